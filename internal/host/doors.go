@@ -1,0 +1,75 @@
+package host
+
+import (
+	"context"
+	"time"
+
+	containers "github.com/containerd/containerd/api/services/containers/v1"
+	leases "github.com/containerd/containerd/api/services/leases/v1"
+	tasks "github.com/containerd/containerd/api/types/task"
+	appsv1 "k8s.io/api/apps/v1"
+	corev1 "k8s.io/api/core/v1"
+	storagev1 "k8s.io/api/storage/v1"
+	cri "k8s.io/cri-api/pkg/apis/runtime/v1"
+)
+
+// Kubelet is what the node's kubelet says. All calls are local; none causes traffic to the apiserver.
+type Kubelet struct {
+	// Healthz asks the unauthenticated healthz endpoint and returns its body. A status other than 200 is an error.
+	Healthz func(ctx context.Context) (string, error)
+	// Pods is kubelet's own list (/pods): static pods carry the UID that is used on the node.
+	Pods func(ctx context.Context) ([]corev1.Pod, error)
+	// Metric returns the samples of one metric family, as label string ("config=\"orphan\",lifecycle=\"sync\"") to value.
+	Metric func(ctx context.Context, family string) (map[string]float64, error)
+	// Process finds the running kubelet. An error that wraps fs.ErrNotExist means that none runs.
+	Process func() (Process, error)
+}
+
+// Runtime is what the container runtime says over CRI (k8s.io/cri-api runtime/v1), through the socket that kubelet uses.
+type Runtime struct {
+	Version    func(ctx context.Context) (*cri.VersionResponse, error)
+	Status     func(ctx context.Context) (*cri.StatusResponse, error)
+	Sandboxes  func(ctx context.Context) ([]*cri.PodSandbox, error) // no filter, all states
+	Containers func(ctx context.Context) ([]*cri.Container, error)  // no filter, all states
+	// SandboxStatus is the verbose status: Info carries the runtime's own JSON (pid, runtimeSpec, cniResult …).
+	SandboxStatus func(ctx context.Context, id string) (*cri.PodSandboxStatusResponse, error)
+	// Process finds the runtime's daemon by the peer credentials of its socket.
+	Process func(ctx context.Context) (Process, error)
+}
+
+// Containerd is containerd's own view of its namespace "k8s.io", below CRI. It knows sandboxes that are still being
+// created (their lease comes first) and containers that CRI never loaded.
+type Containerd struct {
+	Containers func(ctx context.Context) ([]*containers.Container, error)
+	Leases     func(ctx context.Context) ([]*leases.Lease, error)
+	Tasks      func(ctx context.Context) ([]*tasks.Process, error)
+}
+
+// Cluster is what the apiserver says of this node. Every call is a request: see DESIGN on being a good citizen.
+type Cluster struct {
+	// Pods is a consistent LIST (resourceVersion unset) of all pods whose spec.nodeName is this node, in every phase,
+	// all pages.
+	Pods func(ctx context.Context) ([]corev1.Pod, error)
+	// Pod gets one pod by name; an error for which apierrors.IsNotFound is true means that it does not exist.
+	Pod     func(ctx context.Context, namespace, name string) (*corev1.Pod, error)
+	Node    func(ctx context.Context) (*corev1.Node, error)
+	CSINode func(ctx context.Context) (*storagev1.CSINode, error)
+	// DaemonSets and ControllerRevisions are answered from the apiserver's cache (resourceVersion=0) and kept for
+	// minutes, since every node of the cluster asks for the same.
+	DaemonSets          func(ctx context.Context) ([]appsv1.DaemonSet, error)
+	ControllerRevisions func(ctx context.Context, namespace string) ([]appsv1.ControllerRevision, error)
+}
+
+// Process is one process with the identity that outlives the reuse of its PID.
+type Process struct {
+	PID       int
+	StartTime uint64 // field 22 of /proc/PID/stat, clock ticks since boot
+	Comm      string
+	Args      []string // bounded; empty for kernel threads
+}
+
+// Age returns how long ago the process started, given the time since boot.
+func (p Process) Age(up time.Duration) time.Duration {
+	const ticks = 100 // USER_HZ is 100 on every architecture that Kubernetes supports
+	return up - time.Duration(p.StartTime)*time.Second/ticks
+}

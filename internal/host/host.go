@@ -1,0 +1,57 @@
+// Package host is the read door: everything that a check or a lister may see of the machine, of its kubelet and runtime
+// and of the cluster, as plain structs. Nothing here changes anything. Everything outside is taken as broken or hostile:
+// reads are bounded, errors name their operand, and whatever might block for ever in the kernel is done by a child
+// process (see Probe).
+package host
+
+import (
+	"errors"
+
+	"github.com/nodeagent/nodeagent/pkg/finding"
+)
+
+// Host is one machine as the agent sees it. The zero value of a door's function means that this host has no such thing
+// configured; the door's methods then answer ErrNotConfigured.
+type Host struct {
+	NodeName string // the Node object that stands for this machine; empty where there is no Kubernetes
+	Paths    Paths
+	Files    Files
+	Clock    func() finding.Stamp
+
+	Kubelet    Kubelet
+	Runtime    Runtime
+	Containerd Containerd
+	Cluster    Cluster
+	Prober     Prober
+}
+
+// ErrNotConfigured says that the host has no such component as far as the agent knows.
+var ErrNotConfigured = errors.New("not configured")
+
+// Paths is where things are on this node. Every one has a default, is corrected by what the running kubelet says
+// (Discover), and can be set in the configuration. All are absolute.
+type Paths struct {
+	InitPID int `yaml:"initPID"` // the process whose mount table and namespaces stand for the host; 1 unless set
+
+	KubeletRoot      string   `yaml:"kubeletRoot"`      // /var/lib/kubelet
+	KubeletConfig    string   `yaml:"kubeletConfig"`    // kubelet's --config file; empty when unknown
+	Kubeconfig       string   `yaml:"kubeconfig"`       // credentials of the agent; kubelet's own when not set
+	KubeletHealthz   string   `yaml:"kubeletHealthz"`   // http://127.0.0.1:10248/healthz
+	KubeletAPI       string   `yaml:"kubeletAPI"`       // https://127.0.0.1:10250
+	KubeletCAFile    string   `yaml:"kubeletCAFile"`    // verifies kubelet's serving certificate; empty: see internal/kube
+	PluginRegistry   string   `yaml:"pluginRegistry"`   // <KubeletRoot>/plugins_registry
+	StaticPods       string   `yaml:"staticPods"`       // kubelet's staticPodPath
+	PodLogs          string   `yaml:"podLogs"`          // /var/log/pods
+	CRISocket        string   `yaml:"criSocket"`        // /run/containerd/containerd.sock
+	ContainerdSocket string   `yaml:"containerdSocket"` // same, unless the runtime is another one
+	ContainerdState  string   `yaml:"containerdState"`  // /run/containerd
+	ContainerdRoot   string   `yaml:"containerdRoot"`   // /var/lib/containerd
+	CgroupMount      string   `yaml:"cgroupMount"`      // /sys/fs/cgroup
+	CgroupRoot       string   `yaml:"cgroupRoot"`       // kubelet's cgroupRoot: "/" or e.g. "/lab"; kubepods is below it
+	CgroupDriver     string   `yaml:"cgroupDriver"`     // systemd or cgroupfs, as kubelet says; empty: both are understood
+	CNIConfDir       string   `yaml:"cniConfDir"`       // /etc/cni/net.d
+	CNIBinDirs       []string `yaml:"cniBinDirs"`       // /opt/cni/bin, /usr/lib/cni
+	CNICacheDir      string   `yaml:"cniCacheDir"`      // /var/lib/cni; results are in results/ below it
+	CNINetworksDir   string   `yaml:"cniNetworksDir"`   // /var/lib/cni/networks: leases of host-local
+	NetnsDirs        []string `yaml:"netnsDirs"`        // /run/netns and the runtime's own
+}

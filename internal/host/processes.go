@@ -1,0 +1,134 @@
+package host
+
+import (
+	"bytes"
+	"fmt"
+	"io"
+	"os"
+	"slices"
+	"strconv"
+	"strings"
+)
+
+// ProcStat is what /proc/PID/stat says, as far as it is needed. See proc_pid_stat(5).
+type ProcStat struct {
+	PID, PPID int
+	Comm      string // up to 15 bytes of anything: blanks, parentheses, newlines
+	State     byte   // R S D T t Z X I (and older W K P)
+	StartTime uint64 // field 22, clock ticks since boot; with PID the identity of a process
+	Flags     uint64 // field 9, PF_*
+}
+
+// ParseProcStat parses the content of /proc/PID/stat:
+//
+//	1 (systemd) S 0 1 1 0 -1 4194560 … 22nd field: start time …
+func ParseProcStat(data []byte) (ProcStat, error) {
+	malformed := func(why string) (ProcStat, error) {
+		return ProcStat{}, fmt.Errorf("process state %q: %s", clip(string(data)), why)
+	}
+	open, end := bytes.IndexByte(data, '('), bytes.LastIndexByte(data, ')')
+	if open < 0 || end < open {
+		return malformed("no name in parentheses")
+	}
+	fields := strings.Fields(string(data[end+1:]))
+	if len(fields) < 20 || len(fields[0]) != 1 {
+		return malformed("too few fields")
+	}
+	// Fields are counted from 3 after the name.
+	pid, err := strconv.Atoi(strings.TrimSpace(string(data[:open])))
+	if err != nil || pid < 0 {
+		return malformed("bad process ID")
+	}
+	ppid, err := strconv.Atoi(fields[4-3])
+	if err != nil {
+		return malformed("bad parent")
+	}
+	flags, err := strconv.ParseUint(fields[9-3], 10, 64)
+	if err != nil {
+		return malformed("bad flags")
+	}
+	start, err := strconv.ParseUint(fields[22-3], 10, 64)
+	if err != nil {
+		return malformed("bad start time")
+	}
+	return ProcStat{PID: pid, PPID: ppid, Comm: string(data[open+1 : end]), State: fields[0][0], StartTime: start, Flags: flags}, nil
+}
+
+// PIDs lists all processes (thread group leaders), ascending.
+func (h *Host) PIDs() ([]int, error) {
+	names, err := h.Files.List("/proc")
+	if err != nil {
+		return nil, err
+	}
+	pids := make([]int, 0, len(names))
+	for _, name := range names {
+		if pid, err := strconv.Atoi(name); err == nil && pid > 0 {
+			pids = append(pids, pid)
+		}
+	}
+	slices.Sort(pids)
+	return pids, nil
+}
+
+// ProcStat reads /proc/PID/stat. Where the process is gone, the error wraps fs.ErrNotExist or ESRCH.
+func (h *Host) ProcStat(pid int) (ProcStat, error) {
+	data, err := h.Files.Read(procFile(pid, "stat"))
+	if err != nil {
+		return ProcStat{}, err
+	}
+	return ParseProcStat(data)
+}
+
+// ProcCgroups reads /proc/PID/cgroup: from the controller list ("" for cgroup v2, "cpu,cpuacct", "name=systemd") to the
+// path in that hierarchy. The path of a cgroup that was removed ends in " (deleted)", and a zombie is in the root of v1.
+func (h *Host) ProcCgroups(pid int) (map[string]string, error) {
+	data, err := h.Files.Read(procFile(pid, "cgroup"))
+	if err != nil {
+		return nil, err
+	}
+	cgroups, err := ParseProcCgroups(data)
+	if err != nil {
+		return nil, fmt.Errorf("read %s: %w", procFile(pid, "cgroup"), err)
+	}
+	return cgroups, nil
+}
+
+// ParseProcCgroups parses lines of the form "4:memory:/kubepods/pod1": see cgroups(7). Paths may contain colons.
+func ParseProcCgroups(data []byte) (map[string]string, error) {
+	cgroups := make(map[string]string)
+	for line := range strings.Lines(string(data)) {
+		line = strings.TrimSuffix(line, "\n")
+		fields := strings.SplitN(line, ":", 3)
+		if len(fields) != 3 || !strings.HasPrefix(fields[2], "/") {
+			return nil, fmt.Errorf("line %q: want hierarchy:controllers:/path", clip(line))
+		}
+		cgroups[fields[1]] = fields[2]
+	}
+	return cgroups, nil
+}
+
+// maxArgs bounds the command line of one process.
+const maxArgs = 1 << 20
+
+// ProcArgs reads the arguments of a process; none for kernel threads and zombies. Reading them takes the process's mmap
+// lock and so may block for as long as somebody holds it: only for where it is needed, and never for all processes.
+func (h *Host) ProcArgs(pid int) ([]string, error) {
+	file, err := os.Open(h.Files.Path(procFile(pid, "cmdline")))
+	if err != nil {
+		return nil, err
+	}
+	defer file.Close()
+	data, err := io.ReadAll(io.LimitReader(file, maxArgs+1))
+	if err != nil {
+		return nil, fmt.Errorf("read %s: %w", procFile(pid, "cmdline"), err)
+	}
+	if len(data) > maxArgs {
+		return nil, fmt.Errorf("read %s: larger than %d bytes", procFile(pid, "cmdline"), maxArgs)
+	}
+	if len(data) == 0 {
+		return nil, nil
+	}
+	return strings.Split(strings.TrimSuffix(string(data), "\x00"), "\x00"), nil
+}
+
+func procFile(pid int, name string) string { return "/proc/" + strconv.Itoa(pid) + "/" + name }

@@ -1,0 +1,54 @@
+// Package detect finds faults of the node. Each check is one file; checks.go lists them all. A check can only read: it
+// is given the read door of the host and nothing else.
+package detect
+
+import (
+	"context"
+	"time"
+
+	"github.com/nodeagent/nodeagent/internal/host"
+	"github.com/nodeagent/nodeagent/pkg/finding"
+)
+
+// Check looks for one family of faults.
+type Check struct {
+	ID        string    // kebab-case, permanent
+	Domain    string    // storage, cpu, memory, network, kubernetes, hardware: how people group checks
+	Summary   string    // one line: what is wrong when this check finds something
+	Advice    string    // what a person should do next
+	Condition Condition // the node condition that fatal findings of this check make true; zero for none
+
+	Every    time.Duration  // interval between looks when nothing wakes the check
+	Deadline time.Duration  // a look that takes longer is abandoned and counts as an error
+	Wakes    []Wake         // what makes the check look at once
+	Policy   finding.Policy // when findings are believed and when they are cleared
+
+	// Run takes one look. See finding.Look for the meaning of its results.
+	Run func(ctx context.Context, h *host.Host) ([]finding.Finding, error)
+}
+
+// Condition is how a check shows in the Node's status. Type is true when something is wrong, as node-problem-detector
+// words it; ReadyType is the opposite vocabulary (true when all is well).
+type Condition struct {
+	Type           string
+	ReadyType      string
+	HealthyReason  string
+	HealthyMessage string
+}
+
+// Wake is a source of the host that makes a check look before its time. Match narrows kernel messages to those that
+// contain it; other sources ignore it.
+type Wake struct {
+	Source WakeSource
+	Match  string
+}
+
+// WakeSource names something of the host that tells of changes by itself.
+type WakeSource string
+
+// The sources.
+const (
+	WakeKernelLog WakeSource = "kernel-log" // a record of the kernel itself in /dev/kmsg
+	WakeMounts    WakeSource = "mounts"     // the mount table changed: POLLPRI on /proc/PID/mountinfo
+	WakePlugins   WakeSource = "plugins"    // kubelet's plugin registration directory changed: inotify
+)

@@ -1,0 +1,149 @@
+package detect
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/nodeagent/nodeagent/internal/host"
+	"github.com/nodeagent/nodeagent/pkg/finding"
+)
+
+// fakeHost has a clock that follows the bubble's.
+func fakeHost() *host.Host {
+	start := time.Now()
+	return &host.Host{Clock: func() finding.Stamp {
+		return finding.Stamp{Wall: time.Now(), Boot: "boot", Up: time.Since(start)}
+	}}
+}
+
+// engineFor runs an engine with the checks until the test ends and returns it and the looks that it told.
+func engineFor(t *testing.T, sources []Source, checks ...Check) (*Engine, *[]finding.Look) {
+	t.Helper()
+	var looks []finding.Look
+	e := NewEngine(fakeHost(), slog.New(slog.DiscardHandler), checks, sources, Observer{}, func(l finding.Look) { looks = append(looks, l) })
+	ctx, cancel := context.WithCancel(t.Context())
+	done := make(chan struct{})
+	go func() { defer close(done); _ = e.Run(ctx) }()
+	t.Cleanup(func() { cancel(); <-done })
+	return e, &looks
+}
+
+func counting(n *int) func(context.Context, *host.Host) ([]finding.Finding, error) {
+	return func(context.Context, *host.Host) ([]finding.Finding, error) { *n++; return nil, nil }
+}
+
+func TestEngineLooksAtItsInterval(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		n := 0
+		engineFor(t, nil, Check{ID: "a", Every: 10 * time.Second, Run: counting(&n)})
+		time.Sleep(101 * time.Second)
+		if n < 10 || n > 11 {
+			t.Errorf("%d looks in 101 s at 10 s", n)
+		}
+	})
+}
+
+func TestEngineWakes(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		n := 0
+		e, _ := engineFor(t, nil, Check{ID: "a", Every: time.Hour, Run: counting(&n), Wakes: []Wake{{WakeKernelLog, "EXT4-fs"}}})
+		synctest.Wait()
+		e.Wake(WakeKernelLog, "usb 1-1: new device")
+		e.Wake(WakeMounts, "")
+		synctest.Wait()
+		if n != 1 {
+			t.Errorf("woken by what it did not ask for: %d looks", n)
+		}
+		e.Wake(WakeKernelLog, "EXT4-fs error (device sda1)")
+		synctest.Wait()
+		if n != 2 {
+			t.Errorf("%d looks, want one at once after the wake", n)
+		}
+		time.Sleep(2 * time.Second)
+		if n != 3 {
+			t.Errorf("%d looks, want one more when things have settled", n)
+		}
+		for range 100 { // a storm: 100 messages a second for 10 s
+			e.Wake(WakeKernelLog, "EXT4-fs error")
+			time.Sleep(100 * time.Millisecond)
+		}
+		if n < 40 || n > 60 {
+			t.Errorf("%d looks in a storm of 10 s, want about five a second", n)
+		}
+	})
+}
+
+func TestEngineAbandonsAHungLook(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		starts, healthy := 0, 0
+		hang := make(chan struct{})
+		defer close(hang)
+		_, looks := engineFor(t, nil,
+			Check{ID: "hung", Every: 10 * time.Second, Deadline: 5 * time.Second, Run: func(context.Context, *host.Host) ([]finding.Finding, error) {
+				starts++
+				<-hang // deaf to its context, as a system call in the D state is
+				return nil, nil
+			}},
+			Check{ID: "healthy", Every: 10 * time.Second, Run: counting(&healthy)})
+		time.Sleep(60 * time.Second)
+		if starts != 1 {
+			t.Errorf("the hung look was started %d times", starts)
+		}
+		if healthy < 5 {
+			t.Errorf("the other check looked only %d times", healthy)
+		}
+		blind := 0
+		for _, l := range *looks {
+			if l.Check == "hung" && l.Err != nil && strings.Contains(l.Err.Error(), "still running") {
+				blind++
+			}
+		}
+		if blind < 3 {
+			t.Errorf("told %d times that it could not tell", blind)
+		}
+	})
+}
+
+func TestEngineSurvivesPanicAndNamesIt(t *testing.T) {
+	looks := LookOnce(t.Context(), fakeHost(), []Check{
+		{ID: "bad", Run: func(context.Context, *host.Host) ([]finding.Finding, error) { panic("index out of range") }},
+		{ID: "good", Run: func(context.Context, *host.Host) ([]finding.Finding, error) {
+			return []finding.Finding{{Reason: "R"}}, nil
+		}},
+	}, nil)
+	if looks[0].Err == nil || !strings.Contains(looks[0].Err.Error(), "index out of range") {
+		t.Errorf("got %v", looks[0].Err)
+	}
+	if diff := cmp.Diff([]finding.Finding{{Check: "good", Reason: "R"}}, looks[1].Findings); diff != "" {
+		t.Error(diff)
+	}
+}
+
+func TestEngineReportsALostSource(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		lost := errors.New("read /dev/kmsg: no such device")
+		n := 0
+		_, looks := engineFor(t, []Source{{Name: WakeKernelLog, Run: func(ctx context.Context, _ func(string)) error {
+			if n++; n > 1 {
+				<-ctx.Done()
+				return ctx.Err()
+			}
+			return lost
+		}}})
+		time.Sleep(time.Minute)
+		var got []int
+		for _, l := range *looks {
+			got = append(got, len(l.Findings))
+		}
+		if diff := cmp.Diff([]int{0, 1, 0}, got); diff != "" {
+			t.Errorf("findings by look: heard, lost, heard again (-want +got):\n%s", diff)
+		}
+	})
+}

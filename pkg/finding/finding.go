@@ -1,0 +1,95 @@
+// Package finding holds the words that the whole agent speaks: what is wrong (Finding), one glance at the host
+// (Look), what is believed after many glances (Tracker) and what changed (Update). It is pure: it reads no clock,
+// no file and no socket, and imports nothing of the agent.
+package finding
+
+import (
+	"cmp"
+	"crypto/sha256"
+	"encoding/hex"
+	"fmt"
+	"slices"
+	"strings"
+)
+
+// Severity says what a finding means for the node.
+type Severity string
+
+// The severities, the gravest first.
+const (
+	Fatal   Severity = "fatal"   // the node cannot serve pods; becomes a node condition
+	Warning Severity = "warning" // something fails, but pods can still be served
+	Info    Severity = "info"    // worth knowing
+)
+
+// Valid reports whether s is one of the three severities.
+func (s Severity) Valid() bool { return s == Fatal || s == Warning || s == Info }
+
+// rank orders severities: the gravest has the smallest rank.
+func (s Severity) rank() int { return slices.Index([]Severity{Fatal, Warning, Info}, s) }
+
+// Subject is the one thing that a finding is about. Kind is a noun in lower case ("filesystem", "csi-driver", "node");
+// UID is set where the kind has one that is unique in time (a pod's UID).
+type Subject struct {
+	Kind string `json:"kind"`
+	Name string `json:"name"`
+	UID  string `json:"uid,omitempty"`
+}
+
+func (s Subject) String() string { return s.Kind + "/" + s.Name }
+
+// key is unambiguous because neither a kind nor a UID contains a slash.
+func (s Subject) key() string { return s.Kind + "/" + s.Name + "/" + s.UID }
+
+// Finding is one thing wrong with one subject, as one look saw it. A check reports at most one finding for a subject:
+// the gravest. Reason is CamelCase and stable, Message is for people, Facts are for machines.
+type Finding struct {
+	Check    string            `json:"check"`
+	Subject  Subject           `json:"subject"`
+	Severity Severity          `json:"severity"`
+	Reason   string            `json:"reason"`
+	Message  string            `json:"message"`
+	Facts    map[string]string `json:"facts,omitempty"`
+
+	// Marginal marks a value between the clearing and the raising threshold: it keeps a believed finding alive, but
+	// never begins one. This is what gives thresholds their hysteresis.
+	Marginal bool `json:"-"`
+}
+
+// Key identifies a finding across looks: the same check speaking of the same subject. The reason may change.
+type Key struct {
+	Check   string
+	Subject Subject
+}
+
+// Key returns the identity of f across looks.
+func (f Finding) Key() Key { return Key{f.Check, f.Subject} }
+
+// Compare orders findings for people: the gravest first, then by check and subject.
+func Compare(a, b Finding) int {
+	return cmp.Or(
+		cmp.Compare(a.Severity.rank(), b.Severity.rank()),
+		cmp.Compare(a.Check, b.Check),
+		cmp.Compare(a.Subject.Kind, b.Subject.Kind),
+		cmp.Compare(a.Subject.Name, b.Subject.Name),
+		cmp.Compare(a.Subject.UID, b.Subject.UID),
+	)
+}
+
+// id is the stable identity of one occurrence of a finding: the same fault seen again after it was gone is another.
+func (k Key) id(since Stamp) string {
+	text := strings.Join([]string{k.Check, k.Subject.Kind, k.Subject.Name, k.Subject.UID, since.Boot, since.Up.String()}, "\x00")
+	sum := sha256.Sum256([]byte(text))
+	return hex.EncodeToString(sum[:8])
+}
+
+// Problem returns what is malformed in f, or nil. Findings that are malformed are the check's fault and are not believed.
+func (f Finding) Problem() error {
+	switch {
+	case f.Check == "" || f.Subject.Kind == "" || f.Reason == "":
+		return fmt.Errorf("finding %q of %s: check, subject kind and reason must be set", f.Reason, f.Subject)
+	case !f.Severity.Valid():
+		return fmt.Errorf("finding %s of %s: unknown severity %q", f.Reason, f.Subject, f.Severity)
+	}
+	return nil
+}

@@ -1,0 +1,65 @@
+package finding
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+)
+
+// Look is one glance of one check at the host. It has three results: findings, nothing (conclusive), or an error, which
+// means that nothing was learnt. Two kinds of error are told apart: NotApplicableError, which is conclusive (there is
+// nothing of this kind on this host), and PartialError, which is conclusive for all subjects but those that it names.
+// Any other error beside findings means: these are there, and nothing is known of what is absent.
+type Look struct {
+	Check    string
+	At       Stamp
+	Findings []Finding
+	Err      error
+}
+
+// NotApplicableError says that a check has nothing to look at on this host, and why.
+type NotApplicableError struct{ Why string }
+
+func (e *NotApplicableError) Error() string { return "not applicable: " + e.Why }
+
+// NotApplicable returns an error which says that a check has nothing to look at on this host.
+func NotApplicable(format string, args ...any) error {
+	return &NotApplicableError{Why: fmt.Sprintf(format, args...)}
+}
+
+// PartialError says that nothing could be learnt about some subjects, while all others were looked at.
+type PartialError struct{ Subjects map[Subject]error }
+
+func (e *PartialError) Error() string {
+	lines := make([]string, 0, len(e.Subjects))
+	for subject, err := range e.Subjects {
+		lines = append(lines, fmt.Sprintf("%s: %v", subject, err))
+	}
+	// Sorted so that the same trouble reads the same each time.
+	return strings.Join(slices.Sorted(slices.Values(lines)), "; ")
+}
+
+// Partial returns nil when there are no subjects in doubt, otherwise a PartialError.
+func Partial(subjects map[Subject]error) error {
+	if len(subjects) == 0 {
+		return nil
+	}
+	return &PartialError{Subjects: subjects}
+}
+
+// conclusive reports whether the absence of a finding about subject in l proves that it is gone.
+func (l Look) conclusive(subject Subject) bool {
+	if l.Err == nil {
+		return true
+	}
+	if _, ok := errors.AsType[*NotApplicableError](l.Err); ok {
+		return true
+	}
+	partial, ok := errors.AsType[*PartialError](l.Err)
+	if !ok {
+		return false
+	}
+	_, doubtful := partial.Subjects[subject]
+	return !doubtful
+}

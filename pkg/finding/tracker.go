@@ -1,0 +1,309 @@
+package finding
+
+import (
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"time"
+)
+
+// Tracker turns looks into believed state: hysteresis, damping of flaps, blindness. It is pure: the same looks give the
+// same updates, and a tracker made from the State of another goes on where that one stood. It is not safe for
+// concurrent use.
+type Tracker struct {
+	policies map[string]Policy
+	state    State
+}
+
+// NewTracker returns a tracker that goes on from state, which may be nil. Policies are by check; a check without one has
+// the zero policy.
+func NewTracker(policies map[string]Policy, state State) *Tracker {
+	t := &Tracker{policies: policies, state: State{}}
+	maps.Copy(t.state, state)
+	return t
+}
+
+// State returns what is believed now. It must not be modified; later observations do not change it.
+func (t *Tracker) State() State { return maps.Clone(t.state) }
+
+// Observe takes one look into account and returns what has changed by it.
+func (t *Tracker) Observe(l Look) []Update {
+	old, ok := t.state[l.Check]
+	if !ok {
+		old = &CheckState{Status: StatusUnknown, Since: l.At}
+	}
+	next, updates := observe(*old, t.policies[l.Check], l)
+	t.state[l.Check] = &next
+	return updates
+}
+
+// Forget drops a check that is not looked at any more, and clears what was believed of it.
+func (t *Tracker) Forget(check string, at Stamp) []Update {
+	c, ok := t.state[check]
+	if !ok {
+		return nil
+	}
+	delete(t.state, check)
+	var updates []Update
+	for _, b := range c.Raised() {
+		updates = append(updates, b.update(Cleared, at))
+	}
+	return updates
+}
+
+const (
+	// maxSubjects bounds what is remembered of one check, whatever a broken host makes it say.
+	maxSubjects = 1000
+	// flapWindow and flapHold damp flapping: a finding raised n > 1 times within the window must be absent for
+	// flapHold·2^(n-2), at most maxFlapHold, before it is cleared once more.
+	flapWindow  = time.Hour
+	flapHold    = time.Minute
+	maxFlapHold = 30 * time.Minute
+	// blindReason is the reason of the finding that a check has learnt nothing for too long.
+	blindReason = "CheckCouldNotTell"
+)
+
+// observe is the whole tracker for one check: what is believed after a look, and what changed by it.
+func observe(c CheckState, p Policy, l Look) (CheckState, []Update) {
+	c.Subjects, c.Flaps = cloneSubjects(c.Subjects), maps.Clone(c.Flaps)
+	c.newBoot(l.At)
+
+	findings, malformed := gravest(l)
+	if malformed != nil && l.Err == nil {
+		l.Err = malformed
+	}
+	c.learn(l)
+
+	var updates []Update
+	for _, f := range findings {
+		updates = append(updates, c.seen(f, p.Raise, l.At)...)
+	}
+	for _, key := range slices.Sorted(maps.Keys(c.Subjects)) {
+		b := c.Subjects[key]
+		if b.Last != l.At && !b.isBlindness() && l.conclusive(b.Subject) {
+			updates = append(updates, c.missed(key, p.Clear, l.At)...)
+		}
+	}
+	updates = append(updates, c.blindness(l, p)...)
+	return c, append(updates, c.move(l, p)...)
+}
+
+// newBoot drops what does not outlive a reboot: half-built streaks and the memory of flaps.
+func (c *CheckState) newBoot(now Stamp) {
+	if c.FirstLook.Boot == now.Boot {
+		return
+	}
+	c.FirstLook, c.Flaps = now, nil
+	for key, b := range c.Subjects {
+		b.Absent, b.AbsentAt = 0, Stamp{}
+		if !b.IsRaised() {
+			delete(c.Subjects, key)
+		}
+	}
+}
+
+// learn notes whether the look could tell anything.
+func (c *CheckState) learn(l Look) {
+	c.Err, c.Why = "", ""
+	notApplicable, ok := errors.AsType[*NotApplicableError](l.Err)
+	switch {
+	case ok:
+		c.Why, c.Conclusive = notApplicable.Why, l.At
+	case l.Err != nil:
+		c.Err = l.Err.Error()
+	default:
+		c.Conclusive = l.At
+	}
+}
+
+// seen takes a finding into account.
+func (c *CheckState) seen(f Finding, hold Hold, now Stamp) []Update {
+	key := f.Subject.key()
+	b, known := c.Subjects[key]
+	if known && b.IsRaised() {
+		b.Last, b.Absent, b.AbsentAt, b.Latest = now, 0, Stamp{}, f.Message
+		if f.Severity == b.Severity && f.Reason == b.Reason {
+			return nil
+		}
+		f.Marginal = false
+		b.Finding = f
+		return []Update{b.update(Changed, now)}
+	}
+	if f.Marginal {
+		delete(c.Subjects, key)
+		return nil
+	}
+	if !known {
+		b = &Believed{First: now}
+		c.Subjects[key] = b
+	}
+	b.Finding, b.Latest, b.Last = f, f.Message, now
+	b.Looks++
+	if b.Looks < hold.Looks || now.Since(b.First) < hold.For {
+		return nil
+	}
+	b.Raised, b.ID = now, f.Key().id(now)
+	c.flapped(key, now)
+	return []Update{b.update(Raised, now)}
+}
+
+// missed takes into account that a conclusive look did not see a subject.
+func (c *CheckState) missed(key string, hold Hold, now Stamp) []Update {
+	b := c.Subjects[key]
+	if !b.IsRaised() {
+		delete(c.Subjects, key)
+		return nil
+	}
+	if b.Absent == 0 {
+		b.AbsentAt = now
+	}
+	b.Absent++
+	if b.Absent < hold.Looks || now.Since(b.AbsentAt) < max(hold.For, c.flapHold(key, now)) {
+		return nil
+	}
+	delete(c.Subjects, key)
+	return []Update{b.update(Cleared, now)}
+}
+
+// blindness keeps the finding that this check has learnt nothing for too long.
+func (c *CheckState) blindness(l Look, p Policy) []Update {
+	subject := Subject{Kind: "check", Name: l.Check}
+	key := subject.key()
+	b, known := c.Subjects[key]
+	switch {
+	case c.Err == "" && known:
+		delete(c.Subjects, key)
+		return []Update{b.update(Cleared, l.At)}
+	case c.Err != "" && !known && c.BlindFor(l.At) >= p.blindAfter():
+		f := Finding{Check: l.Check, Subject: subject, Severity: Warning, Reason: blindReason,
+			Message: fmt.Sprintf("%s could not tell for %s: %s", l.Check, c.BlindFor(l.At).Round(time.Second), c.Err)}
+		b := &Believed{Finding: f, Latest: f.Message, First: l.At, Last: l.At, Raised: l.At, Looks: 1, ID: f.Key().id(l.At)}
+		c.Subjects[key] = b
+		return []Update{b.update(Raised, l.At)}
+	case known:
+		b.Last, b.Latest = l.At, c.Err
+	}
+	return nil
+}
+
+// move derives the status of the check and tells when it moved.
+func (c *CheckState) move(l Look, p Policy) []Update {
+	to := c.status(l.At, p)
+	if to == c.Status {
+		return nil
+	}
+	from := c.Status
+	c.Status, c.Since = to, l.At
+	return []Update{{
+		ID: Key{Check: l.Check, Subject: Subject{Kind: "status", Name: string(to)}}.id(l.At), Kind: Moved, At: l.At, Check: l.Check,
+		From: from, To: to,
+	}}
+}
+
+// status is what is believed of the check as a whole. A fatal finding that was seen lately is proof enough, even where
+// the rest of the check is blind.
+func (c *CheckState) status(now Stamp, p Policy) Status {
+	fresh := func(s Stamp) bool { return s.Boot == now.Boot && now.Since(s) < p.blindAfter() }
+	blind := !fresh(c.Conclusive)
+	fatal := false
+	for _, b := range c.Subjects {
+		if b.IsRaised() && b.Severity == Fatal && (!blind || fresh(b.Last)) {
+			fatal = true
+		}
+	}
+	switch {
+	case fatal:
+		return StatusFaulty
+	case blind:
+		return StatusUnknown
+	case c.Why != "":
+		return StatusNotApplicable
+	}
+	return StatusHealthy
+}
+
+// flapped notes that the subject was raised.
+func (c *CheckState) flapped(key string, now Stamp) {
+	if c.Flaps == nil {
+		c.Flaps = map[string][]Stamp{}
+	}
+	for k, raises := range c.Flaps {
+		if recent := recentRaises(raises, now); len(recent) > 0 {
+			c.Flaps[k] = recent
+		} else {
+			delete(c.Flaps, k)
+		}
+	}
+	c.Flaps[key] = append(slices.Clip(c.Flaps[key]), now)
+}
+
+// flapHold is how much longer a subject that flaps must be absent before it is cleared.
+func (c *CheckState) flapHold(key string, now Stamp) time.Duration {
+	n := len(recentRaises(c.Flaps[key], now))
+	if n < 2 {
+		return 0
+	}
+	return min(flapHold<<min(n-2, 10), maxFlapHold)
+}
+
+func recentRaises(raises []Stamp, now Stamp) []Stamp {
+	i := slices.IndexFunc(raises, func(s Stamp) bool { return now.Since(s) < flapWindow })
+	if i < 0 {
+		return nil
+	}
+	return raises[max(i, len(raises)-32):]
+}
+
+// gravest returns the well-formed findings of a look, one for each subject, and an error that names what was left out.
+func gravest(l Look) ([]Finding, error) {
+	var problems []error
+	bySubject := map[Subject]Finding{}
+	for _, f := range l.Findings {
+		if f.Check == "" {
+			f.Check = l.Check
+		}
+		if err := f.Problem(); err != nil {
+			problems = append(problems, err)
+			continue
+		}
+		if other, ok := bySubject[f.Subject]; ok && Compare(other, f) <= 0 {
+			continue
+		}
+		bySubject[f.Subject] = f
+	}
+	findings := slices.SortedFunc(maps.Values(bySubject), Compare)
+	if len(findings) > maxSubjects {
+		problems = append(problems, fmt.Errorf("%d findings, %d of the least severe left out", len(findings), len(findings)-maxSubjects))
+		findings = findings[:maxSubjects]
+	}
+	return findings, errors.Join(problems...)
+}
+
+func cloneSubjects(subjects map[string]*Believed) map[string]*Believed {
+	clone := make(map[string]*Believed, len(subjects))
+	for key, b := range subjects {
+		copied := *b
+		clone[key] = &copied
+	}
+	return clone
+}
+
+func (b *Believed) isBlindness() bool {
+	return b.Reason == blindReason && b.Subject.Kind == "check"
+}
+
+func (b *Believed) update(kind UpdateKind, at Stamp) Update {
+	id := fmt.Sprintf("%s-%s", b.ID, kind)
+	if kind == Changed {
+		id += "-" + Key{Check: b.Reason + "/" + string(b.Severity)}.id(at)
+	}
+	return Update{ID: id, Kind: kind, At: at, Check: b.Check, Finding: b.Finding, Since: b.Raised}
+}
+
+func (p Policy) blindAfter() time.Duration {
+	if p.BlindAfter > 0 {
+		return p.BlindAfter
+	}
+	return DefaultBlindAfter
+}

@@ -1,0 +1,277 @@
+package finding
+
+import (
+	"encoding/json"
+	"errors"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"pgregory.net/rapid"
+)
+
+// at returns a stamp some seconds after boot.
+func at(seconds int) Stamp {
+	up := time.Duration(seconds) * time.Second
+	return Stamp{Wall: time.Unix(1_800_000_000, 0).UTC().Add(up), Boot: "boot-1", Up: up}
+}
+
+func disk(severity Severity, reason string) Finding {
+	return Finding{Check: "disk", Subject: Subject{Kind: "filesystem", Name: "/data"}, Severity: severity, Reason: reason, Message: "m"}
+}
+
+// told is what a test expects of one look, in short.
+func told(updates []Update) []string {
+	var short []string
+	for _, u := range updates {
+		switch u.Kind {
+		case Moved:
+			short = append(short, string(u.From)+"→"+string(u.To))
+		default:
+			short = append(short, string(u.Kind)+" "+u.Finding.Reason)
+		}
+	}
+	return short
+}
+
+func TestTracker(t *testing.T) {
+	broken := errors.New("read /proc/x: no such file")
+	bad, marginal := disk(Fatal, "ReadOnly"), disk(Fatal, "ReadOnly")
+	marginal.Marginal = true
+	type step struct {
+		at       Stamp
+		findings []Finding
+		err      error
+		want     []string
+	}
+	for _, test := range []struct {
+		name   string
+		policy Policy
+		steps  []step
+	}{
+		{"unknown until the first conclusive look", Policy{}, []step{
+			{at(1), nil, broken, nil},
+			{at(2), nil, nil, []string{"unknown→healthy"}},
+		}},
+		{"raise and clear at once", Policy{}, []step{
+			{at(1), []Finding{bad}, nil, []string{"raised ReadOnly", "unknown→faulty"}},
+			{at(2), nil, nil, []string{"cleared ReadOnly", "faulty→healthy"}},
+		}},
+		{"an error neither raises nor clears", Policy{}, []step{
+			{at(1), []Finding{bad}, nil, []string{"raised ReadOnly", "unknown→faulty"}},
+			{at(2), nil, broken, nil},
+			{at(3), []Finding{bad}, nil, nil},
+		}},
+		{"findings beside an error raise, absence beside an error proves nothing", Policy{}, []step{
+			{at(1), []Finding{bad}, broken, []string{"raised ReadOnly", "unknown→faulty"}},
+			{at(2), nil, broken, nil},
+		}},
+		{"a partial error leaves only its subjects in doubt", Policy{}, []step{
+			{at(1), []Finding{bad}, nil, []string{"raised ReadOnly", "unknown→faulty"}},
+			{at(2), nil, Partial(map[Subject]error{bad.Subject: broken}), nil},
+			{at(3), nil, Partial(map[Subject]error{{Kind: "filesystem", Name: "/other"}: broken}), []string{"cleared ReadOnly", "faulty→healthy"}},
+		}},
+		{"it must last to be believed", Policy{Raise: Hold{Looks: 2, For: 10 * time.Second}}, []step{
+			{at(1), []Finding{bad}, nil, []string{"unknown→healthy"}},
+			{at(5), []Finding{bad}, nil, nil},
+			{at(11), []Finding{bad}, nil, []string{"raised ReadOnly", "healthy→faulty"}},
+		}},
+		{"a gap begins the streak anew", Policy{Raise: Hold{Looks: 2}}, []step{
+			{at(1), []Finding{bad}, nil, []string{"unknown→healthy"}},
+			{at(2), nil, nil, nil},
+			{at(3), []Finding{bad}, nil, nil},
+			{at(4), []Finding{bad}, nil, []string{"raised ReadOnly", "healthy→faulty"}},
+		}},
+		{"a marginal finding keeps what is believed and begins nothing", Policy{}, []step{
+			{at(1), []Finding{marginal}, nil, []string{"unknown→healthy"}},
+			{at(2), []Finding{bad}, nil, []string{"raised ReadOnly", "healthy→faulty"}},
+			{at(3), []Finding{marginal}, nil, nil},
+			{at(4), nil, nil, []string{"cleared ReadOnly", "faulty→healthy"}},
+		}},
+		{"another reason is a change, not another fault", Policy{}, []step{
+			{at(1), []Finding{bad}, nil, []string{"raised ReadOnly", "unknown→faulty"}},
+			{at(2), []Finding{disk(Fatal, "DeviceGone")}, nil, []string{"changed DeviceGone"}},
+			{at(3), []Finding{disk(Warning, "DeviceGone")}, nil, []string{"changed DeviceGone", "faulty→healthy"}},
+		}},
+		{"blind for too long is unknown and is a finding; the fault is not cleared by it", Policy{BlindAfter: time.Minute}, []step{
+			{at(1), []Finding{bad}, nil, []string{"raised ReadOnly", "unknown→faulty"}},
+			{at(60), nil, broken, nil},
+			{at(61), nil, broken, []string{"raised CheckCouldNotTell", "faulty→unknown"}},
+			{at(90), nil, broken, nil},
+			{at(95), []Finding{bad}, nil, []string{"cleared CheckCouldNotTell", "unknown→faulty"}},
+		}},
+		{"not applicable clears", Policy{}, []step{
+			{at(1), []Finding{bad}, nil, []string{"raised ReadOnly", "unknown→faulty"}},
+			{at(2), nil, NotApplicable("no disk"), []string{"cleared ReadOnly", "faulty→not-applicable"}},
+		}},
+		{"a flapping fault must be absent longer each time", Policy{}, []step{
+			{at(1), []Finding{bad}, nil, []string{"raised ReadOnly", "unknown→faulty"}},
+			{at(2), nil, nil, []string{"cleared ReadOnly", "faulty→healthy"}},
+			{at(3), []Finding{bad}, nil, []string{"raised ReadOnly", "healthy→faulty"}},
+			{at(4), nil, nil, nil},
+			{at(63), nil, nil, nil},
+			{at(64), nil, nil, []string{"cleared ReadOnly", "faulty→healthy"}},
+		}},
+		{"a malformed finding is an error, not a fault", Policy{}, []step{
+			{at(1), []Finding{{Check: "disk"}}, nil, nil},
+		}},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			tracker := NewTracker(map[string]Policy{"disk": test.policy}, nil)
+			for i, s := range test.steps {
+				got := told(tracker.Observe(Look{Check: "disk", At: s.at, Findings: s.findings, Err: s.err}))
+				if diff := cmp.Diff(s.want, got); diff != "" {
+					t.Fatalf("look %d (-want +got):\n%s", i+1, diff)
+				}
+			}
+		})
+	}
+}
+
+func TestReboot(t *testing.T) {
+	tracker := NewTracker(nil, nil)
+	tracker.Observe(Look{Check: "disk", At: at(100), Findings: []Finding{disk(Fatal, "ReadOnly")}})
+	afterBoot := Stamp{Wall: time.Unix(1, 0), Boot: "boot-2", Up: time.Second} // the wall clock has gone back by years
+	if got := told(tracker.Observe(Look{Check: "disk", At: afterBoot, Err: errors.New("too early")})); !cmp.Equal(got, []string{"faulty→unknown"}) {
+		t.Errorf("nothing is proven after a reboot: got %q", got)
+	}
+	afterBoot.Up = 2 * time.Second
+	if got := told(tracker.Observe(Look{Check: "disk", At: afterBoot})); !cmp.Equal(got, []string{"cleared ReadOnly", "unknown→healthy"}) {
+		t.Errorf("gone with the reboot: got %q", got)
+	}
+}
+
+// looks draws a sequence of looks of one check: seen, marginal, absent, or an error, at growing times.
+func looks(t *rapid.T) []Look {
+	up := 0
+	return rapid.SliceOfN(rapid.Custom(func(t *rapid.T) Look {
+		up += rapid.IntRange(1, 120).Draw(t, "gap")
+		l := Look{Check: "disk", At: at(up)}
+		switch rapid.SampledFrom([]string{"bad", "worse", "marginal", "ok", "error", "partial"}).Draw(t, "result") {
+		case "bad":
+			l.Findings = []Finding{disk(Warning, "Slow")}
+		case "worse":
+			l.Findings = []Finding{disk(Fatal, "ReadOnly")}
+		case "marginal":
+			f := disk(Fatal, "ReadOnly")
+			f.Marginal = true
+			l.Findings = []Finding{f}
+		case "error":
+			l.Err = errors.New("could not read")
+		case "partial":
+			l.Err = Partial(map[Subject]error{disk(Fatal, "").Subject: errors.New("hung")})
+		}
+		return l
+	}), 1, 60).Draw(t, "looks")
+}
+
+func policy(t *rapid.T) map[string]Policy {
+	hold := rapid.Custom(func(t *rapid.T) Hold {
+		return Hold{Looks: rapid.IntRange(0, 3).Draw(t, "looks"), For: time.Duration(rapid.IntRange(0, 200).Draw(t, "for")) * time.Second}
+	})
+	return map[string]Policy{"disk": {Raise: hold.Draw(t, "raise"), Clear: hold.Draw(t, "clear"), BlindAfter: time.Hour}}
+}
+
+// TestRestartChangesNothing: a tracker that is made anew from the saved state after every look tells the same.
+func TestRestartChangesNothing(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		policies := policy(t)
+		steady, restarted := NewTracker(policies, nil), NewTracker(policies, nil)
+		for _, l := range looks(t) {
+			want, got := steady.Observe(l), restarted.Observe(l)
+			if diff := cmp.Diff(want, got); diff != "" {
+				t.Fatalf("after a restart (-steady +restarted):\n%s", diff)
+			}
+			data, err := json.Marshal(restarted.State())
+			if err != nil {
+				t.Fatal(err)
+			}
+			var state State
+			if err := json.Unmarshal(data, &state); err != nil {
+				t.Fatal(err)
+			}
+			restarted = NewTracker(policies, state)
+		}
+	})
+}
+
+// TestErrorsAreNoEvidence: looks that learnt nothing neither raise nor clear, wherever they fall.
+func TestErrorsAreNoEvidence(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		tracker := NewTracker(policy(t), nil)
+		for _, l := range looks(t) {
+			updates := tracker.Observe(l)
+			for _, u := range updates {
+				if l.Err != nil && u.Kind != Moved && u.Finding.Reason != blindReason {
+					t.Fatalf("%v at a look that learnt nothing: %v", u.Kind, l.Err)
+				}
+			}
+		}
+	})
+}
+
+// TestHoldsArePatience: what is raised was seen for the whole hold, what is cleared was absent for the whole hold.
+func TestHoldsArePatience(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		policies := policy(t)
+		p, tracker := policies["disk"], NewTracker(policies, nil)
+		var seen, absent []Stamp
+		for _, l := range looks(t) {
+			switch {
+			case l.Err != nil:
+			case len(l.Findings) == 0:
+				seen, absent = nil, append(absent, l.At)
+			case !l.Findings[0].Marginal:
+				seen, absent = append(seen, l.At), nil
+			default:
+				absent = nil
+			}
+			for _, u := range tracker.Observe(l) {
+				streak, hold := seen, p.Raise
+				switch u.Kind {
+				case Cleared:
+					streak, hold = absent, p.Clear
+				case Changed, Moved:
+					continue
+				}
+				if len(streak) < max(1, hold.Looks) || l.At.Since(streak[0]) < hold.For {
+					t.Fatalf("%s after %v, the hold is %v", u.Kind, streak, hold)
+				}
+			}
+		}
+	})
+}
+
+// TestNoiseDoesNotFlap: an hour of noise at the edge of a threshold moves a finding a handful of times, not hundreds.
+func TestNoiseDoesNotFlap(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		tracker := NewTracker(nil, nil) // the most nervous policy there is
+		raises := 0
+		for second := 10; second < 3600; second += 10 {
+			l := Look{Check: "disk", At: at(second)}
+			if rapid.Bool().Draw(t, "over") {
+				l.Findings = []Finding{disk(Warning, "Slow")}
+			}
+			for _, u := range tracker.Observe(l) {
+				if u.Kind == Raised {
+					raises++
+				}
+			}
+		}
+		if raises > 8 {
+			t.Fatalf("raised %d times in an hour", raises)
+		}
+	})
+}
+
+func TestStateIsNotShared(t *testing.T) {
+	tracker := NewTracker(nil, nil)
+	tracker.Observe(Look{Check: "disk", At: at(1), Findings: []Finding{disk(Fatal, "ReadOnly")}})
+	before := tracker.State()
+	want, _ := json.Marshal(before)
+	tracker.Observe(Look{Check: "disk", At: at(2), Findings: []Finding{disk(Warning, "DeviceGone")}})
+	tracker.Observe(Look{Check: "disk", At: at(3)})
+	if got, _ := json.Marshal(before); string(got) != string(want) {
+		t.Errorf("a later look changed an earlier state:\n%s\n%s", want, got)
+	}
+}

@@ -1,0 +1,142 @@
+// Package inspect finds what deleted pods left behind on the node. It lists what is really there (listers.go), gathers
+// who may live here (truth.go) and compares the two (judge.go, pure). It can only read. Where a witness cannot be
+// heard the answer is "unknown", never "leftover".
+package inspect
+
+import (
+	"time"
+
+	"github.com/nodeagent/nodeagent/pkg/finding"
+)
+
+// Kind is a kind of local object that a pod can leave behind.
+type Kind string
+
+// The kinds, in the order in which leftovers of one pod are released.
+const (
+	Sandbox       Kind = "sandbox"        // CRI pod sandbox
+	Container     Kind = "container"      // CRI container
+	Process       Kind = "process"        // process in a pod's cgroup
+	CNIAttachment Kind = "cni-attachment" // cached result of a CNI ADD (libcni cacheV1)
+	Netns         Kind = "netns"          // network namespace pinned by a CRI runtime
+	Link          Kind = "link"           // host end of a pod's veth
+	Mount         Kind = "mount"          // mount below a kubelet pod directory
+	Cgroup        Kind = "cgroup"         // pod cgroup or one below it, per hierarchy
+	PodDirectory  Kind = "pod-directory"  // <kubelet root>/pods/<uid>
+)
+
+// Pod names the pod that an object belongs to, as far as the object itself tells. UID is kubelet's: for a static pod
+// the one that is used on the node.
+type Pod struct {
+	UID       string `json:"uid,omitempty"`
+	Namespace string `json:"namespace,omitempty"`
+	Name      string `json:"name,omitempty"`
+}
+
+// Identity is frozen when an object is first seen and compared before every action: what distinguishes this object
+// from another that later takes its name. Process: pid+starttime. Mount: mount ID, device, root, source. Cgroup and
+// directory: device and inode. Network namespace: nsfs inode. Link: ifindex, peer ifindex, peer namespace. CRI: ID and
+// creation time. CNI attachment: inode and size of the cache file.
+type Identity map[string]string
+
+// Holder is what keeps an object busy.
+type Holder struct {
+	PID     int    `json:"pid"`
+	Command string `json:"command"`
+	How     string `json:"how"` // open-file, cwd, root, mapped, mount-namespace, cgroup
+	Pod     Pod    `json:"pod,omitzero"`
+}
+
+// Object is one thing on the node, as one pass saw it.
+type Object struct {
+	Kind        Kind              `json:"kind"`
+	ID          string            `json:"id"` // unique in its kind: path, mount point#mount ID, container ID, pid …
+	Pod         Pod               `json:"pod"`
+	SandboxID   string            `json:"sandboxID,omitempty"`
+	ContainerID string            `json:"containerID,omitempty"`
+	Identity    Identity          `json:"identity"`
+	Facts       map[string]string `json:"facts,omitempty"` // for people and for the action: file system type, state …
+	Holders     []Holder          `json:"holders,omitempty"`
+	Foreign     string            `json:"-"` // why it can be no pod's of this kubelet; empty otherwise
+}
+
+// Verdict is what an inspection says of an object.
+type Verdict string
+
+// The verdicts.
+const (
+	Live      Verdict = "live"      // a witness knows its pod, or it may just be starting
+	Leftover  Verdict = "leftover"  // every witness agrees, all gates are open, seen often and long enough
+	Candidate Verdict = "candidate" // no witness knows its pod, but that is not yet proof
+	Unknown   Verdict = "unknown"   // a witness that is needed could not be heard
+	Foreign   Verdict = "foreign"   // not a pod's of this kubelet: never touched
+)
+
+// Answer is what one witness says of one object.
+type Answer string
+
+// The answers. An answer may go on after a colon with details.
+const (
+	Knows    Answer = "knows"
+	Denies   Answer = "does not know"
+	NotAsked Answer = "not asked"
+	NotHeard Answer = "could not be heard"
+)
+
+// Judged is an object with the verdict on it and how it came about. Its JSON form is a contract.
+type Judged struct {
+	Object
+	Verdict   Verdict           `json:"verdict"`
+	Why       string            `json:"why"`
+	Witnesses map[string]Answer `json:"witnesses"` // apiserver, kubelet, runtime, containerd …
+	FirstSeen finding.Stamp     `json:"firstSeen,omitzero"`
+	Passes    int               `json:"passes,omitempty"`
+	Release   string            `json:"release,omitempty"` // what would be done
+}
+
+// Gate is a condition on the whole node without which nothing is ever called a leftover.
+type Gate struct {
+	Name string `json:"name"`
+	Open bool   `json:"open"`
+	Why  string `json:"why"`
+}
+
+// Failure is something that could not be looked at.
+type Failure struct {
+	What  string `json:"what"`
+	Error string `json:"error"`
+}
+
+// Report is the outcome of one pass. Its JSON form is a contract.
+type Report struct {
+	At      finding.Stamp `json:"at"`
+	Objects []Judged      `json:"objects"`
+	Gates   []Gate        `json:"gates"`
+	Errors  []Failure     `json:"errors"`
+}
+
+// Sighting is what is remembered between passes of an object that no witness knows.
+type Sighting struct {
+	Identity Identity        `json:"identity"`
+	First    finding.Stamp   `json:"first"`
+	Last     finding.Stamp   `json:"last"`
+	Passes   int             `json:"passes"`
+	Denials  []finding.Stamp `json:"denials,omitempty"` // when a fresh LIST of the apiserver did not know it
+}
+
+// History remembers sightings by kind and ID. It survives restarts of the agent, but not of the machine: a new boot
+// begins a new history.
+type History map[string]Sighting
+
+// Settings are the thresholds of an inspection.
+type Settings struct {
+	Every          time.Duration `yaml:"every"`         // interval between passes of the daemon
+	Passes         int           `yaml:"passes"`        // a leftover must be seen in so many passes
+	Grace          time.Duration `yaml:"grace"`         // … which span at least so long
+	ListSpacing    time.Duration `yaml:"listSpacing"`   // the two LISTs that do not know it are so far apart
+	KubeletUptime  time.Duration `yaml:"kubeletUptime"` // kubelet must have been up so long
+	RuntimeUptime  time.Duration `yaml:"runtimeUptime"` // and the runtime
+	MassOrphaning  int           `yaml:"massOrphaning"` // breaker: more orphaned pods than this …
+	MassPercent    int           `yaml:"massPercent"`   // … and than this share of all pods on the node, stop everything
+	HostNamespaces bool          `yaml:"-"`             // the agent sees the host's processes
+}

@@ -1,0 +1,19 @@
+// Package report tells others what the tracker believes. Each reporter is a folder below it.
+package report
+
+import (
+	"context"
+
+	"github.com/nodeagent/nodeagent/pkg/finding"
+)
+
+// Reporter is one way out. Level sinks (conditions, gauges) write the newest state; edge sinks (events) take each update.
+type Reporter interface {
+	// Name identifies the reporter in logs and metrics.
+	Name() string
+	// Tell hands over the state after an observation and what changed by it. It must not block: a slow sink harms only
+	// itself. The state must not be modified.
+	Tell(state finding.State, updates []finding.Update)
+	// Run works until ctx ends and leaves nothing behind.
+	Run(ctx context.Context) error
+}
