@@ -1,0 +1,43 @@
+# nodeagent: everything that a newcomer or a maintainer does is one of these targets.
+VERSION ?= $(shell git describe --tags --always --dirty 2>/dev/null || echo dev)
+LDFLAGS := -s -w -X github.com/nodeagent/nodeagent/internal/agent.Version=$(VERSION)
+LAB_DIR ?= /var/lib/nodeagent-lab
+LABCTL  := go run ./test/lab/labctl --dir $(LAB_DIR)
+
+.PHONY: build
+build: ## the agent: one static binary, ./nodeagent
+	CGO_ENABLED=0 go build -trimpath -ldflags '$(LDFLAGS)' -o nodeagent ./cmd/nodeagent
+
+.PHONY: demo
+demo: ## a real node fails, the agent finds, tells and repairs; about 15 minutes the first time, 2 after
+	go run ./test/demo --dir $(LAB_DIR)
+
+.PHONY: test
+test: vet unit e2e ## all tests; as root on Debian 12 nothing is skipped
+
+.PHONY: vet
+vet:
+	gofmt -l cmd internal pkg test | (! grep .)
+	go vet ./...
+
+.PHONY: unit
+unit: ## tests that need no lab; those that need root are skipped by name without it
+	go test -race -shuffle=on -timeout 15m ./...
+
+.PHONY: e2e
+e2e: ## tests on a real one-node cluster, which is brought up and removed
+	go test -count=1 -timeout 40m -v ./test/lab ./test/e2e -args -lab
+
+.PHONY: lab lab-down
+lab: ## bring up a real one-node cluster on this machine
+	$(LABCTL) up
+lab-down: ## remove it without a trace
+	$(LABCTL) down
+
+.PHONY: bench
+bench: ## what the agent costs and how fast it is, on the lab; prints a table
+	go run ./test/bench --dir $(LAB_DIR)
+
+.PHONY: help
+help:
+	@grep -E '^[a-z0-9 -]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z0-9 -]+):.*## /\1\t/' | column -t -s "$$(printf '\t')"

@@ -1,0 +1,311 @@
+// Package lab brings up a real Kubernetes cluster of one node on this machine, for tests: etcd, kube-apiserver,
+// kube-controller-manager, kube-scheduler, kubelet and containerd as plain processes, pods on a bridge network,
+// images made by hand. Nothing is pulled from a registry, and no server listens anywhere but on 127.0.0.1.
+//
+// Everything of a lab is in one folder; what cannot be there has a name that only a lab uses, or is noted before
+// it is changed. Down therefore removes all of it, from any state, and proves that it did.
+//
+// It refuses to end a process, unmount a filesystem or delete a link that does not carry the lab's mark.
+package lab
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"net"
+	"os"
+	"path/filepath"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// Options says what Up should build. The zero value is good.
+type Options struct {
+	Dir      string    // DefaultDir when empty
+	NodeName string    // "lab-node" when empty
+	Repo     string    // checkout of nodeagent; found from the working directory when empty
+	Log      io.Writer // progress, a line for each phase; discarded when nil
+}
+
+// Lab is a running lab. Its methods may be used by several goroutines and processes at once.
+type Lab struct {
+	Dir      string
+	NodeName string
+	Paths    Paths
+	state    *state
+	progress
+}
+
+// progress tells a person what takes so long.
+type progress struct {
+	out   io.Writer
+	began time.Time
+}
+
+func newProgress(out io.Writer) progress {
+	if out == nil {
+		out = io.Discard
+	}
+	return progress{out, time.Now()}
+}
+
+func (p progress) say(format string, args ...any) {
+	fmt.Fprintf(p.out, "[%6.1fs] %s\n", time.Since(p.began).Seconds(), fmt.Sprintf(format, args...))
+}
+
+// Up makes sure that a healthy lab runs. A healthy one is left as it is; of anything less every trace is removed
+// first, so that what Up returns is always in a known state. It needs root.
+func Up(ctx context.Context, opts Options) (*Lab, error) {
+	l, err := newLab(opts)
+	if err != nil {
+		return nil, err
+	}
+	unlock, err := lock(ctx, l.say)
+	if err != nil {
+		return nil, err
+	}
+	defer unlock()
+	if old, err := readState(l.Dir); err == nil && old.NodeName == l.NodeName {
+		running := open(l.Dir, old, l.out)
+		if err = running.Healthy(ctx); err == nil {
+			l.say("lab in %s is running and healthy", l.Dir)
+			return running, nil
+		}
+		l.say("earlier lab is not healthy (%v): removing it", err)
+	}
+	if err := l.claim(); err != nil {
+		return nil, err
+	}
+	if err := l.down(ctx); err != nil {
+		return nil, fmt.Errorf("remove what is left of an earlier lab: %w", err)
+	}
+	if err := l.build(ctx); err != nil {
+		return nil, err
+	}
+	return l, nil
+}
+
+func newLab(opts Options) (*Lab, error) {
+	if opts.Dir == "" {
+		opts.Dir = DefaultDir
+	}
+	if opts.NodeName == "" {
+		opts.NodeName = "lab-node"
+	}
+	if os.Geteuid() != 0 {
+		return nil, errors.New("the lab needs root: it mounts, makes links and cgroups")
+	}
+	if err := checkDir(opts.Dir); err != nil {
+		return nil, err
+	}
+	repo, err := findRepo(opts.Repo)
+	if err != nil {
+		return nil, err
+	}
+	cache, err := cacheDir(repo)
+	if err != nil {
+		return nil, err
+	}
+	return open(opts.Dir, &state{NodeName: opts.NodeName, Repo: repo, BinDir: cache}, opts.Log), nil
+}
+
+func open(dir string, s *state, log io.Writer) *Lab {
+	return &Lab{Dir: dir, NodeName: s.NodeName, Paths: newPaths(dir, s.BinDir), state: s, progress: newProgress(log)}
+}
+
+// Open returns the lab that runs in dir, DefaultDir when empty. Some of its components may be stopped or sick;
+// it is an error when none runs.
+func Open(dir string) (*Lab, error) {
+	if dir == "" {
+		dir = DefaultDir
+	}
+	s, err := readState(dir)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, fmt.Errorf("no lab in %s: %w", dir, err)
+	}
+	if err != nil {
+		return nil, err
+	}
+	l := open(dir, s, nil)
+	for _, name := range Components {
+		if _, err := l.PID(name); err == nil {
+			return l, nil
+		}
+	}
+	return nil, fmt.Errorf("lab in %s: no component is running", dir)
+}
+
+// Down removes the lab in dir, running or not, and every trace of it. The error lists what remains.
+func Down(ctx context.Context, dir string, log io.Writer) error {
+	if dir == "" {
+		dir = DefaultDir
+	}
+	if os.Geteuid() != 0 {
+		return errors.New("the lab needs root")
+	}
+	if err := checkDir(dir); err != nil {
+		return err
+	}
+	l := open(dir, &state{}, log)
+	unlock, err := lock(ctx, l.say)
+	if err != nil {
+		return err
+	}
+	defer unlock()
+	if err := l.claim(); err != nil {
+		return err
+	}
+	return l.down(ctx)
+}
+
+// Down removes the lab and every trace of it. The error lists what remains.
+func (l *Lab) Down(ctx context.Context) error { return Down(ctx, l.Dir, l.out) }
+
+// Server is the apiserver's address.
+func (l *Lab) Server() string { return "https://" + loopback(l.state.Ports.APIServer) }
+
+// KubeletPort is where kubelet serves its API on 127.0.0.1, with a certificate signed by CAFile.
+func (l *Lab) KubeletPort() int { return l.state.Ports.Kubelet }
+
+// KubeletHealthPort is where kubelet answers /healthz on 127.0.0.1, without TLS.
+func (l *Lab) KubeletHealthPort() int { return l.state.Ports.KubeletHealth }
+
+// build makes a lab on a machine that has none.
+func (l *Lab) build(ctx context.Context) error {
+	for _, step := range []func(context.Context) error{l.installPackages, l.buildKubernetes, l.prepare, l.startAll} {
+		if err := step(ctx); err != nil {
+			return err
+		}
+	}
+	l.say("ready: node %s", l.NodeName)
+	return nil
+}
+
+// prepare makes everything that the processes find at their start.
+func (l *Lab) prepare(ctx context.Context) error {
+	if otherKubelet(ctx) {
+		return errors.New("a kubelet that is not the lab's runs on this machine: refusing to disturb it")
+	}
+	if err := os.MkdirAll(l.Dir, 0o755); err != nil {
+		return err
+	}
+	var err error
+	if l.state.Ports, err = choosePorts(); err != nil {
+		return err
+	}
+	if err := l.state.recordHost(ctx); err != nil {
+		return err
+	}
+	if err := l.state.write(l.Dir); err != nil {
+		return err
+	}
+	if err := l.share(); err != nil {
+		return err
+	}
+	for _, dir := range []string{"log", "run", "bin", "images", "cni/networks", "kubelet", "volume-plugins"} {
+		if err := os.MkdirAll(filepath.Join(l.Dir, dir), 0o755); err != nil {
+			return err
+		}
+	}
+	for _, dir := range []string{l.Paths.StaticPodDir, l.Paths.PodLogsDir} {
+		if err := os.MkdirAll(dir, 0o755); err != nil {
+			return err
+		}
+	}
+	if err := l.createNodeLink(ctx); err != nil {
+		return err
+	}
+	if err := createCgroups(); err != nil {
+		return fmt.Errorf("make cgroup %s: %w", cgroupRoot, err)
+	}
+	if err := createPKI(l.Dir, l.NodeName); err != nil {
+		return err
+	}
+	if err := l.configure(); err != nil {
+		return err
+	}
+	return l.buildHelpers(ctx)
+}
+
+// share gives the lab's folder shared mount propagation where its filesystem has none, as on machines without
+// systemd: containers with Bidirectional mounts, CSI plugins above all, would not start.
+func (l *Lab) share() error {
+	mounts, err := readMounts()
+	if err != nil {
+		return err
+	}
+	if m, ok := mountOf(mounts, l.Dir); ok && m.Shared {
+		return nil
+	}
+	if err := unix.Mount(l.Dir, l.Dir, "", unix.MS_BIND, ""); err != nil {
+		return fmt.Errorf("bind %s to itself: %w", l.Dir, err)
+	}
+	if err := unix.Mount("", l.Dir, "", unix.MS_SHARED, ""); err != nil {
+		return fmt.Errorf("share %s: %w", l.Dir, err)
+	}
+	return nil
+}
+
+// startAll starts the components. The apiserver and containerd take the longest, so the images are imported
+// while the apiserver comes up.
+func (l *Lab) startAll(ctx context.Context) error {
+	for _, name := range []string{"etcd", "containerd", "node-proxy"} {
+		if err := l.Start(ctx, name); err != nil {
+			return err
+		}
+		l.say("%s is ready", name)
+	}
+	if err := l.begin("kube-apiserver"); err != nil {
+		return err
+	}
+	if err := l.importBaseImages(ctx); err != nil {
+		return err
+	}
+	l.say("images are imported")
+	if err := l.await(ctx, "kube-apiserver"); err != nil {
+		return err
+	}
+	l.say("kube-apiserver is ready")
+	last := []string{"kube-controller-manager", "kube-scheduler", "kubelet"}
+	for _, name := range last {
+		if err := l.begin(name); err != nil {
+			return err
+		}
+	}
+	for _, name := range last {
+		if err := l.await(ctx, name); err != nil {
+			return err
+		}
+		l.say("%s is ready", name)
+	}
+	if err := l.WaitNodeReady(ctx); err != nil {
+		return err
+	}
+	return l.waitNamespace(ctx, "default")
+}
+
+// choosePorts prefers ports that tell what they are, and takes others where those are in use.
+func choosePorts() (ports, error) {
+	var p ports
+	for _, want := range []struct {
+		port *int
+		like int
+	}{
+		{&p.Etcd, 12379}, {&p.EtcdPeer, 12380}, {&p.APIServer, 16443}, {&p.ControllerManager, 20257},
+		{&p.Scheduler, 20259}, {&p.Kubelet, 10250}, {&p.KubeletHealth, 10248},
+	} {
+		listener, err := net.Listen("tcp", loopback(want.like))
+		if err != nil {
+			listener, err = net.Listen("tcp", loopback(0))
+		}
+		if err != nil {
+			return p, fmt.Errorf("find a free port: %w", err)
+		}
+		*want.port = listener.Addr().(*net.TCPAddr).Port
+		defer listener.Close() // not before all are chosen, or one could be chosen twice
+	}
+	return p, nil
+}

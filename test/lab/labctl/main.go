@@ -1,0 +1,110 @@
+// Command labctl brings up a real one-node Kubernetes cluster on this machine, and removes it without a trace.
+package main
+
+import (
+	"context"
+	"errors"
+	"flag"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"os/signal"
+	"syscall"
+
+	"github.com/nodeagent/nodeagent/test/lab"
+)
+
+const usage = `usage: labctl [--dir FOLDER] up | down | status | env | kubectl ARGS...
+
+  up        make sure a healthy lab runs; builds and installs what is missing
+  down      remove the lab and every trace of it; lists what remains, if anything
+  status    one line for each component; exit code 1 when the lab is not healthy
+  env       what a shell needs to use the lab
+  kubectl   run kubectl as the cluster's admin
+`
+
+func main() {
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	defer stop()
+	os.Exit(realMain(ctx, os.Args[1:]))
+}
+
+func realMain(ctx context.Context, args []string) int {
+	flags := flag.NewFlagSet("labctl", flag.ContinueOnError)
+	flags.SetOutput(io.Discard)
+	dir := flags.String("dir", lab.DefaultDir, "")
+	if err := flags.Parse(args); err != nil || flags.NArg() == 0 {
+		fmt.Fprint(os.Stderr, usage)
+		return 2
+	}
+	if err := command(ctx, *dir, flags.Arg(0), flags.Args()[1:]); err != nil {
+		if exit := (*exec.ExitError)(nil); flags.Arg(0) == "kubectl" && errors.As(err, &exit) {
+			return exit.ExitCode() // kubectl has said why
+		}
+		fmt.Fprintln(os.Stderr, "labctl:", err)
+		return 1
+	}
+	return 0
+}
+
+func command(ctx context.Context, dir, verb string, args []string) error {
+	if verb != "kubectl" && len(args) > 0 {
+		return fmt.Errorf("%s takes no arguments\n%s", verb, usage)
+	}
+	switch verb {
+	case "up":
+		l, err := lab.Up(ctx, lab.Options{Dir: dir, Log: os.Stderr})
+		if err != nil {
+			return err
+		}
+		printEnv(l)
+		return nil
+	case "down":
+		return lab.Down(ctx, dir, os.Stderr)
+	case "status":
+		return status(ctx, dir)
+	case "env":
+		l, err := lab.Open(dir)
+		if err != nil {
+			return err
+		}
+		printEnv(l)
+		return nil
+	case "kubectl":
+		return kubectl(ctx, dir, args)
+	}
+	return fmt.Errorf("%q is no command\n%s", verb, usage)
+}
+
+func printEnv(l *lab.Lab) {
+	fmt.Printf("export KUBECONFIG=%s\n", l.Paths.AdminKubeconfig)
+	fmt.Printf("export PATH=$PATH:%s # has kubectl\n", l.Paths.BinDir)
+}
+
+func status(ctx context.Context, dir string) error {
+	l, err := lab.Open(dir)
+	if err != nil {
+		return err
+	}
+	for _, name := range lab.Components {
+		if pid, err := l.PID(name); err == nil {
+			fmt.Printf("%-24s process %d, log %s/%s.log\n", name, pid, l.Paths.LogDir, name)
+		} else {
+			fmt.Printf("%-24s not running\n", name)
+		}
+	}
+	return l.Healthy(ctx)
+}
+
+// kubectl hands over the terminal, for exec and edit.
+func kubectl(ctx context.Context, dir string, args []string) error {
+	l, err := lab.Open(dir)
+	if err != nil {
+		return err
+	}
+	argv := append(l.KubectlCommand(), args...)
+	cmd := exec.CommandContext(ctx, argv[0], argv[1:]...)
+	cmd.Stdin, cmd.Stdout, cmd.Stderr = os.Stdin, os.Stdout, os.Stderr
+	return cmd.Run()
+}

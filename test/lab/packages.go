@@ -1,0 +1,72 @@
+package lab
+
+import (
+	"context"
+	"debug/elf"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+)
+
+// packages are the Debian packages that the lab needs, each with a file by which it is known to be there.
+var packages = [...]struct{ name, file string }{
+	{"etcd-server", "/usr/bin/etcd"},
+	{"containerd", "/usr/bin/containerd"},
+	{"runc", "/usr/sbin/runc"},
+	{"containernetworking-plugins", "/usr/lib/cni/bridge"},
+	{"busybox-static", "/bin/busybox"},
+	{"iproute2", "/sbin/ip"},
+	{"iptables", "/usr/sbin/iptables"},
+	{"mount", "/bin/mount"},
+}
+
+// installPackages installs what is missing, and nothing when nothing is.
+func (l *Lab) installPackages(ctx context.Context) error {
+	var missing []string
+	for _, p := range packages {
+		_, err := os.Stat(p.file)
+		if err != nil || p.name == "busybox-static" && !static(p.file) {
+			missing = append(missing, p.name)
+		}
+	}
+	if len(missing) == 0 {
+		return nil
+	}
+	l.say("installing Debian packages: %s", strings.Join(missing, " "))
+	if lists, _ := filepath.Glob("/var/lib/apt/lists/*_Packages*"); len(lists) > 0 {
+		if l.aptGet(ctx, append([]string{"install"}, missing...)...) == nil {
+			return nil
+		}
+	}
+	l.say("updating the package lists first")
+	if err := l.aptGet(ctx, "update"); err != nil {
+		return err
+	}
+	return l.aptGet(ctx, append([]string{"install"}, missing...)...)
+}
+
+func (l *Lab) aptGet(ctx context.Context, args ...string) error {
+	cmd := exec.CommandContext(ctx, "apt-get", append([]string{"-y", "-q", "--no-install-recommends"}, args...)...)
+	cmd.Env = append(os.Environ(), "DEBIAN_FRONTEND=noninteractive")
+	if out, err := cmd.CombinedOutput(); err != nil {
+		return fmt.Errorf("apt-get %s: %w\n%s", strings.Join(args, " "), err, out)
+	}
+	return nil
+}
+
+// static tells whether a program needs no dynamic linker: an image made of it alone would not run otherwise.
+func static(path string) bool {
+	file, err := elf.Open(path)
+	if err != nil {
+		return false
+	}
+	defer file.Close()
+	for _, p := range file.Progs {
+		if p.Type == elf.PT_INTERP {
+			return false
+		}
+	}
+	return true
+}

@@ -1,0 +1,102 @@
+package lab
+
+import (
+	"fmt"
+	"path/filepath"
+	"strings"
+)
+
+// DefaultDir is where a lab lives unless the caller says otherwise.
+const DefaultDir = "/var/lib/nodeagent-lab"
+
+// Names a lab gives to things outside its folder. One machine carries one lab at a time, so they are fixed.
+const (
+	// Network is the name of the CNI network; it begins the name of every file in CNICacheDir/results.
+	Network = "nodeagent-lab"
+	// PodBridge is the bridge that the pods are plugged into.
+	PodBridge = "nalab0"
+	// NodeLink carries NodeIP. It is a bridge without ports: every kernel that can run the pod network has
+	// bridges, not every one has dummy links.
+	NodeLink = "nalab-node"
+	// NodeIP is the node's InternalIP (TEST-NET-2): kubelet refuses a loopback address. Nothing listens on it.
+	NodeIP = "198.51.100.10"
+	// PodCIDR has room for about 1000 pods.
+	PodCIDR = "10.244.76.0/22"
+
+	serviceCIDR  = "10.244.80.0/24"
+	firstService = "10.244.80.1"
+	cgroupRoot   = "/nodeagent-lab"
+	maxDirLen    = 60
+)
+
+// Paths tells where everything of a lab is, for agents and tests that are pointed at it.
+type Paths struct {
+	KubeletRoot       string // kubelet's --root-dir, "/var/lib/kubelet" elsewhere
+	KubeletConfig     string // KubeletConfiguration file
+	PodLogsDir        string // "/var/log/pods" elsewhere
+	StaticPodDir      string // manifests of static pods
+	CRISocket         string // path, without "unix://"
+	ContainerdSocket  string // the same socket: containerd serves both
+	ContainerdState   string // "/run/containerd" elsewhere
+	ContainerdRoot    string // "/var/lib/containerd" elsewhere
+	RuncRoot          string // runc's state, namespaces are folders below it
+	CgroupRoot        string // parent of kubepods in every hierarchy, relative to its mount point
+	CNIConfDir        string // "/etc/cni/net.d" elsewhere
+	CNIBinDir         string // plugins
+	CNICacheDir       string // libcni's cache; results are in its folder "results". Shared with the host
+	CNINetworksDir    string // host-local's dataDir; leases are in its folder Network
+	NetnsDir          string // "/run/netns" elsewhere
+	AdminKubeconfig   string // system:masters
+	KubeletKubeconfig string // system:node:NAME
+	CAFile            string // signs every certificate of the lab
+	LogDir            string // one NAME.log for each component
+	BinDir            string // Kubernetes binaries
+	Kubectl           string
+}
+
+func newPaths(dir, binDir string) Paths {
+	at := func(parts ...string) string { return filepath.Join(append([]string{dir}, parts...)...) }
+	return Paths{
+		KubeletRoot:       at("kubelet"),
+		KubeletConfig:     at("config/kubelet.yaml"),
+		PodLogsDir:        at("pod-logs"),
+		StaticPodDir:      at("manifests"),
+		CRISocket:         at("run/containerd.sock"),
+		ContainerdSocket:  at("run/containerd.sock"),
+		ContainerdState:   at("run/containerd"),
+		ContainerdRoot:    at("containerd"),
+		RuncRoot:          at("run/runc"),
+		CgroupRoot:        cgroupRoot,
+		CNIConfDir:        at("cni/conf"),
+		CNIBinDir:         "/usr/lib/cni",
+		CNICacheDir:       "/var/lib/cni",
+		CNINetworksDir:    at("cni/networks"),
+		NetnsDir:          at("run/containerd/io.containerd.grpc.v1.cri/netns"),
+		AdminKubeconfig:   at("admin.kubeconfig"),
+		KubeletKubeconfig: at("config/kubelet.kubeconfig"),
+		CAFile:            at("pki/ca.crt"),
+		LogDir:            at("log"),
+		BinDir:            binDir,
+		Kubectl:           filepath.Join(binDir, "kubectl"),
+	}
+}
+
+// checkDir refuses folders in which the lab could not work, or could not be removed without harm.
+func checkDir(dir string) error {
+	switch {
+	case !filepath.IsAbs(dir) || filepath.Clean(dir) != dir:
+		return fmt.Errorf("lab folder %q: want a clean absolute path", dir)
+	case strings.Count(dir, "/") < 2:
+		return fmt.Errorf("lab folder %q: must not be at the top of the filesystem, it is removed whole", dir)
+	case len(dir) > maxDirLen:
+		return fmt.Errorf("lab folder %q: longer than %d bytes, Unix sockets below it would not fit into 108", dir, maxDirLen)
+	case strings.ContainsAny(dir, " \t\n\\\"'"):
+		return fmt.Errorf("lab folder %q: must not contain spaces, quotes or backslashes", dir)
+	}
+	return nil
+}
+
+// within tells whether path is dir or lies below it, by whole path components.
+func within(path, dir string) bool {
+	return path == dir || strings.HasPrefix(path, strings.TrimSuffix(dir, "/")+"/")
+}

@@ -1,0 +1,146 @@
+package lab
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+)
+
+// state is what a lab must remember between two commands. It is written before the first trace is made and
+// removed last, so that Down can always tell what was there before.
+type state struct {
+	NodeName string            `json:"nodeName"`
+	BinDir   string            `json:"binDir"`
+	Repo     string            `json:"repo"`
+	Ports    ports             `json:"ports"`
+	Sysctls  map[string]string `json:"sysctls"` // values before the lab
+	Absent   []string          `json:"absent"`  // folders outside the lab that did not exist before it
+	Portmap  bool              `json:"portmap"` // somebody else's portmap chains existed before the lab
+}
+
+type ports struct {
+	Etcd, EtcdPeer, APIServer, ControllerManager, Scheduler, Kubelet, KubeletHealth int
+}
+
+// sysctlNames are the ones that kubelet and the bridge plugin write.
+var sysctlNames = []string{
+	"net/ipv4/ip_forward", "vm/overcommit_memory", "vm/panic_on_oom", "kernel/panic", "kernel/panic_on_oops",
+	"kernel/keys/root_maxkeys", "kernel/keys/root_maxbytes",
+}
+
+// foreignDirs are folders with compiled-in names which kubelet, containerd 1.6 or libcni make outside the
+// lab's folder. Each parent stands before its children.
+var foreignDirs = []string{
+	"/var/log/containers",
+	"/var/lib/cni", "/var/lib/cni/results",
+	"/run/containerd", "/run/containerd/s",
+	"/var/lib/kubelet", devicePlugins,
+	"/run/mount", // libmount's, where no systemd has made it before
+}
+
+func stateFile(dir string) string { return filepath.Join(dir, "lab.json") }
+
+func readState(dir string) (*state, error) {
+	data, err := os.ReadFile(stateFile(dir))
+	if err != nil {
+		return nil, err
+	}
+	var s state
+	if err := json.Unmarshal(data, &s); err != nil {
+		return nil, fmt.Errorf("%s: %w", stateFile(dir), err)
+	}
+	return &s, nil
+}
+
+func (s *state) write(dir string) error {
+	data, err := json.MarshalIndent(s, "", "  ")
+	if err != nil {
+		return err
+	}
+	return writeFile(stateFile(dir), append(data, '\n'), 0o600)
+}
+
+// recordHost notes what the lab will change outside its folder.
+func (s *state) recordHost(ctx context.Context) error {
+	s.Sysctls = map[string]string{}
+	for _, name := range sysctlNames {
+		data, err := os.ReadFile(filepath.Join("/proc/sys", name))
+		if errors.Is(err, fs.ErrNotExist) {
+			continue
+		}
+		if err != nil {
+			return err
+		}
+		s.Sysctls[name] = strings.TrimSpace(string(data))
+	}
+	s.Absent = nil
+	for _, dir := range foreignDirs {
+		if _, err := os.Lstat(dir); errors.Is(err, fs.ErrNotExist) {
+			s.Absent = append(s.Absent, dir)
+		}
+	}
+	s.Portmap = portmapPresent(ctx)
+	return nil
+}
+
+// devicePlugins is compiled into kubelet and ignores its --root-dir.
+const devicePlugins = "/var/lib/kubelet/device-plugins"
+
+// deviceFiles are what the lab's kubelet leaves in devicePlugins, none where the folder was there before the lab.
+func (s *state) deviceFiles() []string {
+	if !slices.Contains(s.Absent, devicePlugins) {
+		return nil
+	}
+	var files []string
+	for _, name := range []string{"kubelet.sock", "kubelet_internal_checkpoint", "DEPRECATION"} {
+		files = append(files, filepath.Join(devicePlugins, name))
+	}
+	return files
+}
+
+// otherKubelet tells whether this machine is somebody's node: a second kubelet would take the first one's socket.
+func otherKubelet(ctx context.Context) bool {
+	return accepts("unix", filepath.Join(devicePlugins, "kubelet.sock"))(ctx) == nil
+}
+
+// restoreHost undoes what recordHost noted. Folders go only when they are empty.
+func (s *state) restoreHost() error {
+	var errs []error
+	for name, want := range s.Sysctls {
+		path := filepath.Join("/proc/sys", name)
+		if got, err := os.ReadFile(path); err == nil && strings.TrimSpace(string(got)) == want {
+			continue
+		}
+		errs = append(errs, os.WriteFile(path, []byte(want), 0o644))
+	}
+	absent := slices.Clone(s.Absent)
+	slices.Reverse(absent) // children first
+	for _, dir := range absent {
+		if err := os.Remove(dir); err != nil && !errors.Is(err, fs.ErrNotExist) {
+			errs = append(errs, err)
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// writeFile replaces a file in one step, so that whoever is killed in the middle leaves the old one or the new one.
+func writeFile(path string, data []byte, mode os.FileMode) error {
+	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
+		return err
+	}
+	temp, err := os.OpenFile(path+".new", os.O_CREATE|os.O_TRUNC|os.O_WRONLY, mode)
+	if err != nil {
+		return err
+	}
+	_, err = temp.Write(data)
+	if err := errors.Join(err, temp.Sync(), temp.Close()); err != nil {
+		return err
+	}
+	return os.Rename(temp.Name(), path)
+}
