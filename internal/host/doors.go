@@ -50,6 +50,8 @@ type Cluster struct {
 	// Pods is a consistent LIST (resourceVersion unset) of all pods whose spec.nodeName is this node, in every phase,
 	// all pages.
 	Pods func(ctx context.Context) ([]corev1.Pod, error)
+	// RecentPods is the same list, kept for minutes.
+	RecentPods func(ctx context.Context) ([]corev1.Pod, error)
 	// Pod gets one pod by name; an error for which apierrors.IsNotFound is true means that it does not exist.
 	Pod     func(ctx context.Context, namespace, name string) (*corev1.Pod, error)
 	Node    func(ctx context.Context) (*corev1.Node, error)

@@ -23,6 +23,7 @@ type Host struct {
 	Containerd Containerd
 	Cluster    Cluster
 	Prober     Prober
+	Plugins    Plugins
 }
 
 // ErrNotConfigured says that the host has no such component as far as the agent knows.

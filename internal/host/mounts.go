@@ -154,7 +154,7 @@ func (h *Host) MountsOf(pid int) ([]Mount, error) {
 	case err != nil:
 		return nil, fmt.Errorf("read %s: %w", name, err)
 	case len(mounts) == 0:
-		// A process that is just exiting has an empty table, and so has a zombie: that proves nothing.
+		// Even an empty container has a root: a table without any mount proves nothing.
 		return nil, fmt.Errorf("read %s: empty mount table", name)
 	}
 	return mounts, nil

@@ -17,6 +17,7 @@ type ProcStat struct {
 	State     byte   // R S D T t Z X I (and older W K P)
 	StartTime uint64 // field 22, clock ticks since boot; with PID the identity of a process
 	Flags     uint64 // field 9, PF_*
+	CPUTicks  uint64 // fields 14 and 15, time on a processor in ticks of 10 ms: of all threads in /proc/PID/stat
 }
 
 // ParseProcStat parses the content of /proc/PID/stat:
@@ -47,27 +48,41 @@ func ParseProcStat(data []byte) (ProcStat, error) {
 	if err != nil {
 		return malformed("bad flags")
 	}
+	user, err := strconv.ParseUint(fields[14-3], 10, 63)
+	if err != nil {
+		return malformed("bad user time")
+	}
+	system, err := strconv.ParseUint(fields[15-3], 10, 63)
+	if err != nil {
+		return malformed("bad system time")
+	}
 	start, err := strconv.ParseUint(fields[22-3], 10, 64)
 	if err != nil {
 		return malformed("bad start time")
 	}
-	return ProcStat{PID: pid, PPID: ppid, Comm: string(data[open+1 : end]), State: fields[0][0], StartTime: start, Flags: flags}, nil
+	return ProcStat{
+		PID: pid, PPID: ppid, Comm: string(data[open+1 : end]), State: fields[0][0],
+		StartTime: start, Flags: flags, CPUTicks: user + system,
+	}, nil
 }
 
 // PIDs lists all processes (thread group leaders), ascending.
-func (h *Host) PIDs() ([]int, error) {
-	names, err := h.Files.List("/proc")
+func (h *Host) PIDs() ([]int, error) { return h.numbers("/proc") }
+
+// numbers lists the entries of a directory whose names are numbers, ascending.
+func (h *Host) numbers(dir string) ([]int, error) {
+	names, err := h.Files.List(dir)
 	if err != nil {
 		return nil, err
 	}
-	pids := make([]int, 0, len(names))
+	numbers := make([]int, 0, len(names))
 	for _, name := range names {
-		if pid, err := strconv.Atoi(name); err == nil && pid > 0 {
-			pids = append(pids, pid)
+		if n, err := strconv.Atoi(name); err == nil && n > 0 {
+			numbers = append(numbers, n)
 		}
 	}
-	slices.Sort(pids)
-	return pids, nil
+	slices.Sort(numbers)
+	return numbers, nil
 }
 
 // ProcStat reads /proc/PID/stat. Where the process is gone, the error wraps fs.ErrNotExist or ESRCH.
@@ -78,6 +93,18 @@ func (h *Host) ProcStat(pid int) (ProcStat, error) {
 	}
 	return ParseProcStat(data)
 }
+
+// TaskStat reads /proc/PID/task/TID/stat: the state of one thread, whose ID is in PID of the answer.
+func (h *Host) TaskStat(pid, tid int) (ProcStat, error) {
+	data, err := h.Files.Read(procFile(pid, "task/"+strconv.Itoa(tid)+"/stat"))
+	if err != nil {
+		return ProcStat{}, err
+	}
+	return ParseProcStat(data)
+}
+
+// TIDs lists the threads of a process, ascending.
+func (h *Host) TIDs(pid int) ([]int, error) { return h.numbers(procFile(pid, "task")) }
 
 // ProcCgroups reads /proc/PID/cgroup: from the controller list ("" for cgroup v2, "cpu,cpuacct", "name=systemd") to the
 // path in that hierarchy. The path of a cgroup that was removed ends in " (deleted)", and a zombie is in the root of v1.

@@ -18,10 +18,11 @@ type Check struct {
 	Advice    string    // what a person should do next
 	Condition Condition // the node condition that fatal findings of this check make true; zero for none
 
-	Every    time.Duration  // interval between looks when nothing wakes the check
-	Deadline time.Duration  // a look that takes longer is abandoned and counts as an error
-	Wakes    []Wake         // what makes the check look at once
-	Policy   finding.Policy // when findings are believed and when they are cleared
+	Every    time.Duration    // interval between looks when nothing wakes the check
+	Deadline time.Duration    // a look that takes longer is abandoned and counts as an error
+	Wakes    []Wake           // what makes the check look at once
+	Policy   finding.Policy   // when findings are believed and when they are cleared
+	Severity finding.Severity // of all findings, where a user has set it; otherwise each finding has its own
 
 	// Run takes one look. See finding.Look for the meaning of its results.
 	Run func(ctx context.Context, h *host.Host) ([]finding.Finding, error)

@@ -1,6 +1,7 @@
 package detect
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"log/slog"
@@ -80,7 +81,8 @@ func (e *Engine) Run(ctx context.Context) error {
 	return nil
 }
 
-// Wake makes every check look soon that wants to be woken by the source; text is what the source says.
+// Wake makes every check look soon that wants to be woken by the source; text is what the source says. An empty text
+// stands for anything: the source cannot or could not say what happened.
 func (e *Engine) Wake(source WakeSource, text string) {
 	for _, r := range e.runners {
 		if r.check.wantsWake(source, text) {
@@ -98,7 +100,7 @@ func (e *Engine) WakeAll() {
 
 func (c Check) wantsWake(source WakeSource, text string) bool {
 	for _, w := range c.Wakes {
-		if w.Source == source && (w.Match == "" || strings.Contains(text, w.Match)) {
+		if w.Source == source && (w.Match == "" || text == "" || strings.Contains(text, w.Match)) {
 			return true
 		}
 	}
@@ -229,6 +231,7 @@ func run(ctx context.Context, h *host.Host, c Check, done chan<- result) {
 	findings, err := c.Run(ctx, h)
 	for i := range findings {
 		findings[i].Check = c.ID
+		findings[i].Severity = cmp.Or(c.Severity, findings[i].Severity)
 	}
 	done <- result{findings, err}
 }

@@ -4,7 +4,10 @@ import (
 	"context"
 	"errors"
 	"log/slog"
+	"slices"
 	"strings"
+	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -24,27 +27,37 @@ func fakeHost() *host.Host {
 }
 
 // engineFor runs an engine with the checks until the test ends and returns it and the looks that it told.
-func engineFor(t *testing.T, sources []Source, checks ...Check) (*Engine, *[]finding.Look) {
+func engineFor(t *testing.T, sources []Source, checks ...Check) (*Engine, func() []finding.Look) {
 	t.Helper()
+	var mu sync.Mutex // guards looks
 	var looks []finding.Look
-	e := NewEngine(fakeHost(), slog.New(slog.DiscardHandler), checks, sources, Observer{}, func(l finding.Look) { looks = append(looks, l) })
+	e := NewEngine(fakeHost(), slog.New(slog.DiscardHandler), checks, sources, Observer{}, func(l finding.Look) {
+		mu.Lock()
+		defer mu.Unlock()
+		looks = append(looks, l)
+	})
 	ctx, cancel := context.WithCancel(t.Context())
 	done := make(chan struct{})
 	go func() { defer close(done); _ = e.Run(ctx) }()
 	t.Cleanup(func() { cancel(); <-done })
-	return e, &looks
+	return e, func() []finding.Look {
+		mu.Lock()
+		defer mu.Unlock()
+		return slices.Clone(looks)
+	}
 }
 
-func counting(n *int) func(context.Context, *host.Host) ([]finding.Finding, error) {
-	return func(context.Context, *host.Host) ([]finding.Finding, error) { *n++; return nil, nil }
+func counting(n *atomic.Int32) func(context.Context, *host.Host) ([]finding.Finding, error) {
+	return func(context.Context, *host.Host) ([]finding.Finding, error) { n.Add(1); return nil, nil }
 }
 
 func TestEngineLooksAtItsInterval(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		n := 0
+		var n atomic.Int32
 		engineFor(t, nil, Check{ID: "a", Every: 10 * time.Second, Run: counting(&n)})
 		time.Sleep(101 * time.Second)
-		if n < 10 || n > 11 {
+		synctest.Wait()
+		if n := n.Load(); n < 10 || n > 11 {
 			t.Errorf("%d looks in 101 s at 10 s", n)
 		}
 	})
@@ -52,29 +65,31 @@ func TestEngineLooksAtItsInterval(t *testing.T) {
 
 func TestEngineWakes(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		n := 0
+		var n atomic.Int32
 		e, _ := engineFor(t, nil, Check{ID: "a", Every: time.Hour, Run: counting(&n), Wakes: []Wake{{WakeKernelLog, "EXT4-fs"}}})
 		synctest.Wait()
 		e.Wake(WakeKernelLog, "usb 1-1: new device")
 		e.Wake(WakeMounts, "")
 		synctest.Wait()
-		if n != 1 {
+		if n := n.Load(); n != 1 {
 			t.Errorf("woken by what it did not ask for: %d looks", n)
 		}
 		e.Wake(WakeKernelLog, "EXT4-fs error (device sda1)")
 		synctest.Wait()
-		if n != 2 {
+		if n := n.Load(); n != 2 {
 			t.Errorf("%d looks, want one at once after the wake", n)
 		}
 		time.Sleep(2 * time.Second)
-		if n != 3 {
+		synctest.Wait()
+		if n := n.Load(); n != 3 {
 			t.Errorf("%d looks, want one more when things have settled", n)
 		}
 		for range 100 { // a storm: 100 messages a second for 10 s
 			e.Wake(WakeKernelLog, "EXT4-fs error")
 			time.Sleep(100 * time.Millisecond)
 		}
-		if n < 40 || n > 60 {
+		synctest.Wait()
+		if n := n.Load(); n < 40 || n > 60 {
 			t.Errorf("%d looks in a storm of 10 s, want about five a second", n)
 		}
 	})
@@ -82,25 +97,26 @@ func TestEngineWakes(t *testing.T) {
 
 func TestEngineAbandonsAHungLook(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		starts, healthy := 0, 0
+		var starts, healthy atomic.Int32
 		hang := make(chan struct{})
 		defer close(hang)
 		_, looks := engineFor(t, nil,
 			Check{ID: "hung", Every: 10 * time.Second, Deadline: 5 * time.Second, Run: func(context.Context, *host.Host) ([]finding.Finding, error) {
-				starts++
+				starts.Add(1)
 				<-hang // deaf to its context, as a system call in the D state is
 				return nil, nil
 			}},
 			Check{ID: "healthy", Every: 10 * time.Second, Run: counting(&healthy)})
 		time.Sleep(60 * time.Second)
-		if starts != 1 {
-			t.Errorf("the hung look was started %d times", starts)
+		synctest.Wait()
+		if starts.Load() != 1 {
+			t.Errorf("the hung look was started %d times", starts.Load())
 		}
-		if healthy < 5 {
-			t.Errorf("the other check looked only %d times", healthy)
+		if healthy.Load() < 5 {
+			t.Errorf("the other check looked only %d times", healthy.Load())
 		}
 		blind := 0
-		for _, l := range *looks {
+		for _, l := range looks() {
 			if l.Check == "hung" && l.Err != nil && strings.Contains(l.Err.Error(), "still running") {
 				blind++
 			}
@@ -138,8 +154,9 @@ func TestEngineReportsALostSource(t *testing.T) {
 			return lost
 		}}})
 		time.Sleep(time.Minute)
+		synctest.Wait()
 		var got []int
-		for _, l := range *looks {
+		for _, l := range looks() {
 			got = append(got, len(l.Findings))
 		}
 		if diff := cmp.Diff([]int{0, 1, 0}, got); diff != "" {

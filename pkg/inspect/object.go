@@ -34,16 +34,22 @@ type Pod struct {
 }
 
 // Identity is frozen when an object is first seen and compared before every action: what distinguishes this object
-// from another that later takes its name. Process: pid+starttime. Mount: mount ID, device, root, source. Cgroup and
-// directory: device and inode. Network namespace: nsfs inode. Link: ifindex, peer ifindex, peer namespace. CRI: ID and
-// creation time. CNI attachment: inode and size of the cache file.
+// from another that later takes its name. All values are decimal unless said otherwise; a device is "major:minor".
+//
+//	sandbox, container     id (hexadecimal), created (nanoseconds since the epoch)
+//	process                pid, startTime (clock ticks since boot)
+//	cni-attachment         device, inode, size, modified (nanoseconds since the epoch) of the cache file
+//	netns                  inode of the namespace; device and inode of the file where nothing is mounted on it
+//	link                   index, peerIndex, peerNamespace (nsid; -1: this namespace), mac
+//	mount                  id, device, root, point, source, type
+//	cgroup, pod-directory  device, inode
 type Identity map[string]string
 
 // Holder is what keeps an object busy.
 type Holder struct {
 	PID     int    `json:"pid"`
 	Command string `json:"command"`
-	How     string `json:"how"` // open-file, cwd, root, mapped, mount-namespace, cgroup
+	How     string `json:"how"` // open-file, cwd, root, mapped, mount-namespace, network-namespace, cgroup
 	Pod     Pod    `json:"pod,omitzero"`
 }
 
@@ -58,6 +64,7 @@ type Object struct {
 	Facts       map[string]string `json:"facts,omitempty"` // for people and for the action: file system type, state …
 	Holders     []Holder          `json:"holders,omitempty"`
 	Foreign     string            `json:"-"` // why it can be no pod's of this kubelet; empty otherwise
+	Doubt       string            `json:"-"` // why nothing can be said of it; empty otherwise
 }
 
 // Verdict is what an inspection says of an object.

@@ -15,12 +15,14 @@ import (
 	"github.com/nodeagent/nodeagent/test/lab"
 )
 
-const usage = `usage: labctl [--dir FOLDER] up | down | status | env | kubectl ARGS...
+const usage = `usage: labctl [--dir FOLDER] up | down | status | env | stop COMPONENT | start COMPONENT | kubectl ARGS...
 
   up        make sure a healthy lab runs; builds and installs what is missing
   down      remove the lab and every trace of it; lists what remains, if anything
   status    one line for each component; exit code 1 when the lab is not healthy
   env       what a shell needs to use the lab
+  stop      end one component (etcd, containerd, kubelet ...), as a crash would
+  start     start it again
   kubectl   run kubectl as the cluster's admin
 `
 
@@ -49,8 +51,9 @@ func realMain(ctx context.Context, args []string) int {
 }
 
 func command(ctx context.Context, dir, verb string, args []string) error {
-	if verb != "kubectl" && len(args) > 0 {
-		return fmt.Errorf("%s takes no arguments\n%s", verb, usage)
+	wanted := map[string]int{"stop": 1, "start": 1}[verb]
+	if verb != "kubectl" && len(args) != wanted {
+		return fmt.Errorf("%s takes %d arguments\n%s", verb, wanted, usage)
 	}
 	switch verb {
 	case "up":
@@ -71,10 +74,23 @@ func command(ctx context.Context, dir, verb string, args []string) error {
 		}
 		printEnv(l)
 		return nil
+	case "stop", "start":
+		return switchComponent(ctx, dir, verb, args[0])
 	case "kubectl":
 		return kubectl(ctx, dir, args)
 	}
 	return fmt.Errorf("%q is no command\n%s", verb, usage)
+}
+
+func switchComponent(ctx context.Context, dir, verb, component string) error {
+	l, err := lab.Open(dir)
+	if err != nil {
+		return err
+	}
+	if verb == "stop" {
+		return l.Stop(ctx, component)
+	}
+	return l.Start(ctx, component)
 }
 
 func printEnv(l *lab.Lab) {

@@ -1,0 +1,176 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/nodeagent/nodeagent/internal/agent"
+	"github.com/nodeagent/nodeagent/pkg/inspect"
+	"github.com/nodeagent/nodeagent/pkg/remediate"
+)
+
+func newClean(o *options) *cobra.Command {
+	var yes bool
+	var wait time.Duration
+	cmd := &cobra.Command{
+		Use:   "clean",
+		Short: "Print what would be released; with --yes release it",
+		Long: `Print, step by step, what would be released of pods that are gone, and why anything else is not.
+
+With --yes it is done: each step is written to the journal, the object's identity is checked again right before, the effect
+right after. Only what is proven to be a leftover is touched. Proof takes several looks: the running daemon has them; without
+one, --wait keeps looking until everything is proven or live, or the time is over.`,
+		Args: cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			cfg, err := o.load()
+			if err != nil {
+				return err
+			}
+			if yes {
+				cfg.Remediate.Mode = remediate.On // the person at the keyboard has decided
+			}
+			bench, err := agent.OpenBench(cmd.Context(), cfg, quiet())
+			if err != nil {
+				return err
+			}
+			defer bench.Close()
+			report, err := passUntilProven(cmd.Context(), bench, cmd.ErrOrStderr(), wait, cfg.Inspect)
+			if err != nil {
+				return err
+			}
+			if yes {
+				return cleanNow(cmd, o, bench, report)
+			}
+			steps, err := bench.Plan(cmd.Context(), report)
+			if err != nil {
+				return err
+			}
+			return printPlan(cmd.OutOrStdout(), o, report, steps)
+		},
+	}
+	cmd.Flags().BoolVar(&yes, "yes", false, "release it")
+	cmd.Flags().DurationVar(&wait, "wait", 0, "keep looking for so long until all is proven")
+	return cmd
+}
+
+// passUntilProven inspects until nothing is a mere candidate any more, or the time is over.
+func passUntilProven(ctx context.Context, bench *agent.Bench, progress io.Writer, wait time.Duration, s inspect.Settings) (inspect.Report, error) {
+	end := time.Now().Add(wait)
+	pause := max(min(s.Grace/time.Duration(max(s.Passes, 1)), s.Every), time.Second)
+	for {
+		report, err := bench.Pass(ctx)
+		if err != nil {
+			return report, err
+		}
+		candidates := 0
+		for _, o := range report.Objects {
+			if o.Verdict == inspect.Candidate || o.Verdict == inspect.Unknown {
+				candidates++
+			}
+		}
+		if candidates == 0 || time.Now().Add(pause).After(end) {
+			return report, nil
+		}
+		fmt.Fprintf(progress, "%d objects are not proven yet, looking again in %s\n", candidates, pause)
+		select {
+		case <-ctx.Done():
+			return report, ctx.Err()
+		case <-time.After(pause):
+		}
+	}
+}
+
+func printPlan(w io.Writer, o *options, report inspect.Report, steps []remediate.Step) error {
+	if o.json() {
+		if steps == nil {
+			steps = []remediate.Step{}
+		}
+		if err := printJSON(w, map[string]any{"steps": steps, "gates": report.Gates, "errors": report.Errors}); err != nil {
+			return err
+		}
+		return inspectExit(report)
+	}
+	var b strings.Builder
+	group := ""
+	for _, s := range steps {
+		if s.Group != group {
+			group = s.Group
+			fmt.Fprintf(&b, "pod %s\n", podName(s.Pod))
+		}
+		fmt.Fprintf(&b, "  %-14s %s\n      %s\n", s.Kind, s.ID, s.Does)
+		if s.NotNow != "" && s.Mode != remediate.DryRun {
+			fmt.Fprintf(&b, "      but not done: %s\n", s.NotNow)
+		}
+	}
+	printUndecided(&b, report)
+	if len(steps) > 0 {
+		b.WriteString("Nothing was changed. To do it: nodeagent clean --yes\n")
+	} else {
+		b.WriteString("Nothing is proven to be a leftover.\n")
+	}
+	if _, err := io.WriteString(w, b.String()); err != nil {
+		return err
+	}
+	return inspectExit(report)
+}
+
+func printUndecided(b *strings.Builder, report inspect.Report) {
+	var undecided []inspect.Judged
+	for _, o := range report.Objects {
+		if o.Verdict == inspect.Candidate || o.Verdict == inspect.Unknown {
+			undecided = append(undecided, o)
+		}
+	}
+	printPods(b, undecided)
+	printClosedGates(b, report.Gates)
+}
+
+// cleanNow releases and tells what became of each step. Exit 0 only when everything that was proven is gone.
+func cleanNow(cmd *cobra.Command, o *options, bench *agent.Bench, report inspect.Report) error {
+	outcome, err := bench.Release(cmd.Context(), report)
+	if err != nil {
+		return err
+	}
+	if o.json() {
+		err = printJSON(cmd.OutOrStdout(), outcome)
+	} else {
+		err = printOutcome(cmd.OutOrStdout(), report, outcome)
+	}
+	if err != nil {
+		return err
+	}
+	undone := func(p remediate.PodOutcome) bool { return p.Result != remediate.Released }
+	if outcome.Stopped != "" || slices.ContainsFunc(outcome.Pods, undone) {
+		return &exitError{Code: exitProblems}
+	}
+	return nil
+}
+
+func printOutcome(w io.Writer, report inspect.Report, outcome remediate.Outcome) error {
+	var b strings.Builder
+	for _, pod := range outcome.Pods {
+		fmt.Fprintf(&b, "pod %s: %s", podName(pod.Pod), pod.Result)
+		if pod.Why != "" {
+			fmt.Fprintf(&b, ": %s", pod.Why)
+		}
+		b.WriteString("\n")
+		for _, step := range pod.Steps {
+			fmt.Fprintf(&b, "  %s\n", agent.DescribeStep(step))
+		}
+	}
+	printUndecided(&b, report)
+	switch {
+	case outcome.Stopped != "":
+		fmt.Fprintf(&b, "Stopped: %s\n", outcome.Stopped)
+	case len(outcome.Pods) == 0:
+		b.WriteString("Nothing is proven to be a leftover; nothing was changed.\n")
+	}
+	_, err := io.WriteString(w, b.String())
+	return err
+}

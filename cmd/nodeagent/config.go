@@ -1,0 +1,80 @@
+package main
+
+import (
+	"fmt"
+
+	"github.com/spf13/cobra"
+	"sigs.k8s.io/yaml"
+
+	"github.com/nodeagent/nodeagent/internal/agent"
+	"github.com/nodeagent/nodeagent/internal/config"
+)
+
+func newConfig(o *options) *cobra.Command {
+	cmd := &cobra.Command{
+		Use:   "config",
+		Short: "Print the defaults, check a configuration, show what is in force",
+		Args:  cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			return printConfig(cmd, o, config.Default())
+		},
+	}
+	cmd.AddCommand(
+		&cobra.Command{
+			Use:   "defaults",
+			Short: "Print the default configuration",
+			Args:  cobra.NoArgs,
+			RunE:  cmd.RunE,
+		},
+		&cobra.Command{
+			Use:   "validate [FILE]",
+			Short: "Check a configuration file; every mistake is named with file and line",
+			Args:  cobra.MaximumNArgs(1),
+			RunE: func(cmd *cobra.Command, args []string) error {
+				file := o.configFile
+				if len(args) == 1 {
+					file = args[0]
+				}
+				if _, err := config.Load(file); err != nil {
+					return &exitError{Code: exitProblems, Err: err}
+				}
+				_, err := fmt.Fprintln(cmd.OutOrStdout(), "the configuration is valid")
+				return err
+			},
+		},
+		&cobra.Command{
+			Use:   "show",
+			Short: "Print the configuration in force, with what was found on this host",
+			Args:  cobra.NoArgs,
+			RunE: func(cmd *cobra.Command, _ []string) error {
+				cfg, err := o.load()
+				if err != nil {
+					return err
+				}
+				door, err := agent.OpenHost(cfg, quiet())
+				if err != nil {
+					return err
+				}
+				defer door.Close()
+				cfg.Paths, cfg.NodeName = door.Host.Paths, door.Host.NodeName
+				for _, note := range door.Notes {
+					fmt.Fprintln(cmd.ErrOrStderr(), "#", note)
+				}
+				return printConfig(cmd, o, cfg)
+			},
+		},
+	)
+	return cmd
+}
+
+func printConfig(cmd *cobra.Command, o *options, cfg config.Config) error {
+	text, err := cfg.YAML()
+	if err == nil && o.json() {
+		text, err = yaml.YAMLToJSON(text)
+	}
+	if err != nil {
+		return err
+	}
+	_, err = cmd.OutOrStdout().Write(text)
+	return err
+}

@@ -1,0 +1,67 @@
+// Command nodeagent is the agent that lives on every node of a Kubernetes cluster: it finds node faults and what deleted
+// pods left behind, repairs what can be repaired locally, and tells. It is the daemon (run) and the tool that people use on
+// a bad day (check, inspect, clean, status).
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"os/signal"
+	"syscall"
+
+	"github.com/nodeagent/nodeagent/internal/hand"
+	"github.com/nodeagent/nodeagent/internal/host"
+)
+
+// Exit codes: the contract of every verb.
+const (
+	exitFine         = 0
+	exitProblems     = 1
+	exitCouldNotTell = 2
+)
+
+func main() {
+	// Children of the agent are the agent's own binary: they make the calls that could block for ever.
+	host.ProbeMain()
+	hand.ChildMain()
+
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	code := run(ctx, os.Args[1:])
+	stop()
+	os.Exit(code)
+}
+
+// exitError carries an exit code out of a verb. It has been told already when Err is nil.
+type exitError struct {
+	Code int
+	Err  error
+}
+
+func (e *exitError) Error() string {
+	if e.Err == nil {
+		return fmt.Sprintf("exit code %d", e.Code)
+	}
+	return e.Err.Error()
+}
+
+func (e *exitError) Unwrap() error { return e.Err }
+
+// run executes one command line and returns the exit code.
+func run(ctx context.Context, args []string) int {
+	root := newRoot()
+	root.SetArgs(args)
+	err := root.ExecuteContext(ctx)
+	if err == nil {
+		return exitFine
+	}
+	if exit, ok := errors.AsType[*exitError](err); ok {
+		if exit.Err != nil {
+			fmt.Fprintln(os.Stderr, "nodeagent:", exit.Err)
+		}
+		return exit.Code
+	}
+	fmt.Fprintln(os.Stderr, "nodeagent:", err)
+	return exitCouldNotTell
+}

@@ -1,0 +1,59 @@
+package main
+
+import (
+	"encoding/json"
+	"fmt"
+	"io"
+
+	"github.com/spf13/cobra"
+
+	"github.com/nodeagent/nodeagent/internal/config"
+)
+
+// options are the flags that every verb has.
+type options struct {
+	configFile string
+	output     string
+}
+
+func newRoot() *cobra.Command {
+	o := &options{}
+	root := &cobra.Command{
+		Use:   "nodeagent",
+		Short: "Finds node faults and what deleted pods left behind, repairs what it can, and tells",
+		Long: `nodeagent finds faults of this node and what deleted pods left behind on it.
+
+  nodeagent check      look now: what is wrong with this node?
+  nodeagent inspect    what is left of pods that are gone, and how do we know?
+  nodeagent clean      what would be released (--yes: release it)
+  nodeagent status     what does the running agent believe?
+
+Exit codes: 0 fine, 1 problems found, 2 could not tell.`,
+		SilenceErrors: true,
+		SilenceUsage:  true,
+		Args:          cobra.NoArgs,
+	}
+	root.PersistentFlags().StringVarP(&o.configFile, "config", "c", "", "configuration file (default "+config.DefaultFile+" where it exists)")
+	root.PersistentFlags().StringVarP(&o.output, "output", "o", "text", "output format: text or json")
+	root.AddCommand(
+		newRun(o), newCheck(o), newInspect(o), newClean(o), newStatus(o), newConfig(o), newVersion(o),
+	)
+	return root
+}
+
+// load reads the configuration that the flags name. It is strict: nothing is started with a configuration that is wrong.
+func (o *options) load() (config.Config, error) {
+	if o.output != "text" && o.output != "json" {
+		return config.Config{}, fmt.Errorf("--output %q: must be text or json", o.output)
+	}
+	return config.Load(o.configFile)
+}
+
+func (o *options) json() bool { return o.output == "json" }
+
+func printJSON(w io.Writer, v any) error {
+	encoder := json.NewEncoder(w)
+	encoder.SetIndent("", "  ")
+	encoder.SetEscapeHTML(false)
+	return encoder.Encode(v)
+}

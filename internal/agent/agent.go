@@ -1,0 +1,255 @@
+// Package agent wires the parts together. It is the only package that knows all others.
+package agent
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"sync"
+	"time"
+
+	"k8s.io/klog/v2"
+
+	"github.com/nodeagent/nodeagent/internal/config"
+	"github.com/nodeagent/nodeagent/internal/host"
+	"github.com/nodeagent/nodeagent/pkg/detect"
+	"github.com/nodeagent/nodeagent/pkg/finding"
+	"github.com/nodeagent/nodeagent/pkg/report"
+)
+
+// agent is one running daemon.
+type agent struct {
+	cfg       config.Config
+	log       *slog.Logger
+	door      *Door
+	store     *finding.Store
+	saver     *saver
+	checks    []detect.Check
+	reporters []report.Reporter
+	leftovers *leftovers
+	started   finding.Stamp
+
+	mu      sync.Mutex // guards tracker
+	tracker *finding.Tracker
+}
+
+// component is a part that runs until ctx ends and leaves nothing behind.
+type component struct {
+	name string
+	run  func(ctx context.Context) error
+}
+
+// Run is the daemon. It returns when ctx ends, or when it cannot do its work at all.
+func Run(ctx context.Context, cfg config.Config, log *slog.Logger) error {
+	store, err := finding.OpenStore(filepath.Join(cfg.StateDir, "state.db"))
+	if err != nil {
+		return fmt.Errorf("another agent runs on this node: %w", err)
+	}
+	defer store.Close()
+	if err := store.Trouble(); err != nil {
+		log.Error("state is not as it should be; the agent goes on", "err", err)
+	}
+	klog.SetSlogLogger(log) // client-go speaks through it
+	door, err := OpenHost(cfg, log)
+	if err != nil {
+		return err
+	}
+	defer door.Close()
+	for _, note := range door.Notes {
+		log.Info("found", "what", note)
+	}
+	a, components, err := wire(cfg, log, door, store)
+	if err != nil {
+		return err
+	}
+	log.Info("nodeagent runs", "version", Version, "node", door.Host.NodeName, "checks", len(a.checks), "release", cfg.Remediate.Mode)
+	return supervise(ctx, log, components)
+}
+
+// wire builds the agent and lists its components in the order in which they start.
+func wire(cfg config.Config, log *slog.Logger, door *Door, store *finding.Store) (*agent, []component, error) {
+	a := &agent{cfg: cfg, log: log, door: door, store: store, saver: newSaver(store, log), started: host.Now()}
+	left, err := newLeftovers(cfg, log, door, store)
+	if err != nil {
+		return nil, nil, err
+	}
+	a.leftovers = left
+	a.checks = append(detect.Checks(cfg.Checks, door.Aids(memory{store.Bucket("memory")})), left.check(), stateCheck(store))
+
+	state, err := store.LoadState()
+	if err != nil {
+		log.Error("part of the stored state was lost", "err", err)
+	}
+	a.tracker = finding.NewTracker(policies(a.checks), state)
+
+	metrics := a.openReporters()
+	engine := detect.NewEngine(door.Host, log, a.checks, sources(door.Host, log, metrics), metrics.engine(), a.observe)
+	components := []component{
+		{"saver", a.saver.Run},
+		{"socket", socketServer{cfg.Socket, answers{a.status, left.copyHistory}}.Run},
+		{"release", left.Run},
+	}
+	for _, r := range a.reporters {
+		components = append(components, component{r.Name(), r.Run})
+	}
+	if cfg.Report.Metrics.Enabled {
+		components = append(components, component{"metrics", metrics.serve(cfg.Report.Metrics.Listen)})
+	}
+	a.forgetGone(state)
+	return a, append(components, component{"engine", engine.Run}, component{"flush", a.flush}), nil
+}
+
+// observe takes one look into account and tells everybody. The engine calls it for one look at a time.
+func (a *agent) observe(l finding.Look) {
+	a.mu.Lock()
+	before := a.tracker.State()[l.Check]
+	updates := a.tracker.Observe(l)
+	state := a.tracker.State()
+	a.mu.Unlock()
+	a.tell(state, updates)
+	a.saver.offer(l.Check, before, state[l.Check], l.At)
+}
+
+func (a *agent) tell(state finding.State, updates []finding.Update) {
+	for _, u := range updates {
+		if u.Kind == finding.Moved {
+			a.log.Info("check", "check", u.Check, "from", u.From, "to", u.To)
+		} else {
+			a.log.Info(string(u.Kind), "check", u.Check, "subject", u.Finding.Subject, "severity", u.Finding.Severity, "reason", u.Finding.Reason, "message", u.Finding.Message)
+		}
+	}
+	for _, r := range a.reporters {
+		r.Tell(state, updates)
+	}
+}
+
+// forgetGone clears what is stored of checks that exist no more.
+func (a *agent) forgetGone(state finding.State) {
+	known := map[string]bool{}
+	for _, c := range a.checks {
+		known[c.ID] = true
+	}
+	for _, s := range []detect.WakeSource{detect.WakeKernelLog, detect.WakeMounts, detect.WakePlugins} {
+		known["source-"+string(s)] = true
+	}
+	for _, check := range state.Checks() {
+		if known[check] {
+			continue
+		}
+		a.tell(a.tracker.State(), a.tracker.Forget(check, a.started))
+		if err := a.store.SaveCheck(check, nil); err != nil {
+			a.log.Error("state not saved", "check", check, "err", err)
+		}
+	}
+}
+
+// flush waits for the end and leaves all that is believed to the saver.
+func (a *agent) flush(ctx context.Context) error {
+	<-ctx.Done()
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.saver.flush(a.tracker.State())
+	return nil
+}
+
+func (a *agent) status() Status {
+	now := host.Now()
+	a.mu.Lock()
+	state := a.tracker.State()
+	a.mu.Unlock()
+	s := Status{Version: Version, Node: a.door.Host.NodeName, PID: os.Getpid(), Started: a.started, Now: now,
+		Findings: state.Raised(), Trouble: []string{}, Release: a.leftovers.status(), Leftovers: a.leftovers.last()}
+	for _, check := range state.Checks() {
+		c := state[check]
+		s.Checks = append(s.Checks, CheckStatus{check, c.Status, c.Since, c.Err, c.Why})
+	}
+	if err := a.store.Trouble(); err != nil {
+		s.Trouble = append(s.Trouble, err.Error())
+	}
+	return s
+}
+
+// stateCheck finds that the agent's own memory is not safe.
+func stateCheck(store *finding.Store) detect.Check {
+	return detect.Check{
+		ID: "agent-state", Domain: "agent", Every: time.Minute,
+		Summary: "the agent cannot keep what it believes across restarts",
+		Advice:  "Look at the disk that holds the agent's state directory: full, read-only or failing?",
+		Run: func(context.Context, *host.Host) ([]finding.Finding, error) {
+			trouble := store.Trouble()
+			if trouble == nil {
+				return nil, nil
+			}
+			return []finding.Finding{{
+				Subject: finding.Subject{Kind: "agent", Name: "state"}, Severity: finding.Warning, Reason: "StateNotSafe",
+				Message: fmt.Sprintf("the agent goes on in memory, but a restart may forget: %v", trouble),
+			}}, nil
+		},
+	}
+}
+
+// policies returns when each check is believed. A check that looks seldom may also be blind for longer.
+func policies(checks []detect.Check) map[string]finding.Policy {
+	policies := map[string]finding.Policy{}
+	for _, c := range checks {
+		p := c.Policy
+		if p.BlindAfter == 0 {
+			p.BlindAfter = max(finding.DefaultBlindAfter, 3*c.Every+time.Minute)
+		}
+		policies[c.ID] = p
+	}
+	return policies
+}
+
+// supervise runs all components until ctx ends. One that fails is started again after a while: the others go on.
+func supervise(ctx context.Context, log *slog.Logger, components []component) error {
+	var wg sync.WaitGroup
+	for _, c := range components {
+		wg.Go(func() {
+			for ctx.Err() == nil {
+				err := c.run(ctx)
+				if ctx.Err() != nil || err == nil {
+					return
+				}
+				log.Error("component failed, it is started again", "component", c.name, "err", err)
+				select {
+				case <-ctx.Done():
+				case <-time.After(componentRetry):
+				}
+			}
+		})
+	}
+	done := make(chan struct{})
+	go func() { wg.Wait(); close(done) }()
+	select {
+	case <-done:
+		return nil
+	case <-afterEnd(ctx, stopGrace):
+		return errors.New("a component did not stop in time")
+	}
+}
+
+const (
+	componentRetry = 5 * time.Second
+	// stopGrace is how long components may take to end; one of them may hang in a disk.
+	stopGrace = 10 * time.Second
+)
+
+// afterEnd is closed some time after ctx has ended.
+func afterEnd(ctx context.Context, grace time.Duration) <-chan struct{} {
+	ended := make(chan struct{})
+	context.AfterFunc(ctx, func() { time.AfterFunc(grace, func() { close(ended) }) })
+	return ended
+}
+
+// memory is what checks remember from one run to the next.
+type memory struct{ bucket finding.Bucket }
+
+// Load returns what was saved under key.
+func (m memory) Load(key string) ([]byte, bool) { return m.bucket.Get(key) }
+
+// Save keeps a value; trouble with the disk is told by the check agent-state.
+func (m memory) Save(key string, value []byte) { _ = m.bucket.Put(key, value) }

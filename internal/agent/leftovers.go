@@ -1,0 +1,294 @@
+package agent
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"log/slog"
+	"maps"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/nodeagent/nodeagent/internal/config"
+	"github.com/nodeagent/nodeagent/internal/hand"
+	"github.com/nodeagent/nodeagent/internal/host"
+	"github.com/nodeagent/nodeagent/pkg/detect"
+	"github.com/nodeagent/nodeagent/pkg/finding"
+	"github.com/nodeagent/nodeagent/pkg/inspect"
+	"github.com/nodeagent/nodeagent/pkg/remediate"
+	"github.com/nodeagent/nodeagent/pkg/report/metrics"
+)
+
+// leftovers inspects the node as a check, remembers what it saw and hands what is proven to the releaser.
+type leftovers struct {
+	every     time.Duration
+	host      *host.Host
+	log       *slog.Logger
+	meter     meter
+	inspector *inspect.Inspector
+	runner    *remediate.Runner
+	mode      remediate.Mode
+	memory    finding.Bucket
+	work      chan inspect.Report // size 1, the newest report: a release may take minutes, and older news is worthless
+
+	mu      sync.Mutex // guards what follows
+	history inspect.History
+	report  *inspect.Report
+	done    []string
+}
+
+const historyKey = "history"
+
+func newLeftovers(cfg config.Config, log *slog.Logger, door *Door, store *finding.Store) (*leftovers, error) {
+	l := &leftovers{
+		every: cfg.Inspect.Every, host: door.Host, log: log, mode: cfg.Remediate.Mode, memory: store.Bucket("inspect"),
+		inspector: newInspector(cfg, door, log), work: make(chan inspect.Report, 1), history: inspect.History{},
+	}
+	if data, ok := l.memory.Get(historyKey); ok {
+		if err := json.Unmarshal(data, &l.history); err != nil {
+			log.Error("memory of leftovers lost, they are looked at anew", "err", err)
+		}
+	}
+	runner, err := newRunner(cfg, door, log, l.copyHistory)
+	l.runner = runner
+	return l, err
+}
+
+func newInspector(cfg config.Config, door *Door, log *slog.Logger) *inspect.Inspector {
+	settings := cfg.Inspect
+	settings.HostNamespaces = seesHost(door.Host)
+	return inspect.New(door.Host, settings, log)
+}
+
+// seesHost reports whether the agent sees the host's processes: without them a full cgroup looks empty. Where init's
+// namespace cannot be read, its number can still not be 1 for a process of another namespace.
+func seesHost(h *host.Host) bool {
+	own, err := h.Files.Link("/proc/self/ns/pid")
+	if err != nil {
+		return false
+	}
+	init, err := h.Files.Link(fmt.Sprintf("/proc/%d/ns/pid", max(h.Paths.InitPID, 1)))
+	if err != nil {
+		// The first PID namespace of a machine always has this number (PROC_PID_INIT_INO in include/linux/proc_ns.h).
+		return own == "pid:[4026531836]"
+	}
+	return own == init
+}
+
+// check is the inspection in the shape of a check: one finding for each pod that left something behind.
+func (l *leftovers) check() detect.Check {
+	return detect.Check{
+		ID: "leftovers", Domain: "kubernetes", Every: l.every, Deadline: time.Minute,
+		Summary: "pods that are gone left objects behind which make the next pods fail",
+		Advice:  "See `nodeagent inspect` for the proof and `nodeagent clean` for what would be released.",
+		Run:     func(ctx context.Context, _ *host.Host) ([]finding.Finding, error) { return l.look(ctx) },
+	}
+}
+
+func (l *leftovers) look(ctx context.Context) ([]finding.Finding, error) {
+	if l.host.Kubelet.Pods == nil {
+		return nil, finding.NotApplicable("no kubelet on this host")
+	}
+	l.mu.Lock()
+	history := l.history
+	l.mu.Unlock()
+	report, next := l.inspector.Pass(ctx, history)
+	if ctx.Err() != nil {
+		return nil, ctx.Err()
+	}
+	l.remember(history, report, next)
+	l.count(report)
+	select { // the newest report takes the place of one that nobody has taken yet
+	case <-l.work:
+	default:
+	}
+	l.work <- report
+	return leftoverFindings(report), lookError(report)
+}
+
+func (l *leftovers) remember(old inspect.History, report inspect.Report, history inspect.History) {
+	l.mu.Lock()
+	l.report, l.history = &report, history
+	l.mu.Unlock()
+	if len(old) == 0 && len(history) == 0 {
+		return
+	}
+	data, err := json.Marshal(history)
+	if err == nil {
+		err = l.memory.Put(historyKey, data)
+	}
+	if err != nil {
+		l.log.Error("memory of leftovers not saved", "err", err)
+	}
+}
+
+func (l *leftovers) count(report inspect.Report) {
+	counts := map[metrics.Leftover]int{}
+	for _, o := range report.Objects {
+		if o.Verdict != inspect.Live && o.Verdict != inspect.Foreign {
+			counts[metrics.Leftover{Kind: string(o.Kind), Verdict: string(o.Verdict)}]++
+		}
+	}
+	l.meter.Leftovers(counts)
+}
+
+// leftoverFindings tells of each pod once, whatever it left behind.
+func leftoverFindings(report inspect.Report) []finding.Finding {
+	byPod := map[string][]inspect.Judged{}
+	for _, o := range report.Objects {
+		if o.Verdict == inspect.Leftover {
+			group := remediate.Group(o.Object)
+			byPod[group] = append(byPod[group], o)
+		}
+	}
+	var findings []finding.Finding
+	for _, group := range slices.Sorted(maps.Keys(byPod)) {
+		findings = append(findings, leftoverFinding(group, byPod[group]))
+	}
+	return findings
+}
+
+func leftoverFinding(group string, objects []inspect.Judged) finding.Finding {
+	kinds := map[string]int{}
+	pod := inspect.Pod{UID: group}
+	for _, o := range objects {
+		kinds[string(o.Kind)]++
+		if o.Pod.Name != "" {
+			pod = o.Pod
+		}
+	}
+	var parts []string
+	for _, kind := range slices.Sorted(maps.Keys(kinds)) {
+		parts = append(parts, fmt.Sprintf("%d %s", kinds[kind], kind))
+	}
+	name := strings.Trim(pod.Namespace+"/"+pod.Name, "/")
+	if name == "" {
+		name = group
+	}
+	return finding.Finding{
+		Subject: finding.Subject{Kind: "pod", Name: name, UID: pod.UID}, Severity: finding.Warning, Reason: "PodLeftovers",
+		Message: fmt.Sprintf("pod %s (%s) is gone and left behind: %s", name, pod.UID, strings.Join(parts, ", ")),
+	}
+}
+
+// lookError says what could not be judged. Where something is unknown, the absence of a leftover proves nothing.
+func lookError(report inspect.Report) error {
+	var problems []error
+	for _, e := range report.Errors {
+		problems = append(problems, fmt.Errorf("%s: %s", e.What, e.Error))
+	}
+	unknown := 0
+	for _, o := range report.Objects {
+		if o.Verdict == inspect.Unknown {
+			unknown++
+		}
+	}
+	if unknown > 0 {
+		problems = append(problems, fmt.Errorf("%d objects could not be judged", unknown))
+	}
+	return errors.Join(problems...)
+}
+
+// Run releases what inspections have proven, as far as the mode permits.
+func (l *leftovers) Run(ctx context.Context) error {
+	for {
+		select {
+		case <-ctx.Done():
+			return nil
+		case report := <-l.work:
+			outcome, err := l.runner.Release(ctx, report)
+			if err != nil {
+				l.log.Error("release", "err", err)
+			}
+			l.note(outcome)
+		}
+	}
+}
+
+func (l *leftovers) note(outcome remediate.Outcome) {
+	var lines []string
+	for _, pod := range outcome.Pods {
+		for _, step := range pod.Steps {
+			lines = append(lines, DescribeStep(step))
+			if step.Result != remediate.NotActed {
+				l.meter.Released(string(step.Kind), string(step.Result))
+				l.log.Info("release", "kind", step.Kind, "subject", step.ID, "action", step.Does, "result", step.Result, "err", step.Error)
+			}
+		}
+	}
+	if len(lines) == 0 {
+		return
+	}
+	l.mu.Lock()
+	l.done = lines
+	l.mu.Unlock()
+}
+
+// DescribeStep words the outcome of one step for people.
+func DescribeStep(s remediate.StepOutcome) string {
+	line := fmt.Sprintf("%-11s %-14s %s: %s", s.Result, s.Kind, s.ID, s.Does)
+	if s.NotNow != "" {
+		line += " (not done: " + s.NotNow + ")"
+	}
+	if s.Error != "" {
+		line += ": " + s.Error
+	}
+	return line
+}
+
+func (l *leftovers) status() ReleaseStatus {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return ReleaseStatus{Mode: string(l.mode), Last: slices.Clone(l.done)}
+}
+
+func (l *leftovers) last() *inspect.Report {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.report
+}
+
+func (l *leftovers) copyHistory() inspect.History {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return maps.Clone(l.history)
+}
+
+// newRunner returns the releaser. Before it touches a pod it looks at everything once more, with an inspector that has
+// asked the apiserver nothing yet, and the same memory.
+func newRunner(cfg config.Config, door *Door, log *slog.Logger, history func() inspect.History) (*remediate.Runner, error) {
+	h, err := hand.New(door.Host, log)
+	if err != nil {
+		return nil, err
+	}
+	door.closers = append(door.closers, h)
+	return remediate.New(remediate.Options{
+		Host: door.Host, Hand: h, Settings: cfg.Remediate, Log: log, StateDir: cfg.StateDir, Paused: paused(door),
+		Confirm: func(ctx context.Context, _ string) (inspect.Report, error) {
+			report, _ := newInspector(cfg, door, log).Pass(ctx, history())
+			return report, ctx.Err()
+		},
+	})
+}
+
+// pauseAnnotation on the Node object stops all releases on it; its value says why.
+const pauseAnnotation = "nodeagent.github.io/pause"
+
+func paused(door *Door) func(context.Context) (string, error) {
+	return func(ctx context.Context) (string, error) {
+		if door.Client == nil {
+			return "there is no apiserver to ask", nil
+		}
+		node, err := door.Host.Cluster.Node(ctx)
+		if err != nil {
+			return "", err
+		}
+		if why, ok := node.Annotations[pauseAnnotation]; ok {
+			return "paused by the annotation " + pauseAnnotation + " of the Node: " + why, nil
+		}
+		return "", nil
+	}
+}

@@ -1,0 +1,101 @@
+package agent
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"log/slog"
+	"path/filepath"
+
+	"github.com/nodeagent/nodeagent/internal/config"
+	"github.com/nodeagent/nodeagent/pkg/finding"
+	"github.com/nodeagent/nodeagent/pkg/inspect"
+	"github.com/nodeagent/nodeagent/pkg/remediate"
+)
+
+// Bench is an inspection by hand: what "nodeagent inspect" and "nodeagent clean" work with. It shares the memory of the
+// daemon where one runs, and keeps its own where none does, so that looking several times counts either way.
+type Bench struct {
+	door      *Door
+	store     *finding.Store // nil while a daemon runs: the memory is the daemon's
+	inspector *inspect.Inspector
+	runner    *remediate.Runner
+	history   inspect.History
+}
+
+// OpenBench prepares an inspection by hand.
+func OpenBench(ctx context.Context, cfg config.Config, log *slog.Logger) (*Bench, error) {
+	door, err := OpenHost(cfg, log)
+	if err != nil {
+		return nil, err
+	}
+	b := &Bench{door: door, inspector: newInspector(cfg, door, log), history: inspect.History{}}
+	if b.runner, err = newRunner(cfg, door, log, func() inspect.History { return b.history }); err != nil {
+		return nil, errors.Join(err, b.Close())
+	}
+	if err := b.recall(ctx, cfg); err != nil {
+		return nil, errors.Join(err, b.Close())
+	}
+	return b, nil
+}
+
+func (b *Bench) recall(ctx context.Context, cfg config.Config) error {
+	history, err := askHistory(ctx, cfg.Socket)
+	if err == nil {
+		b.history = history
+		return nil
+	}
+	if !errors.Is(err, ErrNotRunning) {
+		return err
+	}
+	store, err := finding.OpenStore(filepath.Join(cfg.StateDir, "state.db"))
+	if errors.Is(err, finding.ErrInUse) {
+		return fmt.Errorf("an agent runs but does not answer on %s: %w", cfg.Socket, err)
+	}
+	if err != nil {
+		return err
+	}
+	b.store = store
+	if data, ok := store.Bucket("inspect").Get(historyKey); ok {
+		_ = json.Unmarshal(data, &b.history) // unreadable: seen for the first time
+	}
+	return nil
+}
+
+// Close gives everything up.
+func (b *Bench) Close() error {
+	err := b.door.Close()
+	if b.store != nil {
+		err = errors.Join(err, b.store.Close())
+	}
+	return err
+}
+
+// Pass inspects once; without kinds, all of them.
+func (b *Bench) Pass(ctx context.Context, kinds ...inspect.Kind) (inspect.Report, error) {
+	report, history := b.inspector.Pass(ctx, b.history, kinds...)
+	if err := ctx.Err(); err != nil {
+		return report, err
+	}
+	b.history = history
+	if b.store == nil || len(kinds) > 0 {
+		return report, nil // half a look is no pass
+	}
+	data, err := json.Marshal(history)
+	if err != nil {
+		return report, err
+	}
+	_ = b.store.Bucket("inspect").Put(historyKey, data) // not saved: seen for the first time next time
+	return report, nil
+}
+
+// Plan says what would be done about the leftovers of a report.
+func (b *Bench) Plan(ctx context.Context, report inspect.Report) ([]remediate.Step, error) {
+	return b.runner.Plan(ctx, report)
+}
+
+// Release releases them.
+func (b *Bench) Release(ctx context.Context, report inspect.Report) (remediate.Outcome, error) {
+	return b.runner.Release(ctx, report)
+}

@@ -1,0 +1,91 @@
+package agent
+
+import (
+	"context"
+	"log/slog"
+	"net"
+
+	"github.com/nodeagent/nodeagent/internal/host"
+	"github.com/nodeagent/nodeagent/pkg/detect"
+	"github.com/nodeagent/nodeagent/pkg/report"
+	"github.com/nodeagent/nodeagent/pkg/report/condition"
+	"github.com/nodeagent/nodeagent/pkg/report/event"
+	"github.com/nodeagent/nodeagent/pkg/report/metrics"
+)
+
+// meter is the metrics with what the engine wants to be told through.
+type meter struct{ *metrics.Metrics }
+
+func (m meter) engine() detect.Observer {
+	return detect.Observer{Looked: m.Looked, Abandoned: m.Abandoned}
+}
+
+// serve returns a component that answers /metrics on a loopback address.
+func (m meter) serve(address string) func(context.Context) error {
+	return func(ctx context.Context) error {
+		if err := metrics.CheckAddress(address); err != nil {
+			return err
+		}
+		listener, err := new(net.ListenConfig).Listen(ctx, "tcp", address)
+		if err != nil {
+			return err
+		}
+		return serve(ctx, listener, m.Handler())
+	}
+}
+
+// openReporters lists who is told. Where there is no apiserver only the metrics are.
+func (a *agent) openReporters() meter {
+	namings := map[string]report.Naming{}
+	for _, c := range a.checks {
+		if c.Condition != (detect.Condition{}) {
+			namings[c.ID] = report.Naming(c.Condition)
+		}
+	}
+	m := meter{metrics.New(metrics.Config{Version: Version, Conditions: namings})}
+	a.reporters = append(a.reporters, m)
+	a.leftovers.meter = m
+	if a.door.Client == nil {
+		return m
+	}
+	a.door.Client.Observe(m.Requested)
+	if settings := a.cfg.Report.Conditions; settings.Enabled {
+		a.reporters = append(a.reporters, condition.New(condition.Config{
+			Node: a.door.Client, Conditions: namings, Vocabulary: settings.Vocabulary,
+			Store: a.store.Bucket("conditions"), Started: a.started,
+			Spread: settings.Spread, Refresh: settings.Refresh,
+			Observer: m, Log: a.log,
+		}))
+	}
+	if settings := a.cfg.Report.Events; settings.Enabled {
+		a.reporters = append(a.reporters, event.New(event.Config{
+			Node: a.door.Host.NodeName, Sink: a.door.Client, Store: a.store.Bucket("events"),
+			Burst: settings.Burst, Every: settings.Every,
+			Observer: m, Log: a.log,
+		}))
+	}
+	return m
+}
+
+// sources are what wakes checks before their time.
+func sources(h *host.Host, log *slog.Logger, m meter) []detect.Source {
+	return []detect.Source{
+		{Name: detect.WakeKernelLog, Run: func(ctx context.Context, wake func(string)) error {
+			return host.WatchKernelLog(ctx, log, func(r host.KernelRecord) {
+				if r.Lost > 0 {
+					m.KmsgLost(int(min(r.Lost, 1<<30))) //nolint:gosec // bounded
+					wake("")                            // nobody knows what they said
+				}
+				if r.FromKernel() {
+					wake(r.Text)
+				}
+			})
+		}},
+		{Name: detect.WakeMounts, Run: func(ctx context.Context, wake func(string)) error {
+			return host.WatchMounts(ctx, h.Paths.InitPID, func() { wake("") })
+		}},
+		{Name: detect.WakePlugins, Run: func(ctx context.Context, wake func(string)) error {
+			return host.WatchDir(ctx, h.Paths.PluginRegistry, func() { wake("") })
+		}},
+	}
+}

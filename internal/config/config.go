@@ -1,0 +1,96 @@
+// Package config is the agent's configuration: one struct, read strictly, with defaults that work. The file holds only
+// what differs from them.
+package config
+
+import (
+	"net"
+	"time"
+
+	"go.yaml.in/yaml/v3"
+
+	"github.com/nodeagent/nodeagent/internal/host"
+	"github.com/nodeagent/nodeagent/pkg/detect"
+	"github.com/nodeagent/nodeagent/pkg/inspect"
+	"github.com/nodeagent/nodeagent/pkg/remediate"
+	"github.com/nodeagent/nodeagent/pkg/report/condition"
+)
+
+// DefaultFile is read where it exists and no other file is named.
+const DefaultFile = "/etc/nodeagent/config.yaml"
+
+// Config is all that can be set.
+type Config struct {
+	NodeName  string             `yaml:"nodeName"` // the Node object of this machine; found from kubelet unless set
+	StateDir  string             `yaml:"stateDir"` // what must survive a restart
+	Socket    string             `yaml:"socket"`   // where the daemon answers "nodeagent status"
+	Paths     host.Paths         `yaml:"paths"`    // where things are on this node; found from kubelet unless set
+	Checks    detect.Settings    `yaml:"checks"`
+	Inspect   inspect.Settings   `yaml:"inspect"`
+	Remediate remediate.Settings `yaml:"remediate"`
+	Report    Report             `yaml:"report"`
+}
+
+// Report says who is told.
+type Report struct {
+	Conditions Conditions `yaml:"conditions"`
+	Events     Events     `yaml:"events"`
+	Metrics    Metrics    `yaml:"metrics"`
+}
+
+// Conditions are the conditions of the Node.
+type Conditions struct {
+	Enabled    bool                 `yaml:"enabled"`
+	Vocabulary condition.Vocabulary `yaml:"vocabulary"` // problem (True is bad, as node-problem-detector) or ready (True is good)
+	Spread     time.Duration        `yaml:"spread"`     // writes that are not urgent come at random within it
+	Refresh    time.Duration        `yaml:"refresh"`    // all is written again after this
+}
+
+// Events are Kubernetes Events on the Node.
+type Events struct {
+	Enabled bool          `yaml:"enabled"`
+	Burst   int           `yaml:"burst"` // events of one reason at once
+	Every   time.Duration `yaml:"every"` // and one more after each of these
+}
+
+// Metrics is the Prometheus endpoint.
+type Metrics struct {
+	Enabled bool   `yaml:"enabled"`
+	Listen  string `yaml:"listen"` // host:port on the loopback interface
+}
+
+// Default returns the configuration of a new installation.
+func Default() Config {
+	return Config{
+		StateDir:  "/var/lib/nodeagent",
+		Socket:    "/run/nodeagent/nodeagent.sock",
+		Checks:    detect.DefaultSettings(),
+		Inspect:   inspect.DefaultSettings(),
+		Remediate: remediate.Defaults(),
+		Report: Report{
+			Conditions: Conditions{Enabled: true, Vocabulary: condition.Problem, Spread: condition.DefaultSpread, Refresh: condition.DefaultRefresh},
+			Events:     Events{Enabled: true, Burst: 10, Every: time.Minute},
+			Metrics:    Metrics{Enabled: true, Listen: "127.0.0.1:10680"},
+		},
+	}
+}
+
+// YAML returns c as a configuration file.
+func (c Config) YAML() ([]byte, error) { return yaml.Marshal(c) }
+
+// Problems returns what is wrong with m: metrics are for this node only.
+func (m Metrics) Problems() map[string]string {
+	host, _, err := net.SplitHostPort(m.Listen)
+	ip := net.ParseIP(host)
+	if err != nil || ip == nil || !ip.IsLoopback() {
+		return map[string]string{"listen": "must be address:port of the loopback interface, such as 127.0.0.1:10680"}
+	}
+	return nil
+}
+
+// Problems returns what is wrong with c.
+func (c Conditions) Problems() map[string]string {
+	if c.Vocabulary != condition.Problem && c.Vocabulary != condition.Ready {
+		return map[string]string{"vocabulary": "must be " + string(condition.Problem) + " or " + string(condition.Ready)}
+	}
+	return nil
+}

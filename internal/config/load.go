@@ -1,0 +1,108 @@
+package config
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"regexp"
+	"strings"
+
+	"go.yaml.in/yaml/v3"
+)
+
+// maxFile bounds a configuration file.
+const maxFile = 1 << 20
+
+// Load reads a configuration file over the defaults. With an empty name DefaultFile is read where it exists. Every
+// mistake is named with file and line, all of them at once.
+func Load(name string) (Config, error) {
+	optional := name == ""
+	if optional {
+		name = DefaultFile
+	}
+	data, err := readBounded(name)
+	if optional && errors.Is(err, fs.ErrNotExist) {
+		return Default(), nil
+	}
+	if err != nil {
+		return Config{}, fmt.Errorf("configuration: %w", err)
+	}
+	return Parse(name, data)
+}
+
+func readBounded(name string) ([]byte, error) {
+	file, err := os.Open(name)
+	if err != nil {
+		return nil, err
+	}
+	defer file.Close()
+	data, err := io.ReadAll(io.LimitReader(file, maxFile+1))
+	if err == nil && len(data) > maxFile {
+		err = fmt.Errorf("%s: larger than %d bytes", name, maxFile)
+	}
+	return data, err
+}
+
+// Parse reads a configuration over the defaults; name stands in the errors.
+func Parse(name string, data []byte) (Config, error) {
+	c := Default()
+	decoder := yaml.NewDecoder(bytes.NewReader(data))
+	decoder.KnownFields(true)
+	if err := decoder.Decode(&c); err != nil && !errors.Is(err, io.EOF) {
+		return Config{}, inFile(name, err)
+	}
+	if err := decoder.Decode(new(any)); !errors.Is(err, io.EOF) {
+		return Config{}, fmt.Errorf("%s: more than one document", name)
+	}
+	var tree yaml.Node
+	if err := yaml.Unmarshal(data, &tree); err != nil {
+		return Config{}, inFile(name, err)
+	}
+	var problems []error
+	for _, p := range c.problems() {
+		problems = append(problems, fmt.Errorf("%s:%d: %s: %s", name, line(&tree, p.path), strings.Join(p.path, "."), p.what))
+	}
+	return c, errors.Join(problems...)
+}
+
+var lineOfError = regexp.MustCompile(`^(?:yaml: )?line (\d+): (.*)$`)
+var goType = regexp.MustCompile(`field (\S+) not found in type \S+`)
+
+// inFile words yaml's errors as compilers do: file:line: what.
+func inFile(name string, err error) error {
+	lines := []string{strings.TrimPrefix(err.Error(), "yaml: ")}
+	if many, ok := errors.AsType[*yaml.TypeError](err); ok {
+		lines = many.Errors
+	}
+	var problems []error
+	for _, l := range lines {
+		l = goType.ReplaceAllString(l, `unknown key "$1"`)
+		if m := lineOfError.FindStringSubmatch(l); m != nil {
+			problems = append(problems, fmt.Errorf("%s:%s: %s", name, m[1], m[2]))
+		} else {
+			problems = append(problems, fmt.Errorf("%s: %s", name, l))
+		}
+	}
+	return errors.Join(problems...)
+}
+
+// line returns where a key stands in the file, or the nearest key above it.
+func line(node *yaml.Node, path []string) int {
+	if node.Kind == yaml.DocumentNode && len(node.Content) > 0 {
+		return line(node.Content[0], path)
+	}
+	if len(path) > 0 && node.Kind == yaml.MappingNode {
+		for i := 0; i+1 < len(node.Content); i += 2 {
+			if node.Content[i].Value == path[0] {
+				return max(node.Content[i].Line, line(node.Content[i+1], path[1:]))
+			}
+		}
+	}
+	if len(path) == 0 {
+		return node.Line
+	}
+	return 0
+}

@@ -1,0 +1,110 @@
+package config
+
+import (
+	"fmt"
+	"maps"
+	"path/filepath"
+	"reflect"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/nodeagent/nodeagent/pkg/finding"
+)
+
+// problem is one value that cannot be: its path by the names in the file, and what is wrong with it.
+type problem struct {
+	path []string
+	what string
+}
+
+// problems returns what is wrong with the values of c. What holds for a type holds everywhere: durations carry a unit and
+// are not negative, counts are not negative, severities are the known ones. The rest is told by the settings themselves:
+// any part of the configuration may have a method Problems() map[string]string, by key.
+func (c Config) problems() []problem {
+	problems := walk(reflect.ValueOf(c), nil)
+	for _, p := range []struct{ key, path string }{
+		{"stateDir", c.StateDir}, {"socket", c.Socket},
+	} {
+		if !filepath.IsAbs(p.path) {
+			problems = append(problems, problem{[]string{p.key}, fmt.Sprintf("%q is not an absolute path", p.path)})
+		}
+	}
+	return problems
+}
+
+// Settings that know more of their values than their types say have one of these methods. The error of Validate begins
+// with the key that it is about.
+type (
+	manyProblems interface{ Problems() map[string]string }
+	oneProblem   interface{ Validate() error }
+)
+
+// ownProblems asks settings about themselves.
+func ownProblems(settings any, path []string) []problem {
+	var problems []problem
+	if s, ok := settings.(manyProblems); ok {
+		wrong := s.Problems()
+		for _, key := range slices.Sorted(maps.Keys(wrong)) {
+			problems = append(problems, problem{slices.Concat(path, strings.Split(key, ".")), wrong[key]})
+		}
+	}
+	if s, ok := settings.(oneProblem); ok {
+		if err := s.Validate(); err != nil {
+			key, _, _ := strings.Cut(strings.Trim(err.Error(), ":"), " ")
+			problems = append(problems, problem{append(slices.Clone(path), strings.TrimSuffix(key, ":")), err.Error()})
+		}
+	}
+	return problems
+}
+
+func walk(v reflect.Value, path []string) []problem {
+	problems := ownProblems(v.Interface(), path)
+	switch value := v.Interface().(type) {
+	case time.Duration:
+		if value < 0 || value > 0 && value < time.Millisecond {
+			return []problem{{path, fmt.Sprintf("%d: a duration is positive and carries its unit, such as 30s or 10m", int64(value))}}
+		}
+		return nil
+	case finding.Severity:
+		if value != "" && !value.Valid() {
+			return []problem{{path, fmt.Sprintf("%q: a severity is fatal, warning or info", value)}}
+		}
+		return nil
+	}
+	switch v.Kind() {
+	case reflect.Struct:
+		for i := range v.NumField() {
+			field := v.Type().Field(i)
+			name, options, _ := strings.Cut(field.Tag.Get("yaml"), ",")
+			if !field.IsExported() || name == "-" {
+				continue
+			}
+			at := path
+			if options != "inline" {
+				at = append(slices.Clone(path), name)
+			}
+			problems = append(problems, walk(v.Field(i), at)...)
+		}
+	case reflect.Int, reflect.Int64:
+		if v.Int() < 0 {
+			problems = append(problems, problem{path, fmt.Sprintf("%d: must not be negative", v.Int())})
+		}
+	case reflect.Float64:
+		if v.Float() < 0 {
+			problems = append(problems, problem{path, fmt.Sprintf("%v: must not be negative", v.Float())})
+		}
+	case reflect.String:
+		problems = append(problems, pathProblem(v.String(), path)...)
+	}
+	return problems
+}
+
+// pathProblem checks what stands under "paths": all of it is absolute.
+func pathProblem(value string, path []string) []problem {
+	isPath := len(path) > 1 && path[0] == "paths" && !slices.Contains([]string{"kubeletHealthz", "kubeletAPI", "cgroupDriver"}, path[1])
+	if isPath && value != "" && !filepath.IsAbs(value) {
+		return []problem{{path, fmt.Sprintf("%q is not an absolute path", value)}}
+	}
+	return nil
+}

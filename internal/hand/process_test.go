@@ -1,0 +1,158 @@
+package hand_test
+
+import (
+	"errors"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/nodeagent/nodeagent/internal/hand"
+	"github.com/nodeagent/nodeagent/internal/hand/handtest"
+)
+
+func ended(t *testing.T, n *handtest.Node, p hand.Process, most time.Duration) bool {
+	t.Helper()
+	ended, err := n.Hand.AwaitEnd(t.Context(), p, most)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return ended
+}
+
+func TestTerminateAndKill(t *testing.T) {
+	n, uid := handtest.New(t), handtest.UID(t)
+	cgroups := n.Cgroups(uid, "")
+	polite := n.Shell(uid, cgroups, "echo ready; while :; do sleep 0.1; done")
+	deaf := n.Shell(uid, cgroups, "trap '' TERM; echo ready; while :; do sleep 0.1; done")
+	for _, p := range []hand.Process{polite, deaf} {
+		if err := n.Hand.Terminate(p); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if !ended(t, n, polite, 5*time.Second) {
+		t.Error("SIGTERM did not end a polite process")
+	}
+	if ended(t, n, deaf, 300*time.Millisecond) {
+		t.Error("SIGTERM ended a process that ignores it")
+	}
+	for range 2 { // the second finds it gone
+		if err := n.Hand.Kill(deaf); err != nil {
+			t.Fatal(err)
+		}
+		if !ended(t, n, deaf, 5*time.Second) {
+			t.Error("SIGKILL did not end it")
+		}
+	}
+}
+
+func TestSignalRefuses(t *testing.T) {
+	n, uid, other := handtest.New(t), handtest.UID(t), handtest.UID(t)
+	p := n.Shell(uid, n.Cgroups(uid, ""), "echo ready; while :; do sleep 0.1; done")
+	outside := n.Shell(uid, nil, "echo ready; while :; do sleep 0.1; done")
+	reused, elsewhere := p, p
+	reused.StartTime++
+	elsewhere.UID = other
+	for name, try := range map[string]hand.Process{
+		"PID was given again": reused, "another pod's": elsewhere, "in no pod's cgroup": outside,
+	} {
+		if err := n.Hand.Kill(try); !errors.Is(err, hand.ErrChanged) {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+	for name, try := range map[string]hand.Process{
+		"init": {PID: 1, StartTime: 1, UID: uid}, "ourselves": {PID: os.Getpid(), UID: uid},
+		"no pod": {PID: p.PID, StartTime: p.StartTime},
+	} {
+		if err := n.Hand.Kill(try); err == nil {
+			t.Errorf("%s: no error", name)
+		}
+	}
+	for _, p := range []hand.Process{p, outside} {
+		if ended(t, n, p, 0) {
+			t.Errorf("process %d was killed", p.PID)
+		}
+	}
+}
+
+// A frozen process of cgroup v1 is in state D and dies of nothing until it is thawed.
+func TestThawFrozen(t *testing.T) {
+	n, uid := handtest.New(t), handtest.UID(t)
+	cgroups := n.Cgroups(uid, handtest.Hex(t, 64))
+	p := n.Shell(uid, cgroups, "echo ready; while :; do sleep 0.1; done")
+	frozen := ""
+	for _, dir := range cgroups {
+		for _, at := range []string{dir, filepath.Dir(dir)} { // the container's and the pod's
+			if err := os.WriteFile(filepath.Join(at, "freezer.state"), []byte("FROZEN"), 0); err == nil {
+				frozen = dir
+			}
+		}
+	}
+	if frozen == "" {
+		t.Skip("needs the freezer of cgroup v1")
+	}
+	if err := n.Hand.Kill(p); err != nil {
+		t.Fatal(err)
+	}
+	if ended(t, n, p, 300*time.Millisecond) {
+		t.Fatal("a frozen process died: this test shows nothing")
+	}
+	if why := n.Hand.Stuck(p); !strings.Contains(why, "state D") {
+		t.Logf("stuck: %s", why)
+	}
+	if thawed, err := n.Hand.Thaw(p); err != nil || !thawed {
+		t.Fatalf("thawed %v, %v", thawed, err)
+	}
+	if !ended(t, n, p, 5*time.Second) {
+		t.Error("it lives on after the thaw")
+	}
+}
+
+func TestThawV2(t *testing.T) {
+	n, uid := handtest.New(t), handtest.UID(t)
+	cgroups := n.Cgroups(uid, "")
+	p := n.Shell(uid, cgroups, "echo ready; while :; do sleep 0.1; done")
+	frozen := ""
+	for _, dir := range cgroups {
+		if err := os.WriteFile(filepath.Join(dir, "cgroup.freeze"), []byte("1"), 0); err == nil {
+			frozen = dir
+		}
+	}
+	if frozen == "" {
+		t.Skip("needs cgroup v2")
+	}
+	if thawed, err := n.Hand.Thaw(p); err != nil || !thawed {
+		t.Fatalf("thawed %v, %v", thawed, err)
+	}
+	if now, _ := os.ReadFile(filepath.Join(frozen, "cgroup.freeze")); strings.TrimSpace(string(now)) != "0" {
+		t.Errorf("cgroup.freeze is %q", now)
+	}
+}
+
+func TestKillCgroup(t *testing.T) {
+	n, uid := handtest.New(t), handtest.UID(t)
+	cgroups := n.Cgroups(uid, "")
+	p := n.Shell(uid, cgroups, "trap '' TERM; echo ready; while :; do sleep 0.1; done")
+	tried := false
+	for _, dir := range cgroups {
+		if _, err := os.Lstat(filepath.Join(dir, "cgroup.kill")); err != nil {
+			continue
+		}
+		tried = true
+		id := handtest.FileID(t, dir)
+		wrong := hand.FileID{Inode: id.Inode + 1}
+		if err := n.Hand.KillCgroup(hand.Cgroup{Dir: dir, UID: uid, File: wrong}); !errors.Is(err, hand.ErrChanged) {
+			t.Errorf("another cgroup: %v", err)
+		}
+		if err := n.Hand.KillCgroup(hand.Cgroup{Dir: dir, UID: uid, File: id}); err != nil {
+			t.Error(err)
+		}
+	}
+	if !tried {
+		t.Skip("needs cgroup v2 with cgroup.kill (Linux 5.14)")
+	}
+	if !ended(t, n, p, 5*time.Second) {
+		t.Error("it lives on")
+	}
+}

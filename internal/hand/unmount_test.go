@@ -1,0 +1,167 @@
+package hand_test
+
+import (
+	"errors"
+	"os"
+	"path/filepath"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	"golang.org/x/sys/unix"
+
+	"github.com/nodeagent/nodeagent/internal/hand"
+	"github.com/nodeagent/nodeagent/internal/hand/handtest"
+)
+
+func TestUnmountTmpfs(t *testing.T) {
+	n, uid := handtest.New(t), handtest.UID(t)
+	m := n.Mount("tmpfs", n.PodDir(uid, "volumes/kubernetes.io~secret/s"), "tmpfs", 0)
+	n.Write(filepath.Join(m.Point, "key"), "secret")
+	if err := n.Hand.Unmount(t.Context(), uid, m, hand.Plain); err != nil {
+		t.Fatal(err)
+	}
+	if left := n.Mounts(m.Point); len(left) > 0 {
+		t.Fatalf("still mounted: %+v", left)
+	}
+	if err := n.Hand.Unmount(t.Context(), uid, m, hand.Plain); err != nil {
+		t.Errorf("a second time: %v", err)
+	}
+}
+
+// A bind of a directory of the same filesystem looks like a plain directory to all that compare device numbers.
+func TestUnmountBindKeepsData(t *testing.T) {
+	n, uid := handtest.New(t), handtest.UID(t)
+	data := filepath.Join(n.Dir, "data")
+	n.Write(filepath.Join(data, "canary"), "alive")
+	before := handtest.Snapshot(t, data)
+	m := n.Mount(data, n.PodDir(uid, "volume-subpaths/v/c/0"), "", unix.MS_BIND)
+	if err := n.Hand.Unmount(t.Context(), uid, m, hand.Plain); err != nil {
+		t.Fatal(err)
+	}
+	if diff := cmp.Diff(before, handtest.Snapshot(t, data)); diff != "" {
+		t.Error(diff)
+	}
+}
+
+func TestUnmountStackedAndNested(t *testing.T) {
+	n, uid := handtest.New(t), handtest.UID(t)
+	point := n.PodDir(uid, "volumes/kubernetes.io~csi/pvc/mount")
+	lower := n.Mount("lower", point, "tmpfs", 0)
+	upper := n.Mount("upper", point, "tmpfs", 0)
+	inner := n.Mount("inner", filepath.Join(point, "a/b"), "tmpfs", 0)
+	for _, step := range []struct {
+		name string
+		m    hand.Mount
+		want error
+	}{
+		{"covered", lower, hand.ErrBusy},
+		{"holds another mount", upper, hand.ErrBusy},
+		{"innermost", inner, nil},
+		{"upper", upper, nil},
+		{"lower", lower, nil},
+	} {
+		if err := n.Hand.Unmount(t.Context(), uid, step.m, hand.Plain); !errors.Is(err, step.want) {
+			t.Fatalf("%s: %v, want %v", step.name, err, step.want)
+		}
+	}
+	if left := n.Mounts(point); len(left) > 0 {
+		t.Errorf("left: %+v", left)
+	}
+}
+
+func TestUnmountBusy(t *testing.T) {
+	n, uid := handtest.New(t), handtest.UID(t)
+	m := n.Mount("tmpfs", n.PodDir(uid, "volumes/kubernetes.io~empty-dir/cache"), "tmpfs", 0)
+	file, err := os.Create(filepath.Join(m.Point, "open"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer file.Close()
+	if err := n.Hand.Unmount(t.Context(), uid, m, hand.Plain); !errors.Is(err, hand.ErrBusy) {
+		t.Fatalf("got %v, want busy", err)
+	}
+	if got := n.Mounts(m.Point); len(got) != 1 || got[0] != m {
+		t.Errorf("the mount changed: %+v", got)
+	}
+	var refusal hand.Refusal
+	if err := n.Hand.Unmount(t.Context(), uid, m, hand.Lazy); !errors.As(err, &refusal) {
+		t.Errorf("lazy unmount of a local filesystem: %v, want a refusal", err)
+	}
+}
+
+// Each of these is somebody else's mount or a trick; none may be unmounted.
+func TestUnmountRefuses(t *testing.T) {
+	n, uid := handtest.New(t), handtest.UID(t)
+	other := handtest.UID(t)
+	foreign := n.Mount("foreign", filepath.Join(n.Dir, "elsewhere"), "tmpfs", 0)
+	neighbour := n.Mount("neighbour", n.PodDir(other, "volumes/x/y"), "tmpfs", 0)
+	mine := n.Mount("mine", n.PodDir(uid, "volumes/x/y"), "tmpfs", 0)
+	root := n.Mount("whole", n.PodDir(handtest.UID(t)), "tmpfs", 0)
+	changedSource, changedID := mine, mine
+	changedSource.Source = "another"
+	changedID.ID = neighbour.ID
+	var refusal hand.Refusal
+	for name, try := range map[string]struct {
+		uid     string
+		m       hand.Mount
+		changed bool
+	}{
+		"outside of all pods":       {uid, foreign, false},
+		"another pod's":             {uid, neighbour, false},
+		"the pod's directory":       {filepath.Base(root.Point), root, false},
+		"the pod's by a longer way": {"../pods/" + other, neighbour, false},
+		"no pod":                    {"", neighbour, false},
+		"other source":              {uid, changedSource, true},
+		"ID was given again":        {uid, changedID, true},
+	} {
+		err := n.Hand.Unmount(t.Context(), try.uid, try.m, hand.Plain)
+		if try.changed && !errors.Is(err, hand.ErrChanged) || !try.changed && !errors.As(err, &refusal) {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+	for _, m := range []hand.Mount{foreign, neighbour, mine, root} {
+		if got := n.Mounts(m.Point); len(got) != 1 || got[0] != m {
+			t.Errorf("%s: %+v, want %+v", m.Point, got, m)
+		}
+	}
+}
+
+// A pod that can write to a directory around its mount point may replace it by a link to somewhere else: the mount point
+// in the mount table then no longer leads to the mount.
+func TestUnmountFollowsNoLink(t *testing.T) {
+	n, uid := handtest.New(t), handtest.UID(t)
+	victim := n.Mount("victim", filepath.Join(n.Dir, "victim/vol"), "tmpfs", 0)
+	volume := n.PodDir(uid, "volumes/kubernetes.io~empty-dir/v")
+	mine := n.Mount("mine", filepath.Join(volume, "sub/vol"), "tmpfs", 0)
+	if err := os.Rename(filepath.Join(volume, "sub"), filepath.Join(volume, "moved")); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Symlink(filepath.Join(n.Dir, "victim"), filepath.Join(volume, "sub")); err != nil {
+		t.Fatal(err)
+	}
+	if err := n.Hand.Unmount(t.Context(), uid, mine, hand.Plain); err == nil {
+		t.Error("unmounted something through a link")
+	}
+	if got := n.Mounts(victim.Point); len(got) != 1 || got[0] != victim {
+		t.Errorf("the victim changed: %+v", got)
+	}
+	// The kernel moved the mount with its directory, so that it is found at its true place.
+	mine.Point = filepath.Join(volume, "moved/vol")
+	if err := n.Hand.Unmount(t.Context(), uid, mine, hand.Plain); err != nil {
+		t.Errorf("at its true place: %v", err)
+	}
+}
+
+// Kubelet's root is a link to another disk on many nodes.
+func TestUnmountBelowLinkedRoot(t *testing.T) {
+	n, uid := handtest.New(t), handtest.UID(t)
+	m := n.Mount("tmpfs", n.PodDir(uid, "volumes/x/y"), "tmpfs", 0)
+	link := filepath.Join(n.Dir, "link")
+	if err := os.Symlink(n.Host.Paths.KubeletRoot, link); err != nil {
+		t.Fatal(err)
+	}
+	n.Host.Paths.KubeletRoot = link
+	if err := n.Hand.Unmount(t.Context(), uid, m, hand.Plain); err != nil {
+		t.Error(err)
+	}
+}

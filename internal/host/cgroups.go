@@ -1,0 +1,175 @@
+package host
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"path"
+	"slices"
+	"strings"
+)
+
+// CgroupHierarchy is one mounted cgroup hierarchy: cgroup v2 (alone, or "unified" beside v1), a v1 controller or several
+// mounted together, or a v1 hierarchy with a name and no controller (systemd's).
+type CgroupHierarchy struct {
+	Name  string // as in /proc/PID/cgroup: "" for v2, "cpu,cpuacct", "name=systemd"
+	Point string // where it is mounted
+	V2    bool
+}
+
+// Has reports whether h carries a v1 controller.
+func (h CgroupHierarchy) Has(controller string) bool {
+	return !h.V2 && slices.Contains(strings.Split(h.Name, ","), controller)
+}
+
+// v1Option reports whether it is an option of a cgroup v1 superblock that names no controller. See cgroups(7) and kernel/cgroup/cgroup-v1.c.
+func v1Option(option string) bool {
+	switch option {
+	case "rw", "ro", "xattr", "clone_children", "none", "all", "noprefix", "cpuset_v2_mode", "favordynmods", "seclabel":
+		return true
+	}
+	return strings.HasPrefix(option, "release_agent=")
+}
+
+// CgroupHierarchies finds the mounted hierarchies in a mount table, each once, those below dir (/sys/fs/cgroup) only: the
+// mount table of a host also shows those of containers.
+func CgroupHierarchies(mounts []Mount, dir string) []CgroupHierarchy {
+	var found []CgroupHierarchy
+	seen := make(map[string]bool)
+	for _, m := range mounts {
+		if m.FSType != "cgroup" && m.FSType != "cgroup2" || !Below(m.Point, dir) || seen[device(m)] {
+			continue
+		}
+		seen[device(m)] = true // the same hierarchy may be mounted again, as cpu and cpu,cpuacct are on some systems
+		h := CgroupHierarchy{Point: m.Point, V2: m.FSType == "cgroup2"}
+		if !h.V2 {
+			h.Name = v1Name(m.SuperOptions)
+		}
+		found = append(found, h)
+	}
+	return found
+}
+
+func device(m Mount) string { return fmt.Sprintf("%d:%d", m.Major, m.Minor) }
+
+// v1Name returns what /proc/PID/cgroup calls the hierarchy with these mount options.
+func v1Name(options []string) string {
+	var names []string
+	for _, option := range options {
+		if !v1Option(option) {
+			names = append(names, option)
+		}
+	}
+	return strings.Join(names, ",")
+}
+
+// PodCgroup is one cgroup directory in one hierarchy that belongs to a pod: the pod's own, or one below it.
+type PodCgroup struct {
+	Hierarchy   CgroupHierarchy
+	Path        string // in the hierarchy, as in /proc/PID/cgroup
+	UID         string
+	ContainerID string // empty for the pod's own
+	Depth       int    // 0 for the pod's own
+	Device      uint64
+	Inode       uint64
+}
+
+// Dir returns where the cgroup is in the file system.
+func (c PodCgroup) Dir() string { return path.Join(c.Hierarchy.Point, c.Path) }
+
+// Bounds of a walk. Containers may make cgroups of their own below theirs; systemd in a container makes about 100.
+const (
+	maxCgroupDepth = 32
+	maxCgroups     = 1 << 18
+)
+
+// PodCgroups lists the cgroups of pods in one hierarchy, each before those below it. Only pods directly in our own
+// kubelet's kubepods tree are listed. A hierarchy in which that tree does not exist has none.
+func (h *Host) PodCgroups(hierarchy CgroupHierarchy) ([]PodCgroup, error) {
+	w := cgroupWalk{files: h.Files, hierarchy: hierarchy}
+	for _, root := range h.Paths.podCgroupRoots() {
+		entries, device, err := h.Files.Entries(path.Join(hierarchy.Point, root.Dir))
+		if errors.Is(err, fs.ErrNotExist) {
+			continue
+		}
+		if err != nil {
+			return nil, err
+		}
+		for _, entry := range entries {
+			uid, ok := root.podUID(entry.Name)
+			if !ok || !entry.IsDir() {
+				continue
+			}
+			pod := PodCgroup{
+				Hierarchy: hierarchy, Path: root.Dir + "/" + entry.Name,
+				UID: uid, Device: device, Inode: entry.Inode,
+			}
+			if err := w.walk(pod); err != nil {
+				return nil, err
+			}
+		}
+	}
+	return w.found, nil
+}
+
+// cgroupWalk collects cgroups below pods.
+type cgroupWalk struct {
+	files     Files
+	hierarchy CgroupHierarchy
+	found     []PodCgroup
+}
+
+// walk adds a cgroup and those below it. A cgroup that goes away meanwhile is no error. The number of links tells
+// whether there are any below (kernfs counts subdirectories), which spares the listing of most.
+func (w *cgroupWalk) walk(c PodCgroup) error {
+	if len(w.found) >= maxCgroups {
+		return fmt.Errorf("list %s: more than %d cgroups of pods", w.hierarchy.Point, maxCgroups)
+	}
+	w.found = append(w.found, c)
+	if c.Depth > 0 {
+		stat, err := w.files.Stat(c.Dir())
+		if errors.Is(err, fs.ErrNotExist) || err == nil && stat.Links == 2 {
+			return nil
+		}
+		if err != nil {
+			return err
+		}
+	}
+	entries, _, err := w.files.Entries(c.Dir())
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	for _, entry := range entries {
+		if !entry.IsDir() {
+			continue
+		}
+		if c.Depth == maxCgroupDepth {
+			return fmt.Errorf("list %s: nested more than %d deep", c.Dir(), maxCgroupDepth)
+		}
+		below := c
+		below.Path, below.Inode, below.Depth = c.Path+"/"+entry.Name, entry.Inode, c.Depth+1
+		if c.Depth == 0 {
+			below.ContainerID = containerOfCgroup(entry.Name)
+		}
+		if err := w.walk(below); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// Frozen reports whether the tasks of a cgroup are frozen. A hierarchy without a freezer answers ErrNotConfigured.
+func (h *Host) Frozen(c PodCgroup) (bool, error) {
+	switch {
+	case c.Hierarchy.Has("freezer"):
+		state, err := h.Files.Text(path.Join(c.Dir(), "freezer.state"))
+		return state == "FROZEN" || state == "FREEZING", err
+	case c.Hierarchy.V2:
+		state, err := h.Files.Text(path.Join(c.Dir(), "cgroup.freeze"))
+		return state == "1", err
+	}
+	return false, ErrNotConfigured
+}

@@ -1,0 +1,39 @@
+package host
+
+import (
+	"context"
+	"io"
+
+	cri "k8s.io/cri-api/pkg/apis/runtime/v1"
+)
+
+// NewRuntime returns the door to the container runtime that listens on socket. The connection is made when it is first
+// needed and made again when the runtime comes back, so the socket need not exist yet. Every call is bounded by the
+// deadline of its ctx only: callers must set one, because a stopped runtime accepts connections and never answers.
+func NewRuntime(socket string) (Runtime, io.Closer, error) {
+	if err := checkSocket(socket); err != nil {
+		return Runtime{}, nil, err
+	}
+	conn := &socketConn{path: socket}
+	client := cri.NewRuntimeServiceClient(conn)
+	return Runtime{
+		Version: func(ctx context.Context) (*cri.VersionResponse, error) {
+			return client.Version(ctx, &cri.VersionRequest{})
+		},
+		Status: func(ctx context.Context) (*cri.StatusResponse, error) {
+			return client.Status(ctx, &cri.StatusRequest{})
+		},
+		Sandboxes: func(ctx context.Context) ([]*cri.PodSandbox, error) {
+			answer, err := client.ListPodSandbox(ctx, &cri.ListPodSandboxRequest{})
+			return answer.GetItems(), err
+		},
+		Containers: func(ctx context.Context) ([]*cri.Container, error) {
+			answer, err := client.ListContainers(ctx, &cri.ListContainersRequest{})
+			return answer.GetContainers(), err
+		},
+		SandboxStatus: func(ctx context.Context, id string) (*cri.PodSandboxStatusResponse, error) {
+			return client.PodSandboxStatus(ctx, &cri.PodSandboxStatusRequest{PodSandboxId: id, Verbose: true})
+		},
+		Process: func(ctx context.Context) (Process, error) { return socketOwner(ctx, Files{}, socket) },
+	}, conn, nil
+}

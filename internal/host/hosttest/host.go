@@ -1,0 +1,160 @@
+// Package hosttest makes hosts for tests: fixture trees instead of /proc and /sys, and doors that answer as those of a
+// healthy, empty node until a test bends them. It is for tests only.
+package hosttest
+
+import (
+	"context"
+	"testing"
+	"time"
+
+	containers "github.com/containerd/containerd/api/services/containers/v1"
+	leases "github.com/containerd/containerd/api/services/leases/v1"
+	tasks "github.com/containerd/containerd/api/types/task"
+	appsv1 "k8s.io/api/apps/v1"
+	corev1 "k8s.io/api/core/v1"
+	storagev1 "k8s.io/api/storage/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	cri "k8s.io/cri-api/pkg/apis/runtime/v1"
+
+	"github.com/nodeagent/nodeagent/internal/host"
+	"github.com/nodeagent/nodeagent/pkg/finding"
+)
+
+// What every made-up host is.
+const (
+	NodeName   = "node-a"
+	BootID     = "6e3ba5b5-7cc7-4d2a-8a53-5bb0e4a3f6e1"
+	MachineID  = "9f2b1c7e4d6a4f0e8b3a5c1d2e7f6a90"
+	KubeletPID = 900
+	RuntimePID = 800
+)
+
+// Option bends a host.
+type Option func(*host.Host)
+
+// Host returns a healthy node without pods: an empty fixture tree, the default paths, and doors that answer from memory.
+// Any of them can be replaced, by an option or afterwards.
+func Host(t testing.TB, options ...Option) *host.Host {
+	t.Helper()
+	h := &host.Host{
+		NodeName:   NodeName,
+		Paths:      host.DefaultPaths(),
+		Files:      host.Files{Root: t.TempDir()},
+		Clock:      Clock,
+		Kubelet:    Kubelet(),
+		Runtime:    Runtime(),
+		Containerd: Containerd(),
+		Cluster:    Cluster(),
+		Prober: host.Prober{Do: func(context.Context, host.ProbeRequest) (host.ProbeAnswer, error) {
+			return host.ProbeAnswer{}, nil
+		}},
+	}
+	for _, option := range options {
+		option(h)
+	}
+	return h
+}
+
+// Fixture returns such a host whose files are those of a txtar archive: see Extract.
+func Fixture(t testing.TB, archive string, options ...Option) *host.Host {
+	t.Helper()
+	root := t.TempDir()
+	Extract(t, archive, root)
+	return Host(t, append([]Option{func(h *host.Host) { h.Files = host.Files{Root: root} }}, options...)...)
+}
+
+// Now is the moment at which made-up hosts stand still: two days after their boot.
+func Now() finding.Stamp {
+	return finding.Stamp{Wall: time.Date(2026, 3, 1, 12, 0, 0, 0, time.UTC), Boot: BootID, Up: 48 * time.Hour}
+}
+
+// Clock is the clock of a made-up host.
+func Clock() finding.Stamp { return Now() }
+
+// Answer returns a door that always answers the same.
+func Answer[T any](value T, err error) func(context.Context) (T, error) {
+	return func(context.Context) (T, error) { return value, err }
+}
+
+// Hang is what a door does that is never answered: it waits for the end of ctx.
+func Hang[T any](ctx context.Context) (T, error) {
+	<-ctx.Done()
+	var none T
+	return none, ctx.Err()
+}
+
+// Kubelet is up for a day and has no pods.
+func Kubelet() host.Kubelet {
+	return host.Kubelet{
+		Healthz: Answer("ok", nil),
+		Pods:    Answer([]corev1.Pod(nil), nil),
+		Metric:  func(context.Context, string) (map[string]float64, error) { return map[string]float64{}, nil },
+		Process: func() (host.Process, error) {
+			return process(KubeletPID, "kubelet", "/usr/bin/kubelet"), nil
+		},
+	}
+}
+
+// Runtime is a containerd that is up for a day, ready, and has nothing to run.
+func Runtime() host.Runtime {
+	return host.Runtime{
+		Version: Answer(&cri.VersionResponse{Version: "0.1.0", RuntimeName: "containerd", RuntimeVersion: "1.6.20", RuntimeApiVersion: "v1"}, nil),
+		Status: Answer(&cri.StatusResponse{Status: &cri.RuntimeStatus{Conditions: []*cri.RuntimeCondition{
+			{Type: "RuntimeReady", Status: true}, {Type: "NetworkReady", Status: true},
+		}}}, nil),
+		Sandboxes:  Answer([]*cri.PodSandbox(nil), nil),
+		Containers: Answer([]*cri.Container(nil), nil),
+		SandboxStatus: func(_ context.Context, id string) (*cri.PodSandboxStatusResponse, error) {
+			return nil, NotFound("sandboxes", id)
+		},
+		Process: Answer(process(RuntimePID, "containerd", "/usr/bin/containerd"), nil),
+	}
+}
+
+// Containerd has nothing in its namespace.
+func Containerd() host.Containerd {
+	return host.Containerd{
+		Containers: Answer([]*containers.Container(nil), nil),
+		Leases:     Answer([]*leases.Lease(nil), nil),
+		Tasks:      Answer([]*tasks.Process(nil), nil),
+	}
+}
+
+// Cluster knows the node, and nothing that runs on it.
+func Cluster() host.Cluster {
+	return host.Cluster{
+		Pods: Answer([]corev1.Pod(nil), nil),
+		Pod: func(_ context.Context, _, name string) (*corev1.Pod, error) {
+			return nil, NotFound("pods", name)
+		},
+		Node:       func(context.Context) (*corev1.Node, error) { return Node(), nil },
+		CSINode:    Answer(&storagev1.CSINode{ObjectMeta: metav1.ObjectMeta{Name: NodeName, UID: "csinode"}}, nil),
+		DaemonSets: Answer([]appsv1.DaemonSet(nil), nil),
+		ControllerRevisions: func(context.Context, string) ([]appsv1.ControllerRevision, error) {
+			return nil, nil
+		},
+	}
+}
+
+// Node is the Node object of a made-up host.
+func Node() *corev1.Node {
+	return &corev1.Node{
+		ObjectMeta: metav1.ObjectMeta{Name: NodeName, UID: "node"},
+		Status: corev1.NodeStatus{
+			NodeInfo:   corev1.NodeSystemInfo{MachineID: MachineID, BootID: BootID},
+			Conditions: []corev1.NodeCondition{{Type: corev1.NodeReady, Status: corev1.ConditionTrue}},
+		},
+	}
+}
+
+// NotFound is the apiserver's answer for what does not exist.
+func NotFound(resource, name string) error {
+	return apierrors.NewNotFound(schema.GroupResource{Resource: resource}, name)
+}
+
+// process was started a day after the boot, that is a day ago. Start times are in ticks of 10 ms.
+func process(pid int, args ...string) host.Process {
+	return host.Process{PID: pid, StartTime: 24 * 3600 * 100, Comm: args[0], Args: args[1:]}
+}

@@ -1,0 +1,142 @@
+package hosttest
+
+import (
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"golang.org/x/sys/unix"
+)
+
+// LoopFS is a filesystem on a loop device, to fail for real.
+type LoopFS struct {
+	FSType string
+	Image  string // the file behind the device
+	Device string // /dev/loopN
+
+	t testing.TB
+}
+
+// NewLoopFS makes a filesystem (ext4, xfs, btrfs) that is not mounted yet. Only for root, with losetup and mkfs at hand.
+func NewLoopFS(t testing.TB, fstype string) *LoopFS {
+	t.Helper()
+	if os.Geteuid() != 0 {
+		t.Skip("needs root: sets up a loop device")
+	}
+	for _, program := range []string{"losetup", "mkfs." + fstype} {
+		if _, err := exec.LookPath(program); err != nil {
+			t.Skipf("needs %s: %v", program, err)
+		}
+	}
+	l := &LoopFS{FSType: fstype, Image: filepath.Join(t.TempDir(), fstype+".img"), t: t}
+	if err := os.WriteFile(l.Image, nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	const size = 320 << 20 // the least that mkfs.xfs takes is 300 MiB; sparse
+	if err := os.Truncate(l.Image, size); err != nil {
+		t.Fatal(err)
+	}
+	l.run("mkfs."+fstype, "-q", l.Image)
+	l.Device = strings.TrimSpace(l.run("losetup", "--find", "--show", l.Image))
+	t.Cleanup(func() { l.run("losetup", "--detach", l.Device) })
+	return l
+}
+
+// Name is the kernel's name of the device, loopN.
+func (l *LoopFS) Name() string { return filepath.Base(l.Device) }
+
+// Mount mounts the filesystem on a directory, which it makes. It is unmounted when the test ends at the latest.
+func (l *LoopFS) Mount(dir, options string) {
+	l.t.Helper()
+	l.mount(dir, l.Device, "-t", l.FSType, "-o", options)
+}
+
+// Bind makes what is at from visible at to as well.
+func (l *LoopFS) Bind(from, to string, readOnly bool) {
+	l.t.Helper()
+	l.mount(to, from, "--bind")
+	if readOnly {
+		l.run("mount", "-o", "remount,bind,ro", to)
+	}
+}
+
+// Remount changes options with mount(8).
+func (l *LoopFS) Remount(dir, options string) {
+	l.t.Helper()
+	l.run("mount", "-o", "remount,"+options, dir)
+}
+
+// Unmount unmounts the topmost mount of a directory.
+func (l *LoopFS) Unmount(dir string) {
+	l.t.Helper()
+	if err := unix.Unmount(dir, unix.UMOUNT_NOFOLLOW); err != nil {
+		l.t.Fatalf("unmount %s: %v", dir, err)
+	}
+}
+
+// Check repairs the filesystem, unmounted, with its own tool.
+func (l *LoopFS) Check() {
+	l.t.Helper()
+	// 1 says that errors were corrected.
+	err := exec.Command("fsck."+l.FSType, "-fy", l.Device).Run() //nolint:gosec // a fixed set of programs
+	if exit, ok := err.(*exec.ExitError); err != nil && (!ok || exit.ExitCode() > 1) {
+		l.t.Fatalf("fsck: %v", err)
+	}
+}
+
+// TriggerError makes ext4 believe that it found corruption.
+func (l *LoopFS) TriggerError() {
+	l.t.Helper()
+	trigger := filepath.Join("/sys/fs/ext4", l.Name(), "trigger_fs_error")
+	if err := os.WriteFile(trigger, []byte("nodeagent test"), 0o200); err != nil {
+		l.t.Fatal(err)
+	}
+}
+
+// Shutdown shuts a mounted XFS or ext4 filesystem down without writing anything more, as a lost log does.
+func (l *LoopFS) Shutdown(dir string) {
+	l.t.Helper()
+	file, err := os.Open(dir)
+	if err != nil {
+		l.t.Fatal(err)
+	}
+	defer file.Close()
+	const goingDown, noLogFlush = 0x8004587d, 2 // XFS_IOC_GOINGDOWN, which ext4 has too
+	if err := unix.IoctlSetPointerInt(int(file.Fd()), goingDown, noLogFlush); err != nil {
+		l.t.Fatalf("shut down %s: %v", dir, err)
+	}
+}
+
+// Shrink cuts what is behind the device, as when a network disk is taken away or broken: the rest answers with errors.
+func (l *LoopFS) Shrink(size int64) {
+	l.t.Helper()
+	if err := os.Truncate(l.Image, size); err != nil {
+		l.t.Fatal(err)
+	}
+	l.run("losetup", "--set-capacity", l.Device)
+}
+
+func (l *LoopFS) mount(dir, from string, arguments ...string) {
+	l.t.Helper()
+	if err := os.MkdirAll(dir, 0o755); err != nil {
+		l.t.Fatal(err)
+	}
+	l.run("mount", append(arguments, from, dir)...)
+	l.t.Cleanup(func() {
+		// A test may have unmounted it already (EINVAL).
+		if err := unix.Unmount(dir, unix.UMOUNT_NOFOLLOW); err != nil && err != unix.EINVAL {
+			l.t.Errorf("unmount %s: %v", dir, err)
+		}
+	})
+}
+
+func (l *LoopFS) run(program string, arguments ...string) string {
+	l.t.Helper()
+	out, err := exec.Command(program, arguments...).CombinedOutput() //nolint:gosec // a fixed set of programs
+	if err != nil {
+		l.t.Fatalf("%s %s: %v: %s", program, strings.Join(arguments, " "), err, out)
+	}
+	return string(out)
+}

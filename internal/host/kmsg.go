@@ -1,0 +1,170 @@
+package host
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"os"
+	"strconv"
+	"strings"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// KernelRecord is one record of the kernel's log.
+type KernelRecord struct {
+	Priority int    // 0 emergency … 7 debug
+	Facility int    // 0 is the kernel itself; what programs write to /dev/kmsg has another one
+	Sequence uint64 // counts up by one from boot
+	// Time is the kernel's local clock: time since boot without sleep, and on some machines off by seconds.
+	Time   time.Duration
+	Caller string            // "T1234" a task, "C0" a processor; empty on most kernels
+	Text   string            // valid UTF-8 without control characters
+	Fields map[string]string // SUBSYSTEM, DEVICE
+	// Lost is how many records the kernel dropped just before this one, at least, because nobody read fast enough.
+	Lost uint64
+}
+
+// FromKernel reports whether the kernel itself wrote the record. Its text may still quote names that programs choose.
+func (r KernelRecord) FromKernel() bool { return r.Facility == 0 }
+
+// ParseKernelRecord parses what one read of /dev/kmsg returns:
+//
+//	6,339,5140900,-,caller=T1;EXT4-fs (vda): mounted filesystem
+//	 SUBSYSTEM=block
+//	 DEVICE=b254:0
+//
+// https://www.kernel.org/doc/Documentation/ABI/testing/dev-kmsg
+func ParseKernelRecord(data []byte) (KernelRecord, error) {
+	malformed := func(why string) (KernelRecord, error) {
+		return KernelRecord{}, fmt.Errorf("kernel record %q: %s", clip(string(data)), why)
+	}
+	prefix, rest, ok := strings.Cut(string(data), ";")
+	if !ok {
+		return malformed("no semicolon")
+	}
+	head := strings.Split(prefix, ",")
+	if len(head) < 3 {
+		return malformed("fewer than 3 numbers")
+	}
+	priority, err := strconv.ParseUint(head[0], 10, 31)
+	if err != nil {
+		return malformed("bad priority")
+	}
+	sequence, err := strconv.ParseUint(head[1], 10, 64)
+	if err != nil {
+		return malformed("bad sequence number")
+	}
+	micros, err := strconv.ParseUint(head[2], 10, 53) // 285 years; more would overflow a Duration
+	if err != nil {
+		return malformed("bad time")
+	}
+	r := KernelRecord{
+		Priority: int(priority & 7), Facility: int(priority >> 3), Sequence: sequence,
+		Time: time.Duration(micros) * time.Microsecond,
+	}
+	for _, field := range head[3:] { // the kernel may add fields; flags come first
+		if caller, ok := strings.CutPrefix(field, "caller="); ok {
+			r.Caller = printable(caller)
+		}
+	}
+	text, dictionary, _ := strings.Cut(rest, "\n")
+	r.Text = printable(text)
+	r.Fields = kernelFields(dictionary)
+	return r, nil
+}
+
+// kernelFields parses the continuation lines; one that is malformed loses only itself.
+func kernelFields(lines string) map[string]string {
+	var fields map[string]string
+	for line := range strings.SplitSeq(lines, "\n") {
+		key, value, ok := strings.Cut(strings.TrimPrefix(line, " "), "=")
+		if !ok || !strings.HasPrefix(line, " ") {
+			continue
+		}
+		if fields == nil {
+			fields = make(map[string]string)
+		}
+		fields[printable(key)] = printable(value)
+	}
+	return fields
+}
+
+// printable undoes the kernel's \xNN, but not for control characters: what looks like one line stays one line.
+func printable(text string) string {
+	var out strings.Builder
+	for i := 0; i < len(text); i++ {
+		c := text[i]
+		if c == '\\' && i+4 <= len(text) && text[i+1] == 'x' {
+			if n, err := strconv.ParseUint(text[i+2:i+4], 16, 8); err == nil && n >= ' ' && n != 0x7f {
+				out.WriteByte(byte(n))
+				i += 3
+				continue
+			}
+		}
+		if c < ' ' || c == 0x7f { // the kernel escapes these; whoever writes them here is not the kernel
+			fmt.Fprintf(&out, `\x%02x`, c)
+			continue
+		}
+		out.WriteByte(c)
+	}
+	return strings.ToValidUTF8(out.String(), "\uFFFD")
+}
+
+// WatchKernelLog calls each for every record that the kernel logs from now on, one at a time, until ctx ends; then it
+// returns nil. A malformed record is logged and skipped. Records that the kernel dropped are counted in the Lost of
+// the next one.
+func WatchKernelLog(ctx context.Context, log *slog.Logger, each func(KernelRecord)) error {
+	// os.OpenFile would make it blocking; a non-blocking descriptor is waited for by Go's own poller, in no thread.
+	fd, err := unix.Open("/dev/kmsg", unix.O_RDONLY|unix.O_NONBLOCK|unix.O_CLOEXEC, 0)
+	if err != nil {
+		return fmt.Errorf("open /dev/kmsg: %w", err)
+	}
+	file := os.NewFile(uintptr(fd), "/dev/kmsg")
+	defer file.Close()
+	if _, err := unix.Seek(fd, 0, io.SeekEnd); err != nil {
+		return fmt.Errorf("seek /dev/kmsg: %w", err)
+	}
+	stop := context.AfterFunc(ctx, func() { _ = file.SetReadDeadline(time.Unix(1, 0)) })
+	defer stop()
+	err = readKernelLog(file, log, each)
+	if ctx.Err() != nil {
+		return nil
+	}
+	return err
+}
+
+// readKernelLog reads records, one a read, until reading fails.
+func readKernelLog(file io.Reader, log *slog.Logger, each func(KernelRecord)) error {
+	buffer := make([]byte, 64<<10) // a record is at most 8 KiB; what does not fit could never be read
+	var next, lost uint64          // sequence number expected; 0 when none is known
+	for {
+		n, err := file.Read(buffer)
+		switch {
+		case errors.Is(err, unix.EPIPE): // overwritten before it was read; the next read continues with the oldest left
+			lost++
+			continue
+		case errors.Is(err, unix.EINTR):
+			continue
+		case err != nil:
+			return fmt.Errorf("read /dev/kmsg: %w", err)
+		case n == 0:
+			return fmt.Errorf("read /dev/kmsg: %w", io.ErrUnexpectedEOF)
+		}
+		record, err := ParseKernelRecord(bytes.TrimSuffix(buffer[:n], []byte("\n")))
+		if err != nil {
+			log.Warn("kernel record skipped", "err", err)
+			next = 0
+			continue
+		}
+		if lost > 0 && next > 0 && record.Sequence > next {
+			lost = record.Sequence - next
+		}
+		record.Lost, lost, next = lost, 0, record.Sequence+1
+		each(record)
+	}
+}

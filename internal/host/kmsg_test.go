@@ -1,0 +1,107 @@
+package host_test
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"os"
+	"strings"
+	"testing"
+	"time"
+	"unicode/utf8"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/nodeagent/nodeagent/internal/host"
+)
+
+func TestParseKernelRecord(t *testing.T) {
+	for name, test := range map[string]struct {
+		data string
+		want host.KernelRecord
+	}{
+		"kernel": {
+			"2,1290,1435275090,-;EXT4-fs error (device loop0): boom",
+			host.KernelRecord{Priority: 2, Sequence: 1290, Time: 1435275090 * time.Microsecond, Text: "EXT4-fs error (device loop0): boom"},
+		},
+		"caller and dictionary": {
+			"30,7,1,-,caller=T12;text; with; more\n SUBSYSTEM=block\n DEVICE=b254:0\nnot a field",
+			host.KernelRecord{Priority: 6, Facility: 3, Sequence: 7, Time: time.Microsecond, Caller: "T12", Text: "text; with; more",
+				Fields: map[string]string{"SUBSYSTEM": "block", "DEVICE": "b254:0"}},
+		},
+		"escapes": {
+			`6,1,1,c;caf\xc3\xa9 back\x5cslash line\x0afeed bad\xff \xzz`,
+			host.KernelRecord{Priority: 6, Sequence: 1, Time: time.Microsecond, Text: `café back\slash line\x0afeed bad` + "\uFFFD" + ` \xzz`},
+		},
+		"future fields": {"6,1,1,-,x=1,y;", host.KernelRecord{Priority: 6, Sequence: 1, Time: time.Microsecond}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			got, err := host.ParseKernelRecord([]byte(test.data))
+			if err != nil {
+				t.Fatal(err)
+			}
+			if diff := cmp.Diff(test.want, got); diff != "" {
+				t.Error(diff)
+			}
+		})
+	}
+	for _, bad := range []string{"", "6,1,1,-", "6,1;x", "x,1,1;x", "6,-1,1;x", "6,1,99999999999999999999;x"} {
+		if got, err := host.ParseKernelRecord([]byte(bad)); err == nil {
+			t.Errorf("ParseKernelRecord(%q) = %+v, want an error", bad, got)
+		}
+	}
+}
+
+func FuzzParseKernelRecord(f *testing.F) {
+	f.Add([]byte("30,7,1,-,caller=T12;te\\x5cxt\n SUBSYSTEM=block\n DEVICE=b254:0"))
+	f.Fuzz(func(t *testing.T, data []byte) {
+		r, err := host.ParseKernelRecord(data)
+		if err != nil {
+			return
+		}
+		if !utf8.ValidString(r.Text) || strings.ContainsAny(r.Text, "\n\x00\x1b") || r.Time < 0 {
+			t.Fatalf("unsafe record %+v", r)
+		}
+	})
+}
+
+func TestWatchKernelLog(t *testing.T) {
+	if os.Geteuid() != 0 {
+		t.Skip("needs root: reads and writes /dev/kmsg")
+	}
+	out, err := os.OpenFile("/dev/kmsg", os.O_WRONLY, 0)
+	if err != nil {
+		t.Skipf("needs /dev/kmsg: %v", err)
+	}
+	defer out.Close()
+	mark := fmt.Sprintf("nodeagent test %d", os.Getpid())
+	ctx, cancel := context.WithCancel(t.Context())
+	records, done := make(chan host.KernelRecord, 100), make(chan error, 1)
+	go func() {
+		done <- host.WatchKernelLog(ctx, slog.New(slog.DiscardHandler), func(r host.KernelRecord) {
+			if strings.HasPrefix(r.Text, mark) {
+				records <- r
+			}
+		})
+	}()
+	deadline := time.After(10 * time.Second)
+	for n := 0; ; n++ { // the watcher seeks to the end at its own time: what is written before is not for it
+		fmt.Fprintf(out, "<12>%s %d", mark, n)
+		select {
+		case r := <-records:
+			if r.FromKernel() || r.Facility != 1 || r.Priority != 4 {
+				t.Errorf("record of a program: %+v", r)
+			}
+		case <-time.After(50 * time.Millisecond):
+			continue
+		case <-deadline:
+			t.Fatal("nothing heard")
+		}
+		break
+	}
+	begin := time.Now()
+	cancel()
+	if err := <-done; err != nil || time.Since(begin) > time.Second {
+		t.Errorf("after %v: %v", time.Since(begin), err)
+	}
+}

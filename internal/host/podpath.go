@@ -1,0 +1,158 @@
+package host
+
+import (
+	"path"
+	"slices"
+	"strings"
+
+	corev1 "k8s.io/api/core/v1"
+)
+
+// mirrorAnnotation is on the API object of a static pod (its mirror); its value is the UID that kubelet uses on the node.
+// https://kubernetes.io/docs/reference/labels-annotations-taints/#kubernetes-io-config-mirror
+const mirrorAnnotation = "kubernetes.io/config.mirror"
+
+// NodePodUID returns the UID that the node uses for pod: directories, cgroups, sandboxes and CNI carry it.
+func NodePodUID(pod *corev1.Pod) string {
+	if uid := pod.Annotations[mirrorAnnotation]; uid != "" {
+		return uid
+	}
+	return string(pod.UID)
+}
+
+// IsPodUID reports whether s has a form that kubelet gives to pod UIDs: a UUID in lower case, or 32 hexadecimal digits
+// for static pods. A manifest may carry a UID of any other form; what belongs to such a pod is never recognised, and so
+// never touched.
+func IsPodUID(s string) bool {
+	switch len(s) {
+	case 32:
+		return isHex(s)
+	case 36:
+		return s[8] == '-' && s[13] == '-' && s[18] == '-' && s[23] == '-' &&
+			isHex(s[:8]) && isHex(s[9:13]) && isHex(s[14:18]) && isHex(s[19:23]) && isHex(s[24:])
+	}
+	return false
+}
+
+// IsContainerID reports whether s has the form of a container or sandbox ID: 64 hexadecimal digits in lower case.
+func IsContainerID(s string) bool { return len(s) == 64 && isHex(s) }
+
+func isHex(s string) bool {
+	for i := range len(s) {
+		if c := s[i]; (c < '0' || c > '9') && (c < 'a' || c > 'f') {
+			return false
+		}
+	}
+	return true
+}
+
+// PodOfPath returns the UID of the pod whose kubelet directory, <KubeletRoot>/pods/<uid>, path is or lies below.
+func (p Paths) PodOfPath(name string) (uid string, ok bool) {
+	rest, ok := strings.CutPrefix(path.Clean(name), path.Join("/", p.KubeletRoot, "pods")+"/")
+	if !ok {
+		return "", false
+	}
+	uid, _, _ = strings.Cut(rest, "/")
+	return uid, IsPodUID(uid)
+}
+
+// PodOfCgroup returns the pod, and the container where there is one, that a cgroup path as in /proc/PID/cgroup belongs
+// to. Only pods directly in the kubepods tree of our own kubelet count: a kubepods tree nested below some container
+// belongs to another kubelet, and what is in it to the pod of that container. Both drivers are understood, for the
+// containerd and CRI-O forms of container names:
+//
+//	cgroupfs  /kubepods/burstable/pod<uid>/<container>
+//	systemd   /kubepods.slice/kubepods-burstable.slice/kubepods-burstable-pod<uid, _ for ->.slice/cri-containerd-<container>.scope
+func (p Paths) PodOfCgroup(name string) (uid, containerID string, ok bool) {
+	if !strings.Contains(name, "kubepods") {
+		return "", "", false // the quick answer for most processes
+	}
+	name = strings.TrimSuffix(name, " (deleted)") // so the kernel says of a process that outlived its cgroup
+	if !strings.HasPrefix(name, "/") || path.Clean(name) != name {
+		return "", "", false
+	}
+	for _, root := range p.podCgroupRoots() {
+		rest, below := strings.CutPrefix(name, root.Dir+"/")
+		if !below {
+			continue
+		}
+		leaf, deeper, _ := strings.Cut(rest, "/")
+		if uid, ok := root.podUID(leaf); ok {
+			container, _, _ := strings.Cut(deeper, "/")
+			return uid, containerOfCgroup(container), true
+		}
+	}
+	return "", "", false
+}
+
+// podCgroupRoot is a cgroup whose direct children are pods.
+type podCgroupRoot struct {
+	Dir    string // path in the hierarchy
+	prefix string // of the name of a pod's cgroup
+	suffix string
+}
+
+// podUID returns the UID in the name of a pod's cgroup.
+func (r podCgroupRoot) podUID(name string) (string, bool) {
+	uid, ok := strings.CutPrefix(name, r.prefix)
+	if !ok {
+		return "", false
+	}
+	if uid, ok = strings.CutSuffix(uid, r.suffix); !ok {
+		return "", false
+	}
+	if r.suffix != "" { // systemd reads "-" as the parting line between slices, so kubelet writes "_"
+		uid = strings.ReplaceAll(uid, "_", "-")
+	}
+	return uid, IsPodUID(uid)
+}
+
+// podCgroupRoots returns the cgroups that hold this kubelet's pods: one for each QoS class and driver. Guaranteed pods
+// have no class of their own and lie beside the classes.
+func (p Paths) podCgroupRoots() []podCgroupRoot {
+	base := splitPath(p.CgroupRoot)
+	var roots []podCgroupRoot
+	for _, class := range [][]string{{"kubepods"}, {"kubepods", "burstable"}, {"kubepods", "besteffort"}} {
+		names := slices.Concat(base, class)
+		if p.CgroupDriver != "systemd" {
+			roots = append(roots, podCgroupRoot{Dir: "/" + strings.Join(names, "/"), prefix: "pod"})
+		}
+		if p.CgroupDriver != "cgroupfs" {
+			dir, slice := systemdSlice(names)
+			roots = append(roots, podCgroupRoot{Dir: dir, prefix: slice + "-pod", suffix: ".slice"})
+		}
+	}
+	return roots
+}
+
+// systemdSlice returns where kubelet's systemd driver puts the cgroup with the given names, and its slice without the
+// ending: lab, kubepods becomes /lab.slice/lab-kubepods.slice and lab-kubepods. See CgroupName.ToSystemd in
+// pkg/kubelet/cm/cgroup_manager_linux.go.
+func systemdSlice(names []string) (dir, slice string) {
+	for i, name := range names {
+		name = strings.ReplaceAll(name, "-", "_")
+		if i > 0 {
+			slice += "-"
+		}
+		slice += name
+		dir += "/" + slice + ".slice"
+	}
+	return dir, slice
+}
+
+// containerOfCgroup returns the container ID in the name of a container's cgroup: the ID itself, or
+// <runtime>-<ID>.scope. It is empty where the name tells none.
+func containerOfCgroup(name string) string {
+	if scope, ok := strings.CutSuffix(name, ".scope"); ok {
+		name = scope[strings.LastIndexByte(scope, '-')+1:]
+	}
+	if !IsContainerID(name) {
+		return ""
+	}
+	return name
+}
+
+// splitPath returns the components of a path.
+func splitPath(name string) []string {
+	return strings.FieldsFunc(name, func(r rune) bool { return r == '/' })
+}

@@ -1,0 +1,104 @@
+package host_test
+
+import (
+	"os"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/nodeagent/nodeagent/internal/host"
+)
+
+const statTail = " 1 1 0 -1 4194560 2 0 0 0 5 6 0 0 20 0 1 0 339 2535424 200 18446744073709551615"
+
+func TestParseProcStat(t *testing.T) {
+	for name, test := range map[string]struct {
+		data string
+		want host.ProcStat
+	}{
+		"plain":   {"1 (init) S 0" + statTail, host.ProcStat{PID: 1, Comm: "init", State: 'S', StartTime: 339, Flags: 4194560, CPUTicks: 11}},
+		"hostile": {"12 (a) R (b\n c) D 3" + statTail, host.ProcStat{PID: 12, PPID: 3, Comm: "a) R (b\n c", State: 'D', StartTime: 339, Flags: 4194560, CPUTicks: 11}},
+		"no name": {"12 () Z 3" + statTail + "\n", host.ProcStat{PID: 12, PPID: 3, State: 'Z', StartTime: 339, Flags: 4194560, CPUTicks: 11}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			got, err := host.ParseProcStat([]byte(test.data))
+			if err != nil {
+				t.Fatal(err)
+			}
+			if diff := cmp.Diff(test.want, got); diff != "" {
+				t.Error(diff)
+			}
+		})
+	}
+	for _, bad := range []string{"", "1", "1 (init", "1 (init)", "1 (init) S 0 1", "x (init) S 0" + statTail, "1 (init) SS 0" + statTail, "1 )init( S 0" + statTail} {
+		if got, err := host.ParseProcStat([]byte(bad)); err == nil {
+			t.Errorf("ParseProcStat(%q) = %+v, want an error", bad, got)
+		}
+	}
+}
+
+func TestParseProcCgroups(t *testing.T) {
+	got, err := host.ParseProcCgroups([]byte("5:memory:/kubepods/pod1\n2:cpu,cpuacct:/a:b:c\n1:name=systemd:/x\n0::/../y (deleted)\n"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := map[string]string{"memory": "/kubepods/pod1", "cpu,cpuacct": "/a:b:c", "name=systemd": "/x", "": "/../y (deleted)"}
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Error(diff)
+	}
+	if _, err := host.ParseProcCgroups([]byte("5:memory\n")); err == nil {
+		t.Error("want an error")
+	}
+}
+
+func TestOwnProcess(t *testing.T) {
+	h, self := &host.Host{}, os.Getpid()
+	pids, err := h.PIDs()
+	if err != nil || !slices.Contains(pids, self) {
+		t.Errorf("PIDs() = %v, %v", pids, err)
+	}
+	stat, err := h.ProcStat(self)
+	if err != nil || stat.PID != self || stat.PPID != os.Getppid() || stat.StartTime == 0 {
+		t.Errorf("ProcStat = %+v, %v", stat, err)
+	}
+	if task, err := h.TaskStat(self, self); err != nil || task.StartTime != stat.StartTime {
+		t.Errorf("TaskStat = %+v, %v", task, err)
+	}
+	if tids, err := h.TIDs(self); err != nil || !slices.Contains(tids, self) {
+		t.Errorf("TIDs = %v, %v", tids, err)
+	}
+	args, err := h.ProcArgs(self)
+	if diff := cmp.Diff(os.Args, args); diff != "" || err != nil {
+		t.Error(diff, err)
+	}
+	if cgroups, err := h.ProcCgroups(self); err != nil || len(cgroups) == 0 {
+		t.Errorf("ProcCgroups = %v, %v", cgroups, err)
+	}
+}
+
+func TestNow(t *testing.T) {
+	a, b := host.Now(), host.Now()
+	if a.Boot == "" || a.Boot != b.Boot || b.Since(a) < 0 || b.Since(a) > time.Minute || a.Up < time.Second {
+		t.Errorf("Now() = %+v, %+v", a, b)
+	}
+}
+
+func FuzzParseProcStat(f *testing.F) {
+	f.Add([]byte("12 (a) R (b\n c) D 3" + statTail))
+	f.Fuzz(func(t *testing.T, data []byte) {
+		if stat, err := host.ParseProcStat(data); err != nil && stat != (host.ProcStat{}) {
+			t.Fatal("error and value")
+		}
+	})
+}
+
+func FuzzParseProcCgroups(f *testing.F) {
+	f.Add([]byte("5:memory:/kubepods/pod1\n0::/\n"))
+	f.Fuzz(func(t *testing.T, data []byte) {
+		if cgroups, err := host.ParseProcCgroups(data); err != nil && cgroups != nil {
+			t.Fatal("error and value")
+		}
+	})
+}

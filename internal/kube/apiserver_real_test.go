@@ -1,0 +1,289 @@
+package kube
+
+import (
+	"context"
+	"crypto/ecdsa"
+	"crypto/elliptic"
+	"crypto/rand"
+	"crypto/x509"
+	"encoding/json"
+	"encoding/pem"
+	"fmt"
+	"net"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/util/flowcontrol"
+)
+
+// The agent's role at the apiserver, as the package comment has it.
+const agentRole = `{"kind":"ClusterRole","apiVersion":"rbac.authorization.k8s.io/v1","metadata":{"name":"agent"},"rules":[
+ {"apiGroups":[""],"resources":["nodes"],"resourceNames":["node-a"],"verbs":["get"]},
+ {"apiGroups":["storage.k8s.io"],"resources":["csinodes"],"resourceNames":["node-a"],"verbs":["get"]},
+ {"apiGroups":[""],"resources":["pods"],"verbs":["get","list"]},
+ {"apiGroups":["apps"],"resources":["daemonsets","controllerrevisions"],"verbs":["list"]},
+ {"apiGroups":[""],"resources":["nodes/status"],"resourceNames":["node-a"],"verbs":["patch"]},
+ {"apiGroups":[""],"resources":["events"],"verbs":["create","patch"]}]}`
+
+const agentBinding = `{"kind":"ClusterRoleBinding","apiVersion":"rbac.authorization.k8s.io/v1","metadata":{"name":"agent"},
+ "roleRef":{"apiGroup":"rbac.authorization.k8s.io","kind":"ClusterRole","name":"agent"},
+ "subjects":[{"apiGroup":"rbac.authorization.k8s.io","kind":"User","name":"agent"}]}`
+
+// realAPIServer is an etcd and a kube-apiserver on loopback, with one token for each of admin, agent and node-a.
+type realAPIServer struct {
+	t       *testing.T
+	dir     string
+	address string
+}
+
+func newRealAPIServer(t *testing.T) *realAPIServer {
+	t.Helper()
+	etcd, err := exec.LookPath("etcd")
+	if err != nil {
+		t.Skip("a real apiserver needs etcd, which is not installed")
+	}
+	built, _ := filepath.Glob("../../.cache/kubernetes-v*/kube-apiserver")
+	if len(built) == 0 {
+		t.Skip("no kube-apiserver has been built yet: make lab does")
+	}
+	r := &realAPIServer{t: t, dir: t.TempDir(), address: freeAddress(t)}
+	client, peer := "http://"+freeAddress(t), "http://"+freeAddress(t)
+	r.run(etcd, "--data-dir", r.dir+"/etcd", "--listen-client-urls", client, "--advertise-client-urls", client,
+		"--listen-peer-urls", peer, "--initial-advertise-peer-urls", peer, "--initial-cluster", "default="+peer)
+	r.write("tokens", "admin,admin,1,system:masters\nagent,agent,2\nnode,system:node:node-a,3,system:nodes\n")
+	_, port, _ := net.SplitHostPort(r.address)
+	r.run(built[len(built)-1], "--etcd-servers", client, "--bind-address=127.0.0.1", "--secure-port", port, "--cert-dir", r.dir+"/pki",
+		"--token-auth-file", r.dir+"/tokens", "--authorization-mode=Node,RBAC", "--disable-admission-plugins=ServiceAccount",
+		"--service-cluster-ip-range=10.96.0.0/16", "--service-account-issuer=https://test.invalid",
+		"--service-account-key-file", r.serviceAccountKey(), "--service-account-signing-key-file", r.serviceAccountKey())
+	return r
+}
+
+func freeAddress(t *testing.T) string {
+	t.Helper()
+	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer listener.Close()
+	return listener.Addr().String()
+}
+
+func (r *realAPIServer) write(name, text string) string {
+	path := filepath.Join(r.dir, name)
+	if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
+		r.t.Fatal(err)
+	}
+	return path
+}
+
+func (r *realAPIServer) serviceAccountKey() string {
+	path := filepath.Join(r.dir, "sa.key")
+	if exists(path) {
+		return path
+	}
+	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	if err != nil {
+		r.t.Fatal(err)
+	}
+	raw, err := x509.MarshalECPrivateKey(key)
+	if err != nil {
+		r.t.Fatal(err)
+	}
+	return r.write("sa.key", string(pem.EncodeToMemory(&pem.Block{Type: "EC PRIVATE KEY", Bytes: raw})))
+}
+
+func (r *realAPIServer) run(program string, args ...string) {
+	r.t.Helper()
+	log, err := os.Create(filepath.Join(r.dir, filepath.Base(program)+".log"))
+	if err != nil {
+		r.t.Fatal(err)
+	}
+	defer log.Close()
+	cmd := exec.Command(program, args...)
+	cmd.Stdout, cmd.Stderr = log, log
+	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
+	if err := cmd.Start(); err != nil {
+		r.t.Fatal(err)
+	}
+	r.t.Cleanup(func() { cmd.Process.Kill(); cmd.Wait() })
+}
+
+// client is one that holds the token.
+func (r *realAPIServer) client(token string) *Client {
+	r.t.Helper()
+	kubeconfig := r.write(token+".kubeconfig", fmt.Sprintf(`apiVersion: v1
+kind: Config
+clusters: [{name: c, cluster: {server: "https://%s", certificate-authority: %q}}]
+users: [{name: u, user: {token: %q}}]
+contexts: [{name: x, context: {cluster: c, user: u}}]
+current-context: x
+`, r.address, r.dir+"/pki/apiserver.crt", token))
+	c, err := New(Config{Node: testNode, Kubeconfig: kubeconfig}, nil)
+	if err != nil {
+		r.t.Fatal(err)
+	}
+	c.limiter = flowcontrol.NewFakeAlwaysRateLimiter()
+	r.t.Cleanup(func() { c.Close() })
+	return c
+}
+
+// ready waits until the apiserver has its bootstrap roles.
+func (r *realAPIServer) ready(admin *Client) {
+	r.t.Helper()
+	ctx := within(r.t, 2*time.Minute)
+	tick := time.NewTicker(200 * time.Millisecond)
+	defer tick.Stop()
+	for {
+		s, err := admin.open()
+		if err == nil {
+			err = s.groups[corev1.SchemeGroupVersion].Get().AbsPath("/readyz").Do(ctx).Error()
+		}
+		if err == nil {
+			return
+		}
+		select {
+		case <-ctx.Done():
+			log, _ := os.ReadFile(filepath.Join(r.dir, "kube-apiserver.log"))
+			r.t.Fatalf("kube-apiserver is not ready: %v\n%s", err, log[max(0, len(log)-4000):])
+		case <-tick.C:
+		}
+	}
+}
+
+// create posts JSON; only the test's admin ever creates anything but events.
+func (r *realAPIServer) create(admin *Client, path, body string) {
+	r.t.Helper()
+	s, err := admin.open()
+	if err != nil {
+		r.t.Fatal(err)
+	}
+	err = s.groups[corev1.SchemeGroupVersion].Post().AbsPath(path).SetHeader("Content-Type", "application/json").
+		Body([]byte(body)).Do(within(r.t, 20*time.Second)).Error()
+	if err != nil {
+		r.t.Fatalf("create %s: %v", path, err)
+	}
+}
+
+func (r *realAPIServer) populate(admin *Client) {
+	r.t.Helper()
+	r.create(admin, "/apis/rbac.authorization.k8s.io/v1/clusterroles", agentRole)
+	r.create(admin, "/apis/rbac.authorization.k8s.io/v1/clusterrolebindings", agentBinding)
+	for _, node := range []string{"node-a", "node-b"} {
+		r.create(admin, "/api/v1/nodes", fmt.Sprintf(`{"kind":"Node","apiVersion":"v1","metadata":{"name":%q}}`, node))
+		r.create(admin, "/apis/storage.k8s.io/v1/csinodes", fmt.Sprintf(
+			`{"kind":"CSINode","apiVersion":"storage.k8s.io/v1","metadata":{"name":%q},"spec":{"drivers":[]}}`, node))
+	}
+	const spec = `{"containers":[{"name":"c","image":"i"}],"nodeName":%q}`
+	for name, node := range map[string]string{"a1": "node-a", "a2": "node-a", "b1": "node-b"} {
+		r.create(admin, "/api/v1/namespaces/default/pods", fmt.Sprintf(
+			`{"kind":"Pod","apiVersion":"v1","metadata":{"name":%q},"spec":`+spec+`}`, name, node))
+	}
+	r.create(admin, "/apis/apps/v1/namespaces/default/daemonsets", `{"kind":"DaemonSet","apiVersion":"apps/v1","metadata":{"name":"d"},
+	  "spec":{"selector":{"matchLabels":{"a":"d"}},"template":{"metadata":{"labels":{"a":"d"}},"spec":{"containers":[{"name":"c","image":"i"}]}}}}`)
+}
+
+func TestRealAPIServer(t *testing.T) {
+	if testing.Short() {
+		t.Skip("a real apiserver takes ten seconds to start")
+	}
+	r := newRealAPIServer(t)
+	admin := r.client("admin")
+	r.ready(admin)
+	r.populate(admin)
+	ctx := within(t, time.Minute)
+
+	for user, lists := range map[string]bool{"agent": true, "node": false} {
+		t.Run(user, func(t *testing.T) {
+			c := r.client(user)
+			readEverything(t, ctx, c, lists)
+			writeEverything(t, ctx, c, user)
+		})
+	}
+	t.Run("unknown", func(t *testing.T) {
+		if _, err := r.client("nobody").Cluster().Pods(ctx); !apierrors.IsUnauthorized(err) {
+			t.Errorf("Pods() = %v, want Unauthorized", err)
+		}
+	})
+}
+
+// readEverything asks each question; lists says whether the user may list what belongs to the whole cluster.
+func readEverything(t *testing.T, ctx context.Context, c *Client, lists bool) {
+	t.Helper()
+	cluster := c.Cluster()
+	pods, err := cluster.Pods(ctx)
+	if diff := cmp.Diff([]string{"a1", "a2"}, names(pods)); diff != "" || err != nil {
+		t.Errorf("Pods(): %v %s", err, diff)
+	}
+	if _, err := cluster.Pod(ctx, "default", "a1"); err != nil {
+		t.Error(err)
+	}
+	if _, err := cluster.Pod(ctx, "default", "none"); lists && !apierrors.IsNotFound(err) {
+		t.Errorf("Pod(none) = %v, want NotFound", err)
+	}
+	if _, err := cluster.Node(ctx); err != nil {
+		t.Error(err)
+	}
+	if _, err := cluster.CSINode(ctx); err != nil {
+		t.Error(err)
+	}
+	sets, err := cluster.DaemonSets(ctx)
+	if lists && (err != nil || len(sets) != 1) {
+		t.Errorf("DaemonSets() = %v, %v", sets, err)
+	}
+	if _, err2 := cluster.ControllerRevisions(ctx, "default"); lists && err2 != nil {
+		t.Error(err2)
+	} else if !lists && (!apierrors.IsForbidden(err) || !apierrors.IsForbidden(err2)) {
+		t.Errorf("lists of the cluster: %v, %v; want Forbidden", err, err2)
+	}
+}
+
+func writeEverything(t *testing.T, ctx context.Context, c *Client, user string) {
+	t.Helper()
+	condition := corev1.NodeCondition{Type: corev1.NodeConditionType("Tested" + strings.ToUpper(user[:1])), Status: corev1.ConditionTrue}
+	patch, err := json.Marshal(map[string]any{"status": map[string]any{"conditions": []corev1.NodeCondition{condition}}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := c.PatchNodeStatus(ctx, patch); err != nil {
+		t.Error(err)
+	}
+	conditions, err := c.NodeConditions(ctx)
+	found := false
+	for _, got := range conditions {
+		found = found || got.Type == condition.Type
+	}
+	if !found || err != nil {
+		t.Errorf("NodeConditions() = %v, %v", conditions, err)
+	}
+	event := &corev1.Event{
+		ObjectMeta:     metav1.ObjectMeta{Namespace: "default", Name: "e." + user},
+		InvolvedObject: corev1.ObjectReference{Kind: "Node", Name: testNode}, Reason: "Tested",
+	}
+	if err := c.CreateEvent(ctx, event); err != nil {
+		t.Error(err)
+	}
+	if err := c.CreateEvent(ctx, event); !apierrors.IsAlreadyExists(err) {
+		t.Errorf("CreateEvent() again = %v, want AlreadyExists", err)
+	}
+	if err := c.PatchEvent(ctx, "default", event.Name, []byte(`{"count":2}`)); err != nil {
+		t.Error(err)
+	}
+	if err := c.PatchEvent(ctx, "default", "none", []byte(`{"count":2}`)); !apierrors.IsNotFound(err) {
+		t.Errorf("PatchEvent(none) = %v, want NotFound", err)
+	}
+	other := *c
+	other.config.Node, other.session = "node-b", nil
+	if err := (&other).PatchNodeStatus(ctx, patch); !apierrors.IsForbidden(err) {
+		t.Errorf("PatchNodeStatus of another node = %v, want Forbidden", err)
+	}
+}

@@ -1,0 +1,129 @@
+package kube
+
+import (
+	"context"
+	"fmt"
+	"math/rand/v2"
+	"sync"
+	"time"
+
+	appsv1 "k8s.io/api/apps/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/client-go/rest"
+)
+
+// How long an answer that is the same for every node is kept: 5 to 10 minutes. An error is kept for a moment only, so
+// that several checks that ask for the same do not each bring it about again.
+const (
+	cacheFor      = 5 * time.Minute
+	cacheErrorFor = 15 * time.Second
+	maxNamespaces = 256 // cached lists of ControllerRevisions
+)
+
+// cached keeps the answer of fetch. Callers that come while one of them fetches wait for it, but not beyond their ctx.
+type cached[T any] struct {
+	fetch func(ctx context.Context) (T, error)
+	token chan struct{} // of size 1: holds what follows and the right to fetch
+
+	value   T
+	err     error
+	expires time.Time
+}
+
+func newCached[T any](fetch func(ctx context.Context) (T, error)) *cached[T] {
+	return &cached[T]{fetch: fetch, token: make(chan struct{}, 1)}
+}
+
+func (c *cached[T]) get(ctx context.Context) (T, error) {
+	select {
+	case c.token <- struct{}{}:
+	case <-ctx.Done():
+		var none T
+		return none, ctx.Err()
+	}
+	defer func() { <-c.token }()
+	if time.Now().Before(c.expires) {
+		return c.value, c.err
+	}
+	c.value, c.err = c.fetch(ctx)
+	keep := cacheFor
+	if c.err != nil {
+		keep = cacheErrorFor
+	}
+	c.expires = time.Now().Add(keep + rand.N(keep))
+	if c.err != nil && ctx.Err() != nil {
+		c.expires = time.Time{} // the error is this caller's own
+	}
+	return c.value, c.err
+}
+
+// listDaemonSets lists the DaemonSets of the whole cluster from the apiserver's cache.
+func (c *Client) listDaemonSets(ctx context.Context) ([]appsv1.DaemonSet, error) {
+	list := &appsv1.DaemonSetList{}
+	if err := c.listCached(ctx, "", "daemonsets", list, &list.ListMeta); err != nil {
+		return nil, err
+	}
+	for i := range list.Items {
+		list.Items[i].ManagedFields = nil
+	}
+	return list.Items, nil
+}
+
+// cachedRevisions lists the ControllerRevisions of one namespace, cached for each. Their data (a whole pod template
+// each) is dropped: they are compared by name, label, owner and number.
+func (c *Client) cachedRevisions() func(context.Context, string) ([]appsv1.ControllerRevision, error) {
+	var mu sync.Mutex // guards namespaces
+	namespaces := make(map[string]*cached[[]appsv1.ControllerRevision])
+	return func(ctx context.Context, namespace string) ([]appsv1.ControllerRevision, error) {
+		mu.Lock()
+		if len(namespaces) >= maxNamespaces {
+			clear(namespaces)
+		}
+		entry := namespaces[namespace]
+		if entry == nil {
+			entry = newCached(func(ctx context.Context) ([]appsv1.ControllerRevision, error) {
+				return c.listRevisions(ctx, namespace)
+			})
+			namespaces[namespace] = entry
+		}
+		mu.Unlock()
+		return entry.get(ctx)
+	}
+}
+
+func (c *Client) listRevisions(ctx context.Context, namespace string) ([]appsv1.ControllerRevision, error) {
+	list := &appsv1.ControllerRevisionList{}
+	if err := c.listCached(ctx, namespace, "controllerrevisions", list, &list.ListMeta); err != nil {
+		return nil, err
+	}
+	for i := range list.Items {
+		list.Items[i].ManagedFields = nil
+		list.Items[i].Data = runtime.RawExtension{}
+	}
+	return list.Items, nil
+}
+
+// listCached lists from the apiserver's watch cache (resourceVersion=0): cheap for it, and perhaps a little old.
+func (c *Client) listCached(ctx context.Context, namespace, resource string, into runtime.Object, meta *metav1.ListMeta) error {
+	what := "list " + resource
+	if namespace != "" {
+		what += " of namespace " + namespace
+	}
+	err := c.send(ctx, request{
+		what:  what,
+		group: appsv1.SchemeGroupVersion,
+		build: func(r *rest.RESTClient) *rest.Request {
+			return r.Get().NamespaceIfScoped(namespace, namespace != "").Resource(resource).Param("resourceVersion", "0")
+		},
+		into: into,
+		wait: true,
+	})
+	if err != nil {
+		return err
+	}
+	if meta.ResourceVersion == "" {
+		return fmt.Errorf("apiserver: %s: the answer is no list: it has no resourceVersion", what)
+	}
+	return nil
+}

@@ -1,0 +1,195 @@
+package kube
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"math/rand/v2"
+	"net/http"
+	"runtime"
+	"strings"
+	"sync"
+	"time"
+
+	appsv1 "k8s.io/api/apps/v1"
+	corev1 "k8s.io/api/core/v1"
+	storagev1 "k8s.io/api/storage/v1"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/runtime/serializer"
+	"k8s.io/apimachinery/pkg/util/validation"
+	"k8s.io/client-go/rest"
+	"k8s.io/client-go/util/flowcontrol"
+)
+
+// The limits of one agent towards the apiserver.
+const (
+	requestsPerSecond = 1
+	requestBurst      = 5
+	// connections are made anew after minSession plus up to as much again, so that load spreads over the apiservers
+	// after one of them was away, and so that credentials and CA are read again.
+	minSession = 30 * time.Minute
+	// maxPatience is the longest Retry-After that is waited for inside a call, once. A longer one is the caller's.
+	maxPatience = 3 * time.Second
+	// maxPause bounds how long the apiserver can silence the agent with one Retry-After.
+	maxPause = 5 * time.Minute
+)
+
+// Client speaks to the apiserver. It may be used by many goroutines.
+type Client struct {
+	config  Config
+	log     *slog.Logger
+	codecs  serializer.CodecFactory
+	limiter flowcontrol.RateLimiter
+	urgent  flowcontrol.RateLimiter               // for conditions: they must not wait behind events and lists
+	observe func(verb, resource string, code int) // nil: nobody counts
+
+	daemonSets *cached[[]appsv1.DaemonSet]
+	recentPods *cached[[]corev1.Pod]
+	revisions  func(ctx context.Context, namespace string) ([]appsv1.ControllerRevision, error)
+
+	// mu guards what follows.
+	mu      sync.Mutex
+	session *session
+	paused  time.Time // the apiserver asked for peace until then
+}
+
+// session is one set of credentials and the connections made with them.
+type session struct {
+	groups  map[schema.GroupVersion]*rest.RESTClient
+	pool    *http.Transport
+	expires time.Time
+	source  string
+}
+
+// Observe has every request counted, with the status code of its answer (0: none). It must be called before the first
+// request.
+func (c *Client) Observe(requested func(verb, resource string, code int)) { c.observe = requested }
+
+// New returns a client. It reads no credentials and makes no connection yet: these may come later (kubelet's are made
+// when the node joins), and each call looks for them until there are some.
+func New(config Config, log *slog.Logger) (*Client, error) {
+	if config.Node == "" {
+		return nil, errors.New("apiserver client: the node name is not known")
+	}
+	// It becomes part of field selectors and URLs.
+	if problems := validation.IsDNS1123Subdomain(config.Node); len(problems) > 0 {
+		return nil, fmt.Errorf("apiserver client: node name %q: %s", clip(config.Node), strings.Join(problems, "; "))
+	}
+	codecs, err := newCodecs()
+	if err != nil {
+		return nil, fmt.Errorf("apiserver client: %w", err)
+	}
+	if log == nil {
+		log = slog.New(slog.DiscardHandler)
+	}
+	c := &Client{
+		config:  config,
+		log:     log,
+		codecs:  codecs,
+		limiter: flowcontrol.NewTokenBucketRateLimiter(requestsPerSecond, requestBurst),
+		urgent:  flowcontrol.NewTokenBucketRateLimiter(requestsPerSecond, requestBurst),
+	}
+	c.daemonSets = newCached(c.listDaemonSets)
+	c.recentPods = newCached(c.pods)
+	c.revisions = c.cachedRevisions()
+	return c, nil
+}
+
+// Close ends the connections that are not in use.
+func (c *Client) Close() error {
+	c.drop(nil)
+	return nil
+}
+
+// Node returns the name of the Node that the client is for.
+func (c *Client) Node() string { return c.config.Node }
+
+// open returns the session, making a new one where there is none or it is too old.
+func (c *Client) open() (*session, error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.session != nil && time.Now().Before(c.session.expires) {
+		return c.session, nil
+	}
+	next, err := c.connect()
+	if err != nil {
+		if c.session != nil && !errors.Is(err, ErrNoCredentials) {
+			c.log.Warn("credentials could not be read again; going on with the old ones", "err", err)
+			c.session.expires = time.Now().Add(time.Minute)
+			return c.session, nil
+		}
+		return nil, err
+	}
+	if c.session != nil {
+		c.session.pool.CloseIdleConnections()
+	}
+	if c.session == nil || c.session.source != next.source {
+		c.log.Info("apiserver credentials found", "source", next.source)
+	}
+	c.session = next
+	return next, nil
+}
+
+// drop forgets a session that failed, so that the next call reads the credentials again and dials anew.
+func (c *Client) drop(failed *session) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.session == nil || (failed != nil && c.session != failed) {
+		return
+	}
+	c.session.pool.CloseIdleConnections()
+	c.session.expires = time.Time{}
+	if failed == nil {
+		c.session = nil
+	}
+}
+
+func (c *Client) connect() (*session, error) {
+	config, source, err := c.config.Credentials()
+	if err != nil {
+		return nil, err
+	}
+	config.UserAgent = c.config.userAgent()
+	pool, transport, err := newTransport(config, nil)
+	if err != nil {
+		return nil, fmt.Errorf("credentials %s: %w", source, err)
+	}
+	s := &session{
+		groups:  make(map[schema.GroupVersion]*rest.RESTClient),
+		pool:    pool,
+		source:  source,
+		expires: time.Now().Add(minSession + rand.N(minSession)),
+	}
+	for _, group := range []schema.GroupVersion{corev1.SchemeGroupVersion, appsv1.SchemeGroupVersion, storagev1.SchemeGroupVersion} {
+		s.groups[group], err = rest.RESTClientForConfigAndClient(c.groupConfig(config, group), &http.Client{Transport: transport})
+		if err != nil {
+			return nil, fmt.Errorf("credentials %s: %w", source, err)
+		}
+	}
+	return s, nil
+}
+
+func (c *Client) groupConfig(config *rest.Config, group schema.GroupVersion) *rest.Config {
+	config = rest.CopyConfig(config)
+	config.APIPath = "/apis"
+	if group.Group == "" {
+		config.APIPath = "/api"
+	}
+	config.GroupVersion = &group
+	config.NegotiatedSerializer = c.codecs.WithoutConversion()
+	config.ContentType = "application/vnd.kubernetes.protobuf"
+	config.AcceptContentTypes = "application/vnd.kubernetes.protobuf,application/json"
+	config.RateLimiter = flowcontrol.NewFakeAlwaysRateLimiter() // see attempt
+	config.WarningHandlerWithContext = rest.NoWarnings{}
+	return config
+}
+
+// userAgent names the agent to the apiserver's logs and to its flow control.
+func (c Config) userAgent() string {
+	version := c.Version
+	if version == "" {
+		version = "unknown"
+	}
+	return "nodeagent/" + version + " (" + runtime.GOOS + "/" + runtime.GOARCH + ")"
+}

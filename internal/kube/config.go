@@ -1,0 +1,127 @@
+// Package kube speaks to the apiserver and to the node's kubelet, and to nobody else. It is built to be one of 10,000
+// such clients: one request a second, no watch, no poll, no retry of its own but a single short one, connections that
+// are made anew now and then, and answers trimmed to what is used. It links the few API groups that the agent reads
+// instead of the whole clientset. It never writes anything but the status of its own Node and Events.
+//
+// What the agent's identity must be allowed (RBAC), when it is not kubelet's own:
+//
+//	get            nodes, csinodes (its own)
+//	list           pods (its own node's: a field selector cannot be enforced by RBAC), get pods
+//	list           daemonsets.apps, controllerrevisions.apps
+//	patch          nodes/status
+//	create, patch  events
+//	get            nodes/pods, nodes/metrics of kubelet's own API
+//
+// Kubelet maps /pods to nodes/pods (and, where that is refused, nodes/proxy), /metrics to nodes/metrics and /configz to
+// nodes/configz: KubeletFineGrainedAuthz, on by default since 1.33 and locked on in 1.36
+// (k8s.io/kubernetes/pkg/kubelet/server/auth.go). Kubelets before 1.33 ask for nodes/proxy alone for /pods. With
+// kubelet's own credentials (system:node:NAME) the Node authorizer allows pods of the node, the Node, its CSINode, its
+// status and Events, but not DaemonSets, ControllerRevisions, and nothing of kubelet's own API
+// (plugin/pkg/auth/authorizer/rbac/bootstrappolicy/policy.go, NodeRules): these calls then answer Forbidden.
+package kube
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"net"
+	"os"
+	"path/filepath"
+	"time"
+
+	"k8s.io/client-go/rest"
+	"k8s.io/client-go/tools/clientcmd"
+)
+
+// Config says whom to speak to and as whom. Only Node must be set.
+type Config struct {
+	Node    string // name of the Node object of this machine
+	Version string // of the agent, for User-Agent
+
+	Kubeconfig        string // configured by the user; wins over everything else
+	ServiceAccountDir string // token and ca.crt; DefaultServiceAccountDir unless set
+	ServiceAddress    string // host:port of the apiserver for the service account; from the pod's environment unless set
+	KubeletKubeconfig string // kubelet's own, the last resort; DefaultKubeletKubeconfig unless set
+
+	Timeout time.Duration // of one request where ctx does not end earlier; 15 s unless set
+}
+
+// Where credentials are unless configured.
+const (
+	DefaultServiceAccountDir = "/var/run/secrets/kubernetes.io/serviceaccount"
+	DefaultKubeletKubeconfig = "/etc/kubernetes/kubelet.conf"
+)
+
+// DefaultTimeout of one request.
+const DefaultTimeout = 15 * time.Second
+
+// ErrNoCredentials says that nothing was found to identify to the apiserver with.
+var ErrNoCredentials = errors.New("no credentials for the apiserver")
+
+// Credentials returns whom to speak to and as whom, and where that was found. Files that it names (tokens, client
+// certificates) are read again by the connection as they rotate.
+func (c Config) Credentials() (*rest.Config, string, error) {
+	if c.Kubeconfig != "" {
+		config, err := fromKubeconfig(c.Kubeconfig)
+		return config, c.Kubeconfig, err
+	}
+	dir := c.ServiceAccountDir
+	if dir == "" {
+		dir = DefaultServiceAccountDir
+	}
+	if address := c.serviceAddress(); address != "" && exists(filepath.Join(dir, "token")) {
+		return &rest.Config{
+			Host:            "https://" + address,
+			BearerTokenFile: filepath.Join(dir, "token"),
+			TLSClientConfig: rest.TLSClientConfig{CAFile: filepath.Join(dir, "ca.crt")},
+		}, dir, nil
+	}
+	kubeconfig := c.KubeletKubeconfig
+	if kubeconfig == "" {
+		kubeconfig = DefaultKubeletKubeconfig
+	}
+	config, err := fromKubeconfig(kubeconfig)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, "", fmt.Errorf("%w: not configured, no service account in %s, no %s", ErrNoCredentials, dir, kubeconfig)
+	}
+	return config, kubeconfig, err
+}
+
+// serviceAddress is where a pod finds the apiserver. These two variables are the contract of every cluster with its
+// pods, not a setting of the agent.
+func (c Config) serviceAddress() string {
+	if c.ServiceAddress != "" {
+		return c.ServiceAddress
+	}
+	host, port := os.Getenv("KUBERNETES_SERVICE_HOST"), os.Getenv("KUBERNETES_SERVICE_PORT")
+	if host == "" || port == "" {
+		return ""
+	}
+	return net.JoinHostPort(host, port)
+}
+
+// maxKubeconfig bounds a kubeconfig with embedded certificates, in bytes.
+const maxKubeconfig = 4 << 20
+
+func fromKubeconfig(path string) (*rest.Config, error) {
+	info, err := os.Stat(path)
+	if err != nil {
+		return nil, fmt.Errorf("kubeconfig: %w", err)
+	}
+	if !info.Mode().IsRegular() || info.Size() > maxKubeconfig {
+		return nil, fmt.Errorf("kubeconfig %s: not a regular file of at most %d bytes", path, maxKubeconfig)
+	}
+	// Loaded by its path alone: nothing of KUBECONFIG or of the working directory.
+	loader := clientcmd.NewNonInteractiveDeferredLoadingClientConfig(
+		&clientcmd.ClientConfigLoadingRules{ExplicitPath: path}, &clientcmd.ConfigOverrides{})
+	config, err := loader.ClientConfig()
+	if err != nil {
+		return nil, fmt.Errorf("kubeconfig %s: %w", path, err)
+	}
+	return config, nil
+}
+
+func exists(path string) bool {
+	_, err := os.Stat(path)
+	return err == nil
+}

@@ -1,0 +1,107 @@
+package kube
+
+import (
+	"bytes"
+	"crypto/tls"
+	"crypto/x509"
+	"encoding/pem"
+	"errors"
+	"fmt"
+	"path/filepath"
+
+	"github.com/nodeagent/nodeagent/internal/host"
+)
+
+// pin decides who is this node's kubelet. Its serving certificate is commonly self-signed, and names addresses of the
+// node but not the loopback. So the certificate must be the very one that lies on disk where kubelet keeps it, readable
+// by kubelet's own user only; or it must be signed by the configured CA and name this node. Whoever else binds the port
+// while kubelet is down is refused in the handshake, before any token is sent.
+type pin struct {
+	files host.Files
+	paths host.Paths
+	node  string
+	host  string // as in the URL
+}
+
+var errNotKubelet = errors.New("whoever listens there does not prove to be this node's kubelet")
+
+func (p pin) check(state tls.ConnectionState) error {
+	if len(state.PeerCertificates) == 0 {
+		return errNotKubelet
+	}
+	leaf := state.PeerCertificates[0]
+	var problems []error
+	for _, name := range p.candidates() {
+		certificates, err := p.read(name)
+		if err != nil {
+			problems = append(problems, err)
+			continue
+		}
+		for _, certificate := range certificates {
+			if bytes.Equal(certificate.Raw, leaf.Raw) {
+				return nil
+			}
+		}
+		if name == p.paths.KubeletCAFile {
+			err := p.signed(state.PeerCertificates, certificates)
+			if err == nil {
+				return nil
+			}
+			problems = append(problems, fmt.Errorf("%s: %w", name, err))
+		}
+	}
+	return fmt.Errorf("%w: %w", errNotKubelet, errors.Join(problems...))
+}
+
+// candidates are the files where the certificate may be: the configured one (kubelet's tlsCertFile, or a CA), the one
+// that kubelet has made for itself, and the one that it has had signed (serverTLSBootstrap).
+func (p pin) candidates() []string {
+	var names []string
+	if p.paths.KubeletCAFile != "" {
+		names = append(names, p.paths.KubeletCAFile)
+	}
+	return append(names,
+		filepath.Join(p.paths.KubeletRoot, "pki/kubelet.crt"),
+		filepath.Join(p.paths.KubeletRoot, "pki/kubelet-server-current.pem"))
+}
+
+func (p pin) read(name string) ([]*x509.Certificate, error) {
+	data, err := p.files.Read(name)
+	if err != nil {
+		return nil, err
+	}
+	var certificates []*x509.Certificate
+	for block, rest := pem.Decode(data); block != nil; block, rest = pem.Decode(rest) {
+		if block.Type != "CERTIFICATE" {
+			continue // kubelet-server-current.pem holds the key too
+		}
+		certificate, err := x509.ParseCertificate(block.Bytes)
+		if err != nil {
+			return nil, fmt.Errorf("%s: %w", name, err)
+		}
+		certificates = append(certificates, certificate)
+	}
+	if len(certificates) == 0 {
+		return nil, fmt.Errorf("%s: no certificate in it", name)
+	}
+	return certificates, nil
+}
+
+// signed verifies the chain and that the certificate is for this node.
+func (p pin) signed(chain, roots []*x509.Certificate) error {
+	options := x509.VerifyOptions{Roots: x509.NewCertPool(), Intermediates: x509.NewCertPool()}
+	for _, root := range roots {
+		options.Roots.AddCert(root)
+	}
+	for _, intermediate := range chain[1:] {
+		options.Intermediates.AddCert(intermediate)
+	}
+	leaf := chain[0]
+	if _, err := leaf.Verify(options); err != nil {
+		return err
+	}
+	if p.node != "" && (leaf.Subject.CommonName == "system:node:"+p.node || leaf.VerifyHostname(p.node) == nil) {
+		return nil
+	}
+	return leaf.VerifyHostname(p.host)
+}

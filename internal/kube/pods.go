@@ -1,0 +1,87 @@
+package kube
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/client-go/rest"
+)
+
+// The bounds of one list of the node's pods.
+const (
+	pageSize = 500
+	maxPages = 40 // 20,000 pods of one node, finished ones included
+)
+
+// pods lists the pods of the node. With resourceVersion unset the first page is a consistent read (from etcd, or from a
+// watch cache that has proved to be fresh); the pages after it are of the same moment. Where that moment has been
+// compacted away (410) the list is begun again, once. An answer that is not a list of this node's pods is an error: it
+// must never be believed that this node has none.
+func (c *Client) pods(ctx context.Context) ([]corev1.Pod, error) {
+	pods, err := c.podPages(ctx)
+	if apierrors.IsResourceExpired(err) || apierrors.IsGone(err) {
+		pods, err = c.podPages(ctx)
+	}
+	return pods, err
+}
+
+func (c *Client) podPages(ctx context.Context) ([]corev1.Pod, error) {
+	var pods []corev1.Pod
+	token := ""
+	for range maxPages {
+		page, err := c.podPage(ctx, token)
+		if err != nil {
+			return nil, err
+		}
+		pods = append(pods, page.Items...)
+		if page.Continue == "" {
+			return pods, nil
+		}
+		if page.Continue == token || len(page.Items) == 0 {
+			return nil, errors.New("apiserver: list pods: pages do not advance")
+		}
+		token = page.Continue
+	}
+	return nil, fmt.Errorf("apiserver: list pods of node %s: more than %d pages", c.config.Node, maxPages)
+}
+
+func (c *Client) podPage(ctx context.Context, token string) (*corev1.PodList, error) {
+	page := &corev1.PodList{}
+	what := "list pods of node " + c.config.Node
+	err := c.send(ctx, request{
+		what:  what,
+		group: corev1.SchemeGroupVersion,
+		build: func(r *rest.RESTClient) *rest.Request {
+			query := r.Get().Resource("pods").
+				Param("fieldSelector", "spec.nodeName="+c.config.Node).
+				Param("limit", fmt.Sprint(pageSize))
+			if token != "" {
+				query = query.Param("continue", token)
+			}
+			return query
+		},
+		into: page,
+		wait: true,
+	})
+	if err != nil {
+		return nil, err
+	}
+	// Every list has one; an object of another kind and "{}" have none and decode as an empty list.
+	if page.ResourceVersion == "" {
+		return nil, fmt.Errorf("apiserver: %s: the answer is no list: it has no resourceVersion", what)
+	}
+	for i := range page.Items {
+		pod := &page.Items[i]
+		pod.ManagedFields = nil
+		if pod.Spec.NodeName != c.config.Node {
+			return nil, fmt.Errorf("apiserver: %s: answered with pod %s/%s of node %q", what, pod.Namespace, pod.Name, pod.Spec.NodeName)
+		}
+		if pod.UID == "" {
+			return nil, fmt.Errorf("apiserver: %s: answered with pod %s/%s without a UID", what, pod.Namespace, pod.Name)
+		}
+	}
+	return page, nil
+}

@@ -1,0 +1,208 @@
+package kube
+
+import (
+	"context"
+	"errors"
+	"net/http"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+)
+
+func names(pods []corev1.Pod) []string {
+	var names []string
+	for _, pod := range pods {
+		names = append(names, pod.Name)
+	}
+	return names
+}
+
+func TestPods(t *testing.T) {
+	jsonType := "application/json"
+	first := podList("7", "page-2", pod("a", testNode), pod("b", testNode))
+	second := podList("7", "", pod("c", testNode))
+	expired := refusal(http.StatusGone, metav1.StatusReasonExpired)
+	noUID := pod("a", testNode)
+	noUID.UID = ""
+	tests := map[string]struct {
+		answers  []http.HandlerFunc
+		want     []string
+		err      string // part of the error
+		requests int
+	}{
+		"one page":            {[]http.HandlerFunc{object(t, second)}, []string{"c"}, "", 1},
+		"two pages":           {[]http.HandlerFunc{object(t, first), object(t, second)}, []string{"a", "b", "c"}, "", 2},
+		"no pods":             {[]http.HandlerFunc{object(t, podList("7", ""))}, nil, "", 1},
+		"JSON":                {[]http.HandlerFunc{text(200, jsonType, `{"kind":"PodList","apiVersion":"v1","metadata":{"resourceVersion":"1"},"items":[]}`)}, nil, "", 1},
+		"expired once":        {[]http.HandlerFunc{object(t, first), expired, object(t, first), object(t, second)}, []string{"a", "b", "c"}, "", 4},
+		"expired twice":       {[]http.HandlerFunc{object(t, first), expired, object(t, first), expired}, nil, "refused", 4},
+		"other node":          {[]http.HandlerFunc{object(t, podList("7", "", pod("a", "node-b")))}, nil, `pod default/a of node "node-b"`, 1},
+		"no node":             {[]http.HandlerFunc{object(t, podList("7", "", pod("a", "")))}, nil, `of node ""`, 1},
+		"no UID":              {[]http.HandlerFunc{object(t, podList("7", "", noUID))}, nil, "without a UID", 1},
+		"same page for ever":  {[]http.HandlerFunc{object(t, first)}, nil, "do not advance", 2},
+		"empty page, goes on": {[]http.HandlerFunc{object(t, podList("7", "x"))}, nil, "do not advance", 1},
+		"no resourceVersion":  {[]http.HandlerFunc{object(t, podList("", ""))}, nil, "no list", 1},
+		"{}":                  {[]http.HandlerFunc{text(200, jsonType, "{}")}, nil, "no list", 1},
+		"another kind":        {[]http.HandlerFunc{text(200, jsonType, `{"kind":"Pod","apiVersion":"v1","metadata":{"resourceVersion":"1"}}`)}, nil, "no list", 1},
+		"kind of nobody":      {[]http.HandlerFunc{text(200, jsonType, `{"kind":"Foo","apiVersion":"v1"}`)}, nil, "no kind", 1},
+		"status with 200":     {[]http.HandlerFunc{text(200, jsonType, `{"kind":"Status","apiVersion":"v1","status":"Failure","reason":"Forbidden","code":403}`)}, nil, "list pods", 1},
+		"web page":            {[]http.HandlerFunc{text(200, "text/html", "<html>Log in</html>")}, nil, "list pods", 1},
+		"empty body":          {[]http.HandlerFunc{text(200, jsonType, "")}, nil, "0-length", 1},
+		"protobuf, truncated": {[]http.HandlerFunc{text(200, "application/vnd.kubernetes.protobuf", string(encode(t, first)[:40]))}, nil, "list pods", 1},
+		"protobuf, empty":     {[]http.HandlerFunc{text(200, "application/vnd.kubernetes.protobuf", "k8s\x00")}, nil, "list pods", 1},
+		"500":                 {[]http.HandlerFunc{refusal(500, metav1.StatusReasonInternalError)}, nil, "refused", 1},
+		"503 without body":    {[]http.HandlerFunc{text(503, "text/plain", "")}, nil, "list pods", 1},
+		"redirect":            {[]http.HandlerFunc{text(302, "text/plain", "", "Location", "http://127.0.0.1:1/")}, nil, "list pods", 1},
+	}
+	for name, test := range tests {
+		t.Run(name, func(t *testing.T) {
+			server := newFakeServer(t, script(test.answers...))
+			got, err := server.client().Cluster().Pods(within(t, 20*time.Second))
+			if (err != nil) != (test.err != "") || (err != nil && !strings.Contains(err.Error(), test.err)) {
+				t.Fatalf("Pods() = %v, %v; want error with %q", names(got), err, test.err)
+			}
+			if err != nil && got != nil {
+				t.Errorf("pods beside error %v", err)
+			}
+			if diff := cmp.Diff(test.want, names(got)); diff != "" {
+				t.Error(diff)
+			}
+			if n := len(server.seen()); n != test.requests {
+				t.Errorf("%d requests, want %d", n, test.requests)
+			}
+			for _, pod := range got {
+				if pod.ManagedFields != nil {
+					t.Error("managedFields are kept")
+				}
+			}
+		})
+	}
+}
+
+func TestPodsRequest(t *testing.T) {
+	server := newFakeServer(t, script(object(t, podList("7", "page 2", pod("a", testNode))), object(t, podList("7", ""))))
+	if _, err := server.client().Cluster().Pods(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	var got []string
+	for _, r := range server.seen() {
+		got = append(got, r.Method+" "+r.Proto+" "+r.URL.Path+" "+r.URL.Query().Encode())
+		if agent := r.UserAgent(); !strings.HasPrefix(agent, "nodeagent/1.2.3 (linux/") {
+			t.Errorf("User-Agent %q", agent)
+		}
+		if auth := r.Header.Get("Authorization"); auth != "Bearer secret-1" {
+			t.Errorf("Authorization %q", auth)
+		}
+		if accept := r.Header.Get("Accept"); !strings.HasPrefix(accept, "application/vnd.kubernetes.protobuf,") {
+			t.Errorf("Accept %q", accept)
+		}
+	}
+	want := []string{
+		"GET HTTP/2.0 /api/v1/pods fieldSelector=spec.nodeName%3Dnode-a&limit=500",
+		"GET HTTP/2.0 /api/v1/pods continue=page+2&fieldSelector=spec.nodeName%3Dnode-a&limit=500",
+	}
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Error(diff)
+	}
+}
+
+func TestErrorsKeepTheirMeaning(t *testing.T) {
+	tests := map[string]struct {
+		answer http.HandlerFunc
+		is     func(error) bool
+	}{
+		"401":            {refusal(401, metav1.StatusReasonUnauthorized), apierrors.IsUnauthorized},
+		"403":            {refusal(403, metav1.StatusReasonForbidden), apierrors.IsForbidden},
+		"404":            {refusal(404, metav1.StatusReasonNotFound), apierrors.IsNotFound},
+		"429":            {text(429, "text/plain", "Too many requests", "Retry-After", "60"), apierrors.IsTooManyRequests},
+		"429 with delay": {text(429, "text/plain", "Too many requests", "Retry-After", "60"), func(err error) bool { s, ok := apierrors.SuggestsClientDelay(err); return ok && s == 60 }},
+		"500":            {refusal(500, metav1.StatusReasonInternalError), apierrors.IsInternalError},
+	}
+	for name, test := range tests {
+		t.Run(name, func(t *testing.T) {
+			server := newFakeServer(t, test.answer)
+			cluster := server.client().Cluster()
+			if _, err := cluster.Pod(within(t, 10*time.Second), "default", "a"); !test.is(err) {
+				t.Errorf("Pod() = %v", err)
+			}
+			if n := len(server.seen()); n != 1 {
+				t.Errorf("%d requests, want 1", n)
+			}
+		})
+	}
+}
+
+// What the apiserver says with Retry-After is waited for once where it is short, and holds for all where it is long.
+func TestRetryAfter(t *testing.T) {
+	ok := object(t, podList("7", ""))
+	busy := func(seconds string) http.HandlerFunc {
+		return text(429, "text/plain", "Too many requests", "Retry-After", seconds)
+	}
+	t.Run("short", func(t *testing.T) {
+		server := newFakeServer(t, script(busy("1"), ok))
+		start := time.Now()
+		if _, err := server.client().Cluster().Pods(within(t, 15*time.Second)); err != nil {
+			t.Error(err)
+		}
+		if took := time.Since(start); took < time.Second {
+			t.Errorf("asked again after %s", took)
+		}
+	})
+	t.Run("no time for it", func(t *testing.T) {
+		server := newFakeServer(t, script(busy("1"), ok))
+		start := time.Now()
+		_, err := server.client().Cluster().Pods(within(t, 1500*time.Millisecond))
+		if !apierrors.IsTooManyRequests(err) || time.Since(start) > time.Second {
+			t.Errorf("Pods() = %v after %s, want 429 at once", err, time.Since(start))
+		}
+	})
+	t.Run("long", func(t *testing.T) {
+		server := newFakeServer(t, busy("100000"))
+		c := server.client()
+		for range 3 {
+			_, err := c.Cluster().Pods(within(t, 15*time.Second))
+			if seconds, delayed := apierrors.SuggestsClientDelay(err); !delayed || seconds < 290 {
+				t.Errorf("Pods() = %v, delay %d", err, seconds)
+			}
+		}
+		if err := c.PatchNodeStatus(t.Context(), []byte("{}")); !apierrors.IsTooManyRequests(err) {
+			t.Errorf("PatchNodeStatus() = %v", err)
+		}
+		if n := len(server.seen()); n != 1 {
+			t.Errorf("%d requests, want 1", n)
+		}
+		if left := c.pause(); left > maxPause {
+			t.Errorf("silenced for %s", left)
+		}
+	})
+	t.Run("writes do not wait", func(t *testing.T) {
+		server := newFakeServer(t, busy("1"))
+		start := time.Now()
+		err := server.client().PatchNodeStatus(within(t, 15*time.Second), []byte("{}"))
+		if !apierrors.IsTooManyRequests(err) || time.Since(start) > time.Second {
+			t.Errorf("PatchNodeStatus() = %v after %s", err, time.Since(start))
+		}
+	})
+}
+
+func TestDeadline(t *testing.T) {
+	server := newFakeServer(t, mute)
+	c := server.client()
+	_, err := c.Cluster().Pods(within(t, 200*time.Millisecond))
+	if !errors.Is(err, context.DeadlineExceeded) {
+		t.Errorf("Pods() = %v, want DeadlineExceeded", err)
+	}
+	c.config.Timeout = 200 * time.Millisecond
+	if _, err = c.Cluster().Node(t.Context()); !errors.Is(err, context.DeadlineExceeded) {
+		t.Errorf("Node() = %v, want DeadlineExceeded after the client's own timeout", err)
+	}
+	server.set(object(t, podList("7", "")))
+	if _, err := c.Cluster().Pods(within(t, 10*time.Second)); err != nil {
+		t.Errorf("Pods() = %v afterwards", err)
+	}
+}

@@ -1,0 +1,128 @@
+package kube
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"time"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/client-go/rest"
+)
+
+// request is one thing to ask of the apiserver.
+type request struct {
+	what  string // for errors: "list pods of node a"
+	group schema.GroupVersion
+	build func(*rest.RESTClient) *rest.Request
+	into  runtime.Object // nil: the answer's body is not looked at
+	wait  bool           // a short Retry-After is waited for, once
+
+	urgent bool // does not wait behind other requests
+}
+
+// send makes a request. It ends with ctx or after the configured timeout. client-go's own ten retries are off: they
+// would go on for longer than the caller wants to know. What the apiserver says with Retry-After holds for all requests
+// of this client: until then they are answered here, with the same error. Errors keep the semantics of apierrors
+// (IsForbidden, IsTooManyRequests, SuggestsClientDelay …); everything else means that the apiserver was not heard.
+func (c *Client) send(ctx context.Context, r request) error {
+	ctx, cancel := withTimeout(ctx, c.config.Timeout)
+	defer cancel()
+	err := c.attempt(ctx, r)
+	if seconds, delayed := apierrors.SuggestsClientDelay(err); delayed && r.wait {
+		if patient(ctx, time.Duration(seconds)*time.Second) {
+			err = c.attempt(ctx, r)
+		}
+	}
+	if err != nil {
+		return fmt.Errorf("apiserver: %s: %w", r.what, err)
+	}
+	return nil
+}
+
+func (c *Client) attempt(ctx context.Context, r request) error {
+	if left := c.pause(); left > 0 {
+		return apierrors.NewTooManyRequests("the apiserver has asked to wait", int(left/time.Second)+1)
+	}
+	s, err := c.open()
+	if err != nil {
+		return err
+	}
+	limiter := c.limiter
+	if r.urgent {
+		limiter = c.urgent
+	}
+	if err := limiter.Wait(ctx); err != nil {
+		return fmt.Errorf("the agent's own limit of requests: %w", err)
+	}
+	result := r.build(s.groups[r.group]).MaxRetries(0).Do(ctx)
+	c.count(r.what, result)
+	if r.into == nil {
+		err = result.Error()
+	} else {
+		err = result.Into(r.into)
+	}
+	c.learn(ctx, s, err)
+	return err
+}
+
+// count tells the observer of one request: verb, resource and status code (0: no answer).
+func (c *Client) count(what string, result rest.Result) {
+	if c.observe == nil {
+		return
+	}
+	code := 0
+	result.StatusCode(&code)
+	verb, rest, _ := strings.Cut(what, " ")
+	resource, _, _ := strings.Cut(rest, " ")
+	c.observe(verb, resource, code)
+}
+
+// learn draws the consequences of an answer.
+func (c *Client) learn(ctx context.Context, s *session, err error) {
+	if err == nil {
+		return
+	}
+	if seconds, delayed := apierrors.SuggestsClientDelay(err); delayed {
+		c.mu.Lock()
+		c.paused = time.Now().Add(min(time.Duration(seconds)*time.Second, maxPause))
+		c.mu.Unlock()
+		return
+	}
+	var status apierrors.APIStatus
+	heard := errors.As(err, &status)
+	// Nobody waits for the answer any more: that says nothing about the connection. A deadline does: a connection on
+	// which nothing comes back is not used again.
+	abandoned := errors.Is(ctx.Err(), context.Canceled)
+	if apierrors.IsUnauthorized(err) || (!heard && !abandoned) {
+		c.drop(s)
+	}
+}
+
+// pause returns how much longer the apiserver wants to be left alone.
+func (c *Client) pause() time.Duration {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return time.Until(c.paused)
+}
+
+// patient waits for a short delay, if the caller has that much time and as much again for the request itself.
+func patient(ctx context.Context, delay time.Duration) bool {
+	if delay > maxPatience {
+		return false
+	}
+	if deadline, ok := ctx.Deadline(); ok && time.Until(deadline) < 2*delay {
+		return false
+	}
+	timer := time.NewTimer(delay)
+	defer timer.Stop()
+	select {
+	case <-ctx.Done():
+		return false
+	case <-timer.C:
+		return true
+	}
+}

@@ -1,0 +1,59 @@
+package kube
+
+import (
+	"context"
+	"fmt"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/rest"
+)
+
+// metadataOnly asks for an answer without spec and status: a whole Node is 15 KB.
+const metadataOnly = "application/vnd.kubernetes.protobuf;as=PartialObjectMetadata;g=meta.k8s.io;v=v1," +
+	"application/json;as=PartialObjectMetadata;g=meta.k8s.io;v=v1"
+
+// NodeConditions returns the conditions of the node, as the apiserver has them.
+func (c *Client) NodeConditions(ctx context.Context) ([]corev1.NodeCondition, error) {
+	node, err := c.node(ctx)
+	if err != nil {
+		return nil, err
+	}
+	return node.Status.Conditions, nil
+}
+
+// PatchNodeStatus applies a strategic merge patch to the status of the node. Conditions are merged by their type.
+func (c *Client) PatchNodeStatus(ctx context.Context, patch []byte) error {
+	return c.send(ctx, request{
+		what:  "patch status of node " + c.config.Node,
+		group: corev1.SchemeGroupVersion,
+		build: func(r *rest.RESTClient) *rest.Request {
+			return r.Patch(types.StrategicMergePatchType).Resource("nodes").Name(c.config.Node).SubResource("status").
+				SetHeader("Accept", metadataOnly).Body(patch)
+		},
+		urgent: true,
+	})
+}
+
+// CreateEvent creates an event. One that exists already is an error for which apierrors.IsAlreadyExists is true.
+func (c *Client) CreateEvent(ctx context.Context, event *corev1.Event) error {
+	return c.send(ctx, request{
+		what:  fmt.Sprintf("create event %s/%s", event.Namespace, event.Name),
+		group: corev1.SchemeGroupVersion,
+		build: func(r *rest.RESTClient) *rest.Request {
+			return r.Post().Namespace(event.Namespace).Resource("events").SetHeader("Accept", metadataOnly).Body(event)
+		},
+	})
+}
+
+// PatchEvent applies a strategic merge patch to an event. apierrors.IsNotFound is true for one that has expired.
+func (c *Client) PatchEvent(ctx context.Context, namespace, name string, patch []byte) error {
+	return c.send(ctx, request{
+		what:  fmt.Sprintf("patch event %s/%s", namespace, name),
+		group: corev1.SchemeGroupVersion,
+		build: func(r *rest.RESTClient) *rest.Request {
+			return r.Patch(types.StrategicMergePatchType).Namespace(namespace).Resource("events").Name(name).
+				SetHeader("Accept", metadataOnly).Body(patch)
+		},
+	})
+}

@@ -1,0 +1,104 @@
+package detect
+
+import (
+	"encoding/json"
+	"time"
+
+	"github.com/nodeagent/nodeagent/internal/host"
+	"github.com/nodeagent/nodeagent/pkg/finding"
+)
+
+const (
+	csiPastKey    = "csi-registration/drivers"
+	csiPastDriver = 256       // drivers remembered at most
+	csiPastEvery  = time.Hour // how stale the memory of a driver that is still there may be
+)
+
+// csiPast is what is remembered of the drivers that were once in this node's CSINode.
+type csiPast struct {
+	Drivers map[string]pastDriver `json:"drivers"`
+	memory  Memory
+}
+
+type pastDriver struct {
+	Seen   time.Time `json:"seen"`             // last in CSINode, by the wall clock
+	Socket string    `json:"socket,omitempty"` // its registration socket
+	Folder string    `json:"folder,omitempty"` // its folder in <kubelet root>/plugins
+}
+
+// loadPast reads what an earlier agent remembered. What is malformed is forgotten.
+func loadPast(memory Memory) csiPast {
+	p := csiPast{Drivers: map[string]pastDriver{}, memory: memory}
+	if memory == nil {
+		return p
+	}
+	data, ok := memory.Load(csiPastKey)
+	if !ok {
+		return p
+	}
+	var kept csiPast
+	if json.Unmarshal(data, &kept) != nil {
+		return p
+	}
+	for name, d := range kept.Drivers {
+		if host.IsCSIDriverName(name) && len(p.Drivers) < csiPastDriver {
+			p.Drivers[name] = d
+		}
+	}
+	return p
+}
+
+// registered remembers the drivers that CSINode lists.
+func (p *csiPast) registered(nodeIDs map[string]string, drivers []csiDriver, now finding.Stamp) {
+	changed := false
+	for name := range nodeIDs {
+		old, known := p.Drivers[name]
+		if !host.IsCSIDriverName(name) || !known && len(p.Drivers) >= csiPastDriver {
+			continue
+		}
+		d := old
+		for _, driver := range drivers {
+			if driver.Name == name && driver.Endpoint != "" {
+				d.Socket, d.Folder = driver.Socket, folderOf(driver.Endpoint)
+			}
+		}
+		if !known || d != old || now.Wall.Sub(old.Seen).Abs() >= csiPastEvery {
+			d.Seen = now.Wall
+			p.Drivers[name], changed = d, true
+		}
+	}
+	p.save(changed)
+}
+
+// forget drops drivers that have not been in CSINode for long, and that nothing else on the node asks for.
+func (p *csiPast) forget(drivers []csiDriver, after time.Duration, now finding.Stamp) {
+	changed := false
+	for _, d := range drivers {
+		old, known := p.Drivers[d.Name]
+		wanted := d.Fatal || len(d.Pods) > 0 || len(d.UsedBy) > 0 || d.Socket != ""
+		if known && !wanted && now.Wall.Sub(old.Seen) >= after {
+			delete(p.Drivers, d.Name)
+			changed = true
+		}
+	}
+	p.save(changed)
+}
+
+// nameOfSocket returns the driver whose registration socket this was.
+func (p *csiPast) nameOfSocket(socket string) (string, bool) {
+	for name, d := range p.Drivers {
+		if d.Socket == socket {
+			return name, true
+		}
+	}
+	return "", false
+}
+
+func (p *csiPast) save(changed bool) {
+	if !changed || p.memory == nil {
+		return
+	}
+	if data, err := json.Marshal(p); err == nil { // a map of strings and times: it cannot fail
+		p.memory.Save(csiPastKey, data)
+	}
+}

@@ -1,0 +1,396 @@
+package detect
+
+import (
+	"context"
+	"errors"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	corev1 "k8s.io/api/core/v1"
+	storagev1 "k8s.io/api/storage/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/nodeagent/nodeagent/internal/host"
+	"github.com/nodeagent/nodeagent/pkg/finding"
+	"github.com/nodeagent/nodeagent/test/fakecsi"
+)
+
+const fakeName = "fake.csi.example.com"
+
+// csiNode is a node whose kubelet, CSINode and clock are the test's, and whose sockets are real.
+type csiNode struct {
+	t       *testing.T
+	host    *host.Host
+	pods    []corev1.Pod
+	nodeIDs map[string]string
+	podsErr error
+	nodeErr error
+	reads   int // of CSINode
+	clock   finding.Stamp
+}
+
+func newCSINode(t *testing.T) *csiNode {
+	n := &csiNode{t: t, nodeIDs: map[string]string{}, clock: finding.Stamp{Wall: time.Now(), Boot: "b", Up: time.Hour}}
+	root, err := os.MkdirTemp("", "csi") // t.TempDir is too long for the name of a socket
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = os.RemoveAll(root) })
+	if err := os.Mkdir(filepath.Join(root, "plugins_registry"), 0o750); err != nil {
+		t.Fatal(err)
+	}
+	n.host = &host.Host{NodeName: "node-1", Plugins: host.NewPlugins(root), Clock: func() finding.Stamp { return n.clock }}
+	n.host.Paths.KubeletRoot, n.host.Paths.PluginRegistry = root, filepath.Join(root, "plugins_registry")
+	n.host.Kubelet.Pods = func(context.Context) ([]corev1.Pod, error) { return n.pods, n.podsErr }
+	n.host.Cluster.CSINode = func(context.Context) (*storagev1.CSINode, error) {
+		n.reads++
+		object := &storagev1.CSINode{}
+		for name, id := range n.nodeIDs {
+			object.Spec.Drivers = append(object.Spec.Drivers, storagev1.CSINodeDriver{Name: name, NodeID: id})
+		}
+		return object, n.nodeErr
+	}
+	return n
+}
+
+func (n *csiNode) pass(d time.Duration) {
+	n.clock.Up += d
+	n.clock.Wall = n.clock.Wall.Add(d)
+}
+
+func (n *csiNode) start(o fakecsi.Options) *fakecsi.Driver {
+	n.t.Helper()
+	if o.Name == "" {
+		o.Name = fakeName
+	}
+	o.KubeletRoot = n.host.Paths.KubeletRoot
+	d, err := fakecsi.Start(n.t.Context(), o)
+	if err != nil {
+		n.t.Fatal(err)
+	}
+	n.t.Cleanup(func() { _ = d.Stop() })
+	return d
+}
+
+// driverPod is a pod that runs the fake driver with the usual registrar.
+func (n *csiNode) driverPod(name string, age time.Duration) corev1.Pod {
+	endpoint := filepath.Join(n.host.Paths.KubeletRoot, "plugins", name, "csi.sock")
+	started := metav1.NewTime(n.clock.Wall.Add(-age))
+	return corev1.Pod{
+		ObjectMeta: metav1.ObjectMeta{Namespace: "kube-system", Name: "csi-node", CreationTimestamp: started},
+		Spec: corev1.PodSpec{Containers: []corev1.Container{
+			{Name: "driver"},
+			{Name: "registrar", Args: []string{"--v=2", "--kubelet-registration-path=$(SOCKET)"}, Env: []corev1.EnvVar{{Name: "SOCKET", Value: endpoint}}},
+		}},
+		Status: corev1.PodStatus{Phase: corev1.PodRunning, ContainerStatuses: []corev1.ContainerStatus{
+			{Name: "registrar", State: corev1.ContainerState{Running: &corev1.ContainerStateRunning{StartedAt: started}}},
+		}},
+	}
+}
+
+func testCSISettings() CSIRegistrationSettings {
+	s := DefaultCSIRegistrationSettings()
+	s.Timeout = 300 * time.Millisecond
+	return s
+}
+
+func TestCSIRegistrationReasons(t *testing.T) {
+	const ok, subject = "ok", "csi-driver/" + fakeName + "="
+	registered := map[string]string{fakeName: "fake-node"}
+	tests := []struct {
+		name    string
+		arrange func(n *csiNode)
+		want    []string // findings; "ok" for none and no error, or the beginning of the error
+		message string   // part of the first finding's message
+	}{
+		{name: "registered", arrange: func(n *csiNode) { n.start(fakecsi.Options{}); n.nodeIDs = registered }, want: []string{ok}},
+		{name: "GetInfo refused", arrange: func(n *csiNode) {
+			n.start(fakecsi.Options{Knobs: fakecsi.Knobs{RefuseGetInfo: true}})
+			n.nodeIDs = registered
+		}, want: []string{subject + "CSIGetInfoFailed warning"}, message: "fake driver refuses GetInfo"},
+		{name: "GetInfo hangs", arrange: func(n *csiNode) {
+			n.start(fakecsi.Options{Knobs: fakecsi.Knobs{HangGetInfo: true}})
+			n.nodeIDs = registered
+		}, want: []string{subject + "CSIGetInfoFailed warning"}, message: "no answer in time"},
+		{name: "not ready", arrange: func(n *csiNode) {
+			n.start(fakecsi.Options{Knobs: fakecsi.Knobs{NotReady: true}})
+			n.nodeIDs = registered
+		}, want: []string{subject + "CSIDriverNotReady warning"}, message: "says that it is not ready"},
+		{name: "Probe fails", arrange: func(n *csiNode) {
+			n.start(fakecsi.Options{Knobs: fakecsi.Knobs{ProbeError: "no backend"}})
+			n.nodeIDs = registered
+		}, want: []string{subject + "CSIDriverNotReady warning"}, message: "no backend"},
+		{name: "Probe hangs", arrange: func(n *csiNode) {
+			n.start(fakecsi.Options{Knobs: fakecsi.Knobs{HangProbe: true}})
+			n.nodeIDs = registered
+		}, want: []string{subject + "CSIDriverNotReady warning"}, message: "no answer in time"},
+		{name: "NodeGetInfo fails", arrange: func(n *csiNode) {
+			n.start(fakecsi.Options{Knobs: fakecsi.Knobs{NodeInfoError: "no metadata service"}})
+		}, want: []string{subject + "CSIRegistrationRejected warning"}, message: "no metadata service"},
+		{name: "empty node ID", arrange: func(n *csiNode) {
+			n.start(fakecsi.Options{Knobs: fakecsi.Knobs{EmptyNodeID: true}})
+			n.nodeIDs[fakeName] = ""
+		}, want: []string{subject + "CSIRegistrationRejected warning"}, message: "empty node ID"},
+		{name: "version unsupported", arrange: func(n *csiNode) { n.start(fakecsi.Options{Versions: []string{"0.3.0"}}) },
+			want: []string{subject + "CSIRegistrationRejected warning"}, message: "supports none of its versions"},
+		{name: "killed", arrange: func(n *csiNode) {
+			_ = n.start(fakecsi.Options{}).Abandon()
+			n.nodeIDs = registered
+		}, want: []string{subject + "CSISocketStale warning"}},
+		{name: "killed, whose is not known", arrange: func(n *csiNode) { _ = n.start(fakecsi.Options{}).Abandon() },
+			want: []string{"plugin-socket/REG/" + fakeName + "-reg.sock=CSISocketStale warning"}},
+		{name: "socket missing, pod here", arrange: func(n *csiNode) { n.pods = []corev1.Pod{n.driverPod(fakeName, time.Hour)} },
+			want: []string{subject + "CSISocketMissing warning"}, message: "kube-system/csi-node"},
+		{name: "critical pod", arrange: func(n *csiNode) {
+			n.pods = []corev1.Pod{n.driverPod(fakeName, time.Hour)}
+			n.pods[0].Spec.PriorityClassName = "system-node-critical"
+		}, want: []string{subject + "CSISocketMissing"}},
+		{name: "pod has just started", arrange: func(n *csiNode) { n.pods = []corev1.Pod{n.driverPod(fakeName, 5*time.Second)} },
+			want: []string{"csi-driver/" + fakeName + ": driver's pod kube-system/csi-node is starting"}},
+		{name: "pod restarts again and again", arrange: func(n *csiNode) {
+			n.pods = []corev1.Pod{n.driverPod(fakeName, 5*time.Second)}
+			n.pods[0].Status.ContainerStatuses[0].RestartCount = 7
+		}, want: []string{subject + "CSISocketMissing warning"}},
+		{name: "was here before", arrange: func(n *csiNode) { n.nodeIDs = registered }, want: []string{subject + "CSIDriverPodMissing warning"}},
+		{name: "volume in use", arrange: func(n *csiNode) {
+			n.pods = []corev1.Pod{{
+				ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "db", UID: "0c2b7b0e-7d4b-4f0c-9a77-111111111111"},
+				Spec: corev1.PodSpec{Volumes: []corev1.Volume{{VolumeSource: corev1.VolumeSource{
+					PersistentVolumeClaim: &corev1.PersistentVolumeClaimVolumeSource{ClaimName: "data"}}}}},
+			}}
+			dir := filepath.Join(n.host.Paths.KubeletRoot, "pods/0c2b7b0e-7d4b-4f0c-9a77-111111111111/volumes/kubernetes.io~csi/pvc-1")
+			data := []byte(`{"driverName":"` + fakeName + `","volumeHandle":"v"}`)
+			if err := errors.Join(os.MkdirAll(dir, 0o750), os.WriteFile(filepath.Join(dir, "vol_data.json"), data, 0o600)); err != nil {
+				n.t.Fatal(err)
+			}
+		}, want: []string{subject + "CSIDriverPodMissing"}, message: "default/db"},
+		{name: "apiserver away", arrange: func(n *csiNode) {
+			n.start(fakecsi.Options{})
+			n.start(fakecsi.Options{Name: "sick.example.com", Knobs: fakecsi.Knobs{NotReady: true}})
+			n.nodeErr = errors.New("connection refused")
+		}, want: []string{"csi-driver/sick.example.com=CSIDriverNotReady warning", "csi-driver/" + fakeName + ": whether kubelet registered the driver"}},
+		{name: "kubelet away", arrange: func(n *csiNode) {
+			n.start(fakecsi.Options{})
+			n.nodeIDs, n.podsErr = registered, errors.New("connection refused")
+		}, want: []string{"pods of kubelet"}},
+		{name: "no CSI here", arrange: func(*csiNode) {}, want: []string{"not applicable"}},
+	}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			n := newCSINode(t)
+			tt.arrange(n)
+			found, err := CSIRegistration(testCSISettings(), nil).Run(t.Context(), n.host)
+			got := reasons(found)
+			for i := range got {
+				got[i] = strings.ReplaceAll(got[i], n.host.Paths.PluginRegistry, "REG")
+			}
+			if err != nil {
+				last := tt.want[len(tt.want)-1]
+				got = append(got, err.Error()[:min(len(last), len(err.Error()))])
+			} else if len(got) == 0 {
+				got = []string{ok}
+			}
+			if diff := cmp.Diff(tt.want, got); diff != "" {
+				t.Errorf("error %v (-want +got):\n%s", err, diff)
+			}
+			if len(found) > 0 && !strings.Contains(found[0].Message, tt.message) {
+				t.Errorf("message %q does not say %q", found[0].Message, tt.message)
+			}
+		})
+	}
+}
+
+func TestCSIRegistrationConfigured(t *testing.T) {
+	n := newCSINode(t)
+	s := testCSISettings()
+	s.Drivers = []string{fakeName}
+	found, err := CSIRegistration(s, nil).Run(t.Context(), n.host)
+	if diff := cmp.Diff([]string{"csi-driver/" + fakeName + "=CSIDriverPodMissing"}, reasons(found)); diff != "" || err != nil {
+		t.Errorf("error %v (-want +got):\n%s", err, diff)
+	}
+	s.Ignore = s.Drivers
+	if found, err := CSIRegistration(s, nil).Run(t.Context(), n.host); len(found) > 0 || err == nil {
+		t.Errorf("ignored: got %v, %v", reasons(found), err)
+	}
+}
+
+// A driver whose folder and socket are not named after it is known by what it said before, also by the next agent.
+func TestCSIRegistrationLifeOfADriver(t *testing.T) {
+	n := newCSINode(t)
+	store := memory{}
+	check := CSIRegistration(testCSISettings(), store)
+	look := func(want ...string) {
+		t.Helper()
+		found, err := check.Run(t.Context(), n.host)
+		if diff := cmp.Diff(want, reasons(found)); diff != "" || err != nil {
+			t.Errorf("error %v (-want +got):\n%s", err, diff)
+		}
+		n.pass(15 * time.Second)
+	}
+	const subject = "csi-driver/" + fakeName + "="
+	d := n.start(fakecsi.Options{})
+	n.nodeIDs[fakeName] = "fake-node"
+	look()
+	look()
+	if n.reads != 1 {
+		t.Errorf("CSINode was read %d times while nothing changed, want 1", n.reads)
+	}
+	d.Turn(fakecsi.Knobs{NotReady: true})
+	look(subject + "CSIDriverNotReady warning")
+	d.Turn(fakecsi.Knobs{})
+	look()
+	_ = d.Abandon()
+	look(subject + "CSISocketStale warning")
+
+	check = CSIRegistration(testCSISettings(), store) // the agent starts again, the apiserver is away
+	n.nodeErr = errors.New("away")
+	look(subject + "CSISocketStale warning")
+	n.nodeErr = nil
+
+	if err := os.Remove(d.Socket()); err != nil {
+		t.Fatal(err)
+	}
+	delete(n.nodeIDs, fakeName)
+	look(subject + "CSIDriverPodMissing warning")
+	n.pods = []corev1.Pod{n.driverPod(fakeName, time.Hour)}
+	look(subject + "CSISocketMissing warning")
+
+	n.start(fakecsi.Options{})
+	look(subject + "CSIRegistrationRejected warning")
+	n.nodeIDs[fakeName] = "fake-node"
+	n.pass(time.Minute)
+	look()
+
+	n.pods = nil // removed for good: forgotten after a day
+	_ = os.Remove(d.Socket())
+	delete(n.nodeIDs, fakeName)
+	n.pass(2 * time.Minute)
+	look(subject + "CSIDriverPodMissing warning")
+	n.pass(25 * time.Hour)
+	_, _ = check.Run(t.Context(), n.host)
+	if _, err := check.Run(t.Context(), n.host); err == nil || !strings.Contains(err.Error(), "not applicable") {
+		t.Errorf("a driver that was removed long ago: %v, want not applicable", err)
+	}
+}
+
+// memory keeps values like the agent's store.
+type memory map[string][]byte
+
+func (m memory) Load(key string) ([]byte, bool) { value, ok := m[key]; return value, ok }
+func (m memory) Save(key string, value []byte)  { m[key] = value }
+
+// While kubelet rejects a driver, CSINode is read with growing distance.
+func TestCSINodeReadsBackOff(t *testing.T) {
+	n := newCSINode(t)
+	n.start(fakecsi.Options{})
+	check := CSIRegistration(testCSISettings(), nil)
+	for range 240 { // an hour
+		if _, err := check.Run(t.Context(), n.host); err != nil {
+			t.Fatal(err)
+		}
+		n.pass(15 * time.Second)
+	}
+	if n.reads < 12 || n.reads > 20 {
+		t.Errorf("CSINode was read %d times in an hour, want about one in 5 minutes", n.reads)
+	}
+}
+
+// Kubelet takes a moment to find out that it rejects a driver that has been started again: until then the old entry stands.
+func TestCSINodeIsReadAgainWhenItHasSettled(t *testing.T) {
+	n := newCSINode(t)
+	d := n.start(fakecsi.Options{})
+	n.nodeIDs[fakeName] = "fake-node"
+	check := CSIRegistration(testCSISettings(), nil)
+	look := func() []string {
+		t.Helper()
+		found, err := check.Run(t.Context(), n.host)
+		if err != nil {
+			t.Fatal(err)
+		}
+		n.pass(15 * time.Second)
+		return reasons(found)
+	}
+	look()
+	_ = d.Stop()
+	n.start(fakecsi.Options{Knobs: fakecsi.Knobs{NodeInfoError: "away"}})
+	if got := look(); got != nil || n.reads != 2 {
+		t.Fatalf("got %v after %d reads, want the old entry of the second", got, n.reads)
+	}
+	delete(n.nodeIDs, fakeName)
+	var got []string
+	for range 4 { // a minute
+		got = look()
+	}
+	if diff := cmp.Diff([]string{"csi-driver/" + fakeName + "=CSIRegistrationRejected warning"}, got); diff != "" {
+		t.Errorf("(-want +got):\n%s", diff)
+	}
+}
+
+// Plugins that never answer cost their own deadline, not their sum.
+func TestCSIRegistrationSideBySide(t *testing.T) {
+	n := newCSINode(t)
+	for _, name := range []string{"a", "b", "c", "d"} {
+		n.start(fakecsi.Options{Name: name, Knobs: fakecsi.Knobs{HangGetInfo: true}})
+	}
+	n.start(fakecsi.Options{})
+	n.nodeIDs[fakeName] = "fake-node"
+	began := time.Now()
+	found, err := CSIRegistration(testCSISettings(), nil).Run(t.Context(), n.host)
+	if len(found) != 4 || err != nil {
+		t.Errorf("got %v, %v", reasons(found), err)
+	}
+	if took := time.Since(began); took > 900*time.Millisecond {
+		t.Errorf("took %s, want little more than one or two deadlines of 300 ms", took)
+	}
+}
+
+func TestCSIPodOf(t *testing.T) {
+	hostPath := func(paths ...string) corev1.PodSpec {
+		var spec corev1.PodSpec
+		for _, p := range paths {
+			spec.Volumes = append(spec.Volumes, corev1.Volume{VolumeSource: corev1.VolumeSource{HostPath: &corev1.HostPathVolumeSource{Path: p}}})
+		}
+		return spec
+	}
+	args := func(words ...string) corev1.PodSpec {
+		return corev1.PodSpec{Containers: []corev1.Container{{Command: words[:1], Args: words[1:]}}}
+	}
+	tests := []struct {
+		name string
+		spec corev1.PodSpec
+		want string
+	}{
+		{"registrar", args("/r", "--kubelet-registration-path=/var/lib/kubelet/plugins/ebs.csi.aws.com/csi.sock"), "ebs.csi.aws.com"},
+		{"registrar, two words", args("/r", "-kubelet-registration-path", "/k/plugins/x/csi.sock"), "x"},
+		{"registrar, variable unknown", args("/r", "--kubelet-registration-path=$(X)"), ""},
+		{"registrar, relative", args("/r", "--kubelet-registration-path=x/csi.sock"), ""},
+		{"folders", hostPath("/var/lib/kubelet/plugins_registry/", "/var/lib/kubelet/plugins/nfs.csi.k8s.io"), "nfs.csi.k8s.io"},
+		{"all plugins", hostPath("/var/lib/kubelet/plugins_registry", "/var/lib/kubelet/plugins"), ""},
+		{"no registry", hostPath("/var/lib/kubelet/plugins/x"), ""},
+		{"another path", hostPath("/var/lib/kubelet/plugins_registry", "/var/lib/kubelet/plugins/x/y", "/data/plugins/z"), ""},
+		{"any pod", corev1.PodSpec{}, ""},
+	}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			got, ok := csiPodOf(&corev1.Pod{Spec: tt.spec}, "/var/lib/kubelet")
+			if ok != (tt.want != "") || ok && got.Driver != tt.want {
+				t.Errorf("got %+v %t, want %q", got, ok, tt.want)
+			}
+		})
+	}
+}
+
+func FuzzParseVolumeData(f *testing.F) {
+	f.Add([]byte(`{"driverName":"ebs.csi.aws.com"}`))
+	f.Add([]byte(`{"driverName":"../../x"}`))
+	f.Fuzz(func(t *testing.T, data []byte) {
+		name, err := parseVolumeData(data)
+		if (err == nil) != host.IsCSIDriverName(name) {
+			t.Errorf("name %q, error %v", name, err)
+		}
+	})
+}

@@ -1,0 +1,156 @@
+package detect
+
+import (
+	"context"
+	"fmt"
+	"path"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/nodeagent/nodeagent/internal/host"
+	"github.com/nodeagent/nodeagent/pkg/finding"
+)
+
+// filesystem-readonly reads the mount table, /sys/fs/ext4/DEV, /sys/dev/block and, for XFS, asks the filesystem itself in
+// a child process. What Linux 6.18 shows when filesystems really fail (loop devices; fields are mount options, "-", type,
+// source, options of the filesystem):
+//
+//	ext4, errors=remount-ro, error        rw,relatime - ext4 /dev/loop0 rw,errors=remount-ro,emergency_ro
+//	                                      writes EROFS, statfs without ST_RDONLY, errors_count 1, last_error_time now
+//	ext4, errors=continue, error          rw,relatime - ext4 /dev/loop0 rw         writes go on, errors_count 1
+//	ext4, shut down (ioctl, dead device)  rw,relatime - ext4 /dev/loop0 rw,shutdown      writes EIO, errors_count 0
+//	ext4, remounted ro by a person        ro,relatime - ext4 /dev/loop0 ro
+//	ext4, mounted again without e2fsck    rw,relatime - ext4 /dev/loop0 rw         errors_count stays 1 (it is on disk)
+//	XFS, shut down                        rw,relatime - xfs /dev/loop0 rw,inode64,…      nothing in /sys/fs/xfs/loop0;
+//	                                      statfs works, open of any directory EIO, writes EIO
+//	btrfs, transaction aborted            rw,relatime - btrfs /dev/loop0 ro,…      of the filesystem only, device 0:39
+//
+// So the "ro" flag says little: it is absent in most failures, and present in most healthy read-only mounts. What proves a
+// failure is "emergency_ro" or "shutdown" (ext4, Linux 6.15), EIO (XFS), or "ro" of a filesystem whose principal mount
+// says "rw": mount(8) sets both, the kernel itself only the former (btrfs, FAT, ext4 before 6.15, where errors recorded
+// since boot must confirm it). A loop device without its backing file has size 0; a disk that was pulled has no entry in
+// /sys/dev/block.
+//
+// https://docs.kernel.org/filesystems/ext4/, https://docs.kernel.org/admin-guide/xfs.html,
+// Documentation/ABI/testing/sysfs-fs-ext4, proc_pid_mountinfo(5).
+//
+// Known false alarms: a filesystem other than ext4 and XFS that was mounted with "ro=fs" (util-linux 2.39), or whose whole
+// was remounted read-only through one of its binds, looks as if the kernel had done it. Not seen: ext4 that was shut
+// down on a kernel before 6.15, which shows nothing of it but the kernel log.
+
+// FilesystemReadonlySettings adjust filesystem-readonly.
+type FilesystemReadonlySettings struct {
+	ProbeTimeout    time.Duration `yaml:"probeTimeout"`    // how long one XFS filesystem may take to answer
+	PodVolumesFatal bool          `yaml:"podVolumesFatal"` // a pod's own volume counts as much as the node's filesystems
+	Ignore          []string      `yaml:"ignore"`          // mount points of filesystems that are not looked at
+}
+
+// DefaultFilesystemReadonlySettings returns the settings that are used unless the configuration says otherwise. Opening a
+// directory takes microseconds; a disk that is merely busy may need a second.
+func DefaultFilesystemReadonlySettings() FilesystemReadonlySettings {
+	return FilesystemReadonlySettings{ProbeTimeout: 2 * time.Second}
+}
+
+const (
+	filesystemReadonlyID    = "filesystem-readonly"
+	filesystemReadonlyEvery = 30 * time.Second
+)
+
+// FilesystemReadonly finds filesystems that ought to be writable and no longer take writes.
+func FilesystemReadonly(s FilesystemReadonlySettings) Check {
+	memory := &probeMemory{answers: make(map[string]probeResult)}
+	return Check{
+		ID:      filesystemReadonlyID,
+		Domain:  "storage",
+		Summary: "a filesystem that ought to be writable stopped taking writes, or its disk is gone",
+		Advice: "Look at `dmesg` and the disk's health first. The filesystem takes writes again only after it was unmounted, " +
+			"checked (`e2fsck`, `xfs_repair`, `btrfs check`) and mounted anew; for the root filesystem that is a reboot. Drain the node.",
+		Condition: Condition{
+			Type: "ReadonlyFilesystem", ReadyType: "StorageReady",
+			HealthyReason: "FilesystemIsNotReadOnly", HealthyMessage: "Filesystem is not read-only",
+		},
+		Every:    filesystemReadonlyEvery,
+		Deadline: 10 * time.Second,
+		Wakes: []Wake{
+			{Source: WakeKernelLog, Match: "EXT4-fs"}, {Source: WakeKernelLog, Match: "XFS ("}, {Source: WakeKernelLog, Match: "BTRFS"},
+			{Source: WakeKernelLog, Match: "JBD2"}, {Source: WakeKernelLog, Match: "I/O error"}, {Source: WakeMounts},
+		},
+		Run: func(ctx context.Context, h *host.Host) ([]finding.Finding, error) {
+			return lookAtFilesystems(ctx, h, s, memory)
+		},
+	}
+}
+
+func lookAtFilesystems(ctx context.Context, h *host.Host, s FilesystemReadonlySettings, memory *probeMemory) ([]finding.Finding, error) {
+	mounts, err := h.Mounts()
+	if err != nil {
+		return nil, err
+	}
+	filesystems := slices.DeleteFunc(blockFilesystems(mounts), func(f filesystem) bool { return f.ignored(s.Ignore) })
+	if len(filesystems) == 0 {
+		return nil, finding.NotApplicable("no filesystem on a block device is mounted")
+	}
+	doubts, err := gatherEvidence(h, filesystems)
+	if err != nil {
+		return nil, err
+	}
+	for subject, err := range memory.probeAll(ctx, h, s.ProbeTimeout, mounts, filesystems) {
+		doubts[subject] = err
+	}
+	var findings []finding.Finding
+	for _, f := range filesystems {
+		fault, ok := f.judge()
+		if !ok {
+			continue
+		}
+		delete(doubts, f.subject()) // what is known is enough
+		pods := podsHit(ctx, h, mounts, f)
+		findings = append(findings, f.finding(fault, pods, severityOf(f, fault, h.Paths, s)))
+	}
+	return findings, finding.Partial(doubts)
+}
+
+// severityOf says what a failed filesystem means for the node. Any filesystem of the node itself is fatal: system
+// services and all pods need it, or somebody mounted it because they need it. A pod's own volume is the pod's trouble: the
+// node goes on serving others. Errors after which the filesystem goes on are no outage yet.
+func severityOf(f filesystem, what fault, paths host.Paths, s FilesystemReadonlySettings) finding.Severity {
+	own := func(m host.Mount) bool { return !belowKubelet(m.Point, paths) }
+	if what.reason == reasonErrors || !s.PodVolumesFatal && !slices.ContainsFunc(f.mounts, own) {
+		return finding.Warning
+	}
+	return finding.Fatal
+}
+
+// belowKubelet reports whether a mount point is one that kubelet makes for volumes of pods.
+func belowKubelet(point string, paths host.Paths) bool {
+	if paths.KubeletRoot == "" {
+		return false
+	}
+	return host.Below(point, path.Join(paths.KubeletRoot, "pods")) || host.Below(point, path.Join(paths.KubeletRoot, "plugins"))
+}
+
+// finding words what is wrong.
+func (f filesystem) finding(what fault, pods []string, severity finding.Severity) finding.Finding {
+	facts := map[string]string{
+		"device": f.device, "source": f.principal.Source, "fstype": f.principal.FSType,
+		"evidence": what.evidence, "mountPoints": fmt.Sprint(len(f.mounts)),
+	}
+	message := fmt.Sprintf("%s (%s on %s) %s: %s", f.principal.Point, f.principal.FSType, f.principal.Source, what.text, what.evidence)
+	if len(pods) > 0 {
+		facts["pods"], facts["podCount"] = firstOf(pods, 20), fmt.Sprint(len(pods))
+		message += fmt.Sprintf("; hits %d pods: %s", len(pods), firstOf(pods, 5))
+	}
+	return finding.Finding{
+		Check: filesystemReadonlyID, Subject: f.subject(), Severity: severity,
+		Reason: what.reason, Message: message, Facts: facts,
+	}
+}
+
+// firstOf joins the first names of a list and says how many more there are.
+func firstOf(names []string, most int) string {
+	if len(names) <= most {
+		return strings.Join(names, ", ")
+	}
+	return fmt.Sprintf("%s and %d more", strings.Join(names[:most], ", "), len(names)-most)
+}

@@ -1,0 +1,176 @@
+package detect
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"path"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/nodeagent/nodeagent/internal/host"
+	"github.com/nodeagent/nodeagent/pkg/finding"
+)
+
+// gatherEvidence reads the state files of each filesystem. What could not be told of one is returned for its subject.
+func gatherEvidence(h *host.Host, filesystems []filesystem) (map[finding.Subject]error, error) {
+	devices, err := h.Files.List("/sys/dev/block")
+	if err != nil {
+		return nil, fmt.Errorf("list /sys/dev/block: %w", err) // without it every device would seem gone
+	}
+	table := readOnlyInFstab(h.Files)
+	bootedAt := bootTime(h.Clock())
+	doubts := make(map[finding.Subject]error)
+	for i := range filesystems {
+		f := &filesystems[i]
+		if err := f.gather(h.Files, devices, table, bootedAt); err != nil {
+			doubts[f.subject()] = err
+		}
+	}
+	return doubts, nil
+}
+
+// bootTime returns when this boot began by the present wall clock, which is the one that ext4 stamps errors with.
+func bootTime(now finding.Stamp) time.Time { return now.Wall.Add(-now.Up) }
+
+func (f *filesystem) gather(files host.Files, devices []string, table []fstabEntry, bootedAt time.Time) error {
+	if f.principal.Major == 0 { // btrfs: its device number is no device's
+		f.fstabRO = wantedReadOnly(files, table, *f, path.Base(f.principal.Source))
+		return nil
+	}
+	if !slices.Contains(devices, f.device) {
+		f.gone = "no block device " + f.device
+		return nil
+	}
+	link := "/sys/dev/block/" + f.device
+	target, err := files.Link(link)
+	if errors.Is(err, fs.ErrNotExist) {
+		f.gone = "no block device " + f.device
+		return nil
+	}
+	if err != nil {
+		return fmt.Errorf("link %s: %w", link, err)
+	}
+	device := path.Join(path.Dir(link), target) // /sys/devices/…/block/sda/sda1
+	if f.gone, err = deviceGone(files, device); err != nil {
+		return err
+	}
+	name := path.Base(device)
+	f.fstabRO = wantedReadOnly(files, table, *f, name)
+	if f.ext4, err = readExt4Errors(files, "/sys/fs/ext4/"+name, bootedAt); err != nil {
+		return err
+	}
+	return nil
+}
+
+// deviceGone says why there is nothing behind a block device: a size of 0 is a loop device without its file, a removed
+// card, or a network disk that was detached; a SCSI disk's state is that of the disk, one level up from a partition.
+func deviceGone(files host.Files, device string) (string, error) {
+	size, err := files.Text(device + "/size")
+	if err != nil {
+		return "", err
+	}
+	if size == "0" {
+		return fmt.Sprintf("block device %s has size 0", path.Base(device)), nil
+	}
+	for _, disk := range []string{device, path.Dir(device)} {
+		switch state, err := files.Text(disk + "/device/state"); {
+		case err != nil: // not every kind of disk has one
+		case slices.Contains([]string{"offline", "transport-offline", "cancel", "deleted", "dead"}, state):
+			return fmt.Sprintf("disk %s is %s", path.Base(disk), state), nil
+		}
+	}
+	return "", nil
+}
+
+// readExt4Errors reads what ext4, which also serves ext2 and ext3, keeps of errors. Other filesystems have no such folder.
+func readExt4Errors(files host.Files, dir string, bootedAt time.Time) (*ext4Errors, error) {
+	count, err := readNumber(files, dir+"/errors_count")
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, err
+	}
+	last, err := readNumber(files, dir+"/last_error_time")
+	if err != nil {
+		return nil, err
+	}
+	function, err := files.Text(dir + "/last_error_func")
+	if err != nil {
+		function = "unknown function" // came with Linux 4.20
+	}
+	at := time.Unix(int64(last), 0)
+	return &ext4Errors{count: count, last: at, function: function, sinceBoot: count > 0 && at.After(bootedAt)}, nil
+}
+
+func readNumber(files host.Files, name string) (int, error) {
+	text, err := files.Text(name)
+	if err != nil {
+		return 0, err
+	}
+	n, err := strconv.ParseInt(text, 10, 64)
+	if err != nil {
+		return 0, fmt.Errorf("read %s: %w", name, err)
+	}
+	return int(n), nil
+}
+
+// fstabEntry is one line of /etc/fstab that wants a filesystem read-only.
+type fstabEntry struct{ spec, point string }
+
+// readOnlyInFstab returns the entries whose last word on it is "ro". A file that is absent or malformed says nothing.
+func readOnlyInFstab(files host.Files) []fstabEntry {
+	data, err := files.Read("/etc/fstab")
+	if err != nil {
+		return nil // many images have none; what it could say only ever excuses
+	}
+	return parseFstab(data)
+}
+
+// parseFstab parses fstab(5). Lines that it does not understand excuse nothing.
+func parseFstab(data []byte) []fstabEntry {
+	unescape := strings.NewReplacer(`\040`, " ", `\011`, "\t", `\134`, `\`)
+	var entries []fstabEntry
+	for line := range strings.Lines(string(data)) {
+		fields := strings.Fields(line)
+		if len(fields) < 4 || strings.HasPrefix(fields[0], "#") {
+			continue
+		}
+		readOnly := false
+		for option := range strings.SplitSeq(fields[3], ",") {
+			readOnly = option == "ro" || readOnly && option != "rw"
+		}
+		if readOnly {
+			entries = append(entries, fstabEntry{unescape.Replace(fields[0]), path.Clean(unescape.Replace(fields[1]))})
+		}
+	}
+	return entries
+}
+
+// wantedReadOnly reports whether fstab wants the filesystem, by its mount point or by its device, read-only.
+func wantedReadOnly(files host.Files, table []fstabEntry, f filesystem, device string) bool {
+	return slices.ContainsFunc(table, func(e fstabEntry) bool {
+		mountedThere := func(m host.Mount) bool { return wholeRank(m) == 1 && m.Point == e.point }
+		return slices.ContainsFunc(f.mounts, mountedThere) || deviceOf(files, e.spec) == device
+	})
+}
+
+// deviceOf returns the kernel's name of the device that the first field of fstab means, or an empty name.
+func deviceOf(files host.Files, spec string) string {
+	tag, value, tagged := strings.Cut(spec, "=")
+	if tagged && !strings.HasPrefix(spec, "/") {
+		// udev escapes what cannot be in a file name, most of all blanks in labels.
+		value = strings.ReplaceAll(strings.Trim(value, `"`), " ", `\x20`)
+		spec = "/dev/disk/by-" + strings.ToLower(tag) + "/" + value
+	}
+	if !strings.HasPrefix(spec, "/dev/") {
+		return ""
+	}
+	if target, err := files.Link(spec); err == nil { // by-uuid and the like, LVM
+		return path.Base(target)
+	}
+	return path.Base(spec)
+}

@@ -1,0 +1,177 @@
+package kernel
+
+import (
+	"fmt"
+	"regexp"
+	"strings"
+
+	"github.com/nodeagent/nodeagent/pkg/finding"
+)
+
+// maxText is how much of a record is looked at: the kernel's own records are shorter (LOG_LINE_MAX).
+const maxText = 8 << 10
+
+// packetFilter is how a line of the packet filter's LOG target goes on after its prefix, which is up to 127 characters that
+// whoever wrote the filter rule chose: such a line is nobody's word but his. net/netfilter/nf_log_syslog.c
+var packetFilter = regexp.MustCompile(`\bIN=[^ ]* OUT=[^ ]* `)
+
+// Matcher compares texts with the table. It is immutable, and safe for use by many goroutines.
+type Matcher struct {
+	rules []compiled // recoveries are entries of their own, after the rules
+	auto  *automaton
+}
+
+type compiled struct {
+	rule     *Rule
+	recovery bool
+	patterns []*regexp.Regexp
+	exclude  *regexp.Regexp
+}
+
+// Hit is what a text says.
+type Hit struct {
+	Rule      *Rule
+	Recovered bool // the text says that the fault of this rule and subject is gone
+	Subject   finding.Subject
+	Facts     map[string]string // what the named groups matched; nil when nothing
+}
+
+// NewMatcher compiles rules. It refuses a table with a malformed rule, or with two rules of the same ID.
+func NewMatcher(rules []Rule) (*Matcher, error) {
+	m := &Matcher{}
+	literals := map[string]set{}
+	own := func(texts []string) {
+		for _, text := range texts {
+			owners := literals[text]
+			owners.add(len(m.rules) - 1)
+			literals[text] = owners
+		}
+	}
+	ids := map[string]bool{}
+	for i := range rules {
+		rule := &rules[i]
+		if ids[rule.ID] {
+			return nil, fmt.Errorf("rule %s: there are two of them", rule.ID)
+		}
+		ids[rule.ID] = true
+		c, err := compile(rule)
+		if err != nil {
+			return nil, err
+		}
+		m.rules = append(m.rules, c)
+		own(rule.Literals)
+	}
+	for i := range rules {
+		if rules[i].Recovery.Pattern == "" {
+			continue
+		}
+		pattern, err := regexp.Compile(rules[i].Recovery.Pattern)
+		if err != nil {
+			return nil, fmt.Errorf("rule %s: recovery: %w", rules[i].ID, err)
+		}
+		m.rules = append(m.rules, compiled{rule: &rules[i], recovery: true, patterns: []*regexp.Regexp{pattern}})
+		own(rules[i].Recovery.Literals)
+	}
+	if len(m.rules) > setSize {
+		return nil, fmt.Errorf("%d rules and recoveries: at most %d are possible", len(m.rules), setSize)
+	}
+	m.auto = newAutomaton(literals)
+	return m, nil
+}
+
+func compile(rule *Rule) (compiled, error) {
+	c := compiled{rule: rule}
+	if err := rule.Problem(); err != nil {
+		return c, err
+	}
+	for _, pattern := range rule.Patterns {
+		re, err := regexp.Compile(pattern)
+		if err != nil {
+			return c, fmt.Errorf("rule %s: %w", rule.ID, err)
+		}
+		c.patterns = append(c.patterns, re)
+	}
+	if rule.Exclude != "" {
+		re, err := regexp.Compile(rule.Exclude)
+		if err != nil {
+			return c, fmt.Errorf("rule %s: exclude: %w", rule.ID, err)
+		}
+		c.exclude = re
+	}
+	return c, nil
+}
+
+// Match returns what the kernel's text says. The text is the record's own, without priority, time and caller. A line that
+// says nothing costs no allocation.
+func (m *Matcher) Match(text []byte) (Hit, bool) {
+	if len(text) > maxText {
+		text = text[:maxText]
+	}
+	candidates := m.auto.find(text)
+	if candidates.empty() {
+		return Hit{}, false
+	}
+	for i := range m.rules {
+		if !candidates.has(i) {
+			continue
+		}
+		c := &m.rules[i]
+		for _, re := range c.patterns {
+			groups := re.FindSubmatchIndex(text)
+			if groups == nil {
+				continue
+			}
+			if c.exclude != nil && c.exclude.Match(text) {
+				break
+			}
+			if packetFilter.Match(text) {
+				return Hit{}, false
+			}
+			return c.hit(re, text, groups), true
+		}
+	}
+	return Hit{}, false
+}
+
+// hit reads the groups of a match. Nothing of it refers to text.
+func (c *compiled) hit(re *regexp.Regexp, text []byte, groups []int) Hit {
+	h := Hit{Rule: c.rule, Recovered: c.recovery}
+	var name string
+	for i, group := range re.SubexpNames() {
+		if group == "" || groups[2*i] < 0 {
+			continue
+		}
+		value := strings.TrimSpace(Printable(text[groups[2*i]:groups[2*i+1]]))
+		switch {
+		case value == "":
+		case strings.HasPrefix(group, "subject"):
+			name = value
+		default:
+			if h.Facts == nil {
+				h.Facts = map[string]string{}
+			}
+			h.Facts[group] = value
+		}
+	}
+	h.Subject = c.rule.subject(name, h.Facts)
+	return h
+}
+
+// subject names what a line speaks of: the pod that a cgroup belongs to, what the pattern named, or the node.
+func (r *Rule) subject(name string, facts map[string]string) finding.Subject {
+	if cgroup := facts["cgroup"]; cgroup != "" {
+		if uid, container, ok := podOfCgroup(cgroup); ok {
+			if container != "" {
+				facts["container"] = container
+			}
+			return finding.Subject{Kind: PodKind, Name: uid, UID: uid}
+		}
+	}
+	if name == "" && (r.Kind == "process" || r.Kind == "cgroup") {
+		name = facts[r.Kind]
+	}
+	if name == "" || r.Kind == NodeKind {
+		return finding.Subject{Kind: NodeKind}
+	}
+	return finding.Subject{Kind: r.Kind, Name: name}
+}

@@ -1,0 +1,156 @@
+package kernel
+
+import (
+	"time"
+
+	"github.com/nodeagent/nodeagent/pkg/finding"
+)
+
+// noDisk are block devices whose errors say nothing of the node: floppies, optical drives without a disc, files that
+// somebody attached, memory.
+const noDisk = `(?:fd\d+|sr\d+|scd\d+|loop\d+(?:p\d+)?|ram\d+|zram\d+)`
+
+// blockRules: block/blk-mq.c blk_print_req_error, block/blk-core.c, fs/buffer.c. The prefix "blk_update_request: " was
+// dropped in 5.16, "print_req_error: " was its name from 4.15 to 5.3.
+func blockRules() []Rule {
+	const request = `^(?:blk_update_request: |print_req_error: |end_request: )?`
+	return []Rule{{
+		ID: "disk-medium-error", Reason: "DiskMediumError", Domain: Storage, Severity: finding.Warning,
+		Summary:  "a disk cannot read or write some of its blocks any more",
+		Literals: []string{"critical medium error, dev "},
+		Patterns: []string{request + `critical medium error, dev (?P<subject>[^\s,]+), sector (?P<sector>\d+)`},
+		Exclude:  `error, dev ` + noDisk + `,`,
+		Kind:     "device", Expiry: 24 * time.Hour, ConfirmedBy: "disk-health",
+	}, {
+		ID: "block-io-error", Reason: "BlockIOError", Domain: Storage, Severity: finding.Warning,
+		Summary: "reads or writes of a disk fail",
+		Literals: []string{
+			" error, dev ",
+		},
+		Patterns: []string{request + `(?P<class>I/O|critical (?:target|space allocation|nexus)|timeout|protection|integrity|(?:recoverable )?transport|device offline|duration limit exceeded|invalid) error, dev (?P<subject>[^\s,]+), sector (?P<sector>\d+)`},
+		// A device that cannot discard or zero says so once with "critical target error"; nbd devices without a server
+		// fail the first read that looks for partitions.
+		Exclude: `error, dev ` + noDisk + `,|critical target error, .*\((?:DISCARD|WRITE_ZEROES|WRITE_SAME|SECURE_ERASE)\)|error, dev nbd\d+, sector 0\b`,
+		Kind:    "device", Expiry: time.Hour, ConfirmedBy: "disk-health",
+	}, {
+		ID: "buffer-io-error", Reason: "IOError", Domain: Storage, Severity: finding.Warning,
+		Summary:  "a block of a disk could not be read, or what was written to it is lost",
+		Literals: []string{"Buffer I/O error on dev", "lost page write due to I/O error on "},
+		Patterns: []string{
+			`^Buffer I/O error on dev(?:ice)? (?P<subject>[^\s,]+), logical block (?P<block>\d+)`,
+			`^lost page write due to I/O error on (?P<subject2>\S+)$`,
+		},
+		Exclude: `on (?:dev(?:ice)? )?` + noDisk + `(?:,|$)|on dev(?:ice)? nbd\d+, logical block 0, async page read`,
+		Kind:    "device", Expiry: time.Hour, ConfirmedBy: "disk-health",
+	}, {
+		// The name before the text is that of the program, since 5.12; the device is in the second line of the record.
+		ID: "beyond-end-of-device", Reason: "AccessBeyondEndOfDevice", Domain: Storage, Severity: finding.Warning,
+		Summary:  "a filesystem asked for blocks that its disk does not have: it is damaged, or the disk shrank",
+		Literals: []string{"attempt to access beyond end of device"},
+		Patterns: []string{`^(?:` + command + `: )?attempt to access beyond end of device(?:$|\\x0a(?P<subject>[^\s:]+): rw=)`},
+		Exclude:  `\\x0a` + noDisk + `: `,
+		Kind:     "device", Expiry: time.Hour,
+	}}
+}
+
+// scsiRules: drivers/scsi/{scsi_error,scsi_lib,scsi_logging,sd}.c and host adapters' drivers.
+func scsiRules() []Rule {
+	const device = `^(?:sd|scsi|st|ses|sg) (?P<subject0>\d+:\d+:\d+:\d+): (?:\[(?P<subject>\w+)\] )?(?:tag#\d+ )?`
+	return []Rule{{
+		ID: "scsi-medium-error", Reason: "SCSIMediumError", Domain: Storage, Severity: finding.Warning,
+		Summary:  "a disk says that it cannot read some of its blocks, or that it is broken",
+		Literals: []string{"Sense Key : ", "Unrecovered read error", "Sense: Write error"},
+		Patterns: []string{device + `(?:Sense Key : (?P<sense>Medium Error|Hardware Error)|Add\. Sense: (?:Unrecovered read error|Write error|Peripheral device write fault|Internal target failure|Logical unit failure))`},
+		Kind:     "device", Report: "scsi-sense", Expiry: 24 * time.Hour, ConfirmedBy: "disk-health",
+	}, {
+		ID: "scsi-device-offline", Reason: "DiskOffline", Domain: Storage, Severity: finding.Warning,
+		Summary:  "the kernel gave up a disk: every access to it fails",
+		Literals: []string{"rejecting I/O to offline device", "rejecting I/O to dead device", "Device offlined - not ready", "Offlining disk!", "offlined by user"},
+		Patterns: []string{device + `(?:rejecting I/O to (?:offline|dead) device|Device offlined - not ready after error recovery|Medium access timeout failure\. Offlining disk!)`},
+		Kind:     "device", Expiry: 24 * time.Hour, ConfirmedBy: "scsi-device-state",
+	}, {
+		ID: "scsi-command-failed", Reason: "SCSICommandFailed", Domain: Storage, Severity: finding.Warning,
+		Summary:  "a disk or the way to it does not answer",
+		Literals: []string{"Result: hostbyte=DID_", "timing out command, waited"},
+		Patterns: []string{device + `(?:(?:UNKNOWN\(0x[0-9a-f]+\) |FAILED )Result: hostbyte=DID_(?P<result>TIME_OUT|NO_CONNECT|BAD_TARGET|TRANSPORT_\w+|ABORT|ERROR|SOFT_ERROR)|timing out command, waited \d+s)`},
+		Kind:     "device", Report: "scsi-sense", Expiry: time.Hour, ConfirmedBy: "disk-health",
+	}, {
+		ID: "storage-controller-fault", Reason: "StorageControllerFault", Domain: Storage, Severity: finding.Warning,
+		Summary:  "a storage controller stopped or was reset",
+		Literals: []string{"FW in FAULT state", "fault_state(0x", "SAS host is non-operational", "Controller lockup detected", "controller is offline", "controller offline: ", "Host adapter abort request", "Host bus reset request", "Adapter health - "},
+		Patterns: []string{
+			`^(?:megaraid_sas|hpsa|smartpqi|aacraid) (?P<subject>` + pciAddress + `): (?:.*FW in FAULT state|Controller lockup detected|controller is offline|controller offline: |Adapter health - )`,
+			`^(?P<subject2>mpt[23]sas(?:_cm)?\d+): (?:fault_state\(0x|SAS host is non-operational)`,
+			`^aacraid: Host (?:adapter abort|bus reset) request`,
+		},
+		Kind: "device", Expiry: 24 * time.Hour,
+	}}
+}
+
+// ataRules: drivers/ata/libata-eh.c
+func ataRules() []Rule {
+	const port = `^(?P<subject>ata\d+(?:\.\d+)?): `
+	return []Rule{{
+		ID: "ata-device-disabled", Reason: "ATADeviceDisabled", Domain: Storage, Severity: finding.Warning,
+		Summary:  "the kernel gave up a SATA disk",
+		Literals: []string{": disable device", ": disabled", "giving up"},
+		Patterns: []string{port + `(?:disable device|disabled$|reset failed, giving up|EH pending after \d+ tries, giving up)`},
+		Kind:     "device", Expiry: UntilBoot, ConfirmedBy: "scsi-device-state",
+	}, {
+		ID: "ata-error", Reason: "ATAError", Domain: Storage, Severity: finding.Warning,
+		Summary:  "commands to a SATA disk fail: the disk, its cable or its power",
+		Literals: []string{": exception Emask ", ": failed command: ", ": NCQ disabled due to excessive errors", ": qc timeout "},
+		Patterns: []string{port + `(?:exception Emask 0x[0-9a-f]+ |failed command: (?P<command>\S.*)|NCQ disabled due to excessive errors|qc timeout (?:after \d+ msecs )?\(cmd )`},
+		Exclude:  `failed command: (?:PACKET|IDENTIFY PACKET DEVICE)`,
+		Kind:     "device", Report: "ata", Expiry: time.Hour, ConfirmedBy: "disk-health",
+	}}
+}
+
+// nvmeRules: drivers/nvme/host/{pci,core,multipath,fc,tcp}.c. The text of a timeout is another one in nearly every kernel.
+func nvmeRules() []Rule {
+	const controller = `^nvme (?P<subject>nvme\d+): `
+	return []Rule{{
+		ID: "nvme-disabled", Reason: "NVMeDisabled", Domain: Storage, Severity: finding.Warning,
+		Summary: "the kernel gave up an NVMe disk: every access to it fails",
+		Literals: []string{
+			": Disabling device after reset failure", ": Removing after probe failure", ": Device not ready; aborting ", ": failed to mark controller ",
+			": could not bring controller to ", ": Device shutdown incomplete; abort shutdown", ": failure state error detected",
+		},
+		Patterns: []string{controller + `(?:Disabling device after reset failure|Removing after probe failure|Device not ready; aborting (?:initiali[sz]ation|reset)|failed to mark controller |failure state error detected)`},
+		Kind:     "device", Expiry: UntilBoot, ConfirmedBy: "nvme-health",
+	}, {
+		ID: "nvme-controller-down", Reason: "NVMeControllerDown", Domain: Storage, Severity: finding.Warning,
+		Summary:  "an NVMe disk stopped answering and is being reset",
+		Literals: []string{": controller is down; will reset", "persistent internal error", ": frozen state error detected", ": IO queues lost"},
+		Patterns: []string{controller + `(?:controller is down; will reset|resetting controller due to persistent internal error|frozen state error detected, reset controller|IO queues lost)`},
+		Kind:     "device", Expiry: 24 * time.Hour, ConfirmedBy: "nvme-health",
+	}, {
+		ID: "nvme-timeout", Reason: "NVMeTimeout", Domain: Storage, Severity: finding.Warning,
+		Summary:  "an NVMe disk does not answer some commands in time",
+		Literals: []string{" timeout, ", ": timeout cid 0x", ": queue "},
+		Patterns: []string{
+			controller + `I/O [^:]{0,120}QID \d+ timeout, (?:aborting|reset controller|disable controller|completion polled)`,
+			controller + `I/O (?:tag )?\d+ .{0,160}timeout, (?:aborting|reset controller|disable controller|completion polled)`,
+			controller + `queue \d+: timeout (?:cid|request) 0x[0-9a-f]+`,
+		},
+		Kind: "device", Expiry: time.Hour, ConfirmedBy: "nvme-health",
+	}, {
+		ID: "nvme-media-error", Reason: "NVMeMediaError", Domain: Storage, Severity: finding.Warning,
+		Summary:  "an NVMe disk cannot read or write some of its blocks any more",
+		Literals: []string{"(sct 0x"},
+		Patterns: []string{`^(?P<subject>nvme\d+(?:c\d+)?n\d+): [A-Z][\w /]*\(0x[0-9a-f]+\)(?: @ LBA (?P<lba>\d+), \d+ blocks)?, .*\(sct 0x(?:2 / sc 0x[0-9a-f]+|0 / sc 0x6)\)`},
+		Kind:     "device", Expiry: 24 * time.Hour, ConfirmedBy: "nvme-health",
+	}, {
+		ID: "nvme-no-path", Reason: "NVMeNoPath", Domain: Storage, Severity: finding.Warning,
+		Summary:  "no path to an NVMe namespace is left",
+		Literals: []string{" - failing I/O", " - requeuing I/O"},
+		Patterns: []string{`^(?:block |nvme )?(?P<subject>nvme\S+): no (?:available |usable )?path(?: available)? - (?:failing|requeuing) I/O`},
+		Kind:     "device", Expiry: time.Hour, ConfirmedBy: "multipath",
+	}, {
+		ID: "nvme-keepalive", Reason: "NVMeConnectionLost", Domain: Storage, Severity: finding.Warning,
+		Summary:  "the connection to an NVMe disk over the network broke",
+		Literals: []string{"nvme_keep_alive_end_io error", ": keep-alive failed", ": failed to connect queue", ": starting error recovery"},
+		Patterns: []string{controller + `(?:failed nvme_keep_alive_end_io error=|keep-alive failed: -?\d+|failed to connect queue: \d+ ret=|starting error recovery)`},
+		Kind:     "device", Expiry: time.Hour, ConfirmedBy: "multipath",
+	}}
+}

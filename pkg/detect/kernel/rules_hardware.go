@@ -1,0 +1,155 @@
+package kernel
+
+import (
+	"time"
+
+	"github.com/nodeagent/nodeagent/pkg/finding"
+)
+
+// machineCheckRules recognise what processors and memory controllers report themselves. Bit 61 of a bank's status says
+// whether the error was corrected: it is in the first of its 16 hexadecimal digits.
+//
+//	arch/x86/kernel/cpu/mce/core.c print_mce, drivers/edac/mce_amd.c, drivers/edac/edac_mc.c edac_ce_error, edac_ue_error
+func machineCheckRules() []Rule {
+	const machineCheck = `^(?:mce: )?\[Hardware Error\]: CPU (?P<subject>\d+): Machine Check(?: Exception)?: [0-9a-f]+ Bank (?P<bank>\d+): `
+	return []Rule{{
+		ID: "machine-check-uncorrected", Reason: "MachineCheckUncorrected", Domain: Hardware, Severity: finding.Fatal,
+		Summary:  "a processor met an error that it could not correct",
+		Literals: []string{"Machine Check", "Hardware Error]: Uncorrected", "Hardware Error]: System Fatal error", "Processor context corrupt"},
+		Patterns: []string{
+			machineCheck + `(?P<status>[2367abefABEF][0-9a-fA-F]{15})`,
+			`^(?:mce: )?\[Hardware Error\]: (?:Uncorrected, software (?:restartable|containable) error|Uncorrected error|System Fatal error)`,
+			`^(?:mce: )?\[Hardware Error\]: Machine check: (?:Processor context corrupt|.*[Uu]ncorrected)`,
+		},
+		Kind: "cpu", Report: "mce", Expiry: UntilBoot, ConfirmedBy: "kernel-taint",
+	}, {
+		ID: "machine-check-corrected", Reason: "MachineCheckCorrected", Domain: Hardware, Severity: finding.Info,
+		Summary:  "a processor met an error and corrected it; many mean that it is about to fail",
+		Literals: []string{"Machine Check", "Hardware Error]: Corrected error", "Hardware Error]: Deferred error", "Machine check events logged", "CMCI storm detected"},
+		Patterns: []string{
+			machineCheck + `(?P<status>[0-9a-fA-F]{16})`,
+			`^(?:mce: )?\[Hardware Error\]: (?:Corrected error|Deferred error|Machine check events logged)`,
+			`^(?:mce: )?CMCI storm detected: switching to poll mode`, `^mce: CPU\d+ BANK\d+ CMCI storm detected`,
+		},
+		Kind: "cpu", Report: "mce", Grave: Rate{10, time.Hour}, GraveSeverity: finding.Warning, Expiry: 24 * time.Hour,
+	}, {
+		ID: "edac-uncorrected", Reason: "MemoryUncorrectedError", Domain: Hardware, Severity: finding.Fatal,
+		Summary:  "a memory module returned data that could not be corrected: it must be replaced",
+		Literals: []string{" UE ", ": UE: "},
+		Patterns: []string{
+			`^EDAC (?:\w+ )?MC(?P<controller>\d+): (?P<count>\d+ )?UE .*?(?:\bon (?P<subject>[^\s(]+)|$)`,
+			`^EDAC (?:DEVICE|PCI)\d+: UE: instance: \S+ block: (?P<subject2>\S+) `,
+		},
+		Kind: "memory-module", Expiry: UntilBoot, ConfirmedBy: "edac",
+	}, {
+		ID: "edac-corrected", Reason: "MemoryReadError", Domain: Hardware, Severity: finding.Info,
+		Summary:  "a memory module returned wrong data that could be corrected; many mean that it is about to fail",
+		Literals: []string{" CE ", ": CE: "},
+		Patterns: []string{
+			`^EDAC (?:\w+ )?MC(?P<controller>\d+): (?P<count>\d+ )?CE .*?(?:\bon (?P<subject>[^\s(]+)|$)`,
+			`^EDAC (?:DEVICE|PCI)\d+: CE: instance: \S+ block: (?P<subject2>\S+) `,
+		},
+		Kind: "memory-module", Grave: Rate{100, 24 * time.Hour}, GraveSeverity: finding.Warning, Expiry: 24 * time.Hour, ConfirmedBy: "edac",
+	}}
+}
+
+// firmwareErrorRules recognise what the firmware reports: drivers/acpi/apei/{ghes,bert}.c, drivers/firmware/efi/cper.c. What
+// it kept from the boot before follows "BERT:" and is no fault of this boot.
+func firmwareErrorRules() []Rule {
+	severity := func(word string) []string {
+		return []string{`^(?:\{\d+\})?\[Hardware Error\]: event severity: ` + word + `\s*$`}
+	}
+	literals := []string{"[Hardware Error]: event severity: "}
+	return []Rule{{
+		ID: "last-boot-hardware-error", Reason: "LastBootHardwareError", Domain: Hardware, Severity: finding.Warning,
+		Summary:  "the firmware kept a hardware error that ended the boot before",
+		Literals: []string{"BERT: "},
+		Patterns: []string{`^BERT: (?:Error records from previous boot|Total records found)`},
+		Kind:     NodeKind, Report: "bert", Expiry: 24 * time.Hour,
+	}, {
+		ID: "cper-fatal", Reason: "CperHardwareErrorFatal", Domain: Hardware, Severity: finding.Fatal,
+		Summary: "the firmware reports a fatal hardware error", Literals: literals, Patterns: severity("fatal"),
+		Kind: NodeKind, Report: "bert", Follower: true, Expiry: UntilBoot,
+	}, {
+		ID: "cper-recoverable", Reason: "CperHardwareErrorRecoverable", Domain: Hardware, Severity: finding.Warning,
+		Summary: "the firmware reports a hardware error that can be recovered from", Literals: literals, Patterns: severity("recoverable"),
+		Kind: NodeKind, Report: "bert", Follower: true, Expiry: 24 * time.Hour,
+	}, {
+		ID: "cper-corrected", Reason: "CperHardwareErrorCorrected", Domain: Hardware, Severity: finding.Info,
+		Summary: "the firmware reports a hardware error that was corrected", Literals: literals, Patterns: severity("corrected"),
+		Kind: NodeKind, Report: "bert", Follower: true, Grave: Rate{10, time.Hour}, GraveSeverity: finding.Warning, Expiry: 24 * time.Hour,
+	}}
+}
+
+// pcieRules: drivers/pci/pcie/{aer,dpc,err}.c, drivers/pci/hotplug/pciehp_hpc.c, drivers/iommu. "Uncorrected" became
+// "Uncorrectable" in 6.13.
+func pcieRules() []Rule {
+	const (
+		device = `^(?:[\w-]+ )?(?P<subject>` + pciAddress + `): (?:AER: )?(?:PCIe Bus Error: severity=|(?:Multiple )?)`
+		report = `(?: error (?:message )?received|,)`
+	)
+	literals := []string{"PCIe Bus Error: severity=", "AER: "}
+	return []Rule{{
+		ID: "pcie-fatal", Reason: "PCIeFatalError", Domain: Hardware, Severity: finding.Fatal,
+		Summary:  "a PCIe link failed; the device behind it is lost or was reset",
+		Literals: literals, Patterns: []string{device + `Uncorrect(?:ed|able) \(Fatal\)` + report},
+		Kind: "device", Report: "aer", Expiry: 24 * time.Hour, ConfirmedBy: "pcie-errors",
+	}, {
+		ID: "pcie-uncorrected", Reason: "PCIeUncorrectedError", Domain: Hardware, Severity: finding.Warning,
+		Summary:  "a PCIe transfer was lost; the device goes on",
+		Literals: literals, Patterns: []string{device + `Uncorrect(?:ed|able) \(Non-Fatal\)` + report},
+		Kind: "device", Report: "aer", Expiry: 24 * time.Hour, ConfirmedBy: "pcie-errors",
+	}, {
+		ID: "pcie-corrected", Reason: "PCIeCorrectedError", Domain: Hardware, Severity: finding.Info,
+		Summary:  "a PCIe transfer had to be repeated; many mean a bad slot, riser or cable",
+		Literals: literals, Patterns: []string{device + `Correct(?:ed|able)` + report},
+		Kind: "device", Report: "aer", Grave: Rate{60, time.Minute}, GraveSeverity: finding.Warning, Expiry: time.Hour, ConfirmedBy: "pcie-errors",
+	}, {
+		ID: "pcie-recovery-failed", Reason: "PCIeRecoveryFailed", Domain: Hardware, Severity: finding.Warning,
+		Summary:  "a PCIe device did not come back after an error",
+		Literals: []string{"device recovery failed", "DPC: containment event"},
+		Patterns: []string{
+			`^(?:[\w-]+ )?(?P<subject>` + pciAddress + `): AER: (?:device recovery failed|subordinate device reset failed)`,
+			`^(?:[\w-]+ )?(?P<subject2>` + pciAddress + `): DPC: containment event`,
+		},
+		Kind: "device", Expiry: 24 * time.Hour, ConfirmedBy: "pcie-errors",
+	}, {
+		ID: "pcie-surprise-removal", Reason: "PCIeLinkDown", Domain: Hardware, Severity: finding.Warning,
+		Summary:  "a PCIe device went away without being asked to",
+		Literals: []string{"pciehp: Slot("},
+		Patterns: []string{`^pcieport (?P<subject>` + pciAddress + `): pciehp: Slot\([^)]*\): (?:Link Down|Card not present|Power fault)`},
+		Kind:     "device", Settled: time.Minute, Expiry: time.Hour,
+		Recovery: Recovery{Literals: []string{"pciehp: Slot("}, Pattern: `^pcieport (?P<subject>` + pciAddress + `): pciehp: Slot\([^)]*\): (?:Link Up|Card present)`},
+	}, {
+		ID: "iommu-fault", Reason: "IOMMUFault", Domain: Hardware, Severity: finding.Warning,
+		Summary:  "a device touched memory that it must not touch: a broken device or driver",
+		Literals: []string{"DMAR: [", "IO_PAGE_FAULT "},
+		Patterns: []string{
+			`^DMAR: \[[^\]]{1,60}\] (?:Request device|PASID \S+ Request device) \[(?P<subject>[0-9a-f:.]+)\] .*fault`,
+			`^(?:[\w-]+ (?P<subject2>` + pciAddress + `): )?AMD-Vi: Event logged \[IO_PAGE_FAULT `,
+		},
+		Kind: "device", Settled: time.Minute, Grave: Rate{}, Expiry: time.Hour,
+	}}
+}
+
+// temperatureRules: drivers/thermal/intel/therm_throt.c, drivers/thermal/thermal_core.c, kernel/reboot.c
+func temperatureRules() []Rule {
+	return []Rule{{
+		ID: "cpu-throttled", Reason: "CPUThrottled", Domain: Hardware, Severity: finding.Warning,
+		Summary:  "a processor is too hot and runs slower",
+		Literals: []string{"cpu clock throttled", "cpu clock is throttled"},
+		Patterns: []string{`^(?:mce: |thermal: )?CPU(?P<subject>\d+): (?:Core|Package) temperature (?:is )?above threshold, cpu clock (?:is )?throttled`},
+		Kind:     "cpu", Expiry: 10 * time.Minute, ConfirmedBy: "thermal",
+		Recovery: Recovery{Literals: []string{"temperature/speed normal"}, Pattern: `^(?:mce: |thermal: )?CPU(?P<subject>\d+): (?:Core|Package) temperature/speed normal`},
+	}, {
+		ID: "critical-temperature", Reason: "CriticalTemperature", Domain: Hardware, Severity: finding.Fatal,
+		Summary:  "the machine is so hot that it shuts down",
+		Literals: []string{"ritical temperature reached", "HARDWARE PROTECTION shutdown"},
+		Patterns: []string{
+			`^thermal (?P<subject>thermal_zone\d+): (?:[\w.-]+: )?critical temperature reached`,
+			`^(?:ACPI: )?Critical temperature reached \(\d+ C\), shutting down`,
+			`^(?:reboot: )?HARDWARE PROTECTION shutdown \((?P<why>[^)]*)\)`,
+		},
+		Kind: "thermal-zone", Report: "temperature", Expiry: UntilBoot, ConfirmedBy: "thermal",
+	}}
+}

@@ -1,0 +1,98 @@
+package kernel
+
+import (
+	"time"
+
+	"github.com/nodeagent/nodeagent/pkg/finding"
+)
+
+// oomRules recognise kills for want of memory. A report has several lines: since 5.0 "oom-kill:" tells whose limit it was
+// and in which cgroup the victim is, and "Killed process" follows; before, "Task in … killed as a result of limit of …" told
+// the cgroups, and the two lines "Kill process" and "Killed process" followed. A container that reaches its own limit is its
+// owner's affair; a node without memory is the node's.
+//
+//	mm/oom_kill.c dump_oom_victim, __oom_kill_process; mm/memcontrol.c
+func oomRules() []Rule {
+	const victim = `(?P<pid>\d+) \((?P<process>` + command + `)\)`
+	return []Rule{{
+		ID: "system-oom", Reason: "OOMKilling", Domain: Memory, Severity: finding.Warning,
+		Summary:  "the node ran out of memory and the kernel killed a process",
+		Literals: []string{"oom-kill:constraint=CONSTRAINT_"},
+		Patterns: []string{
+			`^oom-kill:constraint=CONSTRAINT_(?P<constraint>NONE|CPUSET|MEMORY_POLICY),.*,task_memcg=(?P<cgroup>/.*),task=(?P<process>` + command + `),pid=(?P<pid>\d+),uid=\d+$`,
+			`^oom-kill:constraint=CONSTRAINT_(?P<constraint>NONE|CPUSET|MEMORY_POLICY),.*,task=(?P<process>` + command + `),pid=(?P<pid>\d+),uid=\d+$`,
+		},
+		Kind: "process", Report: "oom", Grave: Rate{3, 10 * time.Minute}, GraveSeverity: finding.Fatal, Together: true, Expiry: 30 * time.Minute,
+	}, {
+		ID: "system-oom-killed", Reason: "OOMKilling", Domain: Memory, Severity: finding.Warning,
+		Summary:  "the node ran out of memory and the kernel killed a process",
+		Literals: []string{"Out of memory"},
+		Patterns: []string{
+			`^Out of memory(?: \(oom_kill_allocating_task\))?: Kill(?:ed)? process ` + victim,
+			`^Out of memory and no killable processes\.\.\.`,
+		},
+		Kind: "process", Report: "oom", Follower: true, Grave: Rate{3, 10 * time.Minute}, GraveSeverity: finding.Fatal, Together: true, Expiry: 30 * time.Minute,
+	}, {
+		ID: "container-oom", Reason: "ContainerOOMKilled", Domain: Memory, Severity: finding.Info,
+		Summary:  "a container reached its memory limit and the kernel killed one of its processes",
+		Literals: []string{"oom-kill:constraint=CONSTRAINT_", "killed as a result of limit of "},
+		Patterns: []string{
+			`^oom-kill:constraint=CONSTRAINT_MEMCG,.*oom_memcg=(?P<limit>/.*),task_memcg=(?P<cgroup>/.*),task=(?P<process>` + command + `),pid=(?P<pid>\d+),uid=\d+$`,
+			`^Task in (?P<cgroup>/.*) killed as a result of limit of (?P<limit>/.*)`,
+		},
+		Kind: "cgroup", Report: "oom", Expiry: 10 * time.Minute,
+	}, {
+		ID: "container-oom-killed", Reason: "ContainerOOMKilled", Domain: Memory, Severity: finding.Info,
+		Summary:  "a container reached its memory limit and the kernel killed one of its processes",
+		Literals: []string{"Memory cgroup out of memory: Kill", "Memory cgroup out of memory: OOM victim"},
+		Patterns: []string{`^Memory cgroup out of memory: Kill(?:ed)? process ` + victim, `^Memory cgroup out of memory: OOM victim ` + victim},
+		Kind:     "process", Report: "oom", Follower: true, Expiry: 10 * time.Minute,
+	}, {
+		ID: "oom-victim", Reason: "OOMKilling", Domain: Memory, Severity: finding.Warning,
+		Summary:  "the kernel killed a process for want of memory; the line does not say whose limit it was (kernels before 5.3)",
+		Literals: []string{"Killed process "},
+		Patterns: []string{`^Killed process ` + victim + `,? (?:UID \d+,? )?total-vm:\d+kB`},
+		Kind:     "process", Report: "oom", Follower: true, Expiry: 10 * time.Minute,
+	}}
+}
+
+// memoryRules recognise allocations that failed and pages that went bad. mm/page_alloc.c, mm/vmalloc.c, mm/memory-failure.c
+func memoryRules() []Rule {
+	return []Rule{{
+		ID: "page-allocation-failure", Reason: "PageAllocationFailure", Domain: Memory, Severity: finding.Warning,
+		Summary:  "the kernel found no memory of the kind that it needed: too little is free, or it is in too small pieces",
+		Literals: []string{": page allocation failure: order:", ": page allocation stalls for ", "vmalloc: allocation failure", "vmalloc error: size ", "SLUB: Unable to allocate memory on ", "percpu: allocation failed, size="},
+		Patterns: []string{
+			`^(?P<subject>` + command + `): page allocation failure: order:(?P<order>\d+), mode:`,
+			`^(?P<subject>` + command + `): page allocation stalls for \d+ms, order:(?P<order>\d+), mode:`,
+			`^(?P<subject>` + command + `): vmalloc(?:: allocation failure(?::|,)| error: size) ?\d+`,
+			`^SLUB: Unable to allocate memory on (?:node|CPU)`, `^percpu: allocation failed, size=\d+`,
+		},
+		Kind: "process", Expiry: 30 * time.Minute, ConfirmedBy: "memory-fragmentation",
+	}, {
+		ID: "memory-failure-unrecovered", Reason: "MemoryFailureUnrecovered", Domain: Memory, Severity: finding.Fatal,
+		Summary:  "a page of memory is damaged and the kernel could not take it out of use",
+		Literals: []string{"Memory failure: 0x", "Memory error not recovered"},
+		Patterns: []string{
+			`^Memory failure: (?P<page>0x[0-9a-f]+): recovery action for [^:]+: (?:Failed|Ignored)`,
+			`^mce: Memory error not recovered`,
+		},
+		Kind: NodeKind, Report: "poison", Expiry: UntilBoot, ConfirmedBy: "memory-corrupted",
+	}, {
+		ID: "memory-failure", Reason: "MemoryFailure", Domain: Memory, Severity: finding.Warning,
+		Summary:  "a page of memory is damaged; the kernel took it out of use",
+		Literals: []string{"Memory failure: 0x", "due to hardware memory corruption", "Uncorrected hardware memory error in user-access"},
+		Patterns: []string{
+			`^Memory failure: (?P<page>0x[0-9a-f]+): (?:recovery action for [^:]+: |Sending SIGBUS to |Killing |forcibly killing |unhandlable page|already hardware poisoned)`,
+			`^MCE: Killing ` + command + `:\d+ due to hardware memory corruption fault at [0-9a-f]+`,
+			`^mce: Uncorrected hardware memory error in user-access at [0-9a-f]+`,
+		},
+		Kind: NodeKind, Report: "poison", Expiry: UntilBoot, ConfirmedBy: "memory-corrupted",
+	}, {
+		ID: "swap-io-error", Reason: "SwapIOError", Domain: Memory, Severity: finding.Warning,
+		Summary:  "the device that memory is swapped to fails", // mm/page_io.c
+		Literals: []string{"on swap-device ("},
+		Patterns: []string{`^(?:Read|Write)-error on swap-device \((?P<subject>\d+:\d+):\d+\)`},
+		Kind:     "device", Expiry: time.Hour,
+	}}
+}

@@ -1,0 +1,129 @@
+package kernel
+
+import (
+	"time"
+
+	"github.com/nodeagent/nodeagent/pkg/finding"
+)
+
+// raidRules: drivers/md/{md,raid0,raid1,raid10,raid5}.c, drivers/md/bcache, drivers/block/drbd. raid0 forgets the colon.
+func raidRules() []Rule {
+	const array = `^md/(?:raid\d*|linear|multipath):?(?P<subject>md[\w-]+|[^\s:]+): `
+	return []Rule{{
+		ID: "md-array-failed", Reason: "RAIDFailed", Domain: Storage, Severity: finding.Fatal,
+		Summary: "a RAID array lost more disks than it can do without",
+		Literals: []string{
+			"Cannot continue operation (", "not enough operational devices", "failing array", "cannot start dirty degraded array", "not enough operational mirrors",
+		},
+		Patterns: []string{array + `(?:Cannot continue operation \(|not enough operational (?:devices|mirrors)|Disk failure on (?P<disk>\S+) detected, failing array|cannot start dirty degraded array)`},
+		Kind:     "raid-array", Expiry: UntilBoot, ConfirmedBy: "md-arrays",
+	}, {
+		ID: "md-disk-failed", Reason: "RAIDDiskFailed", Domain: Storage, Severity: finding.Warning,
+		Summary:  "a RAID array lost a disk and goes on without it",
+		Literals: []string{": Disk failure on ", ": Operation continuing on ", "failing device ", "md: kicking non-fresh "},
+		Patterns: []string{
+			array + `(?:Disk failure on (?P<disk>[^\s,]+), disabling device|Operation continuing on \d+ devices?|Too many read errors, failing device (?P<device>\S+?)\.?$)`,
+			`^md: kicking non-fresh (?P<subject2>\S+) from array!`,
+		},
+		Kind: "raid-array", Report: "md", Expiry: UntilBoot, ConfirmedBy: "md-arrays",
+	}, {
+		ID: "md-read-error", Reason: "RAIDReadError", Domain: Storage, Severity: finding.Warning,
+		Summary:  "a RAID array could not read, and could not mend, some of its blocks",
+		Literals: []string{"unrecoverable I/O read error", "read error NOT corrected", "read error not correctable", "read error on replacement device", "read correction write failed"},
+		Patterns: []string{array + `(?:\S+: unrecoverable I/O (?:read )?error for block|read error NOT corrected|read error not correctable|read error on replacement device|read correction write failed)`},
+		Kind:     "raid-array", Expiry: 24 * time.Hour, ConfirmedBy: "md-arrays",
+	}, {
+		ID: "bcache-error", Reason: "BcacheError", Domain: Storage, Severity: finding.Warning,
+		Summary:  "a cached disk or its cache fails",
+		Literals: []string{"bcache: "},
+		Patterns: []string{`^bcache: (?:\S+\(\) )?(?:.*: )?(?:IO error on|too many IO errors|stop \S+: too many IO errors|error on \S+: .*disabling caching|I/O disabled on cached dev|.*[Jj]ournal io error)`},
+		Kind:     NodeKind, Expiry: 24 * time.Hour,
+	}, {
+		ID: "drbd-degraded", Reason: "DRBDDegraded", Domain: Storage, Severity: finding.Warning,
+		Summary:  "a DRBD device lost its disk or its peer",
+		Literals: []string{"drbd"},
+		Patterns: []string{`^(?:block )?drbd (?P<subject>[^\s:]+)(?: [^:]+)?: .*(?:conn\( \w+ -> (?:NetworkFailure|StandAlone|Timeout|BrokenPipe|ProtocolError) \)|disk\( \w+ -> (?:Failed|Diskless) \)|pdsk\( \w+ -> Failed \))`, `^block (?P<subject2>drbd\d+): .*(?:disk\( \w+ -> (?:Failed|Diskless) \)|conn\( \w+ -> (?:NetworkFailure|StandAlone|Timeout|BrokenPipe|ProtocolError) \))`},
+		Kind:     "device", Expiry: time.Hour,
+		Recovery: Recovery{Literals: []string{"drbd "}, Pattern: `^(?:block )?drbd (?P<subject>[^\s:]+)(?: [^:]+)?: .*conn\( \w+ -> Connected \)`},
+	}}
+}
+
+// mapperRules: drivers/md/dm-{mpath,thin,integrity,verity-target,snap,raid1,raid}.c. Since 4.20 the number of the
+// multipath device comes before "Failing path".
+func mapperRules() []Rule {
+	const thin = `^device-mapper: thin: (?P<subject>\d+:\d+): `
+	return []Rule{{
+		ID: "multipath-path-failed", Reason: "MultipathPathFailed", Domain: Storage, Severity: finding.Warning,
+		Summary:  "one of the paths to a disk failed",
+		Literals: []string{"ailing path "},
+		Patterns: []string{`^device-mapper: multipath: (?:(?P<device>\d+:\d+): )?Failing path (?P<subject>\S+?)\.?$`},
+		Kind:     "path", Expiry: 24 * time.Hour, ConfirmedBy: "multipath",
+		Recovery: Recovery{Literals: []string{"einstating path "}, Pattern: `^device-mapper: multipath: (?:\d+:\d+: )?Reinstating path (?P<subject>\S+?)\.?$`},
+	}, {
+		ID: "multipath-no-path", Reason: "MultipathNoPath", Domain: Storage, Severity: finding.Warning,
+		Summary:  "no path to a disk is left and what waited for one fails",
+		Literals: []string{"queue_if_no_path timeout on "},
+		Patterns: []string{`^device-mapper: multipath: queue_if_no_path timeout on (?P<subject>\S+), failing queued IO`},
+		Kind:     "device", Expiry: 24 * time.Hour, ConfirmedBy: "multipath",
+	}, {
+		ID: "thin-pool-full", Reason: "ThinPoolFull", Domain: Storage, Severity: finding.Warning,
+		Summary:  "a thin pool is full or damaged: writes to its volumes wait or fail",
+		Literals: []string{"switching pool to ", "metadata operation '", "No free metadata blocks"},
+		Patterns: []string{
+			thin + `switching pool to (?P<mode>out-of-data-space|read-only|fail)`,
+			thin + `metadata operation '\w+' failed: error = -?\d+`,
+			`^device-mapper: thin: (?:(?P<subject2>\d+:\d+): )?No free metadata blocks`,
+		},
+		Kind: "thin-pool", Report: "thin", Expiry: UntilBoot, ConfirmedBy: "thin-pools",
+		Recovery: Recovery{Literals: []string{"switching pool to write mode"}, Pattern: thin + `switching pool to write mode`},
+	}, {
+		ID: "thin-pool-low", Reason: "ThinPoolLow", Domain: Storage, Severity: finding.Warning,
+		Summary:  "a thin pool has little space left",
+		Literals: []string{"reached low water mark for "},
+		Patterns: []string{thin + `reached low water mark for (?P<what>data|metadata) device`},
+		Kind:     "thin-pool", Expiry: 24 * time.Hour, ConfirmedBy: "thin-pools",
+	}, {
+		ID: "device-mapper-error", Reason: "DeviceMapperError", Domain: Storage, Severity: finding.Warning,
+		Summary: "the device mapper found data damaged, or lost a mirror or a snapshot",
+		Literals: []string{
+			"device-mapper: verity: ", "device-mapper: integrity: ", "device-mapper: snapshots: ", "device-mapper: raid1: ", "device-mapper: raid: Failed", "device-mapper: crypt: ", "device-mapper: space map ", "device-mapper: block manager: ", "device-mapper: btree ",
+		},
+		Patterns: []string{
+			`^device-mapper: verity: (?P<subject>[\w:-]+): (?:data|metadata) block \d+ is corrupted`,
+			`^device-mapper: (?:integrity|crypt): (?P<subject2>\S+?): (?:Checksum failed at sector|INTEGRITY AEAD ERROR)`,
+			`^device-mapper: (?:integrity: Checksum failed|crypt: INTEGRITY AEAD ERROR)`,
+			`^device-mapper: snapshots: (?:Invalidating snapshot|Corruption detected)`,
+			`^device-mapper: raid1: (?:.*Mirror (?:read|write) failed|All (?:sides of mirror|replicated volumes) (?:have failed|dead)|Primary mirror \(\S+\) failed|A (?:read|write) failure occurred on a mirror device|log device \S+ has failed)`,
+			`^device-mapper: raid: Failed to (?:read superblock|load bitmap)`,
+			`^device-mapper: (?:space map \w+|block manager|btree \w+): .*(?:failed|corrupt|validator check)`,
+		},
+		Kind: "device", Expiry: 24 * time.Hour,
+	}}
+}
+
+// remoteBlockRules: drivers/scsi/scsi_transport_{iscsi,fc}.c, drivers/block/nbd.c. The first two print no driver's name, so
+// that their lines begin with a blank.
+func remoteBlockRules() []Rule {
+	return []Rule{{
+		ID: "iscsi-connection", Reason: "ISCSIConnectionLost", Domain: Storage, Severity: finding.Warning,
+		Summary:  "the connection to an iSCSI disk broke",
+		Literals: []string{": detected conn error (", "session recovery timed out after", ": ping timeout of "},
+		Patterns: []string{
+			`^ ?(?:iscsi )?(?P<subject>connection\d+:\d+): (?:detected conn error \(\d+\)|ping timeout of \d+ secs expired)`,
+			`^ ?(?:iscsi )?(?P<subject2>session\d+): session recovery timed out after \d+ secs`,
+		},
+		Kind: "connection", Expiry: time.Hour, ConfirmedBy: "scsi-device-state",
+	}, {
+		ID: "fc-port-lost", Reason: "FCPortLost", Domain: Storage, Severity: finding.Warning,
+		Summary:  "a Fibre Channel port went away",
+		Literals: []string{": blocked FC remote port time out: "},
+		Patterns: []string{`^ ?(?P<subject>rport-[\d:-]+): blocked FC remote port time out: `},
+		Kind:     "port", Expiry: time.Hour, ConfirmedBy: "multipath",
+	}, {
+		ID: "nbd-connection", Reason: "NBDConnectionLost", Domain: Storage, Severity: finding.Warning,
+		Summary:  "the server of a network block device does not answer",
+		Literals: []string{"block nbd"},
+		Patterns: []string{`^block (?P<subject>nbd\d+): (?:Connection timed out|Dead connection, failed to find a fallback|Possible stuck request)`},
+		Kind:     "device", Expiry: time.Hour,
+	}}
+}

@@ -1,0 +1,56 @@
+package detect
+
+import (
+	"path/filepath"
+	"strconv"
+	"strings"
+	"unicode/utf8"
+
+	"github.com/nodeagent/nodeagent/internal/host"
+)
+
+// threadStates says how the threads of a process are, by /proc/PID/task/TID/stat.
+type threadStates struct {
+	Main    byte // state of the main thread; 0 when it could not be read
+	Blocked int  // threads in state D: in the kernel, deaf to every signal
+}
+
+// maxThreads bounds how many threads of a hung daemon are looked at.
+const maxThreads = 2000
+
+// lookAtThreads reads the states of a daemon that does not answer. A Go program hangs in the kernel with whichever of
+// its threads made the call, so the main thread alone proves nothing. What cannot be read is left out: the process may
+// end meanwhile.
+func lookAtThreads(h *host.Host, pid int) threadStates {
+	var states threadStates
+	if main, err := h.ProcStat(pid); err == nil {
+		states.Main = main.State
+	}
+	tasks := filepath.Join("/proc", strconv.Itoa(pid), "task")
+	names, err := h.Files.List(tasks)
+	if err != nil {
+		return states
+	}
+	for _, name := range names[:min(len(names), maxThreads)] {
+		data, err := h.Files.Read(filepath.Join(tasks, name, "stat"))
+		if err != nil {
+			continue
+		}
+		if thread, err := host.ParseProcStat(data); err == nil && thread.State == 'D' {
+			states.Blocked++
+		}
+	}
+	return states
+}
+
+// plainText shortens text from outside for a message: valid UTF-8, one line, at most limit bytes.
+func plainText(text string, limit int) string {
+	text = strings.Join(strings.Fields(strings.ToValidUTF8(text, "\uFFFD")), " ")
+	if len(text) <= limit {
+		return text
+	}
+	for limit > 0 && !utf8.RuneStart(text[limit]) {
+		limit--
+	}
+	return text[:limit] + "…"
+}

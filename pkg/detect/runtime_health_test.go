@@ -1,0 +1,204 @@
+package detect
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+	cri "k8s.io/cri-api/pkg/apis/runtime/v1"
+
+	"github.com/nodeagent/nodeagent/internal/host"
+	"github.com/nodeagent/nodeagent/pkg/finding"
+)
+
+// criStatus is an answer with the two conditions that kubelet heeds.
+func criStatus(runtime, network bool) *cri.StatusResponse {
+	return &cri.StatusResponse{Status: &cri.RuntimeStatus{Conditions: []*cri.RuntimeCondition{
+		{Type: cri.RuntimeReady, Status: runtime, Reason: "R", Message: "runtime says"},
+		{Type: cri.NetworkReady, Status: network, Reason: "NetworkPluginNotReady", Message: "cni plugin not initialized"},
+		{Type: "ContainerdHasNoDeprecationWarnings", Status: false},
+	}}}
+}
+
+func TestJudgeRuntime(t *testing.T) {
+	late := fmt.Errorf("version: %w", status.Error(codes.DeadlineExceeded, "context deadline exceeded"))
+	away := status.Error(codes.Unavailable, "connection error")
+	const socket = "container-runtime//run/c.sock="
+	tests := []struct {
+		name    string
+		seen    runtimeSeen
+		want    []string
+		partial bool
+	}{
+		{name: "ready", seen: runtimeSeen{Status: criStatus(true, true)}},
+		{name: "runtime not ready", seen: runtimeSeen{Status: criStatus(false, true)}, want: []string{socket + "RuntimeNotReady"}},
+		{name: "network not ready", seen: runtimeSeen{Status: criStatus(true, false)}, want: []string{"runtime-condition/NetworkReady=NetworkNotReady"}},
+		{name: "neither", seen: runtimeSeen{Status: criStatus(false, false)}, want: []string{socket + "RuntimeNotReady", "runtime-condition/NetworkReady=NetworkNotReady"}},
+		{name: "conditions not reported", seen: runtimeSeen{Status: &cri.StatusResponse{}}, want: []string{socket + "RuntimeNotReady", "runtime-condition/NetworkReady=NetworkNotReady"}},
+		{name: "rather slow", seen: runtimeSeen{Status: criStatus(true, true), Latency: 3 * time.Second}, want: []string{socket + "RuntimeSlow warning marginal"}},
+		{name: "slow", seen: runtimeSeen{Status: criStatus(true, true), Latency: 4 * time.Second}, want: []string{socket + "RuntimeSlow warning"}},
+		{name: "socket missing", seen: runtimeSeen{VersionErr: away, ConnectErr: fs.ErrNotExist, ProcessErr: away}, want: []string{socket + "RuntimeSocketMissing"}, partial: true},
+		{name: "nobody listens", seen: runtimeSeen{VersionErr: away, ConnectErr: syscall.ECONNREFUSED, ProcessErr: away}, want: []string{socket + "RuntimeNotRunning"}, partial: true},
+		{name: "stopped", seen: runtimeSeen{VersionErr: late, Threads: threadStates{Main: 'T'}}, want: []string{socket + "RuntimeStopped"}, partial: true},
+		{name: "hung in the kernel", seen: runtimeSeen{VersionErr: late, Threads: threadStates{Main: 'S', Blocked: 1}}, want: []string{socket + "RuntimeHung"}, partial: true},
+		{name: "silent", seen: runtimeSeen{StatusErr: late, Threads: threadStates{Main: 'S'}}, want: []string{socket + "RuntimeNotAnswering"}, partial: true},
+		{name: "backlog full", seen: runtimeSeen{VersionErr: context.DeadlineExceeded, ConnectErr: syscall.EAGAIN, ProcessErr: away}, want: []string{socket + "RuntimeNotAnswering"}, partial: true},
+		{name: "fails", seen: runtimeSeen{VersionErr: status.Error(codes.Unimplemented, "unknown service")}, want: []string{socket + "RuntimeFailing"}, partial: true},
+	}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			tt.seen.Socket = "/run/c.sock"
+			found, err := judgeRuntime(tt.seen, DefaultRuntimeHealthSettings())
+			if diff := cmp.Diff(tt.want, reasons(found)); diff != "" {
+				t.Errorf("findings (-want +got):\n%s", diff)
+			}
+			partial, ok := errors.AsType[*finding.PartialError](err)
+			if ok != tt.partial || ok && partial.Subjects[networkSubject()] == nil {
+				t.Errorf("error %v, want doubt about the network: %t", err, tt.partial)
+			}
+		})
+	}
+}
+
+// containerd is a real one in a folder of its own, with its CRI plugin.
+type containerd struct {
+	dir    string
+	socket string
+	cmd    *exec.Cmd
+}
+
+func startContainerd(t *testing.T) *containerd {
+	t.Helper()
+	if os.Geteuid() != 0 {
+		t.Skip("needs root to run containerd")
+	}
+	if _, err := exec.LookPath("containerd"); err != nil {
+		t.Skip("needs containerd")
+	}
+	c := &containerd{dir: t.TempDir()}
+	c.socket = filepath.Join(c.dir, "c.sock")
+	text := fmt.Sprintf("version = 2\nroot = %q\nstate = %q\ndisabled_plugins = [%q, %q, %q, %q]\n[grpc]\naddress = %q\n"+
+		"[plugins.\"io.containerd.grpc.v1.cri\"]\nrestrict_oom_score_adj = true\n"+
+		"stream_server_address = \"127.0.0.1\"\nstream_server_port = \"0\"\n"+
+		"[plugins.\"io.containerd.grpc.v1.cri\".containerd]\nsnapshotter = \"native\"\n"+
+		"[plugins.\"io.containerd.grpc.v1.cri\".cni]\nconf_dir = %q\nbin_dir = \"/usr/lib/cni\"\n"+
+		"[plugins.\"io.containerd.internal.v1.opt\"]\npath = %q\n",
+		filepath.Join(c.dir, "root"), filepath.Join(c.dir, "state"),
+		"io.containerd.snapshotter.v1.btrfs", "io.containerd.snapshotter.v1.zfs", "io.containerd.snapshotter.v1.aufs", "io.containerd.snapshotter.v1.devmapper",
+		c.socket, filepath.Join(c.dir, "net.d"), filepath.Join(c.dir, "opt"))
+	if err := os.WriteFile(filepath.Join(c.dir, "config.toml"), []byte(text), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	c.start(t)
+	return c
+}
+
+func (c *containerd) start(t *testing.T) {
+	t.Helper()
+	c.cmd = exec.CommandContext(t.Context(), "containerd", "--config", filepath.Join(c.dir, "config.toml"))
+	log, err := os.OpenFile(filepath.Join(c.dir, "log"), os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer log.Close()
+	c.cmd.Stdout, c.cmd.Stderr = log, log
+	if err := c.cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(c.kill)
+}
+
+func (c *containerd) kill() {
+	_ = c.cmd.Process.Kill()
+	_ = c.cmd.Wait()
+}
+
+// runtimeHost is a host whose runtime is that containerd.
+func (c *containerd) runtimeHost(t *testing.T) *host.Host {
+	t.Helper()
+	runtime, closer, err := host.NewRuntime(c.socket)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = closer.Close() })
+	h := &host.Host{NodeName: "node-1", Clock: host.Now, Plugins: host.NewPlugins(c.dir), Runtime: runtime}
+	h.Paths.CRISocket = c.socket
+	return h
+}
+
+// await looks until the check says want.
+func await(t *testing.T, check Check, h *host.Host, want []string) []finding.Finding {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
+	defer cancel()
+	tick := time.NewTicker(100 * time.Millisecond)
+	defer tick.Stop()
+	for {
+		found, err := check.Run(ctx, h)
+		if cmp.Equal(want, reasons(found)) {
+			return found
+		}
+		select {
+		case <-ctx.Done():
+			t.Fatalf("want %v, got %v, error %v", want, reasons(found), err)
+		case <-tick.C:
+		}
+	}
+}
+
+func TestRuntimeHealthAgainstContainerd(t *testing.T) {
+	c := startContainerd(t)
+	h := c.runtimeHost(t)
+	check := RuntimeHealth(RuntimeHealthSettings{Timeout: 500 * time.Millisecond, SlowAfter: 400 * time.Millisecond, SlowBefore: 300 * time.Millisecond})
+	subject := "container-runtime/" + c.socket + "="
+
+	// Alive, without a CNI configuration.
+	found := await(t, check, h, []string{"runtime-condition/NetworkReady=NetworkNotReady"})
+	t.Log(found[0].Message)
+
+	if err := c.cmd.Process.Signal(syscall.SIGSTOP); err != nil {
+		t.Fatal(err)
+	}
+	found = await(t, check, h, []string{subject + "RuntimeStopped"})
+	t.Log(found[0].Message, found[0].Facts)
+	if err := c.cmd.Process.Signal(syscall.SIGCONT); err != nil {
+		t.Fatal(err)
+	}
+	await(t, check, h, []string{"runtime-condition/NetworkReady=NetworkNotReady"})
+
+	c.kill()
+	found = await(t, check, h, []string{subject + "RuntimeNotRunning"})
+	t.Log(found[0].Message)
+	if err := os.Remove(c.socket); err != nil {
+		t.Fatal(err)
+	}
+	await(t, check, h, []string{subject + "RuntimeSocketMissing"})
+
+	if err := os.MkdirAll(filepath.Join(c.dir, "net.d"), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	conf := `{"cniVersion":"0.4.0","name":"lo","plugins":[{"type":"loopback"}]}`
+	if err := os.WriteFile(filepath.Join(c.dir, "net.d", "10-lo.conflist"), []byte(conf), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	c.start(t)
+	await(t, check, h, nil)
+}
+
+func TestRuntimeHealthNotApplicable(t *testing.T) {
+	h := &host.Host{Clock: host.Now, Plugins: host.NewPlugins(t.TempDir())}
+	_, err := RuntimeHealth(DefaultRuntimeHealthSettings()).Run(t.Context(), h)
+	if _, ok := errors.AsType[*finding.NotApplicableError](err); !ok {
+		t.Errorf("got %v, want not applicable", err)
+	}
+}

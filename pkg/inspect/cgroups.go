@@ -1,0 +1,70 @@
+package inspect
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strconv"
+
+	"github.com/nodeagent/nodeagent/internal/host"
+)
+
+// listCgroups lists the cgroups of pods: one object for each directory in each mounted hierarchy, because each is
+// removed by itself, those below a pod's own after it.
+func listCgroups(_ context.Context, scan *Scan) ([]Object, error) {
+	mounts, err := scan.mounts()
+	if err != nil {
+		return nil, err
+	}
+	hierarchies := host.CgroupHierarchies(mounts, scan.Host.Paths.CgroupMount)
+	if len(hierarchies) == 0 {
+		return nil, fmt.Errorf("cgroups: none mounted below %s", scan.Host.Paths.CgroupMount)
+	}
+	table, err := scan.processes()
+	if err != nil {
+		return nil, err
+	}
+	var objects []Object
+	var failures []error
+	for _, hierarchy := range hierarchies {
+		cgroups, err := scan.Host.PodCgroups(hierarchy)
+		if err != nil {
+			failures = append(failures, err)
+			continue
+		}
+		for _, c := range cgroups {
+			objects = append(objects, cgroupObject(c, len(table.members[memberKey(hierarchy.Name, c.Path)])))
+		}
+	}
+	return objects, errors.Join(failures...)
+}
+
+func cgroupObject(c host.PodCgroup, processes int) Object {
+	hierarchy := c.Hierarchy.Name
+	if c.Hierarchy.V2 {
+		hierarchy = "v2"
+	}
+	return Object{
+		Kind:        Cgroup,
+		ID:          c.Dir(),
+		Pod:         Pod{UID: c.UID},
+		ContainerID: c.ContainerID,
+		Identity:    Identity{"device": host.Device(c.Device), "inode": strconv.FormatUint(c.Inode, 10)},
+		Facts: map[string]string{
+			"hierarchy": hierarchy, "path": c.Path, "depth": strconv.Itoa(c.Depth), "processes": strconv.Itoa(processes),
+		},
+	}
+}
+
+// explainCgroup adds what is worth reading of a suspect only: whether its tasks are frozen, and so deaf to signals.
+func explainCgroup(h *host.Host, o *Object) {
+	hierarchy := host.CgroupHierarchy{Name: o.Facts["hierarchy"], V2: o.Facts["hierarchy"] == "v2"}
+	path := o.Facts["path"]
+	if len(path) >= len(o.ID) {
+		return
+	}
+	hierarchy.Point = o.ID[:len(o.ID)-len(path)]
+	if frozen, err := h.Frozen(host.PodCgroup{Hierarchy: hierarchy, Path: path}); err == nil {
+		o.Facts["frozen"] = strconv.FormatBool(frozen)
+	}
+}

@@ -1,0 +1,64 @@
+package inspect
+
+import (
+	"context"
+	"strconv"
+	"strings"
+
+	"github.com/nodeagent/nodeagent/internal/host"
+)
+
+// listAttachments lists the cached results of CNI ADDs. Podman, nerdctl and others share the cache; theirs carry no pod
+// UID in CNI_ARGS and are foreign.
+func listAttachments(_ context.Context, scan *Scan) ([]Object, error) {
+	attachments, err := scan.attachments()
+	objects := make([]Object, 0, len(attachments))
+	for _, a := range attachments {
+		objects = append(objects, Object{
+			Kind:      CNIAttachment,
+			ID:        a.File,
+			Pod:       podOfAttachment(a),
+			SandboxID: a.ContainerID,
+			Identity: Identity{
+				"device": host.Device(a.Stat.Device), "inode": strconv.FormatUint(a.Stat.Inode, 10),
+				"size": strconv.FormatUint(a.Stat.Size, 10), "modified": strconv.FormatInt(a.Stat.Modified.UnixNano(), 10),
+			},
+			Facts: facts("network", a.Network, "interface", a.IfName, "netns", a.Netns,
+				"addresses", strings.Join(a.Addresses, " "), "hostInterfaces", hostInterfaces(a)),
+			Foreign: foreignAttachment(scan, a),
+		})
+	}
+	return objects, err
+}
+
+func podOfAttachment(a host.Attachment) Pod {
+	return Pod{UID: a.Args["K8S_POD_UID"], Namespace: a.Args["K8S_POD_NAMESPACE"], Name: a.Args["K8S_POD_NAME"]}
+}
+
+// foreignAttachment says why an attachment is none of our runtime's.
+func foreignAttachment(scan *Scan, a host.Attachment) string {
+	switch {
+	case a.Kind == "":
+		return "no cache file of libcni"
+	case a.ContainerID == "":
+		return "a cache file of the unknown kind " + strconv.Quote(a.Kind)
+	case a.Args["K8S_POD_UID"] == "":
+		return "made by no CRI runtime: its CNI_ARGS carry no K8S_POD_UID"
+	case !host.IsContainerID(a.ContainerID):
+		return "made by no CRI runtime: its container ID has another form"
+	case a.Netns != "" && !inNetnsDirs(scan, a.Netns):
+		return "of another runtime: its network namespace is elsewhere, at " + a.Netns
+	}
+	return strangeUID(a.Args["K8S_POD_UID"])
+}
+
+// hostInterfaces returns the names of the interfaces that a plugin made on the host, for people: names prove nothing.
+func hostInterfaces(a host.Attachment) string {
+	var names []string
+	for _, i := range a.Interfaces {
+		if i.Sandbox == "" {
+			names = append(names, i.Name)
+		}
+	}
+	return strings.Join(names, " ")
+}

@@ -1,0 +1,86 @@
+package inspect
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strconv"
+	"strings"
+
+	cri "k8s.io/cri-api/pkg/apis/runtime/v1"
+
+	"github.com/nodeagent/nodeagent/internal/host"
+)
+
+// Labels and annotations that kubelet puts on containers: pkg/kubelet/types/labels.go and
+// pkg/kubelet/kuberuntime/labels.go.
+const (
+	uidLabel        = "io.kubernetes.pod.uid"
+	namespaceLabel  = "io.kubernetes.pod.namespace"
+	nameLabel       = "io.kubernetes.pod.name"
+	graceAnnotation = "io.kubernetes.pod.terminationGracePeriod" // seconds
+)
+
+// kindLabel is on everything that containerd's CRI plugin makes in its namespace; the value is sandbox or container.
+const kindLabel = "io.cri-containerd.kind"
+
+// listContainers lists CRI containers in every state, and as foreign what somebody made by hand in containerd's
+// namespace of Kubernetes.
+func listContainers(ctx context.Context, scan *Scan) ([]Object, error) {
+	containers, err := scan.containers()
+	if err != nil {
+		return nil, err
+	}
+	objects := make([]Object, 0, len(containers))
+	for _, c := range containers {
+		labels := c.GetLabels()
+		objects = append(objects, Object{
+			Kind:        Container,
+			ID:          c.GetId(),
+			Pod:         Pod{UID: labels[uidLabel], Namespace: labels[namespaceLabel], Name: labels[nameLabel]},
+			SandboxID:   c.GetPodSandboxId(),
+			ContainerID: c.GetId(),
+			Identity:    Identity{"id": c.GetId(), "created": strconv.FormatInt(c.GetCreatedAt(), 10)},
+			Facts: facts(
+				"name", c.GetMetadata().GetName(),
+				"state", containerState(c.GetState()),
+				"attempt", strconv.FormatUint(uint64(c.GetMetadata().GetAttempt()), 10),
+				"terminationGracePeriod", c.GetAnnotations()[graceAnnotation],
+			),
+			Foreign: strangeUID(labels[uidLabel]),
+		})
+	}
+	handmade, err := handmadeContainers(ctx, scan)
+	return append(objects, handmade...), err
+}
+
+// handmadeContainers lists containers in containerd's namespace k8s.io that CRI did not make.
+func handmadeContainers(ctx context.Context, scan *Scan) ([]Object, error) {
+	records, err := ask(ctx, "containerd", scan.Host.Containerd.Containers)
+	if errors.Is(err, host.ErrNotConfigured) {
+		return nil, nil // another runtime
+	}
+	if err != nil {
+		return nil, fmt.Errorf("containerd's containers: %w", err)
+	}
+	var objects []Object
+	for _, record := range records {
+		if record.GetLabels()[kindLabel] != "" {
+			continue
+		}
+		objects = append(objects, Object{
+			Kind:        Container,
+			ID:          record.GetID(),
+			ContainerID: record.GetID(),
+			Identity:    Identity{"id": record.GetID(), "created": strconv.FormatInt(record.GetCreatedAt().AsTime().UnixNano(), 10)},
+			Facts:       facts("image", record.GetImage()),
+			Foreign:     "made by hand in containerd's namespace of Kubernetes: it carries no label " + kindLabel,
+		})
+	}
+	return objects, nil
+}
+
+// containerState returns CREATED, RUNNING, EXITED or UNKNOWN.
+func containerState(state cri.ContainerState) string {
+	return strings.TrimPrefix(state.String(), "CONTAINER_")
+}

@@ -1,0 +1,211 @@
+package inspect
+
+import (
+	"errors"
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/nodeagent/nodeagent/pkg/finding"
+)
+
+// gate is a Gate and what it means for an object when it is closed: unknown where a witness could not be heard or
+// believed, candidate where one has to wait.
+type gate struct {
+	Gate
+	unknown bool
+	network bool // holds for network objects only
+}
+
+// opened, closed and deaf make gates: deaf is closed because something could not be learnt.
+func opened(name, format string, args ...any) gate {
+	return gate{Gate: Gate{Name: name, Open: true, Why: fmt.Sprintf(format, args...)}}
+}
+
+func closed(name, format string, args ...any) gate {
+	return gate{Gate: Gate{Name: name, Why: fmt.Sprintf(format, args...)}}
+}
+
+func deaf(name, format string, args ...any) gate {
+	g := closed(name, format, args...)
+	g.unknown = true
+	return g
+}
+
+// quiet is why the apiserver is not asked most of the time.
+const quiet = "not asked: nothing is suspicious"
+
+// isQuiet reports whether there was nothing to ask the apiserver for.
+func isQuiet(t *Truth, orphans int) bool { return orphans == 0 && !t.Cluster.Asked && t.Kubelet.OK() }
+
+// gates are all conditions on the whole node, always in the same order. orphans is the number of pods that no witness
+// knows but that have objects on the node.
+func gates(t *Truth, s Settings, orphans int) []gate {
+	network := conditionGate("network-ready", t.Runtime, t.Runtime.NetReady)
+	network.network = true
+	return []gate{
+		kubeletHeard(t),
+		uptimeGate("kubelet-uptime", "kubelet", t.Kubelet.Age, t.Kubelet.AgeErr, s.KubeletUptime),
+		kubeletNotWorking(t, orphans),
+		runtimeHeard(t),
+		uptimeGate("runtime-uptime", "the runtime", t.Runtime.Age, t.Runtime.AgeErr, s.RuntimeUptime),
+		conditionGate("runtime-ready", t.Runtime, t.Runtime.Ready),
+		network,
+		hostNamespaces(s),
+		noMassOrphaning(t, s, orphans),
+		apiserverHeard(t, orphans),
+		listIsOurs(t, s, orphans),
+		nodeIdentity(t, orphans),
+	}
+}
+
+func kubeletHeard(t *Truth) gate {
+	const name = "kubelet-heard"
+	if !t.Kubelet.OK() {
+		return deaf(name, "kubelet's /pods: %v", reason(t.Kubelet.Heard))
+	}
+	return opened(name, "kubelet has %d pods", count(t.Kubelet.Pods))
+}
+
+func reason(h Heard) error {
+	if !h.Asked {
+		return errors.New("not asked")
+	}
+	return h.Err
+}
+
+func uptimeGate(name, who string, age time.Duration, err error, least time.Duration) gate {
+	switch {
+	case least <= 0:
+		return opened(name, "not required")
+	case err != nil:
+		return deaf(name, "its process: %v", err)
+	case age < least:
+		return closed(name, "%s has been up for %s of %s", who, round(age), round(least))
+	}
+	return opened(name, "%s has been up for %s", who, round(age))
+}
+
+// kubeletNotWorking is closed while kubelet still ends pods that have left its list. A kubelet older than v1.27 does not
+// count them: there the grace period, which is never shorter than that of the pod's containers, must be enough.
+func kubeletNotWorking(t *Truth, orphans int) gate {
+	const name = "kubelet-not-working"
+	switch k := t.Kubelet; {
+	case isQuiet(t, orphans):
+		return opened(name, quiet)
+	case errors.Is(k.WorkingErr, errNoMetric):
+		return opened(name, "%v: left to the grace period", k.WorkingErr)
+	case k.WorkingErr != nil:
+		return deaf(name, "%s: %v", workingFamily, k.WorkingErr)
+	case k.Working > 0:
+		return closed(name, "kubelet is still ending %d pods that are no longer wanted", k.Working)
+	}
+	return opened(name, "kubelet is ending no pod that is no longer wanted")
+}
+
+func runtimeHeard(t *Truth) gate {
+	const name = "runtime-heard"
+	switch {
+	case !t.Runtime.OK():
+		return deaf(name, "the runtime's lists: %v", reason(t.Runtime.Heard))
+	case t.Containerd.Other == "" && !t.Containerd.OK():
+		return deaf(name, "containerd's lists: %v", reason(t.Containerd.Heard))
+	}
+	return opened(name, "the runtime has %d sandboxes and %d containers", len(t.Runtime.Sandboxes), len(t.Runtime.Containers))
+}
+
+func conditionGate(name string, r RuntimeTruth, c Condition) gate {
+	if !r.OK() {
+		return deaf(name, "the runtime could not be heard")
+	}
+	return gate{Gate: Gate{Name: name, Open: c.OK, Why: c.Why}}
+}
+
+func hostNamespaces(s Settings) gate {
+	const name = "host-namespaces"
+	if !s.HostNamespaces {
+		return deaf(name, "the agent does not see all processes of the host")
+	}
+	return opened(name, "the agent sees the host's processes")
+}
+
+// noMassOrphaning is the breaker: many pods that vanish at once are rather a witness in error than leftovers.
+func noMassOrphaning(t *Truth, s Settings, orphans int) gate {
+	const name = "no-mass-orphaning"
+	all := orphans + count(t.Kubelet.Pods, t.Cluster.Pods)
+	if most := max(s.MassOrphaning, all*s.MassPercent/100); orphans > most {
+		return closed(name, "%d of %d pods are known to no witness, more than %d: rather a witness is wrong", orphans, all, most)
+	}
+	return opened(name, "%d of %d pods are known to no witness", orphans, all)
+}
+
+// count returns how many pods there are; a static pod is known by two UIDs.
+func count(known ...map[string]PodFact) int {
+	uids := make(map[string]bool)
+	for _, pods := range known {
+		for _, pod := range pods {
+			uids[pod.UID] = true
+		}
+	}
+	return len(uids)
+}
+
+func apiserverHeard(t *Truth, orphans int) gate {
+	const name = "apiserver-heard"
+	switch {
+	case t.Cluster.OK():
+		return opened(name, "it lists %d pods of this node", count(t.Cluster.Pods))
+	case isQuiet(t, orphans):
+		return opened(name, quiet)
+	}
+	return deaf(name, "the apiserver's list of pods: %v", reason(t.Cluster.Heard))
+}
+
+// listIsOurs is open when something proves that the list is of this node and not empty by mistake: our own pod, or one
+// that kubelet has. A list that lacks many of kubelet's pods is an old one.
+func listIsOurs(t *Truth, s Settings, orphans int) gate {
+	const name = "list-is-ours"
+	c := &t.Cluster
+	switch _, own := c.Pods[t.Own]; {
+	case isQuiet(t, orphans):
+		return opened(name, quiet)
+	case !c.OK():
+		return deaf(name, "there is no list")
+	case len(c.Strangers) > 0:
+		return deaf(name, "the list has pods of other nodes: %s", strings.Join(c.Strangers[:min(3, len(c.Strangers))], ", "))
+	case t.Own != "" && !own:
+		return deaf(name, "the list lacks the agent's own pod %s", t.Own)
+	case c.Shared == 0 && !own:
+		return deaf(name, "none of kubelet's pods is in the list: an empty or foreign list proves nothing")
+	case c.Missing > max(s.MassOrphaning, c.Wanted*s.MassPercent/100):
+		return deaf(name, "the list lacks %d of %d pods that kubelet has from the apiserver", c.Missing, c.Wanted)
+	}
+	return opened(name, "%d of kubelet's pods are in the list", c.Shared)
+}
+
+// nodeIdentity is open when the Node object is of this very machine and boot, and not of another one by the same name. Its
+// Lease is not looked at: that kubelet is alive is told by kubelet.
+func nodeIdentity(t *Truth, orphans int) gate {
+	const name = "node-identity"
+	switch c := &t.Cluster; {
+	case isQuiet(t, orphans):
+		return opened(name, quiet)
+	case !c.OK():
+		return deaf(name, "the apiserver could not be heard")
+	case c.NodeErr != nil:
+		return deaf(name, "the Node object: %v", c.NodeErr)
+	case c.LocalErr != nil:
+		return deaf(name, "the IDs of this machine: %v", c.LocalErr)
+	case c.LocalBoot == "" || c.Boot != c.LocalBoot:
+		return deaf(name, "Node %s has bootID %q, this machine %q", c.Node, c.Boot, c.LocalBoot)
+	case c.Machine != c.LocalMachine:
+		return deaf(name, "Node %s has machineID %q, this machine %q", c.Node, c.Machine, c.LocalMachine)
+	}
+	return opened(name, "machineID and bootID of Node %s are this machine's", t.Cluster.Node)
+}
+
+// round makes a duration short enough to read.
+func round(d time.Duration) time.Duration { return d.Round(time.Second) }
+
+// sameBoot reports whether two moments can be compared.
+func sameBoot(a, b finding.Stamp) bool { return a.Boot == b.Boot }

@@ -1,0 +1,41 @@
+package inspect
+
+import (
+	"maps"
+
+	"github.com/nodeagent/nodeagent/pkg/finding"
+)
+
+// key is the key of an object in the history.
+func key(o *Object) string { return string(o.Kind) + "/" + o.ID }
+
+// sighting returns what is known of o before this pass: nothing, if it is another object now, was never seen, or was
+// last seen before the machine started. The first of all sightings is now.
+func (h History) sighting(o *Object, now finding.Stamp) Sighting {
+	s, ok := h[key(o)]
+	if !ok || !sameBoot(s.First, now) || s.First.Up > now.Up || !maps.Equal(s.Identity, o.Identity) {
+		return Sighting{Identity: maps.Clone(o.Identity), First: now, Last: now}
+	}
+	return s
+}
+
+// seen counts a pass in which o was there and denied by all local witnesses. Two passes at one moment are one.
+func (s Sighting) seen(now finding.Stamp) Sighting {
+	if s.Passes == 0 || now.Up > s.Last.Up {
+		s.Passes++
+	}
+	s.Last = now
+	return s
+}
+
+// denied notes a list of the apiserver without the pod. Only the first and the last are kept: what counts is that they
+// are apart.
+func (s Sighting) denied(at finding.Stamp) Sighting {
+	switch n := len(s.Denials); {
+	case n == 0:
+		s.Denials = []finding.Stamp{at}
+	case at.Up > s.Denials[n-1].Up:
+		s.Denials = []finding.Stamp{s.Denials[0], at}
+	}
+	return s
+}

@@ -1,0 +1,47 @@
+package inspect
+
+import (
+	"slices"
+	"strconv"
+
+	"github.com/nodeagent/nodeagent/internal/host"
+)
+
+// holdable returns what of an object may be kept busy.
+func holdable(scan *Scan, o *Judged) host.Holdable {
+	if o.Kind != Mount {
+		return host.Holdable{Path: o.ID}
+	}
+	thing := host.Holdable{Path: o.Facts["point"]}
+	mounts, err := scan.mounts()
+	if err != nil {
+		return thing
+	}
+	if n := slices.IndexFunc(mounts, func(m host.Mount) bool { return strconv.Itoa(m.ID) == o.Identity["id"] }); n >= 0 {
+		thing.Mount = &mounts[n]
+	}
+	return thing
+}
+
+// maxCgroupHolders bounds how many processes of one cgroup are named.
+const maxCgroupHolders = 16
+
+// cgroupHolders returns the processes in a cgroup, without those in cgroups below it.
+func cgroupHolders(scan *Scan, o *Judged) []Holder {
+	table, err := scan.processes()
+	if err != nil {
+		return nil
+	}
+	hierarchy := o.Facts["hierarchy"]
+	if hierarchy == "v2" {
+		hierarchy = ""
+	}
+	var holders []Holder
+	members := table.members[memberKey(hierarchy, o.Facts["path"])]
+	for _, p := range table.pods {
+		if len(holders) < maxCgroupHolders && slices.Contains(members, p.PID) {
+			holders = append(holders, Holder{PID: p.PID, Command: p.Comm, How: "cgroup", Pod: Pod{UID: p.uid}})
+		}
+	}
+	return holders
+}

@@ -1,0 +1,70 @@
+package inspect
+
+import (
+	"fmt"
+
+	"github.com/nodeagent/nodeagent/internal/host"
+)
+
+// explainNetwork looks whether processes live in the network namespace of a suspect. One that is not of the same pod
+// makes the object somebody else's: another runtime on this machine may share the directories with ours.
+func explainNetwork(scan *Scan, suspects []*Object) error {
+	table, err := scan.processes()
+	if err != nil {
+		return err
+	}
+	pins, err := scan.pins()
+	if err != nil {
+		return err
+	}
+	inodes := make(map[string]uint64)
+	for _, p := range pins {
+		inodes[p.path] = p.inode
+	}
+	pods := make(map[int]string)
+	for _, p := range table.pods {
+		pods[p.PID] = p.uid
+	}
+	inhabitants := make(map[uint64][]int)
+	for _, pid := range table.pids {
+		if pid == 1 || pid == scan.Host.Paths.InitPID {
+			continue // it stands for the host, and some do not let themselves be looked at
+		}
+		inode, err := scan.Host.NetworkNamespace(pid)
+		if gone(err) {
+			continue
+		}
+		if err != nil {
+			return err
+		}
+		inhabitants[inode] = append(inhabitants[inode], pid)
+	}
+	for _, o := range suspects {
+		netns := o.ID
+		if o.Kind != Netns {
+			netns = o.Facts["netns"]
+		}
+		if netns == "" {
+			continue
+		}
+		if inode := inodes[pinPath(scan, netns)]; inode != 0 {
+			inhabit(scan.Host, o, inhabitants[inode], pods)
+		}
+	}
+	return nil
+}
+
+// inhabit notes the processes that live in the network namespace of o.
+func inhabit(h *host.Host, o *Object, pids []int, pods map[int]string) {
+	for _, pid := range pids {
+		comm := "?"
+		if stat, err := h.ProcStat(pid); err == nil {
+			comm = stat.Comm
+		}
+		o.Holders = append(o.Holders, Holder{PID: pid, Command: comm, How: "network-namespace", Pod: Pod{UID: pods[pid]}})
+		if pods[pid] != o.Pod.UID {
+			o.Foreign = fmt.Sprintf("process %d (%s), which is not of this pod, lives in its network namespace", pid, comm)
+			return
+		}
+	}
+}

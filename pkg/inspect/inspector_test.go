@@ -1,0 +1,351 @@
+package inspect
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"golang.org/x/sys/unix"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	leases "github.com/containerd/containerd/api/services/leases/v1"
+
+	"github.com/nodeagent/nodeagent/internal/host"
+	"github.com/nodeagent/nodeagent/internal/host/hosttest"
+)
+
+const (
+	deadSandbox = "6666666666666666666666666666666666666666666666666666666666666666"
+	newSandbox  = "7777777777777777777777777777777777777777777777777777777777777777"
+)
+
+// furnish gives a pod one of everything that it can leave behind, but for what CRI lists.
+func furnish(n *node, uid, sandbox string) {
+	n.mount("test", n.podDir(uid, "volumes/kubernetes.io~projected/token"), "tmpfs", 0)
+	n.mount("test", n.podDir(uid, "volumes/kubernetes.io~projected/token"), "tmpfs", 0) // twice at one point
+	n.podDir(uid, "containers/app")
+	dirs := n.cgroups(n.host.Paths.CgroupRoot + "/kubepods/burstable/pod" + uid + "/" + sandbox)
+	n.process(dirs...)
+	n.attach(uid, sandbox)
+}
+
+// A pod's whole life as an inspector sees it: it lives, it is deleted while kubelet looks away, it becomes a leftover
+// after three passes and ten minutes, and it is gone.
+func TestLifeOfAPod(t *testing.T) {
+	hosttest.PrivateNetwork(t)
+	n := newNode(t)
+	n.add(dead, "job")
+	furnish(n, living, sandbox)
+	furnish(n, dead, deadSandbox)
+	n.sandbox(living, sandbox)
+	i := n.inspector()
+
+	report, history := i.Pass(t.Context(), nil)
+	noErrors(t, report)
+	if n.requests != 0 || len(history) != 0 {
+		t.Errorf("nothing is suspicious: %d requests to the apiserver, history %v", n.requests, history)
+	}
+	for kind, counts := range verdicts(report) {
+		if counts[Live] == 0 || counts[Leftover]+counts[Candidate]+counts[Unknown] > 0 {
+			t.Errorf("%s: %v", kind, counts)
+		}
+	}
+	if got := verdicts(report); len(got) != len(Kinds()) {
+		t.Errorf("kinds: got %v", got)
+	}
+
+	n.remove(dead)
+	for pass, step := range []struct {
+		wait     time.Duration
+		requests int // in total: a list and a Node object each time
+		want     Verdict
+	}{
+		{time.Minute, 2, Candidate},
+		{10 * time.Second, 2, Candidate}, // too near to the first list
+		{time.Minute, 4, Candidate},
+		{9 * time.Minute, 4, Leftover},
+		{30 * time.Second, 4, Leftover},
+		{time.Minute, 6, Leftover}, // ten minutes after the last list
+	} {
+		n.after(step.wait)
+		report, history = i.Pass(t.Context(), history)
+		noErrors(t, report)
+		if diff := cmp.Diff([]Verdict{step.want}, ofPod(report, dead)); diff != "" || n.requests != step.requests {
+			t.Errorf("pass %d: %d requests, verdicts %s\n%s", pass, n.requests, diff, whys(report, dead))
+		}
+		if diff := cmp.Diff([]Verdict{Live}, ofPod(report, living)); diff != "" {
+			t.Errorf("pass %d, the living pod: %s\n%s", pass, diff, whys(report, living))
+		}
+	}
+	checkLeftovers(t, report)
+
+	n.add(dead, "job") // as if the list had been wrong
+	n.after(time.Minute)
+	report, history = i.Pass(t.Context(), history)
+	if diff := cmp.Diff([]Verdict{Live}, ofPod(report, dead)); diff != "" || len(history) != 0 {
+		t.Errorf("known again: %s, history %v", diff, history)
+	}
+}
+
+// checkLeftovers looks at what is told of the leftovers.
+func checkLeftovers(t *testing.T, report Report) {
+	t.Helper()
+	kinds := make(map[Kind]int)
+	for _, o := range report.Objects {
+		if o.Verdict != Leftover {
+			continue
+		}
+		kinds[o.Kind]++
+		if len(o.Identity) == 0 || o.Passes < 3 || o.FirstSeen.IsZero() || len(o.Witnesses) != 4 {
+			t.Errorf("%s %s: %+v", o.Kind, o.ID, o)
+		}
+		held := func(how string) bool {
+			return slices.ContainsFunc(o.Holders, func(h Holder) bool { return h.How == how && h.Command == "sleep" })
+		}
+		if o.Kind == Cgroup && o.Facts["processes"] == "1" && !held("cgroup") {
+			t.Errorf("cgroup %s: holders %+v", o.ID, o.Holders)
+		}
+		if o.Kind == Cgroup && (o.Facts["hierarchy"] == "freezer" || o.Facts["hierarchy"] == "v2") && o.Facts["frozen"] == "" && o.Facts["depth"] != "" {
+			t.Errorf("cgroup %s: facts %v", o.ID, o.Facts)
+		}
+		if networked(o.Kind) && (o.SandboxID != deadSandbox || o.Pod.Name != "p") {
+			t.Errorf("%s %s: sandbox %s of %+v", o.Kind, o.ID, o.SandboxID, o.Pod)
+		}
+	}
+	mounts := 2
+	if kinds[Mount] != mounts || kinds[PodDirectory] != 1 || kinds[Process] != 1 || kinds[CNIAttachment] != 1 ||
+		kinds[Netns] != 1 || kinds[Link] != 1 || kinds[Cgroup] < 2 {
+		t.Errorf("leftovers: %v", kinds)
+	}
+}
+
+func noErrors(t *testing.T, report Report) {
+	t.Helper()
+	for _, failure := range report.Errors {
+		t.Errorf("%s: %s", failure.What, failure.Error)
+	}
+}
+
+func whys(report Report, uid string) string {
+	var b strings.Builder
+	for _, o := range report.Objects {
+		if o.Pod.UID == uid {
+			b.WriteString(string(o.Kind) + " " + o.ID + ": " + string(o.Verdict) + ": " + o.Why + "\n")
+		}
+	}
+	return b.String()
+}
+
+// The witnesses are asked after the objects were listed, and the apiserver last of all.
+func TestOrderOfAsking(t *testing.T) {
+	n := newNode(t)
+	n.podDir(dead)
+	n.inspector().Pass(t.Context(), nil)
+	want := []string{"runtime", "containerd", "kubelet", "apiserver"}
+	n.order = slices.Compact(n.order)
+	if diff := cmp.Diff(want, n.order[len(n.order)-4:]); diff != "" || slices.Contains(n.order[:len(n.order)-2], "kubelet") {
+		t.Errorf("%v", n.order)
+	}
+}
+
+// A pod that appears after the objects were listed, and one that starts: the races of §0.4.
+func TestStartingPodIsLive(t *testing.T) {
+	hosttest.PrivateNetwork(t)
+	n := newNode(t)
+	furnish(n, dead, newSandbox) // everything is there, and CRI does not list the sandbox yet
+	n.leases = append(n.leases, &leases.Lease{ID: newSandbox})
+	zero := func(s *Settings) { *s = Settings{HostNamespaces: true, MassOrphaning: 100} }
+
+	report, _ := n.inspector(zero).Pass(t.Context(), nil)
+	for _, o := range report.Objects {
+		if networked(o.Kind) && o.Pod.UID == dead && o.Verdict != Candidate {
+			t.Errorf("a lease alone must keep the network: %s %s: %s", o.Kind, o.Verdict, o.Why)
+		}
+	}
+	n.add(dead, "starting")
+	report, _ = n.inspector(zero).Pass(t.Context(), nil)
+	if diff := cmp.Diff([]Verdict{Live}, ofPod(report, dead)); diff != "" {
+		t.Error(diff, whys(report, dead))
+	}
+}
+
+// What looks like a leftover and is none of ours: the fixtures of leftovers §4.3 that concern listing.
+func TestForeignObjects(t *testing.T) {
+	hosttest.PrivateNetwork(t)
+	n := newNode(t)
+	netns := n.host.Paths.NetnsDirs[0]
+	hosttest.PinNetns(t, filepath.Join(netns, "foo")) // ip netns add foo
+	hosttest.Veth(t, "user0", "user1", "")
+	hosttest.Veth(t, "router0", "eth0", filepath.Join(netns, "foo"))
+	n.process(n.cgroups(n.host.Paths.CgroupRoot + "/docker/" + sandbox + "/kubepods/burstable/pod" + dead)...)
+	n.cgroups(n.host.Paths.CgroupRoot + "/kubepods/podman")
+	n.podDir("lost+found")
+	write(t, filepath.Join(n.host.Paths.KubeletRoot, "pods", "notes"), "")
+	// Podman's and another kubelet's attachments in the shared cache.
+	results := n.mkdir(n.host.Paths.CNICacheDir, "results")
+	write(t, filepath.Join(results, "podman"), `{"kind":"cniCacheV1","containerId":"`+deadSandbox+`","ifName":"eth0","networkName":"podman","netns":"`+netns+`/cni-`+dead+`"}`)
+	write(t, filepath.Join(results, "second"), `{"kind":"cniCacheV1","containerId":"`+newSandbox+`","ifName":"eth0","networkName":"x","netns":"/run/second/netns/cni-`+other+`","cniArgs":[["K8S_POD_UID","`+other+`"]]}`)
+	n.sandbox(living, sandbox)
+	n.records = append(n.records, n.records[0])
+	n.records[1].Labels = nil
+
+	report, history := n.inspector(func(s *Settings) { *s = Settings{HostNamespaces: true, MassOrphaning: 100} }).Pass(t.Context(), nil)
+	noErrors(t, report)
+	if n.requests != 0 || len(history) != 0 {
+		t.Errorf("%d requests, history %v", n.requests, history)
+	}
+	foreign := make(map[Kind]int)
+	for _, o := range report.Objects {
+		if o.Verdict != Live && o.Verdict != Foreign {
+			t.Errorf("%s %s: %s: %s", o.Kind, o.ID, o.Verdict, o.Why)
+		}
+		if o.Verdict == Foreign {
+			foreign[o.Kind]++
+		}
+		if o.Kind == Cgroup && o.Pod.UID != living {
+			t.Errorf("listed cgroup %s", o.ID)
+		}
+	}
+	if foreign[Process] == 0 { // there may be more: of a lab on this machine
+		t.Error("the nested process is not told")
+	}
+	delete(foreign, Process)
+	want := map[Kind]int{Netns: 1, Link: 3, PodDirectory: 2, CNIAttachment: 2, Container: 2}
+	if diff := cmp.Diff(want, foreign); diff != "" {
+		t.Error(diff)
+	}
+}
+
+func write(t *testing.T, name, data string) {
+	t.Helper()
+	if err := os.WriteFile(name, []byte(data), 0o600); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// An attachment in a shared cache may be of another kubelet on this machine: if somebody else lives in its namespace, it is.
+func TestInhabitedNamespaceIsForeign(t *testing.T) {
+	hosttest.PrivateNetwork(t)
+	n := newNode(t)
+	netns := n.attach(dead, deadSandbox)
+	inhabitant := n.processIn(netns)
+	report, _ := n.inspector(func(s *Settings) { *s = Settings{HostNamespaces: true, MassOrphaning: 100} }).Pass(t.Context(), nil)
+	noErrors(t, report)
+	if diff := cmp.Diff([]Verdict{Foreign}, ofPod(report, dead)); diff != "" {
+		t.Error(diff, whys(report, dead))
+	}
+	for _, o := range report.Objects {
+		if o.Pod.UID == dead && (len(o.Holders) != 1 || o.Holders[0].PID != inhabitant) {
+			t.Errorf("%s: holders %+v", o.Kind, o.Holders)
+		}
+	}
+}
+
+// Each way in which a list can be wrong without being an error, and those with one.
+func TestTruthFaults(t *testing.T) {
+	stranger := corev1.Pod{ObjectMeta: metav1.ObjectMeta{UID: other, Namespace: "a", Name: "b"}, Spec: corev1.PodSpec{NodeName: "node-b"}}
+	for name, fault := range map[string]func(*node){
+		"empty list":                   func(n *node) { n.cluster = nil },
+		"list of another node":         func(n *node) { n.cluster = []corev1.Pod{stranger} },
+		"list with a stranger":         func(n *node) { n.cluster = append(n.cluster, stranger) },
+		"old list":                     func(n *node) { n.kubelet = append(n.kubelet, manyPods(20)...) },
+		"401":                          func(n *node) { n.clusterErr = errors.New("401 Unauthorized") },
+		"another machine":              func(n *node) { n.object.Status.NodeInfo.MachineID = "x" },
+		"another boot":                 func(n *node) { n.object.Status.NodeInfo.BootID = "x" },
+		"kubelet away":                 func(n *node) { n.kubeletErr = errors.New("connection refused") },
+		"kubelet has no pods":          func(n *node) { n.kubelet = nil },
+		"runtime away":                 func(n *node) { n.runtimeErr = errors.New("connection refused") },
+		"no kubelet configured":        func(n *node) { n.host.Kubelet = host.Kubelet{} },
+		"no cluster configured":        func(n *node) { n.host.Cluster = host.Cluster{} },
+		"kubelet's metric away":        func(n *node) { n.host.Kubelet.Metric = nil },
+		"not in the host's namespaces": func(*node) {}, // the setting below
+	} {
+		t.Run(name, func(t *testing.T) {
+			n := newNode(t)
+			n.podDir(dead)
+			if name == "kubelet has no pods" {
+				n.podDir(living) // kubelet has just started: the apiserver knows better
+			}
+			fault(n)
+			i := n.inspector(func(s *Settings) {
+				*s = Settings{HostNamespaces: name != "not in the host's namespaces", MassOrphaning: 3}
+			})
+			var history History
+			for range 5 {
+				var report Report
+				report, history = i.Pass(t.Context(), history)
+				for _, o := range report.Objects {
+					if o.Verdict == Leftover || o.Pod.UID == dead && o.Verdict != Unknown {
+						t.Errorf("%s %s: %s: %s", o.Kind, o.ID, o.Verdict, o.Why)
+					}
+				}
+				n.after(time.Hour)
+			}
+		})
+	}
+}
+
+func manyPods(count int) []corev1.Pod {
+	pods := make([]corev1.Pod, count)
+	for i := range pods {
+		pods[i].UID = types.UID(fmt.Sprintf("aaaaaaaa-0000-4000-8000-%012d", i))
+	}
+	return pods
+}
+
+// A volume whose server is gone, and a directory of a pod on which such a thing is mounted.
+func TestHungVolumeHangsNobody(t *testing.T) {
+	n := newNode(t)
+	hung := hosttest.HangingFUSE(t)
+	n.mount(hung, n.podDir(dead, "volumes/kubernetes.io~nfs/data"), "", unix.MS_BIND)
+	n.mount(hung, n.podDir(other), "", unix.MS_BIND)
+	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+	defer cancel()
+	report, _ := n.inspector(func(s *Settings) { *s = Settings{HostNamespaces: true, MassOrphaning: 100} }).Pass(ctx, nil)
+	noErrors(t, report)
+	got := verdicts(report)
+	if got[Mount][Leftover] != 2 || got[PodDirectory][Leftover] != 2 {
+		t.Errorf("got %v", got)
+	}
+	for _, o := range report.Objects {
+		if o.Kind == Mount && (o.Facts["class"] != "fuse" || o.Facts["type"] != "fuse.hang") {
+			t.Errorf("%s: %v", o.ID, o.Facts)
+		}
+	}
+}
+
+// A kind that was not asked for, or whose lister failed, keeps its history.
+func TestHistoryOfWhatWasNotSeen(t *testing.T) {
+	n := newNode(t)
+	n.podDir(dead)
+	i := n.inspector()
+	_, history := i.Pass(t.Context(), nil)
+	n.after(time.Minute)
+	_, history = i.Pass(t.Context(), history, Process)
+	if len(history) != 1 {
+		t.Errorf("not asked for: %v", history)
+	}
+	root := n.host.Paths.KubeletRoot
+	n.host.Paths.KubeletRoot = "/proc/self/cmdline" // no directory
+	n.after(time.Minute)
+	report, history := i.Pass(t.Context(), history)
+	if len(history) != 1 || len(report.Errors) != 1 || report.Errors[0].What != string(PodDirectory) {
+		t.Errorf("lister failed: %v, %v", history, report.Errors)
+	}
+	n.host.Paths.KubeletRoot = root
+	if err := os.Remove(filepath.Join(root, "pods", dead)); err != nil {
+		t.Fatal(err)
+	}
+	if _, history = i.Pass(t.Context(), history); len(history) != 0 {
+		t.Errorf("gone: %v", history)
+	}
+}

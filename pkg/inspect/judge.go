@@ -1,0 +1,190 @@
+package inspect
+
+import (
+	"cmp"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/nodeagent/nodeagent/pkg/finding"
+)
+
+// Judge says of each object whether it is a leftover. It is pure. An object is one if all witnesses were heard and none
+// knows its pod, all gates are open, and it was seen often and long enough as the same object; everything less is a
+// candidate, or unknown where a witness could not be heard or believed. The history that it returns is the one for
+// the next pass; it holds the objects that kubelet denies, and keeps those of which nothing could be learnt this time.
+func Judge(objects []Object, truth Truth, history History, s Settings, now finding.Stamp) (Report, History) {
+	j := judge{truth: &truth, history: history, settings: s, now: now, next: make(History)}
+	j.gates = gates(&truth, s, orphans(objects, &truth, history, now))
+	report := Report{At: now, Objects: make([]Judged, 0, len(objects)), Gates: []Gate{}, Errors: []Failure{}}
+	for i := range objects {
+		report.Objects = append(report.Objects, j.object(&objects[i]))
+	}
+	slices.SortStableFunc(report.Objects, func(a, b Judged) int {
+		return cmp.Or(cmp.Compare(rank(a.Kind), rank(b.Kind)), cmp.Compare(a.ID, b.ID))
+	})
+	for _, g := range j.gates {
+		report.Gates = append(report.Gates, g.Gate)
+	}
+	return report, j.next
+}
+
+// rank orders kinds by when they are released.
+func rank(kind Kind) int { return slices.Index(Kinds(), kind) }
+
+// suspicious reports whether nobody on this node knows o, so that it is worth asking the apiserver.
+func suspicious(o *Object, truth *Truth) bool {
+	return o.Foreign == "" && o.Doubt == "" && o.Pod.UID != "" && truth.askedKubelet(o) == Denies
+}
+
+// orphans counts the pods that have objects here while no witness that was heard knows them.
+func orphans(objects []Object, truth *Truth, history History, now finding.Stamp) int {
+	uids := make(map[string]bool)
+	for i := range objects {
+		o := &objects[i]
+		if suspicious(o, truth) && !truth.askedApiserver(o, history.sighting(o, now).First).is(Knows) {
+			uids[o.Pod.UID] = true
+		}
+	}
+	return len(uids)
+}
+
+// judge is one judgement of all objects.
+type judge struct {
+	truth    *Truth
+	history  History
+	settings Settings
+	now      finding.Stamp
+	gates    []gate
+	next     History
+}
+
+func (j *judge) object(o *Object) Judged {
+	sighting := j.history.sighting(o, j.now)
+	judged := Judged{Object: *o, Witnesses: j.truth.answers(o, sighting.First)}
+	judged.Verdict, judged.Why = j.belongs(o, judged.Witnesses)
+	if judged.Verdict != "" {
+		if _, known := j.history[key(o)]; known && judged.Verdict == Unknown && sighting.Passes > 0 {
+			j.next[key(o)] = sighting // nothing was learnt
+		}
+		return judged
+	}
+	sighting = sighting.seen(j.now)
+	if judged.Witnesses[Apiserver] == Denies {
+		sighting = sighting.denied(j.truth.Cluster.At)
+	}
+	j.next[key(o)] = sighting
+	judged.FirstSeen, judged.Passes = sighting.First, sighting.Passes
+	judged.Verdict, judged.Why = j.proven(o, judged.Witnesses, sighting)
+	return judged
+}
+
+// belongs gives the verdict on what no witness denies, or on what could not be asked of kubelet. Empty: kubelet denies it
+// and the apiserver does not know it.
+func (j *judge) belongs(o *Object, witnesses map[string]Answer) (Verdict, string) {
+	switch {
+	case o.Foreign != "":
+		return Foreign, o.Foreign
+	case o.Pod.UID != "" && witnesses[Kubelet].is(Knows):
+		return Live, "kubelet has its pod"
+	case o.Pod.UID != "" && witnesses[Apiserver].is(Knows):
+		return Live, "the apiserver has its pod"
+	case o.Doubt != "":
+		return Unknown, o.Doubt
+	case o.Pod.UID == "":
+		return Unknown, "nothing tells which pod it belongs to"
+	case witnesses[Kubelet] != Denies:
+		return Unknown, "kubelet " + string(witnesses[Kubelet])
+	}
+	return "", ""
+}
+
+// proven gives the verdict on what kubelet denies and the apiserver does not know.
+func (j *judge) proven(o *Object, witnesses map[string]Answer, sighting Sighting) (Verdict, string) {
+	if why := j.unheard(o); why != "" {
+		return Unknown, why
+	}
+	if networked(o.Kind) {
+		for _, name := range []string{Runtime, Containerd} {
+			if witnesses[name].is(Knows) {
+				return Candidate, name + " still knows its sandbox; removing that releases it"
+			}
+		}
+	}
+	if verdict, why := j.static(o); verdict != "" {
+		return verdict, why
+	}
+	missing := j.waits(o)
+	if witnesses[Apiserver] != Denies {
+		missing = append(missing, "the apiserver was "+string(witnesses[Apiserver]))
+	}
+	missing = append(missing, j.missing(o, sighting)...)
+	if len(missing) > 0 {
+		return Candidate, "not yet proven: " + strings.Join(missing, "; ")
+	}
+	return Leftover, fmt.Sprintf("no witness knows pod %s; seen in %d passes over %s",
+		o.Pod.UID, sighting.Passes, round(j.now.Since(sighting.First)))
+}
+
+// unheard says which closed gate makes it impossible to know.
+func (j *judge) unheard(o *Object) string {
+	for _, g := range j.gates {
+		if !g.Open && g.unknown && (!g.network || networked(o.Kind)) {
+			return fmt.Sprintf("gate %s is closed: %s", g.Name, g.Why)
+		}
+	}
+	return ""
+}
+
+// waits lists the closed gates that are only a matter of time.
+func (j *judge) waits(o *Object) []string {
+	var waits []string
+	for _, g := range j.gates {
+		if !g.Open && (!g.network || networked(o.Kind)) {
+			waits = append(waits, fmt.Sprintf("gate %s is closed: %s", g.Name, g.Why))
+		}
+	}
+	return waits
+}
+
+// missing says what of the sightings is still missing.
+func (j *judge) missing(o *Object, sighting Sighting) []string {
+	var missing []string
+	if sighting.Passes < j.settings.Passes {
+		missing = append(missing, fmt.Sprintf("seen in %d of %d passes", sighting.Passes, j.settings.Passes))
+	}
+	// Kubelet gives the containers their own grace to end, which nothing may cut short.
+	grace := max(j.settings.Grace, j.truth.Runtime.Grace[o.Pod.UID])
+	if left := grace - j.now.Since(sighting.First); left > 0 {
+		missing = append(missing, fmt.Sprintf("%s of %s to go", roundUp(left), round(grace)))
+	}
+	n := len(sighting.Denials)
+	if n > 0 && sighting.Denials[n-1].Since(sighting.Denials[0]) < j.settings.ListSpacing {
+		missing = append(missing, fmt.Sprintf("the apiserver must deny it twice, %s apart", round(j.settings.ListSpacing)))
+	}
+	return missing
+}
+
+// roundUp never says "0s to go".
+func roundUp(d time.Duration) time.Duration { return (d + time.Second - 1).Truncate(time.Second) }
+
+// static judges what belongs to a static pod: kubelet alone knows those, and only while it has read their manifests. Their
+// UIDs are 32 digits, unless the manifest carries one; then the runtime may still tell.
+func (j *judge) static(o *Object) (Verdict, string) {
+	source := j.truth.Runtime.Pods[o.Pod.UID].Source
+	isStatic := len(o.Pod.UID) == 32 || source != "" && source != "api"
+	switch static := j.truth.Static; {
+	case !isStatic:
+		return "", ""
+	case source != "" && source != "api" && source != "file":
+		return Unknown, "a static pod from " + source + ", which cannot be read here"
+	case !static.Asked:
+		return Unknown, "a static pod; the manifests were not read"
+	case static.Err != nil:
+		return Unknown, fmt.Sprintf("a static pod; the manifests: %v", static.Err)
+	case len(static.Missing) > 0:
+		return Unknown, fmt.Sprintf("a static pod; kubelet has no pod for the manifest of %s yet", static.Missing[0])
+	}
+	return "", ""
+}

@@ -1,0 +1,106 @@
+package inspect
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/nodeagent/nodeagent/internal/host"
+)
+
+// listMounts lists the mounts below kubelet's pod directories: in the host's mount table, and in kubelet's where that one
+// runs in a mount namespace of its own. Several mounts on one point are several objects. No mount is touched: a look at
+// one whose server is gone would never return.
+func listMounts(_ context.Context, scan *Scan) ([]Object, error) {
+	mounts, err := scan.mounts()
+	if err != nil {
+		return nil, err
+	}
+	objects := mountObjects(scan, mounts, "host")
+	private, err := kubeletMounts(scan)
+	if err != nil {
+		return objects, err
+	}
+	known := make(map[int]bool) // a mount ID is unique among all namespaces
+	for _, m := range mounts {
+		known[m.ID] = true
+	}
+	private = slices.DeleteFunc(private, func(m host.Mount) bool { return known[m.ID] })
+	return append(objects, mountObjects(scan, private, "kubelet")...), nil
+}
+
+// kubeletMounts returns kubelet's mount table where it has another one than the agent.
+func kubeletMounts(scan *Scan) ([]host.Mount, error) {
+	kubelet, err := scan.kubelet()
+	if err != nil {
+		return nil, nil // not running; the truth says so
+	}
+	files := scan.Host.Files
+	own, ownErr := files.Link("/proc/self/ns/mnt")
+	its, itsErr := files.Link(fmt.Sprintf("/proc/%d/ns/mnt", kubelet.PID))
+	if ownErr == nil && itsErr == nil && own == its {
+		return nil, nil
+	}
+	return scan.Host.MountsOf(kubelet.PID)
+}
+
+func mountObjects(scan *Scan, mounts []host.Mount, table string) []Object {
+	var objects []Object
+	for _, m := range mounts {
+		uid, ok := scan.Host.Paths.PodOfPath(m.Point)
+		if !ok {
+			continue
+		}
+		volume, plugin := volumeOf(scan, m.Point, uid)
+		objects = append(objects, Object{
+			Kind: Mount,
+			ID:   m.Point + "#" + strconv.Itoa(m.ID),
+			Pod:  Pod{UID: uid},
+			Identity: Identity{
+				"id": strconv.Itoa(m.ID), "device": fmt.Sprintf("%d:%d", m.Major, m.Minor), "root": m.Root,
+				"point": m.Point, "source": m.Source, "type": m.FSType,
+			},
+			Facts: facts("class", mountClass(m), "point", m.Point, "type", m.FSType, "source", m.Source,
+				"volume", volume, "plugin", plugin, "table", table),
+		})
+	}
+	// The mount table's own order is that of mounting, so that of two mounts on one point the upper comes later.
+	slices.SortStableFunc(objects, func(a, b Object) int { return cmp.Compare(a.Facts["point"], b.Facts["point"]) })
+	return objects
+}
+
+// volumeOf returns the volume that a mount point belongs to, as kubelet lays them out:
+//
+//	<root>/pods/<uid>/volumes/<plugin, / as ~>/<volume>[/mount]
+//	<root>/pods/<uid>/volume-subpaths/<volume>/<container>/<index>
+func volumeOf(scan *Scan, point, uid string) (volume, plugin string) {
+	_, rest, _ := strings.Cut(point, scan.Host.Paths.KubeletRoot+"/pods/"+uid+"/")
+	parts := strings.Split(rest, "/")
+	switch {
+	case len(parts) >= 3 && parts[0] == "volumes":
+		return parts[2], strings.ReplaceAll(parts[1], "~", "/")
+	case len(parts) >= 2 && parts[0] == "volume-subpaths":
+		return parts[1], "subpath"
+	}
+	return "", ""
+}
+
+// mountClass sorts mounts by what their release needs and risks.
+func mountClass(m host.Mount) string {
+	kind, _, _ := strings.Cut(m.FSType, ".")
+	switch kind {
+	case "tmpfs", "ramfs", "hugetlbfs":
+		return "memory"
+	case "nfs", "nfs4", "cifs", "smb3", "ceph", "9p", "glusterfs", "lustre", "afs", "gpfs", "beegfs", "pvfs2", "ocfs2", "gfs2":
+		return "network"
+	case "fuse", "fuseblk", "virtiofs":
+		return "fuse"
+	}
+	if m.Root != "/" {
+		return "bind"
+	}
+	return "block"
+}

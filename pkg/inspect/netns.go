@@ -1,0 +1,133 @@
+package inspect
+
+import (
+	"context"
+	"errors"
+	"io/fs"
+	"path"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/nodeagent/nodeagent/internal/host"
+)
+
+// pin is a name under which a network namespace is kept alive: a bind mount of it on an empty file. A file with nothing
+// mounted on it, as a crash or an unmount elsewhere leaves it, is one with inode 0.
+type pin struct {
+	path   string
+	inode  uint64 // of the namespace
+	mounts int    // how often it is mounted there
+	file   host.FileStat
+}
+
+// readPins finds the pins in the directories of the runtime: the mounts by the mount table, the files by listing.
+func (s *Scan) readPins() ([]pin, error) {
+	mounts, err := s.mounts()
+	if err != nil {
+		return nil, err
+	}
+	found := make(map[string]*pin)
+	for _, m := range mounts {
+		if m.FSType != "nsfs" || !slices.Contains(s.Host.Paths.NetnsDirs, path.Dir(m.Point)) {
+			continue
+		}
+		inode, err := host.ParseNamespace(m.Root, "net")
+		if err != nil {
+			continue // a namespace of another type
+		}
+		p := found[m.Point]
+		if p == nil {
+			p = &pin{path: m.Point}
+			found[m.Point] = p
+		}
+		p.inode, p.mounts = inode, p.mounts+1 // the last one in the table is on top
+	}
+	for _, dir := range s.Host.Paths.NetnsDirs {
+		if err := s.addFiles(found, dir); err != nil {
+			return nil, err
+		}
+	}
+	pins := make([]pin, 0, len(found))
+	for _, p := range found {
+		pins = append(pins, *p)
+	}
+	slices.SortFunc(pins, func(a, b pin) int { return strings.Compare(a.path, b.path) })
+	return pins, nil
+}
+
+// addFiles adds the files in a directory on which nothing is mounted.
+func (s *Scan) addFiles(found map[string]*pin, dir string) error {
+	entries, _, err := s.Host.Files.Entries(dir)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	for _, entry := range entries {
+		name := path.Join(dir, entry.Name)
+		if found[name] != nil || !entry.IsFile() {
+			continue
+		}
+		stat, err := s.Host.Files.Stat(name)
+		if errors.Is(err, fs.ErrNotExist) {
+			continue
+		}
+		if err != nil {
+			return err
+		}
+		found[name] = &pin{path: name, file: stat}
+	}
+	return nil
+}
+
+// listNetns lists network namespaces that a runtime pinned. Which pod one is of is told by the CNI cache or the runtime:
+// see tie.
+func listNetns(_ context.Context, scan *Scan) ([]Object, error) {
+	pins, err := scan.pins()
+	if err != nil {
+		return nil, err
+	}
+	objects := make([]Object, 0, len(pins))
+	for _, p := range pins {
+		o := Object{Kind: Netns, ID: p.path, Foreign: foreignPin(p)}
+		if p.inode != 0 {
+			o.Identity = Identity{"inode": strconv.FormatUint(p.inode, 10)}
+			o.Facts = map[string]string{"mounts": strconv.Itoa(p.mounts)}
+		} else {
+			o.Identity = Identity{"device": host.Device(p.file.Device), "inode": strconv.FormatUint(p.file.Inode, 10)}
+			o.Facts = map[string]string{"mounts": "0", "state": "empty file"}
+		}
+		objects = append(objects, o)
+	}
+	return objects, nil
+}
+
+// foreignPin says why a pin is none of a CRI runtime's: those are named cni- and a UUID, and their files are empty.
+func foreignPin(p pin) string {
+	uuid, ok := strings.CutPrefix(path.Base(p.path), "cni-")
+	switch {
+	case !ok || len(uuid) != 36 || !host.IsPodUID(strings.ToLower(uuid)):
+		return "made by no CRI runtime: its name is not cni- and a UUID"
+	case p.inode == 0 && p.file.Size != 0:
+		return "no network namespace: a file with content"
+	}
+	return ""
+}
+
+// inNetnsDirs reports whether a path is directly in one of the runtime's directories for network namespaces.
+func inNetnsDirs(scan *Scan, name string) bool {
+	return slices.Contains(scan.Host.Paths.NetnsDirs, path.Dir(pinPath(scan, name)))
+}
+
+// pinPath returns the path of a pin as the mount table shows it: runtimes say /var/run, which is a link to /run.
+func pinPath(scan *Scan, name string) string {
+	dir := path.Dir(name)
+	resolved, ok := scan.dirs[dir]
+	if !ok {
+		resolved = resolve(scan.Host.Files, dir)
+		scan.dirs[dir] = resolved
+	}
+	return path.Join(resolved, path.Base(name))
+}

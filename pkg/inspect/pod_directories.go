@@ -1,0 +1,56 @@
+package inspect
+
+import (
+	"context"
+	"errors"
+	"io/fs"
+	"path"
+	"strconv"
+
+	"github.com/nodeagent/nodeagent/internal/host"
+)
+
+// listPodDirectories lists <kubelet root>/pods/*. A directory on which something is mounted is told by its parent's
+// listing alone; what is mounted on it is not touched.
+func listPodDirectories(_ context.Context, scan *Scan) ([]Object, error) {
+	dir := path.Join(scan.Host.Paths.KubeletRoot, "pods")
+	entries, device, err := scan.Host.Files.Entries(dir)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, nil // kubelet makes it with its first pod
+	}
+	if err != nil {
+		return nil, err
+	}
+	mounts, err := scan.mounts()
+	if err != nil {
+		return nil, err
+	}
+	mounted := make(map[string]bool)
+	for _, m := range mounts {
+		mounted[m.Point] = true
+	}
+	objects := make([]Object, 0, len(entries))
+	for _, entry := range entries {
+		name := path.Join(dir, entry.Name)
+		o := Object{Kind: PodDirectory, ID: name, Pod: Pod{UID: entry.Name}}
+		stat := host.FileStat{Device: device, Inode: entry.Inode}
+		if !mounted[name] {
+			stat, err = scan.Host.Files.Stat(name)
+			if errors.Is(err, fs.ErrNotExist) {
+				continue
+			}
+			if err != nil {
+				return objects, err
+			}
+		}
+		o.Identity = Identity{"device": host.Device(stat.Device), "inode": strconv.FormatUint(stat.Inode, 10)}
+		switch {
+		case !host.IsPodUID(entry.Name):
+			o.Pod.UID, o.Foreign = "", "its name is no pod UID"
+		case !mounted[name] && !stat.IsDir():
+			o.Pod.UID, o.Foreign = "", "no directory"
+		}
+		objects = append(objects, o)
+	}
+	return objects, nil
+}

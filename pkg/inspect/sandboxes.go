@@ -1,0 +1,68 @@
+package inspect
+
+import (
+	"context"
+	"strconv"
+	"strings"
+
+	cri "k8s.io/cri-api/pkg/apis/runtime/v1"
+
+	"github.com/nodeagent/nodeagent/internal/host"
+)
+
+// sourceAnnotation is where kubelet had the pod from: api, file or http. kubelet copies the pod's annotations to the
+// sandbox. https://kubernetes.io/docs/reference/labels-annotations-taints/#kubernetes-io-config-source
+const sourceAnnotation = "kubernetes.io/config.source"
+
+// listSandboxes lists CRI pod sandboxes in every state, all attempts.
+func listSandboxes(_ context.Context, scan *Scan) ([]Object, error) {
+	sandboxes, err := scan.sandboxes()
+	if err != nil {
+		return nil, err
+	}
+	objects := make([]Object, 0, len(sandboxes))
+	for _, s := range sandboxes {
+		objects = append(objects, Object{
+			Kind:      Sandbox,
+			ID:        s.GetId(),
+			Pod:       Pod{UID: s.GetMetadata().GetUid(), Namespace: s.GetMetadata().GetNamespace(), Name: s.GetMetadata().GetName()},
+			SandboxID: s.GetId(),
+			Identity:  Identity{"id": s.GetId(), "created": strconv.FormatInt(s.GetCreatedAt(), 10)},
+			Facts: facts(
+				"state", sandboxState(s.GetState()),
+				"attempt", strconv.FormatUint(uint64(s.GetMetadata().GetAttempt()), 10),
+				"source", s.GetAnnotations()[sourceAnnotation],
+				"handler", s.GetRuntimeHandler(),
+			),
+			Foreign: strangeUID(s.GetMetadata().GetUid()),
+		})
+	}
+	return objects, nil
+}
+
+// strangeUID says why an object is nobody's of kubelet's when it carries a UID that kubelet does not give.
+func strangeUID(uid string) string {
+	switch {
+	case uid == "":
+		return "carries no pod UID"
+	case !host.IsPodUID(uid):
+		return "its UID has no form that kubelet gives: made by hand"
+	}
+	return ""
+}
+
+// sandboxState returns READY or NOTREADY.
+func sandboxState(state cri.PodSandboxState) string {
+	return strings.TrimPrefix(state.String(), "SANDBOX_")
+}
+
+// facts makes a map of names and values, without those that are empty.
+func facts(pairs ...string) map[string]string {
+	made := make(map[string]string, len(pairs)/2)
+	for i := 0; i+1 < len(pairs); i += 2 {
+		if pairs[i+1] != "" {
+			made[pairs[i]] = pairs[i+1]
+		}
+	}
+	return made
+}

@@ -1,0 +1,123 @@
+package inspect
+
+import (
+	"fmt"
+
+	"github.com/nodeagent/nodeagent/pkg/finding"
+)
+
+// The witnesses, as Judged.Witnesses names them.
+const (
+	Apiserver  = "apiserver"
+	Kubelet    = "kubelet"
+	Runtime    = "runtime"
+	Containerd = "containerd"
+)
+
+// networked reports whether objects of a kind belong to the network of a sandbox. This is the whole matrix of who must
+// deny an object before it can be a leftover:
+//
+//	kind                                                apiserver  kubelet  runtime      containerd
+//	sandbox, container                                  UID        UID      -            -
+//	process, mount, cgroup, pod-directory               UID        UID      -            -
+//	cni-attachment, netns, link                         UID        UID      sandbox ID   sandbox ID
+//
+// Where the runtime still lists the sandbox of a pod that is gone, that sandbox is itself the leftover, so that the
+// runtime's knowing it does not speak for what belongs to the pod. But as long as it knows the sandbox, removing it is
+// the way to release its network, and nothing of that is touched behind the runtime's back. Every witness must be heard
+// for every kind.
+func networked(kind Kind) bool { return kind == CNIAttachment || kind == Netns || kind == Link }
+
+// answers asks every witness for o. first is when o was first seen: a list of the apiserver that is older proves nothing.
+func (t *Truth) answers(o *Object, first finding.Stamp) map[string]Answer {
+	return map[string]Answer{
+		Apiserver:  t.askedApiserver(o, first),
+		Kubelet:    t.askedKubelet(o),
+		Runtime:    t.askedRuntime(o),
+		Containerd: t.askedContainerd(o),
+	}
+}
+
+func notHeard(err error) Answer { return NotHeard + Answer(": "+err.Error()) }
+
+func knows(format string, args ...any) Answer {
+	return Knows + Answer(": "+fmt.Sprintf(format, args...))
+}
+
+// is reports whether a is the answer b, whatever details follow.
+func (a Answer) is(b Answer) bool {
+	return a == b || len(a) > len(b) && a[:len(b)] == b && a[len(b)] == ':'
+}
+
+func (t *Truth) askedApiserver(o *Object, first finding.Stamp) Answer {
+	c := &t.Cluster
+	switch pod, ok := c.Pods[o.Pod.UID]; {
+	case !c.Asked:
+		return NotAsked
+	case c.Err != nil:
+		return notHeard(c.Err)
+	case ok:
+		return knows("%s/%s %s", pod.Namespace, pod.Name, pod.Phase)
+	case first.Boot != c.At.Boot || c.At.Up < first.Up:
+		return NotAsked + ": since it was first seen"
+	}
+	return Denies
+}
+
+func (t *Truth) askedKubelet(o *Object) Answer {
+	pod, ok := t.Kubelet.Pods[o.Pod.UID]
+	switch {
+	case !t.Kubelet.Asked:
+		return NotAsked
+	case t.Kubelet.Err != nil:
+		return notHeard(t.Kubelet.Err)
+	case ok:
+		return knows("%s/%s %s", pod.Namespace, pod.Name, pod.Phase)
+	}
+	return Denies
+}
+
+func (t *Truth) askedRuntime(o *Object) Answer {
+	switch {
+	case !t.Runtime.Asked:
+		return NotAsked
+	case t.Runtime.Err != nil:
+		return notHeard(t.Runtime.Err)
+	}
+	if o.SandboxID != "" {
+		if s, ok := t.Runtime.Sandboxes[o.SandboxID]; ok {
+			return knows("sandbox %s", s.State)
+		}
+		if o.Kind != Container {
+			return Denies
+		}
+	}
+	if _, ok := t.Runtime.Containers[o.ContainerID]; ok {
+		return knows("container")
+	}
+	if s, ok := t.Runtime.Pods[o.Pod.UID]; ok && o.Pod.UID != "" {
+		return knows("sandbox %s %s", s.ID, s.State)
+	}
+	return Denies
+}
+
+func (t *Truth) askedContainerd(o *Object) Answer {
+	c := &t.Containerd
+	switch {
+	case c.Other != "":
+		return NotAsked + Answer(": the runtime is "+c.Other)
+	case !c.Asked:
+		return NotAsked
+	case c.Err != nil:
+		return notHeard(c.Err)
+	}
+	for _, id := range []string{o.SandboxID, o.ContainerID} {
+		if what, ok := c.Known[id]; ok && id != "" {
+			return knows("%s %s", what, id)
+		}
+	}
+	if o.SandboxID == "" && c.Pods[o.Pod.UID] {
+		return knows("a container of this pod")
+	}
+	return Denies
+}

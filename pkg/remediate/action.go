@@ -1,0 +1,48 @@
+// Package remediate releases what deleted pods left behind. It acts on nothing but objects that an inspection called
+// leftovers, one pod at a time, in the order of the catalogue; it removes the smallest blocker first and then gives the
+// owner (kubelet, the runtime) time to finish its own work. It is the only package that is handed the write door.
+//
+// Every step goes: guards, intent in the journal, another look at the object's identity (by the hand, right before the
+// system call), the step, verification, end in the journal. A crash between any two of them is harmless: the next release
+// begins with what is there, never with what was planned.
+package remediate
+
+import (
+	"context"
+	"log/slog"
+
+	"github.com/nodeagent/nodeagent/internal/hand"
+	"github.com/nodeagent/nodeagent/internal/host"
+	"github.com/nodeagent/nodeagent/pkg/inspect"
+)
+
+// Action is how leftovers of one kind are released.
+type Action struct {
+	Kind    inspect.Kind
+	Order   int    // kinds with a lower one are released first
+	Summary string // one line for the documentation
+
+	// Plan says what would be done, or why not. It is pure.
+	Plan func(o inspect.Judged, s Settings) (does, refuse string)
+	// Less puts the objects of one pod in order; nil keeps that of the report.
+	Less func(a, b inspect.Judged) int
+	// Needs says what has to be gone before this object may be released, given what is left of its pod; empty: nothing.
+	Needs func(o inspect.Judged, rest []inspect.Judged, s Settings) string
+	// Preview says what Do would refuse, with reading alone; nil where Plan knows all.
+	Preview func(ctx context.Context, t Tools, o inspect.Judged) (refuse string)
+	// Prepare is done once before the first object of a pod; nil where there is nothing to do for all together.
+	Prepare func(ctx context.Context, t Tools, all []inspect.Judged) error
+	// Do releases the object. It may be called again for one that is half released or gone.
+	Do func(ctx context.Context, t Tools, o inspect.Judged) error
+	// Gone verifies. An error means that nobody can say.
+	Gone func(ctx context.Context, t Tools, o inspect.Judged) (bool, error)
+}
+
+// Tools is what an action works with.
+type Tools struct {
+	Hand     *hand.Hand
+	Host     *host.Host
+	Settings Settings
+	Log      *slog.Logger
+	Hit      func(point string) error // fault point between two changes of one step
+}

@@ -1,0 +1,44 @@
+package remediate
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"strings"
+
+	"github.com/nodeagent/nodeagent/pkg/inspect"
+)
+
+// cgroupAction removes empty cgroups, those below first. Volumes in memory must be unmounted before: what they hold would
+// be charged to the parent for ever (kubelet keeps the same order).
+func cgroupAction() Action {
+	return Action{
+		Kind: inspect.Cgroup, Order: 80,
+		Summary: "StopUnit where systemd made it, then rmdir, leaf first; v1 memory.force_empty before",
+		Plan: func(o inspect.Judged, _ Settings) (string, string) {
+			return fmt.Sprintf("remove the empty cgroup %s", o.ID), ""
+		},
+		Less: func(a, b inspect.Judged) int {
+			return cmp.Or(cmp.Compare(strings.Count(b.ID, "/"), strings.Count(a.ID, "/")), cmp.Compare(a.ID, b.ID))
+		},
+		Needs: func(_ inspect.Judged, rest []inspect.Judged, _ Settings) string {
+			for _, other := range rest {
+				switch {
+				case other.Kind == inspect.Mount && other.Identity["type"] == "tmpfs":
+					return fmt.Sprintf("a volume in memory is still mounted on %s", other.Identity["point"])
+				case other.Kind == inspect.Container && other.Facts["state"] != "EXITED":
+					return fmt.Sprintf("container %s is still there", short(other.ID))
+				}
+			}
+			return ""
+		},
+		Do: func(ctx context.Context, t Tools, o inspect.Judged) error {
+			c, err := cgroupOf(o)
+			if err != nil {
+				return err
+			}
+			return t.Hand.RemoveCgroup(ctx, c)
+		},
+		Gone: fileGone,
+	}
+}

@@ -1,0 +1,112 @@
+package remediate
+
+import (
+	"fmt"
+	"path"
+	"slices"
+	"strings"
+
+	"github.com/nodeagent/nodeagent/internal/hand"
+)
+
+// removal is what to do to one entry of a pod's directory.
+type removal struct {
+	entry hand.Entry
+	how   how
+}
+
+type how int
+
+const (
+	removeDir how = iota
+	unlink
+	moveAway
+)
+
+// kubeletFiles are the patterns of the regular files that kubelet makes for itself, relative to the pod's directory. No
+// volume is among them. See pkg/kubelet (kubelet_pods.go: etc-hosts), kuberuntime_container.go (termination logs),
+// userns/userns_manager.go, and volume/util (SetReady).
+var kubeletFiles = []struct {
+	pattern   string
+	empty     bool // only without content
+	whatItsOf string
+}{
+	{"etc-hosts", false, "made from the pod's addresses at each start"},
+	{"userns", false, "the range of user IDs, freed when the directory goes"},
+	{"containers/*/*", false, "termination message, which kubelet has read"},
+	{"plugins/*/*/ready", true, "mark that a volume was set up"},
+	{"volume-subpaths/*/*/*", true, "what a subpath of a file was mounted on"},
+}
+
+// clear decides what to do to a pod's directory, or why nothing. It is pure. Entries come parents first, the directory
+// itself before all.
+func clear(tree []hand.Entry, allowEmptyDir bool) (steps []removal, refusal string) {
+	moved := map[string]bool{} // volumes that are moved away whole
+	var dirs []hand.Entry
+	for _, entry := range tree {
+		if inMoved(moved, entry.Path) {
+			if entry.Mount {
+				return nil, fmt.Sprintf("%s is a mount point", entry.Path)
+			}
+			continue
+		}
+		switch {
+		case entry.Mount:
+			return nil, fmt.Sprintf("%s is a mount point", entry.Path)
+		case entry.Type == hand.Directory && allowEmptyDir && isEmptyDir(entry.Path) && hasChildren(tree, entry.Path):
+			moved[entry.Path] = true
+			steps = append(steps, removal{entry, moveAway})
+		case entry.Type == hand.Directory:
+			dirs = append(dirs, entry)
+		default:
+			how, why := clearFile(tree, entry)
+			if why != "" {
+				return nil, why
+			}
+			steps = append(steps, removal{entry, how})
+		}
+	}
+	for _, dir := range slices.Backward(dirs) {
+		steps = append(steps, removal{dir, removeDir})
+	}
+	return steps, ""
+}
+
+// inMoved reports whether a path lies in something that is moved away whole. Volumes are three levels deep.
+func inMoved(moved map[string]bool, name string) bool {
+	parts := strings.SplitN(name, "/", 4)
+	return len(parts) == 4 && moved[strings.Join(parts[:3], "/")]
+}
+
+// isEmptyDir reports whether a path is the top of a disk-backed emptyDir volume.
+func isEmptyDir(name string) bool {
+	ok, _ := path.Match("volumes/kubernetes.io~empty-dir/*", name)
+	return ok
+}
+
+func hasChildren(tree []hand.Entry, dir string) bool {
+	return slices.ContainsFunc(tree, func(e hand.Entry) bool { return path.Dir(e.Path) == dir })
+}
+
+// clearFile decides about what is no directory.
+func clearFile(tree []hand.Entry, entry hand.Entry) (how, string) {
+	if entry.Type != hand.Regular {
+		return 0, fmt.Sprintf("%s is neither a directory nor a regular file", entry.Path)
+	}
+	for _, file := range kubeletFiles {
+		if ok, _ := path.Match(file.pattern, entry.Path); ok && (!file.empty || entry.Size == 0) {
+			return unlink, ""
+		}
+	}
+	if ok, _ := path.Match("volumes/kubernetes.io~csi/*/vol_data.json", entry.Path); ok {
+		mount := path.Join(path.Dir(entry.Path), "mount")
+		if hasChildren(tree, mount) {
+			return 0, fmt.Sprintf("%s is not empty: a volume's data may have been written where it ought to be mounted", mount)
+		}
+		return moveAway, ""
+	}
+	if strings.HasPrefix(entry.Path, "volumes/kubernetes.io~empty-dir/") {
+		return 0, fmt.Sprintf("%s (%d bytes) is user data in an emptyDir", entry.Path, entry.Size)
+	}
+	return 0, fmt.Sprintf("%s (%d bytes) may be user data", entry.Path, entry.Size)
+}

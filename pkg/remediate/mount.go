@@ -1,0 +1,155 @@
+package remediate
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"syscall"
+	"time"
+
+	"github.com/nodeagent/nodeagent/internal/hand"
+	"github.com/nodeagent/nodeagent/internal/host"
+	"github.com/nodeagent/nodeagent/pkg/inspect"
+)
+
+// mountAction unmounts what is mounted in the pod's directory, innermost first. A mount that is busy is told with its
+// holders and left: those that are the pod's own are the process action's to end, others' are their owners'.
+//
+// CSI volumes belong to kubelet and the driver as long as that one is alive: it may have to flush, log out or count.
+func mountAction() Action {
+	return Action{
+		Kind: inspect.Mount, Order: 70,
+		Summary: "unmount, never lazily, and never by force unless it is a network filesystem or FUSE whose server is gone",
+		Plan: func(o inspect.Judged, s Settings) (string, string) {
+			if o.Facts["table"] == "kubelet" {
+				return "", "it is in kubelet's own mount namespace"
+			}
+			does := fmt.Sprintf("unmount %s (%s)", o.Identity["point"], o.Identity["type"])
+			if isCSI(o) && !s.UnmountCSI {
+				does += " if its CSI driver is gone"
+			}
+			return does, ""
+		},
+		Less:    innermostFirst,
+		Needs:   noContainers,
+		Preview: csiOwned,
+		Do:      unmount,
+		Gone: func(_ context.Context, t Tools, o inspect.Judged) (bool, error) {
+			m, err := mountOf(o)
+			if err != nil {
+				return false, err
+			}
+			mounts, err := t.Host.Mounts()
+			return err == nil && !slices.ContainsFunc(mounts, func(now host.Mount) bool {
+				return now.ID == m.ID && now.Point == m.Point
+			}), err
+		},
+	}
+}
+
+// innermostFirst puts subpath binds before the volumes that they are binds of, deeper mounts before those around them, and
+// of mounts stacked on one point the upper (younger) before the lower.
+func innermostFirst(a, b inspect.Judged) int {
+	x, y := a.Identity["point"], b.Identity["point"]
+	subpath := func(o inspect.Judged) int {
+		if o.Facts["plugin"] == "subpath" {
+			return 0
+		}
+		return 1
+	}
+	i, _ := integer(a, "id")
+	j, _ := integer(b, "id")
+	return cmp.Or(cmp.Compare(subpath(a), subpath(b)),
+		cmp.Compare(strings.Count(y, "/"), strings.Count(x, "/")), cmp.Compare(x, y), cmp.Compare(j, i))
+}
+
+// noContainers: as long as a container may run, its volumes stay.
+func noContainers(_ inspect.Judged, rest []inspect.Judged, _ Settings) string {
+	for _, other := range rest {
+		if other.Kind == inspect.Container && other.Facts["state"] != "EXITED" {
+			return fmt.Sprintf("container %s is %s", short(other.ID), cmp.Or(other.Facts["state"], "in an unknown state"))
+		}
+	}
+	return ""
+}
+
+func unmount(ctx context.Context, t Tools, o inspect.Judged) error {
+	if why := csiOwned(ctx, t, o); why != "" {
+		return hand.Refusal{Why: why}
+	}
+	m, err := mountOf(o)
+	if err != nil {
+		return err
+	}
+	if hand.Remote(m.FSType) {
+		if why := serverGone(ctx, t, m); why != "" {
+			t.Log.Warn("the server of a mount is gone", "mount", m.Point, "why", why)
+			return unmountDead(ctx, t, o, m)
+		}
+	}
+	return heldBy(t.Hand.Unmount(ctx, o.Pod.UID, m, hand.Plain), o)
+}
+
+// unmountDead frees a mount whose server does not answer. Force gives up requests for the whole filesystem, so that it
+// must be mounted nowhere else. Only when nothing can be found that uses it is it taken out of the tree lazily.
+func unmountDead(ctx context.Context, t Tools, o inspect.Judged, m hand.Mount) error {
+	uid := o.Pod.UID
+	if err := t.Hand.Exclusive(uid, m); err != nil {
+		return err
+	}
+	if kind, _, _ := strings.Cut(m.FSType, "."); kind == "fuse" {
+		if err := t.Hand.AbortFUSE(uid, m); err != nil {
+			t.Log.Warn("a FUSE connection could not be aborted", "mount", m.Point, "err", err)
+		}
+		if err := t.Hit("mount: aborted"); err != nil {
+			return err
+		}
+	}
+	err := t.Hand.Unmount(ctx, uid, m, hand.Forced)
+	if err == nil || !errors.Is(err, hand.ErrBusy) || len(o.Holders) > 0 {
+		return heldBy(err, o)
+	}
+	return t.Hand.Unmount(ctx, uid, m, hand.Lazy)
+}
+
+// serverGone returns how a mount shows that nobody serves it any more; empty when it answers, or when it cannot be asked.
+func serverGone(ctx context.Context, t Tools, m hand.Mount) string {
+	if t.Host.Prober.Do == nil {
+		return ""
+	}
+	const patience = 5 * time.Second
+	limited, cancel := context.WithTimeout(ctx, patience)
+	defer cancel()
+	answer, err := t.Host.Prober.Do(limited, host.ProbeRequest{Op: host.ProbeStatfs, Path: m.Point})
+	if err != nil {
+		if limited.Err() != nil && ctx.Err() == nil {
+			return fmt.Sprintf("no answer within %s", patience)
+		}
+		return ""
+	}
+	dead := []syscall.Errno{syscall.ENOTCONN, syscall.ESTALE, syscall.ETIMEDOUT, syscall.ECONNREFUSED, syscall.ECONNABORTED,
+		syscall.EHOSTDOWN, syscall.EHOSTUNREACH, syscall.ESHUTDOWN}
+	if errno := syscall.Errno(answer.Errno); slices.Contains(dead, errno) {
+		return errno.Error()
+	}
+	return ""
+}
+
+// heldBy adds to an error who keeps the mount busy.
+func heldBy(err error, o inspect.Judged) error {
+	if err == nil || !errors.Is(err, hand.ErrBusy) || len(o.Holders) == 0 {
+		return err
+	}
+	var names []string
+	for _, h := range o.Holders {
+		owner := cmp.Or(h.Pod.Name, h.Pod.UID, "no pod")
+		if h.Pod.Namespace != "" {
+			owner = h.Pod.Namespace + "/" + owner
+		}
+		names = append(names, fmt.Sprintf("%s (%d) of %s: %s", h.Command, h.PID, owner, h.How))
+	}
+	return fmt.Errorf("%w; held by %s", err, strings.Join(names, ", "))
+}

@@ -1,0 +1,127 @@
+package remediate
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"slices"
+
+	"github.com/nodeagent/nodeagent/internal/host"
+	"github.com/nodeagent/nodeagent/pkg/inspect"
+)
+
+// attachmentAction replays the CNI DEL that a runtime forgot or could not finish. It comes before the network namespace
+// goes, because physical devices and virtual functions must be moved back out of it.
+func attachmentAction() Action {
+	return Action{
+		Kind: inspect.CNIAttachment, Order: 40,
+		Summary: "CNI DEL with the configuration, arguments and capabilities that libcni kept of the ADD",
+		Plan: func(o inspect.Judged, _ Settings) (string, string) {
+			return fmt.Sprintf("replay CNI DEL of network %s for sandbox %s and verify that its addresses %s are free",
+				o.Facts["network"], short(o.SandboxID), o.Facts["addresses"]), ""
+		},
+		Needs: func(o inspect.Judged, rest []inspect.Judged, _ Settings) string {
+			if s, ok := find(rest, inspect.Sandbox, o.SandboxID); ok && s.Facts["state"] != "NOTREADY" {
+				return "its sandbox is still ready"
+			}
+			return ""
+		},
+		Do: func(ctx context.Context, t Tools, o inspect.Judged) error {
+			attachment, err := attachmentOf(o)
+			if err != nil {
+				return err
+			}
+			return t.Hand.DelAttachment(ctx, attachment)
+		},
+		Gone: fileGone,
+	}
+}
+
+// netnsAction takes away the pin that keeps an empty network namespace alive.
+func netnsAction() Action {
+	return Action{
+		Kind: inspect.Netns, Order: 50,
+		Summary: "unmount and unlink the pin of a network namespace without processes",
+		Plan: func(o inspect.Judged, _ Settings) (string, string) {
+			return fmt.Sprintf("unmount and unlink %s", o.ID), ""
+		},
+		Needs: func(o inspect.Judged, rest []inspect.Judged, s Settings) string {
+			if s.ForceNetwork {
+				return ""
+			}
+			for _, other := range rest {
+				if other.SandboxID == o.SandboxID && o.SandboxID != "" &&
+					(other.Kind == inspect.CNIAttachment || other.Kind == inspect.Sandbox) {
+					return fmt.Sprintf("its %s %s is still there", other.Kind, short(other.ID))
+				}
+			}
+			return ""
+		},
+		Do: func(ctx context.Context, t Tools, o inspect.Judged) error {
+			netns, err := netnsOf(o)
+			if err != nil {
+				return err
+			}
+			return t.Hand.RemoveNetns(ctx, netns)
+		},
+		Gone: fileGone,
+	}
+}
+
+// linkAction deletes a host's end of a pod's veth pair: by index, after its peer was compared, never by name.
+func linkAction() Action {
+	return Action{
+		Kind: inspect.Link, Order: 60,
+		Summary: "delete a veth by index",
+		Plan: func(o inspect.Judged, _ Settings) (string, string) {
+			return fmt.Sprintf("delete link %s by its index", o.ID), ""
+		},
+		Needs: func(o inspect.Judged, rest []inspect.Judged, s Settings) string {
+			if s.ForceNetwork || o.SandboxID == "" {
+				return ""
+			}
+			for _, other := range rest {
+				if other.Kind == inspect.CNIAttachment && other.SandboxID == o.SandboxID {
+					return fmt.Sprintf("its CNI attachment %s is still there", other.ID)
+				}
+			}
+			return ""
+		},
+		Do: func(_ context.Context, t Tools, o inspect.Judged) error {
+			link, err := linkOf(o)
+			if err != nil {
+				return err
+			}
+			return t.Hand.DeleteLink(link)
+		},
+		Gone: func(_ context.Context, t Tools, o inspect.Judged) (bool, error) {
+			link, err := linkOf(o)
+			if err != nil {
+				return false, err
+			}
+			return t.Hand.LinkGone(link.Index)
+		},
+	}
+}
+
+// fileGone verifies objects whose ID is a path on the node's own filesystems.
+func fileGone(_ context.Context, t Tools, o inspect.Judged) (bool, error) {
+	return pathGone(t.Host, o.ID)
+}
+
+func pathGone(h *host.Host, name string) (bool, error) {
+	_, err := h.Files.Stat(name)
+	if errors.Is(err, fs.ErrNotExist) {
+		return true, nil
+	}
+	return false, err
+}
+
+func find(objects []inspect.Judged, kind inspect.Kind, id string) (inspect.Judged, bool) {
+	at := slices.IndexFunc(objects, func(o inspect.Judged) bool { return o.Kind == kind && o.ID == id })
+	if at < 0 {
+		return inspect.Judged{}, false
+	}
+	return objects[at], true
+}

@@ -1,0 +1,192 @@
+package remediate
+
+import (
+	"cmp"
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/nodeagent/nodeagent/pkg/finding"
+	"github.com/nodeagent/nodeagent/pkg/inspect"
+)
+
+// Policy is all that a plan depends on besides the report.
+type Policy struct {
+	Settings
+	Stop     string             // why nothing at all may be done now; empty when something may
+	Attempts map[string]Attempt // by group: what the journal knows of earlier releases
+}
+
+// Attempt is the last release of one pod.
+type Attempt struct {
+	At       finding.Stamp
+	Finished bool // it was not cut off by a crash
+	Whole    bool // nothing was left
+}
+
+// Step is one object in the plan.
+type Step struct {
+	Group   string         `json:"group"` // what is released together: a pod's UID, or what stands for it
+	Pod     inspect.Pod    `json:"pod"`
+	Kind    inspect.Kind   `json:"kind"`
+	ID      string         `json:"id"`
+	Why     string         `json:"why"`                // why it is a leftover
+	Does    string         `json:"does"`               // what would be done
+	Mode    Mode           `json:"mode"`               // of the action
+	NotNow  string         `json:"notActed,omitempty"` // why it is not done; empty when it will be
+	Object  inspect.Judged `json:"-"`
+	refused bool           // the reason lies in the object, not in the circumstances
+}
+
+// Acts reports whether the step will be done.
+func (s Step) Acts() bool { return s.NotNow == "" }
+
+// Group returns what an object is released together with: its pod's UID; its sandbox where the pod is not known; itself
+// where not even that is.
+func Group(o inspect.Object) string {
+	switch {
+	case o.Pod.UID != "":
+		return o.Pod.UID
+	case o.SandboxID != "":
+		return "sandbox/" + o.SandboxID
+	}
+	return string(o.Kind) + "/" + o.ID
+}
+
+// Plan lists what would be done about the leftovers of a report, pod by pod, and why not where nothing would. It is pure,
+// and never contains an object that is no leftover. Pods that were not tried yet come first, so that one which cannot be
+// released does not use up the budget of others.
+func Plan(report inspect.Report, policy Policy, now finding.Stamp) []Step {
+	stop := cmp.Or(policy.Stop, closedGate(report))
+	left := policy.PodsPerHour - spent(policy.Attempts, now)
+	var steps []Step
+	for _, group := range groups(report, policy.Attempts, now) {
+		pod := planGroup(group, policy.Settings)
+		why := cmp.Or(stop, notThisPod(pod, policy, now))
+		again := recent(policy.Attempts, pod[0].Group, now) // has paid already
+		if why == "" && acts(pod) && !again {
+			if left <= 0 {
+				why = fmt.Sprintf("budget: %d pods were released in the last hour", policy.PodsPerHour)
+			}
+			left--
+		}
+		for i := range pod {
+			pod[i].NotNow = cmp.Or(pod[i].NotNow, why)
+		}
+		steps = append(steps, pod...)
+	}
+	return steps
+}
+
+func acts(steps []Step) bool { return slices.ContainsFunc(steps, Step.Acts) }
+
+// networkGate counts for network objects alone, and their verdict takes it into account.
+const networkGate = "network-ready"
+
+// closedGate returns why the report as a whole cannot be acted upon. No object of such a report should be a leftover; that
+// is made sure of here once more.
+func closedGate(report inspect.Report) string {
+	for _, gate := range report.Gates {
+		if !gate.Open && gate.Name != networkGate {
+			return fmt.Sprintf("gate %s is closed: %s", gate.Name, gate.Why)
+		}
+	}
+	return ""
+}
+
+// groups returns the leftovers of a report by group, least recently tried first.
+func groups(report inspect.Report, attempts map[string]Attempt, now finding.Stamp) [][]inspect.Judged {
+	by := map[string][]inspect.Judged{}
+	for _, o := range report.Objects {
+		if o.Verdict == inspect.Leftover {
+			by[Group(o.Object)] = append(by[Group(o.Object)], o)
+		}
+	}
+	all := make([][]inspect.Judged, 0, len(by))
+	for _, objects := range by {
+		all = append(all, objects)
+	}
+	slices.SortFunc(all, func(a, b []inspect.Judged) int {
+		x, y := Group(a[0].Object), Group(b[0].Object)
+		return cmp.Or(cmp.Compare(lastTry(attempts, y, now), lastTry(attempts, x, now)), cmp.Compare(x, y))
+	})
+	return all
+}
+
+// lastTry returns how long ago a group was tried; never is longer than anything.
+func lastTry(attempts map[string]Attempt, group string, now finding.Stamp) time.Duration {
+	const never = time.Duration(1<<63 - 1)
+	if attempt, ok := attempts[group]; ok {
+		return now.Since(attempt.At)
+	}
+	return never
+}
+
+// planGroup plans one pod without regard to others.
+func planGroup(objects []inspect.Judged, s Settings) []Step {
+	var steps []Step
+	for _, action := range Actions() {
+		mine := slices.DeleteFunc(slices.Clone(objects), func(o inspect.Judged) bool { return o.Kind != action.Kind })
+		if action.Less != nil {
+			slices.SortStableFunc(mine, action.Less)
+		}
+		for _, o := range mine {
+			steps = append(steps, planOne(action, o, s))
+		}
+	}
+	for _, o := range objects {
+		if _, ok := actionFor(o.Kind); !ok {
+			steps = append(steps, stepOf(o, Off, "", "there is no action on this kind"))
+		}
+	}
+	return steps
+}
+
+func planOne(action Action, o inspect.Judged, s Settings) Step {
+	mode := s.ModeOf(o.Kind)
+	does, refusal := action.Plan(o, s)
+	switch {
+	case refusal != "":
+		step := stepOf(o, mode, does, "refused: "+refusal)
+		step.refused = true
+		return step
+	case mode == On:
+		return stepOf(o, mode, does, "")
+	}
+	return stepOf(o, mode, does, fmt.Sprintf("the mode for kind %s is %s", o.Kind, mode))
+}
+
+func stepOf(o inspect.Judged, mode Mode, does, notNow string) Step {
+	return Step{Group: Group(o.Object), Pod: o.Pod, Kind: o.Kind, ID: o.ID, Why: o.Why, Does: does, Mode: mode, NotNow: notNow, Object: o}
+}
+
+// notThisPod returns why one pod is not released.
+func notThisPod(steps []Step, policy Policy, now finding.Stamp) string {
+	for _, step := range steps {
+		if step.Pod.Namespace != "" && slices.Contains(policy.OptOut, step.Pod.Namespace) {
+			return fmt.Sprintf("namespace %s is opted out", step.Pod.Namespace)
+		}
+	}
+	attempt, ok := policy.Attempts[steps[0].Group]
+	if ok && attempt.Finished && !attempt.Whole && now.Since(attempt.At) < policy.RetryAfter {
+		return fmt.Sprintf("was tried %s ago and could not be released whole; next try after %s",
+			now.Since(attempt.At).Round(time.Second), policy.RetryAfter)
+	}
+	return ""
+}
+
+// spent counts the pods that were released in the last hour.
+func spent(attempts map[string]Attempt, now finding.Stamp) int {
+	n := 0
+	for group := range attempts {
+		if recent(attempts, group, now) {
+			n++
+		}
+	}
+	return n
+}
+
+func recent(attempts map[string]Attempt, group string, now finding.Stamp) bool {
+	attempt, ok := attempts[group]
+	return ok && now.Since(attempt.At) < time.Hour
+}

@@ -1,0 +1,92 @@
+package remediate
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"path"
+
+	"github.com/nodeagent/nodeagent/internal/hand"
+	"github.com/nodeagent/nodeagent/pkg/inspect"
+)
+
+// podDirectoryAction takes down the directory of a pod when it holds nothing but directories and the few files that
+// kubelet itself makes. Whatever else is in it is somebody's data, and then nothing at all is touched.
+func podDirectoryAction() Action {
+	return Action{
+		Kind: inspect.PodDirectory, Order: 90,
+		Summary: "remove kubelet's own files by an allow-list, move vol_data.json to quarantine, rmdir bottom-up",
+		Plan: func(o inspect.Judged, _ Settings) (string, string) {
+			return fmt.Sprintf("remove kubelet's own files and the empty directories in %s; nothing if it holds any data", o.ID), ""
+		},
+		Needs: func(_ inspect.Judged, rest []inspect.Judged, _ Settings) string {
+			for _, other := range rest {
+				switch other.Kind {
+				case inspect.Mount:
+					return fmt.Sprintf("%s is still mounted", other.Identity["point"])
+				case inspect.Process, inspect.Container:
+					return fmt.Sprintf("%s %s is still there", other.Kind, short(other.ID))
+				}
+			}
+			return ""
+		},
+		Preview: func(ctx context.Context, t Tools, o inspect.Judged) string {
+			_, err := clearance(ctx, t, o)
+			var refusal hand.Refusal
+			if errors.As(err, &refusal) {
+				return refusal.Why
+			}
+			return ""
+		},
+		Do:   removePodDirectory,
+		Gone: fileGone,
+	}
+}
+
+// clearance looks at the whole directory and decides what to do to each entry.
+func clearance(ctx context.Context, t Tools, o inspect.Judged) ([]removal, error) {
+	judged, err := fileOf(o)
+	if err != nil {
+		return nil, err
+	}
+	if path.Base(o.ID) != o.Pod.UID || o.Pod.UID == "" {
+		return nil, hand.Refusal{Why: fmt.Sprintf("%s is not the directory of pod %q", o.ID, o.Pod.UID)}
+	}
+	tree, err := t.Hand.Tree(ctx, o.Pod.UID)
+	if err != nil || len(tree) == 0 {
+		return nil, err
+	}
+	if tree[0].File != judged {
+		return nil, fmt.Errorf("directory %s is inode %d: %w", o.ID, tree[0].File.Inode, hand.ErrChanged)
+	}
+	steps, refusal := clear(tree, t.Settings.AllowEmptyDir)
+	if refusal != "" {
+		return nil, hand.Refusal{Why: refusal}
+	}
+	return steps, nil
+}
+
+func removePodDirectory(ctx context.Context, t Tools, o inspect.Judged) error {
+	steps, err := clearance(ctx, t, o)
+	if err != nil {
+		return err
+	}
+	for _, step := range steps {
+		switch step.how {
+		case moveAway:
+			err = t.Hand.Quarantine(ctx, o.Pod.UID, step.entry.Path, step.entry.File)
+			t.Log.Info("moved to quarantine", "pod", o.Pod.UID, "file", step.entry.Path, "to", t.Hand.QuarantineDir(), "err", err)
+		case unlink:
+			err = t.Hand.RemoveFile(ctx, o.Pod.UID, step.entry.Path, step.entry.File)
+		case removeDir:
+			err = t.Hand.RemoveDir(ctx, o.Pod.UID, step.entry.Path, step.entry.File)
+		}
+		if err != nil {
+			return err
+		}
+		if err := t.Hit("pod-directory: one entry"); err != nil {
+			return err
+		}
+	}
+	return nil
+}

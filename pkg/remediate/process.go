@@ -1,0 +1,89 @@
+package remediate
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/nodeagent/nodeagent/internal/hand"
+	"github.com/nodeagent/nodeagent/pkg/inspect"
+)
+
+// processAction ends processes that live on in the cgroups of a pod. They are thawed first, because a frozen process of
+// cgroup v1 cannot be killed, and all are asked to end before the first one is killed. One that SIGKILL does not end waits
+// in the kernel: it is told with what it waits in, and never tried in a loop.
+func processAction() Action {
+	return Action{
+		Kind: inspect.Process, Order: 30,
+		Summary: "thaw its cgroups, SIGTERM, wait, SIGKILL, each through a pidfd",
+		Plan: func(o inspect.Judged, s Settings) (string, string) {
+			return fmt.Sprintf("thaw process %s (%s) if it is frozen, SIGTERM, after %s SIGKILL", o.ID, o.Facts["command"], s.ProcessGrace), ""
+		},
+		Prepare: terminateAll,
+		Do:      killProcess,
+		Gone: func(_ context.Context, t Tools, o inspect.Judged) (bool, error) {
+			p, err := processOf(o)
+			if err != nil {
+				return false, err
+			}
+			return t.Hand.Ended(p)
+		},
+	}
+}
+
+// terminateAll asks all processes of a pod to end and gives them the grace together. What it cannot do to one, killProcess
+// will find out again and tell.
+func terminateAll(ctx context.Context, t Tools, all []inspect.Judged) error {
+	var asked []hand.Process
+	for _, o := range all {
+		p, err := processOf(o)
+		if err != nil {
+			return err
+		}
+		thawed, err := t.Hand.Thaw(p)
+		if thawed {
+			t.Log.Info("thawed", "pod", o.Pod.UID, "process", p.PID)
+		}
+		if err == nil {
+			err = t.Hand.Terminate(p)
+		}
+		if errors.Is(err, hand.ErrChanged) {
+			return err
+		}
+		if err == nil {
+			asked = append(asked, p)
+		}
+	}
+	if err := t.Hit("process: SIGTERM sent"); err != nil {
+		return err
+	}
+	end := time.Now().Add(t.Settings.ProcessGrace)
+	for _, p := range asked {
+		if _, err := t.Hand.AwaitEnd(ctx, p, max(time.Until(end), 0)); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func killProcess(ctx context.Context, t Tools, o inspect.Judged) error {
+	p, err := processOf(o)
+	if err != nil {
+		return err
+	}
+	if ended, err := t.Hand.Ended(p); ended || err != nil {
+		return err
+	}
+	if _, err := t.Hand.Thaw(p); err != nil { // somebody may have frozen it meanwhile
+		return err
+	}
+	if err := t.Hand.Kill(p); err != nil {
+		return err
+	}
+	ended, err := t.Hand.AwaitEnd(ctx, p, t.Settings.VerifyWithin)
+	if err == nil && !ended {
+		err = fmt.Errorf("SIGKILL does not end it: %s", t.Hand.Stuck(p))
+	}
+	return err
+}

@@ -1,0 +1,94 @@
+package remediate
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"strconv"
+	"time"
+
+	cri "k8s.io/cri-api/pkg/apis/runtime/v1"
+
+	"github.com/nodeagent/nodeagent/internal/hand"
+	"github.com/nodeagent/nodeagent/internal/host"
+	"github.com/nodeagent/nodeagent/pkg/inspect"
+)
+
+// sandboxAction lets the runtime do all it can: it ends containers, takes down the network through CNI, and removes
+// cgroups, root filesystems and the name. StopPodSandbox alone would kill containers without grace.
+func sandboxAction() Action {
+	return Action{
+		Kind: inspect.Sandbox, Order: 10,
+		Summary: "CRI: StopContainer with grace for each container, StopPodSandbox, RemovePodSandbox",
+		Plan: func(o inspect.Judged, s Settings) (string, string) {
+			return fmt.Sprintf("stop the containers of sandbox %s with %s grace, stop it (CNI DEL) and remove it, through CRI",
+				short(o.ID), s.ContainerGrace), ""
+		},
+		Do:   releaseSandbox,
+		Gone: sandboxGone,
+	}
+}
+
+func releaseSandbox(ctx context.Context, t Tools, o inspect.Judged) error {
+	sandbox, err := runtimeObject(o)
+	if err != nil {
+		return err
+	}
+	containers, err := listCRI(ctx, t.Host.Runtime.Containers)
+	if err != nil {
+		return err
+	}
+	for _, c := range containers {
+		if c.GetPodSandboxId() != o.ID || c.GetState() != cri.ContainerState_CONTAINER_RUNNING {
+			continue
+		}
+		grace := graceOf(c.GetAnnotations()[graceAnnotation], t.Settings)
+		if err := t.Hand.StopContainer(ctx, hand.RuntimeObject{ID: c.GetId(), CreatedAt: c.GetCreatedAt()}, grace); err != nil {
+			return fmt.Errorf("stop container %s: %w", short(c.GetId()), err)
+		}
+		if err := t.Hit("sandbox: container stopped"); err != nil {
+			return err
+		}
+	}
+	if err := t.Hand.StopSandbox(ctx, sandbox); err != nil {
+		return fmt.Errorf("stop sandbox: %w", err)
+	}
+	if err := t.Hit("sandbox: stopped"); err != nil {
+		return err
+	}
+	if err := t.Hand.RemoveSandbox(ctx, sandbox); err != nil {
+		return fmt.Errorf("remove sandbox: %w", err)
+	}
+	return nil
+}
+
+func sandboxGone(ctx context.Context, t Tools, o inspect.Judged) (bool, error) {
+	sandboxes, err := listCRI(ctx, t.Host.Runtime.Sandboxes)
+	return err == nil && !slices.ContainsFunc(sandboxes, func(s *cri.PodSandbox) bool { return s.GetId() == o.ID }), err
+}
+
+// graceAnnotation is kubelet's on every container: the pod's terminationGracePeriodSeconds.
+const graceAnnotation = "io.kubernetes.pod.terminationGracePeriod"
+
+// graceOf returns what the pod asked for, but no more than is configured: its real grace was over long ago.
+func graceOf(seconds string, s Settings) time.Duration {
+	n, err := strconv.ParseInt(seconds, 10, 32)
+	if err != nil || n < 0 {
+		return s.ContainerGrace
+	}
+	return min(time.Duration(n)*time.Second, s.ContainerGrace)
+}
+
+const listLimit = 30 * time.Second
+
+func listCRI[T any](ctx context.Context, list func(context.Context) ([]T, error)) ([]T, error) {
+	if list == nil {
+		return nil, fmt.Errorf("container runtime: %w", host.ErrNotConfigured)
+	}
+	ctx, cancel := context.WithTimeout(ctx, listLimit) // a stopped runtime accepts connections and never answers
+	defer cancel()
+	return list(ctx)
+}
+
+// short abbreviates an ID for people.
+func short(id string) string { return id[:min(len(id), 13)] }

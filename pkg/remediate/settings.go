@@ -1,0 +1,91 @@
+package remediate
+
+import (
+	"fmt"
+	"time"
+
+	"github.com/nodeagent/nodeagent/pkg/inspect"
+)
+
+// Mode is how far an action may go.
+type Mode string
+
+// The modes.
+const (
+	Off    Mode = "off"     // not even planned
+	DryRun Mode = "dry-run" // planned and told, never done
+	On     Mode = "on"
+)
+
+// Settings say what may be released and how. The zero value does nothing; see Defaults.
+type Settings struct {
+	Mode  Mode                  `yaml:"mode"`  // off switches everything off; otherwise it counts for kinds that are not in Kinds
+	Kinds map[inspect.Kind]Mode `yaml:"kinds"` // by kind
+
+	PodsPerHour   int      `yaml:"podsPerHour"`   // budget: so many pods are released in any hour
+	OptOut        []string `yaml:"optOut"`        // namespaces whose pods are never touched
+	KillSwitch    string   `yaml:"killSwitch"`    // while this file exists nothing is done
+	Lock          string   `yaml:"lock"`          // only one process on the node releases at a time
+	AllowEmptyDir bool     `yaml:"allowEmptyDir"` // move the data of disk-backed emptyDirs to quarantine: it is user data
+	UnmountCSI    bool     `yaml:"unmountCSI"`    // unmount CSI volumes although their driver is alive: it owns them
+	ForceNetwork  bool     `yaml:"forceNetwork"`  // remove a network namespace although CNI refused to take it down
+
+	OwnerGrace     time.Duration `yaml:"ownerGrace"`     // what kubelet and the runtime get to finish after each group of steps
+	ContainerGrace time.Duration `yaml:"containerGrace"` // between a container's stop signal and SIGKILL
+	ProcessGrace   time.Duration `yaml:"processGrace"`   // between SIGTERM and SIGKILL
+	VerifyWithin   time.Duration `yaml:"verifyWithin"`   // a step must show its effect within this
+	RetryAfter     time.Duration `yaml:"retryAfter"`     // a pod that could not be released whole is left alone for so long
+}
+
+// Defaults returns the settings of a new installation: all is planned and told, nothing done.
+func Defaults() Settings {
+	return Settings{
+		Mode: DryRun, Kinds: map[inspect.Kind]Mode{},
+		PodsPerHour: 6, KillSwitch: "/etc/nodeagent/stop", Lock: "/run/nodeagent/release.lock",
+		OwnerGrace: time.Minute, ContainerGrace: 30 * time.Second, ProcessGrace: 10 * time.Second,
+		VerifyWithin: 5 * time.Second, RetryAfter: time.Hour,
+	}
+}
+
+// ModeOf returns how far the action on a kind may go.
+func (s Settings) ModeOf(kind inspect.Kind) Mode {
+	if s.Mode != DryRun && s.Mode != On {
+		return Off
+	}
+	if mode, ok := s.Kinds[kind]; ok {
+		return mode
+	}
+	return s.Mode
+}
+
+// Validate names the first setting that makes no sense.
+func (s Settings) Validate() error {
+	if !validMode(s.Mode) {
+		return fmt.Errorf("mode %q: want off, dry-run or on", s.Mode)
+	}
+	for kind, mode := range s.Kinds {
+		if _, ok := actionFor(kind); !ok {
+			return fmt.Errorf("kinds: no action on kind %q", kind)
+		}
+		if !validMode(mode) {
+			return fmt.Errorf("kinds: %s: mode %q: want off, dry-run or on", kind, mode)
+		}
+	}
+	for name, d := range map[string]time.Duration{
+		"ownerGrace": s.OwnerGrace, "containerGrace": s.ContainerGrace, "processGrace": s.ProcessGrace,
+		"verifyWithin": s.VerifyWithin, "retryAfter": s.RetryAfter,
+	} {
+		if d < 0 {
+			return fmt.Errorf("%s: %s is negative", name, d)
+		}
+	}
+	if s.PodsPerHour < 0 {
+		return fmt.Errorf("podsPerHour: %d is negative", s.PodsPerHour)
+	}
+	if s.Lock == "" || s.KillSwitch == "" {
+		return fmt.Errorf("lock and killSwitch must be set")
+	}
+	return nil
+}
+
+func validMode(m Mode) bool { return m == Off || m == DryRun || m == On }

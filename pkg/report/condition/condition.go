@@ -1,0 +1,139 @@
+// Package condition writes what is believed into the Node's status, as conditions. It writes only conditions that the
+// configured checks make, removes only those that it wrote itself, and never touches another writer's.
+package condition
+
+import (
+	"context"
+	"log/slog"
+	"sync"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+
+	"github.com/nodeagent/nodeagent/pkg/finding"
+	"github.com/nodeagent/nodeagent/pkg/report"
+)
+
+// Node is what the reporter needs of the apiserver. Both calls end when their context does.
+type Node interface {
+	// NodeConditions reads the conditions of this node; called once, before the first write.
+	NodeConditions(ctx context.Context) ([]corev1.NodeCondition, error)
+	// PatchNodeStatus sends a strategic merge patch of the Node's status and asks for no more than metadata in the answer.
+	PatchNodeStatus(ctx context.Context, patch []byte) error
+}
+
+// Config says what is written, and how often. All but Node and Conditions may be left out.
+type Config struct {
+	Node       Node
+	Conditions map[string]report.Naming // by check
+	Vocabulary Vocabulary
+
+	// Store keeps which conditions are ours and when they moved. Nil: nothing is removed after a restart.
+	Store report.Store
+	// Started is when this agent started. It tells the first look of a tracker without memory from a status that has moved.
+	Started finding.Stamp
+
+	Spread  time.Duration // start-up and other writes that are not urgent come at random within it; zero: DefaultSpread, negative: none
+	Grace   time.Duration // for first conclusive looks; zero: DefaultGrace
+	Refresh time.Duration // all is written again after this, give or take a tenth; zero: DefaultRefresh
+	Timeout time.Duration // of one request; zero: DefaultTimeout
+
+	Observer report.Observer
+	Log      *slog.Logger
+	Rand     func() float64 // nil: math/rand/v2
+}
+
+// The defaults of Config.
+const (
+	DefaultSpread  = 2 * time.Minute
+	DefaultGrace   = 30 * time.Second
+	DefaultRefresh = time.Hour
+	DefaultTimeout = 15 * time.Second
+)
+
+// Reporter keeps the Node's conditions as what is believed.
+type Reporter struct {
+	config  Config
+	kinds   []*kind
+	byName  map[string]*kind
+	behind  *report.WriteBehind
+	told    chan struct{} // size 1: that there is something new, not what
+	backoff report.Backoff
+
+	mu        sync.Mutex // guards all below
+	verdicts  map[string]report.Verdict
+	ledger    *ledger
+	pace      pace
+	graceEnd  time.Time
+	shown     map[string]corev1.NodeCondition // what the Node shows of ours, as far as we know
+	uncertain bool                            // a patch failed: it may have been applied all the same
+}
+
+// New returns a reporter. The grace for first looks begins now.
+func New(c Config) *Reporter {
+	c = c.withDefaults()
+	r := &Reporter{
+		config: c, kinds: kinds(c.Conditions, c.Vocabulary), byName: map[string]*kind{},
+		behind: report.NewWriteBehind(c.Store, c.Log), told: make(chan struct{}, 1), backoff: report.Backoff{Rand: c.Rand},
+		verdicts: map[string]report.Verdict{}, ledger: newLedger(c.Started), graceEnd: time.Now().Add(c.Grace),
+		pace: pace{refresh: c.Refresh, spread: c.Spread, rand: c.Rand}, shown: map[string]corev1.NodeCondition{},
+	}
+	for _, k := range r.kinds {
+		r.byName[k.name] = k
+	}
+	r.ledger.restore(c.Store, c.Log)
+	r.pace.start(time.Now())
+	return r
+}
+
+func (c Config) withDefaults() Config {
+	for _, d := range []struct {
+		value     *time.Duration
+		otherwise time.Duration
+	}{{&c.Spread, DefaultSpread}, {&c.Grace, DefaultGrace}, {&c.Refresh, DefaultRefresh}, {&c.Timeout, DefaultTimeout}} {
+		if *d.value == 0 {
+			*d.value = d.otherwise
+		}
+	}
+	c.Spread = max(c.Spread, 0)
+	if c.Started.IsZero() {
+		c.Started.Wall = time.Now()
+	}
+	if c.Observer == nil {
+		c.Observer = report.Unobserved{}
+	}
+	if c.Log == nil {
+		c.Log = slog.New(slog.DiscardHandler)
+	}
+	return c
+}
+
+// Name identifies the reporter in logs and metrics.
+func (r *Reporter) Name() string { return "condition" }
+
+// Tell takes over what is believed. Every state counts, even when it is never written: a status that went and came back
+// has moved.
+func (r *Reporter) Tell(state finding.State, _ []finding.Update) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	now := time.Now()
+	changed := false
+	for _, k := range r.kinds {
+		v := k.judge(state)
+		if v.Since.IsZero() {
+			v.Since = r.config.Started
+		}
+		changed = changed || v != r.verdicts[k.name]
+		r.verdicts[k.name] = v
+		if !r.held(k, v, now) {
+			r.ledger.observe(k, v)
+		}
+	}
+	if !changed {
+		return
+	}
+	select {
+	case r.told <- struct{}{}:
+	default: // it is awake already
+	}
+}

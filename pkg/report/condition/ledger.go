@@ -1,0 +1,142 @@
+package condition
+
+import (
+	"encoding/json"
+	"log/slog"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+
+	"github.com/nodeagent/nodeagent/pkg/finding"
+	"github.com/nodeagent/nodeagent/pkg/report"
+)
+
+// record is what is remembered of one condition across restarts.
+type record struct {
+	Status  finding.Status `json:"status"`
+	Since   finding.Stamp  `json:"since"`   // when the tracker says that it moved
+	Shown   time.Time      `json:"shown"`   // lastTransitionTime: Since, or what the Node said before us
+	Written bool           `json:"written"` // the Node may carry it because of us: ours to remove
+
+	// Fresh: it has not moved since we first heard of it, and was not yet compared with the Node, which may know better.
+	Fresh bool `json:"fresh,omitempty"`
+}
+
+// ledger knows when each condition really moved. The tracker knows it too, but may have lost its memory, and it knows
+// nothing of conditions that several checks share. It is pure.
+type ledger struct {
+	started finding.Stamp // when this agent started
+	records map[string]record
+	sighted map[string]bool // told of in this run
+	adopted map[string]corev1.NodeCondition
+	dirty   map[string]bool // to be stored
+}
+
+func newLedger(started finding.Stamp) *ledger {
+	return &ledger{started: started, records: map[string]record{}, sighted: map[string]bool{}, dirty: map[string]bool{}}
+}
+
+// restore reads what an earlier run has stored. What cannot be read is forgotten: the Node is asked anyway.
+func (l *ledger) restore(store report.Store, log *slog.Logger) {
+	if store == nil {
+		return
+	}
+	err := store.ForEach(func(name string, value []byte) error {
+		var r record
+		if err := json.Unmarshal(value, &r); err != nil {
+			log.Warn("stored condition is not readable", "condition", name, "err", err)
+			l.dirty[name] = true // which removes it
+			return nil
+		}
+		l.records[name] = r
+		return nil
+	})
+	if err != nil {
+		log.Warn("stored conditions are not readable", "err", err)
+	}
+}
+
+// observe takes a verdict into account.
+func (l *ledger) observe(k *kind, v report.Verdict) {
+	r, known := l.records[k.name]
+	first := !l.sighted[k.name]
+	l.sighted[k.name] = true
+	switch {
+	case !known:
+		r = l.adopt(k, record{Status: v.Status, Since: v.Since, Shown: v.Since.Wall, Fresh: true})
+	case r.Status != v.Status:
+		r.Status, r.Since, r.Shown, r.Fresh = v.Status, v.Since, v.Since.Wall, false
+	case same(r.Since, v.Since):
+		return
+	case v.Sole && !(first && l.inThisRun(v.Since)):
+		// The same status as before, but not without a break: it moved there and back while we could not see or tell it.
+		r.Since, r.Shown, r.Fresh = v.Since, v.Since.Wall, false
+	default:
+		// The first look of a tracker that has lost its memory, or another of the checks that share this condition.
+		r.Since = v.Since
+	}
+	l.records[k.name], l.dirty[k.name] = r, true
+}
+
+// adoptAll takes over what the Node shows: a status that is the same as ours moved when the Node says.
+func (l *ledger) adoptAll(kinds []*kind, conditions []corev1.NodeCondition) {
+	l.adopted = map[string]corev1.NodeCondition{}
+	for _, c := range conditions {
+		l.adopted[string(c.Type)] = c
+	}
+	for _, k := range kinds {
+		if r, ok := l.records[k.name]; ok && r.Fresh {
+			l.records[k.name], l.dirty[k.name] = l.adopt(k, r), true
+		}
+	}
+}
+
+// adopt takes the time of the condition that the Node shows, once it is known, where the status is the same.
+func (l *ledger) adopt(k *kind, r record) record {
+	if l.adopted == nil {
+		return r
+	}
+	r.Fresh = false
+	c, ok := l.adopted[k.name]
+	if ok && c.Status == k.truth(r.Status) && !c.LastTransitionTime.IsZero() {
+		r.Shown = c.LastTransitionTime.Time
+	}
+	return r
+}
+
+// written notes that the Node may carry a condition because of us, or no longer does.
+func (l *ledger) written(name string, is bool) {
+	if r, ok := l.records[name]; ok && r.Written != is {
+		r.Written = is
+		l.records[name], l.dirty[name] = r, true
+	}
+}
+
+// forget drops a condition that is not ours any more.
+func (l *ledger) forget(name string) {
+	delete(l.records, name)
+	l.dirty[name] = true
+}
+
+// store hands over what has changed.
+func (l *ledger) store(behind *report.WriteBehind) {
+	for name := range l.dirty {
+		data, err := json.Marshal(l.records[name])
+		if _, ok := l.records[name]; !ok || err != nil { // a time beyond the year 9999 is not storable
+			behind.Delete(name)
+			continue
+		}
+		behind.Put(name, data)
+	}
+	clear(l.dirty)
+}
+
+// inThisRun reports whether a moment lies after the start of this agent.
+func (l *ledger) inThisRun(s finding.Stamp) bool {
+	return l.started.Boot != "" && s.Boot == l.started.Boot && s.Up >= l.started.Up
+}
+
+// same compares moments; a time.Time that was stored has lost its location and monotonic clock.
+func same(a, b finding.Stamp) bool {
+	return a.Boot == b.Boot && a.Up == b.Up && a.Wall.Equal(b.Wall)
+}

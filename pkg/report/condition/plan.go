@@ -1,0 +1,143 @@
+package condition
+
+import (
+	"maps"
+	"slices"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/nodeagent/nodeagent/pkg/finding"
+	"github.com/nodeagent/nodeagent/pkg/report"
+)
+
+// haste is how soon a difference between what is believed and what the Node shows is to be written.
+type haste int
+
+const (
+	none   haste = iota
+	calm         // within the spread: nothing is isolated or given back because of it
+	detail       // within a second, but only so often: another reason or message of what is wrong
+	prompt       // within a second: something broke or was mended
+)
+
+// plan is what the Node ought to show, and how soon.
+type plan struct {
+	conditions []corev1.NodeCondition
+	removed    []string
+	haste      haste
+	bad        bool // something is wrong
+	held       bool // some check is given time for its first conclusive look
+}
+
+// plan compares what is believed with what the Node shows. now decides whether the grace for first looks is over.
+func (r *Reporter) plan(now time.Time) plan {
+	var p plan
+	for _, k := range r.kinds {
+		v, told := r.verdicts[k.name]
+		if !told {
+			continue
+		}
+		if r.held(k, v, now) {
+			p.held = true
+			continue
+		}
+		r.ledger.observe(k, v)
+		if v.Status != finding.StatusNotApplicable {
+			p.add(k, r.want(k, v), r.shown)
+		}
+	}
+	if r.ledger.adopted != nil {
+		p.remove(r)
+	}
+	if r.uncertain {
+		p.haste = prompt
+	}
+	return p
+}
+
+// held reports whether a verdict is not told yet. After a start without memory a check is given a while for its first
+// conclusive look, since a True or False on the Node that turns Unknown and back would move lastTransitionTime twice.
+func (r *Reporter) held(k *kind, v report.Verdict, now time.Time) bool {
+	if v.Status != finding.StatusUnknown || !v.Blank || !now.Before(r.graceEnd) {
+		return false
+	}
+	known, ok := r.ledger.records[k.name]
+	return !ok || known.Status != finding.StatusUnknown
+}
+
+func (r *Reporter) want(k *kind, v report.Verdict) corev1.NodeCondition {
+	return corev1.NodeCondition{
+		Type: corev1.NodeConditionType(k.name), Status: k.truth(v.Status), Reason: v.Reason, Message: v.Message,
+		// What goes over the wire has whole seconds.
+		LastTransitionTime: metav1.NewTime(r.ledger.records[k.name].Shown.Truncate(time.Second)),
+	}
+}
+
+func (p *plan) add(k *kind, want corev1.NodeCondition, shown map[string]corev1.NodeCondition) {
+	p.conditions = append(p.conditions, want)
+	p.bad = p.bad || want.Status == k.bad()
+	have, ok := shown[k.name]
+	p.haste = max(p.haste, k.hasten(want, have, ok))
+}
+
+// hasten says how soon a difference is to be written.
+func (k *kind) hasten(want, have corev1.NodeCondition, shown bool) haste {
+	isBad, wasBad := want.Status == k.bad(), shown && have.Status == k.bad()
+	switch {
+	case isBad && !wasBad, wasBad && want.Status == k.good():
+		return prompt
+	case want.Status != have.Status:
+		return calm
+	case !want.LastTransitionTime.Time.Equal(have.LastTransitionTime.Truncate(time.Second)):
+		if isBad {
+			return prompt
+		}
+		return calm
+	case want.Reason == have.Reason && want.Message == have.Message:
+		return none
+	case isBad:
+		return detail
+	case want.Status == corev1.ConditionUnknown && want.Reason == have.Reason:
+		return none // error texts differ each time; the refresh is soon enough
+	}
+	return calm
+}
+
+// remove names the conditions that are ours to take off the Node: written by us, shown, and not wanted any more.
+func (p *plan) remove(r *Reporter) {
+	wanted := map[string]bool{}
+	for _, c := range p.conditions {
+		wanted[string(c.Type)] = true
+	}
+	for _, name := range slices.Sorted(maps.Keys(r.ledger.records)) {
+		known := r.ledger.records[name]
+		kind, configured := r.byName[name]
+		gone := !configured || known.Status == finding.StatusNotApplicable
+		if wanted[name] || !gone || !known.Written {
+			continue
+		}
+		have, shown := r.shown[name]
+		if !shown && !r.uncertain {
+			r.removed(name)
+			continue
+		}
+		p.removed = append(p.removed, name)
+		urgency := calm
+		if configured && have.Status == kind.bad() {
+			urgency = prompt
+		}
+		p.haste = max(p.haste, urgency)
+	}
+}
+
+// removed notes that a condition is not on the Node any more.
+func (r *Reporter) removed(name string) {
+	delete(r.shown, name)
+	if _, configured := r.byName[name]; configured {
+		r.ledger.written(name, false)
+	} else {
+		r.ledger.forget(name)
+	}
+}

@@ -1,0 +1,167 @@
+package condition
+
+import (
+	"context"
+	"fmt"
+	"maps"
+	"time"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/nodeagent/nodeagent/pkg/report"
+)
+
+// Run writes until ctx ends.
+func (r *Reporter) Run(ctx context.Context) error {
+	stop := r.behind.Start(ctx)
+	timer := time.NewTimer(0)
+	defer timer.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			r.due() // stores what was told last
+			return stop()
+		case <-r.told:
+		case <-timer.C:
+		}
+		timer.Reset(time.Until(r.step(ctx)))
+	}
+}
+
+// step does what is due and returns when to look again.
+func (r *Reporter) step(ctx context.Context) time.Time {
+	act, look := r.due()
+	if act.After(time.Now()) {
+		return look
+	}
+	if err := r.attempt(ctx); err != nil {
+		r.failed(ctx, err)
+	}
+	_, look = r.due()
+	return look
+}
+
+// due returns when there is something to do, and when to look again at the latest.
+func (r *Reporter) due() (act, look time.Time) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	now := time.Now()
+	p := r.plan(now)
+	r.ledger.store(r.behind)
+	act = r.pace.due(now, p, r.ledger.adopted != nil)
+	if p.held {
+		return act, report.Earliest(act, r.graceEnd)
+	}
+	return act, act
+}
+
+// attempt reads the Node the first time, and writes afterwards.
+func (r *Reporter) attempt(ctx context.Context) error {
+	r.mu.Lock()
+	adopted := r.ledger.adopted != nil
+	r.mu.Unlock()
+	if !adopted {
+		return r.adopt(ctx)
+	}
+	return r.write(ctx)
+}
+
+// adopt reads what the Node shows. What comes next is decided by the difference.
+func (r *Reporter) adopt(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(ctx, r.config.Timeout)
+	defer cancel()
+	conditions, err := r.config.Node.NodeConditions(ctx)
+	if err != nil {
+		return fmt.Errorf("read node conditions: %w", err)
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.succeeded()
+	r.ledger.adoptAll(r.kinds, conditions)
+	r.pace.retryAt = time.Time{}
+	maps.Copy(r.shown, r.ledger.adopted)
+	return nil
+}
+
+// write sends one patch of all our conditions, as they are believed now.
+func (r *Reporter) write(ctx context.Context) error {
+	r.mu.Lock()
+	now := time.Now()
+	p := r.plan(now)
+	if len(p.conditions)+len(p.removed) == 0 {
+		r.uncertain = false
+		r.pace.settled(now, none)
+		r.mu.Unlock()
+		return nil
+	}
+	for _, c := range p.conditions {
+		r.ledger.written(string(c.Type), true)
+	}
+	r.ledger.store(r.behind)
+	r.pace.wrote = now
+	r.mu.Unlock()
+
+	patch, err := encode(p.conditions, p.removed, metav1.NewTime(now))
+	if err == nil {
+		err = r.send(ctx, patch)
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.uncertain = err != nil
+	if err != nil {
+		return err
+	}
+	r.succeeded()
+	r.pace.settled(time.Now(), p.haste)
+	r.wrote(p)
+	return nil
+}
+
+func (r *Reporter) send(ctx context.Context, patch []byte) error {
+	ctx, cancel := context.WithTimeout(ctx, r.config.Timeout)
+	defer cancel()
+	if err := r.config.Node.PatchNodeStatus(ctx, patch); err != nil {
+		r.config.Observer.Wrote(r.Name(), report.ResultError)
+		return fmt.Errorf("write node conditions: %w", err)
+	}
+	r.config.Observer.Wrote(r.Name(), report.ResultOK)
+	return nil
+}
+
+// wrote notes what the Node shows now, and logs what is new in it.
+func (r *Reporter) wrote(p plan) {
+	for _, c := range p.conditions {
+		if old := r.shown[string(c.Type)]; old.Status != c.Status || old.Reason != c.Reason {
+			r.config.Log.Info("node condition", "condition", c.Type, "status", c.Status, "reason", c.Reason)
+		}
+		r.shown[string(c.Type)] = c
+	}
+	for _, name := range p.removed {
+		r.config.Log.Info("node condition removed", "condition", name)
+		r.removed(name)
+	}
+	r.ledger.store(r.behind)
+}
+
+// failed decides when to try again. The first failure of a row is logged, the others are not.
+func (r *Reporter) failed(ctx context.Context, err error) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if ctx.Err() != nil {
+		return // the agent ends, the apiserver did nothing wrong
+	}
+	if r.backoff.Failures() == 0 {
+		r.config.Log.Warn("node conditions are not written", "err", err)
+	}
+	r.pace.failed(time.Now(), r.backoff.Failed(err))
+}
+
+// succeeded ends a row of failures.
+func (r *Reporter) succeeded() {
+	if n := r.backoff.Failures(); n > 0 {
+		r.config.Log.Info("the apiserver answers again", "failures", n)
+	}
+	r.backoff.Succeeded()
+}
+
+var _ report.Reporter = (*Reporter)(nil)

@@ -1,0 +1,88 @@
+package condition
+
+import (
+	"cmp"
+	"maps"
+	"slices"
+
+	corev1 "k8s.io/api/core/v1"
+
+	"github.com/nodeagent/nodeagent/pkg/finding"
+	"github.com/nodeagent/nodeagent/pkg/report"
+)
+
+// Vocabulary is which of the field's two ways of wording a condition is used.
+type Vocabulary string
+
+// The vocabularies. The zero value is Problem.
+const (
+	Problem Vocabulary = "problem" // node-problem-detector's: True is bad
+	Ready   Vocabulary = "ready"   // kubelet's own Ready and NMA's: False is bad
+)
+
+// kind is one condition and the checks that make it.
+type kind struct {
+	name   string
+	ready  bool // True is good
+	naming report.Naming
+	checks []string
+}
+
+// kinds sorts checks by the condition that they make. Where a check has no word in the wanted vocabulary the other one is
+// used, with its own polarity: better an odd word than silence.
+func kinds(namings map[string]report.Naming, v Vocabulary) []*kind {
+	byName := map[string]*kind{}
+	for _, check := range slices.Sorted(maps.Keys(namings)) {
+		n := namings[check]
+		name := cmp.Or(n.Type, n.ReadyType)
+		if v == Ready {
+			name = cmp.Or(n.ReadyType, n.Type)
+		}
+		if name == "" {
+			continue // this check makes no condition
+		}
+		if byName[name] == nil {
+			byName[name] = &kind{name: name, ready: name == n.ReadyType, naming: n}
+		}
+		byName[name].checks = append(byName[name].checks, check)
+	}
+	return slices.SortedFunc(maps.Values(byName), func(a, b *kind) int { return cmp.Compare(a.name, b.name) })
+}
+
+// judge returns what is believed of k.
+func (k *kind) judge(state finding.State) report.Verdict {
+	checks := make([]*finding.CheckState, 0, len(k.checks))
+	for _, check := range k.checks {
+		checks = append(checks, state[check])
+	}
+	return report.Judge(k.naming, checks...)
+}
+
+// bad is the truth that says that something is wrong.
+func (k *kind) bad() corev1.ConditionStatus {
+	if k.ready {
+		return corev1.ConditionFalse
+	}
+	return corev1.ConditionTrue
+}
+
+// good is the truth that says that all is well.
+func (k *kind) good() corev1.ConditionStatus {
+	if k.ready {
+		return corev1.ConditionTrue
+	}
+	return corev1.ConditionFalse
+}
+
+// truth words a status; it is empty for one that is not shown.
+func (k *kind) truth(s finding.Status) corev1.ConditionStatus {
+	switch s {
+	case finding.StatusFaulty:
+		return k.bad()
+	case finding.StatusHealthy:
+		return k.good()
+	case finding.StatusNotApplicable:
+		return ""
+	}
+	return corev1.ConditionUnknown
+}

@@ -1,0 +1,221 @@
+// Package event tells what has changed as Kubernetes Events on the Node. It only creates events, under names that make a
+// repeated attempt recognisable, and within a budget for each reason, so that a storm of one reason never hides another.
+package event
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"log/slog"
+	"strings"
+	"sync"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+
+	"github.com/nodeagent/nodeagent/pkg/finding"
+	"github.com/nodeagent/nodeagent/pkg/report"
+)
+
+// Sink creates events. The call ends when its context does.
+type Sink interface {
+	CreateEvent(ctx context.Context, event *corev1.Event) error
+}
+
+// Config says what is told, and how often. All but Node and Sink may be left out.
+type Config struct {
+	Node string // name of this node
+	Sink Sink
+
+	Store report.Store // keeps what was not sent yet; nil: a restart loses it
+	Limit int          // how much may wait; zero: report.DefaultOutboxLimit
+
+	Burst   int           // events of one reason at once; zero: DefaultBurst
+	Every   time.Duration // and one more after each of these; zero: DefaultEvery
+	Resend  time.Duration // what is still wrong is told again after this, give or take half; zero: DefaultResend, negative: never
+	Timeout time.Duration // of one request; zero: DefaultTimeout
+
+	Observer report.Observer
+	Log      *slog.Logger
+	Rand     func() float64 // nil: math/rand/v2
+}
+
+// The defaults of Config.
+const (
+	DefaultBurst   = 10
+	DefaultEvery   = time.Minute
+	DefaultResend  = 6 * time.Hour
+	DefaultTimeout = 15 * time.Second
+)
+
+const (
+	// sendBurst and sendEvery leave room in the client's budget of one request a second (burst 5) for the conditions: a
+	// backlog of events must not make them wait.
+	sendBurst = 3
+	sendEvery = 2 * time.Second
+)
+
+// Reporter tells updates as events.
+type Reporter struct {
+	config  Config
+	outbox  *report.Outbox
+	told    chan struct{} // size 1: that there is something new, not what
+	backoff report.Backoff
+	send    *report.Budgets
+
+	mu       sync.Mutex // guards all below, and makes what is done to the outbox one step
+	budgets  *report.Budgets
+	believed []finding.Believed // what is wrong now, for the resend
+	resendAt time.Time
+	retryAt  time.Time
+	lost     lost // given up and not told yet
+}
+
+// New returns a reporter that goes on with what an earlier run left in the store.
+func New(c Config) *Reporter {
+	c = c.withDefaults()
+	r := &Reporter{
+		config: c, outbox: report.NewOutbox(c.Limit, c.Store, c.Log), told: make(chan struct{}, 1),
+		backoff: report.Backoff{Rand: c.Rand}, send: report.NewBudgets(sendBurst, sendEvery),
+		budgets: report.NewBudgets(c.Burst, c.Every), lost: lost{},
+	}
+	if c.Resend > 0 {
+		r.resendAt = time.Now().Add(r.resendAfter())
+	}
+	return r
+}
+
+func (c Config) withDefaults() Config {
+	if c.Burst <= 0 {
+		c.Burst = DefaultBurst
+	}
+	if c.Every <= 0 {
+		c.Every = DefaultEvery
+	}
+	if c.Resend == 0 {
+		c.Resend = DefaultResend
+	}
+	if c.Timeout <= 0 {
+		c.Timeout = DefaultTimeout
+	}
+	if c.Observer == nil {
+		c.Observer = report.Unobserved{}
+	}
+	if c.Log == nil {
+		c.Log = slog.New(slog.DiscardHandler)
+	}
+	return c
+}
+
+// Name identifies the reporter in logs and metrics.
+func (r *Reporter) Name() string { return "event" }
+
+// Tell takes over what has changed.
+func (r *Reporter) Tell(state finding.State, updates []finding.Update) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if len(updates) > 0 || r.believed == nil {
+		r.believed = worthRepeating(state)
+	}
+	for _, u := range updates {
+		if n, ok := noteOf(u); ok {
+			r.add(u.ID, u.Finding.Severity, u.At.Wall, n)
+		}
+	}
+	if len(updates) == 0 {
+		return
+	}
+	r.observe()
+	select {
+	case r.told <- struct{}{}:
+	default: // it is awake already
+	}
+}
+
+// worthRepeating returns a copy of what is wrong and more than good to know, never nil. Finding holds a map, but an event
+// shows none of it.
+func worthRepeating(state finding.State) []finding.Believed {
+	believed := []finding.Believed{}
+	for _, b := range state.Raised() {
+		if b.Severity != finding.Info {
+			b.Facts = nil
+			believed = append(believed, b)
+		}
+	}
+	return believed
+}
+
+// add puts a note into the outbox: by itself where the budget of its reason allows, else together with others like it.
+func (r *Reporter) add(id string, severity finding.Severity, at time.Time, n note) {
+	body, err := json.Marshal(n)
+	if err != nil || r.outbox.Has(id) { // a note is strings only: it can always be encoded
+		return
+	}
+	waiting, held := r.outbox.Waiting(n.Reason)
+	switch {
+	case held != nil:
+		held.Count++
+		if finding.Compare(finding.Finding{Severity: severity}, finding.Finding{Severity: held.Severity}) < 0 {
+			held.Severity = severity
+		}
+		held.Last, held.Body = at, body
+		r.outbox.Replace(*held)
+		return
+	case waiting < r.config.Burst && r.budgets.Take(n.Reason, time.Now()):
+		r.outbox.Add(report.Item{ID: id, Key: n.Reason, Severity: severity, Count: 1, First: at, Last: at, Body: body})
+	default:
+		r.outbox.Add(report.Item{ID: id, Key: n.Reason, Severity: severity, Count: 1, First: at, Last: at, Body: body, Held: true})
+	}
+	for s, count := range r.outbox.TakeDropped() {
+		r.lost[s] += count
+		r.config.Observer.Dropped(r.Name(), s, count)
+	}
+}
+
+// release lets go what was gathered, where the budget of its reason allows one more, and returns when to look again.
+func (r *Reporter) release(now time.Time) (next time.Time) {
+	for _, held := range r.outbox.Held() {
+		if waiting, _ := r.outbox.Waiting(held.Key); waiting >= r.config.Burst {
+			continue // they are not even sent; the end of that is looked at after each one that is
+		}
+		if r.budgets.Take(held.Key, now) {
+			held.Held = false
+			r.outbox.Replace(held)
+			continue
+		}
+		next = report.Earliest(next, r.budgets.Next(held.Key, now))
+	}
+	return next
+}
+
+// resend tells again what is still wrong: an event lives for an hour in the apiserver, and one may have been lost.
+func (r *Reporter) resend(now time.Time) {
+	if r.resendAt.IsZero() || now.Before(r.resendAt) {
+		return
+	}
+	r.resendAt = now.Add(r.resendAfter())
+	for _, b := range r.believed {
+		n := noteAgain(b)
+		r.add(fmt.Sprintf("%s-again-%d", b.ID, now.Unix()), b.Severity, now, n)
+	}
+}
+
+func (r *Reporter) resendAfter() time.Duration {
+	return r.config.Resend/2 + report.Jitter(r.config.Resend, r.config.Rand)
+}
+
+func (r *Reporter) observe() { r.config.Observer.Queued(r.Name(), r.outbox.Len()) }
+
+// lost counts what was given up, by severity.
+type lost map[finding.Severity]int
+
+// String words the counts, the gravest first.
+func (l lost) String() string {
+	var parts []string
+	for _, s := range []finding.Severity{finding.Fatal, finding.Warning, finding.Info} {
+		if l[s] > 0 {
+			parts = append(parts, fmt.Sprintf("%d %s", l[s], s))
+		}
+	}
+	return strings.Join(parts, ", ")
+}

@@ -1,0 +1,108 @@
+package event
+
+import (
+	"crypto/sha256"
+	"encoding/hex"
+	"fmt"
+	"strings"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/nodeagent/nodeagent/pkg/finding"
+	"github.com/nodeagent/nodeagent/pkg/report"
+)
+
+const (
+	// maxReason and maxMessage are what the apiserver takes of an event, in bytes (ReasonLengthLimit and NoteLengthLimit;
+	// it enforces them for events.k8s.io only, but other readers rely on them).
+	maxReason  = 128
+	maxMessage = 1024
+	// maxName is the longest name of an object.
+	maxName = 253
+	// maxSubject bounds the annotation that names the subject.
+	maxSubject = 512
+
+	component      = "nodeagent"
+	clearedSuffix  = "Cleared"
+	droppedReason  = "EventsDropped"
+	annotationsFor = component + "/" // prefix of our annotations
+)
+
+// note is what one event says. It is stored, so its fields are a format.
+type note struct {
+	Reason  string `json:"reason"`
+	Message string `json:"message"`
+	Type    string `json:"type"` // Normal or Warning
+	Check   string `json:"check,omitempty"`
+	Subject string `json:"subject,omitempty"`
+}
+
+// noteOf words an update. Raised and changed findings are told under their own reason, cleared ones under the same with
+// "Cleared" after it: so raising and clearing have budgets of their own. That a status moved is told by the condition, and
+// by the findings that moved it.
+func noteOf(u finding.Update) (note, bool) {
+	f := u.Finding
+	n := note{Type: typeOf(f.Severity), Check: report.Text(f.Check, maxReason), Subject: report.Text(f.Subject.String(), maxSubject)}
+	switch u.Kind {
+	case finding.Raised, finding.Changed:
+		n.Reason, n.Message = report.Reason(f.Reason, maxReason), report.Text(f.Message, maxMessage)
+	case finding.Cleared:
+		n.Type = corev1.EventTypeNormal
+		n.Reason = report.Reason(f.Reason, maxReason-len(clearedSuffix)) + clearedSuffix
+		n.Message = report.Text("no longer so: "+f.Message, maxMessage)
+	default:
+		return note{}, false
+	}
+	return n, true
+}
+
+// noteAgain words a finding that is still believed.
+func noteAgain(b finding.Believed) note {
+	n, _ := noteOf(finding.Update{Kind: finding.Raised, Finding: b.Finding})
+	suffix := ""
+	if !b.Raised.Wall.IsZero() {
+		suffix = " (since " + b.Raised.Wall.UTC().Format("2006-01-02T15:04:05Z") + ")"
+	}
+	n.Message = report.TextWith(n.Message, suffix, maxMessage)
+	return n
+}
+
+func typeOf(s finding.Severity) string {
+	if s == finding.Info {
+		return corev1.EventTypeNormal
+	}
+	return corev1.EventTypeWarning
+}
+
+// eventOf makes the event of an item. It depends on nothing but its arguments, so that another attempt makes the same.
+func eventOf(node string, item report.Item, n note) *corev1.Event {
+	if item.Count > 1 {
+		n.Message = report.TextWith(n.Message, fmt.Sprintf(" (and %d more)", item.Count-1), maxMessage)
+	}
+	annotations := map[string]string{annotationsFor + "id": item.ID}
+	if n.Check != "" {
+		annotations[annotationsFor+"check"], annotations[annotationsFor+"subject"] = n.Check, n.Subject
+	}
+	return &corev1.Event{
+		ObjectMeta: metav1.ObjectMeta{Name: nameOf(node, item.ID), Namespace: metav1.NamespaceDefault, Annotations: annotations},
+		// "kubectl describe node" shows events whose UID is the Node's or its name, and none without; the name is what can be
+		// known without reading the Node.
+		InvolvedObject: corev1.ObjectReference{APIVersion: "v1", Kind: "Node", Name: node, UID: types.UID(node)},
+		Reason:         n.Reason, Message: n.Message, Type: n.Type, Count: int32(min(item.Count, 1<<30)),
+		Source:         corev1.EventSource{Component: component, Host: node},
+		FirstTimestamp: metav1.NewTime(item.First), LastTimestamp: metav1.NewTime(item.Last),
+		ReportingController: component, ReportingInstance: node,
+	}
+}
+
+// nameOf returns the name of the event of an ID: the node's name, as kubelet has it, and a hash of both.
+func nameOf(node, id string) string {
+	sum := sha256.Sum256([]byte(node + "\x00" + id))
+	suffix := "." + hex.EncodeToString(sum[:8])
+	if len(node)+len(suffix) > maxName {
+		node = strings.TrimRight(node[:maxName-len(suffix)], "-.")
+	}
+	return node + suffix
+}

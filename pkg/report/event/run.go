@@ -1,0 +1,138 @@
+package event
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"time"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+
+	"github.com/nodeagent/nodeagent/pkg/finding"
+	"github.com/nodeagent/nodeagent/pkg/report"
+)
+
+// Run sends until ctx ends.
+func (r *Reporter) Run(ctx context.Context) error {
+	stop := r.outbox.Start(ctx)
+	timer := time.NewTimer(0)
+	defer timer.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return stop()
+		case <-r.told:
+		case <-timer.C:
+		}
+		timer.Stop()
+		if next := r.step(ctx); !next.IsZero() {
+			timer.Reset(time.Until(next))
+		}
+	}
+}
+
+// step sends one event, if one is due, and returns when to look again; never, if that is zero.
+func (r *Reporter) step(ctx context.Context) time.Time {
+	item, next, ok := r.due(time.Now())
+	if !ok {
+		return next
+	}
+	if err := r.deliver(ctx, item); err != nil {
+		r.failed(ctx, err)
+	}
+	return time.Now()
+}
+
+// due returns the item to send now, or when to look again.
+func (r *Reporter) due(now time.Time) (item report.Item, next time.Time, ok bool) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.resend(now)
+	next = report.Earliest(r.release(now), r.resendAt)
+	item, ok = r.outbox.Next()
+	if !ok {
+		return item, next, false
+	}
+	if now.Before(r.retryAt) {
+		return item, report.Earliest(next, r.retryAt), false
+	}
+	if !r.send.Take("", now) {
+		return item, report.Earliest(next, r.send.Next("", now)), false
+	}
+	return item, next, true
+}
+
+// deliver sends an item and takes it out of the outbox when it has arrived, or when it never can.
+func (r *Reporter) deliver(ctx context.Context, item report.Item) error {
+	result := report.ResultOK
+	var n note
+	err := errUnreadable
+	if json.Unmarshal(item.Body, &n) == nil {
+		err = r.create(ctx, item, n)
+	}
+	switch {
+	case err == nil, apierrors.IsAlreadyExists(err): // an earlier attempt has arrived, its answer has not
+	case hopeless(err):
+		result = report.ResultRejected
+		r.config.Log.Warn("event is not taken", "reason", item.Key, "err", err)
+	default:
+		r.config.Observer.Wrote(r.Name(), report.ResultError)
+		return fmt.Errorf("create event %s: %w", item.Key, err)
+	}
+	r.config.Observer.Wrote(r.Name(), result)
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if n := r.backoff.Failures(); n > 0 {
+		r.config.Log.Info("events are sent again", "failures", n)
+	}
+	r.backoff.Succeeded()
+	r.outbox.Remove(item.ID)
+	r.confess(item)
+	r.observe()
+	return nil
+}
+
+func (r *Reporter) create(ctx context.Context, item report.Item, n note) error {
+	ctx, cancel := context.WithTimeout(ctx, r.config.Timeout)
+	defer cancel()
+	return r.config.Sink.CreateEvent(ctx, eventOf(r.config.Node, item, n))
+}
+
+// errUnreadable says that a stored item does not hold a note.
+var errUnreadable = errors.New("stored event is not readable")
+
+// hopeless reports whether an attempt will fail in the same way each time. Without it one bad event would hold up all.
+func hopeless(err error) bool {
+	return apierrors.IsInvalid(err) || apierrors.IsBadRequest(err) || apierrors.IsRequestEntityTooLargeError(err) || errors.Is(err, errUnreadable)
+}
+
+// confess tells what was given up, as soon as the sink takes events again.
+func (r *Reporter) confess(after report.Item) {
+	if len(r.lost) == 0 {
+		return
+	}
+	total := 0
+	for _, n := range r.lost {
+		total += n
+	}
+	n := note{Reason: droppedReason, Type: typeOf(finding.Warning),
+		Message: fmt.Sprintf("%d events could not be delivered and were given up: %s", total, r.lost)}
+	r.lost = lost{}
+	r.add(after.ID+"-dropped", finding.Warning, time.Now(), n)
+}
+
+// failed decides when to try again. The first failure of a row is logged, the others are not.
+func (r *Reporter) failed(ctx context.Context, err error) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if ctx.Err() != nil {
+		return // the agent ends, the apiserver did nothing wrong
+	}
+	if r.backoff.Failures() == 0 {
+		r.config.Log.Warn("events are not sent", "err", err)
+	}
+	r.retryAt = time.Now().Add(r.backoff.Failed(err))
+}
+
+var _ report.Reporter = (*Reporter)(nil)

@@ -1,0 +1,163 @@
+// Package metrics keeps the numbers of the agent for Prometheus, on a registry of its own. What is believed is worded as
+// node-problem-detector does (problem_counter, problem_gauge), and in more detail under nodeagent_*. It opens no socket.
+package metrics
+
+import (
+	"context"
+	"errors"
+	"net/http"
+	"runtime"
+	"strconv"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/collectors"
+	"github.com/prometheus/client_golang/prometheus/promhttp"
+
+	"github.com/nodeagent/nodeagent/pkg/finding"
+	"github.com/nodeagent/nodeagent/pkg/report"
+)
+
+// Config says what is known at start.
+type Config struct {
+	Version    string
+	Revision   string                   // of the source
+	Conditions map[string]report.Naming // by check, for problem_gauge
+}
+
+// Metrics is a reporter, and an observer of everything else that is counted. All methods are safe for concurrent use and
+// none blocks. Labels are made valid UTF-8 and are bounded in length and number.
+type Metrics struct {
+	registry *prometheus.Registry
+	state    *state
+	reasons  *vocabulary
+
+	problems   *prometheus.CounterVec
+	durations  *prometheus.HistogramVec
+	errors     *prometheus.CounterVec
+	abandoned  *prometheus.CounterVec
+	kmsgLost   prometheus.Counter
+	writes     *prometheus.CounterVec
+	queued     *prometheus.GaugeVec
+	dropped    *prometheus.CounterVec
+	releases   *prometheus.CounterVec
+	apirequest *prometheus.CounterVec
+}
+
+const namespace = "nodeagent"
+
+// New returns metrics on a registry of their own.
+func New(c Config) *Metrics {
+	m := &Metrics{
+		registry: prometheus.NewRegistry(), state: newState(c.Conditions), reasons: newVocabulary(maxReasons),
+		// The name and the help text are node-problem-detector's.
+		problems:   prometheus.NewCounterVec(prometheus.CounterOpts{Name: "problem_counter", Help: "Number of times a specific type of problem have occurred."}, []string{"reason"}),
+		errors:     counter("check_errors_total", "Looks of a check that could not tell.", "check"),
+		abandoned:  counter("check_abandoned_total", "Looks of a check that took longer than allowed and were given up.", "check"),
+		kmsgLost:   prometheus.NewCounter(prometheus.CounterOpts{Namespace: namespace, Name: "kmsg_lost_total", Help: "Records of the kernel log that were overwritten before they were read."}),
+		writes:     counter("report_writes_total", "Attempts to write a report, by result: ok, error (tried again) or rejected (not tried again).", "reporter", "result"),
+		dropped:    counter("outbox_dropped_total", "Reports that were given up because too many waited.", "reporter", "severity"),
+		releases:   counter("releases_total", "Releases of leftovers, by kind and result.", "kind", "result"),
+		apirequest: counter("apiserver_requests_total", "Requests to the apiserver, by HTTP status code; 0 where there was no answer.", "verb", "resource", "code"),
+		queued:     prometheus.NewGaugeVec(prometheus.GaugeOpts{Namespace: namespace, Name: "outbox_length", Help: "Reports that wait to be sent."}, []string{"reporter"}),
+		durations: prometheus.NewHistogramVec(prometheus.HistogramOpts{
+			Namespace: namespace, Name: "check_duration_seconds", Help: "How long a look of a check took.",
+			Buckets: []float64{0.001, 0.01, 0.1, 1, 10}, // few: there are hundreds of checks on ten thousand nodes
+		}, []string{"check"}),
+	}
+	info := prometheus.NewGauge(prometheus.GaugeOpts{
+		Namespace: namespace, Name: "build_info", Help: "Always 1; the labels say what is running.",
+		ConstLabels: prometheus.Labels{"version": label(c.Version), "revision": label(c.Revision), "goversion": runtime.Version()},
+	})
+	info.Set(1)
+	m.registry.MustRegister(info, m.state, m.problems, m.durations, m.errors, m.abandoned, m.kmsgLost, m.writes, m.queued,
+		m.dropped, m.releases, m.apirequest,
+		collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
+	return m
+}
+
+func counter(name, help string, labels ...string) *prometheus.CounterVec {
+	return prometheus.NewCounterVec(prometheus.CounterOpts{Namespace: namespace, Name: name, Help: help}, labels)
+}
+
+// Handler serves the metrics. Serve it on an address that CheckAddress allows.
+func (m *Metrics) Handler() http.Handler {
+	return promhttp.HandlerFor(m.registry, promhttp.HandlerOpts{
+		MaxRequestsInFlight: 3,                        // a scrape costs, and there is one scraper
+		ErrorHandling:       promhttp.ContinueOnError, // one odd series must not hide all others
+		Registry:            m.registry,
+	})
+}
+
+// Name identifies the reporter in logs and metrics.
+func (m *Metrics) Name() string { return "metrics" }
+
+// Run waits for ctx to end: there is nothing to write.
+func (m *Metrics) Run(ctx context.Context) error {
+	<-ctx.Done()
+	return nil
+}
+
+// Tell takes over what is believed.
+func (m *Metrics) Tell(state finding.State, updates []finding.Update) {
+	for _, u := range updates {
+		// A changed finding counts when its reason changed, as node-problem-detector counts, not when its severity did.
+		if u.Kind == finding.Raised || u.Kind == finding.Changed && m.state.reason(u.Finding.Key()) != u.Finding.Reason {
+			m.problems.WithLabelValues(m.reasons.bound(report.Reason(u.Finding.Reason, maxLabel))).Inc()
+		}
+	}
+	m.state.take(state)
+}
+
+// Looked counts one look of a check. An error that says that the check is not applicable is none.
+func (m *Metrics) Looked(check string, took time.Duration, err error) {
+	check = label(check)
+	m.durations.WithLabelValues(check).Observe(took.Seconds())
+	errs := m.errors.WithLabelValues(check) // begins at 0, so that the first error is an increase
+	if _, conclusive := errors.AsType[*finding.NotApplicableError](err); err != nil && !conclusive {
+		errs.Inc()
+	}
+}
+
+// Abandoned counts a look that was given up.
+func (m *Metrics) Abandoned(check string) { m.abandoned.WithLabelValues(label(check)).Inc() }
+
+// KmsgLost counts n records of the kernel log that were lost.
+func (m *Metrics) KmsgLost(n int) { m.kmsgLost.Add(float64(max(n, 0))) }
+
+// Wrote counts an attempt to write.
+func (m *Metrics) Wrote(reporter, result string) {
+	m.writes.WithLabelValues(label(reporter), label(result)).Inc()
+}
+
+// Queued sets how many reports wait.
+func (m *Metrics) Queued(reporter string, length int) {
+	m.queued.WithLabelValues(label(reporter)).Set(float64(length))
+}
+
+// Dropped counts reports that were given up.
+func (m *Metrics) Dropped(reporter string, severity finding.Severity, n int) {
+	m.dropped.WithLabelValues(label(reporter), label(string(severity))).Add(float64(max(n, 0)))
+}
+
+// Leftover is what leftovers are counted by.
+type Leftover struct{ Kind, Verdict string }
+
+// Leftovers sets how many objects there are of each kind and verdict. What is not named is gone.
+func (m *Metrics) Leftovers(counts map[Leftover]int) { m.state.leftovers(counts) }
+
+// Released counts a release.
+func (m *Metrics) Released(kind, result string) {
+	m.releases.WithLabelValues(label(kind), label(result)).Inc()
+}
+
+// Requested counts a request to the apiserver; code 0 means that there was no answer. The resource must not hold names of
+// objects.
+func (m *Metrics) Requested(verb, resource string, code int) {
+	m.apirequest.WithLabelValues(label(verb), label(resource), strconv.Itoa(code)).Inc()
+}
+
+var (
+	_ report.Reporter = (*Metrics)(nil)
+	_ report.Observer = (*Metrics)(nil)
+)

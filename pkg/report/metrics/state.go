@@ -1,0 +1,154 @@
+package metrics
+
+import (
+	"cmp"
+	"maps"
+	"slices"
+	"sync"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/nodeagent/nodeagent/pkg/finding"
+	"github.com/nodeagent/nodeagent/pkg/report"
+)
+
+// state collects the gauges of what is believed. They are made from one snapshot at each scrape, so a series that is gone
+// is gone, and no two of a scrape contradict each other.
+type state struct {
+	checksOf map[string][]string      // by condition type, node-problem-detector's vocabulary
+	namings  map[string]report.Naming // by condition type
+	status   *prometheus.Desc
+	findings *prometheus.Desc
+	problem  *prometheus.Desc
+	objects  *prometheus.Desc
+
+	mu     sync.Mutex // guards all below; the maps are replaced, never changed
+	checks map[string]check
+	gauges map[string]problem // by condition type
+	counts map[Leftover]int
+}
+
+// check is what is shown of one check.
+type check struct {
+	status   finding.Status
+	findings map[finding.Severity]int
+	reasons  map[finding.Key]string
+}
+
+// problem is the one series of a condition type.
+type problem struct {
+	reason string
+	value  float64
+}
+
+func newState(namings map[string]report.Naming) *state {
+	s := &state{
+		checksOf: map[string][]string{}, namings: map[string]report.Naming{},
+		status:   desc("check_status", "Whether a check has this status (1) or another (0).", "check", "status"),
+		findings: desc("findings", "Problems that are believed to exist now.", "check", "severity"),
+		objects:  desc("leftovers", "Objects on the node, by what the last inspection says of them.", "kind", "verdict"),
+		problem:  prometheus.NewDesc("problem_gauge", "Whether a specific type of problem is affecting the node or not.", []string{"type", "reason"}, nil),
+	}
+	for _, id := range slices.Sorted(maps.Keys(namings)) {
+		n := namings[id]
+		if name := cmp.Or(n.Type, n.ReadyType); name != "" {
+			s.checksOf[name], s.namings[name] = append(s.checksOf[name], id), n
+		}
+	}
+	return s
+}
+
+func desc(name, help string, labels ...string) *prometheus.Desc {
+	return prometheus.NewDesc(namespace+"_"+name, help, labels, nil)
+}
+
+// take replaces the snapshot by a copy of what is believed.
+func (s *state) take(believed finding.State) {
+	checks := make(map[string]check, len(believed))
+	for id, c := range believed {
+		checks[id] = summary(c)
+	}
+	gauges := make(map[string]problem, len(s.checksOf))
+	for name, ids := range s.checksOf {
+		states := make([]*finding.CheckState, 0, len(ids))
+		for _, id := range ids {
+			states = append(states, believed[id])
+		}
+		v := report.Judge(s.namings[name], states...)
+		if v.Status == finding.StatusNotApplicable {
+			continue
+		}
+		p := problem{reason: report.Reason(v.Reason, maxLabel)}
+		if v.Status == finding.StatusFaulty {
+			p.value = 1
+		}
+		gauges[name] = p
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.checks, s.gauges = checks, gauges
+}
+
+func summary(c *finding.CheckState) check {
+	sum := check{status: c.Status, findings: map[finding.Severity]int{}, reasons: map[finding.Key]string{}}
+	for _, b := range c.Subjects {
+		if b.IsRaised() {
+			sum.findings[b.Severity]++
+			sum.reasons[b.Key()] = b.Reason
+		}
+	}
+	return sum
+}
+
+// reason returns why a finding was believed when the snapshot was taken; empty if it was not.
+func (s *state) reason(k finding.Key) string {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.checks[k.Check].reasons[k]
+}
+
+func (s *state) leftovers(counts map[Leftover]int) {
+	counts = maps.Clone(counts)
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.counts = counts
+}
+
+// Describe implements prometheus.Collector.
+func (s *state) Describe(descs chan<- *prometheus.Desc) {
+	for _, d := range []*prometheus.Desc{s.status, s.findings, s.problem, s.objects} {
+		descs <- d
+	}
+}
+
+// Collect implements prometheus.Collector.
+func (s *state) Collect(metrics chan<- prometheus.Metric) {
+	s.mu.Lock()
+	checks, gauges, counts := s.checks, s.gauges, s.counts
+	s.mu.Unlock()
+	send := func(d *prometheus.Desc, value float64, labels ...string) {
+		m, err := prometheus.NewConstMetric(d, prometheus.GaugeValue, value, labels...)
+		if err != nil {
+			m = prometheus.NewInvalidMetric(d, err)
+		}
+		metrics <- m
+	}
+	for id, c := range checks {
+		for _, status := range []finding.Status{finding.StatusUnknown, finding.StatusHealthy, finding.StatusFaulty, finding.StatusNotApplicable} {
+			value := 0.0
+			if c.status == status {
+				value = 1
+			}
+			send(s.status, value, label(id), string(status))
+		}
+		for _, severity := range []finding.Severity{finding.Fatal, finding.Warning, finding.Info} {
+			send(s.findings, float64(c.findings[severity]), label(id), string(severity))
+		}
+	}
+	for name, p := range gauges {
+		send(s.problem, p.value, label(name), p.reason)
+	}
+	for l, n := range counts {
+		send(s.objects, float64(n), label(l.Kind), label(l.Verdict))
+	}
+}

@@ -1,0 +1,32 @@
+package report
+
+import "github.com/nodeagent/nodeagent/pkg/finding"
+
+// Observer is told how the sinks fare; the metrics are one.
+type Observer interface {
+	// Wrote tells of one attempt to write: "ok", "error" (it will be tried again) or "rejected" (it will not).
+	Wrote(reporter, result string)
+	// Queued tells how many updates wait for a sink.
+	Queued(reporter string, length int)
+	// Dropped tells that n updates were given up because too many waited.
+	Dropped(reporter string, severity finding.Severity, n int)
+}
+
+// The results of a write.
+const (
+	ResultOK       = "ok"
+	ResultError    = "error"
+	ResultRejected = "rejected"
+)
+
+// Unobserved is an Observer that does not care.
+type Unobserved struct{}
+
+// Wrote does nothing.
+func (Unobserved) Wrote(string, string) {}
+
+// Queued does nothing.
+func (Unobserved) Queued(string, int) {}
+
+// Dropped does nothing.
+func (Unobserved) Dropped(string, finding.Severity, int) {}

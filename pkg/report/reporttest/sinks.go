@@ -1,0 +1,212 @@
+package reporttest
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"fmt"
+	"maps"
+	"slices"
+	"sync"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+)
+
+// Node is a Node object that takes strategic merge patches of its conditions as a real apiserver was seen to do: the list
+// is merged by type, a field that the patch does not name keeps its value, "$patch: delete" removes, and anything else is
+// a bad request.
+type Node struct {
+	Fault
+
+	mu         sync.Mutex // guards all below
+	conditions []corev1.NodeCondition
+	patches    []string
+	reads      int
+}
+
+// NewNode returns a node that shows conditions.
+func NewNode(conditions ...corev1.NodeCondition) *Node { return &Node{conditions: conditions} }
+
+// NodeConditions implements condition.Node.
+func (n *Node) NodeConditions(ctx context.Context) (conditions []corev1.NodeCondition, err error) {
+	err = n.do(ctx, func() error {
+		n.mu.Lock()
+		defer n.mu.Unlock()
+		n.reads++
+		conditions = slices.Clone(n.conditions)
+		return nil
+	})
+	return conditions, err
+}
+
+// PatchNodeStatus implements condition.Node.
+func (n *Node) PatchNodeStatus(ctx context.Context, patch []byte) error {
+	return n.do(ctx, func() error {
+		n.mu.Lock()
+		defer n.mu.Unlock()
+		conditions, err := merge(n.conditions, patch)
+		if err != nil {
+			return apierrors.NewBadRequest(err.Error())
+		}
+		n.conditions, n.patches = conditions, append(n.patches, string(patch))
+		return nil
+	})
+}
+
+func merge(conditions []corev1.NodeCondition, patch []byte) ([]corev1.NodeCondition, error) {
+	var p struct {
+		Status struct {
+			Conditions []json.RawMessage `json:"conditions"`
+		} `json:"status"`
+	}
+	if err := strictly(patch, &p); err != nil {
+		return nil, err
+	}
+	conditions = slices.Clone(conditions)
+	for _, raw := range p.Status.Conditions {
+		var e struct {
+			Patch string `json:"$patch"`
+			corev1.NodeCondition
+		}
+		if err := strictly(raw, &e); err != nil {
+			return nil, err
+		}
+		i := slices.IndexFunc(conditions, func(c corev1.NodeCondition) bool { return c.Type == e.Type })
+		switch {
+		case e.Type == "" || e.Patch != "" && e.Patch != "delete":
+			return nil, fmt.Errorf("malformed element %s", raw)
+		case e.Patch == "delete":
+			conditions = slices.DeleteFunc(conditions, func(c corev1.NodeCondition) bool { return c.Type == e.Type })
+		case i < 0:
+			conditions = append(conditions, e.NodeCondition)
+		default:
+			if err := json.Unmarshal(raw, &conditions[i]); err != nil {
+				return nil, err
+			}
+		}
+	}
+	return conditions, nil
+}
+
+func strictly(data []byte, into any) error {
+	d := json.NewDecoder(bytes.NewReader(data))
+	d.DisallowUnknownFields()
+	return d.Decode(into)
+}
+
+// Shown returns the condition that the node shows, nil if there is none of this type.
+func (n *Node) Shown(name string) *corev1.NodeCondition {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	for _, c := range n.conditions {
+		if string(c.Type) == name {
+			return &c
+		}
+	}
+	return nil
+}
+
+// Patches returns the patches that were applied.
+func (n *Node) Patches() []string {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	return slices.Clone(n.patches)
+}
+
+// Reads returns how often the node was read.
+func (n *Node) Reads() int {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	return n.reads
+}
+
+// Events is a namespace of events.
+type Events struct {
+	Fault
+
+	mu     sync.Mutex // guards events
+	events []*corev1.Event
+}
+
+// CreateEvent implements event.Sink.
+func (e *Events) CreateEvent(ctx context.Context, event *corev1.Event) error {
+	return e.do(ctx, func() error {
+		e.mu.Lock()
+		defer e.mu.Unlock()
+		for _, other := range e.events {
+			if other.Name == event.Name {
+				return apierrors.NewAlreadyExists(corev1.Resource("events"), event.Name)
+			}
+		}
+		e.events = append(e.events, event.DeepCopy())
+		return nil
+	})
+}
+
+// Created returns the events in the order in which they were created.
+func (e *Events) Created() []*corev1.Event {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	return slices.Clone(e.events)
+}
+
+// Lines words the events for comparison: type, reason, count and message.
+func (e *Events) Lines() []string {
+	var lines []string
+	for _, event := range e.Created() {
+		lines = append(lines, fmt.Sprintf("%s %s %d %s", event.Type, event.Reason, event.Count, event.Message))
+	}
+	return lines
+}
+
+// Store is a store in memory that can be made to fail or to hang.
+type Store struct {
+	Fault
+
+	mu     sync.Mutex // guards values
+	values map[string][]byte
+}
+
+// NewStore returns an empty store.
+func NewStore() *Store { return &Store{values: map[string][]byte{}} }
+
+// Put implements report.Store.
+func (s *Store) Put(key string, value []byte) error {
+	return s.do(context.Background(), func() error {
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		s.values[key] = slices.Clone(value)
+		return nil
+	})
+}
+
+// Delete implements report.Store.
+func (s *Store) Delete(key string) error {
+	return s.do(context.Background(), func() error {
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		delete(s.values, key)
+		return nil
+	})
+}
+
+// ForEach implements report.Store.
+func (s *Store) ForEach(f func(key string, value []byte) error) error {
+	s.mu.Lock()
+	values := maps.Clone(s.values)
+	s.mu.Unlock()
+	for key, value := range values {
+		if err := f(key, value); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// Len returns how many values there are.
+func (s *Store) Len() int {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return len(s.values)
+}

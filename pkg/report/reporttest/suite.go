@@ -1,0 +1,196 @@
+package reporttest
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"slices"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"go.uber.org/goleak"
+
+	"github.com/nodeagent/nodeagent/pkg/finding"
+	"github.com/nodeagent/nodeagent/pkg/report"
+)
+
+// Check is the check that the suite speaks of.
+const Check = "suite-check"
+
+// Subject is a reporter under test.
+type Subject struct {
+	Reporter report.Reporter
+	Sink     *Fault // nil: there is nothing that can fail
+	// Tells returns the reasons that the sink tells at present, or has been told.
+	Tells func() []string
+	Edge  bool // it tells what has been, too
+}
+
+// Behaviour runs the suite. New is called inside of a synctest bubble.
+func Behaviour(t *testing.T, newSubject func(t *testing.T) Subject) {
+	t.Helper()
+	for _, test := range []struct {
+		name string
+		run  func(t *testing.T, s Subject)
+	}{
+		{"tell does not block while the sink hangs", tellDoesNotBlock},
+		{"tell does not block when nothing runs", tellWithoutRun},
+		{"run ends with its context while the sink hangs", runEnds},
+		{"the newest state wins after an outage", newestWins},
+		{"a state is neither modified nor kept", stateIsNotKept},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) { test.run(t, newSubject(t)) })
+			goleak.VerifyNone(t)
+		})
+	}
+}
+
+// Start runs a reporter until the returned function is called, which waits for it and fails the test if it takes more
+// than five seconds. To be used inside of a bubble.
+func Start(t *testing.T, r report.Reporter) (stop func()) {
+	t.Helper()
+	ctx, cancel := context.WithCancel(t.Context())
+	done := make(chan error, 1)
+	go func() { done <- r.Run(ctx) }()
+	stopped := false
+	stop = func() {
+		if stopped {
+			return
+		}
+		stopped = true
+		began := time.Now()
+		cancel()
+		if err := <-done; err != nil {
+			t.Errorf("run of %s: %v", r.Name(), err)
+		}
+		if took := time.Since(began); took > 5*time.Second {
+			t.Errorf("run of %s took %s to end", r.Name(), took)
+		}
+	}
+	t.Cleanup(stop)
+	return stop
+}
+
+func (s Subject) disturb(err error) {
+	switch {
+	case s.Sink == nil:
+	case err == nil:
+		s.Sink.Hang()
+	default:
+		s.Sink.Fail(err)
+	}
+}
+
+func (s Subject) mend() {
+	if s.Sink != nil {
+		s.Sink.Mend()
+	}
+}
+
+func tellDoesNotBlock(t *testing.T, s Subject) {
+	w := NewWorld()
+	s.disturb(nil)
+	stop := Start(t, s.Reporter)
+	defer stop()
+	began := time.Now()
+	for i := range 3000 {
+		s.Reporter.Tell(w.Look(Check, nil, reason(i)))
+	}
+	// A bubble's clock moves on only when everything in it is blocked.
+	if took := time.Since(began); took != 0 {
+		t.Errorf("tell waited for %s", took)
+	}
+	time.Sleep(time.Minute) // of the bubble's clock: the sink is called and hangs
+	began = time.Now()
+	s.Reporter.Tell(w.Look(Check, nil, "Another"))
+	if took := time.Since(began); took != 0 {
+		t.Errorf("tell waited for %s while a call hung", took)
+	}
+}
+
+func tellWithoutRun(t *testing.T, s Subject) {
+	w := NewWorld()
+	began := time.Now()
+	for i := range 3000 {
+		s.Reporter.Tell(w.Look(Check, nil, reason(i)))
+	}
+	if took := time.Since(began); took != 0 {
+		t.Errorf("tell waited for %s", took)
+	}
+}
+
+func runEnds(t *testing.T, s Subject) {
+	w := NewWorld()
+	s.disturb(nil)
+	stop := Start(t, s.Reporter)
+	s.Reporter.Tell(w.Look(Check, nil, "Broken"))
+	time.Sleep(5 * time.Second)
+	stop() // measures; the bubble itself fails the test where a goroutine is left
+}
+
+func newestWins(t *testing.T, s Subject) {
+	w := NewWorld()
+	s.disturb(errors.New("connection refused"))
+	stop := Start(t, s.Reporter)
+	defer stop()
+	for _, reasons := range [][]string{{"First"}, nil, {"Second"}} {
+		s.Reporter.Tell(w.Look(Check, nil, reasons...))
+		time.Sleep(20 * time.Minute)
+	}
+	if s.Sink != nil && len(s.Tells()) > 0 {
+		t.Fatalf("a sink that is away was told %v", s.Tells())
+	}
+	s.mend()
+	time.Sleep(20 * time.Minute)
+	told := s.Tells()
+	if !slices.Contains(told, "Second") {
+		t.Errorf("after the outage the sink tells %v, want Second", told)
+	}
+	if !s.Edge && slices.Contains(told, "First") {
+		t.Errorf("after the outage the sink tells %v, First is gone", told)
+	}
+}
+
+// stateIsNotKept changes everything in a state after it was told. A reporter that kept it tells nonsense, and the race
+// detector sees it.
+func stateIsNotKept(t *testing.T, s Subject) {
+	w := NewWorld()
+	stop := Start(t, s.Reporter)
+	defer stop()
+	state, updates := w.Look(Check, nil, "Kept")
+	before := dump(t, state)
+	s.Reporter.Tell(state, updates)
+	if diff := cmp.Diff(before, dump(t, state)); diff != "" {
+		t.Errorf("tell modified the state (-before +after):\n%s", diff)
+	}
+	for _, c := range state {
+		c.Err, c.Status = "overwritten", finding.StatusUnknown
+		for _, b := range c.Subjects {
+			b.Reason, b.Message, b.Severity = "Overwritten", "overwritten", finding.Info
+			b.Facts["i"] = "overwritten"
+		}
+		clear(c.Subjects)
+	}
+	clear(state)
+	for i := range updates {
+		updates[i] = finding.Update{Kind: finding.Raised, Finding: finding.Finding{Reason: "Overwritten"}}
+	}
+	time.Sleep(20 * time.Minute)
+	if told := s.Tells(); !slices.Contains(told, "Kept") || slices.Contains(told, "Overwritten") {
+		t.Errorf("the sink tells %v, want Kept", told)
+	}
+}
+
+func dump(t *testing.T, state finding.State) string {
+	t.Helper()
+	data, err := json.Marshal(state)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return string(data)
+}
+
+func reason(i int) string { return "Reason" + string(rune('A'+i%26)) }

@@ -1,0 +1,55 @@
+package reporttest
+
+import (
+	"fmt"
+	"time"
+
+	"github.com/nodeagent/nodeagent/pkg/finding"
+)
+
+// World makes states and updates as the engine does, with the real tracker, at the time of the test's clock.
+type World struct {
+	Boot    string
+	Booted  time.Time
+	tracker *finding.Tracker
+}
+
+// NewWorld returns a world in which nothing was looked at yet. The machine has been up for an hour.
+func NewWorld() *World {
+	return &World{Boot: "boot-1", Booted: time.Now().Add(-time.Hour), tracker: finding.NewTracker(nil, nil)}
+}
+
+// Now returns the moment.
+func (w *World) Now() finding.Stamp {
+	now := time.Now()
+	return finding.Stamp{Wall: now.Round(0), Boot: w.Boot, Up: now.Sub(w.Booted)}
+}
+
+// State returns what is believed.
+func (w *World) State() finding.State { return w.tracker.State() }
+
+// Restart makes the tracker go on from state, nil if it was lost.
+func (w *World) Restart(state finding.State) { w.tracker = finding.NewTracker(nil, state) }
+
+// Look lets a check look: err or the reasons of fatal findings.
+func (w *World) Look(check string, err error, reasons ...string) (finding.State, []finding.Update) {
+	l := finding.Look{Check: check, At: w.Now(), Err: err}
+	for i, reason := range reasons {
+		l.Findings = append(l.Findings, Fatal(check, i, reason))
+	}
+	return w.Observe(l)
+}
+
+// Observe takes a look into account.
+func (w *World) Observe(l finding.Look) (finding.State, []finding.Update) {
+	updates := w.tracker.Observe(l)
+	return w.tracker.State(), updates
+}
+
+// Fatal returns a fatal finding of the i-th subject of a check.
+func Fatal(check string, i int, reason string) finding.Finding {
+	return finding.Finding{
+		Check: check, Subject: finding.Subject{Kind: "thing", Name: fmt.Sprint(i)}, Severity: finding.Fatal,
+		Reason: reason, Message: fmt.Sprintf("thing %d is %s", i, reason), Facts: map[string]string{"i": fmt.Sprint(i)},
+	}
+}

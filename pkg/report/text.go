@@ -1,0 +1,64 @@
+package report
+
+import (
+	"strings"
+	"unicode"
+	"unicode/utf8"
+)
+
+const ellipsis = "…"
+
+// Text returns s made fit to be told: one line of valid UTF-8 in printable runes, at most limit bytes. What comes out of
+// logs and plugins is not to be trusted with a terminal.
+func Text(s string, limit int) string {
+	cut := len(s) > limit*utf8.UTFMax
+	if cut {
+		// Bounds the work, whatever the length of s. The rune that may be cut in two becomes one replacement.
+		s = s[:limit*utf8.UTFMax]
+	}
+	s = strings.TrimSpace(strings.Map(printable, strings.ToValidUTF8(s, "\uFFFD")))
+	if len(s) <= limit && !cut {
+		return s
+	}
+	return clip(s, limit-len(ellipsis)) + ellipsis
+}
+
+// TextWith returns s followed by suffix as Text does it, and shortens s, never suffix.
+func TextWith(s, suffix string, limit int) string {
+	return Text(s, limit-len(suffix)) + suffix
+}
+
+func printable(r rune) rune {
+	if unicode.IsPrint(r) {
+		return r
+	}
+	return ' '
+}
+
+// clip cuts s to at most limit bytes between two runes.
+func clip(s string, limit int) string {
+	if len(s) <= limit {
+		return s
+	}
+	for limit > 0 && !utf8.RuneStart(s[limit]) {
+		limit--
+	}
+	return s[:max(limit, 0)]
+}
+
+// Reason returns s made fit to be the reason of a condition or an event: ASCII letters, digits and underscores, a letter
+// first, at most limit bytes.
+func Reason(s string, limit int) string {
+	s = clip(s, limit*utf8.UTFMax)
+	s = strings.Map(func(r rune) rune {
+		if r == '_' || r < utf8.RuneSelf && (unicode.IsLetter(r) || unicode.IsDigit(r)) {
+			return r
+		}
+		return -1
+	}, s)
+	s = strings.TrimLeftFunc(s, func(r rune) bool { return !unicode.IsLetter(r) })
+	if s == "" {
+		return "Unspecified"
+	}
+	return clip(strings.ToUpper(s[:1])+s[1:], limit)
+}

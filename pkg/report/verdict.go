@@ -1,0 +1,134 @@
+package report
+
+import (
+	"cmp"
+	"fmt"
+	"slices"
+
+	"github.com/nodeagent/nodeagent/pkg/finding"
+)
+
+// Naming is how a check shows in the Node's status. Type is true when something is wrong, as node-problem-detector words
+// it; ReadyType is the opposite vocabulary (true when all is well). Several checks may share a type.
+type Naming struct {
+	Type           string
+	ReadyType      string
+	HealthyReason  string
+	HealthyMessage string
+}
+
+const (
+	// MaxReason and MaxMessage bound what is told of a condition, in bytes (the bounds of a metav1.Condition, rounded down
+	// for the message, which is fanned out to all that watch nodes).
+	MaxReason  = 1024
+	MaxMessage = 1024
+	// ReasonUnknown is the reason of a condition of which nothing is known; also that of the tracker's own finding.
+	ReasonUnknown = "CheckCouldNotTell"
+
+	healthyReason  = "NoProblemFound"
+	healthyMessage = "no problem found"
+	faultyReason   = "ProblemFound"
+	unlookedAt     = "no conclusive look yet"
+)
+
+// Verdict is what is believed of one condition, all checks that share it taken together.
+type Verdict struct {
+	Status  finding.Status
+	Since   finding.Stamp // when the status moved, as far as the checks alone can tell
+	Sole    bool          // one check speaks for this condition, so Since is exact
+	Blank   bool          // unknown because a check has never had a conclusive look
+	Reason  string
+	Message string
+}
+
+// Judge returns the verdict of the checks that share a condition: faulty if any is, else unknown if any is, else healthy
+// if any applies. A nil state is that of a check which was not looked at yet.
+func Judge(n Naming, checks ...*finding.CheckState) Verdict {
+	v := Verdict{Status: finding.StatusNotApplicable, Sole: len(checks) == 1}
+	checks = slices.Clone(checks)
+	for i, c := range checks {
+		if c == nil {
+			checks[i] = &finding.CheckState{Status: finding.StatusUnknown}
+		}
+		if gravity(checks[i].Status) < gravity(v.Status) {
+			v.Status = checks[i].Status
+		}
+	}
+	v.Since = since(v.Status, checks)
+	switch v.Status {
+	case finding.StatusFaulty:
+		v.Reason, v.Message = faulty(checks)
+	case finding.StatusUnknown:
+		v.unknown(checks)
+	case finding.StatusHealthy:
+		v.Reason = Reason(cmp.Or(n.HealthyReason, healthyReason), MaxReason)
+		v.Message = Text(cmp.Or(n.HealthyMessage, healthyMessage), MaxMessage)
+	}
+	return v
+}
+
+// gravity orders statuses by which one wins where several checks share a condition: the smallest.
+func gravity(s finding.Status) int {
+	switch s {
+	case finding.StatusFaulty:
+		return 0
+	case finding.StatusHealthy:
+		return 2
+	case finding.StatusNotApplicable:
+		return 3
+	}
+	return 1 // unknown
+}
+
+// since is when a status began that several checks make together: faulty with the first one that is, everything else
+// with the last one that moved.
+func since(s finding.Status, checks []*finding.CheckState) finding.Stamp {
+	var best finding.Stamp
+	for _, c := range checks {
+		if s == finding.StatusFaulty && c.Status != s {
+			continue
+		}
+		later := c.Since.Wall.After(best.Wall)
+		if best.IsZero() || later == (s != finding.StatusFaulty) {
+			best = c.Since
+		}
+	}
+	return best
+}
+
+// faulty words the gravest finding, and how many more there are. Fatal ones are equally grave: the oldest speaks, so that
+// another fault beside it changes the count only.
+func faulty(checks []*finding.CheckState) (reason, message string) {
+	var fatal []finding.Believed
+	for _, c := range checks {
+		for _, b := range c.Raised() {
+			if b.Severity == finding.Fatal {
+				fatal = append(fatal, b)
+			}
+		}
+	}
+	if len(fatal) == 0 {
+		return faultyReason, "a fatal problem was found"
+	}
+	first := slices.MinFunc(fatal, func(a, b finding.Believed) int {
+		return cmp.Or(a.Raised.Wall.Compare(b.Raised.Wall), finding.Compare(a.Finding, b.Finding))
+	})
+	suffix := ""
+	if len(fatal) > 1 {
+		suffix = fmt.Sprintf(" (and %d more)", len(fatal)-1)
+	}
+	return Reason(first.Reason, MaxReason), TextWith(cmp.Or(first.Message, first.Reason), suffix, MaxMessage)
+}
+
+// unknown words why nothing is known.
+func (v *Verdict) unknown(checks []*finding.CheckState) {
+	v.Reason, v.Message = ReasonUnknown, ""
+	for _, c := range checks {
+		if c.Status != finding.StatusUnknown {
+			continue
+		}
+		v.Blank = v.Blank || c.Conclusive.IsZero()
+		v.Message = cmp.Or(v.Message, c.Err)
+	}
+	v.Message = Text(cmp.Or(v.Message, unlookedAt), MaxMessage)
+}

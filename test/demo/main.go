@@ -1,0 +1,118 @@
+// Command demo shows on this machine, with a real Kubernetes node, what nodeagent does: a disk fails, a deleted pod leaves
+// things behind; both are found, told and, where that is possible, repaired. It ends by itself, and exits 0 only if all
+// of it really happened.
+package main
+
+import (
+	"context"
+	"errors"
+	"flag"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"os/signal"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"time"
+
+	"github.com/nodeagent/nodeagent/test/harness"
+	"github.com/nodeagent/nodeagent/test/lab"
+)
+
+func main() {
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	dir := flag.String("dir", lab.DefaultDir, "folder of the lab")
+	keep := flag.Bool("keep", false, "leave the lab running, to look around")
+	flag.Parse()
+	err := demo(ctx, *dir, *keep)
+	stop()
+	if err != nil {
+		fmt.Fprintln(os.Stderr, "\ndemo failed:", err)
+		os.Exit(1)
+	}
+}
+
+// stage is what the steps of the demo share.
+type stage struct {
+	out    io.Writer
+	lab    *lab.Lab
+	agent  *harness.Agent
+	disk   *harness.Disk
+	victim *harness.Victim
+	began  time.Time
+}
+
+func demo(ctx context.Context, dir string, keep bool) (err error) {
+	s := &stage{out: os.Stdout, began: time.Now()}
+	if os.Geteuid() != 0 {
+		return errors.New("the demo needs root: it makes a real node and a real disk fail")
+	}
+	work, err := os.MkdirTemp("", "nodeagent-demo-")
+	if err != nil {
+		return err
+	}
+	defer os.RemoveAll(work)
+
+	s.title("1. This very host")
+	s.say("Building the agent …")
+	binary, err := harness.Build(ctx, work)
+	if err != nil {
+		return err
+	}
+	s.command(ctx, binary, "check")
+
+	s.title("2. A real Kubernetes node")
+	s.say("etcd, kube-apiserver, kubelet, containerd … (Kubernetes is built from source once; that takes some minutes)")
+	before, _ := lab.Open(dir)
+	if s.lab, err = lab.Up(ctx, lab.Options{Dir: dir, Log: os.Stdout}); err != nil {
+		return err
+	}
+	if before == nil && !keep {
+		defer func() { err = errors.Join(err, s.lab.Down(context.WithoutCancel(ctx))) }()
+	}
+	if s.agent, err = harness.Install(ctx, s.lab, filepath.Join(dir, "agent"), binary, nil); err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, s.agent.Stop()) }()
+	for _, act := range []func(context.Context) error{s.startAgent, s.diskFails, s.diskRepaired, s.podLeavesThings, s.clean} {
+		if err := act(ctx); err != nil {
+			return fmt.Errorf("%w\n\nthe agent's log ends with:\n%s", err, s.agent.LogTail())
+		}
+	}
+	s.title("Done: all of it really happened")
+	return nil
+}
+
+func (s *stage) title(text string) {
+	fmt.Fprintf(s.out, "\n── %s %s [%.0f s]\n", text, strings.Repeat("─", max(0, 60-len(text))), time.Since(s.began).Seconds())
+}
+
+func (s *stage) say(format string, args ...any) { fmt.Fprintf(s.out, format+"\n", args...) }
+
+// command shows a command and what it prints; an exit code is part of what is shown.
+func (s *stage) command(ctx context.Context, name string, args ...string) {
+	fmt.Fprintf(s.out, "\n$ %s %s\n", filepath.Base(name), strings.Join(args, " "))
+	cmd := exec.CommandContext(ctx, name, args...)
+	cmd.Stdout, cmd.Stderr = s.out, s.out
+	if exit, ok := errors.AsType[*exec.ExitError](cmd.Run()); ok {
+		fmt.Fprintf(s.out, "(exit code %d)\n", exit.ExitCode())
+	}
+}
+
+// nodeagent shows a command of the agent.
+func (s *stage) nodeagent(ctx context.Context, args ...string) (harness.Answer, error) {
+	answer, err := s.agent.CLI(ctx, args...)
+	fmt.Fprintf(s.out, "\n$ nodeagent %s\n%s%s(exit code %d)\n", strings.Join(args, " "), answer.Stdout, answer.Stderr, answer.Code)
+	return answer, err
+}
+
+// kubectl shows what everybody in the cluster sees.
+func (s *stage) kubectl(ctx context.Context, args ...string) {
+	out, err := s.lab.Kubectl(ctx, args...)
+	fmt.Fprintf(s.out, "\n$ kubectl %s\n%s", strings.Join(args, " "), out)
+	if err != nil {
+		fmt.Fprintf(s.out, "(%v)\n", err)
+	}
+}

@@ -1,0 +1,185 @@
+package e2e
+
+import (
+	"context"
+	"log/slog"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/nodeagent/nodeagent/internal/host"
+	"github.com/nodeagent/nodeagent/internal/kube"
+	"github.com/nodeagent/nodeagent/pkg/detect"
+	"github.com/nodeagent/nodeagent/pkg/finding"
+	"github.com/nodeagent/nodeagent/test/lab"
+)
+
+const csiName = "fake.csi.nodeagent.example.com"
+
+// csiLab is the node of the lab that runs, with a fake CSI driver as a process beside its kubelet.
+type csiLab struct {
+	t      *testing.T
+	lab    *lab.Lab
+	host   *host.Host
+	check  detect.Check
+	binary string
+	driver *exec.Cmd
+}
+
+func openCSILab(t *testing.T) *csiLab {
+	t.Helper()
+	if os.Geteuid() != 0 {
+		t.Skipf("%s needs root: it serves sockets to a real kubelet", t.Name())
+	}
+	l, err := lab.Open("")
+	if err != nil {
+		t.Skipf("%s needs a running lab (make lab): %v", t.Name(), err)
+	}
+	if err := l.Healthy(t.Context()); err != nil {
+		t.Skipf("%s needs a healthy lab (make lab): %v", t.Name(), err)
+	}
+	c := &csiLab{t: t, lab: l, binary: filepath.Join(t.TempDir(), "fakecsi")}
+	if out, err := exec.CommandContext(t.Context(), "go", "build", "-o", c.binary, "../fakecsi/cmd").CombinedOutput(); err != nil {
+		t.Fatalf("build the fake driver: %v\n%s", err, out)
+	}
+	config := kube.Config{Node: l.NodeName, Kubeconfig: l.Paths.AdminKubeconfig}
+	client, err := kube.New(config, slog.New(slog.DiscardHandler))
+	if err != nil {
+		t.Fatal(err)
+	}
+	paths := host.Paths{
+		InitPID: 1, KubeletRoot: l.Paths.KubeletRoot, KubeletConfig: l.Paths.KubeletConfig,
+		PluginRegistry: filepath.Join(l.Paths.KubeletRoot, "plugins_registry"),
+		KubeletAPI:     "https://127.0.0.1:" + strconv.Itoa(l.KubeletPort()), KubeletCAFile: l.Paths.CAFile,
+	}
+	c.host = &host.Host{
+		NodeName: l.NodeName, Paths: paths, Clock: host.Now, Plugins: host.NewPlugins(l.Paths.KubeletRoot),
+		Kubelet: kube.NewKubelet(config, host.Files{}, paths), Cluster: client.Cluster(),
+	}
+	settings := detect.DefaultCSIRegistrationSettings()
+	settings.Drivers, settings.Timeout, settings.Reread = []string{csiName}, 2*time.Second, 15*time.Second
+	c.check = detect.CSIRegistration(settings, nil)
+	t.Cleanup(c.clean)
+	return c
+}
+
+// start runs the driver; arguments may make it fail.
+func (c *csiLab) start(args ...string) {
+	c.t.Helper()
+	args = append([]string{"-name", csiName, "-kubelet-root", c.lab.Paths.KubeletRoot, "-node-id", "lab-node-id"}, args...)
+	c.driver = exec.CommandContext(c.t.Context(), c.binary, args...)
+	c.driver.Stdout, c.driver.Stderr = c.t.Output(), c.t.Output()
+	if err := c.driver.Start(); err != nil {
+		c.t.Fatal(err)
+	}
+}
+
+// kill ends the driver at once: its sockets stay.
+func (c *csiLab) kill() {
+	if c.driver != nil {
+		_ = c.driver.Process.Kill()
+		_ = c.driver.Wait()
+		c.driver = nil
+	}
+}
+
+func (c *csiLab) socket() string {
+	return filepath.Join(c.host.Paths.PluginRegistry, csiName+"-reg.sock")
+}
+
+func (c *csiLab) clean() {
+	c.kill()
+	_ = os.Remove(c.socket())
+	_ = os.Remove(filepath.Join(c.lab.Paths.KubeletRoot, "plugins", csiName, "csi.sock"))
+	_ = os.Remove(filepath.Join(c.lab.Paths.KubeletRoot, "plugins", csiName))
+}
+
+// await looks each second until the check tells the reason of the driver, "" for well. Kubelet tries a socket that it has
+// rejected again after up to 2 min 2 s (pkg/kubelet/pluginmanager/operationexecutor, exponential back-off by socket path).
+func (c *csiLab) await(reason string) finding.Finding {
+	c.t.Helper()
+	ctx, cancel := context.WithTimeout(c.t.Context(), 3*time.Minute)
+	defer cancel()
+	began := time.Now()
+	tick := time.NewTicker(time.Second)
+	defer tick.Stop()
+	for {
+		found, err := c.check.Run(ctx, c.host)
+		var mine finding.Finding
+		for _, f := range found {
+			if f.Subject.Name == csiName {
+				mine = f
+			}
+		}
+		if err == nil && mine.Reason == reason {
+			c.t.Logf("%q after %s: %s", reason, time.Since(began).Round(100*time.Millisecond), mine.Message)
+			return mine
+		}
+		select {
+		case <-ctx.Done():
+			c.t.Fatalf("want reason %q, got %q (%s), error %v", reason, mine.Reason, mine.Message, err)
+		case <-tick.C:
+		}
+	}
+}
+
+// The real kubelet registers the driver, rejects it and loses it; the check sees each.
+func TestCSIRegistration(t *testing.T) {
+	c := openCSILab(t)
+	c.await("CSIDriverPodMissing") // the configuration lists it; no pod runs it, for it is a process of the test's
+
+	c.start()
+	c.await("")
+
+	c.kill()
+	c.await("CSISocketStale")
+
+	if err := os.Remove(c.socket()); err != nil {
+		t.Fatal(err)
+	}
+	c.await("CSIDriverPodMissing")
+
+	c.start("-knobs", `{"nodeInfoError":"metadata service is away"}`)
+	if f := c.await("CSIRegistrationRejected"); !strings.Contains(f.Message, "metadata service is away") {
+		t.Errorf("the message does not say why: %s", f.Message)
+	}
+	c.kill()
+	c.start("-knobs", `{"emptyNodeID":true}`)
+	if f := c.await("CSIRegistrationRejected"); !strings.Contains(f.Message, "empty node ID") {
+		t.Errorf("the message does not say why: %s", f.Message)
+	}
+	c.kill()
+	c.start("-knobs", `{"notReady":true}`)
+	c.await("CSIDriverNotReady")
+
+	c.kill()
+	c.start()
+	c.await("")
+}
+
+// A registrar's pod that is here makes its driver expected, and its socket missed.
+func TestCSIRegistrationSocketMissing(t *testing.T) {
+	c := openCSILab(t)
+	const pod = "fake-registrar"
+	endpoint := filepath.Join(c.lab.Paths.KubeletRoot, "plugins", csiName, "csi.sock")
+	if err := c.lab.RunPod(t.Context(), "default", pod, "sh", "-c", "sleep 100000; exit", "--kubelet-registration-path="+endpoint); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := c.lab.DeletePod(context.WithoutCancel(t.Context()), "default", pod); err != nil {
+			t.Error(err)
+		}
+	})
+	settings := detect.DefaultCSIRegistrationSettings()
+	settings.StartGrace = 5 * time.Second
+	c.check = detect.CSIRegistration(settings, nil)
+	if f := c.await("CSISocketMissing"); f.Facts["driverPod"] != "default/"+pod {
+		t.Errorf("facts %v", f.Facts)
+	}
+	c.start()
+	c.await("")
+}

@@ -1,0 +1,279 @@
+package e2e
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"math/rand/v2"
+	"os"
+	"sync"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/kubernetes/scheme"
+	"k8s.io/client-go/rest"
+	"k8s.io/client-go/tools/clientcmd"
+
+	"github.com/nodeagent/nodeagent/internal/agent"
+	"github.com/nodeagent/nodeagent/internal/config"
+	"github.com/nodeagent/nodeagent/internal/host"
+	"github.com/nodeagent/nodeagent/pkg/inspect"
+	"github.com/nodeagent/nodeagent/test/lab"
+)
+
+// inspectLab is the node of the lab that runs, seen through the read door of the real agent.
+type inspectLab struct {
+	t    *testing.T
+	lab  *lab.Lab
+	host *host.Host
+	rest *rest.RESTClient
+}
+
+func openInspectLab(t *testing.T) *inspectLab {
+	t.Helper()
+	if os.Geteuid() != 0 {
+		t.Skipf("%s needs root: it looks at a real node", t.Name())
+	}
+	l, err := lab.Open("")
+	if err != nil {
+		t.Skipf("%s needs a running lab (make lab): %v", t.Name(), err)
+	}
+	if err := l.Healthy(t.Context()); err != nil {
+		t.Skipf("%s needs a healthy lab (make lab): %v", t.Name(), err)
+	}
+	cfg := config.Default()
+	cfg.Paths.Kubeconfig = l.Paths.AdminKubeconfig
+	door, err := agent.OpenHost(cfg, slog.New(slog.DiscardHandler))
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = door.Close() })
+	access, err := clientcmd.BuildConfigFromFlags("", l.Paths.AdminKubeconfig)
+	if err != nil {
+		t.Fatal(err)
+	}
+	access.QPS, access.Burst = 50, 100
+	access.APIPath, access.GroupVersion = "/api", &corev1.SchemeGroupVersion
+	access.NegotiatedSerializer = scheme.Codecs.WithoutConversion()
+	client, err := rest.RESTClientFor(access)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return &inspectLab{t: t, lab: l, host: door.Host, rest: client}
+}
+
+// strict has no patience at all: what a single pass denies is a leftover.
+func strict() inspect.Settings { return inspect.Settings{HostNamespaces: true, MassOrphaning: 1 << 20} }
+
+// churn makes and deletes pods, a few at a time, in every way in which pods end.
+type churn struct {
+	*inspectLab
+	namespace string
+
+	mu   sync.Mutex
+	uids map[string]string // name by UID, of all pods ever made
+}
+
+// run makes one pod after the other until next says that it is enough.
+func (c *churn) run(ctx context.Context, next func() (int, bool)) error {
+	for {
+		n, ok := next()
+		if !ok {
+			return nil
+		}
+		if err := c.live(ctx, n); err != nil {
+			return fmt.Errorf("pod %d: %w", n, err)
+		}
+	}
+}
+
+// live is the life of one pod: it may be deleted before it has begun to run, or while it runs, or when it has ended by
+// itself, gently or by force.
+func (c *churn) live(ctx context.Context, n int) error {
+	var made corev1.Pod
+	if err := c.rest.Post().Namespace(c.namespace).Resource("pods").Body(c.pod(n)).Do(ctx).Into(&made); err != nil {
+		return err
+	}
+	c.mu.Lock()
+	c.uids[string(made.UID)] = made.Name
+	c.mu.Unlock()
+	pause(ctx, time.Duration(rand.IntN(4000))*time.Millisecond)
+	options := metav1.DeleteOptions{}
+	if n%3 == 0 {
+		options.GracePeriodSeconds = new(int64) // by force: gone from the apiserver at once
+	}
+	err := c.rest.Delete().Namespace(c.namespace).Resource("pods").Name(made.Name).Body(&options).Do(ctx).Error()
+	if err != nil && !apierrors.IsNotFound(err) {
+		return err
+	}
+	for ctx.Err() == nil {
+		if _, err := c.get(ctx, made.Name); apierrors.IsNotFound(err) {
+			return nil
+		}
+		pause(ctx, 200*time.Millisecond)
+	}
+	return ctx.Err()
+}
+
+// get reads a pod from the apiserver, consistently.
+func (c *churn) get(ctx context.Context, name string) (corev1.Pod, error) {
+	var pod corev1.Pod
+	err := c.rest.Get().Namespace(c.namespace).Resource("pods").Name(name).Do(ctx).Into(&pod)
+	return pod, err
+}
+
+func pause(ctx context.Context, d time.Duration) {
+	timer := time.NewTimer(d)
+	defer timer.Stop()
+	select {
+	case <-ctx.Done():
+	case <-timer.C:
+	}
+}
+
+func (c *churn) pod(n int) *corev1.Pod {
+	command := []string{"sleep", "1000"}
+	if n%4 == 0 {
+		command = []string{"true"}
+	}
+	grace := int64(1)
+	return &corev1.Pod{
+		ObjectMeta: metav1.ObjectMeta{Name: fmt.Sprintf("churn-%d", n)},
+		Spec: corev1.PodSpec{
+			NodeName: c.lab.NodeName, TerminationGracePeriodSeconds: &grace, HostNetwork: n%10 == 9, RestartPolicy: corev1.RestartPolicyNever,
+			Containers: []corev1.Container{{
+				Name: "main", Image: lab.BusyboxImage, ImagePullPolicy: corev1.PullNever, Command: command,
+				VolumeMounts: []corev1.VolumeMount{{Name: "memory", MountPath: "/memory"}},
+			}},
+			Volumes: []corev1.Volume{{Name: "memory", VolumeSource: corev1.VolumeSource{
+				EmptyDir: &corev1.EmptyDirVolumeSource{Medium: corev1.StorageMediumMemory},
+			}}},
+		},
+	}
+}
+
+// alive reports whether a pod is still in the apiserver, by a consistent read that is younger than the question.
+func (c *churn) alive(uid string) (bool, error) {
+	c.mu.Lock()
+	name, mine := c.uids[uid]
+	c.mu.Unlock()
+	if !mine {
+		return false, nil
+	}
+	pod, err := c.get(c.t.Context(), name)
+	if apierrors.IsNotFound(err) {
+		return false, nil
+	}
+	return err == nil && string(pod.UID) == uid, err
+}
+
+// 300 pods come and go on a real kubelet while an inspector without any patience looks in a tight loop. No object of a
+// pod that lives or is starting may ever be called a leftover: a pod that is in the apiserver when the pass has ended
+// was there during all of it.
+func TestNoLivingPodIsEverALeftover(t *testing.T) {
+	count, lanes := 300, 8
+	if testing.Short() {
+		count = 40
+	}
+	c := &churn{inspectLab: openInspectLab(t), namespace: "nodeagent-churn", uids: make(map[string]string)}
+	c.makeNamespace()
+	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Minute)
+	defer cancel()
+	numbers := make(chan int, count)
+	for n := range count {
+		numbers <- n
+	}
+	close(numbers)
+	var lanesDone sync.WaitGroup
+	for range lanes {
+		lanesDone.Go(func() {
+			if err := c.run(ctx, func() (int, bool) { n, ok := <-numbers; return n, ok }); err != nil {
+				t.Error(err)
+			}
+		})
+	}
+	finished := make(chan struct{})
+	go func() { lanesDone.Wait(); close(finished) }()
+	c.inspectUntil(finished)
+}
+
+// inspectUntil makes passes in a tight loop, each by a new inspector, so that none rests on an old list.
+func (c *churn) inspectUntil(finished <-chan struct{}) {
+	t := c.t
+	passes, verdicts := 0, make(map[inspect.Verdict]int)
+	defer func() { t.Logf("%d passes, verdicts %v, %d pods", passes, verdicts, len(c.uids)) }()
+	for {
+		select {
+		case <-finished:
+			if passes < 50 || verdicts[inspect.Live] == 0 {
+				t.Errorf("only %d passes: this test proves little", passes)
+			}
+			return
+		default:
+		}
+		report, _ := inspect.New(c.host, strict(), slog.New(slog.DiscardHandler)).Pass(t.Context(), nil)
+		passes++
+		checked := make(map[string]bool)
+		for _, o := range report.Objects {
+			verdicts[o.Verdict]++
+			if o.Verdict != inspect.Leftover || checked[o.Pod.UID] {
+				continue
+			}
+			checked[o.Pod.UID] = true
+			alive, err := c.alive(o.Pod.UID)
+			if err != nil {
+				t.Error(err)
+			}
+			if alive {
+				t.Errorf("%s %s of living pod %+v: %s\n%v", o.Kind, o.ID, o.Pod, o.Why, o.Witnesses)
+			}
+		}
+	}
+}
+
+func (c *churn) makeNamespace() {
+	t := c.t
+	namespace := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: c.namespace}}
+	err := c.rest.Post().Resource("namespaces").Body(namespace).Do(t.Context()).Error()
+	if err != nil && !apierrors.IsAlreadyExists(err) {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		ctx := context.WithoutCancel(t.Context())
+		_ = c.rest.Delete().Resource("namespaces").Name(c.namespace).Do(ctx).Error()
+	})
+	for t.Context().Err() == nil { // the account that its pods run as comes a moment later
+		if c.rest.Get().Namespace(c.namespace).Resource("serviceaccounts").Name("default").Do(t.Context()).Error() == nil {
+			return
+		}
+		pause(t.Context(), 100*time.Millisecond)
+	}
+}
+
+// A quiet node costs the apiserver nothing.
+func TestQuietNodeAsksNothing(t *testing.T) {
+	c := openInspectLab(t)
+	requests := 0
+	pods, node := c.host.Cluster.Pods, c.host.Cluster.Node
+	c.host.Cluster.Pods = func(ctx context.Context) ([]corev1.Pod, error) { requests++; return pods(ctx) }
+	c.host.Cluster.Node = func(ctx context.Context) (*corev1.Node, error) { requests++; return node(ctx) }
+	began := time.Now()
+	report, _ := inspect.New(c.host, strict(), slog.New(slog.DiscardHandler)).Pass(t.Context(), nil)
+	suspicious := 0
+	for _, o := range report.Objects {
+		if o.Verdict != inspect.Live && o.Verdict != inspect.Foreign {
+			suspicious++
+			t.Logf("%s %s %+v: %s: %s", o.Kind, o.ID, o.Pod, o.Verdict, o.Why)
+		}
+	}
+	for _, failure := range report.Errors {
+		t.Errorf("%s: %s", failure.What, failure.Error)
+	}
+	t.Logf("%d objects, %d suspicious, %d requests, %s", len(report.Objects), suspicious, requests, time.Since(began))
+	if suspicious == 0 && requests != 0 {
+		t.Errorf("%d requests to the apiserver although nothing is suspicious", requests)
+	}
+}

@@ -1,0 +1,71 @@
+package e2e
+
+import (
+	"context"
+	"fmt"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/nodeagent/nodeagent/internal/host"
+	"github.com/nodeagent/nodeagent/internal/kube"
+	"github.com/nodeagent/nodeagent/pkg/detect"
+)
+
+// The real kubelet and the real runtime are well, are found when they are stopped, and are well again. Each is stopped
+// for a second only.
+func TestKubeletAndRuntimeHealth(t *testing.T) {
+	c := openCSILab(t) // for its host; no driver is started
+	c.host.Paths.KubeletHealthz = fmt.Sprintf("http://127.0.0.1:%d/healthz", c.lab.KubeletHealthPort())
+	c.host.Paths.CRISocket = c.lab.Paths.CRISocket
+	c.host.Kubelet = kube.NewKubelet(kube.Config{Node: c.lab.NodeName, Kubeconfig: c.lab.Paths.AdminKubeconfig}, host.Files{}, c.host.Paths)
+	pid, err := c.lab.PID("kubelet")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if p, err := c.host.Kubelet.Process(); err != nil || p.PID != pid {
+		t.Fatalf("the door finds kubelet %+v, %v; it is %d", p, err, pid)
+	}
+	runtime, closer, err := host.NewRuntime(c.lab.Paths.CRISocket)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = closer.Close() })
+	c.host.Runtime = runtime
+	c.host.Plugins = host.NewPlugins(c.lab.Paths.KubeletRoot, c.lab.Dir)
+
+	kubelet, cri := detect.DefaultKubeletHealthSettings(), detect.DefaultRuntimeHealthSettings()
+	kubelet.Timeout, cri.Timeout = time.Second, time.Second
+	for _, tt := range []struct {
+		component, reason string
+		check             detect.Check
+	}{
+		{"kubelet", "KubeletStopped", detect.KubeletHealth(kubelet)},
+		{"containerd", "RuntimeStopped", detect.RuntimeHealth(cri)},
+	} {
+		look := func(want ...string) {
+			t.Helper()
+			found, err := tt.check.Run(t.Context(), c.host)
+			var got []string
+			for _, f := range found {
+				got = append(got, f.Reason)
+				t.Log(f.Message, f.Facts)
+			}
+			if diff := cmp.Diff(want, got); diff != "" {
+				t.Errorf("%s: error %v (-want +got):\n%s", tt.component, err, diff)
+			}
+		}
+		look()
+		if err := c.lab.Signal(tt.component, syscall.SIGSTOP); err != nil {
+			t.Fatal(err)
+		}
+		resume := func() { _ = c.lab.Signal(tt.component, syscall.SIGCONT) }
+		guard := context.AfterFunc(t.Context(), resume)
+		look(tt.reason)
+		guard()
+		resume()
+		look()
+	}
+}

@@ -1,0 +1,83 @@
+package harness
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+
+	"golang.org/x/sys/unix"
+)
+
+// Disk is a real filesystem on a loop device that can be made to fail.
+type Disk struct {
+	Image, Device, Mount string
+}
+
+// NewDisk makes an ext4 filesystem of 32 MiB in dir and mounts it, as a node's data disk is mounted: errors=remount-ro.
+func NewDisk(ctx context.Context, dir string) (*Disk, error) {
+	d := &Disk{Image: filepath.Join(dir, "disk.img"), Mount: filepath.Join(dir, "data")}
+	if err := os.MkdirAll(d.Mount, 0o755); err != nil {
+		return nil, err
+	}
+	image, err := os.Create(d.Image)
+	if err != nil {
+		return nil, err
+	}
+	if err := errors.Join(image.Truncate(32<<20), image.Close()); err != nil {
+		return nil, err
+	}
+	if _, err := output(ctx, "mkfs.ext4", "-q", "-F", d.Image); err != nil {
+		return nil, err
+	}
+	if d.Device, err = output(ctx, "losetup", "--find", "--show", d.Image); err != nil {
+		return nil, err
+	}
+	return d, d.MountAgain(ctx)
+}
+
+// MountAgain mounts the filesystem, after a check of it as an administrator would do.
+func (d *Disk) MountAgain(ctx context.Context) error {
+	if _, err := output(ctx, "e2fsck", "-f", "-p", d.Device); err != nil {
+		if exit, ok := errors.AsType[*exec.ExitError](err); !ok || exit.ExitCode() > 1 { // 1: errors were corrected
+			return err
+		}
+	}
+	return unix.Mount(d.Device, d.Mount, "ext4", 0, "errors=remount-ro")
+}
+
+// Fail makes the kernel find an error in the filesystem, as a bad block would. It goes read-only by itself.
+func (d *Disk) Fail() error {
+	name := filepath.Join("/sys/fs/ext4", filepath.Base(d.Device), "trigger_fs_error")
+	return os.WriteFile(name, []byte("nodeagent test"), 0o200)
+}
+
+// Unmount takes the filesystem off the node.
+func (d *Disk) Unmount() error {
+	if err := unix.Unmount(d.Mount, unix.UMOUNT_NOFOLLOW); err != nil {
+		return fmt.Errorf("unmount %s: %w", d.Mount, err)
+	}
+	return nil
+}
+
+// Remove leaves nothing of the disk.
+func (d *Disk) Remove(ctx context.Context) error {
+	err := unix.Unmount(d.Mount, unix.UMOUNT_NOFOLLOW|unix.MNT_DETACH)
+	if errors.Is(err, unix.EINVAL) {
+		err = nil // not mounted
+	}
+	_, detached := output(ctx, "losetup", "--detach", d.Device)
+	return errors.Join(err, detached, os.RemoveAll(d.Image), os.Remove(d.Mount))
+}
+
+func output(ctx context.Context, name string, args ...string) (string, error) {
+	out, err := exec.CommandContext(ctx, name, args...).CombinedOutput()
+	text := strings.TrimSpace(string(out))
+	if err != nil {
+		return text, fmt.Errorf("%s %s: %w: %s", name, strings.Join(args, " "), err, text)
+	}
+	return text, nil
+}

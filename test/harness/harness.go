@@ -1,0 +1,308 @@
+// Package harness runs the real agent on the lab, as a process of its own and with exactly the permissions that it ships
+// with: its ServiceAccount, bound by packaging/kubernetes/rbac.yaml.
+package harness
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"time"
+
+	"go.yaml.in/yaml/v3"
+
+	"github.com/nodeagent/nodeagent/test/lab"
+)
+
+// Agent is one installation of the agent on the lab: a folder with its binary, configuration, state and log.
+type Agent struct {
+	Lab    *lab.Lab
+	Dir    string
+	Binary string
+	Config string
+
+	process *exec.Cmd
+	done    chan struct{} // closed when process has ended
+}
+
+// Overrides are settings over those of Install, in the form of the configuration file.
+type Overrides map[string]any
+
+// Repo returns the checkout that the working directory is in.
+func Repo() (string, error) {
+	dir, err := os.Getwd()
+	if err != nil {
+		return "", err
+	}
+	for ; dir != "/"; dir = filepath.Dir(dir) {
+		if data, err := os.ReadFile(filepath.Join(dir, "go.mod")); err == nil && bytes.HasPrefix(data, []byte("module github.com/nodeagent/nodeagent\n")) {
+			return dir, nil
+		}
+	}
+	return "", errors.New("the working directory is not inside a checkout of nodeagent")
+}
+
+// Build builds the agent into dir and returns the path of the binary. Tags are Go build tags.
+func Build(ctx context.Context, dir string, tags ...string) (string, error) {
+	repo, err := Repo()
+	if err != nil {
+		return "", err
+	}
+	binary := filepath.Join(dir, "nodeagent")
+	cmd := exec.CommandContext(ctx, "go", "build", "-trimpath", "-tags", strings.Join(tags, ","), "-ldflags", "-s -w", "-o", binary, "./cmd/nodeagent")
+	cmd.Dir, cmd.Env = repo, append(os.Environ(), "CGO_ENABLED=0")
+	if out, err := cmd.CombinedOutput(); err != nil {
+		return "", fmt.Errorf("build nodeagent: %w\n%s", err, out)
+	}
+	return binary, nil
+}
+
+// Install gives the agent a ServiceAccount and a configuration in dir. The thresholds of inspections are short: seconds
+// instead of the ten minutes that a real node has.
+func Install(ctx context.Context, l *lab.Lab, dir, binary string, overrides Overrides) (*Agent, error) {
+	repo, err := Repo()
+	if err != nil {
+		return nil, err
+	}
+	if err := os.MkdirAll(dir, 0o700); err != nil {
+		return nil, err
+	}
+	if out, err := l.Kubectl(ctx, "apply", "-f", filepath.Join(repo, "packaging/kubernetes/rbac.yaml")); err != nil {
+		return nil, fmt.Errorf("apply the agent's permissions: %w: %s", err, out)
+	}
+	kubeconfig := filepath.Join(dir, "kubeconfig")
+	if err := l.ServiceAccountKubeconfig(ctx, "nodeagent", "nodeagent", kubeconfig); err != nil {
+		return nil, err
+	}
+	a := &Agent{Lab: l, Dir: dir, Binary: binary, Config: filepath.Join(dir, "config.yaml")}
+	return a, a.Configure(overrides)
+}
+
+// Configure writes the configuration anew.
+func (a *Agent) Configure(overrides Overrides) error {
+	settings := map[string]any{
+		"stateDir": filepath.Join(a.Dir, "state"),
+		"socket":   filepath.Join(a.Dir, "agent.sock"),
+		"paths": map[string]any{
+			"kubeconfig":     filepath.Join(a.Dir, "kubeconfig"),
+			"cniNetworksDir": a.Lab.Paths.CNINetworksDir,
+		},
+		"inspect": map[string]any{
+			"every": "2s", "passes": 3, "grace": "6s", "listSpacing": "2s", "kubeletUptime": "5s", "runtimeUptime": "2s",
+		},
+		"remediate": map[string]any{
+			"killSwitch": filepath.Join(a.Dir, "stop"), "lock": filepath.Join(a.Dir, "release.lock"),
+			"podsPerHour": 100, "ownerGrace": "5s", "containerGrace": "2s", "processGrace": "2s",
+		},
+		"report": map[string]any{
+			"conditions": map[string]any{"spread": "1s"},
+			"metrics":    map[string]any{"listen": "127.0.0.1:10681"},
+		},
+	}
+	merge(settings, overrides)
+	text, err := yaml.Marshal(settings)
+	if err != nil {
+		return err
+	}
+	return os.WriteFile(a.Config, text, 0o600)
+}
+
+func merge(into map[string]any, from map[string]any) {
+	for key, value := range from {
+		a, aok := into[key].(map[string]any)
+		b, bok := value.(map[string]any)
+		if o, ok := value.(Overrides); ok {
+			b, bok = o, true
+		}
+		if aok && bok {
+			merge(a, b)
+		} else {
+			into[key] = value
+		}
+	}
+}
+
+// LogFile is where the daemon's log goes.
+func (a *Agent) LogFile() string { return filepath.Join(a.Dir, "agent.log") }
+
+// Start starts the daemon and waits until it answers.
+func (a *Agent) Start(ctx context.Context, env ...string) error {
+	log, err := os.OpenFile(a.LogFile(), os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600)
+	if err != nil {
+		return err
+	}
+	defer log.Close()
+	cmd := exec.Command(a.Binary, "run", "--config", a.Config) //nolint:noctx // it outlives this call; Stop ends it
+	cmd.Env = append(os.Environ(), env...)
+	cmd.Stdout, cmd.Stderr = log, log
+	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL} // a test that is killed leaves no agent behind
+	if err := cmd.Start(); err != nil {
+		return err
+	}
+	done := make(chan struct{})
+	go func() { _ = cmd.Wait(); close(done) }() // the exit code is in cmd.ProcessState
+	a.process, a.done = cmd, done
+	return a.WaitFor(ctx, 20*time.Second, "the agent to answer", func() error {
+		select {
+		case <-done:
+			return fmt.Errorf("the agent has ended: %v\n%s", cmd.ProcessState, a.LogTail())
+		default:
+		}
+		_, err := a.Status(ctx)
+		return err
+	})
+}
+
+// Done is closed when the daemon has ended.
+func (a *Agent) Done() <-chan struct{} { return a.done }
+
+// PID of the daemon.
+func (a *Agent) PID() int { return a.process.Process.Pid }
+
+// Signal sends a signal to the daemon that Start started.
+func (a *Agent) Signal(sig os.Signal) error { return a.process.Process.Signal(sig) }
+
+// Stop ends the daemon in good order.
+func (a *Agent) Stop() error {
+	if a.process == nil {
+		return nil
+	}
+	if err := a.Signal(syscall.SIGTERM); err != nil && !errors.Is(err, os.ErrProcessDone) {
+		return err
+	}
+	select {
+	case <-a.done:
+		return nil
+	case <-time.After(15 * time.Second):
+		return errors.Join(errors.New("the agent did not end within 15 s of SIGTERM"), a.Signal(syscall.SIGKILL))
+	}
+}
+
+// Kill ends the daemon as a crash would.
+func (a *Agent) Kill() error {
+	err := a.Signal(syscall.SIGKILL)
+	<-a.done
+	return err
+}
+
+// Answer is what one command of the agent printed.
+type Answer struct {
+	Code           int
+	Stdout, Stderr string
+}
+
+// CLI runs one command of the agent with its configuration.
+func (a *Agent) CLI(ctx context.Context, args ...string) (Answer, error) {
+	cmd := exec.CommandContext(ctx, a.Binary, append([]string{"--config", a.Config}, args...)...)
+	var stdout, stderr bytes.Buffer
+	cmd.Stdout, cmd.Stderr = &stdout, &stderr
+	err := cmd.Run()
+	if exit, ok := errors.AsType[*exec.ExitError](err); ok {
+		err = nil
+		return Answer{exit.ExitCode(), stdout.String(), stderr.String()}, err
+	}
+	return Answer{0, stdout.String(), stderr.String()}, err
+}
+
+// JSON runs one command with -o json and decodes what it printed.
+func (a *Agent) JSON(ctx context.Context, into any, args ...string) (Answer, error) {
+	answer, err := a.CLI(ctx, append(args, "-o", "json")...)
+	if err != nil {
+		return answer, err
+	}
+	if err := json.Unmarshal([]byte(answer.Stdout), into); err != nil {
+		return answer, fmt.Errorf("nodeagent %s: %w\nstdout: %s\nstderr: %s", strings.Join(args, " "), err, answer.Stdout, answer.Stderr)
+	}
+	return answer, nil
+}
+
+// Status asks the daemon.
+func (a *Agent) Status(ctx context.Context) (Status, error) {
+	var s Status
+	_, err := a.JSON(ctx, &s, "status")
+	return s, err
+}
+
+// Status is the part of the contract of "nodeagent status -o json" that tests read.
+type Status struct {
+	PID    int `json:"pid"`
+	Checks []struct {
+		Check, Status, Error string
+	} `json:"checks"`
+	Findings []struct {
+		Check, Reason, Message, Severity, ID string
+		Subject                              struct{ Kind, Name, UID string } `json:"subject"`
+	} `json:"findings"`
+	Release struct {
+		Mode string   `json:"mode"`
+		Last []string `json:"last"`
+	} `json:"release"`
+	Trouble []string `json:"trouble"`
+}
+
+// LogTail returns the end of the daemon's log.
+func (a *Agent) LogTail() string {
+	data, err := os.ReadFile(a.LogFile())
+	if err != nil {
+		return err.Error()
+	}
+	return string(data[max(0, len(data)-4000):])
+}
+
+// WaitFor tries until it succeeds; the error names what was waited for and how it failed last.
+func (a *Agent) WaitFor(ctx context.Context, limit time.Duration, what string, try func() error) error {
+	return WaitFor(ctx, limit, what, try)
+}
+
+// WaitFor tries every 50 ms until it succeeds; the error names what was waited for and how it failed last.
+func WaitFor(ctx context.Context, limit time.Duration, what string, try func() error) error {
+	ctx, cancel := context.WithTimeout(ctx, limit)
+	defer cancel()
+	for {
+		err := try()
+		if err == nil {
+			return nil
+		}
+		select {
+		case <-ctx.Done():
+			return fmt.Errorf("waited %s for %s: %w", limit, what, err)
+		case <-time.After(50 * time.Millisecond):
+		}
+	}
+}
+
+// Condition is one condition of the lab's node as the apiserver shows it.
+type Condition struct {
+	Type, Status, Reason, Message         string
+	LastTransitionTime, LastHeartbeatTime time.Time
+}
+
+// Condition reads one condition of the node; a zero one when it has none.
+func (a *Agent) Condition(ctx context.Context, name string) (Condition, error) {
+	out, err := a.Lab.Kubectl(ctx, "get", "node", a.Lab.NodeName, "-o", "json")
+	if err != nil {
+		return Condition{}, err
+	}
+	var node struct {
+		Status struct{ Conditions []Condition }
+	}
+	if err := json.Unmarshal(out, &node); err != nil {
+		return Condition{}, err
+	}
+	for _, c := range node.Status.Conditions {
+		if c.Type == name {
+			return c, nil
+		}
+	}
+	return Condition{}, nil
+}
+
+// Say prints a line for a person who watches.
+func Say(w io.Writer, format string, args ...any) { fmt.Fprintf(w, format+"\n", args...) }

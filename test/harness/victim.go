@@ -1,0 +1,138 @@
+package harness
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"path/filepath"
+	"time"
+
+	"github.com/nodeagent/nodeagent/test/lab"
+)
+
+// victimManifest is a pod of which kubelet cannot clear up everything once it has lost sight of it: a subPath of a
+// hostPath volume stays mounted after a restart of kubelet (kubernetes/kubernetes#135698).
+const victimManifest = `
+apiVersion: v1
+kind: Pod
+metadata: {name: %[1]s, namespace: default}
+spec:
+  terminationGracePeriodSeconds: 1
+  containers:
+  - name: app
+    image: localhost/busybox:1
+    imagePullPolicy: Never
+    command: ["sleep", "100000"]
+    volumeMounts:
+    - {name: data, mountPath: /data, subPath: sub}
+    - {name: scratch, mountPath: /scratch}
+  volumes:
+  - name: data
+    hostPath: {path: %[2]s, type: DirectoryOrCreate}
+  - name: scratch
+    emptyDir: {medium: Memory}
+`
+
+// Victim is a pod that is made to leave things behind.
+type Victim struct {
+	Lab    *lab.Lab
+	Name   string
+	UID    string
+	Data   string // folder on the host that the pod mounts: user data
+	Canary string // a file in it that must survive everything
+}
+
+// NewVictim runs the pod and puts a canary into the folder that it mounts.
+func NewVictim(ctx context.Context, l *lab.Lab, name string) (*Victim, error) {
+	v := &Victim{Lab: l, Name: name, Data: filepath.Join(l.Dir, "data-of-"+name)}
+	if err := l.KubectlApply(ctx, fmt.Sprintf(victimManifest, name, v.Data)); err != nil {
+		return nil, err
+	}
+	pod, err := l.WaitPodRunning(ctx, "default", name)
+	if err != nil {
+		return nil, err
+	}
+	v.UID, v.Canary = pod.UID, filepath.Join(v.Data, "sub", "canary")
+	return v, os.WriteFile(v.Canary, []byte("user data of "+name+"\n"), 0o600)
+}
+
+// Abandon lets the pod disappear from the apiserver while kubelet is down, with its processes frozen: when kubelet is
+// back, neither it nor the runtime can end them, and so everything of the pod stays.
+func (v *Victim) Abandon(ctx context.Context) error {
+	if err := v.Lab.Stop(ctx, "kubelet"); err != nil {
+		return err
+	}
+	if _, err := v.Lab.Kubectl(ctx, "delete", "pod", v.Name, "--force", "--grace-period=0"); err != nil {
+		return err
+	}
+	if err := v.Freeze("FROZEN"); err != nil {
+		return err
+	}
+	return v.Lab.Start(ctx, "kubelet")
+}
+
+// Freeze sets the freezer of the pod's cgroup (v1: FROZEN or THAWED; v2 has 1 and 0).
+func (v *Victim) Freeze(state string) error {
+	for _, pattern := range []string{"freezer/%s/kubepods/*/pod%s/freezer.state", "%s/kubepods/*/pod%s/cgroup.freeze"} {
+		files, err := filepath.Glob("/sys/fs/cgroup/" + fmt.Sprintf(pattern, v.Lab.Paths.CgroupRoot, v.UID))
+		if err != nil || len(files) == 0 {
+			continue
+		}
+		if filepath.Base(files[0]) == "cgroup.freeze" {
+			state = map[string]string{"FROZEN": "1", "THAWED": "0"}[state]
+		}
+		return os.WriteFile(files[0], []byte(state), 0o600)
+	}
+	return fmt.Errorf("no freezer cgroup of pod %s", v.UID)
+}
+
+// CheckCanary fails when the pod's data on the host is not what it was.
+func (v *Victim) CheckCanary() error {
+	data, err := os.ReadFile(v.Canary)
+	if err == nil && string(data) != "user data of "+v.Name+"\n" {
+		err = fmt.Errorf("%s: %q", v.Canary, data)
+	}
+	return err
+}
+
+// Traces lists what is on the node of the pod, by anything that carries its UID or its sandbox's ID.
+func (v *Victim) Traces(ctx context.Context, sandbox string) ([]string, error) {
+	var traces []string
+	for _, pattern := range []string{
+		v.Lab.Paths.KubeletRoot + "/pods/" + v.UID,
+		"/sys/fs/cgroup/*" + v.Lab.Paths.CgroupRoot + "/kubepods/*/pod" + v.UID,
+		"/sys/fs/cgroup" + v.Lab.Paths.CgroupRoot + "/kubepods/*/pod" + v.UID,
+		v.Lab.Paths.CNICacheDir + "/results/*" + sandbox + "*",
+	} {
+		found, err := filepath.Glob(pattern)
+		if err != nil {
+			return nil, err
+		}
+		traces = append(traces, found...)
+	}
+	ids, err := output(ctx, "ctr", "-a", v.Lab.Paths.ContainerdSocket, "-n", "k8s.io", "containers", "list", "-q", "labels.\"io.kubernetes.pod.uid\"=="+v.UID)
+	if err != nil {
+		return nil, err
+	}
+	if ids != "" {
+		traces = append(traces, "containers "+ids)
+	}
+	return traces, nil
+}
+
+// settle is how long kubelet gets to show that it cannot clear up by itself.
+const settle = 10 * time.Second
+
+// WaitStuck waits until kubelet has had its chance and things are still there.
+func (v *Victim) WaitStuck(ctx context.Context) error {
+	select {
+	case <-ctx.Done():
+		return ctx.Err()
+	case <-time.After(settle):
+	}
+	traces, err := v.Traces(ctx, "")
+	if err == nil && len(traces) == 0 {
+		err = fmt.Errorf("kubelet has cleared up everything of pod %s by itself", v.UID)
+	}
+	return err
+}
