@@ -13,7 +13,11 @@ demo: ## a real node fails, the agent finds, tells and repairs; about 15 minutes
 	go run ./test/demo --dir $(LAB_DIR)
 
 .PHONY: test
-test: vet unit e2e ## all tests; as root on Debian 12 nothing is skipped
+test: packages vet unit e2e ## all tests; as root on Debian 12 nothing is skipped
+
+.PHONY: packages
+packages: ## install the Debian packages that the tests need; as root
+	@if [ "$$(id -u)" = 0 ]; then $(LABCTL) packages; else echo "not root: no packages are installed, tests that need root are skipped"; fi
 
 .PHONY: vet
 vet:

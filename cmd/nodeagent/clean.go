@@ -97,15 +97,21 @@ func printPlan(w io.Writer, o *options, report inspect.Report, steps []remediate
 		return inspectExit(report)
 	}
 	var b strings.Builder
-	group := ""
-	for _, s := range steps {
-		if s.Group != group {
-			group = s.Group
-			fmt.Fprintf(&b, "pod %s\n", podName(s.Pod))
-		}
-		fmt.Fprintf(&b, "  %-14s %s\n      %s\n", s.Kind, s.ID, s.Does)
-		if s.NotNow != "" && s.Mode != remediate.DryRun {
-			fmt.Fprintf(&b, "      but not done: %s\n", s.NotNow)
+	for _, pod := range groupedBy(steps, func(s remediate.Step) string { return s.Group }) {
+		fmt.Fprintf(&b, "pod %s\n", podName(pod[0].Pod))
+		for _, same := range groupedBy(pod, deed) {
+			fmt.Fprintf(&b, "  %s\n", same[0].Kind)
+			objects := make([]inspect.Judged, 0, len(same))
+			for _, s := range same {
+				objects = append(objects, s.Object)
+			}
+			for _, line := range foldPaths(objects) {
+				fmt.Fprintf(&b, "      %s\n", line)
+			}
+			fmt.Fprintf(&b, "      → %s\n", strings.ReplaceAll(same[0].Does, " "+same[0].ID, ""))
+			if s := same[0]; s.NotNow != "" && s.Mode != remediate.DryRun {
+				fmt.Fprintf(&b, "      but not done: %s\n", s.NotNow)
+			}
 		}
 	}
 	printUndecided(&b, report)
@@ -118,6 +124,11 @@ func printPlan(w io.Writer, o *options, report inspect.Report, steps []remediate
 		return err
 	}
 	return inspectExit(report)
+}
+
+// deed is what is done in a step, whatever the object is called.
+func deed(s remediate.Step) string {
+	return string(s.Kind) + strings.ReplaceAll(s.Does, s.ID, "") + s.NotNow
 }
 
 func printUndecided(b *strings.Builder, report inspect.Report) {

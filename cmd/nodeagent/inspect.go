@@ -114,13 +114,13 @@ func printClosedGates(b *strings.Builder, gates []inspect.Gate) {
 // printPods prints objects pod by pod, those of one kind with the same story together: a pod's cgroup exists once in
 // every hierarchy, and nobody wants to read the same proof ten times.
 func printPods(b *strings.Builder, objects []inspect.Judged) {
-	for _, pod := range grouped(objects, func(o inspect.Judged) string { return o.Pod.UID }) {
+	for _, pod := range groupedBy(objects, func(o inspect.Judged) string { return o.Pod.UID }) {
 		title := "no pod that could be told"
 		if pod[0].Pod != (inspect.Pod{}) {
 			title = "pod " + podName(pod[0].Pod)
 		}
 		fmt.Fprintf(b, "%s\n", title)
-		for _, same := range grouped(pod, story) {
+		for _, same := range groupedBy(pod, story) {
 			o := same[0]
 			fmt.Fprintf(b, "  %s %s\n", strings.ToUpper(string(o.Verdict)), o.Kind)
 			for _, line := range foldPaths(same) {
@@ -135,22 +135,6 @@ func printPods(b *strings.Builder, objects []inspect.Judged) {
 // story is all that is said of an object besides its name.
 func story(o inspect.Judged) string {
 	return fmt.Sprint(o.Verdict, o.Kind, o.Why, o.Witnesses, o.Release)
-}
-
-// grouped splits objects by a key; groups and their members keep the order of the objects.
-func grouped(objects []inspect.Judged, key func(inspect.Judged) string) [][]inspect.Judged {
-	var groups [][]inspect.Judged
-	index := map[string]int{}
-	for _, o := range objects {
-		k := key(o)
-		i, ok := index[k]
-		if !ok {
-			i = len(groups)
-			index[k], groups = i, append(groups, nil)
-		}
-		groups[i] = append(groups[i], o)
-	}
-	return groups
 }
 
 // foldPaths names cgroups that differ only in their hierarchy in one line.

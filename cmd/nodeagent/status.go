@@ -21,11 +21,7 @@ func newStatus(o *options) *cobra.Command {
 		Short: "Ask the running agent what it believes",
 		Args:  cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			cfg, err := o.load()
-			if err != nil {
-				return err
-			}
-			status, err := agent.AskStatus(cmd.Context(), cfg.Socket)
+			status, err := agent.AskStatus(cmd.Context(), o.socket())
 			if errors.Is(err, agent.ErrNotRunning) {
 				return fmt.Errorf("%w; look for yourself with: nodeagent check", err)
 			}

@@ -6,15 +6,16 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"maps"
 	"os"
 	"path/filepath"
 	"sync"
 	"time"
 
-	"k8s.io/klog/v2"
-
 	"github.com/nodeagent/nodeagent/internal/config"
 	"github.com/nodeagent/nodeagent/internal/host"
+	"github.com/nodeagent/nodeagent/internal/hostns"
+	"github.com/nodeagent/nodeagent/internal/notify"
 	"github.com/nodeagent/nodeagent/pkg/detect"
 	"github.com/nodeagent/nodeagent/pkg/finding"
 	"github.com/nodeagent/nodeagent/pkg/report"
@@ -23,6 +24,7 @@ import (
 // agent is one running daemon.
 type agent struct {
 	cfg       config.Config
+	edition   edition
 	log       *slog.Logger
 	door      *Door
 	store     *finding.Store
@@ -30,6 +32,8 @@ type agent struct {
 	checks    []detect.Check
 	reporters []report.Reporter
 	leftovers *leftovers
+	engine    *detect.Engine
+	progress  *notify.Progress
 	started   finding.Stamp
 
 	mu      sync.Mutex // guards tracker
@@ -42,42 +46,31 @@ type component struct {
 	run  func(ctx context.Context) error
 }
 
-// Run is the daemon. It returns when ctx ends, or when it cannot do its work at all.
-func Run(ctx context.Context, cfg config.Config, log *slog.Logger) error {
-	store, err := finding.OpenStore(filepath.Join(cfg.StateDir, "state.db"))
+// publish makes the program findable beside its socket while it runs. The function that it returns takes that back.
+func publish(cfg config.Config, log *slog.Logger) func() {
+	remove, err := hostns.Publish(filepath.Dir(cfg.Socket))
 	if err != nil {
-		return fmt.Errorf("another agent runs on this node: %w", err)
+		log.Warn("the program cannot be called on the host", "err", err)
+		return func() {}
 	}
-	defer store.Close()
-	if err := store.Trouble(); err != nil {
-		log.Error("state is not as it should be; the agent goes on", "err", err)
+	return func() {
+		if err := remove(); err != nil {
+			log.Warn("link to the program", "err", err)
+		}
 	}
-	klog.SetSlogLogger(log) // client-go speaks through it
-	door, err := OpenHost(cfg, log)
-	if err != nil {
-		return err
-	}
-	defer door.Close()
-	for _, note := range door.Notes {
-		log.Info("found", "what", note)
-	}
-	a, components, err := wire(cfg, log, door, store)
-	if err != nil {
-		return err
-	}
-	log.Info("nodeagent runs", "version", Version, "node", door.Host.NodeName, "checks", len(a.checks), "release", cfg.Remediate.Mode)
-	return supervise(ctx, log, components)
 }
 
 // wire builds the agent and lists its components in the order in which they start.
-func wire(cfg config.Config, log *slog.Logger, door *Door, store *finding.Store) (*agent, []component, error) {
-	a := &agent{cfg: cfg, log: log, door: door, store: store, saver: newSaver(store, log), started: host.Now()}
+func (d *daemon) wire(e edition, door *Door) (*agent, []component, error) {
+	cfg, log, store := e.cfg, d.log, d.store
+	a := &agent{cfg: cfg, edition: e, log: log, door: door, store: store, saver: newSaver(store, log), started: host.Now()}
 	left, err := newLeftovers(cfg, log, door, store)
 	if err != nil {
 		return nil, nil, err
 	}
 	a.leftovers = left
-	a.checks = append(detect.Checks(cfg.Checks, door.Aids(memory{store.Bucket("memory")})), left.check(), stateCheck(store))
+	a.checks = append(detect.Checks(cfg.Checks, door.Aids(memory{store.Bucket("memory")})), left.check(), stateCheck(store), d.configured.check())
+	a.progress = notify.NewProgress(limits(a.checks))
 
 	state, err := store.LoadState()
 	if err != nil {
@@ -86,20 +79,21 @@ func wire(cfg config.Config, log *slog.Logger, door *Door, store *finding.Store)
 	a.tracker = finding.NewTracker(policies(a.checks), state)
 
 	metrics := a.openReporters()
-	engine := detect.NewEngine(door.Host, log, a.checks, sources(door.Host, log, metrics), metrics.engine(), a.observe)
+	a.reporters = append(a.reporters, newServiceStatus(d.manager))
+	a.engine = detect.NewEngine(door.Host, log, a.checks, sources(door.Host, log, metrics), metrics.engine(), a.observe)
 	components := []component{
 		{"saver", a.saver.Run},
-		{"socket", socketServer{cfg.Socket, answers{a.status, left.copyHistory}}.Run},
 		{"release", left.Run},
 	}
 	for _, r := range a.reporters {
 		components = append(components, component{r.Name(), r.Run})
 	}
 	if cfg.Report.Metrics.Enabled {
-		components = append(components, component{"metrics", metrics.serve(cfg.Report.Metrics.Listen)})
+		components = append(components, component{"metrics", metrics.serve(cfg.Report.Metrics.Listen, health{a.progress})})
 	}
 	a.forgetGone(state)
-	return a, append(components, component{"engine", engine.Run}, component{"flush", a.flush}), nil
+	a.tell(thisBoot(a.tracker.State(), a.started), nil) // what was believed a moment ago still holds
+	return a, append(components, component{"engine", a.engine.Run}), nil
 }
 
 // observe takes one look into account and tells everybody. The engine calls it for one look at a time.
@@ -111,6 +105,7 @@ func (a *agent) observe(l finding.Look) {
 	a.mu.Unlock()
 	a.tell(state, updates)
 	a.saver.offer(l.Check, before, state[l.Check], l.At)
+	a.progress.Saw(l.Check)
 }
 
 func (a *agent) tell(state finding.State, updates []finding.Update) {
@@ -146,13 +141,18 @@ func (a *agent) forgetGone(state finding.State) {
 	}
 }
 
-// flush waits for the end and leaves all that is believed to the saver.
-func (a *agent) flush(ctx context.Context) error {
-	<-ctx.Done()
+// thisBoot leaves out what was believed before the machine was started: nothing of that is proven now.
+func thisBoot(state finding.State, now finding.Stamp) finding.State {
+	maps.DeleteFunc(state, func(_ string, c *finding.CheckState) bool { return c.FirstLook.Boot != now.Boot })
+	return state
+}
+
+// remember saves all that is believed, so that nothing which is counting is lost by an orderly end.
+func (a *agent) remember() {
 	a.mu.Lock()
-	defer a.mu.Unlock()
 	a.saver.flush(a.tracker.State())
-	return nil
+	a.mu.Unlock()
+	a.saver.write()
 }
 
 func (a *agent) status() Status {
@@ -202,6 +202,15 @@ func policies(checks []detect.Check) map[string]finding.Policy {
 		policies[c.ID] = p
 	}
 	return policies
+}
+
+// limits returns how long each check may be silent while the engine works.
+func limits(checks []detect.Check) map[string]time.Duration {
+	limits := map[string]time.Duration{}
+	for _, c := range checks {
+		limits[c.ID] = c.Limit()
+	}
+	return limits
 }
 
 // supervise runs all components until ctx ends. One that fails is started again after a while: the others go on.

@@ -15,6 +15,7 @@ import (
 	"github.com/nodeagent/nodeagent/internal/config"
 	"github.com/nodeagent/nodeagent/internal/hand"
 	"github.com/nodeagent/nodeagent/internal/host"
+	"github.com/nodeagent/nodeagent/internal/hostns"
 	"github.com/nodeagent/nodeagent/pkg/detect"
 	"github.com/nodeagent/nodeagent/pkg/finding"
 	"github.com/nodeagent/nodeagent/pkg/inspect"
@@ -59,23 +60,8 @@ func newLeftovers(cfg config.Config, log *slog.Logger, door *Door, store *findin
 
 func newInspector(cfg config.Config, door *Door, log *slog.Logger) *inspect.Inspector {
 	settings := cfg.Inspect
-	settings.HostNamespaces = seesHost(door.Host)
+	settings.HostNamespaces = hostns.SeesHost(door.Host.Paths.InitPID) == nil
 	return inspect.New(door.Host, settings, log)
-}
-
-// seesHost reports whether the agent sees the host's processes: without them a full cgroup looks empty. Where init's
-// namespace cannot be read, its number can still not be 1 for a process of another namespace.
-func seesHost(h *host.Host) bool {
-	own, err := h.Files.Link("/proc/self/ns/pid")
-	if err != nil {
-		return false
-	}
-	init, err := h.Files.Link(fmt.Sprintf("/proc/%d/ns/pid", max(h.Paths.InitPID, 1)))
-	if err != nil {
-		// The first PID namespace of a machine always has this number (PROC_PID_INIT_INO in include/linux/proc_ns.h).
-		return own == "pid:[4026531836]"
-	}
-	return own == init
 }
 
 // check is the inspection in the shape of a check: one finding for each pod that left something behind.

@@ -20,8 +20,8 @@ func (m meter) engine() detect.Observer {
 	return detect.Observer{Looked: m.Looked, Abandoned: m.Abandoned}
 }
 
-// serve returns a component that answers /metrics on a loopback address.
-func (m meter) serve(address string) func(context.Context) error {
+// serve returns a component that answers /metrics, /readyz and /healthz on a loopback address.
+func (m meter) serve(address string, h health) func(context.Context) error {
 	return func(ctx context.Context) error {
 		if err := metrics.CheckAddress(address); err != nil {
 			return err
@@ -30,7 +30,7 @@ func (m meter) serve(address string) func(context.Context) error {
 		if err != nil {
 			return err
 		}
-		return serve(ctx, listener, m.Handler())
+		return serve(ctx, listener, h.handler(m.Handler()))
 	}
 }
 

@@ -5,11 +5,13 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"io/fs"
 	"net"
 	"net/http"
 	"os"
 	"path/filepath"
+	"strings"
 	"time"
 
 	"github.com/nodeagent/nodeagent/pkg/finding"
@@ -22,12 +24,19 @@ type Status struct {
 	Node      string             `json:"node"`
 	PID       int                `json:"pid"`
 	Started   finding.Stamp      `json:"started"`
+	Readiness Readiness          `json:"readiness"`
 	Now       finding.Stamp      `json:"now"`
 	Checks    []CheckStatus      `json:"checks"`
 	Findings  []finding.Believed `json:"findings"`
 	Leftovers *inspect.Report    `json:"leftovers,omitempty"` // the last inspection
 	Release   ReleaseStatus      `json:"release"`
 	Trouble   []string           `json:"trouble"` // what the agent itself suffers from
+}
+
+// Readiness is whether the agent does what it was installed for, and why not.
+type Readiness struct {
+	Ready bool     `json:"ready"`
+	Why   []string `json:"why"`
 }
 
 // CheckStatus is what is believed of one check.
@@ -47,8 +56,9 @@ type ReleaseStatus struct {
 
 // answers is what the socket can tell.
 type answers struct {
-	status  func() Status
-	history func() inspect.History
+	status  func() (Status, error)
+	history func() (inspect.History, error)
+	reload  func(context.Context) error
 }
 
 // socketServer answers on a Unix socket that only root can open.
@@ -64,8 +74,15 @@ func (s socketServer) Run(ctx context.Context) error {
 		return err
 	}
 	mux := http.NewServeMux()
-	mux.HandleFunc("GET /status", func(w http.ResponseWriter, _ *http.Request) { reply(w, s.answers.status()) })
-	mux.HandleFunc("GET /history", func(w http.ResponseWriter, _ *http.Request) { reply(w, s.answers.history()) })
+	mux.HandleFunc("GET /status", answer(s.answers.status))
+	mux.HandleFunc("GET /history", answer(s.answers.history))
+	mux.HandleFunc("POST /reload", func(w http.ResponseWriter, r *http.Request) {
+		if err := s.answers.reload(context.WithoutCancel(r.Context())); err != nil {
+			http.Error(w, err.Error(), http.StatusUnprocessableEntity)
+			return
+		}
+		reply(w, struct{}{})
+	})
 	return serve(ctx, listener, mux)
 }
 
@@ -101,6 +118,17 @@ func listen(path string) (net.Listener, error) {
 	return listener, nil
 }
 
+func answer[T any](ask func() (T, error)) http.HandlerFunc {
+	return func(w http.ResponseWriter, _ *http.Request) {
+		v, err := ask()
+		if err != nil {
+			http.Error(w, err.Error(), http.StatusServiceUnavailable)
+			return
+		}
+		reply(w, v)
+	}
+}
+
 func reply(w http.ResponseWriter, v any) {
 	w.Header().Set("Content-Type", "application/json")
 	_ = json.NewEncoder(w).Encode(v) // the client that went away is the only one to tell
@@ -112,16 +140,26 @@ var ErrNotRunning = errors.New("no agent is running")
 // AskStatus asks the running agent what it believes.
 func AskStatus(ctx context.Context, socket string) (Status, error) {
 	var status Status
-	return status, ask(ctx, socket, "/status", &status)
+	return status, ask(ctx, socket, http.MethodGet, "/status", &status)
+}
+
+// AskReload has the running agent read its configuration anew. ErrRefused says that it goes on with the one it had.
+func AskReload(ctx context.Context, socket string) error {
+	var none struct{}
+	return ask(ctx, socket, http.MethodPost, "/reload", &none)
 }
 
 func askHistory(ctx context.Context, socket string) (inspect.History, error) {
 	var history inspect.History
-	return history, ask(ctx, socket, "/history", &history)
+	return history, ask(ctx, socket, http.MethodGet, "/history", &history)
 }
 
-func ask(ctx context.Context, socket, path string, answer any) error {
-	ctx, cancel := context.WithTimeout(ctx, 5*time.Second)
+func ask(ctx context.Context, socket, method, path string, answer any) error {
+	limit := 5 * time.Second
+	if method != http.MethodGet {
+		limit = reloadLimit + time.Second
+	}
+	ctx, cancel := context.WithTimeout(ctx, limit)
 	defer cancel()
 	client := http.Client{Transport: &http.Transport{
 		DisableKeepAlives: true,
@@ -129,7 +167,7 @@ func ask(ctx context.Context, socket, path string, answer any) error {
 			return new(net.Dialer).DialContext(ctx, "unix", socket)
 		},
 	}}
-	request, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://agent"+path, nil)
+	request, err := http.NewRequestWithContext(ctx, method, "http://agent"+path, nil)
 	if err != nil {
 		return err
 	}
@@ -142,10 +180,20 @@ func ask(ctx context.Context, socket, path string, answer any) error {
 	}
 	defer response.Body.Close()
 	if response.StatusCode != http.StatusOK {
-		return fmt.Errorf("ask the agent on %s: %s", socket, response.Status)
+		return complaint(socket, response)
 	}
 	if err := json.NewDecoder(http.MaxBytesReader(nil, response.Body, 64<<20)).Decode(answer); err != nil {
 		return fmt.Errorf("answer of the agent on %s: %w", socket, err)
 	}
 	return nil
+}
+
+// complaint words an answer that is none.
+func complaint(socket string, response *http.Response) error {
+	text, _ := io.ReadAll(io.LimitReader(response.Body, 1<<16)) // half an explanation is better than none
+	why := strings.TrimSpace(string(text))
+	if response.StatusCode == http.StatusUnprocessableEntity {
+		return fmt.Errorf("%w: %s", ErrRefused, strings.TrimPrefix(why, ErrRefused.Error()+": "))
+	}
+	return fmt.Errorf("ask the agent on %s: %s: %s", socket, response.Status, why)
 }

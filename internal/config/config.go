@@ -28,6 +28,10 @@ type Config struct {
 	Inspect   inspect.Settings   `yaml:"inspect"`
 	Remediate remediate.Settings `yaml:"remediate"`
 	Report    Report             `yaml:"report"`
+
+	// Set by flags, never by the file.
+	ServiceAccountDir string `yaml:"-"` // credentials of the agent's pod
+	FromContainer     bool   `yaml:"-"` // the agent has left its container: its program is not on the host
 }
 
 // Report says who is told.

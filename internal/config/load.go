@@ -19,18 +19,28 @@ const maxFile = 1 << 20
 // Load reads a configuration file over the defaults. With an empty name DefaultFile is read where it exists. Every
 // mistake is named with file and line, all of them at once.
 func Load(name string) (Config, error) {
+	name, data, err := Read(name)
+	if err != nil {
+		return Config{}, err
+	}
+	return Parse(name, data)
+}
+
+// Read returns what a configuration file says, and its name. With an empty name it reads DefaultFile; one that does not
+// exist says nothing.
+func Read(name string) (string, []byte, error) {
 	optional := name == ""
 	if optional {
 		name = DefaultFile
 	}
 	data, err := readBounded(name)
 	if optional && errors.Is(err, fs.ErrNotExist) {
-		return Default(), nil
+		return name, nil, nil
 	}
 	if err != nil {
-		return Config{}, fmt.Errorf("configuration: %w", err)
+		return name, nil, fmt.Errorf("configuration: %w", err)
 	}
-	return Parse(name, data)
+	return name, data, nil
 }
 
 func readBounded(name string) ([]byte, error) {
@@ -69,7 +79,7 @@ func Parse(name string, data []byte) (Config, error) {
 }
 
 var lineOfError = regexp.MustCompile(`^(?:yaml: )?line (\d+): (.*)$`)
-var goType = regexp.MustCompile(`field (\S+) not found in type \S+`)
+var goType = regexp.MustCompile(`field (.+) not found in type \S+`)
 
 // inFile words yaml's errors as compilers do: file:line: what.
 func inFile(name string, err error) error {

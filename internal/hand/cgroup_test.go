@@ -41,11 +41,14 @@ func TestRemoveCgroupWithProcess(t *testing.T) {
 	p := n.Shell(uid, leaves, "echo ready; while :; do sleep 0.1; done")
 	for _, leaf := range leaves {
 		container := filepath.Dir(leaf)
-		empty := n.Mkdir(filepath.Join(container, "empty"))
+		var empty []string
+		for _, name := range []string{"a", "b", "c", "d", "e", "f"} { // in whichever order they are looked at
+			empty = append(empty, n.Mkdir(filepath.Join(container, name)))
+		}
 		if err := n.Hand.RemoveCgroup(t.Context(), podCgroup(t, uid, filepath.Dir(container))); !errors.Is(err, hand.ErrBusy) {
 			t.Errorf("%s: %v", leaf, err)
 		}
-		for _, dir := range []string{leaf, empty} {
+		for _, dir := range append(empty, leaf) {
 			if _, err := os.Lstat(dir); err != nil {
 				t.Error(err)
 			}

@@ -45,6 +45,9 @@ func TestRemoveRefuses(t *testing.T) {
 	if err := os.Symlink(outside, filepath.Join(pod, "link")); err != nil {
 		t.Fatal(err)
 	}
+	if err := os.Symlink("../../../outside", filepath.Join(pod, "relative")); err != nil {
+		t.Fatal(err)
+	}
 	bind := n.Mount(outside, filepath.Join(pod, "bind"), "", unix.MS_BIND)
 	n.Write(filepath.Join(pod, "placeholder"), "")
 	file := n.Mount(filepath.Join(outside, "canary"), filepath.Join(pod, "placeholder"), "", unix.MS_BIND)
@@ -54,6 +57,12 @@ func TestRemoveRefuses(t *testing.T) {
 	for name, try := range map[string]func() error{
 		"file through a link":      func() error { return n.Hand.RemoveFile(t.Context(), uid, "link/canary", canary) },
 		"directory through a link": func() error { return n.Hand.RemoveDir(t.Context(), uid, "link/empty", empty) },
+		"file through a relative link": func() error {
+			return n.Hand.RemoveFile(t.Context(), uid, "relative/canary", canary)
+		},
+		"directory through a relative link": func() error {
+			return n.Hand.RemoveDir(t.Context(), uid, "relative/empty", empty)
+		},
 		"the link itself": func() error {
 			return n.Hand.RemoveFile(t.Context(), uid, "link", handtest.FileID(t, filepath.Join(pod, "link")))
 		},

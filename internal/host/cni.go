@@ -73,6 +73,9 @@ func ParseAttachment(data []byte) (Attachment, error) {
 		Kind: cached.Kind, ContainerID: cached.ContainerID, IfName: cached.IfName, Network: cached.NetworkName,
 		Netns: cached.Netns, Interfaces: cached.Result.Interfaces, Args: make(map[string]string, len(cached.Args)),
 	}
+	for i := 0; a.Netns == "" && i < len(a.Interfaces); i++ {
+		a.Netns = a.Interfaces[i].Sandbox // libcni before v1.2 does not keep the namespace, but the result names it
+	}
 	for _, arg := range cached.Args {
 		a.Args[arg[0]] = arg[1]
 	}

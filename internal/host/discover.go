@@ -84,7 +84,7 @@ func (d *discoverer) kubelet() error {
 	p.StaticPods = settings.StaticPodPath
 	p.KubeletHealthz = settings.healthzURL()
 	p.KubeletAPI = settings.apiURL()
-	p.KubeletCAFile = settings.servingCertificate(d.host.Files)
+	p.KubeletCAFile = settings.servingCertificate(d.host.Files, p.KubeletRoot)
 	setIf(&p.Kubeconfig, settings.kubeconfig)
 	d.setPath(&p.PodLogs, settings.PodLogsDir)
 	d.setPath(&p.CgroupRoot, settings.CgroupRoot)

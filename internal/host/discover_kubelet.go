@@ -181,16 +181,27 @@ func local(address string, port int) string {
 	return net.JoinHostPort(ip.String(), strconv.Itoa(port))
 }
 
-// servingCertificate is where kubelet was told to take its certificate from; empty where it is in its usual place.
-func (s kubeletSettings) servingCertificate(files Files) string {
-	if s.TLSCertFile != "" || s.certDir == "" {
+// certificates is kubelet's --cert-dir. Its default does not follow --root-dir (NewKubeletFlags in
+// cmd/kubelet/app/options).
+func (s kubeletSettings) certificates() string {
+	if s.certDir != "" {
+		return s.certDir
+	}
+	return "/var/lib/kubelet/pki"
+}
+
+// servingCertificate is where kubelet takes its certificate from; empty where it is in the usual place below the root
+// directory, which is looked at anyway.
+func (s kubeletSettings) servingCertificate(files Files, root string) string {
+	dir := s.certificates()
+	if s.TLSCertFile != "" || dir == filepath.Join(root, "pki") {
 		return s.TLSCertFile
 	}
-	signed := filepath.Join(s.certDir, "kubelet-server-current.pem")
+	signed := filepath.Join(dir, "kubelet-server-current.pem")
 	if _, err := files.Link(signed); err == nil {
 		return signed
 	}
-	return filepath.Join(s.certDir, "kubelet.crt")
+	return filepath.Join(dir, "kubelet.crt")
 }
 
 // parseFlags reads --name=value and --name value. Of a flag that is given twice the last counts, as in pflag; names are

@@ -31,11 +31,7 @@ func (d *discoverer) nodeName(s kubeletSettings) {
 
 // certifiedName reads the name from kubelet's rotated client certificate: its subject is system:node:NAME.
 func (d *discoverer) certifiedName(s kubeletSettings) string {
-	dir := s.certDir
-	if dir == "" {
-		dir = filepath.Join(d.Paths.KubeletRoot, "pki")
-	}
-	data, err := d.host.Files.Read(filepath.Join(dir, "kubelet-client-current.pem"))
+	data, err := d.host.Files.Read(filepath.Join(s.certificates(), "kubelet-client-current.pem"))
 	if err != nil {
 		return ""
 	}

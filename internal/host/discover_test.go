@@ -65,6 +65,13 @@ func TestDiscover(t *testing.T) {
 			},
 			notes: []string{"no kubelet runs", "kubeadm-flags.env"},
 		},
+		"root directory moved, certificates not": {
+			fixture: "root-only", node: "w", installed: true,
+			bend: func(p *host.Paths) {
+				p.KubeletRoot, p.PluginRegistry = "/data/kubelet", "/data/kubelet/plugins_registry"
+				p.KubeletCAFile = "/var/lib/kubelet/pki/kubelet.crt"
+			},
+		},
 		"no kubernetes": {
 			fixture: "bare", node: "laptop", bend: func(*host.Paths) {},
 		},

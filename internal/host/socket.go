@@ -87,7 +87,7 @@ func (s *socketConn) open() (*grpc.ClientConn, error) {
 		grpc.WithNoProxy(),
 		grpc.WithDisableServiceConfig(),
 		grpc.WithConnectParams(grpc.ConnectParams{
-			Backoff:           backoff.Config{BaseDelay: 100 * time.Millisecond, Multiplier: 1.6, Jitter: 0.2, MaxDelay: time.Second},
+			Backoff: backoff.Config{BaseDelay: 100 * time.Millisecond, Multiplier: 1.6, Jitter: 0.2, MaxDelay: time.Second},
 			// A stopped daemon accepts and never greets. That is for the deadline of ctx to end: gRPC's own limit would
 			// make it look like one that cannot be reached.
 			MinConnectTimeout: time.Hour,

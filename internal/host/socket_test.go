@@ -234,13 +234,17 @@ func (f *fakeContainerd) List(ctx context.Context, _ *containers.ListContainersR
 	return &containers.ListContainersResponse{Containers: []*containers.Container{{ID: "a"}}}, nil
 }
 
-type fakeLeases struct{ leases.UnimplementedLeasesServer }
+type fakeLeases struct {
+	leases.UnimplementedLeasesServer
+}
 
 func (fakeLeases) List(context.Context, *leases.ListRequest) (*leases.ListResponse, error) {
 	return &leases.ListResponse{Leases: []*leases.Lease{{ID: "b"}}}, nil
 }
 
-type fakeTasks struct{ taskservice.UnimplementedTasksServer }
+type fakeTasks struct {
+	taskservice.UnimplementedTasksServer
+}
 
 func (fakeTasks) List(context.Context, *taskservice.ListTasksRequest) (*taskservice.ListTasksResponse, error) {
 	return &taskservice.ListTasksResponse{Tasks: []*tasks.Process{{ID: "c"}}}, nil

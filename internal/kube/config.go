@@ -9,7 +9,7 @@
 //	list           pods (its own node's: a field selector cannot be enforced by RBAC), get pods
 //	list           daemonsets.apps, controllerrevisions.apps
 //	patch          nodes/status
-//	create, patch  events
+//	create         events
 //	get            nodes/pods, nodes/metrics of kubelet's own API
 //
 // Kubelet maps /pods to nodes/pods (and, where that is refused, nodes/proxy), /metrics to nodes/metrics and /configz to

@@ -45,15 +45,3 @@ func (c *Client) CreateEvent(ctx context.Context, event *corev1.Event) error {
 		},
 	})
 }
-
-// PatchEvent applies a strategic merge patch to an event. apierrors.IsNotFound is true for one that has expired.
-func (c *Client) PatchEvent(ctx context.Context, namespace, name string, patch []byte) error {
-	return c.send(ctx, request{
-		what:  fmt.Sprintf("patch event %s/%s", namespace, name),
-		group: corev1.SchemeGroupVersion,
-		build: func(r *rest.RESTClient) *rest.Request {
-			return r.Patch(types.StrategicMergePatchType).Namespace(namespace).Resource("events").Name(name).
-				SetHeader("Accept", metadataOnly).Body(patch)
-		},
-	})
-}

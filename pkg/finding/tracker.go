@@ -55,9 +55,10 @@ func (t *Tracker) Forget(check string, at Stamp) []Update {
 const (
 	// maxSubjects bounds what is remembered of one check, whatever a broken host makes it say.
 	maxSubjects = 1000
-	// flapWindow and flapHold damp flapping: a finding raised n > 1 times within the window must be absent for
-	// flapHold·2^(n-2), at most maxFlapHold, before it is cleared once more.
+	// flapWindow and flapHold damp flapping: a finding raised more than freeRaises times within the window must be absent
+	// for flapHold, doubled with each further raise up to maxFlapHold, before it is cleared once more.
 	flapWindow  = time.Hour
+	freeRaises  = 3
 	flapHold    = time.Minute
 	maxFlapHold = 30 * time.Minute
 	// blindReason is the reason of the finding that a check has learnt nothing for too long.
@@ -241,10 +242,10 @@ func (c *CheckState) flapped(key string, now Stamp) {
 // flapHold is how much longer a subject that flaps must be absent before it is cleared.
 func (c *CheckState) flapHold(key string, now Stamp) time.Duration {
 	n := len(recentRaises(c.Flaps[key], now))
-	if n < 2 {
+	if n <= freeRaises {
 		return 0
 	}
-	return min(flapHold<<min(n-2, 10), maxFlapHold)
+	return min(flapHold<<min(n-freeRaises-1, 10), maxFlapHold)
 }
 
 func recentRaises(raises []Stamp, now Stamp) []Stamp {

@@ -39,14 +39,14 @@ const quiet = "not asked: nothing is suspicious"
 func isQuiet(t *Truth, orphans int) bool { return orphans == 0 && !t.Cluster.Asked && t.Kubelet.OK() }
 
 // gates are all conditions on the whole node, always in the same order. orphans is the number of pods that no witness
-// knows but that have objects on the node.
-func gates(t *Truth, s Settings, orphans int) []gate {
+// knows but that have objects on the node; stuck are those of them that kubelet cannot get rid of.
+func gates(t *Truth, s Settings, orphans, stuck int) []gate {
 	network := conditionGate("network-ready", t.Runtime, t.Runtime.NetReady)
 	network.network = true
 	return []gate{
 		kubeletHeard(t),
 		uptimeGate("kubelet-uptime", "kubelet", t.Kubelet.Age, t.Kubelet.AgeErr, s.KubeletUptime),
-		kubeletNotWorking(t, orphans),
+		kubeletNotWorking(t, orphans, stuck),
 		runtimeHeard(t),
 		uptimeGate("runtime-uptime", "the runtime", t.Runtime.Age, t.Runtime.AgeErr, s.RuntimeUptime),
 		conditionGate("runtime-ready", t.Runtime, t.Runtime.Ready),
@@ -87,8 +87,9 @@ func uptimeGate(name, who string, age time.Duration, err error, least time.Durat
 }
 
 // kubeletNotWorking is closed while kubelet still ends pods that have left its list. A kubelet older than v1.27 does not
-// count them: there the grace period, which is never shorter than that of the pod's containers, must be enough.
-func kubeletNotWorking(t *Truth, orphans int) gate {
+// count them: there the grace period, which is never shorter than that of the pod's containers, must be enough. Kubelet
+// tries for ever to end a pod whose processes do not die; that is no reason to wait for ever.
+func kubeletNotWorking(t *Truth, orphans, stuck int) gate {
 	const name = "kubelet-not-working"
 	switch k := t.Kubelet; {
 	case isQuiet(t, orphans):
@@ -97,6 +98,8 @@ func kubeletNotWorking(t *Truth, orphans int) gate {
 		return opened(name, "%v: left to the grace period", k.WorkingErr)
 	case k.WorkingErr != nil:
 		return deaf(name, "%s: %v", workingFamily, k.WorkingErr)
+	case k.Working > 0 && k.Working <= stuck:
+		return opened(name, "kubelet has been ending %d pods for twice the grace period and cannot", k.Working)
 	case k.Working > 0:
 		return closed(name, "kubelet is still ending %d pods that are no longer wanted", k.Working)
 	}

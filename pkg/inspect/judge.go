@@ -16,7 +16,8 @@ import (
 // the next pass; it holds the objects that kubelet denies, and keeps those of which nothing could be learnt this time.
 func Judge(objects []Object, truth Truth, history History, s Settings, now finding.Stamp) (Report, History) {
 	j := judge{truth: &truth, history: history, settings: s, now: now, next: make(History)}
-	j.gates = gates(&truth, s, orphans(objects, &truth, history, now))
+	orphans := orphanAges(objects, &truth, history, now)
+	j.gates = gates(&truth, s, len(orphans), stuck(orphans, s))
 	report := Report{At: now, Objects: make([]Judged, 0, len(objects)), Gates: []Gate{}, Errors: []Failure{}}
 	for i := range objects {
 		report.Objects = append(report.Objects, j.object(&objects[i]))
@@ -38,16 +39,29 @@ func suspicious(o *Object, truth *Truth) bool {
 	return o.Foreign == "" && o.Doubt == "" && o.Pod.UID != "" && truth.askedKubelet(o) == Denies
 }
 
-// orphans counts the pods that have objects here while no witness that was heard knows them.
-func orphans(objects []Object, truth *Truth, history History, now finding.Stamp) int {
-	uids := make(map[string]bool)
+// orphanAges finds the pods that have objects here while no witness that was heard knows them, and for how long the
+// oldest of these objects has been seen.
+func orphanAges(objects []Object, truth *Truth, history History, now finding.Stamp) map[string]time.Duration {
+	ages := make(map[string]time.Duration)
 	for i := range objects {
 		o := &objects[i]
-		if suspicious(o, truth) && !truth.askedApiserver(o, history.sighting(o, now).First).is(Knows) {
-			uids[o.Pod.UID] = true
+		first := history.sighting(o, now).First
+		if suspicious(o, truth) && !truth.askedApiserver(o, first).is(Knows) {
+			ages[o.Pod.UID] = max(ages[o.Pod.UID], now.Since(first))
 		}
 	}
-	return len(uids)
+	return ages
+}
+
+// stuck counts the orphans of which kubelet had twice the grace period to get rid: if it is still at it, it cannot.
+func stuck(ages map[string]time.Duration, s Settings) int {
+	n := 0
+	for _, age := range ages {
+		if s.Grace > 0 && age > 2*s.Grace {
+			n++
+		}
+	}
+	return n
 }
 
 // judge is one judgement of all objects.

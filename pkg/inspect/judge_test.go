@@ -154,6 +154,20 @@ func TestJudgeRules(t *testing.T) {
 		{"network not ready, network object", object(Netns, dead), func(t *Truth, _ History, _ *Settings) { t.Runtime.NetReady.OK = false }, Candidate, "gate network-ready"},
 		{"network not ready, other object", object(Cgroup, dead), func(t *Truth, _ History, _ *Settings) { t.Runtime.NetReady.OK = false }, Leftover, ""},
 		{"kubelet works on orphans", object(Mount, dead), func(t *Truth, _ History, _ *Settings) { t.Kubelet.Working = 1 }, Candidate, "still ending 1 pods"},
+		{"kubelet has worked on it for twice the grace period", object(Mount, dead), func(t *Truth, h History, s *Settings) {
+			t.Kubelet.Working = 1
+			for k, sighting := range h {
+				sighting.First.Up -= 3 * s.Grace
+				h[k] = sighting
+			}
+		}, Leftover, ""},
+		{"kubelet works on more pods than that", object(Mount, dead), func(t *Truth, h History, s *Settings) {
+			t.Kubelet.Working = 2
+			for k, sighting := range h {
+				sighting.First.Up -= 3 * s.Grace
+				h[k] = sighting
+			}
+		}, Candidate, "still ending 2 pods"},
 		{"kubelet does not count", object(Mount, dead), func(t *Truth, _ History, _ *Settings) { t.Kubelet.WorkingErr = errNoMetric }, Leftover, ""},
 		{"kubelet's count not heard", object(Mount, dead), func(t *Truth, _ History, _ *Settings) { t.Kubelet.WorkingErr = broken }, Unknown, "gate kubelet-not-working"},
 

@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"os"
 	"slices"
 	"strings"
 	"syscall"
@@ -108,11 +109,24 @@ func unmountDead(ctx context.Context, t Tools, o inspect.Judged, m hand.Mount) e
 			return err
 		}
 	}
-	err := t.Hand.Unmount(ctx, uid, m, hand.Forced)
-	if err == nil || !errors.Is(err, hand.ErrBusy) || len(o.Holders) > 0 {
-		return heldBy(err, o)
+	// What waited for the server fails now, and lets go of the mount a moment later: also our own probe.
+	var err error
+	pollErr := poll(ctx, t.Settings.VerifyWithin, func() (bool, error) {
+		err = t.Hand.Unmount(ctx, uid, m, hand.Forced)
+		return !errors.Is(err, hand.ErrBusy), nil
+	})
+	if pollErr != nil || !errors.Is(err, hand.ErrBusy) || strangers(t, o) {
+		return heldBy(cmp.Or(err, pollErr), o)
 	}
 	return t.Hand.Unmount(ctx, uid, m, hand.Lazy)
+}
+
+// strangers reports whether anybody but our own children was found to use a mount.
+func strangers(t Tools, o inspect.Judged) bool {
+	return slices.ContainsFunc(o.Holders, func(h inspect.Holder) bool {
+		stat, err := t.Host.ProcStat(h.PID)
+		return err != nil || stat.PPID != os.Getpid()
+	})
 }
 
 // serverGone returns how a mount shows that nobody serves it any more; empty when it answers, or when it cannot be asked.

@@ -17,6 +17,7 @@ type podRelease struct {
 	outcome PodOutcome
 	steps   []Step           // of the plan, by which nothing but what was judged at first is touched
 	rest    []inspect.Judged // what is left of the pod, as last confirmed
+	tried   bool             // the first round is over
 }
 
 // errStop ends the release of one pod; the reason is in its outcome.
@@ -39,11 +40,8 @@ func (r *Runner) releasePod(ctx context.Context, j *journal, steps []Step) (PodO
 		return p.outcome, err
 	}
 	err := p.confirm(ctx)
-	for _, kind := range kindsOf(steps) {
-		if err != nil {
-			break
-		}
-		err = p.group(ctx, kind)
+	if err == nil {
+		err = p.rounds(ctx)
 	}
 	if err != nil && !errors.Is(err, errStop) {
 		return p.outcome, err
@@ -56,6 +54,40 @@ func (r *Runner) releasePod(ctx context.Context, j *journal, steps []Step) (PodO
 		At: r.options.Host.Clock(), Event: Finish, Group: p.outcome.Group, Pod: p.outcome.Pod,
 		Result: p.outcome.Result, Why: p.outcome.Why,
 	})
+}
+
+// rounds does all steps in their order. What failed is tried once more when something else was released after it: the
+// runtime cannot stop a container whose processes are frozen, but it can when they are gone.
+func (p *podRelease) rounds(ctx context.Context) error {
+	for steps := p.steps; len(steps) > 0; steps = p.takeFailed() {
+		for _, kind := range kindsOf(steps) {
+			if err := p.group(ctx, kind, steps); err != nil {
+				return err
+			}
+		}
+		if p.tried {
+			break
+		}
+		p.tried = true
+	}
+	return nil
+}
+
+// takeFailed takes the steps out of the outcome that failed and whose object is still there, if anything was released.
+func (p *podRelease) takeFailed() []Step {
+	if !slices.ContainsFunc(p.outcome.Steps, func(s StepOutcome) bool { return s.Result == Released }) {
+		return nil
+	}
+	var failed []Step
+	p.outcome.Steps = slices.DeleteFunc(p.outcome.Steps, func(s StepOutcome) bool {
+		_, here := find(p.rest, s.Kind, s.ID)
+		again := s.Result == Failed && here
+		if again {
+			failed = append(failed, s.Step)
+		}
+		return again
+	})
+	return failed
 }
 
 func kindsOf(steps []Step) []inspect.Kind {
@@ -120,14 +152,14 @@ func (p *podRelease) confirm(ctx context.Context) error {
 }
 
 // group releases all objects of one kind, gives the owners time to do the rest, and asks the witnesses again.
-func (p *podRelease) group(ctx context.Context, kind inspect.Kind) error {
+func (p *podRelease) group(ctx context.Context, kind inspect.Kind, steps []Step) error {
 	action, ok := actionFor(kind)
 	if !ok {
-		p.skip(kind)
+		p.skip(kind, steps)
 		return nil
 	}
 	var todo []StepOutcome
-	for _, step := range p.steps {
+	for _, step := range steps {
 		if step.Kind == kind {
 			todo = append(todo, p.first(action, step))
 		}
@@ -147,8 +179,8 @@ func (p *podRelease) group(ctx context.Context, kind inspect.Kind) error {
 	return p.confirm(ctx)
 }
 
-func (p *podRelease) skip(kind inspect.Kind) {
-	for _, step := range p.steps {
+func (p *podRelease) skip(kind inspect.Kind, steps []Step) {
+	for _, step := range steps {
 		if step.Kind == kind {
 			p.outcome.Steps = append(p.outcome.Steps, StepOutcome{Step: step, Result: resultOf(step)})
 		}

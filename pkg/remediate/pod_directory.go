@@ -21,10 +21,11 @@ func podDirectoryAction() Action {
 		},
 		Needs: func(_ inspect.Judged, rest []inspect.Judged, _ Settings) string {
 			for _, other := range rest {
-				switch other.Kind {
-				case inspect.Mount:
+				switch {
+				case dead(other):
+				case other.Kind == inspect.Mount:
 					return fmt.Sprintf("%s is still mounted", other.Identity["point"])
-				case inspect.Process, inspect.Container:
+				case other.Kind == inspect.Process, other.Kind == inspect.Container:
 					return fmt.Sprintf("%s %s is still there", other.Kind, short(other.ID))
 				}
 			}

@@ -18,6 +18,9 @@ func processAction() Action {
 		Kind: inspect.Process, Order: 30,
 		Summary: "thaw its cgroups, SIGTERM, wait, SIGKILL, each through a pidfd",
 		Plan: func(o inspect.Judged, s Settings) (string, string) {
+			if dead(o) {
+				return "", "it is dead, and goes when its parent takes note of that"
+			}
 			return fmt.Sprintf("thaw process %s (%s) if it is frozen, SIGTERM, after %s SIGKILL", o.ID, o.Facts["command"], s.ProcessGrace), ""
 		},
 		Prepare: terminateAll,
@@ -30,6 +33,12 @@ func processAction() Action {
 			return t.Hand.Ended(p)
 		},
 	}
+}
+
+// dead reports whether a process has ended and is only waiting for its parent. It holds nothing but its number; cgroup v2
+// goes on telling where it was.
+func dead(o inspect.Judged) bool {
+	return o.Kind == inspect.Process && (o.Facts["state"] == "Z" || o.Facts["state"] == "X")
 }
 
 // terminateAll asks all processes of a pod to end and gives them the grace together. What it cannot do to one, killProcess

@@ -53,9 +53,19 @@ func New(o Options) (*Runner, error) {
 	}
 	return &Runner{
 		options: o,
-		tools:   Tools{Hand: o.Hand, Host: o.Host, Settings: o.Settings, Log: o.Log, Hit: o.hit},
+		tools: Tools{Hand: o.Hand, Host: o.Host, Settings: o.Settings, Log: o.Log, Hit: func(point string) error {
+			if err := o.hit(point); err != nil {
+				return cut{err}
+			}
+			return nil
+		}},
 	}, nil
 }
+
+// cut is the error of a fault point: it ends everything, as a crash would, wherever it comes from.
+type cut struct{ error }
+
+func (c cut) Unwrap() error { return c.error }
 
 // maxPreviews bounds how many objects are looked into for a plan: nodes with thousands of left pod directories were seen.
 const maxPreviews = 100
@@ -178,7 +188,10 @@ func notActed(steps []Step) PodOutcome {
 }
 
 func resultOf(step Step) Result {
-	if step.refused {
+	switch {
+	case dead(step.Object):
+		return Vanished
+	case step.refused:
 		return Refused
 	}
 	return NotActed

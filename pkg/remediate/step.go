@@ -96,6 +96,9 @@ func (p *podRelease) one(ctx context.Context, action Action, s *StepOutcome) (bu
 	}
 	p.options.Log.Info("releasing", "pod", s.Pod.UID, "kind", s.Kind, "id", s.ID, "action", s.Does)
 	failure := action.Do(ctx, p.tools, s.Object)
+	if crash := (cut{}); errors.As(failure, &crash) {
+		return false, crash
+	}
 	if err := p.tools.Hit("done: " + string(s.Kind)); err != nil {
 		return false, err
 	}

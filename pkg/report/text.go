@@ -58,7 +58,7 @@ func Reason(s string, limit int) string {
 	}, s)
 	s = strings.TrimLeftFunc(s, func(r rune) bool { return !unicode.IsLetter(r) })
 	if s == "" {
-		return "Unspecified"
+		s = "Unspecified"
 	}
 	return clip(strings.ToUpper(s[:1])+s[1:], limit)
 }

@@ -8,7 +8,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -196,6 +195,7 @@ func (a *Agent) Kill() error {
 type Answer struct {
 	Code           int
 	Stdout, Stderr string
+	CPU, Wall      time.Duration // of the command and its children
 }
 
 // CLI runs one command of the agent with its configuration.
@@ -203,12 +203,16 @@ func (a *Agent) CLI(ctx context.Context, args ...string) (Answer, error) {
 	cmd := exec.CommandContext(ctx, a.Binary, append([]string{"--config", a.Config}, args...)...)
 	var stdout, stderr bytes.Buffer
 	cmd.Stdout, cmd.Stderr = &stdout, &stderr
+	began := time.Now()
 	err := cmd.Run()
-	if exit, ok := errors.AsType[*exec.ExitError](err); ok {
-		err = nil
-		return Answer{exit.ExitCode(), stdout.String(), stderr.String()}, err
+	answer := Answer{Stdout: stdout.String(), Stderr: stderr.String(), Wall: time.Since(began)}
+	if cmd.ProcessState != nil {
+		answer.Code, answer.CPU = cmd.ProcessState.ExitCode(), cmd.ProcessState.UserTime()+cmd.ProcessState.SystemTime()
 	}
-	return Answer{0, stdout.String(), stderr.String()}, err
+	if _, ok := errors.AsType[*exec.ExitError](err); ok {
+		err = nil // the code is part of the answer
+	}
+	return answer, err
 }
 
 // JSON runs one command with -o json and decodes what it printed.
@@ -304,5 +308,38 @@ func (a *Agent) Condition(ctx context.Context, name string) (Condition, error) {
 	return Condition{}, nil
 }
 
-// Say prints a line for a person who watches.
-func Say(w io.Writer, format string, args ...any) { fmt.Fprintf(w, format+"\n", args...) }
+// Inspected is the part of the contract of "nodeagent inspect -o json" that tests read.
+type Inspected struct {
+	Objects []struct {
+		Kind, ID, Verdict, Why string
+		Pod                    struct{ UID, Namespace, Name string }
+		Witnesses              map[string]string
+	} `json:"objects"`
+	Gates []struct {
+		Name string
+		Open bool
+		Why  string
+	} `json:"gates"`
+	Errors []struct{ What, Error string } `json:"errors"`
+}
+
+// Suspicious counts the objects that are neither live nor foreign.
+func (i Inspected) Suspicious() int {
+	n := 0
+	for _, o := range i.Objects {
+		if o.Verdict != "live" && o.Verdict != "foreign" {
+			n++
+		}
+	}
+	return n
+}
+
+// Gate returns what is said of one gate.
+func (i Inspected) Gate(name string) string {
+	for _, g := range i.Gates {
+		if g.Name == name {
+			return g.Why
+		}
+	}
+	return "no such gate"
+}

@@ -175,7 +175,7 @@ func (l *Lab) KubeletHealthPort() int { return l.state.Ports.KubeletHealth }
 
 // build makes a lab on a machine that has none.
 func (l *Lab) build(ctx context.Context) error {
-	for _, step := range []func(context.Context) error{l.installPackages, l.buildKubernetes, l.prepare, l.startAll} {
+	for _, step := range []func(context.Context) error{func(ctx context.Context) error { return installPackages(ctx, l.progress) }, l.buildKubernetes, l.prepare, l.startAll} {
 		if err := step(ctx); err != nil {
 			return err
 		}

@@ -4,13 +4,15 @@ import (
 	"context"
 	"debug/elf"
 	"fmt"
+	"io"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"strings"
 )
 
-// packages are the Debian packages that the lab needs, each with a file by which it is known to be there.
+// packages are the Debian packages that the lab and the tests of the agent need, each with a file by which it is known to
+// be there.
 var packages = [...]struct{ name, file string }{
 	{"etcd-server", "/usr/bin/etcd"},
 	{"containerd", "/usr/bin/containerd"},
@@ -20,10 +22,19 @@ var packages = [...]struct{ name, file string }{
 	{"iproute2", "/sbin/ip"},
 	{"iptables", "/usr/sbin/iptables"},
 	{"mount", "/bin/mount"},
+	{"e2fsprogs", "/sbin/mkfs.ext4"},
+	{"xfsprogs", "/sbin/mkfs.xfs"},
+	{"btrfs-progs", "/sbin/mkfs.btrfs"},
+	{"gcc", "/usr/bin/gcc"}, // the race detector
+	{"libc6-dev", "/usr/include/stdlib.h"},
 }
 
-// installPackages installs what is missing, and nothing when nothing is.
-func (l *Lab) installPackages(ctx context.Context) error {
+// InstallPackages installs what is missing, and nothing when nothing is.
+func InstallPackages(ctx context.Context, log io.Writer) error {
+	return installPackages(ctx, newProgress(log))
+}
+
+func installPackages(ctx context.Context, l progress) error {
 	var missing []string
 	for _, p := range packages {
 		_, err := os.Stat(p.file)
@@ -36,18 +47,18 @@ func (l *Lab) installPackages(ctx context.Context) error {
 	}
 	l.say("installing Debian packages: %s", strings.Join(missing, " "))
 	if lists, _ := filepath.Glob("/var/lib/apt/lists/*_Packages*"); len(lists) > 0 {
-		if l.aptGet(ctx, append([]string{"install"}, missing...)...) == nil {
+		if aptGet(ctx, append([]string{"install"}, missing...)...) == nil {
 			return nil
 		}
 	}
 	l.say("updating the package lists first")
-	if err := l.aptGet(ctx, "update"); err != nil {
+	if err := aptGet(ctx, "update"); err != nil {
 		return err
 	}
-	return l.aptGet(ctx, append([]string{"install"}, missing...)...)
+	return aptGet(ctx, append([]string{"install"}, missing...)...)
 }
 
-func (l *Lab) aptGet(ctx context.Context, args ...string) error {
+func aptGet(ctx context.Context, args ...string) error {
 	cmd := exec.CommandContext(ctx, "apt-get", append([]string{"-y", "-q", "--no-install-recommends"}, args...)...)
 	cmd.Env = append(os.Environ(), "DEBIAN_FRONTEND=noninteractive")
 	if out, err := cmd.CombinedOutput(); err != nil {

@@ -28,8 +28,14 @@ func (n *Node) Cgroups(uid, below string) []string {
 	var dirs []string
 	for _, h := range hierarchies {
 		top := filepath.Join(h.Point, n.Host.Paths.CgroupRoot)
-		dir := filepath.Join(top, "kubepods/besteffort", "pod"+uid, below)
-		n.t.Cleanup(func() { removeCgroups(top) })
+		pod := filepath.Join(top, "kubepods/besteffort", "pod"+uid)
+		dir := filepath.Join(pod, below)
+		n.t.Cleanup(func() {
+			removeCgroups(pod)
+			for _, around := range []string{filepath.Dir(pod), filepath.Dir(filepath.Dir(pod)), top} {
+				_ = os.Remove(around) // the last pod's takes it
+			}
+		})
 		n.cgroup(h.Point, dir)
 		dirs = append(dirs, dir)
 	}
@@ -85,14 +91,24 @@ func (n *Node) Shell(uid string, cgroups []string, script string) hand.Process {
 		n.t.Fatal(err)
 	}
 	pid := cmd.Process.Pid
+	reaped := make(chan struct{})
+	go func() { // as a shim does
+		_ = cmd.Wait()
+		close(reaped)
+	}()
 	n.t.Cleanup(func() {
 		for _, dir := range cgroups {
 			_ = os.WriteFile(filepath.Join(dir, "freezer.state"), []byte("THAWED"), 0)
 		}
-		_ = syscall.Kill(-pid, syscall.SIGKILL) // with its children; not reaped yet, so the number is its own
-		_ = cmd.Wait()
+		select {
+		case <-reaped:
+		default:
+			_ = syscall.Kill(-pid, syscall.SIGKILL) // with its children
+			<-reaped
+		}
 	})
-	if _, err := bufio.NewReader(out).ReadString('\n'); err != nil {
+	ready := bufio.NewReader(out)
+	if _, err := ready.ReadString('\n'); err != nil {
 		n.t.Fatalf("%s: %v", script, err)
 	}
 	for _, dir := range cgroups {

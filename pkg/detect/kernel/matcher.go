@@ -8,12 +8,24 @@ import (
 	"github.com/nodeagent/nodeagent/pkg/finding"
 )
 
+// maxLiteral is how much of a literal the pre-filter looks for: enough to sort out, and a table that stays small.
+const maxLiteral = 20
+
 // maxText is how much of a record is looked at: the kernel's own records are shorter (LOG_LINE_MAX).
 const maxText = 8 << 10
 
-// packetFilter is how a line of the packet filter's LOG target goes on after its prefix, which is up to 127 characters that
-// whoever wrote the filter rule chose: such a line is nobody's word but his. net/netfilter/nf_log_syslog.c
-var packetFilter = regexp.MustCompile(`\bIN=[^ ]* OUT=[^ ]* `)
+// notTheKernels recognises the kernel's lines that begin with words which somebody else chose: the packet filter's LOG
+// target puts up to 127 characters of whoever wrote the filter rule before "IN=" (net/netfilter/nf_log_syslog.c); some lines
+// begin with the name of a program, and the kernel names input devices as they call themselves. What such a line seems to
+// say is nobody's word.
+var notTheKernels = regexp.MustCompile(`IN=[^ ]* OUT=[^ ]* ` +
+	`|^` + command + `(?: \(\d+\)(?:: drop_caches: | used greatest stack depth: )| invoked oom-killer: |: potentially unexpected fatal signal |` +
+	`: sending ioctl | uses obsolete \(PF_INET,SOCK_PACKET\)|\[\d+\] vsyscall attempted )` +
+	`|^input: .* as /devices/|^process '.*' started with executable stack`)
+
+// programTag is how programs begin the lines that they write to the kernel's log: "systemd[1]: ". Where a format does not
+// tell who wrote a line, this does.
+var programTag = regexp.MustCompile(`^[\w.@()-]{1,64}\[\d+\]: `)
 
 // Matcher compares texts with the table. It is immutable, and safe for use by many goroutines.
 type Matcher struct {
@@ -42,6 +54,7 @@ func NewMatcher(rules []Rule) (*Matcher, error) {
 	literals := map[string]set{}
 	own := func(texts []string) {
 		for _, text := range texts {
+			text = text[:min(len(text), maxLiteral)]
 			owners := literals[text]
 			owners.add(len(m.rules) - 1)
 			literals[text] = owners
@@ -116,15 +129,15 @@ func (m *Matcher) Match(text []byte) (Hit, bool) {
 			continue
 		}
 		c := &m.rules[i]
+		if c.exclude != nil && c.exclude.Match(text) { // before the patterns: a line that is let pass costs no copy
+			continue
+		}
 		for _, re := range c.patterns {
 			groups := re.FindSubmatchIndex(text)
 			if groups == nil {
 				continue
 			}
-			if c.exclude != nil && c.exclude.Match(text) {
-				break
-			}
-			if packetFilter.Match(text) {
+			if notTheKernels.Match(text) || !c.rule.Named && programTag.Match(text) {
 				return Hit{}, false
 			}
 			return c.hit(re, text, groups), true

@@ -46,6 +46,9 @@ type Rule struct {
 	// Exclude is RE2 and may match anywhere: lines that are no fault although a pattern matches.
 	Exclude string
 
+	// Named is set where the kernel's own line begins with "name[pid]: ", as the lines of programs do.
+	Named bool
+
 	Kind string // of the subject; a rule without a subject group speaks of the node
 
 	// Raise is how often the rule must match for one subject before there is a finding; the zero Rate means once.

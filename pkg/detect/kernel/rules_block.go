@@ -49,7 +49,7 @@ func blockRules() []Rule {
 		Literals: []string{"attempt to access beyond end of device"},
 		Patterns: []string{`^(?:` + command + `: )?attempt to access beyond end of device(?:$|\\x0a(?P<subject>[^\s:]+): rw=)`},
 		Exclude:  `\\x0a` + noDisk + `: `,
-		Kind:     "device", Expiry: time.Hour,
+		Kind:     "device", Report: "beyond-end", Expiry: time.Hour,
 	}}
 }
 
@@ -72,7 +72,7 @@ func scsiRules() []Rule {
 		ID: "scsi-command-failed", Reason: "SCSICommandFailed", Domain: Storage, Severity: finding.Warning,
 		Summary:  "a disk or the way to it does not answer",
 		Literals: []string{"Result: hostbyte=DID_", "timing out command, waited"},
-		Patterns: []string{device + `(?:(?:UNKNOWN\(0x[0-9a-f]+\) |FAILED )Result: hostbyte=DID_(?P<result>TIME_OUT|NO_CONNECT|BAD_TARGET|TRANSPORT_\w+|ABORT|ERROR|SOFT_ERROR)|timing out command, waited \d+s)`},
+		Patterns: []string{device + `(?:(?:UNKNOWN\(0x[0-9a-f]+\) |FAILED )?Result: hostbyte=DID_(?P<result>TIME_OUT|NO_CONNECT|BAD_TARGET|TRANSPORT_\w+|ABORT|ERROR|SOFT_ERROR)|timing out command, waited \d+s)`},
 		Kind:     "device", Report: "scsi-sense", Expiry: time.Hour, ConfirmedBy: "disk-health",
 	}, {
 		ID: "storage-controller-fault", Reason: "StorageControllerFault", Domain: Storage, Severity: finding.Warning,
@@ -99,8 +99,8 @@ func ataRules() []Rule {
 	}, {
 		ID: "ata-error", Reason: "ATAError", Domain: Storage, Severity: finding.Warning,
 		Summary:  "commands to a SATA disk fail: the disk, its cable or its power",
-		Literals: []string{": exception Emask ", ": failed command: ", ": NCQ disabled due to excessive errors", ": qc timeout "},
-		Patterns: []string{port + `(?:exception Emask 0x[0-9a-f]+ |failed command: (?P<command>\S.*)|NCQ disabled due to excessive errors|qc timeout (?:after \d+ msecs )?\(cmd )`},
+		Literals: []string{": exception Emask ", ": failed command: ", ": NCQ disabled due to excessive errors", ": qc timeout ", ": COMRESET failed"},
+		Patterns: []string{port + `(?:exception Emask 0x[0-9a-f]+ |failed command: (?P<command>\S.*)|NCQ disabled due to excessive errors|COMRESET failed|qc timeout (?:after \d+ msecs )?\(cmd )`},
 		Exclude:  `failed command: (?:PACKET|IDENTIFY PACKET DEVICE)`,
 		Kind:     "device", Report: "ata", Expiry: time.Hour, ConfirmedBy: "disk-health",
 	}}

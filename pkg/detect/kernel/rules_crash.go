@@ -8,9 +8,8 @@ import (
 
 // Forms that occur in many patterns.
 const (
-	// command is a task's name: up to 15 bytes that the program chose itself; bytes that are not printable are escaped
-	// with four characters each.
-	command = `.{1,60}`
+	// command is a task's name: up to 15 bytes that the program chose itself, escaped where they are not printable.
+	command = `(?:\\x[0-9a-f]{2}|.){1,15}`
 	// pciAddress is how the kernel names a PCI device.
 	pciAddress = `[0-9a-f]{4,8}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]`
 	// netdev is a network device's name: the kernel allows neither blanks nor slashes nor colons in it.
@@ -32,7 +31,7 @@ func crashRules() []Rule {
 			`^(?P<subject>` + command + `)\[(?P<pid>\d+)\]: unhandled (?P<trap>exception|signal|level [0-3] [a-z ]+)\b`,
 			`^(?P<subject>` + command + `)\[(?P<pid>\d+)\] bad frame in [a-z_0-9 ]+ frame:`,
 		},
-		Kind: "process", Grave: Rate{5, 10 * time.Minute}, GraveSeverity: finding.Warning, Expiry: 10 * time.Minute,
+		Named: true, Kind: "process", Grave: Rate{5, 10 * time.Minute}, GraveSeverity: finding.Warning, Expiry: 10 * time.Minute,
 	}}
 }
 

@@ -33,7 +33,7 @@ func ext4Rules() []Rule {
 			`^Aborting journal on device (?P<subject>\S+?)(?:-\d+)?\.$`,
 			failure + `(?: in)?:? .*Detected aborted journal$`,
 		},
-		Kind: "filesystem", Expiry: UntilBoot, ConfirmedBy: "filesystem-readonly",
+		Kind: "filesystem", Report: "journal", Expiry: UntilBoot, ConfirmedBy: "filesystem-readonly",
 	}, {
 		ID: "ext4-error", Reason: "Ext4Error", Domain: Storage, Severity: finding.Warning,
 		Summary:  "an ext4 filesystem found itself damaged",
@@ -62,9 +62,9 @@ func ext4Rules() []Rule {
 	}, {
 		ID: "ext4-data-loss", Reason: "Ext4DataLoss", Domain: Storage, Severity: finding.Warning,
 		Summary:  "data that programs had written did not reach the disk, or the filesystem's own tables are damaged",
-		Literals: []string{"This should not happen!! Data will be lost", "Delayed block allocation failed for inode", "group descriptors corrupted!", "ext4_check_descriptors: "},
+		Literals: []string{"This should not happen!! Data will be lost", "Delayed block allocation failed for inode", "group descriptors corrupted!", "potential data loss!", "ext4_check_descriptors: "},
 		Patterns: []string{
-			message + `(?:This should not happen!! Data will be lost|Delayed block allocation failed for inode \d+|group descriptors corrupted!|ext4_check_descriptors: )`,
+			message + `(?:This should not happen!! Data will be lost|Delayed block allocation failed for inode \d+|failed to convert unwritten extents to written extents -- potential data loss!|group descriptors corrupted!|ext4_check_descriptors: )`,
 		},
 		Kind: "filesystem", Report: "ext4-data-loss", Expiry: 24 * time.Hour, ConfirmedBy: "ext4-errors",
 	}, {
@@ -75,7 +75,7 @@ func ext4Rules() []Rule {
 			`^JBD2: (?:Error -?\d+ detected|I/O error|previous I/O error detected) when updating journal superblock for (?P<subject>\S+?)(?:-\d+)?\.$`,
 			`^JBD2: previous I/O error detected for journal superblock update for (?P<subject2>\S+?)(?:-\d+)?\.$`,
 			`^JBD2: Detected IO errors(?: \d+)? while flushing file data on (?P<subject3>\S+?)(?:-\d+)?$`,
-			`^JBD2: (?:journal checksum error|corrupted journal superblock|journal recovery failed|IO error -?\d+ recovering block|error -?\d+ scanning journal|Invalid checksum recovering|bad block at offset|Failed to read block at offset|journal transaction \d+ on \S+ is corrupt)`,
+			`^JBD2: (?:journal checksum error|Error while async write back metadata bh|corrupted journal superblock|journal recovery failed|IO error -?\d+ recovering block|error -?\d+ scanning journal|Invalid checksum recovering|bad block at offset|Failed to read block at offset|journal transaction \d+ on \S+ is corrupt)`,
 		},
 		Kind: "filesystem", Expiry: 24 * time.Hour, ConfirmedBy: "ext4-errors",
 	}}
@@ -101,7 +101,7 @@ func xfsRules() []Rule {
 		ID: "xfs-io-error", Reason: "XfsIOError", Domain: Storage, Severity: finding.Warning,
 		Summary:  "an XFS filesystem could not read or write its disk",
 		Literals: []string{"XFS ("},
-		Patterns: []string{message + `(?:[Mm]etadata I/O error|log I/O error|Log I/O [Ee]rror|writeback error on |Failing async write|page discard on page|log mount/recovery failed: error|log recovery (?:write|read) I/O error)`},
+		Patterns: []string{message + `(?:[Mm]etadata I/O error|log I/O error|Log I/O [Ee]rror|writeback error on |Failing async write|page discard on page|log mount/recovery failed: error|xfs_log_force: error -\d+|xfs_imap_to_bp: xfs_trans_read_buf\(\) returned error|log recovery (?:write|read) I/O error)`},
 		Kind:     "filesystem", Report: "xfs-io-error", Expiry: 24 * time.Hour, ConfirmedBy: "filesystem-readonly",
 	}, {
 		ID: "xfs-memory-deadlock", Reason: "XfsMemoryDeadlock", Domain: Storage, Severity: finding.Warning,
@@ -133,9 +133,9 @@ func btrfsRules() []Rule {
 		Literals: []string{"BTRFS error (device ", "BTRFS critical (device ", "BTRFS warning (device "},
 		Patterns: []string{
 			`^BTRFS (?:error|critical|warning) ` + device + `: (?:.*csum failed|checksum (?:verify failed|error)|parent transid verify failed|bad tree block|bad fsid|` +
-				`bdev \S+ errs: |corrupt (?:leaf|node)|error writing primary super block|lost (?:page|super block) write|lost super block|unable to fixup|` +
+				`bdev \S+ errs: |corrupt (?:leaf|node)|error writing primary super block|lost (?:page|super block) write|lost super block|unable to find logical|unable to fixup|` +
 				`superblock checksum mismatch|failed to read|tree block corrupted|unrecoverable|level verify failed|block=\d+ )`,
 		},
-		Kind: "filesystem", Expiry: 24 * time.Hour, ConfirmedBy: "btrfs-errors",
+		Kind: "filesystem", Report: "btrfs-error", Expiry: 24 * time.Hour, ConfirmedBy: "btrfs-errors",
 	}}
 }

@@ -11,7 +11,7 @@ import (
 //
 //	arch/x86/kernel/cpu/mce/core.c print_mce, drivers/edac/mce_amd.c, drivers/edac/edac_mc.c edac_ce_error, edac_ue_error
 func machineCheckRules() []Rule {
-	const machineCheck = `^(?:mce: )?\[Hardware Error\]: CPU (?P<subject>\d+): Machine Check(?: Exception)?: [0-9a-f]+ Bank (?P<bank>\d+): `
+	const machineCheck = `^(?:mce: )?\[Hardware Error\]: CPU (?P<subject>\d+): Machine Check(?: Exception| Event)?: [0-9a-f]+ Bank (?P<bank>\d+): `
 	return []Rule{{
 		ID: "machine-check-uncorrected", Reason: "MachineCheckUncorrected", Domain: Hardware, Severity: finding.Fatal,
 		Summary:  "a processor met an error that it could not correct",
@@ -29,7 +29,7 @@ func machineCheckRules() []Rule {
 		Patterns: []string{
 			machineCheck + `(?P<status>[0-9a-fA-F]{16})`,
 			`^(?:mce: )?\[Hardware Error\]: (?:Corrected error|Deferred error|Machine check events logged)`,
-			`^(?:mce: )?CMCI storm detected: switching to poll mode`, `^mce: CPU\d+ BANK\d+ CMCI storm detected`,
+			`^(?:mce: )?CMCI storm detected: switching to poll mode`, `^(?:mce: )?CPU\d+ BANK\d+ CMCI storm detected`,
 		},
 		Kind: "cpu", Report: "mce", Grave: Rate{10, time.Hour}, GraveSeverity: finding.Warning, Expiry: 24 * time.Hour,
 	}, {
@@ -37,7 +37,7 @@ func machineCheckRules() []Rule {
 		Summary:  "a memory module returned data that could not be corrected: it must be replaced",
 		Literals: []string{" UE ", ": UE: "},
 		Patterns: []string{
-			`^EDAC (?:\w+ )?MC(?P<controller>\d+): (?P<count>\d+ )?UE .*?(?:\bon (?P<subject>[^\s(]+)|$)`,
+			`^EDAC (?:\w+ )?MC(?P<controller>\d+): (?P<count>\d+ )?UE .*?\bon (?P<subject>[^(]+?) \(`,
 			`^EDAC (?:DEVICE|PCI)\d+: UE: instance: \S+ block: (?P<subject2>\S+) `,
 		},
 		Kind: "memory-module", Expiry: UntilBoot, ConfirmedBy: "edac",
@@ -46,7 +46,7 @@ func machineCheckRules() []Rule {
 		Summary:  "a memory module returned wrong data that could be corrected; many mean that it is about to fail",
 		Literals: []string{" CE ", ": CE: "},
 		Patterns: []string{
-			`^EDAC (?:\w+ )?MC(?P<controller>\d+): (?P<count>\d+ )?CE .*?(?:\bon (?P<subject>[^\s(]+)|$)`,
+			`^EDAC (?:\w+ )?MC(?P<controller>\d+): (?P<count>\d+ )?CE .*?\bon (?P<subject>[^(]+?) \(`,
 			`^EDAC (?:DEVICE|PCI)\d+: CE: instance: \S+ block: (?P<subject2>\S+) `,
 		},
 		Kind: "memory-module", Grave: Rate{100, 24 * time.Hour}, GraveSeverity: finding.Warning, Expiry: 24 * time.Hour, ConfirmedBy: "edac",
@@ -57,9 +57,9 @@ func machineCheckRules() []Rule {
 // it kept from the boot before follows "BERT:" and is no fault of this boot.
 func firmwareErrorRules() []Rule {
 	severity := func(word string) []string {
-		return []string{`^(?:\{\d+\})?\[Hardware Error\]: event severity: ` + word + `\s*$`}
+		return []string{`^(?:\{\d+\})?\[Hardware Error\]:\s+event severity: ` + word + `\s*$`}
 	}
-	literals := []string{"[Hardware Error]: event severity: "}
+	literals := []string{"event severity: "}
 	return []Rule{{
 		ID: "last-boot-hardware-error", Reason: "LastBootHardwareError", Domain: Hardware, Severity: finding.Warning,
 		Summary:  "the firmware kept a hardware error that ended the boot before",
@@ -128,7 +128,7 @@ func pcieRules() []Rule {
 			`^DMAR: \[[^\]]{1,60}\] (?:Request device|PASID \S+ Request device) \[(?P<subject>[0-9a-f:.]+)\] .*fault`,
 			`^(?:[\w-]+ (?P<subject2>` + pciAddress + `): )?AMD-Vi: Event logged \[IO_PAGE_FAULT `,
 		},
-		Kind: "device", Settled: time.Minute, Grave: Rate{}, Expiry: time.Hour,
+		Kind: "device", Settled: time.Minute, Expiry: time.Hour,
 	}}
 }
 

@@ -19,9 +19,12 @@ func lockupRules() []Rule {
 	}, {
 		ID: "hard-lockup", Reason: "HardLockup", Domain: CPU, Severity: finding.Fatal,
 		Summary:  "a processor does not even answer interrupts",
-		Literals: []string{"detected hard LOCKUP on cpu"},
-		Patterns: []string{`^(?:NMI )?(?:watchdog: )?(?:CPU\d+: )?Watchdog detected hard LOCKUP on cpu (?P<subject>\d+)`},
-		Kind:     "cpu", Expiry: time.Hour,
+		Literals: []string{"hard LOCKUP on ", "Hard LOCKUP"},
+		Patterns: []string{
+			`^(?:NMI )?(?:watchdog: )?(?:CPU\d+: )?Watchdog detected hard LOCKUP on cpu (?P<subject>\d+)`,
+			`^(?:watchdog: )?CPU (?P<cpu>\d+) (?:detected hard LOCKUP on other CPUs (?P<subject>[\d,-]+)|self-detected hard LOCKUP @|Hard LOCKUP)`, // powerpc
+		},
+		Kind: "cpu", Expiry: time.Hour,
 	}, {
 		// A program can call itself containerd, and hang itself on a filesystem of its own: the name decides nothing.
 		ID: "task-hung", Reason: "TaskHung", Domain: CPU, Severity: finding.Warning,
@@ -78,7 +81,7 @@ func clockRules() []Rule {
 			`^(?:clocksource: )?timekeeping watchdog(?: on CPU\d+)?: Marking clocksource '(?P<subject>[^']+)' as unstable because`,
 			`^(?:clocksource: )?timekeeping watchdog on CPU\d+: wd-(?P<subject>[\w-]+)-wd excessive read-back delay of .* marking \S+ unstable`,
 			`^(?:tsc: )?Marking TSC unstable due to (?P<why>clocksource watchdog|check_tsc_sync_source failed|TSCs unsynchronized)`,
-			`^(?:TSC|tsc): .*TSC warp between CPUs`, `^Measured \d+ cycles TSC warp between CPUs, turning off TSC clock`,
+			`^Measured \d+ cycles TSC warp between CPUs, turning off TSC clock`,
 			`^TSC found unstable after boot, most likely due to broken BIOS`,
 		},
 		Kind: "clocksource", Report: "clocksource", Expiry: 24 * time.Hour, ConfirmedBy: "clock-source",

@@ -67,12 +67,13 @@ func linkRules() []Rule {
 		ID: "nic-tx-timeout", Reason: "NICTxTimeout", Domain: Network, Severity: finding.Warning,
 		Summary: "a network card does not send any more and is being reset",
 		Literals: []string{
-			"NETDEV WATCHDOG: ", "nit Hang", "TX timeout detected", "tx_timeout: VSI", "transmit timed out, resetting", "Keep alive watchdog timeout", "Lost TX completions are above", ": tx hang", "Reset adapter unexpectedly",
+			"NETDEV WATCHDOG: ", "nit Hang", "TX timeout ", "initiating reset due to tx timeout", "tx_timeout: VSI", "transmit timed out, resetting", "Keep alive watchdog timeout", "Lost TX completions are above", ": tx hang", "Reset adapter unexpectedly",
 		},
 		Patterns: []string{
+			`^(?P<driver>[\w-]+) (?P<subject>` + pciAddress + `): (?:(?P<device>` + netdev + `): )?Detected (?:Hardware|Tx) Unit Hang`,
 			`^NETDEV WATCHDOG: (?P<subject>` + netdev + `) \((?P<driver>[^)]*)\): transmit queue (?P<queue>\d+) timed out`,
 			device + `NETDEV WATCHDOG: CPU: \d+: transmit queue (?P<queue>\d+) timed out`,
-			device + `(?:Detected (?:Hardware|Tx) Unit Hang|TX timeout detected|tx_timeout: VSI_seid|transmit timed out, resetting|Reset adapter unexpectedly|tx hang|` +
+			device + `(?:Detected (?:Hardware|Tx) Unit Hang|TX timeout detected|TX timeout on queue: |initiating reset due to tx timeout|tx_timeout: VSI_seid|transmit timed out, resetting|Reset adapter unexpectedly|tx hang|` +
 				`Keep alive watchdog timeout|Lost TX completions are above the threshold)`,
 		},
 		Kind: "network-device", Report: "tx-timeout", Expiry: time.Hour, ConfirmedBy: "network-errors",
@@ -82,7 +83,7 @@ func linkRules() []Rule {
 		Literals: []string{"nsufficient power on the PCIe slot", "Port module event", "health compromised", "handling bad device here", "Detected thermal alarm", "over heat", "overheated", "Adapter removed", "PCIe link lost"},
 		Patterns: []string{
 			`^mlx[45]_core (?P<subject>` + pciAddress + `)(?: \S+)?: .*(?:Detected insufficient power on the PCIe slot|Port module event\[error\]|health compromised|handling bad device here)`,
-			`^(?P<driver>[\w-]+) (?P<subject2>` + pciAddress + `)(?: (?P<device>` + netdev + `))?: (?:.*: )?(?:Network adapter has been stopped because it has over ?heated|The network adapter (?:has been stopped|link speed was downshifted) because it (?:has )?overheated|Adapter removed|PCIe link lost)`,
+			`^(?P<driver>[\w-]+) (?P<subject2>` + pciAddress + `)(?: (?P<device>` + netdev + `))?: (?:.*: )?(?:Network adapter has been stopped because it has over ?heated|The network adapter (?:was stopped|link speed was downshifted) because it overheated|Adapter removed|PCIe link lost)`,
 		},
 		Kind: "device", Expiry: 24 * time.Hour,
 	}, {
@@ -90,7 +91,7 @@ func linkRules() []Rule {
 		Summary:  "a network card lost its link",
 		Literals: []string{"ink is Down", "ink is down", ": Link down", ": Link Down"},
 		Patterns: []string{
-			`^(?:e1000e?|igb|ixgbe|i40e|r8169): (?P<subject>` + netdev + `):? (?:NIC )?Link is Down`,
+			`^(?:e1000e?|igb|ixgbe|i40e|r8169|mlx4_en): (?P<subject>` + netdev + `):? (?:NIC )?Link (?:is )?Down`,
 			device + `(?:NIC )?Link is [Dd]own\s*$`,
 			`^mlx[45]_(?:core|en) (?P<pci>` + pciAddress + `)(?:: | )(?P<subject>` + netdev + `): Link [Dd]own`,
 		},

@@ -30,7 +30,7 @@ func oopsRules() []Rule {
 		Summary: "the kernel killed one of its own paths in the middle of its work; locks may be held for ever and memory may be wrong until the next boot",
 		Literals: []string{
 			"kernel NULL pointer dereference", "BUG: unable to handle ", "ernel BUG at ", " [#", "Unable to handle kernel ",
-			"PANIC: double fault", "stack guard page was hit at", "recursive fault but reboot is needed", ": Corrupted page table at address ",
+			"PANIC: double fault", "stack guard page was hit at", "recursive fault but reboot is needed", "SError Interrupt on CPU", ": Corrupted page table at address ",
 		},
 		Patterns: []string{
 			`^BUG: kernel NULL pointer dereference, address: (?P<address>\S+)`,
@@ -47,6 +47,7 @@ func oopsRules() []Rule {
 				`execute from non-executable memory|execution of user memory|access to user memory outside uaccess routines|` +
 				`access to unreadable memory|pointer dereference) (?:at|in) virtual (?:kernel )?address`,
 			`^PANIC: double fault, error_code: 0x`,
+			`^SError Interrupt on CPU\d+, code 0x[0-9a-f]+`,
 			`^BUG: [\w ]*stack guard page was hit at `,
 			`^Fixing recursive fault but reboot is needed!`,
 			`^(?P<process>` + command + `): Corrupted page table at address [0-9a-f]+$`,

@@ -29,8 +29,8 @@ func raidRules() []Rule {
 	}, {
 		ID: "md-read-error", Reason: "RAIDReadError", Domain: Storage, Severity: finding.Warning,
 		Summary:  "a RAID array could not read, and could not mend, some of its blocks",
-		Literals: []string{"unrecoverable I/O read error", "read error NOT corrected", "read error not correctable", "read error on replacement device", "read correction write failed"},
-		Patterns: []string{array + `(?:\S+: unrecoverable I/O (?:read )?error for block|read error NOT corrected|read error not correctable|read error on replacement device|read correction write failed)`},
+		Literals: []string{"unrecoverable I/O read error", "read error NOT corrected", "read error not correctable", "read error on replacement device", "read correction write failed", "unrecoverable I/O error", "md: super_written gets error"},
+		Patterns: []string{array + `(?:\S+: unrecoverable I/O (?:read )?error for block|read error NOT corrected|read error not correctable|read error on replacement device|read correction write failed)`, `^md: super_written gets error=-?\d+`},
 		Kind:     "raid-array", Expiry: 24 * time.Hour, ConfirmedBy: "md-arrays",
 	}, {
 		ID: "bcache-error", Reason: "BcacheError", Domain: Storage, Severity: finding.Warning,

@@ -10,11 +10,13 @@ import (
 // maxPrinted bounds what is shown of a text that somebody else wrote.
 const maxPrinted = 1024
 
-// Printable returns text as one line of valid UTF-8 without control characters, and not longer than is useful.
-func Printable(text []byte) string {
-	cut := len(text) > maxPrinted
+// Printable returns text as one line of valid UTF-8 without control characters, and not longer than is useful to people.
+func Printable(text []byte) string { return printable(text, maxPrinted) }
+
+func printable(text []byte, limit int) string {
+	cut := len(text) > limit
 	if cut {
-		text = text[:maxPrinted]
+		text = text[:limit]
 	}
 	s := strings.Map(func(r rune) rune {
 		if r < ' ' || r == 0x7f || (r >= 0x80 && r < 0xa0) || r == 0x2028 || r == 0x2029 || (r >= 0x202a && r <= 0x202e) || (r >= 0x2066 && r <= 0x2069) {

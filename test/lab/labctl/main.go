@@ -15,10 +15,11 @@ import (
 	"github.com/nodeagent/nodeagent/test/lab"
 )
 
-const usage = `usage: labctl [--dir FOLDER] up | down | status | env | stop COMPONENT | start COMPONENT | kubectl ARGS...
+const usage = `usage: labctl [--dir FOLDER] up | down | packages | status | env | stop COMPONENT | start COMPONENT | kubectl ARGS...
 
   up        make sure a healthy lab runs; builds and installs what is missing
   down      remove the lab and every trace of it; lists what remains, if anything
+  packages  only install the Debian packages that lab and tests need
   status    one line for each component; exit code 1 when the lab is not healthy
   env       what a shell needs to use the lab
   stop      end one component (etcd, containerd, kubelet ...), as a crash would
@@ -65,6 +66,8 @@ func command(ctx context.Context, dir, verb string, args []string) error {
 		return nil
 	case "down":
 		return lab.Down(ctx, dir, os.Stderr)
+	case "packages":
+		return lab.InstallPackages(ctx, os.Stderr)
 	case "status":
 		return status(ctx, dir)
 	case "env":

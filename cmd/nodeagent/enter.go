@@ -1,0 +1,52 @@
+package main
+
+import (
+	"cmp"
+	"log/slog"
+	"os"
+	"path/filepath"
+
+	"github.com/nodeagent/nodeagent/internal/config"
+	"github.com/nodeagent/nodeagent/internal/hostns"
+	"github.com/nodeagent/nodeagent/internal/kube"
+)
+
+// enter leaves the container and starts this command again on the host. It returns only when it has failed.
+func (f runFlags) enter(configFile string, cfg config.Config) error {
+	if configFile == "" {
+		configFile = ifExists(config.DefaultFile)
+	}
+	serviceAccount := ifExists(cmp.Or(f.serviceAccount, kube.DefaultServiceAccountDir))
+	return hostns.Entry{
+		InitPID: cfg.Paths.InitPID, Keep: []string{directory(configFile), serviceAccount},
+		Args: func(kept []string) []string {
+			file := os.DevNull // the defaults, not a file that the host happens to have
+			if kept[0] != "" {
+				file = filepath.Join(kept[0], filepath.Base(configFile))
+			}
+			return []string{"run", "--entered-host", "--config=" + file, "--service-account=" + kept[1], "--node-name=" + f.nodeName}
+		},
+	}.Enter()
+}
+
+// arrive is the start on the host.
+func (f runFlags) arrive(configFile string, log *slog.Logger) {
+	if err := hostns.Entered(directory(configFile), f.serviceAccount); err != nil {
+		log.Warn("what was kept of the container", "err", err)
+	}
+}
+
+func ifExists(path string) string {
+	if _, err := os.Stat(path); os.IsNotExist(err) {
+		return ""
+	}
+	return path
+}
+
+// directory is where a configuration file is kept; nothing for no file.
+func directory(file string) string {
+	if file == "" || file == os.DevNull {
+		return ""
+	}
+	return filepath.Dir(file)
+}

@@ -1,0 +1,8 @@
+//go:build !faultpoints
+
+package main
+
+import "github.com/spf13/cobra"
+
+// armFaultpoints does nothing in the product: see faultpoints_armed.go, which is built for tests alone.
+func armFaultpoints(*cobra.Command) {}

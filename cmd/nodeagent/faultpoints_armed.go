@@ -1,0 +1,20 @@
+//go:build faultpoints
+
+package main
+
+import (
+	"github.com/spf13/cobra"
+
+	"github.com/nodeagent/nodeagent/internal/faultpoint"
+)
+
+// armFaultpoints gives every verb a flag by which a test has this process killed at a chosen point of a release.
+func armFaultpoints(root *cobra.Command) {
+	file := root.PersistentFlags().String("faultpoints", "", "file that says where this process is killed")
+	root.PersistentPreRunE = func(*cobra.Command, []string) error {
+		if *file == "" {
+			return nil
+		}
+		return faultpoint.Arm(*file)
+	}
+}

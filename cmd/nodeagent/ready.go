@@ -1,0 +1,88 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/nodeagent/nodeagent/internal/agent"
+)
+
+func newReady(o *options) *cobra.Command {
+	var wait time.Duration
+	cmd := &cobra.Command{
+		Use:   "ready",
+		Short: "Say by exit code whether the agent works as installed and configured",
+		Long: `Say by exit code whether the agent works as it was installed and configured, and if not, why.
+
+It is ready when it runs in the installed version, every check has looked at least once, looks go on, and the configuration
+file is what is in force. That says nothing of the node: a sick node is what a ready agent reports.
+
+Exit code 0 ready, 1 not ready.`,
+		Args: cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			ready := awaitReady(cmd.Context(), o.socket(), wait)
+			var err error
+			if o.json() {
+				err = printJSON(cmd.OutOrStdout(), ready)
+			} else {
+				err = printReady(cmd.OutOrStdout(), ready)
+			}
+			if err == nil && !ready.Ready {
+				err = &exitError{Code: exitProblems}
+			}
+			return err
+		},
+	}
+	cmd.Flags().DurationVar(&wait, "wait", 0, "how long it may take to become ready, such as 30s")
+	return cmd
+}
+
+func awaitReady(ctx context.Context, socket string, wait time.Duration) agent.Readiness {
+	const between = 200 * time.Millisecond
+	end := time.Now().Add(wait)
+	for {
+		ready := askReady(ctx, socket)
+		if ready.Ready || time.Now().After(end) {
+			return ready
+		}
+		select {
+		case <-ctx.Done():
+			return ready
+		case <-time.After(between):
+		}
+	}
+}
+
+func askReady(ctx context.Context, socket string) agent.Readiness {
+	status, err := agent.AskStatus(ctx, socket)
+	switch {
+	case errors.Is(err, agent.ErrNotRunning):
+		return agent.Readiness{Why: []string{"no agent answers on " + socket}}
+	case err != nil:
+		return agent.Readiness{Why: []string{err.Error()}}
+	}
+	ready := status.Readiness
+	if status.Version != agent.Version {
+		ready.Ready = false
+		ready.Why = append(ready.Why, fmt.Sprintf("version %s runs, %s is installed: systemctl restart nodeagent", status.Version, agent.Version))
+	}
+	return ready
+}
+
+func printReady(w io.Writer, r agent.Readiness) error {
+	if r.Ready {
+		_, err := fmt.Fprintln(w, "ready")
+		return err
+	}
+	for _, why := range r.Why {
+		if _, err := fmt.Fprintln(w, "not ready:", why); err != nil {
+			return err
+		}
+	}
+	return nil
+}

@@ -1,0 +1,45 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+
+	"github.com/spf13/cobra"
+
+	"github.com/nodeagent/nodeagent/internal/agent"
+	"github.com/nodeagent/nodeagent/internal/config"
+)
+
+func newReload(o *options) *cobra.Command {
+	return &cobra.Command{
+		Use:   "reload",
+		Short: "Have the running agent read its configuration anew",
+		Long: `Have the running agent read its configuration anew, and wait for the outcome.
+
+All or nothing: a configuration that is wrong is refused with every mistake named, and the agent goes on with the one that it
+has. stateDir and socket cannot be changed without a restart. Sending SIGHUP to the agent does the same without an answer.
+
+Exit code 1 when the configuration is refused, 2 when the agent did not answer.`,
+		Args: cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			err := agent.AskReload(cmd.Context(), o.socket())
+			if errors.Is(err, agent.ErrRefused) {
+				return &exitError{Code: exitProblems, Err: err}
+			}
+			if err != nil {
+				return err
+			}
+			_, err = fmt.Fprintln(cmd.OutOrStdout(), "the configuration is in force")
+			return err
+		},
+	}
+}
+
+// socket is where the running agent answers. It can be asked although the configuration has become wrong.
+func (o *options) socket() string {
+	cfg, err := o.load()
+	if err != nil {
+		return config.Default().Socket
+	}
+	return cfg.Socket
+}

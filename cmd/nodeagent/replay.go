@@ -1,0 +1,260 @@
+package main
+
+import (
+	"cmp"
+	"encoding/json"
+	"fmt"
+	"io"
+	"os"
+	"slices"
+	"strings"
+
+	"github.com/spf13/cobra"
+
+	"github.com/nodeagent/nodeagent/pkg/detect/kernel"
+	"github.com/nodeagent/nodeagent/pkg/finding"
+)
+
+func newReplay(o *options) *cobra.Command {
+	var format string
+	cmd := &cobra.Command{
+		Use:   "replay [FILE|-]",
+		Short: "Read a saved kernel log and print what the agent would have found in it",
+		Long: `Read a saved kernel log from a file, or from standard input, and print what the agent would have found in it.
+
+Formats: what dmesg prints (with times, levels, or neither), records of /dev/kmsg, journalctl -o json or -o short, and syslog
+files. Only the kernel's own lines count: what programs wrote is passed over where the format tells.
+
+  dmesg | nodeagent replay
+  journalctl -k -o json | nodeagent replay -o json
+  nodeagent replay --format kmsg bundle/kmsg.txt
+
+With -o json, one JSON object per line for each match. Exit code 1 when something was raised that is more than information,
+2 when the log could not be read.`,
+		Args: cobra.MaximumNArgs(1),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			if o.output != "text" && o.output != "json" {
+				return fmt.Errorf("--output %q: must be text or json", o.output)
+			}
+			f, err := kernel.ParseFormat(format)
+			if err != nil {
+				return fmt.Errorf("--format: %w", err)
+			}
+			log, err := openLog(cmd.InOrStdin(), args)
+			if err != nil {
+				return err
+			}
+			defer log.Close()
+			return replay(cmd.OutOrStdout(), cmd.ErrOrStderr(), log, kernel.Replay{Format: f}, o.json())
+		},
+	}
+	cmd.Flags().StringVarP(&format, "format", "f", string(kernel.Auto), "format of the log: auto, dmesg, kmsg or journal")
+	return cmd
+}
+
+func openLog(stdin io.Reader, args []string) (io.ReadCloser, error) {
+	if len(args) == 0 || args[0] == "-" {
+		return io.NopCloser(stdin), nil
+	}
+	return os.Open(args[0])
+}
+
+// replay prints what is in the log and returns the exit code as an error.
+func replay(out, errs io.Writer, log io.Reader, how kernel.Replay, asJSON bool) error {
+	matcher, err := kernel.NewMatcher(kernel.Rules())
+	if err != nil {
+		return err
+	}
+	var p replayPrinter = &replayText{out: out}
+	if asJSON {
+		p = &replayJSON{encoder: json.NewEncoder(out), errs: errs}
+	}
+	sum, err := how.Read(matcher, log, p.found)
+	if err != nil {
+		return err
+	}
+	if err := p.end(sum); err != nil {
+		return err
+	}
+	switch {
+	case !sum.Understood():
+		return fmt.Errorf("none of %d lines is of the format %s", sum.Lines, cmp.Or(how.Format, kernel.Auto))
+	case sum.Problems():
+		return &exitError{Code: exitProblems}
+	}
+	return nil
+}
+
+// replayPrinter prints matches as they come, and a summary.
+type replayPrinter interface {
+	found(kernel.Found) error
+	end(kernel.Summary) error
+}
+
+// replayMatch is the JSON contract of replay.
+type replayMatch struct {
+	Number   int              `json:"number"` // of the line in the input, from 1
+	Line     string           `json:"line"`
+	Rule     string           `json:"rule"`
+	Reason   string           `json:"reason"`
+	Severity finding.Severity `json:"severity"`
+	Subject  replaySubject    `json:"subject"`
+	Raised   bool             `json:"raised"` // false while a threshold is still counting
+}
+
+type replaySubject struct {
+	Kind string `json:"kind"`
+	Name string `json:"name"`
+}
+
+type replayJSON struct {
+	encoder *json.Encoder
+	errs    io.Writer
+}
+
+func (p *replayJSON) found(f kernel.Found) error {
+	if f.Recovered {
+		return nil
+	}
+	p.encoder.SetEscapeHTML(false)
+	return p.encoder.Encode(replayMatch{
+		Number: f.Number, Line: f.Line, Rule: f.Rule.ID, Reason: f.Rule.Reason, Severity: f.Severity,
+		Subject: replaySubject{f.Subject.Kind, f.Subject.Name}, Raised: f.Raised,
+	})
+}
+
+func (p *replayJSON) end(s kernel.Summary) error {
+	if s.Bad > 0 || s.Cut > 0 {
+		fmt.Fprintln(p.errs, "nodeagent:", replayTrouble(s))
+	}
+	return nil
+}
+
+func replayTrouble(s kernel.Summary) string {
+	var parts []string
+	if s.Bad > 0 {
+		parts = append(parts, fmt.Sprintf("%d of %d lines could not be read", s.Bad, s.Lines))
+	}
+	if s.Cut > 0 {
+		parts = append(parts, fmt.Sprintf("%d lines were longer than 64 KiB and were cut", s.Cut))
+	}
+	return strings.Join(parts, "; ")
+}
+
+// replayGroup is what the text output says of one rule and subject.
+type replayGroup struct {
+	rule      *kernel.Rule
+	subject   finding.Subject
+	severity  finding.Severity
+	raised    bool
+	count     int // occurrences
+	first     kernel.Found
+	last      int // line number
+	recovered int // line number; 0 while it has not
+}
+
+// maxGroups bounds the text output: beyond, matches are counted only.
+const maxGroups = 1000
+
+type replayText struct {
+	out    io.Writer
+	groups []*replayGroup
+	index  map[string]*replayGroup
+	more   int
+}
+
+func (p *replayText) found(f kernel.Found) error {
+	key := f.Rule.ID + "\x00" + f.Subject.String()
+	g := p.index[key]
+	if g == nil {
+		if f.Recovered {
+			return nil
+		}
+		if len(p.groups) >= maxGroups {
+			p.more++
+			return nil
+		}
+		g = &replayGroup{rule: f.Rule, subject: f.Subject, severity: f.Severity, first: f}
+		if p.index == nil {
+			p.index = map[string]*replayGroup{}
+		}
+		p.index[key] = g
+		p.groups = append(p.groups, g)
+	}
+	if f.Recovered {
+		g.recovered = f.Number
+		return nil
+	}
+	g.last, g.recovered = f.Number, 0
+	if !f.Again {
+		g.count++
+	}
+	g.raised = g.raised || f.Raised
+	if finding.Compare(finding.Finding{Severity: f.Severity}, finding.Finding{Severity: g.severity}) < 0 {
+		g.severity = f.Severity
+	}
+	return nil
+}
+
+// end prints the gravest first, and among equals in the order of the log.
+func (p *replayText) end(s kernel.Summary) error {
+	slices.SortStableFunc(p.groups, func(a, b *replayGroup) int {
+		return finding.Compare(finding.Finding{Severity: a.severity}, finding.Finding{Severity: b.severity})
+	})
+	var b strings.Builder
+	for _, g := range p.groups {
+		g.print(&b)
+	}
+	if p.more > 0 {
+		fmt.Fprintf(&b, "… and %d matches more, of other rules and subjects\n", p.more)
+	}
+	fmt.Fprintf(&b, "%d lines, %d of them the kernel's: %s\n", s.Lines, s.Kernel, replayVerdict(s))
+	if trouble := replayTrouble(s); trouble != "" {
+		fmt.Fprintf(&b, "%s\n", trouble)
+	}
+	_, err := io.WriteString(p.out, b.String())
+	return err
+}
+
+func (g *replayGroup) print(b *strings.Builder) {
+	what := strings.ToUpper(string(g.severity))
+	if !g.raised {
+		what = "COUNTING"
+	}
+	subject := g.subject.String()
+	if g.subject.Name == "" {
+		subject = g.subject.Kind
+	}
+	fmt.Fprintf(b, "%-8s %s: %s", what, g.rule.Reason, subject)
+	if process := g.first.Facts["process"]; process != "" && g.subject.Kind != "process" {
+		fmt.Fprintf(b, " (process %s)", process)
+	}
+	if g.count > 1 {
+		fmt.Fprintf(b, ", %d times", g.count)
+	}
+	fmt.Fprintf(b, "\n         %s\n", g.rule.Summary)
+	fmt.Fprintf(b, "         line %d: %s\n", g.first.Number, g.first.Text)
+	if g.last != g.first.Number {
+		fmt.Fprintf(b, "         last seen in line %d\n", g.last)
+	}
+	if g.recovered > 0 {
+		fmt.Fprintf(b, "         over since line %d\n", g.recovered)
+	}
+	if !g.raised {
+		fmt.Fprintf(b, "         no finding yet: it takes %d within %s\n", g.rule.Raise.Count, g.rule.Raise.Within)
+	}
+	b.WriteString("\n")
+}
+
+func replayVerdict(s kernel.Summary) string {
+	var parts []string
+	for _, severity := range []finding.Severity{finding.Fatal, finding.Warning, finding.Info} {
+		if n := s.Counts[severity]; n > 0 {
+			parts = append(parts, fmt.Sprintf("%d %s", n, severity))
+		}
+	}
+	if len(parts) == 0 {
+		return "nothing is wrong"
+	}
+	return strings.Join(parts, ", ")
+}

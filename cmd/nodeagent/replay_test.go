@@ -1,0 +1,124 @@
+package main
+
+import (
+	"bytes"
+	"errors"
+	"flag"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	"golang.org/x/tools/txtar"
+
+	"github.com/nodeagent/nodeagent/pkg/detect/kernel"
+)
+
+var updateReplay = flag.Bool("update-replay", false, "write the golden output of replay")
+
+// runReplay is the verb on a log, with its exit code.
+func runReplay(t *testing.T, log string, args ...string) (stdout, stderr string, code int) {
+	t.Helper()
+	var out, errs bytes.Buffer
+	o := &options{output: "text"}
+	cmd := newReplay(o)
+	cmd.Flags().StringVarP(&o.output, "output", "o", "text", "")
+	cmd.SetArgs(append([]string{}, args...)) // nil would mean those of the test
+	cmd.SetIn(strings.NewReader(log))
+	cmd.SetOut(&out)
+	cmd.SetErr(&errs)
+	cmd.SilenceUsage, cmd.SilenceErrors = true, true
+	err := cmd.ExecuteContext(t.Context())
+	if err == nil {
+		return out.String(), errs.String(), exitFine
+	}
+	if exit, ok := errors.AsType[*exitError](err); ok {
+		return out.String(), errs.String(), exit.Code
+	}
+	return out.String(), errs.String() + err.Error(), exitCouldNotTell
+}
+
+// TestReplayGolden: testdata/replay/*.txtar holds a log ("log"), and what replay prints of it ("text", "json").
+func TestReplayGolden(t *testing.T) {
+	files, err := filepath.Glob(filepath.Join("testdata", "replay", "*.txtar"))
+	if err != nil || len(files) < 4 {
+		t.Fatalf("%d golden files, %v", len(files), err)
+	}
+	for _, name := range files {
+		t.Run(strings.TrimSuffix(filepath.Base(name), ".txtar"), func(t *testing.T) {
+			archive, err := txtar.ParseFile(name)
+			if err != nil {
+				t.Fatal(err)
+			}
+			content := map[string]string{}
+			for _, f := range archive.Files {
+				content[f.Name] = string(f.Data)
+			}
+			text, _, code := runReplay(t, content["log"])
+			asJSON, _, sameCode := runReplay(t, content["log"], "-o", "json", "-")
+			if code != sameCode {
+				t.Errorf("exit codes %d and %d", code, sameCode)
+			}
+			if *updateReplay {
+				archive.Files = []txtar.File{{Name: "log", Data: []byte(content["log"])}, {Name: "text", Data: []byte(text)}, {Name: "json", Data: []byte(asJSON)}}
+				if err := os.WriteFile(name, txtar.Format(archive), 0o644); err != nil {
+					t.Fatal(err)
+				}
+				return
+			}
+			if diff := cmp.Diff(content["text"], text); diff != "" {
+				t.Errorf("text (-want +got):\n%s", diff)
+			}
+			if diff := cmp.Diff(content["json"], asJSON); diff != "" {
+				t.Errorf("json (-want +got):\n%s", diff)
+			}
+		})
+	}
+}
+
+func TestReplayExitCodes(t *testing.T) {
+	const panicked = "Kernel panic - not syncing: x\n"
+	missing := filepath.Join(t.TempDir(), "missing")
+	for name, c := range map[string]struct {
+		log  string
+		args []string
+		want int
+	}{
+		"nothing wrong":       {"usb 1-1: new device\n", nil, exitFine},
+		"empty":               {"", nil, exitFine},
+		"something wrong":     {panicked, nil, exitProblems},
+		"only information":    {"kexec[896]: segfault at 0 ip 00007f2a4c5d2f31 sp 00007ffd1c0d7a08 error 4 in libc.so\n", nil, exitFine},
+		"still counting":      {"unregister_netdevice: waiting for lo to become free. Usage count = 1\n", nil, exitFine},
+		"of another format":   {panicked, []string{"--format", "kmsg"}, exitCouldNotTell},
+		"an unknown format":   {panicked, []string{"--format", "csv"}, exitCouldNotTell},
+		"no such file":        {"", []string{missing}, exitCouldNotTell},
+		"a directory":         {"", []string{t.TempDir()}, exitCouldNotTell},
+		"an unknown output":   {panicked, []string{"-o", "yaml"}, exitCouldNotTell},
+		"written by programs": {"12,1,1,-;" + panicked, nil, exitFine},
+	} {
+		t.Run(name, func(t *testing.T) {
+			if _, stderr, code := runReplay(t, c.log, c.args...); code != c.want {
+				t.Errorf("exit code %d, want %d: %s", code, c.want, stderr)
+			}
+		})
+	}
+}
+
+func TestReplayTextIsBounded(t *testing.T) {
+	var log strings.Builder
+	for i := range 3 * maxGroups {
+		log.WriteString("I/O error, dev sd" + strings.Repeat("a", i%7+1) + string(rune('a'+i%26)) + strings.Repeat("b", i/182) + ", sector 1\n")
+	}
+	p := &replayText{}
+	m, err := kernel.NewMatcher(kernel.Rules())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := (kernel.Replay{}).Read(m, strings.NewReader(log.String()), p.found); err != nil {
+		t.Fatal(err)
+	}
+	if len(p.groups) > maxGroups || p.more == 0 {
+		t.Errorf("%d groups, %d more", len(p.groups), p.more)
+	}
+}

@@ -1,0 +1,108 @@
+package agent
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"os"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/nodeagent/nodeagent/internal/host"
+	"github.com/nodeagent/nodeagent/pkg/detect"
+	"github.com/nodeagent/nodeagent/pkg/finding"
+)
+
+// configured is the configuration in force, and what is wrong with the one that the operator wants.
+type configured struct {
+	source Source
+
+	mu      sync.Mutex // guards what follows
+	inForce edition
+	refused error  // why a valid file could not be put in force
+	said    []byte // what that file said
+}
+
+// wakeConfiguration wakes the check of the configuration when the daemon has read it.
+const wakeConfiguration detect.WakeSource = "configuration"
+
+// settled is how old a changed file may be before it is told that nobody has loaded it: whoever changed it may be about to.
+const settled = 2 * time.Minute
+
+// force takes note that e is in force.
+func (c *configured) force(e edition) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.inForce = e
+	if e.file {
+		c.refused, c.said = nil, nil
+	}
+}
+
+// refuse takes note that a file which said data could not be put in force.
+func (c *configured) refuse(data []byte, why error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.refused, c.said = why, data
+}
+
+// unchanged reports whether e is in force already.
+func (c *configured) unchanged(e edition) bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.inForce.file && bytes.Equal(c.inForce.data, e.data)
+}
+
+// trouble returns why the file is not what the agent works with: it is wrong, or nobody has loaded it.
+func (c *configured) trouble() (invalid, unloaded error) {
+	want, err := c.source.read()
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if err == nil && c.refused != nil && bytes.Equal(want.data, c.said) {
+		err = c.refused
+	}
+	if err != nil {
+		text := strings.ReplaceAll(err.Error(), "\n", "; ")
+		return fmt.Errorf("the configuration is refused: %s; the agent goes on with %s", text, c.goesOnWith()), nil
+	}
+	if !c.inForce.file || !bytes.Equal(c.inForce.data, want.data) {
+		return nil, fmt.Errorf("%s is valid and not in force yet: nodeagent reload", c.source.file())
+	}
+	return nil, nil
+}
+
+func (c *configured) goesOnWith() string {
+	if c.inForce.file {
+		return "what it said before"
+	}
+	return c.inForce.from + ", and releases nothing"
+}
+
+// check finds that the agent does not work with the configuration that it was given.
+func (c *configured) check() detect.Check {
+	return detect.Check{
+		ID: "agent-config", Domain: "agent", Every: time.Minute, Wakes: []detect.Wake{{Source: wakeConfiguration}},
+		Summary: "the agent does not work with the configuration that it was given",
+		Advice:  "`nodeagent config validate` names each mistake; after correcting them: `nodeagent reload`.",
+		Run:     func(context.Context, *host.Host) ([]finding.Finding, error) { return c.look(), nil },
+	}
+}
+
+func (c *configured) look() []finding.Finding {
+	f := finding.Finding{Subject: finding.Subject{Kind: "agent", Name: "configuration"}, Facts: map[string]string{"file": c.source.file()}}
+	switch invalid, unloaded := c.trouble(); {
+	case invalid != nil:
+		f.Severity, f.Reason, f.Message = finding.Warning, "AgentConfigInvalid", invalid.Error()
+	case unloaded != nil && c.isSettled():
+		f.Severity, f.Reason, f.Message = finding.Info, "AgentConfigNotLoaded", unloaded.Error()
+	default:
+		return nil
+	}
+	return []finding.Finding{f}
+}
+
+func (c *configured) isSettled() bool {
+	info, err := os.Stat(c.source.file())
+	return err != nil || time.Since(info.ModTime()) > settled
+}

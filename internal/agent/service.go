@@ -1,0 +1,84 @@
+package agent
+
+import (
+	"context"
+	"fmt"
+	"strings"
+	"sync"
+
+	"github.com/nodeagent/nodeagent/internal/notify"
+	"github.com/nodeagent/nodeagent/pkg/finding"
+)
+
+// serviceStatus is the reporter to the service manager: one line in "systemctl status".
+type serviceStatus struct {
+	manager *notify.Manager
+	changed chan struct{} // one pending signal is enough: the newest line is sent
+
+	mu   sync.Mutex // guards line
+	line string
+}
+
+func newServiceStatus(m *notify.Manager) *serviceStatus {
+	return &serviceStatus{manager: m, changed: make(chan struct{}, 1)}
+}
+
+// Name identifies the reporter.
+func (s *serviceStatus) Name() string { return "service-manager" }
+
+// Tell takes the newest state into account.
+func (s *serviceStatus) Tell(state finding.State, _ []finding.Update) {
+	line := summary(state)
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if line == s.line {
+		return
+	}
+	s.line = line
+	select {
+	case s.changed <- struct{}{}:
+	default:
+	}
+}
+
+// Run tells the service manager until ctx ends.
+func (s *serviceStatus) Run(ctx context.Context) error {
+	for {
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-s.changed:
+		}
+		s.mu.Lock()
+		line := s.line
+		s.mu.Unlock()
+		s.manager.Status(line)
+	}
+}
+
+// summary words a state in one line: what is wrong, and what nobody knows.
+func summary(state finding.State) string {
+	counts := map[finding.Severity]int{}
+	for _, b := range state.Raised() {
+		counts[b.Severity]++
+	}
+	unknown := 0
+	for _, c := range state {
+		if c.Status == finding.StatusUnknown {
+			unknown++
+		}
+	}
+	var parts []string
+	for _, severity := range []finding.Severity{finding.Fatal, finding.Warning, finding.Info} {
+		if n := counts[severity]; n > 0 {
+			parts = append(parts, fmt.Sprintf("%d %s", n, severity))
+		}
+	}
+	if unknown > 0 {
+		parts = append(parts, fmt.Sprintf("%d of %d checks cannot tell", unknown, len(state)))
+	}
+	if len(parts) == 0 {
+		return "nothing is wrong with this node"
+	}
+	return strings.Join(parts, ", ") + ": see nodeagent status"
+}

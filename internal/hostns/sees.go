@@ -1,0 +1,54 @@
+package hostns
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"strconv"
+)
+
+// firstPIDNamespace is the first PID namespace of every machine (PROC_PID_INIT_INO in include/linux/proc_ns.h).
+const firstPIDNamespace = "pid:[4026531836]"
+
+// SeesHost returns why this process does not see the processes of the host that process initPID stands for, nil when it
+// does. Without them a full cgroup looks empty, and what belongs to a living pod looks abandoned.
+func SeesHost(initPID int) error {
+	// Whoever is the first process of a PID namespace, or has joined one from outside, has a parent that it cannot see
+	// (getppid(2)). It tells a container without hostPID from a host even where containers share a PID namespace.
+	if os.Getppid() == 0 {
+		return errors.New("this process has a PID namespace of its own: set hostPID")
+	}
+	if err := seesItself(); err != nil {
+		return err
+	}
+	if initPID == os.Getpid() {
+		return fmt.Errorf("process %d, which stands for the host, is this process itself", initPID)
+	}
+	own, err := os.Readlink("/proc/self/ns/pid")
+	if err != nil {
+		return fmt.Errorf("own PID namespace: %w", err)
+	}
+	host, err := os.Readlink(fmt.Sprintf("/proc/%d/ns/pid", max(initPID, 1)))
+	if err != nil && own == firstPIDNamespace {
+		return nil // there is none above it
+	}
+	if err != nil {
+		return fmt.Errorf("the host's PID namespace: %w", err)
+	}
+	if own != host {
+		return fmt.Errorf("this process is in PID namespace %s, process %d in %s: set hostPID", own, max(initPID, 1), host)
+	}
+	return nil
+}
+
+// seesItself returns an error when /proc is of another PID namespace than this process's.
+func seesItself() error {
+	shown, err := os.Readlink("/proc/self")
+	if err != nil {
+		return fmt.Errorf("/proc does not show this process: %w; set hostPID", err)
+	}
+	if pid := os.Getpid(); shown != strconv.Itoa(pid) {
+		return fmt.Errorf("process %d is %s in /proc, which is of another PID namespace: set hostPID", pid, shown)
+	}
+	return nil
+}

@@ -1,0 +1,21 @@
+{{- define "nodeagent.labels" -}}
+app.kubernetes.io/name: nodeagent
+app.kubernetes.io/version: {{ .Chart.AppVersion | quote }}
+{{- end }}
+
+{{- define "nodeagent.selector" -}}
+app.kubernetes.io/name: nodeagent
+{{- end }}
+
+{{- /* Whether and where the agent answers probes: on the address of its metrics. */}}
+{{- define "nodeagent.listen" -}}
+{{- $metrics := dig "report" "metrics" dict .Values.config }}
+{{- if and .Values.probes.enabled (dig "enabled" true $metrics) }}
+{{- dig "listen" "127.0.0.1:10680" $metrics }}
+{{- end }}
+{{- end }}
+
+{{- /* The agents' user name, for the admission policies. */}}
+{{- define "nodeagent.user" -}}
+system:serviceaccount:{{ .Release.Namespace }}:nodeagent
+{{- end }}

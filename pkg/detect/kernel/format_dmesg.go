@@ -1,0 +1,131 @@
+package kernel
+
+import (
+	"bytes"
+	"regexp"
+	"strconv"
+	"time"
+)
+
+// decoded is how dmesg -x begins a line: "kern  :err   : ".
+var decoded = regexp.MustCompile(`^([a-z0-9]{3,8}) *:(?:emerg|alert|crit|err|warn|notice|info|debug) *: ?`)
+
+// parseDmesg reads a line as dmesg prints it, with any of its kinds of time, with levels or without:
+//
+//	[   12.345678] text             [   12.345678][  T123] text       [Tue Nov 21 01:02:03 2023] text
+//	<6>[   12.345678] text          kern  :info  : [   12.345678] text
+//	2023-11-21T01:02:03,123456+00:00 text                             text
+func parseDmesg(line []byte) entry {
+	if bytes.IndexByte(line, 0) >= 0 {
+		return entry{what: badLine}
+	}
+	e := entry{what: kernelLine}
+	line, foreign := cutPriority(line)
+	if foreign {
+		e.what = foreignLine
+	}
+	e.text = line
+	if trimmed := bytes.TrimLeft(line, " \t"); len(trimmed) > 0 && trimmed[0] == '[' {
+		e = e.bracketed(trimmed)
+	} else if t, rest, ok := cutISO(line); ok {
+		e = e.withWall(t)
+		e.text = rest
+	}
+	if e.timed {
+		e.text = cutCaller(e.text)
+	}
+	return e
+}
+
+// cutPriority removes <N> or the decoded facility and level, and reports whether a program wrote the line.
+func cutPriority(line []byte) (rest []byte, foreign bool) {
+	if len(line) > 2 && line[0] == '<' {
+		digits, rest, ok := bytes.Cut(line[1:min(len(line), 8)], []byte(">"))
+		if n, err := strconv.ParseUint(string(digits), 10, 16); ok && err == nil {
+			_ = rest
+			return line[len(digits)+2:], n>>3 != 0
+		}
+	}
+	if len(line) > 0 && line[0] >= 'a' && line[0] <= 'z' {
+		if at := decoded.FindSubmatchIndex(line); at != nil {
+			return line[at[1]:], string(line[at[2]:at[3]]) != "kern"
+		}
+	}
+	return line, false
+}
+
+// bracketed reads "[time] text".
+func (e entry) bracketed(line []byte) entry {
+	inner, rest, ok := bytes.Cut(line[1:], []byte("]"))
+	if !ok || len(inner) > 40 {
+		return e
+	}
+	if up, ok := seconds(inner); ok {
+		e = e.withUp(up)
+	} else if t, err := time.Parse(time.ANSIC, string(inner)); err == nil {
+		e = e.withWall(t)
+	} else if before, _, ok := bytes.Cut(inner, []byte("<")); ok { // dmesg -d: [   12.345678 <    0.000012>]
+		up, ok := seconds(bytes.TrimRight(before, " "))
+		if !ok {
+			return e
+		}
+		e = e.withUp(up)
+	} else if !relativeTime(inner) {
+		return e // the kernel's own text begins with a bracket
+	} else {
+		e.timed = false
+		e.text = bytes.TrimPrefix(cutCaller(rest), []byte(" "))
+		return e
+	}
+	e.text = bytes.TrimPrefix(rest, []byte(" "))
+	return e
+}
+
+// relativeTime recognises the times of dmesg --reltime: "Nov21 01:02" and "  +0.000012".
+func relativeTime(inner []byte) bool {
+	trimmed := bytes.TrimLeft(inner, " ")
+	if difference, ok := bytes.CutPrefix(trimmed, []byte("+")); ok {
+		_, ok := seconds(difference)
+		return ok
+	}
+	_, err := time.Parse("Jan_2 15:04", string(inner))
+	return err == nil
+}
+
+// cutCaller removes the task or processor that CONFIG_PRINTK_CALLER puts after the time: "[  T123] ", "[    C0] ".
+func cutCaller(text []byte) []byte {
+	if len(text) == 0 || text[0] != '[' {
+		return text
+	}
+	inner, rest, ok := bytes.Cut(text[1:], []byte("]"))
+	inner = bytes.TrimLeft(inner, " ")
+	if !ok || len(inner) < 2 || len(inner) > 12 || (inner[0] != 'T' && inner[0] != 'C') {
+		return text
+	}
+	for _, c := range inner[1:] {
+		if c < '0' || c > '9' {
+			return text
+		}
+	}
+	return bytes.TrimPrefix(rest, []byte(" "))
+}
+
+// isoForms are the forms in which dmesg, journalctl and syslog daemons write ISO 8601.
+var isoForms = []string{"2006-01-02T15:04:05,999999Z07:00", "2006-01-02T15:04:05.999999Z07:00", "2006-01-02T15:04:05Z07:00", "2006-01-02T15:04:05Z0700", "2006-01-02T15:04:05.999999Z0700"}
+
+// cutISO removes an ISO 8601 time and the blank after it.
+func cutISO(line []byte) (t time.Time, rest []byte, ok bool) {
+	if len(line) < 20 || line[4] != '-' || line[7] != '-' || line[10] != 'T' {
+		return time.Time{}, line, false
+	}
+	word, rest, ok := bytes.Cut(line, []byte(" "))
+	if !ok || len(word) > 40 {
+		return time.Time{}, line, false
+	}
+	for _, form := range isoForms {
+		if t, err := time.Parse(form, string(word)); err == nil {
+			return t, rest, true
+		}
+	}
+	return time.Time{}, line, false
+}

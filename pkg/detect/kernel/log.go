@@ -1,0 +1,201 @@
+package kernel
+
+import (
+	"cmp"
+	"container/list"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/nodeagent/nodeagent/pkg/finding"
+)
+
+// maxHeld bounds what a Log remembers; beyond, the least severe goes first, and among equals what was said longest ago.
+const maxHeld = 512
+
+// lostExpiry is how long the loss of records is reported.
+const lostExpiry = 10 * time.Minute
+
+// Log remembers what the kernel of this boot said, for as long as each rule's record keeps a finding alive. Records come
+// from one source; findings are asked for at any time.
+type Log struct {
+	mu     sync.Mutex // guards all below
+	tally  *Tally
+	held   map[tallyKey]*held
+	orders map[finding.Severity]*list.List // the same by severity: of *held, what was said longest ago first
+	begun  bool
+	lost   uint64        // records that the kernel dropped before they could be read
+	lostAt time.Duration // when the last of them were
+}
+
+// held is what is remembered of one rule and subject.
+type held struct {
+	key      tallyKey
+	place    *list.Element
+	severity finding.Severity
+	count    int
+	last     time.Duration // time since boot
+	text     string        // of the newest first line
+	facts    map[string]string
+}
+
+// NewLog returns a log that has heard nothing.
+func NewLog(m *Matcher) *Log {
+	return &Log{tally: NewTally(m), held: map[tallyKey]*held{}, orders: map[finding.Severity]*list.List{}}
+}
+
+// Begin notes that a source reads the kernel's log: from now on the absence of records means something.
+func (l *Log) Begin() {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.begun = true
+}
+
+// Lost notes that the kernel dropped records before they could be read.
+func (l *Log) Lost(records uint64, now time.Duration) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.lost += records
+	l.lostAt = now
+}
+
+// Observe takes in a record of the kernel itself, written up after boot, and returns the rule that recognised it.
+func (l *Log) Observe(text string, up time.Duration) (rule *Rule, ok bool) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	m, ok := l.tally.Observe(Record{Text: []byte(text), At: up, Up: up, UpKnown: true})
+	if !ok {
+		return nil, false
+	}
+	key := tallyKey{m.Rule, m.Subject}
+	switch {
+	case m.Recovered:
+		l.forget(key)
+	case m.Raised:
+		l.hold(key, m, text, up)
+	}
+	return m.Rule, true
+}
+
+func (l *Log) hold(key tallyKey, m Match, text string, up time.Duration) {
+	h := l.held[key]
+	switch {
+	case h == nil:
+		if len(l.held) >= maxHeld && !l.makeRoom(m.Severity) {
+			return
+		}
+		h = &held{key: key, severity: m.Severity}
+		l.held[key] = h
+		h.place = l.order(h.severity).PushBack(h)
+	case graver(m.Severity, h.severity):
+		l.order(h.severity).Remove(h.place)
+		h.severity = m.Severity
+		h.place = l.order(h.severity).PushBack(h)
+	default:
+		l.order(h.severity).MoveToBack(h.place)
+	}
+	h.last, h.facts = up, m.Facts
+	if !m.Again {
+		h.count++
+		h.text = Printable([]byte(text))
+	}
+}
+
+// order returns what is held of a severity, what was said longest ago first.
+func (l *Log) order(s finding.Severity) *list.List {
+	if l.orders[s] == nil {
+		l.orders[s] = list.New()
+	}
+	return l.orders[s]
+}
+
+func (l *Log) forget(key tallyKey) {
+	if h := l.held[key]; h != nil {
+		l.order(h.severity).Remove(h.place)
+		delete(l.held, key)
+	}
+}
+
+// makeRoom drops what matters least, unless all that is held is graver than what comes.
+func (l *Log) makeRoom(coming finding.Severity) bool {
+	for _, s := range []finding.Severity{finding.Info, finding.Warning, finding.Fatal} {
+		if graver(s, coming) {
+			return false
+		}
+		if first := l.order(s).Front(); first != nil {
+			l.forget(first.Value.(*held).key)
+			return true
+		}
+	}
+	return false
+}
+
+func graver(a, b finding.Severity) bool {
+	return finding.Compare(finding.Finding{Severity: a}, finding.Finding{Severity: b}) < 0
+}
+
+// ErrNotRead says that nobody has read the kernel's log yet.
+var ErrNotRead = errors.New("the kernel's log has not been read")
+
+// Findings returns what is still to be reported, now being the time since boot: one finding for each subject, the gravest.
+// Rules for which leave returns true are left to others.
+func (l *Log) Findings(now time.Duration, leave func(*Rule) bool) ([]finding.Finding, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if !l.begun {
+		return nil, ErrNotRead
+	}
+	subjects := map[finding.Subject][]*held{}
+	for key, h := range l.held {
+		if expiry := key.rule.Expiry; expiry != UntilBoot && now-h.last > expiry {
+			l.forget(key)
+			continue
+		}
+		if leave == nil || !leave(key.rule) {
+			subjects[key.subject] = append(subjects[key.subject], h)
+		}
+	}
+	var findings []finding.Finding
+	for _, all := range subjects {
+		findings = append(findings, tell(all))
+	}
+	if l.lost > 0 && now-l.lostAt <= lostExpiry {
+		findings = append(findings, finding.Finding{
+			Subject: finding.Subject{Kind: "source", Name: "kernel-log"}, Severity: finding.Warning, Reason: "KernelRecordsLost",
+			Message: "the kernel wrote faster than its log could be read: some records were never seen",
+			Facts:   map[string]string{"lost": strconv.FormatUint(l.lost, 10)},
+		})
+	}
+	slices.SortFunc(findings, finding.Compare)
+	return findings, nil
+}
+
+// tell makes one finding of all that is remembered of one subject: the gravest, naming the others.
+func tell(all []*held) finding.Finding {
+	slices.SortFunc(all, func(a, b *held) int {
+		return cmp.Or(
+			finding.Compare(finding.Finding{Severity: a.severity}, finding.Finding{Severity: b.severity}),
+			cmp.Compare(a.key.rule.ID, b.key.rule.ID),
+		)
+	})
+	first := all[0]
+	f := finding.Finding{
+		Subject: first.key.subject, Severity: first.severity, Reason: first.key.rule.Reason,
+		Message: fmt.Sprintf("%s: %s", first.key.rule.Summary, first.text),
+		Facts:   map[string]string{"rule": first.key.rule.ID, "count": strconv.Itoa(first.count), "line": first.text},
+	}
+	maps.Copy(f.Facts, first.facts)
+	var others []string
+	for _, h := range all[1:] {
+		others = append(others, h.key.rule.Reason)
+	}
+	if others = slices.Compact(others); len(others) > 0 {
+		f.Message += "; also " + strings.Join(others, ", ")
+	}
+	return f
+}

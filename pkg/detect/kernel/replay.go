@@ -1,0 +1,156 @@
+package kernel
+
+import (
+	"bufio"
+	"bytes"
+	"errors"
+	"fmt"
+	"io"
+	"time"
+
+	"github.com/nodeagent/nodeagent/pkg/finding"
+)
+
+// maxLine bounds a line of a saved log; what is longer is cut and counted.
+const maxLine = 64 << 10
+
+// Replay is how a saved log is read. The zero value reads any format and believes the kernel only.
+type Replay struct {
+	Format   Format // empty: Auto
+	Programs bool   // also take for the kernel's word what programs wrote into its log; for tests
+}
+
+// Found is a match in a saved log.
+type Found struct {
+	Match
+	Number int    // of the line, from 1
+	Line   string // as it stands in the log, printable; at most 8 KiB
+	Text   string // the kernel's own words in it
+}
+
+// Summary tells how much of a log could be read, and what was in it.
+type Summary struct {
+	Lines   int // read
+	Kernel  int // that are the kernel's own word
+	Foreign int // that are somebody else's
+	Bad     int // that are not of the format
+	Cut     int // that were longer than 64 KiB
+
+	Matches int                      // lines that matched a rule
+	Counts  map[finding.Severity]int // findings: raised matches that are not further lines of a report
+}
+
+// Understood reports whether any line could be read. An empty log is understood.
+func (s Summary) Understood() bool { return s.Bad == 0 || s.Kernel+s.Foreign > 0 }
+
+// Problems reports whether something was raised that is more than information.
+func (s Summary) Problems() bool { return s.Counts[finding.Warning]+s.Counts[finding.Fatal] > 0 }
+
+// Read reads a log to its end and hands every match to emit, in the order of the lines. Recoveries are handed to it, too.
+// Its memory is bounded, whatever the log. An error is that of reading or of emit.
+func (o Replay) Read(m *Matcher, r io.Reader, emit func(Found) error) (Summary, error) {
+	if o.Format == "" {
+		o.Format = Auto
+	}
+	s := replaying{Replay: o, parser: parser{format: o.Format}, tally: NewTally(m), emit: emit}
+	s.sum.Counts = map[finding.Severity]int{}
+	lines := bufio.NewReaderSize(r, maxLine)
+	for {
+		line, err := lines.ReadSlice('\n')
+		cut := errors.Is(err, bufio.ErrBufferFull)
+		if len(line) > 0 {
+			if s.sum.Lines == 0 {
+				line = bytes.TrimPrefix(line, []byte("\xef\xbb\xbf")) // byte order mark
+			}
+			if emitErr := s.line(line, cut); emitErr != nil {
+				return s.sum, emitErr
+			}
+		}
+		for cut && errors.Is(err, bufio.ErrBufferFull) { // the rest of the line
+			_, err = lines.ReadSlice('\n')
+		}
+		if errors.Is(err, io.EOF) {
+			return s.sum, nil
+		}
+		if err != nil {
+			return s.sum, fmt.Errorf("read line %d: %w", s.sum.Lines+1, err)
+		}
+	}
+}
+
+// replaying is a log being read.
+type replaying struct {
+	Replay
+	parser parser
+	tally  *Tally
+	emit   func(Found) error
+	sum    Summary
+
+	at     time.Duration // of the newest line that had a time
+	boot   string
+	bootAt time.Duration // when the boot began, on the log's clock
+	booted bool          // bootAt is known
+}
+
+func (s *replaying) line(line []byte, cut bool) error {
+	s.sum.Lines++
+	if cut {
+		s.sum.Cut++
+	}
+	e := s.parser.parse(line)
+	switch e.what {
+	case badLine:
+		s.sum.Bad++
+		return nil
+	case bootBoundary:
+		s.newBoot()
+		return nil
+	case foreignLine:
+		s.sum.Foreign++
+		if !s.Programs || e.text == nil {
+			return nil
+		}
+	case kernelLine:
+		s.sum.Kernel++
+	default:
+		return nil
+	}
+	m, ok := s.tally.Observe(s.record(e))
+	if !ok {
+		return nil
+	}
+	if !m.Recovered {
+		s.sum.Matches++
+		if m.Raised && !m.Again {
+			s.sum.Counts[m.Severity]++
+		}
+	}
+	return s.emit(Found{Match: m, Number: s.sum.Lines, Line: printable(bytes.TrimRight(line, "\r\n"), maxText), Text: Printable(e.text)})
+}
+
+// record puts a line into its time and boot.
+func (s *replaying) record(e entry) Record {
+	begins := bytes.HasPrefix(e.text, []byte("Linux version "))
+	if begins || e.boot != "" && s.boot != "" && e.boot != s.boot {
+		s.newBoot()
+	}
+	if e.boot != "" {
+		s.boot = e.boot
+	}
+	if e.timed {
+		s.at = e.at
+	}
+	if begins && e.timed && !e.upKnown {
+		s.bootAt, s.booted = e.at, true
+	}
+	r := Record{Text: e.text, At: s.at, Up: e.up, UpKnown: e.upKnown}
+	if !r.UpKnown && s.booted && e.timed {
+		r.Up, r.UpKnown = s.at-s.bootAt, true
+	}
+	return r
+}
+
+func (s *replaying) newBoot() {
+	s.tally.Reset()
+	s.booted, s.boot = false, ""
+}

@@ -1,0 +1,244 @@
+package remediate
+
+import (
+	"context"
+	"errors"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/nodeagent/nodeagent/internal/hand"
+	"github.com/nodeagent/nodeagent/internal/hand/handtest"
+	"github.com/nodeagent/nodeagent/internal/host"
+	"github.com/nodeagent/nodeagent/pkg/inspect"
+)
+
+func TestReleaseWholePod(t *testing.T) {
+	w := newWorld(t)
+	neighbour := w.makePod(w.living)
+	dead := w.makePod(handtest.UID(t))
+	living := w.census(neighbour)
+	data := handtest.Snapshot(t, dead.data)
+
+	outcome := w.release()
+	if len(outcome.Pods) != 1 || outcome.Pods[0].Result != Released {
+		t.Fatal(describe(outcome))
+	}
+	if left := w.left(dead.uid); len(left) > 0 {
+		t.Errorf("left: %q\n%s", left, describe(outcome))
+	}
+	unchanged(t, "the data behind a bind", data, handtest.Snapshot(t, dead.data))
+	unchanged(t, "the living pod", living, w.census(neighbour))
+	if again := w.release(); len(again.Pods) > 0 || again.Acted() {
+		t.Errorf("a second time: %s", describe(again))
+	}
+	if cut, _, err := ReadJournal(filepath.Join(w.Dir, "state")); err != nil || len(unfinished(cut)) > 0 {
+		t.Errorf("journal: %v, unfinished %+v", err, unfinished(cut))
+	}
+}
+
+// A crash after any step, and a release from zero: the same end state, and nothing else touched.
+func TestCrashAnywhere(t *testing.T) {
+	if testing.Short() {
+		t.Skip("takes a minute: one release for each step")
+	}
+	crash := errors.New("crash")
+	w := newWorld(t, func(p *host.Paths) {
+		if _, err := os.Stat("/sys/fs/cgroup/memory"); err == nil {
+			p.CgroupMount = "/sys/fs/cgroup/memory" // one hierarchy of a dozen will do
+		}
+	})
+	neighbour := w.makePod(w.living)
+	living := w.census(neighbour)
+	for at, crashed := 1, true; crashed; at++ {
+		dead := w.makePod(handtest.UID(t))
+		n := 0
+		crashed = false
+		w.hit = func(string) error {
+			if n++; n == at {
+				crashed = true
+				return crash
+			}
+			return nil
+		}
+		if _, err := w.runner().Release(t.Context(), w.inspect()); crashed != errors.Is(err, crash) {
+			t.Fatalf("at %d: crashed %v, %v", at, crashed, err)
+		}
+		w.hit = nil
+		outcome := w.release()
+		if left := w.left(dead.uid); len(left) > 0 {
+			t.Fatalf("crash at %d: left %q\n%s", at, left, describe(outcome))
+		}
+		if crashed && at > 1 && len(outcome.CutOff) == 0 && len(outcome.Pods) > 0 {
+			t.Errorf("crash at %d was not told", at)
+		}
+		if got, err := os.ReadFile(filepath.Join(dead.data, "sub/canary")); err != nil || string(got) != "alive" {
+			t.Fatalf("crash at %d: canary %q, %v", at, got, err)
+		}
+		t.Logf("crash at %d: %v", at, crashed)
+	}
+	unchanged(t, "the living pod", living, w.census(neighbour))
+}
+
+// None of these may do anything.
+func TestReleaseGuards(t *testing.T) {
+	w := newWorld(t)
+	dead := w.makePod(handtest.UID(t))
+	before := w.census(dead)
+	for _, test := range []struct {
+		name   string
+		set    func()
+		unset  func()
+		reason string
+	}{
+		{"kill switch", func() { w.Write(w.settings.KillSwitch, "") }, func() { os.Remove(w.settings.KillSwitch) }, "kill switch"},
+		{"kill switch that cannot be read", func() { w.Mkdir(w.settings.KillSwitch) }, func() { os.Remove(w.settings.KillSwitch) }, "kill switch"},
+		{"paused", func() { w.paused = "annotation" }, func() { w.paused = "" }, "annotation"},
+		{"dry run", func() { w.settings.Mode = DryRun }, func() { w.settings.Mode = On }, "dry-run"},
+		{"opted out", func() { w.settings.OptOut = []string{"default"} }, func() { w.settings.OptOut = nil }, "opted out"},
+		{"budget", func() { w.settings.PodsPerHour = 0 }, func() { w.settings.PodsPerHour = 9 }, "budget"},
+	} {
+		test.set()
+		outcome := w.release()
+		test.unset()
+		if text := describe(outcome); outcome.Acted() || !strings.Contains(text, test.reason) {
+			t.Errorf("%s: %s", test.name, text)
+		}
+	}
+	unlock, err := hand.Lock(w.settings.Lock)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if outcome := w.release(); outcome.Acted() || !strings.Contains(outcome.Stopped, "another release") {
+		t.Errorf("locked: %s", describe(outcome))
+	}
+	unlock()
+	unchanged(t, "the pod", before, w.census(dead))
+	if _, err := os.Lstat(filepath.Join(w.Dir, "state", journalName)); err == nil {
+		t.Error("a journal was written although nothing was done")
+	}
+}
+
+// No journal, no action.
+func TestReleaseWithoutJournal(t *testing.T) {
+	w := newWorld(t)
+	dead := w.makePod(handtest.UID(t))
+	before := w.census(dead)
+	w.Mount("tmpfs", filepath.Join(w.Dir, "state"), "tmpfs", 1) // MS_RDONLY
+	if _, err := w.runner().Release(t.Context(), w.inspect()); err == nil {
+		t.Error("no error")
+	}
+	unchanged(t, "the pod", before, w.census(dead))
+}
+
+// Between the plan and the act a witness learns of the pod, or an object becomes another one.
+func TestConfirmStops(t *testing.T) {
+	w := newWorld(t)
+	dead := w.makePod(handtest.UID(t))
+	before := w.census(dead)
+	w.onConfirm = func(int) { w.known[dead.uid] = true }
+	outcome := w.release()
+	delete(w.known, dead.uid)
+	if outcome.Acted() || outcome.Pods[0].Result != Stopped {
+		t.Error(describe(outcome))
+	}
+	w.onConfirm = nil
+	unchanged(t, "the pod", before, w.census(dead))
+
+	report := w.inspect()
+	for i := range report.Objects {
+		if report.Objects[i].Kind == inspect.Process {
+			report.Objects[i].Identity = inspect.Identity{"pid": report.Objects[i].ID, "startTime": "1"}
+		}
+	}
+	w.settings.RetryAfter = 0
+	outcome, err := w.runner().Release(t.Context(), report)
+	if err != nil || outcome.Acted() || !strings.Contains(describe(outcome), "no longer what was judged") {
+		t.Errorf("%v: %s", err, describe(outcome))
+	}
+	unchanged(t, "the pod", before, w.census(dead))
+}
+
+// The witnesses are asked again between groups: the pod comes back to life in the middle.
+func TestConfirmStopsInTheMiddle(t *testing.T) {
+	w := newWorld(t)
+	dead := w.makePod(handtest.UID(t))
+	w.onConfirm = func(n int) {
+		if n > 1 {
+			w.known[dead.uid] = true
+		}
+	}
+	outcome := w.release()
+	if outcome.Pods[0].Result != Stopped {
+		t.Error(describe(outcome))
+	}
+	for _, s := range outcome.Pods[0].Steps {
+		if (s.Result == Released) != (s.Kind == inspect.Process) {
+			t.Errorf("%s %s is %s", s.Kind, s.ID, s.Result)
+		}
+	}
+}
+
+func TestReleaseInterrupted(t *testing.T) {
+	w := newWorld(t)
+	dead := w.makePod(handtest.UID(t))
+	ctx, cancel := context.WithCancel(t.Context())
+	w.hit = func(point string) error {
+		if strings.HasPrefix(point, "group done") {
+			cancel()
+		}
+		return nil
+	}
+	outcome, err := w.runner().Release(ctx, w.inspect())
+	if err != nil || outcome.Pods[0].Result != Interrupted {
+		t.Errorf("%v: %s", err, describe(outcome))
+	}
+	w.hit = nil
+	w.release() // at once
+	if left := w.left(dead.uid); len(left) > 0 {
+		t.Errorf("left: %q", left)
+	}
+}
+
+// User data keeps the directory, whole, and all else is released.
+func TestReleaseKeepsUserData(t *testing.T) {
+	w := newWorld(t)
+	uid := handtest.UID(t)
+	w.Write(w.PodDir(uid, "etc-hosts"), "hosts")
+	w.Write(w.PodDir(uid, "volumes/kubernetes.io~empty-dir/db/table"), "precious")
+	w.Mount("tmpfs", w.PodDir(uid, "volumes/kubernetes.io~secret/s"), "tmpfs", 0)
+	steps, err := w.runner().Plan(t.Context(), w.inspect())
+	if err != nil || len(steps) != 2 || !strings.Contains(steps[1].NotNow, "is a mount point") {
+		t.Errorf("plan: %v %+v", err, steps)
+	}
+	outcome := w.release()
+	if text := describe(outcome); outcome.Pods[0].Result != Incomplete || !strings.Contains(text, "user data in an emptyDir") {
+		t.Error(text)
+	}
+	want := map[string]string{
+		w.PodDir(uid): "d---------", w.PodDir(uid, "etc-hosts"): "----------:hosts",
+		w.PodDir(uid, "volumes"): "d---------", w.PodDir(uid, "volumes/kubernetes.io~empty-dir"): "d---------",
+		w.PodDir(uid, "volumes/kubernetes.io~empty-dir/db"):       "d---------",
+		w.PodDir(uid, "volumes/kubernetes.io~empty-dir/db/table"): "----------:precious",
+		w.PodDir(uid, "volumes/kubernetes.io~secret"):             "d---------",
+		w.PodDir(uid, "volumes/kubernetes.io~secret/s"):           "d---------",
+	}
+	if diff := cmp.Diff(want, handtest.Snapshot(t, w.PodDir(uid))); diff != "" {
+		t.Error(diff)
+	}
+	w.settings.AllowEmptyDir = true
+	w.release()
+	if left := w.left(uid); len(left) > 0 {
+		t.Errorf("left: %q", left)
+	}
+	kept := false
+	for _, content := range handtest.Snapshot(t, w.Hand.QuarantineDir()) {
+		kept = kept || strings.HasSuffix(content, ":precious")
+	}
+	if !kept {
+		t.Error("the data is not in quarantine")
+	}
+}

@@ -1,0 +1,123 @@
+package remediate
+
+import (
+	"errors"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/nodeagent/nodeagent/internal/hand/handtest"
+	"github.com/nodeagent/nodeagent/internal/host"
+	"github.com/nodeagent/nodeagent/pkg/inspect"
+)
+
+// runtimeWorld is a world with a real containerd.
+func runtimeWorld(t *testing.T) (*world, *handtest.Containerd) {
+	c := handtest.StartContainerd(t)
+	w := newWorld(t, func(p *host.Paths) { p.CRISocket, p.ContainerdSocket = c.Socket, c.Socket })
+	runtime, closer, err := host.NewRuntime(c.Socket)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { closer.Close() })
+	containerd, closer2, err := host.NewContainerd(c.Socket)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { closer2.Close() })
+	runtime.Status = noSandboxes().Status // it has no network: the sandboxes here use the host's
+	w.Host.Runtime, w.Host.Containerd = runtime, containerd
+	return w, c
+}
+
+// sandboxed makes a pod with a sandbox, a container and a volume.
+func (w *world) sandboxed(c *handtest.Containerd, uid string) {
+	w.t.Helper()
+	parent := w.Host.Paths.CgroupRoot + "/kubepods/besteffort/pod" + uid
+	s := c.Sandbox(uid, parent, false)
+	c.Container(s, parent)
+	w.Write(w.PodDir(uid, "etc-hosts"), "hosts")
+	w.Mount("tmpfs", w.PodDir(uid, "volumes/kubernetes.io~secret/s"), "tmpfs", 0)
+}
+
+// ripen inspects until the pod is proven to be left over: its containers had a second of grace of their own.
+func (w *world) ripen(uid string) {
+	w.t.Helper()
+	deadline := time.After(20 * time.Second)
+	tick := time.NewTicker(100 * time.Millisecond)
+	defer tick.Stop()
+	for {
+		why := ""
+		for _, o := range w.inspect().Objects {
+			if o.Pod.UID == uid && o.Verdict != inspect.Leftover {
+				why = string(o.Kind) + " is " + string(o.Verdict) + ": " + o.Why
+			}
+		}
+		if why == "" {
+			return
+		}
+		select {
+		case <-deadline:
+			w.t.Fatal(why)
+		case <-tick.C:
+		}
+	}
+}
+
+func TestReleaseSandbox(t *testing.T) {
+	w, c := runtimeWorld(t)
+	dead := handtest.UID(t)
+	w.Cgroups(dead, "")
+	w.Cgroups(w.living, "")
+	w.sandboxed(c, w.living)
+	w.sandboxed(c, dead)
+	w.ripen(dead)
+	before := w.census(pod{uid: w.living, data: w.Mkdir(filepath.Join(w.Dir, "none"))})
+	outcome := w.release()
+	if left := w.left(dead); len(left) > 0 || len(outcome.Pods) != 1 || outcome.Pods[0].Result != Released {
+		t.Fatalf("left: %q\n%s", left, describe(outcome))
+	}
+	for _, s := range outcome.Pods[0].Steps {
+		if s.Kind == inspect.Container && s.Result != Vanished {
+			t.Errorf("container: %s, want it gone with its sandbox", s.Result)
+		}
+	}
+	unchanged(t, "the living pod", before, w.census(pod{uid: w.living, data: filepath.Join(w.Dir, "none")}))
+}
+
+func TestCrashInSandbox(t *testing.T) {
+	if testing.Short() {
+		t.Skip("takes half a minute")
+	}
+	crash := errors.New("crash")
+	w, c := runtimeWorld(t)
+	w.Cgroups(w.living, "")
+	w.sandboxed(c, w.living)
+	for at, crashed := 1, true; crashed; at++ {
+		dead := handtest.UID(t)
+		w.Cgroups(dead, "")
+		w.sandboxed(c, dead)
+		w.ripen(dead)
+		n := 0
+		crashed = false
+		w.hit = func(point string) error {
+			if strings.HasSuffix(point, ": cgroup") {
+				return nil // a dozen hierarchies; TestCrashAnywhere has them
+			}
+			if n++; n == at {
+				crashed = true
+				return crash
+			}
+			return nil
+		}
+		if _, err := w.runner().Release(t.Context(), w.inspect()); crashed != errors.Is(err, crash) {
+			t.Fatalf("at %d: crashed %v, %v", at, crashed, err)
+		}
+		w.hit = nil
+		outcome := w.release()
+		if left := w.left(dead); len(left) > 0 {
+			t.Fatalf("crash at %d: left %q\n%s", at, left, describe(outcome))
+		}
+	}
+}

@@ -1,0 +1,123 @@
+// Command bench measures on the lab what the agent costs and how fast it is, beside node-problem-detector in the same
+// run, and prints a table. It judges nothing: read the ratios, not the milliseconds of one machine.
+package main
+
+import (
+	"context"
+	"errors"
+	"flag"
+	"fmt"
+	"os"
+	"os/signal"
+	"path/filepath"
+	"slices"
+	"syscall"
+	"time"
+
+	"github.com/nodeagent/nodeagent/test/harness"
+	"github.com/nodeagent/nodeagent/test/lab"
+)
+
+func main() {
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	b := &bench{}
+	dir := flag.String("dir", lab.DefaultDir, "folder of the lab")
+	flag.IntVar(&b.trials, "trials", 20, "disk failures to time")
+	flag.IntVar(&b.peerTrials, "peer-trials", 5, "disk failures to time with the peer, which must be restarted for each")
+	flag.IntVar(&b.pods, "pods", 100, "pods of three containers for the inspection")
+	flag.DurationVar(&b.idle, "idle", time.Minute, "how long idle processes are measured")
+	flag.Parse()
+	err := b.run(ctx, *dir)
+	stop()
+	if err != nil {
+		fmt.Fprintln(os.Stderr, "bench:", err)
+		os.Exit(1)
+	}
+}
+
+// bench is one run.
+type bench struct {
+	trials, peerTrials, pods int
+	idle                     time.Duration
+
+	lab   *lab.Lab
+	agent *harness.Agent
+	peer  string // binary of node-problem-detector
+	rows  []row
+}
+
+// row is one line of the table.
+type row struct{ what, agent, peer, goal string }
+
+func (b *bench) run(ctx context.Context, dir string) (err error) {
+	work, err := os.MkdirTemp("", "nodeagent-bench-")
+	if err != nil {
+		return err
+	}
+	defer os.RemoveAll(work)
+	say("building the agent and node-problem-detector v1.36.0")
+	binary, err := harness.Build(ctx, work)
+	if err != nil {
+		return err
+	}
+	if b.peer, err = buildPeer(ctx, work); err != nil {
+		return err
+	}
+	if err := b.sizes(binary); err != nil {
+		return err
+	}
+	before, _ := lab.Open(dir)
+	if b.lab, err = lab.Up(ctx, lab.Options{Dir: dir, Log: os.Stderr}); err != nil {
+		return err
+	}
+	if before == nil {
+		defer func() { err = errors.Join(err, b.lab.Down(context.WithoutCancel(ctx))) }()
+	}
+	defaults := harness.Overrides{"inspect": map[string]any{"every": "1m"}}
+	if b.agent, err = harness.Install(ctx, b.lab, filepath.Join(dir, "agent"), binary, defaults); err != nil {
+		return err
+	}
+	for _, measure := range []func(context.Context) error{b.idleCost, b.latency, b.peerLatency, b.inspection} {
+		if err := measure(ctx); err != nil {
+			return errors.Join(err, b.agent.Stop())
+		}
+	}
+	b.print()
+	return nil
+}
+
+func (b *bench) sizes(binary string) error {
+	size := func(name string) (string, error) {
+		info, err := os.Stat(name)
+		if err != nil {
+			return "", err
+		}
+		return fmt.Sprintf("%.1f MB", float64(info.Size())/1e6), nil
+	}
+	own, err := size(binary)
+	if err != nil {
+		return err
+	}
+	peer, err := size(b.peer)
+	b.rows = append(b.rows, row{"binary, stripped, static", own, peer, "40 MB"})
+	return err
+}
+
+func (b *bench) print() {
+	fmt.Printf("\n| %-52s | %-28s | %-28s | %-10s |\n|%s|%s|%s|%s|\n", "", "nodeagent", "node-problem-detector", "goal",
+		dashes(54), dashes(30), dashes(30), dashes(12))
+	for _, r := range b.rows {
+		fmt.Printf("| %-52s | %-28s | %-28s | %-10s |\n", r.what, r.agent, r.peer, r.goal)
+	}
+}
+
+func dashes(n int) string { return string(slices.Repeat([]byte("-"), n)) }
+
+func say(format string, args ...any) { fmt.Fprintf(os.Stderr, format+"\n", args...) }
+
+// spread words durations as median and worst of so many.
+func spread(times []time.Duration) string {
+	slices.Sort(times)
+	round := func(d time.Duration) time.Duration { return d.Round(time.Millisecond) }
+	return fmt.Sprintf("%s (worst of %d: %s)", round(times[len(times)/2]), len(times), round(times[len(times)-1]))
+}

@@ -1,0 +1,249 @@
+// Package daemonset runs the agent as it is shipped for Kubernetes: the image that packaging/image makes, installed by the
+// chart and by the plain manifests, under the real kubelet of the lab.
+package daemonset
+
+import (
+	"context"
+	"encoding/json"
+	"flag"
+	"fmt"
+	"io/fs"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/nodeagent/nodeagent/test/harness"
+	"github.com/nodeagent/nodeagent/test/lab"
+)
+
+var withLab = flag.Bool("lab", false, "run the tests that use a real cluster; needs root")
+
+const (
+	reference = "localhost/nodeagent:dev" // what the chart and the manifests name
+	maxImage  = 45 << 20                  // bytes, archive and unpacked
+	namespace = "nodeagent"
+	runDir    = "/run/nodeagent"
+	stateDir  = "/var/lib/nodeagent"
+)
+
+// cluster is the lab with what the tests need to install the agent.
+type cluster struct {
+	*lab.Lab
+	repo   string
+	binary string
+	init   int // the process that stands for the host: process 1 of this machine may not let its namespaces be opened
+}
+
+func TestDaemonSet(t *testing.T) {
+	c := open(t)
+	for _, step := range []struct {
+		name string
+		do   func(*testing.T, *cluster)
+	}{
+		{"image", testImage},
+		{"manifests", testManifests},
+		{"chart", testChart},
+		{"on the host", testOnHost},
+		{"command on the host", testCommand},
+		{"failing disk", testDisk},
+		{"own node only", testOwnNodeOnly},
+		{"leftovers", testLeftovers},
+		{"killed", testKilled},
+		{"memory limit", testMemoryLimit},
+		{"beside a package", testBesidePackage},
+	} {
+		if !t.Run(step.name, func(t *testing.T) { step.do(t, c) }) {
+			t.Logf("the agent said:\n%s", c.logs(t))
+			return
+		}
+	}
+}
+
+func open(t *testing.T) *cluster {
+	t.Helper()
+	if !*withLab {
+		t.Skipf("%s needs the flag -lab: it uses a real cluster", t.Name())
+	}
+	if os.Geteuid() != 0 {
+		t.Skipf("%s needs root: it uses a real cluster", t.Name())
+	}
+	for dir, file := range map[string]string{runDir: "nodeagent.sock", stateDir: "state.db"} {
+		if _, err := os.Stat(filepath.Join(dir, file)); !os.IsNotExist(err) {
+			t.Fatalf("%s/%s exists (%v): an agent is installed on this machine, and the test would be in its way", dir, file, err)
+		}
+		if _, err := os.Stat(dir); os.IsNotExist(err) {
+			t.Cleanup(func() { removeDir(t, dir) })
+		}
+	}
+	_, absent := lab.Open("")
+	l, err := lab.Up(t.Context(), lab.Options{Log: t.Output()})
+	if err != nil {
+		t.Fatal(err)
+	}
+	c := &cluster{Lab: l}
+	t.Cleanup(func() {
+		c.uninstall(t)
+		if absent != nil {
+			if err := l.Down(context.WithoutCancel(t.Context())); err != nil {
+				t.Error(err)
+			}
+		}
+	})
+	if c.repo, err = harness.Repo(); err != nil {
+		t.Fatal(err)
+	}
+	if c.binary, err = harness.Build(t.Context(), t.TempDir()); err != nil {
+		t.Fatal(err)
+	}
+	if c.init, err = l.PID("etcd"); err != nil {
+		t.Fatal(err)
+	}
+	c.uninstall(t)
+	return c
+}
+
+// removeDir removes what the agent left in a directory of its own: files and links, no trees.
+func removeDir(t *testing.T, dir string) {
+	t.Helper()
+	entries, err := os.ReadDir(dir)
+	if os.IsNotExist(err) {
+		return
+	}
+	for _, e := range entries {
+		if e.Type()&fs.ModeDir == 0 {
+			_ = os.Remove(filepath.Join(dir, e.Name()))
+		}
+	}
+	if err := os.Remove(dir); err != nil {
+		t.Errorf("what the agent left: %v", err)
+	}
+}
+
+// run executes a command in the checkout.
+func (c *cluster) run(t *testing.T, argv ...string) string {
+	t.Helper()
+	cmd := exec.CommandContext(context.WithoutCancel(t.Context()), argv[0], argv[1:]...)
+	cmd.Dir = c.repo
+	home := filepath.Join(c.Dir, "helm")
+	cmd.Env = append(os.Environ(), "KUBECONFIG="+c.Paths.AdminKubeconfig, "HELM_CACHE_HOME="+home, "HELM_CONFIG_HOME="+home, "HELM_DATA_HOME="+home)
+	out, err := cmd.CombinedOutput()
+	if err != nil {
+		t.Fatalf("%s: %v\n%s", strings.Join(argv, " "), err, out)
+	}
+	return string(out)
+}
+
+func (c *cluster) helm(t *testing.T, args ...string) string {
+	t.Helper()
+	return c.run(t, append([]string{"go", "-C", "test/helm", "tool", "helm"}, args...)...)
+}
+
+func (c *cluster) kubectl(t *testing.T, args ...string) string {
+	t.Helper()
+	out, err := c.Kubectl(context.WithoutCancel(t.Context()), args...)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return string(out)
+}
+
+// install installs the chart. Settings are over what the lab needs.
+func (c *cluster) install(t *testing.T, wait bool, settings ...string) {
+	t.Helper()
+	host, port, _ := strings.Cut(strings.TrimPrefix(c.Server(), "https://"), ":")
+	args := []string{
+		"upgrade", "--install", "nodeagent", filepath.Join(c.repo, "packaging/kubernetes/chart"), "--namespace", namespace, "--create-namespace",
+		"--set", "apiserver.host=" + host, "--set", "apiserver.port=" + port, // there is no kube-proxy
+		"--set", "image.pullPolicy=Never",
+		"--set", "config.paths.initPID=" + strconv.Itoa(c.init),
+		"--set", "config.paths.kubeletRoot=" + c.Paths.KubeletRoot, // other tests may run a kubelet too
+		"--set", "config.paths.cniNetworksDir=" + c.Paths.CNINetworksDir,
+		"--set", "config.report.conditions.spread=1s",
+		// Seconds where a real node takes ten minutes.
+		"--set", "config.inspect.every=2s,config.inspect.grace=6s,config.inspect.listSpacing=2s,config.inspect.kubeletUptime=5s,config.inspect.runtimeUptime=2s",
+	}
+	for _, s := range settings {
+		args = append(args, "--set", s)
+	}
+	if wait {
+		args = append(args, "--wait", "--timeout=120s")
+	}
+	c.helm(t, args...)
+}
+
+// uninstall removes the agent from the cluster, however it was installed.
+func (c *cluster) uninstall(t *testing.T) {
+	t.Helper()
+	if c.repo == "" {
+		return
+	}
+	c.helm(t, "uninstall", "nodeagent", "--namespace", namespace, "--ignore-not-found", "--wait", "--timeout=60s")
+	c.kubectl(t, "delete", "-f", filepath.Join(c.repo, "packaging/kubernetes/manifests/nodeagent.yaml"), "--ignore-not-found", "--timeout=60s")
+}
+
+// pod is the agent's pod as far as the tests read it.
+type pod struct {
+	Metadata struct{ Name, UID string }
+	Status   struct {
+		Conditions        []struct{ Type, Status string }
+		ContainerStatuses []struct {
+			ContainerID  string
+			RestartCount int
+			Ready        bool
+			State        struct{ Running *struct{ StartedAt time.Time } }
+			LastState    struct {
+				Terminated *struct {
+					Reason   string
+					ExitCode int
+				}
+			}
+		}
+	}
+}
+
+// pods lists the agent's pods.
+func (c *cluster) pods(t *testing.T) []pod {
+	t.Helper()
+	var list struct{ Items []pod }
+	out := c.kubectl(t, "get", "pods", "-n", namespace, "-l", "app.kubernetes.io/name=nodeagent", "-o", "json")
+	if err := json.Unmarshal([]byte(out), &list); err != nil {
+		t.Fatal(err)
+	}
+	return list.Items
+}
+
+// await waits until what holds.
+func await(t *testing.T, limit time.Duration, what string, holds func() error) {
+	t.Helper()
+	if err := harness.WaitFor(t.Context(), limit, what, holds); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// await1 waits until there is one pod of which ok holds, and returns it.
+func (c *cluster) await1(t *testing.T, what string, ok func(pod) bool) pod {
+	t.Helper()
+	var found pod
+	await(t, 90*time.Second, what, func() error {
+		pods := c.pods(t)
+		if len(pods) != 1 || len(pods[0].Status.ContainerStatuses) != 1 {
+			return fmt.Errorf("%d pods", len(pods))
+		}
+		if found = pods[0]; !ok(found) {
+			return fmt.Errorf("pod %+v", found.Status)
+		}
+		return nil
+	})
+	return found
+}
+
+func ready(p pod) bool { return p.Status.ContainerStatuses[0].Ready }
+
+func (c *cluster) logs(t *testing.T) string {
+	out, err := c.Kubectl(context.WithoutCancel(t.Context()), "logs", "-n", namespace, "daemonset/nodeagent", "--tail=60")
+	return fmt.Sprint(string(out), err)
+}

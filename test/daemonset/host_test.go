@@ -1,0 +1,226 @@
+package daemonset
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/nodeagent/nodeagent/test/harness"
+)
+
+// link is where the agent's program is found on the host while it runs.
+const link = runDir + "/nodeagent"
+
+// agentPID returns the agent's process.
+func agentPID(t *testing.T) int {
+	t.Helper()
+	var pid int
+	await(t, 30*time.Second, "the link to the agent's program", func() error {
+		to, err := os.Readlink(link)
+		if err != nil {
+			return err
+		}
+		if pid, err = strconv.Atoi(filepath.Base(filepath.Dir(to))); err != nil {
+			return err
+		}
+		_, err = os.Stat(to)
+		return err
+	})
+	return pid
+}
+
+// testOnHost looks at the agent's process: it is in the host's namespaces and in its container's cgroups, and nothing of the
+// host is mounted for it.
+func testOnHost(t *testing.T, c *cluster) {
+	pid := agentPID(t)
+	for _, ns := range []string{"mnt", "net", "uts", "ipc", "cgroup", "pid", "user"} {
+		want, err1 := os.Readlink(fmt.Sprintf("/proc/%d/ns/%s", c.init, ns))
+		got, err2 := os.Readlink(fmt.Sprintf("/proc/%d/ns/%s", pid, ns))
+		if err1 != nil || err2 != nil || got != want {
+			t.Errorf("namespace %s is %s (%v), the host's %s (%v)", ns, got, err2, want, err1)
+		}
+	}
+	if comm, err := os.ReadFile(fmt.Sprintf("/proc/%d/comm", pid)); err != nil || string(comm) != "nodeagent\n" {
+		t.Errorf("the process is called %q, %v", comm, err)
+	}
+	p := c.await1(t, "the agent", ready)
+	id := strings.TrimPrefix(p.Status.ContainerStatuses[0].ContainerID, "containerd://")
+	limit := cgroupFile(t, pid, "memory", "memory.limit_in_bytes", "memory.max")
+	data, err := os.ReadFile(limit)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if !strings.Contains(limit, p.Metadata.UID) || !strings.Contains(limit, id) || strings.TrimSpace(string(data)) != strconv.Itoa(256<<20) {
+		t.Errorf("the agent's memory limit %s is %s; want 256 MiB in the cgroup of container %s", limit, data, id)
+	}
+	if n := p.Status.ContainerStatuses[0].RestartCount; n != 0 {
+		t.Errorf("%d restarts", n)
+	}
+}
+
+// cgroupFile returns the path of a process's cgroup file, by its name in version 1 or 2.
+func cgroupFile(t *testing.T, pid int, controller, v1, v2 string) string {
+	t.Helper()
+	data, err := os.ReadFile(fmt.Sprintf("/proc/%d/cgroup", pid))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for line := range strings.Lines(string(data)) {
+		fields := strings.SplitN(strings.TrimSpace(line), ":", 3)
+		switch {
+		case len(fields) == 3 && slices.Contains(strings.Split(fields[1], ","), controller):
+			return filepath.Join("/sys/fs/cgroup", controller, fields[2], v1)
+		case len(fields) == 3 && fields[1] == "":
+			if file := filepath.Join("/sys/fs/cgroup", fields[2], v2); exists(file) {
+				return file
+			}
+		}
+	}
+	t.Fatalf("process %d has no %s cgroup:\n%s", pid, controller, data)
+	return ""
+}
+
+func exists(file string) bool {
+	_, err := os.Stat(file)
+	return err == nil
+}
+
+// testCommand calls the agent's program as its users do: on the host, and through kubectl.
+func testCommand(t *testing.T, c *cluster) {
+	var status harness.Status
+	// Its exit code says whether something is wrong with this machine, which is not the matter here.
+	out, failed := c.Kubectl(t.Context(), "exec", "-n", namespace, "daemonset/nodeagent", "--", link, "status", "-o", "json")
+	if err := json.Unmarshal(out, &status); err != nil {
+		t.Fatalf("%v, %v\n%s", err, failed, out)
+	}
+	if pid := agentPID(t); status.PID != pid {
+		t.Errorf("status is of process %d, the agent is %d", status.PID, pid)
+	}
+	for _, check := range status.Checks {
+		if check.Status == "unknown" && check.Check != "csi-registration" {
+			t.Errorf("%s is unknown: %s", check.Check, check.Error)
+		}
+	}
+	if out := c.run(t, link, "version"); !strings.Contains(out, "nodeagent") {
+		t.Errorf("%s version: %s", link, out)
+	}
+}
+
+// testDisk lets a filesystem of the host fail, which the pod has never mounted.
+func testDisk(t *testing.T, c *cluster) {
+	dir := filepath.Join(c.Dir, "daemonset-disk")
+	disk, err := harness.NewDisk(t.Context(), dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := disk.Remove(t.Context()); err != nil {
+			t.Log(err) // removed by the test already
+		}
+		_ = os.Remove(dir)
+	})
+	if err := disk.Fail(); err != nil {
+		t.Fatal(err)
+	}
+	began := time.Now()
+	condition := c.awaitCondition(t, "ReadonlyFilesystem", "True")
+	t.Logf("after %s: %s", time.Since(began).Round(10*time.Millisecond), condition.Message)
+	if !strings.Contains(condition.Message, disk.Mount) {
+		t.Errorf("the condition does not name %s: %s", disk.Mount, condition.Message)
+	}
+	if err := disk.Unmount(); err != nil {
+		t.Fatal(err)
+	}
+	if err := disk.MountAgain(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	c.awaitCondition(t, "ReadonlyFilesystem", "False")
+}
+
+// testLeftovers makes a pod leave things behind; the agent finds them, and says what it would do.
+func testLeftovers(t *testing.T, c *cluster) {
+	victim, err := harness.NewVictim(t.Context(), c.Lab, "daemonset-victim")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := victim.Freeze("THAWED"); err != nil {
+			t.Error(err)
+		}
+		if err := victim.CheckCanary(); err != nil {
+			t.Error(err)
+		}
+	})
+	if err := victim.Abandon(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	await(t, 90*time.Second, "the agent to find what the pod left", func() error {
+		status, err := c.status(t.Context())
+		if err != nil {
+			return err
+		}
+		for _, f := range status.Findings {
+			if f.Check == "leftovers" && strings.Contains(f.Subject.UID+f.Subject.Name+f.Message, victim.UID) {
+				t.Log(f.Message)
+				return nil
+			}
+		}
+		return fmt.Errorf("findings %+v", status.Findings)
+	})
+	status, err := c.status(t.Context())
+	if err != nil || status.Release.Mode != "dry-run" {
+		t.Errorf("mode %q, %v", status.Release.Mode, err)
+	}
+	if traces, err := victim.Traces(t.Context(), ""); err != nil || len(traces) == 0 {
+		t.Errorf("something was released in dry-run: %v, %v", traces, err)
+	}
+}
+
+func (c *cluster) status(ctx context.Context) (harness.Status, error) {
+	a := harness.Agent{Lab: c.Lab, Binary: link, Config: os.DevNull}
+	var s harness.Status
+	_, err := a.JSON(ctx, &s, "status")
+	return s, err
+}
+
+// testKilled kills the agent. kubelet starts it again, and what it believed is not told anew.
+func testKilled(t *testing.T, c *cluster) {
+	before := c.awaitCondition(t, "ReadonlyFilesystem", "False")
+	pid := agentPID(t)
+	if err := syscall.Kill(pid, syscall.SIGKILL); err != nil {
+		t.Fatal(err)
+	}
+	c.await1(t, "the agent to be back", func(p pod) bool { return ready(p) && p.Status.ContainerStatuses[0].RestartCount == 1 })
+	await(t, 30*time.Second, "another process", func() error {
+		if again := agentPID(t); again == pid {
+			return fmt.Errorf("still %d", pid)
+		}
+		return nil
+	})
+	after := c.awaitCondition(t, "ReadonlyFilesystem", "False")
+	if !after.LastTransitionTime.Equal(before.LastTransitionTime) {
+		t.Errorf("the restart moved lastTransitionTime from %s to %s", before.LastTransitionTime, after.LastTransitionTime)
+	}
+}
+
+// testMemoryLimit gives the container less memory than the agent needs: the limit holds although the agent has left the
+// container's namespaces.
+func testMemoryLimit(t *testing.T, c *cluster) {
+	c.install(t, false, "resources.requests.memory=8Mi", "resources.limits.memory=8Mi")
+	p := c.await1(t, "the agent to be killed at its limit", func(p pod) bool {
+		last := p.Status.ContainerStatuses[0].LastState.Terminated
+		return last != nil && (last.Reason == "OOMKilled" || last.Reason == "StartError")
+	})
+	t.Logf("%+v", *p.Status.ContainerStatuses[0].LastState.Terminated)
+	if reason := p.Status.ContainerStatuses[0].LastState.Terminated.Reason; reason != "OOMKilled" {
+		t.Errorf("ended with %s", reason)
+	}
+}

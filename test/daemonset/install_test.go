@@ -1,0 +1,83 @@
+package daemonset
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/nodeagent/nodeagent/test/harness"
+)
+
+// testImage makes the image and imports it: nothing is pulled.
+func testImage(t *testing.T, c *cluster) {
+	archive := filepath.Join(t.TempDir(), "nodeagent.tar")
+	c.run(t, "go", "run", "./packaging/image", "-o", archive, "-ref", reference, c.binary)
+	for _, file := range []string{archive, c.binary} {
+		info, err := os.Stat(file)
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Logf("%s: %.1f MB", filepath.Base(file), float64(info.Size())/1e6)
+		if info.Size() > maxImage {
+			t.Errorf("%s has %d bytes, more than %d", file, info.Size(), maxImage)
+		}
+	}
+	c.run(t, "ctr", "--address", c.Paths.ContainerdSocket, "--namespace", "k8s.io", "images", "import", archive)
+	if out := c.run(t, "ctr", "--address", c.Paths.ContainerdSocket, "--namespace", "k8s.io", "images", "check"); !strings.Contains(out, reference) {
+		t.Errorf("containerd does not have %s:\n%s", reference, out)
+	}
+}
+
+// testManifests goes from nothing to a reporting agent with kubectl apply. Two things are the lab's: there is no kube-proxy
+// behind the apiserver's address, and process 1 does not let its namespaces be opened.
+func testManifests(t *testing.T, c *cluster) {
+	text, err := os.ReadFile(filepath.Join(c.repo, "packaging/kubernetes/manifests/nodeagent.yaml"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	config := "  config.yaml: |\n"
+	if !strings.Contains(string(text), config) {
+		t.Fatal("no configuration in the manifests")
+	}
+	mine := strings.Replace(string(text), config, fmt.Sprintf("%s    paths: {initPID: %d, kubeletRoot: %s}\n", config, c.init, c.Paths.KubeletRoot), 1)
+	if err := c.KubectlApply(t.Context(), mine); err != nil {
+		t.Fatal(err)
+	}
+	host, port, _ := strings.Cut(strings.TrimPrefix(c.Server(), "https://"), ":")
+	c.kubectl(t, "set", "env", "-n", namespace, "daemonset/nodeagent", "KUBERNETES_SERVICE_HOST="+host, "KUBERNETES_SERVICE_PORT="+port)
+	c.kubectl(t, "rollout", "status", "-n", namespace, "daemonset/nodeagent", "--timeout=90s")
+	c.await1(t, "the agent of the manifests to be ready", ready)
+	c.awaitCondition(t, "ReadonlyFilesystem", "False")
+	c.kubectl(t, "delete", "-f", filepath.Join(c.repo, "packaging/kubernetes/manifests/nodeagent.yaml"), "--timeout=60s")
+}
+
+// testChart goes from nothing to a reporting agent with one command.
+func testChart(t *testing.T, c *cluster) {
+	began := time.Now()
+	c.install(t, true)
+	p := c.await1(t, "the agent of the chart to be ready", ready)
+	t.Logf("from nothing to ready: %s", time.Since(began).Round(time.Second))
+	if n := p.Status.ContainerStatuses[0].RestartCount; n != 0 {
+		t.Errorf("%d restarts", n)
+	}
+	c.awaitCondition(t, "ReadonlyFilesystem", "False")
+	c.awaitCondition(t, "KubeletUnhealthy", "False")
+}
+
+// awaitCondition waits until the Node has a condition.
+func (c *cluster) awaitCondition(t *testing.T, name, status string) harness.Condition {
+	t.Helper()
+	var got harness.Condition
+	await(t, 60*time.Second, "condition "+name+"="+status, func() error {
+		var err error
+		got, err = (&harness.Agent{Lab: c.Lab}).Condition(t.Context(), name)
+		if err == nil && got.Status != status {
+			err = fmt.Errorf("is %+v", got)
+		}
+		return err
+	})
+	return got
+}

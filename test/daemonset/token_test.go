@@ -1,0 +1,197 @@
+package daemonset
+
+import (
+	"bytes"
+	"context"
+	"crypto/tls"
+	"crypto/x509"
+	"fmt"
+	"io"
+	"net/http"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+)
+
+const (
+	otherNode = "other-node"
+	denied    = "ValidatingAdmissionPolicy" // stands in the refusals of the policies, not in those of RBAC
+
+	strategic = "application/strategic-merge-patch+json"
+	apply     = "application/apply-patch+yaml"
+	create    = "application/json"
+)
+
+// identity speaks to the apiserver with one token.
+type identity struct {
+	client *http.Client
+	server string
+	token  string
+}
+
+func (c *cluster) identity(t *testing.T, token string) identity {
+	t.Helper()
+	ca, err := os.ReadFile(c.Paths.CAFile)
+	if err != nil {
+		t.Fatal(err)
+	}
+	roots := x509.NewCertPool()
+	roots.AppendCertsFromPEM(ca)
+	transport := &http.Transport{TLSClientConfig: &tls.Config{RootCAs: roots}}
+	t.Cleanup(transport.CloseIdleConnections)
+	return identity{&http.Client{Transport: transport, Timeout: 10 * time.Second}, c.Server(), strings.TrimSpace(token)}
+}
+
+// send makes one request and returns the status code and what the apiserver said.
+func (i identity) send(ctx context.Context, method, path, contentType, body string) (int, string, error) {
+	request, err := http.NewRequestWithContext(ctx, method, i.server+path, bytes.NewReader([]byte(body)))
+	if err != nil {
+		return 0, "", err
+	}
+	request.Header.Set("Authorization", "Bearer "+i.token)
+	request.Header.Set("Content-Type", contentType)
+	response, err := i.client.Do(request)
+	if err != nil {
+		return 0, "", err
+	}
+	defer response.Body.Close()
+	answer, err := io.ReadAll(io.LimitReader(response.Body, 1<<20))
+	return response.StatusCode, string(answer), err
+}
+
+// podToken is the token that kubelet gave to the agent's pod, read through the descriptor that the agent has kept of it.
+func podToken(t *testing.T) string {
+	t.Helper()
+	pid := agentPID(t)
+	command, err := os.ReadFile(fmt.Sprintf("/proc/%d/cmdline", pid))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for argument := range strings.SplitSeq(string(command), "\x00") {
+		if dir, ok := strings.CutPrefix(argument, "--service-account=/proc/self/"); ok {
+			token, err := os.ReadFile(filepath.Join("/proc", fmt.Sprint(pid), dir, "token"))
+			if err != nil {
+				t.Fatal(err)
+			}
+			return string(token)
+		}
+	}
+	t.Fatalf("no token in %q", command)
+	return ""
+}
+
+func conditionPatch(name string) string {
+	return fmt.Sprintf(`{"status":{"conditions":[{"type":%q,"status":"False","reason":"Test","message":"of a test"}]}}`, name)
+}
+
+func eventOf(kind, name, namespace, component string) string {
+	return fmt.Sprintf(`{"apiVersion":"v1","kind":"Event","metadata":{"generateName":"test-","namespace":"default"},
+"involvedObject":{"apiVersion":"v1","kind":%q,"name":%q,"namespace":%q,"uid":%q},"reason":"Test","message":"of a test","type":"Normal",
+"source":{"component":%q,"host":"lab-node"}}`, kind, name, namespace, name, component)
+}
+
+const (
+	leaseBody     = `{"apiVersion":"coordination.k8s.io/v1","kind":"Lease","metadata":{"name":%q},"spec":{"holderIdentity":"test"}}`
+	configMapBody = `{"apiVersion":"v1","kind":"ConfigMap","metadata":{"name":%q},"data":{"config.yaml":"{}"}}`
+)
+
+// request is one thing that the token of the agent of the lab's node tries.
+type request struct {
+	what, method, path, contentType, body string
+	want                                  string // empty: it is allowed; otherwise a part of the refusal
+}
+
+func requests(node string) []request {
+	const (
+		nodes      = "/api/v1/nodes/"
+		leases     = "/apis/coordination.k8s.io/v1/namespaces/nodeagent/leases/"
+		configMaps = "/api/v1/namespaces/nodeagent/configmaps/"
+		events     = "/api/v1/namespaces/default/events"
+		manager    = "?fieldManager=nodeagent"
+	)
+	status := func(of, body, want string) request {
+		return request{"status of " + of + " " + body, "PATCH", nodes + of + "/status", strategic, body, want}
+	}
+	applied := func(path, name, body, want string) request {
+		return request{"apply " + path + name, "PATCH", path + name + manager, apply, fmt.Sprintf(body, name), want}
+	}
+	return []request{
+		status(node, conditionPatch("NodeagentTest"), ""),
+		status(otherNode, conditionPatch("NodeagentTest"), denied),
+		status(node, conditionPatch("Ready"), denied),
+		status(node, `{"status":{"conditions":[{"type":"DiskPressure","$patch":"delete"}]}}`, denied),
+		status(node, `{"status":{"capacity":{"example.com/gpu":"8"}}}`, denied),
+		status(node, `{"status":{"volumesAttached":[{"name":"x","devicePath":"/dev/x"}]}}`, denied),
+		status(node, `{"status":{"addresses":[{"type":"ExternalIP","address":"192.0.2.1"}]}}`, denied),
+		status(node, `{"metadata":{"labels":{"node-role.kubernetes.io/control-plane":""}}}`, denied),
+		status(node, `{"metadata":{"annotations":{"test":"test"}}}`, denied),
+		{"spec of the own node", "PATCH", nodes + node, strategic, `{"spec":{"unschedulable":true}}`, "cannot patch resource"},
+		{"delete the other node", "DELETE", nodes + otherNode, create, ``, "cannot delete resource"},
+
+		applied(leases, "node-"+node, leaseBody, ""),
+		applied(leases, "node-"+node, leaseBody, ""), // once more: it exists now
+		applied(leases, "node-"+otherNode, leaseBody, denied),
+		applied(leases, "anything", leaseBody, denied),
+		applied(configMaps, "node-"+node, configMapBody, ""),
+		applied(configMaps, "node-"+node, configMapBody, ""),
+		applied(configMaps, "node-"+otherNode, configMapBody, denied),
+		applied(configMaps, "nodeagent", configMapBody, denied), // the configuration of all agents
+		{"ConfigMap of any name", "POST", strings.TrimSuffix(configMaps, "/"), create, `{"metadata":{"generateName":"node-"}}`, denied},
+		{"ConfigMap elsewhere", "POST", "/api/v1/namespaces/default/configmaps", create, fmt.Sprintf(configMapBody, "node-"+node), "cannot create resource"},
+		{"Lease of kubelet", "PATCH", "/apis/coordination.k8s.io/v1/namespaces/kube-node-lease/leases/" + node + manager, apply, fmt.Sprintf(leaseBody, node), "cannot patch resource"},
+
+		{"event about the own node", "POST", events, create, eventOf("Node", node, "", "nodeagent"), ""},
+		{"event about the other node", "POST", events, create, eventOf("Node", otherNode, "", "nodeagent"), denied},
+		{"event about a pod", "POST", events, create, eventOf("Pod", "any", "default", "nodeagent"), denied},
+		{"event in kubelet's name", "POST", events, create, eventOf("Node", node, "", "kubelet"), denied},
+
+		{"secrets", "GET", "/api/v1/namespaces/nodeagent/secrets", create, ``, "cannot list resource"},
+		{"a token of its own making", "POST", "/api/v1/namespaces/nodeagent/serviceaccounts/nodeagent/token", create, `{"spec":{}}`, "cannot create resource"},
+	}
+}
+
+// testOwnNodeOnly shows with real tokens that an agent writes what belongs to its own node and nothing else.
+func testOwnNodeOnly(t *testing.T, c *cluster) {
+	if err := c.KubectlApply(t.Context(), `{"apiVersion":"v1","kind":"Node","metadata":{"name":"`+otherNode+`"}}`); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { c.tidyTokens(t) })
+	own := c.identity(t, podToken(t))
+	ask := func(t *testing.T, as identity, r request, want string) {
+		t.Helper()
+		code, said, err := as.send(t.Context(), r.method, r.path, r.contentType, r.body)
+		switch {
+		case err != nil:
+			t.Error(err)
+		case want == "" && code/100 != 2:
+			t.Errorf("%s: %d, want it allowed: %s", r.what, code, said)
+		case want != "" && (code != http.StatusForbidden && code != http.StatusUnprocessableEntity || !strings.Contains(said, want)):
+			t.Errorf("%s: %d, want a refusal with %q: %s", r.what, code, want, said)
+		}
+	}
+	for _, r := range requests(c.NodeName) {
+		ask(t, own, r, r.want)
+	}
+	// The same with the token of the other node: what was refused there is allowed here, and the other way round.
+	other := c.identity(t, c.kubectl(t, "create", "token", "nodeagent", "-n", namespace, "--bound-object-kind", "Node", "--bound-object-name", otherNode))
+	unbound := c.identity(t, c.kubectl(t, "create", "token", "nodeagent", "-n", namespace))
+	for _, node := range []string{c.NodeName, otherNode} {
+		r := request{"status of " + node, "PATCH", "/api/v1/nodes/" + node + "/status", strategic, conditionPatch("NodeagentTest"), ""}
+		want := denied
+		if node == otherNode {
+			want = ""
+		}
+		ask(t, other, r, want)
+		ask(t, unbound, r, denied)
+	}
+}
+
+// tidyTokens removes what the tokens were allowed to write.
+func (c *cluster) tidyTokens(t *testing.T) {
+	c.kubectl(t, "delete", "node", otherNode, "--ignore-not-found")
+	c.kubectl(t, "delete", "-n", namespace, "lease/node-"+c.NodeName, "configmap/node-"+c.NodeName, "--ignore-not-found")
+	c.kubectl(t, "patch", "node", c.NodeName, "--subresource=status", "--type=strategic", "-p", `{"status":{"conditions":[{"type":"NodeagentTest","$patch":"delete"}]}}`)
+	c.kubectl(t, "delete", "events", "-n", "default", "--field-selector=reason=Test", "--ignore-not-found")
+}

@@ -1,0 +1,128 @@
+package e2e
+
+import (
+	"fmt"
+	"net"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/nodeagent/nodeagent/internal/host"
+	"github.com/nodeagent/nodeagent/test/harness"
+	"github.com/nodeagent/nodeagent/test/lab"
+)
+
+// bystanders are living things on the node that no release may touch: their processes, mounts, links and data are
+// compared before and after.
+type bystanders struct {
+	lab    *lab.Lab
+	host   *host.Host
+	pod    *harness.Victim // a living pod that looks just like the one which is released
+	before map[string]string
+}
+
+func newBystanders(t *testing.T, l *lab.Lab) *bystanders {
+	t.Helper()
+	pod, err := harness.NewVictim(t.Context(), l, "bystander-"+strings.ToLower(t.Name()))
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = l.DeletePod(t.Context(), "default", pod.Name) })
+	b := &bystanders{lab: l, pod: pod, host: &host.Host{Paths: host.Paths{
+		InitPID: 1, KubeletRoot: l.Paths.KubeletRoot, CgroupRoot: l.Paths.CgroupRoot,
+	}}}
+	b.before = b.look(t)
+	for _, kind := range []string{"process", "mount", "link", "directory", "cgroup"} {
+		found := 0
+		for name := range b.before {
+			if strings.HasPrefix(name, kind+" ") {
+				found++
+			}
+		}
+		if found == 0 {
+			t.Fatalf("the bystander has no %s: this test would prove nothing", kind)
+		}
+	}
+	return b
+}
+
+// look lists everything of the living pod with its identity.
+func (b *bystanders) look(t *testing.T) map[string]string {
+	t.Helper()
+	seen := map[string]string{}
+	pids, err := b.host.PIDs()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, pid := range pids {
+		cgroups, err := b.host.ProcCgroups(pid)
+		if err != nil {
+			continue // ended meanwhile
+		}
+		for _, path := range cgroups {
+			if uid, _, ok := b.host.Paths.PodOfCgroup(path); ok && uid == b.pod.UID {
+				if stat, err := b.host.ProcStat(pid); err == nil {
+					seen[fmt.Sprintf("process %d", pid)] = fmt.Sprint(stat.StartTime)
+				}
+			}
+		}
+	}
+	mounts, err := b.host.Mounts()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, m := range mounts {
+		if strings.Contains(m.Point, b.pod.UID) {
+			seen["mount "+m.Point] = fmt.Sprint(m.ID, m.Major, m.Minor, m.Root)
+		}
+	}
+	links, err := net.Interfaces()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, link := range links {
+		if link.Name == lab.PodBridge {
+			seen["link "+link.Name] = fmt.Sprint(link.Index)
+		}
+	}
+	for _, pattern := range []string{b.lab.Paths.KubeletRoot + "/pods/" + b.pod.UID, "/sys/fs/cgroup/*" + b.lab.Paths.CgroupRoot + "/kubepods/*/pod" + b.pod.UID} {
+		dirs, err := filepath.Glob(pattern)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, dir := range dirs {
+			kind := "directory"
+			if strings.HasPrefix(dir, "/sys/") {
+				kind = "cgroup"
+			}
+			seen[kind+" "+dir] = inode(t, dir)
+		}
+	}
+	return seen
+}
+
+func inode(t *testing.T, path string) string {
+	t.Helper()
+	stat, err := (host.Files{}).Stat(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return fmt.Sprint(stat.Inode)
+}
+
+// check fails when anything of the living pod is not what it was.
+func (b *bystanders) check(t *testing.T) {
+	t.Helper()
+	if diff := cmp.Diff(b.before, b.look(t)); diff != "" {
+		t.Errorf("a living pod was touched (-before +after):\n%s", diff)
+	}
+	if err := b.pod.CheckCanary(); err != nil {
+		t.Errorf("the data of a living pod was touched: %v", err)
+	}
+	if _, err := os.Stat(b.pod.Canary); err != nil {
+		t.Error(err)
+	}
+}

@@ -1,0 +1,46 @@
+// Package e2e tests the agent on a real node: kubelet, apiserver, containerd, filesystems that fail.
+package e2e
+
+import (
+	"context"
+	"flag"
+	"fmt"
+	"os"
+	"testing"
+
+	"github.com/nodeagent/nodeagent/internal/hand"
+	"github.com/nodeagent/nodeagent/internal/host"
+	"github.com/nodeagent/nodeagent/test/lab"
+)
+
+var withLab = flag.Bool("lab", false, "bring up a real one-node cluster for these tests, and remove it after; needs root")
+
+func TestMain(m *testing.M) {
+	host.ProbeMain()
+	hand.ChildMain()
+	flag.Parse()
+	os.Exit(run(m))
+}
+
+// run brings up the lab where it is wanted and does not run yet. Without it every test skips by name.
+func run(m *testing.M) (code int) {
+	if !*withLab {
+		return m.Run()
+	}
+	ctx := context.Background()
+	before, _ := lab.Open("")
+	l, err := lab.Up(ctx, lab.Options{Log: os.Stderr})
+	if err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		return 1
+	}
+	if before == nil {
+		defer func() {
+			if err := l.Down(ctx); err != nil {
+				fmt.Fprintln(os.Stderr, err)
+				code = 1
+			}
+		}()
+	}
+	return m.Run()
+}

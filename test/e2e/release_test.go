@@ -1,0 +1,262 @@
+package e2e
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/nodeagent/nodeagent/test/harness"
+	"github.com/nodeagent/nodeagent/test/lab"
+)
+
+// openLab returns the running lab, or skips.
+func openLab(t *testing.T) *lab.Lab {
+	t.Helper()
+	if os.Geteuid() != 0 {
+		t.Skipf("%s needs root: it changes a real node", t.Name())
+	}
+	l, err := lab.Open("")
+	if err != nil {
+		t.Skipf("%s needs a lab (go test ./test/e2e -args -lab, or make lab): %v", t.Name(), err)
+	}
+	if err := l.Healthy(t.Context()); err != nil {
+		t.Skipf("%s needs a healthy lab: %v", t.Name(), err)
+	}
+	return l
+}
+
+// install puts the agent on the lab for one test.
+func install(t *testing.T, l *lab.Lab, overrides harness.Overrides, tags ...string) *harness.Agent {
+	t.Helper()
+	binary, err := harness.Build(t.Context(), t.TempDir(), tags...)
+	if err != nil {
+		t.Fatal(err)
+	}
+	dir, err := os.MkdirTemp(l.Dir, "agent-")
+	if err != nil {
+		t.Fatal(err)
+	}
+	a, err := harness.Install(t.Context(), l, dir, binary, overrides)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := a.Stop(); err != nil {
+			t.Error(err)
+		}
+		if t.Failed() {
+			t.Logf("the agent's log ends with:\n%s", a.LogTail())
+		}
+	})
+	return a
+}
+
+// TestCrashAfterEveryStep kills the real agent (-9) at the first point of a release, then a new one at its second point,
+// and so on, until one comes through: whatever was cut off where, the end is the same, nothing is done that was not
+// judged, and what lives is untouched.
+func TestCrashAfterEveryStep(t *testing.T) {
+	l := openLab(t)
+	a := install(t, l, harness.Overrides{"remediate": map[string]any{"retryAfter": "1ms", "podsPerHour": 1000, "ownerGrace": "2s"}}, "faultpoints")
+	living := newBystanders(t, l)
+	victim, err := harness.NewVictim(t.Context(), l, "crash-victim")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := victim.Abandon(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if err := victim.WaitStuck(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	awaitProof(t, a, victim)
+	killed := 0
+	for at := 1; ; at++ {
+		if at > 200 {
+			t.Fatal("the release never comes through")
+		}
+		answer := cleanUntil(t, a, at)
+		if answer.Code != -1 { // not killed
+			t.Logf("killed %d times; then: exit code %d\n%s%s", killed, answer.Code, answer.Stdout, answer.Stderr)
+			break
+		}
+		killed++
+	}
+	if killed < 5 {
+		t.Errorf("killed only %d times: this test proves little", killed)
+	}
+	awaitGone(t, a, victim)
+	living.check(t)
+}
+
+// cleanUntil releases with a process that is killed at the given point.
+func cleanUntil(t *testing.T, a *harness.Agent, at int) harness.Answer {
+	t.Helper()
+	points := filepath.Join(a.Dir, "faultpoints")
+	if err := os.WriteFile(points, fmt.Appendf(nil, "at %d\nlog %s.log\n", at, points), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	answer, err := a.CLI(t.Context(), "clean", "--yes", "--faultpoints", points)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return answer
+}
+
+// awaitProof inspects by hand until the pod's things are leftovers.
+func awaitProof(t *testing.T, a *harness.Agent, victim *harness.Victim) {
+	t.Helper()
+	err := harness.WaitFor(t.Context(), 2*time.Minute, "proof", func() error {
+		var report harness.Inspected
+		if _, err := a.JSON(t.Context(), &report, "inspect"); err != nil {
+			return err
+		}
+		for _, o := range report.Objects {
+			if o.Pod.UID == victim.UID && o.Verdict == "leftover" {
+				return nil
+			}
+		}
+		return fmt.Errorf("%d objects, none is a leftover; gates %+v", len(report.Objects), report.Gates)
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+// awaitGone waits until nothing of the pod is on the node: the agent or, unblocked by it, kubelet has cleared up.
+func awaitGone(t *testing.T, a *harness.Agent, victim *harness.Victim) {
+	t.Helper()
+	err := harness.WaitFor(t.Context(), 3*time.Minute, "everything of the pod to be gone", func() error {
+		if _, err := a.CLI(t.Context(), "clean", "--yes"); err != nil {
+			return err
+		}
+		traces, err := victim.Traces(t.Context(), "")
+		if err == nil && len(traces) > 0 {
+			err = fmt.Errorf("there are %q", traces)
+		}
+		return err
+	})
+	if err != nil {
+		t.Error(err)
+	}
+	if err := victim.CheckCanary(); err != nil {
+		t.Errorf("user data was harmed: %v", err)
+	}
+}
+
+// TestReleaseByTheDaemon: with mode on, the daemon finds and releases by itself; in dry-run, the default, it only tells.
+func TestReleaseByTheDaemon(t *testing.T) {
+	l := openLab(t)
+	a := install(t, l, nil)
+	living := newBystanders(t, l)
+	victim, err := harness.NewVictim(t.Context(), l, "daemon-victim")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := a.Start(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if err := victim.Abandon(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if err := victim.WaitStuck(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	err = harness.WaitFor(t.Context(), 2*time.Minute, "the daemon's plan", func() error {
+		status, err := a.Status(t.Context())
+		if err == nil && len(status.Release.Last) == 0 {
+			err = fmt.Errorf("no step is planned; findings %+v", status.Findings)
+		}
+		return err
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if traces, err := victim.Traces(t.Context(), ""); err != nil || len(traces) == 0 {
+		t.Errorf("dry-run released something: %v, %v", traces, err)
+	}
+
+	if err := a.Stop(); err != nil {
+		t.Fatal(err)
+	}
+	if err := a.Configure(harness.Overrides{"remediate": map[string]any{"mode": "on"}}); err != nil {
+		t.Fatal(err)
+	}
+	if err := a.Start(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	err = harness.WaitFor(t.Context(), 3*time.Minute, "the daemon to release everything", func() error {
+		traces, err := victim.Traces(t.Context(), "")
+		if err == nil && len(traces) > 0 {
+			err = fmt.Errorf("there are %q", traces)
+		}
+		return err
+	})
+	if err != nil {
+		t.Error(err)
+	}
+	if err := victim.CheckCanary(); err != nil {
+		t.Errorf("user data was harmed: %v", err)
+	}
+	living.check(t)
+}
+
+// TestKilledAgentComesBack: an agent that was killed tells the same after its restart, with the same IDs and times.
+func TestKilledAgentComesBack(t *testing.T) {
+	l := openLab(t)
+	a := install(t, l, nil)
+	if err := a.Start(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	disk, err := harness.NewDisk(t.Context(), a.Dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := disk.Remove(t.Context()); err != nil && t.Context().Err() == nil {
+			t.Error(err)
+		}
+	})
+	if err := disk.Fail(); err != nil {
+		t.Fatal(err)
+	}
+	before := awaitCondition(t, a, "True")
+	if err := a.Signal(syscall.SIGKILL); err != nil {
+		t.Fatal(err)
+	}
+	<-a.Done()
+	if err := a.Start(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	status, err := a.Status(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if len(status.Findings) == 0 {
+		t.Error("the restarted agent has forgotten the fault")
+	}
+	if after := awaitCondition(t, a, "True"); !after.LastTransitionTime.Equal(before.LastTransitionTime) {
+		t.Errorf("lastTransitionTime moved from %s to %s by a restart", before.LastTransitionTime, after.LastTransitionTime)
+	}
+	if err := disk.Unmount(); err != nil {
+		t.Fatal(err)
+	}
+	awaitCondition(t, a, "False")
+}
+
+func awaitCondition(t *testing.T, a *harness.Agent, status string) (c harness.Condition) {
+	t.Helper()
+	err := harness.WaitFor(t.Context(), time.Minute, "ReadonlyFilesystem to be "+status, func() (err error) {
+		c, err = a.Condition(t.Context(), "ReadonlyFilesystem")
+		if err == nil && c.Status != status {
+			err = fmt.Errorf("it is %+v", c)
+		}
+		return err
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return c
+}

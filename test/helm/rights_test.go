@@ -1,0 +1,96 @@
+package helm
+
+import (
+	"slices"
+	"strings"
+	"testing"
+)
+
+// policy is what a ValidatingAdmissionPolicy looks at.
+type policy struct {
+	FailurePolicy    string `yaml:"failurePolicy"`
+	MatchConstraints struct {
+		NamespaceSelector struct {
+			MatchLabels map[string]string `yaml:"matchLabels"`
+		} `yaml:"namespaceSelector"`
+		ResourceRules []struct {
+			APIGroups  []string `yaml:"apiGroups"`
+			Resources  []string
+			Operations []string
+		} `yaml:"resourceRules"`
+	} `yaml:"matchConstraints"`
+}
+
+// operations are what verbs that write are to admission.
+var operations = map[string][]string{
+	"create": {"CREATE"}, "update": {"UPDATE"}, "delete": {"DELETE"}, "deletecollection": {"DELETE"},
+	"patch": {"CREATE", "UPDATE"}, // server-side apply creates
+}
+
+// Whatever a role lets the agent write, a policy narrows to its own node. Nothing is allowed by a wildcard.
+func TestEveryWriteIsNarrowed(t *testing.T) {
+	all := objects(t, template(t))
+	var policies []policy
+	for _, o := range all {
+		if o.Kind != "ValidatingAdmissionPolicy" {
+			continue
+		}
+		var p policy
+		if err := o.Spec.Decode(&p); err != nil {
+			t.Fatal(err)
+		}
+		if p.FailurePolicy != "Fail" {
+			t.Errorf("%s: failurePolicy %q", o.Metadata.Name, p.FailurePolicy)
+		}
+		policies = append(policies, p)
+	}
+	writes := 0
+	for _, o := range all {
+		if o.Kind != "Role" && o.Kind != "ClusterRole" {
+			continue
+		}
+		for _, rule := range o.Rules {
+			for _, resource := range rule.Resources {
+				for _, verb := range rule.Verbs {
+					if verb == "*" || strings.Contains(resource, "*") {
+						t.Errorf("%s %s: wildcard %s %s", o.Kind, o.Metadata.Name, verb, resource)
+					}
+					if slices.Contains([]string{"get", "list", "watch"}, verb) {
+						continue
+					}
+					writes++
+					for _, operation := range operations[verb] {
+						if !narrowed(policies, o.Metadata.Namespace, rule.APIGroups[0], resource, operation) {
+							t.Errorf("%s %s/%s lets the agent %s %s, and no policy looks at %s", o.Kind, o.Metadata.Namespace, o.Metadata.Name, verb, resource, operation)
+						}
+					}
+				}
+			}
+		}
+	}
+	if writes == 0 || len(policies) == 0 {
+		t.Errorf("%d rules that allow writing, %d policies", writes, len(policies))
+	}
+}
+
+func narrowed(policies []policy, namespace, group, resource, operation string) bool {
+	for _, p := range policies {
+		in := p.MatchConstraints.NamespaceSelector.MatchLabels["kubernetes.io/metadata.name"]
+		if in != "" && in != namespace {
+			continue
+		}
+		for _, r := range p.MatchConstraints.ResourceRules {
+			if matches(r.APIGroups, group) && matches(r.Resources, resource) && slices.Contains(r.Operations, operation) {
+				return true
+			}
+		}
+	}
+	return false
+}
+
+func matches(patterns []string, name string) bool {
+	base, _, sub := strings.Cut(name, "/")
+	return slices.ContainsFunc(patterns, func(p string) bool {
+		return p == name || p == "*/*" || p == "*" && !sub || sub && p == base+"/*"
+	})
+}

@@ -1,0 +1,134 @@
+package rpm_test
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+)
+
+const (
+	configFile = "/etc/nodeagent/config.yaml"
+	good       = "remediate:\n  mode: \"on\"\n"
+	bad        = "remediate:\n  mode: \"on\"\n  podsPerHour: many\n"
+)
+
+func TestReload(t *testing.T) {
+	m := boot(t)
+	m.install()
+	pid := m.property("MainPID")
+	m.write(configFile, "checks:\n  load:\n    enabled: false\n")
+	if why := m.fails(1, "nodeagent", "ready"); !strings.Contains(why.stdout, "not in force yet") {
+		t.Errorf("ready before the reload: %s", why)
+	}
+	m.run("systemctl", "reload", "nodeagent")
+	m.run("nodeagent", "ready", "--wait=10s")
+	if hasCheck(m.status(), "load") {
+		t.Error("the new configuration is not in force")
+	}
+	m.write(configFile, "")
+	m.run("kill", "-HUP", pid)
+	m.run("nodeagent", "ready", "--wait=10s")
+	if !hasCheck(m.status(), "load") {
+		t.Error("SIGHUP did not put the new configuration in force")
+	}
+	if got := m.property("MainPID"); got != pid {
+		t.Errorf("the agent was restarted: %s became %s", pid, got)
+	}
+}
+
+func TestReloadOfABadConfiguration(t *testing.T) {
+	m := boot(t)
+	m.install()
+	m.write(configFile, good)
+	m.run("systemctl", "reload", "nodeagent")
+	pid := m.property("MainPID")
+	for name, text := range map[string]string{
+		configFile + ":3: ":  bad,
+		"without a restart":  "stateDir: /srv\n",
+		"did not find expec": "a: [\n",
+	} {
+		m.write(configFile, text)
+		m.fails(1, "systemctl", "reload", "nodeagent")
+		if out := m.fails(1, "nodeagent", "reload"); !strings.Contains(out.stderr, name) {
+			t.Errorf("want %q: %s", name, out)
+		}
+		if out := m.fails(1, "nodeagent", "ready"); !strings.Contains(out.stdout, name) || !strings.Contains(out.stdout, "goes on with what it said before") {
+			t.Errorf("want %q: %s", name, out)
+		}
+		if got := findings(m.status(), "agent-config"); len(got) != 1 || !strings.HasPrefix(got[0], "AgentConfigInvalid ") {
+			t.Errorf("findings: %v", got)
+		}
+	}
+	if s := m.status(); s.Release.Mode != "on" || m.property("MainPID") != pid || m.property("ActiveState") != "active" {
+		t.Errorf("the old configuration is not in force: %+v", s)
+	}
+	m.write(configFile, good+"\n# corrected\n")
+	m.run("systemctl", "reload", "nodeagent")
+	m.run("nodeagent", "ready", "--wait=10s")
+	if got := findings(m.status(), "agent-config"); len(got) != 0 {
+		t.Errorf("findings after the correction: %v", got)
+	}
+}
+
+func TestStartWithABadConfiguration(t *testing.T) {
+	m := boot(t)
+	m.install()
+	m.write(configFile, good)
+	m.run("systemctl", "reload", "nodeagent")
+	m.write(configFile, bad)
+	expect := func(instead string) {
+		t.Helper()
+		if out := m.fails(1, "nodeagent", "ready"); !strings.Contains(out.stdout, configFile+":3: ") || !strings.Contains(out.stdout, "goes on with "+instead+", and releases nothing") {
+			t.Errorf("ready: %s", out)
+		}
+		s := m.status()
+		if got := findings(s, "agent-config"); len(got) != 1 || !strings.HasPrefix(got[0], "AgentConfigInvalid ") {
+			t.Errorf("findings: %v", got)
+		}
+		if s.Release.Mode != "dry-run" {
+			t.Errorf("releases are %s, want dry-run: nobody knows what was wanted", s.Release.Mode)
+		}
+	}
+	m.run("systemctl", "restart", "nodeagent")
+	expect("the last good configuration")
+
+	// An upgrade is a restart too. The package says what is wrong and does not take the agent down.
+	out := m.try("rpm", "-U", "--nodeps", inMachine(newer))
+	if out.code != 0 || !strings.Contains(out.stderr, configFile+":3: ") || !strings.Contains(out.stderr, "until this is corrected") {
+		t.Errorf("upgrade: %s", out)
+	}
+	m.eventually(10*time.Second, "the new version to run", func() error {
+		s, err := m.askStatus()
+		if err == nil && (s.Version != newer+"-1" || m.property("ActiveState") != "active") {
+			err = fmt.Errorf("version %s", s.Version)
+		}
+		return err
+	})
+	expect("the last good configuration")
+
+	m.run("rm", "/var/lib/nodeagent/last-good.yaml")
+	m.run("systemctl", "restart", "nodeagent")
+	expect("the defaults")
+
+	m.write(configFile, good)
+	m.run("systemctl", "reload", "nodeagent")
+	m.run("nodeagent", "ready", "--wait=10s")
+	if s := m.status(); s.Release.Mode != "on" || len(findings(s, "agent-config")) != 0 {
+		t.Errorf("after the correction: %+v", s)
+	}
+}
+
+// By hand nothing is started with a configuration that is wrong.
+func TestRunByHandIsStrict(t *testing.T) {
+	m := boot(t)
+	m.install()
+	m.run("systemctl", "stop", "nodeagent")
+	m.write(configFile, bad)
+	if out := m.fails(2, "nodeagent", "run"); !strings.Contains(out.stderr, configFile+":3: ") {
+		t.Errorf("run: %s", out)
+	}
+	if out := m.fails(1, "nodeagent", "ready"); !strings.Contains(out.stdout, "no agent answers on") {
+		t.Errorf("ready: %s", out)
+	}
+}

@@ -1,0 +1,175 @@
+// Package rpm_test installs the real package into a real Debian with a real systemd, in a container of systemd-nspawn, and
+// does to it what happens to a node: upgrades, bad configurations, crashes, hangs, reboots.
+//
+// It needs root and the Debian packages rpm, rpmlint, systemd-container and debootstrap. The first run makes a Debian root
+// filesystem in .cache/debian-12 of the checkout; each test boots a copy-on-write copy of it.
+package rpm_test
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"sync"
+	"testing"
+
+	"golang.org/x/sys/unix"
+)
+
+func TestMain(m *testing.M) {
+	code := m.Run()
+	if packages.made {
+		_ = os.RemoveAll(packages.dir)
+	}
+	os.Exit(code)
+}
+
+// versions are what is upgraded from and to. The second one ships another configuration file than the first.
+const (
+	older = "1.0.0"
+	newer = "1.1.0"
+)
+
+// packages are built once for all tests of this run.
+var packages builtPackages
+
+type builtPackages struct {
+	once sync.Once
+	made bool
+	dir  string
+	err  error
+}
+
+// needMachine skips a test where no machine can be booted.
+func needMachine(t *testing.T) {
+	t.Helper()
+	if os.Geteuid() != 0 {
+		t.Skip("needs root: boots a Debian with systemd in a container and installs the package there")
+	}
+	needTools(t, "rpmbuild", "rpm", "rpmlint", "systemd-nspawn", "debootstrap", "nsenter")
+}
+
+// needTools fails where a tool is missing: as root on Debian nothing is skipped.
+func needTools(t *testing.T, tools ...string) {
+	t.Helper()
+	for _, tool := range tools {
+		if _, err := exec.LookPath(tool); err != nil {
+			t.Fatalf("%v: apt-get install rpm rpmlint systemd-container debootstrap", err)
+		}
+	}
+}
+
+// packageFile returns the package of a version for this machine, built by the targets that users build it with.
+func packageFile(t *testing.T, version string) string {
+	t.Helper()
+	p := &packages
+	p.once.Do(func() { p.err = p.build() })
+	if p.err != nil {
+		t.Fatal(p.err)
+	}
+	return filepath.Join(p.dir, fmt.Sprintf("nodeagent-%s-1.x86_64.rpm", version))
+}
+
+func (p *builtPackages) build() error {
+	dir, err := os.MkdirTemp("", "nodeagent-rpm-")
+	if err != nil {
+		return err
+	}
+	p.dir, p.made = dir, true
+	if err := makeRPM("rpm", older, dir); err != nil {
+		return err
+	}
+	source := filepath.Join(dir, "SOURCES", "nodeagent-"+newer+".tar.gz")
+	if err := makeRPM("rpm-source", newer, dir); err != nil {
+		return err
+	}
+	return errors.Join(changeConfig(source, dir), makeRPM("rpm-build", newer, dir))
+}
+
+// makeRPM runs a target of packaging/rpm/Makefile.inc.
+func makeRPM(target, version, dir string, variables ...string) error {
+	arguments := append([]string{"--silent", "-f", "packaging/rpm/Makefile.inc", target, "RPM_ARCHES=x86_64", "RPM_VERSION=" + version, "RPM_DIR=" + dir}, variables...)
+	_, err := command("make", arguments...)
+	return err
+}
+
+// changeConfig gives a source tree another configuration file, so that an upgrade brings one that differs.
+func changeConfig(source, dir string) error {
+	tree := filepath.Join(dir, "nodeagent-"+newer)
+	if _, err := command("tar", "-C", dir, "-xzf", source); err != nil {
+		return err
+	}
+	file, err := os.OpenFile(filepath.Join(tree, "packaging/rpm/config.yaml"), os.O_APPEND|os.O_WRONLY, 0)
+	if err != nil {
+		return err
+	}
+	_, err = file.WriteString("# New in " + newer + ".\n")
+	if err := errors.Join(err, file.Close()); err != nil {
+		return err
+	}
+	_, err = command("tar", "-C", dir, "-czf", source, filepath.Base(tree))
+	return errors.Join(err, os.RemoveAll(tree))
+}
+
+// command runs a program in the root of the checkout and returns what it printed.
+func command(name string, arguments ...string) (string, error) {
+	cmd := exec.Command(name, arguments...) //nolint:gosec // of this test
+	cmd.Dir = "../.."
+	cmd.Env = append(os.Environ(), "MAKEFLAGS=", "LC_ALL=C.UTF-8")
+	out, err := cmd.CombinedOutput()
+	if err != nil {
+		return string(out), fmt.Errorf("%s %s: %w\n%s", name, strings.Join(arguments, " "), err, out)
+	}
+	return string(out), nil
+}
+
+// debian returns the root filesystem that all machines are copies of.
+func debian(t *testing.T) string {
+	t.Helper()
+	cache, err := filepath.Abs("../../.cache")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := os.MkdirAll(cache, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	lock, err := os.OpenFile(filepath.Join(cache, "debian-12.lock"), os.O_CREATE|os.O_RDWR, 0o600)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer lock.Close()
+	if err := unix.Flock(int(lock.Fd()), unix.LOCK_EX); err != nil { // another test may be making it
+		t.Fatal(err)
+	}
+	root := filepath.Join(cache, "debian-12")
+	if _, err := os.Stat(root); err == nil {
+		return root
+	}
+	t.Log("making a Debian 12 root filesystem in .cache/debian-12, once: about a minute")
+	if err := debootstrap(t.Context(), root); err != nil {
+		t.Fatal(err)
+	}
+	return root
+}
+
+// debootstrap makes a root filesystem: all of it, or none.
+func debootstrap(ctx context.Context, root string) error {
+	half := root + ".half"
+	if err := os.RemoveAll(half); err != nil {
+		return err
+	}
+	cmd := exec.CommandContext(ctx, "debootstrap", "--variant=minbase", "--merged-usr",
+		"--include=systemd,systemd-sysv,dbus,rpm,e2fsprogs,procps,bash-completion", "bookworm", half) // the mirror is debootstrap's default
+	if out, err := cmd.CombinedOutput(); err != nil {
+		lines := bytes.Split(bytes.TrimSpace(out), []byte("\n"))
+		return fmt.Errorf("debootstrap: %w: %s", err, lines[len(lines)-1])
+	}
+	if err := os.RemoveAll(filepath.Join(half, "var/cache/apt/archives")); err != nil {
+		return err
+	}
+	return os.Rename(half, root)
+}

@@ -1,0 +1,277 @@
+package rpm_test
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+)
+
+func TestReboot(t *testing.T) {
+	m := boot(t)
+	m.install()
+	m.try("systemctl", "reboot") // its answer may be cut off
+	select {
+	case <-m.ended:
+	case <-time.After(30 * time.Second):
+		t.Fatal("the machine does not go down")
+	}
+	const restart = 133 // EXIT_FORCE_RESTART: systemd-nspawn leaves the second half of a reboot to who started it
+	if got := m.nspawn.ProcessState.ExitCode(); got != restart {
+		t.Fatalf("systemd-nspawn ended with %d, want %d", got, restart)
+	}
+	m.start()
+	m.settle()
+	m.run("nodeagent", "ready", "--wait=10s")
+}
+
+// crash ends the agent in some way and measures how long nobody answers.
+func crash(m *machine, pid string, end func()) time.Duration {
+	m.t.Helper()
+	began := time.Now()
+	end()
+	m.eventually(10*time.Second, "another agent to answer", func() error {
+		s, err := m.askStatus()
+		if err == nil && strconv.Itoa(s.PID) == pid {
+			err = errors.New("the old one answers")
+		}
+		return err
+	})
+	return time.Since(began)
+}
+
+func TestCrash(t *testing.T) {
+	m := boot(t)
+	m.install()
+	m.write("/etc/nodeagent/config.yaml", "no such key: 1\n") // a fault that lasts
+	m.fails(1, "nodeagent", "reload")
+	before := findings(m.status(), "agent-config")
+	if len(before) != 1 || !strings.HasPrefix(before[0], "AgentConfigInvalid ") {
+		t.Fatalf("findings: %v", before)
+	}
+	m.eventually(5*time.Second, "the state to be saved", func() error {
+		if !strings.Contains(m.read("/var/lib/nodeagent/state.db"), "AgentConfigInvalid") {
+			return errors.New("not in the state file")
+		}
+		return nil
+	})
+	pid := m.property("MainPID")
+	took := crash(m, pid, func() { m.run("kill", "-9", pid) })
+	t.Logf("back %s after kill -9", took)
+	if took > time.Second {
+		t.Errorf("back after %s, want a second", took)
+	}
+	m.eventually(5*time.Second, "the first full look", func() error {
+		if m.property("ActiveState") != "active" {
+			return errors.New("not active")
+		}
+		return nil
+	})
+	if diff := cmp.Diff(before, findings(m.status(), "agent-config")); diff != "" {
+		t.Errorf("the finding has changed by the crash (-before +after):\n%s", diff)
+	}
+	if got := m.property("NRestarts"); got != "1" {
+		t.Errorf("%s restarts", got)
+	}
+}
+
+// findings returns reason, identity and beginning of what one check has found.
+func findings(s agentStatus, check string) []string {
+	var found []string
+	for _, f := range s.Findings {
+		if f.Check == check {
+			found = append(found, fmt.Sprintf("%s %s since %s", f.Reason, f.ID, f.Raised.Wall))
+		}
+	}
+	return found
+}
+
+// A child of the agent that hangs in the kernel cannot be killed. It must not keep the node without an agent.
+func TestCrashWithAChildThatNobodyCanKill(t *testing.T) {
+	m := boot(t)
+	m.install()
+	freezer := "/sys/fs/cgroup/freezer/nodeagent-rpm-" + strconv.Itoa(os.Getpid())
+	if err := os.Mkdir(freezer, 0o755); err != nil {
+		t.Skipf("needs the freezer of cgroup v1, whose tasks ignore SIGKILL: %v", err)
+	}
+	child := hangInService(t, m, freezer)
+	defer func() {
+		put(t, freezer+"/freezer.state", "THAWED")
+		_ = syscall.Kill(child, syscall.SIGKILL)
+		m.eventually(5*time.Second, "the frozen child to end", func() error { return os.Remove(freezer) })
+	}()
+	pid := m.property("MainPID")
+	took := crash(m, pid, func() { m.run("kill", "-9", pid) })
+	t.Logf("back %s after kill -9", took)
+	if took > time.Second {
+		t.Errorf("back after %s, want a second", took)
+	}
+	if syscall.Kill(child, 0) != nil {
+		t.Error("the child was no hindrance: it is dead")
+	}
+}
+
+// hangInService puts a frozen process into the cgroup of the service and returns its PID outside of the machine.
+func hangInService(t *testing.T, m *machine, freezer string) int {
+	t.Helper()
+	m.run("sh", "-c", "setsid sleep 43210 >/dev/null 2>&1 &")
+	files, err := filepath.Glob("/proc/[0-9]*/cmdline")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, file := range files {
+		if text, _ := os.ReadFile(file); string(text) != "sleep\x0043210\x00" {
+			continue
+		}
+		pid := filepath.Base(filepath.Dir(file))
+		for _, cgroup := range m.cgroups {
+			put(t, filepath.Join(cgroup, "payload/system.slice/nodeagent.service/cgroup.procs"), pid)
+		}
+		put(t, freezer+"/cgroup.procs", pid)
+		put(t, freezer+"/freezer.state", "FROZEN")
+		n, err := strconv.Atoi(pid)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return n
+	}
+	t.Fatal("the child cannot be found")
+	return 0
+}
+
+func put(t *testing.T, file, text string) {
+	t.Helper()
+	if err := os.WriteFile(file, []byte(text), 0); err != nil {
+		t.Error(err)
+	}
+}
+
+func TestWatchdog(t *testing.T) {
+	m := boot(t)
+	m.write("/etc/systemd/system/nodeagent.service.d/test.conf", "[Service]\nWatchdogSec=2\nTimeoutAbortSec=1\n")
+	m.install()
+	pid := m.property("MainPID")
+	time.Sleep(5 * time.Second) // two watchdog periods: a healthy agent outlives them. Nothing else tells this.
+	if got := m.property("MainPID"); got != pid {
+		t.Fatalf("the watchdog ended an agent that works")
+	}
+	took := crash(m, pid, func() { m.run("kill", "-STOP", pid) })
+	t.Logf("back %s after SIGSTOP", took)
+	if log := m.run("journalctl", "--no-pager", "-u", "nodeagent"); !strings.Contains(log, "Watchdog timeout") {
+		t.Errorf("the journal does not name the watchdog:\n%s", log)
+	}
+}
+
+func TestStandsBackBehindAnotherAgent(t *testing.T) {
+	m := boot(t)
+	m.install()
+	m.run("systemctl", "stop", "nodeagent")
+	m.run("systemd-run", "--quiet", "--unit=other", "/usr/bin/nodeagent", "run")
+	m.run("nodeagent", "ready", "--wait=10s") // the other one answers
+	m.run("systemctl", "start", "--no-block", "nodeagent")
+	m.eventually(5*time.Second, "the service to stand back", func() error {
+		if state, text := m.property("ActiveState"), m.property("StatusText"); state != "activating" || !strings.HasPrefix(text, "stands back: another agent runs on this node") {
+			return fmt.Errorf("%s: %s", state, text)
+		}
+		return nil
+	})
+	m.run("systemctl", "stop", "other")
+	m.eventually(10*time.Second, "the service to take over", func() error {
+		if state := m.property("ActiveState"); state != "active" {
+			return errors.New(state)
+		}
+		return nil
+	})
+}
+
+func TestUnit(t *testing.T) {
+	m := boot(t)
+	m.install()
+	if out := m.try("systemd-analyze", "verify", "--man=no", "/usr/lib/systemd/system/nodeagent.service"); out.code != 0 || out.stderr != "" {
+		t.Errorf("systemd-analyze verify: %s", out)
+	}
+	pid := m.property("MainPID")
+	for _, namespace := range []string{"mnt", "net", "pid", "ipc", "uts", "cgroup"} {
+		if got := m.run("readlink", "/proc/1/ns/"+namespace, "/proc/"+pid+"/ns/"+namespace); !sameLines(got) {
+			t.Errorf("the agent has its own namespace %s:\n%s", namespace, got)
+		}
+	}
+	for name, want := range map[string]string{"MemoryMax": "268435456", "CPUQuotaPerSecUSec": "500ms", "OOMScoreAdjust": "-900", "Restart": "always", "WatchdogUSec": "1min", "Type": "notify", "StartLimitIntervalUSec": "0"} {
+		if got := m.property(name); got != want {
+			t.Errorf("%s is %s, want %s", name, got, want)
+		}
+	}
+	after := strings.Fields(m.property("After"))
+	for _, unit := range after {
+		if strings.Contains(unit, "kubelet") || strings.Contains(unit, "containerd") || strings.Contains(unit, "network") {
+			t.Errorf("the agent waits for %s", unit)
+		}
+	}
+}
+
+func sameLines(text string) bool {
+	a, b, ok := strings.Cut(strings.TrimSpace(text), "\n")
+	return ok && a == b
+}
+
+// The restrictions of the unit must leave what the agent is for: each of these is run under them.
+func TestTheUnitMayDoItsWork(t *testing.T) {
+	m := boot(t)
+	m.install()
+	unit := m.read("/usr/lib/systemd/system/nodeagent.service")
+	var kept []string
+	for line := range strings.Lines(unit) {
+		key, _, _ := strings.Cut(line, "=")
+		switch key {
+		case "ExecStart", "ExecReload", "Type", "NotifyAccess", "Restart", "RestartSec", "WatchdogSec", "WatchdogSignal", "RuntimeDirectory", "WantedBy":
+		default:
+			kept = append(kept, line)
+		}
+	}
+	for name, test := range map[string]struct {
+		does string
+		may  bool
+	}{
+		"unmount on the host":              {"/usr/bin/umount /mnt", true},
+		"enter a network namespace":        {"/usr/bin/nsenter --net=/proc/1/ns/net /usr/bin/true", true},
+		"read another process's files":     {"/usr/bin/ls -l /proc/1/fd/", true},
+		"remove a directory of a pod":      {"/usr/bin/rmdir /srv/of-a-user/empty", true},
+		"kill a process of another user":   {"/usr/bin/pkill -u nobody sleep", true},
+		"load a module":                    {"/usr/sbin/insmod /dev/null", false},
+		"make a device":                    {"/usr/bin/mknod /srv/device b 7 0", false},
+		"set the clock":                    {"/usr/bin/date -s 2001-01-01", false},
+		"change the owner of what it sees": {"/usr/bin/chown nobody /srv", false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			m.run("sh", "-c", "mount -t tmpfs none /mnt; mkdir -p /srv/of-a-user/empty; chown nobody /srv/of-a-user; setpriv --reuid=65534 setsid sleep 100 >/dev/null 2>&1 &")
+			m.write("/etc/systemd/system/twin.service", strings.Join(kept, "")+"\n[Service]\nType=oneshot\nExecStart="+test.does+"\n")
+			m.run("systemctl", "daemon-reload")
+			out := m.try("systemctl", "start", "twin")
+			if may := out.code == 0; may != test.may {
+				t.Errorf("%s: may %v, want %v: %s", test.does, may, test.may, m.try("journalctl", "--no-pager", "-n", "5", "-u", "twin"))
+			}
+			m.try("umount", "/mnt")
+		})
+	}
+}
+
+// A read-only disk is what the agent is there to tell; it must not keep it from starting, even where its own directory is
+// lost. With StateDirectory= in the unit this fails with 238/STATE_DIRECTORY.
+func TestReadOnlyDisk(t *testing.T) {
+	m := boot(t)
+	m.install()
+	m.run("systemctl", "stop", "nodeagent")
+	m.run("sh", "-c", "rm -r /var/lib/nodeagent && mount --bind /var /var && mount -o remount,ro,bind /var")
+	m.run("systemctl", "start", "nodeagent")
+	m.run("nodeagent", "ready", "--wait=10s")
+	if got := findings(m.status(), "agent-state"); len(got) != 1 || !strings.HasPrefix(got[0], "StateNotSafe ") {
+		t.Errorf("findings: %v", got)
+	}
+}
