@@ -175,7 +175,9 @@ func printOutcome(w io.Writer, report inspect.Report, outcome remediate.Outcome)
 			fmt.Fprintf(&b, "  %s\n", agent.DescribeStep(step))
 		}
 	}
-	printUndecided(&b, report)
+	if len(outcome.Pods) == 0 {
+		printUndecided(&b, report)
+	}
 	switch {
 	case outcome.Stopped != "":
 		fmt.Fprintf(&b, "Stopped: %s\n", outcome.Stopped)

@@ -25,7 +25,9 @@ const (
 func main() {
 	// Children of the agent are the agent's own binary: they make the calls that could block for ever.
 	host.ProbeMain()
-	hand.ChildMain()
+	if hand.ChildMain() {
+		return
+	}
 
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	code := run(ctx, os.Args[1:])

@@ -79,7 +79,7 @@ func (d *daemon) wire(e edition, door *Door) (*agent, []component, error) {
 	a.tracker = finding.NewTracker(policies(a.checks), state)
 
 	metrics := a.openReporters()
-	a.reporters = append(a.reporters, newServiceStatus(d.manager))
+	a.reporters = append(a.reporters, newServiceStatus(d.manager, a.checks))
 	a.engine = detect.NewEngine(door.Host, log, a.checks, sources(door.Host, log, metrics), metrics.engine(), a.observe)
 	components := []component{
 		{"saver", a.saver.Run},

@@ -219,7 +219,7 @@ func DescribeStep(s remediate.StepOutcome) string {
 	if s.NotNow != "" {
 		line += " (not done: " + s.NotNow + ")"
 	}
-	if s.Error != "" {
+	if s.Error != "" && s.Result != remediate.Released && s.Result != remediate.Vanished {
 		line += ": " + s.Error
 	}
 	return line

@@ -7,20 +7,22 @@ import (
 	"sync"
 
 	"github.com/nodeagent/nodeagent/internal/notify"
+	"github.com/nodeagent/nodeagent/pkg/detect"
 	"github.com/nodeagent/nodeagent/pkg/finding"
 )
 
 // serviceStatus is the reporter to the service manager: one line in "systemctl status".
 type serviceStatus struct {
 	manager *notify.Manager
+	checks  []detect.Check
 	changed chan struct{} // one pending signal is enough: the newest line is sent
 
 	mu   sync.Mutex // guards line
 	line string
 }
 
-func newServiceStatus(m *notify.Manager) *serviceStatus {
-	return &serviceStatus{manager: m, changed: make(chan struct{}, 1)}
+func newServiceStatus(m *notify.Manager, checks []detect.Check) *serviceStatus {
+	return &serviceStatus{manager: m, checks: checks, changed: make(chan struct{}, 1)}
 }
 
 // Name identifies the reporter.
@@ -28,7 +30,7 @@ func (s *serviceStatus) Name() string { return "service-manager" }
 
 // Tell takes the newest state into account.
 func (s *serviceStatus) Tell(state finding.State, _ []finding.Update) {
-	line := summary(state)
+	line := summary(s.checks, state)
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if line == s.line {
@@ -57,14 +59,14 @@ func (s *serviceStatus) Run(ctx context.Context) error {
 }
 
 // summary words a state in one line: what is wrong, and what nobody knows.
-func summary(state finding.State) string {
+func summary(checks []detect.Check, state finding.State) string {
 	counts := map[finding.Severity]int{}
 	for _, b := range state.Raised() {
 		counts[b.Severity]++
 	}
 	unknown := 0
-	for _, c := range state {
-		if c.Status == finding.StatusUnknown {
+	for _, c := range checks {
+		if s, ok := state[c.ID]; !ok || s.Status == finding.StatusUnknown {
 			unknown++
 		}
 	}
@@ -75,7 +77,7 @@ func summary(state finding.State) string {
 		}
 	}
 	if unknown > 0 {
-		parts = append(parts, fmt.Sprintf("%d of %d checks cannot tell", unknown, len(state)))
+		parts = append(parts, fmt.Sprintf("%d of %d checks cannot tell", unknown, len(checks)))
 	}
 	if len(parts) == 0 {
 		return "nothing is wrong with this node"

@@ -15,8 +15,13 @@ import (
 	"github.com/nodeagent/nodeagent/pkg/finding"
 )
 
-// turnEvery is how often an agent that stands back looks whether the other one has ended.
-const turnEvery = 5 * time.Second
+const (
+	// turnEvery is how often an agent that stands back looks whether the other one has ended.
+	turnEvery = 5 * time.Second
+	// tidyFor is how long the service manager of the other one may take to tidy up behind it: systemd removes the directory
+	// of the socket, and must not remove ours.
+	tidyFor = 2 * time.Second
+)
 
 // awaitTurn opens the state file. Where another agent has it, because one was installed as a package and one as a
 // DaemonSet, the later one stands back: it says so, does nothing, is alive and not ready, and takes over when the other one
@@ -59,9 +64,15 @@ func retryStore(ctx context.Context, path string) (*finding.Store, error) {
 			return nil, nil
 		case <-ticker.C:
 		}
-		if store, err := finding.OpenStore(path); !errors.Is(err, finding.ErrInUse) {
-			return store, err
+		store, err := finding.OpenStore(path)
+		if errors.Is(err, finding.ErrInUse) {
+			continue
 		}
+		select {
+		case <-ctx.Done():
+		case <-time.After(tidyFor):
+		}
+		return store, err
 	}
 }
 

@@ -82,7 +82,7 @@ func (d *Hand) do(ctx context.Context, r request) (answer, error) {
 		Path:  "/proc/self/exe", // the file that runs, whatever lies at its name now
 		Args:  []string{childName},
 		Dir:   "/",
-		Env:   []string{},
+		Env:   childEnv,
 		Stdin: bytes.NewReader(input),
 	})
 	if err != nil {

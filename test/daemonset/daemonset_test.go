@@ -8,6 +8,7 @@ import (
 	"flag"
 	"fmt"
 	"io/fs"
+	"net"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -27,7 +28,7 @@ const (
 	maxImage  = 45 << 20                  // bytes, archive and unpacked
 	namespace = "nodeagent"
 	runDir    = "/run/nodeagent"
-	stateDir  = "/var/lib/nodeagent"
+	socket    = runDir + "/nodeagent.sock"
 )
 
 // cluster is the lab with what the tests need to install the agent.
@@ -71,13 +72,12 @@ func open(t *testing.T) *cluster {
 	if os.Geteuid() != 0 {
 		t.Skipf("%s needs root: it uses a real cluster", t.Name())
 	}
-	for dir, file := range map[string]string{runDir: "nodeagent.sock", stateDir: "state.db"} {
-		if _, err := os.Stat(filepath.Join(dir, file)); !os.IsNotExist(err) {
-			t.Fatalf("%s/%s exists (%v): an agent is installed on this machine, and the test would be in its way", dir, file, err)
-		}
-		if _, err := os.Stat(dir); os.IsNotExist(err) {
-			t.Cleanup(func() { removeDir(t, dir) })
-		}
+	if conn, err := net.Dial("unix", socket); err == nil {
+		_ = conn.Close()
+		t.Fatalf("an agent answers on %s: the test would be in its way", socket)
+	}
+	if _, err := os.Stat(runDir); os.IsNotExist(err) {
+		t.Cleanup(func() { removeDir(t, runDir) })
 	}
 	_, absent := lab.Open("")
 	l, err := lab.Up(t.Context(), lab.Options{Log: t.Output()})
@@ -87,6 +87,7 @@ func open(t *testing.T) *cluster {
 	c := &cluster{Lab: l}
 	t.Cleanup(func() {
 		c.uninstall(t)
+		removeDir(t, c.stateDir())
 		if absent != nil {
 			if err := l.Down(context.WithoutCancel(t.Context())); err != nil {
 				t.Error(err)
@@ -105,6 +106,9 @@ func open(t *testing.T) *cluster {
 	c.uninstall(t)
 	return c
 }
+
+// stateDir is where the agents of the tests keep their state: another agent may be in the default place.
+func (c *cluster) stateDir() string { return filepath.Join(c.Dir, "daemonset-state") }
 
 // removeDir removes what the agent left in a directory of its own: files and links, no trees.
 func removeDir(t *testing.T, dir string) {
@@ -160,6 +164,7 @@ func (c *cluster) install(t *testing.T, wait bool, settings ...string) {
 		"--set", "apiserver.host=" + host, "--set", "apiserver.port=" + port, // there is no kube-proxy
 		"--set", "image.pullPolicy=Never",
 		"--set", "config.paths.initPID=" + strconv.Itoa(c.init),
+		"--set", "config.stateDir=" + c.stateDir(),
 		"--set", "config.paths.kubeletRoot=" + c.Paths.KubeletRoot, // other tests may run a kubelet too
 		"--set", "config.paths.cniNetworksDir=" + c.Paths.CNINetworksDir,
 		"--set", "config.report.conditions.spread=1s",

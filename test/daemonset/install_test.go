@@ -42,7 +42,7 @@ func testManifests(t *testing.T, c *cluster) {
 	if !strings.Contains(string(text), config) {
 		t.Fatal("no configuration in the manifests")
 	}
-	mine := strings.Replace(string(text), config, fmt.Sprintf("%s    paths: {initPID: %d, kubeletRoot: %s}\n", config, c.init, c.Paths.KubeletRoot), 1)
+	mine := strings.Replace(string(text), config, fmt.Sprintf("%s    stateDir: %s\n    paths: {initPID: %d, kubeletRoot: %s}\n", config, c.stateDir(), c.init, c.Paths.KubeletRoot), 1)
 	if err := c.KubectlApply(t.Context(), mine); err != nil {
 		t.Fatal(err)
 	}

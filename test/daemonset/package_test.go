@@ -66,7 +66,7 @@ func startOnHost(t *testing.T, c *cluster) onHost {
 	}
 	a := onHost{&harness.Agent{Lab: c.Lab, Dir: dir, Binary: c.binary, Config: filepath.Join(dir, "config.yaml")}}
 	if err := a.Configure(harness.Overrides{
-		"stateDir": stateDir, "socket": filepath.Join(runDir, "nodeagent.sock"),
+		"stateDir": c.stateDir(), "socket": socket,
 		"paths": map[string]any{"kubeconfig": c.Paths.KubeletKubeconfig, "kubeletRoot": c.Paths.KubeletRoot},
 	}); err != nil {
 		t.Fatal(err)

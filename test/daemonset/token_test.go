@@ -103,7 +103,7 @@ type request struct {
 	want                                  string // empty: it is allowed; otherwise a part of the refusal
 }
 
-func requests(node string) []request {
+func requests(node, configuration string) []request {
 	const (
 		nodes      = "/api/v1/nodes/"
 		leases     = "/apis/coordination.k8s.io/v1/namespaces/nodeagent/leases/"
@@ -137,7 +137,7 @@ func requests(node string) []request {
 		applied(configMaps, "node-"+node, configMapBody, ""),
 		applied(configMaps, "node-"+node, configMapBody, ""),
 		applied(configMaps, "node-"+otherNode, configMapBody, denied),
-		applied(configMaps, "nodeagent", configMapBody, denied), // the configuration of all agents
+		applied(configMaps, configuration, configMapBody, denied), // of all agents
 		{"ConfigMap of any name", "POST", strings.TrimSuffix(configMaps, "/"), create, `{"metadata":{"generateName":"node-"}}`, denied},
 		{"ConfigMap elsewhere", "POST", "/api/v1/namespaces/default/configmaps", create, fmt.Sprintf(configMapBody, "node-"+node), "cannot create resource"},
 		{"Lease of kubelet", "PATCH", "/apis/coordination.k8s.io/v1/namespaces/kube-node-lease/leases/" + node + manager, apply, fmt.Sprintf(leaseBody, node), "cannot patch resource"},
@@ -159,6 +159,7 @@ func testOwnNodeOnly(t *testing.T, c *cluster) {
 	}
 	t.Cleanup(func() { c.tidyTokens(t) })
 	own := c.identity(t, podToken(t))
+	configuration := strings.TrimPrefix(strings.TrimSpace(c.kubectl(t, "get", "configmap", "-n", namespace, "-l", "app.kubernetes.io/name=nodeagent", "-o", "name")), "configmap/")
 	ask := func(t *testing.T, as identity, r request, want string) {
 		t.Helper()
 		code, said, err := as.send(t.Context(), r.method, r.path, r.contentType, r.body)
@@ -171,7 +172,7 @@ func testOwnNodeOnly(t *testing.T, c *cluster) {
 			t.Errorf("%s: %d, want a refusal with %q: %s", r.what, code, want, said)
 		}
 	}
-	for _, r := range requests(c.NodeName) {
+	for _, r := range requests(c.NodeName, configuration) {
 		ask(t, own, r, r.want)
 	}
 	// The same with the token of the other node: what was refused there is allowed here, and the other way round.

@@ -107,7 +107,7 @@ func (s *stage) podLeavesThings(ctx context.Context) error {
 		return err
 	}
 	s.say("kubelet could not clear up:")
-	traces, err := victim.Traces(ctx, "")
+	traces, err := victim.Traces(ctx)
 	if err != nil {
 		return err
 	}
@@ -149,7 +149,7 @@ func (s *stage) clean(ctx context.Context) error {
 	if answer.Code != 0 {
 		return fmt.Errorf("nodeagent clean --yes: exit code %d", answer.Code)
 	}
-	traces, err := s.victim.Traces(ctx, "")
+	traces, err := s.victim.Traces(ctx)
 	if err != nil {
 		return err
 	}

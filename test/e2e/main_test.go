@@ -17,7 +17,9 @@ var withLab = flag.Bool("lab", false, "bring up a real one-node cluster for thes
 
 func TestMain(m *testing.M) {
 	host.ProbeMain()
-	hand.ChildMain()
+	if hand.ChildMain() {
+		return
+	}
 	flag.Parse()
 	os.Exit(run(m))
 }

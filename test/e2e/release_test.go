@@ -132,7 +132,7 @@ func awaitGone(t *testing.T, a *harness.Agent, victim *harness.Victim) {
 		if _, err := a.CLI(t.Context(), "clean", "--yes"); err != nil {
 			return err
 		}
-		traces, err := victim.Traces(t.Context(), "")
+		traces, err := victim.Traces(t.Context())
 		if err == nil && len(traces) > 0 {
 			err = fmt.Errorf("there are %q", traces)
 		}
@@ -174,7 +174,7 @@ func TestReleaseByTheDaemon(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if traces, err := victim.Traces(t.Context(), ""); err != nil || len(traces) == 0 {
+	if traces, err := victim.Traces(t.Context()); err != nil || len(traces) == 0 {
 		t.Errorf("dry-run released something: %v, %v", traces, err)
 	}
 
@@ -188,7 +188,7 @@ func TestReleaseByTheDaemon(t *testing.T) {
 		t.Fatal(err)
 	}
 	err = harness.WaitFor(t.Context(), 3*time.Minute, "the daemon to release everything", func() error {
-		traces, err := victim.Traces(t.Context(), "")
+		traces, err := victim.Traces(t.Context())
 		if err == nil && len(traces) > 0 {
 			err = fmt.Errorf("there are %q", traces)
 		}

@@ -1,8 +1,11 @@
 package harness
 
 import (
+	"bytes"
 	"context"
+	"errors"
 	"fmt"
+	"io/fs"
 	"os"
 	"path/filepath"
 	"time"
@@ -95,14 +98,13 @@ func (v *Victim) CheckCanary() error {
 	return err
 }
 
-// Traces lists what is on the node of the pod, by anything that carries its UID or its sandbox's ID.
-func (v *Victim) Traces(ctx context.Context, sandbox string) ([]string, error) {
+// Traces lists what is on the node of the pod, by anything that carries its UID.
+func (v *Victim) Traces(ctx context.Context) ([]string, error) {
 	var traces []string
 	for _, pattern := range []string{
 		v.Lab.Paths.KubeletRoot + "/pods/" + v.UID,
 		"/sys/fs/cgroup/*" + v.Lab.Paths.CgroupRoot + "/kubepods/*/pod" + v.UID,
 		"/sys/fs/cgroup" + v.Lab.Paths.CgroupRoot + "/kubepods/*/pod" + v.UID,
-		v.Lab.Paths.CNICacheDir + "/results/*" + sandbox + "*",
 	} {
 		found, err := filepath.Glob(pattern)
 		if err != nil {
@@ -110,6 +112,11 @@ func (v *Victim) Traces(ctx context.Context, sandbox string) ([]string, error) {
 		}
 		traces = append(traces, found...)
 	}
+	attachments, err := v.attachments()
+	if err != nil {
+		return nil, err
+	}
+	traces = append(traces, attachments...)
 	ids, err := output(ctx, "ctr", "-a", v.Lab.Paths.ContainerdSocket, "-n", "k8s.io", "containers", "list", "-q", "labels.\"io.kubernetes.pod.uid\"=="+v.UID)
 	if err != nil {
 		return nil, err
@@ -118,6 +125,28 @@ func (v *Victim) Traces(ctx context.Context, sandbox string) ([]string, error) {
 		traces = append(traces, "containers "+ids)
 	}
 	return traces, nil
+}
+
+// attachments lists the cached CNI results of the pod.
+func (v *Victim) attachments() ([]string, error) {
+	files, err := filepath.Glob(v.Lab.Paths.CNICacheDir + "/results/*")
+	if err != nil {
+		return nil, err
+	}
+	var found []string
+	for _, file := range files {
+		data, err := os.ReadFile(file)
+		if errors.Is(err, fs.ErrNotExist) {
+			continue
+		}
+		if err != nil {
+			return nil, err
+		}
+		if bytes.Contains(data, []byte(v.UID)) {
+			found = append(found, file)
+		}
+	}
+	return found, nil
 }
 
 // settle is how long kubelet gets to show that it cannot clear up by itself.
@@ -130,7 +159,7 @@ func (v *Victim) WaitStuck(ctx context.Context) error {
 		return ctx.Err()
 	case <-time.After(settle):
 	}
-	traces, err := v.Traces(ctx, "")
+	traces, err := v.Traces(ctx)
 	if err == nil && len(traces) == 0 {
 		err = fmt.Errorf("kubelet has cleared up everything of pod %s by itself", v.UID)
 	}

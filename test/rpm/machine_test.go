@@ -162,6 +162,36 @@ func (m *machine) init() (int, error) {
 	return strconv.Atoi(children[0])
 }
 
+// outside returns the PID, as this machine counts, of the process of the machine whose command line begins so.
+func (m *machine) outside(command ...string) (pid int) {
+	m.t.Helper()
+	begin := strings.Join(command, "\x00") + "\x00"
+	m.eventually(5*time.Second, fmt.Sprintf("%v in the machine", command), func() error {
+		root, err := m.init()
+		if err != nil {
+			return err
+		}
+		want, err := os.Readlink(fmt.Sprintf("/proc/%d/ns/pid", root))
+		if err != nil {
+			return err
+		}
+		files, err := filepath.Glob("/proc/[0-9]*/cmdline")
+		if err != nil {
+			return err
+		}
+		for _, file := range files {
+			text, _ := os.ReadFile(file) // gone: not it
+			namespace, _ := os.Readlink(filepath.Join(filepath.Dir(file), "ns/pid"))
+			if strings.HasPrefix(string(text), begin) && namespace == want {
+				pid, err = strconv.Atoi(filepath.Base(filepath.Dir(file)))
+				return err
+			}
+		}
+		return errors.New("not there")
+	})
+	return pid
+}
+
 // settle waits until the machine has booted.
 func (m *machine) settle() {
 	m.t.Helper()

@@ -122,34 +122,45 @@ func TestCrashWithAChildThatNobodyCanKill(t *testing.T) {
 func hangInService(t *testing.T, m *machine, freezer string) int {
 	t.Helper()
 	m.run("sh", "-c", "setsid sleep 43210 >/dev/null 2>&1 &")
-	files, err := filepath.Glob("/proc/[0-9]*/cmdline")
-	if err != nil {
-		t.Fatal(err)
+	pid := m.outside("sleep", "43210")
+	for _, cgroup := range m.cgroups {
+		put(t, filepath.Join(cgroup, "payload/system.slice/nodeagent.service/cgroup.procs"), strconv.Itoa(pid))
 	}
-	for _, file := range files {
-		if text, _ := os.ReadFile(file); string(text) != "sleep\x0043210\x00" {
-			continue
-		}
-		pid := filepath.Base(filepath.Dir(file))
-		for _, cgroup := range m.cgroups {
-			put(t, filepath.Join(cgroup, "payload/system.slice/nodeagent.service/cgroup.procs"), pid)
-		}
-		put(t, freezer+"/cgroup.procs", pid)
-		put(t, freezer+"/freezer.state", "FROZEN")
-		n, err := strconv.Atoi(pid)
-		if err != nil {
-			t.Fatal(err)
-		}
-		return n
-	}
-	t.Fatal("the child cannot be found")
-	return 0
+	put(t, freezer+"/cgroup.procs", strconv.Itoa(pid))
+	put(t, freezer+"/freezer.state", "FROZEN")
+	return pid
 }
 
 func put(t *testing.T, file, text string) {
 	t.Helper()
 	if err := os.WriteFile(file, []byte(text), 0); err != nil {
 		t.Error(err)
+	}
+}
+
+// The kernel itself ends the agent here, because its cgroup has no memory left.
+func TestOutOfMemory(t *testing.T) {
+	m := boot(t)
+	m.install()
+	memory := "/sys/fs/cgroup/memory/nodeagent-rpm-" + strconv.Itoa(os.Getpid())
+	if err := os.Mkdir(memory, 0o755); err != nil {
+		t.Skipf("needs the memory controller of cgroup v1: inside of the machine systemd has none: %v", err)
+	}
+	defer func() {
+		m.eventually(5*time.Second, "the cgroup to be empty", func() error { return os.Remove(memory) })
+	}()
+	pid := m.property("MainPID")
+	outside := m.outside("/usr/bin/nodeagent", "run")
+	took := crash(m, pid, func() {
+		put(t, memory+"/memory.limit_in_bytes", "4096")
+		put(t, memory+"/cgroup.procs", strconv.Itoa(outside))
+	})
+	t.Logf("back %s after the limit", took)
+	if log := m.run("journalctl", "--no-pager", "-u", "nodeagent"); !strings.Contains(log, "status=9/KILL") {
+		t.Errorf("it was not killed:\n%s", log)
+	}
+	if text, _ := os.ReadFile(memory + "/memory.oom_control"); !strings.Contains(string(text), "oom_kill 1") {
+		t.Errorf("not by the kernel: %s", text)
 	}
 }
 

@@ -19,3 +19,8 @@ app.kubernetes.io/name: nodeagent
 {{- define "nodeagent.user" -}}
 system:serviceaccount:{{ .Release.Namespace }}:nodeagent
 {{- end }}
+
+{{- /* The configuration's name changes with its content: it is rolled out like a new image, and taken back like one. */}}
+{{- define "nodeagent.config" -}}
+nodeagent-{{ toYaml .Values.config | sha256sum | trunc 10 }}
+{{- end }}

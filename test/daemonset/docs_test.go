@@ -1,0 +1,105 @@
+package daemonset
+
+import (
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"testing"
+
+	"go.yaml.in/yaml/v3"
+)
+
+// TestDocumentation runs every command of docs/install-daemonset.md, from top to bottom, as a reader would, with the lab's
+// kubectl, helm and containerd on the path.
+func TestDocumentation(t *testing.T) {
+	c := open(t)
+	text, err := os.ReadFile(filepath.Join(c.repo, "docs/install-daemonset.md"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	tools := c.tools(t)
+	t.Cleanup(func() { _ = os.Remove(filepath.Join(c.repo, "nodeagent.tar")) })
+	for i, part := range strings.Split("\n"+string(text), "\n```") {
+		kind, block, _ := strings.Cut(part, "\n")
+		if i%2 == 0 {
+			continue
+		}
+		for command := range strings.Lines(block) {
+			command = strings.TrimSpace(command)
+			switch kind {
+			case "sh":
+			case "sh build":
+				// The name that the manifests have; and the targets, wherever they are included.
+				command = strings.Replace(command, "make ", "make "+c.makeFiles(t)+" IMAGE="+reference+" ", 1)
+			default:
+				t.Fatalf("what is a block of kind %q?", kind)
+			}
+			cmd := exec.CommandContext(t.Context(), "sh", "-e", "-c", command)
+			cmd.Dir, cmd.Env = c.repo, append(os.Environ(), "PATH="+tools+":"+os.Getenv("PATH"))
+			out, err := cmd.CombinedOutput()
+			t.Logf("$ %s\n%s", command, out)
+			if err != nil {
+				t.Fatalf("%v; the agent said:\n%s", err, c.logs(t))
+			}
+		}
+	}
+}
+
+// makeFiles is what make must be told where the Makefile does not include the targets yet.
+func (c *cluster) makeFiles(t *testing.T) string {
+	t.Helper()
+	text, err := os.ReadFile(filepath.Join(c.repo, "Makefile"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if strings.Contains(string(text), "packaging/kubernetes/Makefile.inc") {
+		return ""
+	}
+	return "-f Makefile -f packaging/kubernetes/Makefile.inc"
+}
+
+// tools makes a directory with the programs that a reader of the page has, for the lab: helm is told what is special about
+// it, and so is what kubectl applies.
+func (c *cluster) tools(t *testing.T) string {
+	t.Helper()
+	dir := t.TempDir()
+	host, port, _ := strings.Cut(strings.TrimPrefix(c.Server(), "https://"), ":")
+	values, err := yaml.Marshal(map[string]any{
+		"apiserver": map[string]string{"host": host, "port": port},
+		"config": map[string]any{
+			"stateDir": c.stateDir(), "paths": map[string]any{"initPID": c.init, "kubeletRoot": c.Paths.KubeletRoot},
+			"report": map[string]any{"metrics": map[string]string{"listen": "127.0.0.1:10690"}},
+		},
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	helm := filepath.Join(dir, "real-helm")
+	c.run(t, "go", "-C", "test/helm", "build", "-o", helm, "helm.sh/helm/v4/cmd/helm")
+	applied := filepath.Join(dir, "applied.yaml")
+	lab := filepath.Join(dir, "values.yaml")
+	for name, text := range map[string]string{
+		lab: string(values),
+		filepath.Join(dir, "helm"): fmt.Sprintf(`#!/bin/sh
+export KUBECONFIG=%q HELM_CACHE_HOME=%[2]q HELM_CONFIG_HOME=%[2]q HELM_DATA_HOME=%[2]q
+case "$1" in install|upgrade) exec %[3]q "$@" --values %[4]q ;; esac
+exec %[3]q "$@"
+`, c.Paths.AdminKubeconfig, dir, helm, lab),
+		filepath.Join(dir, "kubectl"): fmt.Sprintf(`#!/bin/sh
+if [ "$1" = apply ]; then
+  helm template nodeagent packaging/kubernetes/chart --namespace nodeagent --set namespace.create=true --values %[1]q > %[2]q
+  set -- apply --filename %[2]q
+fi
+exec %[3]s "$@"
+`, lab, applied, strings.Join(c.KubectlCommand(), " ")),
+		filepath.Join(dir, "ctr"): "#!/bin/sh\nexec /usr/bin/ctr --address " + strconv.Quote(c.Paths.ContainerdSocket) + " \"$@\"\n",
+	} {
+		if err := os.WriteFile(name, []byte(text), 0o700); err != nil {
+			t.Fatal(err)
+		}
+	}
+	return dir
+}
