@@ -59,7 +59,10 @@ func (d *daemon) awaitChange(ctx context.Context, a *agent) *change {
 				answer <- err
 			}
 		}
-		d.manager.Reloading()
+		wasReady := len(a.progress.Waiting()) == 0 // otherwise tellReady has yet to tell
+		if wasReady {
+			d.manager.Reloading()
+		}
 		want, err := d.reread(a)
 		if err == nil && !d.configured.unchanged(want) {
 			d.log.Info("configuration changed", "file", d.source.file())
@@ -70,7 +73,9 @@ func (d *daemon) awaitChange(ctx context.Context, a *agent) *change {
 			d.configured.refuse(want.data, err)
 		}
 		a.engine.Wake(wakeConfiguration, "")
-		d.manager.Ready()
+		if wasReady {
+			d.manager.Ready()
+		}
 		reply(err)
 	}
 }

@@ -141,7 +141,7 @@ func TestRemoval(t *testing.T) {
 }
 
 func TestPackageOfTheOtherArchitecture(t *testing.T) {
-	needTools(t, "rpmbuild", "rpm", "rpm2cpio")
+	needTools(t, "rpmbuild", "rpm", "rpm2cpio", "cpio")
 	dir := t.TempDir()
 	if err := makeRPM("rpm", older, dir, "RPM_ARCHES=aarch64"); err != nil {
 		t.Fatal(err)

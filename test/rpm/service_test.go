@@ -101,12 +101,15 @@ func TestCrashWithAChildThatNobodyCanKill(t *testing.T) {
 	if err := os.Mkdir(freezer, 0o755); err != nil {
 		t.Skipf("needs the freezer of cgroup v1, whose tasks ignore SIGKILL: %v", err)
 	}
-	child := hangInService(t, m, freezer)
-	defer func() {
+	child := 0
+	t.Cleanup(func() {
 		put(t, freezer+"/freezer.state", "THAWED")
-		_ = syscall.Kill(child, syscall.SIGKILL)
+		if child != 0 {
+			_ = syscall.Kill(child, syscall.SIGKILL)
+		}
 		m.eventually(5*time.Second, "the frozen child to end", func() error { return os.Remove(freezer) })
-	}()
+	})
+	child = hangInService(t, m, freezer)
 	pid := m.property("MainPID")
 	took := crash(m, pid, func() { m.run("kill", "-9", pid) })
 	t.Logf("back %s after kill -9", took)
@@ -146,9 +149,9 @@ func TestOutOfMemory(t *testing.T) {
 	if err := os.Mkdir(memory, 0o755); err != nil {
 		t.Skipf("needs the memory controller of cgroup v1: inside of the machine systemd has none: %v", err)
 	}
-	defer func() {
+	t.Cleanup(func() {
 		m.eventually(5*time.Second, "the cgroup to be empty", func() error { return os.Remove(memory) })
-	}()
+	})
 	pid := m.property("MainPID")
 	outside := m.outside("/usr/bin/nodeagent", "run")
 	took := crash(m, pid, func() {
@@ -169,7 +172,14 @@ func TestWatchdog(t *testing.T) {
 	m.write("/etc/systemd/system/nodeagent.service.d/test.conf", "[Service]\nWatchdogSec=2\nTimeoutAbortSec=1\n")
 	m.install()
 	pid := m.property("MainPID")
-	time.Sleep(5 * time.Second) // two watchdog periods: a healthy agent outlives them. Nothing else tells this.
+	var active, fed int64 // microseconds
+	scan(t, m.property("ActiveEnterTimestampMonotonic"), &active)
+	m.eventually(10*time.Second, "a sign of life after two periods", func() error {
+		if scan(t, m.property("WatchdogTimestampMonotonic"), &fed); fed-active < 4_000_000 {
+			return fmt.Errorf("fed %d µs after the start", fed-active)
+		}
+		return nil
+	})
 	if got := m.property("MainPID"); got != pid {
 		t.Fatalf("the watchdog ended an agent that works")
 	}

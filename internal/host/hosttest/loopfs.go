@@ -6,6 +6,7 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+	"time"
 
 	"golang.org/x/sys/unix"
 )
@@ -86,13 +87,31 @@ func (l *LoopFS) Check() {
 	}
 }
 
-// TriggerError makes ext4 believe that it found corruption.
+// TriggerError makes ext4 believe that it found corruption, and returns when the kernel has counted it: a worker of its own
+// does that a moment later.
 func (l *LoopFS) TriggerError() {
 	l.t.Helper()
-	trigger := filepath.Join("/sys/fs/ext4", l.Name(), "trigger_fs_error")
-	if err := os.WriteFile(trigger, []byte("nodeagent test"), 0o200); err != nil {
+	dir := filepath.Join("/sys/fs/ext4", l.Name())
+	count := func() string {
+		data, err := os.ReadFile(filepath.Join(dir, "errors_count"))
+		if err != nil {
+			l.t.Fatal(err)
+		}
+		return string(data)
+	}
+	before := count()
+	if err := os.WriteFile(filepath.Join(dir, "trigger_fs_error"), []byte("nodeagent test"), 0o200); err != nil {
 		l.t.Fatal(err)
 	}
+	ticks := time.NewTicker(5 * time.Millisecond)
+	defer ticks.Stop()
+	for range 1000 {
+		if count() != before {
+			return
+		}
+		<-ticks.C
+	}
+	l.t.Fatalf("%s: the error was not counted within 5 s", dir)
 }
 
 // Shutdown shuts a mounted XFS or ext4 filesystem down without writing anything more, as a lost log does.
