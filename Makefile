@@ -13,7 +13,7 @@ demo: ## a real node fails, the agent finds, tells and repairs; about 15 minutes
 	go run ./test/demo --dir $(LAB_DIR)
 
 .PHONY: test
-test: packages vet unit e2e ## all tests; as root on Debian 12 nothing is skipped
+test: packages vet unit test-chart e2e ## all tests; as root on Debian 12 nothing is skipped
 
 .PHONY: packages
 packages: ## install the Debian packages that the tests need; as root
@@ -21,7 +21,7 @@ packages: ## install the Debian packages that the tests need; as root
 
 .PHONY: vet
 vet:
-	gofmt -l cmd internal pkg test | (! grep .)
+	gofmt -l cmd internal packaging pkg test | (! grep .)
 	go vet ./...
 
 .PHONY: unit
@@ -41,6 +41,8 @@ lab-down: ## remove it without a trace
 .PHONY: bench
 bench: ## what the agent costs and how fast it is, on the lab; prints a table
 	go run ./test/bench --dir $(LAB_DIR)
+
+include packaging/*/Makefile.inc
 
 .PHONY: help
 help:

@@ -17,7 +17,8 @@ import (
 )
 
 func newCheck(o *options) *cobra.Command {
-	return &cobra.Command{
+	var list bool
+	cmd := &cobra.Command{
 		Use:   "check [ID...]",
 		Short: "Look now, once, with all checks or the named ones",
 		Long: `Look at this node now, once, with all checks or with the named ones.
@@ -38,6 +39,9 @@ whether it lasts.`,
 			if err != nil {
 				return err
 			}
+			if list {
+				return printList(cmd.OutOrStdout(), checks)
+			}
 			began := time.Now()
 			looks := detect.LookOnce(cmd.Context(), door.Host, checks, nil)
 			result := sumUp(looks)
@@ -52,6 +56,8 @@ whether it lasts.`,
 			return result.exit()
 		},
 	}
+	cmd.Flags().BoolVar(&list, "list", false, "list the checks instead")
+	return cmd
 }
 
 func selectChecks(all []detect.Check, ids []string) ([]detect.Check, error) {

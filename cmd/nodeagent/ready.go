@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -25,7 +26,7 @@ file is what is in force. That says nothing of the node: a sick node is what a r
 Exit code 0 ready, 1 not ready.`,
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			ready := awaitReady(cmd.Context(), o.socket(), wait)
+			ready := awaitReady(cmd.Context(), cmd.ErrOrStderr(), o.socket(), wait)
 			var err error
 			if o.json() {
 				err = printJSON(cmd.OutOrStdout(), ready)
@@ -42,11 +43,17 @@ Exit code 0 ready, 1 not ready.`,
 	return cmd
 }
 
-func awaitReady(ctx context.Context, socket string, wait time.Duration) agent.Readiness {
-	const between = 200 * time.Millisecond
-	end := time.Now().Add(wait)
+// awaitReady waits until the agent is ready or the time is over. What it waits for longer than a second, it says.
+func awaitReady(ctx context.Context, progress io.Writer, socket string, wait time.Duration) agent.Readiness {
+	const between, silent = 200 * time.Millisecond, time.Second
+	began, said := time.Now(), ""
+	end := began.Add(wait)
 	for {
 		ready := askReady(ctx, socket)
+		if why := strings.Join(ready.Why, "; "); why != said && time.Since(began) > silent {
+			fmt.Fprintln(progress, "waiting:", why)
+			said = why
+		}
 		if ready.Ready || time.Now().After(end) {
 			return ready
 		}

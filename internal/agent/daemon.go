@@ -82,12 +82,13 @@ func (d *daemon) first() (edition, error) {
 	if err == nil {
 		return e, nil
 	}
-	for _, fallback := range d.source.fallbacks() {
-		d.log.Error("configuration refused", "err", err, "instead", fallback.from)
-		d.configured.refuse(e.data, err)
-		return fallback, nil
+	fallbacks := d.source.fallbacks()
+	if len(fallbacks) == 0 {
+		return e, err
 	}
-	return e, err
+	d.log.Error("configuration refused", "err", err, "instead", fallbacks[0].from)
+	d.configured.refuse(e.data, err)
+	return fallbacks[0], nil
 }
 
 // work runs one agent after the other: a new one for each change of the configuration.
@@ -142,6 +143,7 @@ func (d *daemon) build(e edition) (*agent, []component, error) {
 	for _, note := range door.Notes {
 		d.log.Info("found", "what", note)
 	}
+	door.keepLayout(e.cfg)
 	a, components, err := d.wire(e, door)
 	if err != nil {
 		return nil, nil, errors.Join(err, door.Close())

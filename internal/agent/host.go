@@ -18,6 +18,7 @@ type Door struct {
 	Client *kube.Client // nil where there is no Kubernetes
 	Notes  []string     // what was found where
 
+	found   host.Discovery
 	closers []io.Closer
 }
 
@@ -34,11 +35,11 @@ func (d *Door) Close() error {
 // now are found when they are back.
 func OpenHost(cfg config.Config, log *slog.Logger) (*Door, error) {
 	files := host.Files{}
-	found, err := host.Discover(files, cfg.Paths)
+	found, err := discover(files, cfg)
 	if err != nil {
 		return nil, err
 	}
-	d := &Door{Notes: found.Notes}
+	d := &Door{Notes: found.Notes, found: found}
 	d.Host = &host.Host{
 		NodeName: found.NodeName, Paths: found.Paths, Files: files, Clock: host.Now,
 		Prober:  host.NewProber(),

@@ -42,11 +42,19 @@ func (d *daemon) askReload(ctx context.Context) error {
 
 // awaitChange waits until the operator wants another configuration that is valid. Others are refused: the agent goes on.
 func (d *daemon) awaitChange(ctx context.Context, a *agent) *change {
+	layout := time.NewTicker(layoutEvery)
+	defer layout.Stop()
 	for {
 		var answer chan<- error
 		select {
 		case <-ctx.Done():
 			return nil
+		case <-layout.C:
+			if a.door.layoutMoved(a.cfg) {
+				d.log.Info("kubelet is laid out otherwise now, the agent begins anew")
+				return &change{a.edition, func(error) {}}
+			}
+			continue
 		case <-d.source.Reload:
 		case r := <-d.requests:
 			answer = r.answer

@@ -13,6 +13,7 @@ type Discovery struct {
 	Paths            Paths
 	NodeName         string   // as kubelet registers it; a guess from the host name where no kubelet says otherwise
 	KubeletInstalled bool     // a kubelet runs here, or its files show that one should
+	KubeletRunning   bool     // what is found is what the running kubelet says
 	Notes            []string // what was found where and what could not be read, for people
 }
 
@@ -56,7 +57,7 @@ func Discover(files Files, configured Paths) (Discovery, error) {
 	if err := d.containerd(); err != nil {
 		return Discovery{}, fmt.Errorf("discover the node's layout: %w", err)
 	}
-	override(&d.Paths, configured)
+	Override(&d.Paths, configured)
 	return d.Discovery, nil
 }
 
@@ -162,8 +163,8 @@ func setIf(target *string, value string) {
 	}
 }
 
-// override sets every field of paths that is set in configured.
-func override(paths *Paths, configured Paths) {
+// Override sets every field of paths that is set in configured.
+func Override(paths *Paths, configured Paths) {
 	target, source := reflect.ValueOf(paths).Elem(), reflect.ValueOf(configured)
 	for i := range source.NumField() {
 		if field := source.Field(i); !field.IsZero() {

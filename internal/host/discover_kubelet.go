@@ -33,6 +33,7 @@ func (d *discoverer) kubeletSettings() (kubeletSettings, error) {
 	switch {
 	case err == nil:
 		d.note("kubelet: process %d", process.PID)
+		d.KubeletRunning = true
 		d.KubeletInstalled = true
 		return d.readSettings(parseFlags(process.Args), process.PID), nil
 	case !errors.Is(err, fs.ErrNotExist) && !errors.Is(err, ErrSeveralKubelets):

@@ -49,6 +49,8 @@ const (
 	// settleAfter is when a check looks once more after it was woken: the kernel often tells of a fault before the
 	// state shows it.
 	settleAfter = time.Second
+	// sourceProof is how long a source must have run to be believed to hear something.
+	sourceProof = 2 * time.Second
 	// sourceRetry is how long after its loss a source is started again.
 	sourceRetry = 10 * time.Second
 )
@@ -112,8 +114,10 @@ func (c Check) wantsWake(source WakeSource, text string) bool {
 func (e *Engine) feed(ctx context.Context, s Source) {
 	id := "source-" + string(s.Name)
 	for ctx.Err() == nil {
-		e.tell(finding.Look{Check: id, At: e.host.Clock()})
+		// A source that cannot be opened returns at once: nothing is proven before it has run for a moment.
+		heard := time.AfterFunc(sourceProof, func() { e.tell(finding.Look{Check: id, At: e.host.Clock()}) })
 		err := s.Run(ctx, func(text string) { e.Wake(s.Name, text) })
+		heard.Stop()
 		if ctx.Err() != nil {
 			return
 		}

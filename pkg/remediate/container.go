@@ -19,6 +19,7 @@ func containerAction() Action {
 			return fmt.Sprintf("stop container %s (%s) with %s grace and remove it, through CRI",
 				short(o.ID), o.Facts["name"], graceOf(o.Facts["terminationGracePeriod"], s)), ""
 		},
+		Needs: notFrozen,
 		Do: func(ctx context.Context, t Tools, o inspect.Judged) error {
 			container, err := runtimeObject(o)
 			if err != nil {

@@ -56,8 +56,8 @@ func (r *Runner) releasePod(ctx context.Context, j *journal, steps []Step) (PodO
 	})
 }
 
-// rounds does all steps in their order. What failed is tried once more when something else was released after it: the
-// runtime cannot stop a container whose processes are frozen, but it can when they are gone.
+// rounds does all steps in their order. What failed, or was blocked, is tried once more when something else was released
+// after it: the runtime cannot stop a container whose processes are frozen, but it can when they are gone.
 func (p *podRelease) rounds(ctx context.Context) error {
 	for steps := p.steps; len(steps) > 0; steps = p.takeFailed() {
 		for _, kind := range kindsOf(steps) {
@@ -73,7 +73,8 @@ func (p *podRelease) rounds(ctx context.Context) error {
 	return nil
 }
 
-// takeFailed takes the steps out of the outcome that failed and whose object is still there, if anything was released.
+// takeFailed takes the steps out of the outcome that failed or were blocked and whose object is still there, if anything
+// was released.
 func (p *podRelease) takeFailed() []Step {
 	if !slices.ContainsFunc(p.outcome.Steps, func(s StepOutcome) bool { return s.Result == Released }) {
 		return nil
@@ -81,8 +82,9 @@ func (p *podRelease) takeFailed() []Step {
 	var failed []Step
 	p.outcome.Steps = slices.DeleteFunc(p.outcome.Steps, func(s StepOutcome) bool {
 		_, here := find(p.rest, s.Kind, s.ID)
-		again := s.Result == Failed && here
+		again := (s.Result == Failed || s.Result == Blocked) && here
 		if again {
+			s.NotNow = ""
 			failed = append(failed, s.Step)
 		}
 		return again

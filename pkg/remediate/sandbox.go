@@ -24,9 +24,21 @@ func sandboxAction() Action {
 			return fmt.Sprintf("stop the containers of sandbox %s with %s grace, stop it (CNI DEL) and remove it, through CRI",
 				short(o.ID), s.ContainerGrace), ""
 		},
-		Do:   releaseSandbox,
-		Gone: sandboxGone,
+		Needs: notFrozen,
+		Do:    releaseSandbox,
+		Gone:  sandboxGone,
 	}
+}
+
+// notFrozen keeps the runtime from waiting in vain: it cannot stop containers whose processes are frozen. The action on
+// processes thaws them.
+func notFrozen(_ inspect.Judged, rest []inspect.Judged, _ Settings) string {
+	frozen := slices.ContainsFunc(rest, func(o inspect.Judged) bool { return o.Kind == inspect.Cgroup && o.Facts["frozen"] == "true" })
+	alive := slices.ContainsFunc(rest, func(o inspect.Judged) bool { return o.Kind == inspect.Process && !dead(o) })
+	if frozen && alive {
+		return "its processes are frozen: they are thawed and ended first"
+	}
+	return ""
 }
 
 func releaseSandbox(ctx context.Context, t Tools, o inspect.Judged) error {

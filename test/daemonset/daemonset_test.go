@@ -199,8 +199,10 @@ type pod struct {
 			ContainerID  string
 			RestartCount int
 			Ready        bool
-			State        struct{ Running *struct{ StartedAt time.Time } }
-			LastState    struct {
+			State        struct {
+				Running *struct{ StartedAt time.Time }
+			}
+			LastState struct {
 				Terminated *struct {
 					Reason   string
 					ExitCode int

@@ -21,7 +21,6 @@ func TestDocumentation(t *testing.T) {
 		t.Fatal(err)
 	}
 	tools := c.tools(t)
-	t.Cleanup(func() { _ = os.Remove(filepath.Join(c.repo, "nodeagent.tar")) })
 	for i, part := range strings.Split("\n"+string(text), "\n```") {
 		kind, block, _ := strings.Cut(part, "\n")
 		if i%2 == 0 {
@@ -32,8 +31,7 @@ func TestDocumentation(t *testing.T) {
 			switch kind {
 			case "sh":
 			case "sh build":
-				// The name that the manifests have; and the targets, wherever they are included.
-				command = strings.Replace(command, "make ", "make "+c.makeFiles(t)+" IMAGE="+reference+" ", 1)
+				command = strings.Replace(command, "make ", "make IMAGE="+reference+" ", 1) // the name that the manifests have
 			default:
 				t.Fatalf("what is a block of kind %q?", kind)
 			}
@@ -46,19 +44,6 @@ func TestDocumentation(t *testing.T) {
 			}
 		}
 	}
-}
-
-// makeFiles is what make must be told where the Makefile does not include the targets yet.
-func (c *cluster) makeFiles(t *testing.T) string {
-	t.Helper()
-	text, err := os.ReadFile(filepath.Join(c.repo, "Makefile"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	if strings.Contains(string(text), "packaging/kubernetes/Makefile.inc") {
-		return ""
-	}
-	return "-f Makefile -f packaging/kubernetes/Makefile.inc"
 }
 
 // tools makes a directory with the programs that a reader of the page has, for the lab: helm is told what is special about

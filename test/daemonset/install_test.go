@@ -43,6 +43,7 @@ func testManifests(t *testing.T, c *cluster) {
 		t.Fatal("no configuration in the manifests")
 	}
 	mine := strings.Replace(string(text), config, fmt.Sprintf("%s    stateDir: %s\n    paths: {initPID: %d, kubeletRoot: %s}\n", config, c.stateDir(), c.init, c.Paths.KubeletRoot), 1)
+	mine = strings.Replace(mine, "    report:\n", "    report:\n      conditions: {spread: 1s}\n", 1) // a fleet spreads its writes over minutes
 	if err := c.KubectlApply(t.Context(), mine); err != nil {
 		t.Fatal(err)
 	}

@@ -25,6 +25,11 @@ var packages = [...]struct{ name, file string }{
 	{"e2fsprogs", "/sbin/mkfs.ext4"},
 	{"xfsprogs", "/sbin/mkfs.xfs"},
 	{"btrfs-progs", "/sbin/mkfs.btrfs"},
+	{"rpm", "/usr/bin/rpmbuild"},
+	{"cpio", "/bin/cpio"},
+	{"rpmlint", "/usr/bin/rpmlint"},
+	{"systemd-container", "/usr/bin/systemd-nspawn"},
+	{"debootstrap", "/usr/sbin/debootstrap"},
 	{"gcc", "/usr/bin/gcc"}, // the race detector
 	{"libc6-dev", "/usr/include/stdlib.h"},
 }

@@ -26,7 +26,7 @@ type machine struct {
 	nspawn  *exec.Cmd
 	ended   chan struct{}
 	cgroups []string // made for it, one in each hierarchy that systemd uses
-	console bytes.Buffer
+	console string   // file with what it prints
 }
 
 // boot boots a fresh Debian with the older package in /root, and ends it with the test.
@@ -34,7 +34,7 @@ func boot(t *testing.T) *machine {
 	t.Helper()
 	needMachine(t)
 	file := packageFile(t, older)
-	m := &machine{t: t, root: overlay(t, debian(t))}
+	m := &machine{t: t, root: overlay(t, debian(t)), console: filepath.Join(t.TempDir(), "console")}
 	for _, version := range []string{older, newer} {
 		name := fmt.Sprintf("nodeagent-%s-1.x86_64.rpm", version)
 		copyFile(t, filepath.Join(filepath.Dir(file), name), filepath.Join(m.root, "root", name))
@@ -95,7 +95,12 @@ func (m *machine) start() {
 	m.nspawn = exec.Command("/bin/sh", "-c", enter+`exec systemd-nspawn "$@"`, "sh", //nolint:gosec // of this test
 		"--boot", "--quiet", "--directory="+m.root, "--machine="+name, "--register=no", "--keep-unit", "--private-network", "--link-journal=no",
 		"--console=pipe", "--kill-signal=SIGRTMIN+3")
-	m.nspawn.Stdout, m.nspawn.Stderr = &m.console, &m.console
+	console, err := os.OpenFile(m.console, os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600)
+	if err != nil {
+		m.t.Fatal(err)
+	}
+	defer console.Close()
+	m.nspawn.Stdout, m.nspawn.Stderr = console, console
 	m.nspawn.SysProcAttr = &syscall.SysProcAttr{Setpgid: true, Pdeathsig: syscall.SIGTERM}
 	if err := m.nspawn.Start(); err != nil {
 		m.t.Fatal(err)
@@ -197,7 +202,8 @@ func (m *machine) settle() {
 	m.t.Helper()
 	m.eventually(30*time.Second, "the machine to boot", func() error {
 		if out := m.try("systemctl", "is-system-running"); strings.TrimSpace(out.stdout) != "running" {
-			return fmt.Errorf("%s; console: %s", out, tail(m.console.String()))
+			console, _ := os.ReadFile(m.console)
+			return fmt.Errorf("%s; console: %s", out, tail(string(console)))
 		}
 		return nil
 	})

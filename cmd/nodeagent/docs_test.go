@@ -1,0 +1,32 @@
+package main
+
+import (
+	"flag"
+	"os"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/nodeagent/nodeagent/internal/config"
+	"github.com/nodeagent/nodeagent/pkg/detect"
+)
+
+var update = flag.Bool("update", false, "write the generated pages anew")
+
+// TestDocs fails when a generated page is not what the code says.
+func TestDocs(t *testing.T) {
+	const page = "../../docs/checks.md"
+	want := checksPage(detect.Checks(config.Default().Checks, detect.Aids{}))
+	if *update {
+		if err := os.WriteFile(page, []byte(want), 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	got, err := os.ReadFile(page)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if diff := cmp.Diff(want, string(got)); diff != "" {
+		t.Errorf("%s: run go test ./cmd/nodeagent -run Docs -update (-code +page):\n%s", page, diff)
+	}
+}
