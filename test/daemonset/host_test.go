@@ -129,7 +129,7 @@ func testDisk(t *testing.T, c *cluster) {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() {
-		if err := disk.Remove(t.Context()); err != nil {
+		if err := disk.Remove(context.WithoutCancel(t.Context())); err != nil {
 			t.Log(err) // removed by the test already
 		}
 		_ = os.Remove(dir)

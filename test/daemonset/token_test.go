@@ -109,7 +109,7 @@ func requests(node, configuration string) []request {
 		leases     = "/apis/coordination.k8s.io/v1/namespaces/nodeagent/leases/"
 		configMaps = "/api/v1/namespaces/nodeagent/configmaps/"
 		events     = "/api/v1/namespaces/default/events"
-		manager    = "?fieldManager=nodeagent"
+		manager    = "?fieldManager=nodeagent&force=true"
 	)
 	status := func(of, body, want string) request {
 		return request{"status of " + of + " " + body, "PATCH", nodes + of + "/status", strategic, body, want}

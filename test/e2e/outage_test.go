@@ -1,0 +1,95 @@
+package e2e
+
+import (
+	"strings"
+	"testing"
+
+	"github.com/nodeagent/nodeagent/test/harness"
+)
+
+// foreignCondition is what another writer keeps on the Node.
+const foreignCondition = `{"status":{"conditions":[{"type":"SomebodyElses","status":"True","reason":"Theirs","message":"not ours",` +
+	`"lastHeartbeatTime":"2026-01-01T00:00:00Z","lastTransitionTime":"2026-01-01T00:00:00Z"}]}}`
+
+// TestApiserverAway: a disk that fails while the apiserver is away is told once it is back; the conditions of others stay.
+func TestApiserverAway(t *testing.T) {
+	l := openLab(t)
+	if out, err := l.Kubectl(t.Context(), "patch", "node", l.NodeName, "--subresource=status", "--type=strategic", "-p", foreignCondition); err != nil {
+		t.Fatalf("%v: %s", err, out)
+	}
+	a := install(t, l, nil)
+	theirs, err := a.Condition(t.Context(), "SomebodyElses")
+	if err != nil || theirs.Status != "True" {
+		t.Fatalf("%+v, %v", theirs, err)
+	}
+	if err := a.Start(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	awaitCondition(t, a, "False")
+	disk, err := harness.NewDisk(t.Context(), a.Dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = disk.Remove(t.Context()) })
+
+	if err := l.Stop(t.Context(), "kube-apiserver"); err != nil {
+		t.Fatal(err)
+	}
+	err = disk.Fail()
+	if startErr := l.Start(t.Context(), "kube-apiserver"); startErr != nil {
+		t.Fatal(startErr)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	awaitCondition(t, a, "True")
+	if err := disk.Unmount(); err != nil {
+		t.Fatal(err)
+	}
+	awaitCondition(t, a, "False")
+	if after, err := a.Condition(t.Context(), "SomebodyElses"); err != nil || after != theirs {
+		t.Errorf("another writer's condition: %+v, %v; it was %+v", after, err, theirs)
+	}
+}
+
+// TestWitnessesAway: while kubelet, the runtime or the apiserver cannot be heard, nothing of a pod that is gone is called a
+// leftover, however long it was one; and "could not tell" is the answer.
+func TestWitnessesAway(t *testing.T) {
+	l := openLab(t)
+	a := install(t, l, nil)
+	victim, err := harness.NewVictim(t.Context(), l, "unheard-victim")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := victim.Abandon(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { awaitGone(t, a, victim) })
+	if err := victim.WaitStuck(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	awaitProof(t, a, victim)
+	for _, component := range []string{"kubelet", "containerd", "kube-apiserver"} {
+		t.Run(component, func(t *testing.T) {
+			if err := l.Stop(t.Context(), component); err != nil {
+				t.Fatal(err)
+			}
+			var report harness.Inspected
+			answer, err := a.JSON(t.Context(), &report, "inspect")
+			if startErr := l.Start(t.Context(), component); startErr != nil {
+				t.Fatal(startErr)
+			}
+			if err != nil {
+				t.Fatal(err)
+			}
+			for _, o := range report.Objects {
+				if o.Verdict == "leftover" {
+					t.Errorf("%s %s is called a leftover although %s was away: %s", o.Kind, o.ID, component, o.Why)
+				}
+			}
+			if answer.Code == 0 {
+				t.Errorf("exit code 0 although %s was away:\n%s", component, strings.TrimSpace(answer.Stdout))
+			}
+		})
+	}
+}
