@@ -106,6 +106,11 @@ func sumUp(looks []finding.Look) checkResult {
 			result.Errors = append(result.Errors, checkError{l.Check, l.Err.Error()})
 		}
 	}
+	for i := range result.Findings {
+		if result.Findings[i].Facts == nil {
+			result.Findings[i].Facts = map[string]string{}
+		}
+	}
 	slices.SortFunc(result.Findings, finding.Compare)
 	return result
 }

@@ -40,7 +40,7 @@ called a leftover an object must be seen several times; the running daemon remem
 				return err
 			}
 			if o.json() {
-				err = printJSON(cmd.OutOrStdout(), report)
+				err = printJSON(cmd.OutOrStdout(), complete(report))
 			} else {
 				err = printReport(cmd.OutOrStdout(), report, all)
 			}
@@ -52,6 +52,22 @@ called a leftover an object must be seen several times; the running daemon remem
 	}
 	cmd.Flags().BoolVarP(&all, "all", "a", false, "also list what is live and what is no pod's")
 	return cmd
+}
+
+// complete makes every list of the contract a list, also where it is empty.
+func complete(r inspect.Report) inspect.Report {
+	r.Objects, r.Gates, r.Errors = listed(r.Objects), listed(r.Gates), listed(r.Errors)
+	for i := range r.Objects {
+		r.Objects[i].Holders = listed(r.Objects[i].Holders)
+	}
+	return r
+}
+
+func listed[T any](list []T) []T {
+	if list == nil {
+		return []T{}
+	}
+	return list
 }
 
 func selectKinds(names []string) ([]inspect.Kind, error) {

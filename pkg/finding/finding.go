@@ -33,7 +33,7 @@ func (s Severity) rank() int { return slices.Index([]Severity{Fatal, Warning, In
 type Subject struct {
 	Kind string `json:"kind"`
 	Name string `json:"name"`
-	UID  string `json:"uid,omitempty"`
+	UID  string `json:"uid"`
 }
 
 func (s Subject) String() string { return s.Kind + "/" + s.Name }
@@ -49,7 +49,7 @@ type Finding struct {
 	Severity Severity          `json:"severity"`
 	Reason   string            `json:"reason"`
 	Message  string            `json:"message"`
-	Facts    map[string]string `json:"facts,omitempty"`
+	Facts    map[string]string `json:"facts"`
 
 	// Marginal marks a value between the clearing and the raising threshold: it keeps a believed finding alive, but
 	// never begins one. This is what gives thresholds their hysteresis.

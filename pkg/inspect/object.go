@@ -28,9 +28,9 @@ const (
 // Pod names the pod that an object belongs to, as far as the object itself tells. UID is kubelet's: for a static pod
 // the one that is used on the node.
 type Pod struct {
-	UID       string `json:"uid,omitempty"`
-	Namespace string `json:"namespace,omitempty"`
-	Name      string `json:"name,omitempty"`
+	UID       string `json:"uid"`
+	Namespace string `json:"namespace"`
+	Name      string `json:"name"`
 }
 
 // Identity is frozen when an object is first seen and compared before every action: what distinguishes this object
@@ -62,7 +62,7 @@ type Object struct {
 	ContainerID string            `json:"containerID,omitempty"`
 	Identity    Identity          `json:"identity"`
 	Facts       map[string]string `json:"facts,omitempty"` // for people and for the action: file system type, state …
-	Holders     []Holder          `json:"holders,omitempty"`
+	Holders     []Holder          `json:"holders"`
 	Foreign     string            `json:"-"` // why it can be no pod's of this kubelet; empty otherwise
 	Doubt       string            `json:"-"` // why nothing can be said of it; empty otherwise
 }
