@@ -30,7 +30,7 @@ unit: ## tests that need no lab; those that need root are skipped by name withou
 
 .PHONY: e2e
 e2e: ## tests on a real one-node cluster, which is brought up and removed
-	go test -count=1 -timeout 40m -v ./test/lab ./test/e2e -args -lab
+	go test -p 1 -count=1 -timeout 40m -v ./test/lab ./test/e2e -args -lab
 
 .PHONY: lab lab-down
 lab: ## bring up a real one-node cluster on this machine
