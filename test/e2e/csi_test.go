@@ -32,16 +32,7 @@ type csiLab struct {
 
 func openCSILab(t *testing.T) *csiLab {
 	t.Helper()
-	if os.Geteuid() != 0 {
-		t.Skipf("%s needs root: it serves sockets to a real kubelet", t.Name())
-	}
-	l, err := lab.Open("")
-	if err != nil {
-		t.Skipf("%s needs a running lab (make lab): %v", t.Name(), err)
-	}
-	if err := l.Healthy(t.Context()); err != nil {
-		t.Skipf("%s needs a healthy lab (make lab): %v", t.Name(), err)
-	}
+	l := openLab(t)
 	c := &csiLab{t: t, lab: l, binary: filepath.Join(t.TempDir(), "fakecsi")}
 	if out, err := exec.CommandContext(t.Context(), "go", "build", "-o", c.binary, "../fakecsi/cmd").CombinedOutput(); err != nil {
 		t.Fatalf("build the fake driver: %v\n%s", err, out)

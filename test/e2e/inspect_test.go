@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"log/slog"
 	"math/rand/v2"
-	"os"
 	"sync"
 	"testing"
 	"time"
@@ -34,16 +33,7 @@ type inspectLab struct {
 
 func openInspectLab(t *testing.T) *inspectLab {
 	t.Helper()
-	if os.Geteuid() != 0 {
-		t.Skipf("%s needs root: it looks at a real node", t.Name())
-	}
-	l, err := lab.Open("")
-	if err != nil {
-		t.Skipf("%s needs a running lab (make lab): %v", t.Name(), err)
-	}
-	if err := l.Healthy(t.Context()); err != nil {
-		t.Skipf("%s needs a healthy lab (make lab): %v", t.Name(), err)
-	}
+	l := openLab(t)
 	cfg := config.Default()
 	cfg.Paths.Kubeconfig = l.Paths.AdminKubeconfig
 	door, err := agent.OpenHost(cfg, slog.New(slog.DiscardHandler))
