@@ -94,6 +94,7 @@ func eventOf(kind, name, namespace, component string) string {
 
 const (
 	leaseBody     = `{"apiVersion":"coordination.k8s.io/v1","kind":"Lease","metadata":{"name":%q},"spec":{"holderIdentity":"test"}}`
+	labelBody     = `{"apiVersion":"v1","kind":"ConfigMap","metadata":{"name":%q,"labels":{"app.kubernetes.io/name":"other"}}}`
 	configMapBody = `{"apiVersion":"v1","kind":"ConfigMap","metadata":{"name":%q},"data":{"config.yaml":"{}"}}`
 )
 
@@ -137,7 +138,7 @@ func requests(node, configuration string) []request {
 		applied(configMaps, "node-"+node, configMapBody, ""),
 		applied(configMaps, "node-"+node, configMapBody, ""),
 		applied(configMaps, "node-"+otherNode, configMapBody, denied),
-		applied(configMaps, configuration, configMapBody, denied), // of all agents
+		applied(configMaps, configuration, labelBody, denied), // of all agents; what it says is immutable anyway
 		{"ConfigMap of any name", "POST", strings.TrimSuffix(configMaps, "/"), create, `{"metadata":{"generateName":"node-"}}`, denied},
 		{"ConfigMap elsewhere", "POST", "/api/v1/namespaces/default/configmaps", create, fmt.Sprintf(configMapBody, "node-"+node), "cannot create resource"},
 		{"Lease of kubelet", "PATCH", "/apis/coordination.k8s.io/v1/namespaces/kube-node-lease/leases/" + node + manager, apply, fmt.Sprintf(leaseBody, node), "cannot patch resource"},

@@ -57,6 +57,7 @@ func TestApiserverAway(t *testing.T) {
 func TestWitnessesAway(t *testing.T) {
 	l := openLab(t)
 	a := install(t, l, nil)
+	living := newBystanders(t, l)
 	victim, err := harness.NewVictim(t.Context(), l, "unheard-victim")
 	if err != nil {
 		t.Fatal(err)
@@ -64,7 +65,6 @@ func TestWitnessesAway(t *testing.T) {
 	if err := victim.Abandon(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(func() { awaitGone(t, a, victim) })
 	if err := victim.WaitStuck(t.Context()); err != nil {
 		t.Fatal(err)
 	}
@@ -92,4 +92,7 @@ func TestWitnessesAway(t *testing.T) {
 			}
 		})
 	}
+	awaitProof(t, a, victim)
+	awaitGone(t, a, victim)
+	living.check(t)
 }
