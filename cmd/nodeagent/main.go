@@ -9,6 +9,7 @@ import (
 	"fmt"
 	"os"
 	"os/signal"
+	"runtime/debug"
 	"syscall"
 
 	"github.com/nodeagent/nodeagent/internal/hand"
@@ -28,6 +29,10 @@ func main() {
 	if hand.ChildMain() {
 		return
 	}
+
+	// A command ends within seconds: collecting its garbage would be most of its work. The daemon sets its own limits.
+	debug.SetGCPercent(400)
+	debug.SetMemoryLimit(256 << 20)
 
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	code := run(ctx, os.Args[1:])

@@ -54,7 +54,6 @@ func (o *options) json() bool { return o.output == "json" }
 
 func printJSON(w io.Writer, v any) error {
 	encoder := json.NewEncoder(w)
-	encoder.SetIndent("", "  ")
 	encoder.SetEscapeHTML(false)
 	return encoder.Encode(v)
 }

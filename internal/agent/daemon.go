@@ -30,6 +30,7 @@ type daemon struct {
 
 // Run is the daemon. It returns when ctx ends, or when it cannot do its work at all.
 func Run(ctx context.Context, source Source, log *slog.Logger) error {
+	beFrugal()
 	d := &daemon{
 		source: source, log: log, manager: notify.New(log), started: host.Now(),
 		configured: &configured{source: source}, requests: make(chan request),
@@ -61,6 +62,7 @@ func (d *daemon) supervise(ctx context.Context, first edition) error {
 	ended := make(chan error, 1) // one result; nobody may be left to read it
 	err := supervise(ctx, d.log, []component{
 		{"socket", socketServer{first.cfg.Socket, answers{d.status, d.history, d.askReload}}.Run},
+		{"memory", giveBack},
 		{"watchdog", func(ctx context.Context) error { return d.manager.Watchdog(ctx, d.alive) }},
 		{"agent", func(ctx context.Context) error {
 			defer stop()
