@@ -158,8 +158,11 @@ func (b *bench) inspection(ctx context.Context) error {
 	}
 	var inspected harness.Inspected
 	var cpu, wall []time.Duration
+	if _, err := b.agent.JSON(ctx, &inspected, "inspect"); err != nil {
+		return err
+	}
 	for range 5 {
-		answer, err := b.agent.JSON(ctx, &inspected, "inspect")
+		answer, err := b.agent.CLI(ctx, "inspect")
 		if err != nil {
 			return err
 		}

@@ -67,19 +67,17 @@ func (c *cluster) tools(t *testing.T) string {
 	applied := filepath.Join(dir, "applied.yaml")
 	lab := filepath.Join(dir, "values.yaml")
 	for name, text := range map[string]string{
-		lab: string(values),
+		lab:     string(values),
+		applied: c.labManifests(t),
 		filepath.Join(dir, "helm"): fmt.Sprintf(`#!/bin/sh
 export KUBECONFIG=%q HELM_CACHE_HOME=%[2]q HELM_CONFIG_HOME=%[2]q HELM_DATA_HOME=%[2]q
 case "$1" in install|upgrade) exec %[3]q "$@" --values %[4]q ;; esac
 exec %[3]q "$@"
 `, c.Paths.AdminKubeconfig, dir, helm, lab),
 		filepath.Join(dir, "kubectl"): fmt.Sprintf(`#!/bin/sh
-if [ "$1" = apply ]; then
-  helm template nodeagent packaging/kubernetes/chart --namespace nodeagent --set namespace.create=true --values %[1]q > %[2]q
-  set -- apply --filename %[2]q
-fi
-exec %[3]s "$@"
-`, lab, applied, strings.Join(c.KubectlCommand(), " ")),
+[ "$1" = apply ] && set -- apply --filename %q
+exec %s "$@"
+`, applied, strings.Join(c.KubectlCommand(), " ")),
 		filepath.Join(dir, "ctr"): "#!/bin/sh\nexec /usr/bin/ctr --address " + strconv.Quote(c.Paths.ContainerdSocket) + " \"$@\"\n",
 	} {
 		if err := os.WriteFile(name, []byte(text), 0o700); err != nil {

@@ -31,24 +31,34 @@ func testImage(t *testing.T, c *cluster) {
 	}
 }
 
-// testManifests goes from nothing to a reporting agent with kubectl apply. Two things are the lab's: there is no kube-proxy
-// behind the apiserver's address, and process 1 does not let its namespaces be opened.
-func testManifests(t *testing.T, c *cluster) {
-	text, err := os.ReadFile(filepath.Join(c.repo, "packaging/kubernetes/manifests/nodeagent.yaml"))
+// labManifests are the plain manifests, and in them what is special about the lab: there is no kube-proxy behind the
+// apiserver's address, process 1 does not let its namespaces be opened, and nobody wants to wait for minutes.
+func (c *cluster) labManifests(t *testing.T) string {
+	t.Helper()
+	data, err := os.ReadFile(filepath.Join(c.repo, "packaging/kubernetes/manifests/nodeagent.yaml"))
 	if err != nil {
 		t.Fatal(err)
 	}
-	config := "  config.yaml: |\n"
-	if !strings.Contains(string(text), config) {
-		t.Fatal("no configuration in the manifests")
+	text := string(data)
+	host, port, _ := strings.Cut(strings.TrimPrefix(c.Server(), "https://"), ":")
+	for _, insert := range []struct{ after, text string }{
+		{"  config.yaml: |\n", fmt.Sprintf("    stateDir: %s\n    paths: {initPID: %d, kubeletRoot: %s}\n", c.stateDir(), c.init, c.Paths.KubeletRoot)},
+		{"    report:\n", "      conditions: {spread: 1s}\n"},
+		{"          env:\n", fmt.Sprintf("            - {name: KUBERNETES_SERVICE_HOST, value: %q}\n            - {name: KUBERNETES_SERVICE_PORT, value: %q}\n", host, port)},
+	} {
+		if strings.Count(text, insert.after) != 1 {
+			t.Fatalf("the manifests do not have one %q", insert.after)
+		}
+		text = strings.Replace(text, insert.after, insert.after+insert.text, 1)
 	}
-	mine := strings.Replace(string(text), config, fmt.Sprintf("%s    stateDir: %s\n    paths: {initPID: %d, kubeletRoot: %s}\n", config, c.stateDir(), c.init, c.Paths.KubeletRoot), 1)
-	mine = strings.Replace(mine, "    report:\n", "    report:\n      conditions: {spread: 1s}\n", 1) // a fleet spreads its writes over minutes
-	if err := c.KubectlApply(t.Context(), mine); err != nil {
+	return text
+}
+
+// testManifests goes from nothing to a reporting agent with kubectl apply.
+func testManifests(t *testing.T, c *cluster) {
+	if err := c.KubectlApply(t.Context(), c.labManifests(t)); err != nil {
 		t.Fatal(err)
 	}
-	host, port, _ := strings.Cut(strings.TrimPrefix(c.Server(), "https://"), ":")
-	c.kubectl(t, "set", "env", "-n", namespace, "daemonset/nodeagent", "KUBERNETES_SERVICE_HOST="+host, "KUBERNETES_SERVICE_PORT="+port)
 	c.kubectl(t, "rollout", "status", "-n", namespace, "daemonset/nodeagent", "--timeout=90s")
 	c.await1(t, "the agent of the manifests to be ready", ready)
 	c.awaitCondition(t, "ReadonlyFilesystem", "False")
