@@ -31,6 +31,11 @@ unit: ## tests that need no lab; those that need root are skipped by name withou
 .PHONY: e2e
 e2e: ## tests on a real one-node cluster, which is brought up and removed
 	go test -p 1 -count=1 -timeout 40m -v ./test/lab ./test/e2e -args -lab
+	go test -count=1 -v -run TestRealAPIServer ./internal/kube # with the kube-apiserver that the lab has built
+
+.PHONY: test-daemonset
+test-daemonset: ## the DaemonSet under the real kubelet: image, manifests, chart, least privilege; about 5 minutes
+	go test -count=1 -timeout 20m -v ./test/daemonset -args -lab
 
 .PHONY: lab lab-down
 lab: ## bring up a real one-node cluster on this machine
