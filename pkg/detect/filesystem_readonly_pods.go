@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"maps"
 	"slices"
+	"strconv"
 	"strings"
 	"time"
 
@@ -24,6 +25,12 @@ func podsHit(ctx context.Context, h *host.Host, mounts []host.Mount, f filesyste
 	}
 	pids, _ := h.PIDs()
 	seen := make(map[string]bool) // mount namespaces
+	// A pod's process that has entered the host's namespace, such as the agent's own, sees all of the host's filesystems.
+	for _, process := range []string{strconv.Itoa(max(h.Paths.InitPID, 1)), "self"} {
+		if namespace, err := h.Files.Link("/proc/" + process + "/ns/mnt"); err == nil {
+			seen[namespace] = true
+		}
+	}
 	for _, pid := range pids {
 		if ctx.Err() != nil {
 			break
