@@ -31,6 +31,7 @@ func giveBack(ctx context.Context) error {
 			return nil
 		case <-time.After(wait):
 			debug.FreeOSMemory()
+			dropUnusedText()
 		}
 	}
 }
