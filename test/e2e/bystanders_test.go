@@ -1,6 +1,7 @@
 package e2e
 
 import (
+	"context"
 	"fmt"
 	"net"
 	"os"
@@ -30,7 +31,11 @@ func newBystanders(t *testing.T, l *lab.Lab) *bystanders {
 	if err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(func() { _ = l.DeletePod(t.Context(), "default", pod.Name) })
+	t.Cleanup(func() {
+		if err := l.DeletePod(context.WithoutCancel(t.Context()), "default", pod.Name); err != nil {
+			t.Log(err)
+		}
+	})
 	b := &bystanders{lab: l, pod: pod, host: &host.Host{Paths: host.Paths{
 		InitPID: 1, KubeletRoot: l.Paths.KubeletRoot, CgroupRoot: l.Paths.CgroupRoot,
 	}}}

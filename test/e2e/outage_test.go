@@ -26,11 +26,7 @@ func TestApiserverAway(t *testing.T) {
 		t.Fatal(err)
 	}
 	awaitCondition(t, a, "False")
-	disk, err := harness.NewDisk(t.Context(), a.Dir)
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { _ = disk.Remove(t.Context()) })
+	disk := newDisk(t, a)
 
 	if err := l.Stop(t.Context(), "kube-apiserver"); err != nil {
 		t.Fatal(err)

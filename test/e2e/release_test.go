@@ -1,6 +1,7 @@
 package e2e
 
 import (
+	"context"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -210,15 +211,7 @@ func TestKilledAgentComesBack(t *testing.T) {
 	if err := a.Start(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	disk, err := harness.NewDisk(t.Context(), a.Dir)
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() {
-		if err := disk.Remove(t.Context()); err != nil && t.Context().Err() == nil {
-			t.Error(err)
-		}
-	})
+	disk := newDisk(t, a)
 	if err := disk.Fail(); err != nil {
 		t.Fatal(err)
 	}
@@ -244,6 +237,21 @@ func TestKilledAgentComesBack(t *testing.T) {
 		t.Fatal(err)
 	}
 	awaitCondition(t, a, "False")
+}
+
+// newDisk makes a disk that is gone after the test.
+func newDisk(t *testing.T, a *harness.Agent) *harness.Disk {
+	t.Helper()
+	disk, err := harness.NewDisk(t.Context(), a.Dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := disk.Remove(context.WithoutCancel(t.Context())); err != nil { // the test's context has ended by now
+			t.Error(err)
+		}
+	})
+	return disk
 }
 
 func awaitCondition(t *testing.T, a *harness.Agent, status string) (c harness.Condition) {
