@@ -9,6 +9,8 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 	"github.com/google/go-cmp/cmp/cmpopts"
+
+	"github.com/nodeagent/nodeagent/pkg/detect"
 )
 
 func TestDefaultIsValid(t *testing.T) {
@@ -30,7 +32,7 @@ func TestParseOverDefaults(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	load := c.Checks.Load
+	load := *detect.SettingsOf[detect.LoadSettings](c.Checks, "load")
 	if load.Every != time.Minute || load.Settings.LoadPerCPU != 8 || !load.Enabled || c.Remediate.Mode != "on" || c.Remediate.PodsPerHour == 0 {
 		t.Errorf("got %+v, %+v", load, c.Remediate)
 	}

@@ -73,6 +73,10 @@ func walk(v reflect.Value, path []string) []problem {
 		return nil
 	}
 	switch v.Kind() {
+	case reflect.Interface, reflect.Pointer:
+		if !v.IsNil() {
+			return walk(v.Elem(), path)
+		}
 	case reflect.Struct:
 		for i := range v.NumField() {
 			field := v.Type().Field(i)

@@ -16,6 +16,7 @@ type Check struct {
 	Domain    string    // storage, cpu, memory, network, kubernetes, hardware: how people group checks
 	Summary   string    // one line: what is wrong when this check finds something
 	Advice    string    // what a person should do next
+	Doc       Doc       // what people read of it
 	Condition Condition // the node condition that fatal findings of this check make true; zero for none
 
 	Every    time.Duration    // interval between looks when nothing wakes the check
@@ -26,6 +27,21 @@ type Check struct {
 
 	// Run takes one look. See finding.Look for the meaning of its results.
 	Run func(ctx context.Context, h *host.Host) ([]finding.Finding, error)
+}
+
+// Doc is what people read of a check: "nodeagent explain", docs/checks.md.
+type Doc struct {
+	Reads       []string // files, sockets and calls that it reads
+	Why         string   // why it matters to pods
+	Faults      []Fault  // all that it finds
+	FalseAlarms string   // what may look like it and is none, and what is done about that
+}
+
+// Fault is one reason that a check may give.
+type Fault struct {
+	Reason   string
+	Severity finding.Severity // the gravest that it can have
+	When     string           // the threshold, and why it is that one
 }
 
 // Condition is how a check shows in the Node's status. Type is true when something is wrong, as node-problem-detector

@@ -6,38 +6,27 @@ import (
 	"github.com/nodeagent/nodeagent/pkg/finding"
 )
 
-// Settings holds the settings of every check under its ID.
-type Settings struct {
-	FilesystemReadonly With[FilesystemReadonlySettings] `yaml:"filesystem-readonly"`
-	Load               With[LoadSettings]               `yaml:"load"`
-	KubeletHealth      With[KubeletHealthSettings]      `yaml:"kubelet-health"`
-	RuntimeHealth      With[RuntimeHealthSettings]      `yaml:"runtime-health"`
-	CSIRegistration    With[CSIRegistrationSettings]    `yaml:"csi-registration"`
-	CriticalDaemonSets With[CriticalDaemonSetsSettings] `yaml:"critical-daemonsets"`
-}
+// list is THE list: one line for each check, in the order in which people read them.
+func list() []entry {
+	return []entry{
+		// storage
+		plain("filesystem-readonly", DefaultFilesystemReadonlySettings, FilesystemReadonly),
 
-// DefaultSettings returns the settings that are used unless the configuration says otherwise: every check is on.
-func DefaultSettings() Settings {
-	return Settings{
-		FilesystemReadonly: on(DefaultFilesystemReadonlySettings()),
-		Load:               on(DefaultLoadSettings()),
-		KubeletHealth:      on(DefaultKubeletHealthSettings()),
-		RuntimeHealth:      on(DefaultRuntimeHealthSettings()),
-		CSIRegistration:    on(DefaultCSIRegistrationSettings()),
-		CriticalDaemonSets: on(DefaultCriticalDaemonSetsSettings()),
+		// cpu, memory
+		plain("load", DefaultLoadSettings, Load),
+
+		// kernel
+
+		// hardware
+
+		// network
+
+		// kubernetes
+		plain("kubelet-health", DefaultKubeletHealthSettings, KubeletHealth),
+		plain("runtime-health", DefaultRuntimeHealthSettings, RuntimeHealth),
+		aided("csi-registration", DefaultCSIRegistrationSettings, func(s CSIRegistrationSettings, a Aids) Check { return CSIRegistration(s, a.Memory) }),
+		aided("critical-daemonsets", DefaultCriticalDaemonSetsSettings, func(s CriticalDaemonSetsSettings, a Aids) Check { return CriticalDaemonSets(s, a.DaemonSets) }),
 	}
-}
-
-// Checks is THE list: all checks that the settings enable.
-func Checks(s Settings, aids Aids) []Check {
-	return enabled(
-		s.FilesystemReadonly.apply(FilesystemReadonly(s.FilesystemReadonly.Settings)),
-		s.Load.apply(Load(s.Load.Settings)),
-		s.KubeletHealth.apply(KubeletHealth(s.KubeletHealth.Settings)),
-		s.RuntimeHealth.apply(RuntimeHealth(s.RuntimeHealth.Settings)),
-		s.CSIRegistration.apply(CSIRegistration(s.CSIRegistration.Settings, aids.Memory)),
-		s.CriticalDaemonSets.apply(CriticalDaemonSets(s.CriticalDaemonSets.Settings, aids.DaemonSets)),
-	)
 }
 
 // Aids are what some checks are given besides the read door. The zero value is good: such a check then remembers nothing
@@ -60,26 +49,11 @@ type Common struct {
 	Severity finding.Severity `yaml:"severity,omitempty"` // of all findings; their own unless set
 }
 
-func on[S any](settings S) With[S] { return With[S]{Common: Common{Enabled: true}, Settings: settings} }
-
-// apply returns the check as the user wants it; a check without ID is one that is switched off.
+// apply returns the check as the user wants it.
 func (c Common) apply(check Check) Check {
-	if !c.Enabled {
-		return Check{}
-	}
 	if c.Every > 0 {
 		check.Every = c.Every
 	}
 	check.Severity = c.Severity
 	return check
-}
-
-func enabled(checks ...Check) []Check {
-	var on []Check
-	for _, c := range checks {
-		if c.ID != "" {
-			on = append(on, c)
-		}
-	}
-	return on
 }

@@ -4,8 +4,10 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"maps"
 	"os"
 	"path/filepath"
+	"regexp"
 	"slices"
 	"strings"
 	"testing"
@@ -23,9 +25,11 @@ import (
 //
 //	-- proc/1/mountinfo --          a file below the root of the machine
 //	-- sys/dev/block/8:0@ --        a symbolic link; its content is the target
-//	-- doors/kubelet-pods.json --   what kubelet answers: a list of pods
+//	-- sys/block/sda! --            is not there any more, with all that is below it
+//	-- doors/kubelet-pods.json --   what kubelet answers: a list of pods; all doors are in fixtureDoors
 //	-- doors/probe.json --          what probes answer, by path; {"hang": true} does not
-//	-- want.json --                 what one look by a fresh check must see
+//	-- +30s/proc/diskstats --       what has changed 30 seconds later, when the same check looks once more
+//	-- want.json --                 what the last look must see; the first one is that of a fresh check
 //
 // The comment above the first file tells what the case is about. It is 2026-11-21 02:00 there, one hour after boot.
 
@@ -80,13 +84,18 @@ func runFixture(t *testing.T, id, kind, file string) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	h, want := fixtureHost(t, archive)
+	h, moments, want := fixtureHost(t, archive)
 	if sick := len(want.Findings) > 0; sick != (kind == "bad") && kind != "broken" {
 		t.Fatalf("%s cases have findings: %v", kind, sick)
 	}
-	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
-	defer cancel()
-	findings, err := fresh(t, id).Run(ctx, h)
+	check := fresh(t, id)
+	var findings []finding.Finding
+	for _, m := range moments {
+		m.come(t, h)
+		ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+		findings, err = check.Run(ctx, h)
+		cancel()
+	}
 	compareFindings(t, want, findings)
 	compareError(t, want, err)
 }
@@ -142,39 +151,82 @@ func compareError(t *testing.T, want fixtureWant, err error) {
 	}
 }
 
-// fixtureHost lays the tree out and returns the machine that it stands for.
-func fixtureHost(t *testing.T, archive *txtar.Archive) (*host.Host, fixtureWant) {
+// moment is what a machine becomes some time after the first look.
+type moment struct {
+	after time.Duration
+	files []txtar.File
+}
+
+var laterName = regexp.MustCompile(`^\+([0-9a-z.]+)/(.+)$`)
+
+// fixtureHost returns the machine that an archive stands for, the moments at which it is looked at, and what the last look
+// must see.
+func fixtureHost(t *testing.T, archive *txtar.Archive) (*host.Host, []moment, fixtureWant) {
 	t.Helper()
-	root := t.TempDir()
 	paths := host.DefaultPaths()
 	paths.InitPID = 1
-	h := &host.Host{
-		NodeName: "fixture", Paths: paths, Files: host.Files{Root: root},
-		Clock: func() finding.Stamp {
-			return finding.Stamp{Wall: time.Date(2026, 11, 21, 2, 0, 0, 0, time.UTC), Boot: "fixture", Up: time.Hour}
-		},
-	}
+	h := &host.Host{NodeName: "fixture", Paths: paths, Files: host.Files{Root: t.TempDir()}}
 	var want fixtureWant
 	hasWant := false
+	moments := map[time.Duration]*moment{0: {}}
 	for _, file := range archive.Files {
-		switch file.Name {
-		case "want.json":
+		if file.Name == "want.json" {
 			hasWant = true
 			strictJSON(t, file, &want)
-		case "doors/kubelet-pods.json":
-			var pods []corev1.Pod
-			strictJSON(t, file, &pods)
-			h.Kubelet.Pods = func(context.Context) ([]corev1.Pod, error) { return pods, nil }
-		case "doors/probe.json":
-			h.Prober = fixtureProber(t, file)
-		default:
-			layOut(t, root, file)
+			continue
 		}
+		var after time.Duration
+		if m := laterName.FindStringSubmatch(file.Name); m != nil {
+			var err error
+			if after, err = time.ParseDuration(m[1]); err != nil {
+				t.Fatalf("%s: %v", file.Name, err)
+			}
+			file.Name = m[2]
+		}
+		if moments[after] == nil {
+			moments[after] = &moment{after: after}
+		}
+		moments[after].files = append(moments[after].files, file)
 	}
 	if !hasWant {
 		t.Fatal("no want.json")
 	}
-	return h, want
+	var inOrder []moment
+	for _, after := range slices.Sorted(maps.Keys(moments)) {
+		inOrder = append(inOrder, *moments[after])
+	}
+	return h, inOrder, want
+}
+
+// come makes h what it is at that moment.
+func (m moment) come(t *testing.T, h *host.Host) {
+	t.Helper()
+	h.Clock = func() finding.Stamp {
+		return finding.Stamp{Wall: time.Date(2026, 11, 21, 2, 0, 0, 0, time.UTC).Add(m.after), Boot: "fixture", Up: time.Hour + m.after}
+	}
+	for _, file := range m.files {
+		if door, ok := strings.CutPrefix(file.Name, "doors/"); ok {
+			open := fixtureDoors()[door]
+			if open == nil {
+				t.Fatalf("there is no door %s", door)
+			}
+			open(t, h, file)
+			continue
+		}
+		layOut(t, h.Files.Root, file)
+	}
+}
+
+// fixtureDoors open what is not in files, by the name below doors/.
+func fixtureDoors() map[string]func(t *testing.T, h *host.Host, file txtar.File) {
+	return map[string]func(t *testing.T, h *host.Host, file txtar.File){
+		"kubelet-pods.json": func(t *testing.T, h *host.Host, file txtar.File) {
+			var pods []corev1.Pod
+			strictJSON(t, file, &pods)
+			h.Kubelet.Pods = func(context.Context) ([]corev1.Pod, error) { return pods, nil }
+		},
+		"probe.json": func(t *testing.T, h *host.Host, file txtar.File) { h.Prober = fixtureProber(t, file) },
+	}
 }
 
 func strictJSON(t *testing.T, file txtar.File, into any) {
@@ -188,10 +240,16 @@ func strictJSON(t *testing.T, file txtar.File, into any) {
 
 func layOut(t *testing.T, root string, file txtar.File) {
 	t.Helper()
-	name, isLink := strings.CutSuffix(filepath.Join(root, file.Name), "@")
+	name := filepath.Join(root, file.Name)
+	if gone, ok := strings.CutSuffix(name, "!"); ok {
+		if err := os.RemoveAll(gone); err != nil {
+			t.Fatal(err)
+		}
+		return
+	}
 	err := os.MkdirAll(filepath.Dir(name), 0o755)
-	if err == nil && isLink {
-		err = os.Symlink(strings.TrimSpace(string(file.Data)), name)
+	if link, ok := strings.CutSuffix(name, "@"); ok && err == nil {
+		err = os.Symlink(strings.TrimSpace(string(file.Data)), link)
 	} else if err == nil {
 		err = os.WriteFile(name, file.Data, 0o600)
 	}

@@ -1,0 +1,5 @@
+package detect
+
+func blockCoverage() []Coverage {
+	return []Coverage{}
+}

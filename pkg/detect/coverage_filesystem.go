@@ -1,0 +1,5 @@
+package detect
+
+func filesystemCoverage() []Coverage {
+	return []Coverage{}
+}

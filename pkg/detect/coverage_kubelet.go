@@ -1,0 +1,5 @@
+package detect
+
+func kubeletCoverage() []Coverage {
+	return []Coverage{}
+}

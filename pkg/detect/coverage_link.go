@@ -1,0 +1,5 @@
+package detect
+
+func linkCoverage() []Coverage {
+	return []Coverage{}
+}

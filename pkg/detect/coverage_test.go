@@ -1,0 +1,28 @@
+package detect
+
+import (
+	"testing"
+
+	"github.com/nodeagent/nodeagent/pkg/detect/kernel"
+)
+
+// TestCoverage: what is said to find a fault exists, and each check and each rule is there for some fault.
+func TestCoverage(t *testing.T) {
+	exists := map[string]bool{}
+	for _, c := range Checks(DefaultSettings(), Aids{}) {
+		exists[c.ID] = true
+	}
+	for _, r := range kernel.Rules() {
+		exists[r.ID] = true
+	}
+	for _, k := range Known() {
+		if k.Fault == "" || (len(k.By) == 0) != (k.Not != "") {
+			t.Errorf("%q: found by %q, left out because of %q: exactly one of them", k.Fault, k.By, k.Not)
+		}
+		for _, id := range k.By {
+			if !exists[id] {
+				t.Errorf("%q is found by %q, which is neither a check nor a rule", k.Fault, id)
+			}
+		}
+	}
+}
