@@ -35,7 +35,8 @@ whether it lasts.`,
 				return err
 			}
 			defer door.Close()
-			checks, err := selectChecks(detect.Checks(cfg.Checks, door.Aids(nil)), ids)
+			aids := door.Aids(nil)
+			checks, err := selectChecks(detect.Checks(cfg.Checks, aids), ids)
 			if err != nil {
 				return err
 			}
@@ -43,7 +44,7 @@ whether it lasts.`,
 				return printList(cmd.OutOrStdout(), checks)
 			}
 			began := time.Now()
-			looks := detect.LookOnce(cmd.Context(), door.Host, checks, nil)
+			looks := detect.LookOnce(cmd.Context(), door.Host, checks, aids.Witnesses.Saw)
 			result := sumUp(looks)
 			if o.json() {
 				err = printJSON(cmd.OutOrStdout(), result)

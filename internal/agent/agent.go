@@ -30,6 +30,7 @@ type agent struct {
 	store     *finding.Store
 	saver     *saver
 	checks    []detect.Check
+	aid       detect.Aids
 	reporters []report.Reporter
 	leftovers *leftovers
 	engine    *detect.Engine
@@ -69,7 +70,12 @@ func (d *daemon) wire(e edition, door *Door) (*agent, []component, error) {
 		return nil, nil, err
 	}
 	a.leftovers = left
-	a.checks = append(detect.Checks(cfg.Checks, door.Aids(memory{store.Bucket("memory")})), left.check(), stateCheck(store), d.configured.check())
+	aids, err := a.aids()
+	if err != nil {
+		return nil, nil, err
+	}
+	a.checks = append(detect.Checks(cfg.Checks, aids), left.check(), stateCheck(store), d.configured.check())
+	a.aid = aids
 	a.progress = notify.NewProgress(limits(a.checks))
 
 	state, err := store.LoadState()
@@ -80,7 +86,7 @@ func (d *daemon) wire(e edition, door *Door) (*agent, []component, error) {
 
 	metrics := a.openReporters()
 	a.reporters = append(a.reporters, newServiceStatus(d.manager, a.checks))
-	a.engine = detect.NewEngine(door.Host, log, a.checks, sources(door.Host, log, metrics), metrics.engine(), a.observe)
+	a.engine = detect.NewEngine(door.Host, log, a.checks, sources(door.Host, log, metrics, aids.KernelLog), metrics.engine(), a.observe)
 	components := []component{
 		{"saver", a.saver.Run},
 		{"release", left.Run},
@@ -96,6 +102,23 @@ func (d *daemon) wire(e edition, door *Door) (*agent, []component, error) {
 	return a, append(components, component{"engine", a.engine.Run}), nil
 }
 
+// aids are what some checks need besides the read door, with what an earlier run has left.
+func (a *agent) aids() (detect.Aids, error) {
+	aids := a.door.Aids(memory{a.store.Bucket("memory")})
+	settings := detect.KernelLogSettings{}
+	if s := detect.SettingsOf[detect.KernelLogSettings](a.cfg.Checks, "kernel-log"); s != nil {
+		settings = s.Settings
+	}
+	var err error
+	if aids.KernelLog, err = detect.NewKernelLog(settings); err != nil {
+		return aids, err
+	}
+	if err := detect.RestoreKernelLog(aids.KernelLog, aids.Memory, a.started.Boot); err != nil {
+		a.log.Error("what the kernel said before is read again", "err", err)
+	}
+	return aids, nil
+}
+
 // observe takes one look into account and tells everybody. The engine calls it for one look at a time.
 func (a *agent) observe(l finding.Look) {
 	a.mu.Lock()
@@ -103,6 +126,7 @@ func (a *agent) observe(l finding.Look) {
 	updates := a.tracker.Observe(l)
 	state := a.tracker.State()
 	a.mu.Unlock()
+	a.aid.Witnesses.Saw(l)
 	a.tell(state, updates)
 	a.saver.offer(l.Check, before, state[l.Check], l.At)
 	a.progress.Saw(l.Check)
@@ -153,6 +177,7 @@ func (a *agent) remember() {
 	a.saver.flush(a.tracker.State())
 	a.mu.Unlock()
 	a.saver.write()
+	detect.SaveKernelLog(a.aid.KernelLog, a.aid.Memory, a.started.Boot, true)
 }
 
 func (a *agent) status() Status {

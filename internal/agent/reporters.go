@@ -68,19 +68,11 @@ func (a *agent) openReporters() meter {
 }
 
 // sources are what wakes checks before their time.
-func sources(h *host.Host, log *slog.Logger, m meter) []detect.Source {
+func sources(h *host.Host, log *slog.Logger, m meter, kernelLog *detect.LiveKernelLog) []detect.Source {
 	return []detect.Source{
-		{Name: detect.WakeKernelLog, Run: func(ctx context.Context, wake func(string)) error {
-			return host.WatchKernelLog(ctx, log, func(r host.KernelRecord) {
-				if r.Lost > 0 {
-					m.KmsgLost(int(min(r.Lost, 1<<30))) //nolint:gosec // bounded
-					wake("")                            // nobody knows what they said
-				}
-				if r.FromKernel() {
-					wake(r.Text)
-				}
-			})
-		}},
+		detect.KernelLogSource(kernelLog, log, host.WatchKernelLog, func(records uint64) {
+			m.KmsgLost(int(min(records, 1<<30))) //nolint:gosec // bounded
+		}),
 		{Name: detect.WakeMounts, Run: func(ctx context.Context, wake func(string)) error {
 			return host.WatchMounts(ctx, h.Paths.InitPID, func() { wake("") })
 		}},

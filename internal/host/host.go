@@ -5,6 +5,7 @@
 package host
 
 import (
+	"context"
 	"errors"
 
 	"github.com/nodeagent/nodeagent/pkg/finding"
@@ -24,6 +25,7 @@ type Host struct {
 	Cluster    Cluster
 	Prober     Prober
 	Plugins    Plugins
+	KernelLog  func(ctx context.Context, each func(KernelRecord)) error // see KernelLog; nil: not configured
 }
 
 // ErrNotConfigured says that the host has no such component as far as the agent knows.

@@ -16,6 +16,7 @@ func list() []entry {
 		plain("load", DefaultLoadSettings, Load),
 
 		// kernel
+		aided("kernel-log", DefaultKernelLogSettings, KernelLog),
 
 		// hardware
 
@@ -34,6 +35,8 @@ func list() []entry {
 type Aids struct {
 	Memory     Memory
 	DaemonSets DaemonSetLookups
+	KernelLog  *LiveKernelLog // fed by a source; nil: each look reads what the kernel has kept
+	Witnesses  *Witnesses     // of all looks; nil: the kernel's log speaks for itself
 }
 
 // With is the settings of one check with what every check has.

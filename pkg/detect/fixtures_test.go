@@ -225,6 +225,7 @@ func fixtureDoors() map[string]func(t *testing.T, h *host.Host, file txtar.File)
 			strictJSON(t, file, &pods)
 			h.Kubelet.Pods = func(context.Context) ([]corev1.Pod, error) { return pods, nil }
 		},
+		"kmsg":       func(t *testing.T, h *host.Host, file txtar.File) { h.KernelLog = fixtureKernelLog(t, file) },
 		"probe.json": func(t *testing.T, h *host.Host, file txtar.File) { h.Prober = fixtureProber(t, file) },
 	}
 }
@@ -277,4 +278,20 @@ func fixtureProber(t *testing.T, file txtar.File) host.Prober {
 		}
 		return answer.ProbeAnswer, nil
 	}}
+}
+
+// fixtureKernelLog answers with raw records, one a line.
+func fixtureKernelLog(t *testing.T, file txtar.File) func(context.Context, func(host.KernelRecord)) error {
+	t.Helper()
+	return func(_ context.Context, each func(host.KernelRecord)) error {
+		for line := range strings.Lines(string(file.Data)) {
+			r, err := host.ParseKernelRecord([]byte(strings.TrimSuffix(line, "\n")))
+			if err != nil {
+				return err
+			}
+			r.Up = r.Time
+			each(r)
+		}
+		return nil
+	}
 }
