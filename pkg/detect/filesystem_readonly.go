@@ -66,6 +66,20 @@ func FilesystemReadonly(s FilesystemReadonlySettings) Check {
 		Summary: "a filesystem that ought to be writable stopped taking writes, or its disk is gone",
 		Advice: "Look at `dmesg` and the disk's health first. The filesystem takes writes again only after it was unmounted, " +
 			"checked (`e2fsck`, `xfs_repair`, `btrfs check`) and mounted anew; for the root filesystem that is a reboot. Drain the node.",
+		Doc: Doc{
+			Reads: []string{"/proc/PID/mountinfo of the host", "/sys/fs/ext4/*/{errors_count,last_error_time}", "/sys/dev/block", "open(2) of XFS mount points, in a child process"},
+			Why:   "What lies on it fails: logs, images, volumes. kubelet goes on accepting pods that cannot start.",
+			Faults: []Fault{
+				{reasonDeviceGone, finding.Fatal, "the disk below a mounted filesystem has gone: no entry in /sys/dev/block, or size 0"},
+				{reasonShutdown, finding.Fatal, "the filesystem shut itself down (ext4 says shutdown, XFS answers EIO): nothing can be read or written"},
+				{reasonEmergencyRO, finding.Fatal, "ext4 met an error and stopped taking writes (emergency_ro, Linux 6.15)"},
+				{reasonRemountedRO, finding.Fatal, "the kernel made the whole filesystem read-only although its mount asks for writes"},
+				{reasonErrors, finding.Warning, "ext4 recorded errors since boot and goes on (errors=continue): the next e2fsck will change it"},
+			},
+			FalseAlarms: "Filesystems that are read-only by design, read-only binds of pods and those a person remounted do not count. " +
+				"A filesystem mounted with ro=fs (util-linux 2.39) looks as if the kernel had done it: list it under ignore. " +
+				"A pod's own volume is a warning unless podVolumesFatal is set.",
+		},
 		Condition: Condition{
 			Type: "ReadonlyFilesystem", ReadyType: "StorageReady",
 			HealthyReason: "FilesystemIsNotReadOnly", HealthyMessage: "Filesystem is not read-only",

@@ -100,6 +100,56 @@ func runFixture(t *testing.T, id, kind, file string) {
 	compareError(t, want, err)
 }
 
+// TestDoc: each check tells people what it reads, why, what it finds and what may look like it; and finds nothing else.
+func TestDoc(t *testing.T) {
+	for _, check := range Checks(DefaultSettings(), Aids{}) {
+		t.Run(check.ID, func(t *testing.T) {
+			d := check.Doc
+			if check.Summary == "" || check.Advice == "" || len(d.Reads) == 0 || d.Why == "" || len(d.Faults) == 0 || d.FalseAlarms == "" {
+				t.Errorf("summary, advice, reads, why, faults and false alarms must be told: %+v", d)
+			}
+			fatal := false
+			told := map[string]bool{}
+			for _, f := range d.Faults {
+				told[f.Reason] = true
+				fatal = fatal || f.Severity == finding.Fatal
+				if f.Reason == "" || !f.Severity.Valid() || f.When == "" {
+					t.Errorf("fault %+v", f)
+				}
+			}
+			if fatal != (check.Condition.Type != "") {
+				t.Errorf("can be fatal: %v, condition %q", fatal, check.Condition.Type)
+			}
+			compareReasons(t, check.ID, told)
+		})
+	}
+}
+
+// compareReasons compares what a check says that it finds with what its cases find.
+func compareReasons(t *testing.T, id string, told map[string]bool) {
+	files, err := filepath.Glob(filepath.Join("testdata", id, "*.txtar"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if slices.Contains(conversing, id) || id == kernelLogID { // the rules have their own lines
+		return
+	}
+	shown := map[string]bool{}
+	for _, file := range files {
+		archive, err := txtar.ParseFile(file)
+		if err != nil {
+			t.Fatal(err)
+		}
+		_, _, want := fixtureHost(t, archive)
+		for _, f := range want.Findings {
+			shown[f.Reason] = true
+		}
+	}
+	if diff := cmp.Diff(slices.Sorted(maps.Keys(told)), slices.Sorted(maps.Keys(shown))); diff != "" {
+		t.Errorf("reasons (-told +in testdata):\n%s", diff)
+	}
+}
+
 func compareFindings(t *testing.T, want fixtureWant, got []finding.Finding) {
 	t.Helper()
 	slices.SortFunc(got, finding.Compare)
