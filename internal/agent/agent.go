@@ -33,6 +33,7 @@ type agent struct {
 	aid       detect.Aids
 	reporters []report.Reporter
 	leftovers *leftovers
+	teller    *teller
 	engine    *detect.Engine
 	progress  *notify.Progress
 	started   finding.Stamp
@@ -189,12 +190,26 @@ func (a *agent) status() Status {
 		Findings: state.Raised(), Trouble: []string{}, Release: a.leftovers.status(), Leftovers: a.leftovers.last()}
 	for _, check := range state.Checks() {
 		c := state[check]
-		s.Checks = append(s.Checks, CheckStatus{check, c.Status, c.Since, c.Err, c.Why})
+		s.Checks = append(s.Checks, CheckStatus{check, c.Status, c.Since, c.Err, c.Why, a.conditionOf(check)})
 	}
+	s.Told = a.teller.all(a.reporters)
 	if err := a.store.Trouble(); err != nil {
 		s.Trouble = append(s.Trouble, err.Error())
 	}
 	return s
+}
+
+// conditionOf returns the condition of the Node that what is fatal of a check becomes; empty where there is none.
+func (a *agent) conditionOf(check string) string {
+	if a.door.Client == nil || !a.cfg.Report.Conditions.Enabled {
+		return ""
+	}
+	for _, c := range a.checks {
+		if c.ID == check {
+			return a.cfg.Report.Conditions.Vocabulary.Name(report.Naming(c.Condition))
+		}
+	}
+	return ""
 }
 
 // stateCheck finds that the agent's own memory is not safe.

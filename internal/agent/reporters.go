@@ -45,6 +45,7 @@ func (a *agent) openReporters() meter {
 	m := meter{metrics.New(metrics.Config{Version: Version, Conditions: namings})}
 	a.reporters = append(a.reporters, m)
 	a.leftovers.meter = m
+	a.teller = newTeller(m)
 	if a.door.Client == nil {
 		return m
 	}
@@ -54,14 +55,14 @@ func (a *agent) openReporters() meter {
 			Node: a.door.Client, Conditions: namings, Vocabulary: settings.Vocabulary,
 			Store: a.store.Bucket("conditions"), Started: a.started,
 			Spread: settings.Spread, Refresh: settings.Refresh,
-			Observer: m, Log: a.log,
+			Observer: a.teller, Log: a.log,
 		}))
 	}
 	if settings := a.cfg.Report.Events; settings.Enabled {
 		a.reporters = append(a.reporters, event.New(event.Config{
 			Node: a.door.Host.NodeName, Sink: a.door.Client, Store: a.store.Bucket("events"),
 			Burst: settings.Burst, Every: settings.Every,
-			Observer: m, Log: a.log,
+			Observer: a.teller, Log: a.log,
 		}))
 	}
 	return m
