@@ -163,6 +163,10 @@ func WatchKernelLog(ctx context.Context, log *slog.Logger, each func(KernelRecor
 
 const kernelLogFile = "/dev/kmsg"
 
+// ErrNoKernelLog says that there is no kernel log here: the kernel itself makes its device on every machine, but containers
+// have none, or a pipe in its place.
+var ErrNoKernelLog = errors.New("no kernel log")
+
 // kernelLogReader reads records, one a read.
 type kernelLogReader struct {
 	fd         int
@@ -174,6 +178,12 @@ type kernelLogReader struct {
 }
 
 func openKernelLog(log *slog.Logger, each func(KernelRecord)) (*kernelLogReader, error) {
+	var stat unix.Stat_t
+	if err := unix.Stat(kernelLogFile, &stat); errors.Is(err, unix.ENOENT) {
+		return nil, fmt.Errorf("%s: %w", kernelLogFile, ErrNoKernelLog)
+	} else if err == nil && stat.Mode&unix.S_IFMT != unix.S_IFCHR {
+		return nil, fmt.Errorf("%s is not a device: %w", kernelLogFile, ErrNoKernelLog)
+	}
 	fd, err := unix.Open(kernelLogFile, unix.O_RDONLY|unix.O_NONBLOCK|unix.O_CLOEXEC, 0)
 	if err != nil {
 		return nil, fmt.Errorf("open %s: %w", kernelLogFile, err)

@@ -9,6 +9,7 @@ package detect
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"log/slog"
 	"slices"
@@ -157,7 +158,15 @@ func readKernelLog(ctx context.Context, h *host.Host, s KernelLogSettings) (*Liv
 	if err != nil {
 		return nil, err
 	}
-	return log, h.KernelLog(ctx, func(r host.KernelRecord) { log.hear(r) })
+	return log, kernelLogError(h.KernelLog(ctx, func(r host.KernelRecord) { log.hear(r) }))
+}
+
+// kernelLogError tells a host without a kernel log of its own from one whose log cannot be read.
+func kernelLogError(err error) error {
+	if errors.Is(err, host.ErrNoKernelLog) {
+		return finding.NotApplicable("this host, a container, has no kernel log of its own: %v", err)
+	}
+	return err
 }
 
 // SaveKernelLog keeps what the next run of the agent in this boot must know. last says that the agent ends in order.
@@ -184,7 +193,7 @@ type KernelWatch func(ctx context.Context, log *slog.Logger, each func(host.Kern
 func KernelLogSource(follow *LiveKernelLog, logger *slog.Logger, watch KernelWatch, lost func(records uint64)) Source {
 	return Source{Name: WakeKernelLog, Run: func(ctx context.Context, wake func(text string)) error {
 		live := false
-		return watch(ctx, logger, func(r host.KernelRecord) {
+		err := watch(ctx, logger, func(r host.KernelRecord) {
 			if r.Lost > 0 && live {
 				if lost != nil {
 					lost(r.Lost)
@@ -205,6 +214,12 @@ func KernelLogSource(follow *LiveKernelLog, logger *slog.Logger, watch KernelWat
 			follow.CaughtUp()
 			wake("")
 		})
+		follow.Deaf(kernelLogError(err))
+		if errors.Is(err, host.ErrNoKernelLog) {
+			<-ctx.Done() // nothing is lost
+			return nil
+		}
+		return err
 	}}
 }
 

@@ -28,7 +28,8 @@ type Log struct {
 	tally    *Tally
 	held     map[tallyKey]*held
 	orders   map[finding.Severity]*list.List // the same by severity: of *held, what was said longest ago first
-	caught   chan struct{}                   // closed when what the kernel had kept was read: from then on absence means something
+	tried    chan struct{}                   // closed when what the kernel had kept was read, or could not be
+	deaf     error                           // why nobody reads the log; nil while somebody does, and absence means something
 	seen     uint64                          // sequence number after the newest record; 0 before the first
 	told     uint64                          // records before this number were told of by an earlier run
 	complete uint64                          // the same, where that run ended in order: it saw none after them
@@ -50,28 +51,36 @@ type held struct {
 
 // NewLog returns a log that has heard nothing.
 func NewLog(m *Matcher) *Log {
-	return &Log{tally: NewTally(m), held: map[tallyKey]*held{}, orders: map[finding.Severity]*list.List{}, caught: make(chan struct{})}
+	return &Log{tally: NewTally(m), held: map[tallyKey]*held{}, orders: map[finding.Severity]*list.List{}, tried: make(chan struct{})}
 }
 
 // CaughtUp notes that all that the kernel had kept was read: from now on the absence of records means something.
-func (l *Log) CaughtUp() {
+func (l *Log) CaughtUp() { l.hears(nil) }
+
+// Deaf notes that the log cannot be read, and why.
+func (l *Log) Deaf(why error) { l.hears(why) }
+
+func (l *Log) hears(why error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
+	l.deaf = why
 	select {
-	case <-l.caught:
+	case <-l.tried:
 	default:
-		close(l.caught)
+		close(l.tried)
 	}
 }
 
-// Await waits until all that the kernel had kept was read.
+// Await waits until all that the kernel had kept was read. It returns why the log cannot be read.
 func (l *Log) Await(ctx context.Context) error {
 	select {
-	case <-l.caught:
-		return nil
+	case <-l.tried:
 	case <-ctx.Done():
-		return fmt.Errorf("the kernel's log has not been read: %w", ctx.Err())
+		return fmt.Errorf("the kernel's log has not been read yet: %w", ctx.Err())
 	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.deaf
 }
 
 // LogRecord is one record of the kernel itself. Sequence counts all records of a boot; Up is the time since boot at which it
