@@ -21,10 +21,15 @@ type Processes struct {
 	buffer []byte
 	table  []ProcStat
 	at     time.Duration // uptime of the begin of the scan
+
+	runtimeTurn chan struct{} // holds one token: who has it may use runtime
+	runtime     Process       // the last that Daemons found
 }
 
 // NewProcesses returns a cache that has seen nothing.
-func NewProcesses() *Processes { return &Processes{turn: make(chan struct{}, 1)} }
+func NewProcesses() *Processes {
+	return &Processes{turn: make(chan struct{}, 1), runtimeTurn: make(chan struct{}, 1)}
+}
 
 // ProcessTable lists all processes (thread group leaders, kernel threads and zombies too), ascending, as they were
 // maxAge ago at most. State is that of the main thread alone. The table is shared: it must not be changed. Processes that
@@ -32,7 +37,7 @@ func NewProcesses() *Processes { return &Processes{turn: make(chan struct{}, 1)}
 func (h *Host) ProcessTable(ctx context.Context, maxAge time.Duration) ([]ProcStat, error) {
 	p := h.Processes
 	if p == nil {
-		return (&processScan{files: h.Files}).run(ctx)
+		return (&processScan{files: h.Files}).run(ctx, "/proc")
 	}
 	select {
 	case p.turn <- struct{}{}:
@@ -45,7 +50,7 @@ func (h *Host) ProcessTable(ctx context.Context, maxAge time.Duration) ([]ProcSt
 		return p.table, nil
 	}
 	scan := &processScan{files: h.Files, before: p.table, buffer: p.buffer}
-	table, err := scan.run(ctx)
+	table, err := scan.run(ctx, "/proc")
 	if err != nil {
 		return nil, err
 	}
@@ -53,61 +58,81 @@ func (h *Host) ProcessTable(ctx context.Context, maxAge time.Duration) ([]ProcSt
 	return table, nil
 }
 
-// processScan makes one table.
+// Threads tells of all threads of some processes, with the thread's ID in PID. Processes that have ended are left out.
+func (h *Host) Threads(ctx context.Context, pids []int, each func(pid int, thread ProcStat)) error {
+	scan := &processScan{files: h.Files}
+	for _, pid := range pids {
+		threads, err := scan.run(ctx, procFile(pid, "task"))
+		if errors.Is(err, unix.ENOENT) || errors.Is(err, unix.ESRCH) {
+			continue
+		}
+		if err != nil {
+			return err
+		}
+		for _, thread := range threads {
+			each(pid, thread)
+		}
+	}
+	return nil
+}
+
+// processScan makes tables, of processes or of the threads of one.
 type processScan struct {
 	files  Files
 	before []ProcStat // names are taken from here, which spares their copies
 	buffer []byte
-	proc   int // descriptor of /proc
+	dir    string
+	fd     int // of dir
 }
 
-func (s *processScan) run(ctx context.Context) ([]ProcStat, error) {
+func (s *processScan) run(ctx context.Context, dir string) ([]ProcStat, error) {
 	var err error
-	if s.proc, err = unix.Open(s.files.Path("/proc"), unix.O_RDONLY|unix.O_DIRECTORY|unix.O_CLOEXEC, 0); err != nil {
-		return nil, &os.PathError{Op: "open", Path: "/proc", Err: err}
+	s.dir = dir
+	if s.fd, err = unix.Open(s.files.Path(dir), unix.O_RDONLY|unix.O_DIRECTORY|unix.O_CLOEXEC, 0); err != nil {
+		return nil, &os.PathError{Op: "open", Path: dir, Err: err}
 	}
-	defer unix.Close(s.proc)
+	defer unix.Close(s.fd)
 	if s.buffer == nil {
 		s.buffer = make([]byte, 16<<10)
 	}
-	pids, err := s.pids()
+	ids, err := s.ids()
 	if err != nil {
 		return nil, err
 	}
-	table := make([]ProcStat, 0, len(pids))
-	for _, pid := range pids {
+	table := make([]ProcStat, 0, len(ids))
+	for _, id := range ids {
 		if err := ctx.Err(); err != nil {
-			return nil, fmt.Errorf("list processes: %w", err)
+			return nil, fmt.Errorf("list %s: %w", dir, err)
 		}
-		stat, err := s.read(pid)
+		stat, err := s.read(id)
 		if errors.Is(err, unix.ENOENT) || errors.Is(err, unix.ESRCH) {
 			continue // it ended meanwhile
 		}
 		if err != nil {
-			return nil, fmt.Errorf("read %s: %w", procFile(pid, "stat"), err)
+			return nil, fmt.Errorf("read %s/%d/stat: %w", dir, id, err)
 		}
 		table = append(table, stat)
 	}
 	return table, nil
 }
 
-// pids lists the numbers in /proc.
-func (s *processScan) pids() ([]int, error) {
-	pids := make([]int, 0, len(s.before)+64)
+// ids lists the numbers in the directory.
+func (s *processScan) ids() ([]int, error) {
+	ids := make([]int, 0, len(s.before)+64)
 	for {
-		n, err := unix.ReadDirent(s.proc, s.buffer)
+		n, err := unix.ReadDirent(s.fd, s.buffer)
 		switch {
 		case err == unix.EINTR:
 			continue
 		case err != nil:
-			return nil, &os.PathError{Op: "list", Path: "/proc", Err: err}
+			return nil, &os.PathError{Op: "list", Path: s.dir, Err: err}
 		case n == 0:
-			slices.Sort(pids)
-			return pids, nil
-		case len(pids) > maxEntries:
-			return nil, fmt.Errorf("list /proc: more than %d entries", maxEntries)
+			slices.Sort(ids)
+			return ids, nil
+		case len(ids) > maxEntries:
+			return nil, fmt.Errorf("list %s: more than %d entries", s.dir, maxEntries)
 		}
-		pids = appendNumbers(pids, s.buffer[:n])
+		ids = appendNumbers(ids, s.buffer[:n])
 	}
 }
 
@@ -136,9 +161,9 @@ func appendNumbers(numbers []int, data []byte) []int {
 	return numbers
 }
 
-// read reads one process.
+// read reads one process or thread.
 func (s *processScan) read(pid int) (ProcStat, error) {
-	fd, err := unix.Openat(s.proc, strconv.Itoa(pid)+"/stat", unix.O_RDONLY|unix.O_CLOEXEC, 0)
+	fd, err := unix.Openat(s.fd, strconv.Itoa(pid)+"/stat", unix.O_RDONLY|unix.O_CLOEXEC, 0)
 	if err != nil {
 		return ProcStat{}, err
 	}

@@ -105,6 +105,19 @@ func TestProcessTableOfThisMachine(t *testing.T) {
 	}
 }
 
+func TestThreads(t *testing.T) {
+	h, threads := &host.Host{}, 0
+	err := h.Threads(t.Context(), []int{os.Getpid(), 1 << 30}, func(pid int, thread host.ProcStat) {
+		threads++
+		if pid != os.Getpid() || thread.StartTime == 0 {
+			t.Errorf("thread of %d: %+v", pid, thread)
+		}
+	})
+	if err != nil || threads < 2 {
+		t.Errorf("%d threads, %v", threads, err)
+	}
+}
+
 // BenchmarkProcessTable tells the cost of each process.
 func BenchmarkProcessTable(b *testing.B) {
 	h := &host.Host{Clock: host.Now, Processes: host.NewProcesses()}
