@@ -18,6 +18,8 @@ type Host struct {
 	Paths    Paths
 	Files    Files
 	Clock    func() finding.Stamp
+	// Processes shares scans of /proc: see ProcessTable. Where it is nil every call scans anew.
+	Processes *Processes
 
 	Kubelet    Kubelet
 	Runtime    Runtime
