@@ -57,7 +57,7 @@ func TestKernelLog(t *testing.T) {
 		}
 		return nil
 	})
-	all, ext4 := KernelLog(log), Check{Wakes: []Wake{KernelWake("ext4-errors")}}
+	all, ext4 := KernelLog(log), Check{Wakes: []Wake{KernelWake("filesystem-readonly")}}
 	if _, err := all.Run(t.Context(), &host.Host{Clock: hosttest.Clock}); err == nil {
 		t.Error("the check has an answer before anybody read the log")
 	}
@@ -76,7 +76,7 @@ func TestKernelLog(t *testing.T) {
 		t.Errorf("(-want +got):\n%s", diff)
 	}
 	want = []string{"fatal KernelOops node/node-1", "warning KernelRecordsLost source/kernel-log"}
-	if diff := cmp.Diff(want, kernelFindings(t, KernelLog(log, "ext4-errors"), 3*time.Minute)); diff != "" {
+	if diff := cmp.Diff(want, kernelFindings(t, KernelLog(log, "filesystem-readonly"), 3*time.Minute)); diff != "" {
 		t.Errorf("left to the check of the state (-want +got):\n%s", diff)
 	}
 	if diff := cmp.Diff([]string{"fatal KernelOops node/node-1"}, kernelFindings(t, all, 48*time.Hour)); diff != "" {
