@@ -86,7 +86,7 @@ func TestKernelLog(t *testing.T) {
 		[]host.KernelRecord{record(2, time.Minute, "EXT4-fs error (device sda1): x"), forged, fragment, late},
 	), func(records uint64) { lost += int(records) })
 	all := KernelLog(DefaultKernelLogSettings(), Aids{KernelLog: log})
-	ext4 := Check{Wakes: []Wake{KernelWake("ext4-errors")}}
+	ext4 := Check{Wakes: []Wake{KernelWake("filesystem-readonly")}}
 	ctx, cancel := context.WithTimeout(t.Context(), time.Millisecond)
 	defer cancel()
 	if _, err := all.Run(ctx, &host.Host{Clock: hosttest.Clock}); err == nil {
