@@ -33,4 +33,5 @@ type ProbeAnswer struct {
 	Type       int64  `json:"type,omitempty"`  // f_type
 	FreeBytes  uint64 `json:"freeBytes,omitempty"`
 	TotalBytes uint64 `json:"totalBytes,omitempty"`
+	Data       []byte `json:"data,omitempty"` // what a disk said, as it said it: see the probes of disks
 }

@@ -32,10 +32,14 @@ func serveProbe(request string, out io.Writer) error {
 	if err := json.Unmarshal([]byte(request), &r); err != nil {
 		return fmt.Errorf("probe request: %w", err)
 	}
-	if r.Op != ProbeStatfs {
+	probe := diskProbe(r.Op)
+	if r.Op == ProbeStatfs {
+		probe = probeStatfs
+	}
+	if probe == nil {
 		return fmt.Errorf("unknown probe %q", r.Op)
 	}
-	answer, err := probeStatfs(r.Path)
+	answer, err := probe(r.Path)
 	if err != nil {
 		return fmt.Errorf("probe %s %s: %w", r.Op, r.Path, err)
 	}
