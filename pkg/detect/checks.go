@@ -11,6 +11,8 @@ func list() []entry {
 	return []entry{
 		// storage
 		plain("filesystem-readonly", DefaultFilesystemReadonlySettings, FilesystemReadonly),
+		plain("io-hang", DefaultIOHangSettings, IOHang),
+		plain("disk-saturation", DefaultDiskSaturationSettings, DiskSaturation),
 
 		// cpu, memory
 		plain("load", DefaultLoadSettings, Load),
