@@ -14,10 +14,17 @@ func list() []entry {
 
 		// cpu, memory
 		plain("load", DefaultLoadSettings, Load),
+		plain("memory-available", DefaultMemoryAvailableSettings, MemoryAvailable),
+		simple("memory-fragmentation", MemoryFragmentation),
+		plain("slab-leak", DefaultSlabLeakSettings, SlabLeak),
+		simple("dying-cgroups", DyingCgroups),
+		simple("hugepages", Hugepages),
+		simple("swap", Swap),
 
 		// kernel
 
 		// hardware
+		simple("memory-corrupted", MemoryCorrupted),
 
 		// network
 
