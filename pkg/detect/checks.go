@@ -14,6 +14,7 @@ func list() []entry {
 
 		// cpu, memory
 		plain("load", DefaultLoadSettings, Load),
+		aided("oom-kills", noSettings, func(_ bare, a Aids) Check { return OOMKills(a.Memory) }),
 		plain("memory-available", DefaultMemoryAvailableSettings, MemoryAvailable),
 		simple("memory-fragmentation", MemoryFragmentation),
 		plain("slab-leak", DefaultSlabLeakSettings, SlabLeak),
