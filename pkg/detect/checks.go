@@ -16,11 +16,19 @@ func list() []entry {
 
 		// cpu, memory
 		plain("load", DefaultLoadSettings, Load),
+		aided("oom-kills", noSettings, func(_ bare, a Aids) Check { return OOMKills(a.Memory) }),
+		plain("memory-available", DefaultMemoryAvailableSettings, MemoryAvailable),
+		simple("memory-fragmentation", MemoryFragmentation),
+		plain("slab-leak", DefaultSlabLeakSettings, SlabLeak),
+		simple("dying-cgroups", DyingCgroups),
+		simple("hugepages", Hugepages),
+		simple("swap", Swap),
 
 		// kernel
 		aided("kernel-log", DefaultKernelLogSettings, KernelLog),
 
 		// hardware
+		simple("memory-corrupted", MemoryCorrupted),
 
 		// network
 

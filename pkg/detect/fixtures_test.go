@@ -27,6 +27,8 @@ import (
 //	-- sys/dev/block/8:0@ --        a symbolic link; its content is the target
 //	-- sys/block/sda! --            is not there any more, with all that is below it
 //	-- doors/kubelet-pods.json --   what kubelet answers: a list of pods; all doors are in fixtureDoors
+//	-- doors/kubelet-process.json -- the running kubelet, as host.Process
+//	-- doors/paths.json --          where things are, beside the defaults: fields of host.Paths
 //	-- doors/probe.json --          what probes answer, by path; {"hang": true} does not
 //	-- +30s/proc/diskstats --       what has changed 30 seconds later, when the same check looks once more
 //	-- want.json --                 what the last look must see; the first one is that of a fresh check
@@ -275,7 +277,13 @@ func fixtureDoors() map[string]func(t *testing.T, h *host.Host, file txtar.File)
 			strictJSON(t, file, &pods)
 			h.Kubelet.Pods = func(context.Context) ([]corev1.Pod, error) { return pods, nil }
 		},
-		"kmsg":       func(t *testing.T, h *host.Host, file txtar.File) { h.KernelLog = fixtureKernelLog(t, file) },
+		"kmsg": func(t *testing.T, h *host.Host, file txtar.File) { h.KernelLog = fixtureKernelLog(t, file) },
+		"kubelet-process.json": func(t *testing.T, h *host.Host, file txtar.File) {
+			var kubelet host.Process
+			strictJSON(t, file, &kubelet)
+			h.Kubelet.Process = func() (host.Process, error) { return kubelet, nil }
+		},
+		"paths.json": func(t *testing.T, h *host.Host, file txtar.File) { strictJSON(t, file, &h.Paths) },
 		"probe.json": func(t *testing.T, h *host.Host, file txtar.File) { h.Prober = fixtureProber(t, file) },
 	}
 }
