@@ -20,6 +20,7 @@ func list() []entry {
 		// hardware
 
 		// network
+		plain("dns", DefaultDNSSettings, DNS),
 
 		// kubernetes
 		plain("kubelet-health", DefaultKubeletHealthSettings, KubeletHealth),
