@@ -21,6 +21,7 @@ func list() []entry {
 
 		// network
 		plain("dns", DefaultDNSSettings, DNS),
+		simple("cni-config", CNIConfig),
 
 		// kubernetes
 		plain("kubelet-health", DefaultKubeletHealthSettings, KubeletHealth),

@@ -278,3 +278,12 @@ func FuzzParseNameservers(f *testing.F) {
 		}
 	})
 }
+
+// pause waits a moment for something of another process that nothing announces.
+func pause(t *testing.T) {
+	t.Helper()
+	select {
+	case <-t.Context().Done():
+	case <-time.After(25 * time.Millisecond):
+	}
+}
