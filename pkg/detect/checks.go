@@ -22,6 +22,7 @@ func list() []entry {
 		// network
 		plain("dns", DefaultDNSSettings, DNS),
 		simple("cni-config", CNIConfig),
+		plain("kube-proxy", DefaultKubeProxySettings, KubeProxy),
 
 		// kubernetes
 		plain("kubelet-health", DefaultKubeletHealthSettings, KubeletHealth),

@@ -45,7 +45,7 @@ type fixtureWant struct {
 
 // conversing are checks whose evidence is not in files: their own tests play the other side, and have the three kinds of
 // cases.
-var conversing = []string{"kubelet-health", "runtime-health", "csi-registration", "critical-daemonsets", "dns"}
+var conversing = []string{"kubelet-health", "runtime-health", "csi-registration", "critical-daemonsets", "dns", "kube-proxy", "apiserver-reachability"}
 
 func TestFixtures(t *testing.T) {
 	for _, check := range Checks(DefaultSettings(), Aids{}) {
