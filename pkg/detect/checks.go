@@ -23,6 +23,7 @@ func list() []entry {
 		plain("dns", DefaultDNSSettings, DNS),
 		simple("cni-config", CNIConfig),
 		plain("kube-proxy", DefaultKubeProxySettings, KubeProxy),
+		plain("apiserver-reachability", DefaultAPIServerReachabilitySettings, APIServerReachability),
 
 		// kubernetes
 		plain("kubelet-health", DefaultKubeletHealthSettings, KubeletHealth),
