@@ -31,6 +31,10 @@ func list() []entry {
 		simple("memory-corrupted", MemoryCorrupted),
 
 		// network
+		plain("dns", DefaultDNSSettings, DNS),
+		simple("cni-config", CNIConfig),
+		plain("kube-proxy", DefaultKubeProxySettings, KubeProxy),
+		plain("apiserver-reachability", DefaultAPIServerReachabilitySettings, APIServerReachability),
 
 		// kubernetes
 		plain("kubelet-health", DefaultKubeletHealthSettings, KubeletHealth),

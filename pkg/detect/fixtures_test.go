@@ -16,6 +16,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"golang.org/x/tools/txtar"
 	corev1 "k8s.io/api/core/v1"
+	cri "k8s.io/cri-api/pkg/apis/runtime/v1"
 
 	"github.com/nodeagent/nodeagent/internal/host"
 	"github.com/nodeagent/nodeagent/pkg/finding"
@@ -46,7 +47,7 @@ type fixtureWant struct {
 
 // conversing are checks whose evidence is not in files: their own tests play the other side, and have the three kinds of
 // cases.
-var conversing = []string{"kubelet-health", "runtime-health", "csi-registration", "critical-daemonsets"}
+var conversing = []string{"kubelet-health", "runtime-health", "csi-registration", "critical-daemonsets", "dns", "kube-proxy", "apiserver-reachability"}
 
 func TestFixtures(t *testing.T) {
 	for _, check := range Checks(DefaultSettings(), Aids{}) {
@@ -284,6 +285,21 @@ func fixtureDoors() map[string]func(t *testing.T, h *host.Host, file txtar.File)
 			h.Kubelet.Process = func() (host.Process, error) { return kubelet, nil }
 		},
 		"paths.json": func(t *testing.T, h *host.Host, file txtar.File) { strictJSON(t, file, &h.Paths) },
+		"cri-status.json": func(t *testing.T, h *host.Host, file txtar.File) {
+			var status cri.RuntimeStatus
+			strictJSON(t, file, &status)
+			h.Runtime.Status = func(context.Context) (*cri.StatusResponse, error) { return &cri.StatusResponse{Status: &status}, nil }
+		},
+		"executables.json": func(t *testing.T, h *host.Host, file txtar.File) { // files that are programs
+			var names []string
+			strictJSON(t, file, &names)
+			for _, name := range names {
+				layOut(t, h.Files.Root, txtar.File{Name: name, Data: []byte("\x7fELF")})
+				if err := os.Chmod(h.Files.Path(name), 0o700); err != nil {
+					t.Fatal(err)
+				}
+			}
+		},
 		"probe.json": func(t *testing.T, h *host.Host, file txtar.File) { h.Prober = fixtureProber(t, file) },
 	}
 }
