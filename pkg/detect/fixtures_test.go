@@ -225,7 +225,10 @@ func fixtureDoors() map[string]func(t *testing.T, h *host.Host, file txtar.File)
 			strictJSON(t, file, &pods)
 			h.Kubelet.Pods = func(context.Context) ([]corev1.Pod, error) { return pods, nil }
 		},
-		"probe.json": func(t *testing.T, h *host.Host, file txtar.File) { h.Prober = fixtureProber(t, file) },
+		"kubelet-metrics":       kubeletMetricsDoor,
+		"kubelet-process":       kubeletProcessDoor,
+		"kubelet-metrics-error": kubeletMetricsErrorDoor,
+		"probe.json":            func(t *testing.T, h *host.Host, file txtar.File) { h.Prober = fixtureProber(t, file) },
 	}
 }
 

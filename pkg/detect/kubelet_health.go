@@ -48,10 +48,8 @@ func KubeletHealth(s KubeletHealthSettings) Check {
 		Summary: "kubelet does not run, does not answer, or says that it is not healthy",
 		Advice: "Look at `journalctl -u kubelet` and `systemctl status kubelet`. A stopped kubelet goes on after `kill -CONT`; " +
 			"one that hangs in the kernel (state D) usually waits for a dead mount or disk: restore that before restarting it.",
-		Condition: Condition{
-			Type: "KubeletUnhealthy", ReadyType: "KubeletReady",
-			HealthyReason: "KubeletIsHealthy", HealthyMessage: "kubelet on the node is functioning properly",
-		},
+		Condition: kubeletProblem(),
+
 		Every:    10 * time.Second,
 		Deadline: s.Timeout + 3*time.Second,
 		Policy:   finding.Policy{Raise: finding.Hold{Looks: 2, For: 20 * time.Second}},
