@@ -9,6 +9,8 @@ import (
 	"testing"
 
 	"golang.org/x/tools/txtar"
+	corev1 "k8s.io/api/core/v1"
+	cri "k8s.io/cri-api/pkg/apis/runtime/v1"
 
 	"github.com/nodeagent/nodeagent/internal/host"
 )
@@ -38,4 +40,31 @@ func kubeletMetricsErrorDoor(_ *testing.T, h *host.Host, file txtar.File) {
 // kubeletProcessDoor finds the kubelet among the processes of the machine.
 func kubeletProcessDoor(_ *testing.T, h *host.Host, _ txtar.File) {
 	h.Kubelet.Process = host.KubeletFinder(h.Files, h.Paths)
+}
+
+// kubeletPodsErrorDoor does not answer what pods there are, with that error.
+func kubeletPodsErrorDoor(_ *testing.T, h *host.Host, file txtar.File) {
+	err := errors.New(strings.TrimSpace(string(file.Data)))
+	h.Kubelet.Pods = func(context.Context) ([]corev1.Pod, error) { return nil, err }
+}
+
+// criDoor is what the runtime answers over CRI; an error instead of all answers.
+func criDoor(t *testing.T, h *host.Host, file txtar.File) {
+	t.Helper()
+	var answers struct {
+		Error      string
+		Sandboxes  []*cri.PodSandbox
+		Containers []*cri.Container
+		Status     *cri.RuntimeStatus
+	}
+	strictJSON(t, file, &answers)
+	var err error
+	if answers.Error != "" {
+		err = errors.New(answers.Error)
+	}
+	h.Runtime.Sandboxes = func(context.Context) ([]*cri.PodSandbox, error) { return answers.Sandboxes, err }
+	h.Runtime.Containers = func(context.Context) ([]*cri.Container, error) { return answers.Containers, err }
+	h.Runtime.Status = func(context.Context) (*cri.StatusResponse, error) {
+		return &cri.StatusResponse{Status: answers.Status}, err
+	}
 }
