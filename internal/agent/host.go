@@ -42,6 +42,8 @@ func OpenHost(cfg config.Config, log *slog.Logger) (*Door, error) {
 	d := &Door{Notes: found.Notes, found: found}
 	d.Host = &host.Host{
 		NodeName: found.NodeName, Paths: found.Paths, Files: files, Clock: host.Now,
+		TimeSynchronised: host.TimeSynchronised,
+
 		Prober:  host.NewProber(),
 		Plugins: host.NewPlugins(found.Paths.KubeletRoot, filepath.Dir(found.Paths.CRISocket), "/run", "/var/run"),
 	}

@@ -17,6 +17,8 @@ type Host struct {
 	Paths    Paths
 	Files    Files
 	Clock    func() finding.Stamp
+	// TimeSynchronised reports whether something keeps the wall clock right; see the function of that name.
+	TimeSynchronised func() (bool, error)
 
 	Kubelet    Kubelet
 	Runtime    Runtime

@@ -3,6 +3,7 @@ package detect
 import (
 	"bytes"
 	"context"
+	"crypto/x509"
 	"errors"
 	"fmt"
 	"strings"
@@ -66,5 +67,29 @@ func criDoor(t *testing.T, h *host.Host, file txtar.File) {
 	h.Runtime.Containers = func(context.Context) ([]*cri.Container, error) { return answers.Containers, err }
 	h.Runtime.Status = func(context.Context) (*cri.StatusResponse, error) {
 		return &cri.StatusResponse{Status: answers.Status}, err
+	}
+}
+
+// kubeletServingDoor is the certificate in PEM that kubelet's API shows; "none", "not configured" or an error instead.
+func kubeletServingDoor(_ *testing.T, h *host.Host, file txtar.File) {
+	text := strings.TrimSpace(string(file.Data))
+	certificate, err := parseCertificate(file.Data, "shown")
+	if err != nil {
+		err = map[string]error{"none": host.ErrNoCertificate, "not configured": host.ErrNotConfigured}[text]
+	}
+	if err == nil && certificate == nil {
+		err = errors.New(text)
+	}
+	h.Kubelet.ServingCertificate = func(context.Context) (*x509.Certificate, error) { return certificate, err }
+}
+
+// timeDoor says whether the wall clock is kept right: yes, no, or an error.
+func timeDoor(_ *testing.T, h *host.Host, file txtar.File) {
+	text := strings.TrimSpace(string(file.Data))
+	h.TimeSynchronised = func() (bool, error) {
+		if text != "yes" && text != "no" {
+			return false, errors.New(text)
+		}
+		return text == "yes", nil
 	}
 }
