@@ -43,6 +43,7 @@ func OpenHost(cfg config.Config, log *slog.Logger) (*Door, error) {
 	d.Host = &host.Host{
 		NodeName: found.NodeName, Paths: found.Paths, Files: files, Clock: host.Now,
 		Prober:  host.NewProber(),
+		Network: host.NewNetwork(),
 		Plugins: host.NewPlugins(found.Paths.KubeletRoot, filepath.Dir(found.Paths.CRISocket), "/run", "/var/run"),
 	}
 	if cfg.NodeName != "" {

@@ -87,5 +87,8 @@ func sources(h *host.Host, log *slog.Logger, m meter) []detect.Source {
 		{Name: detect.WakePlugins, Run: func(ctx context.Context, wake func(string)) error {
 			return host.WatchDir(ctx, h.Paths.PluginRegistry, func() { wake("") })
 		}},
+		{Name: detect.WakeLinks, Run: func(ctx context.Context, wake func(string)) error {
+			return host.WatchLinks(ctx, func() { wake("") })
+		}},
 	}
 }
