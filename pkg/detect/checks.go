@@ -20,6 +20,9 @@ func list() []entry {
 		// hardware
 
 		// network
+		aided("link-state", DefaultLinkStateSettings, func(s LinkStateSettings, a Aids) Check { return LinkState(s, a.Memory) }),
+		simple("loopback", Loopback),
+		aided("default-route", noSettings, func(_ bare, a Aids) Check { return DefaultRoute(a.Memory) }),
 
 		// kubernetes
 		plain("kubelet-health", DefaultKubeletHealthSettings, KubeletHealth),

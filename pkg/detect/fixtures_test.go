@@ -225,7 +225,8 @@ func fixtureDoors() map[string]func(t *testing.T, h *host.Host, file txtar.File)
 			strictJSON(t, file, &pods)
 			h.Kubelet.Pods = func(context.Context) ([]corev1.Pod, error) { return pods, nil }
 		},
-		"probe.json": func(t *testing.T, h *host.Host, file txtar.File) { h.Prober = fixtureProber(t, file) },
+		"network.json": fixtureNetwork,
+		"probe.json":   func(t *testing.T, h *host.Host, file txtar.File) { h.Prober = fixtureProber(t, file) },
 	}
 }
 
