@@ -77,18 +77,21 @@ func (n *netNode) veth() {
 
 func TestRealLinksOfPods(t *testing.T) {
 	n := newNetNode(t)
-	state, bonds := LinkState(DefaultLinkStateSettings(), nil), Checks(DefaultSettings(), Aids{})
-	n.sees(state)
-	n.veth()
-	n.must(netlink.LinkAdd(&netlink.Bridge{LinkAttrs: netlink.LinkAttrs{Name: "cni0"}}))
-	n.must(netlink.LinkSetUp(n.link("cni0")))
-	n.sees(state)
-	n.must(netlink.LinkSetDown(n.link("far"))) // the near end and the bridge have no carrier now
-	for _, c := range bonds {
-		if c.Domain == "network" && c.ID != "default-route" && c.ID != "kernel-log" && len(c.Wakes) > 0 && c.Wakes[0].Source == WakeLinks {
+	checks := []Check{LinkState(DefaultLinkStateSettings(), nil), NetworkErrors(), Bonds()}
+	all := func() {
+		t.Helper()
+		for _, c := range checks {
 			n.sees(c)
 		}
 	}
+	all()
+	n.veth()
+	n.must(netlink.LinkAdd(&netlink.Bridge{LinkAttrs: netlink.LinkAttrs{Name: "cni0"}}))
+	n.must(netlink.LinkSetUp(n.link("cni0")))
+	n.must(netlink.LinkSetMaster(n.link("near"), n.link("cni0")))
+	all()
+	n.must(netlink.LinkSetDown(n.link("far"))) // the near end and the bridge have no carrier now
+	all()
 }
 
 func TestRealLoopback(t *testing.T) {

@@ -76,3 +76,21 @@ func FuzzDefaultRoutes(f *testing.F) {
 		}
 	})
 }
+
+func FuzzParseBond(f *testing.F) {
+	f.Add("Bonding Mode: x\nMII Status: up\n\nSlave Interface: eth0\nMII Status: down\nAggregator ID: 1\n")
+	f.Fuzz(func(t *testing.T, text string) {
+		if b, err := parseBond(text); err != nil && (b.mode != "" || b.members != nil) {
+			t.Error("an error and a value")
+		}
+	})
+}
+
+func FuzzParseNetDev(f *testing.F) {
+	f.Add("face |bytes\n  eth0: 1 2 3 4 5 6 7 8 9 10 11 12 13 14 15 16\n")
+	f.Fuzz(func(t *testing.T, text string) {
+		if counters, err := parseNetDev(text, []netCard{{name: "eth0"}}); err != nil && counters != nil {
+			t.Error("an error and a value")
+		}
+	})
+}
