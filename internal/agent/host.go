@@ -47,6 +47,7 @@ func OpenHost(cfg config.Config, log *slog.Logger) (*Door, error) {
 		Processes:        host.NewProcesses(),
 		Plugins:          host.NewPlugins(found.Paths.KubeletRoot, filepath.Dir(found.Paths.CRISocket), "/run", "/var/run"),
 		TimeSynchronised: host.TimeSynchronised,
+		Network:          host.NewNetwork(),
 	}
 	if cfg.NodeName != "" {
 		d.Host.NodeName = cfg.NodeName

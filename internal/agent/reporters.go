@@ -80,5 +80,8 @@ func sources(h *host.Host, log *slog.Logger, m meter, kernelLog *detect.LiveKern
 		{Name: detect.WakePlugins, Run: func(ctx context.Context, wake func(string)) error {
 			return host.WatchDir(ctx, h.Paths.PluginRegistry, func() { wake("") })
 		}},
+		{Name: detect.WakeLinks, Run: func(ctx context.Context, wake func(string)) error {
+			return host.WatchLinks(ctx, func() { wake("") })
+		}},
 	}
 }

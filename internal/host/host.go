@@ -30,6 +30,7 @@ type Host struct {
 	Prober     Prober
 	Plugins    Plugins
 	KernelLog  func(ctx context.Context, each func(KernelRecord)) error // see KernelLog; nil: not configured
+	Network    Network
 }
 
 // ErrNotConfigured says that the host has no such component as far as the agent knows.

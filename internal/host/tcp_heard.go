@@ -1,7 +1,6 @@
 package host
 
 import (
-	"encoding/binary"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -9,7 +8,6 @@ import (
 	"strings"
 	"time"
 
-	"github.com/vishvananda/netlink/nl"
 	"golang.org/x/sys/unix"
 )
 
@@ -56,41 +54,13 @@ func (h *Host) hasTCPDiag() bool {
 	return err == nil && strings.Contains(string(builtin), "/tcp_diag.ko")
 }
 
-// The parts of linux/inet_diag.h and linux/tcp.h that are used.
-const (
-	tcpEstablished     = 1 << 1 // in the set of states
-	inetDiagInfo       = 2      // the attribute with struct tcp_info
-	inetDiagMessage    = 72     // struct inet_diag_msg
-	inetDiagRequest    = 56     // struct inet_diag_req_v2
-	tcpInfoLastData    = 52     // tcpi_last_data_recv, milliseconds
-	inetDiagRemote     = 4 + 4 + 16
-	inetDiagRemotePort = 4 + 2
-)
-
-// diagRequest is struct inet_diag_req_v2 for the established connections to one remote port.
-type diagRequest struct {
-	family uint8
-	port   uint16
-}
-
-func (r diagRequest) Len() int { return inetDiagRequest }
-
-func (r diagRequest) Serialize() []byte {
-	b := make([]byte, inetDiagRequest)
-	b[0], b[1], b[2] = r.family, unix.IPPROTO_TCP, 1<<(inetDiagInfo-1)
-	binary.NativeEndian.PutUint32(b[4:], tcpEstablished)
-	binary.BigEndian.PutUint16(b[8+2:], r.port)
-	binary.NativeEndian.PutUint64(b[inetDiagRequest-8:], ^uint64(0)) // any cookie
-	return b
-}
+const tcpEstablished = 1 << 1 // in the set of states
 
 func tcpHeard(family uint8, remotes []netip.AddrPort) (ago time.Duration, ok bool, err error) {
-	request := nl.NewNetlinkRequest(nl.SOCK_DIAG_BY_FAMILY, unix.NLM_F_DUMP)
-	request.AddData(diagRequest{family, remotes[0].Port()})
-	err = request.ExecuteIter(unix.NETLINK_INET_DIAG, nl.SOCK_DIAG_BY_FAMILY, func(message []byte) bool {
-		remote, last, known := parseDiag(message)
-		if known && isOneOf(remotes, remote) && (!ok || last < ago) {
-			ago, ok = last, true
+	request := diagRequest{family: family, states: tcpEstablished, remotePort: remotes[0].Port(), info: true}
+	err = request.dump(func(s diagSocket) bool {
+		if s.hasInfo && isOneOf(remotes, s.peer) && (!ok || s.lastData < ago) {
+			ago, ok = s.lastData, true
 		}
 		return true
 	})
@@ -104,27 +74,4 @@ func isOneOf(remotes []netip.AddrPort, remote netip.AddrPort) bool {
 		}
 	}
 	return false
-}
-
-// parseDiag reads the peer of a connection and when it was last heard from a struct inet_diag_msg with its attributes.
-func parseDiag(message []byte) (remote netip.AddrPort, last time.Duration, ok bool) {
-	if len(message) < inetDiagMessage {
-		return remote, 0, false
-	}
-	size := 4
-	if message[0] == unix.AF_INET6 {
-		size = 16
-	}
-	address, _ := netip.AddrFromSlice(message[inetDiagRemote : inetDiagRemote+size])
-	remote = netip.AddrPortFrom(address.Unmap(), binary.BigEndian.Uint16(message[inetDiagRemotePort:]))
-	attributes, err := nl.ParseRouteAttr(message[inetDiagMessage:])
-	if err != nil {
-		return remote, 0, false
-	}
-	for _, a := range attributes {
-		if a.Attr.Type == inetDiagInfo && len(a.Value) >= tcpInfoLastData+4 {
-			return remote, time.Duration(binary.NativeEndian.Uint32(a.Value[tcpInfoLastData:])) * time.Millisecond, true
-		}
-	}
-	return remote, 0, false
 }

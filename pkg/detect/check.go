@@ -70,4 +70,5 @@ const (
 	WakeKernelLog WakeSource = "kernel-log" // a record of the kernel itself in /dev/kmsg
 	WakeMounts    WakeSource = "mounts"     // the mount table changed: POLLPRI on /proc/PID/mountinfo
 	WakePlugins   WakeSource = "plugins"    // kubelet's plugin registration directory changed: inotify
+	WakeLinks     WakeSource = "links"      // a card, bond or team went up or down, came or went: RTNLGRP_LINK
 )

@@ -35,6 +35,13 @@ func list() []entry {
 		simple("cni-config", CNIConfig),
 		plain("kube-proxy", DefaultKubeProxySettings, KubeProxy),
 		plain("apiserver-reachability", DefaultAPIServerReachabilitySettings, APIServerReachability),
+		aided("link-state", DefaultLinkStateSettings, func(s LinkStateSettings, a Aids) Check { return LinkState(s, a.Memory) }),
+		simple("bonds", Bonds),
+		simple("network-errors", NetworkErrors),
+		simple("loopback", Loopback),
+		aided("default-route", noSettings, func(_ bare, a Aids) Check { return DefaultRoute(a.Memory) }),
+		simple("neighbour-table", NeighbourTable),
+		simple("conntrack", Conntrack),
 
 		// kubernetes
 		plain("kubelet-health", DefaultKubeletHealthSettings, KubeletHealth),

@@ -308,6 +308,7 @@ func fixtureDoors() map[string]func(t *testing.T, h *host.Host, file txtar.File)
 		"cri.json":              criDoor,
 		"kubelet-process":       kubeletProcessDoor,
 		"kubelet-metrics-error": kubeletMetricsErrorDoor,
+		"network.json":          fixtureNetwork,
 	}
 }
 
