@@ -30,6 +30,10 @@ var packages = [...]struct{ name, file string }{
 	{"rpmlint", "/usr/bin/rpmlint"},
 	{"systemd-container", "/usr/bin/systemd-nspawn"},
 	{"debootstrap", "/usr/sbin/debootstrap"},
+	{"qemu-system-x86", "/usr/bin/qemu-system-x86_64"}, // the guest
+	{"kmod", "/sbin/modprobe"},
+	{"dmsetup", "/sbin/dmsetup"},
+	{"mdadm", "/sbin/mdadm"},
 	{"gcc", "/usr/bin/gcc"}, // the race detector
 	{"libc6-dev", "/usr/include/stdlib.h"},
 }

@@ -1,0 +1,111 @@
+// Package guest boots a machine of its own, with Debian's kernel and pure cgroup v2, and runs a test binary in it. There,
+// disks, arrays and links can really be broken, and a kernel that differs from the builder's own is tried. The guest sees the
+// file system of this machine, read-only, below a layer in memory: the same tools, another kernel.
+//
+// It is emulated (no KVM is needed) and up within ten seconds.
+package guest
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"time"
+)
+
+// Guest is a machine to be booted.
+type Guest struct {
+	Cache  string    // kept between runs: the kernel
+	Dir    string    // of this run
+	Output io.Writer // what the guest prints
+}
+
+// doneLine is what the guest prints last, with the exit code of the command.
+const doneLine = "guest: the command ended with "
+
+// Run boots the guest, runs a command in it and returns its exit code. Command and arguments are paths of this machine.
+func (g Guest) Run(ctx context.Context, command ...string) (int, error) {
+	kernel, err := g.kernel(ctx)
+	if err != nil {
+		return 0, err
+	}
+	initrd, err := g.initrd(ctx, kernel, command)
+	if err != nil {
+		return 0, err
+	}
+	for _, disk := range []string{"nvme.img"} {
+		if err := os.WriteFile(filepath.Join(g.Dir, disk), nil, 0o600); err != nil {
+			return 0, err
+		}
+		if err := os.Truncate(filepath.Join(g.Dir, disk), 64<<20); err != nil {
+			return 0, err
+		}
+	}
+	return g.boot(ctx, kernel, initrd)
+}
+
+func (g Guest) boot(ctx context.Context, kernel kernel, initrd string) (int, error) {
+	monitor, wishes := filepath.Join(g.Dir, "monitor"), filepath.Join(g.Dir, "wishes")
+	cmd := exec.CommandContext(ctx, "qemu-system-x86_64",
+		"-accel", "tcg,thread=multi", "-machine", "q35", "-cpu", "max", "-smp", "2", "-m", "1536",
+		"-display", "none", "-no-reboot", "-nodefaults",
+		"-kernel", kernel.image, "-initrd", initrd, "-append", "console=ttyS0 quiet panic=-1 mitigations=off",
+		"-serial", "stdio", "-serial", "unix:"+wishes+",server=on,wait=off", "-monitor", "unix:"+monitor+",server=on,wait=off",
+		"-virtfs", "local,path=/,mount_tag=host,security_model=none,readonly=on,multidevs=remap",
+		"-netdev", "user,id=net0,restrict=on", "-device", "e1000,netdev=net0,id=nic0",
+		"-drive", "file="+filepath.Join(g.Dir, "nvme.img")+",if=none,format=raw,id=nvme-drive", "-device", "nvme,drive=nvme-drive,serial=guest,id=nvme0",
+	)
+	cmd.WaitDelay = 5 * time.Second
+	watch := &lastLine{out: g.Output}
+	cmd.Stdout, cmd.Stderr = watch, watch
+	if err := cmd.Start(); err != nil {
+		return 0, fmt.Errorf("boot the guest: %w", err)
+	}
+	ctx, stop := context.WithCancel(ctx)
+	defer stop()
+	fulfilled := make(chan error, 1)
+	go func() { fulfilled <- fulfil(ctx, wishes, monitor) }()
+	err := cmd.Wait()
+	stop()
+	err = errors.Join(err, <-fulfilled)
+	if watch.code < 0 {
+		return 0, errors.Join(errors.New("the guest ended before the command did"), err)
+	}
+	return watch.code, nil
+}
+
+// lastLine passes on what the guest prints, and remembers the exit code in it.
+type lastLine struct {
+	out     io.Writer
+	partial string
+	known   bool
+	code    int
+}
+
+func (l *lastLine) Write(data []byte) (int, error) {
+	if !l.known {
+		l.code, l.known = -1, true
+	}
+	l.partial += strings.ReplaceAll(string(data), "\r", "")
+	for {
+		line, rest, ok := strings.Cut(l.partial, "\n")
+		if !ok {
+			break
+		}
+		l.partial = rest
+		if code, ok := strings.CutPrefix(line, doneLine); ok {
+			if _, err := fmt.Sscan(code, &l.code); err != nil {
+				return 0, fmt.Errorf("%q: %w", line, err)
+			}
+			continue
+		}
+		if _, err := io.WriteString(l.out, line+"\n"); err != nil {
+			return 0, err
+		}
+	}
+	return len(data), nil
+}

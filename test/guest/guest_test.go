@@ -1,0 +1,81 @@
+package guest
+
+import (
+	"context"
+	"flag"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"testing"
+	"time"
+)
+
+var withGuest = flag.Bool("guest", false, "boot a machine of its own for these tests; needs qemu-system-x86 and the other packages of make packages")
+
+// TestGuest runs the tests of ./inside in a guest, with the real agent. Each of them is a subtest here.
+func TestGuest(t *testing.T) {
+	if !*withGuest {
+		t.Skip("needs a guest: go test ./test/guest -args -guest")
+	}
+	repo, err := filepath.Abs("../..")
+	if err != nil {
+		t.Fatal(err)
+	}
+	dir := t.TempDir()
+	build(t, repo, "go", "build", "-trimpath", "-ldflags", "-s -w", "-o", filepath.Join(dir, "nodeagent"), "./cmd/nodeagent")
+	build(t, repo, "go", "test", "-c", "-trimpath", "-ldflags", "-s -w", "-o", filepath.Join(dir, "inside.test"), "./test/guest/inside")
+	log := &strings.Builder{}
+	g := Guest{Cache: filepath.Join(repo, ".cache"), Dir: dir, Output: &tee{t: t, all: log}}
+	if err := os.MkdirAll(g.Cache, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Minute)
+	defer cancel()
+	args := []string{filepath.Join(dir, "inside.test"), "-test.v", "-test.timeout=18m", "-inside", "-agent", filepath.Join(dir, "nodeagent")}
+	if only := os.Getenv("GUEST_RUN"); only != "" {
+		args = append(args, "-test.run", only)
+	}
+	code, err := g.Run(ctx, args...)
+	if err != nil {
+		t.Fatal(err)
+	}
+	results := regexp.MustCompile(`(?m)^--- (PASS|FAIL|SKIP): (\S+)`).FindAllStringSubmatch(log.String(), -1)
+	if len(results) == 0 {
+		t.Errorf("the guest ran no test; exit code %d", code)
+	}
+	for _, r := range results {
+		t.Run(strings.TrimPrefix(r[2], "Test"), func(t *testing.T) {
+			switch r[1] {
+			case "FAIL":
+				t.Error("failed in the guest; its output stands above")
+			case "SKIP":
+				t.Error("skipped in the guest; nothing is skipped there")
+			}
+		})
+	}
+	if code != 0 && !t.Failed() {
+		t.Errorf("exit code %d", code)
+	}
+}
+
+func build(t *testing.T, repo, name string, args ...string) {
+	t.Helper()
+	cmd := exec.CommandContext(t.Context(), name, args...)
+	cmd.Dir, cmd.Env = repo, append(os.Environ(), "CGO_ENABLED=0")
+	if out, err := cmd.CombinedOutput(); err != nil {
+		t.Fatalf("%s: %v\n%s", strings.Join(args, " "), err, out)
+	}
+}
+
+// tee logs what the guest prints while it runs, and keeps it.
+type tee struct {
+	t   *testing.T
+	all *strings.Builder
+}
+
+func (o *tee) Write(data []byte) (int, error) {
+	o.t.Log("guest| " + strings.TrimRight(string(data), "\n"))
+	return o.all.Write(data)
+}

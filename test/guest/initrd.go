@@ -1,0 +1,126 @@
+package guest
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+)
+
+// bootModules are what the guest needs before it sees this machine's files.
+var bootModules = [...]string{"virtio_pci", "9pnet_virtio", "9p", "overlay"}
+
+// initScript makes this machine's files the root, with a layer in memory over them, and runs the command there.
+const initScript = `#!/bin/sh
+export PATH=/bin
+mount -t proc proc /proc
+mount -t sysfs sys /sys
+mount -t devtmpfs dev /dev
+for module in $(cat /modules); do insmod /lib/$module || echo "guest: module $module"; done
+mount -t 9p -o trans=virtio,version=9p2000.L,ro,cache=loose,msize=262144 host /host || echo "guest: no files"
+mount -t tmpfs tmpfs /layer
+mkdir /layer/upper /layer/work
+mount -t overlay -o lowerdir=/host,upperdir=/layer/upper,workdir=/layer/work overlay /root
+for dir in proc sys dev; do mount -o bind /$dir /root/$dir; done
+mount -t cgroup2 cgroup /root/sys/fs/cgroup
+mount -t tmpfs tmpfs /root/run
+mkdir /root/run/tmp
+mount -t tmpfs tmpfs /root/var/lib
+mkdir -p /root/lib/modules /root/dev/shm /root/dev/pts
+mount -o bind "/host$(cat /kernel)/lib/modules" /root/lib/modules
+mount -t tmpfs tmpfs /root/dev/shm
+mount -t devpts devpts /root/dev/pts
+ip link set lo up
+stty -F /dev/ttyS1 raw -echo
+cat /command > /root/run/command
+chroot /root /bin/busybox sh /run/command
+echo "` + doneLine + `$?"
+sync
+poweroff -f
+`
+
+// initrd makes the archive from which the guest boots.
+func (g Guest) initrd(ctx context.Context, k kernel, command []string) (string, error) {
+	root := filepath.Join(g.Dir, "initrd")
+	for _, dir := range []string{"bin", "proc", "sys", "dev", "host", "layer", "root", "lib"} {
+		if err := os.MkdirAll(filepath.Join(root, dir), 0o755); err != nil {
+			return "", err
+		}
+	}
+	var problems []error
+	write := func(name, text string, mode os.FileMode) {
+		problems = append(problems, os.WriteFile(filepath.Join(root, name), []byte(text), mode))
+	}
+	write("init", initScript, 0o755)
+	write("kernel", k.root, 0o644)
+	write("command", quoted(command), 0o644)
+	busybox, err := os.ReadFile("/bin/busybox")
+	if err != nil {
+		return "", err
+	}
+	write("bin/busybox", string(busybox), 0o755)
+	for _, applet := range []string{"sh", "mount", "insmod", "cat", "mkdir", "echo", "chroot", "ip", "stty", "sync", "poweroff"} {
+		problems = append(problems, os.Symlink("busybox", filepath.Join(root, "bin", applet)))
+	}
+	modules, err := k.modules(ctx, bootModules[:])
+	if err != nil {
+		return "", err
+	}
+	var names []string
+	for _, file := range modules {
+		data, err := os.ReadFile(file)
+		problems = append(problems, err)
+		names = append(names, filepath.Base(file))
+		write(filepath.Join("lib", filepath.Base(file)), string(data), 0o644)
+	}
+	write("modules", strings.Join(names, "\n"), 0o644)
+	if err := errors.Join(problems...); err != nil {
+		return "", err
+	}
+	return pack(ctx, root, filepath.Join(g.Dir, "initrd.cpio"))
+}
+
+// quoted returns a command as a line for the shell.
+func quoted(command []string) string {
+	var words []string
+	for _, word := range command {
+		words = append(words, "'"+strings.ReplaceAll(word, "'", `'\''`)+"'")
+	}
+	return "export PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin HOME=/run/tmp TMPDIR=/run/tmp DM_DISABLE_UDEV=1\ncd /run/tmp && " + strings.Join(words, " ") + "\n"
+}
+
+// modules returns the files of modules with all that they need, in the order in which they are to be loaded.
+func (k kernel) modules(ctx context.Context, names []string) ([]string, error) {
+	var files []string
+	seen := map[string]bool{}
+	for _, name := range names {
+		out, err := output(ctx, "/", "modprobe", "-d", k.root, "-S", k.release, "--show-depends", name)
+		if err != nil {
+			return nil, err
+		}
+		for line := range strings.Lines(out) {
+			fields := strings.Fields(line)
+			if len(fields) > 1 && fields[0] == "insmod" && !seen[fields[1]] {
+				seen[fields[1]] = true
+				files = append(files, fields[1])
+			}
+		}
+	}
+	return files, nil
+}
+
+func pack(ctx context.Context, root, file string) (string, error) {
+	archive, err := os.Create(file)
+	if err != nil {
+		return "", err
+	}
+	cmd := exec.CommandContext(ctx, "sh", "-c", "find . -print0 | cpio --null --create --quiet --format=newc")
+	cmd.Dir, cmd.Stdout = root, archive
+	if err := errors.Join(cmd.Run(), archive.Close()); err != nil {
+		return "", fmt.Errorf("pack %s: %w", root, err)
+	}
+	return file, nil
+}
