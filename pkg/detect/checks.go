@@ -25,7 +25,10 @@ func list() []entry {
 		// kernel
 
 		// hardware
+		aided("edac", DefaultEDACSettings, func(s EDACSettings, a Aids) Check { return EDAC(s, a.Memory) }),
 		simple("memory-corrupted", MemoryCorrupted),
+		simple("pcie-errors", PCIeErrors),
+		simple("thermal", Thermal),
 
 		// network
 
