@@ -17,6 +17,8 @@ func list() []entry {
 		aided("oom-kills", noSettings, func(_ bare, a Aids) Check { return OOMKills(a.Memory) }),
 		plain("memory-available", DefaultMemoryAvailableSettings, MemoryAvailable),
 		simple("memory-fragmentation", MemoryFragmentation),
+		simple("system-cgroups", SystemCgroups),
+		simple("pids-limits", PIDsLimits),
 		plain("slab-leak", DefaultSlabLeakSettings, SlabLeak),
 		simple("dying-cgroups", DyingCgroups),
 		simple("hugepages", Hugepages),
@@ -29,6 +31,7 @@ func list() []entry {
 		simple("memory-corrupted", MemoryCorrupted),
 		simple("pcie-errors", PCIeErrors),
 		simple("thermal", Thermal),
+		aided("sensors", noSettings, func(_ bare, a Aids) Check { return Sensors(a.Memory) }),
 
 		// network
 

@@ -44,7 +44,7 @@ const (
 	thermalShare   = 1 // percent of the time throttled
 	thermalFor     = 10 * time.Minute
 	thermalOpen    = 20 * time.Minute // a spell without an end is believed for so long
-	thermalRefresh = time.Hour // how long it is remembered which zones and packages there are
+	thermalRefresh = time.Hour        // how long it is remembered which zones and packages there are
 )
 
 // Thermal finds machines that are too hot.
