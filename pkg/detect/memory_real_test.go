@@ -159,6 +159,41 @@ func TestRealContainerOOM(t *testing.T) {
 	p.sees(check, want, false)
 }
 
+// When all pods together reach their limit, it is that of the slice, and no pod's (cgroup v2).
+func TestRealSliceOOM(t *testing.T) {
+	p, check := newRealPod(t, "memory"), OOMKills(nil)
+	if _, err := check.Run(t.Context(), p.host); err != nil {
+		t.Skip(err)
+	}
+	slice := path.Join(p.host.Paths.CgroupRoot, "kubepods")
+	p.write(path.Join(path.Dir(p.dir), "memory.max"), "33554432")
+	p.run("exec tail /dev/zero")
+	want := "warning CgroupOOMKilled cgroup/" + slice
+	p.sees(check, want, true)
+	p.sees(check, "info ContainerOOMKilled pod/"+realPodUID, false)
+	p.later += 31 * time.Minute
+	p.sees(check, want, false)
+}
+
+// When the node has no memory left, it is the node's, and fatal at the third time (cgroup v2). Only where that harms nobody.
+func TestRealNodeOOM(t *testing.T) {
+	cmdline, err := os.ReadFile("/proc/cmdline")
+	if err != nil || !strings.Contains(string(cmdline), "nodeagent.guest") {
+		t.Skip("only in a guest that may run out of memory: its kernel's command line says nodeagent.guest")
+	}
+	p, check := newRealPod(t, "memory"), OOMKills(nil)
+	if _, err := check.Run(t.Context(), p.host); err != nil {
+		t.Skip(err)
+	}
+	for _, severity := range []string{"warning", "warning", "fatal"} {
+		p.run("echo 1000 > /proc/self/oom_score_adj; exec tail /dev/zero")
+		p.sees(check, severity+" OOMKilling node/node-1", true)
+		p.sees(check, "info ContainerOOMKilled pod/"+realPodUID, false)
+	}
+	p.later += 31 * time.Minute
+	p.sees(check, "fatal OOMKilling node/node-1", false)
+}
+
 // kernelLog returns the check of the kernel's log, as it reads what the kernel of this machine says from now on.
 func (p *realPod) kernelLog() Check {
 	p.t.Helper()
