@@ -19,6 +19,8 @@ func list() []entry {
 		aided("oom-kills", noSettings, func(_ bare, a Aids) Check { return OOMKills(a.Memory) }),
 		plain("memory-available", DefaultMemoryAvailableSettings, MemoryAvailable),
 		simple("memory-fragmentation", MemoryFragmentation),
+		simple("system-cgroups", SystemCgroups),
+		simple("pids-limits", PIDsLimits),
 		plain("slab-leak", DefaultSlabLeakSettings, SlabLeak),
 		simple("dying-cgroups", DyingCgroups),
 		simple("hugepages", Hugepages),
@@ -28,7 +30,11 @@ func list() []entry {
 		aided("kernel-log", DefaultKernelLogSettings, KernelLog),
 
 		// hardware
+		aided("edac", DefaultEDACSettings, func(s EDACSettings, a Aids) Check { return EDAC(s, a.Memory) }),
 		simple("memory-corrupted", MemoryCorrupted),
+		simple("pcie-errors", PCIeErrors),
+		simple("thermal", Thermal),
+		aided("sensors", noSettings, func(_ bare, a Aids) Check { return Sensors(a.Memory) }),
 
 		// network
 		plain("dns", DefaultDNSSettings, DNS),

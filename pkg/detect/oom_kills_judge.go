@@ -16,7 +16,8 @@ type oomKill struct {
 	victim oomCgroup
 	times  int
 	limit  string // the cgroup whose limit was reached; empty for the node's memory
-	gone   bool   // of the victim only the slice is known in which it was
+	gone   bool   // of the victim only the slice is known in which it was, or it was in the slice itself
+	own    bool   // the limit is the victim's own, and not that of a slice above
 	// containers are those of the victim in which something was killed, by ID and then by name.
 	containers []string
 	who        string // the victim as people call it
@@ -62,7 +63,7 @@ func (s oomScan) killsIn(top oomCgroup, news map[string]oomCounts) oomNews {
 			if n.Kills > 0 {
 				k := oomKill{victim: c, times: n.times(), containers: s.containersIn(c, news)}
 				if n.Limit > 0 {
-					k.limit = c.path
+					k.limit, k.own = c.path, true
 				}
 				kills = append(kills, k)
 			}
@@ -73,7 +74,7 @@ func (s oomScan) killsIn(top oomCgroup, news map[string]oomCounts) oomNews {
 	if rest.Kills > 0 { // in a pod or service that is gone, or in the slice itself
 		k := oomKill{victim: top, times: rest.times(), gone: true}
 		if rest.Limit > 0 {
-			k.limit = top.path
+			k.limit, k.own = top.path, true
 		}
 		kills = append(kills, k)
 	}

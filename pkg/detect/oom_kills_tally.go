@@ -77,7 +77,7 @@ func (m *oomMemory) save() {
 func (s *oomState) add(kills oomNews, now time.Duration) {
 	for _, k := range kills {
 		key := k.limit
-		if k.limit == k.victim.path && k.victim.pod != "" {
+		if k.own && k.victim.pod != "" {
 			key = k.victim.pod
 		}
 		t := s.Tallies[key]
@@ -88,7 +88,7 @@ func (s *oomState) add(kills oomNews, now time.Duration) {
 			t = &oomTally{Name: key, Gone: true}
 			s.Tallies[key] = t
 		}
-		t.Gone = t.Gone && k.gone && k.limit == k.victim.path
+		t.Gone = t.Gone && k.gone && k.own
 		victims := []string{k.who}
 		if key == k.victim.pod && key != "" {
 			t.Pod, t.Name, victims = key, k.who, k.containers

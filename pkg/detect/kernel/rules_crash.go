@@ -48,7 +48,7 @@ func limitRules() []Rule {
 		Summary:  "a cgroup reached its limit of processes and threads, its programs cannot start others", // kernel/cgroup/pids.c
 		Literals: []string{"cgroup: fork rejected by pids controller"},
 		Patterns: []string{`^cgroup: fork rejected by pids controller in (?P<cgroup>/.*)`},
-		Kind:     "cgroup", Expiry: 10 * time.Minute,
+		Kind:     "cgroup", Expiry: 10 * time.Minute, ConfirmedBy: "pids-limits",
 	}, {
 		ID: "audit-backlog", Reason: "AuditBacklogExceeded", Domain: CPU, Severity: finding.Warning,
 		Summary:  "audit records are produced faster than they are read; programs are slowed down or records lost", // kernel/audit.c
