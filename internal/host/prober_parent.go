@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"os/exec"
+	"slices"
 	"strings"
 	"sync"
 	"syscall"
@@ -50,6 +51,11 @@ func (p *prober) do(ctx context.Context, request ProbeRequest) (ProbeAnswer, err
 func (p *prober) all(ctx context.Context, patience time.Duration, requests []ProbeRequest) []ProbeResult {
 	results := make([]ProbeResult, 0, len(requests))
 	for _, part := range batches(requests) {
+		// One call leaves at most one child behind.
+		if slices.ContainsFunc(results, func(r ProbeResult) bool { return r.Ended != nil }) {
+			results = append(results, failed(part, ErrTooManyAbandoned)...)
+			continue
+		}
 		results = append(results, p.part(ctx, patience, part)...)
 	}
 	return results

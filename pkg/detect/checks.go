@@ -11,6 +11,8 @@ func list() []entry {
 	return []entry{
 		// storage
 		plain("filesystem-readonly", DefaultFilesystemReadonlySettings, FilesystemReadonly),
+		aided("disk-space", DefaultDiskSpaceSettings, func(s DiskSpaceSettings, a Aids) Check { return DiskSpace(s, a.Memory) }),
+		plain("hung-mounts", DefaultHungMountsSettings, HungMounts),
 
 		// cpu, memory
 		plain("load", DefaultLoadSettings, Load),
