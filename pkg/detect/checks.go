@@ -13,6 +13,9 @@ func list() []entry {
 		plain("filesystem-readonly", DefaultFilesystemReadonlySettings, FilesystemReadonly),
 		aided("disk-space", DefaultDiskSpaceSettings, func(s DiskSpaceSettings, a Aids) Check { return DiskSpace(s, a.Memory) }),
 		plain("hung-mounts", DefaultHungMountsSettings, HungMounts),
+		plain("fuse-congestion", DefaultFUSECongestionSettings, FUSECongestion),
+		simple("btrfs-errors", BtrfsErrors),
+		simple("zfs-pools", ZFSPools),
 
 		// cpu, memory
 		plain("load", DefaultLoadSettings, Load),
