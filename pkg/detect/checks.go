@@ -16,6 +16,7 @@ func list() []entry {
 		plain("fuse-congestion", DefaultFUSECongestionSettings, FUSECongestion),
 		simple("btrfs-errors", BtrfsErrors),
 		simple("zfs-pools", ZFSPools),
+		simple("fstab-mounts", FstabMounts),
 
 		// cpu, memory
 		plain("load", DefaultLoadSettings, Load),
