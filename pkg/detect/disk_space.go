@@ -137,6 +137,7 @@ func (c *diskSpace) look(ctx context.Context, h *host.Host) ([]finding.Finding, 
 			findings = append(findings, s.report(fault, s.podsOf(ctx, h)))
 		}
 	}
+	forgetUnmounted(h, doubts)
 	c.full = full
 	return findings, finding.Partial(doubts)
 }

@@ -134,5 +134,6 @@ func (c *hungMounts) look(ctx context.Context, h *host.Host) ([]finding.Finding,
 		}
 		findings = append(findings, f.hungFinding(past, h.Paths, mounts, podsHit(ctx, h, mounts, f)))
 	}
+	forgetUnmounted(h, doubts)
 	return findings, finding.Partial(doubts)
 }

@@ -2,9 +2,11 @@ package detect
 
 import (
 	"context"
+	"maps"
 	"time"
 
 	"github.com/nodeagent/nodeagent/internal/host"
+	"github.com/nodeagent/nodeagent/pkg/finding"
 )
 
 // hungProbes remembers the probes that hang in the kernel and could not be killed, so that there is never more than one
@@ -31,6 +33,23 @@ func (p hungProbes) all(ctx context.Context, h *host.Host, patience time.Duratio
 		}
 	}
 	return results
+}
+
+// forgetUnmounted deletes doubts about filesystems that were unmounted between the reading of the mount table and the
+// question to them: on a busy node one volume or another always is.
+func forgetUnmounted(h *host.Host, doubts map[finding.Subject]error) {
+	if len(doubts) == 0 {
+		return
+	}
+	mounts, err := h.Mounts()
+	if err != nil {
+		return // the doubts stand
+	}
+	there := make(map[string]bool, len(mounts))
+	for _, m := range mounts {
+		there[m.Point] = true
+	}
+	maps.DeleteFunc(doubts, func(s finding.Subject, _ error) bool { return !there[s.Name] })
 }
 
 // hangs reports whether a probe of the subject is still in the kernel, and forgets one that is not.
