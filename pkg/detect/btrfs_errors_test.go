@@ -55,6 +55,7 @@ func TestRealBtrfsErrors(t *testing.T) {
 		t.Fatal(err)
 	}
 	btrfs.Unmount(dir)
+	btrfs.Released()
 	damage(t, btrfs.Image, text)
 	btrfs.Mount(dir, "rw")
 	sees := func(want ...string) {
