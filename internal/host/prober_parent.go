@@ -25,8 +25,9 @@ const (
 	probeTimeout = 10 * time.Second
 	// reapGrace is how long a killed child may take to go before it is abandoned.
 	reapGrace = time.Second
-	// maxProbeLine bounds what a child may say of one request.
-	maxProbeLine = 1 << 10
+	// maxProbeOutput and maxProbeLine, for each request, bound what a child may say.
+	maxProbeOutput = 64 << 10
+	maxProbeLine   = 4 << 10
 )
 
 // NewProber returns a prober whose children are this program itself: main must begin with ProbeMain.
@@ -183,7 +184,7 @@ type probeChild struct {
 func newProbeChild(program string, patience time.Duration, requests []ProbeRequest) (*probeChild, error) {
 	batch := probeBatch{Patience: patience}
 	for _, r := range requests {
-		batch.Requests = append(batch.Requests, wireRequest{r.Op, []byte(r.Path)})
+		batch.Requests = append(batch.Requests, wireRequest{r, []byte(r.Path)})
 	}
 	argument, err := json.Marshal(batch)
 	if err != nil {
