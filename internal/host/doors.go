@@ -2,6 +2,7 @@ package host
 
 import (
 	"context"
+	"crypto/x509"
 	"time"
 
 	containers "github.com/containerd/containerd/api/services/containers/v1"
@@ -21,6 +22,11 @@ type Kubelet struct {
 	Pods func(ctx context.Context) ([]corev1.Pod, error)
 	// Metric returns the samples of one metric family, as label string ("config=\"orphan\",lifecycle=\"sync\"") to value.
 	Metric func(ctx context.Context, family string) (map[string]float64, error)
+	// Scrape returns the metrics of KubeletMetrics. All that ask within some 50 s share one answer.
+	Scrape func(ctx context.Context) (*Scrape, error)
+	// ServingCertificate returns the certificate that kubelet's API shows, in one handshake without credentials. Where it
+	// has none to show, the error wraps ErrNoCertificate.
+	ServingCertificate func(ctx context.Context) (*x509.Certificate, error)
 	// Process finds the running kubelet. An error that wraps fs.ErrNotExist means that none runs.
 	Process func() (Process, error)
 }
@@ -60,6 +66,13 @@ type Cluster struct {
 	// minutes, since every node of the cluster asks for the same.
 	DaemonSets          func(ctx context.Context) ([]appsv1.DaemonSet, error)
 	ControllerRevisions func(ctx context.Context, namespace string) ([]appsv1.ControllerRevision, error)
+
+	// Answered tells how long ago the apiserver last answered a request of the agent, whatever it said. No request is made.
+	Answered func() (ago time.Duration, ever bool)
+	// Endpoint is where kubelet finds the apiserver, host:port. ErrNotConfigured: nothing on this node says so.
+	Endpoint func() (string, error)
+	// Reach makes a new connection there and asks GET /livez without credentials: any status is an answer.
+	Reach func(ctx context.Context) (status int, err error)
 }
 
 // Process is one process with the identity that outlives the reuse of its PID.

@@ -90,4 +90,5 @@ type ProbeAnswer struct {
 	RootBytes  uint64 `json:"rootBytes,omitempty"`  // f_bfree: what is left for root, who may use the reserved blocks too
 	FreeInodes uint64 `json:"freeInodes,omitempty"` // f_ffree
 	Inodes     uint64 `json:"inodes,omitempty"`     // f_files; 0 where the filesystem has no fixed number of them
+	Data       []byte `json:"data,omitempty"`       // what a disk said, as it said it: see the probes of disks
 }

@@ -36,10 +36,14 @@ func ProbeMain() {
 
 // answer does one request.
 func (r wireRequest) answer() (ProbeAnswer, error) {
-	if r.Op != ProbeStatfs {
+	probe := diskProbe(r.Op)
+	if r.Op == ProbeStatfs {
+		probe = probeStatfs
+	}
+	if probe == nil {
 		return ProbeAnswer{}, fmt.Errorf("unknown probe %q", r.Op)
 	}
-	return probeStatfs(string(r.Path))
+	return probe(string(r.Path))
 }
 
 // probeStatfs asks a mounted filesystem whether it still answers. The path is held by a descriptor first, so that all

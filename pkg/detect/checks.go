@@ -17,18 +17,44 @@ func list() []entry {
 		simple("btrfs-errors", BtrfsErrors),
 		simple("zfs-pools", ZFSPools),
 		simple("fstab-mounts", FstabMounts),
+		plain("io-hang", DefaultIOHangSettings, IOHang),
+		plain("disk-saturation", DefaultDiskSaturationSettings, DiskSaturation),
 
 		// cpu, memory
 		plain("load", DefaultLoadSettings, Load),
+		aided("oom-kills", noSettings, func(_ bare, a Aids) Check { return OOMKills(a.Memory) }),
+		plain("memory-available", DefaultMemoryAvailableSettings, MemoryAvailable),
+		simple("memory-fragmentation", MemoryFragmentation),
+		plain("slab-leak", DefaultSlabLeakSettings, SlabLeak),
+		simple("dying-cgroups", DyingCgroups),
+		simple("hugepages", Hugepages),
+		simple("swap", Swap),
 
 		// kernel
+		aided("kernel-log", DefaultKernelLogSettings, KernelLog),
 
 		// hardware
+		simple("memory-corrupted", MemoryCorrupted),
 
 		// network
+		plain("dns", DefaultDNSSettings, DNS),
+		simple("cni-config", CNIConfig),
+		plain("kube-proxy", DefaultKubeProxySettings, KubeProxy),
+		plain("apiserver-reachability", DefaultAPIServerReachabilitySettings, APIServerReachability),
+		aided("link-state", DefaultLinkStateSettings, func(s LinkStateSettings, a Aids) Check { return LinkState(s, a.Memory) }),
+		simple("bonds", Bonds),
+		simple("network-errors", NetworkErrors),
+		simple("loopback", Loopback),
+		aided("default-route", noSettings, func(_ bare, a Aids) Check { return DefaultRoute(a.Memory) }),
+		simple("neighbour-table", NeighbourTable),
+		simple("conntrack", Conntrack),
 
 		// kubernetes
 		plain("kubelet-health", DefaultKubeletHealthSettings, KubeletHealth),
+		simple("kubelet-pleg", KubeletPLEG),
+		aided("kubelet-restarts", noSettings, func(_ bare, a Aids) Check { return KubeletRestarts(a.Memory) }),
+		simple("kubelet-certificates", KubeletCertificates),
+		plain("stuck-pods", DefaultStuckPodsSettings, StuckPods),
 		plain("runtime-health", DefaultRuntimeHealthSettings, RuntimeHealth),
 		aided("csi-registration", DefaultCSIRegistrationSettings, func(s CSIRegistrationSettings, a Aids) Check { return CSIRegistration(s, a.Memory) }),
 		aided("critical-daemonsets", DefaultCriticalDaemonSetsSettings, func(s CriticalDaemonSetsSettings, a Aids) Check { return CriticalDaemonSets(s, a.DaemonSets) }),
@@ -40,6 +66,8 @@ func list() []entry {
 type Aids struct {
 	Memory     Memory
 	DaemonSets DaemonSetLookups
+	KernelLog  *LiveKernelLog // fed by a source; nil: each look reads what the kernel has kept
+	Witnesses  *Witnesses     // of all looks; nil: the kernel's log speaks for itself
 }
 
 // With is the settings of one check with what every check has.

@@ -16,8 +16,14 @@ func networkTableRules() []Rule {
 		ID: "conntrack-full", Reason: "ConntrackFull", Domain: Network, Severity: finding.Warning,
 		Summary:  "the table of tracked connections is full: new connections are dropped",
 		Literals: []string{"table full"},
-		Patterns: []string{`^(?:nf_conntrack: |ip_conntrack: ){1,2}(?:expectation )?table full(?: in netns \d+)?(?:, dropping packet|$)`},
+		Patterns: []string{`^(?:nf_conntrack: |ip_conntrack: ){1,2}table full(?: in netns \d+)?(?:, dropping packet|$)`},
 		Kind:     NodeKind, Expiry: 5 * time.Minute, ConfirmedBy: "conntrack",
+	}, {
+		ID: "conntrack-expectations-full", Reason: "ConntrackExpectationsFull", Domain: Network, Severity: finding.Warning,
+		Summary:  "the table of connections that helpers (FTP, SIP) expect is full: those connections fail",
+		Literals: []string{"expectation table full"},
+		Patterns: []string{`^(?:nf_conntrack: |ip_conntrack: ){1,2}expectation table full`},
+		Kind:     NodeKind, Expiry: 5 * time.Minute,
 	}, {
 		ID: "neighbour-table-full", Reason: "NeighbourTableFull", Domain: Network, Severity: finding.Warning,
 		Summary:  "the table of neighbours (ARP, NDP) is full: new peers cannot be reached",
@@ -35,13 +41,14 @@ func networkTableRules() []Rule {
 		Summary:  "TCP has used up the memory, or the closed sockets, that it is allowed: connections are cut",
 		Literals: []string{"TCP: out of memory -- consider", "TCP: too many orphaned sockets", "TCP: too many of orphaned sockets"},
 		Patterns: []string{`^TCP: (?:out of memory -- consider tuning tcp_mem|too many (?:of )?orphaned sockets)`},
-		Kind:     NodeKind, Report: "tcp-memory", Expiry: 10 * time.Minute, ConfirmedBy: "sockets",
+		// The memory may be free again, and the counter of what was cut is that of a pod's namespace: only the line is sure.
+		Kind: NodeKind, Report: "tcp-memory", Expiry: 10 * time.Minute,
 	}, {
 		ID: "syn-flood", Reason: "SYNFlooding", Domain: Network, Severity: finding.Warning,
 		Summary:  "a listening socket gets more connections than its program accepts: an attack, or a slow program",
 		Literals: []string{"ossible SYN flooding on port "},
 		Patterns: []string{`^(?:TCP: )?(?:\w+: )?[Pp]ossible SYN flooding on port (?:\[[0-9a-fA-F:.]*\]:|[0-9.]+:)?(?P<subject>\d+)\. `},
-		Kind:     "port", Expiry: 10 * time.Minute, ConfirmedBy: "sockets",
+		Kind:     "port", Expiry: 10 * time.Minute, // no state names the port
 	}, {
 		ID: "unregister-netdevice", Reason: "UnregisterNetDevice", Domain: Network, Severity: finding.Warning,
 		Summary:  "a network device that was removed is still in use by the kernel: pods may neither start nor end",
@@ -65,18 +72,26 @@ func linkRules() []Rule {
 	const device = `^(?:[\w-]+ \S*[^\s:] )?(?P<subject>` + netdev + `)(?: \([a-z ]+\))?: (?:[\w-]+: ` + netdev + ` )?`
 	return []Rule{{
 		ID: "nic-tx-timeout", Reason: "NICTxTimeout", Domain: Network, Severity: finding.Warning,
-		Summary: "a network card does not send any more and is being reset",
+		Summary:  "a network card does not send any more and is being reset",
+		Literals: []string{"NETDEV WATCHDOG: "},
+		Patterns: []string{
+			`^NETDEV WATCHDOG: (?P<subject>` + netdev + `) \((?P<driver>[^)]*)\): transmit queue (?P<queue>\d+) timed out`,
+			device + `NETDEV WATCHDOG: CPU: \d+: transmit queue (?P<queue>\d+) timed out`,
+		},
+		Kind: "network-device", Report: "tx-timeout", Expiry: time.Hour, ConfirmedBy: "network-errors",
+	}, {
+		// What drivers find by themselves raises no counter; what they say after the watchdog belongs to that.
+		ID: "nic-hang", Reason: "NICHang", Domain: Network, Severity: finding.Warning,
+		Summary: "the driver of a network card found it hanging and resets it",
 		Literals: []string{
-			"NETDEV WATCHDOG: ", "nit Hang", "TX timeout ", "initiating reset due to tx timeout", "tx_timeout: VSI", "transmit timed out, resetting", "Keep alive watchdog timeout", "Lost TX completions are above", ": tx hang", "Reset adapter unexpectedly",
+			"nit Hang", "TX timeout ", "initiating reset due to tx timeout", "tx_timeout: VSI", "transmit timed out, resetting", "Keep alive watchdog timeout", "Lost TX completions are above", ": tx hang", "Reset adapter unexpectedly",
 		},
 		Patterns: []string{
 			`^(?P<driver>[\w-]+) (?P<subject>` + pciAddress + `): (?:(?P<device>` + netdev + `): )?Detected (?:Hardware|Tx) Unit Hang`,
-			`^NETDEV WATCHDOG: (?P<subject>` + netdev + `) \((?P<driver>[^)]*)\): transmit queue (?P<queue>\d+) timed out`,
-			device + `NETDEV WATCHDOG: CPU: \d+: transmit queue (?P<queue>\d+) timed out`,
 			device + `(?:Detected (?:Hardware|Tx) Unit Hang|TX timeout detected|TX timeout on queue: |initiating reset due to tx timeout|tx_timeout: VSI_seid|transmit timed out, resetting|Reset adapter unexpectedly|tx hang|` +
 				`Keep alive watchdog timeout|Lost TX completions are above the threshold)`,
 		},
-		Kind: "network-device", Report: "tx-timeout", Expiry: time.Hour, ConfirmedBy: "network-errors",
+		Kind: "network-device", Report: "tx-timeout", Follower: true, Expiry: time.Hour,
 	}, {
 		ID: "nic-hardware-error", Reason: "NICHardwareError", Domain: Network, Severity: finding.Warning,
 		Summary:  "a network card, its module or its cable reports an error",

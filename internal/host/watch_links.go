@@ -1,0 +1,161 @@
+package host
+
+import (
+	"context"
+	"encoding/binary"
+	"errors"
+	"fmt"
+
+	"golang.org/x/sys/unix"
+)
+
+// Offsets in RTM_NEWLINK and RTM_DELLINK: struct nlmsghdr, struct ifinfomsg, attributes. include/uapi/linux/rtnetlink.h.
+const (
+	ifinfoSize = 16
+	attrHeader = 4
+	// iflaMask takes off the flags that an attribute's type may carry.
+	iflaMask = 0x3fff
+	// maxKnownLinks bounds what a watcher remembers; beyond, every message counts as a change.
+	maxKnownLinks = 1024
+)
+
+// WatchLinks calls changed after the state of a link changed that packets of the node itself may take: a card, a bond or a
+// team went up or down, came or went. What is made for pods (veth, and whatever else is made by software) and what a bridge
+// tells of its ports is passed over: a hundred pods that start in a second cause thousands of messages. It ends with ctx and
+// then returns nil.
+func WatchLinks(ctx context.Context, changed func()) error {
+	fd, err := unix.Socket(unix.AF_NETLINK, unix.SOCK_RAW|unix.SOCK_CLOEXEC|unix.SOCK_NONBLOCK, unix.NETLINK_ROUTE)
+	if err != nil {
+		return fmt.Errorf("open route socket: %w", err)
+	}
+	defer unix.Close(fd)
+	if err := unix.Bind(fd, &unix.SockaddrNetlink{Family: unix.AF_NETLINK, Groups: 1 << (unix.RTNLGRP_LINK - 1)}); err != nil {
+		return fmt.Errorf("listen to link changes: %w", err)
+	}
+	end, release, err := cancelDescriptor(ctx)
+	if err != nil {
+		return err
+	}
+	defer release()
+	both := []unix.PollFd{{Fd: int32(end), Events: unix.POLLIN}, {Fd: int32(fd), Events: unix.POLLIN}}
+	w := linkWatch{fd: fd, buffer: make([]byte, 32<<10), known: map[int32]linkState{}}
+	for {
+		n, err := poll(both, recheckEvery)
+		switch {
+		case ctx.Err() != nil:
+			return nil
+		case err != nil:
+			return fmt.Errorf("poll link changes: %w", err)
+		case n == 0:
+			continue
+		}
+		told, err := w.drain()
+		if err != nil {
+			return err
+		}
+		if told {
+			changed()
+		}
+		// Messages of a burst are read together.
+		if _, err := poll(both[:1], watchGap); err != nil {
+			return fmt.Errorf("poll: %w", err)
+		}
+	}
+}
+
+// linkState is what of a link matters.
+type linkState struct {
+	flags uint32 // IFF_UP, IFF_RUNNING and IFF_LOWER_UP
+	oper  uint8  // IFLA_OPERSTATE
+}
+
+type linkWatch struct {
+	fd     int
+	buffer []byte
+	known  map[int32]linkState // by index
+}
+
+// drain reads all that is there and reports whether anything of it matters.
+func (w *linkWatch) drain() (told bool, err error) {
+	for {
+		n, from, err := unix.Recvfrom(w.fd, w.buffer, 0)
+		switch {
+		case errors.Is(err, unix.EAGAIN):
+			return told, nil
+		case errors.Is(err, unix.EINTR):
+			continue
+		case errors.Is(err, unix.ENOBUFS): // more came than was read: nobody knows what
+			told = true
+			clear(w.known)
+			continue
+		case err != nil:
+			return told, fmt.Errorf("read link changes: %w", err)
+		}
+		if sender, ok := from.(*unix.SockaddrNetlink); ok && sender.Pid == 0 && w.messages(w.buffer[:n]) {
+			told = true
+		}
+	}
+}
+
+// messages looks at the messages of one datagram.
+func (w *linkWatch) messages(data []byte) (told bool) {
+	for len(data) >= unix.NLMSG_HDRLEN {
+		length := int(binary.NativeEndian.Uint32(data))
+		if length < unix.NLMSG_HDRLEN || length > len(data) {
+			return true // cut off, or not what is expected: better look
+		}
+		if w.message(binary.NativeEndian.Uint16(data[4:]), data[unix.NLMSG_HDRLEN:length]) {
+			told = true
+		}
+		data = data[min((length+3)&^3, len(data)):]
+	}
+	return told
+}
+
+// message reports whether a message matters.
+func (w *linkWatch) message(kind uint16, body []byte) bool {
+	if kind != unix.RTM_NEWLINK && kind != unix.RTM_DELLINK || len(body) < ifinfoSize || body[0] != unix.AF_UNSPEC {
+		return false
+	}
+	index := int32(binary.NativeEndian.Uint32(body[4:]))
+	state := linkState{flags: binary.NativeEndian.Uint32(body[8:]) & (unix.IFF_UP | unix.IFF_RUNNING | unix.IFF_LOWER_UP)}
+	software := ""
+	attributes(body[ifinfoSize:], func(kind uint16, value []byte) {
+		switch kind {
+		case unix.IFLA_OPERSTATE:
+			if len(value) > 0 {
+				state.oper = value[0]
+			}
+		case unix.IFLA_LINKINFO:
+			attributes(value, func(kind uint16, value []byte) {
+				if kind == unix.IFLA_INFO_KIND {
+					software = string(value[:max(len(value)-1, 0)]) // ends with a NUL
+				}
+			})
+		}
+	})
+	if software != "" && software != "bond" && software != "team" {
+		return false
+	}
+	old, known := w.known[index]
+	if kind == unix.RTM_DELLINK {
+		delete(w.known, index)
+		return true
+	}
+	if known || len(w.known) < maxKnownLinks {
+		w.known[index] = state
+	}
+	return !known || old != state
+}
+
+// attributes calls each for every attribute in data; what is malformed ends it.
+func attributes(data []byte, each func(kind uint16, value []byte)) {
+	for len(data) >= attrHeader {
+		length := int(binary.NativeEndian.Uint16(data))
+		if length < attrHeader || length > len(data) {
+			return
+		}
+		each(binary.NativeEndian.Uint16(data[2:])&iflaMask, data[attrHeader:length])
+		data = data[min((length+3)&^3, len(data)):]
+	}
+}

@@ -1,0 +1,42 @@
+package detect
+
+import "encoding/json"
+
+// linkPast is which links once had a carrier. It survives a restart of the agent, and of the node: a cable that is pulled
+// while the node restarts is missed too.
+type linkPast struct {
+	Links map[string]bool `json:"links"`
+
+	memory  Memory
+	changed bool
+}
+
+// loadLinkPast reads what an earlier agent remembered. What is malformed is forgotten.
+func loadLinkPast(memory Memory) linkPast {
+	p := linkPast{memory: memory}
+	if memory != nil {
+		if data, ok := memory.Load(linkPastKey); ok && json.Unmarshal(data, &p) != nil {
+			p.Links = nil
+		}
+	}
+	if p.Links == nil || len(p.Links) > maxCards {
+		p.Links = map[string]bool{}
+	}
+	return p
+}
+
+func (p *linkPast) saw(name string) {
+	if !p.Links[name] && len(p.Links) < maxCards {
+		p.Links[name], p.changed = true, true
+	}
+}
+
+func (p *linkPast) save() {
+	if !p.changed || p.memory == nil {
+		return
+	}
+	if data, err := json.Marshal(p); err == nil { // a map of strings: it cannot fail
+		p.memory.Save(linkPastKey, data)
+		p.changed = false
+	}
+}

@@ -1,0 +1,245 @@
+package detect
+
+import (
+	"cmp"
+	"fmt"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/nodeagent/nodeagent/internal/host"
+)
+
+// netWindow remembers counters for a while, so that what happened within it can be told although looks come at any
+// distance: a check that is woken looks twice within a second. Times are since boot; a jump of the wall clock means nothing.
+type netWindow struct {
+	span    time.Duration // how far back it reaches
+	samples []netSample   // the oldest first, at least netSampleGap apart
+}
+
+type netSample struct {
+	at     time.Duration
+	values map[string]uint64
+}
+
+// netSampleGap bounds how many samples there are.
+const netSampleGap = 15 * time.Second
+
+// add takes in the counters of now. A counter that is less than it was has been reset (a device came back, a module was
+// loaded anew) or has wrapped: what was known of it before is forgotten.
+func (w *netWindow) add(at time.Duration, values map[string]uint64) {
+	for i := range w.samples {
+		for key, old := range w.samples[i].values {
+			if now, ok := values[key]; !ok || now < old {
+				delete(w.samples[i].values, key)
+			}
+		}
+	}
+	// The one sample at or before the window's begin is kept: the difference to it covers the whole window.
+	for len(w.samples) > 1 && at-w.samples[1].at >= w.span {
+		w.samples = slices.Delete(w.samples, 0, 1)
+	}
+	if n := len(w.samples); n > 1 && at-w.samples[n-2].at < netSampleGap {
+		w.samples[n-1] = netSample{at, values} // between two samples of a kind, only the newest counts
+		return
+	}
+	w.samples = append(w.samples, netSample{at, values})
+}
+
+// rise returns by how much a counter rose within the window, and in which time. It is false when nothing is known: at the
+// first look, or right after a reset.
+func (w *netWindow) rise(key string) (by uint64, in time.Duration, ok bool) {
+	if len(w.samples) < 2 {
+		return 0, 0, false
+	}
+	last := w.samples[len(w.samples)-1]
+	now, ok := last.values[key]
+	if !ok {
+		return 0, 0, false
+	}
+	for _, s := range w.samples[:len(w.samples)-1] {
+		if old, known := s.values[key]; known {
+			return now - old, last.at - s.at, true
+		}
+	}
+	return 0, 0, false
+}
+
+// fast returns a counter's rise within the window and its rate in one second. Below least of time it is not known: a burst
+// is no rate.
+func (w *netWindow) fast(key string, least time.Duration) (by uint64, perSecond float64, ok bool) {
+	by, in, ok := w.rise(key)
+	if !ok || in < least {
+		return 0, 0, false
+	}
+	return by, float64(by) / in.Seconds(), true
+}
+
+// netRate is one rule of a check that judges counters by their rate.
+type netRate struct {
+	key    string
+	reason string
+	least  float64 // in one second, over the window; half of it keeps what was raised
+	of     string  // also, the counter that it must be a share of; empty for none
+	share  float64 // the least share
+	text   string  // for people, after the rate
+	info   bool    // worth knowing only
+}
+
+// judgeRate returns what a rule says: found, and whether it only keeps what was raised.
+func (w *netWindow) judgeRate(r netRate, least time.Duration) (text string, marginal, found bool) {
+	by, rate, ok := w.fast(r.key, least)
+	if !ok || rate < r.least/2 || by == 0 {
+		return "", false, false
+	}
+	marginal = rate < r.least
+	text = fmt.Sprintf("%s %s (%s in all)", netNumber(rate)+"/s", r.text, strconv.FormatUint(by, 10))
+	if r.of != "" {
+		all, _, known := w.rise(r.of)
+		if !known || all == 0 {
+			return "", false, false
+		}
+		share := float64(by) / float64(all)
+		if share < r.share/2 {
+			return "", false, false
+		}
+		marginal = marginal || share < r.share
+		text = fmt.Sprintf("%s, %s %% of all", text, netNumber(100*share))
+	}
+	return text, marginal, true
+}
+
+// netNumber renders a rate or a percentage: one digit behind the point below ten.
+func netNumber(f float64) string {
+	if f < 10 {
+		return strconv.FormatFloat(f, 'f', 1, 64)
+	}
+	return strconv.FormatFloat(f, 'f', 0, 64)
+}
+
+// netCount parses one number of the kernel in the given base.
+func netCount(text string, base int) (uint64, error) {
+	n, err := strconv.ParseUint(text, base, 64)
+	if err != nil {
+		return 0, fmt.Errorf("bad number %q", netClip(text))
+	}
+	return n, nil
+}
+
+// netClip keeps text from outside short and printable.
+func netClip(text string) string {
+	text = strings.Join(strings.Fields(strings.ToValidUTF8(text, "\uFFFD")), " ")
+	if r := []rune(text); len(r) > 80 {
+		return string(r[:80]) + "…"
+	}
+	return text
+}
+
+// parseCounterPairs parses what /proc/net/snmp and /proc/net/netstat hold: for each protocol a line of names and a line of
+// values, both after the same prefix ("Tcp: RtoAlgorithm RtoMin …" and "Tcp: 1 200 …"). Keys are "Tcp.RetransSegs".
+// Some values are signed (MaxConn -1); those are left out.
+func parseCounterPairs(text string, into map[string]uint64) error {
+	var names []string
+	for line := range strings.Lines(text) {
+		fields := strings.Fields(line)
+		switch {
+		case len(fields) == 0:
+		case names == nil:
+			names = fields
+		case fields[0] != names[0] || len(fields) > len(names):
+			return fmt.Errorf("line %q does not fit the names %q", netClip(line), netClip(strings.Join(names, " ")))
+		default:
+			for i, field := range fields[1:] {
+				if strings.HasPrefix(field, "-") {
+					continue
+				}
+				value, err := netCount(field, 10)
+				if err != nil {
+					return fmt.Errorf("%s%s: %w", netClip(names[0]), netClip(names[i+1]), err)
+				}
+				into[strings.TrimSuffix(names[0], ":")+"."+names[i+1]] = value
+			}
+			names = nil
+		}
+	}
+	if names != nil {
+		return fmt.Errorf("line %q has no values", netClip(strings.Join(names, " ")))
+	}
+	return nil
+}
+
+// perCPU is a table of the kernel with a line of names and one line of hexadecimal values for each processor
+// (/proc/net/stat/*). The first column of these is the same in every line: it belongs to all.
+type perCPU struct {
+	Entries uint64
+	Sum     map[string]uint64 // of the other columns, over all processors
+}
+
+func parsePerCPU(text string) (perCPU, error) {
+	var names []string
+	p := perCPU{Sum: map[string]uint64{}}
+	rows := 0
+	for line := range strings.Lines(text) {
+		fields := strings.Fields(line)
+		if names == nil {
+			names = fields
+			continue
+		}
+		if len(fields) < 2 || len(fields) > len(names) {
+			return perCPU{}, fmt.Errorf("line %q: want up to %d values", netClip(line), len(names))
+		}
+		for i, field := range fields {
+			value, err := netCount(field, 16)
+			if err != nil {
+				return perCPU{}, fmt.Errorf("line %q: %w", netClip(line), err)
+			}
+			if i == 0 {
+				p.Entries = max(p.Entries, value)
+			} else {
+				p.Sum[names[i]] += value
+			}
+		}
+		rows++
+	}
+	if rows == 0 || names[0] != "entries" {
+		return perCPU{}, fmt.Errorf("%q: want a line that begins with entries, and values", netClip(text))
+	}
+	return p, nil
+}
+
+func readPerCPU(files host.Files, name string) (perCPU, error) {
+	data, err := files.Read(name)
+	if err != nil {
+		return perCPU{}, err
+	}
+	p, err := parsePerCPU(string(data))
+	if err != nil {
+		return perCPU{}, fmt.Errorf("read %s: %w", name, err)
+	}
+	return p, nil
+}
+
+// netFault is one of several things wrong with one subject.
+type netFault struct {
+	reason   string
+	text     string
+	info     bool
+	marginal bool
+}
+
+// orderFaults puts what names the finding first: what is certain before what only keeps a finding, warnings before the rest.
+func orderFaults(faults []netFault) []netFault {
+	rank := func(f netFault) int {
+		n := 0
+		if f.info {
+			n++
+		}
+		if f.marginal {
+			n += 2
+		}
+		return n
+	}
+	slices.SortStableFunc(faults, func(a, b netFault) int { return cmp.Compare(rank(a), rank(b)) })
+	return faults
+}

@@ -1,0 +1,96 @@
+package detect
+
+import (
+	"context"
+	"fmt"
+	"net/netip"
+	"syscall"
+	"testing"
+
+	"golang.org/x/tools/txtar"
+
+	"github.com/nodeagent/nodeagent/internal/host"
+)
+
+// fixtureNetwork answers from a file what the kernel's network stack says:
+//
+//	{"routes": ["127.0.0.1"], "ports": {"local": "10.0.0.5", "peer": "10.0.0.9:443", "count": 28000}}
+//
+// There is no route but those that are named. Sockets are counted only where the file says what comes of it.
+func fixtureNetwork(t *testing.T, h *host.Host, file txtar.File) {
+	var answers struct {
+		Routes []netip.Addr `json:"routes"`
+		Refuse int          `json:"refuse"` // errno for the others; ENETUNREACH unless set
+		Ports  *struct {
+			Local netip.Addr     `json:"local"`
+			Peer  netip.AddrPort `json:"peer"`
+			Count int            `json:"count"`
+		} `json:"ports"`
+	}
+	strictJSON(t, file, &answers)
+	h.Network = host.Network{
+		Route: func(to netip.Addr) error {
+			for _, known := range answers.Routes {
+				if known == to {
+					return nil
+				}
+			}
+			if answers.Refuse != 0 {
+				return fmt.Errorf("route to %s: %w", to, syscall.Errno(answers.Refuse))
+			}
+			return fmt.Errorf("route to %s: %w", to, syscall.ENETUNREACH)
+		},
+		BusiestPorts: func(context.Context, uint16, uint16) (host.PortUse, error) {
+			if answers.Ports == nil {
+				t.Error("sockets were counted without a reason")
+				return host.PortUse{}, nil
+			}
+			return host.PortUse{Local: answers.Ports.Local, Peer: answers.Ports.Peer, Count: answers.Ports.Count}, nil
+		},
+	}
+}
+
+func FuzzParseCounterPairs(f *testing.F) {
+	f.Add("Tcp: RtoAlgorithm MaxConn InSegs\nTcp: 1 -1 5\nUdp: InErrors\nUdp: 0\n")
+	f.Add("Tcp: A\n")
+	f.Fuzz(func(_ *testing.T, text string) { _ = parseCounterPairs(text, map[string]uint64{}) })
+}
+
+func FuzzParsePerCPU(f *testing.F) {
+	f.Add("entries  drop early_drop\n00000001  00000000 0000000a\n00000001 00000001 00000000\n")
+	f.Fuzz(func(t *testing.T, text string) {
+		if p, err := parsePerCPU(text); err != nil && p.Sum != nil {
+			t.Error("an error and a value")
+		}
+	})
+}
+
+func FuzzDefaultRoutes(f *testing.F) {
+	f.Add("Iface\tDestination\neth0\t00000000\t010200C0\t0003\t0\t0\t0\t00000000\t0\t0\t0\n")
+	f.Add("00000000000000000000000000000000 00 00000000000000000000000000000000 00 fd000000000000000000000000000001 00000400 00000003 00000000 00000003     eth0\n")
+	f.Fuzz(func(t *testing.T, text string) {
+		for _, parse := range []func(string) ([]netRoute, error){defaultRoutes4, defaultRoutes6} {
+			if routes, err := parse(text); err != nil && routes != nil {
+				t.Error("an error and a value")
+			}
+		}
+	})
+}
+
+func FuzzParseBond(f *testing.F) {
+	f.Add("Bonding Mode: x\nMII Status: up\n\nSlave Interface: eth0\nMII Status: down\nAggregator ID: 1\n")
+	f.Fuzz(func(t *testing.T, text string) {
+		if b, err := parseBond(text); err != nil && (b.mode != "" || b.members != nil) {
+			t.Error("an error and a value")
+		}
+	})
+}
+
+func FuzzParseNetDev(f *testing.F) {
+	f.Add("face |bytes\n  eth0: 1 2 3 4 5 6 7 8 9 10 11 12 13 14 15 16\n")
+	f.Fuzz(func(t *testing.T, text string) {
+		if counters, err := parseNetDev(text, []netCard{{name: "eth0"}}); err != nil && counters != nil {
+			t.Error("an error and a value")
+		}
+	})
+}
