@@ -24,8 +24,8 @@ type probeBatch struct {
 
 // wireRequest is a request as it is handed to the child: a path need not be UTF-8.
 type wireRequest struct {
-	Op   ProbeOp `json:"op"`
-	Path []byte  `json:"path"`
+	ProbeRequest
+	Path []byte `json:"path"` // instead of the other one
 }
 
 // probeLine is what the child says of one request. There is one line for each.

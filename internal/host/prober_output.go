@@ -25,7 +25,7 @@ type probeOutput struct {
 func newProbeOutput(requests int) *probeOutput {
 	return &probeOutput{
 		complete: make(chan struct{}), lines: requests,
-		buffer: boundedBuffer{most: maxProbeLine * requests},
+		buffer: boundedBuffer{most: maxProbeOutput + maxProbeLine*requests},
 	}
 }
 

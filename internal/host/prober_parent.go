@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"os/exec"
+	"slices"
 	"strings"
 	"sync"
 	"syscall"
@@ -24,8 +25,9 @@ const (
 	probeTimeout = 10 * time.Second
 	// reapGrace is how long a killed child may take to go before it is abandoned.
 	reapGrace = time.Second
-	// maxProbeLine bounds what a child may say of one request.
-	maxProbeLine = 1 << 10
+	// maxProbeOutput and maxProbeLine, for each request, bound what a child may say.
+	maxProbeOutput = 64 << 10
+	maxProbeLine   = 4 << 10
 )
 
 // NewProber returns a prober whose children are this program itself: main must begin with ProbeMain.
@@ -50,6 +52,11 @@ func (p *prober) do(ctx context.Context, request ProbeRequest) (ProbeAnswer, err
 func (p *prober) all(ctx context.Context, patience time.Duration, requests []ProbeRequest) []ProbeResult {
 	results := make([]ProbeResult, 0, len(requests))
 	for _, part := range batches(requests) {
+		// One call leaves at most one child behind.
+		if slices.ContainsFunc(results, func(r ProbeResult) bool { return r.Ended != nil }) {
+			results = append(results, failed(part, ErrTooManyAbandoned)...)
+			continue
+		}
 		results = append(results, p.part(ctx, patience, part)...)
 	}
 	return results
@@ -177,7 +184,7 @@ type probeChild struct {
 func newProbeChild(program string, patience time.Duration, requests []ProbeRequest) (*probeChild, error) {
 	batch := probeBatch{Patience: patience}
 	for _, r := range requests {
-		batch.Requests = append(batch.Requests, wireRequest{r.Op, []byte(r.Path)})
+		batch.Requests = append(batch.Requests, wireRequest{r, []byte(r.Path)})
 	}
 	argument, err := json.Marshal(batch)
 	if err != nil {

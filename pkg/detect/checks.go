@@ -11,6 +11,12 @@ func list() []entry {
 	return []entry{
 		// storage
 		plain("filesystem-readonly", DefaultFilesystemReadonlySettings, FilesystemReadonly),
+		aided("disk-space", DefaultDiskSpaceSettings, func(s DiskSpaceSettings, a Aids) Check { return DiskSpace(s, a.Memory) }),
+		plain("hung-mounts", DefaultHungMountsSettings, HungMounts),
+		plain("fuse-congestion", DefaultFUSECongestionSettings, FUSECongestion),
+		simple("btrfs-errors", BtrfsErrors),
+		simple("zfs-pools", ZFSPools),
+		simple("fstab-mounts", FstabMounts),
 		plain("io-hang", DefaultIOHangSettings, IOHang),
 		plain("disk-saturation", DefaultDiskSaturationSettings, DiskSaturation),
 

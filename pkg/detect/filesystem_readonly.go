@@ -135,6 +135,7 @@ func lookAtFilesystems(ctx context.Context, h *host.Host, s FilesystemReadonlySe
 		}
 		findings = append(findings, f.finding(fault, pods, severityOf(f, fault, h.Paths, s)))
 	}
+	forgetUnmounted(h, doubts)
 	return findings, finding.Partial(doubts)
 }
 

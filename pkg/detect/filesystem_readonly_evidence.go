@@ -118,38 +118,6 @@ func readNumber(files host.Files, name string) (int, error) {
 	return int(n), nil
 }
 
-// fstabEntry is one line of /etc/fstab that wants a filesystem read-only.
-type fstabEntry struct{ spec, point string }
-
-// readOnlyInFstab returns the entries whose last word on it is "ro". A file that is absent or malformed says nothing.
-func readOnlyInFstab(files host.Files) []fstabEntry {
-	data, err := files.Read("/etc/fstab")
-	if err != nil {
-		return nil // many images have none; what it could say only ever excuses
-	}
-	return parseFstab(data)
-}
-
-// parseFstab parses fstab(5). Lines that it does not understand excuse nothing.
-func parseFstab(data []byte) []fstabEntry {
-	unescape := strings.NewReplacer(`\040`, " ", `\011`, "\t", `\134`, `\`)
-	var entries []fstabEntry
-	for line := range strings.Lines(string(data)) {
-		fields := strings.Fields(line)
-		if len(fields) < 4 || strings.HasPrefix(fields[0], "#") {
-			continue
-		}
-		readOnly := false
-		for option := range strings.SplitSeq(fields[3], ",") {
-			readOnly = option == "ro" || readOnly && option != "rw"
-		}
-		if readOnly {
-			entries = append(entries, fstabEntry{unescape.Replace(fields[0]), path.Clean(unescape.Replace(fields[1]))})
-		}
-	}
-	return entries
-}
-
 // wantedReadOnly reports whether fstab wants the filesystem, by its mount point or by its device, read-only.
 func wantedReadOnly(files host.Files, table []fstabEntry, f filesystem, device string) bool {
 	return slices.ContainsFunc(table, func(e fstabEntry) bool {

@@ -96,9 +96,11 @@ func TestRealExt4Error(t *testing.T) {
 	ext4.Unmount(n.path("bind"))
 	ext4.Unmount(disk)
 	n.sees()
+	ext4.Released()
 	ext4.Mount(disk, "errors=remount-ro") // takes writes, but its errors were never looked at
 	n.sees([3]string{"disk", "warning", reasonErrors})
 	ext4.Unmount(disk)
+	ext4.Released()
 	ext4.Check()
 	ext4.Mount(disk, "errors=remount-ro")
 	n.sees()
@@ -142,6 +144,7 @@ func TestRealXFSShutdown(t *testing.T) {
 	xfs.Unmount(n.path("bind"))
 	xfs.Unmount(n.path("disk"))
 	n.sees()
+	xfs.Released()
 	xfs.Mount(n.path("disk"), "rw") // replays its log
 	n.sees()
 }

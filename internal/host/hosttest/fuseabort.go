@@ -1,0 +1,47 @@
+package hosttest
+
+import (
+	"os"
+	"path/filepath"
+	"strconv"
+	"testing"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/nodeagent/nodeagent/internal/host"
+)
+
+// FUSEControl mounts the kernel's view of FUSE connections, which systemd has at /sys/fs/fuse/connections, at a directory
+// of the test's own, and returns that.
+func FUSEControl(t testing.TB) string {
+	t.Helper()
+	dir := t.TempDir()
+	if err := unix.Mount("fusectl", dir, "fusectl", 0, ""); err != nil {
+		t.Skipf("needs fusectl: %v", err)
+	}
+	t.Cleanup(func() {
+		if err := unix.Unmount(dir, unix.UMOUNT_NOFOLLOW); err != nil {
+			t.Errorf("unmount %s: %v", dir, err)
+		}
+	})
+	return dir
+}
+
+// AbortFUSE ends the connection of a FUSE mount: all that wait get an error, and so does whoever comes later.
+func AbortFUSE(t testing.TB, mountpoint string) {
+	t.Helper()
+	dir := FUSEControl(t)
+	mounts, err := (&host.Host{}).MountsOf(os.Getpid())
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, m := range mounts {
+		if m.Point == mountpoint {
+			if err := os.WriteFile(filepath.Join(dir, strconv.Itoa(m.Minor), "abort"), []byte("1"), 0o200); err != nil {
+				t.Fatal(err)
+			}
+			return
+		}
+	}
+	t.Fatalf("%s is not mounted", mountpoint)
+}

@@ -1,0 +1,40 @@
+package hosttest
+
+import (
+	"bytes"
+	"os"
+	"path/filepath"
+	"time"
+)
+
+// Released waits until the filesystem is mounted nowhere. A process that made a mount namespace of its own while it was
+// mounted here, as other tests and container runtimes do, keeps it alive after the last unmount: mounted again it would be
+// the same as before.
+func (l *LoopFS) Released() {
+	l.t.Helper()
+	deadline, ticks := time.After(30*time.Second), time.NewTicker(20*time.Millisecond)
+	defer ticks.Stop()
+	for {
+		holder := l.holder()
+		if holder == "" {
+			return
+		}
+		select {
+		case <-ticks.C:
+		case <-deadline:
+			l.t.Skipf("needs %s for itself: %s has it mounted", l.Device, holder)
+		}
+	}
+}
+
+// holder returns the mount table of a process that shows the filesystem.
+func (l *LoopFS) holder() string {
+	tables, _ := filepath.Glob("/proc/[0-9]*/mountinfo") // the pattern is well-formed
+	for _, table := range tables {
+		data, err := os.ReadFile(table) //nolint:gosec // a mount table
+		if err == nil && bytes.Contains(data, []byte(" "+l.Device+" ")) {
+			return table
+		}
+	}
+	return ""
+}

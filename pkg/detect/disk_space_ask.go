@@ -1,0 +1,131 @@
+package detect
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"syscall"
+
+	"github.com/nodeagent/nodeagent/internal/host"
+	"github.com/nodeagent/nodeagent/pkg/finding"
+)
+
+// space is one filesystem and what is left of it.
+type space struct {
+	filesystem
+	holds  []string // what of the node's own is on it; empty for others
+	volume bool     // kubelet mounted it for pods, and nobody else did
+	answer host.ProbeAnswer
+}
+
+// spacesOf returns the filesystems that can become full and for which it matters.
+func spacesOf(mounts []host.Mount, paths host.Paths, ignore []string) []space {
+	holds := make(map[string][]string) // by device
+	for _, own := range nodePaths(paths) {
+		if m, ok := mountHolding(mounts, own.path); ok && !foreign(m.FSType) {
+			device := deviceNumber(m)
+			holds[device] = append(holds[device], own.name)
+		}
+	}
+	groups := make(map[string][]host.Mount)
+	var order []string
+	for _, m := range mounts {
+		device := deviceNumber(m)
+		if groups[device] == nil {
+			order = append(order, device)
+		}
+		groups[device] = append(groups[device], m)
+	}
+	var spaces []space
+	for _, device := range order {
+		s := space{holds: holds[device]}
+		s.device, s.mounts, s.principal = device, groups[device], principalOf(groups[device])
+		s.volume = !slices.ContainsFunc(s.mounts, func(m host.Mount) bool { return !belowKubelet(m.Point, paths) })
+		if s.matters() && !s.option("ro") && !s.ignored(ignore) {
+			spaces = append(spaces, s)
+		}
+	}
+	return spaces
+}
+
+func deviceNumber(m host.Mount) string { return fmt.Sprintf("%d:%d", m.Major, m.Minor) }
+
+// matters tells filesystems that are looked at from all others.
+func (s space) matters() bool {
+	memory := func(m host.Mount) bool {
+		return m.FSType == "tmpfs" && m.Root == "/" && slices.Contains([]string{"/", "/run", "/dev/shm"}, m.Point)
+	}
+	switch {
+	case readOnlyByDesign(s.principal.FSType):
+		return false
+	case onBlockDevice(s.principal), len(s.holds) > 0:
+		return true
+	}
+	return slices.ContainsFunc(s.mounts, memory)
+}
+
+// nodePath is a place where the node itself must be able to write.
+type nodePath struct{ name, path string }
+
+func nodePaths(paths host.Paths) []nodePath {
+	all := []nodePath{
+		{"the root filesystem", "/"}, {"kubelet's data", paths.KubeletRoot}, {"images and containers", paths.ContainerdRoot},
+		{"the runtime's state", paths.ContainerdState}, {"logs of pods", paths.PodLogs},
+	}
+	return slices.DeleteFunc(all, func(p nodePath) bool { return p.path == "" })
+}
+
+// mountHolding returns the mount that a path lies on: the deepest one above it decides, and of several at one place the last.
+func mountHolding(mounts []host.Mount, name string) (host.Mount, bool) {
+	best := -1
+	for i, m := range mounts {
+		if (best < 0 || len(m.Point) >= len(mounts[best].Point)) && host.Below(name, m.Point) {
+			best = i
+		}
+	}
+	if best < 0 {
+		return host.Mount{}, false
+	}
+	return mounts[best], true
+}
+
+// ask returns the filesystems that answered, and why others did not. One that something covers wholly is left out:
+// nobody can write to it by any path.
+func (c *diskSpace) ask(ctx context.Context, h *host.Host, mounts []host.Mount, all []space) ([]space, map[finding.Subject]error) {
+	var keys []string
+	var requests []host.ProbeRequest
+	for _, s := range all {
+		if request, err := s.probe(h, mounts); err == nil {
+			keys, requests = append(keys, s.identity()), append(requests, request)
+		}
+	}
+	results := c.hung.all(ctx, h, c.settings.Patience, keys, requests)
+	doubts := make(map[finding.Subject]error)
+	var answered []space
+	for _, s := range all {
+		result, asked := results[s.identity()]
+		refused := syscall.Errno(result.Answer.Errno)
+		switch {
+		case !asked:
+		case result.Err != nil:
+			doubts[s.subject()] = result.Err
+		case refused != 0 && result.Answer.TotalBytes == 0: // opening it may be refused, when statfs was not
+			doubts[s.subject()] = fmt.Errorf("statfs %s: %w", s.principal.Point, refused)
+		default:
+			s.answer = result.Answer
+			answered = append(answered, s)
+		}
+	}
+	return answered, doubts
+}
+
+// podsOf names the pods whose volume it is. Who suffers from the node's own filesystems is everybody.
+func (s space) podsOf(ctx context.Context, h *host.Host) []string {
+	var uids []string
+	for _, m := range s.mounts {
+		if uid, ok := h.Paths.PodOfPath(m.Point); ok && s.volume && !slices.Contains(uids, uid) {
+			uids = append(uids, uid)
+		}
+	}
+	return podNames(ctx, h, uids)
+}
