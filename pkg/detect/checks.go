@@ -13,6 +13,9 @@ func list() []entry {
 		plain("filesystem-readonly", DefaultFilesystemReadonlySettings, FilesystemReadonly),
 		plain("io-hang", DefaultIOHangSettings, IOHang),
 		plain("disk-saturation", DefaultDiskSaturationSettings, DiskSaturation),
+		simple("scsi-device-state", SCSIDeviceState),
+		simple("md-arrays", MDArrays),
+		simple("multipath", Multipath),
 
 		// cpu, memory
 		plain("load", DefaultLoadSettings, Load),
