@@ -121,7 +121,7 @@ func parseInformationalExceptions(data []byte) (s diskSMART, unwell bool, err er
 	}
 	page := data[size:]
 	length := int(binary.BigEndian.Uint16(page[2:]))
-	if page[0]&0x3f != 0x2f || length < 8 || length > size-header || binary.BigEndian.Uint16(page[4:]) != 0 || page[7] < 2 {
+	if page[0]&0x3f != 0x2f || length < 6 || length > size-header || binary.BigEndian.Uint16(page[4:]) != 0 || page[7] < 2 {
 		return diskSMART{}, false, fmt.Errorf("log page 2Fh begins with % x", page[:12])
 	}
 	const (
