@@ -135,21 +135,6 @@ func (f filesystem) deviceName(files host.Files) string {
 	return path.Base(target)
 }
 
-// vitalPathsOn returns what the node cannot do without and has on a device, be it below other ones.
-func vitalPathsOn(h *host.Host, device string) []string {
-	mounts, err := h.Mounts()
-	if err != nil {
-		return nil
-	}
-	var paths []string
-	for _, v := range vitalDevices(h, mounts) {
-		if slices.Contains(wholeStack(h.Files, v.name), device) {
-			paths = append(paths, v.paths...)
-		}
-	}
-	return paths
-}
-
 // podsOnDisk names the pods with a volume on a disk, be it below other devices. It reads the mount table only: where the
 // disk holds the layers of containers, all pods are hit anyway.
 func podsOnDisk(ctx context.Context, h *host.Host, mounts []host.Mount, disk string) []string {
@@ -182,3 +167,53 @@ func tellPods(facts map[string]string, pods []string) (message string) {
 	facts["pods"], facts["podCount"] = firstOf(pods, 20), fmt.Sprint(len(pods))
 	return fmt.Sprintf("; hits %d pods: %s", len(pods), firstOf(pods, 5))
 }
+
+// vitalWithoutSpare returns what the node cannot do without and has on a disk that no other can stand in for: on the way
+// down from the filesystem there is no array (md, dm-raid, dm-mirror) and no multipath device.
+func vitalWithoutSpare(h *host.Host, mounts []host.Mount, disk string) []string {
+	var paths []string
+	for _, v := range vitalDevices(h, mounts) {
+		if slices.Contains(stackWithoutSpare(h.Files, v.name), disk) {
+			paths = append(paths, v.paths...)
+		}
+	}
+	return paths
+}
+
+// stackWithoutSpare is wholeStack without what is below a device that may do without one of those below it.
+func stackWithoutSpare(files host.Files, name string) []string {
+	all := []string{diskOf(files, name)}
+	for i := 0; i < len(all) && i < maxBlockDepth*maxBlockDepth; i++ {
+		if mayHaveSpare(files, all[i]) {
+			continue
+		}
+		for _, lower := range lowerDevices(files, all[i]) {
+			if !slices.Contains(all, lower) {
+				all = append(all, lower)
+			}
+		}
+	}
+	return all
+}
+
+// mayHaveSpare reports arrays and multipath devices. The UUID of a mapped device begins with who made it; LVM's do not tell
+// a mirror from others, so that the names of its images do.
+func mayHaveSpare(files host.Files, name string) bool {
+	if _, err := files.Text("/sys/block/" + name + "/md/array_state"); err == nil {
+		return true
+	}
+	uuid, err := files.Text("/sys/block/" + name + "/dm/uuid")
+	if err != nil {
+		return false
+	}
+	if strings.HasPrefix(uuid, multipathUUID) {
+		return true
+	}
+	return slices.ContainsFunc(lowerDevices(files, name), func(lower string) bool {
+		image, err := files.Text("/sys/block/" + lower + "/dm/name")
+		return err == nil && (strings.Contains(image, "_rimage_") || strings.Contains(image, "_mimage_"))
+	})
+}
+
+// multipathUUID begins the UUID of devices of multipathd.
+const multipathUUID = "mpath-"

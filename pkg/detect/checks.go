@@ -19,6 +19,13 @@ func list() []entry {
 		simple("fstab-mounts", FstabMounts),
 		plain("io-hang", DefaultIOHangSettings, IOHang),
 		plain("disk-saturation", DefaultDiskSaturationSettings, DiskSaturation),
+		simple("scsi-device-state", SCSIDeviceState),
+		simple("md-arrays", MDArrays),
+		simple("multipath", Multipath),
+		plain("thin-pools", DefaultThinPoolsSettings, ThinPools),
+		aided("nvme-health", noSettings, func(_ bare, a Aids) Check { return NVMeHealth(a.Memory) }),
+		aided("disk-health", noSettings, func(_ bare, a Aids) Check { return DiskHealth(a.Memory) }),
+		simple("ebs-limits", EBSLimits),
 
 		// cpu, memory
 		plain("load", DefaultLoadSettings, Load),

@@ -10,6 +10,11 @@ import (
 // somebody attached, memory.
 const noDisk = `(?:fd\d+|sr\d+|scd\d+|loop\d+(?:p\d+)?|ram\d+|zram\d+)`
 
+// Which rules name a state that confirms them (ConfirmedBy): only those whose fault the state shows for as long as it is there.
+// Errors of single I/Os, timeouts and resets leave no state behind: a disk whose SMART says that it is healthy had them all
+// the same, and a disk that was removed altogether has no state at all. There the record stands for itself until it expires,
+// and the checks of disks are woken by the text (nvme-health, disk-health, md-arrays).
+
 // blockRules: block/blk-mq.c blk_print_req_error, block/blk-core.c, fs/buffer.c. The prefix "blk_update_request: " was
 // dropped in 5.16, "print_req_error: " was its name from 4.15 to 5.3.
 func blockRules() []Rule {
@@ -20,7 +25,7 @@ func blockRules() []Rule {
 		Literals: []string{"critical medium error, dev "},
 		Patterns: []string{request + `critical medium error, dev (?P<subject>[^\s,]+), sector (?P<sector>\d+)`},
 		Exclude:  `error, dev ` + noDisk + `,`,
-		Kind:     "device", Expiry: 24 * time.Hour, ConfirmedBy: "disk-health",
+		Kind:     "device", Expiry: 24 * time.Hour,
 	}, {
 		ID: "block-io-error", Reason: "BlockIOError", Domain: Storage, Severity: finding.Warning,
 		Summary: "reads or writes of a disk fail",
@@ -31,7 +36,7 @@ func blockRules() []Rule {
 		// A device that cannot discard or zero says so once with "critical target error"; nbd devices without a server
 		// fail the first read that looks for partitions.
 		Exclude: `error, dev ` + noDisk + `,|critical target error, .*\((?:DISCARD|WRITE_ZEROES|WRITE_SAME|SECURE_ERASE)\)|error, dev nbd\d+, sector 0\b`,
-		Kind:    "device", Expiry: time.Hour, ConfirmedBy: "disk-health",
+		Kind:    "device", Expiry: time.Hour,
 	}, {
 		ID: "buffer-io-error", Reason: "IOError", Domain: Storage, Severity: finding.Warning,
 		Summary:  "a block of a disk could not be read, or what was written to it is lost",
@@ -41,7 +46,7 @@ func blockRules() []Rule {
 			`^lost page write due to I/O error on (?P<subject2>\S+)$`,
 		},
 		Exclude: `on (?:dev(?:ice)? )?` + noDisk + `(?:,|$)|on dev(?:ice)? nbd\d+, logical block 0, async page read`,
-		Kind:    "device", Expiry: time.Hour, ConfirmedBy: "disk-health",
+		Kind:    "device", Expiry: time.Hour,
 	}, {
 		// The name before the text is that of the program, since 5.12; the device is in the second line of the record.
 		ID: "beyond-end-of-device", Reason: "AccessBeyondEndOfDevice", Domain: Storage, Severity: finding.Warning,
@@ -61,19 +66,25 @@ func scsiRules() []Rule {
 		Summary:  "a disk says that it cannot read some of its blocks, or that it is broken",
 		Literals: []string{"Sense Key : ", "Unrecovered read error", "Sense: Write error"},
 		Patterns: []string{device + `(?:Sense Key : (?P<sense>Medium Error|Hardware Error)|Add\. Sense: (?:Unrecovered read error|Write error|Peripheral device write fault|Internal target failure|Logical unit failure))`},
-		Kind:     "device", Report: "scsi-sense", Expiry: 24 * time.Hour, ConfirmedBy: "disk-health",
+		Kind:     "device", Report: "scsi-sense", Expiry: 24 * time.Hour,
 	}, {
 		ID: "scsi-device-offline", Reason: "DiskOffline", Domain: Storage, Severity: finding.Warning,
 		Summary:  "the kernel gave up a disk: every access to it fails",
-		Literals: []string{"rejecting I/O to offline device", "rejecting I/O to dead device", "Device offlined - not ready", "Offlining disk!", "offlined by user"},
-		Patterns: []string{device + `(?:rejecting I/O to (?:offline|dead) device|Device offlined - not ready after error recovery|Medium access timeout failure\. Offlining disk!)`},
+		Literals: []string{"rejecting I/O to offline device", "Device offlined - not ready", "Offlining disk!"},
+		Patterns: []string{device + `(?:rejecting I/O to offline device|Device offlined - not ready after error recovery|Medium access timeout failure\. Offlining disk!)`},
 		Kind:     "device", Expiry: 24 * time.Hour, ConfirmedBy: "scsi-device-state",
+	}, {
+		ID: "scsi-device-dead", Reason: "DiskGone", Domain: Storage, Severity: finding.Warning,
+		Summary:  "a disk that was removed is still in use: every access to it fails",
+		Literals: []string{"rejecting I/O to dead device"},
+		Patterns: []string{device + `rejecting I/O to dead device`},
+		Kind:     "device", Expiry: time.Hour,
 	}, {
 		ID: "scsi-command-failed", Reason: "SCSICommandFailed", Domain: Storage, Severity: finding.Warning,
 		Summary:  "a disk or the way to it does not answer",
 		Literals: []string{"Result: hostbyte=DID_", "timing out command, waited"},
 		Patterns: []string{device + `(?:(?:UNKNOWN\(0x[0-9a-f]+\) |FAILED )?Result: hostbyte=DID_(?P<result>TIME_OUT|NO_CONNECT|BAD_TARGET|TRANSPORT_\w+|ABORT|ERROR|SOFT_ERROR)|timing out command, waited \d+s)`},
-		Kind:     "device", Report: "scsi-sense", Expiry: time.Hour, ConfirmedBy: "disk-health",
+		Kind:     "device", Report: "scsi-sense", Expiry: time.Hour,
 	}, {
 		ID: "storage-controller-fault", Reason: "StorageControllerFault", Domain: Storage, Severity: finding.Warning,
 		Summary:  "a storage controller stopped or was reset",
@@ -95,20 +106,22 @@ func ataRules() []Rule {
 		Summary:  "the kernel gave up a SATA disk",
 		Literals: []string{": disable device", ": disabled", "giving up"},
 		Patterns: []string{port + `(?:disable device|disabled$|reset failed, giving up|EH pending after \d+ tries, giving up)`},
-		Kind:     "device", Expiry: UntilBoot, ConfirmedBy: "scsi-device-state",
+		Kind:     "device", Expiry: UntilBoot,
+		Recovery: Recovery{Literals: []string{": configured for ", ": SATA link up "}, Pattern: port + `(?:configured for |SATA link up )`},
 	}, {
 		ID: "ata-error", Reason: "ATAError", Domain: Storage, Severity: finding.Warning,
 		Summary:  "commands to a SATA disk fail: the disk, its cable or its power",
 		Literals: []string{": exception Emask ", ": failed command: ", ": NCQ disabled due to excessive errors", ": qc timeout ", ": COMRESET failed"},
 		Patterns: []string{port + `(?:exception Emask 0x[0-9a-f]+ |failed command: (?P<command>\S.*)|NCQ disabled due to excessive errors|COMRESET failed|qc timeout (?:after \d+ msecs )?\(cmd )`},
 		Exclude:  `failed command: (?:PACKET|IDENTIFY PACKET DEVICE)`,
-		Kind:     "device", Report: "ata", Expiry: time.Hour, ConfirmedBy: "disk-health",
+		Kind:     "device", Report: "ata", Expiry: time.Hour,
 	}}
 }
 
 // nvmeRules: drivers/nvme/host/{pci,core,multipath,fc,tcp}.c. The text of a timeout is another one in nearly every kernel.
 func nvmeRules() []Rule {
 	const controller = `^nvme (?P<subject>nvme\d+): `
+	const nvmeHead = `^(?:block |nvme )?(?P<subject>nvme\S+): `
 	return []Rule{{
 		ID: "nvme-disabled", Reason: "NVMeDisabled", Domain: Storage, Severity: finding.Warning,
 		Summary: "the kernel gave up an NVMe disk: every access to it fails",
@@ -117,13 +130,14 @@ func nvmeRules() []Rule {
 			": could not bring controller to ", ": Device shutdown incomplete; abort shutdown", ": failure state error detected",
 		},
 		Patterns: []string{controller + `(?:Disabling device after reset failure|Removing after probe failure|Device not ready; aborting (?:initiali[sz]ation|reset)|failed to mark controller |failure state error detected)`},
-		Kind:     "device", Expiry: UntilBoot, ConfirmedBy: "nvme-health",
+		Kind:     "device", Expiry: UntilBoot,
+		Recovery: Recovery{Literals: []string{" default/read/poll queues"}, Pattern: controller + `\d+/\d+/\d+ default/read/poll queues`},
 	}, {
 		ID: "nvme-controller-down", Reason: "NVMeControllerDown", Domain: Storage, Severity: finding.Warning,
 		Summary:  "an NVMe disk stopped answering and is being reset",
 		Literals: []string{": controller is down; will reset", "persistent internal error", ": frozen state error detected", ": IO queues lost"},
 		Patterns: []string{controller + `(?:controller is down; will reset|resetting controller due to persistent internal error|frozen state error detected, reset controller|IO queues lost)`},
-		Kind:     "device", Expiry: 24 * time.Hour, ConfirmedBy: "nvme-health",
+		Kind:     "device", Expiry: 24 * time.Hour,
 	}, {
 		ID: "nvme-timeout", Reason: "NVMeTimeout", Domain: Storage, Severity: finding.Warning,
 		Summary:  "an NVMe disk does not answer some commands in time",
@@ -133,24 +147,31 @@ func nvmeRules() []Rule {
 			controller + `I/O (?:tag )?\d+ .{0,160}timeout, (?:aborting|reset controller|disable controller|completion polled)`,
 			controller + `queue \d+: timeout (?:cid|request) 0x[0-9a-f]+`,
 		},
-		Kind: "device", Expiry: time.Hour, ConfirmedBy: "nvme-health",
+		Kind: "device", Expiry: time.Hour,
 	}, {
 		ID: "nvme-media-error", Reason: "NVMeMediaError", Domain: Storage, Severity: finding.Warning,
 		Summary:  "an NVMe disk cannot read or write some of its blocks any more",
 		Literals: []string{"(sct 0x"},
 		Patterns: []string{`^(?P<subject>nvme\d+(?:c\d+)?n\d+): [A-Z][\w /]*\(0x[0-9a-f]+\)(?: @ LBA (?P<lba>\d+), \d+ blocks)?, .*\(sct 0x(?:2 / sc 0x[0-9a-f]+|0 / sc 0x6)\)`},
-		Kind:     "device", Expiry: 24 * time.Hour, ConfirmedBy: "nvme-health",
+		Kind:     "device", Expiry: 24 * time.Hour,
 	}, {
 		ID: "nvme-no-path", Reason: "NVMeNoPath", Domain: Storage, Severity: finding.Warning,
-		Summary:  "no path to an NVMe namespace is left",
-		Literals: []string{" - failing I/O", " - requeuing I/O"},
-		Patterns: []string{`^(?:block |nvme )?(?P<subject>nvme\S+): no (?:available |usable )?path(?: available)? - (?:failing|requeuing) I/O`},
+		Summary:  "no path to an NVMe namespace serves, and I/O waits for one",
+		Literals: []string{" - requeuing I/O"},
+		Patterns: []string{nvmeHead + `no (?:available |usable )?path(?: available)? - requeuing I/O`},
 		Kind:     "device", Expiry: time.Hour, ConfirmedBy: "multipath",
+	}, {
+		ID: "nvme-paths-lost", Reason: "NVMePathsLost", Domain: Storage, Severity: finding.Warning,
+		Summary:  "no path to an NVMe namespace is left, and I/O fails",
+		Literals: []string{" - failing I/O"},
+		Patterns: []string{nvmeHead + `no (?:available |usable )?path(?: available)? - failing I/O`},
+		Kind:     "device", Expiry: time.Hour,
 	}, {
 		ID: "nvme-keepalive", Reason: "NVMeConnectionLost", Domain: Storage, Severity: finding.Warning,
 		Summary:  "the connection to an NVMe disk over the network broke",
 		Literals: []string{"nvme_keep_alive_end_io error", ": keep-alive failed", ": failed to connect queue", ": starting error recovery"},
 		Patterns: []string{controller + `(?:failed nvme_keep_alive_end_io error=|keep-alive failed: -?\d+|failed to connect queue: \d+ ret=|starting error recovery)`},
-		Kind:     "device", Expiry: time.Hour, ConfirmedBy: "multipath",
+		Kind:     "device", Expiry: time.Hour,
+		Recovery: Recovery{Literals: []string{": Successfully reconnected"}, Pattern: controller + `Successfully reconnected`},
 	}}
 }

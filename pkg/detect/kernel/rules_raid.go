@@ -10,13 +10,16 @@ import (
 func raidRules() []Rule {
 	const array = `^md/(?:raid\d*|linear|multipath):?(?P<subject>md[\w-]+|[^\s:]+): `
 	return []Rule{{
-		ID: "md-array-failed", Reason: "RAIDFailed", Domain: Storage, Severity: finding.Fatal,
+		// An array that could not be started is often taken away again, so that there is no state. Which arrays the node cannot
+		// do without is known to md-arrays.
+		ID: "md-array-failed", Reason: "RAIDFailed", Domain: Storage, Severity: finding.Warning,
 		Summary: "a RAID array lost more disks than it can do without",
 		Literals: []string{
 			"Cannot continue operation (", "not enough operational devices", "failing array", "cannot start dirty degraded array", "not enough operational mirrors",
 		},
 		Patterns: []string{array + `(?:Cannot continue operation \(|not enough operational (?:devices|mirrors)|Disk failure on (?P<disk>\S+) detected, failing array|cannot start dirty degraded array)`},
-		Kind:     "raid-array", Expiry: UntilBoot, ConfirmedBy: "md-arrays",
+		Kind:     "raid-array", Expiry: UntilBoot,
+		Recovery: Recovery{Literals: []string{" active with "}, Pattern: array + `(?:raid level \d+ )?active with \d+ out of \d+ `},
 	}, {
 		ID: "md-disk-failed", Reason: "RAIDDiskFailed", Domain: Storage, Severity: finding.Warning,
 		Summary:  "a RAID array lost a disk and goes on without it",
@@ -31,7 +34,7 @@ func raidRules() []Rule {
 		Summary:  "a RAID array could not read, and could not mend, some of its blocks",
 		Literals: []string{"unrecoverable I/O read error", "read error NOT corrected", "read error not correctable", "read error on replacement device", "read correction write failed", "unrecoverable I/O error", "md: super_written gets error"},
 		Patterns: []string{array + `(?:\S+: unrecoverable I/O (?:read )?error for block|read error NOT corrected|read error not correctable|read error on replacement device|read correction write failed)`, `^md: super_written gets error=-?\d+`},
-		Kind:     "raid-array", Expiry: 24 * time.Hour, ConfirmedBy: "md-arrays",
+		Kind:     "raid-array", Expiry: 24 * time.Hour,
 	}, {
 		ID: "bcache-error", Reason: "BcacheError", Domain: Storage, Severity: finding.Warning,
 		Summary:  "a cached disk or its cache fails",
@@ -57,14 +60,14 @@ func mapperRules() []Rule {
 		Summary:  "one of the paths to a disk failed",
 		Literals: []string{"ailing path "},
 		Patterns: []string{`^device-mapper: multipath: (?:(?P<device>\d+:\d+): )?Failing path (?P<subject>\S+?)\.?$`},
-		Kind:     "path", Expiry: 24 * time.Hour, ConfirmedBy: "multipath",
+		Kind:     "path", Expiry: 24 * time.Hour,
 		Recovery: Recovery{Literals: []string{"einstating path "}, Pattern: `^device-mapper: multipath: (?:\d+:\d+: )?Reinstating path (?P<subject>\S+?)\.?$`},
 	}, {
 		ID: "multipath-no-path", Reason: "MultipathNoPath", Domain: Storage, Severity: finding.Warning,
 		Summary:  "no path to a disk is left and what waited for one fails",
 		Literals: []string{"queue_if_no_path timeout on "},
 		Patterns: []string{`^device-mapper: multipath: queue_if_no_path timeout on (?P<subject>\S+), failing queued IO`},
-		Kind:     "device", Expiry: 24 * time.Hour, ConfirmedBy: "multipath",
+		Kind:     "device", Expiry: 24 * time.Hour,
 	}, {
 		ID: "thin-pool-full", Reason: "ThinPoolFull", Domain: Storage, Severity: finding.Warning,
 		Summary:  "a thin pool is full or damaged: writes to its volumes wait or fail",
@@ -112,13 +115,13 @@ func remoteBlockRules() []Rule {
 			`^ ?(?:iscsi )?(?P<subject>connection\d+:\d+): (?:detected conn error \(\d+\)|ping timeout of \d+ secs expired)`,
 			`^ ?(?:iscsi )?(?P<subject2>session\d+): session recovery timed out after \d+ secs`,
 		},
-		Kind: "connection", Expiry: time.Hour, ConfirmedBy: "scsi-device-state",
+		Kind: "connection", Expiry: time.Hour,
 	}, {
 		ID: "fc-port-lost", Reason: "FCPortLost", Domain: Storage, Severity: finding.Warning,
 		Summary:  "a Fibre Channel port went away",
 		Literals: []string{": blocked FC remote port time out: "},
 		Patterns: []string{`^ ?(?P<subject>rport-[\d:-]+): blocked FC remote port time out: `},
-		Kind:     "port", Expiry: time.Hour, ConfirmedBy: "multipath",
+		Kind:     "port", Expiry: time.Hour,
 	}, {
 		ID: "nbd-connection", Reason: "NBDConnectionLost", Domain: Storage, Severity: finding.Warning,
 		Summary:  "the server of a network block device does not answer",

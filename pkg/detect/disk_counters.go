@@ -1,0 +1,89 @@
+package detect
+
+import (
+	"encoding/json"
+	"time"
+
+	"github.com/nodeagent/nodeagent/pkg/finding"
+)
+
+// errorCounters remembers counters that disks keep of their own errors, over restarts of the agent. An old error says
+// little: many a disk has remapped a sector years ago. That the number grows is what comes before a failure.
+type errorCounters struct {
+	memory Memory // may be nil
+	key    string
+	disks  map[string]errorCounter // by what is the disk's own: serial number, WWID
+}
+
+// errorCounter is what was known of one disk at the last look.
+type errorCounter struct {
+	Count uint64        `json:"count"`
+	From  uint64        `json:"from,omitempty"` // what it was before it grew
+	Boot  string        `json:"boot,omitempty"` // when it grew last
+	Up    time.Duration `json:"up,omitempty"`
+}
+
+const (
+	// growthTold is how long it is told that a counter grew: long enough for a person to see it, and for most disks that
+	// are about to fail to grow again.
+	growthTold    = 24 * time.Hour
+	maxCounters   = 1024
+	maxCounterKey = 128
+)
+
+func newErrorCounters(memory Memory, key string) *errorCounters {
+	c := &errorCounters{memory: memory, key: key, disks: make(map[string]errorCounter)}
+	if memory == nil {
+		return c
+	}
+	if data, ok := memory.Load(key); ok {
+		var disks map[string]errorCounter
+		if err := json.Unmarshal(data, &disks); err == nil && len(disks) <= maxCounters {
+			for disk, counter := range disks {
+				c.disks[disk] = counter
+			}
+		}
+	}
+	return c
+}
+
+// note takes what a disk's counter is now and returns by how much it grew within the last day of this boot. A counter that
+// went backwards belongs to another disk, or was reset.
+func (c *errorCounters) note(disk string, count uint64, now finding.Stamp) (grown uint64) {
+	disk = deviceText(disk, maxCounterKey)
+	last, known := c.disks[disk]
+	next := last
+	next.Count = count
+	told := known && last.Boot == now.Boot && now.Up >= last.Up && now.Up-last.Up < growthTold
+	switch {
+	case !known || count < last.Count:
+		next = errorCounter{Count: count}
+	case count > last.Count:
+		if !told {
+			next.From = last.Count
+		}
+		next.Boot, next.Up = now.Boot, now.Up
+	case !told:
+		next = errorCounter{Count: count}
+	}
+	if next != last || !known {
+		if !known && len(c.disks) >= maxCounters {
+			return 0
+		}
+		c.disks[disk] = next
+		c.save()
+	}
+	if next.Boot == "" {
+		return 0
+	}
+	return next.Count - next.From
+}
+
+func (c *errorCounters) save() {
+	if c.memory == nil {
+		return
+	}
+	if data, err := json.Marshal(c.disks); err == nil {
+		c.memory.Save(c.key, data)
+	}
+}

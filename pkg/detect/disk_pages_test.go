@@ -1,0 +1,72 @@
+package detect
+
+import (
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/nodeagent/nodeagent/pkg/finding"
+)
+
+// FuzzDiskPages: whatever a disk says is a value or an error.
+func FuzzDiskPages(f *testing.F) {
+	for _, size := range []int{32, 96, 256, 512, 1088} {
+		f.Add(make([]byte, size))
+	}
+	f.Fuzz(func(t *testing.T, data []byte) {
+		if log, unwell, err := parseNVMeSMART(data); err != nil && (unwell || log != nvmeSMART{}) {
+			t.Fatal("error and value")
+		} else if err == nil && unwell && !log.judge(&finding.Finding{}, 0) {
+			t.Fatal("unwell, but nothing is wrong")
+		}
+		for _, parse := range []func([]byte) (diskSMART, bool, error){parseATAHealth, parseInformationalExceptions} {
+			if s, unwell, err := parse(data); err != nil && (unwell || s != diskSMART{}) {
+				t.Fatal("error and value")
+			} else if err == nil && unwell && !s.judge(&finding.Finding{}, 0) {
+				t.Fatal("unwell, but nothing is wrong")
+			}
+		}
+		if exceeded, err := parseEBSStats(data); err != nil && exceeded != [4]time.Duration{} {
+			t.Fatal("error and value")
+		}
+	})
+}
+
+// keptMemory is a Memory in memory.
+type keptMemory map[string][]byte
+
+func (m keptMemory) Load(key string) ([]byte, bool) { data, ok := m[key]; return data, ok }
+func (m keptMemory) Save(key string, value []byte)  { m[key] = value }
+
+func TestErrorCounters(t *testing.T) {
+	memory := keptMemory{}
+	at := func(boot string, up time.Duration) finding.Stamp { return finding.Stamp{Boot: boot, Up: up} }
+	counters := newErrorCounters(memory, "x")
+	for i, step := range []struct {
+		count   uint64
+		at      finding.Stamp
+		restart bool
+		want    uint64
+	}{
+		{7, at("a", time.Hour), false, 0},     // old errors
+		{9, at("a", 2*time.Hour), true, 2},    // known from before the restart
+		{10, at("a", 3*time.Hour), false, 3},  // all of the day
+		{10, at("a", 26*time.Hour), true, 3},  // survives one, too
+		{10, at("a", 27*time.Hour), false, 0}, // a day later
+		{11, at("a", 28*time.Hour), false, 1}, // begins anew
+		{11, at("b", time.Minute), true, 0},   // another boot: nobody knows how long ago it was
+		{3, at("b", 2*time.Minute), false, 0}, // another disk, or reset
+		{4, at("b", 3*time.Minute), false, 1},
+	} {
+		if step.restart {
+			counters = newErrorCounters(memory, "x")
+		}
+		if got := counters.note("disk", step.count, step.at); got != step.want {
+			t.Errorf("step %d: grown by %d, want %d", i, got, step.want)
+		}
+	}
+	if diff := cmp.Diff(`{"disk":{"count":4,"from":3,"boot":"b","up":180000000000}}`, string(memory["x"])); diff != "" {
+		t.Error(diff)
+	}
+}

@@ -1,0 +1,261 @@
+package detect
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/nodeagent/nodeagent/internal/host"
+	"github.com/nodeagent/nodeagent/pkg/finding"
+)
+
+// multipath reads, of multipathd's devices,
+//
+//	/sys/block/dm-3/dm/uuid         mpath-3600508b400105e210000900000490000
+//	/sys/block/dm-3/dm/name         mpatha
+//	/sys/block/dm-3/slaves/         sdb sdc: its paths
+//	/sys/block/sdb/device/state     running; offline, transport-offline, blocked …: see scsi-device-state
+//
+// and of NVMe's own multipath
+//
+//	/sys/class/nvme-subsystem/nvme-subsys0/nvme1/state                 live; new, resetting, connecting, deleting, dead
+//	/sys/class/nvme-subsystem/nvme-subsys0/nvme1/transport             tcp; pcie, rdma, fc, loop
+//	/sys/class/nvme-subsystem/nvme-subsys0/nvme1/nvme0c1n1/ana_state   optimized; non-optimized, inaccessible, persistent-loss, change
+//	/sys/class/nvme-subsystem/nvme-subsys0/nvme0n1                     the disk that people use
+//
+// A subsystem with one local (pcie) controller has no paths to lose: nvme-health looks at it.
+//
+// https://docs.kernel.org/admin-guide/device-mapper/dm-multipath.html, https://docs.kernel.org/admin-guide/nvme-multipath.html
+//
+// What a path of dm-multipath is marked as by the device mapper itself (dmsetup status) is not read: the kernel logs it, and
+// the rule multipath-path-failed and its recovery tell of it.
+//
+// Known false alarms, and what is done: arrays with one active half show the other as inaccessible: that is no fault while
+// a path serves. Controllers reconnect and ports come back within seconds: counts after 30 s, and 10 s where no path is left.
+
+const (
+	multipathID    = "multipath"
+	multipathEvery = 30 * time.Second
+	// noPathFor is how long no path may be left: a controller that is reset has none meanwhile.
+	noPathFor = 10 * time.Second
+	// noPathFatal is how long the node must be without a disk of its own: ports come back after a failover of a minute.
+	noPathFatal = time.Minute
+
+	reasonNoPath       = "MultipathNoPath"
+	reasonPathsMissing = "MultipathDegraded"
+)
+
+// Multipath finds disks with several paths that lost some or all of them.
+func Multipath() Check {
+	memory := &stateMemory{}
+	return Check{
+		ID:      multipathID,
+		Domain:  "storage",
+		Summary: "a disk of the storage network lost paths",
+		Advice: "See `multipath -ll` or `nvme list-subsys` for which paths, and `dmesg -T` for why. All paths through one port: its cable, switch or zone " +
+			"(`/sys/class/fc_host/*/port_state`, the link of the NIC). No path left: I/O waits or fails until one is back; pods that wait cannot be killed.",
+		Doc: Doc{
+			Reads: []string{"/sys/block/dm-*/{dm/uuid,dm/name,slaves} and the state of the paths", "/sys/class/nvme-subsystem/*/nvme*/{state,transport,*/ana_state}"},
+			Why:   "with one path left the next failure stops every pod on the disk; with none they hang or their filesystems shut down",
+			Faults: []Fault{
+				{reasonNoPath, finding.Fatal, "no path serves for 10 s: warning; fatal after a minute where the filesystem of /, kubelet or the runtime is on it"},
+				{reasonPathsMissing, finding.Warning, "a path is not running or live for 30 s, while another one serves"},
+			},
+			FalseAlarms: "Paths that the storage keeps as inaccessible standby are no fault while another one serves. A path that was removed altogether leaves no trace.",
+		},
+		Condition: storageProblem(),
+		Every:     multipathEvery,
+		Deadline:  5 * time.Second,
+		Wakes:     []Wake{KernelWake(multipathID), {Source: WakeKernelLog, Match: "device-mapper: multipath"}},
+		Run: func(ctx context.Context, h *host.Host) ([]finding.Finding, error) {
+			return lookAtPaths(ctx, h, memory)
+		},
+	}
+}
+
+// pathSet is one disk with its paths.
+type pathSet struct {
+	disk, alias string   // dm-3 and mpatha; nvme0n1 and the subsystem
+	usable      int      // paths that serve
+	waiting     int      // paths in good order that the storage keeps as standby
+	lost        []string // paths that are not in order, with their state
+}
+
+func lookAtPaths(ctx context.Context, h *host.Host, memory *stateMemory) ([]finding.Finding, error) {
+	memory.mu.Lock()
+	defer memory.mu.Unlock()
+	memory.begin()
+	names, err := blockNames(h.Files)
+	if err != nil {
+		return nil, err
+	}
+	doubts := make(map[finding.Subject]error)
+	sets := mapperPaths(h.Files, names, doubts)
+	nvme, err := nvmePaths(h.Files, doubts)
+	if err != nil {
+		return nil, err
+	}
+	sets = append(sets, nvme...)
+	if len(sets) == 0 && len(doubts) == 0 {
+		return nil, finding.NotApplicable("no disk has several paths")
+	}
+	var findings []finding.Finding
+	for _, s := range sets {
+		reason, least := reasonPathsMissing, passingState
+		switch {
+		case s.usable == 0:
+			reason, least = reasonNoPath, noPathFor
+		case len(s.lost) == 0:
+			continue
+		}
+		if held := memory.held(s.disk, reason, h.Clock().Up); held >= least {
+			findings = append(findings, s.finding(ctx, h, reason, held >= noPathFatal))
+		}
+	}
+	return findings, finding.Partial(doubts)
+}
+
+// mapperPaths returns the devices of multipathd.
+func mapperPaths(files host.Files, names []string, doubts map[finding.Subject]error) []pathSet {
+	var sets []pathSet
+	for _, name := range names {
+		if !strings.HasPrefix(name, "dm-") {
+			continue
+		}
+		uuid, err := optionalDeviceText(files, "/sys/block/"+name+"/dm/uuid")
+		if err != nil {
+			doubts[deviceSubject(name)] = err
+			continue
+		}
+		if !strings.HasPrefix(uuid, multipathUUID) {
+			continue
+		}
+		alias, _ := optionalDeviceText(files, "/sys/block/"+name+"/dm/name") // for people only
+		s := pathSet{disk: name, alias: alias}
+		for _, path := range lowerDevices(files, name) {
+			state, err := optionalDeviceText(files, "/sys/block/"+path+"/device/state")
+			if err != nil {
+				doubts[deviceSubject(name)] = err
+			}
+			switch state {
+			case "running", "live", "": // a path without a state is no SCSI disk
+				s.usable++
+			default:
+				s.lost = append(s.lost, path+" "+state)
+			}
+		}
+		sets = append(sets, s)
+	}
+	return sets
+}
+
+// nvmePaths returns the namespaces of NVMe subsystems that are reached over a network or by several controllers.
+func nvmePaths(files host.Files, doubts map[finding.Subject]error) ([]pathSet, error) {
+	const class = "/sys/class/nvme-subsystem"
+	subsystems, err := files.List(class)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, fmt.Errorf("list %s: %w", class, err)
+	}
+	slices.Sort(subsystems)
+	var sets []pathSet
+	for _, subsystem := range subsystems {
+		dir := class + "/" + subsystem
+		entries, err := files.List(dir)
+		if err != nil {
+			continue // was removed meanwhile
+		}
+		slices.Sort(entries)
+		controllers, disks, err := readControllers(files, dir, entries)
+		if err != nil {
+			doubts[finding.Subject{Kind: "nvme-subsystem", Name: subsystem}] = err
+			continue
+		}
+		if len(controllers) == 1 && controllers[0].transport == "pcie" {
+			continue
+		}
+		for _, disk := range disks {
+			sets = append(sets, nvmePathSet(files, dir, disk, subsystem, controllers))
+		}
+	}
+	return sets, nil
+}
+
+// nvmeController is one way to a subsystem.
+type nvmeController struct{ name, state, transport string }
+
+// readControllers tells the controllers (nvme1) from the disks (nvme0n1) of a subsystem.
+func readControllers(files host.Files, dir string, entries []string) (controllers []nvmeController, disks []string, err error) {
+	for _, entry := range entries {
+		number, ok := strings.CutPrefix(entry, "nvme")
+		switch {
+		case !ok:
+		case strings.Trim(number, "0123456789") == "":
+			c := nvmeController{name: entry}
+			if c.state, err = files.Text(dir + "/" + entry + "/state"); err != nil {
+				return nil, nil, err
+			}
+			if c.transport, err = files.Text(dir + "/" + entry + "/transport"); err != nil {
+				return nil, nil, err
+			}
+			controllers = append(controllers, c)
+		case strings.Contains(number, "n") && !strings.Contains(number, "c"):
+			disks = append(disks, entry)
+		}
+	}
+	return controllers, disks, nil
+}
+
+// nvmePathSet judges each controller's way to one disk, nvme0n1: its path is nvme0c1n1 in the controller's folder.
+func nvmePathSet(files host.Files, dir, disk, subsystem string, controllers []nvmeController) pathSet {
+	s := pathSet{disk: disk, alias: subsystem}
+	instance, namespace, _ := strings.Cut(strings.TrimPrefix(disk, "nvme"), "n")
+	for _, c := range controllers {
+		if c.state != "live" {
+			s.lost = append(s.lost, fmt.Sprintf("%s (%s) %s", c.name, deviceText(c.transport, 16), deviceText(c.state, 32)))
+			continue
+		}
+		path := fmt.Sprintf("%s/%s/nvme%sc%sn%s/ana_state", dir, c.name, instance, strings.TrimPrefix(c.name, "nvme"), namespace)
+		switch state, _ := optionalDeviceText(files, path); state {
+		case "optimized", "non-optimized", "": // storage without ANA has no such file
+			s.usable++
+		case "inaccessible", "change":
+			s.waiting++
+		default: // persistent-loss
+			s.lost = append(s.lost, c.name+" "+state)
+		}
+	}
+	return s
+}
+
+func (s pathSet) finding(ctx context.Context, h *host.Host, reason string, long bool) finding.Finding {
+	all := s.usable + s.waiting + len(s.lost)
+	f := finding.Finding{
+		Check: multipathID, Subject: deviceSubject(s.disk), Severity: finding.Warning, Reason: reason,
+		Message: fmt.Sprintf("disk %s (%s): %d of %d paths serve", s.disk, s.alias, s.usable, all),
+		Facts:   map[string]string{"alias": s.alias, "paths": fmt.Sprint(all), "usable": fmt.Sprint(s.usable), "standby": fmt.Sprint(s.waiting)},
+	}
+	if len(s.lost) > 0 {
+		f.Facts["lost"] = firstOf(s.lost, 20)
+		f.Message += "; lost: " + firstOf(s.lost, 5)
+	}
+	if reason != reasonNoPath {
+		return f
+	}
+	mounts, err := h.Mounts()
+	if err != nil {
+		return f // what is known is enough
+	}
+	if paths := vitalWithoutSpare(h, mounts, s.disk); long && len(paths) > 0 {
+		f.Severity, f.Facts["needed"] = finding.Fatal, strings.Join(paths, ", ")
+		f.Message += "; the node needs it for " + strings.Join(paths, ", ")
+	}
+	f.Message += tellPods(f.Facts, podsOnDisk(ctx, h, mounts, s.disk))
+	return f
+}
