@@ -27,6 +27,10 @@ func list() []entry {
 		aided("default-route", noSettings, func(_ bare, a Aids) Check { return DefaultRoute(a.Memory) }),
 		simple("neighbour-table", NeighbourTable),
 		simple("conntrack", Conntrack),
+		simple("sockets", Sockets),
+		simple("tcp", TCP),
+		simple("udp", UDP),
+		simple("softnet", Softnet),
 
 		// kubernetes
 		plain("kubelet-health", DefaultKubeletHealthSettings, KubeletHealth),

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/nodeagent/nodeagent/internal/host"
+	"github.com/nodeagent/nodeagent/pkg/finding"
 )
 
 // netWindow remembers counters for a while, so that what happened within it can be told although looks come at any
@@ -81,8 +82,8 @@ type netRate struct {
 	key    string
 	reason string
 	least  float64 // in one second, over the window; half of it keeps what was raised
-	of     string  // also, the counter that it must be a share of; empty for none
-	share  float64 // the least share
+	of     string  // the counter of what went well; empty for none
+	share  float64 // the least share of both together
 	text   string  // for people, after the rate
 	info   bool    // worth knowing only
 }
@@ -94,13 +95,18 @@ func (w *netWindow) judgeRate(r netRate, least time.Duration) (text string, marg
 		return "", false, false
 	}
 	marginal = rate < r.least
-	text = fmt.Sprintf("%s %s (%s in all)", netNumber(rate)+"/s", r.text, strconv.FormatUint(by, 10))
+	text = fmt.Sprintf("%s %s (%d in all)", netNumber(rate)+"/s", r.text, by)
+	if rate < 0.1 {
+		_, in, _ := w.rise(r.key)
+		text = fmt.Sprintf("%d %s within %s", by, r.text, in.Round(time.Second))
+	}
 	if r.of != "" {
 		all, _, known := w.rise(r.of)
-		if !known || all == 0 {
+		if !known {
 			return "", false, false
 		}
-		share := float64(by) / float64(all)
+		// The other counter is of those that went well. It is 0 where none did: a program that reads nothing at all.
+		share := float64(by) / float64(all+by)
 		if share < r.share/2 {
 			return "", false, false
 		}
@@ -255,4 +261,47 @@ func orderFaults(faults []netFault) []netFault {
 	}
 	slices.SortStableFunc(faults, func(a, b netFault) int { return cmp.Compare(rank(a), rank(b)) })
 	return faults
+}
+
+// netFinding makes one finding about the node of all that is wrong: the gravest names it, all are told.
+func netFinding(check string, h *host.Host, faults []netFault, facts map[string]string) []finding.Finding {
+	if len(faults) == 0 {
+		return nil
+	}
+	first := orderFaults(faults)[0]
+	f := finding.Finding{
+		Check: check, Subject: finding.Subject{Kind: "node", Name: nodeName(h)}, Severity: finding.Warning,
+		Reason: first.reason, Marginal: first.marginal, Facts: facts,
+	}
+	if first.info {
+		f.Severity = finding.Info
+	}
+	texts := make([]string, 0, len(faults))
+	for _, fault := range faults {
+		texts = append(texts, fault.text)
+	}
+	f.Message = strings.Join(texts, "; ")
+	return []finding.Finding{f}
+}
+
+// judgeRates returns what several rules say.
+func (w *netWindow) judgeRates(rules []netRate) (faults []netFault) {
+	for _, r := range rules {
+		if text, marginal, found := w.judgeRate(r, errorLeast); found {
+			faults = append(faults, netFault{reason: r.reason, text: text, info: r.info, marginal: marginal})
+		}
+	}
+	return faults
+}
+
+// readCounterPairs reads a file such as /proc/net/snmp.
+func readCounterPairs(files host.Files, name string, into map[string]uint64) error {
+	data, err := files.Read(name)
+	if err != nil {
+		return err
+	}
+	if err := parseCounterPairs(string(data), into); err != nil {
+		return fmt.Errorf("read %s: %w", name, err)
+	}
+	return nil
 }
