@@ -32,10 +32,13 @@ func serveProbe(request string, out io.Writer) error {
 	if err := json.Unmarshal([]byte(request), &r); err != nil {
 		return fmt.Errorf("probe request: %w", err)
 	}
-	if r.Op != ProbeStatfs {
+	do := map[ProbeOp]func(path string) (ProbeAnswer, error){
+		ProbeStatfs: probeStatfs, ProbeAllowances: probeAllowances, ProbeFabric: probeFabric,
+	}[r.Op]
+	if do == nil {
 		return fmt.Errorf("unknown probe %q", r.Op)
 	}
-	answer, err := probeStatfs(r.Path)
+	answer, err := do(r.Path)
 	if err != nil {
 		return fmt.Errorf("probe %s %s: %w", r.Op, r.Path, err)
 	}

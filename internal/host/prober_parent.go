@@ -24,8 +24,8 @@ const (
 	probeTimeout = 10 * time.Second
 	// reapGrace is how long a killed child may take to go before it is abandoned.
 	reapGrace = time.Second
-	// maxProbeAnswer bounds what a child may say.
-	maxProbeAnswer = 4 << 10
+	// maxProbeAnswer bounds what a child may say. The ports of 32 InfiniBand cards are about 20 KiB.
+	maxProbeAnswer = 64 << 10
 )
 
 // NewProber returns a prober whose children are this program itself: main must begin with ProbeMain.

@@ -47,7 +47,6 @@ func DefaultLinkStateSettings() LinkStateSettings { return LinkStateSettings{Fla
 
 const (
 	linkStateID = "link-state"
-	linkPastKey = "link-state/links"
 	// linksStarted is when links are believed to have settled after boot.
 	linksStarted = 2 * time.Minute
 	flapWindow   = 10 * time.Minute
@@ -58,7 +57,7 @@ const (
 // LinkState finds cards that lost their link. Memory may be nil: then what was up before the agent started is not known
 // but from this boot's counters.
 func LinkState(s LinkStateSettings, memory Memory) Check {
-	c := &linkCheck{settings: s, past: loadLinkPast(memory), speeds: map[string]linkSpeed{}, flaps: netWindow{span: flapWindow}}
+	c := &linkCheck{settings: s, past: loadLinkPast(memory, "link-state/links"), speeds: map[string]linkSpeed{}, flaps: netWindow{span: flapWindow}}
 	return Check{
 		ID: linkStateID, Domain: "network",
 		Summary: "a network card lost its link, flaps, or is slower than it was",
