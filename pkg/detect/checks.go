@@ -57,10 +57,17 @@ func list() []entry {
 		aided("link-state", DefaultLinkStateSettings, func(s LinkStateSettings, a Aids) Check { return LinkState(s, a.Memory) }),
 		simple("bonds", Bonds),
 		simple("network-errors", NetworkErrors),
+		simple("nic-allowance", NICAllowance),
+		aided("infiniband", noSettings, func(_ bare, a Aids) Check { return Infiniband(a.Memory) }),
 		simple("loopback", Loopback),
 		aided("default-route", noSettings, func(_ bare, a Aids) Check { return DefaultRoute(a.Memory) }),
+		simple("ipv6-duplicate-address", DuplicateAddress),
 		simple("neighbour-table", NeighbourTable),
 		simple("conntrack", Conntrack),
+		simple("sockets", Sockets),
+		simple("tcp", TCP),
+		simple("udp", UDP),
+		simple("softnet", Softnet),
 
 		// kubernetes
 		plain("kubelet-health", DefaultKubeletHealthSettings, KubeletHealth),
