@@ -2,11 +2,8 @@ package host
 
 import (
 	"encoding/binary"
-	"errors"
 	"fmt"
-	"io/fs"
 	"net/netip"
-	"strings"
 	"time"
 
 	"github.com/vishvananda/netlink/nl"
@@ -21,7 +18,7 @@ func (h *Host) TCPHeard(remotes []netip.AddrPort) (ago time.Duration, ok bool, e
 	if len(remotes) == 0 {
 		return 0, false, nil
 	}
-	if !h.hasTCPDiag() {
+	if !h.hasModule("tcp_diag") {
 		return 0, false, fmt.Errorf("tcp_diag is not loaded: %w", ErrNotConfigured)
 	}
 	for _, family := range []uint8{unix.AF_INET, unix.AF_INET6} {
@@ -34,26 +31,6 @@ func (h *Host) TCPHeard(remotes []netip.AddrPort) (ago time.Duration, ok bool, e
 		}
 	}
 	return ago, ok, nil
-}
-
-// hasTCPDiag reports whether asking loads no module: it is loaded, built in, or the kernel knows no modules.
-func (h *Host) hasTCPDiag() bool {
-	if _, err := h.Files.List("/sys/module/tcp_diag"); err == nil {
-		return true
-	}
-	modules, err := h.Files.Read("/proc/modules")
-	if errors.Is(err, fs.ErrNotExist) {
-		return true
-	}
-	if err != nil || strings.Contains(string(modules), "\ntcp_diag ") {
-		return err == nil
-	}
-	release, err := h.Files.Text("/proc/sys/kernel/osrelease")
-	if err != nil || strings.ContainsRune(release, '/') {
-		return false
-	}
-	builtin, err := h.Files.Read("/lib/modules/" + release + "/modules.builtin")
-	return err == nil && strings.Contains(string(builtin), "/tcp_diag.ko")
 }
 
 // The parts of linux/inet_diag.h and linux/tcp.h that are used.
@@ -117,13 +94,13 @@ func parseDiag(message []byte) (remote netip.AddrPort, last time.Duration, ok bo
 	}
 	address, _ := netip.AddrFromSlice(message[inetDiagRemote : inetDiagRemote+size])
 	remote = netip.AddrPortFrom(address.Unmap(), binary.BigEndian.Uint16(message[inetDiagRemotePort:]))
-	attributes, err := nl.ParseRouteAttr(message[inetDiagMessage:])
+	attributes, err := netlinkAttributes(message[inetDiagMessage:])
 	if err != nil {
 		return remote, 0, false
 	}
 	for _, a := range attributes {
-		if a.Attr.Type == inetDiagInfo && len(a.Value) >= tcpInfoLastData+4 {
-			return remote, time.Duration(binary.NativeEndian.Uint32(a.Value[tcpInfoLastData:])) * time.Millisecond, true
+		if a.kind == inetDiagInfo && len(a.value) >= tcpInfoLastData+4 {
+			return remote, time.Duration(binary.NativeEndian.Uint32(a.value[tcpInfoLastData:])) * time.Millisecond, true
 		}
 	}
 	return remote, 0, false
