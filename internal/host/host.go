@@ -24,6 +24,7 @@ type Host struct {
 	Cluster    Cluster
 	Prober     Prober
 	Plugins    Plugins
+	Network    Network
 }
 
 // ErrNotConfigured says that the host has no such component as far as the agent knows.

@@ -92,6 +92,12 @@ type PacketFilter struct {
 // translate addresses (nat) are left out, and so is what belongs to a component that keeps whole tables for itself
 // (kube-proxy's nftables mode). The kernel is asked itself; no module is loaded by it, no program is run.
 func (h *Host) PacketFilter() (PacketFilter, error) {
+	if h.Network.PacketFilter != nil {
+		return h.Network.PacketFilter()
+	}
+	if h.Files.Root != "" {
+		return PacketFilter{}, fmt.Errorf("packet filter: %w", ErrNotConfigured)
+	}
 	filter := PacketFilter{KubeChains: map[string]int{}}
 	if err := h.legacyTables(&filter); err != nil {
 		return PacketFilter{}, fmt.Errorf("read iptables-legacy: %w", err)

@@ -33,7 +33,7 @@ func legacyHooks() []string { return []string{"prerouting", "input", "forward", 
 
 // legacyTables reads the tables that there are. To ask for another would make the kernel load it.
 func (h *Host) legacyTables(filter *PacketFilter) error {
-	names, err := h.Files.Read("/proc/net/ip_tables_names")
+	names, err := h.Files.Read("/proc/thread-self/net/ip_tables_names")
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil // never loaded
 	}

@@ -16,7 +16,8 @@ func (r *PacketRule) matchExtension(name string, info []byte) {
 		r.matchPorts(name, info)
 	case name == "conntrack" && len(info) >= 154:
 		flags, inverted, states := native.Uint16(info[146:]), native.Uint16(info[148:]), native.Uint16(info[150:])
-		if flags != 1 || inverted != 0 { // XT_CONNTRACK_STATE alone
+		const state, alias = 1 << 0, 1 << 13 // XT_CONNTRACK_STATE; "-m state" is this match under another name
+		if flags&^alias != state || inverted != 0 {
 			r.Matches = append(r.Matches, name)
 			return
 		}

@@ -23,6 +23,7 @@ func list() []entry {
 		plain("dns", DefaultDNSSettings, DNS),
 		simple("cni-config", CNIConfig),
 		plain("kube-proxy", DefaultKubeProxySettings, KubeProxy),
+		simple("packet-filter", PacketFilter),
 		plain("apiserver-reachability", DefaultAPIServerReachabilitySettings, APIServerReachability),
 
 		// kubernetes
