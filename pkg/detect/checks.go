@@ -24,6 +24,8 @@ func list() []entry {
 		simple("cni-config", CNIConfig),
 		plain("kube-proxy", DefaultKubeProxySettings, KubeProxy),
 		simple("packet-filter", PacketFilter),
+		simple("cni-mtu", CNIMTU),
+		simple("address-overlap", AddressOverlap),
 		plain("apiserver-reachability", DefaultAPIServerReachabilitySettings, APIServerReachability),
 
 		// kubernetes
