@@ -1,9 +1,14 @@
 package host
 
 import (
+	"errors"
 	"fmt"
+	"maps"
 	"net/netip"
+	"slices"
 	"strings"
+
+	"github.com/vishvananda/netlink/nl"
 )
 
 // PacketChain is one chain of the packet filter, of iptables-legacy or of nf_tables (which iptables-nft, firewalld and nft
@@ -105,10 +110,17 @@ func (h *Host) PacketFilter() (PacketFilter, error) {
 	if !h.hasModule("nf_tables") {
 		return filter, nil
 	}
-	if err := nftTables(&filter); err != nil {
-		return PacketFilter{}, fmt.Errorf("read nf_tables: %w", err)
+	for range dumpTries {
+		whole := PacketFilter{Chains: slices.Clone(filter.Chains), KubeChains: maps.Clone(filter.KubeChains)}
+		err := nftTables(&whole)
+		if err == nil {
+			return whole, nil
+		}
+		if !errors.Is(err, nl.ErrDumpInterrupted) { // by a change, which may be the half of another
+			return PacketFilter{}, fmt.Errorf("read nf_tables: %w", err)
+		}
 	}
-	return filter, nil
+	return PacketFilter{}, errors.New("read nf_tables: the rules change too often to be read whole")
 }
 
 func (f *PacketFilter) countKube(backend, chain string) {

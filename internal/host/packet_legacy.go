@@ -124,16 +124,8 @@ func parseLegacyTable(table string, info, data []byte) ([]PacketChain, error) {
 			names[entries[i+1].offset] = e.chain
 		}
 	}
+	starts, ends := legacyBases(table, info)
 	var chains []PacketChain
-	valid := binary.NativeEndian.Uint32(info[32:])
-	starts, ends := map[uint32]PacketChain{}, map[uint32]bool{}
-	for number, hook := range legacyHooks() {
-		if valid&(1<<number) != 0 {
-			start := binary.NativeEndian.Uint32(info[36+4*number:])
-			starts[start] = PacketChain{Backend: "legacy", Family: "ip", Table: table, Name: strings.ToUpper(hook), Hook: hook}
-			ends[binary.NativeEndian.Uint32(info[56+4*number:])] = true
-		}
-	}
 	var current *PacketChain
 	finish := func() { // the kernel has a return at the end of each chain that users made
 		if current != nil && current.Hook == "" && len(current.Rules) > 0 {
@@ -166,6 +158,20 @@ func parseLegacyTable(table string, info, data []byte) ([]PacketChain, error) {
 		}
 	}
 	return chains, nil
+}
+
+// legacyBases returns the base chains by the offset of their first entry, and the offsets of their policies.
+func legacyBases(table string, info []byte) (starts map[uint32]PacketChain, ends map[uint32]bool) {
+	starts, ends = map[uint32]PacketChain{}, map[uint32]bool{}
+	valid := binary.NativeEndian.Uint32(info[32:])
+	for number, hook := range legacyHooks() {
+		if valid&(1<<number) != 0 {
+			start := binary.NativeEndian.Uint32(info[36+4*number:])
+			starts[start] = PacketChain{Backend: "legacy", Family: "ip", Table: table, Name: strings.ToUpper(hook), Hook: hook}
+			ends[binary.NativeEndian.Uint32(info[56+4*number:])] = true
+		}
+	}
+	return starts, ends
 }
 
 func parseLegacyEntries(data []byte) ([]legacyEntry, error) {

@@ -82,8 +82,6 @@ func nftTables(filter *PacketFilter) error {
 
 func (c *PacketChain) key() string { return c.Family + "\x00" + c.Table + "\x00" + c.Name }
 
-var errTooManyChains = fmt.Errorf("more than %d chains", maxPacketChains)
-
 // nftChains lists the chains for IPv4 without their rules.
 func nftChains(filter *PacketFilter) (map[string]*PacketChain, error) {
 	chains := map[string]*PacketChain{}
@@ -99,14 +97,14 @@ func nftChains(filter *PacketFilter) (map[string]*PacketChain, error) {
 		case !ours || foreignTable(chain.Table):
 			return true
 		case len(chains) == maxPacketChains:
-			failure = errTooManyChains
+			failure = fmt.Errorf("more than %d chains", maxPacketChains)
 			return false
 		}
 		filter.countKube("nft", chain.Name)
 		chains[chain.key()] = &chain
 		return true
 	})
-	if errors.Is(err, unix.EINTR) || errors.Is(err, unix.EOPNOTSUPP) {
+	if err != nil {
 		err = fmt.Errorf("list chains: %w", err)
 	}
 	return chains, errors.Join(failure, err)

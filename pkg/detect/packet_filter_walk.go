@@ -113,12 +113,7 @@ func (w *packetWalk) chain(c *host.PacketChain, reached answer, depth int) (ende
 			}
 			reached = maybe
 		case "jump", "goto":
-			target := w.chains[chainKey(&host.PacketChain{Backend: c.Backend, Family: c.Family, Table: c.Table, Name: rule.Target})]
-			if target == nil {
-				w.passed = true // not read: belongs to somebody, or gone meanwhile
-				continue
-			}
-			if w.chain(target, applies, depth+1) {
+			if w.jump(c, rule.Target, applies, depth) {
 				return true
 			}
 			if rule.Verdict == "goto" {
@@ -134,6 +129,16 @@ func (w *packetWalk) chain(c *host.PacketChain, reached answer, depth int) (ende
 		}
 	}
 	return false
+}
+
+// jump walks the chain that a rule of c leads to. One that was not read belongs to somebody, or is gone meanwhile.
+func (w *packetWalk) jump(c *host.PacketChain, name string, reached answer, depth int) (ended bool) {
+	target := w.chains[chainKey(&host.PacketChain{Backend: c.Backend, Family: c.Family, Table: c.Table, Name: name})]
+	if target == nil {
+		w.passed = true
+		return false
+	}
+	return w.chain(target, reached, depth+1)
 }
 
 // applies tells whether a rule applies to the sample.
