@@ -309,6 +309,21 @@ func fixtureDoors() map[string]func(t *testing.T, h *host.Host, file txtar.File)
 		"kubelet-process":       kubeletProcessDoor,
 		"kubelet-metrics-error": kubeletMetricsErrorDoor,
 		"network.json":          fixtureNetwork,
+		"packet-filter.json": func(t *testing.T, h *host.Host, file txtar.File) {
+			var filter host.PacketFilter
+			strictJSON(t, file, &filter)
+			h.Network.PacketFilter = func() (host.PacketFilter, error) { return filter, nil }
+		},
+		"network-layout.json": func(t *testing.T, h *host.Host, file txtar.File) {
+			var layout host.NetworkLayout
+			strictJSON(t, file, &layout)
+			h.Network.Layout = func() (host.NetworkLayout, error) { return layout, nil }
+		},
+		"node.json": func(t *testing.T, h *host.Host, file txtar.File) {
+			var node corev1.Node
+			strictJSON(t, file, &node)
+			h.Cluster.Node = func(context.Context) (*corev1.Node, error) { return &node, nil }
+		},
 	}
 }
 
