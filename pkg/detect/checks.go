@@ -16,6 +16,9 @@ func list() []entry {
 		plain("load", DefaultLoadSettings, Load),
 
 		// kernel
+		simple(kernelTaintID, KernelTaint),
+		plain(hungTasksID, DefaultHungTasksSettings, HungTasks),
+		plain(zombiesID, DefaultZombiesSettings, Zombies),
 
 		// hardware
 

@@ -225,8 +225,21 @@ func fixtureDoors() map[string]func(t *testing.T, h *host.Host, file txtar.File)
 			strictJSON(t, file, &pods)
 			h.Kubelet.Pods = func(context.Context) ([]corev1.Pod, error) { return pods, nil }
 		},
-		"probe.json": func(t *testing.T, h *host.Host, file txtar.File) { h.Prober = fixtureProber(t, file) },
+		"daemons.json": fixtureDaemons,
+		"probe.json":   func(t *testing.T, h *host.Host, file txtar.File) { h.Prober = fixtureProber(t, file) },
 	}
+}
+
+// fixtureDaemons names the processes that are "kubelet" and "runtime".
+func fixtureDaemons(t *testing.T, h *host.Host, file txtar.File) {
+	var pids map[string]int
+	strictJSON(t, file, &pids)
+	process := func(role string) (host.Process, error) {
+		stat, err := h.ProcStat(pids[role])
+		return host.Process{PID: stat.PID, StartTime: stat.StartTime, Comm: stat.Comm}, err
+	}
+	h.Kubelet.Process = func() (host.Process, error) { return process("kubelet") }
+	h.Runtime.Process = func(context.Context) (host.Process, error) { return process("runtime") }
 }
 
 func strictJSON(t *testing.T, file txtar.File, into any) {
