@@ -42,7 +42,7 @@ func OpenHost(cfg config.Config, log *slog.Logger) (*Door, error) {
 	d := &Door{Notes: found.Notes, found: found}
 	d.Host = &host.Host{
 		NodeName: found.NodeName, Paths: found.Paths, Files: files, Clock: host.Now,
-		Processes: host.NewProcesses(),
+		Processes: host.NewProcesses(), Inotify: host.ProbeInotify, TimeClock: host.ReadClock,
 		Prober:    host.NewProber(),
 		Plugins:   host.NewPlugins(found.Paths.KubeletRoot, filepath.Dir(found.Paths.CRISocket), "/run", "/var/run"),
 	}

@@ -26,6 +26,9 @@ type Host struct {
 	Cluster    Cluster
 	Prober     Prober
 	Plugins    Plugins
+
+	Inotify   func() (InotifyRoom, error)
+	TimeClock func() (ClockState, error)
 }
 
 // ErrNotConfigured says that the host has no such component as far as the agent knows.

@@ -19,6 +19,11 @@ func list() []entry {
 		simple(kernelTaintID, KernelTaint),
 		plain(hungTasksID, DefaultHungTasksSettings, HungTasks),
 		plain(zombiesID, DefaultZombiesSettings, Zombies),
+		plain(taskLimitsID, DefaultUsageSettings, TaskLimits),
+		plain(fileHandlesID, DefaultUsageSettings, FileHandles),
+		simple(inotifyID, Inotify),
+		simple(clockSourceID, ClockSource),
+		plain(timeSyncID, DefaultTimeSyncSettings, TimeSync),
 
 		// hardware
 

@@ -226,6 +226,16 @@ func fixtureDoors() map[string]func(t *testing.T, h *host.Host, file txtar.File)
 			h.Kubelet.Pods = func(context.Context) ([]corev1.Pod, error) { return pods, nil }
 		},
 		"daemons.json": fixtureDaemons,
+		"inotify.json": func(t *testing.T, h *host.Host, file txtar.File) {
+			var room host.InotifyRoom
+			strictJSON(t, file, &room)
+			h.Inotify = func() (host.InotifyRoom, error) { return room, nil }
+		},
+		"clock.json": func(t *testing.T, h *host.Host, file txtar.File) {
+			var clock host.ClockState
+			strictJSON(t, file, &clock)
+			h.TimeClock = func() (host.ClockState, error) { return clock, nil }
+		},
 		"probe.json":   func(t *testing.T, h *host.Host, file txtar.File) { h.Prober = fixtureProber(t, file) },
 	}
 }
