@@ -43,8 +43,8 @@ func OpenHost(cfg config.Config, log *slog.Logger) (*Door, error) {
 	d.Host = &host.Host{
 		NodeName: found.NodeName, Paths: found.Paths, Files: files, Clock: host.Now,
 		Processes: host.NewProcesses(), Inotify: host.ProbeInotify, TimeClock: host.ReadClock,
-		Prober:    host.NewProber(),
-		Plugins:   host.NewPlugins(found.Paths.KubeletRoot, filepath.Dir(found.Paths.CRISocket), "/run", "/var/run"),
+		Prober:  host.NewProber(),
+		Plugins: host.NewPlugins(found.Paths.KubeletRoot, filepath.Dir(found.Paths.CRISocket), "/run", "/var/run"),
 	}
 	if cfg.NodeName != "" {
 		d.Host.NodeName = cfg.NodeName

@@ -14,6 +14,10 @@ func list() []entry {
 
 		// cpu, memory
 		plain("load", DefaultLoadSettings, Load),
+		plain(cpuStealID, DefaultCPUStealSettings, CPUSteal),
+		plain(cpuThrottlingID, DefaultCPUThrottlingSettings, CPUThrottling),
+		simple(cpuFrequencyID, CPUFrequency),
+		simple(cpusOfflineID, CPUsOffline),
 
 		// kernel
 		simple(kernelTaintID, KernelTaint),

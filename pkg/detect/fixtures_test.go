@@ -236,7 +236,7 @@ func fixtureDoors() map[string]func(t *testing.T, h *host.Host, file txtar.File)
 			strictJSON(t, file, &clock)
 			h.TimeClock = func() (host.ClockState, error) { return clock, nil }
 		},
-		"probe.json":   func(t *testing.T, h *host.Host, file txtar.File) { h.Prober = fixtureProber(t, file) },
+		"probe.json": func(t *testing.T, h *host.Host, file txtar.File) { h.Prober = fixtureProber(t, file) },
 	}
 }
 

@@ -28,7 +28,9 @@ type usage struct {
 
 func (u usage) percent() float64 { return 100 * float64(u.used) / float64(max(u.limit, 1)) }
 
-func (u usage) String() string { return fmt.Sprintf("%d of %d (%.0f %%)", u.used, u.limit, u.percent()) }
+func (u usage) String() string {
+	return fmt.Sprintf("%d of %d (%.0f %%)", u.used, u.limit, u.percent())
+}
 
 // usageMemory remembers which subjects were fatal, so that their gravity does not flap. Its size is that of the last look.
 type usageMemory struct {
