@@ -28,8 +28,11 @@ func list() []entry {
 		simple(inotifyID, Inotify),
 		simple(clockSourceID, ClockSource),
 		plain(timeSyncID, DefaultTimeSyncSettings, TimeSync),
+		simple(entropyID, Entropy),
+		plain(kernelModulesID, DefaultKernelModulesSettings, KernelModules),
 
 		// hardware
+		simple(hardwareWatchdogID, HardwareWatchdog),
 
 		// network
 

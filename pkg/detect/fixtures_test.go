@@ -43,8 +43,8 @@ type fixtureWant struct {
 }
 
 // conversing are checks whose evidence is not in files: their own tests play the other side, and have the three kinds of
-// cases.
-var conversing = []string{"kubelet-health", "runtime-health", "csi-registration", "critical-daemonsets"}
+// cases. So do those that find nothing unless the configuration wants something.
+var conversing = []string{"kubelet-health", "runtime-health", "csi-registration", "critical-daemonsets", "kernel-modules"}
 
 func TestFixtures(t *testing.T) {
 	for _, check := range Checks(DefaultSettings(), Aids{}) {
