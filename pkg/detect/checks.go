@@ -28,6 +28,7 @@ func list() []entry {
 		simple(inotifyID, Inotify),
 		simple(clockSourceID, ClockSource),
 		plain(timeSyncID, DefaultTimeSyncSettings, TimeSync),
+		simple(unexpectedRebootID, UnexpectedReboot),
 		simple(entropyID, Entropy),
 		plain(kernelModulesID, DefaultKernelModulesSettings, KernelModules),
 

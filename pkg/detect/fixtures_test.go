@@ -226,6 +226,7 @@ func fixtureDoors() map[string]func(t *testing.T, h *host.Host, file txtar.File)
 			h.Kubelet.Pods = func(context.Context) ([]corev1.Pod, error) { return pods, nil }
 		},
 		"daemons.json": fixtureDaemons,
+		"wtmp.json":    fixtureLogins,
 		"inotify.json": func(t *testing.T, h *host.Host, file txtar.File) {
 			var room host.InotifyRoom
 			strictJSON(t, file, &room)
