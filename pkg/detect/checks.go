@@ -28,9 +28,11 @@ func list() []entry {
 		simple(inotifyID, Inotify),
 		simple(clockSourceID, ClockSource),
 		plain(timeSyncID, DefaultTimeSyncSettings, TimeSync),
+		simple(lastPanicID, LastPanic),
 		simple(unexpectedRebootID, UnexpectedReboot),
 		simple(entropyID, Entropy),
 		plain(kernelModulesID, DefaultKernelModulesSettings, KernelModules),
+		plain(sysctlsID, DefaultSysctlsSettings, Sysctls),
 
 		// hardware
 		simple(hardwareWatchdogID, HardwareWatchdog),

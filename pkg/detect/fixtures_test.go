@@ -43,8 +43,8 @@ type fixtureWant struct {
 }
 
 // conversing are checks whose evidence is not in files: their own tests play the other side, and have the three kinds of
-// cases. So do those that find nothing unless the configuration wants something.
-var conversing = []string{"kubelet-health", "runtime-health", "csi-registration", "critical-daemonsets", "kernel-modules"}
+// cases. So do those that find nothing unless the configuration wants something, or that ask when a file was written.
+var conversing = []string{"kubelet-health", "runtime-health", "csi-registration", "critical-daemonsets", "kernel-modules", "last-panic"}
 
 func TestFixtures(t *testing.T) {
 	for _, check := range Checks(DefaultSettings(), Aids{}) {
