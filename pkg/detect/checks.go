@@ -48,6 +48,28 @@ func list() []entry {
 		simple("pcie-errors", PCIeErrors),
 		simple("thermal", Thermal),
 		aided("sensors", noSettings, func(_ bare, a Aids) Check { return Sensors(a.Memory) }),
+		plain(cpuStealID, DefaultCPUStealSettings, CPUSteal),
+		plain(cpuThrottlingID, DefaultCPUThrottlingSettings, CPUThrottling),
+		simple(cpuFrequencyID, CPUFrequency),
+		simple(cpusOfflineID, CPUsOffline),
+
+		// kernel
+		simple(kernelTaintID, KernelTaint),
+		plain(hungTasksID, DefaultHungTasksSettings, HungTasks),
+		plain(zombiesID, DefaultZombiesSettings, Zombies),
+		plain(taskLimitsID, DefaultUsageSettings, TaskLimits),
+		plain(fileHandlesID, DefaultUsageSettings, FileHandles),
+		simple(inotifyID, Inotify),
+		simple(clockSourceID, ClockSource),
+		plain(timeSyncID, DefaultTimeSyncSettings, TimeSync),
+		simple(lastPanicID, LastPanic),
+		simple(unexpectedRebootID, UnexpectedReboot),
+		simple(entropyID, Entropy),
+		plain(kernelModulesID, DefaultKernelModulesSettings, KernelModules),
+		plain(sysctlsID, DefaultSysctlsSettings, Sysctls),
+
+		// hardware
+		simple(hardwareWatchdogID, HardwareWatchdog),
 
 		// network
 		plain("dns", DefaultDNSSettings, DNS),

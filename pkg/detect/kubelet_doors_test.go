@@ -86,10 +86,13 @@ func kubeletServingDoor(_ *testing.T, h *host.Host, file txtar.File) {
 // timeDoor says whether the wall clock is kept right: yes, no, or an error.
 func timeDoor(_ *testing.T, h *host.Host, file txtar.File) {
 	text := strings.TrimSpace(string(file.Data))
-	h.TimeSynchronised = func() (bool, error) {
-		if text != "yes" && text != "no" {
-			return false, errors.New(text)
+	h.TimeClock = func() (host.ClockState, error) {
+		switch text {
+		case "yes":
+			return host.ClockState{}, nil
+		case "no":
+			return host.ClockState{Unsynchronised: true, MaxError: host.MaxClockError}, nil
 		}
-		return text == "yes", nil
+		return host.ClockState{}, errors.New(text)
 	}
 }
