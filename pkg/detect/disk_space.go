@@ -84,7 +84,7 @@ func DiskSpace(s DiskSpaceSettings, memory Memory) Check {
 
 func diskSpaceDoc() Doc {
 	return Doc{
-		Reads: []string{"/proc/1/mountinfo", "statfs(2) of filesystems on block devices and of tmpfs at /, /run and /dev/shm, in a child process"},
+		Reads: []string{"/proc/1/mountinfo", "statfs(2) of filesystems on block devices and of tmpfs at /, /run and /dev/shm, in a child process", "ImageFsInfo of the runtime, when its filesystem is short of room"},
 		Why: "Without space or inodes no image can be unpacked, no log written and no pod made; databases stop. kubelet evicts pods before, " +
 			"which shows that it happens but not where the space went.",
 		Faults: []Fault{
@@ -134,7 +134,7 @@ func (c *diskSpace) look(ctx context.Context, h *host.Host) ([]finding.Finding, 
 		fault, found := s.judge(c.settings, was, c.trend.fullIn(s, h.Clock().Up))
 		if found {
 			full[s.identity()] = fault.severity == finding.Fatal
-			findings = append(findings, s.report(fault, s.podsOf(ctx, h)))
+			findings = append(findings, s.report(fault, s.podsOf(ctx, h), s.images(ctx, h)))
 		}
 	}
 	forgetUnmounted(h, doubts)
