@@ -35,6 +35,6 @@ func NewRuntime(socket string) (Runtime, io.Closer, error) {
 			return client.PodSandboxStatus(ctx, &cri.PodSandboxStatusRequest{PodSandboxId: id, Verbose: true})
 		},
 		ImageBytes: imageBytes(conn),
-		Process: func(ctx context.Context) (Process, error) { return socketOwner(ctx, Files{}, socket) },
+		Process:    func(ctx context.Context) (Process, error) { return socketOwner(ctx, Files{}, socket) },
 	}, conn, nil
 }
