@@ -90,7 +90,7 @@ func diskSpaceDoc() Doc {
 		Faults: []Fault{
 			{reasonDiskFull, finding.Fatal, "less than 100 MiB (or 3 % if that is less) is left even for root where kubelet, the runtime, pod logs or the system write"},
 			{reasonInodesGone, finding.Fatal, "less than 1000 inodes (or 1 % if that is less) are left there: less than one image layer needs"},
-			{reasonDiskSpaceLow, finding.Warning, "less than 10 % is left there (kubelet evicts pods), 5 % and 100 GiB elsewhere, 3 % of a pod's volume"},
+			{reasonDiskSpaceLow, finding.Warning, "less than 10 % is left there (kubelet evicts pods); less than 5 % and less than 100 GiB elsewhere; less than 3 % and 100 GiB of a volume of a pod"},
 			{reasonInodesLow, finding.Warning, "less than 5 % of the inodes are left: kubelet evicts pods on its own filesystem"},
 			{reasonDiskFilling, finding.Warning, "at the pace of the last hours, and of the last one, full within 4 hours and less than 15 % left; info: 24 hours and 20 %"},
 		},
