@@ -34,11 +34,34 @@ func hungChildren(t *testing.T) int {
 	return n
 }
 
-// hungSees fails unless the looks of the check shows just these reasons, by mount point.
+// onlyMounts makes the check see the root and these mounts of the machine alone: tests of others mount FUSE too.
+func onlyMounts(t *testing.T, n *realNode, dirs []string) {
+	t.Helper()
+	table, err := os.ReadFile("/proc/self/mountinfo")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var lines strings.Builder
+	for line := range strings.Lines(string(table)) {
+		if point := strings.Fields(line)[4]; point == "/" || slices.Contains(dirs, point) {
+			lines.WriteString(line)
+		}
+	}
+	n.host.Files = host.Files{Root: n.dir}
+	file := n.path(fmt.Sprintf("proc/%d/mountinfo", os.Getpid()))
+	if err := os.MkdirAll(filepath.Dir(file), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(file, []byte(lines.String()), 0o600); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// hungSees fails unless a look of the check shows just these reasons, by mount point.
 func hungSees(t *testing.T, n *realNode, dirs []string, later time.Duration, want map[string]string) {
 	t.Helper()
 	n.later += later
-	ownMounts(t, n, dirs)
+	onlyMounts(t, n, dirs)
 	findings, err := n.check.Run(t.Context(), n.host)
 	_, isPartial := errors.AsType[*finding.PartialError](err)
 	_, isNone := errors.AsType[*finding.NotApplicableError](err)
@@ -53,31 +76,6 @@ func hungSees(t *testing.T, n *realNode, dirs []string, later time.Duration, wan
 	}
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Errorf("(-want +got):\n%s%v", diff, err)
-	}
-}
-
-// ownMounts shows the check the mounts of this test only: other tests of this machine hang filesystems at the same time.
-func ownMounts(t *testing.T, n *realNode, dirs []string) {
-	t.Helper()
-	data, err := os.ReadFile("/proc/self/mountinfo")
-	if err != nil {
-		t.Fatal(err)
-	}
-	var own strings.Builder
-	for line := range strings.Lines(string(data)) {
-		if fields := strings.Fields(line); len(fields) > 4 && (fields[4] == "/" || slices.Contains(dirs, fields[4])) {
-			own.WriteString(line)
-		}
-	}
-	if n.host.Files.Root == "" {
-		n.host.Files.Root = t.TempDir()
-	}
-	dir := n.host.Files.Path(fmt.Sprintf("proc/%d", n.host.Paths.InitPID))
-	if err := os.MkdirAll(dir, 0o700); err != nil {
-		t.Fatal(err)
-	}
-	if err := os.WriteFile(filepath.Join(dir, "mountinfo"), []byte(own.String()), 0o600); err != nil {
-		t.Fatal(err)
 	}
 }
 
