@@ -26,6 +26,8 @@ func list() []entry {
 		simple("kubelet-pleg", KubeletPLEG),
 		aided("kubelet-restarts", noSettings, func(_ bare, a Aids) Check { return KubeletRestarts(a.Memory) }),
 		simple("kubelet-certificates", KubeletCertificates),
+		simple("kubelet-sync", KubeletSync),
+		simple("volume-mounts", VolumeMounts),
 		plain("stuck-pods", DefaultStuckPodsSettings, StuckPods),
 		plain("runtime-health", DefaultRuntimeHealthSettings, RuntimeHealth),
 		aided("csi-registration", DefaultCSIRegistrationSettings, func(s CSIRegistrationSettings, a Aids) Check { return CSIRegistration(s, a.Memory) }),
