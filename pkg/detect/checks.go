@@ -28,6 +28,7 @@ func list() []entry {
 		simple("kubelet-certificates", KubeletCertificates),
 		simple("kubelet-sync", KubeletSync),
 		simple("volume-mounts", VolumeMounts),
+		simple("probe-storms", ProbeStorms),
 		plain("stuck-pods", DefaultStuckPodsSettings, StuckPods),
 		plain("runtime-health", DefaultRuntimeHealthSettings, RuntimeHealth),
 		aided("csi-registration", DefaultCSIRegistrationSettings, func(s CSIRegistrationSettings, a Aids) Check { return CSIRegistration(s, a.Memory) }),
