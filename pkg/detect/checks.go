@@ -29,6 +29,7 @@ func list() []entry {
 		simple("kubelet-sync", KubeletSync),
 		simple("volume-mounts", VolumeMounts),
 		simple("probe-storms", ProbeStorms),
+		simple("evictions", Evictions),
 		plain("stuck-pods", DefaultStuckPodsSettings, StuckPods),
 		plain("runtime-health", DefaultRuntimeHealthSettings, RuntimeHealth),
 		aided("csi-registration", DefaultCSIRegistrationSettings, func(s CSIRegistrationSettings, a Aids) Check { return CSIRegistration(s, a.Memory) }),

@@ -2,6 +2,7 @@ package detect
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"maps"
 	"slices"
@@ -39,7 +40,7 @@ const (
 
 // Evictions finds that kubelet evicts pods, or soon will.
 func Evictions() Check {
-	m := &evictionMemory{meter: meter{window: evictionsWindow}}
+	m := &evictionMemory{meter: kubeletMeter{window: evictionsWindow}}
 	return Check{
 		ID:      evictionsID,
 		Domain:  "kubernetes",
@@ -66,7 +67,7 @@ func Evictions() Check {
 
 type evictionMemory struct {
 	mu     sync.Mutex // guards all below; held during a look
-	meter  meter
+	meter  kubeletMeter
 	gcFull finding.Stamp // since when the image disk has been above its threshold
 }
 
@@ -74,9 +75,10 @@ func (m *evictionMemory) look(ctx context.Context, h *host.Host) ([]finding.Find
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	grown, _, err := m.meter.read(ctx, h, func(_ string, s host.Sample) string { return s.Label("eviction_signal") }, "kubelet_evictions")
-	if _, none := err.(*finding.NotApplicableError); err != nil && !(none && h.Kubelet.Scrape != nil) {
+	// Who may not read metrics can still look at disks.
+	if _, none := errors.AsType[*finding.NotApplicableError](err); err != nil && (!none || h.Kubelet.Scrape == nil) {
 		return nil, err
-	} // who may not read metrics can still look at disks
+	}
 	config, err := h.KubeletEviction()
 	if err != nil {
 		return nil, err
@@ -120,15 +122,15 @@ func judgeDisk(found map[string]finding.Finding, signal, path, threshold string,
 	f := finding.Finding{
 		Check: evictionsID, Subject: signalSubject(signal), Severity: finding.Warning, Reason: "EvictionThresholdMet",
 		Message: fmt.Sprintf("%s of %s are free where %s is, less than kubelet's threshold of %s: it evicts pods and reports DiskPressure",
-			size(free), size(float64(answer.TotalBytes)), path, threshold),
-		Facts: map[string]string{"freeBytes": whole(free), "totalBytes": whole(float64(answer.TotalBytes)), "threshold": threshold, "path": path},
+			evictionBytes(free), evictionBytes(float64(answer.TotalBytes)), path, threshold),
+		Facts: map[string]string{"freeBytes": wholeNumber(free), "totalBytes": wholeNumber(float64(answer.TotalBytes)), "threshold": threshold, "path": path},
 	}
 	switch {
 	case free < limit:
 	case free < near:
 		f.Severity, f.Reason = finding.Info, "EvictionThresholdNear"
 		f.Message = fmt.Sprintf("%s of %s are free where %s is; below %s kubelet evicts pods and takes no new ones",
-			size(free), size(float64(answer.TotalBytes)), path, threshold)
+			evictionBytes(free), evictionBytes(float64(answer.TotalBytes)), path, threshold)
 	default:
 		return
 	}
@@ -152,7 +154,7 @@ func (m *evictionMemory) judgeImages(found map[string]finding.Finding, now findi
 		Check: evictionsID, Subject: finding.Subject{Kind: "image-gc", Name: "imagefs"}, Severity: finding.Warning, Reason: "ImageGCFailing",
 		Message: fmt.Sprintf("%d %% of the disk where %s is have been in use for %s, above the %d %% at which kubelet collects images: the images in use, or other files, fill it",
 			used, path, now.Since(m.gcFull).Round(time.Minute), high),
-		Facts: map[string]string{"usedPercent": whole(float64(used)), "thresholdPercent": whole(float64(high)), "path": path},
+		Facts: map[string]string{"usedPercent": wholeNumber(float64(used)), "thresholdPercent": wholeNumber(float64(high)), "path": path},
 	}
 }
 
@@ -162,7 +164,7 @@ func judgeEvicted(found map[string]finding.Finding, grown map[string]float64, mi
 		if count <= 0 {
 			continue
 		}
-		text := fmt.Sprintf("kubelet has evicted %s pods within %s because of %s", whole(count), minutes, plainText(signal, 60))
+		text := fmt.Sprintf("kubelet has evicted %s pods within %s because of %s", wholeNumber(count), minutes, plainText(signal, 60))
 		f, met := found[signal]
 		if met && f.Severity == finding.Warning {
 			f.Message += "; " + text
@@ -170,7 +172,7 @@ func judgeEvicted(found map[string]finding.Finding, grown map[string]float64, mi
 			f = finding.Finding{Check: evictionsID, Subject: signalSubject(signal), Severity: finding.Warning, Reason: "PodsEvicted", Message: text,
 				Facts: map[string]string{}}
 		}
-		f.Facts["evicted"] = whole(count)
+		f.Facts["evicted"] = wholeNumber(count)
 		found[signal] = f
 	}
 }
@@ -191,8 +193,8 @@ func thresholdBytes(threshold string, total uint64) float64 {
 	return quantity.AsApproximateFloat64()
 }
 
-// size is a number of bytes for people.
-func size(bytes float64) string {
+// evictionBytes is a number of bytes for people.
+func evictionBytes(bytes float64) string {
 	units := []string{"B", "KiB", "MiB", "GiB", "TiB", "PiB"}
 	i := 0
 	for bytes >= 1024 && i < len(units)-1 {

@@ -43,7 +43,7 @@ const (
 
 // KubeletPLEG finds a kubelet that cannot see its containers any more.
 func KubeletPLEG() Check {
-	m := &plegMemory{meter: meter{window: plegWindow, tells: true}}
+	m := &plegMemory{meter: kubeletMeter{window: plegWindow, tells: true}}
 	return Check{
 		ID:      plegID,
 		Domain:  "kubernetes",
@@ -72,7 +72,7 @@ func KubeletPLEG() Check {
 // plegMemory is what one look leaves for the next.
 type plegMemory struct {
 	mu    sync.Mutex // guards all below; held during a look
-	meter meter
+	meter kubeletMeter
 	mark  float64 // what stands for the latest success
 	first finding.Stamp
 	age   time.Duration // of mark when it was first seen
@@ -123,7 +123,7 @@ func plegJudge(age time.Duration, evented bool, grown map[string]float64) []find
 	slow := all - grown["10"]
 	f := finding.Finding{
 		Check: plegID, Subject: kubeletSubject(), Severity: finding.Warning,
-		Facts: map[string]string{"lastSeenSeconds": strconv.Itoa(int(age.Seconds())), "relists": whole(all), "slowRelists": whole(slow)},
+		Facts: map[string]string{"lastSeenSeconds": strconv.Itoa(int(age.Seconds())), "relists": wholeNumber(all), "slowRelists": wholeNumber(slow)},
 	}
 	switch rounded := age.Round(time.Second); {
 	case age > threshold:
@@ -134,7 +134,7 @@ func plegJudge(age time.Duration, evented bool, grown map[string]float64) []find
 		f.Message = fmt.Sprintf("kubelet has not been able to list the containers for %s; one list is due each second, and it is NotReady after %s", rounded, threshold)
 	case slow >= plegSlowLeast && slow > all*plegSlowShare/2:
 		f.Reason, f.Marginal = "PLEGSlow", slow <= math.Max(all*plegSlowShare, plegSlowLeast-1)
-		f.Message = fmt.Sprintf("%s of %s lists of the containers took more than 10 s: the container runtime is slow", whole(slow), whole(all))
+		f.Message = fmt.Sprintf("%s of %s lists of the containers took more than 10 s: the container runtime is slow", wholeNumber(slow), wholeNumber(all))
 	default:
 		return nil
 	}

@@ -39,7 +39,7 @@ const (
 
 // KubeletSync finds a kubelet that works, but slowly or with errors.
 func KubeletSync() Check {
-	m := &syncMemory{meter: meter{window: syncWindow}}
+	m := &syncMemory{meter: kubeletMeter{window: syncWindow}}
 	return Check{
 		ID:      syncID,
 		Domain:  "kubernetes",
@@ -66,7 +66,7 @@ func KubeletSync() Check {
 
 type syncMemory struct {
 	mu    sync.Mutex // guards meter; held during a look
-	meter meter
+	meter kubeletMeter
 }
 
 func (m *syncMemory) look(ctx context.Context, h *host.Host) ([]finding.Finding, error) {
@@ -119,7 +119,7 @@ func judgeRequests(grown map[string]float64, minutes time.Duration) []finding.Fi
 	for key, count := range grown {
 		if code, ok := strings.CutPrefix(key, "request bad "); ok && count > 0 {
 			bad += count
-			codes = append(codes, fmt.Sprintf("%s: %s", plainText(code, 10), whole(count)))
+			codes = append(codes, fmt.Sprintf("%s: %s", plainText(code, 10), wholeNumber(count)))
 		}
 	}
 	slices.Sort(codes)
@@ -129,8 +129,8 @@ func judgeRequests(grown map[string]float64, minutes time.Duration) []finding.Fi
 	}
 	return []finding.Finding{{
 		Check: syncID, Subject: finding.Subject{Kind: "apiserver", Name: "apiserver"}, Severity: finding.Warning, Reason: "ApiserverRequestsFail",
-		Message: fmt.Sprintf("%s of kubelet's %s requests to the apiserver failed within %s (%s)", whole(bad), whole(all), minutes, firstOf(codes, 5)),
-		Facts:   map[string]string{"failed": whole(bad), "requests": whole(all)}, Marginal: bad < syncLeast || bad < 0.2*all,
+		Message: fmt.Sprintf("%s of kubelet's %s requests to the apiserver failed within %s (%s)", wholeNumber(bad), wholeNumber(all), minutes, firstOf(codes, 5)),
+		Facts:   map[string]string{"failed": wholeNumber(bad), "requests": wholeNumber(all)}, Marginal: bad < syncLeast || bad < 0.2*all,
 	}}
 }
 
@@ -148,8 +148,8 @@ func judgeOperations(h *host.Host, grown map[string]float64, minutes time.Durati
 	all := grown["all "+worst]
 	return []finding.Finding{{
 		Check: syncID, Subject: finding.Subject{Kind: "container-runtime", Name: h.Paths.CRISocket}, Severity: finding.Warning, Reason: "RuntimeOperationsFail",
-		Message: fmt.Sprintf("%s of kubelet's %s calls of %s failed within %s: see `journalctl -u containerd`", whole(bad), whole(all), worst, minutes),
-		Facts:   map[string]string{"operation": worst, "failed": whole(bad), "calls": whole(all)}, Marginal: bad < syncLeast || bad < 0.5*all,
+		Message: fmt.Sprintf("%s of kubelet's %s calls of %s failed within %s: see `journalctl -u containerd`", wholeNumber(bad), wholeNumber(all), worst, minutes),
+		Facts:   map[string]string{"operation": worst, "failed": wholeNumber(bad), "calls": wholeNumber(all)}, Marginal: bad < syncLeast || bad < 0.5*all,
 	}}
 }
 
@@ -163,7 +163,7 @@ func judgeStarts(subject finding.Subject, grown map[string]float64, histogram, l
 	}
 	return []finding.Finding{{
 		Check: syncID, Subject: subject, Severity: finding.Warning, Reason: reason,
-		Message: fmt.Sprintf("%s of the %s pods that came within %s %s", whole(slow), whole(all), minutes, text),
-		Facts:   map[string]string{"slow": whole(slow), "pods": whole(all)}, Marginal: slow < 3 || slow < 0.1*all,
+		Message: fmt.Sprintf("%s of the %s pods that came within %s %s", wholeNumber(slow), wholeNumber(all), minutes, text),
+		Facts:   map[string]string{"slow": wholeNumber(slow), "pods": wholeNumber(all)}, Marginal: slow < 3 || slow < 0.1*all,
 	}}
 }

@@ -42,7 +42,7 @@ const (
 
 // ProbeStorms finds liveness and readiness probes that begin to fail for many pods at once.
 func ProbeStorms() Check {
-	m := &stormMemory{meter: meter{window: probeStormsWindow}}
+	m := &stormMemory{meter: kubeletMeter{window: probeStormsWindow}}
 	return Check{
 		ID:      probeStormsID,
 		Domain:  "kubernetes",
@@ -66,7 +66,7 @@ func ProbeStorms() Check {
 // stormMemory is what one look leaves for the next.
 type stormMemory struct {
 	mu     sync.Mutex // guards all below; held during a look
-	meter  meter
+	meter  kubeletMeter
 	storm  map[string]bool          // UIDs of the pods that are in the storm
 	failed map[string]time.Duration // UIDs of pods to when they failed first, by the time since boot
 }

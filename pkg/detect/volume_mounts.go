@@ -41,7 +41,7 @@ const (
 
 // VolumeMounts finds volumes that cannot be mounted or unmounted, by driver.
 func VolumeMounts() Check {
-	m := &volumeMemory{meter: meter{window: volumeMountsWindow}}
+	m := &volumeMemory{meter: kubeletMeter{window: volumeMountsWindow}}
 	return Check{
 		ID:      volumeMountsID,
 		Domain:  "kubernetes",
@@ -66,7 +66,7 @@ func VolumeMounts() Check {
 
 type volumeMemory struct {
 	mu    sync.Mutex // guards meter; held during a look
-	meter meter
+	meter kubeletMeter
 }
 
 func (m *volumeMemory) look(ctx context.Context, h *host.Host) ([]finding.Finding, error) {
@@ -127,7 +127,7 @@ func volumeFailures(grown map[string]float64) map[string]pluginFailures {
 		part := strings.Split(key, "\x00")
 		name := csiPlugin + part[1]
 		if p, ok := plugins[name]; ok && part[0] == "csi" && grown[key] > 0 {
-			p.codes = append(p.codes, fmt.Sprintf("%s %s", part[2], whole(grown[key])))
+			p.codes = append(p.codes, fmt.Sprintf("%s %s", part[2], wholeNumber(grown[key])))
 			plugins[name] = p
 		}
 	}
@@ -144,8 +144,8 @@ func (p pluginFailures) finding(name string, pods []corev1.Pod, minutes time.Dur
 	}
 	f := finding.Finding{
 		Check: volumeMountsID, Subject: subject, Severity: finding.Warning, Reason: "VolumeMountsFail", Marginal: p.failed < volumeMountsRaise,
-		Message: fmt.Sprintf("%s failed %s times within %s and succeeded %s times", plainText(p.operation, 60), whole(p.failed), minutes, whole(p.good)),
-		Facts:   map[string]string{"operation": plainText(p.operation, 60), "failed": whole(p.failed), "succeeded": whole(p.good)},
+		Message: fmt.Sprintf("%s failed %s times within %s and succeeded %s times", plainText(p.operation, 60), wholeNumber(p.failed), minutes, wholeNumber(p.good)),
+		Facts:   map[string]string{"operation": plainText(p.operation, 60), "failed": wholeNumber(p.failed), "succeeded": wholeNumber(p.good)},
 	}
 	ending := strings.Contains(p.operation, "unm") || strings.Contains(p.operation, "detach") || strings.Contains(p.operation, "tear")
 	switch {
