@@ -20,30 +20,9 @@ type KubeletEviction struct {
 // KubeletEviction reads the running kubelet's flag and configuration files. What these do not set is kubelet's default for
 // Linux (pkg/kubelet/eviction/defaults_linux.go): all of evictionHard, or nothing of it.
 func (h *Host) KubeletEviction() (KubeletEviction, error) {
-	var process Process
-	if h.Kubelet.Process != nil {
-		p, err := h.Kubelet.Process()
-		if err != nil && !errors.Is(err, fs.ErrNotExist) {
-			return KubeletEviction{}, err
-		}
-		process = p
-	}
-	flags := parseFlags(process.Args)
-	names := []string{}
-	if h.Paths.KubeletConfig != "" {
-		names = append(names, h.Paths.KubeletConfig)
-	}
-	if dir := (&discoverer{host: h}).absolute(flags["config-dir"], process.PID); dir != "" {
-		dropIns, err := h.Files.List(dir)
-		if err != nil {
-			return KubeletEviction{}, err
-		}
-		slices.Sort(dropIns)
-		for _, name := range dropIns[:min(len(dropIns), maxDropIns)] {
-			if filepath.Ext(name) == ".conf" {
-				names = append(names, filepath.Join(dir, name))
-			}
-		}
+	process, names, err := h.KubeletConfigFiles()
+	if err != nil {
+		return KubeletEviction{}, err
 	}
 	e := KubeletEviction{ImageGCHighPercent: 85}
 	for _, name := range names {
@@ -55,7 +34,7 @@ func (h *Host) KubeletEviction() (KubeletEviction, error) {
 			return KubeletEviction{}, fmt.Errorf("kubelet configuration %s: %w", name, err)
 		}
 	}
-	if given, ok := flags["eviction-hard"]; ok {
+	if given, ok := parseFlags(process.Args)["eviction-hard"]; ok {
 		e.Hard = evictionFlag(given)
 	}
 	if e.Hard == nil {
@@ -63,6 +42,38 @@ func (h *Host) KubeletEviction() (KubeletEviction, error) {
 			"imagefs.available": "15%", "imagefs.inodesFree": "5%"}
 	}
 	return e, nil
+}
+
+// KubeletConfigFiles returns the running kubelet and the configuration files that it reads when it starts, in their order. A
+// process without a PID is none.
+func (h *Host) KubeletConfigFiles() (Process, []string, error) {
+	var process Process
+	if h.Kubelet.Process != nil {
+		found, err := h.Kubelet.Process()
+		if err != nil && !errors.Is(err, fs.ErrNotExist) {
+			return Process{}, nil, err
+		}
+		process = found
+	}
+	var names []string
+	if h.Paths.KubeletConfig != "" {
+		names = append(names, h.Paths.KubeletConfig)
+	}
+	dir := (&discoverer{host: h}).absolute(parseFlags(process.Args)["config-dir"], process.PID)
+	if dir == "" {
+		return process, names, nil
+	}
+	dropIns, err := h.Files.List(dir)
+	if err != nil {
+		return Process{}, nil, err
+	}
+	slices.Sort(dropIns)
+	for _, name := range dropIns[:min(len(dropIns), maxDropIns)] {
+		if filepath.Ext(name) == ".conf" {
+			names = append(names, filepath.Join(dir, name))
+		}
+	}
+	return process, names, nil
 }
 
 // parseEviction applies one configuration file: what it does not set stays.

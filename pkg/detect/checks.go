@@ -30,6 +30,8 @@ func list() []entry {
 		simple("volume-mounts", VolumeMounts),
 		simple("probe-storms", ProbeStorms),
 		simple("evictions", Evictions),
+		simple("node-registration", NodeRegistration),
+		aided("kubelet-config", noSettings, func(_ bare, a Aids) Check { return KubeletConfig(a.Memory) }),
 		plain("stuck-pods", DefaultStuckPodsSettings, StuckPods),
 		plain("runtime-health", DefaultRuntimeHealthSettings, RuntimeHealth),
 		aided("csi-registration", DefaultCSIRegistrationSettings, func(s CSIRegistrationSettings, a Aids) Check { return CSIRegistration(s, a.Memory) }),

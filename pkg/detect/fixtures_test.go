@@ -226,6 +226,7 @@ func fixtureDoors() map[string]func(t *testing.T, h *host.Host, file txtar.File)
 			h.Kubelet.Pods = func(context.Context) ([]corev1.Pod, error) { return pods, nil }
 		},
 		"kubelet-metrics":       kubeletMetricsDoor,
+		"node.json":             nodeDoor,
 		"kubelet-serving":       kubeletServingDoor,
 		"time-synchronised":     timeDoor,
 		"kubelet-pods-error":    kubeletPodsErrorDoor,
