@@ -103,7 +103,7 @@ func (m *evictionMemory) look(ctx context.Context, h *host.Host) ([]finding.Find
 			m.judgeImages(found, h.Clock(), disk.path, config.ImageGCHighPercent, answer)
 		}
 	}
-	judgeEvicted(found, grown, m.meter.over().Round(time.Minute))
+	judgeEvicted(found, grown, m.meter.span())
 	return slices.SortedFunc(maps.Values(found), finding.Compare), finding.Partial(unknown)
 }
 

@@ -30,10 +30,10 @@ func kubeletMetricsDoor(t *testing.T, h *host.Host, file txtar.File) {
 	}
 }
 
-// kubeletMetricsErrorDoor does not answer, with that error; "forbidden" and "not configured" are known.
+// kubeletMetricsErrorDoor does not answer, with that error; "forbidden", "not configured" and "timeout" are known.
 func kubeletMetricsErrorDoor(_ *testing.T, h *host.Host, file txtar.File) {
 	text := strings.TrimSpace(string(file.Data))
-	err := map[string]error{"forbidden": host.ErrForbidden, "not configured": host.ErrNotConfigured}[text]
+	err := map[string]error{"forbidden": host.ErrForbidden, "not configured": host.ErrNotConfigured, "timeout": context.DeadlineExceeded}[text]
 	if err == nil {
 		err = errors.New(text)
 	}

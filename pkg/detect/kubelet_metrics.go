@@ -134,5 +134,13 @@ func (m *kubeletMeter) over() time.Duration {
 	return m.points[len(m.points)-1].at.Since(m.points[0].at)
 }
 
+// span is the time between the first and the last point for people.
+func (m *kubeletMeter) span() time.Duration {
+	if over := m.over(); over < 2*time.Minute {
+		return over.Round(time.Second)
+	}
+	return m.over().Round(time.Minute)
+}
+
 // wholeNumber is a counted number for people.
 func wholeNumber(f float64) string { return fmt.Sprintf("%.0f", f) }

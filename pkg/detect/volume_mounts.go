@@ -86,7 +86,7 @@ func (m *volumeMemory) look(ctx context.Context, h *host.Host) ([]finding.Findin
 	}
 	var found []finding.Finding
 	for _, name := range slices.Sorted(maps.Keys(plugins))[:min(len(plugins), maxVolumePlugins)] {
-		found = append(found, plugins[name].finding(name, pods, m.meter.over().Round(time.Minute)))
+		found = append(found, plugins[name].finding(name, pods, m.meter.span()))
 	}
 	return found, nil
 }
