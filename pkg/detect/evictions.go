@@ -84,27 +84,71 @@ func (m *evictionMemory) look(ctx context.Context, h *host.Host) ([]finding.Find
 		return nil, err
 	}
 	found, unknown := map[string]finding.Finding{}, map[finding.Subject]error{}
-	for _, disk := range []struct{ signal, path string }{
-		{"nodefs.available", h.Paths.KubeletRoot}, {"imagefs.available", h.Paths.ContainerdRoot},
-	} {
-		if disk.path == "" || h.Prober.Do == nil {
+	disks := askDisks(ctx, h)
+	for _, signal := range []string{"nodefs.available", "imagefs.available"} {
+		disk, asked := disks[signal]
+		switch {
+		case !asked:
+			continue
+		case disk.err != nil:
+			unknown[signalSubject(signal)] = fmt.Errorf("%s: %w", disk.path, disk.err)
 			continue
 		}
-		answer, err := h.Prober.Do(ctx, host.ProbeRequest{Op: host.ProbeStatfs, Path: disk.path})
-		if err == nil && (answer.Errno != 0 || answer.TotalBytes == 0) {
-			err = fmt.Errorf("statfs: errno %d, %d bytes in all", answer.Errno, answer.TotalBytes)
-		}
-		if err != nil {
-			unknown[signalSubject(disk.signal)] = fmt.Errorf("%s: %w", disk.path, err)
-			continue
-		}
-		judgeDisk(found, disk.signal, disk.path, config.Hard[disk.signal], answer)
-		if disk.signal == "imagefs.available" {
-			m.judgeImages(found, h.Clock(), disk.path, config.ImageGCHighPercent, answer)
+		judgeDisk(found, signal, disk.path, config.Hard[signal], disk.answer)
+		if signal == "imagefs.available" {
+			m.judgeImages(found, h.Clock(), disk.path, config.ImageGCHighPercent, disk.answer)
 		}
 	}
 	judgeEvicted(found, grown, m.meter.span())
 	return slices.SortedFunc(maps.Values(found), finding.Compare), finding.Partial(unknown)
+}
+
+// evictionDisk is what statfs says of one of kubelet's two disks.
+type evictionDisk struct {
+	path   string
+	answer host.ProbeAnswer
+	err    error
+}
+
+// askDisks asks about the disks of kubelet's and the runtime's directories, by signal; where they are one, once.
+func askDisks(ctx context.Context, h *host.Host) map[string]evictionDisk {
+	disks := map[string]evictionDisk{}
+	if h.Prober.Do == nil {
+		return disks
+	}
+	ask := func(path string) evictionDisk {
+		answer, err := h.Prober.Do(ctx, host.ProbeRequest{Op: host.ProbeStatfs, Path: path})
+		if err == nil && (answer.Errno != 0 || answer.TotalBytes == 0) {
+			err = fmt.Errorf("statfs: errno %d, %d bytes in all", answer.Errno, answer.TotalBytes)
+		}
+		return evictionDisk{path: path, answer: answer, err: err}
+	}
+	mounts, _ := h.Mounts() // without them both are asked
+	node, images := deviceUnder(mounts, h.Paths.KubeletRoot), deviceUnder(mounts, h.Paths.ContainerdRoot)
+	if h.Paths.KubeletRoot != "" {
+		disks["nodefs.available"] = ask(h.Paths.KubeletRoot)
+	}
+	switch {
+	case h.Paths.ContainerdRoot == "":
+	case node != "" && node == images:
+		disk := disks["nodefs.available"]
+		disk.path = h.Paths.ContainerdRoot
+		disks["imagefs.available"] = disk
+	default:
+		disks["imagefs.available"] = ask(h.Paths.ContainerdRoot)
+	}
+	return disks
+}
+
+// deviceUnder returns the device of the mount that a path is on: the deepest one, and of several at one place the last.
+func deviceUnder(mounts []host.Mount, name string) string {
+	best, device := -1, ""
+	for _, m := range mounts {
+		if len(m.Point) >= best && host.Below(name, m.Point) {
+			best, device = len(m.Point), fmt.Sprintf("%d:%d", m.Major, m.Minor)
+		}
+	}
+	return device
 }
 
 func signalSubject(signal string) finding.Subject {
