@@ -337,3 +337,21 @@ func processorTime(t *testing.T) time.Duration {
 	}
 	return total
 }
+
+// The agent as it ships may ask all that its checks of kubelet ask.
+func TestKubeletChecksOfTheAgent(t *testing.T) {
+	l := openLab(t)
+	a := install(t, l, nil)
+	answer, err := a.CLI(t.Context(), "check")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Logf("%s of a processor, %s\n%s", answer.CPU, answer.Wall, answer.Stdout)
+	for line := range strings.Lines(answer.Stdout) {
+		for _, id := range []string{"kubelet-", "stuck-pods", "volume-mounts", "probe-storms", "node-registration", "evictions"} {
+			if strings.Contains(line, id) && (strings.Contains(line, "forbidden") || strings.Contains(line, "could not tell")) {
+				t.Error(line)
+			}
+		}
+	}
+}
