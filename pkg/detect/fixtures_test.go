@@ -305,6 +305,7 @@ func fixtureDoors() map[string]func(t *testing.T, h *host.Host, file txtar.File)
 		},
 		"probe.json":            func(t *testing.T, h *host.Host, file txtar.File) { h.Prober = fixtureProber(t, file) },
 		"kubelet-metrics":       kubeletMetricsDoor,
+		"node.json":             nodeDoor,
 		"kubelet-serving":       kubeletServingDoor,
 		"time-synchronised":     timeDoor,
 		"kubelet-pods-error":    kubeletPodsErrorDoor,
