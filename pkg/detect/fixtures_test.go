@@ -323,11 +323,6 @@ func fixtureDoors() map[string]func(t *testing.T, h *host.Host, file txtar.File)
 			strictJSON(t, file, &layout)
 			h.Network.Layout = func() (host.NetworkLayout, error) { return layout, nil }
 		},
-		"node.json": func(t *testing.T, h *host.Host, file txtar.File) {
-			var node corev1.Node
-			strictJSON(t, file, &node)
-			h.Cluster.Node = func(context.Context) (*corev1.Node, error) { return &node, nil }
-		},
 		"daemons.json": fixtureDaemons,
 		"wtmp.json":    fixtureLogins,
 		"inotify.json": func(t *testing.T, h *host.Host, file txtar.File) {
