@@ -1,0 +1,124 @@
+package npd
+
+import (
+	"regexp"
+	"regexp/syntax"
+	"slices"
+	"strings"
+)
+
+// pattern is a rule's regular expression as node-problem-detector understands it: it must match to the very end of the
+// buffered lines, joined by newlines. For that it appends `\z` to the text, which binds to the last alternative only: the
+// others match anywhere in the buffer.
+//
+// What a match needs is derived from the expression once, so that most lines cost a search for a few literals.
+type pattern struct {
+	re *regexp.Regexp
+	// literals holds texts of which every match contains one, within one line; nil where nothing is known.
+	literals []string
+	// lastLine says that every match lies in the newest line: it reaches the end and has no newline in it.
+	lastLine bool
+}
+
+const (
+	minLiteral  = 3  // a shorter one sorts out little
+	maxLiterals = 16 // more cost more than they spare
+)
+
+func newPattern(expr string) (*pattern, error) {
+	if _, err := regexp.Compile(expr); err != nil {
+		return nil, err
+	}
+	re, err := regexp.Compile(expr + `\z`)
+	if err != nil {
+		return nil, err
+	}
+	p := &pattern{re: re}
+	if tree, err := syntax.Parse(expr+`\z`, syntax.Perl); err == nil {
+		p.literals = required(tree)
+		p.lastLine = endsAtEnd(tree) && !spansLines(tree)
+	}
+	return p, nil
+}
+
+// mayMatch reports whether a line has what a match needs of it.
+func (p *pattern) mayMatch(line string) bool {
+	if p.literals == nil {
+		return true
+	}
+	return slices.ContainsFunc(p.literals, func(l string) bool { return strings.Contains(line, l) })
+}
+
+// required returns texts of which every match of re contains one; nil where none are known.
+func required(re *syntax.Regexp) []string {
+	switch re.Op {
+	case syntax.OpLiteral:
+		if re.Flags&syntax.FoldCase != 0 {
+			return nil
+		}
+		longest := slices.MaxFunc(strings.Split(string(re.Rune), "\n"), func(a, b string) int { return len(a) - len(b) })
+		if len(longest) < minLiteral {
+			return nil
+		}
+		return []string{longest}
+	case syntax.OpCapture, syntax.OpPlus:
+		return required(re.Sub[0])
+	case syntax.OpRepeat:
+		if re.Min > 0 {
+			return required(re.Sub[0])
+		}
+	case syntax.OpConcat:
+		var best []string
+		for _, sub := range re.Sub {
+			if r := required(sub); r != nil && (best == nil || shortest(r) > shortest(best)) {
+				best = r
+			}
+		}
+		return best
+	case syntax.OpAlternate:
+		var all []string
+		for _, sub := range re.Sub {
+			r := required(sub)
+			if r == nil || len(all)+len(r) > maxLiterals {
+				return nil
+			}
+			all = append(all, r...)
+		}
+		return all
+	}
+	return nil
+}
+
+func shortest(texts []string) int {
+	return len(slices.MinFunc(texts, func(a, b string) int { return len(a) - len(b) }))
+}
+
+// endsAtEnd reports whether every match of re reaches the end of the text.
+func endsAtEnd(re *syntax.Regexp) bool {
+	switch re.Op {
+	case syntax.OpEndText:
+		return true
+	case syntax.OpConcat:
+		return endsAtEnd(re.Sub[len(re.Sub)-1])
+	case syntax.OpCapture:
+		return endsAtEnd(re.Sub[0])
+	}
+	return false
+}
+
+// spansLines reports whether a match of re may have a newline in it.
+func spansLines(re *syntax.Regexp) bool {
+	switch re.Op {
+	case syntax.OpAnyChar:
+		return true
+	case syntax.OpLiteral:
+		return slices.Contains(re.Rune, '\n')
+	case syntax.OpCharClass:
+		for i := 0; i+1 < len(re.Rune); i += 2 {
+			if re.Rune[i] <= '\n' && '\n' <= re.Rune[i+1] {
+				return true
+			}
+		}
+	}
+	return slices.ContainsFunc(re.Sub, spansLines)
+}
