@@ -12,6 +12,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/nodeagent/nodeagent/internal/agent"
+	"github.com/nodeagent/nodeagent/internal/config"
 	"github.com/nodeagent/nodeagent/pkg/detect"
 	"github.com/nodeagent/nodeagent/pkg/finding"
 )
@@ -30,34 +31,52 @@ whether it lasts.`,
 			if err != nil {
 				return err
 			}
-			door, err := agent.OpenHost(cfg, quiet())
-			if err != nil {
-				return err
-			}
-			defer door.Close()
-			checks, err := selectChecks(detect.Checks(cfg.Checks, door.Aids(nil)), ids)
-			if err != nil {
-				return err
-			}
 			if list {
+				checks, err := selectChecks(detect.Checks(cfg.Checks, detect.Aids{}), ids)
+				if err != nil {
+					return err
+				}
 				return printList(cmd.OutOrStdout(), checks)
 			}
-			began := time.Now()
-			looks := detect.LookOnce(cmd.Context(), door.Host, checks, nil)
-			result := sumUp(looks)
-			if o.json() {
-				err = printJSON(cmd.OutOrStdout(), result)
-			} else {
-				err = printCheck(cmd.OutOrStdout(), door.Host.NodeName, checks, looks, time.Since(began))
-			}
-			if err != nil {
-				return err
-			}
-			return result.exit()
+			return lookNow(cmd, o, cfg, ids, nil)
 		},
 	}
 	cmd.Flags().BoolVar(&list, "list", false, "list the checks instead")
 	return cmd
+}
+
+// lookNow looks once with the named checks, or with all, and prints what they see. agentTrouble is why no agent was asked.
+func lookNow(cmd *cobra.Command, o *options, cfg config.Config, ids []string, agentTrouble error) error {
+	door, err := agent.OpenHost(cfg, quiet())
+	if err != nil {
+		return err
+	}
+	defer door.Close()
+	aids := door.Aids(nil)
+	checks, err := selectChecks(detect.Checks(cfg.Checks, aids), ids)
+	if err != nil {
+		return err
+	}
+	began := time.Now()
+	shown := showProgress(cmd.ErrOrStderr(), len(checks))
+	looks := detect.LookOnce(cmd.Context(), door.Host, checks, func(l finding.Look) {
+		aids.Witnesses.Saw(l)
+		shown.done(l.Check)
+	})
+	shown.end()
+	result := sumUp(looks)
+	if agentTrouble != nil {
+		result.Agent = agentTrouble.Error()
+	}
+	if o.json() {
+		err = printJSON(cmd.OutOrStdout(), result)
+	} else {
+		err = printCheck(cmd.OutOrStdout(), door.Host.NodeName, checks, looks, time.Since(began))
+	}
+	if err != nil {
+		return err
+	}
+	return result.exit()
 }
 
 func selectChecks(all []detect.Check, ids []string) ([]detect.Check, error) {
@@ -81,6 +100,7 @@ func selectChecks(all []detect.Check, ids []string) ([]detect.Check, error) {
 
 // checkResult is the JSON contract of check.
 type checkResult struct {
+	Agent         string            `json:"agent,omitempty"` // of status: why the running agent could not be asked
 	Findings      []finding.Finding `json:"findings"`
 	Errors        []checkError      `json:"errors"`
 	NotApplicable []notApplicable   `json:"notApplicable"`
@@ -131,24 +151,72 @@ func (r checkResult) exit() error {
 	return nil
 }
 
-// printCheck prints the looks for people, grouped by domain, what is wrong first.
+// printCheck prints the looks for people, grouped by domain, what is wrong first. What is fine takes one line.
 func printCheck(w io.Writer, node string, checks []detect.Check, looks []finding.Look, took time.Duration) error {
-	var b strings.Builder
-	domains := map[string][]int{}
-	for i, c := range checks {
-		domains[c.Domain] = append(domains[c.Domain], i)
+	p := &checkScreen{screen: screenOf(w)}
+	byID := map[string]finding.Look{}
+	for _, l := range looks {
+		byID[l.Check] = l
 	}
-	for _, domain := range sortedKeys(domains) {
-		fmt.Fprintf(&b, "%s\n", strings.ToUpper(domain))
-		for _, i := range domains[domain] {
-			printLook(&b, checks[i], looks[i])
-		}
-		b.WriteString("\n")
+	for _, domain := range groupedBy(checks, func(c detect.Check) string { return c.Domain }) {
+		p.domain(domain, byID)
 	}
 	result := sumUp(looks)
-	fmt.Fprintf(&b, "%s: %d checks in %s: %s\n", cmp.Or(node, "this host"), len(checks), took.Round(time.Millisecond), result.verdict())
-	_, err := io.WriteString(w, b.String())
+	fmt.Fprintf(p, "%s: %d checks in %s: %s\n", p.paint(bold, cmp.Or(node, "this host")), len(checks), took.Round(time.Millisecond), result.verdict())
+	_, err := io.WriteString(w, p.String())
 	return err
+}
+
+type checkScreen struct {
+	screen
+	strings.Builder
+}
+
+func (p *checkScreen) domain(checks []detect.Check, looks map[string]finding.Look) {
+	fmt.Fprintf(p, "%s\n", p.paint(bold, strings.ToUpper(checks[0].Domain)))
+	var fine, absent []string
+	for _, c := range checks {
+		l := looks[c.ID]
+		found := problems(l)
+		_, na := errors.AsType[*finding.NotApplicableError](l.Err)
+		switch {
+		case na:
+			absent = append(absent, c.ID)
+		case len(found) == 0 && l.Err == nil:
+			fine = append(fine, c.ID)
+		default:
+			p.look(c, found, l.Err)
+		}
+	}
+	p.names(green, "ok", fine)
+	p.names(faint, "absent", absent)
+	p.WriteString("\n")
+}
+
+// names lists checks that need no words.
+func (p *checkScreen) names(colour, label string, names []string) {
+	if len(names) > 0 {
+		p.text(colour, label, strings.Join(names, ", "))
+	}
+}
+
+// text prints a label and what stands beside it.
+func (p *checkScreen) text(colour, label, text string) {
+	const indent = 10
+	fmt.Fprintf(p, "  %s%s\n", p.column(colour, label, indent-2), p.wrap(text, indent, indent))
+}
+
+func (p *checkScreen) look(c detect.Check, found []finding.Finding, err error) {
+	slices.SortFunc(found, finding.Compare)
+	for _, f := range found {
+		p.text(severityColour(f.Severity), strings.ToUpper(string(f.Severity)), f.Reason+": "+f.Message)
+	}
+	if len(found) > 0 && c.Advice != "" {
+		p.text("", "", fmt.Sprintf("next: %s (nodeagent explain %s)", strings.TrimSuffix(c.Advice, "."), c.ID))
+	}
+	if err != nil {
+		p.text(yellow, "UNKNOWN", fmt.Sprintf("%s: could not tell: %v", c.ID, err))
+	}
 }
 
 func (r checkResult) verdict() string {
@@ -171,24 +239,4 @@ func (r checkResult) verdict() string {
 		parts = append(parts, fmt.Sprintf("%d could not tell", n))
 	}
 	return strings.Join(parts, ", ")
-}
-
-func printLook(b *strings.Builder, c detect.Check, l finding.Look) {
-	found := problems(l)
-	slices.SortFunc(found, finding.Compare)
-	for _, f := range found {
-		fmt.Fprintf(b, "  %-8s %-22s %s: %s\n", strings.ToUpper(string(f.Severity)), c.ID, f.Reason, f.Message)
-	}
-	if len(found) > 0 && c.Advice != "" {
-		fmt.Fprintf(b, "  %-8s %-22s next: %s\n", "", "", c.Advice)
-	}
-	na, isNA := errors.AsType[*finding.NotApplicableError](l.Err)
-	switch {
-	case isNA:
-		fmt.Fprintf(b, "  %-8s %-22s %s\n", "-", c.ID, na.Why)
-	case l.Err != nil:
-		fmt.Fprintf(b, "  %-8s %-22s could not tell: %v\n", "UNKNOWN", c.ID, l.Err)
-	case len(found) == 0:
-		fmt.Fprintf(b, "  %-8s %s\n", "ok", c.ID)
-	}
 }

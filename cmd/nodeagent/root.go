@@ -27,6 +27,7 @@ func newRoot() *cobra.Command {
   nodeagent inspect    what is left of pods that are gone, and how do we know?
   nodeagent clean      what would be released (--yes: release it)
   nodeagent status     what does the running agent believe?
+  nodeagent explain    what does a check read, and what is to be done?
 
 Exit codes: 0 fine, 1 problems found, 2 could not tell.`,
 		SilenceErrors: true,
@@ -36,7 +37,7 @@ Exit codes: 0 fine, 1 problems found, 2 could not tell.`,
 	root.PersistentFlags().StringVarP(&o.configFile, "config", "c", "", "configuration file (default "+config.DefaultFile+" where it exists)")
 	root.PersistentFlags().StringVarP(&o.output, "output", "o", "text", "output format: text or json")
 	root.AddCommand(
-		newRun(o), newCheck(o), newInspect(o), newClean(o), newStatus(o), newReady(o), newReload(o), newConfig(o), newReplay(o), newVersion(o), newMan(),
+		newRun(o), newCheck(o), newInspect(o), newClean(o), newStatus(o), newReady(o), newReload(o), newRetire(o), newConfig(o), newReplay(o), newExplain(o), newVersion(o), newMan(),
 	)
 	armFaultpoints(root)
 	return root

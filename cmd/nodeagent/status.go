@@ -11,27 +11,30 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/nodeagent/nodeagent/internal/agent"
+	"github.com/nodeagent/nodeagent/internal/config"
 	"github.com/nodeagent/nodeagent/pkg/finding"
 	"github.com/nodeagent/nodeagent/pkg/inspect"
 )
 
 func newStatus(o *options) *cobra.Command {
-	return &cobra.Command{
+	var all bool
+	cmd := &cobra.Command{
 		Use:   "status",
-		Short: "Ask the running agent what it believes",
-		Args:  cobra.NoArgs,
+		Short: "What is wrong with this node, since when, who was told, what was done, what cannot be seen",
+		Long: `Ask the running agent what it believes: what is wrong and since when, who was told, what was or would be released, and what
+the agent cannot see.
+
+Where no agent runs, this says so and looks once by itself; that one look is shown as "nodeagent check" shows it.`,
+		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			status, err := agent.AskStatus(cmd.Context(), o.socket())
-			if errors.Is(err, agent.ErrNotRunning) {
-				return fmt.Errorf("%w; look for yourself with: nodeagent check", err)
-			}
 			if err != nil {
-				return err
+				return lookInstead(cmd, o, err)
 			}
 			if o.json() {
 				err = printJSON(cmd.OutOrStdout(), status)
 			} else {
-				err = printStatus(cmd.OutOrStdout(), status)
+				err = printStatus(cmd.OutOrStdout(), status, all)
 			}
 			if err != nil {
 				return err
@@ -39,6 +42,29 @@ func newStatus(o *options) *cobra.Command {
 			return statusExit(status)
 		},
 	}
+	cmd.Flags().BoolVarP(&all, "all", "a", false, "also list the checks that found nothing")
+	return cmd
+}
+
+// lookInstead is what status does where the agent is dead or does not answer.
+func lookInstead(cmd *cobra.Command, o *options, why error) error {
+	cfg, err := o.load()
+	if err != nil {
+		cfg = config.Default()
+		why = fmt.Errorf("%w; and its configuration is wrong: %w", why, err)
+	}
+	if !o.json() {
+		screen := screenOf(cmd.OutOrStdout())
+		text := fmt.Sprintf("The agent does not answer: %v. This is what one look sees now; whether it lasts, and what was told, only a running agent knows.", why)
+		if errors.Is(why, agent.ErrNotRunning) {
+			text += " Start it with: systemctl start nodeagent."
+		}
+		fmt.Fprintf(cmd.OutOrStdout(), "%s\n\n", screen.paint(red, screen.wrap(text, 0, 0)))
+	}
+	if err := lookNow(cmd, o, cfg, nil, why); err != nil {
+		return err
+	}
+	return &exitError{Code: exitCouldNotTell} // nobody watches this node
 }
 
 func statusExit(s agent.Status) error {
@@ -53,46 +79,204 @@ func statusExit(s agent.Status) error {
 	return nil
 }
 
-func printStatus(w io.Writer, s agent.Status) error {
-	var b strings.Builder
-	fmt.Fprintf(&b, "nodeagent %s on %s, pid %d, up %s\n\n", s.Version, s.Node, s.PID, ago(s.Now, s.Started))
-	for _, c := range s.Checks {
-		note := c.Why
-		if c.Error != "" {
-			note = "last look could not tell: " + c.Error
-		}
-		fmt.Fprintf(&b, "  %-15s %-24s since %-10s %s\n", c.Status, c.Check, ago(s.Now, c.Since), note)
-	}
-	if len(s.Findings) > 0 {
-		b.WriteString("\nfindings\n")
-	}
-	for _, f := range s.Findings {
-		fmt.Fprintf(&b, "  %-8s %s %s, for %s\n           %s\n", strings.ToUpper(string(f.Severity)), f.Reason, f.Subject, ago(s.Now, f.Raised), f.Latest)
-	}
-	if s.Leftovers != nil {
-		fmt.Fprintf(&b, "\nleftovers (looked %s ago, mode %s)\n", ago(s.Now, s.Leftovers.At), s.Release.Mode)
-		printLeftovers(&b, s.Leftovers.Objects)
-	}
-	for _, line := range s.Release.Last {
-		fmt.Fprintf(&b, "  %s\n", line)
-	}
-	for _, trouble := range s.Trouble {
-		fmt.Fprintf(&b, "\nthe agent itself: %s\n", trouble)
-	}
-	_, err := io.WriteString(w, b.String())
+// statusScreen prints a status for people, what is wrong first.
+type statusScreen struct {
+	screen
+	strings.Builder
+	status agent.Status
+}
+
+func printStatus(w io.Writer, s agent.Status, all bool) error {
+	p := &statusScreen{screen: screenOf(w), status: s}
+	p.head()
+	p.findings()
+	p.unseen()
+	p.leftovers()
+	p.told()
+	p.agent()
+	p.checks(all)
+	_, err := io.WriteString(w, p.String())
 	return err
 }
 
-func printLeftovers(b *strings.Builder, objects []inspect.Judged) {
-	n := 0
-	for _, o := range objects {
-		if o.Verdict == inspect.Leftover || o.Verdict == inspect.Candidate {
-			n++
-			fmt.Fprintf(b, "  %-9s %-14s %s  %s\n", o.Verdict, o.Kind, podName(o.Pod), o.Why)
+func (p *statusScreen) head() {
+	counts := map[finding.Severity]int{}
+	for _, f := range p.status.Findings {
+		counts[f.Severity]++
+	}
+	var verdict []string
+	for _, severity := range []finding.Severity{finding.Fatal, finding.Warning, finding.Info} {
+		if n := counts[severity]; n > 0 {
+			verdict = append(verdict, p.paint(severityColour(severity), fmt.Sprintf("%d %s", n, severity)))
 		}
 	}
-	if n == 0 {
-		b.WriteString("  none\n")
+	if len(verdict) == 0 {
+		verdict = append(verdict, p.paint(green, "nothing is wrong"))
+	}
+	fmt.Fprintf(p, "%s: %s   %s\n", p.paint(bold, p.status.Node), strings.Join(verdict, ", "),
+		p.paint(faint, fmt.Sprintf("nodeagent %s, pid %d, up %s", p.status.Version, p.status.PID, ago(p.status.Now, p.status.Started))))
+}
+
+func severityColour(s finding.Severity) string {
+	switch s {
+	case finding.Fatal:
+		return red
+	case finding.Warning:
+		return yellow
+	}
+	return ""
+}
+
+// indent is where texts begin below a label.
+const indent = 9
+
+func (p *statusScreen) findings() {
+	advice := map[string]string{}
+	for _, c := range everyCheck() {
+		advice[c.ID] = c.Advice
+	}
+	conditions := map[string]string{}
+	for _, c := range p.status.Checks {
+		conditions[c.Check] = c.Condition
+	}
+	for _, f := range p.status.Findings {
+		fmt.Fprintf(p, "\n%s%s\n", p.column(severityColour(f.Severity), strings.ToUpper(string(f.Severity)), indent),
+			p.wrap(fmt.Sprintf("%s %s, for %s", f.Reason, f.Subject, ago(p.status.Now, f.Raised)), indent, indent))
+		p.line(f.Latest)
+		if condition := conditions[f.Check]; condition != "" && f.Severity == finding.Fatal {
+			p.line("told as node condition " + condition)
+		}
+		next := "explain: nodeagent explain " + f.Check
+		if advice[f.Check] != "" {
+			next = "next: " + advice[f.Check]
+		}
+		p.line(next)
+	}
+}
+
+// line prints a text below a label.
+func (p *statusScreen) line(text string) {
+	fmt.Fprintf(p, "%s%s\n", strings.Repeat(" ", indent), p.wrap(text, indent, indent))
+}
+
+// unseen lists what the agent cannot tell.
+func (p *statusScreen) unseen() {
+	begun := false
+	for _, c := range p.status.Checks {
+		if c.Error == "" && c.Status != finding.StatusUnknown {
+			continue
+		}
+		if !begun {
+			fmt.Fprintf(p, "\n%s\n", p.paint(yellow, "CANNOT TELL"))
+			begun = true
+		}
+		text := c.Check
+		if c.Status == finding.StatusUnknown {
+			text += ", since " + ago(p.status.Now, c.Since)
+		}
+		if c.Error != "" {
+			text += ": " + c.Error
+		}
+		p.line(text)
+	}
+}
+
+func (p *statusScreen) leftovers() {
+	if p.status.Leftovers == nil {
+		return
+	}
+	var objects []inspect.Judged
+	for _, o := range p.status.Leftovers.Objects {
+		if o.Verdict == inspect.Leftover || o.Verdict == inspect.Candidate {
+			objects = append(objects, o)
+		}
+	}
+	fmt.Fprintf(p, "\n%s\n", p.paint(faint, fmt.Sprintf("LEFT BEHIND BY DELETED PODS (looked %s ago; release is %s)", ago(p.status.Now, p.status.Leftovers.At), p.status.Release.Mode)))
+	for _, o := range objects[:min(len(objects), mostLeftovers)] {
+		p.line(fmt.Sprintf("%s %s of %s: %s", o.Verdict, o.Kind, podName(o.Pod), o.Why))
+	}
+	if more := len(objects) - mostLeftovers; more > 0 {
+		p.line(fmt.Sprintf("and %d more: nodeagent inspect", more))
+	}
+	if len(objects) == 0 {
+		p.line("nothing")
+	}
+	for _, last := range p.status.Release.Last {
+		p.line(last)
+	}
+}
+
+// mostLeftovers keeps the status on one screen.
+const mostLeftovers = 10
+
+func (p *statusScreen) told() {
+	if len(p.status.Told) == 0 {
+		return
+	}
+	fmt.Fprintf(p, "\n%s\n", p.paint(faint, "TOLD"))
+	names := map[string]string{"condition": "conditions of the Node", "event": "events on the Node"}
+	for _, t := range p.status.Told {
+		name := names[t.Reporter]
+		if name == "" {
+			name = t.Reporter
+		}
+		p.line(name + ": " + toldText(t, p.status.Now.Wall))
+	}
+}
+
+func toldText(t agent.Told, now time.Time) string {
+	var parts []string
+	since := func(at time.Time) string { return now.Sub(at).Round(time.Second).String() }
+	if t.Failing.IsZero() && !t.Last.IsZero() {
+		parts = append(parts, "last written "+since(t.Last)+" ago")
+	}
+	if !t.Failing.IsZero() {
+		parts = append(parts, fmt.Sprintf("NOT WRITTEN for %s: %s", since(t.Failing), t.Why))
+	}
+	if t.Waiting > 0 {
+		parts = append(parts, fmt.Sprintf("%d wait", t.Waiting))
+	}
+	if t.Dropped > 0 {
+		parts = append(parts, fmt.Sprintf("%d were given up because too many waited", t.Dropped))
+	}
+	if len(parts) == 0 {
+		return "nothing had to be written yet"
+	}
+	return strings.Join(parts, "; ")
+}
+
+func (p *statusScreen) agent() {
+	trouble := slices.Clone(p.status.Trouble)
+	if !p.status.Readiness.Ready {
+		trouble = append(trouble, p.status.Readiness.Why...)
+	}
+	if len(trouble) == 0 {
+		return
+	}
+	fmt.Fprintf(p, "\n%s\n", p.paint(yellow, "THE AGENT ITSELF"))
+	for _, t := range trouble {
+		p.line(t)
+	}
+}
+
+// checks sums up the checks that found nothing, or lists them.
+func (p *statusScreen) checks(all bool) {
+	var fine, absent []agent.CheckStatus
+	for _, c := range p.status.Checks {
+		switch c.Status {
+		case finding.StatusHealthy:
+			fine = append(fine, c)
+		case finding.StatusNotApplicable:
+			absent = append(absent, c)
+		}
+	}
+	if !all {
+		fmt.Fprintf(p, "\n%s\n", p.paint(faint, fmt.Sprintf("%d checks: %d without fatal findings, %d have nothing to look at here (--all lists them)", len(p.status.Checks), len(fine), len(absent))))
+		return
+	}
+	fmt.Fprintf(p, "\n%s\n", p.paint(faint, "CHECKS"))
+	for _, c := range append(fine, absent...) {
+		fmt.Fprintf(p, "  %-15s %-26s since %-10s %s\n", c.Status, c.Check, ago(p.status.Now, c.Since), c.Why)
 	}
 }
 

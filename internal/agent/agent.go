@@ -30,8 +30,10 @@ type agent struct {
 	store     *finding.Store
 	saver     *saver
 	checks    []detect.Check
+	aid       detect.Aids
 	reporters []report.Reporter
 	leftovers *leftovers
+	teller    *teller
 	engine    *detect.Engine
 	progress  *notify.Progress
 	started   finding.Stamp
@@ -69,7 +71,12 @@ func (d *daemon) wire(e edition, door *Door) (*agent, []component, error) {
 		return nil, nil, err
 	}
 	a.leftovers = left
-	a.checks = append(detect.Checks(cfg.Checks, door.Aids(memory{store.Bucket("memory")})), left.check(), stateCheck(store), d.configured.check())
+	aids, err := a.aids()
+	if err != nil {
+		return nil, nil, err
+	}
+	a.checks = append(detect.Checks(cfg.Checks, aids), left.check(), stateCheck(store), d.configured.check())
+	a.aid = aids
 	a.progress = notify.NewProgress(limits(a.checks))
 
 	state, err := store.LoadState()
@@ -80,7 +87,7 @@ func (d *daemon) wire(e edition, door *Door) (*agent, []component, error) {
 
 	metrics := a.openReporters()
 	a.reporters = append(a.reporters, newServiceStatus(d.manager, a.checks))
-	a.engine = detect.NewEngine(door.Host, log, a.checks, sources(door.Host, log, metrics), metrics.engine(), a.observe)
+	a.engine = detect.NewEngine(door.Host, log, a.checks, sources(door.Host, log, metrics, aids.KernelLog), metrics.engine(), a.observe)
 	components := []component{
 		{"saver", a.saver.Run},
 		{"release", left.Run},
@@ -96,6 +103,23 @@ func (d *daemon) wire(e edition, door *Door) (*agent, []component, error) {
 	return a, append(components, component{"engine", a.engine.Run}), nil
 }
 
+// aids are what some checks need besides the read door, with what an earlier run has left.
+func (a *agent) aids() (detect.Aids, error) {
+	aids := a.door.Aids(memory{a.store.Bucket("memory")})
+	settings := detect.KernelLogSettings{}
+	if s := detect.SettingsOf[detect.KernelLogSettings](a.cfg.Checks, "kernel-log"); s != nil {
+		settings = s.Settings
+	}
+	var err error
+	if aids.KernelLog, err = detect.NewKernelLog(settings); err != nil {
+		return aids, err
+	}
+	if err := detect.RestoreKernelLog(aids.KernelLog, aids.Memory, a.started.Boot); err != nil {
+		a.log.Error("what the kernel said before is read again", "err", err)
+	}
+	return aids, nil
+}
+
 // observe takes one look into account and tells everybody. The engine calls it for one look at a time.
 func (a *agent) observe(l finding.Look) {
 	a.mu.Lock()
@@ -103,6 +127,7 @@ func (a *agent) observe(l finding.Look) {
 	updates := a.tracker.Observe(l)
 	state := a.tracker.State()
 	a.mu.Unlock()
+	a.aid.Witnesses.Saw(l)
 	a.tell(state, updates)
 	a.saver.offer(l.Check, before, state[l.Check], l.At)
 	a.progress.Saw(l.Check)
@@ -153,6 +178,7 @@ func (a *agent) remember() {
 	a.saver.flush(a.tracker.State())
 	a.mu.Unlock()
 	a.saver.write()
+	detect.SaveKernelLog(a.aid.KernelLog, a.aid.Memory, a.started.Boot, true)
 }
 
 func (a *agent) status() Status {
@@ -164,12 +190,26 @@ func (a *agent) status() Status {
 		Findings: state.Raised(), Trouble: []string{}, Release: a.leftovers.status(), Leftovers: a.leftovers.last()}
 	for _, check := range state.Checks() {
 		c := state[check]
-		s.Checks = append(s.Checks, CheckStatus{check, c.Status, c.Since, c.Err, c.Why})
+		s.Checks = append(s.Checks, CheckStatus{check, c.Status, c.Since, c.Err, c.Why, a.conditionOf(check)})
 	}
+	s.Told = a.teller.all(a.reporters)
 	if err := a.store.Trouble(); err != nil {
 		s.Trouble = append(s.Trouble, err.Error())
 	}
 	return s
+}
+
+// conditionOf returns the condition of the Node that what is fatal of a check becomes; empty where there is none.
+func (a *agent) conditionOf(check string) string {
+	if a.door.Client == nil || !a.cfg.Report.Conditions.Enabled {
+		return ""
+	}
+	for _, c := range a.checks {
+		if c.ID == check {
+			return a.cfg.Report.Conditions.Vocabulary.Name(report.Naming(c.Condition))
+		}
+	}
+	return ""
 }
 
 // stateCheck finds that the agent's own memory is not safe.

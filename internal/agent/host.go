@@ -42,8 +42,10 @@ func OpenHost(cfg config.Config, log *slog.Logger) (*Door, error) {
 	d := &Door{Notes: found.Notes, found: found}
 	d.Host = &host.Host{
 		NodeName: found.NodeName, Paths: found.Paths, Files: files, Clock: host.Now,
-		Prober:  host.NewProber(),
-		Plugins: host.NewPlugins(found.Paths.KubeletRoot, filepath.Dir(found.Paths.CRISocket), "/run", "/var/run"),
+		Prober:    host.NewProber(),
+		KernelLog: host.KernelLog,
+		Processes: host.NewProcesses(),
+		Plugins:   host.NewPlugins(found.Paths.KubeletRoot, filepath.Dir(found.Paths.CRISocket), "/run", "/var/run"),
 	}
 	if cfg.NodeName != "" {
 		d.Host.NodeName = cfg.NodeName
@@ -64,7 +66,7 @@ func OpenHost(cfg config.Config, log *slog.Logger) (*Door, error) {
 
 // Aids returns what some checks need besides the read door. Memory may be nil.
 func (d *Door) Aids(memory detect.Memory) detect.Aids {
-	aids := detect.Aids{Memory: memory}
+	aids := detect.Aids{Memory: memory, Witnesses: &detect.Witnesses{}}
 	if d.Client != nil {
 		aids.DaemonSets = detect.DaemonSetLookups{DaemonSet: d.Client.DaemonSet, Unscheduled: d.Client.UnscheduledPods}
 	}

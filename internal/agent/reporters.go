@@ -45,6 +45,7 @@ func (a *agent) openReporters() meter {
 	m := meter{metrics.New(metrics.Config{Version: Version, Conditions: namings})}
 	a.reporters = append(a.reporters, m)
 	a.leftovers.meter = m
+	a.teller = newTeller(m)
 	if a.door.Client == nil {
 		return m
 	}
@@ -54,33 +55,25 @@ func (a *agent) openReporters() meter {
 			Node: a.door.Client, Conditions: namings, Vocabulary: settings.Vocabulary,
 			Store: a.store.Bucket("conditions"), Started: a.started,
 			Spread: settings.Spread, Refresh: settings.Refresh,
-			Observer: m, Log: a.log,
+			Observer: a.teller, Log: a.log,
 		}))
 	}
 	if settings := a.cfg.Report.Events; settings.Enabled {
 		a.reporters = append(a.reporters, event.New(event.Config{
 			Node: a.door.Host.NodeName, Sink: a.door.Client, Store: a.store.Bucket("events"),
 			Burst: settings.Burst, Every: settings.Every,
-			Observer: m, Log: a.log,
+			Observer: a.teller, Log: a.log,
 		}))
 	}
 	return m
 }
 
 // sources are what wakes checks before their time.
-func sources(h *host.Host, log *slog.Logger, m meter) []detect.Source {
+func sources(h *host.Host, log *slog.Logger, m meter, kernelLog *detect.LiveKernelLog) []detect.Source {
 	return []detect.Source{
-		{Name: detect.WakeKernelLog, Run: func(ctx context.Context, wake func(string)) error {
-			return host.WatchKernelLog(ctx, log, func(r host.KernelRecord) {
-				if r.Lost > 0 {
-					m.KmsgLost(int(min(r.Lost, 1<<30))) //nolint:gosec // bounded
-					wake("")                            // nobody knows what they said
-				}
-				if r.FromKernel() {
-					wake(r.Text)
-				}
-			})
-		}},
+		detect.KernelLogSource(kernelLog, log, host.WatchKernelLog, func(records uint64) {
+			m.KmsgLost(int(min(records, 1<<30))) //nolint:gosec // bounded
+		}),
 		{Name: detect.WakeMounts, Run: func(ctx context.Context, wake func(string)) error {
 			return host.WatchMounts(ctx, h.Paths.InitPID, func() { wake("") })
 		}},

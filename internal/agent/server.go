@@ -30,6 +30,7 @@ type Status struct {
 	Findings  []finding.Believed `json:"findings"`
 	Leftovers *inspect.Report    `json:"leftovers,omitempty"` // the last inspection
 	Release   ReleaseStatus      `json:"release"`
+	Told      []Told             `json:"told"`    // how telling others goes
 	Trouble   []string           `json:"trouble"` // what the agent itself suffers from
 }
 
@@ -46,6 +47,8 @@ type CheckStatus struct {
 	Since  finding.Stamp  `json:"since"`
 	Error  string         `json:"error,omitempty"`
 	Why    string         `json:"why,omitempty"`
+
+	Condition string `json:"condition,omitempty"` // of the Node, that what is fatal becomes
 }
 
 // ReleaseStatus is what the agent may do about leftovers and what it did last.
@@ -173,7 +176,7 @@ func ask(ctx context.Context, socket, method, path string, answer any) error {
 	}
 	response, err := client.Do(request)
 	if op, ok := errors.AsType[*net.OpError](err); ok && op.Op == "dial" {
-		return fmt.Errorf("%w: %w", ErrNotRunning, err)
+		return fmt.Errorf("%w: %s: %w", ErrNotRunning, socket, op.Err)
 	}
 	if err != nil {
 		return fmt.Errorf("ask the agent on %s: %w", socket, err)

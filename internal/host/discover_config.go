@@ -24,6 +24,11 @@ type KubeletConfiguration struct {
 	CgroupRoot               string `json:"cgroupRoot"`
 	CgroupDriver             string `json:"cgroupDriver"`
 	ContainerRuntimeEndpoint string `json:"containerRuntimeEndpoint"`
+
+	ClusterDNS     []string `json:"clusterDNS"`
+	ClusterDomain  string   `json:"clusterDomain"`
+	ResolverConfig *string  `json:"resolvConf"`
+	PodCIDR        string   `json:"podCIDR"`
 }
 
 // maxKubeletConfig bounds one configuration file, in bytes, and maxDropIns the number of files beside it.
@@ -40,6 +45,10 @@ func ParseKubeletConfiguration(config *KubeletConfiguration, data []byte, dir st
 	}
 	next := *config
 	next.Kind, next.APIVersion = "", ""
+	next.ClusterDNS = slices.Clone(config.ClusterDNS) // the decoder writes over what is there, also where it then fails
+	if config.ResolverConfig != nil {
+		next.ResolverConfig = new(*config.ResolverConfig)
+	}
 	if err := yaml.Unmarshal(data, &next); err != nil {
 		return err
 	}

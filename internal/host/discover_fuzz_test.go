@@ -87,7 +87,7 @@ func FuzzParseKubeletConfiguration(f *testing.F) {
 	f.Fuzz(func(t *testing.T, data []byte) {
 		config := KubeletConfiguration{PodLogsDir: "/before"}
 		err := ParseKubeletConfiguration(&config, data, "/dir")
-		if err != nil && config != (KubeletConfiguration{PodLogsDir: "/before"}) {
+		if err != nil && !cmp.Equal(config, KubeletConfiguration{PodLogsDir: "/before"}) {
 			t.Errorf("changed in spite of %v", err)
 		}
 		if err == nil && config.StaticPodPath != "" && !filepath.IsAbs(config.StaticPodPath) {

@@ -111,6 +111,7 @@ func (d *discoverer) readSettings(flags map[string]string, pid int) kubeletSetti
 	setIf(&s.TLSCertFile, absolute(flags["tls-cert-file"]))
 	setIf(&s.Address, flags["address"])
 	setIf(&s.HealthzBindAddress, flags["healthz-bind-address"])
+	s.networkFlags(flags)
 	if port, err := strconv.Atoi(flags["port"]); err == nil {
 		s.Port = port
 	}

@@ -60,6 +60,13 @@ type Cluster struct {
 	// minutes, since every node of the cluster asks for the same.
 	DaemonSets          func(ctx context.Context) ([]appsv1.DaemonSet, error)
 	ControllerRevisions func(ctx context.Context, namespace string) ([]appsv1.ControllerRevision, error)
+
+	// Answered tells how long ago the apiserver last answered a request of the agent, whatever it said. No request is made.
+	Answered func() (ago time.Duration, ever bool)
+	// Endpoint is where kubelet finds the apiserver, host:port. ErrNotConfigured: nothing on this node says so.
+	Endpoint func() (string, error)
+	// Reach makes a new connection there and asks GET /livez without credentials: any status is an answer.
+	Reach func(ctx context.Context) (status int, err error)
 }
 
 // Process is one process with the identity that outlives the reuse of its PID.

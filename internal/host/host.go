@@ -5,6 +5,7 @@
 package host
 
 import (
+	"context"
 	"errors"
 
 	"github.com/nodeagent/nodeagent/pkg/finding"
@@ -17,6 +18,8 @@ type Host struct {
 	Paths    Paths
 	Files    Files
 	Clock    func() finding.Stamp
+	// Processes shares scans of /proc: see ProcessTable. Where it is nil every call scans anew.
+	Processes *Processes
 
 	Kubelet    Kubelet
 	Runtime    Runtime
@@ -24,6 +27,7 @@ type Host struct {
 	Cluster    Cluster
 	Prober     Prober
 	Plugins    Plugins
+	KernelLog  func(ctx context.Context, each func(KernelRecord)) error // see KernelLog; nil: not configured
 }
 
 // ErrNotConfigured says that the host has no such component as far as the agent knows.

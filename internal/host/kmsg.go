@@ -21,10 +21,14 @@ type KernelRecord struct {
 	Facility int    // 0 is the kernel itself; what programs write to /dev/kmsg has another one
 	Sequence uint64 // counts up by one from boot
 	// Time is the kernel's local clock: time since boot without sleep, and on some machines off by seconds.
-	Time   time.Duration
-	Caller string            // "T1234" a task, "C0" a processor; empty on most kernels
-	Text   string            // valid UTF-8 without control characters
-	Fields map[string]string // SUBSYSTEM, DEVICE
+	Time time.Duration
+	// Up is about the same moment on the clock of finding.Stamp, sleep included; set by who reads the log.
+	Up time.Duration
+	// Fragment marks what continues another task's line, so that nobody knows how the line began (kernels before 5.10).
+	Fragment bool
+	Caller   string            // "T1234" a task, "C0" a processor; empty on most kernels
+	Text     string            // valid UTF-8 without control characters
+	Fields   map[string]string // SUBSYSTEM, DEVICE
 	// Lost is how many records the kernel dropped just before this one, at least, because nobody read fast enough.
 	Lost uint64
 }
@@ -66,6 +70,9 @@ func ParseKernelRecord(data []byte) (KernelRecord, error) {
 	r := KernelRecord{
 		Priority: int(priority & 7), Facility: int(priority >> 3), Sequence: sequence,
 		Time: time.Duration(micros) * time.Microsecond,
+	}
+	if len(head) > 3 {
+		r.Fragment = head[3] == "c" || head[3] == "+"
 	}
 	for _, field := range head[3:] { // the kernel may add fields; flags come first
 		if caller, ok := strings.CutPrefix(field, "caller="); ok {
@@ -115,56 +122,114 @@ func printable(text string) string {
 	return strings.ToValidUTF8(out.String(), "\uFFFD")
 }
 
-// WatchKernelLog calls each for every record that the kernel logs from now on, one at a time, until ctx ends; then it
-// returns nil. A malformed record is logged and skipped. Records that the kernel dropped are counted in the Lost of
-// the next one.
-func WatchKernelLog(ctx context.Context, log *slog.Logger, each func(KernelRecord)) error {
-	// os.OpenFile would make it blocking; a non-blocking descriptor is waited for by Go's own poller, in no thread.
-	fd, err := unix.Open("/dev/kmsg", unix.O_RDONLY|unix.O_NONBLOCK|unix.O_CLOEXEC, 0)
+// KernelLog calls each for every record of this boot that the kernel has kept, the oldest first, and returns.
+func KernelLog(ctx context.Context, each func(KernelRecord)) error {
+	reader, err := openKernelLog(slog.New(slog.DiscardHandler), each)
 	if err != nil {
-		return fmt.Errorf("open /dev/kmsg: %w", err)
+		return err
 	}
-	file := os.NewFile(uintptr(fd), "/dev/kmsg")
-	defer file.Close()
-	if _, err := unix.Seek(fd, 0, io.SeekEnd); err != nil {
-		return fmt.Errorf("seek /dev/kmsg: %w", err)
-	}
-	stop := context.AfterFunc(ctx, func() { _ = file.SetReadDeadline(time.Unix(1, 0)) })
-	defer stop()
-	err = readKernelLog(file, log, each)
-	if ctx.Err() != nil {
-		return nil
-	}
-	return err
+	defer unix.Close(reader.fd)
+	return reader.kept(ctx)
 }
 
-// readKernelLog reads records, one a read, until reading fails.
-func readKernelLog(file io.Reader, log *slog.Logger, each func(KernelRecord)) error {
-	buffer := make([]byte, 64<<10) // a record is at most 8 KiB; what does not fit could never be read
-	var next, lost uint64          // sequence number expected; 0 when none is known
-	for {
-		n, err := file.Read(buffer)
-		switch {
-		case errors.Is(err, unix.EPIPE): // overwritten before it was read; the next read continues with the oldest left
-			lost++
-			continue
-		case errors.Is(err, unix.EINTR):
-			continue
-		case err != nil:
-			return fmt.Errorf("read /dev/kmsg: %w", err)
-		case n == 0:
-			return fmt.Errorf("read /dev/kmsg: %w", io.ErrUnexpectedEOF)
-		}
-		record, err := ParseKernelRecord(bytes.TrimSuffix(buffer[:n], []byte("\n")))
-		if err != nil {
-			log.Warn("kernel record skipped", "err", err)
-			next = 0
-			continue
-		}
-		if lost > 0 && next > 0 && record.Sequence > next {
-			lost = record.Sequence - next
-		}
-		record.Lost, lost, next = lost, 0, record.Sequence+1
-		each(record)
+// WatchKernelLog calls each for every record of this boot that the kernel has kept, the oldest first, then caughtUp, and
+// then each for every record that comes, until ctx ends; then it returns nil. It calls one at a time. A malformed record is
+// logged and skipped. Records that the kernel dropped are counted in the Lost of the next one.
+func WatchKernelLog(ctx context.Context, log *slog.Logger, each func(KernelRecord), caughtUp func()) error {
+	reader, err := openKernelLog(log, each)
+	if err != nil {
+		return err
 	}
+	if err := reader.kept(ctx); err != nil {
+		unix.Close(reader.fd)
+		return err
+	}
+	caughtUp()
+	// os.OpenFile would make it blocking; a non-blocking descriptor is waited for by Go's own poller, in no thread.
+	file := os.NewFile(uintptr(reader.fd), kernelLogFile)
+	defer file.Close()
+	stop := context.AfterFunc(ctx, func() { _ = file.SetReadDeadline(time.Unix(1, 0)) })
+	defer stop()
+	for {
+		err := reader.take(file.Read(reader.buffer))
+		if ctx.Err() != nil {
+			return nil
+		}
+		if err != nil {
+			return err
+		}
+	}
+}
+
+const kernelLogFile = "/dev/kmsg"
+
+// ErrNoKernelLog says that there is no kernel log here: the kernel itself makes its device on every machine, but containers
+// have none, or a pipe in its place.
+var ErrNoKernelLog = errors.New("no kernel log")
+
+// kernelLogReader reads records, one a read.
+type kernelLogReader struct {
+	fd         int
+	log        *slog.Logger
+	each       func(KernelRecord)
+	slept      time.Duration // how far the kernel's local clock is behind the time since boot
+	buffer     []byte
+	next, lost uint64 // sequence number expected, 0 when none is known; records dropped since the last one
+}
+
+func openKernelLog(log *slog.Logger, each func(KernelRecord)) (*kernelLogReader, error) {
+	var stat unix.Stat_t
+	if err := unix.Stat(kernelLogFile, &stat); errors.Is(err, unix.ENOENT) {
+		return nil, fmt.Errorf("%s: %w", kernelLogFile, ErrNoKernelLog)
+	} else if err == nil && stat.Mode&unix.S_IFMT != unix.S_IFCHR {
+		return nil, fmt.Errorf("%s is not a device: %w", kernelLogFile, ErrNoKernelLog)
+	}
+	fd, err := unix.Open(kernelLogFile, unix.O_RDONLY|unix.O_NONBLOCK|unix.O_CLOEXEC, 0)
+	if err != nil {
+		return nil, fmt.Errorf("open %s: %w", kernelLogFile, err)
+	}
+	// A record is at most 8 KiB; what does not fit could never be read.
+	return &kernelLogReader{fd: fd, log: log, each: each, slept: timeAsleep(), buffer: make([]byte, 16<<10)}, nil
+}
+
+// kept reads what is there.
+func (k *kernelLogReader) kept(ctx context.Context) error {
+	for ctx.Err() == nil {
+		n, err := unix.Read(k.fd, k.buffer)
+		if errors.Is(err, unix.EAGAIN) {
+			return nil
+		}
+		if err := k.take(n, err); err != nil {
+			return err
+		}
+	}
+	return ctx.Err()
+}
+
+// take handles what one read returned.
+func (k *kernelLogReader) take(n int, err error) error {
+	switch {
+	case errors.Is(err, unix.EPIPE): // overwritten before it was read; the next read continues with the oldest left
+		k.lost++
+		return nil
+	case errors.Is(err, unix.EINTR):
+		return nil
+	case err != nil:
+		return fmt.Errorf("read %s: %w", kernelLogFile, err)
+	case n <= 0:
+		return fmt.Errorf("read %s: %w", kernelLogFile, io.ErrUnexpectedEOF)
+	}
+	record, err := ParseKernelRecord(bytes.TrimSuffix(k.buffer[:n], []byte("\n")))
+	if err != nil {
+		k.log.Warn("kernel record skipped", "err", err)
+		k.next = 0
+		return nil
+	}
+	if k.lost > 0 && k.next > 0 && record.Sequence > k.next {
+		k.lost = record.Sequence - k.next
+	}
+	record.Lost, k.lost, k.next = k.lost, 0, record.Sequence+1
+	record.Up = record.Time + k.slept
+	k.each(record)
+	return nil
 }

@@ -31,7 +31,7 @@ func TestParseKernelRecord(t *testing.T) {
 		},
 		"escapes": {
 			`6,1,1,c;caf\xc3\xa9 back\x5cslash line\x0afeed bad\xff \xzz`,
-			host.KernelRecord{Priority: 6, Sequence: 1, Time: time.Microsecond, Text: `café back\slash line\x0afeed bad` + "\uFFFD" + ` \xzz`},
+			host.KernelRecord{Priority: 6, Sequence: 1, Time: time.Microsecond, Fragment: true, Text: `café back\slash line\x0afeed bad` + "\uFFFD" + ` \xzz`},
 		},
 		"future fields": {"6,1,1,-,x=1,y;", host.KernelRecord{Priority: 6, Sequence: 1, Time: time.Microsecond}},
 	} {
@@ -82,10 +82,10 @@ func TestWatchKernelLog(t *testing.T) {
 			if strings.HasPrefix(r.Text, mark) {
 				records <- r
 			}
-		})
+		}, func() {})
 	}()
 	deadline := time.After(10 * time.Second)
-	for n := 0; ; n++ { // the watcher seeks to the end at its own time: what is written before is not for it
+	for n := 0; ; n++ { // what it has not heard may still come
 		fmt.Fprintf(out, "<12>%s %d", mark, n)
 		select {
 		case r := <-records:

@@ -4,7 +4,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
 	"os"
 
 	"golang.org/x/sys/unix"
@@ -13,13 +12,21 @@ import (
 // probeName is what a probe child finds as its own name. It stands in process lists, so that people know what it is.
 const probeName = "nodeagent-probe"
 
-// ProbeMain makes this process a probe child if it was started as one: it does the one request of its argument, writes
-// the answer to standard output and exits. Otherwise it returns at once. It is the first call of main, and of TestMain
+// autofsMagic is f_type of a place where an automount would be made.
+const autofsMagic = 0x0187
+
+// ProbeMain makes this process a probe child if it was started as one: it does the requests of its argument, writes
+// the answers to standard output and exits. Otherwise it returns at once. It is the first call of main, and of TestMain
 // where a package's tests probe: the child is the program itself, and nothing of it shall have run before.
 func ProbeMain() {
 	if len(os.Args) == 2 && os.Args[0] == probeName {
 		_ = os.WriteFile("/proc/self/comm", []byte(probeName), 0) // it was started as "exe"; a hung one shall be known by its name
-		if err := serveProbe(os.Args[1], os.Stdout); err != nil {
+		var batch probeBatch
+		if err := json.Unmarshal([]byte(os.Args[1]), &batch); err != nil {
+			fmt.Fprintln(os.Stderr, "probe request:", err)
+			os.Exit(2)
+		}
+		if err := batch.serve(os.Stdout); err != nil {
 			fmt.Fprintln(os.Stderr, err)
 			os.Exit(2)
 		}
@@ -27,24 +34,21 @@ func ProbeMain() {
 	}
 }
 
-func serveProbe(request string, out io.Writer) error {
-	var r ProbeRequest
-	if err := json.Unmarshal([]byte(request), &r); err != nil {
-		return fmt.Errorf("probe request: %w", err)
+// answer does one request.
+func (r wireRequest) answer() (ProbeAnswer, error) {
+	probe := diskProbe(r.Op)
+	if r.Op == ProbeStatfs {
+		probe = probeStatfs
 	}
-	if r.Op != ProbeStatfs {
-		return fmt.Errorf("unknown probe %q", r.Op)
+	if probe == nil {
+		return ProbeAnswer{}, fmt.Errorf("unknown probe %q", r.Op)
 	}
-	answer, err := probeStatfs(r.Path)
-	if err != nil {
-		return fmt.Errorf("probe %s %s: %w", r.Op, r.Path, err)
-	}
-	return json.NewEncoder(out).Encode(answer)
+	return probe(string(r.Path))
 }
 
 // probeStatfs asks a mounted filesystem whether it still answers. The path is held by a descriptor first, so that all
-// calls speak of the same file. What is mounted on a file (a bind) cannot be opened as a directory; there the attributes,
-// which the filesystem is asked for too, must do: opening could wake a device or a pipe.
+// calls speak of the same file, and no automount is made. What is mounted on a file (a bind) cannot be opened as a
+// directory; there the attributes, which the filesystem is asked for too, must do: opening could wake a device or a pipe.
 func probeStatfs(path string) (ProbeAnswer, error) {
 	fd, err := unix.Open(path, unix.O_PATH|unix.O_CLOEXEC, 0)
 	if err != nil {
@@ -55,11 +59,14 @@ func probeStatfs(path string) (ProbeAnswer, error) {
 	if err := unix.Fstatfs(fd, &fs); err != nil {
 		return refusal(err)
 	}
+	unit := uint64(fs.Frsize)
 	answer := ProbeAnswer{
-		Flags:      fs.Flags,
-		Type:       fs.Type,
-		FreeBytes:  fs.Bavail * uint64(fs.Frsize),
-		TotalBytes: fs.Blocks * uint64(fs.Frsize),
+		Flags: fs.Flags, Type: fs.Type,
+		FreeBytes: fs.Bavail * unit, TotalBytes: fs.Blocks * unit, RootBytes: fs.Bfree * unit,
+		FreeInodes: fs.Ffree, Inodes: fs.Files,
+	}
+	if fs.Type == autofsMagic {
+		return answer, nil // opening it would mount what is not there
 	}
 	var stat unix.Stat_t
 	if err = unix.Fstat(fd, &stat); err == nil && stat.Mode&unix.S_IFMT == unix.S_IFDIR {

@@ -24,14 +24,14 @@ const (
 	probeTimeout = 10 * time.Second
 	// reapGrace is how long a killed child may take to go before it is abandoned.
 	reapGrace = time.Second
-	// maxProbeAnswer bounds what a child may say.
-	maxProbeAnswer = 4 << 10
+	// maxProbeLine bounds what a child may say of one request.
+	maxProbeLine = 1 << 10
 )
 
 // NewProber returns a prober whose children are this program itself: main must begin with ProbeMain.
 func NewProber() Prober {
 	p := &prober{slots: make(chan struct{}, maxProbes), program: "/proc/self/exe"}
-	return Prober{Do: p.do}
+	return Prober{Do: p.do, Batch: p.all}
 }
 
 type prober struct {
@@ -43,44 +43,91 @@ type prober struct {
 }
 
 func (p *prober) do(ctx context.Context, request ProbeRequest) (ProbeAnswer, error) {
-	ctx, cancel := context.WithTimeout(ctx, probeTimeout)
-	defer cancel()
-	failed := func(err error) (ProbeAnswer, error) {
-		return ProbeAnswer{}, fmt.Errorf("probe %s %s: %w", request.Op, request.Path, err)
+	result := p.part(ctx, 0, []ProbeRequest{request})[0]
+	return result.Answer, result.Err
+}
+
+func (p *prober) all(ctx context.Context, patience time.Duration, requests []ProbeRequest) []ProbeResult {
+	results := make([]ProbeResult, 0, len(requests))
+	for _, part := range batches(requests) {
+		results = append(results, p.part(ctx, patience, part)...)
 	}
+	return results
+}
+
+// part asks one child. What it did not answer has the error for which it ended, or was ended.
+func (p *prober) part(ctx context.Context, patience time.Duration, requests []ProbeRequest) []ProbeResult {
+	ctx, cancel := context.WithTimeout(ctx, probeTimeout+patience)
+	defer cancel()
+	child, err := p.take(ctx, patience, requests)
+	if err != nil {
+		return failed(requests, err)
+	}
+	go child.run(p) // supervises one child until it is reaped
+	var ended <-chan struct{}
+	select {
+	case <-child.done:
+		err = child.failure()
+	case <-child.out.complete: // what is left of it is to end, or to hang
+		ended, err = p.end(child), errNoAnswer
+	case <-ctx.Done():
+		ended, err = p.end(child), ctx.Err()
+	}
+	results := failed(requests, err)
+	if parseErr := child.out.parse(results, requests, patience, ended); parseErr != nil {
+		return failed(requests, parseErr)
+	}
+	return results
+}
+
+// take waits for the right to start a child.
+func (p *prober) take(ctx context.Context, patience time.Duration, requests []ProbeRequest) (*probeChild, error) {
 	if p.stuck() {
-		return failed(ErrTooManyAbandoned)
+		return nil, ErrTooManyAbandoned
 	}
 	select {
 	case p.slots <- struct{}{}:
 	case <-ctx.Done():
 		if p.stuck() {
-			return failed(ErrTooManyAbandoned)
+			return nil, ErrTooManyAbandoned
 		}
-		return failed(ctx.Err())
+		return nil, ctx.Err()
 	}
-	child, err := newProbeChild(p.program, request)
+	child, err := newProbeChild(p.program, patience, requests)
 	if err != nil {
 		<-p.slots
-		return failed(err)
+		return nil, err
 	}
-	go child.run(p) // supervises one child until it is reaped
-	select {
-	case <-child.done:
-		answer, err := child.answer()
-		if err != nil {
-			return failed(err)
+	return child, nil
+}
+
+// failed returns the same error for all requests.
+func failed(requests []ProbeRequest, err error) []ProbeResult {
+	results := make([]ProbeResult, len(requests))
+	for i, r := range requests {
+		results[i].Err = fmt.Errorf("probe %s %s: %w", r.Op, r.Path, err)
+	}
+	return results
+}
+
+// end kills a child that is not needed any more, or has no more time. The channel that it returns is nil when the child
+// went, and otherwise closed when it does.
+func (p *prober) end(child *probeChild) <-chan struct{} {
+	if child.out.healthy() { // it has said all, and ends by itself
+		select {
+		case <-child.done:
+			return nil
+		case <-time.After(reapGrace):
 		}
-		return answer, nil
-	case <-ctx.Done():
 	}
 	child.kill()
 	select {
 	case <-child.done:
+		return nil
 	case <-time.After(reapGrace):
 		p.abandon(child)
+		return child.done
 	}
-	return failed(ctx.Err())
 }
 
 // stuck reports whether no child can be started before an abandoned one goes.
@@ -116,7 +163,8 @@ func (p *prober) reaped(c *probeChild) {
 // probeChild is one child process.
 type probeChild struct {
 	cmd       *exec.Cmd
-	out, errs boundedBuffer
+	out       *probeOutput
+	errs      boundedBuffer
 	done      chan struct{} // closed when the child is reaped, or could not be started
 	err       error         // set before done is closed
 	abandoned bool          // guarded by prober.mu
@@ -126,19 +174,23 @@ type probeChild struct {
 	killed bool
 }
 
-func newProbeChild(program string, request ProbeRequest) (*probeChild, error) {
-	argument, err := json.Marshal(request)
+func newProbeChild(program string, patience time.Duration, requests []ProbeRequest) (*probeChild, error) {
+	batch := probeBatch{Patience: patience}
+	for _, r := range requests {
+		batch.Requests = append(batch.Requests, wireRequest{r.Op, []byte(r.Path)})
+	}
+	argument, err := json.Marshal(batch)
 	if err != nil {
 		return nil, err
 	}
-	c := &probeChild{done: make(chan struct{})}
+	c := &probeChild{done: make(chan struct{}), out: newProbeOutput(len(requests)), errs: boundedBuffer{most: maxProbeLine}}
 	c.cmd = &exec.Cmd{
 		Path: program,
 		Args: []string{probeName, string(argument)},
 		// Nothing of our environment; and one thread, no garbage collection, so that a probe is cheap.
 		Env:    []string{"GOMAXPROCS=1", "GOGC=off"},
 		Dir:    "/",
-		Stdout: &c.out,
+		Stdout: c.out,
 		Stderr: &c.errs,
 		SysProcAttr: &syscall.SysProcAttr{
 			Setpgid: true,
@@ -175,24 +227,23 @@ func (c *probeChild) kill() {
 	}
 }
 
-// answer is called after done was closed.
-func (c *probeChild) answer() (ProbeAnswer, error) {
+// failure is called after done was closed: why there may be requests without an answer.
+func (c *probeChild) failure() error {
 	if c.err != nil {
-		return ProbeAnswer{}, fmt.Errorf("%w: %s", c.err, strings.TrimSpace(c.errs.String()))
+		return fmt.Errorf("%w: %s", c.err, strings.TrimSpace(c.errs.String()))
 	}
-	var answer ProbeAnswer
-	if err := json.Unmarshal(c.out.Bytes(), &answer); err != nil {
-		return ProbeAnswer{}, fmt.Errorf("answer %q: %w", clip(c.out.String()), err)
-	}
-	return answer, nil
+	return errNoAnswer
 }
 
 // boundedBuffer keeps what a child says and refuses more than that.
-type boundedBuffer struct{ bytes.Buffer }
+type boundedBuffer struct {
+	bytes.Buffer
+	most int
+}
 
 func (b *boundedBuffer) Write(data []byte) (int, error) {
-	if b.Len()+len(data) > maxProbeAnswer {
-		return 0, fmt.Errorf("more than %d bytes of output", maxProbeAnswer)
+	if b.Len()+len(data) > b.most {
+		return 0, fmt.Errorf("more than %d bytes of output", b.most)
 	}
 	return b.Buffer.Write(data)
 }

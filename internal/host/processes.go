@@ -2,6 +2,7 @@ package host
 
 import (
 	"bytes"
+	"errors"
 	"fmt"
 	"io"
 	"os"
@@ -15,6 +16,7 @@ type ProcStat struct {
 	PID, PPID int
 	Comm      string // up to 15 bytes of anything: blanks, parentheses, newlines
 	State     byte   // R S D T t Z X I (and older W K P)
+	Threads   int    // field 20, of the whole process
 	StartTime uint64 // field 22, clock ticks since boot; with PID the identity of a process
 	Flags     uint64 // field 9, PF_*
 	CPUTicks  uint64 // fields 14 and 15, time on a processor in ticks of 10 ms: of all threads in /proc/PID/stat
@@ -24,46 +26,82 @@ type ProcStat struct {
 //
 //	1 (systemd) S 0 1 1 0 -1 4194560 … 22nd field: start time …
 func ParseProcStat(data []byte) (ProcStat, error) {
-	malformed := func(why string) (ProcStat, error) {
-		return ProcStat{}, fmt.Errorf("process state %q: %s", clip(string(data)), why)
+	stat, comm, err := parseProcStat(data)
+	if err != nil {
+		return ProcStat{}, fmt.Errorf("process state %q: %w", clip(string(data)), err)
 	}
+	stat.Comm = string(comm)
+	return stat, nil
+}
+
+// parseProcStat allocates nothing: tables of processes are made of thousands of these. The name is a part of data.
+func parseProcStat(data []byte) (stat ProcStat, comm []byte, err error) {
 	open, end := bytes.IndexByte(data, '('), bytes.LastIndexByte(data, ')')
 	if open < 0 || end < open {
-		return malformed("no name in parentheses")
+		return ProcStat{}, nil, errors.New("no name in parentheses")
 	}
-	fields := strings.Fields(string(data[end+1:]))
-	if len(fields) < 20 || len(fields[0]) != 1 {
-		return malformed("too few fields")
-	}
-	// Fields are counted from 3 after the name.
-	pid, err := strconv.Atoi(strings.TrimSpace(string(data[:open])))
-	if err != nil || pid < 0 {
-		return malformed("bad process ID")
-	}
-	ppid, err := strconv.Atoi(fields[4-3])
+	pid, err := strconv.ParseUint(string(bytes.TrimSpace(data[:open])), 10, 31)
 	if err != nil {
-		return malformed("bad parent")
+		return ProcStat{}, nil, errors.New("bad process ID")
 	}
-	flags, err := strconv.ParseUint(fields[9-3], 10, 64)
-	if err != nil {
-		return malformed("bad flags")
+	stat.PID = int(pid)
+	rest := data[end+1:]
+	for number := 3; number <= 22; number++ {
+		var field []byte
+		if field, rest = nextField(rest); len(field) == 0 {
+			return ProcStat{}, nil, errors.New("too few fields")
+		}
+		if !stat.set(number, field) {
+			return ProcStat{}, nil, fmt.Errorf("bad field %d", number)
+		}
 	}
-	user, err := strconv.ParseUint(fields[14-3], 10, 63)
-	if err != nil {
-		return malformed("bad user time")
+	return stat, data[open+1 : end], nil
+}
+
+// nextField cuts off what is before the next blank.
+func nextField(data []byte) (field, rest []byte) {
+	for len(data) > 0 && data[0] <= ' ' {
+		data = data[1:]
 	}
-	system, err := strconv.ParseUint(fields[15-3], 10, 63)
-	if err != nil {
-		return malformed("bad system time")
+	for i, c := range data {
+		if c <= ' ' {
+			return data[:i], data[i:]
+		}
 	}
-	start, err := strconv.ParseUint(fields[22-3], 10, 64)
-	if err != nil {
-		return malformed("bad start time")
+	return data, nil
+}
+
+// set takes one field, numbered as in proc_pid_stat(5), and reports whether it is well formed.
+func (s *ProcStat) set(number int, field []byte) bool {
+	if number == 3 {
+		s.State = field[0]
+		return len(field) == 1
 	}
-	return ProcStat{
-		PID: pid, PPID: ppid, Comm: string(data[open+1 : end]), State: fields[0][0],
-		StartTime: start, Flags: flags, CPUTicks: user + system,
-	}, nil
+	var bits int
+	switch number {
+	case 4, 20:
+		bits = 31
+	case 14, 15:
+		bits = 63
+	case 9, 22:
+		bits = 64
+	default:
+		return true
+	}
+	value, err := strconv.ParseUint(string(field), 10, bits)
+	switch number {
+	case 4:
+		s.PPID = int(value)
+	case 9:
+		s.Flags = value
+	case 14, 15:
+		s.CPUTicks += value
+	case 20:
+		s.Threads = int(value)
+	case 22:
+		s.StartTime = value
+	}
+	return err == nil
 }
 
 // PIDs lists all processes (thread group leaders), ascending.

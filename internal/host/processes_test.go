@@ -18,9 +18,9 @@ func TestParseProcStat(t *testing.T) {
 		data string
 		want host.ProcStat
 	}{
-		"plain":   {"1 (init) S 0" + statTail, host.ProcStat{PID: 1, Comm: "init", State: 'S', StartTime: 339, Flags: 4194560, CPUTicks: 11}},
-		"hostile": {"12 (a) R (b\n c) D 3" + statTail, host.ProcStat{PID: 12, PPID: 3, Comm: "a) R (b\n c", State: 'D', StartTime: 339, Flags: 4194560, CPUTicks: 11}},
-		"no name": {"12 () Z 3" + statTail + "\n", host.ProcStat{PID: 12, PPID: 3, State: 'Z', StartTime: 339, Flags: 4194560, CPUTicks: 11}},
+		"plain":   {"1 (init) S 0" + statTail, host.ProcStat{PID: 1, Comm: "init", State: 'S', Threads: 1, StartTime: 339, Flags: 4194560, CPUTicks: 11}},
+		"hostile": {"12 (a) R (b\n c) D 3" + statTail, host.ProcStat{PID: 12, PPID: 3, Comm: "a) R (b\n c", State: 'D', Threads: 1, StartTime: 339, Flags: 4194560, CPUTicks: 11}},
+		"no name": {"12 () Z 3" + statTail + "\n", host.ProcStat{PID: 12, PPID: 3, State: 'Z', Threads: 1, StartTime: 339, Flags: 4194560, CPUTicks: 11}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			got, err := host.ParseProcStat([]byte(test.data))
@@ -32,7 +32,7 @@ func TestParseProcStat(t *testing.T) {
 			}
 		})
 	}
-	for _, bad := range []string{"", "1", "1 (init", "1 (init)", "1 (init) S 0 1", "x (init) S 0" + statTail, "1 (init) SS 0" + statTail, "1 )init( S 0" + statTail} {
+	for _, bad := range []string{"", "1", "1 (init", "1 (init)", "1 (init) S 0 1", "x (init) S 0" + statTail, "1 (init) SS 0" + statTail, "1 (init) S -1" + statTail, "1 (init) S 0 1 1 0 -1 4194560 2 0 0 0 5 6 0 0 20 0 1 0 x", "1 )init( S 0" + statTail} {
 		if got, err := host.ParseProcStat([]byte(bad)); err == nil {
 			t.Errorf("ParseProcStat(%q) = %+v, want an error", bad, got)
 		}

@@ -49,9 +49,10 @@ type Client struct {
 	revisions  func(ctx context.Context, namespace string) ([]appsv1.ControllerRevision, error)
 
 	// mu guards what follows.
-	mu      sync.Mutex
-	session *session
-	paused  time.Time // the apiserver asked for peace until then
+	mu       sync.Mutex
+	session  *session
+	paused   time.Time // the apiserver asked for peace until then
+	answered time.Time // when it last said anything; zero: never
 }
 
 // session is one set of credentials and the connections made with them.

@@ -22,6 +22,10 @@ func (c *Client) Cluster() host.Cluster {
 		CSINode:             c.csiNode,
 		DaemonSets:          c.daemonSets.get,
 		ControllerRevisions: c.revisions,
+
+		Answered: c.lastAnswer,
+		Endpoint: c.endpoint,
+		Reach:    c.reach,
 	}
 }
 

@@ -83,6 +83,13 @@ func (c *Client) count(what string, result rest.Result) {
 
 // learn draws the consequences of an answer.
 func (c *Client) learn(ctx context.Context, s *session, err error) {
+	var status apierrors.APIStatus
+	heard := errors.As(err, &status)
+	if err == nil || heard {
+		c.mu.Lock()
+		c.answered = time.Now()
+		c.mu.Unlock()
+	}
 	if err == nil {
 		return
 	}
@@ -92,8 +99,6 @@ func (c *Client) learn(ctx context.Context, s *session, err error) {
 		c.mu.Unlock()
 		return
 	}
-	var status apierrors.APIStatus
-	heard := errors.As(err, &status)
 	// Nobody waits for the answer any more: that says nothing about the connection. A deadline does: a connection on
 	// which nothing comes back is not used again.
 	abandoned := errors.Is(ctx.Err(), context.Canceled)

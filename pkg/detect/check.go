@@ -25,6 +25,8 @@ type Check struct {
 	Policy   finding.Policy   // when findings are believed and when they are cleared
 	Severity finding.Severity // of all findings, where a user has set it; otherwise each finding has its own
 
+	last bool // looks after the others where all look once: it asks what they saw
+
 	// Run takes one look. See finding.Look for the meaning of its results.
 	Run func(ctx context.Context, h *host.Host) ([]finding.Finding, error)
 }

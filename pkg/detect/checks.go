@@ -11,15 +11,30 @@ func list() []entry {
 	return []entry{
 		// storage
 		plain("filesystem-readonly", DefaultFilesystemReadonlySettings, FilesystemReadonly),
+		plain("io-hang", DefaultIOHangSettings, IOHang),
+		plain("disk-saturation", DefaultDiskSaturationSettings, DiskSaturation),
 
 		// cpu, memory
 		plain("load", DefaultLoadSettings, Load),
+		aided("oom-kills", noSettings, func(_ bare, a Aids) Check { return OOMKills(a.Memory) }),
+		plain("memory-available", DefaultMemoryAvailableSettings, MemoryAvailable),
+		simple("memory-fragmentation", MemoryFragmentation),
+		plain("slab-leak", DefaultSlabLeakSettings, SlabLeak),
+		simple("dying-cgroups", DyingCgroups),
+		simple("hugepages", Hugepages),
+		simple("swap", Swap),
 
 		// kernel
+		aided("kernel-log", DefaultKernelLogSettings, KernelLog),
 
 		// hardware
+		simple("memory-corrupted", MemoryCorrupted),
 
 		// network
+		plain("dns", DefaultDNSSettings, DNS),
+		simple("cni-config", CNIConfig),
+		plain("kube-proxy", DefaultKubeProxySettings, KubeProxy),
+		plain("apiserver-reachability", DefaultAPIServerReachabilitySettings, APIServerReachability),
 
 		// kubernetes
 		plain("kubelet-health", DefaultKubeletHealthSettings, KubeletHealth),
@@ -34,6 +49,8 @@ func list() []entry {
 type Aids struct {
 	Memory     Memory
 	DaemonSets DaemonSetLookups
+	KernelLog  *LiveKernelLog // fed by a source; nil: each look reads what the kernel has kept
+	Witnesses  *Witnesses     // of all looks; nil: the kernel's log speaks for itself
 }
 
 // With is the settings of one check with what every check has.

@@ -91,6 +91,19 @@ func CriticalDaemonSets(s CriticalDaemonSetsSettings, lookups DaemonSetLookups) 
 		Summary: "a critical DaemonSet has no ready pod on this node",
 		Advice: "Look at the pod with `kubectl -n NAMESPACE get pods -o wide --field-selector spec.nodeName=NODE` and `kubectl describe` it. " +
 			"No pod: look at the DaemonSet's events; not scheduled: at the pod's events; crash looping: at the log of the container that failed.",
+		Doc: Doc{
+			Reads: []string{"kubelet's pods", "DaemonSets, from the apiserver's cache and seldom", "this Node's labels and taints"},
+			Why:   "Without its network, storage or proxy agent a node takes pods that cannot work.",
+			Faults: []Fault{
+				{"DaemonSetPodMissing", finding.Fatal, "no pod of it is on this node although its controller would place one here"},
+				{"DaemonSetPodNotScheduled", finding.Fatal, "its pod for this node is not scheduled"},
+				{"DaemonSetPodNotReady", finding.Fatal, "its pod is not ready for 3 minutes, or does not end"},
+				{"DaemonSetPodCrashLooping", finding.Fatal, "a container of its pod crashes again and again, also where it is ready in between"},
+				{"DaemonSetRevisionStuck", finding.Warning, "its pod is of an old revision and the rollout has stood still for 2 hours"},
+				{"DaemonSetNotFound", finding.Warning, "the configuration lists one that does not exist"},
+			},
+			FalseAlarms: "A node that has just booted, a pod that has just been made: graces. OnDelete, where an old revision is by design.",
+		},
 		Condition: Condition{
 			Type: "CriticalDaemonSetNotReady", ReadyType: "CriticalDaemonSetsReady",
 			HealthyReason: "CriticalDaemonSetsAreReady", HealthyMessage: "All critical DaemonSets have a ready pod on the node",

@@ -70,6 +70,20 @@ func CSIRegistration(s CSIRegistrationSettings, memory Memory) Check {
 		Summary: "a CSI driver that ought to serve this node is not registered with kubelet or not ready",
 		Advice: "Look at the driver's pod on this node: the log of its registrar container (node-driver-registrar) tells why kubelet " +
 			"rejected it, the log of the driver why it is not ready. Deleting the pod lets both start again.",
+		Doc: Doc{
+			Reads: []string{"<kubelet root>/plugins_registry and its sockets (GetInfo)", "the driver's own socket (CSI Probe)", "kubelet's pods", "this node's CSINode object, seldom"},
+			Why:   "Pods with volumes of that driver wait in ContainerCreating for ever.",
+			Faults: []Fault{
+				{"CSISocketMissing", finding.Fatal, "the driver ought to be here and has no registration socket"},
+				{"CSISocketStale", finding.Fatal, "the socket is there, but nobody listens"},
+				{"CSIGetInfoFailed", finding.Fatal, "the registrar does not answer kubelet's question within 4 s"},
+				{"CSIDriverNotReady", finding.Fatal, "the driver's Probe fails or says not ready"},
+				{"CSIRegistrationRejected", finding.Fatal, "all is well here, but kubelet did not enter the driver in CSINode"},
+				{"CSIDriverPodMissing", finding.Fatal, "the driver was here before, and its pod is gone"},
+			},
+			FalseAlarms: "Drivers being updated: held for 30 s, and a pod that has just started has a minute. A driver removed for good is forgotten after a day. " +
+				"Fatal only for drivers of the configuration, whose volumes pods here use, or that run as system-node-critical; else a warning.",
+		},
 		Condition: Condition{
 			Type: "CSIPluginNotRegistered", ReadyType: "CSIPluginsRegistered",
 			HealthyReason: "CSIPluginsAreRegistered", HealthyMessage: "All CSI drivers of the node are registered and ready",

@@ -249,13 +249,17 @@ func LookOnce(ctx context.Context, h *host.Host, checks []Check, tell func(findi
 			tell(l)
 		}
 	})
-	var wg sync.WaitGroup
-	for i, r := range e.runners {
-		wg.Go(func() {
-			looks[i] = r.look(ctx)
-			e.tell(looks[i])
-		})
+	for _, last := range []bool{false, true} {
+		var wg sync.WaitGroup
+		for i, r := range e.runners {
+			if r.check.last == last {
+				wg.Go(func() {
+					looks[i] = r.look(ctx)
+					e.tell(looks[i])
+				})
+			}
+		}
+		wg.Wait()
 	}
-	wg.Wait()
 	return looks
 }

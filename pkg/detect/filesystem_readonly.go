@@ -66,6 +66,7 @@ func FilesystemReadonly(s FilesystemReadonlySettings) Check {
 		Summary: "a filesystem that ought to be writable stopped taking writes, or its disk is gone",
 		Advice: "Look at `dmesg` and the disk's health first. The filesystem takes writes again only after it was unmounted, " +
 			"checked (`e2fsck`, `xfs_repair`, `btrfs check`) and mounted anew; for the root filesystem that is a reboot. Drain the node.",
+		Doc: filesystemReadonlyDoc(),
 		Condition: Condition{
 			Type: "ReadonlyFilesystem", ReadyType: "StorageReady",
 			HealthyReason: "FilesystemIsNotReadOnly", HealthyMessage: "Filesystem is not read-only",
@@ -75,10 +76,33 @@ func FilesystemReadonly(s FilesystemReadonlySettings) Check {
 		Wakes: []Wake{
 			{Source: WakeKernelLog, Match: "EXT4-fs"}, {Source: WakeKernelLog, Match: "XFS ("}, {Source: WakeKernelLog, Match: "BTRFS"},
 			{Source: WakeKernelLog, Match: "JBD2"}, {Source: WakeKernelLog, Match: "I/O error"}, {Source: WakeMounts},
+			KernelWake(filesystemReadonlyID),
 		},
 		Run: func(ctx context.Context, h *host.Host) ([]finding.Finding, error) {
 			return lookAtFilesystems(ctx, h, s, memory)
 		},
+	}
+}
+
+func filesystemReadonlyDoc() Doc {
+	return Doc{
+		Reads: []string{
+			"/proc/1/mountinfo, /etc/fstab", "/sys/dev/block, size and device/state of the disk",
+			"/sys/fs/ext4/DEV/{errors_count,last_error_time,last_error_func}", "open(2) of the root directory of XFS filesystems, in a child process",
+		},
+		Why: "Whatever writes to such a filesystem fails or hangs: databases lose data, and on the node's own filesystems neither " +
+			"kubelet nor the runtime can start a pod any more.",
+		Faults: []Fault{
+			{reasonDeviceGone, finding.Fatal, "the block device has no entry in /sys/dev/block, has size 0, or its disk is offline"},
+			{reasonShutdown, finding.Fatal, "the mount table says shutdown (ext4, Linux 6.15), or XFS answers EIO to opening its root directory"},
+			{reasonEmergencyRO, finding.Fatal, "the mount table says emergency_ro (ext4, Linux 6.15): it takes no writes after an error"},
+			{reasonRemountedRO, finding.Fatal, "the filesystem is ro, and nobody mounted it so; ext4 must have recorded an error in this boot"},
+			{reasonErrors, finding.Warning, "ext4 recorded an error in this boot, and goes on"},
+			{reasonOldErrors, finding.Info, "ext4 recorded errors in an earlier boot, and e2fsck has not looked at it since"},
+		},
+		FalseAlarms: "A filesystem other than ext4 and XFS that was mounted with ro=fs, or whose whole was remounted read-only through one " +
+			"of its binds, looks as if the kernel had done it: put it under ignore. Images (squashfs, erofs, iso9660), read-only binds, and " +
+			"what /etc/fstab wants read-only are known and left out. A volume of a pod is a warning, unless podVolumesFatal is set.",
 	}
 }
 
@@ -105,7 +129,10 @@ func lookAtFilesystems(ctx context.Context, h *host.Host, s FilesystemReadonlySe
 			continue
 		}
 		delete(doubts, f.subject()) // what is known is enough
-		pods := podsHit(ctx, h, mounts, f)
+		var pods []string
+		if fault.reason != reasonOldErrors {
+			pods = podsHit(ctx, h, mounts, f)
+		}
 		findings = append(findings, f.finding(fault, pods, severityOf(f, fault, h.Paths, s)))
 	}
 	return findings, finding.Partial(doubts)
@@ -113,9 +140,13 @@ func lookAtFilesystems(ctx context.Context, h *host.Host, s FilesystemReadonlySe
 
 // severityOf says what a failed filesystem means for the node. Any filesystem of the node itself is fatal: system
 // services and all pods need it, or somebody mounted it because they need it. A pod's own volume is the pod's trouble: the
-// node goes on serving others. Errors after which the filesystem goes on are no outage yet.
+// node goes on serving others. Errors after which the filesystem goes on are no outage yet; those of an earlier boot may be
+// years old.
 func severityOf(f filesystem, what fault, paths host.Paths, s FilesystemReadonlySettings) finding.Severity {
 	own := func(m host.Mount) bool { return !belowKubelet(m.Point, paths) }
+	if what.reason == reasonOldErrors {
+		return finding.Info
+	}
 	if what.reason == reasonErrors || !s.PodVolumesFatal && !slices.ContainsFunc(f.mounts, own) {
 		return finding.Warning
 	}

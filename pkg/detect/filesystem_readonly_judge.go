@@ -41,6 +41,7 @@ const (
 	reasonEmergencyRO = "FilesystemEmergencyReadOnly"
 	reasonRemountedRO = "FilesystemRemountedReadOnly"
 	reasonErrors      = "FilesystemErrors"
+	reasonOldErrors   = "FilesystemErrorsRecorded"
 )
 
 // readOnlyByDesign reports filesystems that were never writable, and those of which the mount table's device number is not
@@ -123,6 +124,8 @@ func (f filesystem) judge() (fault, bool) {
 		return fault{reasonRemountedRO, "was made read-only by the kernel", "filesystem is ro without being mounted so" + f.recorded()}, true
 	case f.erredThisBoot():
 		return fault{reasonErrors, "has errors", strings.TrimPrefix(f.recorded(), ", ")}, true
+	case f.ext4 != nil && f.ext4.count > 0:
+		return fault{reasonOldErrors, "was never checked after errors of an earlier boot", f.ext4.String()}, true
 	}
 	return fault{}, false
 }
@@ -149,5 +152,9 @@ func (f filesystem) recorded() string {
 	if !f.erredThisBoot() {
 		return ""
 	}
-	return fmt.Sprintf(", %d errors recorded, last in %s at %s", f.ext4.count, f.ext4.function, f.ext4.last.UTC().Format(time.RFC3339))
+	return ", " + f.ext4.String()
+}
+
+func (e ext4Errors) String() string {
+	return fmt.Sprintf("%d errors recorded, last in %s at %s", e.count, e.function, e.last.UTC().Format(time.RFC3339))
 }

@@ -17,109 +17,107 @@ import (
 const (
 	// xfsMagic is f_type of XFS: what answers must be the filesystem that was meant.
 	xfsMagic = 0x58465342
-	// probesPerLook bounds what a look on the timer costs where there are many XFS volumes: the kernel logs each
-	// shutdown, which wakes the check, so that asking them in turn is only for what was not heard.
-	probesPerLook = 4
 	// probeAgain is how soon a filesystem is asked again by looks that follow each other closely, as in a storm of I/O
 	// errors: five times a second. The engine looks once more a second after each wake, so nothing is missed for it.
 	probeAgain = 450 * time.Millisecond
 )
 
-// probeMemory remembers what XFS filesystems answered, so that not all need to be asked in each look.
+// probeMemory remembers what XFS filesystems answered.
 type probeMemory struct {
 	mu      sync.Mutex // guards all below; held during a look, of which there is one at a time
 	answers map[string]probeResult
-	looked  time.Duration // uptime of the last look
 }
 
 type probeResult struct {
-	at    time.Duration // uptime
-	errno string
+	at    time.Duration   // uptime
+	errno string          // EIO; empty for an answer
+	ended <-chan struct{} // not nil: hangs until it is closed
+	err   error           // of the probe that hangs
 }
 
-// probeAll asks the XFS filesystems whether they were shut down, sets their errno, and returns those that did not answer.
+// known reports whether the filesystem need not be asked in a look at that time.
+func (r probeResult) known(now time.Duration) bool {
+	if r.ended == nil {
+		return now-r.at < probeAgain
+	}
+	select {
+	case <-r.ended:
+		return false
+	default:
+		return true // a second child would only hang beside the first
+	}
+}
+
+// probeAll asks the XFS filesystems, all by one child, whether they were shut down, sets their errno, and returns those
+// that did not answer.
 func (p *probeMemory) probeAll(ctx context.Context, h *host.Host, timeout time.Duration, mounts []host.Mount, filesystems []filesystem) map[finding.Subject]error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	now := h.Clock().Up
-	var xfs []*filesystem
-	for i := range filesystems {
-		if f := &filesystems[i]; f.principal.FSType == "xfs" && f.gone == "" {
-			xfs = append(xfs, f)
-		}
-	}
-	fresh := make(map[string]probeResult, len(xfs))
+	fresh := make(map[string]probeResult)
 	doubts := make(map[finding.Subject]error)
-	ask := p.choose(now, xfs)
-	for _, f := range xfs {
-		if !slices.Contains(ask, f) {
-			fresh[f.identity()] = p.answers[f.identity()]
-			f.probeErrno = fresh[f.identity()].errno
+	var ask []*filesystem
+	var requests []host.ProbeRequest
+	for i := range filesystems {
+		f := &filesystems[i]
+		if f.principal.FSType != "xfs" || f.gone != "" {
 			continue
 		}
-		errno, err := probeXFS(ctx, h, timeout, mounts, *f)
-		if err != nil {
-			doubts[f.subject()] = err // forgotten, so asked again in the next look
-			continue
+		if last, asked := p.answers[f.identity()]; asked && last.known(now) {
+			fresh[f.identity()] = last
+		} else if request, err := f.probe(h, mounts); err != nil {
+			doubts[f.subject()] = err
+		} else {
+			ask, requests = append(ask, f), append(requests, request)
 		}
-		f.probeErrno = errno
-		fresh[f.identity()] = probeResult{at: now, errno: errno}
 	}
-	p.answers, p.looked = fresh, now
+	for i, result := range h.Prober.All(ctx, timeout, requests) {
+		errno, err := xfsAnswer(requests[i].Path, result)
+		if err != nil && result.Ended == nil {
+			doubts[ask[i].subject()] = err // forgotten, so asked again in the next look
+			continue
+		}
+		fresh[ask[i].identity()] = probeResult{at: now, errno: errno, ended: result.Ended, err: err}
+	}
+	p.answers = fresh
+	for i := range filesystems {
+		f := &filesystems[i]
+		answer := fresh[f.identity()]
+		if f.probeErrno = answer.errno; answer.err != nil {
+			doubts[f.subject()] = answer.err
+		}
+	}
 	return doubts
-}
-
-// choose returns whom to ask: all in a look that was woken, on the timer those asked longest ago; always those that are
-// new, did not answer, or answered badly.
-func (p *probeMemory) choose(now time.Duration, xfs []*filesystem) []*filesystem {
-	onTimer := p.looked > 0 && now-p.looked >= filesystemReadonlyEvery*9/10
-	var must, may []*filesystem
-	for _, f := range xfs {
-		last, known := p.answers[f.identity()]
-		switch {
-		case known && now-last.at < probeAgain:
-		case !known || last.errno != "" || !onTimer:
-			must = append(must, f)
-		default:
-			may = append(may, f)
-		}
-	}
-	slices.SortStableFunc(may, func(a, b *filesystem) int {
-		return int(p.answers[a.identity()].at - p.answers[b.identity()].at)
-	})
-	return append(must, may[:min(len(may), probesPerLook)]...)
 }
 
 // identity tells one mount of a device from the next.
 func (f filesystem) identity() string { return f.device + " " + strconv.Itoa(f.principal.ID) }
 
-// probeXFS asks one filesystem, through a mount that nothing covers, to open a directory. XFS answers EIO to everything
-// once it is shut down.
-func probeXFS(ctx context.Context, h *host.Host, timeout time.Duration, mounts []host.Mount, f filesystem) (errno string, err error) {
-	if h.Prober.Do == nil {
-		return "", fmt.Errorf("probe: %w", host.ErrNotConfigured)
-	}
+// probe returns the question to a filesystem, through a mount that nothing covers.
+func (f filesystem) probe(h *host.Host, mounts []host.Mount) (host.ProbeRequest, error) {
 	point, ok := reachable(mounts, f)
 	if !ok {
-		return "", fmt.Errorf("every mount of %s is covered by another one", f.principal.Source)
+		return host.ProbeRequest{}, fmt.Errorf("every mount of %s is covered by another one", f.principal.Source)
 	}
 	if h.Paths.InitPID > 1 {
 		point = path.Join("/proc", strconv.Itoa(h.Paths.InitPID), "root", point)
 	}
-	ctx, cancel := context.WithTimeout(ctx, timeout)
-	defer cancel()
-	answer, err := h.Prober.Do(ctx, host.ProbeRequest{Op: host.ProbeStatfs, Path: point})
-	if err != nil {
-		return "", err
-	}
-	refused := syscall.Errno(answer.Errno)
+	return host.ProbeRequest{Op: host.ProbeStatfs, Path: point}, nil
+}
+
+// xfsAnswer understands what an XFS filesystem said to opening a directory: it answers EIO to everything once it is shut
+// down.
+func xfsAnswer(point string, result host.ProbeResult) (errno string, err error) {
+	refused := syscall.Errno(result.Answer.Errno)
 	switch {
+	case result.Err != nil:
+		return "", result.Err
 	case refused == syscall.EIO, refused == syscall.ESHUTDOWN:
 		return refused.Error(), nil
 	case refused != 0:
 		return "", fmt.Errorf("probe %s: %w", point, refused)
-	case answer.Type != xfsMagic:
-		return "", fmt.Errorf("probe %s: answered by a filesystem of type %#x", point, answer.Type)
+	case result.Answer.Type != xfsMagic:
+		return "", fmt.Errorf("probe %s: answered by a filesystem of type %#x", point, result.Answer.Type)
 	}
 	return "", nil
 }

@@ -16,6 +16,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"golang.org/x/tools/txtar"
 	corev1 "k8s.io/api/core/v1"
+	cri "k8s.io/cri-api/pkg/apis/runtime/v1"
 
 	"github.com/nodeagent/nodeagent/internal/host"
 	"github.com/nodeagent/nodeagent/pkg/finding"
@@ -27,6 +28,8 @@ import (
 //	-- sys/dev/block/8:0@ --        a symbolic link; its content is the target
 //	-- sys/block/sda! --            is not there any more, with all that is below it
 //	-- doors/kubelet-pods.json --   what kubelet answers: a list of pods; all doors are in fixtureDoors
+//	-- doors/kubelet-process.json -- the running kubelet, as host.Process
+//	-- doors/paths.json --          where things are, beside the defaults: fields of host.Paths
 //	-- doors/probe.json --          what probes answer, by path; {"hang": true} does not
 //	-- +30s/proc/diskstats --       what has changed 30 seconds later, when the same check looks once more
 //	-- want.json --                 what the last look must see; the first one is that of a fresh check
@@ -44,7 +47,7 @@ type fixtureWant struct {
 
 // conversing are checks whose evidence is not in files: their own tests play the other side, and have the three kinds of
 // cases.
-var conversing = []string{"kubelet-health", "runtime-health", "csi-registration", "critical-daemonsets"}
+var conversing = []string{"kubelet-health", "runtime-health", "csi-registration", "critical-daemonsets", "dns", "kube-proxy", "apiserver-reachability"}
 
 func TestFixtures(t *testing.T) {
 	for _, check := range Checks(DefaultSettings(), Aids{}) {
@@ -98,6 +101,56 @@ func runFixture(t *testing.T, id, kind, file string) {
 	}
 	compareFindings(t, want, findings)
 	compareError(t, want, err)
+}
+
+// TestDoc: each check tells people what it reads, why, what it finds and what may look like it; and finds nothing else.
+func TestDoc(t *testing.T) {
+	for _, check := range Checks(DefaultSettings(), Aids{}) {
+		t.Run(check.ID, func(t *testing.T) {
+			d := check.Doc
+			if check.Summary == "" || check.Advice == "" || len(d.Reads) == 0 || d.Why == "" || len(d.Faults) == 0 || d.FalseAlarms == "" {
+				t.Errorf("summary, advice, reads, why, faults and false alarms must be told: %+v", d)
+			}
+			fatal := false
+			told := map[string]bool{}
+			for _, f := range d.Faults {
+				told[f.Reason] = true
+				fatal = fatal || f.Severity == finding.Fatal
+				if f.Reason == "" || !f.Severity.Valid() || f.When == "" {
+					t.Errorf("fault %+v", f)
+				}
+			}
+			if fatal != (check.Condition.Type != "") {
+				t.Errorf("can be fatal: %v, condition %q", fatal, check.Condition.Type)
+			}
+			compareReasons(t, check.ID, told)
+		})
+	}
+}
+
+// compareReasons compares what a check says that it finds with what its cases find.
+func compareReasons(t *testing.T, id string, told map[string]bool) {
+	files, err := filepath.Glob(filepath.Join("testdata", id, "*.txtar"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if slices.Contains(conversing, id) || id == kernelLogID { // the rules have their own lines
+		return
+	}
+	shown := map[string]bool{}
+	for _, file := range files {
+		archive, err := txtar.ParseFile(file)
+		if err != nil {
+			t.Fatal(err)
+		}
+		_, _, want := fixtureHost(t, archive)
+		for _, f := range want.Findings {
+			shown[f.Reason] = true
+		}
+	}
+	if diff := cmp.Diff(slices.Sorted(maps.Keys(told)), slices.Sorted(maps.Keys(shown))); diff != "" {
+		t.Errorf("reasons (-told +in testdata):\n%s", diff)
+	}
 }
 
 func compareFindings(t *testing.T, want fixtureWant, got []finding.Finding) {
@@ -225,6 +278,28 @@ func fixtureDoors() map[string]func(t *testing.T, h *host.Host, file txtar.File)
 			strictJSON(t, file, &pods)
 			h.Kubelet.Pods = func(context.Context) ([]corev1.Pod, error) { return pods, nil }
 		},
+		"kmsg": func(t *testing.T, h *host.Host, file txtar.File) { h.KernelLog = fixtureKernelLog(t, file) },
+		"kubelet-process.json": func(t *testing.T, h *host.Host, file txtar.File) {
+			var kubelet host.Process
+			strictJSON(t, file, &kubelet)
+			h.Kubelet.Process = func() (host.Process, error) { return kubelet, nil }
+		},
+		"paths.json": func(t *testing.T, h *host.Host, file txtar.File) { strictJSON(t, file, &h.Paths) },
+		"cri-status.json": func(t *testing.T, h *host.Host, file txtar.File) {
+			var status cri.RuntimeStatus
+			strictJSON(t, file, &status)
+			h.Runtime.Status = func(context.Context) (*cri.StatusResponse, error) { return &cri.StatusResponse{Status: &status}, nil }
+		},
+		"executables.json": func(t *testing.T, h *host.Host, file txtar.File) { // files that are programs
+			var names []string
+			strictJSON(t, file, &names)
+			for _, name := range names {
+				layOut(t, h.Files.Root, txtar.File{Name: name, Data: []byte("\x7fELF")})
+				if err := os.Chmod(h.Files.Path(name), 0o700); err != nil {
+					t.Fatal(err)
+				}
+			}
+		},
 		"probe.json": func(t *testing.T, h *host.Host, file txtar.File) { h.Prober = fixtureProber(t, file) },
 	}
 }
@@ -277,4 +352,20 @@ func fixtureProber(t *testing.T, file txtar.File) host.Prober {
 		}
 		return answer.ProbeAnswer, nil
 	}}
+}
+
+// fixtureKernelLog answers with raw records, one a line.
+func fixtureKernelLog(t *testing.T, file txtar.File) func(context.Context, func(host.KernelRecord)) error {
+	t.Helper()
+	return func(_ context.Context, each func(host.KernelRecord)) error {
+		for line := range strings.Lines(string(file.Data)) {
+			r, err := host.ParseKernelRecord([]byte(strings.TrimSuffix(line, "\n")))
+			if err != nil {
+				return err
+			}
+			r.Up = r.Time
+			each(r)
+		}
+		return nil
+	}
 }

@@ -9,6 +9,9 @@ package detect
 
 import (
 	"context"
+	"errors"
+	"fmt"
+	"log/slog"
 	"slices"
 	"time"
 
@@ -17,30 +20,162 @@ import (
 	"github.com/nodeagent/nodeagent/pkg/finding"
 )
 
+// KernelLogSettings adjust kernel-log.
+type KernelLogSettings struct {
+	// Programs makes what programs write into the kernel's log count as the kernel's word. For tests: anybody with the
+	// right to write there can then take the node out of service.
+	Programs bool `yaml:"programs"`
+	// Rules adjusts rules of the table, by ID.
+	Rules map[string]RuleSettings `yaml:"rules,omitempty"`
+}
+
+// RuleSettings adjust one rule of the table.
+type RuleSettings struct {
+	Off      bool             `yaml:"off,omitempty"`
+	Severity finding.Severity `yaml:"severity,omitempty"` // of all its findings; the rule's own unless set
+	Expiry   time.Duration    `yaml:"expiry,omitempty"`   // how long the record alone keeps a finding; the rule's own unless set
+}
+
+// DefaultKernelLogSettings returns the settings that are used unless the configuration says otherwise.
+func DefaultKernelLogSettings() KernelLogSettings { return KernelLogSettings{} }
+
+// Problems returns what is wrong with s.
+func (s KernelLogSettings) Problems() map[string]string {
+	problems := map[string]string{}
+	known := map[string]bool{}
+	for _, r := range kernel.Rules() {
+		known[r.ID] = true
+	}
+	for id, rule := range s.Rules {
+		switch {
+		case !known[id]:
+			problems["rules."+id] = "there is no such rule; see nodeagent explain kernel-log"
+		case rule.Severity != "" && !rule.Severity.Valid():
+			problems["rules."+id+".severity"] = fmt.Sprintf("%q: a severity is fatal, warning or info", rule.Severity)
+		case rule.Expiry < 0:
+			problems["rules."+id+".expiry"] = "must not be negative"
+		}
+	}
+	return problems
+}
+
+// Table returns the rules of the kernel's log as the user wants them.
+func (s KernelLogSettings) Table() []kernel.Rule {
+	rules := kernel.Rules()
+	for i := range rules {
+		own := s.Rules[rules[i].ID]
+		if own.Severity != "" {
+			rules[i].Severity, rules[i].Grave = own.Severity, kernel.Rate{}
+		}
+		if own.Expiry > 0 {
+			rules[i].Expiry = own.Expiry
+		}
+	}
+	return slices.DeleteFunc(rules, func(r kernel.Rule) bool { return s.Rules[r.ID].Off })
+}
+
 const kernelLogID = "kernel-log"
 
-// KernelLog reports what the kernel of this boot said of itself, its hardware and its filesystems. What one of the checks
-// named in states can read from state is left to that check: the record only wakes it.
-func KernelLog(log *kernel.Log, states ...string) Check {
+// LiveKernelLog is the kernel's log as the daemon follows it.
+type LiveKernelLog struct {
+	*kernel.Log
+	programs bool
+}
+
+// NewKernelLog returns a log that has heard nothing.
+func NewKernelLog(s KernelLogSettings) (*LiveKernelLog, error) {
+	matcher, err := kernel.NewMatcher(s.Table())
+	if err != nil {
+		return nil, err
+	}
+	return &LiveKernelLog{Log: kernel.NewLog(matcher), programs: s.Programs}, nil
+}
+
+// hear takes in a record and returns the rule that recognised it.
+func (l *LiveKernelLog) hear(r host.KernelRecord) (*kernel.Rule, bool) {
+	return l.Observe(kernel.LogRecord{
+		Sequence: r.Sequence, Up: r.Up, Text: r.Text,
+		Foreign: r.Fragment || !r.FromKernel() && !l.programs,
+	})
+}
+
+// KernelLog reports what the kernel of this boot said of itself, its hardware and its filesystems. What a check can read
+// from state is left to that check, where it can: the record only wakes it. A log that is followed is remembered across
+// restarts; without one, each look reads what the kernel has kept.
+func KernelLog(s KernelLogSettings, a Aids) Check {
+	follow := a.KernelLog
 	return Check{
 		ID: kernelLogID, Domain: "kernel",
 		Summary: "the kernel reported a fault in its log",
 		Advice:  "read the lines around it: dmesg --time-format iso, or journalctl -k; nodeagent replay explains a saved log",
-		Condition: Condition{
-			Type: "KernelFault", ReadyType: "KernelReady",
-			HealthyReason: "KernelIsHealthy", HealthyMessage: "the kernel reports no fault that the node cannot live with",
+		Doc: Doc{
+			Reads: []string{"/dev/kmsg: records of the kernel itself (facility 0), from the oldest that it has kept"},
+			Why: "The kernel says many faults only once, in its log: an oops, a lockup, a machine check, a disk that resets. " +
+				"Where their state can be read, another check does that, raises and clears, and the line only makes it look at once.",
+			Faults: []Fault{
+				{"(a rule's)", finding.Fatal, "see the rules of the kernel log; each has its own threshold, severity and expiry"},
+				{"KernelRecordsLost", finding.Warning, "the kernel dropped records before they could be read, in the last 10 minutes: something may have been missed"},
+			},
+			FalseAlarms: "A rule without state behind it keeps its finding until the record expires, although what it speaks of may be over sooner. " +
+				"What programs write into the kernel's log does not count.",
 		},
-		Every: time.Minute, Deadline: 5 * time.Second,
+		Condition: kernelProblem(),
+		Every:     time.Minute, Deadline: 5 * time.Second, last: true,
 		Wakes: []Wake{KernelWake(kernelLogID)},
-		Run: func(_ context.Context, h *host.Host) ([]finding.Finding, error) {
-			findings, err := log.Findings(h.Clock().Up, func(r *kernel.Rule) bool { return slices.Contains(states, r.ConfirmedBy) })
+		Run: func(ctx context.Context, h *host.Host) ([]finding.Finding, error) {
+			log := follow
+			var err error
+			if log == nil {
+				log, err = readKernelLog(ctx, h, s)
+			} else {
+				err = log.Await(ctx)
+			}
+			if err != nil {
+				return nil, err
+			}
+			now := h.Clock()
+			findings := log.Findings(now.Up, func(r *kernel.Rule) bool { return a.Witnesses.Able(r.ConfirmedBy, now.Up) })
 			for i := range findings {
+				findings[i].Check = kernelLogID
 				if findings[i].Subject.Kind == kernel.NodeKind {
 					findings[i].Subject.Name = h.NodeName
 				}
 			}
-			return findings, err
+			if follow != nil && log.Moved() {
+				SaveKernelLog(follow, a.Memory, now.Boot, false)
+			}
+			return findings, nil
 		},
+	}
+}
+
+// readKernelLog reads what the kernel has kept.
+func readKernelLog(ctx context.Context, h *host.Host, s KernelLogSettings) (*LiveKernelLog, error) {
+	if h.KernelLog == nil {
+		return nil, fmt.Errorf("the kernel's log: %w", host.ErrNotConfigured)
+	}
+	log, err := NewKernelLog(s)
+	if err != nil {
+		return nil, err
+	}
+	return log, kernelLogError(h.KernelLog(ctx, func(r host.KernelRecord) { log.hear(r) }))
+}
+
+// kernelLogError tells a host without a kernel log of its own from one whose log cannot be read.
+func kernelLogError(err error) error {
+	if errors.Is(err, host.ErrNoKernelLog) {
+		return finding.NotApplicable("this host, a container, has no kernel log of its own: %v", err)
+	}
+	return err
+}
+
+// SaveKernelLog keeps what the next run of the agent in this boot must know. last says that the agent ends in order.
+func SaveKernelLog(log *LiveKernelLog, memory Memory, boot string, last bool) {
+	if memory == nil {
+		return
+	}
+	if data, err := log.Save(boot, last); err == nil { // a map of strings can always be written
+		memory.Save(kernelLogID, data)
 	}
 }
 
@@ -49,24 +184,53 @@ func KernelWake(check string) Wake {
 	return Wake{Source: WakeKernelLog, Match: "\x00" + check + "\x00"}
 }
 
-// KernelLogSource feeds log with what watch reads, and wakes: checks that asked for a text, the check that confirms the rule
-// which recognised it, and KernelLog itself. watch begins with what the kernel has kept of this boot.
-func KernelLogSource(log *kernel.Log, clock func() finding.Stamp, watch func(ctx context.Context, each func(host.KernelRecord)) error) Source {
+// KernelWatch follows the kernel's log from the oldest record that it has kept: see host.WatchKernelLog.
+type KernelWatch func(ctx context.Context, log *slog.Logger, each func(host.KernelRecord), caughtUp func()) error
+
+// KernelLogSource feeds follow with what watch reads, and wakes: checks that asked for a text, the check that confirms the
+// rule which recognised it, and kernel-log itself. lost is told how many records were lost; it may be nil. What the kernel
+// had kept wakes nobody one by one: every check looks at its start.
+func KernelLogSource(follow *LiveKernelLog, logger *slog.Logger, watch KernelWatch, lost func(records uint64)) Source {
 	return Source{Name: WakeKernelLog, Run: func(ctx context.Context, wake func(text string)) error {
-		log.Begin()
-		return watch(ctx, func(r host.KernelRecord) {
-			if r.Lost > 0 {
-				log.Lost(r.Lost, clock().Up)
-				wake("\x00" + kernelLogID + "\x00")
+		live := false
+		err := watch(ctx, logger, func(r host.KernelRecord) {
+			if r.Lost > 0 && live {
+				if lost != nil {
+					lost(r.Lost)
+				}
+				wake("") // nobody knows what they said
 			}
-			if !r.FromKernel() {
+			rule, ok := follow.hear(r)
+			if !live || !r.FromKernel() && !follow.programs {
 				return
 			}
 			text := r.Text
-			if rule, ok := log.Observe(r.Text, r.Time); ok {
+			if ok {
 				text += "\x00" + kernelLogID + "\x00" + rule.ConfirmedBy + "\x00"
 			}
 			wake(text)
+		}, func() {
+			live = true
+			follow.CaughtUp()
+			wake("")
 		})
+		follow.Deaf(kernelLogError(err))
+		if errors.Is(err, host.ErrNoKernelLog) {
+			<-ctx.Done() // nothing is lost
+			return nil
+		}
+		return err
 	}}
+}
+
+// RestoreKernelLog takes over what an earlier run of the agent in this boot has saved.
+func RestoreKernelLog(follow *LiveKernelLog, memory Memory, boot string) error {
+	if memory == nil {
+		return nil
+	}
+	data, ok := memory.Load(kernelLogID)
+	if !ok {
+		return nil
+	}
+	return follow.Restore(data, boot)
 }

@@ -2,6 +2,7 @@ package detect
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"log/slog"
 	"os"
@@ -15,17 +16,27 @@ import (
 
 	"github.com/nodeagent/nodeagent/internal/host"
 	"github.com/nodeagent/nodeagent/internal/host/hosttest"
-	"github.com/nodeagent/nodeagent/pkg/detect/kernel"
 	"github.com/nodeagent/nodeagent/pkg/finding"
 )
 
-func newKernelLog(t *testing.T) *kernel.Log {
+func newKernelLog(t *testing.T) *LiveKernelLog {
 	t.Helper()
-	m, err := kernel.NewMatcher(kernel.Rules())
+	log, err := NewKernelLog(DefaultKernelLogSettings())
 	if err != nil {
 		t.Fatal(err)
 	}
-	return kernel.NewLog(m)
+	return log
+}
+
+// witnessing are witnesses of checks with these IDs, all of which can read their state.
+func witnessing(ids ...string) *Witnesses {
+	w := &Witnesses{}
+	var checks []Check
+	for _, id := range ids {
+		checks = append(checks, Check{ID: id})
+	}
+	w.enabled(checks)
+	return w
 }
 
 // kernelFindings is what the check says, shortly.
@@ -42,23 +53,43 @@ func kernelFindings(t *testing.T, c Check, up time.Duration) (got []string) {
 	return got
 }
 
-func TestKernelLog(t *testing.T) {
-	records := []host.KernelRecord{
-		{Time: time.Minute, Text: "Oops: 0000 [#1] PREEMPT SMP NOPTI"},
-		{Time: time.Minute, Text: "EXT4-fs error (device sda1): x"},
-		{Time: time.Minute, Facility: 1, Text: "Kernel panic - not syncing: written by a program"},
-		{Time: 2 * time.Minute, Text: "usb 1-1: new high-speed USB device number 2", Lost: 3},
-	}
-	log := newKernelLog(t)
-	var wakes []string
-	source := KernelLogSource(log, func() finding.Stamp { return finding.Stamp{Up: 2 * time.Minute} }, func(_ context.Context, each func(host.KernelRecord)) error {
-		for _, r := range records {
+// kernelSays watches a log in which there are kept records first, and then live ones.
+func kernelSays(kept, live []host.KernelRecord) KernelWatch {
+	return func(_ context.Context, _ *slog.Logger, each func(host.KernelRecord), caughtUp func()) error {
+		for _, r := range kept {
+			each(r)
+		}
+		caughtUp()
+		for _, r := range live {
 			each(r)
 		}
 		return nil
-	})
-	all, ext4 := KernelLog(log), Check{Wakes: []Wake{KernelWake("ext4-errors")}}
-	if _, err := all.Run(t.Context(), &host.Host{Clock: hosttest.Clock}); err == nil {
+	}
+}
+
+func record(sequence uint64, up time.Duration, text string) host.KernelRecord {
+	return host.KernelRecord{Sequence: sequence, Up: up, Text: text}
+}
+
+func TestKernelLog(t *testing.T) {
+	forged := record(3, time.Minute, "Kernel panic - not syncing: written by a program")
+	forged.Facility = 1
+	fragment := record(4, time.Minute, "Kernel panic - not syncing: the rest of some line")
+	fragment.Fragment = true
+	late := record(9, 2*time.Minute, "usb 1-1: new high-speed USB device number 2")
+	late.Lost = 4
+	log := newKernelLog(t)
+	var wakes []string
+	lost := 0
+	source := KernelLogSource(log, slog.New(slog.DiscardHandler), kernelSays(
+		[]host.KernelRecord{record(1, time.Minute, "Oops: 0000 [#1] PREEMPT SMP NOPTI")},
+		[]host.KernelRecord{record(2, time.Minute, "EXT4-fs error (device sda1): x"), forged, fragment, late},
+	), func(records uint64) { lost += int(records) })
+	all := KernelLog(DefaultKernelLogSettings(), Aids{KernelLog: log})
+	ext4 := Check{Wakes: []Wake{KernelWake("filesystem-readonly")}}
+	ctx, cancel := context.WithTimeout(t.Context(), time.Millisecond)
+	defer cancel()
+	if _, err := all.Run(ctx, &host.Host{Clock: hosttest.Clock}); err == nil {
 		t.Error("the check has an answer before anybody read the log")
 	}
 	err := source.Run(t.Context(), func(text string) {
@@ -67,20 +98,77 @@ func TestKernelLog(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	want := []string{`"Oops: 00" true false`, `"EXT4-fs " true true`, `"\x00kernel-" true false`, `"usb 1-1:" false false`}
+	want := []string{`"" true true`, `"EXT4-fs " true true`, `"Kernel p" false false`, `"" true true`, `"usb 1-1:" false false`}
 	if diff := cmp.Diff(want, wakes); diff != "" {
 		t.Errorf("wakes (-want +got):\n%s", diff)
+	}
+	if lost != 4 {
+		t.Errorf("%d records are told to be lost, want 4", lost)
 	}
 	want = []string{"fatal KernelOops node/node-1", "warning Ext4Error filesystem/sda1", "warning KernelRecordsLost source/kernel-log"}
 	if diff := cmp.Diff(want, kernelFindings(t, all, 3*time.Minute)); diff != "" {
 		t.Errorf("(-want +got):\n%s", diff)
 	}
-	want = []string{"fatal KernelOops node/node-1", "warning KernelRecordsLost source/kernel-log"}
-	if diff := cmp.Diff(want, kernelFindings(t, KernelLog(log, "ext4-errors"), 3*time.Minute)); diff != "" {
-		t.Errorf("left to the check of the state (-want +got):\n%s", diff)
-	}
 	if diff := cmp.Diff([]string{"fatal KernelOops node/node-1"}, kernelFindings(t, all, 48*time.Hour)); diff != "" {
 		t.Errorf("after two days (-want +got):\n%s", diff)
+	}
+}
+
+// TestKernelLogLeavesToState: a rule is left to the check that reads the state behind it, as long as that check can.
+func TestKernelLogLeavesToState(t *testing.T) {
+	log := newKernelLog(t)
+	source := KernelLogSource(log, slog.New(slog.DiscardHandler), kernelSays(nil, []host.KernelRecord{record(1, time.Minute, "md/raid1:md0: Disk failure on sda1, disabling device.")}), nil)
+	if err := source.Run(t.Context(), func(string) {}); err != nil {
+		t.Fatal(err)
+	}
+	look := func(err error, up time.Duration) finding.Look {
+		return finding.Look{Check: "md-arrays", At: finding.Stamp{Up: up}, Err: err}
+	}
+	for name, test := range map[string]struct {
+		looks  []finding.Look
+		leaves bool
+	}{
+		"not looked yet":      {nil, true},
+		"it can":              {[]finding.Look{look(nil, time.Minute)}, true},
+		"nothing of the kind": {[]finding.Look{look(finding.NotApplicable("no arrays"), time.Minute)}, false},
+		"blind for a moment":  {[]finding.Look{look(errors.New("read"), 2*time.Minute)}, true},
+		"blind for long":      {[]finding.Look{look(errors.New("read"), 30*time.Second), look(errors.New("read"), time.Minute)}, false},
+		"can again":           {[]finding.Look{look(errors.New("read"), 0), look(nil, time.Minute)}, true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			w := witnessing("md-arrays")
+			for _, l := range test.looks {
+				w.Saw(l)
+			}
+			got := kernelFindings(t, KernelLog(DefaultKernelLogSettings(), Aids{KernelLog: log, Witnesses: w}), 3*time.Minute)
+			if (len(got) == 0) != test.leaves {
+				t.Errorf("%q, leaves it to the state: want %v", got, test.leaves)
+			}
+		})
+	}
+	if got := kernelFindings(t, KernelLog(DefaultKernelLogSettings(), Aids{KernelLog: log, Witnesses: witnessing()}), 3*time.Minute); len(got) == 0 {
+		t.Error("left to a check that is switched off")
+	}
+}
+
+// TestKernelLogAsTheUserWantsIt: a rule is switched off, another is graver, and an ID that does not exist is told.
+func TestKernelLogAsTheUserWantsIt(t *testing.T) {
+	s := KernelLogSettings{Rules: map[string]RuleSettings{"ext4-error": {Off: true}, "kernel-oops": {Severity: finding.Info}}}
+	if problems := s.Problems(); len(problems) != 0 {
+		t.Fatal(problems)
+	}
+	h := &host.Host{NodeName: "n", Clock: hosttest.Clock, KernelLog: func(_ context.Context, each func(host.KernelRecord)) error {
+		each(record(1, time.Minute, "Oops: 0000 [#1] PREEMPT SMP NOPTI"))
+		each(record(2, time.Minute, "EXT4-fs error (device sda1): x"))
+		return nil
+	}}
+	findings, err := KernelLog(s, Aids{}).Run(t.Context(), h)
+	if err != nil || len(findings) != 1 || findings[0].Severity != finding.Info {
+		t.Errorf("%+v, %v", findings, err)
+	}
+	s.Rules["nonsense"] = RuleSettings{}
+	if len(s.Problems()) != 1 {
+		t.Errorf("problems: %v", s.Problems())
 	}
 }
 
@@ -89,16 +177,17 @@ func TestKernelLogWakesTheEngine(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		log := newKernelLog(t)
 		clock := func() finding.Stamp { return finding.Stamp{Boot: "b", Up: time.Minute} }
-		source := KernelLogSource(log, clock, func(ctx context.Context, each func(host.KernelRecord)) error {
+		source := KernelLogSource(log, slog.New(slog.DiscardHandler), func(ctx context.Context, _ *slog.Logger, each func(host.KernelRecord), caughtUp func()) error {
+			caughtUp()
 			<-time.After(5 * time.Second)
-			each(host.KernelRecord{Time: time.Minute, Text: "Kernel panic - not syncing: x"})
+			each(record(1, time.Minute, "Kernel panic - not syncing: x"))
 			<-ctx.Done()
 			return nil
-		})
+		}, nil)
 		ctx, cancel := context.WithCancel(t.Context())
 		began := time.Now()
 		var found time.Duration
-		e := NewEngine(&host.Host{Clock: clock}, slog.New(slog.DiscardHandler), []Check{KernelLog(log)}, []Source{source}, Observer{}, func(l finding.Look) {
+		e := NewEngine(&host.Host{Clock: clock}, slog.New(slog.DiscardHandler), []Check{KernelLog(DefaultKernelLogSettings(), Aids{KernelLog: log})}, []Source{source}, Observer{}, func(l finding.Look) {
 			if l.Check == kernelLogID && len(l.Findings) > 0 && found == 0 {
 				found = time.Since(began)
 				cancel()
@@ -122,15 +211,15 @@ func TestRealKernelLog(t *testing.T) {
 	log := newKernelLog(t)
 	heard, done := make(chan string, 1024), make(chan error, 1) // more than the test causes; what is beyond is not needed
 	ctx, stop := context.WithCancel(t.Context())
-	source := KernelLogSource(log, host.Now, func(ctx context.Context, each func(host.KernelRecord)) error {
-		return host.WatchKernelLog(ctx, slog.New(slog.DiscardHandler), func(r host.KernelRecord) {
+	source := KernelLogSource(log, slog.New(slog.DiscardHandler), func(ctx context.Context, logger *slog.Logger, each func(host.KernelRecord), caughtUp func()) error {
+		return host.WatchKernelLog(ctx, logger, func(r host.KernelRecord) {
 			each(r)
 			select {
 			case heard <- r.Text:
 			default:
 			}
-		})
-	})
+		}, caughtUp)
+	}, nil)
 	go func() { done <- source.Run(ctx, func(string) {}) }()
 	t.Cleanup(func() {
 		stop()
@@ -143,7 +232,7 @@ func TestRealKernelLog(t *testing.T) {
 	fs.TriggerError()
 	awaitRecord(t, heard, "Remounting filesystem read-only")
 	subject := finding.Subject{Kind: "filesystem", Name: fs.Name()}
-	findings, err := KernelLog(log).Run(t.Context(), &host.Host{Clock: host.Now})
+	findings, err := KernelLog(DefaultKernelLogSettings(), Aids{KernelLog: log}).Run(t.Context(), &host.Host{Clock: host.Now})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -48,6 +48,21 @@ func KubeletHealth(s KubeletHealthSettings) Check {
 		Summary: "kubelet does not run, does not answer, or says that it is not healthy",
 		Advice: "Look at `journalctl -u kubelet` and `systemctl status kubelet`. A stopped kubelet goes on after `kill -CONT`; " +
 			"one that hangs in the kernel (state D) usually waits for a dead mount or disk: restore that before restarting it.",
+		Doc: Doc{
+			Reads: []string{"GET http://127.0.0.1:10248/healthz", "/proc/PID/stat of kubelet and its threads"},
+			Why:   "Without kubelet no pod is started, probed or ended on this node; the cluster notices after 40 seconds at best.",
+			Faults: []Fault{
+				{"KubeletNotRunning", finding.Fatal, "there is no process of that name and nobody answers healthz"},
+				{"KubeletStopped", finding.Fatal, "its process is in state T: a signal or a debugger stopped it"},
+				{"KubeletHung", finding.Fatal, "healthz does not answer and threads of it hang in the kernel (state D)"},
+				{"KubeletNotAnswering", finding.Fatal, "it takes connections but healthz does not answer within 5 s, the time its supervisors commonly allow"},
+				{"KubeletNotListening", finding.Fatal, "its process runs, but nobody listens on the healthz port"},
+				{"KubeletPortTaken", finding.Fatal, "another process listens on the healthz port"},
+				{"KubeletHealthzFailed", finding.Fatal, "healthz answers that kubelet is not well; the message says which of its checks failed"},
+				{"KubeletSlow", finding.Warning, "healthz takes longer than 2 s; well again below 1 s"},
+			},
+			FalseAlarms: "A kubelet that restarts for an upgrade: held for 20 s. One that lives inside another process (k3s, rke2): a healthz that answers is proof enough.",
+		},
 		Condition: Condition{
 			Type: "KubeletUnhealthy", ReadyType: "KubeletReady",
 			HealthyReason: "KubeletIsHealthy", HealthyMessage: "kubelet on the node is functioning properly",

@@ -64,6 +64,18 @@ func Load(s LoadSettings) Check {
 		Summary: "the node is overloaded: too much work for its processors, memory or disks",
 		Advice: "The message names the pods and services that cause it. Give them limits or move them. Tasks blocked in the kernel " +
 			"wait for the disk or server that their wait channel tells: more processors do not help there.",
+		Doc: Doc{
+			Reads: []string{"/proc/loadavg", "/proc/pressure/{cpu,memory,io}", "/sys/devices/system/cpu/online", "/proc/PID/{stat,cgroup} and wchan, only when these are unusual"},
+			Why:   "kubelet and the runtime wait like everybody else: pods start late, probes time out, and healthy pods are restarted.",
+			Faults: []Fault{
+				{"MemoryPressureStall", finding.Fatal, "all tasks waited for memory in 20 % of the last minute; fatal at 60 % over five minutes: the node does little but reclaim"},
+				{"BlockedTasks", finding.Warning, "10 tasks in state D for longer than half a minute: a disk or server does not answer"},
+				{"IOPressureStall", finding.Warning, "all tasks waited for I/O in half of the last minute, on a machine with work for each processor"},
+				{"HighLoad", finding.Fatal, "4 tasks for each processor over 5 minutes; fatal at 20 over 15 minutes: kubelet gets one twentieth of a processor"},
+				{"CPUPressure", finding.Warning, "some task waited for a processor in 80 % of the last minute, on a machine with work for each processor"},
+			},
+			FalseAlarms: "Pods throttled by their own CPU limit, one backup on an idle machine, and tasks that the freezer of cgroup v1 holds do not count.",
+		},
 		Condition: Condition{
 			Type: "NodeOverloaded", ReadyType: "NodeLoadAcceptable",
 			HealthyReason: "NodeLoadIsAcceptable", HealthyMessage: "The node has no more work than it can do",

@@ -46,6 +46,22 @@ func RuntimeHealth(s RuntimeHealthSettings) Check {
 		Summary: "the container runtime does not answer, or says that it or the pod network is not ready",
 		Advice: "Look at `journalctl -u containerd` (or crio) and `crictl info`. Running containers survive a restart of the runtime. " +
 			"A network that is not ready mostly lacks its CNI configuration: look at the pod of the network plugin on this node.",
+		Doc: Doc{
+			Reads: []string{"CRI Version and Status over the runtime's socket", "/proc/PID/stat of the runtime and its threads"},
+			Why:   "Without the runtime no container starts or ends. Those that run go on, so nobody else may notice.",
+			Faults: []Fault{
+				{"RuntimeSocketMissing", finding.Fatal, "the socket does not exist"},
+				{"RuntimeNotRunning", finding.Fatal, "nobody listens on the socket"},
+				{"RuntimeStopped", finding.Fatal, "its process is in state T: a signal or a debugger stopped it"},
+				{"RuntimeHung", finding.Fatal, "it does not answer and threads of it hang in the kernel (state D)"},
+				{"RuntimeNotAnswering", finding.Fatal, "it takes connections but does not answer within 8 s"},
+				{"RuntimeFailing", finding.Fatal, "it answers with an error"},
+				{"RuntimeNotReady", finding.Fatal, "its condition RuntimeReady is false or absent"},
+				{"NetworkNotReady", finding.Fatal, "its condition NetworkReady is false or absent: no pod with a network of its own can start"},
+				{"RuntimeSlow", finding.Warning, "Version or Status takes longer than 4 s; well again below 2 s"},
+			},
+			FalseAlarms: "NetworkReady is false on a node that has just booted until its CNI DaemonSet has written the configuration: held for 30 s.",
+		},
 		Condition: Condition{
 			Type: "ContainerRuntimeUnhealthy", ReadyType: "ContainerRuntimeReady",
 			HealthyReason: "ContainerRuntimeIsHealthy", HealthyMessage: "Container runtime on the node is functioning properly",

@@ -4,8 +4,8 @@ import "github.com/nodeagent/nodeagent/pkg/finding"
 
 // Observer is told how the sinks fare; the metrics are one.
 type Observer interface {
-	// Wrote tells of one attempt to write: "ok", "error" (it will be tried again) or "rejected" (it will not).
-	Wrote(reporter, result string)
+	// Wrote tells of one attempt to write: "ok", "error" (it will be tried again) or "rejected" (it will not), and why not.
+	Wrote(reporter, result string, err error)
 	// Queued tells how many updates wait for a sink.
 	Queued(reporter string, length int)
 	// Dropped tells that n updates were given up because too many waited.
@@ -23,7 +23,7 @@ const (
 type Unobserved struct{}
 
 // Wrote does nothing.
-func (Unobserved) Wrote(string, string) {}
+func (Unobserved) Wrote(string, string, error) {}
 
 // Queued does nothing.
 func (Unobserved) Queued(string, int) {}

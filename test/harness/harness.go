@@ -230,7 +230,10 @@ func (a *Agent) JSON(ctx context.Context, into any, args ...string) (Answer, err
 // Status asks the daemon.
 func (a *Agent) Status(ctx context.Context) (Status, error) {
 	var s Status
-	_, err := a.JSON(ctx, &s, "status")
+	answer, err := a.JSON(ctx, &s, "status")
+	if err == nil && s.PID == 0 { // it looked for itself
+		err = fmt.Errorf("no agent answers: %s", answer.Stdout)
+	}
 	return s, err
 }
 
@@ -243,6 +246,7 @@ type Status struct {
 	Findings []struct {
 		Check, Reason, Message, Severity, ID string
 		Subject                              struct{ Kind, Name, UID string } `json:"subject"`
+		Facts                                map[string]string                `json:"facts"`
 	} `json:"findings"`
 	Release struct {
 		Mode string   `json:"mode"`
@@ -306,6 +310,22 @@ func (a *Agent) Condition(ctx context.Context, name string) (Condition, error) {
 		}
 	}
 	return Condition{}, nil
+}
+
+// Event is one event on the lab's node that the agent wrote.
+type Event struct {
+	Reason, Message string
+	Count           int
+}
+
+// Events reads the agent's events on the node.
+func (a *Agent) Events(ctx context.Context) ([]Event, error) {
+	out, err := a.Lab.Kubectl(ctx, "get", "events", "--all-namespaces", "--field-selector", "involvedObject.kind=Node,source=nodeagent", "-o", "json")
+	if err != nil {
+		return nil, err
+	}
+	var list struct{ Items []Event }
+	return list.Items, json.Unmarshal(out, &list)
 }
 
 // Inspected is the part of the contract of "nodeagent inspect -o json" that tests read.

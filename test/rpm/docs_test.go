@@ -2,17 +2,53 @@ package rpm_test
 
 import (
 	"os"
+	"path/filepath"
 	"strings"
 	"testing"
 )
 
 // TestTheDocumentation runs every command of docs/install-rpm.md, from top to bottom, as a reader would.
 func TestTheDocumentation(t *testing.T) {
-	text, err := os.ReadFile("../../docs/install-rpm.md")
+	m := boot(t) // built by the very target that the page names
+	m.followPage("install-rpm.md", "make rpm")
+}
+
+// TestTheDocumentationOfTheTool runs every command of the pages for people whose agent runs.
+func TestTheDocumentationOfTheTool(t *testing.T) {
+	m := boot(t)
+	m.install()
+	m.followPage("troubleshoot.md", "")
+	m.followPage("configure.md", "")
+}
+
+// TestTheDocumentationByHand installs the agent without its package, as docs/install-by-hand.md says.
+func TestTheDocumentationByHand(t *testing.T) {
+	m := boot(t)
+	repo, err := filepath.Abs("../..")
 	if err != nil {
 		t.Fatal(err)
 	}
-	m := boot(t) // built by the very target that the page names
+	if out, err := command("make", "-C", repo, "build"); err != nil {
+		t.Fatalf("%v: %s", err, out)
+	}
+	for _, name := range []string{"nodeagent", "systemd/nodeagent.service"} {
+		to := filepath.Join(m.root, "root", name)
+		if err := os.MkdirAll(filepath.Dir(to), 0o755); err != nil {
+			t.Fatal(err)
+		}
+		copyFile(t, filepath.Join(repo, name), to)
+	}
+	m.run("chmod", "0755", "/root/nodeagent")
+	m.followPage("install-by-hand.md", "make build")
+}
+
+// followPage runs every command of a page in the machine. built is the one that was run before, outside.
+func (m *machine) followPage(page, built string) {
+	m.t.Helper()
+	text, err := os.ReadFile("../../docs/" + page)
+	if err != nil {
+		m.t.Fatal(err)
+	}
 	for _, block := range blocks(string(text)) {
 		for command := range strings.Lines(block.text) {
 			command = strings.TrimSpace(command)
@@ -20,11 +56,11 @@ func TestTheDocumentation(t *testing.T) {
 			case "sh":
 				m.run("sh", "-c", "cd /root && "+command)
 			case "sh build":
-				if command != "make rpm" {
-					t.Errorf("no test runs %q", command)
+				if command != built {
+					m.t.Errorf("%s: no test runs %q", page, command)
 				}
 			default:
-				t.Errorf("what is a block of kind %q?", block.kind)
+				m.t.Errorf("%s: what is a block of kind %q?", page, block.kind)
 			}
 		}
 	}

@@ -50,7 +50,7 @@ func TestInstall(t *testing.T) {
 func checkInMachine(t *testing.T, m *machine) {
 	t.Helper()
 	out := m.run("nodeagent", "check")
-	for _, want := range []string{"ok       load", "ok       filesystem-readonly", "no kubelet is configured on this host"} {
+	for _, want := range []string{"  ok      ", "load", "filesystem-readonly", "  absent  kubelet-health"} {
 		if !strings.Contains(out, want) {
 			t.Errorf("nodeagent check does not say %q:\n%s", want, out)
 		}

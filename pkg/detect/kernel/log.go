@@ -3,7 +3,7 @@ package kernel
 import (
 	"cmp"
 	"container/list"
-	"errors"
+	"context"
 	"fmt"
 	"maps"
 	"slices"
@@ -24,13 +24,18 @@ const lostExpiry = 10 * time.Minute
 // Log remembers what the kernel of this boot said, for as long as each rule's record keeps a finding alive. Records come
 // from one source; findings are asked for at any time.
 type Log struct {
-	mu     sync.Mutex // guards all below
-	tally  *Tally
-	held   map[tallyKey]*held
-	orders map[finding.Severity]*list.List // the same by severity: of *held, what was said longest ago first
-	begun  bool
-	lost   uint64        // records that the kernel dropped before they could be read
-	lostAt time.Duration // when the last of them were
+	mu       sync.Mutex // guards all below
+	tally    *Tally
+	held     map[tallyKey]*held
+	orders   map[finding.Severity]*list.List // the same by severity: of *held, what was said longest ago first
+	tried    chan struct{}                   // closed when what the kernel had kept was read, or could not be
+	deaf     error                           // why nobody reads the log; nil while somebody does, and absence means something
+	seen     uint64                          // sequence number after the newest record; 0 before the first
+	told     uint64                          // records before this number were told of by an earlier run
+	complete uint64                          // the same, where that run ended in order: it saw none after them
+	moved    bool                            // what is held has changed since it was last saved
+	lost     uint64                          // records that the kernel dropped before they could be read
+	lostAt   time.Duration                   // when the last of them were
 }
 
 // held is what is remembered of one rule and subject.
@@ -46,30 +51,64 @@ type held struct {
 
 // NewLog returns a log that has heard nothing.
 func NewLog(m *Matcher) *Log {
-	return &Log{tally: NewTally(m), held: map[tallyKey]*held{}, orders: map[finding.Severity]*list.List{}}
+	return &Log{tally: NewTally(m), held: map[tallyKey]*held{}, orders: map[finding.Severity]*list.List{}, tried: make(chan struct{})}
 }
 
-// Begin notes that a source reads the kernel's log: from now on the absence of records means something.
-func (l *Log) Begin() {
+// CaughtUp notes that all that the kernel had kept was read: from now on the absence of records means something.
+func (l *Log) CaughtUp() { l.hears(nil) }
+
+// Deaf notes that the log cannot be read, and why.
+func (l *Log) Deaf(why error) { l.hears(why) }
+
+func (l *Log) hears(why error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	l.begun = true
+	l.deaf = why
+	select {
+	case <-l.tried:
+	default:
+		close(l.tried)
+	}
 }
 
-// Lost notes that the kernel dropped records before they could be read.
-func (l *Log) Lost(records uint64, now time.Duration) {
+// Await waits until all that the kernel had kept was read. It returns why the log cannot be read.
+func (l *Log) Await(ctx context.Context) error {
+	select {
+	case <-l.tried:
+	case <-ctx.Done():
+		return fmt.Errorf("the kernel's log has not been read yet: %w", ctx.Err())
+	}
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	l.lost += records
-	l.lostAt = now
+	return l.deaf
 }
 
-// Observe takes in a record of the kernel itself, written up after boot, and returns the rule that recognised it.
-func (l *Log) Observe(text string, up time.Duration) (rule *Rule, ok bool) {
+// LogRecord is one record of the kernel itself. Sequence counts all records of a boot; Up is the time since boot at which it
+// was written.
+type LogRecord struct {
+	Sequence uint64
+	Up       time.Duration
+	Text     string
+	Foreign  bool // a program wrote it, or nobody knows how the line began: it only counts as seen
+}
+
+// Observe takes in a record and returns the rule that recognised it. A record that was seen already says nothing: the log
+// may be read again from its beginning at any time. One that an earlier run has told of only counts for thresholds.
+func (l *Log) Observe(r LogRecord) (rule *Rule, ok bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	m, ok := l.tally.Observe(Record{Text: []byte(text), At: up, Up: up, UpKnown: true})
-	if !ok {
+	if r.Sequence < l.seen {
+		return nil, false
+	}
+	if from := max(l.seen, l.complete); from > 0 && r.Sequence > from {
+		l.lose(r.Sequence-from, r.Up)
+	}
+	l.seen = r.Sequence + 1
+	if r.Foreign {
+		return nil, false
+	}
+	m, ok := l.tally.Observe(Record{Text: []byte(r.Text), At: r.Up, Up: r.Up, UpKnown: true})
+	if !ok || r.Sequence < l.told {
 		return nil, false
 	}
 	key := tallyKey{m.Rule, m.Subject}
@@ -77,9 +116,16 @@ func (l *Log) Observe(text string, up time.Duration) (rule *Rule, ok bool) {
 	case m.Recovered:
 		l.forget(key)
 	case m.Raised:
-		l.hold(key, m, text, up)
+		l.hold(key, m, r.Text, r.Up)
 	}
 	return m.Rule, true
+}
+
+// lose notes that the kernel dropped records before they could be read.
+func (l *Log) lose(records uint64, up time.Duration) {
+	l.lost += records
+	l.lostAt = up
+	l.moved = true
 }
 
 func (l *Log) hold(key tallyKey, m Match, text string, up time.Duration) {
@@ -100,6 +146,7 @@ func (l *Log) hold(key tallyKey, m Match, text string, up time.Duration) {
 		l.order(h.severity).MoveToBack(h.place)
 	}
 	h.last, h.facts = up, m.Facts
+	l.moved = true
 	if !m.Again {
 		h.count++
 		h.text = Printable([]byte(text))
@@ -118,6 +165,7 @@ func (l *Log) forget(key tallyKey) {
 	if h := l.held[key]; h != nil {
 		l.order(h.severity).Remove(h.place)
 		delete(l.held, key)
+		l.moved = true
 	}
 }
 
@@ -139,17 +187,11 @@ func graver(a, b finding.Severity) bool {
 	return finding.Compare(finding.Finding{Severity: a}, finding.Finding{Severity: b}) < 0
 }
 
-// ErrNotRead says that nobody has read the kernel's log yet.
-var ErrNotRead = errors.New("the kernel's log has not been read")
-
 // Findings returns what is still to be reported, now being the time since boot: one finding for each subject, the gravest.
 // Rules for which leave returns true are left to others.
-func (l *Log) Findings(now time.Duration, leave func(*Rule) bool) ([]finding.Finding, error) {
+func (l *Log) Findings(now time.Duration, leave func(*Rule) bool) []finding.Finding {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if !l.begun {
-		return nil, ErrNotRead
-	}
 	subjects := map[finding.Subject][]*held{}
 	for key, h := range l.held {
 		if expiry := key.rule.Expiry; expiry != UntilBoot && now-h.last > expiry {
@@ -172,7 +214,7 @@ func (l *Log) Findings(now time.Duration, leave func(*Rule) bool) ([]finding.Fin
 		})
 	}
 	slices.SortFunc(findings, finding.Compare)
-	return findings, nil
+	return findings
 }
 
 // tell makes one finding of all that is remembered of one subject: the gravest, naming the others.

@@ -12,22 +12,19 @@ import (
 
 func TestLogHoldsAndForgets(t *testing.T) {
 	log := NewLog(newTable(t))
-	if _, err := log.Findings(0, nil); err == nil {
-		t.Error("a log that nobody read has an answer")
-	}
-	log.Begin()
 	minute := time.Minute
-	log.Observe("EXT4-fs (sda1): Remounting filesystem read-only", minute)
-	log.Observe("EXT4-fs error (device sda1): x", minute)
-	log.Observe("nfs: server a not responding, still trying", minute)
-	log.Observe("TCP: too many orphaned sockets", minute)
-	log.Observe("usb 1-1: Product: Kernel panic - not syncing", minute)
+	var sequence uint64
+	say := func(text string, up time.Duration) {
+		log.Observe(LogRecord{Sequence: sequence, Up: up, Text: text})
+		sequence++
+	}
+	say("EXT4-fs (sda1): Remounting filesystem read-only", minute)
+	say("EXT4-fs error (device sda1): x", minute)
+	say("nfs: server a not responding, still trying", minute)
+	say("TCP: too many orphaned sockets", minute)
+	say("usb 1-1: Product: Kernel panic - not syncing", minute)
 	reasons := func(now time.Duration, leave func(*Rule) bool) (got []string) {
-		findings, err := log.Findings(now, leave)
-		if err != nil {
-			t.Fatal(err)
-		}
-		for _, f := range findings {
+		for _, f := range log.Findings(now, leave) {
 			if err := (func() error { f.Check = "kernel-log"; return f.Problem() })(); err != nil {
 				t.Error(err)
 			}
@@ -42,11 +39,12 @@ func TestLogHoldsAndForgets(t *testing.T) {
 	if diff := cmp.Diff([]string{nfs, tcp}, reasons(2*minute, func(r *Rule) bool { return r.Domain == Storage && r.ConfirmedBy != "hung-mounts" })); diff != "" {
 		t.Error(diff)
 	}
-	log.Observe("nfs: server a OK", 3*minute)
+	say("nfs: server a OK", 3*minute)
 	if diff := cmp.Diff([]string{ext4}, reasons(20*minute, nil)); diff != "" { // TCP's record has expired
 		t.Error(diff)
 	}
-	log.Lost(7, 21*minute)
+	sequence += 7
+	say("usb 1-1: new device", 21*minute)
 	if diff := cmp.Diff([]string{ext4, "KernelRecordsLost source/kernel-log warning"}, reasons(21*minute, nil)); diff != "" {
 		t.Error(diff)
 	}
@@ -58,26 +56,23 @@ func TestLogHoldsAndForgets(t *testing.T) {
 // TestLogFlood: 20,000 lines of 20,000 devices; nothing of the highest severity is lost and little time is used.
 func TestLogFlood(t *testing.T) {
 	log := NewLog(newTable(t))
-	log.Begin()
 	began := time.Now()
 	for i := range 20000 {
-		up := time.Duration(i) * 100 * time.Microsecond
+		r := LogRecord{Sequence: uint64(i), Up: time.Duration(i) * 100 * time.Microsecond}
 		switch i {
 		case 100:
-			log.Observe("Kernel panic - not syncing: early", up)
+			r.Text = "Kernel panic - not syncing: early"
 		case 10000:
-			log.Observe("EXT4-fs (sda1): Remounting filesystem read-only", up)
+			r.Text = "EXT4-fs (sda1): Remounting filesystem read-only"
 		case 19999:
-			log.Observe("Watchdog detected hard LOCKUP on cpu 3", up)
+			r.Text = "Watchdog detected hard LOCKUP on cpu 3"
 		default:
-			log.Observe(fmt.Sprintf("I/O error, dev sd%d, sector %d op 0x0:(READ) flags 0x0 phys_seg 1 prio class 0", i, i), up)
+			r.Text = fmt.Sprintf("I/O error, dev sd%d, sector %d op 0x0:(READ) flags 0x0 phys_seg 1 prio class 0", i, i)
 		}
+		log.Observe(r)
 	}
 	took := time.Since(began)
-	findings, err := log.Findings(2*time.Second, nil)
-	if err != nil {
-		t.Fatal(err)
-	}
+	findings := log.Findings(2*time.Second, nil)
 	fatal := 0
 	for _, f := range findings {
 		if f.Severity == finding.Fatal {
@@ -90,5 +85,64 @@ func TestLogFlood(t *testing.T) {
 	t.Logf("20,000 lines took %v", took)
 	if took > 5*time.Second { // the promise is one CPU second; the race detector and a busy machine are slower
 		t.Errorf("20,000 lines took %v", took)
+	}
+}
+
+// TestLogAcrossRuns: what an earlier run told of is kept although the kernel has dropped its records, is not counted again
+// where it has not, and what came between the runs is found, or its loss is.
+func TestLogAcrossRuns(t *testing.T) {
+	line := func(i int) LogRecord {
+		text := fmt.Sprintf("usb 1-1: line %d", i)
+		switch i {
+		case 10:
+			text = "Kernel panic - not syncing: early"
+		case 40, 60:
+			text = "EXT4-fs error (device sda1): x"
+		}
+		return LogRecord{Sequence: uint64(i), Up: time.Minute + time.Duration(i)*time.Second, Text: text}
+	}
+	read := func(log *Log, from, to int) *Log {
+		for i := from; i < to; i++ {
+			log.Observe(line(i))
+		}
+		return log
+	}
+	first := read(NewLog(newTable(t)), 0, 50)
+	for name, test := range map[string]struct {
+		last     bool
+		boot     string
+		from, to int // the records that the second run reads
+		want     []string
+	}{
+		"all is there still":         {true, "b", 0, 55, []string{"KernelPanic 1", "Ext4Error 1"}},
+		"the oldest are not":         {true, "b", 30, 55, []string{"KernelPanic 1", "Ext4Error 1"}},
+		"written between the runs":   {true, "b", 30, 70, []string{"KernelPanic 1", "Ext4Error 2"}},
+		"dropped between the runs":   {true, "b", 55, 70, []string{"KernelPanic 1", "Ext4Error 2", "KernelRecordsLost 5"}},
+		"perhaps seen by the killed": {false, "b", 55, 70, []string{"KernelPanic 1", "Ext4Error 2"}},
+		"another boot":               {true, "c", 45, 70, []string{"Ext4Error 1"}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			data, err := first.Save("b", test.last)
+			if err != nil {
+				t.Fatal(err)
+			}
+			second := NewLog(newTable(t))
+			if err := second.Restore(data, test.boot); err != nil {
+				t.Fatal(err)
+			}
+			for range 2 { // a source that is started again reads from the beginning
+				read(second, test.from, test.to)
+			}
+			var got []string
+			for _, f := range second.Findings(3*time.Minute, nil) {
+				got = append(got, f.Reason+" "+f.Facts["count"]+f.Facts["lost"])
+			}
+			if diff := cmp.Diff(test.want, got); diff != "" {
+				t.Errorf("(-want +got):\n%s", diff)
+			}
+		})
+	}
+	if err := NewLog(newTable(t)).Restore([]byte("{"), "b"); err == nil {
+		t.Error("half a file was taken for a whole one")
 	}
 }

@@ -7,7 +7,7 @@ import (
 )
 
 // ext4Rules: fs/ext4/super.c, fs/jbd2/journal.c. After an error the filesystem is remounted read-only, panics, or goes on,
-// as its errors= option says; the state is in the mount table and in /sys/fs/ext4.
+// as its errors= option says; the state is in the mount table and in /sys/fs/ext4, where only what is worded "error" is counted.
 func ext4Rules() []Rule {
 	const (
 		message = `^EXT[234]-fs \((?P<subject>[^)\s]+)\): `
@@ -39,26 +39,26 @@ func ext4Rules() []Rule {
 		Summary:  "an ext4 filesystem found itself damaged",
 		Literals: []string{"-fs error (device "},
 		Patterns: []string{failure},
-		Kind:     "filesystem", Expiry: 24 * time.Hour, ConfirmedBy: "ext4-errors",
+		Kind:     "filesystem", Expiry: 24 * time.Hour, ConfirmedBy: "filesystem-readonly",
 	}, {
 		ID: "ext4-warning", Reason: "Ext4Warning", Domain: Storage, Severity: finding.Warning,
 		Summary:  "an ext4 filesystem could not do something",
 		Literals: []string{"-fs warning (device "},
 		Patterns: []string{`^EXT[234]-fs warning \(device (?P<subject>[^)\s]+)\)`},
 		Exclude:  `ext4_multi_mount_protect:\d+: MMP interval|ext4_resize_fs:\d+: `,
-		Kind:     "filesystem", Expiry: time.Hour, ConfirmedBy: "ext4-errors",
+		Kind:     "filesystem", Expiry: time.Hour,
 	}, {
 		ID: "ext4-recorded-errors", Reason: "Ext4ErrorsRecorded", Domain: Storage, Severity: finding.Warning,
 		Summary:  "an ext4 filesystem remembers errors, maybe from before this boot: it wants e2fsck",
 		Literals: []string{": error count since last fsck: ", "mounting fs with errors, running e2fsck"},
 		Patterns: []string{message + `error count since last fsck: (?P<count>\d+)`, message + `(?:warning: )?mounting fs with errors, running e2fsck is recommended`},
-		Kind:     "filesystem", Expiry: 25 * time.Hour, ConfirmedBy: "ext4-errors", // told again every 24 hours
+		Kind:     "filesystem", Expiry: 25 * time.Hour, ConfirmedBy: "filesystem-readonly", // told again every 24 hours
 	}, {
 		ID: "superblock-write-error", Reason: "SuperblockWriteError", Domain: Storage, Severity: finding.Warning,
 		Summary:  "the most important block of a filesystem could not be written: the disk is failing or gone",
 		Literals: []string{"I/O error while writing superblock", "previous I/O error to superblock detected"},
 		Patterns: []string{message + `(?:I/O error while writing superblock|previous I/O error to superblock detected)`},
-		Kind:     "filesystem", Expiry: 24 * time.Hour, ConfirmedBy: "filesystem-readonly",
+		Kind:     "filesystem", Expiry: 24 * time.Hour,
 	}, {
 		ID: "ext4-data-loss", Reason: "Ext4DataLoss", Domain: Storage, Severity: finding.Warning,
 		Summary:  "data that programs had written did not reach the disk, or the filesystem's own tables are damaged",
@@ -66,7 +66,7 @@ func ext4Rules() []Rule {
 		Patterns: []string{
 			message + `(?:This should not happen!! Data will be lost|Delayed block allocation failed for inode \d+|failed to convert unwritten extents to written extents -- potential data loss!|group descriptors corrupted!|ext4_check_descriptors: )`,
 		},
-		Kind: "filesystem", Report: "ext4-data-loss", Expiry: 24 * time.Hour, ConfirmedBy: "ext4-errors",
+		Kind: "filesystem", Report: "ext4-data-loss", Expiry: 24 * time.Hour,
 	}, {
 		ID: "jbd2-error", Reason: "JournalError", Domain: Storage, Severity: finding.Warning,
 		Summary:  "the journal of a filesystem could not be read or written",
@@ -77,12 +77,13 @@ func ext4Rules() []Rule {
 			`^JBD2: Detected IO errors(?: \d+)? while flushing file data on (?P<subject3>\S+?)(?:-\d+)?$`,
 			`^JBD2: (?:journal checksum error|Error while async write back metadata bh|corrupted journal superblock|journal recovery failed|IO error -?\d+ recovering block|error -?\d+ scanning journal|Invalid checksum recovering|bad block at offset|Failed to read block at offset|journal transaction \d+ on \S+ is corrupt)`,
 		},
-		Kind: "filesystem", Expiry: 24 * time.Hour, ConfirmedBy: "ext4-errors",
+		Kind: "filesystem", Expiry: 24 * time.Hour,
 	}}
 }
 
 // xfsRules: fs/xfs/{xfs_fsops,xfs_log,xfs_error,xfs_buf}.c. Every kernel has its own words for a shutdown; until 5.15
 // "xfs_do_force_shutdown(0x8) called from …" came first, since 5.19 "Filesystem has been shut down due to log error (0x2)." too.
+// A shutdown can be read from the filesystem; damage and I/O errors that it survives are in the log only.
 func xfsRules() []Rule {
 	const message = `^XFS \((?P<subject>[^)\s]+)\): `
 	return []Rule{{
@@ -96,13 +97,13 @@ func xfsRules() []Rule {
 		Summary:  "an XFS filesystem found itself damaged: it wants xfs_repair",
 		Literals: []string{"XFS ("},
 		Patterns: []string{message + `(?:Metadata (?:corruption|CRC error) detected at |Corruption detected\. |Corruption warning: |Internal error |Unmount and run xfs_repair|Corruption of in-memory data|xfs_\w+: (?:[Bb]ad |detected corrupt ))`},
-		Kind:     "filesystem", Report: "xfs-corruption", Expiry: 24 * time.Hour, ConfirmedBy: "filesystem-readonly",
+		Kind:     "filesystem", Report: "xfs-corruption", Expiry: 24 * time.Hour,
 	}, {
 		ID: "xfs-io-error", Reason: "XfsIOError", Domain: Storage, Severity: finding.Warning,
 		Summary:  "an XFS filesystem could not read or write its disk",
 		Literals: []string{"XFS ("},
 		Patterns: []string{message + `(?:[Mm]etadata I/O error|log I/O error|Log I/O [Ee]rror|writeback error on |Failing async write|page discard on page|log mount/recovery failed: error|xfs_log_force: error -\d+|xfs_imap_to_bp: xfs_trans_read_buf\(\) returned error|log recovery (?:write|read) I/O error)`},
-		Kind:     "filesystem", Report: "xfs-io-error", Expiry: 24 * time.Hour, ConfirmedBy: "filesystem-readonly",
+		Kind:     "filesystem", Report: "xfs-io-error", Expiry: 24 * time.Hour,
 	}, {
 		ID: "xfs-memory-deadlock", Reason: "XfsMemoryDeadlock", Domain: Storage, Severity: finding.Warning,
 		Summary:  "XFS waits for memory that may only become free when XFS goes on", // fs/xfs/kmem.c, until 6.8
@@ -113,6 +114,8 @@ func xfsRules() []Rule {
 }
 
 // btrfsRules: fs/btrfs/{messages,disk-io,inode,volumes}.c. Since 5.18 a state such as " state EA" follows the device.
+// Some of what btrfs-error recognises is counted in sysfs, since 5.14 (btrfs-errors reads that); the log tells all, of every
+// kernel.
 func btrfsRules() []Rule {
 	const device = `\(device (?P<subject>[^)\s:]+):?(?: state \w+)?\)`
 	return []Rule{{
@@ -136,6 +139,6 @@ func btrfsRules() []Rule {
 				`bdev \S+ errs: |corrupt (?:leaf|node)|error writing primary super block|lost (?:page|super block) write|lost super block|unable to find logical|unable to fixup|` +
 				`superblock checksum mismatch|failed to read|tree block corrupted|unrecoverable|level verify failed|block=\d+ )`,
 		},
-		Kind: "filesystem", Report: "btrfs-error", Expiry: 24 * time.Hour, ConfirmedBy: "btrfs-errors",
+		Kind: "filesystem", Report: "btrfs-error", Expiry: 24 * time.Hour,
 	}}
 }

@@ -11,16 +11,25 @@ import (
 func filesystemRules() []Rule {
 	return []Rule{{
 		ID: "filesystem-stopped", Reason: "FilesystemStopped", Domain: Storage, Severity: finding.Warning,
-		Summary:  "a filesystem of another kind (FAT, F2FS, GFS2, OCFS2, NILFS2) stopped taking writes",
-		Literals: []string{"has been set read-only", "F2FS-fs (", "about to withdraw this file system", "File system is now read-only", "NILFS ("},
+		Summary:  "a filesystem of another kind (FAT, F2FS, OCFS2, NILFS2) was made read-only by the kernel",
+		Literals: []string{"has been set read-only", "F2FS-fs (", "File system is now read-only", "NILFS"},
 		Patterns: []string{
 			`^FAT-fs \((?P<subject>[^)\s]+)\): Filesystem has been set read-only`,
-			`^F2FS-fs \((?P<subject>[^)\s]+)\): (?:Remounting filesystem read-only|Stopped filesystem due to reason: \d+)`,
-			`^gfs2: fsid=(?P<subject>\S+?)(?:\.\d+)?: about to withdraw this file system`,
+			`^F2FS-fs \((?P<subject>[^)\s]+)\): Remounting filesystem read-only`,
 			`^OCFS2: .*File system is now read-only`,
 			`^NILFS(?: error)? \((?:device )?(?P<subject>[^)\s]+)\): (?:.*: )?[Rr]emounting filesystem read-only`,
 		},
 		Kind: "filesystem", Expiry: UntilBoot, ConfirmedBy: "filesystem-readonly",
+	}, {
+		// Without the read-only flag that the others set, so that no state shows it.
+		ID: "filesystem-withdrawn", Reason: "FilesystemWithdrawn", Domain: Storage, Severity: finding.Warning,
+		Summary:  "a filesystem (F2FS, GFS2) gave up after an error: access to it fails",
+		Literals: []string{"Stopped filesystem due to reason: ", "about to withdraw this file system"},
+		Patterns: []string{
+			`^F2FS-fs \((?P<subject>[^)\s]+)\): Stopped filesystem due to reason: \d+`,
+			`^gfs2: fsid=(?P<subject>\S+?)(?:\.\d+)?: about to withdraw this file system`,
+		},
+		Kind: "filesystem", Expiry: UntilBoot,
 	}, {
 		ID: "zfs-pool-suspended", Reason: "ZFSPoolSuspended", Domain: Storage, Severity: finding.Fatal,
 		Summary:  "a ZFS pool lost its disks and takes no more reads or writes",
@@ -44,15 +53,24 @@ func filesystemRules() []Rule {
 }
 
 // remoteFilesystemRules: net/sunrpc/clnt.c, fs/nfs/nfs4state.c, fs/smb/client/connect.c, net/ceph, fs/ceph/mds_client.c. The
-// kernel says when an NFS server is back.
+// kernel says when an NFS server is back. What of Ceph hangs is mostly not what statfs asks (the monitors), so that no state
+// confirms it.
 func remoteFilesystemRules() []Rule {
 	return []Rule{{
 		ID: "nfs-server-silent", Reason: "NFSServerNotResponding", Domain: Storage, Severity: finding.Warning,
 		Summary:  "an NFS server does not answer; programs that touch its files hang",
 		Literals: []string{" not responding, "},
-		Patterns: []string{`^(?:nfsd?|lockd|mountd?|statd|portmap|rpcbind|nfs_acl): server (?P<subject>.+) not responding, (?:still trying|timed out)`},
+		Patterns: []string{`^nfs: server (?P<subject>.+) not responding, (?:still trying|timed out)`},
 		Kind:     "nfs-server", Expiry: time.Hour, ConfirmedBy: "hung-mounts",
-		Recovery: Recovery{Literals: []string{": server "}, Pattern: `^(?:nfsd?|lockd|mountd?|statd|portmap|rpcbind|nfs_acl): server (?P<subject>.+) OK$`},
+		Recovery: Recovery{Literals: []string{": server "}, Pattern: `^nfs: server (?P<subject>.+) OK$`},
+	}, {
+		// A mount whose server's files can be had, so that no state shows it: only locking, or the start of a mount, hangs.
+		ID: "nfs-helper-silent", Reason: "NFSHelperNotResponding", Domain: Storage, Severity: finding.Warning,
+		Summary:  "a daemon beside an NFS server (locks, mounts, port mapper) does not answer; locks or new mounts hang",
+		Literals: []string{" not responding, "},
+		Patterns: []string{`^(?:nfsd|lockd|mountd?|statd|portmap|rpcbind|nfs_acl): server (?P<subject>.+) not responding, (?:still trying|timed out)`},
+		Kind:     "nfs-server", Expiry: time.Hour,
+		Recovery: Recovery{Literals: []string{": server "}, Pattern: `^(?:nfsd|lockd|mountd?|statd|portmap|rpcbind|nfs_acl): server (?P<subject>.+) OK$`},
 	}, {
 		ID: "nfs-lock-lost", Reason: "NFSLockReclaimFailed", Domain: Storage, Severity: finding.Warning,
 		Summary:  "after an NFS server came back, locks or open files could not be had again",
@@ -74,7 +92,9 @@ func remoteFilesystemRules() []Rule {
 			`^libceph: (?P<subject2>osd\d+) (?:\S+ )?down$`,
 			`^rbd: (?P<subject3>rbd\d+): (?:encountered watch error|write \d+ at \d+ result|read \d+ at \d+ result|failed to)`,
 		},
-		Kind: "ceph-server", Expiry: 30 * time.Minute, ConfirmedBy: "hung-mounts",
-		Recovery: Recovery{Literals: []string{"ceph: mds"}, Pattern: `^ceph: (?P<subject>mds\d+) (?:came back|reconnect success)`},
+		Kind: "ceph-server", Expiry: 30 * time.Minute,
+		Recovery: Recovery{
+			Literals: []string{"ceph: "}, Pattern: `^(?:ceph: (?:\[[^\]]+\]: )?(?P<subject>mds\d+) (?:came back|reconnect success)|libceph: (?P<subject2>osd\d+) (?:\S+ )?up$)`,
+		},
 	}}
 }

@@ -82,7 +82,8 @@ func firmwareErrorRules() []Rule {
 }
 
 // pcieRules: drivers/pci/pcie/{aer,dpc,err}.c, drivers/pci/hotplug/pciehp_hpc.c, drivers/iommu. "Uncorrected" became
-// "Uncorrectable" in 6.13.
+// "Uncorrectable" in 6.13. Fatal errors are not always counted: behind a dead link the kernel cannot read what it was. So their
+// lines stand for themselves, until the kernel says that the link was recovered.
 func pcieRules() []Rule {
 	const (
 		device = `^(?:[\w-]+ )?(?P<subject>` + pciAddress + `): (?:AER: )?(?:PCIe Bus Error: severity=|(?:Multiple )?)`
@@ -93,7 +94,8 @@ func pcieRules() []Rule {
 		ID: "pcie-fatal", Reason: "PCIeFatalError", Domain: Hardware, Severity: finding.Fatal,
 		Summary:  "a PCIe link failed; the device behind it is lost or was reset",
 		Literals: literals, Patterns: []string{device + `Uncorrect(?:ed|able) \(Fatal\)` + report},
-		Kind: "device", Report: "aer", Expiry: 24 * time.Hour, ConfirmedBy: "pcie-errors",
+		Kind: "device", Report: "aer", Expiry: 24 * time.Hour,
+		Recovery: Recovery{Literals: []string{"evice recovery successful"}, Pattern: `^(?:[\w-]+ )?(?P<subject>` + pciAddress + `): (?:AER: )?[Dd]evice recovery successful`},
 	}, {
 		ID: "pcie-uncorrected", Reason: "PCIeUncorrectedError", Domain: Hardware, Severity: finding.Warning,
 		Summary:  "a PCIe transfer was lost; the device goes on",
@@ -112,7 +114,7 @@ func pcieRules() []Rule {
 			`^(?:[\w-]+ )?(?P<subject>` + pciAddress + `): AER: (?:device recovery failed|subordinate device reset failed)`,
 			`^(?:[\w-]+ )?(?P<subject2>` + pciAddress + `): DPC: containment event`,
 		},
-		Kind: "device", Expiry: 24 * time.Hour, ConfirmedBy: "pcie-errors",
+		Kind: "device", Expiry: 24 * time.Hour,
 	}, {
 		ID: "pcie-surprise-removal", Reason: "PCIeLinkDown", Domain: Hardware, Severity: finding.Warning,
 		Summary:  "a PCIe device went away without being asked to",
@@ -132,7 +134,8 @@ func pcieRules() []Rule {
 	}}
 }
 
-// temperatureRules: drivers/thermal/intel/therm_throt.c, drivers/thermal/thermal_core.c, kernel/reboot.c
+// temperatureRules: drivers/thermal/intel/therm_throt.c, drivers/thermal/thermal_core.c, kernel/reboot.c. A critical temperature is
+// over, as state, before anyone can read it: the machine goes down.
 func temperatureRules() []Rule {
 	return []Rule{{
 		ID: "cpu-throttled", Reason: "CPUThrottled", Domain: Hardware, Severity: finding.Warning,
@@ -150,6 +153,6 @@ func temperatureRules() []Rule {
 			`^(?:ACPI: )?Critical temperature reached \(\d+ C\), shutting down`,
 			`^(?:reboot: )?HARDWARE PROTECTION shutdown \((?P<why>[^)]*)\)`,
 		},
-		Kind: "thermal-zone", Report: "temperature", Expiry: UntilBoot, ConfirmedBy: "thermal",
+		Kind: "thermal-zone", Report: "temperature", Expiry: UntilBoot,
 	}}
 }

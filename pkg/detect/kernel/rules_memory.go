@@ -9,7 +9,8 @@ import (
 // oomRules recognise kills for want of memory. A report has several lines: since 5.0 "oom-kill:" tells whose limit it was
 // and in which cgroup the victim is, and "Killed process" follows; before, "Task in … killed as a result of limit of …" told
 // the cgroups, and the two lines "Kill process" and "Killed process" followed. A container that reaches its own limit is its
-// owner's affair; a node without memory is the node's.
+// owner's affair; a node without memory is the node's. The kernel counts each kill too, and in cgroup v2 for each cgroup: the
+// check oom-kills tells all of them there, and applies nowhere else.
 //
 //	mm/oom_kill.c dump_oom_victim, __oom_kill_process; mm/memcontrol.c
 func oomRules() []Rule {
@@ -22,16 +23,15 @@ func oomRules() []Rule {
 			`^oom-kill:constraint=CONSTRAINT_(?P<constraint>NONE|CPUSET|MEMORY_POLICY),.*,task_memcg=(?P<cgroup>/.*),task=(?P<process>` + command + `),pid=(?P<pid>\d+),uid=\d+$`,
 			`^oom-kill:constraint=CONSTRAINT_(?P<constraint>NONE|CPUSET|MEMORY_POLICY),.*,task=(?P<process>` + command + `),pid=(?P<pid>\d+),uid=\d+$`,
 		},
-		Kind: "process", Report: "oom", Grave: Rate{3, 10 * time.Minute}, GraveSeverity: finding.Fatal, Together: true, Expiry: 30 * time.Minute,
+		Kind: "process", Report: "oom", Grave: Rate{3, 10 * time.Minute}, GraveSeverity: finding.Fatal, Together: true, Expiry: 30 * time.Minute, ConfirmedBy: "oom-kills",
 	}, {
 		ID: "system-oom-killed", Reason: "OOMKilling", Domain: Memory, Severity: finding.Warning,
 		Summary:  "the node ran out of memory and the kernel killed a process",
 		Literals: []string{"Out of memory"},
 		Patterns: []string{
 			`^Out of memory(?: \(oom_kill_allocating_task\))?: Kill(?:ed)? process ` + victim,
-			`^Out of memory and no killable processes\.\.\.`,
 		},
-		Kind: "process", Report: "oom", Follower: true, Grave: Rate{3, 10 * time.Minute}, GraveSeverity: finding.Fatal, Together: true, Expiry: 30 * time.Minute,
+		Kind: "process", Report: "oom", Follower: true, Grave: Rate{3, 10 * time.Minute}, GraveSeverity: finding.Fatal, Together: true, Expiry: 30 * time.Minute, ConfirmedBy: "oom-kills",
 	}, {
 		ID: "container-oom", Reason: "ContainerOOMKilled", Domain: Memory, Severity: finding.Info,
 		Summary:  "a container reached its memory limit and the kernel killed one of its processes",
@@ -40,23 +40,33 @@ func oomRules() []Rule {
 			`^oom-kill:constraint=CONSTRAINT_MEMCG,.*oom_memcg=(?P<limit>/.*),task_memcg=(?P<cgroup>/.*),task=(?P<process>` + command + `),pid=(?P<pid>\d+),uid=\d+$`,
 			`^Task in (?P<cgroup>/.*) killed as a result of limit of (?P<limit>/.*)`,
 		},
-		Kind: "cgroup", Report: "oom", Expiry: 10 * time.Minute,
+		Kind: "cgroup", Report: "oom", Expiry: 10 * time.Minute, ConfirmedBy: "oom-kills",
 	}, {
 		ID: "container-oom-killed", Reason: "ContainerOOMKilled", Domain: Memory, Severity: finding.Info,
 		Summary:  "a container reached its memory limit and the kernel killed one of its processes",
 		Literals: []string{"Memory cgroup out of memory: Kill", "Memory cgroup out of memory: OOM victim"},
 		Patterns: []string{`^Memory cgroup out of memory: Kill(?:ed)? process ` + victim, `^Memory cgroup out of memory: OOM victim ` + victim},
-		Kind:     "process", Report: "oom", Follower: true, Expiry: 10 * time.Minute,
+		Kind:     "process", Report: "oom", Follower: true, Expiry: 10 * time.Minute, ConfirmedBy: "oom-kills",
 	}, {
 		ID: "oom-victim", Reason: "OOMKilling", Domain: Memory, Severity: finding.Warning,
 		Summary:  "the kernel killed a process for want of memory; the line does not say whose limit it was (kernels before 5.3)",
 		Literals: []string{"Killed process "},
 		Patterns: []string{`^Killed process ` + victim + `,? (?:UID \d+,? )?total-vm:\d+kB`},
-		Kind:     "process", Report: "oom", Follower: true, Expiry: 10 * time.Minute,
+		Kind:     "process", Report: "oom", Follower: true, Expiry: 10 * time.Minute, ConfirmedBy: "oom-kills",
+	}, {
+		ID: "oom-stuck", Reason: "OOMStuck", Domain: Memory, Severity: finding.Warning,
+		Summary:  "the kernel cannot kill for want of memory: nothing may be killed, or what was killed does not end", // no state tells
+		Literals: []string{"Out of memory and no killable processes", "oom_reaper: unable to reap"},
+		Patterns: []string{`^Out of memory and no killable processes\.\.\.`, `^oom_reaper: unable to reap pid:(?P<pid>\d+) \((?P<subject>` + command + `)\)`},
+		Kind:     "process", Expiry: 10 * time.Minute,
 	}}
 }
 
 // memoryRules recognise allocations that failed and pages that went bad. mm/page_alloc.c, mm/vmalloc.c, mm/memory-failure.c
+//
+// No state tells of a failed allocation: it may fail for lack of memory that is over a moment later, or for a limit of its own.
+// Nor does any tell of a page that could not be taken out of use, beside those that were. A page of a process that stays in
+// a larger one, and a page that is found damaged once more, are said to have failed too; the process dies, the node goes on.
 func memoryRules() []Rule {
 	return []Rule{{
 		ID: "page-allocation-failure", Reason: "PageAllocationFailure", Domain: Memory, Severity: finding.Warning,
@@ -68,7 +78,7 @@ func memoryRules() []Rule {
 			`^(?P<subject>` + command + `): vmalloc(?:: allocation failure(?::|,)| error: size) ?\d+`,
 			`^SLUB: Unable to allocate memory on (?:node|CPU)`, `^percpu: allocation failed, size=\d+`,
 		},
-		Kind: "process", Expiry: 30 * time.Minute, ConfirmedBy: "memory-fragmentation",
+		Kind: "process", Expiry: 30 * time.Minute,
 	}, {
 		ID: "memory-failure-unrecovered", Reason: "MemoryFailureUnrecovered", Domain: Memory, Severity: finding.Fatal,
 		Summary:  "a page of memory is damaged and the kernel could not take it out of use",
@@ -77,7 +87,8 @@ func memoryRules() []Rule {
 			`^Memory failure: (?P<page>0x[0-9a-f]+): recovery action for [^:]+: (?:Failed|Ignored)`,
 			`^mce: Memory error not recovered`,
 		},
-		Kind: NodeKind, Report: "poison", Expiry: UntilBoot, ConfirmedBy: "memory-corrupted",
+		Exclude: `recovery action for (?:already poisoned|unsplit thp)`,
+		Kind:    NodeKind, Report: "poison", Expiry: UntilBoot,
 	}, {
 		ID: "memory-failure", Reason: "MemoryFailure", Domain: Memory, Severity: finding.Warning,
 		Summary:  "a page of memory is damaged; the kernel took it out of use",

@@ -72,6 +72,7 @@ func (r *Reporter) adopt(ctx context.Context) error {
 	defer cancel()
 	conditions, err := r.config.Node.NodeConditions(ctx)
 	if err != nil {
+		r.config.Observer.Wrote(r.Name(), report.ResultError, err)
 		return fmt.Errorf("read node conditions: %w", err)
 	}
 	r.mu.Lock()
@@ -121,10 +122,10 @@ func (r *Reporter) send(ctx context.Context, patch []byte) error {
 	ctx, cancel := context.WithTimeout(ctx, r.config.Timeout)
 	defer cancel()
 	if err := r.config.Node.PatchNodeStatus(ctx, patch); err != nil {
-		r.config.Observer.Wrote(r.Name(), report.ResultError)
+		r.config.Observer.Wrote(r.Name(), report.ResultError, err)
 		return fmt.Errorf("write node conditions: %w", err)
 	}
-	r.config.Observer.Wrote(r.Name(), report.ResultOK)
+	r.config.Observer.Wrote(r.Name(), report.ResultOK, nil)
 	return nil
 }
 

@@ -34,10 +34,7 @@ func kinds(namings map[string]report.Naming, v Vocabulary) []*kind {
 	byName := map[string]*kind{}
 	for _, check := range slices.Sorted(maps.Keys(namings)) {
 		n := namings[check]
-		name := cmp.Or(n.Type, n.ReadyType)
-		if v == Ready {
-			name = cmp.Or(n.ReadyType, n.Type)
-		}
+		name := v.Name(n)
 		if name == "" {
 			continue // this check makes no condition
 		}
@@ -47,6 +44,14 @@ func kinds(namings map[string]report.Naming, v Vocabulary) []*kind {
 		byName[name].checks = append(byName[name].checks, check)
 	}
 	return slices.SortedFunc(maps.Values(byName), func(a, b *kind) int { return cmp.Compare(a.name, b.name) })
+}
+
+// Name returns the condition that is written for n; empty where n makes none.
+func (v Vocabulary) Name(n report.Naming) string {
+	if v == Ready {
+		return cmp.Or(n.ReadyType, n.Type)
+	}
+	return cmp.Or(n.Type, n.ReadyType)
 }
 
 // judge returns what is believed of k.

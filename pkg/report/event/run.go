@@ -77,10 +77,10 @@ func (r *Reporter) deliver(ctx context.Context, item report.Item) error {
 		result = report.ResultRejected
 		r.config.Log.Warn("event is not taken", "reason", item.Key, "err", err)
 	default:
-		r.config.Observer.Wrote(r.Name(), report.ResultError)
+		r.config.Observer.Wrote(r.Name(), report.ResultError, err)
 		return fmt.Errorf("create event %s: %w", item.Key, err)
 	}
-	r.config.Observer.Wrote(r.Name(), result)
+	r.config.Observer.Wrote(r.Name(), result, err)
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if n := r.backoff.Failures(); n > 0 {

@@ -126,7 +126,7 @@ func (m *Metrics) Abandoned(check string) { m.abandoned.WithLabelValues(label(ch
 func (m *Metrics) KmsgLost(n int) { m.kmsgLost.Add(float64(max(n, 0))) }
 
 // Wrote counts an attempt to write.
-func (m *Metrics) Wrote(reporter, result string) {
+func (m *Metrics) Wrote(reporter, result string, _ error) {
 	m.writes.WithLabelValues(label(reporter), label(result)).Inc()
 }
 

@@ -143,7 +143,7 @@ func TestCounts(t *testing.T) {
 	m.Abandoned("disk")
 	m.KmsgLost(3)
 	m.KmsgLost(-1)
-	m.Wrote("condition", report.ResultOK)
+	m.Wrote("condition", report.ResultOK, nil)
 	m.Queued("event", 4)
 	m.Dropped("event", finding.Info, 2)
 	m.Released("sandbox", "done")

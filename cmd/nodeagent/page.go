@@ -1,0 +1,127 @@
+package main
+
+import (
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/nodeagent/nodeagent/pkg/detect"
+	"github.com/nodeagent/nodeagent/pkg/detect/kernel"
+	"github.com/nodeagent/nodeagent/pkg/finding"
+)
+
+// checksPage is docs/checks.md.
+func checksPage(checks []detect.Check, rules []kernel.Rule, known []detect.Coverage) string {
+	var b strings.Builder
+	b.WriteString("# Checks\n\nGenerated from the code by `go test ./cmd/nodeagent -run Docs -update`. `nodeagent explain CHECK` prints one of them.\n")
+	b.WriteString("\n| check | domain | finds |\n|---|---|---|\n")
+	for _, c := range checks {
+		fmt.Fprintf(&b, "| [%s](#%s) | %s | %s |\n", c.ID, c.ID, c.Domain, c.Summary)
+	}
+	for _, c := range checks {
+		fmt.Fprintf(&b, "\n## %s\n\n%s", c.ID, checkPage(c))
+	}
+	b.WriteString("\n# Rules of the kernel's log\n\nWhere a state is named, the check of that name reads it, raises and clears, and the line only makes it look at once; " +
+		"where that check has nothing to read on a host, the line counts by itself.\n\n| rule | reason | severity | state | kept | means |\n|---|---|---|---|---|---|\n")
+	for _, r := range rules {
+		fmt.Fprintf(&b, "| %s | %s | %s | %s | %s | %s |\n", r.ID, r.Reason, ruleSeverity(r), r.ConfirmedBy, ruleExpiry(r), cell(r.Summary))
+	}
+	b.WriteString("\n# Known faults of nodes, and what finds them\n\n| fault | found by |\n|---|---|\n")
+	for _, k := range known {
+		if len(k.By) > 0 {
+			fmt.Fprintf(&b, "| %s | %s |\n", cell(k.Fault), strings.Join(k.By, ", "))
+		}
+	}
+	b.WriteString("\n# Left out\n\n| fault | why |\n|---|---|\n")
+	for _, k := range known {
+		if k.Not != "" {
+			fmt.Fprintf(&b, "| %s | %s |\n", cell(k.Fault), cell(k.Not))
+		}
+	}
+	return b.String()
+}
+
+// cell keeps a text within one cell of a table.
+func cell(text string) string { return strings.ReplaceAll(text, "|", "\\|") }
+
+// checkPage is what people read of one check.
+func checkPage(c detect.Check) string {
+	var b strings.Builder
+	fmt.Fprintf(&b, "%s: %s.\n\n**Why it matters.** %s\n\n**Finds**\n\n", c.Domain, c.Summary, c.Doc.Why)
+	for _, f := range c.Doc.Faults {
+		fmt.Fprintf(&b, "* `%s` (%s): %s\n", f.Reason, f.Severity, f.When)
+	}
+	b.WriteString("\n**Reads**\n\n")
+	for _, r := range c.Doc.Reads {
+		fmt.Fprintf(&b, "* %s\n", r)
+	}
+	fmt.Fprintf(&b, "\n**Looks** every %s, at most %s long%s. Believed %s; cleared %s.", short(c.Every), short(c.Deadline), wakesOf(c), hold(c.Policy.Raise), hold(c.Policy.Clear))
+	if c.Condition.Type != "" {
+		fmt.Fprintf(&b, " What is fatal becomes the node condition `%s` (True is bad), or `%s` (True is good).", c.Condition.Type, c.Condition.ReadyType)
+	}
+	fmt.Fprintf(&b, "\n\n**False alarms.** %s\n\n**Next.** %s\n", c.Doc.FalseAlarms, c.Advice)
+	return b.String()
+}
+
+// rulePage is what people read of one rule of the kernel's log.
+func rulePage(r kernel.Rule) string {
+	var b strings.Builder
+	fmt.Fprintf(&b, "%s, a rule of the kernel's log: %s.\n\n", r.Domain, r.Summary)
+	fmt.Fprintf(&b, "* reason `%s`, severity %s\n* kept %s\n", r.Reason, ruleSeverity(r), ruleExpiry(r))
+	if r.Raise.Count > 1 {
+		fmt.Fprintf(&b, "* raised by %d lines within %s\n", r.Raise.Count, short(r.Raise.Within))
+	}
+	if r.ConfirmedBy != "" {
+		fmt.Fprintf(&b, "* the state behind it is read by `%s`, which raises and clears; the line makes it look at once\n", r.ConfirmedBy)
+	}
+	for _, p := range r.Patterns {
+		fmt.Fprintf(&b, "* `%s`\n", p)
+	}
+	return b.String()
+}
+
+func ruleSeverity(r kernel.Rule) string {
+	if r.Grave.Count == 0 {
+		return string(r.Severity)
+	}
+	return fmt.Sprintf("%s; %s from %d in %s", r.Severity, r.GraveSeverity, r.Grave.Count, short(r.Grave.Within))
+}
+
+func ruleExpiry(r kernel.Rule) string {
+	if r.Expiry == kernel.UntilBoot {
+		return "until the next boot"
+	}
+	return "for " + short(r.Expiry)
+}
+
+func wakesOf(c detect.Check) string {
+	var names []string
+	for _, w := range c.Wakes {
+		if name := string(w.Source); !strings.Contains(strings.Join(names, ", "), name) {
+			names = append(names, name)
+		}
+	}
+	if len(names) == 0 {
+		return ""
+	}
+	return "; at once when woken by " + strings.Join(names, ", ")
+}
+
+func hold(h finding.Hold) string {
+	if h.Looks <= 1 && h.For == 0 {
+		return "at the first look"
+	}
+	return fmt.Sprintf("after %d looks over %s", max(h.Looks, 1), short(h.For))
+}
+
+// short words a duration without its zeros: 1m0s is 1m.
+func short(d time.Duration) string {
+	text := d.String()
+	if strings.HasSuffix(text, "m0s") {
+		text = strings.TrimSuffix(text, "0s")
+	}
+	if strings.HasSuffix(text, "h0m") {
+		text = strings.TrimSuffix(text, "0m")
+	}
+	return text
+}

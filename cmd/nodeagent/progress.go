@@ -1,0 +1,68 @@
+package main
+
+import (
+	"fmt"
+	"io"
+	"os"
+	"sync"
+	"time"
+
+	"golang.org/x/term"
+)
+
+// progress tells on a terminal what a command waits for, when that takes longer than a second.
+type progress struct {
+	out   io.Writer // nil: nobody watches
+	timer *time.Timer
+
+	mu    sync.Mutex // guards all below
+	count int        // of things that are done
+	all   int
+	last  string
+	begun bool
+	ended bool
+}
+
+// patience is how long a command may be silent.
+const patience = time.Second
+
+func showProgress(out io.Writer, all int) *progress {
+	p := &progress{all: all}
+	if file, ok := out.(*os.File); ok && term.IsTerminal(int(file.Fd())) {
+		p.out = out
+	}
+	p.timer = time.AfterFunc(patience, func() {
+		p.mu.Lock()
+		defer p.mu.Unlock()
+		p.begun = true
+		p.show()
+	})
+	return p
+}
+
+// done notes that one thing more is done.
+func (p *progress) done(what string) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.count++
+	p.last = what
+	p.show()
+}
+
+func (p *progress) show() {
+	if p.out == nil || !p.begun || p.ended {
+		return
+	}
+	fmt.Fprintf(p.out, "\r\x1b[Klooking: %d of %d, last %s", p.count, p.all, p.last)
+}
+
+// end takes the line away.
+func (p *progress) end() {
+	p.timer.Stop()
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.out != nil && p.begun && !p.ended {
+		fmt.Fprint(p.out, "\r\x1b[K")
+	}
+	p.ended = true
+}

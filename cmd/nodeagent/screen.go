@@ -1,0 +1,98 @@
+package main
+
+import (
+	"io"
+	"os"
+	"strings"
+	"unicode/utf8"
+
+	"golang.org/x/term"
+)
+
+// screen is how wide what people read may be, and whether it may be in colour. Colour is for terminals only: what goes into
+// a file or a pipe is plain.
+type screen struct {
+	width  int
+	colour bool
+}
+
+const (
+	plainWidth = 120 // of what is no terminal
+	leastWidth = 60
+	mostWidth  = 140 // longer lines are hard to read
+)
+
+func screenOf(w io.Writer) screen {
+	file, ok := w.(*os.File)
+	if !ok || !term.IsTerminal(int(file.Fd())) {
+		return screen{width: plainWidth}
+	}
+	s := screen{width: plainWidth, colour: os.Getenv("NO_COLOR") == "" && os.Getenv("TERM") != "dumb"}
+	if width, _, err := term.GetSize(int(file.Fd())); err == nil && width > 0 {
+		s.width = min(max(width, leastWidth), mostWidth)
+	}
+	return s
+}
+
+// The colours mean severity and nothing else.
+const (
+	red    = "31;1"
+	yellow = "33"
+	green  = "32"
+	faint  = "2"
+	bold   = "1"
+)
+
+// paint colours a text on a terminal.
+func (s screen) paint(colour, text string) string {
+	if !s.colour || colour == "" {
+		return text
+	}
+	return "\x1b[" + colour + "m" + text + "\x1b[0m"
+}
+
+// column pads a text to a width and paints it: the padding must not count the colour.
+func (s screen) column(colour, text string, width int) string {
+	return s.paint(colour, text) + strings.Repeat(" ", max(width-utf8.RuneCountInString(text), 0))
+}
+
+// wrap breaks a text into lines of the screen's width, of which all but the first are indented.
+func (s screen) wrap(text string, first, indent int) string {
+	var b strings.Builder
+	at := first
+	for i, word := range strings.Fields(text) {
+		n := utf8.RuneCountInString(word)
+		switch {
+		case i == 0:
+		case at+1+n > s.width:
+			b.WriteString("\n" + strings.Repeat(" ", indent))
+			at = indent
+		default:
+			b.WriteByte(' ')
+			at++
+		}
+		b.WriteString(word)
+		at += n
+	}
+	return b.String()
+}
+
+// page prints a page of the documentation: paragraphs and items are wrapped, marks of emphasis become colour.
+func (s screen) page(markdown string) string {
+	var b strings.Builder
+	for line := range strings.Lines(markdown) {
+		line = strings.TrimSuffix(line, "\n")
+		indent := 0
+		if strings.HasPrefix(line, "* ") {
+			indent = 2
+		}
+		line = s.wrap(line, 0, indent)
+		for strings.Count(line, "**") >= 2 {
+			before, rest, _ := strings.Cut(line, "**")
+			inner, after, _ := strings.Cut(rest, "**")
+			line = before + s.paint(bold, inner) + after
+		}
+		b.WriteString(strings.ReplaceAll(line, "`", "") + "\n")
+	}
+	return b.String()
+}

@@ -1,0 +1,53 @@
+package main
+
+import (
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+)
+
+func TestWrap(t *testing.T) {
+	s := screen{width: 20}
+	for _, test := range []struct{ name, text, want string }{
+		{"short", "all well", "all well"},
+		{"long", "this is longer than the line may be", "this is\n          longer\n          than the\n          line may\n          be"},
+		{"a word that is longer", "x/very/long/path/that/nobody/breaks is kept", "x/very/long/path/that/nobody/breaks\n          is kept"},
+		{"white space", " a\tb\n c ", "a b c"},
+		{"counted in characters", "ääääää ö", "ääääää ö"},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			if diff := cmp.Diff(test.want, s.wrap(test.text, 10, 10)); diff != "" {
+				t.Errorf("(-want +got):\n%s", diff)
+			}
+		})
+	}
+}
+
+// TestPlain: what is no terminal gets no colour.
+func TestPlain(t *testing.T) {
+	var b strings.Builder
+	s := screenOf(&b)
+	if got := s.column(red, "FATAL", 9) + "|" + s.page("**Why.** `x`"); got != "FATAL    |Why. x\n" {
+		t.Errorf("%q", got)
+	}
+	if got := (screen{width: 80, colour: true}).column(red, "FATAL", 9); got != "\x1b[31;1mFATAL\x1b[0m    " {
+		t.Errorf("%q", got)
+	}
+}
+
+// TestExplain: the name of a check, of a rule and a reason lead to a page, anything else to an error.
+func TestExplain(t *testing.T) {
+	for name, want := range map[string]string{
+		"load":           "Next. The message names the pods",
+		"kernel-oops":    "KernelOops",
+		"HighLoad":       "load\n",
+		"KernelDeadlock": "",
+	} {
+		var b strings.Builder
+		err := explain(&b, name)
+		if (err != nil) != (want == "") || !strings.Contains(b.String(), want) {
+			t.Errorf("%s: %v, %q", name, err, b.String())
+		}
+	}
+}

@@ -1,0 +1,68 @@
+package host
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"syscall"
+	"time"
+)
+
+// Daemon is a process that the node cannot do without: kubelet or the container runtime.
+type Daemon struct {
+	Role string // "kubelet" or "runtime"
+	Process
+}
+
+// daemonTimeout bounds the search for the runtime, whose socket may be one that nobody accepts from.
+const daemonTimeout = 2 * time.Second
+
+// Daemons finds kubelet and the runtime, those of them that run: that one does not is for others to tell. What could be
+// found is returned beside an error.
+func (h *Host) Daemons(ctx context.Context) ([]Daemon, error) {
+	var daemons []Daemon
+	var problems []error
+	add := func(role string, p Process, err error) {
+		switch {
+		case err == nil:
+			daemons = append(daemons, Daemon{role, p})
+		case !errors.Is(err, fs.ErrNotExist) && !errors.Is(err, syscall.ECONNREFUSED) && !errors.Is(err, ErrNotConfigured):
+			problems = append(problems, fmt.Errorf("find %s: %w", role, err))
+		}
+	}
+	if h.Kubelet.Process != nil {
+		p, err := h.Kubelet.Process()
+		add("kubelet", p, err)
+	}
+	if h.Runtime.Process != nil {
+		p, err := h.runtimeProcess(ctx)
+		add("runtime", p, err)
+	}
+	return daemons, errors.Join(problems...)
+}
+
+// runtimeProcess remembers the runtime: to find it by its socket takes a connection and a look at all its descriptors.
+func (h *Host) runtimeProcess(ctx context.Context) (Process, error) {
+	ctx, cancel := context.WithTimeout(ctx, daemonTimeout)
+	defer cancel()
+	cache := h.Processes
+	if cache == nil {
+		return h.Runtime.Process(ctx)
+	}
+	select {
+	case cache.runtimeTurn <- struct{}{}:
+		defer func() { <-cache.runtimeTurn }()
+	case <-ctx.Done():
+		return Process{}, ctx.Err()
+	}
+	if last := cache.runtime; last.PID != 0 {
+		stat, err := h.ProcStat(last.PID)
+		if err == nil && stat.StartTime == last.StartTime && stat.Comm == last.Comm && alive(stat) {
+			return last, nil
+		}
+	}
+	var err error
+	cache.runtime, err = h.Runtime.Process(ctx)
+	return cache.runtime, err
+}

@@ -1,0 +1,246 @@
+package hosttest
+
+import (
+	"encoding/binary"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"sync"
+	"testing"
+
+	"golang.org/x/sys/unix"
+)
+
+// HangingDisk is a real block device that stops answering when it is told to: a loop device on a file that a FUSE server
+// of ours serves. What is asked of it meanwhile waits in the kernel, as with a disk whose controller is gone.
+type HangingDisk struct {
+	Device string // /dev/loopN
+
+	t       testing.TB
+	device  *os.File // /dev/fuse
+	image   *os.File
+	mu      sync.Mutex // guards the two below
+	hanging bool
+	held    [][]byte // requests that wait for Recover
+}
+
+const diskSize = 32 << 20
+
+// NewHangingDisk makes a disk with an empty ext4 filesystem. It is removed when the test ends, and answers again before
+// that. Only for root, on a kernel with FUSE and loop devices.
+func NewHangingDisk(t testing.TB) *HangingDisk {
+	t.Helper()
+	if os.Geteuid() != 0 {
+		t.Skip("needs root: mounts a FUSE filesystem")
+	}
+	for _, program := range []string{"losetup", "mkfs.ext4"} {
+		if _, err := exec.LookPath(program); err != nil {
+			t.Skipf("needs %s: %v", program, err)
+		}
+	}
+	d := &HangingDisk{t: t}
+	name := filepath.Join(t.TempDir(), "image")
+	image, err := os.Create(name)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { image.Close() })
+	if err := image.Truncate(diskSize); err != nil {
+		t.Fatal(err)
+	}
+	d.image = image
+	d.run("mkfs.ext4", "-q", name)
+	point := d.mountFUSE()
+	d.Device = strings.TrimSpace(d.run("losetup", "--find", "--show", filepath.Join(point, "disk")))
+	t.Cleanup(func() {
+		d.Recover()
+		d.run("losetup", "--detach", d.Device)
+	})
+	return d
+}
+
+// mountFUSE mounts a filesystem of one file, disk, and serves it.
+func (d *HangingDisk) mountFUSE() string {
+	d.t.Helper()
+	fd, err := unix.Open("/dev/fuse", unix.O_RDWR|unix.O_CLOEXEC|unix.O_NONBLOCK, 0)
+	if err != nil {
+		d.t.Skipf("needs /dev/fuse: %v", err)
+	}
+	point := d.t.TempDir()
+	options := fmt.Sprintf("fd=%d,rootmode=40000,user_id=0,group_id=0", fd)
+	if err := unix.Mount("nodeagent-disk", point, "fuse.disk", unix.MS_NOSUID|unix.MS_NODEV, options); err != nil {
+		unix.Close(fd)
+		d.t.Fatalf("mount fuse: %v", err)
+	}
+	d.device = os.NewFile(uintptr(fd), "/dev/fuse")
+	served := make(chan struct{})
+	d.t.Cleanup(func() {
+		d.device.Close() // aborts the connection
+		if err := unix.Unmount(point, unix.MNT_DETACH|unix.UMOUNT_NOFOLLOW); err != nil {
+			d.t.Errorf("unmount %s: %v", point, err)
+		}
+		<-served
+	})
+	go func() {
+		defer close(served)
+		d.serve()
+	}()
+	return point
+}
+
+// Hang makes the disk stop answering.
+func (d *HangingDisk) Hang() {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.hanging = true
+}
+
+// Recover makes it answer again, beginning with what waits.
+func (d *HangingDisk) Recover() {
+	d.mu.Lock()
+	held := d.held
+	d.hanging, d.held = false, nil
+	d.mu.Unlock()
+	for _, request := range held {
+		d.answer(request)
+	}
+}
+
+// Waiting is the number of requests that wait for the disk.
+func (d *HangingDisk) Waiting() int {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return len(d.held)
+}
+
+// serve reads requests until the device is closed.
+func (d *HangingDisk) serve() {
+	buffer := make([]byte, 1<<20)
+	for {
+		n, err := d.device.Read(buffer)
+		if err != nil {
+			return
+		}
+		request := append([]byte(nil), buffer[:n]...)
+		d.mu.Lock()
+		op := binary.NativeEndian.Uint32(request[4:])
+		hold := d.hanging && (op == fuseRead || op == fuseWrite || op == fuseFsync)
+		if hold {
+			d.held = append(d.held, request)
+		}
+		d.mu.Unlock()
+		if !hold {
+			d.answer(request)
+		}
+	}
+}
+
+// Operations of <linux/fuse.h>.
+const (
+	fuseLookup      = 1
+	fuseForget      = 2
+	fuseGetattr     = 3
+	fuseOpen        = 14
+	fuseRead        = 15
+	fuseWrite       = 16
+	fuseRelease     = 18
+	fuseFsync       = 20
+	fuseFlush       = 25
+	fuseInit        = 26
+	fuseInterrupt   = 36
+	fuseBatchForget = 42
+
+	fuseHeader = 40
+	rootNode   = 1
+	diskNode   = 2
+)
+
+// answer does one request. Structures: struct fuse_entry_out, fuse_attr_out, fuse_open_out, fuse_read_in, fuse_write_in.
+func (d *HangingDisk) answer(request []byte) {
+	native := binary.NativeEndian
+	op, node, body := native.Uint32(request[4:]), native.Uint64(request[16:]), request[fuseHeader:]
+	switch op {
+	case fuseInit:
+		_ = answerInit(d.device, request)
+	case fuseForget, fuseBatchForget, fuseInterrupt: // have no answer
+	case fuseLookup:
+		out := make([]byte, 40+88)
+		native.PutUint64(out, diskNode)
+		putAttributes(out[40:], diskNode)
+		d.reply(request, 0, out)
+	case fuseGetattr:
+		out := make([]byte, 16+88)
+		putAttributes(out[16:], node)
+		d.reply(request, 0, out)
+	case fuseOpen:
+		d.reply(request, 0, make([]byte, 16))
+	case fuseRead:
+		out := make([]byte, native.Uint32(body[16:]))
+		n, _ := d.image.ReadAt(out, int64(native.Uint64(body[8:]))) //nolint:gosec // an offset within the image
+		d.reply(request, 0, out[:n])
+	case fuseWrite:
+		size := native.Uint32(body[16:])
+		_, err := d.image.WriteAt(body[40:40+size], int64(native.Uint64(body[8:]))) //nolint:gosec // an offset within the image
+		if err != nil {
+			d.reply(request, unix.EIO, nil)
+			return
+		}
+		out := make([]byte, 8)
+		native.PutUint32(out, size)
+		d.reply(request, 0, out)
+	case fuseRelease, fuseFsync, fuseFlush:
+		d.reply(request, 0, nil)
+	default:
+		d.reply(request, unix.ENOSYS, nil)
+	}
+}
+
+// reply writes struct fuse_out_header and what follows it. An error means that the connection is gone.
+func (d *HangingDisk) reply(request []byte, errno unix.Errno, out []byte) {
+	answer := make([]byte, 16, 16+len(out))
+	binary.NativeEndian.PutUint32(answer, uint32(16+len(out)))     //nolint:gosec // below 1 MiB
+	binary.NativeEndian.PutUint32(answer[4:], uint32(-int(errno))) //nolint:gosec // a negative errno
+	copy(answer[8:], request[8:16])
+	_, _ = d.device.Write(append(answer, out...))
+}
+
+// putAttributes fills struct fuse_attr.
+func putAttributes(out []byte, node uint64) {
+	native := binary.NativeEndian
+	mode, size := uint32(unix.S_IFREG|0o600), uint64(diskSize)
+	if node == rootNode {
+		mode, size = unix.S_IFDIR|0o700, 0
+	}
+	native.PutUint64(out, node)
+	native.PutUint64(out[8:], size)
+	native.PutUint64(out[16:], size/512)
+	native.PutUint32(out[60:], mode)
+	native.PutUint32(out[64:], 1)
+	native.PutUint32(out[80:], 4096)
+}
+
+func (d *HangingDisk) run(program string, arguments ...string) string {
+	d.t.Helper()
+	out, err := exec.Command(program, arguments...).CombinedOutput() //nolint:gosec // a fixed set of programs
+	if err != nil {
+		d.t.Fatalf("%s %s: %v: %s", program, strings.Join(arguments, " "), err, out)
+	}
+	return string(out)
+}
+
+// Mount mounts the disk's filesystem on a directory until the test ends.
+func (d *HangingDisk) Mount(dir string) {
+	d.t.Helper()
+	if err := os.MkdirAll(dir, 0o755); err != nil {
+		d.t.Fatal(err)
+	}
+	d.run("mount", "-t", "ext4", d.Device, dir)
+	d.t.Cleanup(func() {
+		d.Recover()
+		if err := unix.Unmount(dir, unix.UMOUNT_NOFOLLOW); err != nil {
+			d.t.Errorf("unmount %s: %v", dir, err)
+		}
+	})
+}

@@ -1,0 +1,82 @@
+package host
+
+import (
+	"cmp"
+	"errors"
+	"io/fs"
+	"strings"
+)
+
+// KubeletNetwork is what kubelet was told about the network of its pods.
+type KubeletNetwork struct {
+	ClusterDNS    []string // addresses that kubelet writes into /etc/resolv.conf of pods with dnsPolicy ClusterFirst; may be none
+	ClusterDomain string   // "cluster.local"; empty where kubelet adds no search domain
+	ResolvConf    string   // the file that pods with dnsPolicy Default get; empty: none
+	PodCIDR       string   // of a kubelet without apiserver only
+}
+
+// networkFlags applies the flags to what the configuration file says. See AddKubeletConfigFlags in cmd/kubelet/app/options.
+func (s *kubeletSettings) networkFlags(flags map[string]string) {
+	if addresses := flags["cluster-dns"]; addresses != "" {
+		s.ClusterDNS = strings.Split(addresses, ",")
+	}
+	setIf(&s.ClusterDomain, flags["cluster-domain"])
+	setIf(&s.PodCIDR, flags["pod-cidr"])
+	if file, given := flags["resolv-conf"]; given {
+		s.ResolverConfig = &file
+	}
+}
+
+// KubeletNetwork reads what the running kubelet was told, or the one that is installed where none runs. Kubelet reads its
+// files only when it starts, so the answer holds for as long as its process lives. An error that wraps ErrNotConfigured
+// means that no file or flag of a kubelet is known.
+func (h *Host) KubeletNetwork() (KubeletNetwork, error) {
+	d := &discoverer{host: h, configured: Paths{KubeletConfig: h.Paths.KubeletConfig}}
+	d.Paths = h.Paths
+	settings, err := d.kubeletAsToldNow()
+	if err != nil {
+		return KubeletNetwork{}, err
+	}
+	if settings.configFile != "" && settings.Kind == "" {
+		return KubeletNetwork{}, errors.New(cmp.Or(d.lastNote(), "kubelet configuration "+settings.configFile+" was not read"))
+	}
+	network := KubeletNetwork{
+		ClusterDNS: settings.ClusterDNS, ClusterDomain: strings.TrimSuffix(settings.ClusterDomain, "."),
+		ResolvConf: "/etc/resolv.conf", PodCIDR: settings.PodCIDR, // kubetypes.ResolvConfDefault
+	}
+	if settings.ResolverConfig != nil {
+		network.ResolvConf = *settings.ResolverConfig
+	}
+	return network, nil
+}
+
+// kubeletAsToldNow reads the settings of the kubelet that the door knows, without a scan of all processes.
+func (d *discoverer) kubeletAsToldNow() (kubeletSettings, error) {
+	if d.host.Kubelet.Process != nil {
+		process, err := d.host.Kubelet.Process()
+		if err == nil {
+			return d.readSettings(parseFlags(process.Args), process.PID), nil
+		}
+		if !errors.Is(err, fs.ErrNotExist) {
+			return kubeletSettings{}, err
+		}
+	}
+	flags := map[string]string{}
+	if data, err := d.host.Files.Read(kubeadmFlags); err == nil {
+		flags = parseFlags(parseEnvironmentFlags(string(data)))
+	}
+	if flags["config"] == "" && d.configured.KubeletConfig == "" {
+		if !d.exists(kubeadmConfig) {
+			return kubeletSettings{}, ErrNotConfigured
+		}
+		flags["config"] = kubeadmConfig
+	}
+	return d.readSettings(flags, 0), nil
+}
+
+func (d *discoverer) lastNote() string {
+	if len(d.Notes) == 0 {
+		return ""
+	}
+	return d.Notes[len(d.Notes)-1]
+}

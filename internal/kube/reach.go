@@ -1,0 +1,109 @@
+package kube
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"net"
+	"net/http"
+	"net/url"
+	"strings"
+	"time"
+
+	"k8s.io/client-go/rest"
+
+	"github.com/nodeagent/nodeagent/internal/host"
+)
+
+// maxLivez bounds what /livez says, in bytes; it is "ok", or a line for each check.
+const maxLivez = 64 << 10
+
+// lastAnswer tells how long ago the apiserver last answered one of our requests.
+func (c *Client) lastAnswer() (ago time.Duration, ever bool) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return time.Since(c.answered), !c.answered.IsZero()
+}
+
+// kubeletTarget is what kubelet's kubeconfig says of the apiserver; where kubelet has none, what the agent's own credentials
+// say.
+func (c *Client) kubeletTarget() (*rest.Config, error) {
+	kubeconfig := c.config.KubeletKubeconfig
+	if kubeconfig == "" {
+		kubeconfig = DefaultKubeletKubeconfig
+	}
+	config, err := fromKubeconfig(kubeconfig)
+	if errors.Is(err, fs.ErrNotExist) {
+		config, _, err = c.config.Credentials()
+	}
+	if errors.Is(err, ErrNoCredentials) {
+		return nil, fmt.Errorf("%w: %w", host.ErrNotConfigured, err)
+	}
+	return config, err
+}
+
+func (c *Client) endpoint() (string, error) {
+	config, err := c.kubeletTarget()
+	if err != nil {
+		return "", err
+	}
+	target, err := targetURL(config)
+	if err != nil {
+		return "", err
+	}
+	port := target.Port()
+	if port == "" {
+		port = "443"
+	}
+	return net.JoinHostPort(target.Hostname(), port), nil
+}
+
+func targetURL(config *rest.Config) (*url.URL, error) {
+	address := config.Host
+	if !strings.Contains(address, "://") {
+		address = "https://" + address
+	}
+	target, err := url.Parse(address)
+	if err == nil && (target.Scheme != "https" || target.Hostname() == "") {
+		err = errors.New("not an https address")
+	}
+	if err != nil {
+		return nil, fmt.Errorf("apiserver %q: %w", clip(config.Host), err)
+	}
+	return target, nil
+}
+
+// reach asks without credentials, on a connection of its own: that one can be made is what is asked. The certificate is
+// verified as kubelet does.
+func (c *Client) reach(ctx context.Context) (status int, err error) {
+	config, err := c.kubeletTarget()
+	if err != nil {
+		return 0, err
+	}
+	target, err := targetURL(config)
+	if err != nil {
+		return 0, err
+	}
+	config = rest.AnonymousClientConfig(config)
+	config.UserAgent = c.config.userAgent()
+	pool, transport, err := newTransport(config, nil)
+	if err != nil {
+		return 0, err
+	}
+	defer pool.CloseIdleConnections()
+	ctx, cancel := withTimeout(ctx, c.config.Timeout)
+	defer cancel()
+	request, err := http.NewRequestWithContext(ctx, http.MethodGet, target.JoinPath("livez").String(), nil)
+	if err != nil {
+		return 0, err
+	}
+	response, err := (&http.Client{Transport: transport, CheckRedirect: noRedirect}).Do(request)
+	if err != nil {
+		return 0, err // names method and URL
+	}
+	defer response.Body.Close()
+	_, _ = io.Copy(io.Discard, io.LimitReader(response.Body, maxLivez)) // the status says it all
+	return response.StatusCode, nil
+}

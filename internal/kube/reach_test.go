@@ -1,0 +1,28 @@
+package kube
+
+import (
+	"net/http"
+	"testing"
+	"time"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+)
+
+// An answer is one, whatever it says; silence is none.
+func TestLastAnswer(t *testing.T) {
+	server := newFakeServer(t, mute)
+	client := server.client()
+	if _, err := client.node(within(t, 200*time.Millisecond)); err == nil {
+		t.Error("a mute server answered")
+	}
+	if ago, ever := client.lastAnswer(); ever {
+		t.Errorf("never answered, yet %s ago", ago)
+	}
+	server.set(refusal(http.StatusForbidden, metav1.StatusReasonForbidden))
+	if _, err := client.node(within(t, 10*time.Second)); err == nil {
+		t.Error("not refused")
+	}
+	if ago, ever := client.lastAnswer(); !ever || ago > time.Minute {
+		t.Errorf("last answer %s ago, ever: %t", ago, ever)
+	}
+}

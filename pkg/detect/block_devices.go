@@ -1,0 +1,184 @@
+package detect
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"maps"
+	"path"
+	"slices"
+	"strings"
+
+	"github.com/nodeagent/nodeagent/internal/host"
+	"github.com/nodeagent/nodeagent/pkg/finding"
+)
+
+const (
+	maxDeviceName  = 64   // DISK_NAME_LEN is 32
+	maxBlockDepth  = 16   // devices on top of each other
+	maxDisksLooked = 4096 // a node with more has no use for a line on each
+)
+
+// deviceText makes text from outside fit for a message: valid UTF-8 without control characters, at most so many bytes.
+func deviceText(text string, most int) string {
+	text = strings.Map(func(r rune) rune {
+		if r < ' ' || r == 0x7f {
+			return ' '
+		}
+		return r
+	}, strings.ToValidUTF8(strings.TrimSpace(text), "?"))
+	if len(text) > most {
+		return strings.ToValidUTF8(text[:most], "") + "…"
+	}
+	return text
+}
+
+// deviceSubject is a block device as the kernel's log names it: "sda", without "/dev/".
+func deviceSubject(name string) finding.Subject { return finding.Subject{Kind: "device", Name: name} }
+
+// blockNames lists the whole disks, and what is stacked on disks, in order. It is empty where there is no block device.
+func blockNames(files host.Files) ([]string, error) {
+	names, err := files.List("/sys/block")
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, fmt.Errorf("list /sys/block: %w", err)
+	}
+	if len(names) > maxDisksLooked {
+		return nil, fmt.Errorf("list /sys/block: %d devices", len(names))
+	}
+	slices.Sort(names)
+	return names, nil
+}
+
+// optionalDeviceText reads a file that not every kernel or device has; "" where it is absent.
+func optionalDeviceText(files host.Files, name string) (string, error) {
+	text, err := files.Text(name)
+	if errors.Is(err, fs.ErrNotExist) {
+		return "", nil
+	}
+	return deviceText(text, 256), err
+}
+
+// diskOf returns the whole disk of a partition, or the name itself: /sys/class/block/sda1 leads to …/block/sda/sda1.
+func diskOf(files host.Files, name string) string {
+	target, err := files.Link("/sys/class/block/" + name)
+	if err != nil {
+		return name
+	}
+	if parent := path.Dir(target); path.Base(path.Dir(parent)) == "block" {
+		return path.Base(parent)
+	}
+	return name
+}
+
+// lowerDevices returns the whole disks on which a device is stacked (dm, md, bcache, native multipath); none for a disk.
+func lowerDevices(files host.Files, name string) []string {
+	slaves, err := files.List("/sys/block/" + diskOf(files, name) + "/slaves")
+	if err != nil {
+		return nil
+	}
+	slices.Sort(slaves)
+	for i, slave := range slaves {
+		slaves[i] = diskOf(files, slave)
+	}
+	return slices.Compact(slaves)
+}
+
+// wholeStack returns the disk of a device and all disks below it.
+func wholeStack(files host.Files, name string) []string {
+	all := []string{diskOf(files, name)}
+	for i, depth := 0, 0; i < len(all) && depth < maxBlockDepth*maxBlockDepth; i, depth = i+1, depth+1 {
+		for _, lower := range lowerDevices(files, all[i]) {
+			if !slices.Contains(all, lower) {
+				all = append(all, lower)
+			}
+		}
+	}
+	return all
+}
+
+// vitalDevice is a block device, disk or partition, with a filesystem that the node itself cannot do without.
+type vitalDevice struct {
+	name  string
+	paths []string // what of the node is on it
+}
+
+// vitalDevices finds where the filesystems of the node, of kubelet and of the runtime are.
+func vitalDevices(h *host.Host, mounts []host.Mount) []vitalDevice {
+	var vital []vitalDevice
+	for _, f := range blockFilesystems(mounts) {
+		var paths []string
+		for _, name := range []string{"/", h.Paths.KubeletRoot, h.Paths.ContainerdRoot, h.Paths.PodLogs} {
+			if name != "" && f.holds(mounts, name) && !slices.Contains(paths, name) {
+				paths = append(paths, name)
+			}
+		}
+		if name := f.deviceName(h.Files); len(paths) > 0 && name != "" {
+			vital = append(vital, vitalDevice{name, paths})
+		}
+	}
+	return vital
+}
+
+// deviceName is the kernel's name of the device that a filesystem is on; "" where it cannot be told.
+func (f filesystem) deviceName(files host.Files) string {
+	if f.principal.Major == 0 { // btrfs: its device number is no device's
+		return deviceOf(files, f.principal.Source)
+	}
+	target, err := files.Link("/sys/dev/block/" + f.device)
+	if err != nil {
+		return ""
+	}
+	return path.Base(target)
+}
+
+// vitalPathsOn returns what the node cannot do without and has on a device, be it below other ones.
+func vitalPathsOn(h *host.Host, device string) []string {
+	mounts, err := h.Mounts()
+	if err != nil {
+		return nil
+	}
+	var paths []string
+	for _, v := range vitalDevices(h, mounts) {
+		if slices.Contains(wholeStack(h.Files, v.name), device) {
+			paths = append(paths, v.paths...)
+		}
+	}
+	return paths
+}
+
+// podsOnDisk names the pods with a volume on a disk, be it below other devices. It reads the mount table only: where the
+// disk holds the layers of containers, all pods are hit anyway.
+func podsOnDisk(ctx context.Context, h *host.Host, mounts []host.Mount, disk string) []string {
+	hit := make(map[string]bool) // pod UIDs
+	for _, f := range blockFilesystems(mounts) {
+		var uids []string
+		for _, m := range f.mounts {
+			if uid, ok := h.Paths.PodOfPath(m.Point); ok {
+				uids = append(uids, uid)
+			}
+		}
+		if len(uids) == 0 {
+			continue
+		}
+		if name := f.deviceName(h.Files); name == "" || !slices.Contains(wholeStack(h.Files, name), disk) {
+			continue
+		}
+		for _, uid := range uids {
+			hit[uid] = true
+		}
+	}
+	return podNames(ctx, h, slices.Sorted(maps.Keys(hit)))
+}
+
+// tellPods adds the pods to what a finding says.
+func tellPods(facts map[string]string, pods []string) (message string) {
+	if len(pods) == 0 {
+		return ""
+	}
+	facts["pods"], facts["podCount"] = firstOf(pods, 20), fmt.Sprint(len(pods))
+	return fmt.Sprintf("; hits %d pods: %s", len(pods), firstOf(pods, 5))
+}

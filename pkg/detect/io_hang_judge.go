@@ -1,0 +1,116 @@
+package detect
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/nodeagent/nodeagent/internal/host"
+	"github.com/nodeagent/nodeagent/pkg/finding"
+)
+
+// judge says which of the devices that hang are the cause, and what that means for the node. A device that is stacked on
+// one that hangs, hangs for that reason: it is named by the finding of the lowest.
+func (m *ioHangMemory) judge(ctx context.Context, h *host.Host, s IOHangSettings, hung []string) ([]finding.Finding, error) {
+	mounts, mountsErr := h.Mounts()
+	doubts := make(map[finding.Subject]error)
+	causes := make(map[string][]string) // disk to all devices that hang because of it, itself included
+	for _, name := range hung {
+		disk := diskOf(h.Files, name)
+		if !slices.Contains(hung, disk) {
+			disk = name // a partition of a disk that completes I/O to others
+		}
+		switch culprits := m.culprits(h.Files, disk, hung); {
+		case len(culprits) > 0:
+			for _, culprit := range culprits {
+				causes[culprit] = append(causes[culprit], name)
+			}
+		case !m.countsMayBeLost(h.Files, disk) || m.waitShare >= waitingShare:
+			causes[disk] = append(causes[disk], name)
+		case m.waitShare < 0:
+			doubts[deviceSubject(disk)] = errors.New("I/O in flight and none completed, but nothing in flight below it; without /proc/pressure/io it cannot be told whether the count is right")
+		}
+	}
+	vital := m.vitalThatHang(h, s, mounts, hung)
+	var findings []finding.Finding
+	for disk, above := range causes {
+		findings = append(findings, m.finding(ctx, h, mounts, disk, above, vital[diskOf(h.Files, disk)]))
+	}
+	if mountsErr != nil { // the disk hangs all the same; it is only not known how grave that is
+		return findings, fmt.Errorf("which disks the node needs: %w", mountsErr)
+	}
+	return findings, finding.Partial(doubts)
+}
+
+// culprits returns the lowest disks below a device that hang. A loop device's file may be on any disk, so that any that
+// hangs may be the cause.
+func (m *ioHangMemory) culprits(files host.Files, disk string, hung []string) []string {
+	var lowest []string
+	for _, lower := range wholeStack(files, disk)[1:] {
+		if slices.Contains(hung, lower) && !slices.ContainsFunc(wholeStack(files, lower)[1:], func(l string) bool { return slices.Contains(hung, l) }) {
+			lowest = append(lowest, lower)
+		}
+	}
+	isLoop := func(name string) bool { return strings.HasPrefix(m.stalls[name].device, fmt.Sprintf("%d:", majorLoop)) }
+	if isLoop(disk) {
+		for _, other := range hung {
+			if !isLoop(other) && diskOf(files, other) == other && len(lowerDevices(files, other)) == 0 {
+				lowest = append(lowest, other)
+			}
+		}
+	}
+	return lowest
+}
+
+// countsMayBeLost reports devices whose I/Os in flight the kernel counts up and down (bio-based, such as dm and md). Those
+// of all others are the requests that the driver really has.
+func (m *ioHangMemory) countsMayBeLost(files host.Files, disk string) bool {
+	if _, err := files.List("/sys/block/" + disk + "/mq"); err == nil {
+		return false
+	}
+	_, err := files.Link("/sys/block/" + disk + "/device")
+	return err != nil
+}
+
+// vitalThatHang returns, by disk at the bottom, what the node needs of filesystems whose own I/O hangs.
+func (m *ioHangMemory) vitalThatHang(h *host.Host, s IOHangSettings, mounts []host.Mount, hung []string) map[string][]string {
+	found := make(map[string][]string)
+	for _, v := range vitalDevices(h, mounts) {
+		if m.stalls[v.name].held < s.FatalAfter {
+			continue
+		}
+		needsWaiters := m.countsMayBeLost(h.Files, diskOf(h.Files, v.name))
+		if m.waitShare >= 0 && m.waitShare < waitingShare || m.waitShare < 0 && needsWaiters {
+			continue // nobody waits, or that cannot be told
+		}
+		for _, disk := range wholeStack(h.Files, v.name) {
+			found[disk] = append(found[disk], v.paths...)
+		}
+	}
+	return found
+}
+
+func (m *ioHangMemory) finding(ctx context.Context, h *host.Host, mounts []host.Mount, disk string, above, vital []string) finding.Finding {
+	longest := m.stalls[disk].held
+	for _, name := range above {
+		longest = max(longest, m.stalls[name].held)
+	}
+	facts := map[string]string{"seconds": fmt.Sprint(int(longest.Seconds()))}
+	message := fmt.Sprintf("disk %s completed no I/O for %s while some is in flight", disk, hungFor(longest))
+	severity := finding.Warning
+	if len(vital) > 0 {
+		severity, facts["needed"] = finding.Fatal, strings.Join(vital, ", ")
+		message += fmt.Sprintf("; the node needs it for %s", strings.Join(vital, ", "))
+	}
+	slices.Sort(above)
+	if others := slices.DeleteFunc(above, func(n string) bool { return n == disk }); len(others) > 0 {
+		facts["hangTogether"] = firstOf(others, 20)
+		message += fmt.Sprintf("; %s hang with it", firstOf(others, 5))
+	}
+	message += tellPods(facts, podsOnDisk(ctx, h, mounts, disk))
+	return finding.Finding{
+		Check: ioHangID, Subject: deviceSubject(disk), Severity: severity, Reason: reasonDiskHung, Message: message, Facts: facts,
+	}
+}

@@ -1,0 +1,42 @@
+package condition
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"slices"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/nodeagent/nodeagent/pkg/report"
+)
+
+// Retire takes every condition off the Node that the agent of this store has written there, and returns their names: nobody
+// keeps them true any more. A condition of somebody else is not touched.
+func Retire(ctx context.Context, node Node, store report.Store) ([]string, error) {
+	var names []string
+	err := store.ForEach(func(name string, value []byte) error {
+		var r record
+		if json.Unmarshal(value, &r) == nil && r.Written {
+			names = append(names, name)
+		}
+		return nil
+	})
+	if err != nil || len(names) == 0 {
+		return nil, err
+	}
+	slices.Sort(names)
+	patch, err := encode(nil, names, metav1.Time{})
+	if err != nil {
+		return nil, err
+	}
+	if err := node.PatchNodeStatus(ctx, patch); err != nil {
+		return nil, fmt.Errorf("remove node conditions: %w", err)
+	}
+	for _, name := range names {
+		if err := store.Delete(name); err != nil {
+			return names, err
+		}
+	}
+	return names, nil
+}

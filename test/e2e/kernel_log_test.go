@@ -1,0 +1,96 @@
+package e2e
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/nodeagent/nodeagent/test/harness"
+)
+
+// TestRestartMissesNothing: what the kernel's log says while the agent is stopped, upgraded or killed is found when it is
+// back, once and only once, and what was told before is not told again.
+func TestRestartMissesNothing(t *testing.T) {
+	l := openLab(t)
+	a := install(t, l, harness.Overrides{"checks": map[string]any{"kernel-log": map[string]any{"programs": true}}})
+	device := func(n int) string { return fmt.Sprintf("e2e%d-%d", os.Getpid()%100000, n) } // as long as a link's name may be
+	for n, between := range []struct {
+		name string
+		end  func() error
+	}{{"the first start", nil}, {"an orderly restart", a.Stop}, {"a crash", a.Kill}} {
+		if between.end != nil {
+			if err := between.end(); err != nil {
+				t.Fatalf("%s: %v", between.name, err)
+			}
+		}
+		sayDuplicate(t, device(n))
+		if err := a.Start(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		err := harness.WaitFor(t.Context(), 30*time.Second, "each line to be found once after "+between.name, func() error {
+			return eachOnce(t.Context(), a, device, n+1)
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	sayDuplicate(t, device(0)) // the same again, while the agent runs: one finding, one event
+	err := harness.WaitFor(t.Context(), 10*time.Second, "the second line to count", func() error {
+		s, err := a.Status(t.Context())
+		if err != nil {
+			return err
+		}
+		for _, f := range s.Findings {
+			if f.Subject.Name == device(0) && f.Facts["count"] == "2" {
+				return nil
+			}
+		}
+		return fmt.Errorf("findings: %+v", s.Findings)
+	})
+	if err != nil {
+		t.Error(err)
+	}
+}
+
+func sayDuplicate(t *testing.T, device string) {
+	t.Helper()
+	line := fmt.Sprintf("<4>IPv6: %s: IPv6 duplicate address fe80::1 used by 02:42:ac:11:00:02 detected!", device)
+	if err := os.WriteFile("/dev/kmsg", []byte(line), 0); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// eachOnce returns nil when there is one finding and one event for each of the first devices.
+func eachOnce(ctx context.Context, a *harness.Agent, device func(int) string, devices int) error {
+	s, err := a.Status(ctx)
+	if err != nil {
+		return err
+	}
+	events, err := a.Events(ctx)
+	if err != nil {
+		return err
+	}
+	for n := range devices {
+		findings, told := 0, 0
+		for _, f := range s.Findings {
+			if f.Subject.Name == device(n) {
+				findings++
+				if f.Facts["count"] != "1" {
+					return fmt.Errorf("%s was written once and counts %s", device(n), f.Facts["count"])
+				}
+			}
+		}
+		for _, e := range events {
+			if strings.Contains(e.Message, device(n)+":") {
+				told += max(e.Count, 1)
+			}
+		}
+		if findings != 1 || told != 1 {
+			return fmt.Errorf("%s: %d findings, %d events", device(n), findings, told)
+		}
+	}
+	return nil
+}

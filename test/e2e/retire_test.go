@@ -1,0 +1,57 @@
+package e2e
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/nodeagent/nodeagent/test/harness"
+)
+
+// TestRetire: an agent that is removed for good takes what it wrote off the Node, and nothing else.
+func TestRetire(t *testing.T) {
+	l := openLab(t)
+	a := install(t, l, nil)
+	if err := a.Start(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	await := func(what string, there bool) {
+		t.Helper()
+		err := harness.WaitFor(t.Context(), 30*time.Second, what, func() error {
+			c, err := a.Condition(t.Context(), "KubeletUnhealthy")
+			if err == nil && (c.Type != "") != there {
+				err = fmt.Errorf("condition %+v", c)
+			}
+			return err
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	await("the condition to be written", true)
+	retire := func() harness.Answer {
+		t.Helper()
+		answer, err := a.CLI(t.Context(), "retire")
+		if err != nil {
+			t.Fatal(err)
+		}
+		return answer
+	}
+	if answer := retire(); answer.Code != 2 || !strings.Contains(answer.Stderr, "an agent runs") {
+		t.Errorf("while the agent runs: exit code %d, %s", answer.Code, answer.Stderr)
+	}
+	if err := a.Stop(); err != nil {
+		t.Fatal(err)
+	}
+	if answer := retire(); answer.Code != 0 || !strings.Contains(answer.Stdout, "condition removed: KubeletUnhealthy\n") {
+		t.Errorf("exit code %d: %s%s", answer.Code, answer.Stdout, answer.Stderr)
+	}
+	await("the condition to be gone", false)
+	if c, err := a.Condition(t.Context(), "Ready"); err != nil || c.Type == "" {
+		t.Errorf("kubelet's own condition: %+v, %v", c, err)
+	}
+	if answer := retire(); answer.Code != 0 || answer.Stdout != "" {
+		t.Errorf("once more: exit code %d: %s%s", answer.Code, answer.Stdout, answer.Stderr)
+	}
+}
