@@ -30,10 +30,10 @@ const (
 type times struct{ lookback, delay time.Duration }
 
 func (c *LogConfig) times() (t times, err error) {
-	if t.lookback, err = duration(c.Lookback, 0, path("lookback")); err != nil {
+	if t.lookback, err = duration(c.Lookback, 0, steps("lookback")); err != nil {
 		return t, err
 	}
-	t.delay, err = duration(c.Delay, 0, path("delay"))
+	t.delay, err = duration(c.Delay, 0, steps("delay"))
 	return t, err
 }
 
@@ -63,7 +63,7 @@ func (f *File) decodeLog() error {
 // problem returns what is wrong with c, or nil.
 func (c *LogConfig) problem() error {
 	if c.BufferSize < 0 || c.BufferSize > maxBufferSize {
-		return problem{fmt.Sprintf("%d: must be from 1 to %d", c.BufferSize, maxBufferSize), path("bufferSize")}
+		return problem{fmt.Sprintf("%d: must be from 1 to %d", c.BufferSize, maxBufferSize), steps("bufferSize")}
 	}
 	if _, err := c.times(); err != nil {
 		return err
@@ -75,11 +75,11 @@ func (c *LogConfig) problem() error {
 		return err
 	}
 	if len(c.Rules) > maxRules {
-		return problem{fmt.Sprintf("%d rules: at most %d are possible", len(c.Rules), maxRules), path("rules")}
+		return problem{fmt.Sprintf("%d rules: at most %d are possible", len(c.Rules), maxRules), steps("rules")}
 	}
 	for i := range c.Rules {
 		if err := c.Rules[i].problem(); err != nil {
-			err.path = append(path("rules", i), err.path...)
+			err.path = append(steps("rules", i), err.path...)
 			return *err
 		}
 	}
@@ -94,7 +94,7 @@ func (r *LogRule) problem() *problem {
 		}
 	}
 	if _, err := duration(r.Expiry, 0, nil); err != nil {
-		return &problem{err.Error(), path("expiry")}
+		return &problem{err.Error(), steps("expiry")}
 	}
 	return nil
 }
@@ -103,20 +103,20 @@ func (c *LogConfig) pluginProblem() error {
 	switch c.Plugin {
 	case journaldPlugin:
 		if c.PluginConfig["source"] == "" {
-			return problem{"the plugin journald needs a source: the syslog identifier whose entries count", path("pluginConfig")}
+			return problem{"the plugin journald needs a source: the syslog identifier whose entries count", steps("pluginConfig")}
 		}
 	case filelogPlugin:
 		if c.LogPath == "" {
-			return problem{"the plugin filelog needs the path of a file", path("plugin")}
+			return problem{"the plugin filelog needs the path of a file", steps("plugin")}
 		}
 		for _, key := range []string{"timestamp", "message", "timestampFormat"} {
 			if c.PluginConfig[key] == "" {
-				return problem{fmt.Sprintf("the plugin filelog needs %q", key), path("pluginConfig")}
+				return problem{fmt.Sprintf("the plugin filelog needs %q", key), steps("pluginConfig")}
 			}
 		}
 		for _, key := range []string{"timestamp", "message"} {
 			if _, err := regexp.Compile(c.PluginConfig[key]); err != nil {
-				return problem{err.Error(), path("pluginConfig", key)}
+				return problem{err.Error(), steps("pluginConfig", key)}
 			}
 		}
 	}
@@ -126,7 +126,7 @@ func (c *LogConfig) pluginProblem() error {
 func conditionProblem(conditions []types.Condition) error {
 	for i, c := range conditions {
 		if c.Type == "" {
-			return problem{"a condition needs a type", path("conditions", i)}
+			return problem{"a condition needs a type", steps("conditions", i)}
 		}
 	}
 	return nil

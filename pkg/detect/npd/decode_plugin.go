@@ -29,7 +29,7 @@ func (f *File) decodePlugin() error {
 		return err
 	}
 	for i, r := range own.Rules {
-		every, err := duration(r.InvokeInterval, 0, path("rules", i, "invoke_interval"))
+		every, err := duration(r.InvokeInterval, 0, steps("rules", i, "invoke_interval"))
 		if err != nil {
 			return f.at(err)
 		}
@@ -46,14 +46,14 @@ func (f *File) decodePlugin() error {
 // validation is not used, because it looks at files and refuses all for one.
 func (c *PluginConfig) problem() error {
 	if len(c.Rules) > maxRules {
-		return problem{fmt.Sprintf("%d rules: at most %d are possible", len(c.Rules), maxRules), path("rules")}
+		return problem{fmt.Sprintf("%d rules: at most %d are possible", len(c.Rules), maxRules), steps("rules")}
 	}
 	for i, r := range c.Rules {
 		if r == nil {
-			return problem{"a rule is missing", path("rules", i)}
+			return problem{"a rule is missing", steps("rules", i)}
 		}
 		if r.TimeoutString != nil {
-			if _, err := duration(*r.TimeoutString, 0, path("rules", i, "timeout")); err != nil {
+			if _, err := duration(*r.TimeoutString, 0, steps("rules", i, "timeout")); err != nil {
 				return err
 			}
 		}
@@ -63,20 +63,20 @@ func (c *PluginConfig) problem() error {
 		if text == nil {
 			continue
 		}
-		if d, err := duration(*text, 0, path("pluginConfig", key)); err != nil {
+		if d, err := duration(*text, 0, steps("pluginConfig", key)); err != nil {
 			return err
 		} else if d < time.Millisecond {
-			return problem{fmt.Sprintf("%q: must be above 0", *text), path("pluginConfig", key)}
+			return problem{fmt.Sprintf("%q: must be above 0", *text), steps("pluginConfig", key)}
 		}
 	}
 	if err := c.ApplyConfiguration(); err != nil {
 		return err
 	}
 	if n := *g.Concurrency; n < 1 || n > maxConcurrency {
-		return problem{fmt.Sprintf("%d: must be from 1 to %d", n, maxConcurrency), path("pluginConfig", "concurrency")}
+		return problem{fmt.Sprintf("%d: must be from 1 to %d", n, maxConcurrency), steps("pluginConfig", "concurrency")}
 	}
 	if n := *g.MaxOutputLength; n < 0 {
-		return problem{fmt.Sprintf("%d: must not be negative", n), path("pluginConfig", "max_output_length")}
+		return problem{fmt.Sprintf("%d: must not be negative", n), steps("pluginConfig", "max_output_length")}
 	}
 	if err := conditionProblem(c.DefaultConditions); err != nil {
 		return err
@@ -89,11 +89,11 @@ func (c *PluginConfig) ruleProblem() error {
 		r.Reason = cmp.Or(r.Reason, noReason)
 		switch {
 		case r.Path == "":
-			return problem{"a rule needs the path of a plugin", path("rules", i)}
+			return problem{"a rule needs the path of a plugin", steps("rules", i)}
 		case r.Timeout != nil && *r.Timeout > *c.PluginGlobalConfig.Timeout:
-			return problem{fmt.Sprintf("%s is longer than the timeout of the file, %s", r.Timeout, c.PluginGlobalConfig.Timeout), path("rules", i, "timeout")}
+			return problem{fmt.Sprintf("%s is longer than the timeout of the file, %s", r.Timeout, c.PluginGlobalConfig.Timeout), steps("rules", i, "timeout")}
 		case r.Type == types.Perm && !hasCondition(c.DefaultConditions, r.Condition):
-			return problem{fmt.Sprintf("the file has no condition %q", r.Condition), path("rules", i, "condition")}
+			return problem{fmt.Sprintf("the file has no condition %q", r.Condition), steps("rules", i, "condition")}
 		}
 	}
 	return nil

@@ -35,9 +35,7 @@ func (m *Monitors) Kernel(watch detect.KernelWatch) detect.KernelWatch {
 		return watch
 	}
 	return func(ctx context.Context, log *slog.Logger, each func(host.KernelRecord), caughtUp func()) error {
-		newest := uint64(0) // in this reading: a log that is read again begins with what was seen
 		err := watch(ctx, log, func(r host.KernelRecord) {
-			newest = r.Sequence
 			for _, e := range m.kernel {
 				e.hear(r)
 			}

@@ -37,14 +37,22 @@ func (m *logMonitor) checks(o own) []detect.Check {
 		check.Condition = o.condition(c)
 		state := o.stateOf(m.settings, c.Type)
 		check.Run = func(_ context.Context, h *host.Host) ([]finding.Finding, error) {
-			return m.lookCondition(h.Clock(), c.Type, state)
+			now := h.Clock()
+			findings, err := m.lookCondition(now, c.Type, state)
+			m.save(now.Boot, false)
+			return findings, err
 		}
 		checks = append(checks, check)
 	}
 	if slices.ContainsFunc(m.file.Log.Rules, func(r LogRule) bool { return r.Type == types.Temp }) {
 		check := m.base(m.id)
 		check.Summary = "temporary problems of " + m.file.Name
-		check.Run = func(_ context.Context, h *host.Host) ([]finding.Finding, error) { return m.lookMoments(h.Clock().Up) }
+		check.Run = func(_ context.Context, h *host.Host) ([]finding.Finding, error) {
+			now := h.Clock()
+			findings, err := m.lookMoments(now.Up)
+			m.save(now.Boot, false)
+			return findings, err
+		}
 		checks = append(checks, check)
 	}
 	return checks

@@ -27,6 +27,7 @@ type logMonitor struct {
 	rules    []logRule
 	wake     func(check string)
 	happened func(reason string, n int)
+	save     func(boot string, always bool) // remembers what is held, where that has changed
 
 	mu      sync.Mutex // guards all below
 	buffer  *buffer
@@ -77,7 +78,7 @@ func newLogMonitor(f File, id string, s Settings) (*logMonitor, error) {
 	}
 	m := &logMonitor{
 		file: f, id: id, settings: s, times: times, held: map[string]held{}, deaf: errNotRead,
-		wake: func(string) {}, happened: func(string, int) {},
+		wake: func(string) {}, happened: func(string, int) {}, save: func(string, bool) {},
 	}
 	var patterns []*pattern
 	compile := func(expr string) (int, error) {

@@ -115,7 +115,7 @@ func kindOf(top map[string]json.RawMessage) (Kind, error) {
 	if value, ok := has("plugin"); ok {
 		var plugin string
 		if err := json.Unmarshal(value, &plugin); err != nil {
-			return "", problem{"must be a string", path("plugin")}
+			return "", problem{"must be a string", steps("plugin")}
 		}
 		switch plugin {
 		case "custom":
@@ -123,7 +123,7 @@ func kindOf(top map[string]json.RawMessage) (Kind, error) {
 		case kmsgPlugin, filelogPlugin, journaldPlugin:
 			return LogMonitor, nil
 		}
-		return "", problem{fmt.Sprintf("unknown plugin %q: kmsg, filelog, journald and custom are known", plugin), path("plugin")}
+		return "", problem{fmt.Sprintf("unknown plugin %q: kmsg, filelog, journald and custom are known", plugin), steps("plugin")}
 	}
 	for _, key := range []string{"cpu", "disk", "host", "memory", "osFeature", "net"} {
 		if _, ok := has(key); ok {
@@ -150,8 +150,8 @@ type problem struct {
 // Error implements error.
 func (p problem) Error() string { return p.what }
 
-// path is a path in a file.
-func path(steps ...any) []any { return steps }
+// steps is a path in a file.
+func steps(path ...any) []any { return path }
 
 // at words a problem with the place that it speaks of.
 func (f *File) at(err error) error {

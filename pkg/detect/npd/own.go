@@ -35,14 +35,16 @@ func (o own) find(id string) (detect.Check, bool) {
 	return detect.Check{}, false
 }
 
-// byCondition returns the own check that makes a condition.
-func (o own) byCondition(name string) (detect.Check, bool) {
+// byCondition returns the own check that makes a condition; sole is false where there are several, or none.
+func (o own) byCondition(name string) (check detect.Check, sole bool) {
+	n := 0
 	for _, c := range o.checks {
 		if c.Condition.Type != "" && c.Condition.Type == name {
-			return c, true
+			check = c
+			n++
 		}
 	}
-	return detect.Check{}, false
+	return check, n == 1
 }
 
 // condition words a condition of a file. Where an own check makes the same one, both are one condition of the Node in either
