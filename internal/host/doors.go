@@ -2,6 +2,7 @@ package host
 
 import (
 	"context"
+	"crypto/x509"
 	"time"
 
 	containers "github.com/containerd/containerd/api/services/containers/v1"
@@ -21,6 +22,11 @@ type Kubelet struct {
 	Pods func(ctx context.Context) ([]corev1.Pod, error)
 	// Metric returns the samples of one metric family, as label string ("config=\"orphan\",lifecycle=\"sync\"") to value.
 	Metric func(ctx context.Context, family string) (map[string]float64, error)
+	// Scrape returns the metrics of KubeletMetrics. All that ask within some 50 s share one answer.
+	Scrape func(ctx context.Context) (*Scrape, error)
+	// ServingCertificate returns the certificate that kubelet's API shows, in one handshake without credentials. Where it
+	// has none to show, the error wraps ErrNoCertificate.
+	ServingCertificate func(ctx context.Context) (*x509.Certificate, error)
 	// Process finds the running kubelet. An error that wraps fs.ErrNotExist means that none runs.
 	Process func() (Process, error)
 }

@@ -20,6 +20,8 @@ type Host struct {
 	Clock    func() finding.Stamp
 	// Processes shares scans of /proc: see ProcessTable. Where it is nil every call scans anew.
 	Processes *Processes
+	// TimeSynchronised reports whether something keeps the wall clock right; see the function of that name.
+	TimeSynchronised func() (bool, error)
 
 	Kubelet    Kubelet
 	Runtime    Runtime
@@ -32,6 +34,12 @@ type Host struct {
 
 // ErrNotConfigured says that the host has no such component as far as the agent knows.
 var ErrNotConfigured = errors.New("not configured")
+
+// ErrForbidden says that somebody knows the agent, and that it has no right to what it asked for.
+var ErrForbidden = errors.New("forbidden")
+
+// ErrNoCertificate says that a server has no certificate to show.
+var ErrNoCertificate = errors.New("no certificate")
 
 // Paths is where things are on this node. Every one has a default, is corrected by what the running kubelet says
 // (Discover), and can be set in the configuration. All are absolute.

@@ -38,7 +38,10 @@ func NewKubelet(config Config, files host.Files, paths host.Paths) host.Kubelet 
 		Healthz: k.healthz,
 		Pods:    k.pods,
 		Metric:  k.metric,
+		Scrape:  newScraper(k).get,
 		Process: host.KubeletFinder(files, paths),
+
+		ServingCertificate: k.servingCertificate,
 	}
 }
 
@@ -62,7 +65,11 @@ func (k *kubelet) healthz(ctx context.Context) (string, error) {
 	transport := &http.Transport{DisableKeepAlives: true, DisableCompression: true}
 	defer transport.CloseIdleConnections()
 	client := &http.Client{Transport: transport, CheckRedirect: noRedirect}
-	body, err := get(ctx, client, k.paths.KubeletHealthz, maxHealthz, k.config.Timeout)
+	var body []byte
+	err := get(ctx, client, k.paths.KubeletHealthz, k.config.Timeout, func(r io.Reader) (err error) {
+		body, err = readAll(r, maxHealthz)
+		return err
+	})
 	return string(body), err
 }
 
@@ -108,22 +115,31 @@ func (k *kubelet) metric(ctx context.Context, family string) (map[string]float64
 	return samples, nil
 }
 
-// ask makes one request to kubelet's API. Where kubelet was not heard or did not know us, the next one reads the
-// credentials and the pinned certificates again.
-func (k *kubelet) ask(ctx context.Context, path string, limit int64) ([]byte, error) {
+// ask makes one request to kubelet's API and returns its answer.
+func (k *kubelet) ask(ctx context.Context, path string, limit int64) (body []byte, err error) {
+	err = k.stream(ctx, path, func(r io.Reader) error {
+		body, err = readAll(r, limit)
+		return err
+	})
+	return body, err
+}
+
+// stream makes one request to kubelet's API and has its answer read. Where kubelet was not heard or did not know us, the
+// next one reads the credentials and the pinned certificates again.
+func (k *kubelet) stream(ctx context.Context, path string, read func(io.Reader) error) error {
 	if k.paths.KubeletAPI == "" {
-		return nil, fmt.Errorf("kubelet %s: %w", path, host.ErrNotConfigured)
+		return fmt.Errorf("kubelet %s: %w", path, host.ErrNotConfigured)
 	}
 	client, err := k.open()
 	if err != nil {
-		return nil, fmt.Errorf("kubelet %s: %w", path, err)
+		return fmt.Errorf("kubelet %s: %w", path, err)
 	}
-	body, err := get(ctx, client, strings.TrimSuffix(k.paths.KubeletAPI, "/")+path, limit, k.config.Timeout)
+	err = get(ctx, client, strings.TrimSuffix(k.paths.KubeletAPI, "/")+path, k.config.Timeout, read)
 	var status *StatusError
 	if err != nil && (!errors.As(err, &status) || status.Code == http.StatusUnauthorized) {
 		k.drop(client)
 	}
-	return body, err
+	return err
 }
 
 func (k *kubelet) open() (*http.Client, error) {
@@ -194,32 +210,49 @@ type StatusError struct {
 
 func (e *StatusError) Error() string { return fmt.Sprintf("%s: status %d: %s", e.URL, e.Code, e.Body) }
 
-// Is makes a refusal fs.ErrPermission: kubelet does not know the agent, or does not let it in.
+// Is makes a refusal fs.ErrPermission: kubelet does not know the agent, or does not let it in. Only the latter is
+// host.ErrForbidden: kubelet does not know anybody either while it cannot ask the apiserver who that is.
 func (e *StatusError) Is(target error) bool {
-	return target == fs.ErrPermission && (e.Code == http.StatusUnauthorized || e.Code == http.StatusForbidden)
+	return target == fs.ErrPermission && (e.Code == http.StatusUnauthorized || e.Code == http.StatusForbidden) ||
+		target == host.ErrForbidden && e.Code == http.StatusForbidden
 }
 
-// get returns the body of an answer with status 200.
-func get(ctx context.Context, client *http.Client, address string, limit int64, timeout time.Duration) ([]byte, error) {
+// maxRefusal bounds what is read of an answer with another status than 200, in bytes.
+const maxRefusal = 64 << 10
+
+// get has the body of an answer with status 200 read.
+func get(ctx context.Context, client *http.Client, address string, timeout time.Duration, read func(io.Reader) error) error {
 	ctx, cancel := withTimeout(ctx, timeout)
 	defer cancel()
 	request, err := http.NewRequestWithContext(ctx, http.MethodGet, address, nil)
 	if err != nil {
-		return nil, err
+		return err
 	}
 	response, err := client.Do(request)
 	if err != nil {
-		return nil, err // names method and URL
+		return err // names method and URL
 	}
 	defer response.Body.Close()
-	body, err := io.ReadAll(io.LimitReader(response.Body, limit+1))
+	if response.StatusCode == http.StatusOK {
+		if err := read(response.Body); err != nil {
+			return fmt.Errorf("get %s: %w", address, err)
+		}
+		return nil
+	}
+	body, err := readAll(response.Body, maxRefusal)
+	if err != nil {
+		return fmt.Errorf("get %s: status %d: %w", address, response.StatusCode, err)
+	}
+	return &StatusError{URL: address, Code: response.StatusCode, Body: clip(string(body))}
+}
+
+func readAll(r io.Reader, limit int64) ([]byte, error) {
+	body, err := io.ReadAll(io.LimitReader(r, limit+1))
 	switch {
 	case err != nil:
-		return nil, fmt.Errorf("get %s: %w", address, err)
+		return nil, err
 	case int64(len(body)) > limit:
-		return nil, fmt.Errorf("get %s: %w: more than %d bytes", address, errTooLarge, limit)
-	case response.StatusCode != http.StatusOK:
-		return nil, &StatusError{URL: address, Code: response.StatusCode, Body: clip(string(body))}
+		return nil, fmt.Errorf("%w: more than %d bytes", errTooLarge, limit)
 	}
 	return body, nil
 }

@@ -38,6 +38,10 @@ func list() []entry {
 
 		// kubernetes
 		plain("kubelet-health", DefaultKubeletHealthSettings, KubeletHealth),
+		simple("kubelet-pleg", KubeletPLEG),
+		aided("kubelet-restarts", noSettings, func(_ bare, a Aids) Check { return KubeletRestarts(a.Memory) }),
+		simple("kubelet-certificates", KubeletCertificates),
+		plain("stuck-pods", DefaultStuckPodsSettings, StuckPods),
 		plain("runtime-health", DefaultRuntimeHealthSettings, RuntimeHealth),
 		aided("csi-registration", DefaultCSIRegistrationSettings, func(s CSIRegistrationSettings, a Aids) Check { return CSIRegistration(s, a.Memory) }),
 		aided("critical-daemonsets", DefaultCriticalDaemonSetsSettings, func(s CriticalDaemonSetsSettings, a Aids) Check { return CriticalDaemonSets(s, a.DaemonSets) }),

@@ -52,6 +52,7 @@ func DyingCgroups() Check {
 			Why:   "They take kernel memory that belongs to no pod, and slow down kubelet, which reads the statistics of all cgroups.",
 			Faults: []Fault{{Reason: "DyingCgroups", Severity: finding.Warning, When: "10,000 removed cgroups of the memory controller, which " +
 				"is about a gigabyte on 64 processors; gone below 8,000"}},
+			FalseAlarms: "Some hundreds are normal where jobs come and go, and do not count. A node with very much free memory keeps them longer; memory pressure makes the kernel let go of them.",
 		},
 		Every: 10 * time.Minute, Deadline: 10 * time.Second,
 		Run: func(ctx context.Context, h *host.Host) ([]finding.Finding, error) {

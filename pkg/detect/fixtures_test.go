@@ -300,7 +300,14 @@ func fixtureDoors() map[string]func(t *testing.T, h *host.Host, file txtar.File)
 				}
 			}
 		},
-		"probe.json": func(t *testing.T, h *host.Host, file txtar.File) { h.Prober = fixtureProber(t, file) },
+		"probe.json":            func(t *testing.T, h *host.Host, file txtar.File) { h.Prober = fixtureProber(t, file) },
+		"kubelet-metrics":       kubeletMetricsDoor,
+		"kubelet-serving":       kubeletServingDoor,
+		"time-synchronised":     timeDoor,
+		"kubelet-pods-error":    kubeletPodsErrorDoor,
+		"cri.json":              criDoor,
+		"kubelet-process":       kubeletProcessDoor,
+		"kubelet-metrics-error": kubeletMetricsErrorDoor,
 	}
 }
 

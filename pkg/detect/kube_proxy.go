@@ -42,7 +42,7 @@ const kubeProxyID = "kube-proxy"
 
 // KubeProxy finds a kube-proxy that is dead, hung, or no longer brings the services up to date.
 func KubeProxy(s KubeProxySettings) Check {
-	c := &kubeProxyCheck{settings: s, daemon: host.Daemon{Comm: "kube-proxy"}}
+	c := &kubeProxyCheck{settings: s, program: host.Program{Comm: "kube-proxy"}}
 	return Check{
 		ID:      kubeProxyID,
 		Domain:  "network",

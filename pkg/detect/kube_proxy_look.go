@@ -31,9 +31,9 @@ const (
 type kubeProxyCheck struct {
 	settings KubeProxySettings
 
-	mu     sync.Mutex // guards what follows; held during a look, of which there is one at a time
-	daemon host.Daemon
-	absent time.Duration // uptime when it was found that none belongs here; 0: one does, or it is not known
+	mu      sync.Mutex // guards what follows; held during a look, of which there is one at a time
+	program host.Program
+	absent  time.Duration // uptime when it was found that none belongs here; 0: one does, or it is not known
 }
 
 // proxySeen is what one look shows.
@@ -55,7 +55,7 @@ func (c *kubeProxyCheck) look(ctx context.Context, h *host.Host) ([]finding.Find
 	}
 	c.absent = 0
 	seen := proxySeen{}
-	process, err := c.daemon.Find(h)
+	process, err := c.program.Find(h)
 	switch {
 	case err == nil:
 		seen.process, seen.runs = process, true

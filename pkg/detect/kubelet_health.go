@@ -63,10 +63,8 @@ func KubeletHealth(s KubeletHealthSettings) Check {
 			},
 			FalseAlarms: "A kubelet that restarts for an upgrade: held for 20 s. One that lives inside another process (k3s, rke2): a healthz that answers is proof enough.",
 		},
-		Condition: Condition{
-			Type: "KubeletUnhealthy", ReadyType: "KubeletReady",
-			HealthyReason: "KubeletIsHealthy", HealthyMessage: "kubelet on the node is functioning properly",
-		},
+		Condition: kubeletProblem(),
+
 		Every:    10 * time.Second,
 		Deadline: s.Timeout + 3*time.Second,
 		Policy:   finding.Policy{Raise: finding.Hold{Looks: 2, For: 20 * time.Second}},

@@ -5,9 +5,9 @@ import (
 	"io/fs"
 )
 
-// Daemon finds the process of one program in the network namespace of the host, and remembers it: as long as it lives, a
+// Program finds the process of one program in the network namespace of the host, and remembers it: as long as it lives, a
 // look reads one file. It is for one caller at a time.
-type Daemon struct {
+type Program struct {
 	Comm string // the name that the kernel keeps: up to 15 bytes of the program file's
 
 	last Process
@@ -15,7 +15,7 @@ type Daemon struct {
 
 // Find returns the process; where several have the name, the oldest by number. An error that wraps fs.ErrNotExist means that
 // none runs; to find that out, all processes are looked through.
-func (d *Daemon) Find(h *Host) (Process, error) {
+func (d *Program) Find(h *Host) (Process, error) {
 	if d.last.PID != 0 {
 		stat, err := h.ProcStat(d.last.PID)
 		if err == nil && stat.StartTime == d.last.StartTime && stat.Comm == d.last.Comm && alive(stat) {

@@ -1,0 +1,95 @@
+package detect
+
+import (
+	"bytes"
+	"context"
+	"crypto/x509"
+	"errors"
+	"fmt"
+	"strings"
+	"testing"
+
+	"golang.org/x/tools/txtar"
+	corev1 "k8s.io/api/core/v1"
+	cri "k8s.io/cri-api/pkg/apis/runtime/v1"
+
+	"github.com/nodeagent/nodeagent/internal/host"
+)
+
+// kubeletMetricsDoor answers with what kubelet's /metrics and /metrics/probes would say.
+func kubeletMetricsDoor(t *testing.T, h *host.Host, file txtar.File) {
+	t.Helper()
+	metrics, err := host.ParseMetrics(bytes.NewReader(file.Data), host.KubeletMetrics())
+	h.Kubelet.Scrape = func(context.Context) (*host.Scrape, error) {
+		if err != nil {
+			return nil, fmt.Errorf("get https://127.0.0.1:10250/metrics: parse: %w", err)
+		}
+		return &host.Scrape{At: h.Clock(), Metrics: metrics}, nil
+	}
+}
+
+// kubeletMetricsErrorDoor does not answer, with that error; "forbidden" and "not configured" are known.
+func kubeletMetricsErrorDoor(_ *testing.T, h *host.Host, file txtar.File) {
+	text := strings.TrimSpace(string(file.Data))
+	err := map[string]error{"forbidden": host.ErrForbidden, "not configured": host.ErrNotConfigured}[text]
+	if err == nil {
+		err = errors.New(text)
+	}
+	h.Kubelet.Scrape = func(context.Context) (*host.Scrape, error) { return nil, err }
+}
+
+// kubeletProcessDoor finds the kubelet among the processes of the machine.
+func kubeletProcessDoor(_ *testing.T, h *host.Host, _ txtar.File) {
+	h.Kubelet.Process = host.KubeletFinder(h.Files, h.Paths)
+}
+
+// kubeletPodsErrorDoor does not answer what pods there are, with that error.
+func kubeletPodsErrorDoor(_ *testing.T, h *host.Host, file txtar.File) {
+	err := errors.New(strings.TrimSpace(string(file.Data)))
+	h.Kubelet.Pods = func(context.Context) ([]corev1.Pod, error) { return nil, err }
+}
+
+// criDoor is what the runtime answers over CRI; an error instead of all answers.
+func criDoor(t *testing.T, h *host.Host, file txtar.File) {
+	t.Helper()
+	var answers struct {
+		Error      string
+		Sandboxes  []*cri.PodSandbox
+		Containers []*cri.Container
+		Status     *cri.RuntimeStatus
+	}
+	strictJSON(t, file, &answers)
+	var err error
+	if answers.Error != "" {
+		err = errors.New(answers.Error)
+	}
+	h.Runtime.Sandboxes = func(context.Context) ([]*cri.PodSandbox, error) { return answers.Sandboxes, err }
+	h.Runtime.Containers = func(context.Context) ([]*cri.Container, error) { return answers.Containers, err }
+	h.Runtime.Status = func(context.Context) (*cri.StatusResponse, error) {
+		return &cri.StatusResponse{Status: answers.Status}, err
+	}
+}
+
+// kubeletServingDoor is the certificate in PEM that kubelet's API shows; "none", "not configured" or an error instead.
+func kubeletServingDoor(_ *testing.T, h *host.Host, file txtar.File) {
+	text := strings.TrimSpace(string(file.Data))
+	certificate, err := parseCertificate(file.Data, "shown")
+	if err != nil {
+		err = map[string]error{"none": host.ErrNoCertificate, "not configured": host.ErrNotConfigured}[text]
+	}
+	if err == nil && certificate == nil {
+		err = errors.New(text)
+	}
+	h.Kubelet.ServingCertificate = func(context.Context) (*x509.Certificate, error) { return certificate, err }
+}
+
+// timeDoor says whether the wall clock is kept right: yes, no, or an error.
+func timeDoor(_ *testing.T, h *host.Host, file txtar.File) {
+	text := strings.TrimSpace(string(file.Data))
+	h.TimeSynchronised = func() (bool, error) {
+		if text != "yes" && text != "no" {
+			return false, errors.New(text)
+		}
+		return text == "yes", nil
+	}
+}

@@ -1,0 +1,48 @@
+package detect
+
+import (
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/nodeagent/nodeagent/internal/host"
+	"github.com/nodeagent/nodeagent/pkg/finding"
+)
+
+// mapMemory is a Memory of the test's own.
+type mapMemory map[string][]byte
+
+func (m mapMemory) Load(key string) ([]byte, bool) { data, ok := m[key]; return data, ok }
+func (m mapMemory) Save(key string, data []byte)   { m[key] = data }
+
+// Restarts are counted over restarts of the agent, and not over reboots.
+func TestKubeletRestartsSurviveTheAgent(t *testing.T) {
+	memory, now := mapMemory{}, finding.Stamp{Boot: "a", Up: time.Hour}
+	process := host.Process{PID: 10, StartTime: 300}
+	h := &host.Host{Clock: func() finding.Stamp { return now }}
+	h.Kubelet.Process = func() (host.Process, error) { return process, nil }
+	look := func(c Check, want ...string) {
+		t.Helper()
+		found, err := c.Run(t.Context(), h)
+		if diff := cmp.Diff(want, reasons(found)); diff != "" || err != nil {
+			t.Errorf("error %v (-want +got):\n%s", err, diff)
+		}
+	}
+	look(KubeletRestarts(memory))
+	for i := range 4 { // each seen by another agent
+		now.Up += time.Minute
+		process = host.Process{PID: 11 + i, StartTime: uint64(now.Up/(10*time.Millisecond)) - 5}
+		found, err := KubeletRestarts(memory).Run(t.Context(), h)
+		if err != nil || len(found) > 0 && !found[0].Marginal {
+			t.Errorf("restart %d: %v, %v", i+1, found, err)
+		}
+	}
+	now.Up += time.Minute
+	process.PID, process.StartTime = 20, uint64(now.Up/(10*time.Millisecond))-5
+	look(KubeletRestarts(memory), "kubelet/kubelet=KubeletRestartsOften warning")
+	now = finding.Stamp{Boot: "b", Up: time.Hour}
+	look(KubeletRestarts(memory))
+	memory[restartsKey] = []byte("{")
+	look(KubeletRestarts(memory))
+}
