@@ -90,7 +90,7 @@ func (r *LogRule) problem() *problem {
 	r.Reason = cmp.Or(r.Reason, noReason)
 	for _, p := range []struct{ key, text string }{{"pattern", r.Pattern}, {"recoveryPattern", r.RecoveryPattern}} {
 		if _, err := newPattern(p.text); err != nil {
-			return &problem{err.Error(), path(p.key)}
+			return &problem{err.Error(), steps(p.key)}
 		}
 	}
 	if _, err := duration(r.Expiry, 0, nil); err != nil {

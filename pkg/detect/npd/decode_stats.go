@@ -13,10 +13,10 @@ func (f *File) decodeStats() error {
 		return err
 	}
 	for key, text := range map[string]string{"invokeInterval": c.InvokeIntervalString} {
-		if d, err := duration(text, time.Minute, path(key)); err != nil {
+		if d, err := duration(text, time.Minute, steps(key)); err != nil {
 			return f.at(err)
 		} else if d < time.Millisecond {
-			return f.at(problem{fmt.Sprintf("%q: must be above 0", text), path(key)})
+			return f.at(problem{fmt.Sprintf("%q: must be above 0", text), steps(key)})
 		}
 	}
 	if err := c.ApplyConfiguration(); err != nil {

@@ -9,6 +9,7 @@ import (
 	"sync"
 
 	"github.com/prometheus/client_golang/prometheus"
+	"k8s.io/node-problem-detector/pkg/types"
 
 	"github.com/nodeagent/nodeagent/internal/host"
 	"github.com/nodeagent/nodeagent/internal/host/program"
@@ -140,6 +141,34 @@ func (m *Monitors) Sources() []detect.Source { return m.sources }
 
 // Wordings returns how the findings of checks are worded in events, by check.
 func (m *Monitors) Wordings() map[string]Wording { return m.wordings }
+
+// Reasons returns, by condition, the reasons that rules may give; those of temporary problems are under no condition. A
+// file may ask for no metrics of its problems.
+func (m *Monitors) Reasons() map[string][]string {
+	reasons := map[string][]string{}
+	add := func(metrics *bool, kind types.Type, condition, reason string) {
+		if metrics != nil && !*metrics {
+			return
+		}
+		if kind == types.Temp {
+			condition = ""
+		}
+		reasons[condition] = append(reasons[condition], reason)
+	}
+	for _, f := range m.files {
+		switch f.Kind {
+		case LogMonitor:
+			for _, r := range f.Log.Rules {
+				add(f.Log.EnableMetricsReporting, r.Type, r.Condition, r.Reason)
+			}
+		case PluginMonitor:
+			for _, r := range f.Plugin.Rules {
+				add(f.Plugin.EnableMetricsReporting, r.Type, r.Condition, r.Reason)
+			}
+		}
+	}
+	return reasons
+}
 
 // Collectors returns the metrics of system stats monitors.
 func (m *Monitors) Collectors() []prometheus.Collector {

@@ -5,6 +5,8 @@ import (
 	"regexp/syntax"
 	"slices"
 	"strings"
+
+	"github.com/nodeagent/nodeagent/pkg/detect/kernel"
 )
 
 // pattern is a rule's regular expression as node-problem-detector understands it: it must match to the very end of the
@@ -20,11 +22,6 @@ type pattern struct {
 	lastLine bool
 }
 
-const (
-	minLiteral  = 3  // a shorter one sorts out little
-	maxLiterals = 16 // more cost more than they spare
-)
-
 func newPattern(expr string) (*pattern, error) {
 	if _, err := regexp.Compile(expr); err != nil {
 		return nil, err
@@ -35,7 +32,7 @@ func newPattern(expr string) (*pattern, error) {
 	}
 	p := &pattern{re: re}
 	if tree, err := syntax.Parse(expr+`\z`, syntax.Perl); err == nil {
-		p.literals = required(tree)
+		p.literals = kernel.LiteralsOf(tree)
 		p.lastLine = endsAtEnd(tree) && !spansLines(tree)
 	}
 	return p, nil
@@ -47,50 +44,6 @@ func (p *pattern) mayMatch(line string) bool {
 		return true
 	}
 	return slices.ContainsFunc(p.literals, func(l string) bool { return strings.Contains(line, l) })
-}
-
-// required returns texts of which every match of re contains one; nil where none are known.
-func required(re *syntax.Regexp) []string {
-	switch re.Op {
-	case syntax.OpLiteral:
-		if re.Flags&syntax.FoldCase != 0 {
-			return nil
-		}
-		longest := slices.MaxFunc(strings.Split(string(re.Rune), "\n"), func(a, b string) int { return len(a) - len(b) })
-		if len(longest) < minLiteral {
-			return nil
-		}
-		return []string{longest}
-	case syntax.OpCapture, syntax.OpPlus:
-		return required(re.Sub[0])
-	case syntax.OpRepeat:
-		if re.Min > 0 {
-			return required(re.Sub[0])
-		}
-	case syntax.OpConcat:
-		var best []string
-		for _, sub := range re.Sub {
-			if r := required(sub); r != nil && (best == nil || shortest(r) > shortest(best)) {
-				best = r
-			}
-		}
-		return best
-	case syntax.OpAlternate:
-		var all []string
-		for _, sub := range re.Sub {
-			r := required(sub)
-			if r == nil || len(all)+len(r) > maxLiterals {
-				return nil
-			}
-			all = append(all, r...)
-		}
-		return all
-	}
-	return nil
-}
-
-func shortest(texts []string) int {
-	return len(slices.MinFunc(texts, func(a, b string) int { return len(a) - len(b) }))
 }
 
 // endsAtEnd reports whether every match of re reaches the end of the text.
