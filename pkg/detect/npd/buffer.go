@@ -2,10 +2,10 @@ package npd
 
 import "strings"
 
-// buffer holds the newest lines of a log, as many as the file says, and matches patterns against all of them together. It
+// Buffer holds the newest lines of a log, as many as the file says, and matches patterns against all of them together. It
 // answers exactly as node-problem-detector's: lines that never came count as empty ones. It is not safe for use by several
 // goroutines.
-type buffer struct {
+type Buffer struct {
 	patterns []*pattern
 	lines    []string
 	may      [][]bool // by line: which patterns have in it what they need
@@ -15,8 +15,21 @@ type buffer struct {
 	joined   string // all lines; empty: not made yet
 }
 
-func newBuffer(size int, patterns []*pattern) *buffer {
-	b := &buffer{patterns: patterns, lines: make([]string, size), may: make([][]bool, size), count: make([]int, len(patterns))}
+// NewBuffer returns an empty buffer of some lines.
+func NewBuffer(size int, exprs ...string) (*Buffer, error) {
+	var patterns []*pattern
+	for _, expr := range exprs {
+		p, err := newPattern(expr)
+		if err != nil {
+			return nil, err
+		}
+		patterns = append(patterns, p)
+	}
+	return newBuffer(max(size, 1), patterns), nil
+}
+
+func newBuffer(size int, patterns []*pattern) *Buffer {
+	b := &Buffer{patterns: patterns, lines: make([]string, size), may: make([][]bool, size), count: make([]int, len(patterns))}
 	flags := make([]bool, size*len(patterns))
 	for i := range b.may {
 		b.may[i] = flags[i*len(patterns):][:len(patterns)]
@@ -24,8 +37,8 @@ func newBuffer(size int, patterns []*pattern) *buffer {
 	return b
 }
 
-// push takes in a line.
-func (b *buffer) push(line string) {
+// Push takes in a line.
+func (b *Buffer) Push(line string) {
 	may := b.may[b.next]
 	for i, p := range b.patterns {
 		if may[i] {
@@ -41,10 +54,10 @@ func (b *buffer) push(line string) {
 }
 
 // newest returns the index of the line before the next one, and so on backwards.
-func (b *buffer) newest(back int) int { return (b.next - 1 - back + 2*len(b.lines)) % len(b.lines) }
+func (b *Buffer) newest(back int) int { return (b.next - 1 - back + 2*len(b.lines)) % len(b.lines) }
 
-// match returns the lines that a pattern matches, joined; ok is false when it matches none.
-func (b *buffer) match(i int) (text string, ok bool) {
+// Match returns the lines that the i-th pattern matches, joined; ok is false when it matches none.
+func (b *Buffer) Match(i int) (text string, ok bool) {
 	p, last := b.patterns[i], b.newest(0)
 	if p.lastLine {
 		line := b.lines[last]
@@ -68,7 +81,7 @@ func (b *buffer) match(i int) (text string, ok bool) {
 }
 
 // all returns the lines, the oldest first.
-func (b *buffer) all() string {
+func (b *Buffer) all() string {
 	if b.joined == "" {
 		b.joined = strings.Join(append(append(make([]string, 0, len(b.lines)), b.lines[b.next:]...), b.lines[:b.next]...), "\n")
 	}
@@ -76,7 +89,7 @@ func (b *buffer) all() string {
 }
 
 // from returns the newest lines up to the one that holds the byte which has so many bytes of the joined text behind it.
-func (b *buffer) from(behind int) string {
+func (b *Buffer) from(behind int) string {
 	var matched []string
 	for total := 0; len(matched) < b.filled && (len(matched) == 0 || total <= behind); {
 		line := b.lines[b.newest(len(matched))]

@@ -18,7 +18,7 @@ type counter struct {
 	identifier, folder string
 	times              times
 	threshold          int
-	buffer             func() *buffer
+	buffer             func() *Buffer
 	revert             bool
 	limit              int // of the message, in bytes
 
@@ -58,7 +58,7 @@ func newCounter(args []string) (*counter, error) {
 		}
 		patterns = append(patterns, p)
 	}
-	c.buffer = func() *buffer { return newBuffer(counterBuffer, patterns) }
+	c.buffer = func() *Buffer { return newBuffer(counterBuffer, patterns) }
 	return c, nil
 }
 
@@ -100,13 +100,13 @@ func (c *counter) count(ctx context.Context, h *host.Host) plugin.Result {
 }
 
 // counts takes in an entry and returns by how much it changes the count.
-func (c *counter) counts(b *buffer, e entry) (change int) {
-	b.push(string(e.Message))
-	if _, ok := b.match(0); ok {
+func (c *counter) counts(b *Buffer, e entry) (change int) {
+	b.Push(string(e.Message))
+	if _, ok := b.Match(0); ok {
 		change++
 	}
 	if c.revert {
-		if _, ok := b.match(1); ok {
+		if _, ok := b.Match(1); ok {
 			change--
 		}
 	}

@@ -30,7 +30,7 @@ type logMonitor struct {
 	save     func(boot string, always bool) // remembers what is held, where that has changed
 
 	mu      sync.Mutex // guards all below
-	buffer  *buffer
+	buffer  *Buffer
 	held    map[string]held // permanent problems by condition
 	moments []moment
 	serial  int   // of the newest moment
@@ -119,17 +119,17 @@ func (m *logMonitor) skips(text string) bool {
 func (m *logMonitor) observe(l line) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	m.buffer.push(l.text)
+	m.buffer.Push(l.text)
 	if l.context {
 		return
 	}
 	for i := range m.rules {
 		r := &m.rules[i]
-		if text, ok := m.buffer.match(r.pattern); ok {
+		if text, ok := m.buffer.Match(r.pattern); ok {
 			m.matched(r, text, l.at)
 		}
 		if r.recovery >= 0 {
-			if _, ok := m.buffer.match(r.recovery); ok {
+			if _, ok := m.buffer.Match(r.recovery); ok {
 				m.recovered(r)
 			}
 		}
