@@ -1,8 +1,13 @@
 package agent
 
 import (
+	"slices"
+
+	"github.com/nodeagent/nodeagent/internal/config"
+	"github.com/nodeagent/nodeagent/internal/host"
 	"github.com/nodeagent/nodeagent/pkg/detect"
 	"github.com/nodeagent/nodeagent/pkg/detect/npd"
+	"github.com/nodeagent/nodeagent/pkg/detect/plugin"
 	"github.com/nodeagent/nodeagent/pkg/finding"
 	"github.com/nodeagent/nodeagent/pkg/report"
 	"github.com/nodeagent/nodeagent/pkg/report/event"
@@ -15,6 +20,16 @@ func (a *agent) openMonitors(own []detect.Check) *npd.Monitors {
 		Host: a.door.Host, Log: a.log, Memory: a.aid.Memory, Own: own, Believed: a.believed,
 		Happened: func(reason string, n int) { a.meter.Happened(reason, n) },
 	})
+}
+
+// Checks returns all checks that can take one look without a running agent: the agent's own, those of
+// node-problem-detector's files, and the user's plugins.
+func Checks(cfg config.Config, h *host.Host, aids detect.Aids) []detect.Check {
+	own := detect.Checks(cfg.Checks, aids)
+	files := config.ReadMonitors(cfg.NodeProblemDetector)
+	monitors := npd.New(files.Files, files.Broken, cfg.NodeProblemDetector, npd.Doors{Host: h, Own: own})
+	monitors.Once()
+	return slices.Concat(own, monitors.Checks(), plugin.Checks(cfg.Plugins))
 }
 
 // believed returns what is believed of a check now.

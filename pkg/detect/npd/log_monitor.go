@@ -195,8 +195,16 @@ func (m *logMonitor) hears(err error) {
 	if !changed {
 		return
 	}
-	m.wake(m.id)
-	for _, c := range m.file.Log.DefaultConditions {
-		m.wake(conditionID(m.id, c.Type))
+	for _, id := range m.checkIDs() {
+		m.wake(id)
 	}
+}
+
+// checkIDs returns the IDs of all checks that the monitor may have.
+func (m *logMonitor) checkIDs() []string {
+	ids := []string{m.id}
+	for _, c := range m.file.Log.DefaultConditions {
+		ids = append(ids, conditionID(m.id, c.Type))
+	}
+	return ids
 }
