@@ -36,7 +36,8 @@ func (m *logMonitor) checks(o own) []detect.Check {
 		check.Summary = fmt.Sprintf("condition %s of %s", c.Type, m.file.Name)
 		check.Condition = o.condition(c)
 		state := o.stateOf(m.settings, c.Type)
-		check.Run = func(_ context.Context, h *host.Host) ([]finding.Finding, error) {
+		check.Run = func(ctx context.Context, h *host.Host) ([]finding.Finding, error) {
+			m.await(ctx)
 			now := h.Clock()
 			findings, err := m.lookCondition(now, c.Type, state)
 			m.save(now.Boot, false)
@@ -47,7 +48,8 @@ func (m *logMonitor) checks(o own) []detect.Check {
 	if slices.ContainsFunc(m.file.Log.Rules, func(r LogRule) bool { return r.Type == types.Temp }) {
 		check := m.base(m.id)
 		check.Summary = "temporary problems of " + m.file.Name
-		check.Run = func(_ context.Context, h *host.Host) ([]finding.Finding, error) {
+		check.Run = func(ctx context.Context, h *host.Host) ([]finding.Finding, error) {
+			m.await(ctx)
 			now := h.Clock()
 			findings, err := m.lookMoments(now.Up)
 			m.save(now.Boot, false)
@@ -128,7 +130,7 @@ func (m *logMonitor) lookCondition(now finding.Stamp, condition string, state *w
 func (m *logMonitor) lookMoments(now time.Duration) ([]finding.Finding, error) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	m.moments = slices.DeleteFunc(m.moments, func(o moment) bool { return now-o.at >= momentHold })
+	m.moments = slices.DeleteFunc(m.moments, func(o moment) bool { return now-o.heard >= momentHold })
 	var findings []finding.Finding
 	for _, o := range m.moments {
 		findings = append(findings, finding.Finding{

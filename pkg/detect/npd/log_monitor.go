@@ -1,6 +1,7 @@
 package npd
 
 import (
+	"context"
 	"strings"
 	"sync"
 	"time"
@@ -25,6 +26,7 @@ type logMonitor struct {
 	settings Settings
 	times    times
 	rules    []logRule
+	up       func() time.Duration // since boot
 	wake     func(check string)
 	happened func(reason string, n int)
 	save     func(boot string, always bool) // remembers what is held, where that has changed
@@ -33,10 +35,11 @@ type logMonitor struct {
 	buffer  *Buffer
 	held    map[string]held // permanent problems by condition
 	moments []moment
-	serial  int   // of the newest moment
-	missed  int   // moments that were not kept because too many came at once
-	deaf    error // why nothing is read; nil when all that there was has been read
-	moved   bool  // what is held has changed since it was saved
+	serial  int           // of the newest moment
+	missed  int           // moments that were not kept because too many came at once
+	deaf    error         // why nothing is read; nil when all that there was has been read
+	heard   chan struct{} // closed when it is known whether anything is read
+	moved   bool          // what is held has changed since it was saved
 }
 
 // logRule is a rule ready for use.
@@ -61,7 +64,8 @@ type held struct {
 type moment struct {
 	serial          int
 	reason, message string
-	at              time.Duration
+	at              time.Duration // since boot, when it was written
+	heard           time.Duration // and when it was read
 }
 
 const (
@@ -77,7 +81,8 @@ func newLogMonitor(f File, id string, s Settings) (*logMonitor, error) {
 		return nil, err
 	}
 	m := &logMonitor{
-		file: f, id: id, settings: s, times: times, held: map[string]held{}, deaf: errNotRead,
+		file: f, id: id, settings: s, times: times, held: map[string]held{}, deaf: errNotRead, heard: make(chan struct{}),
+		up:   func() time.Duration { return 0 },
 		wake: func(string) {}, happened: func(string, int) {}, save: func(string, bool) {},
 	}
 	var patterns []*pattern
@@ -173,7 +178,7 @@ func (m *logMonitor) happen(reason, message string, at time.Duration) {
 		return
 	}
 	m.serial++
-	m.moments = append(m.moments, moment{m.serial, reason, message, at})
+	m.moments = append(m.moments, moment{m.serial, reason, message, at, m.up()})
 	m.moved = true
 	m.wake(m.id)
 }
@@ -191,12 +196,26 @@ func (m *logMonitor) hears(err error) {
 	m.mu.Lock()
 	changed := (m.deaf == nil) != (err == nil)
 	m.deaf = err
+	select {
+	case <-m.heard:
+	default:
+		close(m.heard)
+	}
 	m.mu.Unlock()
 	if !changed {
 		return
 	}
 	for _, id := range m.checkIDs() {
 		m.wake(id)
+	}
+}
+
+// await waits until it is known whether the log is read: what comes after the first look of a check would else make a check
+// that has been away for long look blind.
+func (m *logMonitor) await(ctx context.Context) {
+	select {
+	case <-m.heard:
+	case <-ctx.Done():
 	}
 }
 

@@ -7,6 +7,7 @@ import (
 	"path"
 	"strings"
 	"sync"
+	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
 	"k8s.io/node-problem-detector/pkg/types"
@@ -210,6 +211,7 @@ func (m *Monitors) addLog(f File, id string) (*logMonitor, error) {
 		return nil, err
 	}
 	l.wake, l.happened = m.wakeCheck, m.doors.Happened
+	l.up = func() time.Duration { return m.doors.Host.Clock().Up }
 	was, err := recall(m.doors.Memory, id, m.doors.Host.Clock().Boot)
 	if err != nil {
 		m.doors.Log.Error("what was said before may be told again", "err", err)
