@@ -50,7 +50,7 @@ func openKubeletLab(t *testing.T) *kubeletLab {
 	t.Cleanup(func() { _ = errors.Join(closer.Close(), client.Close()) })
 	k.host = &host.Host{
 		NodeName: l.NodeName, Paths: paths, Clock: host.Now, Runtime: runtime, Cluster: client.Cluster(), Prober: host.NewProber(),
-		TimeSynchronised: func() (bool, error) { return true, nil },
+		TimeClock: func() (host.ClockState, error) { return host.ClockState{MaxError: 20 * time.Millisecond}, nil },
 	}
 	k.renew()
 	return k
