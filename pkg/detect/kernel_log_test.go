@@ -128,13 +128,13 @@ func TestKernelLogLeavesToState(t *testing.T) {
 		looks  []finding.Look
 		leaves bool
 	}{
-		"not looked yet":      {nil, true},
-		"it can":              {[]finding.Look{look(nil, time.Minute)}, true},
-		"it has no means":     {[]finding.Look{look(finding.NotApplicable("no driver tells"), time.Minute)}, false},
-		"none is left":        {[]finding.Look{look(finding.NoneLeft("no arrays"), time.Minute)}, true},
-		"blind for a moment":  {[]finding.Look{look(errors.New("read"), 2*time.Minute)}, true},
-		"blind for long":      {[]finding.Look{look(errors.New("read"), 30*time.Second), look(errors.New("read"), time.Minute)}, false},
-		"can again":           {[]finding.Look{look(errors.New("read"), 0), look(nil, time.Minute)}, true},
+		"not looked yet":     {nil, true},
+		"it can":             {[]finding.Look{look(nil, time.Minute)}, true},
+		"it has no means":    {[]finding.Look{look(finding.NotApplicable("no driver tells"), time.Minute)}, false},
+		"none is left":       {[]finding.Look{look(finding.NoneLeft("no arrays"), time.Minute)}, true},
+		"blind for a moment": {[]finding.Look{look(errors.New("read"), 2*time.Minute)}, true},
+		"blind for long":     {[]finding.Look{look(errors.New("read"), 30*time.Second), look(errors.New("read"), time.Minute)}, false},
+		"can again":          {[]finding.Look{look(errors.New("read"), 0), look(nil, time.Minute)}, true},
 	} {
 		t.Run(name, func(t *testing.T) {
 			w := witnessing("md-arrays")
