@@ -123,7 +123,7 @@ func (c *CheckState) seen(f Finding, hold Hold, now Stamp) []Update {
 	key := f.Subject.key()
 	b, known := c.Subjects[key]
 	if known && b.IsRaised() {
-		b.Last, b.Absent, b.AbsentAt, b.Latest = now, 0, Stamp{}, f.Message
+		b.Last, b.Absent, b.AbsentAt, b.Latest, b.Facts = now, 0, Stamp{}, f.Message, f.Facts
 		if f.Severity == b.Severity && f.Reason == b.Reason && (!f.Retold || f.Message == b.Message) {
 			return nil
 		}

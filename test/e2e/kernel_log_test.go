@@ -57,7 +57,7 @@ func TestRestartMissesNothing(t *testing.T) {
 
 func sayDuplicate(t *testing.T, device string) {
 	t.Helper()
-	line := fmt.Sprintf("<4>IPv6: %s: IPv6 duplicate address fe80::1 used by 02:42:ac:11:00:02 detected!", device)
+	line := fmt.Sprintf("<4>IPv6: %s: IPv6 duplicate address fe80::1 used by 02:42:ac:11:00:02 detected!\n", device) // without its end the kernel would wait for more
 	if err := os.WriteFile("/dev/kmsg", []byte(line), 0); err != nil {
 		t.Fatal(err)
 	}
