@@ -35,12 +35,15 @@ The name may be that of a check, of a rule of the kernel's log, or a reason as i
 // everyCheck is all checks, also those that the configuration switches off.
 func everyCheck() []detect.Check { return detect.Checks(detect.DefaultSettings(), detect.Aids{}) }
 
+// everyRule is both tables: of the kernel's words, and of what daemons say in saved logs.
+func everyRule() []kernel.Rule { return append(kernel.Rules(), kernel.DaemonRules()...) }
+
 func explainable() []string {
 	var names []string
 	for _, c := range everyCheck() {
 		names = append(names, c.ID)
 	}
-	for _, r := range kernel.Rules() {
+	for _, r := range everyRule() {
 		names = append(names, r.ID)
 	}
 	return names
@@ -54,7 +57,7 @@ func explain(w io.Writer, name string) error {
 			pages = append(pages, c.ID+"\n\n"+checkPage(c))
 		}
 	}
-	for _, r := range kernel.Rules() {
+	for _, r := range everyRule() {
 		if r.ID == name || strings.EqualFold(r.Reason, name) {
 			pages = append(pages, r.ID+"\n\n"+rulePage(r))
 		}

@@ -19,7 +19,7 @@ const maxText = 8 << 10
 // begin with the name of a program, and the kernel names input devices as they call themselves. What such a line seems to
 // say is nobody's word.
 var notTheKernels = regexp.MustCompile(`IN=[^ ]* OUT=[^ ]* ` +
-	`|^` + command + `(?: \(\d+\)(?:: drop_caches: | used greatest stack depth: )| invoked oom-killer: |: potentially unexpected fatal signal |` +
+	`|^` + command + `(?: \(\d+\)(?:: drop_caches: | used greatest stack depth: )|: potentially unexpected fatal signal |` +
 	`: sending ioctl | uses obsolete \(PF_INET,SOCK_PACKET\)|\[\d+\] vsyscall attempted )` +
 	`|^input: .* as /devices/|^process '.*' started with executable stack`)
 
@@ -116,7 +116,10 @@ func compile(rule *Rule) (compiled, error) {
 
 // Match returns what the kernel's text says. The text is the record's own, without priority, time and caller. A line that
 // says nothing costs no allocation.
-func (m *Matcher) Match(text []byte) (Hit, bool) {
+func (m *Matcher) Match(text []byte) (Hit, bool) { return m.MatchOf(theKernel, text) }
+
+// MatchOf returns what a text of a daemon says.
+func (m *Matcher) MatchOf(speaker Speaker, text []byte) (Hit, bool) {
 	if len(text) > maxText {
 		text = text[:maxText]
 	}
@@ -129,6 +132,9 @@ func (m *Matcher) Match(text []byte) (Hit, bool) {
 			continue
 		}
 		c := &m.rules[i]
+		if !c.rule.spokenBy(speaker) {
+			continue
+		}
 		if c.exclude != nil && c.exclude.Match(text) { // before the patterns: a line that is let pass costs no copy
 			continue
 		}
@@ -137,7 +143,7 @@ func (m *Matcher) Match(text []byte) (Hit, bool) {
 			if groups == nil {
 				continue
 			}
-			if notTheKernels.Match(text) || !c.rule.Named && programTag.Match(text) {
+			if speaker == theKernel && (notTheKernels.Match(text) || !c.rule.Named && programTag.Match(text)) {
 				return Hit{}, false
 			}
 			return c.hit(re, text, groups), true
