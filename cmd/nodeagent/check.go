@@ -13,6 +13,7 @@ import (
 
 	"github.com/nodeagent/nodeagent/internal/agent"
 	"github.com/nodeagent/nodeagent/internal/config"
+	"github.com/nodeagent/nodeagent/internal/host"
 	"github.com/nodeagent/nodeagent/pkg/detect"
 	"github.com/nodeagent/nodeagent/pkg/finding"
 )
@@ -32,7 +33,7 @@ whether it lasts.`,
 				return err
 			}
 			if list {
-				checks, err := selectChecks(detect.Checks(cfg.Checks, detect.Aids{}), ids)
+				checks, err := selectChecks(agent.Checks(cfg, &host.Host{Clock: host.Now}, detect.Aids{}), ids)
 				if err != nil {
 					return err
 				}
@@ -53,7 +54,7 @@ func lookNow(cmd *cobra.Command, o *options, cfg config.Config, ids []string, ag
 	}
 	defer door.Close()
 	aids := door.Aids(nil)
-	checks, err := selectChecks(detect.Checks(cfg.Checks, aids), ids)
+	checks, err := selectChecks(agent.Checks(cfg, door.Host, aids), ids)
 	if err != nil {
 		return err
 	}

@@ -9,6 +9,7 @@ import (
 	"maps"
 	"os"
 	"path/filepath"
+	"slices"
 	"sync"
 	"time"
 
@@ -17,6 +18,8 @@ import (
 	"github.com/nodeagent/nodeagent/internal/hostns"
 	"github.com/nodeagent/nodeagent/internal/notify"
 	"github.com/nodeagent/nodeagent/pkg/detect"
+	"github.com/nodeagent/nodeagent/pkg/detect/npd"
+	"github.com/nodeagent/nodeagent/pkg/detect/plugin"
 	"github.com/nodeagent/nodeagent/pkg/finding"
 	"github.com/nodeagent/nodeagent/pkg/report"
 )
@@ -33,6 +36,9 @@ type agent struct {
 	aid       detect.Aids
 	reporters []report.Reporter
 	leftovers *leftovers
+	monitors  *npd.Monitors // of node-problem-detector
+	meter     meter
+	sources   []detect.Source
 	teller    *teller
 	engine    *detect.Engine
 	progress  *notify.Progress
@@ -75,8 +81,11 @@ func (d *daemon) wire(e edition, door *Door) (*agent, []component, error) {
 	if err != nil {
 		return nil, nil, err
 	}
-	a.checks = append(detect.Checks(cfg.Checks, aids), left.check(), stateCheck(store), d.configured.check())
 	a.aid = aids
+	own := detect.Checks(cfg.Checks, aids)
+	a.monitors = a.openMonitors(own)
+	a.checks = slices.Concat(own, a.monitors.Checks(), plugin.Checks(cfg.Plugins),
+		[]detect.Check{left.check(), stateCheck(store), d.configured.check()})
 	a.progress = notify.NewProgress(limits(a.checks))
 
 	state, err := store.LoadState()
@@ -87,7 +96,8 @@ func (d *daemon) wire(e edition, door *Door) (*agent, []component, error) {
 
 	metrics := a.openReporters()
 	a.reporters = append(a.reporters, newServiceStatus(d.manager, a.checks))
-	a.engine = detect.NewEngine(door.Host, log, a.checks, sources(door.Host, log, metrics, aids.KernelLog), metrics.engine(), a.observe)
+	a.sources = append(sources(door.Host, log, metrics, aids.KernelLog, a.monitors), a.monitors.Sources()...)
+	a.engine = detect.NewEngine(door.Host, log, a.checks, a.sources, metrics.engine(), a.observe)
 	components := []component{
 		{"saver", a.saver.Run},
 		{"release", left.Run},
@@ -152,8 +162,8 @@ func (a *agent) forgetGone(state finding.State) {
 	for _, c := range a.checks {
 		known[c.ID] = true
 	}
-	for _, s := range []detect.WakeSource{detect.WakeKernelLog, detect.WakeMounts, detect.WakePlugins} {
-		known["source-"+string(s)] = true
+	for _, s := range a.sources {
+		known["source-"+string(s.Name)] = true
 	}
 	for _, check := range state.Checks() {
 		if known[check] {

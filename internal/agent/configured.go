@@ -9,6 +9,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/nodeagent/nodeagent/internal/config"
 	"github.com/nodeagent/nodeagent/internal/host"
 	"github.com/nodeagent/nodeagent/pkg/detect"
 	"github.com/nodeagent/nodeagent/pkg/finding"
@@ -20,8 +21,8 @@ type configured struct {
 
 	mu      sync.Mutex // guards what follows
 	inForce edition
-	refused error  // why a valid file could not be put in force
-	said    []byte // what that file said
+	refused error   // why a valid file could not be put in force
+	said    edition // what that file said
 }
 
 // wakeConfiguration wakes the check of the configuration when the daemon has read it.
@@ -36,40 +37,56 @@ func (c *configured) force(e edition) {
 	defer c.mu.Unlock()
 	c.inForce = e
 	if e.file {
-		c.refused, c.said = nil, nil
+		c.refused, c.said = nil, edition{}
 	}
 }
 
-// refuse takes note that a file which said data could not be put in force.
-func (c *configured) refuse(data []byte, why error) {
+// refuse takes note that an edition could not be put in force.
+func (c *configured) refuse(e edition, why error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.refused, c.said = why, data
+	c.refused, c.said = why, e
 }
 
 // unchanged reports whether e is in force already.
 func (c *configured) unchanged(e edition) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	return c.inForce.file && bytes.Equal(c.inForce.data, e.data)
+	return c.inForce.file && c.inForce.same(e)
 }
 
 // trouble returns why the file is not what the agent works with: it is wrong, or nobody has loaded it.
 func (c *configured) trouble() (invalid, unloaded error) {
+	if c.isInForce() {
+		return nil, nil
+	}
 	want, err := c.source.read()
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if err == nil && c.refused != nil && bytes.Equal(want.data, c.said) {
+	if err == nil && c.refused != nil && want.same(c.said) {
 		err = c.refused
 	}
 	if err != nil {
 		text := strings.ReplaceAll(err.Error(), "\n", "; ")
 		return fmt.Errorf("the configuration is refused: %s; the agent goes on with %s", text, c.goesOnWith()), nil
 	}
-	if !c.inForce.file || !bytes.Equal(c.inForce.data, want.data) {
+	if !c.inForce.file || !c.inForce.same(want) {
 		return nil, fmt.Errorf("%s is valid and not in force yet: nodeagent reload", c.source.file())
 	}
 	return nil, nil
+}
+
+// isInForce reports whether the files are what they were when the agent began to work with them: then there is no need to
+// understand them again.
+func (c *configured) isInForce() bool {
+	_, data, err := config.Read(c.source.File)
+	c.mu.Lock()
+	e := c.inForce
+	c.mu.Unlock()
+	if err != nil || !e.file || !bytes.Equal(data, e.data) {
+		return false
+	}
+	return e.monitors.Digest == config.ReadMonitors(e.cfg.NodeProblemDetector).Digest
 }
 
 func (c *configured) goesOnWith() string {

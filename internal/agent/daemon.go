@@ -89,7 +89,7 @@ func (d *daemon) first() (edition, error) {
 		return e, err
 	}
 	d.log.Error("configuration refused", "err", err, "instead", fallbacks[0].from)
-	d.configured.refuse(e.data, err)
+	d.configured.refuse(e, err)
 	return fallbacks[0], nil
 }
 
@@ -123,7 +123,7 @@ func (d *daemon) open(want edition, spares []edition) (*agent, []component, erro
 		}
 		return a, components, nil
 	}
-	d.configured.refuse(want.data, err)
+	d.configured.refuse(want, err)
 	for _, spare := range spares {
 		d.log.Error("configuration refused", "err", err, "instead", spare.from)
 		spare.cfg.StateDir, spare.cfg.Socket = want.cfg.StateDir, want.cfg.Socket // they are open

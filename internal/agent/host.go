@@ -42,12 +42,13 @@ func OpenHost(cfg config.Config, log *slog.Logger) (*Door, error) {
 	d := &Door{Notes: found.Notes, found: found}
 	d.Host = &host.Host{
 		NodeName: found.NodeName, Paths: found.Paths, Files: files, Clock: host.Now,
-		Prober:           host.NewProber(),
-		KernelLog:        host.KernelLog,
-		Processes:        host.NewProcesses(),
-		Plugins:          host.NewPlugins(found.Paths.KubeletRoot, filepath.Dir(found.Paths.CRISocket), "/run", "/var/run"),
-		TimeSynchronised: host.TimeSynchronised,
-		Network:          host.NewNetwork(),
+		Prober:    host.NewProber(),
+		KernelLog: host.KernelLog,
+		Processes: host.NewProcesses(),
+		Plugins:   host.NewPlugins(found.Paths.KubeletRoot, filepath.Dir(found.Paths.CRISocket), "/run", "/var/run"),
+		Network:   host.NewNetwork(),
+		Inotify:   host.ProbeInotify,
+		TimeClock: host.ReadClock,
 	}
 	if cfg.NodeName != "" {
 		d.Host.NodeName = cfg.NodeName

@@ -78,7 +78,7 @@ func (d *daemon) awaitChange(ctx context.Context, a *agent) *change {
 		}
 		if err != nil {
 			d.log.Error("configuration refused, the agent goes on as before", "err", err)
-			d.configured.refuse(want.data, err)
+			d.configured.refuse(want, err)
 		}
 		a.engine.Wake(wakeConfiguration, "")
 		if wasReady {
@@ -100,6 +100,9 @@ func (d *daemon) reread(a *agent) (edition, error) {
 		if p.was != p.is {
 			return want, fmt.Errorf("%s: %s: %s cannot become %s without a restart", d.source.file(), p.key, p.was, p.is)
 		}
+	}
+	if err := want.newlyBroken(a.edition); err != nil {
+		return want, err
 	}
 	door, err := OpenHost(want.cfg, d.log)
 	if err != nil {

@@ -7,6 +7,7 @@ import (
 
 	"github.com/nodeagent/nodeagent/internal/host"
 	"github.com/nodeagent/nodeagent/pkg/detect"
+	"github.com/nodeagent/nodeagent/pkg/detect/npd"
 	"github.com/nodeagent/nodeagent/pkg/report"
 	"github.com/nodeagent/nodeagent/pkg/report/condition"
 	"github.com/nodeagent/nodeagent/pkg/report/event"
@@ -43,8 +44,12 @@ func (a *agent) openReporters() meter {
 		}
 	}
 	m := meter{metrics.New(metrics.Config{Version: Version, Conditions: namings})}
+	m.Expect(a.monitors.Reasons())
+	if err := m.Serve(a.monitors.Collectors()...); err != nil {
+		a.log.Error("metrics of system stats monitors are not served", "err", err)
+	}
 	a.reporters = append(a.reporters, m)
-	a.leftovers.meter = m
+	a.leftovers.meter, a.meter = m, m
 	a.teller = newTeller(m)
 	if a.door.Client == nil {
 		return m
@@ -61,7 +66,7 @@ func (a *agent) openReporters() meter {
 	if settings := a.cfg.Report.Events; settings.Enabled {
 		a.reporters = append(a.reporters, event.New(event.Config{
 			Node: a.door.Host.NodeName, Sink: a.door.Client, Store: a.store.Bucket("events"),
-			Burst: settings.Burst, Every: settings.Every,
+			Burst: settings.Burst, Every: settings.Every, Wordings: a.wordings(),
 			Observer: a.teller, Log: a.log,
 		}))
 	}
@@ -69,9 +74,9 @@ func (a *agent) openReporters() meter {
 }
 
 // sources are what wakes checks before their time.
-func sources(h *host.Host, log *slog.Logger, m meter, kernelLog *detect.LiveKernelLog) []detect.Source {
+func sources(h *host.Host, log *slog.Logger, m meter, kernelLog *detect.LiveKernelLog, monitors *npd.Monitors) []detect.Source {
 	return []detect.Source{
-		detect.KernelLogSource(kernelLog, log, host.WatchKernelLog, func(records uint64) {
+		detect.KernelLogSource(kernelLog, log, monitors.Kernel(host.WatchKernelLog), func(records uint64) {
 			m.KmsgLost(int(min(records, 1<<30))) //nolint:gosec // bounded
 		}),
 		{Name: detect.WakeMounts, Run: func(ctx context.Context, wake func(string)) error {

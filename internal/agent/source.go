@@ -7,6 +7,7 @@ import (
 	"maps"
 	"os"
 	"path/filepath"
+	"slices"
 
 	"github.com/nodeagent/nodeagent/internal/config"
 	"github.com/nodeagent/nodeagent/pkg/remediate"
@@ -32,6 +33,8 @@ type edition struct {
 	data []byte // what the file said
 	from string // for people: where it is from
 	file bool   // from Source.File: what the operator wants
+
+	monitors config.Monitors // of node-problem-detector, which the configuration names
 }
 
 // read reads what the operator wants.
@@ -51,7 +54,24 @@ func (s Source) parse(name string, data []byte) (edition, error) {
 	if s.Over != nil {
 		cfg = s.Over(cfg)
 	}
-	return edition{cfg: cfg, data: data, from: name, file: true}, nil
+	return edition{cfg: cfg, data: data, from: name, file: true, monitors: config.ReadMonitors(cfg.NodeProblemDetector)}, nil
+}
+
+// same reports whether two editions ask for the same.
+func (e edition) same(o edition) bool {
+	return bytes.Equal(e.data, o.data) && e.monitors.Digest == o.monitors.Digest
+}
+
+// newlyBroken returns why an edition cannot replace another: a file of node-problem-detector that was run, or is new, is
+// broken. At a start such a file costs only itself.
+func (e edition) newlyBroken(before edition) error {
+	var problems []error
+	for _, err := range e.monitors.Broken {
+		if !slices.ContainsFunc(before.monitors.Broken, func(b error) bool { return b.Error() == err.Error() }) {
+			problems = append(problems, err)
+		}
+	}
+	return errors.Join(problems...)
 }
 
 // fallbacks returns what the agent may start with instead, the best first. Nothing is released in any of them: whoever

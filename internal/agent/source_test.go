@@ -142,7 +142,7 @@ func TestConfigured(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	c.refuse(second.data, errors.New("no such kubeconfig"))
+	c.refuse(second, errors.New("no such kubeconfig"))
 	expect("valid, but could not be put in force", "warning AgentConfigInvalid")
 	write(t, s.File, "nodeName: [\n")
 	expect("wrong", "warning AgentConfigInvalid")

@@ -10,6 +10,9 @@ import (
 
 	"github.com/nodeagent/nodeagent/internal/host"
 	"github.com/nodeagent/nodeagent/pkg/detect"
+	"github.com/nodeagent/nodeagent/pkg/detect/kernel"
+	"github.com/nodeagent/nodeagent/pkg/detect/npd"
+	"github.com/nodeagent/nodeagent/pkg/detect/plugin"
 	"github.com/nodeagent/nodeagent/pkg/inspect"
 	"github.com/nodeagent/nodeagent/pkg/remediate"
 	"github.com/nodeagent/nodeagent/pkg/report/condition"
@@ -28,6 +31,10 @@ type Config struct {
 	Inspect   inspect.Settings   `yaml:"inspect"`
 	Remediate remediate.Settings `yaml:"remediate"`
 	Report    Report             `yaml:"report"`
+
+	Plugins             []plugin.Settings `yaml:"plugins"`             // checks of the user, as programs
+	Rules               []kernel.OwnRule  `yaml:"rules"`               // of the user, for the kernel's log
+	NodeProblemDetector npd.Settings      `yaml:"nodeProblemDetector"` // its configuration files, run unchanged
 
 	// Set by flags, never by the file.
 	ServiceAccountDir string `yaml:"-"` // credentials of the agent's pod
@@ -75,6 +82,7 @@ func Default() Config {
 			Events:     Events{Enabled: true, Burst: 10, Every: time.Minute},
 			Metrics:    Metrics{Enabled: true, Listen: "127.0.0.1:10680"},
 		},
+		Plugins: []plugin.Settings{}, Rules: []kernel.OwnRule{}, NodeProblemDetector: npd.DefaultSettings(),
 	}
 }
 

@@ -8,6 +8,7 @@ import (
 	"io/fs"
 	"os"
 	"regexp"
+	"strconv"
 	"strings"
 
 	"go.yaml.in/yaml/v3"
@@ -99,6 +100,13 @@ func inFile(name string, err error) error {
 	return errors.Join(problems...)
 }
 
+func first(path []string) string {
+	if len(path) == 0 {
+		return ""
+	}
+	return path[0]
+}
+
 // line returns where a key stands in the file, or the nearest key above it.
 func line(node *yaml.Node, path []string) int {
 	if node.Kind == yaml.DocumentNode && len(node.Content) > 0 {
@@ -110,6 +118,9 @@ func line(node *yaml.Node, path []string) int {
 				return max(node.Content[i].Line, line(node.Content[i+1], path[1:]))
 			}
 		}
+	}
+	if i, err := strconv.Atoi(first(path)); err == nil && node.Kind == yaml.SequenceNode && i < len(node.Content) {
+		return max(node.Content[i].Line, line(node.Content[i], path[1:]))
 	}
 	if len(path) == 0 {
 		return node.Line

@@ -6,6 +6,7 @@ import (
 	"path/filepath"
 	"reflect"
 	"slices"
+	"strconv"
 	"strings"
 	"time"
 
@@ -29,6 +30,9 @@ func (c Config) problems() []problem {
 		if !filepath.IsAbs(p.path) {
 			problems = append(problems, problem{[]string{p.key}, fmt.Sprintf("%q is not an absolute path", p.path)})
 		}
+	}
+	if len(problems) == 0 { // rules and plugins that are sound by themselves may still be in each other's way
+		problems = append(problems, c.ownProblems()...)
 	}
 	return problems
 }
@@ -89,6 +93,10 @@ func walk(v reflect.Value, path []string) []problem {
 				at = append(slices.Clone(path), name)
 			}
 			problems = append(problems, walk(v.Field(i), at)...)
+		}
+	case reflect.Slice:
+		for i := range v.Len() {
+			problems = append(problems, walk(v.Index(i), append(slices.Clone(path), strconv.Itoa(i)))...)
 		}
 	case reflect.Int, reflect.Int64:
 		if v.Int() < 0 {

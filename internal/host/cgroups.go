@@ -86,6 +86,15 @@ const (
 // PodCgroups lists the cgroups of pods in one hierarchy, each before those below it. Only pods directly in our own
 // kubelet's kubepods tree are listed. A hierarchy in which that tree does not exist has none.
 func (h *Host) PodCgroups(hierarchy CgroupHierarchy) ([]PodCgroup, error) {
+	return h.podCgroups(hierarchy, false)
+}
+
+// PodOnlyCgroups lists the same without those below the pods' own, which is much cheaper.
+func (h *Host) PodOnlyCgroups(hierarchy CgroupHierarchy) ([]PodCgroup, error) {
+	return h.podCgroups(hierarchy, true)
+}
+
+func (h *Host) podCgroups(hierarchy CgroupHierarchy, shallow bool) ([]PodCgroup, error) {
 	w := cgroupWalk{files: h.Files, hierarchy: hierarchy}
 	for _, root := range h.Paths.podCgroupRoots() {
 		entries, device, err := h.Files.Entries(path.Join(hierarchy.Point, root.Dir))
@@ -104,7 +113,9 @@ func (h *Host) PodCgroups(hierarchy CgroupHierarchy) ([]PodCgroup, error) {
 				Hierarchy: hierarchy, Path: root.Dir + "/" + entry.Name,
 				UID: uid, Device: device, Inode: entry.Inode,
 			}
-			if err := w.walk(pod); err != nil {
+			if shallow {
+				w.found = append(w.found, pod)
+			} else if err := w.walk(pod); err != nil {
 				return nil, err
 			}
 		}

@@ -170,8 +170,12 @@ func askEverything(t *testing.T, door Runtime, below Containerd) {
 	containers, err3 := below.Containers(ctx)
 	leases, err4 := below.Leases(ctx)
 	tasks, err5 := below.Tasks(ctx)
-	if err := errors.Join(err1, err2, err3, err4, err5); err != nil {
+	images, err6 := door.ImageBytes(ctx)
+	if err := errors.Join(err1, err2, err3, err4, err5, err6); err != nil {
 		t.Error(err)
+	}
+	if images != 0 {
+		t.Errorf("an empty containerd has %d bytes of images", images)
 	}
 	if n := len(sandboxes) + len(listed) + len(containers) + len(leases) + len(tasks); n != 0 {
 		t.Errorf("an empty containerd lists %d objects", n)

@@ -34,6 +34,7 @@ func NewRuntime(socket string) (Runtime, io.Closer, error) {
 		SandboxStatus: func(ctx context.Context, id string) (*cri.PodSandboxStatusResponse, error) {
 			return client.PodSandboxStatus(ctx, &cri.PodSandboxStatusRequest{PodSandboxId: id, Verbose: true})
 		},
-		Process: func(ctx context.Context) (Process, error) { return socketOwner(ctx, Files{}, socket) },
+		ImageBytes: imageBytes(conn),
+		Process:    func(ctx context.Context) (Process, error) { return socketOwner(ctx, Files{}, socket) },
 	}, conn, nil
 }

@@ -39,6 +39,9 @@ type Runtime struct {
 	Containers func(ctx context.Context) ([]*cri.Container, error)  // no filter, all states
 	// SandboxStatus is the verbose status: Info carries the runtime's own JSON (pid, runtimeSpec, cniResult …).
 	SandboxStatus func(ctx context.Context, id string) (*cri.PodSandboxStatusResponse, error)
+	// ImageBytes is what images, and layers of containers where the runtime counts them with those, take on the disk: a
+	// number that the runtime keeps, not a walk.
+	ImageBytes func(ctx context.Context) (uint64, error)
 	// Process finds the runtime's daemon by the peer credentials of its socket.
 	Process func(ctx context.Context) (Process, error)
 }

@@ -20,8 +20,6 @@ type Host struct {
 	Clock    func() finding.Stamp
 	// Processes shares scans of /proc: see ProcessTable. Where it is nil every call scans anew.
 	Processes *Processes
-	// TimeSynchronised reports whether something keeps the wall clock right; see the function of that name.
-	TimeSynchronised func() (bool, error)
 
 	Kubelet    Kubelet
 	Runtime    Runtime
@@ -31,6 +29,8 @@ type Host struct {
 	Plugins    Plugins
 	KernelLog  func(ctx context.Context, each func(KernelRecord)) error // see KernelLog; nil: not configured
 	Network    Network
+	Inotify    func() (InotifyRoom, error)
+	TimeClock  func() (ClockState, error) // how good the wall clock is: see ReadClock
 }
 
 // ErrNotConfigured says that the host has no such component as far as the agent knows.

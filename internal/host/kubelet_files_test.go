@@ -70,12 +70,6 @@ func TestKubeletCredentials(t *testing.T) {
 	}
 }
 
-func TestTimeSynchronised(t *testing.T) {
-	if _, err := TimeSynchronised(); err != nil {
-		t.Error(err)
-	}
-}
-
 func FuzzParseKubeconfig(f *testing.F) {
 	f.Add([]byte(kubeconfigText))
 	f.Fuzz(func(t *testing.T, data []byte) {

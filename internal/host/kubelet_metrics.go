@@ -40,7 +40,7 @@ func KubeletMetrics() []string {
 		"kubelet_runtime_operations_total", "kubelet_runtime_operations_errors_total",
 		"kubelet_pod_start_sli_duration_seconds_bucket", "kubelet_pod_worker_start_duration_seconds_bucket",
 		"rest_client_requests_total",
-		"kubelet_evictions", "kubelet_preemptions",
+		"kubelet_evictions",
 		"storage_operation_duration_seconds_count", "csi_operations_seconds_count",
 		"prober_probe_total",
 	}

@@ -19,6 +19,11 @@ type Network struct {
 	// BusiestPorts finds the peer to which most of this node's TCP connections go from local ports first to last. It reads
 	// all sockets, about a microsecond each: ask only when there is a reason.
 	BusiestPorts func(ctx context.Context, first, last uint16) (PortUse, error)
+
+	// PacketFilter and Layout put made-up answers in the place of the kernel's. With a fixture tree in the place of the
+	// host's files, what is not made up is not configured.
+	PacketFilter func() (PacketFilter, error)
+	Layout       func() (NetworkLayout, error)
 }
 
 // PortUse is how many local ports are in use between one local address and one service. For another service the same ports

@@ -68,7 +68,7 @@ func hangs(request ProbeRequest, patience time.Duration) error {
 // ProbeRequest is what the child shall do with a path. Nothing in it writes.
 type ProbeRequest struct {
 	Op   ProbeOp `json:"op"`
-	Path string  `json:"path"`
+	Path string  `json:"path"` // for ProbeAllowances the names of network devices, separated by slashes
 }
 
 // ProbeOp names a probe.
@@ -77,6 +77,12 @@ type ProbeOp string
 // The probes.
 const (
 	ProbeStatfs ProbeOp = "statfs" // statfs(2) of the path and open(2) O_RDONLY|O_DIRECTORY of it
+	// ProbeAllowances reads the counters *_allowance_exceeded of drivers (ethtool -S), which waits for the RTNL lock and
+	// for the card: values are "ens5/pps_allowance_exceeded".
+	ProbeAllowances ProbeOp = "allowances"
+	// ProbeFabric reads states and error counters of all InfiniBand ports below the path, each a command to the card's
+	// firmware, which may take a minute to fail: values are "mlx5_0/1/state".
+	ProbeFabric ProbeOp = "fabric"
 )
 
 // ProbeAnswer is what the child learnt. Errno is 0, or why the kernel refused; a refusal is an answer, not an error of
@@ -91,4 +97,6 @@ type ProbeAnswer struct {
 	FreeInodes uint64 `json:"freeInodes,omitempty"` // f_ffree
 	Inodes     uint64 `json:"inodes,omitempty"`     // f_files; 0 where the filesystem has no fixed number of them
 	Data       []byte `json:"data,omitempty"`       // what a disk said, as it said it: see the probes of disks
+
+	Values map[string]string `json:"values,omitempty"` // by name; see the probes
 }

@@ -37,8 +37,10 @@ func ProbeMain() {
 // answer does one request.
 func (r wireRequest) answer() (ProbeAnswer, error) {
 	probe := diskProbe(r.Op)
-	if r.Op == ProbeStatfs {
-		probe = probeStatfs
+	if probe == nil {
+		probe = map[ProbeOp]func(path string) (ProbeAnswer, error){
+			ProbeStatfs: probeStatfs, ProbeAllowances: probeAllowances, ProbeFabric: probeFabric,
+		}[r.Op]
 	}
 	if probe == nil {
 		return ProbeAnswer{}, fmt.Errorf("unknown probe %q", r.Op)

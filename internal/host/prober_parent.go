@@ -25,9 +25,10 @@ const (
 	probeTimeout = 10 * time.Second
 	// reapGrace is how long a killed child may take to go before it is abandoned.
 	reapGrace = time.Second
-	// maxProbeOutput and maxProbeLine, for each request, bound what a child may say.
-	maxProbeOutput = 64 << 10
-	maxProbeLine   = 4 << 10
+	// maxProbeOutput and maxProbeLine, for each request, bound what a child may say. The ports of 32 InfiniBand cards are
+	// about 20 KiB.
+	maxProbeOutput = 128 << 10
+	maxProbeLine   = 64 << 10
 )
 
 // NewProber returns a prober whose children are this program itself: main must begin with ProbeMain.

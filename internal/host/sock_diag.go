@@ -69,13 +69,13 @@ func parseDiag(message []byte) (s diagSocket, ok bool) {
 	}
 	s.local = netip.AddrPortFrom(address(message[8:]), binary.BigEndian.Uint16(message[4:]))
 	s.peer = netip.AddrPortFrom(address(message[24:]), binary.BigEndian.Uint16(message[6:]))
-	attributes, err := nl.ParseRouteAttr(message[diagMessageSize:])
+	attributes, err := netlinkAttributes(message[diagMessageSize:])
 	if err != nil {
 		return s, true // the socket itself is told
 	}
 	for _, a := range attributes {
-		if a.Attr.Type == diagInfo && len(a.Value) >= diagLastData+4 {
-			s.lastData = time.Duration(binary.NativeEndian.Uint32(a.Value[diagLastData:])) * time.Millisecond
+		if a.kind == diagInfo && len(a.value) >= diagLastData+4 {
+			s.lastData = time.Duration(binary.NativeEndian.Uint32(a.value[diagLastData:])) * time.Millisecond
 			s.hasInfo = true
 		}
 	}

@@ -19,7 +19,7 @@ func (h *Host) TCPHeard(remotes []netip.AddrPort) (ago time.Duration, ok bool, e
 	if len(remotes) == 0 {
 		return 0, false, nil
 	}
-	if !h.hasTCPDiag() {
+	if !h.hasModule("tcp_diag") {
 		return 0, false, fmt.Errorf("tcp_diag is not loaded: %w", ErrNotConfigured)
 	}
 	for _, family := range []uint8{unix.AF_INET, unix.AF_INET6} {

@@ -24,14 +24,11 @@ const (
 // tells of its ports is passed over: a hundred pods that start in a second cause thousands of messages. It ends with ctx and
 // then returns nil.
 func WatchLinks(ctx context.Context, changed func()) error {
-	fd, err := unix.Socket(unix.AF_NETLINK, unix.SOCK_RAW|unix.SOCK_CLOEXEC|unix.SOCK_NONBLOCK, unix.NETLINK_ROUTE)
+	fd, err := openLinkSocket()
 	if err != nil {
-		return fmt.Errorf("open route socket: %w", err)
+		return err
 	}
 	defer unix.Close(fd)
-	if err := unix.Bind(fd, &unix.SockaddrNetlink{Family: unix.AF_NETLINK, Groups: 1 << (unix.RTNLGRP_LINK - 1)}); err != nil {
-		return fmt.Errorf("listen to link changes: %w", err)
-	}
 	end, release, err := cancelDescriptor(ctx)
 	if err != nil {
 		return err
@@ -60,6 +57,51 @@ func WatchLinks(ctx context.Context, changed func()) error {
 		if _, err := poll(both[:1], watchGap); err != nil {
 			return fmt.Errorf("poll: %w", err)
 		}
+	}
+}
+
+// openLinkSocket returns a socket to which the kernel tells changes of links, but for most of those that are made for pods.
+func openLinkSocket() (int, error) {
+	fd, err := unix.Socket(unix.AF_NETLINK, unix.SOCK_RAW|unix.SOCK_CLOEXEC|unix.SOCK_NONBLOCK, unix.NETLINK_ROUTE)
+	if err != nil {
+		return -1, fmt.Errorf("open route socket: %w", err)
+	}
+	filter := linkFilter()
+	// Without it nothing is missed; it only costs more.
+	_ = unix.SetsockoptSockFprog(fd, unix.SOL_SOCKET, unix.SO_ATTACH_FILTER, &unix.SockFprog{Len: uint16(len(filter)), Filter: &filter[0]})
+	if err := unix.Bind(fd, &unix.SockaddrNetlink{Family: unix.AF_NETLINK, Groups: 1 << (unix.RTNLGRP_LINK - 1)}); err != nil {
+		unix.Close(fd)
+		return -1, fmt.Errorf("listen to link changes: %w", err)
+	}
+	return fd, nil
+}
+
+// linkFilter makes the kernel drop, before it wakes anybody, what a bridge tells of its ports and all that is of kind veth.
+// A message that lacks what is asked for is kept.
+func linkFilter() []unix.SockFilter {
+	const (
+		extensions = 0xfffff000      // SKF_AD_OFF
+		find       = extensions + 12 // SKF_AD_NLATTR: A is where attribute X is, sought from A on; 0 when it is absent
+		findWithin = extensions + 16 // SKF_AD_NLATTR_NEST: the same within the attribute at A
+		attributes = unix.NLMSG_HDRLEN + ifinfoSize
+		veth       = 'v'<<24 | 'e'<<16 | 't'<<8 | 'h'
+		keep, drop = 0xffffffff, 0
+	)
+	return []unix.SockFilter{
+		{Code: unix.BPF_LD | unix.BPF_B | unix.BPF_ABS, K: unix.NLMSG_HDRLEN}, // ifi_family
+		{Code: unix.BPF_JMP | unix.BPF_JEQ | unix.BPF_K, K: unix.AF_BRIDGE, Jt: 11},
+		{Code: unix.BPF_LD | unix.BPF_IMM, K: attributes},
+		{Code: unix.BPF_LDX | unix.BPF_IMM, K: unix.IFLA_LINKINFO},
+		{Code: unix.BPF_LD | unix.BPF_W | unix.BPF_ABS, K: find},
+		{Code: unix.BPF_JMP | unix.BPF_JEQ | unix.BPF_K, K: 0, Jt: 6},
+		{Code: unix.BPF_LDX | unix.BPF_IMM, K: unix.IFLA_INFO_KIND},
+		{Code: unix.BPF_LD | unix.BPF_W | unix.BPF_ABS, K: findWithin},
+		{Code: unix.BPF_JMP | unix.BPF_JEQ | unix.BPF_K, K: 0, Jt: 3},
+		{Code: unix.BPF_MISC | unix.BPF_TAX},
+		{Code: unix.BPF_LD | unix.BPF_W | unix.BPF_IND, K: attrHeader},
+		{Code: unix.BPF_JMP | unix.BPF_JEQ | unix.BPF_K, K: veth, Jt: 1},
+		{Code: unix.BPF_RET | unix.BPF_K, K: keep},
+		{Code: unix.BPF_RET | unix.BPF_K, K: drop},
 	}
 }
 

@@ -2,6 +2,7 @@ package kube
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"time"
@@ -10,7 +11,9 @@ import (
 )
 
 // How long one answer of kubelet's metrics serves all who ask: a little less than the minute at which checks look, so that
-// they share one scrape a minute. Of what went wrong there may be news sooner.
+// they share one scrape a minute. Of what went wrong there may be news sooner, but not of a kubelet that did not answer in
+// time: it asks the runtime for the sizes of logs with each scrape (LogMetricsCollector), goes on with that when nobody waits
+// any more, and must not be left with a heap of such questions when the runtime hangs.
 const (
 	scrapeFor      = 50 * time.Second
 	scrapeErrorFor = 10 * time.Second
@@ -42,12 +45,12 @@ func (s *scraper) get(ctx context.Context) (*host.Scrape, error) {
 	}
 	s.last, s.err = s.ask(ctx)
 	switch {
-	case s.err == nil:
+	case errors.Is(ctx.Err(), context.Canceled):
+		s.until = time.Time{} // an error is this caller's own
+	case s.err == nil || errors.Is(s.err, context.DeadlineExceeded):
 		s.until = time.Now().Add(scrapeFor)
-	case ctx.Err() == nil:
-		s.until = time.Now().Add(scrapeErrorFor)
 	default:
-		s.until = time.Time{} // the error is this caller's own
+		s.until = time.Now().Add(scrapeErrorFor)
 	}
 	return s.last, s.err
 }

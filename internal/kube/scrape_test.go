@@ -4,6 +4,7 @@ import (
 	"context"
 	"crypto/tls"
 	"errors"
+	"fmt"
 	"net/http"
 	"net/http/httptest"
 	"os"
@@ -73,10 +74,13 @@ func TestKubeletScrape(t *testing.T) {
 
 func TestScraperKeepsErrorsShortly(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		calls := 0
+		calls, slow := 0, false
 		s := &scraper{token: make(chan struct{}, 1), ask: func(ctx context.Context) (*host.Scrape, error) {
 			if calls++; calls == 1 {
 				return nil, errors.New("refused")
+			}
+			if slow {
+				return nil, fmt.Errorf("get: %w", context.DeadlineExceeded)
 			}
 			return &host.Scrape{}, ctx.Err()
 		}}
@@ -103,6 +107,15 @@ func TestScraperKeepsErrorsShortly(t *testing.T) {
 		if _, err := s.get(t.Context()); err != nil {
 			t.Errorf("another caller's cancellation was kept: %v", err)
 		}
+		time.Sleep(scrapeFor)
+		slow = true
+		asked := calls + 1
+		ask(true, asked)
+		time.Sleep(2 * scrapeErrorFor)
+		ask(true, asked) // a kubelet that hangs is not asked more often than one that is well
+		time.Sleep(scrapeFor)
+		slow = false
+		ask(false, asked+1)
 	})
 }
 

@@ -69,10 +69,9 @@ func DiskHealth(memory Memory) Check {
 			},
 			FalseAlarms: "Old defects that do not grow are info at most. Raw values that each maker fills differently are not looked at. Sleeping disks are not woken: what they said last is kept.",
 		},
-		Condition: storageProblem(),
-		Every:     5 * time.Minute,
-		Deadline:  time.Minute,
-		Wakes:     []Wake{{Source: WakeKernelLog, Match: "critical medium error, dev sd"}, {Source: WakeKernelLog, Match: "Sense Key : Medium Error"}, {Source: WakeKernelLog, Match: "Sense Key : Hardware Error"}},
+		Every:    5 * time.Minute,
+		Deadline: time.Minute,
+		Wakes:    []Wake{{Source: WakeKernelLog, Match: "critical medium error, dev sd"}, {Source: WakeKernelLog, Match: "Sense Key : Medium Error"}, {Source: WakeKernelLog, Match: "Sense Key : Hardware Error"}},
 		Run: func(ctx context.Context, h *host.Host) ([]finding.Finding, error) {
 			return d.look(ctx, h)
 		},

@@ -84,13 +84,13 @@ func DiskSpace(s DiskSpaceSettings, memory Memory) Check {
 
 func diskSpaceDoc() Doc {
 	return Doc{
-		Reads: []string{"/proc/1/mountinfo", "statfs(2) of filesystems on block devices and of tmpfs at /, /run and /dev/shm, in a child process"},
+		Reads: []string{"/proc/1/mountinfo", "statfs(2) of filesystems on block devices and of tmpfs at /, /run and /dev/shm, in a child process", "ImageFsInfo of the runtime, when its filesystem is short of room"},
 		Why: "Without space or inodes no image can be unpacked, no log written and no pod made; databases stop. kubelet evicts pods before, " +
 			"which shows that it happens but not where the space went.",
 		Faults: []Fault{
 			{reasonDiskFull, finding.Fatal, "less than 100 MiB (or 3 % if that is less) is left even for root where kubelet, the runtime, pod logs or the system write"},
 			{reasonInodesGone, finding.Fatal, "less than 1000 inodes (or 1 % if that is less) are left there: less than one image layer needs"},
-			{reasonDiskSpaceLow, finding.Warning, "less than 10 % is left there (kubelet evicts pods), 5 % and 100 GiB elsewhere, 3 % of a pod's volume"},
+			{reasonDiskSpaceLow, finding.Warning, "less than 10 % is left there (kubelet evicts pods); less than 5 % and less than 100 GiB elsewhere; less than 3 % and 100 GiB of a volume of a pod"},
 			{reasonInodesLow, finding.Warning, "less than 5 % of the inodes are left: kubelet evicts pods on its own filesystem"},
 			{reasonDiskFilling, finding.Warning, "at the pace of the last hours, and of the last one, full within 4 hours and less than 15 % left; info: 24 hours and 20 %"},
 		},
@@ -134,7 +134,7 @@ func (c *diskSpace) look(ctx context.Context, h *host.Host) ([]finding.Finding, 
 		fault, found := s.judge(c.settings, was, c.trend.fullIn(s, h.Clock().Up))
 		if found {
 			full[s.identity()] = fault.severity == finding.Fatal
-			findings = append(findings, s.report(fault, s.podsOf(ctx, h)))
+			findings = append(findings, s.report(fault, s.podsOf(ctx, h), s.images(ctx, h)))
 		}
 	}
 	forgetUnmounted(h, doubts)

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"slices"
 	"syscall"
+	"time"
 
 	"github.com/nodeagent/nodeagent/internal/host"
 	"github.com/nodeagent/nodeagent/pkg/finding"
@@ -64,12 +65,14 @@ func (s space) matters() bool {
 	return slices.ContainsFunc(s.mounts, memory)
 }
 
+const holdsImages = "images and containers"
+
 // nodePath is a place where the node itself must be able to write.
 type nodePath struct{ name, path string }
 
 func nodePaths(paths host.Paths) []nodePath {
 	all := []nodePath{
-		{"the root filesystem", "/"}, {"kubelet's data", paths.KubeletRoot}, {"images and containers", paths.ContainerdRoot},
+		{"the root filesystem", "/"}, {"kubelet's data", paths.KubeletRoot}, {holdsImages, paths.ContainerdRoot},
 		{"the runtime's state", paths.ContainerdState}, {"logs of pods", paths.PodLogs},
 	}
 	return slices.DeleteFunc(all, func(p nodePath) bool { return p.path == "" })
@@ -128,4 +131,19 @@ func (s space) podsOf(ctx context.Context, h *host.Host) []string {
 		}
 	}
 	return podNames(ctx, h, uids)
+}
+
+// images tells what images and containers take of the filesystem that holds them, or 0. Logs and volumes of pods would have
+// to be walked, which costs more than it tells.
+func (s space) images(ctx context.Context, h *host.Host) uint64 {
+	if !slices.Contains(s.holds, holdsImages) || h.Runtime.ImageBytes == nil {
+		return 0
+	}
+	ctx, cancel := context.WithTimeout(ctx, time.Second) // a runtime without room may be slow; it is only told
+	defer cancel()
+	bytes, err := h.Runtime.ImageBytes(ctx)
+	if err != nil {
+		return 0
+	}
+	return bytes
 }

@@ -129,7 +129,7 @@ func (s space) freeInodePercent() float64 {
 }
 
 // report words what is wrong.
-func (s space) report(f spaceFault, pods []string) finding.Finding {
+func (s space) report(f spaceFault, pods []string, images uint64) finding.Finding {
 	a := s.answer
 	facts := map[string]string{
 		"device": s.device, "source": s.principal.Source, "fstype": s.principal.FSType,
@@ -152,6 +152,10 @@ func (s space) report(f spaceFault, pods []string) finding.Finding {
 	if len(s.holds) > 0 {
 		facts["holds"] = strings.Join(s.holds, ", ")
 		message += "; holds " + facts["holds"]
+	}
+	if images > 0 {
+		facts["imageBytes"] = strconv.FormatUint(images, 10)
+		message += fmt.Sprintf("; images and containers take %s", bytesText(images))
 	}
 	if len(pods) > 0 {
 		facts["pods"], facts["podCount"] = firstOf(pods, 20), strconv.Itoa(len(pods))

@@ -176,7 +176,7 @@ func (n *realNode) settles() {
 		for _, f := range findings {
 			found = found || host.Below(f.Subject.Name, n.dir)
 		}
-		if err == nil && !found {
+		if !found {
 			return
 		}
 		select {
@@ -257,5 +257,26 @@ func TestBytesText(t *testing.T) {
 	want := map[uint64]string{0: "0 bytes", 1023: "1023 bytes", 1 << 20: "1.0 MiB", 3 << 29: "1.5 GiB", 1<<64 - 1: "16.0 EiB"}
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Error(diff)
+	}
+}
+
+// Where the runtime knows what images take, it is told; a runtime that does not answer costs a second, and nothing else.
+func TestSpaceOfImages(t *testing.T) {
+	for name, c := range map[string]struct {
+		answer func(context.Context) (uint64, error)
+		want   string
+	}{
+		"known":   {hosttest.Answer(uint64(30<<30), nil), "32212254720"},
+		"hangs":   {hosttest.Hang[uint64], ""},
+		"unknown": {nil, ""},
+	} {
+		t.Run(name, func(t *testing.T) {
+			n := newFillingNode(t)
+			n.percent, n.host.Runtime.ImageBytes = 5, c.answer
+			findings, err := DiskSpace(DefaultDiskSpaceSettings(), nil).Run(t.Context(), n.host)
+			if err != nil || len(findings) != 1 || findings[0].Facts["imageBytes"] != c.want {
+				t.Errorf("%+v, %v", findings, err)
+			}
+		})
 	}
 }

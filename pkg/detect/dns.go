@@ -90,7 +90,7 @@ func dnsDoc() Doc {
 			{"DNSServerFailing", finding.Warning, "SERVFAIL, REFUSED or a malformed answer: the server runs and has nothing to answer from"},
 			{"DNSOverTCPFailing", finding.Warning, "UDP is answered, TCP is not: answers above 512 bytes are lost"},
 			{"DNSOverUDPFailing", finding.Warning, "TCP is answered, UDP is not"},
-			{"DNSResolverOnLoopback", finding.Warning, "resolvConf names an address such as 127.0.0.53, which is another machine's in each pod; CoreDNS asks itself and dies of it"},
+			{"DNSResolverOnLoopback", finding.Info, "resolvConf names an address such as 127.0.0.53, which is another machine's in each pod; a CoreDNS here asks itself and dies of it"},
 		},
 		FalseAlarms: "A cluster without DNS whose kubelets are told a clusterDNS address: take it out, or switch the check off. Network policies of " +
 			"pods are not seen, since the questions come from the host.",

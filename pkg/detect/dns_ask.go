@@ -69,7 +69,7 @@ func (k *kubeletTold) get(h *host.Host) (host.KubeletNetwork, error) {
 	}
 	network, err := h.KubeletNetwork()
 	if errors.Is(err, host.ErrNotConfigured) {
-		return network, finding.NotApplicable("no kubelet is configured on this host")
+		return network, finding.NotApplicable("nothing on this host says what kubelet was told: there is none, or it is part of another program")
 	}
 	if err == nil {
 		k.process, k.network = process, network

@@ -21,6 +21,9 @@ func (c *dnsCheck) judge(seen []dnsSeen, network host.KubeletNetwork) []finding.
 			continue
 		}
 		severity := finding.Warning
+		if reason == "DNSResolverOnLoopback" {
+			severity = finding.Info
+		}
 		if s.Silence >= c.settings.FatalAfter && c.settings.FatalAfter > 0 && s.Err != nil && (alone || s.onThisNode()) {
 			severity = finding.Fatal
 		}

@@ -47,7 +47,10 @@ type fixtureWant struct {
 
 // conversing are checks whose evidence is not in files: their own tests play the other side, and have the three kinds of
 // cases.
-var conversing = []string{"kubelet-health", "runtime-health", "csi-registration", "critical-daemonsets", "dns", "kube-proxy", "apiserver-reachability"}
+var conversing = []string{
+	"kubelet-health", "runtime-health", "csi-registration", "critical-daemonsets", "dns", "kube-proxy", "apiserver-reachability",
+	"kernel-modules", "last-panic",
+}
 
 func TestFixtures(t *testing.T) {
 	for _, check := range Checks(DefaultSettings(), Aids{}) {
@@ -302,6 +305,7 @@ func fixtureDoors() map[string]func(t *testing.T, h *host.Host, file txtar.File)
 		},
 		"probe.json":            func(t *testing.T, h *host.Host, file txtar.File) { h.Prober = fixtureProber(t, file) },
 		"kubelet-metrics":       kubeletMetricsDoor,
+		"node.json":             nodeDoor,
 		"kubelet-serving":       kubeletServingDoor,
 		"time-synchronised":     timeDoor,
 		"kubelet-pods-error":    kubeletPodsErrorDoor,
@@ -309,7 +313,41 @@ func fixtureDoors() map[string]func(t *testing.T, h *host.Host, file txtar.File)
 		"kubelet-process":       kubeletProcessDoor,
 		"kubelet-metrics-error": kubeletMetricsErrorDoor,
 		"network.json":          fixtureNetwork,
+		"packet-filter.json": func(t *testing.T, h *host.Host, file txtar.File) {
+			var filter host.PacketFilter
+			strictJSON(t, file, &filter)
+			h.Network.PacketFilter = func() (host.PacketFilter, error) { return filter, nil }
+		},
+		"network-layout.json": func(t *testing.T, h *host.Host, file txtar.File) {
+			var layout host.NetworkLayout
+			strictJSON(t, file, &layout)
+			h.Network.Layout = func() (host.NetworkLayout, error) { return layout, nil }
+		},
+		"daemons.json": fixtureDaemons,
+		"wtmp.json":    fixtureLogins,
+		"inotify.json": func(t *testing.T, h *host.Host, file txtar.File) {
+			var room host.InotifyRoom
+			strictJSON(t, file, &room)
+			h.Inotify = func() (host.InotifyRoom, error) { return room, nil }
+		},
+		"clock.json": func(t *testing.T, h *host.Host, file txtar.File) {
+			var clock host.ClockState
+			strictJSON(t, file, &clock)
+			h.TimeClock = func() (host.ClockState, error) { return clock, nil }
+		},
 	}
+}
+
+// fixtureDaemons names the processes that are "kubelet" and "runtime".
+func fixtureDaemons(t *testing.T, h *host.Host, file txtar.File) {
+	var pids map[string]int
+	strictJSON(t, file, &pids)
+	process := func(role string) (host.Process, error) {
+		stat, err := h.ProcStat(pids[role])
+		return host.Process{PID: stat.PID, StartTime: stat.StartTime, Comm: stat.Comm}, err
+	}
+	h.Kubelet.Process = func() (host.Process, error) { return process("kubelet") }
+	h.Runtime.Process = func(context.Context) (host.Process, error) { return process("runtime") }
 }
 
 func strictJSON(t *testing.T, file txtar.File, into any) {

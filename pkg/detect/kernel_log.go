@@ -27,6 +27,8 @@ type KernelLogSettings struct {
 	Programs bool `yaml:"programs"`
 	// Rules adjusts rules of the table, by ID.
 	Rules map[string]RuleSettings `yaml:"rules,omitempty"`
+	// Own are the rules of the user, who writes them elsewhere in the configuration.
+	Own []kernel.Rule `yaml:"-"`
 }
 
 // RuleSettings adjust one rule of the table.
@@ -71,7 +73,8 @@ func (s KernelLogSettings) Table() []kernel.Rule {
 			rules[i].Expiry = own.Expiry
 		}
 	}
-	return slices.DeleteFunc(rules, func(r kernel.Rule) bool { return s.Rules[r.ID].Off })
+	rules = slices.DeleteFunc(rules, func(r kernel.Rule) bool { return s.Rules[r.ID].Off })
+	return append(rules, s.Own...)
 }
 
 const kernelLogID = "kernel-log"

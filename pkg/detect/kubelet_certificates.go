@@ -83,9 +83,9 @@ func (m *servingMemory) look(ctx context.Context, h *host.Host) ([]finding.Findi
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	now, unsure := h.Clock(), ""
-	if h.TimeSynchronised == nil {
+	if h.TimeClock == nil {
 		unsure = "it is not known whether the clock is right"
-	} else if synchronised, err := h.TimeSynchronised(); err != nil || !synchronised {
+	} else if clock, err := h.TimeClock(); err != nil || !clock.Right() {
 		unsure = "the clock is not synchronised, so it may be the clock that is wrong"
 	}
 	var found []finding.Finding

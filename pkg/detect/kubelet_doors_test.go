@@ -11,6 +11,8 @@ import (
 
 	"golang.org/x/tools/txtar"
 	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 	cri "k8s.io/cri-api/pkg/apis/runtime/v1"
 
 	"github.com/nodeagent/nodeagent/internal/host"
@@ -28,10 +30,10 @@ func kubeletMetricsDoor(t *testing.T, h *host.Host, file txtar.File) {
 	}
 }
 
-// kubeletMetricsErrorDoor does not answer, with that error; "forbidden" and "not configured" are known.
+// kubeletMetricsErrorDoor does not answer, with that error; "forbidden", "not configured" and "timeout" are known.
 func kubeletMetricsErrorDoor(_ *testing.T, h *host.Host, file txtar.File) {
 	text := strings.TrimSpace(string(file.Data))
-	err := map[string]error{"forbidden": host.ErrForbidden, "not configured": host.ErrNotConfigured}[text]
+	err := map[string]error{"forbidden": host.ErrForbidden, "not configured": host.ErrNotConfigured, "timeout": context.DeadlineExceeded}[text]
 	if err == nil {
 		err = errors.New(text)
 	}
@@ -86,10 +88,35 @@ func kubeletServingDoor(_ *testing.T, h *host.Host, file txtar.File) {
 // timeDoor says whether the wall clock is kept right: yes, no, or an error.
 func timeDoor(_ *testing.T, h *host.Host, file txtar.File) {
 	text := strings.TrimSpace(string(file.Data))
-	h.TimeSynchronised = func() (bool, error) {
-		if text != "yes" && text != "no" {
-			return false, errors.New(text)
+	h.TimeClock = func() (host.ClockState, error) {
+		switch text {
+		case "yes":
+			return host.ClockState{}, nil
+		case "no":
+			return host.ClockState{Unsynchronised: true, MaxError: host.MaxClockError}, nil
 		}
-		return text == "yes", nil
+		return host.ClockState{}, errors.New(text)
+	}
+}
+
+// nodeDoor is what the apiserver answers when it is asked for the Node: "not found", "not asked" (it must not be) or an error
+// instead.
+func nodeDoor(t *testing.T, h *host.Host, file txtar.File) {
+	t.Helper()
+	var node *corev1.Node
+	text := strings.TrimSpace(string(file.Data))
+	if strings.HasPrefix(text, "{") {
+		strictJSON(t, file, &node)
+	}
+	h.Cluster.Node = func(context.Context) (*corev1.Node, error) {
+		switch {
+		case node != nil:
+			return node, nil
+		case text == "not found":
+			return nil, apierrors.NewNotFound(schema.GroupResource{Resource: "nodes"}, "fixture")
+		case text == "not asked":
+			t.Error("the apiserver was asked")
+		}
+		return nil, errors.New(text)
 	}
 }

@@ -44,25 +44,25 @@ func scrapeKubelet(ctx context.Context, h *host.Host) (*host.Scrape, error) {
 	return scrape, nil
 }
 
-// meter counts how counters of kubelet moved within a window of time.
-type meter struct {
+// kubeletMeter counts how counters of kubelet moved within a window of time.
+type kubeletMeter struct {
 	window time.Duration
-	tells  bool         // that the agent has no right to read them: one check is enough for that
-	points []meterPoint // of one life of kubelet, the oldest first
+	tells  bool                // that the agent has no right to read them: one check is enough for that
+	points []kubeletMeterPoint // of one life of kubelet, the oldest first
 }
 
-type meterPoint struct {
+type kubeletMeterPoint struct {
 	at     finding.Stamp
 	epoch  float64 // when kubelet started, by its own word
 	values map[string]float64
 }
 
-// maxPoints bounds the memory of one meter.
+// maxPoints bounds the memory of one kubeletMeter.
 const maxPoints = 64
 
 // read takes one scrape into account. A nil map means that there is nothing to say yet: this is the first scrape, or the
 // first one of a new kubelet. Pick returns under which key a sample is counted, empty for none.
-func (m *meter) read(ctx context.Context, h *host.Host, pick func(name string, s host.Sample) string, names ...string) (map[string]float64, *host.Scrape, error) {
+func (m *kubeletMeter) read(ctx context.Context, h *host.Host, pick func(name string, s host.Sample) string, names ...string) (map[string]float64, *host.Scrape, error) {
 	scrape, err := scrapeKubelet(ctx, h)
 	if err != nil {
 		// Whoever could read them before has lost something.
@@ -80,12 +80,12 @@ func (m *meter) read(ctx context.Context, h *host.Host, pick func(name string, s
 		}
 	}
 	epoch, _ := scrape.Metrics.Gauge("process_start_time_seconds")
-	m.add(meterPoint{at: scrape.At, epoch: epoch, values: values})
+	m.add(kubeletMeterPoint{at: scrape.At, epoch: epoch, values: values})
 	return m.delta(), scrape, nil
 }
 
 // add keeps a point, and what is needed of the ones before.
-func (m *meter) add(p meterPoint) {
+func (m *kubeletMeter) add(p kubeletMeterPoint) {
 	if n := len(m.points); n > 0 {
 		last := m.points[n-1]
 		if last.at == p.at {
@@ -114,7 +114,7 @@ func backwards(before, now map[string]float64) bool {
 }
 
 // delta is how much each counter grew between the first and the last point.
-func (m *meter) delta() map[string]float64 {
+func (m *kubeletMeter) delta() map[string]float64 {
 	if len(m.points) < 2 {
 		return nil
 	}
@@ -127,12 +127,20 @@ func (m *meter) delta() map[string]float64 {
 }
 
 // over is the time between the first and the last point.
-func (m *meter) over() time.Duration {
+func (m *kubeletMeter) over() time.Duration {
 	if len(m.points) < 2 {
 		return 0
 	}
 	return m.points[len(m.points)-1].at.Since(m.points[0].at)
 }
 
-// whole is a counted number for people.
-func whole(f float64) string { return fmt.Sprintf("%.0f", f) }
+// span is the time between the first and the last point for people.
+func (m *kubeletMeter) span() time.Duration {
+	if over := m.over(); over < 2*time.Minute {
+		return over.Round(time.Second)
+	}
+	return m.over().Round(time.Minute)
+}
+
+// wholeNumber is a counted number for people.
+func wholeNumber(f float64) string { return fmt.Sprintf("%.0f", f) }

@@ -2,11 +2,15 @@ package detect
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"math"
 	"strconv"
+	"strings"
 	"sync"
 	"time"
+
+	corev1 "k8s.io/api/core/v1"
 
 	"github.com/nodeagent/nodeagent/internal/host"
 	"github.com/nodeagent/nodeagent/pkg/finding"
@@ -25,6 +29,10 @@ import (
 //
 // https://kubernetes.io/docs/reference/instrumentation/metrics/.
 //
+// Kubelet's /metrics hang when the runtime does: one of its collectors lists the containers' logs over CRI
+// (LogMetricsCollector in pkg/kubelet/metrics/collectors). When they do not come in time, the Node is asked for instead, where
+// kubelet writes "PLEG is not healthy: pleg was last seen active 3m2s ago" into the message of Ready.
+//
 // How long nothing was seen is counted by the time since boot from the look that saw the value first; the wall clock is only
 // asked in that look. A clock that jumps is so at worst one look's error, and two are needed to raise.
 //
@@ -39,11 +47,12 @@ const (
 	plegWindow    = 5 * time.Minute
 	plegSlowShare = 0.01 // of the relists took more than 10 s
 	plegSlowLeast = 3
+	plegPatience  = 8 * time.Second // for the metrics
 )
 
 // KubeletPLEG finds a kubelet that cannot see its containers any more.
 func KubeletPLEG() Check {
-	m := &plegMemory{meter: meter{window: plegWindow, tells: true}}
+	m := &plegMemory{meter: kubeletMeter{window: plegWindow, tells: true}}
 	return Check{
 		ID:      plegID,
 		Domain:  "kubernetes",
@@ -51,7 +60,7 @@ func KubeletPLEG() Check {
 		Advice: "The runtime answers slowly or not at all: see runtime-health, and `crictl ps` by hand with a stopwatch. Look for disk pressure (`nodeagent " +
 			"explain load`), a shim that hangs (`ps -eo pid,stat,wchan,args | grep containerd-shim`), or thousands of dead containers. Restarting kubelet alone does not help.",
 		Doc: Doc{
-			Reads: []string{"https://127.0.0.1:10250/metrics"},
+			Reads: []string{"https://127.0.0.1:10250/metrics", "GET nodes/NAME of the apiserver, while these do not answer"},
 			Why: "All that kubelet does to pods begins with this list. Without it no pod starts, no death is noticed, and after three minutes kubelet " +
 				"declares the node NotReady.",
 			Faults: []Fault{
@@ -63,7 +72,7 @@ func KubeletPLEG() Check {
 		},
 		Condition: kubeletProblem(),
 		Every:     time.Minute,
-		Deadline:  10 * time.Second,
+		Deadline:  20 * time.Second,
 		Policy:    finding.Policy{Raise: finding.Hold{Looks: 2}},
 		Run:       m.look,
 	}
@@ -72,7 +81,7 @@ func KubeletPLEG() Check {
 // plegMemory is what one look leaves for the next.
 type plegMemory struct {
 	mu    sync.Mutex // guards all below; held during a look
-	meter meter
+	meter kubeletMeter
 	mark  float64 // what stands for the latest success
 	first finding.Stamp
 	age   time.Duration // of mark when it was first seen
@@ -81,7 +90,12 @@ type plegMemory struct {
 func (m *plegMemory) look(ctx context.Context, h *host.Host) ([]finding.Finding, error) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	grown, scrape, err := m.meter.read(ctx, h, func(_ string, s host.Sample) string { return s.Label("le") }, "kubelet_pleg_relist_duration_seconds_bucket")
+	asking, cancel := context.WithTimeout(ctx, plegPatience)
+	defer cancel()
+	grown, scrape, err := m.meter.read(asking, h, func(_ string, s host.Sample) string { return s.Label("le") }, "kubelet_pleg_relist_duration_seconds_bucket")
+	if errors.Is(err, context.DeadlineExceeded) && h.Cluster.Node != nil {
+		return plegOfNode(ctx, h, err)
+	}
 	if err != nil {
 		return nil, err
 	}
@@ -99,6 +113,25 @@ func (m *plegMemory) look(ctx context.Context, h *host.Host) ([]finding.Finding,
 		m.track(seen, time.Duration(float64(scrape.At.Wall.UnixNano())-last*1e9), scrape.At)
 	}
 	return plegJudge(scrape.At.Since(m.first)+m.age, events > 0, grown), nil
+}
+
+// plegOfNode takes kubelet's own word from the Node. It is the only word that counts: without it nothing is learnt, since
+// metrics may be slow for other reasons.
+func plegOfNode(ctx context.Context, h *host.Host, slow error) ([]finding.Finding, error) {
+	node, err := h.Cluster.Node(ctx)
+	if err != nil {
+		return nil, errors.Join(slow, err)
+	}
+	for _, c := range node.Status.Conditions {
+		if c.Type == corev1.NodeReady && c.Status == corev1.ConditionFalse && strings.Contains(c.Message, "PLEG is not healthy") {
+			return []finding.Finding{{
+				Check: plegID, Subject: kubeletSubject(), Severity: finding.Fatal, Reason: "PLEGUnhealthy",
+				Message: "kubelet says that it cannot list the containers, and its metrics do not answer: the container runtime hangs (" + plainText(c.Message, maxReported) + ")",
+				Facts:   map[string]string{"said": plainText(c.Message, maxReported)},
+			}}, nil
+		}
+	}
+	return nil, slow
 }
 
 // track notes since when the latest success is the same one. The wall clock's answer is only taken for a success that was
@@ -123,7 +156,7 @@ func plegJudge(age time.Duration, evented bool, grown map[string]float64) []find
 	slow := all - grown["10"]
 	f := finding.Finding{
 		Check: plegID, Subject: kubeletSubject(), Severity: finding.Warning,
-		Facts: map[string]string{"lastSeenSeconds": strconv.Itoa(int(age.Seconds())), "relists": whole(all), "slowRelists": whole(slow)},
+		Facts: map[string]string{"lastSeenSeconds": strconv.Itoa(int(age.Seconds())), "relists": wholeNumber(all), "slowRelists": wholeNumber(slow)},
 	}
 	switch rounded := age.Round(time.Second); {
 	case age > threshold:
@@ -134,7 +167,7 @@ func plegJudge(age time.Duration, evented bool, grown map[string]float64) []find
 		f.Message = fmt.Sprintf("kubelet has not been able to list the containers for %s; one list is due each second, and it is NotReady after %s", rounded, threshold)
 	case slow >= plegSlowLeast && slow > all*plegSlowShare/2:
 		f.Reason, f.Marginal = "PLEGSlow", slow <= math.Max(all*plegSlowShare, plegSlowLeast-1)
-		f.Message = fmt.Sprintf("%s of %s lists of the containers took more than 10 s: the container runtime is slow", whole(slow), whole(all))
+		f.Message = fmt.Sprintf("%s of %s lists of the containers took more than 10 s: the container runtime is slow", wholeNumber(slow), wholeNumber(all))
 	default:
 		return nil
 	}

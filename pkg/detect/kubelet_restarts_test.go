@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"github.com/google/go-cmp/cmp"
+	"golang.org/x/tools/txtar"
 
 	"github.com/nodeagent/nodeagent/internal/host"
 	"github.com/nodeagent/nodeagent/pkg/finding"
@@ -45,4 +46,27 @@ func TestKubeletRestartsSurviveTheAgent(t *testing.T) {
 	look(KubeletRestarts(memory))
 	memory[restartsKey] = []byte("{")
 	look(KubeletRestarts(memory))
+}
+
+// What kubelet read when it started is remembered over restarts of the agent.
+func TestKubeletConfigSurvivesTheAgent(t *testing.T) {
+	h := &host.Host{Clock: func() finding.Stamp { return finding.Stamp{Boot: "a", Up: time.Hour} }, Files: host.Files{Root: t.TempDir()}}
+	h.Paths.KubeletConfig = "/config.yaml"
+	process := host.Process{PID: 10, StartTime: 300}
+	h.Kubelet.Process = func() (host.Process, error) { return process, nil }
+	memory := mapMemory{}
+	look := func(text string, want ...string) {
+		t.Helper()
+		layOut(t, h.Files.Root, txtar.File{Name: "config.yaml", Data: []byte(text)})
+		found, err := KubeletConfig(memory).Run(t.Context(), h)
+		if diff := cmp.Diff(want, reasons(found)); diff != "" || err != nil {
+			t.Errorf("error %v (-want +got):\n%s", err, diff)
+		}
+	}
+	look("a")
+	look("b", "kubelet/kubelet=KubeletConfigNotApplied info")
+	process.PID = 11
+	look("b")
+	memory[kubeletConfigKey] = []byte("{")
+	look("c")
 }

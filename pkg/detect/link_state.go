@@ -47,7 +47,6 @@ func DefaultLinkStateSettings() LinkStateSettings { return LinkStateSettings{Fla
 
 const (
 	linkStateID = "link-state"
-	linkPastKey = "link-state/links"
 	// linksStarted is when links are believed to have settled after boot.
 	linksStarted = 2 * time.Minute
 	flapWindow   = 10 * time.Minute
@@ -58,7 +57,7 @@ const (
 // LinkState finds cards that lost their link. Memory may be nil: then what was up before the agent started is not known
 // but from this boot's counters.
 func LinkState(s LinkStateSettings, memory Memory) Check {
-	c := &linkCheck{settings: s, past: loadLinkPast(memory), speeds: map[string]linkSpeed{}, flaps: netWindow{span: flapWindow}}
+	c := &linkCheck{settings: s, past: loadLinkPast(memory, "link-state/links"), speeds: map[string]linkSpeed{}, flaps: netWindow{span: flapWindow}}
 	return Check{
 		ID: linkStateID, Domain: "network",
 		Summary: "a network card lost its link, flaps, or is slower than it was",
@@ -99,7 +98,6 @@ type link struct {
 	netCard
 	downs, ups uint64 // losses and gains of carrier since the device was made
 	bond       string // that it is a member of
-	routes     bool   // a default route goes through it
 }
 
 func (c *linkCheck) look(files host.Files, up time.Duration) ([]finding.Finding, error) {
@@ -129,19 +127,12 @@ func (c *linkCheck) look(files host.Files, up time.Duration) ([]finding.Finding,
 
 // links reads what else is to be known of the cards that are uplinks.
 func (c *linkCheck) links(files host.Files, cards []netCard) (links []link, doubts map[finding.Subject]error) {
-	routed := map[string]bool{}
-	four, six, err := readDefaultRoutes(files) // only for the message: the check default-route tells when it cannot be read
-	if err == nil {
-		for _, r := range slices.Concat(four, six) {
-			routed[r.device] = true
-		}
-	}
 	doubts = map[finding.Subject]error{}
 	for _, card := range cards {
 		if !card.uplink(files) || slices.Contains(c.settings.Ignore, card.name) {
 			continue
 		}
-		l := link{netCard: card, routes: routed[card.name]}
+		l := link{netCard: card}
 		l.bond, _ = card.bonded(files)
 		if err := l.readCounts(files); err != nil {
 			doubts[finding.Subject{Kind: kindNetDevice, Name: card.name}] = err
@@ -185,15 +176,13 @@ func (c *linkCheck) judge(files host.Files, l link, othersWork bool, up time.Dur
 		Check: linkStateID, Subject: finding.Subject{Kind: kindNetDevice, Name: l.name}, Severity: finding.Warning,
 		Facts: map[string]string{"operstate": l.oper, "carrierDownCount": strconv.FormatUint(l.downs, 10)},
 	}
-	if l.routes {
-		f.Facts["defaultRoute"] = "true"
-	}
 	losses, in, _ := c.flaps.rise(l.name)
 	switch known := l.ups > 0 || c.past.Links[l.name]; {
 	case l.adminUp && l.oper == "down" && l.bond == "" && known:
 		f.Reason, f.Message = "LinkDown", l.name+" has no carrier"
-		if l.routes {
+		if carriesDefault(files, l.name) {
 			f.Message += ", and the default route goes through it"
+			f.Facts["defaultRoute"] = "true"
 		}
 		if !othersWork {
 			f.Severity = finding.Fatal
@@ -207,6 +196,13 @@ func (c *linkCheck) judge(files host.Files, l link, othersWork bool, up time.Dur
 		return f, true
 	}
 	return c.judgeSpeed(files, l, f, up)
+}
+
+// carriesDefault reports whether a default route goes through a device. It is for the message only: that routes cannot be read
+// is told by the check default-route.
+func carriesDefault(files host.Files, device string) bool {
+	four, six, err := readDefaultRoutes(files)
+	return err == nil && slices.ContainsFunc(slices.Concat(four, six), func(r netRoute) bool { return r.device == device })
 }
 
 // linkSpeed is what a link had at its best, and what it has. Zero stands for unknown.

@@ -2,20 +2,21 @@ package detect
 
 import "encoding/json"
 
-// linkPast is which links once had a carrier. It survives a restart of the agent, and of the node: a cable that is pulled
+// linkPast is which links once worked, by name. It survives a restart of the agent, and of the node: a cable that is pulled
 // while the node restarts is missed too.
 type linkPast struct {
 	Links map[string]bool `json:"links"`
 
+	key     string
 	memory  Memory
 	changed bool
 }
 
 // loadLinkPast reads what an earlier agent remembered. What is malformed is forgotten.
-func loadLinkPast(memory Memory) linkPast {
-	p := linkPast{memory: memory}
+func loadLinkPast(memory Memory, key string) linkPast {
+	p := linkPast{key: key, memory: memory}
 	if memory != nil {
-		if data, ok := memory.Load(linkPastKey); ok && json.Unmarshal(data, &p) != nil {
+		if data, ok := memory.Load(key); ok && json.Unmarshal(data, &p) != nil {
 			p.Links = nil
 		}
 	}
@@ -36,7 +37,7 @@ func (p *linkPast) save() {
 		return
 	}
 	if data, err := json.Marshal(p); err == nil { // a map of strings: it cannot fail
-		p.memory.Save(linkPastKey, data)
+		p.memory.Save(p.key, data)
 		p.changed = false
 	}
 }

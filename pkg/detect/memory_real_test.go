@@ -199,17 +199,16 @@ func (p *realPod) kernelLog() Check {
 	p.t.Helper()
 	log := newKernelLog(p.t)
 	started := host.Now().Up
-	watch := func(ctx context.Context, each func(host.KernelRecord)) error {
-		return host.WatchKernelLog(ctx, slog.New(slog.DiscardHandler), func(r host.KernelRecord) {
-			if r.Time >= started {
+	watch := func(ctx context.Context, logger *slog.Logger, each func(host.KernelRecord), caughtUp func()) error {
+		return host.WatchKernelLog(ctx, logger, func(r host.KernelRecord) {
+			if r.Up >= started {
 				each(r)
 			}
-		})
+		}, caughtUp)
 	}
-	source := KernelLogSource(log, host.Now, watch)
+	source := KernelLogSource(log, slog.New(slog.DiscardHandler), watch, nil)
 	ctx, cancel := context.WithCancel(context.Background())
 	done := make(chan error, 1) // the goroutine must not wait for a test that failed
-	log.Begin()
 	go func() { done <- source.Run(ctx, func(string) {}) }()
 	p.t.Cleanup(func() {
 		cancel()
@@ -217,7 +216,7 @@ func (p *realPod) kernelLog() Check {
 			p.t.Error(err)
 		}
 	})
-	return KernelLog(log)
+	return KernelLog(DefaultKernelLogSettings(), Aids{KernelLog: log})
 }
 
 // eventually waits until a check says want: the log is read a moment after it was written.

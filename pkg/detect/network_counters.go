@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/nodeagent/nodeagent/internal/host"
+	"github.com/nodeagent/nodeagent/pkg/finding"
 )
 
 // netWindow remembers counters for a while, so that what happened within it can be told although looks come at any
@@ -81,8 +82,8 @@ type netRate struct {
 	key    string
 	reason string
 	least  float64 // in one second, over the window; half of it keeps what was raised
-	of     string  // also, the counter that it must be a share of; empty for none
-	share  float64 // the least share
+	of     string  // the counter of what went well; empty for none
+	share  float64 // the least share of both together
 	text   string  // for people, after the rate
 	info   bool    // worth knowing only
 }
@@ -94,13 +95,18 @@ func (w *netWindow) judgeRate(r netRate, least time.Duration) (text string, marg
 		return "", false, false
 	}
 	marginal = rate < r.least
-	text = fmt.Sprintf("%s %s (%s in all)", netNumber(rate)+"/s", r.text, strconv.FormatUint(by, 10))
+	text = fmt.Sprintf("%s %s (%d in all)", netNumber(rate)+"/s", r.text, by)
+	if rate < 0.1 {
+		_, in, _ := w.rise(r.key)
+		text = fmt.Sprintf("%d %s within %s", by, r.text, in.Round(time.Second))
+	}
 	if r.of != "" {
 		all, _, known := w.rise(r.of)
-		if !known || all == 0 {
+		if !known {
 			return "", false, false
 		}
-		share := float64(by) / float64(all)
+		// The other counter is of those that went well. It is 0 where none did: a program that reads nothing at all.
+		share := float64(by) / float64(all+by)
 		if share < r.share/2 {
 			return "", false, false
 		}
@@ -116,108 +122,6 @@ func netNumber(f float64) string {
 		return strconv.FormatFloat(f, 'f', 1, 64)
 	}
 	return strconv.FormatFloat(f, 'f', 0, 64)
-}
-
-// netCount parses one number of the kernel in the given base.
-func netCount(text string, base int) (uint64, error) {
-	n, err := strconv.ParseUint(text, base, 64)
-	if err != nil {
-		return 0, fmt.Errorf("bad number %q", netClip(text))
-	}
-	return n, nil
-}
-
-// netClip keeps text from outside short and printable.
-func netClip(text string) string {
-	text = strings.Join(strings.Fields(strings.ToValidUTF8(text, "\uFFFD")), " ")
-	if r := []rune(text); len(r) > 80 {
-		return string(r[:80]) + "…"
-	}
-	return text
-}
-
-// parseCounterPairs parses what /proc/net/snmp and /proc/net/netstat hold: for each protocol a line of names and a line of
-// values, both after the same prefix ("Tcp: RtoAlgorithm RtoMin …" and "Tcp: 1 200 …"). Keys are "Tcp.RetransSegs".
-// Some values are signed (MaxConn -1); those are left out.
-func parseCounterPairs(text string, into map[string]uint64) error {
-	var names []string
-	for line := range strings.Lines(text) {
-		fields := strings.Fields(line)
-		switch {
-		case len(fields) == 0:
-		case names == nil:
-			names = fields
-		case fields[0] != names[0] || len(fields) > len(names):
-			return fmt.Errorf("line %q does not fit the names %q", netClip(line), netClip(strings.Join(names, " ")))
-		default:
-			for i, field := range fields[1:] {
-				if strings.HasPrefix(field, "-") {
-					continue
-				}
-				value, err := netCount(field, 10)
-				if err != nil {
-					return fmt.Errorf("%s%s: %w", netClip(names[0]), netClip(names[i+1]), err)
-				}
-				into[strings.TrimSuffix(names[0], ":")+"."+names[i+1]] = value
-			}
-			names = nil
-		}
-	}
-	if names != nil {
-		return fmt.Errorf("line %q has no values", netClip(strings.Join(names, " ")))
-	}
-	return nil
-}
-
-// perCPU is a table of the kernel with a line of names and one line of hexadecimal values for each processor
-// (/proc/net/stat/*). The first column of these is the same in every line: it belongs to all.
-type perCPU struct {
-	Entries uint64
-	Sum     map[string]uint64 // of the other columns, over all processors
-}
-
-func parsePerCPU(text string) (perCPU, error) {
-	var names []string
-	p := perCPU{Sum: map[string]uint64{}}
-	rows := 0
-	for line := range strings.Lines(text) {
-		fields := strings.Fields(line)
-		if names == nil {
-			names = fields
-			continue
-		}
-		if len(fields) < 2 || len(fields) > len(names) {
-			return perCPU{}, fmt.Errorf("line %q: want up to %d values", netClip(line), len(names))
-		}
-		for i, field := range fields {
-			value, err := netCount(field, 16)
-			if err != nil {
-				return perCPU{}, fmt.Errorf("line %q: %w", netClip(line), err)
-			}
-			if i == 0 {
-				p.Entries = max(p.Entries, value)
-			} else {
-				p.Sum[names[i]] += value
-			}
-		}
-		rows++
-	}
-	if rows == 0 || names[0] != "entries" {
-		return perCPU{}, fmt.Errorf("%q: want a line that begins with entries, and values", netClip(text))
-	}
-	return p, nil
-}
-
-func readPerCPU(files host.Files, name string) (perCPU, error) {
-	data, err := files.Read(name)
-	if err != nil {
-		return perCPU{}, err
-	}
-	p, err := parsePerCPU(string(data))
-	if err != nil {
-		return perCPU{}, fmt.Errorf("read %s: %w", name, err)
-	}
-	return p, nil
 }
 
 // netFault is one of several things wrong with one subject.
@@ -241,5 +145,36 @@ func orderFaults(faults []netFault) []netFault {
 		return n
 	}
 	slices.SortStableFunc(faults, func(a, b netFault) int { return cmp.Compare(rank(a), rank(b)) })
+	return faults
+}
+
+// netFinding makes one finding about the node of all that is wrong: the gravest names it, all are told.
+func netFinding(check string, h *host.Host, faults []netFault, facts map[string]string) []finding.Finding {
+	if len(faults) == 0 {
+		return nil
+	}
+	first := orderFaults(faults)[0]
+	f := finding.Finding{
+		Check: check, Subject: finding.Subject{Kind: "node", Name: nodeName(h)}, Severity: finding.Warning,
+		Reason: first.reason, Marginal: first.marginal, Facts: facts,
+	}
+	if first.info {
+		f.Severity = finding.Info
+	}
+	texts := make([]string, 0, len(faults))
+	for _, fault := range faults {
+		texts = append(texts, fault.text)
+	}
+	f.Message = strings.Join(texts, "; ")
+	return []finding.Finding{f}
+}
+
+// judgeRates returns what several rules say.
+func (w *netWindow) judgeRates(rules []netRate) (faults []netFault) {
+	for _, r := range rules {
+		if text, marginal, found := w.judgeRate(r, errorLeast); found {
+			faults = append(faults, netFault{reason: r.reason, text: text, info: r.info, marginal: marginal})
+		}
+	}
 	return faults
 }

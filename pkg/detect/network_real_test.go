@@ -8,6 +8,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
 
 	"github.com/nodeagent/nodeagent/internal/host"
 	"github.com/nodeagent/nodeagent/internal/host/hosttest"
@@ -131,4 +132,31 @@ func TestRealDefaultRoute(t *testing.T) {
 	n.sees(c)
 	n.must(netlink.LinkSetDown(n.link("near"))) // takes its routes with it
 	n.sees(c, [3]string{"node/lab", "fatal", "DefaultRouteLost"})
+}
+
+// Two ends of a cable with the same address.
+func TestRealDuplicateAddress(t *testing.T) {
+	n, c := newNetNode(t), DuplicateAddress()
+	n.veth()
+	n.sees(c)
+	address, err := netlink.ParseAddr("fd00:9::9/64")
+	n.must(err)
+	address.Flags = unix.IFA_F_NODAD // the far end is sure of it
+	n.must(netlink.AddrAdd(n.link("far"), address))
+	address.Flags = 0
+	n.must(netlink.AddrAdd(n.link("near"), address))
+	deadline := time.After(15 * time.Second)
+	for found := false; !found; { // the kernel asks for a second or two
+		findings, err := c.Run(t.Context(), n.host)
+		n.must(err)
+		found = len(findings) > 0
+		select {
+		case <-time.After(50 * time.Millisecond):
+		case <-deadline:
+			t.Fatal("the duplicate is not found")
+		}
+	}
+	n.sees(c, [3]string{"network-device/near", "warning", "DuplicateAddress"})
+	n.must(netlink.AddrDel(n.link("near"), address))
+	n.sees(c)
 }

@@ -94,3 +94,26 @@ func FuzzParseNetDev(f *testing.F) {
 		}
 	})
 }
+
+func FuzzParseSoftnet(f *testing.F) {
+	f.Add("00194bbf 000000e5 00000000 00000000 00000000 00000000 00000000 00000000 00000000 00000000 00000000 00000000 00000001 00000000 00000000\n")
+	f.Fuzz(func(t *testing.T, text string) {
+		if counters, cpus, err := parseSoftnet(text); err != nil && (counters != nil || cpus != nil) {
+			t.Error("an error and a value")
+		}
+	})
+}
+
+func FuzzParseSockstat(f *testing.F) {
+	f.Add("sockets: used 17\nTCP: inuse 1 orphan 0 tw 0 alloc 1 mem 85\n")
+	f.Fuzz(func(_ *testing.T, text string) { _ = parseSockstat(text, map[string]uint64{}) })
+}
+
+func FuzzDuplicateAddresses(f *testing.F) {
+	f.Add("fe8000000000000000fc00fffe000001 04 40 20 88     eth0\n")
+	f.Fuzz(func(t *testing.T, text string) {
+		if failed, err := duplicateAddresses(text); err != nil && failed != nil {
+			t.Error("an error and a value")
+		}
+	})
+}

@@ -107,7 +107,7 @@ func (c *thermalCheck) look(h *host.Host) ([]finding.Finding, error) {
 	}
 	for id, dir := range c.first {
 		subject := finding.Subject{Kind: "cpu-package", Name: id}
-		seen, err := readThrottling(h.Files, dir)
+		seen, err := readThermalThrottling(h.Files, dir)
 		if err != nil {
 			doubts[subject] = err
 			c.found = 0 // its processor may have been switched off

@@ -16,8 +16,8 @@ import (
 
 const cpuRoot = "/sys/devices/system/cpu"
 
-// errNoThrottling says that processors do not count throttling.
-var errNoThrottling = errors.New("no processor counts throttling")
+// errNoThrottling says that processors do not count thermalThrottling.
+var errNoThrottling = errors.New("no processor counts thermalThrottling")
 
 // cpuPackages returns the folder thermal_throttle of one processor of each package.
 func cpuPackages(files host.Files) (map[string]string, error) {
@@ -53,29 +53,29 @@ func cpuPackages(files host.Files) (map[string]string, error) {
 	return first, nil
 }
 
-// throttling is what one package has counted since boot.
-type throttling struct {
+// thermalThrottling is what one package has counted since boot.
+type thermalThrottling struct {
 	count uint64
 	time  time.Duration
 	timed bool // the kernel tells the time
 }
 
-func readThrottling(files host.Files, dir string) (throttling, error) {
+func readThermalThrottling(files host.Files, dir string) (thermalThrottling, error) {
 	count, err := readCount(files, path.Join(dir, "package_throttle_count"))
 	if err != nil {
-		return throttling{}, err
+		return thermalThrottling{}, err
 	}
 	ms, err := readCount(files, path.Join(dir, "package_throttle_total_time_ms"))
 	if errors.Is(err, fs.ErrNotExist) {
-		return throttling{count: count}, nil
+		return thermalThrottling{count: count}, nil
 	}
-	return throttling{count, time.Duration(min(ms, 1<<40)) * time.Millisecond, true}, err
+	return thermalThrottling{count, time.Duration(min(ms, 1<<40)) * time.Millisecond, true}, err
 }
 
 // thermalPackage is what is remembered of one package.
 type thermalPackage struct {
 	seen  bool
-	base  throttling // where the current minute began
+	base  thermalThrottling // where the current minute began
 	since time.Duration
 	hot   bool          // the minute before had any
 	open  time.Duration // uptime since when a spell goes on: it was counted, but not its time; 0 for none
@@ -83,7 +83,7 @@ type thermalPackage struct {
 }
 
 // judge compares with the minute before. A wake may come at any time, so that it is a minute at least.
-func (p *thermalPackage) judge(now throttling, up time.Duration) (finding.Finding, bool) {
+func (p *thermalPackage) judge(now thermalThrottling, up time.Duration) (finding.Finding, bool) {
 	if !p.seen || now.count < p.base.count || now.time < p.base.time {
 		p.seen, p.base, p.since, p.open = true, now, up, 0
 	}

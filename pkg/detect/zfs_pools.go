@@ -30,8 +30,8 @@ const zfsPoolsID = "zfs-pools"
 
 // The reasons of zfs-pools.
 const (
-	reasonPoolDegraded = "ZFSPoolDegraded"
-	reasonPoolFailed   = "ZFSPoolFailed"
+	reasonZFSPoolDegraded = "ZFSPoolDegraded"
+	reasonZFSPoolFailed   = "ZFSPoolFailed"
 )
 
 const zfsStats = "/proc/spl/kstat/zfs"
@@ -51,8 +51,8 @@ func ZFSPools() Check {
 			Reads: []string{zfsStats + "/POOL/state"},
 			Why:   "All of a suspended pool hangs: images, volumes, the root filesystem where it is there. A degraded one has nothing left to lose.",
 			Faults: []Fault{
-				{reasonPoolFailed, finding.Fatal, "the state is SUSPENDED, FAULTED, UNAVAIL or REMOVED; fatal where the node's own data lie on the pool, else a warning"},
-				{reasonPoolDegraded, finding.Warning, "the state is DEGRADED, or another than ONLINE"},
+				{reasonZFSPoolFailed, finding.Fatal, "the state is SUSPENDED, FAULTED, UNAVAIL or REMOVED; fatal where the node's own data lie on the pool, else a warning"},
+				{reasonZFSPoolDegraded, finding.Warning, "the state is DEGRADED, or another than ONLINE"},
 			},
 			FalseAlarms: "A disk that somebody took offline on purpose. A pool that is just being imported or exported (TRANSITIONING) is left out.",
 		},
@@ -116,14 +116,14 @@ func validPoolState(state string) bool {
 // poolFinding words the state of a pool that is not well.
 func poolFinding(h *host.Host, subject finding.Subject, state string) (finding.Finding, bool) {
 	f := finding.Finding{
-		Check: zfsPoolsID, Subject: subject, Severity: finding.Warning, Reason: reasonPoolDegraded,
+		Check: zfsPoolsID, Subject: subject, Severity: finding.Warning, Reason: reasonZFSPoolDegraded,
 		Message: fmt.Sprintf("ZFS pool %s is %s", subject.Name, state), Facts: map[string]string{"state": state},
 	}
 	switch state {
 	case "ONLINE", "TRANSITIONING":
 		return finding.Finding{}, false
 	case "SUSPENDED", "FAULTED", "UNAVAIL", "REMOVED":
-		f.Reason = reasonPoolFailed
+		f.Reason = reasonZFSPoolFailed
 		if own := onPool(h, subject.Name); len(own) > 0 {
 			f.Severity, f.Facts["holds"] = finding.Fatal, strings.Join(own, ", ")
 			f.Message += "; it holds " + f.Facts["holds"]

@@ -51,6 +51,11 @@ type Finding struct {
 	Message  string            `json:"message"`
 	Facts    map[string]string `json:"facts"`
 
+	// Moment marks what happened once, and was over at once: it is told when it is raised, never that it is gone.
+	Moment bool `json:"moment,omitempty"`
+	// Retold marks a finding of which another message is worth telling, as another reason always is.
+	Retold bool `json:"retold,omitempty"`
+
 	// Marginal marks a value between the clearing and the raising threshold: it keeps a believed finding alive, but
 	// never begins one. This is what gives thresholds their hysteresis.
 	Marginal bool `json:"-"`

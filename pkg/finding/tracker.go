@@ -124,7 +124,7 @@ func (c *CheckState) seen(f Finding, hold Hold, now Stamp) []Update {
 	b, known := c.Subjects[key]
 	if known && b.IsRaised() {
 		b.Last, b.Absent, b.AbsentAt, b.Latest = now, 0, Stamp{}, f.Message
-		if f.Severity == b.Severity && f.Reason == b.Reason {
+		if f.Severity == b.Severity && f.Reason == b.Reason && (!f.Retold || f.Message == b.Message) {
 			return nil
 		}
 		f.Marginal = false
@@ -297,7 +297,7 @@ func (b *Believed) isBlindness() bool {
 func (b *Believed) update(kind UpdateKind, at Stamp) Update {
 	id := fmt.Sprintf("%s-%s", b.ID, kind)
 	if kind == Changed {
-		id += "-" + Key{Check: b.Reason + "/" + string(b.Severity)}.id(at)
+		id += "-" + Key{Check: b.Reason + "/" + string(b.Severity)}.id(at) // the moment tells apart messages of one reason
 	}
 	return Update{ID: id, Kind: kind, At: at, Check: b.Check, Finding: b.Finding, Since: b.Raised}
 }

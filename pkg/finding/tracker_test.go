@@ -20,6 +20,13 @@ func disk(severity Severity, reason string) Finding {
 	return Finding{Check: "disk", Subject: Subject{Kind: "filesystem", Name: "/data"}, Severity: severity, Reason: reason, Message: "m"}
 }
 
+// retold is a finding of which each message is told.
+func retold(message string) Finding {
+	f := disk(Fatal, "ReadOnly")
+	f.Message, f.Retold = message, true
+	return f
+}
+
 // told is what a test expects of one look, in short.
 func told(updates []Update) []string {
 	var short []string
@@ -70,6 +77,12 @@ func TestTracker(t *testing.T) {
 			{at(1), []Finding{bad}, nil, []string{"raised ReadOnly", "unknown→faulty"}},
 			{at(2), nil, Partial(map[Subject]error{bad.Subject: broken}), nil},
 			{at(3), nil, Partial(map[Subject]error{{Kind: "filesystem", Name: "/other"}: broken}), []string{"cleared ReadOnly", "faulty→healthy"}},
+		}},
+		{"another message is told where the finding asks for it", Policy{}, []step{
+			{at(1), []Finding{retold("a")}, nil, []string{"raised ReadOnly", "unknown→faulty"}},
+			{at(2), []Finding{retold("a")}, nil, nil},
+			{at(3), []Finding{retold("b")}, nil, []string{"changed ReadOnly"}},
+			{at(4), []Finding{retold("a")}, nil, []string{"changed ReadOnly"}},
 		}},
 		{"it must last to be believed", Policy{Raise: Hold{Looks: 2, For: 10 * time.Second}}, []step{
 			{at(1), []Finding{bad}, nil, []string{"unknown→healthy"}},

@@ -47,6 +47,8 @@ func Host(t testing.TB, options ...Option) *host.Host {
 		Runtime:    Runtime(),
 		Containerd: Containerd(),
 		Cluster:    Cluster(),
+		Inotify:    func() (host.InotifyRoom, error) { return host.InotifyRoom{Instances: true, Watches: true}, nil },
+		TimeClock:  func() (host.ClockState, error) { return host.ClockState{MaxError: 20 * time.Millisecond}, nil },
 		Prober: host.Prober{Do: func(context.Context, host.ProbeRequest) (host.ProbeAnswer, error) {
 			return host.ProbeAnswer{}, nil
 		}},

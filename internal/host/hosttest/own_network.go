@@ -1,13 +1,16 @@
 package hosttest
 
 import (
+	"net"
 	"os"
 	"os/exec"
+	"runtime"
 	"strings"
 	"syscall"
 	"testing"
 
 	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
 )
 
 // ownNetwork marks the child of OwnNetwork.
@@ -85,5 +88,54 @@ func Iptables(t testing.TB, backend string, args ...string) {
 	out, err := exec.CommandContext(t.Context(), program, append([]string{"-w"}, args...)...).CombinedOutput()
 	if err != nil {
 		t.Fatalf("%s %s: %v: %s", program, strings.Join(args, " "), err, out)
+	}
+}
+
+// InNetns calls do in the network namespace pinned at a path, on a thread that ends with it: what do starts runs elsewhere.
+func InNetns(pin string, do func() error) error {
+	done := make(chan error, 1) // the thread must not wait for its caller
+	go func() {
+		runtime.LockOSThread() // never unlocked: the thread ends with this goroutine
+		file, err := os.Open(pin)
+		if err == nil {
+			err = unix.Setns(int(file.Fd()), unix.CLONE_NEWNET)
+			file.Close()
+		}
+		if err == nil {
+			err = do()
+		}
+		done <- err
+	}()
+	return <-done
+}
+
+// Attach makes a pinned network namespace with one veth to this one, both ends with an address and up, and the near one as
+// its default gateway.
+func Attach(t testing.TB, pin, near, nearAddress, farAddress string) {
+	t.Helper()
+	PinNetns(t, pin)
+	Veth(t, near, "eth0", pin)
+	Address(t, near, nearAddress)
+	up(t, near)
+	gateway, _, _ := strings.Cut(nearAddress, "/")
+	err := InNetns(pin, func() error {
+		link, err := netlink.LinkByName("eth0")
+		if err != nil {
+			return err
+		}
+		address, err := netlink.ParseAddr(farAddress)
+		if err != nil {
+			return err
+		}
+		if err := netlink.AddrAdd(link, address); err != nil {
+			return err
+		}
+		if err := netlink.LinkSetUp(link); err != nil {
+			return err
+		}
+		return netlink.RouteAdd(&netlink.Route{Gw: net.ParseIP(gateway)})
+	})
+	if err != nil {
+		t.Fatalf("attach %s: %v", pin, err)
 	}
 }

@@ -21,7 +21,7 @@ func machineCheckRules() []Rule {
 			`^(?:mce: )?\[Hardware Error\]: (?:Uncorrected, software (?:restartable|containable) error|Uncorrected error|System Fatal error)`,
 			`^(?:mce: )?\[Hardware Error\]: Machine check: (?:Processor context corrupt|.*[Uu]ncorrected)`,
 		},
-		Kind: "cpu", Report: "mce", Expiry: UntilBoot, ConfirmedBy: "kernel-taint",
+		Kind: "cpu", Report: "mce", Expiry: UntilBoot,
 	}, {
 		ID: "machine-check-corrected", Reason: "MachineCheckCorrected", Domain: Hardware, Severity: finding.Info,
 		Summary:  "a processor met an error and corrected it; many mean that it is about to fail",

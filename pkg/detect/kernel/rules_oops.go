@@ -52,7 +52,7 @@ func oopsRules() []Rule {
 			`^Fixing recursive fault but reboot is needed!`,
 			`^(?P<process>` + command + `): Corrupted page table at address [0-9a-f]+$`,
 		},
-		Kind: NodeKind, Report: "oops", Expiry: UntilBoot, ConfirmedBy: "kernel-taint",
+		Kind: NodeKind, Report: "oops", Expiry: UntilBoot,
 	}, {
 		ID: "kernel-memory-corruption", Reason: "KernelMemoryCorruption", Domain: CPU, Severity: finding.Warning,
 		Summary: "the kernel found its own data wrong: bad memory or an error in a driver",
@@ -69,7 +69,7 @@ func oopsRules() []Rule {
 			`^BUG [\w:.-]+ \((?:Not tainted|Tainted: [^)]*)\): \S`, // mm/slub.c
 			`^usercopy: Kernel memory (?:exposure|overwrite) attempt detected`,
 		},
-		Kind: NodeKind, Report: "oops", Expiry: UntilBoot, ConfirmedBy: "kernel-taint",
+		Kind: NodeKind, Report: "oops", Expiry: UntilBoot,
 	}, {
 		ID: "kernel-bug", Reason: "KernelBug", Domain: CPU, Severity: finding.Warning,
 		Summary: "the kernel broke one of its own rules of locking or scheduling",
@@ -85,7 +85,7 @@ func oopsRules() []Rule {
 			`^BUG: workqueue leaked (?:lock or )?atomic`,
 			`^BUG: using \S+ in preemptible \[[0-9a-f]+\] code: `,
 		},
-		Kind: NodeKind, Report: "oops", Expiry: 24 * time.Hour, ConfirmedBy: "kernel-taint",
+		Kind: NodeKind, Report: "oops", Expiry: 24 * time.Hour,
 	}, {
 		ID: "kernel-warning", Reason: "KernelWarning", Domain: CPU, Severity: finding.Info,
 		Summary:  "something that its authors thought impossible happened in the kernel; it went on", // kernel/panic.c __warn; new words in 6.19
@@ -95,6 +95,6 @@ func oopsRules() []Rule {
 			`^WARNING: (?P<where>[\w./-]+:\d+) at \S+, CPU#\d+: .+/\d+$`,
 			`^WARNING: at (?P<where>\S+), CPU#\d+: .+/\d+$`,
 		},
-		Kind: NodeKind, Grave: Rate{3, 10 * time.Minute}, GraveSeverity: finding.Warning, Expiry: time.Hour, ConfirmedBy: "kernel-taint",
+		Kind: NodeKind, Grave: Rate{3, 10 * time.Minute}, GraveSeverity: finding.Warning, Expiry: time.Hour,
 	}}
 }

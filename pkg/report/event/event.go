@@ -35,6 +35,8 @@ type Config struct {
 	Resend  time.Duration // what is still wrong is told again after this, give or take half; zero: DefaultResend, negative: never
 	Timeout time.Duration // of one request; zero: DefaultTimeout
 
+	Wordings map[string]Wording // by check, where its changes are told in other words
+
 	Observer report.Observer
 	Log      *slog.Logger
 	Rand     func() float64 // nil: math/rand/v2
@@ -118,7 +120,7 @@ func (r *Reporter) Tell(state finding.State, updates []finding.Update) {
 		r.believed = worthRepeating(state)
 	}
 	for _, u := range updates {
-		if n, ok := noteOf(u); ok {
+		if n, ok := r.noteOf(u); ok {
 			r.add(u.ID, u.Finding.Severity, u.At.Wall, n)
 		}
 	}
@@ -137,7 +139,7 @@ func (r *Reporter) Tell(state finding.State, updates []finding.Update) {
 func worthRepeating(state finding.State) []finding.Believed {
 	believed := []finding.Believed{}
 	for _, b := range state.Raised() {
-		if b.Severity != finding.Info {
+		if b.Severity != finding.Info && !b.Moment {
 			b.Facts = nil
 			believed = append(believed, b)
 		}
@@ -195,7 +197,7 @@ func (r *Reporter) resend(now time.Time) {
 	}
 	r.resendAt = now.Add(r.resendAfter())
 	for _, b := range r.believed {
-		n := noteAgain(b)
+		n := r.noteAgain(b)
 		r.add(fmt.Sprintf("%s-again-%d", b.ID, now.Unix()), b.Severity, now, n)
 	}
 }

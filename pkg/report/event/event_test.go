@@ -70,7 +70,8 @@ func TestEventIsWhatTheApiserverTakes(t *testing.T) {
 
 func TestNotes(t *testing.T) {
 	f := finding.Finding{Check: "disk", Subject: finding.Subject{Kind: "disk", Name: "sda"}, Severity: finding.Fatal, Reason: "Ext4Error", Message: "bad\nblock"}
-	info := f
+	info, moment := f, f
+	moment.Moment = true
 	info.Severity = finding.Info
 	long := f
 	long.Reason, long.Message = strings.Repeat("R", 300), strings.Repeat("é", 3000)
@@ -83,6 +84,8 @@ func TestNotes(t *testing.T) {
 		{"raised info", finding.Update{Kind: finding.Raised, Finding: info}, "Normal Ext4Error bad block"},
 		{"changed", finding.Update{Kind: finding.Changed, Finding: f}, "Warning Ext4Error bad block"},
 		{"cleared", finding.Update{Kind: finding.Cleared, Finding: f}, "Normal Ext4ErrorCleared no longer so: bad block"},
+		{"a moment", finding.Update{Kind: finding.Raised, Finding: moment}, "Warning Ext4Error bad block"},
+		{"a moment is never gone", finding.Update{Kind: finding.Cleared, Finding: moment}, "none"},
 		{"moved", finding.Update{Kind: finding.Moved, From: finding.StatusHealthy, To: finding.StatusFaulty}, "none"},
 		{"long", finding.Update{Kind: finding.Cleared, Finding: long}, ""},
 	} {

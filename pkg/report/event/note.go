@@ -1,6 +1,7 @@
 package event
 
 import (
+	"cmp"
 	"crypto/sha256"
 	"encoding/hex"
 	"fmt"
@@ -37,6 +38,7 @@ type note struct {
 	Type    string `json:"type"` // Normal or Warning
 	Check   string `json:"check,omitempty"`
 	Subject string `json:"subject,omitempty"`
+	Source  string `json:"source,omitempty"` // the component that speaks; ours unless set
 }
 
 // noteOf words an update. Raised and changed findings are told under their own reason, cleared ones under the same with
@@ -49,6 +51,9 @@ func noteOf(u finding.Update) (note, bool) {
 	case finding.Raised, finding.Changed:
 		n.Reason, n.Message = report.Reason(f.Reason, maxReason), report.Text(f.Message, maxMessage)
 	case finding.Cleared:
+		if f.Moment {
+			return note{}, false
+		}
 		n.Type = corev1.EventTypeNormal
 		n.Reason = report.Reason(f.Reason, maxReason-len(clearedSuffix)) + clearedSuffix
 		n.Message = report.Text("no longer so: "+f.Message, maxMessage)
@@ -58,9 +63,18 @@ func noteOf(u finding.Update) (note, bool) {
 	return n, true
 }
 
+// noteOf words an update as its check asks for.
+func (r *Reporter) noteOf(u finding.Update) (note, bool) {
+	n, ok := noteOf(u)
+	if w, worded := r.config.Wordings[u.Finding.Check]; ok && worded {
+		n = w.word(n, u)
+	}
+	return n, ok
+}
+
 // noteAgain words a finding that is still believed.
-func noteAgain(b finding.Believed) note {
-	n, _ := noteOf(finding.Update{Kind: finding.Raised, Finding: b.Finding})
+func (r *Reporter) noteAgain(b finding.Believed) note {
+	n, _ := r.noteOf(finding.Update{Kind: finding.Raised, Finding: b.Finding})
 	suffix := ""
 	if !b.Raised.Wall.IsZero() {
 		suffix = " (since " + b.Raised.Wall.UTC().Format("2006-01-02T15:04:05Z") + ")"
@@ -91,7 +105,7 @@ func eventOf(node string, item report.Item, n note) *corev1.Event {
 		// known without reading the Node.
 		InvolvedObject: corev1.ObjectReference{APIVersion: "v1", Kind: "Node", Name: node, UID: types.UID(node)},
 		Reason:         n.Reason, Message: n.Message, Type: n.Type, Count: int32(min(item.Count, 1<<30)),
-		Source:         corev1.EventSource{Component: component, Host: node},
+		Source:         corev1.EventSource{Component: cmp.Or(n.Source, component), Host: node},
 		FirstTimestamp: metav1.NewTime(item.First), LastTimestamp: metav1.NewTime(item.Last),
 		ReportingController: component, ReportingInstance: node,
 	}

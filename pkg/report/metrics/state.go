@@ -17,6 +17,7 @@ import (
 type state struct {
 	checksOf map[string][]string      // by condition type, node-problem-detector's vocabulary
 	namings  map[string]report.Naming // by condition type
+	expected map[string][]string      // reasons that are shown as 0 while they are not given, by condition type
 	status   *prometheus.Desc
 	findings *prometheus.Desc
 	problem  *prometheus.Desc
@@ -147,6 +148,11 @@ func (s *state) Collect(metrics chan<- prometheus.Metric) {
 	}
 	for name, p := range gauges {
 		send(s.problem, p.value, label(name), p.reason)
+		for _, reason := range s.expected[name] {
+			if reason != p.reason {
+				send(s.problem, 0, label(name), reason)
+			}
+		}
 	}
 	for l, n := range counts {
 		send(s.objects, float64(n), label(l.Kind), label(l.Verdict))

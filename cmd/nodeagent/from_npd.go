@@ -1,0 +1,93 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"path/filepath"
+	"strings"
+
+	"github.com/spf13/cobra"
+	"go.yaml.in/yaml/v3"
+
+	"github.com/nodeagent/nodeagent/internal/config"
+	"github.com/nodeagent/nodeagent/pkg/detect/kernel"
+	"github.com/nodeagent/nodeagent/pkg/detect/npd"
+)
+
+func newFromNPD(o *options) *cobra.Command {
+	return &cobra.Command{
+		Use:   "from-npd FILE...",
+		Short: "Say what configuration files of node-problem-detector become",
+		Long: `Say what becomes of each rule in configuration files of node-problem-detector, and print a configuration of the agent
+that does the same: what it finds by itself is left out, plugins and rules are written in its own words, and files that
+are still needed are named. All of them could as well be named as they are: nodeProblemDetector.files runs them unchanged.`,
+		Args: cobra.MinimumNArgs(1),
+		RunE: func(cmd *cobra.Command, names []string) error {
+			for i, name := range names {
+				absolute, err := filepath.Abs(name)
+				if err != nil {
+					return err
+				}
+				names[i] = absolute
+			}
+			read := config.ReadMonitors(npd.Settings{Files: names})
+			t := npd.Translate(read.Files, everyCheck(), kernel.Rules())
+			var err error
+			if o.json() {
+				err = printJSON(cmd.OutOrStdout(), t)
+			} else {
+				err = printTranslation(cmd.OutOrStdout(), read, t)
+			}
+			if err == nil && len(read.Broken) > 0 {
+				return &exitError{Code: exitProblems, Err: errors.Join(read.Broken...)}
+			}
+			return err
+		},
+	}
+}
+
+func printTranslation(w io.Writer, read config.Monitors, t npd.Translation) error {
+	var b strings.Builder
+	for _, f := range read.Files {
+		fmt.Fprintf(&b, "# %s: %s\n", f.Name, f.Headline())
+		for _, note := range f.Notes {
+			fmt.Fprintf(&b, "#   note: %s\n", note)
+		}
+		for _, r := range t.Rules {
+			if r.File != f.Name {
+				continue
+			}
+			what := r.Reason
+			if r.Condition != "" {
+				what += " (condition " + r.Condition + ")"
+			}
+			fmt.Fprintf(&b, "#   %-8s %s: %s\n", r.Fate, what, r.Why)
+		}
+		if missing := f.NotServed(); len(missing) > 0 {
+			fmt.Fprintf(&b, "#   not served: %s\n", strings.Join(missing, ", "))
+		}
+	}
+	out := map[string]any{}
+	if len(t.Plugins) > 0 {
+		out["plugins"] = t.Plugins
+	}
+	if len(t.KernelRules) > 0 {
+		out["rules"] = t.KernelRules
+	}
+	if len(t.Files) > 0 {
+		out["nodeProblemDetector"] = map[string]any{"files": t.Files}
+	}
+	if len(out) == 0 {
+		b.WriteString("# Nothing is to be configured: the agent finds all of this by itself.\n")
+	} else {
+		text, err := yaml.Marshal(out)
+		if err != nil {
+			return err
+		}
+		b.WriteString("\n")
+		b.Write(text)
+	}
+	_, err := io.WriteString(w, b.String())
+	return err
+}

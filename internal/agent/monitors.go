@@ -1,0 +1,53 @@
+package agent
+
+import (
+	"slices"
+
+	"github.com/nodeagent/nodeagent/internal/config"
+	"github.com/nodeagent/nodeagent/internal/host"
+	"github.com/nodeagent/nodeagent/pkg/detect"
+	"github.com/nodeagent/nodeagent/pkg/detect/npd"
+	"github.com/nodeagent/nodeagent/pkg/detect/plugin"
+	"github.com/nodeagent/nodeagent/pkg/finding"
+	"github.com/nodeagent/nodeagent/pkg/report"
+	"github.com/nodeagent/nodeagent/pkg/report/event"
+)
+
+// openMonitors makes the monitors of node-problem-detector's files.
+func (a *agent) openMonitors(own []detect.Check) *npd.Monitors {
+	files := a.edition.monitors
+	return npd.New(files.Files, files.Broken, a.cfg.NodeProblemDetector, npd.Doors{
+		Host: a.door.Host, Log: a.log, Memory: a.aid.Memory, Own: own, Believed: a.believed,
+		Happened: func(reason string, n int) { a.meter.Happened(reason, n) },
+	})
+}
+
+// Checks returns all checks that can take one look without a running agent: the agent's own, those of
+// node-problem-detector's files, and the user's plugins.
+func Checks(cfg config.Config, h *host.Host, aids detect.Aids) []detect.Check {
+	own := detect.Checks(cfg.Checks, aids)
+	files := config.ReadMonitors(cfg.NodeProblemDetector)
+	monitors := npd.New(files.Files, files.Broken, cfg.NodeProblemDetector, npd.Doors{Host: h, Own: own})
+	monitors.Once()
+	return slices.Concat(own, monitors.Checks(), plugin.Checks(cfg.Plugins))
+}
+
+// believed returns what is believed of a check now.
+func (a *agent) believed(check string) (finding.CheckState, bool) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	c := a.tracker.State()[check]
+	if c == nil {
+		return finding.CheckState{}, false
+	}
+	return *c, true
+}
+
+// wordings are how node-problem-detector's findings are worded in events.
+func (a *agent) wordings() map[string]event.Wording {
+	wordings := map[string]event.Wording{}
+	for check, w := range a.monitors.Wordings() {
+		wordings[check] = event.Wording{Source: w.Source, Condition: report.Naming(w.Condition)}
+	}
+	return wordings
+}

@@ -1,0 +1,38 @@
+package config
+
+import (
+	"fmt"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/nodeagent/nodeagent/pkg/detect"
+	"github.com/nodeagent/nodeagent/pkg/detect/kernel"
+	"github.com/nodeagent/nodeagent/pkg/detect/plugin"
+)
+
+// ownProblems returns what is wrong with the user's rules and plugins taken together.
+func (c Config) ownProblems() []problem {
+	var problems []problem
+	if err := c.joinRules(); err != nil {
+		at := append([]string{"rules", strconv.Itoa(err.Index)}, strings.Split(err.Key, ".")...)
+		problems = append(problems, problem{at, err.What})
+	}
+	for i, p := range c.Plugins {
+		if slices.ContainsFunc(c.Plugins[:i], func(o plugin.Settings) bool { return o.Name == p.Name }) {
+			problems = append(problems, problem{[]string{"plugins", strconv.Itoa(i), "name"}, fmt.Sprintf("there are two plugins called %q", p.Name)})
+		}
+	}
+	return problems
+}
+
+// joinRules puts the user's rules into the table of the kernel's log.
+func (c Config) joinRules() *kernel.OwnRuleError {
+	s := detect.SettingsOf[detect.KernelLogSettings](c.Checks, "kernel-log")
+	if s == nil || len(c.Rules) == 0 {
+		return nil
+	}
+	rules, err := kernel.OwnRules(c.Rules, s.Settings.Table())
+	s.Settings.Own = rules
+	return err
+}

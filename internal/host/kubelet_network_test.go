@@ -1,0 +1,68 @@
+package host_test
+
+import (
+	"errors"
+	"os"
+	"path/filepath"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/nodeagent/nodeagent/internal/host"
+)
+
+func TestKubeletNetwork(t *testing.T) {
+	const head = "kind: KubeletConfiguration\napiVersion: kubelet.config.k8s.io/v1beta1\n"
+	const config, dropIn = "/etc/k/config.yaml", "/etc/k/conf.d/10.conf"
+	running := func(args ...string) func() (host.Process, error) {
+		return func() (host.Process, error) { return host.Process{PID: 7, StartTime: 1, Args: args}, nil }
+	}
+	tests := []struct {
+		name    string
+		files   map[string]string
+		process func() (host.Process, error)
+		want    host.KubeletNetwork
+		err     error // errors.ErrUnsupported: any
+	}{
+		{name: "none", err: host.ErrNotConfigured},
+		{
+			name: "kubeadm's, none runs", files: map[string]string{"/var/lib/kubelet/config.yaml": head + "clusterDNS: [10.96.0.10]\nclusterDomain: cluster.local.\n"},
+			want: host.KubeletNetwork{ClusterDNS: []string{"10.96.0.10"}, ClusterDomain: "cluster.local", ResolvConf: "/etc/resolv.conf"},
+		},
+		{
+			name: "flags", process: running("kubelet", "--cluster-dns=10.0.0.10,fd00::a", "--cluster-domain", "c", "--resolv-conf="),
+			want: host.KubeletNetwork{ClusterDNS: []string{"10.0.0.10", "fd00::a"}, ClusterDomain: "c"},
+		},
+		{
+			name: "file, drop-in and flag", process: running("kubelet", "--config="+config, "--config-dir=/etc/k/conf.d", "--cluster-domain=flag"),
+			files: map[string]string{
+				config: head + "clusterDNS: [10.0.0.1, 10.0.0.2]\nclusterDomain: file\nresolvConf: /run/r\n",
+				dropIn: head + "clusterDNS: [10.0.0.3]\nclusterDomain: drop-in\n",
+			},
+			want: host.KubeletNetwork{ClusterDNS: []string{"10.0.0.3"}, ClusterDomain: "flag", ResolvConf: "/run/r"},
+		},
+		{name: "malformed", process: running("kubelet", "--config="+config), files: map[string]string{config: "kind: [\n"}, err: errors.ErrUnsupported},
+		{name: "gone", process: running("kubelet", "--config="+config), err: errors.ErrUnsupported},
+	}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			h := &host.Host{Files: host.Files{Root: t.TempDir()}, Kubelet: host.Kubelet{Process: tt.process}}
+			for name, text := range tt.files {
+				path := h.Files.Path(name)
+				if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
+					t.Fatal(err)
+				}
+				if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
+					t.Fatal(err)
+				}
+			}
+			got, err := h.KubeletNetwork()
+			if (err != nil) != (tt.err != nil) || tt.err != nil && tt.err != errors.ErrUnsupported && !errors.Is(err, tt.err) {
+				t.Errorf("error %v, want %v", err, tt.err)
+			}
+			if diff := cmp.Diff(tt.want, got); diff != "" {
+				t.Errorf("(-want +got):\n%s", diff)
+			}
+		})
+	}
+}

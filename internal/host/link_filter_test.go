@@ -1,0 +1,63 @@
+package host
+
+import (
+	"fmt"
+	"os"
+	"runtime"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
+)
+
+// What is made for pods does not even reach the socket.
+func TestLinkFilter(t *testing.T) {
+	if os.Geteuid() != 0 {
+		t.Skip("needs root: makes a network namespace")
+	}
+	runtime.LockOSThread() // never unlocked: the thread ends with the test's goroutine
+	if err := unix.Unshare(unix.CLONE_NEWNET); err != nil {
+		t.Skipf("needs network namespaces: %v", err)
+	}
+	fd, err := openLinkSocket()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer unix.Close(fd)
+	// families and kinds of what the socket is told of.
+	told := func() (seen map[string]bool) {
+		seen = map[string]bool{}
+		for buffer := make([]byte, 32<<10); ; {
+			n, _, err := unix.Recvfrom(fd, buffer, 0)
+			if err != nil {
+				return seen
+			}
+			kind := ""
+			attributes(buffer[unix.NLMSG_HDRLEN+ifinfoSize:n], func(k uint16, value []byte) {
+				if k == unix.IFLA_LINKINFO {
+					attributes(value, func(k uint16, value []byte) {
+						if k == unix.IFLA_INFO_KIND {
+							kind = unix.ByteSliceToString(value)
+						}
+					})
+				}
+			})
+			seen[fmt.Sprintf("family %d kind %q", buffer[unix.NLMSG_HDRLEN], kind)] = true
+		}
+	}
+	bridge := &netlink.Bridge{LinkAttrs: netlink.LinkAttrs{Name: "br"}}
+	if err := netlink.LinkAdd(bridge); err != nil {
+		t.Fatal(err)
+	}
+	veth := &netlink.Veth{LinkAttrs: netlink.LinkAttrs{Name: "a", MasterIndex: bridge.Index}, PeerName: "b"}
+	if err := netlink.LinkAdd(veth); err != nil {
+		t.Fatal(err)
+	}
+	if err := netlink.LinkSetUp(veth); err != nil {
+		t.Fatal(err)
+	}
+	if diff := cmp.Diff(map[string]bool{`family 0 kind "bridge"`: true}, told()); diff != "" {
+		t.Error(diff)
+	}
+}

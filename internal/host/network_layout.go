@@ -1,0 +1,153 @@
+package host
+
+import (
+	"errors"
+	"fmt"
+	"net/netip"
+
+	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
+)
+
+// NetworkDevice is one network device of this network namespace.
+type NetworkDevice struct {
+	Index     int            `json:"index"`
+	Name      string         `json:"name"`
+	Kind      string         `json:"kind"`             // as "ip -d link" calls it: device, veth, bridge, vxlan, geneve, ipip, wireguard …
+	MTU       int            `json:"mtu"`              // bytes
+	Lower     int            `json:"lower,omitempty"`  // index of the device that a tunnel or VLAN sends through; 0: none, or not fixed
+	Master    int            `json:"master,omitempty"` // index of the bridge or bond that it is part of; 0: none
+	Up        bool           `json:"up,omitempty"`
+	Elsewhere bool           `json:"elsewhere,omitempty"` // the other end of the veth is in another network namespace
+	External  bool           `json:"external,omitempty"`  // a tunnel whose peers are chosen for each packet (collect metadata)
+	IPv6      bool           `json:"ipv6,omitempty"`      // a tunnel that sends over IPv6
+	Addresses []netip.Prefix `json:"addresses,omitempty"` // with the length of their network
+}
+
+// DefaultRoute is one way to everywhere. Gateway may be not valid; the smallest metric wins.
+type DefaultRoute struct {
+	Device  int        `json:"device"`
+	Gateway netip.Addr `json:"gateway,omitzero"`
+	Metric  int        `json:"metric,omitempty"`
+	IPv6    bool       `json:"ipv6,omitempty"`
+}
+
+// NetworkLayout is how this network namespace is connected.
+type NetworkLayout struct {
+	Devices  []NetworkDevice `json:"devices"`
+	Defaults []DefaultRoute  `json:"defaults,omitempty"` // of the main routing table
+}
+
+// Device returns the device with an index.
+func (l NetworkLayout) Device(index int) (NetworkDevice, bool) {
+	for _, d := range l.Devices {
+		if d.Index == index {
+			return d, true
+		}
+	}
+	return NetworkDevice{}, false
+}
+
+// NetworkLayout asks the kernel for devices, addresses and default routes.
+func (h *Host) NetworkLayout() (NetworkLayout, error) {
+	if h.Network.Layout != nil {
+		return h.Network.Layout()
+	}
+	if h.Files.Root != "" {
+		return NetworkLayout{}, fmt.Errorf("network layout: %w", ErrNotConfigured)
+	}
+	socket, err := netlink.NewHandle(unix.NETLINK_ROUTE)
+	if err != nil {
+		return NetworkLayout{}, fmt.Errorf("open route socket: %w", err)
+	}
+	defer socket.Close()
+	links, err := dumpLinks(socket)
+	if err != nil {
+		return NetworkLayout{}, err
+	}
+	addresses, err := deviceAddresses(socket)
+	if err != nil {
+		return NetworkLayout{}, err
+	}
+	var layout NetworkLayout
+	for _, link := range links {
+		device := networkDevice(link)
+		device.Addresses = addresses[device.Index]
+		layout.Devices = append(layout.Devices, device)
+	}
+	layout.Defaults, err = defaultRoutes(socket)
+	return layout, err
+}
+
+func networkDevice(link netlink.Link) NetworkDevice {
+	at := link.Attrs()
+	d := NetworkDevice{
+		Index: at.Index, Name: at.Name, Kind: link.Type(), MTU: at.MTU, Lower: at.ParentIndex, Master: at.MasterIndex, Up: at.RawFlags&unix.IFF_UP != 0,
+	}
+	switch tunnel := link.(type) {
+	case *netlink.Veth:
+		d.Lower, d.Elsewhere = 0, at.NetNsID >= 0
+	case *netlink.Vxlan:
+		d.Lower, d.External, d.IPv6 = tunnel.VtepDevIndex, tunnel.FlowBased, tunnel.SrcAddr != nil && tunnel.SrcAddr.To4() == nil
+	case *netlink.Geneve:
+		d.External, d.IPv6 = tunnel.FlowBased, tunnel.Remote != nil && tunnel.Remote.To4() == nil
+	case *netlink.Iptun:
+		d.External = tunnel.FlowBased
+	}
+	return d
+}
+
+func deviceAddresses(socket *netlink.Handle) (map[int][]netip.Prefix, error) {
+	var list []netlink.Addr
+	var err error
+	for range dumpTries {
+		if list, err = socket.AddrList(nil, netlink.FAMILY_ALL); !errors.Is(err, netlink.ErrDumpInterrupted) {
+			break
+		}
+	}
+	if err != nil {
+		return nil, fmt.Errorf("list addresses: %w", err)
+	}
+	addresses := map[int][]netip.Prefix{}
+	for _, a := range list {
+		ip, ok := netip.AddrFromSlice(a.IP)
+		ones, _ := a.Mask.Size()
+		if ok {
+			addresses[a.LinkIndex] = append(addresses[a.LinkIndex], netip.PrefixFrom(ip.Unmap(), ones))
+		}
+	}
+	return addresses, nil
+}
+
+// defaultRoutes lists the default routes of the main table. Those with several ways count for each.
+func defaultRoutes(socket *netlink.Handle) ([]DefaultRoute, error) {
+	var found []DefaultRoute
+	for _, family := range []int{netlink.FAMILY_V4, netlink.FAMILY_V6} {
+		filter := &netlink.Route{Table: unix.RT_TABLE_MAIN, Dst: nil}
+		var routes []netlink.Route
+		var err error
+		for range dumpTries {
+			routes, err = socket.RouteListFiltered(family, filter, netlink.RT_FILTER_TABLE|netlink.RT_FILTER_DST)
+			if !errors.Is(err, netlink.ErrDumpInterrupted) {
+				break
+			}
+		}
+		if err != nil {
+			return nil, fmt.Errorf("list routes: %w", err)
+		}
+		for _, r := range routes {
+			gateway, _ := netip.AddrFromSlice(r.Gw)
+			route := DefaultRoute{Device: r.LinkIndex, Gateway: gateway.Unmap(), Metric: r.Priority, IPv6: family == netlink.FAMILY_V6}
+			if len(r.MultiPath) == 0 {
+				found = append(found, route)
+			}
+			for _, way := range r.MultiPath {
+				route.Device = way.LinkIndex
+				gateway, _ := netip.AddrFromSlice(way.Gw)
+				route.Gateway = gateway.Unmap()
+				found = append(found, route)
+			}
+		}
+	}
+	return found, nil
+}

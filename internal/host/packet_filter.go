@@ -1,0 +1,130 @@
+package host
+
+import (
+	"errors"
+	"fmt"
+	"maps"
+	"net/netip"
+	"slices"
+	"strings"
+
+	"github.com/vishvananda/netlink/nl"
+)
+
+// PacketChain is one chain of the packet filter, of iptables-legacy or of nf_tables (which iptables-nft, firewalld and nft
+// itself write), for IPv4.
+type PacketChain struct {
+	Backend  string       `json:"backend"` // legacy or nft
+	Family   string       `json:"family"`  // ip or inet
+	Table    string       `json:"table"`
+	Name     string       `json:"name"`
+	Hook     string       `json:"hook,omitempty"`     // prerouting, input, forward, output; empty for a chain that others jump to
+	Priority int          `json:"priority,omitempty"` // of a base chain: lower comes first
+	Policy   string       `json:"policy,omitempty"`   // of a base chain: accept or drop
+	Rules    []PacketRule `json:"rules,omitempty"`
+}
+
+// PacketRule is one rule as far as it is understood. What limits it and is not understood is named in Matches.
+type PacketRule struct {
+	Verdict     string       `json:"verdict,omitempty"` // accept, drop, reject, return, jump, goto; empty: goes on, or Target does something else
+	Target      string       `json:"target,omitempty"`  // the chain of jump and goto, or the name of another target
+	Source      netip.Prefix `json:"source,omitzero"`
+	Destination netip.Prefix `json:"destination,omitzero"`
+	In          string       `json:"in,omitempty"` // name of the interface; "cali+" stands for all that begin so
+	Out         string       `json:"out,omitempty"`
+	Protocol    uint8        `json:"protocol,omitempty"` // 6 TCP, 17 UDP
+	Port        PortRange    `json:"port,omitzero"`      // destination
+	NotNew      bool         `json:"notNew,omitempty"`   // only packets that do not begin a connection
+	Mark        PacketMark   `json:"mark,omitzero"`
+	Matches     []string     `json:"matches,omitempty"`
+	Packets     uint64       `json:"packets,omitempty"` // that it has met so far, where it counts
+}
+
+// PortRange is from and to, inclusive; zero: any.
+type PortRange struct {
+	From uint16 `json:"from"`
+	To   uint16 `json:"to"`
+}
+
+// PacketMark is a mark that a packet must carry; zero: any.
+type PacketMark struct {
+	Value uint32 `json:"value"`
+	Mask  uint32 `json:"mask"`
+}
+
+// String words the rule as iptables does, for people.
+func (r PacketRule) String() string {
+	var words []string
+	add := func(given bool, format string, args ...any) {
+		if given {
+			words = append(words, fmt.Sprintf(format, args...))
+		}
+	}
+	add(r.Source.IsValid(), "-s %s", r.Source)
+	add(r.Destination.IsValid(), "-d %s", r.Destination)
+	add(r.In != "", "-i %s", r.In)
+	add(r.Out != "", "-o %s", r.Out)
+	add(r.Protocol != 0, "-p %d", r.Protocol)
+	add(r.Port != PortRange{}, "--dport %d:%d", r.Port.From, r.Port.To)
+	add(r.NotNew, "not new")
+	add(r.Mark != PacketMark{}, "--mark %#x/%#x", r.Mark.Value, r.Mark.Mask)
+	for _, match := range r.Matches {
+		add(true, "-m %s", match)
+	}
+	verdict := strings.ToUpper(r.Verdict)
+	if verdict == "" || verdict == "JUMP" || verdict == "GOTO" {
+		verdict = r.Target
+	}
+	add(verdict != "", "-j %s", verdict)
+	return strings.ToValidUTF8(strings.Join(words, " "), "?")
+}
+
+// The bounds of what is read of the packet filter.
+const (
+	maxPacketTable  = 16 << 20 // bytes of one table of iptables-legacy
+	maxPacketChains = 100_000  // of nf_tables; kube-proxy in its nftables mode makes some for each service
+	maxPacketRead   = 1000     // chains whose rules are read
+	maxPacketRules  = 20_000
+)
+
+// PacketFilter is the packet filter of this network namespace.
+type PacketFilter struct {
+	Chains     []PacketChain  `json:"chains"`
+	KubeChains map[string]int `json:"kubeChains,omitempty"` // chains called KUBE-… by backend
+}
+
+// PacketFilter reads the chains of the hooks prerouting, input, forward and output, and those that they jump to: rules that
+// translate addresses (nat) are left out, and so is what belongs to a component that keeps whole tables for itself
+// (kube-proxy's nftables mode). The kernel is asked itself; no module is loaded by it, no program is run.
+func (h *Host) PacketFilter() (PacketFilter, error) {
+	if h.Network.PacketFilter != nil {
+		return h.Network.PacketFilter()
+	}
+	if h.Files.Root != "" {
+		return PacketFilter{}, fmt.Errorf("packet filter: %w", ErrNotConfigured)
+	}
+	filter := PacketFilter{KubeChains: map[string]int{}}
+	if err := h.legacyTables(&filter); err != nil {
+		return PacketFilter{}, fmt.Errorf("read iptables-legacy: %w", err)
+	}
+	if !h.hasModule("nf_tables") {
+		return filter, nil
+	}
+	for range dumpTries {
+		whole := PacketFilter{Chains: slices.Clone(filter.Chains), KubeChains: maps.Clone(filter.KubeChains)}
+		err := nftTables(&whole)
+		if err == nil {
+			return whole, nil
+		}
+		if !errors.Is(err, nl.ErrDumpInterrupted) { // by a change, which may be the half of another
+			return PacketFilter{}, fmt.Errorf("read nf_tables: %w", err)
+		}
+	}
+	return PacketFilter{}, errors.New("read nf_tables: the rules change too often to be read whole")
+}
+
+func (f *PacketFilter) countKube(backend, chain string) {
+	if strings.HasPrefix(chain, "KUBE-") {
+		f.KubeChains[backend]++
+	}
+}

@@ -1,0 +1,91 @@
+package host
+
+import (
+	"encoding/binary"
+	"net/netip"
+	"strings"
+)
+
+// matchExtension adds to the rule what a match of iptables (xtables) says; both backends carry them in the kernel's own
+// binary form. Sizes and offsets are those of linux/netfilter/xt_*.h.
+func (r *PacketRule) matchExtension(name string, info []byte) {
+	native := binary.NativeEndian
+	switch {
+	case name == "comment":
+	case (name == "tcp" || name == "udp") && len(info) >= 9:
+		r.matchPorts(name, info)
+	case name == "conntrack" && len(info) >= 154:
+		flags, inverted, states := native.Uint16(info[146:]), native.Uint16(info[148:]), native.Uint16(info[150:])
+		const state, alias = 1 << 0, 1 << 13 // XT_CONNTRACK_STATE; "-m state" is this match under another name
+		if flags&^alias != state || inverted != 0 {
+			r.Matches = append(r.Matches, name)
+			return
+		}
+		r.matchStates(uint32(states))
+	case name == "state" && len(info) >= 4:
+		r.matchStates(native.Uint32(info))
+	case name == "mark" && len(info) >= 9 && info[8] == 0 && r.Mark == PacketMark{}:
+		r.Mark = PacketMark{Value: native.Uint32(info), Mask: native.Uint32(info[4:])}
+	default:
+		r.Matches = append(r.Matches, clip(name))
+	}
+}
+
+// matchPorts reads struct xt_tcp and xt_udp, which begin alike: two source ports, two destination ports, in the machine's
+// byte order. For xt_tcp four bytes follow (option, flag mask, flags, inversions), for xt_udp one (inversions).
+func (r *PacketRule) matchPorts(name string, info []byte) {
+	port := func(at int) uint16 { return binary.NativeEndian.Uint16(info[at:]) }
+	rest := info[8:9]
+	if name == "tcp" && len(info) >= 12 {
+		rest = info[8:12]
+	}
+	if port(0) != 0 || port(2) != 0xffff || strings.Trim(string(rest), "\x00") != "" {
+		r.Matches = append(r.Matches, name)
+		return
+	}
+	if port(4) != 0 || port(6) != 0xffff {
+		r.Port = PortRange{port(4), port(6)}
+	}
+}
+
+// matchStates takes the set of states of connection tracking: 1 is invalid, 2 established, 4 related, 8 new, 64 untracked
+// (XT_CONNTRACK_STATE_BIT, NF_CT_STATE_BIT). A set with new in it does not limit what begins a connection.
+func (r *PacketRule) matchStates(states uint32) {
+	const fresh = 8
+	r.NotNew = r.NotNew || states&fresh == 0
+}
+
+// prefix makes a prefix of an address and its mask; false where the mask is none.
+func prefix(address, mask []byte) (netip.Prefix, bool) {
+	ones := 0
+	for _, b := range mask {
+		for bit := 7; bit >= 0; bit-- {
+			if b&(1<<bit) == 0 {
+				continue
+			}
+			ones++
+		}
+	}
+	for i := range mask { // all ones come first
+		want := byte(0)
+		for bit := range 8 {
+			if i*8+bit < ones {
+				want |= 0x80 >> bit
+			}
+		}
+		if mask[i] != want {
+			return netip.Prefix{}, false
+		}
+	}
+	ip, ok := netip.AddrFromSlice(address)
+	return netip.PrefixFrom(ip, ones), ok
+}
+
+// interfaceName reads the name of an interface: a NUL at its end stands for the whole name, none for its beginning.
+func interfaceName(name []byte, whole bool) string {
+	text := strings.TrimRight(string(name), "\x00")
+	if text != "" && !whole {
+		text = strings.TrimSuffix(text, "+") + "+" // iptables-legacy leaves it in the name
+	}
+	return strings.ToValidUTF8(text, "?")
+}

@@ -1,0 +1,195 @@
+package host
+
+import (
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/vishvananda/netlink/nl"
+	"golang.org/x/sys/unix"
+)
+
+// nf_tables answers over netlink (linux/netfilter/nf_tables.h): dumps of all chains, and of the rules of one chain. Numbers
+// are big-endian.
+const (
+	nftSubsystem = 10 << 8 // NFNL_SUBSYS_NFTABLES
+	nftGetChain  = 4       // NFT_MSG_GETCHAIN; answers are NEWCHAIN
+	nftNewChain  = 3
+	nftGetRule   = 7
+	nftNewRule   = 6
+
+	nfprotoInet = 1
+	nfHeader    = 4 // struct nfgenmsg: family, version, resource
+)
+
+// nfHead is struct nfgenmsg.
+type nfHead struct{ family uint8 }
+
+func (h nfHead) Len() int          { return nfHeader }
+func (h nfHead) Serialize() []byte { return []byte{h.family, 0, 0, 0} }
+
+// foreignTable reports whether a table belongs to a component that keeps it for itself and drops in it on purpose.
+func foreignTable(name string) bool {
+	for _, owner := range []string{"kube-proxy", "calico", "cilium", "antrea", "kindnet", "kube-router", "kube-network-policies", "libvirt_network", "docker-bridges"} {
+		if strings.HasPrefix(name, owner) {
+			return true
+		}
+	}
+	return false
+}
+
+// nftTables adds the chains of nf_tables.
+func nftTables(filter *PacketFilter) error {
+	chains, err := nftChains(filter)
+	if err != nil {
+		return err
+	}
+	// Base chains first, then what they jump to, as far as the bounds go.
+	var queue []*PacketChain
+	for _, chain := range chains {
+		if chain.Hook != "" {
+			queue = append(queue, chain)
+		}
+	}
+	slices.SortFunc(queue, func(a, b *PacketChain) int { return strings.Compare(a.key(), b.key()) })
+	queued, rules := map[string]bool{}, 0
+	for len(queue) > 0 {
+		chain := queue[0]
+		queue = queue[1:]
+		if queued[chain.key()] {
+			continue
+		}
+		queued[chain.key()] = true
+		if len(queued) > maxPacketRead {
+			return fmt.Errorf("more than %d chains are in use", maxPacketRead)
+		}
+		if err := chain.readNFTRules(maxPacketRules - rules); err != nil {
+			return fmt.Errorf("table %s chain %s: %w", chain.Table, chain.Name, err)
+		}
+		rules += len(chain.Rules)
+		filter.Chains = append(filter.Chains, *chain)
+		for _, rule := range chain.Rules {
+			next := PacketChain{Family: chain.Family, Table: chain.Table, Name: rule.Target}
+			if found := chains[next.key()]; found != nil && rule.Verdict != "" {
+				queue = append(queue, found)
+			}
+		}
+	}
+	return nil
+}
+
+func (c *PacketChain) key() string { return c.Family + "\x00" + c.Table + "\x00" + c.Name }
+
+// nftChains lists the chains for IPv4 without their rules.
+func nftChains(filter *PacketFilter) (map[string]*PacketChain, error) {
+	chains := map[string]*PacketChain{}
+	request := nl.NewNetlinkRequest(nftSubsystem|nftGetChain, unix.NLM_F_DUMP)
+	request.AddData(nfHead{unix.AF_UNSPEC})
+	var failure error
+	err := request.ExecuteIter(unix.NETLINK_NETFILTER, nftSubsystem|nftNewChain, func(message []byte) bool {
+		chain, ours, err := parseNFTChain(message)
+		switch {
+		case err != nil:
+			failure = err
+			return false
+		case !ours || foreignTable(chain.Table):
+			return true
+		case len(chains) == maxPacketChains:
+			failure = fmt.Errorf("more than %d chains", maxPacketChains)
+			return false
+		}
+		filter.countKube("nft", chain.Name)
+		chains[chain.key()] = &chain
+		return true
+	})
+	if err != nil {
+		err = fmt.Errorf("list chains: %w", err)
+	}
+	return chains, errors.Join(failure, err)
+}
+
+// parseNFTChain parses one NFT_MSG_NEWCHAIN; false for chains of other families and of nat.
+func parseNFTChain(message []byte) (PacketChain, bool, error) {
+	if len(message) < nfHeader {
+		return PacketChain{}, false, errors.New("short message")
+	}
+	chain := PacketChain{Backend: "nft"}
+	switch message[0] {
+	case unix.AF_INET:
+		chain.Family = "ip"
+	case nfprotoInet:
+		chain.Family = "inet"
+	default:
+		return chain, false, nil
+	}
+	attributes, err := nftAttributes(message[nfHeader:])
+	if err != nil {
+		return chain, false, err
+	}
+	chain.Table, chain.Name = cString(attributes[1]), cString(attributes[3])
+	if hook := attributes[4]; hook != nil {
+		fields, err := nftAttributes(hook)
+		if err != nil || len(fields[1]) < 4 || len(fields[2]) < 4 {
+			return chain, false, errors.Join(err, fmt.Errorf("hook of chain %s", chain.Name))
+		}
+		if number := binary.BigEndian.Uint32(fields[1]); int(number) < len(legacyHooks()) {
+			chain.Hook = legacyHooks()[number]
+		}
+		chain.Priority = int(int32(binary.BigEndian.Uint32(fields[2]))) //nolint:gosec // the kernel's int
+		chain.Policy = "accept"
+		if policy := attributes[5]; len(policy) >= 4 && binary.BigEndian.Uint32(policy) == 0 {
+			chain.Policy = "drop"
+		}
+	}
+	if cString(attributes[7]) == "nat" {
+		chain.Hook, chain.Policy = "", "" // it translates; what it drops is rare enough to be left out
+	}
+	return chain, true, nil
+}
+
+// readNFTRules dumps the rules of one chain.
+func (c *PacketChain) readNFTRules(most int) error {
+	family := uint8(unix.AF_INET)
+	if c.Family == "inet" {
+		family = nfprotoInet
+	}
+	request := nl.NewNetlinkRequest(nftSubsystem|nftGetRule, unix.NLM_F_DUMP)
+	request.AddData(nfHead{family})
+	request.AddData(nl.NewRtAttr(1, append([]byte(c.Table), 0)))
+	request.AddData(nl.NewRtAttr(2, append([]byte(c.Name), 0)))
+	var failure error
+	err := request.ExecuteIter(unix.NETLINK_NETFILTER, nftSubsystem|nftNewRule, func(message []byte) bool {
+		if len(c.Rules) >= most {
+			failure = fmt.Errorf("more than %d rules", maxPacketRules)
+			return false
+		}
+		rule, chain, err := parseNFTRule(message)
+		if err != nil {
+			failure = err
+			return false
+		}
+		if chain == c.Name { // older kernels do not know the selection
+			c.Rules = append(c.Rules, rule)
+		}
+		return true
+	})
+	if errors.Is(err, unix.ENOENT) {
+		err = nil // deleted meanwhile
+	}
+	return errors.Join(failure, err)
+}
+
+// nftAttributes makes a map of attributes by their type.
+func nftAttributes(data []byte) (map[uint16][]byte, error) {
+	list, err := netlinkAttributes(data)
+	if err != nil {
+		return nil, err
+	}
+	attributes := make(map[uint16][]byte, len(list))
+	for _, a := range list {
+		attributes[a.kind] = a.value
+	}
+	return attributes, nil
+}

@@ -1,0 +1,242 @@
+package host
+
+import (
+	"encoding/binary"
+	"errors"
+	"net/netip"
+	"slices"
+	"strings"
+
+	"golang.org/x/sys/unix"
+)
+
+// nftLoad is what a register holds: what the expressions before it have loaded.
+type nftLoad struct {
+	what string // iif, oif, protocol, family, mark, state, source, destination, port; else not understood
+	size int    // bytes loaded
+	mask []byte // what was laid over it, nil: nothing
+}
+
+// nftRule gathers a rule from its expressions.
+type nftRule struct {
+	rule      PacketRule
+	registers map[uint32]nftLoad
+}
+
+// parseNFTRule parses one NFT_MSG_NEWRULE and tells the chain that it is in.
+func parseNFTRule(message []byte) (rule PacketRule, chain string, err error) {
+	if len(message) < nfHeader {
+		return PacketRule{}, "", errors.New("short message")
+	}
+	attributes, err := nftAttributes(message[nfHeader:])
+	if err != nil {
+		return PacketRule{}, "", err
+	}
+	expressions, err := netlinkAttributes(attributes[4])
+	if err != nil {
+		return PacketRule{}, "", err
+	}
+	r := nftRule{registers: map[uint32]nftLoad{}}
+	for _, e := range expressions {
+		fields, err := nftAttributes(e.value)
+		if err != nil {
+			return PacketRule{}, "", err
+		}
+		data, err := nftAttributes(fields[2])
+		if err != nil {
+			return PacketRule{}, "", err
+		}
+		r.add(cString(fields[1]), data)
+	}
+	return r.rule, cString(attributes[2]), nil
+}
+
+func be32(data []byte) uint32 {
+	if len(data) < 4 {
+		return 0
+	}
+	return binary.BigEndian.Uint32(data)
+}
+
+// nested returns an attribute within an attribute.
+func nested(data []byte, kind uint16) []byte {
+	fields, err := nftAttributes(data)
+	if err != nil {
+		return nil
+	}
+	return fields[kind]
+}
+
+// add takes one expression. What is not understood limits the rule in a way that is not known.
+func (r *nftRule) add(name string, data map[uint16][]byte) {
+	switch name {
+	case "meta":
+		r.load(data[1], nftLoad{what: map[uint32]string{3: "mark", 6: "iif", 7: "oif", 15: "family", 16: "protocol"}[be32(data[2])]})
+	case "ct":
+		what := ""
+		if be32(data[2]) == 0 { // NFT_CT_STATE
+			what = "state"
+		}
+		r.load(data[1], nftLoad{what: what})
+	case "payload":
+		r.loadPayload(data)
+	case "bitwise":
+		l := r.registers[be32(data[1])]
+		l.mask = nested(data[4], 1)
+		if strings.Trim(string(nested(data[5], 1)), "\x00") != "" || l.mask == nil {
+			l.what = ""
+		}
+		r.load(data[2], l)
+	case "cmp":
+		r.compare(r.registers[be32(data[1])], be32(data[2]), nested(data[3], 1))
+	case "range":
+		r.inRange(r.registers[be32(data[1])], be32(data[2]), nested(data[3], 1), nested(data[4], 1))
+	case "counter":
+		if packets := data[2]; len(packets) >= 8 {
+			r.rule.Packets = binary.BigEndian.Uint64(packets)
+		}
+	case "log", "notrack":
+	case "immediate":
+		if verdict := nested(data[2], 2); verdict != nil {
+			r.verdict(verdict)
+		}
+	case "reject":
+		r.rule.Verdict = "reject"
+	case "match":
+		r.rule.matchExtension(cString(data[1]), data[3])
+	case "target":
+		if target := cString(data[1]); target == "REJECT" {
+			r.rule.Verdict = "reject"
+		} else {
+			r.rule.Target = clip(target)
+		}
+	default:
+		r.unknown(clip(name))
+	}
+}
+
+// verdict takes a verdict: a code and, for jump and goto, a chain.
+func (r *nftRule) verdict(data []byte) {
+	fields, err := nftAttributes(data)
+	if err != nil {
+		r.unknown("verdict")
+		return
+	}
+	switch code := int32(be32(fields[1])); code { //nolint:gosec // the kernel's int
+	case 0:
+		r.rule.Verdict = "drop"
+	case 1:
+		r.rule.Verdict = "accept"
+	case -3:
+		r.rule.Verdict, r.rule.Target = "jump", cString(fields[2])
+	case -4:
+		r.rule.Verdict, r.rule.Target = "goto", cString(fields[2])
+	case -5:
+		r.rule.Verdict = "return"
+	default: // continue, break, queue
+	}
+}
+
+func (r *nftRule) unknown(what string) {
+	if len(r.rule.Matches) < 16 && !slices.Contains(r.rule.Matches, what) {
+		r.rule.Matches = append(r.rule.Matches, what)
+	}
+}
+
+func (r *nftRule) load(register []byte, l nftLoad) {
+	if register != nil { // without: the expression sets something
+		r.registers[be32(register)] = l
+	}
+}
+
+// loadPayload knows the fields of the IPv4 header (base 1) that are asked for most, and the destination port (base 2).
+func (r *nftRule) loadPayload(data map[uint16][]byte) {
+	base, offset, size := be32(data[2]), be32(data[3]), int(be32(data[4]))
+	l := nftLoad{size: size}
+	switch {
+	case base == 1 && offset == 12 && size <= 4:
+		l.what = "source"
+	case base == 1 && offset == 16 && size <= 4:
+		l.what = "destination"
+	case base == 1 && offset == 9 && size == 1:
+		l.what = "protocol"
+	case base == 2 && offset == 2 && size == 2:
+		l.what = "port"
+	}
+	r.load(data[1], l)
+}
+
+// compare takes a comparison of what was loaded with a value; operation 0 is equal, 1 not equal.
+func (r *nftRule) compare(l nftLoad, operation uint32, value []byte) {
+	const equal, unequal = 0, 1
+	if l.what == "state" && operation == unequal && len(l.mask) == 4 && be32(value) == 0 {
+		r.rule.matchStates(binary.NativeEndian.Uint32(l.mask)) // "some of these states"
+		return
+	}
+	if operation != equal || !r.equal(l, value) {
+		r.unknown("nft " + l.what)
+	}
+}
+
+// inRange takes a comparison with a range; operation 0 is within.
+func (r *nftRule) inRange(l nftLoad, operation uint32, from, to []byte) {
+	if l.what != "port" || l.mask != nil || operation != 0 || len(from) != 2 || len(to) != 2 {
+		r.unknown("nft range " + l.what)
+		return
+	}
+	r.rule.Port = PortRange{binary.BigEndian.Uint16(from), binary.BigEndian.Uint16(to)}
+}
+
+// equal takes a comparison for equality; false where it is not understood.
+func (r *nftRule) equal(l nftLoad, value []byte) bool {
+	whole := l.mask == nil
+	switch {
+	case l.what == "iif" && whole && r.rule.In == "":
+		r.rule.In = nftInterface(value)
+	case l.what == "oif" && whole && r.rule.Out == "":
+		r.rule.Out = nftInterface(value)
+	case l.what == "protocol" && whole && len(value) == 1 && r.rule.Protocol == 0:
+		r.rule.Protocol = value[0]
+	case l.what == "family" && whole && len(value) == 1 && value[0] == unix.AF_INET:
+	case l.what == "port" && whole && len(value) == 2:
+		port := binary.BigEndian.Uint16(value)
+		r.rule.Port = PortRange{port, port}
+	case l.what == "mark" && len(value) == 4 && (whole || len(l.mask) == 4):
+		r.rule.Mark = PacketMark{Value: binary.NativeEndian.Uint32(value), Mask: ^uint32(0)}
+		if !whole {
+			r.rule.Mark.Mask = binary.NativeEndian.Uint32(l.mask)
+		}
+	case l.what == "source" && !r.rule.Source.IsValid():
+		p, ok := nftPrefix(l, value)
+		r.rule.Source = p
+		return ok
+	case l.what == "destination" && !r.rule.Destination.IsValid():
+		p, ok := nftPrefix(l, value)
+		r.rule.Destination = p
+		return ok
+	default:
+		return false
+	}
+	return true
+}
+
+// nftInterface reads a name: all 16 bytes, or the name with its NUL, where the whole name is meant, else its beginning.
+func nftInterface(value []byte) string {
+	return interfaceName(value, strings.HasSuffix(string(value), "\x00"))
+}
+
+// nftPrefix makes a prefix of an address that was compared: all of it, under a mask, or its first bytes only.
+func nftPrefix(l nftLoad, value []byte) (p netip.Prefix, ok bool) {
+	if l.size == 0 || l.size > 4 || len(value) != l.size {
+		return p, false
+	}
+	address, mask := make([]byte, 4), make([]byte, 4)
+	copy(address, value)
+	for i := range l.size {
+		mask[i] = 0xff
+	}
+	if l.mask != nil && copy(mask, l.mask) != l.size {
+		return p, false
+	}
+	return prefix(address, mask)
+}

@@ -1,0 +1,126 @@
+package program
+
+import (
+	"bufio"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"time"
+)
+
+// MaxLine bounds a line that is read from a program: a journal entry with a message of 64 KiB fits, whatever its bytes.
+const MaxLine = 512 << 10
+
+// Lines takes what a program writes.
+type Lines struct {
+	Each    func(line []byte) // without the newline; valid until it returns
+	Skipped func()            // a line was longer than MaxLine and is lost; may be nil
+}
+
+// Follow runs a program that writes lines without end, until ctx ends: then the program is killed and Follow returns nil.
+// When the program ends by itself, that is an error.
+func Follow(ctx context.Context, c Command, lines Lines) error {
+	if err := read(ctx, c, lines); ctx.Err() == nil {
+		return err
+	}
+	return nil
+}
+
+// Read runs a program and reads all lines that it writes until it ends. An exit code other than 0 is an error.
+func Read(ctx context.Context, c Command, lines Lines) error {
+	err := read(ctx, c, lines)
+	if ctx.Err() != nil {
+		return fmt.Errorf("%s: %w", c.Path, ctx.Err())
+	}
+	if errors.Is(err, errDone) {
+		return nil
+	}
+	return err
+}
+
+// errDone says that a program ended with exit code 0.
+var errDone = errors.New("it ended")
+
+func read(ctx context.Context, c Command, lines Lines) error {
+	if !filepath.IsAbs(c.Path) {
+		return fmt.Errorf("run %q: not an absolute path", c.Path)
+	}
+	from, to, err := os.Pipe()
+	if err != nil {
+		return fmt.Errorf("run %s: %w", c.Path, err)
+	}
+	defer from.Close()
+	p, errs := newProcess(c), &head{limit: MaxOutput}
+	p.cmd.Stdout, p.cmd.Stderr = to, errs
+	p.started = func() { _ = to.Close() } // the program has its own
+	go func() {                           // supervises one program until it is reaped
+		p.run()
+		// Somebody who left its process group may hold the pipe for ever.
+		_ = from.SetReadDeadline(time.Now().Add(pipeGrace))
+	}()
+	stop := context.AfterFunc(ctx, func() {
+		p.killWait()
+		_ = from.Close() // ends the reading, even where the program hangs
+	})
+	defer stop()
+	scanErr := split(bufio.NewReaderSize(from, 32<<10), lines)
+	if errors.Is(scanErr, os.ErrDeadlineExceeded) {
+		scanErr = nil
+	}
+	select {
+	case <-p.done:
+	case <-time.After(pipeGrace): // it has closed its output and goes on
+		if !p.killWait() {
+			return fmt.Errorf("run %s: %w", c.Path, ErrAbandoned)
+		}
+	}
+	switch {
+	case p.cmd.ProcessState != nil && p.cmd.ProcessState.Success() && scanErr == nil:
+		return fmt.Errorf("%s: %w", c.Path, errDone)
+	case scanErr != nil:
+		return fmt.Errorf("read from %s: %w", c.Path, scanErr)
+	}
+	return p.ending(errs)
+}
+
+// split hands over the lines of r until it ends.
+func split(r *bufio.Reader, lines Lines) error {
+	var long []byte // the beginning of a line that did not fit into the buffer of r
+	skipping := false
+	for {
+		piece, err := r.ReadSlice('\n')
+		whole := err == nil
+		if len(long)+len(piece) > MaxLine {
+			skipping = true
+		}
+		switch {
+		case skipping && whole:
+			if lines.Skipped != nil {
+				lines.Skipped()
+			}
+		case skipping:
+		case whole && long == nil:
+			lines.Each(piece[:len(piece)-1])
+		case whole:
+			lines.Each(append(long, piece[:len(piece)-1]...))
+		default:
+			long = append(long, piece...)
+		}
+		if whole || skipping {
+			long = nil
+		}
+		if whole {
+			skipping = false
+		}
+		switch {
+		case err == nil, errors.Is(err, bufio.ErrBufferFull):
+		case errors.Is(err, io.EOF):
+			return nil
+		default:
+			return err
+		}
+	}
+}

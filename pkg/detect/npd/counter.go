@@ -1,0 +1,114 @@
+package npd
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strconv"
+	"time"
+
+	"github.com/nodeagent/nodeagent/internal/host"
+	"github.com/nodeagent/nodeagent/internal/host/program"
+	"github.com/nodeagent/nodeagent/pkg/detect/plugin"
+)
+
+// counter stands for node-problem-detector's program log-counter: it counts the entries of one syslog identifier in the
+// journal that match a pattern, within a time.
+type counter struct {
+	identifier, folder string
+	times              times
+	threshold          int
+	buffer             func() *Buffer
+	revert             bool
+	limit              int // of the message, in bytes
+
+	read func(ctx context.Context, c program.Command, lines program.Lines) error
+}
+
+const (
+	// counterBuffer is how many entries patterns are matched against: as in log-counter.
+	counterBuffer = 1000
+	// maxEntries bounds what one run reads.
+	maxEntries = 200_000
+)
+
+func newCounter(args []string) (*counter, error) {
+	c := &counter{
+		identifier: flagOf(args, "journald-source", ""), folder: flagOf(args, "log-path", ""), read: program.Read,
+		revert: flagOf(args, "revert-pattern", "") != "",
+	}
+	var err error
+	if c.identifier == "" {
+		return nil, errors.New("log-counter needs --journald-source")
+	}
+	if c.threshold, err = strconv.Atoi(flagOf(args, "count", "1")); err != nil {
+		return nil, errors.New("log-counter: --count is no number")
+	}
+	if c.times.lookback, err = duration(flagOf(args, "lookback", ""), 0, nil); err != nil {
+		return nil, fmt.Errorf("log-counter: --lookback: %w", err)
+	}
+	if c.times.delay, err = duration(flagOf(args, "delay", ""), 0, nil); err != nil {
+		return nil, fmt.Errorf("log-counter: --delay: %w", err)
+	}
+	var patterns []*pattern
+	for _, name := range []string{"pattern", "revert-pattern"} {
+		p, err := newPattern(flagOf(args, name, ""))
+		if err != nil {
+			return nil, fmt.Errorf("log-counter: --%s: %w", name, err)
+		}
+		patterns = append(patterns, p)
+	}
+	c.buffer = func() *Buffer { return newBuffer(counterBuffer, patterns) }
+	return c, nil
+}
+
+// count answers as log-counter does (cmd/logcounter).
+func (c *counter) count(ctx context.Context, h *host.Host) plugin.Result {
+	now := h.Clock()
+	from := now.Wall.Add(c.times.start(now.Up) - now.Up)
+	if from.After(now.Wall) {
+		return plugin.Result{Status: plugin.OK} // the delay after boot is not over
+	}
+	args := []string{sinceArg(from), "--until=@" + strconv.FormatInt(now.Wall.Unix()+1, 10)}
+	command := journalCommand(h, c.folder, args, map[string]bool{c.identifier: true})
+	b, entries, found, malformed := c.buffer(), 0, 0, 0
+	err := c.read(ctx, command, program.Lines{Each: func(text []byte) {
+		if entries++; entries > maxEntries {
+			return
+		}
+		e, at, err := parseEntry(text)
+		if err != nil {
+			malformed++
+			return
+		}
+		if !at.Before(from) && !at.After(now.Wall) {
+			found += c.counts(b, e)
+		}
+	}})
+	switch {
+	case err != nil:
+		return plugin.Result{Message: err.Error()}
+	case entries > maxEntries:
+		return plugin.Result{Message: fmt.Sprintf("%s wrote more than %d entries within %s", c.identifier, maxEntries, now.Wall.Sub(from).Round(time.Second))}
+	case malformed > 0:
+		return plugin.Result{Message: fmt.Sprintf("%d entries of the journal could not be read", malformed)}
+	case found < c.threshold:
+		return plugin.Result{Status: plugin.OK}
+	}
+	message := fmt.Sprintf("Found %d matching logs, which meets the threshold of %d", found, c.threshold)
+	return plugin.Result{Status: plugin.Problem, Message: message[:min(len(message), c.limit)]}
+}
+
+// counts takes in an entry and returns by how much it changes the count.
+func (c *counter) counts(b *Buffer, e entry) (change int) {
+	b.Push(string(e.Message))
+	if _, ok := b.Match(0); ok {
+		change++
+	}
+	if c.revert {
+		if _, ok := b.Match(1); ok {
+			change--
+		}
+	}
+	return change
+}

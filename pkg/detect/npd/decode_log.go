@@ -1,0 +1,142 @@
+package npd
+
+import (
+	"cmp"
+	"fmt"
+	"regexp"
+	"time"
+
+	"k8s.io/node-problem-detector/pkg/types"
+)
+
+// The plugins of a system log monitor: where lines come from.
+const (
+	kmsgPlugin     = "kmsg"     // /dev/kmsg
+	filelogPlugin  = "filelog"  // a log file
+	journaldPlugin = "journald" // systemd's journal, entries of one syslog identifier
+)
+
+// noReason stands for a reason that a rule does not give.
+const noReason = "Unspecified"
+
+const (
+	// The defaults are node-problem-detector's.
+	defaultBufferSize = 10
+	// maxBufferSize bounds the lines that patterns are matched against at a time.
+	maxBufferSize = 10_000
+)
+
+// times are the durations of a log monitor.
+type times struct{ lookback, delay time.Duration }
+
+func (c *LogConfig) times() (t times, err error) {
+	if t.lookback, err = duration(c.Lookback, 0, steps("lookback")); err != nil {
+		return t, err
+	}
+	t.delay, err = duration(c.Delay, 0, steps("delay"))
+	return t, err
+}
+
+// start is the time since boot before which lines do not count, as node-problem-detector has it.
+func (t times) start(up time.Duration) time.Duration { return max(t.delay, up-t.lookback) }
+
+func (f *File) decodeLog() error {
+	c := &LogConfig{}
+	if err := f.decodeInto(c); err != nil {
+		return err
+	}
+	if c.BufferSize == 0 {
+		c.BufferSize = defaultBufferSize
+	}
+	if err := c.problem(); err != nil {
+		return f.at(err)
+	}
+	for i, r := range c.Rules {
+		if r.Type != types.Temp && !hasCondition(c.DefaultConditions, r.Condition) {
+			f.Notes = append(f.Notes, fmt.Sprintf("rules[%d] (%s) tells nothing: the file has no condition %q", i, r.Reason, r.Condition))
+		}
+	}
+	f.Log = c
+	return nil
+}
+
+// problem returns what is wrong with c, or nil.
+func (c *LogConfig) problem() error {
+	if c.BufferSize < 0 || c.BufferSize > maxBufferSize {
+		return problem{fmt.Sprintf("%d: must be from 1 to %d", c.BufferSize, maxBufferSize), steps("bufferSize")}
+	}
+	if _, err := c.times(); err != nil {
+		return err
+	}
+	if err := c.pluginProblem(); err != nil {
+		return err
+	}
+	if err := conditionProblem(c.DefaultConditions); err != nil {
+		return err
+	}
+	if len(c.Rules) > maxRules {
+		return problem{fmt.Sprintf("%d rules: at most %d are possible", len(c.Rules), maxRules), steps("rules")}
+	}
+	for i := range c.Rules {
+		if err := c.Rules[i].problem(); err != nil {
+			err.path = append(steps("rules", i), err.path...)
+			return *err
+		}
+	}
+	return nil
+}
+
+func (r *LogRule) problem() *problem {
+	r.Reason = cmp.Or(r.Reason, noReason)
+	for _, p := range []struct{ key, text string }{{"pattern", r.Pattern}, {"recoveryPattern", r.RecoveryPattern}} {
+		if _, err := newPattern(p.text); err != nil {
+			return &problem{err.Error(), steps(p.key)}
+		}
+	}
+	if _, err := duration(r.Expiry, 0, nil); err != nil {
+		return &problem{err.Error(), steps("expiry")}
+	}
+	return nil
+}
+
+func (c *LogConfig) pluginProblem() error {
+	switch c.Plugin {
+	case journaldPlugin:
+		if c.PluginConfig["source"] == "" {
+			return problem{"the plugin journald needs a source: the syslog identifier whose entries count", steps("pluginConfig")}
+		}
+	case filelogPlugin:
+		if c.LogPath == "" {
+			return problem{"the plugin filelog needs the path of a file", steps("plugin")}
+		}
+		for _, key := range []string{"timestamp", "message", "timestampFormat"} {
+			if c.PluginConfig[key] == "" {
+				return problem{fmt.Sprintf("the plugin filelog needs %q", key), steps("pluginConfig")}
+			}
+		}
+		for _, key := range []string{"timestamp", "message"} {
+			if _, err := regexp.Compile(c.PluginConfig[key]); err != nil {
+				return problem{err.Error(), steps("pluginConfig", key)}
+			}
+		}
+	}
+	return nil
+}
+
+func conditionProblem(conditions []types.Condition) error {
+	for i, c := range conditions {
+		if c.Type == "" {
+			return problem{"a condition needs a type", steps("conditions", i)}
+		}
+	}
+	return nil
+}
+
+func hasCondition(conditions []types.Condition, name string) bool {
+	for _, c := range conditions {
+		if c.Type == name {
+			return true
+		}
+	}
+	return false
+}

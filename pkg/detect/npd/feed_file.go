@@ -1,0 +1,121 @@
+package npd
+
+import (
+	"context"
+	"errors"
+	"regexp"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/nodeagent/nodeagent/internal/host"
+	"github.com/nodeagent/nodeagent/pkg/detect"
+	"github.com/nodeagent/nodeagent/pkg/finding"
+)
+
+// translator reads lines of a log file as its file says: by one pattern for the time and one for the message, of each the
+// last group.
+type translator struct {
+	timestamp, message *regexp.Regexp
+	format             string
+}
+
+func newTranslator(config map[string]string) (t translator, err error) {
+	if t.timestamp, err = regexp.Compile(config["timestamp"]); err != nil {
+		return t, err
+	}
+	t.message, err = regexp.Compile(config["message"])
+	t.format = config["timestampFormat"]
+	return t, err
+}
+
+// translate returns the time and the message of a line; ok is false when it has none. A time without a year is of the last
+// twelve months.
+func (t translator) translate(text string, now time.Time) (at time.Time, message string, ok bool) {
+	times := t.timestamp.FindStringSubmatch(text)
+	if len(times) == 0 {
+		return at, "", false
+	}
+	at, err := time.ParseInLocation(t.format, times[len(times)-1], time.Local)
+	if err != nil {
+		return at, "", false
+	}
+	if at.Year() == 0 {
+		if at = at.AddDate(now.Year(), 0, 0); at.After(now.AddDate(0, 0, 1)) {
+			at = at.AddDate(-1, 0, 0)
+		}
+	}
+	messages := t.message.FindStringSubmatch(text)
+	if len(messages) == 0 {
+		return at, "", false
+	}
+	return at, messages[len(messages)-1], true
+}
+
+// fileEar feeds a log monitor with the lines of a file.
+type fileEar struct {
+	monitor    *logMonitor
+	translator translator
+	clock      func() finding.Stamp
+
+	mu    sync.Mutex // guards place
+	place host.FilePlace
+}
+
+func (m *Monitors) addFile(l *logMonitor, was saved) error {
+	t, err := newTranslator(l.file.Log.PluginConfig)
+	if err != nil {
+		return err
+	}
+	e := &fileEar{monitor: l, translator: t, clock: m.doors.Host.Clock, place: was.Place}
+	m.remember(l, func(s *saved) { s.Place = e.at() })
+	m.sources = append(m.sources, detect.Source{Name: detect.WakeSource(l.id), Run: func(ctx context.Context, _ func(string)) error {
+		err := e.follow(ctx, m.doors.Host)
+		if err != nil && ctx.Err() == nil {
+			l.hears(err)
+		}
+		return err
+	}})
+	return nil
+}
+
+func (e *fileEar) at() host.FilePlace {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	return e.place
+}
+
+func (e *fileEar) follow(ctx context.Context, h *host.Host) error {
+	if e.monitor.file.Log.LogPath == "" {
+		return errors.New("the monitor has no path of a log")
+	}
+	began := e.clock()
+	from := began.Wall.Add(e.monitor.times.start(began.Up) - began.Up)
+	if e.at() != (host.FilePlace{}) {
+		from = began.Wall.Add(e.monitor.times.delay - began.Up) // what was written while the agent was away counts, too
+	}
+	return h.FollowFile(ctx, e.monitor.file.Log.LogPath, e.at(), func(text []byte, at host.FilePlace) {
+		e.hear(string(text), from)
+		e.mu.Lock()
+		e.place = at
+		e.mu.Unlock()
+	}, func() { e.monitor.hears(nil) })
+}
+
+// hear takes in a line. What is malformed or was written before the time from does not count.
+func (e *fileEar) hear(text string, from time.Time) {
+	if e.monitor.skips(text) {
+		return
+	}
+	now := e.clock()
+	at, message, ok := e.translator.translate(strings.ToValidUTF8(text, "\uFFFD"), now.Wall)
+	if !ok || at.Before(from) {
+		return
+	}
+	e.monitor.observe(line{text: message, at: since(at, now)})
+}
+
+// since returns when, after boot, something was written at a wall time: not before boot, and not later than now.
+func since(at time.Time, now finding.Stamp) time.Duration {
+	return min(max(now.Up-now.Wall.Sub(at), 0), now.Up)
+}

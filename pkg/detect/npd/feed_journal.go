@@ -1,0 +1,230 @@
+package npd
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/nodeagent/nodeagent/internal/host"
+	"github.com/nodeagent/nodeagent/internal/host/program"
+	"github.com/nodeagent/nodeagent/pkg/detect"
+	"github.com/nodeagent/nodeagent/pkg/finding"
+)
+
+// journalctl reads systemd's journal, whose files have no other documented reader without cgo.
+const journalctl = "/usr/bin/journalctl"
+
+// journalProof is how long journalctl must have run to be believed to read.
+const journalProof = 2 * time.Second
+
+// journal follows one journal for all monitors that read it, with one child.
+type journal struct {
+	id       string
+	path     string // of a folder; empty: the machine's own
+	monitors []*logMonitor
+	doors    Doors
+
+	mu     sync.Mutex // guards cursor
+	cursor string     // of the newest entry
+}
+
+// addJournals makes a journal for each folder that monitors read.
+func (m *Monitors) addJournals() {
+	byPath := map[string]*journal{}
+	for _, l := range m.logs {
+		if l.file.Log.Plugin != journaldPlugin {
+			continue
+		}
+		where := l.file.Log.LogPath
+		j := byPath[where]
+		if j == nil {
+			j = &journal{id: "npd-journal", path: where, doors: m.doors}
+			if len(byPath) > 0 {
+				j.id += "-" + strconv.Itoa(len(byPath)+1)
+			}
+			byPath[where] = j
+			if was, err := recall(m.doors.Memory, j.id, m.doors.Host.Clock().Boot); err == nil {
+				j.cursor = was.Cursor
+			}
+			m.sources = append(m.sources, detect.Source{Name: detect.WakeSource(j.id), Run: j.run})
+			m.states = append(m.states, func(boot string, _ bool) { j.save(boot) })
+		}
+		j.monitors = append(j.monitors, l)
+		m.remember(l, func(s *saved) { j.save(s.Boot) })
+	}
+}
+
+// save remembers how far the journal was read. Monitors save what they hold at the same time.
+func (j *journal) save(boot string) {
+	j.mu.Lock()
+	s := saved{Boot: boot, Cursor: j.cursor}
+	j.mu.Unlock()
+	keep(j.doors.Memory, j.id, s)
+}
+
+// run follows the journal until ctx ends.
+func (j *journal) run(ctx context.Context, _ func(string)) error {
+	proof := time.AfterFunc(journalProof, func() { j.tell(nil) })
+	defer proof.Stop()
+	now := j.doors.Host.Clock()
+	from := j.starts(now)
+	malformed := 0
+	err := j.doors.Follow(ctx, j.command(slices.MinFunc(from, time.Time.Compare)), program.Lines{
+		Each: func(text []byte) {
+			if !j.hear(text, from) {
+				if malformed++; malformed == 1 {
+					j.doors.Log.Warn("journal entry skipped", "source", j.id)
+				}
+			}
+		},
+		Skipped: func() { j.doors.Log.Warn("journal entry skipped: too long", "source", j.id) },
+	})
+	if err != nil && ctx.Err() == nil {
+		j.tell(err)
+	}
+	return err
+}
+
+// starts returns, by monitor, the wall time before which entries do not count.
+func (j *journal) starts(now finding.Stamp) []time.Time {
+	var from []time.Time
+	for _, l := range j.monitors {
+		up := l.times.start(now.Up)
+		if j.cursor != "" {
+			up = l.times.delay // what was written while the agent was away counts, too
+		}
+		from = append(from, now.Wall.Add(up-now.Up))
+	}
+	return from
+}
+
+func (j *journal) tell(err error) {
+	for _, l := range j.monitors {
+		l.hears(err)
+	}
+}
+
+// command is journalctl for the entries of all monitors from a time on, or after the last one that was seen.
+func (j *journal) command(from time.Time) program.Command {
+	j.mu.Lock()
+	cursor := j.cursor
+	j.mu.Unlock()
+	args := []string{"--follow", "--no-tail"}
+	if cursor != "" {
+		args = append(args, "--after-cursor="+cursor)
+	} else {
+		args = append(args, sinceArg(from))
+	}
+	identifiers := map[string]bool{}
+	for _, l := range j.monitors {
+		identifiers[l.file.Log.PluginConfig["source"]] = true
+	}
+	return journalCommand(j.doors.Host, j.path, args, identifiers)
+}
+
+func sinceArg(from time.Time) string {
+	return fmt.Sprintf("--since=@%d.%06d", from.Unix(), from.Nanosecond()/1000)
+}
+
+// journalCommand returns journalctl for entries of some syslog identifiers. A folder that is not there stands for the
+// machine's own journal: a node keeps it in /var/log/journal or in /run/log/journal.
+func journalCommand(h *host.Host, folder string, args []string, identifiers map[string]bool) program.Command {
+	args = append([]string{"--output=json", "--output-fields=MESSAGE,SYSLOG_IDENTIFIER", "--all", "--no-pager", "--quiet"}, args...)
+	if folder != "" {
+		if _, err := h.Files.List(folder); err == nil {
+			args = append(args, "--directory="+folder)
+		}
+	}
+	var matches []string
+	for name := range identifiers {
+		matches = append(matches, "SYSLOG_IDENTIFIER="+name)
+	}
+	slices.Sort(matches) // matches of one field are alternatives
+	return program.Command{Path: journalctl, Args: append(args, matches...)}
+}
+
+// entry is what matters of an entry of the journal.
+// https://systemd.io/JOURNAL_EXPORT_FORMATS/#journal-json-format
+type entry struct {
+	Cursor     string      `json:"__CURSOR"`
+	Realtime   journalText `json:"__REALTIME_TIMESTAMP"` // µs since 1970
+	Identifier journalText `json:"SYSLOG_IDENTIFIER"`
+	Message    journalText `json:"MESSAGE"`
+}
+
+// journalText is a field: a string, an array of bytes where it is no printable UTF-8, or an array of those where the field
+// occurs several times, of which the first counts.
+type journalText string
+
+// UnmarshalJSON implements json.Unmarshaler.
+func (t *journalText) UnmarshalJSON(data []byte) error {
+	var text string
+	if json.Unmarshal(data, &text) == nil {
+		*t = journalText(text)
+		return nil
+	}
+	var octets []uint8Number
+	if json.Unmarshal(data, &octets) == nil {
+		raw := make([]byte, len(octets))
+		for i, o := range octets {
+			raw[i] = byte(o)
+		}
+		*t = journalText(strings.ToValidUTF8(string(raw), "\uFFFD"))
+		return nil
+	}
+	var several []json.RawMessage
+	if err := json.Unmarshal(data, &several); err != nil {
+		return err
+	}
+	if len(several) == 0 {
+		return nil
+	}
+	if several[0][0] == '[' { // bytes: an array in an array in an array does not occur
+		var octets []uint8Number
+		if err := json.Unmarshal(several[0], &octets); err != nil {
+			return err
+		}
+	}
+	return t.UnmarshalJSON(several[0])
+}
+
+// uint8Number is a byte in an array of numbers; encoding/json would take []byte for base64.
+type uint8Number uint8
+
+func parseEntry(text []byte) (e entry, at time.Time, err error) {
+	if err := json.Unmarshal(text, &e); err != nil {
+		return e, at, err
+	}
+	us, err := strconv.ParseInt(string(e.Realtime), 10, 64)
+	if err != nil || us < 0 {
+		return e, at, errors.New("no time")
+	}
+	return e, time.UnixMicro(us), nil
+}
+
+// hear takes in an entry and reports whether it could be read.
+func (j *journal) hear(text []byte, from []time.Time) bool {
+	e, at, err := parseEntry(text)
+	if err != nil {
+		return false
+	}
+	now := j.doors.Host.Clock()
+	message := strings.TrimSpace(string(e.Message))
+	for i, l := range j.monitors {
+		if l.file.Log.PluginConfig["source"] == string(e.Identifier) && !at.Before(from[i]) && !l.skips(message) {
+			l.observe(line{text: message, at: since(at, now)})
+		}
+	}
+	if e.Cursor != "" {
+		j.mu.Lock()
+		j.cursor = e.Cursor
+		j.mu.Unlock()
+	}
+	return true
+}

@@ -1,0 +1,74 @@
+package npd
+
+import (
+	"context"
+	"log/slog"
+	"strings"
+	"sync/atomic"
+	"time"
+
+	"github.com/nodeagent/nodeagent/internal/host"
+	"github.com/nodeagent/nodeagent/pkg/detect"
+)
+
+// kernelEar feeds a log monitor with records of /dev/kmsg.
+type kernelEar struct {
+	monitor *logMonitor
+	from    time.Duration // since boot: what was written before does not count
+	told    uint64        // records before this number were told of by an earlier run; 0 for none
+	next    atomic.Uint64 // number of the next record
+}
+
+func (m *Monitors) addKernel(l *logMonitor, was saved) {
+	e := &kernelEar{monitor: l, told: was.Next, from: l.times.start(m.doors.Host.Clock().Up)}
+	if e.told > 0 {
+		e.from = l.times.delay // what came while the agent was away was never told, however long that was
+	}
+	e.next.Store(was.Next)
+	m.kernel = append(m.kernel, e)
+	m.remember(l, func(s *saved) { s.Next = e.next.Load() })
+}
+
+// Kernel makes a watcher of the kernel's log tell the monitors, too: there is one reader for all.
+func (m *Monitors) Kernel(watch detect.KernelWatch) detect.KernelWatch {
+	if len(m.kernel) == 0 {
+		return watch
+	}
+	return func(ctx context.Context, log *slog.Logger, each func(host.KernelRecord), caughtUp func()) error {
+		err := watch(ctx, log, func(r host.KernelRecord) {
+			for _, e := range m.kernel {
+				e.hear(r)
+			}
+			each(r)
+		}, func() {
+			for _, e := range m.kernel {
+				e.monitor.hears(nil)
+			}
+			caughtUp()
+		})
+		if err != nil && ctx.Err() == nil {
+			for _, e := range m.kernel {
+				e.monitor.hears(err)
+			}
+		}
+		return err
+	}
+}
+
+// hear takes in a record. The kernel's dictionary (SUBSYSTEM, DEVICE) is no part of the text; node-problem-detector has it
+// there, so that no pattern matches a record that has one.
+func (e *kernelEar) hear(r host.KernelRecord) {
+	next := e.next.Load()
+	again := r.Sequence < next
+	if again && r.Sequence >= e.told {
+		return // the log is read again from its beginning
+	}
+	if !again {
+		e.next.Store(r.Sequence + 1)
+	}
+	text := strings.TrimSpace(r.Text)
+	if text == "" || r.Up < e.from || e.monitor.settings.KernelOnly && !r.FromKernel() || e.monitor.skips(text) {
+		return
+	}
+	e.monitor.observe(line{text: text, at: r.Up, context: again})
+}

@@ -1,0 +1,88 @@
+package npd
+
+import (
+	"bytes"
+	"encoding/json"
+	"fmt"
+	"strings"
+	"time"
+)
+
+// Duration is a time.Duration that a file writes as a string.
+type Duration = time.Duration
+
+// withoutTrailingCommas returns JSON in which commas before a closing bracket are blanks. Nothing moves.
+func withoutTrailingCommas(data []byte) []byte {
+	data = bytes.Clone(data)
+	comma, quoted := -1, false
+	for i := 0; i < len(data); i++ {
+		switch c := data[i]; {
+		case quoted && c == '\\':
+			i++
+		case c == '"':
+			quoted, comma = !quoted, -1
+		case quoted, c == ' ', c == '\t', c == '\n', c == '\r':
+		case c == ',':
+			comma = i
+		case (c == '}' || c == ']') && comma >= 0:
+			data[comma], comma = ' ', -1
+		default:
+			comma = -1
+		}
+	}
+	return data
+}
+
+// locate returns where the value at the end of a path begins, or the nearest value above it. Keys may be of any case.
+func locate(data []byte, path []any) int64 {
+	d := json.NewDecoder(bytes.NewReader(data))
+	at := int64(0)
+	for _, step := range path {
+		if _, err := d.Token(); err != nil { // { or [
+			return at
+		}
+		if !advance(d, step) {
+			return at
+		}
+		at = d.InputOffset()
+		at += int64(len(data[at:]) - len(bytes.TrimLeft(data[at:], " \t\r\n:,")))
+	}
+	return at
+}
+
+// advance reads on to the value of a key or an index.
+func advance(d *json.Decoder, step any) bool {
+	for i := 0; d.More(); i++ {
+		if key, ok := step.(string); ok {
+			token, err := d.Token()
+			if err != nil {
+				return false
+			}
+			if name, ok := token.(string); ok && strings.EqualFold(name, key) {
+				return true
+			}
+		} else if step == i {
+			return true
+		}
+		var other json.RawMessage
+		if d.Decode(&other) != nil {
+			return false
+		}
+	}
+	return false
+}
+
+// duration reads a duration; an empty text is the default.
+func duration(text string, otherwise time.Duration, path []any) (time.Duration, error) {
+	if text == "" {
+		return otherwise, nil
+	}
+	d, err := time.ParseDuration(text)
+	if err != nil {
+		return 0, problem{fmt.Sprintf("%q is no duration such as 30s or 5m", text), path}
+	}
+	if d < 0 {
+		return 0, problem{fmt.Sprintf("%q must not be negative", text), path}
+	}
+	return d, nil
+}

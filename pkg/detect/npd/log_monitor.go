@@ -1,0 +1,229 @@
+package npd
+
+import (
+	"context"
+	"strings"
+	"sync"
+	"time"
+
+	"k8s.io/node-problem-detector/pkg/types"
+
+	"github.com/nodeagent/nodeagent/pkg/detect/kernel"
+)
+
+// line is one entry of a log.
+type line struct {
+	text string
+	at   time.Duration // since boot, when it was written
+	// context marks a line that was told of before: it only stands before the lines that follow.
+	context bool
+}
+
+// logMonitor is one system log monitor: a buffer, its rules and what is held of them.
+type logMonitor struct {
+	file     File
+	id       string // of its check for temporary problems, and the prefix of the others
+	settings Settings
+	times    times
+	rules    []logRule
+	up       func() time.Duration // since boot
+	wake     func(check string)
+	happened func(reason string, n int)
+	save     func(boot string, always bool) // remembers what is held, where that has changed
+
+	mu      sync.Mutex // guards all below
+	buffer  *Buffer
+	held    map[string]held // permanent problems by condition
+	moments []moment
+	serial  int           // of the newest moment
+	missed  int           // moments that were not kept because too many came at once
+	deaf    error         // why nothing is read; nil when all that there was has been read
+	heard   chan struct{} // closed when it is known whether anything is read
+	moved   bool          // what is held has changed since it was saved
+}
+
+// logRule is a rule ready for use.
+type logRule struct {
+	LogRule
+	pattern  int // in the buffer
+	recovery int // in the buffer; -1 for none
+	expiry   time.Duration
+}
+
+// held is a permanent problem.
+type held struct {
+	Reason  string        `json:"reason"`
+	Message string        `json:"message"`
+	Since   time.Duration `json:"since"` // since boot, of the line that began it
+	Last    time.Duration `json:"last"`  // and of the last one that said so
+	Count   int           `json:"count"`
+	Expiry  time.Duration `json:"expiry"`
+}
+
+// moment is a temporary problem.
+type moment struct {
+	serial          int
+	reason, message string
+	at              time.Duration // since boot, when it was written
+	heard           time.Duration // and when it was read
+}
+
+const (
+	// maxMoments bounds the temporary problems of one file that are held at a time.
+	maxMoments = 64
+	// momentHold is how long one is shown.
+	momentHold = 10 * time.Minute
+)
+
+func newLogMonitor(f File, id string, s Settings) (*logMonitor, error) {
+	times, err := f.Log.times()
+	if err != nil {
+		return nil, err
+	}
+	m := &logMonitor{
+		file: f, id: id, settings: s, times: times, held: map[string]held{}, deaf: errNotRead, heard: make(chan struct{}),
+		up:   func() time.Duration { return 0 },
+		wake: func(string) {}, happened: func(string, int) {}, save: func(string, bool) {},
+	}
+	var patterns []*pattern
+	compile := func(expr string) (int, error) {
+		p, err := newPattern(expr)
+		patterns = append(patterns, p)
+		return len(patterns) - 1, err
+	}
+	for _, r := range f.Log.Rules {
+		rule := logRule{LogRule: r, recovery: -1}
+		if rule.pattern, err = compile(r.Pattern); err != nil {
+			return nil, err
+		}
+		if r.RecoveryPattern != "" {
+			if rule.recovery, err = compile(r.RecoveryPattern); err != nil {
+				return nil, err
+			}
+		}
+		if rule.expiry, err = duration(r.Expiry, s.Expiry, nil); err != nil {
+			return nil, err
+		}
+		m.rules = append(m.rules, rule)
+	}
+	m.buffer = newBuffer(f.Log.BufferSize, patterns)
+	return m, nil
+}
+
+// skips reports whether a line does not count at all, whatever the rules: it is not even buffered.
+func (m *logMonitor) skips(text string) bool {
+	for _, s := range m.file.Log.SkipList {
+		if strings.Contains(text, s) {
+			return true
+		}
+	}
+	return false
+}
+
+// observe takes in a line that counts.
+func (m *logMonitor) observe(l line) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.buffer.Push(l.text)
+	if l.context {
+		return
+	}
+	for i := range m.rules {
+		r := &m.rules[i]
+		if text, ok := m.buffer.Match(r.pattern); ok {
+			m.matched(r, text, l.at)
+		}
+		if r.recovery >= 0 {
+			if _, ok := m.buffer.Match(r.recovery); ok {
+				m.recovered(r)
+			}
+		}
+	}
+}
+
+// matched takes a problem into account.
+func (m *logMonitor) matched(r *logRule, text string, at time.Duration) {
+	message := message(text, r.PatternGeneratedMessageSuffix)
+	if r.Type == types.Temp {
+		m.happen(r.Reason, message, at)
+		return
+	}
+	if !hasCondition(m.file.Log.DefaultConditions, r.Condition) {
+		return // nobody would be told
+	}
+	h, known := m.held[r.Condition]
+	if !known || h.Reason != r.Reason { // the newest reason speaks, as with node-problem-detector
+		h = held{Reason: r.Reason, Message: message, Since: at}
+	}
+	h.Last, h.Expiry = at, r.expiry
+	h.Count++
+	if m.held[r.Condition] = h; h.Count == 1 {
+		m.moved = true
+		m.wake(conditionID(m.id, r.Condition))
+	}
+}
+
+// message words what matched (systemlogmonitor: generateMessage), on one line.
+func message(text, suffix string) string {
+	if suffix != "" {
+		text += "; " + suffix
+	}
+	return kernel.Printable([]byte(strings.ReplaceAll(text, "\n", " ")))
+}
+
+func (m *logMonitor) happen(reason, message string, at time.Duration) {
+	if len(m.moments) >= maxMoments {
+		m.missed++
+		m.happened(reason, 1)
+		return
+	}
+	m.serial++
+	m.moments = append(m.moments, moment{m.serial, reason, message, at, m.up()})
+	m.moved = true
+	m.wake(m.id)
+}
+
+func (m *logMonitor) recovered(r *logRule) {
+	if h, ok := m.held[r.Condition]; ok && h.Reason == r.Reason {
+		delete(m.held, r.Condition)
+		m.moved = true
+		m.wake(conditionID(m.id, r.Condition))
+	}
+}
+
+// hears notes whether the log is read: nil when all that there was has been read.
+func (m *logMonitor) hears(err error) {
+	m.mu.Lock()
+	changed := (m.deaf == nil) != (err == nil)
+	m.deaf = err
+	select {
+	case <-m.heard:
+	default:
+		close(m.heard)
+	}
+	m.mu.Unlock()
+	if !changed {
+		return
+	}
+	for _, id := range m.checkIDs() {
+		m.wake(id)
+	}
+}
+
+// await waits until it is known whether the log is read: what comes after the first look of a check would else make a check
+// that has been away for long look blind.
+func (m *logMonitor) await(ctx context.Context) {
+	select {
+	case <-m.heard:
+	case <-ctx.Done():
+	}
+}
+
+// checkIDs returns the IDs of all checks that the monitor may have.
+func (m *logMonitor) checkIDs() []string {
+	ids := []string{m.id}
+	for _, c := range m.file.Log.DefaultConditions {
+		ids = append(ids, conditionID(m.id, c.Type))
+	}
+	return ids
+}

@@ -1,0 +1,386 @@
+package npd
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/nodeagent/nodeagent/internal/host"
+	"github.com/nodeagent/nodeagent/internal/host/program"
+	"github.com/nodeagent/nodeagent/pkg/detect"
+	"github.com/nodeagent/nodeagent/pkg/finding"
+)
+
+const (
+	deadlock  = "npd-kernel-kernel-deadlock"
+	readonly  = "npd-kernel-readonly-filesystem"
+	hungLine  = "task docker:123 blocked for more than 120 seconds."
+	roLine    = "EXT4-fs (sda1): Remounting filesystem read-only"
+	oomLine   = "Killed process 7 (x) total-vm:1kB"
+	hungTold  = "raised DockerHung " + hungLine
+	hungClear = "cleared DockerHung " + hungLine
+)
+
+func bubble(t *testing.T, name string, test func(t *testing.T, h *host.Host, k *kmsg)) {
+	t.Run(name, func(t *testing.T) {
+		synctest.Test(t, func(t *testing.T) {
+			h := madeUp()
+			test(t, h, &kmsg{up: func() time.Duration { return h.Clock().Up }})
+		})
+	})
+}
+
+func TestKernelLog(t *testing.T) {
+	files := []File{mustDecode(t, "/etc/npd/kernel.json", kernelMonitor)}
+
+	bubble(t, "healthy is proven", func(t *testing.T, h *host.Host, k *kmsg) {
+		w := run(t, files, DefaultSettings(), Doors{Host: h}, nil, nil) // nobody reads the log
+		time.Sleep(10 * time.Second)
+		w.tells(t)
+		if s := w.status(deadlock); s != finding.StatusUnknown {
+			t.Errorf("unread it is %s", s)
+		}
+		w.stop()
+		w = run(t, files, DefaultSettings(), Doors{Host: h}, k, nil)
+		w.tells(t)
+		if s := w.status(deadlock); s != finding.StatusHealthy {
+			t.Errorf("read it is %s", s)
+		}
+		w.stop()
+	})
+
+	bubble(t, "permanent and temporary", func(t *testing.T, h *host.Host, k *kmsg) {
+		w := run(t, files, DefaultSettings(), Doors{Host: h}, k, nil)
+		w.tells(t)
+		k.says("nothing")
+		w.tells(t)
+		k.says(hungLine)
+		w.tells(t, hungTold)
+		k.says(strings.Replace(hungLine, "120", "240", 1)) // the same reason: told already
+		w.tells(t)
+		k.says(oomLine)
+		k.says(oomLine)
+		w.tells(t, "raised OOMKilling "+oomLine, "raised OOMKilling "+oomLine)
+		if s := w.status(deadlock); s != finding.StatusFaulty {
+			t.Errorf("it is %s", s)
+		}
+		time.Sleep(20 * time.Minute) // moments pass without a word
+		w.tells(t)
+		k.says("docker is back")
+		w.tells(t, hungClear)
+		w.stop()
+	})
+
+	bubble(t, "expiry", func(t *testing.T, h *host.Host, k *kmsg) {
+		w := run(t, files, DefaultSettings(), Doors{Host: h}, k, nil)
+		k.says(hungLine)
+		w.tells(t, hungTold)
+		time.Sleep(59 * time.Minute)
+		k.says(hungLine)
+		time.Sleep(59 * time.Minute)
+		w.tells(t)
+		time.Sleep(2 * time.Minute)
+		w.tells(t, hungClear)
+		k.says(roLine) // has none
+		w.tells(t, "raised FilesystemIsReadOnly "+roLine)
+		time.Sleep(1000 * time.Hour)
+		w.tells(t)
+		w.stop()
+	})
+
+	bubble(t, "lookback", func(t *testing.T, h *host.Host, k *kmsg) {
+		k.says(hungLine)
+		time.Sleep(6 * time.Minute)
+		k.says(oomLine)
+		w := run(t, files, DefaultSettings(), Doors{Host: h}, k, nil)
+		w.tells(t, "raised OOMKilling "+oomLine)
+		w.stop()
+	})
+
+	bubble(t, "programs", func(t *testing.T, h *host.Host, k *kmsg) {
+		w := run(t, files, DefaultSettings(), Doors{Host: h}, k, nil)
+		k.record(host.KernelRecord{Text: oomLine, Facility: 1})
+		w.tells(t, "raised OOMKilling "+oomLine)
+		w.stop()
+		s := DefaultSettings()
+		s.KernelOnly = true
+		w = run(t, files, s, Doors{Host: h}, &kmsg{up: k.up}, nil)
+		k.record(host.KernelRecord{Text: oomLine, Facility: 1})
+		w.tells(t)
+		w.stop()
+	})
+}
+
+// Nothing is told twice after a restart, nothing that came meanwhile is missed, and what was wrong still is.
+func TestRestart(t *testing.T) {
+	files := []File{mustDecode(t, "/etc/npd/kernel.json", kernelMonitor)}
+	for _, orderly := range []bool{true, false} {
+		bubble(t, fmt.Sprintf("orderly %v", orderly), func(t *testing.T, h *host.Host, k *kmsg) {
+			m := &memory{}
+			w := run(t, files, DefaultSettings(), Doors{Host: h, Memory: m}, k, nil)
+			k.says(hungLine)
+			k.says(oomLine)
+			w.tells(t, hungTold, "raised OOMKilling "+oomLine)
+			crashed := m.kept
+			w.stop()
+			if !orderly {
+				m = &memory{kept: crashed}
+			}
+			k.says(roLine)
+			time.Sleep(time.Hour / 2) // longer than the lookback
+			k.says("nothing")
+
+			w = run(t, files, DefaultSettings(), Doors{Host: h, Memory: m}, k, w.tracker.State())
+			w.tells(t, "raised FilesystemIsReadOnly "+roLine)
+			if s := w.status(deadlock); s != finding.StatusFaulty {
+				t.Errorf("it is %s", s)
+			}
+			w.stop()
+		})
+	}
+	bubble(t, "another boot", func(t *testing.T, h *host.Host, k *kmsg) {
+		m := &memory{}
+		w := run(t, files, DefaultSettings(), Doors{Host: h, Memory: m}, k, nil)
+		k.says(hungLine)
+		w.tells(t, hungTold)
+		w.stop()
+		clock := h.Clock
+		h.Clock = func() finding.Stamp { s := clock(); s.Boot = "next"; return s }
+		w = run(t, files, DefaultSettings(), Doors{Host: h, Memory: m}, &kmsg{up: k.up}, w.tracker.State())
+		w.tells(t, hungClear)
+		w.stop()
+	})
+}
+
+// A condition that an own check reads from state is over when that check says so, and not before.
+func TestOwnState(t *testing.T) {
+	files := []File{mustDecode(t, "/etc/npd/kernel.json", kernelMonitor)}
+	own := []detect.Check{{ID: "filesystem-readonly", Condition: detect.Condition{Type: "ReadonlyFilesystem", ReadyType: "StorageReady"}}}
+	bubble(t, "state", func(t *testing.T, h *host.Host, k *kmsg) {
+		believed := finding.CheckState{Status: finding.StatusUnknown}
+		d := Doors{Host: h, Own: own, Believed: func(string) (finding.CheckState, bool) { return believed, true }}
+		w := run(t, files, DefaultSettings(), d, k, nil)
+		healthy := finding.CheckState{Status: finding.StatusHealthy, Conclusive: h.Clock()}
+		k.says(roLine)
+		w.tells(t, "raised FilesystemIsReadOnly "+roLine)
+		for what, state := range map[string]finding.CheckState{
+			"looked before the line": healthy,
+			"could not tell":         {Status: finding.StatusHealthy, Conclusive: h.Clock(), Err: "no"},
+			"sees it too":            {Status: finding.StatusFaulty, Conclusive: finding.Stamp{Boot: "boot", Up: 100 * time.Hour}},
+			"sees something": {Status: finding.StatusHealthy, Conclusive: finding.Stamp{Boot: "boot", Up: 100 * time.Hour},
+				Subjects: map[string]*finding.Believed{"x": {Raised: h.Clock()}}},
+		} {
+			believed = state
+			time.Sleep(2 * time.Minute)
+			t.Log(what)
+			w.tells(t)
+		}
+		believed = finding.CheckState{Status: finding.StatusHealthy, Conclusive: h.Clock()}
+		time.Sleep(2 * time.Minute)
+		w.tells(t, "cleared FilesystemIsReadOnly "+roLine)
+		w.stop()
+
+		s := DefaultSettings()
+		s.ClearByState = false
+		w = run(t, files, s, d, k, nil)
+		k.says(roLine)
+		w.tells(t, "raised FilesystemIsReadOnly "+roLine)
+		believed.Conclusive = h.Clock()
+		time.Sleep(2 * time.Minute)
+		w.tells(t)
+		w.stop()
+	})
+}
+
+// A storm of lines costs little, and is counted.
+func TestStorm(t *testing.T) {
+	files := []File{mustDecode(t, "/etc/npd/kernel.json", kernelMonitor)}
+	bubble(t, "storm", func(t *testing.T, h *host.Host, k *kmsg) {
+		counted := 0
+		w := run(t, files, DefaultSettings(), Doors{Host: h, Happened: func(_ string, n int) { counted += n }}, k, nil)
+		w.tells(t)
+		for range 20_000 {
+			k.says(oomLine)
+		}
+		time.Sleep(2 * time.Second)
+		synctest.Wait()
+		if told := len(w.told); told != maxMoments || told+counted != 20_000 {
+			t.Errorf("%d told, %d counted", told, counted)
+		}
+		w.stop()
+	})
+}
+
+const fileMonitor = `{"plugin": "filelog", "logPath": %q, "lookback": "10m", "skipList": [" audit:"],
+	"pluginConfig": {"timestamp": "^.{15}", "message": "kernel: (.*)", "timestampFormat": "Jan _2 15:04:05"}, "source": "f",
+	"rules": [{"type": "temporary", "reason": "Bad", "pattern": "bad .*"}, {"type": "temporary", "reason": "Two", "pattern": "one\\ntwo"}]}`
+
+func TestFileLog(t *testing.T) {
+	log := filepath.Join(t.TempDir(), "kern.log")
+	file := mustDecode(t, "/etc/npd/file.json", fmt.Sprintf(fileMonitor, log))
+	add := func(lines ...string) {
+		out, err := os.OpenFile(log, os.O_APPEND|os.O_CREATE|os.O_WRONLY, 0o600)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer out.Close()
+		for _, line := range lines {
+			fmt.Fprintln(out, time.Now().Format("Jan _2 15:04:05"), line)
+		}
+	}
+	bubble(t, "file", func(t *testing.T, h *host.Host, _ *kmsg) {
+		m := &memory{}
+		w := run(t, []File{file}, DefaultSettings(), Doors{Host: h, Memory: m}, nil, nil)
+		w.tells(t, "raised SourceLost the agent does not hear npd-file: open "+log+": no such file or directory; faults are found at the checks' intervals only")
+		if s := w.status("npd-file"); s != finding.StatusUnknown {
+			t.Errorf("without the file it is %s", s)
+		}
+		add("host kernel: bad old")
+		time.Sleep(15 * time.Minute)
+		w.told = nil
+		w.stop()
+		m = &memory{}
+		add("host kernel: bad 1", "host kernel: bad audit: x", "garbage", "host user: bad 3", "host kernel: one", "host kernel: two")
+		w = run(t, []File{file}, DefaultSettings(), Doors{Host: h, Memory: m}, nil, nil)
+		w.tells(t, "raised Bad bad 1", "raised Two one two")
+		if s := w.status("npd-file"); s != finding.StatusHealthy {
+			t.Errorf("with the file it is %s", s)
+		}
+		w.stop()
+		add("host kernel: bad while away")
+		time.Sleep(time.Hour)
+		w = run(t, []File{file}, DefaultSettings(), Doors{Host: h, Memory: m}, nil, w.tracker.State())
+		w.tells(t, "raised Bad bad while away")
+		w.stop()
+	})
+}
+
+// Times without a year are of the last twelve months, whatever the day.
+func TestTranslate(t *testing.T) {
+	tr, err := newTranslator(map[string]string{"timestamp": "^.{15}", "message": "kernel: (.*)", "timestampFormat": "Jan _2 15:04:05"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, test := range []struct{ now, line, want string }{
+		{"2026-01-01T00:05:00", "Dec 31 23:59:59 h kernel: x", "2025-12-31T23:59:59 x"},
+		{"2026-06-01T00:05:00", "May  1 23:59:59 h kernel: x", "2026-05-01T23:59:59 x"},
+		{"2026-06-01T00:05:00", "Jun  1 00:05:03 h kernel: x", "2026-06-01T00:05:03 x"},
+		{"2026-06-01T00:05:00", "Foo  1 00:05:03 h kernel: x", "none"},
+		{"2026-06-01T00:05:00", "short", "none"},
+		{"2026-06-01T00:05:00", "Jun  1 00:05:03 h user: x", "none"},
+	} {
+		now, _ := time.ParseInLocation("2006-01-02T15:04:05", test.now, time.Local)
+		got := "none"
+		if at, message, ok := tr.translate(test.line, now); ok {
+			got = at.Format("2006-01-02T15:04:05") + " " + message
+		}
+		if got != test.want {
+			t.Errorf("%s at %s: %s, want %s", test.line, test.now, got, test.want)
+		}
+	}
+}
+
+const journalMonitor = `{"plugin": "journald", "pluginConfig": {"source": "systemd"}, "lookback": "5m", "source": "systemd-monitor",
+	"rules": [{"type": "temporary", "reason": "KubeletStart", "pattern": "Started kubelet.service.*"}]}`
+
+// One child follows the journal for all monitors, goes on where it was, and what it says is believed of its own source only.
+func TestJournal(t *testing.T) {
+	files := []File{mustDecode(t, "/etc/npd/a.json", journalMonitor), mustDecode(t, "/etc/npd/b.json", strings.ReplaceAll(journalMonitor, "systemd", "dockerd"))}
+	bubble(t, "journal", func(t *testing.T, h *host.Host, _ *kmsg) {
+		m := &memory{}
+		var commands []string
+		var each func([]byte)
+		end := make(chan error)
+		d := Doors{Host: h, Memory: m, Follow: func(ctx context.Context, c program.Command, lines program.Lines) error {
+			commands, each = append(commands, strings.Join(append([]string{c.Path}, c.Args...), " ")), lines.Each
+			select {
+			case <-ctx.Done():
+				return nil
+			case err := <-end:
+				return err
+			}
+		}}
+		entry := func(cursor, identifier, message string) {
+			each([]byte(fmt.Sprintf(`{"__CURSOR": %q, "__REALTIME_TIMESTAMP": "%d", "SYSLOG_IDENTIFIER": %q, "MESSAGE": %s}`, cursor, time.Now().UnixMicro(), identifier, message)))
+		}
+		w := run(t, files, DefaultSettings(), d, nil, nil)
+		w.tells(t)
+		time.Sleep(time.Second)
+		w.tells(t)
+		if s := w.status("npd-a"); s != finding.StatusHealthy {
+			t.Errorf("it is %s", s)
+		}
+		entry("c1", "systemd", `"Started kubelet.service - x."`)
+		entry("c2", "dockerd", `"Started kubelet.service"`)
+		entry("c3", "someone", `"Started kubelet.service"`)
+		entry("c4", "systemd", `[83,116,97,114,116,101,100,32,107,117,98,101,108,101,116,46,115,101,114,118,105,99,101,255]`)
+		each([]byte(`{"__REALTIME_TIMESTAMP": "x"}`))
+		each([]byte(`{`))
+		entry("c5", "systemd", `["Started kubelet.service twice", "x"]`)
+		w.tells(t, "raised KubeletStart Started kubelet.service - x.", "raised KubeletStart Started kubelet.service", "raised KubeletStart Started kubelet.service�", "raised KubeletStart Started kubelet.service twice")
+		end <- errors.New("journalctl ended")
+		w.tells(t, "raised SourceLost the agent does not hear npd-journal: journalctl ended; faults are found at the checks' intervals only")
+		if c := w.tracker.State()["npd-a"]; c.Err == "" {
+			t.Error("the check claims to know while nobody reads")
+		}
+		time.Sleep(15 * time.Second)
+		w.tells(t, "cleared SourceLost the agent does not hear npd-journal: journalctl ended; faults are found at the checks' intervals only")
+		w.stop()
+		w = run(t, files, DefaultSettings(), d, nil, w.tracker.State())
+		w.stop()
+		options := "/usr/bin/journalctl --output=json --output-fields=MESSAGE,SYSLOG_IDENTIFIER --all --no-pager --quiet --follow --no-tail "
+		want := []string{
+			options + sinceArg(time.Unix(946684800-300, 0)) + " SYSLOG_IDENTIFIER=dockerd SYSLOG_IDENTIFIER=systemd",
+			options + "--after-cursor=c5 SYSLOG_IDENTIFIER=dockerd SYSLOG_IDENTIFIER=systemd",
+			options + "--after-cursor=c5 SYSLOG_IDENTIFIER=dockerd SYSLOG_IDENTIFIER=systemd",
+		}
+		if got := strings.Join(commands, "\n"); got != strings.Join(want, "\n") {
+			t.Errorf("got:\n%s\nwant:\n%s", got, strings.Join(want, "\n"))
+		}
+	})
+}
+
+func FuzzJournalEntry(f *testing.F) {
+	f.Add([]byte(`{"__CURSOR": "c", "__REALTIME_TIMESTAMP": "1700000000000000", "SYSLOG_IDENTIFIER": "a", "MESSAGE": [1, 2, 255]}`))
+	f.Add([]byte(`{"__REALTIME_TIMESTAMP": ["1", "2"], "MESSAGE": [["a"], "b"], "SYSLOG_IDENTIFIER": null}`))
+	f.Fuzz(func(t *testing.T, data []byte) {
+		e, at, err := parseEntry(data)
+		if err == nil && at.IsZero() {
+			t.Errorf("%+v", e)
+		}
+	})
+}
+
+// FuzzObserve feeds lines of anything to a monitor.
+func FuzzObserve(f *testing.F) {
+	f.Add(hungLine + "\n" + oomLine + "\n\n" + roLine + "\ndocker is back\n\xff\x00")
+	file := mustDecode(f, "/etc/npd/kernel.json", kernelMonitor)
+	f.Fuzz(func(t *testing.T, text string) {
+		m, err := newLogMonitor(file, "npd-kernel", DefaultSettings())
+		if err != nil {
+			t.Fatal(err)
+		}
+		m.hears(nil)
+		for line1 := range strings.SplitSeq(text, "\n") {
+			m.observe(line{text: line1, at: time.Second})
+		}
+		for _, c := range m.checks(own{}) {
+			findings, err := c.Run(t.Context(), madeUp())
+			for _, finding := range findings {
+				finding.Check = c.ID
+				if err := finding.Problem(); err != nil {
+					t.Error(err)
+				}
+			}
+			if err != nil {
+				t.Error(err)
+			}
+		}
+	})
+}

@@ -1,0 +1,241 @@
+package npd
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"path"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"k8s.io/node-problem-detector/pkg/types"
+
+	"github.com/nodeagent/nodeagent/internal/host"
+	"github.com/nodeagent/nodeagent/internal/host/program"
+	"github.com/nodeagent/nodeagent/pkg/detect"
+	"github.com/nodeagent/nodeagent/pkg/finding"
+)
+
+// Doors are what the monitors are given.
+type Doors struct {
+	Host   *host.Host
+	Log    *slog.Logger
+	Memory detect.Memory // nil: nothing is remembered across restarts
+
+	// Own are the agent's own checks, and Believed what is believed of one. Both may be nil.
+	Own      []detect.Check
+	Believed func(check string) (finding.CheckState, bool)
+
+	// Happened counts problems that are not told one by one; it may be nil.
+	Happened func(reason string, n int)
+	// Follow runs a program that writes lines without end; program.Follow unless set.
+	Follow func(ctx context.Context, c program.Command, lines program.Lines) error
+}
+
+// Monitors are all files that are run.
+type Monitors struct {
+	doors    Doors
+	settings Settings
+	files    []File
+	logs     []*logMonitor
+	kernel   []*kernelEar
+	sources  []detect.Source
+	checks   []detect.Check
+	wordings map[string]Wording
+	stats    []*statsMonitor
+	states   []func(boot string, always bool) // save what is to be remembered
+
+	mu   sync.Mutex // guards wake
+	wake func(text string)
+}
+
+// Wording is how the findings of a check are worded in events: see event.Wording.
+type Wording struct {
+	Source    string
+	Condition detect.Condition
+}
+
+// relay is the source through which monitors make their checks look at once.
+const relay detect.WakeSource = "npd"
+
+func wakeOf(check string) detect.Wake {
+	return detect.Wake{Source: relay, Match: "\x00" + check + "\x00"}
+}
+
+// New makes the monitors of files. A file that cannot be run is told by the check "npd-files".
+func New(files []File, broken []error, s Settings, d Doors) *Monitors {
+	if d.Log == nil {
+		d.Log = slog.New(slog.DiscardHandler)
+	}
+	if d.Happened == nil {
+		d.Happened = func(string, int) {}
+	}
+	if d.Follow == nil {
+		d.Follow = program.Follow
+	}
+	m := &Monitors{doors: d, settings: s, files: files, wordings: map[string]Wording{}}
+	ids := map[string]bool{}
+	for _, f := range files {
+		if err := m.add(f, unique(ids, f.Name)); err != nil {
+			broken = append(broken, err)
+		}
+	}
+	m.addJournals()
+	if len(files) > 0 || len(broken) > 0 {
+		m.checks = append(m.checks, filesCheck(broken))
+		m.sources = append(m.sources, detect.Source{Name: relay, Run: m.relay})
+	}
+	return m
+}
+
+func (m *Monitors) add(f File, id string) error {
+	o := own{m.doors.Own, m.doors.Believed}
+	var checks []detect.Check
+	var source string
+	switch f.Kind {
+	case LogMonitor:
+		l, err := m.addLog(f, id)
+		if err != nil {
+			return fmt.Errorf("%s: %w", f.Name, err)
+		}
+		checks, source = l.checks(o), f.Log.Source
+	case PluginMonitor:
+		p, err := newPluginMonitor(f, id, m.settings, m.doors.Host, o)
+		if err != nil {
+			return fmt.Errorf("%s: %w", f.Name, err)
+		}
+		checks, source = p.checks(), f.Plugin.Source
+	case StatsMonitor:
+		if !m.settings.SystemStats {
+			return nil
+		}
+		s := newStatsMonitor(f, id)
+		m.stats = append(m.stats, s)
+		m.checks = append(m.checks, s.check())
+		return nil
+	}
+	for _, c := range checks {
+		m.wordings[c.ID] = Wording{Source: source, Condition: c.Condition}
+	}
+	m.checks = append(m.checks, checks...)
+	return nil
+}
+
+// unique returns the ID of a file: npd- and its name, and a number where several have the same.
+func unique(taken map[string]bool, name string) string {
+	base := "npd-" + kebab(strings.TrimSuffix(path.Base(name), ".json"))
+	id := base
+	for n := 2; taken[id]; n++ {
+		id = fmt.Sprintf("%s-%d", base, n)
+	}
+	taken[id] = true
+	return id
+}
+
+// Checks returns the checks of all files.
+func (m *Monitors) Checks() []detect.Check { return m.checks }
+
+// Sources returns what makes them look before their time.
+func (m *Monitors) Sources() []detect.Source { return m.sources }
+
+// Wordings returns how the findings of checks are worded in events, by check.
+func (m *Monitors) Wordings() map[string]Wording { return m.wordings }
+
+// Reasons returns, by condition, the reasons that rules may give; those of temporary problems are under no condition. A
+// file may ask for no metrics of its problems.
+func (m *Monitors) Reasons() map[string][]string {
+	reasons := map[string][]string{}
+	add := func(metrics *bool, kind types.Type, condition, reason string) {
+		if metrics != nil && !*metrics {
+			return
+		}
+		if kind == types.Temp {
+			condition = ""
+		}
+		reasons[condition] = append(reasons[condition], reason)
+	}
+	for _, f := range m.files {
+		switch f.Kind {
+		case LogMonitor:
+			for _, r := range f.Log.Rules {
+				add(f.Log.EnableMetricsReporting, r.Type, r.Condition, r.Reason)
+			}
+		case PluginMonitor:
+			for _, r := range f.Plugin.Rules {
+				add(f.Plugin.EnableMetricsReporting, r.Type, r.Condition, r.Reason)
+			}
+		}
+	}
+	return reasons
+}
+
+// Collectors returns the metrics of system stats monitors.
+func (m *Monitors) Collectors() []prometheus.Collector {
+	if len(m.stats) == 0 {
+		return nil
+	}
+	return []prometheus.Collector{collector(m.stats)}
+}
+
+// relay hands on the wakes of monitors while the engine runs, and saves at the end what is to be remembered.
+func (m *Monitors) relay(ctx context.Context, wake func(text string)) error {
+	m.mu.Lock()
+	m.wake = wake
+	m.mu.Unlock()
+	wake("") // what was found before the engine ran
+	<-ctx.Done()
+	m.mu.Lock()
+	m.wake = nil
+	m.mu.Unlock()
+	for _, save := range m.states {
+		save(m.doors.Host.Clock().Boot, true)
+	}
+	return nil
+}
+
+func (m *Monitors) wakeCheck(check string) {
+	m.mu.Lock()
+	wake := m.wake
+	m.mu.Unlock()
+	if wake != nil {
+		wake("\x00" + check + "\x00")
+	}
+}
+
+// addLog makes a log monitor and what feeds it.
+func (m *Monitors) addLog(f File, id string) (*logMonitor, error) {
+	l, err := newLogMonitor(f, id, m.settings)
+	if err != nil {
+		return nil, err
+	}
+	l.wake, l.happened = m.wakeCheck, m.doors.Happened
+	l.up = func() time.Duration { return m.doors.Host.Clock().Up }
+	was, err := recall(m.doors.Memory, id, m.doors.Host.Clock().Boot)
+	if err != nil {
+		m.doors.Log.Error("what was said before may be told again", "err", err)
+	}
+	l.restore(was)
+	m.logs = append(m.logs, l)
+	switch f.Log.Plugin {
+	case kmsgPlugin:
+		m.addKernel(l, was)
+	case filelogPlugin:
+		return l, m.addFile(l, was)
+	}
+	return l, nil
+}
+
+// remember makes the checks of l, and the end of the agent, save what l holds together with the place that it has read to.
+func (m *Monitors) remember(l *logMonitor, place func(*saved)) {
+	l.save = func(boot string, always bool) {
+		s, moved := l.snapshot(boot)
+		if !moved && !always {
+			return
+		}
+		place(&s)
+		keep(m.doors.Memory, l.id, s)
+	}
+	m.states = append(m.states, l.save)
+}

@@ -1,0 +1,201 @@
+// Package npd runs the configuration files of node-problem-detector unchanged: system log monitors, custom plugin monitors
+// and system stats monitors. The schema is that of its own modules; the running code is the agent's. It refuses to end
+// anything because of a file: one that is broken costs only itself, and is told with its place.
+package npd
+
+import (
+	"bytes"
+	"cmp"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"strings"
+
+	cpmtypes "k8s.io/node-problem-detector/pkg/custompluginmonitor/types"
+	watchertypes "k8s.io/node-problem-detector/pkg/systemlogmonitor/logwatchers/types"
+	logtypes "k8s.io/node-problem-detector/pkg/systemlogmonitor/types"
+	statstypes "k8s.io/node-problem-detector/pkg/systemstatsmonitor/types"
+	"k8s.io/node-problem-detector/pkg/types"
+)
+
+// Kind is which of node-problem-detector's monitors a file is for, as its flags (--config.KIND) call them.
+type Kind string
+
+// The kinds.
+const (
+	LogMonitor    Kind = "system-log-monitor"
+	PluginMonitor Kind = "custom-plugin-monitor"
+	StatsMonitor  Kind = "system-stats-monitor"
+)
+
+// File is one configuration file. Of Log, Plugin and Stats one is set, as Kind says.
+type File struct {
+	Name   string // where it is
+	Kind   Kind
+	Log    *LogConfig
+	Plugin *PluginConfig
+	Stats  *statstypes.SystemStatsConfig
+	Notes  []string // what is odd about it and does no harm
+
+	data []byte
+}
+
+// LogConfig is the configuration of a system log monitor. It mirrors systemlogmonitor.MonitorConfig, whose package imports
+// all that node-problem-detector runs; a test beside node-problem-detector compares the two.
+type LogConfig struct {
+	watchertypes.WatcherConfig
+	BufferSize             int               `json:"bufferSize"`
+	Source                 string            `json:"source"`
+	DefaultConditions      []types.Condition `json:"conditions"`
+	Rules                  []LogRule         `json:"rules"`
+	EnableMetricsReporting *bool             `json:"metricsReporting,omitempty"`
+}
+
+// LogRule is one rule of a system log monitor, with what the agent understands beside it. node-problem-detector ignores
+// keys that it does not know, so that a file with them still runs there.
+type LogRule struct {
+	logtypes.Rule
+	// RecoveryPattern recognises, as Pattern does, that the problem is over.
+	RecoveryPattern string `json:"recoveryPattern,omitempty"`
+	// Expiry is how long after the last line a permanent problem is over, such as "1h".
+	Expiry string `json:"expiry,omitempty"`
+}
+
+// PluginConfig is the configuration of a custom plugin monitor.
+type PluginConfig struct {
+	cpmtypes.CustomPluginConfig
+	// Intervals are by rule: how often it is run. Zero: as often as the file says. node-problem-detector has no such key yet
+	// and ignores "invoke_interval" of a rule.
+	Intervals []Duration
+}
+
+// maxRules bounds what one file may ask for.
+const maxRules = 500
+
+// Decode reads a configuration file; name stands in errors, which are worded name:line:column: what. It understands what
+// node-problem-detector does, keys in any case, and a comma too many before a closing bracket, which one of its own shipped
+// files has.
+func Decode(name string, data []byte) (File, error) {
+	f := File{Name: name, data: data}
+	var top map[string]json.RawMessage
+	if err := json.Unmarshal(data, &top); err != nil {
+		mended := withoutTrailingCommas(data)
+		if json.Unmarshal(mended, &top) != nil {
+			return f, f.syntax(err)
+		}
+		f.data = mended
+		f.Notes = append(f.Notes, "node-problem-detector itself refuses this file: it has a comma before a closing bracket")
+	}
+	kind, err := kindOf(top)
+	if err != nil {
+		return f, f.at(err)
+	}
+	f.Kind = kind
+	switch kind {
+	case LogMonitor:
+		err = f.decodeLog()
+	case PluginMonitor:
+		err = f.decodePlugin()
+	case StatsMonitor:
+		err = f.decodeStats()
+	}
+	return f, err
+}
+
+// kindOf tells by its keys what a file is for: node-problem-detector is told by a flag.
+func kindOf(top map[string]json.RawMessage) (Kind, error) {
+	has := func(key string) (json.RawMessage, bool) {
+		for k, v := range top {
+			if strings.EqualFold(k, key) {
+				return v, true
+			}
+		}
+		return nil, false
+	}
+	if value, ok := has("plugin"); ok {
+		var plugin string
+		if err := json.Unmarshal(value, &plugin); err != nil {
+			return "", problem{"must be a string", steps("plugin")}
+		}
+		switch plugin {
+		case "custom":
+			return PluginMonitor, nil
+		case kmsgPlugin, filelogPlugin, journaldPlugin:
+			return LogMonitor, nil
+		}
+		return "", problem{fmt.Sprintf("unknown plugin %q: kmsg, filelog, journald and custom are known", plugin), steps("plugin")}
+	}
+	for _, key := range []string{"cpu", "disk", "host", "memory", "osFeature", "net"} {
+		if _, ok := has(key); ok {
+			return StatsMonitor, nil
+		}
+	}
+	return "", problem{"this is no monitor of node-problem-detector: it has neither a plugin nor one of the groups of system stats", nil}
+}
+
+// decodeInto reads the file into one of its types.
+func (f *File) decodeInto(target any) error {
+	if err := json.Unmarshal(f.data, target); err != nil {
+		return f.syntax(err)
+	}
+	return nil
+}
+
+// problem is what is wrong with one value of a file.
+type problem struct {
+	what string
+	path []any // keys and indices that lead to the value
+}
+
+// Error implements error.
+func (p problem) Error() string { return p.what }
+
+// steps is a path in a file.
+func steps(path ...any) []any { return path }
+
+// at words a problem with the place that it speaks of.
+func (f *File) at(err error) error {
+	p, ok := errors.AsType[problem](err)
+	if !ok {
+		return fmt.Errorf("%s: %w", f.Name, err)
+	}
+	return f.place(locate(f.data, p.path), words(p.path)+p.what)
+}
+
+// words is a path for people: "rules[2].pattern: ".
+func words(steps []any) string {
+	var b strings.Builder
+	for _, step := range steps {
+		switch step := step.(type) {
+		case int:
+			fmt.Fprintf(&b, "[%d]", step)
+		case string:
+			if b.Len() > 0 {
+				b.WriteByte('.')
+			}
+			b.WriteString(step)
+		}
+	}
+	if b.Len() > 0 {
+		b.WriteString(": ")
+	}
+	return b.String()
+}
+
+// syntax words what the decoder did not like.
+func (f *File) syntax(err error) error {
+	if e, ok := errors.AsType[*json.SyntaxError](err); ok {
+		return f.place(e.Offset-1, e.Error())
+	}
+	if e, ok := errors.AsType[*json.UnmarshalTypeError](err); ok {
+		return f.place(e.Offset-1, fmt.Sprintf("%s cannot be a %s", cmp.Or(e.Field, "the file"), e.Value))
+	}
+	return fmt.Errorf("%s: %w", f.Name, err)
+}
+
+func (f *File) place(offset int64, what string) error {
+	before := f.data[:max(0, min(offset, int64(len(f.data))))]
+	line := 1 + bytes.Count(before, []byte("\n"))
+	column := 1 + len(before) - (bytes.LastIndexByte(before, '\n') + 1)
+	return fmt.Errorf("%s:%d:%d: %s", f.Name, line, column, what)
+}

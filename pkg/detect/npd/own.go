@@ -1,0 +1,92 @@
+package npd
+
+import (
+	"cmp"
+	"time"
+
+	"k8s.io/node-problem-detector/pkg/types"
+
+	"github.com/nodeagent/nodeagent/pkg/detect"
+	"github.com/nodeagent/nodeagent/pkg/finding"
+)
+
+// own is what the agent's own checks know.
+type own struct {
+	checks   []detect.Check
+	believed func(check string) (finding.CheckState, bool)
+}
+
+// statesBehind names the agent's own check that reads the state behind a condition of node-problem-detector's shipped files,
+// where the two have different names. Where they have the same, that is enough.
+func statesBehind(condition string) string {
+	if condition == "XfsShutdown" {
+		return "filesystem-readonly"
+	}
+	return ""
+}
+
+// find returns the own check of an ID, if it is enabled.
+func (o own) find(id string) (detect.Check, bool) {
+	for _, c := range o.checks {
+		if c.ID == id {
+			return c, true
+		}
+	}
+	return detect.Check{}, false
+}
+
+// byCondition returns the own check that makes a condition; sole is false where there are several, or none.
+func (o own) byCondition(name string) (check detect.Check, sole bool) {
+	n := 0
+	for _, c := range o.checks {
+		if c.Condition.Type != "" && c.Condition.Type == name {
+			check = c
+			n++
+		}
+	}
+	return check, n == 1
+}
+
+// condition words a condition of a file. Where an own check makes the same one, both are one condition of the Node in either
+// vocabulary, and the worst of both is told.
+func (o own) condition(c types.Condition) detect.Condition {
+	own, _ := o.byCondition(c.Type)
+	return detect.Condition{
+		Type: c.Type, ReadyType: own.Condition.ReadyType,
+		HealthyReason: cmp.Or(c.Reason, own.Condition.HealthyReason), HealthyMessage: cmp.Or(c.Message, own.Condition.HealthyMessage),
+	}
+}
+
+// witness is an own check that can say that a problem is over. Nil: there is none.
+type witness struct {
+	id       string
+	believed func(check string) (finding.CheckState, bool)
+}
+
+// stateOf returns the witness of a condition.
+func (o own) stateOf(s Settings, condition string) *witness {
+	if !s.ClearByState || o.believed == nil {
+		return nil
+	}
+	check, ok := o.byCondition(condition)
+	if !ok {
+		check, ok = o.find(statesBehind(condition))
+	}
+	if !ok {
+		return nil
+	}
+	return &witness{check.ID, o.believed}
+}
+
+// settled is how long after a log line its state is surely to be seen.
+const settled = 3 * time.Second
+
+// refutes reports whether the witness has looked long enough after a line, and has seen nothing wrong at all.
+func (w *witness) refutes(said time.Duration, now finding.Stamp) bool {
+	if w == nil {
+		return false
+	}
+	c, ok := w.believed(w.id)
+	return ok && c.Status == finding.StatusHealthy && c.Err == "" && len(c.Raised()) == 0 &&
+		c.Conclusive.Boot == now.Boot && c.Conclusive.Up >= said+settled
+}

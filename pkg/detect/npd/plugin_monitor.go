@@ -1,0 +1,196 @@
+package npd
+
+import (
+	"context"
+	"path"
+	"path/filepath"
+	"slices"
+	"sync"
+	"time"
+
+	cpmtypes "k8s.io/node-problem-detector/pkg/custompluginmonitor/types"
+	"k8s.io/node-problem-detector/pkg/types"
+
+	"github.com/nodeagent/nodeagent/internal/host"
+	"github.com/nodeagent/nodeagent/internal/host/program"
+	"github.com/nodeagent/nodeagent/pkg/detect"
+	"github.com/nodeagent/nodeagent/pkg/detect/plugin"
+)
+
+// pluginMonitor is one custom plugin monitor.
+type pluginMonitor struct {
+	file     File
+	id       string
+	settings Settings
+	own      own
+	rules    []*pluginRule
+	slots    chan struct{} // one taken by each plugin that runs: as many as the file allows at a time
+}
+
+// pluginRule is one rule with its newest answer.
+type pluginRule struct {
+	*cpmtypes.CustomRule
+	index   int
+	ask     func(ctx context.Context, h *host.Host) plugin.Result
+	timeout time.Duration
+	every   time.Duration
+	covered string // the own check that tells all that this rule would; empty where the rule is run
+
+	mu     sync.Mutex // guards all below
+	asked  time.Duration
+	answer *plugin.Result // nil before the first
+	runs   int
+}
+
+func newPluginMonitor(f File, id string, s Settings, h *host.Host, o own) (*pluginMonitor, error) {
+	g := f.Plugin.PluginGlobalConfig
+	m := &pluginMonitor{file: f, id: id, settings: s, own: o, slots: make(chan struct{}, *g.Concurrency)}
+	for i, r := range f.Plugin.Rules {
+		rule := &pluginRule{CustomRule: r, index: i, timeout: *g.Timeout, every: *g.InvokeInterval}
+		if r.Timeout != nil && *r.Timeout > 0 && *r.Timeout < rule.timeout {
+			rule.timeout = *r.Timeout
+		}
+		if i < len(f.Plugin.Intervals) && f.Plugin.Intervals[i] > 0 {
+			rule.every = f.Plugin.Intervals[i]
+		}
+		if err := m.prepare(rule, h); err != nil {
+			return nil, err
+		}
+		m.rules = append(m.rules, rule)
+	}
+	return m, nil
+}
+
+// prepare decides who answers for a rule: an own check, the agent's own counter of journal entries, or the plugin.
+func (m *pluginMonitor) prepare(r *pluginRule, h *host.Host) error {
+	switch base := path.Base(r.Path); {
+	case base == "health-checker" && !m.settings.RunHealthChecker:
+		if check, ok := m.own.find(healthCheckOf(r.Args)); ok {
+			if check.Condition.Type == r.Condition && r.Type != types.Temp {
+				r.covered = check.ID
+			}
+			r.ask = m.own.answer(check.ID)
+			return nil
+		}
+	case base == "log-counter":
+		c, err := newCounter(r.Args)
+		if err != nil {
+			return m.file.at(problem{err.Error(), steps("rules", r.index, "args")})
+		}
+		c.limit = *m.file.Plugin.PluginGlobalConfig.MaxOutputLength
+		r.ask = func(ctx context.Context, h *host.Host) plugin.Result {
+			ctx, cancel := context.WithTimeout(ctx, r.timeout)
+			defer cancel()
+			return c.count(ctx, h)
+		}
+		return nil
+	}
+	p := &plugin.Plugin{Name: r.Path, Timeout: r.timeout, MaxOutput: min(*m.file.Plugin.PluginGlobalConfig.MaxOutputLength, maxOutputLength)}
+	r.ask = func(ctx context.Context, h *host.Host) plugin.Result {
+		p.Command = m.command(r, h) // each time: the plugin may come later than the file
+		return p.Run(ctx)
+	}
+	return nil
+}
+
+// command finds the program of a rule. node-problem-detector takes a relative path from wherever it was started.
+func (m *pluginMonitor) command(r *pluginRule, h *host.Host) program.Command {
+	if filepath.IsAbs(r.Path) {
+		return program.Command{Path: r.Path, Args: r.Args, Dir: m.settings.Directory}
+	}
+	folder := filepath.Dir(m.file.Name)
+	dirs := []string{folder, filepath.Dir(folder)}
+	if m.settings.Directory != "" {
+		dirs = []string{m.settings.Directory}
+	}
+	for _, dir := range dirs {
+		name := filepath.Join(dir, r.Path)
+		if names, err := h.Files.List(filepath.Dir(name)); err == nil && slices.Contains(names, filepath.Base(name)) {
+			return program.Command{Path: name, Args: r.Args, Dir: dir}
+		}
+	}
+	return program.Command{Path: filepath.Join(dirs[0], r.Path), Args: r.Args, Dir: dirs[0]} // whose absence is then told
+}
+
+// due returns those of some rules whose time has come.
+func due(rules []*pluginRule, now time.Duration) []*pluginRule {
+	return slices.DeleteFunc(slices.Clone(rules), func(r *pluginRule) bool {
+		r.mu.Lock()
+		defer r.mu.Unlock()
+		// The engine's intervals vary by a twentieth: a run is not left out because it comes a little early.
+		return r.answer != nil && now-r.asked < r.every-r.every/10
+	})
+}
+
+// run asks those of some rules whose time has come, as many at a time as the file allows.
+func (m *pluginMonitor) run(ctx context.Context, h *host.Host, rules []*pluginRule) {
+	now := h.Clock().Up
+	var wg sync.WaitGroup
+	for _, r := range due(rules, now) {
+		select {
+		case m.slots <- struct{}{}:
+		case <-ctx.Done():
+		}
+		if ctx.Err() != nil {
+			break
+		}
+		wg.Go(func() {
+			defer func() { <-m.slots }()
+			answer := r.ask(ctx, h)
+			if ctx.Err() != nil && answer.Status == plugin.Unknown {
+				return // the agent ends, the plugin did nothing wrong
+			}
+			r.mu.Lock()
+			defer r.mu.Unlock()
+			r.asked, r.answer = now, &answer
+			r.runs++
+		})
+	}
+	wg.Wait()
+}
+
+// newest returns the newest answer of a rule, and how often it was run. There is none before the first run.
+func (r *pluginRule) newest() (answer plugin.Result, runs int, ok bool) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.answer == nil {
+		return plugin.Result{}, 0, false
+	}
+	return *r.answer, r.runs, true
+}
+
+// interval is how often one of some rules is to be run.
+func interval(rules []*pluginRule) time.Duration {
+	every := rules[0].every
+	for _, r := range rules {
+		every = min(every, r.every)
+	}
+	return max(every, time.Second)
+}
+
+// deadline is how long a look may take: the plugins of the file wait for each other.
+func (m *pluginMonitor) deadline() time.Duration {
+	var sum, longest time.Duration
+	for _, r := range m.rules {
+		sum += r.timeout + 2*time.Second // what it may take to be killed
+		longest = max(longest, r.timeout)
+	}
+	return max(sum/time.Duration(cap(m.slots)), longest) + longest + 5*time.Second
+}
+
+// base is what all checks of the file have.
+func (m *pluginMonitor) base(id string, rules []*pluginRule) detect.Check {
+	var reads []string
+	for _, r := range rules {
+		reads = append(reads, r.Path)
+	}
+	slices.Sort(reads)
+	return detect.Check{
+		ID: id, Domain: domain, Every: interval(rules), Deadline: m.deadline(),
+		Advice: "the plugin and its message come from " + m.file.Name + "; run it by hand to see more",
+		Doc: detect.Doc{
+			Reads: slices.Compact(reads),
+			Why:   "A rule of a custom plugin monitor of node-problem-detector: " + m.file.Name + ".",
+		},
+	}
+}

@@ -1,0 +1,292 @@
+package npd
+
+import (
+	"cmp"
+	"fmt"
+	"path"
+	"slices"
+	"strings"
+
+	"github.com/prometheus/procfs"
+	"k8s.io/node-problem-detector/pkg/types"
+
+	"github.com/nodeagent/nodeagent/pkg/detect"
+	"github.com/nodeagent/nodeagent/pkg/detect/kernel"
+	"github.com/nodeagent/nodeagent/pkg/detect/plugin"
+	"github.com/nodeagent/nodeagent/pkg/finding"
+)
+
+// Fate is what becomes of a rule.
+type Fate string
+
+// The fates.
+const (
+	Covered Fate = "covered" // the agent finds it without the file
+	Plugin  Fate = "plugin"  // it can be written as a plugin of the agent's own configuration
+	Rule    Fate = "rule"    // it can be written as a rule of the agent's own configuration
+	Stays   Fate = "stays"   // the file is run as it is
+	Dead    Fate = "dead"    // it tells nothing, in node-problem-detector neither
+)
+
+// RuleFate is what becomes of one rule, and why.
+type RuleFate struct {
+	File      string `json:"file"`
+	Index     int    `json:"index"` // of the rule, from 0
+	Reason    string `json:"reason"`
+	Condition string `json:"condition,omitempty"` // of a permanent problem
+	Fate      Fate   `json:"fate"`
+	Why       string `json:"why"`
+}
+
+// Translation is what a set of files becomes.
+type Translation struct {
+	Rules       []RuleFate        `json:"rules"`
+	Files       []string          `json:"files"` // those that are still needed
+	Plugins     []plugin.Settings `json:"-"`
+	KernelRules []kernel.OwnRule  `json:"-"`
+}
+
+// translation is the work on one set of files.
+type translation struct {
+	Translation
+	own   own
+	table []kernel.Rule
+	stays map[string]bool
+}
+
+// Translate says what files become beside the agent's own checks and rules.
+func Translate(files []File, checks []detect.Check, table []kernel.Rule) Translation {
+	t := &translation{own: own{checks: checks}, table: table, stays: map[string]bool{}}
+	t.Rules, t.Files = []RuleFate{}, []string{}
+	for _, f := range files {
+		switch f.Kind {
+		case LogMonitor:
+			t.log(f)
+		case PluginMonitor:
+			t.plugins(f)
+		case StatsMonitor:
+			t.stays[f.Name] = true
+		}
+		if t.stays[f.Name] {
+			t.Files = append(t.Files, f.Name)
+		}
+	}
+	return t.Translation
+}
+
+func (t *translation) add(f File, i int, reason, condition string, fate Fate, why string, args ...any) {
+	t.Rules = append(t.Rules, RuleFate{f.Name, i, reason, condition, fate, fmt.Sprintf(why, args...)})
+	if fate == Stays {
+		t.stays[f.Name] = true
+	}
+}
+
+// log translates the rules of a system log monitor.
+func (t *translation) log(f File) {
+	for i, r := range f.Log.Rules {
+		condition := r.Condition
+		if r.Type == types.Temp {
+			condition = ""
+		}
+		covered := t.rulesFor(r.Reason)
+		_, sameCondition := t.own.byCondition(condition)
+		switch {
+		case condition != "" && !hasCondition(f.Log.DefaultConditions, condition):
+			t.add(f, i, r.Reason, condition, Dead, "the file has no such condition")
+		case f.Log.Plugin != kmsgPlugin:
+			t.add(f, i, r.Reason, condition, Stays, "the agent follows %s for it", f.describe())
+		case covered != "" && (condition == "" || sameCondition):
+			t.add(f, i, r.Reason, condition, Covered, "%s", covered)
+		case covered != "":
+			t.add(f, i, r.Reason, condition, Stays, "the agent finds it without the file (%s), but under another condition", covered)
+		default:
+			t.kernelRule(f, i, r.Reason, condition, r.Pattern)
+		}
+	}
+}
+
+// describe names the log that a file reads.
+func (f File) describe() string { return (&logMonitor{file: f}).source() }
+
+// rulesFor names the rules of the kernel's log that find what a reason of node-problem-detector stands for: they have its
+// reasons where it has one. Those that its files word otherwise stand here.
+func (t *translation) rulesFor(reason string) string {
+	switch reason {
+	case "DockerHung":
+		reason = "TaskHung"
+	case "XfsShutdown":
+		reason = "XfsHasShutdown"
+	}
+	var ids, states []string
+	for _, r := range t.table {
+		if r.Reason == reason {
+			ids = append(ids, r.ID)
+			if _, ok := t.own.find(r.ConfirmedBy); ok {
+				states = append(states, r.ConfirmedBy)
+			}
+		}
+	}
+	if len(ids) == 0 {
+		return ""
+	}
+	text := "kernel log rule " + strings.Join(ids, ", ")
+	if slices.Sort(states); len(states) > 0 {
+		text += "; check " + strings.Join(slices.Compact(states), ", ") + " reads the state"
+	}
+	return text
+}
+
+// kernelRule writes a temporary problem of the kernel's log in the agent's own words, where that says the same.
+func (t *translation) kernelRule(f File, i int, reason, condition, expr string) {
+	p, err := newPattern(expr)
+	switch {
+	case condition != "":
+		t.add(f, i, reason, condition, Stays, "a rule of the agent's own makes no condition of this name")
+		return
+	case err != nil || !p.lastLine || len(p.literals) == 0:
+		t.add(f, i, reason, condition, Stays, "a rule of the agent's own looks at one line, and needs a text that is in each")
+		return
+	}
+	own := kernel.OwnRule{
+		ID: t.uniqueRule(kebab(reason)), Reason: reason, Severity: finding.Warning, Summary: "from " + path.Base(f.Name),
+		Patterns: []string{`^.*(?:` + expr + `)\s*$`},
+	}
+	if len(own.Problems()) > 0 {
+		t.add(f, i, reason, condition, Stays, "it cannot be written as a rule of the agent's own")
+		return
+	}
+	t.KernelRules = append(t.KernelRules, own)
+	t.add(f, i, reason, condition, Rule, "rules: %s", own.ID)
+}
+
+func (t *translation) uniqueRule(id string) string {
+	base := id
+	for n := 2; slices.ContainsFunc(t.table, func(r kernel.Rule) bool { return r.ID == id }) ||
+		slices.ContainsFunc(t.KernelRules, func(r kernel.OwnRule) bool { return r.ID == id }); n++ {
+		id = fmt.Sprintf("%s-%d", base, n)
+	}
+	return id
+}
+
+// plugins translates the rules of a custom plugin monitor.
+func (t *translation) plugins(f File) {
+	for i, r := range f.Plugin.Rules {
+		condition := r.Condition
+		if r.Type == types.Temp {
+			condition = ""
+		}
+		switch path.Base(r.Path) {
+		case "health-checker":
+			t.health(f, i, r.Reason, condition, r.Args)
+		case "log-counter":
+			t.add(f, i, r.Reason, condition, Stays, "the agent counts the journal's entries itself; log-counter is not run")
+		default:
+			if !path.IsAbs(r.Path) {
+				t.add(f, i, r.Reason, condition, Stays, "its path is relative: %s is looked for beside the file", r.Path)
+				continue
+			}
+			s := t.pluginOf(f, i, condition)
+			if len(s.Problems()) > 0 {
+				t.add(f, i, r.Reason, condition, Stays, "its names are not such as a plugin of the agent's own may have")
+				continue
+			}
+			t.Plugins = append(t.Plugins, s)
+			t.add(f, i, r.Reason, condition, Plugin, "plugins: %s", s.Name)
+		}
+	}
+}
+
+// pluginOf writes a rule as a plugin of the agent's own configuration.
+func (t *translation) pluginOf(f File, i int, condition string) plugin.Settings {
+	r, g := f.Plugin.Rules[i], f.Plugin.PluginGlobalConfig
+	name := kebab(r.Reason)
+	for n := 2; slices.ContainsFunc(t.Plugins, func(p plugin.Settings) bool { return p.Name == name }); n++ {
+		name = fmt.Sprintf("%s-%d", kebab(r.Reason), n)
+	}
+	s := plugin.Settings{
+		Name: name, Path: r.Path, Args: r.Args, Reason: r.Reason, Every: *g.InvokeInterval, Timeout: *g.Timeout,
+		MaxOutput: min(*g.MaxOutputLength, maxOutputLength),
+	}
+	if f.Plugin.Intervals[i] > 0 {
+		s.Every = f.Plugin.Intervals[i]
+	}
+	if r.Timeout != nil {
+		s.Timeout = *r.Timeout
+	}
+	for _, c := range f.Plugin.DefaultConditions {
+		if condition != "" && c.Type == condition {
+			s.Condition = &plugin.Condition{Type: c.Type, HealthyReason: c.Reason, HealthyMessage: c.Message}
+		}
+	}
+	return s
+}
+
+// health translates a call of health-checker.
+func (t *translation) health(f File, i int, reason, condition string, args []string) {
+	id := healthCheckOf(args)
+	check, ok := t.own.find(id)
+	if !ok {
+		t.add(f, i, reason, condition, Stays, "no check of the agent does what health-checker --component=%s does: it is run", flagOf(args, "component", "kubelet"))
+		return
+	}
+	var without []string
+	if flagOf(args, "enable-repair", "true") == "true" {
+		without = append(without, "nothing is restarted")
+	}
+	if patterns := flagOf(args, "log-pattern", ""); patterns != "" {
+		without = append(without, "its log patterns are not looked for")
+	}
+	note := ""
+	if len(without) > 0 {
+		note = "; " + strings.Join(without, ", ")
+	}
+	if condition != "" && check.Condition.Type == condition {
+		t.add(f, i, reason, condition, Covered, "check %s makes this condition%s", id, note)
+		return
+	}
+	t.add(f, i, reason, condition, Stays, "check %s answers instead of health-checker%s", id, note)
+}
+
+// NotServed lists the metrics that a system stats monitor asks for and that do not exist, in node-problem-detector neither.
+func (f File) NotServed() []string {
+	if f.Kind != StatsMonitor {
+		return nil
+	}
+	m := newStatsMonitor(f, "")
+	known := knownMetrics()
+	var missing []string
+	for id := range m.names {
+		if !slices.Contains(known, id) {
+			missing = append(missing, id)
+		}
+	}
+	slices.Sort(missing)
+	return missing
+}
+
+// knownMetrics lists the IDs of all metrics that are served.
+func knownMetrics() []string {
+	ids := []string{
+		"cpu/runnable_task_count", "cpu/usage_time", "cpu/load_1m", "cpu/load_5m", "cpu/load_15m", "system/cpu_stat",
+		"system/interrupts_total", "system/processes_total", "system/procs_blocked", "system/procs_running",
+		"disk/avg_queue_len", "disk/bytes_used", "disk/percent_used", "disk/io_time", "disk/merged_operation_count",
+		"disk/operation_bytes_count", "disk/operation_count", "disk/operation_time", "disk/weighted_io",
+		"host/uptime", "memory/anonymous_used", "memory/bytes_used", "memory/dirty_used", "memory/page_cache_used",
+		"memory/unevictable_used", "memory/percent_used", "system/os_feature",
+	}
+	for _, c := range netCounters(procfs.NetDevLine{}) {
+		ids = append(ids, "net/"+c.id)
+	}
+	return ids
+}
+
+// Headline says in one line what a file is.
+func (f File) Headline() string {
+	switch f.Kind {
+	case LogMonitor:
+		return fmt.Sprintf("%s of %s, source %s", f.Kind, f.describe(), cmp.Or(f.Log.Source, "unnamed"))
+	case PluginMonitor:
+		return fmt.Sprintf("%s, source %s", f.Kind, cmp.Or(f.Plugin.Source, "unnamed"))
+	}
+	return fmt.Sprintf("%s: metrics, served on the agent's own endpoint", f.Kind)
+}

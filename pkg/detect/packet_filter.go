@@ -1,0 +1,67 @@
+package detect
+
+import (
+	"context"
+	"time"
+
+	"github.com/nodeagent/nodeagent/internal/host"
+	"github.com/nodeagent/nodeagent/pkg/finding"
+)
+
+// packet-filter reads the rules of the kernel's packet filter, of both backends:
+//
+//	iptables-legacy   getsockopt(IPT_SO_GET_ENTRIES) of the tables in /proc/net/ip_tables_names, nat left out
+//	nf_tables         NFT_MSG_GETCHAIN and NFT_MSG_GETRULE over netlink: iptables-nft, firewalld, nft
+//
+//	-P FORWARD DROP
+//	-A FORWARD -j KUBE-FORWARD
+//	-A FORWARD -s 10.244.0.0/16 -j ACCEPT
+//	-A FORWARD -j REJECT --reject-with icmp-host-prohibited
+//
+// linux/netfilter_ipv4/ip_tables.h, linux/netfilter/nf_tables.h, https://wiki.nftables.org/wiki-nftables/index.php/Netfilter_hooks,
+// https://kubernetes.io/docs/reference/networking/virtual-ips/.
+//
+// It does not look for names that it knows. It follows five packets that every node must let through, as far as the rules
+// are understood: a new connection of a pod to anywhere, one from anywhere to a pod, a question of a pod to the cluster's name
+// server before its address is translated, one of the node, and one to kubelet's port. A rule that is not understood (sets,
+// marks, other matches, interfaces that may be a pod's) may accept, so that nothing after it is certain: found is only what
+// certainly drops. So the rules of Calico, Cilium, kube-router, firewalld and Docker raise nothing, while a policy DROP that
+// nobody has opened for pods (Docker, ufw), or "-j REJECT" before the rules of the network (the default of iptables-services)
+// do. No program is run, no module loaded; a node with 10,000 services costs two dumps of a filter table that is small.
+//
+// Known false alarms: a node on which pods do not pass the packet filter at all (Cilium in eBPF host routing: forwarding is
+// not judged where it has its devices); marks 0x4000 are taken for kube-proxy's. Only IPv4 is read.
+
+const packetFilterID = "packet-filter"
+
+// PacketFilter finds rules that certainly drop the traffic of pods, services or kubelet.
+func PacketFilter() Check {
+	c := &packetFilterCheck{}
+	return Check{
+		ID:      packetFilterID,
+		Domain:  "network",
+		Summary: "the packet filter of the node drops traffic of pods, of services or to kubelet",
+		Advice: "The message names backend, table, chain and rule: `iptables-save -t filter` (or iptables-legacy-save, `nft list ruleset`) shows what is around it. " +
+			"Find who made it (firewalld, ufw, iptables-services, Docker's policy DROP), and open it for pods there; what is deleted by hand comes back.",
+		Doc: Doc{
+			Reads: []string{
+				"the tables of iptables-legacy but nat, and the chains of nf_tables, from the kernel itself, every 5 minutes",
+				"kubelet's pods: one pod's address, and their hostPorts",
+			},
+			Why: "A rule ahead of those of kube-proxy and of the network cuts off all pods of the node, while node and pods look healthy.",
+			Faults: []Fault{
+				{"PodTrafficDropped", finding.Warning, "new connections of pods, or to pods, meet a rule or policy that drops them, and nothing before may have let them through"},
+				{"ServiceTrafficDropped", finding.Warning, "the same for questions of pods to the cluster's name server, before their address is translated (raw, mangle)"},
+				{"NodeTrafficDropped", finding.Warning, "the same for all new connections of the node itself"},
+				{"KubeletPortDropped", finding.Warning, "the same for connections to kubelet's port: logs, exec and metrics do not work"},
+				{"IptablesBackendsMixed", finding.Warning, "chains of Kubernetes (KUBE-…) in both iptables-legacy and nf_tables: what one component has made, another does not see"},
+				{"HostPortShadowsKubelet", finding.Warning, "a pod has the hostPort of kubelet: its translation of addresses takes all requests that are meant for kubelet"},
+			},
+			FalseAlarms: "Rules that are not understood may accept, and what comes after them is not judged. With Cilium's devices, forwarding is not judged. Only IPv4.",
+		},
+		Every:    5 * time.Minute,
+		Deadline: 10 * time.Second,
+		Policy:   finding.Policy{Raise: finding.Hold{Looks: 2, For: 3 * time.Minute}},
+		Run:      func(ctx context.Context, h *host.Host) ([]finding.Finding, error) { return c.look(ctx, h) },
+	}
+}

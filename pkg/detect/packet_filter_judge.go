@@ -1,0 +1,169 @@
+package detect
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/netip"
+	"net/url"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+
+	corev1 "k8s.io/api/core/v1"
+
+	"github.com/nodeagent/nodeagent/internal/host"
+	"github.com/nodeagent/nodeagent/pkg/finding"
+)
+
+type packetFilterCheck struct {
+	mu      sync.Mutex // guards kubelet; held during a look, of which there is one at a time
+	kubelet kubeletTold
+}
+
+func (c *packetFilterCheck) look(ctx context.Context, h *host.Host) ([]finding.Finding, error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if !kubeletInstalled(h) {
+		return nil, finding.NotApplicable("no kubelet is installed on this host")
+	}
+	filter, err := h.PacketFilter()
+	if err != nil {
+		return nil, err
+	}
+	pods, podsErr := h.NodePods(ctx)
+	if errors.Is(podsErr, host.ErrNotConfigured) {
+		podsErr = nil
+	}
+	if podsErr != nil {
+		podsErr = fmt.Errorf("pods that may shadow kubelet's port: %w", podsErr)
+	}
+	port := kubeletPort(h)
+	found := mixedBackends(filter)
+	for _, sample := range c.samples(h, pods, port) {
+		drop := findDrop(filter, sample.packetSample)
+		if drop == nil {
+			continue
+		}
+		f := drop.finding(sample)
+		if !slices.ContainsFunc(found, func(other finding.Finding) bool { return other.Subject == f.Subject }) {
+			found = append(found, f)
+		}
+	}
+	return append(found, shadowingPods(pods, port)...), podsErr
+}
+
+// judgedSample is a packet with the reason to give when it is dropped.
+type judgedSample struct {
+	packetSample
+	reason string
+}
+
+// samples are the packets that this node must let through.
+func (c *packetFilterCheck) samples(h *host.Host, pods []corev1.Pod, kubeletPort uint16) []judgedSample {
+	const tcp, udp = 6, 17
+	pod := podAddress(pods)
+	samples := []judgedSample{
+		{packetSample{hook: "output", protocol: tcp, what: "connections of the node itself"}, "NodeTrafficDropped"},
+		{packetSample{hook: "input", protocol: tcp, port: kubeletPort, what: "connections to kubelet's port " + strconv.Itoa(int(kubeletPort))}, "KubeletPortDropped"},
+	}
+	if names, err := h.Files.List("/sys/class/net"); err != nil || !slices.Contains(names, "cilium_host") {
+		samples = append(samples,
+			judgedSample{packetSample{hook: "forward", source: pod, protocol: tcp, what: "connections of pods"}, "PodTrafficDropped"},
+			judgedSample{packetSample{hook: "forward", destination: pod, protocol: tcp, what: "connections to pods"}, "PodTrafficDropped"})
+	}
+	if network, err := c.kubelet.get(h); err == nil && len(network.ClusterDNS) > 0 {
+		if server, err := netip.ParseAddr(network.ClusterDNS[0]); err == nil && server.Is4() {
+			samples = append(samples, judgedSample{packetSample{
+				hook: "prerouting", source: pod, destination: server, protocol: udp, port: 53, what: "questions of pods to the cluster's name server " + server.String(),
+			}, "ServiceTrafficDropped"})
+		}
+	}
+	return samples
+}
+
+// podAddress returns the IPv4 address of a pod that has a network of its own; not valid where none is known.
+func podAddress(pods []corev1.Pod) netip.Addr {
+	for i := range pods {
+		if pods[i].Spec.HostNetwork {
+			continue
+		}
+		for _, ip := range pods[i].Status.PodIPs {
+			if address, err := netip.ParseAddr(ip.IP); err == nil && address.Is4() {
+				return address
+			}
+		}
+	}
+	return netip.Addr{}
+}
+
+func kubeletPort(h *host.Host) uint16 {
+	const standard = 10250
+	address, err := url.Parse(h.Paths.KubeletAPI)
+	if err != nil {
+		return standard
+	}
+	port, err := strconv.ParseUint(address.Port(), 10, 16)
+	if err != nil {
+		return standard
+	}
+	return uint16(port)
+}
+
+func (d *packetDrop) finding(sample judgedSample) finding.Finding {
+	name := strings.Join([]string{d.chain.Backend, d.chain.Family, plainText(d.chain.Table, 64), plainText(d.chain.Name, 64)}, " ")
+	facts := map[string]string{"rule": plainText(d.rule, 200), "hook": sample.hook}
+	if d.count > 0 {
+		facts["packets"] = strconv.FormatUint(d.count, 10)
+	}
+	return finding.Finding{
+		Check: packetFilterID, Subject: finding.Subject{Kind: "packet-filter", Name: name}, Severity: finding.Warning, Reason: sample.reason,
+		Message: fmt.Sprintf("%s drops new %s: %s, and no rule before lets them through", name, sample.what, facts["rule"]), Facts: facts,
+	}
+}
+
+// mixedBackends finds rules of Kubernetes in both backends.
+func mixedBackends(filter host.PacketFilter) []finding.Finding {
+	legacy, nft := filter.KubeChains["legacy"], filter.KubeChains["nft"]
+	if legacy == 0 || nft == 0 {
+		return nil
+	}
+	return []finding.Finding{{
+		Check: packetFilterID, Subject: finding.Subject{Kind: "packet-filter", Name: "backends"}, Severity: finding.Warning, Reason: "IptablesBackendsMixed",
+		Message: fmt.Sprintf("chains of Kubernetes are in iptables-legacy (%d) and in nf_tables (%d): components of this node use different "+
+			"backends, or one changed and left its rules behind; a restart of the node clears those", legacy, nft),
+		Facts: map[string]string{"legacyChains": strconv.Itoa(legacy), "nftChains": strconv.Itoa(nft)},
+	}}
+}
+
+// shadowingPods finds pods whose hostPort is kubelet's: the translation comes before any socket.
+func shadowingPods(pods []corev1.Pod, port uint16) []finding.Finding {
+	var found []finding.Finding
+	for i := range pods {
+		pod := &pods[i]
+		done := pod.Status.Phase == corev1.PodSucceeded || pod.Status.Phase == corev1.PodFailed
+		if done || pod.Spec.HostNetwork || !hasHostPort(pod, port) {
+			continue
+		}
+		name := pod.Namespace + "/" + pod.Name
+		found = append(found, finding.Finding{
+			Check: packetFilterID, Subject: finding.Subject{Kind: "pod", Name: name, UID: host.NodePodUID(pod)}, Severity: finding.Warning,
+			Reason:  "HostPortShadowsKubelet",
+			Message: fmt.Sprintf("pod %s has hostPort %d, which is kubelet's: requests for kubelet on this node reach the pod", name, port),
+			Facts:   map[string]string{"pods": name, "port": strconv.Itoa(int(port))},
+		})
+	}
+	return found
+}
+
+func hasHostPort(pod *corev1.Pod, port uint16) bool {
+	for _, container := range slices.Concat(pod.Spec.InitContainers, pod.Spec.Containers) {
+		for _, p := range container.Ports {
+			if p.HostPort == int32(port) && (p.Protocol == "" || p.Protocol == corev1.ProtocolTCP) {
+				return true
+			}
+		}
+	}
+	return false
+}

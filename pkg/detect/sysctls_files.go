@@ -1,0 +1,71 @@
+package detect
+
+import (
+	"cmp"
+	"path"
+	"slices"
+	"strings"
+
+	"github.com/nodeagent/nodeagent/internal/host"
+)
+
+// sysctlFile returns where a setting is: dots part the names, or slashes, with dots in the names then, whichever comes first.
+// It is empty for what cannot be a name.
+func sysctlFile(name string) string {
+	parted := strings.IndexAny(name, "./")
+	if parted < 1 || strings.Trim(name, "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_-./:@") != "" {
+		return ""
+	}
+	if name[parted] == '.' {
+		name = strings.NewReplacer(".", "/", "/", ".").Replace(name)
+	}
+	file := path.Join("/proc/sys", name)
+	if file != "/proc/sys/"+name {
+		return "" // it goes up, or names a folder
+	}
+	return file
+}
+
+// sysctlWriter returns the file whose word on a setting is the last, if it is the value that the setting has. Files with
+// patterns in their names of settings are not understood.
+func sysctlWriter(files host.Files, name, value string) string {
+	writer, word := "", ""
+	for _, file := range sysctlFiles(files) {
+		data, err := files.Head(file, 64<<10)
+		if err != nil {
+			continue // it only helps to find the cause
+		}
+		for line := range strings.Lines(string(data)) {
+			key, set, ok := strings.Cut(strings.TrimSpace(line), "=")
+			key = strings.TrimSpace(strings.TrimPrefix(key, "-"))
+			if ok && sysctlFile(key) == sysctlFile(name) {
+				writer, word = file, set
+			}
+		}
+	}
+	if !slices.Equal(strings.Fields(word), strings.Fields(value)) {
+		return ""
+	}
+	return plainText(writer, 256)
+}
+
+// sysctlFiles lists the files in the order in which systemd-sysctl(8) reads them: by name, whichever folder they are in, and a
+// file in an earlier folder in the place of one with the same name in a later one. sysctl(8) reads sysctl.conf last.
+func sysctlFiles(files host.Files) []string {
+	const most = 256
+	seen := make(map[string]bool)
+	var found []string
+	for _, dir := range []string{"/etc/sysctl.d", "/run/sysctl.d", "/usr/local/lib/sysctl.d", "/usr/lib/sysctl.d", "/lib/sysctl.d"} {
+		names, err := files.List(dir)
+		if err != nil {
+			continue
+		}
+		for _, name := range names {
+			if strings.HasSuffix(name, ".conf") && !seen[name] && len(found) < most {
+				seen[name], found = true, append(found, dir+"/"+name)
+			}
+		}
+	}
+	slices.SortFunc(found, func(a, b string) int { return cmp.Compare(path.Base(a), path.Base(b)) })
+	return append(found, "/etc/sysctl.conf")
+}

@@ -1,0 +1,357 @@
+package e2e
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"maps"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/nodeagent/nodeagent/internal/host"
+	"github.com/nodeagent/nodeagent/internal/kube"
+	"github.com/nodeagent/nodeagent/pkg/detect"
+	"github.com/nodeagent/nodeagent/pkg/finding"
+	"github.com/nodeagent/nodeagent/test/harness"
+	"github.com/nodeagent/nodeagent/test/lab"
+)
+
+// kubeletLab is the lab's node through the doors that checks have.
+type kubeletLab struct {
+	t      *testing.T
+	lab    *lab.Lab
+	config kube.Config
+	host   *host.Host
+}
+
+func openKubeletLab(t *testing.T) *kubeletLab {
+	t.Helper()
+	l := openLab(t)
+	k := &kubeletLab{t: t, lab: l, config: kube.Config{Node: l.NodeName, Kubeconfig: l.Paths.AdminKubeconfig}}
+	paths := host.DefaultPaths()
+	paths.KubeletRoot, paths.KubeletConfig, paths.KubeletCAFile = l.Paths.KubeletRoot, l.Paths.KubeletConfig, l.Paths.CAFile
+	paths.KubeletAPI = "https://127.0.0.1:" + strconv.Itoa(l.KubeletPort())
+	paths.CRISocket, paths.ContainerdRoot, paths.CgroupRoot = l.Paths.CRISocket, l.Paths.ContainerdRoot, l.Paths.CgroupRoot
+	client, err := kube.New(k.config, slog.New(slog.DiscardHandler))
+	if err != nil {
+		t.Fatal(err)
+	}
+	runtime, closer, err := host.NewRuntime(paths.CRISocket)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = errors.Join(closer.Close(), client.Close()) })
+	k.host = &host.Host{
+		NodeName: l.NodeName, Paths: paths, Clock: host.Now, Runtime: runtime, Cluster: client.Cluster(), Prober: host.NewProber(),
+		TimeClock: func() (host.ClockState, error) { return host.ClockState{MaxError: 20 * time.Millisecond}, nil },
+	}
+	k.renew()
+	return k
+}
+
+// renew opens the door to kubelet anew, so that its metrics are asked for and not remembered.
+func (k *kubeletLab) renew() {
+	k.host.Kubelet = kube.NewKubelet(k.config, host.Files{}, k.host.Paths)
+}
+
+// look takes one look with fresh metrics and returns the findings by subject.
+func (k *kubeletLab) look(check detect.Check) map[string]finding.Finding {
+	k.t.Helper()
+	k.renew()
+	found, err := check.Run(k.t.Context(), k.host)
+	if err != nil {
+		k.t.Fatalf("%s: %v", check.ID, err)
+	}
+	all := map[string]finding.Finding{}
+	for _, f := range found {
+		all[f.Subject.String()] = f
+	}
+	return all
+}
+
+// await looks until all is as wanted: subject to a part of "reason stage message"; "" for a subject that must not be there.
+func (k *kubeletLab) await(check detect.Check, limit time.Duration, want map[string]string) {
+	k.t.Helper()
+	var latest map[string]finding.Finding
+	err := harness.WaitFor(k.t.Context(), limit, check.ID, func() error {
+		latest = k.look(check)
+		for subject, part := range want {
+			f, there := latest[subject]
+			if text := f.Reason + " " + f.Facts["stage"] + " " + f.Message; there == (part == "") || there && !strings.Contains(text, part) {
+				return fmt.Errorf("%s: %q, want %q", subject, text, part)
+			}
+		}
+		return nil
+	})
+	for _, subject := range slices.Sorted(maps.Keys(latest)) {
+		k.t.Logf("%s %s: %s %v", latest[subject].Severity, subject, latest[subject].Message, latest[subject].Facts)
+	}
+	if err != nil {
+		k.t.Fatal(err)
+	}
+}
+
+const stuckManifest = `
+apiVersion: v1
+kind: Pod
+metadata: {name: %[1]s, namespace: default%[4]s}
+spec:
+  nodeName: lab-node
+  automountServiceAccountToken: false
+  terminationGracePeriodSeconds: 1
+  containers:
+  - name: app
+    image: %[2]s
+    imagePullPolicy: IfNotPresent
+    command: ["sleep", "100000"]
+%[3]s
+---
+`
+
+// Pods that wait for an image, a ConfigMap in two ways and a CSI driver; pods that do not end because they are frozen or
+// held. All are found with their stage, and are no finding any more once they are mended.
+func TestStuckPods(t *testing.T) {
+	k := openKubeletLab(t)
+	const image, volume = "localhost/busybox:1", "    volumeMounts: [{name: v, mountPath: /v}]\n  volumes:\n  - "
+	manifest := strings.ReplaceAll(fmt.Sprintf(stuckManifest, "stuck-pull", "127.0.0.1:9/absent:1", "", "")+
+		fmt.Sprintf(stuckManifest, "stuck-volume", image, volume+"{name: v, configMap: {name: stuck-settings}}", "")+
+		fmt.Sprintf(stuckManifest, "stuck-env", image, "    envFrom: [{configMapRef: {name: stuck-settings}}]", "")+
+		fmt.Sprintf(stuckManifest, "stuck-csi", image, volume+"{name: v, csi: {driver: absent.csi.example.com}}", "")+
+		fmt.Sprintf(stuckManifest, "stuck-frozen", image, "", "")+
+		fmt.Sprintf(stuckManifest, "stuck-held", image, "", ", finalizers: [example.com/hold]"), "lab-node", k.lab.NodeName)
+	if err := k.lab.KubectlApply(t.Context(), manifest); err != nil {
+		t.Fatal(err)
+	}
+	frozen := k.freeze("stuck-frozen")
+	t.Cleanup(func() { k.clear(frozen) })
+	if _, err := k.lab.Kubectl(t.Context(), "delete", "pod", "stuck-frozen", "stuck-held", "--wait=false"); err != nil {
+		t.Fatal(err)
+	}
+	settings := detect.StuckPodsSettings{StartAfter: 3 * time.Second, PullAfter: 3 * time.Second, TerminateAfter: 3 * time.Second, Many: 100}
+	check := detect.StuckPods(settings)
+	volumes := detect.VolumeMounts()
+	k.look(volumes)
+	k.await(check, time.Minute, map[string]string{
+		"pod/default/stuck-pull":   "PodStuckStarting image has not started",
+		"pod/default/stuck-volume": "PodStuckStarting volumes has not started",
+		"pod/default/stuck-env":    "PodCannotStart container",
+		"pod/default/stuck-csi":    "v (CSI driver absent.csi.example.com)",
+		"pod/default/stuck-frozen": "PodStuckTerminating frozen",
+		"pod/default/stuck-held":   "PodHeldByFinalizers finalizers",
+	})
+	k.await(volumes, time.Minute, map[string]string{
+		"csi-driver/absent.csi.example.com":     "VolumeMountsFail",
+		"volume-plugin/kubernetes.io/configmap": "VolumeObjectsMissing",
+	})
+	if _, err := k.lab.Kubectl(t.Context(), "create", "configmap", "stuck-settings"); err != nil {
+		t.Fatal(err)
+	}
+	k.clear(frozen, "stuck-frozen", "stuck-held")
+	k.await(check, 2*time.Minute, map[string]string{
+		"pod/default/stuck-volume": "", "pod/default/stuck-env": "", "pod/default/stuck-frozen": "", "pod/default/stuck-held": "",
+	})
+}
+
+// freeze freezes the cgroup of a pod once it runs, and returns what thaws it.
+func (k *kubeletLab) freeze(name string) *harness.Victim {
+	k.t.Helper()
+	pod, err := k.lab.WaitPodRunning(k.t.Context(), "default", name)
+	if err != nil {
+		k.t.Fatal(err)
+	}
+	victim := &harness.Victim{Lab: k.lab, Name: name, UID: pod.UID}
+	if err := victim.Freeze("FROZEN"); err != nil {
+		k.t.Fatal(err)
+	}
+	return victim
+}
+
+// clear lets pods of the test go, all of them without names.
+func (k *kubeletLab) clear(frozen *harness.Victim, names ...string) {
+	ctx := context.WithoutCancel(k.t.Context())
+	_ = frozen.Freeze("THAWED") // gone already: fine
+	_, _ = k.lab.Kubectl(ctx, "patch", "pod", "stuck-held", "--type=merge", "-p", `{"metadata":{"finalizers":null}}`)
+	if len(names) == 0 {
+		_, _ = k.lab.Kubectl(ctx, "delete", "pod", "stuck-pull", "stuck-volume", "stuck-env", "stuck-csi", "stuck-frozen", "stuck-held", "--ignore-not-found", "--timeout=60s")
+		_, _ = k.lab.Kubectl(ctx, "delete", "configmap", "stuck-settings", "--ignore-not-found")
+	}
+}
+
+// A healthy kubelet is healthy. While the runtime hangs its metrics hang too, and after three minutes it says itself, in its
+// Node, that its PLEG is not healthy; it is well again soon after the runtime is.
+func TestKubeletPLEG(t *testing.T) {
+	k := openKubeletLab(t)
+	check := detect.KubeletPLEG()
+	k.await(check, time.Second, map[string]string{"kubelet/kubelet": ""})
+	if err := k.lab.Signal("containerd", syscall.SIGSTOP); err != nil {
+		t.Fatal(err)
+	}
+	resume := func() { _ = k.lab.Signal("containerd", syscall.SIGCONT) }
+	t.Cleanup(resume)
+	stopped := time.Now()
+	err := harness.WaitFor(t.Context(), 5*time.Minute, "PLEGUnhealthy", func() error {
+		k.renew()
+		found, err := check.Run(t.Context(), k.host)
+		if err != nil {
+			return err
+		}
+		for _, f := range found {
+			t.Logf("after %s: %s: %s", time.Since(stopped).Round(time.Second), f.Severity, f.Message)
+			if f.Reason == "PLEGUnhealthy" && f.Severity == finding.Fatal {
+				return nil
+			}
+		}
+		return errors.New("none")
+	})
+	if err != nil {
+		t.Error(err)
+	}
+	resume()
+	err = harness.WaitFor(t.Context(), time.Minute, "a PLEG that is well", func() error {
+		k.renew()
+		found, err := check.Run(t.Context(), k.host)
+		if len(found) > 0 {
+			return errors.New(found[0].Message)
+		}
+		return err
+	})
+	if err != nil {
+		t.Error(err)
+	}
+}
+
+// The real certificates are good, and expire when their time comes.
+func TestKubeletCertificates(t *testing.T) {
+	k := openKubeletLab(t)
+	check := detect.KubeletCertificates()
+	if found := k.look(check); len(found) > 0 {
+		t.Errorf("found %v", found)
+	}
+	k.host.Clock = func() finding.Stamp { now := host.Now(); now.Wall = now.Wall.AddDate(1, 0, 1); return now }
+	found := k.look(check)
+	client, serving := found["certificate/kubelet-client"], found["certificate/kubelet-serving"]
+	if client.Reason != "KubeletCertificateExpired" || client.Severity != finding.Fatal || serving.Reason != "KubeletCertificateExpired" || serving.Severity != finding.Warning {
+		t.Errorf("a year later: %v", found)
+	}
+}
+
+// The Node is this machine, until another machine has its name.
+func TestNodeRegistration(t *testing.T) {
+	k := openKubeletLab(t)
+	if found := k.look(detect.NodeRegistration()); len(found) > 0 {
+		t.Errorf("found %v", found)
+	}
+	root := t.TempDir()
+	for name, text := range map[string]string{"etc/machine-id": "00000000000000000000000000000001", "proc/sys/kernel/random/boot_id": "other"} {
+		if err := errors.Join(os.MkdirAll(filepath.Join(root, filepath.Dir(name)), 0o755), os.WriteFile(filepath.Join(root, name), []byte(text), 0o600)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	k.host.Files.Root = root
+	k.await(detect.NodeRegistration(), time.Second, map[string]string{"node/" + k.lab.NodeName: "NodeIsAnotherMachine"})
+}
+
+// What reads kubelet's metrics, configuration and disks has nothing to say about a good node; where the apiserver is away
+// kubelet's requests fail, and do so no more when it is back.
+func TestKubeletSync(t *testing.T) {
+	k := openKubeletLab(t)
+	for _, check := range []detect.Check{detect.KubeletRestarts(nil), detect.KubeletConfig(nil), detect.ProbeStorms(), detect.KubeletSync()} {
+		for range 2 {
+			if found := k.look(check); len(found) > 0 {
+				t.Errorf("%s: found %v", check.ID, found)
+			}
+		}
+	}
+	check := detect.KubeletSync()
+	k.look(check)
+	if err := k.lab.Stop(t.Context(), "kube-apiserver"); err != nil {
+		t.Fatal(err)
+	}
+	start := func() error { return k.lab.Start(context.WithoutCancel(t.Context()), "kube-apiserver") }
+	t.Cleanup(func() { _ = start() })
+	defer func() { _ = start() }()
+	k.config.Timeout = 5 * time.Second
+	// Who the agent is kubelet remembers for some seconds only here (cacheTTL), and cannot ask meanwhile.
+	time.AfterFunc(12*time.Second, func() { _ = start() })
+	err := harness.WaitFor(t.Context(), 2*time.Minute, "failed requests", func() error {
+		k.renew()
+		found, err := check.Run(t.Context(), k.host)
+		if err != nil {
+			return err
+		}
+		for _, f := range found {
+			if f.Reason == "ApiserverRequestsFail" {
+				t.Log(f.Message)
+				return nil
+			}
+		}
+		return errors.New("none")
+	})
+	if err != nil {
+		t.Error(err)
+	}
+}
+
+// All that is asked of kubelet costs the agent little: each round is a new connection, a scrape, a list of pods and a probe,
+// which a daemon does once in a minute or in some.
+func TestKubeletChecksCost(t *testing.T) {
+	k := openKubeletLab(t)
+	checks := []detect.Check{
+		detect.KubeletPLEG(), detect.KubeletSync(), detect.VolumeMounts(), detect.ProbeStorms(), detect.Evictions(), detect.KubeletRestarts(nil),
+		detect.KubeletConfig(nil), detect.StuckPods(detect.DefaultStuckPodsSettings()),
+	}
+	const rounds = 10
+	began, cpu := time.Now(), processorTime(t)
+	for range rounds {
+		k.renew()
+		for _, check := range checks {
+			if _, err := check.Run(t.Context(), k.host); err != nil {
+				t.Errorf("%s: %v", check.ID, err)
+			}
+		}
+	}
+	wall, used := time.Since(began)/rounds, (processorTime(t)-cpu)/rounds
+	t.Logf("a round of %d checks: %s, %s of a processor", len(checks), wall, used)
+	if used > 60*time.Millisecond {
+		t.Errorf("a round of checks took %s of a processor", used)
+	}
+}
+
+// processorTime is that of this process and the children that have ended.
+func processorTime(t *testing.T) time.Duration {
+	t.Helper()
+	total := time.Duration(0)
+	for _, who := range []int{syscall.RUSAGE_SELF, syscall.RUSAGE_CHILDREN} {
+		var usage syscall.Rusage
+		if err := syscall.Getrusage(who, &usage); err != nil {
+			t.Fatal(err)
+		}
+		total += time.Duration(usage.Utime.Nano() + usage.Stime.Nano())
+	}
+	return total
+}
+
+// The agent as it ships may ask all that its checks of kubelet ask.
+func TestKubeletChecksOfTheAgent(t *testing.T) {
+	l := openLab(t)
+	a := install(t, l, nil)
+	answer, err := a.CLI(t.Context(), "check")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Logf("%s of a processor, %s\n%s", answer.CPU, answer.Wall, answer.Stdout)
+	for line := range strings.Lines(answer.Stdout) {
+		for _, id := range []string{"kubelet-", "stuck-pods", "volume-mounts", "probe-storms", "node-registration", "evictions"} {
+			if strings.Contains(line, id) && (strings.Contains(line, "forbidden") || strings.Contains(line, "could not tell")) {
+				t.Error(line)
+			}
+		}
+	}
+}
