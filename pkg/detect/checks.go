@@ -109,6 +109,7 @@ func list() []entry {
 		plain("runtime-health", DefaultRuntimeHealthSettings, RuntimeHealth),
 		aided(runtimeRestartsID, noSettings, func(_ bare, a Aids) Check { return RuntimeRestarts(a.Memory) }),
 		aided(systemdUnitsID, DefaultSystemdUnitsSettings, func(s SystemdUnitsSettings, a Aids) Check { return SystemdUnits(s, a.Memory) }),
+		simple(shimLeaksID, ShimLeaks),
 		aided("csi-registration", DefaultCSIRegistrationSettings, func(s CSIRegistrationSettings, a Aids) Check { return CSIRegistration(s, a.Memory) }),
 		aided("critical-daemonsets", DefaultCriticalDaemonSetsSettings, func(s CriticalDaemonSetsSettings, a Aids) Check { return CriticalDaemonSets(s, a.DaemonSets) }),
 	}
