@@ -107,6 +107,7 @@ func list() []entry {
 		aided("kubelet-config", noSettings, func(_ bare, a Aids) Check { return KubeletConfig(a.Memory) }),
 		plain("stuck-pods", DefaultStuckPodsSettings, StuckPods),
 		plain("runtime-health", DefaultRuntimeHealthSettings, RuntimeHealth),
+		simple(runtimeDeprecationsID, RuntimeDeprecations),
 		simple(runtimeLatencyID, RuntimeLatency),
 		aided(runtimeRestartsID, noSettings, func(_ bare, a Aids) Check { return RuntimeRestarts(a.Memory) }),
 		aided(systemdUnitsID, DefaultSystemdUnitsSettings, func(s SystemdUnitsSettings, a Aids) Check { return SystemdUnits(s, a.Memory) }),
