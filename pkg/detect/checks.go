@@ -110,6 +110,7 @@ func list() []entry {
 		simple(runtimeDeprecationsID, RuntimeDeprecations),
 		simple(runtimeLatencyID, RuntimeLatency),
 		aided(runtimeRestartsID, noSettings, func(_ bare, a Aids) Check { return RuntimeRestarts(a.Memory) }),
+		simple(journaldID, Journald),
 		aided(systemdUnitsID, DefaultSystemdUnitsSettings, func(s SystemdUnitsSettings, a Aids) Check { return SystemdUnits(s, a.Memory) }),
 		simple(shimLeaksID, ShimLeaks),
 		aided("csi-registration", DefaultCSIRegistrationSettings, func(s CSIRegistrationSettings, a Aids) Check { return CSIRegistration(s, a.Memory) }),

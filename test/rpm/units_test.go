@@ -178,3 +178,33 @@ func TestRuntimeDiesAtStart(t *testing.T) {
 	m.run("systemctl", "stop", "containerd")
 	m.unitFinding("systemd-units", "containerd.service", "")
 }
+
+// TestJournald: journald is stopped and goes on; it is killed, and finds its file not closed.
+func TestJournald(t *testing.T) {
+	m := boot(t)
+	m.run("mkdir", "-p", "/var/log/journal")
+	m.run("systemctl", "restart", "systemd-journald")
+	m.run("journalctl", "--flush")
+	m.install()
+	m.write(configFile, "checks:\n  journald:\n    every: 1s\n")
+	m.run("systemctl", "reload", "nodeagent")
+	m.unitFindingNow("journald", "systemd-journald.service", "")
+	pid := strings.TrimSpace(m.run("systemctl", "show", "--value", "-p", "MainPID", "systemd-journald"))
+	m.run("kill", "-STOP", pid)
+	m.unitFinding("journald", "systemd-journald.service", "warning JournaldStopped")
+	m.run("kill", "-CONT", pid)
+	m.unitFinding("journald", "systemd-journald.service", "")
+
+	m.run("kill", "-KILL", pid)
+	m.eventually(20*time.Second, "journald to begin another file", func() error {
+		if out := m.try("sh", "-c", "ls /var/log/journal/*/system@*.journal~"); out.code != 0 {
+			return errors.New(out.stderr)
+		}
+		return nil
+	})
+	m.run("systemctl", "restart", "nodeagent") // it looks at the files every ten minutes
+	m.unitFinding("journald", "system", "info JournalDamaged")
+	m.run("sh", "-c", "rm /var/log/journal/*/system@*.journal~")
+	m.run("systemctl", "restart", "nodeagent")
+	m.unitFinding("journald", "system", "")
+}
