@@ -21,7 +21,7 @@ func silentSystemd(err error) finding.Finding {
 	return finding.Finding{
 		Check: systemdUnitsID, Subject: systemdSubject(), Severity: finding.Warning, Reason: systemdSilent,
 		Message: "systemd does not answer (" + plainText(err.Error(), 300) + "): see `journalctl _PID=1 -n 50` for a crash (\"freezing execution\"), and whether " +
-			"PID 1 hangs in state D; services cannot be started until the node is rebooted",
+			"PID 1 hangs in state D; as long as it does not, no service is started or stopped",
 	}
 }
 

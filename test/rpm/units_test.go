@@ -109,6 +109,20 @@ func TestSystemdStops(t *testing.T) {
 	m.unitFinding("systemd-units", "systemd", "")
 }
 
+// TestSystemdOverTheBus: a systemd without a socket of its own.
+func TestSystemdOverTheBus(t *testing.T) {
+	m := boot(t)
+	m.install()
+	m.write(configFile, quickChecks)
+	m.run("systemctl", "reload", "nodeagent")
+	m.run("mv", "/run/systemd/private", "/run/systemd/away")
+	m.try("systemd-run", "--unit=broken", "/bin/false")
+	m.unitFinding("systemd-units", "broken.service", "info UnitFailed") // it is transient
+	m.run("mv", "/run/systemd/away", "/run/systemd/private")
+	m.run("systemctl", "reset-failed", "broken")
+	m.unitFinding("systemd-units", "broken.service", "")
+}
+
 const (
 	containerdConfig = "version = 2\ndisabled_plugins = [\"io.containerd.grpc.v1.cri\"]\n"
 	containerdSocket = "/run/containerd/containerd.sock"
