@@ -53,7 +53,7 @@ func (m *daemonMemory) load(now finding.Stamp) {
 	if !m.loaded && m.memory != nil {
 		var kept daemonLives
 		if data, ok := m.memory.Load(m.key); ok && json.Unmarshal(data, &kept) == nil && kept.Boot == now.Boot && len(kept.Restarts) <= maxRestarts {
-			m.lives = kept
+			m.lives, m.lives.Known = kept, false // nobody knows when systemd did what it did meanwhile
 		}
 	}
 	m.loaded = true

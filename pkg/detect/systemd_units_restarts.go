@@ -19,6 +19,7 @@ type unitRestarts struct {
 // keptRestarts is kept over restarts of the agent.
 type keptRestarts struct {
 	Boot  string                     `json:"boot"`
+	Saved time.Duration              `json:"saved"` // since boot
 	Units map[string]*restartsOfUnit `json:"units"` // services that run, and what was counted
 }
 
@@ -75,7 +76,7 @@ func (m *unitRestarts) saw(running []host.Unit, now finding.Stamp) {
 		}
 	}
 	if changed {
-		m.save()
+		m.save(now)
 	}
 }
 
@@ -98,21 +99,31 @@ func (m *unitRestarts) load(now finding.Stamp) {
 		var kept keptRestarts
 		data, ok := m.memory.Load(unitRestartsKey)
 		if ok && json.Unmarshal(data, &kept) == nil && kept.Boot == now.Boot && len(kept.Units) <= maxKeptUnits {
-			for name, unit := range kept.Units {
-				if unit != nil {
-					m.kept.Units[name] = unit
-				}
-			}
+			m.recall(kept, now)
 		}
 	}
 	m.loaded = true
 }
 
+// recall takes over what was kept. Of what happened while no agent looked for long, nobody knows when it was: it does not
+// count.
+func (m *unitRestarts) recall(kept keptRestarts, now finding.Stamp) {
+	if now.Up-kept.Saved >= unitFlappingWindow {
+		return
+	}
+	for name, unit := range kept.Units {
+		if unit != nil {
+			m.kept.Units[name] = unit
+		}
+	}
+}
+
 // save keeps what was counted.
-func (m *unitRestarts) save() {
+func (m *unitRestarts) save(now finding.Stamp) {
 	if m.memory == nil {
 		return
 	}
+	m.kept.Saved = now.Up
 	if data, err := json.Marshal(m.kept); err == nil { // numbers and strings: it cannot fail
 		m.memory.Save(unitRestartsKey, data)
 	}

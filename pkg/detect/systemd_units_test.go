@@ -62,6 +62,8 @@ func TestSystemdUnitsRestarts(t *testing.T) {
 	look(1, "unit/a.service=UnitFlapping warning marginal")
 	now.Up += time.Minute
 	look(1)
+	now.Up += time.Hour
+	look(20)
 	look(50, "unit/a.service=UnitFlapping warning")
 	now = finding.Stamp{Boot: "b", Up: time.Hour}
 	look(60)
