@@ -9,6 +9,7 @@ import (
 	"io"
 	"net"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -21,6 +22,7 @@ type fakeBus struct {
 	auth    string                                  // answer to the handshake; "OK 1\r\n" unless set
 	answer  func(call busMessage, out *busReplying) // of one call
 	replies []byte                                  // instead of the answer to the first call, and the end
+	twice   bool                                    // each answer, and a signal before it
 	hang    bool                                    // after the handshake
 }
 
@@ -81,7 +83,13 @@ func (f fakeBus) serve(conn net.Conn) {
 		call, _ := parseBusMessage(data)
 		out := &busReplying{serial: binary.LittleEndian.Uint32(data[8:])}
 		f.answer(call, out)
-		if _, err := conn.Write(out.bytes()); err != nil {
+		reply := out.bytes()
+		if f.twice {
+			signal := bytes.Clone(reply)
+			signal[1] = 4
+			reply = slices.Concat(signal, reply, reply)
+		}
+		if _, err := conn.Write(reply); err != nil {
 			return
 		}
 	}
@@ -202,6 +210,11 @@ func TestSystemdUnits(t *testing.T) {
 	got, err := fakeBus{answer: wellBehaved}.listen(t).door().Units(t.Context())
 	if diff := cmp.Diff(want, got); diff != "" || err != nil {
 		t.Errorf("error %v (-want +got):\n%s", err, diff)
+	}
+
+	got, err = fakeBus{answer: wellBehaved, twice: true}.listen(t).door().Units(t.Context())
+	if diff := cmp.Diff(want, got); diff != "" || err != nil {
+		t.Errorf("answers twice: error %v (-want +got):\n%s", err, diff)
 	}
 
 	old := func(call busMessage, out *busReplying) { // 219: knows no patterns and no NRestarts
