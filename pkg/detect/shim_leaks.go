@@ -39,6 +39,8 @@ const (
 	shimLeakHold = 5 * time.Minute
 	maxShimLeaks = 50 // told one by one
 	maxShimIDs   = 128
+
+	shimLeakPatience = 5 * time.Second // with the runtime
 )
 
 // ShimLeaks finds shims whose container the runtime does not know any more.
@@ -61,7 +63,7 @@ func ShimLeaks() Check {
 			FalseAlarms: "Shims of docker, podman and of containerd's other namespaces are not looked at.",
 		},
 		Every:    5 * time.Minute,
-		Deadline: 20 * time.Second,
+		Deadline: 10 * time.Second,
 		Policy:   finding.Policy{Raise: finding.Hold{Looks: 2, For: shimLeakHold}, BlindAfter: 30 * time.Minute},
 		Run:      s.look,
 	}
@@ -92,7 +94,9 @@ func (s *shimLook) look(ctx context.Context, h *host.Host) ([]finding.Finding, e
 	if err != nil || len(shims) == 0 {
 		return nil, err
 	}
-	ids, err := knownToRuntime(ctx, h, shims)
+	ask, cancel := context.WithTimeout(ctx, shimLeakPatience)
+	defer cancel()
+	ids, err := knownToRuntime(ask, h, shims)
 	if err != nil {
 		return nil, err
 	}

@@ -3,6 +3,7 @@ package detect
 import (
 	"bytes"
 	"context"
+	"errors"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -10,11 +11,14 @@ import (
 	"strings"
 	"syscall"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	containers "github.com/containerd/containerd/api/services/containers/v1"
 	leases "github.com/containerd/containerd/api/services/leases/v1"
 	"github.com/google/go-cmp/cmp"
+	"golang.org/x/tools/txtar"
+	cri "k8s.io/cri-api/pkg/apis/runtime/v1"
 
 	"github.com/nodeagent/nodeagent/internal/host"
 	"github.com/nodeagent/nodeagent/internal/host/hosttest"
@@ -130,4 +134,24 @@ func shimPID(t *testing.T, id string) int {
 	}
 	t.Fatal("no shim runs")
 	return 0
+}
+
+// A runtime that takes the question and never answers costs five seconds, and proves nothing.
+func TestShimLeaksRuntimeHangs(t *testing.T) {
+	root := t.TempDir()
+	for name, text := range map[string]string{
+		"proc/100/stat":    "100 (containerd-shim) S 1 100 100 0 -1 1077936384 1 0 0 0 10 10 0 0 20 0 20 0 300 1 1\n",
+		"proc/100/cmdline": "/usr/bin/containerd-shim-runc-v2\x00-namespace\x00k8s.io\x00-id\x00a\x00",
+	} {
+		layOut(t, root, txtar.File{Name: name, Data: []byte(text)})
+	}
+	synctest.Test(t, func(t *testing.T) {
+		h := &host.Host{Files: host.Files{Root: root}, Runtime: hosttest.Runtime(), Clock: hosttest.Clock}
+		h.Runtime.Sandboxes = hosttest.Hang[[]*cri.PodSandbox]
+		began := time.Now()
+		found, err := ShimLeaks().Run(t.Context(), h)
+		if took := time.Since(began); took != shimLeakPatience || !errors.Is(err, context.DeadlineExceeded) || found != nil {
+			t.Errorf("after %s: %v, %v", took, found, err)
+		}
+	})
 }
