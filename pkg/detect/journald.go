@@ -42,6 +42,8 @@ const (
 	journaldSocket  = "/run/systemd/journal/stdout"
 	journalSettled  = 10 * time.Minute // after boot
 	journalDisposed = 24 * time.Hour   // is told of so long
+	journalEvery    = 10 * time.Minute // between lists
+	journalPatience = 4 * time.Second  // with the disk of the logs
 )
 
 // Journald finds a journald that does not take what the node logs, or has lost some of it.
@@ -73,9 +75,9 @@ type journaldLook struct {
 	mu      sync.Mutex // guards all below; held during a look
 	program host.Program
 
-	listed  time.Duration // since boot, when the files were listed
-	boot    string        // in which boot
+	listed  finding.Stamp // when the files were listed
 	damaged []time.Time   // what was found, by name
+	listErr error         // why nothing could be
 }
 
 func (j *journaldLook) look(ctx context.Context, h *host.Host) ([]finding.Finding, error) {
@@ -116,21 +118,30 @@ func stoppedJournald(pid int) finding.Finding {
 	}
 }
 
-// list lists the files that journald gave up, every ten minutes.
+// list lists the files that journald gave up, every ten minutes: not more often either where the disk hangs, each time with
+// a child.
 func (j *journaldLook) list(ctx context.Context, h *host.Host) error {
 	now := h.Clock()
-	if j.boot == now.Boot && now.Up-j.listed < 10*time.Minute {
-		return nil
+	if j.listed.Boot == now.Boot && now.Since(j.listed) < journalEvery {
+		return j.listErr
 	}
+	ctx, cancel := context.WithTimeout(ctx, journalPatience)
+	defer cancel()
+	j.listed = now
+	j.damaged, j.listErr = listDamaged(ctx, h)
+	return j.listErr
+}
+
+func listDamaged(ctx context.Context, h *host.Host) ([]time.Time, error) {
 	if h.Prober.Do == nil {
-		return host.ErrNotConfigured
+		return nil, host.ErrNotConfigured
 	}
 	machine, err := h.Files.Text("/etc/machine-id")
 	if err != nil {
-		return fmt.Errorf("read /etc/machine-id: %w", err)
+		return nil, fmt.Errorf("read /etc/machine-id: %w", err)
 	}
 	if machine == "" || strings.ContainsAny(machine, "/.") || len(machine) > 64 {
-		return fmt.Errorf("/etc/machine-id: %q is none", plainText(machine, 64))
+		return nil, fmt.Errorf("/etc/machine-id: %q is none", plainText(machine, 64))
 	}
 	var damaged []time.Time
 	for _, dir := range []string{"/var/log/journal", "/run/log/journal"} {
@@ -139,7 +150,7 @@ func (j *journaldLook) list(ctx context.Context, h *host.Host) error {
 			err = syscall.Errno(answer.Errno) //nolint:gosec // an errno
 		}
 		if err != nil {
-			return fmt.Errorf("list %s/%s: %w", dir, machine, err)
+			return nil, fmt.Errorf("list %s/%s: %w", dir, machine, err)
 		}
 		for name := range answer.Values {
 			if at, ok := disposedAt(name); ok {
@@ -147,8 +158,7 @@ func (j *journaldLook) list(ctx context.Context, h *host.Host) error {
 			}
 		}
 	}
-	j.boot, j.listed, j.damaged = now.Boot, now.Up, damaged
-	return nil
+	return damaged, nil
 }
 
 // disposedAt returns when journald gave a file of the system up, by its name.

@@ -54,6 +54,8 @@ func lookAtDeprecations(ctx context.Context, h *host.Host) ([]finding.Finding, e
 	if h.Runtime.Status == nil {
 		return nil, finding.NotApplicable("no container runtime is configured on this host")
 	}
+	ctx, cancel := context.WithTimeout(ctx, 5*time.Second)
+	defer cancel()
 	answer, err := h.Runtime.Status(ctx)
 	if err != nil {
 		return nil, fmt.Errorf("status of the container runtime: %w", err)
