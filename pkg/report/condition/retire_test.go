@@ -7,24 +7,27 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/nodeagent/nodeagent/pkg/report/reporttest"
 )
 
 // TestRetire: what the agent has written goes, also what an agent before it wrote and it only kept true; others' stays.
 func TestRetire(t *testing.T) {
-	kept := corev1.NodeCondition{
-		Type: "ReadonlyFilesystem", Status: "False", Reason: diskNaming.HealthyReason, Message: diskNaming.HealthyMessage,
-	}
 	ready := corev1.NodeCondition{Type: "Ready", Status: "True", Reason: "KubeletReady", Message: "kubelet is posting ready status"}
-	for name, shown := range map[string][]corev1.NodeCondition{
-		"written by this agent":   {ready},
-		"kept from one before":    {ready, kept},
-		"overwritten by this one": {ready, old("True", "Ext4Error", time.Hour)},
+	kept := old("False", diskNaming.HealthyReason, 0)
+	kept.Message = diskNaming.HealthyMessage
+	for name, before := range map[string][]corev1.NodeCondition{
+		"written by this agent":   nil,
+		"kept from one before":    {kept},
+		"overwritten by this one": {old("True", "Ext4Error", 0)},
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				node, store, w := reporttest.NewNode(shown...), reporttest.NewStore(), reporttest.NewWorld()
+				for i := range before { // a bubble's clock begins long ago
+					before[i].LastTransitionTime = metav1.NewTime(time.Now().Add(-time.Hour))
+				}
+				node, store, w := reporttest.NewNode(append(before, ready)...), reporttest.NewStore(), reporttest.NewWorld()
 				c := testConfig(node)
 				c.Store = store
 				delete(c.Conditions, reporttest.Check)
