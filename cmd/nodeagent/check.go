@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"os"
 	"slices"
 	"strings"
 	"time"
@@ -163,6 +164,9 @@ func printCheck(w io.Writer, node string, checks []detect.Check, looks []finding
 		p.domain(domain, byID)
 	}
 	result := sumUp(looks)
+	if os.Geteuid() != 0 && len(result.Errors) > 0 {
+		fmt.Fprintf(p, "%s\n", p.wrap("This was not run as root: much of what could not be told can be read by root only.", 0, 0))
+	}
 	fmt.Fprintf(p, "%s: %d checks in %s: %s\n", p.paint(bold, cmp.Or(node, "this host")), len(checks), took.Round(time.Millisecond), result.verdict())
 	_, err := io.WriteString(w, p.String())
 	return err
@@ -216,7 +220,7 @@ func (p *checkScreen) look(c detect.Check, found []finding.Finding, err error) {
 		p.text("", "", fmt.Sprintf("next: %s (nodeagent explain %s)", strings.TrimSuffix(c.Advice, "."), c.ID))
 	}
 	if err != nil {
-		p.text(yellow, "UNKNOWN", fmt.Sprintf("%s: could not tell: %v", c.ID, err))
+		p.text(yellow, "UNKNOWN", fmt.Sprintf("%s: could not tell: %s", c.ID, oneLine(err.Error())))
 	}
 }
 

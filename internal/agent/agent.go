@@ -115,7 +115,7 @@ func (d *daemon) wire(e edition, door *Door) (*agent, []component, error) {
 
 // aids are what some checks need besides the read door, with what an earlier run has left.
 func (a *agent) aids() (detect.Aids, error) {
-	aids := a.door.Aids(memory{a.store.Bucket("memory")})
+	aids := a.door.Aids(memory{a.store.Bucket(memoryBucket), a.saver})
 	settings := detect.KernelLogSettings{}
 	if s := detect.SettingsOf[detect.KernelLogSettings](a.cfg.Checks, "kernel-log"); s != nil {
 		settings = s.Settings
@@ -187,8 +187,8 @@ func (a *agent) remember() {
 	a.mu.Lock()
 	a.saver.flush(a.tracker.State())
 	a.mu.Unlock()
-	a.saver.write()
 	detect.SaveKernelLog(a.aid.KernelLog, a.aid.Memory, a.started.Boot, true)
+	a.saver.write()
 }
 
 func (a *agent) status() Status {
@@ -303,12 +303,3 @@ func afterEnd(ctx context.Context, grace time.Duration) <-chan struct{} {
 	context.AfterFunc(ctx, func() { time.AfterFunc(grace, func() { close(ended) }) })
 	return ended
 }
-
-// memory is what checks remember from one run to the next.
-type memory struct{ bucket finding.Bucket }
-
-// Load returns what was saved under key.
-func (m memory) Load(key string) ([]byte, bool) { return m.bucket.Get(key) }
-
-// Save keeps a value; trouble with the disk is told by the check agent-state.
-func (m memory) Save(key string, value []byte) { _ = m.bucket.Put(key, value) }

@@ -20,10 +20,15 @@ import (
 // read-only root, corrupt) the store goes on in memory and says so by Trouble: the agent must not die of a bad disk, which
 // is the very thing that it is there to report.
 type Store struct {
-	mu      sync.Mutex
-	db      *bbolt.DB                    // nil: memory only
-	memory  map[string]map[string][]byte // what could not be written
-	trouble error                        // the last write or open that failed; nil when all is well
+	path string
+
+	mu     sync.Mutex                   // guards db and memory; it is held while the disk is written, which may hang
+	db     *bbolt.DB                    // nil: memory only
+	memory map[string]map[string][]byte // what could not be written
+
+	health  sync.Mutex // guards what follows; it is never held while the disk is used
+	trouble error      // the last write or open that failed; nil when all is well
+	writing time.Time  // since when a write goes on; zero while none does
 }
 
 // ErrInUse says that another agent has the state file open.
@@ -34,7 +39,7 @@ const checksBucket = "checks"
 // OpenStore opens the state file, which is made when it does not exist. A corrupt file is set aside as <path>.corrupt and
 // a new one is begun. The only error is ErrInUse; every other trouble is told by Trouble.
 func OpenStore(path string) (*Store, error) {
-	s := &Store{memory: map[string]map[string][]byte{}}
+	s := &Store{path: path, memory: map[string]map[string][]byte{}}
 	if err := os.MkdirAll(filepath.Dir(path), 0o700); err != nil {
 		s.trouble = err
 		return s, nil
@@ -100,11 +105,33 @@ func readAll(path string) error {
 	})
 }
 
-// Trouble returns why the last write or the opening went wrong, nil when what is stored is safe.
+// hungAfter is how long a write may take: a healthy disk takes milliseconds, a very busy one a second or two.
+const hungAfter = 10 * time.Second
+
+// Trouble returns why the last write or the opening went wrong, or that a write hangs; nil when what is stored is safe. It
+// never waits for the disk.
 func (s *Store) Trouble() error {
-	s.mu.Lock()
-	defer s.mu.Unlock()
+	s.health.Lock()
+	defer s.health.Unlock()
+	if s.writing.IsZero() {
+		return s.trouble
+	}
+	if took := time.Since(s.writing); took > hungAfter {
+		return fmt.Errorf("a write to %s has not ended for %s: its disk hangs", s.path, took.Round(time.Second))
+	}
 	return s.trouble
+}
+
+func (s *Store) begin() {
+	s.health.Lock()
+	defer s.health.Unlock()
+	s.writing = time.Now()
+}
+
+func (s *Store) end(err error) {
+	s.health.Lock()
+	defer s.health.Unlock()
+	s.writing, s.trouble = time.Time{}, err
 }
 
 // Close closes the file.
@@ -171,6 +198,7 @@ func (b Bucket) write(key string, value []byte, change func(*bbolt.Bucket) error
 	defer s.mu.Unlock()
 	var err error
 	if s.db != nil {
+		s.begin()
 		err = s.db.Update(func(tx *bbolt.Tx) error {
 			bucket, err := tx.CreateBucketIfNotExists([]byte(b.name))
 			if err != nil {
@@ -178,7 +206,7 @@ func (b Bucket) write(key string, value []byte, change func(*bbolt.Bucket) error
 			}
 			return change(bucket)
 		})
-		s.trouble = err
+		s.end(err)
 		if err == nil {
 			delete(s.memory[b.name], key)
 			return nil

@@ -71,6 +71,7 @@ func (b *bench) idleCost(ctx context.Context) error {
 	requests := own.said.sum("nodeagent_apiserver_requests_total") - own.saidBefore.sum("nodeagent_apiserver_requests_total")
 	b.rows = append(b.rows,
 		row{"idle: resident memory (peer: one monitor)", mib(own.after.rss), mib(other.after.rss), "30 MiB"},
+		row{"idle: of it not pages of the program's file", mib(own.after.own), mib(other.after.own), ""},
 		row{"idle: resident memory, peak", mib(own.after.peak), mib(other.after.peak), ""},
 		row{"idle: CPU per minute", cpu(own), cpu(other), "0.15 s"},
 		row{"idle: threads, descriptors, of them /dev/kmsg", threads(own), threads(other), "constant, 1"},

@@ -16,7 +16,7 @@ import (
 // cost is what a process used of a machine.
 type cost struct {
 	cpu                time.Duration
-	rss, peak          int // KiB
+	rss, own, peak     int // KiB; own: what is nobody else's, the rest are pages of the program's file
 	threads, fds, kmsg int // kmsg: descriptors of /dev/kmsg
 }
 
@@ -40,7 +40,7 @@ func measure(pid int) (cost, error) {
 	if err != nil {
 		return cost{}, err
 	}
-	c := cost{cpu: time.Duration(ticks) * 10 * time.Millisecond, rss: field(status, "VmRSS:"), peak: field(status, "VmHWM:"), threads: field(status, "Threads:")}
+	c := cost{cpu: time.Duration(ticks) * 10 * time.Millisecond, rss: field(status, "VmRSS:"), own: field(status, "RssAnon:"), peak: field(status, "VmHWM:"), threads: field(status, "Threads:")}
 	fds, err := os.ReadDir(filepath.Join(dir, "fd"))
 	c.fds = len(fds)
 	for _, fd := range fds {
