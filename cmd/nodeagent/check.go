@@ -2,6 +2,7 @@ package main
 
 import (
 	"cmp"
+	"context"
 	"errors"
 	"fmt"
 	"io"
@@ -27,7 +28,7 @@ func newCheck(o *options) *cobra.Command {
 		Long: `Look at this node now, once, with all checks or with the named ones.
 
 Nothing is changed and no daemon is needed. What is found is what this one look saw: the daemon (nodeagent run) also asks
-whether it lasts.`,
+whether it lasts. It takes less than a second; what does not answer is waited for no longer than 15 seconds, and named.`,
 		RunE: func(cmd *cobra.Command, ids []string) error {
 			cfg, err := o.load()
 			if err != nil {
@@ -61,7 +62,9 @@ func lookNow(cmd *cobra.Command, o *options, cfg config.Config, ids []string, ag
 	}
 	began := time.Now()
 	shown := showProgress(cmd.ErrOrStderr(), len(checks))
-	looks := detect.LookOnce(cmd.Context(), door.Host, checks, func(l finding.Look) {
+	ctx, cancel := context.WithTimeoutCause(cmd.Context(), lookLimit, fmt.Errorf("no answer within %s", lookLimit))
+	defer cancel()
+	looks := detect.LookOnce(ctx, door.Host, checks, func(l finding.Look) {
 		aids.Witnesses.Saw(l)
 		shown.done(l.Check)
 	})
@@ -80,6 +83,10 @@ func lookNow(cmd *cobra.Command, o *options, cfg config.Config, ids []string, ag
 	}
 	return result.exit()
 }
+
+// lookLimit is how long a person waits for all checks together. A runtime that does not answer takes eight seconds to be
+// called silent; the daemon is more patient with some.
+const lookLimit = 15 * time.Second
 
 func selectChecks(all []detect.Check, ids []string) ([]detect.Check, error) {
 	if len(ids) == 0 {

@@ -4,7 +4,6 @@ import (
 	"context"
 	"log/slog"
 	"maps"
-	"slices"
 	"sync"
 	"time"
 
@@ -97,14 +96,13 @@ func (s *saver) write() {
 	waiting, notes := s.waiting, s.notes
 	s.waiting, s.notes = map[string]*finding.CheckState{}, map[string][]byte{}
 	s.mu.Unlock()
-	for _, check := range slices.Sorted(maps.Keys(waiting)) {
-		if err := s.store.SaveCheck(check, waiting[check]); err != nil {
-			s.log.Error("state not saved", "check", check, "err", err)
+	if len(waiting) > 0 {
+		if err := s.store.SaveChecks(waiting); err != nil {
+			s.log.Error("state not saved", "err", err)
 		}
 	}
-	bucket := s.store.Bucket(memoryBucket)
-	for _, key := range slices.Sorted(maps.Keys(notes)) {
-		_ = bucket.Put(key, notes[key]) // trouble with the disk is told by the check agent-state
+	if len(notes) > 0 {
+		_ = s.store.Bucket(memoryBucket).PutAll(notes) // trouble with the disk is told by the check agent-state
 	}
 }
 

@@ -207,7 +207,7 @@ func (r *runner) look(ctx context.Context) finding.Look {
 			r.engine.observer.Abandoned(r.check.ID)
 		}
 	case <-ctx.Done():
-		l.Err = ctx.Err()
+		l.Err = context.Cause(ctx)
 	}
 	l.At = r.engine.host.Clock()
 	if r.engine.observer.Looked != nil {

@@ -70,9 +70,9 @@ func (b *bench) idleCost(ctx context.Context) error {
 	goroutines := func(s series) float64 { return s.sum("go_goroutines") }
 	requests := own.said.sum("nodeagent_apiserver_requests_total") - own.saidBefore.sum("nodeagent_apiserver_requests_total")
 	b.rows = append(b.rows,
-		row{"idle: resident memory (peer: one monitor)", mib(own.after.rss), mib(other.after.rss), "30 MiB"},
+		row{"idle: resident memory (peer: one monitor)", own.memory(), other.memory(), "30 MiB"},
 		row{"idle: of it not pages of the program's file", mib(own.after.own), mib(other.after.own), ""},
-		row{"idle: resident memory, peak", mib(own.after.peak), mib(other.after.peak), ""},
+		row{"resident memory, the most since the start", mib(own.after.peak), mib(other.after.peak), ""},
 		row{"idle: CPU per minute", cpu(own), cpu(other), "0.15 s"},
 		row{"idle: threads, descriptors, of them /dev/kmsg", threads(own), threads(other), "constant, 1"},
 		row{"idle: goroutines", fmt.Sprintf("%.0f → %.0f", goroutines(own.saidBefore), goroutines(own.said)), "–", "constant"},
@@ -86,6 +86,28 @@ type span struct {
 	before, after    cost
 	saidBefore, said series
 	took             time.Duration
+	rss              []int // KiB, each second, the least first
+}
+
+// watchMemory notes each second how much memory a process has.
+func (s *span) watchMemory(ctx context.Context, pid int, howLong time.Duration) error {
+	for end := time.Now().Add(howLong); time.Now().Before(end); {
+		if err := pause(ctx, time.Second); err != nil {
+			return err
+		}
+		now, err := measure(pid)
+		if err != nil {
+			return err
+		}
+		s.rss = append(s.rss, now.rss)
+	}
+	slices.Sort(s.rss)
+	return nil
+}
+
+// memory words the usual and the most memory of a while.
+func (s *span) memory() string {
+	return fmt.Sprintf("%.1f MiB (at most %.1f)", float64(s.rss[len(s.rss)/2])/1024, float64(s.rss[len(s.rss)-1])/1024)
 }
 
 func (s span) perMinute(n float64) float64 { return n * float64(time.Minute) / float64(s.took) }
@@ -102,7 +124,7 @@ func (b *bench) overTime(ctx context.Context, pid int, say func(context.Context)
 	if s.saidBefore, err = say(ctx); err != nil {
 		return s, err
 	}
-	if err := pause(ctx, b.idle); err != nil {
+	if err := s.watchMemory(ctx, pid, b.idle); err != nil {
 		return s, err
 	}
 	if s.after, err = measure(pid); err != nil {
