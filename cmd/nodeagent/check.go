@@ -96,11 +96,7 @@ func selectChecks(all []detect.Check, ids []string) ([]detect.Check, error) {
 	for _, id := range ids {
 		i := slices.IndexFunc(all, func(c detect.Check) bool { return c.ID == id })
 		if i < 0 {
-			var known []string
-			for _, c := range all {
-				known = append(known, c.ID)
-			}
-			return nil, fmt.Errorf("no check is called %q; there are %s", id, strings.Join(known, ", "))
+			return nil, fmt.Errorf("no check is called %q; nodeagent check --list names them", id)
 		}
 		selected = append(selected, all[i])
 	}

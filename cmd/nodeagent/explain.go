@@ -8,6 +8,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/nodeagent/nodeagent/internal/agent"
 	"github.com/nodeagent/nodeagent/pkg/detect"
 	"github.com/nodeagent/nodeagent/pkg/detect/kernel"
 )
@@ -37,7 +38,7 @@ func everyCheck() []detect.Check { return detect.Checks(detect.DefaultSettings()
 
 func explainable() []string {
 	var names []string
-	for _, c := range everyCheck() {
+	for _, c := range slices.Concat(everyCheck(), agent.OwnChecks()) {
 		names = append(names, c.ID)
 	}
 	for _, r := range kernel.Rules() {
@@ -48,7 +49,7 @@ func explainable() []string {
 
 func explain(w io.Writer, name string) error {
 	var pages []string
-	for _, c := range everyCheck() {
+	for _, c := range slices.Concat(everyCheck(), agent.OwnChecks()) {
 		isReason := slices.ContainsFunc(c.Doc.Faults, func(f detect.Fault) bool { return strings.EqualFold(f.Reason, name) })
 		if c.ID == name || isReason {
 			pages = append(pages, c.ID+"\n\n"+checkPage(c))

@@ -55,6 +55,9 @@ func checkPage(c detect.Check) string {
 	for _, r := range c.Doc.Reads {
 		fmt.Fprintf(&b, "* %s\n", r)
 	}
+	if c.Doc.FalseAlarms == "" { // of the daemon's own: there is nothing to be tuned
+		return b.String() + fmt.Sprintf("\n**Next.** %s\n", c.Advice)
+	}
 	fmt.Fprintf(&b, "\n**Looks** every %s, at most %s long%s. Believed %s; cleared %s.", short(c.Every), short(c.Deadline), wakesOf(c), hold(c.Policy.Raise), hold(c.Policy.Clear))
 	if c.Condition.Type != "" {
 		fmt.Fprintf(&b, " What is fatal becomes the node condition `%s` (True is bad), or `%s` (True is good).", c.Condition.Type, c.Condition.ReadyType)

@@ -48,6 +48,9 @@ Where no agent runs, this says so and looks once by itself; that one look is sho
 
 // lookInstead is what status does where the agent is dead or does not answer.
 func lookInstead(cmd *cobra.Command, o *options, why error) error {
+	if err := o.valid(); err != nil {
+		return err
+	}
 	cfg, err := o.load()
 	if err != nil {
 		cfg = config.Default()
@@ -147,7 +150,7 @@ const indent = 9
 
 func (p *statusScreen) findings() {
 	advice := map[string]string{}
-	for _, c := range everyCheck() {
+	for _, c := range slices.Concat(everyCheck(), agent.OwnChecks()) {
 		advice[c.ID] = c.Advice
 	}
 	conditions := map[string]string{}

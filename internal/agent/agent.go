@@ -228,6 +228,11 @@ func stateCheck(store *finding.Store) detect.Check {
 		ID: "agent-state", Domain: "agent", Every: time.Minute,
 		Summary: "the agent cannot keep what it believes across restarts",
 		Advice:  "Look at the disk that holds the agent's state directory: full, read-only or failing?",
+		Doc: detect.Doc{
+			Reads:  []string{"what became of the agent's last write to its state file"},
+			Why:    "What was believed, and what waits to be told, is lost when the agent is started again before the disk is well.",
+			Faults: []detect.Fault{{Reason: "StateNotSafe", Severity: finding.Warning, When: "the state file could not be opened or written, was corrupt, or a write of it hangs for 10 s"}},
+		},
 		Run: func(context.Context, *host.Host) ([]finding.Finding, error) {
 			trouble := store.Trouble()
 			if trouble == nil {
