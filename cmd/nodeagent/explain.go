@@ -9,6 +9,8 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/nodeagent/nodeagent/internal/agent"
+	"github.com/nodeagent/nodeagent/internal/config"
+	"github.com/nodeagent/nodeagent/internal/host"
 	"github.com/nodeagent/nodeagent/pkg/detect"
 	"github.com/nodeagent/nodeagent/pkg/detect/kernel"
 )
@@ -25,10 +27,12 @@ The name may be that of a check, of a rule of the kernel's log, or a reason as i
 			return explainable(), cobra.ShellCompDirectiveNoFileComp
 		},
 		RunE: func(cmd *cobra.Command, args []string) error {
-			if _, err := o.load(); err != nil {
+			cfg, err := o.load()
+			if err != nil {
 				fmt.Fprintln(cmd.ErrOrStderr(), "nodeagent: thresholds are the defaults, not those of your configuration:", err)
+				cfg = config.Default()
 			}
-			return explain(cmd.OutOrStdout(), args[0])
+			return explain(cmd.OutOrStdout(), args[0], cfg)
 		},
 	}
 }
@@ -47,15 +51,30 @@ func explainable() []string {
 	return names
 }
 
-func explain(w io.Writer, name string) error {
+// configured is the checks and rules that only a configuration brings: plugins, files of node-problem-detector, own rules.
+func configured(cfg config.Config) (checks []detect.Check, rules []kernel.Rule) {
+	known := everyCheck()
+	for _, c := range agent.Checks(cfg, &host.Host{Clock: host.Now}, detect.Aids{}) {
+		if !slices.ContainsFunc(known, func(k detect.Check) bool { return k.ID == c.ID }) {
+			checks = append(checks, c)
+		}
+	}
+	for _, r := range cfg.Rules {
+		rules = append(rules, r.Rule())
+	}
+	return checks, rules
+}
+
+func explain(w io.Writer, name string, cfg config.Config) error {
 	var pages []string
-	for _, c := range slices.Concat(everyCheck(), agent.OwnChecks()) {
+	checks, rules := configured(cfg)
+	for _, c := range slices.Concat(everyCheck(), agent.OwnChecks(), checks) {
 		isReason := slices.ContainsFunc(c.Doc.Faults, func(f detect.Fault) bool { return strings.EqualFold(f.Reason, name) })
 		if c.ID == name || isReason {
 			pages = append(pages, c.ID+"\n\n"+checkPage(c))
 		}
 	}
-	for _, r := range kernel.Rules() {
+	for _, r := range append(kernel.Rules(), rules...) {
 		if r.ID == name || strings.EqualFold(r.Reason, name) {
 			pages = append(pages, r.ID+"\n\n"+rulePage(r))
 		}

@@ -5,6 +5,7 @@ import (
 	"testing"
 
 	"github.com/nodeagent/nodeagent/internal/agent"
+	"github.com/nodeagent/nodeagent/internal/config"
 )
 
 // TestExplainWhatStatusShows: whatever name stands on the screen of status can be explained.
@@ -15,7 +16,7 @@ func TestExplainWhatStatusShows(t *testing.T) {
 	}
 	for _, name := range names {
 		var page strings.Builder
-		if err := explain(&page, name); err != nil || !strings.Contains(page.String(), "Next.") {
+		if err := explain(&page, name, config.Default()); err != nil || !strings.Contains(page.String(), "Next.") {
 			t.Errorf("%s: %v\n%s", name, err, page.String())
 		}
 	}

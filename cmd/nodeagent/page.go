@@ -47,6 +47,9 @@ func cell(text string) string { return strings.ReplaceAll(text, "|", "\\|") }
 // checkPage is what people read of one check.
 func checkPage(c detect.Check) string {
 	var b strings.Builder
+	if c.Doc.Why == "" { // a user's own: its file says more
+		return fmt.Sprintf("%s: %s.\n\n**Looks** every %s.\n\n**Next.** %s\n", c.Domain, c.Summary, short(c.Every), c.Advice)
+	}
 	fmt.Fprintf(&b, "%s: %s.\n\n**Why it matters.** %s\n\n**Finds**\n\n", c.Domain, c.Summary, c.Doc.Why)
 	for _, f := range c.Doc.Faults {
 		fmt.Fprintf(&b, "* `%s` (%s): %s\n", f.Reason, f.Severity, f.When)

@@ -165,7 +165,11 @@ func (r *runner) loop(ctx context.Context) {
 			settled = false
 		case <-timer.C:
 		}
-		r.engine.tell(r.look(ctx))
+		l := r.look(ctx)
+		if ctx.Err() != nil {
+			return // the look was cut short: that says nothing of the node
+		}
+		r.engine.tell(l)
 		next := spread(r.check.Every)
 		if !settled {
 			settled, next = true, min(settleAfter, next)
