@@ -1,6 +1,7 @@
 package main
 
 import (
+	"errors"
 	"fmt"
 	"io"
 	"slices"
@@ -22,7 +23,12 @@ func newExplain(o *options) *cobra.Command {
 		Long: `Tell what a check reads, why it matters, what it finds and from which threshold on, what may look like it, and what to do next.
 
 The name may be that of a check, of a rule of the kernel's log, or a reason as it stands in a finding, condition or event.`,
-		Args: cobra.ExactArgs(1),
+		Args: func(_ *cobra.Command, args []string) error {
+			if len(args) != 1 {
+				return errors.New("explain needs one name: of a check, of a rule of the kernel's log, or a reason; nodeagent check --list names the checks")
+			}
+			return nil
+		},
 		ValidArgsFunction: func(*cobra.Command, []string, string) ([]string, cobra.ShellCompDirective) {
 			return explainable(), cobra.ShellCompDirectiveNoFileComp
 		},
