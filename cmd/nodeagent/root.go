@@ -32,6 +32,8 @@ func newRoot() *cobra.Command {
 Exit codes: 0 fine, 1 problems found, 2 could not tell.`,
 		SilenceErrors: true,
 		SilenceUsage:  true,
+
+		PersistentPreRunE: func(*cobra.Command, []string) error { return o.valid() },
 	}
 	root.PersistentFlags().StringVarP(&o.configFile, "config", "c", "", "configuration file (default "+config.DefaultFile+" where it exists)")
 	root.PersistentFlags().StringVarP(&o.output, "output", "o", "text", "output format: text or json")
@@ -44,9 +46,6 @@ Exit codes: 0 fine, 1 problems found, 2 could not tell.`,
 
 // load reads the configuration that the flags name. It is strict: nothing is started with a configuration that is wrong.
 func (o *options) load() (config.Config, error) {
-	if err := o.valid(); err != nil {
-		return config.Config{}, err
-	}
 	return config.Load(o.configFile)
 }
 

@@ -48,9 +48,6 @@ Where no agent runs, this says so and looks once by itself; that one look is sho
 
 // lookInstead is what status does where the agent is dead or does not answer.
 func lookInstead(cmd *cobra.Command, o *options, why error) error {
-	if err := o.valid(); err != nil {
-		return err
-	}
 	cfg, err := o.load()
 	if err != nil {
 		cfg = config.Default()
