@@ -52,6 +52,9 @@ func cell(text string) string { return strings.ReplaceAll(text, "|", "\\|") }
 // checkPage is what people read of one check.
 func checkPage(c detect.Check) string {
 	var b strings.Builder
+	if c.Doc.Why == "" { // a user's own: its file says more
+		return fmt.Sprintf("%s: %s.\n\n**Looks** every %s.\n\n**Next.** %s\n", c.Domain, c.Summary, short(c.Every), c.Advice)
+	}
 	fmt.Fprintf(&b, "%s: %s.\n\n**Why it matters.** %s\n\n**Finds**\n\n", c.Domain, c.Summary, c.Doc.Why)
 	for _, f := range c.Doc.Faults {
 		fmt.Fprintf(&b, "* `%s` (%s): %s\n", f.Reason, f.Severity, f.When)
@@ -59,6 +62,9 @@ func checkPage(c detect.Check) string {
 	b.WriteString("\n**Reads**\n\n")
 	for _, r := range c.Doc.Reads {
 		fmt.Fprintf(&b, "* %s\n", r)
+	}
+	if c.Doc.FalseAlarms == "" { // of the daemon's own: there is nothing to be tuned
+		return b.String() + fmt.Sprintf("\n**Next.** %s\n", c.Advice)
 	}
 	fmt.Fprintf(&b, "\n**Looks** every %s, at most %s long%s. Believed %s; cleared %s.", short(c.Every), short(c.Deadline), wakesOf(c), hold(c.Policy.Raise), hold(c.Policy.Clear))
 	if c.Condition.Type != "" {

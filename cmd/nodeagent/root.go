@@ -32,7 +32,8 @@ func newRoot() *cobra.Command {
 Exit codes: 0 fine, 1 problems found, 2 could not tell.`,
 		SilenceErrors: true,
 		SilenceUsage:  true,
-		Args:          cobra.NoArgs,
+
+		PersistentPreRunE: func(*cobra.Command, []string) error { return o.valid() },
 	}
 	root.PersistentFlags().StringVarP(&o.configFile, "config", "c", "", "configuration file (default "+config.DefaultFile+" where it exists)")
 	root.PersistentFlags().StringVarP(&o.output, "output", "o", "text", "output format: text or json")
@@ -45,10 +46,14 @@ Exit codes: 0 fine, 1 problems found, 2 could not tell.`,
 
 // load reads the configuration that the flags name. It is strict: nothing is started with a configuration that is wrong.
 func (o *options) load() (config.Config, error) {
-	if o.output != "text" && o.output != "json" {
-		return config.Config{}, fmt.Errorf("--output %q: must be text or json", o.output)
-	}
 	return config.Load(o.configFile)
+}
+
+func (o *options) valid() error {
+	if o.output != "text" && o.output != "json" {
+		return fmt.Errorf("--output %q: must be text or json", o.output)
+	}
+	return nil
 }
 
 func (o *options) json() bool { return o.output == "json" }

@@ -76,10 +76,10 @@ func TestEveryDaemonPatternIsUsed(t *testing.T) {
 			used := false
 			for _, line := range examples[id] {
 				p := parser{format: Auto}
-				used = used || re.Match(p.parse([]byte(line)).said)
+				used = used || re.regexp().Match(p.parse([]byte(line)).said)
 			}
 			if !used {
-				t.Errorf("%s: no line matches pattern %d: %s", id, j, re)
+				t.Errorf("%s: no line matches pattern %d: %s", id, j, re.regexp())
 			}
 		}
 	}

@@ -27,7 +27,7 @@ var notTheKernels = regexp.MustCompile(`IN=[^ ]* OUT=[^ ]* ` +
 // tell who wrote a line, this does.
 var programTag = regexp.MustCompile(`^[\w.@()-]{1,64}\[\d+\]: `)
 
-// Matcher compares texts with the table. It is immutable, and safe for use by many goroutines.
+// Matcher compares texts with the table. It does not change, and is safe for use by many goroutines.
 type Matcher struct {
 	rules []compiled // recoveries are entries of their own, after the rules
 	auto  *automaton
@@ -36,8 +36,8 @@ type Matcher struct {
 type compiled struct {
 	rule     *Rule
 	recovery bool
-	patterns []*regexp.Regexp
-	exclude  *regexp.Regexp
+	patterns []*pattern
+	exclude  *pattern
 }
 
 // Hit is what a text says.
@@ -48,7 +48,7 @@ type Hit struct {
 	Facts     map[string]string // what the named groups matched; nil when nothing
 }
 
-// NewMatcher compiles rules. It refuses a table with a malformed rule, or with two rules of the same ID.
+// NewMatcher makes a table of rules. It refuses a table with a malformed rule, or with two rules of the same ID.
 func NewMatcher(rules []Rule) (*Matcher, error) {
 	m := &Matcher{}
 	literals := map[string]set{}
@@ -78,18 +78,19 @@ func NewMatcher(rules []Rule) (*Matcher, error) {
 		if rules[i].Recovery.Pattern == "" {
 			continue
 		}
-		pattern, err := regexp.Compile(rules[i].Recovery.Pattern)
+		p, err := newPattern(rules[i].Recovery.Pattern)
 		if err != nil {
 			return nil, fmt.Errorf("rule %s: recovery: %w", rules[i].ID, err)
 		}
-		m.rules = append(m.rules, compiled{rule: &rules[i], recovery: true, patterns: []*regexp.Regexp{pattern}})
+		m.rules = append(m.rules, compiled{rule: &rules[i], recovery: true, patterns: []*pattern{p}})
 		own(rules[i].Recovery.Literals)
 	}
 	if len(m.rules) > setSize {
 		return nil, fmt.Errorf("%d rules and recoveries: at most %d are possible", len(m.rules), setSize)
 	}
-	m.auto = newAutomaton(literals)
-	return m, nil
+	var err error
+	m.auto, err = newAutomaton(literals)
+	return m, err
 }
 
 func compile(rule *Rule) (compiled, error) {
@@ -97,19 +98,19 @@ func compile(rule *Rule) (compiled, error) {
 	if err := rule.Problem(); err != nil {
 		return c, err
 	}
-	for _, pattern := range rule.Patterns {
-		re, err := regexp.Compile(pattern)
+	for _, expr := range rule.Patterns {
+		p, err := newPattern(expr)
 		if err != nil {
 			return c, fmt.Errorf("rule %s: %w", rule.ID, err)
 		}
-		c.patterns = append(c.patterns, re)
+		c.patterns = append(c.patterns, p)
 	}
 	if rule.Exclude != "" {
-		re, err := regexp.Compile(rule.Exclude)
+		p, err := newPattern(rule.Exclude)
 		if err != nil {
 			return c, fmt.Errorf("rule %s: exclude: %w", rule.ID, err)
 		}
-		c.exclude = re
+		c.exclude = p
 	}
 	return c, nil
 }
@@ -135,10 +136,11 @@ func (m *Matcher) MatchOf(speaker Speaker, text []byte) (Hit, bool) {
 		if !c.rule.spokenBy(speaker) {
 			continue
 		}
-		if c.exclude != nil && c.exclude.Match(text) { // before the patterns: a line that is let pass costs no copy
+		if c.exclude != nil && c.exclude.regexp().Match(text) { // before the patterns: a line that is let pass costs no copy
 			continue
 		}
-		for _, re := range c.patterns {
+		for _, p := range c.patterns {
+			re := p.regexp()
 			groups := re.FindSubmatchIndex(text)
 			if groups == nil {
 				continue
