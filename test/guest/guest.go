@@ -53,7 +53,7 @@ func (g Guest) boot(ctx context.Context, kernel kernel, initrd string) (int, err
 	cmd := exec.CommandContext(ctx, "qemu-system-x86_64",
 		"-accel", "tcg,thread=multi", "-machine", "q35", "-cpu", "max", "-smp", "2", "-m", "1536",
 		"-display", "none", "-no-reboot", "-nodefaults",
-		"-kernel", kernel.image, "-initrd", initrd, "-append", "console=ttyS0 quiet panic=-1 mitigations=off",
+		"-kernel", kernel.image, "-initrd", initrd, "-append", "console=ttyS0 quiet loglevel=1 panic=-1 mitigations=off",
 		"-serial", "stdio", "-serial", "unix:"+wishes+",server=on,wait=off", "-monitor", "unix:"+monitor+",server=on,wait=off",
 		"-virtfs", "local,path=/,mount_tag=host,security_model=none,readonly=on,multidevs=remap",
 		"-netdev", "user,id=net0,restrict=on", "-device", "e1000,netdev=net0,id=nic0",

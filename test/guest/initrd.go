@@ -24,7 +24,7 @@ mount -t 9p -o trans=virtio,version=9p2000.L,ro,cache=loose,msize=262144 host /h
 mount -t tmpfs tmpfs /layer
 mkdir /layer/upper /layer/work
 mount -t overlay -o lowerdir=/host,upperdir=/layer/upper,workdir=/layer/work overlay /root
-for dir in proc sys dev; do mount -o bind /$dir /root/$dir; done
+for dir in proc sys dev; do mount -o move /$dir /root/$dir; done
 mount -t cgroup2 cgroup /root/sys/fs/cgroup
 mount -t tmpfs tmpfs /root/run
 mkdir /root/run/tmp
@@ -34,12 +34,9 @@ mount -o bind "/host$(cat /kernel)/lib/modules" /root/lib/modules
 mount -t tmpfs tmpfs /root/dev/shm
 mount -t devpts devpts /root/dev/pts
 ip link set lo up
-stty -F /dev/ttyS1 raw -echo
+stty -F /root/dev/ttyS1 raw -echo
 cat /command > /root/run/command
-chroot /root /bin/busybox sh /run/command
-echo "` + doneLine + `$?"
-sync
-poweroff -f
+exec switch_root /root /bin/busybox sh /run/command
 `
 
 // initrd makes the archive from which the guest boots.
@@ -62,7 +59,7 @@ func (g Guest) initrd(ctx context.Context, k kernel, command []string) (string, 
 		return "", err
 	}
 	write("bin/busybox", string(busybox), 0o755)
-	for _, applet := range []string{"sh", "mount", "insmod", "cat", "mkdir", "echo", "chroot", "ip", "stty", "sync", "poweroff"} {
+	for _, applet := range []string{"sh", "mount", "insmod", "cat", "mkdir", "echo", "chroot", "ip", "stty", "switch_root"} {
 		problems = append(problems, os.Symlink("busybox", filepath.Join(root, "bin", applet)))
 	}
 	modules, err := k.modules(ctx, bootModules[:])
@@ -89,7 +86,8 @@ func quoted(command []string) string {
 	for _, word := range command {
 		words = append(words, "'"+strings.ReplaceAll(word, "'", `'\''`)+"'")
 	}
-	return "export PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin HOME=/run/tmp TMPDIR=/run/tmp DM_DISABLE_UDEV=1\ncd /run/tmp && " + strings.Join(words, " ") + "\n"
+	return "export PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin HOME=/run/tmp TMPDIR=/run/tmp DM_DISABLE_UDEV=1\ncd /run/tmp && " + strings.Join(words, " ") +
+		"\necho \"" + doneLine + "$?\"\nsync\n/bin/busybox poweroff -f\n"
 }
 
 // modules returns the files of modules with all that they need, in the order in which they are to be loaded.

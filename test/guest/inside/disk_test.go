@@ -3,7 +3,6 @@ package inside
 import (
 	"fmt"
 	"os"
-	"os/exec"
 	"strings"
 	"syscall"
 	"testing"
@@ -45,28 +44,4 @@ func TestFlakyDisk(t *testing.T) {
 		t.Fatal(err)
 	}
 	a.awaitReason("filesystem-readonly", "", "", false)
-}
-
-// TestHungDisk: a disk that stops answering while somebody reads from it is found, and so is that it answers again.
-func TestHungDisk(t *testing.T) {
-	a := watch(t, "")
-	run(t, "modprobe", "dm-delay")
-	name := mapped(t, "hung", "0 131072 delay /dev/ram1 0 3600000") // an hour
-	reader := exec.Command("dd", "if=/dev/mapper/hung", "of=/dev/null", "bs=4096", "count=1", "iflag=direct")
-	if err := reader.Start(); err != nil {
-		t.Fatal(err)
-	}
-	answer := func() { // what waits is let go when the device is suspended
-		run(t, "dmsetup", "--noudevsync", "suspend", "--nolockfs", "hung")
-		run(t, "dmsetup", "--noudevsync", "resume", "hung")
-		_ = reader.Wait() // it reads what it wanted
-	}
-	defer func() {
-		if t.Failed() {
-			answer()
-		}
-	}()
-	a.awaitReason("io-hang", "", name, true)
-	answer()
-	a.awaitReason("io-hang", "", name, false)
 }

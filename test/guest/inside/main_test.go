@@ -122,6 +122,22 @@ func put(t *testing.T, file, text string) {
 	}
 }
 
+// read returns a file's text, or nothing where there is none.
+func read(file string) string {
+	text, _ := os.ReadFile(file)
+	return strings.TrimSpace(string(text))
+}
+
+// eventually waits until something is so.
+func eventually(t *testing.T, what string, is func() bool) {
+	t.Helper()
+	for end := time.Now().Add(time.Minute); !is(); time.Sleep(50 * time.Millisecond) {
+		if time.Now().After(end) {
+			t.Fatalf("no %s within a minute", what)
+		}
+	}
+}
+
 // wish has the machine that emulates the guest do something to it.
 func wish(t *testing.T, command string) {
 	t.Helper()

@@ -23,6 +23,7 @@ func TestLinkDown(t *testing.T) {
 	card := uplink(t)
 	run(t, "ip", "link", "set", card, "up")
 	t.Cleanup(func() { run(t, "ip", "link", "set", card, "down") })
+	eventually(t, "a carrier", func() bool { return read("/sys/class/net/"+card+"/operstate") == "up" })
 	a := watch(t, "")
 	run(t, "modprobe", "veth")
 	run(t, "ip", "link", "add", "pod0", "type", "veth", "peer", "name", "pod1")
