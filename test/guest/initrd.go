@@ -24,6 +24,7 @@ mount -t 9p -o trans=virtio,version=9p2000.L,ro,cache=loose,msize=262144 host /h
 mount -t tmpfs tmpfs /layer
 mkdir /layer/upper /layer/work
 mount -t overlay -o lowerdir=/host,upperdir=/layer/upper,workdir=/layer/work overlay /root
+rm -f /root/.dockerenv # this machine may be a container, the guest is none
 for dir in proc sys dev; do mount -o move /$dir /root/$dir; done
 mount -t cgroup2 cgroup /root/sys/fs/cgroup
 mount -t tmpfs tmpfs /root/run
@@ -35,8 +36,27 @@ mount -t tmpfs tmpfs /root/dev/shm
 mount -t devpts devpts /root/dev/pts
 ip link set lo up
 stty -F /root/dev/ttyS1 raw -echo
-cat /command > /root/run/command
+cp /command /root/run/command
+if [ -e /unit ]; then
+	mkdir -p /root/run/systemd/system /root/run/tmpfiles.d
+	: > /root/run/tmpfiles.d/tmp.conf # which empties /tmp, where the command lies
+	cp /unit /root/run/systemd/system/guest.service
+	exec switch_root /root /lib/systemd/systemd
+fi
 exec switch_root /root /bin/busybox sh /run/command
+`
+
+// commandUnit is the unit that runs the command where systemd is the guest's init, beside what this machine's systemd
+// always starts: journal, udev, D-Bus, but none of its own services. It is the default target, in effect.
+const commandUnit = `[Unit]
+DefaultDependencies=no
+Requires=basic.target dbus.socket
+After=basic.target dbus.socket
+[Service]
+ExecStart=/bin/busybox sh /run/command
+StandardOutput=tty
+StandardError=tty
+TTYPath=/dev/ttyS0
 `
 
 // initrd makes the archive from which the guest boots.
@@ -54,12 +74,15 @@ func (g Guest) initrd(ctx context.Context, k kernel, command []string) (string, 
 	write("init", initScript, 0o755)
 	write("kernel", k.root, 0o644)
 	write("command", quoted(command), 0o644)
+	if g.Systemd {
+		write("unit", commandUnit, 0o644)
+	}
 	busybox, err := os.ReadFile("/bin/busybox")
 	if err != nil {
 		return "", err
 	}
 	write("bin/busybox", string(busybox), 0o755)
-	for _, applet := range []string{"sh", "mount", "insmod", "cat", "mkdir", "echo", "chroot", "ip", "stty", "switch_root"} {
+	for _, applet := range []string{"sh", "mount", "insmod", "cat", "cp", "rm", "mkdir", "echo", "ip", "stty", "switch_root"} {
 		problems = append(problems, os.Symlink("busybox", filepath.Join(root, "bin", applet)))
 	}
 	modules, err := k.modules(ctx, bootModules[:])

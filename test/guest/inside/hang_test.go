@@ -1,8 +1,12 @@
 package inside
 
 import (
+	"fmt"
 	"os/exec"
+	"path/filepath"
+	"strings"
 	"testing"
+	"time"
 )
 
 // throttle lets a drive of the guest answer one byte a second, or as fast as it can. What it was asked for meanwhile waits
@@ -16,22 +20,29 @@ func throttle(t *testing.T, drive string, stuck bool) {
 	wish(t, "block_set_io_throttle "+drive+" "+bytes+" 0 0 0 0 0")
 }
 
-// nvme loads the driver of the guest's NVMe disk as clouds want it, without a timeout of its own, and returns the disk.
-func nvme(t *testing.T) string {
+// nvme loads the driver of the guest's NVMe disks as clouds want it, without a timeout of its own, and returns one.
+func nvme(t *testing.T, serial string) (disk string) {
 	t.Helper()
 	run(t, "modprobe", "nvme-core", "io_timeout=4294967")
 	run(t, "modprobe", "nvme")
-	const disk = "nvme0n1"
-	eventually(t, "NVMe disk", func() bool { return read("/sys/block/"+disk+"/size") != "" })
+	eventually(t, "NVMe disk", func() bool {
+		controllers, err := filepath.Glob("/sys/class/nvme/*")
+		for _, c := range controllers {
+			disk = filepath.Base(c) + "n1"
+			if read(c+"/serial") == serial && read("/sys/block/"+disk+"/size") != "" {
+				return err == nil
+			}
+		}
+		return false
+	})
 	return disk
 }
 
 // TestHungDisk: a disk that stops answering while somebody reads from a device above it is found, and so is that it
 // answers again. (dm-delay is no such disk: since Linux 6.0 what it holds back is not yet counted as in flight.)
 func TestHungDisk(t *testing.T) {
-	needGuest(t)
-	disk := nvme(t)
-	a := watch(t, "")
+	a := watch(t)
+	disk := nvme(t, "guest")
 	mapped(t, "above", "0 65536 linear /dev/"+disk+" 0")
 	throttle(t, "nvme-drive", true)
 	readers := []*exec.Cmd{
@@ -64,4 +75,50 @@ func TestHungDisk(t *testing.T) {
 	}
 	answer()
 	a.awaitReason("io-hang", "DiskHung", disk, false)
+}
+
+// TestSuspendedDevice: somebody suspended a device and forgot it, as a tool that died halfway does. What touches it hangs,
+// which no count of I/O shows: it is held back above.
+func TestSuspendedDevice(t *testing.T) {
+	a := watch(t)
+	put(t, "/proc/sys/kernel/hung_task_timeout_secs", "20")
+	mapped(t, "forgotten", "0 65536 linear /dev/ram5 0")
+	dmsetup(t, "suspend", "forgotten")
+	reader := exec.Command("dd", "if=/dev/mapper/forgotten", "of=/dev/null", "bs=4096", "count=1", "iflag=direct")
+	if err := reader.Start(); err != nil {
+		t.Fatal(err)
+	}
+	answer := func() { dmsetup(t, "resume", "forgotten"); _ = reader.Wait() }
+	defer func() {
+		if t.Failed() {
+			answer()
+		}
+	}()
+	name := fmt.Sprintf("dd/%d", reader.Process.Pid)
+	var hung believed
+	a.await(3*time.Minute, "the hung task to be found", func(s status) bool {
+		for _, f := range s.Findings {
+			if f.Check == "hung-tasks" && f.Reason == "TaskHung" {
+				hung = f
+			}
+		}
+		return hung.Check != ""
+	})
+	t.Logf("%+v", hung)
+	if !strings.Contains(hung.Message, "forgotten") {
+		t.Errorf("the cause is not named: %+v", hung)
+	}
+	a.await(3*time.Minute, "the kernel's own line", func(s status) bool { return has(s, "kernel-log", "TaskHung") || has(s, "hung-tasks", "TaskHung") })
+	answer()
+	a.awaitReason("hung-tasks", "TaskHung", hung.Subject.Name, false)
+	_ = name
+}
+
+func has(s status, check, reason string) bool {
+	for _, f := range s.Findings {
+		if f.Check == check && f.Reason == reason {
+			return true
+		}
+	}
+	return false
 }
