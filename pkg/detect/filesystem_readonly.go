@@ -59,7 +59,7 @@ const (
 
 // FilesystemReadonly finds filesystems that ought to be writable and no longer take writes.
 func FilesystemReadonly(s FilesystemReadonlySettings) Check {
-	memory := &probeMemory{answers: make(map[string]probeResult)}
+	memory, errors := &probeMemory{answers: make(map[string]probeResult)}, &ext4Memory{}
 	return Check{
 		ID:      filesystemReadonlyID,
 		Domain:  "storage",
@@ -79,7 +79,7 @@ func FilesystemReadonly(s FilesystemReadonlySettings) Check {
 			KernelWake(filesystemReadonlyID),
 		},
 		Run: func(ctx context.Context, h *host.Host) ([]finding.Finding, error) {
-			return lookAtFilesystems(ctx, h, s, memory)
+			return lookAtFilesystems(ctx, h, s, memory, errors)
 		},
 	}
 }
@@ -106,7 +106,7 @@ func filesystemReadonlyDoc() Doc {
 	}
 }
 
-func lookAtFilesystems(ctx context.Context, h *host.Host, s FilesystemReadonlySettings, memory *probeMemory) ([]finding.Finding, error) {
+func lookAtFilesystems(ctx context.Context, h *host.Host, s FilesystemReadonlySettings, memory *probeMemory, errors *ext4Memory) ([]finding.Finding, error) {
 	mounts, err := h.Mounts()
 	if err != nil {
 		return nil, err
@@ -119,6 +119,7 @@ func lookAtFilesystems(ctx context.Context, h *host.Host, s FilesystemReadonlySe
 	if err != nil {
 		return nil, err
 	}
+	errors.settle(filesystems)
 	for subject, err := range memory.probeAll(ctx, h, s.ProbeTimeout, mounts, filesystems) {
 		doubts[subject] = err
 	}
