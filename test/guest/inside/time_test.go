@@ -24,6 +24,7 @@ func TestClockJumps(t *testing.T) {
 	defer func() { _ = syscall.Unmount(dir, syscall.MNT_DETACH) }()
 	put(t, "/sys/fs/ext4/ram8/trigger_fs_error", "a test")
 	a.awaitReason("filesystem-readonly", "", "", true)
+	a.awaitReason("default-route", "", "", true) // the guest has none, which takes a minute to be believed
 	eventually(t, "findings that stay", func() bool {
 		before := told(a.status())
 		time.Sleep(10 * time.Second) // looks of the checks that look often
@@ -84,7 +85,7 @@ func TestKernelLogFlood(t *testing.T) {
 	dir := t.TempDir()
 	run(t, "mount", "-o", "errors=remount-ro", "/dev/ram9", dir)
 	defer func() { _ = syscall.Unmount(dir, syscall.MNT_DETACH) }()
-	put(t, "/proc/sys/kernel/printk_devkmsg", "on") // else the kernel drops most of what programs write
+	put(t, "/proc/sys/kernel/printk_devkmsg", "on\n") // else the kernel drops most of what programs write
 	log, err := os.OpenFile("/dev/kmsg", os.O_WRONLY, 0)
 	if err != nil {
 		t.Fatal(err)
