@@ -7,6 +7,7 @@ import (
 	"strings"
 	"syscall"
 	"testing"
+	"time"
 )
 
 // ram loads the driver of RAM disks; memory is used as they are written. Each test has its own ones.
@@ -54,6 +55,7 @@ func TestFlakyDisk(t *testing.T) {
 			if kind == "ext4" {
 				run(t, "mount", "-o", "remount,errors=remount-ro", dir)
 			}
+			time.Sleep(10 * time.Second) // the agent has looked: that an error came is seen by the count before it
 			dmsetup(t, "suspend", "--noflush", name)
 			dmsetup(t, "reload", name, "--table", fmt.Sprintf("0 %d flakey %s 0 0 3600 1 error_writes", sectors, disk))
 			dmsetup(t, "resume", name)

@@ -84,7 +84,7 @@ func TestSuspendedDevice(t *testing.T) {
 	dmsetup(t, "suspend", "forgotten")
 	readers := []*exec.Cmd{
 		exec.Command("dd", "if=/dev/mapper/forgotten", "of=/dev/null", "bs=4096", "count=1", "iflag=direct"), // the kernel's watch leaves it alone
-		exec.Command("head", "-c", "4096", "/dev/mapper/forgotten"), // and this, which could be killed
+		exec.Command("head", "-c", "4096", "/dev/mapper/forgotten"),                                          // and this, which could be killed
 		exec.Command("busybox", "dd", "if=/dev/zero", "of=/dev/mapper/forgotten", "bs=4096", "count=1", "conv=fsync"),
 	}
 	for _, reader := range readers {
