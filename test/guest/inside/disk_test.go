@@ -37,6 +37,7 @@ func mapped(t *testing.T, name, table string) string {
 
 // TestFlakyDisk: filesystems whose disk begins to fail every write are found, and what is mounted anew is well.
 func TestFlakyDisk(t *testing.T) {
+	t.Parallel()
 	for i, mkfs := range []string{"mkfs.ext4 -q -F", "mkfs.xfs -q -f"} {
 		words := strings.Fields(mkfs)
 		kind := strings.TrimPrefix(words[0], "mkfs.")
