@@ -83,9 +83,9 @@ func TestSuspendedDevice(t *testing.T) {
 	mapped(t, "forgotten", "0 65536 linear /dev/ram5 0")
 	dmsetup(t, "suspend", "forgotten")
 	readers := []*exec.Cmd{
-		exec.Command("dd", "if=/dev/mapper/forgotten", "of=/dev/null", "bs=4096", "count=1", "iflag=direct"), // the kernel's watch leaves it alone
-		exec.Command("head", "-c", "4096", "/dev/mapper/forgotten"),                                          // and this, which could be killed
-		exec.Command("busybox", "dd", "if=/dev/zero", "of=/dev/mapper/forgotten", "bs=4096", "count=1", "conv=fsync"),
+		exec.Command("dd", "if=/dev/mapper/forgotten", "of=/dev/null", "bs=4096", "count=1", "iflag=direct"),                       // the kernel's watch leaves it alone
+		exec.Command("head", "-c", "4096", "/dev/mapper/forgotten"),                                                                // and this, which could be killed
+		exec.Command("busybox", "dd", "if=/dev/zero", "of=/dev/mapper/forgotten", "bs=4096", "count=1", "seek=4096", "conv=fsync"), // far from where head reads: what is written can be read at once
 	}
 	for _, reader := range readers {
 		if err := reader.Start(); err != nil {
