@@ -28,7 +28,7 @@ func newCheck(o *options) *cobra.Command {
 Nothing is changed and no daemon is needed. What is found is what this one look saw: the daemon (nodeagent run) also asks
 whether it lasts.`,
 		RunE: func(cmd *cobra.Command, ids []string) error {
-			cfg, err := o.load()
+			cfg, err := o.load(cmd.Context())
 			if err != nil {
 				return err
 			}

@@ -24,7 +24,7 @@ The name may be that of a check, of a rule of the kernel's log, or a reason as i
 			return explainable(), cobra.ShellCompDirectiveNoFileComp
 		},
 		RunE: func(cmd *cobra.Command, args []string) error {
-			if _, err := o.load(); err != nil {
+			if _, err := o.load(cmd.Context()); err != nil {
 				fmt.Fprintln(cmd.ErrOrStderr(), "nodeagent: thresholds are the defaults, not those of your configuration:", err)
 			}
 			return explain(cmd.OutOrStdout(), args[0])

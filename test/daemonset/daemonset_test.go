@@ -49,6 +49,7 @@ func TestDaemonSet(t *testing.T) {
 		{"manifests", testManifests},
 		{"chart", testChart},
 		{"on the host", testOnHost},
+		{"sight", testSight},
 		{"command on the host", testCommand},
 		{"failing disk", testDisk},
 		{"own node only", testOwnNodeOnly},

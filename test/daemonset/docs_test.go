@@ -68,7 +68,7 @@ func (c *cluster) tools(t *testing.T) string {
 	lab := filepath.Join(dir, "values.yaml")
 	for name, text := range map[string]string{
 		lab:     string(values),
-		applied: c.labManifests(t),
+		applied: c.labManifests(t, nil),
 		filepath.Join(dir, "helm"): fmt.Sprintf(`#!/bin/sh
 export KUBECONFIG=%q HELM_CACHE_HOME=%[2]q HELM_CONFIG_HOME=%[2]q HELM_DATA_HOME=%[2]q
 case "$1" in install|upgrade) exec %[3]q "$@" --values %[4]q ;; esac

@@ -11,6 +11,7 @@ import (
 
 // TestRetire: an agent that is removed for good takes what it wrote off the Node, and nothing else.
 func TestRetire(t *testing.T) {
+	ofTheProcess(t, "docs/install-daemonset.md has another way, which test/daemonset takes")
 	l := openLab(t)
 	a := install(t, l, nil)
 	if err := a.Start(t.Context()); err != nil {
