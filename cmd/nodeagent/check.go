@@ -58,6 +58,7 @@ func lookNow(cmd *cobra.Command, o *options, cfg config.Config, ids []string, ag
 	if err != nil {
 		return err
 	}
+	aids.Witnesses.Enable(checks) // the kernel's log is left to no others
 	began := time.Now()
 	shown := showProgress(cmd.ErrOrStderr(), len(checks))
 	looks := detect.LookOnce(cmd.Context(), door.Host, checks, func(l finding.Look) {

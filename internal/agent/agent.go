@@ -124,7 +124,7 @@ func (a *agent) aids() (detect.Aids, error) {
 	if aids.KernelLog, err = detect.NewKernelLog(settings); err != nil {
 		return aids, err
 	}
-	if err := detect.RestoreKernelLog(aids.KernelLog, aids.Memory, a.started.Boot); err != nil {
+	if err := detect.RestoreKernelLog(aids, a.started.Boot); err != nil {
 		a.log.Error("what the kernel said before is read again", "err", err)
 	}
 	return aids, nil
@@ -188,7 +188,7 @@ func (a *agent) remember() {
 	a.saver.flush(a.tracker.State())
 	a.mu.Unlock()
 	a.saver.write()
-	detect.SaveKernelLog(a.aid.KernelLog, a.aid.Memory, a.started.Boot, true)
+	detect.SaveKernelLog(a.aid, host.Now(), true)
 }
 
 func (a *agent) status() Status {

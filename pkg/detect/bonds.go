@@ -66,7 +66,7 @@ func Bonds() Check {
 func lookAtBonds(_ context.Context, h *host.Host) ([]finding.Finding, error) {
 	names, err := h.Files.List("/proc/net/bonding")
 	if errors.Is(err, fs.ErrNotExist) || err == nil && len(names) == 0 {
-		return nil, finding.NotApplicable("no bond of network cards")
+		return nil, finding.NoneLeft("no bond of network cards")
 	}
 	if err != nil {
 		return nil, err

@@ -25,6 +25,10 @@ type Check struct {
 	Policy   finding.Policy   // when findings are believed and when they are cleared
 	Severity finding.Severity // of all findings, where a user has set it; otherwise each finding has its own
 
+	// Counts is set where the check learns what happened only by comparing counters: it knows nothing of the time before
+	// its first look.
+	Counts bool
+
 	last bool // looks after the others where all look once: it asks what they saw
 
 	// Run takes one look. See finding.Look for the meaning of its results.

@@ -59,6 +59,7 @@ func Conntrack() Check {
 			FalseAlarms: "Only the node's own table is looked at; a pod that fills the one of its own namespace harms itself only.",
 		},
 		Condition: networkProblem(),
+		Counts:    true,
 		Every:     30 * time.Second, Deadline: 5 * time.Second,
 		Wakes:  []Wake{KernelWake(conntrackID)},
 		Policy: finding.Policy{Raise: finding.Hold{Looks: 2, For: 20 * time.Second}, Clear: finding.Hold{Looks: 2, For: 30 * time.Second}},

@@ -1,6 +1,7 @@
 package detect
 
 import (
+	"maps"
 	"testing"
 
 	"github.com/nodeagent/nodeagent/pkg/detect/kernel"
@@ -15,14 +16,20 @@ func TestCoverage(t *testing.T) {
 	for _, r := range kernel.Rules() {
 		exists[r.ID] = true
 	}
+	idle := maps.Clone(exists)
+	delete(idle, kernelLogID) // stands for all rules
 	for _, k := range Known() {
 		if k.Fault == "" || (len(k.By) == 0) != (k.Not != "") {
 			t.Errorf("%q: found by %q, left out because of %q: exactly one of them", k.Fault, k.By, k.Not)
 		}
 		for _, id := range k.By {
+			delete(idle, id)
 			if !exists[id] {
 				t.Errorf("%q is found by %q, which is neither a check nor a rule", k.Fault, id)
 			}
 		}
+	}
+	for id := range idle {
+		t.Errorf("%q is there for no known fault", id)
 	}
 }

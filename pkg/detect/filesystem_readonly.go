@@ -113,7 +113,7 @@ func lookAtFilesystems(ctx context.Context, h *host.Host, s FilesystemReadonlySe
 	}
 	filesystems := slices.DeleteFunc(blockFilesystems(mounts), func(f filesystem) bool { return f.ignored(s.Ignore) })
 	if len(filesystems) == 0 {
-		return nil, finding.NotApplicable("no filesystem on a block device is mounted")
+		return nil, finding.NoneLeft("no filesystem on a block device is mounted")
 	}
 	doubts, err := gatherEvidence(h, filesystems)
 	if err != nil {

@@ -118,7 +118,7 @@ func (c *hungMounts) look(ctx context.Context, h *host.Host) ([]finding.Finding,
 	filesystems := foreignFilesystems(mounts, c.settings.Ignore)
 	if len(filesystems) == 0 {
 		c.past = map[string]mountPast{}
-		return nil, finding.NotApplicable("no network or FUSE filesystem is mounted")
+		return nil, finding.NoneLeft("no network or FUSE filesystem is mounted")
 	}
 	doubts := c.ask(ctx, h, mounts, filesystems)
 	var findings []finding.Finding

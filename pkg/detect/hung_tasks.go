@@ -79,8 +79,9 @@ func HungTasks(s HungTasksSettings) Check {
 			},
 			FalseAlarms: "Frozen tasks and parents that wait for a vfork child are left out. Threads that a driver parks in state D can be named in ignore.",
 		},
-		Every: 30 * time.Second,
-		Wakes: []Wake{KernelWake(hungTasksID)},
+		Counts: true,
+		Every:  30 * time.Second,
+		Wakes:  []Wake{KernelWake(hungTasksID)},
 		Run: func(ctx context.Context, h *host.Host) ([]finding.Finding, error) {
 			return memory.look(ctx, h, s)
 		},

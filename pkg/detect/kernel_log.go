@@ -137,7 +137,9 @@ func KernelLog(s KernelLogSettings, a Aids) Check {
 				return nil, err
 			}
 			now := h.Clock()
-			findings := log.Findings(now.Up, func(r *kernel.Rule) bool { return a.Witnesses.Able(r.ConfirmedBy, now.Up) })
+			findings := log.Findings(now.Up, func(r *kernel.Rule, at time.Duration) bool {
+				return a.Witnesses.Able(r.ConfirmedBy, at, now.Up)
+			})
 			for i := range findings {
 				findings[i].Check = kernelLogID
 				if findings[i].Subject.Kind == kernel.NodeKind {
@@ -145,7 +147,7 @@ func KernelLog(s KernelLogSettings, a Aids) Check {
 				}
 			}
 			if follow != nil && log.Moved() {
-				SaveKernelLog(follow, a.Memory, now.Boot, false)
+				SaveKernelLog(a, now, false)
 			}
 			return findings, nil
 		},
@@ -173,13 +175,14 @@ func kernelLogError(err error) error {
 }
 
 // SaveKernelLog keeps what the next run of the agent in this boot must know. last says that the agent ends in order.
-func SaveKernelLog(log *LiveKernelLog, memory Memory, boot string, last bool) {
-	if memory == nil {
+func SaveKernelLog(a Aids, at finding.Stamp, last bool) {
+	if a.Memory == nil {
 		return
 	}
-	if data, err := log.Save(boot, last); err == nil { // a map of strings can always be written
-		memory.Save(kernelLogID, data)
+	if data, err := a.KernelLog.Save(at.Boot, last); err == nil { // a map of strings can always be written
+		a.Memory.Save(kernelLogID, data)
 	}
+	a.Witnesses.save(a.Memory, at)
 }
 
 // KernelWake is the wake of a check that wants to look when a rule which it confirms has recognised a record.
@@ -227,13 +230,14 @@ func KernelLogSource(follow *LiveKernelLog, logger *slog.Logger, watch KernelWat
 }
 
 // RestoreKernelLog takes over what an earlier run of the agent in this boot has saved.
-func RestoreKernelLog(follow *LiveKernelLog, memory Memory, boot string) error {
-	if memory == nil {
+func RestoreKernelLog(a Aids, boot string) error {
+	if a.Memory == nil {
 		return nil
 	}
-	data, ok := memory.Load(kernelLogID)
+	a.Witnesses.restore(a.Memory, boot)
+	data, ok := a.Memory.Load(kernelLogID)
 	if !ok {
 		return nil
 	}
-	return follow.Restore(data, boot)
+	return a.KernelLog.Restore(data, boot)
 }

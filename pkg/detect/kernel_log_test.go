@@ -35,7 +35,7 @@ func witnessing(ids ...string) *Witnesses {
 	for _, id := range ids {
 		checks = append(checks, Check{ID: id})
 	}
-	w.enabled(checks)
+	w.Enable(checks)
 	return w
 }
 
@@ -128,12 +128,13 @@ func TestKernelLogLeavesToState(t *testing.T) {
 		looks  []finding.Look
 		leaves bool
 	}{
-		"not looked yet":      {nil, true},
-		"it can":              {[]finding.Look{look(nil, time.Minute)}, true},
-		"nothing of the kind": {[]finding.Look{look(finding.NotApplicable("no arrays"), time.Minute)}, false},
-		"blind for a moment":  {[]finding.Look{look(errors.New("read"), 2*time.Minute)}, true},
-		"blind for long":      {[]finding.Look{look(errors.New("read"), 30*time.Second), look(errors.New("read"), time.Minute)}, false},
-		"can again":           {[]finding.Look{look(errors.New("read"), 0), look(nil, time.Minute)}, true},
+		"not looked yet":     {nil, true},
+		"it can":             {[]finding.Look{look(nil, time.Minute)}, true},
+		"it has no means":    {[]finding.Look{look(finding.NotApplicable("no driver tells"), time.Minute)}, false},
+		"none is left":       {[]finding.Look{look(finding.NoneLeft("no arrays"), time.Minute)}, true},
+		"blind for a moment": {[]finding.Look{look(errors.New("read"), 2*time.Minute)}, true},
+		"blind for long":     {[]finding.Look{look(errors.New("read"), 30*time.Second), look(errors.New("read"), time.Minute)}, false},
+		"can again":          {[]finding.Look{look(errors.New("read"), 0), look(nil, time.Minute)}, true},
 	} {
 		t.Run(name, func(t *testing.T) {
 			w := witnessing("md-arrays")

@@ -122,7 +122,7 @@ func lookAtArrays(ctx context.Context, h *host.Host, memory *stateMemory) ([]fin
 		findings = append(findings, a.finding(ctx, h, subject, reason, text))
 	}
 	if arrays == 0 {
-		return nil, finding.NotApplicable("there is no software RAID array")
+		return nil, finding.NoneLeft("there is no software RAID array")
 	}
 	return findings, finding.Partial(doubts)
 }

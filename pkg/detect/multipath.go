@@ -101,7 +101,7 @@ func lookAtPaths(ctx context.Context, h *host.Host, memory *stateMemory) ([]find
 	}
 	sets = append(sets, nvme...)
 	if len(sets) == 0 && len(doubts) == 0 {
-		return nil, finding.NotApplicable("no disk has several paths")
+		return nil, finding.NoneLeft("no disk has several paths")
 	}
 	var findings []finding.Finding
 	for _, s := range sets {

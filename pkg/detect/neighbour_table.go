@@ -53,7 +53,8 @@ func NeighbourTable() Check {
 			},
 			FalseAlarms: "Permanent entries, which overlay networks keep for every node, do not count towards the limit; the number alone is therefore not believed.",
 		},
-		Every: time.Minute, Deadline: 5 * time.Second,
+		Counts: true,
+		Every:  time.Minute, Deadline: 5 * time.Second,
 		Wakes:  []Wake{KernelWake(neighbourTableID)},
 		Policy: finding.Policy{Clear: finding.Hold{Looks: 2, For: time.Minute}},
 		Run: func(_ context.Context, h *host.Host) ([]finding.Finding, error) {

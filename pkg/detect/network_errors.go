@@ -61,7 +61,8 @@ func NetworkErrors() Check {
 			},
 			FalseAlarms: "Frames that nobody on the node wants count as dropped; they are fewer than ten in a second.",
 		},
-		Every: time.Minute, Deadline: 8 * time.Second,
+		Counts: true,
+		Every:  time.Minute, Deadline: 8 * time.Second,
 		Wakes:  []Wake{KernelWake(networkErrorsID)},
 		Policy: finding.Policy{Clear: finding.Hold{Looks: 2, For: 2 * time.Minute}},
 		Run: func(_ context.Context, h *host.Host) ([]finding.Finding, error) {

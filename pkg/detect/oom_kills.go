@@ -68,6 +68,7 @@ func OOMKills(memory Memory) Check {
 			FalseAlarms: "None known. In cgroup v1 the check does not apply: there only the kernel's log tells whose limit it was.",
 		},
 		Condition: memoryProblem(),
+		Counts:    true,
 		Every:     time.Minute, Deadline: 10 * time.Second,
 		Wakes: []Wake{KernelWake(oomKillsID)},
 		Run: func(ctx context.Context, h *host.Host) ([]finding.Finding, error) {

@@ -59,7 +59,8 @@ func PCIeErrors() Check {
 			},
 			FalseAlarms: "Advisory errors of devices that are asked for what they do not have; rarely that many.",
 		},
-		Every: time.Minute, Deadline: 5 * time.Second,
+		Counts: true,
+		Every:  time.Minute, Deadline: 5 * time.Second,
 		Wakes: []Wake{KernelWake(pcieErrorsID)},
 		Run: func(_ context.Context, h *host.Host) ([]finding.Finding, error) {
 			return c.look(h)

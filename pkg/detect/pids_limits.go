@@ -54,7 +54,8 @@ func PIDsLimits() Check {
 			},
 			FalseAlarms: "Programs with a full pool of threads on purpose.",
 		},
-		Every: 5 * time.Minute, Deadline: 10 * time.Second,
+		Counts: true,
+		Every:  5 * time.Minute, Deadline: 10 * time.Second,
 		Wakes: []Wake{KernelWake(pidsLimitsID)},
 		Run:   c.look,
 	}

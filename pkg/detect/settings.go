@@ -75,7 +75,7 @@ func Checks(s Settings, aids Aids) []Check {
 			checks = append(checks, check)
 		}
 	}
-	aids.Witnesses.enabled(checks)
+	aids.Witnesses.Enable(checks)
 	return checks
 }
 

@@ -64,7 +64,8 @@ func Thermal() Check {
 			},
 			FalseAlarms: "Zones with absurd critical points are not judged; boards that reach theirs in normal use are.",
 		},
-		Every: time.Minute, Deadline: 10 * time.Second,
+		Counts: true,
+		Every:  time.Minute, Deadline: 10 * time.Second,
 		Wakes:  []Wake{KernelWake(thermalID)},
 		Policy: finding.Policy{Raise: finding.Hold{Looks: 2}},
 		Run: func(_ context.Context, h *host.Host) ([]finding.Finding, error) {

@@ -103,7 +103,7 @@ func (m *poolMemory) look(ctx context.Context, h *host.Host, s ThinPoolsSettings
 	}
 	now := h.Clock().Up
 	if len(candidates) == 0 || slices.Equal(candidates, m.none) && now-m.asked < askPoolsLong {
-		return nil, finding.NotApplicable("there is no thin pool")
+		return nil, finding.NoneLeft("there is no thin pool")
 	}
 	pools, err := askPools(ctx, h)
 	if err != nil {
@@ -111,7 +111,7 @@ func (m *poolMemory) look(ctx context.Context, h *host.Host, s ThinPoolsSettings
 	}
 	if len(pools) == 0 {
 		m.none, m.asked = candidates, now
-		return nil, finding.NotApplicable("there is no thin pool")
+		return nil, finding.NoneLeft("there is no thin pool")
 	}
 	m.none = nil
 	var findings []finding.Finding

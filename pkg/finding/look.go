@@ -19,13 +19,22 @@ type Look struct {
 }
 
 // NotApplicableError says that a check has nothing to look at on this host, and why.
-type NotApplicableError struct{ Why string }
+type NotApplicableError struct {
+	Why  string
+	Gone bool // whatever there was of the kind is gone, and its faults with it
+}
 
 func (e *NotApplicableError) Error() string { return "not applicable: " + e.Why }
 
 // NotApplicable returns an error which says that a check has nothing to look at on this host.
 func NotApplicable(format string, args ...any) error {
 	return &NotApplicableError{Why: fmt.Sprintf(format, args...)}
+}
+
+// NoneLeft is NotApplicable of a check that can see all there is of a kind, and sees that there is nothing (any more): what
+// the kernel has said of one is over.
+func NoneLeft(format string, args ...any) error {
+	return &NotApplicableError{Why: fmt.Sprintf(format, args...), Gone: true}
 }
 
 // PartialError says that nothing could be learnt about some subjects, while all others were looked at.

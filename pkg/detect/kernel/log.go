@@ -188,8 +188,8 @@ func graver(a, b finding.Severity) bool {
 }
 
 // Findings returns what is still to be reported, now being the time since boot: one finding for each subject, the gravest.
-// Rules for which leave returns true are left to others.
-func (l *Log) Findings(now time.Duration, leave func(*Rule) bool) []finding.Finding {
+// Records that a rule recognised at a time since boot are left to others where leave returns true.
+func (l *Log) Findings(now time.Duration, leave func(r *Rule, at time.Duration) bool) []finding.Finding {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	subjects := map[finding.Subject][]*held{}
@@ -198,7 +198,7 @@ func (l *Log) Findings(now time.Duration, leave func(*Rule) bool) []finding.Find
 			l.forget(key)
 			continue
 		}
-		if leave == nil || !leave(key.rule) {
+		if leave == nil || !leave(key.rule, h.last) {
 			subjects[key.subject] = append(subjects[key.subject], h)
 		}
 	}

@@ -23,7 +23,7 @@ func TestLogHoldsAndForgets(t *testing.T) {
 	say("nfs: server a not responding, still trying", minute)
 	say("TCP: too many orphaned sockets", minute)
 	say("usb 1-1: Product: Kernel panic - not syncing", minute)
-	reasons := func(now time.Duration, leave func(*Rule) bool) (got []string) {
+	reasons := func(now time.Duration, leave func(*Rule, time.Duration) bool) (got []string) {
 		for _, f := range log.Findings(now, leave) {
 			if err := (func() error { f.Check = "kernel-log"; return f.Problem() })(); err != nil {
 				t.Error(err)
@@ -36,7 +36,7 @@ func TestLogHoldsAndForgets(t *testing.T) {
 	if diff := cmp.Diff([]string{ext4, nfs, tcp}, reasons(2*minute, nil)); diff != "" {
 		t.Error(diff)
 	}
-	if diff := cmp.Diff([]string{nfs, tcp}, reasons(2*minute, func(r *Rule) bool { return r.Domain == Storage && r.ConfirmedBy != "hung-mounts" })); diff != "" {
+	if diff := cmp.Diff([]string{nfs, tcp}, reasons(2*minute, func(r *Rule, _ time.Duration) bool { return r.Domain == Storage && r.ConfirmedBy != "hung-mounts" })); diff != "" {
 		t.Error(diff)
 	}
 	say("nfs: server a OK", 3*minute)

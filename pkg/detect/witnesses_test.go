@@ -1,0 +1,62 @@
+package detect
+
+import (
+	"errors"
+	"testing"
+	"time"
+
+	"github.com/nodeagent/nodeagent/pkg/finding"
+)
+
+// TestWitnessesThatCount: what happened before a check began to count is nobody's but the kernel log's to tell. What an
+// earlier run of the agent in the same boot has watched is not told again.
+func TestWitnessesThatCount(t *testing.T) {
+	const check = "oom-kills"
+	witnesses := func() *Witnesses {
+		w := &Witnesses{}
+		w.Enable([]Check{{ID: check, Counts: true}})
+		return w
+	}
+	look := func(up time.Duration, err error) finding.Look {
+		return finding.Look{Check: check, At: finding.Stamp{Boot: "a", Up: up}, Err: err}
+	}
+	first := witnesses()
+	first.Saw(look(9*time.Minute, errors.New("not yet")))
+	first.Saw(look(10*time.Minute, nil))
+	first.Saw(look(20*time.Minute, nil))
+	memory := mapMemory{}
+	first.save(memory, finding.Stamp{Boot: "a", Up: 21 * time.Minute})
+
+	second := witnesses()
+	second.restore(memory, "a")
+	second.Saw(look(30*time.Minute, nil))
+	second.save(memory, finding.Stamp{Boot: "a", Up: 31 * time.Minute})
+	third := witnesses()
+	third.restore(memory, "a")
+	third.Saw(look(40*time.Minute, nil))
+	rebooted := witnesses()
+	rebooted.restore(memory, "b")
+	rebooted.Saw(look(30*time.Minute, nil))
+
+	for name, test := range map[string]struct {
+		w    *Witnesses
+		at   time.Duration
+		able bool
+	}{
+		"before the first look":             {first, 9 * time.Minute, false},
+		"after it":                          {first, 11 * time.Minute, true},
+		"no look yet":                       {witnesses(), time.Minute, true},
+		"before the first run's first look": {second, 9 * time.Minute, false},
+		"in the first run":                  {second, 15 * time.Minute, true},
+		"between the runs":                  {second, 25 * time.Minute, false},
+		"in the second run":                 {second, 35 * time.Minute, true},
+		"two runs ago":                      {third, 15 * time.Minute, true},
+		"another boot's times":              {rebooted, 15 * time.Minute, false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			if got := test.w.Able(check, test.at, time.Hour); got != test.able {
+				t.Errorf("able is %v, want %v", got, test.able)
+			}
+		})
+	}
+}
