@@ -55,6 +55,7 @@ func TestDaemonSet(t *testing.T) {
 		{"own node only", testOwnNodeOnly},
 		{"leftovers", testLeftovers},
 		{"killed", testKilled},
+		{"wrong configuration", testWrongConfiguration},
 		{"memory limit", testMemoryLimit},
 		{"beside a package", testBesidePackage},
 	} {

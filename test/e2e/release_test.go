@@ -82,6 +82,7 @@ func install(t *testing.T, l *lab.Lab, overrides harness.Overrides, tags ...stri
 // and so on, until one comes through: whatever was cut off where, the end is the same, nothing is done that was not
 // judged, and what lives is untouched.
 func TestCrashAfterEveryStep(t *testing.T) {
+	ofTheProcess(t, "what is killed is a command on the host, beside which no daemon releases")
 	l := openLab(t)
 	a := install(t, l, harness.Overrides{"remediate": map[string]any{"retryAfter": "1ms", "podsPerHour": 1000, "ownerGrace": "2s"}}, "faultpoints")
 	living := newBystanders(t, l)
