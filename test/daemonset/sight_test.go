@@ -18,6 +18,7 @@ import (
 // testSight compares what the agent in the pod can tell with what it can tell as a process of the host that is the
 // cluster's administrator: no check is blind in the pod that is not blind there.
 func testSight(t *testing.T, c *cluster) {
+	c.install(t, true, "config.checks.hung-mounts.every=2s")
 	hung := hosttest.HangingFUSE(t) // so that the calls that may hang, which are made by children, are compared too
 	dir := filepath.Join(c.Dir, "sight")
 	if err := os.MkdirAll(dir, 0o700); err != nil {
@@ -34,6 +35,7 @@ func testSight(t *testing.T, c *cluster) {
 	})
 	if err := onHost.Configure(harness.Overrides{
 		"paths":  map[string]any{"kubeconfig": c.Paths.AdminKubeconfig, "kubeletRoot": c.Paths.KubeletRoot},
+		"checks": map[string]any{"hung-mounts": map[string]any{"every": "2s"}},
 		"report": map[string]any{"conditions": map[string]any{"enabled": false}, "events": map[string]any{"enabled": false}},
 	}); err != nil {
 		t.Fatal(err)
