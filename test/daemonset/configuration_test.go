@@ -35,18 +35,12 @@ func testWrongConfiguration(t *testing.T, c *cluster) {
 	}
 	c.await1(t, "the running agent to stay ready", ready)
 
-	// Its pod is replaced: the new one begins with what the old one has kept.
-	c.kubectl(t, "delete", "pod", "-n", namespace, "-l", "app.kubernetes.io/name=nodeagent", "--timeout=60s")
-	c.goesOn(t, running, "config.yaml:")
+	// A rollout of a configuration that is wrong stops at its first pods, and one that is good mends it.
+	c.install(t, false, wrongRule...)
+	c.goesOn(t, running, "rules.0.patterns")
 	if after := c.awaitCondition(t, "ReadonlyFilesystem", "False"); !after.LastTransitionTime.Equal(before.LastTransitionTime) {
 		t.Errorf("a new pod moved lastTransitionTime from %s to %s: the condition was away", before.LastTransitionTime, after.LastTransitionTime)
 	}
-
-	// A rollout of a configuration that is wrong stops at its first pods, and one that is good mends it.
-	c.install(t, true)
-	running = agentPID(t)
-	c.install(t, false, wrongRule...)
-	c.goesOn(t, running, "rules.0.patterns")
 	if out, err := c.Kubectl(t.Context(), "rollout", "status", "-n", namespace, "daemonset/nodeagent", "--timeout=12s"); err == nil {
 		t.Errorf("the rollout of a wrong configuration is through: %s", out)
 	}
