@@ -62,7 +62,7 @@ func testManifests(t *testing.T, c *cluster) {
 	c.kubectl(t, "rollout", "status", "-n", namespace, "daemonset/nodeagent", "--timeout=90s")
 	c.await1(t, "the agent of the manifests to be ready", ready)
 	c.awaitCondition(t, "ReadonlyFilesystem", "False")
-	c.kubectl(t, "delete", "-f", filepath.Join(c.repo, "packaging/kubernetes/manifests/nodeagent.yaml"), "--timeout=60s")
+	c.kubectl(t, "delete", "-f", filepath.Join(c.repo, "packaging/kubernetes/manifests/nodeagent.yaml"), "--ignore-not-found", "--timeout=60s")
 }
 
 // testChart goes from nothing to a reporting agent with one command.
