@@ -13,7 +13,7 @@ demo: ## a real node fails, the agent finds, tells and repairs; about 15 minutes
 	go run ./test/demo --dir $(LAB_DIR)
 
 .PHONY: test
-test: packages vet unit test-chart guest e2e ## all tests; as root on Debian 12 nothing is skipped
+test: packages vet unit test-chart guest e2e e2e-daemonset test-daemonset ## all tests; as root on Debian 12 nothing is skipped
 
 .PHONY: packages
 packages: ## install the Debian packages that the tests need; as root
@@ -26,12 +26,17 @@ vet:
 
 .PHONY: unit
 unit: ## tests that need no lab; those that need root are skipped by name without it
-	go test -race -shuffle=on -timeout 15m ./...
+	go build -race ./...
+	go test -race -shuffle=on -p 1 -timeout 15m ./... # one package at a time: some look at the whole machine, others break it
 
 .PHONY: e2e
 e2e: ## tests on a real one-node cluster, which is brought up and removed
 	go test -p 1 -count=1 -timeout 40m -v ./test/lab ./test/e2e -args -lab
 	go test -count=1 -v -run TestRealAPIServer ./internal/kube # with the kube-apiserver that the lab has built
+
+.PHONY: e2e-daemonset
+e2e-daemonset: ## the same with the agent as the DaemonSet, where a test is of the agent that is installed; about 5 minutes
+	go test -p 1 -count=1 -timeout 20m -v ./test/e2e -args -lab -daemonset
 
 .PHONY: guest
 guest: ## tests that break the machine they run on, in an emulated one with Debian's kernel: disks, arrays, links

@@ -30,7 +30,7 @@ func newCheck(o *options) *cobra.Command {
 Nothing is changed and no daemon is needed. What is found is what this one look saw: the daemon (nodeagent run) also asks
 whether it lasts. It takes less than a second; what does not answer is waited for no longer than 15 seconds, and named.`,
 		RunE: func(cmd *cobra.Command, ids []string) error {
-			cfg, err := o.load()
+			cfg, err := o.load(cmd.Context())
 			if err != nil {
 				return err
 			}

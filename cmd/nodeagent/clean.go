@@ -28,7 +28,7 @@ right after. Only what is proven to be a leftover is touched. Proof takes severa
 one, --wait keeps looking until everything is proven or live, or the time is over.`,
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			cfg, err := o.load()
+			cfg, err := o.load(cmd.Context())
 			if err != nil {
 				return err
 			}

@@ -32,7 +32,7 @@ func newConfig(o *options) *cobra.Command {
 			Short: "Check a configuration file; every mistake is named with file and line",
 			Args:  cobra.MaximumNArgs(1),
 			RunE: func(cmd *cobra.Command, args []string) error {
-				file := o.configFile
+				file := o.file(cmd.Context())
 				if len(args) == 1 {
 					file = args[0]
 				}
@@ -48,7 +48,7 @@ func newConfig(o *options) *cobra.Command {
 			Short: "Print the configuration in force, with what was found on this host",
 			Args:  cobra.NoArgs,
 			RunE: func(cmd *cobra.Command, _ []string) error {
-				cfg, err := o.load()
+				cfg, err := o.load(cmd.Context())
 				if err != nil {
 					return err
 				}

@@ -5,6 +5,7 @@ import (
 	"log/slog"
 	"os"
 	"path/filepath"
+	"strconv"
 
 	"github.com/nodeagent/nodeagent/internal/config"
 	"github.com/nodeagent/nodeagent/internal/hostns"
@@ -24,7 +25,10 @@ func (f runFlags) enter(configFile string, cfg config.Config) error {
 			if kept[0] != "" {
 				file = filepath.Join(kept[0], filepath.Base(configFile))
 			}
-			return []string{"run", "--entered-host", "--config=" + file, "--service-account=" + kept[1], "--node-name=" + f.nodeName}
+			return []string{
+				"run", "--entered-host", "--config=" + file, "--service-account=" + kept[1], "--node-name=" + f.nodeName,
+				"--last-good=" + f.lastGood, "--listen=" + f.listen, "--init-pid=" + strconv.Itoa(f.initPID),
+			}
 		},
 	}.Enter()
 }

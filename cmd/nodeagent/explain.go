@@ -33,7 +33,7 @@ The name may be that of a check, of a rule of the kernel's log, or a reason as i
 			return explainable(), cobra.ShellCompDirectiveNoFileComp
 		},
 		RunE: func(cmd *cobra.Command, args []string) error {
-			cfg, err := o.load()
+			cfg, err := o.load(cmd.Context())
 			if err != nil {
 				fmt.Fprintln(cmd.ErrOrStderr(), "nodeagent: thresholds are the defaults, not those of your configuration:", err)
 				cfg = config.Default()

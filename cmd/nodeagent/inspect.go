@@ -22,7 +22,7 @@ func newInspect(o *options) *cobra.Command {
 For each object: what every witness says of it, who holds it, and why it is or is not a leftover. Nothing is changed. To be
 called a leftover an object must be seen several times; the running daemon remembers, and so does this command.`,
 		RunE: func(cmd *cobra.Command, kinds []string) error {
-			cfg, err := o.load()
+			cfg, err := o.load(cmd.Context())
 			if err != nil {
 				return err
 			}

@@ -26,7 +26,7 @@ file is what is in force. That says nothing of the node: a sick node is what a r
 Exit code 0 ready, 1 not ready.`,
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			ready := awaitReady(cmd.Context(), cmd.ErrOrStderr(), o.socket(), wait)
+			ready := awaitReady(cmd.Context(), cmd.ErrOrStderr(), o.socket(cmd.Context()), wait)
 			var err error
 			if o.json() {
 				err = printJSON(cmd.OutOrStdout(), ready)

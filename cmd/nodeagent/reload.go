@@ -1,6 +1,7 @@
 package main
 
 import (
+	"context"
 	"errors"
 	"fmt"
 
@@ -22,7 +23,7 @@ has. stateDir and socket cannot be changed without a restart. Sending SIGHUP to 
 Exit code 1 when the configuration is refused, 2 when the agent did not answer.`,
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			err := agent.AskReload(cmd.Context(), o.socket())
+			err := agent.AskReload(cmd.Context(), o.socket(cmd.Context()))
 			if errors.Is(err, agent.ErrRefused) {
 				return &exitError{Code: exitProblems, Err: err}
 			}
@@ -36,8 +37,8 @@ Exit code 1 when the configuration is refused, 2 when the agent did not answer.`
 }
 
 // socket is where the running agent answers. It can be asked although the configuration has become wrong.
-func (o *options) socket() string {
-	cfg, err := o.load()
+func (o *options) socket(ctx context.Context) string {
+	cfg, err := o.load(ctx)
 	if err != nil {
 		return config.Default().Socket
 	}

@@ -1,12 +1,14 @@
 package main
 
 import (
+	"context"
 	"encoding/json"
 	"fmt"
 	"io"
 
 	"github.com/spf13/cobra"
 
+	"github.com/nodeagent/nodeagent/internal/agent"
 	"github.com/nodeagent/nodeagent/internal/config"
 )
 
@@ -45,8 +47,23 @@ Exit codes: 0 fine, 1 problems found, 2 could not tell.`,
 }
 
 // load reads the configuration that the flags name. It is strict: nothing is started with a configuration that is wrong.
-func (o *options) load() (config.Config, error) {
-	return config.Load(o.configFile)
+// Where an agent runs that has come from a container, its credentials are used: on the host there are none but kubelet's.
+func (o *options) load(ctx context.Context) (config.Config, error) {
+	cfg, err := config.Load(o.file(ctx))
+	if err == nil && cfg.Paths.Kubeconfig == "" {
+		place := agent.AskPlace(ctx, cfg.Socket)
+		cfg.ServiceAccountDir, cfg.ServiceAddress = place.ServiceAccount, place.Apiserver
+	}
+	return cfg, err
+}
+
+// file returns the configuration file: the one that is named, else the host's, else that of the agent that has come from a
+// container and runs on this host.
+func (o *options) file(ctx context.Context) string {
+	if o.configFile != "" || ifExists(config.DefaultFile) != "" {
+		return o.configFile
+	}
+	return agent.AskPlace(ctx, config.Default().Socket).Config
 }
 
 func (o *options) valid() error {

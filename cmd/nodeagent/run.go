@@ -12,13 +12,16 @@ import (
 	"github.com/nodeagent/nodeagent/internal/config"
 )
 
-// runFlags say where the daemon is. How it behaves is in the configuration file.
+// runFlags say where the daemon is. How it behaves is in the configuration file. What a pod's specification and the
+// configuration both rest on (where kubelet asks, which host is entered) holds whatever becomes of the configuration.
 type runFlags struct {
 	nodeName       string
 	serviceAccount string // directory of the pod's token
 	enterHost      bool   // started in a container: leave it
 	enteredHost    bool   // set by itself when it has left it
 	lastGood       string // keeps the last configuration that the agent worked with
+	listen         string // where metrics and kubelet's probes are answered
+	initPID        int    // the process that stands for the host
 }
 
 func newRun(o *options) *cobra.Command {
@@ -28,14 +31,14 @@ func newRun(o *options) *cobra.Command {
 		Short: "Run the agent",
 		Args:  cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
+			log := slog.New(slog.NewTextHandler(os.Stderr, nil))
 			if f.enterHost {
-				cfg, err := o.load()
-				if err != nil {
+				cfg, err := o.load(cmd.Context())
+				if err != nil && f.lastGood == "" {
 					return err
 				}
-				return f.enter(o.configFile, cfg)
+				return f.enter(o.configFile, f.over(cfg)) // whoever starts there says what is wrong with it
 			}
-			log := slog.New(slog.NewTextHandler(os.Stderr, nil))
 			if f.enteredHost {
 				f.arrive(o.configFile, log)
 			}
@@ -53,6 +56,8 @@ func newRun(o *options) *cobra.Command {
 	flags.BoolVar(&f.enteredHost, "entered-host", false, "")
 	flags.StringVar(&f.lastGood, "last-good", "", `file that keeps the last good configuration. With it the agent starts in any case: when its configuration
 is wrong, with the last good one or the defaults, releasing nothing and saying so. Without it, nothing is started then`)
+	flags.StringVar(&f.listen, "listen", "", "loopback address of metrics and probes (default: the configuration's)")
+	flags.IntVar(&f.initPID, "init-pid", 0, "process whose namespaces are the host's (default: the configuration's, or 1)")
 	_ = flags.MarkHidden("entered-host") // the flag exists
 	return cmd
 }
@@ -61,6 +66,12 @@ is wrong, with the last good one or the defaults, releasing nothing and saying s
 func (f runFlags) over(cfg config.Config) config.Config {
 	if f.nodeName != "" {
 		cfg.NodeName = f.nodeName
+	}
+	if f.listen != "" {
+		cfg.Report.Metrics.Listen = f.listen
+	}
+	if f.initPID != 0 {
+		cfg.Paths.InitPID = f.initPID
 	}
 	cfg.ServiceAccountDir, cfg.FromContainer = f.serviceAccount, f.enteredHost
 	return cfg

@@ -27,7 +27,7 @@ the agent cannot see.
 Where no agent runs, this says so and looks once by itself; that one look is shown as "nodeagent check" shows it.`,
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			status, err := agent.AskStatus(cmd.Context(), o.socket())
+			status, err := agent.AskStatus(cmd.Context(), o.socket(cmd.Context()))
 			if err != nil {
 				return lookInstead(cmd, o, err)
 			}
@@ -48,7 +48,7 @@ Where no agent runs, this says so and looks once by itself; that one look is sho
 
 // lookInstead is what status does where the agent is dead or does not answer.
 func lookInstead(cmd *cobra.Command, o *options, why error) error {
-	cfg, err := o.load()
+	cfg, err := o.load(cmd.Context())
 	if err != nil {
 		cfg = config.Default()
 		why = fmt.Errorf("%w; and its configuration is wrong: %w", why, err)

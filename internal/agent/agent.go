@@ -106,7 +106,7 @@ func (d *daemon) wire(e edition, door *Door) (*agent, []component, error) {
 		components = append(components, component{r.Name(), r.Run})
 	}
 	if cfg.Report.Metrics.Enabled {
-		components = append(components, component{"metrics", metrics.serve(cfg.Report.Metrics.Listen, health{a.progress})})
+		components = append(components, component{"metrics", metrics.serve(cfg.Report.Metrics.Listen, health{a.progress, d.configured})})
 	}
 	a.forgetGone(state)
 	a.tell(thisBoot(a.tracker.State(), a.started), nil) // what was believed a moment ago still holds

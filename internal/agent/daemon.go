@@ -61,7 +61,7 @@ func (d *daemon) supervise(ctx context.Context, first edition) error {
 	defer stop()
 	ended := make(chan error, 1) // one result; nobody may be left to read it
 	err := supervise(ctx, d.log, []component{
-		{"socket", socketServer{first.cfg.Socket, answers{d.status, d.history, d.askReload}}.Run},
+		{"socket", socketServer{first.cfg.Socket, answers{d.status, d.history, d.place, d.askReload}}.Run},
 		{"memory", giveBack},
 		{"watchdog", func(ctx context.Context) error { return d.manager.Watchdog(ctx, d.alive) }},
 		{"agent", func(ctx context.Context) error {

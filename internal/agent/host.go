@@ -98,7 +98,8 @@ func (d *Door) openRuntime() error {
 func (d *Door) openKubernetes(cfg config.Config, log *slog.Logger) error {
 	settings := kube.Config{
 		Node: d.Host.NodeName, Version: Version,
-		Kubeconfig: cfg.Paths.Kubeconfig, ServiceAccountDir: cfg.ServiceAccountDir, KubeletKubeconfig: d.Host.Paths.Kubeconfig,
+		Kubeconfig: cfg.Paths.Kubeconfig, ServiceAccountDir: cfg.ServiceAccountDir, ServiceAddress: cfg.ServiceAddress,
+		KubeletKubeconfig: d.Host.Paths.Kubeconfig,
 	}
 	client, err := kube.New(settings, log)
 	if err != nil {

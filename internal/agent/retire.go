@@ -8,9 +8,26 @@ import (
 	"path/filepath"
 
 	"github.com/nodeagent/nodeagent/internal/config"
+	"github.com/nodeagent/nodeagent/pkg/detect"
 	"github.com/nodeagent/nodeagent/pkg/finding"
+	"github.com/nodeagent/nodeagent/pkg/report"
 	"github.com/nodeagent/nodeagent/pkg/report/condition"
 )
+
+// RetirePatch returns the patch of nodes/status that takes every condition off a Node that agents of this configuration
+// make. It is for who removes agents that have no credentials left: a DaemonSet's.
+func RetirePatch(cfg config.Config, log *slog.Logger) ([]byte, error) {
+	door, err := OpenHost(cfg, log)
+	if err != nil {
+		return nil, err
+	}
+	defer door.Close()
+	var namings []report.Naming
+	for _, c := range Checks(cfg, door.Host, detect.Aids{}) {
+		namings = append(namings, report.Naming(c.Condition))
+	}
+	return condition.Removal(condition.Names(namings, cfg.Report.Conditions.Vocabulary))
+}
 
 // Retire takes off the Node what the agent has written there, and returns what that was. No agent may run.
 func Retire(ctx context.Context, cfg config.Config, log *slog.Logger) ([]string, error) {

@@ -58,6 +58,7 @@ type ReleaseStatus struct {
 type answers struct {
 	status  func() (Status, error)
 	history func() (inspect.History, error)
+	place   func() (Place, error)
 	reload  func(context.Context) error
 }
 
@@ -76,6 +77,7 @@ func (s socketServer) Run(ctx context.Context) error {
 	mux := http.NewServeMux()
 	mux.HandleFunc("GET /status", answer(s.answers.status))
 	mux.HandleFunc("GET /history", answer(s.answers.history))
+	mux.HandleFunc("GET /place", answer(s.answers.place))
 	mux.HandleFunc("POST /reload", func(w http.ResponseWriter, r *http.Request) {
 		if err := s.answers.reload(context.WithoutCancel(r.Context())); err != nil {
 			http.Error(w, err.Error(), http.StatusUnprocessableEntity)

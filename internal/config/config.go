@@ -38,6 +38,7 @@ type Config struct {
 
 	// Set by flags, never by the file.
 	ServiceAccountDir string `yaml:"-"` // credentials of the agent's pod
+	ServiceAddress    string `yaml:"-"` // host:port of the apiserver for them; a pod's is in its environment
 	FromContainer     bool   `yaml:"-"` // the agent has left its container: its program is not on the host
 }
 

@@ -87,6 +87,9 @@ func (c Config) Credentials() (*rest.Config, string, error) {
 	return config, kubeconfig, err
 }
 
+// PodServer is host:port of the apiserver as this pod was told; empty outside of one.
+func PodServer() string { return Config{}.serviceAddress() }
+
 // serviceAddress is where a pod finds the apiserver. These two variables are the contract of every cluster with its
 // pods, not a setting of the agent.
 func (c Config) serviceAddress() string {

@@ -49,11 +49,13 @@ func TestDaemonSet(t *testing.T) {
 		{"manifests", testManifests},
 		{"chart", testChart},
 		{"on the host", testOnHost},
+		{"sight", testSight},
 		{"command on the host", testCommand},
 		{"failing disk", testDisk},
 		{"own node only", testOwnNodeOnly},
 		{"leftovers", testLeftovers},
 		{"killed", testKilled},
+		{"wrong configuration", testWrongConfiguration},
 		{"memory limit", testMemoryLimit},
 		{"beside a package", testBesidePackage},
 	} {

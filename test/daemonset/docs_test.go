@@ -1,48 +1,81 @@
 package daemonset
 
 import (
+	"encoding/json"
 	"fmt"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"testing"
 
+	"github.com/google/go-cmp/cmp"
 	"go.yaml.in/yaml/v3"
+
+	"github.com/nodeagent/nodeagent/test/page"
 )
 
 // TestDocumentation runs every command of docs/install-daemonset.md, from top to bottom, as a reader would, with the lab's
 // kubectl, helm and containerd on the path.
 func TestDocumentation(t *testing.T) {
 	c := open(t)
-	text, err := os.ReadFile(filepath.Join(c.repo, "docs/install-daemonset.md"))
+	commands, err := page.Commands(filepath.Join(c.repo, "docs/install-daemonset.md"))
 	if err != nil {
 		t.Fatal(err)
 	}
 	tools := c.tools(t)
-	for i, part := range strings.Split("\n"+string(text), "\n```") {
-		kind, block, _ := strings.Cut(part, "\n")
-		if i%2 == 0 {
-			continue
+	t.Cleanup(func() { _ = os.Remove(filepath.Join(c.repo, "bin/retire.json")) })
+	c.kubectl(t, "patch", "node", c.NodeName, "--subresource=status", "--patch", foreignCondition)
+	for _, command := range commands {
+		line := command.Line
+		switch command.Kind {
+		case "sh":
+		case "sh build":
+			line = strings.Replace(line, "make ", "make IMAGE="+reference+" ", 1) // the name that the manifests have
+		default:
+			t.Fatalf("what is a block of kind %q?", command.Kind)
 		}
-		for command := range strings.Lines(block) {
-			command = strings.TrimSpace(command)
-			switch kind {
-			case "sh":
-			case "sh build":
-				command = strings.Replace(command, "make ", "make IMAGE="+reference+" ", 1) // the name that the manifests have
-			default:
-				t.Fatalf("what is a block of kind %q?", kind)
-			}
-			cmd := exec.CommandContext(t.Context(), "sh", "-e", "-c", command)
-			cmd.Dir, cmd.Env = c.repo, append(os.Environ(), "PATH="+tools+":"+os.Getenv("PATH"))
-			out, err := cmd.CombinedOutput()
-			t.Logf("$ %s\n%s", command, out)
-			if err != nil {
-				t.Fatalf("%v; the agent said:\n%s", err, c.logs(t))
-			}
+		if strings.HasPrefix(line, "kubectl delete --filename") {
+			c.awaitCondition(t, "ReadonlyFilesystem", "False") // something to take off
 		}
+		cmd := exec.CommandContext(t.Context(), "sh", "-e", "-c", line)
+		cmd.Dir, cmd.Env = c.repo, append(os.Environ(), "PATH="+tools+":"+os.Getenv("PATH"))
+		out, err := cmd.CombinedOutput()
+		t.Logf("$ %s\n%s", line, out)
+		if err != nil {
+			t.Fatalf("%v; the agent said:\n%s", err, c.logs(t))
+		}
+	}
+	testNothingLeft(t, c)
+}
+
+// foreignCondition is what another writer keeps on the Node.
+const foreignCondition = `{"status":{"conditions":[{"type":"SomebodyElses","status":"True","reason":"Theirs","message":"not ours"}]}}`
+
+// testNothingLeft fails when the cluster has anything of the agent once the page is followed to its end, or has lost what is
+// not the agent's.
+func testNothingLeft(t *testing.T, c *cluster) {
+	t.Helper()
+	var types []string
+	if err := json.Unmarshal([]byte(c.kubectl(t, "get", "node", c.NodeName, "--output", `jsonpath=["{.status.conditions[*].type}"]`)), &types); err != nil {
+		t.Fatal(err)
+	}
+	got := strings.Fields(types[0])
+	slices.Sort(got)
+	if diff := cmp.Diff([]string{"DiskPressure", "MemoryPressure", "PIDPressure", "Ready", "SomebodyElses"}, got); diff != "" {
+		t.Errorf("conditions of the Node (-want +got):\n%s", diff)
+	}
+	const kinds = "clusterroles,clusterrolebindings,validatingadmissionpolicies,validatingadmissionpolicybindings"
+	if out := c.kubectl(t, "get", kinds, "--selector", "app.kubernetes.io/name=nodeagent", "--output", "name"); out != "" {
+		t.Errorf("in the cluster:\n%s", out)
+	}
+	if out := c.kubectl(t, "get", "roles,rolebindings,configmaps,leases", "--all-namespaces", "--output", "name"); strings.Contains(out, "nodeagent") {
+		t.Errorf("in its namespaces:\n%s", out)
+	}
+	if out := c.kubectl(t, "get", "namespace", namespace, "--ignore-not-found", "--output", "name"); out != "" {
+		t.Errorf("there is %s", out)
 	}
 }
 
@@ -68,7 +101,7 @@ func (c *cluster) tools(t *testing.T) string {
 	lab := filepath.Join(dir, "values.yaml")
 	for name, text := range map[string]string{
 		lab:     string(values),
-		applied: c.labManifests(t),
+		applied: c.labManifests(t, nil),
 		filepath.Join(dir, "helm"): fmt.Sprintf(`#!/bin/sh
 export KUBECONFIG=%q HELM_CACHE_HOME=%[2]q HELM_CONFIG_HOME=%[2]q HELM_DATA_HOME=%[2]q
 case "$1" in install|upgrade) exec %[3]q "$@" --values %[4]q ;; esac

@@ -2,11 +2,14 @@ package daemonset
 
 import (
 	"fmt"
+	"maps"
 	"os"
 	"path/filepath"
 	"strings"
 	"testing"
 	"time"
+
+	"go.yaml.in/yaml/v3"
 
 	"github.com/nodeagent/nodeagent/test/harness"
 )
@@ -31,38 +34,35 @@ func testImage(t *testing.T, c *cluster) {
 	}
 }
 
-// labManifests are the plain manifests, and in them what is special about the lab: there is no kube-proxy behind the
-// apiserver's address, process 1 does not let its namespaces be opened, and nobody wants to wait for minutes.
-func (c *cluster) labManifests(t *testing.T) string {
+// labManifests are the plain manifests for the lab, with a configuration over what the lab needs.
+func (c *cluster) labManifests(t *testing.T, over harness.Overrides) string {
 	t.Helper()
-	data, err := os.ReadFile(filepath.Join(c.repo, "packaging/kubernetes/manifests/nodeagent.yaml"))
+	settings := harness.Overrides{
+		"stateDir": c.stateDir(),
+		"paths":    map[string]any{"initPID": c.init, "kubeletRoot": c.Paths.KubeletRoot},
+		"report":   map[string]any{"conditions": map[string]any{"spread": "1s"}},
+	}
+	maps.Copy(settings, over)
+	text, err := yaml.Marshal(settings)
 	if err != nil {
 		t.Fatal(err)
 	}
-	text := string(data)
-	host, port, _ := strings.Cut(strings.TrimPrefix(c.Server(), "https://"), ":")
-	for _, insert := range []struct{ after, text string }{
-		{"  config.yaml: |\n", fmt.Sprintf("    stateDir: %s\n    paths: {initPID: %d, kubeletRoot: %s}\n", c.stateDir(), c.init, c.Paths.KubeletRoot)},
-		{"    report:\n", "      conditions: {spread: 1s}\n"},
-		{"          env:\n", fmt.Sprintf("            - {name: KUBERNETES_SERVICE_HOST, value: %q}\n            - {name: KUBERNETES_SERVICE_PORT, value: %q}\n", host, port)},
-	} {
-		if strings.Count(text, insert.after) != 1 {
-			t.Fatalf("the manifests do not have one %q", insert.after)
-		}
-		text = strings.Replace(text, insert.after, insert.after+insert.text, 1)
+	manifests, err := harness.Manifests(c.Lab, reference, string(text), c.stateDir())
+	if err != nil {
+		t.Fatal(err)
 	}
-	return text
+	return manifests
 }
 
 // testManifests goes from nothing to a reporting agent with kubectl apply.
 func testManifests(t *testing.T, c *cluster) {
-	if err := c.KubectlApply(t.Context(), c.labManifests(t)); err != nil {
+	if err := c.KubectlApply(t.Context(), c.labManifests(t, nil)); err != nil {
 		t.Fatal(err)
 	}
 	c.kubectl(t, "rollout", "status", "-n", namespace, "daemonset/nodeagent", "--timeout=90s")
 	c.await1(t, "the agent of the manifests to be ready", ready)
 	c.awaitCondition(t, "ReadonlyFilesystem", "False")
-	c.kubectl(t, "delete", "-f", filepath.Join(c.repo, "packaging/kubernetes/manifests/nodeagent.yaml"), "--timeout=60s")
+	c.kubectl(t, "delete", "-f", filepath.Join(c.repo, "packaging/kubernetes/manifests/nodeagent.yaml"), "--ignore-not-found", "--timeout=60s")
 }
 
 // testChart goes from nothing to a reporting agent with one command.

@@ -65,7 +65,7 @@ func TestBadDay(t *testing.T) {
 	if err := a.Start(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	before := memory(t, a)
+	pid, before := a.PID(), memory(t, a)
 	for _, s := range silences() {
 		t.Run(s.component, func(t *testing.T) {
 			s.away(t, l)
@@ -100,10 +100,8 @@ func TestBadDay(t *testing.T) {
 			}
 		})
 	}
-	select {
-	case <-a.Done():
-		t.Fatalf("the daemon has ended:\n%s", a.LogTail())
-	default:
+	if s, err := a.Status(t.Context()); err != nil || s.PID != pid {
+		t.Fatalf("another daemon answers than before (%d), or none: %d, %v\n%s", pid, s.PID, err, a.LogTail())
 	}
 	if after := memory(t, a); after > before+20<<10 {
 		t.Errorf("the daemon had %d KiB and has %d KiB", before, after)

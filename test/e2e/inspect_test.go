@@ -33,6 +33,7 @@ type inspectLab struct {
 
 func openInspectLab(t *testing.T) *inspectLab {
 	t.Helper()
+	ofTheProcess(t, lookInTest)
 	l := openLab(t)
 	cfg := config.Default()
 	cfg.Paths.Kubeconfig = l.Paths.AdminKubeconfig

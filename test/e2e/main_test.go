@@ -13,6 +13,8 @@ import (
 	"github.com/nodeagent/nodeagent/test/lab"
 )
 
+var asDaemonSet = flag.Bool("daemonset", false, "install the agent as the DaemonSet instead of a process of the host")
+
 var withLab = flag.Bool("lab", false, "bring up a real one-node cluster for these tests, and remove it after; needs root")
 
 func TestMain(m *testing.M) {

@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
-	"syscall"
 	"testing"
 	"time"
 
@@ -29,6 +28,17 @@ func openLab(t *testing.T) *lab.Lab {
 	return l
 }
 
+// ofTheProcess skips, in the DaemonSet, what a test proves of a process of the host.
+func ofTheProcess(t *testing.T, why string) {
+	t.Helper()
+	if *asDaemonSet {
+		t.Skipf("%s: not of the DaemonSet: %s", t.Name(), why)
+	}
+}
+
+// lookInTest is why tests are skipped that open the read door by themselves.
+const lookInTest = "it looks from the test's own process, whatever is installed"
+
 // install puts the agent on the lab for one test.
 func install(t *testing.T, l *lab.Lab, overrides harness.Overrides, tags ...string) *harness.Agent {
 	t.Helper()
@@ -40,18 +50,31 @@ func install(t *testing.T, l *lab.Lab, overrides harness.Overrides, tags ...stri
 	if err != nil {
 		t.Fatal(err)
 	}
-	a, err := harness.Install(t.Context(), l, dir, binary, overrides)
+	put := harness.Install
+	if *asDaemonSet {
+		put = harness.InstallDaemonSet
+	}
+	a, err := put(t.Context(), l, dir, binary, overrides)
 	if err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() {
+		log := ""
+		if t.Failed() {
+			log = a.LogTail() // a pod's is gone with it
+		}
 		if err := a.Stop(); err != nil {
 			t.Error(err)
 		}
 		if t.Failed() {
-			t.Logf("the agent's log ends with:\n%s", a.LogTail())
+			t.Logf("the agent's log ends with:\n%s", log)
 		}
 	})
+	if *asDaemonSet { // once it is installed it runs, and its program is on the host
+		if err := a.Start(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+	}
 	return a
 }
 
@@ -59,6 +82,7 @@ func install(t *testing.T, l *lab.Lab, overrides harness.Overrides, tags ...stri
 // and so on, until one comes through: whatever was cut off where, the end is the same, nothing is done that was not
 // judged, and what lives is untouched.
 func TestCrashAfterEveryStep(t *testing.T) {
+	ofTheProcess(t, "what is killed is a command on the host, beside which no daemon releases")
 	l := openLab(t)
 	a := install(t, l, harness.Overrides{"remediate": map[string]any{"retryAfter": "1ms", "podsPerHour": 1000, "ownerGrace": "2s"}}, "faultpoints")
 	living := newBystanders(t, l)
@@ -216,10 +240,9 @@ func TestKilledAgentComesBack(t *testing.T) {
 		t.Fatal(err)
 	}
 	before := awaitCondition(t, a, "True")
-	if err := a.Signal(syscall.SIGKILL); err != nil {
+	if err := a.Kill(); err != nil {
 		t.Fatal(err)
 	}
-	<-a.Done()
 	if err := a.Start(t.Context()); err != nil {
 		t.Fatal(err)
 	}

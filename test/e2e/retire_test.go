@@ -11,6 +11,7 @@ import (
 
 // TestRetire: an agent that is removed for good takes what it wrote off the Node, and nothing else.
 func TestRetire(t *testing.T) {
+	ofTheProcess(t, "docs/install-daemonset.md has another way, which test/daemonset takes")
 	l := openLab(t)
 	a := install(t, l, nil)
 	// An agent of another test may have left it: then this one would not have to write it.

@@ -1,5 +1,5 @@
-// Package harness runs the real agent on the lab, as a process of its own and with exactly the permissions that it ships
-// with: its ServiceAccount, bound by packaging/kubernetes/rbac.yaml.
+// Package harness runs the real agent on the lab, as a process of the host or as the DaemonSet, and with exactly the
+// permissions that it ships with: its ServiceAccount, bound by packaging/kubernetes.
 package harness
 
 import (
@@ -12,7 +12,6 @@ import (
 	"os/exec"
 	"path/filepath"
 	"strings"
-	"syscall"
 	"time"
 
 	"go.yaml.in/yaml/v3"
@@ -27,8 +26,21 @@ type Agent struct {
 	Binary string
 	Config string
 
-	process *exec.Cmd
-	done    chan struct{} // closed when process has ended
+	how installation // nil: a process of the host
+}
+
+// installation is one way to have the agent on a node, with the configuration that Configure has written.
+type installation interface {
+	start(ctx context.Context, a *Agent, env []string) error // and waits until it answers
+	stop(a *Agent) error                                     // in good order
+	kill(a *Agent) error                                     // as a crash would end it
+}
+
+func (a *Agent) installed() installation {
+	if a.how == nil {
+		a.how = &process{}
+	}
+	return a.how
 }
 
 // Overrides are settings over those of Install, in the form of the configuration file.
@@ -105,6 +117,9 @@ func (a *Agent) Configure(overrides Overrides) error {
 			"metrics":    map[string]any{"listen": "127.0.0.1:10681"},
 		},
 	}
+	if set, ok := a.installed().(*daemonSet); ok {
+		merge(settings, set.settings(a))
+	}
 	merge(settings, overrides)
 	text, err := yaml.Marshal(settings)
 	if err != nil {
@@ -128,68 +143,16 @@ func merge(into map[string]any, from map[string]any) {
 	}
 }
 
-// LogFile is where the daemon's log goes.
-func (a *Agent) LogFile() string { return filepath.Join(a.Dir, "agent.log") }
-
 // Start starts the daemon and waits until it answers.
 func (a *Agent) Start(ctx context.Context, env ...string) error {
-	log, err := os.OpenFile(a.LogFile(), os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600)
-	if err != nil {
-		return err
-	}
-	defer log.Close()
-	cmd := exec.Command(a.Binary, "run", "--config", a.Config) //nolint:noctx // it outlives this call; Stop ends it
-	cmd.Env = append(os.Environ(), env...)
-	cmd.Stdout, cmd.Stderr = log, log
-	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL} // a test that is killed leaves no agent behind
-	if err := cmd.Start(); err != nil {
-		return err
-	}
-	done := make(chan struct{})
-	go func() { _ = cmd.Wait(); close(done) }() // the exit code is in cmd.ProcessState
-	a.process, a.done = cmd, done
-	return a.WaitFor(ctx, 20*time.Second, "the agent to answer", func() error {
-		select {
-		case <-done:
-			return fmt.Errorf("the agent has ended: %v\n%s", cmd.ProcessState, a.LogTail())
-		default:
-		}
-		_, err := a.Status(ctx)
-		return err
-	})
+	return a.installed().start(ctx, a, env)
 }
-
-// Done is closed when the daemon has ended.
-func (a *Agent) Done() <-chan struct{} { return a.done }
-
-// PID of the daemon.
-func (a *Agent) PID() int { return a.process.Process.Pid }
-
-// Signal sends a signal to the daemon that Start started.
-func (a *Agent) Signal(sig os.Signal) error { return a.process.Process.Signal(sig) }
 
 // Stop ends the daemon in good order.
-func (a *Agent) Stop() error {
-	if a.process == nil {
-		return nil
-	}
-	if err := a.Signal(syscall.SIGTERM); err != nil && !errors.Is(err, os.ErrProcessDone) {
-		return err
-	}
-	select {
-	case <-a.done:
-		return nil
-	case <-time.After(15 * time.Second):
-		return errors.Join(errors.New("the agent did not end within 15 s of SIGTERM"), a.Signal(syscall.SIGKILL))
-	}
-}
+func (a *Agent) Stop() error { return a.installed().stop(a) }
 
 // Kill ends the daemon as a crash would.
-func (a *Agent) Kill() error {
-	err := a.Signal(syscall.SIGKILL)
-	<-a.done
-	return err
-}
+func (a *Agent) Kill() error { return a.installed().kill(a) }
 
 // Answer is what one command of the agent printed.
 type Answer struct {
@@ -241,27 +204,21 @@ func (a *Agent) Status(ctx context.Context) (Status, error) {
 type Status struct {
 	PID    int `json:"pid"`
 	Checks []struct {
-		Check, Status, Error string
+		Check, Status, Error, Why string
 	} `json:"checks"`
-	Findings []struct {
-		Check, Reason, Message, Severity, ID string
-		Subject                              struct{ Kind, Name, UID string } `json:"subject"`
-		Facts                                map[string]string                `json:"facts"`
-	} `json:"findings"`
-	Release struct {
+	Findings []Finding `json:"findings"`
+	Release  struct {
 		Mode string   `json:"mode"`
 		Last []string `json:"last"`
 	} `json:"release"`
 	Trouble []string `json:"trouble"`
 }
 
-// LogTail returns the end of the daemon's log.
-func (a *Agent) LogTail() string {
-	data, err := os.ReadFile(a.LogFile())
-	if err != nil {
-		return err.Error()
-	}
-	return string(data[max(0, len(data)-4000):])
+// Finding is one finding of a status.
+type Finding struct {
+	Check, Reason, Message, Severity, ID string
+	Subject                              struct{ Kind, Name, UID string } `json:"subject"`
+	Facts                                map[string]string                `json:"facts"`
 }
 
 // WaitFor tries until it succeeds; the error names what was waited for and how it failed last.

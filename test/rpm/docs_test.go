@@ -3,8 +3,9 @@ package rpm_test
 import (
 	"os"
 	"path/filepath"
-	"strings"
 	"testing"
+
+	"github.com/nodeagent/nodeagent/test/page"
 )
 
 // TestTheDocumentation runs every command of docs/install-rpm.md, from top to bottom, as a reader would.
@@ -44,39 +45,22 @@ func TestTheDocumentationByHand(t *testing.T) {
 }
 
 // followPage runs every command of a page in the machine. built is the one that was run before, outside.
-func (m *machine) followPage(page, built string) {
+func (m *machine) followPage(name, built string) {
 	m.t.Helper()
-	text, err := os.ReadFile("../../docs/" + page)
+	commands, err := page.Commands("../../docs/" + name)
 	if err != nil {
 		m.t.Fatal(err)
 	}
-	for _, block := range blocks(string(text)) {
-		for command := range strings.Lines(block.text) {
-			command = strings.TrimSpace(command)
-			switch block.kind {
-			case "sh":
-				m.run("sh", "-c", "cd /root && "+command)
-			case "sh build":
-				if command != built {
-					m.t.Errorf("%s: no test runs %q", page, command)
-				}
-			default:
-				m.t.Errorf("%s: what is a block of kind %q?", page, block.kind)
+	for _, command := range commands {
+		switch command.Kind {
+		case "sh":
+			m.run("sh", "-c", "cd /root && "+command.Line)
+		case "sh build":
+			if command.Line != built {
+				m.t.Errorf("%s: no test runs %q", name, command.Line)
 			}
+		default:
+			m.t.Errorf("%s: what is a block of kind %q?", name, command.Kind)
 		}
 	}
-}
-
-type block struct{ kind, text string }
-
-// blocks returns the fenced blocks of a page.
-func blocks(page string) []block {
-	var found []block
-	for i, part := range strings.Split("\n"+page, "\n```") {
-		if i%2 == 1 {
-			kind, text, _ := strings.Cut(part, "\n")
-			found = append(found, block{kind, text})
-		}
-	}
-	return found
 }

@@ -4,12 +4,29 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"maps"
 	"slices"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/nodeagent/nodeagent/pkg/report"
 )
+
+// Removal returns the strategic merge patch of nodes/status that takes these conditions off a Node, as far as it has them.
+func Removal(names []string) ([]byte, error) {
+	return encode(nil, slices.Sorted(slices.Values(names)), metav1.Time{})
+}
+
+// Names returns the conditions that these namings make in a vocabulary, sorted.
+func Names(namings []report.Naming, v Vocabulary) []string {
+	names := map[string]bool{}
+	for _, n := range namings {
+		if name := v.Name(n); name != "" {
+			names[name] = true
+		}
+	}
+	return slices.Sorted(maps.Keys(names))
+}
 
 // Retire takes every condition off the Node that the agent of this store has written there, and returns their names: nobody
 // keeps them true any more. A condition of somebody else is not touched.
@@ -25,8 +42,7 @@ func Retire(ctx context.Context, node Node, store report.Store) ([]string, error
 	if err != nil || len(names) == 0 {
 		return nil, err
 	}
-	slices.Sort(names)
-	patch, err := encode(nil, names, metav1.Time{})
+	patch, err := Removal(names)
 	if err != nil {
 		return nil, err
 	}

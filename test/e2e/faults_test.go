@@ -1,0 +1,126 @@
+package e2e
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/nodeagent/nodeagent/internal/host/hosttest"
+	"github.com/nodeagent/nodeagent/test/harness"
+	"github.com/nodeagent/nodeagent/test/lab"
+)
+
+// TestFaultsOfTheNode makes a fault behind each of the agent's doors: a filesystem that hangs (children that may hang), a
+// pod that cannot start (kubelet's API), a CSI driver that has died (sockets), a runtime and a kubelet that are stopped
+// (gRPC, processes). The installed daemon finds each, and that each is over.
+func TestFaultsOfTheNode(t *testing.T) {
+	l := openLab(t)
+	often := map[string]any{"every": "2s"}
+	a := install(t, l, harness.Overrides{"checks": map[string]any{
+		"kubelet-health": often, "runtime-health": often, "hung-mounts": often, "csi-registration": often,
+		"stuck-pods": map[string]any{"every": "2s", "startAfter": "3s", "pullAfter": "3s"},
+	}})
+	if err := a.Start(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	stuck := fmt.Sprintf(strings.Replace(stuckManifest, "lab-node", l.NodeName, 1), "faults-stuck", "127.0.0.1:9/absent:1", "", "")
+	var hung string
+	t.Run("of what pods use", func(t *testing.T) {
+		hung = hosttest.HangingFUSE(t)
+		deadDriver(t, l)
+		t.Cleanup(func() {
+			if err := l.DeletePod(context.WithoutCancel(t.Context()), "default", "faults-stuck"); err != nil {
+				t.Error(err)
+			}
+		})
+		if err := l.KubectlApply(t.Context(), stuck); err != nil {
+			t.Fatal(err)
+		}
+		awaitFinding(t, a, "MountHung", hung, true)
+		awaitFinding(t, a, "PodStuckStarting", "default/faults-stuck", true)
+		awaitFinding(t, a, "CSISocketStale", "", true)
+	})
+	awaitFinding(t, a, "MountHung", hung, false)
+	awaitFinding(t, a, "PodStuckStarting", "default/faults-stuck", false)
+	awaitFinding(t, a, "CSISocketStale", "", false)
+	t.Run("of what runs them", func(t *testing.T) {
+		for _, component := range []string{"containerd", "kubelet"} {
+			if err := l.Signal(component, syscall.SIGSTOP); err != nil {
+				t.Fatal(err)
+			}
+			t.Cleanup(func() { _ = l.Signal(component, syscall.SIGCONT) })
+		}
+		awaitFinding(t, a, "KubeletStopped", "", true)
+		awaitFinding(t, a, "RuntimeStopped", "", true)
+	})
+	awaitFinding(t, a, "KubeletStopped", "", false)
+	awaitFinding(t, a, "RuntimeStopped", "", false)
+	if err := l.WaitNodeReady(t.Context()); err != nil { // kubelet was away for longer than the apiserver waits for it
+		t.Error(err)
+	}
+}
+
+// deadDriver leaves the sockets of a CSI driver that was killed, until the test ends.
+func deadDriver(t *testing.T, l *lab.Lab) {
+	t.Helper()
+	binary := filepath.Join(t.TempDir(), "fakecsi")
+	if out, err := exec.CommandContext(t.Context(), "go", "build", "-o", binary, "../fakecsi/cmd").CombinedOutput(); err != nil {
+		t.Fatalf("build the fake driver: %v\n%s", err, out)
+	}
+	driver := exec.CommandContext(t.Context(), binary, "-name", csiName, "-kubelet-root", l.Paths.KubeletRoot, "-node-id", "lab-node-id")
+	if err := driver.Start(); err != nil {
+		t.Fatal(err)
+	}
+	plugin := filepath.Join(l.Paths.KubeletRoot, "plugins", csiName)
+	sockets := []string{filepath.Join(l.Paths.KubeletRoot, "plugins_registry", csiName+"-reg.sock"), filepath.Join(plugin, "csi.sock")}
+	t.Cleanup(func() {
+		for _, name := range append(sockets, plugin) {
+			_ = os.Remove(name)
+		}
+	})
+	err := harness.WaitFor(t.Context(), 20*time.Second, "the driver's sockets", func() error {
+		_, err1 := os.Stat(sockets[0])
+		_, err2 := os.Stat(sockets[1])
+		return errors.Join(err1, err2)
+	})
+	_ = driver.Process.Kill()
+	_ = driver.Wait()
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+// awaitFinding waits until the daemon has a finding, or has it no more. Without a name any subject will do.
+func awaitFinding(t *testing.T, a *harness.Agent, reason, name string, there bool) {
+	t.Helper()
+	began := time.Now()
+	err := harness.WaitFor(t.Context(), 90*time.Second, fmt.Sprintf("%s of %q to be found: %t", reason, name, there), func() error {
+		status, err := a.Status(t.Context())
+		if err != nil {
+			return err
+		}
+		for _, f := range status.Findings {
+			if f.Reason == reason && (name == "" || f.Subject.Name == name) {
+				if there {
+					t.Logf("%s: %s", time.Since(began).Round(time.Second), f.Message)
+					return nil
+				}
+				return errors.New(f.Message)
+			}
+		}
+		if there {
+			return fmt.Errorf("findings %+v", status.Findings)
+		}
+		return nil
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+}

@@ -1,0 +1,94 @@
+package harness
+
+import (
+	"bytes"
+	"crypto/sha256"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"strings"
+
+	"go.yaml.in/yaml/v3"
+
+	"github.com/nodeagent/nodeagent/test/lab"
+)
+
+// probes is where the manifests have kubelet ask.
+const probes = "127.0.0.1:10690"
+
+// Manifests returns the plain manifests with an image and a configuration, and in them what is special about the lab: there
+// is no kube-proxy behind the apiserver's address, and process 1 may not let its namespaces be opened. stateDir is what the
+// configuration says; of one that is wrong, what a good one said.
+func Manifests(l *lab.Lab, image, configuration, stateDir string) (string, error) {
+	repo, err := Repo()
+	if err != nil {
+		return "", err
+	}
+	data, err := os.ReadFile(filepath.Join(repo, "packaging/kubernetes/manifests/nodeagent.yaml"))
+	if err != nil {
+		return "", err
+	}
+	init, err := l.PID("etcd")
+	if err != nil {
+		return "", err
+	}
+	sum := sha256.Sum256([]byte(configuration))
+	e := editor{
+		image: image, configuration: configuration, name: "nodeagent-" + hex.EncodeToString(sum[:5]),
+		stateDir: stateDir, init: init,
+	}
+	e.host, e.port, _ = strings.Cut(strings.TrimPrefix(l.Server(), "https://"), ":")
+	var out bytes.Buffer
+	encoder, decoder := yaml.NewEncoder(&out), yaml.NewDecoder(bytes.NewReader(data))
+	for {
+		var object map[string]any
+		if err := decoder.Decode(&object); errors.Is(err, io.EOF) {
+			return out.String(), encoder.Close()
+		} else if err != nil {
+			return "", err
+		}
+		e.edit(object)
+		if err := encoder.Encode(object); err != nil {
+			return "", err
+		}
+	}
+}
+
+// editor knows what is changed in the manifests.
+type editor struct {
+	image, configuration, name, stateDir, host, port string
+	init                                             int
+}
+
+func (e editor) edit(object map[string]any) {
+	switch object["kind"] {
+	case "ConfigMap":
+		object["metadata"].(map[string]any)["name"] = e.name
+		object["data"] = map[string]any{"config.yaml": e.configuration}
+	case "DaemonSet":
+		spec := object["spec"].(map[string]any)["template"].(map[string]any)["spec"].(map[string]any)
+		e.container(spec["containers"].([]any)[0].(map[string]any))
+		for _, v := range spec["volumes"].([]any) {
+			if config, ok := v.(map[string]any)["configMap"].(map[string]any); ok {
+				config["name"] = e.name
+			}
+		}
+	}
+}
+
+func (e editor) container(c map[string]any) {
+	c["image"], c["imagePullPolicy"] = e.image, "Never"
+	c["env"] = append(c["env"].([]any),
+		map[string]any{"name": "KUBERNETES_SERVICE_HOST", "value": e.host},
+		map[string]any{"name": "KUBERNETES_SERVICE_PORT", "value": e.port})
+	args := c["args"].([]any)
+	for i, a := range args {
+		if strings.HasPrefix(fmt.Sprint(a), "--last-good=") {
+			args[i] = "--last-good=" + filepath.Join(e.stateDir, "last-good.yaml")
+		}
+	}
+	c["args"] = append(args, fmt.Sprintf("--init-pid=%d", e.init))
+}

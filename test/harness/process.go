@@ -1,0 +1,89 @@
+package harness
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"syscall"
+	"time"
+)
+
+// process is the agent as a process of the host, as a package starts it.
+type process struct {
+	cmd  *exec.Cmd
+	done chan struct{} // closed when it has ended
+}
+
+func (p *process) start(ctx context.Context, a *Agent, env []string) error {
+	log, err := os.OpenFile(a.LogFile(), os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600)
+	if err != nil {
+		return err
+	}
+	defer log.Close()
+	cmd := exec.Command(a.Binary, "run", "--config", a.Config) //nolint:noctx // it outlives this call; stop ends it
+	cmd.Env = append(os.Environ(), env...)
+	cmd.Stdout, cmd.Stderr = log, log
+	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL} // a test that is killed leaves no agent behind
+	if err := cmd.Start(); err != nil {
+		return err
+	}
+	done := make(chan struct{})
+	go func() { _ = cmd.Wait(); close(done) }() // the exit code is in cmd.ProcessState
+	p.cmd, p.done = cmd, done
+	return a.WaitFor(ctx, 20*time.Second, "the agent to answer", func() error {
+		select {
+		case <-done:
+			return fmt.Errorf("the agent has ended: %v\n%s", cmd.ProcessState, a.LogTail())
+		default:
+		}
+		_, err := a.Status(ctx)
+		return err
+	})
+}
+
+func (p *process) stop(*Agent) error {
+	if p.cmd == nil {
+		return nil
+	}
+	if err := p.cmd.Process.Signal(syscall.SIGTERM); err != nil && !errors.Is(err, os.ErrProcessDone) {
+		return err
+	}
+	select {
+	case <-p.done:
+		return nil
+	case <-time.After(15 * time.Second):
+		return errors.Join(errors.New("the agent did not end within 15 s of SIGTERM"), p.cmd.Process.Kill())
+	}
+}
+
+func (p *process) kill(*Agent) error {
+	err := p.cmd.Process.Kill()
+	<-p.done
+	return err
+}
+
+// PID of the process that Start started on the host.
+func (a *Agent) PID() int {
+	if p, ok := a.installed().(*process); ok && p.cmd != nil {
+		return p.cmd.Process.Pid
+	}
+	return 0
+}
+
+// LogFile is where the log of the process goes.
+func (a *Agent) LogFile() string { return filepath.Join(a.Dir, "agent.log") }
+
+// LogTail returns the end of the agent's log.
+func (a *Agent) LogTail() string {
+	if set, ok := a.installed().(*daemonSet); ok {
+		return set.log(a)
+	}
+	data, err := os.ReadFile(a.LogFile())
+	if err != nil {
+		return err.Error()
+	}
+	return string(data[max(0, len(data)-4000):])
+}
