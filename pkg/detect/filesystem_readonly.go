@@ -116,10 +116,8 @@ func lookAtFilesystems(ctx context.Context, h *host.Host, s FilesystemReadonlySe
 		return nil, err
 	}
 	filesystems := slices.DeleteFunc(blockFilesystems(mounts), func(f filesystem) bool { return f.ignored(s.Ignore) })
-	if len(filesystems) == 0 && errors.forget() {
-		return nil, nil // those that were there are gone, and their faults with them: the kernel's log is not asked about them
-	}
 	if len(filesystems) == 0 {
+		errors.settle(nil)
 		return nil, finding.NoneLeft("no filesystem on a block device is mounted")
 	}
 	doubts, err := gatherEvidence(h, filesystems)

@@ -8,17 +8,8 @@ import "sync"
 
 // ext4Memory is what was told of the errors of each mounted ext4 filesystem.
 type ext4Memory struct {
-	mu   sync.Mutex // guards the two below
+	mu   sync.Mutex // guards seen
 	seen map[ext4Mount]ext4Errors
-	any  bool // filesystem, of whatever type, was seen
-}
-
-// forget forgets all, and reports whether any filesystem was ever seen.
-func (m *ext4Memory) forget() bool {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	m.seen = nil
-	return m.any
 }
 
 // ext4Mount is one mounted filesystem. Both numbers are used again after it was unmounted, but hardly together.
@@ -31,7 +22,6 @@ type ext4Mount struct {
 func (m *ext4Memory) settle(filesystems []filesystem) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	m.any = m.any || len(filesystems) > 0
 	seen := make(map[ext4Mount]ext4Errors)
 	for _, f := range filesystems {
 		if f.ext4 == nil {
@@ -41,10 +31,11 @@ func (m *ext4Memory) settle(filesystems []filesystem) {
 		if old, known := m.seen[key]; known {
 			switch {
 			case f.ext4.count == old.count && f.ext4.last.Equal(old.last):
-				f.ext4.sinceBoot, f.ext4.seenCome = old.sinceBoot, old.seenCome
+				f.ext4.sinceBoot, f.ext4.seenCome, f.ext4.shown = old.sinceBoot, old.seenCome, old.shown
 			case f.ext4.count > old.count:
-				f.ext4.sinceBoot, f.ext4.seenCome = true, true
+				f.ext4.sinceBoot, f.ext4.seenCome, f.ext4.shown = true, true, old.shown
 			}
+			f.ext4.shown = f.ext4.shown || f.ext4.seenCome && (f.option("ro") || f.option("emergency_ro"))
 		}
 		seen[key] = *f.ext4
 	}

@@ -30,6 +30,7 @@ type ext4Errors struct {
 	function  string // of the kernel, that found the last error
 	sinceBoot bool   // the last one is of this boot; others are not this kernel's
 	seenCome  bool   // one came since this mount of the filesystem was seen first
+	shown     bool   // the mount table showed then that it takes no writes: this kernel shows it, and shows when that is over
 }
 
 // fault is one way in which a filesystem fails.
@@ -151,7 +152,7 @@ func (f filesystem) forcedReadOnly() bool {
 // stoppedUnseen reports ext4 that stopped taking writes on a kernel that shows nothing of it: see the head of
 // filesystem_readonly.go. The error must have come during this mount, since after another one the filesystem takes writes again.
 func (f filesystem) stoppedUnseen() bool {
-	return f.ext4 != nil && f.ext4.seenCome && !f.option("ro") && (f.option("errors=remount-ro") || f.ext4.function == "ext4_journal_check_start")
+	return f.ext4 != nil && f.ext4.seenCome && !f.ext4.shown && (f.option("errors=remount-ro") || f.ext4.function == "ext4_journal_check_start")
 }
 
 func (f filesystem) erredThisBoot() bool { return f.ext4 != nil && f.ext4.sinceBoot }
