@@ -13,7 +13,7 @@ demo: ## a real node fails, the agent finds, tells and repairs; about 15 minutes
 	go run ./test/demo --dir $(LAB_DIR)
 
 .PHONY: test
-test: packages vet unit test-chart guest e2e e2e-daemonset test-daemonset ## all tests; as root on Debian 12 nothing is skipped
+test: packages vet unit test-npd test-chart guest e2e e2e-daemonset test-daemonset ## all tests; as root on Debian 12 nothing is skipped
 
 .PHONY: packages
 packages: ## install the Debian packages that the tests need; as root
@@ -28,6 +28,10 @@ vet:
 unit: ## tests that need no lab; those that need root are skipped by name without it
 	go build -race ./...
 	go test -race -shuffle=on -p 1 -timeout 15m ./... # one package at a time: some look at the whole machine, others break it
+
+.PHONY: test-npd
+test-npd: ## node-problem-detector's own code beside the agent's, on the same files and lines; a module of its own
+	cd test/npd && go vet ./... && go test -count=1 -timeout 10m ./...
 
 .PHONY: e2e
 e2e: ## tests on a real one-node cluster, which is brought up and removed
