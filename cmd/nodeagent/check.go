@@ -2,9 +2,11 @@ package main
 
 import (
 	"cmp"
+	"context"
 	"errors"
 	"fmt"
 	"io"
+	"os"
 	"slices"
 	"strings"
 	"time"
@@ -26,7 +28,7 @@ func newCheck(o *options) *cobra.Command {
 		Long: `Look at this node now, once, with all checks or with the named ones.
 
 Nothing is changed and no daemon is needed. What is found is what this one look saw: the daemon (nodeagent run) also asks
-whether it lasts.`,
+whether it lasts. It takes less than a second; what does not answer is waited for no longer than 15 seconds, and named.`,
 		RunE: func(cmd *cobra.Command, ids []string) error {
 			cfg, err := o.load(cmd.Context())
 			if err != nil {
@@ -61,7 +63,9 @@ func lookNow(cmd *cobra.Command, o *options, cfg config.Config, ids []string, ag
 	aids.Witnesses.Enable(checks) // the kernel's log is left to no others
 	began := time.Now()
 	shown := showProgress(cmd.ErrOrStderr(), len(checks))
-	looks := detect.LookOnce(cmd.Context(), door.Host, checks, func(l finding.Look) {
+	ctx, cancel := context.WithTimeoutCause(cmd.Context(), lookLimit, fmt.Errorf("no answer within %s", lookLimit))
+	defer cancel()
+	looks := detect.LookOnce(ctx, door.Host, checks, func(l finding.Look) {
 		aids.Witnesses.Saw(l)
 		shown.done(l.Check)
 	})
@@ -81,6 +85,10 @@ func lookNow(cmd *cobra.Command, o *options, cfg config.Config, ids []string, ag
 	return result.exit()
 }
 
+// lookLimit is how long a person waits for all checks together. A runtime that does not answer takes eight seconds to be
+// called silent; the daemon is more patient with some.
+const lookLimit = 15 * time.Second
+
 func selectChecks(all []detect.Check, ids []string) ([]detect.Check, error) {
 	if len(ids) == 0 {
 		return all, nil
@@ -89,11 +97,7 @@ func selectChecks(all []detect.Check, ids []string) ([]detect.Check, error) {
 	for _, id := range ids {
 		i := slices.IndexFunc(all, func(c detect.Check) bool { return c.ID == id })
 		if i < 0 {
-			var known []string
-			for _, c := range all {
-				known = append(known, c.ID)
-			}
-			return nil, fmt.Errorf("no check is called %q; there are %s", id, strings.Join(known, ", "))
+			return nil, fmt.Errorf("no check is called %q; nodeagent check --list names them", id)
 		}
 		selected = append(selected, all[i])
 	}
@@ -164,6 +168,9 @@ func printCheck(w io.Writer, node string, checks []detect.Check, looks []finding
 		p.domain(domain, byID)
 	}
 	result := sumUp(looks)
+	if os.Geteuid() != 0 && len(result.Errors) > 0 {
+		fmt.Fprintf(p, "%s\n", p.wrap("This was not run as root: much of what could not be told can be read by root only.", 0, 0))
+	}
 	fmt.Fprintf(p, "%s: %d checks in %s: %s\n", p.paint(bold, cmp.Or(node, "this host")), len(checks), took.Round(time.Millisecond), result.verdict())
 	_, err := io.WriteString(w, p.String())
 	return err
@@ -217,7 +224,7 @@ func (p *checkScreen) look(c detect.Check, found []finding.Finding, err error) {
 		p.text("", "", fmt.Sprintf("next: %s (nodeagent explain %s)", strings.TrimSuffix(c.Advice, "."), c.ID))
 	}
 	if err != nil {
-		p.text(yellow, "UNKNOWN", fmt.Sprintf("%s: could not tell: %v", c.ID, err))
+		p.text(yellow, "UNKNOWN", fmt.Sprintf("%s: could not tell: %s", c.ID, oneLine(err.Error())))
 	}
 }
 

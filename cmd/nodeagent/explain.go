@@ -1,6 +1,7 @@
 package main
 
 import (
+	"errors"
 	"fmt"
 	"io"
 	"slices"
@@ -8,6 +9,9 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/nodeagent/nodeagent/internal/agent"
+	"github.com/nodeagent/nodeagent/internal/config"
+	"github.com/nodeagent/nodeagent/internal/host"
 	"github.com/nodeagent/nodeagent/pkg/detect"
 	"github.com/nodeagent/nodeagent/pkg/detect/kernel"
 )
@@ -19,15 +23,22 @@ func newExplain(o *options) *cobra.Command {
 		Long: `Tell what a check reads, why it matters, what it finds and from which threshold on, what may look like it, and what to do next.
 
 The name may be that of a check, of a rule of the kernel's log, or a reason as it stands in a finding, condition or event.`,
-		Args: cobra.ExactArgs(1),
+		Args: func(_ *cobra.Command, args []string) error {
+			if len(args) != 1 {
+				return errors.New("explain needs one name: of a check, of a rule of the kernel's log, or a reason; nodeagent check --list names the checks")
+			}
+			return nil
+		},
 		ValidArgsFunction: func(*cobra.Command, []string, string) ([]string, cobra.ShellCompDirective) {
 			return explainable(), cobra.ShellCompDirectiveNoFileComp
 		},
 		RunE: func(cmd *cobra.Command, args []string) error {
-			if _, err := o.load(cmd.Context()); err != nil {
+			cfg, err := o.load(cmd.Context())
+			if err != nil {
 				fmt.Fprintln(cmd.ErrOrStderr(), "nodeagent: thresholds are the defaults, not those of your configuration:", err)
+				cfg = config.Default()
 			}
-			return explain(cmd.OutOrStdout(), args[0])
+			return explain(cmd.OutOrStdout(), args[0], cfg)
 		},
 	}
 }
@@ -35,26 +46,44 @@ The name may be that of a check, of a rule of the kernel's log, or a reason as i
 // everyCheck is all checks, also those that the configuration switches off.
 func everyCheck() []detect.Check { return detect.Checks(detect.DefaultSettings(), detect.Aids{}) }
 
+// everyRule is both tables: of the kernel's words, and of what daemons say in saved logs.
+func everyRule() []kernel.Rule { return append(kernel.Rules(), kernel.DaemonRules()...) }
+
 func explainable() []string {
 	var names []string
-	for _, c := range everyCheck() {
+	for _, c := range slices.Concat(everyCheck(), agent.OwnChecks()) {
 		names = append(names, c.ID)
 	}
-	for _, r := range kernel.Rules() {
+	for _, r := range everyRule() {
 		names = append(names, r.ID)
 	}
 	return names
 }
 
-func explain(w io.Writer, name string) error {
+// configured is the checks and rules that only a configuration brings: plugins, files of node-problem-detector, own rules.
+func configured(cfg config.Config) (checks []detect.Check, rules []kernel.Rule) {
+	known := everyCheck()
+	for _, c := range agent.Checks(cfg, &host.Host{Clock: host.Now}, detect.Aids{}) {
+		if !slices.ContainsFunc(known, func(k detect.Check) bool { return k.ID == c.ID }) {
+			checks = append(checks, c)
+		}
+	}
+	for _, r := range cfg.Rules {
+		rules = append(rules, r.Rule())
+	}
+	return checks, rules
+}
+
+func explain(w io.Writer, name string, cfg config.Config) error {
 	var pages []string
-	for _, c := range everyCheck() {
+	checks, rules := configured(cfg)
+	for _, c := range slices.Concat(everyCheck(), agent.OwnChecks(), checks) {
 		isReason := slices.ContainsFunc(c.Doc.Faults, func(f detect.Fault) bool { return strings.EqualFold(f.Reason, name) })
 		if c.ID == name || isReason {
 			pages = append(pages, c.ID+"\n\n"+checkPage(c))
 		}
 	}
-	for _, r := range kernel.Rules() {
+	for _, r := range append(everyRule(), rules...) {
 		if r.ID == name || strings.EqualFold(r.Reason, name) {
 			pages = append(pages, r.ID+"\n\n"+rulePage(r))
 		}

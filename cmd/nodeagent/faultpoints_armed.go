@@ -11,7 +11,11 @@ import (
 // armFaultpoints gives every verb a flag by which a test has this process killed at a chosen point of a release.
 func armFaultpoints(root *cobra.Command) {
 	file := root.PersistentFlags().String("faultpoints", "", "file that says where this process is killed")
-	root.PersistentPreRunE = func(*cobra.Command, []string) error {
+	valid := root.PersistentPreRunE
+	root.PersistentPreRunE = func(cmd *cobra.Command, args []string) error {
+		if err := valid(cmd, args); err != nil {
+			return err
+		}
 		if *file == "" {
 			return nil
 		}

@@ -11,7 +11,7 @@ import (
 )
 
 // checksPage is docs/checks.md.
-func checksPage(checks []detect.Check, rules []kernel.Rule, known []detect.Coverage) string {
+func checksPage(checks []detect.Check, rules, daemons []kernel.Rule, known []detect.Coverage) string {
 	var b strings.Builder
 	b.WriteString("# Checks\n\nGenerated from the code by `go test ./cmd/nodeagent -run Docs -update`. `nodeagent explain CHECK` prints one of them.\n")
 	b.WriteString("\n| check | domain | finds |\n|---|---|---|\n")
@@ -25,6 +25,11 @@ func checksPage(checks []detect.Check, rules []kernel.Rule, known []detect.Cover
 		"where that check has nothing to read on a host, the line counts by itself.\n\n| rule | reason | severity | state | kept | means |\n|---|---|---|---|---|---|\n")
 	for _, r := range rules {
 		fmt.Fprintf(&b, "| %s | %s | %s | %s | %s | %s |\n", r.ID, r.Reason, ruleSeverity(r), r.ConfirmedBy, ruleExpiry(r), cell(r.Summary))
+	}
+	b.WriteString("\n# Rules of what daemons say\n\nFor saved logs only (`nodeagent replay`): in the running agent the checks look at the state itself. " +
+		"A rule believes only who speaks: the unit of a journal's record, the tag of a syslog's line.\n\n| rule | whose words | reason | severity | state | means |\n|---|---|---|---|---|---|\n")
+	for _, r := range daemons {
+		fmt.Fprintf(&b, "| %s | %s | %s | %s | %s | %s |\n", r.ID, speakersOf(r), r.Reason, ruleSeverity(r), r.ConfirmedBy, cell(r.Summary))
 	}
 	b.WriteString("\n# Known faults of nodes, and what finds them\n\n| fault | found by |\n|---|---|\n")
 	for _, k := range known {
@@ -47,6 +52,9 @@ func cell(text string) string { return strings.ReplaceAll(text, "|", "\\|") }
 // checkPage is what people read of one check.
 func checkPage(c detect.Check) string {
 	var b strings.Builder
+	if c.Doc.Why == "" { // a user's own: its file says more
+		return fmt.Sprintf("%s: %s.\n\n**Looks** every %s.\n\n**Next.** %s\n", c.Domain, c.Summary, short(c.Every), c.Advice)
+	}
 	fmt.Fprintf(&b, "%s: %s.\n\n**Why it matters.** %s\n\n**Finds**\n\n", c.Domain, c.Summary, c.Doc.Why)
 	for _, f := range c.Doc.Faults {
 		fmt.Fprintf(&b, "* `%s` (%s): %s\n", f.Reason, f.Severity, f.When)
@@ -54,6 +62,9 @@ func checkPage(c detect.Check) string {
 	b.WriteString("\n**Reads**\n\n")
 	for _, r := range c.Doc.Reads {
 		fmt.Fprintf(&b, "* %s\n", r)
+	}
+	if c.Doc.FalseAlarms == "" { // of the daemon's own: there is nothing to be tuned
+		return b.String() + fmt.Sprintf("\n**Next.** %s\n", c.Advice)
 	}
 	fmt.Fprintf(&b, "\n**Looks** every %s, at most %s long%s. Believed %s; cleared %s.", short(c.Every), short(c.Deadline), wakesOf(c), hold(c.Policy.Raise), hold(c.Policy.Clear))
 	if c.Condition.Type != "" {
@@ -66,18 +77,34 @@ func checkPage(c detect.Check) string {
 // rulePage is what people read of one rule of the kernel's log.
 func rulePage(r kernel.Rule) string {
 	var b strings.Builder
-	fmt.Fprintf(&b, "%s, a rule of the kernel's log: %s.\n\n", r.Domain, r.Summary)
-	fmt.Fprintf(&b, "* reason `%s`, severity %s\n* kept %s\n", r.Reason, ruleSeverity(r), ruleExpiry(r))
+	if len(r.Speakers) > 0 {
+		fmt.Fprintf(&b, "%s, a rule of what daemons say (%s), for saved logs (`nodeagent replay`): %s.\n\n", r.Domain, speakersOf(r), r.Summary)
+		fmt.Fprintf(&b, "* reason `%s`, severity %s\n", r.Reason, ruleSeverity(r))
+	} else {
+		fmt.Fprintf(&b, "%s, a rule of the kernel's log: %s.\n\n", r.Domain, r.Summary)
+		fmt.Fprintf(&b, "* reason `%s`, severity %s\n* kept %s\n", r.Reason, ruleSeverity(r), ruleExpiry(r))
+	}
 	if r.Raise.Count > 1 {
 		fmt.Fprintf(&b, "* raised by %d lines within %s\n", r.Raise.Count, short(r.Raise.Within))
 	}
-	if r.ConfirmedBy != "" {
+	if r.ConfirmedBy != "" && len(r.Speakers) > 0 {
+		fmt.Fprintf(&b, "* in the running agent `%s` reads the state behind it\n", r.ConfirmedBy)
+	} else if r.ConfirmedBy != "" {
 		fmt.Fprintf(&b, "* the state behind it is read by `%s`, which raises and clears; the line makes it look at once\n", r.ConfirmedBy)
 	}
 	for _, p := range r.Patterns {
 		fmt.Fprintf(&b, "* `%s`\n", p)
 	}
 	return b.String()
+}
+
+// speakersOf names the daemons whose words a rule believes.
+func speakersOf(r kernel.Rule) string {
+	var names []string
+	for _, s := range r.Speakers {
+		names = append(names, string(s))
+	}
+	return strings.Join(names, ", ")
 }
 
 func ruleSeverity(r kernel.Rule) string {

@@ -19,11 +19,13 @@ func newReplay(o *options) *cobra.Command {
 	var format string
 	cmd := &cobra.Command{
 		Use:   "replay [FILE|-]",
-		Short: "Read a saved kernel log and print what the agent would have found in it",
-		Long: `Read a saved kernel log from a file, or from standard input, and print what the agent would have found in it.
+		Short: "Read a saved kernel or system log and print what the agent would have found in it",
+		Long: `Read a saved kernel or system log from a file, or from standard input, and print what the agent would have found in it.
 
 Formats: what dmesg prints (with times, levels, or neither), records of /dev/kmsg, journalctl -o json or -o short, and syslog
-files. Only the kernel's own lines count: what programs wrote is passed over where the format tells.
+files; kubelet's and containerd's own log files, too. Only lines of the kernel and of the daemons of a node count (systemd,
+kubelet, containerd, chronyd and so on; docs/checks.md lists them): what other programs and containers wrote is passed over
+where the format tells. The running agent reads the kernel's lines only; what daemons report, it sees by the state they are in.
 
   dmesg | nodeagent replay
   journalctl -k -o json | nodeagent replay -o json
@@ -63,6 +65,9 @@ func openLog(stdin io.Reader, args []string) (io.ReadCloser, error) {
 func replay(out, errs io.Writer, log io.Reader, how kernel.Replay, asJSON bool) error {
 	matcher, err := kernel.NewMatcher(kernel.Rules())
 	if err != nil {
+		return err
+	}
+	if how.Daemons, err = kernel.NewMatcher(kernel.DaemonRules()); err != nil {
 		return err
 	}
 	var p replayPrinter = &replayText{out: out}
@@ -208,7 +213,7 @@ func (p *replayText) end(s kernel.Summary) error {
 	if p.more > 0 {
 		fmt.Fprintf(&b, "… and %d matches more, of other rules and subjects\n", p.more)
 	}
-	fmt.Fprintf(&b, "%d lines, %d of them the kernel's: %s\n", s.Lines, s.Kernel, replayVerdict(s))
+	fmt.Fprintf(&b, "%d lines, %s: %s\n", s.Lines, replaySpeakers(s), replayVerdict(s))
 	if trouble := replayTrouble(s); trouble != "" {
 		fmt.Fprintf(&b, "%s\n", trouble)
 	}
@@ -244,6 +249,13 @@ func (g *replayGroup) print(b *strings.Builder) {
 		fmt.Fprintf(b, "         no finding yet: it takes %d within %s\n", g.rule.Raise.Count, g.rule.Raise.Within)
 	}
 	b.WriteString("\n")
+}
+
+func replaySpeakers(s kernel.Summary) string {
+	if s.Daemon == 0 {
+		return fmt.Sprintf("%d of them the kernel's", s.Kernel)
+	}
+	return fmt.Sprintf("%d of them the kernel's and %d of daemons", s.Kernel, s.Daemon)
 }
 
 func replayVerdict(s kernel.Summary) string {

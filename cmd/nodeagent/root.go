@@ -16,6 +16,8 @@ import (
 type options struct {
 	configFile string
 	output     string
+
+	places map[string]agent.Place // by socket: an agent that hangs is asked once
 }
 
 func newRoot() *cobra.Command {
@@ -34,7 +36,8 @@ func newRoot() *cobra.Command {
 Exit codes: 0 fine, 1 problems found, 2 could not tell.`,
 		SilenceErrors: true,
 		SilenceUsage:  true,
-		Args:          cobra.NoArgs,
+
+		PersistentPreRunE: func(*cobra.Command, []string) error { return o.valid() },
 	}
 	root.PersistentFlags().StringVarP(&o.configFile, "config", "c", "", "configuration file (default "+config.DefaultFile+" where it exists)")
 	root.PersistentFlags().StringVarP(&o.output, "output", "o", "text", "output format: text or json")
@@ -48,12 +51,9 @@ Exit codes: 0 fine, 1 problems found, 2 could not tell.`,
 // load reads the configuration that the flags name. It is strict: nothing is started with a configuration that is wrong.
 // Where an agent runs that has come from a container, its credentials are used: on the host there are none but kubelet's.
 func (o *options) load(ctx context.Context) (config.Config, error) {
-	if o.output != "text" && o.output != "json" {
-		return config.Config{}, fmt.Errorf("--output %q: must be text or json", o.output)
-	}
 	cfg, err := config.Load(o.file(ctx))
 	if err == nil && cfg.Paths.Kubeconfig == "" {
-		place := agent.AskPlace(ctx, cfg.Socket)
+		place := o.place(ctx, cfg.Socket)
 		cfg.ServiceAccountDir, cfg.ServiceAddress = place.ServiceAccount, place.Apiserver
 	}
 	return cfg, err
@@ -65,7 +65,26 @@ func (o *options) file(ctx context.Context) string {
 	if o.configFile != "" || ifExists(config.DefaultFile) != "" {
 		return o.configFile
 	}
-	return agent.AskPlace(ctx, config.Default().Socket).Config
+	return o.place(ctx, config.Default().Socket).Config
+}
+
+func (o *options) place(ctx context.Context, socket string) agent.Place {
+	place, asked := o.places[socket]
+	if !asked {
+		place = agent.AskPlace(ctx, socket)
+		if o.places == nil {
+			o.places = map[string]agent.Place{}
+		}
+		o.places[socket] = place
+	}
+	return place
+}
+
+func (o *options) valid() error {
+	if o.output != "text" && o.output != "json" {
+		return fmt.Errorf("--output %q: must be text or json", o.output)
+	}
+	return nil
 }
 
 func (o *options) json() bool { return o.output == "json" }

@@ -77,6 +77,9 @@ func (s screen) wrap(text string, first, indent int) string {
 	return b.String()
 }
 
+// oneLine joins the lines of an error, which tell of one thing each.
+func oneLine(text string) string { return strings.ReplaceAll(strings.TrimSpace(text), "\n", "; ") }
+
 // page prints a page of the documentation: paragraphs and items are wrapped, marks of emphasis become colour.
 func (s screen) page(markdown string) string {
 	var b strings.Builder

@@ -5,6 +5,8 @@ import (
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
+
+	"github.com/nodeagent/nodeagent/internal/config"
 )
 
 func TestWrap(t *testing.T) {
@@ -45,7 +47,7 @@ func TestExplain(t *testing.T) {
 		"KernelDeadlock": "",
 	} {
 		var b strings.Builder
-		err := explain(&b, name)
+		err := explain(&b, name, config.Default())
 		if (err != nil) != (want == "") || !strings.Contains(b.String(), want) {
 			t.Errorf("%s: %v, %q", name, err, b.String())
 		}

@@ -55,7 +55,7 @@ func lookInstead(cmd *cobra.Command, o *options, why error) error {
 	}
 	if !o.json() {
 		screen := screenOf(cmd.OutOrStdout())
-		text := fmt.Sprintf("The agent does not answer: %v. This is what one look sees now; whether it lasts, and what was told, only a running agent knows.", why)
+		text := sentence(why) + ". This is what one look sees now; whether it lasts, and what was told, only a running agent knows."
 		if errors.Is(why, agent.ErrNotRunning) {
 			text += " Start it with: systemctl start nodeagent."
 		}
@@ -65,6 +65,12 @@ func lookInstead(cmd *cobra.Command, o *options, why error) error {
 		return err
 	}
 	return &exitError{Code: exitCouldNotTell} // nobody watches this node
+}
+
+// sentence begins an error as a sentence begins.
+func sentence(err error) string {
+	text := oneLine(err.Error())
+	return strings.ToUpper(text[:1]) + text[1:]
 }
 
 func statusExit(s agent.Status) error {
@@ -110,7 +116,16 @@ func (p *statusScreen) head() {
 			verdict = append(verdict, p.paint(severityColour(severity), fmt.Sprintf("%d %s", n, severity)))
 		}
 	}
-	if len(verdict) == 0 {
+	unknown := 0
+	for _, c := range p.status.Checks {
+		if c.Status == finding.StatusUnknown {
+			unknown++
+		}
+	}
+	switch {
+	case unknown > 0:
+		verdict = append(verdict, p.paint(yellow, fmt.Sprintf("%d could not tell", unknown)))
+	case len(verdict) == 0:
 		verdict = append(verdict, p.paint(green, "nothing is wrong"))
 	}
 	fmt.Fprintf(p, "%s: %s   %s\n", p.paint(bold, p.status.Node), strings.Join(verdict, ", "),
@@ -132,7 +147,7 @@ const indent = 9
 
 func (p *statusScreen) findings() {
 	advice := map[string]string{}
-	for _, c := range everyCheck() {
+	for _, c := range slices.Concat(everyCheck(), agent.OwnChecks()) {
 		advice[c.ID] = c.Advice
 	}
 	conditions := map[string]string{}
@@ -175,7 +190,7 @@ func (p *statusScreen) unseen() {
 			text += ", since " + ago(p.status.Now, c.Since)
 		}
 		if c.Error != "" {
-			text += ": " + c.Error
+			text += ": " + oneLine(c.Error)
 		}
 		p.line(text)
 	}

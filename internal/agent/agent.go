@@ -115,7 +115,7 @@ func (d *daemon) wire(e edition, door *Door) (*agent, []component, error) {
 
 // aids are what some checks need besides the read door, with what an earlier run has left.
 func (a *agent) aids() (detect.Aids, error) {
-	aids := a.door.Aids(memory{a.store.Bucket("memory")})
+	aids := a.door.Aids(memory{a.store.Bucket(memoryBucket), a.saver})
 	settings := detect.KernelLogSettings{}
 	if s := detect.SettingsOf[detect.KernelLogSettings](a.cfg.Checks, "kernel-log"); s != nil {
 		settings = s.Settings
@@ -187,8 +187,8 @@ func (a *agent) remember() {
 	a.mu.Lock()
 	a.saver.flush(a.tracker.State())
 	a.mu.Unlock()
-	a.saver.write()
 	detect.SaveKernelLog(a.aid, host.Now(), true)
+	a.saver.write()
 }
 
 func (a *agent) status() Status {
@@ -228,6 +228,11 @@ func stateCheck(store *finding.Store) detect.Check {
 		ID: "agent-state", Domain: "agent", Every: time.Minute,
 		Summary: "the agent cannot keep what it believes across restarts",
 		Advice:  "Look at the disk that holds the agent's state directory: full, read-only or failing?",
+		Doc: detect.Doc{
+			Reads:  []string{"what became of the agent's last write to its state file"},
+			Why:    "What was believed, and what waits to be told, is lost when the agent is started again before the disk is well.",
+			Faults: []detect.Fault{{Reason: "StateNotSafe", Severity: finding.Warning, When: "the state file could not be opened or written, was corrupt, or a write of it hangs for 10 s"}},
+		},
 		Run: func(context.Context, *host.Host) ([]finding.Finding, error) {
 			trouble := store.Trouble()
 			if trouble == nil {
@@ -303,12 +308,3 @@ func afterEnd(ctx context.Context, grace time.Duration) <-chan struct{} {
 	context.AfterFunc(ctx, func() { time.AfterFunc(grace, func() { close(ended) }) })
 	return ended
 }
-
-// memory is what checks remember from one run to the next.
-type memory struct{ bucket finding.Bucket }
-
-// Load returns what was saved under key.
-func (m memory) Load(key string) ([]byte, bool) { return m.bucket.Get(key) }
-
-// Save keeps a value; trouble with the disk is told by the check agent-state.
-func (m memory) Save(key string, value []byte) { _ = m.bucket.Put(key, value) }

@@ -102,7 +102,15 @@ func (c *configured) check() detect.Check {
 		ID: "agent-config", Domain: "agent", Every: time.Minute, Wakes: []detect.Wake{{Source: wakeConfiguration}},
 		Summary: "the agent does not work with the configuration that it was given",
 		Advice:  "`nodeagent config validate` names each mistake; after correcting them: `nodeagent reload`.",
-		Run:     func(context.Context, *host.Host) ([]finding.Finding, error) { return c.look(), nil },
+		Doc: detect.Doc{
+			Reads: []string{"the configuration file, and the files of node-problem-detector that it names"},
+			Why:   "The agent does otherwise than its operator believes.",
+			Faults: []detect.Fault{
+				{Reason: "AgentConfigInvalid", Severity: finding.Warning, When: "the file is wrong: the agent goes on with what it had, or started with the last good one or the defaults"},
+				{Reason: "AgentConfigNotLoaded", Severity: finding.Info, When: "the file is valid, has changed a while ago, and nobody has loaded it"},
+			},
+		},
+		Run: func(context.Context, *host.Host) ([]finding.Finding, error) { return c.look(), nil },
 	}
 }
 

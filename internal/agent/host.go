@@ -49,6 +49,7 @@ func OpenHost(cfg config.Config, log *slog.Logger) (*Door, error) {
 		Network:   host.NewNetwork(),
 		Inotify:   host.ProbeInotify,
 		TimeClock: host.ReadClock,
+		Systemd:   host.NewSystemd(),
 	}
 	if cfg.NodeName != "" {
 		d.Host.NodeName = cfg.NodeName

@@ -70,7 +70,12 @@ func (l *leftovers) check() detect.Check {
 		ID: "leftovers", Domain: "kubernetes", Every: l.every, Deadline: time.Minute,
 		Summary: "pods that are gone left objects behind which make the next pods fail",
 		Advice:  "See `nodeagent inspect` for the proof and `nodeagent clean` for what would be released.",
-		Run:     func(ctx context.Context, _ *host.Host) ([]finding.Finding, error) { return l.look(ctx) },
+		Doc: detect.Doc{
+			Reads:  []string{"containers, processes, mounts, cgroups and network of the node, kubelet's pods, and the apiserver's list where something looks suspicious"},
+			Why:    "Names, addresses, devices and memory of a pod that is gone are missing to the next one: it waits in ContainerCreating.",
+			Faults: []detect.Fault{{Reason: "PodLeftovers", Severity: finding.Warning, When: "every witness agrees, several times over minutes, that the pod of an object is gone"}},
+		},
+		Run: func(ctx context.Context, _ *host.Host) ([]finding.Finding, error) { return l.look(ctx) },
 	}
 }
 

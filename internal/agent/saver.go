@@ -4,7 +4,6 @@ import (
 	"context"
 	"log/slog"
 	"maps"
-	"slices"
 	"sync"
 	"time"
 
@@ -20,6 +19,7 @@ type saver struct {
 
 	mu      sync.Mutex // guards what follows
 	waiting map[string]*finding.CheckState
+	notes   map[string][]byte        // what checks want to remember
 	saved   map[string]time.Duration // uptime of the last save, by check
 }
 
@@ -27,7 +27,7 @@ type saver struct {
 const saveEvery = 5 * time.Minute
 
 func newSaver(store *finding.Store, log *slog.Logger) *saver {
-	return &saver{store: store, log: log, ready: make(chan struct{}, 1), waiting: map[string]*finding.CheckState{}, saved: map[string]time.Duration{}}
+	return &saver{store: store, log: log, ready: make(chan struct{}, 1), waiting: map[string]*finding.CheckState{}, notes: map[string][]byte{}, saved: map[string]time.Duration{}}
 }
 
 // offer takes the new state of a check and writes it soon when it differs from the old one in what matters.
@@ -38,10 +38,30 @@ func (s *saver) offer(check string, old, now *finding.CheckState, at finding.Sta
 		return
 	}
 	s.waiting[check], s.saved[check] = now, at.Up
+	s.wake()
+}
+
+func (s *saver) wake() {
 	select {
 	case s.ready <- struct{}{}:
 	default:
 	}
+}
+
+// note takes what a check wants to remember and writes it soon.
+func (s *saver) note(key string, value []byte) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.notes[key] = value
+	s.wake()
+}
+
+// noted returns what waits to be written.
+func (s *saver) noted(key string) ([]byte, bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	value, ok := s.notes[key]
+	return value, ok
 }
 
 // sameShape reports whether two states differ only in counters and times that a restart may lose.
@@ -73,15 +93,37 @@ func (s *saver) Run(ctx context.Context) error {
 
 func (s *saver) write() {
 	s.mu.Lock()
-	waiting := s.waiting
-	s.waiting = map[string]*finding.CheckState{}
+	waiting, notes := s.waiting, s.notes
+	s.waiting, s.notes = map[string]*finding.CheckState{}, map[string][]byte{}
 	s.mu.Unlock()
-	for _, check := range slices.Sorted(maps.Keys(waiting)) {
-		if err := s.store.SaveCheck(check, waiting[check]); err != nil {
-			s.log.Error("state not saved", "check", check, "err", err)
+	if len(waiting) > 0 {
+		if err := s.store.SaveChecks(waiting); err != nil {
+			s.log.Error("state not saved", "err", err)
 		}
 	}
+	if len(notes) > 0 {
+		_ = s.store.Bucket(memoryBucket).PutAll(notes) // trouble with the disk is told by the check agent-state
+	}
 }
+
+const memoryBucket = "memory"
+
+// memory is what checks remember from one run to the next. They never wait for the disk.
+type memory struct {
+	bucket finding.Bucket
+	saver  *saver
+}
+
+// Load returns what was saved under key.
+func (m memory) Load(key string) ([]byte, bool) {
+	if value, ok := m.saver.noted(key); ok {
+		return value, true
+	}
+	return m.bucket.Get(key)
+}
+
+// Save keeps a value; the caller must not change it any more.
+func (m memory) Save(key string, value []byte) { m.saver.note(key, value) }
 
 // flush makes everything that is believed wait to be written: nothing that is counting is lost by an orderly stop.
 func (s *saver) flush(state finding.State) {

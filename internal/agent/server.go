@@ -4,14 +4,11 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
-	"fmt"
-	"io"
 	"io/fs"
 	"net"
 	"net/http"
 	"os"
 	"path/filepath"
-	"strings"
 	"time"
 
 	"github.com/nodeagent/nodeagent/pkg/finding"
@@ -137,68 +134,4 @@ func answer[T any](ask func() (T, error)) http.HandlerFunc {
 func reply(w http.ResponseWriter, v any) {
 	w.Header().Set("Content-Type", "application/json")
 	_ = json.NewEncoder(w).Encode(v) // the client that went away is the only one to tell
-}
-
-// ErrNotRunning says that no agent answers on the socket.
-var ErrNotRunning = errors.New("no agent is running")
-
-// AskStatus asks the running agent what it believes.
-func AskStatus(ctx context.Context, socket string) (Status, error) {
-	var status Status
-	return status, ask(ctx, socket, http.MethodGet, "/status", &status)
-}
-
-// AskReload has the running agent read its configuration anew. ErrRefused says that it goes on with the one it had.
-func AskReload(ctx context.Context, socket string) error {
-	var none struct{}
-	return ask(ctx, socket, http.MethodPost, "/reload", &none)
-}
-
-func askHistory(ctx context.Context, socket string) (inspect.History, error) {
-	var history inspect.History
-	return history, ask(ctx, socket, http.MethodGet, "/history", &history)
-}
-
-func ask(ctx context.Context, socket, method, path string, answer any) error {
-	limit := 5 * time.Second
-	if method != http.MethodGet {
-		limit = reloadLimit + time.Second
-	}
-	ctx, cancel := context.WithTimeout(ctx, limit)
-	defer cancel()
-	client := http.Client{Transport: &http.Transport{
-		DisableKeepAlives: true,
-		DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
-			return new(net.Dialer).DialContext(ctx, "unix", socket)
-		},
-	}}
-	request, err := http.NewRequestWithContext(ctx, method, "http://agent"+path, nil)
-	if err != nil {
-		return err
-	}
-	response, err := client.Do(request)
-	if op, ok := errors.AsType[*net.OpError](err); ok && op.Op == "dial" {
-		return fmt.Errorf("%w: %s: %w", ErrNotRunning, socket, op.Err)
-	}
-	if err != nil {
-		return fmt.Errorf("ask the agent on %s: %w", socket, err)
-	}
-	defer response.Body.Close()
-	if response.StatusCode != http.StatusOK {
-		return complaint(socket, response)
-	}
-	if err := json.NewDecoder(http.MaxBytesReader(nil, response.Body, 64<<20)).Decode(answer); err != nil {
-		return fmt.Errorf("answer of the agent on %s: %w", socket, err)
-	}
-	return nil
-}
-
-// complaint words an answer that is none.
-func complaint(socket string, response *http.Response) error {
-	text, _ := io.ReadAll(io.LimitReader(response.Body, 1<<16)) // half an explanation is better than none
-	why := strings.TrimSpace(string(text))
-	if response.StatusCode == http.StatusUnprocessableEntity {
-		return fmt.Errorf("%w: %s", ErrRefused, strings.TrimPrefix(why, ErrRefused.Error()+": "))
-	}
-	return fmt.Errorf("ask the agent on %s: %s: %s", socket, response.Status, why)
 }

@@ -2,7 +2,7 @@ package agent
 
 import "testing"
 
-func TestProgramText(t *testing.T) {
+func TestTextOf(t *testing.T) {
 	const program = "/usr/bin/nodeagent"
 	for _, test := range []struct {
 		line       string
@@ -17,9 +17,9 @@ func TestProgramText(t *testing.T) {
 		{"x-y r-xp 0 0 0 /usr/bin/nodeagent\n", 0, 0, false},
 		{"", 0, 0, false},
 	} {
-		start, end, ok := programText(test.line, program)
-		if ok != test.ok || ok && (start != test.start || end != test.end) {
-			t.Errorf("%q: got %x, %x, %v", test.line, start, end, ok)
+		got, ok := textOf(test.line, program)
+		if want := (span{test.start, test.end}); ok != test.ok || ok && got != want {
+			t.Errorf("%q: got %x, %v", test.line, got, ok)
 		}
 	}
 }

@@ -35,15 +35,17 @@ func (h *Host) Daemons(ctx context.Context) ([]Daemon, error) {
 		p, err := h.Kubelet.Process()
 		add("kubelet", p, err)
 	}
-	if h.Runtime.Process != nil {
-		p, err := h.runtimeProcess(ctx)
-		add("runtime", p, err)
-	}
+	p, err := h.RuntimeProcess(ctx)
+	add("runtime", p, err)
 	return daemons, errors.Join(problems...)
 }
 
-// runtimeProcess remembers the runtime: to find it by its socket takes a connection and a look at all its descriptors.
-func (h *Host) runtimeProcess(ctx context.Context) (Process, error) {
+// RuntimeProcess finds the runtime, and remembers it: to find it by its socket takes a connection and a look at all its descriptors.
+// An error that wraps fs.ErrNotExist or syscall.ECONNREFUSED means that none runs.
+func (h *Host) RuntimeProcess(ctx context.Context) (Process, error) {
+	if h.Runtime.Process == nil {
+		return Process{}, ErrNotConfigured
+	}
 	ctx, cancel := context.WithTimeout(ctx, daemonTimeout)
 	defer cancel()
 	cache := h.Processes

@@ -30,6 +30,7 @@ type Host struct {
 	KernelLog  func(ctx context.Context, each func(KernelRecord)) error // see KernelLog; nil: not configured
 	Network    Network
 	Inotify    func() (InotifyRoom, error)
+	Systemd    Systemd
 	TimeClock  func() (ClockState, error) // how good the wall clock is: see ReadClock
 }
 

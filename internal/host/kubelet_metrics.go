@@ -37,7 +37,7 @@ func KubeletMetrics() []string {
 		"kubelet_pleg_last_seen_seconds",
 		"kubelet_pleg_relist_duration_seconds_bucket", "kubelet_pleg_relist_duration_seconds_count",
 		"kubelet_evented_pleg_connection_success_count",
-		"kubelet_runtime_operations_total", "kubelet_runtime_operations_errors_total",
+		"kubelet_runtime_operations_total", "kubelet_runtime_operations_errors_total", "kubelet_runtime_operations_duration_seconds_bucket",
 		"kubelet_pod_start_sli_duration_seconds_bucket", "kubelet_pod_worker_start_duration_seconds_bucket",
 		"rest_client_requests_total",
 		"kubelet_evictions",

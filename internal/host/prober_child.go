@@ -39,7 +39,7 @@ func (r wireRequest) answer() (ProbeAnswer, error) {
 	probe := diskProbe(r.Op)
 	if probe == nil {
 		probe = map[ProbeOp]func(path string) (ProbeAnswer, error){
-			ProbeStatfs: probeStatfs, ProbeAllowances: probeAllowances, ProbeFabric: probeFabric,
+			ProbeStatfs: probeStatfs, ProbeAllowances: probeAllowances, ProbeFabric: probeFabric, ProbeJournals: probeJournals,
 		}[r.Op]
 	}
 	if probe == nil {

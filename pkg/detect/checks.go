@@ -107,6 +107,12 @@ func list() []entry {
 		aided("kubelet-config", noSettings, func(_ bare, a Aids) Check { return KubeletConfig(a.Memory) }),
 		plain("stuck-pods", DefaultStuckPodsSettings, StuckPods),
 		plain("runtime-health", DefaultRuntimeHealthSettings, RuntimeHealth),
+		simple(runtimeDeprecationsID, RuntimeDeprecations),
+		simple(runtimeLatencyID, RuntimeLatency),
+		aided(runtimeRestartsID, noSettings, func(_ bare, a Aids) Check { return RuntimeRestarts(a.Memory) }),
+		simple(journaldID, Journald),
+		aided(systemdUnitsID, DefaultSystemdUnitsSettings, func(s SystemdUnitsSettings, a Aids) Check { return SystemdUnits(s, a.Memory) }),
+		simple(shimLeaksID, ShimLeaks),
 		aided("csi-registration", DefaultCSIRegistrationSettings, func(s CSIRegistrationSettings, a Aids) Check { return CSIRegistration(s, a.Memory) }),
 		aided("critical-daemonsets", DefaultCriticalDaemonSetsSettings, func(s CriticalDaemonSetsSettings, a Aids) Check { return CriticalDaemonSets(s, a.DaemonSets) }),
 	}

@@ -14,6 +14,6 @@ type Coverage struct {
 func Known() []Coverage {
 	return slices.Concat(
 		filesystemCoverage(), blockCoverage(), kernelCoverage(), memoryCoverage(), linkCoverage(), clusterNetworkCoverage(),
-		kubeletCoverage(), serviceCoverage(),
+		kubeletCoverage(), serviceCoverage(), spokenCoverage(),
 	)
 }

@@ -28,6 +28,7 @@ func blockCoverage() []Coverage {
 		{Fault: "bcache: errors of cache or backing disk", By: []string{"bcache-error"}},
 		{Fault: "DRBD lost its disk or its peer", By: []string{"drbd-degraded"}},
 		{Fault: "Tape drives", Not: "no pod's volume is on one"},
+		{Fault: "A mapped device was suspended and never resumed", By: []string{"hung-tasks"}},
 		{Fault: "I/O hang: nothing is completed while I/O is in flight", By: []string{"io-hang"}},
 		{Fault: "A disk is saturated, or slow", By: []string{"disk-saturation"}},
 		{Fault: "I/O delay of single processes", Not: "needs task_delayacct, which is off since Linux 5.14; load (I/O pressure) and disk-saturation show the same without it"},

@@ -2,7 +2,7 @@ package detect
 
 func memoryCoverage() []Coverage {
 	return []Coverage{
-		{Fault: "the node runs out of memory and the kernel kills processes", By: []string{"oom-kills", "system-oom", "system-oom-killed", "oom-victim"}},
+		{Fault: "the node runs out of memory and the kernel kills processes", By: []string{"oom-kills", "oom-report", "system-oom", "system-oom-killed", "oom-victim"}},
 		{Fault: "a container reaches its memory limit and is killed", By: []string{"oom-kills", "container-oom", "container-oom-killed"}},
 		{Fault: "what is to be killed for want of memory cannot be", By: []string{"oom-stuck"}},
 		{Fault: "available memory is low", By: []string{"memory-available"}},

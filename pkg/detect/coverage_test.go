@@ -16,6 +16,15 @@ func TestCoverage(t *testing.T) {
 	for _, r := range kernel.Rules() {
 		exists[r.ID] = true
 	}
+	for _, r := range kernel.DaemonRules() {
+		if exists[r.ID] {
+			t.Errorf("%q is the name of a rule of the daemons and of another rule or a check", r.ID)
+		}
+		exists[r.ID] = true
+		if r.ConfirmedBy != "" && !exists[r.ConfirmedBy] {
+			t.Errorf("the daemons' rule %s names %q, which is no check", r.ID, r.ConfirmedBy)
+		}
+	}
 	idle := maps.Clone(exists)
 	delete(idle, kernelLogID) // stands for all rules
 	for _, k := range Known() {

@@ -165,7 +165,11 @@ func (r *runner) loop(ctx context.Context) {
 			settled = false
 		case <-timer.C:
 		}
-		r.engine.tell(r.look(ctx))
+		l := r.look(ctx)
+		if ctx.Err() != nil {
+			return // the look was cut short: that says nothing of the node
+		}
+		r.engine.tell(l)
 		next := spread(r.check.Every)
 		if !settled {
 			settled, next = true, min(settleAfter, next)
@@ -207,7 +211,7 @@ func (r *runner) look(ctx context.Context) finding.Look {
 			r.engine.observer.Abandoned(r.check.ID)
 		}
 	case <-ctx.Done():
-		l.Err = ctx.Err()
+		l.Err = context.Cause(ctx)
 	}
 	l.At = r.engine.host.Clock()
 	if r.engine.observer.Looked != nil {

@@ -26,6 +26,10 @@ import (
 //	                                      statfs works, open of any directory EIO, writes EIO
 //	btrfs, transaction aborted            rw,relatime - btrfs /dev/loop0 ro,…      of the filesystem only, device 0:39
 //
+// Linux 6.12 to 6.14 and stable kernels with the same change (Debian's 6.1) show the first of these as "rw", without
+// emergency_ro: there an error counts that came while the agent looked, when errors=remount-ro is shown, or when it was
+// found by ext4_journal_check_start, which refuses writes after the journal was aborted.
+//
 // So the "ro" flag says little: it is absent in most failures, and present in most healthy read-only mounts. What proves a
 // failure is "emergency_ro" or "shutdown" (ext4, Linux 6.15), EIO (XFS), or "ro" of a filesystem whose principal mount
 // says "rw": mount(8) sets both, the kernel itself only the former (btrfs, FAT, ext4 before 6.15, where errors recorded
@@ -59,7 +63,7 @@ const (
 
 // FilesystemReadonly finds filesystems that ought to be writable and no longer take writes.
 func FilesystemReadonly(s FilesystemReadonlySettings) Check {
-	memory := &probeMemory{answers: make(map[string]probeResult)}
+	memory, errors := &probeMemory{answers: make(map[string]probeResult)}, &ext4Memory{}
 	return Check{
 		ID:      filesystemReadonlyID,
 		Domain:  "storage",
@@ -79,7 +83,7 @@ func FilesystemReadonly(s FilesystemReadonlySettings) Check {
 			KernelWake(filesystemReadonlyID),
 		},
 		Run: func(ctx context.Context, h *host.Host) ([]finding.Finding, error) {
-			return lookAtFilesystems(ctx, h, s, memory)
+			return lookAtFilesystems(ctx, h, s, memory, errors)
 		},
 	}
 }
@@ -95,7 +99,7 @@ func filesystemReadonlyDoc() Doc {
 		Faults: []Fault{
 			{reasonDeviceGone, finding.Fatal, "the block device has no entry in /sys/dev/block, has size 0, or its disk is offline"},
 			{reasonShutdown, finding.Fatal, "the mount table says shutdown (ext4, Linux 6.15), or XFS answers EIO to opening its root directory"},
-			{reasonEmergencyRO, finding.Fatal, "the mount table says emergency_ro (ext4, Linux 6.15): it takes no writes after an error"},
+			{reasonEmergencyRO, finding.Fatal, "the mount table says emergency_ro (ext4, Linux 6.15), or, where kernels show nothing, an error came with errors=remount-ro or an aborted journal: it takes no writes"},
 			{reasonRemountedRO, finding.Fatal, "the filesystem is ro, and nobody mounted it so; ext4 must have recorded an error in this boot"},
 			{reasonErrors, finding.Warning, "ext4 recorded an error in this boot, and goes on"},
 			{reasonOldErrors, finding.Info, "ext4 recorded errors in an earlier boot, and e2fsck has not looked at it since"},
@@ -106,12 +110,15 @@ func filesystemReadonlyDoc() Doc {
 	}
 }
 
-func lookAtFilesystems(ctx context.Context, h *host.Host, s FilesystemReadonlySettings, memory *probeMemory) ([]finding.Finding, error) {
+func lookAtFilesystems(ctx context.Context, h *host.Host, s FilesystemReadonlySettings, memory *probeMemory, errors *ext4Memory) ([]finding.Finding, error) {
 	mounts, err := h.Mounts()
 	if err != nil {
 		return nil, err
 	}
 	filesystems := slices.DeleteFunc(blockFilesystems(mounts), func(f filesystem) bool { return f.ignored(s.Ignore) })
+	if len(filesystems) == 0 && errors.forget() {
+		return nil, nil // those that were there are gone, and their faults with them: the kernel's log is not asked about them
+	}
 	if len(filesystems) == 0 {
 		return nil, finding.NoneLeft("no filesystem on a block device is mounted")
 	}
@@ -119,6 +126,7 @@ func lookAtFilesystems(ctx context.Context, h *host.Host, s FilesystemReadonlySe
 	if err != nil {
 		return nil, err
 	}
+	errors.settle(filesystems)
 	for subject, err := range memory.probeAll(ctx, h, s.ProbeTimeout, mounts, filesystems) {
 		doubts[subject] = err
 	}

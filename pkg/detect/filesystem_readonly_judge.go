@@ -29,6 +29,7 @@ type ext4Errors struct {
 	last      time.Time
 	function  string // of the kernel, that found the last error
 	sinceBoot bool   // the last one is of this boot; others are not this kernel's
+	seenCome  bool   // one came since this mount of the filesystem was seen first
 }
 
 // fault is one way in which a filesystem fails.
@@ -122,6 +123,8 @@ func (f filesystem) judge() (fault, bool) {
 		return fault{reasonEmergencyRO, "takes no writes after an error", "mount table says emergency_ro" + f.recorded()}, true
 	case f.option("ro") && f.forcedReadOnly():
 		return fault{reasonRemountedRO, "was made read-only by the kernel", "filesystem is ro without being mounted so" + f.recorded()}, true
+	case f.stoppedUnseen():
+		return fault{reasonEmergencyRO, "takes no writes after an error", "the kernel stopped it, which the mount table does not show" + f.recorded()}, true
 	case f.erredThisBoot():
 		return fault{reasonErrors, "has errors", strings.TrimPrefix(f.recorded(), ", ")}, true
 	case f.ext4 != nil && f.ext4.count > 0:
@@ -143,6 +146,12 @@ func (f filesystem) forcedReadOnly() bool {
 	default:
 		return mountRW
 	}
+}
+
+// stoppedUnseen reports ext4 that stopped taking writes on a kernel that shows nothing of it: see the head of
+// filesystem_readonly.go. The error must have come during this mount, since after another one the filesystem takes writes again.
+func (f filesystem) stoppedUnseen() bool {
+	return f.ext4 != nil && f.ext4.seenCome && !f.option("ro") && (f.option("errors=remount-ro") || f.ext4.function == "ext4_journal_check_start")
 }
 
 func (f filesystem) erredThisBoot() bool { return f.ext4 != nil && f.ext4.sinceBoot }

@@ -323,6 +323,7 @@ func fixtureDoors() map[string]func(t *testing.T, h *host.Host, file txtar.File)
 			strictJSON(t, file, &layout)
 			h.Network.Layout = func() (host.NetworkLayout, error) { return layout, nil }
 		},
+		"systemd.json": systemdDoor,
 		"daemons.json": fixtureDaemons,
 		"wtmp.json":    fixtureLogins,
 		"inotify.json": func(t *testing.T, h *host.Host, file txtar.File) {

@@ -25,7 +25,7 @@ import (
 //
 // A task in state D adds 1 to the load: after 40 s the load of one minute is 0.5, so that a quiet node needs one file. A
 // task that is in state D at two looks and did not run between them (its context switches are the same) has waited in the
-// kernel all that time. The kernel's watch asks the same, every two minutes, but leaves out tasks that a signal could
+// kernel all that time; so has one that only ran to be told to wait on, see hung_tasks_wakes.go. The kernel's watch asks the same, every two minutes, but leaves out tasks that a signal could
 // kill, which are those of NFS; it tells of ten tasks at most, and of none after an oops.
 //
 // https://docs.kernel.org/admin-guide/sysctl/kernel.html#hung-task-timeout-secs, proc_pid_status(5).
@@ -65,10 +65,11 @@ func HungTasks(s HungTasksSettings) Check {
 		ID: hungTasksID, Domain: "kernel",
 		Summary: "tasks wait in the kernel for minutes and cannot be killed",
 		Advice: "What they wait in tells where to look: rpc_, nfs_ a dead NFS server; request_wait_answer a dead FUSE daemon; io_schedule, blk_, " +
-			"xfs_, jbd2_ a disk; anything else a lock: echo w > /proc/sysrq-trigger writes all their stacks to dmesg. Bring the server or disk back, or " +
+			"xfs_, jbd2_ a disk; a mapped device that is named as suspended: " +
+			"dmsetup resume NAME; anything else a lock: echo w > /proc/sysrq-trigger writes all their stacks to dmesg. Bring the server or disk back, or " +
 			"unmount it by force; killing them does not help. Where it is a lock in the kernel, drain and reboot.",
 		Doc: Doc{
-			Reads: []string{"/proc/loadavg", "/proc/sys/kernel/hung_task_detect_count", "/proc/PID/task/TID/{stat,status,wchan}, only where the load is above 0.5"},
+			Reads: []string{"/proc/loadavg", "/proc/sys/kernel/hung_task_detect_count", "/proc/PID/task/TID/{stat,status,wchan}, only where the load is above 0.5", "/sys/block/dm-*/dm/suspended, only where tasks hang"},
 			Why: "A pod with such a task cannot be stopped or restarted, and its volumes cannot be unmounted. Where it is kubelet's or the runtime's own " +
 				"thread, whatever else needs the same lock or mount will hang as well.",
 			Faults: []Fault{

@@ -51,6 +51,7 @@ func hungFindings(ctx context.Context, h *host.Host, hung []*blockedTask, now ti
 	for _, g := range order {
 		findings = append(findings, g.finding(ctx, h, now))
 	}
+	tellSuspended(findings, h.Files)
 	return findings
 }
 

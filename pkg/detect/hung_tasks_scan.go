@@ -19,7 +19,8 @@ import (
 type blockedTask struct {
 	task
 	switches uint64        // how often it gave up a processor so far: it runs before each of them
-	since    time.Duration // uptime of the first look that saw it with these
+	first    uint64        // the same at since
+	since    time.Duration // uptime of the first look that saw it in the wait that it is in
 }
 
 // pfKthread is the flag of kernel threads in /proc/PID/stat.
@@ -31,6 +32,7 @@ func stillBlocked(ctx context.Context, h *host.Host, before map[taskID]*blockedT
 	if err != nil {
 		return nil, err
 	}
+	var wakes kernelWakes
 	freezer := taskScan{freezers: make(map[string]bool)}
 	now := h.Clock().Up
 	seen := make(map[taskID]*blockedTask)
@@ -50,9 +52,15 @@ func stillBlocked(ctx context.Context, h *host.Host, before map[taskID]*blockedT
 			continue
 		}
 		id := taskID{t.stat.PID, t.stat.StartTime}
-		found := &blockedTask{task: task{pid: t.pid, id: id, comm: t.stat.Comm}, switches: status.switches, since: now}
-		if old := before[id]; old != nil && old.switches == status.switches {
-			found.since = old.since
+		found := &blockedTask{task: task{pid: t.pid, id: id, comm: t.stat.Comm}, switches: status.switches, first: status.switches, since: now}
+		if old := before[id]; old != nil {
+			same, err := wakes.continues(h.Files, old, found)
+			if err != nil {
+				return nil, err
+			}
+			if same {
+				found.since, found.first = old.since, old.first
+			}
 		}
 		seen[id] = found
 	}

@@ -113,8 +113,12 @@ func lookAtRuntime(ctx context.Context, h *host.Host, s RuntimeHealthSettings) (
 	if err := ctx.Err(); err != nil {
 		return seen, fmt.Errorf("ask the container runtime: %w", err)
 	}
-	if seen.callErr() == nil {
+	err := seen.callErr()
+	switch {
+	case err == nil:
 		return seen, nil
+	case errors.Is(err, fs.ErrPermission): // of the socket, to us: that says nothing of the runtime
+		return seen, fmt.Errorf("ask the container runtime: %w", err)
 	}
 	return seen, lookAtSilence(ctx, h, &seen)
 }

@@ -71,6 +71,20 @@ func TestJudgeRuntime(t *testing.T) {
 }
 
 // containerd is a real one in a folder of its own, with its CRI plugin.
+// TestRuntimeWeMayNotAsk: that the agent has no right to the socket says nothing of the runtime.
+func TestRuntimeWeMayNotAsk(t *testing.T) {
+	h := &host.Host{NodeName: "n", Paths: host.Paths{CRISocket: "/run/c.sock"}, Runtime: host.Runtime{
+		Version: func(context.Context) (*cri.VersionResponse, error) {
+			return nil, fmt.Errorf("dial: %w", syscall.EACCES)
+		},
+		Status: func(context.Context) (*cri.StatusResponse, error) { return nil, errors.New("not asked") },
+	}}
+	found, err := RuntimeHealth(DefaultRuntimeHealthSettings()).Run(t.Context(), h)
+	if len(found) > 0 || !errors.Is(err, fs.ErrPermission) {
+		t.Errorf("%v, %v", found, err)
+	}
+}
+
 type containerd struct {
 	dir    string
 	socket string

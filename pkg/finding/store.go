@@ -9,6 +9,7 @@ import (
 	"path/filepath"
 	"runtime/debug"
 	"slices"
+	"strings"
 	"sync"
 	"time"
 
@@ -20,10 +21,15 @@ import (
 // read-only root, corrupt) the store goes on in memory and says so by Trouble: the agent must not die of a bad disk, which
 // is the very thing that it is there to report.
 type Store struct {
-	mu      sync.Mutex
-	db      *bbolt.DB                    // nil: memory only
-	memory  map[string]map[string][]byte // what could not be written
-	trouble error                        // the last write or open that failed; nil when all is well
+	path string
+
+	mu     sync.Mutex                   // guards db and memory; it is held while the disk is written, which may hang
+	db     *bbolt.DB                    // nil: memory only
+	memory map[string]map[string][]byte // what could not be written
+
+	health  sync.Mutex // guards what follows; it is never held while the disk is used
+	trouble error      // the last write or open that failed; nil when all is well
+	writing time.Time  // since when a write goes on; zero while none does
 }
 
 // ErrInUse says that another agent has the state file open.
@@ -34,7 +40,7 @@ const checksBucket = "checks"
 // OpenStore opens the state file, which is made when it does not exist. A corrupt file is set aside as <path>.corrupt and
 // a new one is begun. The only error is ErrInUse; every other trouble is told by Trouble.
 func OpenStore(path string) (*Store, error) {
-	s := &Store{memory: map[string]map[string][]byte{}}
+	s := &Store{path: path, memory: map[string]map[string][]byte{}}
 	if err := os.MkdirAll(filepath.Dir(path), 0o700); err != nil {
 		s.trouble = err
 		return s, nil
@@ -100,11 +106,33 @@ func readAll(path string) error {
 	})
 }
 
-// Trouble returns why the last write or the opening went wrong, nil when what is stored is safe.
+// hungAfter is how long a write may take: a healthy disk takes milliseconds, a very busy one a second or two.
+const hungAfter = 10 * time.Second
+
+// Trouble returns why the last write or the opening went wrong, or that a write hangs; nil when what is stored is safe. It
+// never waits for the disk.
 func (s *Store) Trouble() error {
-	s.mu.Lock()
-	defer s.mu.Unlock()
+	s.health.Lock()
+	defer s.health.Unlock()
+	if s.writing.IsZero() {
+		return s.trouble
+	}
+	if took := time.Since(s.writing); took > hungAfter {
+		return fmt.Errorf("a write to %s has not ended for %s: its disk hangs", s.path, took.Round(time.Second))
+	}
 	return s.trouble
+}
+
+func (s *Store) begin() {
+	s.health.Lock()
+	defer s.health.Unlock()
+	s.writing = time.Now()
+}
+
+func (s *Store) end(err error) {
+	s.health.Lock()
+	defer s.health.Unlock()
+	s.writing, s.trouble = time.Time{}, err
 }
 
 // Close closes the file.
@@ -136,14 +164,24 @@ func (s *Store) LoadState() (State, error) {
 
 // SaveCheck stores what is believed of one check; nil removes it.
 func (s *Store) SaveCheck(check string, c *CheckState) error {
-	if c == nil {
-		return s.Bucket(checksBucket).Delete(check)
+	return s.SaveChecks(State{check: c})
+}
+
+// SaveChecks stores what is believed of some checks; nil removes what is stored of one.
+func (s *Store) SaveChecks(state State) error {
+	values := map[string][]byte{}
+	for check, c := range state {
+		if c == nil {
+			values[check] = nil
+			continue
+		}
+		data, err := json.Marshal(c)
+		if err != nil {
+			return fmt.Errorf("encode state of %s: %w", check, err)
+		}
+		values[check] = data
 	}
-	data, err := json.Marshal(c)
-	if err != nil {
-		return fmt.Errorf("encode state of %s: %w", check, err)
-	}
-	return s.Bucket(checksBucket).Put(check, data)
+	return s.Bucket(checksBucket).PutAll(values)
 }
 
 // Bucket is a named part of the store: a durable map of small values.
@@ -157,39 +195,65 @@ func (s *Store) Bucket(name string) Bucket { return Bucket{s, name} }
 
 // Put stores a value. When it returns an error the value is kept in memory all the same.
 func (b Bucket) Put(key string, value []byte) error {
-	return b.write(key, value, func(bucket *bbolt.Bucket) error { return bucket.Put([]byte(key), value) })
+	return b.PutAll(map[string][]byte{key: value})
 }
 
 // Delete removes a value; it is no error when there is none.
-func (b Bucket) Delete(key string) error {
-	return b.write(key, nil, func(bucket *bbolt.Bucket) error { return bucket.Delete([]byte(key)) })
-}
+func (b Bucket) Delete(key string) error { return b.PutAll(map[string][]byte{key: nil}) }
 
-func (b Bucket) write(key string, value []byte, change func(*bbolt.Bucket) error) error {
+// PutAll stores values together: one write of the disk instead of one for each. A value of nil is removed. When it returns
+// an error all are kept in memory.
+func (b Bucket) PutAll(values map[string][]byte) error {
 	s := b.store
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	var err error
 	if s.db != nil {
-		err = s.db.Update(func(tx *bbolt.Tx) error {
-			bucket, err := tx.CreateBucketIfNotExists([]byte(b.name))
-			if err != nil {
-				return err
-			}
-			return change(bucket)
-		})
-		s.trouble = err
+		s.begin()
+		err = s.db.Update(func(tx *bbolt.Tx) error { return b.write(tx, values) })
+		s.end(err)
 		if err == nil {
-			delete(s.memory[b.name], key)
+			for key := range values {
+				delete(s.memory[b.name], key)
+			}
 			return nil
 		}
-		err = fmt.Errorf("store %s/%s: %w", b.name, key, err)
+		err = fmt.Errorf("store %s/%s: %w", b.name, someOf(values), err)
 	}
 	if s.memory[b.name] == nil {
 		s.memory[b.name] = map[string][]byte{}
 	}
-	s.memory[b.name][key] = slices.Clone(value) // nil: deleted
+	for key, value := range values {
+		s.memory[b.name][key] = slices.Clone(value) // nil: deleted
+	}
 	return err
+}
+
+// someOf names what could not be written without filling the log.
+func someOf(values map[string][]byte) string {
+	keys := slices.Sorted(maps.Keys(values))
+	if more := len(keys) - 3; more > 0 {
+		return fmt.Sprintf("%s and %d more", strings.Join(keys[:3], ", "), more)
+	}
+	return strings.Join(keys, ", ")
+}
+
+func (b Bucket) write(tx *bbolt.Tx, values map[string][]byte) error {
+	bucket, err := tx.CreateBucketIfNotExists([]byte(b.name))
+	if err != nil {
+		return err
+	}
+	for _, key := range slices.Sorted(maps.Keys(values)) {
+		if values[key] == nil {
+			err = bucket.Delete([]byte(key))
+		} else {
+			err = bucket.Put([]byte(key), values[key])
+		}
+		if err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // Get returns a value and whether there is one.

@@ -104,9 +104,10 @@ func (c *CheckState) newBoot(now Stamp) {
 	}
 }
 
-// learn notes whether the look could tell anything.
+// learn notes whether the look could tell anything. An error changes nothing of what is believed: a thing that was not there
+// is not well because nobody could look for it.
 func (c *CheckState) learn(l Look) {
-	c.Err, c.Why = "", ""
+	c.Err = ""
 	notApplicable, ok := errors.AsType[*NotApplicableError](l.Err)
 	switch {
 	case ok:
@@ -114,7 +115,7 @@ func (c *CheckState) learn(l Look) {
 	case l.Err != nil:
 		c.Err = l.Err.Error()
 	default:
-		c.Conclusive = l.At
+		c.Why, c.Conclusive = "", l.At
 	}
 }
 
@@ -123,7 +124,7 @@ func (c *CheckState) seen(f Finding, hold Hold, now Stamp) []Update {
 	key := f.Subject.key()
 	b, known := c.Subjects[key]
 	if known && b.IsRaised() {
-		b.Last, b.Absent, b.AbsentAt, b.Latest = now, 0, Stamp{}, f.Message
+		b.Last, b.Absent, b.AbsentAt, b.Latest, b.Facts = now, 0, Stamp{}, f.Message, f.Facts
 		if f.Severity == b.Severity && f.Reason == b.Reason && (!f.Retold || f.Message == b.Message) {
 			return nil
 		}

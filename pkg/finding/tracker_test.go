@@ -292,3 +292,18 @@ func TestStateIsNotShared(t *testing.T) {
 		t.Errorf("a later look changed an earlier state:\n%s\n%s", want, got)
 	}
 }
+
+// TestErrorDoesNotMakeHealthy: what is not on this host does not become healthy because a look at it failed.
+func TestErrorDoesNotMakeHealthy(t *testing.T) {
+	at := func(up time.Duration) Stamp { return Stamp{Boot: "b", Up: up, Wall: time.Unix(1e9, 0).Add(up)} }
+	tracker := NewTracker(nil, nil)
+	tracker.Observe(Look{Check: "c", At: at(0), Err: NotApplicable("there is none")})
+	tracker.Observe(Look{Check: "c", At: at(time.Second), Err: errors.New("cut short")})
+	if got := tracker.State()["c"]; got.Status != StatusNotApplicable || got.Err != "cut short" {
+		t.Errorf("after an error: %s, error %q", got.Status, got.Err)
+	}
+	tracker.Observe(Look{Check: "c", At: at(2 * time.Second)})
+	if got := tracker.State()["c"]; got.Status != StatusHealthy || got.Why != "" {
+		t.Errorf("after a look that found nothing: %s, why %q", got.Status, got.Why)
+	}
+}

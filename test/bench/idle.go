@@ -1,16 +1,15 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"os"
 	"os/exec"
 	"path/filepath"
-	"strconv"
+	"slices"
 	"strings"
 	"time"
-
-	"github.com/nodeagent/nodeagent/test/harness"
 )
 
 // peerConfig is node-problem-detector's readonly-monitor.json as shipped, but for lookback: five minutes would make it
@@ -40,50 +39,13 @@ func (b *bench) startPeer(ctx context.Context) (process, error) {
 	return process{cmd}, cmd.Start()
 }
 
-// cost is what a process used of a machine.
-type cost struct {
-	cpu          time.Duration
-	rss          int // KiB
-	threads, fds int
-}
-
-// measure reads /proc: user and system time, its children's included.
-func measure(pid int) (cost, error) {
-	dir := fmt.Sprintf("/proc/%d", pid)
-	stat, err := os.ReadFile(filepath.Join(dir, "stat"))
-	if err != nil {
-		return cost{}, err
-	}
-	fields := strings.Fields(string(stat[strings.LastIndexByte(string(stat), ')')+2:]))
-	var ticks int
-	for _, field := range fields[11:15] { // utime stime cutime cstime
-		n, err := strconv.Atoi(field)
-		if err != nil {
-			return cost{}, err
-		}
-		ticks += n
-	}
-	status, err := os.ReadFile(filepath.Join(dir, "status"))
-	if err != nil {
-		return cost{}, err
-	}
-	fds, err := os.ReadDir(filepath.Join(dir, "fd"))
-	return cost{cpu: time.Duration(ticks) * 10 * time.Millisecond, rss: field(status, "VmRSS:"), threads: field(status, "Threads:"), fds: len(fds)}, err
-}
-
-func field(status []byte, name string) int {
-	_, after, _ := strings.Cut(string(status), name)
-	n, _ := strconv.Atoi(strings.Fields(after + " 0")[0])
-	return n
-}
-
 // idleCost measures the daemon with its default checks on the lab node, and the peer with one of its monitors.
 func (b *bench) idleCost(ctx context.Context) error {
 	say("measuring idle processes for %s each", b.idle)
 	if err := b.agent.Start(ctx); err != nil {
 		return err
 	}
-	own, err := b.overTime(ctx, b.agent.PID())
+	own, err := b.overTime(ctx, b.agent.PID(), metrics)
 	if err := b.agent.Stop(); err != nil {
 		return err
 	}
@@ -94,83 +56,102 @@ func (b *bench) idleCost(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	other, err := b.overTime(ctx, peer.cmd.Process.Pid)
+	none := func(context.Context) (series, error) { return nil, nil }
+	other, err := b.overTime(ctx, peer.cmd.Process.Pid, none)
 	peer.close()
 	if err != nil {
 		return fmt.Errorf("node-problem-detector: %w", err)
 	}
-	perMinute := func(c cost) string {
-		return fmt.Sprintf("%.2f s", c.cpu.Seconds()*float64(time.Minute)/float64(b.idle))
+	mib := func(kib int) string { return fmt.Sprintf("%.1f MiB", float64(kib)/1024) }
+	cpu := func(s span) string { return fmt.Sprintf("%.2f s", s.perMinute((s.after.cpu - s.before.cpu).Seconds())) }
+	threads := func(s span) string {
+		return fmt.Sprintf("%d → %d, %d → %d, %d", s.before.threads, s.after.threads, s.before.fds, s.after.fds, s.after.kmsg)
 	}
+	goroutines := func(s series) float64 { return s.sum("go_goroutines") }
+	requests := own.said.sum("nodeagent_apiserver_requests_total") - own.saidBefore.sum("nodeagent_apiserver_requests_total")
 	b.rows = append(b.rows,
-		row{"idle: resident memory (peer: one monitor)", fmt.Sprintf("%.1f MiB", float64(own.rss)/1024), fmt.Sprintf("%.1f MiB", float64(other.rss)/1024), "30 MiB"},
-		row{"idle: CPU per minute", perMinute(own), perMinute(other), "0.1 s"},
-		row{"idle: threads, open descriptors", fmt.Sprintf("%d, %d", own.threads, own.fds), fmt.Sprintf("%d, %d", other.threads, other.fds), ""})
+		row{"idle: resident memory (peer: one monitor)", own.memory(), other.memory(), "30 MiB"},
+		row{"idle: of it not pages of the program's file", mib(own.after.own), mib(other.after.own), ""},
+		row{"resident memory, the most since the start", mib(own.after.peak), mib(other.after.peak), ""},
+		row{"idle: CPU per minute", cpu(own), cpu(other), "0.15 s"},
+		row{"idle: threads, descriptors, of them /dev/kmsg", threads(own), threads(other), "constant, 1"},
+		row{"idle: goroutines", fmt.Sprintf("%.0f → %.0f", goroutines(own.saidBefore), goroutines(own.said)), "–", "constant"},
+		row{"idle: requests to the apiserver per minute", fmt.Sprintf("%.1f", own.perMinute(requests)), "–", ""})
+	b.dearest(own)
 	return nil
 }
 
-// overTime lets a process settle and returns what it uses from then on.
-func (b *bench) overTime(ctx context.Context, pid int) (cost, error) {
-	if err := pause(ctx, 20*time.Second); err != nil {
-		return cost{}, err
-	}
-	before, err := measure(pid)
-	if err == nil {
-		err = pause(ctx, b.idle)
-	}
-	if err != nil {
-		return cost{}, err
-	}
-	after, err := measure(pid)
-	after.cpu -= before.cpu
-	return after, err
+// span is a process at the beginning and at the end of a while.
+type span struct {
+	before, after    cost
+	saidBefore, said series
+	took             time.Duration
+	rss              []int // KiB, each second, the least first
 }
 
-// podManifest is one pod of three containers.
-const podManifest = `---
-apiVersion: v1
-kind: Pod
-metadata: {name: bench-%d, namespace: default}
-spec:
-  terminationGracePeriodSeconds: 0
-  automountServiceAccountToken: true
-  containers:
-  - {name: a, image: "localhost/busybox:1", imagePullPolicy: Never, command: ["sleep", "100000"]}
-  - {name: b, image: "localhost/busybox:1", imagePullPolicy: Never, command: ["sleep", "100000"]}
-  - {name: c, image: "localhost/busybox:1", imagePullPolicy: Never, command: ["sleep", "100000"]}
-`
-
-// inspection measures what one inspection of many pods costs, and that a quiet node causes no traffic.
-func (b *bench) inspection(ctx context.Context) error {
-	say("inspecting %d pods", b.pods)
-	var manifest strings.Builder
-	for i := range b.pods {
-		fmt.Fprintf(&manifest, podManifest, i)
-	}
-	if err := b.lab.KubectlApply(ctx, manifest.String()); err != nil {
-		return err
-	}
-	defer func() {
-		_, _ = b.lab.Kubectl(context.WithoutCancel(ctx), "delete", "pods", "--all", "--force", "--grace-period=0", "-n", "default")
-	}()
-	if _, err := b.lab.Kubectl(ctx, "wait", "--for=condition=Ready", "pods", "--all", "-n", "default", "--timeout=5m"); err != nil {
-		return err
-	}
-	var inspected harness.Inspected
-	var cpu, wall []time.Duration
-	if _, err := b.agent.JSON(ctx, &inspected, "inspect"); err != nil {
-		return err
-	}
-	for range 5 {
-		answer, err := b.agent.CLI(ctx, "inspect")
+// watchMemory notes each second how much memory a process has.
+func (s *span) watchMemory(ctx context.Context, pid int, howLong time.Duration) error {
+	for end := time.Now().Add(howLong); time.Now().Before(end); {
+		if err := pause(ctx, time.Second); err != nil {
+			return err
+		}
+		now, err := measure(pid)
 		if err != nil {
 			return err
 		}
-		cpu, wall = append(cpu, answer.CPU), append(wall, answer.Wall)
+		s.rss = append(s.rss, now.rss)
 	}
-	b.rows = append(b.rows,
-		row{fmt.Sprintf("inspect, %d pods, %d objects: CPU of the whole command", b.pods, len(inspected.Objects)), spread(cpu), "–", "150 ms"},
-		row{"inspect: wall time", spread(wall), "–", ""},
-		row{"inspect: suspicious objects → apiserver asked", fmt.Sprintf("%d → %s", inspected.Suspicious(), inspected.Gate("apiserver-heard")), "–", "not asked"})
+	slices.Sort(s.rss)
 	return nil
+}
+
+// memory words the usual and the most memory of a while.
+func (s *span) memory() string {
+	return fmt.Sprintf("%.1f MiB (at most %.1f)", float64(s.rss[len(s.rss)/2])/1024, float64(s.rss[len(s.rss)-1])/1024)
+}
+
+func (s span) perMinute(n float64) float64 { return n * float64(time.Minute) / float64(s.took) }
+
+// overTime lets a process settle and returns what it uses from then on.
+func (b *bench) overTime(ctx context.Context, pid int, say func(context.Context) (series, error)) (s span, err error) {
+	if err := pause(ctx, 20*time.Second); err != nil {
+		return s, err
+	}
+	began := time.Now()
+	if s.before, err = measure(pid); err != nil {
+		return s, err
+	}
+	if s.saidBefore, err = say(ctx); err != nil {
+		return s, err
+	}
+	if err := s.watchMemory(ctx, pid, b.idle); err != nil {
+		return s, err
+	}
+	if s.after, err = measure(pid); err != nil {
+		return s, err
+	}
+	s.took = time.Since(began)
+	s.said, err = say(ctx)
+	return s, err
+}
+
+// dearest notes the checks that took longest in a while: where to look first when the agent is not cheap.
+func (b *bench) dearest(s span) {
+	const metric, shown = "nodeagent_check_duration_seconds_sum{check=", 8
+	type one struct {
+		check string
+		took  float64 // seconds per minute
+	}
+	var all []one
+	for name, value := range s.said {
+		if check, ok := strings.CutPrefix(name, metric); ok {
+			all = append(all, one{strings.Trim(check, `"`), s.perMinute(value - s.saidBefore[name])})
+		}
+	}
+	slices.SortFunc(all, func(x, y one) int { return cmp.Compare(y.took, x.took) })
+	var words []string
+	for _, o := range all[:min(shown, len(all))] {
+		words = append(words, fmt.Sprintf("%s %.1f ms", o.check, o.took*1000))
+	}
+	b.notes = append(b.notes, "longest looks, wall time per minute: "+strings.Join(words, ", "))
 }

@@ -22,6 +22,8 @@ type Guest struct {
 	Cache  string    // kept between runs: the kernel
 	Dir    string    // of this run
 	Output io.Writer // what the guest prints
+
+	Systemd bool // is the guest's PID 1; else a shell is
 }
 
 // doneLine is what the guest prints last, with the exit code of the command.
@@ -37,11 +39,11 @@ func (g Guest) Run(ctx context.Context, command ...string) (int, error) {
 	if err != nil {
 		return 0, err
 	}
-	for _, disk := range []string{"nvme.img"} {
+	for _, disk := range []string{"nvme.img", "worn.img", "sata.img"} {
 		if err := os.WriteFile(filepath.Join(g.Dir, disk), nil, 0o600); err != nil {
 			return 0, err
 		}
-		if err := os.Truncate(filepath.Join(g.Dir, disk), 64<<20); err != nil {
+		if err := os.Truncate(filepath.Join(g.Dir, disk), 512<<20); err != nil {
 			return 0, err
 		}
 	}
@@ -53,11 +55,14 @@ func (g Guest) boot(ctx context.Context, kernel kernel, initrd string) (int, err
 	cmd := exec.CommandContext(ctx, "qemu-system-x86_64",
 		"-accel", "tcg,thread=multi", "-machine", "q35", "-cpu", "max", "-smp", "2", "-m", "1536",
 		"-display", "none", "-no-reboot", "-nodefaults",
-		"-kernel", kernel.image, "-initrd", initrd, "-append", "console=ttyS0 quiet panic=-1 mitigations=off",
+		"-kernel", kernel.image, "-initrd", initrd, "-append", "console=ttyS0 quiet loglevel=1 panic=-1 mitigations=off systemd.unit=guest.service systemd.show_status=false systemd.condition-needs-update=no systemd.mask=systemd-timesyncd.service",
 		"-serial", "stdio", "-serial", "unix:"+wishes+",server=on,wait=off", "-monitor", "unix:"+monitor+",server=on,wait=off",
 		"-virtfs", "local,path=/,mount_tag=host,security_model=none,readonly=on,multidevs=remap",
-		"-netdev", "user,id=net0,restrict=on", "-device", "e1000,netdev=net0,id=nic0",
+		"-netdev", "user,id=net0,restrict=on", "-device", "e1000,netdev=net0,id=nic0,mac=52:54:00:00:00:01",
+		"-netdev", "user,id=net1,restrict=on", "-device", "e1000,netdev=net1,id=nic1,mac=52:54:00:00:00:02",
 		"-drive", "file="+filepath.Join(g.Dir, "nvme.img")+",if=none,format=raw,id=nvme-drive", "-device", "nvme,drive=nvme-drive,serial=guest,id=nvme0",
+		"-drive", "file="+filepath.Join(g.Dir, "worn.img")+",if=none,format=raw,id=worn-drive", "-device", "nvme,drive=worn-drive,serial=worn,id=worn",
+		"-drive", "file="+filepath.Join(g.Dir, "sata.img")+",if=none,format=raw,id=sata-drive", "-device", "ide-hd,drive=sata-drive,bus=ide.0,serial=sata",
 	)
 	cmd.WaitDelay = 5 * time.Second
 	watch := &lastLine{out: g.Output}

@@ -14,8 +14,15 @@ import (
 
 var withGuest = flag.Bool("guest", false, "boot a machine of its own for these tests; needs qemu-system-x86 and the other packages of make packages")
 
-// TestGuest runs the tests of ./inside in a guest, with the real agent. Each of them is a subtest here.
-func TestGuest(t *testing.T) {
+// TestGuest breaks a guest whose PID 1 is a shell: it is up in seconds, and nothing but the test and the agent runs there.
+func TestGuest(t *testing.T) { inGuest(t, "Test[^U]", false) }
+
+// TestSystemd runs the agent in its unit, in a guest whose PID 1 is systemd.
+func TestSystemd(t *testing.T) { inGuest(t, "TestUnit", true) }
+
+// inGuest runs tests of ./inside in a guest, with the real agent. Each of them is a subtest here.
+func inGuest(t *testing.T, tests string, systemd bool) {
+	t.Helper()
 	if !*withGuest {
 		t.Skip("needs a guest: go test ./test/guest -args -guest")
 	}
@@ -27,16 +34,19 @@ func TestGuest(t *testing.T) {
 	build(t, repo, "go", "build", "-trimpath", "-ldflags", "-s -w", "-o", filepath.Join(dir, "nodeagent"), "./cmd/nodeagent")
 	build(t, repo, "go", "test", "-c", "-trimpath", "-ldflags", "-s -w", "-o", filepath.Join(dir, "inside.test"), "./test/guest/inside")
 	log := &strings.Builder{}
-	g := Guest{Cache: filepath.Join(repo, ".cache"), Dir: dir, Output: &tee{t: t, all: log}}
+	g := Guest{Cache: filepath.Join(repo, ".cache"), Dir: dir, Output: &tee{t: t, all: log}, Systemd: systemd}
 	if err := os.MkdirAll(g.Cache, 0o755); err != nil {
 		t.Fatal(err)
 	}
 	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Minute)
 	defer cancel()
-	args := []string{filepath.Join(dir, "inside.test"), "-test.v", "-test.timeout=18m", "-inside", "-agent", filepath.Join(dir, "nodeagent")}
 	if only := os.Getenv("GUEST_RUN"); only != "" {
-		args = append(args, "-test.run", only)
+		if strings.HasPrefix(only, "TestUnit") != systemd {
+			t.Skip("GUEST_RUN names tests of the other guest")
+		}
+		tests = only
 	}
+	args := []string{filepath.Join(dir, "inside.test"), "-test.v", "-test.parallel=16", "-test.timeout=18m", "-test.run", tests, "-inside", "-agent", filepath.Join(dir, "nodeagent"), "-repo", repo}
 	code, err := g.Run(ctx, args...)
 	if err != nil {
 		t.Fatal(err)

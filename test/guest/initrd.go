@@ -24,7 +24,8 @@ mount -t 9p -o trans=virtio,version=9p2000.L,ro,cache=loose,msize=262144 host /h
 mount -t tmpfs tmpfs /layer
 mkdir /layer/upper /layer/work
 mount -t overlay -o lowerdir=/host,upperdir=/layer/upper,workdir=/layer/work overlay /root
-for dir in proc sys dev; do mount -o bind /$dir /root/$dir; done
+rm -f /root/.dockerenv # this machine may be a container, the guest is none
+for dir in proc sys dev; do mount -o move /$dir /root/$dir; done
 mount -t cgroup2 cgroup /root/sys/fs/cgroup
 mount -t tmpfs tmpfs /root/run
 mkdir /root/run/tmp
@@ -34,12 +35,28 @@ mount -o bind "/host$(cat /kernel)/lib/modules" /root/lib/modules
 mount -t tmpfs tmpfs /root/dev/shm
 mount -t devpts devpts /root/dev/pts
 ip link set lo up
-stty -F /dev/ttyS1 raw -echo
-cat /command > /root/run/command
-chroot /root /bin/busybox sh /run/command
-echo "` + doneLine + `$?"
-sync
-poweroff -f
+stty -F /root/dev/ttyS1 raw -echo
+cp /command /root/run/command
+if [ -e /unit ]; then
+	mkdir -p /root/run/systemd/system /root/run/tmpfiles.d
+	: > /root/run/tmpfiles.d/tmp.conf # which empties /tmp, where the command lies
+	cp /unit /root/run/systemd/system/guest.service
+	exec switch_root /root /lib/systemd/systemd
+fi
+exec switch_root /root /bin/busybox sh /run/command
+`
+
+// commandUnit is the unit that runs the command where systemd is the guest's init, beside what this machine's systemd
+// always starts: journal, udev, D-Bus, but none of its own services. It is the default target, in effect.
+const commandUnit = `[Unit]
+DefaultDependencies=no
+Requires=basic.target dbus.socket
+After=basic.target dbus.socket
+[Service]
+ExecStart=/bin/busybox sh /run/command
+StandardOutput=tty
+StandardError=tty
+TTYPath=/dev/ttyS0
 `
 
 // initrd makes the archive from which the guest boots.
@@ -57,12 +74,15 @@ func (g Guest) initrd(ctx context.Context, k kernel, command []string) (string, 
 	write("init", initScript, 0o755)
 	write("kernel", k.root, 0o644)
 	write("command", quoted(command), 0o644)
+	if g.Systemd {
+		write("unit", commandUnit, 0o644)
+	}
 	busybox, err := os.ReadFile("/bin/busybox")
 	if err != nil {
 		return "", err
 	}
 	write("bin/busybox", string(busybox), 0o755)
-	for _, applet := range []string{"sh", "mount", "insmod", "cat", "mkdir", "echo", "chroot", "ip", "stty", "sync", "poweroff"} {
+	for _, applet := range []string{"sh", "mount", "insmod", "cat", "cp", "rm", "mkdir", "echo", "ip", "stty", "switch_root"} {
 		problems = append(problems, os.Symlink("busybox", filepath.Join(root, "bin", applet)))
 	}
 	modules, err := k.modules(ctx, bootModules[:])
@@ -89,7 +109,8 @@ func quoted(command []string) string {
 	for _, word := range command {
 		words = append(words, "'"+strings.ReplaceAll(word, "'", `'\''`)+"'")
 	}
-	return "export PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin HOME=/run/tmp TMPDIR=/run/tmp DM_DISABLE_UDEV=1\ncd /run/tmp && " + strings.Join(words, " ") + "\n"
+	return "export PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin HOME=/run/tmp TMPDIR=/run/tmp DM_DISABLE_UDEV=1\ncd /run/tmp && " + strings.Join(words, " ") +
+		"\necho \"" + doneLine + "$?\"\nsync\n/bin/busybox poweroff -f\n"
 }
 
 // modules returns the files of modules with all that they need, in the order in which they are to be loaded.

@@ -19,7 +19,11 @@ type kernel struct {
 
 // kernel returns the kernel of this Debian, downloaded once.
 func (g Guest) kernel(ctx context.Context) (kernel, error) {
-	root := filepath.Join(g.Cache, "guest-kernel")
+	cache, err := filepath.EvalSymlinks(g.Cache) // an absolute link would lead elsewhere in the guest
+	if err != nil {
+		return kernel{}, err
+	}
+	root := filepath.Join(cache, "guest-kernel")
 	if k, err := findKernel(root); err == nil {
 		return k, nil
 	}

@@ -20,6 +20,7 @@ func TestTheDocumentationOfTheTool(t *testing.T) {
 	m.install()
 	m.followPage("troubleshoot.md", "")
 	m.followPage("configure.md", "")
+	m.followPage("node-problem-detector.md", "")
 }
 
 // TestTheDocumentationByHand installs the agent without its package, as docs/install-by-hand.md says.

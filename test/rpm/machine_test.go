@@ -314,8 +314,10 @@ type agentStatus struct {
 		Why   []string
 	}
 	Findings []struct {
-		Check, Reason, ID string
-		Raised            struct{ Wall time.Time }
+		Check, Reason, ID, Severity, Message string
+
+		Subject struct{ Kind, Name string }
+		Raised  struct{ Wall time.Time }
 	}
 	Checks  []struct{ Check, Status string }
 	Release struct{ Mode string }

@@ -49,6 +49,7 @@ func Host(t testing.TB, options ...Option) *host.Host {
 		Cluster:    Cluster(),
 		Inotify:    func() (host.InotifyRoom, error) { return host.InotifyRoom{Instances: true, Watches: true}, nil },
 		TimeClock:  func() (host.ClockState, error) { return host.ClockState{MaxError: 20 * time.Millisecond}, nil },
+		Systemd:    host.Systemd{Units: Answer(host.Units{}, nil)},
 		Prober: host.Prober{Do: func(context.Context, host.ProbeRequest) (host.ProbeAnswer, error) {
 			return host.ProbeAnswer{}, nil
 		}},

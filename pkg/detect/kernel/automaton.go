@@ -1,16 +1,22 @@
 package kernel
 
-import "slices"
+import (
+	"fmt"
+	"slices"
+)
 
 // automaton finds which of many literals occur in a text, in one pass over it and whatever their number (Aho and Corasick,
 // 1975), as a complete table: one look-up for each byte, no backtracking, no allocation.
 type automaton struct {
 	class     [256]uint16 // bytes that no literal contains share class 0
-	next      []uint32    // state + class of the byte gives the next state; states are multiples of the number of classes
-	accepting uint32      // states from here on end a literal
+	next      []uint16    // a row for each state: the class of the byte gives the next state
+	accepting uint16      // states from here on end a literal
 	found     []set       // of the accepting states
 	classes   uint32
 }
+
+// maxStates is what a table has room for: each letter of a literal is a state, unless another literal begins alike.
+const maxStates = 1<<16 - 1
 
 // set is a set of rules, by their position in the table; recoveries follow the rules.
 type set [4]uint64
@@ -36,8 +42,8 @@ type node struct {
 	found    set
 }
 
-// newAutomaton builds the table for literals; owners tells for each to which rules it belongs.
-func newAutomaton(literals map[string]set) *automaton {
+// newAutomaton builds the table for literals, of which each tells to which rules it belongs. It refuses more than fit.
+func newAutomaton(literals map[string]set) (*automaton, error) {
 	trie := []node{{children: map[byte]int{}}}
 	texts := make([]string, 0, len(literals))
 	for text := range literals {
@@ -57,7 +63,10 @@ func newAutomaton(literals map[string]set) *automaton {
 		}
 		trie[at].found = trie[at].found.union(literals[text])
 	}
-	return tabulate(trie, link(trie), texts)
+	if len(trie) > maxStates {
+		return nil, fmt.Errorf("the literals of all rules have %d different beginnings: at most %d are possible", len(trie), maxStates)
+	}
+	return tabulate(trie, link(trie), texts), nil
 }
 
 // link sets the failure links, each to the longest ending of a state's text that begins a literal, and returns the states
@@ -100,15 +109,15 @@ func tabulate(trie []node, order []int, texts []string) *automaton {
 			}
 		}
 	}
-	number := make([]uint32, len(trie))
-	count := uint32(0)
+	number := make([]uint16, len(trie))
+	count := uint16(0)
 	for _, accepting := range []bool{false, true} {
 		if accepting {
-			a.accepting = count * a.classes
+			a.accepting = count
 		}
 		for _, at := range order {
 			if trie[at].found.empty() != accepting {
-				number[at] = count * a.classes
+				number[at] = count
 				count++
 				if accepting {
 					a.found = append(a.found, trie[at].found)
@@ -116,11 +125,11 @@ func tabulate(trie []node, order []int, texts []string) *automaton {
 			}
 		}
 	}
-	a.next = make([]uint32, count*a.classes)
+	a.next = make([]uint16, uint32(count)*a.classes)
 	for _, at := range order { // a state's failure link comes before it, so its row is complete
-		row := a.next[number[at]:][:a.classes]
+		row := a.row(number[at])
 		if at != 0 {
-			copy(row, a.next[number[trie[at].fail]:][:a.classes])
+			copy(row, a.row(number[trie[at].fail]))
 		}
 		for b, child := range trie[at].children {
 			row[a.class[b]] = number[child]
@@ -129,14 +138,17 @@ func tabulate(trie []node, order []int, texts []string) *automaton {
 	return a
 }
 
+// row is the states that follow a state.
+func (a *automaton) row(state uint16) []uint16 { return a.next[uint32(state)*a.classes:][:a.classes] }
+
 // find returns the owners of all literals that occur in text.
 func (a *automaton) find(text []byte) (found set) {
-	state := uint32(0)
+	state := uint16(0)
 	next, class := a.next, &a.class
 	for _, b := range text {
-		state = next[state+uint32(class[b])]
+		state = next[uint32(state)*a.classes+uint32(class[b])]
 		if state >= a.accepting {
-			found.join(&a.found[(state-a.accepting)/a.classes])
+			found.join(&a.found[state-a.accepting])
 		}
 	}
 	return found

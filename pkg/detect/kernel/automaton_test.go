@@ -2,6 +2,7 @@ package kernel
 
 import (
 	"bytes"
+	"fmt"
 	"testing"
 
 	"pgregory.net/rapid"
@@ -18,7 +19,10 @@ func TestAutomaton(t *testing.T) {
 			owner.add(i * 12) // in all words of the set
 			literals[literal] = owner
 		}
-		a := newAutomaton(literals)
+		a, err := newAutomaton(literals)
+		if err != nil {
+			t.Fatal(err)
+		}
 		for range 20 {
 			line := []byte(text.Draw(t, "text"))
 			var want set
@@ -32,4 +36,21 @@ func TestAutomaton(t *testing.T) {
 			}
 		}
 	})
+}
+
+// TestAutomatonRefusesMoreThanFits: a table that is too large is told, it does not wrap around.
+func TestAutomatonRefusesMoreThanFits(t *testing.T) {
+	literals := map[string]set{}
+	for i := range maxStates / 5 {
+		literals[fmt.Sprintf("%05d-%d", i, i%7)] = set{1}
+	}
+	if _, err := newAutomaton(literals); err != nil {
+		t.Fatalf("fewer: %v", err)
+	}
+	for i := range maxStates {
+		literals[fmt.Sprintf("other-%05d", i)] = set{1}
+	}
+	if _, err := newAutomaton(literals); err == nil {
+		t.Error("accepted")
+	}
 }

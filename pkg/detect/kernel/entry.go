@@ -15,6 +15,9 @@ type entry struct {
 	// upKnown is false where the log has wall-clock times or none.
 	upKnown bool
 	boot    string // identity of the boot, where the log tells it
+
+	speaker Speaker // the daemon whose word a foreignLine is, where it is known
+	said    []byte  // what it said, without the header of its own log; only with a speaker
 }
 
 // kindOfLine says whose word a line is.

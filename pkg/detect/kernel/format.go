@@ -52,20 +52,44 @@ func (p *parser) parse(line []byte) entry {
 }
 
 func (p *parser) guess(line []byte) entry {
+	line = cutContainer(line)
 	switch {
+	case len(line) == 0:
+		return entry{what: silentLine}
 	case looksLikeRecord(line), p.kmsg && line[0] == ' ':
 		return p.parseKmsg(line)
-	case bytes.HasPrefix(trimJSON(line), []byte(`{"`)):
+	case bytes.HasPrefix(trimJSON(line), []byte(`{"`)) && !bytes.HasPrefix(line, []byte(`{"ts":`)):
 		return p.parseJournal(line, false)
 	case bytes.HasPrefix(line, []byte("-- ")):
 		return p.parseJournal(line, false)
 	}
 	p.kmsg = false
-	if e, ok := parseJournalShort(line, false); ok {
+	if e, ok := parseTalos(line); ok {
 		p.timed = true
 		return e
 	}
+	if e, ok := parseSyslog(line); ok {
+		p.timed = true
+		return e
+	}
+	if e, ok := ownLog(line); ok {
+		return e
+	}
 	return p.parseDmesg(line)
+}
+
+// ownLog recognises the lines of a log that a daemon writes itself, without naming itself: kubelet.log, containerd.log.
+func ownLog(line []byte) (entry, bool) {
+	if rest, ok := cutKlog(line); ok {
+		return entry{what: foreignLine, speaker: Kubelet, said: rest}, true
+	}
+	if rest, ok := cutLogrus(line); ok {
+		return entry{what: foreignLine, speaker: Runtime, said: rest}, true
+	}
+	if rest, ok := flattenJSON(line); ok {
+		return entry{what: foreignLine, speaker: Kubelet, said: rest}, true
+	}
+	return entry{}, false
 }
 
 // looksLikeRecord reports whether line begins as a record of /dev/kmsg does: "6,339,5140900,-;".
@@ -90,6 +114,9 @@ func (p *parser) parseKmsg(line []byte) entry {
 	switch {
 	case !r.FromKernel():
 		e.what = foreignLine
+		if t, ok := e.tagged(e.text); ok {
+			return t
+		}
 	case isFragment(line):
 		e.what = silentLine
 	}
@@ -118,6 +145,13 @@ func (p *parser) parseJournal(line []byte, monotonic bool) entry {
 		p.timed = true
 		return e
 	}
+	if e, ok := parseSyslog(line); ok {
+		p.timed = true
+		return e
+	}
+	if e, ok := ownLog(line); ok {
+		return e
+	}
 	if p.timed && (line[0] == ' ' || line[0] == '\t') {
 		return entry{what: silentLine} // the second line of a message
 	}
@@ -125,7 +159,17 @@ func (p *parser) parseJournal(line []byte, monotonic bool) entry {
 }
 
 func (p *parser) parseDmesg(line []byte) entry {
+	if text, ok := console(line); ok {
+		return entry{}.spoken(Systemd, text)
+	}
+	if e, ok := parseTalos(line); ok {
+		p.timed = true
+		return e
+	}
 	e := parseDmesg(line)
+	if t, ok := e.tagged(e.text); ok {
+		e = t
+	}
 	if e.timed {
 		p.timed = true
 	} else if p.timed && e.what == kernelLine && (line[0] == ' ' || line[0] == '\t') {

@@ -24,7 +24,8 @@ func parseDmesg(line []byte) entry {
 	if foreign {
 		e.what = foreignLine
 	}
-	e.text = line
+	e.text = cutKernelTag(line)
+	line = e.text
 	if trimmed := bytes.TrimLeft(line, " \t"); len(trimmed) > 0 && trimmed[0] == '[' {
 		e = e.bracketed(trimmed)
 	} else if t, rest, ok := cutISO(line); ok {
@@ -35,6 +36,52 @@ func parseDmesg(line []byte) entry {
 		e.text = cutCaller(e.text)
 	}
 	return e
+}
+
+// talos is how Talos prints the kernel's records, those of several nodes after their names: "10.0.0.2: kern: warning: [2024-10-29T13:44:17.6Z]: ".
+var talos = regexp.MustCompile(`^(?:[\w.:-]{1,64}: )?([a-z0-9]{3,8}): +(?:emerg|alert|crit|err|warning|notice|info|debug): \[([0-9T:.-]{19,29}Z)\]: ?`)
+
+func parseTalos(line []byte) (e entry, ok bool) {
+	if !bytes.Contains(line[:min(len(line), 160)], []byte("Z]: ")) {
+		return entry{}, false
+	}
+	at := talos.FindSubmatchIndex(line)
+	if at == nil {
+		return entry{}, false
+	}
+	t, err := time.Parse(time.RFC3339, string(line[at[4]:at[5]]))
+	if err != nil {
+		return entry{}, false
+	}
+	e = entry{what: kernelLine, text: line[at[1]:]}.withWall(t)
+	if string(line[at[2]:at[3]]) != "kern" {
+		e.what = foreignLine
+	}
+	return e, true
+}
+
+// console recognises what systemd prints to the console beside the kernel's lines, where it is not well: "[FAILED] Failed to
+// start …".
+func console(line []byte) (text []byte, ok bool) {
+	for _, state := range []string{"[FAILED] ", "[DEPEND] ", "[ TIME ] "} {
+		if text, ok = bytes.CutPrefix(line, []byte(state)); ok {
+			return text, true
+		}
+	}
+	return nil, false
+}
+
+// cutKernelTag removes "kernel: ", what syslogd's broadcast to terminals makes of it, " kernel:[", and "kern.info " before it.
+func cutKernelTag(line []byte) []byte {
+	rest := bytes.TrimLeft(line, " ")
+	if level, ok := bytes.CutPrefix(rest, []byte("kern.")); ok {
+		_, rest, _ = bytes.Cut(level, []byte(" "))
+	}
+	rest, ok := bytes.CutPrefix(rest, []byte("kernel:"))
+	if !ok {
+		return line
+	}
+	return bytes.TrimPrefix(rest, []byte(" "))
 }
 
 // cutPriority removes <N> or the decoded facility and level, and reports whether a program wrote the line.
@@ -73,8 +120,11 @@ func (e entry) bracketed(line []byte) entry {
 	} else if !relativeTime(inner) {
 		return e // the kernel's own text begins with a bracket
 	} else {
-		e.timed = false
-		e.text = bytes.TrimPrefix(cutCaller(rest), []byte(" "))
+		rest = bytes.TrimPrefix(cutCaller(rest), []byte(" "))
+		e.timed, e.text = false, rest
+		if bytes.HasPrefix(rest, []byte("[")) { // of several kinds of time
+			return e.bracketed(rest)
+		}
 		return e
 	}
 	e.text = bytes.TrimPrefix(rest, []byte(" "))

@@ -31,6 +31,8 @@ func TestFormats(t *testing.T) {
 		"dmesg reltime rest": {Dmesg, "[  +0.000012] " + text, 0},
 		"dmesg iso":          {Dmesg, "2023-11-21T01:02:03,123456+00:00 " + text, 0},
 		"dmesg colour":       {Dmesg, "\x1b[32m[ 2835.636329] \x1b[0m\x1b[33m" + text + "\x1b[0m", 2835636329 * time.Microsecond},
+		"talos":              {Dmesg, "kern: warning: [2024-10-29T13:44:17.655294812Z]: " + text, 0},
+		"talos, many nodes":  {Auto, "10.0.0.2: kern:    info: [2024-04-16T18:19:30.92421418Z]: " + text, 0},
 		"kmsg":               {Kmsg, "2,2960,2835636329,-;" + text, 2835636329 * time.Microsecond},
 		"kmsg caller":        {Kmsg, "2,2960,2835636329,-,caller=T4711;" + text, 2835636329 * time.Microsecond},
 		"short":              {Journal, "Nov 21 01:02:03 host kernel: " + text, 0},
@@ -85,6 +87,7 @@ func TestWhoseLine(t *testing.T) {
 	}{
 		"a program in kmsg":        {Auto, "11,2963,2835640579,-;EXT4-fs error (device sda1): forged", foreignLine},
 		"a program in dmesg -x":    {Auto, "user  :err   : [ 2835.640579] EXT4-fs error (device sda1): forged", foreignLine},
+		"a program in talos":       {Auto, "10.0.0.2: user: warning: [2024-10-29T13:44:17.655294812Z]: EXT4-fs error (device sda1): forged", foreignLine},
 		"a program in dmesg -r":    {Auto, "<11>[ 2835.640579] EXT4-fs error (device sda1): forged", foreignLine},
 		"a program in the journal": {Auto, "Nov 21 01:02:03 host kernel[12]: EXT4-fs error", foreignLine},
 		"kubelet":                  {Auto, "Nov 21 01:02:03 host kubelet[812]: EXT4-fs error", foreignLine},

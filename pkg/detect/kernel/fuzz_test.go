@@ -35,18 +35,21 @@ func FuzzReplay(f *testing.F) {
 	f.Add([]byte("6,1,1,-;x\n SUBSYSTEM=block\n6,2,2,c;y\n"))
 	f.Add([]byte("{\"_TRANSPORT\":\"kernel\",\"MESSAGE\":[1,2,3]}\n"))
 	f.Add([]byte("-- Boot x --\nNov 21 01:02:03 host kernel: x\n"))
-	m := newTable(f)
+	for _, line := range corpus(f, "words.txt") {
+		f.Add([]byte(line[strings.Index(line, " | ")+3:]))
+	}
+	m, daemons := newTable(f), newDaemonTable(f)
 	f.Fuzz(func(t *testing.T, log []byte) {
 		for _, format := range []Format{Auto, Dmesg, Kmsg, Journal} {
 			last := 0
-			sum, err := Replay{Format: format}.Read(m, strings.NewReader(string(log)), func(x Found) error {
+			sum, err := Replay{Format: format, Daemons: daemons}.Read(m, strings.NewReader(string(log)), func(x Found) error {
 				if x.Number <= last || !utf8.ValidString(x.Line) || strings.ContainsAny(x.Line, "\n\x00") {
 					t.Fatalf("line %d after %d: %q", x.Number, last, x.Line)
 				}
 				last = x.Number
 				return nil
 			})
-			if err != nil || last > sum.Lines || sum.Bad+sum.Kernel+sum.Foreign > sum.Lines {
+			if err != nil || last > sum.Lines || sum.Bad+sum.Kernel+sum.Daemon+sum.Foreign > sum.Lines {
 				t.Fatalf("%s: %+v, %v", format, sum, err)
 			}
 		}

@@ -19,7 +19,7 @@ const maxText = 8 << 10
 // begin with the name of a program, and the kernel names input devices as they call themselves. What such a line seems to
 // say is nobody's word.
 var notTheKernels = regexp.MustCompile(`IN=[^ ]* OUT=[^ ]* ` +
-	`|^` + command + `(?: \(\d+\)(?:: drop_caches: | used greatest stack depth: )| invoked oom-killer: |: potentially unexpected fatal signal |` +
+	`|^` + command + `(?: \(\d+\)(?:: drop_caches: | used greatest stack depth: )|: potentially unexpected fatal signal |` +
 	`: sending ioctl | uses obsolete \(PF_INET,SOCK_PACKET\)|\[\d+\] vsyscall attempted )` +
 	`|^input: .* as /devices/|^process '.*' started with executable stack`)
 
@@ -27,7 +27,7 @@ var notTheKernels = regexp.MustCompile(`IN=[^ ]* OUT=[^ ]* ` +
 // tell who wrote a line, this does.
 var programTag = regexp.MustCompile(`^[\w.@()-]{1,64}\[\d+\]: `)
 
-// Matcher compares texts with the table. It is immutable, and safe for use by many goroutines.
+// Matcher compares texts with the table. It does not change, and is safe for use by many goroutines.
 type Matcher struct {
 	rules []compiled // recoveries are entries of their own, after the rules
 	auto  *automaton
@@ -36,8 +36,8 @@ type Matcher struct {
 type compiled struct {
 	rule     *Rule
 	recovery bool
-	patterns []*regexp.Regexp
-	exclude  *regexp.Regexp
+	patterns []*pattern
+	exclude  *pattern
 }
 
 // Hit is what a text says.
@@ -48,7 +48,7 @@ type Hit struct {
 	Facts     map[string]string // what the named groups matched; nil when nothing
 }
 
-// NewMatcher compiles rules. It refuses a table with a malformed rule, or with two rules of the same ID.
+// NewMatcher makes a table of rules. It refuses a table with a malformed rule, or with two rules of the same ID.
 func NewMatcher(rules []Rule) (*Matcher, error) {
 	m := &Matcher{}
 	literals := map[string]set{}
@@ -78,18 +78,19 @@ func NewMatcher(rules []Rule) (*Matcher, error) {
 		if rules[i].Recovery.Pattern == "" {
 			continue
 		}
-		pattern, err := regexp.Compile(rules[i].Recovery.Pattern)
+		p, err := newPattern(rules[i].Recovery.Pattern)
 		if err != nil {
 			return nil, fmt.Errorf("rule %s: recovery: %w", rules[i].ID, err)
 		}
-		m.rules = append(m.rules, compiled{rule: &rules[i], recovery: true, patterns: []*regexp.Regexp{pattern}})
+		m.rules = append(m.rules, compiled{rule: &rules[i], recovery: true, patterns: []*pattern{p}})
 		own(rules[i].Recovery.Literals)
 	}
 	if len(m.rules) > setSize {
 		return nil, fmt.Errorf("%d rules and recoveries: at most %d are possible", len(m.rules), setSize)
 	}
-	m.auto = newAutomaton(literals)
-	return m, nil
+	var err error
+	m.auto, err = newAutomaton(literals)
+	return m, err
 }
 
 func compile(rule *Rule) (compiled, error) {
@@ -97,26 +98,29 @@ func compile(rule *Rule) (compiled, error) {
 	if err := rule.Problem(); err != nil {
 		return c, err
 	}
-	for _, pattern := range rule.Patterns {
-		re, err := regexp.Compile(pattern)
+	for _, expr := range rule.Patterns {
+		p, err := newPattern(expr)
 		if err != nil {
 			return c, fmt.Errorf("rule %s: %w", rule.ID, err)
 		}
-		c.patterns = append(c.patterns, re)
+		c.patterns = append(c.patterns, p)
 	}
 	if rule.Exclude != "" {
-		re, err := regexp.Compile(rule.Exclude)
+		p, err := newPattern(rule.Exclude)
 		if err != nil {
 			return c, fmt.Errorf("rule %s: exclude: %w", rule.ID, err)
 		}
-		c.exclude = re
+		c.exclude = p
 	}
 	return c, nil
 }
 
 // Match returns what the kernel's text says. The text is the record's own, without priority, time and caller. A line that
 // says nothing costs no allocation.
-func (m *Matcher) Match(text []byte) (Hit, bool) {
+func (m *Matcher) Match(text []byte) (Hit, bool) { return m.MatchOf(theKernel, text) }
+
+// MatchOf returns what a text of a daemon says.
+func (m *Matcher) MatchOf(speaker Speaker, text []byte) (Hit, bool) {
 	if len(text) > maxText {
 		text = text[:maxText]
 	}
@@ -129,15 +133,19 @@ func (m *Matcher) Match(text []byte) (Hit, bool) {
 			continue
 		}
 		c := &m.rules[i]
-		if c.exclude != nil && c.exclude.Match(text) { // before the patterns: a line that is let pass costs no copy
+		if !c.rule.spokenBy(speaker) {
 			continue
 		}
-		for _, re := range c.patterns {
+		if c.exclude != nil && c.exclude.regexp().Match(text) { // before the patterns: a line that is let pass costs no copy
+			continue
+		}
+		for _, p := range c.patterns {
+			re := p.regexp()
 			groups := re.FindSubmatchIndex(text)
 			if groups == nil {
 				continue
 			}
-			if notTheKernels.Match(text) || !c.rule.Named && programTag.Match(text) {
+			if speaker == theKernel && (notTheKernels.Match(text) || !c.rule.Named && programTag.Match(text)) {
 				return Hit{}, false
 			}
 			return c.hit(re, text, groups), true

@@ -135,3 +135,16 @@ func BenchmarkNewMatcher(b *testing.B) {
 		}
 	}
 }
+
+// BenchmarkBenignDaemons: what the daemons of healthy nodes say, with the whole table loaded.
+func BenchmarkBenignDaemons(b *testing.B) {
+	m, lines := newDaemonTable(b), healthyDaemons(b)
+	b.ReportAllocs()
+	i := 0
+	for b.Loop() {
+		m.MatchOf(lines[i].speaker, lines[i].said)
+		if i++; i == len(lines) {
+			i = 0
+		}
+	}
+}

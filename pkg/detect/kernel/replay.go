@@ -16,8 +16,9 @@ const maxLine = 64 << 10
 
 // Replay is how a saved log is read. The zero value reads any format and believes the kernel only.
 type Replay struct {
-	Format   Format // empty: Auto
-	Programs bool   // also take for the kernel's word what programs wrote into its log; for tests
+	Format   Format   // empty: Auto
+	Programs bool     // also take for the kernel's word what programs wrote into its log; for tests
+	Daemons  *Matcher // of what daemons say; nil: they are not listened to
 }
 
 // Found is a match in a saved log.
@@ -25,13 +26,14 @@ type Found struct {
 	Match
 	Number int    // of the line, from 1
 	Line   string // as it stands in the log, printable; at most 8 KiB
-	Text   string // the kernel's own words in it
+	Text   string // the kernel's, or the daemon's, own words in it
 }
 
 // Summary tells how much of a log could be read, and what was in it.
 type Summary struct {
 	Lines   int // read
 	Kernel  int // that are the kernel's own word
+	Daemon  int // that are those of a daemon which is listened to
 	Foreign int // that are somebody else's
 	Bad     int // that are not of the format
 	Cut     int // that were longer than 64 KiB
@@ -41,7 +43,7 @@ type Summary struct {
 }
 
 // Understood reports whether any line could be read. An empty log is understood.
-func (s Summary) Understood() bool { return s.Bad == 0 || s.Kernel+s.Foreign > 0 }
+func (s Summary) Understood() bool { return s.Bad == 0 || s.Kernel+s.Daemon+s.Foreign > 0 }
 
 // Problems reports whether something was raised that is more than information.
 func (s Summary) Problems() bool { return s.Counts[finding.Warning]+s.Counts[finding.Fatal] > 0 }
@@ -53,6 +55,9 @@ func (o Replay) Read(m *Matcher, r io.Reader, emit func(Found) error) (Summary, 
 		o.Format = Auto
 	}
 	s := replaying{Replay: o, parser: parser{format: o.Format}, tally: NewTally(m), emit: emit}
+	if o.Daemons != nil {
+		s.daemons = NewTally(o.Daemons)
+	}
 	s.sum.Counts = map[finding.Severity]int{}
 	lines := bufio.NewReaderSize(r, maxLine)
 	for {
@@ -81,10 +86,11 @@ func (o Replay) Read(m *Matcher, r io.Reader, emit func(Found) error) (Summary, 
 // replaying is a log being read.
 type replaying struct {
 	Replay
-	parser parser
-	tally  *Tally
-	emit   func(Found) error
-	sum    Summary
+	parser  parser
+	tally   *Tally
+	daemons *Tally // nil: they are not listened to
+	emit    func(Found) error
+	sum     Summary
 
 	at     time.Duration // of the newest line that had a time
 	boot   string
@@ -106,6 +112,12 @@ func (s *replaying) line(line []byte, cut bool) error {
 		s.newBoot()
 		return nil
 	case foreignLine:
+		if e.speaker != theKernel && s.daemons != nil {
+			s.sum.Daemon++
+			r := s.record(e)
+			r.Text, r.Speaker = e.said, e.speaker
+			return s.observe(s.daemons, r, line)
+		}
 		s.sum.Foreign++
 		if !s.Programs || e.text == nil {
 			return nil
@@ -115,7 +127,12 @@ func (s *replaying) line(line []byte, cut bool) error {
 	default:
 		return nil
 	}
-	m, ok := s.tally.Observe(s.record(e))
+	return s.observe(s.tally, s.record(e), line)
+}
+
+// observe counts a record and hands on what it says.
+func (s *replaying) observe(tally *Tally, r Record, line []byte) error {
+	m, ok := tally.Observe(r)
 	if !ok {
 		return nil
 	}
@@ -125,12 +142,15 @@ func (s *replaying) line(line []byte, cut bool) error {
 			s.sum.Counts[m.Severity]++
 		}
 	}
-	return s.emit(Found{Match: m, Number: s.sum.Lines, Line: printable(bytes.TrimRight(line, "\r\n"), maxText), Text: Printable(e.text)})
+	return s.emit(Found{Match: m, Number: s.sum.Lines, Line: printable(bytes.TrimRight(line, "\r\n"), maxText), Text: Printable(r.Text)})
 }
 
 // record puts a line into its time and boot.
 func (s *replaying) record(e entry) Record {
 	begins := bytes.HasPrefix(e.text, []byte("Linux version "))
+	if !begins && !s.booted && e.timed && !e.upKnown && startsUp(e.text) {
+		s.bootAt, s.booted = e.at, true
+	}
 	if begins || e.boot != "" && s.boot != "" && e.boot != s.boot {
 		s.newBoot()
 	}
@@ -150,7 +170,20 @@ func (s *replaying) record(e entry) Record {
 	return r
 }
 
+// startsUp recognises lines that the kernel only writes in its first seconds: of a boot whose first line is not in the log.
+func startsUp(text []byte) bool {
+	for _, start := range []string{"Command line: ", "ACPI: PCI Root Bridge ", "pci_bus 0000:00: root bus resource ", "Run /init as init process", "Freeing initrd memory: "} {
+		if bytes.HasPrefix(text, []byte(start)) {
+			return true
+		}
+	}
+	return false
+}
+
 func (s *replaying) newBoot() {
 	s.tally.Reset()
+	if s.daemons != nil {
+		s.daemons.Reset()
+	}
 	s.booted, s.boot = false, ""
 }

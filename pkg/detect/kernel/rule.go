@@ -24,6 +24,9 @@ const (
 	Memory   Domain = "memory"
 	Network  Domain = "network"
 	Hardware Domain = "hardware"
+
+	Kubernetes Domain = "kubernetes"
+	System     Domain = "system"
 )
 
 // UntilBoot is the expiry of what only a reboot can make good again.
@@ -45,6 +48,9 @@ type Rule struct {
 	Patterns []string
 	// Exclude is RE2 and may match anywhere: lines that are no fault although a pattern matches.
 	Exclude string
+
+	// Speakers are the daemons whose word it must be; empty: the kernel's.
+	Speakers []Speaker
 
 	// Named is set where the kernel's own line begins with "name[pid]: ", as the lines of programs do.
 	Named bool

@@ -88,10 +88,11 @@ func scsiRules() []Rule {
 	}, {
 		ID: "storage-controller-fault", Reason: "StorageControllerFault", Domain: Storage, Severity: finding.Warning,
 		Summary:  "a storage controller stopped or was reset",
-		Literals: []string{"FW in FAULT state", "fault_state(0x", "SAS host is non-operational", "Controller lockup detected", "controller is offline", "controller offline: ", "Host adapter abort request", "Host bus reset request", "Adapter health - "},
+		Literals: []string{"FW in FAULT state", "fault_state(0x", "SAS host is non-operational", "Controller lockup detected", "controller is offline", "controller offline: ", "Host adapter abort request", "Host bus reset request", "Adapter health - ", "megasas: RESET cmd="},
 		Patterns: []string{
 			`^(?:megaraid_sas|hpsa|smartpqi|aacraid) (?P<subject>` + pciAddress + `): (?:.*FW in FAULT state|Controller lockup detected|controller is offline|controller offline: |Adapter health - )`,
 			`^(?P<subject2>mpt[23]sas(?:_cm)?\d+): (?:fault_state\(0x|SAS host is non-operational)`,
+			`^sd \d+:\d+:\d+:\d+: \[(?P<subject3>\w+)\] megasas: RESET cmd=`,
 			`^aacraid: Host (?:adapter abort|bus reset) request`,
 		},
 		Kind: "device", Expiry: 24 * time.Hour,
@@ -141,10 +142,11 @@ func nvmeRules() []Rule {
 	}, {
 		ID: "nvme-timeout", Reason: "NVMeTimeout", Domain: Storage, Severity: finding.Warning,
 		Summary:  "an NVMe disk does not answer some commands in time",
-		Literals: []string{" timeout, ", ": timeout cid 0x", ": queue "},
+		Literals: []string{" timeout, ", ": timeout cid 0x", ": queue ", " QID "},
 		Patterns: []string{
 			controller + `I/O [^:]{0,120}QID \d+ timeout, (?:aborting|reset controller|disable controller|completion polled)`,
 			controller + `I/O (?:tag )?\d+ .{0,160}timeout, (?:aborting|reset controller|disable controller|completion polled)`,
+			controller + `I/O [^:]{0,120}QID \d+ timeout$`, // of a fabric
 			controller + `queue \d+: timeout (?:cid|request) 0x[0-9a-f]+`,
 		},
 		Kind: "device", Expiry: time.Hour,

@@ -95,8 +95,8 @@ func xfsRules() []Rule {
 	}, {
 		ID: "xfs-corruption", Reason: "XfsCorruption", Domain: Storage, Severity: finding.Warning,
 		Summary:  "an XFS filesystem found itself damaged: it wants xfs_repair",
-		Literals: []string{"XFS ("},
-		Patterns: []string{message + `(?:Metadata (?:corruption|CRC error) detected at |Corruption detected\. |Corruption warning: |Internal error |Unmount and run xfs_repair|Corruption of in-memory data|xfs_\w+: (?:[Bb]ad |detected corrupt ))`},
+		Literals: []string{"XFS (", "XFS: Internal error"},
+		Patterns: []string{`^XFS: Internal error `, message + `(?:Metadata (?:corruption|CRC error) detected at |Corruption detected\. |Corruption warning: |Internal error |Unmount and run xfs_repair|Corruption of in-memory data|xfs_\w+: (?:[Bb]ad |detected corrupt ))`},
 		Kind:     "filesystem", Report: "xfs-corruption", Expiry: 24 * time.Hour,
 	}, {
 		ID: "xfs-io-error", Reason: "XfsIOError", Domain: Storage, Severity: finding.Warning,

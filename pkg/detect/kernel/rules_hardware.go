@@ -7,17 +7,20 @@ import (
 )
 
 // machineCheckRules recognise what processors and memory controllers report themselves. Bit 61 of a bank's status says
-// whether the error was corrected: it is in the first of its 16 hexadecimal digits.
+// whether the error was corrected, bit 60 whether it is enabled: they are in the first of its 16 hexadecimal digits.
 //
 //	arch/x86/kernel/cpu/mce/core.c print_mce, drivers/edac/mce_amd.c, drivers/edac/edac_mc.c edac_ce_error, edac_ue_error
 func machineCheckRules() []Rule {
+	//
+	// What is not enabled (bit 60) did not stop the processor: firmware left it in the bank before the boot, or it was met where
+	// nobody needed the data.
 	const machineCheck = `^(?:mce: )?\[Hardware Error\]: CPU (?P<subject>\d+): Machine Check(?: Exception| Event)?: [0-9a-f]+ Bank (?P<bank>\d+): `
 	return []Rule{{
 		ID: "machine-check-uncorrected", Reason: "MachineCheckUncorrected", Domain: Hardware, Severity: finding.Fatal,
 		Summary:  "a processor met an error that it could not correct",
 		Literals: []string{"Machine Check", "Hardware Error]: Uncorrected", "Hardware Error]: System Fatal error", "Processor context corrupt"},
 		Patterns: []string{
-			machineCheck + `(?P<status>[2367abefABEF][0-9a-fA-F]{15})`,
+			machineCheck + `(?P<status>[37bfBF][0-9a-fA-F]{15})`,
 			`^(?:mce: )?\[Hardware Error\]: (?:Uncorrected, software (?:restartable|containable) error|Uncorrected error|System Fatal error)`,
 			`^(?:mce: )?\[Hardware Error\]: Machine check: (?:Processor context corrupt|.*[Uu]ncorrected)`,
 		},
@@ -129,6 +132,7 @@ func pcieRules() []Rule {
 		Patterns: []string{
 			`^DMAR: \[[^\]]{1,60}\] (?:Request device|PASID \S+ Request device) \[(?P<subject>[0-9a-f:.]+)\] .*fault`,
 			`^(?:[\w-]+ (?P<subject2>` + pciAddress + `): )?AMD-Vi: Event logged \[IO_PAGE_FAULT `,
+			`^IO_PAGE_FAULT device=(?P<subject3>[0-9a-f:.]+) domain=0x`, // until 4.20 a record of its own
 		},
 		Kind: "device", Settled: time.Minute, Expiry: time.Hour,
 	}}
@@ -140,8 +144,8 @@ func temperatureRules() []Rule {
 	return []Rule{{
 		ID: "cpu-throttled", Reason: "CPUThrottled", Domain: Hardware, Severity: finding.Warning,
 		Summary:  "a processor is too hot and runs slower",
-		Literals: []string{"cpu clock throttled", "cpu clock is throttled"},
-		Patterns: []string{`^(?:mce: |thermal: )?CPU(?P<subject>\d+): (?:Core|Package) temperature (?:is )?above threshold, cpu clock (?:is )?throttled`},
+		Literals: []string{"cpu clock throttled", "cpu clock is throttled", "CPU clock throttled"},
+		Patterns: []string{`^(?:mce: |thermal: )?CPU(?P<subject>\d+): (?:Core|Package) temperature (?:is )?above threshold, (?:cpu|CPU) clock (?:is )?throttled`},
 		Kind:     "cpu", Expiry: 10 * time.Minute, ConfirmedBy: "thermal",
 		Recovery: Recovery{Literals: []string{"temperature/speed normal"}, Pattern: `^(?:mce: |thermal: )?CPU(?P<subject>\d+): (?:Core|Package) temperature/speed normal`},
 	}, {

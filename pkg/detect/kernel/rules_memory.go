@@ -14,8 +14,15 @@ import (
 //
 //	mm/oom_kill.c dump_oom_victim, __oom_kill_process; mm/memcontrol.c
 func oomRules() []Rule {
-	const victim = `(?P<pid>\d+) \((?P<process>` + command + `)\)`
+	const victim = `(?P<pid>\d+)(?:, UID \d+,)? \((?P<process>` + command + `)\)`
 	return []Rule{{
+		// The program named is the one that asked for memory, not the one that is killed.
+		ID: "oom-report", Reason: "OOMReport", Domain: Memory, Severity: finding.Info,
+		Summary:  "the kernel looks for a process to kill for want of memory; the lines that follow say whose limit it was",
+		Literals: []string{" invoked oom-killer: gfp_mask="},
+		Patterns: []string{`^` + command + ` invoked oom-killer: gfp_mask=0x[0-9a-f]+`},
+		Kind:     NodeKind, Expiry: 10 * time.Minute, ConfirmedBy: "oom-kills",
+	}, {
 		ID: "system-oom", Reason: "OOMKilling", Domain: Memory, Severity: finding.Warning,
 		Summary:  "the node ran out of memory and the kernel killed a process",
 		Literals: []string{"oom-kill:constraint=CONSTRAINT_"},
@@ -71,9 +78,9 @@ func memoryRules() []Rule {
 	return []Rule{{
 		ID: "page-allocation-failure", Reason: "PageAllocationFailure", Domain: Memory, Severity: finding.Warning,
 		Summary:  "the kernel found no memory of the kind that it needed: too little is free, or it is in too small pieces",
-		Literals: []string{": page allocation failure: order:", ": page allocation stalls for ", "vmalloc: allocation failure", "vmalloc error: size ", "SLUB: Unable to allocate memory on ", "percpu: allocation failed, size="},
+		Literals: []string{": page allocation failure", ": page allocation stalls for ", "vmalloc: allocation failure", "vmalloc error: size ", "SLUB: Unable to allocate memory on ", "percpu: allocation failed, size="},
 		Patterns: []string{
-			`^(?P<subject>` + command + `): page allocation failure: order:(?P<order>\d+), mode:`,
+			`^(?P<subject>` + command + `): page allocation failure[:.] order:(?P<order>\d+), mode:`,
 			`^(?P<subject>` + command + `): page allocation stalls for \d+ms, order:(?P<order>\d+), mode:`,
 			`^(?P<subject>` + command + `): vmalloc(?:: allocation failure(?::|,)| error: size) ?\d+`,
 			`^SLUB: Unable to allocate memory on (?:node|CPU)`, `^percpu: allocation failed, size=\d+`,

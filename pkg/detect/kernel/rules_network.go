@@ -28,7 +28,7 @@ func networkTableRules() []Rule {
 		ID: "neighbour-table-full", Reason: "NeighbourTableFull", Domain: Network, Severity: finding.Warning,
 		Summary:  "the table of neighbours (ARP, NDP) is full: new peers cannot be reached",
 		Literals: []string{"neighbor table overflow", "Neighbour table overflow"},
-		Patterns: []string{`^(?:neighbour: )?(?P<subject>\w+): neighbor table overflow!`, `^(?:neighbour: )?Neighbour table overflow`},
+		Patterns: []string{`^(?:neighbour: )?(?P<subject>\w+): neighbor table overflow!`, `^(?:neighbour: |ipv4: )?Neighbour table overflow`},
 		Kind:     "neighbour-table", Expiry: 5 * time.Minute, ConfirmedBy: "neighbour-table",
 	}, {
 		ID: "route-cache-full", Reason: "RouteCacheFull", Domain: Network, Severity: finding.Warning,
@@ -84,11 +84,11 @@ func linkRules() []Rule {
 		ID: "nic-hang", Reason: "NICHang", Domain: Network, Severity: finding.Warning,
 		Summary: "the driver of a network card found it hanging and resets it",
 		Literals: []string{
-			"nit Hang", "TX timeout ", "initiating reset due to tx timeout", "tx_timeout: VSI", "transmit timed out, resetting", "Keep alive watchdog timeout", "Lost TX completions are above", ": tx hang", "Reset adapter unexpectedly",
+			"nit Hang", "TX timeout ", "initiating reset due to tx timeout", "tx_timeout: VSI", "transmit timed out, resetting", "Keep alive watchdog timeout", "Lost TX completions are above", ": tx hang", "Reset adapter unexpectedly", "Transmit timeout reset Device!",
 		},
 		Patterns: []string{
 			`^(?P<driver>[\w-]+) (?P<subject>` + pciAddress + `): (?:(?P<device>` + netdev + `): )?Detected (?:Hardware|Tx) Unit Hang`,
-			device + `(?:Detected (?:Hardware|Tx) Unit Hang|TX timeout detected|TX timeout on queue: |initiating reset due to tx timeout|tx_timeout: VSI_seid|transmit timed out, resetting|Reset adapter unexpectedly|tx hang|` +
+			device + `(?:Detected (?:Hardware|Tx) Unit Hang|TX timeout detected|TX timeout on queue: |initiating reset due to tx timeout|tx_timeout: VSI_seid|transmit timed out, resetting|Reset adapter unexpectedly|tx hang|Transmit timeout reset Device!|` +
 				`Keep alive watchdog timeout|Lost TX completions are above the threshold)`,
 		},
 		Kind: "network-device", Report: "tx-timeout", Follower: true, Expiry: time.Hour,

@@ -42,6 +42,7 @@ func oopsRules() []Rule {
 				`unexpected #NM exception|iret exception|simd exception|control protection|spurious interrupt|VMM Communication Exception)[^\[]{0,80}: [0-9a-f]{4}` + dieFlags,
 			`^(?:Oops: )+[0-9a-f]{4}(?: ilc:\d)?` + dieFlags,
 			`^Oops: [A-Z][^\[]{1,100}` + dieFlags,
+			`^Oops(?: - [a-z][a-z -]{1,60})?` + dieFlags, // riscv
 			`^Internal error: [^\[]{1,80}: [0-9a-f]{1,16}` + dieFlags,
 			`^Unable to handle kernel (?:NULL pointer dereference|paging request|read from unreadable memory|write to read-only memory|` +
 				`execute from non-executable memory|execution of user memory|access to user memory outside uaccess routines|` +

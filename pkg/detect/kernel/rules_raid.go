@@ -119,9 +119,12 @@ func remoteBlockRules() []Rule {
 	}, {
 		ID: "fc-port-lost", Reason: "FCPortLost", Domain: Storage, Severity: finding.Warning,
 		Summary:  "a Fibre Channel port went away",
-		Literals: []string{": blocked FC remote port time out: "},
-		Patterns: []string{`^ ?(?P<subject>rport-[\d:-]+): blocked FC remote port time out: `},
-		Kind:     "port", Expiry: time.Hour,
+		Literals: []string{": blocked FC remote port time out: ", ": LOOP DOWN detected", " Link Down Event "},
+		Patterns: []string{
+			`^ ?(?P<subject>rport-[\d:-]+): blocked FC remote port time out: `,
+			`^qla2xxx \[(?P<subject2>` + pciAddress + `)\]-[0-9a-f]+:\d+: LOOP DOWN detected`, `^lpfc (?P<subject3>` + pciAddress + `): \d+:(?:\(\d+\):)?1305 Link Down Event `,
+		},
+		Kind: "port", Settled: 2 * time.Minute, Expiry: time.Hour,
 	}, {
 		ID: "nbd-connection", Reason: "NBDConnectionLost", Domain: Storage, Severity: finding.Warning,
 		Summary:  "the server of a network block device does not answer",

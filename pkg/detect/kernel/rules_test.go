@@ -110,10 +110,10 @@ func TestEveryPatternIsUsed(t *testing.T) {
 	m := newTable(t)
 	for i, rule := range Rules() {
 		e := readExamples(t, rule.ID)
-		for j, re := range m.rules[i].patterns {
+		for j, p := range m.rules[i].patterns {
 			used := false
 			for _, line := range e.match {
-				used = used || re.MatchString(line.line)
+				used = used || p.regexp().MatchString(line.line)
 			}
 			if !used {
 				t.Errorf("%s: no line matches pattern %d: %s", rule.ID, j, rule.Patterns[j])

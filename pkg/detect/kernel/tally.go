@@ -9,7 +9,8 @@ import (
 
 // Record is one message of the kernel.
 type Record struct {
-	Text []byte // without priority, time and caller
+	Text    []byte  // without priority, time and caller
+	Speaker Speaker // whose word it is; the zero value is the kernel
 	// At orders records and measures between them; records without a time have the At of the record before.
 	At time.Duration
 	// Up is the time since boot, where it is known.
@@ -76,7 +77,7 @@ func (t *Tally) Reset() {
 // Observe returns what a record says; ok is false when it says nothing.
 func (t *Tally) Observe(r Record) (m Match, ok bool) {
 	t.line++
-	hit, ok := t.matcher.Match(r.Text)
+	hit, ok := t.matcher.MatchOf(r.Speaker, r.Text)
 	if !ok {
 		return Match{}, false
 	}

@@ -45,7 +45,11 @@ func (r *Reporter) plan(now time.Time) plan {
 		}
 		r.ledger.observe(k, v)
 		if v.Status != finding.StatusNotApplicable {
-			p.add(k, r.want(k, v), r.shown)
+			want := r.want(k, v)
+			p.add(k, want, r.shown)
+			if have, ok := r.shown[k.name]; ok && sameWords(want, have) {
+				r.ledger.written(k.name, true) // an agent before us, which has left no memory, wrote it: we keep it true now
+			}
 		}
 	}
 	if r.ledger.adopted != nil {
@@ -73,6 +77,10 @@ func (r *Reporter) want(k *kind, v report.Verdict) corev1.NodeCondition {
 		// What goes over the wire has whole seconds.
 		LastTransitionTime: metav1.NewTime(r.ledger.records[k.name].Shown.Truncate(time.Second)),
 	}
+}
+
+func sameWords(a, b corev1.NodeCondition) bool {
+	return a.Status == b.Status && a.Reason == b.Reason && a.Message == b.Message
 }
 
 func (p *plan) add(k *kind, want corev1.NodeCondition, shown map[string]corev1.NodeCondition) {

@@ -3,70 +3,146 @@ package inside
 import (
 	"fmt"
 	"os"
-	"os/exec"
+	"path/filepath"
 	"strings"
 	"syscall"
 	"testing"
+	"time"
 )
 
-// mapped makes a device mapper device of a table over a RAM disk, and removes it with the test.
+// ram loads the driver of RAM disks; memory is used as they are written. Each test has its own ones.
+func ram(t *testing.T) {
+	t.Helper()
+	run(t, "modprobe", "brd", "rd_nr=16", "rd_size=409600")
+}
+
+func dmsetup(t *testing.T, args ...string) {
+	t.Helper()
+	run(t, "dmsetup", append([]string{"--noudevsync"}, args...)...)
+}
+
+// mapped makes a device mapper device of a table over a disk, removes it with the test, and returns its kernel name.
 func mapped(t *testing.T, name, table string) string {
 	t.Helper()
-	run(t, "modprobe", "brd", "rd_nr=4", "rd_size=131072")
+	ram(t)
 	run(t, "modprobe", "dm-mod")
-	run(t, "dmsetup", "--noudevsync", "create", name, "--table", table)
-	t.Cleanup(func() { run(t, "dmsetup", "--noudevsync", "remove", "--force", name) })
-	target, err := os.Readlink("/dev/mapper/" + name)
-	if err != nil {
-		return name
+	dmsetup(t, "create", name, "--table", table)
+	t.Cleanup(func() { dmsetup(t, "remove", "--force", name) })
+	var st syscall.Stat_t
+	if err := syscall.Stat("/dev/mapper/"+name, &st); err != nil {
+		t.Fatal(err)
 	}
-	return target[strings.LastIndex(target, "/")+1:]
+	return fmt.Sprintf("dm-%d", st.Rdev&0xff)
 }
 
-// TestFlakyDisk: an ext4 filesystem whose disk begins to fail every write is found, and what is mounted anew is well.
+// TestFlakyDisk: filesystems whose disk begins to fail every write are found, and what is mounted anew is well.
 func TestFlakyDisk(t *testing.T) {
-	a := watch(t, "")
-	run(t, "modprobe", "dm-flakey")
-	mapped(t, "flaky", "0 131072 flakey /dev/ram0 0 3600 0")
-	run(t, "mkfs.ext4", "-q", "-F", "/dev/mapper/flaky")
-	dir := t.TempDir()
-	run(t, "modprobe", "ext4")
-	run(t, "mount", "-o", "errors=remount-ro", "/dev/mapper/flaky", dir)
-	t.Cleanup(func() { _ = syscall.Unmount(dir, syscall.MNT_DETACH) })
-	run(t, "dmsetup", "--noudevsync", "suspend", "--noflush", "flaky")
-	run(t, "dmsetup", "reload", "flaky", "--table", "0 131072 flakey /dev/ram0 0 0 3600 1 error_writes")
-	run(t, "dmsetup", "--noudevsync", "resume", "flaky")
-	for i := range 20 { // until the journal cannot be written
-		_ = os.WriteFile(fmt.Sprintf("%s/file%d", dir, i), make([]byte, 1<<16), 0o600)
+	t.Parallel()
+	for i, mkfs := range []string{"mkfs.ext4 -q -F", "mkfs.xfs -q -f"} {
+		words := strings.Fields(mkfs)
+		kind := strings.TrimPrefix(words[0], "mkfs.")
+		t.Run(kind, func(t *testing.T) {
+			a := watch(t)
+			run(t, "modprobe", "dm-flakey")
+			run(t, "modprobe", kind)
+			const sectors = 700000 // the least that XFS takes is 300 MB
+			disk := fmt.Sprintf("/dev/ram%d", i)
+			name := "flaky-" + kind
+			kernelName := mapped(t, name, fmt.Sprintf("0 %d flakey %s 0 3600 0", sectors, disk))
+			run(t, words[0], append(words[1:], "/dev/mapper/"+name)...)
+			dir := t.TempDir()
+			run(t, "mount", "/dev/mapper/"+name, dir)
+			t.Cleanup(func() { _ = syscall.Unmount(dir, syscall.MNT_DETACH) })
+			if kind == "ext4" {
+				run(t, "mount", "-o", "remount,errors=remount-ro", dir)
+			}
+			time.Sleep(10 * time.Second) // the agent has looked: that an error came is seen by the count before it
+			dmsetup(t, "suspend", "--noflush", name)
+			dmsetup(t, "reload", name, "--table", fmt.Sprintf("0 %d flakey %s 0 0 3600 1 error_writes", sectors, disk))
+			dmsetup(t, "resume", name)
+			for i := range 20 { // until the journal cannot be written
+				_ = os.WriteFile(fmt.Sprintf("%s/file%d", dir, i), make([]byte, 1<<16), 0o600)
+			}
+			if d, err := os.Open(dir); err == nil {
+				_ = d.Sync()
+				_ = d.Close()
+			}
+			here := func(f believed) bool {
+				return strings.Contains(f.Message, dir) || strings.Contains(f.Message, kernelName)
+			}
+			a.awaitFound("filesystem-readonly", here, true)
+			a.awaitFound("filesystem-readonly", func(f believed) bool { return here(f) && f.Severity == "fatal" }, true)
+			if err := syscall.Unmount(dir, 0); err != nil {
+				t.Fatal(err)
+			}
+			a.awaitFound("filesystem-readonly", here, false)
+		})
 	}
-	syscall.Sync()
-	a.awaitReason("filesystem-readonly", "", "", true)
-	if err := syscall.Unmount(dir, 0); err != nil {
-		t.Fatal(err)
-	}
-	a.awaitReason("filesystem-readonly", "", "", false)
 }
 
-// TestHungDisk: a disk that stops answering while somebody reads from it is found, and so is that it answers again.
-func TestHungDisk(t *testing.T) {
-	a := watch(t, "")
-	run(t, "modprobe", "dm-delay")
-	name := mapped(t, "hung", "0 131072 delay /dev/ram1 0 3600000") // an hour
-	reader := exec.Command("dd", "if=/dev/mapper/hung", "of=/dev/null", "bs=4096", "count=1", "iflag=direct")
-	if err := reader.Start(); err != nil {
-		t.Fatal(err)
-	}
-	answer := func() { // what waits is let go when the device is suspended
-		run(t, "dmsetup", "--noudevsync", "suspend", "--nolockfs", "hung")
-		run(t, "dmsetup", "--noudevsync", "resume", "hung")
-		_ = reader.Wait() // it reads what it wanted
-	}
-	defer func() {
-		if t.Failed() {
-			answer()
+// TestArrayLosesADisk: a software RAID loses a member, and is rebuilt.
+func TestArrayLosesADisk(t *testing.T) {
+	a := watch(t)
+	ram(t)
+	run(t, "modprobe", "raid1")
+	run(t, "mdadm", "--create", "/dev/md0", "--run", "--level=1", "--raid-devices=2", "--metadata=1.2", "--size=20480", "/dev/ram2", "/dev/ram3")
+	t.Cleanup(func() { run(t, "mdadm", "--stop", "/dev/md0") })
+	run(t, "mdadm", "/dev/md0", "--fail", "/dev/ram3", "--remove", "/dev/ram3")
+	a.awaitReason("md-arrays", "", "md0", true)
+	run(t, "mdadm", "/dev/md0", "--add", "/dev/ram3")
+	a.awaitReason("md-arrays", "", "md0", false)
+}
+
+// TestThinPoolFull: a pool gives out more than it has, is full, and is made larger.
+func TestThinPoolFull(t *testing.T) {
+	a := watch(t)
+	run(t, "modprobe", "dm-thin-pool")
+	ram(t)
+	put(t, "/dev/ram6", string(make([]byte, 4096))) // a pool's metadata begin with a block of zeros
+	const small, large = "0 16384 thin-pool /dev/ram6 /dev/ram7 128 0", "0 65536 thin-pool /dev/ram6 /dev/ram7 128 0"
+	mapped(t, "pool", small)
+	dmsetup(t, "message", "pool", "0", "create_thin 0")
+	mapped(t, "thin", "0 65536 thin /dev/mapper/pool 0")
+	run(t, "dd", "if=/dev/zero", "of=/dev/mapper/thin", "bs=64k", "count=128", "oflag=direct") // all that the pool has
+	a.awaitReason("thin-pools", "", "", true)
+	dmsetup(t, "suspend", "pool")
+	dmsetup(t, "reload", "pool", "--table", large)
+	dmsetup(t, "resume", "pool")
+	a.awaitReason("thin-pools", "", "", false)
+}
+
+// TestWornDisk: an NVMe disk says of itself that it becomes unreliable, and is pulled. A disk that was well is asked each hour
+// only, so that this one says it before it is asked first.
+func TestWornDisk(t *testing.T) {
+	a := watch(t)
+	warn := func(bits string) { wish(t, "qom-set /machine/peripheral/worn smart_critical_warning "+bits) }
+	warn("4")
+	controller := strings.TrimSuffix(nvme(t, "worn"), "n1")
+	a.awaitReason("nvme-health", "NVMeDegraded", controller, true)
+	put(t, "/sys/class/nvme/"+controller+"/device/remove", "1")
+	a.awaitReason("nvme-health", "", controller, false)
+}
+
+// TestSCSIDisk: a block of a SCSI disk cannot be read, which is told by the kernel only; then the kernel gives up the disk.
+func TestSCSIDisk(t *testing.T) {
+	a := watch(t)
+	run(t, "modprobe", "sd_mod")
+	run(t, "modprobe", "scsi_debug", "dev_size_mb=8", "medium_error_start=8", "medium_error_count=8", "opts=2")
+	var disk string
+	eventually(t, "SCSI disk", func() bool {
+		found, _ := filepath.Glob("/sys/bus/pseudo/drivers/scsi_debug/adapter*/host*/target*/*/block/*")
+		if len(found) == 1 {
+			disk = filepath.Base(found[0])
 		}
-	}()
-	a.awaitReason("io-hang", "", name, true)
-	answer()
-	a.awaitReason("io-hang", "", name, false)
+		return disk != "" && exists("/dev/"+disk)
+	})
+	_ = os.WriteFile("/sys/block/"+disk+"/device/timeout", []byte("30"), 0)
+	if text, err := os.ReadFile("/dev/" + disk); err == nil {
+		t.Fatalf("the bad block was read: %d bytes", len(text))
+	}
+	a.awaitReason("kernel-log", "", disk, true)
+	put(t, "/sys/block/"+disk+"/device/state", "offline\n")
+	a.awaitReason("scsi-device-state", "DiskOffline", disk, true)
+	put(t, "/sys/block/"+disk+"/device/state", "running\n")
+	a.awaitReason("scsi-device-state", "", disk, false)
 }

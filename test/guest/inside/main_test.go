@@ -9,7 +9,9 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
+	"sync"
 	"syscall"
 	"testing"
 	"time"
@@ -18,6 +20,7 @@ import (
 var (
 	inside = flag.Bool("inside", false, "this is the guest: what is broken here harms nobody")
 	binary = flag.String("agent", "", "the agent")
+	repo   = flag.String("repo", "", "the checkout")
 )
 
 func needGuest(t *testing.T) {
@@ -34,11 +37,37 @@ type agent struct {
 	log    string
 }
 
-// watch starts the agent for one test. Settings are the text under "checks:".
-func watch(t *testing.T, settings string) *agent {
+// shared is the agent that watches the guest while many tests break it at once.
+var shared struct {
+	once  sync.Once
+	agent *agent
+}
+
+// watch returns an agent that watches while this test and others break the guest side by side, each in a place of its own.
+func watch(t *testing.T) *agent {
 	t.Helper()
 	needGuest(t)
-	dir := t.TempDir()
+	t.Parallel()
+	shared.once.Do(func() {
+		dir := "/run/tmp/agent"
+		if err := os.Mkdir(dir, 0o700); err != nil {
+			t.Fatal(err)
+		}
+		shared.agent, _ = start(t, dir, "checks: {hung-tasks: {after: 30s}}\n")
+	})
+	if shared.agent == nil {
+		t.Fatal("there is no agent")
+	}
+	a := *shared.agent
+	a.t = t
+	return &a
+}
+
+// start starts an agent that has the directory for its own. Settings are those that differ from the defaults. Who is done
+// calls what is returned.
+func start(t *testing.T, dir, settings string) (*agent, func()) {
+	t.Helper()
+	needGuest(t)
 	a := &agent{t: t, config: filepath.Join(dir, "config.yaml"), log: filepath.Join(dir, "log")}
 	text := fmt.Sprintf("stateDir: %[1]s/state\nsocket: %[1]s/sock\nreport: {metrics: {enabled: false}}\n%s", dir, settings)
 	if err := os.WriteFile(a.config, []byte(text), 0o600); err != nil {
@@ -54,26 +83,24 @@ func watch(t *testing.T, settings string) *agent {
 	if err := cmd.Start(); err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(func() {
-		if t.Failed() {
-			text, _ := os.ReadFile(a.log)
-			t.Logf("the agent's log:\n%s", text)
-		}
+	a.await(time.Minute, "the agent to answer", func(s status) bool { return s.PID != 0 && s.Readiness.Ready })
+	return a, func() {
 		_ = cmd.Process.Signal(syscall.SIGTERM)
 		_ = cmd.Wait()
-	})
-	a.await(time.Minute, "the agent to answer", func(s status) bool { return s.PID != 0 && s.Readiness.Ready })
-	return a
+	}
 }
 
 type status struct {
 	PID       int
 	Readiness struct{ Ready bool }
-	Findings  []struct {
-		Check, Reason, Severity, Message string
-		Subject                          struct{ Kind, Name string }
-	}
-	Checks []struct{ Check, Status, Error, Why string }
+	Findings  []believed
+	Checks    []struct{ Check, Status, Error, Why string }
+}
+
+type believed struct {
+	Check, Reason, Severity, Message, ID string
+	Subject                              struct{ Kind, Name string }
+	Raised                               struct{ Wall time.Time }
 }
 
 func (a *agent) status() (s status) {
@@ -90,18 +117,31 @@ func (a *agent) await(limit time.Duration, what string, is func(status) bool) {
 			return
 		}
 	}
-	a.t.Fatalf("waited %s for %s; findings %+v, checks %+v", limit, what, s.Findings, s.Checks)
+	log := read(a.log)
+	a.t.Fatalf("waited %s for %s; findings %+v, checks %+v; end of the log:\n%s", limit, what, s.Findings, s.Checks, log[max(0, len(log)-2000):])
 }
 
-// awaitReason waits until a reason is believed of a subject, or no longer is.
+// awaitReason waits until a reason is believed of a subject, or no longer is. An empty reason or subject stands for any.
 func (a *agent) awaitReason(check, reason, subject string, there bool) {
 	a.t.Helper()
-	a.await(3*time.Minute, fmt.Sprintf("%s of %s by %s: %v", reason, subject, check, there), func(s status) bool {
-		found := false
-		for _, f := range s.Findings {
-			found = found || f.Check == check && (reason == "" || f.Reason == reason) && (subject == "" || f.Subject.Name == subject)
+	a.awaitFound(check, func(f believed) bool {
+		return (reason == "" || f.Reason == reason) && (subject == "" || f.Subject.Name == subject)
+	}, there)
+}
+
+// awaitFound waits until a check's finding that is meant is believed, or none is.
+func (a *agent) awaitFound(check string, is func(believed) bool, there bool) {
+	a.t.Helper()
+	began := time.Now()
+	a.await(3*time.Minute, fmt.Sprintf("%s: %v", check, there), func(s status) bool {
+		at := slices.IndexFunc(s.Findings, func(f believed) bool { return f.Check == check && is(f) })
+		if at >= 0 && there {
+			f := s.Findings[at]
+			a.t.Logf("found after %s: %s %s %s of %s: %s", time.Since(began).Round(time.Second/10), f.Check, f.Severity, f.Reason, f.Subject.Name, f.Message)
+		} else if at < 0 && !there && s.PID != 0 {
+			a.t.Logf("cleared after %s: %s", time.Since(began).Round(time.Second/10), check)
 		}
-		return s.PID != 0 && found == there
+		return s.PID != 0 && at >= 0 == there
 	})
 }
 
@@ -122,9 +162,30 @@ func put(t *testing.T, file, text string) {
 	}
 }
 
+// read returns a file's text, or nothing where there is none.
+func read(file string) string {
+	text, _ := os.ReadFile(file)
+	return strings.TrimSpace(string(text))
+}
+
+// eventually waits until something is so.
+func eventually(t *testing.T, what string, is func() bool) {
+	t.Helper()
+	for end := time.Now().Add(time.Minute); !is(); time.Sleep(50 * time.Millisecond) {
+		if time.Now().After(end) {
+			t.Fatalf("no %s within a minute", what)
+		}
+	}
+}
+
+// wishes are told one at a time.
+var wishes sync.Mutex
+
 // wish has the machine that emulates the guest do something to it.
 func wish(t *testing.T, command string) {
 	t.Helper()
+	wishes.Lock()
+	defer wishes.Unlock()
 	line, err := os.OpenFile("/dev/ttyS1", os.O_RDWR|syscall.O_NOCTTY, 0)
 	if err != nil {
 		t.Fatal(err)

@@ -1,35 +1,38 @@
 package inside
 
 import (
-	"os"
 	"path/filepath"
 	"testing"
 )
 
-// uplink loads the driver of the guest's network card and returns its name.
-func uplink(t *testing.T) string {
+// card loads the driver of the guest's network cards and returns the name of one.
+func card(t *testing.T, mac string) string {
 	t.Helper()
 	run(t, "modprobe", "e1000")
 	found, err := filepath.Glob("/sys/class/net/*/device")
-	if err != nil || len(found) != 1 {
-		t.Fatalf("network cards: %q, %v", found, err)
+	if err != nil {
+		t.Fatal(err)
 	}
-	return filepath.Base(filepath.Dir(found[0]))
+	for _, device := range found {
+		if dir := filepath.Dir(device); read(dir+"/address") == mac {
+			return filepath.Base(dir)
+		}
+	}
+	t.Fatalf("no card %s: %q", mac, found)
+	return ""
 }
 
 // TestLinkDown: the cable of a real network card is pulled and put back, while links of pods come and go.
 func TestLinkDown(t *testing.T) {
-	needGuest(t)
-	card := uplink(t)
+	a := watch(t)
+	card := card(t, "52:54:00:00:00:01")
 	run(t, "ip", "link", "set", card, "up")
-	t.Cleanup(func() { run(t, "ip", "link", "set", card, "down") })
-	a := watch(t, "")
+	eventually(t, "a carrier", func() bool { return read("/sys/class/net/"+card+"/operstate") == "up" })
 	run(t, "modprobe", "veth")
 	run(t, "ip", "link", "add", "pod0", "type", "veth", "peer", "name", "pod1")
 	run(t, "ip", "link", "set", "pod0", "up") // without its peer it has no carrier
-	t.Cleanup(func() { run(t, "ip", "link", "del", "pod0") })
 	wish(t, "set_link nic0 off")
-	a.awaitReason("link-state", "", card, true)
+	a.awaitReason("link-state", "LinkDown", card, true)
 	wish(t, "set_link nic0 on")
 	a.awaitReason("link-state", "", card, false)
 	for _, f := range a.status().Findings {
@@ -37,7 +40,24 @@ func TestLinkDown(t *testing.T) {
 			t.Errorf("a pod's link is no uplink: %+v", f)
 		}
 	}
-	if _, err := os.Stat("/sys/class/net/" + card); err != nil {
-		t.Error(err)
+}
+
+// TestBondLosesALeg: a member of a bond loses its link, and gets it back.
+func TestBondLosesALeg(t *testing.T) {
+	a := watch(t)
+	card := card(t, "52:54:00:00:00:02")
+	run(t, "modprobe", "bonding", "max_bonds=0")
+	run(t, "modprobe", "dummy", "numdummies=0")
+	run(t, "ip", "link", "add", "bond0", "type", "bond", "mode", "active-backup", "miimon", "100")
+	run(t, "ip", "link", "add", "leg1", "type", "dummy")
+	for _, leg := range []string{card, "leg1"} {
+		run(t, "ip", "link", "set", leg, "master", "bond0")
+		run(t, "ip", "link", "set", leg, "up")
 	}
+	run(t, "ip", "link", "set", "bond0", "up")
+	eventually(t, "a carrier", func() bool { return read("/sys/class/net/"+card+"/bonding_slave/mii_status") == "up" })
+	wish(t, "set_link nic1 off")
+	a.awaitReason("bonds", "BondDegraded", "bond0", true)
+	wish(t, "set_link nic1 on")
+	a.awaitReason("bonds", "", "bond0", false)
 }

@@ -1,0 +1,32 @@
+package main
+
+import (
+	"strings"
+	"testing"
+
+	"github.com/nodeagent/nodeagent/internal/agent"
+	"github.com/nodeagent/nodeagent/internal/config"
+)
+
+// TestExplainWhatStatusShows: whatever name stands on the screen of status can be explained.
+func TestExplainWhatStatusShows(t *testing.T) {
+	names := []string{"PodLeftovers", "StateNotSafe", "AgentConfigInvalid", "AgentConfigNotLoaded", "SourceLost"}
+	for _, c := range agent.OwnChecks() {
+		names = append(names, c.ID)
+	}
+	for _, name := range names {
+		var page strings.Builder
+		if err := explain(&page, name, config.Default()); err != nil || !strings.Contains(page.String(), "Next.") {
+			t.Errorf("%s: %v\n%s", name, err, page.String())
+		}
+	}
+}
+
+// TestMistypedCommands: a command line with a mistake does nothing and ends with the code that says so.
+func TestMistypedCommands(t *testing.T) {
+	for _, args := range []string{"chekc", "status --output=yaml", "check no-such-check", "explain", "inspect nothing"} {
+		if code := run(t.Context(), strings.Fields(args)); code != exitCouldNotTell {
+			t.Errorf("nodeagent %s: exit code %d", args, code)
+		}
+	}
+}

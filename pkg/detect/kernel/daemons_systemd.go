@@ -1,0 +1,162 @@
+package kernel
+
+import (
+	"time"
+
+	"github.com/nodeagent/nodeagent/pkg/finding"
+)
+
+const (
+	// nodeUnits are the units without which a node serves no pods.
+	kubeletUnit = `(?:kubelet|k3s|k3s-agent|rke2-server|rke2-agent|snap\.microk8s\.daemon-kubelite)\.service`
+	runtimeUnit = `(?:containerd|docker|crio|cri-docker)\.service`
+	// systemUnit are those that the rest of the machine needs.
+	systemUnit = `(?:systemd-(?:journald|udevd|networkd|logind|resolved|timesyncd|machined)|dbus(?:-broker)?|NetworkManager|chronyd?|ntpd?|multipathd|iscsid|auditd|polkit|sshd?|node-?problem-?detector|nodeagent)\.service`
+	// oneUnit is a unit as systemd names it at the beginning of a line.
+	oneUnit = `[\w:@.\\-]{1,255}\.(?:service|mount|socket|slice|scope|swap|device|automount|path|timer)`
+)
+
+// notOurUnits are units of users' sessions and of containers, and runs of programs: their fate is their owners'.
+const notOurUnits = `^(?:Unit )?(?:session-\S+\.scope|user@\d+\.service|user-\S+\.slice|run-\S+|var-lib-\S+\.mount|cri-containerd-\S+|crio-\S+|docker-[0-9a-f]{12,64}\.scope|libpod-\S+|libcontainer\S*|app-\S+)`
+
+// systemdRules recognise what PID 1 says. Until 234 units "entered failed state".
+func systemdRules() []Rule {
+	speakers := []Speaker{Systemd}
+	failed := func(unit string) []string {
+		return []string{
+			`^(?P<subject>` + unit + `): Failed with result '(?P<result>[\w-]+)'`,
+			`^Unit (?P<subject2>` + unit + `) entered failed state`,
+			`^(?P<subject3>` + unit + `)(?: failed\.$|: Unit entered failed state)`,
+		}
+	}
+	failedWords := []string{": Failed with result '", " entered failed state", ": Unit entered failed state", ".service failed."}
+	flapping := func(unit string) []string {
+		return []string{
+			`^(?P<subject>` + unit + `): Start request repeated too quickly`,
+			`^start request repeated too quickly for (?P<subject2>` + unit + `)$`,
+			`^(?P<subject3>` + unit + `): Scheduled restart job, restart counter is at (?:[5-9]|\d{2,})\.`,
+		}
+	}
+	flappingWords := []string{"tart request repeated too quickly", "restart counter is at "}
+	ended := func(unit string) []string {
+		return []string{`^(?P<subject>` + unit + `): [Mm]ain process exited, code=(?:killed|dumped), status=(?P<signal>(?:9/KILL|6/ABRT|11/SEGV|7/BUS|4/ILL|8/FPE|31/SYS))`}
+	}
+	endedWords := []string{"ain process exited, code=killed", "ain process exited, code=dumped"}
+	oom := []string{": A process of this unit has been killed by the OOM killer"}
+	return []Rule{{
+		ID: "systemd-dead", Reason: "SystemdDead", Domain: System, Severity: finding.Fatal, Speakers: speakers,
+		Summary:  "PID 1 crashed: nothing can be started or stopped on the node until it is restarted",
+		Literals: []string{"reezing execution", "Caught <"},
+		Patterns: []string{`^(?:Freezing execution|.{1,80}, freezing(?:\.|$))`, `^Caught <(?:SEGV|ABRT|BUS|ILL|FPE|QUIT|SYS)>`},
+		Kind:     NodeKind, Report: "systemd-dead", Expiry: UntilBoot,
+	}, {
+		ID: "kubelet-unit-failed", Reason: "KubeletNotRunning", Domain: Kubernetes, Severity: finding.Warning, Speakers: speakers,
+		Summary:  "kubelet's unit failed",
+		Literals: append([]string{"Failed to start kubelet", "Failed to start Kubernetes", "Failed to start Lightweight Kubernetes", "Failed to start Rancher Kubernetes"}, failedWords...),
+		Patterns: append(failed(kubeletUnit), `^Failed to start (?:kubelet\b|Kubernetes Kubelet|Kubernetes systemd probe|Kubelet|Lightweight Kubernetes|Rancher Kubernetes)`),
+		Kind:     "unit", Report: "kubelet-unit", Expiry: hour, ConfirmedBy: "kubelet-health",
+	}, {
+		ID: "kubelet-unit-flapping", Reason: "KubeletRestartsOften", Domain: Kubernetes, Severity: finding.Warning, Speakers: speakers,
+		Summary: "kubelet ends again and again", Literals: flappingWords, Patterns: flapping(kubeletUnit),
+		Kind: "unit", Expiry: hour, ConfirmedBy: "kubelet-restarts",
+	}, {
+		ID: "kubelet-killed", Reason: "KubeletNotRunning", Domain: Kubernetes, Severity: finding.Warning, Speakers: speakers,
+		Summary: "kubelet was killed, or crashed", Literals: endedWords, Patterns: ended(kubeletUnit),
+		Kind: "unit", Report: "kubelet-unit", Expiry: hour, ConfirmedBy: "kubelet-health",
+	}, {
+		ID: "runtime-unit-failed", Reason: "RuntimeNotRunning", Domain: Kubernetes, Severity: finding.Warning, Speakers: speakers,
+		Summary:  "the container runtime's unit failed",
+		Literals: append([]string{"Failed to start containerd", "Failed to start Docker", "Failed to start docker", "Failed to start Container Runtime Interface", "Failed to start crio"}, failedWords...),
+		Patterns: append(failed(runtimeUnit), `^Failed to start (?:containerd\b|[Dd]ocker(?:\.service| Application Container Engine|\.$)|Container Runtime Interface|crio\.service)`),
+		Kind:     "unit", Report: "runtime-unit", Expiry: hour, ConfirmedBy: "runtime-health",
+	}, {
+		ID: "runtime-unit-flapping", Reason: "RuntimeRestartsOften", Domain: Kubernetes, Severity: finding.Warning, Speakers: speakers,
+		Summary: "the container runtime ends again and again", Literals: flappingWords, Patterns: flapping(runtimeUnit),
+		Kind: "unit", Expiry: hour, ConfirmedBy: "runtime-health",
+	}, {
+		ID: "runtime-killed", Reason: "RuntimeNotRunning", Domain: Kubernetes, Severity: finding.Warning, Speakers: speakers,
+		Summary: "the container runtime was killed, or crashed", Literals: endedWords, Patterns: ended(runtimeUnit),
+		Kind: "unit", Report: "runtime-unit", Expiry: hour, ConfirmedBy: "runtime-health",
+	}, {
+		ID: "unit-hung", Reason: "SystemdUnitHung", Domain: System, Severity: finding.Warning, Speakers: speakers,
+		Summary:  "a service does not give its sign of life, or does not end when it is killed: it hangs in the kernel",
+		Literals: []string{"atchdog timeout", "rocesses still around after", " still around after "},
+		Patterns: []string{`^(?P<subject>` + oneUnit + `):? [Ww]atchdog timeout(?: \(limit|!)`, `^(?P<subject2>` + oneUnit + `): Processes still around after (?:final )?SIGKILL`, `^(?P<subject3>` + oneUnit + `) still around after (?:final )?SIGKILL`},
+		Exclude:  notOurUnits,
+		Kind:     "unit", Expiry: hour,
+	}, {
+		ID: "unit-flapping", Reason: "SystemdUnitFlapping", Domain: System, Severity: finding.Warning, Speakers: speakers,
+		Summary: "a service ends again and again", Literals: flappingWords, Patterns: flapping(oneUnit), Exclude: notOurUnits,
+		Kind: "unit", Expiry: hour,
+	}, {
+		ID: "container-unit-oom", Reason: "ContainerOOMKilled", Domain: Memory, Severity: finding.Info, Speakers: speakers,
+		Summary: "a container reached its memory limit and the kernel killed one of its processes", Literals: oom,
+		Patterns: []string{`^(?P<subject>(?:cri-containerd-|crio-|docker-[0-9a-f]|libpod-|kubepods)\S{0,250}): A process of this unit has been killed by the OOM killer`},
+		Kind:     "unit", Report: "unit-oom", Expiry: 10 * time.Minute, ConfirmedBy: "oom-kills",
+	}, {
+		ID: "unit-oom", Reason: "OOMKilling", Domain: Memory, Severity: finding.Warning, Speakers: speakers,
+		Summary: "the kernel killed a process of a service for want of memory", Literals: append([]string{"Failed with result 'oom-kill'"}, oom...),
+		Patterns: []string{`^(?P<subject>` + oneUnit + `): (?:A process of this unit has been killed by the OOM killer|Failed with result 'oom-kill')`},
+		Exclude:  `^(?:cri-containerd-|crio-|docker-|libpod-|kubepods)`,
+		Kind:     "unit", Report: "unit-oom", Expiry: hour, ConfirmedBy: "oom-kills",
+	}, {
+		ID: "system-unit-failed", Reason: "SystemdUnitFailed", Domain: System, Severity: finding.Warning, Speakers: speakers,
+		Summary:  "a service that the machine needs failed",
+		Literals: append([]string{"ain process exited, code="}, failedWords...), Patterns: append(failed(systemUnit), ended(systemUnit)...),
+		Kind: "unit", Report: "system-unit", Expiry: hour,
+	}, {
+		ID: "mount-failed", Reason: "FstabMountMissing", Domain: Storage, Severity: finding.Warning, Speakers: speakers,
+		Summary:  "a filesystem could not be mounted, or its disk did not appear",
+		Literals: []string{"Failed to mount ", "Timed out waiting for device ", "Dependency failed for /", ".mount: Failed with result"},
+		Patterns: []string{
+			`^Failed to mount (?P<subject>.{1,200}?)\.?$`, `^Timed out waiting for device (?P<subject2>.{1,200}?)\.?$`, `^Dependency failed for (?P<subject3>/.{1,200}?)\.?$`,
+			`^(?P<subject4>[\w:@.\\-]{1,255}\.mount): Failed with result '`,
+		},
+		Exclude: `^(?:run-|var-lib-kubelet-|var-lib-docker-|var-lib-containerd-)`,
+		Kind:    "mount", Report: "mount", Expiry: hour, ConfirmedBy: "fstab-mounts",
+	}, {
+		ID: "emergency-mode", Reason: "EmergencyMode", Domain: System, Severity: finding.Warning, Speakers: speakers,
+		Summary:  "the machine could not start in full and waits for somebody at its console",
+		Literals: []string{"Emergency Shell", "Emergency Mode"},
+		Patterns: []string{`^(?:Started|Starting|Reached target) (?:emergency\.\w+ - )?Emergency (?:Shell|Mode)`},
+		Kind:     NodeKind, Report: "emergency", Expiry: hour,
+	}, {
+		// Some unit of somebody's fails on every second machine; it is worth knowing, no more.
+		ID: "unit-failed", Reason: "SystemdUnitFailed", Domain: System, Severity: finding.Info, Speakers: speakers,
+		Summary:  "a unit failed",
+		Literals: append([]string{"Failed to start ", "ain process exited, code=", "Failed to listen on "}, failedWords...),
+		Patterns: append(append(failed(oneUnit), ended(oneUnit)...), `^Failed to (?:start|listen on) (?P<subject4>.{1,200}?)\.?$`),
+		Exclude:  notOurUnits + `|^Failed to start (?:Session|User Manager|run-|transient|Transient|User Runtime)`,
+		Kind:     "unit", Report: "unit-failed", Expiry: hour,
+	}}
+}
+
+// journalRules recognise what journald and systemd-oomd say.
+func journalRules() []Rule {
+	return []Rule{{
+		ID: "journal-corrupted", Reason: "JournalCorrupted", Domain: System, Severity: finding.Info, Speakers: []Speaker{Journald},
+		Summary:  "a file of the journal was not closed in order: the machine went down hard, or its disk is damaged",
+		Literals: []string{"corrupted or uncleanly shut down, renaming", "Journal file corrupted"},
+		Patterns: []string{`^File (?P<subject>/\S{1,255}) corrupted or uncleanly shut down, renaming and replacing`},
+		Kind:     "file", Expiry: hour,
+	}, {
+		ID: "journal-not-written", Reason: "JournalNotWritten", Domain: System, Severity: finding.Warning, Speakers: []Speaker{Journald},
+		Summary:  "journald cannot write its files",
+		Literals: []string{"Failed to write entry", "Failed to create new", "Failed to open system journal", "Failed to open runtime journal", "Failed to rotate"},
+		Patterns: []string{`^Failed to (?:write entry \(|create new \w+ journal|open (?:system|runtime) journal|rotate /)`},
+		Exclude:  `Read-only file system|No space left on device|Input/output error|: Argument list too long|, rotating before retrying`,
+		Kind:     NodeKind, Expiry: hour,
+	}, {
+		ID: "journal-lost", Reason: "JournalMessagesLost", Domain: System, Severity: finding.Info, Speakers: []Speaker{Journald},
+		Summary:  "messages came faster than journald takes them, and some were dropped",
+		Literals: []string{"Suppressed ", "Missed ", "Forwarding to syslog missed "},
+		Patterns: []string{`^Suppressed \d+ messages from (?P<subject>\S+)`, `^Missed \d+ kernel messages`, `^Forwarding to syslog missed \d+ messages`},
+		Kind:     "unit", Expiry: hour,
+	}, {
+		ID: "oomd-killed", Reason: "OOMKilling", Domain: Memory, Severity: finding.Warning, Speakers: []Speaker{Oomd},
+		Summary:  "systemd-oomd killed a cgroup because memory was short",
+		Literals: []string{"Killed /", "emory pressure for /", "emory used ("},
+		Patterns: []string{`^Killed (?P<subject>/\S{1,255}) due to (?:memory|swap)`, `^(?:Memory pressure for (?P<subject2>/\S{1,255}) is \S+ > |Memory used \()`},
+		Kind:     "cgroup", Report: "oomd", Expiry: hour, ConfirmedBy: "oom-kills",
+	}}
+}

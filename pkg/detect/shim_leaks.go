@@ -1,0 +1,212 @@
+package detect
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/nodeagent/nodeagent/internal/host"
+	"github.com/nodeagent/nodeagent/pkg/finding"
+)
+
+// shim-leaks reads the names of all processes (/proc/PID/stat) and, of those called containerd-shim or conmon, once in their
+// life, /proc/PID/cmdline:
+//
+//	/usr/bin/containerd-shim-runc-v2 -namespace k8s.io -id 0c3f… -address /run/containerd/containerd.sock
+//	/usr/bin/conmon -b … -c 9d21… --exit-dir /var/run/crio/exits …
+//
+// and compares the IDs with what the runtime says over CRI, and where that does not know them with containerd's own
+// containers and leases, which know a sandbox before CRI does.
+//
+// https://github.com/containerd/containerd/blob/main/core/runtime/v2/README.md (one shim for each pod, its -id is the
+// sandbox's). A shim ends when its last container is removed. One that stays when the runtime was away at that moment, or
+// a slow disk made the removal time out, keeps memory, a PID, mounts and often the whole container alive.
+//
+// Thresholds: older than ten minutes, and seen twice, five minutes apart: pods come and go meanwhile.
+//
+// Known false alarms, and what is done: shims of other engines than Kubernetes (namespaces moby, default; podman's conmon)
+// are not looked at. Only runc's shim must have a child: a virtual machine may live inside of its shim.
+
+const (
+	shimLeaksID  = "shim-leaks"
+	shimLeakAge  = 10 * time.Minute
+	shimLeakHold = 5 * time.Minute
+	maxShimLeaks = 50 // told one by one
+	maxShimIDs   = 128
+
+	shimLeakPatience = 5 * time.Second // with the runtime
+)
+
+// ShimLeaks finds shims whose container the runtime does not know any more.
+func ShimLeaks() Check {
+	s := &shimLook{known: map[taskID]shim{}}
+	return Check{
+		ID:      shimLeaksID,
+		Domain:  "kubernetes",
+		Summary: "a shim of the container runtime has outlived its pod",
+		Advice: "`ps -o pid,lstart,args -p PID` and `pstree -p PID` show it and what still runs below it; `nodeagent inspect` what else is left of the pod. If no pod of " +
+			"this node needs what runs there: `ctr -n k8s.io task rm -f ID`, and only where containerd does not know the task, `kill PID`.",
+		Doc: Doc{
+			Reads: []string{"/proc/PID/stat of all processes, /proc/PID/cmdline of shims", "CRI ListPodSandbox and ListContainers", "containerd's containers and leases"},
+			Why: "What runs below such a shim goes on without anybody who would end it: it takes memory, ports and volumes that the scheduler believes to be " +
+				"free, and keeps volumes of deleted pods mounted.",
+			Faults: []Fault{
+				{"ShimWithoutContainer", finding.Warning, "a shim older than 10 minutes whose ID neither CRI nor containerd knows, seen twice 5 minutes apart"},
+				{"ShimOfDeadSandbox", finding.Warning, "a shim of runc older than 10 minutes that has no process below it, while its sandbox is not ready, seen twice 5 minutes apart"},
+			},
+			FalseAlarms: "Shims of docker, podman and of containerd's other namespaces are not looked at.",
+		},
+		Every:    5 * time.Minute,
+		Deadline: 10 * time.Second,
+		Policy:   finding.Policy{Raise: finding.Hold{Looks: 2, For: shimLeakHold}, BlindAfter: 30 * time.Minute},
+		Run:      s.look,
+	}
+}
+
+// shim is a process that holds a container for the runtime.
+type shim struct {
+	id   string // of its sandbox or container; empty: it is none of Kubernetes' shims
+	runc bool
+}
+
+type shimLook struct {
+	mu    sync.Mutex // guards known; held during a look
+	known map[taskID]shim
+}
+
+func (s *shimLook) look(ctx context.Context, h *host.Host) ([]finding.Finding, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if h.Runtime.Sandboxes == nil || h.Runtime.Containers == nil {
+		return nil, finding.NotApplicable("no container runtime is configured on this host")
+	}
+	table, err := h.ProcessTable(ctx, time.Minute)
+	if err != nil {
+		return nil, err
+	}
+	shims, err := s.shims(h, table)
+	if err != nil || len(shims) == 0 {
+		return nil, err
+	}
+	ask, cancel := context.WithTimeout(ctx, shimLeakPatience)
+	defer cancel()
+	ids, err := knownToRuntime(ask, h, shims)
+	if err != nil {
+		return nil, err
+	}
+	var found []finding.Finding
+	for _, p := range shims {
+		children := childrenOf(table, p.stat.PID)
+		state, known := ids[p.id]
+		switch {
+		case !known:
+			found = append(found, s.finding(ctx, h, p, "ShimWithoutContainer", "the runtime knows nothing of it", children))
+		case state == sandboxNotReady && p.runc && len(children) == 0:
+			found = append(found, s.finding(ctx, h, p, "ShimOfDeadSandbox", "its sandbox is not ready and nothing runs below it", nil))
+		}
+		if len(found) == maxShimLeaks {
+			break
+		}
+	}
+	return found, nil
+}
+
+// runningShim is a shim of Kubernetes that is old enough to be judged.
+type runningShim struct {
+	shim
+
+	stat host.ProcStat
+}
+
+// shims returns the shims of Kubernetes, by age.
+func (s *shimLook) shims(h *host.Host, table []host.ProcStat) ([]runningShim, error) {
+	var found []runningShim
+	known := make(map[taskID]shim)
+	now := h.Clock().Up
+	for _, p := range table {
+		if p.Comm != "containerd-shim" && p.Comm != "conmon" || p.State == 'Z' {
+			continue
+		}
+		if (host.Process{StartTime: p.StartTime}).Age(now) < shimLeakAge {
+			continue
+		}
+		key := taskID{p.PID, p.StartTime}
+		is, read := s.known[key]
+		if !read {
+			args, err := h.ProcArgs(p.PID)
+			if errors.Is(err, fs.ErrNotExist) {
+				continue // it ended meanwhile
+			}
+			if err != nil {
+				return nil, fmt.Errorf("shim: %w", err)
+			}
+			is = shimOf(args)
+		}
+		known[key] = is
+		if is.id != "" {
+			found = append(found, runningShim{is, p})
+		}
+	}
+	s.known = known
+	slices.SortFunc(found, func(a, b runningShim) int { return strings.Compare(a.id, b.id) })
+	return found, nil
+}
+
+// shimOf tells which container a command line holds, where it is one of Kubernetes'.
+func shimOf(args []string) shim {
+	if len(args) == 0 {
+		return shim{}
+	}
+	value := func(name string) string {
+		if i := slices.Index(args, name); i > 0 && i+1 < len(args) {
+			return args[i+1]
+		}
+		return ""
+	}
+	program := args[0][strings.LastIndexByte(args[0], '/')+1:]
+	id := ""
+	switch {
+	case strings.HasPrefix(program, "containerd-shim") && value("-namespace") == "k8s.io":
+		id = value("-id")
+	case program == "conmon" && strings.Contains(value("--exit-dir"), "/crio/") && !slices.Contains(args, "-e") && !slices.Contains(args, "--exec-attach"):
+		id = value("-c")
+	}
+	if len(id) > maxShimIDs || strings.ContainsFunc(id, func(r rune) bool { return r <= ' ' || r >= 0x7f }) {
+		id = ""
+	}
+	return shim{id: id, runc: program == "containerd-shim-runc-v2"}
+}
+
+func childrenOf(table []host.ProcStat, pid int) []int {
+	var children []int
+	for _, p := range table {
+		if p.PPID == pid && p.State != 'Z' {
+			children = append(children, p.PID)
+		}
+	}
+	return children
+}
+
+func (s *shimLook) finding(ctx context.Context, h *host.Host, p runningShim, reason, why string, children []int) finding.Finding {
+	f := finding.Finding{
+		Check: shimLeaksID, Subject: finding.Subject{Kind: "shim", Name: p.id}, Severity: finding.Warning, Reason: reason,
+		Message: fmt.Sprintf("the shim of %.12s (PID %d) has outlived its pod: %s", p.id, p.stat.PID, why),
+		Facts:   map[string]string{"pid": strconv.Itoa(p.stat.PID), "processesBelow": strconv.Itoa(len(children))},
+	}
+	if len(children) == 0 {
+		return f
+	}
+	f.Message += fmt.Sprintf("; processes that still run below it: %d", len(children))
+	if uid, ok := podOfProcess(h, children[0]); ok {
+		names := podNames(ctx, h, []string{uid})
+		f.Facts["pods"] = firstOf(names, 1)
+		f.Message += ", of pod " + firstOf(names, 1)
+	}
+	return f
+}

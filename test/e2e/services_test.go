@@ -1,0 +1,84 @@
+package e2e
+
+import (
+	"context"
+	"fmt"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	cri "k8s.io/cri-api/pkg/apis/runtime/v1"
+
+	"github.com/nodeagent/nodeagent/internal/host"
+	"github.com/nodeagent/nodeagent/pkg/detect"
+	"github.com/nodeagent/nodeagent/pkg/finding"
+	"github.com/nodeagent/nodeagent/test/harness"
+)
+
+// A containerd that stands still for seconds now and then answers late, by kubelet's own measure. It is no restart.
+func TestRuntimeLatency(t *testing.T) {
+	k := openKubeletLab(t)
+	check, restarts := detect.RuntimeLatency(), detect.RuntimeRestarts(nil)
+	k.await(check, time.Second, map[string]string{"runtime-calls/questions": "", "runtime-calls/work": ""})
+	k.look(restarts)
+	resume := func() { _ = k.lab.Signal("containerd", syscall.SIGCONT) }
+	t.Cleanup(resume)
+	began := time.Now()
+	err := harness.WaitFor(t.Context(), 5*time.Minute, "RuntimeQuestionsSlow", func() error {
+		if err := k.lab.Signal("containerd", syscall.SIGSTOP); err != nil {
+			return err
+		}
+		<-time.After(4 * time.Second)
+		resume()
+		<-time.After(time.Second)
+		f, there := k.look(check)["runtime-calls/questions"]
+		if !there || f.Marginal {
+			return fmt.Errorf("%v: %s", there, f.Message)
+		}
+		t.Logf("after %s: %s %v", time.Since(began).Round(time.Second), f.Message, f.Facts)
+		return nil
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	k.await(restarts, time.Second, map[string]string{"container-runtime/" + k.host.Paths.CRISocket: ""})
+}
+
+// The shims of pods that run are no leak, however old they are.
+func TestShimsOfLivingPods(t *testing.T) {
+	k := openKubeletLab(t)
+	if err := k.lab.KubectlApply(t.Context(), fmt.Sprintf(stuckManifest, "shim-living", "localhost/busybox:1", "", "")); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		_, _ = k.lab.Kubectl(context.WithoutCancel(t.Context()), "delete", "pod", "shim-living", "--wait=false")
+	})
+	pod, err := k.lab.WaitPodRunning(t.Context(), "default", "shim-living")
+	if err != nil {
+		t.Fatal(err)
+	}
+	k.host.Clock = func() finding.Stamp {
+		now := host.Now()
+		now.Up += time.Hour
+		return now
+	}
+	if found := k.look(detect.ShimLeaks()); len(found) > 0 {
+		t.Errorf("%v", found)
+	}
+	// A runtime that knows of nothing shows that the shim was looked at.
+	k.host.Runtime.Sandboxes, k.host.Runtime.Containers = nothing[*cri.PodSandbox], nothing[*cri.Container]
+	found := k.look(detect.ShimLeaks())
+	of := 0
+	for _, f := range found {
+		t.Log(f.Message, f.Facts)
+		if f.Facts["processesBelow"] != "0" && strings.Contains(f.Facts["pods"], "shim-living") {
+			of++
+		}
+	}
+	if of != 1 {
+		t.Errorf("%d shims of pod %s are told", of, pod.UID)
+	}
+}
+
+func nothing[T any](context.Context) ([]T, error) { return nil, nil }

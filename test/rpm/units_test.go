@@ -1,0 +1,224 @@
+package rpm_test
+
+import (
+	"errors"
+	"fmt"
+	"net"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+)
+
+const quickChecks = "checks:\n  systemd-units:\n    every: 1s\n  runtime-restarts:\n    every: 1s\n"
+
+// unitFinding waits until the agent says that of a subject, as "severity Reason"; empty: nothing.
+func (m *machine) unitFinding(check, subject, want string) {
+	m.t.Helper()
+	last := ""
+	m.eventually(40*time.Second, fmt.Sprintf("%s of %s to be %q", check, subject, want), func() error {
+		got, message, err := m.askFinding(check, subject)
+		last = message
+		if err == nil && got != want {
+			err = fmt.Errorf("got %q", got)
+		}
+		return err
+	})
+	if want != "" {
+		m.t.Log(last)
+	}
+}
+
+// unitFindingNow is the same, at once.
+func (m *machine) unitFindingNow(check, subject, want string) {
+	m.t.Helper()
+	got, message, err := m.askFinding(check, subject)
+	if err != nil || got != want {
+		m.t.Errorf("%s of %s: got %q (%s), error %v, want %q", check, subject, got, message, err, want)
+	}
+}
+
+func (m *machine) askFinding(check, subject string) (what, message string, err error) {
+	s, err := m.askStatus()
+	for _, f := range s.Findings {
+		if f.Check == check && f.Subject.Name == subject {
+			return f.Severity + " " + f.Reason, f.Message, err
+		}
+	}
+	return "", "", err
+}
+
+// TestUnits: a unit really fails, one really crashes in a loop, a timer's job fails, and each is well again.
+func TestUnits(t *testing.T) {
+	m := boot(t)
+	m.install()
+	m.write(configFile, quickChecks)
+	m.run("systemctl", "reload", "nodeagent")
+
+	service := func(name, rest string) {
+		m.write("/etc/systemd/system/"+name+".service", "[Unit]\nStartLimitIntervalSec=0\n[Service]\n"+rest)
+		m.run("systemctl", "daemon-reload")
+	}
+	service("broken", "ExecStart=/bin/sh -c 'exit 7'\n")
+	m.run("systemctl", "start", "broken")
+	m.unitFinding("systemd-units", "broken.service", "warning UnitFailed")
+	service("broken", "ExecStart=/bin/sleep infinity\n")
+	m.run("systemctl", "start", "broken")
+	m.unitFinding("systemd-units", "broken.service", "")
+	m.run("systemctl", "kill", "-s", "SEGV", "broken")
+	m.unitFinding("systemd-units", "broken.service", "warning UnitFailed")
+	m.run("systemctl", "reset-failed", "broken")
+	m.unitFinding("systemd-units", "broken.service", "")
+
+	service("loop", "ExecStart=/bin/sh -c 'sleep 1.5; exit 1'\nRestart=always\nRestartSec=500ms\n")
+	m.run("systemctl", "start", "loop")
+	m.unitFinding("systemd-units", "loop.service", "warning UnitFlapping")
+	m.run("systemctl", "stop", "loop")
+	m.unitFinding("systemd-units", "loop.service", "")
+
+	service("job", "Type=oneshot\nExecStart=/bin/false\n")
+	m.write("/etc/systemd/system/job.timer", "[Timer]\nOnActiveSec=1s\nAccuracySec=100ms\n")
+	m.run("systemctl", "daemon-reload")
+	m.run("systemctl", "start", "job.timer")
+	m.unitFinding("systemd-units", "job.service", "info UnitFailed")
+	m.run("systemctl", "reset-failed", "job.service")
+	m.unitFinding("systemd-units", "job.service", "")
+}
+
+// TestSystemdStops: PID 1 hangs, and goes on.
+func TestSystemdStops(t *testing.T) {
+	m := boot(t)
+	m.install()
+	m.write(configFile, quickChecks)
+	m.run("systemctl", "reload", "nodeagent")
+	pid, err := m.init()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := syscall.Kill(pid, syscall.SIGSTOP); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = syscall.Kill(pid, syscall.SIGCONT) }) // before the machine is halted
+	m.unitFinding("systemd-units", "systemd", "warning SystemdNotAnswering")
+	if err := syscall.Kill(pid, syscall.SIGCONT); err != nil {
+		t.Fatal(err)
+	}
+	m.unitFinding("systemd-units", "systemd", "")
+}
+
+// TestSystemdOverTheBus: a systemd without a socket of its own.
+func TestSystemdOverTheBus(t *testing.T) {
+	m := boot(t)
+	m.install()
+	m.write(configFile, quickChecks)
+	m.run("systemctl", "reload", "nodeagent")
+	m.run("mv", "/run/systemd/private", "/run/systemd/away")
+	m.try("systemd-run", "--unit=broken", "/bin/false")
+	m.unitFinding("systemd-units", "broken.service", "info UnitFailed") // it is transient
+	m.run("mv", "/run/systemd/away", "/run/systemd/private")
+	m.run("systemctl", "reset-failed", "broken")
+	m.unitFinding("systemd-units", "broken.service", "")
+}
+
+const (
+	containerdConfig = "version = 2\ndisabled_plugins = [\"io.containerd.grpc.v1.cri\"]\n"
+	containerdSocket = "/run/containerd/containerd.sock"
+)
+
+// startContainerd starts a real containerd as a service, and the agent.
+func (m *machine) startContainerd() {
+	m.t.Helper()
+	program, err := exec.LookPath("containerd")
+	if err != nil {
+		m.t.Skip("needs containerd")
+	}
+	copyFile(m.t, program, filepath.Join(m.root, "usr/bin/containerd"))
+	m.run("chmod", "0755", "/usr/bin/containerd")
+	m.write("/etc/containerd/config.toml", containerdConfig)
+	m.write("/etc/systemd/system/containerd.service", "[Unit]\nStartLimitIntervalSec=0\n[Service]\nExecStart=/usr/bin/containerd\nRestart=always\nRestartSec=200ms\n")
+	m.run("systemctl", "daemon-reload")
+	m.run("systemctl", "start", "containerd")
+	m.install()
+	m.write(configFile, quickChecks)
+	m.run("systemctl", "reload", "nodeagent")
+	m.containerdSeen("0")
+}
+
+// containerdSeen waits until another containerd than old serves its socket and the agent has looked, and returns its PID.
+func (m *machine) containerdSeen(old string) string {
+	m.t.Helper()
+	pid := ""
+	m.eventually(20*time.Second, "another containerd", func() error {
+		pid = strings.TrimSpace(m.run("systemctl", "show", "--value", "-p", "MainPID", "containerd"))
+		if pid == "0" || pid == old {
+			return errors.New("none")
+		}
+		conn, err := net.Dial("unix", filepath.Join("/proc", strconv.Itoa(m.outside("/usr/bin/containerd")), "root", containerdSocket))
+		if err != nil {
+			return err
+		}
+		return conn.Close()
+	})
+	<-time.After(2500 * time.Millisecond) // two looks
+	return pid
+}
+
+// TestRuntimeRestarts: a real containerd is killed again and again.
+func TestRuntimeRestarts(t *testing.T) {
+	m := boot(t)
+	m.startContainerd()
+	pid := "0"
+	for range 5 {
+		pid = m.containerdSeen(pid)
+		m.unitFindingNow("runtime-restarts", containerdSocket, "")
+		m.run("kill", "-9", pid)
+	}
+	m.unitFinding("runtime-restarts", containerdSocket, "warning RuntimeRestartsOften")
+	m.run("systemctl", "restart", "nodeagent")
+	m.unitFinding("runtime-restarts", containerdSocket, "warning RuntimeRestartsOften")
+}
+
+// TestRuntimeDiesAtStart: containerd ends before it listens, so that only systemd knows of its restarts.
+func TestRuntimeDiesAtStart(t *testing.T) {
+	m := boot(t)
+	m.startContainerd()
+	m.write("/etc/containerd/config.toml", "this is no TOML\n")
+	m.run("systemctl", "kill", "-s", "KILL", "containerd")
+	m.unitFinding("runtime-restarts", containerdSocket, "warning RuntimeRestartsOften")
+	m.unitFinding("systemd-units", "containerd.service", "warning UnitFlapping")
+	m.run("systemctl", "stop", "containerd")
+	m.unitFinding("systemd-units", "containerd.service", "")
+}
+
+// TestJournald: journald is stopped and goes on; it is killed, and finds its file not closed.
+func TestJournald(t *testing.T) {
+	m := boot(t)
+	m.run("mkdir", "-p", "/var/log/journal")
+	m.run("systemctl", "restart", "systemd-journald")
+	m.run("journalctl", "--flush")
+	m.install()
+	m.write(configFile, "checks:\n  journald:\n    every: 1s\n")
+	m.run("systemctl", "reload", "nodeagent")
+	m.unitFindingNow("journald", "systemd-journald.service", "")
+	pid := strings.TrimSpace(m.run("systemctl", "show", "--value", "-p", "MainPID", "systemd-journald"))
+	m.run("kill", "-STOP", pid)
+	m.unitFinding("journald", "systemd-journald.service", "warning JournaldStopped")
+	m.run("kill", "-CONT", pid)
+	m.unitFinding("journald", "systemd-journald.service", "")
+
+	m.run("kill", "-KILL", pid)
+	m.eventually(20*time.Second, "journald to begin another file", func() error {
+		if out := m.try("sh", "-c", "ls /var/log/journal/*/system@*.journal~"); out.code != 0 {
+			return errors.New(out.stderr)
+		}
+		return nil
+	})
+	m.run("systemctl", "restart", "nodeagent") // it looks at the files every ten minutes
+	m.unitFinding("journald", "system", "info JournalDamaged")
+	m.run("sh", "-c", "rm /var/log/journal/*/system@*.journal~")
+	m.run("systemctl", "restart", "nodeagent")
+	m.unitFinding("journald", "system", "")
+}
