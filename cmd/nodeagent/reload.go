@@ -38,7 +38,7 @@ Exit code 1 when the configuration is refused, 2 when the agent did not answer.`
 
 // socket is where the running agent answers. It can be asked although the configuration has become wrong.
 func (o *options) socket(ctx context.Context) string {
-	cfg, err := o.load(ctx)
+	cfg, err := config.Load(o.file(ctx))
 	if err != nil {
 		return config.Default().Socket
 	}

@@ -16,6 +16,8 @@ import (
 type options struct {
 	configFile string
 	output     string
+
+	places map[string]agent.Place // by socket: an agent that hangs is asked once
 }
 
 func newRoot() *cobra.Command {
@@ -51,7 +53,7 @@ Exit codes: 0 fine, 1 problems found, 2 could not tell.`,
 func (o *options) load(ctx context.Context) (config.Config, error) {
 	cfg, err := config.Load(o.file(ctx))
 	if err == nil && cfg.Paths.Kubeconfig == "" {
-		place := agent.AskPlace(ctx, cfg.Socket)
+		place := o.place(ctx, cfg.Socket)
 		cfg.ServiceAccountDir, cfg.ServiceAddress = place.ServiceAccount, place.Apiserver
 	}
 	return cfg, err
@@ -63,7 +65,19 @@ func (o *options) file(ctx context.Context) string {
 	if o.configFile != "" || ifExists(config.DefaultFile) != "" {
 		return o.configFile
 	}
-	return agent.AskPlace(ctx, config.Default().Socket).Config
+	return o.place(ctx, config.Default().Socket).Config
+}
+
+func (o *options) place(ctx context.Context, socket string) agent.Place {
+	place, asked := o.places[socket]
+	if !asked {
+		place = agent.AskPlace(ctx, socket)
+		if o.places == nil {
+			o.places = map[string]agent.Place{}
+		}
+		o.places[socket] = place
+	}
+	return place
 }
 
 func (o *options) valid() error {

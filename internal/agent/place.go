@@ -21,7 +21,7 @@ type Place struct {
 }
 
 // placeLimit is how long a person waits for an agent that hangs before the host's own files must do.
-const placeLimit = time.Second
+const placeLimit = 500 * time.Millisecond
 
 // AskPlace asks the running agent. No answer is an empty place: the host's own files are all that there is.
 func AskPlace(ctx context.Context, socket string) Place {

@@ -60,6 +60,7 @@ func silences() []silent {
 // TestBadDay: while a component does not answer, status and check are there in bounded time, name it, and end with a code
 // that is not "fine"; the daemon goes on and is well again afterwards.
 func TestBadDay(t *testing.T) {
+	ofTheProcess(t, "it measures the process and its commands; the doors are tried by TestFaultsOfTheNode")
 	l := openLab(t)
 	a := install(t, l, nil)
 	if err := a.Start(t.Context()); err != nil {

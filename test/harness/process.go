@@ -73,6 +73,14 @@ func (a *Agent) PID() int {
 	return 0
 }
 
+// Done is closed when the process that Start started on the host has ended.
+func (a *Agent) Done() <-chan struct{} {
+	if p, ok := a.installed().(*process); ok {
+		return p.done
+	}
+	return nil
+}
+
 // LogFile is where the log of the process goes.
 func (a *Agent) LogFile() string { return filepath.Join(a.Dir, "agent.log") }
 
