@@ -158,10 +158,5 @@ func (d *Driver) serve(socket string, register func(*grpc.Server)) error {
 	return nil
 }
 
-// hang blocks a call until its caller gives up or the driver ends.
-func (d *Driver) hang(ctx context.Context) {
-	select {
-	case <-ctx.Done():
-	case <-d.stopped:
-	}
-}
+// hang blocks a call until the driver ends: one that answered when its caller gives up might still be heard.
+func (d *Driver) hang() { <-d.stopped }

@@ -16,10 +16,10 @@ type registrar struct {
 	d *Driver
 }
 
-func (r registrar) GetInfo(ctx context.Context, _ *registration.InfoRequest) (*registration.PluginInfo, error) {
+func (r registrar) GetInfo(_ context.Context, _ *registration.InfoRequest) (*registration.PluginInfo, error) {
 	switch k := r.d.now(); {
 	case k.HangGetInfo:
-		r.d.hang(ctx)
+		r.d.hang()
 		return nil, status.Error(codes.Aborted, "hung")
 	case k.RefuseGetInfo:
 		return nil, status.Error(codes.Internal, "fake driver refuses GetInfo")
@@ -57,11 +57,11 @@ func (identity) GetPluginCapabilities(context.Context, *csi.GetPluginCapabilitie
 	return &csi.GetPluginCapabilitiesResponse{}, nil
 }
 
-func (i identity) Probe(ctx context.Context, _ *csi.ProbeRequest) (*csi.ProbeResponse, error) {
+func (i identity) Probe(_ context.Context, _ *csi.ProbeRequest) (*csi.ProbeResponse, error) {
 	k := i.d.now()
 	switch {
 	case k.HangProbe:
-		i.d.hang(ctx)
+		i.d.hang()
 		return nil, status.Error(codes.Aborted, "hung")
 	case k.ProbeError != "":
 		return nil, status.Error(codes.FailedPrecondition, k.ProbeError)

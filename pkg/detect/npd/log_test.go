@@ -7,6 +7,7 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -163,8 +164,9 @@ func TestOwnState(t *testing.T) {
 	files := []File{mustDecode(t, "/etc/npd/kernel.json", kernelMonitor)}
 	own := []detect.Check{{ID: "filesystem-readonly", Condition: detect.Condition{Type: "ReadonlyFilesystem", ReadyType: "StorageReady"}}}
 	bubble(t, "state", func(t *testing.T, h *host.Host, k *kmsg) {
-		believed := finding.CheckState{Status: finding.StatusUnknown}
-		d := Doors{Host: h, Own: own, Believed: func(string) (finding.CheckState, bool) { return believed, true }}
+		var believed atomic.Pointer[finding.CheckState]
+		believed.Store(&finding.CheckState{Status: finding.StatusUnknown})
+		d := Doors{Host: h, Own: own, Believed: func(string) (finding.CheckState, bool) { return *believed.Load(), true }}
 		w := run(t, files, DefaultSettings(), d, k, nil)
 		healthy := finding.CheckState{Status: finding.StatusHealthy, Conclusive: h.Clock()}
 		k.says(roLine)
@@ -176,12 +178,12 @@ func TestOwnState(t *testing.T) {
 			"sees something": {Status: finding.StatusHealthy, Conclusive: finding.Stamp{Boot: "boot", Up: 100 * time.Hour},
 				Subjects: map[string]*finding.Believed{"x": {Raised: h.Clock()}}},
 		} {
-			believed = state
+			believed.Store(&state)
 			time.Sleep(2 * time.Minute)
 			t.Log(what)
 			w.tells(t)
 		}
-		believed = finding.CheckState{Status: finding.StatusHealthy, Conclusive: h.Clock()}
+		believed.Store(&finding.CheckState{Status: finding.StatusHealthy, Conclusive: h.Clock()})
 		time.Sleep(2 * time.Minute)
 		w.tells(t, "cleared FilesystemIsReadOnly "+roLine)
 		w.stop()
@@ -191,7 +193,7 @@ func TestOwnState(t *testing.T) {
 		w = run(t, files, s, d, k, nil)
 		k.says(roLine)
 		w.tells(t, "raised FilesystemIsReadOnly "+roLine)
-		believed.Conclusive = h.Clock()
+		believed.Store(&finding.CheckState{Status: finding.StatusHealthy, Conclusive: h.Clock()})
 		time.Sleep(2 * time.Minute)
 		w.tells(t)
 		w.stop()
@@ -243,8 +245,8 @@ func TestFileLog(t *testing.T) {
 		}
 		add("host kernel: bad old")
 		time.Sleep(15 * time.Minute)
-		w.told = nil
 		w.stop()
+		w.told = nil
 		m = &memory{}
 		add("host kernel: bad 1", "host kernel: bad audit: x", "garbage", "host user: bad 3", "host kernel: one", "host kernel: two")
 		w = run(t, []File{file}, DefaultSettings(), Doors{Host: h, Memory: m}, nil, nil)
