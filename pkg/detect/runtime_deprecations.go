@@ -3,7 +3,9 @@ package detect
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
+	"io/fs"
 	"maps"
 	"slices"
 	"strings"
@@ -57,6 +59,9 @@ func lookAtDeprecations(ctx context.Context, h *host.Host) ([]finding.Finding, e
 	ctx, cancel := context.WithTimeout(ctx, 5*time.Second)
 	defer cancel()
 	answer, err := h.Runtime.Status(ctx)
+	if err != nil && h.NodeName == "" && nobodyServes(ctx, h) {
+		return nil, finding.NotApplicable("no container runtime serves %s on this host", h.Paths.CRISocket)
+	}
 	if err != nil {
 		return nil, fmt.Errorf("status of the container runtime: %w", err)
 	}
@@ -69,6 +74,11 @@ func lookAtDeprecations(ctx context.Context, h *host.Host) ([]finding.Finding, e
 		return nil, nil
 	}
 	return []finding.Finding{deprecated(h, conditions[i].GetMessage())}, nil
+}
+
+// nobodyServes reports that the runtime has no socket, so that there is none.
+func nobodyServes(ctx context.Context, h *host.Host) bool {
+	return h.Plugins.Connect != nil && errors.Is(h.Plugins.Connect(ctx, h.Paths.CRISocket), fs.ErrNotExist)
 }
 
 // deprecated makes the finding of what containerd says: a JSON object from the ID of a warning to its text.
