@@ -13,7 +13,7 @@ demo: ## a real node fails, the agent finds, tells and repairs; about 15 minutes
 	go run ./test/demo --dir $(LAB_DIR)
 
 .PHONY: test
-test: packages vet unit test-npd test-chart guest e2e e2e-daemonset test-daemonset ## all tests; as root on Debian 12 nothing is skipped
+test: packages vet unit test-npd test-chart guest e2e e2e-daemonset test-daemonset demo ## all tests; as root on Debian 12 nothing is skipped
 
 .PHONY: packages
 packages: ## install the Debian packages that the tests need; as root
