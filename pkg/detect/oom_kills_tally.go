@@ -154,10 +154,13 @@ func (t *oomTally) finding(key, node string, now time.Duration) finding.Finding 
 		if lately < oomGrave {
 			f.Severity = finding.Info
 		}
+	case t.Gone && !strings.Contains(key, "kubepods"): // systemd makes the cgroup of a service that it restarts anew
+		f.Subject, f.Reason = finding.Subject{Kind: "cgroup", Name: key}, "CgroupOOMKilled"
+		f.Message = fmt.Sprintf("a service below %s that is gone, or was started again, reached its memory limit: %s", clipped(key), times)
 	case t.Gone:
 		f.Subject, f.Severity = finding.Subject{Kind: "cgroup", Name: key}, finding.Info
 		f.Reason = "ContainerOOMKilled"
-		f.Message = fmt.Sprintf("a pod or service below %s that is gone reached its memory limit: %s", clipped(key), times)
+		f.Message = fmt.Sprintf("a pod below %s that is gone reached its memory limit: %s", clipped(key), times)
 	case key != "":
 		f.Subject = finding.Subject{Kind: "cgroup", Name: key}
 		f.Reason, f.Facts["victims"] = "CgroupOOMKilled", firstOf(t.Victims, 10)
