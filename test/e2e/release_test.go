@@ -19,8 +19,8 @@ func openLab(t *testing.T) *lab.Lab {
 		t.Skipf("%s needs a real node: as root, go test ./test/e2e -args -lab", t.Name())
 	}
 	l, err := lab.Open("")
-	if err == nil {
-		err = l.Healthy(t.Context())
+	if err == nil { // the test before may have ended before the node was Ready again
+		err = harness.WaitFor(t.Context(), time.Minute, "the node to be well", func() error { return l.Healthy(t.Context()) })
 	}
 	if err != nil {
 		t.Fatal(err)
