@@ -188,6 +188,9 @@ func (k *kubeletLab) clear(frozen *harness.Victim, names ...string) {
 // A healthy kubelet is healthy. While the runtime hangs its metrics hang too, and after three minutes it says itself, in its
 // Node, that its PLEG is not healthy; it is well again soon after the runtime is.
 func TestKubeletPLEG(t *testing.T) {
+	if !*long {
+		t.Skip("takes more than four minutes, as long as kubelet takes to notice: make test-long")
+	}
 	k := openKubeletLab(t)
 	check := detect.KubeletPLEG()
 	k.await(check, time.Second, map[string]string{"kubelet/kubelet": ""})

@@ -15,6 +15,8 @@ import (
 
 var asDaemonSet = flag.Bool("daemonset", false, "install the agent as the DaemonSet instead of a process of the host")
 
+var long = flag.Bool("long", false, "run the tests too that wait for minutes")
+
 var withLab = flag.Bool("lab", false, "bring up a real one-node cluster for these tests, and remove it after; needs root")
 
 func TestMain(m *testing.M) {
