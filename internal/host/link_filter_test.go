@@ -3,12 +3,13 @@ package host
 import (
 	"fmt"
 	"os"
-	"runtime"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
+
+	"github.com/nodeagent/nodeagent/internal/host/hosttest/thread"
 )
 
 // What is made for pods does not even reach the socket.
@@ -16,7 +17,7 @@ func TestLinkFilter(t *testing.T) {
 	if os.Geteuid() != 0 {
 		t.Skip("needs root: makes a network namespace")
 	}
-	runtime.LockOSThread() // never unlocked: the thread ends with the test's goroutine
+	thread.Spoil()
 	if err := unix.Unshare(unix.CLONE_NEWNET); err != nil {
 		t.Skipf("needs network namespaces: %v", err)
 	}

@@ -3,7 +3,6 @@ package host_test
 import (
 	"context"
 	"os"
-	"runtime"
 	"testing"
 	"time"
 
@@ -12,6 +11,7 @@ import (
 
 	"github.com/nodeagent/nodeagent/internal/host"
 	"github.com/nodeagent/nodeagent/internal/host/hosttest"
+	"github.com/nodeagent/nodeagent/internal/host/hosttest/thread"
 )
 
 // The watcher is told of links that stand for cards, and of nothing that is made for pods. A card is a link without a kind;
@@ -24,7 +24,7 @@ func TestWatchLinks(t *testing.T) {
 	}
 	defer namespace.Close()
 	calls := watch(t, func(ctx context.Context, changed func()) error {
-		runtime.LockOSThread() // never unlocked: the thread ends with the goroutine
+		thread.Spoil()
 		if err := unix.Setns(int(namespace.Fd()), unix.CLONE_NEWNET); err != nil {
 			return err
 		}

@@ -7,7 +7,6 @@ import (
 	"maps"
 	"os"
 	"path/filepath"
-	"runtime"
 	"slices"
 	"strings"
 	"syscall"
@@ -26,6 +25,7 @@ import (
 
 	"github.com/nodeagent/nodeagent/internal/host"
 	"github.com/nodeagent/nodeagent/internal/host/hosttest"
+	"github.com/nodeagent/nodeagent/internal/host/hosttest/thread"
 	"github.com/nodeagent/nodeagent/pkg/finding"
 )
 
@@ -212,7 +212,7 @@ func (n *node) processIn(netns string) int {
 	started := make(chan int)
 	go func() {
 		defer close(started)
-		runtime.LockOSThread() // never unlocked: this thread is spoilt
+		thread.Spoil()
 		file, err := os.Open(netns)
 		if err != nil {
 			return

@@ -4,13 +4,13 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
-	"runtime"
 	"testing"
 
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
 
 	"github.com/nodeagent/nodeagent/internal/host"
+	"github.com/nodeagent/nodeagent/internal/host/hosttest/thread"
 )
 
 // PrivateNetwork puts the calling test into a network namespace of its own, in which it may do what it likes: it and all
@@ -20,7 +20,7 @@ func PrivateNetwork(t testing.TB) {
 	if os.Geteuid() != 0 {
 		t.Skip("needs root: makes network namespaces")
 	}
-	runtime.LockOSThread() // never unlocked: the thread ends with the test's goroutine, and the namespace with it
+	thread.Spoil() // the namespace ends with the test's goroutine
 	if err := unix.Unshare(unix.CLONE_NEWNET); err != nil {
 		t.Skipf("needs network namespaces: %v", err)
 	}
@@ -41,7 +41,7 @@ func PinNetns(t testing.TB, path string) {
 	}
 	done := make(chan error)
 	go func() {
-		runtime.LockOSThread() // never unlocked: this thread is of no more use
+		thread.Spoil()
 		if err := unix.Unshare(unix.CLONE_NEWNET); err != nil {
 			done <- fmt.Errorf("unshare: %w", err)
 			return

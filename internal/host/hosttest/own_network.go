@@ -4,13 +4,14 @@ import (
 	"net"
 	"os"
 	"os/exec"
-	"runtime"
 	"strings"
 	"syscall"
 	"testing"
 
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
+
+	"github.com/nodeagent/nodeagent/internal/host/hosttest/thread"
 )
 
 // ownNetwork marks the child of OwnNetwork.
@@ -95,7 +96,7 @@ func Iptables(t testing.TB, backend string, args ...string) {
 func InNetns(pin string, do func() error) error {
 	done := make(chan error, 1) // the thread must not wait for its caller
 	go func() {
-		runtime.LockOSThread() // never unlocked: the thread ends with this goroutine
+		thread.Spoil()
 		file, err := os.Open(pin)
 		if err == nil {
 			err = unix.Setns(int(file.Fd()), unix.CLONE_NEWNET)
