@@ -78,9 +78,11 @@ func printTranslation(w io.Writer, read config.Monitors, t npd.Translation) erro
 	if len(t.Files) > 0 {
 		out["nodeProblemDetector"] = map[string]any{"files": t.Files}
 	}
-	if len(out) == 0 {
+	switch {
+	case len(out) == 0 && len(read.Broken) > 0: // nothing is known of what those want
+	case len(out) == 0:
 		b.WriteString("# Nothing is to be configured: the agent finds all of this by itself.\n")
-	} else {
+	default:
 		text, err := yaml.Marshal(out)
 		if err != nil {
 			return err
