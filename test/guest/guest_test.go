@@ -31,7 +31,7 @@ func inGuest(t *testing.T, tests string, systemd bool) {
 		t.Fatal(err)
 	}
 	dir := t.TempDir()
-	build(t, repo, "go", "build", "-trimpath", "-ldflags", "-s -w", "-o", filepath.Join(dir, "nodeagent"), "./cmd/nodeagent")
+	build(t, repo, "go", "build", "-trimpath", "-tags", "grpcnotrace", "-ldflags", "-s -w", "-o", filepath.Join(dir, "nodeagent"), "./cmd/nodeagent")
 	build(t, repo, "go", "test", "-c", "-trimpath", "-ldflags", "-s -w", "-o", filepath.Join(dir, "inside.test"), "./test/guest/inside")
 	log := &strings.Builder{}
 	g := Guest{Cache: filepath.Join(repo, ".cache"), Dir: dir, Output: &tee{t: t, all: log}, Systemd: systemd}

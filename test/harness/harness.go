@@ -60,14 +60,14 @@ func Repo() (string, error) {
 	return "", errors.New("the working directory is not inside a checkout of nodeagent")
 }
 
-// Build builds the agent into dir and returns the path of the binary. Tags are Go build tags.
+// Build builds the agent into dir, as the Makefile does, and returns the path of the binary. Tags are further Go build tags.
 func Build(ctx context.Context, dir string, tags ...string) (string, error) {
 	repo, err := Repo()
 	if err != nil {
 		return "", err
 	}
 	binary := filepath.Join(dir, "nodeagent")
-	cmd := exec.CommandContext(ctx, "go", "build", "-trimpath", "-tags", strings.Join(tags, ","), "-ldflags", "-s -w", "-o", binary, "./cmd/nodeagent")
+	cmd := exec.CommandContext(ctx, "go", "build", "-trimpath", "-tags", strings.Join(append(tags, "grpcnotrace"), ","), "-ldflags", "-s -w", "-o", binary, "./cmd/nodeagent")
 	cmd.Dir, cmd.Env = repo, append(os.Environ(), "CGO_ENABLED=0")
 	if out, err := cmd.CombinedOutput(); err != nil {
 		return "", fmt.Errorf("build nodeagent: %w\n%s", err, out)
