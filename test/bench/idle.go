@@ -3,6 +3,7 @@ package main
 import (
 	"cmp"
 	"context"
+	"errors"
 	"fmt"
 	"os"
 	"os/exec"
@@ -39,28 +40,34 @@ func (b *bench) startPeer(ctx context.Context) (process, error) {
 	return process{cmd}, cmd.Start()
 }
 
-// idleCost measures the daemon with its default checks on the lab node, and the peer with one of its monitors.
-func (b *bench) idleCost(ctx context.Context) error {
-	say("measuring idle processes for %s each", b.idle)
+// idleCost measures the daemon with its default checks on the lab node and, at the same time, the peer with one of its
+// monitors.
+func (b *bench) idleCost(ctx context.Context) (err error) {
+	say("measuring idle processes for %s", b.idle)
 	if err := b.agent.Start(ctx); err != nil {
 		return err
 	}
-	own, err := b.overTime(ctx, b.agent.PID(), metrics)
-	if err := b.agent.Stop(); err != nil {
-		return err
-	}
-	if err != nil {
-		return err
-	}
+	defer func() { err = errors.Join(err, b.agent.Stop()) }()
 	peer, err := b.startPeer(ctx)
 	if err != nil {
 		return err
 	}
-	none := func(context.Context) (series, error) { return nil, nil }
-	other, err := b.overTime(ctx, peer.cmd.Process.Pid, none)
-	peer.close()
-	if err != nil {
-		return fmt.Errorf("node-problem-detector: %w", err)
+	defer peer.close()
+	var other span
+	var failed error
+	measured := make(chan struct{})
+	go func() {
+		defer close(measured)
+		none := func(context.Context) (series, error) { return nil, nil }
+		other, failed = b.overTime(ctx, peer.cmd.Process.Pid, none)
+	}()
+	own, err := b.overTime(ctx, b.agent.PID(), metrics)
+	<-measured
+	if failed != nil {
+		failed = fmt.Errorf("node-problem-detector: %w", failed)
+	}
+	if err := errors.Join(err, failed); err != nil {
+		return err
 	}
 	mib := func(kib int) string { return fmt.Sprintf("%.1f MiB", float64(kib)/1024) }
 	cpu := func(s span) string { return fmt.Sprintf("%.2f s", s.perMinute((s.after.cpu - s.before.cpu).Seconds())) }
