@@ -27,7 +27,7 @@ func (d *discoverer) containerd() error {
 	}
 	for _, process := range processes {
 		settings := d.containerdFlags(parseContainerdFlags(process.Args), process.PID)
-		if sameSocket(settings.address, socket) {
+		if sameSocket(settings.address, socket) && !d.host.nested(process.PID, d.Paths.InitPID) {
 			d.note("containerd: process %d", process.PID)
 			d.applyContainerd(settings)
 			return nil
