@@ -115,8 +115,8 @@ func askSandboxes(ctx context.Context, scan *Scan, owners map[string][]owner, at
 }
 
 // netnsOfStatus finds the path of the network namespace in the verbose status of containerd and CRI-O; empty for one that
-// uses the host's. containerd 2 has no runtimeSpec for a sandbox without a container, as virtual machines are, nor for one whose
-// shim has died, but a copy of what it keeps itself (internal/cri/store/sandbox/metadata.go).
+// uses the host's. containerd 2 knows sandboxes without a container and so without runtimeSpec (sandboxer shim, of virtual
+// machines), but always tells what it keeps itself (internal/cri/store/sandbox/metadata.go).
 func netnsOfStatus(status *cri.PodSandboxStatusResponse) string {
 	var info struct {
 		RuntimeSpec struct {
