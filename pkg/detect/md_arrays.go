@@ -141,12 +141,15 @@ func readArray(files host.Files, name, state string) (mdArray, error) {
 		}
 	}
 	disks, _, _ = strings.Cut(disks, " ")
-	for text, into := range map[string]*int{disks: &a.disks, degraded: &a.degraded} {
-		n, err := strconv.ParseUint(text, 10, 16)
-		if text != "" && err != nil {
+	for _, number := range []struct {
+		text string
+		into *int
+	}{{disks, &a.disks}, {degraded, &a.degraded}} {
+		n, err := strconv.ParseUint(number.text, 10, 16)
+		if number.text != "" && err != nil {
 			return mdArray{}, fmt.Errorf("read %s{raid_disks,degraded}: %w", dir, err)
 		}
-		*into = int(n)
+		*number.into = int(n)
 	}
 	entries, err := files.List(dir)
 	if err != nil {
