@@ -90,13 +90,11 @@ type mdArray struct {
 }
 
 func lookAtArrays(ctx context.Context, h *host.Host, memory *stateMemory) ([]finding.Finding, error) {
-	memory.mu.Lock()
-	defer memory.mu.Unlock()
-	memory.begin()
 	names, err := blockNames(h.Files)
 	if err != nil {
 		return nil, err
 	}
+	memory.begin()
 	var findings []finding.Finding
 	doubts := make(map[finding.Subject]error)
 	arrays := 0
