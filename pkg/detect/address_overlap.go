@@ -93,7 +93,8 @@ func (c *addressOverlapCheck) look(ctx context.Context, h *host.Host) ([]finding
 	if err != nil {
 		return found, fmt.Errorf("podCIDRs: %w", err)
 	}
-	for _, own := range ownAddresses(h, layout, network) {
+	needed, err := ownAddresses(h, layout, network)
+	for _, own := range needed {
 		for _, r := range ranges {
 			if r.Contains(own.address) {
 				found = append(found, overlap(own.address, finding.Warning, "NodeAddressInPodRange", fmt.Sprintf("%s %s is inside %s, from which the pods of "+
@@ -101,7 +102,7 @@ func (c *addressOverlapCheck) look(ctx context.Context, h *host.Host) ([]finding
 			}
 		}
 	}
-	return eachOnce(found), nil
+	return eachOnce(found), err
 }
 
 // eachOnce keeps the first finding of each subject: a gateway that is a resolver too is one address.
@@ -163,7 +164,7 @@ func uplinks(layout host.NetworkLayout) []host.NetworkDevice {
 }
 
 // ownAddresses lists what the node needs to reach, and to be reached.
-func ownAddresses(h *host.Host, layout host.NetworkLayout, network host.KubeletNetwork) []ownAddress {
+func ownAddresses(h *host.Host, layout host.NetworkLayout, network host.KubeletNetwork) ([]ownAddress, error) {
 	var own []ownAddress
 	for _, d := range uplinks(layout) {
 		for _, a := range d.Addresses {
@@ -177,15 +178,11 @@ func ownAddresses(h *host.Host, layout host.NetworkLayout, network host.KubeletN
 			own = append(own, ownAddress{route.Gateway, "the default gateway"})
 		}
 	}
-	if network.ResolvConf == "" {
-		return own
+	resolvers, err := upstreamServers(h.Files, network)
+	for _, server := range resolvers {
+		own = append(own, ownAddress{server, "the resolver"})
 	}
-	if data, err := h.Files.Read(network.ResolvConf); err == nil {
-		for _, server := range parseNameservers(string(data)) {
-			own = append(own, ownAddress{server, "the resolver"})
-		}
-	}
-	return own
+	return own, err
 }
 
 // servicesInNetworks finds the address of a service in a network that an uplink is part of. The name server on this node

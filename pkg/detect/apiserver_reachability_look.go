@@ -46,7 +46,7 @@ func (c *apiserverCheck) look(ctx context.Context, h *host.Host) ([]finding.Find
 		return nil, fmt.Errorf("where the apiserver is: %w", err)
 	}
 	if endpoint != c.endpoint {
-		c.endpoint, c.resolved, c.asked, c.fault = endpoint, 0, 0, nil
+		c.endpoint, c.addresses, c.resolved, c.asked, c.fault = endpoint, nil, 0, 0, nil
 	}
 	now := h.Clock().Up
 	if err := c.askEndpoint(ctx, h, now); err != nil {

@@ -199,3 +199,17 @@ func TestAPIServerCertificate(t *testing.T) {
 		t.Errorf("it has just answered: %v, %v", found, err)
 	}
 }
+
+// What is heard of the apiserver that kubelet spoke to before proves nothing of the one that it speaks to now.
+func TestAPIServerMoved(t *testing.T) {
+	c := &apiserverCheck{settings: DefaultAPIServerReachabilitySettings(), endpoint: "10.0.0.1:6443", addresses: []netip.AddrPort{netip.MustParseAddrPort("10.0.0.1:6443")}}
+	h := hosttest.Host(t)
+	h.Cluster.Endpoint = func() (string, error) { return "away.invalid:6443", nil }
+	h.Cluster.Reach = func(context.Context) (int, error) { return 0, errors.New("no such host") }
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel() // the name is not resolved
+	_, _ = c.look(ctx, h)
+	if len(c.addresses) > 0 {
+		t.Errorf("listens to %v for %s", c.addresses, c.endpoint)
+	}
+}

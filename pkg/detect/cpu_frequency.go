@@ -9,6 +9,7 @@ import (
 	"strconv"
 	"strings"
 	"sync"
+	"syscall"
 	"time"
 
 	"github.com/nodeagent/nodeagent/internal/host"
@@ -117,17 +118,11 @@ func (p clockPolicy) slow() bool { return p.busy && float64(p.current) < 0.6*flo
 // readClockPolicy reads the clock only of a group with a processor that was busy for 80 % of the time.
 func readClockPolicy(files host.Files, dir string, before, now map[int]cpuTimes) (clockPolicy, error) {
 	p := clockPolicy{name: dir[strings.LastIndexByte(dir, '/')+1:]}
-	cpus, err := files.Text(dir + "/affected_cpus")
+	cpus, err := affectedCPUs(files.Text(dir + "/affected_cpus"))
 	if err != nil {
-		return p, err
+		return p, fmt.Errorf("read %s/affected_cpus: %w", dir, err)
 	}
-	for field := range strings.FieldsSeq(cpus) {
-		cpu, err := strconv.Atoi(field)
-		if err != nil {
-			return p, fmt.Errorf("read %s/affected_cpus: %w", dir, err)
-		}
-		p.busy = p.busy || wasBusy(before, now, cpu)
-	}
+	p.busy = slices.ContainsFunc(cpus, func(cpu int) bool { return wasBusy(before, now, cpu) })
 	if !p.busy {
 		return p, nil
 	}
@@ -150,6 +145,22 @@ func readClockPolicy(files host.Files, dir string, before, now map[int]cpuTimes)
 	p.governor, err = files.Text(dir + "/scaling_governor")
 	p.governor = plainText(p.governor, 32)
 	return p, err
+}
+
+// affectedCPUs parses "0 1". A group whose processors are all offline has none; since Linux 5.19 it refuses to be read (EBUSY).
+func affectedCPUs(text string, err error) ([]int, error) {
+	if errors.Is(err, syscall.EBUSY) {
+		return nil, nil
+	}
+	var cpus []int
+	for field := range strings.FieldsSeq(text) {
+		cpu, bad := strconv.Atoi(field)
+		if bad != nil {
+			return nil, bad
+		}
+		cpus = append(cpus, cpu)
+	}
+	return cpus, err
 }
 
 func wasBusy(before, now map[int]cpuTimes, cpu int) bool {

@@ -1,6 +1,7 @@
 package detect
 
 import (
+	"fmt"
 	"testing"
 	"time"
 
@@ -68,5 +69,27 @@ func TestErrorCounters(t *testing.T) {
 	}
 	if diff := cmp.Diff(`{"disk":{"count":4,"from":3,"boot":"b","up":180000000000}}`, string(memory["x"])); diff != "" {
 		t.Error(diff)
+	}
+}
+
+// Clouds attach volumes to a node and take them away for years: those that are there must be counted, not those that once were.
+func TestErrorCountersForgetTheOldest(t *testing.T) {
+	memory, now := keptMemory{}, finding.Stamp{Boot: "a", Up: time.Hour}
+	counters := newErrorCounters(memory, "x")
+	counters.note("stays", 1, now)
+	for i := range maxCounters {
+		counters.note(fmt.Sprintf("volume %d", i), 1, now)
+		counters.note("stays", 1, now)
+	}
+	counters = newErrorCounters(memory, "x")
+	counters.note("stays", 1, now)
+	counters.note("new", 1, now)
+	for _, disk := range []string{"stays", "new"} {
+		if grown := counters.note(disk, 3, now); grown != 2 {
+			t.Errorf("%s has grown by %d, want 2", disk, grown)
+		}
+	}
+	if len(counters.disks) > maxCounters {
+		t.Errorf("%d disks are remembered", len(counters.disks))
 	}
 }

@@ -103,19 +103,29 @@ func dnsServers(files host.Files, network host.KubeletNetwork) (servers []dnsSer
 			servers = append(servers, dnsServer{Address: address})
 		}
 	}
-	if network.ResolvConf == "" {
-		return servers, nil
-	}
-	data, err := files.Read(network.ResolvConf)
-	if err != nil && !errors.Is(err, fs.ErrNotExist) || err != nil && network.ResolvConf != "/etc/resolv.conf" {
+	upstream, err := upstreamServers(files, network)
+	if err != nil {
 		return servers, map[finding.Subject]error{{Kind: "file", Name: network.ResolvConf}: err}
 	}
-	for _, address := range parseNameservers(string(data)) {
+	for _, address := range upstream {
 		if server := (dnsServer{Address: address, Upstream: true}); !slices.Contains(servers, dnsServer{Address: address}) {
 			servers = append(servers, server)
 		}
 	}
 	return servers, nil
+}
+
+// upstreamServers reads the resolvers that kubelet gives pods with dnsPolicy Default. Only a file that kubelet was told by name
+// must be there.
+func upstreamServers(files host.Files, network host.KubeletNetwork) ([]netip.Addr, error) {
+	if network.ResolvConf == "" {
+		return nil, nil
+	}
+	data, err := files.Read(network.ResolvConf)
+	if errors.Is(err, fs.ErrNotExist) && network.ResolvConf == "/etc/resolv.conf" {
+		return nil, nil
+	}
+	return parseNameservers(string(data)), err
 }
 
 // parseNameservers reads the first servers of a resolv.conf(5). Lines that are malformed are passed over, as libc does.

@@ -115,9 +115,12 @@ func (e *Engine) feed(ctx context.Context, s Source) {
 	id := "source-" + string(s.Name)
 	for ctx.Err() == nil {
 		// A source that cannot be opened returns at once: nothing is proven before it has run for a moment.
-		heard := time.AfterFunc(sourceProof, func() { e.tell(finding.Look{Check: id, At: e.host.Clock()}) })
+		told := make(chan struct{})
+		heard := time.AfterFunc(sourceProof, func() { defer close(told); e.tell(finding.Look{Check: id, At: e.host.Clock()}) })
 		err := s.Run(ctx, func(text string) { e.Wake(s.Name, text) })
-		heard.Stop()
+		if !heard.Stop() {
+			<-told // else that it is heard might be told after that it is lost
+		}
 		if ctx.Err() != nil {
 			return
 		}

@@ -97,7 +97,7 @@ func judgeFUSE(ctx context.Context, h *host.Host, s FUSECongestionSettings, name
 	for _, name := range names {
 		c, err := readFUSE(h.Files, name)
 		limit := c.background * s.BackgroundPercent / 100
-		if errors.Is(err, fs.ErrNotExist) || err == nil && (limit == 0 || c.waiting < limit/2) {
+		if errors.Is(err, fs.ErrNotExist) || err == nil && (limit == 0 || 2*c.waiting < limit) {
 			continue // unmounted meanwhile, or fast enough
 		}
 		if mounts == nil {

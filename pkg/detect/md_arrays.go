@@ -90,13 +90,11 @@ type mdArray struct {
 }
 
 func lookAtArrays(ctx context.Context, h *host.Host, memory *stateMemory) ([]finding.Finding, error) {
-	memory.mu.Lock()
-	defer memory.mu.Unlock()
-	memory.begin()
 	names, err := blockNames(h.Files)
 	if err != nil {
 		return nil, err
 	}
+	memory.begin()
 	var findings []finding.Finding
 	doubts := make(map[finding.Subject]error)
 	arrays := 0
@@ -141,12 +139,15 @@ func readArray(files host.Files, name, state string) (mdArray, error) {
 		}
 	}
 	disks, _, _ = strings.Cut(disks, " ")
-	for text, into := range map[string]*int{disks: &a.disks, degraded: &a.degraded} {
-		n, err := strconv.ParseUint(text, 10, 16)
-		if text != "" && err != nil {
+	for _, number := range []struct {
+		text string
+		into *int
+	}{{disks, &a.disks}, {degraded, &a.degraded}} {
+		n, err := strconv.ParseUint(number.text, 10, 16)
+		if number.text != "" && err != nil {
 			return mdArray{}, fmt.Errorf("read %s{raid_disks,degraded}: %w", dir, err)
 		}
-		*into = int(n)
+		*number.into = int(n)
 	}
 	entries, err := files.List(dir)
 	if err != nil {

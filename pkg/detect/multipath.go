@@ -86,9 +86,6 @@ type pathSet struct {
 }
 
 func lookAtPaths(ctx context.Context, h *host.Host, memory *stateMemory) ([]finding.Finding, error) {
-	memory.mu.Lock()
-	defer memory.mu.Unlock()
-	memory.begin()
 	names, err := blockNames(h.Files)
 	if err != nil {
 		return nil, err
@@ -100,6 +97,7 @@ func lookAtPaths(ctx context.Context, h *host.Host, memory *stateMemory) ([]find
 		return nil, err
 	}
 	sets = append(sets, nvme...)
+	memory.begin()
 	if len(sets) == 0 && len(doubts) == 0 {
 		return nil, finding.NoneLeft("no disk has several paths")
 	}

@@ -95,14 +95,12 @@ type nvmeMemory struct {
 type nvmeDisk struct{ name, state, serial, model string }
 
 func (n *nvmeMemory) look(ctx context.Context, h *host.Host) ([]finding.Finding, error) {
-	n.states.mu.Lock()
-	defer n.states.mu.Unlock()
-	n.states.begin()
-	n.asks.begin()
 	disks, doubts, err := nvmeDisks(h.Files)
 	if err != nil {
 		return nil, err
 	}
+	n.states.begin()
+	n.asks.begin()
 	var findings []finding.Finding
 	for _, d := range disks {
 		f := finding.Finding{Check: nvmeHealthID, Subject: deviceSubject(d.name), Severity: finding.Warning}

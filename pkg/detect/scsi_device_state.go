@@ -8,7 +8,6 @@ import (
 	"maps"
 	"slices"
 	"strings"
-	"sync"
 	"time"
 
 	"github.com/nodeagent/nodeagent/internal/host"
@@ -73,7 +72,6 @@ func SCSIDeviceState() Check {
 
 // stateMemory remembers since when devices are in a state that is no fault at first.
 type stateMemory struct {
-	mu    sync.Mutex // guards since
 	since map[string]stateSince
 	fresh map[string]stateSince // of the look that is going on
 }
@@ -83,7 +81,7 @@ type stateSince struct {
 	up    time.Duration
 }
 
-// begin begins a look: what is not held in it is forgotten.
+// begin begins what one look found, once it could look: what is not held in it is forgotten.
 func (m *stateMemory) begin() { m.since, m.fresh = m.fresh, make(map[string]stateSince) }
 
 // held returns how long a device has been seen in a state, look by look.
@@ -97,13 +95,11 @@ func (m *stateMemory) held(device, state string, now time.Duration) time.Duratio
 }
 
 func lookAtSCSIDisks(ctx context.Context, h *host.Host, memory *stateMemory) ([]finding.Finding, error) {
-	memory.mu.Lock()
-	defer memory.mu.Unlock()
-	memory.begin()
 	disks, err := scsiDisks(h.Files)
 	if err != nil {
 		return nil, err
 	}
+	memory.begin()
 	var findings []finding.Finding
 	doubts := make(map[finding.Subject]error)
 	now := h.Clock().Up
