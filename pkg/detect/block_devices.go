@@ -20,20 +20,6 @@ const (
 	maxDisksLooked = 4096 // a node with more has no use for a line on each
 )
 
-// deviceText makes text from outside fit for a message: valid UTF-8 without control characters, at most so many bytes.
-func deviceText(text string, most int) string {
-	text = strings.Map(func(r rune) rune {
-		if r < ' ' || r == 0x7f {
-			return ' '
-		}
-		return r
-	}, strings.ToValidUTF8(strings.TrimSpace(text), "?"))
-	if len(text) > most {
-		return strings.ToValidUTF8(text[:most], "") + "…"
-	}
-	return text
-}
-
 // deviceSubject is a block device as the kernel's log names it: "sda", without "/dev/".
 func deviceSubject(name string) finding.Subject { return finding.Subject{Kind: "device", Name: name} }
 
@@ -59,7 +45,7 @@ func optionalDeviceText(files host.Files, name string) (string, error) {
 	if errors.Is(err, fs.ErrNotExist) {
 		return "", nil
 	}
-	return deviceText(text, 256), err
+	return plainText(text, 256), err
 }
 
 // diskOf returns the whole disk of a partition, or the name itself: /sys/class/block/sda1 leads to …/block/sda/sda1.

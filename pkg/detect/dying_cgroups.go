@@ -122,7 +122,7 @@ func memoryCgroups(text string) (uint64, error) {
 		}
 		count, err := strconv.ParseUint(fields[2], 10, 32)
 		if err != nil {
-			return 0, fmt.Errorf("line %q: bad number of cgroups", clipped(line))
+			return 0, fmt.Errorf("line %q: bad number of cgroups", plainText(line, lineText))
 		}
 		return count, nil
 	}

@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"path"
 	"slices"
-	"strings"
 	"time"
 
 	"github.com/nodeagent/nodeagent/internal/host"
@@ -183,12 +182,4 @@ func (f filesystem) finding(what fault, pods []string, severity finding.Severity
 		Check: filesystemReadonlyID, Subject: f.subject(), Severity: severity,
 		Reason: what.reason, Message: message, Facts: facts,
 	}
-}
-
-// firstOf joins the first names of a list and says how many more there are.
-func firstOf(names []string, most int) string {
-	if len(names) <= most {
-		return strings.Join(names, ", ")
-	}
-	return fmt.Sprintf("%s and %d more", strings.Join(names[:most], ", "), len(names)-most)
 }

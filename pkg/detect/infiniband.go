@@ -93,7 +93,7 @@ func (c *fabricCheck) look(ctx context.Context, h *host.Host) ([]finding.Finding
 				continue // a state
 			}
 			if n, err := netCount(text, 10); err != nil {
-				doubts[portSubject(name)] = fmt.Errorf("read %s of port %s: %w", netClip(key), name, err)
+				doubts[portSubject(name)] = fmt.Errorf("read %s of port %s: %w", plainText(key, nameText), name, err)
 			} else {
 				counters[name+"/"+key] = n
 			}
@@ -134,7 +134,7 @@ func readFabric(ctx context.Context, h *host.Host) (map[string]map[string]string
 	ports := map[string]map[string]string{}
 	for key, text := range answer.Values {
 		port, file := path.Split(key)
-		port = netClip(strings.TrimSuffix(port, "/"))
+		port = plainText(strings.TrimSuffix(port, "/"), nameText)
 		if ports[port] == nil {
 			ports[port] = map[string]string{}
 		}
@@ -160,18 +160,18 @@ func portRates(port string) []netRate {
 func (c *fabricCheck) judge(name string, port map[string]string) (finding.Finding, bool, error) {
 	f := finding.Finding{Check: infinibandID, Subject: portSubject(name), Severity: finding.Warning, Facts: map[string]string{}}
 	for _, key := range []string{"state", "phys_state", "link_layer"} {
-		f.Facts[key] = netClip(port[key])
+		f.Facts[key] = plainText(port[key], nameText)
 	}
 	_, state, ok := strings.Cut(port["state"], ": ")
 	if !ok {
-		return f, false, fmt.Errorf("state of port %s: %q", name, netClip(port["state"]))
+		return f, false, fmt.Errorf("state of port %s: %q", name, plainText(port["state"], nameText))
 	}
 	if state == "ACTIVE" {
 		c.past.saw(name)
 	}
 	disabled := strings.HasSuffix(port["phys_state"], "Disabled")
 	if state != "ACTIVE" && !disabled && port["link_layer"] != "Ethernet" && c.past.Links[name] {
-		f.Reason, f.Message = "PortDown", fmt.Sprintf("port %s is %s, its link %s", name, netClip(state), netClip(port["phys_state"]))
+		f.Reason, f.Message = "PortDown", fmt.Sprintf("port %s is %s, its link %s", name, plainText(state, nameText), plainText(port["phys_state"], nameText))
 		if state == "INIT" {
 			f.Message += ": no subnet manager has set it up"
 		}

@@ -131,7 +131,7 @@ func parseBuddyinfo(text string) ([]numaNode, error) {
 	for line := range strings.Lines(text) {
 		fields := strings.Fields(line)
 		if len(fields) < 5 || fields[0] != "Node" || fields[2] != "zone" {
-			return nil, fmt.Errorf("line %q: want \"Node 0, zone Normal\" and numbers", clipped(line))
+			return nil, fmt.Errorf("line %q: want \"Node 0, zone Normal\" and numbers", plainText(line, lineText))
 		}
 		name := strings.TrimSuffix(fields[1], ",")
 		if !slices.ContainsFunc(nodes, func(n numaNode) bool { return n.name == name }) {
@@ -144,7 +144,7 @@ func parseBuddyinfo(text string) ([]numaNode, error) {
 		for order, field := range fields[4:] {
 			blocks, err := strconv.ParseUint(field, 10, 32)
 			if err != nil || order > 30 {
-				return nil, fmt.Errorf("line %q: bad number %q", clipped(line), clipped(field))
+				return nil, fmt.Errorf("line %q: bad number %q", plainText(line, lineText), plainText(field, lineText))
 			}
 			node.free += blocks << order
 			if order >= fragmentedOrder {

@@ -216,7 +216,7 @@ func nvmePathSet(files host.Files, dir, disk, subsystem string, controllers []nv
 	instance, namespace, _ := strings.Cut(strings.TrimPrefix(disk, "nvme"), "n")
 	for _, c := range controllers {
 		if c.state != "live" {
-			s.lost = append(s.lost, fmt.Sprintf("%s (%s) %s", c.name, deviceText(c.transport, 16), deviceText(c.state, 32)))
+			s.lost = append(s.lost, fmt.Sprintf("%s (%s) %s", c.name, plainText(c.transport, 16), plainText(c.state, 32)))
 			continue
 		}
 		path := fmt.Sprintf("%s/%s/nvme%sc%sn%s/ana_state", dir, c.name, instance, strings.TrimPrefix(c.name, "nvme"), namespace)

@@ -206,12 +206,12 @@ func parseNetDev(text string, cards []netCard) (map[string]uint64, error) {
 		}
 		fields := strings.Fields(rest)
 		if len(fields) != 16 {
-			return nil, fmt.Errorf("line %q: want 16 numbers", netClip(line))
+			return nil, fmt.Errorf("line %q: want 16 numbers", plainText(line, nameText))
 		}
 		for key, column := range map[string]int{"rxPackets": 1, "rxErrors": 2, "rxDrops": 3, "txPackets": 9, "txErrors": 10, "txDrops": 11} {
 			value, err := netCount(fields[column], 10)
 			if err != nil {
-				return nil, fmt.Errorf("line %q: %w", netClip(line), err)
+				return nil, fmt.Errorf("line %q: %w", plainText(line, nameText), err)
 			}
 			counters[name+"."+key] = value
 		}

@@ -84,7 +84,7 @@ func (c *allowanceCheck) look(ctx context.Context, h *host.Host) ([]finding.Find
 	counters := map[string]uint64{}
 	for key, text := range answer.Values {
 		if counters[key], err = netCount(text, 10); err != nil {
-			return nil, fmt.Errorf("counter %s: %w", netClip(key), err)
+			return nil, fmt.Errorf("counter %s: %w", plainText(key, nameText), err)
 		}
 	}
 	c.mu.Lock()

@@ -154,7 +154,7 @@ func nvmeDisks(files host.Files) ([]nvmeDisk, map[finding.Subject]error, error) 
 			doubts[deviceSubject(name)] = err
 			continue
 		}
-		d.state = deviceText(d.state, 32)
+		d.state = plainText(d.state, 32)
 		d.serial, _ = optionalDeviceText(files, dir+"/serial") // only tells one disk from the next
 		d.model, _ = optionalDeviceText(files, dir+"/model")
 		disks = append(disks, d)

@@ -210,12 +210,12 @@ func readAERFile(files host.Files, name, totalName string) (total uint64, worst 
 		at := strings.LastIndexByte(line, ' ')
 		count, err := strconv.ParseUint(line[at+1:], 10, 64)
 		if at < 0 || err != nil {
-			return 0, "", fmt.Errorf("read %s: line %q: want a name and a number", name, clipped(line))
+			return 0, "", fmt.Errorf("read %s: line %q: want a name and a number", name, plainText(line, lineText))
 		}
 		if key := line[:at]; key == totalName {
 			total, found = count, true
 		} else if count > most {
-			most, worst = count, clipped(key)
+			most, worst = count, plainText(key, lineText)
 		}
 	}
 	if !found {

@@ -135,7 +135,7 @@ func namePods(ctx context.Context, h *host.Host, findings []finding.Finding) {
 	var names map[string]string
 	for i := range findings {
 		f := &findings[i]
-		name := clipped(f.Subject.Name)
+		name := plainText(f.Subject.Name, lineText)
 		if f.Subject.Kind == kernel.PodKind {
 			if names == nil {
 				names = maps.Clone(kubeletNames(ctx, h))

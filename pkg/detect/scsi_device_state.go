@@ -116,7 +116,7 @@ func lookAtSCSIDisks(ctx context.Context, h *host.Host, memory *stateMemory) ([]
 		if reason == "" || reason == reasonDiskBlocked && memory.held(d.name, state, now) < passingState {
 			continue
 		}
-		findings = append(findings, scsiStateFinding(ctx, h, d, deviceText(state, 32), reason))
+		findings = append(findings, scsiStateFinding(ctx, h, d, plainText(state, 32), reason))
 	}
 	return findings, finding.Partial(doubts)
 }
@@ -176,7 +176,7 @@ func scsiDisks(files host.Files) ([]scsiDisk, error) {
 		if err != nil || len(names) == 0 { // has no block device yet, or none any more
 			continue
 		}
-		disks[names[0]] = scsiDisk{name: names[0], address: deviceText(address, 64), dir: dir}
+		disks[names[0]] = scsiDisk{name: names[0], address: plainText(address, 64), dir: dir}
 	}
 	sorted := make([]scsiDisk, 0, len(disks))
 	for _, name := range slices.Sorted(maps.Keys(disks)) {

@@ -118,7 +118,7 @@ func largestCaches(files host.Files) []string {
 		objects, err := strconv.ParseUint(fields[2], 10, 48)
 		size, err2 := strconv.ParseUint(fields[3], 10, 32)
 		if err == nil && err2 == nil {
-			sizes[clipped(fields[0])] += float64(objects) * float64(size)
+			sizes[plainText(fields[0], lineText)] += float64(objects) * float64(size)
 		}
 	}
 	var words []string

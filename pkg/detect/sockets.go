@@ -141,7 +141,7 @@ func readFieldOf(files host.Files, name string, column int) (limit uint64, ok bo
 	}
 	fields := strings.Fields(text)
 	if len(fields) <= column {
-		return 0, false, fmt.Errorf("read %s%s: %q: want %d numbers", sysctlIPv4, name, netClip(text), column+1)
+		return 0, false, fmt.Errorf("read %s%s: %q: want %d numbers", sysctlIPv4, name, plainText(text, nameText), column+1)
 	}
 	if limit, err = netCount(fields[column], 10); err != nil {
 		return 0, false, fmt.Errorf("read %s%s: %w", sysctlIPv4, name, err)
@@ -210,12 +210,12 @@ func parseSockstat(text string, into map[string]uint64) error {
 		protocol, rest, ok := strings.Cut(line, ":")
 		fields := strings.Fields(rest)
 		if !ok || len(fields)%2 != 0 {
-			return fmt.Errorf("line %q: want names and values", netClip(line))
+			return fmt.Errorf("line %q: want names and values", plainText(line, nameText))
 		}
 		for i := 0; i < len(fields); i += 2 {
 			value, err := netCount(fields[i+1], 10)
 			if err != nil {
-				return fmt.Errorf("line %q: %w", netClip(line), err)
+				return fmt.Errorf("line %q: %w", plainText(line, nameText), err)
 			}
 			into[protocol+"."+fields[i]] = value
 		}

@@ -109,27 +109,27 @@ func parseSoftnet(text string) (counters map[string]uint64, cpus []string, err e
 	for line := range strings.Lines(text) {
 		fields := strings.Fields(line)
 		if len(fields) < 9 || len(cpus) >= maxProcessors {
-			return nil, nil, fmt.Errorf("line %q: want 9 numbers or more", netClip(line))
+			return nil, nil, fmt.Errorf("line %q: want 9 numbers or more", plainText(line, nameText))
 		}
 		cpu := strconv.Itoa(len(cpus))
 		if len(fields) > 12 {
 			number, err := netCount(fields[12], 16)
 			if err != nil {
-				return nil, nil, fmt.Errorf("line %q: %w", netClip(line), err)
+				return nil, nil, fmt.Errorf("line %q: %w", plainText(line, nameText), err)
 			}
 			cpu = strconv.FormatUint(number, 10)
 		}
 		for i, key := range []string{"dropped", "squeezed"} {
 			value, err := netCount(fields[1+i], 16)
 			if err != nil {
-				return nil, nil, fmt.Errorf("line %q: %w", netClip(line), err)
+				return nil, nil, fmt.Errorf("line %q: %w", plainText(line, nameText), err)
 			}
 			counters[key+cpu] = value
 		}
 		cpus = append(cpus, cpu)
 	}
 	if len(cpus) == 0 {
-		return nil, nil, fmt.Errorf("%q: no processor", netClip(text))
+		return nil, nil, fmt.Errorf("%q: no processor", plainText(text, nameText))
 	}
 	return counters, slices.Clip(cpus), nil
 }

@@ -99,7 +99,7 @@ func nearLimit(h *host.Host, hierarchy host.CgroupHierarchy, name string) (findi
 	}
 	return finding.Finding{
 		Severity: finding.Warning, Reason: "CgroupMemoryNearLimit", Marginal: percentOf(used, limit) < systemCgroupsAt,
-		Message: fmt.Sprintf("%s uses %s of %s (%s)", clipped(name), sizeText(used), sizeText(limit), what),
+		Message: fmt.Sprintf("%s uses %s of %s (%s)", plainText(name, lineText), sizeText(used), sizeText(limit), what),
 		Facts:   map[string]string{"usedBytes": strconv.FormatUint(used, 10), "limitBytes": strconv.FormatUint(limit, 10)},
 	}, true, nil
 }
