@@ -134,7 +134,7 @@ func countFolders(ctx context.Context, files host.Files, root string, most uint6
 	todo, count := []string{root}, uint64(0)
 	for len(todo) > 0 && count < most {
 		if ctx.Err() != nil {
-			return 0, ctx.Err()
+			return 0, fmt.Errorf("count the folders below %s: %w", root, ctx.Err())
 		}
 		dir := todo[len(todo)-1]
 		todo, count = todo[:len(todo)-1], count+1

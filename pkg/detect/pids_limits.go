@@ -163,7 +163,7 @@ type pidsScan struct {
 func (s *pidsScan) all(ctx context.Context, h *host.Host, hierarchy host.CgroupHierarchy) error {
 	err := addFolders(h.Files, hierarchy.Point, "/", foldersAbove(h.Paths.PodCgroupDirs()), func(c oomCgroup) error {
 		s.add(finding.Subject{Kind: "cgroup", Name: c.path}, c.path)
-		return ctx.Err()
+		return timeIsUp(ctx, hierarchy)
 	})
 	if err != nil {
 		return err
@@ -179,8 +179,8 @@ func (s *pidsScan) all(ctx context.Context, h *host.Host, hierarchy host.CgroupH
 		if p.Depth <= 1 {
 			s.add(finding.Subject{Kind: kernel.PodKind, Name: p.UID, UID: p.UID}, p.Path)
 		}
-		if ctx.Err() != nil {
-			return ctx.Err()
+		if err := timeIsUp(ctx, hierarchy); err != nil {
+			return err
 		}
 	}
 	return nil
