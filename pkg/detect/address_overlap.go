@@ -7,7 +7,6 @@ import (
 	"net/netip"
 	"slices"
 	"strings"
-	"sync"
 	"time"
 
 	"github.com/nodeagent/nodeagent/internal/host"
@@ -62,7 +61,6 @@ func AddressOverlap() Check {
 }
 
 type addressOverlapCheck struct {
-	mu      sync.Mutex // guards what follows; held during a look, of which there is one at a time
 	kubelet kubeletTold
 	read    time.Duration // uptime when the Node was read; 0: never
 	ranges  []netip.Prefix
@@ -75,8 +73,6 @@ type ownAddress struct {
 }
 
 func (c *addressOverlapCheck) look(ctx context.Context, h *host.Host) ([]finding.Finding, error) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
 	network, err := c.kubelet.get(h)
 	if err != nil {
 		return nil, err

@@ -8,7 +8,6 @@ import (
 	"slices"
 	"strconv"
 	"strings"
-	"sync"
 	"syscall"
 	"time"
 
@@ -62,13 +61,10 @@ func CPUFrequency() Check {
 
 // frequencyMemory is what one look leaves for the next.
 type frequencyMemory struct {
-	mu    sync.Mutex       // guards what is below; held during a look
 	times map[int]cpuTimes // by processor
 }
 
 func (m *frequencyMemory) look(h *host.Host) ([]finding.Finding, error) {
-	m.mu.Lock()
-	defer m.mu.Unlock()
 	policies, err := h.Files.List(cpuDir + "cpufreq")
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil, finding.NotApplicable("the processors' clock is not the kernel's to set")

@@ -78,7 +78,7 @@ func DiskHealth(memory Memory) Check {
 	}
 }
 
-// diskHealthMemory is what one look leaves for the next. It is used by one look at a time.
+// diskHealthMemory is what one look leaves for the next.
 type diskHealthMemory struct {
 	asks    diskAsks[diskSMART]
 	sectors *errorCounters

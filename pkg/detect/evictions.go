@@ -7,7 +7,6 @@ import (
 	"maps"
 	"slices"
 	"strings"
-	"sync"
 	"time"
 
 	"k8s.io/apimachinery/pkg/api/resource"
@@ -66,14 +65,11 @@ func Evictions() Check {
 }
 
 type evictionMemory struct {
-	mu     sync.Mutex // guards all below; held during a look
 	meter  kubeletMeter
 	gcFull finding.Stamp // since when the image disk has been above its threshold
 }
 
 func (m *evictionMemory) look(ctx context.Context, h *host.Host) ([]finding.Finding, error) {
-	m.mu.Lock()
-	defer m.mu.Unlock()
 	grown, _, err := m.meter.read(ctx, h, func(_ string, s host.Sample) string { return s.Label("eviction_signal") }, "kubelet_evictions")
 	// Who may not read metrics can still look at disks.
 	if _, none := errors.AsType[*finding.NotApplicableError](err); err != nil && (!none || h.Kubelet.Scrape == nil) {

@@ -9,7 +9,6 @@ import (
 	"path"
 	"slices"
 	"strings"
-	"sync"
 	"syscall"
 	"time"
 
@@ -67,7 +66,6 @@ func Infiniband(memory Memory) Check {
 }
 
 type fabricCheck struct {
-	mu     sync.Mutex // guards all below; held during a look, of which there is one at a time
 	past   linkPast
 	window netWindow
 }
@@ -84,8 +82,6 @@ func (c *fabricCheck) look(ctx context.Context, h *host.Host) ([]finding.Finding
 	if err != nil {
 		return nil, err
 	}
-	c.mu.Lock()
-	defer c.mu.Unlock()
 	counters, doubts := map[string]uint64{}, map[finding.Subject]error{}
 	for name, port := range ports {
 		for key, text := range port {

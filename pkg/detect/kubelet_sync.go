@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"slices"
 	"strings"
-	"sync"
 	"time"
 
 	"github.com/nodeagent/nodeagent/internal/host"
@@ -65,13 +64,10 @@ func KubeletSync() Check {
 }
 
 type syncMemory struct {
-	mu    sync.Mutex // guards meter; held during a look
 	meter kubeletMeter
 }
 
 func (m *syncMemory) look(ctx context.Context, h *host.Host) ([]finding.Finding, error) {
-	m.mu.Lock()
-	defer m.mu.Unlock()
 	grown, _, err := m.meter.read(ctx, h, syncKey, "rest_client_requests_total", "kubelet_runtime_operations_total", "kubelet_runtime_operations_errors_total",
 		"kubelet_pod_worker_start_duration_seconds_bucket", "kubelet_pod_start_sli_duration_seconds_bucket")
 	if err != nil || grown == nil {

@@ -3,7 +3,6 @@ package detect
 import (
 	"context"
 	"fmt"
-	"sync"
 	"time"
 
 	"github.com/nodeagent/nodeagent/internal/host"
@@ -57,7 +56,6 @@ func LastPanic() Check {
 
 // panicMemory keeps what is known of each dump.
 type panicMemory struct {
-	mu    sync.Mutex // guards what is below; held during a look
 	known map[string]panicDump
 }
 
@@ -68,8 +66,6 @@ type panicDump struct {
 }
 
 func (m *panicMemory) look(_ context.Context, h *host.Host) ([]finding.Finding, error) {
-	m.mu.Lock()
-	defer m.mu.Unlock()
 	up := h.Clock().Up
 	if up > panicToldFor {
 		return nil, nil

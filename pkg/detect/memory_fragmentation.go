@@ -6,7 +6,6 @@ import (
 	"slices"
 	"strconv"
 	"strings"
-	"sync"
 	"time"
 
 	"github.com/nodeagent/nodeagent/internal/host"
@@ -64,15 +63,12 @@ func MemoryFragmentation() Check {
 
 // fragmentation remembers when compaction failed.
 type fragmentation struct {
-	mu     sync.Mutex // guards all below; held during a look
 	seen   bool
 	fails  uint64        // compact_fail at the last look
 	failed time.Duration // uptime of the last look that saw it grow; 0 for none
 }
 
 func (m *fragmentation) look(h *host.Host) ([]finding.Finding, error) {
-	m.mu.Lock()
-	defer m.mu.Unlock()
 	stat, err := readCounts(h.Files, "/proc/vmstat")
 	if err != nil {
 		return nil, err

@@ -6,7 +6,6 @@ import (
 	"slices"
 	"strconv"
 	"strings"
-	"sync"
 	"time"
 
 	"github.com/nodeagent/nodeagent/internal/host"
@@ -72,7 +71,6 @@ func NetworkErrors() Check {
 }
 
 type errorsCheck struct {
-	mu       sync.Mutex // guards all below; held during a look, of which there is one at a time
 	rates    netWindow
 	timeouts netWindow
 }
@@ -88,8 +86,6 @@ func errorRules(card string) []netRate {
 }
 
 func (c *errorsCheck) look(files host.Files, up time.Duration) ([]finding.Finding, error) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
 	cards, err := networkCards(files)
 	if err != nil {
 		return nil, err

@@ -8,7 +8,6 @@ import (
 	"path"
 	"slices"
 	"strings"
-	"sync"
 	"time"
 
 	"github.com/nodeagent/nodeagent/internal/host"
@@ -62,7 +61,6 @@ func NICAllowance() Check {
 }
 
 type allowanceCheck struct {
-	mu     sync.Mutex // guards window; held during a look, of which there is one at a time
 	window netWindow
 }
 
@@ -87,8 +85,6 @@ func (c *allowanceCheck) look(ctx context.Context, h *host.Host) ([]finding.Find
 			return nil, fmt.Errorf("counter %s: %w", plainText(key, nameText), err)
 		}
 	}
-	c.mu.Lock()
-	defer c.mu.Unlock()
 	c.window.add(h.Clock().Up, counters)
 	var findings []finding.Finding
 	for _, name := range names {

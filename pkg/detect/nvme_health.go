@@ -86,7 +86,7 @@ func NVMeHealth(memory Memory) Check {
 
 // nvmeMemory is what one look leaves for the next.
 type nvmeMemory struct {
-	states stateMemory // its lock is held during a look, of which there is one at a time; guards all
+	states stateMemory
 	asks   diskAsks[nvmeSMART]
 	errors *errorCounters
 }

@@ -4,7 +4,6 @@ import (
 	"context"
 	"fmt"
 	"slices"
-	"sync"
 	"time"
 
 	"github.com/nodeagent/nodeagent/internal/host"
@@ -79,15 +78,12 @@ func OOMKills(memory Memory) Check {
 
 // oomMemory is what was counted so far, and what is told.
 type oomMemory struct {
-	mu     sync.Mutex // guards all below; held during a look
 	store  Memory
 	loaded bool
 	state  oomState
 }
 
 func (m *oomMemory) look(ctx context.Context, h *host.Host) ([]finding.Finding, error) {
-	m.mu.Lock()
-	defer m.mu.Unlock()
 	hierarchy, err := controllerHierarchy(h, "memory")
 	if err != nil {
 		return nil, err

@@ -9,7 +9,6 @@ import (
 	"slices"
 	"strconv"
 	"strings"
-	"sync"
 	"time"
 
 	"github.com/nodeagent/nodeagent/internal/host"
@@ -70,15 +69,12 @@ func PCIeErrors() Check {
 
 // pcieCheck remembers what was counted.
 type pcieCheck struct {
-	mu      sync.Mutex // guards all below; held during a look
 	devices map[string]*pcieDevice
 	silent  map[string]bool // devices without such files
 	asked   time.Duration   // uptime when silent was begun
 }
 
 func (c *pcieCheck) look(h *host.Host) ([]finding.Finding, error) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
 	const root = "/sys/bus/pci/devices"
 	names, err := h.Files.List(root)
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {

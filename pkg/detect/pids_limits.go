@@ -7,7 +7,6 @@ import (
 	"path"
 	"slices"
 	"strconv"
-	"sync"
 	"time"
 
 	"github.com/nodeagent/nodeagent/internal/host"
@@ -63,7 +62,6 @@ func PIDsLimits() Check {
 
 // pidsCheck remembers what was counted.
 type pidsCheck struct {
-	mu     sync.Mutex // guards all below; held during a look
 	seen   bool
 	failed map[string]uint64 // by cgroup; those that are zero are left out
 	told   map[finding.Subject]*told
@@ -76,8 +74,6 @@ type pidsGroup struct {
 }
 
 func (c *pidsCheck) look(ctx context.Context, h *host.Host) ([]finding.Finding, error) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
 	hierarchy, err := controllerHierarchy(h, "pids")
 	if err != nil {
 		return nil, err

@@ -9,7 +9,6 @@ import (
 	"path"
 	"slices"
 	"strings"
-	"sync"
 	"time"
 
 	"github.com/nodeagent/nodeagent/internal/host"
@@ -73,15 +72,12 @@ func Sensors(memory Memory) Check {
 
 // sensorsCheck remembers where the alarms are, and which were silent.
 type sensorsCheck struct {
-	mu     sync.Mutex // guards all below; held during a look
 	found  time.Duration
 	alarms []sensorAlarm
 	well   sensorsWell
 }
 
 func (c *sensorsCheck) look(h *host.Host) ([]finding.Finding, error) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
 	now := h.Clock().Up
 	if c.found == 0 || now-c.found > sensorsAnew {
 		alarms, err := findAlarms(h.Files)

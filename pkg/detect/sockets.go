@@ -7,7 +7,6 @@ import (
 	"io/fs"
 	"strconv"
 	"strings"
-	"sync"
 	"time"
 
 	"github.com/nodeagent/nodeagent/internal/host"
@@ -73,14 +72,11 @@ func Sockets() Check {
 }
 
 type socketsCheck struct {
-	mu      sync.Mutex // guards all below; held during a look, of which there is one at a time
 	busiest host.PortUse
 	counted time.Duration // since boot, when busiest was found; 0 for never
 }
 
 func (c *socketsCheck) look(ctx context.Context, h *host.Host) ([]finding.Finding, error) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
 	seen, err := readSockstat(h.Files)
 	if err != nil {
 		return nil, err

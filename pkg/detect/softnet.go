@@ -6,7 +6,6 @@ import (
 	"slices"
 	"strconv"
 	"strings"
-	"sync"
 	"time"
 
 	"github.com/nodeagent/nodeagent/internal/host"
@@ -59,7 +58,6 @@ func Softnet() Check {
 }
 
 type softnetCheck struct {
-	mu     sync.Mutex // guards window; held during a look, of which there is one at a time
 	window netWindow
 }
 
@@ -72,8 +70,6 @@ func (c *softnetCheck) look(h *host.Host) ([]finding.Finding, error) {
 	if err != nil {
 		return nil, fmt.Errorf("read /proc/net/softnet_stat: %w", err)
 	}
-	c.mu.Lock()
-	defer c.mu.Unlock()
 	c.window.add(h.Clock().Up, counters)
 	drops, squeeze := 0.0, 0.0
 	var dropping, squeezed []string

@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"io/fs"
 	"slices"
-	"sync"
 	"time"
 
 	"github.com/nodeagent/nodeagent/internal/host"
@@ -57,15 +56,12 @@ func UnexpectedReboot() Check {
 
 // rebootMemory keeps the verdict on this boot: no later look knows better, least of all after a jump of the clock.
 type rebootMemory struct {
-	mu       sync.Mutex // guards what is below; held during a look
 	decided  bool
 	findings []finding.Finding
 	err      error
 }
 
 func (m *rebootMemory) look(h *host.Host) ([]finding.Finding, error) {
-	m.mu.Lock()
-	defer m.mu.Unlock()
 	if h.Clock().Up > bootFactFor {
 		return nil, nil
 	}

@@ -6,7 +6,6 @@ import (
 	"maps"
 	"slices"
 	"strconv"
-	"sync"
 	"time"
 
 	"github.com/nodeagent/nodeagent/internal/host"
@@ -63,7 +62,6 @@ func Zombies(s ZombiesSettings) Check {
 
 // zombieMemory is what one look leaves for the next.
 type zombieMemory struct {
-	mu    sync.Mutex              // guards what is below; held during a look
 	first map[taskID]zombieParent // as they were when they first had too many
 }
 
@@ -75,8 +73,6 @@ type zombieParent struct {
 }
 
 func (m *zombieMemory) look(ctx context.Context, h *host.Host, s ZombiesSettings) ([]finding.Finding, error) {
-	m.mu.Lock()
-	defer m.mu.Unlock()
 	table, err := h.ProcessTable(ctx, 30*time.Second)
 	if err != nil {
 		return nil, err
