@@ -56,7 +56,7 @@ func AddressOverlap() Check {
 			FalseAlarms: "Devices of the network itself (cni0, cilium_host …) have pods' addresses by design and are not looked at.",
 		},
 		Every: time.Hour,
-		Run:   func(ctx context.Context, h *host.Host) ([]finding.Finding, error) { return c.look(ctx, h) },
+		Run:   c.look,
 	}
 }
 

@@ -72,9 +72,7 @@ func DiskHealth(memory Memory) Check {
 		Every:    5 * time.Minute,
 		Deadline: time.Minute,
 		Wakes:    []Wake{{Source: WakeKernelLog, Match: "critical medium error, dev sd"}, {Source: WakeKernelLog, Match: "Sense Key : Medium Error"}, {Source: WakeKernelLog, Match: "Sense Key : Hardware Error"}},
-		Run: func(ctx context.Context, h *host.Host) ([]finding.Finding, error) {
-			return d.look(ctx, h)
-		},
+		Run:      d.look,
 	}
 }
 

@@ -55,9 +55,7 @@ func DyingCgroups() Check {
 			FalseAlarms: "Some hundreds are normal where jobs come and go, and do not count. A node with very much free memory keeps them longer; memory pressure makes the kernel let go of them.",
 		},
 		Every: 10 * time.Minute, Deadline: 10 * time.Second,
-		Run: func(ctx context.Context, h *host.Host) ([]finding.Finding, error) {
-			return lookAtDyingCgroups(ctx, h)
-		},
+		Run: lookAtDyingCgroups,
 	}
 }
 

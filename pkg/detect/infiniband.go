@@ -59,9 +59,7 @@ func Infiniband(memory Memory) Check {
 		Every: time.Minute, Deadline: 20 * time.Second,
 		Wakes:  []Wake{{Source: WakeLinks}},
 		Policy: finding.Policy{Raise: finding.Hold{Looks: 2, For: 30 * time.Second}, Clear: finding.Hold{Looks: 2, For: 30 * time.Second}},
-		Run: func(ctx context.Context, h *host.Host) ([]finding.Finding, error) {
-			return c.look(ctx, h)
-		},
+		Run:    c.look,
 	}
 }
 

@@ -48,9 +48,7 @@ func LastPanic() Check {
 			FalseAlarms: "Dumps of an oops, crash reports of programs, and dumps of earlier boots are not told.",
 		},
 		Every: time.Hour,
-		Run: func(ctx context.Context, h *host.Host) ([]finding.Finding, error) {
-			return m.look(ctx, h)
-		},
+		Run:   m.look,
 	}
 }
 

@@ -54,9 +54,7 @@ func NICAllowance() Check {
 		},
 		Every: 5 * time.Minute, Deadline: 20 * time.Second,
 		Policy: finding.Policy{Clear: finding.Hold{Looks: 2, For: 5 * time.Minute}},
-		Run: func(ctx context.Context, h *host.Host) ([]finding.Finding, error) {
-			return c.look(ctx, h)
-		},
+		Run:    c.look,
 	}
 }
 

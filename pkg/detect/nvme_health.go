@@ -78,9 +78,7 @@ func NVMeHealth(memory Memory) Check {
 		Every:     time.Minute,
 		Deadline:  30 * time.Second,
 		Wakes:     []Wake{{Source: WakeKernelLog, Match: "nvme nvme"}, {Source: WakeKernelLog, Match: "critical medium error, dev nvme"}},
-		Run: func(ctx context.Context, h *host.Host) ([]finding.Finding, error) {
-			return n.look(ctx, h)
-		},
+		Run:       n.look,
 	}
 }
 

@@ -70,9 +70,7 @@ func OOMKills(memory Memory) Check {
 		Counts:    true,
 		Every:     time.Minute, Deadline: 10 * time.Second,
 		Wakes: []Wake{KernelWake(oomKillsID)},
-		Run: func(ctx context.Context, h *host.Host) ([]finding.Finding, error) {
-			return m.look(ctx, h)
-		},
+		Run:   m.look,
 	}
 }
 

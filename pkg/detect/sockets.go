@@ -65,9 +65,7 @@ func Sockets() Check {
 		Every: time.Minute, Deadline: 10 * time.Second,
 		Wakes:  []Wake{{Source: WakeKernelLog, Match: "TCP: out of memory"}, {Source: WakeKernelLog, Match: "orphaned sockets"}},
 		Policy: finding.Policy{Clear: finding.Hold{Looks: 2, For: time.Minute}},
-		Run: func(ctx context.Context, h *host.Host) ([]finding.Finding, error) {
-			return c.look(ctx, h)
-		},
+		Run:    c.look,
 	}
 }
 
