@@ -120,10 +120,7 @@ func xfsAnswer(point string, result host.ProbeResult) (errno string, err error) 
 
 // reachable returns a mount point of the filesystem that a path really leads to: the principal one if it does.
 func reachable(mounts []host.Mount, f filesystem) (string, bool) {
-	byID := make(map[int]host.Mount, len(mounts))
-	for _, m := range mounts {
-		byID[m.ID] = m
-	}
+	byID := mountsByID(mounts)
 	candidates := append([]host.Mount{f.principal}, f.mounts...)
 	for _, m := range candidates {
 		if !covered(mounts, byID, m) {

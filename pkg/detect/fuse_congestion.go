@@ -152,7 +152,7 @@ func fuseOf(mounts []host.Mount, name string) filesystem {
 	}
 	if len(f.mounts) > 0 {
 		f.principal = principalOf(f.mounts)
-		f.device = deviceNumber(f.principal)
+		f.device = f.principal.Device()
 	}
 	return f
 }
