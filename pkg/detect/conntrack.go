@@ -97,7 +97,7 @@ func (c *conntrackCheck) look(h *host.Host) ([]finding.Finding, error) {
 	if !found {
 		return nil, nil
 	}
-	f.Check, f.Subject = conntrackID, finding.Subject{Kind: "node", Name: nodeName(h)}
+	f.Check, f.Subject = conntrackID, nodeSubject(h)
 	return []finding.Finding{f}, nil
 }
 

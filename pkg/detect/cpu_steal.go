@@ -68,7 +68,7 @@ func CPUSteal(s CPUStealSettings) Check {
 				return nil, nil
 			}
 			return []finding.Finding{{
-				Check: cpuStealID, Subject: finding.Subject{Kind: "node", Name: nodeName(h)}, Severity: finding.Warning, Reason: "CPUStolen",
+				Check: cpuStealID, Subject: nodeSubject(h), Severity: finding.Warning, Reason: "CPUStolen",
 				Message:  fmt.Sprintf("the hypervisor kept %.0f %% of the processors' time for others in the last %s", percent, elapsed.Round(time.Minute)),
 				Facts:    map[string]string{"percent": fmt.Sprintf("%.1f", percent)},
 				Marginal: percent < s.Percent,

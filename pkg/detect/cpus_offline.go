@@ -70,7 +70,7 @@ func CPUsOffline() Check {
 			}
 			wasOff = off
 			f := finding.Finding{
-				Check: cpusOfflineID, Subject: finding.Subject{Kind: "node", Name: nodeName(h)}, Severity: finding.Info, Reason: "CPUsOffline",
+				Check: cpusOfflineID, Subject: nodeSubject(h), Severity: finding.Info, Reason: "CPUsOffline",
 				Message: fmt.Sprintf("%d of %d processors are offline", present-online, present),
 				Facts:   map[string]string{"present": strconv.Itoa(present), "online": strconv.Itoa(online)},
 			}

@@ -86,7 +86,7 @@ func (c *routeCheck) look(h *host.Host) ([]finding.Finding, error) {
 	if !found {
 		return nil, nil
 	}
-	f.Check, f.Subject = defaultRouteID, finding.Subject{Kind: "node", Name: nodeName(h)}
+	f.Check, f.Subject = defaultRouteID, nodeSubject(h)
 	return []finding.Finding{f}, nil
 }
 

@@ -173,10 +173,7 @@ func (d healthDisk) finding(ctx context.Context, h *host.Host, f finding.Finding
 	if err != nil || f.Severity == finding.Info {
 		return f // what is known is enough
 	}
-	if needed := vitalWithoutSpare(h, mounts, d.name); len(needed) > 0 {
-		f.Facts["needed"] = strings.Join(needed, ", ")
-		f.Message += "; the node needs it for " + strings.Join(needed, ", ")
-	}
-	f.Message += tellPods(f.Facts, podsOnDisk(ctx, h, mounts, d.name))
+	tellNeeded(&f, vitalWithoutSpare(h, mounts, d.name))
+	tellHitPods(&f, podsOnDisk(ctx, h, mounts, d.name))
 	return f
 }

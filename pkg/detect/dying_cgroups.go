@@ -73,7 +73,7 @@ func lookAtDyingCgroups(ctx context.Context, h *host.Host) ([]finding.Finding, e
 		return nil, err
 	}
 	return []finding.Finding{{
-		Check: dyingCgroupsID, Subject: finding.Subject{Kind: "node", Name: nodeName(h)}, Severity: finding.Warning,
+		Check: dyingCgroupsID, Subject: nodeSubject(h), Severity: finding.Warning,
 		Reason: "DyingCgroups", Message: fmt.Sprintf("%d removed cgroups are still in the kernel", dying),
 		Facts: map[string]string{"dying": strconv.FormatUint(dying, 10)}, Marginal: dying < dyingCgroupsMost,
 	}}, nil

@@ -93,28 +93,24 @@ func errBehind(front host.Mount) error {
 // hungFinding words what is wrong. Fatal is what takes the node's own data away; a volume is the trouble of its pods.
 func (f filesystem) hungFinding(past mountPast, paths host.Paths, mounts []host.Mount, pods []string) finding.Finding {
 	since := past.wall.UTC().Format(time.RFC3339)
-	facts := map[string]string{
-		"device": f.device, "source": f.principal.Source, "fstype": f.principal.FSType,
-		"mountPoints": fmt.Sprint(len(f.mounts)), "since": since, "asked": fmt.Sprint(past.times),
+	told := finding.Finding{
+		Check: hungMountsID, Subject: f.subject(), Severity: finding.Warning, Reason: past.fault.reason,
+		Message: fmt.Sprintf("%s (%s from %s) %s since %s", f.principal.Point, f.principal.FSType, f.principal.Source, past.fault.text, since),
+		Facts: map[string]string{
+			"device": f.device, "source": f.principal.Source, "fstype": f.principal.FSType,
+			"mountPoints": fmt.Sprint(len(f.mounts)), "since": since, "asked": fmt.Sprint(past.times),
+		},
 	}
-	message := fmt.Sprintf("%s (%s from %s) %s since %s", f.principal.Point, f.principal.FSType, f.principal.Source, past.fault.text, since)
 	if past.fault.evidence != "" {
-		facts["error"] = past.fault.evidence
-		message += ": " + past.fault.evidence
+		told.Facts["error"] = past.fault.evidence
+		told.Message += ": " + past.fault.evidence
 	}
-	severity := finding.Warning
 	for _, own := range nodePaths(paths) {
 		if f.holds(mounts, own.path) {
-			severity = finding.Fatal
-			message += "; holds " + own.name
+			told.Severity = finding.Fatal
+			told.Message += "; holds " + own.name
 		}
 	}
-	if len(pods) > 0 {
-		facts["pods"], facts["podCount"] = firstOf(pods, 20), fmt.Sprint(len(pods))
-		message += fmt.Sprintf("; hits %d pods: %s", len(pods), firstOf(pods, 5))
-	}
-	return finding.Finding{
-		Check: hungMountsID, Subject: f.subject(), Severity: severity,
-		Reason: past.fault.reason, Message: message, Facts: facts,
-	}
+	tellHitPods(&told, pods)
+	return told
 }

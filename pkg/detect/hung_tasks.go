@@ -187,7 +187,7 @@ func (c *kernelHungCount) finding(h *host.Host, now time.Duration) []finding.Fin
 		return nil
 	}
 	return []finding.Finding{{
-		Check: hungTasksID, Subject: finding.Subject{Kind: "node", Name: nodeName(h)}, Severity: finding.Info, Reason: reasonTaskWasHung,
+		Check: hungTasksID, Subject: nodeSubject(h), Severity: finding.Info, Reason: reasonTaskWasHung,
 		Message: fmt.Sprintf("the kernel found hung tasks %d times, %s ago; none is hung now", c.rise, (now - c.at).Round(time.Second)),
 		Facts:   map[string]string{"detectCount": strconv.FormatUint(c.last, 10)},
 	}}

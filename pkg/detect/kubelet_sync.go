@@ -76,7 +76,7 @@ func (m *syncMemory) look(ctx context.Context, h *host.Host) ([]finding.Finding,
 	minutes := m.meter.span()
 	found := slices.Concat(judgeRequests(grown, minutes), judgeOperations(h, grown, minutes),
 		judgeStarts(kubeletSubject(), grown, "worker", "10", "PodWorkersStartLate", "waited more than 10 s for kubelet to begin with them: kubelet is short of CPU or blocked", minutes),
-		judgeStarts(finding.Subject{Kind: "node", Name: nodeName(h)}, grown, "start", "60", "PodsStartSlowly", "took more than a minute to start, image pulls not counted", minutes))
+		judgeStarts(nodeSubject(h), grown, "start", "60", "PodsStartSlowly", "took more than a minute to start, image pulls not counted", minutes))
 	return found, nil
 }
 

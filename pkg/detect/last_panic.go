@@ -91,7 +91,7 @@ func (m *panicMemory) look(_ context.Context, h *host.Host) ([]finding.Finding, 
 		return nil, nil
 	}
 	f := finding.Finding{
-		Check: lastPanicID, Subject: finding.Subject{Kind: "node", Name: nodeName(h)}, Severity: finding.Warning, Reason: "KernelPanicBefore",
+		Check: lastPanicID, Subject: nodeSubject(h), Severity: finding.Warning, Reason: "KernelPanicBefore",
 		Message: "the kernel panicked before this boot", Facts: map[string]string{"dump": plainText(told, 256)},
 	}
 	if up > bootFactFor {

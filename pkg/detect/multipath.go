@@ -251,9 +251,9 @@ func (s pathSet) finding(ctx context.Context, h *host.Host, reason string, long 
 		return f // what is known is enough
 	}
 	if paths := vitalWithoutSpare(h, mounts, s.disk); long && len(paths) > 0 {
-		f.Severity, f.Facts["needed"] = finding.Fatal, strings.Join(paths, ", ")
-		f.Message += "; the node needs it for " + strings.Join(paths, ", ")
+		f.Severity = finding.Fatal
+		tellNeeded(&f, paths)
 	}
-	f.Message += tellPods(f.Facts, podsOnDisk(ctx, h, mounts, s.disk))
+	tellHitPods(&f, podsOnDisk(ctx, h, mounts, s.disk))
 	return f
 }

@@ -185,6 +185,6 @@ func addressesOf(node *corev1.Node) string {
 
 func registrationFinding(h *host.Host, reason, format string, args ...any) finding.Finding {
 	return finding.Finding{
-		Check: registrationID, Subject: finding.Subject{Kind: "node", Name: nodeName(h)}, Severity: finding.Warning, Reason: reason, Message: fmt.Sprintf(format, args...),
+		Check: registrationID, Subject: nodeSubject(h), Severity: finding.Warning, Reason: reason, Message: fmt.Sprintf(format, args...),
 	}
 }

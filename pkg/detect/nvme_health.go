@@ -191,14 +191,11 @@ func (d nvmeDisk) finding(ctx context.Context, h *host.Host, f finding.Finding) 
 		needed = append(needed, vitalWithoutSpare(h, mounts, disk)...)
 		pods = append(pods, podsOnDisk(ctx, h, mounts, disk)...)
 	}
-	if len(needed) > 0 {
-		f.Facts["needed"] = strings.Join(needed, ", ")
-		f.Message += "; the node needs it for " + strings.Join(needed, ", ")
-		if f.Reason == reasonNVMeDead || f.Reason == reasonNVMeRO {
-			f.Severity = finding.Fatal
-		}
+	if len(needed) > 0 && (f.Reason == reasonNVMeDead || f.Reason == reasonNVMeRO) {
+		f.Severity = finding.Fatal
 	}
-	f.Message += tellPods(f.Facts, pods)
+	tellNeeded(&f, needed)
+	tellHitPods(&f, pods)
 	return f
 }
 

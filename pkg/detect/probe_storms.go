@@ -93,7 +93,7 @@ func (m *stormMemory) look(ctx context.Context, h *host.Host) ([]finding.Finding
 		return nil, nil
 	}
 	return []finding.Finding{{
-		Check: probeStormsID, Subject: finding.Subject{Kind: "node", Name: nodeName(h)}, Severity: finding.Warning, Reason: "ProbeStorm",
+		Check: probeStormsID, Subject: nodeSubject(h), Severity: finding.Warning, Reason: "ProbeStorm",
 		Message:  fmt.Sprintf("probes of %d of %d pods, of %d different owners, began to fail within %s: %s", len(failing), probed, owners, probeStormsWindow, firstOf(names, 5)),
 		Facts:    map[string]string{"failing": strconv.Itoa(len(failing)), "probed": strconv.Itoa(probed), "owners": strconv.Itoa(owners), "pods": firstOf(names, 50)},
 		Marginal: len(failing) < probeStormPods || float64(len(failing)) < probeStormShare*float64(probed),

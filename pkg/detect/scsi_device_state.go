@@ -7,7 +7,6 @@ import (
 	"io/fs"
 	"maps"
 	"slices"
-	"strings"
 	"time"
 
 	"github.com/nodeagent/nodeagent/internal/host"
@@ -143,10 +142,10 @@ func scsiStateFinding(ctx context.Context, h *host.Host, d scsiDisk, state, reas
 		return f // what is known is enough
 	}
 	if paths := vitalWithoutSpare(h, mounts, d.name); reason == reasonDiskOffline && len(paths) > 0 {
-		f.Severity, f.Facts["needed"] = finding.Fatal, strings.Join(paths, ", ")
-		f.Message += "; the node needs it for " + strings.Join(paths, ", ")
+		f.Severity = finding.Fatal
+		tellNeeded(&f, paths)
 	}
-	f.Message += tellPods(f.Facts, podsOnDisk(ctx, h, mounts, d.name))
+	tellHitPods(&f, podsOnDisk(ctx, h, mounts, d.name))
 	return f
 }
 

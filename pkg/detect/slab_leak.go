@@ -88,7 +88,7 @@ func lookAtKernelMemory(h *host.Host, s SlabLeakSettings) ([]finding.Finding, er
 		return nil, nil
 	}
 	f := finding.Finding{
-		Check: slabLeakID, Subject: finding.Subject{Kind: "node", Name: nodeName(h)}, Severity: finding.Warning,
+		Check: slabLeakID, Subject: nodeSubject(h), Severity: finding.Warning,
 		Reason: "KernelMemoryHigh", Marginal: share < s.KernelPercent,
 		Message: fmt.Sprintf("the kernel holds %s of %s (%.0f %%) as %s", sizeText(held), sizeText(total), share, worst),
 		Facts:   map[string]string{"kind": worst, "bytes": strconv.FormatUint(held, 10)},

@@ -87,7 +87,7 @@ func lookAtSwap(h *host.Host) ([]finding.Finding, error) {
 		names, total, used = append(names, a.name), total+a.total, used+a.used
 	}
 	f := finding.Finding{
-		Check: swapID, Subject: finding.Subject{Kind: "node", Name: nodeName(h)}, Severity: finding.Warning,
+		Check: swapID, Subject: nodeSubject(h), Severity: finding.Warning,
 		Facts: map[string]string{"areas": firstOf(names, 10), "totalBytes": strconv.FormatUint(total, 10), "usedBytes": strconv.FormatUint(used, 10)},
 	}
 	if percentOf(used, total) > 90 && percentOf(info["MemAvailable"], info["MemTotal"]) < 10 {

@@ -2,9 +2,12 @@ package detect
 
 import (
 	"fmt"
+	"strconv"
 	"strings"
 	"unicode"
 	"unicode/utf8"
+
+	"github.com/nodeagent/nodeagent/pkg/finding"
 )
 
 const (
@@ -33,4 +36,27 @@ func firstOf(names []string, most int) string {
 		return strings.Join(names, ", ")
 	}
 	return fmt.Sprintf("%s and %d more", strings.Join(names[:most], ", "), len(names)-most)
+}
+
+// tellHitPods adds the pods that a fault hits to what a finding says.
+func tellHitPods(f *finding.Finding, pods []string) {
+	tellPods(f, fmt.Sprintf("; hits %d pods: ", len(pods)), pods)
+}
+
+// tellPods adds pods to what a finding says, after words that tell what they have to do with it.
+func tellPods(f *finding.Finding, words string, pods []string) {
+	if len(pods) == 0 {
+		return
+	}
+	f.Facts["pods"], f.Facts["podCount"] = firstOf(pods, 20), strconv.Itoa(len(pods))
+	f.Message += words + firstOf(pods, 5)
+}
+
+// tellNeeded adds what the node needs a disk for to what a finding says.
+func tellNeeded(f *finding.Finding, paths []string) {
+	if len(paths) == 0 {
+		return
+	}
+	f.Facts["needed"] = strings.Join(paths, ", ")
+	f.Message += "; the node needs it for " + strings.Join(paths, ", ")
 }

@@ -142,10 +142,7 @@ func (p thinPool) explain(ctx context.Context, h *host.Host, f finding.Finding) 
 	if fatal := []string{reasonPoolFull, reasonPoolReadOnly, reasonPoolFailed}; len(paths) > 0 && slices.Contains(fatal, f.Reason) {
 		f.Severity = finding.Fatal
 	}
-	if len(paths) > 0 {
-		f.Facts["needed"] = strings.Join(paths, ", ")
-		f.Message += "; the node needs it for " + strings.Join(paths, ", ")
-	}
-	f.Message += tellPods(f.Facts, podsOnDisk(ctx, h, mounts, disk))
+	tellNeeded(&f, paths)
+	tellHitPods(&f, podsOnDisk(ctx, h, mounts, disk))
 	return f
 }

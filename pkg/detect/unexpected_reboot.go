@@ -112,7 +112,7 @@ func judgeReboots(h *host.Host, records []login) ([]finding.Finding, error) {
 	}
 	up, down := previous.at.UTC().Format(time.RFC3339), records[last].at.UTC().Format(time.RFC3339)
 	return []finding.Finding{{
-		Check: unexpectedRebootID, Subject: finding.Subject{Kind: "node", Name: nodeName(h)}, Severity: finding.Warning, Reason: "UnexpectedReboot",
+		Check: unexpectedRebootID, Subject: nodeSubject(h), Severity: finding.Warning, Reason: "UnexpectedReboot",
 		Message: fmt.Sprintf("the machine, up since %s, was booted again at %s without having been shut down", up, down),
 		Facts:   map[string]string{"previousBoot": up, "boot": down},
 	}}, nil

@@ -143,10 +143,6 @@ func (m *zombieMemory) finding(ctx context.Context, h *host.Host, name string, p
 		f.Message += fmt.Sprintf(", %d more than %s ago", total-before, elapsed.Round(time.Second))
 		f.Facts["perHour"] = strconv.FormatFloat(perHour, 'f', 0, 64)
 	}
-	if len(pods) > 0 {
-		names := podNames(ctx, h, slices.Sorted(maps.Keys(pods)))
-		f.Facts["pods"], f.Facts["podCount"] = firstOf(names, 20), strconv.Itoa(len(names))
-		f.Message += "; in pods " + firstOf(names, 5)
-	}
+	tellPods(&f, "; in pods ", podNames(ctx, h, slices.Sorted(maps.Keys(pods))))
 	return f
 }
