@@ -56,7 +56,7 @@ func (h *Host) RuntimeProcess(ctx context.Context) (Process, error) {
 	case cache.runtimeTurn <- struct{}{}:
 		defer func() { <-cache.runtimeTurn }()
 	case <-ctx.Done():
-		return Process{}, ctx.Err()
+		return Process{}, fmt.Errorf("find the runtime: %w", ctx.Err())
 	}
 	if last := cache.runtime; last.PID != 0 {
 		stat, err := h.ProcStat(last.PID)

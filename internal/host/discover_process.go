@@ -12,9 +12,6 @@ import (
 // ErrSeveralKubelets says that more than one running kubelet could be this node's.
 var ErrSeveralKubelets = errors.New("several kubelets run here: set kubeletRoot to tell which is meant")
 
-// maxComm is how long the kernel lets a process name be: TASK_COMM_LEN less the NUL.
-const maxComm = 15
-
 // KubeletFinder returns the door to the process of the kubelet whose root directory is paths.KubeletRoot. The process is
 // remembered, so that a look at a living kubelet reads one file; only where it is gone all processes are looked through.
 func KubeletFinder(files Files, paths Paths) func() (Process, error) {

@@ -7,7 +7,6 @@ import (
 	"net/netip"
 	"slices"
 	"strings"
-	"sync"
 	"time"
 
 	"github.com/nodeagent/nodeagent/internal/host"
@@ -57,12 +56,11 @@ func AddressOverlap() Check {
 			FalseAlarms: "Devices of the network itself (cni0, cilium_host …) have pods' addresses by design and are not looked at.",
 		},
 		Every: time.Hour,
-		Run:   func(ctx context.Context, h *host.Host) ([]finding.Finding, error) { return c.look(ctx, h) },
+		Run:   c.look,
 	}
 }
 
 type addressOverlapCheck struct {
-	mu      sync.Mutex // guards what follows; held during a look, of which there is one at a time
 	kubelet kubeletTold
 	read    time.Duration // uptime when the Node was read; 0: never
 	ranges  []netip.Prefix
@@ -75,8 +73,6 @@ type ownAddress struct {
 }
 
 func (c *addressOverlapCheck) look(ctx context.Context, h *host.Host) ([]finding.Finding, error) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
 	network, err := c.kubelet.get(h)
 	if err != nil {
 		return nil, err

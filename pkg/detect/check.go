@@ -31,7 +31,8 @@ type Check struct {
 
 	last bool // looks after the others where all look once: it asks what they saw
 
-	// Run takes one look. See finding.Look for the meaning of its results.
+	// Run takes one look. See finding.Look for the meaning of its results. A check is never looked with twice at a time, so
+	// that what it keeps between looks needs no lock.
 	Run func(ctx context.Context, h *host.Host) ([]finding.Finding, error)
 }
 

@@ -8,7 +8,6 @@ import (
 	"slices"
 	"strconv"
 	"strings"
-	"sync"
 	"syscall"
 	"time"
 
@@ -62,13 +61,10 @@ func CPUFrequency() Check {
 
 // frequencyMemory is what one look leaves for the next.
 type frequencyMemory struct {
-	mu    sync.Mutex       // guards what is below; held during a look
 	times map[int]cpuTimes // by processor
 }
 
 func (m *frequencyMemory) look(h *host.Host) ([]finding.Finding, error) {
-	m.mu.Lock()
-	defer m.mu.Unlock()
 	policies, err := h.Files.List(cpuDir + "cpufreq")
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil, finding.NotApplicable("the processors' clock is not the kernel's to set")
@@ -175,7 +171,7 @@ func wasBusy(before, now map[int]cpuTimes, cpu int) bool {
 func (p clockPolicy) finding(h *host.Host, slow, busy int) finding.Finding {
 	mhz := func(khz int) string { return strconv.Itoa(khz/1000) + " MHz" }
 	return finding.Finding{
-		Check: cpuFrequencyID, Subject: finding.Subject{Kind: "node", Name: nodeName(h)}, Severity: finding.Warning, Reason: "CPUFrequencyLow",
+		Check: cpuFrequencyID, Subject: nodeSubject(h), Severity: finding.Warning, Reason: "CPUFrequencyLow",
 		Message: fmt.Sprintf("%d of %d busy groups of processors are slow: %s runs at %s where %s are normal, its limit is %s, its governor %s",
 			slow, busy, p.name, mhz(p.current), mhz(p.base), mhz(p.cap), p.governor),
 		Facts: map[string]string{

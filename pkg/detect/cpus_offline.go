@@ -7,7 +7,6 @@ import (
 	"io/fs"
 	"strconv"
 	"strings"
-	"sync"
 	"time"
 
 	"github.com/nodeagent/nodeagent/internal/host"
@@ -35,9 +34,8 @@ const cpuDir = "/sys/devices/system/cpu/"
 
 // CPUsOffline finds processors that are there and do not work.
 func CPUsOffline() Check {
-	var mu sync.Mutex // guards the two below; held during a look
-	most := 0         // processors that were online at a time
-	wasOff := false   // SMT was switched off at the last look
+	most := 0       // processors that were online at a time
+	wasOff := false // SMT was switched off at the last look
 	return Check{
 		ID: cpusOfflineID, Domain: "cpu",
 		Summary: "processors of the node are offline",
@@ -54,8 +52,6 @@ func CPUsOffline() Check {
 		},
 		Every: 5 * time.Minute,
 		Run: func(_ context.Context, h *host.Host) ([]finding.Finding, error) {
-			mu.Lock()
-			defer mu.Unlock()
 			present, online, err := readCPUs(h.Files)
 			if err != nil {
 				return nil, err
@@ -74,7 +70,7 @@ func CPUsOffline() Check {
 			}
 			wasOff = off
 			f := finding.Finding{
-				Check: cpusOfflineID, Subject: finding.Subject{Kind: "node", Name: nodeName(h)}, Severity: finding.Info, Reason: "CPUsOffline",
+				Check: cpusOfflineID, Subject: nodeSubject(h), Severity: finding.Info, Reason: "CPUsOffline",
 				Message: fmt.Sprintf("%d of %d processors are offline", present-online, present),
 				Facts:   map[string]string{"present": strconv.Itoa(present), "online": strconv.Itoa(online)},
 			}

@@ -96,7 +96,7 @@ func CSIRegistration(s CSIRegistrationSettings, memory Memory) Check {
 	}
 }
 
-// csiCheck is what the check remembers between looks. The engine runs one look at a time, so nothing guards it.
+// csiCheck is what the check remembers between looks.
 type csiCheck struct {
 	settings CSIRegistrationSettings
 	past     csiPast

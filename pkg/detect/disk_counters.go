@@ -55,7 +55,7 @@ func newErrorCounters(memory Memory, key string) *errorCounters {
 // note takes what a disk's counter is now and returns by how much it grew within the last day of this boot. A counter that
 // went backwards belongs to another disk, or was reset.
 func (c *errorCounters) note(disk string, count uint64, now finding.Stamp) (grown uint64) {
-	disk = deviceText(disk, maxCounterKey)
+	disk = plainText(disk, maxCounterKey)
 	c.turn++
 	c.noted[disk] = c.turn
 	last, known := c.disks[disk]

@@ -2,7 +2,6 @@ package detect
 
 import (
 	"context"
-	"sync"
 	"time"
 
 	"github.com/nodeagent/nodeagent/internal/host"
@@ -105,15 +104,12 @@ type diskSpace struct {
 	settings DiskSpaceSettings
 	memory   Memory
 
-	mu    sync.Mutex // guards all below; held during a look, of which there is one at a time
 	hung  hungProbes
 	full  map[string]bool // filesystems that were full when they last answered: they stay so until there is twice as much
 	trend *spaceTrend     // nil until the first look
 }
 
 func (c *diskSpace) look(ctx context.Context, h *host.Host) ([]finding.Finding, error) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
 	mounts, err := h.Mounts()
 	if err != nil {
 		return nil, err

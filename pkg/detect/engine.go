@@ -93,13 +93,6 @@ func (e *Engine) Wake(source WakeSource, text string) {
 	}
 }
 
-// WakeAll makes every check look soon.
-func (e *Engine) WakeAll() {
-	for _, r := range e.runners {
-		r.wakeUp()
-	}
-}
-
 func (c Check) wantsWake(source WakeSource, text string) bool {
 	for _, w := range c.Wakes {
 		if w.Source == source && (w.Match == "" || text == "" || strings.Contains(text, w.Match)) {

@@ -93,7 +93,7 @@ func nodeFileHandles(h *host.Host, s UsageSettings, memory usageMemory) ([]findi
 	if err != nil {
 		return nil, fmt.Errorf("read %s: %w", file, err)
 	}
-	subject := finding.Subject{Kind: "node", Name: nodeName(h)}
+	subject := nodeSubject(h)
 	severity, marginal, ok := memory.judge(s, subject, u, true)
 	if !ok {
 		return nil, nil

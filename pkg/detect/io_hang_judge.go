@@ -97,20 +97,20 @@ func (m *ioHangMemory) finding(ctx context.Context, h *host.Host, mounts []host.
 	for _, name := range above {
 		longest = max(longest, m.stalls[name].held)
 	}
-	facts := map[string]string{"seconds": fmt.Sprint(int(longest.Seconds()))}
-	message := fmt.Sprintf("disk %s completed no I/O for %s while some is in flight", disk, hungFor(longest))
-	severity := finding.Warning
-	if len(vital) > 0 {
-		severity, facts["needed"] = finding.Fatal, strings.Join(vital, ", ")
-		message += fmt.Sprintf("; the node needs it for %s", strings.Join(vital, ", "))
+	f := finding.Finding{
+		Check: ioHangID, Subject: deviceSubject(disk), Severity: finding.Warning, Reason: reasonDiskHung,
+		Message: fmt.Sprintf("disk %s completed no I/O for %s while some is in flight", disk, hungFor(longest)),
+		Facts:   map[string]string{"seconds": fmt.Sprint(int(longest.Seconds()))},
 	}
+	if len(vital) > 0 {
+		f.Severity = finding.Fatal
+	}
+	tellNeeded(&f, vital)
 	slices.Sort(above)
 	if others := slices.DeleteFunc(above, func(n string) bool { return n == disk }); len(others) > 0 {
-		facts["hangTogether"] = firstOf(others, 20)
-		message += fmt.Sprintf("; %s hang with it", firstOf(others, 5))
+		f.Facts["hangTogether"] = firstOf(others, 20)
+		f.Message += fmt.Sprintf("; %s hang with it", firstOf(others, 5))
 	}
-	message += tellPods(facts, podsOnDisk(ctx, h, mounts, disk))
-	return finding.Finding{
-		Check: ioHangID, Subject: deviceSubject(disk), Severity: severity, Reason: reasonDiskHung, Message: message, Facts: facts,
-	}
+	tellHitPods(&f, podsOnDisk(ctx, h, mounts, disk))
+	return f
 }

@@ -1,7 +1,6 @@
 package detect
 
 import (
-	"context"
 	"time"
 
 	"github.com/nodeagent/nodeagent/internal/host"
@@ -67,6 +66,6 @@ func KubeProxy(s KubeProxySettings) Check {
 		Every:    time.Minute,
 		Deadline: 3*s.Timeout + 2*time.Second,
 		Policy:   finding.Policy{Raise: finding.Hold{Looks: 3, For: 2 * time.Minute}},
-		Run:      func(ctx context.Context, h *host.Host) ([]finding.Finding, error) { return c.look(ctx, h) },
+		Run:      c.look,
 	}
 }

@@ -8,7 +8,6 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
-	"sync"
 	"time"
 
 	"github.com/nodeagent/nodeagent/internal/host"
@@ -60,7 +59,6 @@ func KubeletConfig(memory Memory) Check {
 type configMemory struct {
 	memory Memory
 
-	mu   sync.Mutex // guards what follows; held during a look
 	read configRead
 }
 
@@ -72,8 +70,6 @@ type configRead struct {
 }
 
 func (m *configMemory) look(_ context.Context, h *host.Host) ([]finding.Finding, error) {
-	m.mu.Lock()
-	defer m.mu.Unlock()
 	process, names, err := h.KubeletConfigFiles()
 	switch {
 	case err != nil:

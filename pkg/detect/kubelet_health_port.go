@@ -14,7 +14,7 @@ import (
 
 // portOwner remembers of which kubelet process it is proven that it holds the healthz port: a process that has bound it
 // holds it for life, so this is read once for each kubelet. (A kubelet that finds its port taken goes on without it and
-// tries again every 5 s.) The engine runs one look at a time, so nothing guards it.
+// tries again every 5 s.)
 type portOwner struct {
 	pid   int
 	start uint64

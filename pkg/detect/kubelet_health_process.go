@@ -3,8 +3,6 @@ package detect
 import (
 	"path/filepath"
 	"strconv"
-	"strings"
-	"unicode/utf8"
 
 	"github.com/nodeagent/nodeagent/internal/host"
 )
@@ -41,16 +39,4 @@ func lookAtThreads(h *host.Host, pid int) threadStates {
 		}
 	}
 	return states
-}
-
-// plainText shortens text from outside for a message: valid UTF-8, one line, at most limit bytes.
-func plainText(text string, limit int) string {
-	text = strings.Join(strings.Fields(strings.ToValidUTF8(text, "\uFFFD")), " ")
-	if len(text) <= limit {
-		return text
-	}
-	for limit > 0 && !utf8.RuneStart(text[limit]) {
-		limit--
-	}
-	return text[:limit] + "…"
 }

@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"slices"
 	"strings"
-	"sync"
 	"time"
 
 	"github.com/nodeagent/nodeagent/internal/host"
@@ -65,13 +64,10 @@ func KubeletSync() Check {
 }
 
 type syncMemory struct {
-	mu    sync.Mutex // guards meter; held during a look
 	meter kubeletMeter
 }
 
 func (m *syncMemory) look(ctx context.Context, h *host.Host) ([]finding.Finding, error) {
-	m.mu.Lock()
-	defer m.mu.Unlock()
 	grown, _, err := m.meter.read(ctx, h, syncKey, "rest_client_requests_total", "kubelet_runtime_operations_total", "kubelet_runtime_operations_errors_total",
 		"kubelet_pod_worker_start_duration_seconds_bucket", "kubelet_pod_start_sli_duration_seconds_bucket")
 	if err != nil || grown == nil {
@@ -80,7 +76,7 @@ func (m *syncMemory) look(ctx context.Context, h *host.Host) ([]finding.Finding,
 	minutes := m.meter.span()
 	found := slices.Concat(judgeRequests(grown, minutes), judgeOperations(h, grown, minutes),
 		judgeStarts(kubeletSubject(), grown, "worker", "10", "PodWorkersStartLate", "waited more than 10 s for kubelet to begin with them: kubelet is short of CPU or blocked", minutes),
-		judgeStarts(finding.Subject{Kind: "node", Name: nodeName(h)}, grown, "start", "60", "PodsStartSlowly", "took more than a minute to start, image pulls not counted", minutes))
+		judgeStarts(nodeSubject(h), grown, "start", "60", "PodsStartSlowly", "took more than a minute to start, image pulls not counted", minutes))
 	return found, nil
 }
 

@@ -254,9 +254,9 @@ func (a mdArray) finding(ctx context.Context, h *host.Host, subject finding.Subj
 		return f // pods on an array that serves are not hit
 	}
 	if paths := vitalWithoutSpare(h, mounts, a.name); reason == reasonRAIDFailed && len(paths) > 0 {
-		f.Severity, f.Facts["needed"] = finding.Fatal, strings.Join(paths, ", ")
-		f.Message += "; the node needs it for " + strings.Join(paths, ", ")
+		f.Severity = finding.Fatal
+		tellNeeded(&f, paths)
 	}
-	f.Message += tellPods(f.Facts, podsOnDisk(ctx, h, mounts, a.name))
+	tellHitPods(&f, podsOnDisk(ctx, h, mounts, a.name))
 	return f
 }

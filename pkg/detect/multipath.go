@@ -216,7 +216,7 @@ func nvmePathSet(files host.Files, dir, disk, subsystem string, controllers []nv
 	instance, namespace, _ := strings.Cut(strings.TrimPrefix(disk, "nvme"), "n")
 	for _, c := range controllers {
 		if c.state != "live" {
-			s.lost = append(s.lost, fmt.Sprintf("%s (%s) %s", c.name, deviceText(c.transport, 16), deviceText(c.state, 32)))
+			s.lost = append(s.lost, fmt.Sprintf("%s (%s) %s", c.name, plainText(c.transport, 16), plainText(c.state, 32)))
 			continue
 		}
 		path := fmt.Sprintf("%s/%s/nvme%sc%sn%s/ana_state", dir, c.name, instance, strings.TrimPrefix(c.name, "nvme"), namespace)
@@ -251,9 +251,9 @@ func (s pathSet) finding(ctx context.Context, h *host.Host, reason string, long 
 		return f // what is known is enough
 	}
 	if paths := vitalWithoutSpare(h, mounts, s.disk); long && len(paths) > 0 {
-		f.Severity, f.Facts["needed"] = finding.Fatal, strings.Join(paths, ", ")
-		f.Message += "; the node needs it for " + strings.Join(paths, ", ")
+		f.Severity = finding.Fatal
+		tellNeeded(&f, paths)
 	}
-	f.Message += tellPods(f.Facts, podsOnDisk(ctx, h, mounts, s.disk))
+	tellHitPods(&f, podsOnDisk(ctx, h, mounts, s.disk))
 	return f
 }

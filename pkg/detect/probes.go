@@ -10,7 +10,7 @@ import (
 )
 
 // hungProbes remembers the probes that hang in the kernel and could not be killed, so that there is never more than one
-// for each subject: a second one would only hang beside it. Its user serialises its looks.
+// for each subject: a second one would only hang beside it.
 type hungProbes map[string]host.ProbeResult // by what the user calls the subject
 
 // all asks those that do not hang already, as a rule by one child, and returns a result for each key. What hung in an

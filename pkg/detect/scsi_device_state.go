@@ -7,7 +7,6 @@ import (
 	"io/fs"
 	"maps"
 	"slices"
-	"strings"
 	"time"
 
 	"github.com/nodeagent/nodeagent/internal/host"
@@ -116,7 +115,7 @@ func lookAtSCSIDisks(ctx context.Context, h *host.Host, memory *stateMemory) ([]
 		if reason == "" || reason == reasonDiskBlocked && memory.held(d.name, state, now) < passingState {
 			continue
 		}
-		findings = append(findings, scsiStateFinding(ctx, h, d, deviceText(state, 32), reason))
+		findings = append(findings, scsiStateFinding(ctx, h, d, plainText(state, 32), reason))
 	}
 	return findings, finding.Partial(doubts)
 }
@@ -143,10 +142,10 @@ func scsiStateFinding(ctx context.Context, h *host.Host, d scsiDisk, state, reas
 		return f // what is known is enough
 	}
 	if paths := vitalWithoutSpare(h, mounts, d.name); reason == reasonDiskOffline && len(paths) > 0 {
-		f.Severity, f.Facts["needed"] = finding.Fatal, strings.Join(paths, ", ")
-		f.Message += "; the node needs it for " + strings.Join(paths, ", ")
+		f.Severity = finding.Fatal
+		tellNeeded(&f, paths)
 	}
-	f.Message += tellPods(f.Facts, podsOnDisk(ctx, h, mounts, d.name))
+	tellHitPods(&f, podsOnDisk(ctx, h, mounts, d.name))
 	return f
 }
 
@@ -176,7 +175,7 @@ func scsiDisks(files host.Files) ([]scsiDisk, error) {
 		if err != nil || len(names) == 0 { // has no block device yet, or none any more
 			continue
 		}
-		disks[names[0]] = scsiDisk{name: names[0], address: deviceText(address, 64), dir: dir}
+		disks[names[0]] = scsiDisk{name: names[0], address: plainText(address, 64), dir: dir}
 	}
 	sorted := make([]scsiDisk, 0, len(disks))
 	for _, name := range slices.Sorted(maps.Keys(disks)) {

@@ -9,7 +9,6 @@ import (
 	"path"
 	"slices"
 	"strings"
-	"sync"
 	"time"
 
 	"github.com/nodeagent/nodeagent/internal/host"
@@ -73,15 +72,12 @@ func Sensors(memory Memory) Check {
 
 // sensorsCheck remembers where the alarms are, and which were silent.
 type sensorsCheck struct {
-	mu     sync.Mutex // guards all below; held during a look
 	found  time.Duration
 	alarms []sensorAlarm
 	well   sensorsWell
 }
 
 func (c *sensorsCheck) look(h *host.Host) ([]finding.Finding, error) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
 	now := h.Clock().Up
 	if c.found == 0 || now-c.found > sensorsAnew {
 		alarms, err := findAlarms(h.Files)
@@ -139,7 +135,7 @@ func (a sensorAlarm) isBad(text string) bool {
 func (a sensorAlarm) finding(text string) finding.Finding {
 	return finding.Finding{
 		Check: sensorsID, Subject: a.subject(), Severity: finding.Warning, Reason: a.reason,
-		Message: fmt.Sprintf("%s says %s: %s", a.name, path.Base(a.file), clipped(text)),
+		Message: fmt.Sprintf("%s says %s: %s", a.name, path.Base(a.file), plainText(text, lineText)),
 		Facts:   map[string]string{"file": a.file},
 	}
 }
@@ -198,9 +194,9 @@ func boardAlarms(files host.Files, dir string) []sensorAlarm {
 
 // sensorName names a channel of a chip for people: "nct6775 nct6775.656 fan2 (CPU Fan)".
 func sensorName(files host.Files, dir, chip, channel string) string {
-	name := clipped(chip) + " " + clipped(channel)
+	name := plainText(chip, lineText) + " " + plainText(channel, lineText)
 	if label, err := files.Text(path.Join(dir, channel+"_label")); err == nil && label != "" {
-		name += " (" + clipped(label) + ")"
+		name += " (" + plainText(label, lineText) + ")"
 	}
 	return name
 }
@@ -211,7 +207,7 @@ func supplyAlarms(files host.Files, dir string) []sensorAlarm {
 	if scope, scopeErr := files.Text(path.Join(dir, "scope")); err != nil || scopeErr == nil && scope == "Device" {
 		return nil
 	}
-	supply := sensorAlarm{kind: "power-supply", name: clipped(path.Base(dir)), reason: "PowerSupplyFailed"}
+	supply := sensorAlarm{kind: "power-supply", name: plainText(path.Base(dir), lineText), reason: "PowerSupplyFailed"}
 	online, health, status := supply, supply, supply
 	online.file, online.mustBeWell, online.bad = path.Join(dir, "online"), true, []string{"0"}
 	health.file, health.bad = path.Join(dir, "health"), []string{"Overheat", "Dead", "Over voltage", "Under voltage", "Unspecified failure", "Over current", "Hot", "Cold"}

@@ -8,7 +8,6 @@ import (
 	"slices"
 	"strconv"
 	"strings"
-	"sync"
 	"time"
 
 	"github.com/nodeagent/nodeagent/internal/host"
@@ -76,13 +75,10 @@ type shim struct {
 }
 
 type shimLook struct {
-	mu    sync.Mutex // guards known; held during a look
 	known map[taskID]shim
 }
 
 func (s *shimLook) look(ctx context.Context, h *host.Host) ([]finding.Finding, error) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
 	if h.Runtime.Sandboxes == nil || h.Runtime.Containers == nil {
 		return nil, finding.NotApplicable("no container runtime is configured on this host")
 	}

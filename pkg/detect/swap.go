@@ -87,7 +87,7 @@ func lookAtSwap(h *host.Host) ([]finding.Finding, error) {
 		names, total, used = append(names, a.name), total+a.total, used+a.used
 	}
 	f := finding.Finding{
-		Check: swapID, Subject: finding.Subject{Kind: "node", Name: nodeName(h)}, Severity: finding.Warning,
+		Check: swapID, Subject: nodeSubject(h), Severity: finding.Warning,
 		Facts: map[string]string{"areas": firstOf(names, 10), "totalBytes": strconv.FormatUint(total, 10), "usedBytes": strconv.FormatUint(used, 10)},
 	}
 	if percentOf(used, total) > 90 && percentOf(info["MemAvailable"], info["MemTotal"]) < 10 {
@@ -108,23 +108,23 @@ func lookAtSwap(h *host.Host) ([]finding.Finding, error) {
 func parseSwaps(text string) ([]swapArea, error) {
 	header, rest, _ := strings.Cut(text, "\n")
 	if !strings.HasPrefix(header, "Filename") {
-		return nil, fmt.Errorf("line %q: want the names of columns", clipped(header))
+		return nil, fmt.Errorf("line %q: want the names of columns", plainText(header, lineText))
 	}
 	var areas []swapArea
 	for line := range strings.Lines(rest) {
 		fields := strings.Fields(line)
 		if len(fields) != 5 {
-			return nil, fmt.Errorf("line %q: want 5 fields", clipped(line))
+			return nil, fmt.Errorf("line %q: want 5 fields", plainText(line, lineText))
 		}
 		total, err := strconv.ParseUint(fields[2], 10, 50)
 		if err != nil {
-			return nil, fmt.Errorf("line %q: bad size", clipped(line))
+			return nil, fmt.Errorf("line %q: bad size", plainText(line, lineText))
 		}
 		used, err := strconv.ParseUint(fields[3], 10, 50)
 		if err != nil {
-			return nil, fmt.Errorf("line %q: bad size", clipped(line))
+			return nil, fmt.Errorf("line %q: bad size", plainText(line, lineText))
 		}
-		areas = append(areas, swapArea{clipped(fields[0]), total << 10, used << 10})
+		areas = append(areas, swapArea{plainText(fields[0], lineText), total << 10, used << 10})
 	}
 	return areas, nil
 }

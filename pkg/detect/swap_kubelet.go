@@ -48,7 +48,7 @@ func kubeletRefusesSwap(h *host.Host) (bool, error) {
 		return false, fmt.Errorf("read %s: larger than 1 MiB", h.Paths.KubeletConfig)
 	}
 	if err := yaml.Unmarshal(data, &config); err != nil {
-		return false, fmt.Errorf("read %s: %s", h.Paths.KubeletConfig, clipped(err.Error()))
+		return false, fmt.Errorf("read %s: %s", h.Paths.KubeletConfig, plainText(err.Error(), lineText))
 	}
 	return config.FailSwapOn == nil || *config.FailSwapOn, nil
 }

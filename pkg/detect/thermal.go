@@ -3,7 +3,6 @@ package detect
 import (
 	"context"
 	"errors"
-	"sync"
 	"time"
 
 	"github.com/nodeagent/nodeagent/internal/host"
@@ -76,7 +75,6 @@ func Thermal() Check {
 
 // thermalCheck remembers where to look, and what was counted.
 type thermalCheck struct {
-	mu       sync.Mutex // guards all below; held during a look
 	found    time.Duration
 	zones    []thermalZone
 	first    map[string]string // package to the folder of one of its processors
@@ -84,8 +82,6 @@ type thermalCheck struct {
 }
 
 func (c *thermalCheck) look(h *host.Host) ([]finding.Finding, error) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
 	now := h.Clock().Up
 	if c.found == 0 || now-c.found > thermalRefresh {
 		if err := c.find(h.Files); err != nil {

@@ -51,7 +51,7 @@ func thermalZones(files host.Files) ([]thermalZone, error) {
 		if err != nil {
 			kind = "unknown"
 		}
-		zones = append(zones, thermalZone{name, clipped(kind), critical})
+		zones = append(zones, thermalZone{name, plainText(kind, lineText), critical})
 	}
 	return zones, nil
 }
@@ -88,7 +88,7 @@ func (z thermalZone) judge(files host.Files) (finding.Finding, bool, error) {
 	}
 	temperature, err := strconv.Atoi(text)
 	if err != nil {
-		return finding.Finding{}, false, fmt.Errorf("read %s: %q is no number", name, clipped(text))
+		return finding.Finding{}, false, fmt.Errorf("read %s: %q is no number", name, plainText(text, lineText))
 	}
 	if temperature < z.critical-thermalKeep || temperature > thermalAbsurd {
 		return finding.Finding{}, false, nil
