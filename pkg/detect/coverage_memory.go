@@ -20,7 +20,7 @@ func memoryCoverage() []Coverage {
 		{Fault: "storm of corrected memory errors (ECC)", By: []string{"edac", "edac-corrected"}},
 		{Fault: "uncorrected memory error (ECC)", By: []string{"edac", "edac-uncorrected"}},
 		{Fault: "machine check", By: []string{"machine-check-uncorrected", "machine-check-corrected"}},
-		{Fault: "hardware error reported by the firmware (CPER, GHES, BERT)", By: []string{"cper-fatal", "cper-recoverable", "cper-corrected", "last-boot-hardware-error"}},
+		{Fault: "hardware error reported by the firmware (CPER, GHES, BERT)", By: []string{"cper-fatal", "cper-recoverable", "cper-corrected", "cper-reported", "last-boot-hardware-error"}},
 		{Fault: "damaged page of memory, page offline failed", By: []string{"memory-corrupted", "memory-failure", "memory-failure-unrecovered"}},
 		{Fault: "PCIe errors (AER, DPC)", By: []string{"pcie-errors", "pcie-fatal", "pcie-uncorrected", "pcie-corrected", "pcie-recovery-failed"}},
 		{Fault: "PCIe device removed without being asked to", By: []string{"pcie-surprise-removal"}},

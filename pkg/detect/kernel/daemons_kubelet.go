@@ -43,19 +43,19 @@ func kubeletRules() []Rule {
 	}, {
 		ID: "kubelet-network-not-ready", Reason: "NetworkNotReady", Domain: Kubernetes, Severity: finding.Warning, Speakers: speakers,
 		Summary:  "the network for pods is not ready: new pods cannot start",
-		Literals: []string{"untime network not ready", "NetworkPluginNotReady"},
+		Literals: []string{"untime network not ready", "NetworkPluginNotReady", "etwork is not ready", "nable to update cni config"},
 		// While a node joins, it takes a while until the network's own pod has written its configuration: said every 5 s.
-		Patterns: []string{quoted + `Container runtime network not ready`, quoted + `Error syncing pod,? .*(?:network is not ready|NetworkPluginNotReady)`},
+		Patterns: []string{quoted + `(?:Container runtime network not ready|[Uu]nable to update cni config)`, quoted + `Error syncing pod,? .*(?:network is not ready|NetworkPluginNotReady)`},
 		Kind:     NodeKind, Raise: Rate{10, 2 * time.Minute}, Expiry: hour, ConfirmedBy: "runtime-health",
 	}, {
 		ID: "kubelet-not-ready", Reason: "NodeNotReady", Domain: Kubernetes, Severity: finding.Warning, Speakers: speakers,
 		Summary:  "kubelet itself calls the node not ready",
-		Literals: []string{"ode became not ready"},
-		Patterns: []string{quoted + `Node became not ready`},
+		Literals: []string{"ode became not ready", "NodeNotReady"},
+		Patterns: []string{quoted + `(?:Node became not ready|Recording NodeNotReady event message|Recording event message for node".*event="NodeNotReady")`},
 		Exclude:  `may not have completed yet|has yet to be successful|CSINode is not yet initialized|node is shutting down|NetworkPluginNotReady|cni config uninitialized|missing node capacity`,
 		Kind:     NodeKind, Expiry: hour, ConfirmedBy: "node-registration",
 		Recovery: Recovery{
-			Literals: []string{"NodeReady"},
+			Literals: []string{"NodeReady", "just became ready"},
 			Pattern:  quoted + `(?:Recording NodeReady event message|Recording event message for node".*event="NodeReady"|Fast updating node status as it just became ready)`,
 		},
 	}, {
@@ -96,17 +96,34 @@ func kubeletRules() []Rule {
 	}, {
 		ID: "kubelet-certificate-expired", Reason: "KubeletCertificateExpired", Domain: Kubernetes, Severity: finding.Warning, Speakers: speakers,
 		Summary:  "a certificate between kubelet and apiserver has expired",
-		Literals: []string{"client certificate has expired", "client certificate is expired", "certificate has expired or is not yet valid"},
+		Literals: []string{"client certificate has expired", "existing bootstrap client", "client certificate is expired", "certificate has expired or is not yet valid"},
 		Patterns: []string{
-			quoted + `The currently active client certificate has expired`, quoted + `Part of the existing bootstrap client certificate.* is expired`,
+			quoted + `The currently active client certificate has expired`, quoted + `[Pp]art of the existing bootstrap client certificate.* is expired`,
 			`^.*x509: certificate has expired or is not yet valid`,
 		},
 		Exclude: `(?i)pull(?:ing)? image|pullimage|imagepull|back-off|webhook|probe`, // a registry's, a pod's
 		Kind:    NodeKind, Expiry: hour, ConfirmedBy: "kubelet-certificates",
 	}, {
+		// While a node joins, its first request waits for somebody, or a controller, to approve it.
+		ID: "kubelet-certificate-waits", Reason: "KubeletCertificatePending", Domain: Kubernetes, Severity: finding.Warning, Speakers: speakers,
+		Summary:  "kubelet does not get a new certificate: nobody approves or signs its request",
+		Literals: []string{"requesting a signed certificate", "certificate request was not", "no serving certificate available"},
+		Patterns: []string{`^.*Failed while requesting a signed certificate from the`, `^.*certificate request was not (?:signed|approved|issued)`, quoted + `http: TLS handshake error from \S+: no serving certificate available`},
+		Kind:     NodeKind, Raise: Rate{5, hour}, Expiry: hour, ConfirmedBy: "kubelet-certificates",
+	}, {
+		// The node of a control plane says so for a minute or two until its own apiserver runs.
+		ID: "kubelet-apiserver-calls", Reason: "ApiserverRequestsFail", Domain: Kubernetes, Severity: finding.Warning, Speakers: speakers,
+		Summary:  "kubelet's requests to the apiserver fail",
+		Literals: []string{"ailed to list *", "ailed to watch *", "nable to write event", "erver rejected event"},
+		Patterns: []string{
+			`^.*Failed to (?:list|watch) \*\S+: .*(?:dial tcp|i/o timeout|TLS handshake timeout|connection refused|connect: no route|context deadline exceeded|EOF|Unauthorized)`,
+			quoted + `(?:Server rejected event|Unable to write event)\b.*(?:dial tcp|i/o timeout|TLS handshake timeout|connection refused|context deadline exceeded|EOF|Unauthorized)`,
+		},
+		Kind: NodeKind, Raise: Rate{100, 10 * time.Minute}, Expiry: hour, ConfirmedBy: "apiserver-reachability",
+	}, {
 		ID: "kubelet-start-failed", Reason: "KubeletNotRunning", Domain: Kubernetes, Severity: finding.Warning, Speakers: speakers,
 		Summary:  "kubelet could not start, or ended",
-		Literals: []string{"ommand failed", "ailed to run Kubelet", "ailed to run kubelet", "ailed to start ContainerManager", "ailed to start container manager", "ailed to start cAdvisor", "ailed to load kubelet config", "nable to load bootstrap", "ailed to validate kubelet"},
+		Literals: []string{"ommand failed", "ailed to run Kubelet", "ailed to run kubelet", "ailed to start ContainerManager", "ailed to start container manager", "ailed to start cAdvisor", "ailed to load kubelet config", "ailed to load Kubelet config", "nable to load bootstrap", "ailed to validate kubelet"},
 		Patterns: []string{
 			quoted + `(?:command failed" err=|[Ff]ailed to run [Kk]ubelet|Failed to start (?:ContainerManager|container manager|cAdvisor)|failed to load [Kk]ubelet config|[Ff]ailed to validate kubelet)`,
 		},

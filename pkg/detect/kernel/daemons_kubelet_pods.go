@@ -36,7 +36,7 @@ func kubeletPodRules() []Rule {
 		ID: "kubelet-volume-mount", Reason: "VolumeMountsFail", Domain: Kubernetes, Severity: finding.Warning, Speakers: speakers,
 		Summary: "a volume cannot be mounted, its pods cannot start",
 		Literals: []string{
-			"MountVolume.", "VolumeSubpath", "MapVolume.", "VerifyControllerAttachedVolume failed", "nable to mount volumes for pod", "nable to attach or mount volumes", "AttachVolume.Attach failed",
+			"MountVolume.", "VolumeSubpath", "MapVolume.", "VerifyControllerAttachedVolume failed", "nable to mount volumes for pod", "nable to attach or mount volumes", "AttachVolume.",
 		},
 		Patterns: []string{
 			operation + `(?:MountVolume|MapVolume|AttachVolume)\.\w+ failed for volume \\?"(?P<subject>[^"\\]{1,256})`,
@@ -61,7 +61,7 @@ func kubeletPodRules() []Rule {
 	}, {
 		ID: "kubelet-orphaned-pod", Reason: "OrphanedPodVolumes", Domain: Kubernetes, Severity: finding.Warning, Speakers: speakers,
 		Summary:  "volumes of a pod that is gone are still there, and kubelet does not remove them",
-		Literals: []string{"rphaned pod \""},
+		Literals: []string{"rphaned pod "},
 		Patterns: []string{
 			`^(?:"There were many similar errors\. Turn up verbosity to see them\." err=")?[Oo]rphaned pod \\?"(?P<subject>[0-9a-f-]{36}|[0-9a-f]{32})\\?" found, but `,
 		},
@@ -70,8 +70,16 @@ func kubeletPodRules() []Rule {
 		ID: "kubelet-sandbox-failed", Reason: "PodSandboxesFail", Domain: Kubernetes, Severity: finding.Warning, Speakers: speakers,
 		Summary:  "the runtime cannot make sandboxes, no pod can start",
 		Literals: []string{"CreatePodSandbox", "RunPodSandbox from runtime service failed", "ailed to create sandbox for pod", "CreatePodSandboxError"},
-		Patterns: []string{quoted + `(?:RunPodSandbox from runtime service failed|CreatePodSandbox for pod\b.* failed|[Ff]ailed to create sandbox for pod)`},
+		Patterns: []string{quoted + `(?:RunPodSandbox from runtime service failed|CreatePodSandbox for pod\b.* failed|[Ff]ailed to create sandbox for pod|Error syncing pod\b.*failed to \\?"CreatePodSandbox\\?")`},
 		Kind:     NodeKind, Raise: lasting, Expiry: hour, ConfirmedBy: "stuck-pods",
+	}, {
+		ID: "kubelet-pod-kill-failed", Reason: "PodsStuckTerminating", Domain: Kubernetes, Severity: finding.Warning, Speakers: speakers,
+		Summary:  "containers or sandboxes of pods that end cannot be stopped",
+		Literals: []string{"KillContainer", "KillPodSandbox", "ontainer termination failed", "rror killing pod", "ill container failed"},
+		Patterns: []string{quoted + `(?:Error syncing pod\b.*|[Ee]rror killing pod: |\[)?(?:failed to|Failed to) \\?"?Kill(?:Container|PodSandbox)\b`, quoted + `(?:Container termination failed with gracePeriod|Kill container failed)`, quoted + `Error syncing pod\b.*with Kill(?:Container|PodSandbox)Error`},
+		// A container that is gone already cannot be stopped, and need not be.
+		Exclude: `No such container|NotFound|not found`,
+		Kind:    NodeKind, Raise: lasting, Expiry: hour, ConfirmedBy: "stuck-pods",
 	}, {
 		ID: "kubelet-probes-fail", Reason: "ProbeStorm", Domain: Kubernetes, Severity: finding.Warning, Speakers: speakers,
 		Summary:  "many probes of pods fail at once",

@@ -55,9 +55,17 @@ func runtimeRules() []Rule {
 		Exclude: `msg="(?:Pull|Exec)`,
 		Kind:    NodeKind, Raise: lasting, Expiry: hour, ConfirmedBy: "runtime-health",
 	}, {
+		// Said once at each start, and while the network's own pod writes its configuration.
+		ID: "runtime-cni-missing", Reason: "NetworkNotReady", Domain: Kubernetes, Severity: finding.Warning, Speakers: speakers,
+		Summary:  "the runtime finds no usable configuration of the network for pods",
+		Literals: []string{"reload cni configuration", "cni plugin not initialized", "o network config found in", "No networks found in"},
+		Patterns: []string{logrus + `(?:failed to reload cni configuration|.*cni plugin not initialized|.*no network config found in|.*[Nn]o networks found in)`},
+		Exclude:  `^level=\w+ msg="failed to load cni during init`,
+		Kind:     NodeKind, Raise: Rate{10, 10 * time.Minute}, Expiry: hour, ConfirmedBy: "cni-config",
+	}, {
 		ID: "runtime-failed", Reason: "RuntimeNotRunning", Domain: Kubernetes, Severity: finding.Warning, Speakers: speakers,
 		Summary:  "the container runtime could not start, or ended",
-		Literals: []string{"level=fatal msg=", "failed to start daemon", "containerd: ", "failed to start containerd"},
+		Literals: []string{"level=fatal msg=", "failed to start daemon", "Error starting daemon", "containerd: ", "failed to start containerd"},
 		Patterns: []string{`^level=fatal msg=".`, `^containerd: .*(?:failed|permission denied|error|timeout)`, `^(?:failed to start (?:daemon|containerd)|Error starting daemon): `},
 		Kind:     NodeKind, Expiry: hour, ConfirmedBy: "runtime-health",
 	}, {
@@ -71,6 +79,7 @@ func runtimeRules() []Rule {
 			`^.*readlink /var/lib/docker/overlay2\S*: invalid argument`,
 			`^.*/\S+: structure needs cleaning`,
 			logrus + `.*(?:failed to extract layer \S+: .*(?:input/output error|unexpected EOF|invalid checksum)|unexpected commit digest)`,
+			`^.*failed to extract layer \S+: .*(?:input/output error|unexpected EOF|invalid checksum|content digest \S+: not found)`,
 		},
 		Kind: NodeKind, Expiry: hour,
 	}}
@@ -82,7 +91,7 @@ func sharedRules() []Rule {
 	return []Rule{{
 		ID: "daemon-no-addresses", Reason: "PodAddressesExhausted", Domain: Network, Severity: finding.Warning, Speakers: daemons,
 		Summary:  "no address is left for pods",
-		Literals: []string{"no IP addresses available in range set", "failed to assign an IP address to container", "no available IPs", "no more addresses"},
+		Literals: []string{"no IP addresses available in range set", "failed to assign an IP address to container", "failed to allocate for range"},
 		Patterns: []string{`^.*(?:no IP addresses available in range set|failed to assign an IP address to container|failed to allocate for range \d+: no)`},
 		Kind:     NodeKind, Expiry: hour,
 	}, {

@@ -20,11 +20,12 @@ func parseDmesg(line []byte) entry {
 		return entry{what: badLine}
 	}
 	e := entry{what: kernelLine}
+	whole := len(line)
 	line, foreign := cutPriority(line)
 	if foreign {
 		e.what = foreignLine
 	}
-	e.text = cutKernelTag(line)
+	e.text = cutKernelTag(cutLogin(line))
 	line = e.text
 	if trimmed := bytes.TrimLeft(line, " \t"); len(trimmed) > 0 && trimmed[0] == '[' {
 		e = e.bracketed(trimmed)
@@ -35,11 +36,28 @@ func parseDmesg(line []byte) entry {
 	if e.timed {
 		e.text = cutCaller(e.text)
 	}
+	e.bare = !e.timed && len(e.text) == whole
 	return e
+}
+
+// login is what a serial console shows before the kernel's line when somebody could log in there.
+var login = regexp.MustCompile(`^[\w.-]{1,64} login: (\[ *\d{1,10}\.\d{6}\])`)
+
+func cutLogin(line []byte) []byte {
+	if !bytes.Contains(line[:min(len(line), 80)], []byte(" login: [")) {
+		return line
+	}
+	if at := login.FindSubmatchIndex(line); at != nil {
+		return line[at[2]:]
+	}
+	return line
 }
 
 // talos is how Talos prints the kernel's records, those of several nodes after their names: "10.0.0.2: kern: warning: [2024-10-29T13:44:17.6Z]: ".
 var talos = regexp.MustCompile(`^(?:[\w.:-]{1,64}: )?([a-z0-9]{3,8}): +(?:emerg|alert|crit|err|warning|notice|info|debug): \[([0-9T:.-]{19,29}Z)\]: ?`)
+
+// talosDictionary is how Talos ends a line whose record has a dictionary.
+var talosDictionary = regexp.MustCompile(` SUBSYSTEM=\S+(?: DEVICE=\S+)?$`)
 
 func parseTalos(line []byte) (e entry, ok bool) {
 	if !bytes.Contains(line[:min(len(line), 160)], []byte("Z]: ")) {
@@ -53,7 +71,7 @@ func parseTalos(line []byte) (e entry, ok bool) {
 	if err != nil {
 		return entry{}, false
 	}
-	e = entry{what: kernelLine, text: line[at[1]:]}.withWall(t)
+	e = entry{what: kernelLine, text: talosDictionary.ReplaceAll(line[at[1]:], nil)}.withWall(t)
 	if string(line[at[2]:at[3]]) != "kern" {
 		e.what = foreignLine
 	}

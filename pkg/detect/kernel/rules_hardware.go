@@ -15,23 +15,27 @@ func machineCheckRules() []Rule {
 	// What is not enabled (bit 60) did not stop the processor: firmware left it in the bank before the boot, or it was met where
 	// nobody needed the data.
 	const machineCheck = `^(?:mce: )?\[Hardware Error\]: CPU (?P<subject>\d+): Machine Check(?: Exception| Event)?: [0-9a-f]+ Bank (?P<bank>\d+): `
+	// What the decoder of AMD's processors makes of it: which of the flags are set.
+	const amdStatus = `^(?:mce: )?\[Hardware Error\]: CPU:(?P<subject>\d+) \([0-9a-f:]+\) MC(?P<bank>\d+)_STATUS\[`
 	return []Rule{{
 		ID: "machine-check-uncorrected", Reason: "MachineCheckUncorrected", Domain: Hardware, Severity: finding.Fatal,
 		Summary:  "a processor met an error that it could not correct",
-		Literals: []string{"Machine Check", "Hardware Error]: Uncorrected", "Hardware Error]: System Fatal error", "Processor context corrupt"},
+		Literals: []string{"Machine Check", "Hardware Error]: Uncorrected", "Hardware Error]: System Fatal error", "Processor context corrupt", "Machine check: ", "_STATUS["},
 		Patterns: []string{
 			machineCheck + `(?P<status>[37bfBF][0-9a-fA-F]{15})`,
 			`^(?:mce: )?\[Hardware Error\]: (?:Uncorrected, software (?:restartable|containable) error|Uncorrected error|System Fatal error)`,
+			amdStatus + `(?:[^\]|]*\|)?UE\|`,
 			`^(?:mce: )?\[Hardware Error\]: Machine check: (?:Processor context corrupt|.*[Uu]ncorrected)`,
 		},
 		Kind: "cpu", Report: "mce", Expiry: UntilBoot,
 	}, {
 		ID: "machine-check-corrected", Reason: "MachineCheckCorrected", Domain: Hardware, Severity: finding.Info,
 		Summary:  "a processor met an error and corrected it; many mean that it is about to fail",
-		Literals: []string{"Machine Check", "Hardware Error]: Corrected error", "Hardware Error]: Deferred error", "Machine check events logged", "CMCI storm detected"},
+		Literals: []string{"Machine Check", "Hardware Error]: Corrected error", "Hardware Error]: Deferred error", "Machine check events logged", "CMCI storm detected", "_STATUS["},
 		Patterns: []string{
 			machineCheck + `(?P<status>[0-9a-fA-F]{16})`,
 			`^(?:mce: )?\[Hardware Error\]: (?:Corrected error|Deferred error|Machine check events logged)`,
+			amdStatus,
 			`^(?:mce: )?CMCI storm detected: switching to poll mode`, `^(?:mce: )?CPU\d+ BANK\d+ CMCI storm detected`,
 		},
 		Kind: "cpu", Report: "mce", Grave: Rate{10, time.Hour}, GraveSeverity: finding.Warning, Expiry: 24 * time.Hour,
@@ -41,16 +45,17 @@ func machineCheckRules() []Rule {
 		Literals: []string{" UE ", ": UE: "},
 		Patterns: []string{
 			`^EDAC (?:\w+ )?MC(?P<controller>\d+): (?P<count>\d+ )?UE .*?\bon (?P<subject>[^(]+?) \(`,
-			`^EDAC (?:DEVICE|PCI)\d+: UE: instance: \S+ block: (?P<subject2>\S+) `,
+			`^EDAC (?:DEVICE|PCI)\d+: UE: (?:\S+ )?instance: \S+ block: (?P<subject2>\S+) `,
 		},
 		Kind: "memory-module", Expiry: UntilBoot, ConfirmedBy: "edac",
 	}, {
 		ID: "edac-corrected", Reason: "MemoryReadError", Domain: Hardware, Severity: finding.Info,
 		Summary:  "a memory module returned wrong data that could be corrected; many mean that it is about to fail",
-		Literals: []string{" CE ", ": CE: "},
+		Literals: []string{" CE ", ": CE: ", "HANDLING MCE MEMORY ERROR"},
 		Patterns: []string{
 			`^EDAC (?:\w+ )?MC(?P<controller>\d+): (?P<count>\d+ )?CE .*?\bon (?P<subject>[^(]+?) \(`,
-			`^EDAC (?:DEVICE|PCI)\d+: CE: instance: \S+ block: (?P<subject2>\S+) `,
+			`^EDAC (?:DEVICE|PCI)\d+: CE: (?:\S+ )?instance: \S+ block: (?P<subject2>\S+) `,
+			`^EDAC \w+ MC\d+: HANDLING MCE MEMORY ERROR`, // what it was follows
 		},
 		Kind: "memory-module", Grave: Rate{100, 24 * time.Hour}, GraveSeverity: finding.Warning, Expiry: 24 * time.Hour, ConfirmedBy: "edac",
 	}}
@@ -69,6 +74,13 @@ func firmwareErrorRules() []Rule {
 		Literals: []string{"BERT: "},
 		Patterns: []string{`^BERT: (?:Error records from previous boot|Total records found)`},
 		Kind:     NodeKind, Report: "bert", Expiry: 24 * time.Hour,
+	}, {
+		// How grave it is follows; of the boot before, the same words are part of what BERT tells.
+		ID: "cper-reported", Reason: "CperHardwareErrorReported", Domain: Hardware, Severity: finding.Info,
+		Summary:  "the firmware reports a hardware error; the lines that follow say how grave it is",
+		Literals: []string{"Hardware error from APEI"},
+		Patterns: []string{`^(?:\{\d+\})?\[Hardware Error\]: Hardware error from APEI Generic Hardware Error Source: (?P<source>\d+)`},
+		Kind:     NodeKind, Expiry: time.Hour,
 	}, {
 		ID: "cper-fatal", Reason: "CperHardwareErrorFatal", Domain: Hardware, Severity: finding.Fatal,
 		Summary: "the firmware reports a fatal hardware error", Literals: literals, Patterns: severity("fatal"),
@@ -92,7 +104,7 @@ func pcieRules() []Rule {
 		device = `^(?:[\w-]+ )?(?P<subject>` + pciAddress + `): (?:AER: )?(?:PCIe Bus Error: severity=|(?:Multiple )?)`
 		report = `(?: error (?:message )?received|,)`
 	)
-	literals := []string{"PCIe Bus Error: severity=", "AER: "}
+	literals := []string{"PCIe Bus Error: severity=", "AER: ", " error received"}
 	return []Rule{{
 		ID: "pcie-fatal", Reason: "PCIeFatalError", Domain: Hardware, Severity: finding.Fatal,
 		Summary:  "a PCIe link failed; the device behind it is lost or was reset",
@@ -112,10 +124,11 @@ func pcieRules() []Rule {
 	}, {
 		ID: "pcie-recovery-failed", Reason: "PCIeRecoveryFailed", Domain: Hardware, Severity: finding.Warning,
 		Summary:  "a PCIe device did not come back after an error",
-		Literals: []string{"device recovery failed", "DPC: containment event"},
+		Literals: []string{"evice recovery failed", "device reset failed", "DPC: ", "AER: can't recover", "config space inaccessible)", "device inaccessible"},
 		Patterns: []string{
-			`^(?:[\w-]+ )?(?P<subject>` + pciAddress + `): AER: (?:device recovery failed|subordinate device reset failed)`,
-			`^(?:[\w-]+ )?(?P<subject2>` + pciAddress + `): DPC: containment event`,
+			`^(?:[\w-]+ )?(?P<subject>` + pciAddress + `): AER: (?:[Dd]evice recovery failed|subordinate device reset failed|can't recover )`,
+			`^(?:[\w-]+ )?(?P<subject2>` + pciAddress + `): DPC: (?:containment event|unmasked uncorrectable error detected|RP PIO (?:error|log))`,
+			`^(?:[\w-]+ )?(?P<subject3>` + pciAddress + `): (?:can't|Unable to) change power state from D3\w+ to D0[ ,(]+(?:device inaccessible|config space inaccessible)`,
 		},
 		Kind: "device", Expiry: 24 * time.Hour,
 	}, {
