@@ -21,7 +21,16 @@ func (r *PacketRule) matchExtension(name string, info []byte) {
 			r.Matches = append(r.Matches, name)
 			return
 		}
-		r.matchStates(uint32(states))
+		const source, destination, untracked = 1 << 6, 1 << 7, 1 << 8 // XT_CONNTRACK_STATE_SNAT, …_DNAT, …_UNTRACKED
+		const fresh = 1 << 3
+		switch known := states & (source | destination | untracked); {
+		case known == destination && states&fresh == 0:
+			r.Translated = true
+		case known != 0 && states&fresh == 0:
+			r.Matches = append(r.Matches, name)
+		default:
+			r.matchStates(uint32(states))
+		}
 	case name == "state" && len(info) >= 4:
 		r.matchStates(native.Uint32(info))
 	case name == "mark" && len(info) >= 9 && info[8] == 0 && r.Mark == PacketMark{}:
@@ -49,10 +58,16 @@ func (r *PacketRule) matchPorts(name string, info []byte) {
 }
 
 // matchStates takes the set of states of connection tracking: 1 is invalid, 2 established, 4 related, 8 new, 64 untracked
-// (XT_CONNTRACK_STATE_BIT, NF_CT_STATE_BIT). A set with new in it does not limit what begins a connection.
+// (NF_CT_STATE_BIT). A set with new in it does not limit what begins a connection; one that is not tracked has no beginning.
 func (r *PacketRule) matchStates(states uint32) {
-	const fresh = 8
-	r.NotNew = r.NotNew || states&fresh == 0
+	const fresh, untracked = 8, 64
+	switch {
+	case states&fresh != 0:
+	case states&untracked != 0:
+		r.Matches = append(r.Matches, "untracked")
+	default:
+		r.NotNew = true
+	}
 }
 
 // prefix makes a prefix of an address and its mask; false where the mask is none.

@@ -82,7 +82,7 @@ func nftTables(filter *PacketFilter) error {
 
 func (c *PacketChain) key() string { return c.Family + "\x00" + c.Table + "\x00" + c.Name }
 
-// nftChains lists the chains for IPv4 without their rules.
+// nftChains lists the chains of IP without their rules.
 func nftChains(filter *PacketFilter) (map[string]*PacketChain, error) {
 	chains := map[string]*PacketChain{}
 	request := nl.NewNetlinkRequest(nftSubsystem|nftGetChain, unix.NLM_F_DUMP)
@@ -100,7 +100,7 @@ func nftChains(filter *PacketFilter) (map[string]*PacketChain, error) {
 			failure = fmt.Errorf("more than %d chains", maxPacketChains)
 			return false
 		}
-		filter.countKube("nft", chain.Name)
+		filter.countKube(chain)
 		chains[chain.key()] = &chain
 		return true
 	})
@@ -119,6 +119,8 @@ func parseNFTChain(message []byte) (PacketChain, bool, error) {
 	switch message[0] {
 	case unix.AF_INET:
 		chain.Family = "ip"
+	case unix.AF_INET6:
+		chain.Family = "ip6"
 	case nfprotoInet:
 		chain.Family = "inet"
 	default:
@@ -149,14 +151,20 @@ func parseNFTChain(message []byte) (PacketChain, bool, error) {
 	return chain, true, nil
 }
 
+func nftFamily(name string) uint8 {
+	switch name {
+	case "ip":
+		return unix.AF_INET
+	case "ip6":
+		return unix.AF_INET6
+	}
+	return nfprotoInet
+}
+
 // readNFTRules dumps the rules of one chain.
 func (c *PacketChain) readNFTRules(most int) error {
-	family := uint8(unix.AF_INET)
-	if c.Family == "inet" {
-		family = nfprotoInet
-	}
 	request := nl.NewNetlinkRequest(nftSubsystem|nftGetRule, unix.NLM_F_DUMP)
-	request.AddData(nfHead{family})
+	request.AddData(nfHead{nftFamily(c.Family)})
 	request.AddData(nl.NewRtAttr(1, append([]byte(c.Table), 0)))
 	request.AddData(nl.NewRtAttr(2, append([]byte(c.Name), 0)))
 	var failure error
@@ -165,7 +173,7 @@ func (c *PacketChain) readNFTRules(most int) error {
 			failure = fmt.Errorf("more than %d rules", maxPacketRules)
 			return false
 		}
-		rule, chain, err := parseNFTRule(message)
+		rule, chain, err := parseNFTRule(message, c.readNFTSet)
 		if err != nil {
 			failure = err
 			return false

@@ -53,7 +53,8 @@ func AddressOverlap() Check {
 				{"NodeAddressInPodRange", finding.Warning, "an uplink's address, a gateway or a resolver is inside podCIDRs of this node"},
 				{"ServiceAddressInNodeNetwork", finding.Info, "clusterDNS is inside the network of an uplink's address; only worth knowing, since it may be no service but a server there"},
 			},
-			FalseAlarms: "Devices of the network itself (cni0, cilium_host …) have pods' addresses by design and are not looked at.",
+			FalseAlarms: "Devices of the network itself (cni0, cilium_host …) have pods' addresses by design and are not looked at. Where nothing says what kubelet was told " +
+				"(K3s before 1.32), resolvers and services are not looked at.",
 		},
 		Every: time.Hour,
 		Run:   c.look,
@@ -74,6 +75,9 @@ type ownAddress struct {
 
 func (c *addressOverlapCheck) look(ctx context.Context, h *host.Host) ([]finding.Finding, error) {
 	network, err := c.kubelet.get(h)
+	if _, untold := errors.AsType[*finding.NotApplicableError](err); untold && h.Cluster.Node != nil { // of a cluster nevertheless
+		network, err = host.KubeletNetwork{}, nil
+	}
 	if err != nil {
 		return nil, err
 	}

@@ -69,7 +69,8 @@ func (k *kubeletTold) get(h *host.Host) (host.KubeletNetwork, error) {
 	}
 	network, err := h.KubeletNetwork()
 	if errors.Is(err, host.ErrNotConfigured) {
-		return network, finding.NotApplicable("nothing on this host says what kubelet was told: there is none, or it is part of another program")
+		return network, finding.NotApplicable("nothing on this host says what kubelet was told: no process kubelet, no /var/lib/kubelet/config.yaml, " +
+			"no kubelet.conf.d of K3s (before 1.32 it has none) or RKE2, no arguments of MicroK8s. Where there is a kubelet nevertheless, name a file with its clusterDNS as paths.kubeletConfig")
 	}
 	if err == nil {
 		k.process, k.network = process, network
