@@ -24,6 +24,7 @@ type Guest struct {
 	Output io.Writer // what the guest prints
 
 	Systemd bool // is the guest's PID 1; else a shell is
+	Bare    bool // has nothing but the command and busybox, all in memory: such a machine can be saved, restored and suspended
 }
 
 // doneLine is what the guest prints last, with the exit code of the command.
@@ -52,18 +53,17 @@ func (g Guest) Run(ctx context.Context, command ...string) (int, error) {
 
 func (g Guest) boot(ctx context.Context, kernel kernel, initrd string) (int, error) {
 	monitor, wishes := filepath.Join(g.Dir, "monitor"), filepath.Join(g.Dir, "wishes")
-	cmd := exec.CommandContext(ctx, "qemu-system-x86_64",
-		"-accel", "tcg,thread=multi", "-machine", "q35", "-cpu", "max", "-smp", "2", "-m", "1536",
-		"-display", "none", "-no-reboot", "-nodefaults",
+	args := []string{
+		"-accel", "tcg,thread=multi", "-machine", "q35", "-smp", "2", "-display", "none", "-no-reboot", "-nodefaults",
 		"-kernel", kernel.image, "-initrd", initrd, "-append", "console=ttyS0 quiet loglevel=1 panic=-1 mitigations=off systemd.unit=guest.service systemd.show_status=false systemd.condition-needs-update=no systemd.mask=systemd-timesyncd.service",
-		"-serial", "stdio", "-serial", "unix:"+wishes+",server=on,wait=off", "-monitor", "unix:"+monitor+",server=on,wait=off",
-		"-virtfs", "local,path=/,mount_tag=host,security_model=none,readonly=on,multidevs=remap",
-		"-netdev", "user,id=net0,restrict=on", "-device", "e1000,netdev=net0,id=nic0,mac=52:54:00:00:00:01",
-		"-netdev", "user,id=net1,restrict=on", "-device", "e1000,netdev=net1,id=nic1,mac=52:54:00:00:00:02",
-		"-drive", "file="+filepath.Join(g.Dir, "nvme.img")+",if=none,format=raw,id=nvme-drive", "-device", "nvme,drive=nvme-drive,serial=guest,id=nvme0",
-		"-drive", "file="+filepath.Join(g.Dir, "worn.img")+",if=none,format=raw,id=worn-drive", "-device", "nvme,drive=worn-drive,serial=worn,id=worn",
-		"-drive", "file="+filepath.Join(g.Dir, "sata.img")+",if=none,format=raw,id=sata-drive", "-device", "ide-hd,drive=sata-drive,bus=ide.0,serial=sata",
-	)
+		"-serial", "stdio", "-serial", "unix:" + wishes + ",server=on,wait=off", "-monitor", "unix:" + monitor + ",server=on,wait=off",
+	}
+	if g.Bare {
+		args = append(args, g.bareHardware()...)
+	} else {
+		args = append(args, g.hardware()...)
+	}
+	cmd := exec.CommandContext(ctx, "qemu-system-x86_64", args...)
 	cmd.WaitDelay = 5 * time.Second
 	watch := &lastLine{out: g.Output}
 	cmd.Stdout, cmd.Stderr = watch, watch
@@ -81,6 +81,28 @@ func (g Guest) boot(ctx context.Context, kernel kernel, initrd string) (int, err
 		return 0, errors.Join(errors.New("the guest ended before the command did"), err)
 	}
 	return watch.code, nil
+}
+
+// hardware is what is broken in a guest that sees this machine's files.
+func (g Guest) hardware() []string {
+	return []string{
+		"-cpu", "max", "-m", "1536",
+		"-virtfs", "local,path=/,mount_tag=host,security_model=none,readonly=on,multidevs=remap",
+		"-netdev", "user,id=net0,restrict=on", "-device", "e1000,netdev=net0,id=nic0,mac=52:54:00:00:00:01",
+		"-netdev", "user,id=net1,restrict=on", "-device", "e1000,netdev=net1,id=nic1,mac=52:54:00:00:00:02",
+		"-drive", "file=" + filepath.Join(g.Dir, "nvme.img") + ",if=none,format=raw,id=nvme-drive", "-device", "nvme,drive=nvme-drive,serial=guest,id=nvme0",
+		"-drive", "file=" + filepath.Join(g.Dir, "worn.img") + ",if=none,format=raw,id=worn-drive", "-device", "nvme,drive=worn-drive,serial=worn,id=worn",
+		"-drive", "file=" + filepath.Join(g.Dir, "sata.img") + ",if=none,format=raw,id=sata-drive", "-device", "ide-hd,drive=sata-drive,bus=ide.0,serial=sata",
+	}
+}
+
+// bareHardware is a machine that can be saved, which one with a disk of its own or with this machine's files cannot. Its
+// processor is one of Intel's, whose damaged memory Linux can take out of use.
+func (g Guest) bareHardware() []string {
+	return []string{
+		"-cpu", "max,vendor=GenuineIntel", "-m", "768",
+		"-drive", "file=" + filepath.Join(g.Dir, "sata.img") + ",if=none,format=raw,snapshot=on,id=states", // where it is saved
+	}
 }
 
 // lastLine passes on what the guest prints, and remembers the exit code in it.

@@ -184,6 +184,14 @@ var wishes sync.Mutex
 // wish has the machine that emulates the guest do something to it.
 func wish(t *testing.T, command string) {
 	t.Helper()
+	if answer := ask(t, command); answer != "done" {
+		t.Fatalf("%s: %s", command, answer)
+	}
+}
+
+// ask is a wish that may be answered in more than one way.
+func ask(t *testing.T, command string) string {
+	t.Helper()
 	wishes.Lock()
 	defer wishes.Unlock()
 	line, err := os.OpenFile("/dev/ttyS1", os.O_RDWR|syscall.O_NOCTTY, 0)
@@ -194,7 +202,9 @@ func wish(t *testing.T, command string) {
 	if _, err := fmt.Fprintln(line, command); err != nil {
 		t.Fatal(err)
 	}
-	if answer, err := bufio.NewReader(line).ReadString('\n'); err != nil || strings.TrimSpace(answer) != "done" {
+	answer, err := bufio.NewReader(line).ReadString('\n')
+	if err != nil {
 		t.Fatalf("%s: %q, %v", command, answer, err)
 	}
+	return strings.TrimSpace(answer)
 }
