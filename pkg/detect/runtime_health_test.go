@@ -106,7 +106,8 @@ func startContainerd(t *testing.T) *containerd {
 		"stream_server_address = \"127.0.0.1\"\nstream_server_port = \"0\"\n"+
 		"[plugins.\"io.containerd.grpc.v1.cri\".containerd]\nsnapshotter = \"native\"\n"+
 		"[plugins.\"io.containerd.grpc.v1.cri\".cni]\nconf_dir = %q\nbin_dir = \"/usr/lib/cni\"\n"+
-		"[plugins.\"io.containerd.internal.v1.opt\"]\npath = %q\n",
+		"[plugins.\"io.containerd.internal.v1.opt\"]\npath = %q\n"+
+		"[plugins.\"io.containerd.nri.v1.nri\"]\ndisable = true\n",
 		filepath.Join(c.dir, "root"), filepath.Join(c.dir, "state"),
 		"io.containerd.snapshotter.v1.btrfs", "io.containerd.snapshotter.v1.zfs", "io.containerd.snapshotter.v1.aufs", "io.containerd.snapshotter.v1.devmapper",
 		c.socket, filepath.Join(c.dir, "net.d"), filepath.Join(c.dir, "opt"))

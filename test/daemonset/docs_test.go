@@ -111,7 +111,7 @@ exec %[3]q "$@"
 [ "$1" = apply ] && set -- apply --filename %q
 exec %s "$@"
 `, applied, strings.Join(c.KubectlCommand(), " ")),
-		filepath.Join(dir, "ctr"): "#!/bin/sh\nexec /usr/bin/ctr --address " + strconv.Quote(c.Paths.ContainerdSocket) + " \"$@\"\n",
+		filepath.Join(dir, "ctr"): "#!/bin/sh\nexec " + c.Paths.Ctr + " --address " + strconv.Quote(c.Paths.ContainerdSocket) + " \"$@\"\n",
 	} {
 		if err := os.WriteFile(name, []byte(text), 0o700); err != nil {
 			t.Fatal(err)

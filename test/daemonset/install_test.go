@@ -28,8 +28,8 @@ func testImage(t *testing.T, c *cluster) {
 			t.Errorf("%s has %d bytes, more than %d", file, info.Size(), maxImage)
 		}
 	}
-	c.run(t, "ctr", "--address", c.Paths.ContainerdSocket, "--namespace", "k8s.io", "images", "import", archive)
-	if out := c.run(t, "ctr", "--address", c.Paths.ContainerdSocket, "--namespace", "k8s.io", "images", "check"); !strings.Contains(out, reference) {
+	c.run(t, c.Paths.Ctr, "--address", c.Paths.ContainerdSocket, "--namespace", "k8s.io", "images", "import", archive)
+	if out := c.run(t, c.Paths.Ctr, "--address", c.Paths.ContainerdSocket, "--namespace", "k8s.io", "images", "check"); !strings.Contains(out, reference) {
 		t.Errorf("containerd does not have %s:\n%s", reference, out)
 	}
 }

@@ -15,6 +15,8 @@ import (
 
 var asDaemonSet = flag.Bool("daemonset", false, "install the agent as the DaemonSet instead of a process of the host")
 
+var containerd = flag.String("containerd", "", "run this containerd in the lab: 1 for Debian's 1.6, 2 for one of today")
+
 var long = flag.Bool("long", false, "run the tests too that wait for minutes")
 
 var withLab = flag.Bool("lab", false, "bring up a real one-node cluster for these tests, and remove it after; needs root")
@@ -35,7 +37,7 @@ func run(m *testing.M) (code int) {
 	}
 	ctx := context.Background()
 	before, _ := lab.Open("")
-	l, err := lab.Up(ctx, lab.Options{Log: os.Stderr})
+	l, err := lab.Up(ctx, lab.Options{Containerd: *containerd, Log: os.Stderr})
 	if err != nil {
 		fmt.Fprintln(os.Stderr, err)
 		return 1

@@ -55,7 +55,7 @@ func ImportImage(ctx context.Context, l *lab.Lab, binary string) (string, error)
 	sum := sha256.Sum256(data)
 	image := "localhost/nodeagent:" + hex.EncodeToString(sum[:6])
 	ctr := []string{"--address", l.Paths.ContainerdSocket, "--namespace", "k8s.io", "images"}
-	if known, err := output(ctx, "ctr", append(ctr, "list", "--quiet", "name=="+image)...); err != nil || known != "" {
+	if known, err := output(ctx, l.Paths.Ctr, append(ctr, "list", "--quiet", "name=="+image)...); err != nil || known != "" {
 		return image, err
 	}
 	repo, err := Repo()
@@ -68,7 +68,7 @@ func ImportImage(ctx context.Context, l *lab.Lab, binary string) (string, error)
 	if out, err := cmd.CombinedOutput(); err != nil {
 		return "", fmt.Errorf("make the image: %w\n%s", err, out)
 	}
-	_, err = output(ctx, "ctr", append(ctr, "import", archive)...)
+	_, err = output(ctx, l.Paths.Ctr, append(ctr, "import", archive)...)
 	return image, err
 }
 

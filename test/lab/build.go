@@ -3,26 +3,14 @@ package lab
 import (
 	"bytes"
 	"context"
-	"crypto/sha256"
-	"encoding/hex"
 	"errors"
 	"fmt"
 	"os"
 	"os/exec"
 	"path/filepath"
-	"regexp"
 	"strings"
 	"time"
 )
-
-// binaries are built from the module in test/kubernetes. The times are for two cores and an empty build cache.
-var binaries = [...]struct{ name, takes string }{
-	{"kube-apiserver", "about 5 minutes the first time"},
-	{"kubelet", "about 2 minutes the first time"},
-	{"kube-controller-manager", "about a minute the first time"},
-	{"kube-scheduler", "half a minute the first time"},
-	{"kubectl", "half a minute the first time"},
-}
 
 // findRepo returns the checkout to build from: where, or the nearest one above the working directory.
 func findRepo(where string) (string, error) {
@@ -41,68 +29,6 @@ func findRepo(where string) (string, error) {
 			return "", fmt.Errorf("no checkout of nodeagent above %s", start)
 		}
 	}
-}
-
-var versionLine = regexp.MustCompile(`(?m)^(?:require)?\s*k8s\.io/kubernetes (v\S+)`)
-
-// kubernetesVersion is the one pinned in test/kubernetes/go.mod.
-func kubernetesVersion(repo string) (string, error) {
-	path := filepath.Join(repo, "test/kubernetes/go.mod")
-	data, err := os.ReadFile(path)
-	if err != nil {
-		return "", err
-	}
-	match := versionLine.FindSubmatch(data)
-	if match == nil {
-		return "", fmt.Errorf("%s: does not require k8s.io/kubernetes", path)
-	}
-	return string(match[1]), nil
-}
-
-func cacheDir(repo string) (string, error) {
-	version, err := kubernetesVersion(repo)
-	if err != nil {
-		return "", err
-	}
-	return filepath.Join(repo, ".cache", "kubernetes-"+version), nil
-}
-
-// buildKubernetes builds the Kubernetes binaries unless the cache has them, built from the same go.mod.
-func (l *Lab) buildKubernetes(ctx context.Context) error {
-	module := filepath.Join(l.state.Repo, "test/kubernetes")
-	data, err := os.ReadFile(filepath.Join(module, "go.mod"))
-	if err != nil {
-		return err
-	}
-	version, err := kubernetesVersion(l.state.Repo)
-	if err != nil {
-		return err
-	}
-	sum := sha256.Sum256(data)
-	want := hex.EncodeToString(sum[:])
-	// The cache ignores itself: nobody should commit 400 MB by mistake.
-	if err := writeFile(filepath.Join(l.Paths.BinDir, "../.gitignore"), []byte("*\n"), 0o644); err != nil {
-		return err
-	}
-	for _, b := range binaries {
-		out := l.binary(b.name)
-		stamp := out + ".go.mod.sha256"
-		have, _ := os.ReadFile(stamp)
-		if _, err := os.Stat(out); err == nil && strings.TrimSpace(string(have)) == want {
-			continue
-		}
-		began := time.Now()
-		l.say("building %s (%s) ...", b.name, b.takes)
-		flags := "-s -w -X k8s.io/component-base/version.gitVersion=" + version
-		if err := l.goBuild(ctx, module, out, "k8s.io/kubernetes/cmd/"+b.name, "-ldflags", flags); err != nil {
-			return err
-		}
-		if err := writeFile(stamp, []byte(want+"\n"), 0o644); err != nil {
-			return err
-		}
-		l.say("built %s in %.0f s", b.name, time.Since(began).Seconds())
-	}
-	return nil
 }
 
 // buildHelpers builds the lab's own programs: the pause container's and the node proxy.

@@ -30,7 +30,7 @@ func (l *Lab) component(name string) (component, error) {
 	case "etcd":
 		return component{l.etcdArgs(), l.get("http://"+loopback(p.Etcd)+"/health", ""), time.Minute}, nil
 	case "containerd":
-		return component{[]string{"/usr/bin/containerd", "--config", l.containerdConfig()}, l.containerdReady, time.Minute}, nil
+		return component{[]string{filepath.Join(l.Paths.ContainerdDir, "containerd"), "--config", l.containerdConfig()}, l.containerdReady, time.Minute}, nil
 	case "node-proxy":
 		return component{[]string{filepath.Join(l.Dir, "bin/nodeproxy"), l.proxySocket(), NodeIP, "127.0.0.1"},
 			accepts("unix", l.proxySocket()), 10 * time.Second}, nil

@@ -7,48 +7,6 @@ import (
 	"text/template"
 )
 
-// sandboxImage is what containerd makes every pod's first container from.
-const sandboxImage = "registry.k8s.io/pause:3.6"
-
-// containerd 1.6. Whatever has a compiled-in place outside the lab's folder and can be moved is moved.
-// restrict_oom_score_adj: without CAP_SYS_RESOURCE no sandbox could lower its own.
-var containerdTemplate = template.Must(template.New("containerd").Parse(`version = 2
-root = "{{.Paths.ContainerdRoot}}"
-state = "{{.Paths.ContainerdState}}"
-oom_score = 0
-disabled_plugins = ["io.containerd.snapshotter.v1.aufs", "io.containerd.snapshotter.v1.btrfs",
-  "io.containerd.snapshotter.v1.devmapper", "io.containerd.snapshotter.v1.zfs",
-  "io.containerd.tracing.processor.v1.otlp", "io.containerd.internal.v1.tracing"]
-
-[grpc]
-  address = "{{.Paths.ContainerdSocket}}"
-
-[debug]
-  level = "info"
-
-[plugins."io.containerd.internal.v1.opt"]
-  path = "{{.Dir}}/opt"
-
-[plugins."io.containerd.grpc.v1.cri"]
-  sandbox_image = "{{.SandboxImage}}"
-  restrict_oom_score_adj = true
-  netns_mounts_under_state_dir = true
-  stream_server_address = "127.0.0.1"
-  stream_server_port = "0"
-
-[plugins."io.containerd.grpc.v1.cri".cni]
-  bin_dir = "{{.Paths.CNIBinDir}}"
-  conf_dir = "{{.Paths.CNIConfDir}}"
-  max_conf_num = 1
-
-[plugins."io.containerd.grpc.v1.cri".containerd.runtimes.runc]
-  runtime_type = "io.containerd.runc.v2"
-
-[plugins."io.containerd.grpc.v1.cri".containerd.runtimes.runc.options]
-  Root = "{{.Paths.RuncRoot}}"
-  SystemdCgroup = false
-`))
-
 // isGateway gives the node an address in the pods' network, so that probes and tests can reach them; there is
 // no masquerading, because pods need not leave the node.
 var cniTemplate = template.Must(template.New("cni").Parse(`{
@@ -139,8 +97,6 @@ var resolvTemplate = template.Must(template.New("resolv.conf").Parse("nameserver
 
 func (l *Lab) proxySocket() string { return filepath.Join(l.Dir, "run/node-proxy.sock") }
 
-func (l *Lab) containerdConfig() string { return filepath.Join(l.Dir, "config/containerd.toml") }
-
 func (l *Lab) egressConfig() string { return filepath.Join(l.Dir, "config/egress.yaml") }
 
 func (l *Lab) pki(name string) string { return filepath.Join(l.Dir, "pki", name) }
@@ -152,7 +108,7 @@ func (l *Lab) configure() error {
 		"Bridge": PodBridge, "PodCIDR": PodCIDR, "ProxySocket": l.proxySocket(),
 	}
 	for path, t := range map[string]*template.Template{
-		l.containerdConfig(): containerdTemplate,
+		l.containerdConfig(): l.containerdTemplate(),
 		filepath.Join(l.Paths.CNIConfDir, "10-lab.conflist"): cniTemplate,
 		l.Paths.KubeletConfig:                                kubeletTemplate,
 		l.egressConfig():                                     egressTemplate,

@@ -2,6 +2,7 @@ package lab
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -94,16 +95,18 @@ func retry(limit time.Duration, do func() error) error {
 	}
 }
 
-// shimSockets are the sockets of the lab's shims: containerd 1.6 has them in /run/containerd/s, whatever its state
-// folder, and notes each beside the task it serves.
+// shimSockets are the sockets of the lab's shims: containerd has them in /run/containerd/s, whatever its state folder, and
+// notes each beside the task it serves, 1.6 by itself and 2 among other things.
 func shimSockets(p Paths) []string {
-	pattern := filepath.Join(p.ContainerdState, "io.containerd.runtime.v2.task/*/*/address")
-	notes, _ := filepath.Glob(pattern) // the pattern is well-formed
+	notes, _ := filepath.Glob(filepath.Join(p.ContainerdState, "io.containerd.runtime.v2.task/*/*")) // the pattern is well-formed
 	var sockets []string
 	for _, note := range notes {
-		data, err := os.ReadFile(note)
-		socket := strings.TrimPrefix(strings.TrimSpace(string(data)), "unix://")
-		if err == nil && within(socket, "/run/containerd/s") {
+		address, _ := os.ReadFile(filepath.Join(note, "address"))
+		var boot struct{ Address string }
+		if data, err := os.ReadFile(filepath.Join(note, "bootstrap.json")); err == nil && json.Unmarshal(data, &boot) == nil {
+			address = []byte(boot.Address)
+		}
+		if socket := strings.TrimPrefix(strings.TrimSpace(string(address)), "unix://"); within(socket, "/run/containerd/s") {
 			sockets = append(sockets, socket)
 		}
 	}
@@ -185,7 +188,7 @@ func leftovers(ctx context.Context, dir string) []string {
 	} else {
 		add("cgroup", cgroups...)
 	}
-	paths := newPaths(dir, "")
+	paths := newPaths(dir, &state{})
 	add("link", labLinks(paths)...)
 	add("loop device", loopDevices(dir)...)
 	add("file", foreignFiles(paths, nil)...)

@@ -53,7 +53,7 @@ func (l *Lab) importImage(ctx context.Context, img image) error {
 }
 
 func (l *Lab) ctr(ctx context.Context, args ...string) ([]byte, error) {
-	return run(ctx, "", append([]string{"/usr/bin/ctr", "--address", l.Paths.ContainerdSocket, "-n", "k8s.io"}, args...)...)
+	return run(ctx, "", append([]string{l.Paths.Ctr, "--address", l.Paths.ContainerdSocket, "-n", "k8s.io"}, args...)...)
 }
 
 // importBaseImages makes the sandbox image and busybox.

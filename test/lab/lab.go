@@ -24,10 +24,11 @@ import (
 
 // Options says what Up should build. The zero value is good.
 type Options struct {
-	Dir      string    // DefaultDir when empty
-	NodeName string    // "lab-node" when empty
-	Repo     string    // checkout of nodeagent; found from the working directory when empty
-	Log      io.Writer // progress, a line for each phase; discarded when nil
+	Dir        string    // DefaultDir when empty
+	NodeName   string    // "lab-node" when empty
+	Containerd string    // "1": Debian's 1.6; "2": the one of test/containerd; when empty that of the lab that runs, else Debian's
+	Repo       string    // checkout of nodeagent; found from the working directory when empty
+	Log        io.Writer // progress, a line for each phase; discarded when nil
 }
 
 // Lab is a running lab. Its methods may be used by several goroutines and processes at once.
@@ -70,11 +71,14 @@ func Up(ctx context.Context, opts Options) (*Lab, error) {
 	defer unlock()
 	if old, err := readState(l.Dir); err == nil && old.NodeName == l.NodeName {
 		running := open(l.Dir, old, l.out)
-		if err = running.Healthy(ctx); err == nil {
+		if err = running.Healthy(ctx); err == nil && opts.Containerd != "" && running.Paths.ContainerdDir != l.Paths.ContainerdDir {
+			err = fmt.Errorf("it runs the containerd of %s", running.Paths.ContainerdDir)
+		}
+		if err == nil {
 			l.say("lab in %s is running and healthy", l.Dir)
 			return running, nil
 		}
-		l.say("earlier lab is not healthy (%v): removing it", err)
+		l.say("earlier lab is not what is wanted (%v): removing it", err)
 	}
 	if err := l.claim(); err != nil {
 		return nil, err
@@ -105,15 +109,24 @@ func newLab(opts Options) (*Lab, error) {
 	if err != nil {
 		return nil, err
 	}
-	cache, err := cacheDir(repo)
-	if err != nil {
+	s := &state{NodeName: opts.NodeName, Repo: repo}
+	if s.BinDir, err = kubernetes().cacheDir(repo); err != nil {
 		return nil, err
 	}
-	return open(opts.Dir, &state{NodeName: opts.NodeName, Repo: repo, BinDir: cache}, opts.Log), nil
+	switch opts.Containerd {
+	case "", "1":
+	case "2":
+		if s.ContainerdDir, err = containerd2().cacheDir(repo); err != nil {
+			return nil, err
+		}
+	default:
+		return nil, fmt.Errorf("containerd %q: there is 1 and 2", opts.Containerd)
+	}
+	return open(opts.Dir, s, opts.Log), nil
 }
 
 func open(dir string, s *state, log io.Writer) *Lab {
-	return &Lab{Dir: dir, NodeName: s.NodeName, Paths: newPaths(dir, s.BinDir), state: s, progress: newProgress(log)}
+	return &Lab{Dir: dir, NodeName: s.NodeName, Paths: newPaths(dir, s), state: s, progress: newProgress(log)}
 }
 
 // Open returns the lab that runs in dir, DefaultDir when empty. Some of its components may be stopped or sick;
@@ -175,7 +188,7 @@ func (l *Lab) KubeletHealthPort() int { return l.state.Ports.KubeletHealth }
 
 // build makes a lab on a machine that has none.
 func (l *Lab) build(ctx context.Context) error {
-	for _, step := range []func(context.Context) error{func(ctx context.Context) error { return installPackages(ctx, l.progress) }, l.buildKubernetes, l.prepare, l.startAll} {
+	for _, step := range []func(context.Context) error{func(ctx context.Context) error { return installPackages(ctx, l.progress) }, l.buildPrograms, l.prepare, l.startAll} {
 		if err := step(ctx); err != nil {
 			return err
 		}

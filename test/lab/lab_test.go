@@ -18,6 +18,8 @@ import (
 
 var withLab = flag.Bool("lab", false, "run the tests that bring up a real cluster; needs root")
 
+var containerd = flag.String("containerd", "1", "run this containerd in it: 1 or 2")
+
 const testDir = "/var/lib/nodeagent-lab-test"
 
 // needLab skips a test, by name, where it cannot have the real thing.
@@ -33,7 +35,7 @@ func needLab(t *testing.T) {
 
 func up(t *testing.T) *Lab {
 	t.Helper()
-	l, err := Up(t.Context(), Options{Dir: testDir, Log: t.Output()})
+	l, err := Up(t.Context(), Options{Dir: testDir, Containerd: *containerd, Log: t.Output()})
 	if err != nil {
 		t.Fatal(err)
 	}

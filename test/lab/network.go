@@ -47,7 +47,7 @@ func (l *Lab) claim() error {
 	return nil
 }
 
-// cniResults are libcni's records of the lab's pods. containerd 1.6 offers no way to have them elsewhere. Those of the
+// cniResults are libcni's records of the lab's pods. containerd offers no way to have them elsewhere. Those of the
 // loopback network carry no name of ours: a pod of the lab is known by its network namespace or by its sandbox's ID.
 func cniResults(p Paths) []string {
 	sandboxes, _ := filepath.Glob(filepath.Join(p.ContainerdRoot, "io.containerd.grpc.v1.cri/sandboxes/*"))

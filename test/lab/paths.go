@@ -1,6 +1,7 @@
 package lab
 
 import (
+	"cmp"
 	"fmt"
 	"path/filepath"
 	"strings"
@@ -52,9 +53,15 @@ type Paths struct {
 	LogDir            string // one NAME.log for each component
 	BinDir            string // Kubernetes binaries
 	Kubectl           string
+	ContainerdDir     string // containerd, its shim and ctr
+	Ctr               string
 }
 
-func newPaths(dir, binDir string) Paths {
+// debianDir is where Debian's containerd has its programs.
+const debianDir = "/usr/bin"
+
+func newPaths(dir string, s *state) Paths {
+	containerd := cmp.Or(s.ContainerdDir, debianDir)
 	at := func(parts ...string) string { return filepath.Join(append([]string{dir}, parts...)...) }
 	return Paths{
 		KubeletRoot:       at("kubelet"),
@@ -76,8 +83,10 @@ func newPaths(dir, binDir string) Paths {
 		KubeletKubeconfig: at("config/kubelet.kubeconfig"),
 		CAFile:            at("pki/ca.crt"),
 		LogDir:            at("log"),
-		BinDir:            binDir,
-		Kubectl:           filepath.Join(binDir, "kubectl"),
+		BinDir:            s.BinDir,
+		Kubectl:           filepath.Join(s.BinDir, "kubectl"),
+		ContainerdDir:     containerd,
+		Ctr:               filepath.Join(containerd, "ctr"),
 	}
 }
 

@@ -15,13 +15,14 @@ import (
 // state is what a lab must remember between two commands. It is written before the first trace is made and
 // removed last, so that Down can always tell what was there before.
 type state struct {
-	NodeName string            `json:"nodeName"`
-	BinDir   string            `json:"binDir"`
-	Repo     string            `json:"repo"`
-	Ports    ports             `json:"ports"`
-	Sysctls  map[string]string `json:"sysctls"` // values before the lab
-	Absent   []string          `json:"absent"`  // folders outside the lab that did not exist before it
-	Portmap  bool              `json:"portmap"` // somebody else's portmap chains existed before the lab
+	NodeName      string            `json:"nodeName"`
+	BinDir        string            `json:"binDir"`
+	ContainerdDir string            `json:"containerdDir"`
+	Repo          string            `json:"repo"`
+	Ports         ports             `json:"ports"`
+	Sysctls       map[string]string `json:"sysctls"` // values before the lab
+	Absent        []string          `json:"absent"`  // folders outside the lab that did not exist before it
+	Portmap       bool              `json:"portmap"` // somebody else's portmap chains existed before the lab
 }
 
 type ports struct {
@@ -34,7 +35,7 @@ var sysctlNames = []string{
 	"kernel/keys/root_maxkeys", "kernel/keys/root_maxbytes",
 }
 
-// foreignDirs are folders with compiled-in names which kubelet, containerd 1.6 or libcni make outside the
+// foreignDirs are folders with compiled-in names which kubelet, containerd or libcni make outside the
 // lab's folder. Each parent stands before its children.
 var foreignDirs = []string{
 	"/var/log/containers",

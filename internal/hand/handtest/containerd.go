@@ -39,12 +39,13 @@ type Containerd struct {
 	process *exec.Cmd
 }
 
-// StartContainerd starts a private containerd.
+// StartContainerd starts a private containerd, the first in the PATH: its shim must be beside it. containerd 2 reads the older
+// form of the configuration too.
 func StartContainerd(t testing.TB) *Containerd {
 	t.Helper()
 	Root(t)
-	for _, tool := range []string{"/usr/bin/containerd", "/usr/bin/ctr", "/bin/busybox"} {
-		if _, err := os.Stat(tool); err != nil {
+	for _, tool := range []string{"containerd", "ctr", "/bin/busybox"} {
+		if _, err := exec.LookPath(tool); err != nil {
 			t.Skipf("needs %s", tool)
 		}
 	}
@@ -67,7 +68,7 @@ func StartContainerd(t testing.TB) *Containerd {
 		t.Fatal(err)
 	}
 	defer log.Close()
-	c.process = exec.Command("/usr/bin/containerd", "--config", filepath.Join(dir, "config.toml"))
+	c.process = exec.Command("containerd", "--config", filepath.Join(dir, "config.toml"))
 	c.process.Stdout, c.process.Stderr = log, log
 	c.process.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
 	if err := c.process.Start(); err != nil {
@@ -81,7 +82,7 @@ func StartContainerd(t testing.TB) *Containerd {
 	c.ready()
 	t.Cleanup(c.removeAll)
 	archive := c.write("image.tar", string(imageArchive(t)))
-	if out, err := exec.Command("/usr/bin/ctr", "-a", c.Socket, "-n", "k8s.io", "image", "import", archive).CombinedOutput(); err != nil {
+	if out, err := exec.Command("ctr", "-a", c.Socket, "-n", "k8s.io", "image", "import", archive).CombinedOutput(); err != nil {
 		t.Fatalf("import image: %v: %s", err, out)
 	}
 	return c
@@ -100,6 +101,8 @@ disabled_plugins = ["io.containerd.snapshotter.v1.aufs", "io.containerd.snapshot
   address = "%[2]s.ttrpc"
 [plugins."io.containerd.internal.v1.opt"]
   path = "%[1]s/opt"
+[plugins."io.containerd.nri.v1.nri"]
+  disable = true
 [plugins."io.containerd.grpc.v1.cri"]
   sandbox_image = "%[3]s"
   restrict_oom_score_adj = true

@@ -15,9 +15,10 @@ import (
 	"github.com/nodeagent/nodeagent/test/lab"
 )
 
-const usage = `usage: labctl [--dir FOLDER] up | down | packages | status | env | stop COMPONENT | start COMPONENT | kubectl ARGS...
+const usage = `usage: labctl [--dir FOLDER] [--containerd 1|2] up | down | packages | status | env | stop COMPONENT | start COMPONENT | kubectl ARGS...
 
-  up        make sure a healthy lab runs; builds and installs what is missing
+  up        make sure a healthy lab runs; builds and installs what is missing. --containerd 1 is Debian's 1.6, 2 a containerd 2 that
+            is built; without it the one of the lab that runs, else Debian's
   down      remove the lab and every trace of it; lists what remains, if anything
   packages  only install the Debian packages that lab and tests need
   status    one line for each component; exit code 1 when the lab is not healthy
@@ -37,11 +38,12 @@ func realMain(ctx context.Context, args []string) int {
 	flags := flag.NewFlagSet("labctl", flag.ContinueOnError)
 	flags.SetOutput(io.Discard)
 	dir := flags.String("dir", lab.DefaultDir, "")
+	containerd := flags.String("containerd", "", "")
 	if err := flags.Parse(args); err != nil || flags.NArg() == 0 {
 		fmt.Fprint(os.Stderr, usage)
 		return 2
 	}
-	if err := command(ctx, *dir, flags.Arg(0), flags.Args()[1:]); err != nil {
+	if err := command(ctx, lab.Options{Dir: *dir, Containerd: *containerd, Log: os.Stderr}, flags.Arg(0), flags.Args()[1:]); err != nil {
 		if exit := (*exec.ExitError)(nil); flags.Arg(0) == "kubectl" && errors.As(err, &exit) {
 			return exit.ExitCode() // kubectl has said why
 		}
@@ -51,36 +53,36 @@ func realMain(ctx context.Context, args []string) int {
 	return 0
 }
 
-func command(ctx context.Context, dir, verb string, args []string) error {
+func command(ctx context.Context, opts lab.Options, verb string, args []string) error {
 	wanted := map[string]int{"stop": 1, "start": 1}[verb]
 	if verb != "kubectl" && len(args) != wanted {
 		return fmt.Errorf("%s takes %d arguments\n%s", verb, wanted, usage)
 	}
 	switch verb {
 	case "up":
-		l, err := lab.Up(ctx, lab.Options{Dir: dir, Log: os.Stderr})
+		l, err := lab.Up(ctx, opts)
 		if err != nil {
 			return err
 		}
 		printEnv(l)
 		return nil
 	case "down":
-		return lab.Down(ctx, dir, os.Stderr)
+		return lab.Down(ctx, opts.Dir, opts.Log)
 	case "packages":
-		return lab.InstallPackages(ctx, os.Stderr)
+		return lab.InstallPackages(ctx, opts.Log)
 	case "status":
-		return status(ctx, dir)
+		return status(ctx, opts.Dir)
 	case "env":
-		l, err := lab.Open(dir)
+		l, err := lab.Open(opts.Dir)
 		if err != nil {
 			return err
 		}
 		printEnv(l)
 		return nil
 	case "stop", "start":
-		return switchComponent(ctx, dir, verb, args[0])
+		return switchComponent(ctx, opts.Dir, verb, args[0])
 	case "kubectl":
-		return kubectl(ctx, dir, args)
+		return kubectl(ctx, opts.Dir, args)
 	}
 	return fmt.Errorf("%q is no command\n%s", verb, usage)
 }

@@ -1,0 +1,106 @@
+package lab
+
+import (
+	"path/filepath"
+	"text/template"
+)
+
+// sandboxImage is what containerd makes every pod's first container from.
+const sandboxImage = "registry.k8s.io/pause:3.6"
+
+func (l *Lab) containerdConfig() string { return filepath.Join(l.Dir, "config/containerd.toml") }
+
+func (l *Lab) containerdTemplate() *template.Template {
+	if l.Paths.ContainerdDir == debianDir {
+		return containerd1Template
+	}
+	return containerd2Template
+}
+
+// containerd 1.6. Whatever has a compiled-in place outside the lab's folder and can be moved is moved.
+// restrict_oom_score_adj: without CAP_SYS_RESOURCE no sandbox could lower its own.
+var containerd1Template = template.Must(template.New("containerd").Parse(`version = 2
+root = "{{.Paths.ContainerdRoot}}"
+state = "{{.Paths.ContainerdState}}"
+oom_score = 0
+disabled_plugins = ["io.containerd.snapshotter.v1.aufs", "io.containerd.snapshotter.v1.btrfs",
+  "io.containerd.snapshotter.v1.devmapper", "io.containerd.snapshotter.v1.zfs",
+  "io.containerd.tracing.processor.v1.otlp", "io.containerd.internal.v1.tracing"]
+
+[grpc]
+  address = "{{.Paths.ContainerdSocket}}"
+
+[debug]
+  level = "info"
+
+[plugins."io.containerd.internal.v1.opt"]
+  path = "{{.Dir}}/opt"
+
+[plugins."io.containerd.grpc.v1.cri"]
+  sandbox_image = "{{.SandboxImage}}"
+  restrict_oom_score_adj = true
+  netns_mounts_under_state_dir = true
+  stream_server_address = "127.0.0.1"
+  stream_server_port = "0"
+
+[plugins."io.containerd.grpc.v1.cri".cni]
+  bin_dir = "{{.Paths.CNIBinDir}}"
+  conf_dir = "{{.Paths.CNIConfDir}}"
+  max_conf_num = 1
+
+[plugins."io.containerd.grpc.v1.cri".containerd.runtimes.runc]
+  runtime_type = "io.containerd.runc.v2"
+
+[plugins."io.containerd.grpc.v1.cri".containerd.runtimes.runc.options]
+  Root = "{{.Paths.RuncRoot}}"
+  SystemdCgroup = false
+`))
+
+// containerd 2, in the third version of the file, which 2.0 has brought and every later one reads. NRI would listen in /run/nri.
+var containerd2Template = template.Must(template.New("containerd").Parse(`version = 3
+root = "{{.Paths.ContainerdRoot}}"
+state = "{{.Paths.ContainerdState}}"
+oom_score = 0
+disabled_plugins = ["io.containerd.snapshotter.v1.blockfile", "io.containerd.snapshotter.v1.devmapper",
+  "io.containerd.snapshotter.v1.erofs", "io.containerd.snapshotter.v1.zfs",
+  "io.containerd.tracing.processor.v1.otlp", "io.containerd.internal.v1.tracing"]
+
+[grpc]
+  address = "{{.Paths.ContainerdSocket}}"
+
+[debug]
+  level = "info"
+
+[plugins."io.containerd.internal.v1.opt"]
+  path = "{{.Dir}}/opt"
+
+[plugins."io.containerd.nri.v1.nri"]
+  disable = true
+
+[plugins."io.containerd.image-verifier.v1.bindir"]
+  bin_dir = "{{.Dir}}/opt/image-verifier"
+
+[plugins."io.containerd.grpc.v1.cri"]
+  stream_server_address = "127.0.0.1"
+  stream_server_port = "0"
+
+[plugins."io.containerd.cri.v1.images".pinned_images]
+  sandbox = "{{.SandboxImage}}"
+
+[plugins."io.containerd.cri.v1.runtime"]
+  restrict_oom_score_adj = true
+  netns_mounts_under_state_dir = true
+  cdi_spec_dirs = []
+
+[plugins."io.containerd.cri.v1.runtime".cni]
+  bin_dirs = ["{{.Paths.CNIBinDir}}"]
+  conf_dir = "{{.Paths.CNIConfDir}}"
+  max_conf_num = 1
+
+[plugins."io.containerd.cri.v1.runtime".containerd.runtimes.runc]
+  runtime_type = "io.containerd.runc.v2"
+
+[plugins."io.containerd.cri.v1.runtime".containerd.runtimes.runc.options]
+  Root = "{{.Paths.RuncRoot}}"
+  SystemdCgroup = false
+`))
