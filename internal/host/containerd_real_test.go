@@ -13,6 +13,8 @@ import (
 
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
+
+	"golang.org/x/sys/unix"
 )
 
 // realContainerd is a private containerd in a directory of its own.
@@ -124,6 +126,9 @@ func TestRealContainerd(t *testing.T) {
 	// A stopped one is not a dead one: calls run into their deadline, on a connection that was there before and on a
 	// new one, and the process is still found.
 	r.signal(syscall.SIGSTOP)
+	if err := unix.Waitid(unix.P_PID, r.cmd.Process.Pid, nil, unix.WSTOPPED|unix.WNOWAIT, nil); err != nil { // all its threads
+		t.Fatal(err)
+	}
 	fresh := newRuntime(t, r.socket)
 	for name, ask := range map[string]Runtime{"old connection": door, "new connection": fresh} {
 		start := time.Now()
