@@ -13,8 +13,6 @@ import (
 
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
-
-	"golang.org/x/sys/unix"
 )
 
 // realContainerd is a private containerd in a directory of its own.
@@ -44,8 +42,6 @@ disabled_plugins = ["io.containerd.snapshotter.v1.aufs", "io.containerd.snapshot
   address = %q
 [plugins."io.containerd.internal.v1.opt"]
   path = %q
-[plugins."io.containerd.nri.v1.nri"]
-  disable = true
 [plugins."io.containerd.grpc.v1.cri"]
   stream_server_address = "127.0.0.1"
   stream_server_port = "0"
@@ -126,7 +122,7 @@ func TestRealContainerd(t *testing.T) {
 	// A stopped one is not a dead one: calls run into their deadline, on a connection that was there before and on a
 	// new one, and the process is still found.
 	r.signal(syscall.SIGSTOP)
-	if err := unix.Waitid(unix.P_PID, r.cmd.Process.Pid, nil, unix.WSTOPPED|unix.WNOWAIT, nil); err != nil { // all its threads
+	if _, err := syscall.Wait4(r.cmd.Process.Pid, nil, syscall.WUNTRACED, nil); err != nil { // its last thread may still answer
 		t.Fatal(err)
 	}
 	fresh := newRuntime(t, r.socket)

@@ -21,11 +21,8 @@ func KubeletFinder(files Files, paths Paths) func() (Process, error) {
 	return func() (Process, error) {
 		mu.Lock()
 		defer mu.Unlock()
-		if last.PID != 0 {
-			stat, err := h.ProcStat(last.PID)
-			if err == nil && stat.StartTime == last.StartTime && stat.Comm == last.Comm && alive(stat) {
-				return last, nil
-			}
+		if h.lives(last) {
+			return last, nil
 		}
 		var err error
 		last, err = findKubelet(h, paths.KubeletRoot, paths.InitPID)
@@ -83,6 +80,15 @@ func (h *Host) processesNamed(wanted func(comm string, args []string) bool) ([]P
 		processes = append(processes, Process{PID: pid, StartTime: stat.StartTime, Comm: stat.Comm, Args: args})
 	}
 	return processes, nil
+}
+
+// lives reports whether a process that was found earlier still runs, and still the same program.
+func (h *Host) lives(p Process) bool {
+	if p.PID == 0 {
+		return false
+	}
+	stat, err := h.ProcStat(p.PID)
+	return err == nil && stat.StartTime == p.StartTime && stat.Comm == p.Comm && alive(stat)
 }
 
 func alive(stat ProcStat) bool { return stat.State != 'Z' && stat.State != 'X' && stat.State != 'x' }

@@ -101,7 +101,7 @@ func TestAPIServerForReal(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	check := APIServerReachability(APIServerReachabilitySettings{Timeout: 200 * time.Millisecond})
+	check := APIServerReachability(APIServerReachabilitySettings{Timeout: time.Second})
 	see := func(name string, want ...string) {
 		t.Helper()
 		h.up += time.Minute

@@ -158,7 +158,7 @@ func (m *diskHealthMemory) ask(ctx context.Context, h *host.Host, d healthDisk) 
 	if d.ata {
 		request.Op, parse = host.ProbeATAHealth, parseATAHealth
 	}
-	answer := m.asks.ask(ctx, h, request, d.name, d.wwid, parse)
+	answer := m.asks.ask(ctx, h, request, d.wwid, parse)
 	if answer.err == nil && answer.said.asleep && known {
 		answer.knows, answer.said, answer.err = before.knows, before.said, before.err
 		m.asks.fresh[d.name] = answer

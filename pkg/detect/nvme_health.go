@@ -168,7 +168,7 @@ func (n *nvmeMemory) ask(ctx context.Context, h *host.Host, d nvmeDisk) (diskAns
 	if d.model == ebsModel {
 		return diskAnswer[nvmeSMART]{}, 0
 	}
-	answer := n.asks.ask(ctx, h, host.ProbeRequest{Op: host.ProbeNVMeHealth, Path: "/dev/" + d.name}, d.name, d.serial, parseNVMeSMART)
+	answer := n.asks.ask(ctx, h, host.ProbeRequest{Op: host.ProbeNVMeHealth, Path: "/dev/" + d.name}, d.serial, parseNVMeSMART)
 	if answer.err != nil || !answer.knows {
 		return answer, 0
 	}

@@ -102,9 +102,9 @@ func (s *shimLook) look(ctx context.Context, h *host.Host) ([]finding.Finding, e
 		state, known := ids[p.id]
 		switch {
 		case !known:
-			found = append(found, s.finding(ctx, h, p, "ShimWithoutContainer", "the runtime knows nothing of it", children))
+			found = append(found, p.leaked(ctx, h, "ShimWithoutContainer", "the runtime knows nothing of it", children...))
 		case state == sandboxNotReady && p.runc && len(children) == 0:
-			found = append(found, s.finding(ctx, h, p, "ShimOfDeadSandbox", "its sandbox is not ready and nothing runs below it", nil))
+			found = append(found, p.leaked(ctx, h, "ShimOfDeadSandbox", "its sandbox is not ready and nothing runs below it"))
 		}
 		if len(found) == maxShimLeaks {
 			break
@@ -189,7 +189,8 @@ func childrenOf(table []host.ProcStat, pid int) []int {
 	return children
 }
 
-func (s *shimLook) finding(ctx context.Context, h *host.Host, p runningShim, reason, why string, children []int) finding.Finding {
+// leaked is what is said of a shim that ought not to run, and of processes below it.
+func (p runningShim) leaked(ctx context.Context, h *host.Host, reason, why string, children ...int) finding.Finding {
 	f := finding.Finding{
 		Check: shimLeaksID, Subject: finding.Subject{Kind: "shim", Name: p.id}, Severity: finding.Warning, Reason: reason,
 		Message: fmt.Sprintf("the shim of %.12s (PID %d) has outlived its pod: %s", p.id, p.stat.PID, why),

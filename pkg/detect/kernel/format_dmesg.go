@@ -2,13 +2,12 @@ package kernel
 
 import (
 	"bytes"
-	"regexp"
 	"strconv"
 	"time"
 )
 
 // decoded is how dmesg -x begins a line: "kern  :err   : ".
-var decoded = regexp.MustCompile(`^([a-z0-9]{3,8}) *:(?:emerg|alert|crit|err|warn|notice|info|debug) *: ?`)
+var decoded = whenNeeded(`^([a-z0-9]{3,8}) *:(?:emerg|alert|crit|err|warn|notice|info|debug) *: ?`)
 
 // parseDmesg reads a line as dmesg prints it, with any of its kinds of time, with levels or without:
 //
@@ -54,7 +53,7 @@ func cutLogin(line []byte) []byte {
 }
 
 // talos is how Talos prints the kernel's records, those of several nodes after their names: "10.0.0.2: kern: warning: [2024-10-29T13:44:17.6Z]: ".
-var talos = regexp.MustCompile(`^(?:[\w.:-]{1,64}: )?([a-z0-9]{3,8}): +(?:emerg|alert|crit|err|warning|notice|info|debug): \[([0-9T:.-]{19,29}Z)\]: ?`)
+var talos = whenNeeded(`^(?:[\w.:-]{1,64}: )?([a-z0-9]{3,8}): +(?:emerg|alert|crit|err|warning|notice|info|debug): \[([0-9T:.-]{19,29}Z)\]: ?`)
 
 // talosDictionary is how Talos ends a line whose record has a dictionary.
 var talosDictionary = regexp.MustCompile(` SUBSYSTEM=\S+(?: DEVICE=\S+)?$`)
@@ -63,7 +62,7 @@ func parseTalos(line []byte) (e entry, ok bool) {
 	if !bytes.Contains(line[:min(len(line), 160)], []byte("Z]: ")) {
 		return entry{}, false
 	}
-	at := talos.FindSubmatchIndex(line)
+	at := talos.regexp().FindSubmatchIndex(line)
 	if at == nil {
 		return entry{}, false
 	}
@@ -112,7 +111,7 @@ func cutPriority(line []byte) (rest []byte, foreign bool) {
 		}
 	}
 	if len(line) > 0 && line[0] >= 'a' && line[0] <= 'z' {
-		if at := decoded.FindSubmatchIndex(line); at != nil {
+		if at := decoded.regexp().FindSubmatchIndex(line); at != nil {
 			return line[at[1]:], string(line[at[2]:at[3]]) != "kern"
 		}
 	}

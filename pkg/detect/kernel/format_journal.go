@@ -3,7 +3,6 @@ package kernel
 import (
 	"bytes"
 	"encoding/json"
-	"regexp"
 	"strconv"
 	"time"
 )
@@ -113,11 +112,11 @@ func trimJSON(line []byte) []byte {
 
 var (
 	// shortTime is how syslog daemons and journalctl -o short, short-precise, short-full and short-unix begin a line.
-	shortTime = regexp.MustCompile(`^(?:([\pL\d]{2,9}\.? [ \d]?\d \d\d:\d\d:\d\d(?:\.\d{1,9})?)|[A-Z][a-z]{2} (\d{4}-\d\d-\d\d \d\d:\d\d:\d\d(?:\.\d{1,9})?) [A-Z0-9+:-]{2,6}|(\d{9,11}\.\d{6})|\[ *(\d{1,10}\.\d{6})\]|[A-Z][a-z]{2} ([A-Z][a-z]{2} [ \d]\d \d\d:\d\d:\d\d \d{4})) +`)
+	shortTime = whenNeeded(`^(?:([\pL\d]{2,9}\.? [ \d]?\d \d\d:\d\d:\d\d(?:\.\d{1,9})?)|[A-Z][a-z]{2} (\d{4}-\d\d-\d\d \d\d:\d\d:\d\d(?:\.\d{1,9})?) [A-Z0-9+:-]{2,6}|(\d{9,11}\.\d{6})|\[ *(\d{1,10}\.\d{6})\]|[A-Z][a-z]{2} ([A-Z][a-z]{2} [ \d]\d \d\d:\d\d:\d\d \d{4})) +`)
 	// shortSource is the host and the program that follow, sourceAlone the program where journalctl --no-hostname left out
 	// the host.
-	shortSource = regexp.MustCompile(`^(?:\d{1,3}(?:\.\d{1,3}){3} )?\S{0,254}[^\s:] +([^\s:\[\]]{1,128})(\[\d+\])?: ?`)
-	sourceAlone = regexp.MustCompile(`^([^\s:\[\]]{1,128})(\[\d+\])?: `)
+	shortSource = whenNeeded(`^(?:\d{1,3}(?:\.\d{1,3}){3} )?\S{0,254}[^\s:] +([^\s:\[\]]{1,128})(\[\d+\])?: ?`)
+	sourceAlone = whenNeeded(`^([^\s:\[\]]{1,128})(\[\d+\])?: `)
 )
 
 // parseJournalShort reads a line of journalctl -o short and its kin, or of a syslog file. ok is false when it is none. Some
@@ -135,8 +134,8 @@ func parseJournalShort(line []byte, monotonic bool) (e entry, ok bool) {
 	} else if e, rest, ok = cutShortTime(line, monotonic); !ok {
 		return entry{}, false
 	}
-	at := shortSource.FindSubmatchIndex(rest)
-	if alone := sourceAlone.FindSubmatchIndex(rest); alone != nil {
+	at := shortSource.regexp().FindSubmatchIndex(rest)
+	if alone := sourceAlone.regexp().FindSubmatchIndex(rest); alone != nil {
 		at = alone
 	}
 	if at == nil {
@@ -158,11 +157,11 @@ func parseJournalShort(line []byte, monotonic bool) (e entry, ok bool) {
 }
 
 // relayed is how some log daemons begin the kernel's lines, that name nobody: "[kern.warning] [  377.489619] ".
-var relayed = regexp.MustCompile(`^\s*(?:\[kern\.\w{1,8}\] )?(\[ *\d{1,10}\.\d{6}\])`)
+var relayed = whenNeeded(`^\s*(?:\[kern\.\w{1,8}\] )?(\[ *\d{1,10}\.\d{6}\])`)
 
 // fromRelay returns e as the kernel's word where only the kernel's own time follows; else it is no line of a journal.
 func (e entry) fromRelay(text []byte) (entry, bool) {
-	at := relayed.FindSubmatchIndex(text)
+	at := relayed.regexp().FindSubmatchIndex(text)
 	if at == nil {
 		return entry{}, false
 	}
@@ -182,7 +181,7 @@ func (e entry) fromKernel(text []byte) entry {
 }
 
 func cutShortTime(line []byte, monotonic bool) (e entry, rest []byte, ok bool) {
-	at := shortTime.FindSubmatchIndex(line)
+	at := shortTime.regexp().FindSubmatchIndex(line)
 	if at == nil {
 		return entry{}, nil, false
 	}
