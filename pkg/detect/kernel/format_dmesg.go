@@ -78,6 +78,19 @@ func parseTalos(line []byte) (e entry, ok bool) {
 	return e, true
 }
 
+// talosNode is what talosctl logs puts before a line of kubelet's log.
+var talosNode = regexp.MustCompile(`^(?:\d{1,3}(?:\.\d{1,3}){3}|[0-9a-f:]{3,39}): (\{"ts":)`)
+
+func cutNode(line []byte) []byte {
+	if !bytes.Contains(line[:min(len(line), 60)], []byte(`: {"ts":`)) {
+		return line
+	}
+	if at := talosNode.FindSubmatchIndex(line); at != nil {
+		return line[at[2]:]
+	}
+	return line
+}
+
 // console recognises what systemd prints to the console beside the kernel's lines, where it is not well: "[FAILED] Failed to
 // start …".
 func console(line []byte) (text []byte, ok bool) {
