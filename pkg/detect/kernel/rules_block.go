@@ -31,9 +31,10 @@ func blockRules() []Rule {
 		Summary:  "reads or writes of a disk fail",
 		Literals: []string{" error, dev "},
 		Patterns: []string{request + `(?P<class>I/O|critical (?:target|space allocation|nexus)|timeout|protection|integrity|(?:recoverable )?transport|device offline|duration limit exceeded|reservation conflict|zone (?:open|active) resources exceeded|invalid) error, dev (?P<subject>[^\s,]+), sector (?P<sector>\d+)`},
-		// A device that cannot discard or zero says so once with "critical target error"; nbd devices without a server
+		// A device that cannot discard or zero says so once with "critical target error" (until 5.2 the flags end with the number
+		// of what it was to do); nbd devices without a server
 		// fail the first read that looks for partitions.
-		Exclude: `error, dev ` + noDisk + `,|critical target error, .*\((?:DISCARD|WRITE_ZEROES|WRITE_SAME|SECURE_ERASE)\)|error, dev nbd\d+, sector 0\b`,
+		Exclude: `error, dev ` + noDisk + `,|critical target error, .* flags (?:[0-9a-f]*0)?[3579]$|critical target error, .*\((?:DISCARD|WRITE_ZEROES|WRITE_SAME|SECURE_ERASE)\)|error, dev nbd\d+, sector 0\b`,
 		Kind:    "device", Expiry: time.Hour,
 	}, {
 		ID: "buffer-io-error", Reason: "IOError", Domain: Storage, Severity: finding.Warning,
