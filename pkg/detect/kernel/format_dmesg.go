@@ -140,7 +140,7 @@ func (e entry) bracketed(line []byte) entry {
 	}
 	if up, ok := seconds(inner); ok {
 		e = e.withUp(up)
-	} else if t, err := time.Parse(time.ANSIC, string(inner)); err == nil {
+	} else if t, ok := wallTime(inner); ok {
 		e = e.withWall(t)
 	} else if before, _, ok := bytes.Cut(inner, []byte("<")); ok { // dmesg -d: [   12.345678 <    0.000012>]
 		up, ok := seconds(bytes.TrimRight(before, " "))
@@ -160,6 +160,16 @@ func (e entry) bracketed(line []byte) entry {
 	}
 	e.text = bytes.TrimPrefix(rest, []byte(" "))
 	return e
+}
+
+// wallTime reads what dmesg -T prints, or what some consoles do.
+func wallTime(inner []byte) (time.Time, bool) {
+	for _, form := range []string{time.ANSIC, "2006-01-02 15:04:05", "2006-01-02T15:04:05", time.RFC3339} {
+		if t, err := time.Parse(form, string(inner)); err == nil {
+			return t, true
+		}
+	}
+	return time.Time{}, false
 }
 
 // relativeTime recognises the times of dmesg --reltime: "Nov21 01:02" and "  +0.000012".
