@@ -175,7 +175,7 @@ func journalRules() []Rule {
 		Summary:  "messages came faster than journald takes them, and some were dropped",
 		Literals: []string{"Suppressed ", "Missed ", "Forwarding to syslog missed "},
 		Patterns: []string{`^Suppressed \d+ messages from (?P<subject>\S+)`, `^Missed \d+ kernel messages`, `^Forwarding to syslog missed \d+ messages`},
-		Kind:     "unit", Expiry: hour,
+		Kind:     "unit", Raise: Rate{5, 10 * time.Minute}, Expiry: hour, // a burst, as of a boot, is nothing
 	}, {
 		// Unlike the kernel's own lines, for every signal that leaves a core. What crashed names itself.
 		ID: "program-dumped-core", Reason: "AppCrash", Domain: CPU, Severity: finding.Info, Speakers: []Speaker{Coredump},

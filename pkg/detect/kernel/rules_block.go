@@ -72,8 +72,8 @@ func scsiRules() []Rule {
 	}, {
 		ID: "scsi-device-offline", Reason: "DiskOffline", Domain: Storage, Severity: finding.Warning,
 		Summary:  "the kernel gave up a disk: every access to it fails",
-		Literals: []string{"rejecting I/O to offline device", "Device offlined - not ready", "Offlining disk!"},
-		Patterns: []string{device + `(?:rejecting I/O to offline device|Device offlined - not ready after error recovery|Medium access timeout failure\. Offlining disk!)`},
+		Literals: []string{"rejecting I/O to offline device", "Device offlined - not ready", "Offlining disk!", "killing request"},
+		Patterns: []string{device + `(?:rejecting I/O to offline device|killing request$|Device offlined - not ready after error recovery|Medium access timeout failure\. Offlining disk!)`},
 		Kind:     "device", Expiry: 24 * time.Hour, ConfirmedBy: "scsi-device-state",
 	}, {
 		ID: "scsi-device-dead", Reason: "DiskGone", Domain: Storage, Severity: finding.Warning,
