@@ -30,8 +30,8 @@ func deviceDaemonRules() []Rule {
 	}, {
 		ID: "smartd-errors", Reason: "DiskErrorsLogged", Domain: Storage, Severity: finding.Info, Speakers: []Speaker{Smartd},
 		Summary:  "the log of errors that a disk keeps grew",
-		Literals: []string{"rror count increased from", "Error Log entries increased from", " SMART Prefailure Attribute: ", " SMART Usage Attribute: "},
-		Patterns: []string{disk + `(?:ATA error count increased from|Self-Test Log error count increased from|number of Error Log entries increased from|SMART (?:Prefailure|Usage) Attribute: (?:5|187|196|197|198) \S+ changed from)`}, // sectors moved, errors, sectors unreadable
+		Literals: []string{"rror count increased from", "Error Log entries increased from", "new Self-Test Log error at ", " SMART Prefailure Attribute: ", " SMART Usage Attribute: "},
+		Patterns: []string{disk + `(?:ATA error count increased from|Self-Test Log error count increased from|number of Error Log entries increased from|new Self-Test Log error at |SMART (?:Prefailure|Usage) Attribute: (?:5|187|196|197|198) \S+ changed from)`}, // sectors moved, errors, sectors unreadable
 		Kind:     "device", Expiry: 24 * time.Hour,
 	}, {
 		ID: "smartd-unreachable", Reason: "DiskNotAnswering", Domain: Storage, Severity: finding.Warning, Speakers: []Speaker{Smartd},
@@ -103,8 +103,8 @@ func hostDaemonRules() []Rule {
 	return []Rule{{
 		ID: "time-unsynchronised", Reason: "ClockUnsynchronised", Domain: System, Severity: finding.Warning, Speakers: []Speaker{TimeDaemon},
 		Summary:  "the time daemon has no server that it can believe",
-		Literals: []string{"Can't synchronise: ", "no server", "no server suitable for synchronization"},
-		Patterns: []string{`^Can't synchronise: no (?:majority|selectable sources|reachable sources)`, `^no servers? (?:reachable|suitable for synchronization)`},
+		Literals: []string{"Can't synchronise: ", "synchronization lost", "no server", "no server suitable for synchronization"},
+		Patterns: []string{`^Can't synchronise: no (?:majority|selectable sources|reachable sources)`, `^no servers? (?:reachable|suitable for synchronization)`, `^synchronization lost$`},
 		Kind:     NodeKind, Expiry: hour, ConfirmedBy: "time-sync",
 		Recovery: Recovery{Literals: []string{"Selected source "}, Pattern: `^Selected source `},
 	}, {
@@ -123,10 +123,11 @@ func hostDaemonRules() []Rule {
 	}, {
 		ID: "network-carrier-lost", Reason: "LinkDown", Domain: Network, Severity: finding.Warning, Speakers: []Speaker{NetworkManager},
 		Summary:  "a network card lost its link",
-		Literals: []string{": Lost carrier", "'carrier-changed'", "reason 'carrier-changed"},
+		Literals: []string{": Lost carrier", "carrier: link disconnected", "'carrier-changed'", "reason 'carrier-changed"},
 		Patterns: []string{
 			`^(?P<subject>` + uplink + `): Lost carrier$`,
 			`^(?:<\w+> +\[[\d.]+\] )?device \((?P<subject2>` + uplink + `)\): state change: \S+ -> unavailable \(reason 'carrier-changed'`,
+			`^(?:<\w+> +\[[\d.]+\] )?device \((?P<subject3>` + uplink + `)\): carrier: link disconnected`,
 		},
 		Kind: "network-device", Settled: 2 * time.Minute, Expiry: hour, ConfirmedBy: "link-state",
 		Recovery: Recovery{

@@ -11,11 +11,13 @@ import (
 // goes on being said: "PLEG … has yet to be successful", "node not found", "may not have completed yet".
 func kubeletRules() []Rule {
 	speakers := []Speaker{Kubelet}
+	const neverYet = `active 2562047h47m` // since the beginning of time: until 1.13, of a kubelet that has just started
 	return []Rule{{
 		ID: "kubelet-pleg-silent", Reason: "PLEGUnhealthy", Domain: Kubernetes, Severity: finding.Warning, Speakers: speakers,
 		Summary:  "kubelet has not heard from the runtime for minutes what its containers do", // pkg/kubelet/pleg/generic.go
 		Literals: []string{"pleg was last seen active"},
 		Patterns: []string{quoted + `(?:[Ss]kipping pod synchronization|Node became not ready|PLEG is not healthy).*pleg was last seen active (?P<since>\S+) ago`},
+		Exclude:  neverYet,
 		Kind:     NodeKind, Expiry: hour, ConfirmedBy: "kubelet-pleg",
 	}, {
 		ID: "kubelet-runtime-down", Reason: "RuntimeNotAnswering", Domain: Kubernetes, Severity: finding.Warning, Speakers: speakers,
@@ -31,13 +33,13 @@ func kubeletRules() []Rule {
 			quoted + `GenericPLEG: Unable to retrieve pods.*(?:code = Unavailable|DeadlineExceeded|connection refused|Cannot connect)`,
 			quoted + `(?:command failed"? err="failed to run Kubelet: )?validate service connection: .*(?:connection refused|no such file|Unimplemented|DeadlineExceeded)`,
 		},
-		Exclude: `^"?(?:PullImage|ExecSync|Exec) `, // a registry's, a container's
+		Exclude: `^"?(?:PullImage|ExecSync|Exec) |` + neverYet, // a registry's, a container's
 		Kind:    NodeKind, Report: "runtime-down", Expiry: hour, ConfirmedBy: "runtime-health",
 	}, {
 		ID: "kubelet-runtime-slow", Reason: "RuntimeOperationsFail", Domain: Kubernetes, Severity: finding.Warning, Speakers: speakers,
 		Summary:  "calls of the container runtime do not come back in time",
 		Literals: []string{"untime service failed", "mage service failed"},
-		Patterns: []string{quoted + `(?P<call>\w+) (?:\S.{0,80} )?from (?:runtime|image) service failed"?.*(?:DeadlineExceeded|context deadline exceeded|operation timeout)`},
+		Patterns: []string{quoted + `(?P<call>\w+) (?:\S.{0,400} )?from (?:runtime|image) service failed"?.*(?:DeadlineExceeded|context deadline exceeded|operation timeout)`},
 		Exclude:  `^"?(?:ExecSync|Exec|PullImage) `, // a probe that is late, a registry that is slow
 		Kind:     NodeKind, Raise: Rate{3, 10 * time.Minute}, Expiry: hour, ConfirmedBy: "kubelet-sync",
 	}, {
@@ -96,9 +98,9 @@ func kubeletRules() []Rule {
 	}, {
 		ID: "kubelet-certificate-expired", Reason: "KubeletCertificateExpired", Domain: Kubernetes, Severity: finding.Warning, Speakers: speakers,
 		Summary:  "a certificate between kubelet and apiserver has expired",
-		Literals: []string{"client certificate has expired", "existing bootstrap client", "client certificate is expired", "certificate has expired or is not yet valid"},
+		Literals: []string{"client certificate has expired", "existing bootstrap client", "o valid client certificate is found", "client certificate is expired", "certificate has expired or is not yet valid"},
 		Patterns: []string{
-			quoted + `The currently active client certificate has expired`, quoted + `[Pp]art of the existing bootstrap client certificate.* is expired`,
+			quoted + `(?:The currently active client certificate has expired|No valid client certificate is found)`, quoted + `[Pp]art of the existing bootstrap client certificate.* is expired`,
 			`^.*x509: certificate has expired or is not yet valid`,
 		},
 		Exclude: `(?i)pull(?:ing)? image|pullimage|imagepull|back-off|webhook|probe`, // a registry's, a pod's

@@ -63,7 +63,8 @@ func kubeletPodRules() []Rule {
 		Summary:  "volumes of a pod that is gone are still there, and kubelet does not remove them",
 		Literals: []string{"rphaned pod "},
 		Patterns: []string{
-			`^(?:"There were many similar errors\. Turn up verbosity to see them\." err=")?[Oo]rphaned pod \\?"(?P<subject>[0-9a-f-]{36}|[0-9a-f]{32})\\?" found, but `,
+			`^(?:"There were many similar errors\. Turn up verbosity to see them\." err="|Orphan pod: )?[Oo]rphaned pod \\?"(?P<subject>[0-9a-f-]{36}|[0-9a-f]{32})\\?" found, but `,
+			`^Failed to remove orphaned pod \\?"(?P<subject>[0-9a-f-]{36}|[0-9a-f]{32})\\?" dir`,
 		},
 		Kind: PodKind, Raise: lasting, Expiry: hour,
 	}, {

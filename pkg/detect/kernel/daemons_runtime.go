@@ -39,17 +39,19 @@ func runtimeRules() []Rule {
 		ID: "runtime-shim-failed", Reason: "RuntimeShimFailed", Domain: Kubernetes, Severity: finding.Warning, Speakers: speakers,
 		Summary: "the process between runtime and container failed, or could not be cleaned up",
 		Literals: []string{
-			"failed to clean up after shim disconnected", "failed to delete dead shim", "failed to start shim", "failed to handle container TaskExit event", "failed to load shim", "failed to delete shim", "failed to handle sandbox TaskExit",
+			"failed to clean up after shim disconnected", "failed to delete dead shim", "failed to start shim", "failed to handle container TaskExit event", "failed to load shim", "failed to delete shim", "failed to handle sandbox TaskExit", "ailed to handle event", "ailed to handle backOff event",
 			"failed to shutdown shim",
 		},
-		Patterns: []string{logrus + `(?:failed to (?:clean up after shim disconnected|delete (?:dead )?shim|load shim|shutdown shim)|.*failed to start shim|failed to handle (?:container|sandbox) TaskExit event)`},
+		Patterns: []string{logrus + `(?:failed to (?:clean up after shim disconnected|delete (?:dead )?shim|load shim|shutdown shim)|.*failed to start shim|failed to handle (?:container|sandbox) TaskExit event|[Ff]ailed to handle (?:event|backOff event) .*TaskExit)`},
 		Kind:     NodeKind, Raise: lasting, Expiry: hour, ConfirmedBy: "runtime-health",
 	}, {
 		ID: "runtime-slow", Reason: "RuntimeOperationsFail", Domain: Kubernetes, Severity: finding.Warning, Speakers: speakers,
 		Summary:  "calls of the container runtime do not come back in time",
-		Literals: []string{"context deadline exceeded", "DeadlineExceeded", "context canceled", "did not exit within", "n exit event is not yet received"},
+		Literals: []string{"context deadline exceeded", "DeadlineExceeded", "context canceled", "waiting for response from boltdb open"},
 		Patterns: []string{
 			`^level=error msg="(?:Stop|Run|Remove|List|Create|Start|Kill|Update)\w*(?:Sandbox|Container|Image)s?\b.* failed"? ?.*(?:context deadline exceeded|DeadlineExceeded)`,
+			`^level=error msg="StopContainer for .* failed"? ?.*context canceled`,
+			`^level=warning msg="waiting for response from boltdb open"`, // its disk is slow, or another containerd runs
 			`^level=error msg="(?:Status|get state|collecting metrics|failed to (?:stop|kill|delete) \w+)\b.*(?:context deadline exceeded|DeadlineExceeded)`,
 		},
 		Exclude: `msg="(?:Pull|Exec)`,
@@ -97,10 +99,10 @@ func sharedRules() []Rule {
 	}, {
 		ID: "daemon-fork-failed", Reason: "ForkFailed", Domain: CPU, Severity: finding.Warning, Speakers: append(daemons, Systemd),
 		Summary:  "no process or thread can be started any more: a limit of PIDs is reached",
-		Literals: []string{"resource temporarily unavailable", "failed to create new OS thread", "newosproc", "ailed to fork", "pthread_create failed"},
+		Literals: []string{"resource temporarily unavailable", "failed to create new OS thread", "newosproc", "ailed to fork", "ailed to spawn", "ailed to run '", "pthread_create failed"},
 		Patterns: []string{
 			`^.*fork/exec \S+: resource temporarily unavailable`, `^(?:runtime: |runtime/cgo: )?(?:failed to create new OS thread|pthread_create failed)`, `^fatal error: newosproc`,
-			`^(?:\S+: )?Failed to fork: (?:Resource temporarily unavailable|Cannot allocate memory)`,
+			`^(?:\S+: )?Failed to (?:fork|spawn \S+|run '[\w-]+' task): (?:Resource temporarily unavailable|Cannot allocate memory)`,
 		},
 		Kind: NodeKind, Expiry: hour, ConfirmedBy: "task-limits",
 	}, {

@@ -127,11 +127,11 @@ func systemdRules() []Rule {
 	}, {
 		ID: "mount-failed", Reason: "FstabMountMissing", Domain: Storage, Severity: finding.Warning, Speakers: speakers,
 		Summary:  "a filesystem could not be mounted, or its disk did not appear",
-		Literals: []string{"Failed to mount ", "Timed out waiting for device ", "Dependency failed for /", "Dependency failed for Local", "Dependency failed for Remote", ".mount: Failed with result", ".device/start "},
+		Literals: []string{"Failed to mount ", "Timed out waiting for device ", "Dependency failed for /", "Dependency failed for Local", "Dependency failed for Remote", "Failed with result '", "ount process exited", ".device/start "},
 		Patterns: []string{
 			`^Failed to mount (?P<subject>.{1,200}?)\.?$`, `^Timed out waiting for device (?P<subject2>.{1,200}?)\.?$`, `^Dependency failed for (?P<subject3>/.{1,200}?|(?:local-fs\.target - |remote-fs\.target - )?(?:Local|Remote) File Systems)\.?$`,
 			`^(?:\S+: )?Job (?P<subject5>\S{1,255})\.device/start (?:timed out|failed with result 'timeout')`,
-			`^(?P<subject4>[\w:@.\\-]{1,255}\.mount): Failed with result '`,
+			`^(?P<subject4>[\w:@.\\-]{1,255}\.mount):? (?:Failed with result '|[Mm]ount process exited, code=exited,? status=[1-9])`,
 		},
 		Exclude: `^(?:run-|var-lib-kubelet-|var-lib-docker-|var-lib-containerd-)`,
 		Kind:    "mount", Report: "mount", Expiry: hour, ConfirmedBy: "fstab-mounts",
@@ -148,7 +148,7 @@ func systemdRules() []Rule {
 		Literals: append([]string{"Failed to start ", "ain process exited, code=", "Failed to listen on ", "Failed at step ", "ontrol process exited, ", "operation timed out", "' timed out", "stop-", "start failed with result '", "Dependency failed for "}, failedWords...),
 		Patterns: append(append(failed(oneUnit), ended(oneUnit)...),
 			`^Failed to (?:start|listen on) (?P<subject4>.{1,200}?)\.?$`, `^Dependency failed for (?P<subject5>.{1,200}?)\.?$`,
-			`^(?P<subject6>`+oneUnit+`):? (?:Failed at step [A-Z_]+ spawning |[Cc]ontrol process exited, code=(?:(?:killed|dumped),? status=|exited,? status=[1-9])|start(?:-\w+)? operation timed out|State '[\w-]+' timed out|stop-\w+ timed out)`,
+			`^(?P<subject6>`+oneUnit+`):? (?:Failed at step [A-Z_]+ spawning |[Cc]ontrol process exited, code=(?:(?:killed|dumped),? status=|exited,? status=[1-9])|[Ss]tart(?:-\w+)? operation timed out|State '[\w-]+' timed out|stop-\w+ timed out)`,
 			`^(?:`+oneUnit+`: )?Job (?P<subject7>`+oneUnit+`)/start failed with result '(?:dependency|timeout|failed)'`),
 		Exclude: notOurUnits + `|^Failed to start (?:Session|User Manager|run-|transient|Transient|User Runtime)`,
 		Kind:    "unit", Report: "unit-failed", Expiry: hour,
@@ -161,7 +161,7 @@ func journalRules() []Rule {
 		ID: "journal-corrupted", Reason: "JournalCorrupted", Domain: System, Severity: finding.Info, Speakers: []Speaker{Journald},
 		Summary:  "a file of the journal was not closed in order: the machine went down hard, or its disk is damaged",
 		Literals: []string{"corrupted or uncleanly shut down, renaming", "Journal file corrupted"},
-		Patterns: []string{`^File (?P<subject>/\S{1,255}) corrupted or uncleanly shut down, renaming and replacing`},
+		Patterns: []string{`^File (?P<subject>/\S{1,255}) corrupted or uncleanly shut down, renaming and replacing`, `^(?P<subject>/\S{1,255}): Journal file corrupted, rotating`},
 		Kind:     "file", Expiry: hour,
 	}, {
 		ID: "journal-not-written", Reason: "JournalNotWritten", Domain: System, Severity: finding.Warning, Speakers: []Speaker{Journald},
@@ -175,7 +175,7 @@ func journalRules() []Rule {
 		Summary:  "messages came faster than journald takes them, and some were dropped",
 		Literals: []string{"Suppressed ", "Missed ", "Forwarding to syslog missed "},
 		Patterns: []string{`^Suppressed \d+ messages from (?P<subject>\S+)`, `^Missed \d+ kernel messages`, `^Forwarding to syslog missed \d+ messages`},
-		Kind:     "unit", Expiry: hour,
+		Kind:     "unit", Raise: Rate{5, 10 * time.Minute}, Expiry: hour, // a burst, as of a boot, is nothing
 	}, {
 		// Unlike the kernel's own lines, for every signal that leaves a core. What crashed names itself.
 		ID: "program-dumped-core", Reason: "AppCrash", Domain: CPU, Severity: finding.Info, Speakers: []Speaker{Coredump},

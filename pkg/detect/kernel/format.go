@@ -96,6 +96,7 @@ func (p *parser) guess(line []byte) entry {
 
 // ownLog recognises the lines of a log that a daemon writes itself, without naming itself: kubelet.log, containerd.log.
 func ownLog(line []byte) (entry, bool) {
+	line = cutNode(line)
 	if rest, ok := cutKlog(line); ok {
 		return entry{what: foreignLine, speaker: Kubelet, said: rest}, true
 	}

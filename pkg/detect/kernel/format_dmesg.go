@@ -40,13 +40,13 @@ func parseDmesg(line []byte) entry {
 }
 
 // login is what a serial console shows before the kernel's line when somebody could log in there.
-var login = regexp.MustCompile(`^[\w.-]{1,64} login: (\[ *\d{1,10}\.\d{6}\])`)
+var login = whenNeeded(`^[\w.-]{1,64} login: (\[ *\d{1,10}\.\d{6}\])`)
 
 func cutLogin(line []byte) []byte {
 	if !bytes.Contains(line[:min(len(line), 80)], []byte(" login: [")) {
 		return line
 	}
-	if at := login.FindSubmatchIndex(line); at != nil {
+	if at := login.regexp().FindSubmatchIndex(line); at != nil {
 		return line[at[2]:]
 	}
 	return line
@@ -56,7 +56,7 @@ func cutLogin(line []byte) []byte {
 var talos = whenNeeded(`^(?:[\w.:-]{1,64}: )?([a-z0-9]{3,8}): +(?:emerg|alert|crit|err|warning|notice|info|debug): \[([0-9T:.-]{19,29}Z)\]: ?`)
 
 // talosDictionary is how Talos ends a line whose record has a dictionary.
-var talosDictionary = regexp.MustCompile(` SUBSYSTEM=\S+(?: DEVICE=\S+)?$`)
+var talosDictionary = whenNeeded(` SUBSYSTEM=\S+(?: DEVICE=\S+)?$`)
 
 func parseTalos(line []byte) (e entry, ok bool) {
 	if !bytes.Contains(line[:min(len(line), 160)], []byte("Z]: ")) {
@@ -70,11 +70,24 @@ func parseTalos(line []byte) (e entry, ok bool) {
 	if err != nil {
 		return entry{}, false
 	}
-	e = entry{what: kernelLine, text: talosDictionary.ReplaceAll(line[at[1]:], nil)}.withWall(t)
+	e = entry{what: kernelLine, text: talosDictionary.regexp().ReplaceAll(line[at[1]:], nil)}.withWall(t)
 	if string(line[at[2]:at[3]]) != "kern" {
 		e.what = foreignLine
 	}
 	return e, true
+}
+
+// talosNode is what talosctl logs puts before a line of kubelet's log.
+var talosNode = whenNeeded(`^(?:\d{1,3}(?:\.\d{1,3}){3}|[0-9a-f:]{3,39}): (\{"ts":)`)
+
+func cutNode(line []byte) []byte {
+	if !bytes.Contains(line[:min(len(line), 60)], []byte(`: {"ts":`)) {
+		return line
+	}
+	if at := talosNode.regexp().FindSubmatchIndex(line); at != nil {
+		return line[at[2]:]
+	}
+	return line
 }
 
 // console recognises what systemd prints to the console beside the kernel's lines, where it is not well: "[FAILED] Failed to
@@ -126,7 +139,7 @@ func (e entry) bracketed(line []byte) entry {
 	}
 	if up, ok := seconds(inner); ok {
 		e = e.withUp(up)
-	} else if t, err := time.Parse(time.ANSIC, string(inner)); err == nil {
+	} else if t, ok := wallTime(inner); ok {
 		e = e.withWall(t)
 	} else if before, _, ok := bytes.Cut(inner, []byte("<")); ok { // dmesg -d: [   12.345678 <    0.000012>]
 		up, ok := seconds(bytes.TrimRight(before, " "))
@@ -146,6 +159,16 @@ func (e entry) bracketed(line []byte) entry {
 	}
 	e.text = bytes.TrimPrefix(rest, []byte(" "))
 	return e
+}
+
+// wallTime reads what dmesg -T prints, or what some consoles do.
+func wallTime(inner []byte) (time.Time, bool) {
+	for _, form := range []string{time.ANSIC, "2006-01-02 15:04:05", "2006-01-02T15:04:05", time.RFC3339} {
+		if t, err := time.Parse(form, string(inner)); err == nil {
+			return t, true
+		}
+	}
+	return time.Time{}, false
 }
 
 // relativeTime recognises the times of dmesg --reltime: "Nov21 01:02" and "  +0.000012".

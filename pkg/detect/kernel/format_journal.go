@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"encoding/json"
 	"strconv"
+	"strings"
 	"time"
 )
 
@@ -112,10 +113,10 @@ func trimJSON(line []byte) []byte {
 
 var (
 	// shortTime is how syslog daemons and journalctl -o short, short-precise, short-full and short-unix begin a line.
-	shortTime = whenNeeded(`^(?:([\pL\d]{2,9}\.? [ \d]?\d \d\d:\d\d:\d\d(?:\.\d{1,9})?)|[A-Z][a-z]{2} (\d{4}-\d\d-\d\d \d\d:\d\d:\d\d(?:\.\d{1,9})?) [A-Z0-9+:-]{2,6}|(\d{9,11}\.\d{6})|\[ *(\d{1,10}\.\d{6})\]|[A-Z][a-z]{2} ([A-Z][a-z]{2} [ \d]\d \d\d:\d\d:\d\d \d{4})) +`)
+	shortTime = whenNeeded(`^(?:([\pL\d]{2,9}\.? [ \d]?\d \d\d:\d\d:\d\d(?:\.\d{1,9})?)|[A-Z][a-z]{2} (\d{4}-\d\d-\d\d \d\d:\d\d:\d\d(?:\.\d{1,9})?) [A-Z0-9+:-]{2,6}|(\d{9,11}\.\d{6})|\[ *(\d{1,10}\.\d{6})\]|[A-Z][a-z]{2} ([A-Z][a-z]{2} [ \d]\d \d\d:\d\d:\d\d \d{4})|(\d{4}-\d\d-\d\d \d\d:\d\d:\d\d(?:[.,]\d{1,9})?)(?: ?(?:Z|UTC|[+-]\d\d:?\d\d))?|((?:\d{4} )?[A-Z][a-z]{2} [ \d]?\d (?:\d{4} )?\d\d:\d\d:\d\d)) +`)
 	// shortSource is the host and the program that follow, sourceAlone the program where journalctl --no-hostname left out
-	// the host.
-	shortSource = whenNeeded(`^(?:\d{1,3}(?:\.\d{1,3}){3} )?\S{0,254}[^\s:] +([^\s:\[\]]{1,128})(\[\d+\])?: ?`)
+	// the host. BusyBox writes the facility between them.
+	shortSource = whenNeeded(`^(?:\d{1,3}(?:\.\d{1,3}){3} )?\S{0,254}[^\s:] +(?:kern\.[a-z]{3,7} +)?([^\s:\[\]]{1,128})(\[\d+\])?: ?`)
 	sourceAlone = whenNeeded(`^([^\s:\[\]]{1,128})(\[\d+\])?: `)
 )
 
@@ -124,6 +125,7 @@ var (
 //
 //	Nov 21 01:02:03 host kernel: text                 2023-11-21T01:02:03+0000 host kernel: [   12.345678] text
 //	Tue 2023-11-21 01:02:03 UTC host kernel: text     1700528523.123456 host kernel: text
+//	2023-11-21 01:02:03 host kernel: text             Nov 21 2023 01:02:03 host kernel: text
 func parseJournalShort(line []byte, monotonic bool) (e entry, ok bool) {
 	t, rest, ok := cutISO(line)
 	if ok && line[19] == ',' { // dmesg --time-format iso
@@ -207,6 +209,21 @@ func cutShortTime(line []byte, monotonic bool) (e entry, rest []byte, ok bool) {
 		e.at, e.timed = since, true
 	case group(5) != "": // OpenWrt's logread
 		t, err := time.Parse("Jan _2 15:04:05 2006", group(5))
+		if err != nil {
+			return entry{}, nil, false
+		}
+		e = e.withWall(t)
+	case group(6) != "":
+		t, err := time.Parse("2006-01-02 15:04:05", strings.Replace(group(6), ",", ".", 1))
+		if err != nil {
+			return entry{}, nil, false
+		}
+		e = e.withWall(t)
+	case group(7) != "":
+		t, err := time.Parse("2006 Jan _2 15:04:05", group(7))
+		if err != nil {
+			t, err = time.Parse("Jan _2 2006 15:04:05", group(7))
+		}
 		if err != nil {
 			return entry{}, nil, false
 		}

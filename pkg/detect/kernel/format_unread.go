@@ -6,7 +6,6 @@ import (
 	"compress/gzip"
 	"fmt"
 	"io"
-	"regexp"
 )
 
 // packed are the first bytes of what is no text.
@@ -40,8 +39,8 @@ func unpacked(r *bufio.Reader) (*bufio.Reader, error) {
 
 // Forms of the journal that are not read: a line break in a message could pass for a field of its own in them.
 var (
-	exportField   = regexp.MustCompile(`^_{0,2}[A-Z][A-Z0-9_]{0,63}=`)
-	verboseRecord = regexp.MustCompile(`^[A-Z][a-z]{2} \d{4}-\d\d-\d\d \d\d:\d\d:\d\d\.\d{6} \S+ \[[a-z]=`)
+	exportField   = whenNeeded(`^_{0,2}[A-Z][A-Z0-9_]{0,63}=`)
+	verboseRecord = whenNeeded(`^[A-Z][a-z]{2} \d{4}-\d\d-\d\d \d\d:\d\d:\d\d\.\d{6} \S+ \[[a-z]=`)
 )
 
 // unread reports whether a line is of a form that is known and not read, and notes which.
@@ -49,14 +48,14 @@ func (p *parser) unread(line []byte) bool {
 	switch {
 	case bytes.HasPrefix(line, []byte("__CURSOR=")), bytes.HasPrefix(line, []byte("__REALTIME_TIMESTAMP=")):
 		p.strange = "journalctl -o export"
-	case verboseRecord.Match(line):
+	case verboseRecord.regexp().Match(line):
 		p.strange = "journalctl -o verbose"
 	case bytes.HasPrefix(line, []byte(`[{"`)):
 		p.strange = "a JSON array in one line"
 	case p.strange == "":
 		return false
 	default:
-		return exportField.Match(bytes.TrimLeft(line, " "))
+		return exportField.regexp().Match(bytes.TrimLeft(line, " "))
 	}
 	return true
 }

@@ -31,9 +31,10 @@ func blockRules() []Rule {
 		Summary:  "reads or writes of a disk fail",
 		Literals: []string{" error, dev "},
 		Patterns: []string{request + `(?P<class>I/O|critical (?:target|space allocation|nexus)|timeout|protection|integrity|(?:recoverable )?transport|device offline|duration limit exceeded|reservation conflict|zone (?:open|active) resources exceeded|invalid) error, dev (?P<subject>[^\s,]+), sector (?P<sector>\d+)`},
-		// A device that cannot discard or zero says so once with "critical target error"; nbd devices without a server
+		// A device that cannot discard or zero says so once with "critical target error" (until 5.2 the flags end with the number
+		// of what it was to do); nbd devices without a server
 		// fail the first read that looks for partitions.
-		Exclude: `error, dev ` + noDisk + `,|critical target error, .*\((?:DISCARD|WRITE_ZEROES|WRITE_SAME|SECURE_ERASE)\)|error, dev nbd\d+, sector 0\b`,
+		Exclude: `error, dev ` + noDisk + `,|critical target error, .* flags (?:[0-9a-f]*0)?[3579]$|critical target error, .*\((?:DISCARD|WRITE_ZEROES|WRITE_SAME|SECURE_ERASE)\)|error, dev nbd\d+, sector 0\b`,
 		Kind:    "device", Expiry: time.Hour,
 	}, {
 		ID: "buffer-io-error", Reason: "IOError", Domain: Storage, Severity: finding.Warning,
@@ -50,10 +51,12 @@ func blockRules() []Rule {
 		// The name before the text is that of the program, since 5.12; the device is in the second line of the record.
 		ID: "beyond-end-of-device", Reason: "AccessBeyondEndOfDevice", Domain: Storage, Severity: finding.Warning,
 		Summary:  "a filesystem asked for blocks that its disk does not have: it is damaged, or the disk shrank",
-		Literals: []string{"attempt to access beyond end of device"},
-		Patterns: []string{`^(?:` + command + `: )?attempt to access beyond end of device(?:$|\\x0a(?P<subject>[^\s:]+): rw=)`},
-		Exclude:  `\\x0a` + noDisk + `: `,
-		Kind:     "device", Report: "beyond-end", Expiry: time.Hour,
+		Literals: []string{"attempt to access beyond end of device", ": rw="},
+		Patterns: []string{
+			`^(?P<subject>[\w!-]+): rw=\d+, (?:want=\d+, |sector=\d+, nr_sectors = \d+ )limit=\d+$`, // the second line, in records of their own
+			`^(?:` + command + `: )?attempt to access beyond end of device(?:$|\\x0a(?P<subject>[^\s:]+): rw=)`},
+		Exclude: `(?:^|\\x0a)` + noDisk + `: `,
+		Kind:    "device", Report: "beyond-end", Expiry: time.Hour,
 	}}
 }
 
@@ -69,8 +72,8 @@ func scsiRules() []Rule {
 	}, {
 		ID: "scsi-device-offline", Reason: "DiskOffline", Domain: Storage, Severity: finding.Warning,
 		Summary:  "the kernel gave up a disk: every access to it fails",
-		Literals: []string{"rejecting I/O to offline device", "Device offlined - not ready", "Offlining disk!"},
-		Patterns: []string{device + `(?:rejecting I/O to offline device|Device offlined - not ready after error recovery|Medium access timeout failure\. Offlining disk!)`},
+		Literals: []string{"rejecting I/O to offline device", "Device offlined - not ready", "Offlining disk!", "killing request"},
+		Patterns: []string{device + `(?:rejecting I/O to offline device|killing request$|Device offlined - not ready after error recovery|Medium access timeout failure\. Offlining disk!)`},
 		Kind:     "device", Expiry: 24 * time.Hour, ConfirmedBy: "scsi-device-state",
 	}, {
 		ID: "scsi-device-dead", Reason: "DiskGone", Domain: Storage, Severity: finding.Warning,
@@ -81,11 +84,12 @@ func scsiRules() []Rule {
 	}, {
 		ID: "scsi-command-failed", Reason: "SCSICommandFailed", Domain: Storage, Severity: finding.Warning,
 		Summary:  "a disk or the way to it does not answer",
-		Literals: []string{"Result: hostbyte=", "timing out command, waited", "Sense Key : Aborted Command", "attempting task abort!", "attempting device reset!", "attempting target reset!", "attempting host reset!", "RESET ISSUED nexus", "Abort command issued nexus", ": resetting ", " resetting logical", " resetting physical", " cmd 0x"},
+		Literals: []string{"Result: hostbyte=", "timing out command, waited", "Sense Key : Aborted Command", "attempting task abort!", "attempting device reset!", "attempting target reset!", "attempting host reset!", "attempting bus reset!", "RESET ISSUED nexus", "Abort command issued nexus", ": resetting ", " resetting logical", " resetting physical", " cmd 0x"},
 		Patterns: []string{
-			device + `(?:(?:UNKNOWN\(0x[0-9a-f]+\) |FAILED )?Result: hostbyte=(?:DID_(?P<result>TIME_OUT|NO_CONNECT|BAD_TARGET|TRANSPORT_\w+|ABORT|ERROR|SOFT_ERROR)|0x0*(?:[13457bef])\b)|timing out command, waited \d+s|Sense Key : Aborted Command)`,
+			device + `(?:(?:UNKNOWN\(0x[0-9a-f]+\) |FAILED |alua: rtpg failed, )?Result: hostbyte=(?:DID_(?P<result>TIME_OUT|NO_CONNECT|BAD_TARGET|TRANSPORT_\w+|ABORT|ERROR|SOFT_ERROR)|0x0*(?:[13457bef])\b)|timing out command, waited \d+s|Sense Key : Aborted Command)`,
 			device + `attempting (?:task abort|device reset|target reset)! ?scmd\(`, // drivers/scsi/mpt3sas
 			`^(?P<subject>mpt[23]sas(?:_cm)?\d+): attempting (?:task abort|device reset|target reset|host reset)! ?scmd\(`,
+			`^mptscsih: (?P<subject>ioc\d+): attempting (?:task abort|target reset|bus reset|host reset)! \(sc=`,
 			`^qla2xxx \[(?P<subject>` + pciAddress + `)\]-[0-9a-f]+:\d+: (?:(?:DEVICE|TARGET|BUS|ADAPTER) RESET ISSUED|Abort command issued) nexus`,
 			`^(?:hpsa|smartpqi) (?P<subject>` + pciAddress + `): (?:scsi \S+ resetting (?:logical|physical) |resetting scsi \S+)`,
 			// What the storage of Hyper-V answers to reads and writes; it refuses other commands of every boot.
@@ -95,9 +99,9 @@ func scsiRules() []Rule {
 	}, {
 		ID: "storage-controller-fault", Reason: "StorageControllerFault", Domain: Storage, Severity: finding.Warning,
 		Summary:  "a storage controller stopped or was reset",
-		Literals: []string{"FW in FAULT state", "fault_state(0x", "SAS host is non-operational", "Controller lockup detected", "controller is offline", "controller offline: ", "Host adapter abort request", "Host bus reset request", "Adapter health - ", "megasas: RESET cmd=", "resetting fusion adapter", "Controller in crit error", "no heartbeat detected", "ISP error recovery", "Firmware is halted", "/FATAL) - ", "/CRIT) - ", "/DEAD) - ", "- Predictive failure", "failed due to timeout count("},
+		Literals: []string{"FW in FAULT state", "fault_state(0x", "SAS host is non-operational", "Controller lockup detected", "controller is offline", "controller offline: ", "Host adapter abort request", "Host bus reset request", "Adapter health - ", "megasas: RESET cmd=", "resetting fusion adapter", "Controller in crit error", "no heartbeat detected", " commands to complete", "ISP error recovery", "Firmware is halted", "/FATAL) - ", "/CRIT) - ", "/DEAD) - ", "- Predictive failure", "failed due to timeout count("},
 		Patterns: []string{
-			`^(?:megaraid_sas|hpsa|smartpqi|aacraid) (?P<subject>` + pciAddress + `): (?:.*FW in FAULT state|Controller lockup detected|controller is offline|controller offline: |Adapter health - |resetting fusion adapter|Controller in crit error|no heartbeat detected)`,
+			`^(?:megaraid_sas|hpsa|smartpqi|aacraid) (?P<subject>` + pciAddress + `): (?:.*FW in FAULT state|Controller lockup detected|controller is offline|controller offline: |Adapter health - |resetting fusion adapter|Controller in crit error|no heartbeat detected|\[ *\d+\]waiting for \d+ commands to complete)`,
 			// What the firmware of megaraid controllers tells: number, time, what it is about, how grave it is.
 			`^megaraid_sas (?P<subject>` + pciAddress + `): \d+ \([^)]{1,40}/0x[0-9a-f]+/(?:(?:CRIT|FATAL|DEAD)\) - |WARN\) - Predictive failure)`,
 			`^qla2xxx \[(?P<subject>` + pciAddress + `)\]-[0-9a-f]+:\d+: Performing ISP error recovery`,

@@ -96,14 +96,14 @@ func xfsRules() []Rule {
 	}, {
 		ID: "xfs-corruption", Reason: "XfsCorruption", Domain: Storage, Severity: finding.Warning,
 		Summary:  "an XFS filesystem found itself damaged: it wants xfs_repair",
-		Literals: []string{"XFS (", "XFS: Internal error"},
-		Patterns: []string{`^XFS: Internal error `, message + `(?:Metadata (?:corruption|CRC error) detected at |Corruption detected\. |Corruption warning: |Internal error |Unmount and run xfs_repair|Corruption of in-memory data|xfs_\w+: (?:[Bb]ad |detected corrupt |daddr 0x[0-9a-f]+ out of range)|Uncorrected metadata errors detected|First \d+ bytes of corrupted metadata buffer|Bad inode |log record CRC mismatch|corrupt dinode |Allocated a known in-use inode |Access to block zero in inode )`},
+		Literals: []string{"XFS (", "XFS: Internal error", "XFS: Assertion failed"},
+		Patterns: []string{`^XFS: (?:Internal error |Assertion failed: )`, message + `(?:Metadata (?:corruption|CRC error) detected at |Corruption detected\. |Corruption warning: |Internal error |Unmount and run xfs_repair|Corruption of in-memory data|xfs_\w+: (?:[Bb]ad |detected corrupt |daddr 0x[0-9a-f]+ out of range)|Uncorrected metadata errors detected|First \d+ bytes of corrupted metadata buffer|Bad inode |Bad [\w ]{3,40} magic!|log record CRC mismatch|corrupt dinode |Allocated a known in-use inode |Access to block zero in inode )`},
 		Kind:     "filesystem", Report: "xfs-corruption", Expiry: 24 * time.Hour,
 	}, {
 		ID: "xfs-io-error", Reason: "XfsIOError", Domain: Storage, Severity: finding.Warning,
 		Summary:  "an XFS filesystem could not read or write its disk",
 		Literals: []string{"XFS ("},
-		Patterns: []string{message + `(?:[Mm]etadata I/O error|log I/O error|Log I/O [Ee]rror|writeback error on |Failing async write|page discard on page|log mount/recovery failed: error|xfs_log_force: error -\d+|xfs_imap_to_bp: xfs_trans_read_buf\(\) returned error|log recovery (?:write|read) I/O error|log mount (?:finish )?failed|Failed to recover intents|failed to (?:find log head|locate log tail))`},
+		Patterns: []string{message + `(?:[Mm]etadata I/O error|log I/O error|Log I/O [Ee]rror|writeback error on |Failing async write|page discard on page|log mount/recovery failed: error|xfs_log_force: error -\d+|xfs_imap_to_bp: xfs_trans_read_buf\(\) returned error|log recovery (?:write|read) I/O error|log mount (?:finish )?failed|empty log check failed|xfs_\w+: xfs_\w+(?:\(\))? returned error -?\d+|Failed to recover intents|failed to (?:find log head|locate log tail))`},
 		Kind:     "filesystem", Report: "xfs-io-error", Expiry: 24 * time.Hour,
 	}, {
 		ID: "xfs-memory-deadlock", Reason: "XfsMemoryDeadlock", Domain: Storage, Severity: finding.Warning,

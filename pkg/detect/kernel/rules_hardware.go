@@ -14,7 +14,7 @@ func machineCheckRules() []Rule {
 	//
 	// What is not enabled (bit 60) did not stop the processor: firmware left it in the bank before the boot, or it was met where
 	// nobody needed the data.
-	const machineCheck = `^(?:mce: )?\[Hardware Error\]: CPU (?P<subject>\d+): Machine Check(?: Exception| Event)?: [0-9a-f]+ Bank (?P<bank>\d+): `
+	const machineCheck = `^(?:(?:mce: )?\[Hardware Error\]|EDAC \w+ MC\d+): CPU (?P<subject>\d+): Machine Check(?: Exception| Event)?: [0-9a-f]+ Bank (?P<bank>\d+): `
 	// What the decoder of AMD's processors makes of it: which of the flags are set.
 	const amdStatus = `^(?:mce: )?\[Hardware Error\]: CPU:(?P<subject>\d+) \([0-9a-f:]+\) MC(?P<bank>\d+)_STATUS\[`
 	return []Rule{{

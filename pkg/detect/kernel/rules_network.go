@@ -99,9 +99,9 @@ func linkRules() []Rule {
 	}, {
 		ID: "nic-hardware-error", Reason: "NICHardwareError", Domain: Network, Severity: finding.Warning,
 		Summary:  "a network card, its module or its cable reports an error",
-		Literals: []string{": Fatal error ", "ealth issue observed", "High temperature on sensors", "Will cause a leak of a command resource", "firmware internal error", "Internal error detected", "Error (timeout: ", "Firmware not responding", "Firmware fatal ", "Firmware non-fatal reset", "nsufficient power on the PCIe slot", "Port module event", "health compromised", "handling bad device here", "Detected thermal alarm", "over heat", "overheated", "Adapter removed", "PCIe link lost"},
+		Literals: []string{": Fatal error ", "ealth issue observed", "health recovery ", "High temperature on sensors", "Will cause a leak of a command resource", "firmware internal error", "Internal error detected", "Error (timeout: ", "Firmware not responding", "Firmware fatal ", "Firmware non-fatal reset", "nsufficient power on the PCIe slot", "Port module event", "health compromised", "handling bad device here", "Detected thermal alarm", "over heat", "overheated", "Adapter removed", "PCIe link lost"},
 		Patterns: []string{
-			`^mlx[45]_core (?P<subject>` + pciAddress + `)(?: \S+)?: .*(?:Detected insufficient power on the PCIe slot|Port module event\[error\]|health compromised|handling bad device here|Fatal error \d+ detected|Health issue observed|High temperature on sensors|timeout\. Will cause a leak of a command resource|firmware internal error|Internal error detected)`,
+			`^mlx[45]_core (?P<subject>` + pciAddress + `)(?: \S+)?: .*(?:Detected insufficient power on the PCIe slot|Port module event\[error\]|health compromised|handling bad device here|Fatal error \d+ detected|Health issue observed|health recovery (?:flow aborted|failed)|High temperature on sensors|timeout\. Will cause a leak of a command resource|firmware internal error|Internal error detected)`,
 			`^(?P<driver>[\w-]+) (?P<subject2>` + pciAddress + `)(?: (?P<device>` + netdev + `))?: (?:.*: )?(?:Error \(timeout: \d+\) msg|Firmware not responding|Firmware (?:fatal|non-fatal) reset event|Network adapter has been stopped because it has over ?heated|The network adapter (?:was stopped|link speed was downshifted) because it overheated|Adapter removed|PCIe link lost)`,
 		},
 		Kind: "device", Expiry: 24 * time.Hour,
@@ -111,12 +111,12 @@ func linkRules() []Rule {
 		Literals: []string{"ink is Down", "ink is down", "ink down", "Link Down", "ink DOWN", "ink is DOWN"},
 		Patterns: []string{
 			`^(?:e1000e?|igb|ixgbe|i40e|r8169|mlx4_en): (?P<subject>` + netdev + `):? (?:NIC )?Link (?:is )?Down`,
-			device + `(?:(?:ena|hns3|igb): )?(?:NIC |Device |HINIC_)?[Ll]ink (?:is )?(?:[Dd]own|DOWN)\.?\s*$`,
+			device + `(?:(?:ena|hns3|igb): )?(?:NIC (?:\w+ )?|Device |HINIC_)?[Ll]ink (?:is )?(?:[Dd]own|DOWN)\.?\s*$`,
 			`^\[qede_link_update:\d+\((?P<subject>[^)]{1,15})\)\]Link is down`,
 			`^mlx[45]_(?:core|en) (?P<pci>` + pciAddress + `)(?:: | )(?P<subject>` + netdev + `): Link [Dd]own`,
 		},
 		Kind: "network-device", Settled: 2 * time.Minute, Expiry: 30 * time.Minute, ConfirmedBy: "link-state",
-		Recovery: Recovery{Literals: []string{"ink is Up", "ink is up", "ink up", "ink Up", "ink UP", "ink is UP"}, Pattern: device + `(?:(?:ena|hns3|igb): )?(?:NIC |Device |HINIC_)?[Ll]ink (?:is )?(?:[Uu]p|UP)\b`},
+		Recovery: Recovery{Literals: []string{"ink is Up", "ink is up", "ink up", "ink Up", "ink UP", "ink is UP"}, Pattern: device + `(?:(?:ena|hns3|igb): )?(?:NIC (?:\w+ )?|Device |HINIC_)?[Ll]ink (?:is )?(?:[Uu]p|UP)\b`},
 	}, {
 		ID: "bond-no-link", Reason: "BondDown", Domain: Network, Severity: finding.Warning,
 		Summary:  "a bond has no link left",

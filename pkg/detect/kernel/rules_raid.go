@@ -126,7 +126,7 @@ func remoteBlockRules() []Rule {
 		Literals: []string{": detected conn error (", "session recovery timed out after", ": ping timeout of "},
 		Patterns: []string{
 			`^ ?(?:iscsi )?(?P<subject>connection\d+:\d+): (?:detected conn error \(\d+\)|ping timeout of \d+ secs expired)`,
-			`^ ?(?:iscsi )?(?P<subject2>session\d+): session recovery timed out after \d+ secs`,
+			`^ ?(?:iscsi:? )?(?P<subject2>session\d+): session recovery timed out after \d+ secs`,
 		},
 		Kind: "connection", Expiry: time.Hour,
 	}, {

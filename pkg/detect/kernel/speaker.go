@@ -50,7 +50,7 @@ func speakerOf(name string) (Speaker, bool) {
 		name = instance
 	}
 	switch name {
-	case "kubelet", "kubelet-wrapper", "hyperkube", "kubelite", "microk8s.daemon-kubelite", "microk8s.daemon-kubelet", "kube-kubelet",
+	case "kubelet", "kubelet.daemon", "kubelet-wrapper", "hyperkube", "kubelite", "microk8s.daemon-kubelite", "microk8s.daemon-kubelet", "kube-kubelet",
 		"k3s", "k3s-agent", "k3s-server", "rke2", "rke2-server", "rke2-agent", "k0s", "k0sworker", "k0scontroller":
 		return Kubelet, true
 	case "containerd", "docker", "dockerd", "docker-containerd", "dockerd-current", "crio", "cri-o", "cri-docker", "cri-dockerd", "microk8s.daemon-containerd":
