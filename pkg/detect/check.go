@@ -75,4 +75,5 @@ const (
 	WakeMounts    WakeSource = "mounts"     // the mount table changed: POLLPRI on /proc/PID/mountinfo
 	WakePlugins   WakeSource = "plugins"    // kubelet's plugin registration directory changed: inotify
 	WakeLinks     WakeSource = "links"      // a card, bond or team went up or down, came or went: RTNLGRP_LINK
+	WakeSystemd   WakeSource = "systemd"    // a service failed, or works again; a unit could not be started: signals on the system's bus
 )
