@@ -105,6 +105,7 @@ const (
 	maxPacketChains = 100_000  // of nf_tables; kube-proxy in its nftables mode makes some for each service
 	maxPacketRead   = 1000     // chains whose rules are read
 	maxPacketRules  = 20_000
+	maxPacketSets   = 1000 // beyond, a rule that looks something up is not understood
 )
 
 // PacketFilter is the packet filter of this network namespace.

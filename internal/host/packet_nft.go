@@ -54,7 +54,7 @@ func nftTables(filter *PacketFilter) error {
 		}
 	}
 	slices.SortFunc(queue, func(a, b *PacketChain) int { return strings.Compare(a.key(), b.key()) })
-	queued, rules := map[string]bool{}, 0
+	queued, rules, sets := map[string]bool{}, 0, 0
 	for len(queue) > 0 {
 		chain := queue[0]
 		queue = queue[1:]
@@ -65,7 +65,7 @@ func nftTables(filter *PacketFilter) error {
 		if len(queued) > maxPacketRead {
 			return fmt.Errorf("more than %d chains are in use", maxPacketRead)
 		}
-		if err := chain.readNFTRules(maxPacketRules - rules); err != nil {
+		if err := chain.readNFTRules(maxPacketRules-rules, &sets); err != nil {
 			return fmt.Errorf("table %s chain %s: %w", chain.Table, chain.Name, err)
 		}
 		rules += len(chain.Rules)
@@ -161,8 +161,14 @@ func nftFamily(name string) uint8 {
 	return nfprotoInet
 }
 
-// readNFTRules dumps the rules of one chain.
-func (c *PacketChain) readNFTRules(most int) error {
+// readNFTRules dumps the rules of one chain, and counts the sets that it has read for them.
+func (c *PacketChain) readNFTRules(most int, sets *int) error {
+	readSet := func(name string) (nftSet, error) {
+		if *sets++; *sets > maxPacketSets {
+			return nftSet{}, errSetTooLarge
+		}
+		return c.readNFTSet(name)
+	}
 	request := nl.NewNetlinkRequest(nftSubsystem|nftGetRule, unix.NLM_F_DUMP)
 	request.AddData(nfHead{nftFamily(c.Family)})
 	request.AddData(nl.NewRtAttr(1, append([]byte(c.Table), 0)))
@@ -173,7 +179,7 @@ func (c *PacketChain) readNFTRules(most int) error {
 			failure = fmt.Errorf("more than %d rules", maxPacketRules)
 			return false
 		}
-		rule, chain, err := parseNFTRule(message, c.readNFTSet)
+		rule, chain, err := parseNFTRule(message, readSet)
 		if err != nil {
 			failure = err
 			return false

@@ -23,8 +23,8 @@ const (
 	maxSetElements  = 1024
 )
 
-// errSetTooLarge says that a set has more elements than are read: what it limits is not known.
-var errSetTooLarge = fmt.Errorf("more than %d elements", maxSetElements)
+// errSetTooLarge says that a set has more elements than are read, or there are more sets: what it limits is not known.
+var errSetTooLarge = fmt.Errorf("more than %d elements, or %d sets", maxSetElements, maxPacketSets)
 
 // nftElement is one element of a set: a key, and the verdict that a map has for it. In a set of intervals it is all keys
 // from one to another, both inclusive.
@@ -37,7 +37,7 @@ type nftElement struct {
 // nftSet is what is known of a set.
 type nftSet struct{ elements []nftElement }
 
-// readNFTSet reads a set of the chain's table. ErrNotExist and errSetTooLarge leave open what is in it.
+// readNFTSet reads a set of the chain's table. ENOENT and errSetTooLarge leave open what is in it.
 func (c *PacketChain) readNFTSet(name string) (nftSet, error) {
 	about := func(command, flags int) *nl.NetlinkRequest {
 		request := nl.NewNetlinkRequest(nftSubsystem|command, flags)

@@ -217,10 +217,7 @@ func (r *runner) look(ctx context.Context) finding.Look {
 }
 
 func (c Check) deadline() time.Duration {
-	if c.Deadline > 0 {
-		return c.Deadline
-	}
-	return 10 * time.Second
+	return cmp.Or(c.Deadline, DefaultDeadline)
 }
 
 // run takes one look. A check that panics has learnt nothing; the others go on.

@@ -74,8 +74,8 @@ func (m *configMemory) look(_ context.Context, h *host.Host) ([]finding.Finding,
 	switch {
 	case err != nil:
 		return nil, fmt.Errorf("kubelet's configuration: %w", err)
-	case len(names) == 0:
-		return nil, finding.NotApplicable("kubelet has no configuration file, or there is no kubelet")
+	case len(names) == 0 || process.PID == 0 && h.Paths.KubeletConfig == "":
+		return nil, finding.NotApplicable("kubelet has no configuration file, there is no kubelet, or it is part of another program (K3s), whose start is not its own")
 	case process.PID == 0:
 		return nil, nil // the next one will read what is there
 	}

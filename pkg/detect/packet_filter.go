@@ -50,7 +50,8 @@ func PacketFilter() Check {
 		Advice: "The message names backend, family, table, chain and rule. `nft list ruleset` shows what is around it, for the backend legacy " +
 			"`iptables-legacy-save` (family ip6: `ip6tables-legacy-save`). " +
 			"Find who made it (firewalld, ufw, iptables-services, Docker's policy DROP), and open it for pods there; what is deleted by hand comes back. firewalld: " +
-			"`firewall-cmd --permanent --zone=trusted --add-source=<range of pods>`, `--permanent --add-port=10250/tcp`, then `firewall-cmd --reload`; ufw: `ufw route allow`, `ufw allow 10250/tcp`.",
+			"`firewall-cmd --permanent --zone=trusted --add-source=PODS/16`, `firewall-cmd --permanent --add-port=10250/tcp`, then `firewall-cmd --reload`; " +
+			"ufw: `ufw default allow routed`, `ufw allow 10250/tcp`.",
 		Doc: Doc{
 			Reads: []string{
 				"the tables of iptables-legacy but nat, and the chains of nf_tables, for IPv4 and IPv6, from the kernel itself, every 5 minutes",

@@ -59,7 +59,8 @@ func ShimLeaks() Check {
 				{"ShimWithoutContainer", finding.Warning, "a shim older than 10 minutes whose ID neither CRI nor containerd knows, seen twice 5 minutes apart"},
 				{"ShimOfDeadSandbox", finding.Warning, "a shim of runc older than 10 minutes that has no process below it, while its sandbox is not ready, seen twice 5 minutes apart"},
 			},
-			FalseAlarms: "Shims of docker, podman and of containerd's other namespaces are not looked at.",
+			FalseAlarms: "Only shims of the namespace k8s.io and conmon of CRI-O are judged. Those of other namespaces (moby: Docker, also as the runtime of Kubernetes behind cri-dockerd; default: ctr, nerdctl) " +
+				"and of podman belong to whoever made them, who alone knows which are still wanted: `docker ps -a`, `nerdctl ps -a`.",
 		},
 		Every:    5 * time.Minute,
 		Deadline: 10 * time.Second,
