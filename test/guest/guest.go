@@ -1,6 +1,7 @@
 // Package guest boots a machine of its own, with Debian's kernel and pure cgroup v2, and runs a test binary in it. There,
-// disks, arrays and links can really be broken, and a kernel that differs from the builder's own is tried. The guest sees the
-// file system of this machine, read-only, below a layer in memory: the same tools, another kernel.
+// disks, arrays and links can really be broken, and the kernel itself, by modules that are built for it; and a kernel that
+// differs from the builder's own is tried. The guest sees the file system of this machine, read-only, below a layer in memory:
+// the same tools, another kernel.
 //
 // It is emulated (no KVM is needed) and up within ten seconds.
 package guest
@@ -24,6 +25,8 @@ type Guest struct {
 	Output io.Writer // what the guest prints
 
 	Systemd bool // is the guest's PID 1; else a shell is
+
+	Modules string // folder with sources of kernel modules, which are built into the folder modules of Dir; or empty
 }
 
 // doneLine is what the guest prints last, with the exit code of the command.
@@ -34,6 +37,11 @@ func (g Guest) Run(ctx context.Context, command ...string) (int, error) {
 	kernel, err := g.kernel(ctx)
 	if err != nil {
 		return 0, err
+	}
+	if g.Modules != "" {
+		if err := kernel.build(ctx, g.Modules, filepath.Join(g.Dir, "modules")); err != nil {
+			return 0, err
+		}
 	}
 	initrd, err := g.initrd(ctx, kernel, command)
 	if err != nil {
