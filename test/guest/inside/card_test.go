@@ -2,6 +2,7 @@ package inside
 
 import (
 	"os/exec"
+	"strings"
 	"testing"
 	"time"
 )
@@ -20,15 +21,17 @@ func flap(t *testing.T) {
 // TestCard: a network card comes back in half duplex, or slower, loses its link, and flaps; it stops sending; and it is removed
 // while something in the kernel keeps it.
 func TestCard(t *testing.T) {
-	insert(t, "guest_card")
+	needGuest(t)
 	t.Parallel()
+	insert(t, "guest_card")
 	const settings = "checks: {link-state: {every: 5s, flaps: 8}, network-errors: {every: 5s}, kernel-log: {every: 5s, rules: {unregister-netdevice: {expiry: 20s}}}}\n"
 	a, stop := start(t, t.TempDir(), settings)
 	defer stop()
 	run(t, "ip", "link", "set", guestCard, "up")
-	tell(t, "guest_card", "carrier", "0")
 	flap(t)
 	time.Sleep(10 * time.Second) // a look sees it at its best
+	tell(t, "guest_card", "rx_packets", "2000")
+	tell(t, "guest_card", "rx_crc_errors", "1000")
 	for _, step := range []struct{ fullDuplex, speed, reason string }{
 		{"0", "10000", "LinkHalfDuplex"},
 		{"1", "1000", "LinkSpeedReduced"},
@@ -44,12 +47,6 @@ func TestCard(t *testing.T) {
 	tell(t, "guest_card", "carrier", "1")
 	a.awaitReason("link-state", "LinkDown", guestCard, false)
 
-	run(t, "ip", "address", "add", "192.0.2.1/24", "dev", guestCard)
-	tell(t, "guest_card", "stuck", "1")
-	_ = exec.Command("busybox", "ping", "-c", "2", "-W", "1", "192.0.2.2").Run() // nobody answers
-	a.awaitReason("network-errors", "NICTxTimeout", guestCard, true)
-	tell(t, "guest_card", "stuck", "0")
-
 	for uptime(t) < 130*time.Second { // before, links may come and go
 		time.Sleep(time.Second)
 	}
@@ -59,10 +56,21 @@ func TestCard(t *testing.T) {
 	}
 	a.awaitReason("link-state", "LinkFlapping", guestCard, true)
 
-	tell(t, "guest_card", "hold", "45")
+	damaged := func(f believed) bool {
+		return f.Subject.Name == guestCard && strings.Contains(f.Latest, "received packets were damaged") && f.Severity == "warning"
+	}
+	a.awaitFound("network-errors", func(f believed) bool { return damaged(f) && f.Reason == "ReceiveErrors" }, true) // over five minutes
+	tell(t, "guest_card", "rx_packets", "10000000")
+	run(t, "ip", "address", "add", "192.0.2.1/24", "dev", guestCard)
+	tell(t, "guest_card", "stuck", "1")
+	_ = exec.Command("busybox", "ping", "-c", "2", "-W", "1", "192.0.2.2").Run() // nobody answers
+	a.awaitReason("network-errors", "NICTxTimeout", guestCard, true)
+	tell(t, "guest_card", "stuck", "0")
+	a.awaitFound("network-errors", damaged, false)
+
+	tell(t, "guest_card", "hold", "35")
 	run(t, "rmmod", "guest_card") // waits for whoever holds it
 	a.awaitSaid("UnregisterNetDevice", guestCard, true)
 	a.awaitSaid("UnregisterNetDevice", guestCard, false)
-	a.awaitReason("network-errors", "", guestCard, false)
 	a.awaitReason("link-state", "", guestCard, false)
 }

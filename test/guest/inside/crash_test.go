@@ -94,6 +94,9 @@ func TestCrash(t *testing.T) {
 		}
 	}
 	for _, f := range a.status().Findings {
+		if f.Subject.Kind == "node" && f.Subject.Name == "" {
+			t.Errorf("a node without a name: %+v", f)
+		}
 		t.Logf("to the end: %s %s %s %s %s: %s", f.Check, f.Severity, f.Reason, f.Subject.Kind, f.Subject.Name, f.Message)
 	}
 }

@@ -6,8 +6,8 @@ import "testing"
 // are told by their number, of the module that has them; one that could not be corrected is fatal. What the kernel's log
 // says of them is not told twice.
 func TestMemoryErrors(t *testing.T) {
-	insert(t, "guest_memory")
 	a := watch(t)
+	insert(t, "guest_memory")
 	const (
 		module = "CPU_SrcID#0_MC#0_Chan#1_DIMM#0"
 		rank   = "mc#1csrow#0channel#0" // the kernel's own label

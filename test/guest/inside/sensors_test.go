@@ -9,8 +9,9 @@ import (
 // TestSensors: a fan, a temperature sensor, the mains and a UPS of a board fail and are well again, and a thermal zone gets
 // nearly as hot as the kernel allows.
 func TestSensors(t *testing.T) {
-	insert(t, "guest_sensors")
+	needGuest(t)
 	t.Parallel()
+	insert(t, "guest_sensors")
 	a, stop := start(t, t.TempDir(), "checks: {sensors: {every: 2s}, thermal: {every: 2s}}\n")
 	defer stop()
 	a.await(time.Minute, "a look at what is well", func(s status) bool {
