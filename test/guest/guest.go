@@ -1,6 +1,7 @@
 // Package guest boots a machine of its own, with Debian's kernel and pure cgroup v2, and runs a test binary in it. There,
-// disks, arrays and links can really be broken, and a kernel that differs from the builder's own is tried. The guest sees the
-// file system of this machine, read-only, below a layer in memory: the same tools, another kernel.
+// disks, arrays and links can really be broken, and the kernel itself, by modules that are built for it; and a kernel that
+// differs from the builder's own is tried. The guest sees the file system of this machine, read-only, below a layer in memory:
+// the same tools, another kernel.
 //
 // It is emulated (no KVM is needed) and up within ten seconds.
 package guest
@@ -25,6 +26,8 @@ type Guest struct {
 
 	Systemd bool // is the guest's PID 1; else a shell is
 	Bare    bool // has nothing but the command and busybox, all in memory: such a machine can be saved, restored and suspended
+
+	Modules string // folder with sources of kernel modules, which are built into the folder modules of Dir; or empty
 }
 
 // doneLine is what the guest prints last, with the exit code of the command.
@@ -35,6 +38,11 @@ func (g Guest) Run(ctx context.Context, command ...string) (int, error) {
 	kernel, err := g.kernel(ctx)
 	if err != nil {
 		return 0, err
+	}
+	if g.Modules != "" {
+		if err := kernel.build(ctx, g.Modules, filepath.Join(g.Dir, "modules")); err != nil {
+			return 0, err
+		}
 	}
 	initrd, err := g.initrd(ctx, kernel, command)
 	if err != nil {

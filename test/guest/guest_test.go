@@ -15,13 +15,16 @@ import (
 var withGuest = flag.Bool("guest", false, "boot a machine of its own for these tests; needs qemu-system-x86 and the other packages of make packages")
 
 // TestGuest breaks a guest whose PID 1 is a shell: it is up in seconds, and nothing but the test and the agent runs there.
-func TestGuest(t *testing.T) { inGuest(t, "", Guest{}) }
+func TestGuest(t *testing.T) { inGuest(t, "", Guest{Modules: "modules"}) }
 
 // TestSystemd runs the agent in its unit, in a guest whose PID 1 is systemd.
 func TestSystemd(t *testing.T) { inGuest(t, "Unit", Guest{Systemd: true}) }
 
 // TestMachine stops, suspends and restores a whole guest, and has its processor report errors.
 func TestMachine(t *testing.T) { inGuest(t, "Machine", Guest{Bare: true}) }
+
+// TestCrash breaks the kernel of a guest, where no other test suffers by it.
+func TestCrash(t *testing.T) { inGuest(t, "Crash", Guest{Modules: "modules"}) }
 
 // inGuest runs those tests of ./inside in a guest that begin with a word, with the real agent. Each of them is a subtest here.
 func inGuest(t *testing.T, word string, g Guest) {
@@ -43,7 +46,7 @@ func inGuest(t *testing.T, word string, g Guest) {
 	}
 	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Minute)
 	defer cancel()
-	tests, others := "^Test"+word, "^Test(Unit|Machine)"
+	tests, others := "^Test"+word, "^Test(Unit|Machine|Crash)"
 	if word != "" {
 		others = "^$"
 	}
@@ -53,7 +56,7 @@ func inGuest(t *testing.T, word string, g Guest) {
 		}
 		tests = only
 	}
-	args := []string{filepath.Join(dir, "inside.test"), "-test.v", "-test.parallel=16", "-test.timeout=18m", "-test.run", tests, "-test.skip", others, "-inside", "-agent", filepath.Join(dir, "nodeagent"), "-repo", repo}
+	args := []string{filepath.Join(dir, "inside.test"), "-test.v", "-test.parallel=16", "-test.timeout=18m", "-test.run", tests, "-test.skip", others, "-inside", "-agent", filepath.Join(dir, "nodeagent"), "-repo", repo, "-modules", filepath.Join(dir, "modules")}
 	code, err := g.Run(ctx, args...)
 	if err != nil {
 		t.Fatal(err)

@@ -21,6 +21,8 @@ var (
 	inside = flag.Bool("inside", false, "this is the guest: what is broken here harms nobody")
 	binary = flag.String("agent", "", "the agent")
 	repo   = flag.String("repo", "", "the checkout")
+
+	modules = flag.String("modules", "", "the folder with kernel modules that make faults")
 )
 
 func needGuest(t *testing.T) {
@@ -94,11 +96,14 @@ type status struct {
 	PID       int
 	Readiness struct{ Ready bool }
 	Findings  []believed
-	Checks    []struct{ Check, Status, Error, Why string }
+	Checks    []checkStatus
 }
+
+type checkStatus struct{ Check, Status, Error, Why string }
 
 type believed struct {
 	Check, Reason, Severity, Message, ID string
+	Latest                               string // message
 	Subject                              struct{ Kind, Name string }
 	Raised                               struct{ Wall time.Time }
 }
@@ -143,6 +148,16 @@ func (a *agent) awaitFound(check string, is func(believed) bool, there bool) {
 		}
 		return s.PID != 0 && at >= 0 == there
 	})
+}
+
+// awaitSaid waits until the check of the kernel's log believes a reason of a subject, or no longer does. It has one finding for
+// each subject, which names what else is wrong with it. An empty subject stands for any.
+func (a *agent) awaitSaid(reason, subject string, there bool) {
+	a.t.Helper()
+	a.awaitFound("kernel-log", func(f believed) bool {
+		_, also, _ := strings.Cut(f.Latest, "; also ")
+		return (subject == "" || f.Subject.Name == subject) && (f.Reason == reason || strings.Contains(also, reason))
+	}, there)
 }
 
 // run runs a command of the guest.
