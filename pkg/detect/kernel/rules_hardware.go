@@ -31,7 +31,7 @@ func machineCheckRules() []Rule {
 		Literals: []string{"Machine Check", "Hardware Error]: Corrected error", "Hardware Error]: Deferred error", "Machine check events logged", "CMCI storm detected"},
 		Patterns: []string{
 			machineCheck + `(?P<status>[0-9a-fA-F]{16})`,
-			`^(?:mce: )?\[Hardware Error\]: (?:Corrected error|Deferred error|Machine check events logged)`,
+			`^(?:mce: )?\[Hardware Error\]: (?:Corrected error|Deferred error)`, `^(?:mce: )?\[Hardware Error\]: Machine check events logged`,
 			`^(?:mce: )?CMCI storm detected: switching to poll mode`, `^(?:mce: )?CPU\d+ BANK\d+ CMCI storm detected`,
 		},
 		Kind: "cpu", Report: "mce", Grave: Rate{10, time.Hour}, GraveSeverity: finding.Warning, Expiry: 24 * time.Hour,
@@ -86,28 +86,32 @@ func firmwareErrorRules() []Rule {
 
 // pcieRules: drivers/pci/pcie/{aer,dpc,err}.c, drivers/pci/hotplug/pciehp_hpc.c, drivers/iommu. "Uncorrected" became
 // "Uncorrectable" in 6.13. Fatal errors are not always counted: behind a dead link the kernel cannot read what it was. So their
-// lines stand for themselves, until the kernel says that the link was recovered.
+// lines stand for themselves, until the kernel says that the link was recovered. The port above tells of an error first and
+// names the device that it is from, the device tells the rest, and what is recovered is the port.
 func pcieRules() []Rule {
-	const (
-		device = `^(?:[\w-]+ )?(?P<subject>` + pciAddress + `): (?:AER: )?(?:PCIe Bus Error: severity=|(?:Multiple )?)`
-		report = `(?: error (?:message )?received|,)`
-	)
+	words := func(severity string) []string {
+		const device = `^(?:[\w-]+ )?(?P<subject>` + pciAddress + `): `
+		return []string{
+			device + `AER: (?:Multiple )?` + severity + ` error (?:message )?received(?:(?: from|:) (?P<from>` + pciAddress + `))?`,
+			device + `(?:AER: )?PCIe Bus Error: severity=` + severity + `,`,
+		}
+	}
 	literals := []string{"PCIe Bus Error: severity=", "AER: "}
 	return []Rule{{
 		ID: "pcie-fatal", Reason: "PCIeFatalError", Domain: Hardware, Severity: finding.Fatal,
 		Summary:  "a PCIe link failed; the device behind it is lost or was reset",
-		Literals: literals, Patterns: []string{device + `Uncorrect(?:ed|able) \(Fatal\)` + report},
+		Literals: literals, Patterns: words(`Uncorrect(?:ed|able) \(Fatal\)`),
 		Kind: "device", Report: "aer", Expiry: 24 * time.Hour,
 		Recovery: Recovery{Literals: []string{"evice recovery successful"}, Pattern: `^(?:[\w-]+ )?(?P<subject>` + pciAddress + `): (?:AER: )?[Dd]evice recovery successful`},
 	}, {
 		ID: "pcie-uncorrected", Reason: "PCIeUncorrectedError", Domain: Hardware, Severity: finding.Warning,
 		Summary:  "a PCIe transfer was lost; the device goes on",
-		Literals: literals, Patterns: []string{device + `Uncorrect(?:ed|able) \(Non-Fatal\)` + report},
+		Literals: literals, Patterns: words(`Uncorrect(?:ed|able) \(Non-Fatal\)`),
 		Kind: "device", Report: "aer", Expiry: 24 * time.Hour, ConfirmedBy: "pcie-errors",
 	}, {
 		ID: "pcie-corrected", Reason: "PCIeCorrectedError", Domain: Hardware, Severity: finding.Info,
 		Summary:  "a PCIe transfer had to be repeated; many mean a bad slot, riser or cable",
-		Literals: literals, Patterns: []string{device + `Correct(?:ed|able)` + report},
+		Literals: literals, Patterns: words(`Correct(?:ed|able)`),
 		Kind: "device", Report: "aer", Grave: Rate{60, time.Minute}, GraveSeverity: finding.Warning, Expiry: time.Hour, ConfirmedBy: "pcie-errors",
 	}, {
 		ID: "pcie-recovery-failed", Reason: "PCIeRecoveryFailed", Domain: Hardware, Severity: finding.Warning,
