@@ -11,11 +11,17 @@ import (
 //
 //	arch/x86/kernel/cpu/mce/core.c print_mce, drivers/edac/mce_amd.c, drivers/edac/edac_mc.c edac_ce_error, edac_ue_error
 func machineCheckRules() []Rule {
-	//
 	// What is not enabled (bit 60) did not stop the processor: firmware left it in the bank before the boot, or it was met where
-	// nobody needed the data.
+	// nobody needed the data. Where the processor's state was lost (bit 57) and this is no exception, it stopped the boot before:
+	// the bank kept it over the reset, and the kernel reads it when it starts.
 	const machineCheck = `^(?:mce: )?\[Hardware Error\]: CPU (?P<subject>\d+): Machine Check(?: Exception| Event)?: [0-9a-f]+ Bank (?P<bank>\d+): `
 	return []Rule{{
+		ID: "machine-check-before", Reason: "MachineCheckUncorrected", Domain: Hardware, Severity: finding.Warning,
+		Summary:  "a processor met an error that it could not correct, which ended the boot before",
+		Literals: []string{"Machine Check: ", "Machine Check Event: "},
+		Patterns: []string{`^(?:mce: )?\[Hardware Error\]: CPU (?P<subject>\d+): Machine Check(?: Event)?: [0-9a-f]+ Bank (?P<bank>\d+): (?P<status>[37bfBF][2367abefABEF][0-9a-fA-F]{14})`},
+		Kind:     "cpu", Report: "mce", Expiry: 24 * time.Hour,
+	}, {
 		ID: "machine-check-uncorrected", Reason: "MachineCheckUncorrected", Domain: Hardware, Severity: finding.Fatal,
 		Summary:  "a processor met an error that it could not correct",
 		Literals: []string{"Machine Check", "Hardware Error]: Uncorrected", "Hardware Error]: System Fatal error", "Processor context corrupt"},
