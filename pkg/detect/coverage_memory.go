@@ -19,7 +19,7 @@ func memoryCoverage() []Coverage {
 		{Fault: "limit of processes and threads (pids.max) of a container or service reached", By: []string{"pids-limits", "pids-limit"}},
 		{Fault: "storm of corrected memory errors (ECC)", By: []string{"edac", "edac-corrected"}},
 		{Fault: "uncorrected memory error (ECC)", By: []string{"edac", "edac-uncorrected"}},
-		{Fault: "machine check", By: []string{"machine-check-uncorrected", "machine-check-corrected"}},
+		{Fault: "machine check", By: []string{"machine-check-uncorrected", "machine-check-corrected", "machine-check-before"}},
 		{Fault: "hardware error reported by the firmware (CPER, GHES, BERT)", By: []string{"cper-fatal", "cper-recoverable", "cper-corrected", "cper-reported", "last-boot-hardware-error"}},
 		{Fault: "damaged page of memory, page offline failed", By: []string{"memory-corrupted", "memory-failure", "memory-failure-unrecovered"}},
 		{Fault: "PCIe errors (AER, DPC)", By: []string{"pcie-errors", "pcie-fatal", "pcie-uncorrected", "pcie-corrected", "pcie-recovery-failed"}},

@@ -7,6 +7,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -20,7 +21,8 @@ func TestGuest(t *testing.T) { inGuest(t, "", Guest{Modules: "modules"}) }
 // TestSystemd runs the agent in its unit, in a guest whose PID 1 is systemd.
 func TestSystemd(t *testing.T) { inGuest(t, "Unit", Guest{Systemd: true}) }
 
-// TestMachine stops, suspends and restores a whole guest, and has its processor report errors.
+// TestMachine stops, suspends and restores a whole guest, has its processor report errors, and has it panic. What is seen after
+// that are the tests of Again.
 func TestMachine(t *testing.T) { inGuest(t, "Machine", Guest{Bare: true}) }
 
 // TestCrash breaks the kernel of a guest, where no other test suffers by it.
@@ -46,7 +48,7 @@ func inGuest(t *testing.T, word string, g Guest) {
 	}
 	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Minute)
 	defer cancel()
-	tests, others := "^Test"+word, "^Test(Unit|Machine|Crash)"
+	tests, others := "^Test"+word, "^Test(Unit|Machine|Crash|Again)"
 	if word != "" {
 		others = "^$"
 	}
@@ -57,6 +59,8 @@ func inGuest(t *testing.T, word string, g Guest) {
 		tests = only
 	}
 	args := []string{filepath.Join(dir, "inside.test"), "-test.v", "-test.parallel=16", "-test.timeout=18m", "-test.run", tests, "-test.skip", others, "-inside", "-agent", filepath.Join(dir, "nodeagent"), "-repo", repo, "-modules", filepath.Join(dir, "modules")}
+	g.Again = slices.Clone(args)
+	g.Again[slices.Index(args, tests)] = "^TestAgain"
 	code, err := g.Run(ctx, args...)
 	if err != nil {
 		t.Fatal(err)
@@ -74,6 +78,9 @@ func inGuest(t *testing.T, word string, g Guest) {
 				t.Error("skipped in the guest; nothing is skipped there")
 			}
 		})
+	}
+	if g.Bare && !strings.Contains(log.String(), "PASS: TestAgain") && regexp.MustCompile(tests).MatchString("TestMachinePanics") {
+		t.Error("the guest was not booted again")
 	}
 	if code != 0 && !t.Failed() {
 		t.Errorf("exit code %d", code)

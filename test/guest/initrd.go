@@ -14,7 +14,7 @@ import (
 var bootModules = [...]string{"virtio_pci", "9pnet_virtio", "9p", "overlay"}
 
 // bareModules are all that a bare guest has.
-var bareModules = [...]string{"brd", "ext4", "mce-inject", "hwpoison-inject"}
+var bareModules = [...]string{"brd", "ext4", "hwpoison-inject", "i6300esb", "ramoops"}
 
 // initScript makes this machine's files the root, with a layer in memory over them, and runs the command there.
 const initScript = `#!/bin/sh
@@ -56,7 +56,16 @@ mount -t proc proc /proc
 mount -t sysfs sys /sys
 mount -t devtmpfs dev /dev
 busybox --install -s /bin
-for module in $(cat /modules); do insmod /lib/$module; done
+mount -t pstore pstore /sys/fs/pstore
+for module in $(cat /modules); do
+	case $module in
+	ramoops.ko) options="mem_address=0x8000000 mem_size=0x100000 record_size=0x20000" ;; # left alone: see memmap
+	i6300esb.ko) options="heartbeat=4" ;;
+	*) options= ;;
+	esac
+	insmod /lib/$module $options
+done
+ls /sys/fs/pstore/dmesg-* 2>/dev/null && mv /again /command
 mount -t cgroup2 cgroup /sys/fs/cgroup
 mount -t debugfs debug /sys/kernel/debug
 mount -t tmpfs tmpfs /run
@@ -99,6 +108,7 @@ func (g Guest) initrd(ctx context.Context, k kernel, command []string) (string, 
 	write("init", script, 0o755)
 	write("kernel", k.root, 0o644)
 	write("command", quoted(command), 0o644)
+	write("again", quoted(g.Again), 0o644)
 	if g.Systemd {
 		write("unit", commandUnit, 0o644)
 	}

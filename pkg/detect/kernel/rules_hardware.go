@@ -11,13 +11,19 @@ import (
 //
 //	arch/x86/kernel/cpu/mce/core.c print_mce, drivers/edac/mce_amd.c, drivers/edac/edac_mc.c edac_ce_error, edac_ue_error
 func machineCheckRules() []Rule {
-	//
 	// What is not enabled (bit 60) did not stop the processor: firmware left it in the bank before the boot, or it was met where
-	// nobody needed the data.
+	// nobody needed the data. Where the processor's state was lost (bit 57) and this is no exception, it stopped the boot before:
+	// the bank kept it over the reset, and the kernel reads it when it starts.
 	const machineCheck = `^(?:(?:mce: )?\[Hardware Error\]|EDAC \w+ MC\d+): CPU (?P<subject>\d+): Machine Check(?: Exception| Event)?: [0-9a-f]+ Bank (?P<bank>\d+): `
 	// What the decoder of AMD's processors makes of it: which of the flags are set.
 	const amdStatus = `^(?:mce: )?\[Hardware Error\]: CPU:(?P<subject>\d+) \([0-9a-f:]+\) MC(?P<bank>\d+)_STATUS\[`
 	return []Rule{{
+		ID: "machine-check-before", Reason: "MachineCheckUncorrected", Domain: Hardware, Severity: finding.Warning,
+		Summary:  "a processor met an error that it could not correct, which ended the boot before",
+		Literals: []string{"Machine Check: ", "Machine Check Event: "},
+		Patterns: []string{`^(?:mce: )?\[Hardware Error\]: CPU (?P<subject>\d+): Machine Check(?: Event)?: [0-9a-f]+ Bank (?P<bank>\d+): (?P<status>[37bfBF][2367abefABEF][0-9a-fA-F]{14})`},
+		Kind:     "cpu", Report: "mce", Expiry: 24 * time.Hour,
+	}, {
 		ID: "machine-check-uncorrected", Reason: "MachineCheckUncorrected", Domain: Hardware, Severity: finding.Fatal,
 		Summary:  "a processor met an error that it could not correct",
 		Literals: []string{"Machine Check", "Hardware Error]: Uncorrected", "Hardware Error]: System Fatal error", "Processor context corrupt", "Machine check: ", "_STATUS["},
@@ -98,28 +104,32 @@ func firmwareErrorRules() []Rule {
 
 // pcieRules: drivers/pci/pcie/{aer,dpc,err}.c, drivers/pci/hotplug/pciehp_hpc.c, drivers/iommu. "Uncorrected" became
 // "Uncorrectable" in 6.13. Fatal errors are not always counted: behind a dead link the kernel cannot read what it was. So their
-// lines stand for themselves, until the kernel says that the link was recovered.
+// lines stand for themselves, until the kernel says that the link was recovered. The port above tells of an error first and
+// names the device that it is from, the device tells the rest, and what is recovered is the port.
 func pcieRules() []Rule {
-	const (
-		device = `^(?:[\w-]+ )?(?P<subject>` + pciAddress + `): (?:AER: )?(?:PCIe Bus Error: severity=|(?:Multiple )?)`
-		report = `(?: error (?:message )?received|,)`
-	)
-	literals := []string{"PCIe Bus Error: severity=", "AER: ", " error received"}
+	words := func(severity string) []string {
+		const device = `^(?:[\w-]+ )?(?P<subject>` + pciAddress + `): `
+		return []string{
+			device + `(?:AER: )?(?:Multiple )?` + severity + ` error (?:message )?received(?:(?: from|:) (?P<from>` + pciAddress + `))?`,
+			device + `(?:AER: )?PCIe Bus Error: severity=` + severity + `,`,
+		}
+	}
+	literals := []string{"PCIe Bus Error: severity=", "AER: ", " error received", " error message received"}
 	return []Rule{{
 		ID: "pcie-fatal", Reason: "PCIeFatalError", Domain: Hardware, Severity: finding.Fatal,
 		Summary:  "a PCIe link failed; the device behind it is lost or was reset",
-		Literals: literals, Patterns: []string{device + `Uncorrect(?:ed|able) \(Fatal\)` + report},
+		Literals: literals, Patterns: words(`Uncorrect(?:ed|able) \(Fatal\)`),
 		Kind: "device", Report: "aer", Expiry: 24 * time.Hour,
 		Recovery: Recovery{Literals: []string{"evice recovery successful"}, Pattern: `^(?:[\w-]+ )?(?P<subject>` + pciAddress + `): (?:AER: )?[Dd]evice recovery successful`},
 	}, {
 		ID: "pcie-uncorrected", Reason: "PCIeUncorrectedError", Domain: Hardware, Severity: finding.Warning,
 		Summary:  "a PCIe transfer was lost; the device goes on",
-		Literals: literals, Patterns: []string{device + `Uncorrect(?:ed|able) \(Non-Fatal\)` + report},
+		Literals: literals, Patterns: words(`Uncorrect(?:ed|able) \(Non-Fatal\)`),
 		Kind: "device", Report: "aer", Expiry: 24 * time.Hour, ConfirmedBy: "pcie-errors",
 	}, {
 		ID: "pcie-corrected", Reason: "PCIeCorrectedError", Domain: Hardware, Severity: finding.Info,
 		Summary:  "a PCIe transfer had to be repeated; many mean a bad slot, riser or cable",
-		Literals: literals, Patterns: []string{device + `Correct(?:ed|able)` + report},
+		Literals: literals, Patterns: words(`Correct(?:ed|able)`),
 		Kind: "device", Report: "aer", Grave: Rate{60, time.Minute}, GraveSeverity: finding.Warning, Expiry: time.Hour, ConfirmedBy: "pcie-errors",
 	}, {
 		ID: "pcie-recovery-failed", Reason: "PCIeRecoveryFailed", Domain: Hardware, Severity: finding.Warning,
