@@ -74,9 +74,12 @@ func remoteFilesystemRules() []Rule {
 	}, {
 		ID: "nfs-lock-lost", Reason: "NFSLockReclaimFailed", Domain: Storage, Severity: finding.Warning,
 		Summary:  "after an NFS server came back, locks or open files could not be had again",
-		Literals: []string{"nfs4_reclaim_open_state: ", "reclaim_locks: "},
-		Patterns: []string{`^(?:NFS: )?_*nfs4_reclaim_(?:open_state|locks): (?:Lock reclaim failed|unhandled error)`},
-		Kind:     NodeKind, Expiry: time.Hour,
+		Literals: []string{"nfs4_reclaim_open_state: ", "reclaim_locks: ", ": lost "}, // the last one since Linux 6.0
+		Patterns: []string{
+			`^(?:NFS: )?_*nfs4_reclaim_(?:open_state|locks): (?:Lock reclaim failed|unhandled error)`,
+			`^NFS: (?P<subject>\S+): lost \d+ locks$`,
+		},
+		Kind: "nfs-server", Expiry: time.Hour,
 	}, {
 		ID: "smb-server-silent", Reason: "SMBServerNotResponding", Domain: Storage, Severity: finding.Warning,
 		Summary:  "an SMB server does not answer",
