@@ -80,9 +80,13 @@ func remoteFilesystemRules() []Rule {
 	}, {
 		ID: "nfs-lock-lost", Reason: "NFSLockReclaimFailed", Domain: Storage, Severity: finding.Warning,
 		Summary:  "after an NFS server came back, locks or open files could not be had again",
-		Literals: []string{"nfs4_reclaim_open_state: ", "reclaim_locks: ", "NFS: state manager"},
-		Patterns: []string{`^(?:NFS: )?_*nfs4_reclaim_(?:open_state|locks): (?:Lock reclaim failed|unhandled error)`, `^NFS: state manager(?:: [\w -]{1,60})? failed on NFSv4 server (?P<server>\S+) with error \d+`},
-		Kind:     NodeKind, Expiry: time.Hour,
+		Literals: []string{"nfs4_reclaim_open_state: ", "reclaim_locks: ", ": lost ", "NFS: state manager"}, // "lost" since Linux 6.0
+		Patterns: []string{
+			`^(?:NFS: )?_*nfs4_reclaim_(?:open_state|locks): (?:Lock reclaim failed|unhandled error)`,
+			`^NFS: (?P<subject>\S+): lost \d+ locks$`,
+			`^NFS: state manager(?:: [\w -]{1,60})? failed on NFSv4 server (?P<subject2>\S+) with error \d+`,
+		},
+		Kind: "nfs-server", Expiry: time.Hour,
 	}, {
 		ID: "smb-server-silent", Reason: "SMBServerNotResponding", Domain: Storage, Severity: finding.Warning,
 		Summary:  "an SMB server does not answer",
