@@ -6,6 +6,9 @@ LDFLAGS := -s -w -X github.com/nodeagent/nodeagent/internal/agent.Version=$(VERS
 TAGS    := grpcnotrace
 LAB_DIR ?= /var/lib/nodeagent-lab
 LABCTL  := go run ./test/lab/labctl --dir $(LAB_DIR)
+# The tests that start a containerd of their own, the first in the PATH.
+CONTAINERD2      = $(CURDIR)/.cache/containerd-$$(go list -C test/containerd -m -f '{{.Version}}' github.com/containerd/containerd/v2)
+CONTAINERD_TESTS := RealContainerd|AgainstContainerd|ShimLeaksReal|TestCRI$$|StopSandboxCNIFails|ReleaseSandbox
 
 .PHONY: build
 build: ## the agent: one static binary, ./nodeagent
@@ -46,8 +49,10 @@ e2e: ## tests on a real one-node cluster, which is brought up and removed
 	go test -count=1 -v -run TestRealAPIServer ./internal/kube # with the kube-apiserver that the lab has built
 
 .PHONY: e2e-daemonset
-e2e-daemonset: ## the same with the agent as the DaemonSet, where a test is of the agent that is installed; about 5 minutes
-	go test -p 1 -count=1 -timeout 20m -v ./test/e2e -args -lab -daemonset
+e2e-daemonset: ## the same with the agent as the DaemonSet and containerd 2 instead of Debian's 1.6, where a test is of either; about 5 minutes
+	go test -p 1 -count=1 -timeout 20m -v ./test/e2e -args -lab -daemonset -containerd 2
+	test -x $(CONTAINERD2)/containerd # the lab has built it
+	PATH=$(CONTAINERD2):$$PATH go test -p 1 -count=1 -v -run '$(CONTAINERD_TESTS)' ./internal/host ./internal/hand ./pkg/detect ./pkg/remediate
 
 .PHONY: guest
 guest: ## tests that break the machine they run on, in an emulated one with Debian's kernel: disks, arrays, links, memory, sensors, the kernel itself
@@ -58,7 +63,7 @@ test-daemonset: ## the DaemonSet under the real kubelet: image, manifests, chart
 	go test -count=1 -timeout 20m -v ./test/daemonset -args -lab
 
 .PHONY: lab lab-down
-lab: ## bring up a real one-node cluster on this machine
+lab: ## bring up a real one-node cluster on this machine, with Debian's containerd
 	$(LABCTL) up
 lab-down: ## remove it without a trace
 	$(LABCTL) down

@@ -2,7 +2,6 @@ package host
 
 import (
 	"path/filepath"
-	"slices"
 	"strings"
 )
 
@@ -28,7 +27,7 @@ func (d *discoverer) containerd() error {
 	}
 	for _, process := range processes {
 		settings := d.containerdFlags(parseContainerdFlags(process.Args), process.PID)
-		if sameSocket(settings.address, socket) {
+		if sameSocket(settings.address, socket) && !d.host.nested(process.PID, d.Paths.InitPID) {
 			d.note("containerd: process %d", process.PID)
 			d.applyContainerd(settings)
 			return nil
@@ -61,46 +60,12 @@ func (d *discoverer) containerdFlags(flags map[string]string, pid int) container
 	name := containerdConfig
 	setIf(&name, flags["config"])
 	if name = d.absolute(name, pid); name != "" {
-		d.containerdFile(&s, name)
+		d.containerdFiles(&s, name)
 	}
 	setIf(&s.address, flags["address"])
 	setIf(&s.root, flags["root"])
 	setIf(&s.state, flags["state"])
 	return s
-}
-
-func (d *discoverer) containerdFile(s *containerdSettings, name string) {
-	data, err := d.host.Files.Read(name)
-	if err != nil {
-		d.note("containerd configuration: %v", err)
-		return
-	}
-	values, err := ParseTOMLStrings(data)
-	if err != nil {
-		d.note("containerd configuration %s: %v", name, err)
-		return
-	}
-	d.note("containerd configuration: %s", name)
-	if len(values["imports"]) > 0 {
-		d.note("containerd configuration %s: imports are not read: %s", name, strings.Join(values["imports"], " "))
-	}
-	first := func(target *string, key string) {
-		if len(values[key]) == 1 {
-			setIf(target, values[key][0])
-		}
-	}
-	first(&s.address, "grpc.address")
-	first(&s.root, "root")
-	first(&s.state, "state")
-	// Versions 1, 2 and 3 of the file call the CRI plugin differently.
-	for _, plugin := range []string{"cri", "io.containerd.grpc.v1.cri", "io.containerd.cri.v1.runtime"} {
-		prefix := "plugins." + plugin + ".cni."
-		first(&s.confDir, prefix+"conf_dir")
-		dirs := slices.Concat(values[prefix+"bin_dirs"], values[prefix+"bin_dir"])
-		if dirs = slices.DeleteFunc(dirs, func(dir string) bool { return !filepath.IsAbs(dir) }); len(dirs) > 0 {
-			s.binDirs = dirs
-		}
-	}
 }
 
 // parseContainerdFlags reads containerd's flags: one dash or two, short names for some.

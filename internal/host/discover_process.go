@@ -1,6 +1,7 @@
 package host
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -37,15 +38,13 @@ func findKubelet(h *Host, root string, initPID int) (Process, error) {
 	if err != nil {
 		return Process{}, err
 	}
-	depth := h.pidDepth(initPID)
 	var found []Process
 	for _, process := range processes {
 		own := parseFlags(process.Args)["root-dir"]
 		if own == "" {
 			own = DefaultPaths().KubeletRoot
 		}
-		nested := h.pidDepth(process.PID)
-		if (root == "" || h.samePath(own, root)) && (depth == 0 || nested == 0 || depth == nested) {
+		if (root == "" || h.samePath(own, root)) && !h.nested(process.PID, initPID) {
 			found = append(found, process)
 		}
 	}
@@ -123,6 +122,15 @@ func (d *discoverer) embeddedKubelet() (string, error) {
 		return "", err
 	}
 	return processes[0].Comm, nil
+}
+
+// Nested tells whether a process lives in a PID namespace of its own below the node's: in a container, which may be a node itself
+// (kind, k3d). Where the kernel does not say it is taken for one of the node's.
+func (h *Host) Nested(pid int) bool { return h.nested(pid, cmp.Or(h.Paths.InitPID, 1)) }
+
+func (h *Host) nested(pid, initPID int) bool {
+	its, own := h.pidDepth(pid), h.pidDepth(initPID)
+	return its != 0 && own != 0 && its != own
 }
 
 // pidDepth returns in how many PID namespaces below that of our /proc a process lives, itself included; 0 where the

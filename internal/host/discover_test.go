@@ -53,7 +53,7 @@ func TestDiscover(t *testing.T) {
 				p.NetnsDirs = []string{"/run/netns", "/data/cstate/io.containerd.grpc.v1.cri/netns"}
 				p.CNICacheDir = "/data/cache"
 			},
-			notes: []string{"imports are not read", "40-d.conf: kind \"Other\"", "containerd: process 81"},
+			notes: []string{"not read: /opt/*/own.toml", "40-d.conf: kind \"Other\"", "containerd: process 81"},
 		},
 		"dead kubelet": {
 			fixture: "dead", node: "seven", installed: true,

@@ -94,7 +94,7 @@ func parseMultipaths(text string) (map[string]map[string]bool, error) {
 		disk, status, ok := strings.Cut(strings.TrimSuffix(line, "\n"), "\t")
 		paths, err := parseMultipath(status)
 		if !ok || err != nil {
-			return nil, fmt.Errorf("line %q: want a device and the status of a multipath target", deviceText(line, 200))
+			return nil, fmt.Errorf("line %q: want a device and the status of a multipath target", plainText(line, 200))
 		}
 		disks[disk] = paths
 	}

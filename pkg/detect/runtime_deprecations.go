@@ -22,21 +22,22 @@ import (
 //	{"type": "ContainerdHasNoDeprecationWarnings", "status": false, "reason": "ContainerdHasDeprecationWarnings",
 //	 "message": "{\"io.containerd.deprecation/pull-schema-1-image\":\"Schema 1 images are deprecated since …\"}"}
 //
-// for features that were used since it started and that a later version does not have: settings, and images in old formats.
+// for features that were used since it started and that a later version does not have: settings, images in old formats, and
+// the host's cgroup v1.
 // https://containerd.io/releases/#deprecated-features; `ctr deprecations list` shows the same.
 //
 // Known false alarms: none known; what is accepted can be named in containerd's setting ignore_deprecation_warnings.
 
 const runtimeDeprecationsID = "runtime-deprecations"
 
-// RuntimeDeprecations finds what of this node's configuration and images the next containerd will not take.
+// RuntimeDeprecations finds what of this node, its configuration and its images the next containerd will not take.
 func RuntimeDeprecations() Check {
 	return Check{
 		ID:      runtimeDeprecationsID,
 		Domain:  "kubernetes",
 		Summary: "the container runtime was asked for what its next version does not have",
-		Advice: "`ctr deprecations list` tells what was used and when. Change /etc/containerd/config.toml (`containerd config migrate`) or build the images anew before " +
-			"containerd is upgraded.",
+		Advice: "`ctr deprecations list` tells what was used and when. Change /etc/containerd/config.toml (`containerd config migrate`), build the images anew or, for cgroup-v1, " +
+			"boot the node with cgroup v2 before containerd is upgraded.",
 		Doc: Doc{
 			Reads: []string{"CRI Status over the runtime's socket"},
 			Why:   "After an upgrade containerd does not start with such a configuration, and such images cannot be pulled.",

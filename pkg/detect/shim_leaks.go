@@ -15,7 +15,7 @@ import (
 )
 
 // shim-leaks reads the names of all processes (/proc/PID/stat) and, of those called containerd-shim or conmon, once in their
-// life, /proc/PID/cmdline:
+// life, /proc/PID/status (NSpid) and /proc/PID/cmdline:
 //
 //	/usr/bin/containerd-shim-runc-v2 -namespace k8s.io -id 0c3f… -address /run/containerd/containerd.sock
 //	/usr/bin/conmon -b … -c 9d21… --exit-dir /var/run/crio/exits …
@@ -30,7 +30,7 @@ import (
 // Thresholds: older than ten minutes, and seen twice, five minutes apart: pods come and go meanwhile.
 //
 // Known false alarms, and what is done: shims of other engines than Kubernetes (namespaces moby, default; podman's conmon)
-// are not looked at. Only runc's shim must have a child: a virtual machine may live inside of its shim.
+// are not looked at, nor those below a containerd that runs in a container itself (kind, k3d). Only runc's shim must have a child: a virtual machine may live inside of its shim.
 
 const (
 	shimLeaksID  = "shim-leaks"
@@ -52,7 +52,7 @@ func ShimLeaks() Check {
 		Advice: "`ps -o pid,lstart,args -p PID` and `pstree -p PID` show it and what still runs below it; `nodeagent inspect` what else is left of the pod. If no pod of " +
 			"this node needs what runs there: `ctr -n k8s.io task rm -f ID`, and only where containerd does not know the task, `kill PID`.",
 		Doc: Doc{
-			Reads: []string{"/proc/PID/stat of all processes, /proc/PID/cmdline of shims", "CRI ListPodSandbox and ListContainers", "containerd's containers and leases"},
+			Reads: []string{"/proc/PID/stat of all processes, /proc/PID/cmdline and status of shims", "CRI ListPodSandbox and ListContainers", "containerd's containers and leases"},
 			Why: "What runs below such a shim goes on without anybody who would end it: it takes memory, ports and volumes that the scheduler believes to be " +
 				"free, and keeps volumes of deleted pods mounted.",
 			Faults: []Fault{
@@ -60,7 +60,7 @@ func ShimLeaks() Check {
 				{"ShimOfDeadSandbox", finding.Warning, "a shim of runc older than 10 minutes that has no process below it, while its sandbox is not ready, seen twice 5 minutes apart"},
 			},
 			FalseAlarms: "Only shims of the namespace k8s.io and conmon of CRI-O are judged. Those of other namespaces (moby: Docker, also as the runtime of Kubernetes behind cri-dockerd; default: ctr, nerdctl) " +
-				"and of podman belong to whoever made them, who alone knows which are still wanted: `docker ps -a`, `nerdctl ps -a`.",
+				"and of podman belong to whoever made them, who alone knows which are still wanted: `docker ps -a`, `nerdctl ps -a`. Nor are those of a cluster that runs in a container (kind, k3d) judged.",
 		},
 		Every:    5 * time.Minute,
 		Deadline: 10 * time.Second,
@@ -143,7 +143,9 @@ func (s *shimLook) shims(h *host.Host, table []host.ProcStat) ([]runningShim, er
 			if err != nil {
 				return nil, fmt.Errorf("shim: %w", err)
 			}
-			is = shimOf(args)
+			if is = shimOf(args); is.id != "" && h.Nested(p.PID) {
+				is = shim{}
+			}
 		}
 		known[key] = is
 		if is.id != "" {

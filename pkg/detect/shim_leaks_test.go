@@ -1,15 +1,8 @@
 package detect
 
 import (
-	"bytes"
 	"context"
 	"errors"
-	"os"
-	"os/exec"
-	"path/filepath"
-	"strconv"
-	"strings"
-	"syscall"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -20,6 +13,7 @@ import (
 	"golang.org/x/tools/txtar"
 	cri "k8s.io/cri-api/pkg/apis/runtime/v1"
 
+	"github.com/nodeagent/nodeagent/internal/hand/handtest"
 	"github.com/nodeagent/nodeagent/internal/host"
 	"github.com/nodeagent/nodeagent/internal/host/hosttest"
 	"github.com/nodeagent/nodeagent/pkg/finding"
@@ -48,92 +42,64 @@ func TestShimLeaksContainerd(t *testing.T) {
 	}
 }
 
-// A real shim without a container, beside a real containerd, until it ends.
+// A real shim, of a sandbox that one real containerd knows and another does not, until the sandbox is removed.
 func TestShimLeaksReal(t *testing.T) {
-	c := startContainerd(t)
-	program, err := exec.LookPath("containerd-shim-runc-v2")
-	if err != nil {
-		t.Skip("needs containerd-shim-runc-v2")
-	}
-	h := c.runtimeHost(t)
-	await(t, RuntimeHealth(DefaultRuntimeHealthSettings()), h, []string{"runtime-condition/NetworkReady=NetworkNotReady"})
-	h.Clock = func() finding.Stamp {
-		now := host.Now()
-		now.Up += time.Hour
-		return now
-	}
-	id := "nodeagent-test-" + strconv.Itoa(os.Getpid())
-	look := func() []string {
-		found, err := ShimLeaks().Run(t.Context(), h)
-		if err != nil {
-			t.Error(err)
-		}
+	node := handtest.New(t)
+	owner, stranger := handtest.StartContainerd(t), handtest.StartContainerd(t)
+	uid := handtest.UID(t)
+	node.Cgroups(uid, "")
+	sandbox := owner.Sandbox(uid, node.Host.Paths.CgroupRoot+"/kubepods/besteffort/pod"+uid, false)
+	look := func(c *handtest.Containerd) []string {
+		t.Helper()
 		var of []string
-		for _, f := range found {
-			if f.Subject.Name == id {
-				of = append(of, f.Reason)
+		for _, f := range lookForShims(t, c.Socket) {
+			if f.Subject.Name == sandbox.Id {
+				of = append(of, f.Reason+" "+f.Facts["processesBelow"])
 				t.Log(f.Message)
 			}
 		}
 		return of
 	}
-	if got := look(); got != nil {
-		t.Fatalf("before: %v", got)
+	if got := look(owner); got != nil {
+		t.Errorf("asked of its own containerd: %v", got)
 	}
-	bundle := t.TempDir()
-	if err := os.WriteFile(filepath.Join(bundle, "config.json"), []byte(`{"ociVersion": "1.0.2", "annotations": {}}`), 0o600); err != nil {
+	if diff := cmp.Diff([]string{"ShimWithoutContainer 1"}, look(stranger)); diff != "" {
+		t.Errorf("asked of another (-want +got):\n%s", diff)
+	}
+	if _, err := owner.Client.StopPodSandbox(t.Context(), &cri.StopPodSandboxRequest{PodSandboxId: sandbox.Id}); err != nil {
 		t.Fatal(err)
 	}
-	fifo := filepath.Join(bundle, "log") // which containerd reads
-	if err := syscall.Mkfifo(fifo, 0o600); err != nil {
+	if _, err := owner.Client.RemovePodSandbox(t.Context(), &cri.RemovePodSandboxRequest{PodSandboxId: sandbox.Id}); err != nil {
 		t.Fatal(err)
 	}
-	log, err := os.OpenFile(fifo, os.O_RDWR, 0)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer log.Close()
-	start := exec.CommandContext(t.Context(), program, "-namespace", "k8s.io", "-id", id, "-address", c.socket, "-publish-binary", "/bin/true", "start")
-	start.Dir = bundle
-	start.Env = append(os.Environ(), "TTRPC_ADDRESS="+c.socket+".ttrpc")
-	out, err := start.CombinedOutput()
-	if err != nil {
-		t.Fatalf("start a shim: %v: %s", err, out)
-	}
-	t.Cleanup(func() { _ = os.Remove(strings.TrimPrefix(strings.TrimSpace(string(out)), "unix://")) })
-	pid := shimPID(t, id)
-	end := func() {
-		_ = syscall.Kill(pid, syscall.SIGKILL)
-		for syscall.Kill(pid, 0) == nil {
-			var status syscall.WaitStatus
-			_, _ = syscall.Wait4(pid, &status, syscall.WNOHANG, nil)
-			<-time.After(10 * time.Millisecond)
-		}
-	}
-	t.Cleanup(end)
-	if diff := cmp.Diff([]string{"ShimWithoutContainer"}, look()); diff != "" {
-		t.Errorf("while it runs (-want +got):\n%s", diff)
-	}
-	end()
-	if got := look(); got != nil {
+	if got := look(stranger); got != nil {
 		t.Errorf("after its end: %v", got)
 	}
 }
 
-func shimPID(t *testing.T, id string) int {
+// lookForShims looks once, an hour from now, with the containerd on socket as the node's.
+func lookForShims(t *testing.T, socket string) []finding.Finding {
 	t.Helper()
-	files, _ := filepath.Glob("/proc/[0-9]*/cmdline")
-	for _, file := range files {
-		if text, _ := os.ReadFile(file); bytes.Contains(text, []byte("\x00"+id+"\x00")) {
-			pid, err := strconv.Atoi(filepath.Base(filepath.Dir(file)))
-			if err != nil {
-				t.Fatal(err)
-			}
-			return pid
-		}
+	runtime, closer, err := host.NewRuntime(socket)
+	if err != nil {
+		t.Fatal(err)
 	}
-	t.Fatal("no shim runs")
-	return 0
+	defer closer.Close()
+	below, belowCloser, err := host.NewContainerd(socket)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer belowCloser.Close()
+	h := &host.Host{NodeName: "node-1", Runtime: runtime, Containerd: below, Clock: func() finding.Stamp {
+		now := host.Now()
+		now.Up += time.Hour
+		return now
+	}}
+	found, err := ShimLeaks().Run(t.Context(), h)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return found
 }
 
 // A runtime that takes the question and never answers costs five seconds, and proves nothing.

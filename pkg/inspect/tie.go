@@ -115,7 +115,8 @@ func askSandboxes(ctx context.Context, scan *Scan, owners map[string][]owner, at
 }
 
 // netnsOfStatus finds the path of the network namespace in the verbose status of containerd and CRI-O; empty for one that
-// uses the host's.
+// uses the host's. containerd 2 has no runtimeSpec for a sandbox without a container, as virtual machines are, nor for one whose
+// shim has died, but a copy of what it keeps itself (internal/cri/store/sandbox/metadata.go).
 func netnsOfStatus(status *cri.PodSandboxStatusResponse) string {
 	var info struct {
 		RuntimeSpec struct {
@@ -123,6 +124,7 @@ func netnsOfStatus(status *cri.PodSandboxStatusResponse) string {
 				Namespaces []struct{ Type, Path string } `json:"namespaces"`
 			} `json:"linux"`
 		} `json:"runtimeSpec"`
+		Sandbox struct{ Metadata struct{ NetNSPath string } } `json:"sandboxMetadata"`
 	}
 	if err := json.Unmarshal([]byte(status.GetInfo()["info"]), &info); err != nil {
 		return ""
@@ -132,5 +134,5 @@ func netnsOfStatus(status *cri.PodSandboxStatusResponse) string {
 			return namespace.Path
 		}
 	}
-	return ""
+	return info.Sandbox.Metadata.NetNSPath
 }

@@ -32,7 +32,7 @@ type csiLab struct {
 
 func openCSILab(t *testing.T) *csiLab {
 	t.Helper()
-	ofTheProcess(t, lookInTest)
+	lookInTest(t)
 	l := openLab(t)
 	c := &csiLab{t: t, lab: l, binary: filepath.Join(t.TempDir(), "fakecsi")}
 	if out, err := exec.CommandContext(t.Context(), "go", "build", "-o", c.binary, "../fakecsi/cmd").CombinedOutput(); err != nil {

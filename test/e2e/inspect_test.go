@@ -33,7 +33,7 @@ type inspectLab struct {
 
 func openInspectLab(t *testing.T) *inspectLab {
 	t.Helper()
-	ofTheProcess(t, lookInTest)
+	lookInTest(t)
 	l := openLab(t)
 	cfg := config.Default()
 	cfg.Paths.Kubeconfig = l.Paths.AdminKubeconfig

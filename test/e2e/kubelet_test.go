@@ -33,7 +33,7 @@ type kubeletLab struct {
 
 func openKubeletLab(t *testing.T) *kubeletLab {
 	t.Helper()
-	ofTheProcess(t, lookInTest)
+	lookInTest(t)
 	l := openLab(t)
 	k := &kubeletLab{t: t, lab: l, config: kube.Config{Node: l.NodeName, Kubeconfig: l.Paths.AdminKubeconfig}}
 	paths := host.DefaultPaths()

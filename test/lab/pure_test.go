@@ -146,6 +146,56 @@ func TestWorksIn(t *testing.T) {
 	}
 }
 
+func TestShimSockets(t *testing.T) {
+	p := newPaths(t.TempDir(), &state{})
+	for name, text := range map[string]string{
+		"k8s.io/a/address":        "unix:///run/containerd/s/aa\n", // containerd 1.6
+		"k8s.io/b/bootstrap.json": `{"version":3,"address":"unix:///run/containerd/s/bb","protocol":"ttrpc"}`,
+		"k8s.io/c/bootstrap.json": `{"version":3,"address":"unix:///run/elsewhere/cc","protocol":"ttrpc"}`,
+		"k8s.io/d/bootstrap.json": `{"version":3,"addr`,
+		"k8s.io/e/config.json":    "{}",
+	} {
+		if err := writeFile(filepath.Join(p.ContainerdState, "io.containerd.runtime.v2.task", name), []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if diff := cmp.Diff([]string{"/run/containerd/s/aa", "/run/containerd/s/bb"}, shimSockets(p)); diff != "" {
+		t.Error(diff)
+	}
+}
+
+// Each nested module pins the version of what it is for.
+func TestModules(t *testing.T) {
+	repo, err := findRepo("")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, m := range []module{kubernetes(), containerd2()} {
+		if dir, err := m.cacheDir(repo); err != nil || !strings.HasPrefix(dir, filepath.Join(repo, ".cache", m.name+"-v")) {
+			t.Errorf("%s: %q, %v", m.name, dir, err)
+		}
+		m.source += "/not"
+		if version, err := m.required(repo); err == nil {
+			t.Errorf("%s: version %q of what it does not require", m.name, version)
+		}
+	}
+}
+
+func TestWhichContainerd(t *testing.T) {
+	if os.Geteuid() != 0 {
+		t.Skip("the lab needs root")
+	}
+	for which, program := range map[string]string{"": "/usr/bin/ctr", "1": "/usr/bin/ctr", "2": ".cache/containerd-v2"} {
+		l, err := newLab(Options{Dir: "/tmp/lab", Containerd: which})
+		if err != nil || !strings.Contains(l.Paths.Ctr, program) {
+			t.Errorf("containerd %q: %+v, %v", which, l, err)
+		}
+	}
+	if l, err := newLab(Options{Dir: "/tmp/lab", Containerd: "3"}); err == nil {
+		t.Errorf("a containerd that is not there: %s", l.Paths.Ctr)
+	}
+}
+
 const natSave = `*nat
 :PREROUTING ACCEPT [0:0]
 :CNI-DN-aaa - [0:0]

@@ -33,7 +33,7 @@ func takeSnapshot(t *testing.T) snapshot {
 	for kind, pattern := range map[string]string{
 		"link": "/sys/class/net/*", "netns": "/run/netns/*", "loop device": "/sys/block/loop*/loop/backing_file",
 		"shim socket": "/run/containerd/s/*", "CNI result": "/var/lib/cni/results/*", "log link": "/var/log/containers/*",
-		"kubelet file": "/var/lib/kubelet/*",
+		"kubelet file": "/var/lib/kubelet/*", "containerd file": "/run/containerd/*", "NRI file": "/run/nri/*",
 	} {
 		s[kind], _ = filepath.Glob(pattern)
 	}

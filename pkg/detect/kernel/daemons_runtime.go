@@ -40,9 +40,9 @@ func runtimeRules() []Rule {
 		Summary: "the process between runtime and container failed, or could not be cleaned up",
 		Literals: []string{
 			"failed to clean up after shim disconnected", "failed to delete dead shim", "failed to start shim", "failed to handle container TaskExit event", "failed to load shim", "failed to delete shim", "failed to handle sandbox TaskExit", "ailed to handle event", "ailed to handle backOff event",
-			"failed to shutdown shim",
+			"failed to shutdown shim", "failed to clean up shim", "failed to handle sandbox exit event", // the last two of containerd 2
 		},
-		Patterns: []string{logrus + `(?:failed to (?:clean up after shim disconnected|delete (?:dead )?shim|load shim|shutdown shim)|.*failed to start shim|failed to handle (?:container|sandbox) TaskExit event|[Ff]ailed to handle (?:event|backOff event) .*TaskExit)`},
+		Patterns: []string{logrus + `(?:failed to (?:clean up (?:after shim disconnected|shim)|delete (?:dead )?shim|load shim|shutdown shim)|.*failed to start shim|failed to handle (?:(?:container|sandbox) TaskExit|sandbox exit) event|[Ff]ailed to handle (?:event|backOff event) .*TaskExit)`},
 		Kind:     NodeKind, Raise: lasting, Expiry: hour, ConfirmedBy: "runtime-health",
 	}, {
 		ID: "runtime-slow", Reason: "RuntimeOperationsFail", Domain: Kubernetes, Severity: finding.Warning, Speakers: speakers,
@@ -80,8 +80,8 @@ func runtimeRules() []Rule {
 			`^.*failed to register layer: rename \S+ \S+: (?:directory not empty|file exists)`,
 			`^.*readlink /var/lib/docker/overlay2\S*: invalid argument`,
 			`^.*/\S+: structure needs cleaning`,
-			logrus + `.*(?:failed to extract layer \S+: .*(?:input/output error|unexpected EOF|invalid checksum)|unexpected commit digest)`,
-			`^.*failed to extract layer \S+: .*(?:input/output error|unexpected EOF|invalid checksum|content digest \S+: not found)`,
+			logrus + `.*(?:failed to extract layer .*: .*(?:input/output error|unexpected EOF|invalid checksum)|unexpected commit digest)`,
+			`^.*failed to extract layer .*: .*(?:input/output error|unexpected EOF|invalid checksum|content digest \S+: not found)`,
 		},
 		Kind: NodeKind, Expiry: hour,
 	}}
