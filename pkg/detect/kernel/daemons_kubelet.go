@@ -38,8 +38,8 @@ func kubeletRules() []Rule {
 	}, {
 		ID: "kubelet-runtime-slow", Reason: "RuntimeOperationsFail", Domain: Kubernetes, Severity: finding.Warning, Speakers: speakers,
 		Summary:  "calls of the container runtime do not come back in time",
-		Literals: []string{"untime service failed", "mage service failed"},
-		Patterns: []string{quoted + `(?P<call>\w+) (?:\S.{0,400} )?from (?:runtime|image) service failed"?.*(?:DeadlineExceeded|context deadline exceeded|operation timeout)`},
+		Literals: []string{"ontainer garbage collection failed", "untime service failed", "mage service failed"},
+		Patterns: []string{quoted + `Container garbage collection failed"?.*(?:DeadlineExceeded|context deadline exceeded)`, quoted + `(?P<call>\w+) (?:\S.{0,400} )?from (?:runtime|image) service failed"?.*(?:DeadlineExceeded|context deadline exceeded|operation timeout)`},
 		Exclude:  `^"?(?:ExecSync|Exec|PullImage) `, // a probe that is late, a registry that is slow
 		Kind:     NodeKind, Raise: Rate{3, 10 * time.Minute}, Expiry: hour, ConfirmedBy: "kubelet-sync",
 	}, {
@@ -118,7 +118,7 @@ func kubeletRules() []Rule {
 		Summary:  "kubelet's requests to the apiserver fail",
 		Literals: []string{"ailed to list *", "ailed to watch *", "nable to write event", "erver rejected event"},
 		Patterns: []string{
-			`^.*Failed to (?:list|watch) \*\S+: .*(?:dial tcp|i/o timeout|TLS handshake timeout|connection refused|connect: no route|context deadline exceeded|EOF|Unauthorized)`,
+			`^.*[Ff]ailed to (?:list|watch) \*\S+: .*(?:dial tcp|i/o timeout|TLS handshake timeout|connection refused|connect: no route|context deadline exceeded|EOF|Unauthorized)`,
 			quoted + `(?:Server rejected event|Unable to write event)\b.*(?:dial tcp|i/o timeout|TLS handshake timeout|connection refused|context deadline exceeded|EOF|Unauthorized)`,
 		},
 		Kind: NodeKind, Raise: Rate{100, 10 * time.Minute}, Expiry: hour, ConfirmedBy: "apiserver-reachability",

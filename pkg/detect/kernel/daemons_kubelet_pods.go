@@ -21,9 +21,9 @@ func kubeletPodRules() []Rule {
 	}, {
 		ID: "kubelet-evicts", Reason: "PodsEvicted", Domain: Kubernetes, Severity: finding.Warning, Speakers: speakers,
 		Summary:  "kubelet ends pods because the node is short of memory, disk or PIDs",
-		Literals: []string{"must evict pod(s) to reclaim", "is evicted successfully", "thresholds have been met", "pods evicted, waiting", "pods ranked for eviction"},
+		Literals: []string{"must evict pod(s) to reclaim", "is evicted successfully", "thresholds have been met", "unable to evict any pods from", "pods evicted, waiting", "pods ranked for eviction"},
 		Patterns: []string{
-			quoted + `[Ee]viction manager: (?:must evict pod\(s\) to reclaim"?(?: resourceName=)?"? ?(?P<resource>[\w.-]+)|pod \S+ is evicted successfully|eviction thresholds have been met|pods evicted, waiting for pod|pods ranked for eviction)`,
+			quoted + `[Ee]viction manager: (?:must evict pod\(s\) to reclaim"?(?: resourceName=)?"? ?(?P<resource>[\w.-]+)|pod \S+ is evicted successfully|eviction thresholds have been met|unable to evict any pods from the node|pods evicted, waiting for pod|pods ranked for eviction)`,
 		},
 		Kind: NodeKind, Report: "eviction", Expiry: hour, ConfirmedBy: "evictions",
 	}, {
@@ -49,8 +49,8 @@ func kubeletPodRules() []Rule {
 	}, {
 		ID: "kubelet-volume-unmount", Reason: "VolumeUnmountsFail", Domain: Kubernetes, Severity: finding.Warning, Speakers: speakers,
 		Summary:  "a volume cannot be unmounted, its pods cannot end",
-		Literals: []string{"UnmountVolume.", "UnmountDevice failed", "UnmapVolume."},
-		Patterns: []string{operation + `(?:UnmountVolume|UnmapVolume)\.\w+ failed for volume \\?"(?P<subject>[^"\\]{1,256})`, operation + `UnmountDevice failed for volume \\?"(?P<subject2>[^"\\]{1,256})`},
+		Literals: []string{"UnmountVolume.", "UnmountDevice failed", "UnmapVolume.", "Timed out waiting for unmount of "},
+		Patterns: []string{operation + `(?:UnmountVolume|UnmapVolume)\.\w+ failed for volume \\?"(?P<subject>[^"\\]{1,256})`, operation + `UnmountDevice failed for volume \\?"(?P<subject2>[^"\\]{1,256})`, `^Timed out waiting for unmount of /`},
 		Kind:     "volume", Raise: lasting, Expiry: hour, ConfirmedBy: "volume-mounts",
 	}, {
 		ID: "kubelet-csi-missing", Reason: "CSIDriverNotRegistered", Domain: Kubernetes, Severity: finding.Warning, Speakers: speakers,
@@ -65,6 +65,7 @@ func kubeletPodRules() []Rule {
 		Patterns: []string{
 			`^(?:"There were many similar errors\. Turn up verbosity to see them\." err="|Orphan pod: )?[Oo]rphaned pod \\?"(?P<subject>[0-9a-f-]{36}|[0-9a-f]{32})\\?" found, but `,
 			`^Failed to remove orphaned pod \\?"(?P<subject>[0-9a-f-]{36}|[0-9a-f]{32})\\?" dir`,
+			`^"Failed to remove orphaned pod dir".* podUID="?(?P<subject>[0-9a-f-]{36}|[0-9a-f]{32})`,
 		},
 		Kind: PodKind, Raise: lasting, Expiry: hour,
 	}, {
@@ -76,8 +77,8 @@ func kubeletPodRules() []Rule {
 	}, {
 		ID: "kubelet-pod-kill-failed", Reason: "PodsStuckTerminating", Domain: Kubernetes, Severity: finding.Warning, Speakers: speakers,
 		Summary:  "containers or sandboxes of pods that end cannot be stopped",
-		Literals: []string{"KillContainer", "KillPodSandbox", "ontainer termination failed", "rror killing pod", "ill container failed"},
-		Patterns: []string{quoted + `(?:Error syncing pod\b.*|[Ee]rror killing pod: |\[)?(?:failed to|Failed to) \\?"?Kill(?:Container|PodSandbox)\b`, quoted + `(?:Container termination failed with gracePeriod|Kill container failed)`, quoted + `Error syncing pod\b.*with Kill(?:Container|PodSandbox)Error`},
+		Literals: []string{"KillContainer", "KillPodSandbox", "ontainer termination failed", "rror killing pod", "ill container failed", "illPodWithSyncResult failed", "KillPod failed", "ailed to kill ", "ailed to stop container"},
+		Patterns: []string{quoted + `(?:Error syncing pod\b.*|[Ee]rror killing pod: |\[)?(?:failed to|Failed to) \\?"?Kill(?:Container|PodSandbox)\b`, quoted + `(?:Container termination failed with gracePeriod|Kill container failed|killPodWithSyncResult failed|KillPod failed|Failed to (?:kill|stop) container"|Failed to kill process from cgroup|Attempt failed to kill all unwanted process from cgroup)`, quoted + `Error syncing pod\b.*with Kill(?:Container|PodSandbox)Error`},
 		// A container that is gone already cannot be stopped, and need not be.
 		Exclude: `No such container|NotFound|not found`,
 		Kind:    NodeKind, Raise: lasting, Expiry: hour, ConfirmedBy: "stuck-pods",

@@ -22,9 +22,9 @@ func runtimeRules() []Rule {
 	}, {
 		ID: "runtime-network-setup", Reason: "PodNetworkSetupFails", Domain: Kubernetes, Severity: finding.Warning, Speakers: []Speaker{Runtime, Kubelet},
 		Summary:  "the network plugin cannot connect pods",
-		Literals: []string{"failed to setup network for sandbox", "ailed to set up sandbox container", "failed to destroy network for sandbox", "adding pod to CNI network", "rror adding ", "rror deleting "},
+		Literals: []string{"failed to setup network for sandbox", "ailed to set up sandbox container", "ailed to destroy network for sandbox", "adding pod to CNI network", "rror adding ", "rror deleting "},
 		Patterns: []string{
-			logrus + `.*(?:failed to (?:setup|destroy) network for sandbox|rror adding pod to CNI network|rror (?:adding|deleting) network: )`,
+			logrus + `.*(?:[Ff]ailed to (?:setup|destroy) network for sandbox|rror adding pod to CNI network|rror (?:adding|deleting) network: )`,
 			quoted + `(?:RunPodSandbox|StopPodSandbox|CreatePodSandbox|[Ff]ailed to create sandbox|Error syncing pod).*(?:failed to (?:setup|destroy) network for sandbox|ailed to set up sandbox container)`,
 			quoted + `Error (?:adding|deleting) (?:pod |\S+ )?(?:to network|from network|network: )`,
 		},
@@ -40,9 +40,9 @@ func runtimeRules() []Rule {
 		Summary: "the process between runtime and container failed, or could not be cleaned up",
 		Literals: []string{
 			"failed to clean up after shim disconnected", "failed to delete dead shim", "failed to start shim", "failed to handle container TaskExit event", "failed to load shim", "failed to delete shim", "failed to handle sandbox TaskExit", "ailed to handle event", "ailed to handle backOff event",
-			"failed to shutdown shim", "failed to clean up shim", "failed to handle sandbox exit event", // the last two of containerd 2
+			"failed to shutdown shim", "failed to clean up shim", "failed to handle sandbox exit event", "device or resource busy", // those of clean up and sandbox exit are containerd 2's
 		},
-		Patterns: []string{logrus + `(?:failed to (?:clean up (?:after shim disconnected|shim)|delete (?:dead )?shim|load shim|shutdown shim)|.*failed to start shim|failed to handle (?:(?:container|sandbox) TaskExit|sandbox exit) event|[Ff]ailed to handle (?:event|backOff event) .*TaskExit)`},
+		Patterns: []string{logrus + `(?:failed to (?:clean up (?:after shim disconnected|shim)|delete (?:dead )?shim|load shim|shutdown shim)|.*failed to start shim|failed to handle (?:(?:container|sandbox) TaskExit|sandbox exit) event|[Ff]ailed to handle (?:event|backOff event) .*TaskExit|(?:Stop|Remove)(?:PodSandbox|Container) for .* failed"?.*device or resource busy)`},
 		Kind:     NodeKind, Raise: lasting, Expiry: hour, ConfirmedBy: "runtime-health",
 	}, {
 		ID: "runtime-slow", Reason: "RuntimeOperationsFail", Domain: Kubernetes, Severity: finding.Warning, Speakers: speakers,

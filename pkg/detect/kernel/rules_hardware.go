@@ -151,10 +151,11 @@ func pcieRules() []Rule {
 	}, {
 		ID: "iommu-fault", Reason: "IOMMUFault", Domain: Hardware, Severity: finding.Warning,
 		Summary:  "a device touched memory that it must not touch: a broken device or driver",
-		Literals: []string{"DMAR: [", "IO_PAGE_FAULT "},
+		Literals: []string{"DMAR: [", "IO_PAGE_FAULT ", "arm-smmu"},
 		Patterns: []string{
 			`^DMAR: \[[^\]]{1,60}\] (?:Request device|PASID \S+ Request device) \[(?P<subject>[0-9a-f:.]+)\] .*fault`,
 			`^(?:[\w-]+ (?P<subject2>` + pciAddress + `): )?AMD-Vi: Event logged \[IO_PAGE_FAULT `,
+			`^arm-smmu(?:-v3)? (?P<subject>\S+): (?:event 0x[0-9a-f]+ received|event: [FC]_[A-Z_]+ client|Unhandled context fault|Blocked unknown Stream ID|Unexpected global fault)`,
 			`^IO_PAGE_FAULT device=(?P<subject3>[0-9a-f:.]+) domain=0x`, // until 4.20 a record of its own
 		},
 		Kind: "device", Settled: time.Minute, Expiry: time.Hour,
