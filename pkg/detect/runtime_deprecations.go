@@ -35,7 +35,7 @@ func RuntimeDeprecations() Check {
 		ID:      runtimeDeprecationsID,
 		Domain:  "kubernetes",
 		Summary: "the container runtime was asked for what its next version does not have",
-		Advice: "`ctr deprecations list` tells what was used and when. Change /etc/containerd/config.toml (`containerd config migrate`) or build the images anew before " +
+		Advice: "`ctr deprecations list` tells what was used and when. Change /etc/containerd/config.toml (`containerd config migrate` of containerd 2 prints it anew) or build the images anew before " +
 			"containerd is upgraded.",
 		Doc: Doc{
 			Reads: []string{"CRI Status over the runtime's socket"},
