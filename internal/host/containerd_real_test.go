@@ -11,6 +11,7 @@ import (
 	"testing"
 	"time"
 
+	"golang.org/x/sys/unix"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 )
@@ -157,6 +158,11 @@ func (r *realContainerd) signal(signal syscall.Signal) {
 	r.t.Helper()
 	if err := r.cmd.Process.Signal(signal); err != nil {
 		r.t.Fatal(err)
+	}
+	if signal == syscall.SIGSTOP { // all its threads, which run on for a moment
+		if err := unix.Waitid(unix.P_PID, r.cmd.Process.Pid, nil, unix.WSTOPPED, nil); err != nil {
+			r.t.Fatal(err)
+		}
 	}
 }
 

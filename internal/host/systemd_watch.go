@@ -22,7 +22,7 @@ import (
 // WatchSystemd calls changed after a service has failed, is about to be started again after a failure, or works again after
 // one that was told, and after anything could not be started. It ends with ctx and then returns nil. After each call it
 // leaves the bus for a while, a second at first and half a minute while there is always something to tell, so that a
-// service that fails a hundred times a second costs nothing, here or in the bus. Where there is no systemd or no bus, it
+// service that starts and ends a hundred times a second costs nothing, here or in the bus. Where there is no systemd or no bus, it
 // waits for them.
 func WatchSystemd(ctx context.Context, changed func()) error {
 	w := systemdWatch{paths: realSystemd(), gap: time.Second, longest: 30 * time.Second, failing: map[string]bool{}}
@@ -129,15 +129,27 @@ func (w systemdWatch) listen(ctx context.Context) (*busConn, error) {
 	return conn, nil
 }
 
-// next waits for a signal that matters.
+// A service that ends well and is started again all the time tells a lot, too.
+const (
+	loudSignals = 256
+	loudWithin  = 10 * time.Second
+)
+
+// next waits for a signal that matters, or until there are so many that one had better look from time to time.
 func (w systemdWatch) next(conn *busConn) error {
 	for {
-		conn.left.N = maxBusBytes
-		message, err := conn.read()
-		if err != nil {
-			return err
+		began := time.Now()
+		for range loudSignals {
+			conn.left.N = maxBusBytes
+			message, err := conn.read()
+			if err != nil {
+				return err
+			}
+			if w.matters(message) {
+				return nil
+			}
 		}
-		if w.matters(message) {
+		if time.Since(began) < loudWithin {
 			return nil
 		}
 	}

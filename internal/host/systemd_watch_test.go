@@ -163,21 +163,25 @@ func TestWatchSystemd(t *testing.T) {
 	}
 }
 
-// TestWatchSystemdStorm: a service that fails all the time is told seldom, and not read of meanwhile.
+// TestWatchSystemdStorm: a service that fails or starts all the time is told seldom, and not read of meanwhile.
 func TestWatchSystemdStorm(t *testing.T) {
-	bus := &tellingBus{t: t, signals: [][]byte{serviceSignal("a", "exit-code")}, endless: true}
-	w := bus.watch()
-	var told atomic.Int32
-	ctx, cancel := context.WithTimeout(t.Context(), time.Second)
-	defer cancel()
-	if err := w.run(ctx, func() { told.Add(1) }); err != nil {
-		t.Error(err)
+	for _, result := range []string{"exit-code", "success"} {
+		t.Run(result, func(t *testing.T) {
+			bus := &tellingBus{t: t, signals: [][]byte{serviceSignal("a", result)}, endless: true}
+			w := bus.watch()
+			var told atomic.Int32
+			ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+			defer cancel()
+			if err := w.run(ctx, func() { told.Add(1) }); err != nil {
+				t.Error(err)
+			}
+			// 20, 40, 80 and 160 ms away, then always 160: nine connections, two calls for each.
+			if n, sent := told.Load(), bus.sent.Load(); n < 3 || n > 20 || sent > 8<<20 {
+				t.Errorf("told %d times in a second, %d bytes sent", n, sent)
+			}
+			t.Logf("told %d times, %d connections, %d KiB sent", told.Load(), bus.connected.Load(), bus.sent.Load()>>10)
+		})
 	}
-	// 20, 40, 80 and 160 ms away, then always 160: nine connections, two calls for each.
-	if n := told.Load(); n < 3 || n > 20 {
-		t.Errorf("told %d times in a second", n)
-	}
-	t.Logf("told %d times, %d connections, %d KiB sent", told.Load(), bus.connected.Load(), bus.sent.Load()>>10)
 }
 
 func TestWatchSystemdBroken(t *testing.T) {
