@@ -46,7 +46,11 @@ func inGuest(t *testing.T, tests string, systemd bool) {
 		}
 		tests = only
 	}
-	args := []string{filepath.Join(dir, "inside.test"), "-test.v", "-test.parallel=16", "-test.timeout=18m", "-test.run", tests, "-inside", "-agent", filepath.Join(dir, "nodeagent"), "-repo", repo}
+	programs, err := g.programs(ctx)
+	if err != nil {
+		t.Fatal(err)
+	}
+	args := []string{filepath.Join(dir, "inside.test"), "-test.v", "-test.parallel=40", "-test.timeout=18m", "-test.run", tests, "-inside", "-agent", filepath.Join(dir, "nodeagent"), "-repo", repo, "-programs", programs}
 	code, err := g.Run(ctx, args...)
 	if err != nil {
 		t.Fatal(err)
