@@ -50,7 +50,7 @@ func inGuest(t *testing.T, tests string, systemd bool) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	args := []string{filepath.Join(dir, "inside.test"), "-test.v", "-test.parallel=40", "-test.timeout=18m", "-test.run", tests, "-inside", "-agent", filepath.Join(dir, "nodeagent"), "-repo", repo, "-programs", programs}
+	args := []string{filepath.Join(dir, "inside.test"), "-test.v", "-test.parallel=24", "-test.timeout=18m", "-test.run", tests, "-inside", "-agent", filepath.Join(dir, "nodeagent"), "-repo", repo, "-programs", programs}
 	code, err := g.Run(ctx, args...)
 	if err != nil {
 		t.Fatal(err)
