@@ -58,7 +58,11 @@ func inGuest(t *testing.T, word string, g Guest) {
 		}
 		tests = only
 	}
-	args := []string{filepath.Join(dir, "inside.test"), "-test.v", "-test.parallel=16", "-test.timeout=18m", "-test.run", tests, "-test.skip", others, "-inside", "-agent", filepath.Join(dir, "nodeagent"), "-repo", repo, "-modules", filepath.Join(dir, "modules")}
+	programs, err := g.programs(ctx)
+	if err != nil {
+		t.Fatal(err)
+	}
+	args := []string{filepath.Join(dir, "inside.test"), "-test.v", "-test.parallel=24", "-test.timeout=18m", "-test.run", tests, "-test.skip", others, "-inside", "-agent", filepath.Join(dir, "nodeagent"), "-repo", repo, "-modules", filepath.Join(dir, "modules"), "-programs", programs}
 	g.Again = slices.Clone(args)
 	g.Again[slices.Index(args, tests)] = "^TestAgain"
 	code, err := g.Run(ctx, args...)
