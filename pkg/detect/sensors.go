@@ -40,7 +40,7 @@ const (
 	hwmonRoot   = "/sys/class/hwmon"
 	supplyRoot  = "/sys/class/power_supply"
 	maxSensors  = 2000
-	sensorsAnew = time.Hour // how long it is remembered which sensors there are
+	sensorsAnew = time.Hour // how long it is remembered which sensors the same chips have
 )
 
 // Sensors finds fans, sensors and power supplies that fail. Memory may be nil: then what failed before the agent started is not
@@ -73,18 +73,28 @@ func Sensors(memory Memory) Check {
 // sensorsCheck remembers where the alarms are, and which were silent.
 type sensorsCheck struct {
 	found  time.Duration
+	parts  []sensorPart
 	alarms []sensorAlarm
 	well   sensorsWell
 }
 
 func (c *sensorsCheck) look(h *host.Host) ([]finding.Finding, error) {
 	now := h.Clock().Up
-	if c.found == 0 || now-c.found > sensorsAnew {
-		alarms, err := findAlarms(h.Files)
+	chips, err := sensorParts(h.Files, hwmonRoot, "")
+	if err != nil {
+		return nil, err
+	}
+	supplies, err := sensorParts(h.Files, supplyRoot, "")
+	if err != nil {
+		return nil, err
+	}
+	parts := slices.Concat(chips, supplies)
+	if c.found == 0 || now-c.found > sensorsAnew || !slices.Equal(parts, c.parts) {
+		alarms, err := findAlarms(h.Files, parts)
 		if err != nil {
 			return nil, err
 		}
-		c.alarms, c.found = alarms, now
+		c.alarms, c.parts, c.found = alarms, parts, now
 	}
 	if len(c.alarms) == 0 {
 		return nil, finding.NotApplicable("the kernel knows no fan, board sensor or power supply")
@@ -140,17 +150,36 @@ func (a sensorAlarm) finding(text string) finding.Finding {
 	}
 }
 
-// findAlarms lists all files that are worth reading.
-func findAlarms(files host.Files) ([]sensorAlarm, error) {
-	var alarms []sensorAlarm
-	for root, of := range map[string]func(host.Files, string) []sensorAlarm{hwmonRoot: boardAlarms, supplyRoot: supplyAlarms} {
-		names, err := files.List(root)
-		if err != nil && !errors.Is(err, fs.ErrNotExist) {
-			return nil, err
+// sensorPart is a chip, a power supply or a thermal zone. Drivers come late and go, and their numbers are used again for others:
+// what the folder leads to tells.
+type sensorPart struct{ dir, target string }
+
+// sensorParts lists what is there of a class of devices, those whose names begin with prefix.
+func sensorParts(files host.Files, root, prefix string) ([]sensorPart, error) {
+	names, err := files.List(root)
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return nil, err
+	}
+	slices.Sort(names)
+	var parts []sensorPart
+	for _, name := range names {
+		if strings.HasPrefix(name, prefix) {
+			dir := path.Join(root, name)
+			target, _ := files.Link(dir)
+			parts = append(parts, sensorPart{dir, target})
 		}
-		slices.Sort(names)
-		for _, name := range names {
-			alarms = append(alarms, of(files, path.Join(root, name))...)
+	}
+	return parts, nil
+}
+
+// findAlarms lists all files that are worth reading.
+func findAlarms(files host.Files, parts []sensorPart) ([]sensorAlarm, error) {
+	var alarms []sensorAlarm
+	for _, p := range parts {
+		if path.Dir(p.dir) == hwmonRoot {
+			alarms = append(alarms, boardAlarms(files, p.dir)...)
+		} else {
+			alarms = append(alarms, supplyAlarms(files, p.dir)...)
 		}
 	}
 	if len(alarms) > maxSensors {

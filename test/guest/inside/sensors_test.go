@@ -11,9 +11,9 @@ import (
 func TestSensors(t *testing.T) {
 	needGuest(t)
 	t.Parallel()
-	insert(t, "guest_sensors")
 	a, stop := start(t, t.TempDir(), "checks: {sensors: {every: 2s}, thermal: {every: 2s}}\n")
 	defer stop()
+	insert(t, "guest_sensors") // its driver is loaded late
 	a.await(time.Minute, "a look at what is well", func(s status) bool {
 		return slices.ContainsFunc(s.Checks, func(c checkStatus) bool { return c.Check == "sensors" && c.Status == "healthy" })
 	})
