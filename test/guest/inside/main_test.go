@@ -98,7 +98,7 @@ type status struct {
 }
 
 type believed struct {
-	Check, Reason, Severity, Message, ID string
+	Check, Reason, Severity, Message, Latest, ID string // Message is the one that was told, Latest that of the latest look
 	Subject                              struct{ Kind, Name string }
 	Raised                               struct{ Wall time.Time }
 }
