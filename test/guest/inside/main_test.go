@@ -99,8 +99,8 @@ type status struct {
 
 type believed struct {
 	Check, Reason, Severity, Message, Latest, ID string // Message is the one that was told, Latest that of the latest look
-	Subject                              struct{ Kind, Name string }
-	Raised                               struct{ Wall time.Time }
+	Subject                                      struct{ Kind, Name string }
+	Raised                                       struct{ Wall time.Time }
 }
 
 func (a *agent) status() (s status) {
