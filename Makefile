@@ -47,7 +47,7 @@ e2e-daemonset: ## the same with the agent as the DaemonSet, where a test is of t
 	go test -p 1 -count=1 -timeout 20m -v ./test/e2e -args -lab -daemonset
 
 .PHONY: guest
-guest: ## tests that break the machine they run on, in an emulated one with Debian's kernel: disks, arrays, links
+guest: ## tests that break the machine they run on, in emulated ones with Debian's kernel: disks, links, processors, memory; suspended, restored, reset
 	go test -count=1 -timeout 30m -v ./test/guest -args -guest
 
 .PHONY: test-daemonset
