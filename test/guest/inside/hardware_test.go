@@ -3,11 +3,13 @@ package inside
 import (
 	"bytes"
 	native "encoding/binary"
+	"errors"
 	"fmt"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 )
@@ -84,17 +86,20 @@ func TestPCIeDeviceLost(t *testing.T) {
 		Domain                 uint32
 	}{Bus: bus, Slot: slot, Function: function, Corrected: 1})
 	for range 80 {
-		if _, err := inject.Write(errorWord.Bytes()); err != nil {
-			t.Fatal(err)
-		}
-		time.Sleep(50 * time.Millisecond)
+		eventually(t, "error that is injected", func() bool {
+			_, err := inject.Write(errorWord.Bytes())
+			if err != nil && !errors.Is(err, syscall.EBUSY) { // the interrupt of the one before has not come yet
+				t.Fatal(err)
+			}
+			return err == nil
+		})
 	}
 	a.awaitReason("pcie-errors", "PCIeCorrectedError", device, true)
 	_ = inject.Close()
 	run(t, "modprobe", "-r", "aer_inject") // which hides what the port really says
 	wish(t, "pcie_aer_inject_error lost DLP")
 	a.awaitFound("kernel-log", func(f believed) bool {
-		return f.Subject.Name == port && f.Reason == "PCIeFatalError" && strings.Contains(f.Message, "PCIeRecoveryFailed")
+		return f.Subject.Name == port && f.Reason == "PCIeFatalError" && strings.Contains(f.Latest, "PCIeRecoveryFailed")
 	}, true)
 	put(t, "/sys/bus/pci/devices/"+device+"/remove", "1")
 	a.awaitReason("pcie-errors", "", device, false)

@@ -112,10 +112,9 @@ type status struct {
 type checkStatus struct{ Check, Status, Error, Why string }
 
 type believed struct {
-	Check, Reason, Severity, Message, ID string
-	Latest                               string // message
-	Subject                              struct{ Kind, Name string }
-	Raised                               struct{ Wall time.Time }
+	Check, Reason, Severity, Message, Latest, ID string // Message is the one that was told, Latest that of the latest look
+	Subject                                      struct{ Kind, Name string }
+	Raised                                       struct{ Wall time.Time }
 }
 
 // status returns what the agent answers, or has answered half a second ago.

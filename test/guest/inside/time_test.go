@@ -48,8 +48,7 @@ func settled(a *agent) (all []string) {
 // unchanged watches for half a minute that nothing is raised or cleared after something happened.
 func unchanged(a *agent, before []string, happened string) {
 	a.t.Helper()
-	for range 35 {
-		time.Sleep(time.Second)
+	for began := time.Now(); time.Since(began) < 35*time.Second; time.Sleep(time.Second) { // by a clock that does not jump
 		if after := told(a.status()); !slices.Equal(before, after) {
 			a.t.Fatalf("%s: believed before %v, now %v", happened, before, after)
 		}
