@@ -142,6 +142,9 @@ func WatchKernelLog(ctx context.Context, log *slog.Logger, each func(KernelRecor
 	}
 	if err := reader.kept(ctx); err != nil {
 		unix.Close(reader.fd)
+		if ctx.Err() != nil {
+			return nil
+		}
 		return err
 	}
 	caughtUp()
