@@ -37,6 +37,12 @@ func TestPacketFilter(t *testing.T) {
 		{"-A", "KUBE-FORWARD", "-m", "conntrack", "--ctstate", "NEW,ESTABLISHED", "-j", "ACCEPT"},
 		{"-A", "mine", "-m", "statistic", "--mode", "nth", "--every", "2", "--packet", "0", "-j", "LOG"},
 		{"-A", "mine", "-j", "RETURN"},
+		{"-A", "mine", "-p", "tcp", "-m", "multiport", "--dports", "22,1000:2000,443", "-j", "ACCEPT"},
+		{"-A", "mine", "-p", "tcp", "-m", "multiport", "--sports", "22,443", "-j", "ACCEPT"},
+		{"-A", "mine", "-p", "tcp", "-m", "multiport", "!", "--dports", "22,443", "-j", "ACCEPT"},
+		{"-A", "mine", "-m", "conntrack", "--ctstate", "DNAT", "-j", "ACCEPT"},
+		{"-A", "mine", "-m", "conntrack", "--ctstate", "UNTRACKED", "-j", "ACCEPT"},
+		{"-A", "mine", "-m", "conntrack", "--ctstate", "SNAT", "-j", "ACCEPT"},
 		{"-t", "raw", "-A", "PREROUTING", "-s", "10.244.0.0/17", "-j", "DROP"},
 	}
 	for _, family := range []string{"ip", "ip6"} {
@@ -74,6 +80,12 @@ func readBack(t *testing.T, h *host.Host, family, backend string, rules [][]stri
 		"filter/mine": {
 			{Target: "LOG", Matches: []string{"statistic"}},
 			{Verdict: "return"},
+			{Verdict: "accept", Protocol: 6, Ports: []host.PortRange{{From: 22, To: 22}, {From: 1000, To: 2000}, {From: 443, To: 443}}},
+			{Verdict: "accept", Protocol: 6, Matches: []string{"multiport"}},
+			{Verdict: "accept", Protocol: 6, Matches: []string{"multiport"}},
+			{Verdict: "accept", Translated: true},
+			{Verdict: "accept", Matches: []string{"conntrack"}},
+			{Verdict: "accept", Matches: []string{"conntrack"}},
 		},
 		"raw/PREROUTING": {{Verdict: "drop", Source: prefix("10.244.0.0/17")}},
 	}

@@ -14,6 +14,8 @@ func (r *PacketRule) matchExtension(name string, info []byte) {
 	case name == "comment":
 	case (name == "tcp" || name == "udp") && len(info) >= 9:
 		r.matchPorts(name, info)
+	case name == "multiport" && len(info) >= 48 && len(r.Ports) == 0:
+		r.matchMultiport(info)
 	case name == "conntrack" && len(info) >= 154:
 		flags, inverted, states := native.Uint16(info[146:]), native.Uint16(info[148:]), native.Uint16(info[150:])
 		const state, alias = 1 << 0, 1 << 13 // XT_CONNTRACK_STATE; "-m state" is this match under another name
@@ -54,6 +56,26 @@ func (r *PacketRule) matchPorts(name string, info []byte) {
 	}
 	if port(4) != 0 || port(6) != 0xffff {
 		r.Port = PortRange{port(4), port(6)}
+	}
+}
+
+// matchMultiport reads struct xt_multiport_v1: which ports (1: destination), how many, 15 ports, for each whether it begins a
+// range that the next one ends, and whether all is inverted.
+func (r *PacketRule) matchMultiport(info []byte) {
+	const destination, most = 1, 15
+	count := int(info[1])
+	if info[0] != destination || info[47] != 0 || count == 0 || count > most {
+		r.Matches = append(r.Matches, "multiport")
+		return
+	}
+	port := func(i int) uint16 { return binary.NativeEndian.Uint16(info[2+2*i:]) }
+	for i := 0; i < count; i++ {
+		ports := PortRange{port(i), port(i)}
+		if info[32+i] != 0 && i+1 < count {
+			i++
+			ports.To = port(i)
+		}
+		r.Ports = append(r.Ports, ports)
 	}
 }
 
