@@ -22,7 +22,7 @@ func runtimeRules() []Rule {
 	}, {
 		ID: "runtime-network-setup", Reason: "PodNetworkSetupFails", Domain: Kubernetes, Severity: finding.Warning, Speakers: []Speaker{Runtime, Kubelet},
 		Summary:  "the network plugin cannot connect pods",
-		Literals: []string{"failed to setup network for sandbox", "ailed to set up sandbox container", "ailed to destroy network for sandbox", "adding pod to CNI network", "rror adding ", "rror deleting "},
+		Literals: []string{"ailed to setup network for sandbox", "ailed to set up sandbox container", "ailed to destroy network for sandbox", "adding pod to CNI network", "rror adding ", "rror deleting "},
 		Patterns: []string{
 			logrus + `.*(?:[Ff]ailed to (?:setup|destroy) network for sandbox|rror adding pod to CNI network|rror (?:adding|deleting) network: )`,
 			quoted + `(?:RunPodSandbox|StopPodSandbox|CreatePodSandbox|[Ff]ailed to create sandbox|Error syncing pod).*(?:failed to (?:setup|destroy) network for sandbox|ailed to set up sandbox container)`,

@@ -134,10 +134,10 @@ func pcieRules() []Rule {
 	}, {
 		ID: "pcie-surprise-removal", Reason: "PCIeLinkDown", Domain: Hardware, Severity: finding.Warning,
 		Summary:  "a PCIe device went away without being asked to",
-		Literals: []string{"pciehp: Slot("},
-		Patterns: []string{`^pcieport (?P<subject>` + pciAddress + `): pciehp: Slot\([^)]*\): (?:Link Down|Card not present|Power fault)`},
+		Literals: []string{": Slot("},
+		Patterns: []string{`^(?:pcieport (?P<subject>` + pciAddress + `): pciehp|pciehp (?P<subject2>` + pciAddress + `):pcie\d+): Slot\([^)]*\): (?:Link Down|Card not present|Power fault)`},
 		Kind:     "device", Settled: time.Minute, Expiry: time.Hour,
-		Recovery: Recovery{Literals: []string{"pciehp: Slot("}, Pattern: `^pcieport (?P<subject>` + pciAddress + `): pciehp: Slot\([^)]*\): (?:Link Up|Card present)`},
+		Recovery: Recovery{Literals: []string{": Slot("}, Pattern: `^(?:pcieport (?P<subject>` + pciAddress + `): pciehp|pciehp (?P<subject2>` + pciAddress + `):pcie\d+): Slot\([^)]*\): (?:Link Up|Card present)`},
 	}, {
 		ID: "iommu-fault", Reason: "IOMMUFault", Domain: Hardware, Severity: finding.Warning,
 		Summary:  "a device touched memory that it must not touch: a broken device or driver",
