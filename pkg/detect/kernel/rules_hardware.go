@@ -75,7 +75,6 @@ func firmwareErrorRules() []Rule {
 		Patterns: []string{`^BERT: (?:Error records from previous boot|Total records found)`},
 		Kind:     NodeKind, Report: "bert", Expiry: 24 * time.Hour,
 	}, {
-		// How grave it is follows; of the boot before, the same words are part of what BERT tells.
 		ID: "cper-reported", Reason: "CperHardwareErrorReported", Domain: Hardware, Severity: finding.Info,
 		Summary:  "the firmware reports a hardware error; the lines that follow say how grave it is",
 		Literals: []string{"Hardware error from APEI"},
