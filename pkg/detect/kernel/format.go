@@ -69,6 +69,7 @@ func (p *parser) guess(line []byte) entry {
 	if text, ok := cutDocker(line); ok {
 		line = text
 	}
+	line = bytes.TrimPrefix(line, []byte("* ")) // minikube logs
 	switch {
 	case len(line) == 0:
 		return entry{what: silentLine}

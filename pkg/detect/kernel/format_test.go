@@ -35,6 +35,7 @@ func TestFormats(t *testing.T) {
 		"talos, many nodes":  {Auto, "10.0.0.2: kern:    info: [2024-04-16T18:19:30.92421418Z]: " + text, 0},
 		"talos, dictionary":  {Auto, "kern: warning: [2024-10-29T13:44:17.655294812Z]: " + text + " SUBSYSTEM=block DEVICE=b8:1", 0},
 		"console":            {Dmesg, "node-7 login: [ 2835.636329] " + text, 2835636329 * time.Microsecond},
+		"minikube logs":      {Auto, "* Nov 21 01:02:03 host kernel: " + text, 0},
 		"kmsg":               {Kmsg, "2,2960,2835636329,-;" + text, 2835636329 * time.Microsecond},
 		"kmsg caller":        {Kmsg, "2,2960,2835636329,-,caller=T4711;" + text, 2835636329 * time.Microsecond},
 		"short":              {Journal, "Nov 21 01:02:03 host kernel: " + text, 0},

@@ -41,7 +41,7 @@ func filesystemRules() []Rule {
 		Summary:  "a disk of a ZFS pool fails reads or writes",
 		Literals: []string{"zio pool="},
 		Patterns: []string{`^zio pool=(?P<subject>\S+) vdev=(?P<disk>\S+) error=\d+ type=\d+ offset=`},
-		Kind:     "zfs-pool", Expiry: 24 * time.Hour, ConfirmedBy: "zfs-pools",
+		Kind:     "zfs-pool", Expiry: 24 * time.Hour, // a pool that mends them is healthy
 	}, {
 		ID: "squashfs-error", Reason: "SquashfsError", Domain: Storage, Severity: finding.Warning,
 		Summary:  "a squashfs image is damaged or its disk cannot be read",

@@ -81,7 +81,6 @@ func firmwareErrorRules() []Rule {
 		Patterns: []string{`^BERT: (?:Error records from previous boot|Total records found)`},
 		Kind:     NodeKind, Report: "bert", Expiry: 24 * time.Hour,
 	}, {
-		// How grave it is follows; of the boot before, the same words are part of what BERT tells.
 		ID: "cper-reported", Reason: "CperHardwareErrorReported", Domain: Hardware, Severity: finding.Info,
 		Summary:  "the firmware reports a hardware error; the lines that follow say how grave it is",
 		Literals: []string{"Hardware error from APEI"},
@@ -144,10 +143,10 @@ func pcieRules() []Rule {
 	}, {
 		ID: "pcie-surprise-removal", Reason: "PCIeLinkDown", Domain: Hardware, Severity: finding.Warning,
 		Summary:  "a PCIe device went away without being asked to",
-		Literals: []string{"pciehp: Slot("},
-		Patterns: []string{`^pcieport (?P<subject>` + pciAddress + `): pciehp: Slot\([^)]*\): (?:Link Down|Card not present|Power fault)`},
+		Literals: []string{": Slot("},
+		Patterns: []string{`^(?:pcieport (?P<subject>` + pciAddress + `): pciehp|pciehp (?P<subject2>` + pciAddress + `):pcie\d+): Slot\([^)]*\): (?:Link Down|Card not present|Power fault)`},
 		Kind:     "device", Settled: time.Minute, Expiry: time.Hour,
-		Recovery: Recovery{Literals: []string{"pciehp: Slot("}, Pattern: `^pcieport (?P<subject>` + pciAddress + `): pciehp: Slot\([^)]*\): (?:Link Up|Card present)`},
+		Recovery: Recovery{Literals: []string{": Slot("}, Pattern: `^(?:pcieport (?P<subject>` + pciAddress + `): pciehp|pciehp (?P<subject2>` + pciAddress + `):pcie\d+): Slot\([^)]*\): (?:Link Up|Card present)`},
 	}, {
 		ID: "iommu-fault", Reason: "IOMMUFault", Domain: Hardware, Severity: finding.Warning,
 		Summary:  "a device touched memory that it must not touch: a broken device or driver",

@@ -19,9 +19,9 @@ func raidRules() []Rule {
 		ID: "md-array-failed", Reason: "RAIDFailed", Domain: Storage, Severity: finding.Warning,
 		Summary: "a RAID array lost more disks than it can do without",
 		Literals: []string{
-			"Cannot continue operation (", "not enough operational devices", "failing array", "cannot start dirty degraded array", "not enough operational mirrors",
+			"Cannot continue operation (", "not enough operational devices", "failing array", "cannot start dirty degraded array", "not enough operational mirrors", "too few disks (", "pers->run() failed",
 		},
-		Patterns: []string{array + `(?:Cannot continue operation \(|not enough operational (?:devices|mirrors)|Disk failure on (?P<disk>\S+) detected, failing array|cannot start dirty degraded array)`},
+		Patterns: []string{array + `(?:Cannot continue operation \(|not enough operational (?:devices|mirrors)|Disk failure on (?P<disk>\S+) detected, failing array|cannot start dirty degraded array|too few disks \(\d+ of \d+\))`, `^md: pers->run\(\) failed`},
 		Kind:     "raid-array", Expiry: UntilBoot,
 		// A degraded start is a match of the next rule; what every start says comes after it.
 		Recovery: Recovery{Literals: []string{" active with ", "detected capacity change from 0 to "}, Pattern: `^(?:md/(?:raid\d*|linear|multipath):?(?P<subject>md[\w-]+|[^\s:]+): (?:raid level \d+ )?active with \d+ out of \d+ |(?P<subject2>md[\w-]+): detected capacity change from 0 to [1-9])`},
@@ -132,10 +132,10 @@ func remoteBlockRules() []Rule {
 	}, {
 		ID: "fc-port-lost", Reason: "FCPortLost", Domain: Storage, Severity: finding.Warning,
 		Summary:  "a Fibre Channel port went away",
-		Literals: []string{": blocked FC remote port time out: ", ": LOOP DOWN detected", " Link Down Event "},
+		Literals: []string{": blocked FC remote port time out: ", ": LOOP DOWN detected", " Link Down Event ", "0203 Devloss timeout on "},
 		Patterns: []string{
 			`^ ?(?P<subject>rport-[\d:-]+): blocked FC remote port time out: `,
-			`^qla2xxx \[(?P<subject2>` + pciAddress + `)\]-[0-9a-f]+:\d+: LOOP DOWN detected`, `^lpfc (?P<subject3>` + pciAddress + `): \d+:(?:\(\d+\):)?1305 Link Down Event `,
+			`^qla2xxx \[(?P<subject2>` + pciAddress + `)\]-[0-9a-f]+:\d+: LOOP DOWN detected`, `^lpfc (?P<subject3>` + pciAddress + `): \d+:(?:\(\d+\):)?(?:1305 Link Down Event |0203 Devloss timeout on )`,
 		},
 		Kind: "port", Settled: 2 * time.Minute, Expiry: time.Hour,
 	}, {
