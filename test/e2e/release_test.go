@@ -41,7 +41,7 @@ func ofTheProcess(t *testing.T, why string) {
 // Where a containerd is asked for, those of the runtime see another one.
 func lookInTest(t *testing.T) {
 	t.Helper()
-	ofTheRuntime := []string{"TestKubeletAndRuntimeHealth", "TestRuntimeLatency", "TestShimsOfLivingPods", "TestNoLivingPodIsEverALeftover"}
+	ofTheRuntime := []string{"TestKubeletAndRuntimeHealth", "TestRuntimeLatency", "TestShimsOfLivingPods"}
 	if *containerd == "" || !slices.Contains(ofTheRuntime, t.Name()) {
 		ofTheProcess(t, "it looks from the test's own process, whatever is installed")
 	}

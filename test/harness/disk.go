@@ -1,6 +1,7 @@
 package harness
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -73,11 +74,15 @@ func (d *Disk) Remove(ctx context.Context) error {
 	return errors.Join(err, detached, os.RemoveAll(d.Image), os.Remove(d.Mount))
 }
 
+// output is what a program has answered. What it says beside that is for the error: ctr warns of deprecations each time.
 func output(ctx context.Context, name string, args ...string) (string, error) {
-	out, err := exec.CommandContext(ctx, name, args...).CombinedOutput()
+	var said bytes.Buffer
+	cmd := exec.CommandContext(ctx, name, args...)
+	cmd.Stderr = &said
+	out, err := cmd.Output()
 	text := strings.TrimSpace(string(out))
 	if err != nil {
-		return text, fmt.Errorf("%s %s: %w: %s", name, strings.Join(args, " "), err, text)
+		return text, fmt.Errorf("%s %s: %w: %s %s", name, strings.Join(args, " "), err, text, bytes.TrimSpace(said.Bytes()))
 	}
 	return text, nil
 }

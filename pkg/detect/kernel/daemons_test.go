@@ -169,7 +169,7 @@ func TestHealthyNodes(t *testing.T) {
 // healthyDaemons is what the daemons of the healthy nodes say.
 func healthyDaemons(t testing.TB) (said []entry) {
 	t.Helper()
-	for _, name := range []string{"healthy-lab.kubelet.log.txt", "healthy-lab.containerd.log.txt"} {
+	for _, name := range []string{"healthy-lab.kubelet.log.txt", "healthy-lab.containerd.log.txt", "healthy-lab.containerd2.log.txt"} {
 		p := parser{format: Auto}
 		for _, line := range corpus(t, name) {
 			if e := p.parse([]byte(line)); e.speaker != theKernel {
