@@ -60,7 +60,6 @@ mount -t pstore pstore /sys/fs/pstore
 for module in $(cat /modules); do
 	case $module in
 	ramoops.ko) options="mem_address=0x8000000 mem_size=0x100000 record_size=0x20000" ;; # left alone: see memmap
-	i6300esb.ko) options="heartbeat=4" ;;
 	*) options= ;;
 	esac
 	insmod /lib/$module $options

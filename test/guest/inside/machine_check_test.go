@@ -48,6 +48,7 @@ func TestMachineMemory(t *testing.T) {
 	// Uncorrected, signalled, recoverable: the memory controller met it while it read through all memory. To all processors.
 	wish(t, fmt.Sprintf("mce -b 0 8 0xbd000000000000c0 0x5 %#x 0x8c", address))
 	a.awaitReason("memory-corrupted", "MemoryCorrupted", "", true)
+	a.awaitReason("kernel-taint", "MachineCheckOccurred", "", true)
 	mustDie(t, page)
 	for _, f := range a.status().Findings {
 		if f.Severity == "fatal" {

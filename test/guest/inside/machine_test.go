@@ -37,7 +37,7 @@ func machine(t *testing.T) *agent {
 			run(t, "mount", "-t", "ext4", disk, "/run/"+fmt.Sprint(i))
 		}
 		put(t, "/sys/devices/system/clocksource/clocksource0/current_clocksource", "hpet") // which is restored; the emulated TSC is not
-		whole.agent, _ = start(t, "/run/tmp", "checks: {memory-corrupted: {every: 5s}}\n")
+		whole.agent, _ = start(t, "/run/tmp", "checks: {memory-corrupted: {every: 5s}, kernel-taint: {every: 5s}}\n")
 		whole.agent.t = t
 		breakDisk(whole.agent, brokenDisk)
 		whole.agent.awaitReason("default-route", "", "", true)

@@ -12,7 +12,9 @@ import (
 func TestMachinePanics(t *testing.T) {
 	needGuest(t)
 	put(t, "/proc/sys/kernel/panic", "0") // it hangs, rather than reboots
-	put(t, "/dev/watchdog0", "x")         // from now on it wants to be fed
+	run(t, "rmmod", "i6300esb")           // its driver does not set it up again after the machine was suspended
+	run(t, "insmod", "/lib/i6300esb.ko", "heartbeat=4")
+	put(t, "/dev/watchdog0", "x") // from now on it wants to be fed
 	wish(t, "mce -b 0 8 0xbe00000000000134 0x4 0x1000 0x8c")
 	time.Sleep(time.Minute)
 	t.Fatal("it goes on")
