@@ -55,7 +55,7 @@ e2e-daemonset: ## the same with the agent as the DaemonSet and containerd 2 inst
 	PATH=$(CONTAINERD2):$$PATH go test -p 1 -count=1 -v -run '$(CONTAINERD_TESTS)' ./internal/host ./internal/hand ./pkg/detect ./pkg/remediate
 
 .PHONY: guest
-guest: ## tests that break the machine they run on, in an emulated one with Debian's kernel: disks, arrays, links
+guest: ## tests that break the machine they run on, in emulated ones with Debian's kernel: disks, links, file servers, processors, memory, sensors, the kernel itself; suspended, restored, reset
 	go test -count=1 -timeout 30m -v ./test/guest -args -guest
 
 .PHONY: test-daemonset

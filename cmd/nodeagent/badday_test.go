@@ -262,9 +262,7 @@ func (d *badDay) awaitNot(text string, limit time.Duration) {
 func TestBadDayDaemonStopped(t *testing.T) {
 	d := newBadDay(t)
 	daemon := d.daemon()
-	if err := daemon.Process.Signal(syscall.SIGSTOP); err != nil {
-		t.Fatal(err)
-	}
+	hosttest.Stop(t, daemon.Process.Pid)
 	stopped := fmt.Sprintf("process %d is stopped by a signal or a debugger, kill -CONT %[1]d", daemon.Process.Pid)
 	ask(t, d.command("status")).expect(t, silence, notFine, "The agent does not answer", stopped, "STORAGE")
 	ask(t, d.command("status", "-o", "json")).expect(t, silence, notFine, `"agent":"the agent does not answer`)

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"fmt"
 	"strings"
 	"time"
@@ -66,7 +67,7 @@ func checkPage(c detect.Check) string {
 	if c.Doc.FalseAlarms == "" { // of the daemon's own: there is nothing to be tuned
 		return b.String() + fmt.Sprintf("\n**Next.** %s\n", c.Advice)
 	}
-	fmt.Fprintf(&b, "\n**Looks** every %s, at most %s long%s. Believed %s; cleared %s.", short(c.Every), short(c.Deadline), wakesOf(c), hold(c.Policy.Raise), hold(c.Policy.Clear))
+	fmt.Fprintf(&b, "\n**Looks** every %s, at most %s long%s. Believed %s; cleared %s.", short(c.Every), short(cmp.Or(c.Deadline, detect.DefaultDeadline)), wakesOf(c), hold(c.Policy.Raise), hold(c.Policy.Clear))
 	if c.Condition.Type != "" {
 		fmt.Fprintf(&b, " What is fatal becomes the node condition `%s` (True is bad), or `%s` (True is good).", c.Condition.Type, c.Condition.ReadyType)
 	}
@@ -137,6 +138,9 @@ func wakesOf(c detect.Check) string {
 func hold(h finding.Hold) string {
 	if h.Looks <= 1 && h.For == 0 {
 		return "at the first look"
+	}
+	if h.For == 0 {
+		return fmt.Sprintf("after %d looks", h.Looks)
 	}
 	return fmt.Sprintf("after %d looks over %s", max(h.Looks, 1), short(h.For))
 }

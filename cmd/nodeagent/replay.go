@@ -22,8 +22,9 @@ func newReplay(o *options) *cobra.Command {
 		Short: "Read a saved kernel or system log and print what the agent would have found in it",
 		Long: `Read a saved kernel or system log from a file, or from standard input, and print what the agent would have found in it.
 
-Formats: what dmesg prints (with times, levels, or neither), records of /dev/kmsg, journalctl -o json or -o short, and syslog
-files; kubelet's and containerd's own log files, too. Only lines of the kernel and of the daemons of a node count (systemd,
+Formats: what dmesg prints (with times of any kind, levels, neither, or --json), records of /dev/kmsg, journalctl -o json,
+json-pretty, short and its kin, and syslog files; kubelet's, containerd's and Docker's own log files, too; all of them also
+compressed with gzip. Not read: journalctl -o export and -o verbose, other compression. Only lines of the kernel and of the daemons of a node count (systemd,
 kubelet, containerd, chronyd and so on; docs/checks.md lists them): what other programs and containers wrote is passed over
 where the format tells. The running agent reads the kernel's lines only; what daemons report, it sees by the state they are in.
 
@@ -83,7 +84,7 @@ func replay(out, errs io.Writer, log io.Reader, how kernel.Replay, asJSON bool) 
 	}
 	switch {
 	case !sum.Understood():
-		return fmt.Errorf("none of %d lines is of the format %s", sum.Lines, cmp.Or(how.Format, kernel.Auto))
+		return fmt.Errorf("none of %d lines is of the format %s; line %d: %q%s", sum.Lines, cmp.Or(how.Format, kernel.Auto), sum.FirstBad, sum.FirstBadLine, replayStrange(sum))
 	case sum.Problems():
 		return &exitError{Code: exitProblems}
 	}
@@ -129,8 +130,8 @@ func (p *replayJSON) found(f kernel.Found) error {
 }
 
 func (p *replayJSON) end(s kernel.Summary) error {
-	if s.Bad > 0 || s.Cut > 0 {
-		fmt.Fprintln(p.errs, "nodeagent:", replayTrouble(s))
+	if trouble := replayTrouble(s); trouble != "" {
+		fmt.Fprintln(p.errs, "nodeagent:", trouble)
 	}
 	return nil
 }
@@ -138,12 +139,22 @@ func (p *replayJSON) end(s kernel.Summary) error {
 func replayTrouble(s kernel.Summary) string {
 	var parts []string
 	if s.Bad > 0 {
-		parts = append(parts, fmt.Sprintf("%d of %d lines could not be read", s.Bad, s.Lines))
+		parts = append(parts, fmt.Sprintf("%d of %d lines could not be read, the first is line %d: %q%s", s.Bad, s.Lines, s.FirstBad, s.FirstBadLine, replayStrange(s)))
 	}
 	if s.Cut > 0 {
 		parts = append(parts, fmt.Sprintf("%d lines were longer than 64 KiB and were cut", s.Cut))
 	}
+	if s.Bare == s.Lines && s.Lines > 0 && s.Matches == 0 {
+		parts = append(parts, "no line has a time or a name: all were taken for the kernel's, as dmesg -t prints them")
+	}
 	return strings.Join(parts, "; ")
+}
+
+func replayStrange(s kernel.Summary) string {
+	if s.Strange == "" {
+		return ""
+	}
+	return fmt.Sprintf(" (%s is not read; journalctl -o json and -o short are)", s.Strange)
 }
 
 // replayGroup is what the text output says of one rule and subject.

@@ -80,7 +80,8 @@ func (s screen) wrap(text string, first, indent int) string {
 // oneLine joins the lines of an error, which tell of one thing each.
 func oneLine(text string) string { return strings.ReplaceAll(strings.TrimSpace(text), "\n", "; ") }
 
-// page prints a page of the documentation: paragraphs and items are wrapped, marks of emphasis become colour.
+// page prints a page of the documentation: paragraphs and items are wrapped, marks of emphasis become bold, and so do those
+// of commands, which stay where there is no colour: else nobody sees where a command ends.
 func (s screen) page(markdown string) string {
 	var b strings.Builder
 	for line := range strings.Lines(markdown) {
@@ -90,12 +91,21 @@ func (s screen) page(markdown string) string {
 			indent = 2
 		}
 		line = s.wrap(line, 0, indent)
-		for strings.Count(line, "**") >= 2 {
-			before, rest, _ := strings.Cut(line, "**")
-			inner, after, _ := strings.Cut(rest, "**")
-			line = before + s.paint(bold, inner) + after
+		line = s.embolden(line, "**")
+		if s.colour {
+			line = s.embolden(line, "`")
 		}
-		b.WriteString(strings.ReplaceAll(line, "`", "") + "\n")
+		b.WriteString(line + "\n")
 	}
 	return b.String()
+}
+
+// embolden paints what stands between two marks.
+func (s screen) embolden(text, mark string) string {
+	for strings.Count(text, mark) >= 2 {
+		before, rest, _ := strings.Cut(text, mark)
+		inner, after, _ := strings.Cut(rest, mark)
+		text = before + s.paint(bold, inner) + after
+	}
+	return text
 }

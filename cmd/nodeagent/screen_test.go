@@ -30,7 +30,10 @@ func TestWrap(t *testing.T) {
 func TestPlain(t *testing.T) {
 	var b strings.Builder
 	s := screenOf(&b)
-	if got := s.column(red, "FATAL", 9) + "|" + s.page("**Why.** `x`"); got != "FATAL    |Why. x\n" {
+	if got := s.column(red, "FATAL", 9) + "|" + s.page("**Why.** `x`"); got != "FATAL    |Why. `x`\n" {
+		t.Errorf("%q", got)
+	}
+	if got := (screen{width: 80, colour: true}).page("`x` y"); got != "\x1b[1mx\x1b[0m y\n" {
 		t.Errorf("%q", got)
 	}
 	if got := (screen{width: 80, colour: true}).column(red, "FATAL", 9); got != "\x1b[31;1mFATAL\x1b[0m    " {

@@ -16,7 +16,7 @@ const (
 	garbage      = 50 // percent: GOGC
 	giveBackFrom = 15 * time.Second
 	giveBackEach = 10 * time.Minute
-	dropTextEach = 4 * time.Second
+	dropTextEach = 2 * time.Second
 )
 
 // beFrugal sets the limits of this process.

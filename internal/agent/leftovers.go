@@ -88,7 +88,7 @@ func (l *leftovers) look(ctx context.Context) ([]finding.Finding, error) {
 	l.mu.Unlock()
 	report, next := l.inspector.Pass(ctx, history)
 	if ctx.Err() != nil {
-		return nil, ctx.Err()
+		return nil, fmt.Errorf("inspect the node: %w", ctx.Err())
 	}
 	l.remember(history, report, next)
 	l.count(report)

@@ -16,6 +16,7 @@ func OwnChecks() []detect.Check {
 		{detect.WakeMounts, "changes of the mount table (poll of /proc/PID/mountinfo)"},
 		{detect.WakePlugins, "changes of kubelet's plugin directory (inotify)"},
 		{detect.WakeLinks, "changes of the network links (netlink)"},
+		{detect.WakeSystemd, "what systemd tells of services that fail (the system's message bus)"},
 	} {
 		checks = append(checks, sourceCheck(source.name, source.tell))
 	}

@@ -88,5 +88,8 @@ func sources(h *host.Host, log *slog.Logger, m meter, kernelLog *detect.LiveKern
 		{Name: detect.WakeLinks, Run: func(ctx context.Context, wake func(string)) error {
 			return host.WatchLinks(ctx, func() { wake("") })
 		}},
+		{Name: detect.WakeSystemd, Run: func(ctx context.Context, wake func(string)) error {
+			return host.WatchSystemd(ctx, func() { wake("") })
+		}},
 	}
 }

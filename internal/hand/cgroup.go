@@ -86,6 +86,20 @@ func openCgroup(point, name string, id FileID) (int, error) {
 	return fd, nil
 }
 
+// unpopulatedTree returns the cgroup and those below it, if no process is in any of them.
+func unpopulatedTree(fd int) ([]string, error) {
+	names, err := subtree(fd)
+	if err != nil {
+		return nil, err
+	}
+	for _, name := range names {
+		if err := unpopulated(fd, name); err != nil {
+			return nil, err
+		}
+	}
+	return names, nil
+}
+
 // removeCgroupChild looks through the whole subtree first: where a process is left, nothing is removed.
 func removeCgroupChild(r request) error {
 	fd, err := openCgroup(r.Base, r.Path, r.File)
@@ -93,14 +107,9 @@ func removeCgroupChild(r request) error {
 		return err
 	}
 	defer unix.Close(fd)
-	names, err := subtree(fd)
+	names, err := unpopulatedTree(fd)
 	if err != nil {
 		return err
-	}
-	for _, name := range names {
-		if err := unpopulated(fd, name); err != nil {
-			return err
-		}
 	}
 	for i := len(names) - 1; i > 0; i-- {
 		if err := removeOne(fd, names[i], r.ForceEmpty); err != nil && !errors.Is(err, errGone) {

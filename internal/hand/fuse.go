@@ -45,7 +45,7 @@ func (d *Hand) Exclusive(uid string, m Mount) error {
 	known := map[int]bool{} // IDs are unique among all namespaces
 	for _, other := range mounts {
 		known[other.ID] = true
-		if device(other) != m.Device {
+		if other.Device() != m.Device {
 			continue
 		}
 		if at, ok := d.podOfMount(other.Point, m.Point, uid); !ok {
@@ -96,7 +96,7 @@ func (d *Hand) exclusiveFrom(pid int, uid string, m Mount, seen map[string]bool,
 		return d.unlessEnded(pid, err)
 	}
 	for _, other := range mounts {
-		if device(other) == m.Device && !known[other.ID] {
+		if other.Device() == m.Device && !known[other.ID] {
 			return refuse("the same filesystem is mounted in the mount namespace of process %d, on %s", pid, other.Point)
 		}
 	}
@@ -124,5 +124,3 @@ func (d *Hand) unlessEnded(pid int, err error) error {
 	}
 	return err
 }
-
-func device(m host.Mount) string { return fmt.Sprintf("%d:%d", m.Major, m.Minor) }

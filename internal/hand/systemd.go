@@ -69,17 +69,8 @@ func emptyCgroup(point, name string, id FileID) error {
 		return err
 	}
 	defer unix.Close(fd)
-	names, err := subtree(fd)
-	if err != nil {
-		return err
+	if _, err = unpopulatedTree(fd); errors.Is(err, unix.EBUSY) {
+		return fmt.Errorf("%w: %w", err, ErrBusy)
 	}
-	for _, below := range names {
-		if err := unpopulated(fd, below); err != nil {
-			if errors.Is(err, unix.EBUSY) {
-				return fmt.Errorf("%w: %w", err, ErrBusy)
-			}
-			return err
-		}
-	}
-	return nil
+	return err
 }

@@ -84,7 +84,7 @@ func Remote(fsType string) bool {
 }
 
 func sameMount(now host.Mount, judged Mount) bool {
-	return fmt.Sprintf("%d:%d", now.Major, now.Minor) == judged.Device && now.Root == judged.Root &&
+	return now.Device() == judged.Device && now.Root == judged.Root &&
 		now.Source == judged.Source && now.FSType == judged.FSType && now.Point == judged.Point
 }
 
@@ -133,7 +133,7 @@ func pickMount(mounts []host.Mount, judged Mount) (host.Mount, error) {
 	}
 	m := mounts[at]
 	if !sameMount(m, judged) {
-		return m, changed("mount %d is %s of device %d:%d on %s", m.ID, m.FSType, m.Major, m.Minor, m.Point)
+		return m, changed("mount %d is %s of device %s on %s", m.ID, m.FSType, m.Device(), m.Point)
 	}
 	for _, other := range mounts {
 		if other.Parent == m.ID && other.Point == m.Point && other.ID != m.ID {

@@ -37,10 +37,10 @@ func CgroupHierarchies(mounts []Mount, dir string) []CgroupHierarchy {
 	var found []CgroupHierarchy
 	seen := make(map[string]bool)
 	for _, m := range mounts {
-		if m.FSType != "cgroup" && m.FSType != "cgroup2" || !Below(m.Point, dir) || seen[device(m)] {
+		if m.FSType != "cgroup" && m.FSType != "cgroup2" || !Below(m.Point, dir) || seen[m.Device()] {
 			continue
 		}
-		seen[device(m)] = true // the same hierarchy may be mounted again, as cpu and cpu,cpuacct are on some systems
+		seen[m.Device()] = true // the same hierarchy may be mounted again, as cpu and cpu,cpuacct are on some systems
 		h := CgroupHierarchy{Point: m.Point, V2: m.FSType == "cgroup2"}
 		if !h.V2 {
 			h.Name = v1Name(m.SuperOptions)
@@ -49,8 +49,6 @@ func CgroupHierarchies(mounts []Mount, dir string) []CgroupHierarchy {
 	}
 	return found
 }
-
-func device(m Mount) string { return fmt.Sprintf("%d:%d", m.Major, m.Minor) }
 
 // v1Name returns what /proc/PID/cgroup calls the hierarchy with these mount options.
 func v1Name(options []string) string {

@@ -11,6 +11,7 @@ import (
 	"testing"
 	"time"
 
+	"golang.org/x/sys/unix"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 )
@@ -42,8 +43,6 @@ disabled_plugins = ["io.containerd.snapshotter.v1.aufs", "io.containerd.snapshot
   address = %q
 [plugins."io.containerd.internal.v1.opt"]
   path = %q
-[plugins."io.containerd.nri.v1.nri"]
-  disable = true
 [plugins."io.containerd.grpc.v1.cri"]
   stream_server_address = "127.0.0.1"
   stream_server_port = "0"
@@ -156,6 +155,11 @@ func (r *realContainerd) signal(signal syscall.Signal) {
 	r.t.Helper()
 	if err := r.cmd.Process.Signal(signal); err != nil {
 		r.t.Fatal(err)
+	}
+	if signal == syscall.SIGSTOP { // all its threads, which run on for a moment
+		if err := unix.Waitid(unix.P_PID, r.cmd.Process.Pid, nil, unix.WSTOPPED, nil); err != nil {
+			r.t.Fatal(err)
+		}
 	}
 }
 

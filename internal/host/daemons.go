@@ -56,13 +56,10 @@ func (h *Host) RuntimeProcess(ctx context.Context) (Process, error) {
 	case cache.runtimeTurn <- struct{}{}:
 		defer func() { <-cache.runtimeTurn }()
 	case <-ctx.Done():
-		return Process{}, ctx.Err()
+		return Process{}, fmt.Errorf("find the runtime: %w", ctx.Err())
 	}
-	if last := cache.runtime; last.PID != 0 {
-		stat, err := h.ProcStat(last.PID)
-		if err == nil && stat.StartTime == last.StartTime && stat.Comm == last.Comm && alive(stat) {
-			return last, nil
-		}
+	if h.lives(cache.runtime) {
+		return cache.runtime, nil
 	}
 	var err error
 	cache.runtime, err = h.Runtime.Process(ctx)

@@ -66,6 +66,7 @@ type discoverer struct {
 	Discovery
 	host       *Host
 	configured Paths
+	failed     error // configuration of kubelet that could not be read
 }
 
 func (d *discoverer) note(format string, args ...any) {

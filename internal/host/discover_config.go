@@ -1,6 +1,7 @@
 package host
 
 import (
+	"errors"
 	"fmt"
 	"path/filepath"
 	"slices"
@@ -31,10 +32,11 @@ type KubeletConfiguration struct {
 	PodCIDR        string   `json:"podCIDR"`
 }
 
-// maxKubeletConfig bounds one configuration file, in bytes, and maxDropIns the number of files beside it.
+// maxKubeletConfig bounds one configuration file, in bytes; the others how many files are beside it, and how deep.
 const (
 	maxKubeletConfig = 1 << 20
 	maxDropIns       = 100
+	maxDropInDepth   = 4
 )
 
 // ParseKubeletConfiguration applies one file, YAML or JSON, to config: what it does not set stays. Relative paths are
@@ -65,37 +67,62 @@ func ParseKubeletConfiguration(config *KubeletConfiguration, data []byte, dir st
 	return nil
 }
 
+// readConfiguration applies one file. What cannot be read is noted, and kept for who must know.
 func (d *discoverer) readConfiguration(config *KubeletConfiguration, name string) {
 	data, err := d.host.Files.Read(name)
 	if err == nil {
 		err = ParseKubeletConfiguration(config, data, filepath.Dir(name))
 	}
 	if err != nil {
-		d.note("kubelet configuration %s: %v", name, err)
+		d.unread("kubelet configuration %s: %w", name, err)
 		return
 	}
 	d.note("kubelet configuration: %s", name)
 }
 
-// readDropIns applies the *.conf files of kubelet's --config-dir in the order of their names. Kubelet descends into
-// folders too (filepath.WalkDir), which nobody is known to use: they are named in a note.
+func (d *discoverer) unread(format string, args ...any) {
+	err := fmt.Errorf(format, args...)
+	d.failed = errors.Join(d.failed, err)
+	d.note("%v", err)
+}
+
+// readDropIns applies the files of kubelet's --config-dir.
 func (d *discoverer) readDropIns(config *KubeletConfiguration, dir string) {
-	names, err := d.host.Files.List(dir)
+	names, err := d.host.Files.dropIns(dir)
 	if err != nil {
-		d.note("kubelet drop-ins: %v", err)
-		return
-	}
-	slices.Sort(names)
-	if len(names) > maxDropIns {
-		d.note("kubelet drop-ins: only the first %d of %d files in %s are read", maxDropIns, len(names), dir)
-		names = names[:maxDropIns]
+		d.unread("kubelet drop-ins: %w", err)
 	}
 	for _, name := range names {
+		d.readConfiguration(config, name)
+	}
+}
+
+// dropIns lists the *.conf files of kubelet's --config-dir in the order in which it reads them: that of their names, with
+// what is in a folder in the place of the folder (filepath.WalkDir in cmd/kubelet/app/server.go). K3s and RKE2 have such a
+// folder: 20-cli-config-dir. Those that were found are returned beside an error, too.
+func (f Files) dropIns(dir string) ([]string, error) { return f.dropInsBelow(dir, nil, 0) }
+
+func (f Files) dropInsBelow(dir string, found []string, depth int) ([]string, error) {
+	names, err := f.List(dir)
+	if err != nil {
+		return found, err
+	}
+	slices.Sort(names)
+	for _, name := range names {
 		path := filepath.Join(dir, name)
-		if filepath.Ext(name) == ".conf" {
-			d.readConfiguration(config, path)
-		} else if _, err := d.host.Files.List(path); err == nil {
-			d.note("kubelet drop-ins: folder %s is not read", path)
+		stat, err := f.Stat(path)
+		switch folder := err == nil && stat.IsDir(); {
+		case folder && depth == maxDropInDepth:
+			return found, fmt.Errorf("%s: folders more than %d deep", dir, maxDropInDepth)
+		case folder:
+			if found, err = f.dropInsBelow(path, found, depth+1); err != nil {
+				return found, err
+			}
+		case filepath.Ext(name) == ".conf" && len(found) == maxDropIns:
+			return found, fmt.Errorf("%s: more than %d files", dir, maxDropIns)
+		case filepath.Ext(name) == ".conf":
+			found = append(found, path)
 		}
 	}
+	return found, nil
 }

@@ -54,9 +54,14 @@ func (d *discoverer) settingsOnDisk() (kubeletSettings, error) {
 		return kubeletSettings{}, err
 	}
 	if embedded != "" {
-		d.note("kubelet is part of %s: its defaults are taken", embedded)
 		d.KubeletInstalled = true
-		return kubeletSettings{}, nil
+		dir := d.host.embeddedFlags()["config-dir"]
+		if dir == "" {
+			d.note("kubelet is part of %s: its defaults are taken", embedded)
+			return kubeletSettings{}, nil
+		}
+		d.note("kubelet is part of %s", embedded)
+		return d.readSettings(map[string]string{"config-dir": dir}, 0), nil
 	}
 	var args []string
 	for _, name := range []string{kubeadmFlags, "/etc/default/kubelet", "/etc/sysconfig/kubelet"} {

@@ -13,9 +13,6 @@ import (
 // ErrSeveralKubelets says that more than one running kubelet could be this node's.
 var ErrSeveralKubelets = errors.New("several kubelets run here: set kubeletRoot to tell which is meant")
 
-// maxComm is how long the kernel lets a process name be: TASK_COMM_LEN less the NUL.
-const maxComm = 15
-
 // KubeletFinder returns the door to the process of the kubelet whose root directory is paths.KubeletRoot. The process is
 // remembered, so that a look at a living kubelet reads one file; only where it is gone all processes are looked through.
 func KubeletFinder(files Files, paths Paths) func() (Process, error) {
@@ -25,11 +22,8 @@ func KubeletFinder(files Files, paths Paths) func() (Process, error) {
 	return func() (Process, error) {
 		mu.Lock()
 		defer mu.Unlock()
-		if last.PID != 0 {
-			stat, err := h.ProcStat(last.PID)
-			if err == nil && stat.StartTime == last.StartTime && stat.Comm == last.Comm && alive(stat) {
-				return last, nil
-			}
+		if h.lives(last) {
+			return last, nil
 		}
 		var err error
 		last, err = findKubelet(h, paths.KubeletRoot, paths.InitPID)
@@ -85,6 +79,15 @@ func (h *Host) processesNamed(wanted func(comm string, args []string) bool) ([]P
 		processes = append(processes, Process{PID: pid, StartTime: stat.StartTime, Comm: stat.Comm, Args: args})
 	}
 	return processes, nil
+}
+
+// lives reports whether a process that was found earlier still runs, and still the same program.
+func (h *Host) lives(p Process) bool {
+	if p.PID == 0 {
+		return false
+	}
+	stat, err := h.ProcStat(p.PID)
+	return err == nil && stat.StartTime == p.StartTime && stat.Comm == p.Comm && alive(stat)
 }
 
 func alive(stat ProcStat) bool { return stat.State != 'Z' && stat.State != 'X' && stat.State != 'x' }

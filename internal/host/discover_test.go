@@ -83,6 +83,16 @@ func TestDiscover(t *testing.T) {
 			},
 			notes: []string{"part of k3s-server", "container runtime: /run/k3s"},
 		},
+		"k3s that says more": {
+			fixture: "k3s-1.32", node: "edge", installed: true,
+			bend: func(p *host.Paths) {
+				p.CRISocket = "/run/k3s/containerd/containerd.sock"
+				p.ContainerdSocket = p.CRISocket
+				p.StaticPods = "/var/lib/rancher/k3s/agent/pod-manifests"
+				p.KubeletCAFile = "/var/lib/rancher/k3s/agent/serving-kubelet.crt"
+			},
+			notes: []string{"part of k3s-server", "kubelet configuration: /var/lib/rancher/k3s"},
+		},
 		"hostile": {
 			fixture: "hostile", installed: true, bend: func(*host.Paths) {},
 			notes: []string{"not an absolute path", "string without an end", "relative", "client certificate"},

@@ -142,6 +142,9 @@ func WatchKernelLog(ctx context.Context, log *slog.Logger, each func(KernelRecor
 	}
 	if err := reader.kept(ctx); err != nil {
 		unix.Close(reader.fd)
+		if ctx.Err() != nil {
+			return nil
+		}
 		return err
 	}
 	caughtUp()
@@ -172,7 +175,7 @@ type kernelLogReader struct {
 	fd         int
 	log        *slog.Logger
 	each       func(KernelRecord)
-	slept      time.Duration // how far the kernel's local clock is behind the time since boot
+	slept      func() time.Duration // how far the kernel's local clock is behind the time since boot: each sleep adds to it
 	buffer     []byte
 	next, lost uint64 // sequence number expected, 0 when none is known; records dropped since the last one
 }
@@ -189,7 +192,7 @@ func openKernelLog(log *slog.Logger, each func(KernelRecord)) (*kernelLogReader,
 		return nil, fmt.Errorf("open %s: %w", kernelLogFile, err)
 	}
 	// A record is at most 8 KiB; what does not fit could never be read.
-	return &kernelLogReader{fd: fd, log: log, each: each, slept: timeAsleep(), buffer: make([]byte, 16<<10)}, nil
+	return &kernelLogReader{fd: fd, log: log, each: each, slept: timeAsleep, buffer: make([]byte, 16<<10)}, nil
 }
 
 // kept reads what is there.
@@ -229,7 +232,7 @@ func (k *kernelLogReader) take(n int, err error) error {
 		k.lost = record.Sequence - k.next
 	}
 	record.Lost, k.lost, k.next = k.lost, 0, record.Sequence+1
-	record.Up = record.Time + k.slept
+	record.Up = record.Time + k.slept()
 	k.each(record)
 	return nil
 }

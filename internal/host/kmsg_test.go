@@ -105,3 +105,16 @@ func TestWatchKernelLog(t *testing.T) {
 		t.Errorf("after %v: %v", time.Since(begin), err)
 	}
 }
+
+// An end that comes while the kept records are read is an end like any other.
+func TestWatchKernelLogEndsEarly(t *testing.T) {
+	ctx, cancel := context.WithCancel(t.Context())
+	heard := false
+	err := host.WatchKernelLog(ctx, slog.New(slog.DiscardHandler), func(host.KernelRecord) { heard = true; cancel() }, cancel)
+	if !heard {
+		t.Skipf("needs a kernel log that can be read: %v", err)
+	}
+	if err != nil {
+		t.Error(err)
+	}
+}

@@ -4,8 +4,6 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
-	"path/filepath"
-	"slices"
 	"strings"
 
 	"sigs.k8s.io/yaml"
@@ -34,7 +32,7 @@ func (h *Host) KubeletEviction() (KubeletEviction, error) {
 			return KubeletEviction{}, fmt.Errorf("kubelet configuration %s: %w", name, err)
 		}
 	}
-	if given, ok := parseFlags(process.Args)["eviction-hard"]; ok {
+	if given, ok := h.flagsOf(process)["eviction-hard"]; ok {
 		e.Hard = evictionFlag(given)
 	}
 	if e.Hard == nil {
@@ -59,21 +57,23 @@ func (h *Host) KubeletConfigFiles() (Process, []string, error) {
 	if h.Paths.KubeletConfig != "" {
 		names = append(names, h.Paths.KubeletConfig)
 	}
-	dir := (&discoverer{host: h}).absolute(parseFlags(process.Args)["config-dir"], process.PID)
+	dir := (&discoverer{host: h}).absolute(h.flagsOf(process)["config-dir"], process.PID)
 	if dir == "" {
 		return process, names, nil
 	}
-	dropIns, err := h.Files.List(dir)
+	dropIns, err := h.Files.dropIns(dir)
 	if err != nil {
 		return Process{}, nil, err
 	}
-	slices.Sort(dropIns)
-	for _, name := range dropIns[:min(len(dropIns), maxDropIns)] {
-		if filepath.Ext(name) == ".conf" {
-			names = append(names, filepath.Join(dir, name))
-		}
+	return process, append(names, dropIns...), nil
+}
+
+// flagsOf returns the flags of the running kubelet, or those of one that is part of another program.
+func (h *Host) flagsOf(kubelet Process) map[string]string {
+	if kubelet.PID == 0 && h.Paths.KubeletConfig == "" {
+		return h.embeddedFlags()
 	}
-	return process, names, nil
+	return parseFlags(kubelet.Args)
 }
 
 // parseEviction applies one configuration file: what it does not set stays.

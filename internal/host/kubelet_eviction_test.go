@@ -1,6 +1,7 @@
 package host
 
 import (
+	"io/fs"
 	"os"
 	"path/filepath"
 	"testing"
@@ -20,7 +21,11 @@ func TestKubeletEviction(t *testing.T) {
 		"file":     {map[string]string{"config.yaml": "evictionHard: {nodefs.available: 3Gi}\nimageGCHighThresholdPercent: 70"}, nil, KubeletEviction{map[string]string{"nodefs.available": "3Gi"}, 70}, false},
 		"drop-ins": {map[string]string{"config.yaml": "evictionHard: {nodefs.available: 3Gi}", "d/10.conf": "evictionHard: {memory.available: 1Gi}", "d/x": "["}, []string{"kubelet", "--config-dir=/d"},
 			KubeletEviction{map[string]string{"nodefs.available": "3Gi", "memory.available": "1Gi"}, 85}, false},
-		"flag":    {map[string]string{"config.yaml": "evictionHard: {nodefs.available: 3Gi}"}, []string{"kubelet", "--eviction-hard=imagefs.available<20%, x"}, KubeletEviction{map[string]string{"imagefs.available": "20%"}, 85}, false},
+		"flag": {map[string]string{"config.yaml": "evictionHard: {nodefs.available: 3Gi}"}, []string{"kubelet", "--eviction-hard=imagefs.available<20%, x"}, KubeletEviction{map[string]string{"imagefs.available": "20%"}, 85}, false},
+		"K3s": {map[string]string{
+			"var/lib/rancher/k3s/agent/etc/kubelet.conf.d/00-k3s-defaults.conf":      "evictionHard: {imagefs.available: 5%, nodefs.available: 5%}",
+			"var/lib/rancher/k3s/agent/etc/kubelet.conf.d/20-cli-config-dir/my.conf": "imageGCHighThresholdPercent: 60",
+		}, nil, KubeletEviction{map[string]string{"imagefs.available": "5%", "nodefs.available": "5%"}, 60}, false},
 		"garbage": {map[string]string{"config.yaml": "["}, nil, KubeletEviction{}, true},
 		"no dir":  {nil, []string{"kubelet", "--config-dir=/none"}, KubeletEviction{}, true},
 	} {
@@ -38,7 +43,12 @@ func TestKubeletEviction(t *testing.T) {
 					h.Paths.KubeletConfig = "/config.yaml"
 				}
 			}
-			h.Kubelet.Process = func() (Process, error) { return Process{PID: 1, Args: test.args}, nil }
+			h.Kubelet.Process = func() (Process, error) {
+				if name == "K3s" {
+					return Process{}, fs.ErrNotExist
+				}
+				return Process{PID: 1, Args: test.args}, nil
+			}
 			got, err := h.KubeletEviction()
 			if diff := cmp.Diff(test.want, got); diff != "" || (err != nil) != test.bad {
 				t.Errorf("error %v (-want +got):\n%s", err, diff)

@@ -1,7 +1,6 @@
 package host
 
 import (
-	"cmp"
 	"errors"
 	"io/fs"
 	"strings"
@@ -37,8 +36,8 @@ func (h *Host) KubeletNetwork() (KubeletNetwork, error) {
 	if err != nil {
 		return KubeletNetwork{}, err
 	}
-	if settings.configFile != "" && settings.Kind == "" {
-		return KubeletNetwork{}, errors.New(cmp.Or(d.lastNote(), "kubelet configuration "+settings.configFile+" was not read"))
+	if d.failed != nil {
+		return KubeletNetwork{}, d.failed
 	}
 	network := KubeletNetwork{
 		ClusterDNS: settings.ClusterDNS, ClusterDomain: strings.TrimSuffix(settings.ClusterDomain, "."),
@@ -66,17 +65,11 @@ func (d *discoverer) kubeletAsToldNow() (kubeletSettings, error) {
 		flags = parseFlags(parseEnvironmentFlags(string(data)))
 	}
 	if flags["config"] == "" && d.configured.KubeletConfig == "" {
-		if !d.exists(kubeadmConfig) {
+		if d.exists(kubeadmConfig) {
+			flags["config"] = kubeadmConfig
+		} else if flags = d.host.embeddedFlags(); len(flags) == 0 {
 			return kubeletSettings{}, ErrNotConfigured
 		}
-		flags["config"] = kubeadmConfig
 	}
 	return d.readSettings(flags, 0), nil
-}
-
-func (d *discoverer) lastNote() string {
-	if len(d.Notes) == 0 {
-		return ""
-	}
-	return d.Notes[len(d.Notes)-1]
 }

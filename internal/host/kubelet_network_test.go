@@ -41,6 +41,29 @@ func TestKubeletNetwork(t *testing.T) {
 			},
 			want: host.KubeletNetwork{ClusterDNS: []string{"10.0.0.3"}, ClusterDomain: "flag", ResolvConf: "/run/r"},
 		},
+		{
+			name: "drop-ins in folders, in the order of names", process: running("kubelet", "--config-dir=/etc/k/conf.d"),
+			files: map[string]string{
+				dropIn: head + "clusterDNS: [10.0.0.3]\nclusterDomain: ten\n", "/etc/k/conf.d/20-cli/extra.conf": head + "clusterDomain: twenty\n",
+				"/etc/k/conf.d/05/x.conf": head + "clusterDNS: [10.0.0.9]\n", "/etc/k/conf.d/99.yaml": "[",
+			},
+			want: host.KubeletNetwork{ClusterDNS: []string{"10.0.0.3"}, ClusterDomain: "twenty", ResolvConf: "/etc/resolv.conf"},
+		},
+		{
+			name: "K3s", files: map[string]string{
+				"/var/lib/rancher/k3s/agent/etc/kubelet.conf.d/00-k3s-defaults.conf":        head + "clusterDNS: [10.43.0.10]\nclusterDomain: cluster.local\nresolvConf: /etc/k3s-resolv.conf\n",
+				"/var/lib/rancher/k3s/agent/etc/kubelet.conf.d/20-cli-config-dir/mine.conf": head + "clusterDomain: mine.local\n",
+			},
+			want: host.KubeletNetwork{ClusterDNS: []string{"10.43.0.10"}, ClusterDomain: "mine.local", ResolvConf: "/etc/k3s-resolv.conf"},
+		},
+		{
+			name: "MicroK8s", files: map[string]string{
+				"/var/snap/microk8s/current/args/kubelet": "# of the snap\n--root-dir=${SNAP_COMMON}/var/lib/kubelet\n--eviction-hard=\"memory.available<100Mi\"\n--cluster-domain=cluster.local\n--cluster-dns=10.152.183.10\n--resolv-conf=${SNAP_DATA}/resolv\n",
+			},
+			want: host.KubeletNetwork{ClusterDNS: []string{"10.152.183.10"}, ClusterDomain: "cluster.local", ResolvConf: "/var/snap/microk8s/current/resolv"},
+		},
+		{name: "a drop-in that is malformed", process: running("kubelet", "--config="+config, "--config-dir=/etc/k/conf.d"), files: map[string]string{config: head, dropIn: "clusterDNS: [\n"}, err: errors.ErrUnsupported},
+		{name: "K3s, not ours", files: map[string]string{"/var/lib/rancher/k3s/agent/etc/kubelet.conf.d/00-k3s-defaults.conf": "kind: [\n"}, err: errors.ErrUnsupported},
 		{name: "malformed", process: running("kubelet", "--config="+config), files: map[string]string{config: "kind: [\n"}, err: errors.ErrUnsupported},
 		{name: "gone", process: running("kubelet", "--config="+config), err: errors.ErrUnsupported},
 	}

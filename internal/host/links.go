@@ -64,13 +64,19 @@ func (h *Host) Veths(pins []string) (veths []Veth, namespaceIDs map[string]int, 
 	return veths, namespaceIDs, nil
 }
 
-// dumpLinks lists all links. A dump that was interrupted by a change may lack some and is repeated.
-func dumpLinks(socket *netlink.Handle) (links []netlink.Link, err error) {
+// wholeDump repeats a dump that was interrupted by a change: it may lack something.
+func wholeDump[T any](dump func() ([]T, error)) (all []T, err error) {
 	for range dumpTries {
-		if links, err = socket.LinkList(); !errors.Is(err, netlink.ErrDumpInterrupted) {
+		if all, err = dump(); !errors.Is(err, netlink.ErrDumpInterrupted) {
 			break
 		}
 	}
+	return all, err
+}
+
+// dumpLinks lists all links.
+func dumpLinks(socket *netlink.Handle) ([]netlink.Link, error) {
+	links, err := wholeDump(socket.LinkList)
 	if err != nil {
 		return nil, fmt.Errorf("list links: %w", err)
 	}

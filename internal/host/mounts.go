@@ -28,6 +28,9 @@ type Mount struct {
 	Optional     string   // propagation: "shared:1 master:2", blank separated; unknown tags are kept
 }
 
+// Device is the number of the superblock as the kernel writes it: "98:0".
+func (m Mount) Device() string { return fmt.Sprintf("%d:%d", m.Major, m.Minor) }
+
 // ParseMounts reads a whole mount table. A malformed line is an error that quotes it.
 //
 // The field's usual parser (moby/sys/mountinfo) is not used because it takes a malformed number for 0, which here would be

@@ -16,6 +16,8 @@ type Network struct {
 	// Route looks up how a packet of the node to an address would go. It is nil where there is a way, otherwise what the
 	// kernel says (ENETUNREACH, EHOSTUNREACH …).
 	Route func(to netip.Addr) error
+	// RouteDevice names the device through which such a packet would go.
+	RouteDevice func(to netip.Addr) (string, error)
 	// BusiestPorts finds the peer to which most of this node's TCP connections go from local ports first to last. It reads
 	// all sockets, about a microsecond each: ask only when there is a reason.
 	BusiestPorts func(ctx context.Context, first, last uint16) (PortUse, error)
@@ -35,7 +37,9 @@ type PortUse struct {
 }
 
 // NewNetwork returns the door to the network namespace in which the agent lives.
-func NewNetwork() Network { return Network{Route: lookupRoute, BusiestPorts: busiestPorts} }
+func NewNetwork() Network {
+	return Network{Route: lookupRoute, RouteDevice: routeDevice, BusiestPorts: busiestPorts}
+}
 
 // lookupRoute connects a datagram socket, which is a lookup of the route (rules and all tables included) and no packet.
 func lookupRoute(to netip.Addr) error {

@@ -1,7 +1,6 @@
 package host
 
 import (
-	"errors"
 	"fmt"
 	"net/netip"
 
@@ -98,13 +97,7 @@ func networkDevice(link netlink.Link) NetworkDevice {
 }
 
 func deviceAddresses(socket *netlink.Handle) (map[int][]netip.Prefix, error) {
-	var list []netlink.Addr
-	var err error
-	for range dumpTries {
-		if list, err = socket.AddrList(nil, netlink.FAMILY_ALL); !errors.Is(err, netlink.ErrDumpInterrupted) {
-			break
-		}
-	}
+	list, err := wholeDump(func() ([]netlink.Addr, error) { return socket.AddrList(nil, netlink.FAMILY_ALL) })
 	if err != nil {
 		return nil, fmt.Errorf("list addresses: %w", err)
 	}
@@ -124,14 +117,9 @@ func defaultRoutes(socket *netlink.Handle) ([]DefaultRoute, error) {
 	var found []DefaultRoute
 	for _, family := range []int{netlink.FAMILY_V4, netlink.FAMILY_V6} {
 		filter := &netlink.Route{Table: unix.RT_TABLE_MAIN, Dst: nil}
-		var routes []netlink.Route
-		var err error
-		for range dumpTries {
-			routes, err = socket.RouteListFiltered(family, filter, netlink.RT_FILTER_TABLE|netlink.RT_FILTER_DST)
-			if !errors.Is(err, netlink.ErrDumpInterrupted) {
-				break
-			}
-		}
+		routes, err := wholeDump(func() ([]netlink.Route, error) {
+			return socket.RouteListFiltered(family, filter, netlink.RT_FILTER_TABLE|netlink.RT_FILTER_DST)
+		})
 		if err != nil {
 			return nil, fmt.Errorf("list routes: %w", err)
 		}

@@ -12,10 +12,10 @@ import (
 )
 
 // PacketChain is one chain of the packet filter, of iptables-legacy or of nf_tables (which iptables-nft, firewalld and nft
-// itself write), for IPv4.
+// itself write).
 type PacketChain struct {
 	Backend  string       `json:"backend"` // legacy or nft
-	Family   string       `json:"family"`  // ip or inet
+	Family   string       `json:"family"`  // ip, ip6, or inet for both
 	Table    string       `json:"table"`
 	Name     string       `json:"name"`
 	Hook     string       `json:"hook,omitempty"`     // prerouting, input, forward, output; empty for a chain that others jump to
@@ -30,11 +30,15 @@ type PacketRule struct {
 	Target      string       `json:"target,omitempty"`  // the chain of jump and goto, or the name of another target
 	Source      netip.Prefix `json:"source,omitzero"`
 	Destination netip.Prefix `json:"destination,omitzero"`
-	In          string       `json:"in,omitempty"` // name of the interface; "cali+" stands for all that begin so
+	Family      string       `json:"family,omitempty"` // ip or ip6: only those, in a table of both
+	In          string       `json:"in,omitempty"`     // name of the interface; "cali+" stands for all that begin so
 	Out         string       `json:"out,omitempty"`
-	Protocol    uint8        `json:"protocol,omitempty"` // 6 TCP, 17 UDP
-	Port        PortRange    `json:"port,omitzero"`      // destination
-	NotNew      bool         `json:"notNew,omitempty"`   // only packets that do not begin a connection
+	Protocol    uint8        `json:"protocol,omitempty"`   // 6 TCP, 17 UDP
+	Protocols   []uint8      `json:"protocols,omitempty"`  // one of these
+	Port        PortRange    `json:"port,omitzero"`        // destination
+	Ports       []PortRange  `json:"ports,omitempty"`      // one of these
+	NotNew      bool         `json:"notNew,omitempty"`     // only packets that do not begin a connection
+	Translated  bool         `json:"translated,omitempty"` // only connections whose destination was translated (DNAT)
 	Mark        PacketMark   `json:"mark,omitzero"`
 	Matches     []string     `json:"matches,omitempty"`
 	Packets     uint64       `json:"packets,omitempty"` // that it has met so far, where it counts
@@ -45,6 +49,9 @@ type PortRange struct {
 	From uint16 `json:"from"`
 	To   uint16 `json:"to"`
 }
+
+// String words the range as iptables does.
+func (p PortRange) String() string { return fmt.Sprintf("%d:%d", p.From, p.To) }
 
 // PacketMark is a mark that a packet must carry; zero: any.
 type PacketMark struct {
@@ -60,13 +67,17 @@ func (r PacketRule) String() string {
 			words = append(words, fmt.Sprintf(format, args...))
 		}
 	}
+	add(r.Family != "", "-m %s", r.Family)
 	add(r.Source.IsValid(), "-s %s", r.Source)
 	add(r.Destination.IsValid(), "-d %s", r.Destination)
 	add(r.In != "", "-i %s", r.In)
 	add(r.Out != "", "-o %s", r.Out)
 	add(r.Protocol != 0, "-p %d", r.Protocol)
-	add(r.Port != PortRange{}, "--dport %d:%d", r.Port.From, r.Port.To)
+	add(len(r.Protocols) > 0, "-p %s", commas(r.Protocols))
+	add(r.Port != PortRange{}, "--dport %s", r.Port)
+	add(len(r.Ports) > 0, "--dports %s", commas(r.Ports))
 	add(r.NotNew, "not new")
+	add(r.Translated, "--ctstate DNAT")
 	add(r.Mark != PacketMark{}, "--mark %#x/%#x", r.Mark.Value, r.Mark.Mask)
 	for _, match := range r.Matches {
 		add(true, "-m %s", match)
@@ -79,18 +90,28 @@ func (r PacketRule) String() string {
 	return strings.ToValidUTF8(strings.Join(words, " "), "?")
 }
 
+// commas lists a few of many.
+func commas[T any](list []T) string {
+	var words []string
+	for _, item := range list[:min(len(list), 16)] {
+		words = append(words, fmt.Sprint(item))
+	}
+	return strings.Join(words, ",")
+}
+
 // The bounds of what is read of the packet filter.
 const (
 	maxPacketTable  = 16 << 20 // bytes of one table of iptables-legacy
 	maxPacketChains = 100_000  // of nf_tables; kube-proxy in its nftables mode makes some for each service
 	maxPacketRead   = 1000     // chains whose rules are read
 	maxPacketRules  = 20_000
+	maxPacketSets   = 1000 // beyond, a rule that looks something up is not understood
 )
 
 // PacketFilter is the packet filter of this network namespace.
 type PacketFilter struct {
 	Chains     []PacketChain  `json:"chains"`
-	KubeChains map[string]int `json:"kubeChains,omitempty"` // chains called KUBE-… by backend
+	KubeChains map[string]int `json:"kubeChains,omitempty"` // chains called KUBE-… by backend; "legacy ip6" and "nft ip6" for IPv6
 }
 
 // PacketFilter reads the chains of the hooks prerouting, input, forward and output, and those that they jump to: rules that
@@ -104,8 +125,10 @@ func (h *Host) PacketFilter() (PacketFilter, error) {
 		return PacketFilter{}, fmt.Errorf("packet filter: %w", ErrNotConfigured)
 	}
 	filter := PacketFilter{KubeChains: map[string]int{}}
-	if err := h.legacyTables(&filter); err != nil {
-		return PacketFilter{}, fmt.Errorf("read iptables-legacy: %w", err)
+	for _, family := range []legacyFamily{legacyIPv4(), legacyIPv6()} {
+		if err := h.legacyTables(family, &filter); err != nil {
+			return PacketFilter{}, fmt.Errorf("read iptables-legacy: %w", err)
+		}
 	}
 	if !h.hasModule("nf_tables") {
 		return filter, nil
@@ -123,8 +146,12 @@ func (h *Host) PacketFilter() (PacketFilter, error) {
 	return PacketFilter{}, errors.New("read nf_tables: the rules change too often to be read whole")
 }
 
-func (f *PacketFilter) countKube(backend, chain string) {
-	if strings.HasPrefix(chain, "KUBE-") {
+func (f *PacketFilter) countKube(chain PacketChain) {
+	backend := chain.Backend
+	if chain.Family == "ip6" {
+		backend += " ip6"
+	}
+	if strings.HasPrefix(chain.Name, "KUBE-") {
 		f.KubeChains[backend]++
 	}
 }

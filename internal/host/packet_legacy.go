@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
-	"net/netip"
 	"strings"
 	"unsafe"
 
@@ -14,26 +13,58 @@ import (
 )
 
 // The tables of iptables-legacy are one blob each, which the kernel gives through getsockopt(2) as it uses it
-// (linux/netfilter_ipv4/ip_tables.h): entries one after the other, each struct ipt_entry, its matches, its target. A chain
-// that users made begins with an entry whose target is ERROR with the chain's name; base chains begin where struct
-// ipt_getinfo says, and end with the policy (underflow).
+// (linux/netfilter_ipv4/ip_tables.h, linux/netfilter_ipv6/ip6_tables.h): entries one after the other, each struct ipt_entry
+// or ip6t_entry, its matches, its target. A chain that users made begins with an entry whose target is ERROR with the chain's
+// name; base chains begin where struct ipt_getinfo says, and end with the policy (underflow).
 const (
-	iptGetInfo     = 64
-	iptGetEntries  = 65
-	iptInfoSize    = 84
-	iptEntrySize   = 112 // struct ipt_entry
-	iptHeader      = 40  // struct ipt_get_entries before the entries
-	xtHeader       = 32  // struct xt_entry_match and xt_entry_target before their data
-	iptFlags       = 82  // of struct ipt_ip: 1 fragments only, 2 goto instead of jump
-	iptInvertFlags = 83
+	iptGetInfo    = 64 // the same number for both families
+	iptGetEntries = 65
+	iptInfoSize   = 84
+	iptHeader     = 40 // struct ipt_get_entries before the entries
+	xtHeader      = 32 // struct xt_entry_match and xt_entry_target before their data
 )
+
+// legacyFamily is what differs between IPv4 and IPv6. An entry begins with struct ipt_ip or ip6t_ip6: source, destination,
+// their masks, then names of interfaces and their masks (16 bytes each), protocol, flags, inversions.
+type legacyFamily struct {
+	name          string
+	domain, level int    // of the socket that is asked
+	names         string // the file that lists the tables
+	address       int    // bytes of an address
+	flags         int    // offset; the byte behind is for inversions
+	fragment      byte   // flag: only fragments (IPT_F_FRAG)
+	hasProtocol   byte   // flag: the protocol counts (IP6T_F_PROTO); 0: always
+	jumpIsGoto    byte   // flag: IPT_F_GOTO, IP6T_F_GOTO
+	target        int    // offset of the target's offset; behind is the next entry's
+	packets       int    // offset of struct xt_counters
+	entry         int    // bytes of an entry before its matches
+}
+
+func legacyIPv4() legacyFamily {
+	return legacyFamily{
+		name: "ip", domain: unix.AF_INET, level: unix.IPPROTO_IP, names: "/proc/thread-self/net/ip_tables_names",
+		address: 4, flags: 82, fragment: 1, jumpIsGoto: 2, target: 88, packets: 96, entry: 112,
+	}
+}
+
+func legacyIPv6() legacyFamily {
+	return legacyFamily{
+		name: "ip6", domain: unix.AF_INET6, level: unix.IPPROTO_IPV6, names: "/proc/thread-self/net/ip6_tables_names",
+		address: 16, flags: 131, hasProtocol: 1, jumpIsGoto: 4, target: 140, packets: 152, entry: 168,
+	}
+}
 
 // legacyHooks are the names of the hooks by their numbers, as far as they are looked at.
 func legacyHooks() []string { return []string{"prerouting", "input", "forward", "output"} }
 
+// legacyPriorities are those of the tables (enum nf_ip_hook_priorities); mangle has another one at output, before nat as well.
+func legacyPriorities() map[string]int {
+	return map[string]int{"raw": -300, "mangle": -150, "filter": 0, "security": 50}
+}
+
 // legacyTables reads the tables that there are. To ask for another would make the kernel load it.
-func (h *Host) legacyTables(filter *PacketFilter) error {
-	names, err := h.Files.Read("/proc/thread-self/net/ip_tables_names")
+func (h *Host) legacyTables(family legacyFamily, filter *PacketFilter) error {
+	names, err := h.Files.Read(family.names)
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil // never loaded
 	}
@@ -44,25 +75,25 @@ func (h *Host) legacyTables(filter *PacketFilter) error {
 		if table == "nat" || len(table) > 31 {
 			continue
 		}
-		info, entries, err := legacyTable(table)
+		info, entries, err := family.get(table)
 		if err != nil {
-			return fmt.Errorf("table %s: %w", table, err)
+			return fmt.Errorf("table %s %s: %w", family.name, table, err)
 		}
-		chains, err := parseLegacyTable(table, info, entries)
+		chains, err := family.parseTable(table, info, entries)
 		if err != nil {
-			return fmt.Errorf("table %s: %w", table, err)
+			return fmt.Errorf("table %s %s: %w", family.name, table, err)
 		}
 		for _, chain := range chains {
-			filter.countKube("legacy", chain.Name)
+			filter.countKube(chain)
 		}
 		filter.Chains = append(filter.Chains, chains...)
 	}
 	return nil
 }
 
-// legacyTable gets a table. Between the two calls it may change in size, which the kernel answers with EAGAIN.
-func legacyTable(table string) (info, entries []byte, err error) {
-	fd, err := unix.Socket(unix.AF_INET, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC, 0)
+// get gets a table. Between the two calls it may change in size, which the kernel answers with EAGAIN.
+func (f legacyFamily) get(table string) (info, entries []byte, err error) {
+	fd, err := unix.Socket(f.domain, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC, 0)
 	if err != nil {
 		return nil, nil, fmt.Errorf("open socket: %w", err)
 	}
@@ -70,7 +101,7 @@ func legacyTable(table string) (info, entries []byte, err error) {
 	for range 3 {
 		info = make([]byte, iptInfoSize)
 		copy(info, table)
-		if err := getsockopt(fd, iptGetInfo, info); err != nil {
+		if err := getsockopt(fd, f.level, iptGetInfo, info); err != nil {
 			return nil, nil, err
 		}
 		size := binary.NativeEndian.Uint32(info[80:])
@@ -80,7 +111,7 @@ func legacyTable(table string) (info, entries []byte, err error) {
 		entries = make([]byte, iptHeader+size)
 		copy(entries, table)
 		binary.NativeEndian.PutUint32(entries[32:], size)
-		if err = getsockopt(fd, iptGetEntries, entries); err == nil {
+		if err = getsockopt(fd, f.level, iptGetEntries, entries); err == nil {
 			return info, entries[iptHeader:], nil
 		}
 		if !errors.Is(err, unix.EAGAIN) {
@@ -90,10 +121,10 @@ func legacyTable(table string) (info, entries []byte, err error) {
 	return nil, nil, err
 }
 
-// getsockopt reads an option of the IPv4 layer into data, whose beginning tells the kernel what is wanted.
-func getsockopt(fd, option int, data []byte) error {
+// getsockopt reads an option into data, whose beginning tells the kernel what is wanted.
+func getsockopt(fd, level, option int, data []byte) error {
 	length := uint32(len(data)) //nolint:gosec // bounded by maxPacketTable
-	_, _, errno := unix.Syscall6(unix.SYS_GETSOCKOPT, uintptr(fd), unix.IPPROTO_IP, uintptr(option),
+	_, _, errno := unix.Syscall6(unix.SYS_GETSOCKOPT, uintptr(fd), uintptr(level), uintptr(option),
 		uintptr(unsafe.Pointer(&data[0])), uintptr(unsafe.Pointer(&length)), 0) //nolint:gosec // the kernel's interface
 	if errno != 0 {
 		return errno
@@ -109,12 +140,12 @@ type legacyEntry struct {
 	jump   int32  // offset of the chain that Verdict jump or goto leads to
 }
 
-// parseLegacyTable makes chains of the entries.
-func parseLegacyTable(table string, info, data []byte) ([]PacketChain, error) {
+// parseTable makes chains of the entries.
+func (f legacyFamily) parseTable(table string, info, data []byte) ([]PacketChain, error) {
 	if len(info) < iptInfoSize {
 		return nil, errors.New("short ipt_getinfo")
 	}
-	entries, err := parseLegacyEntries(data)
+	entries, err := f.parseEntries(data)
 	if err != nil {
 		return nil, err
 	}
@@ -124,7 +155,7 @@ func parseLegacyTable(table string, info, data []byte) ([]PacketChain, error) {
 			names[entries[i+1].offset] = e.chain
 		}
 	}
-	starts, ends := legacyBases(table, info)
+	starts, ends := f.bases(table, info)
 	var chains []PacketChain
 	var current *PacketChain
 	finish := func() { // the kernel has a return at the end of each chain that users made
@@ -140,7 +171,7 @@ func parseLegacyTable(table string, info, data []byte) ([]PacketChain, error) {
 			current = &chains[len(chains)-1]
 		} else if name := names[e.offset]; name != "" {
 			finish()
-			chains = append(chains, PacketChain{Backend: "legacy", Family: "ip", Table: table, Name: name})
+			chains = append(chains, PacketChain{Backend: "legacy", Family: f.name, Table: table, Name: name})
 			current = &chains[len(chains)-1]
 		}
 		switch {
@@ -160,33 +191,35 @@ func parseLegacyTable(table string, info, data []byte) ([]PacketChain, error) {
 	return chains, nil
 }
 
-// legacyBases returns the base chains by the offset of their first entry, and the offsets of their policies.
-func legacyBases(table string, info []byte) (starts map[uint32]PacketChain, ends map[uint32]bool) {
+// bases returns the base chains by the offset of their first entry, and the offsets of their policies.
+func (f legacyFamily) bases(table string, info []byte) (starts map[uint32]PacketChain, ends map[uint32]bool) {
 	starts, ends = map[uint32]PacketChain{}, map[uint32]bool{}
 	valid := binary.NativeEndian.Uint32(info[32:])
 	for number, hook := range legacyHooks() {
 		if valid&(1<<number) != 0 {
 			start := binary.NativeEndian.Uint32(info[36+4*number:])
-			starts[start] = PacketChain{Backend: "legacy", Family: "ip", Table: table, Name: strings.ToUpper(hook), Hook: hook}
+			starts[start] = PacketChain{
+				Backend: "legacy", Family: f.name, Table: table, Name: strings.ToUpper(hook), Hook: hook, Priority: legacyPriorities()[table],
+			}
 			ends[binary.NativeEndian.Uint32(info[56+4*number:])] = true
 		}
 	}
 	return starts, ends
 }
 
-func parseLegacyEntries(data []byte) ([]legacyEntry, error) {
+func (f legacyFamily) parseEntries(data []byte) ([]legacyEntry, error) {
 	var entries []legacyEntry
 	for offset := 0; offset < len(data); {
 		rest := data[offset:]
-		if len(rest) < iptEntrySize {
+		if len(rest) < f.entry {
 			return nil, fmt.Errorf("entry at %d is cut short", offset)
 		}
-		target, next := int(binary.NativeEndian.Uint16(rest[88:])), int(binary.NativeEndian.Uint16(rest[90:]))
-		if target < iptEntrySize || next < target+xtHeader || next > len(rest) {
+		target, next := int(binary.NativeEndian.Uint16(rest[f.target:])), int(binary.NativeEndian.Uint16(rest[f.target+2:]))
+		if target < f.entry || next < target+xtHeader || next > len(rest) {
 			return nil, fmt.Errorf("entry at %d: target at %d, end at %d of %d bytes", offset, target, next, len(rest))
 		}
-		e := legacyEntry{offset: uint32(offset), rule: parseLegacyHead(rest)} //nolint:gosec // bounded by maxPacketTable
-		for at := iptEntrySize; at < target; {
+		e := legacyEntry{offset: uint32(offset), rule: f.parseHead(rest)} //nolint:gosec // bounded by maxPacketTable
+		for at := f.entry; at < target; {
 			size := int(binary.NativeEndian.Uint16(rest[at:]))
 			if size < xtHeader || at+size > target {
 				return nil, fmt.Errorf("entry at %d: match of %d bytes", offset, size)
@@ -194,39 +227,39 @@ func parseLegacyEntries(data []byte) ([]legacyEntry, error) {
 			e.rule.matchExtension(cString(rest[at+2:at+31]), rest[at+xtHeader:at+size])
 			at += size
 		}
-		e.addTarget(rest[target:next], rest[iptFlags], offset+next)
+		e.addTarget(rest[target:next], rest[f.flags]&f.jumpIsGoto != 0, offset+next)
 		entries = append(entries, e)
 		offset += next
 	}
 	return entries, nil
 }
 
-// parseLegacyHead reads struct ipt_ip and the counters of an entry.
-func parseLegacyHead(entry []byte) PacketRule {
+// parseHead reads struct ipt_ip or ip6t_ip6 and the counters of an entry.
+func (f legacyFamily) parseHead(entry []byte) PacketRule {
 	var r PacketRule
-	inverted := entry[iptInvertFlags]
-	if p, ok := prefix(entry[0:4], entry[8:12]); ok && p.Bits() > 0 {
-		r.Source = p
+	a := f.address
+	source, from := prefix(entry[:a], entry[2*a:3*a])
+	destination, to := prefix(entry[a:2*a], entry[3*a:4*a])
+	if source.Bits() > 0 {
+		r.Source = source
 	}
-	if p, ok := prefix(entry[4:8], entry[12:16]); ok && p.Bits() > 0 {
-		r.Destination = p
+	if destination.Bits() > 0 {
+		r.Destination = destination
 	}
-	r.In = interfaceName(entry[16:32], maskEnds(entry[16:32], entry[48:64]))
-	r.Out = interfaceName(entry[32:48], maskEnds(entry[32:48], entry[64:80]))
-	r.Protocol = uint8(min(binary.NativeEndian.Uint16(entry[80:]), 255)) //nolint:gosec // at most 255
-	r.Packets = binary.NativeEndian.Uint64(entry[96:])
-	if inverted != 0 || entry[iptFlags]&1 != 0 { // "! -s", or fragments only (IPT_F_FRAG)
+	names := entry[4*a:]
+	r.In = interfaceName(names[:16], maskEnds(names[:16], names[32:48]))
+	r.Out = interfaceName(names[16:32], maskEnds(names[16:32], names[48:64]))
+	if f.hasProtocol == 0 || entry[f.flags]&f.hasProtocol != 0 {
+		r.Protocol = uint8(min(binary.NativeEndian.Uint16(names[64:]), 255)) //nolint:gosec // at most 255
+	}
+	r.Packets = binary.NativeEndian.Uint64(entry[f.packets:])
+	if entry[f.flags+1] != 0 || entry[f.flags]&f.fragment != 0 { // "! -s", or fragments only
 		r.Matches = append(r.Matches, "inversion")
 	}
-	if mask := entry[8:16]; !isMask(mask[:4]) || !isMask(mask[4:]) {
+	if !from || !to {
 		r.Matches = append(r.Matches, "mask")
 	}
 	return r
-}
-
-func isMask(mask []byte) bool {
-	_, ok := prefix(netip.IPv4Unspecified().AsSlice(), mask)
-	return ok
 }
 
 // maskEnds reports whether the mask of an interface's name covers the NUL behind it: then the whole name is meant.
@@ -238,7 +271,7 @@ func maskEnds(name, mask []byte) bool {
 // addTarget reads the target: a verdict or a jump (the standard target, whose name is empty), the head of a chain (ERROR), or
 // another one by its name. A jump to the entry behind is none: that entry has no target. Verdicts are -1 less one of NF_DROP 0,
 // NF_ACCEPT 1, NF_QUEUE 3 and NF_REPEAT 4, which stands for return.
-func (e *legacyEntry) addTarget(target []byte, flags byte, next int) {
+func (e *legacyEntry) addTarget(target []byte, isGoto bool, next int) {
 	name, data := cString(target[2:31]), target[xtHeader:]
 	switch {
 	case name == "ERROR":
@@ -257,7 +290,7 @@ func (e *legacyEntry) addTarget(target []byte, flags byte, next int) {
 			e.rule.Verdict = "return"
 		case verdict < 0:
 			e.rule.Target = "QUEUE"
-		case int(verdict) != next && flags&2 != 0:
+		case int(verdict) != next && isGoto:
 			e.rule.Verdict, e.jump = "goto", verdict
 		case int(verdict) != next:
 			e.rule.Verdict, e.jump = "jump", verdict

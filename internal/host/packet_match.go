@@ -14,6 +14,8 @@ func (r *PacketRule) matchExtension(name string, info []byte) {
 	case name == "comment":
 	case (name == "tcp" || name == "udp") && len(info) >= 9:
 		r.matchPorts(name, info)
+	case name == "multiport" && len(info) >= 48 && len(r.Ports) == 0:
+		r.matchMultiport(info)
 	case name == "conntrack" && len(info) >= 154:
 		flags, inverted, states := native.Uint16(info[146:]), native.Uint16(info[148:]), native.Uint16(info[150:])
 		const state, alias = 1 << 0, 1 << 13 // XT_CONNTRACK_STATE; "-m state" is this match under another name
@@ -21,7 +23,16 @@ func (r *PacketRule) matchExtension(name string, info []byte) {
 			r.Matches = append(r.Matches, name)
 			return
 		}
-		r.matchStates(uint32(states))
+		const source, destination, untracked = 1 << 6, 1 << 7, 1 << 8 // XT_CONNTRACK_STATE_SNAT, …_DNAT, …_UNTRACKED
+		const fresh = 1 << 3
+		switch known := states & (source | destination | untracked); {
+		case known == destination && states&fresh == 0:
+			r.Translated = true
+		case known != 0 && states&fresh == 0:
+			r.Matches = append(r.Matches, name)
+		default:
+			r.matchStates(uint32(states))
+		}
 	case name == "state" && len(info) >= 4:
 		r.matchStates(native.Uint32(info))
 	case name == "mark" && len(info) >= 9 && info[8] == 0 && r.Mark == PacketMark{}:
@@ -48,11 +59,37 @@ func (r *PacketRule) matchPorts(name string, info []byte) {
 	}
 }
 
+// matchMultiport reads struct xt_multiport_v1: which ports (1: destination), how many, 15 ports, for each whether it begins a
+// range that the next one ends, and whether all is inverted.
+func (r *PacketRule) matchMultiport(info []byte) {
+	const destination, most = 1, 15
+	count := int(info[1])
+	if info[0] != destination || info[47] != 0 || count == 0 || count > most {
+		r.Matches = append(r.Matches, "multiport")
+		return
+	}
+	port := func(i int) uint16 { return binary.NativeEndian.Uint16(info[2+2*i:]) }
+	for i := 0; i < count; i++ {
+		ports := PortRange{port(i), port(i)}
+		if info[32+i] != 0 && i+1 < count {
+			i++
+			ports.To = port(i)
+		}
+		r.Ports = append(r.Ports, ports)
+	}
+}
+
 // matchStates takes the set of states of connection tracking: 1 is invalid, 2 established, 4 related, 8 new, 64 untracked
-// (XT_CONNTRACK_STATE_BIT, NF_CT_STATE_BIT). A set with new in it does not limit what begins a connection.
+// (NF_CT_STATE_BIT). A set with new in it does not limit what begins a connection; one that is not tracked has no beginning.
 func (r *PacketRule) matchStates(states uint32) {
-	const fresh = 8
-	r.NotNew = r.NotNew || states&fresh == 0
+	const fresh, untracked = 8, 64
+	switch {
+	case states&fresh != 0:
+	case states&untracked != 0:
+		r.Matches = append(r.Matches, "untracked")
+	default:
+		r.NotNew = true
+	}
 }
 
 // prefix makes a prefix of an address and its mask; false where the mask is none.

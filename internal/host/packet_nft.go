@@ -54,7 +54,7 @@ func nftTables(filter *PacketFilter) error {
 		}
 	}
 	slices.SortFunc(queue, func(a, b *PacketChain) int { return strings.Compare(a.key(), b.key()) })
-	queued, rules := map[string]bool{}, 0
+	queued, rules, sets := map[string]bool{}, 0, 0
 	for len(queue) > 0 {
 		chain := queue[0]
 		queue = queue[1:]
@@ -65,7 +65,7 @@ func nftTables(filter *PacketFilter) error {
 		if len(queued) > maxPacketRead {
 			return fmt.Errorf("more than %d chains are in use", maxPacketRead)
 		}
-		if err := chain.readNFTRules(maxPacketRules - rules); err != nil {
+		if err := chain.readNFTRules(maxPacketRules-rules, &sets); err != nil {
 			return fmt.Errorf("table %s chain %s: %w", chain.Table, chain.Name, err)
 		}
 		rules += len(chain.Rules)
@@ -82,7 +82,7 @@ func nftTables(filter *PacketFilter) error {
 
 func (c *PacketChain) key() string { return c.Family + "\x00" + c.Table + "\x00" + c.Name }
 
-// nftChains lists the chains for IPv4 without their rules.
+// nftChains lists the chains of IP without their rules.
 func nftChains(filter *PacketFilter) (map[string]*PacketChain, error) {
 	chains := map[string]*PacketChain{}
 	request := nl.NewNetlinkRequest(nftSubsystem|nftGetChain, unix.NLM_F_DUMP)
@@ -100,7 +100,7 @@ func nftChains(filter *PacketFilter) (map[string]*PacketChain, error) {
 			failure = fmt.Errorf("more than %d chains", maxPacketChains)
 			return false
 		}
-		filter.countKube("nft", chain.Name)
+		filter.countKube(chain)
 		chains[chain.key()] = &chain
 		return true
 	})
@@ -119,6 +119,8 @@ func parseNFTChain(message []byte) (PacketChain, bool, error) {
 	switch message[0] {
 	case unix.AF_INET:
 		chain.Family = "ip"
+	case unix.AF_INET6:
+		chain.Family = "ip6"
 	case nfprotoInet:
 		chain.Family = "inet"
 	default:
@@ -149,14 +151,26 @@ func parseNFTChain(message []byte) (PacketChain, bool, error) {
 	return chain, true, nil
 }
 
-// readNFTRules dumps the rules of one chain.
-func (c *PacketChain) readNFTRules(most int) error {
-	family := uint8(unix.AF_INET)
-	if c.Family == "inet" {
-		family = nfprotoInet
+func nftFamily(name string) uint8 {
+	switch name {
+	case "ip":
+		return unix.AF_INET
+	case "ip6":
+		return unix.AF_INET6
+	}
+	return nfprotoInet
+}
+
+// readNFTRules dumps the rules of one chain, and counts the sets that it has read for them.
+func (c *PacketChain) readNFTRules(most int, sets *int) error {
+	readSet := func(name string) (nftSet, error) {
+		if *sets++; *sets > maxPacketSets {
+			return nftSet{}, errSetTooLarge
+		}
+		return c.readNFTSet(name)
 	}
 	request := nl.NewNetlinkRequest(nftSubsystem|nftGetRule, unix.NLM_F_DUMP)
-	request.AddData(nfHead{family})
+	request.AddData(nfHead{nftFamily(c.Family)})
 	request.AddData(nl.NewRtAttr(1, append([]byte(c.Table), 0)))
 	request.AddData(nl.NewRtAttr(2, append([]byte(c.Name), 0)))
 	var failure error
@@ -165,7 +179,7 @@ func (c *PacketChain) readNFTRules(most int) error {
 			failure = fmt.Errorf("more than %d rules", maxPacketRules)
 			return false
 		}
-		rule, chain, err := parseNFTRule(message)
+		rule, chain, err := parseNFTRule(message, readSet)
 		if err != nil {
 			failure = err
 			return false

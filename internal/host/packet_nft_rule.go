@@ -12,19 +12,22 @@ import (
 
 // nftLoad is what a register holds: what the expressions before it have loaded.
 type nftLoad struct {
-	what string // iif, oif, protocol, family, mark, state, source, destination, port; else not understood
+	what string // iif, oif, index, protocol, family, mark, state, status, source, destination, port; else not understood
 	size int    // bytes loaded
+	full int    // bytes of the whole address
 	mask []byte // what was laid over it, nil: nothing
 }
 
 // nftRule gathers a rule from its expressions.
 type nftRule struct {
 	rule      PacketRule
+	family    uint8 // of the table
 	registers map[uint32]nftLoad
+	lookups   []nftLookup
 }
 
-// parseNFTRule parses one NFT_MSG_NEWRULE and tells the chain that it is in.
-func parseNFTRule(message []byte) (rule PacketRule, chain string, err error) {
+// parseNFTRule parses one NFT_MSG_NEWRULE and tells the chain that it is in. It reads sets that it looks something up in.
+func parseNFTRule(message []byte, set func(name string) (nftSet, error)) (rule PacketRule, chain string, err error) {
 	if len(message) < nfHeader {
 		return PacketRule{}, "", errors.New("short message")
 	}
@@ -36,7 +39,7 @@ func parseNFTRule(message []byte) (rule PacketRule, chain string, err error) {
 	if err != nil {
 		return PacketRule{}, "", err
 	}
-	r := nftRule{registers: map[uint32]nftLoad{}}
+	r := nftRule{family: message[0], registers: map[uint32]nftLoad{}}
 	for _, e := range expressions {
 		fields, err := nftAttributes(e.value)
 		if err != nil {
@@ -48,7 +51,8 @@ func parseNFTRule(message []byte) (rule PacketRule, chain string, err error) {
 		}
 		r.add(cString(fields[1]), data)
 	}
-	return r.rule, cString(attributes[2]), nil
+	err = r.resolve(set)
+	return r.rule, cString(attributes[2]), err
 }
 
 func be32(data []byte) uint32 {
@@ -71,13 +75,9 @@ func nested(data []byte, kind uint16) []byte {
 func (r *nftRule) add(name string, data map[uint16][]byte) {
 	switch name {
 	case "meta":
-		r.load(data[1], nftLoad{what: map[uint32]string{3: "mark", 6: "iif", 7: "oif", 15: "family", 16: "protocol"}[be32(data[2])]})
+		r.load(data[1], nftMeta(be32(data[2])))
 	case "ct":
-		what := ""
-		if be32(data[2]) == 0 { // NFT_CT_STATE
-			what = "state"
-		}
-		r.load(data[1], nftLoad{what: what})
+		r.load(data[1], nftLoad{what: map[uint32]string{0: "state", 2: "status"}[be32(data[2])], size: 4}) // NFT_CT_STATE, NFT_CT_STATUS
 	case "payload":
 		r.loadPayload(data)
 	case "bitwise":
@@ -91,6 +91,8 @@ func (r *nftRule) add(name string, data map[uint16][]byte) {
 		r.compare(r.registers[be32(data[1])], be32(data[2]), nested(data[3], 1))
 	case "range":
 		r.inRange(r.registers[be32(data[1])], be32(data[2]), nested(data[3], 1), nested(data[4], 1))
+	case "lookup":
+		r.lookUp(data)
 	case "counter":
 		if packets := data[2]; len(packets) >= 8 {
 			r.rule.Packets = binary.BigEndian.Uint64(packets)
@@ -110,9 +112,31 @@ func (r *nftRule) add(name string, data map[uint16][]byte) {
 		} else {
 			r.rule.Target = clip(target)
 		}
+	case "queue": // user space decides
+		r.rule.Target = "QUEUE"
 	default:
 		r.unknown(clip(name))
+		clear(r.registers) // one of which it may have loaded
 	}
+}
+
+// nftMeta knows what is asked for most of what there is beside the packet (enum nft_meta_keys).
+func nftMeta(key uint32) nftLoad {
+	switch key {
+	case 3:
+		return nftLoad{what: "mark", size: 4}
+	case 4:
+		return nftLoad{what: "index", size: 4}
+	case 6:
+		return nftLoad{what: "iif"}
+	case 7:
+		return nftLoad{what: "oif"}
+	case 15:
+		return nftLoad{what: "family", size: 1}
+	case 16:
+		return nftLoad{what: "protocol", size: 1}
+	}
+	return nftLoad{}
 }
 
 // verdict takes a verdict: a code and, for jump and goto, a chain.
@@ -122,18 +146,20 @@ func (r *nftRule) verdict(data []byte) {
 		r.unknown("verdict")
 		return
 	}
-	switch code := int32(be32(fields[1])); code { //nolint:gosec // the kernel's int
-	case 0:
+	switch code := int32(be32(fields[1])); { //nolint:gosec // the kernel's int
+	case code >= 0 && code&0xff == 3: // NF_QUEUE, with the number of the queue
+		r.rule.Target = "QUEUE"
+	case code == 0:
 		r.rule.Verdict = "drop"
-	case 1:
+	case code == 1:
 		r.rule.Verdict = "accept"
-	case -3:
+	case code == -3:
 		r.rule.Verdict, r.rule.Target = "jump", cString(fields[2])
-	case -4:
+	case code == -4:
 		r.rule.Verdict, r.rule.Target = "goto", cString(fields[2])
-	case -5:
+	case code == -5:
 		r.rule.Verdict = "return"
-	default: // continue, break, queue
+	default: // continue, break
 	}
 }
 
@@ -149,16 +175,22 @@ func (r *nftRule) load(register []byte, l nftLoad) {
 	}
 }
 
-// loadPayload knows the fields of the IPv4 header (base 1) that are asked for most, and the destination port (base 2).
+// loadPayload knows the fields of the IP header (base 1) that are asked for most, and the destination port (base 2).
 func (r *nftRule) loadPayload(data map[uint16][]byte) {
 	base, offset, size := be32(data[2]), be32(data[3]), int(be32(data[4]))
 	l := nftLoad{size: size}
-	switch {
-	case base == 1 && offset == 12 && size <= 4:
+	source, protocol := uint32(12), uint32(9)
+	l.full = 4
+	if r.isIPv6() {
+		source, protocol, l.full = 8, 6, 16
+	}
+	switch known := r.family != nfprotoInet || r.rule.Family != ""; {
+	case base == 1 && !known:
+	case base == 1 && offset == source && size <= l.full:
 		l.what = "source"
-	case base == 1 && offset == 16 && size <= 4:
+	case base == 1 && offset == source+uint32(l.full) && size <= l.full: //nolint:gosec // 4 or 16
 		l.what = "destination"
-	case base == 1 && offset == 9 && size == 1:
+	case base == 1 && offset == protocol && size == 1:
 		l.what = "protocol"
 	case base == 2 && offset == 2 && size == 2:
 		l.what = "port"
@@ -166,11 +198,18 @@ func (r *nftRule) loadPayload(data map[uint16][]byte) {
 	r.load(data[1], l)
 }
 
+func (r *nftRule) isIPv6() bool { return r.family == unix.AF_INET6 || r.rule.Family == "ip6" }
+
 // compare takes a comparison of what was loaded with a value; operation 0 is equal, 1 not equal.
 func (r *nftRule) compare(l nftLoad, operation uint32, value []byte) {
 	const equal, unequal = 0, 1
 	if l.what == "state" && operation == unequal && len(l.mask) == 4 && be32(value) == 0 {
 		r.rule.matchStates(binary.NativeEndian.Uint32(l.mask)) // "some of these states"
+		return
+	}
+	const translated = 1 << 5 // IPS_DST_NAT
+	if l.what == "status" && operation == unequal && len(l.mask) == 4 && be32(value) == 0 && binary.NativeEndian.Uint32(l.mask) == translated {
+		r.rule.Translated = true
 		return
 	}
 	if operation != equal || !r.equal(l, value) {
@@ -197,7 +236,12 @@ func (r *nftRule) equal(l nftLoad, value []byte) bool {
 		r.rule.Out = nftInterface(value)
 	case l.what == "protocol" && whole && len(value) == 1 && r.rule.Protocol == 0:
 		r.rule.Protocol = value[0]
-	case l.what == "family" && whole && len(value) == 1 && value[0] == unix.AF_INET:
+	case l.what == "index" && whole && len(value) == 4 && binary.NativeEndian.Uint32(value) == 1 && r.rule.In == "": // of the loopback device, everywhere
+		r.rule.In = "lo"
+	case l.what == "family" && whole && len(value) == 1 && value[0] == unix.AF_INET && r.rule.Family != "ip6":
+		r.rule.Family = "ip"
+	case l.what == "family" && whole && len(value) == 1 && value[0] == unix.AF_INET6 && r.rule.Family != "ip":
+		r.rule.Family = "ip6"
 	case l.what == "port" && whole && len(value) == 2:
 		port := binary.BigEndian.Uint16(value)
 		r.rule.Port = PortRange{port, port}
@@ -227,10 +271,10 @@ func nftInterface(value []byte) string {
 
 // nftPrefix makes a prefix of an address that was compared: all of it, under a mask, or its first bytes only.
 func nftPrefix(l nftLoad, value []byte) (p netip.Prefix, ok bool) {
-	if l.size == 0 || l.size > 4 || len(value) != l.size {
+	if l.size == 0 || l.size > l.full || len(value) != l.size {
 		return p, false
 	}
-	address, mask := make([]byte, 4), make([]byte, 4)
+	address, mask := make([]byte, l.full), make([]byte, l.full)
 	copy(address, value)
 	for i := range l.size {
 		mask[i] = 0xff

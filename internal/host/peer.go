@@ -41,23 +41,31 @@ func socketOwner(ctx context.Context, files Files, socket string) (Process, erro
 	if err != nil {
 		return Process{}, err
 	}
-	if len(inodes) == 0 || (pid > 1 && h.holdsSocket(pid, inodes)) {
-		if pid <= 1 {
-			return Process{}, fmt.Errorf("owner of %s: held by PID %d for another process", socket, pid)
-		}
+	if pid <= 1 && len(inodes) == 0 {
+		return Process{}, fmt.Errorf("owner of %s: held by PID %d for another process", socket, pid)
+	}
+	if holds, _ := h.HoldsSocket(pid, inodes); pid > 1 && (holds || len(inodes) == 0) {
 		return h.process(pid)
 	}
 	pids, err := h.PIDs()
 	if err != nil {
 		return Process{}, err
 	}
+	var unread error
 	for _, pid := range pids {
 		if ctx.Err() != nil {
 			return Process{}, fmt.Errorf("owner of %s: %w", socket, ctx.Err())
 		}
-		if pid > 1 && h.holdsSocket(pid, inodes) {
+		holds, err := h.HoldsSocket(pid, inodes)
+		switch {
+		case pid > 1 && holds:
 			return h.process(pid)
+		case err != nil && !errors.Is(err, fs.ErrNotExist) && !errors.Is(err, unix.ESRCH): // it has not ended
+			unread = err
 		}
+	}
+	if unread != nil {
+		return Process{}, fmt.Errorf("owner of %s: %w", socket, unread)
 	}
 	return Process{}, fmt.Errorf("owner of %s: no process but the one that activates it: %w", socket, fs.ErrNotExist)
 }
@@ -131,24 +139,24 @@ func cutFields(line string, n int) (fields []string, rest string) {
 	return fields, line
 }
 
-// holdsSocket reports whether a process has one of the sockets open.
-func (h *Host) holdsSocket(pid int, inodes map[string]bool) bool {
+// HoldsSocket reports whether a process has one of the sockets with these inodes open.
+func (h *Host) HoldsSocket(pid int, inodes map[string]bool) (bool, error) {
 	dir := procFile(pid, "fd")
 	names, err := h.Files.List(dir)
 	if err != nil {
-		return false
+		return false, err
 	}
 	for _, name := range names {
 		target, err := h.Files.Link(dir + "/" + name)
 		if err != nil {
-			continue
+			continue // closed meanwhile
 		}
 		inode, ok := strings.CutPrefix(target, "socket:[")
 		if ok && inodes[strings.TrimSuffix(inode, "]")] {
-			return true
+			return true, nil
 		}
 	}
-	return false
+	return false, nil
 }
 
 // process reads the identity of a process. The arguments are bounded by ProcArgs.

@@ -25,6 +25,8 @@ const (
 	// ProbeThinPools asks the device mapper, /dev/mapper/control, for the status and table of all thin pools: lines of
 	// "major:minor", a tab, the status, a tab, the table.
 	ProbeThinPools ProbeOp = "thin-pools"
+	// ProbeMultipath asks it for the status of all multipath devices: lines of "major:minor", a tab, the status.
+	ProbeMultipath ProbeOp = "multipath"
 )
 
 // diskProbe returns what does a probe, or nil.
@@ -40,6 +42,8 @@ func diskProbe(op ProbeOp) func(path string) (ProbeAnswer, error) {
 		return func(path string) (ProbeAnswer, error) { return withDevice(path, scsiHealth) }
 	case ProbeThinPools:
 		return func(path string) (ProbeAnswer, error) { return withDevice(path, thinPools) }
+	case ProbeMultipath:
+		return func(path string) (ProbeAnswer, error) { return withDevice(path, multipaths) }
 	}
 	return nil
 }
@@ -123,30 +127,45 @@ func nvmeEBS(fd int) ([]byte, error) {
 	return data[:96], nil
 }
 
-// thinPools lists the mapped devices and asks each for its status. DM_NOFLUSH_FLAG keeps a pool from committing its
-// metadata for that.
+// thinPools asks all thin pools for status and table.
 func thinPools(fd int) ([]byte, error) {
+	return eachMapped(fd, func(device uint64) ([]byte, error) {
+		status, err := mappedText(fd, device, "thin-pool", 0)
+		if status == "" || err != nil {
+			return nil, err
+		}
+		table, err := mappedText(fd, device, "thin-pool", unix.DM_STATUS_TABLE_FLAG)
+		return fmt.Appendf(nil, "%s\t%s\t%s\n", Device(device), status, table), err
+	})
+}
+
+// multipaths asks all multipath devices for their status.
+func multipaths(fd int) ([]byte, error) {
+	return eachMapped(fd, func(device uint64) ([]byte, error) {
+		status, err := mappedText(fd, device, "multipath", 0)
+		if status == "" || err != nil {
+			return nil, err
+		}
+		return fmt.Appendf(nil, "%s\t%s\n", Device(device), status), nil
+	})
+}
+
+// eachMapped lists the mapped devices and joins what there is to tell of each.
+func eachMapped(fd int, tell func(device uint64) ([]byte, error)) ([]byte, error) {
 	list, err := deviceMapper(fd, unix.DM_LIST_DEVICES, 0, 0)
 	if err != nil {
 		return nil, err
 	}
 	var out []byte
 	for _, device := range mappedDevices(list) {
-		status, isPool, err := thinPoolText(fd, device, unix.DM_NOFLUSH_FLAG)
-		if err == nil && !isPool {
-			continue
-		}
-		var table string
-		if err == nil {
-			table, _, err = thinPoolText(fd, device, unix.DM_NOFLUSH_FLAG|unix.DM_STATUS_TABLE_FLAG)
-		}
+		text, err := tell(device)
 		if errors.Is(err, unix.ENXIO) { // was removed meanwhile
 			continue
 		}
 		if err != nil {
 			return nil, err
 		}
-		out = fmt.Appendf(out, "%s\t%s\t%s\n", Device(device), status, table)
+		out = append(out, text...)
 	}
 	return out, nil
 }

@@ -52,14 +52,18 @@ func mappedDevices(list []byte) []uint64 {
 	return devices
 }
 
-// thinPoolText returns the text of a device's only target if that is a thin pool.
-func thinPoolText(fd int, device uint64, flags uint32) (text string, isPool bool, err error) {
-	data, err := deviceMapper(fd, unix.DM_TABLE_STATUS, device, flags)
+// mappedText returns the text of a device's only target if that is of the kind that is asked for, and else nothing.
+// DM_NOFLUSH_FLAG keeps a pool from committing its metadata for that.
+func mappedText(fd int, device uint64, want string, flags uint32) (string, error) {
+	data, err := deviceMapper(fd, unix.DM_TABLE_STATUS, device, flags|unix.DM_NOFLUSH_FLAG)
 	if err != nil {
-		return "", false, err
+		return "", err
 	}
 	kind, text := firstTarget(data)
-	return text, kind == "thin-pool", nil
+	if kind != want {
+		return "", nil
+	}
+	return text, nil
 }
 
 // firstTarget parses the first struct dm_target_spec and the text behind it: start, length, status, next, and the type in
@@ -71,7 +75,7 @@ func firstTarget(data []byte) (kind, text string) {
 	}
 	name, _, _ := bytes.Cut(data[spec-16:spec], []byte{0})
 	params, _, _ := bytes.Cut(data[spec:], []byte{0})
-	const most = 512 // a pool's line is shorter than 200 bytes
+	const most = 1 << 14 // a pool's line is shorter than 200 bytes; multipath has 30 for each path
 	line := strings.Map(func(r rune) rune {
 		if r < ' ' {
 			return ' '

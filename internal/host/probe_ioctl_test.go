@@ -13,7 +13,7 @@ import (
 // Devices that do not know a command refuse it, and what is no device is not asked.
 func TestProbeOfDevicesThatDoNotKnow(t *testing.T) {
 	prober := host.NewProber()
-	for _, op := range []host.ProbeOp{host.ProbeNVMeHealth, host.ProbeNVMeEBS, host.ProbeATAHealth, host.ProbeSCSIHealth, host.ProbeThinPools} {
+	for _, op := range []host.ProbeOp{host.ProbeNVMeHealth, host.ProbeNVMeEBS, host.ProbeATAHealth, host.ProbeSCSIHealth, host.ProbeThinPools, host.ProbeMultipath} {
 		answer, err := prober.Do(t.Context(), host.ProbeRequest{Op: op, Path: "/dev/null"})
 		if err != nil || syscall.Errno(answer.Errno) != syscall.ENOTTY {
 			t.Errorf("%s of /dev/null: %+v, %v", op, answer, err)

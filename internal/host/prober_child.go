@@ -20,7 +20,7 @@ const autofsMagic = 0x0187
 // where a package's tests probe: the child is the program itself, and nothing of it shall have run before.
 func ProbeMain() {
 	if len(os.Args) == 2 && os.Args[0] == probeName {
-		_ = os.WriteFile("/proc/self/comm", []byte(probeName), 0) // it was started as "exe"; a hung one shall be known by its name
+		nameThreads()
 		var batch probeBatch
 		if err := json.Unmarshal([]byte(os.Args[1]), &batch); err != nil {
 			fmt.Fprintln(os.Stderr, "probe request:", err)
@@ -31,6 +31,15 @@ func ProbeMain() {
 			os.Exit(2)
 		}
 		os.Exit(0)
+	}
+}
+
+// nameThreads gives each thread the child's name: it was started as "exe", any thread may be the one that hangs, and then it
+// shall be known by its name. Threads that begin later inherit it.
+func nameThreads() {
+	threads, _ := os.ReadDir("/proc/self/task") // it is only for people
+	for _, thread := range threads {
+		_ = os.WriteFile("/proc/self/task/"+thread.Name()+"/comm", []byte(probeName), 0)
 	}
 }
 

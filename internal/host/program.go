@@ -16,11 +16,8 @@ type Program struct {
 // Find returns the process; where several have the name, the oldest by number. An error that wraps fs.ErrNotExist means that
 // none runs; to find that out, all processes are looked through.
 func (d *Program) Find(h *Host) (Process, error) {
-	if d.last.PID != 0 {
-		stat, err := h.ProcStat(d.last.PID)
-		if err == nil && stat.StartTime == d.last.StartTime && stat.Comm == d.last.Comm && alive(stat) {
-			return d.last, nil
-		}
+	if h.lives(d.last) {
+		return d.last, nil
 	}
 	d.last = Process{}
 	processes, err := h.processesNamed(func(comm string, _ []string) bool { return comm == d.Comm })

@@ -71,8 +71,10 @@ const (
 // NewSystemd returns the door to the service manager of this machine. A connection lives as long as one call: systemd sends
 // all its signals to whoever is connected to its own socket, whether wanted or not, and a hundred pods that start make
 // thousands.
-func NewSystemd() Systemd {
-	return systemdPaths{"/run/systemd/system", "/run/systemd/private", "/run/dbus/system_bus_socket"}.door()
+func NewSystemd() Systemd { return realSystemd().door() }
+
+func realSystemd() systemdPaths {
+	return systemdPaths{"/run/systemd/system", "/run/systemd/private", "/run/dbus/system_bus_socket"}
 }
 
 func (p systemdPaths) door() Systemd {

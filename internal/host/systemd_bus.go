@@ -49,10 +49,17 @@ type busFailure string
 func (f busFailure) Error() string { return "answered " + clip(string(f)) }
 
 // dialBus connects to a D-Bus peer. Whatever waits for it ends with ctx.
-func dialBus(ctx context.Context, path string) (*busConn, error) {
-	socket, err := (&net.Dialer{}).DialContext(ctx, "unix", path)
+func dialBus(ctx context.Context, path string) (*busConn, error) { return dialBusWithin(ctx, path, 0) }
+
+// dialBusWithin is dialBus for a connection on which everything must be done within a time, until its deadline is set
+// anew; 0: as long as ctx.
+func dialBusWithin(ctx context.Context, path string, within time.Duration) (*busConn, error) {
+	socket, err := (&net.Dialer{Timeout: within}).DialContext(ctx, "unix", path)
 	if err != nil {
 		return nil, err // names path
+	}
+	if within > 0 {
+		_ = socket.SetDeadline(time.Now().Add(within)) // of an open socket: it cannot fail
 	}
 	left := &io.LimitedReader{R: socket, N: maxBusBytes}
 	b := &busConn{socket: socket, left: left, reader: bufio.NewReader(left)}

@@ -328,6 +328,7 @@ func FuzzBusMessage(f *testing.F) {
 	f.Add(busCall{"a.b", "/c", "d.e", "F", []any{[]string{"g"}, "h"}}.encode(nil, 3))
 	f.Fuzz(func(t *testing.T, data []byte) {
 		message, err := parseBusMessage(data)
+		_ = systemdWatch{failing: map[string]bool{}}.matters(message)
 		if err != nil {
 			if diff := cmp.Diff(busMessage{}, message, cmp.AllowUnexported(busMessage{}, busReader{})); diff != "" {
 				t.Errorf("a value beside error %v", err)

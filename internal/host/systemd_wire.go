@@ -108,6 +108,8 @@ func (w *busWriter) field(code byte, kind, value string) {
 // busMessage is one message that was received.
 type busMessage struct {
 	kind      byte
+	path      string // of the object that a signal is from
+	member    string // name of a signal
 	replyTo   uint32 // serial of the call that it answers; 0: none
 	errorName string
 	signature string // of body
@@ -171,7 +173,13 @@ func (m *busMessage) field(r *busReader) {
 			m.replyTo = n
 		}
 	case "s", "o":
-		if text := r.text(); code == busFieldErrorName {
+		text := r.text()
+		switch code {
+		case busFieldPath:
+			m.path = clip(text)
+		case busFieldMember:
+			m.member = clip(text)
+		case busFieldErrorName:
 			m.errorName = text
 		}
 	case "g":

@@ -1,11 +1,8 @@
 package host
 
 import (
-	"errors"
 	"fmt"
-	"io/fs"
 	"net/netip"
-	"strings"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -32,26 +29,6 @@ func (h *Host) TCPHeard(remotes []netip.AddrPort) (ago time.Duration, ok bool, e
 		}
 	}
 	return ago, ok, nil
-}
-
-// hasTCPDiag reports whether asking loads no module: it is loaded, built in, or the kernel knows no modules.
-func (h *Host) hasTCPDiag() bool {
-	if _, err := h.Files.List("/sys/module/tcp_diag"); err == nil {
-		return true
-	}
-	modules, err := h.Files.Read("/proc/modules")
-	if errors.Is(err, fs.ErrNotExist) {
-		return true
-	}
-	if err != nil || strings.Contains(string(modules), "\ntcp_diag ") {
-		return err == nil
-	}
-	release, err := h.Files.Text("/proc/sys/kernel/osrelease")
-	if err != nil || strings.ContainsRune(release, '/') {
-		return false
-	}
-	builtin, err := h.Files.Read("/lib/modules/" + release + "/modules.builtin")
-	return err == nil && strings.Contains(string(builtin), "/tcp_diag.ko")
 }
 
 const tcpEstablished = 1 << 1 // in the set of states

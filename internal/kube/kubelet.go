@@ -23,7 +23,6 @@ import (
 const (
 	maxHealthz = 64 << 10
 	maxPods    = 64 << 20
-	maxMetrics = 16 << 20
 )
 
 // NewKubelet returns the door to the node's kubelet. Nothing is read or dialled before it is asked for. Each connection
@@ -103,16 +102,14 @@ func parsePods(body []byte) ([]corev1.Pod, error) {
 	return list.Items, nil
 }
 
-func (k *kubelet) metric(ctx context.Context, family string) (map[string]float64, error) {
-	body, err := k.ask(ctx, "/metrics", maxMetrics)
-	if err != nil {
-		return nil, err
-	}
-	samples, err := ParseMetric(body, family)
-	if err != nil {
-		return nil, fmt.Errorf("kubelet /metrics: %w", err)
-	}
-	return samples, nil
+func (k *kubelet) metric(ctx context.Context, family string) (samples map[string]float64, err error) {
+	err = k.stream(ctx, "/metrics", func(r io.Reader) error {
+		if samples, err = parseMetric(r, family); err != nil {
+			return fmt.Errorf("kubelet /metrics: %w", err)
+		}
+		return nil
+	})
+	return samples, err
 }
 
 // ask makes one request to kubelet's API and returns its answer.

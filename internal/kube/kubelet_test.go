@@ -1,6 +1,7 @@
 package kube
 
 import (
+	"bytes"
 	"context"
 	"crypto/ecdsa"
 	"crypto/elliptic"
@@ -271,7 +272,7 @@ a_total{config="orphan",lifecycle="sync"} 3
 a_total{config="desired",lifecycle="sync",} 4.5e+01 1700000000000
 a_total_more{x="y"} 1
 b 7
-c{path="/a}{\"\\",other=","} NaN
+c{path="/a}{\"\\",other=","} 1
 d{} +Inf
 `
 	tests := map[string]struct {
@@ -286,11 +287,12 @@ d{} +Inf
 		"no value":  {"a{x=\"y\"}\n", "a", nil, true},
 		"bad value": {"a 1x\n", "a", nil, true},
 		"no end":    {"a{x=\"y\" 1\n", "a", nil, true},
+		"no number": {"a NaN\n", "a", nil, true},
 		"twice":     {"a 1\na 2\n", "a", nil, true},
 	}
 	for name, test := range tests {
 		t.Run(name, func(t *testing.T) {
-			got, err := ParseMetric([]byte(test.page), test.family)
+			got, err := parseMetric(strings.NewReader(test.page), test.family)
 			if (err != nil) != test.bad {
 				t.Fatalf("error %v", err)
 			}
@@ -299,7 +301,7 @@ d{} +Inf
 			}
 		})
 	}
-	if got, err := ParseMetric([]byte(page), "c"); err != nil || len(got) != 1 {
+	if got, err := parseMetric(strings.NewReader(page), "c"); err != nil || len(got) != 1 {
 		t.Errorf("escaped labels: %v, %v", got, err)
 	}
 }
@@ -307,7 +309,7 @@ d{} +Inf
 func FuzzParseMetric(f *testing.F) {
 	f.Add([]byte("a{x=\"y\\\"}\"} 1 2\na 3\n# a\n"), "a")
 	f.Fuzz(func(t *testing.T, page []byte, family string) {
-		samples, err := ParseMetric(page, family)
+		samples, err := parseMetric(bytes.NewReader(page), family)
 		if (err == nil) != (samples != nil) {
 			t.Errorf("%v, %v", samples, err)
 		}

@@ -7,7 +7,6 @@ import (
 	"net/netip"
 	"slices"
 	"strings"
-	"sync"
 	"time"
 
 	"github.com/nodeagent/nodeagent/internal/host"
@@ -54,15 +53,15 @@ func AddressOverlap() Check {
 				{"NodeAddressInPodRange", finding.Warning, "an uplink's address, a gateway or a resolver is inside podCIDRs of this node"},
 				{"ServiceAddressInNodeNetwork", finding.Info, "clusterDNS is inside the network of an uplink's address; only worth knowing, since it may be no service but a server there"},
 			},
-			FalseAlarms: "Devices of the network itself (cni0, cilium_host …) have pods' addresses by design and are not looked at.",
+			FalseAlarms: "Devices of the network itself (cni0, cilium_host …) have pods' addresses by design and are not looked at. Where nothing says what kubelet was told " +
+				"(K3s before 1.32), resolvers and services are not looked at.",
 		},
 		Every: time.Hour,
-		Run:   func(ctx context.Context, h *host.Host) ([]finding.Finding, error) { return c.look(ctx, h) },
+		Run:   c.look,
 	}
 }
 
 type addressOverlapCheck struct {
-	mu      sync.Mutex // guards what follows; held during a look, of which there is one at a time
 	kubelet kubeletTold
 	read    time.Duration // uptime when the Node was read; 0: never
 	ranges  []netip.Prefix
@@ -75,9 +74,10 @@ type ownAddress struct {
 }
 
 func (c *addressOverlapCheck) look(ctx context.Context, h *host.Host) ([]finding.Finding, error) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
 	network, err := c.kubelet.get(h)
+	if _, untold := errors.AsType[*finding.NotApplicableError](err); untold && h.Cluster.Node != nil { // of a cluster nevertheless
+		network, err = host.KubeletNetwork{}, nil
+	}
 	if err != nil {
 		return nil, err
 	}
@@ -93,7 +93,8 @@ func (c *addressOverlapCheck) look(ctx context.Context, h *host.Host) ([]finding
 	if err != nil {
 		return found, fmt.Errorf("podCIDRs: %w", err)
 	}
-	for _, own := range ownAddresses(h, layout, network) {
+	needed, err := ownAddresses(h, layout, network)
+	for _, own := range needed {
 		for _, r := range ranges {
 			if r.Contains(own.address) {
 				found = append(found, overlap(own.address, finding.Warning, "NodeAddressInPodRange", fmt.Sprintf("%s %s is inside %s, from which the pods of "+
@@ -101,7 +102,7 @@ func (c *addressOverlapCheck) look(ctx context.Context, h *host.Host) ([]finding
 			}
 		}
 	}
-	return eachOnce(found), nil
+	return eachOnce(found), err
 }
 
 // eachOnce keeps the first finding of each subject: a gateway that is a resolver too is one address.
@@ -163,7 +164,7 @@ func uplinks(layout host.NetworkLayout) []host.NetworkDevice {
 }
 
 // ownAddresses lists what the node needs to reach, and to be reached.
-func ownAddresses(h *host.Host, layout host.NetworkLayout, network host.KubeletNetwork) []ownAddress {
+func ownAddresses(h *host.Host, layout host.NetworkLayout, network host.KubeletNetwork) ([]ownAddress, error) {
 	var own []ownAddress
 	for _, d := range uplinks(layout) {
 		for _, a := range d.Addresses {
@@ -177,15 +178,11 @@ func ownAddresses(h *host.Host, layout host.NetworkLayout, network host.KubeletN
 			own = append(own, ownAddress{route.Gateway, "the default gateway"})
 		}
 	}
-	if network.ResolvConf == "" {
-		return own
+	resolvers, err := upstreamServers(h.Files, network)
+	for _, server := range resolvers {
+		own = append(own, ownAddress{server, "the resolver"})
 	}
-	if data, err := h.Files.Read(network.ResolvConf); err == nil {
-		for _, server := range parseNameservers(string(data)) {
-			own = append(own, ownAddress{server, "the resolver"})
-		}
-	}
-	return own
+	return own, err
 }
 
 // servicesInNetworks finds the address of a service in a network that an uplink is part of. The name server on this node

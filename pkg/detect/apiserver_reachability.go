@@ -1,10 +1,8 @@
 package detect
 
 import (
-	"context"
 	"time"
 
-	"github.com/nodeagent/nodeagent/internal/host"
 	"github.com/nodeagent/nodeagent/pkg/finding"
 )
 
@@ -78,6 +76,6 @@ func APIServerReachability(s APIServerReachabilitySettings) Check {
 		Every:    time.Minute,
 		Deadline: 4*s.Timeout + time.Second,
 		Policy:   finding.Policy{Raise: finding.Hold{Looks: 3, For: 2 * time.Minute}},
-		Run:      func(ctx context.Context, h *host.Host) ([]finding.Finding, error) { return c.look(ctx, h) },
+		Run:      c.look,
 	}
 }

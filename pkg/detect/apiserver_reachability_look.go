@@ -7,7 +7,6 @@ import (
 	"net"
 	"net/netip"
 	"strconv"
-	"sync"
 	"time"
 
 	"github.com/nodeagent/nodeagent/internal/host"
@@ -18,7 +17,6 @@ import (
 type apiserverCheck struct {
 	settings APIServerReachabilitySettings
 
-	mu        sync.Mutex // guards what follows; held during a look, of which there is one at a time
 	kubelet   kubeletTold
 	endpoint  string           // host:port
 	addresses []netip.AddrPort // of it
@@ -33,8 +31,6 @@ type apiserverCheck struct {
 }
 
 func (c *apiserverCheck) look(ctx context.Context, h *host.Host) ([]finding.Finding, error) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
 	if h.Cluster.Endpoint == nil || h.Cluster.Reach == nil {
 		return nil, finding.NotApplicable("no Kubernetes on this host")
 	}
@@ -46,7 +42,7 @@ func (c *apiserverCheck) look(ctx context.Context, h *host.Host) ([]finding.Find
 		return nil, fmt.Errorf("where the apiserver is: %w", err)
 	}
 	if endpoint != c.endpoint {
-		c.endpoint, c.resolved, c.asked, c.fault = endpoint, 0, 0, nil
+		c.endpoint, c.addresses, c.resolved, c.asked, c.fault = endpoint, nil, 0, 0, nil
 	}
 	now := h.Clock().Up
 	if err := c.askEndpoint(ctx, h, now); err != nil {

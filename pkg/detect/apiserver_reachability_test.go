@@ -101,7 +101,7 @@ func TestAPIServerForReal(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	check := APIServerReachability(APIServerReachabilitySettings{Timeout: 200 * time.Millisecond})
+	check := APIServerReachability(APIServerReachabilitySettings{Timeout: time.Second})
 	see := func(name string, want ...string) {
 		t.Helper()
 		h.up += time.Minute
@@ -197,5 +197,19 @@ func TestAPIServerCertificate(t *testing.T) {
 	h.Cluster.Reach = func(context.Context) (int, error) { t.Error("asked although it has just answered"); return 0, nil }
 	if found, err := check.Run(t.Context(), h.Host); err != nil || found != nil {
 		t.Errorf("it has just answered: %v, %v", found, err)
+	}
+}
+
+// What is heard of the apiserver that kubelet spoke to before proves nothing of the one that it speaks to now.
+func TestAPIServerMoved(t *testing.T) {
+	c := &apiserverCheck{settings: DefaultAPIServerReachabilitySettings(), endpoint: "10.0.0.1:6443", addresses: []netip.AddrPort{netip.MustParseAddrPort("10.0.0.1:6443")}}
+	h := hosttest.Host(t)
+	h.Cluster.Endpoint = func() (string, error) { return "away.invalid:6443", nil }
+	h.Cluster.Reach = func(context.Context) (int, error) { return 0, errors.New("no such host") }
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel() // the name is not resolved
+	_, _ = c.look(ctx, h)
+	if len(c.addresses) > 0 {
+		t.Errorf("listens to %v for %s", c.addresses, c.endpoint)
 	}
 }

@@ -20,20 +20,6 @@ const (
 	maxDisksLooked = 4096 // a node with more has no use for a line on each
 )
 
-// deviceText makes text from outside fit for a message: valid UTF-8 without control characters, at most so many bytes.
-func deviceText(text string, most int) string {
-	text = strings.Map(func(r rune) rune {
-		if r < ' ' || r == 0x7f {
-			return ' '
-		}
-		return r
-	}, strings.ToValidUTF8(strings.TrimSpace(text), "?"))
-	if len(text) > most {
-		return strings.ToValidUTF8(text[:most], "") + "…"
-	}
-	return text
-}
-
 // deviceSubject is a block device as the kernel's log names it: "sda", without "/dev/".
 func deviceSubject(name string) finding.Subject { return finding.Subject{Kind: "device", Name: name} }
 
@@ -59,7 +45,7 @@ func optionalDeviceText(files host.Files, name string) (string, error) {
 	if errors.Is(err, fs.ErrNotExist) {
 		return "", nil
 	}
-	return deviceText(text, 256), err
+	return plainText(text, 256), err
 }
 
 // diskOf returns the whole disk of a partition, or the name itself: /sys/class/block/sda1 leads to …/block/sda/sda1.
@@ -89,8 +75,16 @@ func lowerDevices(files host.Files, name string) []string {
 
 // wholeStack returns the disk of a device and all disks below it.
 func wholeStack(files host.Files, name string) []string {
+	return stackUntil(files, name, func(string) bool { return false })
+}
+
+// stackUntil returns the disk of a device and those below it, but not what is below one that is the end.
+func stackUntil(files host.Files, name string, end func(disk string) bool) []string {
 	all := []string{diskOf(files, name)}
-	for i, depth := 0, 0; i < len(all) && depth < maxBlockDepth*maxBlockDepth; i, depth = i+1, depth+1 {
+	for i := 0; i < len(all) && i < maxBlockDepth*maxBlockDepth; i++ {
+		if end(all[i]) {
+			continue
+		}
 		for _, lower := range lowerDevices(files, all[i]) {
 			if !slices.Contains(all, lower) {
 				all = append(all, lower)
@@ -159,41 +153,17 @@ func podsOnDisk(ctx context.Context, h *host.Host, mounts []host.Mount, disk str
 	return podNames(ctx, h, slices.Sorted(maps.Keys(hit)))
 }
 
-// tellPods adds the pods to what a finding says.
-func tellPods(facts map[string]string, pods []string) (message string) {
-	if len(pods) == 0 {
-		return ""
-	}
-	facts["pods"], facts["podCount"] = firstOf(pods, 20), fmt.Sprint(len(pods))
-	return fmt.Sprintf("; hits %d pods: %s", len(pods), firstOf(pods, 5))
-}
-
 // vitalWithoutSpare returns what the node cannot do without and has on a disk that no other can stand in for: on the way
 // down from the filesystem there is no array (md, dm-raid, dm-mirror) and no multipath device.
 func vitalWithoutSpare(h *host.Host, mounts []host.Mount, disk string) []string {
+	spare := func(disk string) bool { return mayHaveSpare(h.Files, disk) }
 	var paths []string
 	for _, v := range vitalDevices(h, mounts) {
-		if slices.Contains(stackWithoutSpare(h.Files, v.name), disk) {
+		if slices.Contains(stackUntil(h.Files, v.name, spare), disk) {
 			paths = append(paths, v.paths...)
 		}
 	}
 	return paths
-}
-
-// stackWithoutSpare is wholeStack without what is below a device that may do without one of those below it.
-func stackWithoutSpare(files host.Files, name string) []string {
-	all := []string{diskOf(files, name)}
-	for i := 0; i < len(all) && i < maxBlockDepth*maxBlockDepth; i++ {
-		if mayHaveSpare(files, all[i]) {
-			continue
-		}
-		for _, lower := range lowerDevices(files, all[i]) {
-			if !slices.Contains(all, lower) {
-				all = append(all, lower)
-			}
-		}
-	}
-	return all
 }
 
 // mayHaveSpare reports arrays and multipath devices. The UUID of a mapped device begins with who made it; LVM's do not tell

@@ -68,7 +68,7 @@ func parseDiskStats(text string) ([]diskStat, error) {
 		}
 		d, err := parseDiskStat(fields)
 		if err != nil {
-			return nil, fmt.Errorf("line %q: %w", deviceText(line, 200), err)
+			return nil, fmt.Errorf("line %q: %w", plainText(line, 200), err)
 		}
 		if !d.irrelevant() {
 			stats = append(stats, d)
@@ -89,7 +89,7 @@ func parseDiskStat(fields []string) (diskStat, error) {
 		}
 		value, err := strconv.ParseUint(field, 10, 64)
 		if err != nil {
-			return diskStat{}, fmt.Errorf("field %d: bad number %q", i+1, deviceText(field, 40))
+			return diskStat{}, fmt.Errorf("field %d: bad number %q", i+1, plainText(field, 40))
 		}
 		n[i] = value
 	}
@@ -98,7 +98,7 @@ func parseDiskStat(fields []string) (diskStat, error) {
 		return diskStat{}, fmt.Errorf("bad device number %d:%d", n[0], n[1])
 	}
 	d := diskStat{
-		major: int(n[0]), minor: int(n[1]), name: deviceText(fields[2], maxDeviceName),
+		major: int(n[0]), minor: int(n[1]), name: plainText(fields[2], maxDeviceName),
 		completed: n[3] + n[7] + n[14] + n[18], inFlight: n[11], weightedMS: n[13], sectors: n[5] + n[9],
 	}
 	if d.inFlight >= 1<<31 {

@@ -146,7 +146,7 @@ func parseBond(text string) (bond, error) {
 		case key == "Bonding Mode":
 			b.mode = value
 		case key == "Slave Interface":
-			b.members = append(b.members, bondMember{name: netClip(value)})
+			b.members = append(b.members, bondMember{name: plainText(value, nameText)})
 		case key == "MII Status" && last < 0:
 			b.status = value
 		case key == "MII Status":
@@ -156,7 +156,7 @@ func parseBond(text string) (bond, error) {
 		case key == "Aggregator ID" && value != "N/A":
 			id, err := strconv.Atoi(value)
 			if err != nil {
-				return bond{}, fmt.Errorf("line %q: bad number", netClip(line))
+				return bond{}, fmt.Errorf("line %q: bad number", plainText(line, nameText))
 			}
 			if last < 0 {
 				b.aggregator = id
@@ -166,7 +166,7 @@ func parseBond(text string) (bond, error) {
 		}
 	}
 	if b.mode == "" || b.status == "" {
-		return bond{}, fmt.Errorf("%q: neither mode nor status of a bond", netClip(text))
+		return bond{}, fmt.Errorf("%q: neither mode nor status of a bond", plainText(text, nameText))
 	}
 	if i := slices.IndexFunc(b.members, func(m bondMember) bool { return m.status == "" }); i >= 0 {
 		return bond{}, fmt.Errorf("member %q has no status", b.members[i].name)
@@ -192,7 +192,7 @@ func (b bond) judge(othersWork bool) (finding.Finding, bool) {
 			}
 		}
 	}
-	facts := map[string]string{"mode": netClip(b.mode), "members": strconv.Itoa(len(b.members)), "up": strconv.Itoa(up)}
+	facts := map[string]string{"mode": plainText(b.mode, nameText), "members": strconv.Itoa(len(b.members)), "up": strconv.Itoa(up)}
 	if len(down) > 0 {
 		facts["down"] = firstOf(down, 10)
 	}

@@ -7,7 +7,6 @@ import (
 	"io/fs"
 	"slices"
 	"strings"
-	"sync"
 	"time"
 
 	"github.com/nodeagent/nodeagent/internal/host"
@@ -78,7 +77,6 @@ func BtrfsErrors() Check {
 
 // btrfsMemory is what one look leaves for the next.
 type btrfsMemory struct {
-	mu      sync.Mutex // guards devices; held during a look, of which there is one at a time
 	devices map[string]btrfsPast
 }
 
@@ -89,8 +87,6 @@ type btrfsPast struct {
 }
 
 func (m *btrfsMemory) look(_ context.Context, h *host.Host) ([]finding.Finding, error) {
-	m.mu.Lock()
-	defer m.mu.Unlock()
 	names, err := h.Files.List(btrfsRoot)
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil, finding.NotApplicable("the kernel has no btrfs")

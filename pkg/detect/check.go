@@ -20,7 +20,7 @@ type Check struct {
 	Condition Condition // the node condition that fatal findings of this check make true; zero for none
 
 	Every    time.Duration    // interval between looks when nothing wakes the check
-	Deadline time.Duration    // a look that takes longer is abandoned and counts as an error
+	Deadline time.Duration    // a look that takes longer is abandoned and counts as an error; DefaultDeadline unless set
 	Wakes    []Wake           // what makes the check look at once
 	Policy   finding.Policy   // when findings are believed and when they are cleared
 	Severity finding.Severity // of all findings, where a user has set it; otherwise each finding has its own
@@ -31,9 +31,13 @@ type Check struct {
 
 	last bool // looks after the others where all look once: it asks what they saw
 
-	// Run takes one look. See finding.Look for the meaning of its results.
+	// Run takes one look. See finding.Look for the meaning of its results. A check is never looked with twice at a time, so
+	// that what it keeps between looks needs no lock.
 	Run func(ctx context.Context, h *host.Host) ([]finding.Finding, error)
 }
+
+// DefaultDeadline is how long a look may take where the check does not say it.
+const DefaultDeadline = 10 * time.Second
 
 // Doc is what people read of a check: "nodeagent explain", docs/checks.md.
 type Doc struct {
@@ -75,4 +79,5 @@ const (
 	WakeMounts    WakeSource = "mounts"     // the mount table changed: POLLPRI on /proc/PID/mountinfo
 	WakePlugins   WakeSource = "plugins"    // kubelet's plugin registration directory changed: inotify
 	WakeLinks     WakeSource = "links"      // a card, bond or team went up or down, came or went: RTNLGRP_LINK
+	WakeSystemd   WakeSource = "systemd"    // a service failed, or works again; a unit could not be started: signals on the system's bus
 )

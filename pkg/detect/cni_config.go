@@ -36,7 +36,7 @@ func CNIConfig() Check {
 		Domain:  "network",
 		Summary: "the network configuration of pods is missing or broken: new pods get no network",
 		Advice: "The network's DaemonSet (calico-node, cilium, kube-flannel …) writes both the configuration and the plugins: look at its pod on this " +
-			"node, above all at its init containers (`kubectl -n kube-system get pods -o wide --field-selector spec.nodeName=<node>`). " +
+			"node, above all at its init containers (`kubectl get pods -A -o wide --field-selector spec.nodeName=NODE`: not every network is in kube-system). " +
 			"Move a malformed file that belongs to nobody out of the directory; the runtime notices by itself.",
 		Doc:       cniConfigDoc(),
 		Condition: networkProblem(),

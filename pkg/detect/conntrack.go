@@ -7,7 +7,6 @@ import (
 	"io/fs"
 	"strconv"
 	"strings"
-	"sync"
 	"time"
 
 	"github.com/nodeagent/nodeagent/internal/host"
@@ -70,14 +69,11 @@ func Conntrack() Check {
 }
 
 type conntrackCheck struct {
-	mu     sync.Mutex // guards all below; held during a look, of which there is one at a time
-	recent netWindow  // what is dropped now
+	recent netWindow // what is dropped now
 	rates  netWindow
 }
 
 func (c *conntrackCheck) look(h *host.Host) ([]finding.Finding, error) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
 	count, err := readCount(h.Files, "/proc/sys/net/netfilter/nf_conntrack_count")
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil, finding.NotApplicable("connections are not tracked")
@@ -101,7 +97,7 @@ func (c *conntrackCheck) look(h *host.Host) ([]finding.Finding, error) {
 	if !found {
 		return nil, nil
 	}
-	f.Check, f.Subject = conntrackID, finding.Subject{Kind: "node", Name: nodeName(h)}
+	f.Check, f.Subject = conntrackID, nodeSubject(h)
 	return []finding.Finding{f}, nil
 }
 

@@ -22,7 +22,7 @@ func filesystemCoverage() []Coverage {
 		{Fault: "btrfs aborted a transaction and is read-only", By: []string{"filesystem-readonly", "btrfs-readonly"}},
 		{Fault: "btrfs checksum, transid and device errors", By: []string{"btrfs-errors", "btrfs-error"}},
 		{Fault: "a device of a btrfs filesystem is missing", By: []string{"btrfs-errors"}},
-		{Fault: "a ZFS pool is degraded, faulted or suspended", By: []string{"zfs-pools", "zfs-pool-suspended"}},
+		{Fault: "a ZFS pool is degraded, faulted or suspended", By: []string{"zfs-pools", "zfs-pool-suspended", "zfs-io-error"}},
 		{Fault: "FAT, F2FS, GFS2, OCFS2 or NILFS2 stopped taking writes", By: []string{"filesystem-stopped", "filesystem-withdrawn"}},
 		{Fault: "a squashfs or erofs image is damaged", By: []string{"squashfs-error", "erofs-error"}},
 		{Fault: "a disk is almost full, or will be soon", By: []string{"disk-space"}},

@@ -36,7 +36,7 @@ func kernelCoverage() []Coverage {
 		{Fault: "Inotify instances or watches exhausted", By: []string{"inotify"}},
 		{Fault: "Audit records lost, programs held up by them", By: []string{"audit-backlog"}},
 		{Fault: "Entropy low", By: []string{"entropy"}},
-		{Fault: "Programs that crash in series", By: []string{"app-crash"}},
+		{Fault: "Programs that crash in series", By: []string{"app-crash", "program-dumped-core"}},
 		{
 			Fault: "Huge process environment (service links)",
 			Not: "to find it all environments would have to be read, each under the lock of its process, every few minutes; the pods concerned fail to " +

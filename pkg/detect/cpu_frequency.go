@@ -8,7 +8,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
-	"sync"
+	"syscall"
 	"time"
 
 	"github.com/nodeagent/nodeagent/internal/host"
@@ -61,13 +61,10 @@ func CPUFrequency() Check {
 
 // frequencyMemory is what one look leaves for the next.
 type frequencyMemory struct {
-	mu    sync.Mutex       // guards what is below; held during a look
 	times map[int]cpuTimes // by processor
 }
 
 func (m *frequencyMemory) look(h *host.Host) ([]finding.Finding, error) {
-	m.mu.Lock()
-	defer m.mu.Unlock()
 	policies, err := h.Files.List(cpuDir + "cpufreq")
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil, finding.NotApplicable("the processors' clock is not the kernel's to set")
@@ -117,17 +114,11 @@ func (p clockPolicy) slow() bool { return p.busy && float64(p.current) < 0.6*flo
 // readClockPolicy reads the clock only of a group with a processor that was busy for 80 % of the time.
 func readClockPolicy(files host.Files, dir string, before, now map[int]cpuTimes) (clockPolicy, error) {
 	p := clockPolicy{name: dir[strings.LastIndexByte(dir, '/')+1:]}
-	cpus, err := files.Text(dir + "/affected_cpus")
+	cpus, err := affectedCPUs(files.Text(dir + "/affected_cpus"))
 	if err != nil {
-		return p, err
+		return p, fmt.Errorf("read %s/affected_cpus: %w", dir, err)
 	}
-	for field := range strings.FieldsSeq(cpus) {
-		cpu, err := strconv.Atoi(field)
-		if err != nil {
-			return p, fmt.Errorf("read %s/affected_cpus: %w", dir, err)
-		}
-		p.busy = p.busy || wasBusy(before, now, cpu)
-	}
+	p.busy = slices.ContainsFunc(cpus, func(cpu int) bool { return wasBusy(before, now, cpu) })
 	if !p.busy {
 		return p, nil
 	}
@@ -152,6 +143,22 @@ func readClockPolicy(files host.Files, dir string, before, now map[int]cpuTimes)
 	return p, err
 }
 
+// affectedCPUs parses "0 1". A group whose processors are all offline has none; since Linux 5.19 it refuses to be read (EBUSY).
+func affectedCPUs(text string, err error) ([]int, error) {
+	if errors.Is(err, syscall.EBUSY) {
+		return nil, nil
+	}
+	var cpus []int
+	for field := range strings.FieldsSeq(text) {
+		cpu, bad := strconv.Atoi(field)
+		if bad != nil {
+			return nil, bad
+		}
+		cpus = append(cpus, cpu)
+	}
+	return cpus, err
+}
+
 func wasBusy(before, now map[int]cpuTimes, cpu int) bool {
 	old, known := before[cpu]
 	t, is := now[cpu]
@@ -164,7 +171,7 @@ func wasBusy(before, now map[int]cpuTimes, cpu int) bool {
 func (p clockPolicy) finding(h *host.Host, slow, busy int) finding.Finding {
 	mhz := func(khz int) string { return strconv.Itoa(khz/1000) + " MHz" }
 	return finding.Finding{
-		Check: cpuFrequencyID, Subject: finding.Subject{Kind: "node", Name: nodeName(h)}, Severity: finding.Warning, Reason: "CPUFrequencyLow",
+		Check: cpuFrequencyID, Subject: nodeSubject(h), Severity: finding.Warning, Reason: "CPUFrequencyLow",
 		Message: fmt.Sprintf("%d of %d busy groups of processors are slow: %s runs at %s where %s are normal, its limit is %s, its governor %s",
 			slow, busy, p.name, mhz(p.current), mhz(p.base), mhz(p.cap), p.governor),
 		Facts: map[string]string{

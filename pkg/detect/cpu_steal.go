@@ -3,7 +3,6 @@ package detect
 import (
 	"context"
 	"fmt"
-	"sync"
 	"time"
 
 	"github.com/nodeagent/nodeagent/internal/host"
@@ -41,7 +40,6 @@ const (
 
 // CPUSteal finds virtual machines that do not get the processors that they were promised.
 func CPUSteal(s CPUStealSettings) Check {
-	var mu sync.Mutex // guards window; held during a look
 	var window counterWindow
 	return Check{
 		ID: cpuStealID, Domain: "cpu",
@@ -59,8 +57,6 @@ func CPUSteal(s CPUStealSettings) Check {
 		Every:  time.Minute,
 		Policy: finding.Policy{Clear: finding.Hold{Looks: 2}},
 		Run: func(_ context.Context, h *host.Host) ([]finding.Finding, error) {
-			mu.Lock()
-			defer mu.Unlock()
 			times, err := readCPUTimes(h.Files)
 			if err != nil {
 				return nil, err
@@ -72,7 +68,7 @@ func CPUSteal(s CPUStealSettings) Check {
 				return nil, nil
 			}
 			return []finding.Finding{{
-				Check: cpuStealID, Subject: finding.Subject{Kind: "node", Name: nodeName(h)}, Severity: finding.Warning, Reason: "CPUStolen",
+				Check: cpuStealID, Subject: nodeSubject(h), Severity: finding.Warning, Reason: "CPUStolen",
 				Message:  fmt.Sprintf("the hypervisor kept %.0f %% of the processors' time for others in the last %s", percent, elapsed.Round(time.Minute)),
 				Facts:    map[string]string{"percent": fmt.Sprintf("%.1f", percent)},
 				Marginal: percent < s.Percent,

@@ -8,7 +8,6 @@ import (
 	"path"
 	"strconv"
 	"strings"
-	"sync"
 	"time"
 
 	"github.com/nodeagent/nodeagent/internal/host"
@@ -67,13 +66,10 @@ func CPUThrottling(s CPUThrottlingSettings) Check {
 
 // throttleMemory is what one look leaves for the next.
 type throttleMemory struct {
-	mu      sync.Mutex                // guards what is below; held during a look
 	windows map[string]*counterWindow // by cgroup; at most those of the last look
 }
 
 func (m *throttleMemory) look(ctx context.Context, h *host.Host, s CPUThrottlingSettings) ([]finding.Finding, error) {
-	m.mu.Lock()
-	defer m.mu.Unlock()
 	cgroups, err := daemonCgroups(ctx, h, "cpu")
 	if err != nil {
 		return nil, err

@@ -7,7 +7,6 @@ import (
 	"io/fs"
 	"strconv"
 	"strings"
-	"sync"
 	"time"
 
 	"github.com/nodeagent/nodeagent/internal/host"
@@ -35,8 +34,8 @@ const cpuDir = "/sys/devices/system/cpu/"
 
 // CPUsOffline finds processors that are there and do not work.
 func CPUsOffline() Check {
-	var mu sync.Mutex // guards most; held during a look
-	most := 0         // processors that were online at a time
+	most := 0       // processors that were online at a time
+	wasOff := false // SMT was switched off at the last look
 	return Check{
 		ID: cpusOfflineID, Domain: "cpu",
 		Summary: "processors of the node are offline",
@@ -53,18 +52,25 @@ func CPUsOffline() Check {
 		},
 		Every: 5 * time.Minute,
 		Run: func(_ context.Context, h *host.Host) ([]finding.Finding, error) {
-			mu.Lock()
-			defer mu.Unlock()
 			present, online, err := readCPUs(h.Files)
 			if err != nil {
 				return nil, err
 			}
 			most = max(most, online)
 			if online >= present {
+				wasOff = false
 				return nil, nil
 			}
+			off, err := smtIsOff(h.Files)
+			if err != nil {
+				return nil, err
+			}
+			if off && !wasOff {
+				most = online // the siblings are not missed; what goes after them is
+			}
+			wasOff = off
 			f := finding.Finding{
-				Check: cpusOfflineID, Subject: finding.Subject{Kind: "node", Name: nodeName(h)}, Severity: finding.Info, Reason: "CPUsOffline",
+				Check: cpusOfflineID, Subject: nodeSubject(h), Severity: finding.Info, Reason: "CPUsOffline",
 				Message: fmt.Sprintf("%d of %d processors are offline", present-online, present),
 				Facts:   map[string]string{"present": strconv.Itoa(present), "online": strconv.Itoa(online)},
 			}
@@ -73,8 +79,11 @@ func CPUsOffline() Check {
 				f.Message += fmt.Sprintf("; %d were online before", most)
 				return []finding.Finding{f}, nil
 			}
-			wanted, err := offlineOnPurpose(h.Files)
-			if err != nil || wanted {
+			if off {
+				return nil, nil
+			}
+			limited, err := limitedAtBoot(h.Files)
+			if err != nil || limited {
 				return nil, err
 			}
 			return []finding.Finding{f}, nil
@@ -95,14 +104,16 @@ func readCPUs(files host.Files) (present, online int, err error) {
 	return present, online, nil
 }
 
-func offlineOnPurpose(files host.Files) (bool, error) {
+func smtIsOff(files host.Files) (bool, error) {
 	control, err := files.Text(cpuDir + "smt/control")
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return false, err
 	}
-	if control == "off" || control == "forceoff" {
-		return true, nil
-	}
+	return control == "off" || control == "forceoff", nil
+}
+
+// limitedAtBoot reports whether the kernel's command line wants fewer processors.
+func limitedAtBoot(files host.Files) (bool, error) {
 	cmdline, err := files.Text("/proc/cmdline")
 	if err != nil {
 		return false, err

@@ -117,7 +117,7 @@ func CriticalDaemonSets(s CriticalDaemonSetsSettings, lookups DaemonSetLookups) 
 
 const daemonSetCheckID = "critical-daemonsets"
 
-// daemonSetCheck is what the check remembers between looks. The engine runs one look at a time, so nothing guards it.
+// daemonSetCheck is what the check remembers between looks.
 type daemonSetCheck struct {
 	settings  CriticalDaemonSetsSettings
 	lookups   DaemonSetLookups

@@ -30,8 +30,8 @@ type nodeCache struct {
 	err    error
 }
 
-// get returns the Node, not older than seldom, or than a growing distance while something is wrong. When it cannot be
-// read again, what was read last stands for as long as nothing is wrong.
+// get returns the Node, not older than seldom, or than a growing distance while something is wrong or it cannot be read. What
+// was read last then stands for as long as nothing is wrong.
 func (c *nodeCache) get(ctx context.Context, h *host.Host, now finding.Stamp, wrong bool) (*corev1.Node, error) {
 	if h.Cluster.Node == nil {
 		return nil, fmt.Errorf("node: %w", host.ErrNotConfigured)
@@ -44,7 +44,7 @@ func (c *nodeCache) get(ctx context.Context, h *host.Host, now finding.Stamp, wr
 	if !c.read.IsZero() && age < limit {
 		return c.node, c.err
 	}
-	if !wrong {
+	if !wrong && c.err == nil {
 		c.wait = 0
 	}
 	c.read, c.wait = now, min(max(2*c.wait, daemonSetFirst), daemonSetLongest)

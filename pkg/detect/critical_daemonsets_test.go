@@ -278,6 +278,7 @@ func TestCriticalDaemonSetsRequests(t *testing.T) {
 	}{
 		{"healthy", func(*daemonNode) {}, 4, 7},
 		{"missing", func(n *daemonNode) { n.pods = nil }, 30, 60},
+		{"apiserver away", func(n *daemonNode) { n.nodeErr = errors.New("away") }, 12, 20},
 		{"forbidden", func(n *daemonNode) {
 			n.cached, n.setsErr = nil, apierrors.NewForbidden(schema.GroupResource{}, "", errors.New("no"))
 			list := n.host.Cluster.DaemonSets

@@ -96,7 +96,7 @@ func CSIRegistration(s CSIRegistrationSettings, memory Memory) Check {
 	}
 }
 
-// csiCheck is what the check remembers between looks. The engine runs one look at a time, so nothing guards it.
+// csiCheck is what the check remembers between looks.
 type csiCheck struct {
 	settings CSIRegistrationSettings
 	past     csiPast
@@ -126,11 +126,11 @@ func (c *csiCheck) run(ctx context.Context, h *host.Host) ([]finding.Finding, er
 	drivers := c.expect(h, sockets, now)
 	registered, csiNodeErr := c.csiNode.refresh(ctx, h, now, drivers)
 	if csiNodeErr == nil {
-		c.past.registered(registered, drivers, now)
+		c.past.registered(registered, drivers)
 		// A first read may tell of drivers that nothing here tells of.
 		drivers = c.expect(h, sockets, now)
+		c.past.forget(registered, drivers, c.settings.Remember, now.Up)
 	}
-	c.past.forget(drivers, c.settings.Remember, now)
 	if err := errors.Join(podsErr, csiNodeErr); len(drivers) == 0 {
 		if err != nil {
 			return nil, fmt.Errorf("which CSI drivers ought to be here: %w", err)

@@ -148,7 +148,7 @@ func (d csiDriver) found(reason, format string, args ...any) *finding.Finding {
 	if d.Fatal {
 		f.Severity = finding.Fatal
 	}
-	for key, value := range map[string]string{"socket": d.Socket, "endpoint": d.Endpoint, "nodeID": d.NodeID, "usedBy": firstFew(d.UsedBy, 10)} {
+	for key, value := range map[string]string{"socket": d.Socket, "endpoint": d.Endpoint, "nodeID": d.NodeID, "usedBy": firstOf(d.UsedBy, 10)} {
 		if value != "" {
 			f.Facts[key] = value
 		}
@@ -157,15 +157,7 @@ func (d csiDriver) found(reason, format string, args ...any) *finding.Finding {
 		f.Facts["driverPod"] = d.Pods[0].Name
 	}
 	if len(d.UsedBy) > 0 {
-		f.Message += fmt.Sprintf(" (volumes of %d pods on this node are its: %s)", len(d.UsedBy), firstFew(d.UsedBy, 3))
+		f.Message += fmt.Sprintf(" (volumes of %d pods on this node are its: %s)", len(d.UsedBy), firstOf(d.UsedBy, 3))
 	}
 	return &f
-}
-
-// firstFew joins the first few of names.
-func firstFew(names []string, limit int) string {
-	if len(names) > limit {
-		return fmt.Sprintf("%s and %d more", strings.Join(names[:limit], ", "), len(names)-limit)
-	}
-	return strings.Join(names, ", ")
 }

@@ -5,25 +5,24 @@ import (
 	"time"
 
 	"github.com/nodeagent/nodeagent/internal/host"
-	"github.com/nodeagent/nodeagent/pkg/finding"
 )
 
 const (
 	csiPastKey    = "csi-registration/drivers"
-	csiPastDriver = 256       // drivers remembered at most
-	csiPastEvery  = time.Hour // how stale the memory of a driver that is still there may be
+	csiPastDriver = 256 // drivers remembered at most
 )
 
 // csiPast is what is remembered of the drivers that were once in this node's CSINode.
 type csiPast struct {
 	Drivers map[string]pastDriver `json:"drivers"`
 	memory  Memory
+	looked  time.Duration // since boot, when CSINode was last read; 0 for never
 }
 
 type pastDriver struct {
-	Seen   time.Time `json:"seen"`             // last in CSINode, by the wall clock
-	Socket string    `json:"socket,omitempty"` // its registration socket
-	Folder string    `json:"folder,omitempty"` // its folder in <kubelet root>/plugins
+	Absent time.Duration `json:"absent,omitempty"` // for how long it has been seen not to be in CSINode
+	Socket string        `json:"socket,omitempty"` // its registration socket
+	Folder string        `json:"folder,omitempty"` // its folder in <kubelet root>/plugins
 }
 
 // loadPast reads what an earlier agent remembered. What is malformed is forgotten.
@@ -49,7 +48,7 @@ func loadPast(memory Memory) csiPast {
 }
 
 // registered remembers the drivers that CSINode lists.
-func (p *csiPast) registered(nodeIDs map[string]string, drivers []csiDriver, now finding.Stamp) {
+func (p *csiPast) registered(nodeIDs map[string]string, drivers []csiDriver) {
 	changed := false
 	for name := range nodeIDs {
 		old, known := p.Drivers[name]
@@ -57,13 +56,13 @@ func (p *csiPast) registered(nodeIDs map[string]string, drivers []csiDriver, now
 			continue
 		}
 		d := old
+		d.Absent = 0
 		for _, driver := range drivers {
 			if driver.Name == name && driver.Endpoint != "" {
 				d.Socket, d.Folder = driver.Socket, folderOf(driver.Endpoint)
 			}
 		}
-		if !known || d != old || now.Wall.Sub(old.Seen).Abs() >= csiPastEvery {
-			d.Seen = now.Wall
+		if !known || d != old {
 			p.Drivers[name], changed = d, true
 		}
 	}
@@ -71,12 +70,25 @@ func (p *csiPast) registered(nodeIDs map[string]string, drivers []csiDriver, now
 }
 
 // forget drops drivers that have not been in CSINode for long, and that nothing else on the node asks for.
-func (p *csiPast) forget(drivers []csiDriver, after time.Duration, now finding.Stamp) {
+func (p *csiPast) forget(nodeIDs map[string]string, drivers []csiDriver, after, up time.Duration) {
 	changed := false
+	var passed time.Duration
+	if p.looked > 0 {
+		passed = min(max(up-p.looked, 0), 10*time.Minute) // looks that were missed are no proof
+	}
+	p.looked = up
+	for name, d := range p.Drivers {
+		if _, there := nodeIDs[name]; !there {
+			before := d.Absent
+			d.Absent += passed
+			p.Drivers[name] = d
+			changed = changed || before.Truncate(time.Hour) != d.Absent.Truncate(time.Hour)
+		}
+	}
 	for _, d := range drivers {
 		old, known := p.Drivers[d.Name]
 		wanted := d.Fatal || len(d.Pods) > 0 || len(d.UsedBy) > 0 || d.Socket != ""
-		if known && !wanted && now.Wall.Sub(old.Seen) >= after {
+		if known && !wanted && old.Absent >= after {
 			delete(p.Drivers, d.Name)
 			changed = true
 		}
@@ -98,7 +110,7 @@ func (p *csiPast) save(changed bool) {
 	if !changed || p.memory == nil {
 		return
 	}
-	if data, err := json.Marshal(p); err == nil { // a map of strings and times: it cannot fail
+	if data, err := json.Marshal(p); err == nil { // a map of strings and numbers: it cannot fail
 		p.memory.Save(csiPastKey, data)
 	}
 }

@@ -21,7 +21,7 @@ const (
 	maxRestarts    = 64 // remembered
 )
 
-// daemonMemory is what is known of a daemon's lives in this boot. It is for one look at a time.
+// daemonMemory is what is known of a daemon's lives in this boot.
 type daemonMemory struct {
 	key    string // in memory
 	memory Memory // may be nil

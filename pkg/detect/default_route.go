@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"net/netip"
 	"strings"
-	"sync"
 	"syscall"
 	"time"
 
@@ -61,13 +60,10 @@ func DefaultRoute(memory Memory) Check {
 }
 
 type routeCheck struct {
-	mu   sync.Mutex // guards past; held during a look, of which there is one at a time
 	past routePast
 }
 
 func (c *routeCheck) look(h *host.Host) ([]finding.Finding, error) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
 	four, six, err := readDefaultRoutes(h.Files)
 	if err != nil {
 		return nil, err
@@ -90,7 +86,7 @@ func (c *routeCheck) look(h *host.Host) ([]finding.Finding, error) {
 	if !found {
 		return nil, nil
 	}
-	f.Check, f.Subject = defaultRouteID, finding.Subject{Kind: "node", Name: nodeName(h)}
+	f.Check, f.Subject = defaultRouteID, nodeSubject(h)
 	return []finding.Finding{f}, nil
 }
 

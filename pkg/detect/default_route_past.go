@@ -42,7 +42,7 @@ func loadRoutePast(memory Memory) routePast {
 	if data, ok := memory.Load(routePastKey); ok && json.Unmarshal(data, &p) != nil {
 		return routePast{memory: memory}
 	}
-	p.IPv4.Way, p.IPv6.Way = netClip(p.IPv4.Way), netClip(p.IPv6.Way)
+	p.IPv4.Way, p.IPv6.Way = plainText(p.IPv4.Way, nameText), plainText(p.IPv6.Way, nameText)
 	return p
 }
 
@@ -79,7 +79,7 @@ func (f *routeFamily) saw(routes []netRoute, ipv4, other bool, now finding.Stamp
 
 // wayOf renders a route for people. Gateways of IPv6 are link-local and change with the router's card: they say nothing.
 func wayOf(r netRoute, ipv4 bool) string {
-	device := "dev " + netClip(r.device)
+	device := "dev " + plainText(r.device, nameText)
 	if !ipv4 {
 		return "IPv6 " + device
 	}

@@ -1,7 +1,10 @@
 package detect
 
 import (
+	"cmp"
 	"encoding/json"
+	"maps"
+	"slices"
 	"time"
 
 	"github.com/nodeagent/nodeagent/pkg/finding"
@@ -12,7 +15,9 @@ import (
 type errorCounters struct {
 	memory Memory // may be nil
 	key    string
-	disks  map[string]errorCounter // by what is the disk's own: serial number, WWID
+	disks  map[string]errorCounter // by what is the disk's own: serial number, WWID; at most maxCounters
+	turn   int
+	noted  map[string]int // the turn at which a disk was last seen; none since the agent has started
 }
 
 // errorCounter is what was known of one disk at the last look.
@@ -32,7 +37,7 @@ const (
 )
 
 func newErrorCounters(memory Memory, key string) *errorCounters {
-	c := &errorCounters{memory: memory, key: key, disks: make(map[string]errorCounter)}
+	c := &errorCounters{memory: memory, key: key, disks: make(map[string]errorCounter), noted: make(map[string]int)}
 	if memory == nil {
 		return c
 	}
@@ -50,7 +55,9 @@ func newErrorCounters(memory Memory, key string) *errorCounters {
 // note takes what a disk's counter is now and returns by how much it grew within the last day of this boot. A counter that
 // went backwards belongs to another disk, or was reset.
 func (c *errorCounters) note(disk string, count uint64, now finding.Stamp) (grown uint64) {
-	disk = deviceText(disk, maxCounterKey)
+	disk = plainText(disk, maxCounterKey)
+	c.turn++
+	c.noted[disk] = c.turn
 	last, known := c.disks[disk]
 	next := last
 	next.Count = count
@@ -68,7 +75,7 @@ func (c *errorCounters) note(disk string, count uint64, now finding.Stamp) (grow
 	}
 	if next != last || !known {
 		if !known && len(c.disks) >= maxCounters {
-			return 0
+			c.forgetOldest()
 		}
 		c.disks[disk] = next
 		c.save()
@@ -77,6 +84,13 @@ func (c *errorCounters) note(disk string, count uint64, now finding.Stamp) (grow
 		return 0
 	}
 	return next.Count - next.From
+}
+
+// forgetOldest forgets the disk that has not been seen for longest: most likely it was taken away.
+func (c *errorCounters) forgetOldest() {
+	oldest := slices.MinFunc(slices.Collect(maps.Keys(c.disks)), func(a, b string) int { return cmp.Compare(c.noted[a], c.noted[b]) })
+	delete(c.disks, oldest)
+	delete(c.noted, oldest)
 }
 
 func (c *errorCounters) save() {

@@ -72,13 +72,11 @@ func DiskHealth(memory Memory) Check {
 		Every:    5 * time.Minute,
 		Deadline: time.Minute,
 		Wakes:    []Wake{{Source: WakeKernelLog, Match: "critical medium error, dev sd"}, {Source: WakeKernelLog, Match: "Sense Key : Medium Error"}, {Source: WakeKernelLog, Match: "Sense Key : Hardware Error"}},
-		Run: func(ctx context.Context, h *host.Host) ([]finding.Finding, error) {
-			return d.look(ctx, h)
-		},
+		Run:      d.look,
 	}
 }
 
-// diskHealthMemory is what one look leaves for the next. It is used by one look at a time.
+// diskHealthMemory is what one look leaves for the next.
 type diskHealthMemory struct {
 	asks    diskAsks[diskSMART]
 	sectors *errorCounters
@@ -160,7 +158,7 @@ func (m *diskHealthMemory) ask(ctx context.Context, h *host.Host, d healthDisk) 
 	if d.ata {
 		request.Op, parse = host.ProbeATAHealth, parseATAHealth
 	}
-	answer := m.asks.ask(ctx, h, request, d.name, d.wwid, parse)
+	answer := m.asks.ask(ctx, h, request, d.wwid, parse)
 	if answer.err == nil && answer.said.asleep && known {
 		answer.knows, answer.said, answer.err = before.knows, before.said, before.err
 		m.asks.fresh[d.name] = answer
@@ -175,10 +173,7 @@ func (d healthDisk) finding(ctx context.Context, h *host.Host, f finding.Finding
 	if err != nil || f.Severity == finding.Info {
 		return f // what is known is enough
 	}
-	if needed := vitalWithoutSpare(h, mounts, d.name); len(needed) > 0 {
-		f.Facts["needed"] = strings.Join(needed, ", ")
-		f.Message += "; the node needs it for " + strings.Join(needed, ", ")
-	}
-	f.Message += tellPods(f.Facts, podsOnDisk(ctx, h, mounts, d.name))
+	tellNeeded(&f, vitalWithoutSpare(h, mounts, d.name))
+	tellHitPods(&f, podsOnDisk(ctx, h, mounts, d.name))
 	return f
 }

@@ -1,6 +1,7 @@
 package detect
 
 import (
+	"fmt"
 	"testing"
 	"time"
 
@@ -33,16 +34,10 @@ func FuzzDiskPages(f *testing.F) {
 	})
 }
 
-// keptMemory is a Memory in memory.
-type keptMemory map[string][]byte
-
-func (m keptMemory) Load(key string) ([]byte, bool) { data, ok := m[key]; return data, ok }
-func (m keptMemory) Save(key string, value []byte)  { m[key] = value }
-
 func TestErrorCounters(t *testing.T) {
-	memory := keptMemory{}
+	kept := memory{}
 	at := func(boot string, up time.Duration) finding.Stamp { return finding.Stamp{Boot: boot, Up: up} }
-	counters := newErrorCounters(memory, "x")
+	counters := newErrorCounters(kept, "x")
 	for i, step := range []struct {
 		count   uint64
 		at      finding.Stamp
@@ -60,13 +55,35 @@ func TestErrorCounters(t *testing.T) {
 		{4, at("b", 3*time.Minute), false, 1},
 	} {
 		if step.restart {
-			counters = newErrorCounters(memory, "x")
+			counters = newErrorCounters(kept, "x")
 		}
 		if got := counters.note("disk", step.count, step.at); got != step.want {
 			t.Errorf("step %d: grown by %d, want %d", i, got, step.want)
 		}
 	}
-	if diff := cmp.Diff(`{"disk":{"count":4,"from":3,"boot":"b","up":180000000000}}`, string(memory["x"])); diff != "" {
+	if diff := cmp.Diff(`{"disk":{"count":4,"from":3,"boot":"b","up":180000000000}}`, string(kept["x"])); diff != "" {
 		t.Error(diff)
+	}
+}
+
+// Clouds attach volumes to a node and take them away for years: those that are there must be counted, not those that once were.
+func TestErrorCountersForgetTheOldest(t *testing.T) {
+	kept, now := memory{}, finding.Stamp{Boot: "a", Up: time.Hour}
+	counters := newErrorCounters(kept, "x")
+	counters.note("stays", 1, now)
+	for i := range maxCounters {
+		counters.note(fmt.Sprintf("volume %d", i), 1, now)
+		counters.note("stays", 1, now)
+	}
+	counters = newErrorCounters(kept, "x")
+	counters.note("stays", 1, now)
+	counters.note("new", 1, now)
+	for _, disk := range []string{"stays", "new"} {
+		if grown := counters.note(disk, 3, now); grown != 2 {
+			t.Errorf("%s has grown by %d, want 2", disk, grown)
+		}
+	}
+	if len(counters.disks) > maxCounters {
+		t.Errorf("%d disks are remembered", len(counters.disks))
 	}
 }

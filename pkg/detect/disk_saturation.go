@@ -4,7 +4,6 @@ import (
 	"context"
 	"fmt"
 	"slices"
-	"sync"
 	"time"
 
 	"github.com/nodeagent/nodeagent/internal/host"
@@ -76,14 +75,11 @@ func DiskSaturation(s DiskSaturationSettings) Check {
 
 // saturationMemory is what one look leaves for the next.
 type saturationMemory struct {
-	mu     sync.Mutex // guards the two below; held during a look, of which there is one at a time
 	looked time.Duration
 	last   map[string]diskStat // by name
 }
 
 func (m *saturationMemory) look(h *host.Host, s DiskSaturationSettings) ([]finding.Finding, error) {
-	m.mu.Lock()
-	defer m.mu.Unlock()
 	stats, err := readDiskStats(h.Files)
 	if err != nil {
 		return nil, err

@@ -2,7 +2,6 @@ package detect
 
 import (
 	"context"
-	"sync"
 	"time"
 
 	"github.com/nodeagent/nodeagent/internal/host"
@@ -105,15 +104,12 @@ type diskSpace struct {
 	settings DiskSpaceSettings
 	memory   Memory
 
-	mu    sync.Mutex // guards all below; held during a look, of which there is one at a time
 	hung  hungProbes
-	full  map[string]bool // filesystems that the last look found full: they stay so until there is twice as much
+	full  map[string]bool // filesystems that were full when they last answered: they stay so until there is twice as much
 	trend *spaceTrend     // nil until the first look
 }
 
 func (c *diskSpace) look(ctx context.Context, h *host.Host) ([]finding.Finding, error) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
 	mounts, err := h.Mounts()
 	if err != nil {
 		return nil, err
@@ -122,22 +118,24 @@ func (c *diskSpace) look(ctx context.Context, h *host.Host) ([]finding.Finding, 
 	if len(spaces) == 0 {
 		return nil, finding.NotApplicable("no filesystem that could become full is mounted")
 	}
-	spaces, doubts := c.ask(ctx, h, mounts, spaces)
+	answered, doubts := c.ask(ctx, h, mounts, spaces)
 	if c.trend == nil {
 		c.trend = loadSpaceTrend(c.memory, h.Clock())
 	}
-	c.trend.sample(h.Clock(), spaces, c.memory)
-	full := make(map[string]bool)
+	c.trend.sample(h.Clock(), answered, c.memory)
+	full := make(map[string]bool, len(spaces))
+	for _, s := range spaces { // those that do not answer stay what they were
+		full[s.identity()] = c.full[s.identity()]
+	}
+	c.full = full
 	var findings []finding.Finding
-	for _, s := range spaces {
-		was := c.full[s.identity()]
-		fault, found := s.judge(c.settings, was, c.trend.fullIn(s, h.Clock().Up))
+	for _, s := range answered {
+		fault, found := s.judge(c.settings, c.full[s.identity()], c.trend.fullIn(s, h.Clock().Up))
+		c.full[s.identity()] = fault.severity == finding.Fatal
 		if found {
-			full[s.identity()] = fault.severity == finding.Fatal
 			findings = append(findings, s.report(fault, s.podsOf(ctx, h), s.images(ctx, h)))
 		}
 	}
 	forgetUnmounted(h, doubts)
-	c.full = full
 	return findings, finding.Partial(doubts)
 }

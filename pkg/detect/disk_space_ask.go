@@ -24,23 +24,13 @@ func spacesOf(mounts []host.Mount, paths host.Paths, ignore []string) []space {
 	holds := make(map[string][]string) // by device
 	for _, own := range nodePaths(paths) {
 		if m, ok := mountHolding(mounts, own.path); ok && !foreign(m.FSType) {
-			device := deviceNumber(m)
+			device := m.Device()
 			holds[device] = append(holds[device], own.name)
 		}
 	}
-	groups := make(map[string][]host.Mount)
-	var order []string
-	for _, m := range mounts {
-		device := deviceNumber(m)
-		if groups[device] == nil {
-			order = append(order, device)
-		}
-		groups[device] = append(groups[device], m)
-	}
 	var spaces []space
-	for _, device := range order {
-		s := space{holds: holds[device]}
-		s.device, s.mounts, s.principal = device, groups[device], principalOf(groups[device])
+	for _, f := range filesystemsOf(mounts, func(host.Mount) bool { return true }) {
+		s := space{filesystem: f, holds: holds[f.device]}
 		s.volume = !slices.ContainsFunc(s.mounts, func(m host.Mount) bool { return !belowKubelet(m.Point, paths) })
 		if s.matters() && !s.option("ro") && !s.ignored(ignore) {
 			spaces = append(spaces, s)
@@ -48,8 +38,6 @@ func spacesOf(mounts []host.Mount, paths host.Paths, ignore []string) []space {
 	}
 	return spaces
 }
-
-func deviceNumber(m host.Mount) string { return fmt.Sprintf("%d:%d", m.Major, m.Minor) }
 
 // matters tells filesystems that are looked at from all others.
 func (s space) matters() bool {
@@ -76,20 +64,6 @@ func nodePaths(paths host.Paths) []nodePath {
 		{"the runtime's state", paths.ContainerdState}, {"logs of pods", paths.PodLogs},
 	}
 	return slices.DeleteFunc(all, func(p nodePath) bool { return p.path == "" })
-}
-
-// mountHolding returns the mount that a path lies on: the deepest one above it decides, and of several at one place the last.
-func mountHolding(mounts []host.Mount, name string) (host.Mount, bool) {
-	best := -1
-	for i, m := range mounts {
-		if (best < 0 || len(m.Point) >= len(mounts[best].Point)) && host.Below(name, m.Point) {
-			best = i
-		}
-	}
-	if best < 0 {
-		return host.Mount{}, false
-	}
-	return mounts[best], true
 }
 
 // ask returns the filesystems that answered, and why others did not. One that something covers wholly is left out:

@@ -157,14 +157,12 @@ func (s space) report(f spaceFault, pods []string, images uint64) finding.Findin
 		facts["imageBytes"] = strconv.FormatUint(images, 10)
 		message += fmt.Sprintf("; images and containers take %s", bytesText(images))
 	}
-	if len(pods) > 0 {
-		facts["pods"], facts["podCount"] = firstOf(pods, 20), strconv.Itoa(len(pods))
-		message += fmt.Sprintf("; volume of %s", firstOf(pods, 5))
-	}
-	return finding.Finding{
+	told := finding.Finding{
 		Check: diskSpaceID, Subject: s.subject(), Severity: f.severity,
 		Reason: f.reason, Message: message, Facts: facts, Marginal: f.marginal,
 	}
+	tellPods(&told, "; volume of ", pods)
+	return told
 }
 
 // bytesText is a number of bytes for people: "1.5 GiB".

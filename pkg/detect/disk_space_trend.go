@@ -50,7 +50,7 @@ func loadSpaceTrend(memory Memory, now finding.Stamp) *spaceTrend {
 	return fresh
 }
 
-// spaceKey names a filesystem across restarts of the agent. One that is made larger is another one.
+// spaceKey names a filesystem across restarts of the agent.
 func (s space) spaceKey() string { return s.principal.FSType + " " + s.principal.Point }
 
 // sample notes what is free, every ten minutes, and forgets filesystems that are gone.

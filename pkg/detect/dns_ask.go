@@ -69,7 +69,8 @@ func (k *kubeletTold) get(h *host.Host) (host.KubeletNetwork, error) {
 	}
 	network, err := h.KubeletNetwork()
 	if errors.Is(err, host.ErrNotConfigured) {
-		return network, finding.NotApplicable("nothing on this host says what kubelet was told: there is none, or it is part of another program")
+		return network, finding.NotApplicable("nothing on this host says what kubelet was told: no process kubelet, no /var/lib/kubelet/config.yaml, " +
+			"no kubelet.conf.d of K3s (before 1.32 it has none) or RKE2, no arguments of MicroK8s. Where there is a kubelet nevertheless, name a file with its clusterDNS as paths.kubeletConfig")
 	}
 	if err == nil {
 		k.process, k.network = process, network
@@ -103,19 +104,29 @@ func dnsServers(files host.Files, network host.KubeletNetwork) (servers []dnsSer
 			servers = append(servers, dnsServer{Address: address})
 		}
 	}
-	if network.ResolvConf == "" {
-		return servers, nil
-	}
-	data, err := files.Read(network.ResolvConf)
-	if err != nil && !errors.Is(err, fs.ErrNotExist) || err != nil && network.ResolvConf != "/etc/resolv.conf" {
+	upstream, err := upstreamServers(files, network)
+	if err != nil {
 		return servers, map[finding.Subject]error{{Kind: "file", Name: network.ResolvConf}: err}
 	}
-	for _, address := range parseNameservers(string(data)) {
+	for _, address := range upstream {
 		if server := (dnsServer{Address: address, Upstream: true}); !slices.Contains(servers, dnsServer{Address: address}) {
 			servers = append(servers, server)
 		}
 	}
 	return servers, nil
+}
+
+// upstreamServers reads the resolvers that kubelet gives pods with dnsPolicy Default. Only a file that kubelet was told by name
+// must be there.
+func upstreamServers(files host.Files, network host.KubeletNetwork) ([]netip.Addr, error) {
+	if network.ResolvConf == "" {
+		return nil, nil
+	}
+	data, err := files.Read(network.ResolvConf)
+	if errors.Is(err, fs.ErrNotExist) && network.ResolvConf == "/etc/resolv.conf" {
+		return nil, nil
+	}
+	return parseNameservers(string(data)), err
 }
 
 // parseNameservers reads the first servers of a resolv.conf(5). Lines that are malformed are passed over, as libc does.

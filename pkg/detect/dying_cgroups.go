@@ -55,9 +55,7 @@ func DyingCgroups() Check {
 			FalseAlarms: "Some hundreds are normal where jobs come and go, and do not count. A node with very much free memory keeps them longer; memory pressure makes the kernel let go of them.",
 		},
 		Every: 10 * time.Minute, Deadline: 10 * time.Second,
-		Run: func(ctx context.Context, h *host.Host) ([]finding.Finding, error) {
-			return lookAtDyingCgroups(ctx, h)
-		},
+		Run: lookAtDyingCgroups,
 	}
 }
 
@@ -75,7 +73,7 @@ func lookAtDyingCgroups(ctx context.Context, h *host.Host) ([]finding.Finding, e
 		return nil, err
 	}
 	return []finding.Finding{{
-		Check: dyingCgroupsID, Subject: finding.Subject{Kind: "node", Name: nodeName(h)}, Severity: finding.Warning,
+		Check: dyingCgroupsID, Subject: nodeSubject(h), Severity: finding.Warning,
 		Reason: "DyingCgroups", Message: fmt.Sprintf("%d removed cgroups are still in the kernel", dying),
 		Facts: map[string]string{"dying": strconv.FormatUint(dying, 10)}, Marginal: dying < dyingCgroupsMost,
 	}}, nil
@@ -122,7 +120,7 @@ func memoryCgroups(text string) (uint64, error) {
 		}
 		count, err := strconv.ParseUint(fields[2], 10, 32)
 		if err != nil {
-			return 0, fmt.Errorf("line %q: bad number of cgroups", clipped(line))
+			return 0, fmt.Errorf("line %q: bad number of cgroups", plainText(line, lineText))
 		}
 		return count, nil
 	}
@@ -134,7 +132,7 @@ func countFolders(ctx context.Context, files host.Files, root string, most uint6
 	todo, count := []string{root}, uint64(0)
 	for len(todo) > 0 && count < most {
 		if ctx.Err() != nil {
-			return 0, ctx.Err()
+			return 0, fmt.Errorf("count the folders below %s: %w", root, ctx.Err())
 		}
 		dir := todo[len(todo)-1]
 		todo, count = todo[:len(todo)-1], count+1

@@ -7,7 +7,6 @@ import (
 	"errors"
 	"fmt"
 	"slices"
-	"sync"
 	"time"
 
 	"github.com/nodeagent/nodeagent/internal/host"
@@ -71,7 +70,6 @@ func EBSLimits() Check {
 
 // ebsMemory is what one look leaves for the next.
 type ebsMemory struct {
-	mu   sync.Mutex // guards last; held during a look, of which there is one at a time
 	last map[string]ebsStats
 }
 
@@ -83,8 +81,6 @@ type ebsStats struct {
 }
 
 func (m *ebsMemory) look(ctx context.Context, h *host.Host) ([]finding.Finding, error) {
-	m.mu.Lock()
-	defer m.mu.Unlock()
 	disks, _, err := nvmeDisks(h.Files)
 	if err != nil {
 		return nil, err

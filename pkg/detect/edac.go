@@ -6,7 +6,6 @@ import (
 	"maps"
 	"slices"
 	"strconv"
-	"sync"
 	"time"
 
 	"github.com/nodeagent/nodeagent/internal/host"
@@ -76,13 +75,10 @@ func EDAC(s EDACSettings, memory Memory) Check {
 // edacCheck counts corrected errors by the hour.
 type edacCheck struct {
 	settings EDACSettings
-	mu       sync.Mutex // guards past; held during a look
 	past     edacPast
 }
 
 func (c *edacCheck) look(h *host.Host) ([]finding.Finding, error) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
 	modules, doubts, err := readEDAC(h.Files)
 	if err != nil {
 		return nil, err

@@ -91,7 +91,7 @@ func (r edacReader) controllers(dir string) error {
 			if err != nil || label == "" {
 				label = mc + "/" + module
 			}
-			if err := r.add(clipped(label), at, "dimm_ce_count", "dimm_ue_count"); err != nil {
+			if err := r.add(plainText(label, lineText), at, "dimm_ce_count", "dimm_ue_count"); err != nil {
 				return err
 			}
 		}

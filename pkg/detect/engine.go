@@ -93,13 +93,6 @@ func (e *Engine) Wake(source WakeSource, text string) {
 	}
 }
 
-// WakeAll makes every check look soon.
-func (e *Engine) WakeAll() {
-	for _, r := range e.runners {
-		r.wakeUp()
-	}
-}
-
 func (c Check) wantsWake(source WakeSource, text string) bool {
 	for _, w := range c.Wakes {
 		if w.Source == source && (w.Match == "" || text == "" || strings.Contains(text, w.Match)) {
@@ -115,9 +108,12 @@ func (e *Engine) feed(ctx context.Context, s Source) {
 	id := "source-" + string(s.Name)
 	for ctx.Err() == nil {
 		// A source that cannot be opened returns at once: nothing is proven before it has run for a moment.
-		heard := time.AfterFunc(sourceProof, func() { e.tell(finding.Look{Check: id, At: e.host.Clock()}) })
+		told := make(chan struct{})
+		heard := time.AfterFunc(sourceProof, func() { defer close(told); e.tell(finding.Look{Check: id, At: e.host.Clock()}) })
 		err := s.Run(ctx, func(text string) { e.Wake(s.Name, text) })
-		heard.Stop()
+		if !heard.Stop() {
+			<-told // else that it is heard might be told after that it is lost
+		}
 		if ctx.Err() != nil {
 			return
 		}
@@ -221,10 +217,7 @@ func (r *runner) look(ctx context.Context) finding.Look {
 }
 
 func (c Check) deadline() time.Duration {
-	if c.Deadline > 0 {
-		return c.Deadline
-	}
-	return 10 * time.Second
+	return cmp.Or(c.Deadline, DefaultDeadline)
 }
 
 // run takes one look. A check that panics has learnt nothing; the others go on.

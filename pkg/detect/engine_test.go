@@ -142,6 +142,23 @@ func TestEngineSurvivesPanicAndNamesIt(t *testing.T) {
 	}
 }
 
+// A source that ends just when it would be believed is lost, and not heard.
+func TestEngineLosesASourceThatEndsWhenItIsBelieved(t *testing.T) {
+	for range 100 {
+		synctest.Test(t, func(t *testing.T) {
+			_, looks := engineFor(t, []Source{{Name: WakeKernelLog, Run: func(context.Context, func(string)) error {
+				time.Sleep(sourceProof)
+				return errors.New("gone")
+			}}})
+			time.Sleep(sourceProof + time.Second)
+			synctest.Wait()
+			if told := looks(); len(told) == 0 || len(told[len(told)-1].Findings) != 1 {
+				t.Errorf("told last: %+v, want that the source is lost", told)
+			}
+		})
+	}
+}
+
 func TestEngineReportsALostSource(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		lost := errors.New("read /dev/kmsg: no such device")

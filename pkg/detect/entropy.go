@@ -56,7 +56,7 @@ func Entropy() Check {
 				return nil, nil
 			}
 			return []finding.Finding{{
-				Check: entropyID, Subject: finding.Subject{Kind: "node", Name: nodeName(h)}, Severity: finding.Warning, Reason: "EntropyLow",
+				Check: entropyID, Subject: nodeSubject(h), Severity: finding.Warning, Reason: "EntropyLow",
 				Message: fmt.Sprintf("the kernel has %d bits of entropy left, of %d", available, pool),
 				Facts:   map[string]string{"bits": strconv.Itoa(available)}, Marginal: available >= low,
 			}}, nil

@@ -7,7 +7,6 @@ import (
 	"maps"
 	"slices"
 	"strings"
-	"sync"
 	"time"
 
 	"k8s.io/apimachinery/pkg/api/resource"
@@ -66,14 +65,11 @@ func Evictions() Check {
 }
 
 type evictionMemory struct {
-	mu     sync.Mutex // guards all below; held during a look
 	meter  kubeletMeter
 	gcFull finding.Stamp // since when the image disk has been above its threshold
 }
 
 func (m *evictionMemory) look(ctx context.Context, h *host.Host) ([]finding.Finding, error) {
-	m.mu.Lock()
-	defer m.mu.Unlock()
 	grown, _, err := m.meter.read(ctx, h, func(_ string, s host.Sample) string { return s.Label("eviction_signal") }, "kubelet_evictions")
 	// Who may not read metrics can still look at disks.
 	if _, none := errors.AsType[*finding.NotApplicableError](err); err != nil && (!none || h.Kubelet.Scrape == nil) {
@@ -124,13 +120,14 @@ func askDisks(ctx context.Context, h *host.Host) map[string]evictionDisk {
 		return evictionDisk{path: path, answer: answer, err: err}
 	}
 	mounts, _ := h.Mounts() // without them both are asked
-	node, images := deviceUnder(mounts, h.Paths.KubeletRoot), deviceUnder(mounts, h.Paths.ContainerdRoot)
+	node, known := mountHolding(mounts, h.Paths.KubeletRoot)
+	images, _ := mountHolding(mounts, h.Paths.ContainerdRoot)
 	if h.Paths.KubeletRoot != "" {
 		disks["nodefs.available"] = ask(h.Paths.KubeletRoot)
 	}
 	switch {
 	case h.Paths.ContainerdRoot == "":
-	case node != "" && node == images:
+	case known && node.Device() == images.Device():
 		disk := disks["nodefs.available"]
 		disk.path = h.Paths.ContainerdRoot
 		disks["imagefs.available"] = disk
@@ -138,17 +135,6 @@ func askDisks(ctx context.Context, h *host.Host) map[string]evictionDisk {
 		disks["imagefs.available"] = ask(h.Paths.ContainerdRoot)
 	}
 	return disks
-}
-
-// deviceUnder returns the device of the mount that a path is on: the deepest one, and of several at one place the last.
-func deviceUnder(mounts []host.Mount, name string) string {
-	best, device := -1, ""
-	for _, m := range mounts {
-		if len(m.Point) >= best && host.Below(name, m.Point) {
-			best, device = len(m.Point), fmt.Sprintf("%d:%d", m.Major, m.Minor)
-		}
-	}
-	return device
 }
 
 func signalSubject(signal string) finding.Subject {

@@ -34,7 +34,7 @@ const fileHandlesID = "file-handles"
 
 // FileHandles finds nodes, kubelets and runtimes that have nearly as many files open as they may.
 func FileHandles(s UsageSettings) Check {
-	memory := &usageMemory{}
+	memory := usageMemory{}
 	return Check{
 		ID: fileHandlesID, Domain: "kernel",
 		Summary: "the node, kubelet or the runtime has nearly as many files open as it may",
@@ -55,7 +55,6 @@ func FileHandles(s UsageSettings) Check {
 		Wakes:     []Wake{KernelWake(fileHandlesID)},
 		Policy:    finding.Policy{Clear: finding.Hold{Looks: 2}},
 		Run: func(ctx context.Context, h *host.Host) ([]finding.Finding, error) {
-			memory.begin()
 			findings, err := nodeFileHandles(h, s, memory)
 			if err != nil {
 				return nil, err
@@ -84,7 +83,7 @@ func FileHandles(s UsageSettings) Check {
 // unlimited stands for no limit: nothing can have a share of it that counts.
 const unlimited = 1 << 62
 
-func nodeFileHandles(h *host.Host, s UsageSettings, memory *usageMemory) ([]finding.Finding, error) {
+func nodeFileHandles(h *host.Host, s UsageSettings, memory usageMemory) ([]finding.Finding, error) {
 	const file = "/proc/sys/fs/file-nr"
 	text, err := h.Files.Text(file)
 	if err != nil {
@@ -94,7 +93,7 @@ func nodeFileHandles(h *host.Host, s UsageSettings, memory *usageMemory) ([]find
 	if err != nil {
 		return nil, fmt.Errorf("read %s: %w", file, err)
 	}
-	subject := finding.Subject{Kind: "node", Name: nodeName(h)}
+	subject := nodeSubject(h)
 	severity, marginal, ok := memory.judge(s, subject, u, true)
 	if !ok {
 		return nil, nil
@@ -120,7 +119,7 @@ func parseFileNr(text string) (usage, error) {
 	return usage{used, limit}, err
 }
 
-func descriptorFinding(s UsageSettings, memory *usageMemory, subject finding.Subject, d host.Daemon, u usage) []finding.Finding {
+func descriptorFinding(s UsageSettings, memory usageMemory, subject finding.Subject, d host.Daemon, u usage) []finding.Finding {
 	severity, marginal, ok := memory.judge(s, subject, u, false)
 	if !ok {
 		return nil

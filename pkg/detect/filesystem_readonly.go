@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"path"
 	"slices"
-	"strings"
 	"time"
 
 	"github.com/nodeagent/nodeagent/internal/host"
@@ -170,25 +169,14 @@ func belowKubelet(point string, paths host.Paths) bool {
 
 // finding words what is wrong.
 func (f filesystem) finding(what fault, pods []string, severity finding.Severity) finding.Finding {
-	facts := map[string]string{
-		"device": f.device, "source": f.principal.Source, "fstype": f.principal.FSType,
-		"evidence": what.evidence, "mountPoints": fmt.Sprint(len(f.mounts)),
+	told := finding.Finding{
+		Check: filesystemReadonlyID, Subject: f.subject(), Severity: severity, Reason: what.reason,
+		Message: fmt.Sprintf("%s (%s on %s) %s: %s", f.principal.Point, f.principal.FSType, f.principal.Source, what.text, what.evidence),
+		Facts: map[string]string{
+			"device": f.device, "source": f.principal.Source, "fstype": f.principal.FSType,
+			"evidence": what.evidence, "mountPoints": fmt.Sprint(len(f.mounts)),
+		},
 	}
-	message := fmt.Sprintf("%s (%s on %s) %s: %s", f.principal.Point, f.principal.FSType, f.principal.Source, what.text, what.evidence)
-	if len(pods) > 0 {
-		facts["pods"], facts["podCount"] = firstOf(pods, 20), fmt.Sprint(len(pods))
-		message += fmt.Sprintf("; hits %d pods: %s", len(pods), firstOf(pods, 5))
-	}
-	return finding.Finding{
-		Check: filesystemReadonlyID, Subject: f.subject(), Severity: severity,
-		Reason: what.reason, Message: message, Facts: facts,
-	}
-}
-
-// firstOf joins the first names of a list and says how many more there are.
-func firstOf(names []string, most int) string {
-	if len(names) <= most {
-		return strings.Join(names, ", ")
-	}
-	return fmt.Sprintf("%s and %d more", strings.Join(names[:most], ", "), len(names)-most)
+	tellHitPods(&told, pods)
+	return told
 }

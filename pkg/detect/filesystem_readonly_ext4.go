@@ -1,14 +1,11 @@
 package detect
 
-import "sync"
-
 // ext4 stamps errors with the wall clock, so that whether one happened in this boot can only be told by that clock, which
 // may have been set by years since. What was told once of a mounted filesystem stays told, and an error that came while the
 // agent looked is of this boot whatever the clock says.
 
 // ext4Memory is what was told of the errors of each mounted ext4 filesystem.
 type ext4Memory struct {
-	mu   sync.Mutex // guards seen
 	seen map[ext4Mount]ext4Errors
 }
 
@@ -20,8 +17,6 @@ type ext4Mount struct {
 
 // settle gives errors that were seen before the boot that they were told of, and forgets filesystems that are gone.
 func (m *ext4Memory) settle(filesystems []filesystem) {
-	m.mu.Lock()
-	defer m.mu.Unlock()
 	seen := make(map[ext4Mount]ext4Errors)
 	for _, f := range filesystems {
 		if f.ext4 == nil {

@@ -52,27 +52,6 @@ func readOnlyByDesign(fstype string) bool {
 	return slices.Contains([]string{"squashfs", "erofs", "iso9660", "udf", "cramfs", "romfs", "jffs2", "fuseblk"}, fstype)
 }
 
-// blockFilesystems groups the mounts of filesystems on block devices by superblock.
-func blockFilesystems(mounts []host.Mount) []filesystem {
-	var order []string
-	groups := make(map[string][]host.Mount)
-	for _, m := range mounts {
-		if !onBlockDevice(m) || readOnlyByDesign(m.FSType) {
-			continue
-		}
-		device := fmt.Sprintf("%d:%d", m.Major, m.Minor)
-		if groups[device] == nil {
-			order = append(order, device)
-		}
-		groups[device] = append(groups[device], m)
-	}
-	filesystems := make([]filesystem, 0, len(order))
-	for _, device := range order {
-		filesystems = append(filesystems, filesystem{device: device, mounts: groups[device], principal: principalOf(groups[device])})
-	}
-	return filesystems
-}
-
 // onBlockDevice tells filesystems on disks from all others by their device number, which is anonymous (major 0) for
 // pseudo, network and FUSE filesystems. btrfs spans disks and so has an anonymous number too.
 func onBlockDevice(m host.Mount) bool {

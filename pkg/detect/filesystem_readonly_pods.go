@@ -54,7 +54,7 @@ func podsHit(ctx context.Context, h *host.Host, mounts []host.Mount, f filesyste
 
 // serves reports whether a mount inside a container is of the filesystem, or is an overlay that writes to it.
 func (f filesystem) serves(hostMounts []host.Mount, m host.Mount) bool {
-	if fmt.Sprintf("%d:%d", m.Major, m.Minor) == f.device {
+	if m.Device() == f.device {
 		return true
 	}
 	if m.FSType != "overlay" {
@@ -66,18 +66,6 @@ func (f filesystem) serves(hostMounts []host.Mount, m host.Mount) bool {
 		}
 	}
 	return false
-}
-
-// holds reports whether a path of the host lies on the filesystem: the deepest mount above it decides, and of several at
-// one place the last.
-func (f filesystem) holds(hostMounts []host.Mount, name string) bool {
-	best, device := -1, ""
-	for _, m := range hostMounts {
-		if len(m.Point) >= best && host.Below(name, m.Point) {
-			best, device = len(m.Point), fmt.Sprintf("%d:%d", m.Major, m.Minor)
-		}
-	}
-	return device == f.device
 }
 
 // podOfProcess returns the pod that a process belongs to by its cgroups.

@@ -6,7 +6,6 @@ import (
 	"path"
 	"slices"
 	"strconv"
-	"sync"
 	"syscall"
 	"time"
 
@@ -24,7 +23,6 @@ const (
 
 // probeMemory remembers what XFS filesystems answered.
 type probeMemory struct {
-	mu      sync.Mutex // guards all below; held during a look, of which there is one at a time
 	answers map[string]probeResult
 }
 
@@ -51,8 +49,6 @@ func (r probeResult) known(now time.Duration) bool {
 // probeAll asks the XFS filesystems, all by one child, whether they were shut down, sets their errno, and returns those
 // that did not answer.
 func (p *probeMemory) probeAll(ctx context.Context, h *host.Host, timeout time.Duration, mounts []host.Mount, filesystems []filesystem) map[finding.Subject]error {
-	p.mu.Lock()
-	defer p.mu.Unlock()
 	now := h.Clock().Up
 	fresh := make(map[string]probeResult)
 	doubts := make(map[finding.Subject]error)
@@ -124,10 +120,7 @@ func xfsAnswer(point string, result host.ProbeResult) (errno string, err error) 
 
 // reachable returns a mount point of the filesystem that a path really leads to: the principal one if it does.
 func reachable(mounts []host.Mount, f filesystem) (string, bool) {
-	byID := make(map[int]host.Mount, len(mounts))
-	for _, m := range mounts {
-		byID[m.ID] = m
-	}
+	byID := mountsByID(mounts)
 	candidates := append([]host.Mount{f.principal}, f.mounts...)
 	for _, m := range candidates {
 		if !covered(mounts, byID, m) {

@@ -97,7 +97,7 @@ func judgeFUSE(ctx context.Context, h *host.Host, s FUSECongestionSettings, name
 	for _, name := range names {
 		c, err := readFUSE(h.Files, name)
 		limit := c.background * s.BackgroundPercent / 100
-		if errors.Is(err, fs.ErrNotExist) || err == nil && (limit == 0 || c.waiting < limit/2) {
+		if errors.Is(err, fs.ErrNotExist) || err == nil && (limit == 0 || 2*c.waiting < limit) {
 			continue // unmounted meanwhile, or fast enough
 		}
 		if mounts == nil {
@@ -152,24 +152,21 @@ func fuseOf(mounts []host.Mount, name string) filesystem {
 	}
 	if len(f.mounts) > 0 {
 		f.principal = principalOf(f.mounts)
-		f.device = deviceNumber(f.principal)
+		f.device = f.principal.Device()
 	}
 	return f
 }
 
 func (f filesystem) congestion(c fuseConnection, marginal bool, pods []string) finding.Finding {
-	facts := map[string]string{
-		"device": f.device, "source": f.principal.Source, "fstype": f.principal.FSType, "waiting": strconv.Itoa(c.waiting),
-		"maxBackground": strconv.Itoa(c.background), "congestionThreshold": strconv.Itoa(c.threshold),
+	told := finding.Finding{
+		Check: fuseCongestionID, Subject: f.subject(), Severity: finding.Warning, Reason: reasonFUSECongestion, Marginal: marginal,
+		Message: fmt.Sprintf("%s (%s from %s) is congested: %d requests wait for its daemon, %d are allowed in the background",
+			f.principal.Point, f.principal.FSType, f.principal.Source, c.waiting, c.background),
+		Facts: map[string]string{
+			"device": f.device, "source": f.principal.Source, "fstype": f.principal.FSType, "waiting": strconv.Itoa(c.waiting),
+			"maxBackground": strconv.Itoa(c.background), "congestionThreshold": strconv.Itoa(c.threshold),
+		},
 	}
-	message := fmt.Sprintf("%s (%s from %s) is congested: %d requests wait for its daemon, %d are allowed in the background",
-		f.principal.Point, f.principal.FSType, f.principal.Source, c.waiting, c.background)
-	if len(pods) > 0 {
-		facts["pods"], facts["podCount"] = firstOf(pods, 20), strconv.Itoa(len(pods))
-		message += "; volume of " + firstOf(pods, 5)
-	}
-	return finding.Finding{
-		Check: fuseCongestionID, Subject: f.subject(), Severity: finding.Warning,
-		Reason: reasonFUSECongestion, Message: message, Facts: facts, Marginal: marginal,
-	}
+	tellPods(&told, "; volume of ", pods)
+	return told
 }

@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"io/fs"
 	"path"
-	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -145,46 +144,9 @@ func memparse(text string) (uint64, bool) {
 	return number << shift, err == nil && number > 0
 }
 
-// sysctlDirs are those of sysctl.d(5), the strongest first: a file hides those of the same name in weaker ones.
-func sysctlDirs() []string {
-	return []string{"/etc/sysctl.d", "/run/sysctl.d", "/usr/local/lib/sysctl.d", "/usr/lib/sysctl.d"}
-}
-
 // hugepagesOfSysctl returns what sysctl's files set vm.nr_hugepages to at boot.
 func hugepagesOfSysctl(files host.Files) (uint64, bool) {
-	place := make(map[string]string) // name to file
-	for _, dir := range sysctlDirs() {
-		names, _ := files.List(dir)
-		for _, name := range names {
-			if strings.HasSuffix(name, ".conf") && place[name] == "" && len(place) < 1000 {
-				place[name] = path.Join(dir, name)
-			}
-		}
-	}
-	var inOrder []string
-	for name := range place {
-		inOrder = append(inOrder, name)
-	}
-	slices.Sort(inOrder)
-	pages, found := uint64(0), false
-	for _, name := range append(inOrder, "") {
-		file := place[name]
-		if name == "" {
-			file = "/etc/sysctl.conf" // the last word, as "sysctl --system" reads it
-		}
-		data, err := files.Read(file)
-		if err != nil {
-			continue
-		}
-		for line := range strings.Lines(string(data)) {
-			key, value, _ := strings.Cut(strings.TrimLeft(strings.TrimSpace(line), "-"), "=")
-			if strings.ReplaceAll(strings.TrimSpace(key), "/", ".") != "vm.nr_hugepages" {
-				continue
-			}
-			if count, err := strconv.ParseUint(strings.TrimSpace(value), 10, 40); err == nil {
-				pages, found = count, true
-			}
-		}
-	}
-	return pages, found
+	_, word := sysctlWord(files, "vm.nr_hugepages")
+	pages, err := strconv.ParseUint(strings.TrimSpace(word), 10, 40)
+	return pages, err == nil
 }

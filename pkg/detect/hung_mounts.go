@@ -2,7 +2,6 @@ package detect
 
 import (
 	"context"
-	"sync"
 	"time"
 
 	"github.com/nodeagent/nodeagent/internal/host"
@@ -94,7 +93,6 @@ func hungMountsDoc() Doc {
 type hungMounts struct {
 	settings HungMountsSettings
 
-	mu     sync.Mutex // guards all below; held during a look, of which there is one at a time
 	hung   hungProbes
 	past   map[string]mountPast // by filesystem.superblock, of those that do not answer
 	looked time.Duration        // uptime of the last look
@@ -109,8 +107,6 @@ type mountPast struct {
 }
 
 func (c *hungMounts) look(ctx context.Context, h *host.Host) ([]finding.Finding, error) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
 	mounts, err := h.Mounts()
 	if err != nil {
 		return nil, err

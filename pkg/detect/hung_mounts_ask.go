@@ -104,6 +104,8 @@ func foreignFault(result host.ProbeResult) (fault, error) {
 		return fault{reason: reasonMountBroken, text: "refuses every access", evidence: errno.Error()}, nil
 	case syscall.ENOENT, syscall.ENOTDIR:
 		return fault{}, fmt.Errorf("probe: %w: unmounted meanwhile", errno)
+	case syscall.EAGAIN: // SMB, of what was asked when the connection broke
+		return fault{}, fmt.Errorf("probe: %w", errno)
 	}
 	if result.Answer.Type == autofsMagic {
 		return fault{}, errors.New("probe: expired meanwhile, or an automount covers it")

@@ -21,21 +21,8 @@ func foreign(fstype string) bool {
 // foreignFilesystems groups the mounts of such filesystems by superblock.
 func foreignFilesystems(mounts []host.Mount, ignore []string) []filesystem {
 	byID := mountsByID(mounts)
-	groups := make(map[string][]host.Mount)
-	var order []string
-	for _, m := range mounts {
-		if !foreign(m.FSType) || belowTrigger(byID, m) {
-			continue
-		}
-		device := deviceNumber(m)
-		if groups[device] == nil {
-			order = append(order, device)
-		}
-		groups[device] = append(groups[device], m)
-	}
 	var filesystems []filesystem
-	for _, device := range order {
-		f := filesystem{device: device, mounts: groups[device]}
+	for _, f := range filesystemsOf(mounts, func(m host.Mount) bool { return foreign(m.FSType) && !belowTrigger(byID, m) }) {
 		// Asked is where the way leads through no other filesystem that may hang, if there is such a place.
 		free := slices.DeleteFunc(slices.Clone(f.mounts), func(m host.Mount) bool { return throughForeign(byID, m) })
 		if len(free) == 0 {
@@ -50,21 +37,13 @@ func foreignFilesystems(mounts []host.Mount, ignore []string) []filesystem {
 }
 
 func throughForeign(byID map[int]host.Mount, m host.Mount) bool {
-	return slices.ContainsFunc(above(byID, m), func(a host.Mount) bool { return foreign(a.FSType) && deviceNumber(a) != deviceNumber(m) })
+	return slices.ContainsFunc(above(byID, m), func(a host.Mount) bool { return foreign(a.FSType) && a.Device() != m.Device() })
 }
 
 // superblock identifies a filesystem for as long as it is mounted anywhere. The kernel gives the number of one that is gone
 // to another.
 func (f filesystem) superblock() string {
 	return f.device + " " + f.principal.FSType + " " + f.principal.Source
-}
-
-func mountsByID(mounts []host.Mount) map[int]host.Mount {
-	byID := make(map[int]host.Mount, len(mounts))
-	for _, m := range mounts {
-		byID[m.ID] = m
-	}
-	return byID
 }
 
 // above returns the mounts that the path to m leads through, the nearest first, m itself not among them.
@@ -90,7 +69,7 @@ func belowTrigger(byID map[int]host.Mount, m host.Mount) bool {
 // behind returns the filesystem that fails on the way to another one: nothing is known of the latter then.
 func (c *hungMounts) behind(mounts []host.Mount, f filesystem) (host.Mount, bool) {
 	chain := above(mountsByID(mounts), f.principal)
-	i := slices.IndexFunc(chain, func(a host.Mount) bool { return deviceNumber(a) != f.device && c.failed(deviceNumber(a)) })
+	i := slices.IndexFunc(chain, func(a host.Mount) bool { return a.Device() != f.device && c.failed(a.Device()) })
 	if i < 0 {
 		return host.Mount{}, false
 	}
@@ -114,28 +93,24 @@ func errBehind(front host.Mount) error {
 // hungFinding words what is wrong. Fatal is what takes the node's own data away; a volume is the trouble of its pods.
 func (f filesystem) hungFinding(past mountPast, paths host.Paths, mounts []host.Mount, pods []string) finding.Finding {
 	since := past.wall.UTC().Format(time.RFC3339)
-	facts := map[string]string{
-		"device": f.device, "source": f.principal.Source, "fstype": f.principal.FSType,
-		"mountPoints": fmt.Sprint(len(f.mounts)), "since": since, "asked": fmt.Sprint(past.times),
+	told := finding.Finding{
+		Check: hungMountsID, Subject: f.subject(), Severity: finding.Warning, Reason: past.fault.reason,
+		Message: fmt.Sprintf("%s (%s from %s) %s since %s", f.principal.Point, f.principal.FSType, f.principal.Source, past.fault.text, since),
+		Facts: map[string]string{
+			"device": f.device, "source": f.principal.Source, "fstype": f.principal.FSType,
+			"mountPoints": fmt.Sprint(len(f.mounts)), "since": since, "asked": fmt.Sprint(past.times),
+		},
 	}
-	message := fmt.Sprintf("%s (%s from %s) %s since %s", f.principal.Point, f.principal.FSType, f.principal.Source, past.fault.text, since)
 	if past.fault.evidence != "" {
-		facts["error"] = past.fault.evidence
-		message += ": " + past.fault.evidence
+		told.Facts["error"] = past.fault.evidence
+		told.Message += ": " + past.fault.evidence
 	}
-	severity := finding.Warning
 	for _, own := range nodePaths(paths) {
-		if m, ok := mountHolding(mounts, own.path); ok && deviceNumber(m) == f.device {
-			severity = finding.Fatal
-			message += "; holds " + own.name
+		if f.holds(mounts, own.path) {
+			told.Severity = finding.Fatal
+			told.Message += "; holds " + own.name
 		}
 	}
-	if len(pods) > 0 {
-		facts["pods"], facts["podCount"] = firstOf(pods, 20), fmt.Sprint(len(pods))
-		message += fmt.Sprintf("; hits %d pods: %s", len(pods), firstOf(pods, 5))
-	}
-	return finding.Finding{
-		Check: hungMountsID, Subject: f.subject(), Severity: severity,
-		Reason: past.fault.reason, Message: message, Facts: facts,
-	}
+	tellHitPods(&told, pods)
+	return told
 }

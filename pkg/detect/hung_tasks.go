@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"io/fs"
 	"strconv"
-	"sync"
 	"time"
 
 	"github.com/nodeagent/nodeagent/internal/host"
@@ -91,14 +90,11 @@ func HungTasks(s HungTasksSettings) Check {
 
 // hungTasks is what one look leaves for the next.
 type hungTasks struct {
-	mu    sync.Mutex              // guards all below; held during a look, of which there is one at a time
 	seen  map[taskID]*blockedTask // tasks in state D, at most maxTasks
 	count kernelHungCount
 }
 
 func (m *hungTasks) look(ctx context.Context, h *host.Host, s HungTasksSettings) ([]finding.Finding, error) {
-	m.mu.Lock()
-	defer m.mu.Unlock()
 	now := h.Clock().Up
 	if err := m.count.renew(h.Files, now); err != nil {
 		return nil, err
@@ -191,7 +187,7 @@ func (c *kernelHungCount) finding(h *host.Host, now time.Duration) []finding.Fin
 		return nil
 	}
 	return []finding.Finding{{
-		Check: hungTasksID, Subject: finding.Subject{Kind: "node", Name: nodeName(h)}, Severity: finding.Info, Reason: reasonTaskWasHung,
+		Check: hungTasksID, Subject: nodeSubject(h), Severity: finding.Info, Reason: reasonTaskWasHung,
 		Message: fmt.Sprintf("the kernel found hung tasks %d times, %s ago; none is hung now", c.rise, (now - c.at).Round(time.Second)),
 		Facts:   map[string]string{"detectCount": strconv.FormatUint(c.last, 10)},
 	}}

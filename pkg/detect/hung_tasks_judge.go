@@ -97,10 +97,6 @@ func (g *hungGroup) finding(ctx context.Context, h *host.Host, now time.Duration
 			"seconds": strconv.Itoa(int(waited.Seconds())),
 		},
 	}
-	if len(g.pods) > 0 {
-		pods := podNames(ctx, h, slices.Sorted(maps.Keys(g.pods)))
-		f.Facts["pods"], f.Facts["podCount"] = firstOf(pods, 20), strconv.Itoa(len(pods))
-		f.Message += "; of pods " + firstOf(pods, 5)
-	}
+	tellPods(&f, "; of pods ", podNames(ctx, h, slices.Sorted(maps.Keys(g.pods))))
 	return f
 }

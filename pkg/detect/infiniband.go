@@ -9,7 +9,6 @@ import (
 	"path"
 	"slices"
 	"strings"
-	"sync"
 	"syscall"
 	"time"
 
@@ -60,14 +59,11 @@ func Infiniband(memory Memory) Check {
 		Every: time.Minute, Deadline: 20 * time.Second,
 		Wakes:  []Wake{{Source: WakeLinks}},
 		Policy: finding.Policy{Raise: finding.Hold{Looks: 2, For: 30 * time.Second}, Clear: finding.Hold{Looks: 2, For: 30 * time.Second}},
-		Run: func(ctx context.Context, h *host.Host) ([]finding.Finding, error) {
-			return c.look(ctx, h)
-		},
+		Run:    c.look,
 	}
 }
 
 type fabricCheck struct {
-	mu     sync.Mutex // guards all below; held during a look, of which there is one at a time
 	past   linkPast
 	window netWindow
 }
@@ -84,8 +80,6 @@ func (c *fabricCheck) look(ctx context.Context, h *host.Host) ([]finding.Finding
 	if err != nil {
 		return nil, err
 	}
-	c.mu.Lock()
-	defer c.mu.Unlock()
 	counters, doubts := map[string]uint64{}, map[finding.Subject]error{}
 	for name, port := range ports {
 		for key, text := range port {
@@ -93,7 +87,7 @@ func (c *fabricCheck) look(ctx context.Context, h *host.Host) ([]finding.Finding
 				continue // a state
 			}
 			if n, err := netCount(text, 10); err != nil {
-				doubts[portSubject(name)] = fmt.Errorf("read %s of port %s: %w", netClip(key), name, err)
+				doubts[portSubject(name)] = fmt.Errorf("read %s of port %s: %w", plainText(key, nameText), name, err)
 			} else {
 				counters[name+"/"+key] = n
 			}
@@ -134,7 +128,7 @@ func readFabric(ctx context.Context, h *host.Host) (map[string]map[string]string
 	ports := map[string]map[string]string{}
 	for key, text := range answer.Values {
 		port, file := path.Split(key)
-		port = netClip(strings.TrimSuffix(port, "/"))
+		port = plainText(strings.TrimSuffix(port, "/"), nameText)
 		if ports[port] == nil {
 			ports[port] = map[string]string{}
 		}
@@ -160,18 +154,18 @@ func portRates(port string) []netRate {
 func (c *fabricCheck) judge(name string, port map[string]string) (finding.Finding, bool, error) {
 	f := finding.Finding{Check: infinibandID, Subject: portSubject(name), Severity: finding.Warning, Facts: map[string]string{}}
 	for _, key := range []string{"state", "phys_state", "link_layer"} {
-		f.Facts[key] = netClip(port[key])
+		f.Facts[key] = plainText(port[key], nameText)
 	}
 	_, state, ok := strings.Cut(port["state"], ": ")
 	if !ok {
-		return f, false, fmt.Errorf("state of port %s: %q", name, netClip(port["state"]))
+		return f, false, fmt.Errorf("state of port %s: %q", name, plainText(port["state"], nameText))
 	}
 	if state == "ACTIVE" {
 		c.past.saw(name)
 	}
 	disabled := strings.HasSuffix(port["phys_state"], "Disabled")
 	if state != "ACTIVE" && !disabled && port["link_layer"] != "Ethernet" && c.past.Links[name] {
-		f.Reason, f.Message = "PortDown", fmt.Sprintf("port %s is %s, its link %s", name, netClip(state), netClip(port["phys_state"]))
+		f.Reason, f.Message = "PortDown", fmt.Sprintf("port %s is %s, its link %s", name, plainText(state, nameText), plainText(port["phys_state"], nameText))
 		if state == "INIT" {
 			f.Message += ": no subnet manager has set it up"
 		}

@@ -69,7 +69,7 @@ func inotifyFinding(h *host.Host, reason, what, limit string) ([]finding.Finding
 	}
 	value = plainText(value, 32)
 	return []finding.Finding{{
-		Check: inotifyID, Subject: finding.Subject{Kind: "node", Name: nodeName(h)}, Severity: finding.Warning, Reason: reason,
+		Check: inotifyID, Subject: nodeSubject(h), Severity: finding.Warning, Reason: reason,
 		Message: fmt.Sprintf("root gets no further inotify %s: fs.inotify.%s is %s", what, limit, value),
 		Facts:   map[string]string{"limit": value},
 	}}, nil

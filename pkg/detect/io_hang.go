@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"slices"
 	"strings"
-	"sync"
 	"time"
 
 	"github.com/nodeagent/nodeagent/internal/host"
@@ -92,7 +91,6 @@ func IOHang(s IOHangSettings) Check {
 
 // ioHangMemory is what one look leaves for the next.
 type ioHangMemory struct {
-	mu        sync.Mutex // guards all below; held during a look, of which there is one at a time
 	looked    time.Duration
 	stalls    map[string]ioStall // by name; only of devices with I/O in flight
 	ioWaited  time.Duration      // total of /proc/pressure/io at the last look
@@ -108,8 +106,6 @@ type ioStall struct {
 }
 
 func (m *ioHangMemory) look(ctx context.Context, h *host.Host, s IOHangSettings) ([]finding.Finding, error) {
-	m.mu.Lock()
-	defer m.mu.Unlock()
 	stats, err := readDiskStats(h.Files)
 	if err != nil {
 		return nil, err

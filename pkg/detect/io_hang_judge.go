@@ -36,7 +36,7 @@ func (m *ioHangMemory) judge(ctx context.Context, h *host.Host, s IOHangSettings
 	vital := m.vitalThatHang(h, s, mounts, hung)
 	var findings []finding.Finding
 	for disk, above := range causes {
-		findings = append(findings, m.finding(ctx, h, mounts, disk, above, vital[diskOf(h.Files, disk)]))
+		findings = append(findings, m.finding(ctx, h, mounts, hungDisk{disk, above, vital[diskOf(h.Files, disk)]}))
 	}
 	if mountsErr != nil { // the disk hangs all the same; it is only not known how grave that is
 		return findings, fmt.Errorf("which disks the node needs: %w", mountsErr)
@@ -92,25 +92,31 @@ func (m *ioHangMemory) vitalThatHang(h *host.Host, s IOHangSettings, mounts []ho
 	return found
 }
 
-func (m *ioHangMemory) finding(ctx context.Context, h *host.Host, mounts []host.Mount, disk string, above, vital []string) finding.Finding {
-	longest := m.stalls[disk].held
-	for _, name := range above {
+// hungDisk is a disk that hangs, what hangs because of it, and what the node needs of that.
+type hungDisk struct {
+	name         string
+	above, vital []string
+}
+
+func (m *ioHangMemory) finding(ctx context.Context, h *host.Host, mounts []host.Mount, d hungDisk) finding.Finding {
+	longest := m.stalls[d.name].held
+	for _, name := range d.above {
 		longest = max(longest, m.stalls[name].held)
 	}
-	facts := map[string]string{"seconds": fmt.Sprint(int(longest.Seconds()))}
-	message := fmt.Sprintf("disk %s completed no I/O for %s while some is in flight", disk, hungFor(longest))
-	severity := finding.Warning
-	if len(vital) > 0 {
-		severity, facts["needed"] = finding.Fatal, strings.Join(vital, ", ")
-		message += fmt.Sprintf("; the node needs it for %s", strings.Join(vital, ", "))
+	f := finding.Finding{
+		Check: ioHangID, Subject: deviceSubject(d.name), Severity: finding.Warning, Reason: reasonDiskHung,
+		Message: fmt.Sprintf("disk %s completed no I/O for %s while some is in flight", d.name, hungFor(longest)),
+		Facts:   map[string]string{"seconds": fmt.Sprint(int(longest.Seconds()))},
 	}
-	slices.Sort(above)
-	if others := slices.DeleteFunc(above, func(n string) bool { return n == disk }); len(others) > 0 {
-		facts["hangTogether"] = firstOf(others, 20)
-		message += fmt.Sprintf("; %s hang with it", firstOf(others, 5))
+	if len(d.vital) > 0 {
+		f.Severity = finding.Fatal
 	}
-	message += tellPods(facts, podsOnDisk(ctx, h, mounts, disk))
-	return finding.Finding{
-		Check: ioHangID, Subject: deviceSubject(disk), Severity: severity, Reason: reasonDiskHung, Message: message, Facts: facts,
+	tellNeeded(&f, d.vital)
+	slices.Sort(d.above)
+	if others := slices.DeleteFunc(d.above, func(n string) bool { return n == d.name }); len(others) > 0 {
+		f.Facts["hangTogether"] = firstOf(others, 20)
+		f.Message += fmt.Sprintf("; %s hang with it", firstOf(others, 5))
 	}
+	tellHitPods(&f, podsOnDisk(ctx, h, mounts, d.name))
+	return f
 }

@@ -76,18 +76,18 @@ func duplicateAddresses(text string) (map[string][]string, error) {
 	for line := range strings.Lines(text) {
 		fields := strings.Fields(line)
 		if len(fields) != 6 {
-			return nil, fmt.Errorf("line %q: want 6 fields", netClip(line))
+			return nil, fmt.Errorf("line %q: want 6 fields", plainText(line, nameText))
 		}
 		raw, err := hex.DecodeString(fields[0])
 		if err != nil || len(raw) != 16 {
-			return nil, fmt.Errorf("line %q: bad address", netClip(line))
+			return nil, fmt.Errorf("line %q: bad address", plainText(line, nameText))
 		}
 		flags, err := netCount(fields[4], 16)
 		if err != nil {
-			return nil, fmt.Errorf("line %q: %w", netClip(line), err)
+			return nil, fmt.Errorf("line %q: %w", plainText(line, nameText), err)
 		}
 		if flags&dadFailed != 0 {
-			device := netClip(fields[5])
+			device := plainText(fields[5], nameText)
 			failed[device] = append(failed[device], netip.AddrFrom16([16]byte(raw)).String())
 		}
 	}

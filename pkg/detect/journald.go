@@ -8,7 +8,6 @@ import (
 	"path"
 	"strconv"
 	"strings"
-	"sync"
 	"syscall"
 	"time"
 
@@ -72,7 +71,6 @@ func Journald() Check {
 }
 
 type journaldLook struct {
-	mu      sync.Mutex // guards all below; held during a look
 	program host.Program
 
 	listed  finding.Stamp // when the files were listed
@@ -81,8 +79,6 @@ type journaldLook struct {
 }
 
 func (j *journaldLook) look(ctx context.Context, h *host.Host) ([]finding.Finding, error) {
-	j.mu.Lock()
-	defer j.mu.Unlock()
 	if _, err := h.Files.Stat(journaldSocket); errors.Is(err, fs.ErrNotExist) {
 		return nil, finding.NotApplicable("systemd-journald has not run since boot")
 	} else if err != nil {

@@ -143,7 +143,7 @@ func KernelLog(s KernelLogSettings, a Aids) Check {
 			for i := range findings {
 				findings[i].Check = kernelLogID
 				if findings[i].Subject.Kind == kernel.NodeKind {
-					findings[i].Subject.Name = h.NodeName
+					findings[i].Subject.Name = nodeName(h)
 				}
 			}
 			if follow != nil && log.Moved() {

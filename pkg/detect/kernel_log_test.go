@@ -285,3 +285,42 @@ func awaitRecord(t *testing.T, heard <-chan string, part string) {
 		}
 	}
 }
+
+// TestKernelLogGapOverRestarts: what the kernel said while no agent ran is told by its log, in every run of the agent that
+// follows, until it expires.
+func TestKernelLogGapOverRestarts(t *testing.T) {
+	const line = "Out of memory: Killed process 77 (stress) total-vm:1024kB, anon-rss:512kB, file-rss:0kB, shmem-rss:0kB, UID:0 pgtables:40kB oom_score_adj:0"
+	memory := mapMemory{}
+	said := []host.KernelRecord{record(1, 5*time.Minute, "nothing"), record(2, 25*time.Minute, line)}
+	for _, run := range []struct {
+		name     string
+		from, to time.Duration
+		told     bool
+	}{
+		{"before it", 10 * time.Minute, 21 * time.Minute, false},
+		{"after the gap", 30 * time.Minute, 31 * time.Minute, true},
+		{"started again", 32 * time.Minute, 33 * time.Minute, true},
+		{"and again", 34 * time.Minute, 35 * time.Minute, true},
+		{"expired", 90 * time.Hour, 91 * time.Hour, false},
+	} {
+		kept := said
+		if run.to < 25*time.Minute {
+			kept = said[:1]
+		}
+		witnesses := &Witnesses{}
+		witnesses.Enable([]Check{{ID: oomKillsID, Counts: true}})
+		aids := Aids{KernelLog: newKernelLog(t), Witnesses: witnesses, Memory: memory}
+		if err := RestoreKernelLog(aids, "b"); err != nil {
+			t.Fatal(err)
+		}
+		if err := KernelLogSource(aids.KernelLog, slog.New(slog.DiscardHandler), kernelSays(kept, nil), nil).Run(t.Context(), func(string) {}); err != nil {
+			t.Fatal(err)
+		}
+		witnesses.Saw(finding.Look{Check: oomKillsID, At: finding.Stamp{Boot: "b", Up: run.from}})
+		check := KernelLog(DefaultKernelLogSettings(), aids)
+		if got := kernelFindings(t, check, run.to); (len(got) > 0) != run.told {
+			t.Errorf("%s: %v, want something: %t", run.name, got, run.told)
+		}
+		SaveKernelLog(aids, finding.Stamp{Boot: "b", Up: run.to}, true)
+	}
+}

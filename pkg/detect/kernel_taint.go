@@ -105,7 +105,7 @@ func lookAtTaint(h *host.Host) ([]finding.Finding, error) {
 		return nil, nil
 	}
 	return []finding.Finding{{
-		Check: kernelTaintID, Subject: finding.Subject{Kind: "node", Name: nodeName(h)}, Severity: found[0].severity, Reason: found[0].reason,
+		Check: kernelTaintID, Subject: nodeSubject(h), Severity: found[0].severity, Reason: found[0].reason,
 		Message: "since it was booted, " + strings.Join(texts, "; ") + "; only a reboot clears that",
 		Facts:   map[string]string{"tainted": text, "letters": taintLetters(mask)},
 	}}, nil

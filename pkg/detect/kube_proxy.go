@@ -1,7 +1,6 @@
 package detect
 
 import (
-	"context"
 	"time"
 
 	"github.com/nodeagent/nodeagent/internal/host"
@@ -47,7 +46,8 @@ func KubeProxy(s KubeProxySettings) Check {
 		ID:      kubeProxyID,
 		Domain:  "network",
 		Summary: "kube-proxy does not run or does not follow: services lead to pods that are gone",
-		Advice: "Read its log: `kubectl -n kube-system logs -l k8s-app=kube-proxy --field-selector spec.nodeName=<node>`, or `crictl logs`. One that does " +
+		Advice: "Find its pod, `kubectl -n kube-system get pods -l k8s-app=kube-proxy --field-selector spec.nodeName=NODE`, and read its log, `kubectl -n kube-system logs POD`, " +
+			"or on the node `crictl ps -a --name kube-proxy` and `crictl logs ID`. One that does " +
 			"not sync mostly waits for the lock of iptables (`fuser /run/xtables.lock`) or fails to load rules that somebody else broke.",
 		Doc: Doc{
 			Reads: []string{"GET /livez (or /healthz) of kube-proxy on this node, a minute", "/proc/PID/stat of its process", "kubelet's pods, only while no kube-proxy is found"},
@@ -67,6 +67,6 @@ func KubeProxy(s KubeProxySettings) Check {
 		Every:    time.Minute,
 		Deadline: 3*s.Timeout + 2*time.Second,
 		Policy:   finding.Policy{Raise: finding.Hold{Looks: 3, For: 2 * time.Minute}},
-		Run:      func(ctx context.Context, h *host.Host) ([]finding.Finding, error) { return c.look(ctx, h) },
+		Run:      c.look,
 	}
 }

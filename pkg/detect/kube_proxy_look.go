@@ -13,7 +13,6 @@ import (
 	"slices"
 	"strconv"
 	"strings"
-	"sync"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -31,7 +30,6 @@ const (
 type kubeProxyCheck struct {
 	settings KubeProxySettings
 
-	mu      sync.Mutex // guards what follows; held during a look, of which there is one at a time
 	program host.Program
 	absent  time.Duration // uptime when it was found that none belongs here; 0: one does, or it is not known
 }
@@ -47,8 +45,6 @@ type proxySeen struct {
 }
 
 func (c *kubeProxyCheck) look(ctx context.Context, h *host.Host) ([]finding.Finding, error) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
 	now := h.Clock().Up
 	if c.absent != 0 && now-c.absent < proxyAbsentFor {
 		return nil, errNoKubeProxy()

@@ -160,9 +160,7 @@ func TestKubeProxyForReal(t *testing.T) {
 		w.mode(step[0])
 		see(step[0], step[1])
 	}
-	if err := w.cmd.Process.Signal(syscall.SIGSTOP); err != nil {
-		t.Fatal(err)
-	}
+	hosttest.Stop(t, w.cmd.Process.Pid)
 	see("stopped", "KubeProxyNotAnswering")
 	if err := w.cmd.Process.Signal(syscall.SIGCONT); err != nil {
 		t.Fatal(err)

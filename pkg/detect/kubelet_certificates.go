@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
-	"sync"
 	"time"
 
 	"github.com/nodeagent/nodeagent/internal/host"
@@ -74,14 +73,11 @@ func KubeletCertificates() Check {
 
 // servingMemory keeps what the last handshake showed.
 type servingMemory struct {
-	mu    sync.Mutex // guards all below; held during a look
 	asked finding.Stamp
 	found *x509.Certificate // nil: it has none
 }
 
 func (m *servingMemory) look(ctx context.Context, h *host.Host) ([]finding.Finding, error) {
-	m.mu.Lock()
-	defer m.mu.Unlock()
 	now, unsure := h.Clock(), ""
 	if h.TimeClock == nil {
 		unsure = "it is not known whether the clock is right"

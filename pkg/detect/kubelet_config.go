@@ -8,7 +8,6 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
-	"sync"
 	"time"
 
 	"github.com/nodeagent/nodeagent/internal/host"
@@ -60,7 +59,6 @@ func KubeletConfig(memory Memory) Check {
 type configMemory struct {
 	memory Memory
 
-	mu   sync.Mutex // guards what follows; held during a look
 	read configRead
 }
 
@@ -72,14 +70,12 @@ type configRead struct {
 }
 
 func (m *configMemory) look(_ context.Context, h *host.Host) ([]finding.Finding, error) {
-	m.mu.Lock()
-	defer m.mu.Unlock()
 	process, names, err := h.KubeletConfigFiles()
 	switch {
 	case err != nil:
 		return nil, fmt.Errorf("kubelet's configuration: %w", err)
-	case len(names) == 0:
-		return nil, finding.NotApplicable("kubelet has no configuration file, or there is no kubelet")
+	case len(names) == 0 || process.PID == 0 && h.Paths.KubeletConfig == "":
+		return nil, finding.NotApplicable("kubelet has no configuration file, there is no kubelet, or it is part of another program (K3s), whose start is not its own")
 	case process.PID == 0:
 		return nil, nil // the next one will read what is there
 	}

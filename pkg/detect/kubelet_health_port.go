@@ -5,7 +5,6 @@ import (
 	"bytes"
 	"fmt"
 	"net/url"
-	"path/filepath"
 	"strconv"
 	"strings"
 
@@ -14,7 +13,7 @@ import (
 
 // portOwner remembers of which kubelet process it is proven that it holds the healthz port: a process that has bound it
 // holds it for life, so this is read once for each kubelet. (A kubelet that finds its port taken goes on without it and
-// tries again every 5 s.) The engine runs one look at a time, so nothing guards it.
+// tries again every 5 s.)
 type portOwner struct {
 	pid   int
 	start uint64
@@ -38,7 +37,7 @@ func (o *portOwner) impostor(h *host.Host, kubelet host.Process, healthz string,
 	if err != nil || len(inodes) == 0 {
 		return false
 	}
-	holds, err := holdsSocket(h, kubelet.PID, inodes)
+	holds, err := h.HoldsSocket(kubelet.PID, inodes)
 	if err != nil {
 		return false
 	}
@@ -94,24 +93,4 @@ func parseListeners(data []byte, port uint16) ([]string, error) {
 		}
 	}
 	return inodes, lines.Err()
-}
-
-// holdsSocket reports whether a process has one of the sockets open.
-func holdsSocket(h *host.Host, pid int, inodes map[string]bool) (bool, error) {
-	dir := filepath.Join("/proc", strconv.Itoa(pid), "fd")
-	names, err := h.Files.List(dir)
-	if err != nil {
-		return false, err
-	}
-	for _, name := range names {
-		target, err := h.Files.Link(filepath.Join(dir, name))
-		if err != nil {
-			continue // closed meanwhile
-		}
-		inode, ok := strings.CutPrefix(target, "socket:[")
-		if ok && inodes[strings.TrimSuffix(inode, "]")] {
-			return true, nil
-		}
-	}
-	return false, nil
 }

@@ -1,11 +1,6 @@
 package detect
 
 import (
-	"path/filepath"
-	"strconv"
-	"strings"
-	"unicode/utf8"
-
 	"github.com/nodeagent/nodeagent/internal/host"
 )
 
@@ -26,31 +21,14 @@ func lookAtThreads(h *host.Host, pid int) threadStates {
 	if main, err := h.ProcStat(pid); err == nil {
 		states.Main = main.State
 	}
-	tasks := filepath.Join("/proc", strconv.Itoa(pid), "task")
-	names, err := h.Files.List(tasks)
+	tids, err := h.TIDs(pid)
 	if err != nil {
 		return states
 	}
-	for _, name := range names[:min(len(names), maxThreads)] {
-		data, err := h.Files.Read(filepath.Join(tasks, name, "stat"))
-		if err != nil {
-			continue
-		}
-		if thread, err := host.ParseProcStat(data); err == nil && thread.State == 'D' {
+	for _, tid := range tids[:min(len(tids), maxThreads)] {
+		if thread, err := h.TaskStat(pid, tid); err == nil && thread.State == 'D' {
 			states.Blocked++
 		}
 	}
 	return states
-}
-
-// plainText shortens text from outside for a message: valid UTF-8, one line, at most limit bytes.
-func plainText(text string, limit int) string {
-	text = strings.Join(strings.Fields(strings.ToValidUTF8(text, "\uFFFD")), " ")
-	if len(text) <= limit {
-		return text
-	}
-	for limit > 0 && !utf8.RuneStart(text[limit]) {
-		limit--
-	}
-	return text[:limit] + "…"
 }

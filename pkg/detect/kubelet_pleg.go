@@ -7,7 +7,6 @@ import (
 	"math"
 	"strconv"
 	"strings"
-	"sync"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -80,7 +79,6 @@ func KubeletPLEG() Check {
 
 // plegMemory is what one look leaves for the next.
 type plegMemory struct {
-	mu    sync.Mutex // guards all below; held during a look
 	meter kubeletMeter
 	mark  float64 // what stands for the latest success
 	first finding.Stamp
@@ -88,8 +86,6 @@ type plegMemory struct {
 }
 
 func (m *plegMemory) look(ctx context.Context, h *host.Host) ([]finding.Finding, error) {
-	m.mu.Lock()
-	defer m.mu.Unlock()
 	asking, cancel := context.WithTimeout(ctx, plegPatience)
 	defer cancel()
 	grown, scrape, err := m.meter.read(asking, h, func(_ string, s host.Sample) string { return s.Label("le") }, "kubelet_pleg_relist_duration_seconds_bucket")

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
-	"sync"
 	"time"
 
 	"github.com/nodeagent/nodeagent/internal/host"
@@ -55,13 +54,10 @@ func KubeletRestarts(memory Memory) Check {
 
 // kubeletRestarts looks at kubelet's lives.
 type kubeletRestarts struct {
-	mu    sync.Mutex // guards lives; held during a look
 	lives daemonMemory
 }
 
 func (m *kubeletRestarts) look(_ context.Context, h *host.Host) ([]finding.Finding, error) {
-	m.mu.Lock()
-	defer m.mu.Unlock()
 	if h.Kubelet.Process == nil {
 		return nil, finding.NotApplicable("no kubelet is configured on this host")
 	}

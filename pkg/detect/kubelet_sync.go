@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"slices"
 	"strings"
-	"sync"
 	"time"
 
 	"github.com/nodeagent/nodeagent/internal/host"
@@ -65,13 +64,10 @@ func KubeletSync() Check {
 }
 
 type syncMemory struct {
-	mu    sync.Mutex // guards meter; held during a look
 	meter kubeletMeter
 }
 
 func (m *syncMemory) look(ctx context.Context, h *host.Host) ([]finding.Finding, error) {
-	m.mu.Lock()
-	defer m.mu.Unlock()
 	grown, _, err := m.meter.read(ctx, h, syncKey, "rest_client_requests_total", "kubelet_runtime_operations_total", "kubelet_runtime_operations_errors_total",
 		"kubelet_pod_worker_start_duration_seconds_bucket", "kubelet_pod_start_sli_duration_seconds_bucket")
 	if err != nil || grown == nil {
@@ -79,8 +75,8 @@ func (m *syncMemory) look(ctx context.Context, h *host.Host) ([]finding.Finding,
 	}
 	minutes := m.meter.span()
 	found := slices.Concat(judgeRequests(grown, minutes), judgeOperations(h, grown, minutes),
-		judgeStarts(kubeletSubject(), grown, "worker", "10", "PodWorkersStartLate", "waited more than 10 s for kubelet to begin with them: kubelet is short of CPU or blocked", minutes),
-		judgeStarts(finding.Subject{Kind: "node", Name: nodeName(h)}, grown, "start", "60", "PodsStartSlowly", "took more than a minute to start, image pulls not counted", minutes))
+		lateStarts{kubeletSubject(), "worker", "10", "PodWorkersStartLate", "waited more than 10 s for kubelet to begin with them: kubelet is short of CPU or blocked"}.judge(grown, minutes),
+		lateStarts{nodeSubject(h), "start", "60", "PodsStartSlowly", "took more than a minute to start, image pulls not counted"}.judge(grown, minutes))
 	return found, nil
 }
 
@@ -153,17 +149,23 @@ func judgeOperations(h *host.Host, grown map[string]float64, minutes time.Durati
 	}}
 }
 
-// judgeStarts judges a histogram: how many are above the bound le.
-func judgeStarts(subject finding.Subject, grown map[string]float64, histogram, le, reason, text string, minutes time.Duration) []finding.Finding {
-	within, known := grown[histogram+" "+le]
-	all := grown[histogram+" +Inf"]
+// lateStarts is what is said where many pods of a histogram are above one of its bounds.
+type lateStarts struct {
+	subject       finding.Subject
+	histogram, le string
+	reason, text  string
+}
+
+func (l lateStarts) judge(grown map[string]float64, minutes time.Duration) []finding.Finding {
+	within, known := grown[l.histogram+" "+l.le]
+	all := grown[l.histogram+" +Inf"]
 	slow := all - within
 	if !known || slow < 2 || slow < 0.05*all {
 		return nil
 	}
 	return []finding.Finding{{
-		Check: syncID, Subject: subject, Severity: finding.Warning, Reason: reason,
-		Message: fmt.Sprintf("%s of the %s pods that came within %s %s", wholeNumber(slow), wholeNumber(all), minutes, text),
+		Check: syncID, Subject: l.subject, Severity: finding.Warning, Reason: l.reason,
+		Message: fmt.Sprintf("%s of the %s pods that came within %s %s", wholeNumber(slow), wholeNumber(all), minutes, l.text),
 		Facts:   map[string]string{"slow": wholeNumber(slow), "pods": wholeNumber(all)}, Marginal: slow < 3 || slow < 0.1*all,
 	}}
 }

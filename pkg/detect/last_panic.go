@@ -3,7 +3,6 @@ package detect
 import (
 	"context"
 	"fmt"
-	"sync"
 	"time"
 
 	"github.com/nodeagent/nodeagent/internal/host"
@@ -49,15 +48,12 @@ func LastPanic() Check {
 			FalseAlarms: "Dumps of an oops, crash reports of programs, and dumps of earlier boots are not told.",
 		},
 		Every: time.Hour,
-		Run: func(ctx context.Context, h *host.Host) ([]finding.Finding, error) {
-			return m.look(ctx, h)
-		},
+		Run:   m.look,
 	}
 }
 
 // panicMemory keeps what is known of each dump.
 type panicMemory struct {
-	mu    sync.Mutex // guards what is below; held during a look
 	known map[string]panicDump
 }
 
@@ -68,8 +64,6 @@ type panicDump struct {
 }
 
 func (m *panicMemory) look(_ context.Context, h *host.Host) ([]finding.Finding, error) {
-	m.mu.Lock()
-	defer m.mu.Unlock()
 	up := h.Clock().Up
 	if up > panicToldFor {
 		return nil, nil
@@ -97,7 +91,7 @@ func (m *panicMemory) look(_ context.Context, h *host.Host) ([]finding.Finding, 
 		return nil, nil
 	}
 	f := finding.Finding{
-		Check: lastPanicID, Subject: finding.Subject{Kind: "node", Name: nodeName(h)}, Severity: finding.Warning, Reason: "KernelPanicBefore",
+		Check: lastPanicID, Subject: nodeSubject(h), Severity: finding.Warning, Reason: "KernelPanicBefore",
 		Message: "the kernel panicked before this boot", Facts: map[string]string{"dump": plainText(told, 256)},
 	}
 	if up > bootFactFor {

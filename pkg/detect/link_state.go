@@ -8,7 +8,6 @@ import (
 	"slices"
 	"strconv"
 	"strings"
-	"sync"
 	"time"
 
 	"github.com/nodeagent/nodeagent/internal/host"
@@ -87,7 +86,6 @@ func LinkState(s LinkStateSettings, memory Memory) Check {
 type linkCheck struct {
 	settings LinkStateSettings
 
-	mu     sync.Mutex // guards all below; held during a look, of which there is one at a time
 	past   linkPast
 	speeds map[string]linkSpeed
 	flaps  netWindow
@@ -101,8 +99,6 @@ type link struct {
 }
 
 func (c *linkCheck) look(files host.Files, up time.Duration) ([]finding.Finding, error) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
 	cards, err := networkCards(files)
 	if err != nil {
 		return nil, err

@@ -2,7 +2,6 @@ package detect
 
 import (
 	"context"
-	"sync"
 	"time"
 
 	"github.com/nodeagent/nodeagent/internal/host"
@@ -91,15 +90,12 @@ func Load(s LoadSettings) Check {
 
 // loadMemory is what one look leaves for the next.
 type loadMemory struct {
-	mu    sync.Mutex // guards all below; held during a look, of which there is one at a time
-	scan  taskScan   // the last one
-	fatal bool       // the last look said fatal: kept until well below the threshold
+	scan  taskScan // the last one
+	fatal bool     // the last look said fatal: kept until well below the threshold
 }
 
 // look reads the cheap numbers, looks at tasks only if those are unusual, and judges.
 func (m *loadMemory) look(ctx context.Context, h *host.Host, s LoadSettings) ([]finding.Finding, error) {
-	m.mu.Lock()
-	defer m.mu.Unlock()
 	seen, err := readLoad(h.Files)
 	if err != nil {
 		return nil, err

@@ -95,7 +95,7 @@ func loadFinding(h *host.Host, l loadSeen, faults []loadFault, fatal bool, c loa
 		severity = finding.Fatal
 	}
 	return finding.Finding{
-		Check: loadID, Subject: finding.Subject{Kind: "node", Name: nodeName(h)}, Severity: severity,
+		Check: loadID, Subject: nodeSubject(h), Severity: severity,
 		Reason: faults[0].reason, Message: message, Facts: l.facts(c), Marginal: faults[0].marginal,
 	}
 }
@@ -125,6 +125,11 @@ func (l loadSeen) facts(c loadCauses) map[string]string {
 		facts["tasksCut"] = "true" // more tasks than are looked at
 	}
 	return facts
+}
+
+// nodeSubject is the machine as a whole.
+func nodeSubject(h *host.Host) finding.Subject {
+	return finding.Subject{Kind: "node", Name: nodeName(h)}
 }
 
 // nodeName returns the name that people know the machine by.

@@ -59,7 +59,7 @@ func (before taskScan) renew(ctx context.Context, h *host.Host) (taskScan, error
 	left := maxTasks
 	for _, pid := range pids {
 		if ctx.Err() != nil {
-			return taskScan{}, ctx.Err()
+			return taskScan{}, fmt.Errorf("look at the threads of %d processes: %w", len(pids), ctx.Err())
 		}
 		leader, err := h.ProcStat(pid)
 		if err != nil {

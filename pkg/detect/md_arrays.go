@@ -90,13 +90,11 @@ type mdArray struct {
 }
 
 func lookAtArrays(ctx context.Context, h *host.Host, memory *stateMemory) ([]finding.Finding, error) {
-	memory.mu.Lock()
-	defer memory.mu.Unlock()
-	memory.begin()
 	names, err := blockNames(h.Files)
 	if err != nil {
 		return nil, err
 	}
+	memory.begin()
 	var findings []finding.Finding
 	doubts := make(map[finding.Subject]error)
 	arrays := 0
@@ -141,12 +139,15 @@ func readArray(files host.Files, name, state string) (mdArray, error) {
 		}
 	}
 	disks, _, _ = strings.Cut(disks, " ")
-	for text, into := range map[string]*int{disks: &a.disks, degraded: &a.degraded} {
-		n, err := strconv.ParseUint(text, 10, 16)
-		if text != "" && err != nil {
+	for _, number := range []struct {
+		text string
+		into *int
+	}{{disks, &a.disks}, {degraded, &a.degraded}} {
+		n, err := strconv.ParseUint(number.text, 10, 16)
+		if number.text != "" && err != nil {
 			return mdArray{}, fmt.Errorf("read %s{raid_disks,degraded}: %w", dir, err)
 		}
-		*into = int(n)
+		*number.into = int(n)
 	}
 	entries, err := files.List(dir)
 	if err != nil {
@@ -253,9 +254,9 @@ func (a mdArray) finding(ctx context.Context, h *host.Host, subject finding.Subj
 		return f // pods on an array that serves are not hit
 	}
 	if paths := vitalWithoutSpare(h, mounts, a.name); reason == reasonRAIDFailed && len(paths) > 0 {
-		f.Severity, f.Facts["needed"] = finding.Fatal, strings.Join(paths, ", ")
-		f.Message += "; the node needs it for " + strings.Join(paths, ", ")
+		f.Severity = finding.Fatal
+		tellNeeded(&f, paths)
 	}
-	f.Message += tellPods(f.Facts, podsOnDisk(ctx, h, mounts, a.name))
+	tellHitPods(&f, podsOnDisk(ctx, h, mounts, a.name))
 	return f
 }

@@ -93,7 +93,7 @@ func lookAtAvailable(ctx context.Context, h *host.Host, s MemoryAvailableSetting
 		facts["topMemory"] = firstOf(pods, 10)
 	}
 	return []finding.Finding{{
-		Check: memoryAvailableID, Subject: finding.Subject{Kind: "node", Name: nodeName(h)}, Severity: finding.Warning,
+		Check: memoryAvailableID, Subject: nodeSubject(h), Severity: finding.Warning,
 		Reason: "MemoryLow", Message: message, Facts: facts, Marginal: available >= threshold,
 	}}, nil
 }

@@ -59,7 +59,7 @@ func lookAtCorrupted(h *host.Host) ([]finding.Finding, error) {
 		return nil, nil
 	}
 	return []finding.Finding{{
-		Check: memoryCorruptedID, Subject: finding.Subject{Kind: "node", Name: nodeName(h)}, Severity: finding.Warning,
+		Check: memoryCorruptedID, Subject: nodeSubject(h), Severity: finding.Warning,
 		Reason: "MemoryCorrupted", Message: fmt.Sprintf("%s of memory are damaged and out of use", sizeText(bytes)),
 		Facts: map[string]string{"bytes": strconv.FormatUint(bytes, 10)},
 	}}, nil

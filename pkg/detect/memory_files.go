@@ -40,7 +40,7 @@ func parseMeminfo(text string) (memoryCounts, error) {
 		number, isKiB := strings.CutSuffix(strings.TrimSpace(rest), " kB")
 		value, err := strconv.ParseUint(number, 10, 54) // 54 bits of KiB are 64 of bytes
 		if !ok || err != nil {
-			return nil, fmt.Errorf("line %q: want \"name: number kB\"", clipped(line))
+			return nil, fmt.Errorf("line %q: want \"name: number kB\"", plainText(line, lineText))
 		}
 		if isKiB {
 			value <<= 10
@@ -69,7 +69,7 @@ func parseCounts(text string) (memoryCounts, error) {
 		name, number, _ := strings.Cut(strings.TrimSpace(line), " ")
 		value, err := strconv.ParseUint(number, 10, 64)
 		if name == "" || err != nil {
-			return nil, fmt.Errorf("line %q: want \"name number\"", clipped(line))
+			return nil, fmt.Errorf("line %q: want \"name number\"", plainText(line, lineText))
 		}
 		counts[name] = value
 	}
@@ -84,7 +84,7 @@ func readCount(files host.Files, name string) (uint64, error) {
 	}
 	value, err := strconv.ParseUint(text, 10, 64)
 	if err != nil {
-		return 0, fmt.Errorf("read %s: %q is no number", name, clipped(text))
+		return 0, fmt.Errorf("read %s: %q is no number", name, plainText(text, lineText))
 	}
 	return value, nil
 }
@@ -97,19 +97,9 @@ func readLimit(files host.Files, name string) (limit uint64, limited bool, err e
 		return 0, false, err
 	}
 	if limit, err = strconv.ParseUint(text, 10, 64); err != nil {
-		return 0, false, fmt.Errorf("read %s: %q is neither a number nor max", name, clipped(text))
+		return 0, false, fmt.Errorf("read %s: %q is neither a number nor max", name, plainText(text, lineText))
 	}
 	return limit, limit < 1<<60, nil
-}
-
-// clipped makes text from outside fit into a message.
-func clipped(text string) string {
-	const most = 100
-	text = strings.ToValidUTF8(strings.TrimSpace(text), "?")
-	if len(text) > most {
-		text = strings.ToValidUTF8(text[:most], "") + "…"
-	}
-	return text
 }
 
 // sizeText words a number of bytes.

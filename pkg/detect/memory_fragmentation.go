@@ -6,7 +6,6 @@ import (
 	"slices"
 	"strconv"
 	"strings"
-	"sync"
 	"time"
 
 	"github.com/nodeagent/nodeagent/internal/host"
@@ -64,15 +63,12 @@ func MemoryFragmentation() Check {
 
 // fragmentation remembers when compaction failed.
 type fragmentation struct {
-	mu     sync.Mutex // guards all below; held during a look
 	seen   bool
 	fails  uint64        // compact_fail at the last look
 	failed time.Duration // uptime of the last look that saw it grow; 0 for none
 }
 
 func (m *fragmentation) look(h *host.Host) ([]finding.Finding, error) {
-	m.mu.Lock()
-	defer m.mu.Unlock()
 	stat, err := readCounts(h.Files, "/proc/vmstat")
 	if err != nil {
 		return nil, err
@@ -131,7 +127,7 @@ func parseBuddyinfo(text string) ([]numaNode, error) {
 	for line := range strings.Lines(text) {
 		fields := strings.Fields(line)
 		if len(fields) < 5 || fields[0] != "Node" || fields[2] != "zone" {
-			return nil, fmt.Errorf("line %q: want \"Node 0, zone Normal\" and numbers", clipped(line))
+			return nil, fmt.Errorf("line %q: want \"Node 0, zone Normal\" and numbers", plainText(line, lineText))
 		}
 		name := strings.TrimSuffix(fields[1], ",")
 		if !slices.ContainsFunc(nodes, func(n numaNode) bool { return n.name == name }) {
@@ -144,7 +140,7 @@ func parseBuddyinfo(text string) ([]numaNode, error) {
 		for order, field := range fields[4:] {
 			blocks, err := strconv.ParseUint(field, 10, 32)
 			if err != nil || order > 30 {
-				return nil, fmt.Errorf("line %q: bad number %q", clipped(line), clipped(field))
+				return nil, fmt.Errorf("line %q: bad number %q", plainText(line, lineText), plainText(field, lineText))
 			}
 			node.free += blocks << order
 			if order >= fragmentedOrder {

@@ -19,6 +19,7 @@ import (
 //	/sys/block/dm-3/dm/name         mpatha
 //	/sys/block/dm-3/slaves/         sdb sdc: its paths
 //	/sys/block/sdb/device/state     running; offline, transport-offline, blocked …: see scsi-device-state
+//	/dev/mapper/control             2 0 0 0 1 1 E 0 2 0 8:16 F 1 8:32 A 0: the status, see multipath_mapper.go
 //
 // and of NVMe's own multipath
 //
@@ -30,9 +31,6 @@ import (
 // A subsystem with one local (pcie) controller has no paths to lose: nvme-health looks at it.
 //
 // https://docs.kernel.org/admin-guide/device-mapper/dm-multipath.html, https://docs.kernel.org/admin-guide/nvme-multipath.html
-//
-// What a path of dm-multipath is marked as by the device mapper itself (dmsetup status) is not read: the kernel logs it, and
-// the rule multipath-path-failed and its recovery tell of it.
 //
 // Known false alarms, and what is done: arrays with one active half show the other as inaccessible: that is no fault while
 // a path serves. Controllers reconnect and ports come back within seconds: counts after 30 s, and 10 s where no path is left.
@@ -59,17 +57,17 @@ func Multipath() Check {
 		Advice: "See `multipath -ll` or `nvme list-subsys` for which paths, and `dmesg -T` for why. All paths through one port: its cable, switch or zone " +
 			"(`/sys/class/fc_host/*/port_state`, the link of the NIC). No path left: I/O waits or fails until one is back; pods that wait cannot be killed.",
 		Doc: Doc{
-			Reads: []string{"/sys/block/dm-*/{dm/uuid,dm/name,slaves} and the state of the paths", "/sys/class/nvme-subsystem/*/nvme*/{state,transport,*/ana_state}"},
+			Reads: []string{"/sys/block/dm-*/{dm/uuid,dm/name,slaves} and the state of the paths", "/dev/mapper/control (DM_LIST_DEVICES, DM_TABLE_STATUS with DM_NOFLUSH_FLAG) in a child process", "/sys/class/nvme-subsystem/*/nvme*/{state,transport,*/ana_state}"},
 			Why:   "with one path left the next failure stops every pod on the disk; with none they hang or their filesystems shut down",
 			Faults: []Fault{
 				{reasonNoPath, finding.Fatal, "no path serves for 10 s: warning; fatal after a minute where the filesystem of /, kubelet or the runtime is on it"},
-				{reasonPathsMissing, finding.Warning, "a path is not running or live for 30 s, while another one serves"},
+				{reasonPathsMissing, finding.Warning, "a path is not running or live, or the device mapper has it as failed, for 30 s, while another one serves"},
 			},
 			FalseAlarms: "Paths that the storage keeps as inaccessible standby are no fault while another one serves. A path that was removed altogether leaves no trace.",
 		},
 		Condition: storageProblem(),
 		Every:     multipathEvery,
-		Deadline:  5 * time.Second,
+		Deadline:  10 * time.Second,
 		Wakes:     []Wake{KernelWake(multipathID), {Source: WakeKernelLog, Match: "device-mapper: multipath"}},
 		Run: func(ctx context.Context, h *host.Host) ([]finding.Finding, error) {
 			return lookAtPaths(ctx, h, memory)
@@ -86,20 +84,18 @@ type pathSet struct {
 }
 
 func lookAtPaths(ctx context.Context, h *host.Host, memory *stateMemory) ([]finding.Finding, error) {
-	memory.mu.Lock()
-	defer memory.mu.Unlock()
-	memory.begin()
 	names, err := blockNames(h.Files)
 	if err != nil {
 		return nil, err
 	}
 	doubts := make(map[finding.Subject]error)
-	sets := mapperPaths(h.Files, names, doubts)
+	sets := mapperPaths(ctx, h, names, doubts)
 	nvme, err := nvmePaths(h.Files, doubts)
 	if err != nil {
 		return nil, err
 	}
 	sets = append(sets, nvme...)
+	memory.begin()
 	if len(sets) == 0 && len(doubts) == 0 {
 		return nil, finding.NoneLeft("no disk has several paths")
 	}
@@ -113,44 +109,11 @@ func lookAtPaths(ctx context.Context, h *host.Host, memory *stateMemory) ([]find
 			continue
 		}
 		if held := memory.held(s.disk, reason, h.Clock().Up); held >= least {
+			delete(doubts, deviceSubject(s.disk)) // what is known is enough
 			findings = append(findings, s.finding(ctx, h, reason, held >= noPathFatal))
 		}
 	}
 	return findings, finding.Partial(doubts)
-}
-
-// mapperPaths returns the devices of multipathd.
-func mapperPaths(files host.Files, names []string, doubts map[finding.Subject]error) []pathSet {
-	var sets []pathSet
-	for _, name := range names {
-		if !strings.HasPrefix(name, "dm-") {
-			continue
-		}
-		uuid, err := optionalDeviceText(files, "/sys/block/"+name+"/dm/uuid")
-		if err != nil {
-			doubts[deviceSubject(name)] = err
-			continue
-		}
-		if !strings.HasPrefix(uuid, multipathUUID) {
-			continue
-		}
-		alias, _ := optionalDeviceText(files, "/sys/block/"+name+"/dm/name") // for people only
-		s := pathSet{disk: name, alias: alias}
-		for _, path := range lowerDevices(files, name) {
-			state, err := optionalDeviceText(files, "/sys/block/"+path+"/device/state")
-			if err != nil {
-				doubts[deviceSubject(name)] = err
-			}
-			switch state {
-			case "running", "live", "": // a path without a state is no SCSI disk
-				s.usable++
-			default:
-				s.lost = append(s.lost, path+" "+state)
-			}
-		}
-		sets = append(sets, s)
-	}
-	return sets
 }
 
 // nvmePaths returns the namespaces of NVMe subsystems that are reached over a network or by several controllers.
@@ -218,7 +181,7 @@ func nvmePathSet(files host.Files, dir, disk, subsystem string, controllers []nv
 	instance, namespace, _ := strings.Cut(strings.TrimPrefix(disk, "nvme"), "n")
 	for _, c := range controllers {
 		if c.state != "live" {
-			s.lost = append(s.lost, fmt.Sprintf("%s (%s) %s", c.name, deviceText(c.transport, 16), deviceText(c.state, 32)))
+			s.lost = append(s.lost, fmt.Sprintf("%s (%s) %s", c.name, plainText(c.transport, 16), plainText(c.state, 32)))
 			continue
 		}
 		path := fmt.Sprintf("%s/%s/nvme%sc%sn%s/ana_state", dir, c.name, instance, strings.TrimPrefix(c.name, "nvme"), namespace)
@@ -253,9 +216,9 @@ func (s pathSet) finding(ctx context.Context, h *host.Host, reason string, long 
 		return f // what is known is enough
 	}
 	if paths := vitalWithoutSpare(h, mounts, s.disk); long && len(paths) > 0 {
-		f.Severity, f.Facts["needed"] = finding.Fatal, strings.Join(paths, ", ")
-		f.Message += "; the node needs it for " + strings.Join(paths, ", ")
+		f.Severity = finding.Fatal
+		tellNeeded(&f, paths)
 	}
-	f.Message += tellPods(f.Facts, podsOnDisk(ctx, h, mounts, s.disk))
+	tellHitPods(&f, podsOnDisk(ctx, h, mounts, s.disk))
 	return f
 }

@@ -155,7 +155,7 @@ func netFinding(check string, h *host.Host, faults []netFault, facts map[string]
 	}
 	first := orderFaults(faults)[0]
 	f := finding.Finding{
-		Check: check, Subject: finding.Subject{Kind: "node", Name: nodeName(h)}, Severity: finding.Warning,
+		Check: check, Subject: nodeSubject(h), Severity: finding.Warning,
 		Reason: first.reason, Marginal: first.marginal, Facts: facts,
 	}
 	if first.info {

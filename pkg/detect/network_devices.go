@@ -93,7 +93,7 @@ func (c *netCard) read(files host.Files) error {
 	}
 	flags, err := strconv.ParseUint(strings.TrimPrefix(text, "0x"), 16, 32)
 	if err != nil {
-		return fmt.Errorf("read %s/flags: bad number %q", c.dir, netClip(text))
+		return fmt.Errorf("read %s/flags: bad number %q", c.dir, plainText(text, nameText))
 	}
 	c.adminUp = flags&iffUp != 0
 	if c.oper, err = files.Text(c.dir + "/operstate"); err != nil {

@@ -6,7 +6,6 @@ import (
 	"slices"
 	"strconv"
 	"strings"
-	"sync"
 	"time"
 
 	"github.com/nodeagent/nodeagent/internal/host"
@@ -72,7 +71,6 @@ func NetworkErrors() Check {
 }
 
 type errorsCheck struct {
-	mu       sync.Mutex // guards all below; held during a look, of which there is one at a time
 	rates    netWindow
 	timeouts netWindow
 }
@@ -88,8 +86,6 @@ func errorRules(card string) []netRate {
 }
 
 func (c *errorsCheck) look(files host.Files, up time.Duration) ([]finding.Finding, error) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
 	cards, err := networkCards(files)
 	if err != nil {
 		return nil, err
@@ -206,12 +202,12 @@ func parseNetDev(text string, cards []netCard) (map[string]uint64, error) {
 		}
 		fields := strings.Fields(rest)
 		if len(fields) != 16 {
-			return nil, fmt.Errorf("line %q: want 16 numbers", netClip(line))
+			return nil, fmt.Errorf("line %q: want 16 numbers", plainText(line, nameText))
 		}
 		for key, column := range map[string]int{"rxPackets": 1, "rxErrors": 2, "rxDrops": 3, "txPackets": 9, "txErrors": 10, "txDrops": 11} {
 			value, err := netCount(fields[column], 10)
 			if err != nil {
-				return nil, fmt.Errorf("line %q: %w", netClip(line), err)
+				return nil, fmt.Errorf("line %q: %w", plainText(line, nameText), err)
 			}
 			counters[name+"."+key] = value
 		}

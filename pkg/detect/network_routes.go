@@ -34,15 +34,15 @@ func defaultRoutes4(text string) ([]netRoute, error) {
 			continue
 		}
 		if len(fields) < 8 {
-			return nil, fmt.Errorf("line %q: want 11 fields", netClip(line))
+			return nil, fmt.Errorf("line %q: want 11 fields", plainText(line, nameText))
 		}
 		flags, err := netCount(fields[3], 16)
 		if err != nil {
-			return nil, fmt.Errorf("line %q: %w", netClip(line), err)
+			return nil, fmt.Errorf("line %q: %w", plainText(line, nameText), err)
 		}
 		metric, err := netCount(strings.TrimPrefix(fields[6], "-"), 10)
 		if err != nil {
-			return nil, fmt.Errorf("line %q: %w", netClip(line), err)
+			return nil, fmt.Errorf("line %q: %w", plainText(line, nameText), err)
 		}
 		if fields[1] == "00000000" && fields[7] == "00000000" && flags&rtfUp != 0 && flags&rtfReject == 0 && fields[0] != "*" {
 			routes = append(routes, netRoute{fields[0], fields[2], metric})
@@ -59,18 +59,18 @@ func defaultRoutes6(text string) ([]netRoute, error) {
 	for line := range strings.Lines(text) {
 		fields := strings.Fields(line)
 		if len(fields) != 10 {
-			return nil, fmt.Errorf("line %q: want 10 fields", netClip(line))
+			return nil, fmt.Errorf("line %q: want 10 fields", plainText(line, nameText))
 		}
 		if fields[0] != zero || fields[1] != "00" || fields[3] != "00" {
 			continue
 		}
 		metric, err := netCount(fields[5], 16)
 		if err != nil {
-			return nil, fmt.Errorf("line %q: %w", netClip(line), err)
+			return nil, fmt.Errorf("line %q: %w", plainText(line, nameText), err)
 		}
 		flags, err := netCount(fields[8], 16)
 		if err != nil {
-			return nil, fmt.Errorf("line %q: %w", netClip(line), err)
+			return nil, fmt.Errorf("line %q: %w", plainText(line, nameText), err)
 		}
 		if flags&rtfUp != 0 && flags&rtfReject == 0 && fields[9] != "lo" {
 			routes = append(routes, netRoute{fields[9], fields[4], metric})

@@ -14,18 +14,9 @@ import (
 func netCount(text string, base int) (uint64, error) {
 	n, err := strconv.ParseUint(text, base, 64)
 	if err != nil {
-		return 0, fmt.Errorf("bad number %q", netClip(text))
+		return 0, fmt.Errorf("bad number %q", plainText(text, nameText))
 	}
 	return n, nil
-}
-
-// netClip keeps text from outside short and printable.
-func netClip(text string) string {
-	text = strings.Join(strings.Fields(strings.ToValidUTF8(text, "\uFFFD")), " ")
-	if r := []rune(text); len(r) > 80 {
-		return string(r[:80]) + "…"
-	}
-	return text
 }
 
 // parseCounterPairs parses what /proc/net/snmp and /proc/net/netstat hold: for each protocol a line of names and a line of
@@ -40,7 +31,7 @@ func parseCounterPairs(text string, into map[string]uint64) error {
 		case names == nil:
 			names = fields
 		case fields[0] != names[0] || len(fields) > len(names):
-			return fmt.Errorf("line %q does not fit the names %q", netClip(line), netClip(strings.Join(names, " ")))
+			return fmt.Errorf("line %q does not fit the names %q", plainText(line, nameText), plainText(strings.Join(names, " "), nameText))
 		default:
 			for i, field := range fields[1:] {
 				if strings.HasPrefix(field, "-") {
@@ -48,7 +39,7 @@ func parseCounterPairs(text string, into map[string]uint64) error {
 				}
 				value, err := netCount(field, 10)
 				if err != nil {
-					return fmt.Errorf("%s%s: %w", netClip(names[0]), netClip(names[i+1]), err)
+					return fmt.Errorf("%s%s: %w", plainText(names[0], nameText), plainText(names[i+1], nameText), err)
 				}
 				into[strings.TrimSuffix(names[0], ":")+"."+names[i+1]] = value
 			}
@@ -56,7 +47,7 @@ func parseCounterPairs(text string, into map[string]uint64) error {
 		}
 	}
 	if names != nil {
-		return fmt.Errorf("line %q has no values", netClip(strings.Join(names, " ")))
+		return fmt.Errorf("line %q has no values", plainText(strings.Join(names, " "), nameText))
 	}
 	return nil
 }
@@ -79,12 +70,12 @@ func parsePerCPU(text string) (perCPU, error) {
 			continue
 		}
 		if len(fields) < 2 || len(fields) > len(names) {
-			return perCPU{}, fmt.Errorf("line %q: want up to %d values", netClip(line), len(names))
+			return perCPU{}, fmt.Errorf("line %q: want up to %d values", plainText(line, nameText), len(names))
 		}
 		for i, field := range fields {
 			value, err := netCount(field, 16)
 			if err != nil {
-				return perCPU{}, fmt.Errorf("line %q: %w", netClip(line), err)
+				return perCPU{}, fmt.Errorf("line %q: %w", plainText(line, nameText), err)
 			}
 			if i == 0 {
 				p.Entries = max(p.Entries, value)
@@ -95,7 +86,7 @@ func parsePerCPU(text string) (perCPU, error) {
 		rows++
 	}
 	if rows == 0 || names[0] != "entries" {
-		return perCPU{}, fmt.Errorf("%q: want a line that begins with entries, and values", netClip(text))
+		return perCPU{}, fmt.Errorf("%q: want a line that begins with entries, and values", plainText(text, nameText))
 	}
 	return p, nil
 }

@@ -8,7 +8,6 @@ import (
 	"path"
 	"slices"
 	"strings"
-	"sync"
 	"time"
 
 	"github.com/nodeagent/nodeagent/internal/host"
@@ -55,14 +54,11 @@ func NICAllowance() Check {
 		},
 		Every: 5 * time.Minute, Deadline: 20 * time.Second,
 		Policy: finding.Policy{Clear: finding.Hold{Looks: 2, For: 5 * time.Minute}},
-		Run: func(ctx context.Context, h *host.Host) ([]finding.Finding, error) {
-			return c.look(ctx, h)
-		},
+		Run:    c.look,
 	}
 }
 
 type allowanceCheck struct {
-	mu     sync.Mutex // guards window; held during a look, of which there is one at a time
 	window netWindow
 }
 
@@ -84,11 +80,9 @@ func (c *allowanceCheck) look(ctx context.Context, h *host.Host) ([]finding.Find
 	counters := map[string]uint64{}
 	for key, text := range answer.Values {
 		if counters[key], err = netCount(text, 10); err != nil {
-			return nil, fmt.Errorf("counter %s: %w", netClip(key), err)
+			return nil, fmt.Errorf("counter %s: %w", plainText(key, nameText), err)
 		}
 	}
-	c.mu.Lock()
-	defer c.mu.Unlock()
 	c.window.add(h.Clock().Up, counters)
 	var findings []finding.Finding
 	for _, name := range names {

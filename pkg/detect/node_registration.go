@@ -8,7 +8,6 @@ import (
 	"io/fs"
 	"math/rand/v2"
 	"strings"
-	"sync"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -69,15 +68,12 @@ func NodeRegistration() Check {
 
 // registrationMemory keeps the last answer.
 type registrationMemory struct {
-	mu      sync.Mutex // guards all below; held during a look
 	asked   finding.Stamp
 	wait    time.Duration // until it is asked again; 0: at the next look
 	kubelet host.Process
 }
 
 func (m *registrationMemory) look(ctx context.Context, h *host.Host) ([]finding.Finding, error) {
-	m.mu.Lock()
-	defer m.mu.Unlock()
 	if h.NodeName == "" || h.Cluster.Node == nil {
 		return nil, finding.NotApplicable("this machine is no node of a cluster")
 	}
@@ -189,6 +185,6 @@ func addressesOf(node *corev1.Node) string {
 
 func registrationFinding(h *host.Host, reason, format string, args ...any) finding.Finding {
 	return finding.Finding{
-		Check: registrationID, Subject: finding.Subject{Kind: "node", Name: nodeName(h)}, Severity: finding.Warning, Reason: reason, Message: fmt.Sprintf(format, args...),
+		Check: registrationID, Subject: nodeSubject(h), Severity: finding.Warning, Reason: reason, Message: fmt.Sprintf(format, args...),
 	}
 }

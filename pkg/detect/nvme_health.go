@@ -78,15 +78,13 @@ func NVMeHealth(memory Memory) Check {
 		Every:     time.Minute,
 		Deadline:  30 * time.Second,
 		Wakes:     []Wake{{Source: WakeKernelLog, Match: "nvme nvme"}, {Source: WakeKernelLog, Match: "critical medium error, dev nvme"}},
-		Run: func(ctx context.Context, h *host.Host) ([]finding.Finding, error) {
-			return n.look(ctx, h)
-		},
+		Run:       n.look,
 	}
 }
 
 // nvmeMemory is what one look leaves for the next.
 type nvmeMemory struct {
-	states stateMemory // its lock is held during a look, of which there is one at a time; guards all
+	states stateMemory
 	asks   diskAsks[nvmeSMART]
 	errors *errorCounters
 }
@@ -95,14 +93,12 @@ type nvmeMemory struct {
 type nvmeDisk struct{ name, state, serial, model string }
 
 func (n *nvmeMemory) look(ctx context.Context, h *host.Host) ([]finding.Finding, error) {
-	n.states.mu.Lock()
-	defer n.states.mu.Unlock()
-	n.states.begin()
-	n.asks.begin()
 	disks, doubts, err := nvmeDisks(h.Files)
 	if err != nil {
 		return nil, err
 	}
+	n.states.begin()
+	n.asks.begin()
 	var findings []finding.Finding
 	for _, d := range disks {
 		f := finding.Finding{Check: nvmeHealthID, Subject: deviceSubject(d.name), Severity: finding.Warning}
@@ -156,7 +152,7 @@ func nvmeDisks(files host.Files) ([]nvmeDisk, map[finding.Subject]error, error) 
 			doubts[deviceSubject(name)] = err
 			continue
 		}
-		d.state = deviceText(d.state, 32)
+		d.state = plainText(d.state, 32)
 		d.serial, _ = optionalDeviceText(files, dir+"/serial") // only tells one disk from the next
 		d.model, _ = optionalDeviceText(files, dir+"/model")
 		disks = append(disks, d)
@@ -172,7 +168,7 @@ func (n *nvmeMemory) ask(ctx context.Context, h *host.Host, d nvmeDisk) (diskAns
 	if d.model == ebsModel {
 		return diskAnswer[nvmeSMART]{}, 0
 	}
-	answer := n.asks.ask(ctx, h, host.ProbeRequest{Op: host.ProbeNVMeHealth, Path: "/dev/" + d.name}, d.name, d.serial, parseNVMeSMART)
+	answer := n.asks.ask(ctx, h, host.ProbeRequest{Op: host.ProbeNVMeHealth, Path: "/dev/" + d.name}, d.serial, parseNVMeSMART)
 	if answer.err != nil || !answer.knows {
 		return answer, 0
 	}
@@ -195,14 +191,11 @@ func (d nvmeDisk) finding(ctx context.Context, h *host.Host, f finding.Finding) 
 		needed = append(needed, vitalWithoutSpare(h, mounts, disk)...)
 		pods = append(pods, podsOnDisk(ctx, h, mounts, disk)...)
 	}
-	if len(needed) > 0 {
-		f.Facts["needed"] = strings.Join(needed, ", ")
-		f.Message += "; the node needs it for " + strings.Join(needed, ", ")
-		if f.Reason == reasonNVMeDead || f.Reason == reasonNVMeRO {
-			f.Severity = finding.Fatal
-		}
+	if len(needed) > 0 && (f.Reason == reasonNVMeDead || f.Reason == reasonNVMeRO) {
+		f.Severity = finding.Fatal
 	}
-	f.Message += tellPods(f.Facts, pods)
+	tellNeeded(&f, needed)
+	tellHitPods(&f, pods)
 	return f
 }
 

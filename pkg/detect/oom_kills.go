@@ -4,7 +4,6 @@ import (
 	"context"
 	"fmt"
 	"slices"
-	"sync"
 	"time"
 
 	"github.com/nodeagent/nodeagent/internal/host"
@@ -71,23 +70,18 @@ func OOMKills(memory Memory) Check {
 		Counts:    true,
 		Every:     time.Minute, Deadline: 10 * time.Second,
 		Wakes: []Wake{KernelWake(oomKillsID)},
-		Run: func(ctx context.Context, h *host.Host) ([]finding.Finding, error) {
-			return m.look(ctx, h)
-		},
+		Run:   m.look,
 	}
 }
 
 // oomMemory is what was counted so far, and what is told.
 type oomMemory struct {
-	mu     sync.Mutex // guards all below; held during a look
 	store  Memory
 	loaded bool
 	state  oomState
 }
 
 func (m *oomMemory) look(ctx context.Context, h *host.Host) ([]finding.Finding, error) {
-	m.mu.Lock()
-	defer m.mu.Unlock()
 	hierarchy, err := controllerHierarchy(h, "memory")
 	if err != nil {
 		return nil, err

@@ -133,7 +133,7 @@ func (kills oomNews) name(ctx context.Context, h *host.Host) {
 	}
 	for i := range kills {
 		k := &kills[i]
-		k.who = clipped(k.victim.path)
+		k.who = plainText(k.victim.path, lineText)
 		if k.victim.pod != "" {
 			k.who = cmp.Or(pods[k.victim.pod], "pod "+k.victim.pod)
 		}

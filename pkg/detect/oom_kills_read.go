@@ -107,11 +107,11 @@ func oomCgroups(ctx context.Context, h *host.Host, hierarchy host.CgroupHierarch
 		}
 		counts, err := readOOM(h.Files, path.Join(hierarchy.Point, c.path), c.role == oomSlice)
 		if isGone(err) {
-			return ctx.Err() // removed meanwhile, or memory is not counted there
+			return timeIsUp(ctx, hierarchy) // removed meanwhile, or memory is not counted there
 		}
 		c.counts = counts
 		found = append(found, c)
-		return errors.Join(err, ctx.Err())
+		return errors.Join(err, timeIsUp(ctx, hierarchy))
 	}
 	abovePods := foldersAbove(h.Paths.PodCgroupDirs())
 	if err := addFolders(h.Files, hierarchy.Point, "/", abovePods, add); err != nil {
@@ -134,6 +134,14 @@ func oomCgroups(ctx context.Context, h *host.Host, hierarchy host.CgroupHierarch
 		}
 	}
 	return found, nil
+}
+
+// timeIsUp is the error of a look at cgroups that may not go on.
+func timeIsUp(ctx context.Context, hierarchy host.CgroupHierarchy) error {
+	if ctx.Err() == nil {
+		return nil
+	}
+	return fmt.Errorf("look at the cgroups of %s: %w", hierarchy.Point, ctx.Err())
 }
 
 // addFolders adds the cgroups directly in dir as slices if dir is the root or one above pods, and descends into those. What

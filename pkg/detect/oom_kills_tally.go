@@ -156,15 +156,15 @@ func (t *oomTally) finding(key, node string, now time.Duration) finding.Finding 
 		}
 	case t.Gone && !strings.Contains(key, "kubepods"): // systemd makes the cgroup of a service that it restarts anew
 		f.Subject, f.Reason = finding.Subject{Kind: "cgroup", Name: key}, "CgroupOOMKilled"
-		f.Message = fmt.Sprintf("a service below %s that is gone, or was started again, reached its memory limit: %s", clipped(key), times)
+		f.Message = fmt.Sprintf("a service below %s that is gone, or was started again, reached its memory limit: %s", plainText(key, lineText), times)
 	case t.Gone:
 		f.Subject, f.Severity = finding.Subject{Kind: "cgroup", Name: key}, finding.Info
 		f.Reason = "ContainerOOMKilled"
-		f.Message = fmt.Sprintf("a pod below %s that is gone reached its memory limit: %s", clipped(key), times)
+		f.Message = fmt.Sprintf("a pod below %s that is gone reached its memory limit: %s", plainText(key, lineText), times)
 	case key != "":
 		f.Subject = finding.Subject{Kind: "cgroup", Name: key}
 		f.Reason, f.Facts["victims"] = "CgroupOOMKilled", firstOf(t.Victims, 10)
-		f.Message = fmt.Sprintf("%s reached its memory limit: %s, in %s", clipped(key), times, firstOf(t.Victims, 3))
+		f.Message = fmt.Sprintf("%s reached its memory limit: %s, in %s", plainText(key, lineText), times, firstOf(t.Victims, 3))
 	default:
 		f.Subject = finding.Subject{Kind: "node", Name: node}
 		f.Reason, f.Facts["victims"] = "OOMKilling", firstOf(t.Victims, 10)

@@ -10,8 +10,9 @@ import (
 
 // packet-filter reads the rules of the kernel's packet filter, of both backends:
 //
-//	iptables-legacy   getsockopt(IPT_SO_GET_ENTRIES) of the tables in /proc/net/ip_tables_names, nat left out
-//	nf_tables         NFT_MSG_GETCHAIN and NFT_MSG_GETRULE over netlink: iptables-nft, firewalld, nft
+//	iptables-legacy   getsockopt(IPT_SO_GET_ENTRIES, IP6T_SO_GET_ENTRIES) of the tables in /proc/net/ip_tables_names and
+//	                  ip6_tables_names, nat left out
+//	nf_tables         NFT_MSG_GETCHAIN, NFT_MSG_GETRULE and NFT_MSG_GETSETELEM over netlink: iptables-nft, firewalld, nft
 //
 //	-P FORWARD DROP
 //	-A FORWARD -j KUBE-FORWARD
@@ -23,14 +24,19 @@ import (
 //
 // It does not look for names that it knows. It follows five packets that every node must let through, as far as the rules
 // are understood: a new connection of a pod to anywhere, one from anywhere to a pod, a question of a pod to the cluster's name
-// server before its address is translated, one of the node, and one to kubelet's port. A rule that is not understood (sets,
-// marks, other matches, interfaces that may be a pod's) may accept, so that nothing after it is certain: found is only what
-// certainly drops. So the rules of Calico, Cilium, kube-router, firewalld and Docker raise nothing, while a policy DROP that
-// nobody has opened for pods (Docker, ufw), or "-j REJECT" before the rules of the network (the default of iptables-services)
-// do. No program is run, no module loaded; a node with 10,000 services costs two dumps of a filter table that is small.
+// server before its address is translated, one of the node, and one to kubelet's port; those of pods in both families of
+// which pods have addresses, those of the node in the family of its first address. Each base chain is judged by itself: what
+// one has accepted, another one of the same hook may still drop (firewalld's, whose priority is behind that of iptables).
 //
-// Known false alarms: a node on which pods do not pass the packet filter at all (Cilium in eBPF host routing: forwarding is
-// not judged where it has its devices); marks 0x4000 are taken for kube-proxy's. Only IPv4 is read.
+// A rule that is not understood (sets of addresses, maps, marks, other matches, interfaces that may be a pod's) may accept,
+// so that nothing after it is certain: found is only what certainly drops. So the rules of Calico, Cilium, kube-router and
+// Docker raise nothing, while a policy DROP that nobody has opened for pods (Docker, ufw), "-j REJECT" before the rules of the
+// network (the default of iptables-services), or firewalld that was not told of pods do. No program is run, no module loaded;
+// a node with 10,000 services costs a few dumps of filter tables that are small.
+//
+// Known false alarms: a node on which pods do not pass the packet filter at all. Forwarding is not judged where it has devices
+// of Cilium, of Calico's eBPF data plane or of Open vSwitch, nor where the way to the pods is that to everywhere (macvlan,
+// SR-IOV). Marks 0x4000 are taken for kube-proxy's.
 
 const packetFilterID = "packet-filter"
 
@@ -41,23 +47,28 @@ func PacketFilter() Check {
 		ID:      packetFilterID,
 		Domain:  "network",
 		Summary: "the packet filter of the node drops traffic of pods, of services or to kubelet",
-		Advice: "The message names backend, table, chain and rule: `iptables-save -t filter` (or iptables-legacy-save, `nft list ruleset`) shows what is around it. " +
-			"Find who made it (firewalld, ufw, iptables-services, Docker's policy DROP), and open it for pods there; what is deleted by hand comes back.",
+		Advice: "The message names backend, family, table, chain and rule. `nft list ruleset` shows what is around it, for the backend legacy " +
+			"`iptables-legacy-save` (family ip6: `ip6tables-legacy-save`). " +
+			"Find who made it (firewalld, ufw, iptables-services, Docker's policy DROP), and open it for pods there; what is deleted by hand comes back. firewalld: " +
+			"`firewall-cmd --permanent --zone=trusted --add-source=PODS/16`, `firewall-cmd --permanent --add-port=10250/tcp`, then `firewall-cmd --reload`; " +
+			"ufw: `ufw default allow routed`, `ufw allow 10250/tcp`.",
 		Doc: Doc{
 			Reads: []string{
-				"the tables of iptables-legacy but nat, and the chains of nf_tables, from the kernel itself, every 5 minutes",
-				"kubelet's pods: one pod's address, and their hostPorts",
+				"the tables of iptables-legacy but nat, and the chains of nf_tables, for IPv4 and IPv6, from the kernel itself, every 5 minutes",
+				"kubelet's pods: one pod's address of each family, and their hostPorts; the route to that pod",
 			},
 			Why: "A rule ahead of those of kube-proxy and of the network cuts off all pods of the node, while node and pods look healthy.",
 			Faults: []Fault{
-				{"PodTrafficDropped", finding.Warning, "new connections of pods, or to pods, meet a rule or policy that drops them, and nothing before may have let them through"},
+				{"PodTrafficDropped", finding.Warning, "new connections of pods, or to pods, meet a rule or policy that drops them, and nothing before may have let them through; those to services may pass"},
 				{"ServiceTrafficDropped", finding.Warning, "the same for questions of pods to the cluster's name server, before their address is translated (raw, mangle)"},
 				{"NodeTrafficDropped", finding.Warning, "the same for all new connections of the node itself"},
 				{"KubeletPortDropped", finding.Warning, "the same for connections to kubelet's port: logs, exec and metrics do not work"},
 				{"IptablesBackendsMixed", finding.Warning, "chains of Kubernetes (KUBE-…) in both iptables-legacy and nf_tables: what one component has made, another does not see"},
 				{"HostPortShadowsKubelet", finding.Warning, "a pod has the hostPort of kubelet: its translation of addresses takes all requests that are meant for kubelet"},
 			},
-			FalseAlarms: "Rules that are not understood may accept, and what comes after them is not judged. With Cilium's devices, forwarding is not judged. Only IPv4.",
+			FalseAlarms: "Rules that are not understood may accept, and what comes after them is not judged. Forwarding is not judged where pods pass by the packet filter: " +
+				"with devices of Cilium, of Calico's eBPF data plane or of Open vSwitch, and where pods are reached through the uplink or a device above it (macvlan, ipvlan). " +
+				"IPv6 is judged where pods, the node's first address or the cluster's name server have it.",
 		},
 		Every:    5 * time.Minute,
 		Deadline: 10 * time.Second,

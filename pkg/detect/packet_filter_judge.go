@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"net/netip"
 	"net/url"
 	"slices"
 	"strconv"
@@ -54,50 +53,6 @@ func (c *packetFilterCheck) look(ctx context.Context, h *host.Host) ([]finding.F
 	return append(found, shadowingPods(pods, port)...), podsErr
 }
 
-// judgedSample is a packet with the reason to give when it is dropped.
-type judgedSample struct {
-	packetSample
-	reason string
-}
-
-// samples are the packets that this node must let through.
-func (c *packetFilterCheck) samples(h *host.Host, pods []corev1.Pod, kubeletPort uint16) []judgedSample {
-	const tcp, udp = 6, 17
-	pod := podAddress(pods)
-	samples := []judgedSample{
-		{packetSample{hook: "output", protocol: tcp, what: "connections of the node itself"}, "NodeTrafficDropped"},
-		{packetSample{hook: "input", protocol: tcp, port: kubeletPort, what: "connections to kubelet's port " + strconv.Itoa(int(kubeletPort))}, "KubeletPortDropped"},
-	}
-	if names, err := h.Files.List("/sys/class/net"); err != nil || !slices.Contains(names, "cilium_host") {
-		samples = append(samples,
-			judgedSample{packetSample{hook: "forward", source: pod, protocol: tcp, what: "connections of pods"}, "PodTrafficDropped"},
-			judgedSample{packetSample{hook: "forward", destination: pod, protocol: tcp, what: "connections to pods"}, "PodTrafficDropped"})
-	}
-	if network, err := c.kubelet.get(h); err == nil && len(network.ClusterDNS) > 0 {
-		if server, err := netip.ParseAddr(network.ClusterDNS[0]); err == nil && server.Is4() {
-			samples = append(samples, judgedSample{packetSample{
-				hook: "prerouting", source: pod, destination: server, protocol: udp, port: 53, what: "questions of pods to the cluster's name server " + server.String(),
-			}, "ServiceTrafficDropped"})
-		}
-	}
-	return samples
-}
-
-// podAddress returns the IPv4 address of a pod that has a network of its own; not valid where none is known.
-func podAddress(pods []corev1.Pod) netip.Addr {
-	for i := range pods {
-		if pods[i].Spec.HostNetwork {
-			continue
-		}
-		for _, ip := range pods[i].Status.PodIPs {
-			if address, err := netip.ParseAddr(ip.IP); err == nil && address.Is4() {
-				return address
-			}
-		}
-	}
-	return netip.Addr{}
-}
-
 func kubeletPort(h *host.Host) uint16 {
 	const standard = 10250
 	address, err := url.Parse(h.Paths.KubeletAPI)
@@ -117,15 +72,21 @@ func (d *packetDrop) finding(sample judgedSample) finding.Finding {
 	if d.count > 0 {
 		facts["packets"] = strconv.FormatUint(d.count, 10)
 	}
+	message := fmt.Sprintf("%s drops new %s: %s, and no rule before lets them through", name, sample.what, facts["rule"])
+	if d.translated && sample.hook == "forward" {
+		message += " (those to services and host ports, whose address is translated, may pass)"
+	}
 	return finding.Finding{
-		Check: packetFilterID, Subject: finding.Subject{Kind: "packet-filter", Name: name}, Severity: finding.Warning, Reason: sample.reason,
-		Message: fmt.Sprintf("%s drops new %s: %s, and no rule before lets them through", name, sample.what, facts["rule"]), Facts: facts,
+		Check: packetFilterID, Subject: finding.Subject{Kind: "packet-filter", Name: name}, Severity: finding.Warning, Reason: sample.reason, Message: message, Facts: facts,
 	}
 }
 
-// mixedBackends finds rules of Kubernetes in both backends.
+// mixedBackends finds rules of Kubernetes in both backends, of one family.
 func mixedBackends(filter host.PacketFilter) []finding.Finding {
 	legacy, nft := filter.KubeChains["legacy"], filter.KubeChains["nft"]
+	if legacy == 0 || nft == 0 {
+		legacy, nft = filter.KubeChains["legacy ip6"], filter.KubeChains["nft ip6"]
+	}
 	if legacy == 0 || nft == 0 {
 		return nil
 	}

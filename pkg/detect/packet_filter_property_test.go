@@ -21,7 +21,7 @@ func TestDropIsCertain(t *testing.T) {
 func checkOneFilter(t *rapid.T) {
 	filter := host.PacketFilter{}
 	for i, name := range []string{"FORWARD", "a", "b", "c"} {
-		chain := host.PacketChain{Table: "filter", Name: name}
+		chain := host.PacketChain{Family: ipv4, Table: "filter", Name: name}
 		if i == 0 {
 			chain.Hook, chain.Policy = "forward", rapid.SampledFrom([]string{"accept", "drop"}).Draw(t, "policy")
 		}
@@ -30,7 +30,7 @@ func checkOneFilter(t *rapid.T) {
 		}
 		filter.Chains = append(filter.Chains, chain)
 	}
-	sample := packetSample{hook: "forward", destination: netip.MustParseAddr("10.0.0.1"), protocol: 6}
+	sample := packetSample{hook: "forward", family: ipv4, destination: netip.MustParseAddr("10.0.0.1"), protocol: 6}
 	drop := findDrop(filter, sample)
 	if drop == nil {
 		return

@@ -8,10 +8,12 @@ import (
 	"github.com/nodeagent/nodeagent/internal/host"
 )
 
-// packetSample is a packet that begins a connection and that the node must let through. What is not said of it may be
-// anything.
+// packetSample is a packet that begins a connection and that the node must let through, to where it was sent by whom it was
+// sent: no translation of addresses has changed it. What is not said of it may be anything.
 type packetSample struct {
 	hook        string
+	family      string     // ip or ip6
+	in, out     string     // names of devices; empty: not known
 	source      netip.Addr // not valid: anybody
 	destination netip.Addr
 	protocol    uint8
@@ -36,6 +38,8 @@ type packetDrop struct {
 	chain *host.PacketChain
 	rule  string // as iptables words it, or the policy
 	count uint64 // packets that it has met
+	// translated is whether translated connections were accepted before: those to services and host ports.
+	translated bool
 }
 
 // packetWalk follows a sample through the chains of one hook. What is not understood may be true or not; a drop is certain
@@ -46,6 +50,8 @@ type packetWalk struct {
 	passed bool // a rule on the way may have accepted it
 	steps  int
 	drop   *packetDrop
+
+	translated bool // a rule on the way accepts what was translated
 }
 
 const (
@@ -62,7 +68,7 @@ func findDrop(filter host.PacketFilter, sample packetSample) *packetDrop {
 	}
 	for i := range filter.Chains {
 		base := &filter.Chains[i]
-		if base.Hook != sample.hook {
+		if !sample.meets(base) {
 			continue
 		}
 		walk := packetWalk{sample: sample, chains: chains}
@@ -70,10 +76,17 @@ func findDrop(filter host.PacketFilter, sample packetSample) *packetDrop {
 			walk.drop = &packetDrop{chain: base, rule: "policy DROP"}
 		}
 		if walk.drop != nil {
+			walk.drop.translated = walk.translated
 			return walk.drop
 		}
 	}
 	return nil
+}
+
+// meets reports whether a packet comes through a base chain as it was sent.
+func (s packetSample) meets(base *host.PacketChain) bool {
+	const translation = -100 // NF_IP_PRI_NAT_DST
+	return base.Hook == s.hook && (base.Family == s.family || base.Family == "inet") && (s.hook != "prerouting" || base.Priority < translation)
 }
 
 func chainKey(c *host.PacketChain) string {
@@ -91,6 +104,9 @@ func (w *packetWalk) chain(c *host.PacketChain, reached answer, depth int) (ende
 			w.passed = true // too many to say anything
 			return false
 		}
+		if rule.Translated && rule.Verdict == "accept" {
+			w.translated = true
+		}
 		certain := w.applies(rule) // given that it comes here
 		applies := reached.and(certain)
 		if applies == no {
@@ -104,7 +120,7 @@ func (w *packetWalk) chain(c *host.PacketChain, reached answer, depth int) (ende
 			}
 		case "drop", "reject":
 			if applies == yes && !w.passed {
-				w.drop = &packetDrop{c, rule.String(), rule.Packets}
+				w.drop = &packetDrop{chain: c, rule: rule.String(), count: rule.Packets}
 				return true
 			}
 		case "return":
@@ -145,26 +161,32 @@ func (w *packetWalk) jump(c *host.PacketChain, name string, reached answer, dept
 func (w *packetWalk) applies(r host.PacketRule) answer {
 	s := w.sample
 	result := yes
-	if r.NotNew || r.Mark == (host.PacketMark{Value: 0x4000, Mask: 0x4000}) {
+	if r.NotNew || r.Translated || r.Family != "" && r.Family != s.family || r.Mark == (host.PacketMark{Value: 0x4000, Mask: 0x4000}) {
 		return no // the mark is kube-proxy's, for what it will masquerade
 	}
 	if len(r.Matches) > 0 || r.Mark != (host.PacketMark{}) {
 		result = maybe
 	}
 	result = result.and(within(r.Source, s.source)).and(within(r.Destination, s.destination))
-	result = result.and(throughInterface(r.In)).and(throughInterface(r.Out))
-	if r.Protocol != 0 && r.Protocol != s.protocol {
+	result = result.and(throughInterface(r.In, s.in)).and(throughInterface(r.Out, s.out))
+	if r.Protocol != 0 && r.Protocol != s.protocol || len(r.Protocols) > 0 && !slices.Contains(r.Protocols, s.protocol) {
 		return no
 	}
 	if r.Port != (host.PortRange{}) {
-		switch {
-		case s.port == 0:
-			result = result.and(maybe)
-		case s.port < r.Port.From || s.port > r.Port.To:
-			return no
-		}
+		result = result.and(toPort([]host.PortRange{r.Port}, s.port))
 	}
-	return result
+	return result.and(toPort(r.Ports, s.port))
+}
+
+// toPort tells whether a port, 0 for any, is in one of some ranges; none: any.
+func toPort(ranges []host.PortRange, port uint16) answer {
+	switch {
+	case len(ranges) == 0 || slices.ContainsFunc(ranges, func(r host.PortRange) bool { return port != 0 && r.From <= port && port <= r.To }):
+		return yes
+	case port == 0:
+		return maybe
+	}
+	return no
 }
 
 // within tells whether an address is in a prefix.
@@ -180,13 +202,16 @@ func within(prefix netip.Prefix, address netip.Addr) answer {
 	return no
 }
 
-// throughInterface tells whether a packet of pods or of the cluster goes through an interface. Which it goes through is not
-// known, but not the loopback device nor the bridges of Docker and libvirt, whose containers are no pods.
-func throughInterface(name string) answer {
+// throughInterface tells whether a packet of pods or of the cluster goes through an interface; where it is not known which it
+// goes through, not the loopback device nor the bridges of Docker and libvirt, whose containers are no pods.
+func throughInterface(name, known string) answer {
+	begin, open := strings.CutSuffix(name, "+")
 	switch {
 	case name == "":
 		return yes
-	case name == "lo" || isOtherBridge(name):
+	case known != "" && (name == known || open && strings.HasPrefix(known, begin)):
+		return yes
+	case known != "" || name == "lo" || isOtherBridge(name):
 		return no
 	}
 	return maybe

@@ -9,7 +9,6 @@ import (
 	"slices"
 	"strconv"
 	"strings"
-	"sync"
 	"time"
 
 	"github.com/nodeagent/nodeagent/internal/host"
@@ -70,15 +69,12 @@ func PCIeErrors() Check {
 
 // pcieCheck remembers what was counted.
 type pcieCheck struct {
-	mu      sync.Mutex // guards all below; held during a look
 	devices map[string]*pcieDevice
 	silent  map[string]bool // devices without such files
 	asked   time.Duration   // uptime when silent was begun
 }
 
 func (c *pcieCheck) look(h *host.Host) ([]finding.Finding, error) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
 	const root = "/sys/bus/pci/devices"
 	names, err := h.Files.List(root)
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
@@ -210,12 +206,12 @@ func readAERFile(files host.Files, name, totalName string) (total uint64, worst 
 		at := strings.LastIndexByte(line, ' ')
 		count, err := strconv.ParseUint(line[at+1:], 10, 64)
 		if at < 0 || err != nil {
-			return 0, "", fmt.Errorf("read %s: line %q: want a name and a number", name, clipped(line))
+			return 0, "", fmt.Errorf("read %s: line %q: want a name and a number", name, plainText(line, lineText))
 		}
 		if key := line[:at]; key == totalName {
 			total, found = count, true
 		} else if count > most {
-			most, worst = count, clipped(key)
+			most, worst = count, plainText(key, lineText)
 		}
 	}
 	if !found {

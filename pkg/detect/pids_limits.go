@@ -7,7 +7,6 @@ import (
 	"path"
 	"slices"
 	"strconv"
-	"sync"
 	"time"
 
 	"github.com/nodeagent/nodeagent/internal/host"
@@ -63,7 +62,6 @@ func PIDsLimits() Check {
 
 // pidsCheck remembers what was counted.
 type pidsCheck struct {
-	mu     sync.Mutex // guards all below; held during a look
 	seen   bool
 	failed map[string]uint64 // by cgroup; those that are zero are left out
 	told   map[finding.Subject]*told
@@ -76,8 +74,6 @@ type pidsGroup struct {
 }
 
 func (c *pidsCheck) look(ctx context.Context, h *host.Host) ([]finding.Finding, error) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
 	hierarchy, err := controllerHierarchy(h, "pids")
 	if err != nil {
 		return nil, err
@@ -135,7 +131,7 @@ func namePods(ctx context.Context, h *host.Host, findings []finding.Finding) {
 	var names map[string]string
 	for i := range findings {
 		f := &findings[i]
-		name := clipped(f.Subject.Name)
+		name := plainText(f.Subject.Name, lineText)
 		if f.Subject.Kind == kernel.PodKind {
 			if names == nil {
 				names = maps.Clone(kubeletNames(ctx, h))
@@ -163,7 +159,7 @@ type pidsScan struct {
 func (s *pidsScan) all(ctx context.Context, h *host.Host, hierarchy host.CgroupHierarchy) error {
 	err := addFolders(h.Files, hierarchy.Point, "/", foldersAbove(h.Paths.PodCgroupDirs()), func(c oomCgroup) error {
 		s.add(finding.Subject{Kind: "cgroup", Name: c.path}, c.path)
-		return ctx.Err()
+		return timeIsUp(ctx, hierarchy)
 	})
 	if err != nil {
 		return err
@@ -179,8 +175,8 @@ func (s *pidsScan) all(ctx context.Context, h *host.Host, hierarchy host.CgroupH
 		if p.Depth <= 1 {
 			s.add(finding.Subject{Kind: kernel.PodKind, Name: p.UID, UID: p.UID}, p.Path)
 		}
-		if ctx.Err() != nil {
-			return ctx.Err()
+		if err := timeIsUp(ctx, hierarchy); err != nil {
+			return err
 		}
 	}
 	return nil

@@ -6,7 +6,6 @@ import (
 	"slices"
 	"strconv"
 	"strings"
-	"sync"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -65,15 +64,12 @@ func ProbeStorms() Check {
 
 // stormMemory is what one look leaves for the next.
 type stormMemory struct {
-	mu     sync.Mutex // guards all below; held during a look
 	meter  kubeletMeter
 	storm  map[string]bool          // UIDs of the pods that are in the storm
 	failed map[string]time.Duration // UIDs of pods to when they failed first, by the time since boot
 }
 
 func (m *stormMemory) look(ctx context.Context, h *host.Host) ([]finding.Finding, error) {
-	m.mu.Lock()
-	defer m.mu.Unlock()
 	grown, scrape, err := m.meter.read(ctx, h, probeKey, "prober_probe_total")
 	if err != nil {
 		return nil, err
@@ -97,7 +93,7 @@ func (m *stormMemory) look(ctx context.Context, h *host.Host) ([]finding.Finding
 		return nil, nil
 	}
 	return []finding.Finding{{
-		Check: probeStormsID, Subject: finding.Subject{Kind: "node", Name: nodeName(h)}, Severity: finding.Warning, Reason: "ProbeStorm",
+		Check: probeStormsID, Subject: nodeSubject(h), Severity: finding.Warning, Reason: "ProbeStorm",
 		Message:  fmt.Sprintf("probes of %d of %d pods, of %d different owners, began to fail within %s: %s", len(failing), probed, owners, probeStormsWindow, firstOf(names, 5)),
 		Facts:    map[string]string{"failing": strconv.Itoa(len(failing)), "probed": strconv.Itoa(probed), "owners": strconv.Itoa(owners), "pods": firstOf(names, 50)},
 		Marginal: len(failing) < probeStormPods || float64(len(failing)) < probeStormShare*float64(probed),

@@ -10,12 +10,15 @@ import (
 )
 
 // hungProbes remembers the probes that hang in the kernel and could not be killed, so that there is never more than one
-// for each subject: a second one would only hang beside it. Its user serialises its looks.
+// for each subject: a second one would only hang beside it.
 type hungProbes map[string]host.ProbeResult // by what the user calls the subject
 
 // all asks those that do not hang already, as a rule by one child, and returns a result for each key. What hung in an
 // earlier look is returned as it was until the kernel lets its child go.
 func (p hungProbes) all(ctx context.Context, h *host.Host, patience time.Duration, keys []string, requests []host.ProbeRequest) map[string]host.ProbeResult {
+	for key := range p {
+		p.hangs(key) // which forgets it where it does not, also when nobody asks for it any more
+	}
 	results := make(map[string]host.ProbeResult, len(keys))
 	var askedKeys []string
 	var asked []host.ProbeRequest

@@ -6,6 +6,7 @@ import (
 	"path/filepath"
 	"syscall"
 	"testing"
+	"time"
 
 	"github.com/nodeagent/nodeagent/internal/host"
 	"github.com/nodeagent/nodeagent/internal/host/hosttest"
@@ -51,5 +52,23 @@ func TestUnmountedMeanwhile(t *testing.T) {
 				t.Errorf("asked %v: %+v, %v", asked, findings, err)
 			}
 		})
+	}
+}
+
+// Of a filesystem that hung and is gone nothing is kept once the kernel has let its probe go.
+func TestHungProbesAreForgotten(t *testing.T) {
+	h, ended := hosttest.Host(t), make(chan struct{})
+	h.Prober.Batch = func(context.Context, time.Duration, []host.ProbeRequest) []host.ProbeResult {
+		return []host.ProbeResult{{Err: host.ErrHung, Ended: ended}}
+	}
+	hung := hungProbes{}
+	hung.all(t.Context(), h, time.Second, []string{"8:1 27"}, []host.ProbeRequest{{Path: "/volume"}})
+	if len(hung) != 1 {
+		t.Fatalf("%d probes hang, want 1", len(hung))
+	}
+	close(ended)
+	hung.all(t.Context(), h, time.Second, nil, nil)
+	if len(hung) != 0 {
+		t.Errorf("%d probes that have ended are remembered", len(hung))
 	}
 }

@@ -36,8 +36,8 @@ func RuntimeDeprecations() Check {
 		ID:      runtimeDeprecationsID,
 		Domain:  "kubernetes",
 		Summary: "the container runtime was asked for what its next version does not have",
-		Advice: "`ctr deprecations list` tells what was used and when. Change /etc/containerd/config.toml (`containerd config migrate`), build the images anew or, for cgroup-v1, " +
-			"boot the node with cgroup v2 before containerd is upgraded.",
+		Advice: "`ctr deprecations list` tells what was used and when. Change /etc/containerd/config.toml (`containerd config migrate` of containerd 2 prints it anew), build the images anew or, " +
+			"for cgroup-v1, boot the node with cgroup v2 before containerd is upgraded.",
 		Doc: Doc{
 			Reads: []string{"CRI Status over the runtime's socket"},
 			Why:   "After an upgrade containerd does not start with such a configuration, and such images cannot be pulled.",

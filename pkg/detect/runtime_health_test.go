@@ -18,6 +18,7 @@ import (
 	cri "k8s.io/cri-api/pkg/apis/runtime/v1"
 
 	"github.com/nodeagent/nodeagent/internal/host"
+	"github.com/nodeagent/nodeagent/internal/host/hosttest"
 	"github.com/nodeagent/nodeagent/pkg/finding"
 )
 
@@ -181,9 +182,7 @@ func TestRuntimeHealthAgainstContainerd(t *testing.T) {
 	found := await(t, check, h, []string{"runtime-condition/NetworkReady=NetworkNotReady"})
 	t.Log(found[0].Message)
 
-	if err := c.cmd.Process.Signal(syscall.SIGSTOP); err != nil {
-		t.Fatal(err)
-	}
+	hosttest.Stop(t, c.cmd.Process.Pid)
 	found = await(t, check, h, []string{subject + "RuntimeStopped"})
 	t.Log(found[0].Message, found[0].Facts)
 	if err := c.cmd.Process.Signal(syscall.SIGCONT); err != nil {

@@ -6,7 +6,6 @@ import (
 	"slices"
 	"strconv"
 	"strings"
-	"sync"
 	"time"
 
 	"github.com/nodeagent/nodeagent/internal/host"
@@ -83,13 +82,10 @@ func RuntimeLatency() Check {
 }
 
 type latencyMemory struct {
-	mu    sync.Mutex // guards meter; held during a look
 	meter kubeletMeter
 }
 
 func (m *latencyMemory) look(ctx context.Context, h *host.Host) ([]finding.Finding, error) {
-	m.mu.Lock()
-	defer m.mu.Unlock()
 	grown, _, err := m.meter.read(ctx, h, latencyKey, "kubelet_runtime_operations_duration_seconds_bucket")
 	if err != nil || grown == nil {
 		return nil, err

@@ -8,7 +8,6 @@ import (
 	"path"
 	"slices"
 	"strings"
-	"sync"
 	"syscall"
 	"time"
 
@@ -61,14 +60,11 @@ func RuntimeRestarts(memory Memory) Check {
 
 // runtimeRestarts looks at the runtime's lives.
 type runtimeRestarts struct {
-	mu     sync.Mutex // guards all below; held during a look
 	memory daemonMemory
 	comm   string // of the latest one
 }
 
 func (r *runtimeRestarts) look(ctx context.Context, h *host.Host) ([]finding.Finding, error) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
 	if h.Runtime.Process == nil {
 		return nil, finding.NotApplicable("no container runtime is configured on this host")
 	}

@@ -7,8 +7,6 @@ import (
 	"io/fs"
 	"maps"
 	"slices"
-	"strings"
-	"sync"
 	"time"
 
 	"github.com/nodeagent/nodeagent/internal/host"
@@ -73,7 +71,6 @@ func SCSIDeviceState() Check {
 
 // stateMemory remembers since when devices are in a state that is no fault at first.
 type stateMemory struct {
-	mu    sync.Mutex // guards since
 	since map[string]stateSince
 	fresh map[string]stateSince // of the look that is going on
 }
@@ -83,7 +80,7 @@ type stateSince struct {
 	up    time.Duration
 }
 
-// begin begins a look: what is not held in it is forgotten.
+// begin begins what one look found, once it could look: what is not held in it is forgotten.
 func (m *stateMemory) begin() { m.since, m.fresh = m.fresh, make(map[string]stateSince) }
 
 // held returns how long a device has been seen in a state, look by look.
@@ -97,13 +94,11 @@ func (m *stateMemory) held(device, state string, now time.Duration) time.Duratio
 }
 
 func lookAtSCSIDisks(ctx context.Context, h *host.Host, memory *stateMemory) ([]finding.Finding, error) {
-	memory.mu.Lock()
-	defer memory.mu.Unlock()
-	memory.begin()
 	disks, err := scsiDisks(h.Files)
 	if err != nil {
 		return nil, err
 	}
+	memory.begin()
 	var findings []finding.Finding
 	doubts := make(map[finding.Subject]error)
 	now := h.Clock().Up
@@ -120,7 +115,7 @@ func lookAtSCSIDisks(ctx context.Context, h *host.Host, memory *stateMemory) ([]
 		if reason == "" || reason == reasonDiskBlocked && memory.held(d.name, state, now) < passingState {
 			continue
 		}
-		findings = append(findings, scsiStateFinding(ctx, h, d, deviceText(state, 32), reason))
+		findings = append(findings, scsiStateFinding(ctx, h, d, plainText(state, 32), reason))
 	}
 	return findings, finding.Partial(doubts)
 }
@@ -147,10 +142,10 @@ func scsiStateFinding(ctx context.Context, h *host.Host, d scsiDisk, state, reas
 		return f // what is known is enough
 	}
 	if paths := vitalWithoutSpare(h, mounts, d.name); reason == reasonDiskOffline && len(paths) > 0 {
-		f.Severity, f.Facts["needed"] = finding.Fatal, strings.Join(paths, ", ")
-		f.Message += "; the node needs it for " + strings.Join(paths, ", ")
+		f.Severity = finding.Fatal
+		tellNeeded(&f, paths)
 	}
-	f.Message += tellPods(f.Facts, podsOnDisk(ctx, h, mounts, d.name))
+	tellHitPods(&f, podsOnDisk(ctx, h, mounts, d.name))
 	return f
 }
 
@@ -180,7 +175,7 @@ func scsiDisks(files host.Files) ([]scsiDisk, error) {
 		if err != nil || len(names) == 0 { // has no block device yet, or none any more
 			continue
 		}
-		disks[names[0]] = scsiDisk{name: names[0], address: deviceText(address, 64), dir: dir}
+		disks[names[0]] = scsiDisk{name: names[0], address: plainText(address, 64), dir: dir}
 	}
 	sorted := make([]scsiDisk, 0, len(disks))
 	for _, name := range slices.Sorted(maps.Keys(disks)) {

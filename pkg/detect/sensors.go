@@ -9,7 +9,6 @@ import (
 	"path"
 	"slices"
 	"strings"
-	"sync"
 	"time"
 
 	"github.com/nodeagent/nodeagent/internal/host"
@@ -41,7 +40,7 @@ const (
 	hwmonRoot   = "/sys/class/hwmon"
 	supplyRoot  = "/sys/class/power_supply"
 	maxSensors  = 2000
-	sensorsAnew = time.Hour // how long it is remembered which sensors there are
+	sensorsAnew = time.Hour // how long it is remembered which sensors the same chips have
 )
 
 // Sensors finds fans, sensors and power supplies that fail. Memory may be nil: then what failed before the agent started is not
@@ -73,22 +72,29 @@ func Sensors(memory Memory) Check {
 
 // sensorsCheck remembers where the alarms are, and which were silent.
 type sensorsCheck struct {
-	mu     sync.Mutex // guards all below; held during a look
 	found  time.Duration
+	parts  []sensorPart
 	alarms []sensorAlarm
 	well   sensorsWell
 }
 
 func (c *sensorsCheck) look(h *host.Host) ([]finding.Finding, error) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
 	now := h.Clock().Up
-	if c.found == 0 || now-c.found > sensorsAnew {
-		alarms, err := findAlarms(h.Files)
+	chips, err := sensorParts(h.Files, hwmonRoot, "")
+	if err != nil {
+		return nil, err
+	}
+	supplies, err := sensorParts(h.Files, supplyRoot, "")
+	if err != nil {
+		return nil, err
+	}
+	parts := slices.Concat(chips, supplies)
+	if c.found == 0 || now-c.found > sensorsAnew || !slices.Equal(parts, c.parts) {
+		alarms, err := findAlarms(h.Files, parts)
 		if err != nil {
 			return nil, err
 		}
-		c.alarms, c.found = alarms, now
+		c.alarms, c.parts, c.found = alarms, parts, now
 	}
 	if len(c.alarms) == 0 {
 		return nil, finding.NotApplicable("the kernel knows no fan, board sensor or power supply")
@@ -139,22 +145,41 @@ func (a sensorAlarm) isBad(text string) bool {
 func (a sensorAlarm) finding(text string) finding.Finding {
 	return finding.Finding{
 		Check: sensorsID, Subject: a.subject(), Severity: finding.Warning, Reason: a.reason,
-		Message: fmt.Sprintf("%s says %s: %s", a.name, path.Base(a.file), clipped(text)),
+		Message: fmt.Sprintf("%s says %s: %s", a.name, path.Base(a.file), plainText(text, lineText)),
 		Facts:   map[string]string{"file": a.file},
 	}
 }
 
-// findAlarms lists all files that are worth reading.
-func findAlarms(files host.Files) ([]sensorAlarm, error) {
-	var alarms []sensorAlarm
-	for root, of := range map[string]func(host.Files, string) []sensorAlarm{hwmonRoot: boardAlarms, supplyRoot: supplyAlarms} {
-		names, err := files.List(root)
-		if err != nil && !errors.Is(err, fs.ErrNotExist) {
-			return nil, err
+// sensorPart is a chip, a power supply or a thermal zone. Drivers come late and go, and their numbers are used again for others:
+// what the folder leads to tells.
+type sensorPart struct{ dir, target string }
+
+// sensorParts lists what is there of a class of devices, those whose names begin with prefix.
+func sensorParts(files host.Files, root, prefix string) ([]sensorPart, error) {
+	names, err := files.List(root)
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return nil, err
+	}
+	slices.Sort(names)
+	var parts []sensorPart
+	for _, name := range names {
+		if strings.HasPrefix(name, prefix) {
+			dir := path.Join(root, name)
+			target, _ := files.Link(dir)
+			parts = append(parts, sensorPart{dir, target})
 		}
-		slices.Sort(names)
-		for _, name := range names {
-			alarms = append(alarms, of(files, path.Join(root, name))...)
+	}
+	return parts, nil
+}
+
+// findAlarms lists all files that are worth reading.
+func findAlarms(files host.Files, parts []sensorPart) ([]sensorAlarm, error) {
+	var alarms []sensorAlarm
+	for _, p := range parts {
+		if path.Dir(p.dir) == hwmonRoot {
+			alarms = append(alarms, boardAlarms(files, p.dir)...)
+		} else {
+			alarms = append(alarms, supplyAlarms(files, p.dir)...)
 		}
 	}
 	if len(alarms) > maxSensors {
@@ -198,9 +223,9 @@ func boardAlarms(files host.Files, dir string) []sensorAlarm {
 
 // sensorName names a channel of a chip for people: "nct6775 nct6775.656 fan2 (CPU Fan)".
 func sensorName(files host.Files, dir, chip, channel string) string {
-	name := clipped(chip) + " " + clipped(channel)
+	name := plainText(chip, lineText) + " " + plainText(channel, lineText)
 	if label, err := files.Text(path.Join(dir, channel+"_label")); err == nil && label != "" {
-		name += " (" + clipped(label) + ")"
+		name += " (" + plainText(label, lineText) + ")"
 	}
 	return name
 }
@@ -211,7 +236,7 @@ func supplyAlarms(files host.Files, dir string) []sensorAlarm {
 	if scope, scopeErr := files.Text(path.Join(dir, "scope")); err != nil || scopeErr == nil && scope == "Device" {
 		return nil
 	}
-	supply := sensorAlarm{kind: "power-supply", name: clipped(path.Base(dir)), reason: "PowerSupplyFailed"}
+	supply := sensorAlarm{kind: "power-supply", name: plainText(path.Base(dir), lineText), reason: "PowerSupplyFailed"}
 	online, health, status := supply, supply, supply
 	online.file, online.mustBeWell, online.bad = path.Join(dir, "online"), true, []string{"0"}
 	health.file, health.bad = path.Join(dir, "health"), []string{"Overheat", "Dead", "Over voltage", "Under voltage", "Unspecified failure", "Over current", "Hot", "Cold"}

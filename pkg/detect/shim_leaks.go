@@ -8,7 +8,6 @@ import (
 	"slices"
 	"strconv"
 	"strings"
-	"sync"
 	"time"
 
 	"github.com/nodeagent/nodeagent/internal/host"
@@ -60,7 +59,8 @@ func ShimLeaks() Check {
 				{"ShimWithoutContainer", finding.Warning, "a shim older than 10 minutes whose ID neither CRI nor containerd knows, seen twice 5 minutes apart"},
 				{"ShimOfDeadSandbox", finding.Warning, "a shim of runc older than 10 minutes that has no process below it, while its sandbox is not ready, seen twice 5 minutes apart"},
 			},
-			FalseAlarms: "Shims of docker, podman and of containerd's other namespaces are not looked at, nor those of a cluster that runs in a container (kind, k3d).",
+			FalseAlarms: "Only shims of the namespace k8s.io and conmon of CRI-O are judged. Those of other namespaces (moby: Docker, also as the runtime of Kubernetes behind cri-dockerd; default: ctr, nerdctl) " +
+				"and of podman belong to whoever made them, who alone knows which are still wanted: `docker ps -a`, `nerdctl ps -a`. Nor are those of a cluster that runs in a container (kind, k3d) judged.",
 		},
 		Every:    5 * time.Minute,
 		Deadline: 10 * time.Second,
@@ -76,13 +76,10 @@ type shim struct {
 }
 
 type shimLook struct {
-	mu    sync.Mutex // guards known; held during a look
 	known map[taskID]shim
 }
 
 func (s *shimLook) look(ctx context.Context, h *host.Host) ([]finding.Finding, error) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
 	if h.Runtime.Sandboxes == nil || h.Runtime.Containers == nil {
 		return nil, finding.NotApplicable("no container runtime is configured on this host")
 	}
@@ -106,9 +103,9 @@ func (s *shimLook) look(ctx context.Context, h *host.Host) ([]finding.Finding, e
 		state, known := ids[p.id]
 		switch {
 		case !known:
-			found = append(found, s.finding(ctx, h, p, "ShimWithoutContainer", "the runtime knows nothing of it", children))
+			found = append(found, p.leaked(ctx, h, "ShimWithoutContainer", "the runtime knows nothing of it", children...))
 		case state == sandboxNotReady && p.runc && len(children) == 0:
-			found = append(found, s.finding(ctx, h, p, "ShimOfDeadSandbox", "its sandbox is not ready and nothing runs below it", nil))
+			found = append(found, p.leaked(ctx, h, "ShimOfDeadSandbox", "its sandbox is not ready and nothing runs below it"))
 		}
 		if len(found) == maxShimLeaks {
 			break
@@ -195,7 +192,8 @@ func childrenOf(table []host.ProcStat, pid int) []int {
 	return children
 }
 
-func (s *shimLook) finding(ctx context.Context, h *host.Host, p runningShim, reason, why string, children []int) finding.Finding {
+// leaked is what is said of a shim that ought not to run, and of processes below it.
+func (p runningShim) leaked(ctx context.Context, h *host.Host, reason, why string, children ...int) finding.Finding {
 	f := finding.Finding{
 		Check: shimLeaksID, Subject: finding.Subject{Kind: "shim", Name: p.id}, Severity: finding.Warning, Reason: reason,
 		Message: fmt.Sprintf("the shim of %.12s (PID %d) has outlived its pod: %s", p.id, p.stat.PID, why),

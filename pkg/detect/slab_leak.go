@@ -88,7 +88,7 @@ func lookAtKernelMemory(h *host.Host, s SlabLeakSettings) ([]finding.Finding, er
 		return nil, nil
 	}
 	f := finding.Finding{
-		Check: slabLeakID, Subject: finding.Subject{Kind: "node", Name: nodeName(h)}, Severity: finding.Warning,
+		Check: slabLeakID, Subject: nodeSubject(h), Severity: finding.Warning,
 		Reason: "KernelMemoryHigh", Marginal: share < s.KernelPercent,
 		Message: fmt.Sprintf("the kernel holds %s of %s (%.0f %%) as %s", sizeText(held), sizeText(total), share, worst),
 		Facts:   map[string]string{"kind": worst, "bytes": strconv.FormatUint(held, 10)},
@@ -118,7 +118,7 @@ func largestCaches(files host.Files) []string {
 		objects, err := strconv.ParseUint(fields[2], 10, 48)
 		size, err2 := strconv.ParseUint(fields[3], 10, 32)
 		if err == nil && err2 == nil {
-			sizes[clipped(fields[0])] += float64(objects) * float64(size)
+			sizes[plainText(fields[0], lineText)] += float64(objects) * float64(size)
 		}
 	}
 	var words []string

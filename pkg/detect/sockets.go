@@ -7,7 +7,6 @@ import (
 	"io/fs"
 	"strconv"
 	"strings"
-	"sync"
 	"time"
 
 	"github.com/nodeagent/nodeagent/internal/host"
@@ -66,21 +65,16 @@ func Sockets() Check {
 		Every: time.Minute, Deadline: 10 * time.Second,
 		Wakes:  []Wake{{Source: WakeKernelLog, Match: "TCP: out of memory"}, {Source: WakeKernelLog, Match: "orphaned sockets"}},
 		Policy: finding.Policy{Clear: finding.Hold{Looks: 2, For: time.Minute}},
-		Run: func(ctx context.Context, h *host.Host) ([]finding.Finding, error) {
-			return c.look(ctx, h)
-		},
+		Run:    c.look,
 	}
 }
 
 type socketsCheck struct {
-	mu      sync.Mutex // guards all below; held during a look, of which there is one at a time
 	busiest host.PortUse
 	counted time.Duration // since boot, when busiest was found; 0 for never
 }
 
 func (c *socketsCheck) look(ctx context.Context, h *host.Host) ([]finding.Finding, error) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
 	seen, err := readSockstat(h.Files)
 	if err != nil {
 		return nil, err
@@ -141,7 +135,7 @@ func readFieldOf(files host.Files, name string, column int) (limit uint64, ok bo
 	}
 	fields := strings.Fields(text)
 	if len(fields) <= column {
-		return 0, false, fmt.Errorf("read %s%s: %q: want %d numbers", sysctlIPv4, name, netClip(text), column+1)
+		return 0, false, fmt.Errorf("read %s%s: %q: want %d numbers", sysctlIPv4, name, plainText(text, nameText), column+1)
 	}
 	if limit, err = netCount(fields[column], 10); err != nil {
 		return 0, false, fmt.Errorf("read %s%s: %w", sysctlIPv4, name, err)
@@ -210,12 +204,12 @@ func parseSockstat(text string, into map[string]uint64) error {
 		protocol, rest, ok := strings.Cut(line, ":")
 		fields := strings.Fields(rest)
 		if !ok || len(fields)%2 != 0 {
-			return fmt.Errorf("line %q: want names and values", netClip(line))
+			return fmt.Errorf("line %q: want names and values", plainText(line, nameText))
 		}
 		for i := 0; i < len(fields); i += 2 {
 			value, err := netCount(fields[i+1], 10)
 			if err != nil {
-				return fmt.Errorf("line %q: %w", netClip(line), err)
+				return fmt.Errorf("line %q: %w", plainText(line, nameText), err)
 			}
 			into[protocol+"."+fields[i]] = value
 		}

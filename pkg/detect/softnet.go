@@ -6,7 +6,6 @@ import (
 	"slices"
 	"strconv"
 	"strings"
-	"sync"
 	"time"
 
 	"github.com/nodeagent/nodeagent/internal/host"
@@ -59,7 +58,6 @@ func Softnet() Check {
 }
 
 type softnetCheck struct {
-	mu     sync.Mutex // guards window; held during a look, of which there is one at a time
 	window netWindow
 }
 
@@ -72,8 +70,6 @@ func (c *softnetCheck) look(h *host.Host) ([]finding.Finding, error) {
 	if err != nil {
 		return nil, fmt.Errorf("read /proc/net/softnet_stat: %w", err)
 	}
-	c.mu.Lock()
-	defer c.mu.Unlock()
 	c.window.add(h.Clock().Up, counters)
 	drops, squeeze := 0.0, 0.0
 	var dropping, squeezed []string
@@ -109,27 +105,27 @@ func parseSoftnet(text string) (counters map[string]uint64, cpus []string, err e
 	for line := range strings.Lines(text) {
 		fields := strings.Fields(line)
 		if len(fields) < 9 || len(cpus) >= maxProcessors {
-			return nil, nil, fmt.Errorf("line %q: want 9 numbers or more", netClip(line))
+			return nil, nil, fmt.Errorf("line %q: want 9 numbers or more", plainText(line, nameText))
 		}
 		cpu := strconv.Itoa(len(cpus))
 		if len(fields) > 12 {
 			number, err := netCount(fields[12], 16)
 			if err != nil {
-				return nil, nil, fmt.Errorf("line %q: %w", netClip(line), err)
+				return nil, nil, fmt.Errorf("line %q: %w", plainText(line, nameText), err)
 			}
 			cpu = strconv.FormatUint(number, 10)
 		}
 		for i, key := range []string{"dropped", "squeezed"} {
 			value, err := netCount(fields[1+i], 16)
 			if err != nil {
-				return nil, nil, fmt.Errorf("line %q: %w", netClip(line), err)
+				return nil, nil, fmt.Errorf("line %q: %w", plainText(line, nameText), err)
 			}
 			counters[key+cpu] = value
 		}
 		cpus = append(cpus, cpu)
 	}
 	if len(cpus) == 0 {
-		return nil, nil, fmt.Errorf("%q: no processor", netClip(text))
+		return nil, nil, fmt.Errorf("%q: no processor", plainText(text, nameText))
 	}
 	return counters, slices.Clip(cpus), nil
 }

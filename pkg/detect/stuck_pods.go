@@ -3,7 +3,6 @@ package detect
 import (
 	"context"
 	"fmt"
-	"sync"
 	"time"
 
 	"github.com/nodeagent/nodeagent/internal/host"
@@ -81,14 +80,11 @@ func StuckPods(s StuckPodsSettings) Check {
 
 // stuckMemory is since when pods have been starting or ending.
 type stuckMemory struct {
-	mu     sync.Mutex // guards all below; held during a look
 	looked finding.Stamp
 	pods   map[string]podClock // by UID
 }
 
 func (m *stuckMemory) look(ctx context.Context, h *host.Host, s StuckPodsSettings) ([]finding.Finding, error) {
-	m.mu.Lock()
-	defer m.mu.Unlock()
 	if h.Kubelet.Pods == nil {
 		return nil, finding.NotApplicable("no kubelet is configured on this host")
 	}

@@ -74,7 +74,7 @@ func manyStuck(h *host.Host, stuck []stuckPod, many int) []finding.Finding {
 	pods := names[worst]
 	slices.Sort(pods)
 	return []finding.Finding{{
-		Check: stuckPodsID, Subject: finding.Subject{Kind: "node", Name: nodeName(h)}, Severity: finding.Warning, Reason: "ManyPodsStuck",
+		Check: stuckPodsID, Subject: nodeSubject(h), Severity: finding.Warning, Reason: "ManyPodsStuck",
 		Message: fmt.Sprintf("%d pods are stuck in the same stage (%s): the cause is most likely the node's, not theirs: %s", len(pods), worst, firstOf(pods, 5)),
 		Facts:   map[string]string{"stage": worst, "count": strconv.Itoa(len(pods)), "pods": firstOf(pods, 50)},
 	}}

@@ -29,7 +29,7 @@ import (
 // later is a node that does not survive its next restart of kubelet. Swap that is nearly full (less than 10 % free) is a
 // fault only while memory is short too (less than 10 % available): the kernel leaves in swap what nobody asks for.
 //
-// Known false alarms: a kubelet whose configuration is in a folder of drop-ins that this does not read is said nothing of.
+// Known false alarms: none; a kubelet without any configuration file, whose flags alone say it, is believed only where they do.
 
 const swapID = "swap"
 
@@ -41,13 +41,13 @@ func Swap() Check {
 		Advice: "Unexpected: `swapoff -a`, and remove it from /etc/fstab and from systemd (`systemctl --type swap`; zram-generator), or allow it " +
 			"with failSwapOn: false and memorySwap. Used up: see memory-available for who uses memory.",
 		Doc: Doc{
-			Reads: []string{"/proc/swaps", "/proc/meminfo", "kubelet's arguments and configuration file"},
+			Reads: []string{"/proc/swaps", "/proc/meminfo", "kubelet's arguments and configuration files"},
 			Why:   "Kubelet does not start while there is swap that it does not allow; and a node that has used up memory and swap kills processes next.",
 			Faults: []Fault{
 				{Reason: "SwapUnexpected", Severity: finding.Warning, When: "there is swap, and the running kubelet is configured to refuse it when it starts"},
 				{Reason: "SwapFull", Severity: finding.Warning, When: "less than 10 % of swap is free and less than 10 % of memory available"},
 			},
-			FalseAlarms: "None known; a kubelet whose configuration cannot be read is not judged.",
+			FalseAlarms: "None known; a kubelet that has neither the flag --fail-swap-on nor a configuration file is not judged.",
 		},
 		Every: time.Minute, Deadline: 5 * time.Second,
 		Run: func(_ context.Context, h *host.Host) ([]finding.Finding, error) {
@@ -87,7 +87,7 @@ func lookAtSwap(h *host.Host) ([]finding.Finding, error) {
 		names, total, used = append(names, a.name), total+a.total, used+a.used
 	}
 	f := finding.Finding{
-		Check: swapID, Subject: finding.Subject{Kind: "node", Name: nodeName(h)}, Severity: finding.Warning,
+		Check: swapID, Subject: nodeSubject(h), Severity: finding.Warning,
 		Facts: map[string]string{"areas": firstOf(names, 10), "totalBytes": strconv.FormatUint(total, 10), "usedBytes": strconv.FormatUint(used, 10)},
 	}
 	if percentOf(used, total) > 90 && percentOf(info["MemAvailable"], info["MemTotal"]) < 10 {
@@ -108,23 +108,23 @@ func lookAtSwap(h *host.Host) ([]finding.Finding, error) {
 func parseSwaps(text string) ([]swapArea, error) {
 	header, rest, _ := strings.Cut(text, "\n")
 	if !strings.HasPrefix(header, "Filename") {
-		return nil, fmt.Errorf("line %q: want the names of columns", clipped(header))
+		return nil, fmt.Errorf("line %q: want the names of columns", plainText(header, lineText))
 	}
 	var areas []swapArea
 	for line := range strings.Lines(rest) {
 		fields := strings.Fields(line)
 		if len(fields) != 5 {
-			return nil, fmt.Errorf("line %q: want 5 fields", clipped(line))
+			return nil, fmt.Errorf("line %q: want 5 fields", plainText(line, lineText))
 		}
 		total, err := strconv.ParseUint(fields[2], 10, 50)
 		if err != nil {
-			return nil, fmt.Errorf("line %q: bad size", clipped(line))
+			return nil, fmt.Errorf("line %q: bad size", plainText(line, lineText))
 		}
 		used, err := strconv.ParseUint(fields[3], 10, 50)
 		if err != nil {
-			return nil, fmt.Errorf("line %q: bad size", clipped(line))
+			return nil, fmt.Errorf("line %q: bad size", plainText(line, lineText))
 		}
-		areas = append(areas, swapArea{clipped(fields[0]), total << 10, used << 10})
+		areas = append(areas, swapArea{plainText(fields[0], lineText), total << 10, used << 10})
 	}
 	return areas, nil
 }

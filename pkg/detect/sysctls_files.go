@@ -26,12 +26,20 @@ func sysctlFile(name string) string {
 	return file
 }
 
-// sysctlWriter returns the file whose word on a setting is the last, if it is the value that the setting has. Files with
-// patterns in their names of settings are not understood.
+// sysctlWriter returns the file whose word on a setting is the last, if it is the value that the setting has.
 func sysctlWriter(files host.Files, name, value string) string {
-	writer, word := "", ""
-	for _, file := range sysctlFiles(files) {
-		data, err := files.Head(file, 64<<10)
+	writer, word := sysctlWord(files, name)
+	if !slices.Equal(strings.Fields(word), strings.Fields(value)) {
+		return ""
+	}
+	return plainText(writer, 256)
+}
+
+// sysctlWord returns the last word on a setting in sysctl's files, and whose it is. Patterns for the names of settings are
+// not understood.
+func sysctlWord(files host.Files, name string) (file, word string) {
+	for _, f := range sysctlFiles(files) {
+		data, err := files.Head(f, 64<<10)
 		if err != nil {
 			continue // it only helps to find the cause
 		}
@@ -39,14 +47,11 @@ func sysctlWriter(files host.Files, name, value string) string {
 			key, set, ok := strings.Cut(strings.TrimSpace(line), "=")
 			key = strings.TrimSpace(strings.TrimPrefix(key, "-"))
 			if ok && sysctlFile(key) == sysctlFile(name) {
-				writer, word = file, set
+				file, word = f, set
 			}
 		}
 	}
-	if !slices.Equal(strings.Fields(word), strings.Fields(value)) {
-		return ""
-	}
-	return plainText(writer, 256)
+	return file, word
 }
 
 // sysctlFiles lists the files in the order in which systemd-sysctl(8) reads them: by name, whichever folder they are in, and a

@@ -72,18 +72,25 @@ func lookAtSystemCgroups(ctx context.Context, h *host.Host) ([]finding.Finding, 
 			doubts[subject] = err
 		case ok:
 			f.Check, f.Subject = systemCgroupsID, subject
-			if pods := podsByMemory(ctx, h); abovePods[c.path] && len(pods) > 0 {
-				f.Message += "; most: " + firstOf(pods, 3)
-				f.Facts["topMemory"] = firstOf(pods, 10)
+			if abovePods[c.path] {
+				tellBiggestPods(ctx, h, &f)
 			}
 			findings = append(findings, f)
 		}
-		return ctx.Err()
+		return timeIsUp(ctx, hierarchy)
 	})
 	if err != nil {
 		return nil, err
 	}
 	return findings, finding.Partial(doubts)
+}
+
+// tellBiggestPods adds whose memory it is.
+func tellBiggestPods(ctx context.Context, h *host.Host, f *finding.Finding) {
+	if pods := podsByMemory(ctx, h); len(pods) > 0 {
+		f.Message += "; most: " + firstOf(pods, 3)
+		f.Facts["topMemory"] = firstOf(pods, 10)
+	}
 }
 
 // nearLimit compares the memory of a cgroup with its limit.
@@ -99,7 +106,7 @@ func nearLimit(h *host.Host, hierarchy host.CgroupHierarchy, name string) (findi
 	}
 	return finding.Finding{
 		Severity: finding.Warning, Reason: "CgroupMemoryNearLimit", Marginal: percentOf(used, limit) < systemCgroupsAt,
-		Message: fmt.Sprintf("%s uses %s of %s (%s)", clipped(name), sizeText(used), sizeText(limit), what),
+		Message: fmt.Sprintf("%s uses %s of %s (%s)", plainText(name, lineText), sizeText(used), sizeText(limit), what),
 		Facts:   map[string]string{"usedBytes": strconv.FormatUint(used, 10), "limitBytes": strconv.FormatUint(limit, 10)},
 	}, true, nil
 }

@@ -19,10 +19,12 @@ import (
 //	ListUnitsByPatterns(["active", …], ["*.service"])     services that run or wait to be started again
 //	NRestarts, Result, ExecMainCode, ExecMainStatus, TriggeredBy, Transient …  of those
 //
-// https://www.freedesktop.org/software/systemd/man/latest/org.freedesktop.systemd1.html. Nothing is subscribed to or changed.
+// https://www.freedesktop.org/software/systemd/man/latest/org.freedesktop.systemd1.html. Nothing is changed. The look
+// asks; between looks the agent listens on the bus for services that fail (host.WatchSystemd), which makes it look at once.
 //
 // A unit stays in the state failed until it is started again or `systemctl reset-failed` forgets it: there is no threshold,
-// but it must be seen twice, half a minute apart, since whoever watches a unit may be about to start it again. What systemd
+// but it must be seen twice, since whoever watches a unit may be about to start it again: a second apart where systemd told of
+// it, otherwise half a minute. What systemd
 // starts again by itself (Restart=) is not failed meanwhile: its sub-state is auto-restart, and NRestarts counts. Three
 // restarts in ten minutes are what the Prometheus node mixin (more than 2 in 5 minutes) and the EKS node monitoring agent
 // (more than 3) call a crash loop; the finding is kept until there was none for ten minutes. NRestarts that becomes smaller
@@ -67,7 +69,7 @@ func SystemdUnits(s SystemdUnitsSettings, memory Memory) Check {
 		Advice: "`systemctl status UNIT` and `journalctl -u UNIT -n 50` show why it ended. Mend the cause, then `systemctl restart UNIT`; a unit that nobody needs: " +
 			"`systemctl disable --now UNIT` and `systemctl reset-failed UNIT`.",
 		Doc: Doc{
-			Reads: []string{"systemd over D-Bus: lists of units, and how those ended that failed or are started again"},
+			Reads: []string{"systemd over D-Bus: lists of units, and how those ended that failed or are started again", "its signals of services that fail, at which it looks at once"},
 			Why:   "Mounts, time, name resolution, logs and security of the node are kept by its services. Kubernetes does not look at them.",
 			Faults: []Fault{
 				{unitFailed, finding.Warning, "a unit is in the state failed, seen twice; information for jobs of timers, sessions of people, units that programs " +
@@ -82,6 +84,7 @@ func SystemdUnits(s SystemdUnitsSettings, memory Memory) Check {
 		},
 		Every:    30 * time.Second,
 		Deadline: 10 * time.Second,
+		Wakes:    []Wake{{Source: WakeSystemd}},
 		Policy:   finding.Policy{Raise: finding.Hold{Looks: 2}},
 		Run:      look.run,
 	}

@@ -34,7 +34,7 @@ const taskLimitsID = "task-limits"
 
 // TaskLimits finds nodes, services and pods that have nearly as many tasks as they may.
 func TaskLimits(s UsageSettings) Check {
-	memory := &usageMemory{}
+	memory := usageMemory{}
 	return Check{
 		ID: taskLimitsID, Domain: "kernel",
 		Summary: "the node, the runtime or a pod has nearly as many processes and threads as it may",
@@ -55,7 +55,6 @@ func TaskLimits(s UsageSettings) Check {
 		Every:     time.Minute,
 		Policy:    finding.Policy{Raise: finding.Hold{Looks: 2, For: time.Minute}, Clear: finding.Hold{Looks: 2}},
 		Run: func(ctx context.Context, h *host.Host) ([]finding.Finding, error) {
-			memory.begin()
 			seen, err := readTaskLimits(ctx, h)
 			var findings []finding.Finding
 			for _, l := range seen {

@@ -67,7 +67,7 @@ func nodeTaskLimit(h *host.Host) (taskLimit, error) {
 	if err != nil {
 		return taskLimit{}, fmt.Errorf("read /proc/loadavg: %w", err)
 	}
-	l := taskLimit{subject: finding.Subject{Kind: "node", Name: nodeName(h)}, reason: "TasksNearLimit", usage: usage{used: used}}
+	l := taskLimit{subject: nodeSubject(h), reason: "TasksNearLimit", usage: usage{used: used}}
 	for _, name := range []string{"pid_max", "threads-max"} {
 		limit, err := readNumber(h.Files, "/proc/sys/kernel/"+name)
 		if err != nil {

@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"slices"
 	"strconv"
-	"sync"
 	"time"
 
 	"github.com/nodeagent/nodeagent/internal/host"
@@ -105,14 +104,11 @@ func tcpRules() []netRate {
 
 // countersCheck judges counters of the whole node by their rates.
 type countersCheck struct {
-	mu     sync.Mutex // guards window; held during a look, of which there is one at a time
 	window netWindow
 }
 
 // judge takes in what the rules speak of.
 func (c *countersCheck) judge(counters map[string]uint64, rules []netRate, up time.Duration) []netFault {
-	c.mu.Lock()
-	defer c.mu.Unlock()
 	values := map[string]uint64{}
 	for _, r := range rules {
 		for _, key := range []string{r.key, r.of} {
@@ -127,8 +123,6 @@ func (c *countersCheck) judge(counters map[string]uint64, rules []netRate, up ti
 
 // facts are the rises of the counters that rules speak of, within the window.
 func (c *countersCheck) facts(rules []netRate) map[string]string {
-	c.mu.Lock()
-	defer c.mu.Unlock()
 	facts := map[string]string{}
 	for _, r := range rules {
 		if by, _, ok := c.window.rise(r.key); ok && by > 0 {

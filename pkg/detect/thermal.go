@@ -3,7 +3,7 @@ package detect
 import (
 	"context"
 	"errors"
-	"sync"
+	"slices"
 	"time"
 
 	"github.com/nodeagent/nodeagent/internal/host"
@@ -44,7 +44,7 @@ const (
 	thermalShare   = 1 // percent of the time throttled
 	thermalFor     = 10 * time.Minute
 	thermalOpen    = 20 * time.Minute // a spell without an end is believed for so long
-	thermalRefresh = time.Hour        // how long it is remembered which zones and packages there are
+	thermalRefresh = time.Hour        // how long it is remembered what the same zones are, and which packages there are
 )
 
 // Thermal finds machines that are too hot.
@@ -76,22 +76,24 @@ func Thermal() Check {
 
 // thermalCheck remembers where to look, and what was counted.
 type thermalCheck struct {
-	mu       sync.Mutex // guards all below; held during a look
 	found    time.Duration
+	parts    []sensorPart
 	zones    []thermalZone
 	first    map[string]string // package to the folder of one of its processors
 	packages map[string]*thermalPackage
 }
 
 func (c *thermalCheck) look(h *host.Host) ([]finding.Finding, error) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
 	now := h.Clock().Up
-	if c.found == 0 || now-c.found > thermalRefresh {
-		if err := c.find(h.Files); err != nil {
+	parts, err := sensorParts(h.Files, thermalRoot, "thermal_zone")
+	if err != nil {
+		return nil, err
+	}
+	if c.found == 0 || now-c.found > thermalRefresh || !slices.Equal(parts, c.parts) {
+		if err := c.find(h.Files, parts); err != nil {
 			return nil, err
 		}
-		c.found = now
+		c.found, c.parts = now, parts
 	}
 	if len(c.zones) == 0 && len(c.first) == 0 {
 		return nil, finding.NotApplicable("neither a zone with a critical temperature nor a processor that counts throttling")
@@ -125,12 +127,9 @@ func (c *thermalCheck) look(h *host.Host) ([]finding.Finding, error) {
 	return findings, finding.Partial(doubts)
 }
 
-// find looks which zones and packages there are.
-func (c *thermalCheck) find(files host.Files) error {
-	zones, err := thermalZones(files)
-	if err != nil {
-		return err
-	}
+// find looks which zones that have a critical point, and which packages there are.
+func (c *thermalCheck) find(files host.Files, parts []sensorPart) error {
+	zones := thermalZones(files, parts)
 	first, err := cpuPackages(files)
 	if err != nil && !errors.Is(err, errNoThrottling) {
 		return err

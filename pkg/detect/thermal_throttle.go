@@ -16,8 +16,8 @@ import (
 
 const cpuRoot = "/sys/devices/system/cpu"
 
-// errNoThrottling says that processors do not count thermalThrottling.
-var errNoThrottling = errors.New("no processor counts thermalThrottling")
+// errNoThrottling says that processors do not count how often they were throttled.
+var errNoThrottling = errors.New("no processor counts how often it was throttled")
 
 // cpuPackages returns the folder thermal_throttle of one processor of each package.
 func cpuPackages(files host.Files) (map[string]string, error) {

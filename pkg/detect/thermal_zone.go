@@ -5,9 +5,7 @@ import (
 	"fmt"
 	"io/fs"
 	"path"
-	"slices"
 	"strconv"
-	"strings"
 	"syscall"
 
 	"github.com/nodeagent/nodeagent/internal/host"
@@ -30,19 +28,11 @@ func (z thermalZone) subject() finding.Subject {
 	return finding.Subject{Kind: "thermal-zone", Name: z.name}
 }
 
-// thermalZones returns the zones with a critical point that a machine can have.
-func thermalZones(files host.Files) ([]thermalZone, error) {
-	names, err := files.List(thermalRoot)
-	if err != nil && !errors.Is(err, fs.ErrNotExist) {
-		return nil, err
-	}
-	slices.Sort(names)
+// thermalZones returns those zones with a critical point that a machine can have.
+func thermalZones(files host.Files, parts []sensorPart) []thermalZone {
 	var zones []thermalZone
-	for _, name := range names[:min(len(names), maxThermalZones)] {
-		if !strings.HasPrefix(name, "thermal_zone") {
-			continue
-		}
-		dir := path.Join(thermalRoot, name)
+	for _, p := range parts[:min(len(parts), maxThermalZones)] {
+		dir := p.dir
 		critical, ok := criticalPoint(files, dir)
 		if !ok || critical <= 0 || critical > thermalAbsurd {
 			continue
@@ -51,9 +41,9 @@ func thermalZones(files host.Files) ([]thermalZone, error) {
 		if err != nil {
 			kind = "unknown"
 		}
-		zones = append(zones, thermalZone{name, clipped(kind), critical})
+		zones = append(zones, thermalZone{path.Base(dir), plainText(kind, lineText), critical})
 	}
-	return zones, nil
+	return zones
 }
 
 // criticalPoint returns the temperature at which the kernel shuts the machine down for a zone.
@@ -88,7 +78,7 @@ func (z thermalZone) judge(files host.Files) (finding.Finding, bool, error) {
 	}
 	temperature, err := strconv.Atoi(text)
 	if err != nil {
-		return finding.Finding{}, false, fmt.Errorf("read %s: %q is no number", name, clipped(text))
+		return finding.Finding{}, false, fmt.Errorf("read %s: %q is no number", name, plainText(text, lineText))
 	}
 	if temperature < z.critical-thermalKeep || temperature > thermalAbsurd {
 		return finding.Finding{}, false, nil

@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"slices"
 	"strings"
-	"sync"
 	"syscall"
 	"time"
 
@@ -89,14 +88,11 @@ func ThinPools(s ThinPoolsSettings) Check {
 
 // poolMemory remembers devices that were asked and are no pools.
 type poolMemory struct {
-	mu    sync.Mutex // guards the two below; held during a look, of which there is one at a time
-	none  []string   // those that could have been pools at the last time they were asked, and none was
+	none  []string // those that could have been pools at the last time they were asked, and none was
 	asked time.Duration
 }
 
 func (m *poolMemory) look(ctx context.Context, h *host.Host, s ThinPoolsSettings) ([]finding.Finding, error) {
-	m.mu.Lock()
-	defer m.mu.Unlock()
 	candidates, err := poolCandidates(h.Files)
 	if err != nil {
 		return nil, err

@@ -36,13 +36,13 @@ func parseThinPools(text string) ([]thinPool, error) {
 	for line := range strings.Lines(text) {
 		parts := strings.Split(strings.TrimSuffix(line, "\n"), "\t")
 		if len(parts) != 3 {
-			return nil, fmt.Errorf("line %q: want a device, a status and a table", deviceText(line, 200))
+			return nil, fmt.Errorf("line %q: want a device, a status and a table", plainText(line, 200))
 		}
 		p, err := parseThinPool(strings.Fields(parts[1]), strings.Fields(parts[2]))
 		if err != nil {
-			return nil, fmt.Errorf("line %q: %w", deviceText(line, 200), err)
+			return nil, fmt.Errorf("line %q: %w", plainText(line, 200), err)
 		}
-		p.device = deviceText(parts[0], 32)
+		p.device = plainText(parts[0], 32)
 		pools = append(pools, p)
 	}
 	return pools, nil
@@ -55,7 +55,7 @@ func parseThinPool(status, table []string) (thinPool, error) {
 	if len(status) < 7 { // Linux before 4.5 has no eighth field
 		return thinPool{}, fmt.Errorf("status has %d fields", len(status))
 	}
-	p := thinPool{mode: deviceText(status[4], 32), failsWhenFull: status[6] == "error_if_no_space"}
+	p := thinPool{mode: plainText(status[4], 32), failsWhenFull: status[6] == "error_if_no_space"}
 	for text, into := range map[string]*poolSpace{"m" + status[1]: &p.metadata, "d" + status[2]: &p.data} {
 		used, all, ok := strings.Cut(text[1:], "/")
 		var err, errAll error
@@ -142,10 +142,7 @@ func (p thinPool) explain(ctx context.Context, h *host.Host, f finding.Finding) 
 	if fatal := []string{reasonPoolFull, reasonPoolReadOnly, reasonPoolFailed}; len(paths) > 0 && slices.Contains(fatal, f.Reason) {
 		f.Severity = finding.Fatal
 	}
-	if len(paths) > 0 {
-		f.Facts["needed"] = strings.Join(paths, ", ")
-		f.Message += "; the node needs it for " + strings.Join(paths, ", ")
-	}
-	f.Message += tellPods(f.Facts, podsOnDisk(ctx, h, mounts, disk))
+	tellNeeded(&f, paths)
+	tellHitPods(&f, podsOnDisk(ctx, h, mounts, disk))
 	return f
 }

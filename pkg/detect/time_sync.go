@@ -93,7 +93,7 @@ func lookAtClock(ctx context.Context, h *host.Host, s TimeSyncSettings) ([]findi
 		return nil, nil
 	}
 	f := finding.Finding{
-		Check: timeSyncID, Subject: finding.Subject{Kind: "node", Name: nodeName(h)}, Severity: finding.Warning,
+		Check: timeSyncID, Subject: nodeSubject(h), Severity: finding.Warning,
 		Facts: map[string]string{
 			"unsynchronised": fmt.Sprint(clock.Unsynchronised), "maxError": clock.MaxError.String(), "offset": clock.Offset.String(),
 		},

@@ -85,7 +85,7 @@ func readUDP(files host.Files) (map[string]uint64, error) {
 	for line := range strings.Lines(string(data)) {
 		fields := strings.Fields(line)
 		if len(fields) != 2 {
-			return nil, fmt.Errorf("read /proc/net/snmp6: line %q: want a name and a value", netClip(line))
+			return nil, fmt.Errorf("read /proc/net/snmp6: line %q: want a name and a value", plainText(line, nameText))
 		}
 		name, ok := strings.CutPrefix(fields[0], "Udp6")
 		if !ok {
@@ -93,7 +93,7 @@ func readUDP(files host.Files) (map[string]uint64, error) {
 		}
 		value, err := netCount(fields[1], 10)
 		if err != nil {
-			return nil, fmt.Errorf("read /proc/net/snmp6: line %q: %w", netClip(line), err)
+			return nil, fmt.Errorf("read /proc/net/snmp6: line %q: %w", plainText(line, nameText), err)
 		}
 		counters["Udp."+name] += value
 	}

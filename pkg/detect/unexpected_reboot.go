@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"io/fs"
 	"slices"
-	"sync"
 	"time"
 
 	"github.com/nodeagent/nodeagent/internal/host"
@@ -57,15 +56,12 @@ func UnexpectedReboot() Check {
 
 // rebootMemory keeps the verdict on this boot: no later look knows better, least of all after a jump of the clock.
 type rebootMemory struct {
-	mu       sync.Mutex // guards what is below; held during a look
 	decided  bool
 	findings []finding.Finding
 	err      error
 }
 
 func (m *rebootMemory) look(h *host.Host) ([]finding.Finding, error) {
-	m.mu.Lock()
-	defer m.mu.Unlock()
 	if h.Clock().Up > bootFactFor {
 		return nil, nil
 	}
@@ -116,7 +112,7 @@ func judgeReboots(h *host.Host, records []login) ([]finding.Finding, error) {
 	}
 	up, down := previous.at.UTC().Format(time.RFC3339), records[last].at.UTC().Format(time.RFC3339)
 	return []finding.Finding{{
-		Check: unexpectedRebootID, Subject: finding.Subject{Kind: "node", Name: nodeName(h)}, Severity: finding.Warning, Reason: "UnexpectedReboot",
+		Check: unexpectedRebootID, Subject: nodeSubject(h), Severity: finding.Warning, Reason: "UnexpectedReboot",
 		Message: fmt.Sprintf("the machine, up since %s, was booted again at %s without having been shut down", up, down),
 		Facts:   map[string]string{"previousBoot": up, "boot": down},
 	}}, nil

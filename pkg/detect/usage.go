@@ -2,7 +2,6 @@ package detect
 
 import (
 	"fmt"
-	"sync"
 
 	"github.com/nodeagent/nodeagent/pkg/finding"
 )
@@ -32,32 +31,24 @@ func (u usage) String() string {
 	return fmt.Sprintf("%d of %d (%.0f %%)", u.used, u.limit, u.percent())
 }
 
-// usageMemory remembers which subjects were fatal, so that their gravity does not flap. Its size is that of the last look.
-type usageMemory struct {
-	mu          sync.Mutex // guards what is below
-	fatal, next map[finding.Subject]bool
-}
-
-// begin begins a look; of which there is one at a time.
-func (m *usageMemory) begin() {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	m.fatal, m.next = m.next, make(map[finding.Subject]bool)
-}
+// usageMemory remembers which subjects were fatal when they were last judged, so that their gravity does not flap. Only what
+// the node needs can be fatal, and that is little.
+type usageMemory map[finding.Subject]bool
 
 // judge returns what a usage means for a subject; ok is false where it means nothing. mayBeFatal is whether the node needs it.
-func (m *usageMemory) judge(s UsageSettings, subject finding.Subject, u usage, mayBeFatal bool) (severity finding.Severity, marginal, ok bool) {
-	m.mu.Lock()
-	defer m.mu.Unlock()
+func (m usageMemory) judge(s UsageSettings, subject finding.Subject, u usage, mayBeFatal bool) (severity finding.Severity, marginal, ok bool) {
 	percent := u.percent()
 	fatalAt := s.FatalPercent
-	if m.fatal[subject] {
+	if m[subject] {
 		fatalAt -= keepPoints
 	}
 	switch {
 	case mayBeFatal && s.FatalPercent > 0 && percent >= fatalAt:
-		m.next[subject] = true
+		m[subject] = true
 		return finding.Fatal, false, true
+	}
+	delete(m, subject)
+	switch {
 	case percent >= s.WarnPercent:
 		return finding.Warning, false, true
 	case percent >= s.WarnPercent-keepPoints:

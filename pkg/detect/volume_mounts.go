@@ -7,7 +7,6 @@ import (
 	"maps"
 	"slices"
 	"strings"
-	"sync"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -65,13 +64,10 @@ func VolumeMounts() Check {
 }
 
 type volumeMemory struct {
-	mu    sync.Mutex // guards meter; held during a look
 	meter kubeletMeter
 }
 
 func (m *volumeMemory) look(ctx context.Context, h *host.Host) ([]finding.Finding, error) {
-	m.mu.Lock()
-	defer m.mu.Unlock()
 	grown, _, err := m.meter.read(ctx, h, volumeKey, "storage_operation_duration_seconds_count", "csi_operations_seconds_count")
 	if err != nil || grown == nil {
 		return nil, err

@@ -3,6 +3,7 @@ package detect
 import (
 	"encoding/json"
 	"errors"
+	"slices"
 	"sync"
 	"time"
 
@@ -27,12 +28,20 @@ type witness struct {
 	since  time.Duration // when absent or blind began
 }
 
-// pastWatch is from when to when earlier runs of the agent watched, in one boot.
+// pastWatch is when earlier runs of the agent watched, in one boot: for each check that counts the spans of time between its
+// first look and the end of the run. Between two spans nobody counted.
 type pastWatch struct {
-	Boot string                   `json:"boot"`
-	From map[string]time.Duration `json:"from"`
-	To   time.Duration            `json:"to"`
+	Boot    string                 `json:"boot"`
+	Watched map[string][]watchSpan `json:"watched"` // in order
 }
+
+type watchSpan struct {
+	From time.Duration `json:"from"` // since boot
+	To   time.Duration `json:"to"`
+}
+
+// maxWatchSpans is how many spans of a check are kept. Of more, those are taken for one between which the least time is.
+const maxWatchSpans = 32
 
 // trustBlind is how long a check that learns nothing is still waited for.
 const trustBlind = 2 * time.Minute
@@ -93,29 +102,47 @@ func (w *Witnesses) Able(check string, at, now time.Duration) bool {
 }
 
 func (p pastWatch) watched(check string, at time.Duration) bool {
-	from, known := p.From[check]
-	return known && from <= at && at <= p.To
+	return slices.ContainsFunc(p.Watched[check], func(s watchSpan) bool { return s.From <= at && at <= s.To })
 }
 
-// save keeps since when checks that count have watched, for the next run of the agent.
+// save keeps when checks that count have watched, for the next run of the agent.
 func (w *Witnesses) save(memory Memory, at finding.Stamp) {
 	if w == nil {
 		return
 	}
 	w.mu.Lock()
-	watch := pastWatch{Boot: at.Boot, From: map[string]time.Duration{}, To: at.Up}
+	watch := pastWatch{Boot: at.Boot, Watched: map[string][]watchSpan{}}
 	for id, c := range w.checks {
-		if c.counts && c.looked {
-			watch.From[id] = c.from
-			if w.past.watched(id, w.past.To) {
-				watch.From[id] = w.past.From[id]
-			}
+		if !c.counts {
+			continue
+		}
+		spans := w.past.Watched[id]
+		if c.looked {
+			spans = fewSpans(append(slices.Clone(spans), watchSpan{c.from, at.Up}))
+		}
+		if len(spans) > 0 {
+			watch.Watched[id] = spans
 		}
 	}
 	w.mu.Unlock()
 	if data, err := json.Marshal(watch); err == nil { // a map of numbers can always be written
 		memory.Save(witnessesKey, data)
 	}
+}
+
+// fewSpans joins spans until there are few enough.
+func fewSpans(spans []watchSpan) []watchSpan {
+	for len(spans) > maxWatchSpans {
+		join := 0 // with the one behind it
+		for i := range len(spans) - 1 {
+			if spans[i+1].From-spans[i].To < spans[join+1].From-spans[join].To {
+				join = i
+			}
+		}
+		spans[join].To = spans[join+1].To
+		spans = slices.Delete(spans, join+1, join+2)
+	}
+	return spans
 }
 
 // restore takes over what an earlier run has kept. What cannot be understood is as good as nothing: the kernel's log then

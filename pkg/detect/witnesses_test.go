@@ -34,6 +34,13 @@ func TestWitnessesThatCount(t *testing.T) {
 	third := witnesses()
 	third.restore(memory, "a")
 	third.Saw(look(40*time.Minute, nil))
+	third.save(memory, finding.Stamp{Boot: "a", Up: 41 * time.Minute})
+	fourth := witnesses()
+	fourth.restore(memory, "a")
+	fourth.save(memory, finding.Stamp{Boot: "a", Up: 42 * time.Minute}) // it has not looked
+	fifth := witnesses()
+	fifth.restore(memory, "a")
+	fifth.Saw(look(50*time.Minute, nil))
 	rebooted := witnesses()
 	rebooted.restore(memory, "b")
 	rebooted.Saw(look(30*time.Minute, nil))
@@ -51,6 +58,10 @@ func TestWitnessesThatCount(t *testing.T) {
 		"between the runs":                  {second, 25 * time.Minute, false},
 		"in the second run":                 {second, 35 * time.Minute, true},
 		"two runs ago":                      {third, 15 * time.Minute, true},
+		"between the runs, one run later":   {third, 25 * time.Minute, false},
+		"and a few runs later":              {fifth, 25 * time.Minute, false},
+		"while a run had not looked":        {fifth, 45 * time.Minute, false},
+		"in the third run":                  {fifth, 40 * time.Minute, true},
 		"another boot's times":              {rebooted, 15 * time.Minute, false},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -58,5 +69,22 @@ func TestWitnessesThatCount(t *testing.T) {
 				t.Errorf("able is %v, want %v", got, test.able)
 			}
 		})
+	}
+}
+
+// TestFewSpans: of an agent that is started again all the time, the long gaps stay.
+func TestFewSpans(t *testing.T) {
+	var spans []watchSpan
+	for i := range time.Duration(100) {
+		gap := time.Second
+		if i%10 == 0 {
+			gap = time.Minute
+		}
+		from := i*time.Hour + gap
+		spans = fewSpans(append(spans, watchSpan{from, (i + 1) * time.Hour}))
+	}
+	past := pastWatch{Watched: map[string][]watchSpan{"a": spans}}
+	if len(spans) != maxWatchSpans || past.watched("a", 90*time.Hour+30*time.Second) || past.watched("a", 10*time.Hour+30*time.Second) || !past.watched("a", 15*time.Hour) {
+		t.Errorf("%d spans: %v", len(spans), spans)
 	}
 }

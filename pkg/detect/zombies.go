@@ -6,7 +6,6 @@ import (
 	"maps"
 	"slices"
 	"strconv"
-	"sync"
 	"time"
 
 	"github.com/nodeagent/nodeagent/internal/host"
@@ -63,7 +62,6 @@ func Zombies(s ZombiesSettings) Check {
 
 // zombieMemory is what one look leaves for the next.
 type zombieMemory struct {
-	mu    sync.Mutex              // guards what is below; held during a look
 	first map[taskID]zombieParent // as they were when they first had too many
 }
 
@@ -75,8 +73,6 @@ type zombieParent struct {
 }
 
 func (m *zombieMemory) look(ctx context.Context, h *host.Host, s ZombiesSettings) ([]finding.Finding, error) {
-	m.mu.Lock()
-	defer m.mu.Unlock()
 	table, err := h.ProcessTable(ctx, 30*time.Second)
 	if err != nil {
 		return nil, err
@@ -147,10 +143,6 @@ func (m *zombieMemory) finding(ctx context.Context, h *host.Host, name string, p
 		f.Message += fmt.Sprintf(", %d more than %s ago", total-before, elapsed.Round(time.Second))
 		f.Facts["perHour"] = strconv.FormatFloat(perHour, 'f', 0, 64)
 	}
-	if len(pods) > 0 {
-		names := podNames(ctx, h, slices.Sorted(maps.Keys(pods)))
-		f.Facts["pods"], f.Facts["podCount"] = firstOf(names, 20), strconv.Itoa(len(names))
-		f.Message += "; in pods " + firstOf(names, 5)
-	}
+	tellPods(&f, "; in pods ", podNames(ctx, h, slices.Sorted(maps.Keys(pods))))
 	return f
 }

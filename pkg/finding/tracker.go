@@ -1,6 +1,7 @@
 package finding
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"maps"
@@ -137,6 +138,10 @@ func (c *CheckState) seen(f Finding, hold Hold, now Stamp) []Update {
 		return nil
 	}
 	if !known {
+		if len(c.Subjects) >= maxSubjects { // an error may have kept older ones, which nobody has seen since
+			c.Err = cmp.Or(c.Err, fmt.Sprintf("more than %d subjects: not all that was seen is remembered", maxSubjects))
+			return nil
+		}
 		b = &Believed{First: now}
 		c.Subjects[key] = b
 	}

@@ -3,6 +3,7 @@ package finding
 import (
 	"encoding/json"
 	"errors"
+	"fmt"
 	"testing"
 	"time"
 
@@ -305,5 +306,24 @@ func TestErrorDoesNotMakeHealthy(t *testing.T) {
 	tracker.Observe(Look{Check: "c", At: at(2 * time.Second)})
 	if got := tracker.State()["c"]; got.Status != StatusHealthy || got.Why != "" {
 		t.Errorf("after a look that found nothing: %s, why %q", got.Status, got.Why)
+	}
+}
+
+// What is remembered of one check is bounded, whatever a broken host makes it say.
+func TestSubjectsAreBounded(t *testing.T) {
+	tracker := NewTracker(nil, nil)
+	for look := range 3 {
+		l := Look{Check: "disk", At: at(look), Err: errors.New("cannot tell of others")}
+		for i := range maxSubjects {
+			l.Findings = append(l.Findings, Finding{Subject: Subject{Kind: "pod", Name: fmt.Sprintf("%d-%d", look, i)}, Severity: Warning, Reason: "Bad"})
+		}
+		tracker.Observe(l)
+	}
+	state := tracker.State()["disk"]
+	if n := len(state.Subjects); n != maxSubjects {
+		t.Errorf("%d subjects are remembered, want %d", n, maxSubjects)
+	}
+	if len(state.Flaps) > maxSubjects {
+		t.Errorf("raises of %d subjects are remembered", len(state.Flaps))
 	}
 }

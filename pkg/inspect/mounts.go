@@ -60,7 +60,7 @@ func mountObjects(scan *Scan, mounts []host.Mount, table string) []Object {
 			ID:   m.Point + "#" + strconv.Itoa(m.ID),
 			Pod:  Pod{UID: uid},
 			Identity: Identity{
-				"id": strconv.Itoa(m.ID), "device": fmt.Sprintf("%d:%d", m.Major, m.Minor), "root": m.Root,
+				"id": strconv.Itoa(m.ID), "device": m.Device(), "root": m.Root,
 				"point": m.Point, "source": m.Source, "type": m.FSType,
 			},
 			Facts: facts("class", mountClass(m), "point", m.Point, "type", m.FSType, "source", m.Source,

@@ -1,6 +1,7 @@
 // Package guest boots a machine of its own, with Debian's kernel and pure cgroup v2, and runs a test binary in it. There,
-// disks, arrays and links can really be broken, and a kernel that differs from the builder's own is tried. The guest sees the
-// file system of this machine, read-only, below a layer in memory: the same tools, another kernel.
+// disks, arrays and links can really be broken, and the kernel itself, by modules that are built for it; and a kernel that
+// differs from the builder's own is tried. The guest sees the file system of this machine, read-only, below a layer in memory:
+// the same tools, another kernel.
 //
 // It is emulated (no KVM is needed) and up within ten seconds.
 package guest
@@ -24,6 +25,10 @@ type Guest struct {
 	Output io.Writer // what the guest prints
 
 	Systemd bool // is the guest's PID 1; else a shell is
+	Bare    bool // has nothing but the command and busybox, all in memory: such a machine can be saved, restored and suspended
+
+	Modules string   // folder with sources of kernel modules, which are built into the folder modules of Dir; or empty
+	Again   []string // the command of a bare guest that was booted again after a panic
 }
 
 // doneLine is what the guest prints last, with the exit code of the command.
@@ -35,11 +40,16 @@ func (g Guest) Run(ctx context.Context, command ...string) (int, error) {
 	if err != nil {
 		return 0, err
 	}
+	if g.Modules != "" {
+		if err := kernel.build(ctx, g.Modules, filepath.Join(g.Dir, "modules")); err != nil {
+			return 0, err
+		}
+	}
 	initrd, err := g.initrd(ctx, kernel, command)
 	if err != nil {
 		return 0, err
 	}
-	for _, disk := range []string{"nvme.img", "worn.img", "sata.img"} {
+	for _, disk := range []string{"nvme.img", "worn.img", "slow.img", "sata.img"} {
 		if err := os.WriteFile(filepath.Join(g.Dir, disk), nil, 0o600); err != nil {
 			return 0, err
 		}
@@ -52,18 +62,17 @@ func (g Guest) Run(ctx context.Context, command ...string) (int, error) {
 
 func (g Guest) boot(ctx context.Context, kernel kernel, initrd string) (int, error) {
 	monitor, wishes := filepath.Join(g.Dir, "monitor"), filepath.Join(g.Dir, "wishes")
-	cmd := exec.CommandContext(ctx, "qemu-system-x86_64",
-		"-accel", "tcg,thread=multi", "-machine", "q35", "-cpu", "max", "-smp", "2", "-m", "1536",
-		"-display", "none", "-no-reboot", "-nodefaults",
-		"-kernel", kernel.image, "-initrd", initrd, "-append", "console=ttyS0 quiet loglevel=1 panic=-1 mitigations=off systemd.unit=guest.service systemd.show_status=false systemd.condition-needs-update=no systemd.mask=systemd-timesyncd.service",
-		"-serial", "stdio", "-serial", "unix:"+wishes+",server=on,wait=off", "-monitor", "unix:"+monitor+",server=on,wait=off",
-		"-virtfs", "local,path=/,mount_tag=host,security_model=none,readonly=on,multidevs=remap",
-		"-netdev", "user,id=net0,restrict=on", "-device", "e1000,netdev=net0,id=nic0,mac=52:54:00:00:00:01",
-		"-netdev", "user,id=net1,restrict=on", "-device", "e1000,netdev=net1,id=nic1,mac=52:54:00:00:00:02",
-		"-drive", "file="+filepath.Join(g.Dir, "nvme.img")+",if=none,format=raw,id=nvme-drive", "-device", "nvme,drive=nvme-drive,serial=guest,id=nvme0",
-		"-drive", "file="+filepath.Join(g.Dir, "worn.img")+",if=none,format=raw,id=worn-drive", "-device", "nvme,drive=worn-drive,serial=worn,id=worn",
-		"-drive", "file="+filepath.Join(g.Dir, "sata.img")+",if=none,format=raw,id=sata-drive", "-device", "ide-hd,drive=sata-drive,bus=ide.0,serial=sata",
-	)
+	args := []string{
+		"-accel", "tcg,thread=multi", "-machine", "q35", "-smp", "2", "-display", "none", "-nodefaults",
+		"-kernel", kernel.image, "-initrd", initrd, "-append", "console=ttyS0 quiet loglevel=1 panic=-1 mitigations=off memmap=1M$128M systemd.unit=guest.service systemd.show_status=false systemd.condition-needs-update=no systemd.mask=systemd-timesyncd.service",
+		"-serial", "stdio", "-serial", "unix:" + wishes + ",server=on,wait=off", "-monitor", "unix:" + monitor + ",server=on,wait=off",
+	}
+	if g.Bare {
+		args = append(args, g.bareHardware()...)
+	} else {
+		args = append(args, g.hardware()...)
+	}
+	cmd := exec.CommandContext(ctx, "qemu-system-x86_64", args...)
 	cmd.WaitDelay = 5 * time.Second
 	watch := &lastLine{out: g.Output}
 	cmd.Stdout, cmd.Stderr = watch, watch
@@ -81,6 +90,31 @@ func (g Guest) boot(ctx context.Context, kernel kernel, initrd string) (int, err
 		return 0, errors.Join(errors.New("the guest ended before the command did"), err)
 	}
 	return watch.code, nil
+}
+
+// hardware is what is broken in a guest that sees this machine's files.
+func (g Guest) hardware() []string {
+	return []string{
+		"-cpu", "max", "-m", "1536", "-no-reboot",
+		"-virtfs", "local,path=/,mount_tag=host,security_model=none,readonly=on,multidevs=remap",
+		"-netdev", "user,id=net0,restrict=on", "-device", "e1000,netdev=net0,id=nic0,mac=52:54:00:00:00:01",
+		"-netdev", "user,id=net1,restrict=on", "-device", "e1000,netdev=net1,id=nic1,mac=52:54:00:00:00:02",
+		"-drive", "file=" + filepath.Join(g.Dir, "nvme.img") + ",if=none,format=raw,id=nvme-drive", "-device", "nvme,drive=nvme-drive,serial=guest,id=nvme0",
+		"-drive", "file=" + filepath.Join(g.Dir, "worn.img") + ",if=none,format=raw,id=worn-drive", "-device", "nvme,drive=worn-drive,serial=worn,id=worn",
+		"-drive", "file=" + filepath.Join(g.Dir, "slow.img") + ",if=none,format=raw,id=slow-drive", "-device", "nvme,drive=slow-drive,serial=slow",
+		"-device", "pcie-root-port,id=port1,chassis=1", "-device", "x3130-upstream,bus=port1,id=switch",
+		"-device", "pcie-root-port,id=port2,chassis=2", "-device", "virtio-rng-pci,bus=port2,aer=on,disable-legacy=on,id=lost",
+		"-drive", "file=" + filepath.Join(g.Dir, "sata.img") + ",if=none,format=raw,id=sata-drive", "-device", "ide-hd,drive=sata-drive,bus=ide.0,serial=sata",
+	}
+}
+
+// bareHardware is a machine that can be saved, which one with a disk of its own or with this machine's files cannot. Its
+// processor is one of Intel's, whose damaged memory Linux can take out of use.
+func (g Guest) bareHardware() []string {
+	return []string{
+		"-cpu", "max,vendor=GenuineIntel", "-m", "768", "-device", "i6300esb",
+		"-drive", "file=" + filepath.Join(g.Dir, "sata.img") + ",if=none,format=raw,snapshot=on,id=states", // where it is saved
+	}
 }
 
 // lastLine passes on what the guest prints, and remembers the exit code in it.

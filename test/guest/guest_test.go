@@ -7,6 +7,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -15,13 +16,20 @@ import (
 var withGuest = flag.Bool("guest", false, "boot a machine of its own for these tests; needs qemu-system-x86 and the other packages of make packages")
 
 // TestGuest breaks a guest whose PID 1 is a shell: it is up in seconds, and nothing but the test and the agent runs there.
-func TestGuest(t *testing.T) { inGuest(t, "Test[^U]", false) }
+func TestGuest(t *testing.T) { inGuest(t, "", Guest{Modules: "modules"}) }
 
 // TestSystemd runs the agent in its unit, in a guest whose PID 1 is systemd.
-func TestSystemd(t *testing.T) { inGuest(t, "TestUnit", true) }
+func TestSystemd(t *testing.T) { inGuest(t, "Unit", Guest{Systemd: true}) }
 
-// inGuest runs tests of ./inside in a guest, with the real agent. Each of them is a subtest here.
-func inGuest(t *testing.T, tests string, systemd bool) {
+// TestMachine stops, suspends and restores a whole guest, has its processor report errors, and has it panic. What is seen after
+// that are the tests of Again.
+func TestMachine(t *testing.T) { inGuest(t, "Machine", Guest{Bare: true}) }
+
+// TestCrash breaks the kernel of a guest, where no other test suffers by it.
+func TestCrash(t *testing.T) { inGuest(t, "Crash", Guest{Modules: "modules"}) }
+
+// inGuest runs those tests of ./inside in a guest that begin with a word, with the real agent. Each of them is a subtest here.
+func inGuest(t *testing.T, word string, g Guest) {
 	t.Helper()
 	if !*withGuest {
 		t.Skip("needs a guest: go test ./test/guest -args -guest")
@@ -34,19 +42,29 @@ func inGuest(t *testing.T, tests string, systemd bool) {
 	build(t, repo, "go", "build", "-trimpath", "-tags", "grpcnotrace", "-ldflags", "-s -w", "-o", filepath.Join(dir, "nodeagent"), "./cmd/nodeagent")
 	build(t, repo, "go", "test", "-c", "-trimpath", "-ldflags", "-s -w", "-o", filepath.Join(dir, "inside.test"), "./test/guest/inside")
 	log := &strings.Builder{}
-	g := Guest{Cache: filepath.Join(repo, ".cache"), Dir: dir, Output: &tee{t: t, all: log}, Systemd: systemd}
+	g.Cache, g.Dir, g.Output = filepath.Join(repo, ".cache"), dir, &tee{t: t, all: log}
 	if err := os.MkdirAll(g.Cache, 0o755); err != nil {
 		t.Fatal(err)
 	}
 	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Minute)
 	defer cancel()
+	tests, others := "^Test"+word, "^Test(Unit|Machine|Crash|Again)"
+	if word != "" {
+		others = "^$"
+	}
 	if only := os.Getenv("GUEST_RUN"); only != "" {
-		if strings.HasPrefix(only, "TestUnit") != systemd {
-			t.Skip("GUEST_RUN names tests of the other guest")
+		if regexp.MustCompile(others).MatchString(only) || !strings.HasPrefix(only, "Test"+word) {
+			t.Skip("GUEST_RUN names tests of another guest")
 		}
 		tests = only
 	}
-	args := []string{filepath.Join(dir, "inside.test"), "-test.v", "-test.parallel=16", "-test.timeout=18m", "-test.run", tests, "-inside", "-agent", filepath.Join(dir, "nodeagent"), "-repo", repo}
+	programs, err := g.programs(ctx)
+	if err != nil {
+		t.Fatal(err)
+	}
+	args := []string{filepath.Join(dir, "inside.test"), "-test.v", "-test.parallel=24", "-test.timeout=18m", "-test.run", tests, "-test.skip", others, "-inside", "-agent", filepath.Join(dir, "nodeagent"), "-repo", repo, "-modules", filepath.Join(dir, "modules"), "-programs", programs}
+	g.Again = slices.Clone(args)
+	g.Again[slices.Index(args, tests)] = "^TestAgain"
 	code, err := g.Run(ctx, args...)
 	if err != nil {
 		t.Fatal(err)
@@ -64,6 +82,9 @@ func inGuest(t *testing.T, tests string, systemd bool) {
 				t.Error("skipped in the guest; nothing is skipped there")
 			}
 		})
+	}
+	if g.Bare && !strings.Contains(log.String(), "PASS: TestAgain") && regexp.MustCompile(tests).MatchString("TestMachinePanics") {
+		t.Error("the guest was not booted again")
 	}
 	if code != 0 && !t.Failed() {
 		t.Errorf("exit code %d", code)

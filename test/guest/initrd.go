@@ -13,6 +13,9 @@ import (
 // bootModules are what the guest needs before it sees this machine's files.
 var bootModules = [...]string{"virtio_pci", "9pnet_virtio", "9p", "overlay"}
 
+// bareModules are all that a bare guest has.
+var bareModules = [...]string{"brd", "ext4", "hwpoison-inject", "i6300esb", "ramoops"}
+
 // initScript makes this machine's files the root, with a layer in memory over them, and runs the command there.
 const initScript = `#!/bin/sh
 export PATH=/bin
@@ -46,6 +49,31 @@ fi
 exec switch_root /root /bin/busybox sh /run/command
 `
 
+// bareScript makes the archive itself the root.
+const bareScript = `#!/bin/sh
+export PATH=/bin
+mount -t proc proc /proc
+mount -t sysfs sys /sys
+mount -t devtmpfs dev /dev
+busybox --install -s /bin
+mount -t pstore pstore /sys/fs/pstore
+for module in $(cat /modules); do
+	case $module in
+	ramoops.ko) options="mem_address=0x8000000 mem_size=0x100000 record_size=0x20000" ;; # left alone: see memmap
+	*) options= ;;
+	esac
+	insmod /lib/$module $options
+done
+ls /sys/fs/pstore/dmesg-* 2>/dev/null && mv /again /command
+mount -t cgroup2 cgroup /sys/fs/cgroup
+mount -t debugfs debug /sys/kernel/debug
+mount -t tmpfs tmpfs /run
+mkdir -p /run/tmp /dev/shm
+ip link set lo up
+stty -F /dev/ttyS1 raw -echo
+exec /bin/busybox sh /command
+`
+
 // commandUnit is the unit that runs the command where systemd is the guest's init, beside what this machine's systemd
 // always starts: journal, udev, D-Bus, but none of its own services. It is the default target, in effect.
 const commandUnit = `[Unit]
@@ -62,7 +90,7 @@ TTYPath=/dev/ttyS0
 // initrd makes the archive from which the guest boots.
 func (g Guest) initrd(ctx context.Context, k kernel, command []string) (string, error) {
 	root := filepath.Join(g.Dir, "initrd")
-	for _, dir := range []string{"bin", "proc", "sys", "dev", "host", "layer", "root", "lib"} {
+	for _, dir := range []string{"bin", "proc", "sys", "dev", "host", "layer", "root", "lib", "run", "etc"} {
 		if err := os.MkdirAll(filepath.Join(root, dir), 0o755); err != nil {
 			return "", err
 		}
@@ -71,9 +99,15 @@ func (g Guest) initrd(ctx context.Context, k kernel, command []string) (string, 
 	write := func(name, text string, mode os.FileMode) {
 		problems = append(problems, os.WriteFile(filepath.Join(root, name), []byte(text), mode))
 	}
-	write("init", initScript, 0o755)
+	needed, script := bootModules[:], initScript
+	if g.Bare {
+		needed, script = bareModules[:], bareScript
+		problems = append(problems, bring(root, command))
+	}
+	write("init", script, 0o755)
 	write("kernel", k.root, 0o644)
 	write("command", quoted(command), 0o644)
+	write("again", quoted(g.Again), 0o644)
 	if g.Systemd {
 		write("unit", commandUnit, 0o644)
 	}
@@ -85,7 +119,7 @@ func (g Guest) initrd(ctx context.Context, k kernel, command []string) (string, 
 	for _, applet := range []string{"sh", "mount", "insmod", "cat", "cp", "rm", "mkdir", "echo", "ip", "stty", "switch_root"} {
 		problems = append(problems, os.Symlink("busybox", filepath.Join(root, "bin", applet)))
 	}
-	modules, err := k.modules(ctx, bootModules[:])
+	modules, err := k.modules(ctx, needed)
 	if err != nil {
 		return "", err
 	}
@@ -103,6 +137,20 @@ func (g Guest) initrd(ctx context.Context, k kernel, command []string) (string, 
 	return pack(ctx, root, filepath.Join(g.Dir, "initrd.cpio"))
 }
 
+// bring puts those words of a command that are files of this machine to the same place in the archive.
+func bring(root string, command []string) error {
+	for _, word := range command {
+		if info, err := os.Stat(word); err != nil || !info.Mode().IsRegular() {
+			continue
+		}
+		to := filepath.Join(root, word)
+		if err := errors.Join(os.MkdirAll(filepath.Dir(to), 0o755), os.Link(word, to)); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
 // quoted returns a command as a line for the shell.
 func quoted(command []string) string {
 	var words []string
@@ -110,7 +158,7 @@ func quoted(command []string) string {
 		words = append(words, "'"+strings.ReplaceAll(word, "'", `'\''`)+"'")
 	}
 	return "export PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin HOME=/run/tmp TMPDIR=/run/tmp DM_DISABLE_UDEV=1\ncd /run/tmp && " + strings.Join(words, " ") +
-		"\necho \"" + doneLine + "$?\"\nsync\n/bin/busybox poweroff -f\n"
+		"\necho \"" + doneLine + "$?\"\nsync\n/bin/busybox poweroff -f\n/bin/busybox sleep 10\n"
 }
 
 // modules returns the files of modules with all that they need, in the order in which they are to be loaded.

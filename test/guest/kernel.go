@@ -10,11 +10,12 @@ import (
 	"strings"
 )
 
-// kernel is Debian's kernel, unpacked.
+// kernel is Debian's kernel, unpacked, with what modules are built from.
 type kernel struct {
-	root    string // of its package
+	root    string // of its packages
 	release string // as in uname -r
 	image   string
+	headers string
 }
 
 // kernel returns the kernel of this Debian, downloaded once.
@@ -31,21 +32,21 @@ func (g Guest) kernel(ctx context.Context) (kernel, error) {
 	if err := errors.Join(os.RemoveAll(fresh), os.MkdirAll(fresh, 0o755)); err != nil {
 		return kernel{}, err
 	}
-	out, err := output(ctx, fresh, "apt-cache", "depends", "linux-image-amd64")
+	packages, err := kernelPackages(ctx)
 	if err != nil {
 		return kernel{}, err
 	}
-	_, name, _ := strings.Cut(out, "Depends: ")
-	name, _, _ = strings.Cut(name, "\n")
-	if _, err := output(ctx, fresh, "apt-get", "download", "-q", strings.TrimSpace(name)); err != nil {
+	if _, err := output(ctx, fresh, "apt-get", append([]string{"download", "-q"}, packages...)...); err != nil {
 		return kernel{}, err
 	}
-	packages, _ := filepath.Glob(filepath.Join(fresh, "*.deb"))
-	if len(packages) != 1 {
-		return kernel{}, fmt.Errorf("the kernel %q is not one package: %q", name, packages)
-	}
-	if _, err := output(ctx, fresh, "dpkg-deb", "-x", packages[0], "."); err != nil {
-		return kernel{}, err
+	files, _ := filepath.Glob(filepath.Join(fresh, "*.deb"))
+	for _, file := range files {
+		if _, err := output(ctx, fresh, "dpkg-deb", "-x", file, "."); err != nil {
+			return kernel{}, err
+		}
+		if err := os.Remove(file); err != nil {
+			return kernel{}, err
+		}
 	}
 	k, err := findKernel(fresh)
 	if err != nil {
@@ -54,10 +55,40 @@ func (g Guest) kernel(ctx context.Context) (kernel, error) {
 	if _, err := output(ctx, fresh, "depmod", "-b", fresh, k.release); err != nil {
 		return kernel{}, err
 	}
-	if err := errors.Join(os.Remove(packages[0]), os.RemoveAll(root), os.Rename(fresh, root)); err != nil {
+	if err := errors.Join(os.RemoveAll(root), os.Rename(fresh, root)); err != nil {
 		return kernel{}, err
 	}
 	return findKernel(root)
+}
+
+// kernelPackages returns the names of the packages: the kernel, its headers and the programs that modules are built with.
+func kernelPackages(ctx context.Context) ([]string, error) {
+	images, err := depends(ctx, "linux-image-amd64")
+	if err != nil {
+		return nil, err
+	}
+	if len(images) != 1 {
+		return nil, fmt.Errorf("the kernel is not one package: %q", images)
+	}
+	headers := strings.Replace(images[0], "linux-image-", "linux-headers-", 1)
+	packages := []string{images[0], headers}
+	needed, err := depends(ctx, headers)
+	for _, name := range needed {
+		if strings.HasPrefix(name, "linux-headers-") || strings.HasPrefix(name, "linux-kbuild-") { // not the compiler, which is installed
+			packages = append(packages, name)
+		}
+	}
+	return packages, err
+}
+
+func depends(ctx context.Context, name string) (names []string, err error) {
+	out, err := output(ctx, "/", "apt-cache", "depends", name)
+	for line := range strings.Lines(out) {
+		if need, ok := strings.CutPrefix(strings.TrimSpace(line), "Depends: "); ok {
+			names = append(names, need)
+		}
+	}
+	return names, err
 }
 
 func findKernel(root string) (kernel, error) {
@@ -65,7 +96,20 @@ func findKernel(root string) (kernel, error) {
 	if err != nil || len(images) != 1 {
 		return kernel{}, fmt.Errorf("kernel in %s: %q", root, images)
 	}
-	return kernel{root: root, release: strings.TrimPrefix(filepath.Base(images[0]), "vmlinuz-"), image: images[0]}, nil
+	k := kernel{root: root, release: strings.TrimPrefix(filepath.Base(images[0]), "vmlinuz-"), image: images[0]}
+	k.headers = filepath.Join(root, "usr/src/linux-headers-"+k.release)
+	_, err = os.Stat(filepath.Join(k.headers, "Module.symvers"))
+	return k, err
+}
+
+// build builds modules from the sources in a directory, which are left as they are.
+func (k kernel) build(ctx context.Context, sources, to string) error {
+	if err := os.CopyFS(to, os.DirFS(sources)); err != nil {
+		return err
+	}
+	common := strings.TrimSuffix(k.headers, "-amd64") + "-common" // their own Makefile includes this one by its place on a Debian
+	_, err := output(ctx, to, "make", "-s", "-C", k.headers, "-f", filepath.Join(common, "Makefile"), "M="+to, "modules")
+	return err
 }
 
 func output(ctx context.Context, dir, name string, args ...string) (string, error) {

@@ -12,7 +12,8 @@ import (
 )
 
 // fulfil does what the guest asks for: each line on its second serial line is a command for qemu's monitor, such as
-// "set_link nic0 off", and is answered by "done".
+// "set_link nic0 off", and is answered by "done", or by qemu's complaint. "stop 30" stops the machine for so many seconds. A machine that is back in
+// the state that it saved by "savevm" waits for the same answer a second time, and is told "restored".
 func fulfil(ctx context.Context, wishes, monitor string) error {
 	wish, err := dial(ctx, wishes)
 	if err != nil {
@@ -26,36 +27,54 @@ func fulfil(ctx context.Context, wishes, monitor string) error {
 	defer qemu.Close()
 	defer context.AfterFunc(ctx, func() { wish.Close(); qemu.Close() })()
 	answers := bufio.NewReader(qemu)
-	if err := prompt(answers); err != nil {
+	if _, err := prompt(answers); err != nil {
 		return ignoreEnd(ctx, err)
 	}
 	lines := bufio.NewScanner(wish)
 	for lines.Scan() {
-		command := strings.TrimSpace(lines.Text())
-		if _, err := fmt.Fprintf(qemu, "%s\n", command); err != nil {
-			return ignoreEnd(ctx, err)
+		command, answer := strings.TrimSpace(lines.Text()), "done\n"
+		commands := []string{command}
+		var pause time.Duration
+		if _, err := fmt.Sscanf(command, "stop %d", &pause); err == nil {
+			commands = []string{"stop", "cont"}
 		}
-		if err := prompt(answers); err != nil {
-			return ignoreEnd(ctx, err)
+		if strings.HasPrefix(command, "loadvm ") {
+			answer = "restored\n"
 		}
-		if _, err := io.WriteString(wish, "done\n"); err != nil {
+		for _, command := range commands {
+			if _, err := fmt.Fprintf(qemu, "%s\n", command); err != nil {
+				return ignoreEnd(ctx, err)
+			}
+			said, err := prompt(answers)
+			if err != nil {
+				return ignoreEnd(ctx, err)
+			}
+			if _, complaint, ok := strings.Cut(said, "Error: "); ok {
+				complaint, _, _ = strings.Cut(complaint, "\r")
+				answer = complaint + "\n"
+			}
+			if command == "stop" {
+				time.Sleep(pause * time.Second)
+			}
+		}
+		if _, err := io.WriteString(wish, answer); err != nil {
 			return ignoreEnd(ctx, err)
 		}
 	}
 	return ignoreEnd(ctx, lines.Err())
 }
 
-// prompt reads until qemu waits for a command.
-func prompt(r *bufio.Reader) error {
-	for seen := ""; !strings.HasSuffix(seen, "(qemu) "); {
+// prompt reads what qemu says until it waits for a command.
+func prompt(r *bufio.Reader) (said string, err error) {
+	for !strings.HasSuffix(said, "(qemu) ") {
 		b, err := r.ReadByte()
 		if err != nil {
-			return err
+			return "", err
 		}
-		seen += string(b)
-		seen = seen[max(0, len(seen)-16):]
+		said += string(b)
+		said = said[max(0, len(said)-4096):]
 	}
-	return nil
+	return said, nil
 }
 
 // dial waits for a socket of qemu.

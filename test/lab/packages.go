@@ -34,7 +34,8 @@ var packages = [...]struct{ name, file string }{
 	{"kmod", "/sbin/modprobe"},
 	{"dmsetup", "/sbin/dmsetup"},
 	{"mdadm", "/sbin/mdadm"},
-	{"gcc", "/usr/bin/gcc"}, // the race detector
+	{"gcc", "/usr/bin/gcc"}, // the race detector, and modules of the guest's kernel
+	{"make", "/usr/bin/make"},
 	{"libc6-dev", "/usr/include/stdlib.h"},
 }
 

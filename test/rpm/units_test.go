@@ -88,6 +88,83 @@ func TestUnits(t *testing.T) {
 	m.unitFinding("systemd-units", "job.service", "")
 }
 
+// TestUnitAtOnce: with the intervals that people have, a unit that fails is found because systemd tells of it. One that fails
+// all the time costs next to nothing.
+func TestUnitAtOnce(t *testing.T) {
+	m := boot(t)
+	m.install()
+	m.unitFinding("source-systemd", "systemd", "")
+	<-time.After(5 * time.Second) // what the agent looks at when it starts
+	service := func(name, rest string) {
+		m.write("/etc/systemd/system/"+name+".service", "[Unit]\nStartLimitIntervalSec=0\n[Service]\n"+rest)
+		m.run("systemctl", "daemon-reload")
+	}
+	service("broken", "ExecStart=/bin/sleep infinity\n")
+	m.run("systemctl", "start", "broken")
+	began := time.Now()
+	m.run("systemctl", "kill", "-s", "SEGV", "broken")
+	m.unitFinding("systemd-units", "broken.service", "warning UnitFailed")
+	if took := time.Since(began); took > 10*time.Second {
+		t.Errorf("found after %v", took)
+	} else {
+		t.Logf("found after %v", took)
+	}
+	began = time.Now()
+	m.run("systemctl", "start", "broken")
+	m.unitFinding("systemd-units", "broken.service", "")
+	t.Logf("cleared after %v", time.Since(began))
+
+	began = time.Now()
+	m.write("/etc/systemd/system/opt.mount", "[Mount]\nWhat=/dev/none\nWhere=/opt\nType=ext4\n")
+	m.run("systemctl", "daemon-reload")
+	m.try("systemctl", "start", "opt.mount")
+	m.unitFinding("systemd-units", "opt.mount", "warning UnitFailed")
+	t.Logf("a mount found after %v", time.Since(began))
+
+	// One that fails, and one that ends well, of which there is nothing to tell until it was started too often.
+	for _, program := range []string{"/bin/false", "/bin/true"} {
+		service("flaps", "ExecStart="+program+"\nRestart=always\nRestartSec=0\n")
+		m.run("systemctl", "start", "nodeagent")
+		m.run("systemctl", "restart", "flaps")
+		<-time.After(10 * time.Second)
+		with, starts := m.measure(15 * time.Second)
+		m.run("systemctl", "stop", "nodeagent")
+		without, others := m.measure(15 * time.Second)
+		t.Logf("%s: CPU in 15 s: with the agent %v and %d starts, without it %v and %d", program, with, starts, without, others)
+		if with["agent"] > time.Second || starts < 100 {
+			t.Errorf("%s was started %d times in 15 s, and the agent used %v", program, starts, with["agent"])
+		}
+	}
+}
+
+// measure returns the CPU time that some use meanwhile, and how often the service flaps was started.
+func (m *machine) measure(d time.Duration) (used map[string]time.Duration, starts int) {
+	m.t.Helper()
+	read := func() (map[string]time.Duration, int) {
+		ticks := func(pid string) time.Duration {
+			fields := strings.Fields(m.try("cat", "/proc/"+pid+"/stat").stdout)
+			if len(fields) < 15 {
+				return 0
+			}
+			user, _ := strconv.Atoi(fields[13])
+			kernel, _ := strconv.Atoi(fields[14])
+			return time.Duration(user+kernel) * 10 * time.Millisecond
+		}
+		pid := func(unit string) string {
+			return strings.TrimSpace(m.run("systemctl", "show", "--value", "-p", "MainPID", unit))
+		}
+		restarts, _ := strconv.Atoi(strings.TrimSpace(m.run("systemctl", "show", "--value", "-p", "NRestarts", "flaps")))
+		return map[string]time.Duration{"systemd": ticks("1"), "dbus": ticks(pid("dbus")), "agent": ticks(pid("nodeagent"))}, restarts
+	}
+	before, first := read()
+	<-time.After(d)
+	after, last := read()
+	for name := range after {
+		after[name] -= before[name]
+	}
+	return after, last - first
+}
+
 // TestSystemdStops: PID 1 hangs, and goes on.
 func TestSystemdStops(t *testing.T) {
 	m := boot(t)

@@ -5,7 +5,6 @@ package handtest
 import (
 	"crypto/rand"
 	"encoding/hex"
-	"fmt"
 	"io/fs"
 	"log/slog"
 	"os"
@@ -170,7 +169,7 @@ func (n *Node) Mounts(point string) []hand.Mount {
 	for _, m := range mounts {
 		if m.Point == point {
 			on = append(on, hand.Mount{
-				ID: m.ID, Device: fmt.Sprintf("%d:%d", m.Major, m.Minor), Root: m.Root, Point: m.Point, Source: m.Source, FSType: m.FSType,
+				ID: m.ID, Device: m.Device(), Root: m.Root, Point: m.Point, Source: m.Source, FSType: m.FSType,
 			})
 		}
 	}

@@ -4,6 +4,7 @@ import (
 	"net"
 	"os"
 	"os/exec"
+	"path/filepath"
 	"strings"
 	"syscall"
 	"testing"
@@ -82,12 +83,29 @@ func up(t testing.TB, link string) {
 // Iptables changes the rules of this network namespace: backend is "nft" or "legacy".
 func Iptables(t testing.TB, backend string, args ...string) {
 	t.Helper()
-	program := "/usr/sbin/iptables-" + backend
+	runTool(t, "", "/usr/sbin/iptables-"+backend, append([]string{"-w"}, args...)...)
+}
+
+// IP6tables is Iptables for IPv6.
+func IP6tables(t testing.TB, backend string, args ...string) {
+	t.Helper()
+	runTool(t, "", "/usr/sbin/ip6tables-"+backend, append([]string{"-w"}, args...)...)
+}
+
+// NFT gives nft a script.
+func NFT(t testing.TB, script string) {
+	t.Helper()
+	runTool(t, script, "/usr/sbin/nft", "-f", "-")
+}
+
+func runTool(t testing.TB, input, program string, args ...string) {
+	t.Helper()
 	if _, err := os.Stat(program); err != nil {
 		t.Skipf("needs %s", program)
 	}
-	out, err := exec.CommandContext(t.Context(), program, append([]string{"-w"}, args...)...).CombinedOutput()
-	if err != nil {
+	command := exec.CommandContext(t.Context(), program, args...)
+	command.Stdin = strings.NewReader(input)
+	if out, err := command.CombinedOutput(); err != nil {
 		t.Fatalf("%s %s: %v: %s", program, strings.Join(args, " "), err, out)
 	}
 }
@@ -110,12 +128,35 @@ func InNetns(pin string, do func() error) error {
 	return <-done
 }
 
+// Sysfs mounts a /sys of this network namespace below root until the test ends.
+func Sysfs(t testing.TB, root string) {
+	t.Helper()
+	point := filepath.Join(root, "sys")
+	if err := os.Mkdir(point, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	if err := unix.Mount("nodeagent-test", point, "sysfs", unix.MS_RDONLY, ""); err != nil {
+		t.Fatalf("mount sysfs: %v", err)
+	}
+	t.Cleanup(func() {
+		if err := unix.Unmount(point, unix.MNT_DETACH); err != nil {
+			t.Error(err)
+		}
+	})
+}
+
 // Attach makes a pinned network namespace with one veth to this one, both ends with an address and up, and the near one as
 // its default gateway.
 func Attach(t testing.TB, pin, near, nearAddress, farAddress string) {
 	t.Helper()
 	PinNetns(t, pin)
 	Veth(t, near, "eth0", pin)
+	Addresses(t, pin, near, nearAddress, farAddress)
+}
+
+// Addresses gives addresses to both ends of what Attach has made, once more, as of another family.
+func Addresses(t testing.TB, pin, near, nearAddress, farAddress string) {
+	t.Helper()
 	Address(t, near, nearAddress)
 	up(t, near)
 	gateway, _, _ := strings.Cut(nearAddress, "/")
@@ -128,13 +169,14 @@ func Attach(t testing.TB, pin, near, nearAddress, farAddress string) {
 		if err != nil {
 			return err
 		}
+		address.Flags = unix.IFA_F_NODAD // nobody else has it
 		if err := netlink.AddrAdd(link, address); err != nil {
 			return err
 		}
 		if err := netlink.LinkSetUp(link); err != nil {
 			return err
 		}
-		return netlink.RouteAdd(&netlink.Route{Gw: net.ParseIP(gateway)})
+		return netlink.RouteAdd(&netlink.Route{LinkIndex: link.Attrs().Index, Gw: net.ParseIP(gateway)})
 	})
 	if err != nil {
 		t.Fatalf("attach %s: %v", pin, err)

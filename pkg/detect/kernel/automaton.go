@@ -32,7 +32,6 @@ func (s *set) join(other *set) {
 	s[3] |= other[3]
 }
 func (s *set) empty() bool         { return *s == set{} }
-func (s *set) equal(o set) bool    { return *s == o }
 func (s *set) union(o set) (u set) { u = *s; u.join(&o); return u }
 
 // node is a state while the table is being built.

@@ -30,9 +30,15 @@ func deviceDaemonRules() []Rule {
 	}, {
 		ID: "smartd-errors", Reason: "DiskErrorsLogged", Domain: Storage, Severity: finding.Info, Speakers: []Speaker{Smartd},
 		Summary:  "the log of errors that a disk keeps grew",
-		Literals: []string{"rror count increased from", "Error Log entries increased from"},
-		Patterns: []string{disk + `(?:ATA error count increased from|Self-Test Log error count increased from|number of Error Log entries increased from)`},
+		Literals: []string{"rror count increased from", "Error Log entries increased from", "new Self-Test Log error at ", " SMART Prefailure Attribute: ", " SMART Usage Attribute: "},
+		Patterns: []string{disk + `(?:ATA error count increased from|Self-Test Log error count increased from|number of Error Log entries increased from|new Self-Test Log error at |SMART (?:Prefailure|Usage) Attribute: (?:5|187|196|197|198) \S+ changed from)`}, // sectors moved, errors, sectors unreadable
 		Kind:     "device", Expiry: 24 * time.Hour,
+	}, {
+		ID: "smartd-unreachable", Reason: "DiskNotAnswering", Domain: Storage, Severity: finding.Warning, Speakers: []Speaker{Smartd},
+		Summary:  "a disk does not tell its health any more: it hangs, or it is gone",
+		Literals: []string{"failed to read SMART", "open() ", "Read SMART Self-Test Log Failed", "Read SMART Error Log Failed", "Read NVMe SMART"},
+		Patterns: []string{disk + `(?:failed to read SMART |open\(\) (?:of \S+ device )?failed: |Read SMART (?:Self-Test|Error) Log Failed|Read NVMe SMART\S* (?:information|log)\S* failed)`},
+		Kind:     "device", Expiry: hour, ConfirmedBy: "disk-health",
 	}, {
 		ID: "multipathd-no-path", Reason: "MultipathNoPath", Domain: Storage, Severity: finding.Warning, Speakers: []Speaker{Multipathd},
 		Summary:  "no path to a disk is left",
@@ -42,7 +48,7 @@ func deviceDaemonRules() []Rule {
 	}, {
 		ID: "multipathd-path-failed", Reason: "MultipathPathFailed", Domain: Storage, Severity: finding.Warning, Speakers: []Speaker{Multipathd},
 		Summary:  "one of the paths to a disk failed",
-		Literals: []string{"checker failed path ", "checker reports path is ", " - path offline", "mark as failed"},
+		Literals: []string{"checker failed path ", " checker ", " - path offline", "mark as failed"},
 		Patterns: []string{
 			`^checker failed path (?P<subject>\S{1,64}) in map (?P<map>\S{1,128})`, `^(?P<map>\S{1,128}): (?P<subject>\S{1,64}) - (?:\w+ checker reports path is (?:down|faulty)|path offline|(?:tur|directio|emc_clariion|rdac|hp_sw)\S* checker (?:reports|timed out))`,
 			`^(?P<subject2>\S{1,64}): mark as failed`,
@@ -58,14 +64,14 @@ func deviceDaemonRules() []Rule {
 	}, {
 		ID: "iscsid-connection", Reason: "ISCSIConnectionLost", Domain: Storage, Severity: finding.Warning, Speakers: []Speaker{ISCSI},
 		Summary:  "the connection to an iSCSI disk broke",
-		Literals: []string{"Kernel reported iSCSI connection ", "cannot make connection to "},
-		Patterns: []string{`^(?:iscsid: )?Kernel reported iSCSI connection (?P<subject>\d+:\d+) error \(`, `^(?:iscsid: )?cannot make connection to (?P<subject2>\S{1,128}):`},
+		Literals: []string{"Kernel reported iSCSI connection ", "cannot make connection to ", "onnect to ", "ogin "},
+		Patterns: []string{`^(?:iscsid: )?Kernel reported iSCSI connection (?P<subject>\d+:\d+) error \(`, `^(?:iscsid: )?cannot make connection to (?P<subject2>\S{1,128}):`, `^(?:iscsid: )?connect to (?P<subject>\S{1,128}) failed \(`, `^(?:iscsid: )?(?:conn \d+ login rejected|Login I/O error, failed to|login failed)`},
 		Kind:     "connection", Expiry: hour,
 		Recovery: Recovery{Literals: []string{"is operational after recovery"}, Pattern: `^(?:iscsid: )?connection(?P<subject>\d+:\d+) is operational after recovery`},
 	}, {
 		ID: "udev-stuck", Reason: "UdevStuck", Domain: System, Severity: finding.Warning, Speakers: []Speaker{Udev},
 		Summary:  "a device does not answer while it is set up, or its driver hangs",
-		Literals: []string{" timeout; kill it", "is taking a long time", " terminated by signal 9", " timed out after ", "is taking longer than ", " processing SEQNUM="},
+		Literals: []string{" timeout; kill it", "is taking a long time", " terminated by signal 9", "pawned process ", " processing SEQNUM="},
 		Patterns: []string{`^(?:\S{1,200}: )?[Ww]orker (?:process )?\[\d+\] (?:\S{1,255} )?(?:.* )?(?:timeout; kill it|is taking a long time|terminated by signal 9)`, `^(?:\S{1,200}: )?Spawned process .{1,200} (?:timed out|is taking longer)`, `^(?P<subject>\S{1,200}): Worker \[\d+\] processing SEQNUM=\d+ (?:is taking a long time|killed)`},
 		Kind:     "device", Expiry: hour,
 	}, {
@@ -97,29 +103,46 @@ func hostDaemonRules() []Rule {
 	return []Rule{{
 		ID: "time-unsynchronised", Reason: "ClockUnsynchronised", Domain: System, Severity: finding.Warning, Speakers: []Speaker{TimeDaemon},
 		Summary:  "the time daemon has no server that it can believe",
-		Literals: []string{"Can't synchronise: ", "no servers reachable", "no server suitable for synchronization"},
-		Patterns: []string{`^Can't synchronise: no (?:majority|selectable sources|reachable sources)`, `^no servers? (?:reachable|suitable for synchronization)`},
+		Literals: []string{"Can't synchronise: ", "synchronization lost", "no server", "no server suitable for synchronization"},
+		Patterns: []string{`^Can't synchronise: no (?:majority|selectable sources|reachable sources)`, `^no servers? (?:reachable|suitable for synchronization)`, `^synchronization lost$`},
 		Kind:     NodeKind, Expiry: hour, ConfirmedBy: "time-sync",
 		Recovery: Recovery{Literals: []string{"Selected source "}, Pattern: `^Selected source `},
 	}, {
+		ID: "time-server-silent", Reason: "ClockUnsynchronised", Domain: System, Severity: finding.Warning, Speakers: []Speaker{TimeDaemon},
+		Summary:  "the servers of the time daemon do not answer",
+		Literals: []string{"Timed out waiting for reply from "},
+		Patterns: []string{`^Timed out waiting for reply from (?P<server>\S{1,255})`},
+		Kind:     NodeKind, Raise: Rate{5, hour}, Expiry: hour, ConfirmedBy: "time-sync",
+		Recovery: Recovery{Literals: []string{"nitial clock synchronization", "ynchronized to time server", "Contacted time server "}, Pattern: `^(?:Initial clock synchronization|Synchronized to time server|Contacted time server )`},
+	}, {
 		ID: "time-jump", Reason: "ClockOffset", Domain: System, Severity: finding.Info, Speakers: []Speaker{TimeDaemon},
 		Summary:  "the clock was wrong by a second or more, or jumped",
-		Literals: []string{"System clock wrong by ", "time jump detected"},
-		Patterns: []string{`^System clock wrong by -?(?:[1-9]\d*)\.\d+ seconds`, `^(?:Forward|Backward) time jump detected`},
+		Literals: []string{"System clock wrong by ", "time jump detected", "clock was stepped by ", "time reset "},
+		Patterns: []string{`^System clock wrong by -?(?:[1-9]\d*)\.\d+ seconds`, `^(?:Forward|Backward) time jump detected`, `^System clock was stepped by -?[1-9]\d*\.\d+ seconds`, `^time reset [+-]?[1-9]\d*\.\d+ s`},
 		Kind:     NodeKind, Settled: 10 * time.Minute, Expiry: hour, ConfirmedBy: "time-sync",
 	}, {
 		ID: "network-carrier-lost", Reason: "LinkDown", Domain: Network, Severity: finding.Warning, Speakers: []Speaker{NetworkManager},
 		Summary:  "a network card lost its link",
-		Literals: []string{": Lost carrier", "'carrier-changed'", "reason 'carrier-changed"},
+		Literals: []string{": Lost carrier", "carrier: link disconnected", "'carrier-changed'", "reason 'carrier-changed"},
 		Patterns: []string{
 			`^(?P<subject>` + uplink + `): Lost carrier$`,
 			`^(?:<\w+> +\[[\d.]+\] )?device \((?P<subject2>` + uplink + `)\): state change: \S+ -> unavailable \(reason 'carrier-changed'`,
+			`^(?:<\w+> +\[[\d.]+\] )?device \((?P<subject3>` + uplink + `)\): carrier: link disconnected`,
 		},
 		Kind: "network-device", Settled: 2 * time.Minute, Expiry: hour, ConfirmedBy: "link-state",
 		Recovery: Recovery{
 			Literals: []string{": Gained carrier", "carrier: link connected"},
 			Pattern:  `^(?:(?P<subject>` + uplink + `): Gained carrier$|(?:<\w+> +\[[\d.]+\] )?device \((?P<subject2>` + uplink + `)\): carrier: link connected)`,
 		},
+	}, {
+		ID: "network-address-conflict", Reason: "DuplicateAddress", Domain: Network, Severity: finding.Warning, Speakers: []Speaker{NetworkManager},
+		Summary:  "another machine uses an address of this one",
+		Literals: []string{"an address conflict was detected", "ddress conflict detected", "already in use in the network by", "duplicate address check failed"},
+		Patterns: []string{
+			`^(?P<subject>` + uplink + `): (?:.*an address conflict was detected|.*[Aa]ddress conflict detected)`,
+			`^(?:<\w+> +\[[\d.]+\] )?.{0,80}(?:already in use in the network by|duplicate address check failed for)`,
+		},
+		Kind: "network-device", Expiry: hour,
 	}, {
 		ID: "network-address-lost", Reason: "AddressLost", Domain: Network, Severity: finding.Warning, Speakers: []Speaker{NetworkManager},
 		Summary:  "a network card lost its address, or cannot be given one",

@@ -11,11 +11,13 @@ import (
 // goes on being said: "PLEG … has yet to be successful", "node not found", "may not have completed yet".
 func kubeletRules() []Rule {
 	speakers := []Speaker{Kubelet}
+	const neverYet = `active 2562047h47m` // since the beginning of time: until 1.13, of a kubelet that has just started
 	return []Rule{{
 		ID: "kubelet-pleg-silent", Reason: "PLEGUnhealthy", Domain: Kubernetes, Severity: finding.Warning, Speakers: speakers,
 		Summary:  "kubelet has not heard from the runtime for minutes what its containers do", // pkg/kubelet/pleg/generic.go
 		Literals: []string{"pleg was last seen active"},
 		Patterns: []string{quoted + `(?:[Ss]kipping pod synchronization|Node became not ready|PLEG is not healthy).*pleg was last seen active (?P<since>\S+) ago`},
+		Exclude:  neverYet,
 		Kind:     NodeKind, Expiry: hour, ConfirmedBy: "kubelet-pleg",
 	}, {
 		ID: "kubelet-runtime-down", Reason: "RuntimeNotAnswering", Domain: Kubernetes, Severity: finding.Warning, Speakers: speakers,
@@ -31,31 +33,31 @@ func kubeletRules() []Rule {
 			quoted + `GenericPLEG: Unable to retrieve pods.*(?:code = Unavailable|DeadlineExceeded|connection refused|Cannot connect)`,
 			quoted + `(?:command failed"? err="failed to run Kubelet: )?validate service connection: .*(?:connection refused|no such file|Unimplemented|DeadlineExceeded)`,
 		},
-		Exclude: `^"?(?:PullImage|ExecSync|Exec) `, // a registry's, a container's
+		Exclude: `^"?(?:PullImage|ExecSync|Exec) |` + neverYet, // a registry's, a container's
 		Kind:    NodeKind, Report: "runtime-down", Expiry: hour, ConfirmedBy: "runtime-health",
 	}, {
 		ID: "kubelet-runtime-slow", Reason: "RuntimeOperationsFail", Domain: Kubernetes, Severity: finding.Warning, Speakers: speakers,
 		Summary:  "calls of the container runtime do not come back in time",
-		Literals: []string{"untime service failed", "mage service failed"},
-		Patterns: []string{quoted + `(?P<call>\w+) (?:\S.{0,80} )?from (?:runtime|image) service failed"?.*(?:DeadlineExceeded|context deadline exceeded|operation timeout)`},
+		Literals: []string{"ontainer garbage collection failed", "untime service failed", "mage service failed"},
+		Patterns: []string{quoted + `Container garbage collection failed"?.*(?:DeadlineExceeded|context deadline exceeded)`, quoted + `(?P<call>\w+) (?:\S.{0,400} )?from (?:runtime|image) service failed"?.*(?:DeadlineExceeded|context deadline exceeded|operation timeout)`},
 		Exclude:  `^"?(?:ExecSync|Exec|PullImage) `, // a probe that is late, a registry that is slow
 		Kind:     NodeKind, Raise: Rate{3, 10 * time.Minute}, Expiry: hour, ConfirmedBy: "kubelet-sync",
 	}, {
 		ID: "kubelet-network-not-ready", Reason: "NetworkNotReady", Domain: Kubernetes, Severity: finding.Warning, Speakers: speakers,
 		Summary:  "the network for pods is not ready: new pods cannot start",
-		Literals: []string{"untime network not ready", "NetworkPluginNotReady"},
+		Literals: []string{"untime network not ready", "NetworkPluginNotReady", "etwork is not ready", "nable to update cni config"},
 		// While a node joins, it takes a while until the network's own pod has written its configuration: said every 5 s.
-		Patterns: []string{quoted + `Container runtime network not ready`, quoted + `Error syncing pod,? .*(?:network is not ready|NetworkPluginNotReady)`},
+		Patterns: []string{quoted + `(?:Container runtime network not ready|[Uu]nable to update cni config)`, quoted + `Error syncing pod,? .*(?:network is not ready|NetworkPluginNotReady)`},
 		Kind:     NodeKind, Raise: Rate{10, 2 * time.Minute}, Expiry: hour, ConfirmedBy: "runtime-health",
 	}, {
 		ID: "kubelet-not-ready", Reason: "NodeNotReady", Domain: Kubernetes, Severity: finding.Warning, Speakers: speakers,
 		Summary:  "kubelet itself calls the node not ready",
-		Literals: []string{"ode became not ready"},
-		Patterns: []string{quoted + `Node became not ready`},
+		Literals: []string{"ode became not ready", "NodeNotReady"},
+		Patterns: []string{quoted + `(?:Node became not ready|Recording NodeNotReady event message|Recording event message for node".*event="NodeNotReady")`},
 		Exclude:  `may not have completed yet|has yet to be successful|CSINode is not yet initialized|node is shutting down|NetworkPluginNotReady|cni config uninitialized|missing node capacity`,
 		Kind:     NodeKind, Expiry: hour, ConfirmedBy: "node-registration",
 		Recovery: Recovery{
-			Literals: []string{"NodeReady"},
+			Literals: []string{"NodeReady", "just became ready"},
 			Pattern:  quoted + `(?:Recording NodeReady event message|Recording event message for node".*event="NodeReady"|Fast updating node status as it just became ready)`,
 		},
 	}, {
@@ -96,17 +98,34 @@ func kubeletRules() []Rule {
 	}, {
 		ID: "kubelet-certificate-expired", Reason: "KubeletCertificateExpired", Domain: Kubernetes, Severity: finding.Warning, Speakers: speakers,
 		Summary:  "a certificate between kubelet and apiserver has expired",
-		Literals: []string{"client certificate has expired", "client certificate is expired", "certificate has expired or is not yet valid"},
+		Literals: []string{"client certificate has expired", "existing bootstrap client", "o valid client certificate is found", "client certificate is expired", "certificate has expired or is not yet valid"},
 		Patterns: []string{
-			quoted + `The currently active client certificate has expired`, quoted + `Part of the existing bootstrap client certificate.* is expired`,
+			quoted + `(?:The currently active client certificate has expired|No valid client certificate is found)`, quoted + `[Pp]art of the existing bootstrap client certificate.* is expired`,
 			`^.*x509: certificate has expired or is not yet valid`,
 		},
 		Exclude: `(?i)pull(?:ing)? image|pullimage|imagepull|back-off|webhook|probe`, // a registry's, a pod's
 		Kind:    NodeKind, Expiry: hour, ConfirmedBy: "kubelet-certificates",
 	}, {
+		// While a node joins, its first request waits for somebody, or a controller, to approve it.
+		ID: "kubelet-certificate-waits", Reason: "KubeletCertificatePending", Domain: Kubernetes, Severity: finding.Warning, Speakers: speakers,
+		Summary:  "kubelet does not get a new certificate: nobody approves or signs its request",
+		Literals: []string{"requesting a signed certificate", "certificate request was not", "no serving certificate available"},
+		Patterns: []string{`^.*Failed while requesting a signed certificate from the`, `^.*certificate request was not (?:signed|approved|issued)`, quoted + `http: TLS handshake error from \S+: no serving certificate available`},
+		Kind:     NodeKind, Raise: Rate{5, hour}, Expiry: hour, ConfirmedBy: "kubelet-certificates",
+	}, {
+		// The node of a control plane says so for a minute or two until its own apiserver runs.
+		ID: "kubelet-apiserver-calls", Reason: "ApiserverRequestsFail", Domain: Kubernetes, Severity: finding.Warning, Speakers: speakers,
+		Summary:  "kubelet's requests to the apiserver fail",
+		Literals: []string{"ailed to list *", "ailed to watch *", "nable to write event", "erver rejected event"},
+		Patterns: []string{
+			`^.*[Ff]ailed to (?:list|watch) \*\S+: .*(?:dial tcp|i/o timeout|TLS handshake timeout|connection refused|connect: no route|context deadline exceeded|EOF|Unauthorized)`,
+			quoted + `(?:Server rejected event|Unable to write event)\b.*(?:dial tcp|i/o timeout|TLS handshake timeout|connection refused|context deadline exceeded|EOF|Unauthorized)`,
+		},
+		Kind: NodeKind, Raise: Rate{100, 10 * time.Minute}, Expiry: hour, ConfirmedBy: "apiserver-reachability",
+	}, {
 		ID: "kubelet-start-failed", Reason: "KubeletNotRunning", Domain: Kubernetes, Severity: finding.Warning, Speakers: speakers,
 		Summary:  "kubelet could not start, or ended",
-		Literals: []string{"ommand failed", "ailed to run Kubelet", "ailed to run kubelet", "ailed to start ContainerManager", "ailed to start container manager", "ailed to start cAdvisor", "ailed to load kubelet config", "nable to load bootstrap", "ailed to validate kubelet"},
+		Literals: []string{"ommand failed", "ailed to run Kubelet", "ailed to run kubelet", "ailed to start ContainerManager", "ailed to start container manager", "ailed to start cAdvisor", "ailed to load kubelet config", "ailed to load Kubelet config", "nable to load bootstrap", "ailed to validate kubelet"},
 		Patterns: []string{
 			quoted + `(?:command failed" err=|[Ff]ailed to run [Kk]ubelet|Failed to start (?:ContainerManager|container manager|cAdvisor)|failed to load [Kk]ubelet config|[Ff]ailed to validate kubelet)`,
 		},

@@ -21,9 +21,9 @@ func kubeletPodRules() []Rule {
 	}, {
 		ID: "kubelet-evicts", Reason: "PodsEvicted", Domain: Kubernetes, Severity: finding.Warning, Speakers: speakers,
 		Summary:  "kubelet ends pods because the node is short of memory, disk or PIDs",
-		Literals: []string{"must evict pod(s) to reclaim", "is evicted successfully", "thresholds have been met", "pods evicted, waiting", "pods ranked for eviction"},
+		Literals: []string{"must evict pod(s) to reclaim", "is evicted successfully", "thresholds have been met", "unable to evict any pods from", "pods evicted, waiting", "pods ranked for eviction"},
 		Patterns: []string{
-			quoted + `[Ee]viction manager: (?:must evict pod\(s\) to reclaim"?(?: resourceName=)?"? ?(?P<resource>[\w.-]+)|pod \S+ is evicted successfully|eviction thresholds have been met|pods evicted, waiting for pod|pods ranked for eviction)`,
+			quoted + `[Ee]viction manager: (?:must evict pod\(s\) to reclaim"?(?: resourceName=)?"? ?(?P<resource>[\w.-]+)|pod \S+ is evicted successfully|eviction thresholds have been met|unable to evict any pods from the node|pods evicted, waiting for pod|pods ranked for eviction)`,
 		},
 		Kind: NodeKind, Report: "eviction", Expiry: hour, ConfirmedBy: "evictions",
 	}, {
@@ -36,7 +36,7 @@ func kubeletPodRules() []Rule {
 		ID: "kubelet-volume-mount", Reason: "VolumeMountsFail", Domain: Kubernetes, Severity: finding.Warning, Speakers: speakers,
 		Summary: "a volume cannot be mounted, its pods cannot start",
 		Literals: []string{
-			"MountVolume.", "VolumeSubpath", "MapVolume.", "VerifyControllerAttachedVolume failed", "nable to mount volumes for pod", "nable to attach or mount volumes", "AttachVolume.Attach failed",
+			"MountVolume.", "VolumeSubpath", "MapVolume.", "VerifyControllerAttachedVolume failed", "nable to mount volumes for pod", "nable to attach or mount volumes", "AttachVolume.",
 		},
 		Patterns: []string{
 			operation + `(?:MountVolume|MapVolume|AttachVolume)\.\w+ failed for volume \\?"(?P<subject>[^"\\]{1,256})`,
@@ -49,8 +49,8 @@ func kubeletPodRules() []Rule {
 	}, {
 		ID: "kubelet-volume-unmount", Reason: "VolumeUnmountsFail", Domain: Kubernetes, Severity: finding.Warning, Speakers: speakers,
 		Summary:  "a volume cannot be unmounted, its pods cannot end",
-		Literals: []string{"UnmountVolume.", "UnmountDevice failed", "UnmapVolume."},
-		Patterns: []string{operation + `(?:UnmountVolume|UnmapVolume)\.\w+ failed for volume \\?"(?P<subject>[^"\\]{1,256})`, operation + `UnmountDevice failed for volume \\?"(?P<subject2>[^"\\]{1,256})`},
+		Literals: []string{"UnmountVolume.", "UnmountDevice failed", "UnmapVolume.", "Timed out waiting for unmount of "},
+		Patterns: []string{operation + `(?:UnmountVolume|UnmapVolume)\.\w+ failed for volume \\?"(?P<subject>[^"\\]{1,256})`, operation + `UnmountDevice failed for volume \\?"(?P<subject2>[^"\\]{1,256})`, `^Timed out waiting for unmount of /`},
 		Kind:     "volume", Raise: lasting, Expiry: hour, ConfirmedBy: "volume-mounts",
 	}, {
 		ID: "kubelet-csi-missing", Reason: "CSIDriverNotRegistered", Domain: Kubernetes, Severity: finding.Warning, Speakers: speakers,
@@ -61,17 +61,27 @@ func kubeletPodRules() []Rule {
 	}, {
 		ID: "kubelet-orphaned-pod", Reason: "OrphanedPodVolumes", Domain: Kubernetes, Severity: finding.Warning, Speakers: speakers,
 		Summary:  "volumes of a pod that is gone are still there, and kubelet does not remove them",
-		Literals: []string{"rphaned pod \""},
+		Literals: []string{"rphaned pod "},
 		Patterns: []string{
-			`^(?:"There were many similar errors\. Turn up verbosity to see them\." err=")?[Oo]rphaned pod \\?"(?P<subject>[0-9a-f-]{36}|[0-9a-f]{32})\\?" found, but `,
+			`^(?:"There were many similar errors\. Turn up verbosity to see them\." err="|Orphan pod: )?[Oo]rphaned pod \\?"(?P<subject>[0-9a-f-]{36}|[0-9a-f]{32})\\?" found, but `,
+			`^Failed to remove orphaned pod \\?"(?P<subject>[0-9a-f-]{36}|[0-9a-f]{32})\\?" dir`,
+			`^"Failed to remove orphaned pod dir".* podUID="?(?P<subject>[0-9a-f-]{36}|[0-9a-f]{32})`,
 		},
 		Kind: PodKind, Raise: lasting, Expiry: hour,
 	}, {
 		ID: "kubelet-sandbox-failed", Reason: "PodSandboxesFail", Domain: Kubernetes, Severity: finding.Warning, Speakers: speakers,
 		Summary:  "the runtime cannot make sandboxes, no pod can start",
 		Literals: []string{"CreatePodSandbox", "RunPodSandbox from runtime service failed", "ailed to create sandbox for pod", "CreatePodSandboxError"},
-		Patterns: []string{quoted + `(?:RunPodSandbox from runtime service failed|CreatePodSandbox for pod\b.* failed|[Ff]ailed to create sandbox for pod)`},
+		Patterns: []string{quoted + `(?:RunPodSandbox from runtime service failed|CreatePodSandbox for pod\b.* failed|[Ff]ailed to create sandbox for pod|Error syncing pod\b.*failed to \\?"CreatePodSandbox\\?")`},
 		Kind:     NodeKind, Raise: lasting, Expiry: hour, ConfirmedBy: "stuck-pods",
+	}, {
+		ID: "kubelet-pod-kill-failed", Reason: "PodsStuckTerminating", Domain: Kubernetes, Severity: finding.Warning, Speakers: speakers,
+		Summary:  "containers or sandboxes of pods that end cannot be stopped",
+		Literals: []string{"KillContainer", "KillPodSandbox", "ontainer termination failed", "rror killing pod", "ill container failed", "illPodWithSyncResult failed", "KillPod failed", "ailed to kill ", "ailed to stop container"},
+		Patterns: []string{quoted + `(?:Error syncing pod\b.*|[Ee]rror killing pod: |\[)?(?:failed to|Failed to) \\?"?Kill(?:Container|PodSandbox)\b`, quoted + `(?:Container termination failed with gracePeriod|Kill container failed|killPodWithSyncResult failed|KillPod failed|Failed to (?:kill|stop) container"|Failed to kill process from cgroup|Attempt failed to kill all unwanted process from cgroup)`, quoted + `Error syncing pod\b.*with Kill(?:Container|PodSandbox)Error`},
+		// A container that is gone already cannot be stopped, and need not be.
+		Exclude: `No such container|NotFound|not found`,
+		Kind:    NodeKind, Raise: lasting, Expiry: hour, ConfirmedBy: "stuck-pods",
 	}, {
 		ID: "kubelet-probes-fail", Reason: "ProbeStorm", Domain: Kubernetes, Severity: finding.Warning, Speakers: speakers,
 		Summary:  "many probes of pods fail at once",

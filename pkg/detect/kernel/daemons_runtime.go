@@ -22,9 +22,9 @@ func runtimeRules() []Rule {
 	}, {
 		ID: "runtime-network-setup", Reason: "PodNetworkSetupFails", Domain: Kubernetes, Severity: finding.Warning, Speakers: []Speaker{Runtime, Kubelet},
 		Summary:  "the network plugin cannot connect pods",
-		Literals: []string{"failed to setup network for sandbox", "ailed to set up sandbox container", "failed to destroy network for sandbox", "adding pod to CNI network", "rror adding ", "rror deleting "},
+		Literals: []string{"ailed to setup network for sandbox", "ailed to set up sandbox container", "ailed to destroy network for sandbox", "adding pod to CNI network", "rror adding ", "rror deleting "},
 		Patterns: []string{
-			logrus + `.*(?:failed to (?:setup|destroy) network for sandbox|rror adding pod to CNI network|rror (?:adding|deleting) network: )`,
+			logrus + `.*(?:[Ff]ailed to (?:setup|destroy) network for sandbox|rror adding pod to CNI network|rror (?:adding|deleting) network: )`,
 			quoted + `(?:RunPodSandbox|StopPodSandbox|CreatePodSandbox|[Ff]ailed to create sandbox|Error syncing pod).*(?:failed to (?:setup|destroy) network for sandbox|ailed to set up sandbox container)`,
 			quoted + `Error (?:adding|deleting) (?:pod |\S+ )?(?:to network|from network|network: )`,
 		},
@@ -39,25 +39,35 @@ func runtimeRules() []Rule {
 		ID: "runtime-shim-failed", Reason: "RuntimeShimFailed", Domain: Kubernetes, Severity: finding.Warning, Speakers: speakers,
 		Summary: "the process between runtime and container failed, or could not be cleaned up",
 		Literals: []string{
-			"failed to clean up after shim disconnected", "failed to delete dead shim", "failed to start shim", "failed to handle container TaskExit event", "failed to load shim", "failed to delete shim", "failed to handle sandbox TaskExit",
-			"failed to shutdown shim", "failed to clean up shim", "failed to handle sandbox exit event", // the last two of containerd 2
+			"failed to clean up after shim disconnected", "failed to delete dead shim", "failed to start shim", "failed to handle container TaskExit event", "failed to load shim", "failed to delete shim", "failed to handle sandbox TaskExit", "ailed to handle event", "ailed to handle backOff event",
+			"failed to shutdown shim", "failed to clean up shim", "failed to handle sandbox exit event", "device or resource busy", // those of clean up and sandbox exit are containerd 2's
 		},
-		Patterns: []string{logrus + `(?:failed to (?:clean up (?:after shim disconnected|shim)|delete (?:dead )?shim|load shim|shutdown shim)|.*failed to start shim|failed to handle (?:(?:container|sandbox) TaskExit|sandbox exit) event)`},
+		Patterns: []string{logrus + `(?:failed to (?:clean up (?:after shim disconnected|shim)|delete (?:dead )?shim|load shim|shutdown shim)|.*failed to start shim|failed to handle (?:(?:container|sandbox) TaskExit|sandbox exit) event|[Ff]ailed to handle (?:event|backOff event) .*TaskExit|(?:Stop|Remove)(?:PodSandbox|Container) for .* failed"?.*device or resource busy)`},
 		Kind:     NodeKind, Raise: lasting, Expiry: hour, ConfirmedBy: "runtime-health",
 	}, {
 		ID: "runtime-slow", Reason: "RuntimeOperationsFail", Domain: Kubernetes, Severity: finding.Warning, Speakers: speakers,
 		Summary:  "calls of the container runtime do not come back in time",
-		Literals: []string{"context deadline exceeded", "DeadlineExceeded", "context canceled", "did not exit within", "n exit event is not yet received"},
+		Literals: []string{"context deadline exceeded", "DeadlineExceeded", "context canceled", "waiting for response from boltdb open"},
 		Patterns: []string{
 			`^level=error msg="(?:Stop|Run|Remove|List|Create|Start|Kill|Update)\w*(?:Sandbox|Container|Image)s?\b.* failed"? ?.*(?:context deadline exceeded|DeadlineExceeded)`,
+			`^level=error msg="StopContainer for .* failed"? ?.*context canceled`,
+			`^level=warning msg="waiting for response from boltdb open"`, // its disk is slow, or another containerd runs
 			`^level=error msg="(?:Status|get state|collecting metrics|failed to (?:stop|kill|delete) \w+)\b.*(?:context deadline exceeded|DeadlineExceeded)`,
 		},
 		Exclude: `msg="(?:Pull|Exec)`,
 		Kind:    NodeKind, Raise: lasting, Expiry: hour, ConfirmedBy: "runtime-health",
 	}, {
+		// Said once at each start, and while the network's own pod writes its configuration.
+		ID: "runtime-cni-missing", Reason: "NetworkNotReady", Domain: Kubernetes, Severity: finding.Warning, Speakers: speakers,
+		Summary:  "the runtime finds no usable configuration of the network for pods",
+		Literals: []string{"reload cni configuration", "cni plugin not initialized", "o network config found in", "No networks found in"},
+		Patterns: []string{logrus + `(?:failed to reload cni configuration|.*cni plugin not initialized|.*no network config found in|.*[Nn]o networks found in)`},
+		Exclude:  `^level=\w+ msg="failed to load cni during init`,
+		Kind:     NodeKind, Raise: Rate{10, 10 * time.Minute}, Expiry: hour, ConfirmedBy: "cni-config",
+	}, {
 		ID: "runtime-failed", Reason: "RuntimeNotRunning", Domain: Kubernetes, Severity: finding.Warning, Speakers: speakers,
 		Summary:  "the container runtime could not start, or ended",
-		Literals: []string{"level=fatal msg=", "failed to start daemon", "containerd: ", "failed to start containerd"},
+		Literals: []string{"level=fatal msg=", "failed to start daemon", "Error starting daemon", "containerd: ", "failed to start containerd"},
 		Patterns: []string{`^level=fatal msg=".`, `^containerd: .*(?:failed|permission denied|error|timeout)`, `^(?:failed to start (?:daemon|containerd)|Error starting daemon): `},
 		Kind:     NodeKind, Expiry: hour, ConfirmedBy: "runtime-health",
 	}, {
@@ -71,6 +81,7 @@ func runtimeRules() []Rule {
 			`^.*readlink /var/lib/docker/overlay2\S*: invalid argument`,
 			`^.*/\S+: structure needs cleaning`,
 			logrus + `.*(?:failed to extract layer .*: .*(?:input/output error|unexpected EOF|invalid checksum)|unexpected commit digest)`,
+			`^.*failed to extract layer .*: .*(?:input/output error|unexpected EOF|invalid checksum|content digest \S+: not found)`,
 		},
 		Kind: NodeKind, Expiry: hour,
 	}}
@@ -82,16 +93,16 @@ func sharedRules() []Rule {
 	return []Rule{{
 		ID: "daemon-no-addresses", Reason: "PodAddressesExhausted", Domain: Network, Severity: finding.Warning, Speakers: daemons,
 		Summary:  "no address is left for pods",
-		Literals: []string{"no IP addresses available in range set", "failed to assign an IP address to container", "no available IPs", "no more addresses"},
+		Literals: []string{"no IP addresses available in range set", "failed to assign an IP address to container", "failed to allocate for range"},
 		Patterns: []string{`^.*(?:no IP addresses available in range set|failed to assign an IP address to container|failed to allocate for range \d+: no)`},
 		Kind:     NodeKind, Expiry: hour,
 	}, {
 		ID: "daemon-fork-failed", Reason: "ForkFailed", Domain: CPU, Severity: finding.Warning, Speakers: append(daemons, Systemd),
 		Summary:  "no process or thread can be started any more: a limit of PIDs is reached",
-		Literals: []string{"resource temporarily unavailable", "failed to create new OS thread", "newosproc", "ailed to fork", "pthread_create failed"},
+		Literals: []string{"resource temporarily unavailable", "failed to create new OS thread", "newosproc", "ailed to fork", "ailed to spawn", "ailed to run '", "pthread_create failed"},
 		Patterns: []string{
 			`^.*fork/exec \S+: resource temporarily unavailable`, `^(?:runtime: |runtime/cgo: )?(?:failed to create new OS thread|pthread_create failed)`, `^fatal error: newosproc`,
-			`^(?:\S+: )?Failed to fork: (?:Resource temporarily unavailable|Cannot allocate memory)`,
+			`^(?:\S+: )?Failed to (?:fork|spawn \S+|run '[\w-]+' task): (?:Resource temporarily unavailable|Cannot allocate memory)`,
 		},
 		Kind: NodeKind, Expiry: hour, ConfirmedBy: "task-limits",
 	}, {

@@ -29,7 +29,7 @@ func systemdRules() []Rule {
 			`^(?P<subject3>` + unit + `)(?: failed\.$|: Unit entered failed state)`,
 		}
 	}
-	failedWords := []string{": Failed with result '", " entered failed state", ": Unit entered failed state", ".service failed."}
+	failedWords := []string{": Failed with result '", " entered failed state", ": Unit entered failed state", " failed."}
 	flapping := func(unit string) []string {
 		return []string{
 			`^(?P<subject>` + unit + `): Start request repeated too quickly`,
@@ -39,14 +39,22 @@ func systemdRules() []Rule {
 	}
 	flappingWords := []string{"tart request repeated too quickly", "restart counter is at "}
 	ended := func(unit string) []string {
-		return []string{`^(?P<subject>` + unit + `): [Mm]ain process exited, code=(?:killed|dumped), status=(?P<signal>(?:9/KILL|6/ABRT|11/SEGV|7/BUS|4/ILL|8/FPE|31/SYS))`}
+		return []string{`^(?P<subject>` + unit + `): [Mm]ain process exited, code=(?:(?:killed|dumped), status=(?P<signal>(?:9/KILL|6/ABRT|11/SEGV|7/BUS|4/ILL|8/FPE|31/SYS))|exited, status=(?P<status>[1-9]\d*))`}
 	}
-	endedWords := []string{"ain process exited, code=killed", "ain process exited, code=dumped"}
+	endedWords := []string{"ain process exited, code="}
+	restarted := func(unit string) []string {
+		return []string{
+			`^(?P<subject>` + unit + `): (?:Scheduled restart job, restart counter is at [1-4]\.|Service \S+ expired, scheduling restart|Service has no hold-off time.*, scheduling restart)`,
+			`^(?P<subject2>` + unit + `):? (?:Service hold-?off|holdoff) time over, scheduling restart`,
+		}
+	}
+	restartedWords := []string{"restart counter is at ", ", scheduling restart"}
+	often := Rate{5, 20 * time.Minute}
 	oom := []string{": A process of this unit has been killed by the OOM killer"}
 	return []Rule{{
 		ID: "systemd-dead", Reason: "SystemdDead", Domain: System, Severity: finding.Fatal, Speakers: speakers,
 		Summary:  "PID 1 crashed: nothing can be started or stopped on the node until it is restarted",
-		Literals: []string{"reezing execution", "Caught <"},
+		Literals: []string{"reezing execution", ", freezing", "Caught <"},
 		Patterns: []string{`^(?:Freezing execution|.{1,80}, freezing(?:\.|$))`, `^Caught <(?:SEGV|ABRT|BUS|ILL|FPE|QUIT|SYS)>`},
 		Kind:     NodeKind, Report: "systemd-dead", Expiry: UntilBoot,
 	}, {
@@ -60,8 +68,12 @@ func systemdRules() []Rule {
 		Summary: "kubelet ends again and again", Literals: flappingWords, Patterns: flapping(kubeletUnit),
 		Kind: "unit", Expiry: hour, ConfirmedBy: "kubelet-restarts",
 	}, {
+		ID: "kubelet-restarted", Reason: "KubeletRestartsOften", Domain: Kubernetes, Severity: finding.Warning, Speakers: speakers,
+		Summary: "kubelet ends again and again", Literals: restartedWords, Patterns: restarted(kubeletUnit),
+		Kind: "unit", Raise: often, Expiry: hour, ConfirmedBy: "kubelet-restarts",
+	}, {
 		ID: "kubelet-killed", Reason: "KubeletNotRunning", Domain: Kubernetes, Severity: finding.Warning, Speakers: speakers,
-		Summary: "kubelet was killed, or crashed", Literals: endedWords, Patterns: ended(kubeletUnit),
+		Summary: "kubelet was killed, crashed, or ended with an error", Literals: endedWords, Patterns: ended(kubeletUnit),
 		Kind: "unit", Report: "kubelet-unit", Expiry: hour, ConfirmedBy: "kubelet-health",
 	}, {
 		ID: "runtime-unit-failed", Reason: "RuntimeNotRunning", Domain: Kubernetes, Severity: finding.Warning, Speakers: speakers,
@@ -74,8 +86,12 @@ func systemdRules() []Rule {
 		Summary: "the container runtime ends again and again", Literals: flappingWords, Patterns: flapping(runtimeUnit),
 		Kind: "unit", Expiry: hour, ConfirmedBy: "runtime-health",
 	}, {
+		ID: "runtime-restarted", Reason: "RuntimeRestartsOften", Domain: Kubernetes, Severity: finding.Warning, Speakers: speakers,
+		Summary: "the container runtime ends again and again", Literals: restartedWords, Patterns: restarted(runtimeUnit),
+		Kind: "unit", Raise: often, Expiry: hour, ConfirmedBy: "runtime-health",
+	}, {
 		ID: "runtime-killed", Reason: "RuntimeNotRunning", Domain: Kubernetes, Severity: finding.Warning, Speakers: speakers,
-		Summary: "the container runtime was killed, or crashed", Literals: endedWords, Patterns: ended(runtimeUnit),
+		Summary: "the container runtime was killed, crashed, or ended with an error", Literals: endedWords, Patterns: ended(runtimeUnit),
 		Kind: "unit", Report: "runtime-unit", Expiry: hour, ConfirmedBy: "runtime-health",
 	}, {
 		ID: "unit-hung", Reason: "SystemdUnitHung", Domain: System, Severity: finding.Warning, Speakers: speakers,
@@ -88,6 +104,10 @@ func systemdRules() []Rule {
 		ID: "unit-flapping", Reason: "SystemdUnitFlapping", Domain: System, Severity: finding.Warning, Speakers: speakers,
 		Summary: "a service ends again and again", Literals: flappingWords, Patterns: flapping(oneUnit), Exclude: notOurUnits,
 		Kind: "unit", Expiry: hour,
+	}, {
+		ID: "unit-restarted", Reason: "SystemdUnitFlapping", Domain: System, Severity: finding.Warning, Speakers: speakers,
+		Summary: "a service ends again and again", Literals: restartedWords, Patterns: restarted(oneUnit), Exclude: notOurUnits,
+		Kind: "unit", Raise: often, Expiry: hour,
 	}, {
 		ID: "container-unit-oom", Reason: "ContainerOOMKilled", Domain: Memory, Severity: finding.Info, Speakers: speakers,
 		Summary: "a container reached its memory limit and the kernel killed one of its processes", Literals: oom,
@@ -107,10 +127,11 @@ func systemdRules() []Rule {
 	}, {
 		ID: "mount-failed", Reason: "FstabMountMissing", Domain: Storage, Severity: finding.Warning, Speakers: speakers,
 		Summary:  "a filesystem could not be mounted, or its disk did not appear",
-		Literals: []string{"Failed to mount ", "Timed out waiting for device ", "Dependency failed for /", ".mount: Failed with result"},
+		Literals: []string{"Failed to mount ", "Timed out waiting for device ", "Dependency failed for /", "Dependency failed for Local", "Dependency failed for Remote", "Failed with result '", "ount process exited", ".device/start "},
 		Patterns: []string{
-			`^Failed to mount (?P<subject>.{1,200}?)\.?$`, `^Timed out waiting for device (?P<subject2>.{1,200}?)\.?$`, `^Dependency failed for (?P<subject3>/.{1,200}?)\.?$`,
-			`^(?P<subject4>[\w:@.\\-]{1,255}\.mount): Failed with result '`,
+			`^Failed to mount (?P<subject>.{1,200}?)\.?$`, `^Timed out waiting for device (?P<subject2>.{1,200}?)\.?$`, `^Dependency failed for (?P<subject3>/.{1,200}?|(?:local-fs\.target - |remote-fs\.target - )?(?:Local|Remote) File Systems)\.?$`,
+			`^(?:\S+: )?Job (?P<subject5>\S{1,255})\.device/start (?:timed out|failed with result 'timeout')`,
+			`^(?P<subject4>[\w:@.\\-]{1,255}\.mount):? (?:Failed with result '|[Mm]ount process exited, code=exited,? status=[1-9])`,
 		},
 		Exclude: `^(?:run-|var-lib-kubelet-|var-lib-docker-|var-lib-containerd-)`,
 		Kind:    "mount", Report: "mount", Expiry: hour, ConfirmedBy: "fstab-mounts",
@@ -124,10 +145,13 @@ func systemdRules() []Rule {
 		// Some unit of somebody's fails on every second machine; it is worth knowing, no more.
 		ID: "unit-failed", Reason: "SystemdUnitFailed", Domain: System, Severity: finding.Info, Speakers: speakers,
 		Summary:  "a unit failed",
-		Literals: append([]string{"Failed to start ", "ain process exited, code=", "Failed to listen on "}, failedWords...),
-		Patterns: append(append(failed(oneUnit), ended(oneUnit)...), `^Failed to (?:start|listen on) (?P<subject4>.{1,200}?)\.?$`),
-		Exclude:  notOurUnits + `|^Failed to start (?:Session|User Manager|run-|transient|Transient|User Runtime)`,
-		Kind:     "unit", Report: "unit-failed", Expiry: hour,
+		Literals: append([]string{"Failed to start ", "ain process exited, code=", "Failed to listen on ", "Failed at step ", "ontrol process exited, ", "operation timed out", "' timed out", "stop-", "start failed with result '", "Dependency failed for "}, failedWords...),
+		Patterns: append(append(failed(oneUnit), ended(oneUnit)...),
+			`^Failed to (?:start|listen on) (?P<subject4>.{1,200}?)\.?$`, `^Dependency failed for (?P<subject5>.{1,200}?)\.?$`,
+			`^(?P<subject6>`+oneUnit+`):? (?:Failed at step [A-Z_]+ spawning |[Cc]ontrol process exited, code=(?:(?:killed|dumped),? status=|exited,? status=[1-9])|[Ss]tart(?:-\w+)? operation timed out|State '[\w-]+' timed out|stop-\w+ timed out)`,
+			`^(?:`+oneUnit+`: )?Job (?P<subject7>`+oneUnit+`)/start failed with result '(?:dependency|timeout|failed)'`),
+		Exclude: notOurUnits + `|^Failed to start (?:Session|User Manager|run-|transient|Transient|User Runtime)`,
+		Kind:    "unit", Report: "unit-failed", Expiry: hour,
 	}}
 }
 
@@ -137,7 +161,7 @@ func journalRules() []Rule {
 		ID: "journal-corrupted", Reason: "JournalCorrupted", Domain: System, Severity: finding.Info, Speakers: []Speaker{Journald},
 		Summary:  "a file of the journal was not closed in order: the machine went down hard, or its disk is damaged",
 		Literals: []string{"corrupted or uncleanly shut down, renaming", "Journal file corrupted"},
-		Patterns: []string{`^File (?P<subject>/\S{1,255}) corrupted or uncleanly shut down, renaming and replacing`},
+		Patterns: []string{`^File (?P<subject>/\S{1,255}) corrupted or uncleanly shut down, renaming and replacing`, `^(?P<subject>/\S{1,255}): Journal file corrupted, rotating`},
 		Kind:     "file", Expiry: hour,
 	}, {
 		ID: "journal-not-written", Reason: "JournalNotWritten", Domain: System, Severity: finding.Warning, Speakers: []Speaker{Journald},
@@ -151,7 +175,14 @@ func journalRules() []Rule {
 		Summary:  "messages came faster than journald takes them, and some were dropped",
 		Literals: []string{"Suppressed ", "Missed ", "Forwarding to syslog missed "},
 		Patterns: []string{`^Suppressed \d+ messages from (?P<subject>\S+)`, `^Missed \d+ kernel messages`, `^Forwarding to syslog missed \d+ messages`},
-		Kind:     "unit", Expiry: hour,
+		Kind:     "unit", Raise: Rate{5, 10 * time.Minute}, Expiry: hour, // a burst, as of a boot, is nothing
+	}, {
+		// Unlike the kernel's own lines, for every signal that leaves a core. What crashed names itself.
+		ID: "program-dumped-core", Reason: "AppCrash", Domain: CPU, Severity: finding.Info, Speakers: []Speaker{Coredump},
+		Summary:  "a program crashed; many in a short time point to bad memory, a bad library or a crash loop",
+		Literals: []string{" dumped core"},
+		Patterns: []string{`^(?:\[.{1,8}\] )?Process (?P<pid>\d+) \((?P<subject>` + command + `)\) of user \d+ dumped core`},
+		Kind:     "process", Grave: Rate{5, 10 * time.Minute}, GraveSeverity: finding.Warning, Expiry: 10 * time.Minute,
 	}, {
 		ID: "oomd-killed", Reason: "OOMKilling", Domain: Memory, Severity: finding.Warning, Speakers: []Speaker{Oomd},
 		Summary:  "systemd-oomd killed a cgroup because memory was short",

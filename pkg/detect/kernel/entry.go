@@ -18,6 +18,10 @@ type entry struct {
 
 	speaker Speaker // the daemon whose word a foreignLine is, where it is known
 	said    []byte  // what it said, without the header of its own log; only with a speaker
+
+	bare   bool   // neither a time nor anybody's name: it is the kernel's because dmesg -t prints nothing else
+	number int    // of the line that tells it, where that is not the last that was read; 0 otherwise
+	line   []byte // that line; only with a number
 }
 
 // kindOfLine says whose word a line is.

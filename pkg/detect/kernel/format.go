@@ -33,12 +33,25 @@ type parser struct {
 	format Format
 	timed  bool // the log's lines have times: one that has none and is indented belongs to the one before
 	kmsg   bool // the line before was a record of /dev/kmsg or of its dictionary
+
+	number  int    // of the line being read, from 1
+	object  object // a record of several lines
+	strange string // a form of log that is not read, and was seen; empty: none
 }
 
 func (p *parser) parse(line []byte) entry {
+	p.number++
 	line = stripColour(bytes.TrimRight(line, "\r\n"))
 	if len(bytes.TrimSpace(line)) == 0 {
 		return entry{what: silentLine}
+	}
+	if p.format != Kmsg {
+		if e, ok := p.pretty(line); ok {
+			return e
+		}
+		if p.unread(line) {
+			return entry{what: badLine}
+		}
 	}
 	switch p.format {
 	case Kmsg:
@@ -53,6 +66,10 @@ func (p *parser) parse(line []byte) entry {
 
 func (p *parser) guess(line []byte) entry {
 	line = cutContainer(line)
+	if text, ok := cutDocker(line); ok {
+		line = text
+	}
+	line = bytes.TrimPrefix(line, []byte("* ")) // minikube logs
 	switch {
 	case len(line) == 0:
 		return entry{what: silentLine}
@@ -80,6 +97,7 @@ func (p *parser) guess(line []byte) entry {
 
 // ownLog recognises the lines of a log that a daemon writes itself, without naming itself: kubelet.log, containerd.log.
 func ownLog(line []byte) (entry, bool) {
+	line = cutNode(line)
 	if rest, ok := cutKlog(line); ok {
 		return entry{what: foreignLine, speaker: Kubelet, said: rest}, true
 	}

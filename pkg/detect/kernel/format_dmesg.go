@@ -2,13 +2,12 @@ package kernel
 
 import (
 	"bytes"
-	"regexp"
 	"strconv"
 	"time"
 )
 
 // decoded is how dmesg -x begins a line: "kern  :err   : ".
-var decoded = regexp.MustCompile(`^([a-z0-9]{3,8}) *:(?:emerg|alert|crit|err|warn|notice|info|debug) *: ?`)
+var decoded = whenNeeded(`^([a-z0-9]{3,8}) *:(?:emerg|alert|crit|err|warn|notice|info|debug) *: ?`)
 
 // parseDmesg reads a line as dmesg prints it, with any of its kinds of time, with levels or without:
 //
@@ -20,11 +19,12 @@ func parseDmesg(line []byte) entry {
 		return entry{what: badLine}
 	}
 	e := entry{what: kernelLine}
+	whole := len(line)
 	line, foreign := cutPriority(line)
 	if foreign {
 		e.what = foreignLine
 	}
-	e.text = cutKernelTag(line)
+	e.text = cutKernelTag(cutLogin(line))
 	line = e.text
 	if trimmed := bytes.TrimLeft(line, " \t"); len(trimmed) > 0 && trimmed[0] == '[' {
 		e = e.bracketed(trimmed)
@@ -35,17 +35,34 @@ func parseDmesg(line []byte) entry {
 	if e.timed {
 		e.text = cutCaller(e.text)
 	}
+	e.bare = !e.timed && len(e.text) == whole
 	return e
 }
 
+// login is what a serial console shows before the kernel's line when somebody could log in there.
+var login = whenNeeded(`^[\w.-]{1,64} login: (\[ *\d{1,10}\.\d{6}\])`)
+
+func cutLogin(line []byte) []byte {
+	if !bytes.Contains(line[:min(len(line), 80)], []byte(" login: [")) {
+		return line
+	}
+	if at := login.regexp().FindSubmatchIndex(line); at != nil {
+		return line[at[2]:]
+	}
+	return line
+}
+
 // talos is how Talos prints the kernel's records, those of several nodes after their names: "10.0.0.2: kern: warning: [2024-10-29T13:44:17.6Z]: ".
-var talos = regexp.MustCompile(`^(?:[\w.:-]{1,64}: )?([a-z0-9]{3,8}): +(?:emerg|alert|crit|err|warning|notice|info|debug): \[([0-9T:.-]{19,29}Z)\]: ?`)
+var talos = whenNeeded(`^(?:[\w.:-]{1,64}: )?([a-z0-9]{3,8}): +(?:emerg|alert|crit|err|warning|notice|info|debug): \[([0-9T:.-]{19,29}Z)\]: ?`)
+
+// talosDictionary is how Talos ends a line whose record has a dictionary.
+var talosDictionary = whenNeeded(` SUBSYSTEM=\S+(?: DEVICE=\S+)?$`)
 
 func parseTalos(line []byte) (e entry, ok bool) {
 	if !bytes.Contains(line[:min(len(line), 160)], []byte("Z]: ")) {
 		return entry{}, false
 	}
-	at := talos.FindSubmatchIndex(line)
+	at := talos.regexp().FindSubmatchIndex(line)
 	if at == nil {
 		return entry{}, false
 	}
@@ -53,11 +70,24 @@ func parseTalos(line []byte) (e entry, ok bool) {
 	if err != nil {
 		return entry{}, false
 	}
-	e = entry{what: kernelLine, text: line[at[1]:]}.withWall(t)
+	e = entry{what: kernelLine, text: talosDictionary.regexp().ReplaceAll(line[at[1]:], nil)}.withWall(t)
 	if string(line[at[2]:at[3]]) != "kern" {
 		e.what = foreignLine
 	}
 	return e, true
+}
+
+// talosNode is what talosctl logs puts before a line of kubelet's log.
+var talosNode = whenNeeded(`^(?:\d{1,3}(?:\.\d{1,3}){3}|[0-9a-f:]{3,39}): (\{"ts":)`)
+
+func cutNode(line []byte) []byte {
+	if !bytes.Contains(line[:min(len(line), 60)], []byte(`: {"ts":`)) {
+		return line
+	}
+	if at := talosNode.regexp().FindSubmatchIndex(line); at != nil {
+		return line[at[2]:]
+	}
+	return line
 }
 
 // console recognises what systemd prints to the console beside the kernel's lines, where it is not well: "[FAILED] Failed to
@@ -94,7 +124,7 @@ func cutPriority(line []byte) (rest []byte, foreign bool) {
 		}
 	}
 	if len(line) > 0 && line[0] >= 'a' && line[0] <= 'z' {
-		if at := decoded.FindSubmatchIndex(line); at != nil {
+		if at := decoded.regexp().FindSubmatchIndex(line); at != nil {
 			return line[at[1]:], string(line[at[2]:at[3]]) != "kern"
 		}
 	}
@@ -109,7 +139,7 @@ func (e entry) bracketed(line []byte) entry {
 	}
 	if up, ok := seconds(inner); ok {
 		e = e.withUp(up)
-	} else if t, err := time.Parse(time.ANSIC, string(inner)); err == nil {
+	} else if t, ok := wallTime(inner); ok {
 		e = e.withWall(t)
 	} else if before, _, ok := bytes.Cut(inner, []byte("<")); ok { // dmesg -d: [   12.345678 <    0.000012>]
 		up, ok := seconds(bytes.TrimRight(before, " "))
@@ -129,6 +159,16 @@ func (e entry) bracketed(line []byte) entry {
 	}
 	e.text = bytes.TrimPrefix(rest, []byte(" "))
 	return e
+}
+
+// wallTime reads what dmesg -T prints, or what some consoles do.
+func wallTime(inner []byte) (time.Time, bool) {
+	for _, form := range []string{time.ANSIC, "2006-01-02 15:04:05", "2006-01-02T15:04:05", time.RFC3339} {
+		if t, err := time.Parse(form, string(inner)); err == nil {
+			return t, true
+		}
+	}
+	return time.Time{}, false
 }
 
 // relativeTime recognises the times of dmesg --reltime: "Nov21 01:02" and "  +0.000012".

@@ -3,8 +3,8 @@ package kernel
 import (
 	"bytes"
 	"encoding/json"
-	"regexp"
 	"strconv"
+	"strings"
 	"time"
 )
 
@@ -113,11 +113,11 @@ func trimJSON(line []byte) []byte {
 
 var (
 	// shortTime is how syslog daemons and journalctl -o short, short-precise, short-full and short-unix begin a line.
-	shortTime = regexp.MustCompile(`^(?:([\pL\d]{2,9}\.? [ \d]?\d \d\d:\d\d:\d\d(?:\.\d{1,9})?)|[A-Z][a-z]{2} (\d{4}-\d\d-\d\d \d\d:\d\d:\d\d(?:\.\d{1,9})?) [A-Z0-9+:-]{2,6}|(\d{9,11}\.\d{6})|\[ *(\d{1,10}\.\d{6})\]|[A-Z][a-z]{2} ([A-Z][a-z]{2} [ \d]\d \d\d:\d\d:\d\d \d{4})) +`)
+	shortTime = whenNeeded(`^(?:([\pL\d]{2,9}\.? [ \d]?\d \d\d:\d\d:\d\d(?:\.\d{1,9})?)|[A-Z][a-z]{2} (\d{4}-\d\d-\d\d \d\d:\d\d:\d\d(?:\.\d{1,9})?) [A-Z0-9+:-]{2,6}|(\d{9,11}\.\d{6})|\[ *(\d{1,10}\.\d{6})\]|[A-Z][a-z]{2} ([A-Z][a-z]{2} [ \d]\d \d\d:\d\d:\d\d \d{4})|(\d{4}-\d\d-\d\d \d\d:\d\d:\d\d(?:[.,]\d{1,9})?)(?: ?(?:Z|UTC|[+-]\d\d:?\d\d))?|((?:\d{4} )?[A-Z][a-z]{2} [ \d]?\d (?:\d{4} )?\d\d:\d\d:\d\d)) +`)
 	// shortSource is the host and the program that follow, sourceAlone the program where journalctl --no-hostname left out
-	// the host.
-	shortSource = regexp.MustCompile(`^(?:\d{1,3}(?:\.\d{1,3}){3} )?\S{0,254}[^\s:] +([^\s:\[\]]{1,128})(\[\d+\])?: ?`)
-	sourceAlone = regexp.MustCompile(`^([^\s:\[\]]{1,128})(\[\d+\])?: `)
+	// the host. BusyBox writes the facility between them.
+	shortSource = whenNeeded(`^(?:\d{1,3}(?:\.\d{1,3}){3} )?\S{0,254}[^\s:] +(?:kern\.[a-z]{3,7} +)?([^\s:\[\]]{1,128})(\[\d+\])?: ?`)
+	sourceAlone = whenNeeded(`^([^\s:\[\]]{1,128})(\[\d+\])?: `)
 )
 
 // parseJournalShort reads a line of journalctl -o short and its kin, or of a syslog file. ok is false when it is none. Some
@@ -125,6 +125,7 @@ var (
 //
 //	Nov 21 01:02:03 host kernel: text                 2023-11-21T01:02:03+0000 host kernel: [   12.345678] text
 //	Tue 2023-11-21 01:02:03 UTC host kernel: text     1700528523.123456 host kernel: text
+//	2023-11-21 01:02:03 host kernel: text             Nov 21 2023 01:02:03 host kernel: text
 func parseJournalShort(line []byte, monotonic bool) (e entry, ok bool) {
 	t, rest, ok := cutISO(line)
 	if ok && line[19] == ',' { // dmesg --time-format iso
@@ -135,8 +136,8 @@ func parseJournalShort(line []byte, monotonic bool) (e entry, ok bool) {
 	} else if e, rest, ok = cutShortTime(line, monotonic); !ok {
 		return entry{}, false
 	}
-	at := shortSource.FindSubmatchIndex(rest)
-	if alone := sourceAlone.FindSubmatchIndex(rest); alone != nil {
+	at := shortSource.regexp().FindSubmatchIndex(rest)
+	if alone := sourceAlone.regexp().FindSubmatchIndex(rest); alone != nil {
 		at = alone
 	}
 	if at == nil {
@@ -158,11 +159,11 @@ func parseJournalShort(line []byte, monotonic bool) (e entry, ok bool) {
 }
 
 // relayed is how some log daemons begin the kernel's lines, that name nobody: "[kern.warning] [  377.489619] ".
-var relayed = regexp.MustCompile(`^\s*(?:\[kern\.\w{1,8}\] )?(\[ *\d{1,10}\.\d{6}\])`)
+var relayed = whenNeeded(`^\s*(?:\[kern\.\w{1,8}\] )?(\[ *\d{1,10}\.\d{6}\])`)
 
 // fromRelay returns e as the kernel's word where only the kernel's own time follows; else it is no line of a journal.
 func (e entry) fromRelay(text []byte) (entry, bool) {
-	at := relayed.FindSubmatchIndex(text)
+	at := relayed.regexp().FindSubmatchIndex(text)
 	if at == nil {
 		return entry{}, false
 	}
@@ -182,7 +183,7 @@ func (e entry) fromKernel(text []byte) entry {
 }
 
 func cutShortTime(line []byte, monotonic bool) (e entry, rest []byte, ok bool) {
-	at := shortTime.FindSubmatchIndex(line)
+	at := shortTime.regexp().FindSubmatchIndex(line)
 	if at == nil {
 		return entry{}, nil, false
 	}
@@ -208,6 +209,21 @@ func cutShortTime(line []byte, monotonic bool) (e entry, rest []byte, ok bool) {
 		e.at, e.timed = since, true
 	case group(5) != "": // OpenWrt's logread
 		t, err := time.Parse("Jan _2 15:04:05 2006", group(5))
+		if err != nil {
+			return entry{}, nil, false
+		}
+		e = e.withWall(t)
+	case group(6) != "":
+		t, err := time.Parse("2006-01-02 15:04:05", strings.Replace(group(6), ",", ".", 1))
+		if err != nil {
+			return entry{}, nil, false
+		}
+		e = e.withWall(t)
+	case group(7) != "":
+		t, err := time.Parse("2006 Jan _2 15:04:05", group(7))
+		if err != nil {
+			t, err = time.Parse("Jan _2 2006 15:04:05", group(7))
+		}
 		if err != nil {
 			return entry{}, nil, false
 		}

@@ -2,19 +2,18 @@ package kernel
 
 import (
 	"bytes"
-	"regexp"
 	"strconv"
 )
 
 // rfc5424 is how syslog daemons begin a line in their newer form, after the priority: "1 TIME HOST APP PID MSGID DATA ".
-var rfc5424 = regexp.MustCompile(`^1 (\S{1,40} )\S{1,255} (\S{1,128}) (\S{1,128}) \S{1,32} (?:-|(?:\[(?:[^\]"\\]|"(?:[^"\\]|\\.)*")*\])+)(?: |$)(?:\x{FEFF})?`)
+var rfc5424 = whenNeeded(`^1 (\S{1,40} )\S{1,255} (\S{1,128}) (\S{1,128}) \S{1,32} (?:-|(?:\[(?:[^\]"\\]|"(?:[^"\\]|\\.)*")*\])+)(?: |$)(?:\x{FEFF})?`)
 
 // rfc5424Rest is what some write of it: without the priority, with a time that others use too.
-var rfc5424Rest = regexp.MustCompile(`^(\d{4}-\d\d-\d\dT\S{8,30} )\S{1,255} ([\w./-]{1,128}) (\d{1,10}|-) (?:\S{1,32} -|- -) +`)
+var rfc5424Rest = whenNeeded(`^(\d{4}-\d\d-\d\dT\S{8,30} )\S{1,255} ([\w./-]{1,128}) (\d{1,10}|-) (?:\S{1,32} -|- -) +`)
 
 // containerLine is how container runtimes and kubectl logs --timestamps begin a line. Its time has nanoseconds, and always
 // "Z" or a zone: no other log's does.
-var containerLine = regexp.MustCompile(`^\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{7,9}(?:Z|[+-]\d\d:\d\d) (?:std(?:out|err) [FP] )?`)
+var containerLine = whenNeeded(`^\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{7,9}(?:Z|[+-]\d\d:\d\d) (?:std(?:out|err) [FP] )?`)
 
 // cutContainer removes the time that a container runtime put before what a container said, where that is itself a line of
 // a log.
@@ -22,7 +21,7 @@ func cutContainer(line []byte) []byte {
 	if len(line) < 30 || line[4] != '-' || line[10] != 'T' {
 		return line
 	}
-	return line[len(containerLine.Find(line)):]
+	return line[len(containerLine.regexp().Find(line)):]
 }
 
 // parseSyslog reads a line of a journal or of a syslog daemon, with or without its priority. ok is false when it is none.
@@ -32,11 +31,11 @@ func cutContainer(line []byte) []byte {
 func parseSyslog(line []byte) (entry, bool) {
 	rest, facility, ok := cutSyslogPriority(line)
 	if ok {
-		if e, ok := parseRFC5424(rfc5424.FindSubmatchIndex(rest), rest, facility); ok {
+		if e, ok := parseRFC5424(rfc5424.regexp().FindSubmatchIndex(rest), rest, facility); ok {
 			return e, true
 		}
 	} else if len(line) > 0 && line[0] == '2' {
-		if e, ok := parseRFC5424(rfc5424Rest.FindSubmatchIndex(line), line, 0); ok {
+		if e, ok := parseRFC5424(rfc5424Rest.regexp().FindSubmatchIndex(line), line, 0); ok {
 			return e, true
 		}
 	}
@@ -87,13 +86,13 @@ func parseRFC5424(at []int, line []byte, facility int) (e entry, ok bool) {
 
 // monotonic is how journalctl -o short-monotonic begins a line. A line of dmesg looks like it, but the kernel begins no
 // sentence with a word and its own name, or that of a daemon and its number.
-var monotonic = regexp.MustCompile(`^\[ *\d{1,10}\.\d{6}\] [\w.-]{1,255} (?:kernel: |([\w.@()-]{1,64})\[(\d{1,10})\]: )`)
+var monotonic = whenNeeded(`^\[ *\d{1,10}\.\d{6}\] [\w.-]{1,255} (?:kernel: |([\w.@()-]{1,64})\[(\d{1,10})\]: )`)
 
 func parseShortMonotonic(line []byte) (entry, bool) {
 	if len(line) == 0 || line[0] != '[' {
 		return entry{}, false
 	}
-	at := monotonic.FindSubmatchIndex(line)
+	at := monotonic.regexp().FindSubmatchIndex(line)
 	if at == nil {
 		return entry{}, false
 	}

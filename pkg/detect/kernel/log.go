@@ -44,8 +44,9 @@ type held struct {
 	place    *list.Element
 	severity finding.Severity
 	count    int
-	last     time.Duration // time since boot
-	text     string        // of the newest first line
+	first    time.Duration // time since boot
+	last     time.Duration
+	text     string // of the newest first line
 	facts    map[string]string
 }
 
@@ -135,7 +136,7 @@ func (l *Log) hold(key tallyKey, m Match, text string, up time.Duration) {
 		if len(l.held) >= maxHeld && !l.makeRoom(m.Severity) {
 			return
 		}
-		h = &held{key: key, severity: m.Severity}
+		h = &held{key: key, severity: m.Severity, first: up}
 		l.held[key] = h
 		h.place = l.order(h.severity).PushBack(h)
 	case graver(m.Severity, h.severity):
@@ -217,11 +218,13 @@ func (l *Log) Findings(now time.Duration, leave func(r *Rule, at time.Duration) 
 	return findings
 }
 
-// tell makes one finding of all that is remembered of one subject: the gravest, naming the others.
+// tell makes one finding of all that is remembered of one subject: the gravest, naming the others. Of what is equally grave it
+// is what began last: else what only a reboot makes good would hide it.
 func tell(all []*held) finding.Finding {
 	slices.SortFunc(all, func(a, b *held) int {
 		return cmp.Or(
 			finding.Compare(finding.Finding{Severity: a.severity}, finding.Finding{Severity: b.severity}),
+			cmp.Compare(b.first, a.first),
 			cmp.Compare(a.key.rule.ID, b.key.rule.ID),
 		)
 	})

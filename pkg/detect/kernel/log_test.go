@@ -3,6 +3,7 @@ package kernel
 import (
 	"fmt"
 	"runtime"
+	"strings"
 	"testing"
 	"time"
 
@@ -52,6 +53,39 @@ func TestLogHoldsAndForgets(t *testing.T) {
 	}
 	if diff := cmp.Diff([]string{ext4}, reasons(1000*time.Hour, nil)); diff != "" { // until the next boot
 		t.Error(diff)
+	}
+}
+
+// Of what is equally grave it is told what began last, and what began before again when that is over.
+func TestLogTellsTheLatest(t *testing.T) {
+	log := NewLog(newTable(t))
+	minute := time.Minute
+	for i, said := range []struct {
+		up   time.Duration
+		text string
+	}{
+		{1 * minute, "BUG: Bad page state in process x  pfn:02f40"}, // until boot
+		{2 * minute, "rcu: INFO: rcu_preempt self-detected stall on CPU"},
+		{3 * minute, "BUG: Bad page state in process x  pfn:02f41"},
+	} {
+		log.Observe(LogRecord{Sequence: uint64(i), Up: said.up, Text: said.text})
+	}
+	saved, err := log.Save("boot", true)
+	if err != nil {
+		t.Fatal(err)
+	}
+	again := NewLog(newTable(t))
+	if err := again.Restore(saved, "boot"); err != nil {
+		t.Fatal(err)
+	}
+	for name, l := range map[string]*Log{"first run": log, "next run": again} {
+		got := l.Findings(3*minute, nil)
+		if len(got) != 1 || got[0].Reason != "RCUStall" || !strings.HasSuffix(got[0].Message, "; also KernelMemoryCorruption") {
+			t.Errorf("%s: %+v", name, got)
+		}
+		if got := l.Findings(time.Hour, nil); len(got) != 1 || got[0].Reason != "KernelMemoryCorruption" {
+			t.Errorf("%s, later: %+v", name, got)
+		}
 	}
 }
 

@@ -44,6 +44,7 @@ type compiled struct {
 type Hit struct {
 	Rule      *Rule
 	Recovered bool // the text says that the fault of this rule and subject is gone
+	Pattern   int  // which of the rule's it is
 	Subject   finding.Subject
 	Facts     map[string]string // what the named groups matched; nil when nothing
 }
@@ -139,7 +140,7 @@ func (m *Matcher) MatchOf(speaker Speaker, text []byte) (Hit, bool) {
 		if c.exclude != nil && c.exclude.regexp().Match(text) { // before the patterns: a line that is let pass costs no copy
 			continue
 		}
-		for _, p := range c.patterns {
+		for i, p := range c.patterns {
 			re := p.regexp()
 			groups := re.FindSubmatchIndex(text)
 			if groups == nil {
@@ -148,7 +149,9 @@ func (m *Matcher) MatchOf(speaker Speaker, text []byte) (Hit, bool) {
 			if speaker == theKernel && (notTheKernels.Match(text) || !c.rule.Named && programTag.Match(text)) {
 				return Hit{}, false
 			}
-			return c.hit(re, text, groups), true
+			hit := c.hit(re, text, groups)
+			hit.Pattern = i
+			return hit, true
 		}
 	}
 	return Hit{}, false

@@ -14,6 +14,9 @@ import (
 // maxLine bounds a line of a saved log; what is longer is cut and counted.
 const maxLine = 64 << 10
 
+// maxQuoted is how much is shown of a line that is not of the format.
+const maxQuoted = 100
+
 // Replay is how a saved log is read. The zero value reads any format and believes the kernel only.
 type Replay struct {
 	Format   Format   // empty: Auto
@@ -37,6 +40,11 @@ type Summary struct {
 	Foreign int // that are somebody else's
 	Bad     int // that are not of the format
 	Cut     int // that were longer than 64 KiB
+	Bare    int // of the kernel's, those with neither a time nor a name: dmesg -t prints them so, and so is any text
+
+	FirstBad     int    // the first line that is not of the format; 0: none
+	FirstBadLine string // how it begins, printable
+	Strange      string // the form that the log seems to have, where it is known and not read; empty: none
 
 	Matches int                      // lines that matched a rule
 	Counts  map[finding.Severity]int // findings: raised matches that are not further lines of a report
@@ -59,7 +67,10 @@ func (o Replay) Read(m *Matcher, r io.Reader, emit func(Found) error) (Summary, 
 		s.daemons = NewTally(o.Daemons)
 	}
 	s.sum.Counts = map[finding.Severity]int{}
-	lines := bufio.NewReaderSize(r, maxLine)
+	lines, err := unpacked(bufio.NewReaderSize(r, maxLine))
+	if err != nil {
+		return s.sum, err
+	}
 	for {
 		line, err := lines.ReadSlice('\n')
 		cut := errors.Is(err, bufio.ErrBufferFull)
@@ -75,6 +86,7 @@ func (o Replay) Read(m *Matcher, r io.Reader, emit func(Found) error) (Summary, 
 			_, err = lines.ReadSlice('\n')
 		}
 		if errors.Is(err, io.EOF) {
+			s.sum.Strange = s.parser.strange
 			return s.sum, nil
 		}
 		if err != nil {
@@ -107,6 +119,9 @@ func (s *replaying) line(line []byte, cut bool) error {
 	switch e.what {
 	case badLine:
 		s.sum.Bad++
+		if s.sum.FirstBad == 0 {
+			s.sum.FirstBad, s.sum.FirstBadLine = s.sum.Lines, printable(bytes.TrimRight(line, "\r\n"), maxQuoted)
+		}
 		return nil
 	case bootBoundary:
 		s.newBoot()
@@ -116,7 +131,7 @@ func (s *replaying) line(line []byte, cut bool) error {
 			s.sum.Daemon++
 			r := s.record(e)
 			r.Text, r.Speaker = e.said, e.speaker
-			return s.observe(s.daemons, r, line)
+			return s.observe(s.daemons, r, e, line)
 		}
 		s.sum.Foreign++
 		if !s.Programs || e.text == nil {
@@ -124,14 +139,17 @@ func (s *replaying) line(line []byte, cut bool) error {
 		}
 	case kernelLine:
 		s.sum.Kernel++
+		if e.bare {
+			s.sum.Bare++
+		}
 	default:
 		return nil
 	}
-	return s.observe(s.tally, s.record(e), line)
+	return s.observe(s.tally, s.record(e), e, line)
 }
 
 // observe counts a record and hands on what it says.
-func (s *replaying) observe(tally *Tally, r Record, line []byte) error {
+func (s *replaying) observe(tally *Tally, r Record, e entry, line []byte) error {
 	m, ok := tally.Observe(r)
 	if !ok {
 		return nil
@@ -142,7 +160,11 @@ func (s *replaying) observe(tally *Tally, r Record, line []byte) error {
 			s.sum.Counts[m.Severity]++
 		}
 	}
-	return s.emit(Found{Match: m, Number: s.sum.Lines, Line: printable(bytes.TrimRight(line, "\r\n"), maxText), Text: Printable(r.Text)})
+	number := s.sum.Lines
+	if e.number > 0 {
+		number, line = e.number, e.line
+	}
+	return s.emit(Found{Match: m, Number: number, Line: printable(bytes.TrimRight(line, "\r\n"), maxText), Text: Printable(r.Text)})
 }
 
 // record puts a line into its time and boot.

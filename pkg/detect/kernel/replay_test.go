@@ -37,7 +37,7 @@ func TestReplayCountsWhatItCannotRead(t *testing.T) {
 		lines = append(lines, f.Number)
 		return nil
 	})
-	want := Summary{Lines: 5, Kernel: 3, Foreign: 1, Bad: 1, Cut: 1, Matches: 2, Counts: map[finding.Severity]int{finding.Fatal: 2}}
+	want := Summary{Lines: 5, Kernel: 3, Foreign: 1, Bad: 1, Cut: 1, FirstBad: 2, FirstBadLine: "broken", Matches: 2, Counts: map[finding.Severity]int{finding.Fatal: 2}}
 	if diff := cmp.Diff(want, sum); diff != "" || err != nil {
 		t.Errorf("%v (-want +got):\n%s", err, diff)
 	}

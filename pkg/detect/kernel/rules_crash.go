@@ -24,7 +24,7 @@ func crashRules() []Rule {
 	return []Rule{{
 		ID: "app-crash", Reason: "AppCrash", Domain: CPU, Severity: finding.Info,
 		Summary:  "a program crashed; many in a short time point to bad memory, a bad library or a crash loop",
-		Literals: []string{"]: segfault at ", "traps: ", "]: unhandled ", "] general protection fault ip:", "] bad frame in "},
+		Literals: []string{"]: segfault at ", " sp:", "]: unhandled ", "] bad frame in "},
 		Patterns: []string{
 			`^(?P<subject>` + command + `)\[(?P<pid>\d+)\]: segfault at [0-9a-f]+ ip (?:0x)?[0-9a-f]+ sp (?:0x)?[0-9a-f]+ error [0-9a-f]+`,
 			`^(?:traps: )?(?P<subject>` + command + `)\[(?P<pid>\d+)\] (?P<trap>[a-z][a-zA-Z0-9#: ]{2,40}?) ?ip:[0-9a-f]+ sp:[0-9a-f]+ error:[0-9a-f]+`,

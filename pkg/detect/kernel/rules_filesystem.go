@@ -62,9 +62,10 @@ func ext4Rules() []Rule {
 	}, {
 		ID: "ext4-data-loss", Reason: "Ext4DataLoss", Domain: Storage, Severity: finding.Warning,
 		Summary:  "data that programs had written did not reach the disk, or the filesystem's own tables are damaged",
-		Literals: []string{"This should not happen!! Data will be lost", "Delayed block allocation failed for inode", "group descriptors corrupted!", "potential data loss!", "ext4_check_descriptors: "},
+		Literals: []string{"This should not happen!! Data will be lost", "Delayed block allocation failed for inode", "group descriptors corrupted!", "potential data loss!", "ext4_check_descriptors: ", ": jbd2_start: ", "nvalid superblock checksum", "can't read group descriptor", "corrupt root inode", "get root inode failed", "error loading journal", "I/O error on journal device", "journal bmap failed", "Could not load journal inode"},
 		Patterns: []string{
-			message + `(?:This should not happen!! Data will be lost|Delayed block allocation failed for inode \d+|failed to convert unwritten extents to written extents -- potential data loss!|group descriptors corrupted!|ext4_check_descriptors: )`,
+			message + `(?:This should not happen!! Data will be lost|Delayed block allocation failed for inode \d+|failed to convert unwritten extents to written extents -- potential data loss!|group descriptors corrupted!|ext4_check_descriptors: |\w+: jbd2_start: \d+ pages, ino \d+; err |` +
+				`VFS: Found ext4 filesystem with invalid superblock checksum|can't read group descriptor \d+|corrupt root inode|get root inode failed|error loading journal|I/O error on journal device|journal bmap failed|Could not load journal inode)`,
 		},
 		Kind: "filesystem", Report: "ext4-data-loss", Expiry: 24 * time.Hour,
 	}, {
@@ -75,7 +76,7 @@ func ext4Rules() []Rule {
 			`^JBD2: (?:Error -?\d+ detected|I/O error|previous I/O error detected) when updating journal superblock for (?P<subject>\S+?)(?:-\d+)?\.$`,
 			`^JBD2: previous I/O error detected for journal superblock update for (?P<subject2>\S+?)(?:-\d+)?\.$`,
 			`^JBD2: Detected IO errors(?: \d+)? while flushing file data on (?P<subject3>\S+?)(?:-\d+)?$`,
-			`^JBD2: (?:journal checksum error|Error while async write back metadata bh|corrupted journal superblock|journal recovery failed|IO error -?\d+ recovering block|error -?\d+ scanning journal|Invalid checksum recovering|bad block at offset|Failed to read block at offset|journal transaction \d+ on \S+ is corrupt)`,
+			`^JBD2: (?:journal checksum error|Error while async write back metadata bh|corrupted journal superblock|journal recovery failed|IO error (?:-?\d+ recovering block|reading journal superblock)|Invalid checksum found in transaction|error -?\d+ scanning journal|Invalid checksum recovering|bad block at offset|Failed to read block at offset|journal transaction \d+ on \S+ is corrupt)`,
 		},
 		Kind: "filesystem", Expiry: 24 * time.Hour,
 	}}
@@ -89,20 +90,20 @@ func xfsRules() []Rule {
 	return []Rule{{
 		ID: "xfs-shutdown", Reason: "XfsHasShutdown", Domain: Storage, Severity: finding.Fatal,
 		Summary:  "an XFS filesystem was shut down: every access to it fails",
-		Literals: []string{"hutting down filesystem", "ilesystem has been shut down due to", "xfs_do_force_shutdown(", "User initiated shutdown received"},
-		Patterns: []string{message + `(?:.*[Ss]hutting down filesystem|Filesystem has been shut down due to|xfs_do_force_shutdown\(|User initiated shutdown received)`},
+		Literals: []string{"hutting down filesystem", "ilesystem has been shut down due to", "xfs_do_force_shutdown(", "User initiated shutdown received", "rectify the problem", "I/O error", "I/O Error"},
+		Patterns: []string{message + `(?:.*[Ss]hutting down filesystem|Filesystem has been shut down due to|xfs_do_force_shutdown\(|User initiated shutdown received|(?:I/O Error|I/O error) Detected\. Shutting down|Please (?:un|u)mount the filesystem,? and rectify the problem|.*I/O error.* Shutting down)`},
 		Kind:     "filesystem", Report: "xfs-shutdown", Expiry: UntilBoot, ConfirmedBy: "filesystem-readonly",
 	}, {
 		ID: "xfs-corruption", Reason: "XfsCorruption", Domain: Storage, Severity: finding.Warning,
 		Summary:  "an XFS filesystem found itself damaged: it wants xfs_repair",
-		Literals: []string{"XFS (", "XFS: Internal error"},
-		Patterns: []string{`^XFS: Internal error `, message + `(?:Metadata (?:corruption|CRC error) detected at |Corruption detected\. |Corruption warning: |Internal error |Unmount and run xfs_repair|Corruption of in-memory data|xfs_\w+: (?:[Bb]ad |detected corrupt ))`},
+		Literals: []string{"XFS (", "XFS: Internal error", "XFS: Assertion failed"},
+		Patterns: []string{`^XFS: (?:Internal error |Assertion failed: )`, message + `(?:Metadata (?:corruption|CRC error) detected at |Corruption detected\. |Corruption warning: |Internal error |Unmount and run xfs_repair|Corruption of in-memory data|xfs_\w+: (?:[Bb]ad |detected corrupt |daddr 0x[0-9a-f]+ out of range)|Uncorrected metadata errors detected|First \d+ bytes of corrupted metadata buffer|Bad inode |Bad [\w ]{3,40} magic!|log record CRC mismatch|corrupt dinode |Allocated a known in-use inode |Access to block zero in inode )`},
 		Kind:     "filesystem", Report: "xfs-corruption", Expiry: 24 * time.Hour,
 	}, {
 		ID: "xfs-io-error", Reason: "XfsIOError", Domain: Storage, Severity: finding.Warning,
 		Summary:  "an XFS filesystem could not read or write its disk",
 		Literals: []string{"XFS ("},
-		Patterns: []string{message + `(?:[Mm]etadata I/O error|log I/O error|Log I/O [Ee]rror|writeback error on |Failing async write|page discard on page|log mount/recovery failed: error|xfs_log_force: error -\d+|xfs_imap_to_bp: xfs_trans_read_buf\(\) returned error|log recovery (?:write|read) I/O error)`},
+		Patterns: []string{message + `(?:[Mm]etadata I/O error|log I/O error|Log I/O [Ee]rror|writeback error on |Failing async write|page discard on page|log mount/recovery failed: error|xfs_log_force: error -\d+|xfs_imap_to_bp: xfs_trans_read_buf\(\) returned error|log recovery (?:write|read) I/O error|log mount (?:finish )?failed|empty log check failed|xfs_\w+: xfs_\w+(?:\(\))? returned error -?\d+|Failed to recover intents|failed to (?:find log head|locate log tail))`},
 		Kind:     "filesystem", Report: "xfs-io-error", Expiry: 24 * time.Hour,
 	}, {
 		ID: "xfs-memory-deadlock", Reason: "XfsMemoryDeadlock", Domain: Storage, Severity: finding.Warning,
@@ -124,7 +125,7 @@ func btrfsRules() []Rule {
 		Literals: []string{"BTRFS: error (device ", "forced readonly", "ransaction aborted (error "},
 		Patterns: []string{
 			`^BTRFS: error ` + device + ` in `,
-			`^BTRFS info ` + device + `: forced readonly`,
+			`^BTRFS (?:info|warning|error|critical) ` + device + `: forced readonly`,
 			`^BTRFS(?: error| critical)?:? ` + device + `: Transaction aborted \(error -\d+\)`,
 			`^BTRFS: Transaction aborted \(error -\d+\)`,
 		},
@@ -136,7 +137,9 @@ func btrfsRules() []Rule {
 		Literals: []string{"BTRFS error (device ", "BTRFS critical (device ", "BTRFS warning (device "},
 		Patterns: []string{
 			`^BTRFS (?:error|critical|warning) ` + device + `: (?:.*csum failed|checksum (?:verify failed|error)|parent transid verify failed|bad tree block|bad fsid|` +
-				`bdev \S+ errs: |corrupt (?:leaf|node)|error writing primary super block|lost (?:page|super block) write|lost super block|unable to find logical|unable to fixup|` +
+				`bdev \S+ errs: |corrupt (?:leaf|node)|(?:read|write) time tree block corruption|tree (?:level|first key) mismatch|invalid tree nritems|super ?block (?:corruption|contains fatal errors)|\d+ errors while writing supers|` +
+				`open_ctree failed|devid \d+ uuid \S+ (?:is )?missing|failed to (?:verify dev extents|load root|run delayed ref|recover relocation)|i/o error at logical|direct IO failed ino|(?:unexpected zero|invalid) (?:reference count|iref|refs_to_drop|extent)|` +
+				`unable to find (?:ref|block group)|extent item not found|bytenr \d+ has 0 references|btree block \d+ has|inode mode mismatch|error writing primary super block|lost (?:page|super block) write|lost super block|unable to find logical|unable to fixup|` +
 				`superblock checksum mismatch|failed to read|tree block corrupted|unrecoverable|level verify failed|block=\d+ )`,
 		},
 		Kind: "filesystem", Report: "btrfs-error", Expiry: 24 * time.Hour,

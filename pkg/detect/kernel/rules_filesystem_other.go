@@ -37,6 +37,12 @@ func filesystemRules() []Rule {
 		Patterns: []string{`^(?:WARNING: )?Pool '(?P<subject>[^']+)' has encountered an uncorrectable I/O failure and has been suspended`},
 		Kind:     "zfs-pool", Expiry: UntilBoot, ConfirmedBy: "zfs-pools",
 	}, {
+		ID: "zfs-io-error", Reason: "ZFSIOError", Domain: Storage, Severity: finding.Warning,
+		Summary:  "a disk of a ZFS pool fails reads or writes",
+		Literals: []string{"zio pool="},
+		Patterns: []string{`^zio pool=(?P<subject>\S+) vdev=(?P<disk>\S+) error=\d+ type=\d+ offset=`},
+		Kind:     "zfs-pool", Expiry: 24 * time.Hour, // a pool that mends them is healthy
+	}, {
 		ID: "squashfs-error", Reason: "SquashfsError", Domain: Storage, Severity: finding.Warning,
 		Summary:  "a squashfs image is damaged or its disk cannot be read",
 		Literals: []string{"SQUASHFS error: "},
@@ -74,9 +80,13 @@ func remoteFilesystemRules() []Rule {
 	}, {
 		ID: "nfs-lock-lost", Reason: "NFSLockReclaimFailed", Domain: Storage, Severity: finding.Warning,
 		Summary:  "after an NFS server came back, locks or open files could not be had again",
-		Literals: []string{"nfs4_reclaim_open_state: ", "reclaim_locks: "},
-		Patterns: []string{`^(?:NFS: )?_*nfs4_reclaim_(?:open_state|locks): (?:Lock reclaim failed|unhandled error)`},
-		Kind:     NodeKind, Expiry: time.Hour,
+		Literals: []string{"nfs4_reclaim_open_state: ", "reclaim_locks: ", ": lost ", "NFS: state manager"}, // "lost" since Linux 6.0
+		Patterns: []string{
+			`^(?:NFS: )?_*nfs4_reclaim_(?:open_state|locks): (?:Lock reclaim failed|unhandled error)`,
+			`^NFS: (?P<subject>\S+): lost \d+ locks$`,
+			`^NFS: state manager(?:: [\w -]{1,60})? failed on NFSv4 server (?P<subject2>\S+) with error \d+`,
+		},
+		Kind: "nfs-server", Expiry: time.Hour,
 	}, {
 		ID: "smb-server-silent", Reason: "SMBServerNotResponding", Domain: Storage, Severity: finding.Warning,
 		Summary:  "an SMB server does not answer",
@@ -90,7 +100,7 @@ func remoteFilesystemRules() []Rule {
 		Patterns: []string{
 			`^ceph: (?:\[[^\]]+\]: )?(?P<subject>mds\d+) (?:hung|caps (?:stale|renewed too late)|rejected session|reconnect denied)`,
 			`^libceph: (?P<subject2>osd\d+) (?:\S+ )?down$`,
-			`^rbd: (?P<subject3>rbd\d+): (?:encountered watch error|write \d+ at \d+ result|read \d+ at \d+ result|failed to)`,
+			`^rbd: (?P<subject3>rbd\d+): (?:encountered watch error|(?:write|read|discard)\w*(?: \d+)? at (?:objno )?\d+[ \d~]* result -|failed to)`,
 		},
 		Kind: "ceph-server", Expiry: 30 * time.Minute,
 		Recovery: Recovery{

@@ -11,27 +11,37 @@ import (
 //
 //	arch/x86/kernel/cpu/mce/core.c print_mce, drivers/edac/mce_amd.c, drivers/edac/edac_mc.c edac_ce_error, edac_ue_error
 func machineCheckRules() []Rule {
-	//
 	// What is not enabled (bit 60) did not stop the processor: firmware left it in the bank before the boot, or it was met where
-	// nobody needed the data.
-	const machineCheck = `^(?:mce: )?\[Hardware Error\]: CPU (?P<subject>\d+): Machine Check(?: Exception| Event)?: [0-9a-f]+ Bank (?P<bank>\d+): `
+	// nobody needed the data. Where the processor's state was lost (bit 57) and this is no exception, it stopped the boot before:
+	// the bank kept it over the reset, and the kernel reads it when it starts.
+	const machineCheck = `^(?:(?:mce: )?\[Hardware Error\]|EDAC \w+ MC\d+): CPU (?P<subject>\d+): Machine Check(?: Exception| Event)?: [0-9a-f]+ Bank (?P<bank>\d+): `
+	// What the decoder of AMD's processors makes of it: which of the flags are set.
+	const amdStatus = `^(?:mce: )?\[Hardware Error\]: CPU:(?P<subject>\d+) \([0-9a-f:]+\) MC(?P<bank>\d+)_STATUS\[`
 	return []Rule{{
+		ID: "machine-check-before", Reason: "MachineCheckUncorrected", Domain: Hardware, Severity: finding.Warning,
+		Summary:  "a processor met an error that it could not correct, which ended the boot before",
+		Literals: []string{"Machine Check: ", "Machine Check Event: "},
+		Patterns: []string{`^(?:mce: )?\[Hardware Error\]: CPU (?P<subject>\d+): Machine Check(?: Event)?: [0-9a-f]+ Bank (?P<bank>\d+): (?P<status>[37bfBF][2367abefABEF][0-9a-fA-F]{14})`},
+		Kind:     "cpu", Report: "mce", Expiry: 24 * time.Hour,
+	}, {
 		ID: "machine-check-uncorrected", Reason: "MachineCheckUncorrected", Domain: Hardware, Severity: finding.Fatal,
 		Summary:  "a processor met an error that it could not correct",
-		Literals: []string{"Machine Check", "Hardware Error]: Uncorrected", "Hardware Error]: System Fatal error", "Processor context corrupt"},
+		Literals: []string{"Machine Check", "Hardware Error]: Uncorrected", "Hardware Error]: System Fatal error", "Processor context corrupt", "Machine check: ", "_STATUS["},
 		Patterns: []string{
 			machineCheck + `(?P<status>[37bfBF][0-9a-fA-F]{15})`,
 			`^(?:mce: )?\[Hardware Error\]: (?:Uncorrected, software (?:restartable|containable) error|Uncorrected error|System Fatal error)`,
+			amdStatus + `(?:[^\]|]*\|)?UE\|`,
 			`^(?:mce: )?\[Hardware Error\]: Machine check: (?:Processor context corrupt|.*[Uu]ncorrected)`,
 		},
 		Kind: "cpu", Report: "mce", Expiry: UntilBoot,
 	}, {
 		ID: "machine-check-corrected", Reason: "MachineCheckCorrected", Domain: Hardware, Severity: finding.Info,
 		Summary:  "a processor met an error and corrected it; many mean that it is about to fail",
-		Literals: []string{"Machine Check", "Hardware Error]: Corrected error", "Hardware Error]: Deferred error", "Machine check events logged", "CMCI storm detected"},
+		Literals: []string{"Machine Check", "Hardware Error]: Corrected error", "Hardware Error]: Deferred error", "Machine check events logged", "CMCI storm detected", "_STATUS["},
 		Patterns: []string{
 			machineCheck + `(?P<status>[0-9a-fA-F]{16})`,
 			`^(?:mce: )?\[Hardware Error\]: (?:Corrected error|Deferred error|Machine check events logged)`,
+			amdStatus,
 			`^(?:mce: )?CMCI storm detected: switching to poll mode`, `^(?:mce: )?CPU\d+ BANK\d+ CMCI storm detected`,
 		},
 		Kind: "cpu", Report: "mce", Grave: Rate{10, time.Hour}, GraveSeverity: finding.Warning, Expiry: 24 * time.Hour,
@@ -41,16 +51,17 @@ func machineCheckRules() []Rule {
 		Literals: []string{" UE ", ": UE: "},
 		Patterns: []string{
 			`^EDAC (?:\w+ )?MC(?P<controller>\d+): (?P<count>\d+ )?UE .*?\bon (?P<subject>[^(]+?) \(`,
-			`^EDAC (?:DEVICE|PCI)\d+: UE: instance: \S+ block: (?P<subject2>\S+) `,
+			`^EDAC (?:DEVICE|PCI)\d+: UE: (?:\S+ )?instance: \S+ block: (?P<subject2>\S+) `,
 		},
 		Kind: "memory-module", Expiry: UntilBoot, ConfirmedBy: "edac",
 	}, {
 		ID: "edac-corrected", Reason: "MemoryReadError", Domain: Hardware, Severity: finding.Info,
 		Summary:  "a memory module returned wrong data that could be corrected; many mean that it is about to fail",
-		Literals: []string{" CE ", ": CE: "},
+		Literals: []string{" CE ", ": CE: ", "HANDLING MCE MEMORY ERROR"},
 		Patterns: []string{
 			`^EDAC (?:\w+ )?MC(?P<controller>\d+): (?P<count>\d+ )?CE .*?\bon (?P<subject>[^(]+?) \(`,
-			`^EDAC (?:DEVICE|PCI)\d+: CE: instance: \S+ block: (?P<subject2>\S+) `,
+			`^EDAC (?:DEVICE|PCI)\d+: CE: (?:\S+ )?instance: \S+ block: (?P<subject2>\S+) `,
+			`^EDAC \w+ MC\d+: HANDLING MCE MEMORY ERROR`, // what it was follows
 		},
 		Kind: "memory-module", Grave: Rate{100, 24 * time.Hour}, GraveSeverity: finding.Warning, Expiry: 24 * time.Hour, ConfirmedBy: "edac",
 	}}
@@ -70,6 +81,12 @@ func firmwareErrorRules() []Rule {
 		Patterns: []string{`^BERT: (?:Error records from previous boot|Total records found)`},
 		Kind:     NodeKind, Report: "bert", Expiry: 24 * time.Hour,
 	}, {
+		ID: "cper-reported", Reason: "CperHardwareErrorReported", Domain: Hardware, Severity: finding.Info,
+		Summary:  "the firmware reports a hardware error; the lines that follow say how grave it is",
+		Literals: []string{"Hardware error from APEI"},
+		Patterns: []string{`^(?:\{\d+\})?\[Hardware Error\]: Hardware error from APEI Generic Hardware Error Source: (?P<source>\d+)`},
+		Kind:     NodeKind, Expiry: time.Hour,
+	}, {
 		ID: "cper-fatal", Reason: "CperHardwareErrorFatal", Domain: Hardware, Severity: finding.Fatal,
 		Summary: "the firmware reports a fatal hardware error", Literals: literals, Patterns: severity("fatal"),
 		Kind: NodeKind, Report: "bert", Follower: true, Expiry: UntilBoot,
@@ -86,52 +103,58 @@ func firmwareErrorRules() []Rule {
 
 // pcieRules: drivers/pci/pcie/{aer,dpc,err}.c, drivers/pci/hotplug/pciehp_hpc.c, drivers/iommu. "Uncorrected" became
 // "Uncorrectable" in 6.13. Fatal errors are not always counted: behind a dead link the kernel cannot read what it was. So their
-// lines stand for themselves, until the kernel says that the link was recovered.
+// lines stand for themselves, until the kernel says that the link was recovered. The port above tells of an error first and
+// names the device that it is from, the device tells the rest, and what is recovered is the port.
 func pcieRules() []Rule {
-	const (
-		device = `^(?:[\w-]+ )?(?P<subject>` + pciAddress + `): (?:AER: )?(?:PCIe Bus Error: severity=|(?:Multiple )?)`
-		report = `(?: error (?:message )?received|,)`
-	)
-	literals := []string{"PCIe Bus Error: severity=", "AER: "}
+	words := func(severity string) []string {
+		const device = `^(?:[\w-]+ )?(?P<subject>` + pciAddress + `): `
+		return []string{
+			device + `(?:AER: )?(?:Multiple )?` + severity + ` error (?:message )?received(?:(?: from|:) (?P<from>` + pciAddress + `))?`,
+			device + `(?:AER: )?PCIe Bus Error: severity=` + severity + `,`,
+		}
+	}
+	literals := []string{"PCIe Bus Error: severity=", "AER: ", " error received", " error message received"}
 	return []Rule{{
 		ID: "pcie-fatal", Reason: "PCIeFatalError", Domain: Hardware, Severity: finding.Fatal,
 		Summary:  "a PCIe link failed; the device behind it is lost or was reset",
-		Literals: literals, Patterns: []string{device + `Uncorrect(?:ed|able) \(Fatal\)` + report},
+		Literals: literals, Patterns: words(`Uncorrect(?:ed|able) \(Fatal\)`),
 		Kind: "device", Report: "aer", Expiry: 24 * time.Hour,
 		Recovery: Recovery{Literals: []string{"evice recovery successful"}, Pattern: `^(?:[\w-]+ )?(?P<subject>` + pciAddress + `): (?:AER: )?[Dd]evice recovery successful`},
 	}, {
 		ID: "pcie-uncorrected", Reason: "PCIeUncorrectedError", Domain: Hardware, Severity: finding.Warning,
 		Summary:  "a PCIe transfer was lost; the device goes on",
-		Literals: literals, Patterns: []string{device + `Uncorrect(?:ed|able) \(Non-Fatal\)` + report},
+		Literals: literals, Patterns: words(`Uncorrect(?:ed|able) \(Non-Fatal\)`),
 		Kind: "device", Report: "aer", Expiry: 24 * time.Hour, ConfirmedBy: "pcie-errors",
 	}, {
 		ID: "pcie-corrected", Reason: "PCIeCorrectedError", Domain: Hardware, Severity: finding.Info,
 		Summary:  "a PCIe transfer had to be repeated; many mean a bad slot, riser or cable",
-		Literals: literals, Patterns: []string{device + `Correct(?:ed|able)` + report},
+		Literals: literals, Patterns: words(`Correct(?:ed|able)`),
 		Kind: "device", Report: "aer", Grave: Rate{60, time.Minute}, GraveSeverity: finding.Warning, Expiry: time.Hour, ConfirmedBy: "pcie-errors",
 	}, {
 		ID: "pcie-recovery-failed", Reason: "PCIeRecoveryFailed", Domain: Hardware, Severity: finding.Warning,
 		Summary:  "a PCIe device did not come back after an error",
-		Literals: []string{"device recovery failed", "DPC: containment event"},
+		Literals: []string{"evice recovery failed", "device reset failed", "DPC: ", "AER: can't recover", "config space inaccessible)", "device inaccessible"},
 		Patterns: []string{
-			`^(?:[\w-]+ )?(?P<subject>` + pciAddress + `): AER: (?:device recovery failed|subordinate device reset failed)`,
-			`^(?:[\w-]+ )?(?P<subject2>` + pciAddress + `): DPC: containment event`,
+			`^(?:[\w-]+ )?(?P<subject>` + pciAddress + `): AER: (?:[Dd]evice recovery failed|subordinate device reset failed|can't recover )`,
+			`^(?:[\w-]+ )?(?P<subject2>` + pciAddress + `): DPC: (?:containment event|unmasked uncorrectable error detected|RP PIO (?:error|log))`,
+			`^(?:[\w-]+ )?(?P<subject3>` + pciAddress + `): (?:can't|Unable to) change power state from D3\w+ to D0[ ,(]+(?:device inaccessible|config space inaccessible)`,
 		},
 		Kind: "device", Expiry: 24 * time.Hour,
 	}, {
 		ID: "pcie-surprise-removal", Reason: "PCIeLinkDown", Domain: Hardware, Severity: finding.Warning,
 		Summary:  "a PCIe device went away without being asked to",
-		Literals: []string{"pciehp: Slot("},
-		Patterns: []string{`^pcieport (?P<subject>` + pciAddress + `): pciehp: Slot\([^)]*\): (?:Link Down|Card not present|Power fault)`},
+		Literals: []string{": Slot("},
+		Patterns: []string{`^(?:pcieport (?P<subject>` + pciAddress + `): pciehp|pciehp (?P<subject2>` + pciAddress + `):pcie\d+): Slot\([^)]*\): (?:Link Down|Card not present|Power fault)`},
 		Kind:     "device", Settled: time.Minute, Expiry: time.Hour,
-		Recovery: Recovery{Literals: []string{"pciehp: Slot("}, Pattern: `^pcieport (?P<subject>` + pciAddress + `): pciehp: Slot\([^)]*\): (?:Link Up|Card present)`},
+		Recovery: Recovery{Literals: []string{": Slot("}, Pattern: `^(?:pcieport (?P<subject>` + pciAddress + `): pciehp|pciehp (?P<subject2>` + pciAddress + `):pcie\d+): Slot\([^)]*\): (?:Link Up|Card present)`},
 	}, {
 		ID: "iommu-fault", Reason: "IOMMUFault", Domain: Hardware, Severity: finding.Warning,
 		Summary:  "a device touched memory that it must not touch: a broken device or driver",
-		Literals: []string{"DMAR: [", "IO_PAGE_FAULT "},
+		Literals: []string{"DMAR: [", "IO_PAGE_FAULT ", "arm-smmu"},
 		Patterns: []string{
 			`^DMAR: \[[^\]]{1,60}\] (?:Request device|PASID \S+ Request device) \[(?P<subject>[0-9a-f:.]+)\] .*fault`,
 			`^(?:[\w-]+ (?P<subject2>` + pciAddress + `): )?AMD-Vi: Event logged \[IO_PAGE_FAULT `,
+			`^arm-smmu(?:-v3)? (?P<subject>\S+): (?:event 0x[0-9a-f]+ received|event: [FC]_[A-Z_]+ client|Unhandled context fault|Blocked unknown Stream ID|Unexpected global fault)`,
 			`^IO_PAGE_FAULT device=(?P<subject3>[0-9a-f:.]+) domain=0x`, // until 4.20 a record of its own
 		},
 		Kind: "device", Settled: time.Minute, Expiry: time.Hour,

@@ -42,10 +42,11 @@ func oomRules() []Rule {
 	}, {
 		ID: "container-oom", Reason: "ContainerOOMKilled", Domain: Memory, Severity: finding.Info,
 		Summary:  "a container reached its memory limit and the kernel killed one of its processes",
-		Literals: []string{"oom-kill:constraint=CONSTRAINT_", "killed as a result of limit of "},
+		Literals: []string{"oom-kill:constraint=CONSTRAINT_", "killed as a result of limit of ", "are going to be killed due to memory.oom.group"},
 		Patterns: []string{
 			`^oom-kill:constraint=CONSTRAINT_MEMCG,.*oom_memcg=(?P<limit>/.*),task_memcg=(?P<cgroup>/.*),task=(?P<process>` + command + `),pid=(?P<pid>\d+),uid=\d+$`,
 			`^Task in (?P<cgroup>/.*) killed as a result of limit of (?P<limit>/.*)`,
+			`^Tasks in (?P<cgroup>/.*) are going to be killed due to memory\.oom\.group set`,
 		},
 		Kind: "cgroup", Report: "oom", Expiry: 10 * time.Minute, ConfirmedBy: "oom-kills",
 	}, {
@@ -78,12 +79,12 @@ func memoryRules() []Rule {
 	return []Rule{{
 		ID: "page-allocation-failure", Reason: "PageAllocationFailure", Domain: Memory, Severity: finding.Warning,
 		Summary:  "the kernel found no memory of the kind that it needed: too little is free, or it is in too small pieces",
-		Literals: []string{": page allocation failure", ": page allocation stalls for ", "vmalloc: allocation failure", "vmalloc error: size ", "SLUB: Unable to allocate memory on ", "percpu: allocation failed, size="},
+		Literals: []string{": page allocation failure", ": page allocation stalls for ", "vmalloc: allocation failure", "vmalloc error: size", "SLUB: Unable to allocate memory on ", "percpu: allocation failed, size=", "vmap allocation for size "},
 		Patterns: []string{
 			`^(?P<subject>` + command + `): page allocation failure[:.] order:(?P<order>\d+), mode:`,
 			`^(?P<subject>` + command + `): page allocation stalls for \d+ms, order:(?P<order>\d+), mode:`,
 			`^(?P<subject>` + command + `): vmalloc(?:: allocation failure(?::|,)| error: size) ?\d+`,
-			`^SLUB: Unable to allocate memory on (?:node|CPU)`, `^percpu: allocation failed, size=\d+`,
+			`^SLUB: Unable to allocate memory on (?:node|CPU)`, `^vmap allocation for size \d+ failed`, `^percpu: allocation failed, size=\d+`,
 		},
 		Kind: "process", Expiry: 30 * time.Minute,
 	}, {
@@ -99,9 +100,10 @@ func memoryRules() []Rule {
 	}, {
 		ID: "memory-failure", Reason: "MemoryFailure", Domain: Memory, Severity: finding.Warning,
 		Summary:  "a page of memory is damaged; the kernel took it out of use",
-		Literals: []string{"Memory failure: 0x", "due to hardware memory corruption", "Uncorrected hardware memory error in user-access"},
+		Literals: []string{"Memory failure: 0x", "due to hardware memory corruption", "Uncorrected hardware memory error in user-access", "Soft-offlining pfn: ", "oft offline: 0x"},
 		Patterns: []string{
-			`^Memory failure: (?P<page>0x[0-9a-f]+): (?:recovery action for [^:]+: |Sending SIGBUS to |Killing |forcibly killing |unhandlable page|already hardware poisoned)`,
+			`^Memory failure: (?P<page>0x[0-9a-f]+): (?:\S)`,
+			`^RAS: Soft-offlining pfn: 0x[0-9a-f]+`, `^soft offline: 0x[0-9a-f]+: .*(?:failed|isolation)`, // pages with many corrected errors
 			`^MCE: Killing ` + command + `:\d+ due to hardware memory corruption fault at [0-9a-f]+`,
 			`^mce: Uncorrected hardware memory error in user-access at [0-9a-f]+`,
 		},

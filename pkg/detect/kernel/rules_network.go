@@ -28,7 +28,7 @@ func networkTableRules() []Rule {
 		ID: "neighbour-table-full", Reason: "NeighbourTableFull", Domain: Network, Severity: finding.Warning,
 		Summary:  "the table of neighbours (ARP, NDP) is full: new peers cannot be reached",
 		Literals: []string{"neighbor table overflow", "Neighbour table overflow"},
-		Patterns: []string{`^(?:neighbour: )?(?P<subject>\w+): neighbor table overflow!`, `^(?:neighbour: |ipv4: )?Neighbour table overflow`},
+		Patterns: []string{`^(?:neighbour: |(?:arp|ndisc)_cache: )?(?P<subject>\w+): neighbor table overflow!`, `^(?:neighbour: |ipv4: )?Neighbour table overflow`},
 		Kind:     "neighbour-table", Expiry: 5 * time.Minute, ConfirmedBy: "neighbour-table",
 	}, {
 		ID: "route-cache-full", Reason: "RouteCacheFull", Domain: Network, Severity: finding.Warning,
@@ -84,39 +84,45 @@ func linkRules() []Rule {
 		ID: "nic-hang", Reason: "NICHang", Domain: Network, Severity: finding.Warning,
 		Summary: "the driver of a network card found it hanging and resets it",
 		Literals: []string{
-			"nit Hang", "TX timeout ", "initiating reset due to tx timeout", "tx_timeout: VSI", "transmit timed out, resetting", "Keep alive watchdog timeout", "Lost TX completions are above", ": tx hang", "Reset adapter unexpectedly", "Transmit timeout reset Device!",
+			"tx_timeout recovery level", "tx_timeout: VSI", "Reset adapter", "wasn't completed on time", "TX hasn't completed", "rigger reset is on", "_stop_block timed out", "_cond == ", "Timeout on tx queue", "Tx timeout", "tx timeout", "tx_timeout recovery unsuccessful", "bnx2x: [",
+			"nit Hang", "TX timeout", "initiating reset due to tx timeout", "transmit timed out, resetting", "Keep alive watchdog timeout", "Lost TX completions are above", ": tx hang", "Transmit timeout reset Device!",
 		},
 		Patterns: []string{
-			`^(?P<driver>[\w-]+) (?P<subject>` + pciAddress + `): (?:(?P<device>` + netdev + `): )?Detected (?:Hardware|Tx) Unit Hang`,
-			device + `(?:Detected (?:Hardware|Tx) Unit Hang|TX timeout detected|TX timeout on queue: |initiating reset due to tx timeout|tx_timeout: VSI_seid|transmit timed out, resetting|Reset adapter unexpectedly|tx hang|Transmit timeout reset Device!|` +
-				`Keep alive watchdog timeout|Lost TX completions are above the threshold)`,
+			`^(?P<driver>[\w-]+) (?P<subject>` + pciAddress + `): (?:(?P<device>` + netdev + `): )?(?:Detected (?:Hardware|Tx) Unit Hang|tx_timeout recovery level \d+|Trigger reset is on|tg3_stop_block timed out|[Ii]nitiating reset due to tx timeout)`,
+			`^mlx4_en: (?P<subject>` + netdev + `): TX timeout on queue: `,
+			`^\[qede_tx_timeout:\d+\((?P<subject>[^)]{1,15})\)\]TX timeout`,
+			`^bnx2x: \[bnx2x_\w+:\d+\((?P<subject>[^)]{1,15})\)\](?:begin crash dump|MC assert|SPIO5 hw attention|.*timeout)`,
+			device + `(?:Detected (?:Hardware|Tx) Unit Hang|(?:TX|Tx|tx) timeout\b|[Ii]nitiating reset due to tx timeout|tx_timeout recovery unsuccessful|tx_timeout: VSI_(?:seid|num)|tx_timeout recovery level \d+|transmit timed out, resetting|Reset adapter(?: unexpectedly)?\s*$|tx hang|Transmit timeout reset Device!|Timeout on tx queue|rtl_\w+_cond == \d \(loop: |` +
+				`Keep alive watchdog timeout|Lost TX completions are above the threshold|Found a Tx that wasn't completed on time|TX hasn't completed|Trigger reset is on)`,
 		},
 		Kind: "network-device", Report: "tx-timeout", Follower: true, Expiry: time.Hour,
 	}, {
 		ID: "nic-hardware-error", Reason: "NICHardwareError", Domain: Network, Severity: finding.Warning,
 		Summary:  "a network card, its module or its cable reports an error",
-		Literals: []string{"nsufficient power on the PCIe slot", "Port module event", "health compromised", "handling bad device here", "Detected thermal alarm", "over heat", "overheated", "Adapter removed", "PCIe link lost"},
+		Literals: []string{": Fatal error ", "ealth issue observed", "health recovery ", "High temperature on sensors", "Will cause a leak of a command resource", "firmware internal error", "Internal error detected", "Error (timeout: ", "Firmware not responding", "Firmware reports adapter error", "Abandoning msg {", "Error detected in the ", "Firmware fatal ", "Firmware non-fatal reset", "nsufficient power on the PCIe slot", "Port module event", "health compromised", "handling bad device here", "Detected thermal alarm", "over heat", "overheated", "Adapter removed", "PCIe link lost"},
 		Patterns: []string{
-			`^mlx[45]_core (?P<subject>` + pciAddress + `)(?: \S+)?: .*(?:Detected insufficient power on the PCIe slot|Port module event\[error\]|health compromised|handling bad device here)`,
-			`^(?P<driver>[\w-]+) (?P<subject2>` + pciAddress + `)(?: (?P<device>` + netdev + `))?: (?:.*: )?(?:Network adapter has been stopped because it has over ?heated|The network adapter (?:was stopped|link speed was downshifted) because it overheated|Adapter removed|PCIe link lost)`,
+			`^mlx[45]_core (?P<subject>` + pciAddress + `)(?: \S+)?: .*(?:Detected insufficient power on the PCIe slot|Port module event\[error\]|health compromised|handling bad device here|Fatal error \d+ detected|Health issue observed|health recovery (?:flow aborted|failed)|High temperature on sensors|timeout\. Will cause a leak of a command resource|firmware internal error|Internal error detected)`,
+			`^(?P<driver>[\w-]+) (?P<subject2>` + pciAddress + `)(?: (?P<device>` + netdev + `))?: (?:.*: )?(?:Error \(timeout: \d+\) msg|Firmware not responding|Firmware reports adapter error|Abandoning msg \{|Error detected in the (?:card|adapter)|Firmware (?:fatal|non-fatal) reset event|Network adapter has been stopped because it has over ?heated|The network adapter (?:was stopped|link speed was downshifted) because it overheated|Adapter removed|PCIe link lost)`,
 		},
 		Kind: "device", Expiry: 24 * time.Hour,
 	}, {
 		ID: "nic-link-down", Reason: "NICLinkDown", Domain: Network, Severity: finding.Warning,
 		Summary:  "a network card lost its link",
-		Literals: []string{"ink is Down", "ink is down", ": Link down", ": Link Down"},
+		Literals: []string{"ink is Down", "ink is down", "ink down", "Link Down", "ink DOWN", "ink is DOWN"},
 		Patterns: []string{
 			`^(?:e1000e?|igb|ixgbe|i40e|r8169|mlx4_en): (?P<subject>` + netdev + `):? (?:NIC )?Link (?:is )?Down`,
-			device + `(?:NIC )?Link is [Dd]own\s*$`,
+			device + `(?:(?:ena|hns3|igb): )?(?:NIC (?:\w+ )?|Device |HINIC_)?[Ll]ink (?:is )?(?:[Dd]own|DOWN)\.?\s*$`,
+			`^(?:ixgbevf|igbvf) (?P<subject>` + pciAddress + `): (?:NIC )?Link is Down`, // older kernels' virtual functions name no interface
+			`^\[qede_link_update:\d+\((?P<subject>[^)]{1,15})\)\]Link is down`,
 			`^mlx[45]_(?:core|en) (?P<pci>` + pciAddress + `)(?:: | )(?P<subject>` + netdev + `): Link [Dd]own`,
 		},
 		Kind: "network-device", Settled: 2 * time.Minute, Expiry: 30 * time.Minute, ConfirmedBy: "link-state",
-		Recovery: Recovery{Literals: []string{"ink is Up", "ink is up", ": Link up", ": Link Up"}, Pattern: device + `(?:(?:NIC )?Link is [Uu]p\b|Link [Uu]p)`},
+		Recovery: Recovery{Literals: []string{"ink is Up", "ink is up", "ink up", "ink Up", "ink UP", "ink is UP"}, Pattern: device + `(?:(?:ena|hns3|igb): )?(?:NIC (?:\w+ )?|Device |HINIC_)?[Ll]ink (?:is )?(?:[Uu]p|UP)\b|^(?:ixgbevf|igbvf) (?P<subject2>` + pciAddress + `): (?:NIC )?Link is Up`},
 	}, {
 		ID: "bond-no-link", Reason: "BondDown", Domain: Network, Severity: finding.Warning,
 		Summary:  "a bond has no link left",
-		Literals: []string{"now running without any active interface"},
-		Patterns: []string{`^(?:bonding: )?(?P<subject>` + netdev + `): now running without any active interface`},
+		Literals: []string{"now running without any active interface", "No 802.3ad response from"},
+		Patterns: []string{`^(?:bonding: )?(?P<subject>` + netdev + `): (?:now running without any active interface|Warning: No 802\.3ad response from the link partner)`},
 		Kind:     "network-device", Settled: 2 * time.Minute, Expiry: time.Hour, ConfirmedBy: "bonds",
 		Recovery: Recovery{
 			Literals: []string{": active interface up!", "making interface ", ": first active interface up!"},
@@ -125,10 +131,10 @@ func linkRules() []Rule {
 	}, {
 		ID: "bond-link-down", Reason: "BondDegraded", Domain: Network, Severity: finding.Warning,
 		Summary:  "a bond lost one of its links",
-		Literals: []string{"link status definitely down"},
+		Literals: []string{"link status definitely down", "ink status down for"},
 		Patterns: []string{
-			`^(?P<bond>` + netdev + `): \(slave (?P<subject>[^)]+)\): link status definitely down`,
-			`^(?:bonding: )?(?P<bond>` + netdev + `): link status definitely down for interface (?P<subject>[^\s,]+)`,
+			`^(?P<bond>` + netdev + `): \(slave (?P<subject>[^)]+)\): link status (?:definitely down|down for )`,
+			`^(?:bonding: )?(?P<bond>` + netdev + `): link status (?:definitely )?down for (?:(?:active|backup|idle) )?interface (?P<subject>[^\s,]+)`,
 		},
 		Kind: "network-device", Settled: 2 * time.Minute, Expiry: time.Hour, ConfirmedBy: "bonds",
 		Recovery: Recovery{Literals: []string{"link status definitely up"}, Pattern: `^(?:bonding: )?` + netdev + `: (?:\(slave (?P<subject>[^)]+)\): link status definitely up|link status definitely up for interface (?P<subject2>[^\s,]+))`},

@@ -30,6 +30,7 @@ const (
 	HardwareDaemon Speaker = "hardware" // mcelog, rasdaemon
 	Auditd         Speaker = "auditd"
 	ISCSI          Speaker = "iscsid"
+	Coredump       Speaker = "coredump"
 )
 
 // spokenBy reports whether a rule is about words of speaker.
@@ -45,8 +46,11 @@ func (r *Rule) spokenBy(speaker Speaker) bool {
 func speakerOf(name string) (Speaker, bool) {
 	name = strings.TrimSuffix(name, ".service")
 	name = strings.TrimPrefix(name, "snap.")
+	if instance, _, ok := strings.Cut(name, "@"); ok && instance == "systemd-coredump" {
+		name = instance
+	}
 	switch name {
-	case "kubelet", "kubelet-wrapper", "hyperkube", "kubelite", "microk8s.daemon-kubelite", "microk8s.daemon-kubelet", "kube-kubelet",
+	case "kubelet", "kubelet.daemon", "kubelet-wrapper", "hyperkube", "kubelite", "microk8s.daemon-kubelite", "microk8s.daemon-kubelet", "kube-kubelet",
 		"k3s", "k3s-agent", "k3s-server", "rke2", "rke2-server", "rke2-agent", "k0s", "k0sworker", "k0scontroller":
 		return Kubelet, true
 	case "containerd", "docker", "dockerd", "docker-containerd", "dockerd-current", "crio", "cri-o", "cri-docker", "cri-dockerd", "microk8s.daemon-containerd":
@@ -77,6 +81,8 @@ func speakerOf(name string) (Speaker, bool) {
 		return Auditd, true
 	case "iscsid":
 		return ISCSI, true
+	case "systemd-coredump":
+		return Coredump, true
 	}
 	return theKernel, false
 }

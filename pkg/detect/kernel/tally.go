@@ -106,9 +106,13 @@ func (t *Tally) continues(m *Match, r Record) bool {
 	if m.Rule.Report == "" || open == nil || r.At-open.at > reportGap || r.At < open.at || t.line-open.line > reportLines {
 		return false
 	}
-	same := m.Rule == open.first.Rule && (m.Subject == open.first.Subject || m.Subject.Kind == NodeKind)
+	first := open.first
+	same := m.Rule == first.Rule && (m.Subject == first.Subject || m.Subject.Kind == NodeKind || m.Subject.Name == first.Facts["from"])
 	if !m.Rule.Follower && (!same || m.Rule.Report == "oom") { // an OOM report begins anew with each first line
 		return false
+	}
+	if m.Rule.Grave.Count > 0 && !m.Rule.Together && m.Pattern == first.Pattern && m.Subject == first.Subject {
+		return false // what is counted may come many times a second
 	}
 	if pid, before := m.Facts["pid"], open.first.Facts["pid"]; pid != "" && before != "" && pid != before {
 		return false // of another victim: its own report was not printed

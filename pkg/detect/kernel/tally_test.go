@@ -2,6 +2,7 @@ package kernel
 
 import (
 	"fmt"
+	"slices"
 	"testing"
 	"time"
 
@@ -33,12 +34,13 @@ func said(t *Tally, r Record) string {
 
 func TestTally(t *testing.T) {
 	const (
-		waiting = "unregister_netdevice: waiting for lo to become free. Usage count = 1"
-		lockup  = "watchdog: BUG: soft lockup - CPU#%d stuck for 22s! [java:12345]"
-		pod     = "6a3c9a52-2a55-4fd7-9a5c-7d2a1c3f8e9b"
-		oom     = "oom-kill:constraint=CONSTRAINT_MEMCG,nodemask=(null),cpuset=/,mems_allowed=0,oom_memcg=/kubepods/pod" + pod + ",task_memcg=/kubepods/pod" + pod + ",task=java,pid=%d,uid=0"
-		killed  = "Memory cgroup out of memory: Killed process %d (java) total-vm:1kB, anon-rss:1kB, file-rss:0kB, shmem-rss:0kB"
-		oldTask = "Task in /kubepods/pod" + pod + " killed as a result of limit of /kubepods/pod" + pod
+		waiting   = "unregister_netdevice: waiting for lo to become free. Usage count = 1"
+		lockup    = "watchdog: BUG: soft lockup - CPU#%d stuck for 22s! [java:12345]"
+		pod       = "6a3c9a52-2a55-4fd7-9a5c-7d2a1c3f8e9b"
+		oom       = "oom-kill:constraint=CONSTRAINT_MEMCG,nodemask=(null),cpuset=/,mems_allowed=0,oom_memcg=/kubepods/pod" + pod + ",task_memcg=/kubepods/pod" + pod + ",task=java,pid=%d,uid=0"
+		killed    = "Memory cgroup out of memory: Killed process %d (java) total-vm:1kB, anon-rss:1kB, file-rss:0kB, shmem-rss:0kB"
+		corrected = "mce: [Hardware Error]: CPU 1: Machine Check: 0 Bank 5: 9c00000000000090"
+		oldTask   = "Task in /kubepods/pod" + pod + " killed as a result of limit of /kubepods/pod" + pod
 	)
 	type step struct {
 		record Record
@@ -52,6 +54,16 @@ func TestTally(t *testing.T) {
 			{at(1290, waiting), "unregister-netdevice network-device/lo warning raised"},
 			{at(1320, waiting), "unregister-netdevice network-device/lo warning"}, // 110 is out of the window
 			{at(1330, waiting), "unregister-netdevice network-device/lo warning raised"},
+		},
+		"errors that follow each other at once are counted": append(
+			slices.Repeat([]step{{at(100, corrected), "machine-check-corrected cpu/1 info raised"}}, 9),
+			step{at(100, corrected), "machine-check-corrected cpu/1 warning raised"},
+			step{at(100, "[Hardware Error]: Corrected error, no action required."), "machine-check-corrected cpu/1 warning raised again"},
+		),
+		"a port tells of an error, the device of the rest, and the port is well again": {
+			{at(20.4466, "pcieport 0000:00:01.0: AER: Uncorrected (Fatal) error message received from 0000:01:00.0"), "pcie-fatal device/0000:00:01.0 fatal raised"},
+			{at(20.4469, "pcieport 0000:01:00.0: AER: PCIe Bus Error: severity=Uncorrected (Fatal), type=Inaccessible, (Unregistered Agent ID)"), "pcie-fatal device/0000:00:01.0 fatal raised again"},
+			{at(20.4556, "pcieport 0000:00:01.0: AER: device recovery successful"), "pcie-fatal device/0000:00:01.0 fatal recovered"},
 		},
 		"time that goes back begins anew": {
 			{at(100, waiting), "unregister-netdevice network-device/lo warning"},

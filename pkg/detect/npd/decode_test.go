@@ -1,8 +1,6 @@
 package npd
 
 import (
-	"os"
-	"path/filepath"
 	"strings"
 	"testing"
 	"time"
@@ -149,15 +147,4 @@ func TestTrailingCommasMoveNothing(t *testing.T) {
 	if got := string(withoutTrailingCommas([]byte(in))); got != want {
 		t.Errorf("got %s", got)
 	}
-}
-
-func write(t *testing.T, name, text string) string {
-	t.Helper()
-	if err := os.MkdirAll(filepath.Dir(name), 0o755); err != nil {
-		t.Fatal(err)
-	}
-	if err := os.WriteFile(name, []byte(text), 0o755); err != nil {
-		t.Fatal(err)
-	}
-	return name
 }

@@ -74,10 +74,12 @@ func Translate(files []File, checks []detect.Check, table []kernel.Rule) Transla
 	return t.Translation
 }
 
-func (t *translation) add(f File, i int, reason, condition string, fate Fate, why string, args ...any) {
-	t.Rules = append(t.Rules, RuleFate{f.Name, i, reason, condition, fate, fmt.Sprintf(why, args...)})
+// add tells the fate of a rule.
+func (t *translation) add(rule RuleFate, fate Fate, why string, args ...any) {
+	rule.Fate, rule.Why = fate, fmt.Sprintf(why, args...)
+	t.Rules = append(t.Rules, rule)
 	if fate == Stays {
-		t.stays[f.Name] = true
+		t.stays[rule.File] = true
 	}
 }
 
@@ -88,19 +90,20 @@ func (t *translation) log(f File) {
 		if r.Type == types.Temp {
 			condition = ""
 		}
+		rule := RuleFate{File: f.Name, Index: i, Reason: r.Reason, Condition: condition}
 		covered := t.rulesFor(r.Reason)
 		_, sameCondition := t.own.byCondition(condition)
 		switch {
 		case condition != "" && !hasCondition(f.Log.DefaultConditions, condition):
-			t.add(f, i, r.Reason, condition, Dead, "the file has no such condition")
+			t.add(rule, Dead, "the file has no such condition")
 		case f.Log.Plugin != kmsgPlugin:
-			t.add(f, i, r.Reason, condition, Stays, "the agent follows %s for it", f.describe())
+			t.add(rule, Stays, "the agent follows %s for it", f.describe())
 		case covered != "" && (condition == "" || sameCondition):
-			t.add(f, i, r.Reason, condition, Covered, "%s", covered)
+			t.add(rule, Covered, "%s", covered)
 		case covered != "":
-			t.add(f, i, r.Reason, condition, Stays, "the agent finds it without the file (%s), but under another condition", covered)
+			t.add(rule, Stays, "the agent finds it without the file (%s), but under another condition", covered)
 		default:
-			t.kernelRule(f, i, r.Reason, condition, r.Pattern)
+			t.kernelRule(rule, r.Pattern)
 		}
 	}
 }
@@ -137,26 +140,26 @@ func (t *translation) rulesFor(reason string) string {
 }
 
 // kernelRule writes a temporary problem of the kernel's log in the agent's own words, where that says the same.
-func (t *translation) kernelRule(f File, i int, reason, condition, expr string) {
+func (t *translation) kernelRule(rule RuleFate, expr string) {
 	p, err := newPattern(expr)
 	switch {
-	case condition != "":
-		t.add(f, i, reason, condition, Stays, "a rule of the agent's own makes no condition of this name")
+	case rule.Condition != "":
+		t.add(rule, Stays, "a rule of the agent's own makes no condition of this name")
 		return
 	case err != nil || !p.lastLine || len(p.literals) == 0:
-		t.add(f, i, reason, condition, Stays, "a rule of the agent's own looks at one line, and needs a text that is in each")
+		t.add(rule, Stays, "a rule of the agent's own looks at one line, and needs a text that is in each")
 		return
 	}
 	own := kernel.OwnRule{
-		ID: t.uniqueRule(kebab(reason)), Reason: reason, Severity: finding.Warning, Summary: "from " + path.Base(f.Name),
+		ID: t.uniqueRule(kebab(rule.Reason)), Reason: rule.Reason, Severity: finding.Warning, Summary: "from " + path.Base(rule.File),
 		Patterns: []string{`^.*(?:` + expr + `)\s*$`},
 	}
 	if len(own.Problems()) > 0 {
-		t.add(f, i, reason, condition, Stays, "it cannot be written as a rule of the agent's own")
+		t.add(rule, Stays, "it cannot be written as a rule of the agent's own")
 		return
 	}
 	t.KernelRules = append(t.KernelRules, own)
-	t.add(f, i, reason, condition, Rule, "rules: %s", own.ID)
+	t.add(rule, Rule, "rules: %s", own.ID)
 }
 
 func (t *translation) uniqueRule(id string) string {
@@ -175,23 +178,24 @@ func (t *translation) plugins(f File) {
 		if r.Type == types.Temp {
 			condition = ""
 		}
+		rule := RuleFate{File: f.Name, Index: i, Reason: r.Reason, Condition: condition}
 		switch path.Base(r.Path) {
 		case "health-checker":
-			t.health(f, i, r.Reason, condition, r.Args)
+			t.health(rule, r.Args)
 		case "log-counter":
-			t.add(f, i, r.Reason, condition, Stays, "the agent counts the journal's entries itself; log-counter is not run")
+			t.add(rule, Stays, "the agent counts the journal's entries itself; log-counter is not run")
 		default:
 			if !path.IsAbs(r.Path) {
-				t.add(f, i, r.Reason, condition, Stays, "its path is relative: %s is looked for beside the file", r.Path)
+				t.add(rule, Stays, "its path is relative: %s is looked for beside the file", r.Path)
 				continue
 			}
 			s := t.pluginOf(f, i, condition)
 			if len(s.Problems()) > 0 {
-				t.add(f, i, r.Reason, condition, Stays, "its names are not such as a plugin of the agent's own may have")
+				t.add(rule, Stays, "its names are not such as a plugin of the agent's own may have")
 				continue
 			}
 			t.Plugins = append(t.Plugins, s)
-			t.add(f, i, r.Reason, condition, Plugin, "plugins: %s", s.Name)
+			t.add(rule, Plugin, "plugins: %s", s.Name)
 		}
 	}
 }
@@ -222,11 +226,11 @@ func (t *translation) pluginOf(f File, i int, condition string) plugin.Settings 
 }
 
 // health translates a call of health-checker.
-func (t *translation) health(f File, i int, reason, condition string, args []string) {
+func (t *translation) health(rule RuleFate, args []string) {
 	id := healthCheckOf(args)
 	check, ok := t.own.find(id)
 	if !ok {
-		t.add(f, i, reason, condition, Stays, "no check of the agent does what health-checker --component=%s does: it is run", flagOf(args, "component", "kubelet"))
+		t.add(rule, Stays, "no check of the agent does what health-checker --component=%s does: it is run", flagOf(args, "component", "kubelet"))
 		return
 	}
 	var without []string
@@ -240,11 +244,11 @@ func (t *translation) health(f File, i int, reason, condition string, args []str
 	if len(without) > 0 {
 		note = "; " + strings.Join(without, ", ")
 	}
-	if condition != "" && check.Condition.Type == condition {
-		t.add(f, i, reason, condition, Covered, "check %s makes this condition%s", id, note)
+	if rule.Condition != "" && check.Condition.Type == rule.Condition {
+		t.add(rule, Covered, "check %s makes this condition%s", id, note)
 		return
 	}
-	t.add(f, i, reason, condition, Stays, "check %s answers instead of health-checker%s", id, note)
+	t.add(rule, Stays, "check %s answers instead of health-checker%s", id, note)
 }
 
 // NotServed lists the metrics that a system stats monitor asks for and that do not exist, in node-problem-detector neither.

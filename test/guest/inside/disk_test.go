@@ -3,7 +3,6 @@ package inside
 import (
 	"fmt"
 	"os"
-	"path/filepath"
 	"strings"
 	"syscall"
 	"testing"
@@ -22,11 +21,11 @@ func dmsetup(t *testing.T, args ...string) {
 }
 
 // mapped makes a device mapper device of a table over a disk, removes it with the test, and returns its kernel name.
-func mapped(t *testing.T, name, table string) string {
+func mapped(t *testing.T, name, table string, options ...string) string {
 	t.Helper()
 	ram(t)
 	run(t, "modprobe", "dm-mod")
-	dmsetup(t, "create", name, "--table", table)
+	dmsetup(t, append([]string{"create", name, "--table", table}, options...)...)
 	t.Cleanup(func() { dmsetup(t, "remove", "--force", name) })
 	var st syscall.Stat_t
 	if err := syscall.Stat("/dev/mapper/"+name, &st); err != nil {
@@ -126,17 +125,7 @@ func TestWornDisk(t *testing.T) {
 // TestSCSIDisk: a block of a SCSI disk cannot be read, which is told by the kernel only; then the kernel gives up the disk.
 func TestSCSIDisk(t *testing.T) {
 	a := watch(t)
-	run(t, "modprobe", "sd_mod")
-	run(t, "modprobe", "scsi_debug", "dev_size_mb=8", "medium_error_start=8", "medium_error_count=8", "opts=2")
-	var disk string
-	eventually(t, "SCSI disk", func() bool {
-		found, _ := filepath.Glob("/sys/bus/pseudo/drivers/scsi_debug/adapter*/host*/target*/*/block/*")
-		if len(found) == 1 {
-			disk = filepath.Base(found[0])
-		}
-		return disk != "" && exists("/dev/"+disk)
-	})
-	_ = os.WriteFile("/sys/block/"+disk+"/device/timeout", []byte("30"), 0)
+	disk := scsiDisks(t, 1)[0]
 	if text, err := os.ReadFile("/dev/" + disk); err == nil {
 		t.Fatalf("the bad block was read: %d bytes", len(text))
 	}

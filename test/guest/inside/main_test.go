@@ -21,6 +21,9 @@ var (
 	inside = flag.Bool("inside", false, "this is the guest: what is broken here harms nobody")
 	binary = flag.String("agent", "", "the agent")
 	repo   = flag.String("repo", "", "the checkout")
+
+	modules  = flag.String("modules", "", "the folder with kernel modules that make faults")
+	programs = flag.String("programs", "", "where the packages are whose programs run in the guest only")
 )
 
 func needGuest(t *testing.T) {
@@ -35,6 +38,14 @@ type agent struct {
 	t      *testing.T
 	config string
 	log    string
+	last   *lastStatus
+}
+
+// lastStatus is what the agent answered last: tests that wait side by side do not each ask it several times a second.
+type lastStatus struct {
+	mu sync.Mutex // guards all below, and is held while the agent is asked
+	s  status
+	at time.Time
 }
 
 // shared is the agent that watches the guest while many tests break it at once.
@@ -53,7 +64,8 @@ func watch(t *testing.T) *agent {
 		if err := os.Mkdir(dir, 0o700); err != nil {
 			t.Fatal(err)
 		}
-		shared.agent, _ = start(t, dir, "checks: {hung-tasks: {after: 30s}}\n")
+		shared.agent, _ = start(t, dir, "checks: {hung-tasks: {after: 30s}, infiniband: {every: 30s}}\n")
+		shared.agent.last = &lastStatus{}
 	})
 	if shared.agent == nil {
 		t.Fatal("there is no agent")
@@ -94,16 +106,32 @@ type status struct {
 	PID       int
 	Readiness struct{ Ready bool }
 	Findings  []believed
-	Checks    []struct{ Check, Status, Error, Why string }
+	Checks    []checkStatus
 }
+
+type checkStatus struct{ Check, Status, Error, Why string }
 
 type believed struct {
-	Check, Reason, Severity, Message, ID string
-	Subject                              struct{ Kind, Name string }
-	Raised                               struct{ Wall time.Time }
+	Check, Reason, Severity, Message, Latest, ID string // Message is the one that was told, Latest that of the latest look
+	Subject                                      struct{ Kind, Name string }
+	Raised                                       struct{ Wall time.Time }
 }
 
-func (a *agent) status() (s status) {
+// status returns what the agent answers, or has answered half a second ago.
+func (a *agent) status() status {
+	if a.last == nil {
+		return a.ask()
+	}
+	a.last.mu.Lock()
+	defer a.last.mu.Unlock()
+	if time.Since(a.last.at) > time.Second/2 {
+		a.last.s = a.ask()
+		a.last.at = time.Now()
+	}
+	return a.last.s
+}
+
+func (a *agent) ask() (s status) {
 	out, _ := exec.Command(*binary, "--config", a.config, "status", "-o", "json").Output() // the exit code tells what the answer does
 	_ = json.Unmarshal(out, &s)
 	return s
@@ -145,6 +173,16 @@ func (a *agent) awaitFound(check string, is func(believed) bool, there bool) {
 	})
 }
 
+// awaitSaid waits until the check of the kernel's log believes a reason of a subject, or no longer does. It has one finding for
+// each subject, which names what else is wrong with it. An empty subject stands for any.
+func (a *agent) awaitSaid(reason, subject string, there bool) {
+	a.t.Helper()
+	a.awaitFound("kernel-log", func(f believed) bool {
+		_, also, _ := strings.Cut(f.Latest, "; also ")
+		return (subject == "" || f.Subject.Name == subject) && (f.Reason == reason || strings.Contains(also, reason))
+	}, there)
+}
+
 // run runs a command of the guest.
 func run(t *testing.T, name string, args ...string) string {
 	t.Helper()
@@ -184,6 +222,14 @@ var wishes sync.Mutex
 // wish has the machine that emulates the guest do something to it.
 func wish(t *testing.T, command string) {
 	t.Helper()
+	if answer := ask(t, command); answer != "done" {
+		t.Fatalf("%s: %s", command, answer)
+	}
+}
+
+// ask is a wish that may be answered in more than one way.
+func ask(t *testing.T, command string) string {
+	t.Helper()
 	wishes.Lock()
 	defer wishes.Unlock()
 	line, err := os.OpenFile("/dev/ttyS1", os.O_RDWR|syscall.O_NOCTTY, 0)
@@ -194,7 +240,9 @@ func wish(t *testing.T, command string) {
 	if _, err := fmt.Fprintln(line, command); err != nil {
 		t.Fatal(err)
 	}
-	if answer, err := bufio.NewReader(line).ReadString('\n'); err != nil || strings.TrimSpace(answer) != "done" {
+	answer, err := bufio.NewReader(line).ReadString('\n')
+	if err != nil {
 		t.Fatalf("%s: %q, %v", command, answer, err)
 	}
+	return strings.TrimSpace(answer)
 }

@@ -25,21 +25,32 @@ func TestClockJumps(t *testing.T) {
 	put(t, "/sys/fs/ext4/ram8/trigger_fs_error", "a test")
 	a.awaitReason("filesystem-readonly", "", "", true)
 	a.awaitReason("default-route", "", "", true) // the guest has none, which takes a minute to be believed
-	eventually(t, "findings that stay", func() bool {
-		before := told(a.status())
-		time.Sleep(10 * time.Second) // looks of the checks that look often
-		return slices.Equal(before, told(a.status()))
-	})
-	before := told(a.status())
+	before := settled(a)
 	began, up := time.Now(), uptime(t)
 	defer func() { setClock(t, began.Add(uptime(t)-up)) }()
 	for _, jump := range []time.Duration{5 * 365 * 24 * time.Hour, -10 * 365 * 24 * time.Hour} {
 		setClock(t, began.Add(uptime(t)-up+jump))
-		for range 35 {
-			time.Sleep(time.Second)
-			if after := told(a.status()); !slices.Equal(before, after) {
-				t.Fatalf("the clock was moved by %s: believed before %v, now %v", jump, before, after)
-			}
+		unchanged(a, before, fmt.Sprintf("the clock was moved by %s", jump))
+	}
+}
+
+// settled waits until nothing is raised or cleared any more, and returns what is believed.
+func settled(a *agent) (all []string) {
+	a.t.Helper()
+	eventually(a.t, "findings that stay", func() bool {
+		all = told(a.status())
+		time.Sleep(10 * time.Second) // looks of the checks that look often
+		return slices.Equal(all, told(a.status()))
+	})
+	return all
+}
+
+// unchanged watches for half a minute that nothing is raised or cleared after something happened.
+func unchanged(a *agent, before []string, happened string) {
+	a.t.Helper()
+	for began := time.Now(); time.Since(began) < 35*time.Second; time.Sleep(time.Second) { // by a clock that does not jump
+		if after := told(a.status()); !slices.Equal(before, after) {
+			a.t.Fatalf("%s: believed before %v, now %v", happened, before, after)
 		}
 	}
 }
