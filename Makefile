@@ -19,7 +19,7 @@ demo: ## a real node fails, the agent finds, tells and repairs; about 15 minutes
 	go run ./test/demo --dir $(LAB_DIR)
 
 .PHONY: test
-test: packages vet unit test-npd test-chart e2e e2e-daemonset test-daemonset ## all tests but those of test-long; as root on Debian 12, in 50 minutes with empty caches
+test: packages vet unit test-npd test-chart e2e e2e-daemonset test-daemonset ## all tests but those of test-long; as root on Debian 12, in about an hour with empty caches
 
 .PHONY: test-long
 test-long: packages guest demo ## what takes minutes each: faults in an emulated machine, a kubelet that notices late, the demo
@@ -37,7 +37,7 @@ vet:
 .PHONY: unit
 unit: ## tests that need no lab; those that need root are skipped by name without it
 	go build -race ./...
-	go test -race -shuffle=on -p 1 -timeout 15m ./... # one package at a time: some look at the whole machine, others break it
+	go test -race -shuffle=on -p 1 -timeout 25m ./... # one package at a time: some look at the whole machine, others break it
 
 .PHONY: test-npd
 test-npd: ## node-problem-detector's own code beside the agent's, on the same files and lines; a module of its own
@@ -53,6 +53,10 @@ e2e-daemonset: ## the same with the agent as the DaemonSet and containerd 2 inst
 	go test -p 1 -count=1 -timeout 20m -v ./test/e2e -args -lab -daemonset -containerd 2
 	test -x $(CONTAINERD2)/containerd # the lab has built it
 	PATH=$(CONTAINERD2):$$PATH go test -p 1 -count=1 -v -run '$(CONTAINERD_TESTS)' ./internal/host ./internal/hand ./pkg/detect ./pkg/remediate
+
+.PHONY: mutants
+mutants: ## takes out each guard of the release, one at a time, and demands that a test notices; as root, about an hour
+	go run ./test/mutants
 
 .PHONY: guest
 guest: ## tests that break the machine they run on, in emulated ones with Debian's kernel: disks, links, file servers, processors, memory, sensors, the kernel itself; suspended, restored, reset

@@ -29,7 +29,7 @@ func newConfig(o *options) *cobra.Command {
 		},
 		&cobra.Command{
 			Use:   "validate [FILE]",
-			Short: "Check a configuration file; every mistake is named with file and line",
+			Short: "Check a configuration file; every mistake is named with file and line, and programs that would not be run",
 			Args:  cobra.MaximumNArgs(1),
 			RunE: func(cmd *cobra.Command, args []string) error {
 				file := o.file(cmd.Context())
@@ -37,6 +37,9 @@ func newConfig(o *options) *cobra.Command {
 					file = args[0]
 				}
 				if _, err := config.Load(file); err != nil {
+					return &exitError{Code: exitProblems, Err: err}
+				}
+				if err := config.Programs(file); err != nil {
 					return &exitError{Code: exitProblems, Err: err}
 				}
 				_, err := fmt.Fprintln(cmd.OutOrStdout(), "the configuration is valid")

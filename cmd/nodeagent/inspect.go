@@ -1,14 +1,17 @@
 package main
 
 import (
+	"context"
 	"fmt"
 	"io"
 	"slices"
 	"strings"
+	"time"
 
 	"github.com/spf13/cobra"
 
 	"github.com/nodeagent/nodeagent/internal/agent"
+	"github.com/nodeagent/nodeagent/internal/host"
 	"github.com/nodeagent/nodeagent/pkg/inspect"
 )
 
@@ -22,20 +25,21 @@ func newInspect(o *options) *cobra.Command {
 For each object: what every witness says of it, who holds it, and why it is or is not a leftover. Nothing is changed. To be
 called a leftover an object must be seen several times; the running daemon remembers, and so does this command.`,
 		RunE: func(cmd *cobra.Command, kinds []string) error {
-			cfg, err := o.load(cmd.Context())
-			if err != nil {
-				return err
-			}
 			selected, err := selectKinds(kinds)
 			if err != nil {
 				return err
 			}
-			bench, err := agent.OpenBench(cmd.Context(), cfg, quiet())
-			if err != nil {
-				return err
-			}
-			defer bench.Close()
-			report, err := bench.Pass(cmd.Context(), selected...)
+			report, err := inspectOnce(cmd.Context(), func(ctx context.Context) (bench, error) {
+				cfg, err := o.load(ctx)
+				if err != nil {
+					return nil, err
+				}
+				b, err := agent.OpenBench(ctx, cfg, quiet())
+				if err != nil {
+					return nil, err // not a bench that is nil
+				}
+				return b, nil
+			}, selected)
 			if err != nil {
 				return err
 			}
@@ -52,6 +56,52 @@ called a leftover an object must be seen several times; the running daemon remem
 	}
 	cmd.Flags().BoolVarP(&all, "all", "a", false, "also list what is live and what is no pod's")
 	return cmd
+}
+
+// The limits of one inspection: with that of the pass, people wait 15 s at most, whatever hangs.
+const (
+	openLimit  = 4500 * time.Millisecond
+	closeLimit = 500 * time.Millisecond
+)
+
+// bench is what an inspection by hand works with.
+type bench interface {
+	Pass(ctx context.Context, kinds ...inspect.Kind) (inspect.Report, error)
+	Close() error
+}
+
+// inspectOnce makes one inspection. Where not even the layout of the node can be found out in time, that is what it reports;
+// what hangs is left behind: the process ends.
+func inspectOnce(ctx context.Context, open func(context.Context) (bench, error), kinds []inspect.Kind) (inspect.Report, error) {
+	type opened struct {
+		bench bench
+		err   error
+	}
+	done := make(chan opened, 1)
+	go func() {
+		b, err := open(ctx)
+		done <- opened{b, err}
+	}()
+	select {
+	case o := <-done:
+		if o.err != nil {
+			return inspect.Report{}, o.err
+		}
+		report, err := o.bench.Pass(ctx, kinds...)
+		closed := make(chan struct{})
+		go func() {
+			defer close(closed)
+			_ = o.bench.Close() // nothing was changed through it
+		}()
+		select {
+		case <-closed:
+		case <-time.After(closeLimit):
+		}
+		return report, err
+	case <-time.After(openLimit):
+		why := fmt.Sprintf("to find out how this node is laid out hangs: no answer within %s", openLimit)
+		return inspect.Report{At: host.Now(), Errors: []inspect.Failure{{What: "layout", Error: why}}}, nil
+	}
 }
 
 // complete makes every list of the contract a list, also where it is empty.
@@ -81,15 +131,19 @@ func selectKinds(names []string) ([]inspect.Kind, error) {
 	return kinds, nil
 }
 
-// inspectExit: leftovers and candidates are problems; what could not be judged is "could not tell".
+// hostGate is closed where the agent does not see all of the host. Then there may be more than is listed.
+const hostGate = "host-namespaces"
+
+// inspectExit: leftovers and candidates are problems; what could not be judged, or seen, is "could not tell".
 func inspectExit(r inspect.Report) error {
 	has := func(verdicts ...inspect.Verdict) bool {
 		return slices.ContainsFunc(r.Objects, func(o inspect.Judged) bool { return slices.Contains(verdicts, o.Verdict) })
 	}
 	switch {
-	case has(inspect.Leftover, inspect.Candidate):
+	case has(inspect.Leftover, inspect.Candidate, inspect.Unowned):
 		return &exitError{Code: exitProblems}
-	case has(inspect.Unknown) || len(r.Errors) > 0:
+	case has(inspect.Unknown) || len(r.Errors) > 0,
+		slices.ContainsFunc(r.Gates, func(g inspect.Gate) bool { return g.Name == hostGate && !g.Open }):
 		return &exitError{Code: exitCouldNotTell}
 	}
 	return nil
@@ -101,22 +155,26 @@ func printReport(w io.Writer, r inspect.Report, all bool) error {
 	var shown []inspect.Judged
 	for _, o := range r.Objects {
 		counts[o.Verdict]++
-		if all || o.Verdict == inspect.Leftover || o.Verdict == inspect.Candidate || o.Verdict == inspect.Unknown {
+		if all || o.Verdict == inspect.Leftover || o.Verdict == inspect.Candidate || o.Verdict == inspect.Unknown || o.Verdict == inspect.Unowned {
 			shown = append(shown, o)
 		}
 	}
 	printPods(&b, shown)
-	for _, e := range r.Errors {
-		fmt.Fprintf(&b, "could not look at %s: %s\n", e.What, e.Error)
-	}
+	printFailures(&b, r.Errors)
 	printClosedGates(&b, r.Gates)
 	fmt.Fprintf(&b, "%d objects:", len(r.Objects))
-	for _, verdict := range []inspect.Verdict{inspect.Leftover, inspect.Candidate, inspect.Unknown, inspect.Live, inspect.Foreign} {
+	for _, verdict := range []inspect.Verdict{inspect.Leftover, inspect.Candidate, inspect.Unknown, inspect.Unowned, inspect.Live, inspect.Foreign} {
 		fmt.Fprintf(&b, " %d %s", counts[verdict], verdict)
 	}
 	b.WriteString("\n")
 	_, err := io.WriteString(w, b.String())
 	return err
+}
+
+func printFailures(b *strings.Builder, failures []inspect.Failure) {
+	for _, e := range failures {
+		fmt.Fprintf(b, "could not look at %s: %s\n", e.What, e.Error)
+	}
 }
 
 func printClosedGates(b *strings.Builder, gates []inspect.Gate) {

@@ -219,6 +219,10 @@ func (p *statusScreen) leftovers() {
 	for _, last := range p.status.Release.Last {
 		p.line(last)
 	}
+	if q := p.status.Release.Quarantine; q != nil && q.Entries > 0 {
+		p.line(fmt.Sprintf("in quarantine: %d entries, %d of %d bytes, in %s; %d will be removed within a day",
+			q.Entries, q.Bytes, q.MaxBytes, q.Dir, q.Due))
+	}
 }
 
 // mostLeftovers keeps the status on one screen.

@@ -56,14 +56,14 @@ type component struct {
 
 // publish makes the program findable beside its socket while it runs. The function that it returns takes that back.
 func publish(cfg config.Config, log *slog.Logger) func() {
-	remove, err := hostns.Publish(filepath.Dir(cfg.Socket))
+	remove, err := hostns.Publish(filepath.Dir(cfg.Socket), cfg.StateDir)
 	if err != nil {
 		log.Warn("the program cannot be called on the host", "err", err)
 		return func() {}
 	}
 	return func() {
 		if err := remove(); err != nil {
-			log.Warn("link to the program", "err", err)
+			log.Warn("the copy of the program on the host", "err", err)
 		}
 	}
 }

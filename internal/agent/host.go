@@ -99,7 +99,7 @@ func (d *Door) openKubernetes(cfg config.Config, log *slog.Logger) error {
 	settings := kube.Config{
 		Node: d.Host.NodeName, Version: Version,
 		Kubeconfig: cfg.Paths.Kubeconfig, ServiceAccountDir: cfg.ServiceAccountDir, ServiceAddress: cfg.ServiceAddress,
-		KubeletKubeconfig: d.Host.Paths.Kubeconfig,
+		KubeletKubeconfig: d.Host.Paths.Kubeconfig, KubeletNamed: d.found.KubeconfigNamed,
 	}
 	client, err := kube.New(settings, log)
 	if err != nil {

@@ -35,6 +35,8 @@ type leftovers struct {
 	memory    finding.Bucket
 	work      chan inspect.Report // size 1, the newest report: a release may take minutes, and older news is worthless
 
+	quarantine quarantine
+
 	mu      sync.Mutex // guards what follows
 	history inspect.History
 	report  *inspect.Report
@@ -73,7 +75,7 @@ func (l *leftovers) check() detect.Check {
 		Doc: detect.Doc{
 			Reads:  []string{"containers, processes, mounts, cgroups and network of the node, kubelet's pods, and the apiserver's list where something looks suspicious"},
 			Why:    "Names, addresses, devices and memory of a pod that is gone are missing to the next one: it waits in ContainerCreating.",
-			Faults: []detect.Fault{{Reason: "PodLeftovers", Severity: finding.Warning, When: "every witness agrees, several times over minutes, that the pod of an object is gone"}},
+			Faults: []detect.Fault{{Reason: "PodLeftovers", Severity: finding.Warning, When: "every witness agrees, several times over minutes, that the pod of an object is gone"}, unownedFault},
 		},
 		Run: func(ctx context.Context, _ *host.Host) ([]finding.Finding, error) { return l.look(ctx) },
 	}
@@ -97,7 +99,7 @@ func (l *leftovers) look(ctx context.Context) ([]finding.Finding, error) {
 	default:
 	}
 	l.work <- report
-	return leftoverFindings(report), lookError(report)
+	return append(leftoverFindings(report), unownedFindings(report, l.host.NodeName)...), lookError(report)
 }
 
 func (l *leftovers) remember(old inspect.History, report inspect.Report, history inspect.History) {
@@ -195,6 +197,7 @@ func (l *leftovers) Run(ctx context.Context) error {
 				l.log.Error("release", "err", err)
 			}
 			l.note(outcome)
+			l.quarantine.count(ctx, l, outcome.Acted())
 		}
 	}
 }
@@ -202,6 +205,10 @@ func (l *leftovers) Run(ctx context.Context) error {
 func (l *leftovers) note(outcome remediate.Outcome) {
 	var lines []string
 	for _, pod := range outcome.Pods {
+		if pod.Result != remediate.NotActed {
+			lines = append(lines, strings.TrimSuffix(fmt.Sprintf("pod %s: %s: %s", pod.Group, pod.Result, pod.Why), ": "))
+			l.log.Info("release of a pod ended", "pod", pod.Group, "result", pod.Result, "err", pod.Why)
+		}
 		for _, step := range pod.Steps {
 			lines = append(lines, DescribeStep(step))
 			if step.Result != remediate.NotActed {
@@ -233,7 +240,7 @@ func DescribeStep(s remediate.StepOutcome) string {
 func (l *leftovers) status() ReleaseStatus {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	return ReleaseStatus{Mode: string(l.mode), Last: slices.Clone(l.done)}
+	return ReleaseStatus{Mode: string(l.mode), Last: slices.Clone(l.done), Quarantine: l.quarantine.last()}
 }
 
 func (l *leftovers) last() *inspect.Report {
@@ -257,29 +264,17 @@ func newRunner(cfg config.Config, door *Door, log *slog.Logger, history func() i
 	}
 	door.closers = append(door.closers, h)
 	return remediate.New(remediate.Options{
-		Host: door.Host, Hand: h, Settings: cfg.Remediate, Log: log, StateDir: cfg.StateDir, Paused: paused(door),
+		Host: door.Host, Hand: h, Settings: cfg.Remediate, Log: log, StateDir: cfg.StateDir,
+		Paused: func(ctx context.Context) (string, error) {
+			if door.Client == nil {
+				return "there is no apiserver to ask", nil
+			}
+			return paused(ctx, door.Host.Cluster.Node)
+		},
 		Confirm: func(ctx context.Context, _ string) (inspect.Report, error) {
 			report, _ := newInspector(cfg, door, log).Pass(ctx, history())
 			return report, ctx.Err()
 		},
+		StillGone: newInspector(cfg, door, log).StillGone,
 	})
-}
-
-// pauseAnnotation on the Node object stops all releases on it; its value says why.
-const pauseAnnotation = "nodeagent.github.io/pause"
-
-func paused(door *Door) func(context.Context) (string, error) {
-	return func(ctx context.Context) (string, error) {
-		if door.Client == nil {
-			return "there is no apiserver to ask", nil
-		}
-		node, err := door.Host.Cluster.Node(ctx)
-		if err != nil {
-			return "", err
-		}
-		if why, ok := node.Annotations[pauseAnnotation]; ok {
-			return "paused by the annotation " + pauseAnnotation + " of the Node: " + why, nil
-		}
-		return "", nil
-	}
 }

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"log/slog"
 	"path/filepath"
+	"time"
 
 	"github.com/nodeagent/nodeagent/internal/config"
 	"github.com/nodeagent/nodeagent/pkg/finding"
@@ -25,13 +26,20 @@ type Bench struct {
 	deaf      error // why the memory of the daemon that runs is not known; nil where it is, or none runs
 }
 
+// passLimit bounds one inspection by hand, whatever hangs: people wait for it, and want to know what is known so far.
+const passLimit = 9500 * time.Millisecond
+
+// saveLimit is how long the disk may take to keep what an inspection by hand saw. Not kept is seen for the first time next
+// time.
+const saveLimit = 500 * time.Millisecond
+
 // OpenBench prepares an inspection by hand.
 func OpenBench(ctx context.Context, cfg config.Config, log *slog.Logger) (*Bench, error) {
 	door, err := OpenHost(cfg, log)
 	if err != nil {
 		return nil, err
 	}
-	b := &Bench{door: door, inspector: newInspector(cfg, door, log), history: inspect.History{}}
+	b := &Bench{door: door, inspector: newInspector(cfg, door, log).Within(passLimit), history: inspect.History{}}
 	if b.runner, err = newRunner(cfg, door, log, func() inspect.History { return b.history }); err != nil {
 		return nil, errors.Join(err, b.Close())
 	}
@@ -92,7 +100,15 @@ func (b *Bench) Pass(ctx context.Context, kinds ...inspect.Kind) (inspect.Report
 	if err != nil {
 		return report, err
 	}
-	_ = b.store.Bucket("inspect").Put(historyKey, data) // not saved: seen for the first time next time
+	saved := make(chan struct{})
+	go func() {
+		defer close(saved)
+		_ = b.store.Bucket("inspect").Put(historyKey, data)
+	}()
+	select {
+	case <-saved:
+	case <-time.After(saveLimit):
+	}
 	return report, nil
 }
 
@@ -101,7 +117,10 @@ func (b *Bench) Plan(ctx context.Context, report inspect.Report) ([]remediate.St
 	return b.runner.Plan(ctx, report)
 }
 
-// Release releases them.
-func (b *Bench) Release(ctx context.Context, report inspect.Report) (remediate.Outcome, error) {
-	return b.runner.Release(ctx, report)
+// LockWait is how long a release by hand waits for another one to end.
+const LockWait = 30 * time.Second
+
+// Release releases them. It says for whom it waits where another release is running.
+func (b *Bench) Release(ctx context.Context, report inspect.Report, waiting func(why string)) (remediate.Outcome, error) {
+	return b.runner.Waiting(LockWait, waiting).Release(ctx, report)
 }

@@ -31,7 +31,7 @@ func (m meter) serve(address string, h health) func(context.Context) error {
 		if err != nil {
 			return err
 		}
-		return serve(ctx, listener, h.handler(m.Handler()))
+		return serve(ctx, listener, h.handler(m.Handler()), peerUser(&host.Host{}))
 	}
 }
 

@@ -9,10 +9,10 @@ import (
 	"net/http"
 	"os"
 	"path/filepath"
-	"time"
 
 	"github.com/nodeagent/nodeagent/pkg/finding"
 	"github.com/nodeagent/nodeagent/pkg/inspect"
+	"github.com/nodeagent/nodeagent/pkg/remediate"
 )
 
 // Status is what the running agent believes: the answer of the socket and the JSON contract of "nodeagent status".
@@ -52,6 +52,8 @@ type CheckStatus struct {
 type ReleaseStatus struct {
 	Mode string   `json:"mode"`
 	Last []string `json:"last"` // one line for each step, planned or done
+
+	Quarantine *remediate.QuarantineState `json:"quarantine,omitempty"` // what is kept instead of having been deleted
 }
 
 // answers is what the socket can tell.
@@ -85,18 +87,7 @@ func (s socketServer) Run(ctx context.Context) error {
 		}
 		reply(w, struct{}{})
 	})
-	return serve(ctx, listener, mux)
-}
-
-// serve runs an HTTP server on listener until ctx ends.
-func serve(ctx context.Context, listener net.Listener, handler http.Handler) error {
-	server := &http.Server{Handler: handler, ReadTimeout: 5 * time.Second, WriteTimeout: 30 * time.Second, MaxHeaderBytes: 1 << 14}
-	stop := context.AfterFunc(ctx, func() { server.Close() })
-	defer stop()
-	if err := server.Serve(listener); !errors.Is(err, http.ErrServerClosed) {
-		return err
-	}
-	return nil
+	return serve(ctx, listener, mux, nil)
 }
 
 // listen opens the socket for root alone. A socket of a dead agent is removed; the state file's lock has shown before

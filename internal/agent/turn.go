@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/nodeagent/nodeagent/internal/config"
+	"github.com/nodeagent/nodeagent/internal/host"
 	"github.com/nodeagent/nodeagent/internal/notify"
 	"github.com/nodeagent/nodeagent/pkg/finding"
 )
@@ -102,6 +103,6 @@ func standBack(settings config.Metrics, other string, log *slog.Logger) func(con
 			return fmt.Errorf("stands back: another agent runs on this node (%s)", other)
 		}))
 		mux.HandleFunc("GET /healthz", verdict(func() error { return nil }))
-		return serve(ctx, listener, mux)
+		return serve(ctx, listener, mux, peerUser(&host.Host{}))
 	}
 }

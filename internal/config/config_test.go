@@ -51,6 +51,7 @@ func TestMistakes(t *testing.T) {
 		{"mode", "\nremediate:\n  mode: yes-please\n", `f:3: remediate.mode: mode "yes-please"`},
 		{"mode of a kind", "remediate:\n  kinds:\n    mount: maybe\n", "f:3: remediate.kinds: kinds: mount: mode \"maybe\""},
 		{"relative path", "paths:\n  kubeletRoot: kubelet\n", `f:2: paths.kubeletRoot: "kubelet" is not an absolute path`},
+		{"cgroup driver", "paths:\n  cgroupDriver: cgroupsfs\n", `f:2: paths.cgroupDriver: "cgroupsfs": want systemd or cgroupfs`},
 		{"state directory", "stateDir: here\n", `f:1: stateDir: "here" is not an absolute path`},
 		{"metrics for the world", "report:\n  metrics: {listen: '0.0.0.0:10680'}\n", "f:2: report.metrics.listen: must be address:port of the loopback interface"},
 		{"vocabulary", "report:\n  conditions:\n    vocabulary: mine\n", "f:3: report.conditions.vocabulary"},

@@ -16,53 +16,82 @@ import (
 
 // Cgroup is the identity of one cgroup in one hierarchy.
 type Cgroup struct {
-	Dir  string // where it is: /sys/fs/cgroup/memory/kubepods/pod…
-	UID  string // the pod it belongs to
-	File FileID // of the directory
+	Dir    string // where it is: /sys/fs/cgroup/memory/kubepods/pod…
+	UID    string // the pod it belongs to
+	Driver string // of our kubelet, as was judged: only its tree is ours. The configuration's goes before it
+	File   FileID // of the directory
 }
 
 // RemoveCgroup removes an empty cgroup of a pod in one hierarchy, with the empty ones below it, leaf first. ErrBusy when a
-// process is in any of them. Where systemd made it, systemd is asked first.
+// process is in any of them. Where it is a unit's that systemd made for kubelet or the runtime, systemd is asked first.
 //
 // Nothing in a cgroup is ever deleted or moved: rmdir is the kernel's own guard against a process that comes in meanwhile.
 func (d *Hand) RemoveCgroup(ctx context.Context, c Cgroup) error {
-	point, name, err := d.placeCgroup(c)
+	at, err := d.placeCgroup(c)
 	if err != nil {
 		return err
 	}
-	if err := d.stopUnit(ctx, c, point, name); err != nil {
+	if err := d.stopUnit(ctx, c, at); err != nil {
 		return err
 	}
 	_, err = d.do(ctx, request{
-		Op: opCgroup, Base: point, Path: strings.TrimPrefix(name, "/"), File: c.File, ForceEmpty: true,
+		Op: opCgroup, Base: at.mount.Point, Name: []byte(strings.TrimPrefix(at.name, "/")), File: c.File, ForceEmpty: true,
 	})
 	return err
 }
 
-// placeCgroup finds the hierarchy that a cgroup is in and makes sure that it is one of the pod's.
-func (d *Hand) placeCgroup(c Cgroup) (point, name string, err error) {
-	mounts, err := d.host.Mounts()
-	if err != nil {
-		return "", "", err
-	}
-	for _, m := range mounts {
-		if m.Root == "/" && (m.FSType == "cgroup" || m.FSType == "cgroup2") && len(m.Point) > len(point) &&
-			host.Below(c.Dir, m.Point) {
-			point = m.Point
-		}
-	}
-	if point == "" || path.Clean(c.Dir) != c.Dir {
-		return "", "", refuse("%s is in no mounted hierarchy", c.Dir)
-	}
-	name = "/" + strings.TrimPrefix(c.Dir[len(point):], "/")
-	if !d.ofPod(name, c.UID) {
-		return "", "", refuse("%s is no cgroup of pod %s", c.Dir, c.UID)
-	}
-	return point, name, nil
+// cgroupPlace is where a cgroup of a pod is.
+type cgroupPlace struct {
+	host.CgroupPlace
+
+	mount  host.Mount   // of the hierarchy
+	mounts []host.Mount // of all hierarchies
+	name   string       // its path in the hierarchy
 }
 
-// openCgroup opens a cgroup's directory and makes sure that it is the judged one.
-func openCgroup(point, name string, id FileID) (int, error) {
+// placeCgroup finds the hierarchy that a cgroup is in and makes sure that it is one of the pod's.
+func (d *Hand) placeCgroup(c Cgroup) (cgroupPlace, error) {
+	mounts, err := d.host.Mounts()
+	if err != nil {
+		return cgroupPlace{}, err
+	}
+	var at cgroupPlace
+	for _, m := range mounts {
+		if m.Root != "/" || m.FSType != "cgroup" && m.FSType != "cgroup2" {
+			continue
+		}
+		at.mounts = append(at.mounts, m)
+		if len(m.Point) > len(at.mount.Point) && host.Below(c.Dir, m.Point) {
+			at.mount = m
+		}
+	}
+	if at.mount.Point == "" || path.Clean(c.Dir) != c.Dir {
+		return cgroupPlace{}, refuse("%s is in no mounted hierarchy", c.Dir)
+	}
+	at.name = "/" + strings.TrimPrefix(c.Dir[len(at.mount.Point):], "/")
+	at.CgroupPlace, err = d.podCgroup(at.name, c.UID, c.Driver)
+	return at, err
+}
+
+// podCgroup makes sure that a cgroup is a pod's, or below it, in the tree of our kubelet. A host has a tree for each cgroup
+// driver, and in the other one another kubelet may keep its pods.
+func (d *Hand) podCgroup(cgroup, uid, driver string) (host.CgroupPlace, error) {
+	paths := d.host.Paths
+	if paths.CgroupDriver == "" {
+		paths.CgroupDriver = driver
+	}
+	if paths.CgroupDriver == "" {
+		return host.CgroupPlace{}, refuse("%s: it is not known which cgroup driver our kubelet has", cgroup)
+	}
+	place, ok := paths.PlaceOfCgroup(cgroup)
+	if !ok || place.UID != uid || uid == "" {
+		return host.CgroupPlace{}, refuse("%s is no cgroup of pod %s", cgroup, uid)
+	}
+	return place, nil
+}
+
+// openCgroup opens a cgroup's directory and makes sure that it is the judged one. id is nil where any will do.
+func openCgroup(point, name string, id *FileID) (int, error) {
 	base, err := openBase(point)
 	if err != nil {
 		return -1, err
@@ -76,7 +105,7 @@ func openCgroup(point, name string, id FileID) (int, error) {
 		return -1, err
 	}
 	st, err := look(fd, "")
-	if err == nil && st.Ino != id.Inode {
+	if err == nil && id != nil && st.Ino != id.Inode {
 		err = changed("cgroup %s is inode %d instead of %d", name, st.Ino, id.Inode)
 	}
 	if err != nil {
@@ -102,7 +131,8 @@ func unpopulatedTree(fd int) ([]string, error) {
 
 // removeCgroupChild looks through the whole subtree first: where a process is left, nothing is removed.
 func removeCgroupChild(r request) error {
-	fd, err := openCgroup(r.Base, r.Path, r.File)
+	r.Path = string(r.Name)
+	fd, err := openCgroup(r.Base, r.Path, &r.File)
 	if err != nil {
 		return err
 	}
@@ -211,9 +241,18 @@ func readBelow(dir int, name string) ([]byte, error) {
 	return data, nil
 }
 
+// removeOne removes one cgroup below the judged one, by its name in its own parent, however it is called.
 func removeOne(top int, name string, forceEmpty bool) error {
 	dropCache(top, name, forceEmpty)
-	return gone(name, unix.Unlinkat(top, name, unix.AT_REMOVEDIR))
+	parent, err := openBelow(top, path.Dir(name), unix.O_PATH|unix.O_DIRECTORY, resolveInside)
+	if errors.Is(err, unix.ENOENT) {
+		return errGone
+	}
+	if err != nil {
+		return err
+	}
+	defer unix.Close(parent)
+	return gone(name, unix.Unlinkat(parent, path.Base(name), unix.AT_REMOVEDIR))
 }
 
 // dropCache empties the page cache of a v1 memory cgroup before its removal, so that it does not linger as a dying one

@@ -34,10 +34,13 @@ type request struct {
 	Base       string    `json:"base"`                // trusted directory; the rest is looked up below it
 	UID        string    `json:"uid,omitempty"`       // directory of the pod, directly below Base
 	Path       string    `json:"path,omitempty"`      // relative to the pod's directory, or to Base where there is no UID
+	Name       []byte    `json:"name,omitempty"`      // as Path, where it need not be UTF-8
 	Mount      Mount     `json:"mount,omitzero"`      //
 	Flags      int       `json:"flags,omitempty"`     // of umount2
 	File       FileID    `json:"file,omitzero"`       //
 	Quarantine string    `json:"to,omitempty"`        // trusted directory that takes what is moved away
+	Limit      uint64    `json:"limit,omitempty"`     // bytes that the quarantine may hold
+	Kept       Kept      `json:"kept,omitzero"`       // entry of the quarantine
 	ForceEmpty bool      `json:"forceEmpty,omitzero"` // drop a v1 memory cgroup's page cache before its removal
 }
 
@@ -51,6 +54,10 @@ const (
 	opQuarantine operation = "quarantine"
 	opCgroup     operation = "remove-cgroup"
 	opNetns      operation = "remove-netns"
+	opReadNote   operation = "read-note"
+	opKept       operation = "list-quarantine"
+	opAged       operation = "note-quarantine"
+	opEmpty      operation = "empty-quarantine"
 )
 
 // outcome is how a child's work ended.
@@ -61,15 +68,19 @@ const (
 	outcomeGone    outcome = "gone" // there was nothing to do
 	outcomeRefused outcome = "refused"
 	outcomeChanged outcome = "changed"
+	outcomeHarm    outcome = "harm"   // more was done than was to be
 	outcomeFailed  outcome = "failed" // the kernel refused: see Errno
 )
 
 // answer is what a child did.
 type answer struct {
-	Outcome outcome `json:"outcome"`
-	Why     string  `json:"why,omitempty"`
-	Errno   int     `json:"errno,omitempty"`
-	Entries []Entry `json:"entries,omitempty"`
+	Outcome outcome  `json:"outcome"`
+	Why     string   `json:"why,omitempty"`
+	Errno   int      `json:"errno,omitempty"`
+	Entries []Entry  `json:"entries,omitempty"`
+	Note    Note     `json:"note,omitzero"`
+	Kept    []Kept   `json:"kept,omitempty"`
+	Notes   []string `json:"notes,omitempty"` // what else was done or seen
 }
 
 // do has a child make one change. An error means that it was not made, or that nobody can say whether it was.
@@ -104,6 +115,8 @@ func (a answer) error(op operation) error {
 		return Refusal{a.Why}
 	case outcomeChanged:
 		return changed("%s", a.Why)
+	case outcomeHarm:
+		return harm{a.Why}
 	}
 	errno := syscall.Errno(a.Errno)
 	if errno == unix.EBUSY || errno == unix.ENOTEMPTY {

@@ -34,7 +34,7 @@ func perform(r request) answer {
 	var err error
 	switch r.Op {
 	case opUnmount:
-		err = unmountChild(r)
+		a.Notes, err = unmountChild(r)
 	case opTree:
 		a.Entries, err = treeChild(r)
 	case opRemoveDir:
@@ -47,6 +47,14 @@ func perform(r request) answer {
 		err = removeCgroupChild(r)
 	case opNetns:
 		err = removeNetnsChild(r)
+	case opReadNote:
+		a.Note, err = readNoteChild(r)
+	case opKept:
+		a.Kept, err = listQuarantine(r.Quarantine)
+	case opAged:
+		err = agedChild(r)
+	case opEmpty:
+		err = emptyChild(r)
 	default:
 		err = refuse("unknown operation %q", r.Op)
 	}
@@ -56,6 +64,8 @@ func perform(r request) answer {
 	case err == nil:
 	case errors.Is(err, errGone):
 		a.Outcome = outcomeGone
+	case errors.Is(err, ErrHarm):
+		a.Outcome, a.Why = outcomeHarm, err.Error()
 	case errors.As(err, &refusal):
 		a.Outcome, a.Why = outcomeRefused, refusal.Why
 	case errors.Is(err, ErrChanged):

@@ -66,6 +66,13 @@ func (d *Hand) DelAttachment(ctx context.Context, a Attachment) error {
 	}
 	ctx, cancel := context.WithTimeout(ctx, networkLimit)
 	defer cancel()
+	if netns == "" {
+		// Nothing has the address any more, and some plugins return before they free it: it goes before the cache file, which is
+		// all that tells of it.
+		if err := d.freeLeases(ctx, plugins, list, attachment); err != nil {
+			return err
+		}
+	}
 	if err := plugins.DelNetworkList(ctx, list, attachment); err != nil {
 		return fmt.Errorf("network %s: %w", list.Name, err)
 	}

@@ -12,6 +12,8 @@ import (
 	"github.com/containernetworking/cni/pkg/invoke"
 	"github.com/containernetworking/cni/pkg/types"
 	"github.com/containernetworking/cni/pkg/version"
+
+	"github.com/nodeagent/nodeagent/internal/host/owned"
 )
 
 // pluginExec runs CNI plugins for libcni. Its own runner would wait for ever for a plugin that hangs in the kernel, or
@@ -33,6 +35,10 @@ func (e *pluginExec) FindInPath(plugin string, dirs []string) (string, error) {
 func (e *pluginExec) ExecPlugin(ctx context.Context, plugin string, stdin []byte, environ []string) ([]byte, error) {
 	if !slices.Contains(e.hand.host.Paths.CNIBinDirs, path.Dir(plugin)) {
 		return nil, refuse("plugin %s is in no configured directory", plugin)
+	}
+	// A DEL that is refused is made again: what is wrong with the program is an error, not the end.
+	if err := owned.Program(plugin); err != nil {
+		return nil, fmt.Errorf("plugin %s is not run: %w", path.Base(plugin), err)
 	}
 	ctx, cancel := context.WithTimeoutCause(ctx, pluginLimit, fmt.Errorf("plugin %s took longer than %s", path.Base(plugin), pluginLimit))
 	defer cancel()

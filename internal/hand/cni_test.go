@@ -7,6 +7,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 
@@ -139,23 +140,136 @@ func TestDelAttachmentRefuses(t *testing.T) {
 	}
 	cacheFile(t, n, "net", id, `{"cniVersion":"0.4.0","name":"net","plugins":[{"type":"../../..`+plugin+`"}]}`)
 	good := attachment(t, n, "net", id)
-	bigger, other := good, good
+	bigger, other, replaced := good, good, good
 	bigger.Size++
+	replaced.Inode++
 	other.ContainerID = handtest.Hex(t, 64)
 	outside := good
 	outside.File = n.Write(filepath.Join(n.Dir, "net-"+id+"-eth0"), "{}")
 	for name, try := range map[string]hand.Attachment{
-		"a plugin outside of the directories": good, "was written again": bigger, "another container": other, "another directory": outside,
+		"a plugin outside of the directories": good, "was written again": bigger, "another file": replaced, "another container": other, "another directory": outside,
 	} {
 		if err := n.Hand.DelAttachment(t.Context(), try); err == nil {
 			t.Errorf("%s: no error", name)
 		}
 	}
-	if err := n.Hand.DelAttachment(t.Context(), bigger); !errors.Is(err, hand.ErrChanged) {
-		t.Errorf("was written again: %v", err)
+	for _, try := range []hand.Attachment{bigger, replaced} {
+		if err := n.Hand.DelAttachment(t.Context(), try); !errors.Is(err, hand.ErrChanged) {
+			t.Errorf("was written again: %v", err)
+		}
 	}
 	if _, err := os.Lstat(mark); err == nil {
 		t.Error("the plugin ran")
+	}
+}
+
+// recordingPlugin is a plugin that writes down the network namespace it is given.
+func recordingPlugin(t *testing.T, n *handtest.Node, name string) (seen func() string) {
+	t.Helper()
+	file := filepath.Join(n.Dir, "seen-"+name)
+	plugin := n.Write(filepath.Join(n.Dir, "bin", name), "#!/bin/sh\necho \"netns=$CNI_NETNS\" >> "+file+"\necho '{\"cniVersion\":\"0.4.0\"}'\n")
+	if err := os.Chmod(plugin, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	n.Host.Paths.CNIBinDirs = []string{filepath.Join(n.Dir, "bin")}
+	return func() string {
+		data, _ := os.ReadFile(file)
+		return string(data)
+	}
+}
+
+// A plugin enters the namespace that it is given: it must be one, and lie where the runtime pins them.
+func TestDelAttachmentNetns(t *testing.T) {
+	for name, test := range map[string]struct {
+		make func(n *handtest.Node) string
+		want string // what the plugin sees; empty: it is not asked
+	}{
+		"pinned": {func(n *handtest.Node) string {
+			return n.Pin(filepath.Join(n.Dir, "netns", "cni-"+handtest.UID(t))).Path
+		}, "netns=%\n"},
+		"gone": {func(n *handtest.Node) string { return filepath.Join(n.Dir, "netns", "cni-"+handtest.UID(t)) }, "netns=\n"},
+		"a plain file": {func(n *handtest.Node) string {
+			return n.Write(filepath.Join(n.Dir, "netns", "cni-"+handtest.UID(t)), "")
+		}, "netns=\n"},
+		"elsewhere": {func(n *handtest.Node) string {
+			return n.Pin(filepath.Join(n.Dir, "elsewhere", "cni-"+handtest.UID(t))).Path
+		}, ""},
+		"of a process":   {func(*handtest.Node) string { return "/proc/self/ns/net" }, ""},
+		"by a detour":    {func(n *handtest.Node) string { return filepath.Join(n.Dir, "netns") + "/../netns/x" }, ""},
+		"a link outside": {func(n *handtest.Node) string { return link(t, n) }, "netns=\n"},
+	} {
+		n, id := handtest.New(t), handtest.Hex(t, 64)
+		seen := recordingPlugin(t, n, "recorder")
+		netns := test.make(n)
+		data, err := json.Marshal(map[string]any{
+			"kind": "cniCacheV1", "containerId": id, "config": []byte(`{"cniVersion":"0.4.0","name":"net","plugins":[{"type":"recorder"}]}`),
+			"ifName": "eth0", "networkName": "net", "netns": netns,
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+		n.Write(filepath.Join(n.Host.Paths.CNICacheDir, "results", "net-"+id+"-eth0"), string(data))
+		err = n.Hand.DelAttachment(t.Context(), attachment(t, n, "net", id))
+		if want := strings.ReplaceAll(test.want, "%", netns); seen() != want || (err == nil) != (want != "") {
+			t.Errorf("%s: the plugin saw %q, want %q; %v", name, seen(), want, err)
+		}
+	}
+}
+
+// link is a symbolic link among the pins to a namespace elsewhere.
+func link(t *testing.T, n *handtest.Node) string {
+	t.Helper()
+	name := filepath.Join(n.Dir, "netns", "cni-"+handtest.UID(t))
+	if err := os.Symlink("/proc/self/ns/net", name); err != nil {
+		t.Fatal(err)
+	}
+	return name
+}
+
+// The address is free before the file that tells of it is gone: what fails in between can be tried again.
+func TestDelAttachmentFreesLeaseFirst(t *testing.T) {
+	n, id := handtest.New(t), handtest.Hex(t, 64)
+	seen := recordingPlugin(t, n, "bridge")
+	plugin := n.Write(filepath.Join(n.Dir, "bin/host-local"), "#!/bin/sh\necho '{\"cniVersion\":\"0.4.0\",\"code\":5,\"msg\":\"no lock\"}'\nexit 1\n")
+	if err := os.Chmod(plugin, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	conf := `{"cniVersion":"0.4.0","name":"net","plugins":[{"type":"bridge","ipam":{"type":"host-local"}}]}`
+	cacheFile(t, n, "net", id, conf)
+	lease := n.Write(filepath.Join(n.Host.Paths.CNINetworksDir, "net", "10.204.0.5"), id+"\r\neth0")
+	a := attachment(t, n, "net", id)
+	if err := n.Hand.DelAttachment(t.Context(), a); err == nil || !strings.Contains(err.Error(), "no lock") {
+		t.Errorf("got %v, want host-local's words", err)
+	}
+	if _, err := os.Lstat(a.File); err != nil || seen() != "" {
+		t.Errorf("the cache file: %v; the plugin saw %q", err, seen())
+	}
+	if held, err := n.Hand.LeasesHeld(filepath.Dir(lease), id, "eth0"); err != nil || len(held) != 1 {
+		t.Errorf("held %v, %v", held, err)
+	}
+}
+
+// An address is another interface's of the same sandbox: it is not this attachment's.
+func TestLeasesHeld(t *testing.T) {
+	n, id := handtest.New(t), handtest.Hex(t, 64)
+	dir := filepath.Join(n.Dir, "networks/net")
+	for name, content := range map[string]string{
+		"10.204.0.2": id + "\r\neth0", "10.204.0.3": id + "\r\nnet1", "10.204.0.4": handtest.Hex(t, 64) + "\r\neth0",
+		"10.204.0.5": id, "fd00__7": id + "\r\neth0", "lock": "", "last_reserved_ip.0": id,
+	} {
+		n.Write(filepath.Join(dir, name), content)
+	}
+	held, err := n.Hand.LeasesHeld(dir, id, "eth0")
+	if want := []string{"10.204.0.2", "10.204.0.5", "fd00__7"}; err != nil || !slices.Equal(slices.Sorted(slices.Values(held)), want) {
+		t.Errorf("held %v, %v; want %v", held, err, want)
+	}
+	if held, err := n.Hand.LeasesHeld(filepath.Join(n.Dir, "none"), id, "eth0"); err != nil || len(held) != 0 {
+		t.Errorf("no directory: %v, %v", held, err)
+	}
+	for _, try := range [][2]string{{dir, ""}, {"", id}, {"networks", id}} {
+		if _, err := n.Hand.LeasesHeld(try[0], try[1], "eth0"); err == nil {
+			t.Errorf("%q: no error", try)
+		}
 	}
 }
 

@@ -38,18 +38,53 @@ func (d *Hand) Thaw(p Process) (bool, error) {
 		if file == "" || point == "" {
 			continue
 		}
-		for ; d.ofPod(name, p.UID); name = path.Dir(name) {
-			now, err := d.host.Files.Text(path.Join(point, name, file))
-			if err != nil || !slices.Contains(frozen, now) {
-				continue // an error: the cgroup has gone meanwhile, and its processes with it
-			}
-			if err := writeBelow(point, path.Join(name, file), value); err != nil {
-				return thawed, fmt.Errorf("thaw %s: %w", name, err)
-			}
-			thawed = true
+		now, err := d.thawUp(p, point, name, file, frozen, value)
+		thawed = thawed || now
+		if err != nil {
+			return thawed, fmt.Errorf("thaw %s: %w", name, err)
 		}
 	}
 	return thawed, nil
+}
+
+// thawUp thaws a cgroup of a pod and those above it, the pod's own last. All of it goes by the pod's open directory: the
+// names below are the containers' own.
+func (d *Hand) thawUp(p Process, point, name, file string, frozen []string, value string) (thawed bool, err error) {
+	var chain []string
+	for _, err := d.podCgroup(name, p.UID, p.Driver); err == nil; _, err = d.podCgroup(name, p.UID, p.Driver) {
+		chain = append(chain, name)
+		name = path.Dir(name)
+	}
+	if len(chain) == 0 {
+		return false, nil
+	}
+	top := chain[len(chain)-1]
+	pod, err := openCgroup(point, top, nil)
+	if errors.Is(err, errGone) {
+		return false, nil
+	}
+	if err != nil {
+		return false, err
+	}
+	defer unix.Close(pod)
+	for _, name := range chain {
+		file := path.Join(".", strings.TrimPrefix(name, top), file)
+		now, err := readBelow(pod, file)
+		if err != nil || !slices.Contains(frozen, strings.TrimSpace(string(now))) {
+			continue // an error: the cgroup has gone meanwhile, and its processes with it
+		}
+		if err := write(pod, file, value); err != nil {
+			return thawed, err
+		}
+		thawed = true
+	}
+	return thawed, nil
+}
+
+// ofPod reports whether a cgroup is a pod's, or below it, in whichever tree. It is enough for what is only read.
+func (d *Hand) ofPod(cgroup, uid string) bool {
+	found, _, ok := d.host.Paths.PodOfCgroup(cgroup)
+	return ok && found == uid && uid != ""
 }
 
 // freezerFile returns the file that freezes a cgroup, what it says when frozen, and what thaws it.
@@ -89,18 +124,13 @@ func containsAll(all, wanted []string) bool {
 	return true
 }
 
-func (d *Hand) ofPod(cgroup, uid string) bool {
-	found, _, ok := d.host.Paths.PodOfCgroup(cgroup)
-	return ok && found == uid && uid != ""
-}
-
 // KillCgroup kills all processes in the v2 cgroup of a pod and below it, forking ones too (Linux 5.14).
 func (d *Hand) KillCgroup(c Cgroup) error {
-	point, name, err := d.placeCgroup(c)
+	at, err := d.placeCgroup(c)
 	if err != nil {
 		return err
 	}
-	dir, err := openCgroup(point, name, c.File)
+	dir, err := openCgroup(at.mount.Point, at.name, &c.File)
 	if errors.Is(err, errGone) {
 		return nil
 	}
@@ -121,6 +151,7 @@ func writeBelow(base, name, value string) error {
 	return write(fd, strings.TrimPrefix(name, "/"), value)
 }
 
+// write writes to a file below an open directory.
 func write(dir int, name, value string) error {
 	fd, err := openBelow(dir, name, unix.O_WRONLY, resolveInside)
 	if err != nil {

@@ -8,10 +8,12 @@
 package hand
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"io"
 	"log/slog"
+	"net"
 	"path"
 	"time"
 
@@ -50,6 +52,7 @@ type Hand struct {
 	plugins  children                 // CNI's
 	runtime  cri.RuntimeServiceClient // nil where no runtime is configured
 	closer   io.Closer
+	systemd  func(ctx context.Context) (units, error) // nil units where systemd is not init
 }
 
 // childLimit is how long one change may take in a child. Unmounting a filesystem writes its dirty pages back first.
@@ -58,10 +61,13 @@ const childLimit = 30 * time.Second
 // New returns the hand for a host. It connects to the container runtime when that is first needed.
 func New(h *host.Host, log *slog.Logger) (*Hand, error) {
 	d := &Hand{host: h, log: log, children: children{limit: childLimit}, plugins: children{limit: pluginLimit}}
+	d.systemd = d.dialSystemd
 	if h.Paths.CRISocket == "" {
 		return d, nil
 	}
-	connection, err := grpc.NewClient("unix://"+path.Clean("/"+h.Paths.CRISocket),
+	socket := path.Clean("/" + h.Paths.CRISocket)
+	connection, err := grpc.NewClient("unix://"+socket,
+		grpc.WithContextDialer(func(ctx context.Context, _ string) (net.Conn, error) { return host.DialRoots(ctx, socket) }),
 		grpc.WithTransportCredentials(insecure.NewCredentials()),
 		grpc.WithDefaultCallOptions(grpc.MaxCallRecvMsgSize(16<<20)))
 	if err != nil {

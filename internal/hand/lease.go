@@ -52,6 +52,14 @@ func (d *Hand) freeLeases(ctx context.Context, plugins *libcni.CNIConfig, list *
 	return nil
 }
 
+// LeasesHeld lists the addresses that host-local holds for an interface of a container in one of its directories.
+func (d *Hand) LeasesHeld(dir, containerID, ifName string) ([]string, error) {
+	if containerID == "" || !path.IsAbs(dir) {
+		return nil, fmt.Errorf("leases of container %q in %q: neither may be empty", containerID, dir)
+	}
+	return d.leases(dir, containerID, ifName)
+}
+
 func leaseDir(conf ipam, usual string) string {
 	if conf.IPAM.DataDir != "" {
 		return conf.IPAM.DataDir

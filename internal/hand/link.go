@@ -39,10 +39,14 @@ func (d *Hand) DeleteLink(l Link) error {
 	return nil
 }
 
-// LinkGone reports whether no link has that index any more. The kernel does not give an index again soon.
-func (d *Hand) LinkGone(index int) (bool, error) {
-	link, err := findLink(index)
-	return link == nil && err == nil, err
+// LinkGone reports whether the link is there no more: none has its index, or one that is not its pair has. A link whose peer is
+// in another namespace now is still there.
+func (d *Hand) LinkGone(l Link) (bool, error) {
+	link, err := findLink(l.Index)
+	if err != nil {
+		return false, err
+	}
+	return link == nil || link.Type() != "veth" || link.Attrs().ParentIndex != l.PeerIndex, nil
 }
 
 // findLink returns nil when there is no link with that index.

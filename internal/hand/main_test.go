@@ -5,7 +5,9 @@ import (
 	"testing"
 
 	"github.com/nodeagent/nodeagent/internal/hand"
+	"github.com/nodeagent/nodeagent/internal/hand/handtest"
 	"github.com/nodeagent/nodeagent/internal/host"
+	"github.com/nodeagent/nodeagent/internal/host/owned/ownedtest"
 )
 
 func TestMain(m *testing.M) {
@@ -13,5 +15,11 @@ func TestMain(m *testing.M) {
 		return
 	}
 	host.ProbeMain()
-	os.Exit(m.Run())
+	status, inside := handtest.SharedRoot()
+	if inside {
+		remove := ownedtest.Temp()
+		status = m.Run()
+		remove()
+	}
+	os.Exit(status)
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io/fs"
 	"path"
 	"path/filepath"
 	"regexp"
@@ -35,6 +36,9 @@ func (d *Hand) RemoveNetns(ctx context.Context, n Netns) error {
 	}
 	if !d.isNetnsDir(path.Clean(dir)) {
 		return refuse("%s is in no directory for network namespaces", n.Path)
+	}
+	if err := d.pinnedElsewhere(n); err != nil {
+		return err
 	}
 	user, err := d.userOfNetns(n.Inode)
 	if err != nil {
@@ -69,11 +73,56 @@ func (d *Hand) userOfNetns(inode uint64) (int, error) {
 	}
 	wanted := "net:[" + strconv.FormatUint(inode, 10) + "]"
 	for _, pid := range pids {
-		if link, err := d.host.Files.Link(fmt.Sprintf("/proc/%d/ns/net", pid)); err == nil && link == wanted {
+		if pid == 1 || pid == d.host.Paths.InitPID {
+			continue // it stands for the host, and some do not let themselves be looked at
+		}
+		link, err := d.host.Files.Link(fmt.Sprintf("/proc/%d/ns/net", pid))
+		switch {
+		case errors.Is(err, unix.ENOENT), errors.Is(err, unix.ESRCH): // it has ended
+		case err != nil:
+			return 0, fmt.Errorf("where process %d lives: %w", pid, err)
+		case link == wanted:
 			return pid, nil
 		}
 	}
 	return 0, nil
+}
+
+// pinnedElsewhere refuses a pin whose namespace is mounted at another point of the host, too: it would not end. While the pin
+// is there the number of the namespace is no other's.
+func (d *Hand) pinnedElsewhere(n Netns) error {
+	mounts, err := d.host.Mounts()
+	if err != nil {
+		return err
+	}
+	dir, name := path.Split(n.Path)
+	if real, err := filepath.EvalSymlinks(dir); err == nil {
+		dir = real // the mount table shows no symbolic links
+	}
+	wanted := "net:[" + strconv.FormatUint(n.Inode, 10) + "]"
+	for _, m := range mounts {
+		if m.FSType == "nsfs" && m.Root == wanted && m.Point != path.Join(dir, name) {
+			return refuse("%s is mounted at %s as well: its network namespace would not end", n.Path, m.Point)
+		}
+	}
+	return nil
+}
+
+// NetnsGone reports whether a pin is there no more: neither its file nor anything mounted on that, in the host's mount table.
+func (d *Hand) NetnsGone(n Netns) (bool, error) {
+	if _, err := d.host.Files.Stat(n.Path); !errors.Is(err, fs.ErrNotExist) {
+		return false, err
+	}
+	mounts, err := d.host.Mounts()
+	if err != nil {
+		return false, err
+	}
+	for _, m := range mounts {
+		if m.Point == n.Path {
+			return false, nil
+		}
+	}
+	return true, nil
 }
 
 // maxPins bounds how often one name may have been mounted on.

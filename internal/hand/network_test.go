@@ -5,6 +5,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"strings"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
@@ -39,6 +40,35 @@ func TestRemoveNetns(t *testing.T) {
 	n.Write(empty, "")
 	if err := n.Hand.RemoveNetns(t.Context(), hand.Netns{Path: empty, Inode: handtest.FileID(t, empty).Inode}); err != nil {
 		t.Error(err)
+	}
+}
+
+// A namespace that is mounted elsewhere, too, would not end: taking its name away would only hide it.
+func TestRemoveNetnsPinnedElsewhere(t *testing.T) {
+	n := handtest.New(t)
+	pinned := n.Pin(filepath.Join(n.Dir, "netns", "cni-"+handtest.UID(t)))
+	copied := n.Write(filepath.Join(n.Dir, "copy"), "")
+	if err := unix.Mount(pinned.Path, copied, "", unix.MS_BIND, ""); err != nil {
+		t.Fatal(err)
+	}
+	var refusal hand.Refusal
+	if err := n.Hand.RemoveNetns(t.Context(), pinned); !errors.As(err, &refusal) || !strings.Contains(refusal.Why, copied) {
+		t.Errorf("got %v, want a refusal that names %s", err, copied)
+	}
+	if gone, err := n.Hand.NetnsGone(pinned); gone || err != nil {
+		t.Errorf("gone %v, %v", gone, err)
+	}
+	if err := unix.Unmount(copied, unix.MNT_DETACH); err != nil {
+		t.Fatal(err)
+	}
+	if err := n.Hand.RemoveNetns(t.Context(), pinned); err != nil {
+		t.Fatal(err)
+	}
+	if gone, err := n.Hand.NetnsGone(pinned); !gone || err != nil {
+		t.Errorf("gone %v, %v", gone, err)
+	}
+	if gone, err := n.Hand.NetnsGone(hand.Netns{Path: filepath.Join(copied, "x"), Inode: 7}); gone || err == nil {
+		t.Errorf("nobody can say: gone %v, %v", gone, err)
 	}
 }
 
@@ -130,6 +160,27 @@ func TestDeleteLink(t *testing.T) {
 			t.Errorf("%s: %v", what, err)
 		}
 	}
+	bridge := &netlink.Bridge{LinkAttrs: netlink.LinkAttrs{Name: "nat" + handtest.Hex(t, 8)}}
+	if err := netlink.LinkAdd(bridge); err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = netlink.LinkDel(bridge) }()
+	noPair := hand.Link{Index: bridge.Index, PeerNetns: -1}
+	if err := n.Hand.DeleteLink(noPair); !errors.Is(err, hand.ErrChanged) {
+		t.Errorf("no veth: %v", err)
+	}
+	if _, err := netlink.LinkByIndex(bridge.Index); err != nil {
+		t.Errorf("no veth: %v", err)
+	}
+	if gone, err := n.Hand.LinkGone(noPair); err != nil || !gone {
+		t.Errorf("another link has the index: gone %v, %v", gone, err)
+	}
+	if gone, err := n.Hand.LinkGone(otherPeer); err != nil || !gone {
+		t.Errorf("another pair has the index: gone %v, %v", gone, err)
+	}
+	if gone, err := n.Hand.LinkGone(otherSpace); err != nil || gone {
+		t.Errorf("its peer moved: gone %v, %v", gone, err)
+	}
 	if err := n.Hand.DeleteLink(hand.Link{Index: 1}); err == nil {
 		t.Error("loopback: no error")
 	}
@@ -141,10 +192,10 @@ func TestDeleteLink(t *testing.T) {
 	if _, err := netlink.LinkByName(name); err == nil {
 		t.Error("still there")
 	}
-	if gone, err := n.Hand.LinkGone(inside.Index); err != nil || !gone {
+	if gone, err := n.Hand.LinkGone(inside); err != nil || !gone {
 		t.Errorf("gone %v, %v", gone, err)
 	}
-	if gone, err := n.Hand.LinkGone(both.Index); err != nil || gone {
+	if gone, err := n.Hand.LinkGone(both); err != nil || gone {
 		t.Errorf("another link: gone %v, %v", gone, err)
 	}
 }

@@ -17,6 +17,7 @@ type Process struct {
 	PID       int
 	StartTime uint64 // field 22 of /proc/PID/stat
 	UID       string // of the pod whose cgroup it is in
+	Driver    string // of our kubelet, as was judged: see Cgroup
 }
 
 // kernelThread is PF_KTHREAD in the flags of /proc/PID/stat.
@@ -84,10 +85,16 @@ func (d *Hand) verifyProcess(p Process) error {
 	if err != nil {
 		return err
 	}
+	ours := false
 	for _, name := range cgroups {
-		if uid, _, ok := d.host.Paths.PodOfCgroup(name); ok && uid == p.UID {
-			return nil
+		if uid, _, ok := d.host.Paths.PodOfCgroup(name); ok && uid != p.UID {
+			return changed("process %d is in a cgroup of pod %s, not only in one of pod %s", p.PID, uid, p.UID)
 		}
+		_, err := d.podCgroup(name, p.UID, p.Driver)
+		ours = ours || err == nil
+	}
+	if ours {
+		return nil
 	}
 	return changed("process %d is in no cgroup of pod %s", p.PID, p.UID)
 }

@@ -4,12 +4,15 @@ import (
 	"errors"
 	"os"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
 
 	"github.com/nodeagent/nodeagent/internal/hand"
 	"github.com/nodeagent/nodeagent/internal/hand/handtest"
+	"github.com/nodeagent/nodeagent/internal/host"
+	"github.com/nodeagent/nodeagent/internal/host/hosttest"
 )
 
 func ended(t *testing.T, n *handtest.Node, p hand.Process, most time.Duration) bool {
@@ -72,6 +75,81 @@ func TestSignalRefuses(t *testing.T) {
 	for _, p := range []hand.Process{p, outside} {
 		if ended(t, n, p, 0) {
 			t.Errorf("process %d was killed", p.PID)
+		}
+	}
+}
+
+// A process that is in cgroups of two pods is nobody's to end.
+func TestSignalRefusesProcessOfTwoPods(t *testing.T) {
+	n, uid, other := handtest.New(t), handtest.UID(t), handtest.UID(t)
+	mine, theirs := n.Cgroups(uid, ""), n.Cgroups(other, "")
+	if len(mine) < 2 {
+		t.Skip("needs cgroup v1: two hierarchies")
+	}
+	p := n.Shell(uid, append(theirs[1:], mine[0]), "echo ready; while :; do sleep 0.1; done")
+	for _, uid := range []string{uid, other} {
+		p.UID = uid
+		if err := n.Hand.Kill(p); !errors.Is(err, hand.ErrChanged) {
+			t.Errorf("pod %s: %v", uid, err)
+		}
+	}
+	if ended(t, n, p, 300*time.Millisecond) {
+		t.Error("it was killed")
+	}
+}
+
+// Where it is not known which driver our kubelet has, what is in either tree may be another kubelet's.
+func TestNoDriverNoAction(t *testing.T) {
+	n, uid := handtest.New(t), handtest.UID(t)
+	n.Host.Paths.CgroupDriver = ""
+	cgroups := n.Cgroups(uid, "")
+	p := n.Shell(uid, cgroups, "echo ready; while :; do sleep 0.1; done")
+	var refusal hand.Refusal
+	for _, driver := range []string{"", host.SystemdDriver} {
+		p.Driver = driver
+		if err := n.Hand.Kill(p); !errors.Is(err, hand.ErrChanged) {
+			t.Errorf("driver %q: %v", driver, err)
+		}
+		for _, dir := range n.Cgroups(uid, "empty") {
+			c := podCgroup(t, uid, dir)
+			c.Driver = driver
+			if err := n.Hand.RemoveCgroup(t.Context(), c); !errors.As(err, &refusal) {
+				t.Errorf("driver %q: %s: %v", driver, dir, err)
+			}
+		}
+	}
+	if ended(t, n, p, 300*time.Millisecond) {
+		t.Fatal("it was killed")
+	}
+	p.Driver = host.CgroupfsDriver
+	if err := n.Hand.Kill(p); err != nil || !ended(t, n, p, 5*time.Second) {
+		t.Errorf("its own driver: %v", err)
+	}
+}
+
+// A thread of the kernel can be moved into a cgroup like any process. Nothing is ever sent to it.
+func TestSignalRefusesKernelThread(t *testing.T) {
+	n, uid := handtest.New(t), handtest.UID(t)
+	pid := n.Shell(uid, nil, "echo ready; while :; do sleep 0.1; done").PID
+	files := hosttest.Host(t).Files
+	n.Host.Files = files
+	defer func() { n.Host.Files = host.Files{} }()
+	dir := filepath.Join(files.Root, "proc", strconv.Itoa(pid))
+	if err := os.MkdirAll(dir, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	cgroup := "0::" + n.Host.Paths.CgroupRoot + "/kubepods/pod" + uid + "\n"
+	for _, flags := range []string{"2129984", "4194304"} { // with PF_KTHREAD, and without
+		stat := strconv.Itoa(pid) + " (kworker) S 2 0 0 0 -1 " + flags + " 0 0 0 0 0 0 0 0 20 0 1 0 77 0 0\n"
+		for name, content := range map[string]string{"stat": stat, "cgroup": cgroup} {
+			if err := os.WriteFile(filepath.Join(dir, name), []byte(content), 0o644); err != nil {
+				t.Fatal(err)
+			}
+		}
+		var refusal hand.Refusal
+		err := n.Hand.Terminate(hand.Process{PID: pid, StartTime: 77, UID: uid})
+		if kernel := flags == "2129984"; errors.As(err, &refusal) != kernel {
+			t.Errorf("flags %s: %v", flags, err)
 		}
 	}
 }

@@ -4,8 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"path"
-	"strings"
 
 	"golang.org/x/sys/unix"
 )
@@ -24,21 +22,6 @@ func (d *Hand) RemoveFile(ctx context.Context, uid, name string, id FileID) erro
 		return refuse("no name")
 	}
 	_, err := d.do(ctx, request{Op: opRemoveFile, Base: d.podsDir(), UID: uid, Path: name, File: id})
-	return err
-}
-
-// QuarantineDir is where Quarantine puts things: beside the directories of pods, on the same filesystem.
-func (d *Hand) QuarantineDir() string {
-	return path.Join("/", d.host.Paths.KubeletRoot, "nodeagent-quarantine")
-}
-
-// Quarantine moves a regular file or a directory out of the directory of the pod uid instead of deleting it. Nothing is
-// ever replaced, nothing copied: the quarantine must be on the same filesystem.
-func (d *Hand) Quarantine(ctx context.Context, uid, name string, id FileID) error {
-	if name == "" {
-		return refuse("no name")
-	}
-	_, err := d.do(ctx, request{Op: opQuarantine, Base: d.podsDir(), UID: uid, Path: name, File: id, Quarantine: d.QuarantineDir()})
 	return err
 }
 
@@ -104,30 +87,4 @@ func gone(name string, err error) error {
 		return fmt.Errorf("%s: %w", name, err)
 	}
 	return nil
-}
-
-func quarantineChild(r request) error {
-	dir, name, err := target(r, unix.S_IFREG, unix.S_IFDIR)
-	if err != nil {
-		return err
-	}
-	defer unix.Close(dir)
-	if err := unix.Mkdir(r.Quarantine, 0o700); err != nil && !errors.Is(err, unix.EEXIST) {
-		return fmt.Errorf("%s: %w", r.Quarantine, err)
-	}
-	to, err := unix.Open(r.Quarantine, unix.O_PATH|unix.O_DIRECTORY|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0)
-	if err != nil {
-		return fmt.Errorf("%s: %w", r.Quarantine, err)
-	}
-	defer unix.Close(to)
-	kept := strings.ReplaceAll(path.Join(r.UID, r.Path), "/", "_")
-	const longest = 200 // of 255 that a file name may have
-	kept = kept[:min(len(kept), longest)]
-	for attempt := 1; attempt <= 100; attempt++ {
-		err = unix.Renameat2(dir, name, to, fmt.Sprintf("%s.%d", kept, attempt), unix.RENAME_NOREPLACE)
-		if !errors.Is(err, unix.EEXIST) {
-			break
-		}
-	}
-	return gone("move "+name+" to "+r.Quarantine, err)
 }

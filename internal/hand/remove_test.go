@@ -69,7 +69,7 @@ func TestRemoveRefuses(t *testing.T) {
 		"file behind a bind":      func() error { return n.Hand.RemoveFile(t.Context(), uid, "bind/canary", canary) },
 		"directory behind a bind": func() error { return n.Hand.RemoveDir(t.Context(), uid, "bind/empty", empty) },
 		"quarantine behind a bind": func() error {
-			return n.Hand.Quarantine(t.Context(), uid, "bind/canary", canary)
+			return n.Hand.Quarantine(t.Context(), uid, "bind/canary", canary, 1<<20)
 		},
 		"a bind":               func() error { return n.Hand.RemoveDir(t.Context(), uid, "bind", handtest.FileID(t, outside)) },
 		"a file that is bound": func() error { return n.Hand.RemoveFile(t.Context(), uid, "placeholder", canary) },
@@ -99,7 +99,7 @@ func TestQuarantineKeepsContent(t *testing.T) {
 	n, uid := handtest.New(t), handtest.UID(t)
 	for range 2 { // a second file of the same name does not replace the first
 		file := n.Write(n.PodDir(uid, "volumes/kubernetes.io~csi/p/vol_data.json"), `{"driverName":"d"}`)
-		if err := n.Hand.Quarantine(t.Context(), uid, "volumes/kubernetes.io~csi/p/vol_data.json", handtest.FileID(t, file)); err != nil {
+		if err := n.Hand.Quarantine(t.Context(), uid, "volumes/kubernetes.io~csi/p/vol_data.json", handtest.FileID(t, file), 1<<20); err != nil {
 			t.Fatal(err)
 		}
 		if _, err := os.Lstat(file); !os.IsNotExist(err) {

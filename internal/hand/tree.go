@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"os"
 	"path"
 	"slices"
@@ -24,7 +25,8 @@ type EntryType string
 const (
 	Directory EntryType = "directory"
 	Regular   EntryType = "file"
-	Other     EntryType = "other" // symbolic link, socket, device, pipe
+	Socket    EntryType = "socket"
+	Other     EntryType = "other" // symbolic link, device, pipe
 )
 
 // Entry is one thing in a pod's directory.
@@ -47,6 +49,14 @@ func (d *Hand) Tree(ctx context.Context, uid string) ([]Entry, error) {
 	return a.Entries, err
 }
 
+// Plugins lists everything in the directory of kubelet's plugins, or in that of their registry, as Tree does. A path is
+// relative to that directory.
+func (d *Hand) Plugins(ctx context.Context, dir string) ([]Entry, error) {
+	dir = path.Clean("/" + dir)
+	a, err := d.do(ctx, request{Op: opTree, Base: path.Dir(dir), UID: path.Base(dir)})
+	return a.Entries, err
+}
+
 func treeChild(r request) ([]Entry, error) {
 	parent, name, err := openPodDir(r, resolveInside)
 	if errors.Is(err, errGone) {
@@ -56,6 +66,11 @@ func treeChild(r request) ([]Entry, error) {
 		return nil, err
 	}
 	defer unix.Close(parent)
+	return treeBelow(parent, name)
+}
+
+// treeBelow lists what is in the directory name of an open directory.
+func treeBelow(parent int, name string) ([]Entry, error) {
 	st, err := look(parent, name)
 	if errors.Is(err, errGone) {
 		return nil, nil
@@ -68,7 +83,7 @@ func treeChild(r request) ([]Entry, error) {
 		return nil, err
 	}
 	if top.Type != Directory || top.Mount {
-		return nil, refuse("the directory of pod %s is a mount point or no directory", r.UID)
+		return nil, refuse("the directory %s is a mount point or no directory", name)
 	}
 	entries := []Entry{top}
 	// Breadth first, with one descriptor open at a time, however deep a pod made it.
@@ -82,7 +97,7 @@ func treeChild(r request) ([]Entry, error) {
 		}
 		entries = append(entries, below...)
 		if len(entries) > maxTree {
-			return nil, refuse("the directory of pod %s holds more than %d entries", r.UID, maxTree)
+			return nil, refuse("the directory %s holds more than %d entries", name, maxTree)
 		}
 	}
 	return entries, nil
@@ -103,8 +118,8 @@ func listDir(parent int, name string, dir Entry) ([]Entry, error) {
 	if fileID(st) != dir.File {
 		return nil, changed("directory %s", name)
 	}
-	names, err := file.Readdirnames(-1)
-	if err != nil {
+	names, err := file.Readdirnames(maxTree + 1) // what is more is refused as a whole
+	if err != nil && !errors.Is(err, io.EOF) {
 		return nil, fmt.Errorf("list %s: %w", name, err)
 	}
 	slices.Sort(names)
@@ -136,6 +151,8 @@ func entryOf(name string, st unix.Statx_t) (Entry, error) {
 		entry.Type = Directory
 	case unix.S_IFREG:
 		entry.Type = Regular
+	case unix.S_IFSOCK:
+		entry.Type = Socket
 	}
 	return entry, nil
 }

@@ -2,9 +2,11 @@ package hand
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"path"
 	"slices"
+	"strconv"
 	"strings"
 
 	"golang.org/x/sys/unix"
@@ -32,8 +34,19 @@ const (
 	Lazy              // MNT_DETACH: takes the mount out of the tree while it is in use; network and FUSE only
 )
 
+// harm says that an unmount took more away than it was to. It counts as ErrChanged too: nothing may go on.
+type harm struct{ why string }
+
+func (h harm) Error() string { return h.why }
+
+func (h harm) Is(target error) bool { return target == ErrHarm || target == ErrChanged }
+
+// ErrHarm says that other mounts went together with the one that was unmounted, which nobody had foreseen.
+var ErrHarm = errors.New("other mounts are gone too")
+
 // Unmount takes one mount below the directory of the pod uid out of the mount table. ErrBusy when something uses it or it
-// is covered by another mount; ErrChanged when the mount is another one now. A mount that is gone is no error.
+// is covered by another mount; ErrChanged when the mount is another one now; a Refusal when the unmount would be passed on
+// to mounts outside of the pod's directory; ErrHarm when it was. A mount that is gone is no error.
 //
 // The kernel has no way to unmount by ID, so that between the last look and the call somebody could mount on top: the
 // last look is the system call right before. See unmountChild.
@@ -45,12 +58,20 @@ func (d *Hand) Unmount(ctx context.Context, uid string, m Mount, way Way) error 
 	case Lazy:
 		r.Flags |= unix.MNT_DETACH
 	}
-	if way != Plain && !Remote(m.FSType) {
-		return refuse("%s is a local filesystem: its unmount is never forced", m.FSType)
+	if way != Plain {
+		if !Remote(m.FSType) {
+			return refuse("%s is a local filesystem: its unmount is never forced", m.FSType)
+		}
+		if err := d.Exclusive(uid, m); err != nil {
+			return err
+		}
 	}
 	a, err := d.do(ctx, r)
 	if err != nil {
 		return err
+	}
+	for _, note := range a.Notes {
+		d.log.Info("unmounting", "mount", m.Point, "note", note)
 	}
 	if err := d.unmounted(m); err != nil {
 		return err
@@ -88,41 +109,152 @@ func sameMount(now host.Mount, judged Mount) bool {
 		now.Source == judged.Source && now.FSType == judged.FSType && now.Point == judged.Point
 }
 
-// unmountChild looks the mount up by its ID, walks to the directory that holds its mount point without following any link
-// and makes sure that the walk ended on the mount that ought to carry it, enters that directory, makes sure that the name
-// in it is the very mount, and unmounts it by that name.
-func unmountChild(r request) error {
+// unmountChild unmounts one mount. It decides anew, from the mount table of this moment, whether that stays within the
+// pod's directory, makes private what the mount lies on where that is needed, and looks at the table afterwards.
+func unmountChild(r request) ([]string, error) {
 	own := host.Host{}
-	mounts, err := own.MountsOf(unix.Getpid())
+	return unmountWatched(r, func() ([]host.Mount, error) { return own.MountsOf(unix.Getpid()) })
+}
+
+func unmountWatched(r request, table func() ([]host.Mount, error)) ([]string, error) {
+	before, m, err := viewMounts(r, table)
 	if err != nil {
-		return err
+		return nil, err
 	}
-	m, err := pickMount(mounts, r.Mount)
+	if child, ok := childOf(before.Mounts, m); ok && r.Flags&unix.MNT_DETACH != 0 {
+		return nil, fmt.Errorf("%s: mount %d on %s lies below it: %w", m.Point, child.ID, child.Point, unix.EBUSY)
+	}
+	plan, notes, err := confine(r, before, m, table)
 	if err != nil {
-		return err
+		return notes, err
 	}
-	carrier, err := carrierOf(mounts, m)
+	if err := unmountAt(r, m); err != nil {
+		return notes, err
+	}
+	later, err := table()
 	if err != nil {
-		return err
+		return notes, harm{fmt.Sprintf("%s was unmounted; whether others went with it cannot be told: %v", m.Point, err)}
 	}
+	more, err := compare(before, later, m, plan)
+	return append(notes, more...), err
+}
+
+// confine makes sure that the unmount of m has no effect outside of the pod's directory.
+func confine(r request, view host.MountView, m host.Mount, table func() ([]host.Mount, error)) (
+	plan host.UnmountPlan, notes []string, err error,
+) {
+	plan = view.Unmount(r.UID, m.ID)
+	if plan.Refused == "" && plan.Private != nil {
+		if err := makePrivate(r, *plan.Private); err != nil {
+			return plan, nil, err
+		}
+		notes = append(notes, "made private: "+plan.Private.Point)
+		if view, m, err = viewMounts(r, table); err != nil {
+			return plan, notes, err
+		}
+	}
+	if view.Others, err = otherNamespaces(view.Mounts, m); err != nil {
+		return plan, notes, err
+	}
+	plan = view.Unmount(r.UID, m.ID)
+	switch {
+	case plan.Refused != "":
+		return plan, notes, refuse("%s: %s", m.Point, plan.Refused)
+	case plan.Private != nil:
+		return plan, notes, refuse("%s: %s is still shared", m.Point, plan.Private.Point)
+	}
+	return plan, notes, nil
+}
+
+// compare says what else is gone after an unmount.
+func compare(before host.MountView, later []host.Mount, m host.Mount, plan host.UnmountPlan) (notes []string, err error) {
+	for _, effect := range plan.Along {
+		notes = append(notes, "gone with it: "+effect.String())
+	}
+	lost, unrelated := before.Vanished(later, m, plan.Along)
+	if len(unrelated) > 0 {
+		notes = append(notes, fmt.Sprintf("%d mounts that have nothing to do with it ended meanwhile, one of them %s",
+			len(unrelated), unrelated[0].Point))
+	}
+	if len(lost) > 0 {
+		return notes, harm{fmt.Sprintf("after the unmount of %s %d mounts are gone that were not to be, the first is %s",
+			m.Point, len(lost), host.MountEffect{Mount: lost[0]})}
+	}
+	return notes, nil
+}
+
+// unmountAt walks to the directory that holds the mount point without following any link, enters it, makes sure that the
+// name in it is the very mount, and unmounts it by that name.
+func unmountAt(r request, m host.Mount) error {
 	dir, name, err := openMountParent(r, m)
 	if err != nil {
 		return err
 	}
 	defer unix.Close(dir)
-	if err := onMount(dir, "", carrier, false); err != nil {
-		return err
-	}
 	if err := unix.Fchdir(dir); err != nil {
 		return fmt.Errorf("enter directory of %s: %w", m.Point, err)
 	}
-	if err := onMount(unix.AT_FDCWD, name, m.ID, true); err != nil {
+	if err := isMount(unix.AT_FDCWD, name, m); err != nil {
 		return err
 	}
 	if err := unix.Unmount(name, r.Flags); err != nil {
 		return fmt.Errorf("%s: %w", m.Point, err)
 	}
 	return nil
+}
+
+// makePrivate takes a mount in the pod's directory, and all below it, out of their peer groups.
+func makePrivate(r request, m host.Mount) error {
+	dir, name, err := openMountParent(r, m)
+	if err != nil {
+		return err
+	}
+	defer unix.Close(dir)
+	fd, err := openBelow(dir, name, unix.O_PATH, resolveBeneath)
+	if err != nil {
+		return err
+	}
+	defer unix.Close(fd)
+	if err := isMount(fd, "", m); err != nil {
+		return err
+	}
+	if err := unix.Mount("", "/proc/self/fd/"+strconv.Itoa(fd), "", unix.MS_PRIVATE|unix.MS_REC, ""); err != nil {
+		return fmt.Errorf("make %s private: %w", m.Point, err)
+	}
+	return nil
+}
+
+// viewMounts reads the mount table and finds the judged mount in it.
+func viewMounts(r request, table func() ([]host.Mount, error)) (host.MountView, host.Mount, error) {
+	mounts, err := table()
+	if err != nil {
+		return host.MountView{}, host.Mount{}, err
+	}
+	m, err := pickMount(mounts, r.Mount)
+	if err != nil {
+		return host.MountView{}, m, err
+	}
+	base, err := openBase(r.Base)
+	if err != nil {
+		return host.MountView{}, m, err
+	}
+	defer unix.Close(base)
+	real, err := realPath(base)
+	if err != nil {
+		return host.MountView{}, m, err
+	}
+	pods, err := host.Files{}.List(real)
+	return host.MountView{Mounts: mounts, PodsDir: real, Pods: pods}, m, err
+}
+
+// otherNamespaces returns the mount tables of all other namespaces in which there are processes; none if what m lies on is
+// not shared.
+func otherNamespaces(mounts []host.Mount, m host.Mount) ([]host.MountNamespace, error) {
+	if !slices.ContainsFunc(mounts, func(p host.Mount) bool { return p.ID == m.Parent && p.Shared != 0 }) {
+		return nil, nil
+	}
+	own := host.Host{}
+	return own.OtherMountNamespaces()
 }
 
 // pickMount finds the judged mount in a mount table.
@@ -135,31 +267,20 @@ func pickMount(mounts []host.Mount, judged Mount) (host.Mount, error) {
 	if !sameMount(m, judged) {
 		return m, changed("mount %d is %s of device %s on %s", m.ID, m.FSType, m.Device(), m.Point)
 	}
-	for _, other := range mounts {
-		if other.Parent == m.ID && other.Point == m.Point && other.ID != m.ID {
-			return m, fmt.Errorf("%s: mount %d lies on top of it: %w", m.Point, other.ID, unix.EBUSY)
-		}
+	if child, ok := childOf(mounts, m); ok && child.Point == m.Point {
+		return m, fmt.Errorf("%s: mount %d lies on top of it: %w", m.Point, child.ID, unix.EBUSY)
 	}
 	return m, nil
 }
 
-// carrierOf returns the mount that the directory around a mount point lies on. A mount that is stacked on others at the
-// same point has one of those for its parent.
-func carrierOf(mounts []host.Mount, m host.Mount) (int, error) {
-	byID := make(map[int]host.Mount, len(mounts))
-	for _, other := range mounts {
-		byID[other.ID] = other
-	}
-	for below := m; ; {
-		parent, ok := byID[below.Parent]
-		if !ok || parent.ID == below.ID {
-			return 0, refuse("%s: its parent mount %d cannot be seen", m.Point, below.Parent)
+// childOf returns a mount that lies on m, one that covers it first.
+func childOf(mounts []host.Mount, m host.Mount) (child host.Mount, ok bool) {
+	for _, c := range mounts {
+		if c.Parent == m.ID && c.ID != m.ID && (!ok || c.Point == m.Point) {
+			child, ok = c, true
 		}
-		if parent.Point != m.Point {
-			return parent.ID, nil
-		}
-		below = parent
 	}
+	return child, ok
 }
 
 // openMountParent opens the directory around a mount point, which must lie below the pod's own directory.
@@ -183,8 +304,8 @@ func openMountParent(r request, m host.Mount) (dir int, name string, err error) 
 	return dir, name, err
 }
 
-// onMount makes sure that name lies on the mount with the given ID, or is its root.
-func onMount(dir int, name string, id int, root bool) error {
+// isMount makes sure that name is the root of the very mount.
+func isMount(dir int, name string, m host.Mount) error {
 	st, err := look(dir, name)
 	if err != nil {
 		return err
@@ -193,11 +314,8 @@ func onMount(dir int, name string, id int, root bool) error {
 	if err != nil {
 		return err
 	}
-	if found != id {
-		return changed("path %q leads to mount %d instead of %d", name, found, id)
-	}
-	if root && !isMountRoot(st) {
-		return changed("path %q is no mount point", name)
+	if found != m.ID || !isMountRoot(st) {
+		return changed("the path of %s leads to mount %d instead of %d", m.Point, found, m.ID)
 	}
 	return nil
 }

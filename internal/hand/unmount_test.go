@@ -4,6 +4,8 @@ import (
 	"errors"
 	"os"
 	"path/filepath"
+	"slices"
+	"strings"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
@@ -11,6 +13,7 @@ import (
 
 	"github.com/nodeagent/nodeagent/internal/hand"
 	"github.com/nodeagent/nodeagent/internal/hand/handtest"
+	"github.com/nodeagent/nodeagent/internal/host"
 )
 
 func TestUnmountTmpfs(t *testing.T) {
@@ -149,6 +152,125 @@ func TestUnmountFollowsNoLink(t *testing.T) {
 	mine.Point = filepath.Join(volume, "moved/vol")
 	if err := n.Hand.Unmount(t.Context(), uid, mine, hand.Plain); err != nil {
 		t.Errorf("at its true place: %v", err)
+	}
+}
+
+// Another directory was mounted over the one around the mount: the path in the mount table leads to somebody else's now.
+func TestUnmountComparesID(t *testing.T) {
+	n, uid := handtest.New(t), handtest.UID(t)
+	mine := n.Mount("mine", n.PodDir(uid, "volumes/x/y"), "tmpfs", 0)
+	n.Mount("cover", n.PodDir(uid, "volumes"), "tmpfs", 0)
+	other := n.Mount("mine", mine.Point, "tmpfs", 0)
+	if err := n.Hand.Unmount(t.Context(), uid, mine, hand.Plain); !errors.Is(err, hand.ErrChanged) {
+		t.Errorf("got %v, want it changed", err)
+	}
+	for _, m := range []hand.Mount{mine, other} {
+		if !slices.Contains(n.Mounts(m.Point), m) {
+			t.Errorf("mount %d is gone", m.ID)
+		}
+	}
+}
+
+// The host's mount table is another one than ours: what is still in it is not unmounted.
+func TestUnmountLooksAtHost(t *testing.T) {
+	n, uid := handtest.New(t), handtest.UID(t)
+	point := n.Mount("mine", n.PodDir(uid, "volumes/x/y"), "tmpfs", 0).Point
+	n.Host.Paths.InitPID = n.Namespace("private", "")
+	mounts, err := n.Host.Mounts()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, m := range mounts {
+		if m.Point != point {
+			continue
+		}
+		judged := hand.Mount{ID: m.ID, Device: m.Device(), Root: m.Root, Point: m.Point, Source: m.Source, FSType: m.FSType}
+		if err := n.Hand.Unmount(t.Context(), uid, judged, hand.Plain); err == nil || !strings.Contains(err.Error(), "still in the host's") {
+			t.Errorf("got %v", err)
+		}
+		return
+	}
+	t.Fatal("the host does not have the mount")
+}
+
+// What is detached takes all below it along, so that it is not while there is any.
+func TestLazyNotWithMountsBelow(t *testing.T) {
+	n, uid := handtest.New(t), handtest.UID(t)
+	m := n.Mount("outer", n.PodDir(uid, "volumes/x/y"), "tmpfs", 0)
+	n.Mount("inner", filepath.Join(m.Point, "in"), "tmpfs", 0)
+	if err := hand.UnmountDetached(t.Context(), n.Hand, uid, m); !errors.Is(err, hand.ErrBusy) {
+		t.Errorf("got %v, want busy", err)
+	}
+	if got := n.Mounts(m.Point); len(got) != 1 {
+		t.Errorf("left: %+v", got)
+	}
+}
+
+// Whatever else is gone after an unmount and had to do with it is told as harm, and what ended by itself is not.
+func TestUnmountTellsHarm(t *testing.T) {
+	handtest.Root(t)
+	t.Chdir(t.TempDir())
+	for name, test := range map[string]struct {
+		sharing bool
+		unread  bool
+		want    error
+	}{
+		"a peer":                          {sharing: true, want: hand.ErrHarm},
+		"another pod's, which just ended": {},
+		"the table cannot be read":        {unread: true, want: hand.ErrHarm},
+	} {
+		t.Run(name, func(t *testing.T) {
+			n, uid := handtest.New(t), handtest.UID(t)
+			m := n.Mount("mine", n.PodDir(uid, "volumes/x/y"), "tmpfs", 0)
+			other := n.Mount("other", n.PodDir(handtest.UID(t), "volumes/x/y"), "tmpfs", 0)
+			err := hand.UnmountWatched(n.Hand, uid, m, func() ([]host.Mount, error) {
+				mounts, err := n.Host.MountsOf(os.Getpid())
+				gone := len(n.Mounts(m.Point)) == 0
+				if gone && test.unread {
+					return nil, errors.New("no table")
+				}
+				if gone {
+					mounts = slices.DeleteFunc(mounts, func(now host.Mount) bool { return now.ID == other.ID })
+				}
+				for i := range mounts {
+					if test.sharing && (mounts[i].ID == m.ID || mounts[i].ID == other.ID) {
+						mounts[i].Shared = 12345
+					}
+				}
+				return mounts, err
+			})
+			if !errors.Is(err, test.want) || test.want == nil && err != nil {
+				t.Errorf("got %v, want %v", err, test.want)
+			}
+			if test.want != nil && !errors.Is(err, hand.ErrChanged) {
+				t.Error("the release of the pod would go on")
+			}
+		})
+	}
+	if err := hand.HarmOver(); !errors.Is(err, hand.ErrHarm) || !errors.Is(err, hand.ErrChanged) {
+		t.Errorf("from a child: %v", err)
+	}
+}
+
+// What lies on a shared mount that could not be made private stays, and so does what somebody shares again.
+func TestUnmountStillShared(t *testing.T) {
+	handtest.Root(t)
+	t.Chdir(t.TempDir())
+	n, uid := handtest.New(t), handtest.UID(t)
+	outer := n.Mount("outer", n.PodDir(uid, "volumes/x/y"), "tmpfs", 0)
+	m := n.Mount("inner", filepath.Join(outer.Point, "in"), "tmpfs", 0)
+	err := hand.UnmountWatched(n.Hand, uid, m, func() ([]host.Mount, error) {
+		mounts, err := n.Host.MountsOf(os.Getpid())
+		for i := range mounts {
+			if mounts[i].ID == outer.ID {
+				mounts[i].Shared = 12345
+			}
+		}
+		return mounts, err
+	})
+	var refusal hand.Refusal
+	if !errors.As(err, &refusal) || len(n.Mounts(m.Point)) != 1 {
+		t.Errorf("got %v, %+v", err, n.Mounts(m.Point))
 	}
 }
 

@@ -66,19 +66,25 @@ type PodCgroup struct {
 	Hierarchy   CgroupHierarchy
 	Path        string // in the hierarchy, as in /proc/PID/cgroup
 	UID         string
+	Driver      string // whose tree it is in: CgroupfsDriver or SystemdDriver
 	ContainerID string // empty for the pod's own
 	Depth       int    // 0 for the pod's own
 	Device      uint64
 	Inode       uint64
+	Unlisted    string // of a pod's own: why not all below it are listed; empty where all are
 }
 
 // Dir returns where the cgroup is in the file system.
 func (c PodCgroup) Dir() string { return path.Join(c.Hierarchy.Point, c.Path) }
 
-// Bounds of a walk. Containers may make cgroups of their own below theirs; systemd in a container makes about 100.
+// Bounds of what is listed of one pod in one hierarchy. Containers may make cgroups of their own below theirs: systemd in
+// a container makes about 100, a node of kind some hundreds. A pod that makes more costs nobody but itself: what is above
+// the bounds is not listed, and its own cgroup says so.
 const (
 	maxCgroupDepth = 32
-	maxCgroups     = 1 << 18
+	maxPodCgroups  = 1024
+	maxCgroupPath  = 1024 // bytes; the kernel has no bound but that of a name, 255
+	maxCgroupFiles = 1024 // beside the cgroups in one directory; the kernel makes some 80
 )
 
 // PodCgroups lists the cgroups of pods in one hierarchy, each before those below it. Only pods directly in our own
@@ -93,7 +99,7 @@ func (h *Host) PodOnlyCgroups(hierarchy CgroupHierarchy) ([]PodCgroup, error) {
 }
 
 func (h *Host) podCgroups(hierarchy CgroupHierarchy, shallow bool) ([]PodCgroup, error) {
-	w := cgroupWalk{files: h.Files, hierarchy: hierarchy}
+	var found []PodCgroup
 	for _, root := range h.Paths.podCgroupRoots() {
 		entries, device, err := h.Files.Entries(path.Join(hierarchy.Point, root.Dir))
 		if errors.Is(err, fs.ErrNotExist) {
@@ -109,32 +115,36 @@ func (h *Host) podCgroups(hierarchy CgroupHierarchy, shallow bool) ([]PodCgroup,
 			}
 			pod := PodCgroup{
 				Hierarchy: hierarchy, Path: root.Dir + "/" + entry.Name,
-				UID: uid, Device: device, Inode: entry.Inode,
+				UID: uid, Driver: root.driver, Device: device, Inode: entry.Inode,
 			}
 			if shallow {
-				w.found = append(w.found, pod)
-			} else if err := w.walk(pod); err != nil {
-				return nil, err
+				found = append(found, pod)
+			} else {
+				found = append(found, podTree(h.Files, pod)...)
 			}
 		}
 	}
-	return w.found, nil
+	return found, nil
 }
 
-// cgroupWalk collects cgroups below pods.
-type cgroupWalk struct {
-	files     Files
-	hierarchy CgroupHierarchy
-	found     []PodCgroup
-}
-
-// walk adds a cgroup and those below it. A cgroup that goes away meanwhile is no error. The number of links tells
-// whether there are any below (kernfs counts subdirectories), which spares the listing of most.
-func (w *cgroupWalk) walk(c PodCgroup) error {
-	if len(w.found) >= maxCgroups {
-		return fmt.Errorf("list %s: more than %d cgroups of pods", w.hierarchy.Point, maxCgroups)
+// podTree lists a pod's cgroup and those below it. What cannot be listed is noted at the pod's own.
+func podTree(files Files, pod PodCgroup) []PodCgroup {
+	w := cgroupWalk{files: files, found: []PodCgroup{pod}}
+	if err := w.below(pod); err != nil {
+		w.found[0].Unlisted = err.Error()
 	}
-	w.found = append(w.found, c)
+	return w.found
+}
+
+// cgroupWalk collects the cgroups of one pod.
+type cgroupWalk struct {
+	files Files
+	found []PodCgroup
+}
+
+// below adds the cgroups below one. A cgroup that goes away meanwhile is no error. The number of links tells whether there
+// are any below (kernfs counts subdirectories), which spares the listing of most.
+func (w *cgroupWalk) below(c PodCgroup) error {
 	if c.Depth > 0 {
 		stat, err := w.files.Stat(c.Dir())
 		if errors.Is(err, fs.ErrNotExist) || err == nil && stat.Links == 2 {
@@ -144,7 +154,7 @@ func (w *cgroupWalk) walk(c PodCgroup) error {
 			return err
 		}
 	}
-	entries, _, err := w.files.Entries(c.Dir())
+	entries, _, err := w.files.entries(c.Dir(), maxPodCgroups+maxCgroupFiles)
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil
 	}
@@ -155,15 +165,21 @@ func (w *cgroupWalk) walk(c PodCgroup) error {
 		if !entry.IsDir() {
 			continue
 		}
-		if c.Depth == maxCgroupDepth {
-			return fmt.Errorf("list %s: nested more than %d deep", c.Dir(), maxCgroupDepth)
-		}
 		below := c
 		below.Path, below.Inode, below.Depth = c.Path+"/"+entry.Name, entry.Inode, c.Depth+1
+		switch {
+		case len(w.found) >= maxPodCgroups:
+			return fmt.Errorf("pod %s has more than %d cgroups", c.UID, maxPodCgroups)
+		case below.Depth > maxCgroupDepth:
+			return fmt.Errorf("cgroups of pod %s are nested more than %d deep", c.UID, maxCgroupDepth)
+		case len(below.Path) > maxCgroupPath:
+			return fmt.Errorf("a cgroup of pod %s has a path of more than %d bytes", c.UID, maxCgroupPath)
+		}
 		if c.Depth == 0 {
 			below.ContainerID = containerOfCgroup(entry.Name)
 		}
-		if err := w.walk(below); err != nil {
+		w.found = append(w.found, below)
+		if err := w.below(below); err != nil {
 			return err
 		}
 	}

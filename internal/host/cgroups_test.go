@@ -4,12 +4,14 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"strconv"
 	"strings"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/nodeagent/nodeagent/internal/host"
+	"github.com/nodeagent/nodeagent/internal/host/hosttest"
 )
 
 func TestCgroupHierarchies(t *testing.T) {
@@ -82,6 +84,75 @@ func TestPodCgroupsOfThisMachine(t *testing.T) {
 		if diff := cmp.Diff(want, got); diff != "" {
 			t.Errorf("%s: %s", hierarchy.Point, diff)
 		}
+	}
+}
+
+// What one pod makes of cgroups costs nobody but itself: the pods before and after it are listed whole, and its own cgroup
+// says that not all of its are.
+func TestPodCgroupsOfHostilePod(t *testing.T) {
+	const hostile, other = "00000000-0000-4000-8000-000000000001", "00000000-0000-4000-8000-000000000002"
+	deep, long := "", ""
+	for range 33 {
+		deep += "/d"
+	}
+	for range 10 {
+		long += "/" + strings.Repeat("l", 250)
+	}
+	var wide, many []string
+	for i := range 3000 {
+		wide = append(wide, "/"+container+"/w"+strconv.Itoa(i))
+		many = append(many, "/"+container+"/"+strconv.Itoa(i%100)+"/"+strconv.Itoa(i))
+	}
+	for name, test := range map[string]struct {
+		below []string
+		why   string
+	}{
+		"wide":             {wide, "more than"},
+		"many":             {many, "more than 1024 cgroups"},
+		"deep":             {[]string{deep}, "more than 32 deep"},
+		"long":             {[]string{long}, "more than 1024 bytes"},
+		"just deep enough": {[]string{deep[2:]}, ""},
+		"systemd in it":    {wide[:900], ""},
+	} {
+		t.Run(name, func(t *testing.T) {
+			h := hosttest.Host(t)
+			hierarchy := host.CgroupHierarchy{Name: "pids", Point: "/sys/fs/cgroup/pids"}
+			class := filepath.Join(h.Files.Root, hierarchy.Point, "kubepods")
+			want := map[string]int{}
+			for _, uid := range []string{podUID, other, staticUID} {
+				want[uid] = 3
+				if err := os.MkdirAll(filepath.Join(class, "pod"+uid, container, "init"), 0o755); err != nil {
+					t.Fatal(err)
+				}
+			}
+			for _, below := range test.below {
+				if err := os.MkdirAll(filepath.Join(class, "pod"+hostile, below), 0o755); err != nil {
+					t.Fatal(err)
+				}
+			}
+			cgroups, err := h.PodCgroups(hierarchy)
+			if err != nil {
+				t.Fatal(err)
+			}
+			got := map[string]int{}
+			for _, c := range cgroups {
+				got[c.UID]++
+				if c.Depth == 0 && (c.Unlisted != "") != (c.UID == hostile && test.why != "") ||
+					!strings.Contains(c.Unlisted, test.why) && c.UID == hostile && c.Depth == 0 {
+					t.Errorf("pod %s: %q, want %q", c.UID, c.Unlisted, test.why)
+				}
+				if len(c.Path) > 1024 || c.Depth > 32 {
+					t.Errorf("%s", c.Path)
+				}
+			}
+			if got[hostile] == 0 || got[hostile] > 1024 {
+				t.Errorf("%d of its own are listed", got[hostile])
+			}
+			delete(got, hostile)
+			if diff := cmp.Diff(want, got); diff != "" {
+				t.Error(diff)
+			}
+		})
 	}
 }
 

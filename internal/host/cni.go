@@ -20,6 +20,7 @@ type Attachment struct {
 	File string
 	Stat FileStat
 
+	Malformed   string // what is wrong with its content, as after a crash in the middle of a write; nothing else below is set
 	Kind        string // "cniCacheV1"; nothing else below is set when it is another one
 	ContainerID string // of the sandbox
 	IfName      string
@@ -28,6 +29,7 @@ type Attachment struct {
 	Args        map[string]string // CNI_ARGS: K8S_POD_UID, K8S_POD_NAMESPACE, K8S_POD_NAME …
 	Interfaces  []AttachmentInterface
 	Addresses   []string // with prefix length
+	LeaseDirs   []string // dataDir of each plugin of the configuration that has its addresses from host-local; "": the usual one
 }
 
 // AttachmentInterface is one interface in the result: on the host when Sandbox is empty.
@@ -44,6 +46,7 @@ func ParseAttachment(data []byte) (Attachment, error) {
 		ContainerID string      `json:"containerId"`
 		IfName      string      `json:"ifName"`
 		NetworkName string      `json:"networkName"`
+		Config      []byte      `json:"config"`
 		Netns       string      `json:"netns"`
 		Args        [][2]string `json:"cniArgs"`
 		Result      struct {
@@ -82,11 +85,36 @@ func ParseAttachment(data []byte) (Attachment, error) {
 	for _, ip := range cached.Result.IPs {
 		a.Addresses = append(a.Addresses, ip.Address)
 	}
+	a.LeaseDirs = leaseDirs(cached.Config)
 	return a, nil
 }
 
-// Attachments reads all cached CNI results. The error joins one for each file that cannot be read or is malformed; all
-// others are returned beside it. A cache that does not exist is an empty one.
+// leaseDirs reads a cached configuration: a list of plugins, or a single one.
+func leaseDirs(config []byte) []string {
+	type plugin struct {
+		IPAM struct {
+			Type    string `json:"type"`
+			DataDir string `json:"dataDir"`
+		} `json:"ipam"`
+	}
+	var list struct {
+		plugin
+		Plugins []plugin `json:"plugins"`
+	}
+	if err := json.Unmarshal(config, &list); err != nil {
+		return nil // a DEL with it will say so
+	}
+	var dirs []string
+	for _, p := range append(list.Plugins, list.plugin) {
+		if p.IPAM.Type == "host-local" {
+			dirs = append(dirs, p.IPAM.DataDir)
+		}
+	}
+	return dirs
+}
+
+// Attachments reads all cached CNI results. The error joins one for each file that cannot be read; all others are returned
+// beside it, those that are malformed too. A cache that does not exist is an empty one.
 func (h *Host) Attachments() ([]Attachment, error) {
 	dir := path.Join(h.Paths.CNICacheDir, "results")
 	entries, _, err := h.Files.Entries(dir)
@@ -120,7 +148,7 @@ func (h *Host) attachment(file string) (Attachment, error) {
 		return Attachment{File: file, Stat: stat}, nil // reading a pipe could block; libcni makes none
 	}
 	if stat.Size > maxAttachment {
-		return Attachment{}, fmt.Errorf("read %s: larger than %d bytes", file, maxAttachment)
+		return Attachment{File: file, Stat: stat, Malformed: fmt.Sprintf("larger than %d bytes", maxAttachment)}, nil
 	}
 	data, err := h.Files.Read(file)
 	if err != nil {
@@ -128,7 +156,7 @@ func (h *Host) attachment(file string) (Attachment, error) {
 	}
 	a, err := ParseAttachment(data)
 	if err != nil {
-		return Attachment{}, fmt.Errorf("read %s: %w", file, err)
+		return Attachment{File: file, Stat: stat, Malformed: err.Error()}, nil
 	}
 	a.File, a.Stat = file, stat
 	return a, nil

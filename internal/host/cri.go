@@ -2,6 +2,7 @@ package host
 
 import (
 	"context"
+	"fmt"
 	"io"
 
 	cri "k8s.io/cri-api/pkg/apis/runtime/v1"
@@ -34,7 +35,24 @@ func NewRuntime(socket string) (Runtime, io.Closer, error) {
 		SandboxStatus: func(ctx context.Context, id string) (*cri.PodSandboxStatusResponse, error) {
 			return client.PodSandboxStatus(ctx, &cri.PodSandboxStatusRequest{PodSandboxId: id, Verbose: true})
 		},
-		ImageBytes: imageBytes(conn),
-		Process:    func(ctx context.Context) (Process, error) { return socketOwner(ctx, Files{}, socket) },
+		ImageBytes:   imageBytes(conn),
+		CgroupDriver: func(ctx context.Context) (string, error) { return cgroupDriver(ctx, client) },
+		Process:      func(ctx context.Context) (Process, error) { return socketOwner(ctx, Files{}, socket) },
 	}, conn, nil
+}
+
+// cgroupDriver asks for the runtime's configuration. What it leaves out proves nothing: the first of the drivers is 0.
+func cgroupDriver(ctx context.Context, client cri.RuntimeServiceClient) (string, error) {
+	answer, err := client.RuntimeConfig(ctx, &cri.RuntimeConfigRequest{})
+	switch {
+	case err != nil:
+		return "", err
+	case answer.GetLinux() == nil:
+		return "", fmt.Errorf("cgroup driver of the runtime: %w", ErrNotConfigured)
+	case answer.GetLinux().GetCgroupDriver() == cri.CgroupDriver_CGROUPFS:
+		return CgroupfsDriver, nil
+	case answer.GetLinux().GetCgroupDriver() == cri.CgroupDriver_SYSTEMD:
+		return SystemdDriver, nil
+	}
+	return "", fmt.Errorf("cgroup driver of the runtime: %s is not known", answer.GetLinux().GetCgroupDriver())
 }

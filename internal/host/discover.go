@@ -14,6 +14,7 @@ type Discovery struct {
 	NodeName         string   // as kubelet registers it; a guess from the host name where no kubelet says otherwise
 	KubeletInstalled bool     // a kubelet runs here, or its files show that one should
 	KubeletRunning   bool     // what is found is what the running kubelet says
+	KubeconfigNamed  bool     // by the running kubelet: programs that it names for credentials may be run
 	Notes            []string // what was found where and what could not be read, for people
 }
 
@@ -43,14 +44,17 @@ func DefaultPaths() Paths {
 
 // Discover finds out where things are on this node: the defaults, corrected by the flags and the configuration of the
 // running kubelet and containerd (of those on disk where none runs, so that a dead kubelet does not make the agent
-// blind), overridden by whatever is set in configured. It reads files only. What is unreadable or malformed becomes a
-// note and leaves the default; an error means that not even the processes could be listed.
+// blind), overridden by whatever is set in configured. It reads files only. Only root's own processes and files are believed: see
+// ErrImpostor and package owned. What is unreadable, malformed or not root's alone becomes a note and leaves the default; an
+// error means that not even the processes could be listed.
 func Discover(files Files, configured Paths) (Discovery, error) {
 	d := &discoverer{host: &Host{Files: files}, configured: configured}
 	d.Paths = DefaultPaths()
 	if configured.InitPID != 0 {
 		d.Paths.InitPID = configured.InitPID
 	}
+	d.Paths.KubeletElsewhere = configured.KubeletElsewhere
+	d.host.Paths = d.Paths
 	if err := d.kubelet(); err != nil {
 		return Discovery{}, fmt.Errorf("discover the node's layout: %w", err)
 	}
@@ -88,6 +92,7 @@ func (d *discoverer) kubelet() error {
 	p.KubeletAPI = settings.apiURL()
 	p.KubeletCAFile = settings.servingCertificate(d.host.Files, p.KubeletRoot)
 	setIf(&p.Kubeconfig, settings.kubeconfig)
+	d.KubeconfigNamed = settings.running && settings.kubeconfig != ""
 	d.setPath(&p.PodLogs, settings.PodLogsDir)
 	d.setPath(&p.CgroupRoot, settings.CgroupRoot)
 	if settings.CgroupDriver != "" {

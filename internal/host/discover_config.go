@@ -7,6 +7,8 @@ import (
 	"slices"
 
 	"sigs.k8s.io/yaml"
+
+	"github.com/nodeagent/nodeagent/internal/host/owned"
 )
 
 // KubeletConfiguration is the part of kubelet's own (k8s.io/kubelet/config/v1beta1) that the agent needs. The real type
@@ -69,7 +71,7 @@ func ParseKubeletConfiguration(config *KubeletConfiguration, data []byte, dir st
 
 // readConfiguration applies one file. What cannot be read is noted, and kept for who must know.
 func (d *discoverer) readConfiguration(config *KubeletConfiguration, name string) {
-	data, err := d.host.Files.Read(name)
+	data, err := d.host.Files.ReadOwned(name)
 	if err == nil {
 		err = ParseKubeletConfiguration(config, data, filepath.Dir(name))
 	}
@@ -88,6 +90,10 @@ func (d *discoverer) unread(format string, args ...any) {
 
 // readDropIns applies the files of kubelet's --config-dir.
 func (d *discoverer) readDropIns(config *KubeletConfiguration, dir string) {
+	if _, err := d.host.Files.CheckOwned(dir); errors.Is(err, owned.ErrOthers) {
+		d.unread("kubelet drop-ins: %w", err) // who may write there may also take files away
+		return
+	}
 	names, err := d.host.Files.dropIns(dir)
 	if err != nil {
 		d.unread("kubelet drop-ins: %w", err)

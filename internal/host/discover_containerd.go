@@ -21,13 +21,17 @@ func (d *discoverer) containerd() error {
 	}
 	socket := d.Paths.ContainerdSocket
 	setIf(&socket, d.configured.ContainerdSocket)
-	processes, err := d.host.processesNamed(func(comm string, _ []string) bool { return comm == "containerd" })
+	all, err := d.host.candidates(func(comm string, _ []string) bool { return comm == "containerd" })
 	if err != nil {
 		return err
 	}
+	processes, unsure := believed(all)
+	if unsure != nil {
+		d.note("containerd: %v", unsure)
+	}
 	for _, process := range processes {
 		settings := d.containerdFlags(parseContainerdFlags(process.Args), process.PID)
-		if sameSocket(settings.address, socket) && !d.host.nested(process.PID, d.Paths.InitPID) {
+		if sameSocket(settings.address, socket) {
 			d.note("containerd: process %d", process.PID)
 			d.applyContainerd(settings)
 			return nil

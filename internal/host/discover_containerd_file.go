@@ -30,7 +30,7 @@ func (d *discoverer) containerdFiles(s *containerdSettings, name string) {
 
 // containerdFile applies one file and returns the names of those that it imports.
 func (d *discoverer) containerdFile(s *containerdSettings, name string) []string {
-	data, err := d.host.Files.Read(name)
+	data, err := d.host.Files.ReadOwned(name)
 	if err != nil {
 		d.note("containerd configuration: %v", err)
 		return nil

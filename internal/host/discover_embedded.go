@@ -24,7 +24,7 @@ func (h *Host) embeddedFlags() map[string]string {
 			return map[string]string{"config-dir": dir}
 		}
 	}
-	if data, err := h.Files.Read(microk8sFlags); err == nil {
+	if data, err := h.Files.ReadOwned(microk8sFlags); err == nil {
 		return parseFlagLines(string(data))
 	}
 	return map[string]string{}

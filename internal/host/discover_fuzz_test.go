@@ -105,6 +105,9 @@ func FuzzDiscover(f *testing.F) {
 		for name, text := range map[string]string{
 			"proc/9/stat":                "9 (kubelet) S 1 9 9 0 -1 0 0 0 0 0 0 0 0 0 20 0 1 0 4 0 0",
 			"proc/9/cmdline":             args,
+			"proc/9/status":              "Uid:\t0\t0\t0\t0\n",
+			"proc/9/cgroup":              "0::/system.slice/kubelet.service\n",
+			"usr/bin/kubelet":            "",
 			"etc/k":                      config,
 			"etc/containerd/config.toml": toml,
 		} {
@@ -113,6 +116,16 @@ func FuzzDiscover(f *testing.F) {
 				t.Fatal(err)
 			}
 			if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
+				t.Fatal(err)
+			}
+		}
+		for link, target := range map[string]string{
+			"proc/9/exe": "/usr/bin/kubelet", "proc/9/ns/mnt": "mnt:[1]", "proc/1/ns/mnt": "mnt:[1]",
+		} {
+			if err := os.MkdirAll(filepath.Dir(filepath.Join(root, link)), 0o755); err != nil {
+				t.Fatal(err)
+			}
+			if err := os.Symlink(target, filepath.Join(root, link)); err != nil {
 				t.Fatal(err)
 			}
 		}

@@ -29,14 +29,14 @@ const (
 
 // kubeletSettings reads the settings of the running kubelet, or else of the one that is installed.
 func (d *discoverer) kubeletSettings() (kubeletSettings, error) {
-	process, err := findKubelet(d.host, d.configured.KubeletRoot, d.Paths.InitPID)
+	process, err := findKubelet(d.host, d.configured.KubeletRoot)
 	switch {
 	case err == nil:
 		d.note("kubelet: process %d", process.PID)
 		d.KubeletRunning = true
 		d.KubeletInstalled = true
 		return d.readSettings(parseFlags(process.Args), process.PID), nil
-	case !errors.Is(err, fs.ErrNotExist) && !errors.Is(err, ErrSeveralKubelets):
+	case !errors.Is(err, fs.ErrNotExist) && !errors.Is(err, ErrSeveralKubelets) && !errors.Is(err, ErrUnsureKubelet):
 		return kubeletSettings{}, err
 	}
 	d.note("%v", err)
@@ -65,9 +65,13 @@ func (d *discoverer) settingsOnDisk() (kubeletSettings, error) {
 	}
 	var args []string
 	for _, name := range []string{kubeadmFlags, "/etc/default/kubelet", "/etc/sysconfig/kubelet"} {
-		if data, err := d.host.Files.Read(name); err == nil {
+		data, err := d.host.Files.ReadOwned(name)
+		switch {
+		case err == nil:
 			d.note("kubelet flags: %s", name)
 			args = append(args, parseEnvironmentFlags(string(data))...)
+		case !errors.Is(err, fs.ErrNotExist):
+			d.note("kubelet flags: %v", err)
 		}
 	}
 	flags := parseFlags(args)

@@ -31,7 +31,7 @@ func (d *discoverer) nodeName(s kubeletSettings) {
 
 // certifiedName reads the name from kubelet's rotated client certificate: its subject is system:node:NAME.
 func (d *discoverer) certifiedName(s kubeletSettings) string {
-	data, err := d.host.Files.Read(filepath.Join(s.certificates(), "kubelet-client-current.pem"))
+	data, err := d.host.Files.ReadOwned(filepath.Join(s.certificates(), "kubelet-client-current.pem"))
 	if err != nil {
 		return ""
 	}

@@ -13,10 +13,13 @@ import (
 // ErrSeveralKubelets says that more than one running kubelet could be this node's.
 var ErrSeveralKubelets = errors.New("several kubelets run here: set kubeletRoot to tell which is meant")
 
+// ErrUnsureKubelet says that a process may be this node's kubelet, which could not be told.
+var ErrUnsureKubelet = errors.New("whether it is this node's kubelet cannot be told")
+
 // KubeletFinder returns the door to the process of the kubelet whose root directory is paths.KubeletRoot. The process is
 // remembered, so that a look at a living kubelet reads one file; only where it is gone all processes are looked through.
 func KubeletFinder(files Files, paths Paths) func() (Process, error) {
-	h := &Host{Files: files}
+	h := &Host{Files: files, Paths: paths}
 	var mu sync.Mutex // guards last
 	var last Process
 	return func() (Process, error) {
@@ -26,59 +29,58 @@ func KubeletFinder(files Files, paths Paths) func() (Process, error) {
 			return last, nil
 		}
 		var err error
-		last, err = findKubelet(h, paths.KubeletRoot, paths.InitPID)
+		last, err = findKubelet(h, paths.KubeletRoot)
 		return last, err
 	}
 }
 
-// findKubelet returns the kubelet that runs with the root directory, of any where root is empty. Kubelets in nested PID
-// namespaces (kind nodes) are other machines'. An error that wraps fs.ErrNotExist means that none runs.
-func findKubelet(h *Host, root string, initPID int) (Process, error) {
-	processes, err := h.processesNamed(isKubelet)
+// findKubelet returns the believed kubelet that runs with the root directory, of any where root is empty. An error that wraps
+// fs.ErrNotExist means that none runs, whatever has its name; one that wraps ErrUnsureKubelet that a process of root's may be it.
+func findKubelet(h *Host, root string) (Process, error) {
+	all, err := h.candidates(isKubelet)
 	if err != nil {
 		return Process{}, err
 	}
+	kubelets, unsure := believed(all)
 	var found []Process
-	for _, process := range processes {
+	for _, process := range kubelets {
 		own := parseFlags(process.Args)["root-dir"]
 		if own == "" {
 			own = DefaultPaths().KubeletRoot
 		}
-		if (root == "" || h.samePath(own, root)) && !h.nested(process.PID, initPID) {
-			found = append(found, process)
+		own = h.absoluteIn(own, process.PID)
+		if root != "" && !h.samePath(own, root) {
+			continue
 		}
+		if _, err := h.Files.CheckOwned(own); err != nil && !errors.Is(err, fs.ErrNotExist) && h.unlessUnprivileged(err) != nil {
+			unsure = errors.Join(unsure, fmt.Errorf("process %d (%s): its root directory: %w", process.PID, process.Comm, err))
+			continue
+		}
+		found = append(found, process)
 	}
 	switch {
 	case len(found) == 1:
 		return found[0], nil
 	case len(found) > 1:
 		return Process{}, fmt.Errorf("processes %d and %d: %w", found[0].PID, found[1].PID, ErrSeveralKubelets)
+	case unsure != nil:
+		return Process{}, fmt.Errorf("%w: %w", ErrUnsureKubelet, unsure)
 	case root != "":
 		return Process{}, fmt.Errorf("no kubelet runs with root directory %s: %w", root, fs.ErrNotExist)
 	}
 	return Process{}, fmt.Errorf("no kubelet runs: %w", fs.ErrNotExist)
 }
 
-// processesNamed returns the living processes for which wanted is true. It is asked by the kernel's name first, because
-// reading arguments may block; only those that it accepts so (args nil) are read and asked again.
-func (h *Host) processesNamed(wanted func(comm string, args []string) bool) ([]Process, error) {
-	pids, err := h.PIDs()
+// absoluteIn resolves a path relative to the working directory of a process; it stays where that is not known.
+func (h *Host) absoluteIn(path string, pid int) string {
+	if filepath.IsAbs(path) {
+		return path
+	}
+	dir, err := h.Files.Link(procFile(pid, "cwd"))
 	if err != nil {
-		return nil, err
+		return path
 	}
-	var processes []Process
-	for _, pid := range pids {
-		stat, err := h.ProcStat(pid)
-		if err != nil || !alive(stat) || !wanted(stat.Comm, nil) {
-			continue // most often gone meanwhile
-		}
-		args, err := h.ProcArgs(pid)
-		if err != nil || len(args) == 0 || !wanted(stat.Comm, args) {
-			continue
-		}
-		processes = append(processes, Process{PID: pid, StartTime: stat.StartTime, Comm: stat.Comm, Args: args})
-	}
-	return processes, nil
+	return filepath.Join(dir, path)
 }
 
 // lives reports whether a process that was found earlier still runs, and still the same program.
@@ -113,15 +115,24 @@ func isKubelet(comm string, args []string) bool {
 	return false
 }
 
-// embeddedKubelet names the program that a kubelet is part of, without a process of its own.
+// embeddedKubelet names the program of root's that a kubelet is part of, without a process of its own.
 func (d *discoverer) embeddedKubelet() (string, error) {
-	processes, err := d.host.processesNamed(func(comm string, _ []string) bool {
-		return comm == "k3s" || comm == "k3s-server" || comm == "k3s-agent" || comm == "kubelite" || comm == "k0s"
-	})
-	if err != nil || len(processes) == 0 {
+	all, err := d.host.candidates(func(comm string, _ []string) bool { return embedsKubelet(comm) })
+	if err != nil {
 		return "", err
 	}
+	processes, unsure := believed(all)
+	if unsure != nil {
+		d.note("%v", unsure)
+	}
+	if len(processes) == 0 {
+		return "", nil
+	}
 	return processes[0].Comm, nil
+}
+
+func embedsKubelet(comm string) bool {
+	return comm == "k3s" || comm == "k3s-server" || comm == "k3s-agent" || comm == "kubelite" || comm == "k0s"
 }
 
 // Nested tells whether a process lives in a PID namespace of its own below the node's: in a container, which may be a node itself

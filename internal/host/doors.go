@@ -42,6 +42,9 @@ type Runtime struct {
 	// ImageBytes is what images, and layers of containers where the runtime counts them with those, take on the disk: a
 	// number that the runtime keeps, not a walk.
 	ImageBytes func(ctx context.Context) (uint64, error)
+	// CgroupDriver is the driver that the runtime tells kubelet to have (RuntimeConfig: containerd 2.0, CRI-O 1.28), which
+	// kubelet follows since 1.31. Nil, or an error, where it tells none.
+	CgroupDriver func(ctx context.Context) (string, error)
 	// Process finds the runtime's daemon by the peer credentials of its socket.
 	Process func(ctx context.Context) (Process, error)
 }
@@ -52,6 +55,8 @@ type Containerd struct {
 	Containers func(ctx context.Context) ([]*containers.Container, error)
 	Leases     func(ctx context.Context) ([]*leases.Lease, error)
 	Tasks      func(ctx context.Context) ([]*tasks.Process, error)
+	// Sandboxes are the IDs of the sandboxes that containerd 2 keeps records of; older ones keep none.
+	Sandboxes func(ctx context.Context) ([]string, error)
 }
 
 // Cluster is what the apiserver says of this node. Every call is a request: see DESIGN on being a good citizen.
@@ -62,7 +67,11 @@ type Cluster struct {
 	// RecentPods is the same list, kept for minutes.
 	RecentPods func(ctx context.Context) ([]corev1.Pod, error)
 	// Pod gets one pod by name; an error for which apierrors.IsNotFound is true means that it does not exist.
-	Pod     func(ctx context.Context, namespace, name string) (*corev1.Pod, error)
+	Pod func(ctx context.Context, namespace, name string) (*corev1.Pod, error)
+	// PodsNamed is a consistent LIST of the pods of that name whose spec.nodeName is this node: one, or none. A node's own
+	// identity may ask it also where to get a pod that does not exist is forbidden.
+	PodsNamed func(ctx context.Context, namespace, name string) ([]corev1.Pod, error)
+
 	Node    func(ctx context.Context) (*corev1.Node, error)
 	CSINode func(ctx context.Context) (*storagev1.CSINode, error)
 	// DaemonSets and ControllerRevisions are answered from the apiserver's cache (resourceVersion=0) and kept for

@@ -30,6 +30,11 @@ const direntHeader = 8 + 8 + 2 + 1
 // Entries lists a directory with inode numbers and types, without a stat of any entry, and returns the device number
 // of the directory. Entries are in the directory's own order.
 func (f Files) Entries(dir string) (entries []Entry, device uint64, err error) {
+	return f.entries(dir, maxEntries)
+}
+
+// entries is Entries for a directory of which more than most entries are an error.
+func (f Files) entries(dir string, most int) (entries []Entry, device uint64, err error) {
 	fd, err := unix.Open(f.Path(dir), unix.O_RDONLY|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
 	if err != nil {
 		return nil, 0, &os.PathError{Op: "open", Path: dir, Err: err}
@@ -49,8 +54,8 @@ func (f Files) Entries(dir string) (entries []Entry, device uint64, err error) {
 			return nil, 0, &os.PathError{Op: "list", Path: dir, Err: err}
 		case n == 0:
 			return entries, stat.Dev, nil
-		case len(entries) > maxEntries:
-			return nil, 0, fmt.Errorf("list %s: more than %d entries", dir, maxEntries)
+		case len(entries) > most:
+			return nil, 0, fmt.Errorf("list %s: more than %d entries", dir, most)
 		}
 		entries = appendEntries(entries, buffer[:n])
 	}

@@ -6,6 +6,10 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/nodeagent/nodeagent/internal/host/owned"
 )
 
 // Files reads /proc, /sys, /etc and the like. Only files that answer at once belong here; what lies on a foreign mount
@@ -23,7 +27,7 @@ func (f Files) Path(name string) string { return filepath.Join("/", f.Root, name
 
 // Read returns the content of a file. A file above 16 MiB is an error, never a truncated answer.
 func (f Files) Read(name string) ([]byte, error) {
-	file, err := os.Open(f.Path(name))
+	file, err := f.open(name)
 	if err != nil {
 		return nil, err
 	}
@@ -38,6 +42,37 @@ func (f Files) Read(name string) ([]byte, error) {
 	return data, nil
 }
 
+// ReadOwned is Read for what the agent acts on: a regular file that nobody but root can change, see package owned.
+func (f Files) ReadOwned(name string) ([]byte, error) {
+	return owned.Tree{Root: f.Root}.Read(name, maxFile)
+}
+
+// CheckOwned says whether others than root can change a file or folder.
+func (f Files) CheckOwned(name string) (owned.File, error) {
+	return owned.Tree{Root: f.Root}.Check(name)
+}
+
+// open opens a regular file for reading, as those of /proc and /sys are too. A pipe or a device that somebody put in the
+// place of a file is an error at once, and never waited for.
+func (f Files) open(name string) (*os.File, error) {
+	file, err := os.OpenFile(f.Path(name), os.O_RDONLY|unix.O_NONBLOCK|unix.O_NOCTTY, 0)
+	if err != nil {
+		return nil, err
+	}
+	stat, err := file.Stat()
+	switch {
+	case err == nil && stat.IsDir():
+		err = fmt.Errorf("read %s: %w", name, unix.EISDIR)
+	case err == nil && !stat.Mode().IsRegular():
+		err = fmt.Errorf("read %s: no regular file but %s", name, stat.Mode())
+	}
+	if err != nil {
+		file.Close()
+		return nil, err
+	}
+	return file, nil
+}
+
 // Text returns the content of a one-line file without white space around it, as most files in /sys are.
 func (f Files) Text(name string) (string, error) {
 	data, err := f.Read(name)
@@ -46,7 +81,7 @@ func (f Files) Text(name string) (string, error) {
 
 // List returns the names in a directory without a stat of any entry, so that it cannot hang on a mount below it.
 func (f Files) List(dir string) ([]string, error) {
-	file, err := os.Open(f.Path(dir))
+	file, err := os.OpenFile(f.Path(dir), os.O_RDONLY|unix.O_DIRECTORY, 0) // of a pipe, too, an error at once
 	if err != nil {
 		return nil, err
 	}

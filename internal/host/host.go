@@ -48,6 +48,7 @@ var ErrNoCertificate = errors.New("no certificate")
 type Paths struct {
 	InitPID int `yaml:"initPID"` // the process whose mount table and namespaces stand for the host; 1 unless set
 
+	KubeletElsewhere bool     `yaml:"kubeletElsewhere"` // believe a kubelet of root's in a mount namespace of its own, or started by hand
 	KubeletRoot      string   `yaml:"kubeletRoot"`      // /var/lib/kubelet
 	KubeletConfig    string   `yaml:"kubeletConfig"`    // kubelet's --config file; empty when unknown
 	Kubeconfig       string   `yaml:"kubeconfig"`       // credentials of the agent; kubelet's own when not set
@@ -63,7 +64,7 @@ type Paths struct {
 	ContainerdRoot   string   `yaml:"containerdRoot"`   // /var/lib/containerd
 	CgroupMount      string   `yaml:"cgroupMount"`      // /sys/fs/cgroup
 	CgroupRoot       string   `yaml:"cgroupRoot"`       // kubelet's cgroupRoot: "/" or e.g. "/lab"; kubepods is below it
-	CgroupDriver     string   `yaml:"cgroupDriver"`     // systemd or cgroupfs, as kubelet says; empty: both are understood
+	CgroupDriver     string   `yaml:"cgroupDriver"`     // systemd or cgroupfs; empty: an inspection asks the node (pkg/inspect/cgroup_driver.go)
 	CNIConfDir       string   `yaml:"cniConfDir"`       // /etc/cni/net.d
 	CNIBinDirs       []string `yaml:"cniBinDirs"`       // /opt/cni/bin, /usr/lib/cni
 	CNICacheDir      string   `yaml:"cniCacheDir"`      // /var/lib/cni; results are in results/ below it

@@ -24,7 +24,7 @@ func (h *Host) KubeletEviction() (KubeletEviction, error) {
 	}
 	e := KubeletEviction{ImageGCHighPercent: 85}
 	for _, name := range names {
-		data, err := h.Files.Read(name)
+		data, err := h.Files.ReadOwned(name)
 		if err == nil {
 			err = parseEviction(&e, data)
 		}

@@ -47,7 +47,7 @@ type ClientCertificate struct {
 // ReadKubeconfig returns the client certificate of the current context of a kubeconfig. See
 // https://kubernetes.io/docs/reference/config-api/kubeconfig.v1/.
 func (f Files) ReadKubeconfig(name string) (ClientCertificate, error) {
-	data, err := f.Read(name)
+	data, err := f.ReadOwned(name)
 	if err != nil {
 		return ClientCertificate{}, err
 	}

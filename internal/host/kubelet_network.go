@@ -61,7 +61,7 @@ func (d *discoverer) kubeletAsToldNow() (kubeletSettings, error) {
 		}
 	}
 	flags := map[string]string{}
-	if data, err := d.host.Files.Read(kubeadmFlags); err == nil {
+	if data, err := d.host.Files.ReadOwned(kubeadmFlags); err == nil {
 		flags = parseFlags(parseEnvironmentFlags(string(data)))
 	}
 	if flags["config"] == "" && d.configured.KubeletConfig == "" {

@@ -1,14 +1,20 @@
 package host_test
 
 import (
+	"os"
 	"testing"
 
 	"go.uber.org/goleak"
 
 	"github.com/nodeagent/nodeagent/internal/host"
+	"github.com/nodeagent/nodeagent/internal/host/owned/ownedtest"
 )
 
 func TestMain(m *testing.M) {
 	host.ProbeMain()
-	goleak.VerifyTestMain(m)
+	remove := ownedtest.Temp()
+	goleak.VerifyTestMain(m, goleak.Cleanup(func(code int) {
+		remove()
+		os.Exit(code)
+	}))
 }

@@ -2,6 +2,7 @@ package host
 
 import (
 	"bufio"
+	"errors"
 	"fmt"
 	"io"
 	"os"
@@ -26,6 +27,12 @@ type Mount struct {
 	Options      []string // of this mount: "ro" here does not say that the filesystem is read-only
 	SuperOptions []string // of the filesystem
 	Optional     string   // propagation: "shared:1 master:2", blank separated; unknown tags are kept
+
+	// What Optional says: numbers of peer groups, the same in all mount namespaces; 0 for none. See mount_namespaces(7).
+	Shared        int  // it and all others of this group pass mounts and unmounts below them on to one another
+	Master        int  // what is unmounted below a member of this group is unmounted below it too, not the other way round
+	PropagateFrom int  // where Master cannot be seen from here: the nearest group above it that can
+	Unbindable    bool // private, and cannot be the source of a bind
 }
 
 // Device is the number of the superblock as the kernel writes it: "98:0".
@@ -95,7 +102,34 @@ func parseMount(line string) (Mount, error) {
 	if !strings.HasPrefix(m.Point, "/") {
 		return Mount{}, fmt.Errorf("mount point %q is not absolute", m.Point)
 	}
-	return m, nil
+	return m, m.setPropagation(fields[6:dash])
+}
+
+// setPropagation parses the optional fields. A tag that is not known is no error, a number that is none is.
+func (m *Mount) setPropagation(tags []string) error {
+	for _, tag := range tags {
+		name, value, _ := strings.Cut(tag, ":")
+		var into *int
+		switch name {
+		case "shared":
+			into = &m.Shared
+		case "master":
+			into = &m.Master
+		case "propagate_from":
+			into = &m.PropagateFrom
+		case "unbindable":
+			m.Unbindable = true
+			continue
+		default:
+			continue
+		}
+		group, err := strconv.ParseUint(value, 10, 31)
+		if err != nil || group == 0 {
+			return fmt.Errorf("peer group %q", tag)
+		}
+		*into = int(group)
+	}
+	return nil
 }
 
 // separator returns the index of the dash that ends the optional fields, or -1. A tag is never a lone dash, so that the
@@ -138,6 +172,9 @@ func unescape(text string) string {
 	return out.String()
 }
 
+// errNoMounts is what a process sees that changed its root to a plain directory.
+var errNoMounts = errors.New("empty mount table")
+
 // Mounts returns the mount table of the host: that of the process which stands for init.
 func (h *Host) Mounts() ([]Mount, error) { return h.MountsOf(max(h.Paths.InitPID, 1)) }
 
@@ -158,7 +195,7 @@ func (h *Host) MountsOf(pid int) ([]Mount, error) {
 		return nil, fmt.Errorf("read %s: %w", name, err)
 	case len(mounts) == 0:
 		// Even an empty container has a root: a table without any mount proves nothing.
-		return nil, fmt.Errorf("read %s: empty mount table", name)
+		return nil, fmt.Errorf("read %s: %w", name, errNoMounts)
 	}
 	return mounts, nil
 }

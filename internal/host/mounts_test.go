@@ -19,7 +19,8 @@ func TestParseMounts(t *testing.T) {
 		"plain": {
 			"27 1 254:0 / / rw,relatime shared:1 - ext4 /dev/vda rw,discard",
 			host.Mount{ID: 27, Parent: 1, Major: 254, Root: "/", Point: "/", FSType: "ext4", Source: "/dev/vda",
-				Options: []string{"rw", "relatime"}, SuperOptions: []string{"rw", "discard"}, Optional: "shared:1"},
+				Options: []string{"rw", "relatime"}, SuperOptions: []string{"rw", "discard"}, Optional: "shared:1",
+				Shared: 1},
 		},
 		"no tags, anonymous device": {
 			"61 27 0:115 /a /mnt ro - btrfs /dev/loop0 rw,subvol=/a",
@@ -29,7 +30,17 @@ func TestParseMounts(t *testing.T) {
 		"unknown tags": {
 			"36 35 98:0 / /m rw master:2 propagate_from:1 novel - xfs /dev/sdb1 rw",
 			host.Mount{ID: 36, Parent: 35, Major: 98, Root: "/", Point: "/m", FSType: "xfs", Source: "/dev/sdb1",
-				Options: []string{"rw"}, SuperOptions: []string{"rw"}, Optional: "master:2 propagate_from:1 novel"},
+				Options: []string{"rw"}, SuperOptions: []string{"rw"}, Optional: "master:2 propagate_from:1 novel", Master: 2, PropagateFrom: 1},
+		},
+		"a slave that is shared": {
+			"36 35 98:0 / /m rw shared:7 master:2 - xfs /dev/sdb1 rw",
+			host.Mount{ID: 36, Parent: 35, Major: 98, Root: "/", Point: "/m", FSType: "xfs", Source: "/dev/sdb1",
+				Options: []string{"rw"}, SuperOptions: []string{"rw"}, Optional: "shared:7 master:2", Shared: 7, Master: 2},
+		},
+		"unbindable": {
+			"36 35 98:0 / /m rw unbindable - xfs /dev/sdb1 rw",
+			host.Mount{ID: 36, Parent: 35, Major: 98, Root: "/", Point: "/m", FSType: "xfs", Source: "/dev/sdb1",
+				Options: []string{"rw"}, SuperOptions: []string{"rw"}, Optional: "unbindable", Unbindable: true},
 		},
 		"escapes": {
 			`36 35 0:9 /r\134x /a\040b\011c\012d rw - tmpfs no\040ne rw,upper=/x\054y\040z`,
@@ -75,6 +86,8 @@ func TestParseMountsRejects(t *testing.T) {
 		"bad ID":              "x 1 254:0 / / rw - ext4 /dev/vda rw",
 		"no minor":            "27 1 254 / / rw - ext4 /dev/vda rw",
 		"negative minor":      "27 1 254:-1 / / rw - ext4 /dev/vda rw",
+		"no peer group":       "27 1 254:0 / / rw shared:x - ext4 /dev/vda rw",
+		"peer group 0":        "27 1 254:0 / / rw master:0 - ext4 /dev/vda rw",
 		"relative mountpoint": "27 1 254:0 / mnt rw - ext4 /dev/vda rw",
 	} {
 		t.Run(name, func(t *testing.T) {

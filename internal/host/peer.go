@@ -12,6 +12,8 @@ import (
 	"syscall"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/nodeagent/nodeagent/internal/host/owned"
 )
 
 // maxSocketPath is what sun_path holds, less the NUL at its end: see unix(7).
@@ -44,7 +46,7 @@ func socketOwner(ctx context.Context, files Files, socket string) (Process, erro
 	if pid <= 1 && len(inodes) == 0 {
 		return Process{}, fmt.Errorf("owner of %s: held by PID %d for another process", socket, pid)
 	}
-	if holds, _ := h.HoldsSocket(pid, inodes); pid > 1 && (holds || len(inodes) == 0) {
+	if holds, _ := h.HoldsSocket(pid, inodes); pid > 1 && (holds || len(inodes) == 0) && h.rootsOwn(pid) {
 		return h.process(pid)
 	}
 	pids, err := h.PIDs()
@@ -58,7 +60,7 @@ func socketOwner(ctx context.Context, files Files, socket string) (Process, erro
 		}
 		holds, err := h.HoldsSocket(pid, inodes)
 		switch {
-		case pid > 1 && holds:
+		case pid > 1 && holds && h.rootsOwn(pid):
 			return h.process(pid)
 		case err != nil && !errors.Is(err, fs.ErrNotExist) && !errors.Is(err, unix.ESRCH): // it has not ended
 			unread = err
@@ -77,6 +79,14 @@ func peerPID(ctx context.Context, socket string) (int, error) {
 		return 0, err
 	}
 	defer conn.Close()
+	return rootsPeer(conn, socket)
+}
+
+// ErrNotRoots says that a server runs as another user than root: it is not the node's.
+var ErrNotRoots = errors.New("only a server of root's is believed")
+
+// rootsPeer returns the process that called listen(2), which must have been root's.
+func rootsPeer(conn net.Conn, socket string) (int, error) {
 	raw, err := conn.(syscall.Conn).SyscallConn()
 	if err != nil {
 		return 0, fmt.Errorf("peer of %s: %w", socket, err)
@@ -86,6 +96,9 @@ func peerPID(ctx context.Context, socket string) (int, error) {
 	err = raw.Control(func(fd uintptr) { peer, optErr = unix.GetsockoptUcred(int(fd), unix.SOL_SOCKET, unix.SO_PEERCRED) })
 	if err := errors.Join(err, optErr); err != nil {
 		return 0, fmt.Errorf("peer of %s: %w", socket, err)
+	}
+	if !owned.UID(peer.Uid) {
+		return 0, fmt.Errorf("process %d of user %d listens on %s: %w", peer.Pid, peer.Uid, socket, ErrNotRoots)
 	}
 	return int(peer.Pid), nil
 }

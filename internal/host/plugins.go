@@ -25,6 +25,8 @@ type Plugins struct {
 	Connect func(ctx context.Context, socket string) error
 	// GetInfo asks a registration socket who it registers (pluginregistration v1).
 	GetInfo func(ctx context.Context, socket string) (PluginInfo, error)
+	// Name asks a CSI driver for its name (csi.v1.Identity/GetPluginInfo).
+	Name func(ctx context.Context, endpoint string) (string, error)
 	// Probe asks a CSI driver whether it is ready (csi.v1.Identity/Probe).
 	Probe func(ctx context.Context, endpoint string) (ready bool, err error)
 	// NodeID asks a CSI driver for the ID by which it knows this node (csi.v1.Node/NodeGetInfo), as kubelet does when it

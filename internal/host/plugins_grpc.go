@@ -32,6 +32,7 @@ func NewPlugins(roots ...string) Plugins {
 			return conn.Close()
 		},
 		GetInfo: d.getInfo,
+		Name:    d.name,
 		Probe:   d.probe,
 		NodeID:  d.nodeID,
 	}
@@ -102,6 +103,19 @@ func (i PluginInfo) validate() error {
 		return fmt.Errorf("plugin calls itself %.100q, which cannot be a CSI driver's name", i.Name)
 	}
 	return nil
+}
+
+func (d pluginDialer) name(ctx context.Context, endpoint string) (string, error) {
+	var name string
+	err := d.speak(ctx, endpoint, func(conn *grpc.ClientConn) error {
+		answer, err := csi.NewIdentityClient(conn).GetPluginInfo(ctx, &csi.GetPluginInfoRequest{})
+		name = answer.GetName()
+		return err
+	})
+	if err == nil && !IsCSIDriverName(name) {
+		err = fmt.Errorf("driver at %s calls itself %.100q, which cannot be a CSI driver's name", endpoint, name)
+	}
+	return name, err
 }
 
 func (d pluginDialer) probe(ctx context.Context, endpoint string) (bool, error) {

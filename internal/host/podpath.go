@@ -1,6 +1,7 @@
 package host
 
 import (
+	"fmt"
 	"path"
 	"slices"
 	"strings"
@@ -64,12 +65,26 @@ func (p Paths) PodOfPath(name string) (uid string, ok bool) {
 //	cgroupfs  /kubepods/burstable/pod<uid>/<container>
 //	systemd   /kubepods.slice/kubepods-burstable.slice/kubepods-burstable-pod<uid, _ for ->.slice/cri-containerd-<container>.scope
 func (p Paths) PodOfCgroup(name string) (uid, containerID string, ok bool) {
+	place, ok := p.PlaceOfCgroup(name)
+	return place.UID, place.ContainerID, ok
+}
+
+// CgroupPlace is what the path of a cgroup tells of the pod that it belongs to.
+type CgroupPlace struct {
+	UID         string
+	ContainerID string // empty where the path tells none
+	Driver      string // whose tree it is in: CgroupfsDriver or SystemdDriver
+	Unit        string // the systemd unit that the cgroup stands for; empty where it stands for none: see unitBelow
+}
+
+// PlaceOfCgroup is PodOfCgroup with all that the path tells.
+func (p Paths) PlaceOfCgroup(name string) (CgroupPlace, bool) {
 	if !strings.Contains(name, "kubepods") {
-		return "", "", false // the quick answer for most processes
+		return CgroupPlace{}, false // the quick answer for most processes
 	}
-	name = strings.TrimSuffix(name, " (deleted)") // so the kernel says of a process that outlived its cgroup
+	name, deleted := strings.CutSuffix(name, " (deleted)") // so the kernel says of a process that outlived its cgroup
 	if !strings.HasPrefix(name, "/") || path.Clean(name) != name {
-		return "", "", false
+		return CgroupPlace{}, false
 	}
 	for _, root := range p.podCgroupRoots() {
 		rest, below := strings.CutPrefix(name, root.Dir+"/")
@@ -77,12 +92,49 @@ func (p Paths) PodOfCgroup(name string) (uid, containerID string, ok bool) {
 			continue
 		}
 		leaf, deeper, _ := strings.Cut(rest, "/")
-		if uid, ok := root.podUID(leaf); ok {
-			container, _, _ := strings.Cut(deeper, "/")
-			return uid, containerOfCgroup(container), true
+		uid, ok := root.podUID(leaf)
+		if !ok {
+			continue
+		}
+		container, _, _ := strings.Cut(deeper, "/")
+		place := CgroupPlace{UID: uid, ContainerID: containerOfCgroup(container), Driver: root.driver}
+		if root.driver == SystemdDriver && !deleted {
+			place.Unit = unitBelow(leaf, deeper)
+		}
+		return place, true
+	}
+	return CgroupPlace{}, false
+}
+
+// unitBelow returns the systemd unit that a cgroup stands for, given the pod's slice and what is below it: the slice
+// itself, or a scope that the runtime made right below it. Whatever else is there a container made, and chose its name:
+// none of that is a unit, also where the host has one of that name. The scope's name is made anew from the container's ID,
+// and counts only where it is the same.
+func unitBelow(slice, below string) string {
+	if below == "" {
+		return slice // podUID has made sure of every byte
+	}
+	id := containerOfCgroup(below)
+	for _, runtime := range []string{"cri-containerd-", "crio-", "crio-conmon-"} {
+		if id != "" && below == runtime+id+".scope" {
+			return below
 		}
 	}
-	return "", "", false
+	return ""
+}
+
+// The cgroup drivers, as kubelet calls them (cgroupDriver in its configuration). Each has a tree of its own.
+const (
+	CgroupfsDriver = "cgroupfs"
+	SystemdDriver  = "systemd"
+)
+
+// Problems tells what is wrong with a configured driver: a misspelt one would make both trees ours.
+func (p Paths) Problems() map[string]string {
+	if p.CgroupDriver == "" || p.CgroupDriver == CgroupfsDriver || p.CgroupDriver == SystemdDriver {
+		return nil
+	}
+	return map[string]string{"cgroupDriver": fmt.Sprintf("%q: want %s or %s", p.CgroupDriver, SystemdDriver, CgroupfsDriver)}
 }
 
 // podCgroupRoot is a cgroup whose direct children are pods.
@@ -90,6 +142,7 @@ type podCgroupRoot struct {
 	Dir    string // path in the hierarchy
 	prefix string // of the name of a pod's cgroup
 	suffix string
+	driver string
 }
 
 // podUID returns the UID in the name of a pod's cgroup.
@@ -101,25 +154,28 @@ func (r podCgroupRoot) podUID(name string) (string, bool) {
 	if uid, ok = strings.CutSuffix(uid, r.suffix); !ok {
 		return "", false
 	}
-	if r.suffix != "" { // systemd reads "-" as the parting line between slices, so kubelet writes "_"
+	if r.driver == SystemdDriver { // it reads "-" as the parting line between slices, so kubelet writes "_"
+		if strings.Contains(uid, "-") {
+			return "", false // some other slice, far below the one whose child it looks like
+		}
 		uid = strings.ReplaceAll(uid, "_", "-")
 	}
 	return uid, IsPodUID(uid)
 }
 
-// podCgroupRoots returns the cgroups that hold this kubelet's pods: one for each QoS class and driver. Guaranteed pods
-// have no class of their own and lie beside the classes.
+// podCgroupRoots returns the cgroups that hold this kubelet's pods: one for each QoS class, of the driver that p names or,
+// where it names none, of each. Guaranteed pods have no class of their own and lie beside the classes.
 func (p Paths) podCgroupRoots() []podCgroupRoot {
 	base := splitPath(p.CgroupRoot)
 	var roots []podCgroupRoot
 	for _, class := range [][]string{{"kubepods"}, {"kubepods", "burstable"}, {"kubepods", "besteffort"}} {
 		names := slices.Concat(base, class)
-		if p.CgroupDriver != "systemd" {
-			roots = append(roots, podCgroupRoot{Dir: "/" + strings.Join(names, "/"), prefix: "pod"})
+		if p.CgroupDriver != SystemdDriver {
+			roots = append(roots, podCgroupRoot{Dir: "/" + strings.Join(names, "/"), prefix: "pod", driver: CgroupfsDriver})
 		}
-		if p.CgroupDriver != "cgroupfs" {
+		if p.CgroupDriver != CgroupfsDriver {
 			dir, slice := systemdSlice(names)
-			roots = append(roots, podCgroupRoot{Dir: dir, prefix: slice + "-pod", suffix: ".slice"})
+			roots = append(roots, podCgroupRoot{Dir: dir, prefix: slice + "-pod", suffix: ".slice", driver: SystemdDriver})
 		}
 	}
 	return roots

@@ -37,6 +37,10 @@ func TestPodOfCgroup(t *testing.T) {
 		{"a kubepods tree below a container belongs to the outer pod", "/", "", "/kubepods/pod" + podUID + "/" + container + "/kubepods/burstable/pod" + staticUID, podUID, container},
 
 		{"a kubepods tree below another container", "/", "", "/docker/" + container + "/kubepods/burstable/pod" + podUID, "", ""},
+		{"of kind, below its node's cgroup", "/", "", "/docker/" + container + "/kubelet/kubepods/burstable/pod" + podUID, "", ""},
+		{"of kind, in slices", "/", "", "/docker/" + container + "/kubelet.slice/kubelet-kubepods.slice/kubelet-kubepods-pod" + underUID + ".slice", "", ""},
+		{"of a kubelet with a root of its own", "/", "", "/kubelet/kubepods/burstable/pod" + podUID, "", ""},
+		{"of one in slices", "/", "", "/kubelet.slice/kubelet-kubepods.slice/kubelet-kubepods-pod" + underUID + ".slice", "", ""},
 		{"a kubepods tree of another root", "/lab", "", "/kubepods/burstable/pod" + podUID, "", ""},
 		{"other driver", "/", "systemd", "/kubepods/burstable/pod" + podUID, "", ""},
 		{"other driver, systemd", "/", "cgroupfs", "/kubepods.slice/kubepods-pod" + underUID + ".slice", "", ""},
@@ -44,6 +48,7 @@ func TestPodOfCgroup(t *testing.T) {
 		{"no UID", "/", "", "/kubepods/podman", "", ""},
 		{"upper case", "/", "", "/kubepods/pod" + strings.ToUpper(podUID), "", ""},
 		{"slice of a wrong class", "/", "", "/kubepods.slice/kubepods-burstable.slice/kubepods-besteffort-pod" + underUID + ".slice", "", ""},
+		{"dashes in a slice's UID", "/", "", "/kubepods.slice/kubepods-pod" + podUID + ".slice", "", ""},
 		{"parent steps", "/", "", "/kubepods/../kubepods/pod" + podUID, "", ""},
 		{"outside of our namespace", "/", "", "/../kubepods/pod" + podUID, "", ""},
 		{"empty", "/", "", "", "", ""},
@@ -56,6 +61,38 @@ func TestPodOfCgroup(t *testing.T) {
 				t.Errorf("got %q %q %v, want %q %q", uid, id, ok, test.uid, test.container)
 			}
 		})
+	}
+}
+
+// A unit is the pod's own slice, or the scope of a container right below it. A container chooses the names below its own.
+func TestUnitOfCgroup(t *testing.T) {
+	slice := "kubepods-burstable-pod" + underUID + ".slice"
+	pod := "/kubepods.slice/kubepods-burstable.slice/" + slice
+	scope := "cri-containerd-" + container + ".scope"
+	for path, want := range map[string]string{
+		pod:                                   slice,
+		pod + "/" + scope:                     scope,
+		pod + "/crio-" + container + ".scope": "crio-" + container + ".scope",
+		pod + "/crio-conmon-" + container + ".scope":     "crio-conmon-" + container + ".scope",
+		pod + "/" + scope + "/system.slice":              "",
+		pod + "/" + scope + "/" + scope:                  "",
+		pod + "/" + scope + "/" + slice:                  "",
+		pod + "/system.slice":                            "",
+		pod + "/kubepods.slice":                          "",
+		pod + "/docker-" + container + ".scope":          "",
+		pod + "/" + container:                            "",
+		pod + "/" + scope + " (deleted)":                 "",
+		pod + " (deleted)":                               "",
+		"/kubepods/burstable/pod" + podUID:               "",
+		"/kubepods/burstable/pod" + podUID + "/" + scope: "",
+	} {
+		place, ok := host.Paths{}.PlaceOfCgroup(path)
+		if !ok || place.UID != podUID || place.Unit != want {
+			t.Errorf("%s: %+v %v, want unit %q", path, place, ok, want)
+		}
+		if driver := map[bool]string{true: "systemd", false: "cgroupfs"}[strings.Contains(path, ".slice/")]; place.Driver != driver {
+			t.Errorf("%s: driver %s", path, place.Driver)
+		}
 	}
 }
 

@@ -86,15 +86,10 @@ type processScan struct {
 }
 
 func (s *processScan) run(ctx context.Context, dir string) ([]ProcStat, error) {
-	var err error
-	s.dir = dir
-	if s.fd, err = unix.Open(s.files.Path(dir), unix.O_RDONLY|unix.O_DIRECTORY|unix.O_CLOEXEC, 0); err != nil {
-		return nil, &os.PathError{Op: "open", Path: dir, Err: err}
+	if err := s.open(dir); err != nil {
+		return nil, err
 	}
 	defer unix.Close(s.fd)
-	if s.buffer == nil {
-		s.buffer = make([]byte, 16<<10)
-	}
 	ids, err := s.ids()
 	if err != nil {
 		return nil, err
@@ -116,7 +111,22 @@ func (s *processScan) run(ctx context.Context, dir string) ([]ProcStat, error) {
 	return table, nil
 }
 
-// ids lists the numbers in the directory.
+// open opens the directory to be scanned.
+func (s *processScan) open(dir string) (err error) {
+	s.dir = dir
+	if s.fd, err = unix.Open(s.files.Path(dir), unix.O_RDONLY|unix.O_DIRECTORY|unix.O_CLOEXEC, 0); err != nil {
+		return &os.PathError{Op: "open", Path: dir, Err: err}
+	}
+	if s.buffer == nil {
+		s.buffer = make([]byte, 16<<10)
+	}
+	return nil
+}
+
+// maxPIDs is PID_MAX_LIMIT of the kernel: no pod can make more processes than can be listed.
+const maxPIDs = 1 << 22
+
+// ids lists the numbers in the directory, ascending.
 func (s *processScan) ids() ([]int, error) {
 	ids := make([]int, 0, len(s.before)+64)
 	for {
@@ -129,8 +139,8 @@ func (s *processScan) ids() ([]int, error) {
 		case n == 0:
 			slices.Sort(ids)
 			return ids, nil
-		case len(ids) > maxEntries:
-			return nil, fmt.Errorf("list %s: more than %d entries", s.dir, maxEntries)
+		case len(ids) > maxPIDs:
+			return nil, fmt.Errorf("list %s: more than %d entries", s.dir, maxPIDs)
 		}
 		ids = appendNumbers(ids, s.buffer[:n])
 	}

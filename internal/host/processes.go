@@ -9,6 +9,8 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+
+	"golang.org/x/sys/unix"
 )
 
 // ProcStat is what /proc/PID/stat says, as far as it is needed. See proc_pid_stat(5).
@@ -105,7 +107,14 @@ func (s *ProcStat) set(number int, field []byte) bool {
 }
 
 // PIDs lists all processes (thread group leaders), ascending.
-func (h *Host) PIDs() ([]int, error) { return h.numbers("/proc") }
+func (h *Host) PIDs() ([]int, error) {
+	scan := &processScan{files: h.Files}
+	if err := scan.open("/proc"); err != nil {
+		return nil, err
+	}
+	defer unix.Close(scan.fd)
+	return scan.ids()
+}
 
 // numbers lists the entries of a directory whose names are numbers, ascending.
 func (h *Host) numbers(dir string) ([]int, error) {

@@ -23,14 +23,21 @@ const maxMessage = 16 << 20
 // grpc.ClientConn in what happens after a failure: the next call dials at once, so that neither a daemon that has come
 // back is called dead for the length of a back-off, nor is an old failure told as a new one. No call waits for a daemon
 // to appear: a missing or dead one is an error at once, and one that accepts but does not answer (SIGSTOP) is an error
-// at the deadline of ctx.
+// at the deadline of ctx. Nothing is asked of a server that is not root's, whatever the path of its socket.
 type socketConn struct {
 	path string
 
-	mu      sync.Mutex
-	current *grpc.ClientConn // nil until needed and after a failure
-	dialErr error            // why the latest dial failed; gRPC flattens it to text
+	mu      sync.Mutex // guards what follows, and the fields of every dialed
+	current *dialed    // nil until needed and after a failure
 	closed  bool
+}
+
+// dialed is one connection and what became of it. Calls share it: one of them throws it away, and the others must learn
+// why from here, since gRPC tells them only that it was closed.
+type dialed struct {
+	*grpc.ClientConn
+	dialErr error // why the latest dial failed; gRPC flattens it to text
+	failure error // the failed call for which it was thrown away; nil while it is in use
 }
 
 // Invoke implements grpc.ClientConnInterface. Errors name socket and method, keep the gRPC status, and wrap the error of
@@ -45,7 +52,7 @@ func (s *socketConn) Invoke(ctx context.Context, method string, args, reply any,
 		if err == nil {
 			return nil
 		}
-		cause, stale := s.judge(ctx, conn, err)
+		err, cause, stale := s.judge(ctx, conn, err)
 		if !stale || attempt > 0 || ctx.Err() != nil {
 			return &socketError{s.path, method, err, cause}
 		}
@@ -70,7 +77,7 @@ func (s *socketConn) Close() error {
 	return err
 }
 
-func (s *socketConn) open() (*grpc.ClientConn, error) {
+func (s *socketConn) open() (*dialed, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.closed {
@@ -79,11 +86,11 @@ func (s *socketConn) open() (*grpc.ClientConn, error) {
 	if s.current != nil {
 		return s.current, nil
 	}
-	s.dialErr = nil
+	next := &dialed{}
 	// The name is never resolved: the dialer knows the path, which need not be fit for a URL.
 	conn, err := grpc.NewClient("passthrough:///localhost",
 		grpc.WithTransportCredentials(insecure.NewCredentials()),
-		grpc.WithContextDialer(s.dial),
+		grpc.WithContextDialer(func(ctx context.Context, _ string) (net.Conn, error) { return s.dial(ctx, next) }),
 		grpc.WithNoProxy(),
 		grpc.WithDisableServiceConfig(),
 		grpc.WithConnectParams(grpc.ConnectParams{
@@ -97,39 +104,64 @@ func (s *socketConn) open() (*grpc.ClientConn, error) {
 	if err != nil {
 		return nil, err
 	}
-	s.current = conn
-	return conn, nil
+	next.ClientConn = conn
+	s.current = next
+	return next, nil
 }
 
-func (s *socketConn) dial(ctx context.Context, _ string) (net.Conn, error) {
-	conn, err := (&net.Dialer{}).DialContext(ctx, "unix", s.path)
+func (s *socketConn) dial(ctx context.Context, of *dialed) (net.Conn, error) {
+	conn, err := DialRoots(ctx, s.path)
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.dialErr = err
+	if of.failure == nil { // else it was thrown away, and that ended the dial
+		of.dialErr = err
+	}
 	return conn, err
 }
 
-// judge throws away a connection that failed, and returns what the failure wraps. The failure is stale where it tells of
-// a connection made earlier and not of the daemon now: it broke since (the daemon was started again), or another call
-// has thrown it away meanwhile. Then it is worth to ask once more; everything that is asked here only reads.
-func (s *socketConn) judge(ctx context.Context, conn *grpc.ClientConn, err error) (cause error, stale bool) {
+// DialRoots connects to a Unix socket on which a process of root's listens. Any other is an error that wraps ErrNotRoots.
+func DialRoots(ctx context.Context, path string) (net.Conn, error) {
+	conn, err := (&net.Dialer{}).DialContext(ctx, "unix", path)
+	if err != nil {
+		return nil, err
+	}
+	if _, err := rootsPeer(conn, path); err != nil {
+		conn.Close()
+		return nil, err
+	}
+	return conn, nil
+}
+
+// judge throws away a connection that failed, and returns the failure and what it wraps. Of a connection that another call
+// has thrown away, that is the failure of the other call, and not that the connection is closed, which is our own doing. The
+// failure is stale where it tells of a connection made earlier and not of the daemon now: it broke since (the daemon was
+// started again), or was thrown away. Then it is worth to ask once more; everything that is asked here only reads.
+func (s *socketConn) judge(ctx context.Context, conn *dialed, err error) (failure, cause error, stale bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	switch status.Code(err) {
 	case codes.DeadlineExceeded:
-		return context.DeadlineExceeded, false
+		return err, context.DeadlineExceeded, false
 	case codes.Canceled:
-		return ctx.Err(), conn.GetState() == connectivity.Shutdown
-	case codes.Unavailable:
-		if s.current != conn {
-			return nil, true
+		switch {
+		case ctx.Err() != nil:
+			return err, ctx.Err(), false
+		case conn.failure != nil:
+			return conn.failure, conn.dialErr, true
 		}
-		cause = s.dialErr
-		s.current, s.dialErr = nil, nil
+		return err, nil, conn.GetState() == connectivity.Shutdown
+	case codes.Unavailable:
+		if conn.failure != nil {
+			return conn.failure, conn.dialErr, true
+		}
+		conn.failure = err
+		if s.current == conn {
+			s.current = nil
+		}
 		conn.Close() // its only error is that it is closed already
-		return cause, cause == nil
+		return err, conn.dialErr, conn.dialErr == nil
 	}
-	return nil, false
+	return err, nil, false
 }
 
 // socketError is a failed call of a local daemon.

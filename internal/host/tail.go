@@ -3,12 +3,11 @@ package host
 import (
 	"fmt"
 	"io"
-	"os"
 )
 
 // Tail returns the last bytes of a regular file, at most so many, and how large the whole is: for logs that only grow.
 func (f Files) Tail(name string, most int64) (data []byte, size int64, err error) {
-	file, err := os.Open(f.Path(name))
+	file, err := f.open(name)
 	if err != nil {
 		return nil, 0, err
 	}
@@ -27,7 +26,7 @@ func (f Files) Tail(name string, most int64) (data []byte, size int64, err error
 
 // Head returns the first bytes of a file, at most so many.
 func (f Files) Head(name string, most int64) ([]byte, error) {
-	file, err := os.Open(f.Path(name))
+	file, err := f.open(name)
 	if err != nil {
 		return nil, err
 	}

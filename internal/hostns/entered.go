@@ -32,28 +32,3 @@ func Entered(kept ...string) error {
 	}
 	return errors.Join(errs...)
 }
-
-// Publish makes the program findable on the host while it runs, as dir/nodeagent: nothing of it is installed there. The
-// function that it returns takes the link away, unless it has become another agent's.
-func Publish(dir string) (remove func() error, err error) {
-	if err := os.MkdirAll(dir, 0o700); err != nil {
-		return nil, err
-	}
-	link, target := filepath.Join(dir, "nodeagent"), fmt.Sprintf("/proc/%d/exe", os.Getpid())
-	temporary := fmt.Sprintf("%s.%d", link, os.Getpid())
-	if err := os.Remove(temporary); err != nil && !errors.Is(err, os.ErrNotExist) {
-		return nil, err
-	}
-	if err := os.Symlink(target, temporary); err != nil {
-		return nil, err
-	}
-	if err := os.Rename(temporary, link); err != nil {
-		return nil, errors.Join(err, os.Remove(temporary))
-	}
-	return func() error {
-		if is, err := os.Readlink(link); err != nil || is != target {
-			return nil //nolint:nilerr // it is gone, or another agent's
-		}
-		return os.Remove(link)
-	}, nil
-}

@@ -222,30 +222,6 @@ func TestSeesHost(t *testing.T) {
 	}
 }
 
-func TestPublish(t *testing.T) {
-	dir := filepath.Join(t.TempDir(), "run")
-	link := filepath.Join(dir, "nodeagent")
-	remove, err := Publish(dir)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if again, err := Publish(dir); err != nil || again() != nil {
-		t.Fatal(err)
-	}
-	if _, err := os.Readlink(link); !os.IsNotExist(err) {
-		t.Errorf("the link is still there: %v", err)
-	}
-	if err := os.Symlink("/proc/1/exe", link); err != nil {
-		t.Fatal(err)
-	}
-	if err := remove(); err != nil {
-		t.Error(err)
-	}
-	if to, err := os.Readlink(link); to != "/proc/1/exe" {
-		t.Errorf("another agent's link was taken away: %v", err)
-	}
-}
-
 func TestEnteredRefusesWhatIsNoDescriptor(t *testing.T) {
 	for _, path := range []string{"/etc/nodeagent", "/proc/self/fd/x", "/proc/self/fd/9999"} {
 		if err := Entered(path); err == nil {

@@ -230,8 +230,14 @@ func readEverything(t *testing.T, ctx context.Context, c *Client, lists bool) {
 	if _, err := cluster.Pod(ctx, "default", "a1"); err != nil {
 		t.Error(err)
 	}
-	if _, err := cluster.Pod(ctx, "default", "none"); lists && !apierrors.IsNotFound(err) {
-		t.Errorf("Pod(none) = %v, want NotFound", err)
+	if _, err := cluster.Pod(ctx, "default", "none"); lists && !apierrors.IsNotFound(err) || !lists && !apierrors.IsForbidden(err) {
+		t.Errorf("Pod(none) = %v, want NotFound, and for a node's identity Forbidden", err)
+	}
+	for name, want := range map[string][]string{"a1": {"a1"}, "none": nil} {
+		named, err := cluster.PodsNamed(ctx, "default", name)
+		if diff := cmp.Diff(want, names(named)); diff != "" || err != nil {
+			t.Errorf("PodsNamed(%s): %v %s", name, err, diff)
+		}
 	}
 	if _, err := cluster.Node(ctx); err != nil {
 		t.Error(err)

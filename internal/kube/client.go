@@ -39,6 +39,8 @@ const (
 type Client struct {
 	config  Config
 	log     *slog.Logger
+	asNode  *Client                              // with kubelet's own credentials; nil in that client itself
+	find    func() (*rest.Config, string, error) // credentials, and where they were found
 	codecs  serializer.CodecFactory
 	limiter flowcontrol.RateLimiter
 	urgent  flowcontrol.RateLimiter               // for conditions: they must not wait behind events and lists
@@ -65,7 +67,9 @@ type session struct {
 
 // Observe has every request counted, with the status code of its answer (0: none). It must be called before the first
 // request.
-func (c *Client) Observe(requested func(verb, resource string, code int)) { c.observe = requested }
+func (c *Client) Observe(requested func(verb, resource string, code int)) {
+	c.observe, c.asNode.observe = requested, requested
+}
 
 // New returns a client. It reads no credentials and makes no connection yet: these may come later (kubelet's are made
 // when the node joins), and each call looks for them until there are some.
@@ -87,10 +91,12 @@ func New(config Config, log *slog.Logger) (*Client, error) {
 	c := &Client{
 		config:  config,
 		log:     log,
+		find:    config.Credentials,
 		codecs:  codecs,
 		limiter: flowcontrol.NewTokenBucketRateLimiter(requestsPerSecond, requestBurst),
 		urgent:  flowcontrol.NewTokenBucketRateLimiter(requestsPerSecond, requestBurst),
 	}
+	c.asNode = &Client{config: config, log: log, find: config.nodeCredentials, codecs: codecs, limiter: c.limiter, urgent: c.urgent}
 	c.daemonSets = newCached(c.listDaemonSets)
 	c.recentPods = newCached(c.pods)
 	c.revisions = c.cachedRevisions()
@@ -100,6 +106,7 @@ func New(config Config, log *slog.Logger) (*Client, error) {
 // Close ends the connections that are not in use.
 func (c *Client) Close() error {
 	c.drop(nil)
+	c.asNode.drop(nil)
 	return nil
 }
 
@@ -147,7 +154,7 @@ func (c *Client) drop(failed *session) {
 }
 
 func (c *Client) connect() (*session, error) {
-	config, source, err := c.config.Credentials()
+	config, source, err := c.find()
 	if err != nil {
 		return nil, err
 	}

@@ -18,6 +18,7 @@ func (c *Client) Cluster() host.Cluster {
 		Pods:                c.pods,
 		RecentPods:          c.recentPods.get,
 		Pod:                 c.pod,
+		PodsNamed:           c.podsNamed,
 		Node:                c.node,
 		CSINode:             c.csiNode,
 		DaemonSets:          c.daemonSets.get,
@@ -30,6 +31,9 @@ func (c *Client) Cluster() host.Cluster {
 }
 
 func (c *Client) pod(ctx context.Context, namespace, name string) (*corev1.Pod, error) {
+	if err := validName(namespace, name); err != nil {
+		return nil, err
+	}
 	pod := &corev1.Pod{}
 	err := c.send(ctx, request{
 		what:  fmt.Sprintf("get pod %s/%s", namespace, name),

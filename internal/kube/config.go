@@ -6,7 +6,7 @@
 // What the agent's identity must be allowed (RBAC), when it is not kubelet's own:
 //
 //	get            nodes, csinodes (its own)
-//	list           pods (its own node's: a field selector cannot be enforced by RBAC), get pods
+//	list, get      pods (its own node's: a field selector cannot be enforced by RBAC), where they cannot be read as the node
 //	list           daemonsets.apps, controllerrevisions.apps
 //	patch          nodes/status
 //	create         events
@@ -21,6 +21,7 @@
 package kube
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -30,7 +31,6 @@ import (
 	"time"
 
 	"k8s.io/client-go/rest"
-	"k8s.io/client-go/tools/clientcmd"
 )
 
 // Config says whom to speak to and as whom. Only Node must be set.
@@ -42,6 +42,7 @@ type Config struct {
 	ServiceAccountDir string // token and ca.crt; DefaultServiceAccountDir unless set
 	ServiceAddress    string // host:port of the apiserver for the service account; from the pod's environment unless set
 	KubeletKubeconfig string // kubelet's own, the last resort; DefaultKubeletKubeconfig unless set
+	KubeletNamed      bool   // a kubelet that is believed has named it: a program that it names for credentials may be run
 
 	Timeout time.Duration // of one request where ctx does not end earlier; 15 s unless set
 }
@@ -62,7 +63,7 @@ var ErrNoCredentials = errors.New("no credentials for the apiserver")
 // certificates) are read again by the connection as they rotate.
 func (c Config) Credentials() (*rest.Config, string, error) {
 	if c.Kubeconfig != "" {
-		config, err := fromKubeconfig(c.Kubeconfig)
+		config, err := kubeconfig{c.Kubeconfig, true, false}.load()
 		return config, c.Kubeconfig, err
 	}
 	dir := c.ServiceAccountDir
@@ -76,15 +77,16 @@ func (c Config) Credentials() (*rest.Config, string, error) {
 			TLSClientConfig: rest.TLSClientConfig{CAFile: filepath.Join(dir, "ca.crt")},
 		}, dir, nil
 	}
-	kubeconfig := c.KubeletKubeconfig
-	if kubeconfig == "" {
-		kubeconfig = DefaultKubeletKubeconfig
-	}
-	config, err := fromKubeconfig(kubeconfig)
+	config, err := c.kubelets().load()
 	if errors.Is(err, fs.ErrNotExist) {
-		return nil, "", fmt.Errorf("%w: not configured, no service account in %s, no %s", ErrNoCredentials, dir, kubeconfig)
+		return nil, "", fmt.Errorf("%w: not configured, no service account in %s, no %s", ErrNoCredentials, dir, c.kubelets().path)
 	}
-	return config, kubeconfig, err
+	return config, c.kubelets().path, err
+}
+
+// kubelets is kubelet's own kubeconfig, which was found and not configured.
+func (c Config) kubelets() kubeconfig {
+	return kubeconfig{cmp.Or(c.KubeletKubeconfig, DefaultKubeletKubeconfig), c.KubeletNamed, true}
 }
 
 // PodServer is host:port of the apiserver as this pod was told; empty outside of one.
@@ -101,27 +103,6 @@ func (c Config) serviceAddress() string {
 		return ""
 	}
 	return net.JoinHostPort(host, port)
-}
-
-// maxKubeconfig bounds a kubeconfig with embedded certificates, in bytes.
-const maxKubeconfig = 4 << 20
-
-func fromKubeconfig(path string) (*rest.Config, error) {
-	info, err := os.Stat(path)
-	if err != nil {
-		return nil, fmt.Errorf("kubeconfig: %w", err)
-	}
-	if !info.Mode().IsRegular() || info.Size() > maxKubeconfig {
-		return nil, fmt.Errorf("kubeconfig %s: not a regular file of at most %d bytes", path, maxKubeconfig)
-	}
-	// Loaded by its path alone: nothing of KUBECONFIG or of the working directory.
-	loader := clientcmd.NewNonInteractiveDeferredLoadingClientConfig(
-		&clientcmd.ClientConfigLoadingRules{ExplicitPath: path}, &clientcmd.ConfigOverrides{})
-	config, err := loader.ClientConfig()
-	if err != nil {
-		return nil, fmt.Errorf("kubeconfig %s: %w", path, err)
-	}
-	return config, nil
 }
 
 func exists(path string) bool {

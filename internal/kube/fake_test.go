@@ -19,6 +19,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/serializer/protobuf"
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/util/flowcontrol"
 )
 
@@ -173,7 +174,7 @@ func podList(version, next string, pods ...corev1.Pod) *corev1.PodList {
 func pod(name, node string) corev1.Pod {
 	return corev1.Pod{
 		ObjectMeta: metav1.ObjectMeta{
-			Name: name, Namespace: "default", UID: "uid-of-" + "pod",
+			Name: name, Namespace: "default", UID: types.UID("uid-of-" + name),
 			ManagedFields: []metav1.ManagedFieldsEntry{{Manager: "large"}},
 		},
 		Spec: corev1.PodSpec{NodeName: node},

@@ -136,8 +136,14 @@ func (k *kubelet) stream(ctx context.Context, path string, read func(io.Reader) 
 	if err != nil && (!errors.As(err, &status) || status.Code == http.StatusUnauthorized) {
 		k.drop(client)
 	}
+	if path == "/pods" && errors.Is(err, host.ErrForbidden) { // told once: the other paths are refused for the same reason
+		return fmt.Errorf("%w; %s", err, kubeletRight)
+	}
 	return err
 }
+
+// kubeletRight tells people of the switch.
+const kubeletRight = "kubelet lets the agent in only by a ServiceAccount for which rights.kubelet of the chart is set: docs/security.md"
 
 func (k *kubelet) open() (*http.Client, error) {
 	k.mu.Lock()

@@ -168,13 +168,14 @@ func TestKubeletPods(t *testing.T) {
 		want   []string
 		err    string
 	}{
-		"one":          {text(200, "application/json", kubeletPods), []string{"a"}, ""},
-		"none":         {text(200, "application/json", `{"kind":"PodList","apiVersion":"v1","metadata":{},"items":null}`), nil, ""},
-		"{}":           {text(200, "application/json", `{}`), nil, `kind ""`},
-		"status":       {text(200, "application/json", `{"kind":"Status"}`), nil, `kind "Status"`},
-		"garbage":      {text(200, "text/html", `<html>`), nil, "invalid character"},
-		"no UID":       {text(200, "application/json", `{"kind":"PodList","items":[{"metadata":{"name":"a"}}]}`), nil, "no UID"},
-		"forbidden":    {text(403, "text/plain", "Forbidden (user=a, verb=get, resource=nodes, subresource(s)=[pods proxy])"), nil, "status 403: Forbidden (user=a"},
+		"one":     {text(200, "application/json", kubeletPods), []string{"a"}, ""},
+		"none":    {text(200, "application/json", `{"kind":"PodList","apiVersion":"v1","metadata":{},"items":null}`), nil, ""},
+		"{}":      {text(200, "application/json", `{}`), nil, `kind ""`},
+		"status":  {text(200, "application/json", `{"kind":"Status"}`), nil, `kind "Status"`},
+		"garbage": {text(200, "text/html", `<html>`), nil, "invalid character"},
+		"no UID":  {text(200, "application/json", `{"kind":"PodList","items":[{"metadata":{"name":"a"}}]}`), nil, "no UID"},
+		"forbidden": {text(403, "text/plain", "Forbidden (user=a, verb=get, resource=nodes, subresource(s)=[pods proxy])"), nil,
+			"status 403: Forbidden (user=a, verb=get, resource=nodes, subresource(s)=[pods proxy]); " + kubeletRight},
 		"unauthorized": {text(401, "text/plain", "Unauthorized"), nil, "status 401"},
 		"redirect":     {text(302, "text/plain", "", "Location", "/elsewhere"), nil, "status 302"},
 		"cut short":    {text(200, "application/json", kubeletPods[:30], "Content-Length", "100"), nil, "unexpected EOF"},

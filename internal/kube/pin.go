@@ -15,7 +15,8 @@ import (
 // pin decides who is this node's kubelet. Its serving certificate is commonly self-signed, and names addresses of the
 // node but not the loopback. So the certificate must be the very one that lies on disk where kubelet keeps it, readable
 // by kubelet's own user only; or it must be signed by the configured CA and name this node. Whoever else binds the port
-// while kubelet is down is refused in the handshake, before any token is sent.
+// while kubelet is down is refused in the handshake, before any token is sent. Files that others than root can write prove
+// nothing: see package owned.
 type pin struct {
 	files host.Files
 	paths host.Paths
@@ -66,7 +67,7 @@ func (p pin) candidates() []string {
 }
 
 func (p pin) read(name string) ([]*x509.Certificate, error) {
-	data, err := p.files.Read(name)
+	data, err := p.files.ReadOwned(name)
 	if err != nil {
 		return nil, err
 	}

@@ -4,9 +4,11 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strings"
 
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/util/validation"
 	"k8s.io/client-go/rest"
 )
 
@@ -20,19 +22,50 @@ const (
 // watch cache that has proved to be fresh); the pages after it are of the same moment. Where that moment has been
 // compacted away (410) the list is begun again, once. An answer that is not a list of this node's pods is an error: it
 // must never be believed that this node has none.
-func (c *Client) pods(ctx context.Context) ([]corev1.Pod, error) {
-	pods, err := c.podPages(ctx)
+func (c *Client) pods(ctx context.Context) ([]corev1.Pod, error) { return c.listPods(ctx, podQuery{}) }
+
+// podsNamed lists the one pod of that name, if it is on this node: under the same terms, of what must not be believed to
+// be there not.
+func (c *Client) podsNamed(ctx context.Context, namespace, name string) ([]corev1.Pod, error) {
+	if err := validName(namespace, name); err != nil {
+		return nil, err
+	}
+	return c.listPods(ctx, podQuery{namespace, name})
+}
+
+// validName refuses what no pod is called: the runtime was told the name by somebody, and it becomes part of a URL and of a
+// field selector.
+func validName(namespace, name string) error {
+	problems := append(validation.IsDNS1123Label(namespace), validation.IsDNS1123Subdomain(name)...)
+	if len(problems) > 0 {
+		return fmt.Errorf("apiserver: pod %q in namespace %q: %s", clip(name), clip(namespace), strings.Join(problems, "; "))
+	}
+	return nil
+}
+
+// podQuery is one pod of the node; all of them where it is zero.
+type podQuery struct{ namespace, name string }
+
+func (q podQuery) what(node string) string {
+	if q == (podQuery{}) {
+		return "list pods of node " + node
+	}
+	return fmt.Sprintf("list pods of node %s named %s/%s", node, q.namespace, q.name)
+}
+
+func (c *Client) listPods(ctx context.Context, q podQuery) ([]corev1.Pod, error) {
+	pods, err := c.podPages(ctx, q)
 	if apierrors.IsResourceExpired(err) || apierrors.IsGone(err) {
-		pods, err = c.podPages(ctx)
+		pods, err = c.podPages(ctx, q)
 	}
 	return pods, err
 }
 
-func (c *Client) podPages(ctx context.Context) ([]corev1.Pod, error) {
+func (c *Client) podPages(ctx context.Context, q podQuery) ([]corev1.Pod, error) {
 	var pods []corev1.Pod
 	token := ""
 	for range maxPages {
-		page, err := c.podPage(ctx, token)
+		page, err := c.podPage(ctx, q, token)
 		if err != nil {
 			return nil, err
 		}
@@ -48,15 +81,19 @@ func (c *Client) podPages(ctx context.Context) ([]corev1.Pod, error) {
 	return nil, fmt.Errorf("apiserver: list pods of node %s: more than %d pages", c.config.Node, maxPages)
 }
 
-func (c *Client) podPage(ctx context.Context, token string) (*corev1.PodList, error) {
+func (c *Client) podPage(ctx context.Context, q podQuery, token string) (*corev1.PodList, error) {
 	page := &corev1.PodList{}
-	what := "list pods of node " + c.config.Node
+	what := q.what(c.config.Node)
+	selector := "spec.nodeName=" + c.config.Node
+	if q.name != "" {
+		selector += ",metadata.name=" + q.name
+	}
 	err := c.send(ctx, request{
 		what:  what,
 		group: corev1.SchemeGroupVersion,
 		build: func(r *rest.RESTClient) *rest.Request {
-			query := r.Get().Resource("pods").
-				Param("fieldSelector", "spec.nodeName="+c.config.Node).
+			query := r.Get().NamespaceIfScoped(q.namespace, q.namespace != "").Resource("pods").
+				Param("fieldSelector", selector).
 				Param("limit", fmt.Sprint(pageSize))
 			if token != "" {
 				query = query.Param("continue", token)
@@ -81,6 +118,9 @@ func (c *Client) podPage(ctx context.Context, token string) (*corev1.PodList, er
 		}
 		if pod.UID == "" {
 			return nil, fmt.Errorf("apiserver: %s: answered with pod %s/%s without a UID", what, pod.Namespace, pod.Name)
+		}
+		if q != (podQuery{}) && q != (podQuery{pod.Namespace, pod.Name}) {
+			return nil, fmt.Errorf("apiserver: %s: answered with pod %s/%s", what, pod.Namespace, pod.Name)
 		}
 	}
 	return page, nil

@@ -76,8 +76,8 @@ func TestPods(t *testing.T) {
 				t.Errorf("%d requests, want %d", n, test.requests)
 			}
 			for _, pod := range got {
-				if pod.ManagedFields != nil {
-					t.Error("managedFields are kept")
+				if pod.ManagedFields != nil || string(pod.UID) != "uid-of-"+pod.Name {
+					t.Errorf("%s: managedFields %v, UID %s", pod.Name, pod.ManagedFields, pod.UID)
 				}
 			}
 		})
@@ -108,6 +108,60 @@ func TestPodsRequest(t *testing.T) {
 	}
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Error(diff)
+	}
+}
+
+// The one pod of a name is asked for in its namespace, on this node, as of now; what is no pod's name is not asked for.
+func TestPodsNamed(t *testing.T) {
+	elsewhere := pod("web-0", testNode)
+	elsewhere.Namespace = "other"
+	tests := map[string]struct {
+		answer          http.HandlerFunc
+		namespace, name string
+		want            []string // UIDs
+		err             string
+	}{
+		"there":            {object(t, podList("7", "", pod("web-0", testNode))), "default", "web-0", []string{"uid-of-web-0"}, ""},
+		"not there":        {object(t, podList("7", "")), "default", "web-0", nil, ""},
+		"forbidden":        {refusal(403, metav1.StatusReasonForbidden), "default", "web-0", nil, "refused"},
+		"no list":          {object(t, podList("", "")), "default", "web-0", nil, "no list"},
+		"another pod":      {object(t, podList("7", "", pod("web-1", testNode))), "default", "web-0", nil, "answered with pod default/web-1"},
+		"elsewhere":        {object(t, podList("7", "", elsewhere)), "default", "web-0", nil, "answered with pod other/web-0"},
+		"another node":     {object(t, podList("7", "", pod("web-0", "node-b"))), "default", "web-0", nil, `of node "node-b"`},
+		"a selector":       {nil, "default", "web-0,spec.nodeName!=node-a", nil, "web-0,spec.nodeName!=node-a"},
+		"a path":           {nil, "default", "../nodes", nil, "../nodes"},
+		"a namespace path": {nil, "default/../kube-system", "web-0", nil, "kube-system"},
+		"no namespace":     {nil, "", "web-0", nil, "in namespace"},
+		"no name":          {nil, "default", "", nil, "in namespace"},
+	}
+	for name, test := range tests {
+		t.Run(name, func(t *testing.T) {
+			server := newFakeServer(t, test.answer)
+			cluster := server.client().Cluster()
+			pods, err := cluster.PodsNamed(within(t, 10*time.Second), test.namespace, test.name)
+			if (err != nil) != (test.err != "") || err != nil && !strings.Contains(err.Error(), test.err) {
+				t.Fatalf("PodsNamed() = %v, %v", pods, err)
+			}
+			var got []string
+			for _, pod := range pods {
+				got = append(got, string(pod.UID))
+			}
+			if diff := cmp.Diff(test.want, got); diff != "" {
+				t.Error(diff)
+			}
+			requests := server.seen()
+			if test.answer == nil {
+				_, err := cluster.Pod(within(t, 10*time.Second), test.namespace, test.name)
+				if err == nil || len(requests)+len(server.seen()) > 0 {
+					t.Errorf("the apiserver was asked; Pod() = %v", err)
+				}
+				return
+			}
+			want := "/api/v1/namespaces/default/pods?fieldSelector=spec.nodeName%3Dnode-a%2Cmetadata.name%3Dweb-0&limit=500"
+			if got := requests[0].URL.Path + "?" + requests[0].URL.Query().Encode(); got != want || len(requests) != 1 {
+				t.Errorf("%d requests: %s", len(requests), got)
+			}
+		})
 	}
 }
 

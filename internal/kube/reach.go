@@ -22,19 +22,25 @@ const maxLivez = 64 << 10
 
 // lastAnswer tells how long ago the apiserver last answered one of our requests.
 func (c *Client) lastAnswer() (ago time.Duration, ever bool) {
+	last := c.answeredAt()
+	if c.asNode != nil {
+		if asNode := c.asNode.answeredAt(); asNode.After(last) {
+			last = asNode
+		}
+	}
+	return time.Since(last), !last.IsZero()
+}
+
+func (c *Client) answeredAt() time.Time {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	return time.Since(c.answered), !c.answered.IsZero()
+	return c.answered
 }
 
 // kubeletTarget is what kubelet's kubeconfig says of the apiserver; where kubelet has none, what the agent's own credentials
 // say.
 func (c *Client) kubeletTarget() (*rest.Config, error) {
-	kubeconfig := c.config.KubeletKubeconfig
-	if kubeconfig == "" {
-		kubeconfig = DefaultKubeletKubeconfig
-	}
-	config, err := fromKubeconfig(kubeconfig)
+	config, err := c.config.kubelets().load()
 	if errors.Is(err, fs.ErrNotExist) {
 		config, _, err = c.config.Credentials()
 	}

@@ -43,7 +43,8 @@ func (c *Client) send(ctx context.Context, r request) error {
 	return nil
 }
 
-func (c *Client) attempt(ctx context.Context, r request) error {
+// try makes one request with the credentials of this client.
+func (c *Client) try(ctx context.Context, r request) error {
 	if left := c.pause(); left > 0 {
 		return apierrors.NewTooManyRequests("the apiserver has asked to wait", int(left/time.Second)+1)
 	}

@@ -97,6 +97,7 @@ func list() []entry {
 		// kubernetes
 		plain("kubelet-health", DefaultKubeletHealthSettings, KubeletHealth),
 		simple("kubelet-pleg", KubeletPLEG),
+		simple("daemon-impostors", DaemonImpostors),
 		aided("kubelet-restarts", noSettings, func(_ bare, a Aids) Check { return KubeletRestarts(a.Memory) }),
 		simple("kubelet-certificates", KubeletCertificates),
 		simple("kubelet-sync", KubeletSync),

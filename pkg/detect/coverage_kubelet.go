@@ -4,6 +4,7 @@ func kubeletCoverage() []Coverage {
 	const inspected = "the inspection finds it (`nodeagent inspect`): it takes the word of kubelet, runtime and apiserver together to call something a leftover, and several passes"
 	return []Coverage{
 		{Fault: "kubelet restarts often", By: []string{restartsID}},
+		{Fault: "A process calls itself kubelet or the runtime and is not root's own", By: []string{"daemon-impostors"}},
 		{Fault: "kubelet is unhealthy (healthz)", By: []string{"kubelet-health"}},
 		{Fault: "kubelet's unit has failed", By: []string{"kubelet-health", restartsID}},
 		{Fault: "kubelet hangs; the node is NotReady", By: []string{"kubelet-health", plegID, registrationID}},

@@ -16,6 +16,7 @@ import (
 	cri "k8s.io/cri-api/pkg/apis/runtime/v1"
 
 	"github.com/nodeagent/nodeagent/internal/host"
+	"github.com/nodeagent/nodeagent/internal/host/hosttest"
 )
 
 // kubeletMetricsDoor answers with what kubelet's /metrics and /metrics/probes would say.
@@ -41,8 +42,12 @@ func kubeletMetricsErrorDoor(_ *testing.T, h *host.Host, file txtar.File) {
 }
 
 // kubeletProcessDoor finds the kubelet among the processes of the machine.
-func kubeletProcessDoor(_ *testing.T, h *host.Host, _ txtar.File) {
-	h.Kubelet.Process = host.KubeletFinder(h.Files, h.Paths)
+func kubeletProcessDoor(t *testing.T, h *host.Host, _ txtar.File) {
+	find := host.KubeletFinder(h.Files, h.Paths)
+	h.Kubelet.Process = func() (host.Process, error) {
+		hosttest.RootsDaemons(t, h.Files.Root) // of this moment
+		return find()
+	}
 }
 
 // kubeletPodsErrorDoor does not answer what pods there are, with that error.

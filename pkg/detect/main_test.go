@@ -5,9 +5,13 @@ import (
 	"testing"
 
 	"github.com/nodeagent/nodeagent/internal/host"
+	"github.com/nodeagent/nodeagent/internal/host/owned/ownedtest"
 )
 
 func TestMain(m *testing.M) {
 	host.ProbeMain()
-	os.Exit(m.Run())
+	remove := ownedtest.Temp()
+	code := m.Run()
+	remove()
+	os.Exit(code)
 }

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"net"
 	"strconv"
 	"syscall"
 	"time"
@@ -117,7 +118,7 @@ func lookAtRuntime(ctx context.Context, h *host.Host, s RuntimeHealthSettings) (
 	switch {
 	case err == nil:
 		return seen, nil
-	case errors.Is(err, fs.ErrPermission): // of the socket, to us: that says nothing of the runtime
+	case errors.Is(err, fs.ErrPermission), errors.Is(err, net.ErrClosed): // ours to ask, or to have closed: that says nothing of the runtime
 		return seen, fmt.Errorf("ask the container runtime: %w", err)
 	}
 	return seen, lookAtSilence(ctx, h, &seen)
@@ -130,6 +131,9 @@ func lookAtSilence(ctx context.Context, h *host.Host, seen *runtimeSeen) error {
 	seen.ConnectErr = host.ErrNotConfigured
 	if h.Plugins.Connect != nil {
 		seen.ConnectErr = h.Plugins.Connect(call, seen.Socket)
+	}
+	if errors.Is(seen.ConnectErr, fs.ErrPermission) { // whatever the call said: the agent has no right to know better
+		return fmt.Errorf("ask the container runtime: %w", seen.ConnectErr)
 	}
 	if errors.Is(errors.Join(seen.ConnectErr, seen.callErr()), fs.ErrNotExist) && h.NodeName == "" {
 		return finding.NotApplicable("no container runtime serves %s on this host", seen.Socket)

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"net"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -71,21 +72,35 @@ func TestJudgeRuntime(t *testing.T) {
 	}
 }
 
-// containerd is a real one in a folder of its own, with its CRI plugin.
 // TestRuntimeWeMayNotAsk: that the agent has no right to the socket says nothing of the runtime.
 func TestRuntimeWeMayNotAsk(t *testing.T) {
-	h := &host.Host{NodeName: "n", Paths: host.Paths{CRISocket: "/run/c.sock"}, Runtime: host.Runtime{
-		Version: func(context.Context) (*cri.VersionResponse, error) {
-			return nil, fmt.Errorf("dial: %w", syscall.EACCES)
-		},
-		Status: func(context.Context) (*cri.StatusResponse, error) { return nil, errors.New("not asked") },
-	}}
-	found, err := RuntimeHealth(DefaultRuntimeHealthSettings()).Run(t.Context(), h)
-	if len(found) > 0 || !errors.Is(err, fs.ErrPermission) {
-		t.Errorf("%v, %v", found, err)
+	refused := fmt.Errorf("dial: %w", syscall.EACCES)
+	closing := status.Error(codes.Canceled, "grpc: the client connection is closing")
+	for _, test := range []struct {
+		name             string
+		version, connect error
+	}{
+		{"the call says so", refused, nil},
+		{"the call says something else, and the bare socket says so", closing, refused},
+		{"the call has no answer", context.DeadlineExceeded, refused},
+		{"the agent has closed the connection itself", fmt.Errorf("call: %w", net.ErrClosed), nil},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			h := &host.Host{NodeName: "n", Paths: host.Paths{CRISocket: "/run/c.sock"}, Runtime: host.Runtime{
+				Version: func(context.Context) (*cri.VersionResponse, error) { return nil, test.version },
+				Status:  func(context.Context) (*cri.StatusResponse, error) { return nil, errors.New("not asked") },
+			}}
+			h.Plugins.Connect = func(context.Context, string) error { return test.connect }
+			found, err := RuntimeHealth(DefaultRuntimeHealthSettings()).Run(t.Context(), h)
+			_, partial := errors.AsType[*finding.PartialError](err)
+			if len(found) > 0 || err == nil || partial {
+				t.Errorf("%v, %v, want that it could not tell", found, err)
+			}
+		})
 	}
 }
 
+// containerd is a real one in a folder of its own, with its CRI plugin.
 type containerd struct {
 	dir    string
 	socket string

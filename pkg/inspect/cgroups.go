@@ -32,8 +32,19 @@ func listCgroups(_ context.Context, scan *Scan) ([]Object, error) {
 			failures = append(failures, err)
 			continue
 		}
+		unlisted := "" // UID of the pod whose cgroups come now, where not all of them are listed
 		for _, c := range cgroups {
-			objects = append(objects, cgroupObject(c, len(table.members[memberKey(hierarchy.Name, c.Path)])))
+			if c.Depth == 0 {
+				unlisted = ""
+			}
+			if unlisted != "" {
+				continue // some of the pod's prove nothing, and may be very many
+			}
+			o := cgroupObject(c, len(table.members[memberKey(hierarchy.Name, c.Path)]))
+			if c.Unlisted != "" {
+				unlisted, o.Doubt = c.UID, "not all cgroups below it could be looked at: "+c.Unlisted
+			}
+			objects = append(objects, o)
 		}
 	}
 	return objects, errors.Join(failures...)
@@ -51,7 +62,8 @@ func cgroupObject(c host.PodCgroup, processes int) Object {
 		ContainerID: c.ContainerID,
 		Identity:    Identity{"device": host.Device(c.Device), "inode": strconv.FormatUint(c.Inode, 10)},
 		Facts: map[string]string{
-			"hierarchy": hierarchy, "path": c.Path, "depth": strconv.Itoa(c.Depth), "processes": strconv.Itoa(processes),
+			"hierarchy": hierarchy, "path": c.Path, "driver": c.Driver,
+			"depth": strconv.Itoa(c.Depth), "processes": strconv.Itoa(processes),
 		},
 	}
 }

@@ -2,6 +2,7 @@ package inspect
 
 import (
 	"context"
+	"path"
 	"strconv"
 	"strings"
 
@@ -24,7 +25,8 @@ func listAttachments(_ context.Context, scan *Scan) ([]Object, error) {
 				"size": strconv.FormatUint(a.Stat.Size, 10), "modified": strconv.FormatInt(a.Stat.Modified.UnixNano(), 10),
 			},
 			Facts: facts("network", a.Network, "interface", a.IfName, "netns", a.Netns,
-				"addresses", strings.Join(a.Addresses, " "), "hostInterfaces", hostInterfaces(a)),
+				"addresses", strings.Join(a.Addresses, " "), "hostInterfaces", hostInterfaces(a),
+				"leaseDirectories", leaseDirectories(scan, a), "malformed", a.Malformed),
 			Foreign: foreignAttachment(scan, a),
 		})
 	}
@@ -38,6 +40,8 @@ func podOfAttachment(a host.Attachment) Pod {
 // foreignAttachment says why an attachment is none of our runtime's.
 func foreignAttachment(scan *Scan, a host.Attachment) string {
 	switch {
+	case a.Malformed != "":
+		return "" // it may be any pod's
 	case a.Kind == "":
 		return "no cache file of libcni"
 	case a.ContainerID == "":
@@ -50,6 +54,19 @@ func foreignAttachment(scan *Scan, a host.Attachment) string {
 		return "of another runtime: its network namespace is elsewhere, at " + a.Netns
 	}
 	return strangeUID(a.Args["K8S_POD_UID"])
+}
+
+// leaseDirectories returns where host-local keeps the addresses that it gave to the attachment, joined by colons; empty where
+// another plugin gives addresses, or none does.
+func leaseDirectories(scan *Scan, a host.Attachment) string {
+	var dirs []string
+	for _, dir := range a.LeaseDirs {
+		if dir == "" {
+			dir = scan.Host.Paths.CNINetworksDir
+		}
+		dirs = append(dirs, path.Join(dir, a.Network))
+	}
+	return strings.Join(dirs, ":")
 }
 
 // hostInterfaces returns the names of the interfaces that a plugin made on the host, for people: names prove nothing.

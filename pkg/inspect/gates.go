@@ -1,8 +1,10 @@
 package inspect
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"time"
 
@@ -40,7 +42,8 @@ func isQuiet(t *Truth, orphans int) bool { return orphans == 0 && !t.Cluster.Ask
 
 // gates are all conditions on the whole node, always in the same order. orphans is the number of pods that no witness
 // knows but that have objects on the node; stuck are those of them that kubelet cannot get rid of.
-func gates(t *Truth, s Settings, orphans, stuck int) []gate {
+// contrary are pods that the apiserver has when it is asked for them by name, while its list lacks them.
+func gates(t *Truth, s Settings, orphans, stuck int, contrary []string) []gate {
 	network := conditionGate("network-ready", t.Runtime, t.Runtime.NetReady)
 	network.network = true
 	return []gate{
@@ -52,9 +55,11 @@ func gates(t *Truth, s Settings, orphans, stuck int) []gate {
 		conditionGate("runtime-ready", t.Runtime, t.Runtime.Ready),
 		network,
 		hostNamespaces(s),
+		noOtherKubelet(t),
 		noMassOrphaning(t, s, orphans),
 		apiserverHeard(t, orphans),
-		listIsOurs(t, s, orphans),
+		listIsOurs(t, s, orphans, contrary),
+		kubeletSources(t, orphans),
 		nodeIdentity(t, orphans),
 	}
 }
@@ -87,14 +92,18 @@ func uptimeGate(name, who string, age time.Duration, err error, least time.Durat
 }
 
 // kubeletNotWorking is closed while kubelet still ends pods that have left its list. A kubelet older than v1.27 does not
-// count them: there the grace period, which is never shorter than that of the pod's containers, must be enough. Kubelet
-// tries for ever to end a pod whose processes do not die; that is no reason to wait for ever.
+// count them: there the grace period, which is never shorter than that of the pod's containers, must be enough. One that
+// is not proven to be older has not begun to count: it waits for a source of its pods. Kubelet tries for ever to end a pod
+// whose processes do not die; that is no reason to wait for ever.
 func kubeletNotWorking(t *Truth, orphans, stuck int) gate {
 	const name = "kubelet-not-working"
 	switch k := t.Kubelet; {
 	case isQuiet(t, orphans):
 		return opened(name, quiet)
 	case errors.Is(k.WorkingErr, errNoMetric):
+		if why := notOld(k.Version, t.Cluster.Version); why != "" {
+			return deaf(name, "%v, and %s", k.WorkingErr, why)
+		}
 		return opened(name, "%v: left to the grace period", k.WorkingErr)
 	case k.WorkingErr != nil:
 		return deaf(name, "%s: %v", workingFamily, k.WorkingErr)
@@ -104,6 +113,61 @@ func kubeletNotWorking(t *Truth, orphans, stuck int) gate {
 		return closed(name, "kubelet is still ending %d pods that are no longer wanted", k.Working)
 	}
 	return opened(name, "kubelet is ending no pod that is no longer wanted")
+}
+
+// kubeletSources is open when kubelet shows that it has read what the apiserver wants of it. After a start while its own
+// LIST is refused its /pods has the static pods only, and looks like the list of a node that was emptied.
+func kubeletSources(t *Truth, orphans int) gate {
+	const name = "kubelet-sources"
+	c := &t.Cluster
+	own, listed := c.Pods[t.Own]
+	switch {
+	case isQuiet(t, orphans):
+		return opened(name, quiet)
+	case !t.Kubelet.OK():
+		return deaf(name, "kubelet could not be heard")
+	case !c.OK():
+		return deaf(name, "there is no list of the apiserver's to hold kubelet's against")
+	case listed && !own.Mirror && !has(t.Kubelet.Pods, t.Own):
+		return deaf(name, "kubelet lacks the agent's own pod %s, which the apiserver lists", t.Own)
+	case len(c.Proven) > 0:
+		return deaf(name, "kubelet lacks pods that the apiserver lists and that it has known: %s", some(c.Proven))
+	case 2*c.Lacked > c.Listed:
+		return deaf(name, "kubelet lacks %d of %d pods that the apiserver lists", c.Lacked, c.Listed)
+	}
+	ordinary := 0
+	for _, pod := range t.Kubelet.Pods {
+		if !pod.Static {
+			ordinary++
+		}
+	}
+	if others := othersRunning(t); ordinary == 0 && len(others) > 0 {
+		return deaf(name, "kubelet has no pod from the apiserver, while the runtime runs %s", some(others))
+	}
+	return opened(name, "kubelet has %d of %d pods that the apiserver lists", c.Listed-c.Lacked, c.Listed)
+}
+
+func has(pods map[string]PodFact, uid string) bool { _, ok := pods[uid]; return ok }
+
+// some names the first of many.
+func some(names []string) string {
+	if len(names) <= 3 {
+		return strings.Join(names, ", ")
+	}
+	return fmt.Sprintf("%s and %d more", strings.Join(names[:3], ", "), len(names)-3)
+}
+
+// othersRunning names the pods that the runtime runs and kubelet lacks, but for static ones.
+func othersRunning(t *Truth) []string {
+	var names []string
+	for uid := range t.Runtime.Running {
+		pod := t.Runtime.Pods[uid]
+		if !has(t.Kubelet.Pods, uid) && len(uid) != 32 && (pod.Source == "" || pod.Source == "api") {
+			names = append(names, cmp.Or(strings.Trim(pod.Namespace+"/"+pod.Name, "/"), uid))
+		}
+	}
+	slices.Sort(names)
+	return names
 }
 
 func runtimeHeard(t *Truth) gate {
@@ -165,25 +229,29 @@ func apiserverHeard(t *Truth, orphans int) gate {
 }
 
 // listIsOurs is open when something proves that the list is of this node and not empty by mistake: our own pod, or one
-// that kubelet has. A list that lacks many of kubelet's pods is an old one.
-func listIsOurs(t *Truth, s Settings, orphans int) gate {
+// that kubelet has from the apiserver. A list that lacks many of kubelet's pods is an old one.
+func listIsOurs(t *Truth, s Settings, orphans int, contrary []string) gate {
 	const name = "list-is-ours"
 	c := &t.Cluster
-	switch _, own := c.Pods[t.Own]; {
+	own, listed := c.Pods[t.Own]
+	switch {
 	case isQuiet(t, orphans):
 		return opened(name, quiet)
 	case !c.OK():
 		return deaf(name, "there is no list")
 	case len(c.Strangers) > 0:
-		return deaf(name, "the list has pods of other nodes: %s", strings.Join(c.Strangers[:min(3, len(c.Strangers))], ", "))
-	case t.Own != "" && !own:
+		return deaf(name, "the list has pods of other nodes: %s", some(c.Strangers))
+	case len(contrary) > 0:
+		return deaf(name, "the list lacks pods that the apiserver has when asked for them by name: %s", some(contrary))
+	case t.Own != "" && !listed:
 		return deaf(name, "the list lacks the agent's own pod %s", t.Own)
-	case c.Shared == 0 && !own:
-		return deaf(name, "none of kubelet's pods is in the list: an empty or foreign list proves nothing")
+	case c.Shared == 0 && (!listed || own.Mirror):
+		return deaf(name, "none of kubelet's pods is in the list but static ones, whose mirrors kubelet makes itself: "+
+			"an empty or foreign list proves nothing")
 	case c.Missing > max(s.MassOrphaning, c.Wanted*s.MassPercent/100):
 		return deaf(name, "the list lacks %d of %d pods that kubelet has from the apiserver", c.Missing, c.Wanted)
 	}
-	return opened(name, "%d of kubelet's pods are in the list", c.Shared)
+	return opened(name, "%d of kubelet's pods from the apiserver are in the list", c.Shared)
 }
 
 // nodeIdentity is open when the Node object is of this very machine and boot, and not of another one by the same name. Its

@@ -13,14 +13,19 @@ func key(o *Object) string { return string(o.Kind) + "/" + o.ID }
 // last seen before the machine started. The first of all sightings is now.
 func (h History) sighting(o *Object, now finding.Stamp) Sighting {
 	s, ok := h[key(o)]
-	if !ok || !sameBoot(s.First, now) || s.First.Up > now.Up || !maps.Equal(s.Identity, o.Identity) {
+	if !ok || s.Passes == 0 || !sameBoot(s.First, now) || s.First.Up > now.Up || !maps.Equal(s.Identity, o.Identity) ||
+		losesTie(o.Kind) && s.Pod.UID != o.Pod.UID { // no witness was asked for this pod then
 		return Sighting{Identity: maps.Clone(o.Identity), First: now, Last: now}
 	}
 	return s
 }
 
-// seen counts a pass in which o was there and denied by all local witnesses. Two passes at one moment are one.
+// seen counts a pass in which o was there and denied by all local witnesses, who could be believed. Two passes at one
+// moment are one. The time before the first that counts does not count either.
 func (s Sighting) seen(now finding.Stamp) Sighting {
+	if s.Passes == 0 {
+		s.First = now
+	}
 	if s.Passes == 0 || now.Up > s.Last.Up {
 		s.Passes++
 	}

@@ -38,9 +38,11 @@ func cgroupHolders(scan *Scan, o *Judged) []Holder {
 	}
 	var holders []Holder
 	members := table.members[memberKey(hierarchy, o.Facts["path"])]
-	for _, p := range table.pods {
-		if len(holders) < maxCgroupHolders && slices.Contains(members, p.PID) {
-			holders = append(holders, Holder{PID: p.PID, Command: p.Comm, How: "cgroup", Pod: Pod{UID: p.uid}})
+	for _, pid := range members[:min(len(members), maxCgroupHolders)] {
+		at, ok := slices.BinarySearchFunc(table.pods, pid, func(p podProcess, pid int) int { return p.PID - pid })
+		if ok {
+			p := table.pods[at]
+			holders = append(holders, Holder{PID: pid, Command: p.Comm, How: "cgroup", Pod: Pod{UID: p.uid}})
 		}
 	}
 	return holders

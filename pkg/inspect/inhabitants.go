@@ -2,6 +2,7 @@ package inspect
 
 import (
 	"fmt"
+	"strconv"
 
 	"github.com/nodeagent/nodeagent/internal/host"
 )
@@ -40,18 +41,27 @@ func explainNetwork(scan *Scan, suspects []*Object) error {
 		inhabitants[inode] = append(inhabitants[inode], pid)
 	}
 	for _, o := range suspects {
-		netns := o.ID
-		if o.Kind != Netns {
-			netns = o.Facts["netns"]
-		}
-		if netns == "" {
-			continue
-		}
-		if inode := inodes[pinPath(scan, netns)]; inode != 0 {
+		if inode := namespaceOf(scan, o, inodes); inode != 0 {
 			inhabit(scan.Host, o, inhabitants[inode], pods)
 		}
 	}
 	return nil
+}
+
+// namespaceOf returns the number of the network namespace that o is about; 0 where there is none any more.
+func namespaceOf(scan *Scan, o *Object, pinned map[string]uint64) uint64 {
+	netns := o.ID
+	switch o.Kind {
+	case Link: // its namespace may live on without the pin
+		inode, _ := strconv.ParseUint(o.Identity[namespaceKey], 10, 64)
+		return inode
+	case CNIAttachment:
+		netns = o.Facts["netns"]
+	}
+	if netns == "" {
+		return 0
+	}
+	return pinned[pinPath(scan, netns)]
 }
 
 // inhabit notes the processes that live in the network namespace of o.
@@ -62,7 +72,7 @@ func inhabit(h *host.Host, o *Object, pids []int, pods map[int]string) {
 			comm = stat.Comm
 		}
 		o.Holders = append(o.Holders, Holder{PID: pid, Command: comm, How: "network-namespace", Pod: Pod{UID: pods[pid]}})
-		if pods[pid] != o.Pod.UID {
+		if pods[pid] != o.Pod.UID || o.Pod.UID == "" {
 			o.Foreign = fmt.Sprintf("process %d (%s), which is not of this pod, lives in its network namespace", pid, comm)
 			return
 		}

@@ -4,7 +4,9 @@ import (
 	"context"
 	"errors"
 	"log/slog"
+	"maps"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/nodeagent/nodeagent/internal/host"
@@ -14,10 +16,13 @@ import (
 // DefaultSettings are the thresholds unless the configuration says otherwise.
 func DefaultSettings() Settings {
 	return Settings{
-		Every:         time.Minute,
-		Passes:        3,
-		Grace:         10 * time.Minute,
-		ListSpacing:   30 * time.Second,
+		Every:       time.Minute,
+		Passes:      3,
+		Grace:       10 * time.Minute,
+		ListSpacing: 30 * time.Second,
+
+		RunningSpacing: 10 * time.Minute,
+
 		KubeletUptime: 10 * time.Minute,
 		RuntimeUptime: 5 * time.Minute,
 		MassOrphaning: 3,
@@ -36,6 +41,7 @@ type Inspector struct {
 	settings Settings
 	log      *slog.Logger
 	cluster  ClusterTruth
+	limit    time.Duration // of one pass: see Within
 }
 
 // New returns an inspector of h.
@@ -48,24 +54,62 @@ func New(h *host.Host, s Settings, log *slog.Logger) *Inspector {
 // twice at a time.
 func (i *Inspector) Pass(ctx context.Context, history History, kinds ...Kind) (Report, History) {
 	started := i.host.Clock()
-	scan := NewScan(ctx, i.host)
+	ends := deadline{time.Now(), i.limit}
+	scan, err := within(ctx, ends, stageLocal, "the directories of kubelet and the runtime", func(context.Context) (*Scan, error) {
+		return newScan(ctx, i.host, ends), nil
+	})
+	if err != nil { // nothing can be said of paths that cannot be resolved
+		report, _ := Judge(nil, Truth{}, history, i.settings, started)
+		report.Errors = append(report.Errors, Failure{"layout", err.Error()})
+		return report, history
+	}
 	objects, blind, failures := list(ctx, scan, kinds)
+	nameThem(objects, history)
 	truth := Gather(ctx, scan)
-	if err := tie(ctx, scan, objects); err != nil {
+	truth.Others.recall(history, started)
+	judgeTrees(ctx, scan, objects, truth.Kubelet)
+	objects, err = onCopy(ctx, scan, "owners of network namespaces", objects, func(ctx context.Context, objects []Object) error {
+		return tie(ctx, scan, objects)
+	})
+	if err != nil {
 		failures = append(failures, Failure{"owners of network namespaces", err.Error()})
+	}
+	recalled := recall(objects, history, started)
+	objects, err = onCopy(ctx, scan, "who lives in network namespaces of nobody", objects, func(_ context.Context, objects []Object) error {
+		explainUnowned(scan, objects)
+		return nil
+	})
+	if err != nil {
+		failures = append(failures, Failure{"network namespaces of nobody", err.Error()})
 	}
 	suspects := nominate(objects, &truth)
 	if len(suspects) > 0 {
-		explain(scan, suspects)
-		fresh := i.mustAsk(suspects, history, started)
+		local := truth
+		objects, err = onCopy(ctx, scan, "who lives in network namespaces", objects, func(ctx context.Context, objects []Object) error {
+			suspects := nominate(objects, &local)
+			explain(scan, suspects)
+			explainLeases(ctx, scan, suspects)
+			return nil
+		})
+		if err != nil {
+			failures = append(failures, Failure{"suspects", err.Error()})
+			doubt(nominate(objects, &truth), err)
+		}
+		suspects = nominate(objects, &truth)
+		running := runningSuspects(suspects, &truth, history, started)
+		fresh := i.mustAsk(suspects, running, &truth, history, started)
 		truth.Cluster = i.cluster
 		truth.Confirm(ctx, scan, fresh)
 		i.cluster = truth.Cluster
+		truth.askOneByName(ctx, scan, running, history, started)
 	}
 	report, next := Judge(objects, truth, history, i.settings, started)
+	keepNames(objects, next)
 	report.Errors = append(report.Errors, failures...)
 	report.Errors = append(report.Errors, truth.failures()...)
 	keepUnseen(history, next, blind, objects, started)
+	truth.Others.note(history, next, started)
+	keepOwners(objects, recalled, next, started)
 	i.addHolders(ctx, scan, &report)
 	i.log.Debug("inspected", "objects", len(objects), "suspects", len(suspects), "took", i.host.Clock().Since(started))
 	return report, next
@@ -75,19 +119,64 @@ func (i *Inspector) Pass(ctx context.Context, history History, kinds ...Kind) (R
 // lister failed, and those that were not asked for.
 func list(ctx context.Context, scan *Scan, kinds []Kind) (objects []Object, blind map[Kind]bool, failures []Failure) {
 	blind = make(map[Kind]bool)
-	for _, lister := range Listers() {
-		if len(kinds) > 0 && !slices.Contains(kinds, lister.Kind) {
-			blind[lister.Kind] = true
-			continue
+	listers := Listers()
+	found, errs := make([][]Object, len(listers)), make([]error, len(listers))
+	listOf := func(n int) {
+		at, lister := stageLocal, listers[n]
+		if lister.Kind == Sandbox || lister.Kind == Container || lister.Kind == Lease {
+			at = stageRuntime
 		}
-		found, err := lister.List(ctx, scan)
-		objects = append(objects, found...)
-		if err != nil {
+		found[n], errs[n] = within(ctx, scan.ends, at, "listing "+string(lister.Kind), func(ctx context.Context) ([]Object, error) {
+			return lister.List(ctx, scan)
+		})
+	}
+	wanted := func(n int) bool { return len(kinds) == 0 || slices.Contains(kinds, listers[n].Kind) }
+	runtime := slices.IndexFunc(listers, func(l Lister) bool { return l.Kind == Sandbox }) // from there on: see Listers
+	for _, part := range [][2]int{{0, runtime}, {runtime, len(listers)}} {
+		sideBySide(scan.ends, part[1]-part[0], func(n int) {
+			if n += part[0]; wanted(n) {
+				listOf(n)
+			}
+		})
+	}
+	for n, lister := range listers {
+		objects = append(objects, found[n]...)
+		if errs[n] != nil || !wanted(n) {
 			blind[lister.Kind] = true
-			failures = append(failures, Failure{string(lister.Kind), err.Error()})
+		}
+		if errs[n] != nil {
+			failures = append(failures, Failure{string(lister.Kind), errs[n].Error()})
 		}
 	}
 	return objects, blind, failures
+}
+
+// onCopy has objects changed by something that may hang. Where time is short it works on copies, since it may go on when
+// nobody waits for it any more.
+func onCopy(ctx context.Context, scan *Scan, what string, objects []Object, change func(context.Context, []Object) error) ([]Object, error) {
+	if scan.ends.limit <= 0 {
+		return objects, change(ctx, objects)
+	}
+	copies := slices.Clone(objects)
+	for i := range copies {
+		copies[i].Facts, copies[i].Holders = maps.Clone(copies[i].Facts), slices.Clone(copies[i].Holders)
+	}
+	changed, err := within(ctx, scan.ends, stageOwners, what, func(ctx context.Context) ([]Object, error) {
+		return copies, change(ctx, copies)
+	})
+	if changed == nil {
+		return objects, err
+	}
+	return changed, err
+}
+
+// doubt says of network objects that it is not known who lives there.
+func doubt(suspects []*Object, err error) {
+	for _, o := range suspects {
+		if networked(o.Kind) {
+			o.Doubt = "who lives in its network namespace: " + err.Error()
+		}
+	}
 }
 
 // nominate returns the objects that no witness on this node knows.
@@ -103,9 +192,11 @@ func nominate(objects []Object, truth *Truth) []*Object {
 
 // explain adds to suspects what is too dear to be read of everything.
 func explain(scan *Scan, suspects []*Object) {
-	var network []*Object
+	var network, mounts []*Object
 	for _, o := range suspects {
 		switch {
+		case o.Kind == Mount:
+			mounts = append(mounts, o)
 		case o.Kind == Process:
 			explainProcess(scan.Host, o)
 		case o.Kind == Cgroup:
@@ -114,21 +205,38 @@ func explain(scan *Scan, suspects []*Object) {
 			network = append(network, o)
 		}
 	}
+	if len(mounts) > 0 {
+		explainMounts(scan, mounts)
+	}
+	explainInhabitants(scan, network)
+}
+
+// explainInhabitants looks who lives in the network namespaces of objects.
+func explainInhabitants(scan *Scan, network []*Object) {
 	if len(network) == 0 {
 		return
 	}
 	if err := explainNetwork(scan, network); err != nil {
-		for _, o := range network {
-			o.Doubt = "who lives in its network namespace: " + err.Error()
-		}
+		doubt(network, err)
 	}
 }
 
 // mustAsk reports whether a new list of the apiserver would tell something about suspects that the last one does not.
-func (i *Inspector) mustAsk(suspects []*Object, history History, now finding.Stamp) bool {
+func (i *Inspector) mustAsk(suspects []*Object, running []string, local *Truth, history History, now finding.Stamp) bool {
 	last := i.cluster
 	if !last.OK() || last.NodeErr != nil || !sameBoot(last.At, now) || now.Since(last.At) >= recheck {
 		return true
+	}
+	if kubelet := &local.Kubelet; kubelet.AgeErr != nil || now.Up-kubelet.Age > last.At.Up {
+		return true // it was another kubelet that the list was compared with
+	}
+	if c := compare(last.Pods, local.Kubelet.Pods, local.Runtime.Running); 2*c.Lacked > c.Listed || len(last.Proven) > 0 {
+		return true
+	}
+	for _, uid := range running {
+		if denyAgain(history.podSighting(uid, now).Denials, i.settings.RunningSpacing, now) {
+			return true
+		}
 	}
 	truth := Truth{Cluster: last}
 	for _, o := range suspects {
@@ -136,16 +244,18 @@ func (i *Inspector) mustAsk(suspects []*Object, history History, now finding.Sta
 		if truth.askedApiserver(o, sighting.First) != Denies {
 			return true
 		}
-		n := len(sighting.Denials)
-		if n == 0 {
-			continue // the last list counts as the first denial
-		}
-		first := sighting.Denials[0]
-		if sighting.Denials[n-1].Since(first) < i.settings.ListSpacing && now.Since(first) >= i.settings.ListSpacing {
+		if denyAgain(sighting.Denials, i.settings.ListSpacing, now) {
 			return true
 		}
 	}
 	return false
+}
+
+// denyAgain reports whether it is time for the second of two denials that must be so far apart. Where there is none yet,
+// the last list counts as the first.
+func denyAgain(denials []finding.Stamp, apart time.Duration, now finding.Stamp) bool {
+	n := len(denials)
+	return n > 0 && denials[n-1].Since(denials[0]) < apart && now.Since(denials[0]) >= apart
 }
 
 // keepUnseen carries over what is remembered of objects that this pass may have missed.
@@ -155,7 +265,9 @@ func keepUnseen(old, next History, blind map[Kind]bool, objects []Object, now fi
 		listed[key(&objects[i])] = true
 	}
 	for k, s := range old {
-		if blind[kindOf(k)] && !listed[k] && sameBoot(s.First, now) {
+		_, judged := next[k]
+		ofPod := strings.HasPrefix(k, podKey("")) && (blind[Sandbox] || blind[Container]) && !judged
+		if (ofPod || blind[kindOf(k)] && !listed[k]) && sameBoot(s.First, now) {
 			next[k] = s
 		}
 	}
@@ -204,8 +316,16 @@ func (i *Inspector) addHolders(ctx context.Context, scan *Scan, report *Report) 
 	if len(things) == 0 {
 		return
 	}
-	holdings, incomplete, err := scan.Host.Holders(ctx, things)
-	if err = errors.Join(err, incompleteError(incomplete)); err != nil {
+	type found struct {
+		holdings   [][]host.Holding
+		incomplete string
+	}
+	search, err := within(ctx, scan.ends, stageHolders, "the search for holders", func(ctx context.Context) (f found, err error) {
+		f.holdings, f.incomplete, err = scan.Host.Holders(ctx, things)
+		return f, err
+	})
+	holdings := search.holdings
+	if err = errors.Join(err, incompleteError(search.incomplete)); err != nil {
 		report.Errors = append(report.Errors, Failure{"holders", err.Error()})
 	}
 	for n, held := range holdings {

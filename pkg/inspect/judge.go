@@ -15,13 +15,24 @@ import (
 // candidate, or unknown where a witness could not be heard or believed. The history that it returns is the one for
 // the next pass; it holds the objects that kubelet denies, and keeps those of which nothing could be learnt this time.
 func Judge(objects []Object, truth Truth, history History, s Settings, now finding.Stamp) (Report, History) {
-	j := judge{truth: &truth, history: history, settings: s, now: now, next: make(History)}
-	orphans := orphanAges(objects, &truth, history, now)
-	j.gates = gates(&truth, s, len(orphans), stuck(orphans, s))
-	report := Report{At: now, Objects: make([]Judged, 0, len(objects)), Gates: []Gate{}, Errors: []Failure{}}
-	for i := range objects {
-		report.Objects = append(report.Objects, j.object(&objects[i]))
+	j := judge{
+		truth: &truth, history: history, settings: s, now: now, next: make(History), pods: make(map[string]*runningPod),
+		deadLeases: make(map[string]bool),
 	}
+	orphans := orphanAges(objects, &truth, history, now)
+	j.gates = gates(&truth, s, len(orphans), stuck(orphans, s), contrary(&truth, history, now))
+	report := Report{At: now, Objects: make([]Judged, 0, len(objects)), Gates: []Gate{}, Errors: []Failure{}}
+	for _, leases := range []bool{true, false} { // what is said of a lease decides on the network of its sandbox
+		for i := range objects {
+			if leases == (objects[i].Kind == Lease) {
+				judged := j.object(&objects[i])
+				j.notesDeadLease(judged)
+				report.Objects = append(report.Objects, judged)
+			}
+		}
+	}
+	j.onlyOneRuns(report.Objects)
+	j.remember()
 	slices.SortStableFunc(report.Objects, func(a, b Judged) int {
 		return cmp.Or(cmp.Compare(rank(a.Kind), rank(b.Kind)), cmp.Compare(a.ID, b.ID))
 	})
@@ -66,23 +77,51 @@ func stuck(ages map[string]time.Duration, s Settings) int {
 
 // judge is one judgement of all objects.
 type judge struct {
-	truth    *Truth
-	history  History
-	settings Settings
-	now      finding.Stamp
-	gates    []gate
-	next     History
+	truth      *Truth
+	history    History
+	settings   Settings
+	now        finding.Stamp
+	gates      []gate
+	next       History
+	pods       map[string]*runningPod // suspected ones, by UID
+	deadLeases map[string]bool        // IDs of sandboxes whose lease is a leftover
 }
 
 func (j *judge) object(o *Object) Judged {
 	sighting := j.history.sighting(o, j.now)
 	judged := Judged{Object: *o, Witnesses: j.truth.answers(o, sighting.First)}
+	if isUnowned(o) {
+		sighting = sighting.seen(j.now)
+		j.next[key(o)] = sighting
+		judged.FirstSeen, judged.Passes = sighting.First, sighting.Passes
+		judged.Verdict, judged.Why = j.unowned(o, judged.Witnesses, sighting)
+		return judged
+	}
+	if j.onlyDeadLease(o) {
+		judged.Witnesses[Containerd] = Denies + ": it has only the lease, which is a leftover itself"
+	}
 	judged.Verdict, judged.Why = j.belongs(o, judged.Witnesses)
 	if judged.Verdict != "" {
 		if _, known := j.history[key(o)]; known && judged.Verdict == Unknown && sighting.Passes > 0 {
 			j.next[key(o)] = sighting // nothing was learnt
 		}
 		return judged
+	}
+	pod := j.running(o.Pod.UID)
+	judged.Running = pod != nil
+	if pod.alive(j.now) {
+		judged.Verdict, judged.Why = Live, pod.Named.Why
+		judged.Witnesses[Apiserver] = knows("asked by name; its list lacks it")
+		return judged
+	}
+	if why := j.unheard(o); why != "" { // what a witness says that cannot be believed does not count
+		j.next[key(o)] = sighting
+		judged.FirstSeen, judged.Passes = sighting.First, sighting.Passes
+		judged.Verdict, judged.Why = Unknown, why
+		return judged
+	}
+	if pod != nil {
+		pod.count(j.truth, j.now)
 	}
 	sighting = sighting.seen(j.now)
 	if judged.Witnesses[Apiserver] == Denies {
@@ -106,8 +145,6 @@ func (j *judge) belongs(o *Object, witnesses map[string]Answer) (Verdict, string
 		return Live, "the apiserver has its pod"
 	case o.Doubt != "":
 		return Unknown, o.Doubt
-	case o.Pod.UID == "":
-		return Unknown, "nothing tells which pod it belongs to"
 	case witnesses[Kubelet] != Denies:
 		return Unknown, "kubelet " + string(witnesses[Kubelet])
 	}
@@ -116,10 +153,10 @@ func (j *judge) belongs(o *Object, witnesses map[string]Answer) (Verdict, string
 
 // proven gives the verdict on what kubelet denies and the apiserver does not know.
 func (j *judge) proven(o *Object, witnesses map[string]Answer, sighting Sighting) (Verdict, string) {
-	if why := j.unheard(o); why != "" {
-		return Unknown, why
+	if o.Carried != "" {
+		return Candidate, "its sandbox is not gone: " + o.Carried
 	}
-	if networked(o.Kind) {
+	if needsSandboxGone(o.Kind) {
 		for _, name := range []string{Runtime, Containerd} {
 			if witnesses[name].is(Knows) {
 				return Candidate, name + " still knows its sandbox; removing that releases it"
@@ -134,11 +171,16 @@ func (j *judge) proven(o *Object, witnesses map[string]Answer, sighting Sighting
 		missing = append(missing, "the apiserver was "+string(witnesses[Apiserver]))
 	}
 	missing = append(missing, j.missing(o, sighting)...)
+	proof := fmt.Sprintf("no witness knows pod %s; seen in %d passes over %s",
+		o.Pod.UID, sighting.Passes, round(j.now.Since(sighting.First)))
+	if pod := j.pods[o.Pod.UID]; pod != nil {
+		missing = append(missing, pod.missing(j.settings, j.now)...)
+		proof += "; it runs, and " + pod.Named.Why
+	}
 	if len(missing) > 0 {
 		return Candidate, "not yet proven: " + strings.Join(missing, "; ")
 	}
-	return Leftover, fmt.Sprintf("no witness knows pod %s; seen in %d passes over %s",
-		o.Pod.UID, sighting.Passes, round(j.now.Since(sighting.First)))
+	return Leftover, proof
 }
 
 // unheard says which closed gate makes it impossible to know.
@@ -189,6 +231,8 @@ func (j *judge) static(o *Object) (Verdict, string) {
 	source := j.truth.Runtime.Pods[o.Pod.UID].Source
 	isStatic := len(o.Pod.UID) == 32 || source != "" && source != "api"
 	switch static := j.truth.Static; {
+	case static.UIDs[o.Pod.UID] != "":
+		return Live, fmt.Sprintf("the manifest %s gives its pod this UID", static.UIDs[o.Pod.UID])
 	case !isStatic:
 		return "", ""
 	case source != "" && source != "api" && source != "file":

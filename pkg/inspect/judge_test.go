@@ -47,7 +47,7 @@ func healthy() Truth {
 		Containerd: ContainerdTruth{Heard: heard, Known: map[string]string{}, Pods: map[string]bool{}},
 		Kubelet:    KubeletTruth{Heard: heard, Pods: map[string]PodFact{living: pod(living, "web")}, Age: time.Hour},
 		Cluster: ClusterTruth{
-			Heard: heard, Pods: map[string]PodFact{living: pod(living, "web")}, Shared: 1, Wanted: 1,
+			Heard: heard, Pods: map[string]PodFact{living: pod(living, "web")}, Comparison: Comparison{Shared: 1, Wanted: 1, Listed: 1},
 			Node: "n", Machine: "m", Boot: "b", LocalMachine: "m", LocalBoot: "b",
 		},
 		Static: StaticTruth{Asked: true},
@@ -60,6 +60,7 @@ func seenLong(objects ...Object) History {
 	for i := range objects {
 		history[key(&objects[i])] = Sighting{
 			Identity: maps.Clone(objects[i].Identity), First: at(40 * time.Minute), Last: at(59 * time.Minute), Passes: 5,
+			Pod:     objects[i].Pod,
 			Denials: []finding.Stamp{at(40 * time.Minute), at(50 * time.Minute)},
 		}
 	}
@@ -68,7 +69,7 @@ func seenLong(objects ...Object) History {
 
 func object(kind Kind, uid string) Object {
 	o := Object{Kind: kind, ID: "x", Pod: Pod{UID: uid}, Identity: Identity{"inode": "7"}}
-	if networked(kind) || kind == Sandbox {
+	if needsSandboxGone(kind) || kind == Sandbox {
 		o.SandboxID = sandbox
 	}
 	return o
@@ -106,7 +107,7 @@ func TestJudgeRules(t *testing.T) {
 		{"an old attempt of a living pod", object(Sandbox, living), func(t *Truth, _ History, _ *Settings) {
 			t.Runtime.Sandboxes[sandbox] = SandboxFact{ID: sandbox, State: "NOTREADY"}
 		}, Live, "kubelet has its pod"},
-		{"no pod", object(Netns, ""), nil, Unknown, "nothing tells which pod"},
+		{"no pod", object(Netns, ""), nil, Unowned, "nothing on the node names the pod"},
 		{"doubt", func() Object { o := object(Netns, dead); o.Doubt = "who lives there"; return o }(), nil, Unknown, "who lives there"},
 		{"foreign", func() Object { o := object(Netns, dead); o.Foreign = "made by hand"; return o }(), nil, Foreign, "made by hand"},
 
@@ -168,7 +169,25 @@ func TestJudgeRules(t *testing.T) {
 				h[k] = sighting
 			}
 		}, Candidate, "still ending 2 pods"},
-		{"kubelet does not count", object(Mount, dead), func(t *Truth, _ History, _ *Settings) { t.Kubelet.WorkingErr = errNoMetric }, Leftover, ""},
+		{"kubelet does not count, nobody knows why", object(Mount, dead), func(t *Truth, _ History, _ *Settings) { t.Kubelet.WorkingErr = errNoMetric }, Unknown, "its version is not known"},
+		{"kubelet does not count yet", object(Mount, dead), func(t *Truth, _ History, _ *Settings) {
+			t.Kubelet.WorkingErr, t.Kubelet.Version = errNoMetric, "v1.27.0"
+		}, Unknown, "it is of version v1.27.0, so it has not read all its sources of pods yet"},
+		{"kubelet does not count yet, says its Node", object(Mount, dead), func(t *Truth, _ History, _ *Settings) {
+			t.Kubelet.WorkingErr, t.Cluster.Version = errNoMetric, "v1.36.3-eks-1234567"
+		}, Unknown, "version v1.36.3-eks-1234567"},
+		{"kubelet was updated, and its Node is of before", object(Mount, dead), func(t *Truth, _ History, _ *Settings) {
+			t.Kubelet.WorkingErr, t.Kubelet.Version, t.Cluster.Version = errNoMetric, "v1.27.1+k3s1", "v1.26.9"
+		}, Unknown, "version v1.27.1+k3s1"},
+		{"kubelet's version is no version", object(Mount, dead), func(t *Truth, _ History, _ *Settings) {
+			t.Kubelet.WorkingErr, t.Kubelet.Version = errNoMetric, "unknown"
+		}, Unknown, "cannot be read"},
+		{"kubelet has never counted", object(Mount, dead), func(t *Truth, _ History, _ *Settings) {
+			t.Kubelet.WorkingErr, t.Kubelet.Version, t.Cluster.Version = errNoMetric, "v1.26.15", "v1.26.15"
+		}, Leftover, ""},
+		{"kubelet has never counted, says its Node", object(Mount, dead), func(t *Truth, _ History, _ *Settings) {
+			t.Kubelet.WorkingErr, t.Cluster.Version = errNoMetric, "v1.26.0"
+		}, Leftover, ""},
 		{"kubelet's count not heard", object(Mount, dead), func(t *Truth, _ History, _ *Settings) { t.Kubelet.WorkingErr = broken }, Unknown, "gate kubelet-not-working"},
 
 		{"never seen before", object(Mount, dead), func(_ *Truth, h History, _ *Settings) { clear(h) }, Candidate, "seen in 1 of 3 passes; 10m0s of 10m0s to go; the apiserver must deny it twice, 30s apart"},
@@ -305,7 +324,7 @@ func TestHistoryOverPasses(t *testing.T) {
 
 func TestGatesAreAlwaysAllThere(t *testing.T) {
 	want := "kubelet-heard kubelet-uptime kubelet-not-working runtime-heard runtime-uptime runtime-ready network-ready " +
-		"host-namespaces no-mass-orphaning apiserver-heard list-is-ours node-identity"
+		"host-namespaces no-other-kubelet no-mass-orphaning apiserver-heard list-is-ours kubelet-sources node-identity"
 	for name, truth := range map[string]Truth{"healthy": healthy(), "nothing was asked": {}} {
 		report, _ := Judge([]Object{object(Mount, living)}, truth, nil, settings(), hour)
 		var names []string

@@ -6,6 +6,15 @@ import (
 	"strconv"
 )
 
+// namespaceKey is the part of a link's identity that says which namespace its other end is in: the number in nsfs. The
+// number that this namespace gives it (nsid) says so only while a runtime pins it.
+const namespaceKey = "namespace"
+
+// unpinned reports whether o is a link that is foreign only because no runtime pins the namespace at its other end.
+func unpinned(o *Object) bool {
+	return o.Kind == Link && o.Identity[namespaceKey] == "" && o.Identity["peerNamespace"] != "-1"
+}
+
 // listLinks lists the veth devices of the host. One is a pod's if its other end is in a network namespace that a runtime
 // pinned for that pod: see tie. Its name tells nothing, because several network plugins give a pod that was made anew
 // the name of the old one.
@@ -15,9 +24,11 @@ func listLinks(_ context.Context, scan *Scan) ([]Object, error) {
 		return nil, err
 	}
 	var paths []string
+	inodes := make(map[string]uint64)
 	for _, p := range pins {
 		if p.inode != 0 && foreignPin(p) == "" {
 			paths = append(paths, p.path)
+			inodes[p.path] = p.inode
 		}
 	}
 	veths, numbers, err := scan.Host.Veths(paths)
@@ -46,6 +57,8 @@ func listLinks(_ context.Context, scan *Scan) ([]Object, error) {
 			o.Foreign = "both ends are on the host: nothing tells whose it is"
 		case pinOf[v.PeerNamespaceID] == "":
 			o.Foreign = "its other end is in a network namespace that no CRI runtime pinned"
+		default:
+			o.Identity[namespaceKey] = strconv.FormatUint(inodes[pinOf[v.PeerNamespaceID]], 10)
 		}
 		objects = append(objects, o)
 	}

@@ -23,10 +23,11 @@ func Listers() []Lister {
 		{CNIAttachment, listAttachments},
 		{Sandbox, listSandboxes},
 		{Container, listContainers},
+		{Lease, listLeases},
 	}
 }
 
 // Kinds are all kinds, in the order in which leftovers of one pod are released.
 func Kinds() []Kind {
-	return []Kind{Sandbox, Container, Process, CNIAttachment, Netns, Link, Mount, Cgroup, PodDirectory}
+	return []Kind{Sandbox, Container, Process, CNIAttachment, Netns, Link, Lease, Mount, Cgroup, PodDirectory}
 }

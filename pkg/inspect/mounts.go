@@ -3,7 +3,10 @@ package inspect
 import (
 	"cmp"
 	"context"
+	"errors"
 	"fmt"
+	"io/fs"
+	"path"
 	"slices"
 	"strconv"
 	"strings"
@@ -19,7 +22,11 @@ func listMounts(_ context.Context, scan *Scan) ([]Object, error) {
 	if err != nil {
 		return nil, err
 	}
-	objects := mountObjects(scan, mounts, "host")
+	view, err := viewOf(scan, mounts)
+	if err != nil {
+		return nil, err
+	}
+	objects := mountObjects(scan, view, mounts, "host")
 	private, err := kubeletMounts(scan)
 	if err != nil {
 		return objects, err
@@ -29,7 +36,17 @@ func listMounts(_ context.Context, scan *Scan) ([]Object, error) {
 		known[m.ID] = true
 	}
 	private = slices.DeleteFunc(private, func(m host.Mount) bool { return known[m.ID] })
-	return append(objects, mountObjects(scan, private, "kubelet")...), nil
+	return append(objects, mountObjects(scan, view, private, "kubelet")...), nil
+}
+
+// viewOf returns what must be known to tell whose a mount is, and how far its unmount reaches.
+func viewOf(scan *Scan, mounts []host.Mount) (host.MountView, error) {
+	dir := path.Join(scan.Host.Paths.KubeletRoot, "pods")
+	pods, err := scan.Host.Files.List(dir)
+	if errors.Is(err, fs.ErrNotExist) {
+		err = nil // kubelet makes it with its first pod
+	}
+	return host.MountView{Mounts: mounts, PodsDir: dir, Pods: pods}, err
 }
 
 // kubeletMounts returns kubelet's mount table where it has another one than the agent.
@@ -47,7 +64,7 @@ func kubeletMounts(scan *Scan) ([]host.Mount, error) {
 	return scan.Host.MountsOf(kubelet.PID)
 }
 
-func mountObjects(scan *Scan, mounts []host.Mount, table string) []Object {
+func mountObjects(scan *Scan, view host.MountView, mounts []host.Mount, table string) []Object {
 	var objects []Object
 	for _, m := range mounts {
 		uid, ok := scan.Host.Paths.PodOfPath(m.Point)
@@ -55,21 +72,58 @@ func mountObjects(scan *Scan, mounts []host.Mount, table string) []Object {
 			continue
 		}
 		volume, plugin := volumeOf(scan, m.Point, uid)
+		pod, foreign := Pod{UID: uid}, ""
+		if other := view.OtherPod(uid, m); other != "" {
+			pod, foreign = Pod{}, fmt.Sprintf("in the directory of pod %s, but it carries the UID of pod %s", uid, other)
+		}
 		objects = append(objects, Object{
 			Kind: Mount,
 			ID:   m.Point + "#" + strconv.Itoa(m.ID),
-			Pod:  Pod{UID: uid},
+			Pod:  pod, Foreign: foreign,
 			Identity: Identity{
 				"id": strconv.Itoa(m.ID), "device": m.Device(), "root": m.Root,
 				"point": m.Point, "source": m.Source, "type": m.FSType,
 			},
 			Facts: facts("class", mountClass(m), "point", m.Point, "type", m.FSType, "source", m.Source,
-				"volume", volume, "plugin", plugin, "table", table),
+				"volume", volume, "plugin", plugin, "table", table, "propagation", m.Optional),
 		})
 	}
 	// The mount table's own order is that of mounting, so that of two mounts on one point the upper comes later.
 	slices.SortStableFunc(objects, func(a, b Object) int { return cmp.Compare(a.Facts["point"], b.Facts["point"]) })
 	return objects
+}
+
+// maxExplained bounds of how many mounts a pass finds out how far their unmount would reach.
+const maxExplained = 128
+
+// explainMounts adds to suspects what their unmount takes, or why it is refused: as far as the host's own table tells. It is
+// found out again, with all other namespaces, right before anything is unmounted.
+func explainMounts(scan *Scan, suspects []*Object) {
+	mounts, err := scan.mounts()
+	if err != nil {
+		return // the lister has said so
+	}
+	view, err := viewOf(scan, mounts)
+	if err != nil {
+		return
+	}
+	for _, o := range suspects[:min(len(suspects), maxExplained)] {
+		id, err := strconv.Atoi(o.Identity["id"])
+		at := slices.IndexFunc(mounts, func(m host.Mount) bool { return m.ID == id })
+		if err != nil || at < 0 {
+			continue // kubelet's own
+		}
+		if peer, ok := view.Peer(o.Pod.UID, mounts[at]); ok {
+			o.Facts["peer"] = fmt.Sprintf("%s (mount %d)", peer.Point, peer.ID)
+		}
+		plan := view.Unmount(o.Pod.UID, id)
+		if plan.Refused != "" {
+			o.Facts["refused"] = plan.Refused
+		}
+		if plan.Private != nil {
+			o.Facts["private"] = plan.Private.Point
+		}
+	}
 }
 
 // volumeOf returns the volume that a mount point belongs to, as kubelet lays them out:

@@ -18,6 +18,7 @@ type pin struct {
 	path   string
 	inode  uint64 // of the namespace
 	mounts int    // how often it is mounted there
+	also   string // another point at which the same namespace is mounted; empty where there is none
 	file   host.FileStat
 }
 
@@ -28,13 +29,18 @@ func (s *Scan) readPins() ([]pin, error) {
 		return nil, err
 	}
 	found := make(map[string]*pin)
+	points := make(map[uint64][]string) // of each namespace, wherever it is mounted
 	for _, m := range mounts {
-		if m.FSType != "nsfs" || !slices.Contains(s.Host.Paths.NetnsDirs, path.Dir(m.Point)) {
+		if m.FSType != "nsfs" {
 			continue
 		}
 		inode, err := host.ParseNamespace(m.Root, "net")
 		if err != nil {
 			continue // a namespace of another type
+		}
+		points[inode] = append(points[inode], m.Point)
+		if !slices.Contains(s.Host.Paths.NetnsDirs, path.Dir(m.Point)) {
+			continue
 		}
 		p := found[m.Point]
 		if p == nil {
@@ -50,6 +56,9 @@ func (s *Scan) readPins() ([]pin, error) {
 	}
 	pins := make([]pin, 0, len(found))
 	for _, p := range found {
+		if at := slices.IndexFunc(points[p.inode], func(point string) bool { return point != p.path }); at >= 0 {
+			p.also = points[p.inode][at]
+		}
 		pins = append(pins, *p)
 	}
 	slices.SortFunc(pins, func(a, b pin) int { return strings.Compare(a.path, b.path) })
@@ -94,15 +103,18 @@ func listNetns(_ context.Context, scan *Scan) ([]Object, error) {
 		o := Object{Kind: Netns, ID: p.path, Foreign: foreignPin(p)}
 		if p.inode != 0 {
 			o.Identity = Identity{"inode": strconv.FormatUint(p.inode, 10)}
-			o.Facts = map[string]string{"mounts": strconv.Itoa(p.mounts)}
+			o.Facts = facts("mounts", strconv.Itoa(p.mounts), "alsoAt", p.also)
 		} else {
 			o.Identity = Identity{"device": host.Device(p.file.Device), "inode": strconv.FormatUint(p.file.Inode, 10)}
-			o.Facts = map[string]string{"mounts": "0", "state": "empty file"}
+			o.Facts = map[string]string{"mounts": "0", "state": emptyFile}
 		}
 		objects = append(objects, o)
 	}
 	return objects, nil
 }
+
+// emptyFile is the state of a pin on which nothing is mounted any more.
+const emptyFile = "empty file"
 
 // foreignPin says why a pin is none of a CRI runtime's: those are named cni- and a UUID, and their files are empty.
 func foreignPin(p pin) string {
@@ -124,6 +136,8 @@ func inNetnsDirs(scan *Scan, name string) bool {
 // pinPath returns the path of a pin as the mount table shows it: runtimes say /var/run, which is a link to /run.
 func pinPath(scan *Scan, name string) string {
 	dir := path.Dir(name)
+	scan.mu.Lock()
+	defer scan.mu.Unlock()
 	resolved, ok := scan.dirs[dir]
 	if !ok {
 		resolved = resolve(scan.Host.Files, dir)

@@ -18,6 +18,7 @@ import (
 
 	containers "github.com/containerd/containerd/api/services/containers/v1"
 	leases "github.com/containerd/containerd/api/services/leases/v1"
+	tasks "github.com/containerd/containerd/api/types/task"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
@@ -42,12 +43,15 @@ type node struct {
 	containers []*cri.Container
 	records    []*containers.Container
 	leases     []*leases.Lease
+	tasks      []*tasks.Process
+	stored     []string // IDs of containerd's records of sandboxes
 	working    map[string]float64
 	object     corev1.Node
 
-	kubeletErr, clusterErr, runtimeErr error
-	requests                           int // to the apiserver
-	order                              []string
+	kubeletErr, clusterErr, runtimeErr, carrierErr error
+
+	requests int // to the apiserver
+	order    []string
 }
 
 // newNode makes a node on which one pod lives. Only for root.
@@ -90,6 +94,8 @@ func (n *node) witnesses(h *host.Host) {
 	h.Runtime.Containers = door(n, "runtime", func() ([]*cri.Container, error) { return n.containers, n.runtimeErr })
 	h.Containerd.Containers = door(n, "containerd", func() ([]*containers.Container, error) { return n.records, nil })
 	h.Containerd.Leases = door(n, "containerd", func() ([]*leases.Lease, error) { return n.leases, nil })
+	h.Containerd.Tasks = door(n, "containerd", func() ([]*tasks.Process, error) { return n.tasks, n.carrierErr })
+	h.Containerd.Sandboxes = door(n, "containerd", func() ([]string, error) { return n.stored, n.carrierErr })
 	h.Cluster.Pods = door(n, "apiserver", func() ([]corev1.Pod, error) { n.requests++; return n.cluster, n.clusterErr })
 	h.Cluster.Node = door(n, "apiserver", func() (*corev1.Node, error) { n.requests++; return &n.object, n.clusterErr })
 }
@@ -135,6 +141,7 @@ func (n *node) sandbox(uid, id string) {
 		State:  cri.ContainerState_CONTAINER_RUNNING,
 		Labels: map[string]string{uidLabel: uid, namespaceLabel: "default", nameLabel: "pod-" + uid[:8]},
 	})
+	n.leases = append(n.leases, &leases.Lease{ID: id})
 	n.records = append(n.records, &containers.Container{ID: id, Labels: map[string]string{kindLabel: "sandbox", uidLabel: uid}})
 }
 

@@ -20,6 +20,7 @@ const (
 	CNIAttachment Kind = "cni-attachment" // cached result of a CNI ADD (libcni cacheV1)
 	Netns         Kind = "netns"          // network namespace pinned by a CRI runtime
 	Link          Kind = "link"           // host end of a pod's veth
+	Lease         Kind = "lease"          // containerd's lease of a sandbox
 	Mount         Kind = "mount"          // mount below a kubelet pod directory
 	Cgroup        Kind = "cgroup"         // pod cgroup or one below it, per hierarchy
 	PodDirectory  Kind = "pod-directory"  // <kubelet root>/pods/<uid>
@@ -40,7 +41,8 @@ type Pod struct {
 //	process                pid, startTime (clock ticks since boot)
 //	cni-attachment         device, inode, size, modified (nanoseconds since the epoch) of the cache file
 //	netns                  inode of the namespace; device and inode of the file where nothing is mounted on it
-//	link                   index, peerIndex, peerNamespace (nsid; -1: this namespace), mac
+//	link                   index, peerIndex, peerNamespace (nsid; -1: this namespace), mac, namespace (inode of the peer's)
+//	lease                  id (hexadecimal), created (nanoseconds since the epoch)
 //	mount                  id, device, root, point, source, type
 //	cgroup, pod-directory  device, inode
 type Identity map[string]string
@@ -65,6 +67,7 @@ type Object struct {
 	Holders     []Holder          `json:"holders"`
 	Foreign     string            `json:"-"` // why it can be no pod's of this kubelet; empty otherwise
 	Doubt       string            `json:"-"` // why nothing can be said of it; empty otherwise
+	Carried     string            `json:"-"` // what of the runtime still carries the sandbox of a lease; empty otherwise
 }
 
 // Verdict is what an inspection says of an object.
@@ -76,6 +79,7 @@ const (
 	Leftover  Verdict = "leftover"  // every witness agrees, all gates are open, seen often and long enough
 	Candidate Verdict = "candidate" // no witness knows its pod, but that is not yet proof
 	Unknown   Verdict = "unknown"   // a witness that is needed could not be heard
+	Unowned   Verdict = "unowned"   // all was read and nothing names its pod: reported, never touched
 	Foreign   Verdict = "foreign"   // not a pod's of this kubelet: never touched
 )
 
@@ -95,7 +99,8 @@ type Judged struct {
 	Object
 	Verdict   Verdict           `json:"verdict"`
 	Why       string            `json:"why"`
-	Witnesses map[string]Answer `json:"witnesses"` // apiserver, kubelet, runtime, containerd …
+	Witnesses map[string]Answer `json:"witnesses"`         // apiserver, kubelet, runtime, containerd …
+	Running   bool              `json:"running,omitempty"` // its pod has a container that runs: see running.go
 	FirstSeen finding.Stamp     `json:"firstSeen,omitzero"`
 	Passes    int               `json:"passes,omitempty"`
 	Release   string            `json:"release,omitempty"` // what would be done
@@ -127,23 +132,29 @@ type Sighting struct {
 	Identity Identity        `json:"identity"`
 	First    finding.Stamp   `json:"first"`
 	Last     finding.Stamp   `json:"last"`
-	Passes   int             `json:"passes"`
+	Passes   int             `json:"passes"`            // in which every witness could be believed
 	Denials  []finding.Stamp `json:"denials,omitempty"` // when a fresh LIST of the apiserver did not know it
+	Named    NameAnswer      `json:"named,omitzero"`    // of a pod that runs only: see podKey
+
+	// Whose it is, of objects that can outlive what says so: see losesTie.
+	Pod       Pod    `json:"pod,omitzero"`
+	SandboxID string `json:"sandboxID,omitempty"`
 }
 
-// History remembers sightings by kind and ID. It survives restarts of the agent, but not of the machine: a new boot
-// begins a new history.
+// History remembers sightings by kind and ID, and those of pods that run by podKey. It survives restarts of the agent, but
+// not of the machine: a new boot begins a new history.
 type History map[string]Sighting
 
 // Settings are the thresholds of an inspection.
 type Settings struct {
-	Every          time.Duration `yaml:"every"`         // interval between passes of the daemon
-	Passes         int           `yaml:"passes"`        // a leftover must be seen in so many passes
-	Grace          time.Duration `yaml:"grace"`         // … which span at least so long
-	ListSpacing    time.Duration `yaml:"listSpacing"`   // the two LISTs that do not know it are so far apart
-	KubeletUptime  time.Duration `yaml:"kubeletUptime"` // kubelet must have been up so long
-	RuntimeUptime  time.Duration `yaml:"runtimeUptime"` // and the runtime
-	MassOrphaning  int           `yaml:"massOrphaning"` // breaker: more orphaned pods than this …
-	MassPercent    int           `yaml:"massPercent"`   // … and than this share of all pods on the node, stop everything
-	HostNamespaces bool          `yaml:"-"`             // the agent sees the host's processes
+	Every          time.Duration `yaml:"every"`          // interval between passes of the daemon
+	Passes         int           `yaml:"passes"`         // a leftover must be seen in so many passes
+	Grace          time.Duration `yaml:"grace"`          // … which span at least so long
+	ListSpacing    time.Duration `yaml:"listSpacing"`    // the two LISTs that do not know it are so far apart
+	RunningSpacing time.Duration `yaml:"runningSpacing"` // … and so far where a container of its pod runs
+	KubeletUptime  time.Duration `yaml:"kubeletUptime"`  // kubelet must have been up so long
+	RuntimeUptime  time.Duration `yaml:"runtimeUptime"`  // and the runtime
+	MassOrphaning  int           `yaml:"massOrphaning"`  // breaker: more orphaned pods than this …
+	MassPercent    int           `yaml:"massPercent"`    // … and than this share of all pods on the node, stop everything
+	HostNamespaces bool          `yaml:"-"`              // the agent sees the host's processes
 }

@@ -1,11 +1,12 @@
 package inspect
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"io/fs"
-	"path"
+	"slices"
 	"strconv"
 	"strings"
 	"syscall"
@@ -17,15 +18,22 @@ import (
 type processTable struct {
 	pods    []podProcess     // those in a pod's cgroup
 	nested  []podProcess     // those in a kubepods tree that is not our kubelet's
-	members map[string][]int // processes by cgroup: memberKey
+	hidden  []podProcess     // those that could not be looked at
+	count   map[string]int   // processes by UID
+	members map[string][]int // processes by cgroup, at most maxPodProcesses of each: memberKey
 	pids    []int            // all
 }
+
+// maxPodProcesses is how many processes of one pod are listed. A pod with more costs nobody but itself: see listProcesses.
+const maxPodProcesses = 4096
 
 // podProcess is a process in a cgroup of a pod.
 type podProcess struct {
 	host.ProcStat
 	uid, container, cgroup string
-	conflict               string // set when hierarchies tell different pods
+	driver                 string // whose tree it is in
+	conflict               string // set when hierarchies tell different pods, or different drivers
+	unread                 string // why it could not be looked at
 }
 
 // memberKey names one cgroup of one hierarchy, both as in /proc/PID/cgroup.
@@ -35,13 +43,14 @@ func memberKey(hierarchy, cgroup string) string { return hierarchy + ":" + cgrou
 func gone(err error) bool { return errors.Is(err, fs.ErrNotExist) || errors.Is(err, syscall.ESRCH) }
 
 // readProcesses makes one pass over /proc. A process is the pod's that any of its cgroups belongs to: half-done clean-ups
-// leave processes in some hierarchies only. In cgroup v1 a zombie is in no cgroup and is not seen.
+// leave processes in some hierarchies only. In cgroup v1 a zombie is in no cgroup and is not seen. A process that cannot be
+// looked at hides itself only: of one whose path is longer than PATH_MAX some kernels tell no cgroups at all.
 func readProcesses(ctx context.Context, h *host.Host) (processTable, error) {
 	pids, err := h.PIDs()
 	if err != nil {
 		return processTable{}, err
 	}
-	table := processTable{pids: pids, members: make(map[string][]int)}
+	table := processTable{pids: pids, count: make(map[string]int), members: make(map[string][]int)}
 	pods := podLookup{paths: h.Paths, known: make(map[string]cgroupPod)}
 	for _, pid := range pids {
 		if err := ctx.Err(); err != nil {
@@ -52,7 +61,8 @@ func readProcesses(ctx context.Context, h *host.Host) (processTable, error) {
 			continue
 		}
 		if err != nil {
-			return processTable{}, err
+			table.hide(h, pid, podProcess{}, err)
+			continue
 		}
 		p, ours, nested := pods.ofProcess(cgroups)
 		if !ours && !nested {
@@ -61,25 +71,38 @@ func readProcesses(ctx context.Context, h *host.Host) (processTable, error) {
 		if p.ProcStat, err = h.ProcStat(pid); gone(err) {
 			continue
 		} else if err != nil {
-			return processTable{}, err
+			table.hide(h, pid, p, err)
+			continue
 		}
 		if !ours {
 			table.nested = append(table.nested, p)
 			continue
 		}
-		table.pods = append(table.pods, p)
+		if table.count[p.uid]++; table.count[p.uid] <= maxPodProcesses {
+			table.pods = append(table.pods, p)
+		}
 		for hierarchy, cgroup := range cgroups {
-			key := memberKey(hierarchy, cgroup)
-			table.members[key] = append(table.members[key], pid)
+			if key := memberKey(hierarchy, cgroup); len(table.members[key]) < maxPodProcesses {
+				table.members[key] = append(table.members[key], pid)
+			}
 		}
 	}
 	return table, nil
 }
 
+// hide notes a process that could not be looked at.
+func (t *processTable) hide(h *host.Host, pid int, p podProcess, err error) {
+	if stat, statErr := h.ProcStat(pid); statErr == nil {
+		p.ProcStat = stat
+	}
+	p.PID, p.unread = pid, err.Error()
+	t.hidden = append(t.hidden, p)
+}
+
 // cgroupPod is what the path of a cgroup tells.
 type cgroupPod struct {
-	uid, container string
-	ours, nested   bool
+	host.CgroupPlace
+	ours, nested bool
 }
 
 // podLookup remembers what paths tell: the same few occur in every hierarchy and for every process.
@@ -91,9 +114,9 @@ type podLookup struct {
 func (l *podLookup) of(cgroup string) cgroupPod {
 	found, ok := l.known[cgroup]
 	if !ok {
-		found.uid, found.container, found.ours = l.paths.PodOfCgroup(cgroup)
+		found.CgroupPlace, found.ours = l.paths.PlaceOfCgroup(cgroup)
 		found.nested = !found.ours && strings.Contains(cgroup, "kubepods") &&
-			!host.Below(cgroup, path.Join("/", l.paths.CgroupRoot, "kubepods"))
+			!slices.ContainsFunc(l.paths.KubepodsCgroups(), func(own string) bool { return host.Below(cgroup, own) })
 		l.known[cgroup] = found
 	}
 	return found
@@ -110,15 +133,20 @@ func (l *podLookup) ofProcess(cgroups map[string]string) (p podProcess, ours, ne
 				p.cgroup = max(p.cgroup, cgroup)
 			}
 		case !pod.ours:
-		case ours && pod.uid != p.uid:
-			p.conflict = fmt.Sprintf("in cgroups of two pods, %s and %s", min(p.uid, pod.uid), max(p.uid, pod.uid))
+		case ours && pod.UID != p.uid:
+			p.conflict = fmt.Sprintf("in cgroups of two pods, %s and %s", min(p.uid, pod.UID), max(p.uid, pod.UID))
+		case ours && pod.Driver != p.driver:
+			p.conflict = "in cgroups of two cgroup drivers"
 		default:
 			if !ours {
 				p.cgroup = ""
 			}
-			ours, p.uid = true, pod.uid
-			p.container, p.cgroup = max(p.container, pod.container), max(p.cgroup, cgroup) // whichever order the map has
+			ours, p.uid, p.driver = true, pod.UID, pod.Driver
+			p.container, p.cgroup = max(p.container, pod.ContainerID), max(p.cgroup, cgroup) // whichever order the map has
 		}
+	}
+	if ours && nested {
+		p.conflict = cmp.Or(p.conflict, "in a kubepods tree that is not our kubelet's, too")
 	}
 	return p, ours, nested
 }
@@ -130,14 +158,27 @@ func listProcesses(_ context.Context, scan *Scan) ([]Object, error) {
 		return nil, err
 	}
 	objects := make([]Object, 0, len(table.pods)+len(table.nested))
+	crowded := make(map[string]bool)
 	for _, p := range table.pods {
 		o := processObject(p)
 		o.Foreign = p.conflict
+		if table.count[p.uid] > maxPodProcesses {
+			if crowded[p.uid] {
+				continue // one of them tells of all
+			}
+			crowded[p.uid] = true
+			o.Doubt = fmt.Sprintf("pod %s has more than %d processes", p.uid, maxPodProcesses)
+		}
 		objects = append(objects, o)
 	}
 	for _, p := range table.nested {
 		o := processObject(p)
 		o.Foreign = "in a kubepods tree that is not our kubelet's"
+		objects = append(objects, o)
+	}
+	for _, p := range table.hidden {
+		o := processObject(p)
+		o.Doubt = "it could not be looked at: " + p.unread
 		objects = append(objects, o)
 	}
 	return objects, nil
@@ -151,7 +192,7 @@ func processObject(p podProcess) Object {
 		ContainerID: p.container,
 		Identity:    Identity{"pid": strconv.Itoa(p.PID), "startTime": strconv.FormatUint(p.StartTime, 10)},
 		Facts: facts("command", strings.ToValidUTF8(p.Comm, "�"), "state", string(p.State),
-			"parent", strconv.Itoa(p.PPID), "cgroup", p.cgroup),
+			"parent", strconv.Itoa(p.PPID), "cgroup", p.cgroup, "driver", p.driver),
 	}
 }
 

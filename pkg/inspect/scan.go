@@ -7,16 +7,17 @@ import (
 	"strings"
 	"sync"
 
+	leases "github.com/containerd/containerd/api/services/leases/v1"
 	cri "k8s.io/cri-api/pkg/apis/runtime/v1"
 
 	"github.com/nodeagent/nodeagent/internal/host"
 )
 
-// Scan is one pass's view of the host. What several listers and the truth need is read once, when it is first asked for. It
-// belongs to one goroutine.
+// Scan is one pass's view of the host. What several listers and the truth need is read once, when it is first asked for.
 type Scan struct {
 	Host *host.Host
 
+	ends        deadline
 	mounts      func() ([]host.Mount, error)
 	processes   func() (processTable, error)
 	attachments func() ([]host.Attachment, error)
@@ -24,31 +25,50 @@ type Scan struct {
 	kubelet     func() (host.Process, error)
 	sandboxes   func() ([]*cri.PodSandbox, error)
 	containers  func() ([]*cri.Container, error)
-	dirs        map[string]string // resolved directories of network namespaces
+	leases      func() ([]*leases.Lease, error)
+
+	mu   sync.Mutex        // guards dirs
+	dirs map[string]string // resolved directories of network namespaces
 }
 
 // NewScan begins a pass. Its paths have symbolic links resolved where the kernel tells resolved ones.
-func NewScan(ctx context.Context, h *host.Host) *Scan {
+func NewScan(ctx context.Context, h *host.Host) *Scan { return newScan(ctx, h, deadline{}) }
+
+func newScan(ctx context.Context, h *host.Host, ends deadline) *Scan {
 	resolved := *h
 	resolved.Paths.KubeletRoot = resolve(h.Files, h.Paths.KubeletRoot)
 	resolved.Paths.NetnsDirs = nil
 	for _, dir := range h.Paths.NetnsDirs {
 		resolved.Paths.NetnsDirs = append(resolved.Paths.NetnsDirs, resolve(h.Files, dir))
 	}
-	s := &Scan{Host: &resolved, dirs: make(map[string]string)}
-	s.mounts = sync.OnceValues(resolved.Mounts)
-	s.processes = sync.OnceValues(func() (processTable, error) { return readProcesses(ctx, &resolved) })
-	s.attachments = sync.OnceValues(resolved.Attachments)
-	s.pins = sync.OnceValues(s.readPins)
-	s.kubelet = sync.OnceValues(func() (host.Process, error) {
+	s := &Scan{Host: &resolved, dirs: make(map[string]string), ends: ends}
+	s.mounts = once(ctx, s, stageLocal, "the mount table", func(context.Context) ([]host.Mount, error) { return resolved.Mounts() })
+	s.processes = once(ctx, s, stageLocal, "/proc", func(ctx context.Context) (processTable, error) { return readProcesses(ctx, &resolved) })
+	s.attachments = once(ctx, s, stageLocal, "the cache of CNI", func(context.Context) ([]host.Attachment, error) {
+		return resolved.Attachments()
+	})
+	s.pins = once(ctx, s, stageLocal, "network namespaces", func(context.Context) ([]pin, error) { return s.readPins() })
+	s.kubelet = once(ctx, s, stageLocal, "the search for kubelet's process", func(context.Context) (host.Process, error) {
 		if h.Kubelet.Process == nil {
 			return host.Process{}, fmt.Errorf("kubelet: %w", host.ErrNotConfigured)
 		}
 		return h.Kubelet.Process()
 	})
-	s.sandboxes = sync.OnceValues(func() ([]*cri.PodSandbox, error) { return ask(ctx, "runtime", h.Runtime.Sandboxes) })
-	s.containers = sync.OnceValues(func() ([]*cri.Container, error) { return ask(ctx, "runtime", h.Runtime.Containers) })
+	s.sandboxes = once(ctx, s, stageRuntime, "the runtime", func(ctx context.Context) ([]*cri.PodSandbox, error) {
+		return ask(ctx, "runtime", h.Runtime.Sandboxes)
+	})
+	s.containers = once(ctx, s, stageRuntime, "the runtime", func(ctx context.Context) ([]*cri.Container, error) {
+		return ask(ctx, "runtime", h.Runtime.Containers)
+	})
+	s.leases = once(ctx, s, stageRuntime, "containerd", func(ctx context.Context) ([]*leases.Lease, error) {
+		return ask(ctx, "containerd", h.Containerd.Leases)
+	})
 	return s
+}
+
+// once returns a function that reads something when it is first called, and gives up on it when the stage is over.
+func once[T any](ctx context.Context, s *Scan, of stage, what string, read func(context.Context) (T, error)) func() (T, error) {
+	return sync.OnceValues(func() (T, error) { return within(ctx, s.ends, of, what, read) })
 }
 
 // ask calls a door's function, which is nil where the host has no such thing.

@@ -1,13 +1,17 @@
 package inspect
 
 import (
-	"cmp"
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"slices"
 
+	"google.golang.org/grpc/codes"
+	grpcstatus "google.golang.org/grpc/status"
 	cri "k8s.io/cri-api/pkg/apis/runtime/v1"
+
+	"github.com/nodeagent/nodeagent/internal/host"
 )
 
 // owner is the sandbox that something in the network belongs to, with its pod.
@@ -17,26 +21,34 @@ type owner struct {
 }
 
 // tie gives the network objects the sandbox and the pod that they belong to, where there is proof: a network namespace by
-// the CNI cache or the runtime's own status of a sandbox, a link by the network namespace at its other end. What stays
-// untied is never a leftover. Names are added from the runtime where an object tells only the UID.
+// the CNI cache or the runtime's own status of a sandbox, a link by the network namespace at its other end, a lease by its
+// sandbox. What stays untied is never a leftover, and in doubt where something that could name its owner was not read. Names
+// are added from the runtime where an object tells only the UID.
 func tie(ctx context.Context, scan *Scan, objects []Object) error {
-	sandboxes, err := scan.sandboxes()
-	if err != nil {
+	sandboxes, unread := scan.sandboxes()
+	if unread != nil {
 		sandboxes = nil // the truth says so
 	}
 	names := make(map[string]Pod)
 	for _, s := range sandboxes {
 		names[s.GetMetadata().GetUid()] = podOfSandbox(s)
 	}
-	owners, err := pinOwners(ctx, scan, objects, sandboxes)
+	attachments, cacheErr := scan.attachments() // the error is told by the lister of attachments, too
+	pins, err := pinOwners(ctx, scan, objects, sandboxes, attachments)
+	unread = errors.Join(unread, cacheErr, err)
+	leases := leaseOwners(sandboxes, attachments)
 	for i := range objects {
 		o := &objects[i]
-		key := o.ID
-		if o.Kind == Link {
-			key = o.Facts["netns"]
+		switch o.Kind {
+		case Netns:
+			tieTo(o, pins[o.ID])
+		case Link:
+			tieTo(o, pins[o.Facts["netns"]])
+		case Lease:
+			tieTo(o, leases[o.ID])
 		}
-		if o.Kind == Netns || o.Kind == Link {
-			tieTo(o, owners[key])
+		if unread != nil && losesTie(o.Kind) && o.Foreign == "" && o.Pod.UID == "" {
+			o.Doubt = "whose it is: " + unread.Error()
 		}
 		if name, ok := names[o.Pod.UID]; ok && o.Pod.Name == "" {
 			o.Pod = name
@@ -63,12 +75,8 @@ func podOfSandbox(s *cri.PodSandbox) Pod {
 }
 
 // pinOwners returns who owns each pinned network namespace, by the path of the pin.
-func pinOwners(ctx context.Context, scan *Scan, objects []Object, sandboxes []*cri.PodSandbox) (map[string][]owner, error) {
+func pinOwners(ctx context.Context, scan *Scan, objects []Object, sandboxes []*cri.PodSandbox, attachments []host.Attachment) (map[string][]owner, error) {
 	owners := make(map[string][]owner)
-	if !slices.ContainsFunc(objects, func(o Object) bool { return o.Kind == Netns || o.Kind == Link }) {
-		return owners, nil
-	}
-	attachments, err := scan.attachments() // an error is told by the lister of attachments; here it leaves pins untied
 	attached := make(map[string]bool)
 	for _, a := range attachments {
 		attached[a.ContainerID] = true
@@ -78,40 +86,48 @@ func pinOwners(ctx context.Context, scan *Scan, objects []Object, sandboxes []*c
 	}
 	for _, o := range objects {
 		if o.Kind == Netns && o.Foreign == "" && len(owners[o.ID]) == 0 {
-			return owners, cmp.Or(askSandboxes(ctx, scan, owners, attached, sandboxes), err)
+			return owners, askSandboxes(ctx, scan, owners, attached, sandboxes)
 		}
 	}
-	return owners, err
+	return owners, nil
 }
 
 func add(owners map[string][]owner, pin string, o owner) {
-	if !slices.Contains(owners[pin], o) {
+	same := func(other owner) bool { return other.sandbox == o.sandbox && other.pod.UID == o.pod.UID }
+	if !slices.ContainsFunc(owners[pin], same) {
 		owners[pin] = append(owners[pin], o)
 	}
 }
 
-// maxStatuses bounds the requests for a sandbox's verbose status in one pass.
-const maxStatuses = 64
+// maxStatuses bounds the requests for a sandbox's verbose status in one pass: more than kubelet runs pods on a node.
+const maxStatuses = 256
 
-// askSandboxes asks the runtime for the network namespaces of sandboxes that have no cached CNI result.
+// askSandboxes asks the runtime for the network namespaces of sandboxes that have no cached CNI result. An error means that
+// one may be somebody's who could not be asked for.
 func askSandboxes(ctx context.Context, scan *Scan, owners map[string][]owner, attached map[string]bool, sandboxes []*cri.PodSandbox) error {
 	asked := 0
+	var unread []error
 	for _, s := range sandboxes {
 		if attached[s.GetId()] || scan.Host.Runtime.SandboxStatus == nil {
 			continue
 		}
 		if asked++; asked > maxStatuses {
-			return fmt.Errorf("more than %d sandboxes without cached CNI result: some network namespaces stay unknown", maxStatuses)
+			unread = append(unread, fmt.Errorf("more than %d sandboxes have no cached CNI result", maxStatuses))
+			break
 		}
 		status, err := scan.Host.Runtime.SandboxStatus(ctx, s.GetId())
+		if grpcstatus.Code(err) == codes.NotFound {
+			continue // removed meanwhile
+		}
 		if err != nil {
-			continue // removed meanwhile, or the pin stays untied
+			unread = append(unread, fmt.Errorf("status of sandbox %s: %w", s.GetId(), err))
+			continue
 		}
 		if pin := netnsOfStatus(status); pin != "" {
 			add(owners, pinPath(scan, pin), owner{s.GetId(), podOfSandbox(s)})
 		}
 	}
-	return nil
+	return errors.Join(unread[:min(len(unread), 3)]...)
 }
 
 // netnsOfStatus finds the path of the network namespace in the verbose status of containerd and CRI-O; empty for one that

@@ -3,8 +3,6 @@ package inspect
 import (
 	"context"
 	"errors"
-	"fmt"
-	"strconv"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -43,14 +41,18 @@ type Truth struct {
 	Kubelet    KubeletTruth
 	Cluster    ClusterTruth
 	Static     StaticTruth
-	Own        string // UID of the agent's own pod; empty where it runs outside Kubernetes
+	Others     OthersTruth
+	Named      map[string]NameAnswer // of pods that the apiserver was asked for by name in this pass, by UID
+	Own        string                // UID of the agent's own pod; empty where it runs outside Kubernetes
 }
 
 // PodFact is what a witness says of one pod.
 type PodFact struct {
 	Pod
-	Phase  string
-	Static bool
+	Phase   string
+	Static  bool // kubelet's word: not from the apiserver
+	Mirror  bool // the apiserver's word: it only mirrors a static pod, and is made by kubelet itself
+	Started bool // kubelet has noted in the apiserver that it knows of it
 }
 
 // KubeletTruth is what kubelet says.
@@ -61,28 +63,78 @@ type KubeletTruth struct {
 	AgeErr error
 
 	// Working is how many pods kubelet still works on though they are no longer wanted (kubelet_working_pods): such pods
-	// leave /pods at once when they are force-deleted. WorkingErr wraps host.ErrNotConfigured when kubelet does not count
-	// them. Both are asked only when something is suspicious.
+	// leave /pods at once when they are force-deleted. WorkingErr wraps host.ErrNotConfigured when there is nobody to
+	// ask, and errNoMetric when kubelet does not count them (yet); Version, its own word (kubernetes_build_info), is
+	// asked then. All are asked only when something is suspicious.
 	Working    int
 	WorkingErr error
+	Version    string
 }
 
 // Gather asks the local witnesses, those that cost the apiserver nothing. The objects must have been listed before.
 func Gather(ctx context.Context, scan *Scan) Truth {
-	truth := Truth{Own: ownPod(scan)}
-	truth.Runtime = askRuntime(ctx, scan)
-	truth.Containerd = askContainerd(ctx, scan, truth.Runtime.Name)
-	truth.Kubelet = askKubelet(ctx, scan)
+	var truth Truth
+	var err error
+	truth.Own, err = within(ctx, scan.ends, stageLocal, "/proc/self", func(context.Context) (string, error) { return ownPod(scan), nil })
+	if err != nil {
+		truth.Own = unknownPod
+	}
+	sideBySide(scan.ends, 2, func(i int) {
+		if i == 0 {
+			truth.Runtime = witness(ctx, scan, stageRuntime, "the runtime", askRuntime, func(h Heard) RuntimeTruth { return RuntimeTruth{Heard: h} })
+		} else {
+			truth.Containerd = witness(ctx, scan, stageRuntime, "containerd", askContainerd, func(h Heard) ContainerdTruth { return ContainerdTruth{Heard: h} })
+		}
+	})
+	if name := truth.Runtime.Name; name != "" && name != "containerd" {
+		truth.Containerd = ContainerdTruth{Other: name}
+	}
+	truth.Kubelet = witness(ctx, scan, stageKubelet, "kubelet", askKubelet, func(h Heard) KubeletTruth { return KubeletTruth{Heard: h} })
+	truth.Others, err = within(ctx, scan.ends, stageKubelet, "the search for other kubelets", func(ctx context.Context) (OthersTruth, error) {
+		return askOthers(ctx, scan), nil
+	})
+	if err != nil {
+		truth.Others = OthersTruth{Err: err}
+	}
 	return truth
 }
+
+// witness asks one witness; one that hangs was asked and not heard.
+func witness[T any](ctx context.Context, scan *Scan, s stage, who string, ask func(context.Context, *Scan) T, unheard func(Heard) T) T {
+	at := scan.Host.Clock()
+	said, err := within(ctx, scan.ends, s, who, func(ctx context.Context) (T, error) { return ask(ctx, scan), nil })
+	if err != nil {
+		return unheard(Heard{Asked: true, At: at, Err: err})
+	}
+	return said
+}
+
+// unknownPod stands for the agent's own pod where nobody can say whether it is in one: no list has it.
+const unknownPod = "unknown"
 
 // Confirm asks what is only worth asking when something is suspicious: how many pods kubelet still works on, which static
 // pods it should have, and, after everything else, the apiserver.
 func (t *Truth) Confirm(ctx context.Context, scan *Scan, cluster bool) {
-	t.Kubelet.Working, t.Kubelet.WorkingErr = askWorking(ctx, scan)
-	t.Static = readManifests(scan, t.Kubelet.Pods)
+	t.Kubelet.Working, t.Kubelet.WorkingErr = within(ctx, scan.ends, stageCounts, "kubelet", func(ctx context.Context) (int, error) {
+		return askWorking(ctx, scan)
+	})
+	if errors.Is(t.Kubelet.WorkingErr, errNoMetric) {
+		t.Kubelet.Version, _ = within(ctx, scan.ends, stageCounts, "kubelet", func(ctx context.Context) (string, error) {
+			return askVersion(ctx, scan), nil
+		}) // not known is not old
+	}
+	var err error
+	t.Static, err = within(ctx, scan.ends, stageCounts, "the directory of manifests", func(context.Context) (StaticTruth, error) {
+		return readManifests(scan, t.Kubelet.Pods), nil
+	})
+	if err != nil {
+		t.Static = StaticTruth{Asked: true, Err: err}
+	}
 	if cluster {
-		t.Cluster = askCluster(ctx, scan, t.Kubelet.Pods)
+		local := *t
+		t.Cluster = witness(ctx, scan, stageApiserver, "the apiserver", func(ctx context.Context, scan *Scan) ClusterTruth {
+			return askCluster(ctx, scan, &local)
+		}, func(h Heard) ClusterTruth { return ClusterTruth{Heard: h} })
 	}
 }
 
@@ -121,47 +173,13 @@ func podFacts(pods []corev1.Pod) map[string]PodFact {
 			Pod:    Pod{UID: host.NodePodUID(pod), Namespace: pod.Namespace, Name: pod.Name},
 			Phase:  string(pod.Status.Phase),
 			Static: source != "" && source != "api",
+			Mirror: pod.Annotations[mirrorAnnotation] != "",
+
+			Started: pod.Status.StartTime != nil,
 		}
 		known[fact.UID] = fact
 		known[string(pod.UID)] = fact
 	}
 	delete(known, "") // a pod without UID stands for nothing
 	return known
-}
-
-// workingFamily is kubelet's count of pods by lifecycle, since v1.27.
-const workingFamily = "kubelet_working_pods"
-
-// askWorking counts the pods that kubelet works on though neither the apiserver nor a manifest wants them any more.
-func askWorking(ctx context.Context, scan *Scan) (int, error) {
-	if scan.Host.Kubelet.Metric == nil {
-		return 0, fmt.Errorf("kubelet's metrics: %w", host.ErrNotConfigured)
-	}
-	samples, err := scan.Host.Kubelet.Metric(ctx, workingFamily)
-	if err != nil {
-		return 0, err
-	}
-	if len(samples) == 0 {
-		return 0, errNoMetric
-	}
-	working := 0
-	for labels, value := range samples {
-		if hasLabel(labels, "config", "orphan", "runtime_only") && hasLabel(labels, "lifecycle", "sync", "terminating") {
-			working += int(value)
-		}
-	}
-	return working, nil
-}
-
-// errNoMetric says that kubelet does not have workingFamily.
-var errNoMetric = errors.New("kubelet has no metric " + workingFamily)
-
-// hasLabel reports whether a label string as of host.Kubelet.Metric gives a label one of the values.
-func hasLabel(labels, name string, values ...string) bool {
-	for _, value := range values {
-		if containsLabel(labels, name+"="+strconv.Quote(value)) {
-			return true
-		}
-	}
-	return false
 }

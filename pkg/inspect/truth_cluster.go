@@ -1,6 +1,7 @@
 package inspect
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -9,6 +10,7 @@ import (
 	"slices"
 	"strings"
 
+	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"sigs.k8s.io/yaml"
 
@@ -20,13 +22,12 @@ type ClusterTruth struct {
 	Heard
 	Pods      map[string]PodFact // by UID, in every phase
 	Strangers []string           // pods in the list that are on another node
-	Shared    int                // pods that kubelet has, too
-	Wanted    int                // pods of kubelet's that it must have from the apiserver,
-	Missing   int                // and how many of them the list lacks
+	Comparison
 
 	Node    string // name of the Node object
 	Machine string // its machineID
 	Boot    string // its bootID
+	Version string // its kubelet's
 	NodeErr error
 
 	LocalMachine string // /etc/machine-id
@@ -34,8 +35,20 @@ type ClusterTruth struct {
 	LocalErr     error
 }
 
+// Comparison is what a list of the apiserver and kubelet's /pods, asked for right before, prove of one another. Static pods
+// prove nothing: kubelet has them without the apiserver, and makes their mirrors there itself.
+type Comparison struct {
+	Shared  int // pods of the list that kubelet has from the apiserver
+	Wanted  int // pods of kubelet's that it must have from the apiserver,
+	Missing int // and how many of them the list lacks
+
+	Listed int      // pods of the list that have not ended, which kubelet must have from the apiserver,
+	Lacked int      // and how many of them kubelet lacks
+	Proven []string // those that kubelet lacks though it must have known them: the runtime runs them, or it has said so
+}
+
 // askCluster lists the node's pods and gets its Node object, after everything else was asked.
-func askCluster(ctx context.Context, scan *Scan, kubelet map[string]PodFact) ClusterTruth {
+func askCluster(ctx context.Context, scan *Scan, t *Truth) ClusterTruth {
 	h := scan.Host
 	c := ClusterTruth{Heard: Heard{Asked: true, At: h.Clock()}}
 	pods, err := ask(ctx, "apiserver", h.Cluster.Pods)
@@ -48,30 +61,47 @@ func askCluster(ctx context.Context, scan *Scan, kubelet map[string]PodFact) Clu
 			c.Strangers = append(c.Strangers, fmt.Sprintf("%s/%s on %q", pod.Namespace, pod.Name, pod.Spec.NodeName))
 		}
 	}
-	c.compare(kubelet)
+	c.Comparison = compare(c.Pods, t.Kubelet.Pods, t.Runtime.Running)
 	node, err := ask(ctx, "apiserver", h.Cluster.Node)
 	if c.NodeErr = err; err == nil {
-		c.Node, c.Machine, c.Boot = node.Name, node.Status.NodeInfo.MachineID, node.Status.NodeInfo.BootID
+		c.Node, c.Version = node.Name, node.Status.NodeInfo.KubeletVersion
+		c.Machine, c.Boot = node.Status.NodeInfo.MachineID, node.Status.NodeInfo.BootID
 	}
 	c.LocalMachine, c.LocalBoot, c.LocalErr = machine(h.Files)
 	return c
 }
 
-// compare holds the list against kubelet's.
-func (c *ClusterTruth) compare(kubelet map[string]PodFact) {
+// compare holds the apiserver's list and kubelet's against one another. Kubelet was asked first, so that a pod in the list
+// may be one that kubelet has not heard of yet, unless something shows that it had.
+func compare(list, kubelet map[string]PodFact, running map[string]bool) Comparison {
+	var c Comparison
 	for uid, pod := range kubelet {
-		_, listed := c.Pods[uid]
-		if listed {
-			c.Shared++
-		}
 		if pod.Static {
 			continue // its mirror comes late, or never
 		}
 		c.Wanted++
-		if !listed {
+		if known, ok := list[uid]; !ok {
 			c.Missing++
+		} else if !known.Mirror {
+			c.Shared++
 		}
 	}
+	for uid, pod := range list {
+		ended := pod.Phase == string(corev1.PodSucceeded) || pod.Phase == string(corev1.PodFailed)
+		if pod.Mirror || ended && !running[uid] {
+			continue
+		}
+		c.Listed++
+		if has(kubelet, uid) {
+			continue
+		}
+		c.Lacked++
+		if running[uid] || pod.Started {
+			c.Proven = append(c.Proven, pod.Namespace+"/"+pod.Name)
+		}
+	}
+	slices.Sort(c.Proven)
+	return c
 }
 
 // machine returns the IDs of this machine as kubelet reads them: the first of two files that can be read, even an empty one.
@@ -93,8 +123,9 @@ func machine(files host.Files) (machine, boot string, err error) {
 // StaticTruth is what the manifests of static pods say.
 type StaticTruth struct {
 	Asked   bool
-	Err     error    // they could not be read
-	Missing []string // manifests whose pod kubelet does not have, as namespace/name
+	Err     error             // they could not be read
+	Missing []string          // manifests whose pod kubelet does not have, as namespace/name
+	UIDs    map[string]string // manifests by the UID that they themselves give their pod
 }
 
 // readManifests holds the manifests in kubelet's directory for static pods against its /pods. The UID that kubelet makes
@@ -102,7 +133,7 @@ type StaticTruth struct {
 // its pod, a UID which kubelet does not have is of no manifest.
 func readManifests(scan *Scan, kubelet map[string]PodFact) StaticTruth {
 	dir := scan.Host.Paths.StaticPods
-	truth := StaticTruth{Asked: true}
+	truth := StaticTruth{Asked: true, UIDs: make(map[string]string)}
 	if dir == "" {
 		truth.Err = errors.New("kubelet's directory of static pods is not known")
 		return truth
@@ -125,11 +156,17 @@ func readManifests(scan *Scan, kubelet map[string]PodFact) StaticTruth {
 		}
 		pod, err := manifestPod(scan.Host, path.Join(dir, name))
 		if err != nil {
-			truth.Err = err
-			return truth
+			truth.Err = errors.Join(truth.Err, err) // the others are read all the same: they may name a UID
+			continue
 		}
-		if pod != "" && !static[pod] {
-			truth.Missing = append(truth.Missing, pod)
+		if pod.Name == "" {
+			continue
+		}
+		if called := pod.Namespace + "/" + pod.Name; !static[called] {
+			truth.Missing = append(truth.Missing, called)
+		}
+		if pod.UID != "" {
+			truth.UIDs[pod.UID] = path.Join(dir, name)
 		}
 	}
 	return truth
@@ -138,33 +175,33 @@ func readManifests(scan *Scan, kubelet map[string]PodFact) StaticTruth {
 // maxManifest bounds a manifest.
 const maxManifest = 1 << 20
 
-// manifestPod returns namespace/name of the static pod that kubelet makes of a manifest: it adds the node's name. Empty
-// for what is no file.
-func manifestPod(h *host.Host, file string) (string, error) {
+// manifestPod returns the static pod that kubelet makes of a manifest: it adds the node's name. The UID is the one that the
+// manifest gives, if any. Empty for what is no file.
+func manifestPod(h *host.Host, file string) (Pod, error) {
 	stat, err := h.Files.Stat(file)
 	if err != nil {
-		return "", err
+		return Pod{}, err
 	}
 	if stat.IsDir() {
-		return "", nil
+		return Pod{}, nil
 	}
 	if !stat.IsFile() || stat.Size > maxManifest {
-		return "", fmt.Errorf("read %s: no file of at most %d bytes", file, maxManifest)
+		return Pod{}, fmt.Errorf("read %s: no file of at most %d bytes", file, maxManifest)
 	}
 	data, err := h.Files.Read(file)
 	if err != nil {
-		return "", err
+		return Pod{}, err
 	}
 	var manifest metav1.PartialObjectMetadata
 	if err := yaml.Unmarshal(data, &manifest); err != nil {
-		return "", fmt.Errorf("read %s: %w", file, err)
+		return Pod{}, fmt.Errorf("read %s: %w", file, err)
 	}
 	if manifest.Name == "" {
-		return "", fmt.Errorf("read %s: names no pod", file)
+		return Pod{}, fmt.Errorf("read %s: names no pod", file)
 	}
-	namespace := manifest.Namespace
-	if namespace == "" {
-		namespace = metav1.NamespaceDefault
-	}
-	return namespace + "/" + manifest.Name + "-" + strings.ToLower(h.NodeName), nil
+	return Pod{
+		UID:       string(manifest.UID),
+		Namespace: cmp.Or(manifest.Namespace, metav1.NamespaceDefault),
+		Name:      manifest.Name + "-" + strings.ToLower(h.NodeName),
+	}, nil
 }

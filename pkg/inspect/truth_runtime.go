@@ -17,6 +17,8 @@ type RuntimeTruth struct {
 	Sandboxes  map[string]SandboxFact   // by ID
 	Pods       map[string]SandboxFact   // by UID: one of its sandboxes, a READY one if there is any
 	Containers map[string]string        // sandbox ID by container ID
+	Running    map[string]bool          // UIDs that have a container which runs
+	Misnamed   map[string]bool          // UIDs whose sandboxes tell different names
 	Grace      map[string]time.Duration // termination grace period by UID
 	Ready      Condition
 	NetReady   Condition
@@ -51,6 +53,7 @@ func askRuntime(ctx context.Context, scan *Scan) RuntimeTruth {
 		Heard:     Heard{Asked: true, At: scan.Host.Clock()},
 		Sandboxes: make(map[string]SandboxFact), Pods: make(map[string]SandboxFact),
 		Containers: make(map[string]string), Grace: make(map[string]time.Duration),
+		Running: make(map[string]bool), Misnamed: make(map[string]bool),
 	}
 	sandboxes, err := scan.sandboxes()
 	if err != nil {
@@ -67,6 +70,9 @@ func askRuntime(ctx context.Context, scan *Scan) RuntimeTruth {
 			Pod: podOfSandbox(s), ID: s.GetId(), State: sandboxState(s.GetState()), Source: s.GetAnnotations()[sourceAnnotation],
 		}
 		r.Sandboxes[fact.ID] = fact
+		if known, ok := r.Pods[fact.UID]; ok && known.Pod != fact.Pod {
+			r.Misnamed[fact.UID] = true
+		}
 		if r.Pods[fact.UID].State != "READY" {
 			r.Pods[fact.UID] = fact
 		}
@@ -74,6 +80,9 @@ func askRuntime(ctx context.Context, scan *Scan) RuntimeTruth {
 	for _, c := range containers {
 		r.Containers[c.GetId()] = c.GetPodSandboxId()
 		uid := c.GetLabels()[uidLabel]
+		if runs(c.GetState()) {
+			r.Running[uid], r.Running[r.Sandboxes[c.GetPodSandboxId()].UID] = true, true
+		}
 		if seconds, err := strconv.ParseInt(c.GetAnnotations()[graceAnnotation], 10, 32); err == nil {
 			r.Grace[uid] = max(r.Grace[uid], time.Duration(seconds)*time.Second)
 		}
@@ -81,10 +90,16 @@ func askRuntime(ctx context.Context, scan *Scan) RuntimeTruth {
 	if version, err := ask(ctx, "runtime", scan.Host.Runtime.Version); err == nil {
 		r.Name = version.GetRuntimeName()
 	}
+	delete(r.Running, "")
 	r.Ready, r.NetReady = askConditions(ctx, scan)
 	process, err := askProcess(ctx, scan)
 	r.Age, r.AgeErr = process, err
 	return r
+}
+
+// runs reports whether a container works for somebody, for all that the runtime knows.
+func runs(state cri.ContainerState) bool {
+	return state == cri.ContainerState_CONTAINER_RUNNING || state == cri.ContainerState_CONTAINER_UNKNOWN
 }
 
 func askProcess(ctx context.Context, scan *Scan) (time.Duration, error) {
@@ -117,15 +132,12 @@ func conditionOf(status *cri.StatusResponse, kind string) Condition {
 
 // askContainerd asks for the containers and leases of containerd. A sandbox that is being created has a lease or a
 // container of its ID long before CRI lists it.
-func askContainerd(ctx context.Context, scan *Scan, runtime string) ContainerdTruth {
-	if runtime != "" && runtime != "containerd" {
-		return ContainerdTruth{Other: runtime}
-	}
+func askContainerd(ctx context.Context, scan *Scan) ContainerdTruth {
 	c := ContainerdTruth{
 		Heard: Heard{Asked: true, At: scan.Host.Clock()},
 		Known: make(map[string]string), Pods: make(map[string]bool),
 	}
-	leases, err := ask(ctx, "containerd", scan.Host.Containerd.Leases)
+	leases, err := scan.leases()
 	if err != nil {
 		c.Err = err
 		return c
@@ -136,7 +148,7 @@ func askContainerd(ctx context.Context, scan *Scan, runtime string) ContainerdTr
 		return c
 	}
 	for _, lease := range leases {
-		c.Known[lease.GetID()] = "lease"
+		c.Known[lease.GetID()] = leaseName
 	}
 	for _, record := range containers {
 		c.Known[record.GetID()] = "container"
@@ -145,10 +157,4 @@ func askContainerd(ctx context.Context, scan *Scan, runtime string) ContainerdTr
 		}
 	}
 	return c
-}
-
-// containsLabel reports whether one of the labels of a sample is label.
-func containsLabel(labels, label string) bool {
-	at := strings.Index(labels, label)
-	return at >= 0 && (at == 0 || strings.ContainsRune(",{ ", rune(labels[at-1])))
 }

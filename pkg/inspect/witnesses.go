@@ -21,11 +21,12 @@ const (
 //	sandbox, container                                  UID        UID      -            -
 //	process, mount, cgroup, pod-directory               UID        UID      -            -
 //	cni-attachment, netns, link                         UID        UID      sandbox ID   sandbox ID
+//	lease                                               UID        UID      sandbox ID   container, sandbox, task
 //
 // Where the runtime still lists the sandbox of a pod that is gone, that sandbox is itself the leftover, so that the
 // runtime's knowing it does not speak for what belongs to the pod. But as long as it knows the sandbox, removing it is
-// the way to release its network, and nothing of that is touched behind the runtime's back. Every witness must be heard
-// for every kind.
+// the way to release its network, and nothing of that is touched behind the runtime's back. A lease is containerd's
+// knowing a sandbox, too, until it is proven to be a leftover itself. Every witness must be heard for every kind.
 func networked(kind Kind) bool { return kind == CNIAttachment || kind == Netns || kind == Link }
 
 // answers asks every witness for o. first is when o was first seen: a list of the apiserver that is older proves nothing.
@@ -112,7 +113,7 @@ func (t *Truth) askedContainerd(o *Object) Answer {
 		return notHeard(c.Err)
 	}
 	for _, id := range []string{o.SandboxID, o.ContainerID} {
-		if what, ok := c.Known[id]; ok && id != "" {
+		if what, ok := c.Known[id]; ok && id != "" && (o.Kind != Lease || what != leaseName) {
 			return knows("%s %s", what, id)
 		}
 	}

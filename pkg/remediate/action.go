@@ -2,7 +2,7 @@
 // leftovers, one pod at a time, in the order of the catalogue; it removes the smallest blocker first and then gives the
 // owner (kubelet, the runtime) time to finish its own work. It is the only package that is handed the write door.
 //
-// Every step goes: guards, intent in the journal, another look at the object's identity (by the hand, right before the
+// Every step goes: intent in the journal, guards, another look at the object's identity (by the hand, right before the
 // system call), the step, verification, end in the journal. A crash between any two of them is harmless: the next release
 // begins with what is there, never with what was planned.
 package remediate
@@ -44,5 +44,6 @@ type Tools struct {
 	Host     *host.Host
 	Settings Settings
 	Log      *slog.Logger
+	Drivers  *driverWatch             // what is known of CSI drivers
 	Hit      func(point string) error // fault point between two changes of one step
 }

@@ -17,17 +17,22 @@ func Actions() []Action {
 		attachmentAction(),
 		netnsAction(),
 		linkAction(),
+		leaseAction(),
 		mountAction(),
 		cgroupAction(),
 		podDirectoryAction(),
 	}
 }
 
-func actionFor(kind inspect.Kind) (Action, bool) {
-	all := Actions()
+// actions are the ways to release, one for each kind.
+type actions []Action
+
+func (all actions) on(kind inspect.Kind) (Action, bool) {
 	at := slices.IndexFunc(all, func(a Action) bool { return a.Kind == kind })
 	if at < 0 {
 		return Action{}, false
 	}
 	return all[at], true
 }
+
+func actionFor(kind inspect.Kind) (Action, bool) { return actions(Actions()).on(kind) }

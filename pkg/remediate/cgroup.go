@@ -14,12 +14,16 @@ import (
 func cgroupAction() Action {
 	return Action{
 		Kind: inspect.Cgroup, Order: 80,
-		Summary: "StopUnit where systemd made it, then rmdir, leaf first; v1 memory.force_empty before",
+		Summary: "StopUnit of the pod's slice and its containers' scopes, then rmdir, leaf first; v1 memory.force_empty before",
 		Plan: func(o inspect.Judged, _ Settings) (string, string) {
 			return fmt.Sprintf("remove the empty cgroup %s", o.ID), ""
 		},
 		Less: func(a, b inspect.Judged) int {
-			return cmp.Or(cmp.Compare(strings.Count(b.ID, "/"), strings.Count(a.ID, "/")), cmp.Compare(a.ID, b.ID))
+			return cmp.Or(
+				cmp.Compare(strings.Count(b.ID, "/"), strings.Count(a.ID, "/")),
+				cmp.Compare(ofSystemd(b), ofSystemd(a)), // it takes the others away itself
+				cmp.Compare(a.ID, b.ID),
+			)
 		},
 		Needs: func(_ inspect.Judged, rest []inspect.Judged, _ Settings) string {
 			for _, other := range rest {
@@ -41,4 +45,12 @@ func cgroupAction() Action {
 		},
 		Gone: fileGone,
 	}
+}
+
+// ofSystemd is 1 for a cgroup in the hierarchy that systemd keeps its units in on cgroup v1.
+func ofSystemd(o inspect.Judged) int {
+	if o.Facts["hierarchy"] == "name=systemd" {
+		return 1
+	}
+	return 0
 }

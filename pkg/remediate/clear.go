@@ -53,6 +53,8 @@ func clear(tree []hand.Entry, allowEmptyDir bool) (steps []removal, refusal stri
 		switch {
 		case entry.Mount:
 			return nil, fmt.Sprintf("%s is a mount point", entry.Path)
+		case isBlockVolume(entry.Path):
+			return nil, fmt.Sprintf("%s: a block volume is still mapped", entry.Path)
 		case entry.Type == hand.Directory && allowEmptyDir && isEmptyDir(entry.Path) && hasChildren(tree, entry.Path):
 			moved[entry.Path] = true
 			steps = append(steps, removal{entry, moveAway})
@@ -84,6 +86,23 @@ func isEmptyDir(name string) bool {
 	return ok
 }
 
+// isBlockVolume reports whether a path stands for a volume that kubelet maps as a device.
+func isBlockVolume(name string) bool {
+	ok, _ := path.Match("volumeDevices/*/*", name)
+	return ok
+}
+
+// sizeBelow returns how many bytes a file, or all in a directory, has.
+func sizeBelow(tree []hand.Entry, top string) uint64 {
+	total := uint64(0)
+	for _, entry := range tree {
+		if entry.Path == top || strings.HasPrefix(entry.Path, top+"/") {
+			total = hand.AddBytes(total, entry.Size)
+		}
+	}
+	return total
+}
+
 func hasChildren(tree []hand.Entry, dir string) bool {
 	return slices.ContainsFunc(tree, func(e hand.Entry) bool { return path.Dir(e.Path) == dir })
 }
@@ -98,7 +117,7 @@ func clearFile(tree []hand.Entry, entry hand.Entry) (how, string) {
 			return unlink, ""
 		}
 	}
-	if ok, _ := path.Match("volumes/kubernetes.io~csi/*/vol_data.json", entry.Path); ok {
+	if isVolumeNote(entry.Path) {
 		mount := path.Join(path.Dir(entry.Path), "mount")
 		if hasChildren(tree, mount) {
 			return 0, fmt.Sprintf("%s is not empty: a volume's data may have been written where it ought to be mounted", mount)

@@ -24,7 +24,7 @@ func processOf(o inspect.Judged) (hand.Process, error) {
 		return hand.Process{}, err
 	}
 	start, err := unsigned(o, "startTime")
-	return hand.Process{PID: int(pid), StartTime: start, UID: o.Pod.UID}, err
+	return hand.Process{PID: int(pid), StartTime: start, UID: o.Pod.UID, Driver: o.Facts["driver"]}, err
 }
 
 func mountOf(o inspect.Judged) (hand.Mount, error) {
@@ -45,7 +45,7 @@ func fileOf(o inspect.Judged) (hand.FileID, error) {
 
 func cgroupOf(o inspect.Judged) (hand.Cgroup, error) {
 	file, err := fileOf(o)
-	return hand.Cgroup{Dir: o.ID, UID: o.Pod.UID, File: file}, err
+	return hand.Cgroup{Dir: o.ID, UID: o.Pod.UID, Driver: o.Facts["driver"], File: file}, err
 }
 
 func attachmentOf(o inspect.Judged) (hand.Attachment, error) {
@@ -59,12 +59,13 @@ func attachmentOf(o inspect.Judged) (hand.Attachment, error) {
 
 // netnsOf takes the number of the namespace, or of the empty file where nothing is pinned any more.
 func netnsOf(o inspect.Judged) (hand.Netns, error) {
-	key := "namespace"
-	if o.Identity[key] == "" {
-		key = "inode"
-	}
-	inode, err := unsigned(o, key)
+	inode, err := unsigned(o, "inode")
 	return hand.Netns{Path: o.ID, Inode: inode}, err
+}
+
+func leaseOf(o inspect.Judged) (hand.RuntimeLease, error) {
+	created, err := integer(o, "created")
+	return hand.RuntimeLease{ID: o.Identity["id"], CreatedAt: created}, err
 }
 
 func linkOf(o inspect.Judged) (hand.Link, error) {

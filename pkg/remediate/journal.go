@@ -10,6 +10,7 @@ import (
 	"os"
 	"path/filepath"
 
+	"github.com/nodeagent/nodeagent/internal/host"
 	"github.com/nodeagent/nodeagent/pkg/finding"
 	"github.com/nodeagent/nodeagent/pkg/inspect"
 )
@@ -37,6 +38,7 @@ const (
 	Intent Event = "intent" // a step is about to be done
 	End    Event = "end"    // it was done and verified, or failed
 	Finish Event = "finish" // the release of the pod is over
+	Notice Event = "notice" // something in quarantine will be removed; nothing is done yet
 )
 
 const (
@@ -51,13 +53,15 @@ type journal struct {
 	file *os.File
 	dir  string
 	size int64
+
+	onWrite func(Record) error // tests only; may be nil
 }
 
 // ReadJournal returns all records, oldest first. A torn last line, as a crash leaves it, and lines that cannot be read are
 // counted and skipped: what was done is never concluded from the journal.
 func ReadJournal(dir string) (records []Record, skipped int, err error) {
 	for _, name := range []string{journalName + ".1", journalName} {
-		data, err := os.ReadFile(filepath.Join(dir, name))
+		data, err := host.Files{}.Read(filepath.Join(dir, name)) // which waits for nothing
 		if errors.Is(err, fs.ErrNotExist) {
 			continue
 		}
@@ -142,6 +146,11 @@ func (j *journal) write(r Record) error {
 	if len(line) > maxRecord {
 		return fmt.Errorf("journal: record of %d bytes", len(line))
 	}
+	if j.onWrite != nil {
+		if err := j.onWrite(r); err != nil {
+			return fmt.Errorf("journal: %w", err)
+		}
+	}
 	// One write, so that only a crash or a full disk can tear it.
 	n, err := j.file.Write(append(line, '\n'))
 	j.size += int64(n)
@@ -186,7 +195,12 @@ func attempts(records []Record) map[string]Attempt {
 	for _, r := range records {
 		switch r.Event {
 		case Begin:
-			all[r.Group] = Attempt{At: r.At}
+			all[r.Group] = Attempt{At: r.At, Idle: true}
+		case Intent:
+			if attempt, ok := all[r.Group]; ok {
+				attempt.Idle = false
+				all[r.Group] = attempt
+			}
 		case Finish:
 			if attempt, ok := all[r.Group]; ok && r.Result != Interrupted {
 				attempt.Finished, attempt.Whole = true, r.Result == Released

@@ -130,9 +130,9 @@ func TestJournalMemory(t *testing.T) {
 		{At: ago(time.Hour), Event: Begin, Group: "cut"}, {Event: Intent, Group: "cut", Kind: inspect.Process, ID: "7"},
 	}
 	want := map[string]Attempt{
-		"whole":   {At: ago(5 * time.Hour), Finished: true, Whole: true},
+		"whole":   {At: ago(5 * time.Hour), Finished: true, Whole: true, Idle: true},
 		"part":    {At: ago(4 * time.Hour), Finished: true},
-		"stopped": {At: ago(3 * time.Hour)},
+		"stopped": {At: ago(3 * time.Hour), Idle: true},
 		"cut":     {At: ago(time.Hour)},
 	}
 	if diff := cmp.Diff(want, attempts(records)); diff != "" {
@@ -152,4 +152,16 @@ func FuzzParseJournal(f *testing.F) {
 			t.Error("more unfinished than records")
 		}
 	})
+}
+
+// A release that had to wait for something is no try: see retryAfter.
+func TestAttemptsIdle(t *testing.T) {
+	records := []Record{
+		{Event: Begin, Group: "waited"}, {Event: Finish, Group: "waited", Result: Incomplete},
+		{Event: Begin, Group: "tried"}, {Event: Intent, Group: "tried"}, {Event: End, Group: "tried"}, {Event: Finish, Group: "tried", Result: Incomplete},
+	}
+	all := attempts(records)
+	if !all["waited"].Idle || all["tried"].Idle || !all["tried"].Finished {
+		t.Errorf("%+v", all)
+	}
 }

@@ -5,6 +5,7 @@ import (
 	"testing"
 
 	"github.com/nodeagent/nodeagent/internal/hand"
+	"github.com/nodeagent/nodeagent/internal/hand/handtest"
 	"github.com/nodeagent/nodeagent/internal/host"
 )
 
@@ -13,5 +14,9 @@ func TestMain(m *testing.M) {
 		return
 	}
 	host.ProbeMain()
-	os.Exit(m.Run())
+	status, inside := handtest.SharedRoot()
+	if inside {
+		status = m.Run()
+	}
+	os.Exit(status)
 }

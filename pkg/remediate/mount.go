@@ -8,8 +8,6 @@ import (
 	"os"
 	"slices"
 	"strings"
-	"syscall"
-	"time"
 
 	"github.com/nodeagent/nodeagent/internal/hand"
 	"github.com/nodeagent/nodeagent/internal/host"
@@ -17,7 +15,8 @@ import (
 )
 
 // mountAction unmounts what is mounted in the pod's directory, innermost first. A mount that is busy is told with its
-// holders and left: those that are the pod's own are the process action's to end, others' are their owners'.
+// holders and left: those that are the pod's own are the process action's to end, others' are their owners'. An unmount that
+// would be passed on to mounts outside of the pod's directory is refused; see host.MountView.
 //
 // CSI volumes belong to kubelet and the driver as long as that one is alive: it may have to flush, log out or count.
 func mountAction() Action {
@@ -28,7 +27,13 @@ func mountAction() Action {
 			if o.Facts["table"] == "kubelet" {
 				return "", "it is in kubelet's own mount namespace"
 			}
+			if why := o.Facts["refused"]; why != "" {
+				return "", why
+			}
 			does := fmt.Sprintf("unmount %s (%s)", o.Identity["point"], o.Identity["type"])
+			if bind := o.Facts["private"]; bind != "" {
+				does += fmt.Sprintf(", after %s was made private", bind)
+			}
 			if isCSI(o) && !s.UnmountCSI {
 				does += " if its CSI driver is gone"
 			}
@@ -86,70 +91,67 @@ func unmount(ctx context.Context, t Tools, o inspect.Judged) error {
 		return err
 	}
 	if hand.Remote(m.FSType) {
-		if why := serverGone(ctx, t, m); why != "" {
-			t.Log.Warn("the server of a mount is gone", "mount", m.Point, "why", why)
+		sign, err := serverDead(ctx, t, m)
+		if err != nil {
+			return err
+		}
+		if sign != "" {
+			t.Log.Warn("the server of a mount is gone", "mount", m.Point, "why", sign)
 			return unmountDead(ctx, t, o, m)
 		}
 	}
 	return heldBy(t.Hand.Unmount(ctx, o.Pod.UID, m, hand.Plain), o)
 }
 
-// unmountDead frees a mount whose server does not answer. Force gives up requests for the whole filesystem, so that it
-// must be mounted nowhere else. Only when nothing can be found that uses it is it taken out of the tree lazily.
+// unmountDead frees a mount whose server is gone. Force gives up requests for the whole filesystem, so that it must be
+// mounted nowhere else. Only when nothing can be found that uses it is it taken out of the tree lazily.
 func unmountDead(ctx context.Context, t Tools, o inspect.Judged, m hand.Mount) error {
 	uid := o.Pod.UID
-	if err := t.Hand.Exclusive(uid, m); err != nil {
-		return err
-	}
-	if kind, _, _ := strings.Cut(m.FSType, "."); kind == "fuse" {
-		if err := t.Hand.AbortFUSE(uid, m); err != nil {
-			t.Log.Warn("a FUSE connection could not be aborted", "mount", m.Point, "err", err)
-		}
-		if err := t.Hit("mount: aborted"); err != nil {
-			return err
-		}
-	}
 	// What waited for the server fails now, and lets go of the mount a moment later: also our own probe.
 	var err error
 	pollErr := poll(ctx, t.Settings.VerifyWithin, func() (bool, error) {
 		err = t.Hand.Unmount(ctx, uid, m, hand.Forced)
 		return !errors.Is(err, hand.ErrBusy), nil
 	})
-	if pollErr != nil || !errors.Is(err, hand.ErrBusy) || strangers(t, o) {
+	if pollErr != nil || !errors.Is(err, hand.ErrBusy) {
 		return heldBy(cmp.Or(err, pollErr), o)
+	}
+	strangers, lookErr := strangersOf(ctx, t, m)
+	if lookErr != nil {
+		return fmt.Errorf("%w; who uses it cannot be told: %w", err, lookErr)
+	}
+	if len(strangers) > 0 {
+		o.Holders = strangers
+		return heldBy(err, o)
 	}
 	return t.Hand.Unmount(ctx, uid, m, hand.Lazy)
 }
 
-// strangers reports whether anybody but our own children was found to use a mount.
-func strangers(t Tools, o inspect.Judged) bool {
-	return slices.ContainsFunc(o.Holders, func(h inspect.Holder) bool {
-		stat, err := t.Host.ProcStat(h.PID)
-		return err != nil || stat.PPID != os.Getpid()
-	})
-}
-
-// serverGone returns how a mount shows that nobody serves it any more; empty when it answers, or when it cannot be asked.
-func serverGone(ctx context.Context, t Tools, m hand.Mount) string {
-	if t.Host.Prober.Do == nil {
-		return ""
-	}
-	const patience = 5 * time.Second
-	limited, cancel := context.WithTimeout(ctx, patience)
-	defer cancel()
-	answer, err := t.Host.Prober.Do(limited, host.ProbeRequest{Op: host.ProbeStatfs, Path: m.Point})
+// strangersOf looks for whoever uses a mount at this moment, but our own children.
+func strangersOf(ctx context.Context, t Tools, m hand.Mount) ([]inspect.Holder, error) {
+	mounts, err := t.Host.Mounts()
 	if err != nil {
-		if limited.Err() != nil && ctx.Err() == nil {
-			return fmt.Sprintf("no answer within %s", patience)
+		return nil, err
+	}
+	at := slices.IndexFunc(mounts, func(now host.Mount) bool { return now.ID == m.ID })
+	if at < 0 {
+		return nil, fmt.Errorf("mount %d: %w", m.ID, hand.ErrChanged)
+	}
+	held, incomplete, err := t.Host.Holders(ctx, []host.Holdable{{Path: m.Point, Mount: &mounts[at]}})
+	if err == nil && incomplete != "" {
+		err = fmt.Errorf("the search was cut short %s", incomplete)
+	}
+	if err != nil {
+		return nil, err
+	}
+	var strangers []inspect.Holder
+	for _, h := range held[0] {
+		stat, err := t.Host.ProcStat(h.PID)
+		if err != nil || stat.PPID != os.Getpid() {
+			strangers = append(strangers, inspect.Holder{PID: h.PID, Command: h.Comm, How: h.How, Pod: inspect.Pod{UID: h.UID}})
 		}
-		return ""
 	}
-	dead := []syscall.Errno{syscall.ENOTCONN, syscall.ESTALE, syscall.ETIMEDOUT, syscall.ECONNREFUSED, syscall.ECONNABORTED,
-		syscall.EHOSTDOWN, syscall.EHOSTUNREACH, syscall.ESHUTDOWN}
-	if errno := syscall.Errno(answer.Errno); slices.Contains(dead, errno) {
-		return errno.Error()
-	}
-	return ""
+	return strangers, nil
 }
 
 // heldBy adds to an error who keeps the mount busy.

@@ -2,19 +2,17 @@ package remediate
 
 import (
 	"encoding/json"
-	"errors"
 	"net"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"strings"
 	"testing"
-	"time"
 
 	"golang.org/x/sys/unix"
 
 	"github.com/nodeagent/nodeagent/internal/hand/handtest"
-	"github.com/nodeagent/nodeagent/internal/host/hosttest"
+	"github.com/nodeagent/nodeagent/pkg/inspect"
 )
 
 // A mount that another pod keeps busy stays, and the report names who does.
@@ -40,6 +38,42 @@ func TestBusyMountNamesHolder(t *testing.T) {
 	}
 }
 
+// What must not be unmounted, whatever else is right.
+func TestMountPlanRefuses(t *testing.T) {
+	action := mountAction()
+	for name, test := range map[string]struct {
+		facts map[string]string
+		want  string
+	}{
+		"ours":                           {map[string]string{"table": "host"}, ""},
+		"kubelet's own":                  {map[string]string{"table": "kubelet"}, "kubelet's own mount namespace"},
+		"its unmount would reach others": {map[string]string{"table": "host", "refused": "mount 7 would go"}, "mount 7 would go"},
+	} {
+		does, refusal := action.Plan(inspect.Judged{Object: inspect.Object{Kind: inspect.Mount, Facts: test.facts}}, Settings{})
+		if (refusal == "") != (test.want == "") || !strings.Contains(refusal, test.want) || (does == "") != (test.want != "") {
+			t.Errorf("%s: %q, refused %q", name, does, refusal)
+		}
+	}
+}
+
+// The volumes of a container stay as long as it may run.
+func TestMountNeedsEndedContainers(t *testing.T) {
+	for state, want := range map[string]string{
+		"EXITED": "", "RUNNING": "is RUNNING", "CREATED": "is CREATED", "UNKNOWN": "is UNKNOWN", "": "in an unknown state",
+	} {
+		rest := []inspect.Judged{
+			{Object: inspect.Object{Kind: inspect.Sandbox, ID: "s", Facts: map[string]string{"state": "SANDBOX_READY"}}},
+			{Object: inspect.Object{Kind: inspect.Container, ID: "c", Facts: map[string]string{"state": state}}},
+		}
+		if why := mountAction().Needs(inspect.Judged{}, rest, Settings{}); (why == "") != (want == "") || !strings.Contains(why, want) {
+			t.Errorf("%q: %q, want %q", state, why, want)
+		}
+	}
+	if why := mountAction().Needs(inspect.Judged{}, nil, Settings{}); why != "" {
+		t.Errorf("no container: %q", why)
+	}
+}
+
 // As long as a CSI driver is alive, its volumes are its own. A driver that is not known may be alive.
 func TestCSIMount(t *testing.T) {
 	for name, test := range map[string]struct {
@@ -60,7 +94,7 @@ func TestCSIMount(t *testing.T) {
 			uid := handtest.UID(t)
 			volume := w.PodDir(uid, "volumes/kubernetes.io~csi/pvc-1")
 			if test.driver != "" {
-				note, _ := json.Marshal(map[string]string{"driverName": test.driver})
+				note, _ := json.Marshal(map[string]string{"driverName": test.driver, "volumeHandle": "v", "specVolID": "pvc-1"})
 				w.Write(filepath.Join(volume, "vol_data.json"), string(note))
 			}
 			source := w.Mkdir(filepath.Join(w.Dir, "disk"))
@@ -85,40 +119,6 @@ func TestCSIMount(t *testing.T) {
 				t.Errorf("canary: %q, %v", data, err)
 			}
 		})
-	}
-}
-
-// The server of a volume is gone for good. What hangs on it cannot be killed until the volume is given up.
-func TestDeadServer(t *testing.T) {
-	w := newWorld(t)
-	uid := handtest.UID(t)
-	origin := hosttest.HangingFUSE(t)
-	m := w.Mount(origin, w.PodDir(uid, "volumes/kubernetes.io~nfs/data"), "", unix.MS_BIND)
-	// A second mount of the same filesystem, which somebody else may need: nothing is forced.
-	text := describe(w.release())
-	if len(w.Mounts(m.Point)) == 0 || !strings.Contains(text, "the same filesystem is mounted on") {
-		t.Fatalf("shared: %s", text)
-	}
-	if err := unix.Unmount(origin, unix.MNT_DETACH|unix.UMOUNT_NOFOLLOW); err != nil {
-		t.Fatal(err)
-	}
-	if err := unix.Mount("tmpfs", origin, "tmpfs", 0, ""); err != nil { // for the fixture's end
-		t.Fatal(err)
-	}
-	if errors.Is(unix.Access("/sys/fs/fuse/connections", unix.F_OK), unix.ENOENT) {
-		t.Skip("needs FUSE")
-	}
-	text = describe(w.release())
-	// Whoever made a mount namespace meanwhile, such as another test, has a copy of the mount: rightly nothing is forced then.
-	for wait := time.After(time.Minute); strings.Contains(text, "in the mount namespace of process"); text = describe(w.release()) {
-		select {
-		case <-time.After(time.Second):
-		case <-wait:
-			t.Fatalf("somebody keeps a copy of the mount: %s", text)
-		}
-	}
-	if left := w.left(uid); len(left) > 0 {
-		t.Errorf("left: %q\n%s", left, text)
 	}
 }
 

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io/fs"
 	"slices"
+	"strings"
 
 	"github.com/nodeagent/nodeagent/internal/host"
 	"github.com/nodeagent/nodeagent/pkg/inspect"
@@ -34,7 +35,7 @@ func attachmentAction() Action {
 			}
 			return t.Hand.DelAttachment(ctx, attachment)
 		},
-		Gone: fileGone,
+		Gone: attachmentGone,
 	}
 }
 
@@ -44,7 +45,11 @@ func netnsAction() Action {
 		Kind: inspect.Netns, Order: 50,
 		Summary: "unmount and unlink the pin of a network namespace without processes",
 		Plan: func(o inspect.Judged, _ Settings) (string, string) {
-			return fmt.Sprintf("unmount and unlink %s", o.ID), ""
+			does := fmt.Sprintf("unmount and unlink %s", o.ID)
+			if other := o.Facts["alsoAt"]; other != "" {
+				return does, fmt.Sprintf("its network namespace is mounted at %s as well and would not end", other)
+			}
+			return does, ""
 		},
 		Needs: func(o inspect.Judged, rest []inspect.Judged, s Settings) string {
 			if s.ForceNetwork {
@@ -65,7 +70,13 @@ func netnsAction() Action {
 			}
 			return t.Hand.RemoveNetns(ctx, netns)
 		},
-		Gone: fileGone,
+		Gone: func(_ context.Context, t Tools, o inspect.Judged) (bool, error) {
+			netns, err := netnsOf(o)
+			if err != nil {
+				return false, err
+			}
+			return t.Hand.NetnsGone(netns)
+		},
 	}
 }
 
@@ -100,9 +111,75 @@ func linkAction() Action {
 			if err != nil {
 				return false, err
 			}
-			return t.Hand.LinkGone(link.Index)
+			return t.Hand.LinkGone(link)
 		},
 	}
+}
+
+// leaseAction deletes the lease by which containerd keeps what belongs to a sandbox. It comes when nothing of the sandbox runs
+// and its network is down, as in the runtime's own order: what the lease kept may be collected from then on.
+func leaseAction() Action {
+	return Action{
+		Kind: inspect.Lease, Order: 65,
+		Summary: "delete containerd's lease of a sandbox that is gone",
+		Plan: func(o inspect.Judged, _ Settings) (string, string) {
+			return fmt.Sprintf("delete lease %s in containerd's namespace of Kubernetes", short(o.ID)), ""
+		},
+		Needs: func(o inspect.Judged, rest []inspect.Judged, _ Settings) string {
+			for _, other := range rest {
+				switch other.Kind {
+				case inspect.Sandbox, inspect.Container, inspect.Process, inspect.CNIAttachment, inspect.Netns, inspect.Link:
+					return fmt.Sprintf("the %s %s of its pod is still there", other.Kind, short(other.ID))
+				}
+			}
+			return ""
+		},
+		Do: func(ctx context.Context, t Tools, o inspect.Judged) error {
+			lease, err := leaseOf(o)
+			if err != nil {
+				return err
+			}
+			return t.Hand.DeleteRuntimeLease(ctx, lease)
+		},
+		Gone: leaseGone,
+	}
+}
+
+// leaseGone asks containerd.
+func leaseGone(ctx context.Context, t Tools, o inspect.Judged) (bool, error) {
+	if t.Host.Containerd.Leases == nil {
+		return false, fmt.Errorf("leases: %w", host.ErrNotConfigured)
+	}
+	leases, err := t.Host.Containerd.Leases(ctx)
+	if err != nil {
+		return false, err
+	}
+	for _, lease := range leases {
+		if lease.GetID() == o.ID {
+			return false, nil
+		}
+	}
+	return true, nil
+}
+
+// attachmentGone verifies that libcni has no cached result any more and host-local holds no address for it.
+func attachmentGone(_ context.Context, t Tools, o inspect.Judged) (bool, error) {
+	if gone, err := pathGone(t.Host, o.ID); err != nil || !gone {
+		return false, err
+	}
+	for dir := range strings.SplitSeq(o.Facts["leaseDirectories"], ":") {
+		if dir == "" {
+			continue
+		}
+		held, err := t.Hand.LeasesHeld(dir, o.SandboxID, o.Facts["interface"])
+		if err != nil {
+			return false, err
+		}
+		if len(held) > 0 {
+			return false, fmt.Errorf("addresses %s are still held in %s", strings.Join(held, ", "), dir)
+		}
+	}
+	return true, nil
 }
 
 // fileGone verifies objects whose ID is a path on the node's own filesystems.

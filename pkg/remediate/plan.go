@@ -15,6 +15,18 @@ type Policy struct {
 	Settings
 	Stop     string             // why nothing at all may be done now; empty when something may
 	Attempts map[string]Attempt // by group: what the journal knows of earlier releases
+
+	actions actions           // nil: all of them
+	keptOut map[string]string // by group: see keptOut
+}
+
+// toward completes a policy with what depends on the report.
+func (p Policy) toward(report inspect.Report) Policy {
+	if p.actions == nil {
+		p.actions = Actions()
+	}
+	p.keptOut = keptOut(report, p.Settings)
+	return p
 }
 
 // Attempt is the last release of one pod.
@@ -22,6 +34,19 @@ type Attempt struct {
 	At       finding.Stamp
 	Finished bool // it was not cut off by a crash
 	Whole    bool // nothing was left
+	Idle     bool // nothing was even begun: all steps had to wait for something
+}
+
+// idleRetry is when a release that had nothing to do yet is tried again, if Settings.RetryAfter is longer: what is to go first may just
+// not have been proven yet.
+const idleRetry = time.Minute
+
+// retryAfter is how long a pod is left alone after an attempt.
+func (s Settings) retryAfter(a Attempt) time.Duration {
+	if a.Idle {
+		return min(s.RetryAfter, idleRetry)
+	}
+	return s.RetryAfter
 }
 
 // Step is one object in the plan.
@@ -41,6 +66,9 @@ type Step struct {
 // Acts reports whether the step will be done.
 func (s Step) Acts() bool { return s.NotNow == "" }
 
+// same reports whether a step is about the same object.
+func (s Step) same(other Step) bool { return s.Kind == other.Kind && s.ID == other.ID }
+
 // Group returns what an object is released together with: its pod's UID; its sandbox where the pod is not known; itself
 // where not even that is.
 func Group(o inspect.Object) string {
@@ -57,13 +85,21 @@ func Group(o inspect.Object) string {
 // and never contains an object that is no leftover. Pods that were not tried yet come first, so that one which cannot be
 // released does not use up the budget of others.
 func Plan(report inspect.Report, policy Policy, now finding.Stamp) []Step {
+	policy = policy.toward(report)
 	stop := cmp.Or(policy.Stop, closedGate(report))
 	left := policy.PodsPerHour - spent(policy.Attempts, now)
 	var steps []Step
+	running := "" // the one pod with a container that runs
 	for _, group := range groups(report, policy.Attempts, now) {
-		pod := planGroup(group, policy.Settings)
+		pod := planGroup(group, policy)
 		why := cmp.Or(stop, notThisPod(pod, policy, now))
 		again := recent(policy.Attempts, pod[0].Group, now) // has paid already
+		if why == "" && acts(pod) && runs(group) {
+			if running != "" {
+				why = fmt.Sprintf("a container of it runs, and pod %s, of which that is true, too, is released first: one at a time", running)
+			}
+			running = cmp.Or(running, pod[0].Group)
+		}
 		if why == "" && acts(pod) && !again {
 			if left <= 0 {
 				why = fmt.Sprintf("budget: %d pods were released in the last hour", policy.PodsPerHour)
@@ -76,6 +112,11 @@ func Plan(report inspect.Report, policy Policy, now finding.Stamp) []Step {
 		steps = append(steps, pod...)
 	}
 	return steps
+}
+
+// runs reports whether objects are of a pod that has a container which runs: where that was an error, somebody's work ends.
+func runs(objects []inspect.Judged) bool {
+	return slices.ContainsFunc(objects, func(o inspect.Judged) bool { return o.Running })
 }
 
 func acts(steps []Step) bool { return slices.ContainsFunc(steps, Step.Acts) }
@@ -123,19 +164,19 @@ func lastTry(attempts map[string]Attempt, group string, now finding.Stamp) time.
 }
 
 // planGroup plans one pod without regard to others.
-func planGroup(objects []inspect.Judged, s Settings) []Step {
+func planGroup(objects []inspect.Judged, policy Policy) []Step {
 	var steps []Step
-	for _, action := range Actions() {
+	for _, action := range policy.actions {
 		mine := slices.DeleteFunc(slices.Clone(objects), func(o inspect.Judged) bool { return o.Kind != action.Kind })
 		if action.Less != nil {
 			slices.SortStableFunc(mine, action.Less)
 		}
 		for _, o := range mine {
-			steps = append(steps, planOne(action, o, s))
+			steps = append(steps, planOne(action, o, policy.Settings))
 		}
 	}
 	for _, o := range objects {
-		if _, ok := actionFor(o.Kind); !ok {
+		if _, ok := policy.actions.on(o.Kind); !ok {
 			steps = append(steps, stepOf(o, Off, "", "there is no action on this kind"))
 		}
 	}
@@ -160,17 +201,31 @@ func stepOf(o inspect.Judged, mode Mode, does, notNow string) Step {
 	return Step{Group: Group(o.Object), Pod: o.Pod, Kind: o.Kind, ID: o.ID, Why: o.Why, Does: does, Mode: mode, NotNow: notNow, Object: o}
 }
 
-// notThisPod returns why one pod is not released.
-func notThisPod(steps []Step, policy Policy, now finding.Stamp) string {
-	for _, step := range steps {
-		if step.Pod.Namespace != "" && slices.Contains(policy.OptOut, step.Pod.Namespace) {
-			return fmt.Sprintf("namespace %s is opted out", step.Pod.Namespace)
+// keptOut returns by group why a pod is not to be released: something of it could not be judged, or its namespace. What is to be released must tell its namespace
+// where any is opted out; one object of a pod that tells such a namespace speaks for all of them, whatever its verdict.
+func keptOut(report inspect.Report, s Settings) map[string]string {
+	kept := map[string]string{}
+	for _, o := range report.Objects {
+		if o.Verdict == inspect.Unknown {
+			kept[Group(o.Object)] = cmp.Or(kept[Group(o.Object)], fmt.Sprintf("%s %s of it could not be judged: %s", o.Kind, o.ID, o.Why))
+		}
+		if why := s.keptOut(o.Pod.Namespace); why != "" && (o.Verdict == inspect.Leftover || o.Pod.Namespace != "") {
+			kept[Group(o.Object)] = why
 		}
 	}
-	attempt, ok := policy.Attempts[steps[0].Group]
-	if ok && attempt.Finished && !attempt.Whole && now.Since(attempt.At) < policy.RetryAfter {
+	return kept
+}
+
+// notThisPod returns why one pod is not released.
+func notThisPod(steps []Step, policy Policy, now finding.Stamp) string {
+	group := steps[0].Group
+	if why := policy.keptOut[group]; why != "" {
+		return why
+	}
+	attempt, ok := policy.Attempts[group]
+	if after := policy.retryAfter(attempt); ok && attempt.Finished && !attempt.Whole && now.Since(attempt.At) < after {
 		return fmt.Sprintf("was tried %s ago and could not be released whole; next try after %s",
-			now.Since(attempt.At).Round(time.Second), policy.RetryAfter)
+			now.Since(attempt.At).Round(time.Second), after)
 	}
 	return ""
 }

@@ -100,6 +100,18 @@ func TestPlanNotNow(t *testing.T) {
 			func(p *Policy) { p.Attempts = map[string]Attempt{uid2: {At: ago(30 * time.Minute), Finished: true}} }, nil,
 			[]string{"", "could not be released"},
 		},
+		"had nothing to do yet a moment ago": {
+			func(p *Policy) {
+				p.Attempts = map[string]Attempt{uid2: {At: ago(30 * time.Second), Finished: true, Idle: true}}
+			}, nil,
+			[]string{"", "could not be released"},
+		},
+		"had nothing to do yet": {
+			func(p *Policy) {
+				p.Attempts = map[string]Attempt{uid2: {At: ago(2 * time.Minute), Finished: true, Idle: true}}
+			}, nil,
+			[]string{"", ""},
+		},
 		"could not be released long ago": {
 			func(p *Policy) { p.Attempts = map[string]Attempt{uid2: {At: ago(2 * time.Hour), Finished: true}} }, nil, []string{"", ""},
 		},
@@ -119,6 +131,18 @@ func TestPlanNotNow(t *testing.T) {
 				}
 			}
 		})
+	}
+}
+
+// While something of a pod could not be judged, nothing of it is released.
+func TestPlanWaitsForTheUnknown(t *testing.T) {
+	unknown := leftover(inspect.Process, uid2, "7")
+	unknown.Verdict, unknown.Why = inspect.Unknown, "nobody could say"
+	report := inspect.Report{Objects: []inspect.Judged{leftover(inspect.Cgroup, uid1, "/c1"), leftover(inspect.Cgroup, uid2, "/c2"), unknown}}
+	for _, step := range Plan(report, on(), now) {
+		if step.Acts() != (step.Pod.UID == uid1) || !step.Acts() && !strings.Contains(step.NotNow, "process 7 of it could not be judged: nobody could say") {
+			t.Errorf("%s: %q", step.Pod.UID, step.NotNow)
+		}
 	}
 }
 

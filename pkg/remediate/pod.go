@@ -14,9 +14,11 @@ import (
 type podRelease struct {
 	*Runner
 	journal *journal
+	held    func() error // the lock
 	outcome PodOutcome
 	steps   []Step           // of the plan, by which nothing but what was judged at first is touched
 	rest    []inspect.Judged // what is left of the pod, as last confirmed
+	open    []Step           // intents in the journal that have no end yet
 	tried   bool             // the first round is over
 }
 
@@ -24,9 +26,9 @@ type podRelease struct {
 var errStop = errors.New("stop")
 
 // releasePod releases one pod. An error is one of the journal or of a fault point; everything else is told in the outcome.
-func (r *Runner) releasePod(ctx context.Context, j *journal, steps []Step) (PodOutcome, error) {
+func (r *Runner) releasePod(ctx context.Context, j *journal, held func() error, steps []Step) (PodOutcome, error) {
 	p := &podRelease{
-		Runner: r, journal: j, steps: steps,
+		Runner: r, journal: j, held: held, steps: steps,
 		outcome: PodOutcome{Group: steps[0].Group, Pod: steps[0].Pod},
 	}
 	if err := j.rotate(); err != nil {
@@ -47,6 +49,11 @@ func (r *Runner) releasePod(ctx context.Context, j *journal, steps []Step) (PodO
 		return p.outcome, err
 	}
 	p.conclude()
+	for _, step := range slices.Clone(p.open) { // intended, and not done
+		if err := p.end(step, Stopped, p.outcome.Why); err != nil {
+			return p.outcome, err
+		}
+	}
 	if err := r.tools.Hit("finish"); err != nil {
 		return p.outcome, err
 	}
@@ -82,7 +89,7 @@ func (p *podRelease) takeFailed() []Step {
 	var failed []Step
 	p.outcome.Steps = slices.DeleteFunc(p.outcome.Steps, func(s StepOutcome) bool {
 		_, here := find(p.rest, s.Kind, s.ID)
-		again := (s.Result == Failed || s.Result == Blocked) && here
+		again := here && slices.Contains([]Result{Failed, Blocked, CouldNotTell}, s.Result)
 		if again {
 			s.NotNow = ""
 			failed = append(failed, s.Step)
@@ -102,9 +109,18 @@ func kindsOf(steps []Step) []inspect.Kind {
 	return kinds
 }
 
-// stopFor ends the release of this pod.
+// stopFor ends the release of this pod because something speaks against it.
 func (p *podRelease) stopFor(format string, args ...any) error {
-	p.outcome.Result, p.outcome.Why = Stopped, fmt.Sprintf(format, args...)
+	return p.stopAs(Stopped, format, args...)
+}
+
+// unsure ends the release of this pod because something that must be known could not be learnt.
+func (p *podRelease) unsure(format string, args ...any) error {
+	return p.stopAs(CouldNotTell, format, args...)
+}
+
+func (p *podRelease) stopAs(result Result, format string, args ...any) error {
+	p.outcome.Result, p.outcome.Why = result, clip(fmt.Sprintf(format, args...))
 	return errStop
 }
 
@@ -117,45 +133,9 @@ func (p *podRelease) interrupted(ctx context.Context) bool {
 	return true
 }
 
-// confirm asks all witnesses again about the pod. When one knows it, or could not be heard, or an object is another one
-// now, the pod is left alone.
-func (p *podRelease) confirm(ctx context.Context) error {
-	if why := p.stop(ctx); why != "" && !p.interrupted(ctx) {
-		return p.stopFor("%s", why)
-	}
-	report, err := p.options.Confirm(ctx, p.outcome.Pod.UID)
-	if p.interrupted(ctx) {
-		return errStop
-	}
-	if err != nil {
-		return p.stopFor("the witnesses could not be asked again: %v", err)
-	}
-	if why := closedGate(report); why != "" {
-		return p.stopFor("%s", why)
-	}
-	p.rest = nil
-	for _, o := range report.Objects {
-		if Group(o.Object) != p.outcome.Group {
-			continue
-		}
-		switch o.Verdict {
-		case inspect.Live, inspect.Unknown:
-			return p.stopFor("%s %s is %s: %s", o.Kind, o.ID, o.Verdict, o.Why)
-		case inspect.Leftover, inspect.Candidate:
-			p.rest = append(p.rest, o)
-		}
-	}
-	for _, step := range p.steps {
-		if now, ok := find(p.rest, step.Kind, step.ID); ok && !sameIdentity(now.Identity, step.Object.Identity) {
-			return p.stopFor("%s %s is no longer what was judged: %v instead of %v", step.Kind, step.ID, now.Identity, step.Object.Identity)
-		}
-	}
-	return nil
-}
-
 // group releases all objects of one kind, gives the owners time to do the rest, and asks the witnesses again.
 func (p *podRelease) group(ctx context.Context, kind inspect.Kind, steps []Step) error {
-	action, ok := actionFor(kind)
+	action, ok := p.options.actions.on(kind)
 	if !ok {
 		p.skip(kind, steps)
 		return nil
@@ -174,10 +154,7 @@ func (p *podRelease) group(ctx context.Context, kind inspect.Kind, steps []Step)
 	if err := p.tools.Hit("group done: " + string(kind)); err != nil {
 		return err
 	}
-	if p.ownerFinishes(ctx) {
-		p.rest = nil
-		return nil
-	}
+	p.ownerFinishes(ctx)
 	return p.confirm(ctx)
 }
 
@@ -213,48 +190,67 @@ func (p *podRelease) first(action Action, step Step) StepOutcome {
 	return s
 }
 
-// ownerFinishes gives kubelet and the runtime time to do what they can do now that something is out of their way. It only
-// looks at the node itself. It reports whether all that was planned is gone.
-func (p *podRelease) ownerFinishes(ctx context.Context) bool {
-	gone := false
+// ownerFinishes gives kubelet and the runtime time to do what they can do now that something is out of their way, but no more
+// than they need. It only looks at the node itself, and proves nothing.
+func (p *podRelease) ownerFinishes(ctx context.Context) {
 	_ = poll(ctx, p.options.Settings.OwnerGrace, func() (bool, error) {
-		gone = true
 		for _, o := range p.rest {
-			action, ok := actionFor(o.Kind)
-			if !ok {
-				continue
-			}
-			if here, err := action.Gone(ctx, p.tools, o); err != nil || !here {
-				gone = false
+			if gone, err := p.gone(ctx, o); err != nil || !gone {
 				return false, nil
 			}
 		}
 		return true, nil
 	})
-	return gone
 }
 
-// conclude sums up.
+// conclude sums up. What the last look at the whole node, which was after the last change, did not list has been proven to be
+// gone by confirm.
 func (p *podRelease) conclude() {
-	if p.outcome.Result != "" { // stopped
-		for _, step := range p.steps {
-			if !slices.ContainsFunc(p.outcome.Steps, func(s StepOutcome) bool { return s.Kind == step.Kind && s.ID == step.ID }) {
-				step.NotNow = cmp.Or(step.NotNow, p.outcome.Why)
-				p.outcome.Steps = append(p.outcome.Steps, StepOutcome{Step: step, Result: Stopped})
-			}
-		}
+	if p.outcome.Result != "" {
+		p.notReached()
 		return
 	}
 	p.outcome.Result = Released
 	for i := range p.outcome.Steps {
 		s := &p.outcome.Steps[i]
-		if s.Result == Released || s.Result == Vanished {
-			continue
-		}
-		if _, here := find(p.rest, s.Kind, s.ID); !here {
+		now, here := find(p.rest, s.Kind, s.ID)
+		switch {
+		case here && dead(now): // it holds nothing but its number
+		case here:
+			p.left(s)
+		case s.Result != Released:
 			s.Result = Vanished // what the step could not do was done by the owner, or by a later step
-			continue
 		}
-		p.outcome.Result, p.outcome.Why = Incomplete, cmp.Or(p.outcome.Why, s.Error, s.NotNow)
 	}
+	for _, o := range p.rest {
+		if !dead(o) && !slices.ContainsFunc(p.steps, func(s Step) bool { return s.Kind == o.Kind && s.ID == o.ID }) {
+			s := StepOutcome{Step: stepOf(o, Off, "", "appeared after the plan was made"), Result: NotActed}
+			p.left(&s)
+			p.outcome.Steps = append(p.outcome.Steps, s)
+		}
+	}
+}
+
+// notReached ends the steps that the release was stopped before.
+func (p *podRelease) notReached() {
+	for i := range p.outcome.Steps {
+		if s := &p.outcome.Steps[i]; s.Result == "" {
+			s.Result, s.NotNow = Stopped, p.outcome.Why
+		}
+	}
+	for _, step := range p.steps {
+		if !slices.ContainsFunc(p.outcome.Steps, func(s StepOutcome) bool { return s.same(step) }) {
+			step.NotNow = cmp.Or(step.NotNow, p.outcome.Why)
+			p.outcome.Steps = append(p.outcome.Steps, StepOutcome{Step: step, Result: Stopped})
+		}
+	}
+}
+
+// left says that an object of the pod is still there.
+func (p *podRelease) left(s *StepOutcome) {
+	if s.Result == Released || s.Result == Vanished {
+		s.Result, s.Error = Failed, "it is there again"
+	}
+	why := fmt.Sprintf("%s %s: %s", s.Kind, s.ID, cmp.Or(s.Error, s.NotNow))
+	p.outcome.Result, p.outcome.Why = Incomplete, cmp.Or(p.outcome.Why, clip(why))
 }

@@ -61,10 +61,37 @@ func clearance(ctx context.Context, t Tools, o inspect.Judged) ([]removal, error
 		return nil, fmt.Errorf("directory %s is inode %d: %w", o.ID, tree[0].File.Inode, hand.ErrChanged)
 	}
 	steps, refusal := clear(tree, t.Settings.AllowEmptyDir)
+	if refusal == "" {
+		refusal = mayMove(ctx, t, o.Pod.UID, tree, steps)
+	}
 	if refusal != "" {
 		return nil, hand.Refusal{Why: refusal}
 	}
 	return steps, nil
+}
+
+// mayMove returns why what is to be moved away has to stay: somebody needs it, or there is no room for it.
+func mayMove(ctx context.Context, t Tools, uid string, tree []hand.Entry, steps []removal) string {
+	need, moves := uint64(0), false
+	for _, step := range steps {
+		if step.how != moveAway {
+			continue
+		}
+		if isVolumeNote(step.entry.Path) {
+			if why := volumeNeeded(ctx, t, uid, step.entry); why != "" {
+				return why
+			}
+		}
+		moves, need = true, hand.AddBytes(need, sizeBelow(tree, step.entry.Path))
+	}
+	if !moves {
+		return ""
+	}
+	kept, err := t.Hand.Quarantined(ctx)
+	if err != nil {
+		return fmt.Sprintf("what the quarantine holds cannot be told: %v", err)
+	}
+	return hand.Full(kept, need, t.Settings.Quarantine.MaxBytes)
 }
 
 func removePodDirectory(ctx context.Context, t Tools, o inspect.Judged) error {
@@ -75,7 +102,7 @@ func removePodDirectory(ctx context.Context, t Tools, o inspect.Judged) error {
 	for _, step := range steps {
 		switch step.how {
 		case moveAway:
-			err = t.Hand.Quarantine(ctx, o.Pod.UID, step.entry.Path, step.entry.File)
+			err = t.Hand.Quarantine(ctx, o.Pod.UID, step.entry.Path, step.entry.File, t.Settings.Quarantine.MaxBytes)
 			t.Log.Info("moved to quarantine", "pod", o.Pod.UID, "file", step.entry.Path, "to", t.Hand.QuarantineDir(), "err", err)
 		case unlink:
 			err = t.Hand.RemoveFile(ctx, o.Pod.UID, step.entry.Path, step.entry.File)

@@ -108,14 +108,14 @@ func TestReleaseGuards(t *testing.T) {
 			t.Errorf("%s: %s", test.name, text)
 		}
 	}
-	unlock, err := hand.Lock(w.settings.Lock)
+	lock, err := hand.Lock(w.settings.Lock)
 	if err != nil {
 		t.Fatal(err)
 	}
 	if outcome := w.release(); outcome.Acted() || !strings.Contains(outcome.Stopped, "another release") {
 		t.Errorf("locked: %s", describe(outcome))
 	}
-	unlock()
+	lock.Unlock()
 	unchanged(t, "the pod", before, w.census(dead))
 	if _, err := os.Lstat(filepath.Join(w.Dir, "state", journalName)); err == nil {
 		t.Error("a journal was written although nothing was done")

@@ -1,10 +1,14 @@
 package remediate
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"log/slog"
+	"os"
+	"slices"
+	"time"
 
 	"github.com/nodeagent/nodeagent/internal/faultpoint"
 	"github.com/nodeagent/nodeagent/internal/hand"
@@ -24,23 +28,33 @@ type Options struct {
 	// before the first step of a pod, and again after each group of steps. The empty UID stands for objects that tell no
 	// pod. It must come from a fresh and consistent LIST of the apiserver.
 	Confirm func(ctx context.Context, uid string) (inspect.Report, error)
+	// StillGone asks right before a step whether the pod has come back: an error when it has, or when nobody can say. It asks
+	// kubelet and the manifests of static pods, and takes well under a second.
+	StillGone func(ctx context.Context, pod inspect.Pod) error
 	// Paused says why an operator wants nothing to be released (an annotation of the Node), or "". Nil: cannot be paused.
 	// An error means that nobody can say, and then nothing is released.
 	Paused func(ctx context.Context) (string, error)
 
-	hit func(point string) error // tests only: an error stops the release there, as a crash would
+	// Tests only.
+	hit     func(point string) error // an error stops the release there, as a crash would
+	actions actions                  // in place of the real ones
+	onWrite func(Record) error       // sees what is to be written to the journal; an error is the disk's
 }
 
 // Runner releases leftovers. It has no state of its own but the journal: a Runner may be made anew at any time.
 type Runner struct {
 	options Options
 	tools   Tools
+
+	patience time.Duration    // how long another release is waited for
+	waiting  func(why string) // told once when that begins
+	swept    *quarantineClock
 }
 
 // New returns a runner.
 func New(o Options) (*Runner, error) {
-	if o.Host == nil || o.Hand == nil || o.Log == nil || o.Confirm == nil || o.StateDir == "" {
-		return nil, errors.New("remediate: host, hand, log, confirm and state directory are needed")
+	if o.Host == nil || o.Hand == nil || o.Log == nil || o.Confirm == nil || o.StillGone == nil || o.StateDir == "" {
+		return nil, errors.New("remediate: host, hand, log, confirm, stillGone and state directory are needed")
 	}
 	if err := o.Settings.Validate(); err != nil {
 		return nil, fmt.Errorf("remediate: %w", err)
@@ -51,9 +65,12 @@ func New(o Options) (*Runner, error) {
 			return nil
 		}
 	}
+	if o.actions == nil {
+		o.actions = Actions()
+	}
 	return &Runner{
-		options: o,
-		tools: Tools{Hand: o.Hand, Host: o.Host, Settings: o.Settings, Log: o.Log, Hit: func(point string) error {
+		options: o, swept: &quarantineClock{},
+		tools: Tools{Hand: o.Hand, Host: o.Host, Settings: o.Settings, Log: o.Log, Drivers: &driverWatch{dir: o.StateDir}, Hit: func(point string) error {
 			if err := o.hit(point); err != nil {
 				return cut{err}
 			}
@@ -80,7 +97,7 @@ func (r *Runner) Plan(ctx context.Context, report inspect.Report) ([]Step, error
 	steps := Plan(report, r.policy(ctx, records), r.options.Host.Clock())
 	looks := 0
 	for i := range steps {
-		action, ok := actionFor(steps[i].Kind)
+		action, ok := r.options.actions.on(steps[i].Kind)
 		if !ok || action.Preview == nil || steps[i].refused || looks == maxPreviews {
 			continue
 		}
@@ -93,54 +110,133 @@ func (r *Runner) Plan(ctx context.Context, report inspect.Report) ([]Step, error
 }
 
 func (r *Runner) policy(ctx context.Context, records []Record) Policy {
-	return Policy{Settings: r.options.Settings, Stop: r.stop(ctx), Attempts: attempts(records)}
+	return Policy{Settings: r.options.Settings, Stop: r.stop(ctx), Attempts: attempts(records), actions: r.options.actions}
+}
+
+// Waiting returns a runner that waits for another release to end, and tells at the start of it why.
+func (r *Runner) Waiting(most time.Duration, told func(why string)) *Runner {
+	patient := *r
+	patient.patience, patient.waiting = most, told
+	return &patient
 }
 
 // Release does what the plan of a report says, pod by pod. It may be called again with the same report at any time: what is
 // gone is gone. An error means that nothing more may be done now: the journal cannot be written, or a fault point was hit.
-// Without a journal nothing is done.
+// Without a journal nothing is done, and where nothing is to be done the lock is not taken.
 func (r *Runner) Release(ctx context.Context, report inspect.Report) (Outcome, error) {
-	unlock, err := hand.Lock(r.options.Settings.Lock)
-	if errors.Is(err, hand.ErrBusy) {
-		return Outcome{Stopped: err.Error()}, nil
+	plan, err := r.survey(ctx, report)
+	if err != nil {
+		return Outcome{}, err
+	}
+	acting, sweep := slices.ContainsFunc(plan.pods, acts), r.mustSweep(ctx, plan)
+	if !acting && !sweep {
+		return r.release(ctx, plan, false, nil)
+	}
+	lock, err := r.lock(ctx)
+	switch busy := errors.Is(err, hand.ErrBusy); {
+	case busy && acting:
+		return Outcome{Stopped: err.Error(), Busy: true}, nil
+	case busy:
+		return r.release(ctx, plan, false, nil)
 	}
 	if err != nil {
 		return Outcome{}, err
 	}
-	outcome, err := r.release(ctx, report)
-	return outcome, errors.Join(err, unlock())
+	var outcome Outcome
+	if plan, err = r.survey(ctx, report); err == nil { // another release may have written to the journal meanwhile
+		outcome, err = r.release(ctx, plan, sweep && plan.stop == "", lock.Held)
+	}
+	return outcome, errors.Join(err, lock.Unlock())
 }
 
-// release runs under the lock.
-func (r *Runner) release(ctx context.Context, report inspect.Report) (Outcome, error) {
+// mustSweep reports whether it is time to look through the quarantine, and anything is in it.
+func (r *Runner) mustSweep(ctx context.Context, plan survey) bool {
+	if plan.stop != "" || r.options.Settings.ModeOf(inspect.PodDirectory) != On || !r.swept.due(r.options.Host.Clock()) {
+		return false
+	}
+	kept, err := r.options.Hand.Quarantined(ctx)
+	return err != nil || len(kept) > 0 // an error is reported by the sweep
+}
+
+// lock takes the lock of releases. Beside the file of its own it is one on the directory of the journal, of which there must
+// be one writer: two places are not removed together.
+func (r *Runner) lock(ctx context.Context) (lock *hand.ReleaseLock, err error) {
+	if err := os.MkdirAll(r.options.StateDir, 0o700); err != nil {
+		return nil, fmt.Errorf("journal: %w", err)
+	}
+	names := append(r.options.Settings.locks(), r.options.StateDir)
+	told := r.waiting == nil
+	interrupted := poll(ctx, r.patience, func() (bool, error) {
+		lock, err = hand.Lock(names...)
+		busy := errors.Is(err, hand.ErrBusy)
+		if busy && !told {
+			r.waiting(err.Error())
+			told = true
+		}
+		return !busy, nil
+	})
+	return lock, cmp.Or(err, interrupted)
+}
+
+// survey is the plan of a report, pod by pod, with what the journal knows.
+type survey struct {
+	pods   [][]Step
+	stop   string   // why nothing at all may be done
+	cutOff []Record // what an earlier crash had cut off
+}
+
+func (r *Runner) survey(ctx context.Context, report inspect.Report) (survey, error) {
 	records, skipped, err := ReadJournal(r.options.StateDir)
 	if err != nil {
-		return Outcome{}, err
+		return survey{}, err
 	}
 	if skipped > 0 {
 		r.options.Log.Warn("the journal has lines that cannot be read", "lines", skipped)
 	}
-	outcome := Outcome{CutOff: unfinished(records)}
 	policy := r.policy(ctx, records)
-	outcome.Stopped = policy.Stop
-	pods := byGroup(Plan(report, policy, r.options.Host.Clock()))
-	var journal *journal
-	for _, steps := range pods {
+	if policy.Stop == "" && r.options.Settings.ModeOf(inspect.PodDirectory) != Off {
+		if err := r.tools.Drivers.observe(ctx, r.tools, report); err != nil {
+			r.options.Log.Warn("CSI drivers could not be looked at", "err", err)
+		}
+	}
+	return survey{
+		pods: byGroup(Plan(report, policy, r.options.Host.Clock())),
+		stop: policy.Stop, cutOff: unfinished(records),
+	}, nil
+}
+
+// release runs under the lock where anything is to be done; held is nil where not.
+func (r *Runner) release(ctx context.Context, plan survey, sweep bool, held func() error) (Outcome, error) {
+	outcome := Outcome{Stopped: plan.stop, CutOff: plan.cutOff}
+	var opened *journal
+	open := func() (_ *journal, err error) { // where nothing is done nothing is written
+		if opened == nil {
+			opened, err = r.openJournal(outcome.CutOff)
+		}
+		return opened, err
+	}
+	defer func() {
+		if opened != nil {
+			_ = opened.close()
+		}
+	}()
+	for _, steps := range plan.pods {
 		if !acts(steps) {
 			outcome.Pods = append(outcome.Pods, notActed(steps))
 			continue
 		}
-		if journal == nil { // where nothing is done nothing is written
-			if journal, err = r.openJournal(outcome.CutOff); err != nil {
-				return outcome, err
-			}
-			defer journal.close()
+		journal, err := open()
+		if err != nil {
+			return outcome, err
 		}
-		pod, err := r.releasePod(ctx, journal, steps)
+		pod, err := r.releasePod(ctx, journal, held, steps)
 		outcome.Pods = append(outcome.Pods, pod)
 		if err != nil {
 			return outcome, err
 		}
+	}
+	if sweep && ctx.Err() == nil {
+		return outcome, r.sweep(ctx, open)
 	}
 	return outcome, nil
 }
@@ -152,6 +248,7 @@ func (r *Runner) openJournal(cutOff []Record) (*journal, error) {
 	if err != nil {
 		return nil, err
 	}
+	j.onWrite = r.options.onWrite
 	for _, record := range cutOff {
 		r.options.Log.Warn("a release was cut off", "pod", record.Pod.UID, "kind", record.Kind, "id", record.ID, "step", record.Does)
 		event := End

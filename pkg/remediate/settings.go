@@ -2,6 +2,8 @@ package remediate
 
 import (
 	"fmt"
+	"slices"
+	"strings"
 	"time"
 
 	"github.com/nodeagent/nodeagent/pkg/inspect"
@@ -30,6 +32,8 @@ type Settings struct {
 	UnmountCSI    bool     `yaml:"unmountCSI"`    // unmount CSI volumes although their driver is alive: it owns them
 	ForceNetwork  bool     `yaml:"forceNetwork"`  // remove a network namespace although CNI refused to take it down
 
+	Quarantine QuarantineSettings `yaml:"quarantine"` // bounds of what is moved away instead of deleted
+
 	OwnerGrace     time.Duration `yaml:"ownerGrace"`     // what kubelet and the runtime get to finish after each group of steps
 	ContainerGrace time.Duration `yaml:"containerGrace"` // between a container's stop signal and SIGKILL
 	ProcessGrace   time.Duration `yaml:"processGrace"`   // between SIGTERM and SIGKILL
@@ -37,13 +41,49 @@ type Settings struct {
 	RetryAfter     time.Duration `yaml:"retryAfter"`     // a pod that could not be released whole is left alone for so long
 }
 
+// defaultLock lies in a directory that is no service's: systemd removes a service's runtime directory when the service ends,
+// with the lock in it. That is where the lock of earlier versions was (formerLock); such an agent may still run during an
+// update, so that both are taken.
+const (
+	defaultLock = "/run/nodeagent-release.lock"
+	formerLock  = "/run/nodeagent/release.lock"
+)
+
+// locks are the files that must be locked while something is released.
+func (s Settings) locks() []string {
+	if s.Lock == defaultLock || s.Lock == formerLock {
+		return []string{defaultLock, formerLock}
+	}
+	return []string{s.Lock}
+}
+
+// keptOut returns why nothing of a namespace may be released. Where any is opted out, one that is not known may be that one.
+func (s Settings) keptOut(namespace string) string {
+	switch {
+	case len(s.OptOut) == 0:
+		return ""
+	case namespace == "":
+		return fmt.Sprintf("its namespace is not known, and namespaces are opted out (%s)", strings.Join(s.OptOut, ", "))
+	case slices.Contains(s.OptOut, namespace):
+		return fmt.Sprintf("namespace %s is opted out", namespace)
+	}
+	return ""
+}
+
+// QuarantineSettings bound what is moved away instead of deleted.
+type QuarantineSettings struct {
+	MaxBytes uint64        `yaml:"maxBytes"` // what does not fit is not moved, and thus stays where it is
+	Keep     time.Duration `yaml:"keep"`     // after so long the agent removes what it moved, a day after it said so; 0: never
+}
+
 // Defaults returns the settings of a new installation: all is planned and told, nothing done.
 func Defaults() Settings {
 	return Settings{
 		Mode: DryRun, Kinds: map[inspect.Kind]Mode{},
-		PodsPerHour: 6, KillSwitch: "/etc/nodeagent/stop", Lock: "/run/nodeagent/release.lock",
+		PodsPerHour: 6, KillSwitch: "/etc/nodeagent/stop", Lock: defaultLock,
 		OwnerGrace: time.Minute, ContainerGrace: 30 * time.Second, ProcessGrace: 10 * time.Second,
 		VerifyWithin: 5 * time.Second, RetryAfter: time.Hour,
+		Quarantine: QuarantineSettings{MaxBytes: 1 << 30, Keep: 30 * 24 * time.Hour},
 	}
 }
 
@@ -74,6 +114,7 @@ func (s Settings) Validate() error {
 	for name, d := range map[string]time.Duration{
 		"ownerGrace": s.OwnerGrace, "containerGrace": s.ContainerGrace, "processGrace": s.ProcessGrace,
 		"verifyWithin": s.VerifyWithin, "retryAfter": s.RetryAfter,
+		"quarantine: keep": s.Quarantine.Keep,
 	} {
 		if d < 0 {
 			return fmt.Errorf("%s: %s is negative", name, d)

@@ -58,35 +58,28 @@ func (p *podRelease) prepare(ctx context.Context, action Action, steps []StepOut
 			return err
 		}
 	}
-	if why := p.killSwitch(); why != "" {
-		return p.stopFor("%s", why)
+	if err := p.guard(ctx, steps[due[0]].Pod); err != nil {
+		return err
 	}
-	err := action.Prepare(ctx, p.tools, objects)
-	switch {
-	case errors.Is(err, hand.ErrChanged):
-		return p.stopFor("%v", err)
-	case err != nil && p.interrupted(ctx):
+	limited, cancel := context.WithTimeout(ctx, stepLimit)
+	defer cancel()
+	err := action.Prepare(limited, p.tools, objects)
+	if crash := (cut{}); errors.As(err, &crash) {
+		return crash
+	}
+	if p.interrupted(ctx) {
 		return errStop
-	case err != nil:
-		return err // of a fault point
+	}
+	if err != nil {
+		return p.stopFor("%s: %v", action.Kind, err)
 	}
 	return nil
 }
 
-func (p *podRelease) intend(step Step) error {
-	return p.journal.write(Record{
-		At: p.options.Host.Clock(), Event: Intent, Group: p.outcome.Group, Pod: step.Pod, Kind: step.Kind, ID: step.ID,
-		Identity: step.Object.Identity, Does: step.Does,
-	})
-}
-
-// one does one step: guards, intent, the step, verification, end.
+// one does one step: intent, guards, the step, verification, end.
 func (p *podRelease) one(ctx context.Context, action Action, s *StepOutcome) (busy bool, err error) {
 	if p.interrupted(ctx) {
 		return false, errStop
-	}
-	if why := p.killSwitch(); why != "" {
-		return false, p.stopFor("%s", why)
 	}
 	if err := p.intend(s.Step); err != nil {
 		return false, err
@@ -94,8 +87,13 @@ func (p *podRelease) one(ctx context.Context, action Action, s *StepOutcome) (bu
 	if err := p.tools.Hit("intent: " + string(s.Kind)); err != nil {
 		return false, err
 	}
+	if err := p.guard(ctx, s.Pod); err != nil {
+		return false, err
+	}
 	p.options.Log.Info("releasing", "pod", s.Pod.UID, "kind", s.Kind, "id", s.ID, "action", s.Does)
-	failure := action.Do(ctx, p.tools, s.Object)
+	limited, cancel := context.WithTimeout(ctx, stepLimit)
+	defer cancel()
+	failure := action.Do(limited, p.tools, s.Object)
 	if crash := (cut{}); errors.As(failure, &crash) {
 		return false, crash
 	}
@@ -103,14 +101,10 @@ func (p *podRelease) one(ctx context.Context, action Action, s *StepOutcome) (bu
 		return false, err
 	}
 	if failure == nil {
-		failure = p.verify(ctx, action, s.Object)
+		failure = p.verify(ctx, s.Object)
 	}
 	s.Result, s.Error = resultOfDo(failure)
-	end := Record{
-		At: p.options.Host.Clock(), Event: End, Group: p.outcome.Group, Pod: s.Pod, Kind: s.Kind, ID: s.ID,
-		Result: s.Result, Why: s.Error,
-	}
-	if err := p.journal.write(end); err != nil {
+	if err := p.end(s.Step, s.Result, s.Error); err != nil {
 		return false, err
 	}
 	if failure != nil {
@@ -125,13 +119,41 @@ func (p *podRelease) one(ctx context.Context, action Action, s *StepOutcome) (bu
 	return errors.Is(failure, hand.ErrBusy), nil
 }
 
+// intend writes to the journal that a step is about to be done, unless that is said already.
+func (p *podRelease) intend(step Step) error {
+	if slices.ContainsFunc(p.open, step.same) {
+		return nil
+	}
+	p.open = append(p.open, step)
+	return p.journal.write(Record{
+		At: p.options.Host.Clock(), Event: Intent, Group: p.outcome.Group, Pod: step.Pod, Kind: step.Kind, ID: step.ID,
+		Identity: step.Object.Identity, Does: step.Does,
+	})
+}
+
+// end writes to the journal how a step ended.
+func (p *podRelease) end(step Step, result Result, why string) error {
+	p.open = slices.DeleteFunc(p.open, step.same)
+	return p.journal.write(Record{
+		At: p.options.Host.Clock(), Event: End, Group: p.outcome.Group, Pod: step.Pod, Kind: step.Kind, ID: step.ID,
+		Result: result, Why: why,
+	})
+}
+
+// unproven is the error of a step that was done and of which nobody can say whether it had its effect.
+type unproven struct{ error }
+
+func (u unproven) Unwrap() error { return u.error }
+
 func resultOfDo(failure error) (Result, string) {
-	var refusal hand.Refusal
-	switch {
-	case failure == nil:
+	if failure == nil {
 		return Released, ""
-	case errors.As(failure, &refusal):
+	}
+	if refusal, ok := errors.AsType[hand.Refusal](failure); ok {
 		return Refused, refusal.Why
+	}
+	if doubt, ok := errors.AsType[unproven](failure); ok {
+		return CouldNotTell, clip("whether it is gone: " + doubt.Error())
 	}
 	return Failed, clip(failure.Error())
 }
@@ -143,16 +165,19 @@ func clip(text string) string {
 }
 
 // verify waits until the object is gone.
-func (p *podRelease) verify(ctx context.Context, action Action, o inspect.Judged) error {
+func (p *podRelease) verify(ctx context.Context, o inspect.Judged) error {
 	gone := false
 	err := poll(ctx, p.options.Settings.VerifyWithin, func() (done bool, err error) {
-		gone, err = action.Gone(ctx, p.tools, o)
+		gone, err = p.gone(ctx, o)
 		return gone, err
 	})
-	if err == nil && !gone {
-		err = errors.New("it is still there")
+	if err != nil {
+		return unproven{err}
 	}
-	return err
+	if !gone {
+		return errors.New("it is still there")
+	}
+	return nil
 }
 
 // poll calls look until it is done, fails, or most of time is over.

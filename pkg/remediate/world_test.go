@@ -2,9 +2,11 @@ package remediate
 
 import (
 	"context"
+	"fmt"
 	"log/slog"
 	"os"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"testing"
@@ -13,6 +15,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"golang.org/x/sys/unix"
 	corev1 "k8s.io/api/core/v1"
+	storagev1 "k8s.io/api/storage/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	cri "k8s.io/cri-api/pkg/apis/runtime/v1"
@@ -29,22 +32,52 @@ type world struct {
 	t         testing.TB
 	living    string // UID of the pod that everybody knows
 	known     map[string]bool
+	beside    *handtest.Bystanders
 	settings  Settings
 	inspector *inspect.Inspector
 	history   inspect.History
 	hit       func(string) error
 	paused    string
+	inUse     []corev1.UniqueVolumeName // by the Node's status
+	attached  []corev1.AttachedVolume
+	csiNode   func() (*storagev1.CSINode, error) // nil: it names no driver
+	working   map[string]float64                 // kubelet_working_pods
 	confirms  int
+	blind     map[string]map[string]bool // UIDs that a witness lacks although they are known: see disagree
 	onConfirm func(n int)
 }
 
 func newWorld(t testing.TB, set ...func(*host.Paths)) *world {
-	w := &world{Node: handtest.New(t, set...), t: t, living: handtest.UID(t), history: inspect.History{}}
+	w := &world{Node: handtest.New(t, set...), t: t, living: handtest.UID(t), history: inspect.History{},
+		working: map[string]float64{`config="desired",lifecycle="sync",static=""`: 1, `config="orphan",lifecycle="terminated",static=""`: 0}}
 	w.known = map[string]bool{w.living: true}
 	w.Host.NodeName = "node"
 	w.Host.Paths.StaticPods = w.Mkdir(filepath.Join(w.Dir, "manifests"))
-	pods := func(context.Context) ([]corev1.Pod, error) {
-		var list []corev1.Pod
+	w.beside = w.Bystanders()
+	w.Host.Kubelet = host.Kubelet{
+		Pods:   w.pods(w.beside.Kubelet),
+		Metric: func(context.Context, string) (map[string]float64, error) { return w.working, nil },
+	}
+	w.Host.Cluster = host.Cluster{Pods: w.pods(w.beside.Cluster), Node: w.node, CSINode: w.askCSINode}
+	w.Host.Plugins = host.NewPlugins(w.Host.Paths.KubeletRoot)
+	w.disagree()
+	w.Host.Runtime = noSandboxes()
+	w.settings = Settings{
+		Mode: On, PodsPerHour: 100, KillSwitch: filepath.Join(w.Dir, "stop"), Lock: filepath.Join(w.Dir, "lock"),
+		OwnerGrace: 30 * time.Millisecond, ContainerGrace: time.Second, ProcessGrace: 100 * time.Millisecond,
+		VerifyWithin: 5 * time.Second, Quarantine: QuarantineSettings{MaxBytes: 1 << 30, Keep: 30 * 24 * time.Hour},
+	}
+	w.driversGone()
+	w.inspector = inspect.New(w.Host, inspect.Settings{
+		Passes: 1, MassOrphaning: 1000, MassPercent: 100, HostNamespaces: true,
+	}, slog.New(slog.DiscardHandler))
+	return w
+}
+
+// pods lists the bystanders and what is known now.
+func (w *world) pods(beside []corev1.Pod) func(context.Context) ([]corev1.Pod, error) {
+	return func(context.Context) ([]corev1.Pod, error) {
+		list := slices.Clone(beside)
 		for uid := range w.known {
 			list = append(list, corev1.Pod{
 				ObjectMeta: metav1.ObjectMeta{UID: types.UID(uid), Namespace: "default", Name: "living-" + uid[:8]},
@@ -53,21 +86,6 @@ func newWorld(t testing.TB, set ...func(*host.Paths)) *world {
 		}
 		return list, nil
 	}
-	w.Host.Kubelet = host.Kubelet{
-		Pods:   pods,
-		Metric: func(context.Context, string) (map[string]float64, error) { return map[string]float64{`x="y"`: 0}, nil },
-	}
-	w.Host.Cluster = host.Cluster{Pods: pods, Node: w.node}
-	w.Host.Runtime = noSandboxes()
-	w.settings = Settings{
-		Mode: On, PodsPerHour: 100, KillSwitch: filepath.Join(w.Dir, "stop"), Lock: filepath.Join(w.Dir, "lock"),
-		OwnerGrace: 30 * time.Millisecond, ContainerGrace: time.Second, ProcessGrace: 100 * time.Millisecond,
-		VerifyWithin: 5 * time.Second,
-	}
-	w.inspector = inspect.New(w.Host, inspect.Settings{
-		Passes: 1, MassOrphaning: 1000, MassPercent: 100, HostNamespaces: true,
-	}, slog.New(slog.DiscardHandler))
-	return w
 }
 
 func (w *world) node(context.Context) (*corev1.Node, error) {
@@ -78,8 +96,46 @@ func (w *world) node(context.Context) (*corev1.Node, error) {
 	boot, err := w.Host.Files.Text("/proc/sys/kernel/random/boot_id")
 	return &corev1.Node{
 		ObjectMeta: metav1.ObjectMeta{Name: "node"},
-		Status:     corev1.NodeStatus{NodeInfo: corev1.NodeSystemInfo{MachineID: machine, BootID: boot}},
+		Status: corev1.NodeStatus{
+			NodeInfo: corev1.NodeSystemInfo{MachineID: machine, BootID: boot}, VolumesInUse: w.inUse, VolumesAttached: w.attached,
+		},
 	}, err
+}
+
+func (w *world) askCSINode(context.Context) (*storagev1.CSINode, error) {
+	if w.csiNode != nil {
+		return w.csiNode()
+	}
+	return namesDrivers(), nil
+}
+
+// namesDrivers makes a CSINode.
+func namesDrivers(names ...string) *storagev1.CSINode {
+	object := &storagev1.CSINode{ObjectMeta: metav1.ObjectMeta{Name: "node", UID: "csinode"}}
+	for _, name := range names {
+		object.Spec.Drivers = append(object.Spec.Drivers, storagev1.CSINodeDriver{Name: name, NodeID: "id"})
+	}
+	return object
+}
+
+// driversGone makes it so that no driver was seen for a while.
+func (w *world) driversGone() {
+	w.t.Helper()
+	var looks []driverLook
+	for ago := 12 * time.Minute; ago > 0; ago -= 2 * time.Minute {
+		at := host.Now()
+		at.Up -= ago
+		looks = append(looks, driverLook{At: at, CSINode: "csinode"})
+	}
+	if err := (&driverWatch{dir: filepath.Join(w.Dir, "state")}).write(looks); err != nil {
+		w.t.Fatal(err)
+	}
+}
+
+// volumeNoteOf is what kubelet writes beside a volume.
+func volumeNoteOf(volume, handle, driver string) string {
+	return fmt.Sprintf(`{"specVolID":%q,"volumeHandle":%q,"driverName":%q,"nodeName":"node","attachmentID":"csi-0","volumeLifecycleMode":"Persistent"}`,
+		volume, handle, driver)
 }
 
 // noSandboxes is a runtime that works and has nothing.
@@ -122,8 +178,9 @@ func (w *world) runner() *Runner {
 			}
 			return w.inspect(), nil
 		},
-		Paused: func(context.Context) (string, error) { return w.paused, nil },
-		hit:    w.hit,
+		StillGone: w.inspector.StillGone,
+		Paused:    func(context.Context) (string, error) { return w.paused, nil },
+		hit:       w.hit,
 	})
 	if err != nil {
 		w.t.Fatal(err)
@@ -170,7 +227,7 @@ func (w *world) makePod(uid string) pod {
 	w.Write(w.PodDir(uid, "etc-hosts"), "127.0.0.1 localhost\n")
 	w.Write(w.PodDir(uid, "containers/app/1a2b3c4d"), "")
 	w.Write(w.PodDir(uid, "plugins/kubernetes.io~empty-dir/wrapped_token/ready"), "")
-	w.Write(w.PodDir(uid, "volumes/kubernetes.io~csi/gone/vol_data.json"), `{"driverName":"gone.example.com"}`)
+	w.Write(w.PodDir(uid, "volumes/kubernetes.io~csi/gone/vol_data.json"), volumeNoteOf("gone", "vol-"+uid, "gone.example.com"))
 	w.Mount("tmpfs", w.PodDir(uid, "volumes/kubernetes.io~projected/token"), "tmpfs", 0)
 	w.Mount("tmpfs", w.PodDir(uid, "volumes/kubernetes.io~secret/stacked"), "tmpfs", 0)
 	w.Mount("tmpfs", w.PodDir(uid, "volumes/kubernetes.io~secret/stacked"), "tmpfs", 0)

@@ -171,7 +171,7 @@ func (c *cluster) install(t *testing.T, wait bool, settings ...string) {
 		"--set", "config.paths.cniNetworksDir=" + c.Paths.CNINetworksDir,
 		"--set", "config.report.conditions.spread=1s",
 		// Seconds where a real node takes ten minutes.
-		"--set", "config.inspect.every=2s,config.inspect.grace=6s,config.inspect.listSpacing=2s,config.inspect.kubeletUptime=5s,config.inspect.runtimeUptime=2s",
+		"--set", "config.inspect.every=2s,config.inspect.grace=6s,config.inspect.listSpacing=2s,config.inspect.runningSpacing=4s,config.inspect.kubeletUptime=5s,config.inspect.runtimeUptime=2s",
 	}
 	for _, s := range settings {
 		args = append(args, "--set", s)

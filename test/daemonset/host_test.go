@@ -3,7 +3,9 @@ package daemonset
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
+	"net"
 	"os"
 	"path/filepath"
 	"slices"
@@ -12,6 +14,8 @@ import (
 	"syscall"
 	"testing"
 	"time"
+
+	"golang.org/x/sys/unix"
 
 	"github.com/nodeagent/nodeagent/test/harness"
 )
@@ -23,18 +27,35 @@ const link = runDir + "/nodeagent"
 func agentPID(t *testing.T) int {
 	t.Helper()
 	var pid int
-	await(t, 30*time.Second, "the link to the agent's program", func() error {
-		to, err := os.Readlink(link)
-		if err != nil {
+	await(t, 30*time.Second, "the agent's program and socket", func() error {
+		if _, err := os.Stat(link); err != nil {
 			return err
 		}
-		if pid, err = strconv.Atoi(filepath.Base(filepath.Dir(to))); err != nil {
-			return err
-		}
-		_, err = os.Stat(to)
+		var err error
+		pid, err = listener(socket)
 		return err
 	})
 	return pid
+}
+
+// listener returns the process that listens on a Unix socket.
+func listener(socket string) (int, error) {
+	conn, err := net.Dial("unix", socket)
+	if err != nil {
+		return 0, err
+	}
+	defer conn.Close()
+	raw, err := conn.(*net.UnixConn).SyscallConn()
+	if err != nil {
+		return 0, err
+	}
+	var peer *unix.Ucred
+	var optErr error
+	err = raw.Control(func(fd uintptr) { peer, optErr = unix.GetsockoptUcred(int(fd), unix.SOL_SOCKET, unix.SO_PEERCRED) })
+	if err := errors.Join(err, optErr); err != nil {
+		return 0, err
+	}
+	return int(peer.Pid), nil
 }
 
 // testOnHost looks at the agent's process: it is in the host's namespaces and in its container's cgroups, and nothing of the
@@ -184,7 +205,7 @@ func testLeftovers(t *testing.T, c *cluster) {
 	if traces, err := victim.Traces(t.Context()); err != nil || len(traces) == 0 {
 		t.Errorf("something was released in dry-run: %v, %v", traces, err)
 	}
-	c.install(t, true, "config.remediate.mode=on", "config.remediate.ownerGrace=5s", "config.remediate.containerGrace=2s", "config.remediate.processGrace=2s")
+	c.install(t, true, "rights.kubelet=true", "config.remediate.mode=on", "config.remediate.ownerGrace=5s", "config.remediate.containerGrace=2s", "config.remediate.processGrace=2s")
 	await(t, 100*time.Second, "the agent to release it", func() error {
 		traces, err := victim.Traces(t.Context())
 		if err == nil && len(traces) > 0 {
@@ -195,7 +216,7 @@ func testLeftovers(t *testing.T, c *cluster) {
 	if err := victim.CheckCanary(); err != nil {
 		t.Errorf("user data: %v", err)
 	}
-	c.install(t, true) // dry-run again
+	c.install(t, true, "rights.kubelet=true") // dry-run again
 }
 
 func (c *cluster) status(ctx context.Context) (harness.Status, error) {

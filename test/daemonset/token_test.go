@@ -10,9 +10,12 @@ import (
 	"net/http"
 	"os"
 	"path/filepath"
+	"reflect"
 	"strings"
 	"testing"
 	"time"
+
+	corev1 "k8s.io/api/core/v1"
 )
 
 const (
@@ -148,8 +151,39 @@ func requests(node, configuration string) []request {
 		{"event about a pod", "POST", events, create, eventOf("Pod", "any", "default", "nodeagent"), denied},
 		{"event in kubelet's name", "POST", events, create, eventOf("Node", node, "", "kubelet"), denied},
 
+		{"pods of the cluster", "GET", "/api/v1/pods", create, ``, "cannot list resource"},
+		{"pods of the own node", "GET", "/api/v1/pods?fieldSelector=spec.nodeName%3D" + node, create, ``, "cannot list resource"},
+		{"a pod", "GET", "/api/v1/namespaces/kube-system/pods/any", create, ``, "cannot get resource"},
+		{"kubelet of the own node", "GET", nodes + node + "/proxy/pods", create, ``, "cannot get resource"},
 		{"secrets", "GET", "/api/v1/namespaces/nodeagent/secrets", create, ``, "cannot list resource"},
 		{"a token of its own making", "POST", "/api/v1/namespaces/nodeagent/serviceaccounts/nodeagent/token", create, `{"spec":{}}`, "cannot create resource"},
+	}
+}
+
+// statusSamples has a value for each field of a Node's status but its conditions, that no Node of the lab has.
+var statusSamples = map[string]string{
+	"capacity":         `{"example.com/gpu":"8"}`,
+	"allocatable":      `{"example.com/gpu":"8"}`,
+	"phase":            `"Terminated"`,
+	"addresses":        `[{"type":"ExternalIP","address":"192.0.2.1"}]`,
+	"daemonEndpoints":  `{"kubeletEndpoint":{"Port":1}}`,
+	"nodeInfo":         `{"bootID":"x"}`,
+	"images":           `[{"names":["x"],"sizeBytes":1}]`,
+	"volumesInUse":     `["x"]`,
+	"volumesAttached":  `[{"name":"x","devicePath":"/dev/x"}]`,
+	"config":           `{"error":"x"}`,
+	"runtimeHandlers":  `[{"name":"x"}]`,
+	"features":         `{"supplementalGroupsPolicy":false}`,
+	"declaredFeatures": `["NodeagentTest"]`,
+}
+
+// TestEveryFieldOfTheStatusIsTried fails when a new Kubernetes adds a field: the lab then tries it, once it has a sample here.
+func TestEveryFieldOfTheStatusIsTried(t *testing.T) {
+	for field := range reflect.TypeFor[corev1.NodeStatus]().Fields() {
+		name, _, _ := strings.Cut(field.Tag.Get("json"), ",")
+		if _, tried := statusSamples[name]; !tried && name != "conditions" {
+			t.Errorf("status.%s is not tried with the token of an agent", name)
+		}
 	}
 }
 
@@ -175,6 +209,18 @@ func testOwnNodeOnly(t *testing.T, c *cluster) {
 	}
 	for _, r := range requests(c.NodeName, configuration) {
 		ask(t, own, r, r.want)
+	}
+	for field, value := range statusSamples {
+		path := "/api/v1/nodes/" + c.NodeName
+		status := func() string {
+			return c.kubectl(t, "get", "node", c.NodeName, "-o", "jsonpath={.status."+field+"}")
+		}
+		before := status()
+		code, said, err := own.send(t.Context(), "PATCH", path+"/status", strategic, fmt.Sprintf(`{"status":{%q:%s}}`, field, value))
+		// A field behind a feature gate that is off is dropped before the policy sees it: nothing changes then.
+		if err != nil || code/100 == 2 && status() != before || code/100 != 2 && !strings.Contains(said, denied) {
+			t.Errorf("status.%s: %d, %v: %s", field, code, err, said)
+		}
 	}
 	// The same with the token of the other node: what was refused there is allowed here, and the other way round.
 	other := c.identity(t, c.kubectl(t, "create", "token", "nodeagent", "-n", namespace, "--bound-object-kind", "Node", "--bound-object-name", otherNode))

@@ -3,6 +3,7 @@ package e2e
 import (
 	"context"
 	"fmt"
+	"slices"
 	"syscall"
 	"testing"
 	"time"
@@ -63,9 +64,36 @@ func TestKubeletAndRuntimeHealth(t *testing.T) {
 		}
 		resume := func() { _ = c.lab.Signal(tt.component, syscall.SIGCONT) }
 		guard := context.AfterFunc(t.Context(), resume)
+		c.awaitStopped(t, tt.component)
 		look(tt.reason)
 		guard()
 		resume()
 		look()
 	}
+}
+
+// awaitStopped waits until all threads of a component have stopped: one that runs on another processor goes on for a moment, and
+// answers.
+func (c *csiLab) awaitStopped(t *testing.T, component string) {
+	t.Helper()
+	pid, err := c.lab.PID(component)
+	if err != nil {
+		t.Fatal(err)
+	}
+	tick := time.NewTicker(10 * time.Millisecond)
+	defer tick.Stop()
+	for range 1000 {
+		tids, err := c.host.TIDs(pid)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if !slices.ContainsFunc(tids, func(tid int) bool {
+			stat, err := c.host.TaskStat(pid, tid)
+			return err == nil && stat.State != 'T'
+		}) {
+			return
+		}
+		<-tick.C
+	}
+	t.Fatalf("%s (process %d) does not stop", component, pid)
 }

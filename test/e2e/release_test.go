@@ -161,8 +161,9 @@ func awaitProof(t *testing.T, a *harness.Agent, victim *harness.Victim) {
 // awaitGone waits until nothing of the pod is on the node: the agent or, unblocked by it, kubelet has cleared up.
 func awaitGone(t *testing.T, a *harness.Agent, victim *harness.Victim) {
 	t.Helper()
-	err := harness.WaitFor(t.Context(), 3*time.Minute, "everything of the pod to be gone", func() error {
-		if _, err := a.CLI(t.Context(), "clean", "--yes"); err != nil {
+	var last harness.Answer
+	err := harness.WaitFor(t.Context(), 3*time.Minute, "everything of the pod to be gone", func() (err error) {
+		if last, err = a.CLI(t.Context(), "clean", "--yes"); err != nil {
 			return err
 		}
 		traces, err := victim.Traces(t.Context())
@@ -172,7 +173,7 @@ func awaitGone(t *testing.T, a *harness.Agent, victim *harness.Victim) {
 		return err
 	})
 	if err != nil {
-		t.Error(err)
+		t.Errorf("%v; the last clean: exit code %d\n%s%s", err, last.Code, last.Stdout, last.Stderr)
 	}
 	if err := victim.CheckCanary(); err != nil {
 		t.Errorf("user data was harmed: %v", err)

@@ -99,7 +99,11 @@ func (d *daemonSet) start(ctx context.Context, a *Agent, env []string) error {
 	if err != nil {
 		return err
 	}
-	if err := a.Lab.KubectlApply(ctx, manifests); err != nil {
+	right, err := kubeletRight()
+	if err != nil {
+		return err
+	}
+	if err := a.Lab.KubectlApply(ctx, manifests+"\n---\n"+right); err != nil {
 		return err
 	}
 	return a.WaitFor(ctx, 90*time.Second, "the agent to answer", func() error { // kubelet waits between restarts

@@ -85,8 +85,11 @@ func Install(ctx context.Context, l *lab.Lab, dir, binary string, overrides Over
 	if err := os.MkdirAll(dir, 0o700); err != nil {
 		return nil, err
 	}
-	if out, err := l.Kubectl(ctx, "apply", "-f", filepath.Join(repo, "packaging/kubernetes/rbac.yaml")); err != nil {
-		return nil, fmt.Errorf("apply the agent's permissions: %w: %s", err, out)
+	// This agent has one identity, its ServiceAccount: it reads nothing as the node itself.
+	for _, rights := range []string{"rbac.yaml", "rights.yaml"} {
+		if out, err := l.Kubectl(ctx, "apply", "-f", filepath.Join(repo, "packaging/kubernetes", rights)); err != nil {
+			return nil, fmt.Errorf("apply the agent's permissions: %w: %s", err, out)
+		}
 	}
 	kubeconfig := filepath.Join(dir, "kubeconfig")
 	if err := l.ServiceAccountKubeconfig(ctx, "nodeagent", "nodeagent", kubeconfig); err != nil {
@@ -106,7 +109,7 @@ func (a *Agent) Configure(overrides Overrides) error {
 			"cniNetworksDir": a.Lab.Paths.CNINetworksDir,
 		},
 		"inspect": map[string]any{
-			"every": "2s", "passes": 3, "grace": "6s", "listSpacing": "2s", "kubeletUptime": "5s", "runtimeUptime": "2s",
+			"every": "2s", "passes": 3, "grace": "6s", "listSpacing": "2s", "runningSpacing": "4s", "kubeletUptime": "5s", "runtimeUptime": "2s",
 		},
 		"remediate": map[string]any{
 			"killSwitch": filepath.Join(a.Dir, "stop"), "lock": filepath.Join(a.Dir, "release.lock"),

@@ -57,6 +57,29 @@ func Manifests(l *lab.Lab, image, configuration, stateDir string) (string, error
 	}
 }
 
+// kubeletRight is the right to ask kubelet, which is off by default: without it nothing is proven to be left. The right to read
+// pods is not among it, since the agent reads them as the node.
+func kubeletRight() (string, error) {
+	repo, err := Repo()
+	if err != nil {
+		return "", err
+	}
+	data, err := os.ReadFile(filepath.Join(repo, "packaging/kubernetes/rights.yaml"))
+	if err != nil {
+		return "", err
+	}
+	var kept []string
+	for object := range strings.SplitSeq(string(data), "\n---\n") {
+		if strings.Contains(object, "\n  name: nodeagent-kubelet\n") {
+			kept = append(kept, object)
+		}
+	}
+	if len(kept) != 2 {
+		return "", fmt.Errorf("rights.yaml: %d objects called nodeagent-kubelet, want a role and its binding", len(kept))
+	}
+	return strings.Join(kept, "\n---\n"), nil
+}
+
 // editor knows what is changed in the manifests.
 type editor struct {
 	image, configuration, name, stateDir, host, port string

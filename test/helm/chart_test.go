@@ -85,6 +85,7 @@ func TestManifests(t *testing.T) {
 		plain = append(plain, "--show-only", "templates/"+name+".yaml")
 	}
 	compare(t, kubernetes+"/rbac.yaml", template(t, plain...))
+	compare(t, kubernetes+"/rights.yaml", template(t, "--set", "namespace.create=true,rights.kubelet=true,rights.pods=true", "--show-only", "templates/rights.yaml"))
 }
 
 func TestSchemaIsOfTheConfiguration(t *testing.T) {

@@ -4,6 +4,8 @@ import (
 	"slices"
 	"strings"
 	"testing"
+
+	"github.com/google/go-cmp/cmp"
 )
 
 // policy is what a ValidatingAdmissionPolicy looks at.
@@ -70,6 +72,63 @@ func TestEveryWriteIsNarrowed(t *testing.T) {
 	}
 	if writes == 0 || len(policies) == 0 {
 		t.Errorf("%d rules that allow writing, %d policies", writes, len(policies))
+	}
+}
+
+// What an agent may change of its Node is listed: the policy compares every other field, whatever later versions of Kubernetes
+// add to it.
+func TestNodePolicyListsWhatMayChange(t *testing.T) {
+	const (
+		metadata = "[object, oldObject].all(o, o.metadata.all(k, k in ['managedFields', 'resourceVersion'] || object.metadata[?k] == oldObject.metadata[?k])) && object.?spec == oldObject.?spec"
+		status   = "[object, oldObject].all(o, o.?status.orValue({}).all(k, k == 'conditions' || object.?status[?k] == oldObject.?status[?k]))"
+	)
+	for _, o := range objects(t, template(t)) {
+		if o.Kind != "ValidatingAdmissionPolicy" || o.Metadata.Name != "nodeagent-node" {
+			continue
+		}
+		var p struct{ Validations []struct{ Expression string } }
+		if err := o.Spec.Decode(&p); err != nil {
+			t.Fatal(err)
+		}
+		var expressions []string
+		for _, v := range p.Validations {
+			expressions = append(expressions, strings.Join(strings.Fields(v.Expression), " "))
+		}
+		for _, want := range []string{metadata, status} {
+			if !slices.Contains(expressions, want) {
+				t.Errorf("no validation is %s", want)
+			}
+		}
+		return
+	}
+	t.Error("no policy nodeagent-node")
+}
+
+// By default no right reads beyond the agent's own node what says something of pods: neither pods nor the API of every kubelet.
+// Each wider right has a switch of its own.
+func TestPodsOfTheClusterAreNotRead(t *testing.T) {
+	wide := func(args ...string) []string {
+		var found []string
+		for _, o := range objects(t, template(t, args...)) {
+			for _, rule := range o.Rules {
+				for _, resource := range rule.Resources {
+					base, sub, _ := strings.Cut(resource, "/")
+					if base == "pods" || base == "nodes" && sub != "" && sub != "status" && sub != "metrics" || strings.Contains(resource, "*") {
+						found = append(found, o.Metadata.Name+" "+strings.Join(rule.Verbs, ",")+" "+resource)
+					}
+				}
+			}
+		}
+		return found
+	}
+	for set, want := range map[string][]string{
+		"":                    nil,
+		"rights.kubelet=true": {"nodeagent-kubelet get nodes/pods"},
+		"rights.pods=true":    {"nodeagent-pods get,list pods"},
+	} {
+		if diff := cmp.Diff(want, wide("--set", set)); diff != "" {
+			t.Errorf("--set %q (-want +got):\n%s", set, diff)
+		}
 	}
 }
 

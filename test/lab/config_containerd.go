@@ -17,15 +17,12 @@ func (l *Lab) containerdTemplate() *template.Template {
 	return containerd2Template
 }
 
-// containerd 1.6. Whatever has a compiled-in place outside the lab's folder and can be moved is moved.
-// restrict_oom_score_adj: without CAP_SYS_RESOURCE no sandbox could lower its own.
-var containerd1Template = template.Must(template.New("containerd").Parse(`version = 2
-root = "{{.Paths.ContainerdRoot}}"
+// newContainerdTemplate is a configuration of containerd: its version with what is off, what all versions have in common, the rest,
+// and what runs containers, which belongs to a plugin whose name differs.
+func newContainerdTemplate(runtime, version, rest string) *template.Template {
+	return template.Must(template.New("containerd").Parse(version + `root = "{{.Paths.ContainerdRoot}}"
 state = "{{.Paths.ContainerdState}}"
 oom_score = 0
-disabled_plugins = ["io.containerd.snapshotter.v1.aufs", "io.containerd.snapshotter.v1.btrfs",
-  "io.containerd.snapshotter.v1.devmapper", "io.containerd.snapshotter.v1.zfs",
-  "io.containerd.tracing.processor.v1.otlp", "io.containerd.internal.v1.tracing"]
 
 [grpc]
   address = "{{.Paths.ContainerdSocket}}"
@@ -35,7 +32,23 @@ disabled_plugins = ["io.containerd.snapshotter.v1.aufs", "io.containerd.snapshot
 
 [plugins."io.containerd.internal.v1.opt"]
   path = "{{.Dir}}/opt"
+` + rest + `
+[plugins."` + runtime + `".containerd.runtimes.runc]
+  runtime_type = "io.containerd.runc.v2"
 
+[plugins."` + runtime + `".containerd.runtimes.runc.options]
+  Root = "{{.Paths.RuncRoot}}"
+  SystemdCgroup = false
+`))
+}
+
+// containerd 1.6. Whatever has a compiled-in place outside the lab's folder and can be moved is moved.
+// restrict_oom_score_adj: without CAP_SYS_RESOURCE no sandbox could lower its own.
+var containerd1Template = newContainerdTemplate("io.containerd.grpc.v1.cri", `version = 2
+disabled_plugins = ["io.containerd.snapshotter.v1.aufs", "io.containerd.snapshotter.v1.btrfs",
+  "io.containerd.snapshotter.v1.devmapper", "io.containerd.snapshotter.v1.zfs",
+  "io.containerd.tracing.processor.v1.otlp", "io.containerd.internal.v1.tracing"]
+`, `
 [plugins."io.containerd.grpc.v1.cri"]
   sandbox_image = "{{.SandboxImage}}"
   restrict_oom_score_adj = true
@@ -47,33 +60,14 @@ disabled_plugins = ["io.containerd.snapshotter.v1.aufs", "io.containerd.snapshot
   bin_dir = "{{.Paths.CNIBinDir}}"
   conf_dir = "{{.Paths.CNIConfDir}}"
   max_conf_num = 1
-
-[plugins."io.containerd.grpc.v1.cri".containerd.runtimes.runc]
-  runtime_type = "io.containerd.runc.v2"
-
-[plugins."io.containerd.grpc.v1.cri".containerd.runtimes.runc.options]
-  Root = "{{.Paths.RuncRoot}}"
-  SystemdCgroup = false
-`))
+`)
 
 // containerd 2, in the third version of the file, which 2.0 has brought and every later one reads. NRI would listen in /run/nri.
-var containerd2Template = template.Must(template.New("containerd").Parse(`version = 3
-root = "{{.Paths.ContainerdRoot}}"
-state = "{{.Paths.ContainerdState}}"
-oom_score = 0
+var containerd2Template = newContainerdTemplate("io.containerd.cri.v1.runtime", `version = 3
 disabled_plugins = ["io.containerd.snapshotter.v1.blockfile", "io.containerd.snapshotter.v1.devmapper",
   "io.containerd.snapshotter.v1.erofs", "io.containerd.snapshotter.v1.zfs",
   "io.containerd.tracing.processor.v1.otlp", "io.containerd.internal.v1.tracing"]
-
-[grpc]
-  address = "{{.Paths.ContainerdSocket}}"
-
-[debug]
-  level = "info"
-
-[plugins."io.containerd.internal.v1.opt"]
-  path = "{{.Dir}}/opt"
-
+`, `
 [plugins."io.containerd.nri.v1.nri"]
   disable = true
 
@@ -96,11 +90,4 @@ disabled_plugins = ["io.containerd.snapshotter.v1.blockfile", "io.containerd.sna
   bin_dirs = ["{{.Paths.CNIBinDir}}"]
   conf_dir = "{{.Paths.CNIConfDir}}"
   max_conf_num = 1
-
-[plugins."io.containerd.cri.v1.runtime".containerd.runtimes.runc]
-  runtime_type = "io.containerd.runc.v2"
-
-[plugins."io.containerd.cri.v1.runtime".containerd.runtimes.runc.options]
-  Root = "{{.Paths.RuncRoot}}"
-  SystemdCgroup = false
-`))
+`)

@@ -17,6 +17,7 @@ import (
 	npdtypes "k8s.io/node-problem-detector/pkg/types"
 
 	"github.com/nodeagent/nodeagent/internal/host"
+	"github.com/nodeagent/nodeagent/internal/host/owned/ownedtest"
 	"github.com/nodeagent/nodeagent/pkg/detect"
 	"github.com/nodeagent/nodeagent/pkg/detect/npd"
 	"github.com/nodeagent/nodeagent/pkg/finding"
@@ -28,7 +29,10 @@ func TestMain(m *testing.M) {
 	host.ProbeMain()
 	klog.LogToStderr(false)
 	klog.SetOutput(io.Discard)
-	os.Exit(m.Run())
+	remove := ownedtest.Temp()
+	code := m.Run()
+	remove()
+	os.Exit(code)
 }
 
 // answer is what a monitor has told: its events, sorted, and its conditions as they are in the end.

@@ -320,7 +320,10 @@ type agentStatus struct {
 		Raised  struct{ Wall time.Time }
 	}
 	Checks  []struct{ Check, Status string }
-	Release struct{ Mode string }
+	Release struct {
+		Mode string
+		Last []string
+	}
 }
 
 // askStatus asks the agent, which may find something or be away.

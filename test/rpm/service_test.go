@@ -224,7 +224,8 @@ func TestUnit(t *testing.T) {
 			t.Errorf("the agent has its own namespace %s:\n%s", namespace, got)
 		}
 	}
-	for name, want := range map[string]string{"MemoryMax": "268435456", "CPUQuotaPerSecUSec": "500ms", "OOMScoreAdjust": "-900", "Restart": "always", "WatchdogUSec": "1min", "Type": "notify", "StartLimitIntervalUSec": "0"} {
+	// RestrictSUIDSGID=yes refuses openat2, without which nothing is released: TestReleaseOnSystemdHost.
+	for name, want := range map[string]string{"RestrictSUIDSGID": "no", "MemoryMax": "268435456", "CPUQuotaPerSecUSec": "500ms", "OOMScoreAdjust": "-900", "Restart": "always", "WatchdogUSec": "1min", "Type": "notify", "StartLimitIntervalUSec": "0"} {
 		if got := m.property(name); got != want {
 			t.Errorf("%s is %s, want %s", name, got, want)
 		}

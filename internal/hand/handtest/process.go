@@ -17,6 +17,18 @@ import (
 // Cgroups makes the cgroup of a pod, and optionally one below it, in every mounted hierarchy, and returns the directories.
 func (n *Node) Cgroups(uid, below string) []string {
 	n.t.Helper()
+	pod := filepath.Join("kubepods/besteffort", "pod"+uid)
+	return n.cgroupsBelow(filepath.Join(pod, below), func(top string) {
+		removeCgroups(filepath.Join(top, pod))
+		for _, around := range []string{filepath.Dir(filepath.Join(top, pod)), filepath.Join(top, "kubepods"), top} {
+			_ = os.Remove(around) // the last pod's takes it
+		}
+	})
+}
+
+// cgroupsBelow makes a cgroup in the node's corner of every mounted hierarchy. remove is called with each corner in the end.
+func (n *Node) cgroupsBelow(name string, remove func(top string)) []string {
+	n.t.Helper()
 	mounts, err := n.Host.Mounts()
 	if err != nil {
 		n.t.Fatal(err)
@@ -28,16 +40,9 @@ func (n *Node) Cgroups(uid, below string) []string {
 	var dirs []string
 	for _, h := range hierarchies {
 		top := filepath.Join(h.Point, n.Host.Paths.CgroupRoot)
-		pod := filepath.Join(top, "kubepods/besteffort", "pod"+uid)
-		dir := filepath.Join(pod, below)
-		n.t.Cleanup(func() {
-			removeCgroups(pod)
-			for _, around := range []string{filepath.Dir(pod), filepath.Dir(filepath.Dir(pod)), top} {
-				_ = os.Remove(around) // the last pod's takes it
-			}
-		})
-		n.cgroup(h.Point, dir)
-		dirs = append(dirs, dir)
+		n.t.Cleanup(func() { remove(top) })
+		n.cgroup(h.Point, filepath.Join(top, name))
+		dirs = append(dirs, filepath.Join(top, name))
 	}
 	return dirs
 }

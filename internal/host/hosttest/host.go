@@ -60,11 +60,12 @@ func Host(t testing.TB, options ...Option) *host.Host {
 	return h
 }
 
-// Fixture returns such a host whose files are those of a txtar archive: see Extract.
+// Fixture returns such a host whose files are those of a txtar archive: see Extract, and RootsDaemons.
 func Fixture(t testing.TB, archive string, options ...Option) *host.Host {
 	t.Helper()
 	root := t.TempDir()
 	Extract(t, archive, root)
+	RootsDaemons(t, root)
 	return Host(t, append([]Option{func(h *host.Host) { h.Files = host.Files{Root: root} }}, options...)...)
 }
 
@@ -122,6 +123,7 @@ func Containerd() host.Containerd {
 		Containers: Answer([]*containers.Container(nil), nil),
 		Leases:     Answer([]*leases.Lease(nil), nil),
 		Tasks:      Answer([]*tasks.Process(nil), nil),
+		Sandboxes:  Answer([]string(nil), nil),
 	}
 }
 

@@ -11,6 +11,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/nodeagent/nodeagent/internal/host/owned"
 )
 
 // pipeGrace is how long the output of a program that has ended is still read: somebody who left its process group may hold
@@ -21,6 +23,7 @@ const pipeGrace = 500 * time.Millisecond
 type process struct {
 	cmd     *exec.Cmd
 	started func()        // called when it has been started, or could not be; may be nil
+	reaped  func()        // called just before done is closed; may be nil
 	done    chan struct{} // closed when it is reaped, or could not be started
 	err     error         // set before done is closed
 
@@ -44,10 +47,17 @@ func newProcess(c Command) *process {
 }
 
 // run starts the program and waits for it. Even the start can hang: it reads the program's file. It runs in a goroutine of
-// its own for this reason.
+// its own for this reason. A program that others than root can change is not started.
 func (p *process) run() {
-	defer close(p.done)
-	p.err = p.cmd.Start()
+	defer func() {
+		if p.reaped != nil {
+			p.reaped()
+		}
+		close(p.done)
+	}()
+	if p.err = owned.Program(p.cmd.Path); p.err == nil {
+		p.err = p.cmd.Start()
+	}
 	if p.started != nil {
 		p.started()
 	}

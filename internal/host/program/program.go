@@ -1,5 +1,5 @@
 // Package program runs programs of others for checks: plugins that users configure, and journalctl. Each is one absolute
-// path with its arguments, never a shell; its output is bounded; and one that hangs, ignores signals or leaves children
+// path with its arguments, never a shell; it is run only where nobody but root can change it (see package owned); its output is bounded; and one that hangs, ignores signals or leaves children
 // behind costs only itself: its whole process group is killed, and what even that does not end is abandoned and not started
 // again before the kernel has let it go.
 package program
@@ -61,10 +61,8 @@ func (r *Runner) Run(ctx context.Context, c Command) (Outcome, error) {
 	out, errs := &head{limit: MaxOutput}, &head{limit: MaxOutput}
 	p := newProcess(c)
 	p.cmd.Stdout, p.cmd.Stderr = out, errs
-	go func() { // supervises one program until it is reaped, however long that takes
-		defer r.end()
-		p.run()
-	}()
+	p.reaped = r.end
+	go p.run() // supervises one program until it is reaped, however long that takes
 	timedOut := false
 	select {
 	case <-p.done:

@@ -14,9 +14,17 @@ import (
 
 	"go.uber.org/goleak"
 	"golang.org/x/sys/unix"
+
+	"github.com/nodeagent/nodeagent/internal/host/owned/ownedtest"
 )
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+func TestMain(m *testing.M) {
+	remove := ownedtest.Temp()
+	goleak.VerifyTestMain(m, goleak.Cleanup(func(code int) {
+		remove()
+		os.Exit(code)
+	}))
+}
 
 // script writes a program.
 func script(t *testing.T, lines ...string) string {

@@ -7,11 +7,14 @@ import (
 	"go.uber.org/goleak"
 
 	"github.com/nodeagent/nodeagent/internal/host"
+	"github.com/nodeagent/nodeagent/internal/host/owned/ownedtest"
 )
 
 func TestMain(m *testing.M) {
 	host.ProbeMain()
+	remove := ownedtest.Temp()
 	code := m.Run()
+	remove()
 	if err := goleak.Find(); code == 0 && err != nil {
 		println(err.Error())
 		code = 1

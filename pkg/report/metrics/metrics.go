@@ -42,6 +42,7 @@ type Metrics struct {
 	dropped    *prometheus.CounterVec
 	releases   *prometheus.CounterVec
 	apirequest *prometheus.CounterVec
+	quarantine quarantine
 }
 
 const namespace = "nodeagent"

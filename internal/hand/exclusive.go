@@ -1,42 +1,20 @@
 package hand
 
 import (
+	"errors"
 	"fmt"
+	"path"
 	"strconv"
 	"strings"
+
+	"golang.org/x/sys/unix"
 
 	"github.com/nodeagent/nodeagent/internal/host"
 )
 
-// AbortFUSE ends the connection to a FUSE server that does not answer any more: every waiting call on that filesystem
-// fails at once, which frees processes that nothing else can. All mounts of that filesystem are hit, so that it is refused
-// when any lies outside of the directory of the pod uid, in whichever mount namespace.
-// https://docs.kernel.org/filesystems/fuse/fuse.html
-func (d *Hand) AbortFUSE(uid string, m Mount) error {
-	if kind, _, _ := strings.Cut(m.FSType, "."); kind != "fuse" {
-		return refuse("%s is no FUSE filesystem", m.FSType)
-	}
-	if err := d.Exclusive(uid, m); err != nil {
-		return err
-	}
-	mounts, err := d.host.Mounts()
-	if err != nil {
-		return err
-	}
-	if _, err := pickMount(mounts, m); err != nil {
-		return err
-	}
-	// The connection is named by the minor number of the anonymous device.
-	_, minor, _ := strings.Cut(m.Device, ":")
-	if _, err := strconv.ParseUint(minor, 10, 32); err != nil {
-		return refuse("device %q", m.Device)
-	}
-	return writeBelow("/sys/fs/fuse/connections", minor+"/abort", "1")
-}
-
 // Exclusive makes sure that a filesystem is mounted nowhere but below the directory of the pod uid and in the mount
-// namespaces of that pod's own processes. What is done to the filesystem as a whole (a forced unmount, an abort) would
-// otherwise hit others.
+// namespaces of that pod's own processes. What is done to the filesystem as a whole (a forced unmount) would otherwise
+// hit others.
 func (d *Hand) Exclusive(uid string, m Mount) error {
 	mounts, err := d.host.Mounts()
 	if err != nil {
@@ -48,8 +26,8 @@ func (d *Hand) Exclusive(uid string, m Mount) error {
 		if other.Device() != m.Device {
 			continue
 		}
-		if at, ok := d.podOfMount(other.Point, m.Point, uid); !ok {
-			return refuse("the same filesystem is mounted on %s of %s", other.Point, at)
+		if !d.inPod(uid, m, other) {
+			return refuse("the same filesystem is mounted on %s too", other.Point)
 		}
 	}
 	pids, err := d.host.PIDs()
@@ -68,14 +46,15 @@ func (d *Hand) Exclusive(uid string, m Mount) error {
 	return nil
 }
 
-// podOfMount reports whether a mount point lies in the directory of the pod. The pod's directory in the mount table's
-// words is taken from the judged mount, which is known to lie there.
-func (d *Hand) podOfMount(point, judged, uid string) (string, bool) {
-	top, _, ok := strings.Cut(judged, "/"+uid+"/")
+// inPod reports whether another mount lies in the directory of the pod. That directory in the mount table's words is taken
+// from the judged mount, which is known to lie there.
+func (d *Hand) inPod(uid string, judged Mount, other host.Mount) bool {
+	pods, _, ok := strings.Cut(judged.Point, "/"+uid+"/")
 	if !ok || uid == "" {
-		return "an unknown pod", false
+		return false
 	}
-	return "another pod", host.Below(point, top+"/"+uid)
+	view := host.MountView{PodsDir: pods}
+	return host.Below(other.Point, path.Join(pods, uid)) && view.OtherPod(uid, other) == ""
 }
 
 // exclusiveFrom looks for the filesystem in the mount namespace of one process, unless that process is one of the pod's.
@@ -90,11 +69,14 @@ func (d *Hand) exclusiveFrom(pid int, uid string, m Mount, seen map[string]bool,
 	if ours, err := d.isOfPod(pid, uid); ours || err != nil {
 		return err // not marked as seen: a stranger might live in the same namespace
 	}
-	seen[space] = true
 	mounts, err := d.host.MountsOf(pid)
+	if errors.Is(err, unix.EINVAL) {
+		return nil // it is ending, and has left its namespaces
+	}
 	if err != nil {
 		return d.unlessEnded(pid, err)
 	}
+	seen[space] = true // not before: another process of this namespace may live on
 	for _, other := range mounts {
 		if other.Device() == m.Device && !known[other.ID] {
 			return refuse("the same filesystem is mounted in the mount namespace of process %d, on %s", pid, other.Point)

@@ -2,10 +2,7 @@ package hand_test
 
 import (
 	"errors"
-	"fmt"
-	"os"
 	"os/exec"
-	"strings"
 	"testing"
 	"time"
 
@@ -32,66 +29,6 @@ func hangingVolume(t *testing.T, n *handtest.Node, uid string, shared bool) hand
 		}
 	}
 	return m
-}
-
-func TestAbortFUSEFreesProcess(t *testing.T) {
-	n, uid := handtest.New(t), handtest.UID(t)
-	m := hangingVolume(t, n, uid, false)
-	fuseControl(t)
-	stuck := exec.Command("/bin/ls", m.Point)
-	if err := stuck.Start(); err != nil {
-		t.Fatal(err)
-	}
-	done := make(chan error, 1)
-	go func() { done <- stuck.Wait() }()
-	waitD(t, n, stuck.Process.Pid)
-	if err := n.Hand.AbortFUSE(uid, m); err != nil {
-		t.Fatal(err)
-	}
-	select {
-	case <-done:
-	case <-time.After(10 * time.Second):
-		t.Error("the process still hangs")
-	}
-	if err := n.Hand.Unmount(t.Context(), uid, m, hand.Plain); err != nil {
-		t.Error(err)
-	}
-}
-
-// fuseControl mounts the control filesystem of FUSE where systemd has not done so.
-func fuseControl(t *testing.T) {
-	t.Helper()
-	const dir = "/sys/fs/fuse/connections"
-	if entries, err := os.ReadDir(dir); err == nil && len(entries) > 0 {
-		return
-	}
-	if err := unix.Mount("fusectl", dir, "fusectl", 0, ""); err != nil {
-		t.Skipf("needs fusectl: %v", err)
-	}
-	t.Cleanup(func() { _ = unix.Unmount(dir, unix.MNT_DETACH) })
-}
-
-// waitD waits until a process hangs in the kernel.
-func waitD(t *testing.T, n *handtest.Node, pid int) {
-	t.Helper()
-	deadline := time.After(10 * time.Second)
-	tick := time.NewTicker(20 * time.Millisecond)
-	defer tick.Stop()
-	for {
-		stat, err := n.Host.ProcStat(pid)
-		if err != nil {
-			t.Fatal(err)
-		}
-		where, _ := os.ReadFile(fmt.Sprintf("/proc/%d/wchan", pid))
-		if strings.Contains(string(where), "fuse") || strings.Contains(string(where), "request_wait") {
-			return
-		}
-		select {
-		case <-deadline:
-			t.Fatalf("process %d is in state %c in %s", pid, stat.State, where)
-		case <-tick.C:
-		}
-	}
 }
 
 // The hand itself must not hang on such a mount, whichever way it is unmounted.
@@ -122,8 +59,24 @@ func TestExclusive(t *testing.T) {
 	if err := n.Hand.Exclusive(uid, m); !errors.As(err, &refusal) {
 		t.Errorf("mounted elsewhere too: %v", err)
 	}
-	if err := n.Hand.AbortFUSE(uid, m); !errors.As(err, &refusal) {
-		t.Errorf("abort: %v", err)
+	for _, way := range []hand.Way{hand.Forced, hand.Lazy} {
+		if err := n.Hand.Unmount(t.Context(), uid, m, way); !errors.As(err, &refusal) {
+			t.Errorf("way %d: %v", way, err)
+		}
+	}
+	if left := n.Mounts(m.Point); len(left) != 1 {
+		t.Errorf("left: %+v", left)
+	}
+}
+
+// A bind of kubelet's directory in the pod's own shows other pods' volumes: those are not the pod's.
+func TestExclusiveOtherPodBelow(t *testing.T) {
+	n, uid := handtest.New(t), handtest.UID(t)
+	m := n.Mount("tmpfs", n.PodDir(uid, "volumes/x/y"), "tmpfs", 0)
+	n.Mount(m.Point, n.PodDir(uid, "volume-subpaths/v/c/0/pods", handtest.UID(t), "volumes/x/y"), "", unix.MS_BIND)
+	var refusal hand.Refusal
+	if err := n.Hand.Exclusive(uid, m); !errors.As(err, &refusal) {
+		t.Errorf("got %v, want a refusal", err)
 	}
 }
 

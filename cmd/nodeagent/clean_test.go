@@ -1,0 +1,119 @@
+package main
+
+import (
+	"errors"
+	"io"
+	"strings"
+	"testing"
+
+	"github.com/nodeagent/nodeagent/pkg/inspect"
+	"github.com/nodeagent/nodeagent/pkg/remediate"
+)
+
+func judged(uid string, verdict inspect.Verdict) inspect.Judged {
+	return inspect.Judged{Object: inspect.Object{Kind: inspect.Cgroup, ID: "/c/" + uid, Pod: inspect.Pod{UID: uid}}, Verdict: verdict}
+}
+
+func exitOf(err error) int {
+	exit := &exitError{}
+	if errors.As(err, &exit) {
+		return exit.Code
+	}
+	if err != nil {
+		return -1
+	}
+	return exitFine
+}
+
+func podsWith(results ...remediate.Result) remediate.Outcome {
+	var o remediate.Outcome
+	for i, r := range results {
+		o.Pods = append(o.Pods, remediate.PodOutcome{Group: string(rune('a' + i)), Result: r})
+	}
+	return o
+}
+
+func TestCleanExit(t *testing.T) {
+	var (
+		live, leftover, candidate, unknown = inspect.Live, inspect.Leftover, inspect.Candidate, inspect.Unknown
+		deaf                               = inspect.Gate{Name: "apiserver-heard", Why: "away"}
+		young                              = inspect.Gate{Name: "kubelet-uptime", Why: "up for 5m"}
+		blind                              = inspect.Gate{Name: hostGate, Why: "no hostPID"}
+		failure                            = inspect.Failure{What: "mount", Error: "EIO"}
+	)
+	report := func(parts ...any) (r inspect.Report) {
+		for i, part := range parts {
+			switch part := part.(type) {
+			case inspect.Verdict:
+				r.Objects = append(r.Objects, judged(string(rune('a'+i)), part))
+			case inspect.Gate:
+				r.Gates = append(r.Gates, part)
+			case inspect.Failure:
+				r.Errors = append(r.Errors, part)
+			}
+		}
+		return r
+	}
+	for name, test := range map[string]struct {
+		report  inspect.Report
+		outcome remediate.Outcome
+		plan    int // exit code of clean
+		yes     int // and of clean --yes
+	}{
+		"nothing is there":                      {report(), podsWith(), 0, 0},
+		"all is live":                           {report(live), podsWith(), 0, 0},
+		"all is live, a gate is young":          {report(live, young), podsWith(), 0, 0},
+		"released":                              {report(leftover), podsWith(remediate.Released), 1, 0},
+		"released, with a candidate of the pod": {report(leftover, candidate), podsWith(remediate.Released, remediate.Released), 1, 0},
+		"released, and another candidate":       {report(leftover, candidate), podsWith(remediate.Released), 1, 1},
+		"released, and another is unknown":      {report(leftover, unknown), podsWith(remediate.Released), 1, 2},
+		"released, and a lister failed":         {report(leftover, failure), podsWith(remediate.Released), 1, 2},
+		"not acted":                             {report(leftover), podsWith(remediate.NotActed), 1, 1},
+		"incomplete":                            {report(leftover), podsWith(remediate.Incomplete), 1, 1},
+		"stopped":                               {report(leftover), podsWith(remediate.Stopped), 1, 1},
+		"interrupted":                           {report(leftover), podsWith(remediate.Interrupted), 1, 1},
+		"could not tell":                        {report(leftover), podsWith(remediate.CouldNotTell), 1, 2},
+		"one released, one could not be told":   {report(leftover, leftover), podsWith(remediate.Released, remediate.CouldNotTell), 1, 2},
+		"one could not be told, one is left":    {report(leftover, leftover), podsWith(remediate.CouldNotTell, remediate.Incomplete), 1, 1},
+		"kill switch":                           {report(leftover), remediate.Outcome{Stopped: "kill switch"}, 1, 1},
+		"another release is running":            {report(leftover), remediate.Outcome{Stopped: "busy", Busy: true}, 1, 2},
+		"a gate is closed, objects are unknown": {report(unknown, deaf), podsWith(), 2, 2},
+		"unknown alone":                         {report(live, unknown), podsWith(), 2, 2},
+		"a lister failed":                       {report(live, failure), podsWith(), 2, 2},
+		"the host is not seen":                  {report(live, blind), podsWith(), 2, 2},
+		"candidates":                            {report(candidate, young), podsWith(), 1, 1},
+	} {
+		t.Run(name, func(t *testing.T) {
+			if got := exitOf(printPlan(io.Discard, &options{output: "text"}, test.report, nil)); got != test.plan {
+				t.Errorf("clean: %d, want %d", got, test.plan)
+			}
+			if got := exitOf(printPlan(io.Discard, &options{output: "json"}, test.report, nil)); got != test.plan {
+				t.Errorf("clean -o json: %d, want %d", got, test.plan)
+			}
+			if got := exitOf(cleanExit(test.report, test.outcome)); got != test.yes {
+				t.Errorf("clean --yes: %d, want %d", got, test.yes)
+			}
+		})
+	}
+}
+
+// Where nothing could be told, the text says why.
+func TestCleanSaysWhatItCouldNotSee(t *testing.T) {
+	report := inspect.Report{
+		Objects: []inspect.Judged{judged("a", inspect.Unknown)},
+		Gates:   []inspect.Gate{{Name: "kubelet-heard", Why: "connection refused"}},
+		Errors:  []inspect.Failure{{What: "kubelet", Error: "connection refused"}},
+	}
+	for name, print := range map[string]func(io.Writer) error{
+		"plan":    func(w io.Writer) error { return printPlan(w, &options{output: "text"}, report, nil) },
+		"outcome": func(w io.Writer) error { return printOutcome(w, report, remediate.Outcome{}) },
+	} {
+		var b strings.Builder
+		_ = print(&b)
+		for _, want := range []string{"could not look at kubelet: connection refused", "gate closed: kubelet-heard", "UNKNOWN cgroup"} {
+			if !strings.Contains(b.String(), want) {
+				t.Errorf("%s: no %q in\n%s", name, want, b.String())
+			}
+		}
+	}
+}

@@ -1,0 +1,136 @@
+package agent
+
+import (
+	"encoding/json"
+	"errors"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/nodeagent/nodeagent/internal/config"
+	"github.com/nodeagent/nodeagent/internal/host"
+)
+
+// rememberedNode is a machine without a running kubelet, and what the agent remembers of it.
+type rememberedNode struct {
+	files host.Files
+	cfg   config.Config
+}
+
+func newRememberedNode(t *testing.T, l layout) rememberedNode {
+	t.Helper()
+	n := rememberedNode{files: host.Files{Root: t.TempDir()}}
+	n.cfg.StateDir = t.TempDir()
+	for _, name := range []string{"proc/1/stat", "proc/sys/kernel/hostname", "data/kubelet/x", "data/kubeconfig", "data/cni/bin/x"} {
+		if err := os.MkdirAll(filepath.Dir(filepath.Join(n.files.Root, name)), 0o755); err != nil {
+			t.Fatal(err)
+		}
+		write(t, filepath.Join(n.files.Root, name), "")
+	}
+	data, err := json.Marshal(l)
+	if err != nil {
+		t.Fatal(err)
+	}
+	write(t, layoutFile(n.cfg), string(data))
+	return n
+}
+
+func remembered() layout {
+	paths := host.DefaultPaths()
+	paths.KubeletRoot, paths.Kubeconfig, paths.CNIBinDirs = "/data/kubelet", "/data/kubeconfig", []string{"/data/cni/bin"}
+	return layout{Paths: paths, NodeName: "node-a", KubeconfigNamed: true}
+}
+
+// What is remembered is tried again when it is loaded: the file itself and all that it names must be root's alone.
+func TestRememberedLayout(t *testing.T) {
+	for name, test := range map[string]struct {
+		spoil func(n rememberedNode) error
+		note  string // empty: it is believed
+	}{
+		"fine":                   {func(rememberedNode) error { return nil }, ""},
+		"kubeconfig is not here": {func(n rememberedNode) error { return os.Remove(n.files.Root + "/data/kubeconfig") }, ""},
+		"readable by others":     {func(n rememberedNode) error { return os.Chmod(layoutFile(n.cfg), 0o644) }, "not a file that is root's alone"},
+		"writable by others":     {func(n rememberedNode) error { return os.Chmod(layoutFile(n.cfg), 0o606) }, "not a file that is root's alone"},
+		"a user's": {func(n rememberedNode) error {
+			if os.Geteuid() != 0 {
+				return os.Chmod(layoutFile(n.cfg), 0o644)
+			}
+			return os.Chown(layoutFile(n.cfg), 65534, 65534)
+		}, "not a file that is root's alone"},
+		"a link": {func(n rememberedNode) error {
+			name := layoutFile(n.cfg)
+			return errors.Join(os.Rename(name, name+".other"), os.Symlink(name+".other", name))
+		}, "too many levels of symbolic links"},
+		"too large":              {func(n rememberedNode) error { return os.Truncate(layoutFile(n.cfg), maxLayout+1) }, "larger than"},
+		"torn":                   {func(n rememberedNode) error { return os.Truncate(layoutFile(n.cfg), 10) }, "layout.json"},
+		"root dir of others":     {func(n rememberedNode) error { return os.Chmod(n.files.Root+"/data/kubelet", 0o777) }, "/data/kubelet"},
+		"kubeconfig of others":   {func(n rememberedNode) error { return os.Chmod(n.files.Root+"/data/kubeconfig", 0o666) }, "/data/kubeconfig"},
+		"programs of others":     {func(n rememberedNode) error { return os.Chmod(n.files.Root+"/data/cni", 0o777) }, "/data/cni"},
+		"folder above of others": {func(n rememberedNode) error { return os.Chmod(n.files.Root+"/data", 0o777) }, "/data"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			n := newRememberedNode(t, remembered())
+			if err := test.spoil(n); err != nil {
+				t.Fatal(err)
+			}
+			found, err := discover(n.files, n.cfg)
+			if err != nil {
+				t.Fatal(err)
+			}
+			believed := found.Paths.KubeletRoot == "/data/kubelet" && found.Paths.Kubeconfig == "/data/kubeconfig" && found.KubeconfigNamed
+			untouched := found.Paths.KubeletRoot == host.DefaultPaths().KubeletRoot && !found.KubeconfigNamed && found.NodeName != "node-a"
+			if test.note == "" && !believed || test.note != "" && !untouched {
+				t.Errorf("found %+v", found)
+			}
+			if notes := strings.Join(found.Notes, "\n"); !strings.Contains(notes, test.note) {
+				t.Errorf("no note says %q: %s", test.note, notes)
+			}
+		})
+	}
+}
+
+// Only the configuration says that a kubelet elsewhere is believed, not what is remembered of an earlier one.
+func TestRememberedLayoutGivesNoLeave(t *testing.T) {
+	l := remembered()
+	l.Paths.KubeletElsewhere = true
+	n := newRememberedNode(t, l)
+	for _, want := range []bool{false, true} {
+		n.cfg.Paths.KubeletElsewhere = want
+		found, err := discover(n.files, n.cfg)
+		if err != nil || found.Paths.KubeletRoot != "/data/kubelet" || found.Paths.KubeletElsewhere != want {
+			t.Errorf("%+v, %v", found.Paths, err)
+		}
+	}
+}
+
+// What is kept passes the same test, and is not written through a link.
+func TestKeepLayout(t *testing.T) {
+	l := remembered()
+	for name, spoil := range map[string]func(n rememberedNode) error{
+		"":                     func(rememberedNode) error { return nil },
+		"programs of others":   func(n rememberedNode) error { return os.Chmod(n.files.Root+"/data/cni/bin", 0o777) },
+		"kubeconfig of others": func(n rememberedNode) error { return os.Chmod(n.files.Root+"/data/kubeconfig", 0o666) },
+	} {
+		t.Run(name, func(t *testing.T) {
+			n := newRememberedNode(t, layout{})
+			if err := errors.Join(os.Remove(layoutFile(n.cfg)), spoil(n)); err != nil {
+				t.Fatal(err)
+			}
+			target := filepath.Join(n.cfg.StateDir, "victim")
+			write(t, target, "untouched")
+			if err := os.Symlink(target, layoutFile(n.cfg)+".new"); err != nil {
+				t.Fatal(err)
+			}
+			door := &Door{Host: &host.Host{Files: n.files}, found: host.Discovery{Paths: l.Paths, NodeName: l.NodeName, KubeletRunning: true, KubeconfigNamed: true}}
+			door.keepLayout(n.cfg)
+			info, err := os.Lstat(layoutFile(n.cfg))
+			if kept := err == nil; kept != (name == "") || kept && info.Mode() != 0o600 {
+				t.Errorf("kept: %v, %v", info, err)
+			}
+			if data, err := os.ReadFile(target); err != nil || string(data) != "untouched" {
+				t.Errorf("written through a link: %q, %v", data, err)
+			}
+		})
+	}
+}

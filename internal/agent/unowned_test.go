@@ -1,0 +1,35 @@
+package agent
+
+import (
+	"strings"
+	"testing"
+
+	"github.com/nodeagent/nodeagent/pkg/inspect"
+)
+
+// What nothing ties to a pod is told once, and is no reason to doubt the rest of the inspection; what a witness that was not
+// heard leaves open is.
+func TestUnownedObjectsKeepTheCheckConclusive(t *testing.T) {
+	report := func(verdicts ...inspect.Verdict) inspect.Report {
+		var r inspect.Report
+		for _, v := range verdicts {
+			r.Objects = append(r.Objects, inspect.Judged{Object: inspect.Object{Kind: inspect.Netns, ID: "/run/netns/cni-1"}, Verdict: v})
+		}
+		return r
+	}
+	four := report(inspect.Unowned, inspect.Unowned, inspect.Unowned, inspect.Unowned, inspect.Live)
+	if err := lookError(four); err != nil {
+		t.Errorf("the check learnt nothing: %v", err)
+	}
+	found := unownedFindings(four, "node-a")
+	if len(found) != 1 || found[0].Subject.Name != "node-a" || !strings.Contains(found[0].Message, "4 objects") ||
+		!strings.Contains(found[0].Message, "and 1 more") {
+		t.Errorf("%+v", found)
+	}
+	if found := unownedFindings(report(inspect.Live, inspect.Foreign), "node-a"); len(found) != 0 {
+		t.Errorf("%+v", found)
+	}
+	if err := lookError(report(inspect.Unowned, inspect.Unknown)); err == nil {
+		t.Error("what could not be judged is passed over")
+	}
+}

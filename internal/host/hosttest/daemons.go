@@ -1,0 +1,85 @@
+package hosttest
+
+import (
+	"bytes"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/nodeagent/nodeagent/internal/host"
+)
+
+// RootsDaemons completes the processes of a fixture tree as the kernel shows those of a healthy node: where the fixture does
+// not say otherwise, kubelets, runtimes and what else it has are root's, in the cgroup of a service and in the host's
+// namespaces, and run a program of root's. A fixture names what it is about.
+func RootsDaemons(t testing.TB, root string) {
+	t.Helper()
+	if info, err := os.Stat(filepath.Join(root, "proc")); err == nil && !info.IsDir() {
+		return // what a broken fixture is about
+	}
+	stats, err := filepath.Glob(filepath.Join(root, "proc/[0-9]*/stat"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, process := range []string{"1", "self"} { // those that stand for the host
+		if err := absent(filepath.Join(root, "proc", process, "ns/mnt"), hostMounts); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for _, file := range stats {
+		data, err := os.ReadFile(file)
+		if err != nil {
+			t.Fatal(err)
+		}
+		stat, err := host.ParseProcStat(data)
+		if err != nil {
+			continue // what a broken fixture is about
+		}
+		if err := completeProcess(root, filepath.Dir(file), stat.Comm); err != nil {
+			t.Fatalf("complete the fixture: %v", err)
+		}
+	}
+}
+
+func completeProcess(root, dir, comm string) error {
+	status, err := os.ReadFile(filepath.Join(dir, "status"))
+	if err != nil && !os.IsNotExist(err) {
+		return err
+	}
+	if !bytes.Contains(status, []byte("Uid:")) {
+		status = append([]byte("Uid:\t0\t0\t0\t0\n"), status...)
+		if err := os.WriteFile(filepath.Join(dir, "status"), status, 0o644); err != nil {
+			return err
+		}
+	}
+	program := "/usr/bin/" + strings.ReplaceAll(comm, "/", "-")
+	if err := absent(filepath.Join(dir, "cgroup"), func(name string) error {
+		return os.WriteFile(name, []byte(fmt.Sprintf("0::/system.slice/%s.service\n", filepath.Base(program))), 0o644)
+	}); err != nil {
+		return err
+	}
+	if err := absent(filepath.Join(dir, "ns/mnt"), hostMounts); err != nil {
+		return err
+	}
+	return absent(filepath.Join(dir, "exe"), func(name string) error {
+		if err := os.Symlink(program, name); err != nil {
+			return err
+		}
+		return absent(filepath.Join(root, program), func(name string) error { return os.WriteFile(name, []byte("\x7fELF"), 0o755) })
+	})
+}
+
+func hostMounts(name string) error { return os.Symlink("mnt:[4026531841]", name) }
+
+// absent makes what is not there.
+func absent(name string, write func(name string) error) error {
+	if _, err := os.Lstat(name); !os.IsNotExist(err) {
+		return err
+	}
+	if err := os.MkdirAll(filepath.Dir(name), 0o755); err != nil {
+		return err
+	}
+	return write(name)
+}

@@ -1,0 +1,121 @@
+package host
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"path"
+	"path/filepath"
+	"strings"
+
+	"golang.org/x/sys/unix"
+)
+
+// place is where a path leads: a filesystem, and the path in it from the filesystem's own root. Two paths that lead to the
+// same place are the same file, in whatever namespace and through whatever binds.
+type place struct{ device, path string }
+
+// located returns where a clean absolute path without symbolic links leads, by a mount table alone. Of several mounts
+// around it the one on the longest point counts, and of those on one point the last.
+func located(table []Mount, name string) (place, bool) {
+	best := -1
+	for i, m := range table {
+		if Below(name, m.Point) && (best < 0 || len(m.Point) >= len(table[best].Point)) {
+			best = i
+		}
+	}
+	if best < 0 {
+		return place{}, false
+	}
+	m := table[best]
+	rest := name[len(m.Point):]
+	if m.Point == "/" {
+		rest = name
+	}
+	return place{m.Device(), path.Join(m.Root, rest)}, true
+}
+
+// within reports whether p lies in dir, or is it.
+func (p place) within(dir place) bool { return p.device == dir.device && Below(p.path, dir.path) }
+
+// real returns a path of the host without symbolic links in it. Only for directories that are the administrator's.
+func (h *Host) real(name string) (string, error) {
+	resolved, err := filepath.EvalSymlinks(h.Files.Path(name))
+	if errors.Is(err, fs.ErrNotExist) {
+		return path.Clean(name), nil
+	}
+	return resolved, err
+}
+
+// MountedAt is a mount, and a process that sees it.
+type MountedAt struct {
+	PID   int
+	Point string
+}
+
+// mountedOn returns what a mount covers.
+func mountedOn(m, parent Mount) place {
+	if parent.ID == 0 || !Below(m.Point, parent.Point) {
+		return place{}
+	}
+	return place{parent.Device(), path.Join(parent.Root, strings.TrimPrefix(m.Point, strings.TrimSuffix(parent.Point, "/")))}
+}
+
+// MountedFrom finds a mount of something in the file or directory name, or on it, in any mount namespace: who deletes it
+// takes the data, or the mount, from whoever sees that. The zero value means that there is none. The parent of name must be the agent's own.
+func (h *Host) MountedFrom(ctx context.Context, name string) (MountedAt, error) {
+	parent, err := h.real(path.Dir(name))
+	if err != nil {
+		return MountedAt{}, err
+	}
+	table, err := h.Mounts()
+	if err != nil {
+		return MountedAt{}, err
+	}
+	at, ok := located(table, path.Join(parent, path.Base(name)))
+	if !ok {
+		return MountedAt{}, fmt.Errorf("%s lies on no mount", name)
+	}
+	pids, err := h.PIDs()
+	if err != nil {
+		return MountedAt{}, err
+	}
+	seen := map[string]bool{}
+	for _, pid := range pids {
+		if ctx.Err() != nil {
+			return MountedAt{}, ctx.Err()
+		}
+		namespace, err := h.Files.Link(procFile(pid, "ns/mnt"))
+		if err == nil && seen[namespace] {
+			continue
+		}
+		if ended(err) {
+			continue
+		}
+		// Where the kernel does not tell the namespace, the table itself is read.
+		mounts, err := h.MountsOf(pid)
+		switch {
+		case ended(err) || errors.Is(err, unix.EINVAL): // as a zombie's
+			continue
+		case err != nil:
+			return MountedAt{}, err
+		}
+		if namespace != "" {
+			seen[namespace] = true
+		}
+		byID := make(map[int]Mount, len(mounts))
+		for _, m := range mounts {
+			byID[m.ID] = m
+		}
+		for _, m := range mounts {
+			if (place{m.Device(), m.Root}).within(at) || mountedOn(m, byID[m.Parent]).within(at) {
+				return MountedAt{pid, m.Point}, nil
+			}
+		}
+	}
+	return MountedAt{}, nil
+}
+
+// ended reports whether an error says that a process is there no more.
+func ended(err error) bool { return errors.Is(err, fs.ErrNotExist) || errors.Is(err, unix.ESRCH) }

@@ -1,0 +1,36 @@
+package host
+
+import (
+	"net"
+	"net/netip"
+	"os"
+	"testing"
+)
+
+// TestTCPUser: the kernel says whose the other end of a connection is, and that there is none.
+func TestTCPUser(t *testing.T) {
+	for _, address := range []string{"127.0.0.1:0", "[::1]:0"} {
+		listener, err := net.Listen("tcp", address)
+		if err != nil {
+			t.Log(err) // no IPv6 here
+			continue
+		}
+		defer listener.Close()
+		client, err := net.Dial("tcp", listener.Addr().String())
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer client.Close()
+		h := &Host{}
+		if !h.hasModule("tcp_diag") {
+			t.Skip("tcp_diag is not loaded")
+		}
+		local, peer := netip.MustParseAddrPort(client.LocalAddr().String()), netip.MustParseAddrPort(client.RemoteAddr().String())
+		if uid, err := h.TCPUser(local, peer); err != nil || int(uid) != os.Getuid() {
+			t.Errorf("%s: user %d, %v", address, uid, err)
+		}
+		if uid, err := h.TCPUser(netip.AddrPortFrom(local.Addr(), 1), peer); err == nil {
+			t.Errorf("%s: a socket that is not there is of user %d", address, uid)
+		}
+	}
+}

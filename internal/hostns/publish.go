@@ -1,0 +1,136 @@
+package hostns
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"syscall"
+
+	"github.com/nodeagent/nodeagent/internal/host/owned"
+)
+
+// programName is what the program is called, where it is kept and where it is found.
+const programName = "nodeagent"
+
+// Publish makes the program findable on the host while it runs, as dir/nodeagent, although nothing of it is installed there:
+// a link to a copy in keep. A link to the process would be a stranger's program as soon as the process is killed and its
+// number is another's; what a killed agent leaves is a copy of itself, which the next one takes over. The copy is not in dir
+// itself: programs in /run cannot be executed on many hosts (noexec), and it would take memory.
+//
+// The function that it returns takes both away, unless the link has become another agent's.
+func Publish(dir, keep string) (remove func() error, err error) {
+	link, program := filepath.Join(dir, programName), filepath.Join(keep, programName)
+	if err := os.MkdirAll(dir, 0o700); err != nil {
+		return nil, err
+	}
+	if err := copySelf(keep, program); err != nil {
+		// One of an earlier agent may lead anywhere by now.
+		return nil, errors.Join(fmt.Errorf("copy of the program: %w", err), unlink(link))
+	}
+	// Each link has a time of its own, so that it is known again.
+	made, err := replaceLink(link, program)
+	if err != nil {
+		return nil, errors.Join(err, unlink(link))
+	}
+	return func() error {
+		if is, err := os.Lstat(link); err != nil || !os.SameFile(is, made) {
+			return nil //nolint:nilerr // it is gone, or another agent's, who has the copy too
+		}
+		return errors.Join(unlink(link), unlink(program))
+	}, nil
+}
+
+func unlink(name string) error {
+	if err := os.Remove(name); err != nil && !errors.Is(err, os.ErrNotExist) {
+		return err
+	}
+	return nil
+}
+
+// replaceLink makes a symbolic link in one step, whatever is there.
+func replaceLink(link, target string) (os.FileInfo, error) {
+	next := link + ".new"
+	if err := unlink(next); err != nil {
+		return nil, err
+	}
+	if err := os.Symlink(target, next); err != nil {
+		return nil, err
+	}
+	made, err := os.Lstat(next)
+	if err != nil {
+		return nil, err
+	}
+	return made, os.Rename(next, link)
+}
+
+// copySelf has a file be a copy of the program that runs, root's own and for no one else to write. One that is the same
+// already is left alone: a restart writes nothing.
+func copySelf(keep, name string) error {
+	if _, err := (owned.Tree{}).Check(keep); err != nil {
+		return err // others could put another program there
+	}
+	self, err := os.Open("/proc/self/exe")
+	if err != nil {
+		return err
+	}
+	defer self.Close()
+	if same(self, name) {
+		return nil
+	}
+	if _, err := self.Seek(0, io.SeekStart); err != nil {
+		return err
+	}
+	next := name + ".new"
+	if err := unlink(next); err != nil {
+		return err
+	}
+	file, err := os.OpenFile(next, os.O_WRONLY|os.O_CREATE|os.O_EXCL|syscall.O_NOFOLLOW, 0o700)
+	if err != nil {
+		return err
+	}
+	_, err = io.Copy(file, self)
+	err = errors.Join(err, file.Chmod(0o755), file.Close())
+	if err == nil {
+		err = os.Rename(next, name)
+	}
+	if err != nil {
+		return errors.Join(err, unlink(next)) // a full disk gets its room back
+	}
+	return nil
+}
+
+// same reports whether a file is what copySelf would make of it.
+func same(self *os.File, name string) bool {
+	file, err := os.OpenFile(name, os.O_RDONLY|syscall.O_NOFOLLOW|syscall.O_NONBLOCK, 0)
+	if err != nil {
+		return false
+	}
+	defer file.Close()
+	is, err := file.Stat()
+	if err != nil {
+		return false
+	}
+	own, err := self.Stat()
+	if err != nil {
+		return false
+	}
+	stat, ok := is.Sys().(*syscall.Stat_t)
+	if !ok || int(stat.Uid) != os.Geteuid() || is.Mode() != 0o755 || is.Size() != own.Size() {
+		return false
+	}
+	var a, b [64 << 10]byte
+	for {
+		n, errA := io.ReadFull(self, a[:])
+		m, errB := io.ReadFull(file, b[:])
+		if n != m || !bytes.Equal(a[:n], b[:m]) {
+			return false
+		}
+		if errA != nil || errB != nil {
+			end := func(err error) bool { return err == io.EOF || err == io.ErrUnexpectedEOF }
+			return end(errA) && end(errB)
+		}
+	}
+}

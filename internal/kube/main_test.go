@@ -1,0 +1,16 @@
+package kube
+
+import (
+	"os"
+	"testing"
+
+	"github.com/nodeagent/nodeagent/internal/host/owned/ownedtest"
+)
+
+// Kubelet's files are believed only where nobody but root can change them.
+func TestMain(m *testing.M) {
+	remove := ownedtest.Temp()
+	code := m.Run()
+	remove()
+	os.Exit(code)
+}

@@ -1,0 +1,212 @@
+package inspect
+
+import (
+	"errors"
+	"fmt"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/nodeagent/nodeagent/internal/host"
+	"github.com/nodeagent/nodeagent/internal/host/hosttest"
+	"github.com/nodeagent/nodeagent/pkg/finding"
+)
+
+func TestDriverIsDecided(t *testing.T) {
+	fs, systemd := host.CgroupfsDriver, host.SystemdDriver
+	none := errors.New("unknown service")
+	for name, test := range map[string]struct {
+		witness driverWitness
+		want    string
+	}{
+		"configured":           {driverWitness{configured: fs, living: map[string]int{systemd: 3}, runtime: systemd}, fs},
+		"living pods":          {driverWitness{living: map[string]int{fs: 1}}, fs},
+		"of systemd":           {driverWitness{living: map[string]int{systemd: 9}, runtimeErr: none}, systemd},
+		"before the runtime":   {driverWitness{living: map[string]int{fs: 1}, runtime: systemd}, fs},
+		"in both trees":        {driverWitness{living: map[string]int{fs: 1, systemd: 90}, runtime: systemd}, ""},
+		"runtime":              {driverWitness{runtime: systemd}, systemd},
+		"runtime, cgroupfs":    {driverWitness{runtime: fs}, fs},
+		"old runtime":          {driverWitness{runtimeErr: none}, ""},
+		"runtime, another one": {driverWitness{runtime: "crun"}, ""},
+		"nobody":               {driverWitness{}, ""},
+	} {
+		if got, why := test.witness.decide(); got != test.want || why == "" {
+			t.Errorf("%s: %q %q, want %q", name, got, why, test.want)
+		}
+	}
+}
+
+// Two kubelets on one host: ours with one driver, another with the other. What no witness of ours knows in the other tree
+// are the other's living pods.
+func TestOtherDriversTreeIsForeign(t *testing.T) {
+	const ours, theirs = "00000000-0000-4000-8000-0000000000dd", "00000000-0000-4000-8000-0000000000ee"
+	slice := "nodeagent_inspect_test.slice/nodeagent_inspect_test-kubepods.slice/nodeagent_inspect_test-kubepods-pod" +
+		strings.ReplaceAll(theirs, "-", "_") + ".slice/cri-containerd-" + strings.Repeat("e", 64) + ".scope"
+	hosttest.PrivateNetwork(t)
+	for name, test := range map[string]struct {
+		living          bool   // a pod that kubelet has is in the tree of cgroupfs
+		runtime         string // what it tells; empty: nothing
+		kubelet         error
+		ofOurs, ofOther Verdict
+	}{
+		"living pods":            {true, "", nil, Leftover, Foreign},
+		"before the runtime":     {true, host.SystemdDriver, nil, Leftover, Foreign},
+		"runtime":                {false, host.CgroupfsDriver, nil, Leftover, Foreign},
+		"runtime, the other way": {false, host.SystemdDriver, nil, Foreign, Leftover},
+		"nobody":                 {false, "", nil, Unknown, Unknown},
+		"kubelet not heard":      {true, "", errors.New("refused"), Unknown, Unknown},
+	} {
+		t.Run(name, func(t *testing.T) {
+			n := newNode(t)
+			n.host.Paths.CgroupDriver = ""
+			n.host.Runtime.CgroupDriver = nil
+			if test.runtime != "" {
+				n.host.Runtime.CgroupDriver = hosttest.Answer(test.runtime, nil)
+			}
+			if test.living {
+				n.cgroups(n.host.Paths.CgroupRoot + "/kubepods/pod" + living)
+			}
+			n.kubeletErr = test.kubelet
+			n.process(n.cgroups(n.host.Paths.CgroupRoot + "/kubepods/pod" + ours)...)
+			n.process(n.cgroups(slice)...)
+			report := n.ripen(t, History{}, n.inspector())
+			for uid, want := range map[string]Verdict{ours: test.ofOurs, theirs: test.ofOther} {
+				if got := ofPod(report, uid); !slices.Equal(got, []Verdict{want}) {
+					t.Errorf("pod %s: %v, want %s: %s", uid, got, want, whys(report, uid))
+				}
+			}
+		})
+	}
+}
+
+// A process that is in both trees is nobody's of ours.
+func TestProcessInTreesOfBothDrivers(t *testing.T) {
+	pods := podLookup{known: make(map[string]cgroupPod)}
+	slice := "/kubepods.slice/kubepods-pod" + strings.ReplaceAll(dead, "-", "_") + ".slice"
+	for name, cgroups := range map[string]map[string]string{
+		"drivers":          {"cpu": "/kubepods/pod" + dead, "pids": slice},
+		"pods":             {"cpu": "/kubepods/pod" + dead, "pids": "/kubepods/pod" + living},
+		"and kind's":       {"cpu": "/kubepods/pod" + dead, "pids": "/docker/x/kubepods/pod" + living},
+		"and its own, too": {"cpu": "/docker/x/kubepods/pod" + dead, "pids": "/kubepods/pod" + dead},
+	} {
+		for range 20 { // whichever order the map has
+			if p, ours, _ := pods.ofProcess(cgroups); p.conflict == "" || !ours {
+				t.Errorf("%s: %+v", name, p)
+			}
+		}
+	}
+	if p, ours, _ := pods.ofProcess(map[string]string{"cpu": "/kubepods/pod" + dead, "pids": "/"}); p.conflict != "" || !ours {
+		t.Errorf("in some hierarchies only: %+v", p)
+	}
+}
+
+// A made-up node: kubelets that share places cannot be had for real beside other tests.
+func sharedNode(t *testing.T) *host.Host {
+	t.Helper()
+	h := hosttest.Host(t)
+	put := func(name, content string) {
+		file := filepath.Join(h.Files.Root, name)
+		if err := os.MkdirAll(filepath.Dir(file), 0o755); err != nil {
+			t.Fatal(err)
+		}
+		write(t, file, content)
+	}
+	const mounts = "25 1 254:1 / / rw - ext4 /dev/vda1 rw\n30 25 0:26 / /sys/fs/cgroup rw - cgroup2 cgroup2 rw\n"
+	for pid, comm := range map[int]string{1: "init", 900: "kubelet"} {
+		put(fmt.Sprintf("proc/%d/mountinfo", pid), mounts)
+		put(fmt.Sprintf("proc/%d/stat", pid), fmt.Sprintf("%d (%s) S 1 0 0 0 -1 0 0 0 0 0 0 0 0 0 20 0 1 0 77 0 0\n", pid, comm))
+		put(fmt.Sprintf("proc/%d/cgroup", pid), "0::/\n")
+		put(fmt.Sprintf("proc/%d/status", pid), "Uid:\t0 0 0 0\n")
+		put(fmt.Sprintf("proc/%d/cmdline", pid), comm+"\x00")
+	}
+	return h
+}
+
+// While another kubelet may keep its pods where ours are, and for a time after, nothing is a leftover: the gate says who.
+func TestOtherKubeletStopsEverything(t *testing.T) {
+	h := sharedNode(t)
+	now := hosttest.Now()
+	var history History
+	i := New(h, settings(), slog.New(slog.DiscardHandler))
+	h.Clock = func() finding.Stamp { return now }
+	gateNow := func(kubelet int) Gate {
+		t.Helper()
+		h.Kubelet.Process = func() (host.Process, error) { return host.Process{PID: kubelet}, nil }
+		var report Report
+		report, history = i.Pass(t.Context(), history, Process)
+		at := slices.IndexFunc(report.Gates, func(g Gate) bool { return g.Name == "no-other-kubelet" })
+		return report.Gates[at]
+	}
+	later := func(d time.Duration) { now.Up, now.Wall = now.Up+d, now.Wall.Add(d) }
+	if g := gateNow(900); !g.Open {
+		t.Fatalf("ours alone: %+v", g)
+	}
+	later(time.Minute)
+	if g := gateNow(901); g.Open || !strings.Contains(g.Why, "another kubelet runs here: PID 900 (kubelet): it may keep") {
+		t.Errorf("another: %+v", g)
+	}
+	later(30 * time.Minute)
+	if g := gateNow(900); g.Open || !strings.Contains(g.Why, "30m0s ago: PID 900 (kubelet)") {
+		t.Errorf("half an hour later: %+v", g)
+	}
+	later(29 * time.Minute)
+	if g := gateNow(900); g.Open {
+		t.Errorf("not yet an hour later: %+v", g)
+	}
+	later(time.Minute)
+	if g := gateNow(900); !g.Open {
+		t.Errorf("an hour later: %+v", g)
+	}
+	if len(history) != 0 {
+		t.Errorf("remembered: %v", history)
+	}
+	if err := os.RemoveAll(filepath.Join(h.Files.Root, "proc/900/status")); err != nil {
+		t.Fatal(err)
+	}
+	if g := gateNow(901); g.Open || !strings.Contains(g.Why, "whether another kubelet runs here") {
+		t.Errorf("cannot be told: %+v", g)
+	}
+}
+
+// Another boot has no processes of the one before.
+func TestOtherKubeletOfAnotherBoot(t *testing.T) {
+	seen := at(time.Hour)
+	history := History{otherKubeletKey: {Identity: Identity{"kubelet": "x"}, First: seen, Last: seen}}
+	for boot, want := range map[string]bool{seen.Boot: true, "another": false} {
+		now := at(time.Hour + time.Minute)
+		now.Boot = boot
+		var o OthersTruth
+		o.recall(history, now)
+		if (o.Past != "") != want {
+			t.Errorf("boot %s: %q", boot, o.Past)
+		}
+	}
+}
+
+// A list that came with an error proves nothing of what is in it.
+func TestLivingPodsOfAnUnheardKubelet(t *testing.T) {
+	o := object(Cgroup, living)
+	o.Facts = map[string]string{"driver": host.CgroupfsDriver}
+	truth := healthy().Kubelet
+	if got := livingByDriver([]Object{o, o}, truth); got[host.CgroupfsDriver] != 1 {
+		t.Errorf("heard: %v", got)
+	}
+	truth.Err = errors.New("cut off")
+	if got := livingByDriver([]Object{o}, truth); len(got) != 0 {
+		t.Errorf("not heard: %v", got)
+	}
+}
+
+func TestProcessOfTwoPodsIsForeign(t *testing.T) {
+	scan := &Scan{processes: func() (processTable, error) {
+		return processTable{pods: []podProcess{{uid: dead, conflict: "in cgroups of two pods"}}}, nil
+	}}
+	objects, err := listProcesses(t.Context(), scan)
+	if err != nil || len(objects) != 1 || objects[0].Foreign == "" {
+		t.Errorf("%+v, %v", objects, err)
+	}
+}

@@ -1,0 +1,225 @@
+package inspect
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/nodeagent/nodeagent/internal/host"
+)
+
+// Each gate is closed by what it is for, and by nothing else; those that need the same witness close with it. And with any
+// of them closed nothing is a leftover.
+func TestEachGateCloses(t *testing.T) {
+	broken := errors.New("broken")
+	needList := "apiserver-heard list-is-ours kubelet-sources node-identity"
+	tests := []struct {
+		name string
+		bend func(*Truth, *Settings)
+		want string // gates that are closed
+		why  string // part of what the first of them says
+	}{
+		{"none", func(*Truth, *Settings) {}, "", ""},
+		{"kubelet unheard", func(t *Truth, _ *Settings) { t.Kubelet.Err = broken }, "kubelet-heard kubelet-sources", "broken"},
+		{"kubelet unasked", func(t *Truth, _ *Settings) { t.Kubelet.Asked = false }, "kubelet-heard kubelet-sources", "not asked"},
+		{"kubelet young", func(t *Truth, _ *Settings) { t.Kubelet.Age = 9 * time.Minute }, "kubelet-uptime", "9m0s of 10m0s"},
+		{"kubelet of unknown age", func(t *Truth, _ *Settings) { t.Kubelet.AgeErr = broken }, "kubelet-uptime", "broken"},
+		{"kubelet works", func(t *Truth, _ *Settings) { t.Kubelet.Working = 1 }, "kubelet-not-working", "still ending 1 pods"},
+		{"kubelet's work unknown", func(t *Truth, _ *Settings) { t.Kubelet.WorkingErr = broken }, "kubelet-not-working", "broken"},
+		{"kubelet does not count yet", func(t *Truth, _ *Settings) {
+			t.Kubelet.WorkingErr, t.Kubelet.Version = errNoMetric, "v1.30.1"
+		}, "kubelet-not-working", "has not read all its sources"},
+		{"runtime unheard", func(t *Truth, _ *Settings) { t.Runtime.Err = broken }, "runtime-heard runtime-ready network-ready", "broken"},
+		{"containerd unheard", func(t *Truth, _ *Settings) { t.Containerd.Err = broken }, "runtime-heard", "containerd's lists: broken"},
+		{"containerd unasked", func(t *Truth, _ *Settings) { t.Containerd.Asked = false }, "runtime-heard", "not asked"},
+		{"another runtime", func(t *Truth, _ *Settings) { t.Containerd = ContainerdTruth{Other: "cri-o"} }, "", ""},
+		{"runtime young", func(t *Truth, _ *Settings) { t.Runtime.Age = 4 * time.Minute }, "runtime-uptime", "4m0s of 5m0s"},
+		{"runtime of unknown age", func(t *Truth, _ *Settings) { t.Runtime.AgeErr = broken }, "runtime-uptime", "broken"},
+		{"runtime not ready", func(t *Truth, _ *Settings) { t.Runtime.Ready.OK = false }, "runtime-ready", ""},
+		{"network not ready", func(t *Truth, _ *Settings) { t.Runtime.NetReady.OK = false }, "network-ready", ""},
+		{"other namespaces", func(_ *Truth, s *Settings) { s.HostNamespaces = false }, "host-namespaces", "does not see"},
+		{"mass orphaning", func(_ *Truth, s *Settings) { s.MassOrphaning = 0 }, "no-mass-orphaning", "1 of 2 pods"},
+		{"apiserver unheard", func(t *Truth, _ *Settings) { t.Cluster.Err = broken }, needList, "broken"},
+		{"apiserver unasked", func(t *Truth, _ *Settings) { t.Cluster.Asked = false }, needList, "not asked"},
+		{"nothing shared", func(t *Truth, _ *Settings) { t.Cluster.Shared = 0 }, "list-is-ours", "none of kubelet's pods is in the list"},
+		{"nothing shared but the agent's own pod", func(t *Truth, _ *Settings) { t.Cluster.Shared, t.Own = 0, living }, "", ""},
+		{"the agent's own pod is a mirror", func(t *Truth, _ *Settings) {
+			t.Cluster.Shared, t.Own = 0, living
+			t.Cluster.Pods = map[string]PodFact{living: {Pod: Pod{UID: living}, Mirror: true}}
+		}, "list-is-ours", "none of kubelet's pods"},
+		{"the agent's own pod is unlisted", func(t *Truth, _ *Settings) { t.Own = other }, "list-is-ours", "lacks the agent's own pod"},
+		{"the agent's own pod is unknown", func(t *Truth, _ *Settings) { t.Own = unknownPod }, "list-is-ours", "lacks the agent's own pod"},
+		{"strangers", func(t *Truth, _ *Settings) { t.Cluster.Strangers = []string{"a", "b", "c", "d"} }, "list-is-ours", "a, b, c and 1 more"},
+		{"an old list", func(t *Truth, _ *Settings) { t.Cluster.Wanted, t.Cluster.Missing = 50, 11 }, "list-is-ours", "lacks 11 of 50"},
+		{"a list of a moment ago", func(t *Truth, _ *Settings) { t.Cluster.Wanted, t.Cluster.Missing = 50, 10 }, "", ""},
+		{"kubelet lacks the agent's own pod", func(t *Truth, _ *Settings) {
+			t.Own = other
+			t.Cluster.Pods[other] = pod(other, "nodeagent")
+		}, "kubelet-sources", "lacks the agent's own pod"},
+		{"kubelet lacks what it has known", func(t *Truth, _ *Settings) {
+			t.Cluster.Listed, t.Cluster.Lacked, t.Cluster.Proven = 10, 1, []string{"default/web"}
+		}, "kubelet-sources", "that it has known: default/web"},
+		{"kubelet lacks most", func(t *Truth, _ *Settings) { t.Cluster.Listed, t.Cluster.Lacked = 5, 3 }, "kubelet-sources", "lacks 3 of 5"},
+		{"kubelet lacks the one that was just bound", func(t *Truth, _ *Settings) { t.Cluster.Listed, t.Cluster.Lacked = 2, 1 }, "", ""},
+		{"kubelet has static pods only, others run", func(t *Truth, _ *Settings) {
+			t.Kubelet.Pods = map[string]PodFact{static: {Pod: Pod{UID: static}, Static: true}}
+			t.Runtime.Running = map[string]bool{other: true, static: true}
+		}, "kubelet-sources", "no pod from the apiserver, while the runtime runs " + other},
+		{"kubelet has static pods only, and they run", func(t *Truth, _ *Settings) {
+			t.Kubelet.Pods = map[string]PodFact{static: {Pod: Pod{UID: static}, Static: true}}
+			t.Runtime.Running = map[string]bool{static: true, strings.Repeat("7", 32): true, dead: true}
+			t.Runtime.Pods[dead] = SandboxFact{Source: "file"}
+		}, "", ""},
+		{"another machine", func(t *Truth, _ *Settings) { t.Cluster.Machine = "x" }, "node-identity", `machineID "x"`},
+		{"another boot", func(t *Truth, _ *Settings) { t.Cluster.Boot = "x" }, "node-identity", `bootID "x"`},
+		{"no boot", func(t *Truth, _ *Settings) { t.Cluster.Boot, t.Cluster.LocalBoot = "", "" }, "node-identity", `bootID ""`},
+		{"node unheard", func(t *Truth, _ *Settings) { t.Cluster.NodeErr = broken }, "node-identity", "broken"},
+		{"this machine unknown", func(t *Truth, _ *Settings) { t.Cluster.LocalErr = broken }, "node-identity", "broken"},
+	}
+	for _, test := range tests {
+		t.Run(test.name, func(t *testing.T) {
+			truth, s := healthy(), settings()
+			test.bend(&truth, &s)
+			var names []string
+			why := ""
+			for _, g := range gates(&truth, s, 1, 0, nil) {
+				if !g.Open {
+					if names = append(names, g.Name); why == "" {
+						why = g.Why
+					}
+				}
+			}
+			if got := strings.Join(names, " "); got != test.want || !strings.Contains(why, test.why) {
+				t.Errorf("closed: %s: %s\nwant %s: … %s …", got, why, test.want, test.why)
+			}
+			o := object(Netns, "66666666-6666-4666-8666-666666666666")
+			report, _ := Judge([]Object{o}, truth, seenLong(o), s, hour)
+			if got := report.Objects[0]; (got.Verdict == Leftover) != (test.want == "") {
+				t.Errorf("%s: %s", got.Verdict, got.Why)
+			}
+		})
+	}
+}
+
+func TestContraryNamesCloseTheList(t *testing.T) {
+	truth := healthy()
+	g := listIsOurs(&truth, settings(), 1, []string{"default/web"})
+	if g.Open || !g.unknown || !strings.Contains(g.Why, "asked for them by name: default/web") {
+		t.Errorf("%+v", g)
+	}
+}
+
+// The breaker's two measures: a number, and a share of all pods of which anybody knows or that left something.
+func TestBreaker(t *testing.T) {
+	for _, test := range []struct {
+		known, orphans int
+		open           bool
+	}{{0, 3, true}, {0, 4, false}, {10, 3, true}, {10, 4, false}, {80, 20, true}, {79, 21, false}, {160, 40, true}, {159, 41, false}, {100, 0, true}} {
+		truth := healthy()
+		truth.Kubelet.Pods, truth.Cluster.Pods = map[string]PodFact{}, map[string]PodFact{}
+		for n := range test.known {
+			truth.Kubelet.Pods[uidOf(n)] = PodFact{Pod: Pod{UID: uidOf(n)}}
+			truth.Cluster.Pods[uidOf(n)] = PodFact{Pod: Pod{UID: uidOf(n)}} // the same pod, not another one
+		}
+		if g := noMassOrphaning(&truth, settings(), test.orphans); g.Open != test.open {
+			t.Errorf("%d of %d known: %+v", test.orphans, test.known, g)
+		}
+	}
+}
+
+// What kubelet v1.36.3 shows after its first clean-up, with work in it.
+func TestWorkingPods(t *testing.T) {
+	for _, test := range []struct {
+		config, lifecycle string
+		want              int
+	}{
+		{"orphan", "sync", 5}, {"orphan", "terminating", 5}, {"orphan", "terminated", 0},
+		{"runtime_only", "sync", 5}, {"runtime_only", "terminating", 5}, {"runtime_only", "terminated", 0},
+		{"desired", "sync", 0}, {"desired", "terminating", 0}, {"desired", "terminated", 0},
+	} {
+		text := "# HELP kubelet_working_pods [ALPHA] Number of pods the kubelet is actually running\n# TYPE kubelet_working_pods gauge\n"
+		for _, config := range []string{"desired", "orphan", "runtime_only"} {
+			for _, lifecycle := range []string{"sync", "terminated", "terminating"} {
+				for _, static := range []string{"", "true", "unknown"} {
+					value := 0
+					if config == test.config && lifecycle == test.lifecycle {
+						value = map[string]int{"": 1, "true": 4}[static]
+					}
+					text += fmt.Sprintf("kubelet_working_pods{config=%q,lifecycle=%q,static=%q} %d\n", config, lifecycle, static, value)
+				}
+			}
+		}
+		n := newFullNode(t)
+		metrics, err := host.ParseMetrics(strings.NewReader(text), []string{workingFamily})
+		if err != nil || len(metrics[workingFamily]) != 27 {
+			t.Fatalf("%d samples, %v", len(metrics[workingFamily]), err)
+		}
+		n.metric = map[string]float64{}
+		for _, sample := range metrics[workingFamily] {
+			n.metric[sample.Labels] = sample.Value
+		}
+		got, err := askWorking(t.Context(), NewScan(t.Context(), n.host))
+		if got != test.want || err != nil {
+			t.Errorf("%s, %s: %d, %v", test.config, test.lifecycle, got, err)
+		}
+	}
+}
+
+func TestWorkingPodsUnheard(t *testing.T) {
+	n := newFullNode(t)
+	n.metric = nil
+	if _, err := askWorking(t.Context(), NewScan(t.Context(), n.host)); !errors.Is(err, errNoMetric) {
+		t.Errorf("no samples: %v", err)
+	}
+	n.host.Kubelet.Metric = func(context.Context, string) (map[string]float64, error) { return nil, errors.New("refused") }
+	if _, err := askWorking(t.Context(), NewScan(t.Context(), n.host)); err == nil || errors.Is(err, errNoMetric) {
+		t.Errorf("refused: %v", err)
+	}
+	if version := askVersion(t.Context(), NewScan(t.Context(), n.host)); version != "" {
+		t.Errorf("version %q", version)
+	}
+}
+
+// What the two lists prove of one another.
+func TestCompare(t *testing.T) {
+	fact := func(bend func(*PodFact)) PodFact {
+		f := PodFact{Pod: Pod{UID: "x", Namespace: "default", Name: "x"}, Phase: "Running"}
+		bend(&f)
+		return f
+	}
+	plain := fact(func(*PodFact) {})
+	for name, test := range map[string]struct {
+		list, kubelet *PodFact
+		running       bool
+		want          Comparison
+	}{
+		"both":                      {&plain, &plain, true, Comparison{Shared: 1, Wanted: 1, Listed: 1}},
+		"only kubelet":              {nil, &plain, true, Comparison{Wanted: 1, Missing: 1}},
+		"only kubelet, static":      {nil, new(fact(func(f *PodFact) { f.Static = true })), true, Comparison{}},
+		"static and its mirror":     {new(fact(func(f *PodFact) { f.Mirror = true })), new(fact(func(f *PodFact) { f.Static = true })), true, Comparison{}},
+		"kubelet forgot its source": {new(fact(func(f *PodFact) { f.Mirror = true })), &plain, true, Comparison{Wanted: 1}},
+		"only the mirror":           {new(fact(func(f *PodFact) { f.Mirror = true })), nil, true, Comparison{}},
+		"just bound":                {new(fact(func(f *PodFact) { f.Phase = "Pending" })), nil, false, Comparison{Listed: 1, Lacked: 1}},
+		"runs":                      {&plain, nil, true, Comparison{Listed: 1, Lacked: 1, Proven: []string{"default/x"}}},
+		"kubelet has said so":       {new(fact(func(f *PodFact) { f.Started = true })), nil, false, Comparison{Listed: 1, Lacked: 1, Proven: []string{"default/x"}}},
+		"has ended":                 {new(fact(func(f *PodFact) { f.Phase, f.Started = "Succeeded", true })), nil, false, Comparison{}},
+		"has failed":                {new(fact(func(f *PodFact) { f.Phase = "Failed" })), nil, false, Comparison{}},
+		"has failed, and runs":      {new(fact(func(f *PodFact) { f.Phase = "Failed" })), nil, true, Comparison{Listed: 1, Lacked: 1, Proven: []string{"default/x"}}},
+		"calls itself static":       {new(fact(func(f *PodFact) { f.Static = true })), nil, true, Comparison{Listed: 1, Lacked: 1, Proven: []string{"default/x"}}},
+	} {
+		book := func(f *PodFact) map[string]PodFact {
+			if f == nil {
+				return nil
+			}
+			return map[string]PodFact{"x": *f}
+		}
+		if diff := cmp.Diff(test.want, compare(book(test.list), book(test.kubelet), map[string]bool{"x": test.running})); diff != "" {
+			t.Errorf("%s: %s", name, diff)
+		}
+	}
+}

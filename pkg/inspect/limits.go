@@ -1,0 +1,90 @@
+package inspect
+
+import (
+	"context"
+	"fmt"
+	"sync"
+	"time"
+)
+
+// stage is a part of a pass: by when, in per cent of the time that a pass may take, it must be over. What is asked in one
+// stage is asked side by side; the order of stages is the order on which Truth rests.
+type stage int
+
+const (
+	stageLocal     stage = 33 // the objects on the node
+	stageRuntime   stage = 55 // the runtime and containerd
+	stageKubelet   stage = 70
+	stageOwners    stage = 77 // what is only worth knowing of suspects
+	stageCounts    stage = 84 // kubelet's counts, the manifests
+	stageApiserver stage = 96
+	stageHolders   stage = 100
+)
+
+// Within bounds how long a pass may take, whatever hangs: a kernel interface, the runtime, kubelet, the apiserver. What has
+// not answered by then is a failure that names it, and the report has the rest. It is for a command, which ends afterwards:
+// a call that hangs in the kernel is left behind. Zero, as at first: as long as its context.
+func (i *Inspector) Within(limit time.Duration) *Inspector {
+	i.limit = limit
+	return i
+}
+
+// deadline is when the stages of one pass are over; none where it is zero.
+type deadline struct {
+	begun time.Time
+	limit time.Duration
+}
+
+func (d deadline) of(s stage) time.Time { return d.begun.Add(d.limit * time.Duration(s) / 100) }
+
+// within calls f, and gives up on it when its stage is over.
+func within[T any](ctx context.Context, d deadline, s stage, what string, f func(context.Context) (T, error)) (T, error) {
+	if d.limit <= 0 {
+		return f(ctx)
+	}
+	outer := ctx
+	ctx, cancel := context.WithDeadline(ctx, d.of(s))
+	defer cancel()
+	type answer struct {
+		value T
+		err   error
+	}
+	answered := make(chan answer, 1) // an answer that comes too late waits for nobody
+	go func() {
+		value, err := f(ctx)
+		answered <- answer{value, err}
+	}()
+	select {
+	case a := <-answered:
+		return a.value, a.err
+	case <-ctx.Done():
+	}
+	select { // it may have ended with its context, and tell more
+	case a := <-answered:
+		return a.value, a.err
+	case <-time.After(lastWords):
+	}
+	var none T
+	if err := outer.Err(); err != nil {
+		return none, fmt.Errorf("%s: %w", what, err)
+	}
+	return none, fmt.Errorf("%s hangs: no answer within %s", what, time.Since(d.begun).Round(100*time.Millisecond))
+}
+
+// lastWords is how long one may take to say that its time was over.
+const lastWords = 20 * time.Millisecond
+
+// sideBySide calls f for each number below n, at the same time where time is short.
+func sideBySide(d deadline, n int, f func(i int)) {
+	if d.limit <= 0 {
+		for i := range n {
+			f(i)
+		}
+		return
+	}
+	var all sync.WaitGroup
+	for i := range n {
+		all.Go(func() { f(i) })
+	}
+	all.Wait()
+}

@@ -1,0 +1,148 @@
+package inspect
+
+import (
+	"errors"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/nodeagent/nodeagent/internal/host"
+)
+
+const (
+	mountsDead   = "11111111-1111-1111-1111-111111111111"
+	mountsLiving = "22222222-2222-2222-2222-222222222222"
+)
+
+// mountScan makes a scan of a node with the given mount tables: the host's, and optionally kubelet's own.
+func mountScan(t *testing.T, table string, kubelets ...string) *Scan {
+	t.Helper()
+	root := t.TempDir()
+	expand := strings.NewReplacer("PODS", "/var/lib/kubelet/pods", "DEAD", mountsDead, "LIVE", mountsLiving).Replace
+	for name, content := range map[string]string{
+		"proc/7/mountinfo": expand(table),
+		"var/lib/kubelet/pods/" + mountsDead + "/etc-hosts":   "",
+		"var/lib/kubelet/pods/" + mountsLiving + "/etc-hosts": "",
+		"proc/8/mountinfo": expand(strings.Join(kubelets, "")),
+		"proc/self/ns/x":   "",
+		"proc/8/ns/x":      "",
+	} {
+		if err := os.MkdirAll(filepath.Join(root, filepath.Dir(name)), 0o755); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.WriteFile(filepath.Join(root, name), []byte(content), 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	h := &host.Host{Files: host.Files{Root: root}, Paths: host.Paths{InitPID: 7, KubeletRoot: "/var/lib/kubelet"}}
+	links := map[string]string{"proc/self/ns/mnt": "mnt:[1]", "proc/8/ns/mnt": "mnt:[1]"}
+	h.Kubelet.Process = func() (host.Process, error) { return host.Process{}, errors.New("not running") }
+	if len(kubelets) > 0 {
+		h.Kubelet.Process = func() (host.Process, error) { return host.Process{PID: 8}, nil }
+		links["proc/8/ns/mnt"] = "mnt:[2]"
+	}
+	for name, target := range links {
+		if err := os.Symlink(target, filepath.Join(root, name)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	return NewScan(t.Context(), h)
+}
+
+// A mount in a pod's directory that carries another pod's UID is nobody's leftover.
+func TestMountOfAnotherPod(t *testing.T) {
+	scan := mountScan(t, `1 0 8:1 / / rw shared:1 - ext4 /dev/sda rw
+2 1 8:1 /var/lib/kubelet PODS/DEAD/volume-subpaths/v/c/0 rw shared:1 - ext4 /dev/sda rw
+3 1 0:9 / PODS/LIVE/volumes/kubernetes.io~secret/s rw shared:3 - tmpfs tmpfs rw
+4 2 0:9 / PODS/DEAD/volume-subpaths/v/c/0/pods/LIVE/volumes/kubernetes.io~secret/s rw shared:3 - tmpfs tmpfs rw
+5 1 8:1 /var/lib/kubelet/pods/LIVE/volumes PODS/DEAD/volume-subpaths/w/c/0 rw shared:1 - ext4 /dev/sda rw
+6 1 0:10 / PODS/DEAD/volumes/kubernetes.io~csi/33333333-3333-3333-3333-333333333333/mount rw shared:4 - tmpfs tmpfs rw
+`)
+	objects, err := listMounts(t.Context(), scan)
+	if err != nil {
+		t.Fatal(err)
+	}
+	got := map[string]string{}
+	for _, o := range objects {
+		got[o.Identity["id"]] = o.Pod.UID + " " + o.Foreign
+	}
+	foreign := " in the directory of pod " + mountsDead + ", but it carries the UID of pod " + mountsLiving
+	want := map[string]string{"2": mountsDead + " ", "3": mountsLiving + " ", "4": foreign, "5": foreign, "6": mountsDead + " "}
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Error(diff)
+	}
+	report, _ := Judge(objects, Truth{}, History{}, DefaultSettings(), host.Now())
+	for _, o := range report.Objects {
+		if (o.Verdict == Foreign) != (got[o.Identity["id"]] == foreign) {
+			t.Errorf("%s is %s: %s", o.ID, o.Verdict, o.Why)
+		}
+	}
+}
+
+// Of what may be a leftover the report tells what its unmount would take, and why it is refused.
+func TestExplainMounts(t *testing.T) {
+	scan := mountScan(t, `1 0 8:1 / / rw shared:1 - ext4 /dev/sda rw
+2 1 8:1 /data PODS/DEAD/volume-subpaths/v/c/0 rw shared:1 - ext4 /dev/sda rw
+3 1 8:2 / /data/disk rw shared:3 - ext4 /dev/sdb rw
+4 2 8:2 / PODS/DEAD/volume-subpaths/v/c/0/disk rw shared:3 - ext4 /dev/sdb rw
+5 1 8:3 / /mnt rw shared:5 - ext4 /dev/sdc rw
+6 1 8:3 / PODS/DEAD/volumes/a/v rw shared:5 - ext4 /dev/sdc rw
+7 5 8:4 / /mnt rw shared:6 - ext4 /dev/sdd rw
+8 6 8:4 / PODS/DEAD/volumes/a/v rw shared:6 - ext4 /dev/sdd rw
+9 1 0:9 / PODS/DEAD/volumes/a/t rw shared:7 - tmpfs tmpfs rw
+`)
+	objects, err := listMounts(t.Context(), scan)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var suspects []*Object
+	for i := range objects {
+		suspects = append(suspects, &objects[i])
+	}
+	explain(scan, suspects)
+	bind := "/var/lib/kubelet/pods/" + mountsDead + "/volume-subpaths/v/c/0"
+	want := map[string][4]string{
+		"2": {"shared:1", "/ (mount 1)", "", ""},
+		"4": {"shared:3", "/data/disk (mount 3)", bind, ""},
+		"6": {"shared:5", "/mnt (mount 5)", "", ""},
+		"8": {"shared:6", "/mnt (mount 7)", "", "its unmount would also take away mount 7 (ext4 /dev/sdd) on /mnt"},
+		"9": {"shared:7", "", "", ""},
+	}
+	got := map[string][4]string{}
+	for _, o := range objects {
+		got[o.Identity["id"]] = [4]string{o.Facts["propagation"], o.Facts["peer"], o.Facts["private"], o.Facts["refused"]}
+	}
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Error(diff)
+	}
+}
+
+// Kubelet may run in a mount namespace of its own: what it alone has is listed, as its own, and nothing twice.
+func TestMountsOfKubelet(t *testing.T) {
+	const table = "1 0 8:1 / / rw shared:1 - ext4 /dev/sda rw\n2 1 0:9 / PODS/DEAD/volumes/a/v rw shared:2 - tmpfs tmpfs rw\n"
+	list := func(scan *Scan) map[string]string {
+		objects, err := listMounts(t.Context(), scan)
+		if err != nil {
+			t.Fatal(err)
+		}
+		tables := map[string]string{}
+		for _, o := range objects {
+			tables[o.Identity["id"]] = o.Facts["table"]
+		}
+		return tables
+	}
+	own := "11 0 8:1 / / rw - ext4 /dev/sda rw\n12 11 0:9 / PODS/DEAD/volumes/a/v rw - tmpfs tmpfs rw\n"
+	if diff := cmp.Diff(map[string]string{"2": "host", "12": "kubelet"}, list(mountScan(t, table, own))); diff != "" {
+		t.Error(diff)
+	}
+	if diff := cmp.Diff(map[string]string{"2": "host"}, list(mountScan(t, table, table))); diff != "" {
+		t.Error("the same mounts:", diff)
+	}
+	// A table that cannot be read leaves its mounts unknown.
+	if objects, err := listMounts(t.Context(), mountScan(t, table, "")); err == nil || len(objects) != 1 {
+		t.Errorf("%v, %v", objects, err)
+	}
+}

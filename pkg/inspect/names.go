@@ -1,0 +1,34 @@
+package inspect
+
+// nameThem adds namespace and name to objects that tell only the UID of their pod: a cgroup, a process, a mount. Another
+// object of the pod tells them, or did so in an earlier pass: the sandbox may be gone by now, and what is said of a namespace
+// in the settings must hold for all that the pod leaves behind.
+func nameThem(objects []Object, history History) {
+	names := make(map[string]Pod)
+	for _, s := range history {
+		if s.Pod.UID != "" && s.Pod.Namespace != "" {
+			names[s.Pod.UID] = s.Pod
+		}
+	}
+	for i := range objects {
+		if pod := objects[i].Pod; pod.UID != "" && pod.Namespace != "" {
+			names[pod.UID] = pod
+		}
+	}
+	for i := range objects {
+		if o := &objects[i]; o.Pod.UID != "" && o.Pod.Namespace == "" && names[o.Pod.UID].Namespace != "" {
+			o.Pod = names[o.Pod.UID]
+		}
+	}
+}
+
+// keepNames adds them to the history for the next pass.
+func keepNames(objects []Object, next History) {
+	for i := range objects {
+		o := &objects[i]
+		if s, ok := next[key(o)]; ok && o.Pod.UID != "" && o.Pod.Namespace != "" {
+			s.Pod = o.Pod
+			next[key(o)] = s
+		}
+	}
+}

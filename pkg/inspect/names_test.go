@@ -1,0 +1,74 @@
+package inspect
+
+import (
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+)
+
+// namespaces returns what is told of the namespace of a pod's objects, by kind.
+func namespaces(report Report, uid string) map[Kind]string {
+	told := make(map[Kind]string)
+	for _, o := range report.Objects {
+		if o.Pod.UID == uid {
+			told[o.Kind] = o.Pod.Namespace
+		}
+	}
+	return told
+}
+
+// A directory tells only a UID. Its namespace is known as long as a sandbox tells it, and is remembered when that is gone.
+func TestNamespaceIsRemembered(t *testing.T) {
+	n := newNode(t)
+	n.podDir(dead)
+	n.sandbox(dead, deadSandbox)
+	i := n.inspector()
+	report, history := i.Pass(t.Context(), nil)
+	want := map[Kind]string{Sandbox: "default", Container: "default", Lease: "default", PodDirectory: "default"}
+	if diff := cmp.Diff(want, namespaces(report, dead)); diff != "" {
+		t.Error(diff)
+	}
+	n.sandboxes, n.containers, n.records = nil, nil, nil
+	want = map[Kind]string{Lease: "default", PodDirectory: "default"}
+	for range 2 {
+		n.after(time.Minute)
+		report, history = i.Pass(t.Context(), history)
+		if diff := cmp.Diff(want, namespaces(report, dead)); diff != "" {
+			t.Error(diff)
+		}
+	}
+	n.podDir(dead, "volumes") // another object of the pod, which nobody has seen with the sandbox
+	fresh := []Object{{Kind: Mount, ID: "m", Pod: Pod{UID: dead}}, {Kind: Mount, ID: "other", Pod: Pod{UID: living}}, {Kind: Netns, ID: "untied"}}
+	nameThem(fresh, history)
+	for _, o := range fresh {
+		if want := map[string]string{"m": "default"}[o.ID]; o.Pod.Namespace != want {
+			t.Errorf("%s: namespace %q, want %q", o.ID, o.Pod.Namespace, want)
+		}
+	}
+	if fresh[2].Pod != (Pod{}) {
+		t.Errorf("an object of no pod is named: %+v", fresh[2].Pod)
+	}
+}
+
+// Without the history nobody knows it.
+func TestNamespaceIsNotGuessed(t *testing.T) {
+	n := newNode(t)
+	n.podDir(dead)
+	report, _ := n.inspector().Pass(t.Context(), nil)
+	if diff := cmp.Diff(map[Kind]string{PodDirectory: ""}, namespaces(report, dead)); diff != "" {
+		t.Error(diff)
+	}
+}
+
+// One object that tells the namespace tells it for all of its pod, also where the runtime has no sandbox any more.
+func TestNamespaceOfOneIsThatOfAll(t *testing.T) {
+	objects := []Object{
+		{Kind: Mount, ID: "m", Pod: Pod{UID: dead}},
+		{Kind: CNIAttachment, ID: "a", Pod: Pod{UID: dead, Namespace: "default", Name: "job"}},
+	}
+	nameThem(objects, nil)
+	if diff := cmp.Diff(objects[1].Pod, objects[0].Pod); diff != "" {
+		t.Error(diff)
+	}
+}

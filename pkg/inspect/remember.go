@@ -1,0 +1,81 @@
+package inspect
+
+import (
+	"maps"
+
+	"github.com/nodeagent/nodeagent/pkg/finding"
+)
+
+// losesTie reports whether what ties objects of a kind to their pod can go before they do. CNI DEL deletes the cache file,
+// which may be the only thing that names the pod of a network namespace, of the link into it, and of a lease.
+func losesTie(kind Kind) bool { return kind == Netns || kind == Link || kind == Lease }
+
+// recall gives back to objects the owner that an earlier pass saw, where nothing on the node names one any more. It holds for
+// the very same object only: a namespace under the same number at the same path, a link with the same index and peer. Where
+// something does name an owner now and it is another one, the object is claimed by both. It returns the keys of the objects
+// of which only the memory knows the owner.
+func recall(objects []Object, history History, now finding.Stamp) map[string]bool {
+	recalled := make(map[string]bool)
+	for i := range objects {
+		o := &objects[i]
+		if !losesTie(o.Kind) {
+			continue
+		}
+		s := remembered(o, history, now)
+		before := owner{s.SandboxID, s.Pod}
+		switch {
+		case s.Pod.UID == "":
+		case o.Pod.UID == "":
+			o.Foreign = ""
+			tieTo(o, []owner{before})
+			recalled[key(o)] = true
+		case o.SandboxID != before.sandbox || o.Pod.UID != before.pod.UID:
+			tieTo(o, []owner{{o.SandboxID, o.Pod}, before})
+		}
+	}
+	return recalled
+}
+
+// remembered returns the sighting whose owner is that of o. It is empty where o is another object now, and where o is
+// foreign for a reason other than that its tie is gone.
+func remembered(o *Object, history History, now finding.Stamp) Sighting {
+	s, ok := history[key(o)]
+	if !ok || !sameBoot(s.First, now) || o.Foreign != "" && !unpinned(o) {
+		return Sighting{}
+	}
+	switch {
+	case o.Kind == Netns && o.Facts["state"] == emptyFile:
+		return s // its name is a UUID, and the runtime gives it once
+	case unpinned(o):
+		whole := maps.Clone(o.Identity)
+		whole[namespaceKey] = s.Identity[namespaceKey]
+		if maps.Equal(whole, s.Identity) {
+			o.Identity = whole
+			return s
+		}
+		return Sighting{}
+	case !maps.Equal(o.Identity, s.Identity):
+		return Sighting{}
+	}
+	return s
+}
+
+// keepOwners adds to the next history whose the objects are. One that only the memory ties stays in it whatever the verdict
+// was: a process that visits a namespace for a moment makes it foreign, but must not make it nobody's.
+func keepOwners(objects []Object, recalled map[string]bool, next History, now finding.Stamp) {
+	for i := range objects {
+		o := &objects[i]
+		if !losesTie(o.Kind) || o.Pod.UID == "" {
+			continue
+		}
+		s, ok := next[key(o)]
+		if !ok && !recalled[key(o)] {
+			continue
+		}
+		if !ok {
+			s = Sighting{Identity: maps.Clone(o.Identity), First: now, Last: now}
+		}
+		s.Pod, s.SandboxID = o.Pod, o.SandboxID
+		next[key(o)] = s
+	}
+}

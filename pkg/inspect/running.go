@@ -1,0 +1,243 @@
+package inspect
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"slices"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+
+	"github.com/nodeagent/nodeagent/internal/host"
+	"github.com/nodeagent/nodeagent/pkg/finding"
+)
+
+// A container that runs is a witness for its pod: two lists that lack a pod can be wrong for the same reason, and what is
+// ended by mistake was somebody's work. So a pod that runs is left over only when, besides everything else,
+//
+//   - a second list lacks it, Settings.RunningSpacing after the first one,
+//   - the apiserver, asked for it by name, does not have it, or has another one of that name,
+//   - it is the first of its like: there is never more than one in a report.
+
+// NameAnswer is what the apiserver said of a pod when it was asked for it by name. It says something only where Gone or
+// Alive is true.
+type NameAnswer struct {
+	At    finding.Stamp `json:"at"`
+	Gone  bool          `json:"gone,omitempty"`  // there is none, or it is another one by that name
+	Alive bool          `json:"alive,omitempty"` // it is there
+	Why   string        `json:"why"`
+}
+
+// askAgain is how often one pod is asked for by name, and for how long an answer holds.
+const askAgain = 10 * time.Minute
+
+// holds reports whether an answer still counts.
+func (a NameAnswer) holds(now finding.Stamp) bool {
+	return !a.At.IsZero() && sameBoot(a.At, now) && a.At.Up <= now.Up && now.Since(a.At) < askAgain
+}
+
+// podKey is the key in the history of a pod that runs. No kind of object has such keys.
+func podKey(uid string) string { return "pod/" + uid }
+
+// podSighting is what is remembered of a pod that runs.
+func (h History) podSighting(uid string, now finding.Stamp) Sighting {
+	s, ok := h[podKey(uid)]
+	if !ok || !sameBoot(s.First, now) || s.First.Up > now.Up {
+		return Sighting{First: now, Last: now}
+	}
+	return s
+}
+
+// runs reports whether a pod has a container that runs, or had one since it is suspected while its sandbox is still READY:
+// nobody starts the containers of a pod again that kubelet does not know.
+func (t *Truth) runs(uid string, history History, now finding.Stamp) bool {
+	if uid == "" || t.Runtime.Running[uid] {
+		return uid != ""
+	}
+	s, ok := history[podKey(uid)]
+	return ok && sameBoot(s.First, now) && t.Runtime.Pods[uid].State == "READY"
+}
+
+// runningSuspects returns the UIDs of the suspects that run, those that are to be asked for by name first.
+func runningSuspects(suspects []*Object, t *Truth, history History, now finding.Stamp) []string {
+	var uids []string
+	for _, o := range suspects {
+		if uid := o.Pod.UID; t.runs(uid, history, now) && !slices.Contains(uids, uid) {
+			uids = append(uids, uid)
+		}
+	}
+	slices.SortFunc(uids, func(a, b string) int {
+		x, y := history.podSighting(a, now), history.podSighting(b, now)
+		return cmp.Or(cmp.Compare(x.Named.At.Up, y.Named.At.Up), cmp.Compare(x.First.Up, y.First.Up), cmp.Compare(a, b))
+	})
+	return uids
+}
+
+// askOneByName asks the apiserver for the pod that runs and was not asked for longest, if its list lacks it: one in a pass,
+// each once in askAgain.
+func (t *Truth) askOneByName(ctx context.Context, scan *Scan, running []string, history History, now finding.Stamp) {
+	for _, uid := range running {
+		if !t.Cluster.OK() || has(t.Cluster.Pods, uid) || history.podSighting(uid, now).Named.holds(now) {
+			continue
+		}
+		local := *t
+		answer, err := within(ctx, scan.ends, stageApiserver, "the apiserver", func(ctx context.Context) (NameAnswer, error) {
+			return askByName(ctx, scan, &local, uid), nil
+		})
+		if err != nil {
+			answer = NameAnswer{At: now, Why: err.Error()}
+		}
+		t.Named = map[string]NameAnswer{uid: answer}
+		return
+	}
+}
+
+func askByName(ctx context.Context, scan *Scan, t *Truth, uid string) NameAnswer {
+	pod, at := t.Runtime.Pods[uid].Pod, scan.Host.Clock()
+	called := pod.Namespace + "/" + pod.Name
+	switch {
+	case t.Runtime.Misnamed[uid]:
+		return NameAnswer{At: at, Why: "its sandboxes tell different names"}
+	case pod.Namespace == "" || pod.Name == "":
+		return NameAnswer{At: at, Why: "its sandbox tells no name"}
+	case scan.Host.Cluster.Pod == nil:
+		return NameAnswer{At: at, Why: "there is no apiserver to ask for " + called}
+	}
+	found, err := scan.Host.Cluster.Pod(ctx, pod.Namespace, pod.Name)
+	switch {
+	case apierrors.IsForbidden(err) && scan.Host.Cluster.PodsNamed != nil:
+		// A node may get the pods that are bound to it, so that one which does not exist is forbidden to it, too.
+		return askListOfName(ctx, scan, pod, at)
+	case apierrors.IsNotFound(err):
+		return NameAnswer{At: at, Gone: true, Why: "the apiserver has no pod " + called}
+	case err != nil:
+		return NameAnswer{At: at, Why: err.Error()}
+	}
+	return answerOf([]corev1.Pod{*found}, pod, at)
+}
+
+// askListOfName asks for a list of this one pod.
+func askListOfName(ctx context.Context, scan *Scan, pod Pod, at finding.Stamp) NameAnswer {
+	found, err := scan.Host.Cluster.PodsNamed(ctx, pod.Namespace, pod.Name)
+	if err != nil {
+		return NameAnswer{At: at, Why: "to get it is forbidden, and to list it: " + err.Error()}
+	}
+	return answerOf(found, pod, at)
+}
+
+func answerOf(found []corev1.Pod, pod Pod, at finding.Stamp) NameAnswer {
+	for i := range found {
+		if string(found[i].UID) == pod.UID || host.NodePodUID(&found[i]) == pod.UID {
+			return NameAnswer{At: at, Alive: true, Why: fmt.Sprintf("the apiserver has pod %s/%s when asked for it by name", pod.Namespace, pod.Name)}
+		}
+	}
+	if len(found) == 0 {
+		return NameAnswer{At: at, Gone: true, Why: fmt.Sprintf("the apiserver lists no pod %s/%s on this node", pod.Namespace, pod.Name)}
+	}
+	return NameAnswer{At: at, Gone: true, Why: fmt.Sprintf("pod %s/%s is another one now: its UID is %s", pod.Namespace, pod.Name, found[0].UID)}
+}
+
+// runningPod is what one judgement knows of a pod that runs.
+type runningPod struct {
+	Sighting
+	counted bool // in this pass
+}
+
+// running returns what is known of a pod that runs, with the last word of the apiserver; nil for one that does not run.
+func (j *judge) running(uid string) *runningPod {
+	if !j.truth.runs(uid, j.history, j.now) {
+		return nil
+	}
+	pod := j.pods[uid]
+	if pod == nil {
+		pod = &runningPod{Sighting: j.history.podSighting(uid, j.now)}
+		if answer, ok := j.truth.Named[uid]; ok {
+			pod.Named = answer
+		}
+		j.pods[uid] = pod
+	}
+	return pod
+}
+
+// alive reports whether the apiserver has a pod that it was asked for by name.
+func (p *runningPod) alive(now finding.Stamp) bool {
+	return p != nil && p.Named.Alive && p.Named.holds(now)
+}
+
+// count counts a pass in which nobody knew the pod.
+func (p *runningPod) count(t *Truth, now finding.Stamp) {
+	if p.counted {
+		return
+	}
+	p.counted = true
+	older := !sameBoot(t.Cluster.At, p.First) || t.Cluster.At.Up < p.First.Up // than the first sighting
+	p.Sighting = p.seen(now)
+	if t.Cluster.OK() && !older {
+		p.Sighting = p.denied(t.Cluster.At)
+	}
+}
+
+// missing says what is still missing to call a pod that runs a leftover.
+func (p *runningPod) missing(s Settings, now finding.Stamp) []string {
+	var missing []string
+	if n := len(p.Denials); n == 0 || p.Denials[n-1].Since(p.Denials[0]) < s.RunningSpacing {
+		missing = append(missing, fmt.Sprintf("it runs, so the apiserver must deny it twice, %s apart", round(s.RunningSpacing)))
+	}
+	switch {
+	case p.Named.At.IsZero():
+		missing = append(missing, "it runs, and the apiserver was not yet asked for it by name")
+	case !p.Named.holds(now):
+		missing = append(missing, "it runs, and it is long ago that the apiserver was asked for it by name")
+	case !p.Named.Gone:
+		missing = append(missing, "it runs, and asking the apiserver for it by name proved nothing: "+p.Named.Why)
+	}
+	return missing
+}
+
+// contrary names the pods that run and that the apiserver has by name, or had a moment ago, while its list lacks them.
+func contrary(t *Truth, history History, now finding.Stamp) []string {
+	var names []string
+	for uid := range t.Runtime.Pods {
+		answer, ok := t.Named[uid]
+		if !ok {
+			answer = history.podSighting(uid, now).Named
+		}
+		if answer.Alive && answer.holds(now) && t.Cluster.OK() && !has(t.Cluster.Pods, uid) && t.runs(uid, history, now) {
+			names = append(names, t.Runtime.Pods[uid].Namespace+"/"+t.Runtime.Pods[uid].Name)
+		}
+	}
+	slices.Sort(names)
+	return names
+}
+
+// onlyOneRuns leaves at most one pod that runs among the leftovers: the one that was first denied.
+func (j *judge) onlyOneRuns(objects []Judged) {
+	first := ""
+	for i := range objects {
+		uid := objects[i].Pod.UID
+		if objects[i].Running && objects[i].Verdict == Leftover && (first == "" || j.sooner(uid, first)) {
+			first = uid
+		}
+	}
+	for i := range objects {
+		o := &objects[i]
+		if o.Running && o.Verdict == Leftover && o.Pod.UID != first {
+			o.Verdict, o.Why = Candidate, fmt.Sprintf("not yet: another running pod is first, %s; pods that run are released one at a time", first)
+		}
+	}
+}
+
+// sooner reports whether the apiserver denied the pod a before it denied b.
+func (j *judge) sooner(a, b string) bool {
+	x, y := j.pods[a], j.pods[b]
+	return cmp.Or(cmp.Compare(x.Denials[0].Up, y.Denials[0].Up), cmp.Compare(a, b)) < 0
+}
+
+// remember keeps what is known of the suspected pods that run.
+func (j *judge) remember() {
+	for uid, pod := range j.pods {
+		j.next[podKey(uid)] = pod.Sighting
+	}
+}

@@ -1,0 +1,150 @@
+package remediate
+
+import (
+	"errors"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/nodeagent/nodeagent/internal/hand"
+	"github.com/nodeagent/nodeagent/internal/hand/handtest"
+	"github.com/nodeagent/nodeagent/internal/host"
+	"github.com/nodeagent/nodeagent/pkg/inspect"
+)
+
+func TestCgroupNeeds(t *testing.T) {
+	mount := func(kind string) inspect.Judged {
+		return inspect.Judged{Object: inspect.Object{Kind: inspect.Mount, Identity: inspect.Identity{"type": kind, "point": "/p"}}}
+	}
+	container := func(state string) inspect.Judged {
+		return inspect.Judged{Object: inspect.Object{Kind: inspect.Container, ID: "c", Facts: map[string]string{"state": state}}}
+	}
+	for name, test := range map[string]struct {
+		rest []inspect.Judged
+		want string
+	}{
+		"nothing":             {nil, ""},
+		"a volume in memory":  {[]inspect.Judged{mount("ext4"), mount("tmpfs")}, "a volume in memory is still mounted on /p"},
+		"other volumes":       {[]inspect.Judged{mount("ext4"), mount("nfs4")}, ""},
+		"a running container": {[]inspect.Judged{container("RUNNING")}, "container c is still there"},
+		"one that may run":    {[]inspect.Judged{container("UNKNOWN")}, "container c is still there"},
+		"one that has ended":  {[]inspect.Judged{container("EXITED")}, ""},
+	} {
+		if got := cgroupAction().Needs(inspect.Judged{}, test.rest, Settings{}); got != test.want {
+			t.Errorf("%s: %q, want %q", name, got, test.want)
+		}
+	}
+}
+
+// Leaf first; at one depth that of systemd first, which takes the others away with it.
+func TestCgroupOrder(t *testing.T) {
+	var all []inspect.Judged
+	for _, id := range []string{"memory/pod", "memory/pod/c", "pids/pod/c", "systemd/pod", "systemd/pod/c", "pids/pod", "pids/pod/c/d"} {
+		hierarchy, _, _ := strings.Cut(id, "/")
+		if hierarchy == "systemd" {
+			hierarchy = "name=systemd"
+		}
+		all = append(all, inspect.Judged{Object: inspect.Object{ID: id, Facts: map[string]string{"hierarchy": hierarchy}}})
+	}
+	slices.SortStableFunc(all, cgroupAction().Less)
+	var got []string
+	for _, o := range all {
+		got = append(got, o.ID)
+	}
+	want := []string{"pids/pod/c/d", "systemd/pod/c", "memory/pod/c", "pids/pod/c", "systemd/pod", "memory/pod", "pids/pod"}
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Error(diff)
+	}
+}
+
+// judgedProcess is what a lister makes of a process.
+func judgedProcess(p hand.Process) inspect.Judged {
+	return inspect.Judged{Object: inspect.Object{
+		Kind: inspect.Process, ID: strconv.Itoa(p.PID), Pod: inspect.Pod{UID: p.UID},
+		Identity: inspect.Identity{"pid": strconv.Itoa(p.PID), "startTime": strconv.FormatUint(p.StartTime, 10)},
+	}}
+}
+
+// A process has the grace to end by itself; only then it is killed. All are asked together.
+func TestProcessHasItsGrace(t *testing.T) {
+	w := newWorld(t)
+	w.settings.ProcessGrace = 20 * time.Second
+	uid := handtest.UID(t)
+	last := filepath.Join(w.Dir, "last-words")
+	w.Shell(uid, w.Cgroups(uid, ""), "trap 'sleep 0.5; echo done > "+last+"; exit' TERM; echo ready; while :; do sleep 0.1; done")
+	began := time.Now()
+	outcome := w.release()
+	if got, err := os.ReadFile(last); err != nil || string(got) != "done\n" {
+		t.Errorf("it did not get to end by itself: %q, %v: %s", got, err, describe(outcome))
+	}
+	if took := time.Since(began); took > 15*time.Second {
+		t.Errorf("it has ended, and was waited for all the same: %s", took)
+	}
+}
+
+// One process that is another one by now stops the pod before any of the later ones is asked to end.
+func TestChangedProcessStopsTheRound(t *testing.T) {
+	w := newWorld(t)
+	uid := handtest.UID(t)
+	cgroups := w.Cgroups(uid, "")
+	other := w.Shell(uid, cgroups, "echo ready; while :; do sleep 0.1; done")
+	p := w.Shell(uid, cgroups, "echo ready; while :; do sleep 0.1; done")
+	reused := other
+	reused.StartTime++
+	err := terminateAll(t.Context(), w.runner().tools, []inspect.Judged{judgedProcess(reused), judgedProcess(p)})
+	if !errors.Is(err, hand.ErrChanged) {
+		t.Errorf("%v", err)
+	}
+	for _, p := range []hand.Process{other, p} {
+		if ended, err := w.Hand.AwaitEnd(t.Context(), p, 300*time.Millisecond); ended || err != nil {
+			t.Errorf("process %d: ended %v, %v", p.PID, ended, err)
+		}
+	}
+}
+
+// Nobody has configured the driver. The living pod shows in which tree our kubelet's pods are; what is in the other one is
+// another kubelet's and stays.
+func TestReleaseInTheTreeOfOurDriverOnly(t *testing.T) {
+	w := newWorld(t, func(p *host.Paths) { p.CgroupDriver = "" })
+	uid, theirs := handtest.UID(t), handtest.UID(t)
+	w.Cgroups(w.living, "")
+	ours := w.Cgroups(uid, "")
+	w.Shell(uid, ours, "echo ready; while :; do sleep 0.1; done")
+	id := strings.ReplaceAll(strings.Trim(w.Host.Paths.CgroupRoot, "/"), "-", "_")
+	slice := filepath.Join(id+".slice", id+"-kubepods.slice", id+"-kubepods-pod"+strings.ReplaceAll(theirs, "-", "_")+".slice")
+	var others []string
+	for _, dir := range ours {
+		point := strings.TrimSuffix(dir, filepath.Join(w.Host.Paths.CgroupRoot, "kubepods/besteffort/pod"+uid))
+		made := w.Mkdir(filepath.Join(point, slice))
+		for _, around := range []string{filepath.Dir(filepath.Dir(made)), filepath.Dir(made), made} { // the last first
+			t.Cleanup(func() { _ = os.Remove(around) })
+		}
+		if !strings.Contains(point, "cpuset") {
+			others = append(others, made)
+		}
+	}
+	stranger := w.Shell(theirs, others, "echo ready; while :; do sleep 0.1; done")
+	outcome := w.release()
+	for _, dir := range ours {
+		if _, err := os.Lstat(dir); !os.IsNotExist(err) {
+			t.Errorf("%s is still there: %s", dir, describe(outcome))
+		}
+	}
+	for _, dir := range others {
+		if _, err := os.Lstat(dir); err != nil {
+			t.Error(err)
+		}
+	}
+	if ended, err := w.Hand.AwaitEnd(t.Context(), stranger, 300*time.Millisecond); ended || err != nil {
+		t.Errorf("the other kubelet's process: ended %v, %v", ended, err)
+	}
+	if slices.ContainsFunc(outcome.Pods, func(p PodOutcome) bool { return p.Group == theirs }) {
+		t.Error(describe(outcome))
+	}
+}

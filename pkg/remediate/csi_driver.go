@@ -1,0 +1,308 @@
+package remediate
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"syscall"
+	"time"
+
+	"github.com/nodeagent/nodeagent/internal/hand"
+	"github.com/nodeagent/nodeagent/internal/host"
+	"github.com/nodeagent/nodeagent/pkg/finding"
+	"github.com/nodeagent/nodeagent/pkg/inspect"
+)
+
+// A CSI driver is gone when the Node's CSINode does not name it and no process holds a socket of it below the directories
+// of kubelet's plugins, as often and for as long as the constants say, without one look in between that saw it.
+const (
+	driverLooks    = 3
+	driverSpan     = 10 * time.Minute
+	driverSpacing  = 3 * time.Minute  // looks that are closer together count as one
+	driverGap      = 30 * time.Minute // what was seen before a longer time without a look proves nothing
+	driverKept     = 32               // looks that are remembered
+	driverPatience = 2 * time.Minute  // pods that end as they should are gone before, and cause no look
+	driverFresh    = 10 * time.Second // how long a look stands for the present
+	driverFile     = "csi-drivers.json"
+)
+
+// driverLook is what showed of CSI drivers at one moment: of all of them, so that the same look counts for each.
+type driverLook struct {
+	At      finding.Stamp `json:"at"`
+	CSINode string        `json:"csiNode"`           // UID of the object
+	Named   []string      `json:"named,omitempty"`   // drivers in it
+	Speak   []string      `json:"speak,omitempty"`   // what those call themselves that answer on sockets
+	Places  []string      `json:"places,omitempty"`  // of sockets with a listener, and of mounts among the plugins
+	Unknown []string      `json:"unknown,omitempty"` // sockets with a listener that does not say who it is
+}
+
+// shows returns how a look shows that a driver may be there; empty when it shows that it is not.
+func (l driverLook) shows(driver string) string {
+	same := func(name string) bool { return strings.EqualFold(name, driver) }
+	switch {
+	case slices.ContainsFunc(l.Named, same):
+		return "the Node's CSINode names it"
+	case slices.ContainsFunc(l.Speak, same):
+		return "it answers on its socket"
+	case len(l.Unknown) > 0:
+		return fmt.Sprintf("somebody listens on %s and does not say which driver it is", l.Unknown[0])
+	}
+	lower := strings.ToLower(driver)
+	for _, place := range l.Places {
+		if strings.Contains(strings.ToLower(place), lower) {
+			return place + " is in use"
+		}
+	}
+	return ""
+}
+
+// goneSince returns why looks, oldest first, do not prove that a driver is gone. The last of them is the present one.
+func goneSince(looks []driverLook, driver string) string {
+	if len(looks) == 0 {
+		return "nobody has looked for it yet"
+	}
+	last := looks[len(looks)-1]
+	if last.At.Boot == "" {
+		return "which boot of the machine this is cannot be told"
+	}
+	if why := last.shows(driver); why != "" {
+		return why
+	}
+	first, counted, count := last, last, 1
+	for _, look := range slices.Backward(looks[:len(looks)-1]) {
+		if look.At.Boot != last.At.Boot || look.CSINode != last.CSINode || look.shows(driver) != "" ||
+			first.At.Up-look.At.Up > driverGap || first.At.Up < look.At.Up {
+			break
+		}
+		if first = look; counted.At.Up-look.At.Up >= driverSpacing {
+			counted, count = look, count+1
+		}
+	}
+	if span := last.At.Up - first.At.Up; count < driverLooks || span < driverSpan {
+		return fmt.Sprintf("it looks gone, but has been seen so only %d times over %s; that takes %d times over %s",
+			count, span.Round(time.Second), driverLooks, driverSpan)
+	}
+	return ""
+}
+
+// driverWatch remembers looks at CSI drivers, in a file that the daemon and the command line share.
+type driverWatch struct {
+	dir string // of the state
+
+	mu    sync.Mutex // guards what follows
+	fresh driverLook // the last look of this process
+	err   error      // of it
+	asked finding.Stamp
+}
+
+// notGone returns why a driver is not proven gone. It looks now, and holds that against what was seen before.
+func (w *driverWatch) notGone(ctx context.Context, t Tools, driver string) string {
+	look, err := w.look(ctx, t)
+	if err != nil {
+		return fmt.Sprintf("whether it is gone cannot be told: %v", err)
+	}
+	before, err := w.read()
+	if err != nil {
+		return fmt.Sprintf("whether it has been gone for long cannot be told: %v", err)
+	}
+	return goneSince(append(before, look), driver)
+}
+
+// look observes the drivers, unless that was done a moment ago.
+func (w *driverWatch) look(ctx context.Context, t Tools) (driverLook, error) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	now := t.Host.Clock()
+	if w.asked.Boot == now.Boot && w.asked.Boot != "" && now.Up-w.asked.Up < driverFresh {
+		return w.fresh, w.err
+	}
+	const patience = 20 * time.Second
+	ctx, cancel := context.WithTimeout(ctx, patience)
+	defer cancel()
+	w.fresh, w.err = observeDrivers(ctx, t)
+	w.asked = t.Host.Clock()
+	return w.fresh, w.err
+}
+
+// observe notes a look when something that may be a leftover may have to do with CSI, and the last one is old enough. What
+// cannot be told is not noted: it proves nothing in either direction.
+func (w *driverWatch) observe(ctx context.Context, t Tools, report inspect.Report) error {
+	if !slices.ContainsFunc(report.Objects, func(o inspect.Judged) bool {
+		stays := o.Verdict == inspect.Leftover || o.Verdict == inspect.Candidate && report.At.Since(o.FirstSeen) >= driverPatience
+		return stays && (o.Kind == inspect.PodDirectory || isCSI(o))
+	}) {
+		return nil
+	}
+	looks, err := w.read()
+	if err != nil {
+		looks = nil // what cannot be read is begun anew, and proves nothing till then
+	}
+	now := t.Host.Clock()
+	if n := len(looks); n > 0 && looks[n-1].At.Boot == now.Boot && now.Up-looks[n-1].At.Up < driverSpacing && now.Up >= looks[n-1].At.Up {
+		return nil
+	}
+	look, err := w.look(ctx, t)
+	if err != nil {
+		return err
+	}
+	looks = append(looks, look)
+	return w.write(looks[max(0, len(looks)-driverKept):])
+}
+
+func (w *driverWatch) read() ([]driverLook, error) {
+	data, err := host.Files{}.Read(filepath.Join(w.dir, driverFile))
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, err
+	}
+	var looks []driverLook
+	if err := json.Unmarshal(data, &looks); err != nil {
+		return nil, fmt.Errorf("%s: %w", driverFile, err)
+	}
+	return looks, nil
+}
+
+func (w *driverWatch) write(looks []driverLook) error {
+	data, err := json.Marshal(looks)
+	if err != nil {
+		return err
+	}
+	if err := os.MkdirAll(w.dir, 0o700); err != nil {
+		return err
+	}
+	name := filepath.Join(w.dir, driverFile)
+	if err := os.WriteFile(name+".new", data, 0o600); err != nil {
+		return err
+	}
+	return os.Rename(name+".new", name)
+}
+
+// observeDrivers looks at everything that may show a driver. An error means that something could not be looked at.
+func observeDrivers(ctx context.Context, t Tools) (driverLook, error) {
+	look := driverLook{At: t.Host.Clock()}
+	if t.Host.Cluster.CSINode == nil {
+		return look, fmt.Errorf("the Node's CSINode: %w", host.ErrNotConfigured)
+	}
+	if t.Host.Plugins.Connect == nil {
+		return look, fmt.Errorf("sockets of plugins: %w", host.ErrNotConfigured)
+	}
+	object, err := t.Host.Cluster.CSINode(ctx)
+	if err != nil {
+		return look, fmt.Errorf("the Node's CSINode: %w", err)
+	}
+	if look.CSINode = string(object.UID); look.CSINode == "" {
+		return look, errors.New("the Node's CSINode has no UID")
+	}
+	for _, driver := range object.Spec.Drivers {
+		look.Named = append(look.Named, driver.Name)
+	}
+	plugins, registry := path.Join(t.Host.Paths.KubeletRoot, "plugins"), t.Host.Paths.PluginRegistry
+	s := socketSearch{t: t, look: &look, known: map[string]bool{}}
+	for _, dir := range []string{registry, plugins} { // a registrar names the driver's own socket too
+		tree, err := t.Hand.Plugins(ctx, dir)
+		if err != nil {
+			return look, err
+		}
+		for _, entry := range tree {
+			name := path.Join(dir, entry.Path)
+			switch {
+			case entry.Mount && dir == plugins && strings.HasPrefix(entry.Path, "kubernetes.io/"):
+				// a volume, which kubelet had some driver stage: see staged
+			case entry.Mount:
+				look.Places = append(look.Places, name)
+			case entry.Type == hand.Socket:
+				if err := s.file(ctx, name, dir == registry); err != nil {
+					return look, err
+				}
+			}
+		}
+	}
+	listeners, err := t.Host.Listeners(ctx, plugins, registry)
+	if err != nil {
+		return look, fmt.Errorf("Unix sockets of all processes: %w", err)
+	}
+	for _, l := range listeners {
+		s.listener(l)
+	}
+	return look, ctx.Err()
+}
+
+// socketSearch finds out whose the sockets of plugins are.
+type socketSearch struct {
+	t     Tools
+	look  *driverLook
+	asked int
+	known map[string]bool // paths of sockets whose driver is known
+}
+
+// maxDriverSockets bounds how many sockets are asked. A node has some ten.
+const maxDriverSockets = 200
+
+// file asks a socket who listens on it.
+func (s *socketSearch) file(ctx context.Context, name string, registrar bool) error {
+	if s.asked++; s.asked > maxDriverSockets {
+		return fmt.Errorf("more than %d sockets among the plugins", maxDriverSockets)
+	}
+	limited, cancel := context.WithTimeout(ctx, 2*time.Second)
+	defer cancel()
+	plugins := s.t.Host.Plugins
+	err := plugins.Connect(limited, name)
+	if nobody(err) {
+		return nil
+	}
+	s.look.Places = append(s.look.Places, name)
+	if err == nil {
+		err = s.ask(limited, name, registrar)
+	}
+	if err != nil && !s.known[name] {
+		s.look.Unknown = append(s.look.Unknown, name)
+	}
+	return nil
+}
+
+// ask notes what the one who listens on a socket calls himself.
+func (s *socketSearch) ask(ctx context.Context, name string, registrar bool) (err error) {
+	var info host.PluginInfo
+	if registrar {
+		info, err = s.t.Host.Plugins.GetInfo(ctx, name)
+	} else {
+		info.Name, err = s.t.Host.Plugins.Name(ctx, name)
+	}
+	if err == nil && info.Name == "" {
+		err = errors.New("no name")
+	}
+	if err != nil {
+		return err
+	}
+	s.look.Speak = append(s.look.Speak, info.Name)
+	s.known[name], s.known[path.Clean(info.Endpoint)] = true, true
+	return nil
+}
+
+// nobody reports whether an error of a connection says that nobody listens: the socket is gone, or was left behind.
+func nobody(err error) bool {
+	return errors.Is(err, fs.ErrNotExist) || errors.Is(err, syscall.ECONNREFUSED)
+}
+
+// listener takes in a socket of which a process, or the kernel's table alone, shows that somebody listens on it.
+func (s *socketSearch) listener(l host.Listener) {
+	base := path.Base(l.Path)
+	like := base == "csi.sock" || strings.HasSuffix(base, "-reg.sock")
+	switch {
+	case l.Inside && s.known[l.Path]:
+	case l.Inside, l.PID == 0 && like: // its file is gone, or whose it is cannot be told
+		s.look.Unknown = append(s.look.Unknown, l.Path)
+	case like, strings.Contains(l.Path, "kubelet"): // of a CSI controller; or by a name that leads elsewhere
+		s.look.Places = append(s.look.Places, l.Path)
+	}
+}

@@ -1,0 +1,118 @@
+package remediate
+
+import (
+	"os"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/nodeagent/nodeagent/pkg/inspect"
+)
+
+// The grace of a container is what its pod asked for, and never more than is configured.
+func TestContainerGrace(t *testing.T) {
+	s := Settings{ContainerGrace: 30 * time.Second}
+	for asked, want := range map[string]time.Duration{
+		"5": 5 * time.Second, "30": 30 * time.Second, "3600": 30 * time.Second, "0": 0,
+		"": 30 * time.Second, "-1": 30 * time.Second, "soon": 30 * time.Second, "99999999999": 30 * time.Second,
+	} {
+		if got := graceOf(asked, s); got != want {
+			t.Errorf("%q: %s, want %s", asked, got, want)
+		}
+	}
+}
+
+// A runtime cannot stop containers whose processes are frozen.
+func TestFrozenIsNotStopped(t *testing.T) {
+	frozen, thawed := leftover(inspect.Cgroup, uid1, "/c"), leftover(inspect.Cgroup, uid1, "/d")
+	frozen.Facts = map[string]string{"frozen": "true"}
+	alive, zombie := leftover(inspect.Process, uid1, "7"), leftover(inspect.Process, uid1, "8")
+	zombie.Facts = map[string]string{"state": "Z"}
+	for name, test := range map[string]struct {
+		rest []inspect.Judged
+		want string
+	}{
+		"frozen with a process":     {[]inspect.Judged{thawed, frozen, zombie, alive}, "frozen"},
+		"frozen without a process":  {[]inspect.Judged{thawed, frozen}, ""},
+		"frozen with a zombie":      {[]inspect.Judged{frozen, zombie}, ""},
+		"not frozen with a process": {[]inspect.Judged{thawed, alive}, ""},
+	} {
+		for _, action := range []Action{sandboxAction(), containerAction()} {
+			got := action.Needs(leftover(action.Kind, uid1, "x"), test.rest, Settings{})
+			if (got == "") != (test.want == "") || !strings.Contains(got, test.want) {
+				t.Errorf("%s: %s: %q, want %q", action.Kind, name, got, test.want)
+			}
+		}
+	}
+}
+
+func TestOptOut(t *testing.T) {
+	object := func(kind inspect.Kind, id, namespace string, verdict inspect.Verdict) inspect.Judged {
+		o := leftover(kind, uid1, id)
+		o.Pod.Namespace, o.Verdict = namespace, verdict
+		return o
+	}
+	for name, test := range map[string]struct {
+		optOut  []string
+		objects []inspect.Judged
+		want    string
+	}{
+		"nothing is opted out":         {nil, []inspect.Judged{object(inspect.Cgroup, "c", "", inspect.Leftover)}, ""},
+		"another one":                  {[]string{"kube-system"}, []inspect.Judged{object(inspect.Cgroup, "c", "ns", inspect.Leftover)}, ""},
+		"this one":                     {[]string{"a", "ns"}, []inspect.Judged{object(inspect.Cgroup, "c", "ns", inspect.Leftover)}, "namespace ns is opted out"},
+		"not known, as no sandbox is":  {[]string{"kube-system"}, []inspect.Judged{object(inspect.Cgroup, "c", "", inspect.Leftover)}, "namespace is not known"},
+		"known of a part only":         {[]string{"kube-system"}, []inspect.Judged{object(inspect.Sandbox, "s", "ns", inspect.Leftover), object(inspect.Cgroup, "c", "", inspect.Leftover)}, "not known"},
+		"a part is in it":              {[]string{"kube-system"}, []inspect.Judged{object(inspect.Sandbox, "s", "kube-system", inspect.Leftover), object(inspect.Cgroup, "c", "ns", inspect.Leftover)}, "kube-system is opted out"},
+		"a part that is not proven is": {[]string{"kube-system"}, []inspect.Judged{object(inspect.Sandbox, "s", "kube-system", inspect.Candidate), object(inspect.Cgroup, "c", "ns", inspect.Leftover)}, "kube-system is opted out"},
+		"one that is not proven and tells nothing": {
+			[]string{"kube-system"}, []inspect.Judged{object(inspect.Sandbox, "s", "", inspect.Candidate), object(inspect.Cgroup, "c", "ns", inspect.Leftover)}, "",
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			policy := on()
+			policy.OptOut = test.optOut
+			for _, step := range Plan(inspect.Report{Objects: test.objects}, policy, now) {
+				if step.Acts() != (test.want == "") || !strings.Contains(step.NotNow, test.want) {
+					t.Errorf("%s %s: %q, want %q", step.Kind, step.ID, step.NotNow, test.want)
+				}
+			}
+		})
+	}
+}
+
+// The switch counts when it is there, whatever it is, and when nobody can say whether it is.
+func TestKillSwitch(t *testing.T) {
+	for name, test := range map[string]struct {
+		make func(t *testing.T, file string)
+		want string
+	}{
+		"none":                 {func(*testing.T, string) {}, ""},
+		"an empty file":        {func(t *testing.T, file string) { writeTo(t, file, "") }, "is there"},
+		"a file with a reason": {func(t *testing.T, file string) { writeTo(t, file, "why") }, "is there"},
+		"a directory":          {func(t *testing.T, file string) { os.Mkdir(file, 0o700) }, "is there"},
+		"a link to nowhere":    {func(t *testing.T, file string) { os.Symlink("nowhere", file) }, "is there"},
+		"a FIFO":               {func(t *testing.T, file string) { syscall.Mkfifo(file, 0o600) }, "is there"},
+		"below a file":         {func(t *testing.T, file string) { writeTo(t, filepath.Dir(file), "") }, "may be there"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			s := newScript(t)
+			s.settings.KillSwitch = "/etc/stop"
+			if test.want != "may be there" {
+				os.Mkdir(s.host.Files.Path("/etc"), 0o700)
+			}
+			test.make(t, s.host.Files.Path(s.settings.KillSwitch))
+			if got := s.runner().killSwitch(); (got == "") != (test.want == "") || !strings.Contains(got, test.want) {
+				t.Errorf("got %q, want %q", got, test.want)
+			}
+		})
+	}
+}
+
+func writeTo(t *testing.T, file, content string) {
+	t.Helper()
+	if err := os.WriteFile(file, []byte(content), 0o600); err != nil {
+		t.Fatal(err)
+	}
+}

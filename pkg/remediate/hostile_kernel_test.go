@@ -1,0 +1,250 @@
+package remediate
+
+import (
+	"context"
+	"errors"
+	"flag"
+	"fmt"
+	"maps"
+	"math/rand/v2"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/nodeagent/nodeagent/internal/hand/handtest"
+	"github.com/nodeagent/nodeagent/internal/host"
+	"github.com/nodeagent/nodeagent/pkg/inspect"
+)
+
+var hostilePods = flag.Uint64("hostile.pods", 40, "how many hostile pods are made on the real kernel")
+
+// Pods at random on the real kernel: mounts with every propagation and what the host mounts below them later, cgroups that are called like the
+// host's, notes that are pipes, processes that do not want to end; alive, dead, or coming back in the middle, with witnesses
+// that fail or are blind. Nothing but the dead pod's own is ever touched, and its data is not.
+func TestHostilePods(t *testing.T) {
+	w := newWorld(t, func(p *host.Paths) {
+		if _, err := os.Stat("/sys/fs/cgroup/freezer"); err == nil {
+			p.CgroupMount = "/sys/fs/cgroup/freezer" // one hierarchy of a dozen will do
+		}
+	})
+	w.settings.PodsPerHour, w.settings.RetryAfter = 1<<20, 0
+	released := 0
+	var gone []string
+	for seed := range *hostilePods {
+		p := newHostilePod(w, seed+1)
+		p.gone = &gone
+		before := p.census()
+		outcome := p.release()
+		after := p.census()
+		for _, harm := range before.Missing(after, w.Dir) {
+			if p.mayGo(harm) {
+				continue
+			}
+			t.Errorf("-hostile.pods, seed %d (%s): harmed: %s\n%s", p.seed, p.story, harm, describe(outcome))
+			break
+		}
+		for _, pod := range outcome.Pods {
+			if pod.Group != p.uid || pod.Result != Released {
+				continue
+			}
+			released++
+			for name := range after {
+				if strings.Contains(name, p.uid) && !strings.Contains(name, "nodeagent-quarantine/") {
+					t.Errorf("seed %d (%s): is said to be released, and there is %s", p.seed, p.story, name)
+				}
+			}
+		}
+		p.remove()
+		gone = append(gone, p.uid)
+	}
+	t.Logf("%d pods, %d released whole", *hostilePods, released)
+	if released < int(*hostilePods)/10 {
+		t.Errorf("only %d of %d pods were released: this proves little", released, *hostilePods)
+	}
+}
+
+// hostilePod is one pod with what happens to it.
+type hostilePod struct {
+	*world
+	seed  uint64
+	rng   *rand.Rand
+	uid   string
+	story string    // how it lives and dies
+	gone  *[]string // pods of before, which are all dead now
+	alive bool      // somebody knows it, at the latest since the release began
+	hosts string    // directory of the host that it has binds of
+	disks []string
+}
+
+func newHostilePod(w *world, seed uint64) *hostilePod {
+	p := &hostilePod{world: w, seed: seed, rng: rand.New(rand.NewPCG(seed, 2)), uid: handtest.UID(w.t)}
+	p.hosts = w.Mkdir(filepath.Join(w.Dir, "bystanders", fmt.Sprintf("host-%d", seed)))
+	w.Write(w.PodDir(p.uid, "etc-hosts"), "127.0.0.1 localhost\n")
+	p.cgroups()
+	for i := range p.rng.IntN(4) {
+		p.volume(i)
+	}
+	for i := range p.rng.IntN(3) {
+		p.bind(i)
+	}
+	p.note()
+	if p.rng.IntN(4) == 0 {
+		w.Write(w.PodDir(p.uid, "volumes/kubernetes.io~empty-dir/cache/data"), "user data")
+	}
+	return p
+}
+
+// cgroups gives it some with the host's names, and processes in them.
+func (p *hostilePod) cgroups() {
+	names := []string{"", "system.slice", "kubepods.slice/init.scope", "kubepods/besteffort/pod" + handtest.UID(p.t), `a\x2db.scope`, "user.slice"}
+	for range p.rng.IntN(4) {
+		dirs := p.Cgroups(p.uid, filepath.Join(handtest.Hex(p.t, 64), names[p.rng.IntN(len(names))]))
+		if p.rng.IntN(2) == 0 {
+			p.Shell(p.uid, dirs, "trap '' TERM; echo ready; exec sleep 600")
+		}
+	}
+}
+
+// volume is one in memory, now and then on top of another one.
+func (p *hostilePod) volume(i int) {
+	point := p.PodDir(p.uid, fmt.Sprintf("volumes/kubernetes.io~secret/v%d", p.rng.IntN(i+1)))
+	p.Mount("tmpfs", point, "tmpfs", 0)
+	p.propagate(point)
+}
+
+// bind is one of a directory of the host, or of all of kubelet's, with any propagation; the host mounts a disk below it later.
+func (p *hostilePod) bind(i int) {
+	source := filepath.Join(p.hosts, fmt.Sprint(i))
+	p.Write(filepath.Join(source, "canary"), "alive")
+	if p.rng.IntN(5) == 0 {
+		source = p.Host.Paths.KubeletRoot
+	}
+	point := p.PodDir(p.uid, fmt.Sprintf("volume-subpaths/v%d/app/0", i))
+	recursive := uintptr(0)
+	if source != p.Host.Paths.KubeletRoot && p.rng.IntN(2) == 0 {
+		recursive = unix.MS_REC
+	}
+	p.Mount(source, point, "", unix.MS_BIND|recursive)
+	p.propagate(point)
+	if source != p.Host.Paths.KubeletRoot && p.rng.IntN(3) > 0 {
+		disk := filepath.Join(source, "disk")
+		p.Mount("tmpfs", disk, "tmpfs", 0)
+		p.disks = append(p.disks, disk)
+		p.Write(filepath.Join(disk, "canary"), "the host's disk")
+	}
+}
+
+func (p *hostilePod) propagate(point string) {
+	kinds := []uintptr{unix.MS_SHARED, unix.MS_SHARED, unix.MS_SLAVE, unix.MS_PRIVATE, unix.MS_UNBINDABLE}
+	if err := unix.Mount("", point, "", kinds[p.rng.IntN(len(kinds))], ""); err != nil {
+		p.t.Fatal(err)
+	}
+}
+
+// note makes something in the place of kubelet's note of a CSI volume.
+func (p *hostilePod) note() {
+	name := p.PodDir(p.uid, "volumes/kubernetes.io~csi/pvc/vol_data.json")
+	var err error
+	switch p.rng.IntN(5) {
+	case 0:
+		p.Write(name, `{"driverName":"gone.example.com","volumeHandle":"h","specVolID":"pvc"}`)
+	case 1:
+		p.Mkdir(filepath.Dir(name))
+		err = unix.Mkfifo(name, 0o600)
+	case 2:
+		p.Mkdir(filepath.Dir(name))
+		err = os.Symlink("/etc/passwd", name)
+	}
+	if err != nil {
+		p.t.Fatal(err)
+	}
+}
+
+func (p *hostilePod) census() handtest.Census { return p.Census() }
+
+// release lets one release go on, while something happens.
+func (p *hostilePod) release() Outcome {
+	p.t.Helper()
+	at, confirms := 1+p.rng.IntN(4), 0
+	fail := false
+	switch p.rng.IntN(5) {
+	case 0:
+		p.story, p.alive, p.known[p.uid] = "alive", true, true
+		p.blind[[]string{kubelet, list}[p.rng.IntN(2)]][p.uid] = p.rng.IntN(2) == 0
+	case 1:
+		p.story = fmt.Sprintf("comes back at look %d", at)
+	case 2:
+		p.story, fail = fmt.Sprintf("a witness fails at look %d", at), true
+	default:
+		p.story = "dead"
+	}
+	p.onConfirm = func(int) {
+		if confirms++; confirms == at && strings.HasPrefix(p.story, "comes") {
+			p.known[p.uid] = true
+		}
+	}
+	runner := p.runner()
+	if confirm := runner.options.Confirm; fail {
+		runner.options.Confirm = func(ctx context.Context, uid string) (inspect.Report, error) {
+			report, err := confirm(ctx, uid)
+			if confirms == at {
+				return inspect.Report{}, errors.New("simulated: no answer")
+			}
+			return report, err
+		}
+	}
+	outcome, err := runner.Release(p.t.Context(), p.inspect())
+	if err != nil {
+		p.t.Errorf("seed %d: %v", p.seed, err)
+	}
+	p.onConfirm = nil
+	return outcome
+}
+
+// mayGo reports whether what is gone was the dead pod's own, or how its directory showed what lies elsewhere: never its data, nor
+// anything of a pod that lives.
+func (p *hostilePod) mayGo(harm string) bool {
+	if strings.Contains(harm, "empty-dir") && !strings.Contains(harm, "volume-subpaths") {
+		return false
+	}
+	own := func(uid string) bool { return strings.Contains(harm, uid) }
+	return !p.alive && own(p.uid) || slices.ContainsFunc(*p.gone, own) || strings.Contains(harm, "nodeagent-quarantine/.")
+}
+
+// remove takes the rest away: what was not released on purpose.
+func (p *hostilePod) remove() {
+	p.t.Helper()
+	delete(p.known, p.uid)
+	for _, blind := range p.blind {
+		delete(blind, p.uid)
+	}
+	for _, disk := range p.disks {
+		_ = unix.Unmount(disk, unix.MNT_DETACH|unix.UMOUNT_NOFOLLOW)
+	}
+	dir := p.PodDir(p.uid)
+	for range 64 {
+		mounts, err := p.Host.MountsOf(os.Getpid())
+		if err != nil {
+			p.t.Fatal(err)
+		}
+		mine := slices.DeleteFunc(mounts, func(m host.Mount) bool { return !host.Below(m.Point, dir) })
+		if len(mine) == 0 {
+			break
+		}
+		last := mine[len(mine)-1].Point
+		_ = unix.Mount("", last, "", unix.MS_PRIVATE, "")
+		_ = unix.Unmount(last, unix.MNT_DETACH|unix.UMOUNT_NOFOLLOW)
+	}
+	for _, name := range slices.Sorted(maps.Keys(p.Census())) {
+		if strings.HasPrefix(name, "mount ") && strings.Contains(name, dir) {
+			p.t.Fatalf("%s is still mounted", name)
+		}
+	}
+	if err := os.RemoveAll(dir); err != nil {
+		p.t.Fatal(err)
+	}
+}

@@ -1,0 +1,99 @@
+package remediate
+
+import (
+	"flag"
+	"os"
+	"strconv"
+	"strings"
+	"testing"
+
+	"github.com/nodeagent/nodeagent/pkg/inspect"
+)
+
+var (
+	hostileSeed  = flag.Uint64("hostile.seed", 0, "run the one hostile node of this seed")
+	hostileNodes = flag.Uint64("hostile.nodes", 300, "how many hostile nodes are made")
+)
+
+// Whatever the pods, whoever fails or lies: nothing that lives is touched, nothing is called released that is there, and
+// nothing is done without its intent in the journal. Seeds that failed once are in testdata/hostile-seeds.
+func TestHostileNodes(t *testing.T) {
+	seeds := []uint64{*hostileSeed}
+	if *hostileSeed == 0 {
+		seeds = failedSeeds(t)
+		for i := range *hostileNodes {
+			seeds = append(seeds, i+1)
+		}
+	}
+	acts, released := 0, 0
+	for _, seed := range seeds {
+		n := newHostile(t, seed)
+		n.run()
+		for _, violation := range n.violations {
+			t.Errorf("-hostile.seed=%d: %s", seed, violation)
+		}
+		acts += n.acts
+		for _, p := range n.pods {
+			if p.life == deleted && p.empty() {
+				released++
+			}
+		}
+		n.close()
+	}
+	t.Logf("%d nodes: %d acts, %d dead pods released whole", len(seeds), acts, released)
+	if *hostileSeed == 0 && released < len(seeds)/20 {
+		t.Errorf("only %d dead pods were released: this proves little", released)
+	}
+}
+
+func failedSeeds(t *testing.T) []uint64 {
+	t.Helper()
+	data, err := os.ReadFile("testdata/hostile-seeds")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var seeds []uint64
+	for line := range strings.Lines(string(data)) {
+		text, _, _ := strings.Cut(line, "#")
+		if text = strings.TrimSpace(text); text == "" {
+			continue
+		}
+		seed, err := strconv.ParseUint(text, 10, 64)
+		if err != nil {
+			t.Fatal(err)
+		}
+		seeds = append(seeds, seed)
+	}
+	return seeds
+}
+
+// Where everybody tells the truth, everything that is dead goes, and only that.
+func TestHonestNodes(t *testing.T) {
+	for seed := range uint64(100) {
+		n := newHostile(t, seed+1_000_000)
+		n.calm = true
+		n.run()
+		for _, violation := range n.violations {
+			t.Errorf("seed %d: %s", seed, violation)
+		}
+		for _, p := range n.pods {
+			if !p.life.alive() && !p.empty() && n.provable() {
+				t.Errorf("seed %d: left behind: %s", seed, p)
+			}
+		}
+		n.close()
+	}
+}
+
+// provable reports whether anybody can prove that the lists are this node's, which takes an ordinary pod that lives, and the
+// breaker lets them pass.
+func (n *hostile) provable() bool {
+	proof, orphans := false, 0
+	for _, p := range n.pods {
+		proof = proof || p.life.alive() && p.life != static
+		if !p.life.alive() {
+			orphans++
+		}
+	}
+	return proof && orphans <= inspect.DefaultSettings().MassOrphaning
+}

@@ -1,0 +1,209 @@
+package remediate
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/nodeagent/nodeagent/internal/hand"
+	"github.com/nodeagent/nodeagent/internal/hand/handtest"
+	"github.com/nodeagent/nodeagent/internal/host"
+	"github.com/nodeagent/nodeagent/internal/host/hosttest"
+)
+
+// takeOver binds a filesystem into a dead pod's directory and takes the original mount away.
+func (w *world) takeOver(uid, origin string) hand.Mount {
+	w.t.Helper()
+	m := w.Mount(origin, w.PodDir(uid, "volumes/kubernetes.io~nfs/data"), "", unix.MS_BIND)
+	w.detach(m.Point)
+	if err := unix.Unmount(origin, unix.MNT_DETACH|unix.UMOUNT_NOFOLLOW); err != nil {
+		w.t.Fatal(err)
+	}
+	return m
+}
+
+// detach unmounts something when the test ends, before anybody looks at it who has to wait for its server.
+func (w *world) detach(point string) {
+	w.t.Cleanup(func() { _ = unix.Unmount(point, unix.MNT_DETACH|unix.UMOUNT_NOFOLLOW) })
+}
+
+// A server that lives is not dead, however slow it is and whatever it says: its connection stays, and nothing is forced.
+func TestLivingServerIsNotForced(t *testing.T) {
+	if !handtest.OnSharedRoot(t) {
+		return
+	}
+	for name, test := range map[string]struct {
+		delay time.Duration
+		errno unix.Errno
+		want  string
+	}{
+		"answers after 8 s":                  {8 * time.Second, unix.ENOSYS, "silent, but not proven dead"},
+		"says what it cannot reach is gone":  {0, unix.ENOTCONN, "busy"},
+		"says that what it serves was ended": {0, unix.ESHUTDOWN, "busy"},
+		"has an old handle":                  {0, unix.ESTALE, "busy"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			w := newWorld(t)
+			w.settings.VerifyWithin = time.Second
+			uid := handtest.UID(t)
+			server := hosttest.ServeFUSE(t, test.delay, test.errno)
+			m := w.takeOver(uid, server.Point)
+			w.strangerIn(m.Point)
+			text := describe(w.release())
+			if !strings.Contains(text, test.want) {
+				t.Errorf("want %q: %s", test.want, text)
+			}
+			if got := w.Mounts(m.Point); len(got) != 1 || got[0] != m {
+				t.Errorf("mount: %+v", got)
+			}
+			before := server.Requests.Load()
+			var st unix.Statfs_t
+			if err := unix.Statfs(m.Point, &st); !errors.Is(err, test.errno) || server.Requests.Load() == before {
+				t.Errorf("the connection was ended: %v", err)
+			}
+		})
+	}
+}
+
+// strangerIn starts a process that is not our child and has the directory open, without asking its server.
+func (w *world) strangerIn(dir string) int {
+	w.t.Helper()
+	// The shell leaves the process to init, which in this namespace is the test: it is reaped when the namespace ends.
+	fd, err := unix.Open(dir, unix.O_PATH|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	file := os.NewFile(uintptr(fd), dir)
+	defer file.Close()
+	parent := exec.Command("/bin/sh", "-c", "sleep 600 & echo $!; exec sleep 600")
+	parent.ExtraFiles = []*os.File{file}
+	out, err := parent.StdoutPipe()
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	if err := parent.Start(); err != nil {
+		w.t.Fatal(err)
+	}
+	var pid int
+	if _, err := fmt.Fscan(out, &pid); err != nil {
+		w.t.Fatal(err)
+	}
+	w.t.Cleanup(func() {
+		_ = syscall.Kill(pid, syscall.SIGKILL)
+		_ = parent.Process.Kill()
+		_ = parent.Wait()
+	})
+	return pid
+}
+
+// A server that is gone for good: forced, and lazily if need be, but never while somebody uses the mount.
+func TestDeadServer(t *testing.T) {
+	if !handtest.OnSharedRoot(t) {
+		return
+	}
+	for name, test := range map[string]struct {
+		stranger, shared bool
+		want             string // why it stays; empty: it goes
+	}{
+		"nobody uses it":         {false, false, ""},
+		"a stranger uses it":     {true, false, "held by"},
+		"also mounted elsewhere": {false, true, "the same filesystem is mounted on"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			w := newWorld(t)
+			w.settings.VerifyWithin = time.Second
+			uid := handtest.UID(t)
+			server := hosttest.ServeFUSE(t, 0, unix.ENOSYS)
+			m := w.takeOver(uid, server.Point)
+			if test.shared {
+				w.detach(w.Mount(m.Point, filepath.Join(w.Dir, "elsewhere"), "", unix.MS_BIND).Point)
+			}
+			if test.stranger {
+				w.strangerIn(m.Point)
+			}
+			server.Kill()
+			text := describe(w.release())
+			if stays := len(w.Mounts(m.Point)) == 1; stays != (test.want != "") || !strings.Contains(text, test.want) {
+				t.Errorf("stays %v: %s", stays, text)
+			}
+		})
+	}
+}
+
+// What the mount says, and who holds its connection, decide together.
+func TestServerDead(t *testing.T) {
+	answer := func(errno syscall.Errno) func(context.Context, host.ProbeRequest) (host.ProbeAnswer, error) {
+		return func(context.Context, host.ProbeRequest) (host.ProbeAnswer, error) {
+			return host.ProbeAnswer{Errno: int(errno)}, nil
+		}
+	}
+	held := func(t *testing.T, root, name, content string) {
+		t.Helper()
+		if err := os.MkdirAll(filepath.Join(root, filepath.Dir(name)), 0o755); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.WriteFile(filepath.Join(root, name), []byte(content), 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for name, test := range map[string]struct {
+		fsType string
+		probe  func(context.Context, host.ProbeRequest) (host.ProbeAnswer, error)
+		files  map[string]string
+		dead   bool
+		refuse string
+	}{
+		"NFS, answers":                   {fsType: "nfs4", probe: answer(0)},
+		"NFS, timeout of a soft mount":   {fsType: "nfs4", probe: answer(syscall.ETIMEDOUT)},
+		"NFS, nobody at the port":        {fsType: "nfs4", probe: answer(syscall.ECONNREFUSED)},
+		"NFS, no way to the host":        {fsType: "nfs4", probe: answer(syscall.EHOSTUNREACH)},
+		"CIFS, host is down":             {fsType: "cifs", probe: answer(syscall.EHOSTDOWN)},
+		"NFS, another export":            {fsType: "nfs4", probe: answer(syscall.ESTALE)},
+		"CephFS, the client was evicted": {fsType: "ceph", probe: answer(syscall.ESHUTDOWN), dead: true},
+		"FUSE, nobody holds it":          {fsType: "fuse.x", probe: answer(syscall.ENOTCONN), dead: true},
+		"FUSE, cannot be looked at": {
+			fsType: "fuse.x", probe: answer(syscall.ENOTCONN), files: map[string]string{"proc/7/task/7/fd": ""}, refuse: "cannot be told",
+		},
+		"cannot be asked": {fsType: "nfs4", refuse: "no way to ask"},
+		"too many hang": {
+			fsType: "nfs4", refuse: "cannot be told",
+			probe: func(context.Context, host.ProbeRequest) (host.ProbeAnswer, error) {
+				return host.ProbeAnswer{}, host.ErrTooManyAbandoned
+			},
+		},
+		"NFS, silent": {
+			fsType: "nfs4", refuse: "silent, but not proven dead",
+			probe: func(ctx context.Context, _ host.ProbeRequest) (host.ProbeAnswer, error) {
+				<-ctx.Done()
+				return host.ProbeAnswer{}, ctx.Err()
+			},
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			root := t.TempDir()
+			held(t, root, "proc/6/comm", "")
+			for file, content := range test.files {
+				held(t, root, file, content)
+			}
+			tools := Tools{
+				Host: &host.Host{Files: host.Files{Root: root}, Prober: host.Prober{Do: test.probe}}, Log: slog.New(slog.DiscardHandler),
+			}
+			sign, err := serverDead(t.Context(), tools, hand.Mount{FSType: test.fsType, Device: "0:45", Point: "/x"})
+			var refusal hand.Refusal
+			if (sign != "") != test.dead || errors.As(err, &refusal) != (test.refuse != "") || !strings.Contains(refusal.Why, test.refuse) {
+				t.Errorf("sign %q, error %v; want dead %v, refused %q", sign, err, test.dead, test.refuse)
+			}
+		})
+	}
+}

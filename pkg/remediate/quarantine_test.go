@@ -1,0 +1,207 @@
+package remediate
+
+import (
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/nodeagent/nodeagent/internal/hand"
+	"github.com/nodeagent/nodeagent/internal/hand/handtest"
+	"github.com/nodeagent/nodeagent/internal/host"
+	"github.com/nodeagent/nodeagent/pkg/finding"
+)
+
+func TestFateOfKept(t *testing.T) {
+	const day = 24 * time.Hour
+	for name, test := range map[string]struct {
+		kept hand.Kept
+		keep time.Duration
+		want fate
+	}{
+		"young":                         {hand.Kept{Age: day}, 30 * day, keepOn},
+		"a day before the end":          {hand.Kept{Age: 29 * day}, 30 * day, tellOf},
+		"told already":                  {hand.Kept{Age: 29*day + time.Hour, Told: true, At: 29 * day}, 30 * day, keepOn},
+		"told a day ago":                {hand.Kept{Age: 30 * day, Told: true, At: 29 * day}, 30 * day, empty},
+		"too old, but never told":       {hand.Kept{Age: 90 * day}, 30 * day, tellOf},
+		"too old, told just now":        {hand.Kept{Age: 90 * day, Told: true, At: 90 * day}, 30 * day, keepOn},
+		"kept for ever":                 {hand.Kept{Age: 900 * day, Told: true}, 0, keepOn},
+		"not the agent's":               {hand.Kept{Age: 900 * day, Told: true, Foreign: "x"}, day, keepOn},
+		"kept longer since it was told": {hand.Kept{Age: 30 * day, Told: true, At: 29 * day}, 60 * day, keepOn},
+		"a short time":                  {hand.Kept{Age: time.Hour}, 2 * time.Hour, tellOf},
+		"a short time, told":            {hand.Kept{Age: 2 * time.Hour, Told: true, At: time.Hour}, 2 * time.Hour, empty},
+	} {
+		if got := fateOf(test.kept, test.keep); got != test.want {
+			t.Errorf("%s: %v, want %v", name, got, test.want)
+		}
+	}
+}
+
+// Only what passed while the machine ran makes anything older.
+func TestOlder(t *testing.T) {
+	year := 365 * 24 * time.Hour
+	at := func(boot string, up time.Duration) finding.Stamp {
+		return finding.Stamp{Boot: boot, Up: up, Wall: time.Unix(0, 0)}
+	}
+	kept := hand.Kept{Age: time.Hour, Aged: at("a", time.Hour)}
+	later := at("a", 3*time.Hour)
+	later.Wall = later.Wall.Add(year) // the clock jumped
+	for name, test := range map[string]struct {
+		now  finding.Stamp
+		want time.Duration
+	}{
+		"two hours":       {later, 3 * time.Hour},
+		"another boot":    {at("b", year), time.Hour},
+		"the time before": {at("a", 0), time.Hour},
+	} {
+		if got := older(kept, test.now); got.Age != test.want || got.Aged != test.now {
+			t.Errorf("%s: %+v", name, got)
+		}
+	}
+}
+
+// The data of an emptyDir is moved when that is allowed, reported before it goes, and gone when its time is over.
+func TestQuarantineLife(t *testing.T) {
+	w := newWorld(t)
+	now := host.Now()
+	w.Host.Clock = func() finding.Stamp { return now }
+	pass := func(d time.Duration) { now.Up += d; now.Wall = now.Wall.Add(d) }
+	w.settings.AllowEmptyDir = true
+	w.settings.Quarantine.Keep = 72 * time.Hour
+	uid := handtest.UID(t)
+	w.Write(w.PodDir(uid, "volumes/kubernetes.io~empty-dir/db/table"), "precious")
+	foreign := w.Write(filepath.Join(w.Hand.QuarantineDir(), "somebody's"), "1234")
+	if err := os.Chmod(w.Hand.QuarantineDir(), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	outside := w.Write(filepath.Join(w.Dir, "outside"), "alive")
+	r := w.runner()
+	release := func() {
+		t.Helper()
+		if _, err := r.Release(t.Context(), w.inspect()); err != nil {
+			t.Fatal(err)
+		}
+	}
+	release()
+	state := func() QuarantineState {
+		t.Helper()
+		state, err := r.Quarantine(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		return state
+	}
+	if s := state(); s.Entries != 2 || s.Foreign != 1 || s.Bytes < 12 || s.MaxBytes != 1<<30 || s.Due != 0 {
+		t.Fatalf("%+v", s)
+	}
+	records := func(event Event) (found []Record) {
+		t.Helper()
+		all, _, err := ReadJournal(filepath.Join(w.Dir, "state"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, r := range all {
+			if r.Group == quarantineGroup && r.Event == event {
+				found = append(found, r)
+			}
+		}
+		return found
+	}
+	pass(47 * time.Hour)
+	release()
+	if n := len(records(Notice)); n != 0 {
+		t.Errorf("told %d times after 47 hours", n)
+	}
+	pass(2 * time.Hour)
+	release()
+	notices := records(Notice)
+	if len(notices) != 1 || !strings.Contains(notices[0].Does, "will be removed from quarantine when it has been kept for 72h0m0s") ||
+		notices[0].Pod.UID != uid || notices[0].Identity["inode"] == "" {
+		t.Errorf("%+v", notices)
+	}
+	if s := state(); s.Entries != 2 || s.Due != 1 || s.Oldest != 49*time.Hour {
+		t.Errorf("%+v", s)
+	}
+	pass(23 * time.Hour) // 72 hours, but told 23 hours ago
+	release()
+	if s := state(); s.Entries != 2 {
+		t.Errorf("%+v", s)
+	}
+	pass(time.Hour)
+	for name, set := range map[string]func(on bool){
+		"kill switch": func(on bool) {
+			if on {
+				w.Write(w.settings.KillSwitch, "")
+			} else {
+				os.Remove(w.settings.KillSwitch)
+			}
+		},
+		"paused": func(on bool) { w.paused = map[bool]string{true: "annotation"}[on] },
+	} {
+		set(true)
+		release()
+		set(false)
+		if s := state(); s.Entries != 2 {
+			t.Errorf("%s: %+v", name, s)
+		}
+	}
+	w.settings.Mode = DryRun
+	if _, err := w.runner().Release(t.Context(), w.inspect()); err != nil || state().Entries != 2 {
+		t.Errorf("dry-run: %v, %+v", err, state())
+	}
+	release()
+	if s := state(); s.Entries != 1 || s.Foreign != 1 {
+		t.Errorf("%+v", s)
+	}
+	if intents, ends := records(Intent), records(End); len(intents) != 1 || len(ends) != 1 || ends[0].Result != Released ||
+		!strings.Contains(intents[0].Does, "volumes/kubernetes.io~empty-dir/db of pod "+uid) {
+		t.Errorf("%+v, %+v", intents, ends)
+	}
+	pass(1000 * time.Hour)
+	release()
+	for _, name := range []string{foreign, outside} {
+		if _, err := os.Lstat(name); err != nil {
+			t.Error(err)
+		}
+	}
+}
+
+// What does not fit stays where it is, whole, and the plan says so.
+func TestQuarantineIsFull(t *testing.T) {
+	w := newWorld(t)
+	w.settings.AllowEmptyDir = true
+	w.settings.Quarantine.MaxBytes = 9000
+	uid := handtest.UID(t)
+	w.Write(w.PodDir(uid, "etc-hosts"), "hosts")
+	for _, volume := range []string{"one", "two"} { // each fits alone
+		w.Write(w.PodDir(uid, "volumes/kubernetes.io~empty-dir", volume, "table"), strings.Repeat("x", 4000))
+	}
+	before := handtest.Snapshot(t, w.PodDir(uid))
+	steps, err := w.runner().Plan(t.Context(), w.inspect())
+	if err != nil || len(steps) != 1 || !strings.Contains(steps[0].NotNow, "quarantine is full") {
+		t.Errorf("%v, %+v", err, steps)
+	}
+	if text := describe(w.release()); !strings.Contains(text, "quarantine is full: it holds 0 bytes") {
+		t.Error(text)
+	}
+	unchanged(t, "the pod's directory", before, handtest.Snapshot(t, w.PodDir(uid)))
+	w.settings.Quarantine.MaxBytes = 1 << 20
+	w.release()
+	if left := w.left(uid); len(left) > 0 {
+		t.Errorf("left: %q", left)
+	}
+}
+
+// A volume that is mapped as a device, in whatever form, keeps the directory.
+func TestClearBlockVolume(t *testing.T) {
+	for _, entry := range []string{"volumeDevices/kubernetes.io~csi/pvc-1/", "volumeDevices/kubernetes.io~csi/pvc-1=", "volumeDevices/kubernetes.io~csi/pvc-1@"} {
+		steps, refusal := clear(tree("volumeDevices/", "volumeDevices/kubernetes.io~csi/", entry), true)
+		if len(steps) > 0 || !strings.Contains(refusal, "block volume is still mapped") {
+			t.Errorf("%s: %q, %v", entry, refusal, steps)
+		}
+	}
+	if steps, refusal := clear(tree("volumeDevices/", "volumeDevices/kubernetes.io~csi/"), true); refusal != "" || len(steps) != 3 {
+		t.Errorf("empty: %q, %v", refusal, steps)
+	}
+}

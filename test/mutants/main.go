@@ -1,0 +1,70 @@
+// Command mutants takes out the guards of nodeagent one at a time and runs the tests that ought to notice. A guard without a
+// test that fails when it is taken out is no guard. See the tables beside it, *.yaml, and README's `make mutants`.
+//
+//	go run ./test/mutants [-run REGEXP] [-list] [FOLDER]
+//
+// Nothing in the tree is changed: the compiler is given the changed file in the place of the real one (go test -overlay). Exit
+// status: 0 every change was noticed, 1 one was not, or an entry is wrong.
+package main
+
+import (
+	"context"
+	"flag"
+	"fmt"
+	"os"
+	"os/signal"
+	"regexp"
+	"strings"
+	"time"
+)
+
+func main() {
+	wanted := flag.String("run", "", "only guards whose words or file match this regular expression")
+	list := flag.Bool("list", false, "list the guards, run nothing")
+	limit := flag.Duration("limit", 3*time.Minute, "for the tests of one guard, without building them")
+	flag.Parse()
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt)
+	defer stop()
+	if err := run(ctx, *wanted, *list, *limit); err != nil {
+		fmt.Fprintln(os.Stderr, "mutants:", err)
+		stop()
+		os.Exit(1)
+	}
+}
+
+func run(ctx context.Context, wanted string, list bool, limit time.Duration) error {
+	match, err := regexp.Compile(wanted)
+	if err != nil {
+		return err
+	}
+	all, err := load("test/mutants")
+	if err != nil {
+		return err
+	}
+	survivors, count := 0, 0
+	bench := &bench{limit: limit, sound: map[string]error{}}
+	for _, m := range all {
+		if !match.MatchString(m.Guard) && !match.MatchString(m.File) {
+			continue
+		}
+		count++
+		if list {
+			fmt.Printf("%-40s %s\n", m.File, m.Guard)
+			continue
+		}
+		started := time.Now()
+		result := bench.try(ctx, m)
+		if result != noticed {
+			survivors++
+		}
+		fmt.Printf("%-8s %5.1fs  %s: %s\n", result, time.Since(started).Seconds(), m.File, strings.TrimSpace(m.Guard))
+		if ctx.Err() != nil {
+			return ctx.Err()
+		}
+	}
+	fmt.Printf("%d guards, %d not held\n", count, survivors)
+	if survivors > 0 {
+		return fmt.Errorf("%d of %d guards are not held by their tests", survivors, count)
+	}
+	return nil
+}
