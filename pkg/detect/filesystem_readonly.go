@@ -114,7 +114,12 @@ func lookAtFilesystems(ctx context.Context, h *host.Host, s FilesystemReadonlySe
 	if err != nil {
 		return nil, err
 	}
-	filesystems := slices.DeleteFunc(blockFilesystems(mounts), func(f filesystem) bool { return f.ignored(s.Ignore) })
+	var filesystems []examined
+	for _, f := range blockFilesystems(mounts) {
+		if !f.ignored(s.Ignore) {
+			filesystems = append(filesystems, examined{filesystem: f})
+		}
+	}
 	if len(filesystems) == 0 {
 		errors.settle(nil)
 		return nil, finding.NoneLeft("no filesystem on a block device is mounted")
@@ -136,9 +141,9 @@ func lookAtFilesystems(ctx context.Context, h *host.Host, s FilesystemReadonlySe
 		delete(doubts, f.subject()) // what is known is enough
 		var pods []string
 		if fault.reason != reasonOldErrors {
-			pods = podsHit(ctx, h, mounts, f)
+			pods = podsHit(ctx, h, mounts, f.filesystem)
 		}
-		findings = append(findings, f.finding(fault, pods, severityOf(f, fault, h.Paths, s)))
+		findings = append(findings, f.finding(fault, pods, severityOf(f.filesystem, fault, h.Paths, s)))
 	}
 	forgetUnmounted(h, doubts)
 	return findings, finding.Partial(doubts)
@@ -168,7 +173,7 @@ func belowKubelet(point string, paths host.Paths) bool {
 }
 
 // finding words what is wrong.
-func (f filesystem) finding(what fault, pods []string, severity finding.Severity) finding.Finding {
+func (f examined) finding(what fault, pods []string, severity finding.Severity) finding.Finding {
 	told := finding.Finding{
 		Check: filesystemReadonlyID, Subject: f.subject(), Severity: severity, Reason: what.reason,
 		Message: fmt.Sprintf("%s (%s on %s) %s: %s", f.principal.Point, f.principal.FSType, f.principal.Source, what.text, what.evidence),

@@ -15,7 +15,7 @@ import (
 )
 
 // gatherEvidence reads the state files of each filesystem. What could not be told of one is returned for its subject.
-func gatherEvidence(h *host.Host, filesystems []filesystem) (map[finding.Subject]error, error) {
+func gatherEvidence(h *host.Host, filesystems []examined) (map[finding.Subject]error, error) {
 	devices, err := h.Files.List("/sys/dev/block")
 	if err != nil {
 		return nil, fmt.Errorf("list /sys/dev/block: %w", err) // without it every device would seem gone
@@ -35,9 +35,9 @@ func gatherEvidence(h *host.Host, filesystems []filesystem) (map[finding.Subject
 // bootTime returns when this boot began by the present wall clock, which is the one that ext4 stamps errors with.
 func bootTime(now finding.Stamp) time.Time { return now.Wall.Add(-now.Up) }
 
-func (f *filesystem) gather(files host.Files, devices []string, table []fstabEntry, bootedAt time.Time) error {
+func (f *examined) gather(files host.Files, devices []string, table []fstabEntry, bootedAt time.Time) error {
 	if f.principal.Major == 0 { // btrfs: its device number is no device's
-		f.fstabRO = wantedReadOnly(files, table, *f, path.Base(f.principal.Source))
+		f.fstabRO = wantedReadOnly(files, table, f.filesystem, path.Base(f.principal.Source))
 		return nil
 	}
 	if !slices.Contains(devices, f.device) {
@@ -58,7 +58,7 @@ func (f *filesystem) gather(files host.Files, devices []string, table []fstabEnt
 		return err
 	}
 	name := path.Base(device)
-	f.fstabRO = wantedReadOnly(files, table, *f, name)
+	f.fstabRO = wantedReadOnly(files, table, f.filesystem, name)
 	if f.ext4, err = readExt4Errors(files, "/sys/fs/ext4/"+name, bootedAt); err != nil {
 		return err
 	}

@@ -16,7 +16,7 @@ type ext4Mount struct {
 }
 
 // settle gives errors that were seen before the boot that they were told of, and forgets filesystems that are gone.
-func (m *ext4Memory) settle(filesystems []filesystem) {
+func (m *ext4Memory) settle(filesystems []examined) {
 	seen := make(map[ext4Mount]ext4Errors)
 	for _, f := range filesystems {
 		if f.ext4 == nil {

@@ -28,8 +28,8 @@ func TestExt4ErrorsKeepTheirBoot(t *testing.T) {
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			memory := &ext4Memory{}
-			memory.settle([]filesystem{{device: "8:1", principal: host.Mount{ID: 20}, ext4: test.before}})
-			memory.settle([]filesystem{{device: "8:1", principal: host.Mount{ID: test.mount}, ext4: test.after}})
+			memory.settle([]examined{{filesystem: filesystem{device: "8:1", principal: host.Mount{ID: 20}}, ext4: test.before}})
+			memory.settle([]examined{{filesystem: filesystem{device: "8:1", principal: host.Mount{ID: test.mount}}, ext4: test.after}})
 			if got := test.after.sinceBoot; got != test.want {
 				t.Errorf("of this boot: %v, want %v", got, test.want)
 			}

@@ -11,11 +11,16 @@ import (
 	"github.com/nodeagent/nodeagent/pkg/finding"
 )
 
-// filesystem is one superblock with a block device behind it and all that is known of it. Its binds are the same thing.
+// filesystem is one superblock and its mounts. Its binds are the same thing.
 type filesystem struct {
 	device    string // major:minor, as all its mounts show it
 	principal host.Mount
 	mounts    []host.Mount
+}
+
+// examined is a filesystem with a block device behind it and all that is known of it.
+type examined struct {
+	filesystem
 
 	gone       string      // why there is no device behind it; empty when there is
 	fstabRO    bool        // /etc/fstab wants it read-only
@@ -91,7 +96,7 @@ func (f filesystem) option(name string) bool { return slices.Contains(f.principa
 
 // judge decides from the evidence alone. A filesystem that is healthy, or read-only because somebody wants it so, has no
 // fault.
-func (f filesystem) judge() (fault, bool) {
+func (f examined) judge() (fault, bool) {
 	switch {
 	case f.gone != "":
 		return fault{reasonDeviceGone, "lost its device", f.gone}, true
@@ -116,7 +121,7 @@ func (f filesystem) judge() (fault, bool) {
 // forcedReadOnly reports whether it is proven that the kernel, and not a person, made the filesystem read-only. ext4
 // records every error that makes it do so; what others record is lost, but only a person sets the flag of the mount too.
 // Any mount of the whole that says rw counts, because another one may be a read-only bind.
-func (f filesystem) forcedReadOnly() bool {
+func (f examined) forcedReadOnly() bool {
 	mountRW := slices.ContainsFunc(f.mounts, func(m host.Mount) bool { return wholeRank(m) == 1 && slices.Contains(m.Options, "rw") })
 	switch {
 	case f.fstabRO:
@@ -130,14 +135,14 @@ func (f filesystem) forcedReadOnly() bool {
 
 // stoppedUnseen reports ext4 that stopped taking writes on a kernel that shows nothing of it: see the head of
 // filesystem_readonly.go. The error must have come during this mount, since after another one the filesystem takes writes again.
-func (f filesystem) stoppedUnseen() bool {
+func (f examined) stoppedUnseen() bool {
 	return f.ext4 != nil && f.ext4.seenCome && !f.ext4.shown && (f.option("errors=remount-ro") || f.ext4.function == "ext4_journal_check_start")
 }
 
-func (f filesystem) erredThisBoot() bool { return f.ext4 != nil && f.ext4.sinceBoot }
+func (f examined) erredThisBoot() bool { return f.ext4 != nil && f.ext4.sinceBoot }
 
 // recorded words what ext4 recorded in this boot.
-func (f filesystem) recorded() string {
+func (f examined) recorded() string {
 	if !f.erredThisBoot() {
 		return ""
 	}

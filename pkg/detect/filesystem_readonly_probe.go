@@ -48,11 +48,11 @@ func (r probeResult) known(now time.Duration) bool {
 
 // probeAll asks the XFS filesystems, all by one child, whether they were shut down, sets their errno, and returns those
 // that did not answer.
-func (p *probeMemory) probeAll(ctx context.Context, h *host.Host, timeout time.Duration, mounts []host.Mount, filesystems []filesystem) map[finding.Subject]error {
+func (p *probeMemory) probeAll(ctx context.Context, h *host.Host, timeout time.Duration, mounts []host.Mount, filesystems []examined) map[finding.Subject]error {
 	now := h.Clock().Up
 	fresh := make(map[string]probeResult)
 	doubts := make(map[finding.Subject]error)
-	var ask []*filesystem
+	var ask []*examined
 	var requests []host.ProbeRequest
 	for i := range filesystems {
 		f := &filesystems[i]

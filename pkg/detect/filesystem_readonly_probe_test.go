@@ -19,7 +19,10 @@ func TestXFSIsAskedSparingly(t *testing.T) {
 	for i := range 12 {
 		mounts = append(mounts, host.Mount{ID: i, Parent: i, Major: 8, Minor: i, Root: "/", Point: fmt.Sprintf("/%d", i), FSType: "xfs"})
 	}
-	filesystems := blockFilesystems(mounts)
+	var filesystems []examined
+	for _, f := range blockFilesystems(mounts) {
+		filesystems = append(filesystems, examined{filesystem: f})
+	}
 	up, children, asked := time.Minute, 0, 0
 	sick, hung := "", ""
 	ended := make(chan struct{})

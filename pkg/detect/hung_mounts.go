@@ -119,7 +119,7 @@ func (c *hungMounts) look(ctx context.Context, h *host.Host) ([]finding.Finding,
 	doubts := c.ask(ctx, h, mounts, filesystems)
 	var findings []finding.Finding
 	for _, f := range filesystems {
-		past, failed := c.past[f.superblock()]
+		past, failed := c.past[superblock(f)]
 		if !failed {
 			continue
 		}
@@ -128,7 +128,7 @@ func (c *hungMounts) look(ctx context.Context, h *host.Host) ([]finding.Finding,
 			doubts[f.subject()] = errBehind(front)
 			continue
 		}
-		findings = append(findings, f.hungFinding(past, h.Paths, mounts, podsHit(ctx, h, mounts, f)))
+		findings = append(findings, hungFinding(f, past, h.Paths, mounts, podsHit(ctx, h, mounts, f)))
 	}
 	forgetUnmounted(h, doubts)
 	return findings, finding.Partial(doubts)

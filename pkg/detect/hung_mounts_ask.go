@@ -30,7 +30,7 @@ func (c *hungMounts) ask(ctx context.Context, h *host.Host, mounts []host.Mount,
 	var keys []string
 	var requests []host.ProbeRequest
 	for _, f := range filesystems {
-		key := f.superblock()
+		key := superblock(f)
 		past, failed := c.past[key]
 		switch request, err := f.probe(h, mounts); {
 		case failed && (c.hung.hangs(key) || !woken && now < past.next):
@@ -45,7 +45,7 @@ func (c *hungMounts) ask(ctx context.Context, h *host.Host, mounts []host.Mount,
 	results := c.hung.all(ctx, h, c.settings.Patience, keys, requests)
 	there := make(map[string]mountPast)
 	for _, f := range filesystems {
-		key := f.superblock()
+		key := superblock(f)
 		past, failed := c.past[key]
 		result, asked := results[key]
 		if !asked {

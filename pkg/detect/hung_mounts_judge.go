@@ -42,7 +42,7 @@ func throughForeign(byID map[int]host.Mount, m host.Mount) bool {
 
 // superblock identifies a filesystem for as long as it is mounted anywhere. The kernel gives the number of one that is gone
 // to another.
-func (f filesystem) superblock() string {
+func superblock(f filesystem) string {
 	return f.device + " " + f.principal.FSType + " " + f.principal.Source
 }
 
@@ -91,7 +91,7 @@ func errBehind(front host.Mount) error {
 }
 
 // hungFinding words what is wrong. Fatal is what takes the node's own data away; a volume is the trouble of its pods.
-func (f filesystem) hungFinding(past mountPast, paths host.Paths, mounts []host.Mount, pods []string) finding.Finding {
+func hungFinding(f filesystem, past mountPast, paths host.Paths, mounts []host.Mount, pods []string) finding.Finding {
 	since := past.wall.UTC().Format(time.RFC3339)
 	told := finding.Finding{
 		Check: hungMountsID, Subject: f.subject(), Severity: finding.Warning, Reason: past.fault.reason,
