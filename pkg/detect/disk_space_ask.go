@@ -98,13 +98,10 @@ func (c *diskSpace) ask(ctx context.Context, h *host.Host, mounts []host.Mount, 
 
 // podsOf names the pods whose volume it is. Who suffers from the node's own filesystems is everybody.
 func (s space) podsOf(ctx context.Context, h *host.Host) []string {
-	var uids []string
-	for _, m := range s.mounts {
-		if uid, ok := h.Paths.PodOfPath(m.Point); ok && s.volume && !slices.Contains(uids, uid) {
-			uids = append(uids, uid)
-		}
+	if !s.volume {
+		return nil
 	}
-	return podNames(ctx, h, uids)
+	return s.volumePods(ctx, h)
 }
 
 // images tells what images and containers take of the filesystem that holds them, or 0. Logs and volumes of pods would have

@@ -52,6 +52,17 @@ func podsHit(ctx context.Context, h *host.Host, mounts []host.Mount, f filesyste
 	return podNames(ctx, h, slices.Sorted(maps.Keys(hit)))
 }
 
+// volumePods names the pods whose volume the filesystem is.
+func (f filesystem) volumePods(ctx context.Context, h *host.Host) []string {
+	var uids []string
+	for _, m := range f.mounts {
+		if uid, ok := h.Paths.PodOfPath(m.Point); ok && !slices.Contains(uids, uid) {
+			uids = append(uids, uid)
+		}
+	}
+	return podNames(ctx, h, uids)
+}
+
 // serves reports whether a mount inside a container is of the filesystem, or is an overlay that writes to it.
 func (f filesystem) serves(hostMounts []host.Mount, m host.Mount) bool {
 	if m.Device() == f.device {

@@ -111,8 +111,8 @@ func judgeFUSE(ctx context.Context, h *host.Host, s FUSECongestionSettings, name
 			doubts[f.subject()] = err
 			continue
 		}
-		pods := space{filesystem: f, volume: true}.podsOf(ctx, h)
-		findings = append(findings, f.congestion(c, c.waiting < limit, pods))
+		pods := f.volumePods(ctx, h)
+		findings = append(findings, congestionFinding(f, c, c.waiting < limit, pods))
 	}
 	return findings, finding.Partial(doubts)
 }
@@ -157,7 +157,7 @@ func fuseOf(mounts []host.Mount, name string) filesystem {
 	return f
 }
 
-func (f filesystem) congestion(c fuseConnection, marginal bool, pods []string) finding.Finding {
+func congestionFinding(f filesystem, c fuseConnection, marginal bool, pods []string) finding.Finding {
 	told := finding.Finding{
 		Check: fuseCongestionID, Subject: f.subject(), Severity: finding.Warning, Reason: reasonFUSECongestion, Marginal: marginal,
 		Message: fmt.Sprintf("%s (%s from %s) is congested: %d requests wait for its daemon, %d are allowed in the background",

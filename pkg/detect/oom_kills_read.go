@@ -114,7 +114,14 @@ func oomCgroups(ctx context.Context, h *host.Host, hierarchy host.CgroupHierarch
 		return errors.Join(err, timeIsUp(ctx, hierarchy))
 	}
 	abovePods := foldersAbove(h.Paths.PodCgroupDirs())
-	if err := addFolders(h.Files, hierarchy.Point, "/", abovePods, add); err != nil {
+	err := walkSlices(h.Files, hierarchy.Point, "/", abovePods, func(path string, slice bool) error {
+		role := oomUnit
+		if slice {
+			role = oomSlice
+		}
+		return add(oomCgroup{path: path, role: role})
+	})
+	if err != nil {
 		return nil, err
 	}
 	pods, err := h.PodCgroups(hierarchy)
@@ -144,9 +151,9 @@ func timeIsUp(ctx context.Context, hierarchy host.CgroupHierarchy) error {
 	return fmt.Errorf("look at the cgroups of %s: %w", hierarchy.Point, ctx.Err())
 }
 
-// addFolders adds the cgroups directly in dir as slices if dir is the root or one above pods, and descends into those. What
-// lies in any other slice is a unit.
-func addFolders(files host.Files, root, dir string, abovePods map[string]bool, add func(oomCgroup) error) error {
+// walkSlices calls visit with the cgroups below dir, the root or one above pods: with slices, into which it descends, and with
+// the units in them, which are all others but pods. A path is that below the hierarchy's root.
+func walkSlices(files host.Files, root, dir string, abovePods map[string]bool, visit func(path string, slice bool) error) error {
 	entries, _, err := files.Entries(path.Join(root, dir))
 	if isGone(err) {
 		return nil
@@ -159,18 +166,16 @@ func addFolders(files host.Files, root, dir string, abovePods map[string]bool, a
 		if !e.IsDir() {
 			continue
 		}
-		c := oomCgroup{path: path.Join(dir, e.Name), role: oomUnit}
-		isTop, above := dir == "/", abovePods[path.Join(dir, e.Name)]
-		if isTop || above {
-			c.role = oomSlice
-		} else if abovePods[dir] {
+		below := path.Join(dir, e.Name)
+		slice := dir == "/" || abovePods[below]
+		if !slice && abovePods[dir] {
 			continue // a pod
 		}
-		if err := add(c); err != nil {
+		if err := visit(below, slice); err != nil {
 			return err
 		}
-		if isTop || above {
-			if err := addFolders(files, root, c.path, abovePods, add); err != nil {
+		if slice {
+			if err := walkSlices(files, root, below, abovePods, visit); err != nil {
 				return err
 			}
 		}

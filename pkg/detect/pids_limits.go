@@ -157,8 +157,8 @@ type pidsScan struct {
 }
 
 func (s *pidsScan) all(ctx context.Context, h *host.Host, hierarchy host.CgroupHierarchy) error {
-	err := addFolders(h.Files, hierarchy.Point, "/", foldersAbove(h.Paths.PodCgroupDirs()), func(c oomCgroup) error {
-		s.add(finding.Subject{Kind: "cgroup", Name: c.path}, c.path)
+	err := walkSlices(h.Files, hierarchy.Point, "/", foldersAbove(h.Paths.PodCgroupDirs()), func(name string, _ bool) error {
+		s.add(finding.Subject{Kind: "cgroup", Name: name}, name)
 		return timeIsUp(ctx, hierarchy)
 	})
 	if err != nil {

@@ -63,16 +63,16 @@ func lookAtSystemCgroups(ctx context.Context, h *host.Host) ([]finding.Finding, 
 	var findings []finding.Finding
 	doubts := make(map[finding.Subject]error)
 	abovePods := foldersAbove(h.Paths.PodCgroupDirs())
-	err = addFolders(h.Files, hierarchy.Point, "/", abovePods, func(c oomCgroup) error {
-		subject := finding.Subject{Kind: "cgroup", Name: c.path}
-		f, ok, err := nearLimit(h, hierarchy, c.path)
+	err = walkSlices(h.Files, hierarchy.Point, "/", abovePods, func(name string, _ bool) error {
+		subject := finding.Subject{Kind: "cgroup", Name: name}
+		f, ok, err := nearLimit(h, hierarchy, name)
 		switch {
 		case isGone(err): // removed meanwhile, or without a limit
 		case err != nil:
 			doubts[subject] = err
 		case ok:
 			f.Check, f.Subject = systemCgroupsID, subject
-			if abovePods[c.path] {
+			if abovePods[name] {
 				tellBiggestPods(ctx, h, &f)
 			}
 			findings = append(findings, f)
