@@ -57,18 +57,23 @@ func TestFixtures(t *testing.T) {
 		}
 		t.Run(check.ID, func(t *testing.T) {
 			for _, kind := range []string{"ok", "bad", "broken"} {
-				files, err := filepath.Glob(filepath.Join("testdata", check.ID, kind+"*.txtar"))
+				files, err := fixtureFiles(check.ID, kind)
 				if err != nil || len(files) == 0 {
-					t.Errorf("no testdata/%s/%s*.txtar: each check has such cases", check.ID, kind)
+					t.Errorf("no testdata/%s/%s*.txtar, or in two folders: each check has such cases", check.ID, kind)
 				}
 				for _, file := range files {
 					t.Run(strings.TrimSuffix(filepath.Base(file), ".txtar"), func(t *testing.T) {
-						runFixture(t, check.ID, kind, file)
+						runFixture(t, fresh(t, check.ID), kind, file)
 					})
 				}
 			}
 		})
 	}
+}
+
+// fixtureFiles returns the cases of a check of one kind, or of all, in the one folder of its name.
+func fixtureFiles(id, kind string) ([]string, error) {
+	return filepath.Glob(filepath.Join("testdata", id, kind+"*.txtar"))
 }
 
 // fresh returns a check that has seen nothing yet.
@@ -83,7 +88,9 @@ func fresh(t *testing.T, id string) Check {
 	return Check{}
 }
 
-func runFixture(t *testing.T, id, kind, file string) {
+// runFixture looks with a check that has seen nothing yet at the machine of a file, which is of one kind: ok, bad or broken.
+func runFixture(t *testing.T, check Check, kind, file string) {
+	t.Helper()
 	archive, err := txtar.ParseFile(file)
 	if err != nil {
 		t.Fatal(err)
@@ -92,7 +99,6 @@ func runFixture(t *testing.T, id, kind, file string) {
 	if sick := len(want.Findings) > 0; sick != (kind == "bad") && kind != "broken" {
 		t.Fatalf("%s cases have findings: %v", kind, sick)
 	}
-	check := fresh(t, id)
 	var findings []finding.Finding
 	for _, m := range moments {
 		m.come(t, h)
@@ -131,7 +137,7 @@ func TestDoc(t *testing.T) {
 
 // compareReasons compares what a check says that it finds with what its cases find.
 func compareReasons(t *testing.T, id string, told map[string]bool) {
-	files, err := filepath.Glob(filepath.Join("testdata", id, "*.txtar"))
+	files, err := fixtureFiles(id, "")
 	if err != nil {
 		t.Fatal(err)
 	}
