@@ -124,7 +124,7 @@ func (a *agent) aids() (detect.Aids, error) {
 	if aids.KernelLog, err = detect.NewKernelLog(settings); err != nil {
 		return aids, err
 	}
-	if err := detect.RestoreKernelLog(aids, a.started.Boot); err != nil {
+	if err := detect.RestoreKernelLog(aids.KernelLog, aids.Witnesses, aids.Memory, a.started.Boot); err != nil {
 		a.log.Error("what the kernel said before is read again", "err", err)
 	}
 	return aids, nil
@@ -187,7 +187,7 @@ func (a *agent) remember() {
 	a.mu.Lock()
 	a.saver.flush(a.tracker.State())
 	a.mu.Unlock()
-	detect.SaveKernelLog(a.aid, host.Now(), true)
+	detect.SaveKernelLog(a.aid.KernelLog, a.aid.Witnesses, a.aid.Memory, host.Now(), true)
 	a.saver.write()
 }
 

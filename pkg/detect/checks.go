@@ -40,7 +40,7 @@ func list() []entry {
 		simple("swap", Swap),
 
 		// kernel
-		aided("kernel-log", DefaultKernelLogSettings, KernelLog),
+		aided("kernel-log", DefaultKernelLogSettings, func(s KernelLogSettings, a Aids) Check { return KernelLog(s, a.KernelLog, a.Witnesses, a.Memory) }),
 
 		// hardware
 		aided("edac", DefaultEDACSettings, func(s EDACSettings, a Aids) Check { return EDAC(s, a.Memory) }),

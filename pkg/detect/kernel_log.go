@@ -105,8 +105,7 @@ func (l *LiveKernelLog) hear(r host.KernelRecord) (*kernel.Rule, bool) {
 // KernelLog reports what the kernel of this boot said of itself, its hardware and its filesystems. What a check can read
 // from state is left to that check, where it can: the record only wakes it. A log that is followed is remembered across
 // restarts; without one, each look reads what the kernel has kept.
-func KernelLog(s KernelLogSettings, a Aids) Check {
-	follow := a.KernelLog
+func KernelLog(s KernelLogSettings, follow *LiveKernelLog, witnesses *Witnesses, memory Memory) Check {
 	return Check{
 		ID: kernelLogID, Domain: "kernel",
 		Summary: "the kernel reported a fault in its log",
@@ -138,7 +137,7 @@ func KernelLog(s KernelLogSettings, a Aids) Check {
 			}
 			now := h.Clock()
 			findings := log.Findings(now.Up, func(r *kernel.Rule, at time.Duration) bool {
-				return a.Witnesses.Able(r.ConfirmedBy, at, now.Up)
+				return witnesses.Able(r.ConfirmedBy, at, now.Up)
 			})
 			for i := range findings {
 				findings[i].Check = kernelLogID
@@ -147,7 +146,7 @@ func KernelLog(s KernelLogSettings, a Aids) Check {
 				}
 			}
 			if follow != nil && log.Moved() {
-				SaveKernelLog(a, now, false)
+				SaveKernelLog(follow, witnesses, memory, now, false)
 			}
 			return findings, nil
 		},
@@ -175,14 +174,14 @@ func kernelLogError(err error) error {
 }
 
 // SaveKernelLog keeps what the next run of the agent in this boot must know. last says that the agent ends in order.
-func SaveKernelLog(a Aids, at finding.Stamp, last bool) {
-	if a.Memory == nil {
+func SaveKernelLog(follow *LiveKernelLog, witnesses *Witnesses, memory Memory, at finding.Stamp, last bool) {
+	if memory == nil {
 		return
 	}
-	if data, err := a.KernelLog.Save(at.Boot, last); err == nil { // a map of strings can always be written
-		a.Memory.Save(kernelLogID, data)
+	if data, err := follow.Save(at.Boot, last); err == nil { // a map of strings can always be written
+		memory.Save(kernelLogID, data)
 	}
-	a.Witnesses.save(a.Memory, at)
+	witnesses.save(memory, at)
 }
 
 // KernelWake is the wake of a check that wants to look when a rule which it confirms has recognised a record.
@@ -230,14 +229,14 @@ func KernelLogSource(follow *LiveKernelLog, logger *slog.Logger, watch KernelWat
 }
 
 // RestoreKernelLog takes over what an earlier run of the agent in this boot has saved.
-func RestoreKernelLog(a Aids, boot string) error {
-	if a.Memory == nil {
+func RestoreKernelLog(follow *LiveKernelLog, witnesses *Witnesses, memory Memory, boot string) error {
+	if memory == nil {
 		return nil
 	}
-	a.Witnesses.restore(a.Memory, boot)
-	data, ok := a.Memory.Load(kernelLogID)
+	witnesses.restore(memory, boot)
+	data, ok := memory.Load(kernelLogID)
 	if !ok {
 		return nil
 	}
-	return a.KernelLog.Restore(data, boot)
+	return follow.Restore(data, boot)
 }

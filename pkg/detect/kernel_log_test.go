@@ -19,7 +19,7 @@ import (
 	"github.com/nodeagent/nodeagent/pkg/finding"
 )
 
-func newKernelLog(t *testing.T) *LiveKernelLog {
+func testLog(t *testing.T) *LiveKernelLog {
 	t.Helper()
 	log, err := NewKernelLog(DefaultKernelLogSettings())
 	if err != nil {
@@ -78,14 +78,14 @@ func TestKernelLog(t *testing.T) {
 	fragment.Fragment = true
 	late := record(9, 2*time.Minute, "usb 1-1: new high-speed USB device number 2")
 	late.Lost = 4
-	log := newKernelLog(t)
+	log := testLog(t)
 	var wakes []string
 	lost := 0
 	source := KernelLogSource(log, slog.New(slog.DiscardHandler), kernelSays(
 		[]host.KernelRecord{record(1, time.Minute, "Oops: 0000 [#1] PREEMPT SMP NOPTI")},
 		[]host.KernelRecord{record(2, time.Minute, "EXT4-fs error (device sda1): x"), forged, fragment, late},
 	), func(records uint64) { lost += int(records) })
-	all := KernelLog(DefaultKernelLogSettings(), Aids{KernelLog: log})
+	all := KernelLog(DefaultKernelLogSettings(), log, nil, nil)
 	ext4 := Check{Wakes: []Wake{KernelWake("filesystem-readonly")}}
 	ctx, cancel := context.WithTimeout(t.Context(), time.Millisecond)
 	defer cancel()
@@ -116,7 +116,7 @@ func TestKernelLog(t *testing.T) {
 
 // TestKernelLogLeavesToState: a rule is left to the check that reads the state behind it, as long as that check can.
 func TestKernelLogLeavesToState(t *testing.T) {
-	log := newKernelLog(t)
+	log := testLog(t)
 	source := KernelLogSource(log, slog.New(slog.DiscardHandler), kernelSays(nil, []host.KernelRecord{record(1, time.Minute, "md/raid1:md0: Disk failure on sda1, disabling device.")}), nil)
 	if err := source.Run(t.Context(), func(string) {}); err != nil {
 		t.Fatal(err)
@@ -141,13 +141,13 @@ func TestKernelLogLeavesToState(t *testing.T) {
 			for _, l := range test.looks {
 				w.Saw(l)
 			}
-			got := kernelFindings(t, KernelLog(DefaultKernelLogSettings(), Aids{KernelLog: log, Witnesses: w}), 3*time.Minute)
+			got := kernelFindings(t, KernelLog(DefaultKernelLogSettings(), log, w, nil), 3*time.Minute)
 			if (len(got) == 0) != test.leaves {
 				t.Errorf("%q, leaves it to the state: want %v", got, test.leaves)
 			}
 		})
 	}
-	if got := kernelFindings(t, KernelLog(DefaultKernelLogSettings(), Aids{KernelLog: log, Witnesses: witnessing()}), 3*time.Minute); len(got) == 0 {
+	if got := kernelFindings(t, KernelLog(DefaultKernelLogSettings(), log, witnessing(), nil), 3*time.Minute); len(got) == 0 {
 		t.Error("left to a check that is switched off")
 	}
 }
@@ -163,7 +163,7 @@ func TestKernelLogAsTheUserWantsIt(t *testing.T) {
 		each(record(2, time.Minute, "EXT4-fs error (device sda1): x"))
 		return nil
 	}}
-	findings, err := KernelLog(s, Aids{}).Run(t.Context(), h)
+	findings, err := KernelLog(s, nil, nil, nil).Run(t.Context(), h)
 	if err != nil || len(findings) != 1 || findings[0].Severity != finding.Info {
 		t.Errorf("%+v, %v", findings, err)
 	}
@@ -176,7 +176,7 @@ func TestKernelLogAsTheUserWantsIt(t *testing.T) {
 // TestKernelLogWakesTheEngine: a record becomes a look within moments, although the check's interval is a minute.
 func TestKernelLogWakesTheEngine(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		log := newKernelLog(t)
+		log := testLog(t)
 		clock := func() finding.Stamp { return finding.Stamp{Boot: "b", Up: time.Minute} }
 		source := KernelLogSource(log, slog.New(slog.DiscardHandler), func(ctx context.Context, _ *slog.Logger, each func(host.KernelRecord), caughtUp func()) error {
 			caughtUp()
@@ -188,7 +188,7 @@ func TestKernelLogWakesTheEngine(t *testing.T) {
 		ctx, cancel := context.WithCancel(t.Context())
 		began := time.Now()
 		var found time.Duration
-		e := NewEngine(&host.Host{Clock: clock}, slog.New(slog.DiscardHandler), []Check{KernelLog(DefaultKernelLogSettings(), Aids{KernelLog: log})}, []Source{source}, Observer{}, func(l finding.Look) {
+		e := NewEngine(&host.Host{Clock: clock}, slog.New(slog.DiscardHandler), []Check{KernelLog(DefaultKernelLogSettings(), log, nil, nil)}, []Source{source}, Observer{}, func(l finding.Look) {
 			if l.Check == kernelLogID && len(l.Findings) > 0 && found == 0 {
 				found = time.Since(began)
 				cancel()
@@ -209,7 +209,7 @@ func TestRealKernelLog(t *testing.T) {
 	fs := hosttest.NewLoopFS(t, "ext4")
 	dir := t.TempDir()
 	fs.Mount(dir, "errors=remount-ro")
-	log := newKernelLog(t)
+	log := testLog(t)
 	heard, done := make(chan string, 1024), make(chan error, 1) // more than the test causes; what is beyond is not needed
 	ctx, stop := context.WithCancel(t.Context())
 	source := KernelLogSource(log, slog.New(slog.DiscardHandler), func(ctx context.Context, logger *slog.Logger, each func(host.KernelRecord), caughtUp func()) error {
@@ -233,7 +233,7 @@ func TestRealKernelLog(t *testing.T) {
 	fs.TriggerError()
 	awaitRecord(t, heard, "Remounting filesystem read-only")
 	subject := finding.Subject{Kind: "filesystem", Name: fs.Name()}
-	findings, err := KernelLog(DefaultKernelLogSettings(), Aids{KernelLog: log}).Run(t.Context(), &host.Host{Clock: host.Now})
+	findings, err := KernelLog(DefaultKernelLogSettings(), log, nil, nil).Run(t.Context(), &host.Host{Clock: host.Now})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -290,7 +290,7 @@ func awaitRecord(t *testing.T, heard <-chan string, part string) {
 // follows, until it expires.
 func TestKernelLogGapOverRestarts(t *testing.T) {
 	const line = "Out of memory: Killed process 77 (stress) total-vm:1024kB, anon-rss:512kB, file-rss:0kB, shmem-rss:0kB, UID:0 pgtables:40kB oom_score_adj:0"
-	memory := mapMemory{}
+	memory := memory{}
 	said := []host.KernelRecord{record(1, 5*time.Minute, "nothing"), record(2, 25*time.Minute, line)}
 	for _, run := range []struct {
 		name     string
@@ -309,18 +309,18 @@ func TestKernelLogGapOverRestarts(t *testing.T) {
 		}
 		witnesses := &Witnesses{}
 		witnesses.Enable([]Check{{ID: oomKillsID, Counts: true}})
-		aids := Aids{KernelLog: newKernelLog(t), Witnesses: witnesses, Memory: memory}
-		if err := RestoreKernelLog(aids, "b"); err != nil {
+		log := testLog(t)
+		if err := RestoreKernelLog(log, witnesses, memory, "b"); err != nil {
 			t.Fatal(err)
 		}
-		if err := KernelLogSource(aids.KernelLog, slog.New(slog.DiscardHandler), kernelSays(kept, nil), nil).Run(t.Context(), func(string) {}); err != nil {
+		if err := KernelLogSource(log, slog.New(slog.DiscardHandler), kernelSays(kept, nil), nil).Run(t.Context(), func(string) {}); err != nil {
 			t.Fatal(err)
 		}
 		witnesses.Saw(finding.Look{Check: oomKillsID, At: finding.Stamp{Boot: "b", Up: run.from}})
-		check := KernelLog(DefaultKernelLogSettings(), aids)
+		check := KernelLog(DefaultKernelLogSettings(), log, witnesses, memory)
 		if got := kernelFindings(t, check, run.to); (len(got) > 0) != run.told {
 			t.Errorf("%s: %v, want something: %t", run.name, got, run.told)
 		}
-		SaveKernelLog(aids, finding.Stamp{Boot: "b", Up: run.to}, true)
+		SaveKernelLog(log, witnesses, memory, finding.Stamp{Boot: "b", Up: run.to}, true)
 	}
 }

@@ -11,15 +11,9 @@ import (
 	"github.com/nodeagent/nodeagent/pkg/finding"
 )
 
-// mapMemory is a Memory of the test's own.
-type mapMemory map[string][]byte
-
-func (m mapMemory) Load(key string) ([]byte, bool) { data, ok := m[key]; return data, ok }
-func (m mapMemory) Save(key string, data []byte)   { m[key] = data }
-
 // Restarts are counted over restarts of the agent, and not over reboots.
 func TestKubeletRestartsSurviveTheAgent(t *testing.T) {
-	memory, now := mapMemory{}, finding.Stamp{Boot: "a", Up: time.Hour}
+	memory, now := memory{}, finding.Stamp{Boot: "a", Up: time.Hour}
 	process := host.Process{PID: 10, StartTime: 300}
 	h := &host.Host{Clock: func() finding.Stamp { return now }}
 	h.Kubelet.Process = func() (host.Process, error) { return process, nil }
@@ -54,7 +48,7 @@ func TestKubeletConfigSurvivesTheAgent(t *testing.T) {
 	h.Paths.KubeletConfig = "/config.yaml"
 	process := host.Process{PID: 10, StartTime: 300}
 	h.Kubelet.Process = func() (host.Process, error) { return process, nil }
-	memory := mapMemory{}
+	memory := memory{}
 	look := func(text string, want ...string) {
 		t.Helper()
 		layOut(t, h.Files.Root, txtar.File{Name: "config.yaml", Data: []byte(text)})

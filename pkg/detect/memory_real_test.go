@@ -197,7 +197,10 @@ func TestRealNodeOOM(t *testing.T) {
 // kernelLog returns the check of the kernel's log, as it reads what the kernel of this machine says from now on.
 func (p *realPod) kernelLog() Check {
 	p.t.Helper()
-	log := newKernelLog(p.t)
+	log, err := NewKernelLog(DefaultKernelLogSettings())
+	if err != nil {
+		p.t.Fatal(err)
+	}
 	started := host.Now().Up
 	watch := func(ctx context.Context, logger *slog.Logger, each func(host.KernelRecord), caughtUp func()) error {
 		return host.WatchKernelLog(ctx, logger, func(r host.KernelRecord) {
@@ -216,7 +219,7 @@ func (p *realPod) kernelLog() Check {
 			p.t.Error(err)
 		}
 	})
-	return KernelLog(DefaultKernelLogSettings(), Aids{KernelLog: log})
+	return KernelLog(DefaultKernelLogSettings(), log, nil, nil)
 }
 
 // eventually waits until a check says want: the log is read a moment after it was written.

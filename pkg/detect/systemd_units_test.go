@@ -42,7 +42,7 @@ func unitsHost(now *finding.Stamp) (*host.Host, *host.Units) {
 func TestSystemdUnitsRestarts(t *testing.T) {
 	now := finding.Stamp{Boot: "a", Up: time.Hour}
 	h, units := unitsHost(&now)
-	memory := mapMemory{}
+	memory := memory{}
 	look := func(restarts uint32, want ...string) {
 		t.Helper()
 		now.Up += 30 * time.Second

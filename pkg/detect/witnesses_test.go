@@ -88,3 +88,9 @@ func TestFewSpans(t *testing.T) {
 		t.Errorf("%d spans: %v", len(spans), spans)
 	}
 }
+
+// mapMemory is a Memory of the test's own.
+type mapMemory map[string][]byte
+
+func (m mapMemory) Load(key string) ([]byte, bool) { data, ok := m[key]; return data, ok }
+func (m mapMemory) Save(key string, data []byte)   { m[key] = data }
