@@ -35,7 +35,7 @@ func newDaemonTable(t testing.TB) *Matcher {
 
 // TestCorpusMixed: lines of all formats in one log.
 func TestCorpusMixed(t *testing.T) {
-	m, daemons := newTable(t), newDaemonTable(t)
+	m, daemons := kernelMatcher(t), newDaemonTable(t)
 	var log strings.Builder
 	var lines []string
 	for _, c := range corpus(t, "words.txt") {

@@ -37,7 +37,7 @@ func replayed(t testing.TB, m, daemons *Matcher, line string) (rules []string) {
 }
 
 func TestDaemonRulesMatchTheirLines(t *testing.T) {
-	m, daemons := newTable(t), newDaemonTable(t)
+	m, daemons := kernelMatcher(t), newDaemonTable(t)
 	known := map[string]bool{"-": true}
 	for _, rule := range DaemonRules() {
 		known[rule.ID] = true
@@ -87,7 +87,7 @@ func TestEveryDaemonPatternIsUsed(t *testing.T) {
 
 // TestPodsCannotForge: what a pod, a user or a container's log says is nobody's word, whatever it says.
 func TestPodsCannotForge(t *testing.T) {
-	m, daemons := newTable(t), newDaemonTable(t)
+	m, daemons := kernelMatcher(t), newDaemonTable(t)
 	const said = "kubelet.service: Failed with result 'exit-code'."
 	for name, line := range map[string]string{
 		"another program":        "Nov 21 01:02:03 host nginx[12]: " + said,
@@ -135,7 +135,7 @@ func TestPodsCannotForge(t *testing.T) {
 
 // TestHealthyNodes: whole logs of healthy machines, through replay: nothing is raised, and what only counts is rare.
 func TestHealthyNodes(t *testing.T) {
-	m, daemons := newTable(t), newDaemonTable(t)
+	m, daemons := kernelMatcher(t), newDaemonTable(t)
 	files, err := filepath.Glob(filepath.Join("testdata", "corpus", "healthy-*"))
 	if err != nil || len(files) < 2 {
 		t.Fatalf("%d logs, %v", len(files), err)

@@ -54,7 +54,7 @@ var frames = []struct {
 
 // TestForging: a program calls itself, or says, whatever any rule matches; the rule must not be fooled.
 func TestForging(t *testing.T) {
-	m := newTable(t)
+	m := kernelMatcher(t)
 	for _, rule := range Rules() {
 		e := readExamples(t, rule.ID)
 		lines := append([]string{}, e.recovery...)
@@ -116,7 +116,7 @@ func TestBenign(t *testing.T) {
 // TestNearMisses runs all lines that some rule must not match against all rules: at most another rule with that line
 // among its own may have it.
 func TestNearMisses(t *testing.T) {
-	m := newTable(t)
+	m := kernelMatcher(t)
 	wanted := map[string]bool{}
 	for _, rule := range Rules() {
 		e := readExamples(t, rule.ID)

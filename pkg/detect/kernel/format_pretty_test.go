@@ -101,7 +101,7 @@ func TestForeignForms(t *testing.T) {
 		"array":   {`[{"_TRANSPORT":"kernel","MESSAGE":"EXT4-fs (sda1): Remounting filesystem read-only"}]` + "\n", "a JSON array in one line"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			sum, err := Replay{}.Read(newTable(t), strings.NewReader(c.log), func(f Found) error {
+			sum, err := Replay{}.Read(kernelMatcher(t), strings.NewReader(c.log), func(f Found) error {
 				t.Errorf("%+v", f)
 				return nil
 			})
@@ -121,7 +121,7 @@ func TestCompressed(t *testing.T) {
 		t.Errorf("%d matches", len(found))
 	}
 	for _, log := range []string{gz.String()[:gz.Len()-9], "\xfd7zXZ\x00\x00\x04", "\xff\xfe[\x00 \x00", "LPKSHHRH\x00\x00"} {
-		if sum, err := (Replay{}).Read(newTable(t), strings.NewReader(log), func(Found) error { return nil }); err == nil {
+		if sum, err := (Replay{}).Read(kernelMatcher(t), strings.NewReader(log), func(Found) error { return nil }); err == nil {
 			t.Errorf("%q: %+v", log, sum)
 		}
 	}
@@ -135,7 +135,7 @@ func TestBareText(t *testing.T) {
 		"[Nov21 01:02] a\n[  +0.000012] b": 0,
 		"<6>a\n":                           0,
 	} {
-		sum, err := Replay{}.Read(newTable(t), strings.NewReader(log), func(Found) error { return nil })
+		sum, err := Replay{}.Read(kernelMatcher(t), strings.NewReader(log), func(Found) error { return nil })
 		if err != nil || sum.Bare != want {
 			t.Errorf("%q: %+v, %v", log, sum, err)
 		}

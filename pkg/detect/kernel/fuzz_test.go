@@ -16,7 +16,7 @@ func seed(f *testing.F) {
 
 func FuzzMatch(f *testing.F) {
 	seed(f)
-	m := newTable(f)
+	m := kernelMatcher(f)
 	f.Fuzz(func(t *testing.T, text []byte) {
 		hit, ok := m.Match(text)
 		if ok != (hit.Rule != nil) {
@@ -38,7 +38,7 @@ func FuzzReplay(f *testing.F) {
 	for _, line := range corpus(f, "words.txt") {
 		f.Add([]byte(line[strings.Index(line, " | ")+3:]))
 	}
-	m, daemons := newTable(f), newDaemonTable(f)
+	m, daemons := kernelMatcher(f), newDaemonTable(f)
 	f.Fuzz(func(t *testing.T, log []byte) {
 		for _, format := range []Format{Auto, Dmesg, Kmsg, Journal} {
 			last := 0

@@ -14,7 +14,7 @@ import (
 
 func replayText(t testing.TB, how Replay, log string) (all []Found) {
 	t.Helper()
-	_, err := how.Read(newTable(t), strings.NewReader(log), func(f Found) error {
+	_, err := how.Read(kernelMatcher(t), strings.NewReader(log), func(f Found) error {
 		all = append(all, f)
 		return nil
 	})
@@ -33,7 +33,7 @@ func TestReplayCountsWhatItCannotRead(t *testing.T) {
 		"2,4,4,-;EXT4-fs (sdc1): Remounting filesystem read-only", // without a line break at the end
 	}, "\n")
 	var lines []int
-	sum, err := Replay{Format: Kmsg}.Read(newTable(t), strings.NewReader(log), func(f Found) error {
+	sum, err := Replay{Format: Kmsg}.Read(kernelMatcher(t), strings.NewReader(log), func(f Found) error {
 		lines = append(lines, f.Number)
 		return nil
 	})
@@ -58,14 +58,14 @@ func TestReplayBelievesProgramsWhenTold(t *testing.T) {
 
 func TestReplayFailures(t *testing.T) {
 	broken := errors.New("broken")
-	if _, err := (Replay{}).Read(newTable(t), iotest.ErrReader(broken), nil); !errors.Is(err, broken) {
+	if _, err := (Replay{}).Read(kernelMatcher(t), iotest.ErrReader(broken), nil); !errors.Is(err, broken) {
 		t.Errorf("reading: %v", err)
 	}
 	log := strings.NewReader("Kernel panic - not syncing: x\n")
-	if _, err := (Replay{}).Read(newTable(t), log, func(Found) error { return broken }); !errors.Is(err, broken) {
+	if _, err := (Replay{}).Read(kernelMatcher(t), log, func(Found) error { return broken }); !errors.Is(err, broken) {
 		t.Errorf("emitting: %v", err)
 	}
-	sum, err := Replay{Format: Journal}.Read(newTable(t), strings.NewReader("one\ntwo\n"), nil)
+	sum, err := Replay{Format: Journal}.Read(kernelMatcher(t), strings.NewReader("one\ntwo\n"), nil)
 	if err != nil || sum.Understood() {
 		t.Errorf("%+v, %v", sum, err)
 	}
@@ -91,4 +91,14 @@ func TestReplayBoots(t *testing.T) {
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Error(diff)
 	}
+}
+
+// kernelMatcher is of all rules of the kernel's log.
+func kernelMatcher(t testing.TB) *Matcher {
+	t.Helper()
+	m, err := NewMatcher(Rules())
+	if err != nil {
+		t.Fatal(err)
+	}
+	return m
 }
