@@ -63,18 +63,18 @@ func (s KernelLogSettings) Problems() map[string]string {
 
 // Table returns the rules of the kernel's log as the user wants them.
 func (s KernelLogSettings) Table() []kernel.Rule {
-	rules := kernel.Rules()
-	for i := range rules {
-		own := s.Rules[rules[i].ID]
+	table := kernel.Rules()
+	for i := range table {
+		own := s.Rules[table[i].ID]
 		if own.Severity != "" {
-			rules[i].Severity, rules[i].Grave = own.Severity, kernel.Rate{}
+			table[i].Severity, table[i].Grave = own.Severity, kernel.Rate{}
 		}
 		if own.Expiry > 0 {
-			rules[i].Expiry = own.Expiry
+			table[i].Expiry = own.Expiry
 		}
 	}
-	rules = slices.DeleteFunc(rules, func(r kernel.Rule) bool { return s.Rules[r.ID].Off })
-	return append(rules, s.Own...)
+	table = slices.DeleteFunc(table, func(r kernel.Rule) bool { return s.Rules[r.ID].Off })
+	return append(table, s.Own...)
 }
 
 const kernelLogID = "kernel-log"

@@ -177,12 +177,12 @@ func (c *compiled) hit(re *regexp.Regexp, text []byte, groups []int) Hit {
 			h.Facts[group] = value
 		}
 	}
-	h.Subject = c.rule.subject(name, h.Facts)
+	h.Subject = subjectOf(c.rule, name, h.Facts)
 	return h
 }
 
-// subject names what a line speaks of: the pod that a cgroup belongs to, what the pattern named, or the node.
-func (r *Rule) subject(name string, facts map[string]string) finding.Subject {
+// subjectOf names what a line speaks of: the pod that a cgroup belongs to, what the pattern named, or the node.
+func subjectOf(r *Rule, name string, facts map[string]string) finding.Subject {
 	if cgroup := facts["cgroup"]; cgroup != "" {
 		if uid, container, ok := podOfCgroup(cgroup); ok {
 			if container != "" {

@@ -13,7 +13,7 @@ func TestBenignLinesCostNoAllocation(t *testing.T) {
 	if raceDetector {
 		t.Skip("the race detector throws away what regexp keeps for the next line")
 	}
-	m, lines := newTable(t), benignLines(t)
+	m, lines := kernelMatcher(t), benignLines(t)
 	lines = slices.DeleteFunc(lines, func(line []byte) bool {
 		_, ok := m.Match(line) // of recoveries, and of links while the machine starts, the subject is copied
 		return ok
@@ -98,7 +98,7 @@ func TestPodOfCgroup(t *testing.T) {
 }
 
 func BenchmarkBenign(b *testing.B) {
-	m, lines := newTable(b), benignLines(b)
+	m, lines := kernelMatcher(b), benignLines(b)
 	b.ReportAllocs()
 	i := 0
 	for b.Loop() {

@@ -161,17 +161,17 @@ func OwnRules(own []OwnRule, table []Rule) ([]Rule, *OwnRuleError) {
 	if len(own) > maxOwnRules {
 		return nil, &OwnRuleError{maxOwnRules, "id", fmt.Sprintf("at most %d rules are possible", maxOwnRules)}
 	}
-	var rules []Rule
+	var added []Rule
 	for i, o := range own {
 		if slices.ContainsFunc(table, func(r Rule) bool { return r.ID == o.ID }) {
 			return nil, &OwnRuleError{i, "id", "the agent has a rule of this name: checks.kernel-log.rules." + o.ID + " adjusts it"}
 		}
-		if slices.ContainsFunc(rules, func(r Rule) bool { return r.ID == o.ID }) {
+		if slices.ContainsFunc(added, func(r Rule) bool { return r.ID == o.ID }) {
 			return nil, &OwnRuleError{i, "id", "there are two rules of this name"}
 		}
-		rules = append(rules, o.Rule())
+		added = append(added, o.Rule())
 	}
-	m, err := NewMatcher(slices.Concat(table, rules))
+	m, err := NewMatcher(slices.Concat(table, added))
 	if err != nil {
 		return nil, &OwnRuleError{0, "id", err.Error()}
 	}
@@ -182,7 +182,7 @@ func OwnRules(own []OwnRule, table []Rule) ([]Rule, *OwnRuleError) {
 			}
 		}
 	}
-	return rules, nil
+	return added, nil
 }
 
 // OwnRuleError says which rule of a user cannot be.
