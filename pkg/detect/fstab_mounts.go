@@ -62,7 +62,7 @@ func lookAtFstab(_ context.Context, h *host.Host) ([]finding.Finding, error) {
 	if err != nil {
 		return nil, err
 	}
-	wanted := slices.DeleteFunc(parseFstab(data), func(e fstabEntry) bool { return !e.atBoot() })
+	wanted := slices.DeleteFunc(parseFstab(data), func(e fstabEntry) bool { return !atBoot(e) })
 	if len(wanted) == 0 {
 		return nil, finding.NotApplicable("/etc/fstab mounts nothing at boot")
 	}
@@ -72,20 +72,20 @@ func lookAtFstab(_ context.Context, h *host.Host) ([]finding.Finding, error) {
 	}
 	var findings []finding.Finding
 	for _, e := range wanted {
-		if !e.mounted(h.Files, mounts) && len(findings) < maxFstab {
-			findings = append(findings, e.missing(mounts))
+		if !isMounted(e, h.Files, mounts) && len(findings) < maxFstab {
+			findings = append(findings, missingMount(e, mounts))
 		}
 	}
 	return findings, nil
 }
 
 // atBoot reports whether the entry is to be mounted at boot, come what may.
-func (e fstabEntry) atBoot() bool {
+func atBoot(e fstabEntry) bool {
 	return strings.HasPrefix(e.point, "/") && e.fstype != "swap" && !e.has("noauto") && !e.has("nofail") && !e.has("x-systemd.automount")
 }
 
-// mounted reports whether something is mounted where the entry wants it, or the entry's device anywhere.
-func (e fstabEntry) mounted(files host.Files, mounts []host.Mount) bool {
+// isMounted reports whether something is mounted where the entry wants it, or the entry's device anywhere.
+func isMounted(e fstabEntry, files host.Files, mounts []host.Mount) bool {
 	device := deviceOf(files, e.spec)
 	return slices.ContainsFunc(mounts, func(m host.Mount) bool {
 		same := strings.Contains(e.spec, ":/") && m.Source == e.spec // of a server
@@ -96,7 +96,7 @@ func (e fstabEntry) mounted(files host.Files, mounts []host.Mount) bool {
 	})
 }
 
-func (e fstabEntry) missing(mounts []host.Mount) finding.Finding {
+func missingMount(e fstabEntry, mounts []host.Mount) finding.Finding {
 	facts := map[string]string{"spec": e.spec, "fstype": e.fstype}
 	message := fmt.Sprintf("%s (%s from %s) is in /etc/fstab and is not mounted", e.point, e.fstype, e.spec)
 	if m, ok := mountHolding(mounts, path.Dir(e.point)); ok {
