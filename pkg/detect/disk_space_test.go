@@ -126,8 +126,7 @@ func FuzzSpaceHistory(f *testing.F) {
 
 // spaceNode is the machine that the test runs on, with the node's own data below its directory.
 func spaceNode(t *testing.T) *realNode {
-	n := newRealNode(t)
-	n.check = DiskSpace(DefaultDiskSpaceSettings(), nil)
+	n := newRealNode(t, DiskSpace(DefaultDiskSpaceSettings(), nil))
 	n.host.Paths.ContainerdRoot, n.host.Paths.ContainerdState = n.path("disk"), n.path("state")
 	return n
 }

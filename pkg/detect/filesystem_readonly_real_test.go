@@ -25,9 +25,9 @@ type realNode struct {
 	later time.Duration // how far the agent's clock is ahead of the real one
 }
 
-func newRealNode(t *testing.T) *realNode {
+func newRealNode(t *testing.T, check Check) *realNode {
 	t.Helper()
-	n := &realNode{t: t, dir: t.TempDir(), check: FilesystemReadonly(DefaultFilesystemReadonlySettings())}
+	n := &realNode{t: t, dir: t.TempDir(), check: check}
 	n.host = &host.Host{
 		Prober: host.NewProber(),
 		Clock: func() finding.Stamp {
@@ -71,7 +71,7 @@ func (n *realNode) sees(want ...[3]string) []finding.Finding {
 }
 
 func TestRealExt4Error(t *testing.T) {
-	ext4, n := hosttest.NewLoopFS(t, "ext4"), newRealNode(t)
+	ext4, n := hosttest.NewLoopFS(t, "ext4"), newRealNode(t, FilesystemReadonly(DefaultFilesystemReadonlySettings()))
 	disk := n.path("disk")
 	const uid = "0d2f1a64-8f1e-4b5e-9b5a-0123456789ab"
 	ext4.Mount(disk, "errors=remount-ro")
@@ -116,7 +116,7 @@ func (n *realNode) superOption(point, option string) bool {
 }
 
 func TestRealExt4ErrorsContinue(t *testing.T) {
-	ext4, n := hosttest.NewLoopFS(t, "ext4"), newRealNode(t)
+	ext4, n := hosttest.NewLoopFS(t, "ext4"), newRealNode(t, FilesystemReadonly(DefaultFilesystemReadonlySettings()))
 	ext4.Mount(n.path("disk"), "errors=continue")
 	ext4.TriggerError()
 	n.sees([3]string{"disk", "warning", reasonErrors})
@@ -125,7 +125,7 @@ func TestRealExt4ErrorsContinue(t *testing.T) {
 }
 
 func TestRealExt4Shutdown(t *testing.T) {
-	ext4, n := hosttest.NewLoopFS(t, "ext4"), newRealNode(t)
+	ext4, n := hosttest.NewLoopFS(t, "ext4"), newRealNode(t, FilesystemReadonly(DefaultFilesystemReadonlySettings()))
 	ext4.Mount(n.path("kubelet/plugins/driver/globalmount"), "rw")
 	ext4.Shutdown(n.path("kubelet/plugins/driver/globalmount"))
 	if !n.superOption(n.path("kubelet/plugins/driver/globalmount"), "shutdown") {
@@ -135,7 +135,7 @@ func TestRealExt4Shutdown(t *testing.T) {
 }
 
 func TestRealXFSShutdown(t *testing.T) {
-	xfs, n := hosttest.NewLoopFS(t, "xfs"), newRealNode(t)
+	xfs, n := hosttest.NewLoopFS(t, "xfs"), newRealNode(t, FilesystemReadonly(DefaultFilesystemReadonlySettings()))
 	xfs.Mount(n.path("disk"), "rw")
 	xfs.Bind(n.path("disk"), n.path("bind"), false)
 	n.sees()
@@ -150,7 +150,7 @@ func TestRealXFSShutdown(t *testing.T) {
 }
 
 func TestRealXFSLosesItsDisk(t *testing.T) {
-	xfs, n := hosttest.NewLoopFS(t, "xfs"), newRealNode(t)
+	xfs, n := hosttest.NewLoopFS(t, "xfs"), newRealNode(t, FilesystemReadonly(DefaultFilesystemReadonlySettings()))
 	xfs.Mount(n.path("disk"), "rw")
 	n.sees()
 	xfs.Shrink(0)
@@ -158,7 +158,7 @@ func TestRealXFSLosesItsDisk(t *testing.T) {
 }
 
 func TestRealBtrfsForcedReadOnly(t *testing.T) {
-	btrfs, n := hosttest.NewLoopFS(t, "btrfs"), newRealNode(t)
+	btrfs, n := hosttest.NewLoopFS(t, "btrfs"), newRealNode(t, FilesystemReadonly(DefaultFilesystemReadonlySettings()))
 	btrfs.Mount(n.path("disk"), "rw")
 	n.sees()
 	btrfs.Shrink(1 << 20)
@@ -177,7 +177,7 @@ func TestRealBtrfsForcedReadOnly(t *testing.T) {
 func TestRealReadOnlyByDesign(t *testing.T) {
 	for _, fstype := range []string{"ext4", "xfs", "btrfs"} {
 		t.Run(fstype, func(t *testing.T) {
-			fs, n := hosttest.NewLoopFS(t, fstype), newRealNode(t)
+			fs, n := hosttest.NewLoopFS(t, fstype), newRealNode(t, FilesystemReadonly(DefaultFilesystemReadonlySettings()))
 			fs.Mount(n.path("disk"), "ro")
 			n.sees()
 			fs.Remount(n.path("disk"), "rw")
@@ -192,7 +192,7 @@ func TestRealReadOnlyByDesign(t *testing.T) {
 
 // Filesystems of others are not touched: a dead server does not hold the look up, nor start any probe.
 func TestRealHungFUSE(t *testing.T) {
-	n := newRealNode(t)
+	n := newRealNode(t, FilesystemReadonly(DefaultFilesystemReadonlySettings()))
 	hosttest.HangingFUSE(t)
 	n.host.Prober = host.Prober{}
 	findings, err := n.check.Run(t.Context(), n.host)

@@ -82,10 +82,9 @@ func hungSees(t *testing.T, n *realNode, dirs []string, later time.Duration, wan
 // A server that hangs is found by one child, which stays the only one for it; another one costs a second child. When the
 // connection is aborted the child ends, the mount refuses everything, and when it is unmounted all is well.
 func TestRealHungMounts(t *testing.T) {
-	n := newRealNode(t)
 	settings := DefaultHungMountsSettings()
 	settings.Patience = 200 * time.Millisecond
-	n.check = HungMounts(settings)
+	n := newRealNode(t, HungMounts(settings))
 	var dirs []string
 	t.Run("hang", func(t *testing.T) {
 		dirs = append(dirs, hosttest.HangingFUSE(t))
