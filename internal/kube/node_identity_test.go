@@ -139,7 +139,7 @@ func (s *rightsServer) client() *Client {
 	s.t.Helper()
 	c, err := New(Config{
 		Node: testNode, ServiceAccountDir: s.dir, ServiceAddress: strings.TrimPrefix(s.URL, "https://"),
-		KubeletKubeconfig: filepath.Join(s.dir, "kubelet.conf"),
+		KubeletKubeconfig: filepath.Join(s.dir, "kubelet.conf"), KubeletNamed: true,
 	}, nil)
 	if err != nil {
 		s.t.Fatal(err)
@@ -196,7 +196,7 @@ func TestNodeIdentityIsRefused(t *testing.T) {
 		{"of nobody in particular", func(s *rightsServer) { s.kubelet("admin", "", "") }, "not of system:node:node-a"},
 		{"a program is named", func(s *rightsServer) {
 			s.kubelet("system:node:"+testNode, ", exec: {apiVersion: client.authentication.k8s.io/v1, command: /bin/false, interactiveMode: Never}", "")
-		}, "program"},
+		}, "a program would have to be run"},
 		{"another cluster", func(s *rightsServer) {
 			other := newAuthority(s.t)
 			s.kubelet("system:node:"+testNode, "", fmt.Sprintf("certificate-authority: %q", s.write("other.crt", string(pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: other.cert.Raw})))))

@@ -38,6 +38,12 @@ func TestNamespaceIsRemembered(t *testing.T) {
 			t.Error(diff)
 		}
 	}
+	n.leases = nil // nothing names it any more but what was seen before
+	n.after(time.Minute)
+	report, history = i.Pass(t.Context(), history)
+	if diff := cmp.Diff(map[Kind]string{PodDirectory: "default"}, namespaces(report, dead)); diff != "" {
+		t.Error(diff)
+	}
 	n.podDir(dead, "volumes") // another object of the pod, which nobody has seen with the sandbox
 	fresh := []Object{{Kind: Mount, ID: "m", Pod: Pod{UID: dead}}, {Kind: Mount, ID: "other", Pod: Pod{UID: living}}, {Kind: Netns, ID: "untied"}}
 	nameThem(fresh, history)

@@ -2,6 +2,7 @@ package owned_test
 
 import (
 	"errors"
+	"fmt"
 	"io/fs"
 	"net"
 	"os"
@@ -124,6 +125,15 @@ func TestRead(t *testing.T) {
 		if _, err := tree.Read(name, 100); err == nil || want != nil && !errors.Is(err, want) {
 			t.Errorf("%s: %v, want %v", name, err, want)
 		}
+	}
+	target := "/etc/file"
+	for i := range 41 {
+		name := fmt.Sprintf("/chain%d", i)
+		must(t, os.Symlink(target, dir+name))
+		if _, err := tree.Read(name, 100); (i < 40) != (err == nil) {
+			t.Errorf("after %d links: %v", i+1, err)
+		}
+		target = name
 	}
 	if _, err := tree.Read("/etc/file", 6); err == nil {
 		t.Error("a file above the limit is read")
