@@ -19,6 +19,7 @@ import (
 	"github.com/nodeagent/nodeagent/internal/hand"
 	"github.com/nodeagent/nodeagent/internal/host"
 	"github.com/nodeagent/nodeagent/internal/host/hosttest"
+	"github.com/nodeagent/nodeagent/test/need"
 )
 
 // asProgram makes the test binary the program itself.
@@ -45,9 +46,7 @@ type badDay struct {
 
 func newBadDay(t *testing.T) *badDay {
 	t.Helper()
-	if os.Geteuid() != 0 {
-		t.Skipf("%s needs root", t.Name())
-	}
+	need.Root(t, "breaks a node of its own for real")
 	program, err := os.Executable()
 	if err != nil {
 		t.Fatal(err)

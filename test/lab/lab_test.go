@@ -14,6 +14,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/nodeagent/nodeagent/test/need"
 )
 
 var withLab = flag.Bool("lab", false, "run the tests that bring up a real cluster; needs root")
@@ -25,12 +27,8 @@ const testDir = "/var/lib/nodeagent-lab-test"
 // needLab skips a test, by name, where it cannot have the real thing.
 func needLab(t *testing.T) {
 	t.Helper()
-	if !*withLab {
-		t.Skipf("%s needs the flag -lab: it brings up a real cluster", t.Name())
-	}
-	if os.Geteuid() != 0 {
-		t.Skipf("%s needs root: it brings up a real cluster", t.Name())
-	}
+	need.Flag(t, *withLab, "-lab: brings up a real cluster")
+	need.Root(t, "brings up a real cluster")
 }
 
 func up(t *testing.T) *Lab {

@@ -16,6 +16,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/nodeagent/nodeagent/internal/host/owned/ownedtest"
+	"github.com/nodeagent/nodeagent/test/need"
 )
 
 func TestMain(m *testing.M) {
@@ -170,13 +171,9 @@ func TestRunThatLeavesChildren(t *testing.T) {
 // when it goes on.
 func TestRunThatCannotBeKilled(t *testing.T) {
 	const root = "/sys/fs/cgroup/freezer"
-	if os.Geteuid() != 0 {
-		t.Skip("needs root")
-	}
+	need.Root(t, "makes a cgroup")
 	cgroup := filepath.Join(root, fmt.Sprintf("nodeagent-test-%d", os.Getpid()))
-	if err := os.Mkdir(cgroup, 0o755); err != nil {
-		t.Skipf("needs the freezer of cgroup v1: %v", err)
-	}
+	need.Kernel(t, "the freezer of cgroup v1", os.Mkdir(cgroup, 0o755))
 	state := filepath.Join(cgroup, "freezer.state")
 	t.Cleanup(func() {
 		_ = os.WriteFile(state, []byte("THAWED"), 0)
