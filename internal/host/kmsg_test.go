@@ -96,10 +96,14 @@ func TestWatchKernelLog(t *testing.T) {
 		}
 		break
 	}
-	begin := time.Now()
 	cancel()
-	if err := <-done; err != nil || time.Since(begin) > time.Second {
-		t.Errorf("after %v: %v", time.Since(begin), err)
+	select {
+	case err := <-done:
+		if err != nil {
+			t.Error(err)
+		}
+	case <-time.After(30 * time.Second):
+		t.Error("it goes on")
 	}
 }
 
