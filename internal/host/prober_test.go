@@ -14,6 +14,7 @@ import (
 
 	"github.com/nodeagent/nodeagent/internal/host"
 	"github.com/nodeagent/nodeagent/internal/host/hosttest"
+	"github.com/nodeagent/nodeagent/test/need"
 )
 
 func TestProbeAnswers(t *testing.T) {
@@ -39,6 +40,7 @@ func TestProbeAnswers(t *testing.T) {
 
 // A filesystem that hangs costs at most three processes for as long as it hangs, and none afterwards.
 func TestProbeOfHungFilesystem(t *testing.T) {
+	need.Root(t, "mounts a FUSE filesystem")
 	prober := host.NewProber()
 	hang := host.ProbeRequest{Op: host.ProbeStatfs}
 	t.Run("hangs", func(t *testing.T) {

@@ -158,7 +158,7 @@ func TestRealContainerOOM(t *testing.T) {
 func TestRealSliceOOM(t *testing.T) {
 	p, check := newRealPod(t, "memory"), OOMKills(nil)
 	_, err := check.Run(t.Context(), p.host)
-	need.Kernel(t, "the counters of oom-kills", err)
+	need.Kernel(t, "cgroup v2, which tells whose limit an oom-kill was for", err)
 	slice := path.Join(p.host.Paths.CgroupRoot, "kubepods")
 	p.write(path.Join(path.Dir(p.dir), "memory.max"), "33554432")
 	p.run("exec tail /dev/zero")
@@ -176,7 +176,7 @@ func TestRealNodeOOM(t *testing.T) {
 	need.Flag(t, inGuest, "nodeagent.guest in the kernel's command line: a guest that may run out of memory")
 	p, check := newRealPod(t, "memory"), OOMKills(nil)
 	_, err = check.Run(t.Context(), p.host)
-	need.Kernel(t, "the counters of oom-kills", err)
+	need.Kernel(t, "cgroup v2, which tells whose limit an oom-kill was for", err)
 	for _, severity := range []string{"warning", "warning", "fatal"} {
 		p.run("echo 1000 > /proc/self/oom_score_adj; exec tail /dev/zero")
 		p.sees(check, severity+" OOMKilling node/node-1", true)
