@@ -6,11 +6,11 @@ LDFLAGS := -s -w -X github.com/nodeagent/nodeagent/internal/agent.Version=$(VERS
 TAGS    := grpcnotrace
 LAB_DIR ?= /var/lib/nodeagent-lab
 LABCTL  := go run ./test/lab/labctl --dir $(LAB_DIR)
-# The tests that start a containerd of their own, the first in the PATH.
 CONTAINERD2      = $(CURDIR)/.cache/containerd-$$(go list -C test/containerd -m -f '{{.Version}}' github.com/containerd/containerd/v2)
 SKIPS   := test/need/run
 # Lists the test binaries that ask for something of the machine.
 NEED    := {{$$p := .ImportPath}}{{range .Deps}}{{if eq . "github.com/nodeagent/nodeagent/test/need"}}{{$$p}}{{"\n"}}{{end}}{{end}}
+# The tests that start a containerd of their own, the first in the PATH.
 CONTAINERD_TESTS := RealContainerd|AgainstContainerd|ShimLeaksReal|TestCRI$$|StopSandboxCNIFails|ReleaseSandbox
 
 .PHONY: build
@@ -52,7 +52,8 @@ unit: ## the same with the race detector, in any order
 machine: ## all tests of the packages that need root, programs or the kernel, on this machine; as root
 	$(SKIPS) go test -p 1 -shuffle=on -timeout 15m $$(go list -test -f '$(NEED)' ./... | sed -n 's/\.test$$//p' | grep -v /test/rpm)
 
-# While unit tests run and two processors are enough for both, what end-to-end tests need is built with what time is left.
+# What end-to-end tests need takes long to build: it is built beside the layers before them, with the processor time that
+# they leave. If that fails, so does the run, and says why.
 AHEAD := .cache/build-ahead
 .PHONY: build-ahead built-ahead
 build-ahead:

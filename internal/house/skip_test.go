@@ -10,8 +10,8 @@ import (
 	"testing"
 )
 
-// TestNoSilentSkip: only test/need skips tests, which notes each of them and fails those in CI that test/skips.txt does not
-// name.
+// TestNoSilentSkip: only test/need skips tests, which notes each of them and fails those in CI that test/skips.txt
+// does not name.
 func TestNoSilentSkip(t *testing.T) {
 	root, files := "../..", 0
 	err := filepath.WalkDir(root, func(path string, d fs.DirEntry, err error) error {

@@ -1,10 +1,10 @@
-// Package need says what a test needs of the machine that it runs on. All tests that are skipped are skipped here, so that
-// no test is skipped in silence:
+// Package need says what a test needs of the machine that it runs on. All tests that are skipped are skipped here, so
+// that no test is skipped in silence:
 //
 //   - with -short a test that needs anything of the machine is skipped, there or not: what remains is pure;
-//   - with the environment variable CI set (and without -short) a skip is a failure, unless test/skips.txt names the test
-//     together with the reason of the skip;
-//   - each skip is noted in the file that the environment variable NODEAGENT_SKIPS names, for the summary at a run's end.
+//   - with the environment variable CI set (and without -short) a skip is a failure, unless test/skips.txt names
+//     the test together with the reason of the skip;
+//   - each skip is noted in the file that the environment variable NODEAGENT_SKIPS names, for a run's summary.
 //
 // A reason is the same in each run. What differs, such as the text of an error, is logged beside it.
 package need
@@ -56,8 +56,8 @@ func Has(t testing.TB, has bool, what string) {
 	of(t, has, "needs "+what)
 }
 
-// Flag skips a test of another run: one that is asked for by a flag, or that only a parent starts. It is not meant to run
-// in this one, so that CI accepts the skip.
+// Flag skips a test of another run: one that is asked for by a flag, or that only a parent starts. It is not meant to
+// run in this one, so that CI accepts the skip.
 func Flag(t testing.TB, given bool, what string) {
 	t.Helper()
 	if !given {
@@ -67,8 +67,8 @@ func Flag(t testing.TB, given bool, what string) {
 	}
 }
 
-// Child skips a test that ran once more in a process of its own and was skipped there. out is what that process printed,
-// with -test.v: it has noted the skip, and failed where CI does not accept it.
+// Child skips a test that ran once more in a process of its own and was skipped there. out is what that process
+// printed, with -test.v: it has noted the skip, and failed where CI does not accept it.
 func Child(t testing.TB, out []byte) {
 	t.Helper()
 	if bytes.Contains(out, []byte("--- SKIP: "+t.Name()+" ")) {

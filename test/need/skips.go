@@ -6,8 +6,8 @@ import (
 	"strings"
 )
 
-// line is one of test/skips.txt: a package below the module, a test and the reason for which it may be skipped there. The
-// test is a pattern of path.Match, of which each element matches one of a subtest's name:
+// line is one of test/skips.txt: a package below the module, a test and the reason for which it may be skipped there.
+// The test is a pattern of path.Match, of which each element matches one of a subtest's name:
 //
 //	pkg/detect TestRealThinPool needs the device mapper with thin pools
 type line struct{ pkg, test, reason string }
