@@ -19,6 +19,7 @@ import (
 	"github.com/nodeagent/nodeagent/internal/hand"
 	"github.com/nodeagent/nodeagent/internal/host"
 	"github.com/nodeagent/nodeagent/internal/host/hosttest"
+	"github.com/nodeagent/nodeagent/test/need"
 )
 
 // asProgram makes the test binary the program itself.
@@ -45,9 +46,7 @@ type badDay struct {
 
 func newBadDay(t *testing.T) *badDay {
 	t.Helper()
-	if os.Geteuid() != 0 {
-		t.Skipf("%s needs root", t.Name())
-	}
+	need.Root(t, "breaks a node of its own for real")
 	program, err := os.Executable()
 	if err != nil {
 		t.Fatal(err)
@@ -164,11 +163,9 @@ func (d *badDay) mount(source, kind, options string) {
 	})
 }
 
-// The bounds that the documentation names. Test machines are slower than nodes, and the race detector is slower still.
-const (
-	soon    = 5 * time.Second
-	silence = 5*time.Second + 3*time.Second // status asks a daemon for 3 s, then looks
-)
+// soon is what an answer takes at most where something hangs for ever: ten times the bound that the documentation names, as
+// test machines are slower than nodes and have more to do.
+const soon = 50 * time.Second
 
 var anyCode, notFine = []int{exitFine, exitProblems, exitCouldNotTell}, []int{exitProblems, exitCouldNotTell}
 
@@ -191,7 +188,7 @@ func TestBadDayStateReadOnly(t *testing.T) {
 	d.mount("none", "tmpfs", "ro")
 	d.daemon()
 	ask(t, d.command("status")).expect(t, soon, []int{exitProblems}, "StateNotSafe", "read-only file system", "THE AGENT ITSELF")
-	ask(t, d.command("inspect")).expect(t, silence, anyCode, "objects:")
+	ask(t, d.command("inspect")).expect(t, soon, anyCode, "objects:")
 }
 
 func TestBadDayStateCorrupt(t *testing.T) {
@@ -241,7 +238,7 @@ func TestBadDayStateDiskHangs(t *testing.T) {
 	if err := thaw(); err != nil {
 		t.Fatal(err)
 	}
-	d.awaitNot("its disk hangs", 10*time.Second)
+	d.awaitNot("its disk hangs", time.Minute)
 }
 
 // awaitNot asks for the status until it says a text no more.
@@ -264,11 +261,11 @@ func TestBadDayDaemonStopped(t *testing.T) {
 	daemon := d.daemon()
 	hosttest.Stop(t, daemon.Process.Pid)
 	stopped := fmt.Sprintf("process %d is stopped by a signal or a debugger, kill -CONT %[1]d", daemon.Process.Pid)
-	ask(t, d.command("status")).expect(t, silence, notFine, "The agent does not answer", stopped, "STORAGE")
-	ask(t, d.command("status", "-o", "json")).expect(t, silence, notFine, `"agent":"the agent does not answer`)
+	ask(t, d.command("status")).expect(t, soon, notFine, "The agent does not answer", stopped, "STORAGE")
+	ask(t, d.command("status", "-o", "json")).expect(t, soon, notFine, `"agent":"the agent does not answer`)
 	ask(t, d.command("check")).expect(t, soon, anyCode, "checks in ")
-	ask(t, d.command("inspect")).expect(t, silence, notFine, stopped, "nothing counts as seen before")
-	ask(t, d.command("ready")).expect(t, silence, []int{exitProblems}, "not ready: the agent does not answer")
+	ask(t, d.command("inspect")).expect(t, soon, notFine, stopped, "nothing counts as seen before")
+	ask(t, d.command("ready")).expect(t, soon, []int{exitProblems}, "not ready: the agent does not answer")
 	if err := daemon.Process.Signal(syscall.SIGCONT); err != nil {
 		t.Fatal(err)
 	}

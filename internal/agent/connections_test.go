@@ -17,6 +17,7 @@ import (
 	"github.com/nodeagent/nodeagent/internal/host"
 	"github.com/nodeagent/nodeagent/internal/notify"
 	"github.com/nodeagent/nodeagent/pkg/report/metrics"
+	"github.com/nodeagent/nodeagent/test/need"
 )
 
 // freePort is an address of the loopback on which nobody listens.
@@ -175,9 +176,9 @@ func TestPeerUser(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer conn.Close()
-	if got := peerUser(&host.Host{})(conn); got == unknownUser {
-		t.Skip("this kernel has not loaded tcp_diag")
-	} else if diff := cmp.Diff(uint32(os.Getuid()), got); diff != "" {
+	got := peerUser(&host.Host{})(conn)
+	need.Has(t, got != unknownUser, "tcp_diag")
+	if diff := cmp.Diff(uint32(os.Getuid()), got); diff != "" {
 		t.Error(diff)
 	}
 }

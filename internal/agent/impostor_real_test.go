@@ -26,6 +26,7 @@ import (
 	"github.com/nodeagent/nodeagent/internal/config"
 	"github.com/nodeagent/nodeagent/internal/host"
 	"github.com/nodeagent/nodeagent/internal/host/owned/ownedtest"
+	"github.com/nodeagent/nodeagent/test/need"
 )
 
 // What the processes of these tests find in their environment.
@@ -103,19 +104,17 @@ func kubeletPlayer(dir string) error {
 // process but its own.
 func ownNamespaces(t *testing.T) bool {
 	t.Helper()
-	if os.Geteuid() != 0 {
-		t.Skip("needs root: makes PID namespaces, starts processes of another user")
-	}
+	need.Root(t, "makes PID namespaces, starts processes of another user")
 	if os.Getenv(ownProcesses) != "" {
-		if err := errors.Join(unix.Mount("", "/", "", unix.MS_REC|unix.MS_PRIVATE, ""), unix.Mount("proc", "/proc", "proc", 0, "")); err != nil {
-			t.Skipf("needs mount namespaces: %v", err)
-		}
+		private := unix.Mount("", "/", "", unix.MS_REC|unix.MS_PRIVATE, "")
+		need.Kernel(t, "mount namespaces", errors.Join(private, unix.Mount("proc", "/proc", "proc", 0, "")))
 		return true
 	}
 	child := exec.CommandContext(t.Context(), "/proc/self/exe", "-test.run=^"+t.Name()+"$", "-test.v", "-test.count=1")
 	child.Env = append(os.Environ(), ownProcesses+"=1")
 	child.SysProcAttr = &syscall.SysProcAttr{Cloneflags: syscall.CLONE_NEWPID | syscall.CLONE_NEWNS, Pdeathsig: syscall.SIGKILL}
 	out, err := child.CombinedOutput()
+	need.Child(t, out)
 	if err != nil {
 		t.Errorf("in namespaces of its own: %v", err)
 	}

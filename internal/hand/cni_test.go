@@ -13,6 +13,7 @@ import (
 
 	"github.com/nodeagent/nodeagent/internal/hand"
 	"github.com/nodeagent/nodeagent/internal/hand/handtest"
+	"github.com/nodeagent/nodeagent/test/need"
 )
 
 func attachment(t *testing.T, n *handtest.Node, network, id string) hand.Attachment {
@@ -29,9 +30,7 @@ func attachment(t *testing.T, n *handtest.Node, network, id string) hand.Attachm
 func rules(t *testing.T, id string) int {
 	t.Helper()
 	out, err := exec.Command("/usr/sbin/iptables", "-w", "-t", "nat", "-S").Output()
-	if err != nil {
-		t.Skipf("needs iptables: %v", err)
-	}
+	need.Kernel(t, "iptables", err)
 	return strings.Count(string(out), id)
 }
 

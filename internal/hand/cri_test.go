@@ -13,6 +13,7 @@ import (
 	"github.com/nodeagent/nodeagent/internal/hand"
 	"github.com/nodeagent/nodeagent/internal/hand/handtest"
 	"github.com/nodeagent/nodeagent/internal/host"
+	"github.com/nodeagent/nodeagent/test/need"
 )
 
 func TestCRI(t *testing.T) {
@@ -82,9 +83,7 @@ echo '{"cniVersion":"0.4.0","interfaces":[],"ips":[{"version":"4","address":"10.
 		t.Fatal(err)
 	}
 	loopback, err := os.ReadFile("/usr/lib/cni/loopback")
-	if err != nil {
-		t.Skipf("needs the CNI plugins: %v", err)
-	}
+	need.Kernel(t, "the CNI plugins", err)
 	if err := os.WriteFile(filepath.Join(c.BinDir, "loopback"), loopback, 0o755); err != nil {
 		t.Fatal(err)
 	}

@@ -11,6 +11,7 @@ import (
 	"github.com/nodeagent/nodeagent/internal/hand"
 	"github.com/nodeagent/nodeagent/internal/hand/handtest"
 	"github.com/nodeagent/nodeagent/internal/host/hosttest"
+	"github.com/nodeagent/nodeagent/test/need"
 )
 
 // hangingVolume binds a filesystem whose server never answers into a pod's directory. The original mount is taken away,
@@ -92,9 +93,7 @@ func TestExclusiveSeesOtherNamespaces(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := other.Start(); err != nil {
-		t.Skipf("needs unshare: %v", err)
-	}
+	need.Kernel(t, "unshare", other.Start())
 	defer func() { other.Process.Kill(); other.Wait() }()
 	if _, err := out.Read(make([]byte, 1)); err != nil {
 		t.Fatal(err)

@@ -9,6 +9,8 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+
+	"github.com/nodeagent/nodeagent/test/need"
 )
 
 // lockPlace is where a test locks: a file in a directory that a service manager may remove, and a directory elsewhere.
@@ -140,9 +142,7 @@ func TestLockNamesItsHolder(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := holder.Start(); err != nil {
-		t.Skipf("needs flock: %v", err)
-	}
+	need.Kernel(t, "flock", holder.Start())
 	t.Cleanup(func() { in.Close(); holder.Wait() })
 	if _, err := bufio.NewReader(out).ReadString('\n'); err != nil {
 		t.Fatal(err)

@@ -13,6 +13,7 @@ import (
 	"github.com/nodeagent/nodeagent/internal/hand/handtest"
 	"github.com/nodeagent/nodeagent/internal/host"
 	"github.com/nodeagent/nodeagent/internal/host/hosttest"
+	"github.com/nodeagent/nodeagent/test/need"
 )
 
 func ended(t *testing.T, n *handtest.Node, p hand.Process, most time.Duration) bool {
@@ -83,9 +84,7 @@ func TestSignalRefuses(t *testing.T) {
 func TestSignalRefusesProcessOfTwoPods(t *testing.T) {
 	n, uid, other := handtest.New(t), handtest.UID(t), handtest.UID(t)
 	mine, theirs := n.Cgroups(uid, ""), n.Cgroups(other, "")
-	if len(mine) < 2 {
-		t.Skip("needs cgroup v1: two hierarchies")
-	}
+	need.Has(t, len(mine) > 1, "cgroup v1: two hierarchies")
 	p := n.Shell(uid, append(theirs[1:], mine[0]), "echo ready; while :; do sleep 0.1; done")
 	for _, uid := range []string{uid, other} {
 		p.UID = uid
@@ -167,9 +166,7 @@ func TestThawFrozen(t *testing.T) {
 			}
 		}
 	}
-	if frozen == "" {
-		t.Skip("needs the freezer of cgroup v1")
-	}
+	need.Has(t, frozen != "", "the freezer of cgroup v1")
 	if err := n.Hand.Kill(p); err != nil {
 		t.Fatal(err)
 	}
@@ -197,9 +194,7 @@ func TestThawV2(t *testing.T) {
 			frozen = dir
 		}
 	}
-	if frozen == "" {
-		t.Skip("needs cgroup v2")
-	}
+	need.Has(t, frozen != "", "cgroup v2")
 	if thawed, err := n.Hand.Thaw(p); err != nil || !thawed {
 		t.Fatalf("thawed %v, %v", thawed, err)
 	}
@@ -227,9 +222,7 @@ func TestKillCgroup(t *testing.T) {
 			t.Error(err)
 		}
 	}
-	if !tried {
-		t.Skip("needs cgroup v2 with cgroup.kill (Linux 5.14)")
-	}
+	need.Has(t, tried, "cgroup v2 with cgroup.kill (Linux 5.14)")
 	if !ended(t, n, p, 5*time.Second) {
 		t.Error("it lives on")
 	}

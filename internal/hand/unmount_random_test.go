@@ -101,9 +101,6 @@ func TestUnmountRandomTrees(t *testing.T) {
 		return
 	}
 	seeds := uint64(24)
-	if testing.Short() {
-		seeds = 8
-	}
 	const most = 16 // attempts for each
 	counts := map[string]int{}
 	for seed := range seeds {

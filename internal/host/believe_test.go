@@ -11,6 +11,7 @@ import (
 	"testing"
 
 	"github.com/nodeagent/nodeagent/internal/host"
+	"github.com/nodeagent/nodeagent/test/need"
 )
 
 // proc is one process of a made-up machine, by default the node's kubelet as root starts it.
@@ -147,9 +148,7 @@ func chmod(t *testing.T, name string, mode os.FileMode) {
 
 func chown(t *testing.T, name string) {
 	t.Helper()
-	if os.Geteuid() != 0 {
-		t.Skip("needs root: gives a file away")
-	}
+	need.Root(t, "gives a file away")
 	if err := os.Chown(name, 65534, 65534); err != nil {
 		t.Fatal(err)
 	}
@@ -407,9 +406,7 @@ func TestFilesThatAreNotRootsAreNotRead(t *testing.T) {
 
 func lchown(t *testing.T, name string) {
 	t.Helper()
-	if os.Geteuid() != 0 {
-		t.Skip("needs root: gives a link away")
-	}
+	need.Root(t, "gives a link away")
 	if err := os.Lchown(name, 65534, 65534); err != nil {
 		t.Fatal(err)
 	}

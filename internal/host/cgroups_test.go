@@ -12,6 +12,7 @@ import (
 
 	"github.com/nodeagent/nodeagent/internal/host"
 	"github.com/nodeagent/nodeagent/internal/host/hosttest"
+	"github.com/nodeagent/nodeagent/test/need"
 )
 
 func TestCgroupHierarchies(t *testing.T) {
@@ -44,18 +45,14 @@ func TestCgroupHierarchies(t *testing.T) {
 
 // Real cgroups, in all hierarchies that this machine has mounted.
 func TestPodCgroupsOfThisMachine(t *testing.T) {
-	if os.Geteuid() != 0 {
-		t.Skip("needs root: makes cgroups")
-	}
+	need.Root(t, "makes cgroups")
 	h := &host.Host{Paths: host.Paths{InitPID: os.Getpid(), CgroupRoot: "/nodeagent-host-test"}}
 	mounts, err := h.Mounts()
 	if err != nil {
 		t.Fatal(err)
 	}
 	hierarchies := host.CgroupHierarchies(mounts, "/sys/fs/cgroup")
-	if len(hierarchies) == 0 {
-		t.Skip("needs cgroups: none mounted")
-	}
+	need.Has(t, len(hierarchies) > 0, "mounted cgroups")
 	for _, hierarchy := range hierarchies {
 		cgroupfs := "/nodeagent-host-test/kubepods/burstable/pod" + podUID
 		slice := "/nodeagent_host_test.slice/nodeagent_host_test-kubepods.slice"

@@ -14,6 +14,8 @@ import (
 	"golang.org/x/sys/unix"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
+
+	"github.com/nodeagent/nodeagent/test/need"
 )
 
 // realContainerd is a private containerd in a directory of its own.
@@ -26,12 +28,8 @@ type realContainerd struct {
 
 func newRealContainerd(t *testing.T) *realContainerd {
 	t.Helper()
-	if os.Geteuid() != 0 {
-		t.Skip("a real containerd needs root")
-	}
-	if _, err := exec.LookPath("containerd"); err != nil {
-		t.Skip("a real containerd is not installed")
-	}
+	need.Root(t, "runs containerd")
+	need.Program(t, "containerd")
 	dir := shortDir(t)
 	r := &realContainerd{t: t, dir: dir, socket: filepath.Join(dir, "c.sock")}
 	config := fmt.Sprintf(`version = 2

@@ -16,14 +16,13 @@ import (
 
 	"github.com/nodeagent/nodeagent/internal/host"
 	"github.com/nodeagent/nodeagent/internal/host/hosttest"
+	"github.com/nodeagent/nodeagent/test/need"
 )
 
 // tmpfs mounts one that the test may keep busy.
 func tmpfs(t *testing.T) string {
 	t.Helper()
-	if os.Geteuid() != 0 {
-		t.Skip("needs root: mounts")
-	}
+	need.Root(t, "mounts")
 	dir := t.TempDir()
 	if err := unix.Mount("test", dir, "tmpfs", 0, "size=1m"); err != nil {
 		t.Fatal(err)

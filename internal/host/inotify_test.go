@@ -2,7 +2,6 @@ package host_test
 
 import (
 	"errors"
-	"os"
 	"runtime"
 	"testing"
 
@@ -10,6 +9,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/nodeagent/nodeagent/internal/host"
+	"github.com/nodeagent/nodeagent/test/need"
 )
 
 func TestProbeInotify(t *testing.T) {
@@ -24,9 +24,7 @@ func TestProbeInotify(t *testing.T) {
 
 // All instances of a user of our own are taken, and given back.
 func TestProbeInotifyExhausted(t *testing.T) {
-	if os.Geteuid() != 0 {
-		t.Skip("needs root: becomes another user, whose limit hurts nobody")
-	}
+	need.Root(t, "becomes another user, whose limit hurts nobody")
 	type answer struct {
 		full, after host.InotifyRoom
 		err         error

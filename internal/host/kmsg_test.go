@@ -13,6 +13,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/nodeagent/nodeagent/internal/host"
+	"github.com/nodeagent/nodeagent/test/need"
 )
 
 func TestParseKernelRecord(t *testing.T) {
@@ -66,13 +67,9 @@ func FuzzParseKernelRecord(f *testing.F) {
 }
 
 func TestWatchKernelLog(t *testing.T) {
-	if os.Geteuid() != 0 {
-		t.Skip("needs root: reads and writes /dev/kmsg")
-	}
+	need.Root(t, "reads and writes /dev/kmsg")
 	out, err := os.OpenFile("/dev/kmsg", os.O_WRONLY, 0)
-	if err != nil {
-		t.Skipf("needs /dev/kmsg: %v", err)
-	}
+	need.Kernel(t, "/dev/kmsg", err)
 	defer out.Close()
 	mark := fmt.Sprintf("nodeagent test %d", os.Getpid())
 	ctx, cancel := context.WithCancel(t.Context())
@@ -99,10 +96,14 @@ func TestWatchKernelLog(t *testing.T) {
 		}
 		break
 	}
-	begin := time.Now()
 	cancel()
-	if err := <-done; err != nil || time.Since(begin) > time.Second {
-		t.Errorf("after %v: %v", time.Since(begin), err)
+	select {
+	case err := <-done:
+		if err != nil {
+			t.Error(err)
+		}
+	case <-time.After(30 * time.Second):
+		t.Error("it goes on")
 	}
 }
 
@@ -111,9 +112,7 @@ func TestWatchKernelLogEndsEarly(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	heard := false
 	err := host.WatchKernelLog(ctx, slog.New(slog.DiscardHandler), func(host.KernelRecord) { heard = true; cancel() }, cancel)
-	if !heard {
-		t.Skipf("needs a kernel log that can be read: %v", err)
-	}
+	need.Has(t, heard, "a kernel log that can be read")
 	if err != nil {
 		t.Error(err)
 	}

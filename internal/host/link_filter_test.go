@@ -2,7 +2,6 @@ package host
 
 import (
 	"fmt"
-	"os"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
@@ -10,17 +9,14 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/nodeagent/nodeagent/internal/host/hosttest/thread"
+	"github.com/nodeagent/nodeagent/test/need"
 )
 
 // What is made for pods does not even reach the socket.
 func TestLinkFilter(t *testing.T) {
-	if os.Geteuid() != 0 {
-		t.Skip("needs root: makes a network namespace")
-	}
+	need.Root(t, "makes a network namespace")
 	thread.Spoil()
-	if err := unix.Unshare(unix.CLONE_NEWNET); err != nil {
-		t.Skipf("needs network namespaces: %v", err)
-	}
+	need.Kernel(t, "network namespaces", unix.Unshare(unix.CLONE_NEWNET))
 	fd, err := openLinkSocket()
 	if err != nil {
 		t.Fatal(err)

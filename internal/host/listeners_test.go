@@ -15,6 +15,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/nodeagent/nodeagent/internal/host"
+	"github.com/nodeagent/nodeagent/test/need"
 )
 
 // listenerEnv names the socket that this test's own child listens on, in namespaces of its own: a driver's pod.
@@ -24,9 +25,7 @@ const listenerEnv = "NODEAGENT_TEST_LISTENER"
 // listens there.
 func TestListenerChild(t *testing.T) {
 	dir, name, ok := strings.Cut(os.Getenv(listenerEnv), ":")
-	if !ok {
-		t.Skip("not the child")
-	}
+	need.Flag(t, ok, "a child of another test")
 	if err := unix.Mount("", "/", "", unix.MS_REC|unix.MS_PRIVATE, ""); err != nil {
 		t.Fatal(err)
 	}
@@ -63,9 +62,7 @@ func TestListenerChild(t *testing.T) {
 
 // A driver's pod has network and mount namespaces of its own: its socket is in another table, under another name.
 func TestListenersOfPods(t *testing.T) {
-	if os.Geteuid() != 0 {
-		t.Skip("needs root: makes namespaces")
-	}
+	need.Root(t, "makes namespaces")
 	for name, test := range map[string]struct {
 		bind   string
 		unlink bool
@@ -140,9 +137,7 @@ func TestListenersBehindLink(t *testing.T) {
 
 // What can be bound to another place is found wherever it is mounted.
 func TestMountedFrom(t *testing.T) {
-	if os.Geteuid() != 0 {
-		t.Skip("needs root: mounts")
-	}
+	need.Root(t, "mounts")
 	dir := t.TempDir()
 	for _, sub := range []string{"kept/a/b", "kept2", "living"} {
 		if err := os.MkdirAll(filepath.Join(dir, sub), 0o700); err != nil {

@@ -19,7 +19,7 @@ func TestDriverCounters(t *testing.T) {
 	defer unix.Close(fd)
 	entries, err := os.ReadDir("/sys/class/net")
 	if err != nil {
-		t.Skip("needs network devices")
+		t.Fatal(err)
 	}
 	for _, e := range entries {
 		counters, err := driverCounters(fd, e.Name())

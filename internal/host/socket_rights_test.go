@@ -12,6 +12,8 @@ import (
 	"syscall"
 	"testing"
 	"time"
+
+	"github.com/nodeagent/nodeagent/test/need"
 )
 
 // socketOfRoot names the socket of root in the environment of the test's own child, which is nobody.
@@ -24,9 +26,7 @@ func TestSocketWithoutRights(t *testing.T) {
 		callWithoutRights(t, socket)
 		return
 	}
-	if os.Getuid() != 0 {
-		t.Skip("needs root, to take rights away")
-	}
+	need.Root(t, "takes rights away")
 	dir, err := os.MkdirTemp("/tmp", "na") // where nobody may go, too
 	if err != nil {
 		t.Fatal(err)

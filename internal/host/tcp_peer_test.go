@@ -5,6 +5,8 @@ import (
 	"net/netip"
 	"os"
 	"testing"
+
+	"github.com/nodeagent/nodeagent/test/need"
 )
 
 // TestTCPUser: the kernel says whose the other end of a connection is, and that there is none.
@@ -22,9 +24,7 @@ func TestTCPUser(t *testing.T) {
 		}
 		defer client.Close()
 		h := &Host{}
-		if !h.hasModule("tcp_diag") {
-			t.Skip("tcp_diag is not loaded")
-		}
+		need.Has(t, h.hasModule("tcp_diag"), "tcp_diag")
 		local, peer := netip.MustParseAddrPort(client.LocalAddr().String()), netip.MustParseAddrPort(client.RemoteAddr().String())
 		if uid, err := h.TCPUser(local, peer); err != nil || int(uid) != os.Getuid() {
 			t.Errorf("%s: user %d, %v", address, uid, err)

@@ -14,6 +14,8 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 	"golang.org/x/sys/unix"
+
+	"github.com/nodeagent/nodeagent/test/need"
 )
 
 // roleKey says in the environment what a process of this test's binary is: the test when it is empty.
@@ -156,9 +158,7 @@ func arrived(args []string) error {
 
 func needRoot(t *testing.T) {
 	t.Helper()
-	if os.Geteuid() != 0 {
-		t.Skipf("%s needs root: it makes namespaces", t.Name())
-	}
+	need.Root(t, "makes namespaces")
 }
 
 // start runs the agent in namespaces of its own; flags are those besides the usual ones.

@@ -50,6 +50,26 @@ func TestEveryRuleHasItsTest(t *testing.T) {
 	}
 }
 
+// command is one of CONTRIBUTING.md that runs a test.
+var command = regexp.MustCompile(`(?m)^    .*(?:-run|-fuzz) ((?:Test|Fuzz)\w+) .*\./([\w/]+)`)
+
+// The tests that CONTRIBUTING.md runs one by one are there.
+func TestContributingNamesTests(t *testing.T) {
+	page, err := os.ReadFile("../../CONTRIBUTING.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	commands := command.FindAllStringSubmatch(string(page), -1)
+	if len(commands) < 8 {
+		t.Errorf("only %d commands", len(commands))
+	}
+	for _, c := range commands {
+		if !hasTest(t, c[2], c[1]) {
+			t.Errorf("%s has no %s", c[2], c[1])
+		}
+	}
+}
+
 // hasTest reports whether a package has a test of that name.
 func hasTest(t *testing.T, pkg, name string) bool {
 	t.Helper()

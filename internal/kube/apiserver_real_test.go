@@ -8,6 +8,7 @@ import (
 	"crypto/x509"
 	"encoding/json"
 	"encoding/pem"
+	"flag"
 	"fmt"
 	"net"
 	"os"
@@ -23,7 +24,11 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/util/flowcontrol"
+
+	"github.com/nodeagent/nodeagent/test/need"
 )
+
+var withAPIServer = flag.Bool("apiserver", false, "run the tests on a real kube-apiserver, which labctl has built")
 
 // The agent's role at the apiserver, as the package comment has it.
 const agentRole = `{"kind":"ClusterRole","apiVersion":"rbac.authorization.k8s.io/v1","metadata":{"name":"agent"},"rules":[
@@ -47,14 +52,10 @@ type realAPIServer struct {
 
 func newRealAPIServer(t *testing.T) *realAPIServer {
 	t.Helper()
-	etcd, err := exec.LookPath("etcd")
-	if err != nil {
-		t.Skip("a real apiserver needs etcd, which is not installed")
-	}
-	built, _ := filepath.Glob("../../.cache/kubernetes-v*/kube-apiserver")
-	if len(built) == 0 {
-		t.Skip("no kube-apiserver has been built yet: make lab does")
-	}
+	need.Flag(t, *withAPIServer, "-apiserver: runs the kube-apiserver that a lab has built")
+	etcd := need.Program(t, "etcd")
+	built, _ := filepath.Glob("../../.cache/kubernetes-v*/kube-apiserver") // the pattern is well-formed
+	need.Has(t, len(built) > 0, "a kube-apiserver: go run ./test/lab/labctl build")
 	r := &realAPIServer{t: t, dir: t.TempDir(), address: freeAddress(t)}
 	client, peer := "http://"+freeAddress(t), "http://"+freeAddress(t)
 	r.run(etcd, "--data-dir", r.dir+"/etcd", "--listen-client-urls", client, "--advertise-client-urls", client,
@@ -193,9 +194,6 @@ func (r *realAPIServer) populate(admin *Client) {
 }
 
 func TestRealAPIServer(t *testing.T) {
-	if testing.Short() {
-		t.Skip("a real apiserver takes ten seconds to start")
-	}
 	r := newRealAPIServer(t)
 	admin := r.client("admin")
 	r.ready(admin)

@@ -16,6 +16,7 @@ import (
 
 	"github.com/nodeagent/nodeagent/internal/host"
 	"github.com/nodeagent/nodeagent/pkg/finding"
+	"github.com/nodeagent/nodeagent/test/need"
 )
 
 // realDisks makes real devices fail. What a kernel does not have makes a test skip by name: a guest of a machine emulator
@@ -28,13 +29,9 @@ type realDisks struct {
 
 func newRealDisks(t *testing.T, programs ...string) realDisks {
 	t.Helper()
-	if os.Geteuid() != 0 {
-		t.Skip("needs root: makes block devices")
-	}
+	need.Root(t, "makes block devices")
 	for _, program := range programs {
-		if _, err := exec.LookPath(program); err != nil {
-			t.Skipf("needs %s: %v", program, err)
-		}
+		need.Program(t, program)
 	}
 	return realDisks{t, &host.Host{Clock: host.Now, Prober: host.NewProber(), Paths: host.Paths{InitPID: os.Getpid()}}, t.TempDir()}
 }
@@ -103,9 +100,8 @@ func (r realDisks) comesToSee(check Check, want ...string) {
 
 func TestRealThinPool(t *testing.T) {
 	r := newRealDisks(t, "dmsetup", "losetup")
-	if out, err := exec.Command("dmsetup", "targets").Output(); err != nil || !bytes.Contains(out, []byte("thin-pool")) {
-		t.Skipf("needs the device mapper with thin pools: %v", err)
-	}
+	out, err := exec.Command("dmsetup", "targets").Output()
+	need.Has(t, err == nil && bytes.Contains(out, []byte("thin-pool")), "the device mapper with thin pools")
 	metadata, data := r.loop("metadata", 4), r.loop("data", 64)
 	r.run("dmsetup", "create", "nodeagent-pool", "--table", fmt.Sprintf("0 131072 thin-pool %s %s 128 100 1 error_if_no_space", metadata, data))
 	t.Cleanup(func() { r.run("dmsetup", "remove", "--retry", "nodeagent-pool") })
@@ -138,9 +134,8 @@ func TestRealThinPool(t *testing.T) {
 
 func TestRealArray(t *testing.T) {
 	r := newRealDisks(t, "mdadm", "losetup")
-	if _, err := os.Stat("/proc/mdstat"); err != nil {
-		t.Skipf("needs md: %v", err)
-	}
+	_, err := os.Stat("/proc/mdstat")
+	need.Kernel(t, "md", err)
 	a, b := r.loop("a", 32), r.loop("b", 32)
 	r.run("mdadm", "--create", "/dev/md77", "--run", "--metadata=1.2", "--level=1", "--raid-devices=2", a, b)
 	t.Cleanup(func() { r.run("mdadm", "--stop", "/dev/md77") })
@@ -158,12 +153,10 @@ func TestRealArray(t *testing.T) {
 // scsiDebug makes a disk of the kernel's own SCSI simulator.
 func (r realDisks) scsiDebug(options ...string) (name string) {
 	r.t.Helper()
-	if _, err := os.Stat("/sys/bus/pseudo/drivers/scsi_debug"); err == nil {
-		r.t.Skip("scsi_debug is in use")
-	}
-	if out, err := exec.Command("modprobe", append([]string{"scsi_debug", "dev_size_mb=16"}, options...)...).CombinedOutput(); err != nil { //nolint:gosec // a fixed program
-		r.t.Skipf("needs scsi_debug: %v: %s", err, out)
-	}
+	_, err := os.Stat("/sys/bus/pseudo/drivers/scsi_debug")
+	need.Has(r.t, err != nil, "scsi_debug for itself")
+	err = exec.Command("modprobe", append([]string{"scsi_debug", "dev_size_mb=16"}, options...)...).Run() //nolint:gosec // a fixed program
+	need.Kernel(r.t, "scsi_debug", err)
 	r.t.Cleanup(func() { r.run("modprobe", "-r", "scsi_debug") })
 	for range 50 {
 		if disks, _ := filepath.Glob("/sys/bus/pseudo/drivers/scsi_debug/adapter*/host*/target*/*/block/*"); len(disks) > 0 {

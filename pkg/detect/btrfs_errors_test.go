@@ -13,6 +13,7 @@ import (
 	"github.com/nodeagent/nodeagent/internal/host"
 	"github.com/nodeagent/nodeagent/internal/host/hosttest"
 	"github.com/nodeagent/nodeagent/pkg/finding"
+	"github.com/nodeagent/nodeagent/test/need"
 )
 
 func FuzzBtrfsStats(f *testing.F) {
@@ -45,9 +46,7 @@ func btrfsReasons(t *testing.T, check Check, device string) []string {
 // resets the counters.
 func TestRealBtrfsErrors(t *testing.T) {
 	btrfs, check := hosttest.NewLoopFS(t, "btrfs"), BtrfsErrors()
-	if _, err := exec.LookPath("btrfs"); err != nil {
-		t.Skipf("needs btrfs: %v", err)
-	}
+	need.Program(t, "btrfs")
 	dir := t.TempDir()
 	file, text := dir+"/file", bytes.Repeat([]byte("what was written "), 1000)
 	btrfs.Mount(dir, "rw")

@@ -9,6 +9,7 @@ import (
 
 	"github.com/nodeagent/nodeagent/internal/host"
 	"github.com/nodeagent/nodeagent/internal/host/hosttest"
+	"github.com/nodeagent/nodeagent/test/need"
 )
 
 // TestNetworkForReal: an uplink, a pod, a bridge and an overlay of the kernel's own.
@@ -25,9 +26,7 @@ func TestNetworkForReal(t *testing.T) {
 		t.Fatal(err)
 	}
 	overlay := &netlink.Vxlan{LinkAttrs: netlink.LinkAttrs{Name: "flannel.1", MTU: 1450}, VxlanId: 1, VtepDevIndex: uplink.Attrs().Index, Port: 8472}
-	if err := netlink.LinkAdd(overlay); err != nil {
-		t.Skipf("needs vxlan: %v", err)
-	}
+	need.Kernel(t, "vxlan", netlink.LinkAdd(overlay))
 	for _, link := range []netlink.Link{overlay, uplink} {
 		if err := netlink.LinkSetUp(link); err != nil {
 			t.Fatal(err)

@@ -15,6 +15,7 @@ import (
 	"github.com/nodeagent/nodeagent/internal/host"
 	"github.com/nodeagent/nodeagent/internal/host/hosttest"
 	"github.com/nodeagent/nodeagent/pkg/finding"
+	"github.com/nodeagent/nodeagent/test/need"
 )
 
 // fillingNode is a node whose root filesystem a test fills.
@@ -217,16 +218,12 @@ func fillAll(t *testing.T, name string) {
 }
 
 func TestRealInodesExhausted(t *testing.T) {
-	if os.Geteuid() != 0 {
-		t.Skip("needs root: mounts a tmpfs")
-	}
+	need.Root(t, "mounts a tmpfs")
 	n := spaceNode(t)
 	if err := os.Mkdir(n.path("state"), 0o755); err != nil {
 		t.Fatal(err)
 	}
-	if err := syscall.Mount("tmpfs", n.path("state"), "tmpfs", 0, "size=10m,nr_inodes=2000"); err != nil {
-		t.Skipf("needs tmpfs: %v", err)
-	}
+	need.Kernel(t, "tmpfs", syscall.Mount("tmpfs", n.path("state"), "tmpfs", 0, "size=10m,nr_inodes=2000"))
 	t.Cleanup(func() {
 		if err := syscall.Unmount(n.path("state"), 0); err != nil {
 			t.Error(err)

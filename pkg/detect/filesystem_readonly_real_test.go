@@ -13,6 +13,7 @@ import (
 	"github.com/nodeagent/nodeagent/internal/host"
 	"github.com/nodeagent/nodeagent/internal/host/hosttest"
 	"github.com/nodeagent/nodeagent/pkg/finding"
+	"github.com/nodeagent/nodeagent/test/need"
 )
 
 // realNode looks with one check at the machine that the test runs on. Only filesystems below its directory count: others
@@ -128,9 +129,8 @@ func TestRealExt4Shutdown(t *testing.T) {
 	ext4, n := hosttest.NewLoopFS(t, "ext4"), newRealNode(t, FilesystemReadonly(DefaultFilesystemReadonlySettings()))
 	ext4.Mount(n.path("kubelet/plugins/driver/globalmount"), "rw")
 	ext4.Shutdown(n.path("kubelet/plugins/driver/globalmount"))
-	if !n.superOption(n.path("kubelet/plugins/driver/globalmount"), "shutdown") {
-		t.Skip("needs Linux 6.15: ext4 does not show that it was shut down")
-	}
+	shown := n.superOption(n.path("kubelet/plugins/driver/globalmount"), "shutdown")
+	need.Has(t, shown, "Linux 6.15: ext4 shows that it was shut down")
 	n.sees([3]string{"kubelet/plugins/driver/globalmount", "warning", reasonShutdown})
 }
 

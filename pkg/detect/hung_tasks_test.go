@@ -11,6 +11,7 @@ import (
 	"github.com/nodeagent/nodeagent/internal/host"
 	"github.com/nodeagent/nodeagent/internal/host/hosttest"
 	"github.com/nodeagent/nodeagent/pkg/finding"
+	"github.com/nodeagent/nodeagent/test/need"
 )
 
 func FuzzTaskStatus(f *testing.F) {
@@ -85,14 +86,9 @@ func TestRealHungTask(t *testing.T) {
 
 // A parent that waits for its vfork child is in state D too, by design.
 func TestRealVforkParentIsNotHung(t *testing.T) {
-	perl, err := exec.LookPath("perl")
-	if err != nil {
-		t.Skip("needs perl: calls vfork(2)")
-	}
+	perl := need.Program(t, "perl") // calls vfork(2)
 	number := map[string]string{"x86_64": "58"}[machine(t)]
-	if number == "" {
-		t.Skip("needs x86_64: vfork(2) by number")
-	}
+	need.Has(t, number != "", "x86_64: vfork(2) by number")
 	// Not with the test's context, which ends before the clean-up: the child would be left behind.
 	parent := exec.Command(perl, "-e", `if (syscall(`+number+`) == 0) { sleep 30; require POSIX; POSIX::_exit(0) }`)
 	if err := parent.Start(); err != nil {

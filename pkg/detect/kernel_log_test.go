@@ -17,6 +17,7 @@ import (
 	"github.com/nodeagent/nodeagent/internal/host"
 	"github.com/nodeagent/nodeagent/internal/host/hosttest"
 	"github.com/nodeagent/nodeagent/pkg/finding"
+	"github.com/nodeagent/nodeagent/test/need"
 )
 
 func testLog(t *testing.T) *LiveKernelLog {
@@ -203,9 +204,7 @@ func TestKernelLogWakesTheEngine(t *testing.T) {
 
 // TestRealKernelLog makes a real filesystem fail and hears the real kernel say so, while a program says the same of another.
 func TestRealKernelLog(t *testing.T) {
-	if os.Getuid() != 0 {
-		t.Skip("needs root: reads /dev/kmsg and mounts a filesystem")
-	}
+	need.Root(t, "reads /dev/kmsg and mounts a filesystem")
 	fs := hosttest.NewLoopFS(t, "ext4")
 	dir := t.TempDir()
 	fs.Mount(dir, "errors=remount-ro")

@@ -19,6 +19,7 @@ import (
 	"github.com/nodeagent/nodeagent/internal/host"
 	"github.com/nodeagent/nodeagent/internal/host/hosttest"
 	"github.com/nodeagent/nodeagent/pkg/finding"
+	"github.com/nodeagent/nodeagent/test/need"
 )
 
 // standIn is a process called kube-proxy with a real health server, which says what a file tells it to say.
@@ -27,9 +28,7 @@ const standIn = "NODEAGENT_TEST_KUBE_PROXY"
 // TestKubeProxyStandIn is that process. Its words are those of k8s.io/kubernetes/pkg/proxy/healthcheck.
 func TestKubeProxyStandIn(t *testing.T) {
 	modes := os.Getenv(standIn)
-	if modes == "" {
-		t.Skip("a child of TestKubeProxyForReal")
-	}
+	need.Flag(t, modes != "", "a child of TestKubeProxyForReal")
 	now := time.Now()
 	say := func(w http.ResponseWriter, healthy, eligible bool, path string) {
 		last := now

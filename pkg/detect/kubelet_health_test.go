@@ -22,6 +22,7 @@ import (
 	"github.com/nodeagent/nodeagent/internal/host"
 	"github.com/nodeagent/nodeagent/internal/host/hosttest"
 	"github.com/nodeagent/nodeagent/pkg/finding"
+	"github.com/nodeagent/nodeagent/test/need"
 )
 
 // reasons returns subject=reason of each finding, with marks for what is not fatal or only marginal.
@@ -183,8 +184,8 @@ func TestKubeletHealthAgainstProcesses(t *testing.T) {
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
-			if tt.name == "port taken" && os.Geteuid() != 0 {
-				t.Skip("needs root to read another process's file descriptors")
+			if tt.name == "port taken" {
+				need.Root(t, "reads another process's file descriptors")
 			}
 			h := kubeletHost(t, tt.address(t), tt.process(t))
 			if diff := cmp.Diff(tt.want, look(t, h)); diff != "" {

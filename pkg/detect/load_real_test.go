@@ -12,6 +12,7 @@ import (
 
 	"github.com/nodeagent/nodeagent/internal/host"
 	"github.com/nodeagent/nodeagent/internal/host/hosttest"
+	"github.com/nodeagent/nodeagent/test/need"
 )
 
 // blockedNow scans the machine that the test runs on until the condition holds of the tasks that it takes for blocked.
@@ -50,14 +51,10 @@ func TestRealBlockedTask(t *testing.T) {
 
 // A task that somebody froze does not count, although its state is the same.
 func TestRealFrozenTask(t *testing.T) {
-	if os.Geteuid() != 0 {
-		t.Skip("needs root: makes a cgroup")
-	}
+	need.Root(t, "makes a cgroup")
 	h := &host.Host{Clock: host.Now, Paths: host.DefaultPaths()}
 	cgroup := filepath.Join(h.Paths.CgroupMount, "freezer", "nodeagent-test-"+strconv.Itoa(os.Getpid()))
-	if err := os.Mkdir(cgroup, 0o755); err != nil {
-		t.Skipf("needs the freezer of cgroup v1: %v", err)
-	}
+	need.Kernel(t, "the freezer of cgroup v1", os.Mkdir(cgroup, 0o755))
 	t.Cleanup(func() { removeCgroup(t, cgroup) })
 	put := func(file, text string) {
 		t.Helper()

@@ -18,6 +18,7 @@ import (
 
 	"github.com/nodeagent/nodeagent/internal/host"
 	"github.com/nodeagent/nodeagent/pkg/finding"
+	"github.com/nodeagent/nodeagent/test/need"
 )
 
 const realPodUID = "5b0f8c3e-6a0f-4d52-8f0a-0c4e0d6f7a11"
@@ -33,9 +34,7 @@ type realPod struct {
 
 func newRealPod(t *testing.T, controller string) *realPod {
 	t.Helper()
-	if os.Geteuid() != 0 {
-		t.Skip("needs root: makes cgroups")
-	}
+	need.Root(t, "makes cgroups")
 	p := &realPod{t: t}
 	p.host = &host.Host{Paths: host.DefaultPaths(), NodeName: "node-1"}
 	p.host.Clock = func() finding.Stamp {
@@ -47,9 +46,7 @@ func newRealPod(t *testing.T, controller string) *realPod {
 	p.host.Paths.CgroupRoot = "/nodeagent-test-" + strconv.Itoa(os.Getpid()) + "-" + strings.ToLower(t.Name())
 	p.host.Paths.CgroupDriver = "cgroupfs"
 	hierarchy, err := controllerHierarchy(p.host, controller)
-	if err != nil {
-		t.Skip(err)
-	}
+	need.Kernel(t, "the cgroup controller "+controller, err)
 	p.dir = path.Join(hierarchy.Point, p.host.Paths.CgroupRoot, "kubepods/pod"+realPodUID)
 	p.container = path.Join(p.dir, hex.EncodeToString(make([]byte, 32)))
 	made := hierarchy.Point
@@ -58,9 +55,7 @@ func newRealPod(t *testing.T, controller string) *realPod {
 			p.write(path.Join(made, "cgroup.subtree_control"), "+"+controller)
 		}
 		made = path.Join(made, name)
-		if err := os.Mkdir(made, 0o755); err != nil {
-			t.Skipf("needs to make cgroups: %v", err)
-		}
+		need.Kernel(t, "to make cgroups", os.Mkdir(made, 0o755))
 		dir := made
 		t.Cleanup(func() { removeCgroup(t, dir) })
 	}
@@ -162,9 +157,8 @@ func TestRealContainerOOM(t *testing.T) {
 // When all pods together reach their limit, it is that of the slice, and no pod's (cgroup v2).
 func TestRealSliceOOM(t *testing.T) {
 	p, check := newRealPod(t, "memory"), OOMKills(nil)
-	if _, err := check.Run(t.Context(), p.host); err != nil {
-		t.Skip(err)
-	}
+	_, err := check.Run(t.Context(), p.host)
+	need.Kernel(t, "cgroup v2, which tells whose limit an oom-kill was for", err)
 	slice := path.Join(p.host.Paths.CgroupRoot, "kubepods")
 	p.write(path.Join(path.Dir(p.dir), "memory.max"), "33554432")
 	p.run("exec tail /dev/zero")
@@ -178,13 +172,11 @@ func TestRealSliceOOM(t *testing.T) {
 // When the node has no memory left, it is the node's, and fatal at the third time (cgroup v2). Only where that harms nobody.
 func TestRealNodeOOM(t *testing.T) {
 	cmdline, err := os.ReadFile("/proc/cmdline")
-	if err != nil || !strings.Contains(string(cmdline), "nodeagent.guest") {
-		t.Skip("only in a guest that may run out of memory: its kernel's command line says nodeagent.guest")
-	}
+	inGuest := err == nil && strings.Contains(string(cmdline), "nodeagent.guest")
+	need.Flag(t, inGuest, "nodeagent.guest in the kernel's command line: a guest that may run out of memory")
 	p, check := newRealPod(t, "memory"), OOMKills(nil)
-	if _, err := check.Run(t.Context(), p.host); err != nil {
-		t.Skip(err)
-	}
+	_, err = check.Run(t.Context(), p.host)
+	need.Kernel(t, "cgroup v2, which tells whose limit an oom-kill was for", err)
 	for _, severity := range []string{"warning", "warning", "fatal"} {
 		p.run("echo 1000 > /proc/self/oom_score_adj; exec tail /dev/zero")
 		p.sees(check, severity+" OOMKilling node/node-1", true)
@@ -237,9 +229,7 @@ func (p *realPod) eventually(check Check, want string) {
 
 // Swap that is switched on under a kubelet that refuses it is told of until it is off again.
 func TestRealSwap(t *testing.T) {
-	if os.Geteuid() != 0 {
-		t.Skip("needs root: switches swap on")
-	}
+	need.Root(t, "switches swap on")
 	dir := t.TempDir()
 	file, config := filepath.Join(dir, "swap"), filepath.Join(dir, "config.yaml")
 	for name, content := range map[string][]byte{file: make([]byte, 1<<20), config: []byte("kind: KubeletConfiguration\n")} {
@@ -260,13 +250,10 @@ func TestRealSwap(t *testing.T) {
 		}
 		return text
 	}
-	if got := look(); got != "" {
-		t.Skipf("the machine has swap of its own: %s", got)
-	}
+	need.Has(t, look() == "", "a machine without swap of its own")
 	for _, command := range [][]string{{"mkswap", file}, {"swapon", file}} {
-		if out, err := exec.CommandContext(t.Context(), command[0], command[1:]...).CombinedOutput(); err != nil {
-			t.Skipf("needs to switch swap on: %v: %s", err, out)
-		}
+		_, err := exec.CommandContext(t.Context(), command[0], command[1:]...).Output()
+		need.Kernel(t, "to switch swap on", err)
 	}
 	off := func() {
 		if out, err := exec.Command("swapoff", file).CombinedOutput(); err != nil {

@@ -16,6 +16,7 @@ import (
 	"golang.org/x/tools/txtar"
 
 	"github.com/nodeagent/nodeagent/internal/host"
+	"github.com/nodeagent/nodeagent/test/need"
 )
 
 // The table of neighbours is one for all namespaces, so it is filled from the test's own and told by the machine's files.
@@ -26,9 +27,8 @@ func TestRealNeighbourTable(t *testing.T) {
 	for _, family := range []string{"ipv6", "ipv4"} { // these files are the machine's own namespace's only
 		const name = "neigh/default/gc_thresh3"
 		var err error
-		if limit, err = readCount(host.Files{}, "/proc/sys/net/"+family+"/"+name); err != nil || limit > 8192 {
-			t.Skipf("needs a small gc_thresh3: %d, %v", limit, err)
-		}
+		limit, err = readCount(host.Files{}, "/proc/sys/net/"+family+"/"+name)
+		need.Has(t, err == nil && limit <= 8192, "a gc_thresh3 of at most 8192")
 		layOut(t, root, txtar.File{Name: "proc/sys/net/" + family + "/" + name, Data: strconv.AppendUint(nil, limit, 10)})
 	}
 	// This process's own may become that of the test's namespace.
@@ -65,18 +65,14 @@ func TestRealNeighbourTable(t *testing.T) {
 // its own. None of its connections is answered, so the kernel drops others to make room, and no packet.
 func TestRealConntrack(t *testing.T) {
 	limit, err := readCount(host.Files{}, "/proc/sys/net/netfilter/nf_conntrack_max")
-	if err != nil || limit > 1<<19 {
-		t.Skipf("needs a small nf_conntrack_max: %d, %v", limit, err)
-	}
+	need.Has(t, err == nil && limit <= 1<<19, "conntrack with an nf_conntrack_max of at most 524288")
 	n, c := newNetNode(t), Conntrack()
 	for _, rule := range [][]string{
 		{"-A", "OUTPUT", "-m", "conntrack", "--ctstate", "NEW", "-j", "ACCEPT"},
 		{"-A", "INPUT", "-p", "udp", "-j", "DROP"}, // nobody shall answer
 	} {
 		// A child of this thread is in its namespace.
-		if out, err := exec.Command("iptables", rule...).CombinedOutput(); err != nil {
-			t.Skipf("needs iptables with conntrack: %v: %s", err, out)
-		}
+		need.Kernel(t, "iptables with conntrack", exec.Command("iptables", rule...).Run())
 	}
 	n.sees(c)
 	fd, err := unix.Socket(unix.AF_INET, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC, 0)

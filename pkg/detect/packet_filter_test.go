@@ -17,6 +17,7 @@ import (
 
 	"github.com/nodeagent/nodeagent/internal/host"
 	"github.com/nodeagent/nodeagent/internal/host/hosttest"
+	"github.com/nodeagent/nodeagent/test/need"
 )
 
 // ruleSet is what somebody makes of the packet filter, and what must come of it: whether a pod's connections really pass,
@@ -256,9 +257,7 @@ func newFilterBench(t *testing.T) *filterBench {
 	hosttest.Attach(t, b.other, "uplink", "192.0.2.1/24", "192.0.2.2/24")
 	hosttest.Addresses(t, b.other, "uplink", "2001:db8:2::1/64", "2001:db8:2::2/64")
 	for _, name := range []string{"/proc/sys/net/ipv4/ip_forward", "/proc/sys/net/ipv6/conf/all/forwarding"} {
-		if err := os.WriteFile(name, []byte("1"), 0o600); err != nil {
-			t.Skipf("needs forwarding: %v", err)
-		}
+		need.Kernel(t, "forwarding", os.WriteFile(name, []byte("1"), 0o600))
 	}
 	for _, address := range []string{"10.244.0.2:80", "[fd00:244::2]:80"} {
 		listen(t, b.pod, address)

@@ -21,6 +21,7 @@ import (
 	"github.com/nodeagent/nodeagent/internal/host"
 	"github.com/nodeagent/nodeagent/internal/host/hosttest"
 	"github.com/nodeagent/nodeagent/pkg/finding"
+	"github.com/nodeagent/nodeagent/test/need"
 )
 
 // criStatus is an answer with the two conditions that kubelet heeds.
@@ -109,12 +110,8 @@ type containerd struct {
 
 func startContainerd(t *testing.T) *containerd {
 	t.Helper()
-	if os.Geteuid() != 0 {
-		t.Skip("needs root to run containerd")
-	}
-	if _, err := exec.LookPath("containerd"); err != nil {
-		t.Skip("needs containerd")
-	}
+	need.Root(t, "runs containerd")
+	need.Program(t, "containerd")
 	c := &containerd{dir: t.TempDir()}
 	c.socket = filepath.Join(c.dir, "c.sock")
 	text := fmt.Sprintf("version = 2\nroot = %q\nstate = %q\ndisabled_plugins = [%q, %q, %q, %q]\n[grpc]\naddress = %q\n"+

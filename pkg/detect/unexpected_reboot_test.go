@@ -14,6 +14,7 @@ import (
 	"golang.org/x/tools/txtar"
 
 	"github.com/nodeagent/nodeagent/internal/host"
+	"github.com/nodeagent/nodeagent/test/need"
 )
 
 // wtmpRecord makes one record of /var/log/wtmp.
@@ -80,10 +81,7 @@ func TestParseLogins(t *testing.T) {
 
 // The records that utmpdump writes on this machine are understood.
 func TestRealLogins(t *testing.T) {
-	utmpdump, err := exec.LookPath("utmpdump")
-	if err != nil {
-		t.Skip("needs utmpdump")
-	}
+	utmpdump := need.Program(t, "utmpdump")
 	dump := exec.CommandContext(t.Context(), utmpdump, "-r")
 	dump.Stdin = strings.NewReader("[2] [00000] [~~  ] [reboot  ] [~           ] [6.1.0-18-amd64      ] [0.0.0.0        ] [2026-11-20T10:00:00,000000+00:00]\n" +
 		"[1] [00000] [~~  ] [shutdown] [~           ] [6.1.0-18-amd64      ] [0.0.0.0        ] [2026-11-20T11:00:00,000000+00:00]\n")

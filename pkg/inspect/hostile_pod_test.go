@@ -13,6 +13,7 @@ import (
 
 	"github.com/nodeagent/nodeagent/internal/host"
 	"github.com/nodeagent/nodeagent/internal/host/hosttest"
+	"github.com/nodeagent/nodeagent/test/need"
 )
 
 // ripen makes so many passes that what nobody knows is a leftover in the last.
@@ -66,9 +67,7 @@ func TestHostilePodBlindsNobody(t *testing.T) {
 	left := n.cgroups(filepath.Join(n.host.Paths.CgroupRoot, "kubepods/burstable/pod"+ordinary, strings.Repeat("c", 64)))
 	tops := n.cgroups(filepath.Join(n.host.Paths.CgroupRoot, "kubepods/burstable/pod"+hostile))
 	at := slices.IndexFunc(tops, func(dir string) bool { return strings.Contains(dir, "/pids/") })
-	if at < 0 {
-		t.Skip("needs cgroup v1 with the pids controller")
-	}
+	need.Has(t, at >= 0, "cgroup v1 with the pids controller")
 	for i := range 1500 {
 		dir := filepath.Join(tops[(at+1)%len(tops)], strconv.Itoa(i))
 		if err := os.Mkdir(dir, 0o755); err != nil {

@@ -28,6 +28,7 @@ import (
 	"github.com/nodeagent/nodeagent/internal/host/hosttest"
 	"github.com/nodeagent/nodeagent/internal/host/hosttest/thread"
 	"github.com/nodeagent/nodeagent/pkg/finding"
+	"github.com/nodeagent/nodeagent/test/need"
 )
 
 // node is a node whose objects are real (mounts, cgroups, processes, network) in private places, and whose witnesses say
@@ -57,9 +58,7 @@ type node struct {
 // newNode makes a node on which one pod lives. Only for root.
 func newNode(t testing.TB) *node {
 	t.Helper()
-	if os.Geteuid() != 0 {
-		t.Skip("needs root: real mounts, cgroups and network")
-	}
+	need.Root(t, "makes mounts, cgroups and networks")
 	n := &node{t: t, now: host.Now(), working: map[string]float64{`config="orphan",lifecycle="sync",static=""`: 0}}
 	files := host.Files{}
 	n.object = *hosttest.Node()
@@ -244,9 +243,7 @@ const conflist = `{"cniVersion":"1.0.0","name":"nodeagent-inspect-test","plugins
 func (n *node) attach(uid, sandbox string) string {
 	n.t.Helper()
 	const plugins = "/usr/lib/cni"
-	if _, err := os.Stat(plugins + "/bridge"); err != nil {
-		n.t.Skipf("needs the CNI plugins of Debian: %v", err)
-	}
+	need.Program(n.t, plugins+"/bridge")
 	netns := filepath.Join(n.host.Paths.NetnsDirs[0], "cni-"+uid)
 	hosttest.PinNetns(n.t, netns)
 	list, err := libcni.ConfListFromBytes([]byte(fmt.Sprintf(conflist, n.t.TempDir())))

@@ -12,6 +12,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/nodeagent/nodeagent/pkg/inspect"
+	"github.com/nodeagent/nodeagent/test/need"
 )
 
 func open(t *testing.T, dir string) *journal {
@@ -95,9 +96,7 @@ func TestJournalRotates(t *testing.T) {
 }
 
 func TestJournalFullDisk(t *testing.T) {
-	if os.Geteuid() != 0 {
-		t.Skip("needs root: mounts a small filesystem")
-	}
+	need.Root(t, "mounts a small filesystem")
 	dir := t.TempDir()
 	if err := syscall.Mount("tmpfs", dir, "tmpfs", 0, "size=8k"); err != nil {
 		t.Fatal(err)

@@ -16,6 +16,7 @@ import (
 	"github.com/nodeagent/nodeagent/internal/host"
 	"github.com/nodeagent/nodeagent/internal/host/hosttest"
 	"github.com/nodeagent/nodeagent/pkg/inspect"
+	"github.com/nodeagent/nodeagent/test/need"
 )
 
 // networkCensus is all that pods have of the network, asked of the kernel and the files themselves: mounts and files in the
@@ -55,9 +56,7 @@ func (w *world) networkCensus() map[string]string {
 		}
 	}
 	rules, err := exec.Command("/usr/sbin/iptables", "-w", "-t", "nat", "-S").Output()
-	if err != nil {
-		w.t.Skipf("needs iptables: %v", err)
-	}
+	need.Kernel(w.t, "iptables", err)
 	for rule := range strings.Lines(string(rules)) {
 		all["rule "+rule] = ""
 	}

@@ -42,9 +42,6 @@ func TestReleaseWholePod(t *testing.T) {
 
 // A crash after any step, and a release from zero: the same end state, and nothing else touched.
 func TestCrashAnywhere(t *testing.T) {
-	if testing.Short() {
-		t.Skip("takes a minute: one release for each step")
-	}
 	crash := errors.New("crash")
 	w := newWorld(t, func(p *host.Paths) {
 		if _, err := os.Stat("/sys/fs/cgroup/memory"); err == nil {

@@ -87,9 +87,6 @@ func TestReleaseSandbox(t *testing.T) {
 }
 
 func TestCrashInSandbox(t *testing.T) {
-	if testing.Short() {
-		t.Skip("takes half a minute")
-	}
 	crash := errors.New("crash")
 	w, c := runtimeWorld(t)
 	w.Cgroups(w.living, "")

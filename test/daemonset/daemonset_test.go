@@ -19,6 +19,7 @@ import (
 
 	"github.com/nodeagent/nodeagent/test/harness"
 	"github.com/nodeagent/nodeagent/test/lab"
+	"github.com/nodeagent/nodeagent/test/need"
 )
 
 var withLab = flag.Bool("lab", false, "run the tests that use a real cluster; needs root")
@@ -68,12 +69,8 @@ func TestDaemonSet(t *testing.T) {
 
 func open(t *testing.T) *cluster {
 	t.Helper()
-	if !*withLab {
-		t.Skipf("%s needs the flag -lab: it uses a real cluster", t.Name())
-	}
-	if os.Geteuid() != 0 {
-		t.Skipf("%s needs root: it uses a real cluster", t.Name())
-	}
+	need.Flag(t, *withLab, "-lab: uses a real cluster")
+	need.Root(t, "uses a real cluster")
 	if conn, err := net.Dial("unix", socket); err == nil {
 		_ = conn.Close()
 		t.Fatalf("an agent answers on %s: the test would be in its way", socket)

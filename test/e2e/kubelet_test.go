@@ -21,6 +21,7 @@ import (
 	"github.com/nodeagent/nodeagent/pkg/finding"
 	"github.com/nodeagent/nodeagent/test/harness"
 	"github.com/nodeagent/nodeagent/test/lab"
+	"github.com/nodeagent/nodeagent/test/need"
 )
 
 // kubeletLab is the lab's node through the doors that checks have.
@@ -188,9 +189,7 @@ func (k *kubeletLab) clear(frozen *harness.Victim, names ...string) {
 // A healthy kubelet is healthy. While the runtime hangs its metrics hang too, and after three minutes it says itself, in its
 // Node, that its PLEG is not healthy; it is well again soon after the runtime is.
 func TestKubeletPLEG(t *testing.T) {
-	if !*long {
-		t.Skip("takes more than four minutes, as long as kubelet takes to notice: make test-long")
-	}
+	need.Flag(t, *long, "-long: takes more than four minutes, as long as kubelet takes to notice")
 	k := openKubeletLab(t)
 	check := detect.KubeletPLEG()
 	k.await(check, time.Second, map[string]string{"kubelet/kubelet": ""})

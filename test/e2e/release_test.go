@@ -11,14 +11,13 @@ import (
 
 	"github.com/nodeagent/nodeagent/test/harness"
 	"github.com/nodeagent/nodeagent/test/lab"
+	"github.com/nodeagent/nodeagent/test/need"
 )
 
 // openLab returns the lab of these tests, or skips where none is wanted.
 func openLab(t *testing.T) *lab.Lab {
 	t.Helper()
-	if !*withLab {
-		t.Skipf("%s needs a real node: as root, go test ./test/e2e -args -lab", t.Name())
-	}
+	need.Flag(t, *withLab, "-lab: uses a real node")
 	l, err := lab.Open("")
 	if err == nil { // the test before may have ended before the node was Ready again
 		err = harness.WaitFor(t.Context(), time.Minute, "the node to be well", func() error { return l.Healthy(t.Context()) })
@@ -32,9 +31,7 @@ func openLab(t *testing.T) *lab.Lab {
 // ofTheProcess skips, in the DaemonSet, what a test proves of a process of the host.
 func ofTheProcess(t *testing.T, why string) {
 	t.Helper()
-	if *asDaemonSet {
-		t.Skipf("%s: not of the DaemonSet: %s", t.Name(), why)
-	}
+	need.Flag(t, !*asDaemonSet, "not -daemonset: "+why)
 }
 
 // lookInTest skips, in the DaemonSet, tests that open the read door by themselves: they see the same whatever is installed.

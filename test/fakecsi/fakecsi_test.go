@@ -16,6 +16,7 @@ import (
 	"google.golang.org/grpc/credentials/insecure"
 
 	"github.com/nodeagent/nodeagent/internal/host"
+	"github.com/nodeagent/nodeagent/test/need"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -93,9 +94,7 @@ func TestEnds(t *testing.T) {
 }
 
 func TestVolumes(t *testing.T) {
-	if os.Geteuid() != 0 {
-		t.Skip("needs root to mount")
-	}
+	need.Root(t, "mounts")
 	for _, publish := range []Publish{PublishTmpfs, PublishBind} {
 		t.Run(string(publish), func(t *testing.T) {
 			d, _ := start(t, Options{Publish: publish})

@@ -11,6 +11,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/nodeagent/nodeagent/test/need"
 )
 
 var withGuest = flag.Bool("guest", false, "boot a machine of its own for these tests; needs qemu-system-x86 and the other packages of make packages")
@@ -31,9 +33,7 @@ func TestCrash(t *testing.T) { inGuest(t, "Crash", Guest{Modules: "modules"}) }
 // inGuest runs those tests of ./inside in a guest that begin with a word, with the real agent. Each of them is a subtest here.
 func inGuest(t *testing.T, word string, g Guest) {
 	t.Helper()
-	if !*withGuest {
-		t.Skip("needs a guest: go test ./test/guest -args -guest")
-	}
+	need.Flag(t, *withGuest, "-guest: boots a machine of its own")
 	repo, err := filepath.Abs("../..")
 	if err != nil {
 		t.Fatal(err)
@@ -53,9 +53,8 @@ func inGuest(t *testing.T, word string, g Guest) {
 		others = "^$"
 	}
 	if only := os.Getenv("GUEST_RUN"); only != "" {
-		if regexp.MustCompile(others).MatchString(only) || !strings.HasPrefix(only, "Test"+word) {
-			t.Skip("GUEST_RUN names tests of another guest")
-		}
+		here := !regexp.MustCompile(others).MatchString(only) && strings.HasPrefix(only, "Test"+word)
+		need.Flag(t, here, "GUEST_RUN names tests of another guest")
 		tests = only
 	}
 	programs, err := g.programs(ctx)

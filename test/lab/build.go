@@ -42,7 +42,7 @@ func (l *Lab) buildHelpers(ctx context.Context) error {
 }
 
 // goBuild compiles one static program and tells every ten seconds that it has not fallen asleep.
-func (l *Lab) goBuild(ctx context.Context, module, out, pkg string, flags ...string) error {
+func (l progress) goBuild(ctx context.Context, module, out, pkg string, flags ...string) error {
 	args := append([]string{"build", "-C", module, "-trimpath", "-o", out}, flags...)
 	cmd := exec.CommandContext(ctx, "go", append(args, pkg)...)
 	cmd.Env = append(os.Environ(), "CGO_ENABLED=0", "GOWORK=off")

@@ -64,7 +64,7 @@ func Up(ctx context.Context, opts Options) (*Lab, error) {
 	if err != nil {
 		return nil, err
 	}
-	unlock, err := lock(ctx, l.say)
+	unlock, err := lock(ctx, "nodeagent-lab", "another command is bringing up or removing the lab", l.say)
 	if err != nil {
 		return nil, err
 	}
@@ -163,7 +163,7 @@ func Down(ctx context.Context, dir string, log io.Writer) error {
 		return err
 	}
 	l := open(dir, &state{}, log)
-	unlock, err := lock(ctx, l.say)
+	unlock, err := lock(ctx, "nodeagent-lab", "another command is bringing up or removing the lab", l.say)
 	if err != nil {
 		return err
 	}

@@ -9,24 +9,24 @@ import (
 	"time"
 )
 
-// lock makes sure that only one process on the machine builds or removes a lab. It is an abstract Unix socket:
-// the kernel releases it when its owner dies, and it leaves no file behind.
-func lock(ctx context.Context, say func(string, ...any)) (unlock func(), err error) {
+// lock makes sure that only one process on the machine does what the name stands for, as other says. It is an abstract
+// Unix socket: the kernel releases it when its owner dies, and it leaves no file behind.
+func lock(ctx context.Context, name, other string, say func(string, ...any)) (unlock func(), err error) {
 	told := false
 	for {
-		listener, err := net.Listen("unix", "@nodeagent-lab")
+		listener, err := net.Listen("unix", "@"+name)
 		if err == nil {
 			return func() { listener.Close() }, nil
 		}
 		if !errors.Is(err, syscall.EADDRINUSE) {
-			return nil, fmt.Errorf("take the lab's lock: %w", err)
+			return nil, fmt.Errorf("take the lock %s: %w", name, err)
 		}
 		if !told {
-			say("another command is building or removing the lab; waiting for it")
+			say("%s; waiting for it", other)
 			told = true
 		}
 		if err := pause(ctx, 200*time.Millisecond); err != nil {
-			return nil, fmt.Errorf("take the lab's lock: held by another command: %w", err)
+			return nil, fmt.Errorf("take the lock %s: %s: %w", name, other, err)
 		}
 	}
 }

@@ -67,24 +67,56 @@ func (m module) cacheDir(repo string) (string, error) {
 	return filepath.Join(repo, ".cache", m.name+"-"+version), nil
 }
 
-// buildPrograms builds what the lab runs of others unless the cache has it.
-func (l *Lab) buildPrograms(ctx context.Context) error {
-	if err := l.buildModule(ctx, kubernetes(), l.Paths.BinDir); err != nil {
-		return err
-	}
-	if l.Paths.ContainerdDir == debianDir {
-		return nil
-	}
-	return l.buildModule(ctx, containerd2(), l.Paths.ContainerdDir)
-}
-
-// buildModule builds a module's programs into dir unless they are there, built from the same go.mod.
-func (l *Lab) buildModule(ctx context.Context, m module, dir string) error {
-	data, err := os.ReadFile(filepath.Join(m.dir(l.state.Repo), "go.mod"))
+// Build builds all programs of others that a lab may run, unless the cache has them. It needs no root; an Up that begins
+// meanwhile waits for it.
+func Build(ctx context.Context, opts Options) error {
+	repo, err := findRepo(opts.Repo)
 	if err != nil {
 		return err
 	}
-	version, err := m.required(l.state.Repo)
+	return newProgress(opts.Log).buildModules(ctx, repo, kubernetes(), containerd2())
+}
+
+// buildPrograms builds what this lab runs of others unless the cache has it.
+func (l *Lab) buildPrograms(ctx context.Context) error {
+	modules := []module{kubernetes()}
+	if l.Paths.ContainerdDir != debianDir {
+		modules = append(modules, containerd2())
+	}
+	return l.buildModules(ctx, l.state.Repo, modules...)
+}
+
+// buildLock names the lock of a checkout's cache.
+func buildLock(repo string) string {
+	sum := sha256.Sum256([]byte(repo))
+	return "nodeagent-lab-build-" + hex.EncodeToString(sum[:8])
+}
+
+func (l progress) buildModules(ctx context.Context, repo string, modules ...module) error {
+	unlock, err := lock(ctx, buildLock(repo), "another command is building the lab's programs", l.say)
+	if err != nil {
+		return err
+	}
+	defer unlock()
+	for _, m := range modules {
+		if err := l.buildModule(ctx, repo, m); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// buildModule builds a module's programs into the cache unless they are there, built from the same go.mod.
+func (l progress) buildModule(ctx context.Context, repo string, m module) error {
+	data, err := os.ReadFile(filepath.Join(m.dir(repo), "go.mod"))
+	if err != nil {
+		return err
+	}
+	version, err := m.required(repo)
+	if err != nil {
+		return err
+	}
+	dir, err := m.cacheDir(repo)
 	if err != nil {
 		return err
 	}
@@ -103,7 +135,7 @@ func (l *Lab) buildModule(ctx context.Context, m module, dir string) error {
 		}
 		began := time.Now()
 		l.say("building %s (%s) ...", p.name, p.takes)
-		if err := l.goBuild(ctx, m.dir(l.state.Repo), out, m.source+"/cmd/"+p.name, "-ldflags", "-s -w -X "+m.version+"="+version); err != nil {
+		if err := l.goBuild(ctx, m.dir(repo), out, m.source+"/cmd/"+p.name, "-ldflags", "-s -w -X "+m.version+"="+version); err != nil {
 			return err
 		}
 		if err := writeFile(stamp, []byte(want+"\n"), 0o644); err != nil {

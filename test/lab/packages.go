@@ -21,6 +21,7 @@ var packages = [...]struct{ name, file string }{
 	{"busybox-static", "/bin/busybox"},
 	{"iproute2", "/sbin/ip"},
 	{"iptables", "/usr/sbin/iptables"},
+	{"nftables", "/usr/sbin/nft"},
 	{"mount", "/bin/mount"},
 	{"e2fsprogs", "/sbin/mkfs.ext4"},
 	{"xfsprogs", "/sbin/mkfs.xfs"},

@@ -11,6 +11,8 @@ import (
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
+
+	"github.com/nodeagent/nodeagent/test/need"
 )
 
 const sampleMountinfo = `22 27 0:21 / /proc rw,relatime - proc proc rw
@@ -182,9 +184,7 @@ func TestModules(t *testing.T) {
 }
 
 func TestWhichContainerd(t *testing.T) {
-	if os.Geteuid() != 0 {
-		t.Skip("the lab needs root")
-	}
+	need.Root(t, "is to make a lab")
 	for which, program := range map[string]string{"": "/usr/bin/ctr", "1": "/usr/bin/ctr", "2": ".cache/containerd-v2"} {
 		l, err := newLab(Options{Dir: "/tmp/lab", Containerd: which})
 		if err != nil || !strings.Contains(l.Paths.Ctr, program) {

@@ -123,11 +123,11 @@ func FuzzMatching(f *testing.F) {
 	}
 	f.Fuzz(func(t *testing.T, pattern, text string, size int) {
 		if size < 1 || size > 20 || len(pattern) > 200 || len(text) > 2000 {
-			t.Skip()
+			return
 		}
 		our, err := npd.NewBuffer(size, pattern)
 		if err != nil {
-			t.Skip() // node-problem-detector ends the process, or panics
+			return // node-problem-detector ends the process, or panics
 		}
 		their := systemlogmonitor.NewLogBuffer(size)
 		for line := range strings.SplitSeq(text, "\n") {

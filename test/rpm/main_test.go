@@ -18,6 +18,8 @@ import (
 	"testing"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/nodeagent/nodeagent/test/need"
 )
 
 func TestMain(m *testing.M) {
@@ -47,9 +49,7 @@ type builtPackages struct {
 // needMachine skips a test where no machine can be booted.
 func needMachine(t *testing.T) {
 	t.Helper()
-	if os.Geteuid() != 0 {
-		t.Skip("needs root: boots a Debian with systemd in a container and installs the package there")
-	}
+	need.Root(t, "boots a Debian with systemd in a container and installs the package there")
 	needTools(t, "rpmbuild", "rpm", "rpm2cpio", "cpio", "rpmlint", "systemd-nspawn", "debootstrap", "nsenter")
 }
 
@@ -57,13 +57,10 @@ func needMachine(t *testing.T) {
 func needTools(t *testing.T, tools ...string) {
 	t.Helper()
 	for _, tool := range tools {
-		_, err := exec.LookPath(tool)
-		switch {
-		case err != nil && os.Geteuid() != 0:
-			t.Skipf("%v", err)
-		case err != nil:
-			t.Fatalf("%v: apt-get install cpio rpm rpmlint systemd-container debootstrap", err)
+		if _, err := exec.LookPath(tool); err != nil && os.Geteuid() == 0 {
+			t.Fatalf("%v: make packages", err)
 		}
+		need.Program(t, tool)
 	}
 }
 

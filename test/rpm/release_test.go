@@ -16,6 +16,8 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/nodeagent/nodeagent/test/need"
 )
 
 const (
@@ -114,10 +116,7 @@ func (m *machine) mode(mode string) {
 // startNode starts a real containerd with its CRI plugin, and what stands in for kubelet and the apiserver, as services.
 func (m *machine) startNode() {
 	m.t.Helper()
-	runtime, err := exec.LookPath("containerd")
-	if err != nil {
-		m.t.Skip("needs containerd")
-	}
+	runtime := need.Program(m.t, "containerd")
 	kubelet := filepath.Join(m.t.TempDir(), "kubelet")
 	build := exec.Command("go", "build", "-o", kubelet, "./node")
 	build.Env = append(os.Environ(), "CGO_ENABLED=0")

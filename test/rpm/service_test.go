@@ -12,6 +12,8 @@ import (
 	"time"
 
 	"github.com/google/go-cmp/cmp"
+
+	"github.com/nodeagent/nodeagent/test/need"
 )
 
 func TestReboot(t *testing.T) {
@@ -98,9 +100,7 @@ func TestCrashWithAChildThatNobodyCanKill(t *testing.T) {
 	m := boot(t)
 	m.install()
 	freezer := "/sys/fs/cgroup/freezer/nodeagent-rpm-" + strconv.Itoa(os.Getpid())
-	if err := os.Mkdir(freezer, 0o755); err != nil {
-		t.Skipf("needs the freezer of cgroup v1, whose tasks ignore SIGKILL: %v", err)
-	}
+	need.Kernel(t, "the freezer of cgroup v1, whose tasks ignore SIGKILL", os.Mkdir(freezer, 0o755))
 	child := 0
 	t.Cleanup(func() {
 		put(t, freezer+"/freezer.state", "THAWED")
@@ -146,9 +146,7 @@ func TestOutOfMemory(t *testing.T) {
 	m := boot(t)
 	m.install()
 	memory := "/sys/fs/cgroup/memory/nodeagent-rpm-" + strconv.Itoa(os.Getpid())
-	if err := os.Mkdir(memory, 0o755); err != nil {
-		t.Skipf("needs the memory controller of cgroup v1: inside of the machine systemd has none: %v", err)
-	}
+	need.Kernel(t, "the memory controller of cgroup v1: inside of the machine systemd has none", os.Mkdir(memory, 0o755))
 	t.Cleanup(func() {
 		m.eventually(5*time.Second, "the cgroup to be empty", func() error { return os.Remove(memory) })
 	})

@@ -4,13 +4,14 @@ import (
 	"errors"
 	"fmt"
 	"net"
-	"os/exec"
 	"path/filepath"
 	"strconv"
 	"strings"
 	"syscall"
 	"testing"
 	"time"
+
+	"github.com/nodeagent/nodeagent/test/need"
 )
 
 const quickChecks = "checks:\n  systemd-units:\n    every: 1s\n  runtime-restarts:\n    every: 1s\n"
@@ -208,10 +209,7 @@ const (
 // startContainerd starts a real containerd as a service, and the agent.
 func (m *machine) startContainerd() {
 	m.t.Helper()
-	program, err := exec.LookPath("containerd")
-	if err != nil {
-		m.t.Skip("needs containerd")
-	}
+	program := need.Program(m.t, "containerd")
 	copyFile(m.t, program, filepath.Join(m.root, "usr/bin/containerd"))
 	m.run("chmod", "0755", "/usr/bin/containerd")
 	m.write("/etc/containerd/config.toml", containerdConfig)

@@ -23,6 +23,7 @@ import (
 	cri "k8s.io/cri-api/pkg/apis/runtime/v1"
 
 	"github.com/nodeagent/nodeagent/internal/host"
+	"github.com/nodeagent/nodeagent/test/need"
 )
 
 // Image is the name of the only image of a private containerd: busybox.
@@ -44,11 +45,7 @@ type Containerd struct {
 func StartContainerd(t testing.TB) *Containerd {
 	t.Helper()
 	Root(t)
-	for _, tool := range []string{"containerd", "ctr", "/bin/busybox"} {
-		if _, err := exec.LookPath(tool); err != nil {
-			t.Skipf("needs %s", tool)
-		}
-	}
+	need.Program(t, "containerd", "ctr", "/bin/busybox")
 	dir, err := os.MkdirTemp("", "ctd") // short, for the socket's name
 	if err != nil {
 		t.Fatal(err)

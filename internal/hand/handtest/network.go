@@ -2,7 +2,6 @@ package handtest
 
 import (
 	"fmt"
-	"os"
 	"os/exec"
 	"path/filepath"
 
@@ -10,6 +9,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/nodeagent/nodeagent/internal/hand"
+	"github.com/nodeagent/nodeagent/test/need"
 )
 
 // Pin makes a network namespace pinned at name, as a runtime does.
@@ -49,9 +49,7 @@ type Attached struct {
 // to be undone.
 func (n *Node) Attach(uid, netns string) Attached {
 	n.t.Helper()
-	if _, err := os.Lstat("/usr/lib/cni/portmap"); err != nil {
-		n.t.Skipf("needs the CNI plugins: %v", err)
-	}
+	need.Program(n.t, "/usr/lib/cni/portmap")
 	a := Attached{Network: "nab" + Hex(n.t, 8), ContainerID: Hex(n.t, 64)}
 	n.t.Cleanup(func() { _ = exec.Command("/sbin/ip", "link", "del", a.Network).Run() })
 	random := Hex(n.t, 2)

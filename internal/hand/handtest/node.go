@@ -16,14 +16,13 @@ import (
 
 	"github.com/nodeagent/nodeagent/internal/hand"
 	"github.com/nodeagent/nodeagent/internal/host"
+	"github.com/nodeagent/nodeagent/test/need"
 )
 
 // Root skips a test by name where it does not run as root.
 func Root(t testing.TB) {
 	t.Helper()
-	if os.Geteuid() != 0 {
-		t.Skip("needs root: changes mounts, cgroups or network namespaces for real")
-	}
+	need.Root(t, "changes mounts, cgroups or network namespaces for real")
 }
 
 // Node is a private node: only its directories and its corner of the cgroups are in reach of the hand.

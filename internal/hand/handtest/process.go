@@ -12,6 +12,7 @@ import (
 
 	"github.com/nodeagent/nodeagent/internal/hand"
 	"github.com/nodeagent/nodeagent/internal/host"
+	"github.com/nodeagent/nodeagent/test/need"
 )
 
 // Cgroups makes the cgroup of a pod, and optionally one below it, in every mounted hierarchy, and returns the directories.
@@ -34,9 +35,7 @@ func (n *Node) cgroupsBelow(name string, remove func(top string)) []string {
 		n.t.Fatal(err)
 	}
 	hierarchies := host.CgroupHierarchies(mounts, n.Host.Paths.CgroupMount)
-	if len(hierarchies) == 0 {
-		n.t.Skip("needs mounted cgroups")
-	}
+	need.Has(n.t, len(hierarchies) > 0, "mounted cgroups")
 	var dirs []string
 	for _, h := range hierarchies {
 		top := filepath.Join(h.Point, n.Host.Paths.CgroupRoot)

@@ -13,6 +13,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/nodeagent/nodeagent/internal/host"
+	"github.com/nodeagent/nodeagent/test/need"
 )
 
 // onSharedRoot names the test that runs on a shared root.
@@ -39,11 +40,10 @@ func OnSharedRoot(t *testing.T) bool {
 	test.Env = append(os.Environ(), onSharedRoot+"="+t.Name())
 	test.SysProcAttr = &syscall.SysProcAttr{Cloneflags: syscall.CLONE_NEWNS | syscall.CLONE_NEWPID}
 	out, err := test.CombinedOutput()
+	need.Child(t, out)
 	switch {
 	case err != nil:
 		t.Errorf("on a shared root: %v\n%s", err, out)
-	case strings.Contains(string(out), "--- SKIP: "+t.Name()+" "):
-		t.Skipf("on a shared root: %s", out)
 	case !strings.Contains(string(out), "--- PASS: "+t.Name()+" "):
 		t.Errorf("did not run on a shared root: %s", out)
 	case testing.Verbose():
@@ -80,9 +80,7 @@ func (n *Node) Namespace(propagation, script string) int {
 	if err != nil {
 		n.t.Fatal(err)
 	}
-	if err := process.Start(); err != nil {
-		n.t.Skipf("needs unshare: %v", err)
-	}
+	need.Kernel(n.t, "unshare", process.Start())
 	n.t.Cleanup(func() { _ = process.Process.Kill(); _ = process.Wait() })
 	if line, err := bufio.NewReader(out).ReadString('\n'); line != "ready\n" {
 		n.t.Fatalf("in a mount namespace: %q, %v", line, err)

@@ -9,16 +9,16 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/nodeagent/nodeagent/internal/host"
+	"github.com/nodeagent/nodeagent/test/need"
 )
 
 // FUSEControl mounts the kernel's view of FUSE connections, which systemd has at /sys/fs/fuse/connections, at a directory
 // of the test's own, and returns that.
 func FUSEControl(t testing.TB) string {
 	t.Helper()
+	need.Root(t, "mounts fusectl")
 	dir := t.TempDir()
-	if err := unix.Mount("fusectl", dir, "fusectl", 0, ""); err != nil {
-		t.Skipf("needs fusectl: %v", err)
-	}
+	need.Kernel(t, "fusectl", unix.Mount("fusectl", dir, "fusectl", 0, ""))
 	t.Cleanup(func() {
 		if err := unix.Unmount(dir, unix.UMOUNT_NOFOLLOW); err != nil {
 			t.Errorf("unmount %s: %v", dir, err)

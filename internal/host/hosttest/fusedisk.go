@@ -11,6 +11,8 @@ import (
 	"testing"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/nodeagent/nodeagent/test/need"
 )
 
 // HangingDisk is a real block device that stops answering when it is told to: a loop device on a file that a FUSE server
@@ -32,14 +34,8 @@ const diskSize = 32 << 20
 // that. Only for root, on a kernel with FUSE and loop devices.
 func NewHangingDisk(t testing.TB) *HangingDisk {
 	t.Helper()
-	if os.Geteuid() != 0 {
-		t.Skip("needs root: mounts a FUSE filesystem")
-	}
-	for _, program := range []string{"losetup", "mkfs.ext4"} {
-		if _, err := exec.LookPath(program); err != nil {
-			t.Skipf("needs %s: %v", program, err)
-		}
-	}
+	need.Root(t, "mounts a FUSE filesystem")
+	need.Program(t, "losetup", "mkfs.ext4")
 	d := &HangingDisk{t: t}
 	name := filepath.Join(t.TempDir(), "image")
 	image, err := os.Create(name)
@@ -65,9 +61,7 @@ func NewHangingDisk(t testing.TB) *HangingDisk {
 func (d *HangingDisk) mountFUSE() string {
 	d.t.Helper()
 	fd, err := unix.Open("/dev/fuse", unix.O_RDWR|unix.O_CLOEXEC|unix.O_NONBLOCK, 0)
-	if err != nil {
-		d.t.Skipf("needs /dev/fuse: %v", err)
-	}
+	need.Kernel(d.t, "/dev/fuse", err)
 	point := d.t.TempDir()
 	options := fmt.Sprintf("fd=%d,rootmode=40000,user_id=0,group_id=0", fd)
 	if err := unix.Mount("nodeagent-disk", point, "fuse.disk", unix.MS_NOSUID|unix.MS_NODEV, options); err != nil {

@@ -8,6 +8,8 @@ import (
 	"testing"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/nodeagent/nodeagent/test/need"
 )
 
 // HangingFUSE mounts a filesystem whose server shakes hands with the kernel and then never answers again: whoever touches
@@ -15,13 +17,9 @@ import (
 // The connection is aborted when the test ends, which frees all that wait. Only for root, on a kernel with FUSE.
 func HangingFUSE(t testing.TB) (mountpoint string) {
 	t.Helper()
-	if os.Geteuid() != 0 {
-		t.Skip("needs root: mounts a FUSE filesystem")
-	}
+	need.Root(t, "mounts a FUSE filesystem")
 	fd, err := unix.Open("/dev/fuse", unix.O_RDWR|unix.O_CLOEXEC|unix.O_NONBLOCK, 0)
-	if err != nil {
-		t.Skipf("needs /dev/fuse: %v", err)
-	}
+	need.Kernel(t, "/dev/fuse", err)
 	mountpoint = t.TempDir()
 	options := fmt.Sprintf("fd=%d,rootmode=40000,user_id=0,group_id=0", fd)
 	if err := unix.Mount("nodeagent-hang", mountpoint, "fuse.hang", unix.MS_NOSUID|unix.MS_NODEV, options); err != nil {

@@ -10,6 +10,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/nodeagent/nodeagent/test/need"
 )
 
 // FUSEServer is a filesystem in this process that answers every request with one error, after a delay. What it answers is no
@@ -26,13 +28,9 @@ type FUSEServer struct {
 // ServeFUSE mounts one. It ends with the test.
 func ServeFUSE(t testing.TB, delay time.Duration, errno unix.Errno) *FUSEServer {
 	t.Helper()
-	if os.Geteuid() != 0 {
-		t.Skip("needs root: mounts a FUSE filesystem")
-	}
+	need.Root(t, "mounts a FUSE filesystem")
 	fd, err := unix.Open("/dev/fuse", unix.O_RDWR|unix.O_CLOEXEC|unix.O_NONBLOCK, 0)
-	if err != nil {
-		t.Skipf("needs /dev/fuse: %v", err)
-	}
+	need.Kernel(t, "/dev/fuse", err)
 	s := &FUSEServer{Point: t.TempDir(), served: make(chan struct{})}
 	options := fmt.Sprintf("fd=%d,rootmode=40000,user_id=0,group_id=0", fd)
 	if err := unix.Mount("nodeagent-fuse", s.Point, "fuse.test", unix.MS_NOSUID|unix.MS_NODEV, options); err != nil {

@@ -9,6 +9,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/nodeagent/nodeagent/test/need"
 )
 
 // LoopFS is a filesystem on a loop device, to fail for real.
@@ -23,14 +25,8 @@ type LoopFS struct {
 // NewLoopFS makes a filesystem (ext4, xfs, btrfs) that is not mounted yet. Only for root, with losetup and mkfs at hand.
 func NewLoopFS(t testing.TB, fstype string) *LoopFS {
 	t.Helper()
-	if os.Geteuid() != 0 {
-		t.Skip("needs root: sets up a loop device")
-	}
-	for _, program := range []string{"losetup", "mkfs." + fstype} {
-		if _, err := exec.LookPath(program); err != nil {
-			t.Skipf("needs %s: %v", program, err)
-		}
-	}
+	need.Root(t, "sets up a loop device")
+	need.Program(t, "losetup", "mkfs."+fstype)
 	l := &LoopFS{FSType: fstype, Image: filepath.Join(t.TempDir(), fstype+".img"), t: t}
 	if err := os.WriteFile(l.Image, nil, 0o600); err != nil {
 		t.Fatal(err)

@@ -11,28 +11,23 @@ import (
 
 	"github.com/nodeagent/nodeagent/internal/host"
 	"github.com/nodeagent/nodeagent/internal/host/hosttest/thread"
+	"github.com/nodeagent/nodeagent/test/need"
 )
 
 // PrivateNetwork puts the calling test into a network namespace of its own, in which it may do what it likes: it and all
 // that it makes end with the test. Sub-tests run in other goroutines and so outside of it. Only for root.
 func PrivateNetwork(t testing.TB) {
 	t.Helper()
-	if os.Geteuid() != 0 {
-		t.Skip("needs root: makes network namespaces")
-	}
+	need.Root(t, "makes network namespaces")
 	thread.Spoil() // the namespace ends with the test's goroutine
-	if err := unix.Unshare(unix.CLONE_NEWNET); err != nil {
-		t.Skipf("needs network namespaces: %v", err)
-	}
+	need.Kernel(t, "network namespaces", unix.Unshare(unix.CLONE_NEWNET))
 }
 
 // PinNetns makes a network namespace and pins it at a path as a runtime does. It is unpinned when the test ends, unless
 // the test did so itself.
 func PinNetns(t testing.TB, path string) {
 	t.Helper()
-	if os.Geteuid() != 0 {
-		t.Skip("needs root: makes network namespaces")
-	}
+	need.Root(t, "makes network namespaces")
 	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
 		t.Fatal(err)
 	}

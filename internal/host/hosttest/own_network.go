@@ -13,6 +13,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/nodeagent/nodeagent/internal/host/hosttest/thread"
+	"github.com/nodeagent/nodeagent/test/need"
 )
 
 // ownNetwork marks the child of OwnNetwork.
@@ -33,19 +34,15 @@ func OwnNetwork(t *testing.T) bool {
 		up(t, "lo")
 		return true
 	}
-	if os.Geteuid() != 0 {
-		t.Skip("needs root: makes network namespaces")
-	}
+	need.Root(t, "makes network namespaces")
 	child := exec.CommandContext(t.Context(), "/proc/self/exe", "-test.run=^"+t.Name()+"$", "-test.v", "-test.count=1")
 	child.Env = append(os.Environ(), ownNetwork+"=1")
 	child.SysProcAttr = &syscall.SysProcAttr{Cloneflags: syscall.CLONE_NEWNET, Pdeathsig: syscall.SIGKILL}
 	out, err := child.CombinedOutput()
-	switch {
-	case strings.Contains(string(out), "--- SKIP"):
-		t.Skipf("in a network namespace of its own: %s", out)
-	case err != nil:
+	need.Child(t, out)
+	if err != nil {
 		t.Errorf("in a network namespace of its own: %v\n%s", err, out)
-	default:
+	} else {
 		t.Logf("in a network namespace of its own:\n%s", out)
 	}
 	return false
@@ -100,9 +97,7 @@ func NFT(t testing.TB, script string) {
 
 func runTool(t testing.TB, input, program string, args ...string) {
 	t.Helper()
-	if _, err := os.Stat(program); err != nil {
-		t.Skipf("needs %s", program)
-	}
+	need.Program(t, program)
 	command := exec.CommandContext(t.Context(), program, args...)
 	command.Stdin = strings.NewReader(input)
 	if out, err := command.CombinedOutput(); err != nil {

@@ -14,6 +14,7 @@ import (
 
 	"github.com/nodeagent/nodeagent/internal/host/owned"
 	"github.com/nodeagent/nodeagent/internal/host/owned/ownedtest"
+	"github.com/nodeagent/nodeagent/test/need"
 )
 
 func TestMain(m *testing.M) {
@@ -37,9 +38,7 @@ func write(t *testing.T, name, text string, mode os.FileMode) {
 
 func root(t *testing.T) {
 	t.Helper()
-	if os.Geteuid() != 0 {
-		t.Skip("needs root: gives files away")
-	}
+	need.Root(t, "gives files away")
 }
 
 func TestProgram(t *testing.T) {

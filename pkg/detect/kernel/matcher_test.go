@@ -7,12 +7,11 @@ import (
 	"unicode/utf8"
 
 	"github.com/nodeagent/nodeagent/pkg/finding"
+	"github.com/nodeagent/nodeagent/test/need"
 )
 
 func TestBenignLinesCostNoAllocation(t *testing.T) {
-	if raceDetector {
-		t.Skip("the race detector throws away what regexp keeps for the next line")
-	}
+	need.Flag(t, !raceDetector, "not -race, which throws away what regexp keeps for the next line")
 	m, lines := kernelMatcher(t), benignLines(t)
 	lines = slices.DeleteFunc(lines, func(line []byte) bool {
 		_, ok := m.Match(line) // of recoveries, and of links while the machine starts, the subject is copied

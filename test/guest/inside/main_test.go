@@ -15,6 +15,8 @@ import (
 	"syscall"
 	"testing"
 	"time"
+
+	"github.com/nodeagent/nodeagent/test/need"
 )
 
 var (
@@ -28,9 +30,7 @@ var (
 
 func needGuest(t *testing.T) {
 	t.Helper()
-	if !*inside {
-		t.Skipf("%s breaks the machine that it runs on: go test ./test/guest -args -guest", t.Name())
-	}
+	need.Flag(t, *inside, "-guest of test/guest: breaks the machine that it runs on")
 }
 
 // agent is a daemon that watches the guest, which is no node of Kubernetes.

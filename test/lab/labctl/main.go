@@ -15,11 +15,12 @@ import (
 	"github.com/nodeagent/nodeagent/test/lab"
 )
 
-const usage = `usage: labctl [--dir FOLDER] [--containerd 1|2] up | down | packages | status | env | stop COMPONENT | start COMPONENT | kubectl ARGS...
+const usage = `usage: labctl [--dir FOLDER] [--containerd 1|2] up | down | build | packages | status | env | stop COMPONENT | start COMPONENT | kubectl ARGS...
 
   up        make sure a healthy lab runs; builds and installs what is missing. --containerd 1 is Debian's 1.6, 2 a containerd 2 that
             is built; without it the one of the lab that runs, else Debian's
   down      remove the lab and every trace of it; lists what remains, if anything
+  build     only build the programs that a lab runs, Kubernetes and containerd 2, unless they are built; needs no root
   packages  only install the Debian packages that lab and tests need
   status    one line for each component; exit code 1 when the lab is not healthy
   env       what a shell needs to use the lab
@@ -68,6 +69,8 @@ func command(ctx context.Context, opts lab.Options, verb string, args []string) 
 		return nil
 	case "down":
 		return lab.Down(ctx, opts.Dir, opts.Log)
+	case "build":
+		return lab.Build(ctx, opts)
 	case "packages":
 		return lab.InstallPackages(ctx, opts.Log)
 	case "status":
