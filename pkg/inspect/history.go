@@ -10,7 +10,7 @@ import (
 func key(o *Object) string { return string(o.Kind) + "/" + o.ID }
 
 // sighting returns what is known of o before this pass: nothing, if it is another object now, was never seen, or was
-// last seen before the machine started. The first of all sightings is now.
+// last seen before the machine started. The first of all sightings is now; one in which no pass counted was none.
 func (h History) sighting(o *Object, now finding.Stamp) Sighting {
 	s, ok := h[key(o)]
 	if !ok || s.Passes == 0 || !sameBoot(s.First, now) || s.First.Up > now.Up || !maps.Equal(s.Identity, o.Identity) ||
@@ -21,11 +21,8 @@ func (h History) sighting(o *Object, now finding.Stamp) Sighting {
 }
 
 // seen counts a pass in which o was there and denied by all local witnesses, who could be believed. Two passes at one
-// moment are one. The time before the first that counts does not count either.
+// moment are one.
 func (s Sighting) seen(now finding.Stamp) Sighting {
-	if s.Passes == 0 {
-		s.First = now
-	}
 	if s.Passes == 0 || now.Up > s.Last.Up {
 		s.Passes++
 	}
