@@ -28,6 +28,7 @@ func runtimeWorld(t *testing.T) (*world, *handtest.Containerd) {
 	t.Cleanup(func() { closer2.Close() })
 	runtime.Status = noSandboxes().Status // it has no network: the sandboxes here use the host's
 	w.Host.Runtime, w.Host.Containerd = runtime, containerd
+	w.beside.Engines(c)
 	return w, c
 }
 
