@@ -39,9 +39,6 @@ func (w *world) detach(point string) {
 
 // A server that lives is not dead, however slow it is and whatever it says: its connection stays, and nothing is forced.
 func TestLivingServerIsNotForced(t *testing.T) {
-	if !handtest.OnSharedRoot(t) {
-		return
-	}
 	for name, test := range map[string]struct {
 		delay time.Duration
 		errno unix.Errno
@@ -108,9 +105,6 @@ func (w *world) strangerIn(dir string) int {
 
 // A server that is gone for good: forced, and lazily if need be, but never while somebody uses the mount.
 func TestDeadServer(t *testing.T) {
-	if !handtest.OnSharedRoot(t) {
-		return
-	}
 	for name, test := range map[string]struct {
 		stranger, shared bool
 		want             string // why it stays; empty: it goes
