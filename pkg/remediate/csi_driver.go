@@ -253,7 +253,7 @@ func (s *socketSearch) file(ctx context.Context, name string, registrar bool) er
 	if s.asked++; s.asked > maxDriverSockets {
 		return fmt.Errorf("more than %d sockets among the plugins", maxDriverSockets)
 	}
-	limited, cancel := context.WithTimeout(ctx, 2*time.Second)
+	limited, cancel := context.WithTimeout(ctx, s.t.patience.ofSocket())
 	defer cancel()
 	plugins := s.t.Host.Plugins
 	err := plugins.Connect(limited, name)

@@ -121,7 +121,7 @@ func shortNode(t *testing.T) *world {
 	return w
 }
 
-// listen listens on a socket without ever saying a word.
+// listen listens on a socket without ever saying a word, for which nobody waits for long.
 func (w *world) listen(name string) *net.UnixListener {
 	w.t.Helper()
 	w.Mkdir(filepath.Dir(name))
@@ -130,6 +130,7 @@ func (w *world) listen(name string) *net.UnixListener {
 		w.t.Fatal(err)
 	}
 	w.t.Cleanup(func() { l.Close() })
+	w.patience.socket = 50 * time.Millisecond
 	return l
 }
 
