@@ -199,7 +199,7 @@ func (r *Runner) survey(ctx context.Context, report inspect.Report) (survey, err
 	}
 	policy := r.policy(ctx, records)
 	if policy.Stop == "" && r.options.Settings.ModeOf(inspect.PodDirectory) != Off {
-		if err := r.tools.Drivers.observe(ctx, r.tools, report); err != nil {
+		if err := r.tools.Drivers.observe(ctx, r.tools, report); r.tools.Drivers.isNews(err) {
 			r.options.Log.Warn("CSI drivers could not be looked at", "err", err)
 		}
 	}

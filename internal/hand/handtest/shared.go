@@ -2,6 +2,7 @@ package handtest
 
 import (
 	"bufio"
+	"flag"
 	"fmt"
 	"os"
 	"os/exec"
@@ -53,6 +54,11 @@ func Parts(t *testing.T, count int) (part int, inside bool) {
 
 func runPart(t *testing.T, part int) (output string, err error) {
 	flags := []string{"-test.run=^" + regexp.QuoteMeta(t.Name()) + "$", "-test.v"}
+	flag.Visit(func(f *flag.Flag) { // those of the package's own
+		if !strings.HasPrefix(f.Name, "test.") {
+			flags = append(flags, "-"+f.Name+"="+f.Value.String())
+		}
+	})
 	if end, ok := t.Deadline(); ok {
 		flags = append(flags, "-test.timeout="+time.Until(end).String())
 	}
