@@ -26,6 +26,7 @@ var hostilePods = flag.Uint64("hostile.pods", 200, "how many hostile pods are ma
 // host's, notes that are pipes, processes that do not want to end; alive, dead, or coming back in the middle, with witnesses
 // that fail or are blind. Nothing but the dead pod's own is ever touched, and its data is not.
 func TestHostilePods(t *testing.T) {
+	t.Parallel()
 	const parts = 4
 	part, inside := handtest.Parts(t, parts)
 	if !inside {

@@ -20,6 +20,7 @@ var (
 // Whatever the pods, whoever fails or lies: nothing that lives is touched, nothing is called released that is there, and
 // nothing is done without its intent in the journal. Seeds that failed once are in testdata/hostile-seeds.
 func TestHostileNodes(t *testing.T) {
+	t.Parallel()
 	seeds := []uint64{*hostileSeed}
 	if *hostileSeed == 0 {
 		seeds = failedSeeds(t)

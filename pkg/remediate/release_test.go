@@ -46,6 +46,7 @@ func TestCrashAnywhere(t *testing.T) {
 	if testing.Short() {
 		t.Skip("takes a minute: one release for each step")
 	}
+	t.Parallel()
 	const parts = 4
 	part, inside := handtest.Parts(t, parts)
 	if !inside {

@@ -89,6 +89,7 @@ func TestCrashInSandbox(t *testing.T) {
 	if testing.Short() {
 		t.Skip("takes half a minute")
 	}
+	t.Parallel()
 	const parts = 3
 	part, inside := handtest.Parts(t, parts)
 	if !inside {

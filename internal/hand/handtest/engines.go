@@ -156,7 +156,7 @@ func (e engines) countOne(ctx context.Context, c Census, name string, one *conta
 		if err != nil {
 			return err
 		}
-		c[what+name] = fmt.Sprint(task.GetProcess().GetStatus(), pid, stat.Comm, stat.StartTime)
+		c[what+name] = fmt.Sprint(task.GetProcess().GetStatus(), " ", pid, " ", stat.StartTime)
 		pid = stat.PPID
 	}
 	return nil

@@ -20,7 +20,7 @@ import (
 const partMark = "NODEAGENT_TEST_PART"
 
 // Parts runs the calling test, which must not be a subtest, several times at once, each on a shared root of its own. There it
-// returns which part that is; where it reports false, all have run and the test is to return.
+// returns which part that is; where it reports false, all have run and the test is to return. Such a test may be parallel.
 func Parts(t *testing.T, count int) (part int, inside bool) {
 	t.Helper()
 	Root(t)
