@@ -4,6 +4,7 @@ import (
 	"flag"
 	"os"
 	"runtime"
+	"runtime/debug"
 	"strconv"
 	"strings"
 	"sync/atomic"
@@ -46,6 +47,7 @@ func TestHostileNodes(t *testing.T) {
 // lives lets the agent live on the nodes of some seeds, as many at once as there are processors, and has each checked.
 func lives(t *testing.T, seeds []uint64, check func(n *hostile)) {
 	t.Helper()
+	defer debug.SetGCPercent(debug.SetGCPercent(400)) // what a node leaves in memory is small
 	var next atomic.Int64
 	t.Run("nodes", func(t *testing.T) {
 		for range runtime.GOMAXPROCS(0) {
