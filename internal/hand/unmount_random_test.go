@@ -97,9 +97,6 @@ func (f *forest) ours(point string) bool {
 // Whatever is mounted in the directory of a dead pod, and however: all that an unmount takes away is in that directory, and it
 // was foreseen.
 func TestUnmountRandomTrees(t *testing.T) {
-	if !handtest.OnSharedRoot(t) {
-		return
-	}
 	seeds := uint64(24)
 	const most = 16 // attempts for each
 	counts := map[string]int{}

@@ -8,8 +8,10 @@
 package remediate
 
 import (
+	"cmp"
 	"context"
 	"log/slog"
+	"time"
 
 	"github.com/nodeagent/nodeagent/internal/hand"
 	"github.com/nodeagent/nodeagent/internal/host"
@@ -46,4 +48,15 @@ type Tools struct {
 	Log      *slog.Logger
 	Drivers  *driverWatch             // what is known of CSI drivers
 	Hit      func(point string) error // fault point between two changes of one step
+
+	patience patience
 }
+
+// patience is how long an answer is waited for of those who may never give one. The zero value stands for the limits of use.
+type patience struct {
+	server time.Duration // of a mount
+	socket time.Duration // of a plugin
+}
+
+func (p patience) ofServer() time.Duration { return cmp.Or(p.server, 5*time.Second) }
+func (p patience) ofSocket() time.Duration { return cmp.Or(p.socket, 2*time.Second) }

@@ -101,6 +101,19 @@ type driverWatch struct {
 	fresh driverLook // the last look of this process
 	err   error      // of it
 	asked finding.Stamp
+	said  string // the error that was logged last; empty where the last look was none
+}
+
+// isNews reports whether an error is another than the one before: it comes again with each pass.
+func (w *driverWatch) isNews(err error) bool {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	before := w.said
+	w.said = ""
+	if err != nil {
+		w.said = err.Error()
+	}
+	return w.said != "" && w.said != before
 }
 
 // notGone returns why a driver is not proven gone. It looks now, and holds that against what was seen before.
@@ -253,7 +266,7 @@ func (s *socketSearch) file(ctx context.Context, name string, registrar bool) er
 	if s.asked++; s.asked > maxDriverSockets {
 		return fmt.Errorf("more than %d sockets among the plugins", maxDriverSockets)
 	}
-	limited, cancel := context.WithTimeout(ctx, 2*time.Second)
+	limited, cancel := context.WithTimeout(ctx, s.t.patience.ofSocket())
 	defer cancel()
 	plugins := s.t.Host.Plugins
 	err := plugins.Connect(limited, name)

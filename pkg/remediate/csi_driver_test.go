@@ -1,8 +1,10 @@
 package remediate
 
 import (
+	"bytes"
 	"context"
 	"errors"
+	"log/slog"
 	"net"
 	"os"
 	"path/filepath"
@@ -121,7 +123,7 @@ func shortNode(t *testing.T) *world {
 	return w
 }
 
-// listen listens on a socket without ever saying a word.
+// listen listens on a socket without ever saying a word, for which nobody waits for long.
 func (w *world) listen(name string) *net.UnixListener {
 	w.t.Helper()
 	w.Mkdir(filepath.Dir(name))
@@ -130,6 +132,7 @@ func (w *world) listen(name string) *net.UnixListener {
 		w.t.Fatal(err)
 	}
 	w.t.Cleanup(func() { l.Close() })
+	w.patience.socket = 50 * time.Millisecond
 	return l
 }
 
@@ -280,6 +283,30 @@ func TestDriverLooksCost(t *testing.T) {
 	for _, report := range []inspect.Report{{}, {At: at, Objects: []inspect.Judged{young}}} {
 		if err := new(driverWatch).observe(t.Context(), Tools{}, report); err != nil {
 			t.Error(err)
+		}
+	}
+}
+
+// What cannot be looked at is logged once, not in each pass.
+func TestDriverErrorIsLoggedOnce(t *testing.T) {
+	w := newWorld(t)
+	w.withNote("a.example.com", "v-1")
+	now := host.Now()
+	w.Host.Clock = func() finding.Stamp { return now }
+	var log bytes.Buffer
+	runner := w.runner()
+	runner.options.Log = slog.New(slog.NewTextHandler(&log, nil))
+	for _, pass := range []struct {
+		err  error
+		logs int // so far
+	}{{errors.New("away"), 1}, {errors.New("away"), 1}, {errors.New("refused"), 2}, {nil, 2}, {errors.New("refused"), 3}} {
+		w.csiNode = func() (*storagev1.CSINode, error) { return namesDrivers(), pass.err }
+		now.Up += driverSpacing
+		if _, err := runner.survey(t.Context(), w.inspect()); err != nil {
+			t.Fatal(err)
+		}
+		if got := strings.Count(log.String(), "CSI drivers could not be looked at"); got != pass.logs {
+			t.Errorf("%v: %d lines, want %d: %s", pass.err, got, pass.logs, log.String())
 		}
 	}
 }

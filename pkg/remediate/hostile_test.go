@@ -3,8 +3,11 @@ package remediate
 import (
 	"flag"
 	"os"
+	"runtime"
+	"runtime/debug"
 	"strconv"
 	"strings"
+	"sync/atomic"
 	"testing"
 
 	"github.com/nodeagent/nodeagent/pkg/inspect"
@@ -12,12 +15,13 @@ import (
 
 var (
 	hostileSeed  = flag.Uint64("hostile.seed", 0, "run the one hostile node of this seed")
-	hostileNodes = flag.Uint64("hostile.nodes", 300, "how many hostile nodes are made")
+	hostileNodes = flag.Uint64("hostile.nodes", someHostileNodes, "how many hostile nodes are made")
 )
 
 // Whatever the pods, whoever fails or lies: nothing that lives is touched, nothing is called released that is there, and
 // nothing is done without its intent in the journal. Seeds that failed once are in testdata/hostile-seeds.
 func TestHostileNodes(t *testing.T) {
+	t.Parallel()
 	seeds := []uint64{*hostileSeed}
 	if *hostileSeed == 0 {
 		seeds = failedSeeds(t)
@@ -25,25 +29,42 @@ func TestHostileNodes(t *testing.T) {
 			seeds = append(seeds, i+1)
 		}
 	}
-	acts, released := 0, 0
-	for _, seed := range seeds {
-		n := newHostile(t, seed)
-		n.run()
-		for _, violation := range n.violations {
-			t.Errorf("-hostile.seed=%d: %s", seed, violation)
-		}
-		acts += n.acts
+	var acts, released atomic.Int64
+	lives(t, seeds, func(n *hostile) {
+		acts.Add(int64(n.acts))
 		for _, p := range n.pods {
 			if p.life == deleted && p.empty() {
-				released++
+				released.Add(1)
 			}
 		}
-		n.close()
+	})
+	t.Logf("%d nodes: %d acts, %d dead pods released whole", len(seeds), acts.Load(), released.Load())
+	if *hostileSeed == 0 && released.Load() < int64(len(seeds)/20) {
+		t.Errorf("only %d dead pods were released: this proves little", released.Load())
 	}
-	t.Logf("%d nodes: %d acts, %d dead pods released whole", len(seeds), acts, released)
-	if *hostileSeed == 0 && released < len(seeds)/20 {
-		t.Errorf("only %d dead pods were released: this proves little", released)
-	}
+}
+
+// lives lets the agent live on the nodes of some seeds, as many at once as there are processors, and has each checked.
+func lives(t *testing.T, seeds []uint64, check func(n *hostile)) {
+	t.Helper()
+	defer debug.SetGCPercent(debug.SetGCPercent(400)) // what a node leaves in memory is small
+	var next atomic.Int64
+	t.Run("nodes", func(t *testing.T) {
+		for range runtime.GOMAXPROCS(0) {
+			t.Run("", func(t *testing.T) {
+				t.Parallel()
+				for at := next.Add(1) - 1; at < int64(len(seeds)); at = next.Add(1) - 1 {
+					n := newHostile(t, seeds[at])
+					n.run()
+					for _, violation := range n.violations {
+						t.Errorf("-hostile.seed=%d: %s", seeds[at], violation)
+					}
+					check(n)
+					n.close()
+				}
+			})
+		}
+	})
 }
 
 func failedSeeds(t *testing.T) []uint64 {

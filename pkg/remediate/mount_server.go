@@ -7,7 +7,6 @@ import (
 	"strconv"
 	"strings"
 	"syscall"
-	"time"
 
 	"github.com/nodeagent/nodeagent/internal/hand"
 	"github.com/nodeagent/nodeagent/internal/host"
@@ -20,7 +19,7 @@ func serverDead(ctx context.Context, t Tools, m hand.Mount) (sign string, err er
 	if t.Host.Prober.Do == nil {
 		return "", hand.Refusal{Why: fmt.Sprintf("%s: there is no way to ask whether its server lives", m.Point)}
 	}
-	const patience = 5 * time.Second
+	patience := t.patience.ofServer()
 	limited, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()
 	answer, err := t.Host.Prober.Do(limited, host.ProbeRequest{Op: host.ProbeStatfs, Path: m.Point})

@@ -39,22 +39,19 @@ func (w *world) detach(point string) {
 
 // A server that lives is not dead, however slow it is and whatever it says: its connection stays, and nothing is forced.
 func TestLivingServerIsNotForced(t *testing.T) {
-	if !handtest.OnSharedRoot(t) {
-		return
-	}
 	for name, test := range map[string]struct {
-		delay time.Duration
-		errno unix.Errno
-		want  string
+		delay, patience time.Duration
+		errno           unix.Errno
+		want            string
 	}{
-		"answers after 8 s":                  {8 * time.Second, unix.ENOSYS, "silent, but not proven dead"},
-		"says what it cannot reach is gone":  {0, unix.ENOTCONN, "busy"},
-		"says that what it serves was ended": {0, unix.ESHUTDOWN, "busy"},
-		"has an old handle":                  {0, unix.ESTALE, "busy"},
+		"answers after 3 s":                  {3 * time.Second, 100 * time.Millisecond, unix.ENOSYS, "silent, but not proven dead"},
+		"says what it cannot reach is gone":  {0, 0, unix.ENOTCONN, "busy"},
+		"says that what it serves was ended": {0, 0, unix.ESHUTDOWN, "busy"},
+		"has an old handle":                  {0, 0, unix.ESTALE, "busy"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			w := newWorld(t)
-			w.settings.VerifyWithin = time.Second
+			w.settings.VerifyWithin, w.patience.server = time.Second, test.patience
 			uid := handtest.UID(t)
 			server := hosttest.ServeFUSE(t, test.delay, test.errno)
 			m := w.takeOver(uid, server.Point)
@@ -108,9 +105,6 @@ func (w *world) strangerIn(dir string) int {
 
 // A server that is gone for good: forced, and lazily if need be, but never while somebody uses the mount.
 func TestDeadServer(t *testing.T) {
-	if !handtest.OnSharedRoot(t) {
-		return
-	}
 	for name, test := range map[string]struct {
 		stranger, shared bool
 		want             string // why it stays; empty: it goes
@@ -198,6 +192,7 @@ func TestServerDead(t *testing.T) {
 			}
 			tools := Tools{
 				Host: &host.Host{Files: host.Files{Root: root}, Prober: host.Prober{Do: test.probe}}, Log: slog.New(slog.DiscardHandler),
+				patience: patience{server: 10 * time.Millisecond},
 			}
 			sign, err := serverDead(t.Context(), tools, hand.Mount{FSType: test.fsType, Device: "0:45", Point: "/x"})
 			var refusal hand.Refusal

@@ -15,9 +15,6 @@ import (
 // The dead pod had a subPath of a hostPath, and a local volume, below whose sources the host mounted disks later. On a
 // shared root they show up in the pod's directory: they go from there, and nowhere else.
 func TestReleaseKeepsDisksOfHost(t *testing.T) {
-	if !handtest.OnSharedRoot(t) {
-		return
-	}
 	w := newWorld(t)
 	uid := handtest.UID(t)
 	data, local := w.Mkdir(filepath.Join(w.Dir, "data")), filepath.Join(w.Dir, "local")
@@ -62,9 +59,6 @@ func TestReleaseKeepsDisksOfHost(t *testing.T) {
 
 // The dead pod was a backup with /var/lib and subPath kubelet: below its bind show up the volumes of all living pods.
 func TestReleaseKeepsVolumesOfLivingPods(t *testing.T) {
-	if !handtest.OnSharedRoot(t) {
-		return
-	}
 	w := newWorld(t)
 	uid := handtest.UID(t)
 	bind := w.PodDir(uid, "volume-subpaths/lib/backup/0")

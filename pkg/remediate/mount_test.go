@@ -2,7 +2,6 @@ package remediate
 
 import (
 	"encoding/json"
-	"net"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -101,11 +100,7 @@ func TestCSIMount(t *testing.T) {
 			w.Write(filepath.Join(source, "canary"), "alive")
 			m := w.Mount(source, filepath.Join(volume, "mount"), "", unix.MS_BIND)
 			if test.alive {
-				listener, err := net.Listen("unix", filepath.Join(w.Host.Paths.PluginRegistry, test.driver+"-reg.sock"))
-				if err != nil {
-					t.Fatal(err)
-				}
-				defer listener.Close()
+				w.listen(filepath.Join(w.Host.Paths.PluginRegistry, test.driver+"-reg.sock"))
 			}
 			steps, err := w.runner().Plan(t.Context(), w.inspect())
 			if err != nil || !strings.Contains(steps[0].NotNow, test.want) {

@@ -1,66 +1,20 @@
 package remediate
 
 import (
-	"fmt"
-	"io/fs"
-	"os"
-	"os/exec"
 	"path/filepath"
-	"strings"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
-	"github.com/vishvananda/netlink"
 
 	"github.com/nodeagent/nodeagent/internal/hand/handtest"
-	"github.com/nodeagent/nodeagent/internal/host"
 	"github.com/nodeagent/nodeagent/internal/host/hosttest"
 	"github.com/nodeagent/nodeagent/pkg/inspect"
-	"github.com/nodeagent/nodeagent/test/need"
 )
 
-// networkCensus is all that pods have of the network, asked of the kernel and the files themselves: mounts and files in the
-// directory of the pins, links, addresses that host-local gave, libcni's cache, and rules of the packet filter. Bridges are
-// left out: a plugin makes one with the first attachment and never removes it.
-func (w *world) networkCensus() map[string]string {
+// networkCensus is all that pods have of the network.
+func (w *world) networkCensus() handtest.Census {
 	w.t.Helper()
-	all := map[string]string{}
-	mounts, err := w.Host.MountsOf(os.Getpid())
-	if err != nil {
-		w.t.Fatal(err)
-	}
-	for _, m := range mounts {
-		if host.Below(m.Point, w.Dir) {
-			all[fmt.Sprintf("mount %d", m.ID)] = m.Point + " " + m.Root
-		}
-	}
-	links, err := netlink.LinkList()
-	if err != nil {
-		w.t.Fatal(err)
-	}
-	for _, link := range links {
-		if link.Type() != "bridge" {
-			at := link.Attrs()
-			all[fmt.Sprintf("link %d", at.Index)] = fmt.Sprintf("%s %s, peer %d in %d", link.Type(), at.Name, at.ParentIndex, at.NetNsID)
-		}
-	}
-	for _, dir := range []string{"netns", "cni/results", "cni/networks"} {
-		err := filepath.WalkDir(filepath.Join(w.Dir, dir), func(name string, entry fs.DirEntry, err error) error {
-			if err == nil && !entry.IsDir() && entry.Name() != "lock" && !strings.HasPrefix(entry.Name(), "last_reserved") {
-				all["file "+name] = ""
-			}
-			return err
-		})
-		if err != nil && !os.IsNotExist(err) {
-			w.t.Fatal(err)
-		}
-	}
-	rules, err := exec.Command("/usr/sbin/iptables", "-w", "-t", "nat", "-S").Output()
-	need.Kernel(w.t, "iptables", err)
-	for rule := range strings.Lines(string(rules)) {
-		all["rule "+rule] = ""
-	}
-	return all
+	return w.Census().Network(w.Dir)
 }
 
 // attachPod gives a pod a network namespace and a real attachment, and returns the pin.

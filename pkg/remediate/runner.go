@@ -36,9 +36,10 @@ type Options struct {
 	Paused func(ctx context.Context) (string, error)
 
 	// Tests only.
-	hit     func(point string) error // an error stops the release there, as a crash would
-	actions actions                  // in place of the real ones
-	onWrite func(Record) error       // sees what is to be written to the journal; an error is the disk's
+	hit      func(point string) error // an error stops the release there, as a crash would
+	actions  actions                  // in place of the real ones
+	patience patience
+	onWrite  func(Record) error // sees what is to be written to the journal; an error is the disk's
 }
 
 // Runner releases leftovers. It has no state of its own but the journal: a Runner may be made anew at any time.
@@ -68,14 +69,17 @@ func New(o Options) (*Runner, error) {
 	if o.actions == nil {
 		o.actions = Actions()
 	}
+	hit := func(point string) error {
+		if err := o.hit(point); err != nil {
+			return cut{err}
+		}
+		return nil
+	}
 	return &Runner{
 		options: o, swept: &quarantineClock{},
-		tools: Tools{Hand: o.Hand, Host: o.Host, Settings: o.Settings, Log: o.Log, Drivers: &driverWatch{dir: o.StateDir}, Hit: func(point string) error {
-			if err := o.hit(point); err != nil {
-				return cut{err}
-			}
-			return nil
-		}},
+		tools: Tools{
+			Hand: o.Hand, Host: o.Host, Settings: o.Settings, Log: o.Log, Drivers: &driverWatch{dir: o.StateDir}, Hit: hit, patience: o.patience,
+		},
 	}, nil
 }
 
@@ -195,7 +199,7 @@ func (r *Runner) survey(ctx context.Context, report inspect.Report) (survey, err
 	}
 	policy := r.policy(ctx, records)
 	if policy.Stop == "" && r.options.Settings.ModeOf(inspect.PodDirectory) != Off {
-		if err := r.tools.Drivers.observe(ctx, r.tools, report); err != nil {
+		if err := r.tools.Drivers.observe(ctx, r.tools, report); r.tools.Drivers.isNews(err) {
 			r.options.Log.Warn("CSI drivers could not be looked at", "err", err)
 		}
 	}

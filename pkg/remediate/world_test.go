@@ -38,6 +38,7 @@ type world struct {
 	history   inspect.History
 	hit       func(string) error
 	paused    string
+	patience  patience
 	inUse     []corev1.UniqueVolumeName // by the Node's status
 	attached  []corev1.AttachedVolume
 	csiNode   func() (*storagev1.CSINode, error) // nil: it names no driver
@@ -181,6 +182,7 @@ func (w *world) runner() *Runner {
 		StillGone: w.inspector.StillGone,
 		Paused:    func(context.Context) (string, error) { return w.paused, nil },
 		hit:       w.hit,
+		patience:  w.patience,
 	})
 	if err != nil {
 		w.t.Fatal(err)

@@ -20,10 +20,14 @@ type Bystanders struct {
 	Kubelet []corev1.Pod // as kubelet knows the pods among them
 	Cluster []corev1.Pod // as the apiserver does
 
+	starting  made // the pod that has no sandbox yet
 	node      *Node
 	processes []hand.Process
 	before    Census
 }
+
+// made is what a runtime makes of a pod.
+type made struct{ uid, id string }
 
 // NodeName is the name of the Node object that a Node stands for.
 const NodeName = "node"
@@ -37,6 +41,7 @@ func (n *Node) Bystanders() *Bystanders {
 	b.staticPod()
 	b.succeededPod()
 	b.statefulPod()
+	b.startingPod()
 	b.foreignKubelet()
 	b.otherEngines()
 	b.network()
@@ -111,13 +116,14 @@ func (b *Bystanders) systemdInAPod() {
 	}
 }
 
-// staticPod is known to kubelet by a hash, and to the apiserver by its mirror's UID.
+// staticPod is known to kubelet by a hash, and to the apiserver by its mirror's UID. It uses the host's network and has none of
+// its own.
 func (b *Bystanders) staticPod() {
 	n, uid := b.node, Hex(b.node.t, 32)
 	annotations := map[string]string{"kubernetes.io/config.hash": uid, "kubernetes.io/config.source": "file"}
 	pod := corev1.Pod{
 		ObjectMeta: metav1.ObjectMeta{UID: types.UID(uid), Namespace: "kube-system", Name: "etcd-" + NodeName, Annotations: annotations},
-		Spec:       corev1.PodSpec{NodeName: NodeName}, Status: corev1.PodStatus{Phase: corev1.PodRunning},
+		Spec:       corev1.PodSpec{NodeName: NodeName, HostNetwork: true}, Status: corev1.PodStatus{Phase: corev1.PodRunning},
 	}
 	b.Kubelet = append(b.Kubelet, pod)
 	mirror := *pod.DeepCopy()
@@ -142,10 +148,33 @@ func (b *Bystanders) succeededPod() {
 
 // statefulPod was made anew under the name that a dead pod had.
 func (b *Bystanders) statefulPod() {
-	n, uid := b.node, UID(b.node.t)
+	n, uid, id := b.node, UID(b.node.t), Hex(b.node.t, 64)
 	b.pod(uid, "default", "p", corev1.PodRunning) // the name in the attachments of Attach
-	b.process(uid, n.Cgroups(uid, Hex(n.t, 64)))
+	b.process(uid, n.Cgroups(uid, id))
+	b.attachment(uid, id, "p", "10.204.0.2")
 	n.Write(n.PodDir(uid, "volumes/kubernetes.io~csi/pvc/vol_data.json"), `{"driverName":"living.example.com"}`)
+}
+
+// startingPod is being made: the runtime has a network and a cgroup for it, in which nothing runs yet, and lists no sandbox.
+func (b *Bystanders) startingPod() {
+	n, uid, id := b.node, UID(b.node.t), Hex(b.node.t, 64)
+	b.pod(uid, "default", "starting", corev1.PodPending)
+	b.starting = made{uid, id}
+	n.Cgroups(uid, id)
+	n.Mkdir(n.PodDir(uid, "volumes"))
+	b.attachment(uid, id, "starting", "10.204.0.3")
+}
+
+// attachment is a pod's to a network: the pin of its namespace, what libcni remembers, and the lease of an address.
+func (b *Bystanders) attachment(uid, id, name, address string) {
+	n := b.node
+	pin := n.Pin(filepath.Join(n.Dir, "netns", "cni-"+UID(n.t))).Path
+	args := fmt.Sprintf(`[["IgnoreUnknown","1"],["K8S_POD_NAMESPACE","default"],["K8S_POD_NAME",%q],["K8S_POD_UID",%q]]`, name, uid)
+	n.Write(filepath.Join(n.Host.Paths.CNICacheDir, "results", "bystanders-"+id+"-eth0"), fmt.Sprintf(
+		`{"kind":"cniCacheV1","containerId":%q,"ifName":"eth0","networkName":"bystanders","netns":%q,"cniArgs":%s,"result":`+
+			`{"cniVersion":"0.4.0","interfaces":[{"name":"eth0","sandbox":%q}],"ips":[{"version":"4","interface":0,"address":%q}]}}`,
+		id, pin, args, pin, address+"/24"))
+	n.Write(filepath.Join(n.Host.Paths.CNINetworksDir, "bystanders", address), id+"\r\neth0")
 }
 
 // foreignKubelet is a node in a container: its own root directory, its own tree of cgroups below the container's.

@@ -8,6 +8,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"syscall"
 	"testing"
@@ -33,6 +34,36 @@ func (n *Node) Census(hung ...string) Census {
 		countFiles(n.t, c, filepath.Join(n.Dir, sub), hung)
 	}
 	return c
+}
+
+// Network returns what pods of a node have of the network: mounts and files in the directory of the pins, links, addresses that
+// host-local gave, libcni's cache, and rules of the packet filter. What plugins make with the first attachment and never remove
+// is left out: bridges, and host-local's own files.
+func (c Census) Network(node string) Census {
+	net := Census{}
+	for name, text := range c {
+		kind, what, _ := strings.Cut(name, " ")
+		base := filepath.Base(what)
+		switch point, _ := mountPoint(name, text); kind {
+		case "mount":
+			if !host.Below(point, node) {
+				continue
+			}
+		case "link":
+			if strings.HasPrefix(text, "bridge") {
+				continue
+			}
+		case "file":
+			if strings.HasPrefix(text, "d") || base == "lock" || strings.HasPrefix(base, "last_reserved") || !slices.ContainsFunc(
+				[]string{"netns", "cni"}, func(dir string) bool { return host.Below(what, filepath.Join(node, dir)) }) {
+				continue
+			}
+		case "cgroup":
+			continue
+		}
+		net[name] = text
+	}
+	return net
 }
 
 // countMounts reads mountinfo itself, so that what is compared does not depend on what the agent understands of it.
@@ -64,8 +95,9 @@ func (n *Node) countLinks(c Census) {
 			continue // without it no plugin makes rules
 		}
 		for line := range strings.Lines(string(rules)) {
-			if !strings.HasPrefix(line, "#") && !strings.HasPrefix(line, ":") { // dates, and chains with counters
-				c[tool+" "+strings.TrimSpace(line)] = ""
+			chain, _, made := strings.Cut(line, " - [") // what follows are its counters; those of the kernel have a policy
+			if made || strings.HasPrefix(line, "-A ") {
+				c[tool+" "+strings.TrimSpace(chain)] = ""
 			}
 		}
 	}

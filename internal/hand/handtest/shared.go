@@ -2,54 +2,70 @@ package handtest
 
 import (
 	"bufio"
+	"flag"
 	"fmt"
 	"os"
 	"os/exec"
 	"regexp"
+	"strconv"
 	"strings"
-	"syscall"
+	"sync"
 	"testing"
-
-	"golang.org/x/sys/unix"
+	"time"
 
 	"github.com/nodeagent/nodeagent/internal/host"
 	"github.com/nodeagent/nodeagent/test/need"
 )
 
-// onSharedRoot names the test that runs on a shared root.
-const onSharedRoot = "NODEAGENT_TEST_ON_SHARED_ROOT"
+// partMark names the part of a test that a test program runs.
+const partMark = "NODEAGENT_TEST_PART"
 
-// OnSharedRoot runs the calling test, which must not be a subtest, once more in a mount namespace of its own whose root is
-// shared with all below it, as systemd makes it on every ordinary node, and among processes of its own. It reports true
-// there; where it reports false, the test has run and is to return.
-func OnSharedRoot(t *testing.T) bool {
+// Parts runs the calling test, which must not be a subtest, several times at once, each on a shared root of its own. There it
+// returns which part that is; where it reports false, all have run and the test is to return. Such a test may be parallel.
+func Parts(t *testing.T, count int) (part int, inside bool) {
 	t.Helper()
 	Root(t)
-	if os.Getenv(onSharedRoot) == t.Name() {
-		for _, flags := range []uintptr{unix.MS_PRIVATE, unix.MS_SHARED} {
-			if err := unix.Mount("", "/", "", unix.MS_REC|flags, ""); err != nil {
-				t.Fatalf("share /: %v", err)
-			}
+	if mark := os.Getenv(partMark); mark != "" {
+		part, err := strconv.Atoi(mark)
+		if err != nil {
+			t.Fatal(err)
 		}
-		if err := unix.Mount("proc", "/proc", "proc", 0, ""); err != nil {
-			t.Fatalf("mount /proc: %v", err)
-		}
-		return true
+		return part, true
 	}
-	test := exec.CommandContext(t.Context(), "/proc/self/exe", "-test.run=^"+regexp.QuoteMeta(t.Name())+"$", "-test.v")
-	test.Env = append(os.Environ(), onSharedRoot+"="+t.Name())
-	test.SysProcAttr = &syscall.SysProcAttr{Cloneflags: syscall.CLONE_NEWNS | syscall.CLONE_NEWPID}
+	var all sync.WaitGroup
+	outputs, errs := make([]string, count), make([]error, count)
+	for i := range count {
+		all.Go(func() { outputs[i], errs[i] = runPart(t, i) })
+	}
+	all.Wait()
+	for i, out := range outputs {
+		need.Child(t, []byte(out))
+		switch {
+		case errs[i] != nil:
+			t.Errorf("part %d: %v\n%s", i, errs[i], out)
+		case !strings.Contains(out, "--- PASS: "+t.Name()+" "):
+			t.Errorf("part %d did not run: %s", i, out)
+		case testing.Verbose():
+			t.Logf("part %d: %s", i, out)
+		}
+	}
+	return 0, false
+}
+
+func runPart(t *testing.T, part int) (output string, err error) {
+	flags := []string{"-test.run=^" + regexp.QuoteMeta(t.Name()) + "$", "-test.v"}
+	flag.Visit(func(f *flag.Flag) { // those of the package's own
+		if !strings.HasPrefix(f.Name, "test.") {
+			flags = append(flags, "-"+f.Name+"="+f.Value.String())
+		}
+	})
+	if end, ok := t.Deadline(); ok {
+		flags = append(flags, "-test.timeout="+time.Until(end).String())
+	}
+	test := exec.CommandContext(t.Context(), "/proc/self/exe", flags...)
+	test.Env = append(os.Environ(), sharedRootMark+"=", partMark+"="+strconv.Itoa(part))
 	out, err := test.CombinedOutput()
-	need.Child(t, out)
-	switch {
-	case err != nil:
-		t.Errorf("on a shared root: %v\n%s", err, out)
-	case !strings.Contains(string(out), "--- PASS: "+t.Name()+" "):
-		t.Errorf("did not run on a shared root: %s", out)
-	case testing.Verbose():
-		t.Logf("%s", out)
-	}
-	return false
+	return string(out), err
 }
 
 // Table returns what of the mount table of a process lies in the node's own directory, as a text for each mount ID, without

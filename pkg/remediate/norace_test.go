@@ -1,0 +1,5 @@
+//go:build !race
+
+package remediate
+
+const someHostileNodes = 2000

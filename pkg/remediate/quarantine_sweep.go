@@ -1,0 +1,147 @@
+package remediate
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"path"
+	"sync"
+	"time"
+
+	"github.com/nodeagent/nodeagent/internal/hand"
+	"github.com/nodeagent/nodeagent/pkg/finding"
+	"github.com/nodeagent/nodeagent/pkg/inspect"
+)
+
+const (
+	quarantineGroup  = "quarantine" // in the journal
+	quarantineNotice = 24 * time.Hour
+	quarantineEvery  = time.Hour // between two looks at the age of what is kept
+)
+
+// quarantineClock remembers when the quarantine was last looked at.
+type quarantineClock struct {
+	mu   sync.Mutex // guards last
+	last finding.Stamp
+}
+
+// due reports whether it is time to look again, and notes that it was done.
+func (c *quarantineClock) due(now finding.Stamp) bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if !c.last.IsZero() && c.last.Boot == now.Boot && now.Up-c.last.Up < quarantineEvery {
+		return false
+	}
+	c.last = now
+	return true
+}
+
+// fate is what happens to one entry of the quarantine at this look.
+type fate int
+
+const (
+	keepOn fate = iota
+	tellOf      // report that it will be emptied
+	empty
+)
+
+// older returns an entry with its age at a moment: what passed since the last look counts, unless the machine was started
+// anew in between. So neither a clock that jumps nor a machine that was off makes anything old.
+func older(kept hand.Kept, now finding.Stamp) hand.Kept {
+	if kept.Aged.Boot == now.Boot && now.Up > kept.Aged.Up {
+		kept.Age += now.Up - kept.Aged.Up
+	}
+	kept.Aged = now
+	return kept
+}
+
+// fateOf decides about an entry whose age is known. It goes only when that was reported long enough before.
+func fateOf(kept hand.Kept, keep time.Duration) fate {
+	notice := min(quarantineNotice, keep/2)
+	switch {
+	case kept.Foreign != "", keep <= 0:
+		return keepOn
+	case kept.Told && kept.Age >= keep && kept.Age-kept.At >= notice:
+		return empty
+	case !kept.Told && kept.Age >= keep-notice:
+		return tellOf
+	}
+	return keepOn
+}
+
+// sweep notes the age of what is in the quarantine, reports what will go, and empties what was kept long enough.
+func (r *Runner) sweep(ctx context.Context, open func() (*journal, error)) error {
+	all, err := r.options.Hand.Quarantined(ctx)
+	if err != nil {
+		return fmt.Errorf("quarantine: %w", err)
+	}
+	var problems []error
+	for _, kept := range all {
+		if kept.Foreign != "" {
+			continue
+		}
+		if why := r.killSwitch(); why != "" || ctx.Err() != nil {
+			break
+		}
+		if err := r.sweepOne(ctx, older(kept, r.options.Host.Clock()), open); err != nil {
+			if crash := (cut{}); errors.As(err, &crash) {
+				return err
+			}
+			problems = append(problems, fmt.Errorf("quarantine: %s: %w", kept.Name, err))
+		}
+	}
+	return errors.Join(problems...)
+}
+
+func (r *Runner) sweepOne(ctx context.Context, kept hand.Kept, open func() (*journal, error)) error {
+	keep := r.options.Settings.Quarantine.Keep
+	record := Record{
+		Group: quarantineGroup, Pod: inspect.Pod{UID: kept.UID}, Kind: inspect.PodDirectory,
+		ID:       path.Join(r.options.Hand.QuarantineDir(), kept.Name),
+		Identity: inspect.Identity{"device": kept.File.Device, "inode": fmt.Sprint(kept.File.Inode)},
+	}
+	what := fmt.Sprintf("%s of pod %s (%d bytes), kept for %s", kept.Path, kept.UID, kept.Bytes, kept.Age.Round(time.Minute))
+	log := r.options.Log.With("entry", record.ID, "pod", kept.UID, "bytes", kept.Bytes, "age", kept.Age)
+	switch fateOf(kept, keep) {
+	case tellOf:
+		log.Warn("quarantine: will be removed", "keep", keep)
+		record.Event, record.Does = Notice, fmt.Sprintf("will be removed from quarantine when it has been kept for %s: %s", keep, what)
+		if err := r.record(open, record); err != nil {
+			return err
+		}
+		kept.Told, kept.At = true, kept.Age
+	case empty:
+		log.Warn("quarantine: removing")
+		record.Event, record.Does = Intent, "remove from quarantine: "+what
+		return r.empty(ctx, kept, record, open)
+	}
+	return r.options.Hand.NoteQuarantine(ctx, kept)
+}
+
+// empty removes an entry for good, between its intent and its end in the journal.
+func (r *Runner) empty(ctx context.Context, kept hand.Kept, record Record, open func() (*journal, error)) error {
+	err := r.record(open, record)
+	if err == nil {
+		err = r.tools.Hit("quarantine: intent")
+	}
+	if err != nil {
+		return err
+	}
+	failure := r.options.Hand.EmptyQuarantine(ctx, kept)
+	record.Event, record.Does = End, ""
+	record.Result, record.Why = resultOfDo(failure)
+	if err := r.record(open, record); err != nil || failure == nil {
+		return err
+	}
+	return errors.Join(failure, r.options.Hand.NoteQuarantine(ctx, kept))
+}
+
+// record writes to the journal. Without it nothing is removed.
+func (r *Runner) record(open func() (*journal, error), record Record) error {
+	j, err := open()
+	if err != nil {
+		return err
+	}
+	record.At = r.options.Host.Clock()
+	return j.write(record)
+}
