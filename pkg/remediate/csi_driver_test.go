@@ -183,6 +183,13 @@ func TestDriverStillThere(t *testing.T) {
 				w.t.Fatal(err)
 			}
 		}, "csi.sock"},
+		"a socket of another name whose file was deleted": {func(w *world) {
+			w.Host.Paths.KubeletRoot = w.Mkdir(filepath.Join(w.Dir, "k"))
+			l := w.listen(filepath.Join(w.Host.Paths.KubeletRoot, "plugins/x/y"))
+			if err := os.Remove(l.Addr().String()); err != nil {
+				w.t.Fatal(err)
+			}
+		}, "plugins/x/y"},
 		"another driver that says so": {func(w *world) {
 			startDriver(w, "b.example.com")
 			w.csiNode = func() (*storagev1.CSINode, error) { return namesDrivers("b.example.com"), nil }
