@@ -2,11 +2,13 @@ package hand_test
 
 import (
 	"errors"
+	"path/filepath"
 	"slices"
 	"testing"
 
 	containers "github.com/containerd/containerd/api/services/containers/v1"
 	leasesapi "github.com/containerd/containerd/api/services/leases/v1"
+	"golang.org/x/sys/unix"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/credentials/insecure"
 	"google.golang.org/grpc/metadata"
@@ -59,7 +61,16 @@ func TestDeleteRuntimeLease(t *testing.T) {
 	}); err != nil {
 		t.Fatal(err)
 	}
-	sandbox := c.Sandbox(handtest.UID(t), "/nodeagent-test-lease", false)
+	const group = "/nodeagent-test-lease"
+	t.Cleanup(func() { // after the sandbox, which is removed by then
+		hierarchies, _ := filepath.Glob("/sys/fs/cgroup/*")
+		for _, dir := range append(hierarchies, "/sys/fs/cgroup") {
+			if err := unix.Rmdir(dir + group); err != nil && !errors.Is(err, unix.ENOENT) {
+				t.Error(err)
+			}
+		}
+	})
+	sandbox := c.Sandbox(handtest.UID(t), group, false)
 	lives := hand.RuntimeLease{ID: sandbox.Id}
 	if !slices.Contains(list(), sandbox.Id) { // containerd 2 has made it
 		lives = create(sandbox.Id, nil)
