@@ -16,9 +16,9 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/nodeagent/nodeagent/internal/hand"
 	"github.com/nodeagent/nodeagent/internal/host"
 	"github.com/nodeagent/nodeagent/internal/host/hosttest"
+	"github.com/nodeagent/nodeagent/internal/mutate"
 	"github.com/nodeagent/nodeagent/test/need"
 )
 
@@ -27,7 +27,7 @@ const asProgram = "NODEAGENT_TEST_AS_PROGRAM"
 
 func TestMain(m *testing.M) {
 	host.ProbeMain()
-	if hand.ChildMain() {
+	if mutate.ChildMain() {
 		return
 	}
 	if os.Getenv(asProgram) != "" {

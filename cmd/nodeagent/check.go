@@ -17,6 +17,7 @@ import (
 	"github.com/nodeagent/nodeagent/internal/config"
 	"github.com/nodeagent/nodeagent/internal/host"
 	"github.com/nodeagent/nodeagent/pkg/detect"
+	"github.com/nodeagent/nodeagent/pkg/detect/checks"
 	"github.com/nodeagent/nodeagent/pkg/finding"
 )
 
@@ -35,7 +36,7 @@ whether it lasts. It takes less than a second; what does not answer is waited fo
 				return err
 			}
 			if list {
-				checks, err := selectChecks(agent.Checks(cfg, &host.Host{Clock: host.Now}, detect.Aids{}), ids)
+				checks, err := selectChecks(agent.Checks(cfg, &host.Host{Clock: host.Now}, checks.Deps{}), ids)
 				if err != nil {
 					return err
 				}
@@ -60,13 +61,13 @@ func lookNow(cmd *cobra.Command, o *options, cfg config.Config, ids []string, ag
 	if err != nil {
 		return err
 	}
-	aids.Witnesses.Enable(checks) // the kernel's log is left to no others
+	aids.Sources.Enable(checks) // the kernel's log is left to no others
 	began := time.Now()
 	shown := showProgress(cmd.ErrOrStderr(), len(checks))
 	ctx, cancel := context.WithTimeoutCause(cmd.Context(), lookLimit, fmt.Errorf("no answer within %s", lookLimit))
 	defer cancel()
-	looks := detect.LookOnce(ctx, door.Host, checks, func(l finding.Look) {
-		aids.Witnesses.Saw(l)
+	looks := detect.LookOnce(ctx, door.Host, checks, func(l finding.Observation) {
+		aids.Sources.Saw(l)
 		shown.done(l.Check)
 	})
 	shown.end()
@@ -122,7 +123,7 @@ type notApplicable struct {
 	Why   string `json:"why"`
 }
 
-func sumUp(looks []finding.Look) checkResult {
+func sumUp(looks []finding.Observation) checkResult {
 	result := checkResult{Findings: []finding.Finding{}, Errors: []checkError{}, NotApplicable: []notApplicable{}}
 	for _, l := range looks {
 		result.Findings = append(result.Findings, problems(l)...)
@@ -142,8 +143,8 @@ func sumUp(looks []finding.Look) checkResult {
 }
 
 // problems returns what a single look may call a problem: a value between two thresholds is none.
-func problems(l finding.Look) []finding.Finding {
-	return slices.DeleteFunc(slices.Clone(l.Findings), func(f finding.Finding) bool { return f.Marginal })
+func problems(l finding.Observation) []finding.Finding {
+	return slices.DeleteFunc(slices.Clone(l.Findings), func(f finding.Finding) bool { return f.BelowRaise })
 }
 
 func (r checkResult) exit() error {
@@ -158,9 +159,9 @@ func (r checkResult) exit() error {
 }
 
 // printCheck prints the looks for people, grouped by domain, what is wrong first. What is fine takes one line.
-func printCheck(w io.Writer, node string, checks []detect.Check, looks []finding.Look, took time.Duration) error {
+func printCheck(w io.Writer, node string, checks []detect.Check, looks []finding.Observation, took time.Duration) error {
 	p := &checkScreen{screen: screenOf(w)}
-	byID := map[string]finding.Look{}
+	byID := map[string]finding.Observation{}
 	for _, l := range looks {
 		byID[l.Check] = l
 	}
@@ -181,7 +182,7 @@ type checkScreen struct {
 	strings.Builder
 }
 
-func (p *checkScreen) domain(checks []detect.Check, looks map[string]finding.Look) {
+func (p *checkScreen) domain(checks []detect.Check, looks map[string]finding.Observation) {
 	fmt.Fprintf(p, "%s\n", p.paint(bold, strings.ToUpper(checks[0].Domain)))
 	var fine, absent []string
 	for _, c := range checks {

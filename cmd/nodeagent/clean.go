@@ -106,16 +106,16 @@ func printPlan(w io.Writer, o *options, report inspect.Report, steps []remediate
 		fmt.Fprintf(&b, "pod %s\n", podName(pod[0].Pod))
 		for _, same := range groupedBy(pod, deed) {
 			fmt.Fprintf(&b, "  %s\n", same[0].Kind)
-			objects := make([]inspect.Judged, 0, len(same))
+			objects := make([]inspect.Assessment, 0, len(same))
 			for _, s := range same {
 				objects = append(objects, s.Object)
 			}
 			for _, line := range foldPaths(objects) {
 				fmt.Fprintf(&b, "      %s\n", line)
 			}
-			fmt.Fprintf(&b, "      → %s\n", strings.ReplaceAll(same[0].Does, " "+same[0].ID, ""))
-			if s := same[0]; s.NotNow != "" && s.Mode != remediate.DryRun {
-				fmt.Fprintf(&b, "      but not done: %s\n", s.NotNow)
+			fmt.Fprintf(&b, "      → %s\n", strings.ReplaceAll(same[0].Description, " "+same[0].ID, ""))
+			if s := same[0]; s.Blocked != "" && s.Mode != remediate.DryRun {
+				fmt.Fprintf(&b, "      but not done: %s\n", s.Blocked)
 			}
 		}
 	}
@@ -133,11 +133,11 @@ func printPlan(w io.Writer, o *options, report inspect.Report, steps []remediate
 
 // deed is what is done in a step, whatever the object is called.
 func deed(s remediate.Step) string {
-	return string(s.Kind) + strings.ReplaceAll(s.Does, s.ID, "") + s.NotNow
+	return string(s.Kind) + strings.ReplaceAll(s.Description, s.ID, "") + s.Blocked
 }
 
 func printUndecided(b *strings.Builder, report inspect.Report) {
-	var undecided []inspect.Judged
+	var undecided []inspect.Assessment
 	for _, o := range report.Objects {
 		if o.Verdict == inspect.Candidate || o.Verdict == inspect.Unknown || o.Verdict == inspect.Unowned {
 			undecided = append(undecided, o)
@@ -185,7 +185,7 @@ func cleanExit(report inspect.Report, outcome remediate.Outcome) error {
 
 // untouched is what an inspection found besides the pods that a release was about.
 func untouched(report inspect.Report, outcome remediate.Outcome) inspect.Report {
-	report.Objects = slices.DeleteFunc(slices.Clone(report.Objects), func(o inspect.Judged) bool {
+	report.Objects = slices.DeleteFunc(slices.Clone(report.Objects), func(o inspect.Assessment) bool {
 		return slices.ContainsFunc(outcome.Pods, func(p remediate.PodOutcome) bool { return p.Group == remediate.Group(o.Object) })
 	})
 	return report

@@ -10,8 +10,8 @@ import (
 	"github.com/nodeagent/nodeagent/pkg/remediate"
 )
 
-func judged(uid string, verdict inspect.Verdict) inspect.Judged {
-	return inspect.Judged{Object: inspect.Object{Kind: inspect.Cgroup, ID: "/c/" + uid, Pod: inspect.Pod{UID: uid}}, Verdict: verdict}
+func judged(uid string, verdict inspect.Verdict) inspect.Assessment {
+	return inspect.Assessment{Object: inspect.Object{Kind: inspect.Cgroup, ID: "/c/" + uid, Pod: inspect.Pod{UID: uid}}, Verdict: verdict}
 }
 
 func exitOf(err error) int {
@@ -100,7 +100,7 @@ func TestCleanExit(t *testing.T) {
 // Where nothing could be told, the text says why.
 func TestCleanSaysWhatItCouldNotSee(t *testing.T) {
 	report := inspect.Report{
-		Objects: []inspect.Judged{judged("a", inspect.Unknown)},
+		Objects: []inspect.Assessment{judged("a", inspect.Unknown)},
 		Gates:   []inspect.Gate{{Name: "kubelet-heard", Why: "connection refused"}},
 		Errors:  []inspect.Failure{{What: "kubelet", Error: "connection refused"}},
 	}

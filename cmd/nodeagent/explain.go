@@ -13,7 +13,8 @@ import (
 	"github.com/nodeagent/nodeagent/internal/config"
 	"github.com/nodeagent/nodeagent/internal/host"
 	"github.com/nodeagent/nodeagent/pkg/detect"
-	"github.com/nodeagent/nodeagent/pkg/detect/kernel"
+	detectchecks "github.com/nodeagent/nodeagent/pkg/detect/checks"
+	"github.com/nodeagent/nodeagent/pkg/detect/kernellog/rules"
 )
 
 func newExplain(o *options) *cobra.Command {
@@ -44,10 +45,12 @@ The name may be that of a check, of a rule of the kernel's log, or a reason as i
 }
 
 // everyCheck is all checks, also those that the configuration switches off.
-func everyCheck() []detect.Check { return detect.Checks(detect.DefaultSettings(), detect.Aids{}) }
+func everyCheck() []detect.Check {
+	return detectchecks.Checks(detectchecks.DefaultSettings(), detectchecks.Deps{})
+}
 
 // everyRule is both tables: of the kernel's words, and of what daemons say in saved logs.
-func everyRule() []kernel.Rule { return append(kernel.Rules(), kernel.DaemonRules()...) }
+func everyRule() []rules.Rule { return append(rules.Kernel(), rules.Daemons()...) }
 
 func explainable() []string {
 	var names []string
@@ -61,9 +64,9 @@ func explainable() []string {
 }
 
 // configured is the checks and rules that only a configuration brings: plugins, files of node-problem-detector, own rules.
-func configured(cfg config.Config) (checks []detect.Check, rules []kernel.Rule) {
+func configured(cfg config.Config) (checks []detect.Check, rules []rules.Rule) {
 	known := everyCheck()
-	for _, c := range agent.Checks(cfg, &host.Host{Clock: host.Now}, detect.Aids{}) {
+	for _, c := range agent.Checks(cfg, &host.Host{Clock: host.Now}, detectchecks.Deps{}) {
 		if !slices.ContainsFunc(known, func(k detect.Check) bool { return k.ID == c.ID }) {
 			checks = append(checks, c)
 		}

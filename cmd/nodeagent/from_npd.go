@@ -11,7 +11,7 @@ import (
 	"go.yaml.in/yaml/v3"
 
 	"github.com/nodeagent/nodeagent/internal/config"
-	"github.com/nodeagent/nodeagent/pkg/detect/kernel"
+	"github.com/nodeagent/nodeagent/pkg/detect/kernellog/rules"
 	"github.com/nodeagent/nodeagent/pkg/detect/npd"
 )
 
@@ -32,7 +32,7 @@ are still needed are named. All of them could as well be named as they are: node
 				names[i] = absolute
 			}
 			read := config.ReadMonitors(npd.Settings{Files: names})
-			t := npd.Translate(read.Files, everyCheck(), kernel.Rules())
+			t := npd.Translate(read.Files, everyCheck(), rules.Kernel())
 			var err error
 			if o.json() {
 				err = printJSON(cmd.OutOrStdout(), t)

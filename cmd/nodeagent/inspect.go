@@ -137,7 +137,7 @@ const hostGate = "host-namespaces"
 // inspectExit: leftovers and candidates are problems; what could not be judged, or seen, is "could not tell".
 func inspectExit(r inspect.Report) error {
 	has := func(verdicts ...inspect.Verdict) bool {
-		return slices.ContainsFunc(r.Objects, func(o inspect.Judged) bool { return slices.Contains(verdicts, o.Verdict) })
+		return slices.ContainsFunc(r.Objects, func(o inspect.Assessment) bool { return slices.Contains(verdicts, o.Verdict) })
 	}
 	switch {
 	case has(inspect.Leftover, inspect.Candidate, inspect.Unowned):
@@ -152,7 +152,7 @@ func inspectExit(r inspect.Report) error {
 func printReport(w io.Writer, r inspect.Report, all bool) error {
 	var b strings.Builder
 	counts := map[inspect.Verdict]int{}
-	var shown []inspect.Judged
+	var shown []inspect.Assessment
 	for _, o := range r.Objects {
 		counts[o.Verdict]++
 		if all || o.Verdict == inspect.Leftover || o.Verdict == inspect.Candidate || o.Verdict == inspect.Unknown || o.Verdict == inspect.Unowned {
@@ -187,8 +187,8 @@ func printClosedGates(b *strings.Builder, gates []inspect.Gate) {
 
 // printPods prints objects pod by pod, those of one kind with the same story together: a pod's cgroup exists once in
 // every hierarchy, and nobody wants to read the same proof ten times.
-func printPods(b *strings.Builder, objects []inspect.Judged) {
-	for _, pod := range groupedBy(objects, func(o inspect.Judged) string { return o.Pod.UID }) {
+func printPods(b *strings.Builder, objects []inspect.Assessment) {
+	for _, pod := range groupedBy(objects, func(o inspect.Assessment) string { return o.Pod.UID }) {
 		title := "no pod that could be told"
 		if pod[0].Pod != (inspect.Pod{}) {
 			title = "pod " + podName(pod[0].Pod)
@@ -207,12 +207,12 @@ func printPods(b *strings.Builder, objects []inspect.Judged) {
 }
 
 // story is all that is said of an object besides its name.
-func story(o inspect.Judged) string {
+func story(o inspect.Assessment) string {
 	return fmt.Sprint(o.Verdict, o.Kind, o.Why, o.Witnesses, o.Release)
 }
 
 // foldPaths names cgroups that differ only in their hierarchy in one line.
-func foldPaths(objects []inspect.Judged) []string {
+func foldPaths(objects []inspect.Assessment) []string {
 	var lines []string
 	hierarchies := map[string][]string{}
 	for _, o := range objects {
@@ -236,7 +236,7 @@ func foldPaths(objects []inspect.Judged) []string {
 	return lines
 }
 
-func printProof(b *strings.Builder, same []inspect.Judged) {
+func printProof(b *strings.Builder, same []inspect.Assessment) {
 	o := same[0]
 	fmt.Fprintf(b, "      why: %s\n", o.Why)
 	var witnesses []string

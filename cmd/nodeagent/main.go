@@ -12,8 +12,8 @@ import (
 	"runtime/debug"
 	"syscall"
 
-	"github.com/nodeagent/nodeagent/internal/hand"
 	"github.com/nodeagent/nodeagent/internal/host"
+	"github.com/nodeagent/nodeagent/internal/mutate"
 )
 
 // Exit codes: the contract of every verb.
@@ -26,7 +26,7 @@ const (
 func main() {
 	// Children of the agent are the agent's own binary: they make the calls that could block for ever.
 	host.ProbeMain()
-	if hand.ChildMain() {
+	if mutate.ChildMain() {
 		return
 	}
 

@@ -7,12 +7,13 @@ import (
 	"time"
 
 	"github.com/nodeagent/nodeagent/pkg/detect"
-	"github.com/nodeagent/nodeagent/pkg/detect/kernel"
+	"github.com/nodeagent/nodeagent/pkg/detect/checks"
+	"github.com/nodeagent/nodeagent/pkg/detect/kernellog/rules"
 	"github.com/nodeagent/nodeagent/pkg/finding"
 )
 
 // checksPage is docs/checks.md.
-func checksPage(checks []detect.Check, rules, daemons []kernel.Rule, known []detect.Coverage) string {
+func checksPage(checks []detect.Check, rules, daemons []rules.Rule, known []checks.Coverage) string {
 	var b strings.Builder
 	b.WriteString("# Checks\n\nGenerated from the code by `go test ./cmd/nodeagent -run Docs -update`. `nodeagent explain CHECK` prints one of them.\n")
 	b.WriteString("\n| check | domain | finds |\n|---|---|---|\n")
@@ -76,9 +77,9 @@ func checkPage(c detect.Check) string {
 }
 
 // rulePage is what people read of one rule of the kernel's log.
-func rulePage(r kernel.Rule) string {
+func rulePage(r rules.Rule) string {
 	var b strings.Builder
-	if len(r.Speakers) > 0 {
+	if len(r.Emitters) > 0 {
 		fmt.Fprintf(&b, "%s, a rule of what daemons say (%s), for saved logs (`nodeagent replay`): %s.\n\n", r.Domain, speakersOf(r), r.Summary)
 		fmt.Fprintf(&b, "* reason `%s`, severity %s\n", r.Reason, ruleSeverity(r))
 	} else {
@@ -88,7 +89,7 @@ func rulePage(r kernel.Rule) string {
 	if r.Raise.Count > 1 {
 		fmt.Fprintf(&b, "* raised by %d lines within %s\n", r.Raise.Count, short(r.Raise.Within))
 	}
-	if r.ConfirmedBy != "" && len(r.Speakers) > 0 {
+	if r.ConfirmedBy != "" && len(r.Emitters) > 0 {
 		fmt.Fprintf(&b, "* in the running agent `%s` reads the state behind it\n", r.ConfirmedBy)
 	} else if r.ConfirmedBy != "" {
 		fmt.Fprintf(&b, "* the state behind it is read by `%s`, which raises and clears; the line makes it look at once\n", r.ConfirmedBy)
@@ -100,23 +101,23 @@ func rulePage(r kernel.Rule) string {
 }
 
 // speakersOf names the daemons whose words a rule believes.
-func speakersOf(r kernel.Rule) string {
+func speakersOf(r rules.Rule) string {
 	var names []string
-	for _, s := range r.Speakers {
+	for _, s := range r.Emitters {
 		names = append(names, string(s))
 	}
 	return strings.Join(names, ", ")
 }
 
-func ruleSeverity(r kernel.Rule) string {
-	if r.Grave.Count == 0 {
+func ruleSeverity(r rules.Rule) string {
+	if r.Escalate.Count == 0 {
 		return string(r.Severity)
 	}
-	return fmt.Sprintf("%s; %s from %d in %s", r.Severity, r.GraveSeverity, r.Grave.Count, short(r.Grave.Within))
+	return fmt.Sprintf("%s; %s from %d in %s", r.Severity, r.EscalateSeverity, r.Escalate.Count, short(r.Escalate.Within))
 }
 
-func ruleExpiry(r kernel.Rule) string {
-	if r.Expiry == kernel.UntilBoot {
+func ruleExpiry(r rules.Rule) string {
+	if r.Expiry == rules.UntilBoot {
 		return "until the next boot"
 	}
 	return "for " + short(r.Expiry)

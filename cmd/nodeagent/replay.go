@@ -11,7 +11,9 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/nodeagent/nodeagent/pkg/detect/kernel"
+	"github.com/nodeagent/nodeagent/pkg/detect/kernellog"
+	"github.com/nodeagent/nodeagent/pkg/detect/kernellog/replay"
+	"github.com/nodeagent/nodeagent/pkg/detect/kernellog/rules"
 	"github.com/nodeagent/nodeagent/pkg/finding"
 )
 
@@ -39,7 +41,7 @@ With -o json, one JSON object per line for each match. Exit code 1 when somethin
 			if o.output != "text" && o.output != "json" {
 				return fmt.Errorf("--output %q: must be text or json", o.output)
 			}
-			f, err := kernel.ParseFormat(format)
+			f, err := replay.ParseFormat(format)
 			if err != nil {
 				return fmt.Errorf("--format: %w", err)
 			}
@@ -48,10 +50,10 @@ With -o json, one JSON object per line for each match. Exit code 1 when somethin
 				return err
 			}
 			defer log.Close()
-			return replay(cmd.OutOrStdout(), cmd.ErrOrStderr(), log, kernel.Replay{Format: f}, o.json())
+			return printReplay(cmd.OutOrStdout(), cmd.ErrOrStderr(), log, replay.Replay{Format: f}, o.json())
 		},
 	}
-	cmd.Flags().StringVarP(&format, "format", "f", string(kernel.Auto), "format of the log: auto, dmesg, kmsg or journal")
+	cmd.Flags().StringVarP(&format, "format", "f", string(replay.Auto), "format of the log: auto, dmesg, kmsg or journal")
 	return cmd
 }
 
@@ -62,13 +64,13 @@ func openLog(stdin io.Reader, args []string) (io.ReadCloser, error) {
 	return os.Open(args[0])
 }
 
-// replay prints what is in the log and returns the exit code as an error.
-func replay(out, errs io.Writer, log io.Reader, how kernel.Replay, asJSON bool) error {
-	matcher, err := kernel.NewMatcher(kernel.Rules())
+// printReplay prints what is in the log and returns the exit code as an error.
+func printReplay(out, errs io.Writer, log io.Reader, how replay.Replay, asJSON bool) error {
+	matcher, err := kernellog.NewMatcher(rules.Kernel())
 	if err != nil {
 		return err
 	}
-	if how.Daemons, err = kernel.NewMatcher(kernel.DaemonRules()); err != nil {
+	if how.Daemons, err = kernellog.NewMatcher(rules.Daemons()); err != nil {
 		return err
 	}
 	var p replayPrinter = &replayText{out: out}
@@ -84,7 +86,7 @@ func replay(out, errs io.Writer, log io.Reader, how kernel.Replay, asJSON bool) 
 	}
 	switch {
 	case !sum.Understood():
-		return fmt.Errorf("none of %d lines is of the format %s; line %d: %q%s", sum.Lines, cmp.Or(how.Format, kernel.Auto), sum.FirstBad, sum.FirstBadLine, replayStrange(sum))
+		return fmt.Errorf("none of %d lines is of the format %s; line %d: %q%s", sum.Lines, cmp.Or(how.Format, replay.Auto), sum.FirstBad, sum.FirstBadLine, replayStrange(sum))
 	case sum.Problems():
 		return &exitError{Code: exitProblems}
 	}
@@ -93,8 +95,8 @@ func replay(out, errs io.Writer, log io.Reader, how kernel.Replay, asJSON bool) 
 
 // replayPrinter prints matches as they come, and a summary.
 type replayPrinter interface {
-	found(kernel.Found) error
-	end(kernel.Summary) error
+	found(replay.Found) error
+	end(replay.Summary) error
 }
 
 // replayMatch is the JSON contract of replay.
@@ -118,7 +120,7 @@ type replayJSON struct {
 	errs    io.Writer
 }
 
-func (p *replayJSON) found(f kernel.Found) error {
+func (p *replayJSON) found(f replay.Found) error {
 	if f.Recovered {
 		return nil
 	}
@@ -129,14 +131,14 @@ func (p *replayJSON) found(f kernel.Found) error {
 	})
 }
 
-func (p *replayJSON) end(s kernel.Summary) error {
+func (p *replayJSON) end(s replay.Summary) error {
 	if trouble := replayTrouble(s); trouble != "" {
 		fmt.Fprintln(p.errs, "nodeagent:", trouble)
 	}
 	return nil
 }
 
-func replayTrouble(s kernel.Summary) string {
+func replayTrouble(s replay.Summary) string {
 	var parts []string
 	if s.Bad > 0 {
 		parts = append(parts, fmt.Sprintf("%d of %d lines could not be read, the first is line %d: %q%s", s.Bad, s.Lines, s.FirstBad, s.FirstBadLine, replayStrange(s)))
@@ -150,7 +152,7 @@ func replayTrouble(s kernel.Summary) string {
 	return strings.Join(parts, "; ")
 }
 
-func replayStrange(s kernel.Summary) string {
+func replayStrange(s replay.Summary) string {
 	if s.Strange == "" {
 		return ""
 	}
@@ -159,12 +161,12 @@ func replayStrange(s kernel.Summary) string {
 
 // replayGroup is what the text output says of one rule and subject.
 type replayGroup struct {
-	rule      *kernel.Rule
+	rule      *rules.Rule
 	subject   finding.Subject
 	severity  finding.Severity
 	raised    bool
 	count     int // occurrences
-	first     kernel.Found
+	first     replay.Found
 	last      int // line number
 	recovered int // line number; 0 while it has not
 }
@@ -179,7 +181,7 @@ type replayText struct {
 	more   int
 }
 
-func (p *replayText) found(f kernel.Found) error {
+func (p *replayText) found(f replay.Found) error {
 	key := f.Rule.ID + "\x00" + f.Subject.String()
 	g := p.index[key]
 	if g == nil {
@@ -213,7 +215,7 @@ func (p *replayText) found(f kernel.Found) error {
 }
 
 // end prints the gravest first, and among equals in the order of the log.
-func (p *replayText) end(s kernel.Summary) error {
+func (p *replayText) end(s replay.Summary) error {
 	slices.SortStableFunc(p.groups, func(a, b *replayGroup) int {
 		return finding.Compare(finding.Finding{Severity: a.severity}, finding.Finding{Severity: b.severity})
 	})
@@ -262,14 +264,14 @@ func (g *replayGroup) print(b *strings.Builder) {
 	b.WriteString("\n")
 }
 
-func replaySpeakers(s kernel.Summary) string {
+func replaySpeakers(s replay.Summary) string {
 	if s.Daemon == 0 {
 		return fmt.Sprintf("%d of them the kernel's", s.Kernel)
 	}
 	return fmt.Sprintf("%d of them the kernel's and %d of daemons", s.Kernel, s.Daemon)
 }
 
-func replayVerdict(s kernel.Summary) string {
+func replayVerdict(s replay.Summary) string {
 	var parts []string
 	for _, severity := range []finding.Severity{finding.Fatal, finding.Warning, finding.Info} {
 		if n := s.Counts[severity]; n > 0 {

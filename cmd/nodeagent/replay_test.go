@@ -12,7 +12,9 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"golang.org/x/tools/txtar"
 
-	"github.com/nodeagent/nodeagent/pkg/detect/kernel"
+	"github.com/nodeagent/nodeagent/pkg/detect/kernellog"
+	"github.com/nodeagent/nodeagent/pkg/detect/kernellog/replay"
+	"github.com/nodeagent/nodeagent/pkg/detect/kernellog/rules"
 )
 
 var updateReplay = flag.Bool("update-replay", false, "write the golden output of replay")
@@ -111,11 +113,11 @@ func TestReplayTextIsBounded(t *testing.T) {
 		log.WriteString("I/O error, dev sd" + strings.Repeat("a", i%7+1) + string(rune('a'+i%26)) + strings.Repeat("b", i/182) + ", sector 1\n")
 	}
 	p := &replayText{}
-	m, err := kernel.NewMatcher(kernel.Rules())
+	m, err := kernellog.NewMatcher(rules.Kernel())
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, err := (kernel.Replay{}).Read(m, strings.NewReader(log.String()), p.found); err != nil {
+	if _, err := (replay.Replay{}).Read(m, strings.NewReader(log.String()), p.found); err != nil {
 		t.Fatal(err)
 	}
 	if len(p.groups) > maxGroups || p.more == 0 {

@@ -17,7 +17,7 @@ type options struct {
 	configFile string
 	output     string
 
-	places map[string]agent.Place // by socket: an agent that hangs is asked once
+	places map[string]agent.ContainerPaths // by socket: an agent that hangs is asked once
 }
 
 func newRoot() *cobra.Command {
@@ -68,12 +68,12 @@ func (o *options) file(ctx context.Context) string {
 	return o.place(ctx, config.Default().Socket).Config
 }
 
-func (o *options) place(ctx context.Context, socket string) agent.Place {
+func (o *options) place(ctx context.Context, socket string) agent.ContainerPaths {
 	place, asked := o.places[socket]
 	if !asked {
 		place = agent.AskPlace(ctx, socket)
 		if o.places == nil {
-			o.places = map[string]agent.Place{}
+			o.places = map[string]agent.ContainerPaths{}
 		}
 		o.places[socket] = place
 	}

@@ -200,7 +200,7 @@ func (p *statusScreen) leftovers() {
 	if p.status.Leftovers == nil {
 		return
 	}
-	var objects []inspect.Judged
+	var objects []inspect.Assessment
 	for _, o := range p.status.Leftovers.Objects {
 		if o.Verdict == inspect.Leftover || o.Verdict == inspect.Candidate {
 			objects = append(objects, o)
@@ -243,7 +243,7 @@ func (p *statusScreen) told() {
 	}
 }
 
-func toldText(t agent.Told, now time.Time) string {
+func toldText(t agent.SinkStatus, now time.Time) string {
 	var parts []string
 	since := func(at time.Time) string { return now.Sub(at).Round(time.Second).String() }
 	if t.Failing.IsZero() && !t.Last.IsZero() {
@@ -300,7 +300,7 @@ func (p *statusScreen) checks(all bool) {
 }
 
 // ago words how long before now a moment was.
-func ago(now, then finding.Stamp) string {
+func ago(now, then finding.Timestamp) string {
 	d := now.Since(then)
 	if now.Boot != then.Boot {
 		d = now.Wall.Sub(then.Wall)

@@ -18,6 +18,8 @@ import (
 	"github.com/nodeagent/nodeagent/internal/hostns"
 	"github.com/nodeagent/nodeagent/internal/notify"
 	"github.com/nodeagent/nodeagent/pkg/detect"
+	"github.com/nodeagent/nodeagent/pkg/detect/checks"
+	"github.com/nodeagent/nodeagent/pkg/detect/kernellog"
 	"github.com/nodeagent/nodeagent/pkg/detect/npd"
 	"github.com/nodeagent/nodeagent/pkg/detect/plugin"
 	"github.com/nodeagent/nodeagent/pkg/finding"
@@ -27,22 +29,22 @@ import (
 // agent is one running daemon.
 type agent struct {
 	cfg       config.Config
-	edition   edition
+	edition   revision
 	log       *slog.Logger
-	door      *Door
+	door      *Clients
 	store     *finding.Store
-	saver     *saver
+	saver     *stateWriter
 	checks    []detect.Check
-	aid       detect.Aids
+	aid       checks.Deps
 	reporters []report.Reporter
 	leftovers *leftovers
 	monitors  *npd.Monitors // of node-problem-detector
 	meter     meter
 	sources   []detect.Source
-	teller    *teller
+	teller    *sinkMonitor
 	engine    *detect.Engine
 	progress  *notify.Progress
-	started   finding.Stamp
+	started   finding.Timestamp
 
 	mu      sync.Mutex // guards tracker
 	tracker *finding.Tracker
@@ -69,7 +71,7 @@ func publish(cfg config.Config, log *slog.Logger) func() {
 }
 
 // wire builds the agent and lists its components in the order in which they start.
-func (d *daemon) wire(e edition, door *Door) (*agent, []component, error) {
+func (d *daemon) wire(e revision, door *Clients) (*agent, []component, error) {
 	cfg, log, store := e.cfg, d.log, d.store
 	a := &agent{cfg: cfg, edition: e, log: log, door: door, store: store, saver: newSaver(store, log), started: host.Now()}
 	left, err := newLeftovers(cfg, log, door, store)
@@ -82,7 +84,7 @@ func (d *daemon) wire(e edition, door *Door) (*agent, []component, error) {
 		return nil, nil, err
 	}
 	a.aid = aids
-	own := detect.Checks(cfg.Checks, aids)
+	own := checks.Checks(cfg.Checks, aids)
 	a.monitors = a.openMonitors(own)
 	a.checks = slices.Concat(own, a.monitors.Checks(), plugin.Checks(cfg.Plugins),
 		[]detect.Check{left.check(), stateCheck(store), d.configured.check()})
@@ -114,45 +116,45 @@ func (d *daemon) wire(e edition, door *Door) (*agent, []component, error) {
 }
 
 // aids are what some checks need besides the read door, with what an earlier run has left.
-func (a *agent) aids() (detect.Aids, error) {
+func (a *agent) aids() (checks.Deps, error) {
 	aids := a.door.Aids(memory{a.store.Bucket(memoryBucket), a.saver})
-	settings := detect.KernelLogSettings{}
-	if s := detect.SettingsOf[detect.KernelLogSettings](a.cfg.Checks, "kernel-log"); s != nil {
+	settings := kernellog.Settings{}
+	if s := checks.SettingsOf[kernellog.Settings](a.cfg.Checks, "kernel-log"); s != nil {
 		settings = s.Settings
 	}
 	var err error
-	if aids.KernelLog, err = detect.NewKernelLog(settings); err != nil {
+	if aids.KernelLog, err = kernellog.NewKernelLog(settings); err != nil {
 		return aids, err
 	}
-	if err := detect.RestoreKernelLog(aids.KernelLog, aids.Witnesses, aids.Memory, a.started.Boot); err != nil {
+	if err := kernellog.RestoreKernelLog(aids.KernelLog, aids.Sources, aids.State, a.started.Boot); err != nil {
 		a.log.Error("what the kernel said before is read again", "err", err)
 	}
 	return aids, nil
 }
 
 // observe takes one look into account and tells everybody. The engine calls it for one look at a time.
-func (a *agent) observe(l finding.Look) {
+func (a *agent) observe(l finding.Observation) {
 	a.mu.Lock()
 	before := a.tracker.State()[l.Check]
 	updates := a.tracker.Observe(l)
 	state := a.tracker.State()
 	a.mu.Unlock()
-	a.aid.Witnesses.Saw(l)
+	a.aid.Sources.Saw(l)
 	a.tell(state, updates)
-	a.saver.offer(l.Check, before, state[l.Check], l.At)
+	a.saver.enqueue(l.Check, before, state[l.Check], l.At)
 	a.progress.Saw(l.Check)
 }
 
 func (a *agent) tell(state finding.State, updates []finding.Update) {
 	for _, u := range updates {
-		if u.Kind == finding.Moved {
+		if u.Kind == finding.StatusChanged {
 			a.log.Info("check", "check", u.Check, "from", u.From, "to", u.To)
 		} else {
 			a.log.Info(string(u.Kind), "check", u.Check, "subject", u.Finding.Subject, "severity", u.Finding.Severity, "reason", u.Finding.Reason, "message", u.Finding.Message)
 		}
 	}
 	for _, r := range a.reporters {
-		r.Tell(state, updates)
+		r.Update(state, updates)
 	}
 }
 
@@ -177,7 +179,7 @@ func (a *agent) forgetGone(state finding.State) {
 }
 
 // thisBoot leaves out what was believed before the machine was started: nothing of that is proven now.
-func thisBoot(state finding.State, now finding.Stamp) finding.State {
+func thisBoot(state finding.State, now finding.Timestamp) finding.State {
 	maps.DeleteFunc(state, func(_ string, c *finding.CheckState) bool { return c.FirstLook.Boot != now.Boot })
 	return state
 }
@@ -187,7 +189,7 @@ func (a *agent) remember() {
 	a.mu.Lock()
 	a.saver.flush(a.tracker.State())
 	a.mu.Unlock()
-	detect.SaveKernelLog(a.aid.KernelLog, a.aid.Witnesses, a.aid.Memory, host.Now(), true)
+	kernellog.SaveKernelLog(a.aid.KernelLog, a.aid.Sources, a.aid.State, host.Now(), true)
 	a.saver.write()
 }
 

@@ -51,7 +51,7 @@ func TestConnectionsAreBounded(t *testing.T) {
 		code                         int
 		run                          func(context.Context) error
 	}{
-		{"metrics", "tcp", tcp, "/metrics", http.StatusOK, meter{metrics.New(metrics.Config{})}.serve(tcp, health{&notify.Progress{}, &configured{}})},
+		{"metrics", "tcp", tcp, "/metrics", http.StatusOK, meter{metrics.New(metrics.Config{})}.serve(tcp, health{&notify.Progress{}, &configState{}})},
 		{"stands back", "tcp", standing, "/readyz", http.StatusServiceUnavailable, standBack(config.Metrics{Enabled: true, Listen: standing}, "x", log)},
 		{"socket", "unix", socket, "/status", http.StatusOK, socketServer{socket, answers{status: func() (Status, error) { return Status{}, nil }}}.Run},
 	} {

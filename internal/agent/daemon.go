@@ -22,24 +22,24 @@ type daemon struct {
 	log        *slog.Logger
 	manager    *notify.Manager
 	store      *finding.Store
-	started    finding.Stamp
-	configured *configured
+	started    finding.Timestamp
+	configured *configState
 	requests   chan request // without a buffer: a request is taken or waits
 	current    atomic.Pointer[agent]
 }
 
 // Run is the daemon. It returns when ctx ends, or when it cannot do its work at all.
 func Run(ctx context.Context, source Source, log *slog.Logger) error {
-	beFrugal()
+	setRuntimeLimits()
 	d := &daemon{
 		source: source, log: log, manager: notify.New(log), started: host.Now(),
-		configured: &configured{source: source}, requests: make(chan request),
+		configured: &configState{source: source}, requests: make(chan request),
 	}
 	first, err := d.first()
 	if err != nil {
 		return err
 	}
-	d.store, err = awaitTurn(ctx, first.cfg, log, d.manager)
+	d.store, err = acquire(ctx, first.cfg, log, d.manager)
 	if err != nil || d.store == nil {
 		return err
 	}
@@ -56,7 +56,7 @@ func Run(ctx context.Context, source Source, log *slog.Logger) error {
 }
 
 // supervise runs what lives as long as the process, and in it the agent.
-func (d *daemon) supervise(ctx context.Context, first edition) error {
+func (d *daemon) supervise(ctx context.Context, first revision) error {
 	ctx, stop := context.WithCancel(ctx)
 	defer stop()
 	ended := make(chan error, 1) // one result; nobody may be left to read it
@@ -79,7 +79,7 @@ func (d *daemon) supervise(ctx context.Context, first edition) error {
 }
 
 // first returns the configuration to start with.
-func (d *daemon) first() (edition, error) {
+func (d *daemon) first() (revision, error) {
 	e, err := d.source.read()
 	if err == nil {
 		return e, nil
@@ -94,7 +94,7 @@ func (d *daemon) first() (edition, error) {
 }
 
 // work runs one agent after the other: a new one for each change of the configuration.
-func (d *daemon) work(ctx context.Context, want edition) error {
+func (d *daemon) work(ctx context.Context, want revision) error {
 	spares := d.source.fallbacks()
 	reply := func(error) {} // to who asked for this configuration; nobody did at the start
 	for {
@@ -108,13 +108,13 @@ func (d *daemon) work(ctx context.Context, want edition) error {
 		if err != nil || next == nil {
 			return err
 		}
-		want, spares, reply = next.edition, []edition{a.edition}, next.reply
+		want, spares, reply = next.edition, []revision{a.edition}, next.reply
 	}
 }
 
 // open builds the agent with the configuration that is wanted. When that cannot be, it returns the error and the agent
 // with the first spare one that can: all or nothing. There is no agent when none can.
-func (d *daemon) open(want edition, spares []edition) (*agent, []component, error) {
+func (d *daemon) open(want revision, spares []revision) (*agent, []component, error) {
 	a, components, err := d.build(want)
 	if err == nil {
 		d.configured.force(want)
@@ -137,7 +137,7 @@ func (d *daemon) open(want edition, spares []edition) (*agent, []component, erro
 	return nil, nil, err
 }
 
-func (d *daemon) build(e edition) (*agent, []component, error) {
+func (d *daemon) build(e revision) (*agent, []component, error) {
 	door, err := OpenHost(e.cfg, d.log)
 	if err != nil {
 		return nil, nil, err

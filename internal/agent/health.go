@@ -12,7 +12,7 @@ import (
 // was given in force, and do looks go on? It says nothing of the node: a sick node is what a healthy agent reports.
 type health struct {
 	progress   *notify.Progress
-	configured *configured
+	configured *configState
 }
 
 // ready returns why the agent is not ready: checks that have not looked once, or a configuration that it refuses and goes

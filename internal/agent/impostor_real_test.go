@@ -194,7 +194,7 @@ func TestRealImpostor(t *testing.T) {
 	if err := os.Mkdir(cfg.StateDir, 0o700); err != nil {
 		t.Fatal(err)
 	}
-	open := func() *Door {
+	open := func() *Clients {
 		t.Helper()
 		door, err := OpenHost(cfg, slog.New(slog.DiscardHandler))
 		if err != nil {
@@ -203,7 +203,7 @@ func TestRealImpostor(t *testing.T) {
 		t.Cleanup(func() { door.Close() })
 		return door
 	}
-	harmless := func(door *Door) {
+	harmless := func(door *Clients) {
 		t.Helper()
 		ctx, cancel := context.WithTimeout(t.Context(), 2*time.Second)
 		defer cancel()

@@ -53,7 +53,7 @@ func discover(files host.Files, cfg config.Config) (host.Discovery, error) {
 }
 
 // keepLayout stores how the running kubelet says that the node is laid out. Not stored is not known on a bad day, no more.
-func (d *Door) keepLayout(cfg config.Config) {
+func (d *Clients) keepLayout(cfg config.Config) {
 	l := layout{d.found.Paths, d.found.NodeName, d.found.KubeconfigNamed}
 	if !d.found.KubeletRunning || l.believe(d.Host.Files) != nil {
 		return
@@ -144,7 +144,7 @@ func (l layout) believe(files host.Files) error {
 }
 
 // layoutMoved reports whether the running kubelet says something else now than when the door was opened.
-func (d *Door) layoutMoved(cfg config.Config) bool {
+func (d *Clients) layoutMoved(cfg config.Config) bool {
 	now, err := host.Discover(d.Host.Files, cfg.Paths)
 	return err == nil && now.KubeletRunning &&
 		(now.NodeName != d.found.NodeName || now.KubeletInstalled != d.found.KubeletInstalled || !reflect.DeepEqual(now.Paths, d.found.Paths))

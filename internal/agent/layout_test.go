@@ -122,7 +122,7 @@ func TestKeepLayout(t *testing.T) {
 			if err := os.Symlink(target, layoutFile(n.cfg)+".new"); err != nil {
 				t.Fatal(err)
 			}
-			door := &Door{Host: &host.Host{Files: n.files}, found: host.Discovery{Paths: l.Paths, NodeName: l.NodeName, KubeletRunning: true, KubeconfigNamed: true}}
+			door := &Clients{Host: &host.Host{Files: n.files}, found: host.Discovery{Paths: l.Paths, NodeName: l.NodeName, KubeletRunning: true, KubeconfigNamed: true}}
 			door.keepLayout(n.cfg)
 			info, err := os.Lstat(layoutFile(n.cfg))
 			if kept := err == nil; kept != (name == "") || kept && info.Mode() != 0o600 {

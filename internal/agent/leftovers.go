@@ -13,9 +13,9 @@ import (
 	"time"
 
 	"github.com/nodeagent/nodeagent/internal/config"
-	"github.com/nodeagent/nodeagent/internal/hand"
 	"github.com/nodeagent/nodeagent/internal/host"
 	"github.com/nodeagent/nodeagent/internal/hostns"
+	"github.com/nodeagent/nodeagent/internal/mutate"
 	"github.com/nodeagent/nodeagent/pkg/detect"
 	"github.com/nodeagent/nodeagent/pkg/finding"
 	"github.com/nodeagent/nodeagent/pkg/inspect"
@@ -45,7 +45,7 @@ type leftovers struct {
 
 const historyKey = "history"
 
-func newLeftovers(cfg config.Config, log *slog.Logger, door *Door, store *finding.Store) (*leftovers, error) {
+func newLeftovers(cfg config.Config, log *slog.Logger, door *Clients, store *finding.Store) (*leftovers, error) {
 	l := &leftovers{
 		every: cfg.Inspect.Every, host: door.Host, log: log, mode: cfg.Remediate.Mode, memory: store.Bucket("inspect"),
 		inspector: newInspector(cfg, door, log), work: make(chan inspect.Report, 1), history: inspect.History{},
@@ -60,7 +60,7 @@ func newLeftovers(cfg config.Config, log *slog.Logger, door *Door, store *findin
 	return l, err
 }
 
-func newInspector(cfg config.Config, door *Door, log *slog.Logger) *inspect.Inspector {
+func newInspector(cfg config.Config, door *Clients, log *slog.Logger) *inspect.Inspector {
 	settings := cfg.Inspect
 	settings.HostNamespaces = hostns.SeesHost(door.Host.Paths.InitPID) == nil
 	return inspect.New(door.Host, settings, log)
@@ -130,7 +130,7 @@ func (l *leftovers) count(report inspect.Report) {
 
 // leftoverFindings tells of each pod once, whatever it left behind.
 func leftoverFindings(report inspect.Report) []finding.Finding {
-	byPod := map[string][]inspect.Judged{}
+	byPod := map[string][]inspect.Assessment{}
 	for _, o := range report.Objects {
 		if o.Verdict == inspect.Leftover {
 			group := remediate.Group(o.Object)
@@ -144,7 +144,7 @@ func leftoverFindings(report inspect.Report) []finding.Finding {
 	return findings
 }
 
-func leftoverFinding(group string, objects []inspect.Judged) finding.Finding {
+func leftoverFinding(group string, objects []inspect.Assessment) finding.Finding {
 	kinds := map[string]int{}
 	pod := inspect.Pod{UID: group}
 	for _, o := range objects {
@@ -213,7 +213,7 @@ func (l *leftovers) note(outcome remediate.Outcome) {
 			lines = append(lines, DescribeStep(step))
 			if step.Result != remediate.NotActed {
 				l.meter.Released(string(step.Kind), string(step.Result))
-				l.log.Info("release", "kind", step.Kind, "subject", step.ID, "action", step.Does, "result", step.Result, "err", step.Error)
+				l.log.Info("release", "kind", step.Kind, "subject", step.ID, "action", step.Description, "result", step.Result, "err", step.Error)
 			}
 		}
 	}
@@ -227,9 +227,9 @@ func (l *leftovers) note(outcome remediate.Outcome) {
 
 // DescribeStep words the outcome of one step for people.
 func DescribeStep(s remediate.StepOutcome) string {
-	line := fmt.Sprintf("%-11s %-14s %s: %s", s.Result, s.Kind, s.ID, s.Does)
-	if s.NotNow != "" {
-		line += " (not done: " + s.NotNow + ")"
+	line := fmt.Sprintf("%-11s %-14s %s: %s", s.Result, s.Kind, s.ID, s.Description)
+	if s.Blocked != "" {
+		line += " (not done: " + s.Blocked + ")"
 	}
 	if s.Error != "" && s.Result != remediate.Released && s.Result != remediate.Vanished {
 		line += ": " + s.Error
@@ -257,14 +257,14 @@ func (l *leftovers) copyHistory() inspect.History {
 
 // newRunner returns the releaser. Before it touches a pod it looks at everything once more, with an inspector that has
 // asked the apiserver nothing yet, and the same memory.
-func newRunner(cfg config.Config, door *Door, log *slog.Logger, history func() inspect.History) (*remediate.Runner, error) {
-	h, err := hand.New(door.Host, log)
+func newRunner(cfg config.Config, door *Clients, log *slog.Logger, history func() inspect.History) (*remediate.Runner, error) {
+	h, err := mutate.New(door.Host, log)
 	if err != nil {
 		return nil, err
 	}
 	door.closers = append(door.closers, h)
 	return remediate.New(remediate.Options{
-		Host: door.Host, Hand: h, Settings: cfg.Remediate, Log: log, StateDir: cfg.StateDir,
+		Host: door.Host, Mutator: h, Settings: cfg.Remediate, Log: log, StateDir: cfg.StateDir,
 		Paused: func(ctx context.Context) (string, error) {
 			if door.Client == nil {
 				return "there is no apiserver to ask", nil

@@ -6,6 +6,7 @@ import (
 	"github.com/nodeagent/nodeagent/internal/config"
 	"github.com/nodeagent/nodeagent/internal/host"
 	"github.com/nodeagent/nodeagent/pkg/detect"
+	"github.com/nodeagent/nodeagent/pkg/detect/checks"
 	"github.com/nodeagent/nodeagent/pkg/detect/npd"
 	"github.com/nodeagent/nodeagent/pkg/detect/plugin"
 	"github.com/nodeagent/nodeagent/pkg/finding"
@@ -17,15 +18,15 @@ import (
 func (a *agent) openMonitors(own []detect.Check) *npd.Monitors {
 	files := a.edition.monitors
 	return npd.New(files.Files, files.Broken, a.cfg.NodeProblemDetector, npd.Doors{
-		Host: a.door.Host, Log: a.log, Memory: a.aid.Memory, Own: own, Believed: a.believed,
+		Host: a.door.Host, Log: a.log, Memory: a.aid.State, Own: own, Believed: a.believed,
 		Happened: func(reason string, n int) { a.meter.Happened(reason, n) },
 	})
 }
 
 // Checks returns all checks that can take one look without a running agent: the agent's own, those of
 // node-problem-detector's files, and the user's plugins.
-func Checks(cfg config.Config, h *host.Host, aids detect.Aids) []detect.Check {
-	own := detect.Checks(cfg.Checks, aids)
+func Checks(cfg config.Config, h *host.Host, aids checks.Deps) []detect.Check {
+	own := checks.Checks(cfg.Checks, aids)
 	files := config.ReadMonitors(cfg.NodeProblemDetector)
 	monitors := npd.New(files.Files, files.Broken, cfg.NodeProblemDetector, npd.Doors{Host: h, Own: own})
 	monitors.Once()

@@ -18,7 +18,7 @@ import (
 // Bench is an inspection by hand: what "nodeagent inspect" and "nodeagent clean" work with. It shares the memory of the
 // daemon where one runs, and keeps its own where none does, so that looking several times counts either way.
 type Bench struct {
-	door      *Door
+	door      *Clients
 	store     *finding.Store // nil while a daemon runs: the memory is the daemon's
 	inspector *inspect.Inspector
 	runner    *remediate.Runner

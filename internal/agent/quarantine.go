@@ -16,7 +16,7 @@ const quarantineEvery = 10 * time.Minute
 // quarantine is what the agent last saw in quarantine.
 type quarantine struct {
 	mu    sync.Mutex // guards what follows
-	at    finding.Stamp
+	at    finding.Timestamp
 	state *remediate.QuarantineState
 }
 

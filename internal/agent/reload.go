@@ -12,7 +12,7 @@ type request struct{ answer chan<- error } // with room for the one answer
 
 // change is a new configuration that is to be put in force, and who is told how that went.
 type change struct {
-	edition edition
+	edition revision
 	reply   func(error)
 }
 
@@ -89,7 +89,7 @@ func (d *daemon) awaitChange(ctx context.Context, a *agent) *change {
 }
 
 // reread reads the configuration and tries all of it that can be tried while the old one is in force.
-func (d *daemon) reread(a *agent) (edition, error) {
+func (d *daemon) reread(a *agent) (revision, error) {
 	want, err := d.source.read()
 	if err != nil {
 		return want, err

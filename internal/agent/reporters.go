@@ -7,6 +7,7 @@ import (
 
 	"github.com/nodeagent/nodeagent/internal/host"
 	"github.com/nodeagent/nodeagent/pkg/detect"
+	"github.com/nodeagent/nodeagent/pkg/detect/kernellog"
 	"github.com/nodeagent/nodeagent/pkg/detect/npd"
 	"github.com/nodeagent/nodeagent/pkg/report"
 	"github.com/nodeagent/nodeagent/pkg/report/condition"
@@ -74,9 +75,9 @@ func (a *agent) openReporters() meter {
 }
 
 // sources are what wakes checks before their time.
-func sources(h *host.Host, log *slog.Logger, m meter, kernelLog *detect.LiveKernelLog, monitors *npd.Monitors) []detect.Source {
+func sources(h *host.Host, log *slog.Logger, m meter, kernelLog *kernellog.LiveKernelLog, monitors *npd.Monitors) []detect.Source {
 	return []detect.Source{
-		detect.KernelLogSource(kernelLog, log, monitors.Kernel(host.WatchKernelLog), func(records uint64) {
+		kernellog.KernelLogSource(kernelLog, log, monitors.Kernel(host.WatchKernelLog), func(records uint64) {
 			m.KmsgLost(int(min(records, 1<<30))) //nolint:gosec // bounded
 		}),
 		{Name: detect.WakeMounts, Run: func(ctx context.Context, wake func(string)) error {

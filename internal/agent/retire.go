@@ -8,7 +8,7 @@ import (
 	"path/filepath"
 
 	"github.com/nodeagent/nodeagent/internal/config"
-	"github.com/nodeagent/nodeagent/pkg/detect"
+	"github.com/nodeagent/nodeagent/pkg/detect/checks"
 	"github.com/nodeagent/nodeagent/pkg/finding"
 	"github.com/nodeagent/nodeagent/pkg/report"
 	"github.com/nodeagent/nodeagent/pkg/report/condition"
@@ -23,7 +23,7 @@ func RetirePatch(cfg config.Config, log *slog.Logger) ([]byte, error) {
 	}
 	defer door.Close()
 	var namings []report.Naming
-	for _, c := range Checks(cfg, door.Host, detect.Aids{}) {
+	for _, c := range Checks(cfg, door.Host, checks.Deps{}) {
 		namings = append(namings, report.Naming(c.Condition))
 	}
 	return condition.Removal(condition.Names(namings, cfg.Report.Conditions.Vocabulary))

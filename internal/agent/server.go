@@ -20,14 +20,14 @@ type Status struct {
 	Version   string             `json:"version"`
 	Node      string             `json:"node"`
 	PID       int                `json:"pid"`
-	Started   finding.Stamp      `json:"started"`
+	Started   finding.Timestamp  `json:"started"`
 	Readiness Readiness          `json:"readiness"`
-	Now       finding.Stamp      `json:"now"`
+	Now       finding.Timestamp  `json:"now"`
 	Checks    []CheckStatus      `json:"checks"`
 	Findings  []finding.Believed `json:"findings"`
 	Leftovers *inspect.Report    `json:"leftovers,omitempty"` // the last inspection
 	Release   ReleaseStatus      `json:"release"`
-	Told      []Told             `json:"told"`    // how telling others goes
+	Told      []SinkStatus       `json:"told"`    // how telling others goes
 	Trouble   []string           `json:"trouble"` // what the agent itself suffers from
 }
 
@@ -39,11 +39,11 @@ type Readiness struct {
 
 // CheckStatus is what is believed of one check.
 type CheckStatus struct {
-	Check  string         `json:"check"`
-	Status finding.Status `json:"status"`
-	Since  finding.Stamp  `json:"since"`
-	Error  string         `json:"error,omitempty"`
-	Why    string         `json:"why,omitempty"`
+	Check  string            `json:"check"`
+	Status finding.Status    `json:"status"`
+	Since  finding.Timestamp `json:"since"`
+	Error  string            `json:"error,omitempty"`
+	Why    string            `json:"why,omitempty"`
 
 	Condition string `json:"condition,omitempty"` // of the Node, that what is fatal becomes
 }
@@ -60,7 +60,7 @@ type ReleaseStatus struct {
 type answers struct {
 	status  func() (Status, error)
 	history func() (inspect.History, error)
-	place   func() (Place, error)
+	place   func() (ContainerPaths, error)
 	reload  func(context.Context) error
 }
 

@@ -28,8 +28,8 @@ func newServiceStatus(m *notify.Manager, checks []detect.Check) *serviceStatus {
 // Name identifies the reporter.
 func (s *serviceStatus) Name() string { return "service-manager" }
 
-// Tell takes the newest state into account.
-func (s *serviceStatus) Tell(state finding.State, _ []finding.Update) {
+// Update takes the newest state into account.
+func (s *serviceStatus) Update(state finding.State, _ []finding.Update) {
 	line := summary(s.checks, state)
 	s.mu.Lock()
 	defer s.mu.Unlock()

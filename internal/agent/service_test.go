@@ -11,7 +11,7 @@ func TestSummary(t *testing.T) {
 	checks := []detect.Check{{ID: "a"}, {ID: "b"}}
 	raised := func(severity finding.Severity) map[string]*finding.Believed {
 		f := finding.Finding{Check: "a", Severity: severity}
-		return map[string]*finding.Believed{"x": {Finding: f, Raised: finding.Stamp{Boot: "b"}}}
+		return map[string]*finding.Believed{"x": {Finding: f, Raised: finding.Timestamp{Boot: "b"}}}
 	}
 	for name, test := range map[string]struct {
 		state finding.State

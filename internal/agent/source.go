@@ -27,8 +27,8 @@ type Source struct {
 	Reload <-chan os.Signal                  // each signal is a wish to read the configuration anew; may be nil
 }
 
-// edition is one configuration.
-type edition struct {
+// revision is one configuration.
+type revision struct {
 	cfg  config.Config
 	data []byte // what the file said
 	from string // for people: where it is from
@@ -38,33 +38,33 @@ type edition struct {
 }
 
 // read reads what the operator wants.
-func (s Source) read() (edition, error) {
+func (s Source) read() (revision, error) {
 	name, data, err := config.Read(s.File)
 	if err != nil {
-		return edition{data: data}, err
+		return revision{data: data}, err
 	}
 	return s.parse(name, data)
 }
 
-func (s Source) parse(name string, data []byte) (edition, error) {
+func (s Source) parse(name string, data []byte) (revision, error) {
 	cfg, err := config.Parse(name, data)
 	if err != nil {
-		return edition{data: data}, err
+		return revision{data: data}, err
 	}
 	if s.Over != nil {
 		cfg = s.Over(cfg)
 	}
-	return edition{cfg: cfg, data: data, from: name, file: true, monitors: config.ReadMonitors(cfg.NodeProblemDetector)}, nil
+	return revision{cfg: cfg, data: data, from: name, file: true, monitors: config.ReadMonitors(cfg.NodeProblemDetector)}, nil
 }
 
 // same reports whether two editions ask for the same.
-func (e edition) same(o edition) bool {
+func (e revision) same(o revision) bool {
 	return bytes.Equal(e.data, o.data) && e.monitors.Digest == o.monitors.Digest
 }
 
 // newlyBroken returns why an edition cannot replace another: a file of node-problem-detector that was run, or is new, is
 // broken. At a start such a file costs only itself.
-func (e edition) newlyBroken(before edition) error {
+func (e revision) newlyBroken(before revision) error {
 	var problems []error
 	for _, err := range e.monitors.Broken {
 		if !slices.ContainsFunc(before.monitors.Broken, func(b error) bool { return b.Error() == err.Error() }) {
@@ -76,11 +76,11 @@ func (e edition) newlyBroken(before edition) error {
 
 // fallbacks returns what the agent may start with instead, the best first. Nothing is released in any of them: whoever
 // wrote the configuration that is wrong may have wanted just that.
-func (s Source) fallbacks() []edition {
+func (s Source) fallbacks() []revision {
 	if s.LastGood == "" {
 		return nil
 	}
-	var found []edition
+	var found []revision
 	if data, err := os.ReadFile(s.LastGood); err == nil {
 		if e, err := s.parse(s.LastGood, data); err == nil {
 			e.from = "the last good configuration"
@@ -113,7 +113,7 @@ func held(s remediate.Settings) remediate.Settings {
 }
 
 // keep makes e the last good configuration. A crash leaves the old one or the new one.
-func (s Source) keep(e edition) error {
+func (s Source) keep(e revision) error {
 	if s.LastGood == "" || !e.file {
 		return nil
 	}

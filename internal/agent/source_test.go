@@ -106,7 +106,7 @@ func TestAFallbackIsNeverKept(t *testing.T) {
 
 func TestConfigured(t *testing.T) {
 	s := newSource(t, "")
-	c := &configured{source: s}
+	c := &configState{source: s}
 	reason := func() string {
 		var reasons []string
 		for _, f := range c.look() {

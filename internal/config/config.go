@@ -9,8 +9,8 @@ import (
 	"go.yaml.in/yaml/v3"
 
 	"github.com/nodeagent/nodeagent/internal/host"
-	"github.com/nodeagent/nodeagent/pkg/detect"
-	"github.com/nodeagent/nodeagent/pkg/detect/kernel"
+	"github.com/nodeagent/nodeagent/pkg/detect/checks"
+	"github.com/nodeagent/nodeagent/pkg/detect/kernellog"
 	"github.com/nodeagent/nodeagent/pkg/detect/npd"
 	"github.com/nodeagent/nodeagent/pkg/detect/plugin"
 	"github.com/nodeagent/nodeagent/pkg/inspect"
@@ -27,14 +27,14 @@ type Config struct {
 	StateDir  string             `yaml:"stateDir"` // what must survive a restart
 	Socket    string             `yaml:"socket"`   // where the daemon answers "nodeagent status"
 	Paths     host.Paths         `yaml:"paths"`    // where things are on this node; found from kubelet unless set
-	Checks    detect.Settings    `yaml:"checks"`
+	Checks    checks.Settings    `yaml:"checks"`
 	Inspect   inspect.Settings   `yaml:"inspect"`
 	Remediate remediate.Settings `yaml:"remediate"`
 	Report    Report             `yaml:"report"`
 
-	Plugins             []plugin.Settings `yaml:"plugins"`             // checks of the user, as programs
-	Rules               []kernel.OwnRule  `yaml:"rules"`               // of the user, for the kernel's log
-	NodeProblemDetector npd.Settings      `yaml:"nodeProblemDetector"` // its configuration files, run unchanged
+	Plugins             []plugin.Settings   `yaml:"plugins"`             // checks of the user, as programs
+	Rules               []kernellog.OwnRule `yaml:"rules"`               // of the user, for the kernel's log
+	NodeProblemDetector npd.Settings        `yaml:"nodeProblemDetector"` // its configuration files, run unchanged
 
 	// Set by flags, never by the file.
 	ServiceAccountDir string `yaml:"-"` // credentials of the agent's pod
@@ -75,7 +75,7 @@ func Default() Config {
 	return Config{
 		StateDir:  "/var/lib/nodeagent",
 		Socket:    "/run/nodeagent/nodeagent.sock",
-		Checks:    detect.DefaultSettings(),
+		Checks:    checks.DefaultSettings(),
 		Inspect:   inspect.DefaultSettings(),
 		Remediate: remediate.Defaults(),
 		Report: Report{
@@ -83,7 +83,7 @@ func Default() Config {
 			Events:     Events{Enabled: true, Burst: 10, Every: time.Minute},
 			Metrics:    Metrics{Enabled: true, Listen: "127.0.0.1:10680"},
 		},
-		Plugins: []plugin.Settings{}, Rules: []kernel.OwnRule{}, NodeProblemDetector: npd.DefaultSettings(),
+		Plugins: []plugin.Settings{}, Rules: []kernellog.OwnRule{}, NodeProblemDetector: npd.DefaultSettings(),
 	}
 }
 

@@ -10,7 +10,8 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"github.com/google/go-cmp/cmp/cmpopts"
 
-	"github.com/nodeagent/nodeagent/pkg/detect"
+	"github.com/nodeagent/nodeagent/pkg/detect/checks"
+	"github.com/nodeagent/nodeagent/pkg/detect/system/load"
 )
 
 func TestDefaultIsValid(t *testing.T) {
@@ -32,7 +33,7 @@ func TestParseOverDefaults(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	load := *detect.SettingsOf[detect.LoadSettings](c.Checks, "load")
+	load := *checks.SettingsOf[load.Settings](c.Checks, "load")
 	if load.Every != time.Minute || load.Settings.LoadPerCPU != 8 || !load.Enabled || c.Remediate.Mode != "on" || c.Remediate.PodsPerHour == 0 {
 		t.Errorf("got %+v, %+v", load, c.Remediate)
 	}

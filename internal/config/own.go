@@ -6,8 +6,8 @@ import (
 	"strconv"
 	"strings"
 
-	"github.com/nodeagent/nodeagent/pkg/detect"
-	"github.com/nodeagent/nodeagent/pkg/detect/kernel"
+	"github.com/nodeagent/nodeagent/pkg/detect/checks"
+	"github.com/nodeagent/nodeagent/pkg/detect/kernellog"
 	"github.com/nodeagent/nodeagent/pkg/detect/plugin"
 )
 
@@ -27,12 +27,12 @@ func (c Config) ownProblems() []problem {
 }
 
 // joinRules puts the user's rules into the table of the kernel's log.
-func (c Config) joinRules() *kernel.OwnRuleError {
-	s := detect.SettingsOf[detect.KernelLogSettings](c.Checks, "kernel-log")
+func (c Config) joinRules() *kernellog.OwnRuleError {
+	s := checks.SettingsOf[kernellog.Settings](c.Checks, "kernel-log")
 	if s == nil || len(c.Rules) == 0 {
 		return nil
 	}
-	rules, err := kernel.OwnRules(c.Rules, s.Settings.Table())
+	rules, err := kernellog.OwnRules(c.Rules, s.Settings.Table())
 	s.Settings.Own = rules
 	return err
 }

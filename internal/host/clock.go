@@ -11,9 +11,9 @@ import (
 )
 
 // Now returns the present moment. The boot ID is empty only where /proc is not mounted.
-func Now() finding.Stamp {
+func Now() finding.Timestamp {
 	boot, _ := os.ReadFile("/proc/sys/kernel/random/boot_id") // without it, a moment is still comparable within this run
-	return finding.Stamp{Wall: time.Now().Round(0), Boot: strings.TrimSpace(string(boot)), Up: uptime()}
+	return finding.Timestamp{Wall: time.Now().Round(0), Boot: strings.TrimSpace(string(boot)), SinceBoot: uptime()}
 }
 
 // uptime is the time since boot, sleep included.

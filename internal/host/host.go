@@ -17,7 +17,7 @@ type Host struct {
 	NodeName string // the Node object that stands for this machine; empty where there is no Kubernetes
 	Paths    Paths
 	Files    Files
-	Clock    func() finding.Stamp
+	Clock    func() finding.Timestamp
 	// Processes shares scans of /proc: see ProcessTable. Where it is nil every call scans anew.
 	Processes *Processes
 

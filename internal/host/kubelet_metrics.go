@@ -14,7 +14,7 @@ import (
 
 // Scrape is what kubelet's metrics said at one moment. It is shared between checks and must not be changed.
 type Scrape struct {
-	At      finding.Stamp // when it was asked
+	At      finding.Timestamp // when it was asked
 	Metrics Metrics
 	// ProbesErr says why /metrics/probes could not be read while /metrics could: there is then no prober_probe_total.
 	ProbesErr error

@@ -45,7 +45,7 @@ func (h *Host) ProcessTable(ctx context.Context, maxAge time.Duration) ([]ProcSt
 	case <-ctx.Done():
 		return nil, fmt.Errorf("list processes: %w", ctx.Err())
 	}
-	now := h.Clock().Up
+	now := h.Clock().SinceBoot
 	if p.table != nil && now-p.at <= maxAge {
 		return p.table, nil
 	}

@@ -34,7 +34,7 @@ func TestProcessTable(t *testing.T) {
 	up := time.Hour
 	h := hosttest.Host(t, func(h *host.Host) {
 		h.Processes = host.NewProcesses()
-		h.Clock = func() finding.Stamp { return finding.Stamp{Up: up} }
+		h.Clock = func() finding.Timestamp { return finding.Timestamp{SinceBoot: up} }
 	})
 	writeStat(t, h, 200, "200 (b) D 1"+statTail)
 	writeStat(t, h, 30, "30 (a) Z 1"+statTail)

@@ -80,7 +80,7 @@ func TestOwnProcess(t *testing.T) {
 
 func TestNow(t *testing.T) {
 	a, b := host.Now(), host.Now()
-	if a.Boot == "" || a.Boot != b.Boot || b.Since(a) < 0 || b.Since(a) > time.Minute || a.Up < time.Second {
+	if a.Boot == "" || a.Boot != b.Boot || b.Since(a) < 0 || b.Since(a) > time.Minute || a.SinceBoot < time.Second {
 		t.Errorf("Now() = %+v, %+v", a, b)
 	}
 }

@@ -1,4 +1,4 @@
-// Package detect finds faults of the node. Each check is one file; checks.go lists them all. A check can only read: it
+// Package detect finds faults of the node. Each check is one file; package checks lists them all. A check can only read: it
 // is given the read door of the host and nothing else.
 package detect
 
@@ -27,9 +27,9 @@ type Check struct {
 
 	// Counts is set where the check learns what happened only by comparing counters: it knows nothing of the time before
 	// its first look.
-	Counts bool
+	CounterBased bool
 
-	last bool // looks after the others where all look once: it asks what they saw
+	RunAfter bool // looks after the others where all look once: it asks what they saw
 
 	// Run takes one look. See finding.Look for the meaning of its results. A check is never looked with twice at a time, so
 	// that what it keeps between looks needs no lock.

@@ -23,7 +23,7 @@ type Engine struct {
 	log      *slog.Logger
 	runners  []*runner
 	sources  []Source
-	tell     func(finding.Look)
+	tell     func(finding.Observation)
 	observer Observer
 }
 
@@ -56,9 +56,9 @@ const (
 )
 
 // NewEngine returns an engine that hands every look to tell, one at a time.
-func NewEngine(h *host.Host, log *slog.Logger, checks []Check, sources []Source, observer Observer, tell func(finding.Look)) *Engine {
+func NewEngine(h *host.Host, log *slog.Logger, checks []Check, sources []Source, observer Observer, tell func(finding.Observation)) *Engine {
 	var mu sync.Mutex // looks of different checks end at the same time; tell is called by one of them at a time
-	e := &Engine{host: h, log: log, sources: sources, observer: observer, tell: func(l finding.Look) {
+	e := &Engine{host: h, log: log, sources: sources, observer: observer, tell: func(l finding.Observation) {
 		mu.Lock()
 		defer mu.Unlock()
 		tell(l)
@@ -87,13 +87,13 @@ func (e *Engine) Run(ctx context.Context) error {
 // stands for anything: the source cannot or could not say what happened.
 func (e *Engine) Wake(source WakeSource, text string) {
 	for _, r := range e.runners {
-		if r.check.wantsWake(source, text) {
+		if r.check.WantsWake(source, text) {
 			r.wakeUp()
 		}
 	}
 }
 
-func (c Check) wantsWake(source WakeSource, text string) bool {
+func (c Check) WantsWake(source WakeSource, text string) bool {
 	for _, w := range c.Wakes {
 		if w.Source == source && (w.Match == "" || text == "" || strings.Contains(text, w.Match)) {
 			return true
@@ -109,7 +109,7 @@ func (e *Engine) feed(ctx context.Context, s Source) {
 	for ctx.Err() == nil {
 		// A source that cannot be opened returns at once: nothing is proven before it has run for a moment.
 		told := make(chan struct{})
-		heard := time.AfterFunc(sourceProof, func() { defer close(told); e.tell(finding.Look{Check: id, At: e.host.Clock()}) })
+		heard := time.AfterFunc(sourceProof, func() { defer close(told); e.tell(finding.Observation{Check: id, At: e.host.Clock()}) })
 		err := s.Run(ctx, func(text string) { e.Wake(s.Name, text) })
 		if !heard.Stop() {
 			<-told // else that it is heard might be told after that it is lost
@@ -118,7 +118,7 @@ func (e *Engine) feed(ctx context.Context, s Source) {
 			return
 		}
 		e.log.Error("source lost", "source", s.Name, "err", err)
-		e.tell(finding.Look{Check: id, At: e.host.Clock(), Findings: []finding.Finding{{
+		e.tell(finding.Observation{Check: id, At: e.host.Clock(), Findings: []finding.Finding{{
 			Check: id, Subject: finding.Subject{Kind: "source", Name: string(s.Name)}, Severity: finding.Warning, Reason: "SourceLost",
 			Message: fmt.Sprintf("the agent does not hear %s: %v; faults are found at the checks' intervals only", s.Name, err),
 		}}})
@@ -188,9 +188,9 @@ func spread(every time.Duration) time.Duration {
 }
 
 // look takes one look, or tells that the one before is still running.
-func (r *runner) look(ctx context.Context) finding.Look {
+func (r *runner) look(ctx context.Context) finding.Observation {
 	began := r.engine.host.Clock()
-	l := finding.Look{Check: r.check.ID, At: began}
+	l := finding.Observation{Check: r.check.ID, At: began}
 	if r.pending == nil {
 		r.pending = make(chan result, 1) // so that an abandoned look can end without a reader
 		go run(ctx, r.engine.host, r.check, r.pending)
@@ -239,9 +239,9 @@ func run(ctx context.Context, h *host.Host, c Check, done chan<- result) {
 
 // LookOnce takes one look with each check, side by side, and returns the looks in the order of the checks. Each returned
 // look is handed to tell as soon as it is there; tell may be nil.
-func LookOnce(ctx context.Context, h *host.Host, checks []Check, tell func(finding.Look)) []finding.Look {
-	looks := make([]finding.Look, len(checks))
-	e := NewEngine(h, slog.New(slog.DiscardHandler), checks, nil, Observer{}, func(l finding.Look) {
+func LookOnce(ctx context.Context, h *host.Host, checks []Check, tell func(finding.Observation)) []finding.Observation {
+	looks := make([]finding.Observation, len(checks))
+	e := NewEngine(h, slog.New(slog.DiscardHandler), checks, nil, Observer{}, func(l finding.Observation) {
 		if tell != nil {
 			tell(l)
 		}
@@ -249,7 +249,7 @@ func LookOnce(ctx context.Context, h *host.Host, checks []Check, tell func(findi
 	for _, last := range []bool{false, true} {
 		var wg sync.WaitGroup
 		for i, r := range e.runners {
-			if r.check.last == last {
+			if r.check.RunAfter == last {
 				wg.Go(func() {
 					looks[i] = r.look(ctx)
 					e.tell(looks[i])

@@ -21,17 +21,17 @@ import (
 // fakeHost has a clock that follows the bubble's.
 func fakeHost() *host.Host {
 	start := time.Now()
-	return &host.Host{Clock: func() finding.Stamp {
-		return finding.Stamp{Wall: time.Now(), Boot: "boot", Up: time.Since(start)}
+	return &host.Host{Clock: func() finding.Timestamp {
+		return finding.Timestamp{Wall: time.Now(), Boot: "boot", SinceBoot: time.Since(start)}
 	}}
 }
 
 // engineFor runs an engine with the checks until the test ends and returns it and the looks that it told.
-func engineFor(t *testing.T, sources []Source, checks ...Check) (*Engine, func() []finding.Look) {
+func engineFor(t *testing.T, sources []Source, checks ...Check) (*Engine, func() []finding.Observation) {
 	t.Helper()
 	var mu sync.Mutex // guards looks
-	var looks []finding.Look
-	e := NewEngine(fakeHost(), slog.New(slog.DiscardHandler), checks, sources, Observer{}, func(l finding.Look) {
+	var looks []finding.Observation
+	e := NewEngine(fakeHost(), slog.New(slog.DiscardHandler), checks, sources, Observer{}, func(l finding.Observation) {
 		mu.Lock()
 		defer mu.Unlock()
 		looks = append(looks, l)
@@ -40,7 +40,7 @@ func engineFor(t *testing.T, sources []Source, checks ...Check) (*Engine, func()
 	done := make(chan struct{})
 	go func() { defer close(done); _ = e.Run(ctx) }()
 	t.Cleanup(func() { cancel(); <-done })
-	return e, func() []finding.Look {
+	return e, func() []finding.Observation {
 		mu.Lock()
 		defer mu.Unlock()
 		return slices.Clone(looks)

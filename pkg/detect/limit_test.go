@@ -22,7 +22,7 @@ func progressOf(t *testing.T, deaf bool, checks ...Check) error {
 	}
 	progress := notify.NewProgress(limits)
 	stuck := make(chan struct{})
-	e := NewEngine(fakeHost(), slog.New(slog.DiscardHandler), checks, nil, Observer{}, func(l finding.Look) {
+	e := NewEngine(fakeHost(), slog.New(slog.DiscardHandler), checks, nil, Observer{}, func(l finding.Observation) {
 		if deaf {
 			<-stuck
 		}

@@ -1,17 +1,10 @@
-package detect
+package detect_test
 
 import (
 	"os"
 	"testing"
 
-	"github.com/nodeagent/nodeagent/internal/host"
-	"github.com/nodeagent/nodeagent/internal/host/owned/ownedtest"
+	"github.com/nodeagent/nodeagent/pkg/detect/checktest"
 )
 
-func TestMain(m *testing.M) {
-	host.ProbeMain()
-	remove := ownedtest.Temp()
-	code := m.Run()
-	remove()
-	os.Exit(code)
-}
+func TestMain(m *testing.M) { os.Exit(checktest.Main(m)) }

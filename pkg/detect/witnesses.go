@@ -10,9 +10,9 @@ import (
 	"github.com/nodeagent/nodeagent/pkg/finding"
 )
 
-// Witnesses knows which checks can read, on this host, the state that they are for. The kernel's log leaves to them what
+// StateSources knows which checks can read, on this host, the state that they are for. The kernel's log leaves to them what
 // they can see better, and speaks for itself where they cannot.
-type Witnesses struct {
+type StateSources struct {
 	mu     sync.Mutex // guards checks and past
 	checks map[string]witness
 	past   pastWatch
@@ -49,7 +49,7 @@ const trustBlind = 2 * time.Minute
 const witnessesKey = "witnesses" // in the agent's memory
 
 // Enable takes note of the checks that look. One that has not looked yet is believed able.
-func (w *Witnesses) Enable(checks []Check) {
+func (w *StateSources) Enable(checks []Check) {
 	if w == nil {
 		return
 	}
@@ -59,13 +59,13 @@ func (w *Witnesses) Enable(checks []Check) {
 	w.checks = make(map[string]witness, len(checks))
 	for _, c := range checks {
 		now := before[c.ID]
-		now.counts = c.Counts
+		now.counts = c.CounterBased
 		w.checks[c.ID] = now
 	}
 }
 
 // Saw takes note of how a look went.
-func (w *Witnesses) Saw(l finding.Look) {
+func (w *StateSources) Saw(l finding.Observation) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	before, known := w.checks[l.Check]
@@ -74,21 +74,21 @@ func (w *Witnesses) Saw(l finding.Look) {
 	}
 	none, notApplicable := errors.AsType[*finding.NotApplicableError](l.Err)
 	_, partial := errors.AsType[*finding.PartialError](l.Err)
-	now := witness{counts: before.counts, looked: before.looked, from: before.from, since: l.At.Up}
+	now := witness{counts: before.counts, looked: before.looked, from: before.from, since: l.At.SinceBoot}
 	now.absent = notApplicable && !none.Gone
 	now.blind = l.Err != nil && !notApplicable && !partial
 	if now.blind && before.blind {
 		now.since = before.since
 	}
 	if !now.looked && !now.blind && !now.absent {
-		now.looked, now.from = true, l.At.Up
+		now.looked, now.from = true, l.At.SinceBoot
 	}
 	w.checks[l.Check] = now
 }
 
-// Able reports whether a check can tell, now, what became of something that the kernel said at a time. Both times are since
+// CanConfirm reports whether a check can tell, now, what became of something that the kernel said at a time. Both times are since
 // boot.
-func (w *Witnesses) Able(check string, at, now time.Duration) bool {
+func (w *StateSources) CanConfirm(check string, at, now time.Duration) bool {
 	if w == nil {
 		return false
 	}
@@ -105,8 +105,8 @@ func (p pastWatch) watched(check string, at time.Duration) bool {
 	return slices.ContainsFunc(p.Watched[check], func(s watchSpan) bool { return s.From <= at && at <= s.To })
 }
 
-// save keeps when checks that count have watched, for the next run of the agent.
-func (w *Witnesses) save(memory Memory, at finding.Stamp) {
+// Save keeps when checks that count have watched, for the next run of the agent.
+func (w *StateSources) Save(memory StateStore, at finding.Timestamp) {
 	if w == nil {
 		return
 	}
@@ -118,7 +118,7 @@ func (w *Witnesses) save(memory Memory, at finding.Stamp) {
 		}
 		spans := w.past.Watched[id]
 		if c.looked {
-			spans = fewSpans(append(slices.Clone(spans), watchSpan{c.from, at.Up}))
+			spans = fewSpans(append(slices.Clone(spans), watchSpan{c.from, at.SinceBoot}))
 		}
 		if len(spans) > 0 {
 			watch.Watched[id] = spans
@@ -145,9 +145,9 @@ func fewSpans(spans []watchSpan) []watchSpan {
 	return spans
 }
 
-// restore takes over what an earlier run has kept. What cannot be understood is as good as nothing: the kernel's log then
+// Restore takes over what an earlier run has kept. What cannot be understood is as good as nothing: the kernel's log then
 // speaks for itself.
-func (w *Witnesses) restore(memory Memory, boot string) {
+func (w *StateSources) Restore(memory StateStore, boot string) {
 	data, ok := memory.Load(witnessesKey)
 	if w == nil || !ok {
 		return

@@ -12,41 +12,41 @@ import (
 // earlier run of the agent in the same boot has watched is not told again.
 func TestWitnessesThatCount(t *testing.T) {
 	const check = "oom-kills"
-	witnesses := func() *Witnesses {
-		w := &Witnesses{}
-		w.Enable([]Check{{ID: check, Counts: true}})
+	witnesses := func() *StateSources {
+		w := &StateSources{}
+		w.Enable([]Check{{ID: check, CounterBased: true}})
 		return w
 	}
-	look := func(up time.Duration, err error) finding.Look {
-		return finding.Look{Check: check, At: finding.Stamp{Boot: "a", Up: up}, Err: err}
+	look := func(up time.Duration, err error) finding.Observation {
+		return finding.Observation{Check: check, At: finding.Timestamp{Boot: "a", SinceBoot: up}, Err: err}
 	}
 	first := witnesses()
 	first.Saw(look(9*time.Minute, errors.New("not yet")))
 	first.Saw(look(10*time.Minute, nil))
 	first.Saw(look(20*time.Minute, nil))
 	memory := mapMemory{}
-	first.save(memory, finding.Stamp{Boot: "a", Up: 21 * time.Minute})
+	first.Save(memory, finding.Timestamp{Boot: "a", SinceBoot: 21 * time.Minute})
 
 	second := witnesses()
-	second.restore(memory, "a")
+	second.Restore(memory, "a")
 	second.Saw(look(30*time.Minute, nil))
-	second.save(memory, finding.Stamp{Boot: "a", Up: 31 * time.Minute})
+	second.Save(memory, finding.Timestamp{Boot: "a", SinceBoot: 31 * time.Minute})
 	third := witnesses()
-	third.restore(memory, "a")
+	third.Restore(memory, "a")
 	third.Saw(look(40*time.Minute, nil))
-	third.save(memory, finding.Stamp{Boot: "a", Up: 41 * time.Minute})
+	third.Save(memory, finding.Timestamp{Boot: "a", SinceBoot: 41 * time.Minute})
 	fourth := witnesses()
-	fourth.restore(memory, "a")
-	fourth.save(memory, finding.Stamp{Boot: "a", Up: 42 * time.Minute}) // it has not looked
+	fourth.Restore(memory, "a")
+	fourth.Save(memory, finding.Timestamp{Boot: "a", SinceBoot: 42 * time.Minute}) // it has not looked
 	fifth := witnesses()
-	fifth.restore(memory, "a")
+	fifth.Restore(memory, "a")
 	fifth.Saw(look(50*time.Minute, nil))
 	rebooted := witnesses()
-	rebooted.restore(memory, "b")
+	rebooted.Restore(memory, "b")
 	rebooted.Saw(look(30*time.Minute, nil))
 
 	for name, test := range map[string]struct {
-		w    *Witnesses
+		w    *StateSources
 		at   time.Duration
 		able bool
 	}{
@@ -65,7 +65,7 @@ func TestWitnessesThatCount(t *testing.T) {
 		"another boot's times":              {rebooted, 15 * time.Minute, false},
 	} {
 		t.Run(name, func(t *testing.T) {
-			if got := test.w.Able(check, test.at, time.Hour); got != test.able {
+			if got := test.w.CanConfirm(check, test.at, time.Hour); got != test.able {
 				t.Errorf("able is %v, want %v", got, test.able)
 			}
 		})

@@ -52,13 +52,13 @@ type Finding struct {
 	Facts    map[string]string `json:"facts"`
 
 	// Moment marks what happened once, and was over at once: it is told when it is raised, never that it is gone.
-	Moment bool `json:"moment,omitempty"`
+	OneShot bool `json:"moment,omitempty"`
 	// Retold marks a finding of which another message is worth telling, as another reason always is.
-	Retold bool `json:"retold,omitempty"`
+	RepublishMessage bool `json:"retold,omitempty"`
 
 	// Marginal marks a value between the clearing and the raising threshold: it keeps a believed finding alive, but
 	// never begins one. This is what gives thresholds their hysteresis.
-	Marginal bool `json:"-"`
+	BelowRaise bool `json:"-"`
 }
 
 // Key identifies a finding across looks: the same check speaking of the same subject. The reason may change.
@@ -82,8 +82,8 @@ func Compare(a, b Finding) int {
 }
 
 // id is the stable identity of one occurrence of a finding: the same fault seen again after it was gone is another.
-func (k Key) id(since Stamp) string {
-	text := strings.Join([]string{k.Check, k.Subject.Kind, k.Subject.Name, k.Subject.UID, since.Boot, since.Up.String()}, "\x00")
+func (k Key) id(since Timestamp) string {
+	text := strings.Join([]string{k.Check, k.Subject.Kind, k.Subject.Name, k.Subject.UID, since.Boot, since.SinceBoot.String()}, "\x00")
 	sum := sha256.Sum256([]byte(text))
 	return hex.EncodeToString(sum[:8])
 }

@@ -7,13 +7,13 @@ import (
 	"strings"
 )
 
-// Look is one glance of one check at the host. It has three results: findings, nothing (conclusive), or an error, which
+// Observation is one glance of one check at the host. It has three results: findings, nothing (conclusive), or an error, which
 // means that nothing was learnt. Two kinds of error are told apart: NotApplicableError, which is conclusive (there is
 // nothing of this kind on this host), and PartialError, which is conclusive for all subjects but those that it names.
 // Any other error beside findings means: these are there, and nothing is known of what is absent.
-type Look struct {
+type Observation struct {
 	Check    string
-	At       Stamp
+	At       Timestamp
 	Findings []Finding
 	Err      error
 }
@@ -58,7 +58,7 @@ func Partial(subjects map[Subject]error) error {
 }
 
 // conclusive reports whether the absence of a finding about subject in l proves that it is gone.
-func (l Look) conclusive(subject Subject) bool {
+func (l Observation) conclusive(subject Subject) bool {
 	if l.Err == nil {
 		return true
 	}

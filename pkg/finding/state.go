@@ -22,27 +22,27 @@ type State map[string]*CheckState
 
 // CheckState is what is believed of one check.
 type CheckState struct {
-	Status     Status               `json:"status"`
-	Since      Stamp                `json:"since"`               // when Status last moved
-	Conclusive Stamp                `json:"conclusive,omitzero"` // last look that learnt something
-	FirstLook  Stamp                `json:"firstLook,omitzero"`  // first look of this boot: blindness counts from here
-	Err        string               `json:"err,omitempty"`       // what the last look could not tell; empty if it could
-	Why        string               `json:"why,omitempty"`       // why the check is not applicable
-	Subjects   map[string]*Believed `json:"subjects,omitempty"`  // by Subject.key: raised and still pending findings
-	Flaps      map[string][]Stamp   `json:"flaps,omitempty"`     // by Subject.key: recent raises
+	Status     Status                 `json:"status"`
+	Since      Timestamp              `json:"since"`               // when Status last moved
+	Conclusive Timestamp              `json:"conclusive,omitzero"` // last look that learnt something
+	FirstLook  Timestamp              `json:"firstLook,omitzero"`  // first look of this boot: blindness counts from here
+	Err        string                 `json:"err,omitempty"`       // what the last look could not tell; empty if it could
+	Why        string                 `json:"why,omitempty"`       // why the check is not applicable
+	Subjects   map[string]*Believed   `json:"subjects,omitempty"`  // by Subject.key: raised and still pending findings
+	Flaps      map[string][]Timestamp `json:"flaps,omitempty"`     // by Subject.key: recent raises
 }
 
 // Believed is a finding with its history. It is believed only when Raised is set.
 type Believed struct {
 	Finding
-	Latest   string `json:"latest"`       // message of the latest look; Finding.Message is the one that was told
-	ID       string `json:"id,omitempty"` // stable for one occurrence, set when it is raised
-	First    Stamp  `json:"first"`        // first look that saw it
-	Last     Stamp  `json:"last"`         // last look that saw it
-	Raised   Stamp  `json:"raised,omitzero"`
-	Looks    int    `json:"looks"`            // consecutive conclusive looks that saw it, while pending
-	Absent   int    `json:"absent,omitempty"` // consecutive conclusive looks that did not, while raised
-	AbsentAt Stamp  `json:"absentAt,omitzero"`
+	Latest   string    `json:"latest"`       // message of the latest look; Finding.Message is the one that was told
+	ID       string    `json:"id,omitempty"` // stable for one occurrence, set when it is raised
+	First    Timestamp `json:"first"`        // first look that saw it
+	Last     Timestamp `json:"last"`         // last look that saw it
+	Raised   Timestamp `json:"raised,omitzero"`
+	Looks    int       `json:"looks"`            // consecutive conclusive looks that saw it, while pending
+	Absent   int       `json:"absent,omitempty"` // consecutive conclusive looks that did not, while raised
+	AbsentAt Timestamp `json:"absentAt,omitzero"`
 }
 
 // UpdateKind is what an update tells.
@@ -50,20 +50,20 @@ type UpdateKind string
 
 // The kinds of updates.
 const (
-	Raised  UpdateKind = "raised"  // a finding is believed from now on
-	Changed UpdateKind = "changed" // a believed finding has another severity, reason or message
-	Cleared UpdateKind = "cleared" // a believed finding is gone
-	Moved   UpdateKind = "moved"   // the status of the check moved
+	Raised        UpdateKind = "raised"  // a finding is believed from now on
+	Changed       UpdateKind = "changed" // a believed finding has another severity, reason or message
+	Cleared       UpdateKind = "cleared" // a believed finding is gone
+	StatusChanged UpdateKind = "moved"   // the status of the check moved
 )
 
 // Update is one change of what is believed. ID is stable: the same change told twice carries the same ID.
 type Update struct {
 	ID      string     `json:"id"`
 	Kind    UpdateKind `json:"kind"`
-	At      Stamp      `json:"at"`
+	At      Timestamp  `json:"at"`
 	Check   string     `json:"check"`
 	Finding Finding    `json:"finding,omitzero"` // all kinds but Moved
-	Since   Stamp      `json:"since,omitzero"`   // when the finding was raised
+	Since   Timestamp  `json:"since,omitzero"`   // when the finding was raised
 	From    Status     `json:"from,omitempty"`   // Moved only
 	To      Status     `json:"to,omitempty"`     // Moved only
 }
@@ -97,7 +97,7 @@ func (s State) Raised() []Believed {
 }
 
 // BlindFor returns how long c has learnt nothing, as of now.
-func (c *CheckState) BlindFor(now Stamp) time.Duration {
+func (c *CheckState) BlindFor(now Timestamp) time.Duration {
 	if c.Conclusive.Boot == now.Boot {
 		return now.Since(c.Conclusive)
 	}

@@ -23,7 +23,7 @@ func TestStoreSurvivesRestart(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "agent", "state.db")
 	s := open(t, path)
 	tracker := NewTracker(nil, nil)
-	tracker.Observe(Look{Check: "disk", At: at(1), Findings: []Finding{disk(Fatal, "ReadOnly")}})
+	tracker.Observe(Observation{Check: "disk", At: at(1), Findings: []Finding{disk(Fatal, "ReadOnly")}})
 	if err := s.SaveCheck("disk", tracker.State()["disk"]); err != nil {
 		t.Fatal(err)
 	}

@@ -29,7 +29,7 @@ func NewTracker(policies map[string]Policy, state State) *Tracker {
 func (t *Tracker) State() State { return maps.Clone(t.state) }
 
 // Observe takes one look into account and returns what has changed by it.
-func (t *Tracker) Observe(l Look) []Update {
+func (t *Tracker) Observe(l Observation) []Update {
 	old, ok := t.state[l.Check]
 	if !ok {
 		old = &CheckState{Status: StatusUnknown, Since: l.At}
@@ -40,7 +40,7 @@ func (t *Tracker) Observe(l Look) []Update {
 }
 
 // Forget drops a check that is not looked at any more, and clears what was believed of it.
-func (t *Tracker) Forget(check string, at Stamp) []Update {
+func (t *Tracker) Forget(check string, at Timestamp) []Update {
 	c, ok := t.state[check]
 	if !ok {
 		return nil
@@ -67,7 +67,7 @@ const (
 )
 
 // observe is the whole tracker for one check: what is believed after a look, and what changed by it.
-func observe(c CheckState, p Policy, l Look) (CheckState, []Update) {
+func observe(c CheckState, p Policy, l Observation) (CheckState, []Update) {
 	c.Subjects, c.Flaps = cloneSubjects(c.Subjects), maps.Clone(c.Flaps)
 	c.newBoot(l.At)
 
@@ -92,13 +92,13 @@ func observe(c CheckState, p Policy, l Look) (CheckState, []Update) {
 }
 
 // newBoot drops what does not outlive a reboot: half-built streaks and the memory of flaps.
-func (c *CheckState) newBoot(now Stamp) {
+func (c *CheckState) newBoot(now Timestamp) {
 	if c.FirstLook.Boot == now.Boot {
 		return
 	}
 	c.FirstLook, c.Flaps = now, nil
 	for key, b := range c.Subjects {
-		b.Absent, b.AbsentAt = 0, Stamp{}
+		b.Absent, b.AbsentAt = 0, Timestamp{}
 		if !b.IsRaised() {
 			delete(c.Subjects, key)
 		}
@@ -107,7 +107,7 @@ func (c *CheckState) newBoot(now Stamp) {
 
 // learn notes whether the look could tell anything. An error changes nothing of what is believed: a thing that was not there
 // is not well because nobody could look for it.
-func (c *CheckState) learn(l Look) {
+func (c *CheckState) learn(l Observation) {
 	c.Err = ""
 	notApplicable, ok := errors.AsType[*NotApplicableError](l.Err)
 	switch {
@@ -121,19 +121,19 @@ func (c *CheckState) learn(l Look) {
 }
 
 // seen takes a finding into account.
-func (c *CheckState) seen(f Finding, hold Hold, now Stamp) []Update {
+func (c *CheckState) seen(f Finding, hold Hold, now Timestamp) []Update {
 	key := f.Subject.key()
 	b, known := c.Subjects[key]
 	if known && b.IsRaised() {
-		b.Last, b.Absent, b.AbsentAt, b.Latest, b.Facts = now, 0, Stamp{}, f.Message, f.Facts
-		if f.Severity == b.Severity && f.Reason == b.Reason && (!f.Retold || f.Message == b.Message) {
+		b.Last, b.Absent, b.AbsentAt, b.Latest, b.Facts = now, 0, Timestamp{}, f.Message, f.Facts
+		if f.Severity == b.Severity && f.Reason == b.Reason && (!f.RepublishMessage || f.Message == b.Message) {
 			return nil
 		}
-		f.Marginal = false
+		f.BelowRaise = false
 		b.Finding = f
 		return []Update{b.update(Changed, now)}
 	}
-	if f.Marginal {
+	if f.BelowRaise {
 		delete(c.Subjects, key)
 		return nil
 	}
@@ -156,7 +156,7 @@ func (c *CheckState) seen(f Finding, hold Hold, now Stamp) []Update {
 }
 
 // missed takes into account that a conclusive look did not see a subject.
-func (c *CheckState) missed(key string, hold Hold, now Stamp) []Update {
+func (c *CheckState) missed(key string, hold Hold, now Timestamp) []Update {
 	b := c.Subjects[key]
 	if !b.IsRaised() {
 		delete(c.Subjects, key)
@@ -174,7 +174,7 @@ func (c *CheckState) missed(key string, hold Hold, now Stamp) []Update {
 }
 
 // blindness keeps the finding that this check has learnt nothing for too long.
-func (c *CheckState) blindness(l Look, p Policy) []Update {
+func (c *CheckState) blindness(l Observation, p Policy) []Update {
 	subject := Subject{Kind: "check", Name: l.Check}
 	key := subject.key()
 	b, known := c.Subjects[key]
@@ -195,7 +195,7 @@ func (c *CheckState) blindness(l Look, p Policy) []Update {
 }
 
 // move derives the status of the check and tells when it moved.
-func (c *CheckState) move(l Look, p Policy) []Update {
+func (c *CheckState) move(l Observation, p Policy) []Update {
 	to := c.status(l.At, p)
 	if to == c.Status {
 		return nil
@@ -203,15 +203,15 @@ func (c *CheckState) move(l Look, p Policy) []Update {
 	from := c.Status
 	c.Status, c.Since = to, l.At
 	return []Update{{
-		ID: Key{Check: l.Check, Subject: Subject{Kind: "status", Name: string(to)}}.id(l.At), Kind: Moved, At: l.At, Check: l.Check,
+		ID: Key{Check: l.Check, Subject: Subject{Kind: "status", Name: string(to)}}.id(l.At), Kind: StatusChanged, At: l.At, Check: l.Check,
 		From: from, To: to,
 	}}
 }
 
 // status is what is believed of the check as a whole. A fatal finding that was seen lately is proof enough, even where
 // the rest of the check is blind.
-func (c *CheckState) status(now Stamp, p Policy) Status {
-	fresh := func(s Stamp) bool { return s.Boot == now.Boot && now.Since(s) < p.blindAfter() }
+func (c *CheckState) status(now Timestamp, p Policy) Status {
+	fresh := func(s Timestamp) bool { return s.Boot == now.Boot && now.Since(s) < p.blindAfter() }
 	blind := !fresh(c.Conclusive)
 	fatal := false
 	for _, b := range c.Subjects {
@@ -231,9 +231,9 @@ func (c *CheckState) status(now Stamp, p Policy) Status {
 }
 
 // flapped notes that the subject was raised.
-func (c *CheckState) flapped(key string, now Stamp) {
+func (c *CheckState) flapped(key string, now Timestamp) {
 	if c.Flaps == nil {
-		c.Flaps = map[string][]Stamp{}
+		c.Flaps = map[string][]Timestamp{}
 	}
 	for k, raises := range c.Flaps {
 		if recent := recentRaises(raises, now); len(recent) > 0 {
@@ -246,7 +246,7 @@ func (c *CheckState) flapped(key string, now Stamp) {
 }
 
 // flapHold is how much longer a subject that flaps must be absent before it is cleared.
-func (c *CheckState) flapHold(key string, now Stamp) time.Duration {
+func (c *CheckState) flapHold(key string, now Timestamp) time.Duration {
 	n := len(recentRaises(c.Flaps[key], now))
 	if n <= freeRaises {
 		return 0
@@ -254,8 +254,8 @@ func (c *CheckState) flapHold(key string, now Stamp) time.Duration {
 	return min(flapHold<<min(n-freeRaises-1, 10), maxFlapHold)
 }
 
-func recentRaises(raises []Stamp, now Stamp) []Stamp {
-	i := slices.IndexFunc(raises, func(s Stamp) bool { return now.Since(s) < flapWindow })
+func recentRaises(raises []Timestamp, now Timestamp) []Timestamp {
+	i := slices.IndexFunc(raises, func(s Timestamp) bool { return now.Since(s) < flapWindow })
 	if i < 0 {
 		return nil
 	}
@@ -263,7 +263,7 @@ func recentRaises(raises []Stamp, now Stamp) []Stamp {
 }
 
 // gravest returns the well-formed findings of a look, one for each subject, and an error that names what was left out.
-func gravest(l Look) ([]Finding, error) {
+func gravest(l Observation) ([]Finding, error) {
 	var problems []error
 	bySubject := map[Subject]Finding{}
 	for _, f := range l.Findings {
@@ -300,7 +300,7 @@ func (b *Believed) isBlindness() bool {
 	return b.Reason == blindReason && b.Subject.Kind == "check"
 }
 
-func (b *Believed) update(kind UpdateKind, at Stamp) Update {
+func (b *Believed) update(kind UpdateKind, at Timestamp) Update {
 	id := fmt.Sprintf("%s-%s", b.ID, kind)
 	if kind == Changed {
 		id += "-" + Key{Check: b.Reason + "/" + string(b.Severity)}.id(at) // the moment tells apart messages of one reason

@@ -12,7 +12,7 @@ func TestFlapWindowEnds(t *testing.T) {
 	second := 0
 	look := func(findings []Finding, after int) []string {
 		second += after
-		return told(tracker.Observe(Look{Check: "disk", At: at(second), Findings: findings}))
+		return told(tracker.Observe(Observation{Check: "disk", At: at(second), Findings: findings}))
 	}
 	for range freeRaises {
 		look(bad, 1)
@@ -37,25 +37,25 @@ func TestFlapWindowEnds(t *testing.T) {
 func TestStreaksEndWithTheBoot(t *testing.T) {
 	hold := Hold{Looks: 2}
 	bad := []Finding{disk(Fatal, "ReadOnly")}
-	after := func(seconds int) Stamp {
-		return Stamp{Wall: at(1000 + seconds).Wall, Boot: "boot-2", Up: time.Duration(seconds) * time.Second}
+	after := func(seconds int) Timestamp {
+		return Timestamp{Wall: at(1000 + seconds).Wall, Boot: "boot-2", SinceBoot: time.Duration(seconds) * time.Second}
 	}
 	raising := NewTracker(map[string]Policy{"disk": {Raise: hold}}, nil)
-	raising.Observe(Look{Check: "disk", At: at(1), Findings: bad})
-	if got := told(raising.Observe(Look{Check: "disk", At: after(1), Findings: bad})); len(got) > 0 && got[0] == "raised ReadOnly" {
+	raising.Observe(Observation{Check: "disk", At: at(1), Findings: bad})
+	if got := told(raising.Observe(Observation{Check: "disk", At: after(1), Findings: bad})); len(got) > 0 && got[0] == "raised ReadOnly" {
 		t.Errorf("raised by one look in each boot: %q", got)
 	}
-	if got := told(raising.Observe(Look{Check: "disk", At: after(2), Findings: bad})); len(got) == 0 || got[0] != "raised ReadOnly" {
+	if got := told(raising.Observe(Observation{Check: "disk", At: after(2), Findings: bad})); len(got) == 0 || got[0] != "raised ReadOnly" {
 		t.Errorf("not raised by two looks of one boot: %q", got)
 	}
 
 	clearing := NewTracker(map[string]Policy{"disk": {Clear: hold}}, nil)
-	clearing.Observe(Look{Check: "disk", At: at(1), Findings: bad})
-	clearing.Observe(Look{Check: "disk", At: at(2)})
-	if got := told(clearing.Observe(Look{Check: "disk", At: after(1)})); len(got) > 0 && got[0] == "cleared ReadOnly" {
+	clearing.Observe(Observation{Check: "disk", At: at(1), Findings: bad})
+	clearing.Observe(Observation{Check: "disk", At: at(2)})
+	if got := told(clearing.Observe(Observation{Check: "disk", At: after(1)})); len(got) > 0 && got[0] == "cleared ReadOnly" {
 		t.Errorf("cleared by one look in each boot: %q", got)
 	}
-	if got := told(clearing.Observe(Look{Check: "disk", At: after(2)})); len(got) == 0 || got[0] != "cleared ReadOnly" {
+	if got := told(clearing.Observe(Observation{Check: "disk", At: after(2)})); len(got) == 0 || got[0] != "cleared ReadOnly" {
 		t.Errorf("not cleared by two looks of one boot: %q", got)
 	}
 }

@@ -12,9 +12,9 @@ import (
 )
 
 // at returns a stamp some seconds after boot.
-func at(seconds int) Stamp {
+func at(seconds int) Timestamp {
 	up := time.Duration(seconds) * time.Second
-	return Stamp{Wall: time.Unix(1_800_000_000, 0).UTC().Add(up), Boot: "boot-1", Up: up}
+	return Timestamp{Wall: time.Unix(1_800_000_000, 0).UTC().Add(up), Boot: "boot-1", SinceBoot: up}
 }
 
 func disk(severity Severity, reason string) Finding {
@@ -24,7 +24,7 @@ func disk(severity Severity, reason string) Finding {
 // retold is a finding of which each message is told.
 func retold(message string) Finding {
 	f := disk(Fatal, "ReadOnly")
-	f.Message, f.Retold = message, true
+	f.Message, f.RepublishMessage = message, true
 	return f
 }
 
@@ -33,7 +33,7 @@ func told(updates []Update) []string {
 	var short []string
 	for _, u := range updates {
 		switch u.Kind {
-		case Moved:
+		case StatusChanged:
 			short = append(short, string(u.From)+"→"+string(u.To))
 		default:
 			short = append(short, string(u.Kind)+" "+u.Finding.Reason)
@@ -45,9 +45,9 @@ func told(updates []Update) []string {
 func TestTracker(t *testing.T) {
 	broken := errors.New("read /proc/x: no such file")
 	bad, marginal := disk(Fatal, "ReadOnly"), disk(Fatal, "ReadOnly")
-	marginal.Marginal = true
+	marginal.BelowRaise = true
 	type step struct {
-		at       Stamp
+		at       Timestamp
 		findings []Finding
 		err      error
 		want     []string
@@ -137,7 +137,7 @@ func TestTracker(t *testing.T) {
 		t.Run(test.name, func(t *testing.T) {
 			tracker := NewTracker(map[string]Policy{"disk": test.policy}, nil)
 			for i, s := range test.steps {
-				got := told(tracker.Observe(Look{Check: "disk", At: s.at, Findings: s.findings, Err: s.err}))
+				got := told(tracker.Observe(Observation{Check: "disk", At: s.at, Findings: s.findings, Err: s.err}))
 				if diff := cmp.Diff(s.want, got); diff != "" {
 					t.Fatalf("look %d (-want +got):\n%s", i+1, diff)
 				}
@@ -148,23 +148,23 @@ func TestTracker(t *testing.T) {
 
 func TestReboot(t *testing.T) {
 	tracker := NewTracker(nil, nil)
-	tracker.Observe(Look{Check: "disk", At: at(100), Findings: []Finding{disk(Fatal, "ReadOnly")}})
-	afterBoot := Stamp{Wall: time.Unix(1, 0), Boot: "boot-2", Up: time.Second} // the wall clock has gone back by years
-	if got := told(tracker.Observe(Look{Check: "disk", At: afterBoot, Err: errors.New("too early")})); !cmp.Equal(got, []string{"faulty→unknown"}) {
+	tracker.Observe(Observation{Check: "disk", At: at(100), Findings: []Finding{disk(Fatal, "ReadOnly")}})
+	afterBoot := Timestamp{Wall: time.Unix(1, 0), Boot: "boot-2", SinceBoot: time.Second} // the wall clock has gone back by years
+	if got := told(tracker.Observe(Observation{Check: "disk", At: afterBoot, Err: errors.New("too early")})); !cmp.Equal(got, []string{"faulty→unknown"}) {
 		t.Errorf("nothing is proven after a reboot: got %q", got)
 	}
-	afterBoot.Up = 2 * time.Second
-	if got := told(tracker.Observe(Look{Check: "disk", At: afterBoot})); !cmp.Equal(got, []string{"cleared ReadOnly", "unknown→healthy"}) {
+	afterBoot.SinceBoot = 2 * time.Second
+	if got := told(tracker.Observe(Observation{Check: "disk", At: afterBoot})); !cmp.Equal(got, []string{"cleared ReadOnly", "unknown→healthy"}) {
 		t.Errorf("gone with the reboot: got %q", got)
 	}
 }
 
 // looks draws a sequence of looks of one check: seen, marginal, absent, or an error, at growing times.
-func looks(t *rapid.T) []Look {
+func looks(t *rapid.T) []Observation {
 	up := 0
-	return rapid.SliceOfN(rapid.Custom(func(t *rapid.T) Look {
+	return rapid.SliceOfN(rapid.Custom(func(t *rapid.T) Observation {
 		up += rapid.IntRange(1, 120).Draw(t, "gap")
-		l := Look{Check: "disk", At: at(up)}
+		l := Observation{Check: "disk", At: at(up)}
 		switch rapid.SampledFrom([]string{"bad", "worse", "marginal", "ok", "error", "partial"}).Draw(t, "result") {
 		case "bad":
 			l.Findings = []Finding{disk(Warning, "Slow")}
@@ -172,7 +172,7 @@ func looks(t *rapid.T) []Look {
 			l.Findings = []Finding{disk(Fatal, "ReadOnly")}
 		case "marginal":
 			f := disk(Fatal, "ReadOnly")
-			f.Marginal = true
+			f.BelowRaise = true
 			l.Findings = []Finding{f}
 		case "error":
 			l.Err = errors.New("could not read")
@@ -220,7 +220,7 @@ func TestErrorsAreNoEvidence(t *testing.T) {
 		for _, l := range looks(t) {
 			updates := tracker.Observe(l)
 			for _, u := range updates {
-				if l.Err != nil && u.Kind != Moved && u.Finding.Reason != blindReason {
+				if l.Err != nil && u.Kind != StatusChanged && u.Finding.Reason != blindReason {
 					t.Fatalf("%v at a look that learnt nothing: %v", u.Kind, l.Err)
 				}
 			}
@@ -233,13 +233,13 @@ func TestHoldsArePatience(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		policies := policy(t)
 		p, tracker := policies["disk"], NewTracker(policies, nil)
-		var seen, absent []Stamp
+		var seen, absent []Timestamp
 		for _, l := range looks(t) {
 			switch {
 			case l.Err != nil:
 			case len(l.Findings) == 0:
 				seen, absent = nil, append(absent, l.At)
-			case !l.Findings[0].Marginal:
+			case !l.Findings[0].BelowRaise:
 				seen, absent = append(seen, l.At), nil
 			default:
 				absent = nil
@@ -249,7 +249,7 @@ func TestHoldsArePatience(t *testing.T) {
 				switch u.Kind {
 				case Cleared:
 					streak, hold = absent, p.Clear
-				case Changed, Moved:
+				case Changed, StatusChanged:
 					continue
 				}
 				if len(streak) < max(1, hold.Looks) || l.At.Since(streak[0]) < hold.For {
@@ -266,7 +266,7 @@ func TestNoiseDoesNotFlap(t *testing.T) {
 		tracker := NewTracker(nil, nil) // the most nervous policy there is
 		raises := 0
 		for second := 10; second < 3600; second += 10 {
-			l := Look{Check: "disk", At: at(second)}
+			l := Observation{Check: "disk", At: at(second)}
 			if rapid.Bool().Draw(t, "over") {
 				l.Findings = []Finding{disk(Warning, "Slow")}
 			}
@@ -284,11 +284,11 @@ func TestNoiseDoesNotFlap(t *testing.T) {
 
 func TestStateIsNotShared(t *testing.T) {
 	tracker := NewTracker(nil, nil)
-	tracker.Observe(Look{Check: "disk", At: at(1), Findings: []Finding{disk(Fatal, "ReadOnly")}})
+	tracker.Observe(Observation{Check: "disk", At: at(1), Findings: []Finding{disk(Fatal, "ReadOnly")}})
 	before := tracker.State()
 	want, _ := json.Marshal(before)
-	tracker.Observe(Look{Check: "disk", At: at(2), Findings: []Finding{disk(Warning, "DeviceGone")}})
-	tracker.Observe(Look{Check: "disk", At: at(3)})
+	tracker.Observe(Observation{Check: "disk", At: at(2), Findings: []Finding{disk(Warning, "DeviceGone")}})
+	tracker.Observe(Observation{Check: "disk", At: at(3)})
 	if got, _ := json.Marshal(before); string(got) != string(want) {
 		t.Errorf("a later look changed an earlier state:\n%s\n%s", want, got)
 	}
@@ -296,14 +296,16 @@ func TestStateIsNotShared(t *testing.T) {
 
 // TestErrorDoesNotMakeHealthy: what is not on this host does not become healthy because a look at it failed.
 func TestErrorDoesNotMakeHealthy(t *testing.T) {
-	at := func(up time.Duration) Stamp { return Stamp{Boot: "b", Up: up, Wall: time.Unix(1e9, 0).Add(up)} }
+	at := func(up time.Duration) Timestamp {
+		return Timestamp{Boot: "b", SinceBoot: up, Wall: time.Unix(1e9, 0).Add(up)}
+	}
 	tracker := NewTracker(nil, nil)
-	tracker.Observe(Look{Check: "c", At: at(0), Err: NotApplicable("there is none")})
-	tracker.Observe(Look{Check: "c", At: at(time.Second), Err: errors.New("cut short")})
+	tracker.Observe(Observation{Check: "c", At: at(0), Err: NotApplicable("there is none")})
+	tracker.Observe(Observation{Check: "c", At: at(time.Second), Err: errors.New("cut short")})
 	if got := tracker.State()["c"]; got.Status != StatusNotApplicable || got.Err != "cut short" {
 		t.Errorf("after an error: %s, error %q", got.Status, got.Err)
 	}
-	tracker.Observe(Look{Check: "c", At: at(2 * time.Second)})
+	tracker.Observe(Observation{Check: "c", At: at(2 * time.Second)})
 	if got := tracker.State()["c"]; got.Status != StatusHealthy || got.Why != "" {
 		t.Errorf("after a look that found nothing: %s, why %q", got.Status, got.Why)
 	}
@@ -313,7 +315,7 @@ func TestErrorDoesNotMakeHealthy(t *testing.T) {
 func TestSubjectsAreBounded(t *testing.T) {
 	tracker := NewTracker(nil, nil)
 	for look := range 3 {
-		l := Look{Check: "disk", At: at(look), Err: errors.New("cannot tell of others")}
+		l := Observation{Check: "disk", At: at(look), Err: errors.New("cannot tell of others")}
 		for i := range maxSubjects {
 			l.Findings = append(l.Findings, Finding{Subject: Subject{Kind: "pod", Name: fmt.Sprintf("%d-%d", look, i)}, Severity: Warning, Reason: "Bad"})
 		}

@@ -31,7 +31,7 @@ import (
 type fullNode struct {
 	t         *testing.T
 	host      *host.Host
-	now       finding.Stamp
+	now       finding.Timestamp
 	kubelet   map[string]corev1.Pod // by UID
 	list      map[string]corev1.Pod
 	names     map[string]corev1.Pod // by namespace/name
@@ -130,7 +130,7 @@ func (n *fullNode) delete(uids ...string) {
 }
 
 func (n *fullNode) doors(h *host.Host) {
-	h.Clock = func() finding.Stamp { return n.now }
+	h.Clock = func() finding.Timestamp { return n.now }
 	h.Paths.StaticPods = "/etc/kubernetes/manifests"
 	h.Kubelet.Pods = func(context.Context) ([]corev1.Pod, error) { return slices.Collect(maps.Values(n.kubelet)), nil }
 	h.Kubelet.Metric = func(_ context.Context, family string) (map[string]float64, error) {
@@ -226,20 +226,20 @@ func (n *fullNode) verdict(report Report, uid string) (Verdict, string) {
 // during makes a pass a minute and returns the worst that was said of any pod: a leftover before a candidate.
 func (n *fullNode) during(d time.Duration, each func(Report)) {
 	n.t.Helper()
-	for end := n.now.Up + d; n.now.Up <= end; n.after(time.Minute) {
+	for end := n.now.SinceBoot + d; n.now.SinceBoot <= end; n.after(time.Minute) {
 		each(n.pass())
 	}
 }
 
 func (n *fullNode) after(d time.Duration) {
-	n.now.Up, n.now.Wall = n.now.Up+d, n.now.Wall.Add(d)
+	n.now.SinceBoot, n.now.Wall = n.now.SinceBoot+d, n.now.Wall.Add(d)
 }
 
 func (n *fullNode) noLeftover(report Report) {
 	n.t.Helper()
 	for _, o := range report.Objects {
 		if o.Verdict == Leftover {
-			n.t.Fatalf("at %s pod %s: %s %s is a leftover: %s", n.now.Up, o.Pod.Name, o.Kind, o.ID, o.Why)
+			n.t.Fatalf("at %s pod %s: %s %s is a leftover: %s", n.now.SinceBoot, o.Pod.Name, o.Kind, o.ID, o.Why)
 		}
 	}
 }
@@ -407,7 +407,7 @@ func TestRunningLeftover(t *testing.T) {
 				n.delete(uidOf(3))
 				test.bend(n)
 				n.restarts = restarts
-				first := n.now.Up
+				first := n.now.SinceBoot
 				for {
 					report := n.pass()
 					verdict, why := n.verdict(report, uidOf(3))
@@ -418,11 +418,11 @@ func TestRunningLeftover(t *testing.T) {
 						break
 					}
 					if verdict != Candidate || !strings.Contains(why, "it runs, so the apiserver must deny it twice, 10m0s apart") {
-						t.Fatalf("after %s: %s: %s", n.now.Up-first, verdict, why)
+						t.Fatalf("after %s: %s: %s", n.now.SinceBoot-first, verdict, why)
 					}
 					n.after(time.Minute)
 				}
-				if took := n.now.Up - first; took != 10*time.Minute {
+				if took := n.now.SinceBoot - first; took != 10*time.Minute {
 					t.Errorf("after %s", took)
 				}
 				if got := strings.Join(n.asked, " "); got != strings.Join(test.want, " ") {
@@ -516,7 +516,7 @@ func TestUnbelievedPassesDoNotCount(t *testing.T) {
 func TestListIsComparedWithThisKubelet(t *testing.T) {
 	for name, change := range map[string]func(n *fullNode){
 		"started again": func(n *fullNode) {
-			start := uint64((n.now.Up + 30*time.Second).Seconds()) * 100
+			start := uint64((n.now.SinceBoot + 30*time.Second).Seconds()) * 100
 			n.host.Kubelet.Process = func() (host.Process, error) { return host.Process{PID: 901, StartTime: start}, nil }
 		},
 		"its process is not found": func(n *fullNode) {
@@ -626,9 +626,9 @@ func TestRunningPodRules(t *testing.T) {
 			}
 			history[key(&o)] = Sighting{
 				Identity: o.Identity, First: at(30 * time.Minute), Last: at(50 * time.Minute), Passes: 5,
-				Denials: []finding.Stamp{at(31 * time.Minute), at(40 * time.Minute)},
+				Denials: []finding.Timestamp{at(31 * time.Minute), at(40 * time.Minute)},
 			}
-			report, _ := Judge([]Object{o}, truth, history, settings(), hour)
+			report, _ := Evaluate([]Object{o}, truth, history, settings(), hour)
 			got := report.Objects[0]
 			switch {
 			case test.want == "" && got.Verdict != Leftover:
@@ -655,15 +655,15 @@ func TestRunningPodRules(t *testing.T) {
 // Of several that are proven it is the one that was first denied, and of those denied at once the one of the lower UID.
 func TestFirstDeniedIsFirst(t *testing.T) {
 	denied := func(d time.Duration) *runningPod {
-		return &runningPod{Sighting: Sighting{Denials: []finding.Stamp{at(d)}}}
+		return &runningPod{Sighting: Sighting{Denials: []finding.Timestamp{at(d)}}}
 	}
 	for _, order := range [][]string{{"a", "b", "c"}, {"c", "b", "a"}, {"b", "c", "a"}} {
-		j := judge{pods: map[string]*runningPod{"a": denied(2 * time.Minute), "b": denied(time.Minute), "c": denied(time.Minute)}}
-		var objects []Judged
+		j := evaluation{pods: map[string]*runningPod{"a": denied(2 * time.Minute), "b": denied(time.Minute), "c": denied(time.Minute)}}
+		var objects []Assessment
 		for _, uid := range order {
-			objects = append(objects, Judged{Object: object(Process, uid), Verdict: Leftover, Running: true})
+			objects = append(objects, Assessment{Object: object(Process, uid), Verdict: Leftover, Running: true})
 		}
-		objects = append(objects, Judged{Object: object(Process, "d"), Verdict: Leftover})
+		objects = append(objects, Assessment{Object: object(Process, "d"), Verdict: Leftover})
 		j.onlyOneRuns(objects)
 		for _, o := range objects {
 			if want := map[string]Verdict{"a": Candidate, "b": Leftover, "c": Candidate, "d": Leftover}[o.Pod.UID]; o.Verdict != want {

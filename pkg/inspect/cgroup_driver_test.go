@@ -132,7 +132,7 @@ func TestOtherKubeletStopsEverything(t *testing.T) {
 	now := hosttest.Now()
 	var history History
 	i := New(h, settings(), slog.New(slog.DiscardHandler))
-	h.Clock = func() finding.Stamp { return now }
+	h.Clock = func() finding.Timestamp { return now }
 	gateNow := func(kubelet int) Gate {
 		t.Helper()
 		h.Kubelet.Process = func() (host.Process, error) { return host.Process{PID: kubelet}, nil }
@@ -141,7 +141,7 @@ func TestOtherKubeletStopsEverything(t *testing.T) {
 		at := slices.IndexFunc(report.Gates, func(g Gate) bool { return g.Name == "no-other-kubelet" })
 		return report.Gates[at]
 	}
-	later := func(d time.Duration) { now.Up, now.Wall = now.Up+d, now.Wall.Add(d) }
+	later := func(d time.Duration) { now.SinceBoot, now.Wall = now.SinceBoot+d, now.Wall.Add(d) }
 	if g := gateNow(900); !g.Open {
 		t.Fatalf("ours alone: %+v", g)
 	}

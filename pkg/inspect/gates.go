@@ -38,12 +38,14 @@ func deaf(name, format string, args ...any) gate {
 const quiet = "not asked: nothing is suspicious"
 
 // isQuiet reports whether there was nothing to ask the apiserver for.
-func isQuiet(t *Truth, orphans int) bool { return orphans == 0 && !t.Cluster.Asked && t.Kubelet.OK() }
+func isQuiet(t *Inventory, orphans int) bool {
+	return orphans == 0 && !t.Cluster.Asked && t.Kubelet.OK()
+}
 
 // gates are all conditions on the whole node, always in the same order. orphans is the number of pods that no witness
 // knows but that have objects on the node; stuck are those of them that kubelet cannot get rid of.
 // contrary are pods that the apiserver has when it is asked for them by name, while its list lacks them.
-func gates(t *Truth, s Settings, orphans, stuck int, contrary []string) []gate {
+func gates(t *Inventory, s Settings, orphans, stuck int, contrary []string) []gate {
 	network := conditionGate("network-ready", t.Runtime, t.Runtime.NetReady)
 	network.network = true
 	return []gate{
@@ -64,7 +66,7 @@ func gates(t *Truth, s Settings, orphans, stuck int, contrary []string) []gate {
 	}
 }
 
-func kubeletHeard(t *Truth) gate {
+func kubeletHeard(t *Inventory) gate {
 	const name = "kubelet-heard"
 	if !t.Kubelet.OK() {
 		return deaf(name, "kubelet's /pods: %v", reason(t.Kubelet.Heard))
@@ -95,7 +97,7 @@ func uptimeGate(name, who string, age time.Duration, err error, least time.Durat
 // count them: there the grace period, which is never shorter than that of the pod's containers, must be enough. One that
 // is not proven to be older has not begun to count: it waits for a source of its pods. Kubelet tries for ever to end a pod
 // whose processes do not die; that is no reason to wait for ever.
-func kubeletNotWorking(t *Truth, orphans, stuck int) gate {
+func kubeletNotWorking(t *Inventory, orphans, stuck int) gate {
 	const name = "kubelet-not-working"
 	switch k := t.Kubelet; {
 	case isQuiet(t, orphans):
@@ -117,7 +119,7 @@ func kubeletNotWorking(t *Truth, orphans, stuck int) gate {
 
 // kubeletSources is open when kubelet shows that it has read what the apiserver wants of it. After a start while its own
 // LIST is refused its /pods has the static pods only, and looks like the list of a node that was emptied.
-func kubeletSources(t *Truth, orphans int) gate {
+func kubeletSources(t *Inventory, orphans int) gate {
 	const name = "kubelet-sources"
 	c := &t.Cluster
 	own, listed := c.Pods[t.Own]
@@ -158,7 +160,7 @@ func some(names []string) string {
 }
 
 // othersRunning names the pods that the runtime runs and kubelet lacks, but for static ones.
-func othersRunning(t *Truth) []string {
+func othersRunning(t *Inventory) []string {
 	var names []string
 	for uid := range t.Runtime.Running {
 		pod := t.Runtime.Pods[uid]
@@ -170,7 +172,7 @@ func othersRunning(t *Truth) []string {
 	return names
 }
 
-func runtimeHeard(t *Truth) gate {
+func runtimeHeard(t *Inventory) gate {
 	const name = "runtime-heard"
 	switch {
 	case !t.Runtime.OK():
@@ -197,7 +199,7 @@ func hostNamespaces(s Settings) gate {
 }
 
 // noMassOrphaning is the breaker: many pods that vanish at once are rather a witness in error than leftovers.
-func noMassOrphaning(t *Truth, s Settings, orphans int) gate {
+func noMassOrphaning(t *Inventory, s Settings, orphans int) gate {
 	const name = "no-mass-orphaning"
 	all := orphans + count(t.Kubelet.Pods, t.Cluster.Pods)
 	if most := max(s.MassOrphaning, all*s.MassPercent/100); orphans > most {
@@ -217,7 +219,7 @@ func count(known ...map[string]PodFact) int {
 	return len(uids)
 }
 
-func apiserverHeard(t *Truth, orphans int) gate {
+func apiserverHeard(t *Inventory, orphans int) gate {
 	const name = "apiserver-heard"
 	switch {
 	case t.Cluster.OK():
@@ -230,7 +232,7 @@ func apiserverHeard(t *Truth, orphans int) gate {
 
 // listIsOurs is open when something proves that the list is of this node and not empty by mistake: our own pod, or one
 // that kubelet has from the apiserver. A list that lacks many of kubelet's pods is an old one.
-func listIsOurs(t *Truth, s Settings, orphans int, contrary []string) gate {
+func listIsOurs(t *Inventory, s Settings, orphans int, contrary []string) gate {
 	const name = "list-is-ours"
 	c := &t.Cluster
 	own, listed := c.Pods[t.Own]
@@ -256,7 +258,7 @@ func listIsOurs(t *Truth, s Settings, orphans int, contrary []string) gate {
 
 // nodeIdentity is open when the Node object is of this very machine and boot, and not of another one by the same name. Its
 // Lease is not looked at: that kubelet is alive is told by kubelet.
-func nodeIdentity(t *Truth, orphans int) gate {
+func nodeIdentity(t *Inventory, orphans int) gate {
 	const name = "node-identity"
 	switch c := &t.Cluster; {
 	case isQuiet(t, orphans):
@@ -279,4 +281,4 @@ func nodeIdentity(t *Truth, orphans int) gate {
 func round(d time.Duration) time.Duration { return d.Round(time.Second) }
 
 // sameBoot reports whether two moments can be compared.
-func sameBoot(a, b finding.Stamp) bool { return a.Boot == b.Boot }
+func sameBoot(a, b finding.Timestamp) bool { return a.Boot == b.Boot }

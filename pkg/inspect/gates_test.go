@@ -20,66 +20,66 @@ func TestEachGateCloses(t *testing.T) {
 	needList := "apiserver-heard list-is-ours kubelet-sources node-identity"
 	tests := []struct {
 		name string
-		bend func(*Truth, *Settings)
+		bend func(*Inventory, *Settings)
 		want string // gates that are closed
 		why  string // part of what the first of them says
 	}{
-		{"none", func(*Truth, *Settings) {}, "", ""},
-		{"kubelet unheard", func(t *Truth, _ *Settings) { t.Kubelet.Err = broken }, "kubelet-heard kubelet-sources", "broken"},
-		{"kubelet unasked", func(t *Truth, _ *Settings) { t.Kubelet.Asked = false }, "kubelet-heard kubelet-sources", "not asked"},
-		{"kubelet young", func(t *Truth, _ *Settings) { t.Kubelet.Age = 9 * time.Minute }, "kubelet-uptime", "9m0s of 10m0s"},
-		{"kubelet of unknown age", func(t *Truth, _ *Settings) { t.Kubelet.AgeErr = broken }, "kubelet-uptime", "broken"},
-		{"kubelet works", func(t *Truth, _ *Settings) { t.Kubelet.Working = 1 }, "kubelet-not-working", "still ending 1 pods"},
-		{"kubelet's work unknown", func(t *Truth, _ *Settings) { t.Kubelet.WorkingErr = broken }, "kubelet-not-working", "broken"},
-		{"kubelet does not count yet", func(t *Truth, _ *Settings) {
+		{"none", func(*Inventory, *Settings) {}, "", ""},
+		{"kubelet unheard", func(t *Inventory, _ *Settings) { t.Kubelet.Err = broken }, "kubelet-heard kubelet-sources", "broken"},
+		{"kubelet unasked", func(t *Inventory, _ *Settings) { t.Kubelet.Asked = false }, "kubelet-heard kubelet-sources", "not asked"},
+		{"kubelet young", func(t *Inventory, _ *Settings) { t.Kubelet.Age = 9 * time.Minute }, "kubelet-uptime", "9m0s of 10m0s"},
+		{"kubelet of unknown age", func(t *Inventory, _ *Settings) { t.Kubelet.AgeErr = broken }, "kubelet-uptime", "broken"},
+		{"kubelet works", func(t *Inventory, _ *Settings) { t.Kubelet.Working = 1 }, "kubelet-not-working", "still ending 1 pods"},
+		{"kubelet's work unknown", func(t *Inventory, _ *Settings) { t.Kubelet.WorkingErr = broken }, "kubelet-not-working", "broken"},
+		{"kubelet does not count yet", func(t *Inventory, _ *Settings) {
 			t.Kubelet.WorkingErr, t.Kubelet.Version = errNoMetric, "v1.30.1"
 		}, "kubelet-not-working", "has not read all its sources"},
-		{"runtime unheard", func(t *Truth, _ *Settings) { t.Runtime.Err = broken }, "runtime-heard runtime-ready network-ready", "broken"},
-		{"containerd unheard", func(t *Truth, _ *Settings) { t.Containerd.Err = broken }, "runtime-heard", "containerd's lists: broken"},
-		{"containerd unasked", func(t *Truth, _ *Settings) { t.Containerd.Asked = false }, "runtime-heard", "not asked"},
-		{"another runtime", func(t *Truth, _ *Settings) { t.Containerd = ContainerdTruth{Other: "cri-o"} }, "", ""},
-		{"runtime young", func(t *Truth, _ *Settings) { t.Runtime.Age = 4 * time.Minute }, "runtime-uptime", "4m0s of 5m0s"},
-		{"runtime of unknown age", func(t *Truth, _ *Settings) { t.Runtime.AgeErr = broken }, "runtime-uptime", "broken"},
-		{"runtime not ready", func(t *Truth, _ *Settings) { t.Runtime.Ready.OK = false }, "runtime-ready", ""},
-		{"network not ready", func(t *Truth, _ *Settings) { t.Runtime.NetReady.OK = false }, "network-ready", ""},
-		{"other namespaces", func(_ *Truth, s *Settings) { s.HostNamespaces = false }, "host-namespaces", "does not see"},
-		{"mass orphaning", func(_ *Truth, s *Settings) { s.MassOrphaning = 0 }, "no-mass-orphaning", "1 of 2 pods"},
-		{"apiserver unheard", func(t *Truth, _ *Settings) { t.Cluster.Err = broken }, needList, "broken"},
-		{"apiserver unasked", func(t *Truth, _ *Settings) { t.Cluster.Asked = false }, needList, "not asked"},
-		{"nothing shared", func(t *Truth, _ *Settings) { t.Cluster.Shared = 0 }, "list-is-ours", "none of kubelet's pods is in the list"},
-		{"nothing shared but the agent's own pod", func(t *Truth, _ *Settings) { t.Cluster.Shared, t.Own = 0, living }, "", ""},
-		{"the agent's own pod is a mirror", func(t *Truth, _ *Settings) {
+		{"runtime unheard", func(t *Inventory, _ *Settings) { t.Runtime.Err = broken }, "runtime-heard runtime-ready network-ready", "broken"},
+		{"containerd unheard", func(t *Inventory, _ *Settings) { t.Containerd.Err = broken }, "runtime-heard", "containerd's lists: broken"},
+		{"containerd unasked", func(t *Inventory, _ *Settings) { t.Containerd.Asked = false }, "runtime-heard", "not asked"},
+		{"another runtime", func(t *Inventory, _ *Settings) { t.Containerd = ContainerdTruth{Other: "cri-o"} }, "", ""},
+		{"runtime young", func(t *Inventory, _ *Settings) { t.Runtime.Age = 4 * time.Minute }, "runtime-uptime", "4m0s of 5m0s"},
+		{"runtime of unknown age", func(t *Inventory, _ *Settings) { t.Runtime.AgeErr = broken }, "runtime-uptime", "broken"},
+		{"runtime not ready", func(t *Inventory, _ *Settings) { t.Runtime.Ready.OK = false }, "runtime-ready", ""},
+		{"network not ready", func(t *Inventory, _ *Settings) { t.Runtime.NetReady.OK = false }, "network-ready", ""},
+		{"other namespaces", func(_ *Inventory, s *Settings) { s.HostNamespaces = false }, "host-namespaces", "does not see"},
+		{"mass orphaning", func(_ *Inventory, s *Settings) { s.MassOrphaning = 0 }, "no-mass-orphaning", "1 of 2 pods"},
+		{"apiserver unheard", func(t *Inventory, _ *Settings) { t.Cluster.Err = broken }, needList, "broken"},
+		{"apiserver unasked", func(t *Inventory, _ *Settings) { t.Cluster.Asked = false }, needList, "not asked"},
+		{"nothing shared", func(t *Inventory, _ *Settings) { t.Cluster.Shared = 0 }, "list-is-ours", "none of kubelet's pods is in the list"},
+		{"nothing shared but the agent's own pod", func(t *Inventory, _ *Settings) { t.Cluster.Shared, t.Own = 0, living }, "", ""},
+		{"the agent's own pod is a mirror", func(t *Inventory, _ *Settings) {
 			t.Cluster.Shared, t.Own = 0, living
 			t.Cluster.Pods = map[string]PodFact{living: {Pod: Pod{UID: living}, Mirror: true}}
 		}, "list-is-ours", "none of kubelet's pods"},
-		{"the agent's own pod is unlisted", func(t *Truth, _ *Settings) { t.Own = other }, "list-is-ours", "lacks the agent's own pod"},
-		{"the agent's own pod is unknown", func(t *Truth, _ *Settings) { t.Own = unknownPod }, "list-is-ours", "lacks the agent's own pod"},
-		{"strangers", func(t *Truth, _ *Settings) { t.Cluster.Strangers = []string{"a", "b", "c", "d"} }, "list-is-ours", "a, b, c and 1 more"},
-		{"an old list", func(t *Truth, _ *Settings) { t.Cluster.Wanted, t.Cluster.Missing = 50, 11 }, "list-is-ours", "lacks 11 of 50"},
-		{"a list of a moment ago", func(t *Truth, _ *Settings) { t.Cluster.Wanted, t.Cluster.Missing = 50, 10 }, "", ""},
-		{"kubelet lacks the agent's own pod", func(t *Truth, _ *Settings) {
+		{"the agent's own pod is unlisted", func(t *Inventory, _ *Settings) { t.Own = other }, "list-is-ours", "lacks the agent's own pod"},
+		{"the agent's own pod is unknown", func(t *Inventory, _ *Settings) { t.Own = unknownPod }, "list-is-ours", "lacks the agent's own pod"},
+		{"strangers", func(t *Inventory, _ *Settings) { t.Cluster.Strangers = []string{"a", "b", "c", "d"} }, "list-is-ours", "a, b, c and 1 more"},
+		{"an old list", func(t *Inventory, _ *Settings) { t.Cluster.Wanted, t.Cluster.Missing = 50, 11 }, "list-is-ours", "lacks 11 of 50"},
+		{"a list of a moment ago", func(t *Inventory, _ *Settings) { t.Cluster.Wanted, t.Cluster.Missing = 50, 10 }, "", ""},
+		{"kubelet lacks the agent's own pod", func(t *Inventory, _ *Settings) {
 			t.Own = other
 			t.Cluster.Pods[other] = pod(other, "nodeagent")
 		}, "kubelet-sources", "lacks the agent's own pod"},
-		{"kubelet lacks what it has known", func(t *Truth, _ *Settings) {
+		{"kubelet lacks what it has known", func(t *Inventory, _ *Settings) {
 			t.Cluster.Listed, t.Cluster.Lacked, t.Cluster.Proven = 10, 1, []string{"default/web"}
 		}, "kubelet-sources", "that it has known: default/web"},
-		{"kubelet lacks most", func(t *Truth, _ *Settings) { t.Cluster.Listed, t.Cluster.Lacked = 5, 3 }, "kubelet-sources", "lacks 3 of 5"},
-		{"kubelet lacks the one that was just bound", func(t *Truth, _ *Settings) { t.Cluster.Listed, t.Cluster.Lacked = 2, 1 }, "", ""},
-		{"kubelet has static pods only, others run", func(t *Truth, _ *Settings) {
+		{"kubelet lacks most", func(t *Inventory, _ *Settings) { t.Cluster.Listed, t.Cluster.Lacked = 5, 3 }, "kubelet-sources", "lacks 3 of 5"},
+		{"kubelet lacks the one that was just bound", func(t *Inventory, _ *Settings) { t.Cluster.Listed, t.Cluster.Lacked = 2, 1 }, "", ""},
+		{"kubelet has static pods only, others run", func(t *Inventory, _ *Settings) {
 			t.Kubelet.Pods = map[string]PodFact{static: {Pod: Pod{UID: static}, Static: true}}
 			t.Runtime.Running = map[string]bool{other: true, static: true}
 		}, "kubelet-sources", "no pod from the apiserver, while the runtime runs " + other},
-		{"kubelet has static pods only, and they run", func(t *Truth, _ *Settings) {
+		{"kubelet has static pods only, and they run", func(t *Inventory, _ *Settings) {
 			t.Kubelet.Pods = map[string]PodFact{static: {Pod: Pod{UID: static}, Static: true}}
 			t.Runtime.Running = map[string]bool{static: true, strings.Repeat("7", 32): true, dead: true}
 			t.Runtime.Pods[dead] = SandboxFact{Source: "file"}
 		}, "", ""},
-		{"another machine", func(t *Truth, _ *Settings) { t.Cluster.Machine = "x" }, "node-identity", `machineID "x"`},
-		{"another boot", func(t *Truth, _ *Settings) { t.Cluster.Boot = "x" }, "node-identity", `bootID "x"`},
-		{"no boot", func(t *Truth, _ *Settings) { t.Cluster.Boot, t.Cluster.LocalBoot = "", "" }, "node-identity", `bootID ""`},
-		{"node unheard", func(t *Truth, _ *Settings) { t.Cluster.NodeErr = broken }, "node-identity", "broken"},
-		{"this machine unknown", func(t *Truth, _ *Settings) { t.Cluster.LocalErr = broken }, "node-identity", "broken"},
+		{"another machine", func(t *Inventory, _ *Settings) { t.Cluster.Machine = "x" }, "node-identity", `machineID "x"`},
+		{"another boot", func(t *Inventory, _ *Settings) { t.Cluster.Boot = "x" }, "node-identity", `bootID "x"`},
+		{"no boot", func(t *Inventory, _ *Settings) { t.Cluster.Boot, t.Cluster.LocalBoot = "", "" }, "node-identity", `bootID ""`},
+		{"node unheard", func(t *Inventory, _ *Settings) { t.Cluster.NodeErr = broken }, "node-identity", "broken"},
+		{"this machine unknown", func(t *Inventory, _ *Settings) { t.Cluster.LocalErr = broken }, "node-identity", "broken"},
 	}
 	for _, test := range tests {
 		t.Run(test.name, func(t *testing.T) {
@@ -98,7 +98,7 @@ func TestEachGateCloses(t *testing.T) {
 				t.Errorf("closed: %s: %s\nwant %s: … %s …", got, why, test.want, test.why)
 			}
 			o := object(Netns, "66666666-6666-4666-8666-666666666666")
-			report, _ := Judge([]Object{o}, truth, seenLong(o), s, hour)
+			report, _ := Evaluate([]Object{o}, truth, seenLong(o), s, hour)
 			if got := report.Objects[0]; (got.Verdict == Leftover) != (test.want == "") {
 				t.Errorf("%s: %s", got.Verdict, got.Why)
 			}

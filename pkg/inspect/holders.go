@@ -8,7 +8,7 @@ import (
 )
 
 // holdable returns what of an object may be kept busy.
-func holdable(scan *Scan, o *Judged) host.Holdable {
+func holdable(scan *Scan, o *Assessment) host.Holdable {
 	if o.Kind != Mount {
 		return host.Holdable{Path: o.ID}
 	}
@@ -27,7 +27,7 @@ func holdable(scan *Scan, o *Judged) host.Holdable {
 const maxCgroupHolders = 16
 
 // cgroupHolders returns the processes in a cgroup, without those in cgroups below it.
-func cgroupHolders(scan *Scan, o *Judged) []Holder {
+func cgroupHolders(scan *Scan, o *Assessment) []Holder {
 	table, err := scan.processes()
 	if err != nil {
 		return nil

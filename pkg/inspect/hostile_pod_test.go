@@ -100,7 +100,7 @@ func TestHostilePodBlindsNobody(t *testing.T) {
 		t.Errorf("the hostile pod has %d objects in the report", got)
 	}
 	// Some kernels say ENAMETOOLONG of its cgroups, Linux 6.18 cuts the path off.
-	is := slices.IndexFunc(report.Objects, func(o Judged) bool { return o.Kind == Process && o.ID == strconv.Itoa(pid) })
+	is := slices.IndexFunc(report.Objects, func(o Assessment) bool { return o.Kind == Process && o.ID == strconv.Itoa(pid) })
 	if is < 0 || report.Objects[is].Pod.UID != hostile && report.Objects[is].Verdict != Unknown {
 		t.Errorf("its process: %d", is)
 	}

@@ -59,7 +59,7 @@ func (i *Inspector) Pass(ctx context.Context, history History, kinds ...Kind) (R
 		return newScan(ctx, i.host, ends), nil
 	})
 	if err != nil { // nothing can be said of paths that cannot be resolved
-		report, _ := Judge(nil, Truth{}, history, i.settings, started)
+		report, _ := Evaluate(nil, Inventory{}, history, i.settings, started)
 		report.Errors = append(report.Errors, Failure{"layout", err.Error()})
 		return report, history
 	}
@@ -69,7 +69,7 @@ func (i *Inspector) Pass(ctx context.Context, history History, kinds ...Kind) (R
 	truth.Others.recall(history, started)
 	judgeTrees(ctx, scan, objects, truth.Kubelet)
 	objects, err = onCopy(ctx, scan, "owners of network namespaces", objects, func(ctx context.Context, objects []Object) error {
-		return tie(ctx, scan, objects)
+		return attachOwners(ctx, scan, objects)
 	})
 	if err != nil {
 		failures = append(failures, Failure{"owners of network namespaces", err.Error()})
@@ -103,7 +103,7 @@ func (i *Inspector) Pass(ctx context.Context, history History, kinds ...Kind) (R
 		i.cluster = truth.Cluster
 		truth.askOneByName(ctx, scan, running, history, started)
 	}
-	report, next := Judge(objects, truth, history, i.settings, started)
+	report, next := Evaluate(objects, truth, history, i.settings, started)
 	keepNames(objects, next)
 	report.Errors = append(report.Errors, failures...)
 	report.Errors = append(report.Errors, truth.failures()...)
@@ -180,7 +180,7 @@ func doubt(suspects []*Object, err error) {
 }
 
 // nominate returns the objects that no witness on this node knows.
-func nominate(objects []Object, truth *Truth) []*Object {
+func nominate(objects []Object, truth *Inventory) []*Object {
 	var suspects []*Object
 	for i := range objects {
 		if suspicious(&objects[i], truth) {
@@ -222,12 +222,12 @@ func explainInhabitants(scan *Scan, network []*Object) {
 }
 
 // mustAsk reports whether a new list of the apiserver would tell something about suspects that the last one does not.
-func (i *Inspector) mustAsk(suspects []*Object, running []string, local *Truth, history History, now finding.Stamp) bool {
+func (i *Inspector) mustAsk(suspects []*Object, running []string, local *Inventory, history History, now finding.Timestamp) bool {
 	last := i.cluster
 	if !last.OK() || last.NodeErr != nil || !sameBoot(last.At, now) || now.Since(last.At) >= recheck {
 		return true
 	}
-	if kubelet := &local.Kubelet; kubelet.AgeErr != nil || now.Up-kubelet.Age > last.At.Up {
+	if kubelet := &local.Kubelet; kubelet.AgeErr != nil || now.SinceBoot-kubelet.Age > last.At.SinceBoot {
 		return true // it was another kubelet that the list was compared with
 	}
 	if c := compare(last.Pods, local.Kubelet.Pods, local.Runtime.Running); 2*c.Lacked > c.Listed || len(last.Proven) > 0 {
@@ -238,7 +238,7 @@ func (i *Inspector) mustAsk(suspects []*Object, running []string, local *Truth, 
 			return true
 		}
 	}
-	truth := Truth{Cluster: last}
+	truth := Inventory{Cluster: last}
 	for _, o := range suspects {
 		sighting := history.sighting(o, now)
 		if truth.askedApiserver(o, sighting.First) != Denies {
@@ -253,13 +253,13 @@ func (i *Inspector) mustAsk(suspects []*Object, running []string, local *Truth, 
 
 // denyAgain reports whether it is time for the second of two denials that must be so far apart. Where there is none yet,
 // the last list counts as the first.
-func denyAgain(denials []finding.Stamp, apart time.Duration, now finding.Stamp) bool {
+func denyAgain(denials []finding.Timestamp, apart time.Duration, now finding.Timestamp) bool {
 	n := len(denials)
 	return n > 0 && denials[n-1].Since(denials[0]) < apart && now.Since(denials[0]) >= apart
 }
 
 // keepUnseen carries over what is remembered of objects that this pass may have missed.
-func keepUnseen(old, next History, blind map[Kind]bool, objects []Object, now finding.Stamp) {
+func keepUnseen(old, next History, blind map[Kind]bool, objects []Object, now finding.Timestamp) {
 	listed := make(map[string]bool, len(objects))
 	for i := range objects {
 		listed[key(&objects[i])] = true
@@ -284,7 +284,7 @@ func kindOf(key string) Kind {
 }
 
 // failures lists the witnesses that could not be heard.
-func (t *Truth) failures() []Failure {
+func (t *Inventory) failures() []Failure {
 	var failures []Failure
 	for _, witness := range []struct {
 		name string

@@ -11,13 +11,12 @@ import (
 	"testing"
 	"time"
 
+	leases "github.com/containerd/containerd/api/services/leases/v1"
 	"github.com/google/go-cmp/cmp"
 	"golang.org/x/sys/unix"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
-
-	leases "github.com/containerd/containerd/api/services/leases/v1"
 
 	"github.com/nodeagent/nodeagent/internal/host"
 	"github.com/nodeagent/nodeagent/internal/host/hosttest"

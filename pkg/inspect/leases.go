@@ -147,14 +147,14 @@ func ignoreGone(err error) error {
 }
 
 // notesDeadLease remembers that a lease was proven to be a leftover: it then speaks no more for the network of its sandbox.
-func (j *judge) notesDeadLease(o Judged) {
+func (j *evaluation) notesDeadLease(o Assessment) {
 	if o.Kind == Lease && o.Verdict == Leftover {
 		j.deadLeases[o.SandboxID] = true
 	}
 }
 
 // onlyDeadLease reports whether all that containerd knows of the sandbox of o is a lease that is itself a leftover.
-func (j *judge) onlyDeadLease(o *Object) bool {
+func (j *evaluation) onlyDeadLease(o *Object) bool {
 	return networked(o.Kind) && j.deadLeases[o.SandboxID] && j.truth.Containerd.Known[o.SandboxID] == leaseName
 }
 

@@ -74,7 +74,7 @@ func TestMountOfAnotherPod(t *testing.T) {
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Error(diff)
 	}
-	report, _ := Judge(objects, Truth{}, History{}, DefaultSettings(), host.Now())
+	report, _ := Evaluate(objects, Inventory{}, History{}, DefaultSettings(), host.Now())
 	for _, o := range report.Objects {
 		if (o.Verdict == Foreign) != (got[o.Identity["id"]] == foreign) {
 			t.Errorf("%s is %s: %s", o.ID, o.Verdict, o.Why)

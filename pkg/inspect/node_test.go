@@ -13,12 +13,11 @@ import (
 	"testing"
 	"time"
 
-	"github.com/containernetworking/cni/libcni"
-	"golang.org/x/sys/unix"
-
 	containers "github.com/containerd/containerd/api/services/containers/v1"
 	leases "github.com/containerd/containerd/api/services/leases/v1"
 	tasks "github.com/containerd/containerd/api/types/task"
+	"github.com/containernetworking/cni/libcni"
+	"golang.org/x/sys/unix"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
@@ -37,7 +36,7 @@ type node struct {
 	t    testing.TB
 	host *host.Host
 
-	now        finding.Stamp
+	now        finding.Timestamp
 	kubelet    []corev1.Pod
 	cluster    []corev1.Pod
 	sandboxes  []*cri.PodSandbox
@@ -66,7 +65,7 @@ func newNode(t testing.TB) *node {
 	dir := t.TempDir()
 	n.host = hosttest.Host(t, func(h *host.Host) {
 		h.Files = files
-		h.Clock = func() finding.Stamp { return n.now }
+		h.Clock = func() finding.Timestamp { return n.now }
 		h.Paths.InitPID = os.Getpid()
 		h.Paths.KubeletRoot = filepath.Join(dir, "kubelet")
 		h.Paths.StaticPods = filepath.Join(dir, "manifests")
@@ -286,6 +285,6 @@ func ofPod(report Report, uid string) []Verdict {
 
 // after lets time pass.
 func (n *node) after(d time.Duration) {
-	n.now.Up += d
+	n.now.SinceBoot += d
 	n.now.Wall = n.now.Wall.Add(d)
 }

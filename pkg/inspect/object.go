@@ -94,14 +94,14 @@ const (
 	NotHeard Answer = "could not be heard"
 )
 
-// Judged is an object with the verdict on it and how it came about. Its JSON form is a contract.
-type Judged struct {
+// Assessment is an object with the verdict on it and how it came about. Its JSON form is a contract.
+type Assessment struct {
 	Object
 	Verdict   Verdict           `json:"verdict"`
 	Why       string            `json:"why"`
 	Witnesses map[string]Answer `json:"witnesses"`         // apiserver, kubelet, runtime, containerd …
 	Running   bool              `json:"running,omitempty"` // its pod has a container that runs: see running.go
-	FirstSeen finding.Stamp     `json:"firstSeen,omitzero"`
+	FirstSeen finding.Timestamp `json:"firstSeen,omitzero"`
 	Passes    int               `json:"passes,omitempty"`
 	Release   string            `json:"release,omitempty"` // what would be done
 }
@@ -121,20 +121,20 @@ type Failure struct {
 
 // Report is the outcome of one pass. Its JSON form is a contract.
 type Report struct {
-	At      finding.Stamp `json:"at"`
-	Objects []Judged      `json:"objects"`
-	Gates   []Gate        `json:"gates"`
-	Errors  []Failure     `json:"errors"`
+	At      finding.Timestamp `json:"at"`
+	Objects []Assessment      `json:"objects"`
+	Gates   []Gate            `json:"gates"`
+	Errors  []Failure         `json:"errors"`
 }
 
 // Sighting is what is remembered between passes of an object that no witness knows.
 type Sighting struct {
-	Identity Identity        `json:"identity"`
-	First    finding.Stamp   `json:"first"`
-	Last     finding.Stamp   `json:"last"`
-	Passes   int             `json:"passes"`            // in which every witness could be believed
-	Denials  []finding.Stamp `json:"denials,omitempty"` // when a fresh LIST of the apiserver did not know it
-	Named    NameAnswer      `json:"named,omitzero"`    // of a pod that runs only: see podKey
+	Identity Identity            `json:"identity"`
+	First    finding.Timestamp   `json:"first"`
+	Last     finding.Timestamp   `json:"last"`
+	Passes   int                 `json:"passes"`            // in which every witness could be believed
+	Denials  []finding.Timestamp `json:"denials,omitempty"` // when a fresh LIST of the apiserver did not know it
+	Named    NameAnswer          `json:"named,omitzero"`    // of a pod that runs only: see podKey
 
 	// Whose it is, of objects that can outlive what says so: see losesTie.
 	Pod       Pod    `json:"pod,omitzero"`

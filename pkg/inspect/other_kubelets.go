@@ -44,7 +44,7 @@ func askOthers(ctx context.Context, scan *Scan) OthersTruth {
 const otherKubeletKey = "other-kubelet"
 
 // recall takes from the history who shared our kubelet's places before this pass.
-func (o *OthersTruth) recall(history History, now finding.Stamp) {
+func (o *OthersTruth) recall(history History, now finding.Timestamp) {
 	last, ok := history[otherKubeletKey]
 	if ok && sameBoot(last.Last, now) && now.Since(last.Last) < otherKubeletMemory {
 		o.Past = fmt.Sprintf("%s ago: %s", round(now.Since(last.Last)), last.Identity["kubelet"])
@@ -52,7 +52,7 @@ func (o *OthersTruth) recall(history History, now finding.Stamp) {
 }
 
 // note keeps for the next pass who shares them now, or did.
-func (o *OthersTruth) note(history, next History, now finding.Stamp) {
+func (o *OthersTruth) note(history, next History, now finding.Timestamp) {
 	switch {
 	case len(o.Sharing) > 0:
 		next[otherKubeletKey] = Sighting{Identity: Identity{"kubelet": o.Sharing[0]}, First: now, Last: now}
@@ -61,7 +61,7 @@ func (o *OthersTruth) note(history, next History, now finding.Stamp) {
 	}
 }
 
-func noOtherKubelet(t *Truth) gate {
+func noOtherKubelet(t *Inventory) gate {
 	const name = "no-other-kubelet"
 	switch o := &t.Others; {
 	case o.Err != nil:

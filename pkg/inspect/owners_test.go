@@ -234,12 +234,12 @@ func TestClaimedByTwo(t *testing.T) {
 	add(owners, "p", owner{sandbox, Pod{UID: dead, Name: "a"}})
 	add(owners, "p", owner{sandbox, Pod{UID: dead}}) // the same
 	o := Object{Kind: Netns, ID: "p"}
-	if tieTo(&o, owners["p"]); o.Foreign != "" || o.Pod.UID != dead || o.SandboxID != sandbox {
+	if attachOwner(&o, owners["p"]); o.Foreign != "" || o.Pod.UID != dead || o.SandboxID != sandbox {
 		t.Errorf("one: %+v", o)
 	}
 	add(owners, "p", owner{newSandbox, Pod{UID: other}})
 	o = Object{Kind: Netns, ID: "p"}
-	if tieTo(&o, owners["p"]); !strings.Contains(o.Foreign, "two sandboxes") || o.Pod.UID != "" {
+	if attachOwner(&o, owners["p"]); !strings.Contains(o.Foreign, "two sandboxes") || o.Pod.UID != "" {
 		t.Errorf("two: %+v", o)
 	}
 }
@@ -414,7 +414,7 @@ func TestStartingSandboxKeepsItsLease(t *testing.T) {
 // this holds even if that were wrong.)
 func TestDeadLeaseDoesNotSpeakForContainers(t *testing.T) {
 	truth := healthy()
-	j := judge{truth: &truth, deadLeases: map[string]bool{deadSandbox: true}}
+	j := evaluation{truth: &truth, deadLeases: map[string]bool{deadSandbox: true}}
 	o := Object{Kind: Netns, SandboxID: deadSandbox}
 	for known, want := range map[string]bool{leaseName: true, "container": false} {
 		truth.Containerd.Known[deadSandbox] = known

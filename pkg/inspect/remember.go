@@ -6,19 +6,19 @@ import (
 	"github.com/nodeagent/nodeagent/pkg/finding"
 )
 
-// losesTie reports whether what ties objects of a kind to their pod can go before they do. CNI DEL deletes the cache file,
+// losesOwner reports whether what ties objects of a kind to their pod can go before they do. CNI DEL deletes the cache file,
 // which may be the only thing that names the pod of a network namespace, of the link into it, and of a lease.
-func losesTie(kind Kind) bool { return kind == Netns || kind == Link || kind == Lease }
+func losesOwner(kind Kind) bool { return kind == Netns || kind == Link || kind == Lease }
 
 // recall gives back to objects the owner that an earlier pass saw, where nothing on the node names one any more. It holds for
 // the very same object only: a namespace under the same number at the same path, a link with the same index and peer. Where
 // something does name an owner now and it is another one, the object is claimed by both. It returns the keys of the objects
 // of which only the memory knows the owner.
-func recall(objects []Object, history History, now finding.Stamp) map[string]bool {
+func recall(objects []Object, history History, now finding.Timestamp) map[string]bool {
 	recalled := make(map[string]bool)
 	for i := range objects {
 		o := &objects[i]
-		if !losesTie(o.Kind) {
+		if !losesOwner(o.Kind) {
 			continue
 		}
 		s := remembered(o, history, now)
@@ -27,10 +27,10 @@ func recall(objects []Object, history History, now finding.Stamp) map[string]boo
 		case s.Pod.UID == "":
 		case o.Pod.UID == "":
 			o.Foreign = ""
-			tieTo(o, []owner{before})
+			attachOwner(o, []owner{before})
 			recalled[key(o)] = true
 		case o.SandboxID != before.sandbox || o.Pod.UID != before.pod.UID:
-			tieTo(o, []owner{{o.SandboxID, o.Pod}, before})
+			attachOwner(o, []owner{{o.SandboxID, o.Pod}, before})
 		}
 	}
 	return recalled
@@ -38,7 +38,7 @@ func recall(objects []Object, history History, now finding.Stamp) map[string]boo
 
 // remembered returns the sighting whose owner is that of o. It is empty where o is another object now, and where o is
 // foreign for a reason other than that its tie is gone.
-func remembered(o *Object, history History, now finding.Stamp) Sighting {
+func remembered(o *Object, history History, now finding.Timestamp) Sighting {
 	s, ok := history[key(o)]
 	if !ok || !sameBoot(s.First, now) || o.Foreign != "" && !unpinned(o) {
 		return Sighting{}
@@ -62,10 +62,10 @@ func remembered(o *Object, history History, now finding.Stamp) Sighting {
 
 // keepOwners adds to the next history whose the objects are. One that only the memory ties stays in it whatever the verdict
 // was: a process that visits a namespace for a moment makes it foreign, but must not make it nobody's.
-func keepOwners(objects []Object, recalled map[string]bool, next History, now finding.Stamp) {
+func keepOwners(objects []Object, recalled map[string]bool, next History, now finding.Timestamp) {
 	for i := range objects {
 		o := &objects[i]
-		if !losesTie(o.Kind) || o.Pod.UID == "" {
+		if !losesOwner(o.Kind) || o.Pod.UID == "" {
 			continue
 		}
 		s, ok := next[key(o)]

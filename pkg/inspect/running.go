@@ -24,27 +24,27 @@ import (
 // NameAnswer is what the apiserver said of a pod when it was asked for it by name. It says something only where Gone or
 // Alive is true.
 type NameAnswer struct {
-	At    finding.Stamp `json:"at"`
-	Gone  bool          `json:"gone,omitempty"`  // there is none, or it is another one by that name
-	Alive bool          `json:"alive,omitempty"` // it is there
-	Why   string        `json:"why"`
+	At    finding.Timestamp `json:"at"`
+	Gone  bool              `json:"gone,omitempty"`  // there is none, or it is another one by that name
+	Alive bool              `json:"alive,omitempty"` // it is there
+	Why   string            `json:"why"`
 }
 
 // askAgain is how often one pod is asked for by name, and for how long an answer holds.
 const askAgain = 10 * time.Minute
 
 // holds reports whether an answer still counts.
-func (a NameAnswer) holds(now finding.Stamp) bool {
-	return !a.At.IsZero() && sameBoot(a.At, now) && a.At.Up <= now.Up && now.Since(a.At) < askAgain
+func (a NameAnswer) holds(now finding.Timestamp) bool {
+	return !a.At.IsZero() && sameBoot(a.At, now) && a.At.SinceBoot <= now.SinceBoot && now.Since(a.At) < askAgain
 }
 
 // podKey is the key in the history of a pod that runs. No kind of object has such keys.
 func podKey(uid string) string { return "pod/" + uid }
 
 // podSighting is what is remembered of a pod that runs.
-func (h History) podSighting(uid string, now finding.Stamp) Sighting {
+func (h History) podSighting(uid string, now finding.Timestamp) Sighting {
 	s, ok := h[podKey(uid)]
-	if !ok || !sameBoot(s.First, now) || s.First.Up > now.Up {
+	if !ok || !sameBoot(s.First, now) || s.First.SinceBoot > now.SinceBoot {
 		return Sighting{First: now, Last: now}
 	}
 	return s
@@ -52,7 +52,7 @@ func (h History) podSighting(uid string, now finding.Stamp) Sighting {
 
 // runs reports whether a pod has a container that runs, or had one since it is suspected while its sandbox is still READY:
 // nobody starts the containers of a pod again that kubelet does not know.
-func (t *Truth) runs(uid string, history History, now finding.Stamp) bool {
+func (t *Inventory) runs(uid string, history History, now finding.Timestamp) bool {
 	if uid == "" || t.Runtime.Running[uid] {
 		return uid != ""
 	}
@@ -61,7 +61,7 @@ func (t *Truth) runs(uid string, history History, now finding.Stamp) bool {
 }
 
 // runningSuspects returns the UIDs of the suspects that run, those that are to be asked for by name first.
-func runningSuspects(suspects []*Object, t *Truth, history History, now finding.Stamp) []string {
+func runningSuspects(suspects []*Object, t *Inventory, history History, now finding.Timestamp) []string {
 	var uids []string
 	for _, o := range suspects {
 		if uid := o.Pod.UID; t.runs(uid, history, now) && !slices.Contains(uids, uid) {
@@ -70,14 +70,14 @@ func runningSuspects(suspects []*Object, t *Truth, history History, now finding.
 	}
 	slices.SortFunc(uids, func(a, b string) int {
 		x, y := history.podSighting(a, now), history.podSighting(b, now)
-		return cmp.Or(cmp.Compare(x.Named.At.Up, y.Named.At.Up), cmp.Compare(x.First.Up, y.First.Up), cmp.Compare(a, b))
+		return cmp.Or(cmp.Compare(x.Named.At.SinceBoot, y.Named.At.SinceBoot), cmp.Compare(x.First.SinceBoot, y.First.SinceBoot), cmp.Compare(a, b))
 	})
 	return uids
 }
 
 // askOneByName asks the apiserver for the pod that runs and was not asked for longest, if its list lacks it: one in a pass,
 // each once in askAgain.
-func (t *Truth) askOneByName(ctx context.Context, scan *Scan, running []string, history History, now finding.Stamp) {
+func (t *Inventory) askOneByName(ctx context.Context, scan *Scan, running []string, history History, now finding.Timestamp) {
 	for _, uid := range running {
 		if !t.Cluster.OK() || has(t.Cluster.Pods, uid) || history.podSighting(uid, now).Named.holds(now) {
 			continue
@@ -94,7 +94,7 @@ func (t *Truth) askOneByName(ctx context.Context, scan *Scan, running []string, 
 	}
 }
 
-func askByName(ctx context.Context, scan *Scan, t *Truth, uid string) NameAnswer {
+func askByName(ctx context.Context, scan *Scan, t *Inventory, uid string) NameAnswer {
 	pod, at := t.Runtime.Pods[uid].Pod, scan.Host.Clock()
 	called := pod.Namespace + "/" + pod.Name
 	switch {
@@ -119,7 +119,7 @@ func askByName(ctx context.Context, scan *Scan, t *Truth, uid string) NameAnswer
 }
 
 // askListOfName asks for a list of this one pod.
-func askListOfName(ctx context.Context, scan *Scan, pod Pod, at finding.Stamp) NameAnswer {
+func askListOfName(ctx context.Context, scan *Scan, pod Pod, at finding.Timestamp) NameAnswer {
 	found, err := scan.Host.Cluster.PodsNamed(ctx, pod.Namespace, pod.Name)
 	if err != nil {
 		return NameAnswer{At: at, Why: "to get it is forbidden, and to list it: " + err.Error()}
@@ -127,7 +127,7 @@ func askListOfName(ctx context.Context, scan *Scan, pod Pod, at finding.Stamp) N
 	return answerOf(found, pod, at)
 }
 
-func answerOf(found []corev1.Pod, pod Pod, at finding.Stamp) NameAnswer {
+func answerOf(found []corev1.Pod, pod Pod, at finding.Timestamp) NameAnswer {
 	for i := range found {
 		if string(found[i].UID) == pod.UID || host.NodePodUID(&found[i]) == pod.UID {
 			return NameAnswer{At: at, Alive: true, Why: fmt.Sprintf("the apiserver has pod %s/%s when asked for it by name", pod.Namespace, pod.Name)}
@@ -146,7 +146,7 @@ type runningPod struct {
 }
 
 // running returns what is known of a pod that runs, with the last word of the apiserver; nil for one that does not run.
-func (j *judge) running(uid string) *runningPod {
+func (j *evaluation) running(uid string) *runningPod {
 	if !j.truth.runs(uid, j.history, j.now) {
 		return nil
 	}
@@ -162,17 +162,17 @@ func (j *judge) running(uid string) *runningPod {
 }
 
 // alive reports whether the apiserver has a pod that it was asked for by name.
-func (p *runningPod) alive(now finding.Stamp) bool {
+func (p *runningPod) alive(now finding.Timestamp) bool {
 	return p != nil && p.Named.Alive && p.Named.holds(now)
 }
 
 // count counts a pass in which nobody knew the pod.
-func (p *runningPod) count(t *Truth, now finding.Stamp) {
+func (p *runningPod) count(t *Inventory, now finding.Timestamp) {
 	if p.counted {
 		return
 	}
 	p.counted = true
-	older := !sameBoot(t.Cluster.At, p.First) || t.Cluster.At.Up < p.First.Up // than the first sighting
+	older := !sameBoot(t.Cluster.At, p.First) || t.Cluster.At.SinceBoot < p.First.SinceBoot // than the first sighting
 	p.Sighting = p.seen(now)
 	if t.Cluster.OK() && !older {
 		p.Sighting = p.denied(t.Cluster.At)
@@ -180,7 +180,7 @@ func (p *runningPod) count(t *Truth, now finding.Stamp) {
 }
 
 // missing says what is still missing to call a pod that runs a leftover.
-func (p *runningPod) missing(s Settings, now finding.Stamp) []string {
+func (p *runningPod) missing(s Settings, now finding.Timestamp) []string {
 	var missing []string
 	if n := len(p.Denials); n == 0 || p.Denials[n-1].Since(p.Denials[0]) < s.RunningSpacing {
 		missing = append(missing, fmt.Sprintf("it runs, so the apiserver must deny it twice, %s apart", round(s.RunningSpacing)))
@@ -197,7 +197,7 @@ func (p *runningPod) missing(s Settings, now finding.Stamp) []string {
 }
 
 // contrary names the pods that run and that the apiserver has by name, or had a moment ago, while its list lacks them.
-func contrary(t *Truth, history History, now finding.Stamp) []string {
+func contrary(t *Inventory, history History, now finding.Timestamp) []string {
 	var names []string
 	for uid := range t.Runtime.Pods {
 		answer, ok := t.Named[uid]
@@ -213,7 +213,7 @@ func contrary(t *Truth, history History, now finding.Stamp) []string {
 }
 
 // onlyOneRuns leaves at most one pod that runs among the leftovers: the one that was first denied.
-func (j *judge) onlyOneRuns(objects []Judged) {
+func (j *evaluation) onlyOneRuns(objects []Assessment) {
 	first := ""
 	for i := range objects {
 		uid := objects[i].Pod.UID
@@ -230,13 +230,13 @@ func (j *judge) onlyOneRuns(objects []Judged) {
 }
 
 // sooner reports whether the apiserver denied the pod a before it denied b.
-func (j *judge) sooner(a, b string) bool {
+func (j *evaluation) sooner(a, b string) bool {
 	x, y := j.pods[a], j.pods[b]
-	return cmp.Or(cmp.Compare(x.Denials[0].Up, y.Denials[0].Up), cmp.Compare(a, b)) < 0
+	return cmp.Or(cmp.Compare(x.Denials[0].SinceBoot, y.Denials[0].SinceBoot), cmp.Compare(a, b)) < 0
 }
 
 // remember keeps what is known of the suspected pods that run.
-func (j *judge) remember() {
+func (j *evaluation) remember() {
 	for uid, pod := range j.pods {
 		j.next[podKey(uid)] = pod.Sighting
 	}

@@ -31,7 +31,7 @@ func TestStillGone(t *testing.T) {
 		"kubelet does not answer": {uidOf(3), func(n *fullNode) {
 			n.host.Kubelet.Pods = func(context.Context) ([]corev1.Pod, error) { return nil, errors.New("refused") }
 		}, "refused"},
-		"kubelet was just started": {uidOf(3), func(n *fullNode) { n.now.Up = 24*time.Hour + time.Minute }, "kubelet has been up for 1m0s of 10m0s"},
+		"kubelet was just started": {uidOf(3), func(n *fullNode) { n.now.SinceBoot = 24*time.Hour + time.Minute }, "kubelet has been up for 1m0s of 10m0s"},
 		"kubelet's process is not there": {uidOf(3), func(n *fullNode) {
 			n.host.Kubelet.Process = func() (host.Process, error) { return host.Process{}, errors.New("no process") }
 		}, "no process"},

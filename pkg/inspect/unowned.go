@@ -1,13 +1,15 @@
 package inspect
 
-import "fmt"
+import (
+	"fmt"
+)
 
 // isUnowned reports whether all that could name the pod of o was read, and nothing did.
 func isUnowned(o *Object) bool { return o.Foreign == "" && o.Doubt == "" && o.Pod.UID == "" }
 
 // unowned judges such an object. What a sandbox that is just starting makes has no owner for a moment either; when that
 // lasts, the object is told of once as what it is. It is never released, and no reason to doubt the rest of a pass.
-func (j *judge) unowned(o *Object, witnesses map[string]Answer, sighting Sighting) (Verdict, string) {
+func (j *evaluation) unowned(o *Object, witnesses map[string]Answer, sighting Sighting) (Verdict, string) {
 	for _, name := range []string{Runtime, Containerd} {
 		if witnesses[name].is(Knows) {
 			return Live, name + " still knows its sandbox, though not whose it is"

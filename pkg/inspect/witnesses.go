@@ -30,7 +30,7 @@ const (
 func networked(kind Kind) bool { return kind == CNIAttachment || kind == Netns || kind == Link }
 
 // answers asks every witness for o. first is when o was first seen: a list of the apiserver that is older proves nothing.
-func (t *Truth) answers(o *Object, first finding.Stamp) map[string]Answer {
+func (t *Inventory) answers(o *Object, first finding.Timestamp) map[string]Answer {
 	return map[string]Answer{
 		Apiserver:  t.askedApiserver(o, first),
 		Kubelet:    t.askedKubelet(o),
@@ -50,7 +50,7 @@ func (a Answer) is(b Answer) bool {
 	return a == b || len(a) > len(b) && a[:len(b)] == b && a[len(b)] == ':'
 }
 
-func (t *Truth) askedApiserver(o *Object, first finding.Stamp) Answer {
+func (t *Inventory) askedApiserver(o *Object, first finding.Timestamp) Answer {
 	c := &t.Cluster
 	switch pod, ok := c.Pods[o.Pod.UID]; {
 	case !c.Asked:
@@ -59,13 +59,13 @@ func (t *Truth) askedApiserver(o *Object, first finding.Stamp) Answer {
 		return notHeard(c.Err)
 	case ok:
 		return knows("%s/%s %s", pod.Namespace, pod.Name, pod.Phase)
-	case first.Boot != c.At.Boot || c.At.Up < first.Up:
+	case first.Boot != c.At.Boot || c.At.SinceBoot < first.SinceBoot:
 		return NotAsked + ": since it was first seen"
 	}
 	return Denies
 }
 
-func (t *Truth) askedKubelet(o *Object) Answer {
+func (t *Inventory) askedKubelet(o *Object) Answer {
 	pod, ok := t.Kubelet.Pods[o.Pod.UID]
 	switch {
 	case !t.Kubelet.Asked:
@@ -78,7 +78,7 @@ func (t *Truth) askedKubelet(o *Object) Answer {
 	return Denies
 }
 
-func (t *Truth) askedRuntime(o *Object) Answer {
+func (t *Inventory) askedRuntime(o *Object) Answer {
 	switch {
 	case !t.Runtime.Asked:
 		return NotAsked
@@ -102,7 +102,7 @@ func (t *Truth) askedRuntime(o *Object) Answer {
 	return Denies
 }
 
-func (t *Truth) askedContainerd(o *Object) Answer {
+func (t *Inventory) askedContainerd(o *Object) Answer {
 	c := &t.Containerd
 	switch {
 	case c.Other != "":

@@ -13,8 +13,8 @@ import (
 	"log/slog"
 	"time"
 
-	"github.com/nodeagent/nodeagent/internal/hand"
 	"github.com/nodeagent/nodeagent/internal/host"
+	"github.com/nodeagent/nodeagent/internal/mutate"
 	"github.com/nodeagent/nodeagent/pkg/inspect"
 )
 
@@ -25,24 +25,24 @@ type Action struct {
 	Summary string // one line for the documentation
 
 	// Plan says what would be done, or why not. It is pure.
-	Plan func(o inspect.Judged, s Settings) (does, refuse string)
+	Plan func(o inspect.Assessment, s Settings) (does, refuse string)
 	// Less puts the objects of one pod in order; nil keeps that of the report.
-	Less func(a, b inspect.Judged) int
+	Less func(a, b inspect.Assessment) int
 	// Needs says what has to be gone before this object may be released, given what is left of its pod; empty: nothing.
-	Needs func(o inspect.Judged, rest []inspect.Judged, s Settings) string
+	Needs func(o inspect.Assessment, rest []inspect.Assessment, s Settings) string
 	// Preview says what Do would refuse, with reading alone; nil where Plan knows all.
-	Preview func(ctx context.Context, t Tools, o inspect.Judged) (refuse string)
+	Preview func(ctx context.Context, t Tools, o inspect.Assessment) (refuse string)
 	// Prepare is done once before the first object of a pod; nil where there is nothing to do for all together.
-	Prepare func(ctx context.Context, t Tools, all []inspect.Judged) error
+	Prepare func(ctx context.Context, t Tools, all []inspect.Assessment) error
 	// Do releases the object. It may be called again for one that is half released or gone.
-	Do func(ctx context.Context, t Tools, o inspect.Judged) error
+	Do func(ctx context.Context, t Tools, o inspect.Assessment) error
 	// Gone verifies. An error means that nobody can say.
-	Gone func(ctx context.Context, t Tools, o inspect.Judged) (bool, error)
+	Gone func(ctx context.Context, t Tools, o inspect.Assessment) (bool, error)
 }
 
 // Tools is what an action works with.
 type Tools struct {
-	Hand     *hand.Hand
+	Mutator  *mutate.Mutator
 	Host     *host.Host
 	Settings Settings
 	Log      *slog.Logger

@@ -15,17 +15,17 @@ func cgroupAction() Action {
 	return Action{
 		Kind: inspect.Cgroup, Order: 80,
 		Summary: "StopUnit of the pod's slice and its containers' scopes, then rmdir, leaf first; v1 memory.force_empty before",
-		Plan: func(o inspect.Judged, _ Settings) (string, string) {
+		Plan: func(o inspect.Assessment, _ Settings) (string, string) {
 			return fmt.Sprintf("remove the empty cgroup %s", o.ID), ""
 		},
-		Less: func(a, b inspect.Judged) int {
+		Less: func(a, b inspect.Assessment) int {
 			return cmp.Or(
 				cmp.Compare(strings.Count(b.ID, "/"), strings.Count(a.ID, "/")),
 				cmp.Compare(ofSystemd(b), ofSystemd(a)), // it takes the others away itself
 				cmp.Compare(a.ID, b.ID),
 			)
 		},
-		Needs: func(_ inspect.Judged, rest []inspect.Judged, _ Settings) string {
+		Needs: func(_ inspect.Assessment, rest []inspect.Assessment, _ Settings) string {
 			for _, other := range rest {
 				switch {
 				case other.Kind == inspect.Mount && other.Identity["type"] == "tmpfs":
@@ -36,19 +36,19 @@ func cgroupAction() Action {
 			}
 			return ""
 		},
-		Do: func(ctx context.Context, t Tools, o inspect.Judged) error {
+		Do: func(ctx context.Context, t Tools, o inspect.Assessment) error {
 			c, err := cgroupOf(o)
 			if err != nil {
 				return err
 			}
-			return t.Hand.RemoveCgroup(ctx, c)
+			return t.Mutator.RemoveCgroup(ctx, c)
 		},
 		Gone: fileGone,
 	}
 }
 
 // ofSystemd is 1 for a cgroup in the hierarchy that systemd keeps its units in on cgroup v1.
-func ofSystemd(o inspect.Judged) int {
+func ofSystemd(o inspect.Assessment) int {
 	if o.Facts["hierarchy"] == "name=systemd" {
 		return 1
 	}

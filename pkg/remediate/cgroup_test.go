@@ -12,31 +12,31 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
-	"github.com/nodeagent/nodeagent/internal/hand"
-	"github.com/nodeagent/nodeagent/internal/hand/handtest"
 	"github.com/nodeagent/nodeagent/internal/host"
+	"github.com/nodeagent/nodeagent/internal/mutate"
+	"github.com/nodeagent/nodeagent/internal/mutate/mutatetest"
 	"github.com/nodeagent/nodeagent/pkg/inspect"
 )
 
 func TestCgroupNeeds(t *testing.T) {
-	mount := func(kind string) inspect.Judged {
-		return inspect.Judged{Object: inspect.Object{Kind: inspect.Mount, Identity: inspect.Identity{"type": kind, "point": "/p"}}}
+	mount := func(kind string) inspect.Assessment {
+		return inspect.Assessment{Object: inspect.Object{Kind: inspect.Mount, Identity: inspect.Identity{"type": kind, "point": "/p"}}}
 	}
-	container := func(state string) inspect.Judged {
-		return inspect.Judged{Object: inspect.Object{Kind: inspect.Container, ID: "c", Facts: map[string]string{"state": state}}}
+	container := func(state string) inspect.Assessment {
+		return inspect.Assessment{Object: inspect.Object{Kind: inspect.Container, ID: "c", Facts: map[string]string{"state": state}}}
 	}
 	for name, test := range map[string]struct {
-		rest []inspect.Judged
+		rest []inspect.Assessment
 		want string
 	}{
 		"nothing":             {nil, ""},
-		"a volume in memory":  {[]inspect.Judged{mount("ext4"), mount("tmpfs")}, "a volume in memory is still mounted on /p"},
-		"other volumes":       {[]inspect.Judged{mount("ext4"), mount("nfs4")}, ""},
-		"a running container": {[]inspect.Judged{container("RUNNING")}, "container c is still there"},
-		"one that may run":    {[]inspect.Judged{container("UNKNOWN")}, "container c is still there"},
-		"one that has ended":  {[]inspect.Judged{container("EXITED")}, ""},
+		"a volume in memory":  {[]inspect.Assessment{mount("ext4"), mount("tmpfs")}, "a volume in memory is still mounted on /p"},
+		"other volumes":       {[]inspect.Assessment{mount("ext4"), mount("nfs4")}, ""},
+		"a running container": {[]inspect.Assessment{container("RUNNING")}, "container c is still there"},
+		"one that may run":    {[]inspect.Assessment{container("UNKNOWN")}, "container c is still there"},
+		"one that has ended":  {[]inspect.Assessment{container("EXITED")}, ""},
 	} {
-		if got := cgroupAction().Needs(inspect.Judged{}, test.rest, Settings{}); got != test.want {
+		if got := cgroupAction().Needs(inspect.Assessment{}, test.rest, Settings{}); got != test.want {
 			t.Errorf("%s: %q, want %q", name, got, test.want)
 		}
 	}
@@ -44,13 +44,13 @@ func TestCgroupNeeds(t *testing.T) {
 
 // Leaf first; at one depth that of systemd first, which takes the others away with it.
 func TestCgroupOrder(t *testing.T) {
-	var all []inspect.Judged
+	var all []inspect.Assessment
 	for _, id := range []string{"memory/pod", "memory/pod/c", "pids/pod/c", "systemd/pod", "systemd/pod/c", "pids/pod", "pids/pod/c/d"} {
 		hierarchy, _, _ := strings.Cut(id, "/")
 		if hierarchy == "systemd" {
 			hierarchy = "name=systemd"
 		}
-		all = append(all, inspect.Judged{Object: inspect.Object{ID: id, Facts: map[string]string{"hierarchy": hierarchy}}})
+		all = append(all, inspect.Assessment{Object: inspect.Object{ID: id, Facts: map[string]string{"hierarchy": hierarchy}}})
 	}
 	slices.SortStableFunc(all, cgroupAction().Less)
 	var got []string
@@ -64,8 +64,8 @@ func TestCgroupOrder(t *testing.T) {
 }
 
 // judgedProcess is what a lister makes of a process.
-func judgedProcess(p hand.Process) inspect.Judged {
-	return inspect.Judged{Object: inspect.Object{
+func judgedProcess(p mutate.Process) inspect.Assessment {
+	return inspect.Assessment{Object: inspect.Object{
 		Kind: inspect.Process, ID: strconv.Itoa(p.PID), Pod: inspect.Pod{UID: p.UID},
 		Identity: inspect.Identity{"pid": strconv.Itoa(p.PID), "startTime": strconv.FormatUint(p.StartTime, 10)},
 	}}
@@ -75,7 +75,7 @@ func judgedProcess(p hand.Process) inspect.Judged {
 func TestProcessHasItsGrace(t *testing.T) {
 	w := newWorld(t)
 	w.settings.ProcessGrace = 20 * time.Second
-	uid := handtest.UID(t)
+	uid := mutatetest.UID(t)
 	last := filepath.Join(w.Dir, "last-words")
 	w.Shell(uid, w.Cgroups(uid, ""), "trap 'sleep 0.5; echo done > "+last+"; exit' TERM; echo ready; while :; do sleep 0.1; done")
 	began := time.Now()
@@ -91,17 +91,17 @@ func TestProcessHasItsGrace(t *testing.T) {
 // One process that is another one by now stops the pod before any of the later ones is asked to end.
 func TestChangedProcessStopsTheRound(t *testing.T) {
 	w := newWorld(t)
-	uid := handtest.UID(t)
+	uid := mutatetest.UID(t)
 	cgroups := w.Cgroups(uid, "")
 	other := w.Shell(uid, cgroups, "echo ready; while :; do sleep 0.1; done")
 	p := w.Shell(uid, cgroups, "echo ready; while :; do sleep 0.1; done")
 	reused := other
 	reused.StartTime++
-	err := terminateAll(t.Context(), w.runner().tools, []inspect.Judged{judgedProcess(reused), judgedProcess(p)})
-	if !errors.Is(err, hand.ErrChanged) {
+	err := terminateAll(t.Context(), w.runner().tools, []inspect.Assessment{judgedProcess(reused), judgedProcess(p)})
+	if !errors.Is(err, mutate.ErrChanged) {
 		t.Errorf("%v", err)
 	}
-	for _, p := range []hand.Process{other, p} {
+	for _, p := range []mutate.Process{other, p} {
 		if ended, err := w.Hand.AwaitEnd(t.Context(), p, 300*time.Millisecond); ended || err != nil {
 			t.Errorf("process %d: ended %v, %v", p.PID, ended, err)
 		}
@@ -112,7 +112,7 @@ func TestChangedProcessStopsTheRound(t *testing.T) {
 // another kubelet's and stays.
 func TestReleaseInTheTreeOfOurDriverOnly(t *testing.T) {
 	w := newWorld(t, func(p *host.Paths) { p.CgroupDriver = "" })
-	uid, theirs := handtest.UID(t), handtest.UID(t)
+	uid, theirs := mutatetest.UID(t), mutatetest.UID(t)
 	w.Cgroups(w.living, "")
 	ours := w.Cgroups(uid, "")
 	w.Shell(uid, ours, "echo ready; while :; do sleep 0.1; done")

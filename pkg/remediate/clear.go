@@ -6,12 +6,12 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/nodeagent/nodeagent/internal/hand"
+	"github.com/nodeagent/nodeagent/internal/mutate"
 )
 
 // removal is what to do to one entry of a pod's directory.
 type removal struct {
-	entry hand.Entry
+	entry mutate.Entry
 	how   how
 }
 
@@ -40,9 +40,9 @@ var kubeletFiles = []struct {
 
 // clear decides what to do to a pod's directory, or why nothing. It is pure. Entries come parents first, the directory
 // itself before all.
-func clear(tree []hand.Entry, allowEmptyDir bool) (steps []removal, refusal string) {
+func clear(tree []mutate.Entry, allowEmptyDir bool) (steps []removal, refusal string) {
 	moved := map[string]bool{} // volumes that are moved away whole
-	var dirs []hand.Entry
+	var dirs []mutate.Entry
 	for _, entry := range tree {
 		if inMoved(moved, entry.Path) {
 			if entry.Mount {
@@ -55,10 +55,10 @@ func clear(tree []hand.Entry, allowEmptyDir bool) (steps []removal, refusal stri
 			return nil, fmt.Sprintf("%s is a mount point", entry.Path)
 		case isBlockVolume(entry.Path):
 			return nil, fmt.Sprintf("%s: a block volume is still mapped", entry.Path)
-		case entry.Type == hand.Directory && allowEmptyDir && isEmptyDir(entry.Path) && hasChildren(tree, entry.Path):
+		case entry.Type == mutate.Directory && allowEmptyDir && isEmptyDir(entry.Path) && hasChildren(tree, entry.Path):
 			moved[entry.Path] = true
 			steps = append(steps, removal{entry, moveAway})
-		case entry.Type == hand.Directory:
+		case entry.Type == mutate.Directory:
 			dirs = append(dirs, entry)
 		default:
 			how, why := clearFile(tree, entry)
@@ -93,23 +93,23 @@ func isBlockVolume(name string) bool {
 }
 
 // sizeBelow returns how many bytes a file, or all in a directory, has.
-func sizeBelow(tree []hand.Entry, top string) uint64 {
+func sizeBelow(tree []mutate.Entry, top string) uint64 {
 	total := uint64(0)
 	for _, entry := range tree {
 		if entry.Path == top || strings.HasPrefix(entry.Path, top+"/") {
-			total = hand.AddBytes(total, entry.Size)
+			total = mutate.AddBytes(total, entry.Size)
 		}
 	}
 	return total
 }
 
-func hasChildren(tree []hand.Entry, dir string) bool {
-	return slices.ContainsFunc(tree, func(e hand.Entry) bool { return path.Dir(e.Path) == dir })
+func hasChildren(tree []mutate.Entry, dir string) bool {
+	return slices.ContainsFunc(tree, func(e mutate.Entry) bool { return path.Dir(e.Path) == dir })
 }
 
 // clearFile decides about what is no directory.
-func clearFile(tree []hand.Entry, entry hand.Entry) (how, string) {
-	if entry.Type != hand.Regular {
+func clearFile(tree []mutate.Entry, entry mutate.Entry) (how, string) {
+	if entry.Type != mutate.Regular {
 		return 0, fmt.Sprintf("%s is neither a directory nor a regular file", entry.Path)
 	}
 	for _, file := range kubeletFiles {

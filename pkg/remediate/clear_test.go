@@ -8,23 +8,23 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"pgregory.net/rapid"
 
-	"github.com/nodeagent/nodeagent/internal/hand"
+	"github.com/nodeagent/nodeagent/internal/mutate"
 )
 
 // tree makes entries of lines: "dir/", "file", "file=" (empty), "link@", "mount!".
-func tree(lines ...string) []hand.Entry {
-	entries := []hand.Entry{{Type: hand.Directory}}
+func tree(lines ...string) []mutate.Entry {
+	entries := []mutate.Entry{{Type: mutate.Directory}}
 	for _, line := range lines {
-		e := hand.Entry{Type: hand.Regular, Size: 1, Path: strings.TrimRight(line, "/=@!")}
+		e := mutate.Entry{Type: mutate.Regular, Size: 1, Path: strings.TrimRight(line, "/=@!")}
 		switch line[len(line)-1] {
 		case '/':
-			e.Type = hand.Directory
+			e.Type = mutate.Directory
 		case '=':
 			e.Size = 0
 		case '@':
-			e.Type = hand.Other
+			e.Type = mutate.Other
 		case '!':
-			e.Type, e.Mount = hand.Directory, true
+			e.Type, e.Mount = mutate.Directory, true
 		}
 		entries = append(entries, e)
 	}
@@ -33,7 +33,7 @@ func tree(lines ...string) []hand.Entry {
 
 func TestClear(t *testing.T) {
 	for name, test := range map[string]struct {
-		tree    []hand.Entry
+		tree    []mutate.Entry
 		allow   bool
 		want    []string
 		refusal string
@@ -103,9 +103,9 @@ func TestClearProperties(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		entries := tree()
 		for i := range rapid.IntRange(0, 12).Draw(t, "n") {
-			e := hand.Entry{
+			e := mutate.Entry{
 				Path: strings.Join(rapid.SliceOfN(part, 1, 5).Draw(t, "path"), "/") + fmt.Sprint(i%3),
-				Type: rapid.SampledFrom([]hand.EntryType{hand.Directory, hand.Regular, hand.Other}).Draw(t, "type"),
+				Type: rapid.SampledFrom([]mutate.EntryType{mutate.Directory, mutate.Regular, mutate.Other}).Draw(t, "type"),
 				Size: rapid.Uint64Range(0, 1).Draw(t, "size"), Mount: rapid.Bool().Draw(t, "mount"),
 			}
 			entries = append(entries, e)
@@ -115,7 +115,7 @@ func TestClearProperties(t *testing.T) {
 			t.Fatal("steps beside a refusal")
 		}
 		for _, s := range steps {
-			if s.entry.Mount || s.how == unlink && s.entry.Type != hand.Regular || s.how == removeDir && s.entry.Type != hand.Directory {
+			if s.entry.Mount || s.how == unlink && s.entry.Type != mutate.Regular || s.how == removeDir && s.entry.Type != mutate.Directory {
 				t.Fatalf("%+v", s)
 			}
 			if s.how == unlink && strings.HasPrefix(s.entry.Path, "volumes/") {

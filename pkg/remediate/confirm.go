@@ -91,7 +91,7 @@ func (p *podRelease) mine(o inspect.Object) bool {
 
 // withUnknownHolders makes a holder of those that could not be looked for: whoever asks whether somebody uses an object must
 // not take it for unused.
-func withUnknownHolders(o inspect.Judged, report inspect.Report) inspect.Judged {
+func withUnknownHolders(o inspect.Assessment, report inspect.Report) inspect.Assessment {
 	for _, failure := range report.Errors {
 		if failure.What == holders {
 			o.Holders = append(slices.Clip(o.Holders), inspect.Holder{Command: "unknown", How: failure.Error})
@@ -134,7 +134,7 @@ func saidOf(report inspect.Report, step Step) string {
 }
 
 // gone asks an object itself whether it is gone.
-func (p *podRelease) gone(ctx context.Context, o inspect.Judged) (bool, error) {
+func (p *podRelease) gone(ctx context.Context, o inspect.Assessment) (bool, error) {
 	action, ok := p.options.actions.on(o.Kind)
 	if !ok {
 		return false, errors.New("there is no action on this kind that could tell")

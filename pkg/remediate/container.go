@@ -15,25 +15,25 @@ func containerAction() Action {
 	return Action{
 		Kind: inspect.Container, Order: 20,
 		Summary: "CRI: StopContainer with grace, RemoveContainer",
-		Plan: func(o inspect.Judged, s Settings) (string, string) {
+		Plan: func(o inspect.Assessment, s Settings) (string, string) {
 			return fmt.Sprintf("stop container %s (%s) with %s grace and remove it, through CRI",
 				short(o.ID), o.Facts["name"], graceOf(o.Facts["terminationGracePeriod"], s)), ""
 		},
 		Needs: notFrozen,
-		Do: func(ctx context.Context, t Tools, o inspect.Judged) error {
+		Do: func(ctx context.Context, t Tools, o inspect.Assessment) error {
 			container, err := runtimeObject(o)
 			if err != nil {
 				return err
 			}
-			if err := t.Hand.StopContainer(ctx, container, graceOf(o.Facts["terminationGracePeriod"], t.Settings)); err != nil {
+			if err := t.Mutator.StopContainer(ctx, container, graceOf(o.Facts["terminationGracePeriod"], t.Settings)); err != nil {
 				return fmt.Errorf("stop container: %w", err)
 			}
 			if err := t.Hit("container: stopped"); err != nil {
 				return err
 			}
-			return t.Hand.RemoveContainer(ctx, container)
+			return t.Mutator.RemoveContainer(ctx, container)
 		},
-		Gone: func(ctx context.Context, t Tools, o inspect.Judged) (bool, error) {
+		Gone: func(ctx context.Context, t Tools, o inspect.Assessment) (bool, error) {
 			containers, err := listCRI(ctx, t.Host.Runtime.Containers)
 			return err == nil && !slices.ContainsFunc(containers, func(c *cri.Container) bool { return c.GetId() == o.ID }), err
 		},

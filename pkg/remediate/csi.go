@@ -9,12 +9,12 @@ import (
 )
 
 // isCSI reports whether a mount is one that kubelet had a CSI driver make.
-func isCSI(o inspect.Judged) bool {
+func isCSI(o inspect.Assessment) bool {
 	return strings.Contains(o.Identity["point"], "/pods/"+o.Pod.UID+"/"+csiVolumes)
 }
 
 // csiOwned returns why a CSI mount is not ours to unmount: its driver is not proven gone, or which one it is cannot be told.
-func csiOwned(ctx context.Context, t Tools, o inspect.Judged) string {
+func csiOwned(ctx context.Context, t Tools, o inspect.Assessment) string {
 	if !isCSI(o) || t.Settings.UnmountCSI {
 		return ""
 	}

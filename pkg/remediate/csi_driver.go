@@ -15,8 +15,8 @@ import (
 	"syscall"
 	"time"
 
-	"github.com/nodeagent/nodeagent/internal/hand"
 	"github.com/nodeagent/nodeagent/internal/host"
+	"github.com/nodeagent/nodeagent/internal/mutate"
 	"github.com/nodeagent/nodeagent/pkg/finding"
 	"github.com/nodeagent/nodeagent/pkg/inspect"
 )
@@ -36,12 +36,12 @@ const (
 
 // driverLook is what showed of CSI drivers at one moment: of all of them, so that the same look counts for each.
 type driverLook struct {
-	At      finding.Stamp `json:"at"`
-	CSINode string        `json:"csiNode"`           // UID of the object
-	Named   []string      `json:"named,omitempty"`   // drivers in it
-	Speak   []string      `json:"speak,omitempty"`   // what those call themselves that answer on sockets
-	Places  []string      `json:"places,omitempty"`  // of sockets with a listener, and of mounts among the plugins
-	Unknown []string      `json:"unknown,omitempty"` // sockets with a listener that does not say who it is
+	At      finding.Timestamp `json:"at"`
+	CSINode string            `json:"csiNode"`           // UID of the object
+	Named   []string          `json:"named,omitempty"`   // drivers in it
+	Speak   []string          `json:"speak,omitempty"`   // what those call themselves that answer on sockets
+	Places  []string          `json:"places,omitempty"`  // of sockets with a listener, and of mounts among the plugins
+	Unknown []string          `json:"unknown,omitempty"` // sockets with a listener that does not say who it is
 }
 
 // shows returns how a look shows that a driver may be there; empty when it shows that it is not.
@@ -79,14 +79,14 @@ func goneSince(looks []driverLook, driver string) string {
 	first, counted, count := last, last, 1
 	for _, look := range slices.Backward(looks[:len(looks)-1]) {
 		if look.At.Boot != last.At.Boot || look.CSINode != last.CSINode || look.shows(driver) != "" ||
-			first.At.Up-look.At.Up > driverGap || first.At.Up < look.At.Up {
+			first.At.SinceBoot-look.At.SinceBoot > driverGap || first.At.SinceBoot < look.At.SinceBoot {
 			break
 		}
-		if first = look; counted.At.Up-look.At.Up >= driverSpacing {
+		if first = look; counted.At.SinceBoot-look.At.SinceBoot >= driverSpacing {
 			counted, count = look, count+1
 		}
 	}
-	if span := last.At.Up - first.At.Up; count < driverLooks || span < driverSpan {
+	if span := last.At.SinceBoot - first.At.SinceBoot; count < driverLooks || span < driverSpan {
 		return fmt.Sprintf("it looks gone, but has been seen so only %d times over %s; that takes %d times over %s",
 			count, span.Round(time.Second), driverLooks, driverSpan)
 	}
@@ -100,7 +100,7 @@ type driverWatch struct {
 	mu    sync.Mutex // guards what follows
 	fresh driverLook // the last look of this process
 	err   error      // of it
-	asked finding.Stamp
+	asked finding.Timestamp
 	said  string // the error that was logged last; empty where the last look was none
 }
 
@@ -134,7 +134,7 @@ func (w *driverWatch) look(ctx context.Context, t Tools) (driverLook, error) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	now := t.Host.Clock()
-	if w.asked.Boot == now.Boot && w.asked.Boot != "" && now.Up-w.asked.Up < driverFresh {
+	if w.asked.Boot == now.Boot && w.asked.Boot != "" && now.SinceBoot-w.asked.SinceBoot < driverFresh {
 		return w.fresh, w.err
 	}
 	const patience = 20 * time.Second
@@ -148,7 +148,7 @@ func (w *driverWatch) look(ctx context.Context, t Tools) (driverLook, error) {
 // observe notes a look when something that may be a leftover may have to do with CSI, and the last one is old enough. What
 // cannot be told is not noted: it proves nothing in either direction.
 func (w *driverWatch) observe(ctx context.Context, t Tools, report inspect.Report) error {
-	if !slices.ContainsFunc(report.Objects, func(o inspect.Judged) bool {
+	if !slices.ContainsFunc(report.Objects, func(o inspect.Assessment) bool {
 		stays := o.Verdict == inspect.Leftover || o.Verdict == inspect.Candidate && report.At.Since(o.FirstSeen) >= driverPatience
 		return stays && (o.Kind == inspect.PodDirectory || isCSI(o))
 	}) {
@@ -159,7 +159,7 @@ func (w *driverWatch) observe(ctx context.Context, t Tools, report inspect.Repor
 		looks = nil // what cannot be read is begun anew, and proves nothing till then
 	}
 	now := t.Host.Clock()
-	if n := len(looks); n > 0 && looks[n-1].At.Boot == now.Boot && now.Up-looks[n-1].At.Up < driverSpacing && now.Up >= looks[n-1].At.Up {
+	if n := len(looks); n > 0 && looks[n-1].At.Boot == now.Boot && now.SinceBoot-looks[n-1].At.SinceBoot < driverSpacing && now.SinceBoot >= looks[n-1].At.SinceBoot {
 		return nil
 	}
 	look, err := w.look(ctx, t)
@@ -222,7 +222,7 @@ func observeDrivers(ctx context.Context, t Tools) (driverLook, error) {
 	plugins, registry := path.Join(t.Host.Paths.KubeletRoot, "plugins"), t.Host.Paths.PluginRegistry
 	s := socketSearch{t: t, look: &look, known: map[string]bool{}}
 	for _, dir := range []string{registry, plugins} { // a registrar names the driver's own socket too
-		tree, err := t.Hand.Plugins(ctx, dir)
+		tree, err := t.Mutator.Plugins(ctx, dir)
 		if err != nil {
 			return look, err
 		}
@@ -233,7 +233,7 @@ func observeDrivers(ctx context.Context, t Tools) (driverLook, error) {
 				// a volume, which kubelet had some driver stage: see staged
 			case entry.Mount:
 				look.Places = append(look.Places, name)
-			case entry.Type == hand.Socket:
+			case entry.Type == mutate.Socket:
 				if err := s.file(ctx, name, dir == registry); err != nil {
 					return look, err
 				}

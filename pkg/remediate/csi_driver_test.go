@@ -17,9 +17,9 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 
-	"github.com/nodeagent/nodeagent/internal/hand"
-	"github.com/nodeagent/nodeagent/internal/hand/handtest"
 	"github.com/nodeagent/nodeagent/internal/host"
+	"github.com/nodeagent/nodeagent/internal/mutate"
+	"github.com/nodeagent/nodeagent/internal/mutate/mutatetest"
 	"github.com/nodeagent/nodeagent/pkg/finding"
 	"github.com/nodeagent/nodeagent/pkg/inspect"
 	"github.com/nodeagent/nodeagent/test/fakecsi"
@@ -29,7 +29,7 @@ import (
 func looked(minutes ...float64) []driverLook {
 	looks := make([]driverLook, 0, len(minutes))
 	for _, m := range minutes {
-		at := finding.Stamp{Boot: "b", Up: time.Hour + time.Duration(m*float64(time.Minute))}
+		at := finding.Timestamp{Boot: "b", SinceBoot: time.Hour + time.Duration(m*float64(time.Minute))}
 		looks = append(looks, driverLook{At: at, CSINode: "u"})
 	}
 	return looks
@@ -79,7 +79,7 @@ func TestDriverGoneSince(t *testing.T) {
 // withNote makes a pod whose volume's note is all that is left of it.
 func (w *world) withNote(driver, handle string) (uid, note string) {
 	w.t.Helper()
-	uid = handtest.UID(w.t)
+	uid = mutatetest.UID(w.t)
 	return uid, w.Write(w.PodDir(uid, "volumes/kubernetes.io~csi/pvc-1/vol_data.json"), volumeNoteOf("pvc-1", handle, driver))
 }
 
@@ -95,7 +95,7 @@ func (w *world) stays(note, why string) {
 // needed returns why the note of a pod's volume has to stay.
 func (w *world) needed(uid, note string) string {
 	w.t.Helper()
-	entry := hand.Entry{Path: csiVolumes + "pvc-1/" + noteName, File: handtest.FileID(w.t, note)}
+	entry := mutate.Entry{Path: csiVolumes + "pvc-1/" + noteName, File: mutatetest.FileID(w.t, note)}
 	return volumeNeeded(w.t.Context(), w.runner().tools, uid, entry)
 }
 
@@ -231,8 +231,8 @@ func startDriver(w *world, name string) {
 func TestDriverLooksAreNoted(t *testing.T) {
 	w := shortNode(t)
 	now := host.Now()
-	w.Host.Clock = func() finding.Stamp { return now }
-	pass := func(d time.Duration) { now.Up += d; now.Wall = now.Wall.Add(d) }
+	w.Host.Clock = func() finding.Timestamp { return now }
+	pass := func(d time.Duration) { now.SinceBoot += d; now.Wall = now.Wall.Add(d) }
 	if err := os.Remove(filepath.Join(w.Dir, "state", driverFile)); err != nil {
 		t.Fatal(err)
 	}
@@ -284,10 +284,10 @@ func TestDriverLooksCost(t *testing.T) {
 		t.Errorf("%v, %v", looks, err)
 	}
 	// A pod that is just ending causes no look: a Watch without tools would fail if it looked.
-	young := inspect.Judged{Object: inspect.Object{Kind: inspect.PodDirectory}, Verdict: inspect.Candidate}
-	young.FirstSeen = finding.Stamp{Boot: "b", Up: time.Hour}
-	at := finding.Stamp{Boot: "b", Up: time.Hour + driverPatience - 1}
-	for _, report := range []inspect.Report{{}, {At: at, Objects: []inspect.Judged{young}}} {
+	young := inspect.Assessment{Object: inspect.Object{Kind: inspect.PodDirectory}, Verdict: inspect.Candidate}
+	young.FirstSeen = finding.Timestamp{Boot: "b", SinceBoot: time.Hour}
+	at := finding.Timestamp{Boot: "b", SinceBoot: time.Hour + driverPatience - 1}
+	for _, report := range []inspect.Report{{}, {At: at, Objects: []inspect.Assessment{young}}} {
 		if err := new(driverWatch).observe(t.Context(), Tools{}, report); err != nil {
 			t.Error(err)
 		}
@@ -299,7 +299,7 @@ func TestDriverErrorIsLoggedOnce(t *testing.T) {
 	w := newWorld(t)
 	w.withNote("a.example.com", "v-1")
 	now := host.Now()
-	w.Host.Clock = func() finding.Stamp { return now }
+	w.Host.Clock = func() finding.Timestamp { return now }
 	var log bytes.Buffer
 	runner := w.runner()
 	runner.options.Log = slog.New(slog.NewTextHandler(&log, nil))
@@ -308,7 +308,7 @@ func TestDriverErrorIsLoggedOnce(t *testing.T) {
 		logs int // so far
 	}{{errors.New("away"), 1}, {errors.New("away"), 1}, {errors.New("refused"), 2}, {nil, 2}, {errors.New("refused"), 3}} {
 		w.csiNode = func() (*storagev1.CSINode, error) { return namesDrivers(), pass.err }
-		now.Up += driverSpacing
+		now.SinceBoot += driverSpacing
 		if _, err := runner.survey(t.Context(), w.inspect()); err != nil {
 			t.Fatal(err)
 		}
@@ -322,12 +322,12 @@ func TestDriverErrorIsLoggedOnce(t *testing.T) {
 func TestDriverLooksAreBounded(t *testing.T) {
 	w := newWorld(t)
 	now := host.Now()
-	w.Host.Clock = func() finding.Stamp { return now }
+	w.Host.Clock = func() finding.Timestamp { return now }
 	w.withNote("a.example.com", "v-1")
 	tools := w.runner().tools
 	report := w.inspect()
 	for range driverKept + 5 {
-		now.Up += driverSpacing
+		now.SinceBoot += driverSpacing
 		if err := tools.Drivers.observe(t.Context(), tools, report); err != nil {
 			t.Fatal(err)
 		}

@@ -12,8 +12,8 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 
-	"github.com/nodeagent/nodeagent/internal/hand"
 	"github.com/nodeagent/nodeagent/internal/host"
+	"github.com/nodeagent/nodeagent/internal/mutate"
 )
 
 // Kubelet notes what a CSI volume is in <pod>/volumes/kubernetes.io~csi/<volume>/vol_data.json (pkg/volume/csi,
@@ -35,7 +35,7 @@ type volumeNote struct {
 	Handle string `json:"volumeHandle"`
 	Driver string `json:"driverName"`
 
-	file hand.FileID
+	file mutate.FileID
 }
 
 // isVolumeNote reports whether a path in a pod's directory is that of a note.
@@ -46,7 +46,7 @@ func isVolumeNote(name string) bool {
 
 // readVolumeNote reads the note of a volume, a path in the pod's directory.
 func readVolumeNote(ctx context.Context, t Tools, uid, name string) (volumeNote, error) {
-	file, err := t.Hand.ReadNote(ctx, uid, name)
+	file, err := t.Mutator.ReadNote(ctx, uid, name)
 	if err != nil {
 		return volumeNote{}, err
 	}
@@ -80,7 +80,7 @@ func parseVolumeNote(data []byte, volume string) (volumeNote, error) {
 func escaped(name string) string { return strings.ReplaceAll(name, "/", "~") }
 
 // volumeNeeded returns why the note of a volume has to stay; empty when nobody needs it.
-func volumeNeeded(ctx context.Context, t Tools, uid string, entry hand.Entry) string {
+func volumeNeeded(ctx context.Context, t Tools, uid string, entry mutate.Entry) string {
 	note, err := readVolumeNote(ctx, t, uid, entry.Path)
 	switch {
 	case err != nil:
@@ -109,7 +109,7 @@ func volumeNeeded(ctx context.Context, t Tools, uid string, entry hand.Entry) st
 
 // staged returns where a volume is prepared for pods on this node: by kubelet's directories for it, and by the mount table.
 func staged(ctx context.Context, t Tools, note volumeNote) string {
-	tree, err := t.Hand.Plugins(ctx, path.Join(t.Host.Paths.KubeletRoot, "plugins"))
+	tree, err := t.Mutator.Plugins(ctx, path.Join(t.Host.Paths.KubeletRoot, "plugins"))
 	if err != nil {
 		return fmt.Sprintf("cannot be told: %v", err)
 	}

@@ -15,8 +15,8 @@ import (
 	"golang.org/x/sys/unix"
 	corev1 "k8s.io/api/core/v1"
 
-	"github.com/nodeagent/nodeagent/internal/hand"
-	"github.com/nodeagent/nodeagent/internal/hand/handtest"
+	"github.com/nodeagent/nodeagent/internal/mutate"
+	"github.com/nodeagent/nodeagent/internal/mutate/mutatetest"
 	"github.com/nodeagent/nodeagent/pkg/inspect"
 )
 
@@ -135,7 +135,7 @@ func TestVolumeNeededUnclear(t *testing.T) {
 	w := newWorld(t)
 	uid, note := w.withNote("a.example.com", "v")
 	tools := w.runner().tools
-	entry := hand.Entry{Path: "volumes/kubernetes.io~csi/pvc-1/vol_data.json", File: handtest.FileID(t, note)}
+	entry := mutate.Entry{Path: "volumes/kubernetes.io~csi/pvc-1/vol_data.json", File: mutatetest.FileID(t, note)}
 	needed := func() string { return volumeNeeded(t.Context(), tools, uid, entry) }
 	if why := needed(); why != "" {
 		t.Fatal(why)
@@ -172,15 +172,15 @@ func TestOneOfTwoVolumesIsStaged(t *testing.T) {
 	w.Write(w.PodDir(uid, "volumes/kubernetes.io~csi/pvc-2/vol_data.json"), volumeNoteOf("pvc-2", "v-2", "a.example.com"))
 	w.Write(w.PodDir(uid, "etc-hosts"), "hosts")
 	w.Mkdir(filepath.Join(w.Host.Paths.KubeletRoot, "plugins/kubernetes.io/csi/a.example.com", handleSum("v-2"), "globalmount"))
-	before := handtest.Snapshot(t, w.PodDir(uid))
+	before := mutatetest.Snapshot(t, w.PodDir(uid))
 	steps, err := w.runner().Plan(t.Context(), w.inspect())
-	if err != nil || len(steps) != 1 || !strings.Contains(steps[0].NotNow, "still staged") {
+	if err != nil || len(steps) != 1 || !strings.Contains(steps[0].Blocked, "still staged") {
 		t.Errorf("plan: %v, %+v", err, steps)
 	}
 	if text := describe(w.release()); !strings.Contains(text, "volume v-2 of CSI driver a.example.com is still staged") {
 		t.Error(text)
 	}
-	unchanged(t, "the pod's directory", before, handtest.Snapshot(t, w.PodDir(uid)))
+	unchanged(t, "the pod's directory", before, mutatetest.Snapshot(t, w.PodDir(uid)))
 }
 
 // Whatever a pod puts in the place of kubelet's note, the release ends soon, refuses, and lets go of the lock.
@@ -218,7 +218,7 @@ func TestStrangeNotes(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			w := newWorld(t)
-			uid := handtest.UID(t)
+			uid := mutatetest.UID(t)
 			volume := w.Mkdir(w.PodDir(uid, "volumes/kubernetes.io~csi/pvc-1"))
 			if err := make(filepath.Join(volume, "vol_data.json")); err != nil {
 				t.Fatal(err)
@@ -226,7 +226,7 @@ func TestStrangeNotes(t *testing.T) {
 			m := w.Mount("tmpfs", filepath.Join(volume, "mount"), "tmpfs", 0)
 			begin := time.Now()
 			steps, err := w.runner().Plan(t.Context(), w.inspect())
-			if err != nil || !strings.Contains(steps[0].NotNow, "cannot be told") {
+			if err != nil || !strings.Contains(steps[0].Blocked, "cannot be told") {
 				t.Errorf("plan: %v, %+v", err, steps)
 			}
 			text := describe(w.release())
@@ -236,7 +236,7 @@ func TestStrangeNotes(t *testing.T) {
 			if took := time.Since(begin); took > time.Minute {
 				t.Errorf("took %s", took)
 			}
-			lock, err := hand.Lock(w.settings.Lock)
+			lock, err := mutate.Lock(w.settings.Lock)
 			if err == nil {
 				err = lock.Unlock()
 			}
@@ -250,15 +250,15 @@ func TestStrangeNotes(t *testing.T) {
 // The directory of a pod comes last, and only as the one that was judged.
 func TestPodDirectoryNeeds(t *testing.T) {
 	action := podDirectoryAction()
-	object := func(kind inspect.Kind, facts map[string]string) inspect.Judged {
-		return inspect.Judged{Object: inspect.Object{Kind: kind, ID: "0123456789", Identity: inspect.Identity{"point": "/p"}, Facts: facts}}
+	object := func(kind inspect.Kind, facts map[string]string) inspect.Assessment {
+		return inspect.Assessment{Object: inspect.Object{Kind: kind, ID: "0123456789", Identity: inspect.Identity{"point": "/p"}, Facts: facts}}
 	}
 	var got []string
-	for _, rest := range []inspect.Judged{
+	for _, rest := range []inspect.Assessment{
 		object(inspect.Mount, nil), object(inspect.Process, nil), object(inspect.Container, nil),
 		object(inspect.Process, map[string]string{"state": "Z"}), object(inspect.PodDirectory, nil), object(inspect.Cgroup, nil),
 	} {
-		got = append(got, action.Needs(object(inspect.PodDirectory, nil), []inspect.Judged{rest}, Settings{}))
+		got = append(got, action.Needs(object(inspect.PodDirectory, nil), []inspect.Assessment{rest}, Settings{}))
 	}
 	want := []string{"/p is still mounted", "process 0123456789 is still there", "container 0123456789 is still there", "", "", ""}
 	if diff := cmp.Diff(want, got); diff != "" {
@@ -268,27 +268,27 @@ func TestPodDirectoryNeeds(t *testing.T) {
 
 func TestClearanceOfAnotherDirectory(t *testing.T) {
 	w := newWorld(t)
-	uid, other := handtest.UID(t), handtest.UID(t)
+	uid, other := mutatetest.UID(t), mutatetest.UID(t)
 	w.Write(w.PodDir(uid, "etc-hosts"), "hosts")
 	w.Write(w.PodDir(other, "etc-hosts"), "hosts")
-	before := handtest.Snapshot(t, w.Host.Paths.KubeletRoot)
-	id := handtest.FileID(t, w.PodDir(uid))
-	judged := func(uid, name string, id hand.FileID) inspect.Judged {
-		return inspect.Judged{Object: inspect.Object{
+	before := mutatetest.Snapshot(t, w.Host.Paths.KubeletRoot)
+	id := mutatetest.FileID(t, w.PodDir(uid))
+	judged := func(uid, name string, id mutate.FileID) inspect.Assessment {
+		return inspect.Assessment{Object: inspect.Object{
 			Kind: inspect.PodDirectory, ID: name, Pod: inspect.Pod{UID: uid},
 			Identity: inspect.Identity{"device": id.Device, "inode": itoa(int(id.Inode))},
 		}}
 	}
 	tools := w.runner().tools
-	if err := removePodDirectory(t.Context(), tools, judged(uid, w.PodDir(uid), handtest.FileID(t, w.PodDir(other)))); !errors.Is(err, hand.ErrChanged) {
+	if err := removePodDirectory(t.Context(), tools, judged(uid, w.PodDir(uid), mutatetest.FileID(t, w.PodDir(other)))); !errors.Is(err, mutate.ErrChanged) {
 		t.Errorf("another inode: %v", err)
 	}
-	var refusal hand.Refusal
+	var refusal mutate.Refusal
 	// The inode is right, the name is not: whose directory it is cannot be told.
-	for _, o := range []inspect.Judged{judged(uid, w.PodDir(other), id), judged("", w.PodDir(uid), id), judged("", "", id)} {
+	for _, o := range []inspect.Assessment{judged(uid, w.PodDir(other), id), judged("", w.PodDir(uid), id), judged("", "", id)} {
 		if err := removePodDirectory(t.Context(), tools, o); !errors.As(err, &refusal) {
 			t.Errorf("%s of %q: %v", o.ID, o.Pod.UID, err)
 		}
 	}
-	unchanged(t, "the directories", before, handtest.Snapshot(t, w.Host.Paths.KubeletRoot))
+	unchanged(t, "the directories", before, mutatetest.Snapshot(t, w.Host.Paths.KubeletRoot))
 }

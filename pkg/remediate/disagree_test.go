@@ -11,7 +11,7 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 
-	"github.com/nodeagent/nodeagent/internal/hand/handtest"
+	"github.com/nodeagent/nodeagent/internal/mutate/mutatetest"
 	"github.com/nodeagent/nodeagent/pkg/finding"
 	"github.com/nodeagent/nodeagent/pkg/inspect"
 )
@@ -86,7 +86,7 @@ func TestWitnessesDisagree(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			w := newWorld(t)
-			uid := handtest.UID(t)
+			uid := mutatetest.UID(t)
 			w.known[uid] = true
 			w.Write(w.PodDir(uid, "etc-hosts"), "hosts")
 			w.Mount("tmpfs", w.PodDir(uid, "volumes/kubernetes.io~secret/s"), "tmpfs", 0)
@@ -109,7 +109,7 @@ func TestWitnessesDisagree(t *testing.T) {
 // A pod that runs, and that kubelet and the apiserver's list lack for the same reason, keeps running.
 func TestRunningPodIsKept(t *testing.T) {
 	w, c := runtimeWorld(t)
-	uid := handtest.UID(t)
+	uid := mutatetest.UID(t)
 	w.Cgroups(w.living, "")
 	w.Cgroups(uid, "")
 	w.sandboxed(c, uid)
@@ -132,13 +132,13 @@ func TestRunningPodIsKept(t *testing.T) {
 func TestPlanTakesOneRunningPod(t *testing.T) {
 	var report inspect.Report
 	for _, uid := range []string{"c", "a", "b"} {
-		report.Objects = append(report.Objects, inspect.Judged{
+		report.Objects = append(report.Objects, inspect.Assessment{
 			Object: inspect.Object{Kind: inspect.Process, ID: uid, Pod: inspect.Pod{UID: uid}}, Verdict: inspect.Leftover, Running: uid != "b",
 		})
 	}
 	var got []string
-	for _, step := range Plan(report, Policy{Settings: Settings{Mode: On, PodsPerHour: 2}}, finding.Stamp{}) {
-		got = append(got, step.Group+" "+step.NotNow)
+	for _, step := range Plan(report, Policy{Settings: Settings{Mode: On, PodsPerHour: 2}}, finding.Timestamp{}) {
+		got = append(got, step.Group+" "+step.Blocked)
 	}
 	want := []string{"a ", "b ", "c a container of it runs, and pod a, of which that is true, too, is released first: one at a time"}
 	if diff := cmp.Diff(want, got); diff != "" {

@@ -31,13 +31,13 @@ func TestFrozenIsNotStopped(t *testing.T) {
 	alive, zombie := leftover(inspect.Process, uid1, "7"), leftover(inspect.Process, uid1, "8")
 	zombie.Facts = map[string]string{"state": "Z"}
 	for name, test := range map[string]struct {
-		rest []inspect.Judged
+		rest []inspect.Assessment
 		want string
 	}{
-		"frozen with a process":     {[]inspect.Judged{thawed, frozen, zombie, alive}, "frozen"},
-		"frozen without a process":  {[]inspect.Judged{thawed, frozen}, ""},
-		"frozen with a zombie":      {[]inspect.Judged{frozen, zombie}, ""},
-		"not frozen with a process": {[]inspect.Judged{thawed, alive}, ""},
+		"frozen with a process":     {[]inspect.Assessment{thawed, frozen, zombie, alive}, "frozen"},
+		"frozen without a process":  {[]inspect.Assessment{thawed, frozen}, ""},
+		"frozen with a zombie":      {[]inspect.Assessment{frozen, zombie}, ""},
+		"not frozen with a process": {[]inspect.Assessment{thawed, alive}, ""},
 	} {
 		for _, action := range []Action{sandboxAction(), containerAction()} {
 			got := action.Needs(leftover(action.Kind, uid1, "x"), test.rest, Settings{})
@@ -49,33 +49,33 @@ func TestFrozenIsNotStopped(t *testing.T) {
 }
 
 func TestOptOut(t *testing.T) {
-	object := func(kind inspect.Kind, id, namespace string, verdict inspect.Verdict) inspect.Judged {
+	object := func(kind inspect.Kind, id, namespace string, verdict inspect.Verdict) inspect.Assessment {
 		o := leftover(kind, uid1, id)
 		o.Pod.Namespace, o.Verdict = namespace, verdict
 		return o
 	}
 	for name, test := range map[string]struct {
 		optOut  []string
-		objects []inspect.Judged
+		objects []inspect.Assessment
 		want    string
 	}{
-		"nothing is opted out":         {nil, []inspect.Judged{object(inspect.Cgroup, "c", "", inspect.Leftover)}, ""},
-		"another one":                  {[]string{"kube-system"}, []inspect.Judged{object(inspect.Cgroup, "c", "ns", inspect.Leftover)}, ""},
-		"this one":                     {[]string{"a", "ns"}, []inspect.Judged{object(inspect.Cgroup, "c", "ns", inspect.Leftover)}, "namespace ns is opted out"},
-		"not known, as no sandbox is":  {[]string{"kube-system"}, []inspect.Judged{object(inspect.Cgroup, "c", "", inspect.Leftover)}, "namespace is not known"},
-		"known of a part only":         {[]string{"kube-system"}, []inspect.Judged{object(inspect.Sandbox, "s", "ns", inspect.Leftover), object(inspect.Cgroup, "c", "", inspect.Leftover)}, "not known"},
-		"a part is in it":              {[]string{"kube-system"}, []inspect.Judged{object(inspect.Sandbox, "s", "kube-system", inspect.Leftover), object(inspect.Cgroup, "c", "ns", inspect.Leftover)}, "kube-system is opted out"},
-		"a part that is not proven is": {[]string{"kube-system"}, []inspect.Judged{object(inspect.Sandbox, "s", "kube-system", inspect.Candidate), object(inspect.Cgroup, "c", "ns", inspect.Leftover)}, "kube-system is opted out"},
+		"nothing is opted out":         {nil, []inspect.Assessment{object(inspect.Cgroup, "c", "", inspect.Leftover)}, ""},
+		"another one":                  {[]string{"kube-system"}, []inspect.Assessment{object(inspect.Cgroup, "c", "ns", inspect.Leftover)}, ""},
+		"this one":                     {[]string{"a", "ns"}, []inspect.Assessment{object(inspect.Cgroup, "c", "ns", inspect.Leftover)}, "namespace ns is opted out"},
+		"not known, as no sandbox is":  {[]string{"kube-system"}, []inspect.Assessment{object(inspect.Cgroup, "c", "", inspect.Leftover)}, "namespace is not known"},
+		"known of a part only":         {[]string{"kube-system"}, []inspect.Assessment{object(inspect.Sandbox, "s", "ns", inspect.Leftover), object(inspect.Cgroup, "c", "", inspect.Leftover)}, "not known"},
+		"a part is in it":              {[]string{"kube-system"}, []inspect.Assessment{object(inspect.Sandbox, "s", "kube-system", inspect.Leftover), object(inspect.Cgroup, "c", "ns", inspect.Leftover)}, "kube-system is opted out"},
+		"a part that is not proven is": {[]string{"kube-system"}, []inspect.Assessment{object(inspect.Sandbox, "s", "kube-system", inspect.Candidate), object(inspect.Cgroup, "c", "ns", inspect.Leftover)}, "kube-system is opted out"},
 		"one that is not proven and tells nothing": {
-			[]string{"kube-system"}, []inspect.Judged{object(inspect.Sandbox, "s", "", inspect.Candidate), object(inspect.Cgroup, "c", "ns", inspect.Leftover)}, "",
+			[]string{"kube-system"}, []inspect.Assessment{object(inspect.Sandbox, "s", "", inspect.Candidate), object(inspect.Cgroup, "c", "ns", inspect.Leftover)}, "",
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			policy := on()
 			policy.OptOut = test.optOut
 			for _, step := range Plan(inspect.Report{Objects: test.objects}, policy, now) {
-				if step.Acts() != (test.want == "") || !strings.Contains(step.NotNow, test.want) {
-					t.Errorf("%s %s: %q, want %q", step.Kind, step.ID, step.NotNow, test.want)
+				if step.Acts() != (test.want == "") || !strings.Contains(step.Blocked, test.want) {
+					t.Errorf("%s %s: %q, want %q", step.Kind, step.ID, step.Blocked, test.want)
 				}
 			}
 		})

@@ -15,8 +15,8 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/nodeagent/nodeagent/internal/hand/handtest"
 	"github.com/nodeagent/nodeagent/internal/host"
+	"github.com/nodeagent/nodeagent/internal/mutate/mutatetest"
 	"github.com/nodeagent/nodeagent/pkg/inspect"
 )
 
@@ -28,7 +28,7 @@ var hostilePods = flag.Uint64("hostile.pods", 200, "how many hostile pods are ma
 func TestHostilePods(t *testing.T) {
 	t.Parallel()
 	const parts = 4
-	part, inside := handtest.Parts(t, parts)
+	part, inside := mutatetest.Parts(t, parts)
 	if !inside {
 		return
 	}
@@ -89,7 +89,7 @@ type hostilePod struct {
 }
 
 func newHostilePod(w *world, seed uint64) *hostilePod {
-	p := &hostilePod{world: w, seed: seed, rng: rand.New(rand.NewPCG(seed, 2)), uid: handtest.UID(w.t)}
+	p := &hostilePod{world: w, seed: seed, rng: rand.New(rand.NewPCG(seed, 2)), uid: mutatetest.UID(w.t)}
 	p.hosts = w.Mkdir(filepath.Join(w.Dir, "bystanders", fmt.Sprintf("host-%d", seed)))
 	w.Write(w.PodDir(p.uid, "etc-hosts"), "127.0.0.1 localhost\n")
 	p.cgroups()
@@ -108,9 +108,9 @@ func newHostilePod(w *world, seed uint64) *hostilePod {
 
 // cgroups gives it some with the host's names, and processes in them.
 func (p *hostilePod) cgroups() {
-	names := []string{"", "system.slice", "kubepods.slice/init.scope", "kubepods/besteffort/pod" + handtest.UID(p.t), `a\x2db.scope`, "user.slice"}
+	names := []string{"", "system.slice", "kubepods.slice/init.scope", "kubepods/besteffort/pod" + mutatetest.UID(p.t), `a\x2db.scope`, "user.slice"}
 	for range p.rng.IntN(4) {
-		dirs := p.Cgroups(p.uid, filepath.Join(handtest.Hex(p.t, 64), names[p.rng.IntN(len(names))]))
+		dirs := p.Cgroups(p.uid, filepath.Join(mutatetest.Hex(p.t, 64), names[p.rng.IntN(len(names))]))
 		if p.rng.IntN(2) == 0 {
 			p.Shell(p.uid, dirs, "trap '' TERM; echo ready; exec sleep 600")
 		}
@@ -172,7 +172,7 @@ func (p *hostilePod) note() {
 	}
 }
 
-func (p *hostilePod) census() handtest.Census { return p.Census() }
+func (p *hostilePod) census() mutatetest.Census { return p.Census() }
 
 // release lets one release go on, while something happens.
 func (p *hostilePod) release() Outcome {

@@ -22,8 +22,8 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	cri "k8s.io/cri-api/pkg/apis/runtime/v1"
 
-	"github.com/nodeagent/nodeagent/internal/hand"
 	"github.com/nodeagent/nodeagent/internal/host"
+	"github.com/nodeagent/nodeagent/internal/mutate"
 	"github.com/nodeagent/nodeagent/pkg/finding"
 	"github.com/nodeagent/nodeagent/pkg/inspect"
 )
@@ -169,8 +169,8 @@ func (n *hostile) close() {
 
 func pick(rng *rand.Rand, values ...float64) float64 { return values[rng.IntN(len(values))] }
 
-func (n *hostile) clock() finding.Stamp {
-	return finding.Stamp{Wall: time.Unix(1_700_000_000, 0).Add(n.now).UTC(), Boot: "boot", Up: n.now}
+func (n *hostile) clock() finding.Timestamp {
+	return finding.Timestamp{Wall: time.Unix(1_700_000_000, 0).Add(n.now).UTC(), Boot: "boot", SinceBoot: n.now}
 }
 
 func (n *hostile) hex(digits int) string {
@@ -479,7 +479,7 @@ func (n *hostile) actions() actions {
 		}
 		a.Preview, a.Prepare = nil, nil
 		a.Do = n.act
-		a.Gone = func(_ context.Context, _ Tools, o inspect.Judged) (bool, error) {
+		a.Gone = func(_ context.Context, _ Tools, o inspect.Assessment) (bool, error) {
 			if !n.calm && n.rng.Float64() < n.faults.errors {
 				return false, errors.New("simulated: nobody can say")
 			}
@@ -491,10 +491,10 @@ func (n *hostile) actions() actions {
 }
 
 // act does what is asked to the tree, after it has held the act against the truth.
-func (n *hostile) act(_ context.Context, _ Tools, o inspect.Judged) error {
+func (n *hostile) act(_ context.Context, _ Tools, o inspect.Assessment) error {
 	p, ok := n.pods[o.Pod.UID]
 	if !ok || !n.has(o) {
-		return hand.ErrChanged // the real hand compares the identity right before the call
+		return mutate.ErrChanged // the real hand compares the identity right before the call
 	}
 	n.acts++
 	switch {
@@ -516,13 +516,13 @@ func (n *hostile) act(_ context.Context, _ Tools, o inspect.Judged) error {
 		n.take(p, o)
 	}
 	if !n.calm && n.rng.Float64() < n.faults.unreliable {
-		return []error{errors.New("simulated: failed"), hand.ErrBusy, hand.ErrChanged, hand.Refusal{Why: "simulated"}}[n.rng.IntN(4)]
+		return []error{errors.New("simulated: failed"), mutate.ErrBusy, mutate.ErrChanged, mutate.Refusal{Why: "simulated"}}[n.rng.IntN(4)]
 	}
 	return nil
 }
 
 // take removes an object from the node.
-func (n *hostile) take(p *simPod, o inspect.Judged) {
+func (n *hostile) take(p *simPod, o inspect.Assessment) {
 	switch o.Kind {
 	case inspect.Sandbox:
 		p.sandbox, p.container, p.runs = "", "", false
@@ -554,7 +554,7 @@ func (n *hostile) take(p *simPod, o inspect.Judged) {
 func (n *hostile) populated(p *simPod) bool { return len(p.pids) > 0 }
 
 // has reports whether a judged object is still there, as the same one.
-func (n *hostile) has(o inspect.Judged) bool {
+func (n *hostile) has(o inspect.Assessment) bool {
 	p, ok := n.pods[o.Pod.UID]
 	if !ok {
 		return false
@@ -582,7 +582,7 @@ func (n *hostile) runner(inspector func() inspect.Report) *Runner {
 		Settings: Settings{
 			Mode: On, PodsPerHour: 1000, KillSwitch: "/stop", Lock: filepath.Join(n.root, "lock"), VerifyWithin: time.Nanosecond,
 		},
-		Host: n.host, Hand: &hand.Hand{}, Log: slog.New(slog.DiscardHandler), StateDir: filepath.Join(n.root, "state"),
+		Host: n.host, Mutator: &mutate.Mutator{}, Log: slog.New(slog.DiscardHandler), StateDir: filepath.Join(n.root, "state"),
 		Confirm: func(ctx context.Context, _ string) (inspect.Report, error) {
 			if err := n.called(ctx); err != nil {
 				return inspect.Report{}, err

@@ -5,7 +5,7 @@ import (
 	"maps"
 	"strconv"
 
-	"github.com/nodeagent/nodeagent/internal/hand"
+	"github.com/nodeagent/nodeagent/internal/mutate"
 	"github.com/nodeagent/nodeagent/pkg/inspect"
 )
 
@@ -13,74 +13,74 @@ import (
 // listers in pkg/inspect. A number that is missing or malformed is an error: nothing is done with an object whose identity
 // is not known.
 
-func runtimeObject(o inspect.Judged) (hand.RuntimeObject, error) {
+func runtimeObject(o inspect.Assessment) (mutate.RuntimeObject, error) {
 	created, err := integer(o, "created")
-	return hand.RuntimeObject{ID: o.Identity["id"], CreatedAt: created}, err
+	return mutate.RuntimeObject{ID: o.Identity["id"], CreatedAt: created}, err
 }
 
-func processOf(o inspect.Judged) (hand.Process, error) {
+func processOf(o inspect.Assessment) (mutate.Process, error) {
 	pid, err := integer(o, "pid")
 	if err != nil {
-		return hand.Process{}, err
+		return mutate.Process{}, err
 	}
 	start, err := unsigned(o, "startTime")
-	return hand.Process{PID: int(pid), StartTime: start, UID: o.Pod.UID, Driver: o.Facts["driver"]}, err
+	return mutate.Process{PID: int(pid), StartTime: start, UID: o.Pod.UID, Driver: o.Facts["driver"]}, err
 }
 
-func mountOf(o inspect.Judged) (hand.Mount, error) {
+func mountOf(o inspect.Assessment) (mutate.Mount, error) {
 	id, err := integer(o, "id")
-	return hand.Mount{
+	return mutate.Mount{
 		ID: int(id), Device: o.Identity["device"], Root: o.Identity["root"], Point: o.Identity["point"],
 		Source: o.Identity["source"], FSType: o.Identity["type"],
 	}, err
 }
 
-func fileOf(o inspect.Judged) (hand.FileID, error) {
+func fileOf(o inspect.Assessment) (mutate.FileID, error) {
 	inode, err := unsigned(o, "inode")
 	if err == nil && o.Identity["device"] == "" {
 		err = fmt.Errorf("%s %s: no device in its identity", o.Kind, o.ID)
 	}
-	return hand.FileID{Device: o.Identity["device"], Inode: inode}, err
+	return mutate.FileID{Device: o.Identity["device"], Inode: inode}, err
 }
 
-func cgroupOf(o inspect.Judged) (hand.Cgroup, error) {
+func cgroupOf(o inspect.Assessment) (mutate.Cgroup, error) {
 	file, err := fileOf(o)
-	return hand.Cgroup{Dir: o.ID, UID: o.Pod.UID, Driver: o.Facts["driver"], File: file}, err
+	return mutate.Cgroup{Dir: o.ID, UID: o.Pod.UID, Driver: o.Facts["driver"], File: file}, err
 }
 
-func attachmentOf(o inspect.Judged) (hand.Attachment, error) {
+func attachmentOf(o inspect.Assessment) (mutate.Attachment, error) {
 	file, err := fileOf(o)
 	if err != nil {
-		return hand.Attachment{}, err
+		return mutate.Attachment{}, err
 	}
 	size, err := integer(o, "size")
-	return hand.Attachment{File: o.ID, Inode: file.Inode, Size: size, ContainerID: o.SandboxID}, err
+	return mutate.Attachment{File: o.ID, Inode: file.Inode, Size: size, ContainerID: o.SandboxID}, err
 }
 
 // netnsOf takes the number of the namespace, or of the empty file where nothing is pinned any more.
-func netnsOf(o inspect.Judged) (hand.Netns, error) {
+func netnsOf(o inspect.Assessment) (mutate.Netns, error) {
 	inode, err := unsigned(o, "inode")
-	return hand.Netns{Path: o.ID, Inode: inode}, err
+	return mutate.Netns{Path: o.ID, Inode: inode}, err
 }
 
-func leaseOf(o inspect.Judged) (hand.RuntimeLease, error) {
+func leaseOf(o inspect.Assessment) (mutate.RuntimeLease, error) {
 	created, err := integer(o, "created")
-	return hand.RuntimeLease{ID: o.Identity["id"], CreatedAt: created}, err
+	return mutate.RuntimeLease{ID: o.Identity["id"], CreatedAt: created}, err
 }
 
-func linkOf(o inspect.Judged) (hand.Link, error) {
+func linkOf(o inspect.Assessment) (mutate.Link, error) {
 	var numbers [3]int64
 	for i, key := range []string{"index", "peerIndex", "peerNamespace"} {
 		n, err := integer(o, key)
 		if err != nil {
-			return hand.Link{}, err
+			return mutate.Link{}, err
 		}
 		numbers[i] = n
 	}
-	return hand.Link{Index: int(numbers[0]), PeerIndex: int(numbers[1]), PeerNetns: int(numbers[2])}, nil
+	return mutate.Link{Index: int(numbers[0]), PeerIndex: int(numbers[1]), PeerNetns: int(numbers[2])}, nil
 }
 
-func integer(o inspect.Judged, key string) (int64, error) {
+func integer(o inspect.Assessment, key string) (int64, error) {
 	n, err := strconv.ParseInt(o.Identity[key], 10, 64)
 	if err != nil {
 		return 0, fmt.Errorf("%s %s: identity %s: %w", o.Kind, o.ID, key, err)
@@ -89,7 +89,7 @@ func integer(o inspect.Judged, key string) (int64, error) {
 }
 
 // unsigned is for numbers that are never 0, so that a lister that could not tell is noticed.
-func unsigned(o inspect.Judged, key string) (uint64, error) {
+func unsigned(o inspect.Assessment, key string) (uint64, error) {
 	n, err := strconv.ParseUint(o.Identity[key], 10, 64)
 	if err != nil {
 		return 0, fmt.Errorf("%s %s: identity %s: %w", o.Kind, o.ID, key, err)

@@ -17,16 +17,16 @@ import (
 
 // Record is one line of the journal.
 type Record struct {
-	At       finding.Stamp    `json:"at"`
-	Event    Event            `json:"event"`
-	Group    string           `json:"group"`
-	Pod      inspect.Pod      `json:"pod,omitzero"`
-	Kind     inspect.Kind     `json:"kind,omitempty"`
-	ID       string           `json:"id,omitempty"`
-	Identity inspect.Identity `json:"identity,omitempty"`
-	Does     string           `json:"does,omitempty"`
-	Result   Result           `json:"result,omitempty"`
-	Why      string           `json:"why,omitempty"`
+	At       finding.Timestamp `json:"at"`
+	Event    Event             `json:"event"`
+	Group    string            `json:"group"`
+	Pod      inspect.Pod       `json:"pod,omitzero"`
+	Kind     inspect.Kind      `json:"kind,omitempty"`
+	ID       string            `json:"id,omitempty"`
+	Identity inspect.Identity  `json:"identity,omitempty"`
+	Does     string            `json:"does,omitempty"`
+	Result   Result            `json:"result,omitempty"`
+	Why      string            `json:"why,omitempty"`
 }
 
 // Event is what a record tells.

@@ -10,8 +10,8 @@ import (
 	"google.golang.org/grpc/credentials/insecure"
 	"google.golang.org/grpc/metadata"
 
-	"github.com/nodeagent/nodeagent/internal/hand/handtest"
 	"github.com/nodeagent/nodeagent/internal/host/hosttest"
+	"github.com/nodeagent/nodeagent/internal/mutate/mutatetest"
 	"github.com/nodeagent/nodeagent/pkg/inspect"
 )
 
@@ -21,7 +21,7 @@ type leaseholder struct {
 	client leases.LeasesClient
 }
 
-func newLeaseholder(t *testing.T, c *handtest.Containerd) leaseholder {
+func newLeaseholder(t *testing.T, c *mutatetest.Containerd) leaseholder {
 	t.Helper()
 	connection, err := grpc.NewClient("unix://"+c.Socket, grpc.WithTransportCredentials(insecure.NewCredentials()))
 	if err != nil {
@@ -65,12 +65,12 @@ func TestReleaseLeaseOfADeadSandbox(t *testing.T) {
 	_, alive := w.attachPod(w.living)
 	held.lease("k8s.io", alive.ContainerID, nil)
 	held.lease("k8s.io", "ctr-made-this", nil)
-	held.lease("k8s.io", handtest.Hex(t, 64), map[string]string{"containerd.io/gc.expire": "2040-01-01T00:00:00Z"})
-	held.lease("k8s.io", handtest.Hex(t, 64), nil) // nothing tells whose
-	held.lease("default", handtest.Hex(t, 64), nil)
+	held.lease("k8s.io", mutatetest.Hex(t, 64), map[string]string{"containerd.io/gc.expire": "2040-01-01T00:00:00Z"})
+	held.lease("k8s.io", mutatetest.Hex(t, 64), nil) // nothing tells whose
+	held.lease("default", mutatetest.Hex(t, 64), nil)
 	before := held.census(w.networkCensus())
 
-	dead := handtest.UID(t)
+	dead := mutatetest.UID(t)
 	_, attached := w.attachPod(dead)
 	held.lease("k8s.io", attached.ContainerID, nil)
 	held.lease("moby", attached.ContainerID, nil) // another engine's, by the same ID

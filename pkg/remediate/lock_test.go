@@ -10,7 +10,7 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/nodeagent/nodeagent/internal/hand"
+	"github.com/nodeagent/nodeagent/internal/mutate"
 	"github.com/nodeagent/nodeagent/pkg/inspect"
 )
 
@@ -45,9 +45,9 @@ func TestLockIsNobodysRuntimeDirectory(t *testing.T) {
 }
 
 // hold locks as another release does.
-func (s *script) hold(names ...string) *hand.ReleaseLock {
+func (s *script) hold(names ...string) *mutate.ReleaseLock {
 	s.t.Helper()
-	lock, err := hand.Lock(names...)
+	lock, err := mutate.Lock(names...)
 	if err != nil {
 		s.t.Fatal(err)
 	}
@@ -143,7 +143,7 @@ func TestReleaseOfNothingTakesNoLock(t *testing.T) {
 		"dry run":              func(s *script) { s.settings.Mode = DryRun },
 		"kill switch":          func(s *script) { s.makeSwitch() },
 		"candidates only": func(s *script) {
-			s.change("s", func(o *inspect.Judged) { o.Verdict = inspect.Candidate })
+			s.change("s", func(o *inspect.Assessment) { o.Verdict = inspect.Candidate })
 			s.there = s.there[:1]
 		},
 	} {

@@ -4,17 +4,17 @@ import (
 	"os"
 	"testing"
 
-	"github.com/nodeagent/nodeagent/internal/hand"
-	"github.com/nodeagent/nodeagent/internal/hand/handtest"
 	"github.com/nodeagent/nodeagent/internal/host"
+	"github.com/nodeagent/nodeagent/internal/mutate"
+	"github.com/nodeagent/nodeagent/internal/mutate/mutatetest"
 )
 
 func TestMain(m *testing.M) {
-	if hand.ChildMain() {
+	if mutate.ChildMain() {
 		return
 	}
 	host.ProbeMain()
-	status, inside := handtest.SharedRoot()
+	status, inside := mutatetest.SharedRoot()
 	if inside {
 		status = m.Run()
 	}

@@ -9,8 +9,8 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/nodeagent/nodeagent/internal/hand"
 	"github.com/nodeagent/nodeagent/internal/host"
+	"github.com/nodeagent/nodeagent/internal/mutate"
 	"github.com/nodeagent/nodeagent/pkg/inspect"
 )
 
@@ -23,7 +23,7 @@ func mountAction() Action {
 	return Action{
 		Kind: inspect.Mount, Order: 70,
 		Summary: "unmount, never lazily, and never by force unless it is a network filesystem or FUSE whose server is gone",
-		Plan: func(o inspect.Judged, s Settings) (string, string) {
+		Plan: func(o inspect.Assessment, s Settings) (string, string) {
 			if o.Facts["table"] == "kubelet" {
 				return "", "it is in kubelet's own mount namespace"
 			}
@@ -43,7 +43,7 @@ func mountAction() Action {
 		Needs:   noContainers,
 		Preview: csiOwned,
 		Do:      unmount,
-		Gone: func(_ context.Context, t Tools, o inspect.Judged) (bool, error) {
+		Gone: func(_ context.Context, t Tools, o inspect.Assessment) (bool, error) {
 			m, err := mountOf(o)
 			if err != nil {
 				return false, err
@@ -58,9 +58,9 @@ func mountAction() Action {
 
 // innermostFirst puts subpath binds before the volumes that they are binds of, deeper mounts before those around them, and
 // of mounts stacked on one point the upper (younger) before the lower.
-func innermostFirst(a, b inspect.Judged) int {
+func innermostFirst(a, b inspect.Assessment) int {
 	x, y := a.Identity["point"], b.Identity["point"]
-	subpath := func(o inspect.Judged) int {
+	subpath := func(o inspect.Assessment) int {
 		if o.Facts["plugin"] == "subpath" {
 			return 0
 		}
@@ -73,7 +73,7 @@ func innermostFirst(a, b inspect.Judged) int {
 }
 
 // noContainers: as long as a container may run, its volumes stay.
-func noContainers(_ inspect.Judged, rest []inspect.Judged, _ Settings) string {
+func noContainers(_ inspect.Assessment, rest []inspect.Assessment, _ Settings) string {
 	for _, other := range rest {
 		if other.Kind == inspect.Container && other.Facts["state"] != "EXITED" {
 			return fmt.Sprintf("container %s is %s", short(other.ID), cmp.Or(other.Facts["state"], "in an unknown state"))
@@ -82,15 +82,15 @@ func noContainers(_ inspect.Judged, rest []inspect.Judged, _ Settings) string {
 	return ""
 }
 
-func unmount(ctx context.Context, t Tools, o inspect.Judged) error {
+func unmount(ctx context.Context, t Tools, o inspect.Assessment) error {
 	if why := csiOwned(ctx, t, o); why != "" {
-		return hand.Refusal{Why: why}
+		return mutate.Refusal{Why: why}
 	}
 	m, err := mountOf(o)
 	if err != nil {
 		return err
 	}
-	if hand.Remote(m.FSType) {
+	if mutate.Remote(m.FSType) {
 		sign, err := serverDead(ctx, t, m)
 		if err != nil {
 			return err
@@ -100,20 +100,20 @@ func unmount(ctx context.Context, t Tools, o inspect.Judged) error {
 			return unmountDead(ctx, t, o, m)
 		}
 	}
-	return heldBy(t.Hand.Unmount(ctx, o.Pod.UID, m, hand.Plain), o)
+	return heldBy(t.Mutator.Unmount(ctx, o.Pod.UID, m, mutate.Plain), o)
 }
 
 // unmountDead frees a mount whose server is gone. Force gives up requests for the whole filesystem, so that it must be
 // mounted nowhere else. Only when nothing can be found that uses it is it taken out of the tree lazily.
-func unmountDead(ctx context.Context, t Tools, o inspect.Judged, m hand.Mount) error {
+func unmountDead(ctx context.Context, t Tools, o inspect.Assessment, m mutate.Mount) error {
 	uid := o.Pod.UID
 	// What waited for the server fails now, and lets go of the mount a moment later: also our own probe.
 	var err error
 	pollErr := poll(ctx, t.Settings.VerifyWithin, func() (bool, error) {
-		err = t.Hand.Unmount(ctx, uid, m, hand.Forced)
-		return !errors.Is(err, hand.ErrBusy), nil
+		err = t.Mutator.Unmount(ctx, uid, m, mutate.Forced)
+		return !errors.Is(err, mutate.ErrBusy), nil
 	})
-	if pollErr != nil || !errors.Is(err, hand.ErrBusy) {
+	if pollErr != nil || !errors.Is(err, mutate.ErrBusy) {
 		return heldBy(cmp.Or(err, pollErr), o)
 	}
 	strangers, lookErr := strangersOf(ctx, t, m)
@@ -124,18 +124,18 @@ func unmountDead(ctx context.Context, t Tools, o inspect.Judged, m hand.Mount) e
 		o.Holders = strangers
 		return heldBy(err, o)
 	}
-	return t.Hand.Unmount(ctx, uid, m, hand.Lazy)
+	return t.Mutator.Unmount(ctx, uid, m, mutate.Lazy)
 }
 
 // strangersOf looks for whoever uses a mount at this moment, but our own children.
-func strangersOf(ctx context.Context, t Tools, m hand.Mount) ([]inspect.Holder, error) {
+func strangersOf(ctx context.Context, t Tools, m mutate.Mount) ([]inspect.Holder, error) {
 	mounts, err := t.Host.Mounts()
 	if err != nil {
 		return nil, err
 	}
 	at := slices.IndexFunc(mounts, func(now host.Mount) bool { return now.ID == m.ID })
 	if at < 0 {
-		return nil, fmt.Errorf("mount %d: %w", m.ID, hand.ErrChanged)
+		return nil, fmt.Errorf("mount %d: %w", m.ID, mutate.ErrChanged)
 	}
 	held, incomplete, err := t.Host.Holders(ctx, []host.Holdable{{Path: m.Point, Mount: &mounts[at]}})
 	if err == nil && incomplete != "" {
@@ -155,8 +155,8 @@ func strangersOf(ctx context.Context, t Tools, m hand.Mount) ([]inspect.Holder, 
 }
 
 // heldBy adds to an error who keeps the mount busy.
-func heldBy(err error, o inspect.Judged) error {
-	if err == nil || !errors.Is(err, hand.ErrBusy) || len(o.Holders) == 0 {
+func heldBy(err error, o inspect.Assessment) error {
+	if err == nil || !errors.Is(err, mutate.ErrBusy) || len(o.Holders) == 0 {
 		return err
 	}
 	var names []string

@@ -8,16 +8,16 @@ import (
 	"strings"
 	"syscall"
 
-	"github.com/nodeagent/nodeagent/internal/hand"
 	"github.com/nodeagent/nodeagent/internal/host"
+	"github.com/nodeagent/nodeagent/internal/mutate"
 )
 
 // serverDead returns the sign by which a mount shows that nobody serves it any more; empty when its server lives. Silence
 // is no sign: a server may be slow, and what it has not written yet would be lost. It is a Refusal, as is whatever makes it
 // impossible to know.
-func serverDead(ctx context.Context, t Tools, m hand.Mount) (sign string, err error) {
+func serverDead(ctx context.Context, t Tools, m mutate.Mount) (sign string, err error) {
 	if t.Host.Prober.Do == nil {
-		return "", hand.Refusal{Why: fmt.Sprintf("%s: there is no way to ask whether its server lives", m.Point)}
+		return "", mutate.Refusal{Why: fmt.Sprintf("%s: there is no way to ask whether its server lives", m.Point)}
 	}
 	patience := t.patience.ofServer()
 	limited, cancel := context.WithTimeout(ctx, patience)
@@ -27,10 +27,10 @@ func serverDead(ctx context.Context, t Tools, m hand.Mount) (sign string, err er
 	case ctx.Err() != nil:
 		return "", ctx.Err()
 	case err != nil && limited.Err() != nil:
-		return "", hand.Refusal{Why: fmt.Sprintf("%s (%s %s) is silent, but not proven dead: no answer within %s",
+		return "", mutate.Refusal{Why: fmt.Sprintf("%s (%s %s) is silent, but not proven dead: no answer within %s",
 			m.Point, m.FSType, m.Source, patience)}
 	case err != nil:
-		return "", hand.Refusal{Why: fmt.Sprintf("%s: whether its server lives cannot be told: %v", m.Point, err)}
+		return "", mutate.Refusal{Why: fmt.Sprintf("%s: whether its server lives cannot be told: %v", m.Point, err)}
 	}
 	// All else (a stale handle, a timeout, a refused connection) comes from a server or a network that may come back.
 	hard := []syscall.Errno{syscall.ENOTCONN, syscall.ESHUTDOWN}
@@ -48,15 +48,15 @@ func serverDead(ctx context.Context, t Tools, m hand.Mount) (sign string, err er
 }
 
 // fuseServed reports whether a process holds the connection of a FUSE mount.
-func fuseServed(ctx context.Context, t Tools, m hand.Mount) (bool, error) {
+func fuseServed(ctx context.Context, t Tools, m mutate.Mount) (bool, error) {
 	major, minor, _ := strings.Cut(m.Device, ":")
 	connection, err := strconv.Atoi(minor)
 	if err != nil || major != "0" {
-		return false, hand.Refusal{Why: fmt.Sprintf("%s: its FUSE connection cannot be told from device %q", m.Point, m.Device)}
+		return false, mutate.Refusal{Why: fmt.Sprintf("%s: its FUSE connection cannot be told from device %q", m.Point, m.Device)}
 	}
 	servers, err := t.Host.FUSEServers(ctx, connection)
 	if err != nil {
-		return false, hand.Refusal{Why: fmt.Sprintf("%s: whether its FUSE server lives cannot be told: %v", m.Point, err)}
+		return false, mutate.Refusal{Why: fmt.Sprintf("%s: whether its FUSE server lives cannot be told: %v", m.Point, err)}
 	}
 	if len(servers) > 0 {
 		t.Log.Info("a FUSE mount says that its server is gone, but it is held", "mount", m.Point, "pid", servers[0])

@@ -15,14 +15,14 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/nodeagent/nodeagent/internal/hand"
-	"github.com/nodeagent/nodeagent/internal/hand/handtest"
 	"github.com/nodeagent/nodeagent/internal/host"
 	"github.com/nodeagent/nodeagent/internal/host/hosttest"
+	"github.com/nodeagent/nodeagent/internal/mutate"
+	"github.com/nodeagent/nodeagent/internal/mutate/mutatetest"
 )
 
 // takeOver binds a filesystem into a dead pod's directory and takes the original mount away.
-func (w *world) takeOver(uid, origin string) hand.Mount {
+func (w *world) takeOver(uid, origin string) mutate.Mount {
 	w.t.Helper()
 	m := w.Mount(origin, w.PodDir(uid, "volumes/kubernetes.io~nfs/data"), "", unix.MS_BIND)
 	w.detach(m.Point)
@@ -52,7 +52,7 @@ func TestLivingServerIsNotForced(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			w := newWorld(t)
 			w.settings.VerifyWithin, w.patience.server = time.Second, test.patience
-			uid := handtest.UID(t)
+			uid := mutatetest.UID(t)
 			server := hosttest.ServeFUSE(t, test.delay, test.errno)
 			m := w.takeOver(uid, server.Point)
 			w.strangerIn(m.Point)
@@ -116,7 +116,7 @@ func TestDeadServer(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			w := newWorld(t)
 			w.settings.VerifyWithin = time.Second
-			uid := handtest.UID(t)
+			uid := mutatetest.UID(t)
 			server := hosttest.ServeFUSE(t, 0, unix.ENOSYS)
 			m := w.takeOver(uid, server.Point)
 			if test.shared {
@@ -194,8 +194,8 @@ func TestServerDead(t *testing.T) {
 				Host: &host.Host{Files: host.Files{Root: root}, Prober: host.Prober{Do: test.probe}}, Log: slog.New(slog.DiscardHandler),
 				patience: patience{server: 10 * time.Millisecond},
 			}
-			sign, err := serverDead(t.Context(), tools, hand.Mount{FSType: test.fsType, Device: "0:45", Point: "/x"})
-			var refusal hand.Refusal
+			sign, err := serverDead(t.Context(), tools, mutate.Mount{FSType: test.fsType, Device: "0:45", Point: "/x"})
+			var refusal mutate.Refusal
 			if (sign != "") != test.dead || errors.As(err, &refusal) != (test.refuse != "") || !strings.Contains(refusal.Why, test.refuse) {
 				t.Errorf("sign %q, error %v; want dead %v, refused %q", sign, err, test.dead, test.refuse)
 			}

@@ -9,14 +9,14 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"golang.org/x/sys/unix"
 
-	"github.com/nodeagent/nodeagent/internal/hand/handtest"
+	"github.com/nodeagent/nodeagent/internal/mutate/mutatetest"
 )
 
 // The dead pod had a subPath of a hostPath, and a local volume, below whose sources the host mounted disks later. On a
 // shared root they show up in the pod's directory: they go from there, and nowhere else.
 func TestReleaseKeepsDisksOfHost(t *testing.T) {
 	w := newWorld(t)
-	uid := handtest.UID(t)
+	uid := mutatetest.UID(t)
 	data, local := w.Mkdir(filepath.Join(w.Dir, "data")), filepath.Join(w.Dir, "local")
 	w.Mount("local", local, "tmpfs", 0)
 	planned := []string{w.PodDir(uid, "volume-subpaths/data/app/0"), w.PodDir(uid, "volumes/kubernetes.io~local-volume/pv")}
@@ -37,7 +37,7 @@ func TestReleaseKeepsDisksOfHost(t *testing.T) {
 		delete(want, on[0].ID)
 	}
 	steps, err := w.runner().Plan(t.Context(), w.inspect())
-	if err != nil || !strings.Contains(steps[0].Does, "after "+planned[0]+" was made private") {
+	if err != nil || !strings.Contains(steps[0].Description, "after "+planned[0]+" was made private") {
 		t.Errorf("plan: %v, %+v", err, steps)
 	}
 	outcome := w.release()
@@ -60,7 +60,7 @@ func TestReleaseKeepsDisksOfHost(t *testing.T) {
 // The dead pod was a backup with /var/lib and subPath kubelet: below its bind show up the volumes of all living pods.
 func TestReleaseKeepsVolumesOfLivingPods(t *testing.T) {
 	w := newWorld(t)
-	uid := handtest.UID(t)
+	uid := mutatetest.UID(t)
 	bind := w.PodDir(uid, "volume-subpaths/lib/backup/0")
 	w.Mount(w.Host.Paths.KubeletRoot, bind, "", unix.MS_BIND)
 	w.Mount("token", w.PodDir(uid, "volumes/kubernetes.io~projected/token"), "tmpfs", 0)

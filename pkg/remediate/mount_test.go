@@ -10,14 +10,14 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/nodeagent/nodeagent/internal/hand/handtest"
+	"github.com/nodeagent/nodeagent/internal/mutate/mutatetest"
 	"github.com/nodeagent/nodeagent/pkg/inspect"
 )
 
 // A mount that another pod keeps busy stays, and the report names who does.
 func TestBusyMountNamesHolder(t *testing.T) {
 	w := newWorld(t)
-	uid := handtest.UID(t)
+	uid := mutatetest.UID(t)
 	m := w.Mount("tmpfs", w.PodDir(uid, "volumes/kubernetes.io~empty-dir/cache"), "tmpfs", 0)
 	cgroups := w.Cgroups(w.living, "")
 	holder := w.Shell(w.living, cgroups, "cd "+m.Point+"; echo ready; exec sleep 600")
@@ -48,7 +48,7 @@ func TestMountPlanRefuses(t *testing.T) {
 		"kubelet's own":                  {map[string]string{"table": "kubelet"}, "kubelet's own mount namespace"},
 		"its unmount would reach others": {map[string]string{"table": "host", "refused": "mount 7 would go"}, "mount 7 would go"},
 	} {
-		does, refusal := action.Plan(inspect.Judged{Object: inspect.Object{Kind: inspect.Mount, Facts: test.facts}}, Settings{})
+		does, refusal := action.Plan(inspect.Assessment{Object: inspect.Object{Kind: inspect.Mount, Facts: test.facts}}, Settings{})
 		if (refusal == "") != (test.want == "") || !strings.Contains(refusal, test.want) || (does == "") != (test.want != "") {
 			t.Errorf("%s: %q, refused %q", name, does, refusal)
 		}
@@ -60,15 +60,15 @@ func TestMountNeedsEndedContainers(t *testing.T) {
 	for state, want := range map[string]string{
 		"EXITED": "", "RUNNING": "is RUNNING", "CREATED": "is CREATED", "UNKNOWN": "is UNKNOWN", "": "in an unknown state",
 	} {
-		rest := []inspect.Judged{
+		rest := []inspect.Assessment{
 			{Object: inspect.Object{Kind: inspect.Sandbox, ID: "s", Facts: map[string]string{"state": "SANDBOX_READY"}}},
 			{Object: inspect.Object{Kind: inspect.Container, ID: "c", Facts: map[string]string{"state": state}}},
 		}
-		if why := mountAction().Needs(inspect.Judged{}, rest, Settings{}); (why == "") != (want == "") || !strings.Contains(why, want) {
+		if why := mountAction().Needs(inspect.Assessment{}, rest, Settings{}); (why == "") != (want == "") || !strings.Contains(why, want) {
 			t.Errorf("%q: %q, want %q", state, why, want)
 		}
 	}
-	if why := mountAction().Needs(inspect.Judged{}, nil, Settings{}); why != "" {
+	if why := mountAction().Needs(inspect.Assessment{}, nil, Settings{}); why != "" {
 		t.Errorf("no container: %q", why)
 	}
 }
@@ -90,7 +90,7 @@ func TestCSIMount(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			w := newWorld(t)
 			w.settings.UnmountCSI = test.policy
-			uid := handtest.UID(t)
+			uid := mutatetest.UID(t)
 			volume := w.PodDir(uid, "volumes/kubernetes.io~csi/pvc-1")
 			if test.driver != "" {
 				note, _ := json.Marshal(map[string]string{"driverName": test.driver, "volumeHandle": "v", "specVolID": "pvc-1"})
@@ -103,7 +103,7 @@ func TestCSIMount(t *testing.T) {
 				w.listen(filepath.Join(w.Host.Paths.PluginRegistry, test.driver+"-reg.sock"))
 			}
 			steps, err := w.runner().Plan(t.Context(), w.inspect())
-			if err != nil || !strings.Contains(steps[0].NotNow, test.want) {
+			if err != nil || !strings.Contains(steps[0].Blocked, test.want) {
 				t.Errorf("plan: %v, %+v", err, steps)
 			}
 			text := describe(w.release())
@@ -120,7 +120,7 @@ func TestCSIMount(t *testing.T) {
 // A zombie holds nothing and stops nothing.
 func TestZombie(t *testing.T) {
 	w := newWorld(t)
-	uid := handtest.UID(t)
+	uid := mutatetest.UID(t)
 	w.Write(w.PodDir(uid, "etc-hosts"), "hosts")
 	cgroups := w.Cgroups(uid, "")
 	child := exec.Command("/bin/sh", "-c", "read x")

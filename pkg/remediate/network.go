@@ -18,22 +18,22 @@ func attachmentAction() Action {
 	return Action{
 		Kind: inspect.CNIAttachment, Order: 40,
 		Summary: "CNI DEL with the configuration, arguments and capabilities that libcni kept of the ADD",
-		Plan: func(o inspect.Judged, _ Settings) (string, string) {
+		Plan: func(o inspect.Assessment, _ Settings) (string, string) {
 			return fmt.Sprintf("replay CNI DEL of network %s for sandbox %s and verify that its addresses %s are free",
 				o.Facts["network"], short(o.SandboxID), o.Facts["addresses"]), ""
 		},
-		Needs: func(o inspect.Judged, rest []inspect.Judged, _ Settings) string {
+		Needs: func(o inspect.Assessment, rest []inspect.Assessment, _ Settings) string {
 			if s, ok := find(rest, inspect.Sandbox, o.SandboxID); ok && s.Facts["state"] != "NOTREADY" {
 				return "its sandbox is still ready"
 			}
 			return ""
 		},
-		Do: func(ctx context.Context, t Tools, o inspect.Judged) error {
+		Do: func(ctx context.Context, t Tools, o inspect.Assessment) error {
 			attachment, err := attachmentOf(o)
 			if err != nil {
 				return err
 			}
-			return t.Hand.DelAttachment(ctx, attachment)
+			return t.Mutator.DelAttachment(ctx, attachment)
 		},
 		Gone: attachmentGone,
 	}
@@ -44,14 +44,14 @@ func netnsAction() Action {
 	return Action{
 		Kind: inspect.Netns, Order: 50,
 		Summary: "unmount and unlink the pin of a network namespace without processes",
-		Plan: func(o inspect.Judged, _ Settings) (string, string) {
+		Plan: func(o inspect.Assessment, _ Settings) (string, string) {
 			does := fmt.Sprintf("unmount and unlink %s", o.ID)
 			if other := o.Facts["alsoAt"]; other != "" {
 				return does, fmt.Sprintf("its network namespace is mounted at %s as well and would not end", other)
 			}
 			return does, ""
 		},
-		Needs: func(o inspect.Judged, rest []inspect.Judged, s Settings) string {
+		Needs: func(o inspect.Assessment, rest []inspect.Assessment, s Settings) string {
 			if s.ForceNetwork {
 				return ""
 			}
@@ -63,19 +63,19 @@ func netnsAction() Action {
 			}
 			return ""
 		},
-		Do: func(ctx context.Context, t Tools, o inspect.Judged) error {
+		Do: func(ctx context.Context, t Tools, o inspect.Assessment) error {
 			netns, err := netnsOf(o)
 			if err != nil {
 				return err
 			}
-			return t.Hand.RemoveNetns(ctx, netns)
+			return t.Mutator.RemoveNetns(ctx, netns)
 		},
-		Gone: func(_ context.Context, t Tools, o inspect.Judged) (bool, error) {
+		Gone: func(_ context.Context, t Tools, o inspect.Assessment) (bool, error) {
 			netns, err := netnsOf(o)
 			if err != nil {
 				return false, err
 			}
-			return t.Hand.NetnsGone(netns)
+			return t.Mutator.NetnsGone(netns)
 		},
 	}
 }
@@ -85,10 +85,10 @@ func linkAction() Action {
 	return Action{
 		Kind: inspect.Link, Order: 60,
 		Summary: "delete a veth by index",
-		Plan: func(o inspect.Judged, _ Settings) (string, string) {
+		Plan: func(o inspect.Assessment, _ Settings) (string, string) {
 			return fmt.Sprintf("delete link %s by its index", o.ID), ""
 		},
-		Needs: func(o inspect.Judged, rest []inspect.Judged, s Settings) string {
+		Needs: func(o inspect.Assessment, rest []inspect.Assessment, s Settings) string {
 			if s.ForceNetwork || o.SandboxID == "" {
 				return ""
 			}
@@ -99,19 +99,19 @@ func linkAction() Action {
 			}
 			return ""
 		},
-		Do: func(_ context.Context, t Tools, o inspect.Judged) error {
+		Do: func(_ context.Context, t Tools, o inspect.Assessment) error {
 			link, err := linkOf(o)
 			if err != nil {
 				return err
 			}
-			return t.Hand.DeleteLink(link)
+			return t.Mutator.DeleteLink(link)
 		},
-		Gone: func(_ context.Context, t Tools, o inspect.Judged) (bool, error) {
+		Gone: func(_ context.Context, t Tools, o inspect.Assessment) (bool, error) {
 			link, err := linkOf(o)
 			if err != nil {
 				return false, err
 			}
-			return t.Hand.LinkGone(link)
+			return t.Mutator.LinkGone(link)
 		},
 	}
 }
@@ -122,10 +122,10 @@ func leaseAction() Action {
 	return Action{
 		Kind: inspect.Lease, Order: 65,
 		Summary: "delete containerd's lease of a sandbox that is gone",
-		Plan: func(o inspect.Judged, _ Settings) (string, string) {
+		Plan: func(o inspect.Assessment, _ Settings) (string, string) {
 			return fmt.Sprintf("delete lease %s in containerd's namespace of Kubernetes", short(o.ID)), ""
 		},
-		Needs: func(o inspect.Judged, rest []inspect.Judged, _ Settings) string {
+		Needs: func(o inspect.Assessment, rest []inspect.Assessment, _ Settings) string {
 			for _, other := range rest {
 				switch other.Kind {
 				case inspect.Sandbox, inspect.Container, inspect.Process, inspect.CNIAttachment, inspect.Netns, inspect.Link:
@@ -134,19 +134,19 @@ func leaseAction() Action {
 			}
 			return ""
 		},
-		Do: func(ctx context.Context, t Tools, o inspect.Judged) error {
+		Do: func(ctx context.Context, t Tools, o inspect.Assessment) error {
 			lease, err := leaseOf(o)
 			if err != nil {
 				return err
 			}
-			return t.Hand.DeleteRuntimeLease(ctx, lease)
+			return t.Mutator.DeleteRuntimeLease(ctx, lease)
 		},
 		Gone: leaseGone,
 	}
 }
 
 // leaseGone asks containerd.
-func leaseGone(ctx context.Context, t Tools, o inspect.Judged) (bool, error) {
+func leaseGone(ctx context.Context, t Tools, o inspect.Assessment) (bool, error) {
 	if t.Host.Containerd.Leases == nil {
 		return false, fmt.Errorf("leases: %w", host.ErrNotConfigured)
 	}
@@ -163,7 +163,7 @@ func leaseGone(ctx context.Context, t Tools, o inspect.Judged) (bool, error) {
 }
 
 // attachmentGone verifies that libcni has no cached result any more and host-local holds no address for it.
-func attachmentGone(_ context.Context, t Tools, o inspect.Judged) (bool, error) {
+func attachmentGone(_ context.Context, t Tools, o inspect.Assessment) (bool, error) {
 	if gone, err := pathGone(t.Host, o.ID); err != nil || !gone {
 		return false, err
 	}
@@ -171,7 +171,7 @@ func attachmentGone(_ context.Context, t Tools, o inspect.Judged) (bool, error) 
 		if dir == "" {
 			continue
 		}
-		held, err := t.Hand.LeasesHeld(dir, o.SandboxID, o.Facts["interface"])
+		held, err := t.Mutator.LeasesHeld(dir, o.SandboxID, o.Facts["interface"])
 		if err != nil {
 			return false, err
 		}
@@ -183,7 +183,7 @@ func attachmentGone(_ context.Context, t Tools, o inspect.Judged) (bool, error) 
 }
 
 // fileGone verifies objects whose ID is a path on the node's own filesystems.
-func fileGone(_ context.Context, t Tools, o inspect.Judged) (bool, error) {
+func fileGone(_ context.Context, t Tools, o inspect.Assessment) (bool, error) {
 	return pathGone(t.Host, o.ID)
 }
 
@@ -195,10 +195,10 @@ func pathGone(h *host.Host, name string) (bool, error) {
 	return false, err
 }
 
-func find(objects []inspect.Judged, kind inspect.Kind, id string) (inspect.Judged, bool) {
-	at := slices.IndexFunc(objects, func(o inspect.Judged) bool { return o.Kind == kind && o.ID == id })
+func find(objects []inspect.Assessment, kind inspect.Kind, id string) (inspect.Assessment, bool) {
+	at := slices.IndexFunc(objects, func(o inspect.Assessment) bool { return o.Kind == kind && o.ID == id })
 	if at < 0 {
-		return inspect.Judged{}, false
+		return inspect.Assessment{}, false
 	}
 	return objects[at], true
 }

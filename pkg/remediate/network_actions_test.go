@@ -9,32 +9,31 @@ import (
 	"strings"
 	"testing"
 
+	leases "github.com/containerd/containerd/api/services/leases/v1"
 	"github.com/google/go-cmp/cmp"
 	"golang.org/x/sys/unix"
 
-	leases "github.com/containerd/containerd/api/services/leases/v1"
-
-	"github.com/nodeagent/nodeagent/internal/hand"
-	"github.com/nodeagent/nodeagent/internal/hand/handtest"
 	"github.com/nodeagent/nodeagent/internal/host"
 	"github.com/nodeagent/nodeagent/internal/host/hosttest"
+	"github.com/nodeagent/nodeagent/internal/mutate"
+	"github.com/nodeagent/nodeagent/internal/mutate/mutatetest"
 	"github.com/nodeagent/nodeagent/pkg/inspect"
 )
 
 // What has to be gone before an object of the network may go.
 func TestNetworkNeeds(t *testing.T) {
 	const sandbox, another = "5555", "6666"
-	of := func(kind inspect.Kind, sandbox, state string) inspect.Judged {
+	of := func(kind inspect.Kind, sandbox, state string) inspect.Assessment {
 		id := sandbox
 		if kind != inspect.Sandbox {
 			id = string(kind) + sandbox
 		}
-		return inspect.Judged{Object: inspect.Object{Kind: kind, ID: id, SandboxID: sandbox, Facts: map[string]string{"state": state}}}
+		return inspect.Assessment{Object: inspect.Object{Kind: kind, ID: id, SandboxID: sandbox, Facts: map[string]string{"state": state}}}
 	}
 	force := Settings{ForceNetwork: true}
 	for name, test := range map[string]struct {
 		kind inspect.Kind
-		rest inspect.Judged
+		rest inspect.Assessment
 		set  Settings
 		want string // part of the reason; empty: it may go
 	}{
@@ -63,7 +62,7 @@ func TestNetworkNeeds(t *testing.T) {
 		if !ok {
 			t.Fatalf("no action on %s", test.kind)
 		}
-		why := action.Needs(of(test.kind, sandbox, ""), []inspect.Judged{test.rest}, test.set)
+		why := action.Needs(of(test.kind, sandbox, ""), []inspect.Assessment{test.rest}, test.set)
 		if (why == "") != (test.want == "") || !strings.Contains(why, test.want) {
 			t.Errorf("%s: %q, want %q", name, why, test.want)
 		}
@@ -86,9 +85,9 @@ func TestNetworkOrder(t *testing.T) {
 }
 
 // objectsOf returns one object of each network kind of a pod.
-func (w *world) objectsOf(uid string) map[inspect.Kind]inspect.Judged {
+func (w *world) objectsOf(uid string) map[inspect.Kind]inspect.Assessment {
 	w.t.Helper()
-	found := map[inspect.Kind]inspect.Judged{}
+	found := map[inspect.Kind]inspect.Assessment{}
 	for _, o := range w.inspect().Objects {
 		if o.Pod.UID == uid {
 			found[o.Kind] = o
@@ -98,7 +97,7 @@ func (w *world) objectsOf(uid string) map[inspect.Kind]inspect.Judged {
 }
 
 // with returns an object with one value of its identity changed; empty takes it away.
-func with(o inspect.Judged, key, value string) inspect.Judged {
+func with(o inspect.Assessment, key, value string) inspect.Assessment {
 	o.Identity = maps.Clone(o.Identity)
 	if o.Identity[key] = value; value == "" {
 		delete(o.Identity, key)
@@ -109,7 +108,7 @@ func with(o inspect.Judged, key, value string) inspect.Judged {
 // Each number of an identity is held against what is there now, and nothing is done when one is another or is missing.
 func TestNetworkActionsCompareIdentity(t *testing.T) {
 	w := newNetworkWorld(t)
-	dead := handtest.UID(t)
+	dead := mutatetest.UID(t)
 	w.attachPod(dead)
 	before := w.networkCensus()
 	objects := w.objectsOf(dead)
@@ -131,7 +130,7 @@ func TestNetworkActionsCompareIdentity(t *testing.T) {
 		if !ok {
 			t.Fatalf("no %s", test.kind)
 		}
-		if err := action.Do(t.Context(), tools, with(o, test.key, test.value)); err == nil || errors.Is(err, hand.ErrChanged) != test.changed {
+		if err := action.Do(t.Context(), tools, with(o, test.key, test.value)); err == nil || errors.Is(err, mutate.ErrChanged) != test.changed {
 			t.Errorf("%s with %s %q: %v", test.kind, test.key, test.value, err)
 		}
 	}
@@ -153,7 +152,7 @@ func TestNetworkActionsCompareIdentity(t *testing.T) {
 // Gone is asked of the thing itself.
 func TestNetworkGone(t *testing.T) {
 	w := newNetworkWorld(t)
-	dead := handtest.UID(t)
+	dead := mutatetest.UID(t)
 	pin, attached := w.attachPod(dead)
 	objects, tools := w.objectsOf(dead), w.runner().tools
 	gone := func(kind inspect.Kind) (bool, error) {
@@ -192,7 +191,7 @@ func TestNetworkGone(t *testing.T) {
 	if is, err := gone(inspect.Netns); !is || err != nil {
 		t.Errorf("nothing is there: gone %v, %v", is, err)
 	}
-	lease := inspect.Judged{Object: inspect.Object{Kind: inspect.Lease, ID: "x"}}
+	lease := inspect.Assessment{Object: inspect.Object{Kind: inspect.Lease, ID: "x"}}
 	for name, test := range map[string]struct {
 		leases func(context.Context) ([]*leases.Lease, error)
 		gone   bool
@@ -213,7 +212,7 @@ func TestNetworkGone(t *testing.T) {
 // A namespace that is mounted elsewhere on the host as well is left, and that is told before anything is done.
 func TestPinnedElsewhereIsRefused(t *testing.T) {
 	w := newNetworkWorld(t)
-	dead := handtest.UID(t)
+	dead := mutatetest.UID(t)
 	pin, _ := w.attachPod(dead)
 	copied := w.Write(filepath.Join(w.Dir, "copy"), "")
 	if err := unix.Mount(pin, copied, "", unix.MS_BIND, ""); err != nil {
@@ -221,8 +220,8 @@ func TestPinnedElsewhereIsRefused(t *testing.T) {
 	}
 	outcome := w.release()
 	for _, step := range outcome.Pods[0].Steps {
-		if step.Kind == inspect.Netns && (step.Result != Refused || !strings.Contains(step.NotNow, copied)) {
-			t.Errorf("%s: %s", step.Result, step.NotNow)
+		if step.Kind == inspect.Netns && (step.Result != Refused || !strings.Contains(step.Blocked, copied)) {
+			t.Errorf("%s: %s", step.Result, step.Blocked)
 		}
 	}
 	if outcome.Pods[0].Result == Released || len(w.Mounts(pin)) != 1 || len(w.Mounts(copied)) != 1 {
@@ -234,7 +233,7 @@ func TestPinnedElsewhereIsRefused(t *testing.T) {
 func TestCrashAfterDEL(t *testing.T) {
 	w := newNetworkWorld(t)
 	before := w.networkCensus()
-	w.attachPod(handtest.UID(t))
+	w.attachPod(mutatetest.UID(t))
 	crash := errors.New("crash")
 	w.hit = func(point string) error {
 		if point == "done: "+string(inspect.CNIAttachment) {

@@ -6,21 +6,21 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
-	"github.com/nodeagent/nodeagent/internal/hand/handtest"
 	"github.com/nodeagent/nodeagent/internal/host/hosttest"
+	"github.com/nodeagent/nodeagent/internal/mutate/mutatetest"
 	"github.com/nodeagent/nodeagent/pkg/inspect"
 )
 
 // networkCensus is all that pods have of the network.
-func (w *world) networkCensus() handtest.Census {
+func (w *world) networkCensus() mutatetest.Census {
 	w.t.Helper()
 	return w.Census().Network(w.Dir)
 }
 
 // attachPod gives a pod a network namespace and a real attachment, and returns the pin.
-func (w *world) attachPod(uid string) (pin string, attached handtest.Attached) {
+func (w *world) attachPod(uid string) (pin string, attached mutatetest.Attached) {
 	w.t.Helper()
-	pin = w.Pin(filepath.Join(w.Dir, "netns", "cni-"+handtest.UID(w.t))).Path
+	pin = w.Pin(filepath.Join(w.Dir, "netns", "cni-"+mutatetest.UID(w.t))).Path
 	return pin, w.Attach(uid, pin)
 }
 
@@ -48,7 +48,7 @@ func results(outcome Outcome) map[inspect.Kind][]Result {
 func TestReleaseEndsTheNetwork(t *testing.T) {
 	w := newNetworkWorld(t)
 	before := w.networkCensus()
-	dead := handtest.UID(t)
+	dead := mutatetest.UID(t)
 	w.attachPod(dead)
 	outcome := w.release()
 	if len(outcome.Pods) != 1 || outcome.Pods[0].Result != Released {

@@ -31,7 +31,7 @@ func (p Policy) toward(report inspect.Report) Policy {
 
 // Attempt is the last release of one pod.
 type Attempt struct {
-	At       finding.Stamp
+	At       finding.Timestamp
 	Finished bool // it was not cut off by a crash
 	Whole    bool // nothing was left
 	Idle     bool // nothing was even begun: all steps had to wait for something
@@ -51,20 +51,20 @@ func (s Settings) retryAfter(a Attempt) time.Duration {
 
 // Step is one object in the plan.
 type Step struct {
-	Group   string         `json:"group"` // what is released together: a pod's UID, or what stands for it
-	Pod     inspect.Pod    `json:"pod"`
-	Kind    inspect.Kind   `json:"kind"`
-	ID      string         `json:"id"`
-	Why     string         `json:"why"`                // why it is a leftover
-	Does    string         `json:"does"`               // what would be done
-	Mode    Mode           `json:"mode"`               // of the action
-	NotNow  string         `json:"notActed,omitempty"` // why it is not done; empty when it will be
-	Object  inspect.Judged `json:"-"`
-	refused bool           // the reason lies in the object, not in the circumstances
+	Group       string             `json:"group"` // what is released together: a pod's UID, or what stands for it
+	Pod         inspect.Pod        `json:"pod"`
+	Kind        inspect.Kind       `json:"kind"`
+	ID          string             `json:"id"`
+	Why         string             `json:"why"`                // why it is a leftover
+	Description string             `json:"does"`               // what would be done
+	Mode        Mode               `json:"mode"`               // of the action
+	Blocked     string             `json:"notActed,omitempty"` // why it is not done; empty when it will be
+	Object      inspect.Assessment `json:"-"`
+	refused     bool               // the reason lies in the object, not in the circumstances
 }
 
 // Acts reports whether the step will be done.
-func (s Step) Acts() bool { return s.NotNow == "" }
+func (s Step) Acts() bool { return s.Blocked == "" }
 
 // same reports whether a step is about the same object.
 func (s Step) same(other Step) bool { return s.Kind == other.Kind && s.ID == other.ID }
@@ -84,7 +84,7 @@ func Group(o inspect.Object) string {
 // Plan lists what would be done about the leftovers of a report, pod by pod, and why not where nothing would. It is pure,
 // and never contains an object that is no leftover. Pods that were not tried yet come first, so that one which cannot be
 // released does not use up the budget of others.
-func Plan(report inspect.Report, policy Policy, now finding.Stamp) []Step {
+func Plan(report inspect.Report, policy Policy, now finding.Timestamp) []Step {
 	policy = policy.toward(report)
 	stop := cmp.Or(policy.Stop, closedGate(report))
 	left := policy.PodsPerHour - spent(policy.Attempts, now)
@@ -107,7 +107,7 @@ func Plan(report inspect.Report, policy Policy, now finding.Stamp) []Step {
 			left--
 		}
 		for i := range pod {
-			pod[i].NotNow = cmp.Or(pod[i].NotNow, why)
+			pod[i].Blocked = cmp.Or(pod[i].Blocked, why)
 		}
 		steps = append(steps, pod...)
 	}
@@ -115,8 +115,8 @@ func Plan(report inspect.Report, policy Policy, now finding.Stamp) []Step {
 }
 
 // runs reports whether objects are of a pod that has a container which runs: where that was an error, somebody's work ends.
-func runs(objects []inspect.Judged) bool {
-	return slices.ContainsFunc(objects, func(o inspect.Judged) bool { return o.Running })
+func runs(objects []inspect.Assessment) bool {
+	return slices.ContainsFunc(objects, func(o inspect.Assessment) bool { return o.Running })
 }
 
 func acts(steps []Step) bool { return slices.ContainsFunc(steps, Step.Acts) }
@@ -136,18 +136,18 @@ func closedGate(report inspect.Report) string {
 }
 
 // groups returns the leftovers of a report by group, least recently tried first.
-func groups(report inspect.Report, attempts map[string]Attempt, now finding.Stamp) [][]inspect.Judged {
-	by := map[string][]inspect.Judged{}
+func groups(report inspect.Report, attempts map[string]Attempt, now finding.Timestamp) [][]inspect.Assessment {
+	by := map[string][]inspect.Assessment{}
 	for _, o := range report.Objects {
 		if o.Verdict == inspect.Leftover {
 			by[Group(o.Object)] = append(by[Group(o.Object)], o)
 		}
 	}
-	all := make([][]inspect.Judged, 0, len(by))
+	all := make([][]inspect.Assessment, 0, len(by))
 	for _, objects := range by {
 		all = append(all, objects)
 	}
-	slices.SortFunc(all, func(a, b []inspect.Judged) int {
+	slices.SortFunc(all, func(a, b []inspect.Assessment) int {
 		x, y := Group(a[0].Object), Group(b[0].Object)
 		return cmp.Or(cmp.Compare(lastTry(attempts, y, now), lastTry(attempts, x, now)), cmp.Compare(x, y))
 	})
@@ -155,7 +155,7 @@ func groups(report inspect.Report, attempts map[string]Attempt, now finding.Stam
 }
 
 // lastTry returns how long ago a group was tried; never is longer than anything.
-func lastTry(attempts map[string]Attempt, group string, now finding.Stamp) time.Duration {
+func lastTry(attempts map[string]Attempt, group string, now finding.Timestamp) time.Duration {
 	const never = time.Duration(1<<63 - 1)
 	if attempt, ok := attempts[group]; ok {
 		return now.Since(attempt.At)
@@ -164,10 +164,10 @@ func lastTry(attempts map[string]Attempt, group string, now finding.Stamp) time.
 }
 
 // planGroup plans one pod without regard to others.
-func planGroup(objects []inspect.Judged, policy Policy) []Step {
+func planGroup(objects []inspect.Assessment, policy Policy) []Step {
 	var steps []Step
 	for _, action := range policy.actions {
-		mine := slices.DeleteFunc(slices.Clone(objects), func(o inspect.Judged) bool { return o.Kind != action.Kind })
+		mine := slices.DeleteFunc(slices.Clone(objects), func(o inspect.Assessment) bool { return o.Kind != action.Kind })
 		if action.Less != nil {
 			slices.SortStableFunc(mine, action.Less)
 		}
@@ -183,7 +183,7 @@ func planGroup(objects []inspect.Judged, policy Policy) []Step {
 	return steps
 }
 
-func planOne(action Action, o inspect.Judged, s Settings) Step {
+func planOne(action Action, o inspect.Assessment, s Settings) Step {
 	mode := s.ModeOf(o.Kind)
 	does, refusal := action.Plan(o, s)
 	switch {
@@ -197,8 +197,8 @@ func planOne(action Action, o inspect.Judged, s Settings) Step {
 	return stepOf(o, mode, does, fmt.Sprintf("the mode for kind %s is %s", o.Kind, mode))
 }
 
-func stepOf(o inspect.Judged, mode Mode, does, notNow string) Step {
-	return Step{Group: Group(o.Object), Pod: o.Pod, Kind: o.Kind, ID: o.ID, Why: o.Why, Does: does, Mode: mode, NotNow: notNow, Object: o}
+func stepOf(o inspect.Assessment, mode Mode, does, notNow string) Step {
+	return Step{Group: Group(o.Object), Pod: o.Pod, Kind: o.Kind, ID: o.ID, Why: o.Why, Description: does, Mode: mode, Blocked: notNow, Object: o}
 }
 
 // keptOut returns by group why a pod is not to be released: something of it could not be judged, or its namespace. What is to be released must tell its namespace
@@ -217,7 +217,7 @@ func keptOut(report inspect.Report, s Settings) map[string]string {
 }
 
 // notThisPod returns why one pod is not released.
-func notThisPod(steps []Step, policy Policy, now finding.Stamp) string {
+func notThisPod(steps []Step, policy Policy, now finding.Timestamp) string {
 	group := steps[0].Group
 	if why := policy.keptOut[group]; why != "" {
 		return why
@@ -231,7 +231,7 @@ func notThisPod(steps []Step, policy Policy, now finding.Stamp) string {
 }
 
 // spent counts the pods that were released in the last hour.
-func spent(attempts map[string]Attempt, now finding.Stamp) int {
+func spent(attempts map[string]Attempt, now finding.Timestamp) int {
 	n := 0
 	for group := range attempts {
 		if recent(attempts, group, now) {
@@ -241,7 +241,7 @@ func spent(attempts map[string]Attempt, now finding.Stamp) int {
 	return n
 }
 
-func recent(attempts map[string]Attempt, group string, now finding.Stamp) bool {
+func recent(attempts map[string]Attempt, group string, now finding.Timestamp) bool {
 	attempt, ok := attempts[group]
 	return ok && now.Since(attempt.At) < time.Hour
 }

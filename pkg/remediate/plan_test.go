@@ -16,12 +16,14 @@ import (
 
 const uid1, uid2 = "11111111-1111-1111-1111-111111111111", "22222222-2222-2222-2222-222222222222"
 
-var now = finding.Stamp{Boot: "b", Up: 100 * time.Hour}
+var now = finding.Timestamp{Boot: "b", SinceBoot: 100 * time.Hour}
 
-func ago(d time.Duration) finding.Stamp { return finding.Stamp{Boot: "b", Up: now.Up - d} }
+func ago(d time.Duration) finding.Timestamp {
+	return finding.Timestamp{Boot: "b", SinceBoot: now.SinceBoot - d}
+}
 
-func leftover(kind inspect.Kind, uid, id string) inspect.Judged {
-	return inspect.Judged{
+func leftover(kind inspect.Kind, uid, id string) inspect.Assessment {
+	return inspect.Assessment{
 		Object:  inspect.Object{Kind: kind, ID: id, Pod: inspect.Pod{UID: uid, Namespace: "ns"}, Identity: inspect.Identity{"id": "1"}},
 		Verdict: inspect.Leftover,
 	}
@@ -34,13 +36,13 @@ func on() Policy {
 }
 
 func TestPlanOrder(t *testing.T) {
-	mount := func(point, plugin, id string) inspect.Judged {
+	mount := func(point, plugin, id string) inspect.Assessment {
 		o := leftover(inspect.Mount, uid1, point+"#"+id)
 		o.Identity = inspect.Identity{"id": id, "point": point, "type": "tmpfs"}
 		o.Facts = map[string]string{"plugin": plugin}
 		return o
 	}
-	report := inspect.Report{Objects: []inspect.Judged{
+	report := inspect.Report{Objects: []inspect.Assessment{
 		leftover(inspect.PodDirectory, uid1, "/pods/1"),
 		leftover(inspect.Cgroup, uid1, "/sys/fs/cgroup/pod1"),
 		leftover(inspect.Cgroup, uid1, "/sys/fs/cgroup/pod1/c"),
@@ -53,7 +55,7 @@ func TestPlanOrder(t *testing.T) {
 	var got []string
 	for _, step := range Plan(report, on(), now) {
 		if !step.Acts() {
-			t.Errorf("%s is not done: %s", step.ID, step.NotNow)
+			t.Errorf("%s is not done: %s", step.ID, step.Blocked)
 		}
 		got = append(got, string(step.Kind)+" "+step.ID)
 	}
@@ -68,7 +70,7 @@ func TestPlanOrder(t *testing.T) {
 }
 
 func TestPlanNotNow(t *testing.T) {
-	report := inspect.Report{Objects: []inspect.Judged{leftover(inspect.Cgroup, uid1, "/c1"), leftover(inspect.Cgroup, uid2, "/c2")}}
+	report := inspect.Report{Objects: []inspect.Assessment{leftover(inspect.Cgroup, uid1, "/c1"), leftover(inspect.Cgroup, uid2, "/c2")}}
 	for name, test := range map[string]struct {
 		policy func(*Policy)
 		gates  []inspect.Gate
@@ -89,7 +91,7 @@ func TestPlanNotNow(t *testing.T) {
 		"spent long ago":  {func(p *Policy) { p.PodsPerHour, p.Attempts = 2, map[string]Attempt{"x": {At: ago(2 * time.Hour)}} }, nil, []string{"", ""}},
 		"spent before a boot": {
 			func(p *Policy) {
-				p.PodsPerHour, p.Attempts = 2, map[string]Attempt{"x": {At: finding.Stamp{Boot: "a", Up: 1e6 * time.Hour}}}
+				p.PodsPerHour, p.Attempts = 2, map[string]Attempt{"x": {At: finding.Timestamp{Boot: "a", SinceBoot: 1e6 * time.Hour}}}
 			}, nil, []string{"", ""},
 		},
 		"was cut off by a crash": {
@@ -126,8 +128,8 @@ func TestPlanNotNow(t *testing.T) {
 			}
 			for _, step := range steps {
 				want := test.want[slices.Index([]string{uid1, uid2}, step.Pod.UID)]
-				if step.Acts() != (want == "") || !strings.Contains(step.NotNow, want) {
-					t.Errorf("%s: %q, want %q", step.Pod.UID, step.NotNow, want)
+				if step.Acts() != (want == "") || !strings.Contains(step.Blocked, want) {
+					t.Errorf("%s: %q, want %q", step.Pod.UID, step.Blocked, want)
 				}
 			}
 		})
@@ -138,17 +140,17 @@ func TestPlanNotNow(t *testing.T) {
 func TestPlanWaitsForTheUnknown(t *testing.T) {
 	unknown := leftover(inspect.Process, uid2, "7")
 	unknown.Verdict, unknown.Why = inspect.Unknown, "nobody could say"
-	report := inspect.Report{Objects: []inspect.Judged{leftover(inspect.Cgroup, uid1, "/c1"), leftover(inspect.Cgroup, uid2, "/c2"), unknown}}
+	report := inspect.Report{Objects: []inspect.Assessment{leftover(inspect.Cgroup, uid1, "/c1"), leftover(inspect.Cgroup, uid2, "/c2"), unknown}}
 	for _, step := range Plan(report, on(), now) {
-		if step.Acts() != (step.Pod.UID == uid1) || !step.Acts() && !strings.Contains(step.NotNow, "process 7 of it could not be judged: nobody could say") {
-			t.Errorf("%s: %q", step.Pod.UID, step.NotNow)
+		if step.Acts() != (step.Pod.UID == uid1) || !step.Acts() && !strings.Contains(step.Blocked, "process 7 of it could not be judged: nobody could say") {
+			t.Errorf("%s: %q", step.Pod.UID, step.Blocked)
 		}
 	}
 }
 
 // One pod that can never be released does not use up the budget of the others.
 func TestPlanFair(t *testing.T) {
-	report := inspect.Report{Objects: []inspect.Judged{leftover(inspect.Cgroup, uid1, "/c1"), leftover(inspect.Cgroup, uid2, "/c2")}}
+	report := inspect.Report{Objects: []inspect.Assessment{leftover(inspect.Cgroup, uid1, "/c1"), leftover(inspect.Cgroup, uid2, "/c2")}}
 	policy := on()
 	policy.PodsPerHour, policy.RetryAfter = 1, 0
 	policy.Attempts = map[string]Attempt{uid1: {At: ago(2 * time.Hour), Finished: true}}
@@ -212,7 +214,7 @@ func TestPlanProperties(t *testing.T) {
 
 func ids(steps []Step) (all []string) {
 	for _, s := range steps {
-		all = append(all, s.ID+s.NotNow)
+		all = append(all, s.ID+s.Blocked)
 	}
 	return all
 }

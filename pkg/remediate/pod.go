@@ -16,10 +16,10 @@ type podRelease struct {
 	journal *journal
 	held    func() error // the lock
 	outcome PodOutcome
-	steps   []Step           // of the plan, by which nothing but what was judged at first is touched
-	rest    []inspect.Judged // what is left of the pod, as last confirmed
-	open    []Step           // intents in the journal that have no end yet
-	tried   bool             // the first round is over
+	steps   []Step               // of the plan, by which nothing but what was judged at first is touched
+	rest    []inspect.Assessment // what is left of the pod, as last confirmed
+	open    []Step               // intents in the journal that have no end yet
+	tried   bool                 // the first round is over
 }
 
 // errStop ends the release of one pod; the reason is in its outcome.
@@ -91,7 +91,7 @@ func (p *podRelease) takeFailed() []Step {
 		_, here := find(p.rest, s.Kind, s.ID)
 		again := here && slices.Contains([]Result{Failed, Blocked, CouldNotTell}, s.Result)
 		if again {
-			s.NotNow = ""
+			s.Blocked = ""
 			failed = append(failed, s.Step)
 		}
 		return again
@@ -178,13 +178,13 @@ func (p *podRelease) first(action Action, step Step) StepOutcome {
 		s.Result = resultOf(step)
 		return s
 	case now.Verdict != inspect.Leftover:
-		s.Result, s.NotNow = Blocked, fmt.Sprintf("is %s now: %s", now.Verdict, now.Why)
+		s.Result, s.Blocked = Blocked, fmt.Sprintf("is %s now: %s", now.Verdict, now.Why)
 		return s
 	}
 	s.Object = now // with its holders and state of this moment
 	if action.Needs != nil {
 		if why := action.Needs(now, p.rest, p.options.Settings); why != "" {
-			s.Result, s.NotNow = Blocked, why
+			s.Result, s.Blocked = Blocked, why
 		}
 	}
 	return s
@@ -235,12 +235,12 @@ func (p *podRelease) conclude() {
 func (p *podRelease) notReached() {
 	for i := range p.outcome.Steps {
 		if s := &p.outcome.Steps[i]; s.Result == "" {
-			s.Result, s.NotNow = Stopped, p.outcome.Why
+			s.Result, s.Blocked = Stopped, p.outcome.Why
 		}
 	}
 	for _, step := range p.steps {
 		if !slices.ContainsFunc(p.outcome.Steps, func(s StepOutcome) bool { return s.same(step) }) {
-			step.NotNow = cmp.Or(step.NotNow, p.outcome.Why)
+			step.Blocked = cmp.Or(step.Blocked, p.outcome.Why)
 			p.outcome.Steps = append(p.outcome.Steps, StepOutcome{Step: step, Result: Stopped})
 		}
 	}
@@ -251,6 +251,6 @@ func (p *podRelease) left(s *StepOutcome) {
 	if s.Result == Released || s.Result == Vanished {
 		s.Result, s.Error = Failed, "it is there again"
 	}
-	why := fmt.Sprintf("%s %s: %s", s.Kind, s.ID, cmp.Or(s.Error, s.NotNow))
+	why := fmt.Sprintf("%s %s: %s", s.Kind, s.ID, cmp.Or(s.Error, s.Blocked))
 	p.outcome.Result, p.outcome.Why = Incomplete, cmp.Or(p.outcome.Why, clip(why))
 }

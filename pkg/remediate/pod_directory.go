@@ -6,7 +6,7 @@ import (
 	"fmt"
 	"path"
 
-	"github.com/nodeagent/nodeagent/internal/hand"
+	"github.com/nodeagent/nodeagent/internal/mutate"
 	"github.com/nodeagent/nodeagent/pkg/inspect"
 )
 
@@ -16,10 +16,10 @@ func podDirectoryAction() Action {
 	return Action{
 		Kind: inspect.PodDirectory, Order: 90,
 		Summary: "remove kubelet's own files by an allow-list, move vol_data.json to quarantine, rmdir bottom-up",
-		Plan: func(o inspect.Judged, _ Settings) (string, string) {
+		Plan: func(o inspect.Assessment, _ Settings) (string, string) {
 			return fmt.Sprintf("remove kubelet's own files and the empty directories in %s; nothing if it holds any data", o.ID), ""
 		},
-		Needs: func(_ inspect.Judged, rest []inspect.Judged, _ Settings) string {
+		Needs: func(_ inspect.Assessment, rest []inspect.Assessment, _ Settings) string {
 			for _, other := range rest {
 				switch {
 				case dead(other):
@@ -31,9 +31,9 @@ func podDirectoryAction() Action {
 			}
 			return ""
 		},
-		Preview: func(ctx context.Context, t Tools, o inspect.Judged) string {
+		Preview: func(ctx context.Context, t Tools, o inspect.Assessment) string {
 			_, err := clearance(ctx, t, o)
-			var refusal hand.Refusal
+			var refusal mutate.Refusal
 			if errors.As(err, &refusal) {
 				return refusal.Why
 			}
@@ -45,33 +45,33 @@ func podDirectoryAction() Action {
 }
 
 // clearance looks at the whole directory and decides what to do to each entry.
-func clearance(ctx context.Context, t Tools, o inspect.Judged) ([]removal, error) {
+func clearance(ctx context.Context, t Tools, o inspect.Assessment) ([]removal, error) {
 	judged, err := fileOf(o)
 	if err != nil {
 		return nil, err
 	}
 	if path.Base(o.ID) != o.Pod.UID || o.Pod.UID == "" {
-		return nil, hand.Refusal{Why: fmt.Sprintf("%s is not the directory of pod %q", o.ID, o.Pod.UID)}
+		return nil, mutate.Refusal{Why: fmt.Sprintf("%s is not the directory of pod %q", o.ID, o.Pod.UID)}
 	}
-	tree, err := t.Hand.Tree(ctx, o.Pod.UID)
+	tree, err := t.Mutator.Tree(ctx, o.Pod.UID)
 	if err != nil || len(tree) == 0 {
 		return nil, err
 	}
 	if tree[0].File != judged {
-		return nil, fmt.Errorf("directory %s is inode %d: %w", o.ID, tree[0].File.Inode, hand.ErrChanged)
+		return nil, fmt.Errorf("directory %s is inode %d: %w", o.ID, tree[0].File.Inode, mutate.ErrChanged)
 	}
 	steps, refusal := clear(tree, t.Settings.AllowEmptyDir)
 	if refusal == "" {
 		refusal = mayMove(ctx, t, o.Pod.UID, tree, steps)
 	}
 	if refusal != "" {
-		return nil, hand.Refusal{Why: refusal}
+		return nil, mutate.Refusal{Why: refusal}
 	}
 	return steps, nil
 }
 
 // mayMove returns why what is to be moved away has to stay: somebody needs it, or there is no room for it.
-func mayMove(ctx context.Context, t Tools, uid string, tree []hand.Entry, steps []removal) string {
+func mayMove(ctx context.Context, t Tools, uid string, tree []mutate.Entry, steps []removal) string {
 	need, moves := uint64(0), false
 	for _, step := range steps {
 		if step.how != moveAway {
@@ -82,19 +82,19 @@ func mayMove(ctx context.Context, t Tools, uid string, tree []hand.Entry, steps 
 				return why
 			}
 		}
-		moves, need = true, hand.AddBytes(need, sizeBelow(tree, step.entry.Path))
+		moves, need = true, mutate.AddBytes(need, sizeBelow(tree, step.entry.Path))
 	}
 	if !moves {
 		return ""
 	}
-	kept, err := t.Hand.Quarantined(ctx)
+	kept, err := t.Mutator.Quarantined(ctx)
 	if err != nil {
 		return fmt.Sprintf("what the quarantine holds cannot be told: %v", err)
 	}
-	return hand.Full(kept, need, t.Settings.Quarantine.MaxBytes)
+	return mutate.Full(kept, need, t.Settings.Quarantine.MaxBytes)
 }
 
-func removePodDirectory(ctx context.Context, t Tools, o inspect.Judged) error {
+func removePodDirectory(ctx context.Context, t Tools, o inspect.Assessment) error {
 	steps, err := clearance(ctx, t, o)
 	if err != nil {
 		return err
@@ -102,12 +102,12 @@ func removePodDirectory(ctx context.Context, t Tools, o inspect.Judged) error {
 	for _, step := range steps {
 		switch step.how {
 		case moveAway:
-			err = t.Hand.Quarantine(ctx, o.Pod.UID, step.entry.Path, step.entry.File, t.Settings.Quarantine.MaxBytes)
-			t.Log.Info("moved to quarantine", "pod", o.Pod.UID, "file", step.entry.Path, "to", t.Hand.QuarantineDir(), "err", err)
+			err = t.Mutator.Quarantine(ctx, o.Pod.UID, step.entry.Path, step.entry.File, t.Settings.Quarantine.MaxBytes)
+			t.Log.Info("moved to quarantine", "pod", o.Pod.UID, "file", step.entry.Path, "to", t.Mutator.QuarantineDir(), "err", err)
 		case unlink:
-			err = t.Hand.RemoveFile(ctx, o.Pod.UID, step.entry.Path, step.entry.File)
+			err = t.Mutator.RemoveFile(ctx, o.Pod.UID, step.entry.Path, step.entry.File)
 		case removeDir:
-			err = t.Hand.RemoveDir(ctx, o.Pod.UID, step.entry.Path, step.entry.File)
+			err = t.Mutator.RemoveDir(ctx, o.Pod.UID, step.entry.Path, step.entry.File)
 		}
 		if err != nil {
 			return err

@@ -12,7 +12,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
-	"github.com/nodeagent/nodeagent/internal/hand"
+	"github.com/nodeagent/nodeagent/internal/mutate"
 	"github.com/nodeagent/nodeagent/pkg/inspect"
 )
 
@@ -80,7 +80,7 @@ func TestPodReleaseStops(t *testing.T) {
 	}
 	unlist := func(ids ...string) func(*script, *inspect.Report) error {
 		return func(_ *script, report *inspect.Report) error {
-			report.Objects = slices.DeleteFunc(report.Objects, func(o inspect.Judged) bool { return slices.Contains(ids, o.ID) })
+			report.Objects = slices.DeleteFunc(report.Objects, func(o inspect.Assessment) bool { return slices.Contains(ids, o.ID) })
 			return nil
 		}
 	}
@@ -126,7 +126,7 @@ func TestPodReleaseStops(t *testing.T) {
 			return unlist("m")(s, report)
 		}), CouldNotTell, "whether mount m is gone: as the script", upToSandbox},
 		"an untied object of its sandbox": {func(s *script) {
-			s.change("m", func(o *inspect.Judged) { o.SandboxID = "s" })
+			s.change("m", func(o *inspect.Assessment) { o.SandboxID = "s" })
 			confirmWith(1, func(_ *script, report *inspect.Report) error {
 				o := leftover(inspect.Netns, "", "/run/netns/x")
 				o.Pod, o.SandboxID, o.Verdict, o.Why = inspect.Pod{}, "s", inspect.Unknown, "nothing tells"
@@ -135,14 +135,14 @@ func TestPodReleaseStops(t *testing.T) {
 			})(s)
 		}, CouldNotTell, "netns /run/netns/x is unknown", nil},
 		"an object is another one now": {confirmWith(2, func(s *script, report *inspect.Report) error {
-			s.change("m", func(o *inspect.Judged) { o.Identity["id"] = "2" })
+			s.change("m", func(o *inspect.Assessment) { o.Identity["id"] = "2" })
 			*report = s.report()
 			return nil
 		}), Stopped, "mount m is no longer what was judged", upToSandbox},
 		"its namespace is opted out, as it turns out": {func(s *script) {
 			s.settings.OptOut = []string{"secret"}
 			confirmWith(2, func(s *script, report *inspect.Report) error {
-				s.change("c", func(o *inspect.Judged) { o.Pod.Namespace = "secret" })
+				s.change("c", func(o *inspect.Assessment) { o.Pod.Namespace = "secret" })
 				*report = s.report()
 				return nil
 			})(s)
@@ -177,9 +177,9 @@ func TestPodReleaseStops(t *testing.T) {
 		"the pod is back before its volume is unmounted":  {func(s *script) { s.backAt(5) }, Stopped, "the pod is back", upToProcesses},
 		"the lock is taken away":                          {func(s *script) { s.unlockAt(1) }, Stopped, "another release may be running", nil},
 		"the lock is taken away in the middle":            {func(s *script) { s.unlockAt(5) }, Stopped, "another release may be running", upToProcesses},
-		"an object turns out to be another one":           {func(s *script) { s.failAt("s", hand.ErrChanged) }, Stopped, hand.ErrChanged.Error(), upToSandbox},
-		"the second process turns out to be another one":  {func(s *script) { s.failAt("2", hand.ErrChanged) }, Stopped, hand.ErrChanged.Error(), upToProcesses},
-		"a process turns out to be another one (SIGTERM)": {func(s *script) { s.failPrepare(hand.ErrChanged) }, Stopped, hand.ErrChanged.Error(), wholePod[:2]},
+		"an object turns out to be another one":           {func(s *script) { s.failAt("s", mutate.ErrChanged) }, Stopped, mutate.ErrChanged.Error(), upToSandbox},
+		"the second process turns out to be another one":  {func(s *script) { s.failAt("2", mutate.ErrChanged) }, Stopped, mutate.ErrChanged.Error(), upToProcesses},
+		"a process turns out to be another one (SIGTERM)": {func(s *script) { s.failPrepare(mutate.ErrChanged) }, Stopped, mutate.ErrChanged.Error(), wholePod[:2]},
 		"SIGTERM fails": {func(s *script) { s.failPrepare(errScript) }, Stopped, "as the script says", wholePod[:2]},
 	}) {
 		t.Run(name, func(t *testing.T) {
@@ -274,7 +274,7 @@ func TestPodReleaseLeaves(t *testing.T) {
 	}{
 		"a candidate is not touched": {func(s *script) {
 			s.confirm = func(_ context.Context, _ int, report *inspect.Report) error {
-				if at := slices.IndexFunc(report.Objects, func(o inspect.Judged) bool { return o.ID == "m" }); at >= 0 {
+				if at := slices.IndexFunc(report.Objects, func(o inspect.Assessment) bool { return o.ID == "m" }); at >= 0 {
 					report.Objects[at].Verdict, report.Objects[at].Why = inspect.Candidate, "not yet proven"
 				}
 				return nil
@@ -282,7 +282,7 @@ func TestPodReleaseLeaves(t *testing.T) {
 		}, Incomplete, "mount m: is candidate now: not yet proven", map[string]Result{"m": Blocked},
 			[]string{"sandbox s", "prepare process", "process 1", "process 2", "cgroup c"}},
 		"what has to go first is there": {func(s *script) {
-			s.needs = func(o inspect.Judged, rest []inspect.Judged) string {
+			s.needs = func(o inspect.Assessment, rest []inspect.Assessment) string {
 				if _, here := find(rest, inspect.Mount, "m"); here && o.ID == "s" {
 					return "the mount goes first"
 				}
@@ -290,13 +290,13 @@ func TestPodReleaseLeaves(t *testing.T) {
 			}
 		}, Released, "", nil, []string{"prepare process", "process 1", "process 2", "mount m", "cgroup c", "sandbox s"}},
 		"what has to go first stays": {func(s *script) {
-			s.needs = func(o inspect.Judged, rest []inspect.Judged) string {
+			s.needs = func(o inspect.Assessment, rest []inspect.Assessment) string {
 				if _, here := find(rest, inspect.Mount, "m"); here && o.ID == "c" {
 					return "the mount goes first"
 				}
 				return ""
 			}
-			s.change("m", func(o *inspect.Judged) { o.Facts = map[string]string{"refuse": "it is precious"} })
+			s.change("m", func(o *inspect.Assessment) { o.Facts = map[string]string{"refuse": "it is precious"} })
 		}, Incomplete, "mount m: refused: it is precious", map[string]Result{"m": Refused, "c": Blocked},
 			[]string{"sandbox s", "prepare process", "process 1", "process 2"}},
 		"it is still there after the step": {func(s *script) {
@@ -336,13 +336,13 @@ func TestPodReleaseLeaves(t *testing.T) {
 		}, Incomplete, "link veth1: appeared", map[string]Result{"veth1": NotActed}, wholePod},
 		"a process that only waits for its parent is nothing": {func(s *script) {
 			s.do["1"] = func(context.Context) error {
-				s.change("1", func(o *inspect.Judged) { o.Facts = map[string]string{"state": "Z"} })
+				s.change("1", func(o *inspect.Assessment) { o.Facts = map[string]string{"state": "Z"} })
 				return nil
 			}
 			s.gone["1"] = func(context.Context) (bool, error) { return true, nil }
 		}, Released, "", nil, wholePod},
 		"it was dead before": {func(s *script) {
-			s.change("1", func(o *inspect.Judged) { o.Facts = map[string]string{"state": "Z"} })
+			s.change("1", func(o *inspect.Assessment) { o.Facts = map[string]string{"state": "Z"} })
 		}, Released, "", map[string]Result{"1": Vanished}, []string{"sandbox s", "prepare process", "process 2", "mount m", "cgroup c"}},
 		"its owner took it away before anything was done": {func(s *script) {
 			s.confirm = func(_ context.Context, n int, report *inspect.Report) error {
@@ -358,7 +358,7 @@ func TestPodReleaseLeaves(t *testing.T) {
 				report.Errors = []inspect.Failure{{What: "holders", Error: "search cut short"}}
 				return nil
 			}
-			s.needs = func(o inspect.Judged, _ []inspect.Judged) string {
+			s.needs = func(o inspect.Assessment, _ []inspect.Assessment) string {
 				if len(o.Holders) != 1 || o.Holders[0].How != "search cut short" {
 					return "the step does not know that there may be holders"
 				}
@@ -426,12 +426,12 @@ func TestPodReleaseFaults(t *testing.T) {
 			s.do[ids[at]] = func(context.Context) error { return errScript }
 		},
 		"busy": func(_ *testing.T, s *script, at int) {
-			s.do[ids[at]] = func(context.Context) error { return hand.ErrBusy }
+			s.do[ids[at]] = func(context.Context) error { return mutate.ErrBusy }
 		},
 		"refused": func(_ *testing.T, s *script, at int) {
-			s.do[ids[at]] = func(context.Context) error { return hand.Refusal{Why: "no"} }
+			s.do[ids[at]] = func(context.Context) error { return mutate.Refusal{Why: "no"} }
 		},
-		"changed": func(_ *testing.T, s *script, at int) { s.failAt(ids[at], hand.ErrChanged) },
+		"changed": func(_ *testing.T, s *script, at int) { s.failAt(ids[at], mutate.ErrChanged) },
 		"hangs":   func(_ *testing.T, s *script, at int) { s.do[ids[at]] = hang },
 		"nobody can say whether it is gone": func(t *testing.T, s *script, at int) {
 			gone(t, s, ids[at], func(context.Context) (bool, error) { return false, errScript })

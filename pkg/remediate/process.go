@@ -6,7 +6,7 @@ import (
 	"fmt"
 	"time"
 
-	"github.com/nodeagent/nodeagent/internal/hand"
+	"github.com/nodeagent/nodeagent/internal/mutate"
 	"github.com/nodeagent/nodeagent/pkg/inspect"
 )
 
@@ -17,7 +17,7 @@ func processAction() Action {
 	return Action{
 		Kind: inspect.Process, Order: 30,
 		Summary: "thaw its cgroups, SIGTERM, wait, SIGKILL, each through a pidfd",
-		Plan: func(o inspect.Judged, s Settings) (string, string) {
+		Plan: func(o inspect.Assessment, s Settings) (string, string) {
 			if dead(o) {
 				return "", "it is dead, and goes when its parent takes note of that"
 			}
@@ -25,39 +25,39 @@ func processAction() Action {
 		},
 		Prepare: terminateAll,
 		Do:      killProcess,
-		Gone: func(_ context.Context, t Tools, o inspect.Judged) (bool, error) {
+		Gone: func(_ context.Context, t Tools, o inspect.Assessment) (bool, error) {
 			p, err := processOf(o)
 			if err != nil {
 				return false, err
 			}
-			return t.Hand.Ended(p)
+			return t.Mutator.Ended(p)
 		},
 	}
 }
 
 // dead reports whether a process has ended and is only waiting for its parent. It holds nothing but its number; cgroup v2
 // goes on telling where it was.
-func dead(o inspect.Judged) bool {
+func dead(o inspect.Assessment) bool {
 	return o.Kind == inspect.Process && (o.Facts["state"] == "Z" || o.Facts["state"] == "X")
 }
 
 // terminateAll asks all processes of a pod to end and gives them the grace together. What it cannot do to one, killProcess
 // will find out again and tell.
-func terminateAll(ctx context.Context, t Tools, all []inspect.Judged) error {
-	var asked []hand.Process
+func terminateAll(ctx context.Context, t Tools, all []inspect.Assessment) error {
+	var asked []mutate.Process
 	for _, o := range all {
 		p, err := processOf(o)
 		if err != nil {
 			return err
 		}
-		thawed, err := t.Hand.Thaw(p)
+		thawed, err := t.Mutator.Thaw(p)
 		if thawed {
 			t.Log.Info("thawed", "pod", o.Pod.UID, "process", p.PID)
 		}
 		if err == nil {
-			err = t.Hand.Terminate(p)
+			err = t.Mutator.Terminate(p)
 		}
-		if errors.Is(err, hand.ErrChanged) {
+		if errors.Is(err, mutate.ErrChanged) {
 			return err
 		}
 		if err == nil {
@@ -69,30 +69,30 @@ func terminateAll(ctx context.Context, t Tools, all []inspect.Judged) error {
 	}
 	end := time.Now().Add(t.Settings.ProcessGrace)
 	for _, p := range asked {
-		if _, err := t.Hand.AwaitEnd(ctx, p, max(time.Until(end), 0)); err != nil {
+		if _, err := t.Mutator.AwaitEnd(ctx, p, max(time.Until(end), 0)); err != nil {
 			return err
 		}
 	}
 	return nil
 }
 
-func killProcess(ctx context.Context, t Tools, o inspect.Judged) error {
+func killProcess(ctx context.Context, t Tools, o inspect.Assessment) error {
 	p, err := processOf(o)
 	if err != nil {
 		return err
 	}
-	if ended, err := t.Hand.Ended(p); ended || err != nil {
+	if ended, err := t.Mutator.Ended(p); ended || err != nil {
 		return err
 	}
-	if _, err := t.Hand.Thaw(p); err != nil { // somebody may have frozen it meanwhile
+	if _, err := t.Mutator.Thaw(p); err != nil { // somebody may have frozen it meanwhile
 		return err
 	}
-	if err := t.Hand.Kill(p); err != nil {
+	if err := t.Mutator.Kill(p); err != nil {
 		return err
 	}
-	ended, err := t.Hand.AwaitEnd(ctx, p, t.Settings.VerifyWithin)
+	ended, err := t.Mutator.AwaitEnd(ctx, p, t.Settings.VerifyWithin)
 	if err == nil && !ended {
-		err = fmt.Errorf("SIGKILL does not end it: %s", t.Hand.Stuck(p))
+		err = fmt.Errorf("SIGKILL does not end it: %s", t.Mutator.Stuck(p))
 	}
 	return err
 }

@@ -5,7 +5,7 @@ import (
 	"fmt"
 	"time"
 
-	"github.com/nodeagent/nodeagent/internal/hand"
+	"github.com/nodeagent/nodeagent/internal/mutate"
 )
 
 // QuarantineState is what is kept instead of having been deleted.
@@ -21,14 +21,14 @@ type QuarantineState struct {
 
 // Quarantine returns what the quarantine holds now.
 func (r *Runner) Quarantine(ctx context.Context) (QuarantineState, error) {
-	state := QuarantineState{Dir: r.options.Hand.QuarantineDir(), MaxBytes: r.options.Settings.Quarantine.MaxBytes}
-	all, err := r.options.Hand.Quarantined(ctx)
+	state := QuarantineState{Dir: r.options.Mutator.QuarantineDir(), MaxBytes: r.options.Settings.Quarantine.MaxBytes}
+	all, err := r.options.Mutator.Quarantined(ctx)
 	if err != nil {
 		return state, fmt.Errorf("quarantine: %w", err)
 	}
 	for _, kept := range all {
 		state.Entries++
-		state.Bytes = hand.AddBytes(state.Bytes, kept.Bytes)
+		state.Bytes = mutate.AddBytes(state.Bytes, kept.Bytes)
 		switch {
 		case kept.Foreign != "":
 			state.Foreign++

@@ -8,7 +8,7 @@ import (
 	"sync"
 	"time"
 
-	"github.com/nodeagent/nodeagent/internal/hand"
+	"github.com/nodeagent/nodeagent/internal/mutate"
 	"github.com/nodeagent/nodeagent/pkg/finding"
 	"github.com/nodeagent/nodeagent/pkg/inspect"
 )
@@ -22,14 +22,14 @@ const (
 // quarantineClock remembers when the quarantine was last looked at.
 type quarantineClock struct {
 	mu   sync.Mutex // guards last
-	last finding.Stamp
+	last finding.Timestamp
 }
 
 // due reports whether it is time to look again, and notes that it was done.
-func (c *quarantineClock) due(now finding.Stamp) bool {
+func (c *quarantineClock) due(now finding.Timestamp) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if !c.last.IsZero() && c.last.Boot == now.Boot && now.Up-c.last.Up < quarantineEvery {
+	if !c.last.IsZero() && c.last.Boot == now.Boot && now.SinceBoot-c.last.SinceBoot < quarantineEvery {
 		return false
 	}
 	c.last = now
@@ -47,16 +47,16 @@ const (
 
 // older returns an entry with its age at a moment: what passed since the last look counts, unless the machine was started
 // anew in between. So neither a clock that jumps nor a machine that was off makes anything old.
-func older(kept hand.Kept, now finding.Stamp) hand.Kept {
-	if kept.Aged.Boot == now.Boot && now.Up > kept.Aged.Up {
-		kept.Age += now.Up - kept.Aged.Up
+func older(kept mutate.Kept, now finding.Timestamp) mutate.Kept {
+	if kept.Aged.Boot == now.Boot && now.SinceBoot > kept.Aged.SinceBoot {
+		kept.Age += now.SinceBoot - kept.Aged.SinceBoot
 	}
 	kept.Aged = now
 	return kept
 }
 
 // fateOf decides about an entry whose age is known. It goes only when that was reported long enough before.
-func fateOf(kept hand.Kept, keep time.Duration) fate {
+func fateOf(kept mutate.Kept, keep time.Duration) fate {
 	notice := min(quarantineNotice, keep/2)
 	switch {
 	case kept.Foreign != "", keep <= 0:
@@ -71,7 +71,7 @@ func fateOf(kept hand.Kept, keep time.Duration) fate {
 
 // sweep notes the age of what is in the quarantine, reports what will go, and empties what was kept long enough.
 func (r *Runner) sweep(ctx context.Context, open func() (*journal, error)) error {
-	all, err := r.options.Hand.Quarantined(ctx)
+	all, err := r.options.Mutator.Quarantined(ctx)
 	if err != nil {
 		return fmt.Errorf("quarantine: %w", err)
 	}
@@ -93,11 +93,11 @@ func (r *Runner) sweep(ctx context.Context, open func() (*journal, error)) error
 	return errors.Join(problems...)
 }
 
-func (r *Runner) sweepOne(ctx context.Context, kept hand.Kept, open func() (*journal, error)) error {
+func (r *Runner) sweepOne(ctx context.Context, kept mutate.Kept, open func() (*journal, error)) error {
 	keep := r.options.Settings.Quarantine.Keep
 	record := Record{
 		Group: quarantineGroup, Pod: inspect.Pod{UID: kept.UID}, Kind: inspect.PodDirectory,
-		ID:       path.Join(r.options.Hand.QuarantineDir(), kept.Name),
+		ID:       path.Join(r.options.Mutator.QuarantineDir(), kept.Name),
 		Identity: inspect.Identity{"device": kept.File.Device, "inode": fmt.Sprint(kept.File.Inode)},
 	}
 	what := fmt.Sprintf("%s of pod %s (%d bytes), kept for %s", kept.Path, kept.UID, kept.Bytes, kept.Age.Round(time.Minute))
@@ -115,11 +115,11 @@ func (r *Runner) sweepOne(ctx context.Context, kept hand.Kept, open func() (*jou
 		record.Event, record.Does = Intent, "remove from quarantine: "+what
 		return r.empty(ctx, kept, record, open)
 	}
-	return r.options.Hand.NoteQuarantine(ctx, kept)
+	return r.options.Mutator.NoteQuarantine(ctx, kept)
 }
 
 // empty removes an entry for good, between its intent and its end in the journal.
-func (r *Runner) empty(ctx context.Context, kept hand.Kept, record Record, open func() (*journal, error)) error {
+func (r *Runner) empty(ctx context.Context, kept mutate.Kept, record Record, open func() (*journal, error)) error {
 	err := r.record(open, record)
 	if err == nil {
 		err = r.tools.Hit("quarantine: intent")
@@ -127,13 +127,13 @@ func (r *Runner) empty(ctx context.Context, kept hand.Kept, record Record, open 
 	if err != nil {
 		return err
 	}
-	failure := r.options.Hand.EmptyQuarantine(ctx, kept)
+	failure := r.options.Mutator.EmptyQuarantine(ctx, kept)
 	record.Event, record.Does = End, ""
 	record.Result, record.Why = resultOfDo(failure)
 	if err := r.record(open, record); err != nil || failure == nil {
 		return err
 	}
-	return errors.Join(failure, r.options.Hand.NoteQuarantine(ctx, kept))
+	return errors.Join(failure, r.options.Mutator.NoteQuarantine(ctx, kept))
 }
 
 // record writes to the journal. Without it nothing is removed.

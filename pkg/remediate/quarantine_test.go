@@ -7,30 +7,30 @@ import (
 	"testing"
 	"time"
 
-	"github.com/nodeagent/nodeagent/internal/hand"
-	"github.com/nodeagent/nodeagent/internal/hand/handtest"
 	"github.com/nodeagent/nodeagent/internal/host"
+	"github.com/nodeagent/nodeagent/internal/mutate"
+	"github.com/nodeagent/nodeagent/internal/mutate/mutatetest"
 	"github.com/nodeagent/nodeagent/pkg/finding"
 )
 
 func TestFateOfKept(t *testing.T) {
 	const day = 24 * time.Hour
 	for name, test := range map[string]struct {
-		kept hand.Kept
+		kept mutate.Kept
 		keep time.Duration
 		want fate
 	}{
-		"young":                         {hand.Kept{Age: day}, 30 * day, keepOn},
-		"a day before the end":          {hand.Kept{Age: 29 * day}, 30 * day, tellOf},
-		"told already":                  {hand.Kept{Age: 29*day + time.Hour, Told: true, At: 29 * day}, 30 * day, keepOn},
-		"told a day ago":                {hand.Kept{Age: 30 * day, Told: true, At: 29 * day}, 30 * day, empty},
-		"too old, but never told":       {hand.Kept{Age: 90 * day}, 30 * day, tellOf},
-		"too old, told just now":        {hand.Kept{Age: 90 * day, Told: true, At: 90 * day}, 30 * day, keepOn},
-		"kept for ever":                 {hand.Kept{Age: 900 * day, Told: true}, 0, keepOn},
-		"not the agent's":               {hand.Kept{Age: 900 * day, Told: true, Foreign: "x"}, day, keepOn},
-		"kept longer since it was told": {hand.Kept{Age: 30 * day, Told: true, At: 29 * day}, 60 * day, keepOn},
-		"a short time":                  {hand.Kept{Age: time.Hour}, 2 * time.Hour, tellOf},
-		"a short time, told":            {hand.Kept{Age: 2 * time.Hour, Told: true, At: time.Hour}, 2 * time.Hour, empty},
+		"young":                         {mutate.Kept{Age: day}, 30 * day, keepOn},
+		"a day before the end":          {mutate.Kept{Age: 29 * day}, 30 * day, tellOf},
+		"told already":                  {mutate.Kept{Age: 29*day + time.Hour, Told: true, At: 29 * day}, 30 * day, keepOn},
+		"told a day ago":                {mutate.Kept{Age: 30 * day, Told: true, At: 29 * day}, 30 * day, empty},
+		"too old, but never told":       {mutate.Kept{Age: 90 * day}, 30 * day, tellOf},
+		"too old, told just now":        {mutate.Kept{Age: 90 * day, Told: true, At: 90 * day}, 30 * day, keepOn},
+		"kept for ever":                 {mutate.Kept{Age: 900 * day, Told: true}, 0, keepOn},
+		"not the agent's":               {mutate.Kept{Age: 900 * day, Told: true, Foreign: "x"}, day, keepOn},
+		"kept longer since it was told": {mutate.Kept{Age: 30 * day, Told: true, At: 29 * day}, 60 * day, keepOn},
+		"a short time":                  {mutate.Kept{Age: time.Hour}, 2 * time.Hour, tellOf},
+		"a short time, told":            {mutate.Kept{Age: 2 * time.Hour, Told: true, At: time.Hour}, 2 * time.Hour, empty},
 	} {
 		if got := fateOf(test.kept, test.keep); got != test.want {
 			t.Errorf("%s: %v, want %v", name, got, test.want)
@@ -41,14 +41,14 @@ func TestFateOfKept(t *testing.T) {
 // Only what passed while the machine ran makes anything older.
 func TestOlder(t *testing.T) {
 	year := 365 * 24 * time.Hour
-	at := func(boot string, up time.Duration) finding.Stamp {
-		return finding.Stamp{Boot: boot, Up: up, Wall: time.Unix(0, 0)}
+	at := func(boot string, up time.Duration) finding.Timestamp {
+		return finding.Timestamp{Boot: boot, SinceBoot: up, Wall: time.Unix(0, 0)}
 	}
-	kept := hand.Kept{Age: time.Hour, Aged: at("a", time.Hour)}
+	kept := mutate.Kept{Age: time.Hour, Aged: at("a", time.Hour)}
 	later := at("a", 3*time.Hour)
 	later.Wall = later.Wall.Add(year) // the clock jumped
 	for name, test := range map[string]struct {
-		now  finding.Stamp
+		now  finding.Timestamp
 		want time.Duration
 	}{
 		"two hours":       {later, 3 * time.Hour},
@@ -65,11 +65,11 @@ func TestOlder(t *testing.T) {
 func TestQuarantineLife(t *testing.T) {
 	w := newWorld(t)
 	now := host.Now()
-	w.Host.Clock = func() finding.Stamp { return now }
-	pass := func(d time.Duration) { now.Up += d; now.Wall = now.Wall.Add(d) }
+	w.Host.Clock = func() finding.Timestamp { return now }
+	pass := func(d time.Duration) { now.SinceBoot += d; now.Wall = now.Wall.Add(d) }
 	w.settings.AllowEmptyDir = true
 	w.settings.Quarantine.Keep = 72 * time.Hour
-	uid := handtest.UID(t)
+	uid := mutatetest.UID(t)
 	w.Write(w.PodDir(uid, "volumes/kubernetes.io~empty-dir/db/table"), "precious")
 	foreign := w.Write(filepath.Join(w.Hand.QuarantineDir(), "somebody's"), "1234")
 	if err := os.Chmod(w.Hand.QuarantineDir(), 0o700); err != nil {
@@ -172,20 +172,20 @@ func TestQuarantineIsFull(t *testing.T) {
 	w := newWorld(t)
 	w.settings.AllowEmptyDir = true
 	w.settings.Quarantine.MaxBytes = 9000
-	uid := handtest.UID(t)
+	uid := mutatetest.UID(t)
 	w.Write(w.PodDir(uid, "etc-hosts"), "hosts")
 	for _, volume := range []string{"one", "two"} { // each fits alone
 		w.Write(w.PodDir(uid, "volumes/kubernetes.io~empty-dir", volume, "table"), strings.Repeat("x", 4000))
 	}
-	before := handtest.Snapshot(t, w.PodDir(uid))
+	before := mutatetest.Snapshot(t, w.PodDir(uid))
 	steps, err := w.runner().Plan(t.Context(), w.inspect())
-	if err != nil || len(steps) != 1 || !strings.Contains(steps[0].NotNow, "quarantine is full") {
+	if err != nil || len(steps) != 1 || !strings.Contains(steps[0].Blocked, "quarantine is full") {
 		t.Errorf("%v, %+v", err, steps)
 	}
 	if text := describe(w.release()); !strings.Contains(text, "quarantine is full: it holds 0 bytes") {
 		t.Error(text)
 	}
-	unchanged(t, "the pod's directory", before, handtest.Snapshot(t, w.PodDir(uid)))
+	unchanged(t, "the pod's directory", before, mutatetest.Snapshot(t, w.PodDir(uid)))
 	w.settings.Quarantine.MaxBytes = 1 << 20
 	w.release()
 	if left := w.left(uid); len(left) > 0 {

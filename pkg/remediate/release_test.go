@@ -11,18 +11,18 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
-	"github.com/nodeagent/nodeagent/internal/hand"
-	"github.com/nodeagent/nodeagent/internal/hand/handtest"
 	"github.com/nodeagent/nodeagent/internal/host"
+	"github.com/nodeagent/nodeagent/internal/mutate"
+	"github.com/nodeagent/nodeagent/internal/mutate/mutatetest"
 	"github.com/nodeagent/nodeagent/pkg/inspect"
 )
 
 func TestReleaseWholePod(t *testing.T) {
 	w := newWorld(t)
 	neighbour := w.makePod(w.living)
-	dead := w.makePod(handtest.UID(t))
+	dead := w.makePod(mutatetest.UID(t))
 	living := w.census(neighbour)
-	data := handtest.Snapshot(t, dead.data)
+	data := mutatetest.Snapshot(t, dead.data)
 
 	outcome := w.release()
 	if len(outcome.Pods) != 1 || outcome.Pods[0].Result != Released {
@@ -31,7 +31,7 @@ func TestReleaseWholePod(t *testing.T) {
 	if left := w.left(dead.uid); len(left) > 0 {
 		t.Errorf("left: %q\n%s", left, describe(outcome))
 	}
-	unchanged(t, "the data behind a bind", data, handtest.Snapshot(t, dead.data))
+	unchanged(t, "the data behind a bind", data, mutatetest.Snapshot(t, dead.data))
 	unchanged(t, "the living pod", living, w.census(neighbour))
 	if again := w.release(); len(again.Pods) > 0 || again.Acted() {
 		t.Errorf("a second time: %s", describe(again))
@@ -45,7 +45,7 @@ func TestReleaseWholePod(t *testing.T) {
 func TestCrashAnywhere(t *testing.T) {
 	t.Parallel()
 	const parts = 4
-	part, inside := handtest.Parts(t, parts)
+	part, inside := mutatetest.Parts(t, parts)
 	if !inside {
 		return
 	}
@@ -57,7 +57,7 @@ func TestCrashAnywhere(t *testing.T) {
 	neighbour := w.makePod(w.living)
 	living := w.census(neighbour)
 	for at, crashed := 1+part, true; crashed; at += parts {
-		dead := w.makePod(handtest.UID(t))
+		dead := w.makePod(mutatetest.UID(t))
 		crashed = w.crash(at)
 		outcome := w.release()
 		if left := w.left(dead.uid); len(left) > 0 {
@@ -100,7 +100,7 @@ func (w *world) crash(at int, skip ...inspect.Kind) (crashed bool) {
 // None of these may do anything.
 func TestReleaseGuards(t *testing.T) {
 	w := newWorld(t)
-	dead := w.makePod(handtest.UID(t))
+	dead := w.makePod(mutatetest.UID(t))
 	before := w.census(dead)
 	for _, test := range []struct {
 		name   string
@@ -122,7 +122,7 @@ func TestReleaseGuards(t *testing.T) {
 			t.Errorf("%s: %s", test.name, text)
 		}
 	}
-	lock, err := hand.Lock(w.settings.Lock)
+	lock, err := mutate.Lock(w.settings.Lock)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -139,7 +139,7 @@ func TestReleaseGuards(t *testing.T) {
 // No journal, no action.
 func TestReleaseWithoutJournal(t *testing.T) {
 	w := newWorld(t)
-	dead := w.makePod(handtest.UID(t))
+	dead := w.makePod(mutatetest.UID(t))
 	before := w.census(dead)
 	w.Mount("tmpfs", filepath.Join(w.Dir, "state"), "tmpfs", 1) // MS_RDONLY
 	if _, err := w.runner().Release(t.Context(), w.inspect()); err == nil {
@@ -151,7 +151,7 @@ func TestReleaseWithoutJournal(t *testing.T) {
 // Between the plan and the act a witness learns of the pod, or an object becomes another one.
 func TestConfirmStops(t *testing.T) {
 	w := newWorld(t)
-	dead := w.makePod(handtest.UID(t))
+	dead := w.makePod(mutatetest.UID(t))
 	before := w.census(dead)
 	w.onConfirm = func(int) { w.known[dead.uid] = true }
 	outcome := w.release()
@@ -179,7 +179,7 @@ func TestConfirmStops(t *testing.T) {
 // The witnesses are asked again between groups: the pod comes back to life in the middle.
 func TestConfirmStopsInTheMiddle(t *testing.T) {
 	w := newWorld(t)
-	dead := w.makePod(handtest.UID(t))
+	dead := w.makePod(mutatetest.UID(t))
 	w.onConfirm = func(n int) {
 		if n > 1 {
 			w.known[dead.uid] = true
@@ -198,7 +198,7 @@ func TestConfirmStopsInTheMiddle(t *testing.T) {
 
 func TestReleaseInterrupted(t *testing.T) {
 	w := newWorld(t)
-	dead := w.makePod(handtest.UID(t))
+	dead := w.makePod(mutatetest.UID(t))
 	ctx, cancel := context.WithCancel(t.Context())
 	w.hit = func(point string) error {
 		if strings.HasPrefix(point, "group done") {
@@ -220,12 +220,12 @@ func TestReleaseInterrupted(t *testing.T) {
 // User data keeps the directory, whole, and all else is released.
 func TestReleaseKeepsUserData(t *testing.T) {
 	w := newWorld(t)
-	uid := handtest.UID(t)
+	uid := mutatetest.UID(t)
 	w.Write(w.PodDir(uid, "etc-hosts"), "hosts")
 	w.Write(w.PodDir(uid, "volumes/kubernetes.io~empty-dir/db/table"), "precious")
 	w.Mount("tmpfs", w.PodDir(uid, "volumes/kubernetes.io~secret/s"), "tmpfs", 0)
 	steps, err := w.runner().Plan(t.Context(), w.inspect())
-	if err != nil || len(steps) != 2 || !strings.Contains(steps[1].NotNow, "is a mount point") {
+	if err != nil || len(steps) != 2 || !strings.Contains(steps[1].Blocked, "is a mount point") {
 		t.Errorf("plan: %v %+v", err, steps)
 	}
 	outcome := w.release()
@@ -240,7 +240,7 @@ func TestReleaseKeepsUserData(t *testing.T) {
 		w.PodDir(uid, "volumes/kubernetes.io~secret"):             "d---------",
 		w.PodDir(uid, "volumes/kubernetes.io~secret/s"):           "d---------",
 	}
-	if diff := cmp.Diff(want, handtest.Snapshot(t, w.PodDir(uid))); diff != "" {
+	if diff := cmp.Diff(want, mutatetest.Snapshot(t, w.PodDir(uid))); diff != "" {
 		t.Error(diff)
 	}
 	w.settings.AllowEmptyDir = true
@@ -249,7 +249,7 @@ func TestReleaseKeepsUserData(t *testing.T) {
 		t.Errorf("left: %q", left)
 	}
 	kept := false
-	for _, content := range handtest.Snapshot(t, w.Hand.QuarantineDir()) {
+	for _, content := range mutatetest.Snapshot(t, w.Hand.QuarantineDir()) {
 		kept = kept || strings.HasSuffix(content, ":precious")
 	}
 	if !kept {

@@ -4,7 +4,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/nodeagent/nodeagent/internal/hand/handtest"
+	"github.com/nodeagent/nodeagent/internal/mutate/mutatetest"
 )
 
 // A static pod comes back under its UID between two looks at the node: nothing more of it is touched, in whatever step that is.
@@ -12,8 +12,8 @@ func TestPodReturnsBeforeAStep(t *testing.T) {
 	for _, point := range []string{"intent: process", "intent: mount", "intent: cgroup", "intent: pod-directory"} {
 		t.Run(point, func(t *testing.T) {
 			w := newWorld(t)
-			uid := strings.ReplaceAll(handtest.UID(t), "-", "") // as kubelet makes it up
-			w.Shell(uid, w.Cgroups(uid, handtest.Hex(t, 64)), "echo ready; exec sleep 600")
+			uid := strings.ReplaceAll(mutatetest.UID(t), "-", "") // as kubelet makes it up
+			w.Shell(uid, w.Cgroups(uid, mutatetest.Hex(t, 64)), "echo ready; exec sleep 600")
 			w.Write(w.PodDir(uid, "etc-hosts"), "hosts")
 			w.Mount("tmpfs", w.PodDir(uid, "volumes/kubernetes.io~secret/s"), "tmpfs", 0)
 			w.hit = func(at string) error {

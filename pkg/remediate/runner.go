@@ -11,8 +11,8 @@ import (
 	"time"
 
 	"github.com/nodeagent/nodeagent/internal/faultpoint"
-	"github.com/nodeagent/nodeagent/internal/hand"
 	"github.com/nodeagent/nodeagent/internal/host"
+	"github.com/nodeagent/nodeagent/internal/mutate"
 	"github.com/nodeagent/nodeagent/pkg/inspect"
 )
 
@@ -20,7 +20,7 @@ import (
 type Options struct {
 	Settings Settings
 	Host     *host.Host
-	Hand     *hand.Hand
+	Mutator  *mutate.Mutator
 	Log      *slog.Logger
 	StateDir string // holds the journal
 
@@ -54,7 +54,7 @@ type Runner struct {
 
 // New returns a runner.
 func New(o Options) (*Runner, error) {
-	if o.Host == nil || o.Hand == nil || o.Log == nil || o.Confirm == nil || o.StillGone == nil || o.StateDir == "" {
+	if o.Host == nil || o.Mutator == nil || o.Log == nil || o.Confirm == nil || o.StillGone == nil || o.StateDir == "" {
 		return nil, errors.New("remediate: host, hand, log, confirm, stillGone and state directory are needed")
 	}
 	if err := o.Settings.Validate(); err != nil {
@@ -78,7 +78,7 @@ func New(o Options) (*Runner, error) {
 	return &Runner{
 		options: o, swept: &quarantineClock{},
 		tools: Tools{
-			Hand: o.Hand, Host: o.Host, Settings: o.Settings, Log: o.Log, Drivers: &driverWatch{dir: o.StateDir}, Hit: hit, patience: o.patience,
+			Mutator: o.Mutator, Host: o.Host, Settings: o.Settings, Log: o.Log, Drivers: &driverWatch{dir: o.StateDir}, Hit: hit, patience: o.patience,
 		},
 	}, nil
 }
@@ -107,7 +107,7 @@ func (r *Runner) Plan(ctx context.Context, report inspect.Report) ([]Step, error
 		}
 		looks++
 		if why := action.Preview(ctx, r.tools, steps[i].Object); why != "" {
-			steps[i].NotNow, steps[i].refused = "refused: "+why, true
+			steps[i].Blocked, steps[i].refused = "refused: "+why, true
 		}
 	}
 	return steps, nil
@@ -137,7 +137,7 @@ func (r *Runner) Release(ctx context.Context, report inspect.Report) (Outcome, e
 		return r.release(ctx, plan, false, nil)
 	}
 	lock, err := r.lock(ctx)
-	switch busy := errors.Is(err, hand.ErrBusy); {
+	switch busy := errors.Is(err, mutate.ErrBusy); {
 	case busy && acting:
 		return Outcome{Stopped: err.Error(), Busy: true}, nil
 	case busy:
@@ -158,21 +158,21 @@ func (r *Runner) mustSweep(ctx context.Context, plan survey) bool {
 	if plan.stop != "" || r.options.Settings.ModeOf(inspect.PodDirectory) != On || !r.swept.due(r.options.Host.Clock()) {
 		return false
 	}
-	kept, err := r.options.Hand.Quarantined(ctx)
+	kept, err := r.options.Mutator.Quarantined(ctx)
 	return err != nil || len(kept) > 0 // an error is reported by the sweep
 }
 
 // lock takes the lock of releases. Beside the file of its own it is one on the directory of the journal, of which there must
 // be one writer: two places are not removed together.
-func (r *Runner) lock(ctx context.Context) (lock *hand.ReleaseLock, err error) {
+func (r *Runner) lock(ctx context.Context) (lock *mutate.ReleaseLock, err error) {
 	if err := os.MkdirAll(r.options.StateDir, 0o700); err != nil {
 		return nil, fmt.Errorf("journal: %w", err)
 	}
 	names := append(r.options.Settings.locks(), r.options.StateDir)
 	told := r.waiting == nil
 	interrupted := poll(ctx, r.patience, func() (bool, error) {
-		lock, err = hand.Lock(names...)
-		busy := errors.Is(err, hand.ErrBusy)
+		lock, err = mutate.Lock(names...)
+		busy := errors.Is(err, mutate.ErrBusy)
 		if busy && !told {
 			r.waiting(err.Error())
 			told = true
@@ -281,7 +281,7 @@ func byGroup(steps []Step) [][]Step {
 
 // notActed is the outcome of a pod of which nothing may be released.
 func notActed(steps []Step) PodOutcome {
-	pod := PodOutcome{Group: steps[0].Group, Pod: steps[0].Pod, Result: NotActed, Why: steps[0].NotNow}
+	pod := PodOutcome{Group: steps[0].Group, Pod: steps[0].Pod, Result: NotActed, Why: steps[0].Blocked}
 	for _, step := range steps {
 		pod.Steps = append(pod.Steps, StepOutcome{Step: step, Result: resultOf(step)})
 	}

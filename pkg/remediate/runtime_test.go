@@ -5,14 +5,14 @@ import (
 	"testing"
 	"time"
 
-	"github.com/nodeagent/nodeagent/internal/hand/handtest"
 	"github.com/nodeagent/nodeagent/internal/host"
+	"github.com/nodeagent/nodeagent/internal/mutate/mutatetest"
 	"github.com/nodeagent/nodeagent/pkg/inspect"
 )
 
 // runtimeWorld is a world with a real containerd.
-func runtimeWorld(t *testing.T) (*world, *handtest.Containerd) {
-	c := handtest.StartContainerd(t)
+func runtimeWorld(t *testing.T) (*world, *mutatetest.Containerd) {
+	c := mutatetest.StartContainerd(t)
 	w := newWorld(t, func(p *host.Paths) { p.CRISocket, p.ContainerdSocket = c.Socket, c.Socket })
 	runtime, closer, err := host.NewRuntime(c.Socket)
 	if err != nil {
@@ -31,7 +31,7 @@ func runtimeWorld(t *testing.T) (*world, *handtest.Containerd) {
 }
 
 // sandboxed makes a pod with a sandbox, a container and a volume.
-func (w *world) sandboxed(c *handtest.Containerd, uid string) {
+func (w *world) sandboxed(c *mutatetest.Containerd, uid string) {
 	w.t.Helper()
 	parent := w.Host.Paths.CgroupRoot + "/kubepods/besteffort/pod" + uid
 	s := c.Sandbox(uid, parent, false)
@@ -66,7 +66,7 @@ func (w *world) ripen(uid string) {
 
 func TestReleaseSandbox(t *testing.T) {
 	w, c := runtimeWorld(t)
-	dead := handtest.UID(t)
+	dead := mutatetest.UID(t)
 	w.Cgroups(dead, "")
 	w.Cgroups(w.living, "")
 	w.sandboxed(c, w.living)
@@ -88,7 +88,7 @@ func TestReleaseSandbox(t *testing.T) {
 func TestCrashInSandbox(t *testing.T) {
 	t.Parallel()
 	const parts = 3
-	part, inside := handtest.Parts(t, parts)
+	part, inside := mutatetest.Parts(t, parts)
 	if !inside {
 		return
 	}
@@ -96,7 +96,7 @@ func TestCrashInSandbox(t *testing.T) {
 	w.Cgroups(w.living, "")
 	w.sandboxed(c, w.living)
 	for at, crashed := 1+part, true; crashed; at += parts {
-		dead := handtest.UID(t)
+		dead := mutatetest.UID(t)
 		w.Cgroups(dead, "")
 		w.sandboxed(c, dead)
 		w.ripen(dead)

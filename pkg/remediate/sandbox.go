@@ -9,8 +9,8 @@ import (
 
 	cri "k8s.io/cri-api/pkg/apis/runtime/v1"
 
-	"github.com/nodeagent/nodeagent/internal/hand"
 	"github.com/nodeagent/nodeagent/internal/host"
+	"github.com/nodeagent/nodeagent/internal/mutate"
 	"github.com/nodeagent/nodeagent/pkg/inspect"
 )
 
@@ -20,7 +20,7 @@ func sandboxAction() Action {
 	return Action{
 		Kind: inspect.Sandbox, Order: 10,
 		Summary: "CRI: StopContainer with grace for each container, StopPodSandbox, RemovePodSandbox",
-		Plan: func(o inspect.Judged, s Settings) (string, string) {
+		Plan: func(o inspect.Assessment, s Settings) (string, string) {
 			return fmt.Sprintf("stop the containers of sandbox %s with %s grace, stop it (CNI DEL) and remove it, through CRI",
 				short(o.ID), s.ContainerGrace), ""
 		},
@@ -32,16 +32,16 @@ func sandboxAction() Action {
 
 // notFrozen keeps the runtime from waiting in vain: it cannot stop containers whose processes are frozen. The action on
 // processes thaws them.
-func notFrozen(_ inspect.Judged, rest []inspect.Judged, _ Settings) string {
-	frozen := slices.ContainsFunc(rest, func(o inspect.Judged) bool { return o.Kind == inspect.Cgroup && o.Facts["frozen"] == "true" })
-	alive := slices.ContainsFunc(rest, func(o inspect.Judged) bool { return o.Kind == inspect.Process && !dead(o) })
+func notFrozen(_ inspect.Assessment, rest []inspect.Assessment, _ Settings) string {
+	frozen := slices.ContainsFunc(rest, func(o inspect.Assessment) bool { return o.Kind == inspect.Cgroup && o.Facts["frozen"] == "true" })
+	alive := slices.ContainsFunc(rest, func(o inspect.Assessment) bool { return o.Kind == inspect.Process && !dead(o) })
 	if frozen && alive {
 		return "its processes are frozen: they are thawed and ended first"
 	}
 	return ""
 }
 
-func releaseSandbox(ctx context.Context, t Tools, o inspect.Judged) error {
+func releaseSandbox(ctx context.Context, t Tools, o inspect.Assessment) error {
 	sandbox, err := runtimeObject(o)
 	if err != nil {
 		return err
@@ -55,26 +55,26 @@ func releaseSandbox(ctx context.Context, t Tools, o inspect.Judged) error {
 			continue
 		}
 		grace := graceOf(c.GetAnnotations()[graceAnnotation], t.Settings)
-		if err := t.Hand.StopContainer(ctx, hand.RuntimeObject{ID: c.GetId(), CreatedAt: c.GetCreatedAt()}, grace); err != nil {
+		if err := t.Mutator.StopContainer(ctx, mutate.RuntimeObject{ID: c.GetId(), CreatedAt: c.GetCreatedAt()}, grace); err != nil {
 			return fmt.Errorf("stop container %s: %w", short(c.GetId()), err)
 		}
 		if err := t.Hit("sandbox: container stopped"); err != nil {
 			return err
 		}
 	}
-	if err := t.Hand.StopSandbox(ctx, sandbox); err != nil {
+	if err := t.Mutator.StopSandbox(ctx, sandbox); err != nil {
 		return fmt.Errorf("stop sandbox: %w", err)
 	}
 	if err := t.Hit("sandbox: stopped"); err != nil {
 		return err
 	}
-	if err := t.Hand.RemoveSandbox(ctx, sandbox); err != nil {
+	if err := t.Mutator.RemoveSandbox(ctx, sandbox); err != nil {
 		return fmt.Errorf("remove sandbox: %w", err)
 	}
 	return nil
 }
 
-func sandboxGone(ctx context.Context, t Tools, o inspect.Judged) (bool, error) {
+func sandboxGone(ctx context.Context, t Tools, o inspect.Assessment) (bool, error) {
 	sandboxes, err := listCRI(ctx, t.Host.Runtime.Sandboxes)
 	return err == nil && !slices.ContainsFunc(sandboxes, func(s *cri.PodSandbox) bool { return s.GetId() == o.ID }), err
 }

@@ -13,8 +13,8 @@ import (
 	"testing"
 	"testing/synctest"
 
-	"github.com/nodeagent/nodeagent/internal/hand"
 	"github.com/nodeagent/nodeagent/internal/host"
+	"github.com/nodeagent/nodeagent/internal/mutate"
 	"github.com/nodeagent/nodeagent/pkg/finding"
 	"github.com/nodeagent/nodeagent/pkg/inspect"
 )
@@ -29,17 +29,17 @@ import (
 type script struct {
 	t        *testing.T
 	host     *host.Host
-	hand     *hand.Hand
+	hand     *mutate.Mutator
 	settings Settings
-	there    []inspect.Judged // on the node now
+	there    []inspect.Assessment // on the node now
 	trace    []string
-	clock    finding.Stamp
+	clock    finding.Timestamp
 	cancel   func() // ends the agent
 
 	prepare   func(ctx context.Context) error
 	do        map[string]func(ctx context.Context) error         // by ID; nil: the object goes away
 	gone      map[string]func(ctx context.Context) (bool, error) // by ID; nil: the truth
-	needs     func(o inspect.Judged, rest []inspect.Judged) string
+	needs     func(o inspect.Assessment, rest []inspect.Assessment) string
 	confirm   func(ctx context.Context, n int, report *inspect.Report) error
 	stillGone func(ctx context.Context, n int) error
 	paused    func(ctx context.Context, n int) (string, error)
@@ -54,9 +54,9 @@ func newScript(t *testing.T) *script {
 		host: &host.Host{Files: host.Files{Root: inMemory(t)}},
 		do:   map[string]func(context.Context) error{}, gone: map[string]func(context.Context) (bool, error){},
 	}
-	s.host.Clock = func() finding.Stamp { return s.clock }
+	s.host.Clock = func() finding.Timestamp { return s.clock }
 	var err error
-	if s.hand, err = hand.New(s.host, slog.New(slog.DiscardHandler)); err != nil {
+	if s.hand, err = mutate.New(s.host, slog.New(slog.DiscardHandler)); err != nil {
 		t.Fatal(err)
 	}
 	s.settings = Defaults()
@@ -104,16 +104,16 @@ func (s *script) makeSwitch() {
 	}
 }
 
-func (s *script) isThere(o inspect.Judged) bool {
+func (s *script) isThere(o inspect.Assessment) bool {
 	_, there := find(s.there, o.Kind, o.ID)
 	return there
 }
 
 func (s *script) remove(id string) {
-	s.there = slices.DeleteFunc(s.there, func(o inspect.Judged) bool { return o.ID == id })
+	s.there = slices.DeleteFunc(s.there, func(o inspect.Assessment) bool { return o.ID == id })
 }
 
-func (s *script) change(id string, set func(o *inspect.Judged)) {
+func (s *script) change(id string, set func(o *inspect.Assessment)) {
 	s.there = slices.Clone(s.there)
 	for i := range s.there {
 		if s.there[i].ID == id {
@@ -128,19 +128,19 @@ func (s *script) actions() actions {
 	for _, kind := range []inspect.Kind{inspect.Sandbox, inspect.Process, inspect.Mount, inspect.Cgroup} {
 		all = append(all, Action{
 			Kind: kind,
-			Plan: func(o inspect.Judged, _ Settings) (string, string) {
+			Plan: func(o inspect.Assessment, _ Settings) (string, string) {
 				if dead(o) {
 					return "", "it is dead"
 				}
 				return "release " + o.ID, o.Facts["refuse"]
 			},
-			Needs: func(o inspect.Judged, rest []inspect.Judged, _ Settings) string {
+			Needs: func(o inspect.Assessment, rest []inspect.Assessment, _ Settings) string {
 				if s.needs == nil {
 					return ""
 				}
 				return s.needs(o, rest)
 			},
-			Do: func(ctx context.Context, _ Tools, o inspect.Judged) error {
+			Do: func(ctx context.Context, _ Tools, o inspect.Assessment) error {
 				s.say("do %s %s", kind, o.ID)
 				if do := s.do[o.ID]; do != nil {
 					return do(ctx)
@@ -148,7 +148,7 @@ func (s *script) actions() actions {
 				s.remove(o.ID)
 				return nil
 			},
-			Gone: func(ctx context.Context, _ Tools, o inspect.Judged) (bool, error) {
+			Gone: func(ctx context.Context, _ Tools, o inspect.Assessment) (bool, error) {
 				if gone := s.gone[o.ID]; gone != nil {
 					return gone(ctx)
 				}
@@ -156,7 +156,7 @@ func (s *script) actions() actions {
 			},
 		})
 	}
-	all[1].Prepare = func(ctx context.Context, t Tools, _ []inspect.Judged) error {
+	all[1].Prepare = func(ctx context.Context, t Tools, _ []inspect.Assessment) error {
 		s.say("prepare %s", inspect.Process)
 		if err := t.Hit("SIGTERM sent"); err != nil {
 			return err
@@ -172,7 +172,7 @@ func (s *script) actions() actions {
 func (s *script) runner() *Runner {
 	s.t.Helper()
 	r, err := New(Options{
-		Settings: s.settings, Host: s.host, Hand: s.hand, Log: slog.New(slog.DiscardHandler),
+		Settings: s.settings, Host: s.host, Mutator: s.hand, Log: slog.New(slog.DiscardHandler),
 		StateDir: filepath.Join(s.host.Files.Root, "state"), hit: s.hit, actions: s.actions(),
 		Confirm: func(ctx context.Context, _ string) (inspect.Report, error) {
 			s.say("confirm")

@@ -6,7 +6,7 @@ import (
 	"slices"
 	"time"
 
-	"github.com/nodeagent/nodeagent/internal/hand"
+	"github.com/nodeagent/nodeagent/internal/mutate"
 	"github.com/nodeagent/nodeagent/pkg/inspect"
 )
 
@@ -51,7 +51,7 @@ func indexes(steps []StepOutcome) []int {
 
 // prepare does what has to be done once before the first of several objects.
 func (p *podRelease) prepare(ctx context.Context, action Action, steps []StepOutcome, due []int) error {
-	objects := make([]inspect.Judged, 0, len(due))
+	objects := make([]inspect.Assessment, 0, len(due))
 	for _, i := range due {
 		objects = append(objects, steps[i].Object)
 		if err := p.intend(steps[i].Step); err != nil {
@@ -90,7 +90,7 @@ func (p *podRelease) one(ctx context.Context, action Action, s *StepOutcome) (bu
 	if err := p.guard(ctx, s.Pod); err != nil {
 		return false, err
 	}
-	p.options.Log.Info("releasing", "pod", s.Pod.UID, "kind", s.Kind, "id", s.ID, "action", s.Does)
+	p.options.Log.Info("releasing", "pod", s.Pod.UID, "kind", s.Kind, "id", s.ID, "action", s.Description)
 	limited, cancel := context.WithTimeout(ctx, stepLimit)
 	defer cancel()
 	failure := action.Do(limited, p.tools, s.Object)
@@ -113,10 +113,10 @@ func (p *podRelease) one(ctx context.Context, action Action, s *StepOutcome) (bu
 	if err := p.tools.Hit("end: " + string(s.Kind)); err != nil {
 		return false, err
 	}
-	if errors.Is(failure, hand.ErrChanged) {
+	if errors.Is(failure, mutate.ErrChanged) {
 		return false, p.stopFor("%v", failure)
 	}
-	return errors.Is(failure, hand.ErrBusy), nil
+	return errors.Is(failure, mutate.ErrBusy), nil
 }
 
 // intend writes to the journal that a step is about to be done, unless that is said already.
@@ -127,7 +127,7 @@ func (p *podRelease) intend(step Step) error {
 	p.open = append(p.open, step)
 	return p.journal.write(Record{
 		At: p.options.Host.Clock(), Event: Intent, Group: p.outcome.Group, Pod: step.Pod, Kind: step.Kind, ID: step.ID,
-		Identity: step.Object.Identity, Does: step.Does,
+		Identity: step.Object.Identity, Does: step.Description,
 	})
 }
 
@@ -149,7 +149,7 @@ func resultOfDo(failure error) (Result, string) {
 	if failure == nil {
 		return Released, ""
 	}
-	if refusal, ok := errors.AsType[hand.Refusal](failure); ok {
+	if refusal, ok := errors.AsType[mutate.Refusal](failure); ok {
 		return Refused, refusal.Why
 	}
 	if doubt, ok := errors.AsType[unproven](failure); ok {
@@ -165,7 +165,7 @@ func clip(text string) string {
 }
 
 // verify waits until the object is gone.
-func (p *podRelease) verify(ctx context.Context, o inspect.Judged) error {
+func (p *podRelease) verify(ctx context.Context, o inspect.Assessment) error {
 	gone := false
 	err := poll(ctx, p.options.Settings.VerifyWithin, func() (done bool, err error) {
 		gone, err = p.gone(ctx, o)

@@ -20,19 +20,19 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	cri "k8s.io/cri-api/pkg/apis/runtime/v1"
 
-	"github.com/nodeagent/nodeagent/internal/hand/handtest"
 	"github.com/nodeagent/nodeagent/internal/host"
+	"github.com/nodeagent/nodeagent/internal/mutate/mutatetest"
 	"github.com/nodeagent/nodeagent/pkg/inspect"
 )
 
 // world is a private node with real objects, a real inspector, and witnesses that are made up: kubelet and the apiserver
 // know one living pod.
 type world struct {
-	*handtest.Node
+	*mutatetest.Node
 	t         testing.TB
 	living    string // UID of the pod that everybody knows
 	known     map[string]bool
-	beside    *handtest.Bystanders
+	beside    *mutatetest.Bystanders
 	settings  Settings
 	inspector *inspect.Inspector
 	history   inspect.History
@@ -49,7 +49,7 @@ type world struct {
 }
 
 func newWorld(t testing.TB, set ...func(*host.Paths)) *world {
-	w := &world{Node: handtest.New(t, set...), t: t, living: handtest.UID(t), history: inspect.History{},
+	w := &world{Node: mutatetest.New(t, set...), t: t, living: mutatetest.UID(t), history: inspect.History{},
 		working: map[string]float64{`config="desired",lifecycle="sync",static=""`: 1, `config="orphan",lifecycle="terminated",static=""`: 0}}
 	w.known = map[string]bool{w.living: true}
 	w.Host.NodeName = "node"
@@ -125,7 +125,7 @@ func (w *world) driversGone() {
 	var looks []driverLook
 	for ago := 12 * time.Minute; ago > 0; ago -= 2 * time.Minute {
 		at := host.Now()
-		at.Up -= ago
+		at.SinceBoot -= ago
 		looks = append(looks, driverLook{At: at, CSINode: "csinode"})
 	}
 	if err := (&driverWatch{dir: filepath.Join(w.Dir, "state")}).write(looks); err != nil {
@@ -171,7 +171,7 @@ func (w *world) inspect() inspect.Report {
 func (w *world) runner() *Runner {
 	w.t.Helper()
 	r, err := New(Options{
-		Settings: w.settings, Host: w.Host, Hand: w.Hand, Log: slog.New(slog.DiscardHandler), StateDir: filepath.Join(w.Dir, "state"),
+		Settings: w.settings, Host: w.Host, Mutator: w.Hand, Log: slog.New(slog.DiscardHandler), StateDir: filepath.Join(w.Dir, "state"),
 		Confirm: func(context.Context, string) (inspect.Report, error) {
 			w.confirms++
 			if w.onConfirm != nil {
@@ -214,7 +214,7 @@ func (w *world) left(uid string) []string {
 // pod is what one pod has on the node.
 type pod struct {
 	uid, data string
-	attached  handtest.Attached
+	attached  mutatetest.Attached
 }
 
 // makePod makes one of everything for a pod: processes that ignore SIGTERM in cgroups of all hierarchies, an attachment to a
@@ -224,7 +224,7 @@ func (w *world) makePod(uid string) pod {
 	w.t.Helper()
 	p := pod{uid: uid, data: filepath.Join(w.Dir, "data-"+uid)}
 	w.Write(filepath.Join(p.data, "sub/canary"), "alive")
-	cgroups := w.Cgroups(uid, handtest.Hex(w.t, 64))
+	cgroups := w.Cgroups(uid, mutatetest.Hex(w.t, 64))
 	w.Shell(uid, cgroups, "trap '' TERM; echo ready; exec sleep 600")
 	w.Write(w.PodDir(uid, "etc-hosts"), "127.0.0.1 localhost\n")
 	w.Write(w.PodDir(uid, "containers/app/1a2b3c4d"), "")
@@ -234,7 +234,7 @@ func (w *world) makePod(uid string) pod {
 	w.Mount("tmpfs", w.PodDir(uid, "volumes/kubernetes.io~secret/stacked"), "tmpfs", 0)
 	w.Mount("tmpfs", w.PodDir(uid, "volumes/kubernetes.io~secret/stacked"), "tmpfs", 0)
 	w.Mount(filepath.Join(p.data, "sub"), w.PodDir(uid, "volume-subpaths/data/app/0"), "", unix.MS_BIND)
-	netns := w.Pin(filepath.Join(w.Dir, "netns", "cni-"+handtest.UID(w.t)))
+	netns := w.Pin(filepath.Join(w.Dir, "netns", "cni-"+mutatetest.UID(w.t)))
 	p.attached = w.Attach(uid, netns.Path)
 	return p
 }
@@ -254,7 +254,7 @@ func (w *world) census(p pod) map[string]string {
 		all[string(o.Kind)+" "+o.ID] = text
 	}
 	for _, root := range []string{p.data, w.PodDir(p.uid)} {
-		for name, content := range handtest.Snapshot(w.t, root) {
+		for name, content := range mutatetest.Snapshot(w.t, root) {
 			all["file "+name] = content
 		}
 	}
@@ -273,7 +273,7 @@ func describe(outcome Outcome) string {
 	for _, p := range outcome.Pods {
 		lines = append(lines, "pod "+p.Group+": "+string(p.Result)+" "+p.Why)
 		for _, s := range p.Steps {
-			lines = append(lines, "  "+string(s.Result)+" "+string(s.Kind)+" "+s.ID+": "+s.Error+" "+s.NotNow)
+			lines = append(lines, "  "+string(s.Result)+" "+string(s.Kind)+" "+s.ID+": "+s.Error+" "+s.Blocked)
 		}
 	}
 	return strings.Join(append(lines, "stopped: "+outcome.Stopped), "\n")

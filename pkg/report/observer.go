@@ -1,6 +1,8 @@
 package report
 
-import "github.com/nodeagent/nodeagent/pkg/finding"
+import (
+	"github.com/nodeagent/nodeagent/pkg/finding"
+)
 
 // Observer is told how the sinks fare; the metrics are one.
 type Observer interface {

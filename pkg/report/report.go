@@ -13,7 +13,7 @@ type Reporter interface {
 	Name() string
 	// Tell hands over the state after an observation and what changed by it. It must not block: a slow sink harms only
 	// itself. The state must not be modified.
-	Tell(state finding.State, updates []finding.Update)
+	Update(state finding.State, updates []finding.Update)
 	// Run works until ctx ends and leaves nothing behind.
 	Run(ctx context.Context) error
 }

@@ -34,9 +34,9 @@ const (
 // Verdict is what is believed of one condition, all checks that share it taken together.
 type Verdict struct {
 	Status  finding.Status
-	Since   finding.Stamp // when the status moved, as far as the checks alone can tell
-	Sole    bool          // one check speaks for this condition, so Since is exact
-	Blank   bool          // unknown because a check has never had a conclusive look
+	Since   finding.Timestamp // when the status moved, as far as the checks alone can tell
+	Sole    bool              // one check speaks for this condition, so Since is exact
+	Blank   bool              // unknown because a check has never had a conclusive look
 	Reason  string
 	Message string
 }
@@ -82,8 +82,8 @@ func gravity(s finding.Status) int {
 
 // since is when a status began that several checks make together: faulty with the first one that is, everything else
 // with the last one that moved.
-func since(s finding.Status, checks []*finding.CheckState) finding.Stamp {
-	var best finding.Stamp
+func since(s finding.Status, checks []*finding.CheckState) finding.Timestamp {
+	var best finding.Timestamp
 	for _, c := range checks {
 		if s == finding.StatusFaulty && c.Status != s {
 			continue

@@ -12,8 +12,8 @@ import (
 )
 
 func TestJudge(t *testing.T) {
-	stamp := func(minute int) finding.Stamp {
-		return finding.Stamp{Wall: time.Date(2026, 1, 1, 0, minute, 0, 0, time.UTC), Boot: "boot", Up: time.Duration(minute) * time.Minute}
+	stamp := func(minute int) finding.Timestamp {
+		return finding.Timestamp{Wall: time.Date(2026, 1, 1, 0, minute, 0, 0, time.UTC), Boot: "boot", SinceBoot: time.Duration(minute) * time.Minute}
 	}
 	check := func(s finding.Status, minute int, believed ...finding.Believed) *finding.CheckState {
 		c := &finding.CheckState{Status: s, Since: stamp(minute), Conclusive: stamp(1), Subjects: map[string]*finding.Believed{}}

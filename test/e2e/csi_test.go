@@ -14,6 +14,7 @@ import (
 	"github.com/nodeagent/nodeagent/internal/host"
 	"github.com/nodeagent/nodeagent/internal/kube"
 	"github.com/nodeagent/nodeagent/pkg/detect"
+	"github.com/nodeagent/nodeagent/pkg/detect/kubernetes/csiregistration"
 	"github.com/nodeagent/nodeagent/pkg/finding"
 	"github.com/nodeagent/nodeagent/test/lab"
 )
@@ -52,9 +53,9 @@ func openCSILab(t *testing.T) *csiLab {
 		NodeName: l.NodeName, Paths: paths, Clock: host.Now, Plugins: host.NewPlugins(l.Paths.KubeletRoot),
 		Kubelet: kube.NewKubelet(config, host.Files{}, paths), Cluster: client.Cluster(),
 	}
-	settings := detect.DefaultCSIRegistrationSettings()
+	settings := csiregistration.DefaultSettings()
 	settings.Drivers, settings.Timeout, settings.Reread = []string{csiName}, 2*time.Second, 15*time.Second
-	c.check = detect.CSIRegistration(settings, nil)
+	c.check = csiregistration.New(settings, nil)
 	t.Cleanup(c.clean)
 	return c
 }
@@ -166,9 +167,9 @@ func TestCSIRegistrationSocketMissing(t *testing.T) {
 			t.Error(err)
 		}
 	})
-	settings := detect.DefaultCSIRegistrationSettings()
+	settings := csiregistration.DefaultSettings()
 	settings.StartGrace = 5 * time.Second
-	c.check = detect.CSIRegistration(settings, nil)
+	c.check = csiregistration.New(settings, nil)
 	if f := c.await("CSISocketMissing"); f.Facts["driverPod"] != "default/"+pod {
 		t.Errorf("facts %v", f.Facts)
 	}

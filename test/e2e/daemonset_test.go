@@ -10,7 +10,7 @@ import (
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
 
-	"github.com/nodeagent/nodeagent/pkg/detect"
+	"github.com/nodeagent/nodeagent/pkg/detect/kubernetes/criticaldaemonsets"
 	"github.com/nodeagent/nodeagent/pkg/finding"
 	"github.com/nodeagent/nodeagent/test/lab"
 )
@@ -43,7 +43,7 @@ func TestCriticalDaemonSets(t *testing.T) {
 		err := get(ctx, &list, "daemonsets", "-A")
 		return list.Items, err
 	}
-	lookups := detect.DaemonSetLookups{
+	lookups := criticaldaemonsets.DaemonSetLookups{
 		DaemonSet: func(ctx context.Context, namespace, name string) (*appsv1.DaemonSet, error) {
 			var set appsv1.DaemonSet
 			err := get(ctx, &set, "daemonset", "-n", namespace, name)
@@ -55,7 +55,7 @@ func TestCriticalDaemonSets(t *testing.T) {
 			return list.Items, err
 		},
 	}
-	settings := detect.DefaultCriticalDaemonSetsSettings()
+	settings := criticaldaemonsets.DefaultSettings()
 	settings.PriorityClasses = nil // of the lab's own nothing is judged
 	settings.BootGrace, settings.ReadyGrace = 0, time.Second
 	await := func(reason string) {
@@ -66,7 +66,7 @@ func TestCriticalDaemonSets(t *testing.T) {
 		tick := time.NewTicker(time.Second)
 		defer tick.Stop()
 		for {
-			found, err := detect.CriticalDaemonSets(settings, lookups).Run(ctx, c.host)
+			found, err := criticaldaemonsets.New(settings, lookups).Run(ctx, c.host)
 			var mine finding.Finding
 			for _, f := range found {
 				if f.Subject.Name == "default/critical" {

@@ -18,6 +18,8 @@ import (
 	"github.com/nodeagent/nodeagent/internal/host"
 	"github.com/nodeagent/nodeagent/internal/kube"
 	"github.com/nodeagent/nodeagent/pkg/detect"
+	"github.com/nodeagent/nodeagent/pkg/detect/kubernetes"
+	"github.com/nodeagent/nodeagent/pkg/detect/kubernetes/stuckpods"
 	"github.com/nodeagent/nodeagent/pkg/finding"
 	"github.com/nodeagent/nodeagent/test/harness"
 	"github.com/nodeagent/nodeagent/test/lab"
@@ -136,9 +138,9 @@ func TestStuckPods(t *testing.T) {
 	if _, err := k.lab.Kubectl(t.Context(), "delete", "pod", "stuck-frozen", "stuck-held", "--wait=false"); err != nil {
 		t.Fatal(err)
 	}
-	settings := detect.StuckPodsSettings{StartAfter: 3 * time.Second, PullAfter: 3 * time.Second, TerminateAfter: 3 * time.Second, Many: 100}
-	check := detect.StuckPods(settings)
-	volumes := detect.VolumeMounts()
+	settings := stuckpods.Settings{StartAfter: 3 * time.Second, PullAfter: 3 * time.Second, TerminateAfter: 3 * time.Second, Many: 100}
+	check := stuckpods.New(settings)
+	volumes := kubernetes.VolumeMounts()
 	k.look(volumes)
 	k.await(check, time.Minute, map[string]string{
 		"pod/default/stuck-pull":   "PodStuckStarting image has not started",
@@ -191,7 +193,7 @@ func (k *kubeletLab) clear(frozen *harness.Victim, names ...string) {
 func TestKubeletPLEG(t *testing.T) {
 	need.Flag(t, *long, "-long: takes more than four minutes, as long as kubelet takes to notice")
 	k := openKubeletLab(t)
-	check := detect.KubeletPLEG()
+	check := kubernetes.KubeletPLEG()
 	k.await(check, time.Second, map[string]string{"kubelet/kubelet": ""})
 	if err := k.lab.Signal("containerd", syscall.SIGSTOP); err != nil {
 		t.Fatal(err)
@@ -233,11 +235,11 @@ func TestKubeletPLEG(t *testing.T) {
 // The real certificates are good, and expire when their time comes.
 func TestKubeletCertificates(t *testing.T) {
 	k := openKubeletLab(t)
-	check := detect.KubeletCertificates()
+	check := kubernetes.KubeletCertificates()
 	if found := k.look(check); len(found) > 0 {
 		t.Errorf("found %v", found)
 	}
-	k.host.Clock = func() finding.Stamp { now := host.Now(); now.Wall = now.Wall.AddDate(1, 0, 1); return now }
+	k.host.Clock = func() finding.Timestamp { now := host.Now(); now.Wall = now.Wall.AddDate(1, 0, 1); return now }
 	found := k.look(check)
 	client, serving := found["certificate/kubelet-client"], found["certificate/kubelet-serving"]
 	if client.Reason != "KubeletCertificateExpired" || client.Severity != finding.Fatal || serving.Reason != "KubeletCertificateExpired" || serving.Severity != finding.Warning {
@@ -248,7 +250,7 @@ func TestKubeletCertificates(t *testing.T) {
 // The Node is this machine, until another machine has its name.
 func TestNodeRegistration(t *testing.T) {
 	k := openKubeletLab(t)
-	if found := k.look(detect.NodeRegistration()); len(found) > 0 {
+	if found := k.look(kubernetes.NodeRegistration()); len(found) > 0 {
 		t.Errorf("found %v", found)
 	}
 	root := t.TempDir()
@@ -258,21 +260,21 @@ func TestNodeRegistration(t *testing.T) {
 		}
 	}
 	k.host.Files.Root = root
-	k.await(detect.NodeRegistration(), time.Second, map[string]string{"node/" + k.lab.NodeName: "NodeIsAnotherMachine"})
+	k.await(kubernetes.NodeRegistration(), time.Second, map[string]string{"node/" + k.lab.NodeName: "NodeIsAnotherMachine"})
 }
 
 // What reads kubelet's metrics, configuration and disks has nothing to say about a good node; where the apiserver is away
 // kubelet's requests fail, and do so no more when it is back.
 func TestKubeletSync(t *testing.T) {
 	k := openKubeletLab(t)
-	for _, check := range []detect.Check{detect.KubeletRestarts(nil), detect.KubeletConfig(nil), detect.ProbeStorms(), detect.KubeletSync()} {
+	for _, check := range []detect.Check{kubernetes.KubeletRestarts(nil), kubernetes.KubeletConfig(nil), kubernetes.ProbeStorms(), kubernetes.KubeletSync()} {
 		for range 2 {
 			if found := k.look(check); len(found) > 0 {
 				t.Errorf("%s: found %v", check.ID, found)
 			}
 		}
 	}
-	check := detect.KubeletSync()
+	check := kubernetes.KubeletSync()
 	k.look(check)
 	if err := k.lab.Stop(t.Context(), "kube-apiserver"); err != nil {
 		t.Fatal(err)
@@ -307,8 +309,8 @@ func TestKubeletSync(t *testing.T) {
 func TestKubeletChecksCost(t *testing.T) {
 	k := openKubeletLab(t)
 	checks := []detect.Check{
-		detect.KubeletPLEG(), detect.KubeletSync(), detect.VolumeMounts(), detect.ProbeStorms(), detect.Evictions(), detect.KubeletRestarts(nil),
-		detect.KubeletConfig(nil), detect.StuckPods(detect.DefaultStuckPodsSettings()),
+		kubernetes.KubeletPLEG(), kubernetes.KubeletSync(), kubernetes.VolumeMounts(), kubernetes.ProbeStorms(), kubernetes.Evictions(), kubernetes.KubeletRestarts(nil),
+		kubernetes.KubeletConfig(nil), stuckpods.New(stuckpods.DefaultSettings()),
 	}
 	const rounds = 10
 	began, cpu := time.Now(), processorTime(t)

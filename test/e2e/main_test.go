@@ -8,8 +8,8 @@ import (
 	"os"
 	"testing"
 
-	"github.com/nodeagent/nodeagent/internal/hand"
 	"github.com/nodeagent/nodeagent/internal/host"
+	"github.com/nodeagent/nodeagent/internal/mutate"
 	"github.com/nodeagent/nodeagent/test/lab"
 )
 
@@ -23,7 +23,7 @@ var withLab = flag.Bool("lab", false, "bring up a real one-node cluster for thes
 
 func TestMain(m *testing.M) {
 	host.ProbeMain()
-	if hand.ChildMain() {
+	if mutate.ChildMain() {
 		return
 	}
 	flag.Parse()

@@ -13,6 +13,8 @@ import (
 	"github.com/nodeagent/nodeagent/internal/host"
 	"github.com/nodeagent/nodeagent/internal/kube"
 	"github.com/nodeagent/nodeagent/pkg/detect"
+	detectcri "github.com/nodeagent/nodeagent/pkg/detect/cri"
+	"github.com/nodeagent/nodeagent/pkg/detect/kubernetes/kubelethealth"
 )
 
 // The real kubelet and the real runtime are well, are found when they are stopped, and are well again. Each is stopped
@@ -37,14 +39,14 @@ func TestKubeletAndRuntimeHealth(t *testing.T) {
 	c.host.Runtime = runtime
 	c.host.Plugins = host.NewPlugins(c.lab.Paths.KubeletRoot, c.lab.Dir)
 
-	kubelet, cri := detect.DefaultKubeletHealthSettings(), detect.DefaultRuntimeHealthSettings()
+	kubelet, cri := kubelethealth.DefaultSettings(), detectcri.DefaultRuntimeHealthSettings()
 	kubelet.Timeout, cri.Timeout = time.Second, time.Second
 	for _, tt := range []struct {
 		component, reason string
 		check             detect.Check
 	}{
-		{"kubelet", "KubeletStopped", detect.KubeletHealth(kubelet)},
-		{"containerd", "RuntimeStopped", detect.RuntimeHealth(cri)},
+		{"kubelet", "KubeletStopped", kubelethealth.New(kubelet)},
+		{"containerd", "RuntimeStopped", detectcri.RuntimeHealth(cri)},
 	} {
 		look := func(want ...string) {
 			t.Helper()

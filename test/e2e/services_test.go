@@ -11,7 +11,7 @@ import (
 	cri "k8s.io/cri-api/pkg/apis/runtime/v1"
 
 	"github.com/nodeagent/nodeagent/internal/host"
-	"github.com/nodeagent/nodeagent/pkg/detect"
+	detectcri "github.com/nodeagent/nodeagent/pkg/detect/cri"
 	"github.com/nodeagent/nodeagent/pkg/finding"
 	"github.com/nodeagent/nodeagent/test/harness"
 )
@@ -19,7 +19,7 @@ import (
 // A containerd that stands still for seconds now and then answers late, by kubelet's own measure. It is no restart.
 func TestRuntimeLatency(t *testing.T) {
 	k := openKubeletLab(t)
-	check, restarts := detect.RuntimeLatency(), detect.RuntimeRestarts(nil)
+	check, restarts := detectcri.RuntimeLatency(), detectcri.RuntimeRestarts(nil)
 	k.await(check, time.Second, map[string]string{"runtime-calls/questions": "", "runtime-calls/work": ""})
 	k.look(restarts)
 	resume := func() { _ = k.lab.Signal("containerd", syscall.SIGCONT) }
@@ -33,7 +33,7 @@ func TestRuntimeLatency(t *testing.T) {
 		resume()
 		<-time.After(time.Second)
 		f, there := k.look(check)["runtime-calls/questions"]
-		if !there || f.Marginal {
+		if !there || f.BelowRaise {
 			return fmt.Errorf("%v: %s", there, f.Message)
 		}
 		t.Logf("after %s: %s %v", time.Since(began).Round(time.Second), f.Message, f.Facts)
@@ -58,17 +58,17 @@ func TestShimsOfLivingPods(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	k.host.Clock = func() finding.Stamp {
+	k.host.Clock = func() finding.Timestamp {
 		now := host.Now()
-		now.Up += time.Hour
+		now.SinceBoot += time.Hour
 		return now
 	}
-	if found := k.look(detect.ShimLeaks()); len(found) > 0 {
+	if found := k.look(detectcri.ShimLeaks()); len(found) > 0 {
 		t.Errorf("%v", found)
 	}
 	// A runtime that knows of nothing shows that the shim was looked at.
 	k.host.Runtime.Sandboxes, k.host.Runtime.Containers = nothing[*cri.PodSandbox], nothing[*cri.Container]
-	found := k.look(detect.ShimLeaks())
+	found := k.look(detectcri.ShimLeaks())
 	of := 0
 	for _, f := range found {
 		t.Log(f.Message, f.Facts)

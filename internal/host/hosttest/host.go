@@ -70,12 +70,12 @@ func Fixture(t testing.TB, archive string, options ...Option) *host.Host {
 }
 
 // Now is the moment at which made-up hosts stand still: two days after their boot.
-func Now() finding.Stamp {
-	return finding.Stamp{Wall: time.Date(2026, 3, 1, 12, 0, 0, 0, time.UTC), Boot: BootID, Up: 48 * time.Hour}
+func Now() finding.Timestamp {
+	return finding.Timestamp{Wall: time.Date(2026, 3, 1, 12, 0, 0, 0, time.UTC), Boot: BootID, SinceBoot: 48 * time.Hour}
 }
 
 // Clock is the clock of a made-up host.
-func Clock() finding.Stamp { return Now() }
+func Clock() finding.Timestamp { return Now() }
 
 // Answer returns a door that always answers the same.
 func Answer[T any](value T, err error) func(context.Context) (T, error) {

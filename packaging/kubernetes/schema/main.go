@@ -14,7 +14,7 @@ import (
 	"time"
 
 	"github.com/nodeagent/nodeagent/internal/config"
-	"github.com/nodeagent/nodeagent/pkg/detect"
+	"github.com/nodeagent/nodeagent/pkg/detect/checks"
 	"github.com/nodeagent/nodeagent/pkg/finding"
 	"github.com/nodeagent/nodeagent/pkg/remediate"
 	"github.com/nodeagent/nodeagent/pkg/report/condition"
@@ -52,8 +52,8 @@ const duration = `^([0-9]+(\.[0-9]+)?(ns|us|µs|ms|s|m|h))+$`
 // schemaOf describes a type as the strict reader of the configuration takes it.
 func schemaOf(t reflect.Type) map[string]any {
 	switch t {
-	case reflect.TypeFor[detect.Settings](): // made of the list of checks when the program runs
-		return schemaOf(reflect.TypeOf(detect.DefaultSettings().Fields))
+	case reflect.TypeFor[checks.Settings](): // made of the list of checks when the program runs
+		return schemaOf(reflect.TypeOf(checks.DefaultSettings().Fields))
 	case reflect.TypeFor[time.Duration]():
 		return map[string]any{"type": "string", "pattern": duration}
 	case reflect.TypeFor[finding.Severity]():

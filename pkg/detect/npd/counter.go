@@ -65,7 +65,7 @@ func newCounter(args []string) (*counter, error) {
 // count answers as log-counter does (cmd/logcounter).
 func (c *counter) count(ctx context.Context, h *host.Host) plugin.Result {
 	now := h.Clock()
-	from := now.Wall.Add(c.times.start(now.Up) - now.Up)
+	from := now.Wall.Add(c.times.start(now.SinceBoot) - now.SinceBoot)
 	if from.After(now.Wall) {
 		return plugin.Result{Status: plugin.OK} // the delay after boot is not over
 	}

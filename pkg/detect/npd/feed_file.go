@@ -56,7 +56,7 @@ func (t translator) translate(text string, now time.Time) (at time.Time, message
 type fileEar struct {
 	monitor    *logMonitor
 	translator translator
-	clock      func() finding.Stamp
+	clock      func() finding.Timestamp
 
 	mu    sync.Mutex // guards place
 	place host.FilePlace
@@ -90,9 +90,9 @@ func (e *fileEar) follow(ctx context.Context, h *host.Host) error {
 		return errors.New("the monitor has no path of a log")
 	}
 	began := e.clock()
-	from := began.Wall.Add(e.monitor.times.start(began.Up) - began.Up)
+	from := began.Wall.Add(e.monitor.times.start(began.SinceBoot) - began.SinceBoot)
 	if e.at() != (host.FilePlace{}) {
-		from = began.Wall.Add(e.monitor.times.delay - began.Up) // what was written while the agent was away counts, too
+		from = began.Wall.Add(e.monitor.times.delay - began.SinceBoot) // what was written while the agent was away counts, too
 	}
 	return h.FollowFile(ctx, e.monitor.file.Log.LogPath, e.at(), func(text []byte, at host.FilePlace) {
 		e.hear(string(text), from)
@@ -116,6 +116,6 @@ func (e *fileEar) hear(text string, from time.Time) {
 }
 
 // since returns when, after boot, something was written at a wall time: not before boot, and not later than now.
-func since(at time.Time, now finding.Stamp) time.Duration {
-	return min(max(now.Up-now.Wall.Sub(at), 0), now.Up)
+func since(at time.Time, now finding.Timestamp) time.Duration {
+	return min(max(now.SinceBoot-now.Wall.Sub(at), 0), now.SinceBoot)
 }

@@ -92,14 +92,14 @@ func (j *journal) run(ctx context.Context, _ func(string)) error {
 }
 
 // starts returns, by monitor, the wall time before which entries do not count.
-func (j *journal) starts(now finding.Stamp) []time.Time {
+func (j *journal) starts(now finding.Timestamp) []time.Time {
 	var from []time.Time
 	for _, l := range j.monitors {
-		up := l.times.start(now.Up)
+		up := l.times.start(now.SinceBoot)
 		if j.cursor != "" {
 			up = l.times.delay // what was written while the agent was away counts, too
 		}
-		from = append(from, now.Wall.Add(up-now.Up))
+		from = append(from, now.Wall.Add(up-now.SinceBoot))
 	}
 	return from
 }

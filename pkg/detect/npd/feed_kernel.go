@@ -8,7 +8,7 @@ import (
 	"time"
 
 	"github.com/nodeagent/nodeagent/internal/host"
-	"github.com/nodeagent/nodeagent/pkg/detect"
+	"github.com/nodeagent/nodeagent/pkg/detect/kernellog"
 )
 
 // kernelEar feeds a log monitor with records of /dev/kmsg.
@@ -20,7 +20,7 @@ type kernelEar struct {
 }
 
 func (m *Monitors) addKernel(l *logMonitor, was saved) {
-	e := &kernelEar{monitor: l, told: was.Next, from: l.times.start(m.doors.Host.Clock().Up)}
+	e := &kernelEar{monitor: l, told: was.Next, from: l.times.start(m.doors.Host.Clock().SinceBoot)}
 	if e.told > 0 {
 		e.from = l.times.delay // what came while the agent was away was never told, however long that was
 	}
@@ -30,7 +30,7 @@ func (m *Monitors) addKernel(l *logMonitor, was saved) {
 }
 
 // Kernel makes a watcher of the kernel's log tell the monitors, too: there is one reader for all.
-func (m *Monitors) Kernel(watch detect.KernelWatch) detect.KernelWatch {
+func (m *Monitors) Kernel(watch kernellog.KernelWatch) kernellog.KernelWatch {
 	if len(m.kernel) == 0 {
 		return watch
 	}

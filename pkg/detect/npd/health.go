@@ -70,7 +70,7 @@ func (o own) lookNow(ctx context.Context, h *host.Host, id string) plugin.Result
 	check, _ := o.find(id)
 	l := detect.LookOnce(ctx, h, []detect.Check{check}, nil)[0]
 	for _, f := range l.Findings {
-		if f.Severity == finding.Fatal && !f.Marginal {
+		if f.Severity == finding.Fatal && !f.BelowRaise {
 			return plugin.Result{Status: plugin.Problem, Message: f.Message}
 		}
 	}

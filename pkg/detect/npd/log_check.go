@@ -51,7 +51,7 @@ func (m *logMonitor) checks(o own) []detect.Check {
 		check.Run = func(ctx context.Context, h *host.Host) ([]finding.Finding, error) {
 			m.await(ctx)
 			now := h.Clock()
-			findings, err := m.lookMoments(now.Up)
+			findings, err := m.lookMoments(now.SinceBoot)
 			m.save(now.Boot, false)
 			return findings, err
 		}
@@ -108,11 +108,11 @@ func kebab(name string) string {
 }
 
 // lookCondition tells whether a permanent problem is held.
-func (m *logMonitor) lookCondition(now finding.Stamp, condition string, state *witness) ([]finding.Finding, error) {
+func (m *logMonitor) lookCondition(now finding.Timestamp, condition string, state *witness) ([]finding.Finding, error) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	h, known := m.held[condition]
-	if known && (h.Expiry > 0 && now.Up-h.Last >= h.Expiry || state.refutes(h.Last, now)) {
+	if known && (h.Expiry > 0 && now.SinceBoot-h.Last >= h.Expiry || state.refutes(h.Last, now)) {
 		delete(m.held, condition)
 		m.moved, known = true, false
 	}
@@ -135,7 +135,7 @@ func (m *logMonitor) lookMoments(now time.Duration) ([]finding.Finding, error) {
 	for _, o := range m.moments {
 		findings = append(findings, finding.Finding{
 			Subject:  finding.Subject{Kind: "log-line", Name: fmt.Sprintf("%s@%.6f.%d", o.reason, o.at.Seconds(), o.serial)},
-			Severity: finding.Warning, Reason: o.reason, Message: o.message, Moment: true,
+			Severity: finding.Warning, Reason: o.reason, Message: o.message, OneShot: true,
 			Facts: map[string]string{"file": m.file.Name, "source": m.file.Log.Source},
 		})
 	}

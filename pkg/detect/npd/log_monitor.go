@@ -8,7 +8,7 @@ import (
 
 	"k8s.io/node-problem-detector/pkg/types"
 
-	"github.com/nodeagent/nodeagent/pkg/detect/kernel"
+	"github.com/nodeagent/nodeagent/pkg/detect/kernellog"
 )
 
 // line is one entry of a log.
@@ -168,7 +168,7 @@ func message(text, suffix string) string {
 	if suffix != "" {
 		text += "; " + suffix
 	}
-	return kernel.Printable([]byte(strings.ReplaceAll(text, "\n", " ")))
+	return kernellog.Printable([]byte(strings.ReplaceAll(text, "\n", " ")))
 }
 
 func (m *logMonitor) happen(reason, message string, at time.Duration) {

@@ -32,7 +32,7 @@ func bubble(t *testing.T, name string, test func(t *testing.T, h *host.Host, k *
 	t.Run(name, func(t *testing.T) {
 		synctest.Test(t, func(t *testing.T) {
 			h := madeUp()
-			test(t, h, &kmsg{up: func() time.Duration { return h.Clock().Up }})
+			test(t, h, &kmsg{up: func() time.Duration { return h.Clock().SinceBoot }})
 		})
 	})
 }
@@ -152,7 +152,7 @@ func TestRestart(t *testing.T) {
 		w.tells(t, hungTold)
 		w.stop()
 		clock := h.Clock
-		h.Clock = func() finding.Stamp { s := clock(); s.Boot = "next"; return s }
+		h.Clock = func() finding.Timestamp { s := clock(); s.Boot = "next"; return s }
 		w = run(t, files, DefaultSettings(), Doors{Host: h, Memory: m}, &kmsg{up: k.up}, w.tracker.State())
 		w.tells(t, hungClear)
 		w.stop()
@@ -174,8 +174,8 @@ func TestOwnState(t *testing.T) {
 		for what, state := range map[string]finding.CheckState{
 			"looked before the line": healthy,
 			"could not tell":         {Status: finding.StatusHealthy, Conclusive: h.Clock(), Err: "no"},
-			"sees it too":            {Status: finding.StatusFaulty, Conclusive: finding.Stamp{Boot: "boot", Up: 100 * time.Hour}},
-			"sees something": {Status: finding.StatusHealthy, Conclusive: finding.Stamp{Boot: "boot", Up: 100 * time.Hour},
+			"sees it too":            {Status: finding.StatusFaulty, Conclusive: finding.Timestamp{Boot: "boot", SinceBoot: 100 * time.Hour}},
+			"sees something": {Status: finding.StatusHealthy, Conclusive: finding.Timestamp{Boot: "boot", SinceBoot: 100 * time.Hour},
 				Subjects: map[string]*finding.Believed{"x": {Raised: h.Clock()}}},
 		} {
 			believed.Store(&state)

@@ -22,7 +22,7 @@ import (
 type Doors struct {
 	Host   *host.Host
 	Log    *slog.Logger
-	Memory detect.Memory // nil: nothing is remembered across restarts
+	Memory detect.StateStore // nil: nothing is remembered across restarts
 
 	// Own are the agent's own checks, and Believed what is believed of one. Both may be nil.
 	Own      []detect.Check
@@ -211,7 +211,7 @@ func (m *Monitors) addLog(f File, id string) (*logMonitor, error) {
 		return nil, err
 	}
 	l.wake, l.happened = m.wakeCheck, m.doors.Happened
-	l.up = func() time.Duration { return m.doors.Host.Clock().Up }
+	l.up = func() time.Duration { return m.doors.Host.Clock().SinceBoot }
 	was, err := recall(m.doors.Memory, id, m.doors.Host.Clock().Boot)
 	if err != nil {
 		m.doors.Log.Error("what was said before may be told again", "err", err)

@@ -82,11 +82,11 @@ func (o own) stateOf(s Settings, condition string) *witness {
 const settled = 3 * time.Second
 
 // refutes reports whether the witness has looked long enough after a line, and has seen nothing wrong at all.
-func (w *witness) refutes(said time.Duration, now finding.Stamp) bool {
+func (w *witness) refutes(said time.Duration, now finding.Timestamp) bool {
 	if w == nil {
 		return false
 	}
 	c, ok := w.believed(w.id)
 	return ok && c.Status == finding.StatusHealthy && c.Err == "" && len(c.Raised()) == 0 &&
-		c.Conclusive.Boot == now.Boot && c.Conclusive.Up >= said+settled
+		c.Conclusive.Boot == now.Boot && c.Conclusive.SinceBoot >= said+settled
 }

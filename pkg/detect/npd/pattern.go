@@ -6,7 +6,7 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/nodeagent/nodeagent/pkg/detect/kernel"
+	"github.com/nodeagent/nodeagent/pkg/detect/kernellog"
 )
 
 // pattern is a rule's regular expression as node-problem-detector understands it: it must match to the very end of the
@@ -32,7 +32,7 @@ func newPattern(expr string) (*pattern, error) {
 	}
 	p := &pattern{re: re}
 	if tree, err := syntax.Parse(expr+`\z`, syntax.Perl); err == nil {
-		p.literals = kernel.LiteralsOf(tree)
+		p.literals = kernellog.LiteralsOf(tree)
 		p.lastLine = endsAtEnd(tree) && !spansLines(tree)
 	}
 	return p, nil

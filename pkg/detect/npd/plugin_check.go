@@ -84,7 +84,7 @@ func (m *pluginMonitor) worst(condition string, rules []*pluginRule, shown strin
 	}
 	f := m.finding(finding.Subject{Kind: conditionKind, Name: condition}, worst, told)
 	f.Severity = finding.Fatal
-	f.Retold = *m.file.Plugin.PluginGlobalConfig.EnableMessageChangeBasedConditionUpdate
+	f.RepublishMessage = *m.file.Plugin.PluginGlobalConfig.EnableMessageChangeBasedConditionUpdate
 	return &f, errors.Join(unknown...)
 }
 
@@ -123,7 +123,7 @@ func (m *pluginMonitor) temporary(rules []*pluginRule) ([]finding.Finding, error
 			subject.Name += fmt.Sprintf("@%d", runs)
 		}
 		f := m.finding(subject, r, answer)
-		f.Moment = m.settings.RepeatEvents
+		f.OneShot = m.settings.RepeatEvents
 		findings = append(findings, f)
 	}
 	return findings, finding.Partial(doubt)

@@ -124,7 +124,7 @@ func due(rules []*pluginRule, now time.Duration) []*pluginRule {
 
 // run asks those of some rules whose time has come, as many at a time as the file allows.
 func (m *pluginMonitor) run(ctx context.Context, h *host.Host, rules []*pluginRule) {
-	now := h.Clock().Up
+	now := h.Clock().SinceBoot
 	var wg sync.WaitGroup
 	for _, r := range due(rules, now) {
 		select {

@@ -20,7 +20,7 @@ type saved struct {
 }
 
 // keep saves s if there is a memory.
-func keep(memory detect.Memory, id string, s saved) {
+func keep(memory detect.StateStore, id string, s saved) {
 	if memory == nil {
 		return
 	}
@@ -30,7 +30,7 @@ func keep(memory detect.Memory, id string, s saved) {
 }
 
 // recall returns what an earlier run in this boot has left. What was said in another boot is over.
-func recall(memory detect.Memory, id, boot string) (saved, error) {
+func recall(memory detect.StateStore, id, boot string) (saved, error) {
 	var s saved
 	if memory == nil {
 		return s, nil

@@ -120,7 +120,7 @@ func (m *statsMonitor) sample(ctx context.Context, h *host.Host) error {
 		}
 		problems = append(problems, err)
 	}
-	m.last.at = h.Clock().Up
+	m.last.at = h.Clock().SinceBoot
 	m.mu.Lock()
 	m.snapshot = all
 	m.mu.Unlock()

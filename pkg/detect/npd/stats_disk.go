@@ -93,7 +93,7 @@ func sampleIO(h *host.Host, devices map[string]bool, last *previous) ([]sample, 
 	if err != nil {
 		return nil, fmt.Errorf("read /proc/diskstats: %w", err)
 	}
-	elapsed := h.Clock().Up - last.at
+	elapsed := h.Clock().SinceBoot - last.at
 	weighted := map[string]uint64{}
 	var samples []sample
 	for _, s := range stats {

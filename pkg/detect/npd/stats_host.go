@@ -28,7 +28,7 @@ func sampleHost(_ context.Context, h *host.Host, _ *previous) ([]sample, error) 
 		return nil, err
 	}
 	m := &metric{id: "host/uptime", help: "The uptime of the operating system", labels: []string{"kernel_version", "os_version"}}
-	return []sample{{m, []string{label(kernel), label(osVersion(release))}, float64(int64(h.Clock().Up.Seconds()))}}, nil
+	return []sample{{m, []string{label(kernel), label(osVersion(release))}, float64(int64(h.Clock().SinceBoot.Seconds()))}}, nil
 }
 
 // osVersion names the system as node-problem-detector does, which refuses those that it does not know.

@@ -11,7 +11,8 @@ import (
 	"k8s.io/node-problem-detector/pkg/types"
 
 	"github.com/nodeagent/nodeagent/pkg/detect"
-	"github.com/nodeagent/nodeagent/pkg/detect/kernel"
+	"github.com/nodeagent/nodeagent/pkg/detect/kernellog"
+	"github.com/nodeagent/nodeagent/pkg/detect/kernellog/rules"
 	"github.com/nodeagent/nodeagent/pkg/detect/plugin"
 	"github.com/nodeagent/nodeagent/pkg/finding"
 )
@@ -40,22 +41,22 @@ type RuleFate struct {
 
 // Translation is what a set of files becomes.
 type Translation struct {
-	Rules       []RuleFate        `json:"rules"`
-	Files       []string          `json:"files"` // those that are still needed
-	Plugins     []plugin.Settings `json:"-"`
-	KernelRules []kernel.OwnRule  `json:"-"`
+	Rules       []RuleFate          `json:"rules"`
+	Files       []string            `json:"files"` // those that are still needed
+	Plugins     []plugin.Settings   `json:"-"`
+	KernelRules []kernellog.OwnRule `json:"-"`
 }
 
 // translation is the work on one set of files.
 type translation struct {
 	Translation
 	own   own
-	table []kernel.Rule
+	table []rules.Rule
 	stays map[string]bool
 }
 
 // Translate says what files become beside the agent's own checks and rules.
-func Translate(files []File, checks []detect.Check, table []kernel.Rule) Translation {
+func Translate(files []File, checks []detect.Check, table []rules.Rule) Translation {
 	t := &translation{own: own{checks: checks}, table: table, stays: map[string]bool{}}
 	t.Rules, t.Files = []RuleFate{}, []string{}
 	for _, f := range files {
@@ -150,7 +151,7 @@ func (t *translation) kernelRule(rule RuleFate, expr string) {
 		t.add(rule, Stays, "a rule of the agent's own looks at one line, and needs a text that is in each")
 		return
 	}
-	own := kernel.OwnRule{
+	own := kernellog.OwnRule{
 		ID: t.uniqueRule(kebab(rule.Reason)), Reason: rule.Reason, Severity: finding.Warning, Summary: "from " + path.Base(rule.File),
 		Patterns: []string{`^.*(?:` + expr + `)\s*$`},
 	}
@@ -164,8 +165,8 @@ func (t *translation) kernelRule(rule RuleFate, expr string) {
 
 func (t *translation) uniqueRule(id string) string {
 	base := id
-	for n := 2; slices.ContainsFunc(t.table, func(r kernel.Rule) bool { return r.ID == id }) ||
-		slices.ContainsFunc(t.KernelRules, func(r kernel.OwnRule) bool { return r.ID == id }); n++ {
+	for n := 2; slices.ContainsFunc(t.table, func(r rules.Rule) bool { return r.ID == id }) ||
+		slices.ContainsFunc(t.KernelRules, func(r kernellog.OwnRule) bool { return r.ID == id }); n++ {
 		id = fmt.Sprintf("%s-%d", base, n)
 	}
 	return id

@@ -19,9 +19,9 @@ import (
 // madeUp is a host of which only the clock is asked.
 func madeUp() *host.Host {
 	began := time.Now()
-	return &host.Host{NodeName: "node", Paths: host.Paths{InitPID: os.Getpid()}, Clock: func() finding.Stamp {
+	return &host.Host{NodeName: "node", Paths: host.Paths{InitPID: os.Getpid()}, Clock: func() finding.Timestamp {
 		now := time.Now()
-		return finding.Stamp{Wall: now.Round(0), Boot: "boot", Up: time.Hour + now.Sub(began)}
+		return finding.Timestamp{Wall: now.Round(0), Boot: "boot", SinceBoot: time.Hour + now.Sub(began)}
 	}}
 }
 
@@ -118,11 +118,11 @@ func run(t *testing.T, files []File, s Settings, d Doors, k *kmsg, state finding
 	return w
 }
 
-func (w *world) observe(l finding.Look) {
+func (w *world) observe(l finding.Observation) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	for _, u := range w.tracker.Observe(l) {
-		if u.Kind != finding.Moved && !(u.Kind == finding.Cleared && u.Finding.Moment) {
+		if u.Kind != finding.StatusChanged && !(u.Kind == finding.Cleared && u.Finding.OneShot) {
 			w.told = append(w.told, strings.Join([]string{string(u.Kind), u.Finding.Reason, u.Finding.Message}, " "))
 		}
 	}

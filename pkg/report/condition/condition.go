@@ -31,7 +31,7 @@ type Config struct {
 	// Store keeps which conditions are ours and when they moved. Nil: nothing is removed after a restart.
 	Store report.Store
 	// Started is when this agent started. It tells the first look of a tracker without memory from a status that has moved.
-	Started finding.Stamp
+	Started finding.Timestamp
 
 	Spread  time.Duration // start-up and other writes that are not urgent come at random within it; zero: DefaultSpread, negative: none
 	Grace   time.Duration // for first conclusive looks; zero: DefaultGrace
@@ -111,9 +111,9 @@ func (c Config) withDefaults() Config {
 // Name identifies the reporter in logs and metrics.
 func (r *Reporter) Name() string { return "condition" }
 
-// Tell takes over what is believed. Every state counts, even when it is never written: a status that went and came back
+// Update takes over what is believed. Every state counts, even when it is never written: a status that went and came back
 // has moved.
-func (r *Reporter) Tell(state finding.State, _ []finding.Update) {
+func (r *Reporter) Update(state finding.State, _ []finding.Update) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	now := time.Now()

@@ -63,7 +63,7 @@ func TestFaultIsShownAtOnce(t *testing.T) {
 		node, w := reporttest.NewNode(), reporttest.NewWorld()
 		r := New(testConfig(node))
 		reporttest.Start(t, r)
-		r.Tell(w.Look("disk", nil, "Ext4Error"))
+		r.Update(w.Look("disk", nil, "Ext4Error"))
 		time.Sleep(100 * time.Millisecond)
 		want := "True | Ext4Error | thing 0 is Ext4Error | " + at(time.Now())
 		if diff := cmp.Diff(want, shownLine(node.Shown("ReadonlyFilesystem"))); diff != "" {
@@ -76,9 +76,9 @@ func TestFaultIsShownAtOnce(t *testing.T) {
 		// Ten more changes within a second make one more patch, and no read.
 		for range 5 {
 			time.Sleep(70 * time.Millisecond)
-			r.Tell(w.Look("disk", nil))
+			r.Update(w.Look("disk", nil))
 			time.Sleep(70 * time.Millisecond)
-			r.Tell(w.Look("disk", nil, "XFSShutdown"))
+			r.Update(w.Look("disk", nil, "XFSShutdown"))
 		}
 		time.Sleep(time.Second)
 		if n := len(node.Patches()); n != 2 {
@@ -137,7 +137,7 @@ func TestStatuses(t *testing.T) {
 				c.Vocabulary = test.vocabulary
 				r := New(c)
 				reporttest.Start(t, r)
-				r.Tell(test.look(reporttest.NewWorld()))
+				r.Update(test.look(reporttest.NewWorld()))
 				time.Sleep(4 * time.Minute)
 				got, _, _ := cutLast(shownLine(node.Shown(test.kind)))
 				if diff := cmp.Diff(test.want, got); diff != "" {
@@ -166,7 +166,7 @@ func TestOthersAreNeverTouched(t *testing.T) {
 		c.Store = store
 		r := New(c)
 		stop := reporttest.Start(t, r)
-		r.Tell(w.Look("disk", nil, "Ext4Error"))
+		r.Update(w.Look("disk", nil, "Ext4Error"))
 		time.Sleep(time.Hour * 3)
 		stop()
 
@@ -174,7 +174,7 @@ func TestOthersAreNeverTouched(t *testing.T) {
 		delete(c.Conditions, "disk")
 		r = New(c)
 		reporttest.Start(t, r)
-		r.Tell(finding.State{}, nil)
+		r.Update(finding.State{}, nil)
 		time.Sleep(time.Hour * 3)
 		for _, want := range []corev1.NodeCondition{ready, deadlock} {
 			if diff := cmp.Diff(&want, node.Shown(string(want.Type))); diff != "" {
@@ -200,7 +200,7 @@ func TestNotOursIsNotRemoved(t *testing.T) {
 		c.Store = reporttest.NewStore()
 		r := New(c)
 		reporttest.Start(t, r)
-		r.Tell(w.Look("disk", finding.NotApplicable("no disk")))
+		r.Update(w.Look("disk", finding.NotApplicable("no disk")))
 		time.Sleep(3 * time.Hour)
 		if got := node.Shown("ReadonlyFilesystem"); got == nil || got.Reason != "FilesystemIsReadOnly" {
 			t.Errorf("another's condition is %s", shownLine(got))
@@ -213,14 +213,14 @@ func TestNotApplicableAnyMore(t *testing.T) {
 		node, w := reporttest.NewNode(), reporttest.NewWorld()
 		r := New(testConfig(node))
 		reporttest.Start(t, r)
-		r.Tell(w.Look("disk", nil, "Ext4Error"))
+		r.Update(w.Look("disk", nil, "Ext4Error"))
 		time.Sleep(time.Minute)
-		r.Tell(w.Look("disk", finding.NotApplicable("the disk was taken out")))
+		r.Update(w.Look("disk", finding.NotApplicable("the disk was taken out")))
 		time.Sleep(2 * time.Second)
 		if got := node.Shown("ReadonlyFilesystem"); got != nil {
 			t.Errorf("shown %s", shownLine(got))
 		}
-		r.Tell(w.Look("disk", nil, "Ext4Error"))
+		r.Update(w.Look("disk", nil, "Ext4Error"))
 		time.Sleep(2 * time.Second)
 		if got := node.Shown("ReadonlyFilesystem"); got == nil {
 			t.Error("not shown again")
@@ -234,11 +234,11 @@ func TestReasonChurnIsBounded(t *testing.T) {
 		node, w := reporttest.NewNode(), reporttest.NewWorld()
 		r := New(testConfig(node))
 		reporttest.Start(t, r)
-		r.Tell(w.Look("disk", nil, "First"))
+		r.Update(w.Look("disk", nil, "First"))
 		moved := time.Now()
 		time.Sleep(time.Second)
 		for i := range 600 {
-			r.Tell(w.Look("disk", nil, "Reason"+string(rune('A'+i%26))))
+			r.Update(w.Look("disk", nil, "Reason"+string(rune('A'+i%26))))
 			time.Sleep(time.Second)
 		}
 		if n := len(node.Patches()); n < 10 || n > 17 {
@@ -258,18 +258,18 @@ func TestChecksThatShareACondition(t *testing.T) {
 		r := New(c)
 		reporttest.Start(t, r)
 		shown := func() string { return shownLine(node.Shown("ReadonlyFilesystem")) }
-		r.Tell(w.Look("one", nil))
-		r.Tell(w.Look("two", nil, "Two"))
+		r.Update(w.Look("one", nil))
+		r.Update(w.Look("two", nil, "Two"))
 		began := time.Now()
 		time.Sleep(time.Minute)
-		r.Tell(w.Look("one", nil, "One"))
+		r.Update(w.Look("one", nil, "One"))
 		time.Sleep(time.Minute)
-		r.Tell(w.Look("two", nil)) // faulty without a break
+		r.Update(w.Look("two", nil)) // faulty without a break
 		time.Sleep(time.Minute)
 		if diff := cmp.Diff("True | One | thing 0 is One | "+at(began), shown()); diff != "" {
 			t.Error(diff)
 		}
-		r.Tell(w.Look("one", nil))
+		r.Update(w.Look("one", nil))
 		ended := time.Now()
 		time.Sleep(time.Minute)
 		if diff := cmp.Diff("False | FilesystemIsNotReadOnly | Filesystem is not read-only | "+at(ended), shown()); diff != "" {

@@ -13,10 +13,10 @@ import (
 
 // record is what is remembered of one condition across restarts.
 type record struct {
-	Status  finding.Status `json:"status"`
-	Since   finding.Stamp  `json:"since"`   // when the tracker says that it moved
-	Shown   time.Time      `json:"shown"`   // lastTransitionTime: Since, or what the Node said before us
-	Written bool           `json:"written"` // the Node may carry it because of us: ours to remove
+	Status  finding.Status    `json:"status"`
+	Since   finding.Timestamp `json:"since"`   // when the tracker says that it moved
+	Shown   time.Time         `json:"shown"`   // lastTransitionTime: Since, or what the Node said before us
+	Written bool              `json:"written"` // the Node may carry it because of us: ours to remove
 
 	// Fresh: it has not moved since we first heard of it, and was not yet compared with the Node, which may know better.
 	Fresh bool `json:"fresh,omitempty"`
@@ -25,14 +25,14 @@ type record struct {
 // ledger knows when each condition really moved. The tracker knows it too, but may have lost its memory, and it knows
 // nothing of conditions that several checks share. It is pure.
 type ledger struct {
-	started finding.Stamp // when this agent started
+	started finding.Timestamp // when this agent started
 	records map[string]record
 	sighted map[string]bool // told of in this run
 	adopted map[string]corev1.NodeCondition
 	dirty   map[string]bool // to be stored
 }
 
-func newLedger(started finding.Stamp) *ledger {
+func newLedger(started finding.Timestamp) *ledger {
 	return &ledger{started: started, records: map[string]record{}, sighted: map[string]bool{}, dirty: map[string]bool{}}
 }
 
@@ -132,11 +132,11 @@ func (l *ledger) store(behind *report.WriteBehind) {
 }
 
 // inThisRun reports whether a moment lies after the start of this agent.
-func (l *ledger) inThisRun(s finding.Stamp) bool {
-	return l.started.Boot != "" && s.Boot == l.started.Boot && s.Up >= l.started.Up
+func (l *ledger) inThisRun(s finding.Timestamp) bool {
+	return l.started.Boot != "" && s.Boot == l.started.Boot && s.SinceBoot >= l.started.SinceBoot
 }
 
 // same compares moments; a time.Time that was stored has lost its location and monotonic clock.
-func same(a, b finding.Stamp) bool {
-	return a.Boot == b.Boot && a.Up == b.Up && a.Wall.Equal(b.Wall)
+func same(a, b finding.Timestamp) bool {
+	return a.Boot == b.Boot && a.SinceBoot == b.SinceBoot && a.Wall.Equal(b.Wall)
 }

@@ -19,8 +19,8 @@ import (
 // tracker that lost its memory alone.
 func TestObserve(t *testing.T) {
 	day := time.Date(2026, 1, 2, 0, 0, 0, 0, time.UTC)
-	stamp := func(hour int) finding.Stamp {
-		return finding.Stamp{Wall: day.Add(time.Duration(hour) * time.Hour), Boot: "boot", Up: time.Duration(hour) * time.Hour}
+	stamp := func(hour int) finding.Timestamp {
+		return finding.Timestamp{Wall: day.Add(time.Duration(hour) * time.Hour), Boot: "boot", SinceBoot: time.Duration(hour) * time.Hour}
 	}
 	const started = 10
 	disk := &kind{name: "Disk"}
@@ -90,7 +90,7 @@ func (a *agent) restart(t *testing.T, lose bool) {
 	}
 	a.world.Restart(state)
 	a.start(t)
-	a.run.Tell(a.world.State(), nil) // what was restored
+	a.run.Update(a.world.State(), nil) // what was restored
 }
 
 // step is one thing that happens, and how long nothing happens afterwards.
@@ -169,7 +169,7 @@ func transitions(t *testing.T, steps []step) string {
 // look lets the check look, and the model see what the tracker makes of it.
 func (a *agent) look(m *model, err error, reasons ...string) {
 	state, updates := a.world.Look("disk", err, reasons...)
-	a.run.Tell(state, updates)
+	a.run.Update(state, updates)
 	c := state["disk"]
 	if c.Conclusive.IsZero() {
 		return // never known: TestGraceEnds says what is told

@@ -33,7 +33,7 @@ func TestRetire(t *testing.T) {
 				delete(c.Conditions, reporttest.Check)
 				r := New(c)
 				stop := reporttest.Start(t, r)
-				r.Tell(w.Look("disk", nil))
+				r.Update(w.Look("disk", nil))
 				time.Sleep(2 * time.Minute)
 				stop()
 				for i, want := range [][]string{{"ReadonlyFilesystem"}, nil} {

@@ -112,8 +112,8 @@ func (c Config) withDefaults() Config {
 // Name identifies the reporter in logs and metrics.
 func (r *Reporter) Name() string { return "event" }
 
-// Tell takes over what has changed.
-func (r *Reporter) Tell(state finding.State, updates []finding.Update) {
+// Update takes over what has changed.
+func (r *Reporter) Update(state finding.State, updates []finding.Update) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if len(updates) > 0 || r.believed == nil {
@@ -139,7 +139,7 @@ func (r *Reporter) Tell(state finding.State, updates []finding.Update) {
 func worthRepeating(state finding.State) []finding.Believed {
 	believed := []finding.Believed{}
 	for _, b := range state.Raised() {
-		if b.Severity != finding.Info && !b.Moment {
+		if b.Severity != finding.Info && !b.OneShot {
 			b.Facts = nil
 			believed = append(believed, b)
 		}

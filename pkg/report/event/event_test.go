@@ -45,7 +45,7 @@ func TestEventIsWhatTheApiserverTakes(t *testing.T) {
 		r := New(testConfig(events))
 		reporttest.Start(t, r)
 		state, updates := w.Look("disk", nil, "Ext4Error")
-		r.Tell(state, updates)
+		r.Update(state, updates)
 		now := metav1.NewTime(w.Now().Wall)
 		time.Sleep(time.Second)
 		var id string
@@ -71,7 +71,7 @@ func TestEventIsWhatTheApiserverTakes(t *testing.T) {
 func TestNotes(t *testing.T) {
 	f := finding.Finding{Check: "disk", Subject: finding.Subject{Kind: "disk", Name: "sda"}, Severity: finding.Fatal, Reason: "Ext4Error", Message: "bad\nblock"}
 	info, moment := f, f
-	moment.Moment = true
+	moment.OneShot = true
 	info.Severity = finding.Info
 	long := f
 	long.Reason, long.Message = strings.Repeat("R", 300), strings.Repeat("é", 3000)
@@ -86,7 +86,7 @@ func TestNotes(t *testing.T) {
 		{"cleared", finding.Update{Kind: finding.Cleared, Finding: f}, "Normal Ext4ErrorCleared no longer so: bad block"},
 		{"a moment", finding.Update{Kind: finding.Raised, Finding: moment}, "Warning Ext4Error bad block"},
 		{"a moment is never gone", finding.Update{Kind: finding.Cleared, Finding: moment}, "none"},
-		{"moved", finding.Update{Kind: finding.Moved, From: finding.StatusHealthy, To: finding.StatusFaulty}, "none"},
+		{"moved", finding.Update{Kind: finding.StatusChanged, From: finding.StatusHealthy, To: finding.StatusFaulty}, "none"},
 		{"long", finding.Update{Kind: finding.Cleared, Finding: long}, ""},
 	} {
 		t.Run(test.name, func(t *testing.T) {
@@ -125,8 +125,8 @@ func TestStorm(t *testing.T) {
 		for range 47 {
 			storm = append(storm, "Storm")
 		}
-		r.Tell(w.Look("stormy", nil, storm...))
-		r.Tell(w.Look("calm", nil, "Calm"))
+		r.Update(w.Look("stormy", nil, storm...))
+		r.Update(w.Look("calm", nil, "Calm"))
 		time.Sleep(45 * time.Second)
 		count := map[string]int{}
 		for _, e := range events.Created() {
@@ -153,10 +153,10 @@ func TestStormDuringAnOutage(t *testing.T) {
 		r := New(testConfig(events))
 		reporttest.Start(t, r)
 		events.Fail(errors.New("away"))
-		r.Tell(w.Look("quiet", nil, "Quiet"))
+		r.Update(w.Look("quiet", nil, "Quiet"))
 		const raised = 24 * 60
 		for i := range raised {
-			r.Tell(w.State(), []finding.Update{{ID: fmt.Sprint("storm-", i), Kind: finding.Raised, At: w.Now(), Finding: reporttest.Fatal("stormy", i, "Storm")}})
+			r.Update(w.State(), []finding.Update{{ID: fmt.Sprint("storm-", i), Kind: finding.Raised, At: w.Now(), Finding: reporttest.Fatal("stormy", i, "Storm")}})
 			time.Sleep(time.Minute)
 		}
 		if n := r.outbox.Len(); n > 12 {
@@ -188,7 +188,7 @@ func TestOverflowIsTold(t *testing.T) {
 		reporttest.Start(t, r)
 		events.Fail(errors.New("away"))
 		for i := range 12 {
-			r.Tell(w.Look(fmt.Sprint("check-", i), nil, fmt.Sprint("Reason", i)))
+			r.Update(w.Look(fmt.Sprint("check-", i), nil, fmt.Sprint("Reason", i)))
 		}
 		time.Sleep(time.Hour)
 		events.Mend()
@@ -211,10 +211,10 @@ func TestLostAnswer(t *testing.T) {
 		r := New(testConfig(events))
 		reporttest.Start(t, r)
 		events.LoseAnswers(errors.New("EOF"))
-		r.Tell(w.Look("disk", nil, "First"))
+		r.Update(w.Look("disk", nil, "First"))
 		time.Sleep(time.Minute)
 		events.Mend()
-		r.Tell(w.Look("other", nil, "Second"))
+		r.Update(w.Look("other", nil, "Second"))
 		time.Sleep(10 * time.Minute)
 		want := []string{"Warning First 1 thing 0 is First", "Warning Second 1 thing 0 is Second"}
 		if diff := cmp.Diff(want, events.Lines()); diff != "" {
@@ -242,7 +242,7 @@ func TestRejectedEventHoldsUpNothing(t *testing.T) {
 				r := New(testConfig(events))
 				reporttest.Start(t, r)
 				events.Fail(reporttest.Status(test.code, test.reason, 17))
-				r.Tell(w.Look("disk", nil, "First"))
+				r.Update(w.Look("disk", nil, "First"))
 				time.Sleep(time.Hour)
 				events.Mend()
 				time.Sleep(10 * time.Minute)
@@ -271,13 +271,13 @@ func TestRestartGoesOn(t *testing.T) {
 		stop := reporttest.Start(t, r)
 		events.Fail(errors.New("away"))
 		state, updates := w.Look("disk", nil, "Ext4Error")
-		r.Tell(state, updates)
+		r.Update(state, updates)
 		time.Sleep(time.Minute)
 		stop()
 		events.Mend()
 		r = New(c)
 		reporttest.Start(t, r)
-		r.Tell(state, updates) // told twice
+		r.Update(state, updates) // told twice
 		time.Sleep(time.Hour)
 		if diff := cmp.Diff([]string{"Warning Ext4Error 1 thing 0 is Ext4Error"}, events.Lines()); diff != "" {
 			t.Error(diff)
@@ -292,10 +292,10 @@ func TestResend(t *testing.T) {
 		c.Resend = 6 * time.Hour
 		r := New(c)
 		reporttest.Start(t, r)
-		r.Tell(w.Look("disk", nil, "Ext4Error"))
+		r.Update(w.Look("disk", nil, "Ext4Error"))
 		since := time.Now().UTC().Format("2006-01-02T15:04:05Z")
 		time.Sleep(13 * time.Hour)
-		r.Tell(w.Look("disk", nil))
+		r.Update(w.Look("disk", nil))
 		time.Sleep(13 * time.Hour)
 		again := "Warning Ext4Error 1 thing 0 is Ext4Error (since " + since + ")"
 		want := []string{"Warning Ext4Error 1 thing 0 is Ext4Error", again, again, "Normal Ext4ErrorCleared 1 no longer so: thing 0 is Ext4Error"}
@@ -312,7 +312,7 @@ func TestBacklogLeavesRoom(t *testing.T) {
 		r := New(testConfig(events))
 		reporttest.Start(t, r)
 		for i := range 100 {
-			r.Tell(w.Look(fmt.Sprint("check-", i), nil, fmt.Sprint("Reason", i)))
+			r.Update(w.Look(fmt.Sprint("check-", i), nil, fmt.Sprint("Reason", i)))
 		}
 		time.Sleep(time.Minute)
 		if n := len(events.Attempts()); n < 30 || n > 34 {

@@ -51,7 +51,7 @@ func noteOf(u finding.Update) (note, bool) {
 	case finding.Raised, finding.Changed:
 		n.Reason, n.Message = report.Reason(f.Reason, maxReason), report.Text(f.Message, maxMessage)
 	case finding.Cleared:
-		if f.Moment {
+		if f.OneShot {
 			return note{}, false
 		}
 		n.Type = corev1.EventTypeNormal

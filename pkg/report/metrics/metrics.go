@@ -99,8 +99,8 @@ func (m *Metrics) Run(ctx context.Context) error {
 	return nil
 }
 
-// Tell takes over what is believed.
-func (m *Metrics) Tell(state finding.State, updates []finding.Update) {
+// Update takes over what is believed.
+func (m *Metrics) Update(state finding.State, updates []finding.Update) {
 	for _, u := range updates {
 		// A changed finding counts when its reason changed, as node-problem-detector counts, not when its severity did.
 		if u.Kind == finding.Raised || u.Kind == finding.Changed && m.state.reason(u.Finding.Key()) != u.Finding.Reason {

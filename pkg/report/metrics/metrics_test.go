@@ -89,7 +89,7 @@ func TestProblemMetrics(t *testing.T) {
 			}},
 		} {
 			time.Sleep(time.Minute)
-			m.Tell(w.Look("disk", step.err, step.reasons...))
+			m.Update(w.Look("disk", step.err, step.reasons...))
 			if diff := cmp.Diff(step.want, scrape(t, m, "problem_", "# HELP problem_", "# TYPE problem_")); diff != "" {
 				t.Error(diff)
 			}
@@ -103,7 +103,7 @@ func TestSeverityChangeIsNotCounted(t *testing.T) {
 		m, w := New(Config{}), reporttest.NewWorld()
 		f := reporttest.Fatal("disk", 0, "Ext4Error")
 		for _, f.Severity = range []finding.Severity{finding.Warning, finding.Fatal} {
-			m.Tell(w.Observe(finding.Look{Check: "disk", At: w.Now(), Findings: []finding.Finding{f}}))
+			m.Update(w.Observe(finding.Observation{Check: "disk", At: w.Now(), Findings: []finding.Finding{f}}))
 			time.Sleep(time.Minute)
 		}
 		if diff := cmp.Diff([]string{`problem_counter{reason="Ext4Error"} 1`}, scrape(t, m, "problem_counter{")); diff != "" {
@@ -115,7 +115,7 @@ func TestSeverityChangeIsNotCounted(t *testing.T) {
 func TestGoneSeriesAreGone(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		m, w := New(Config{}), reporttest.NewWorld()
-		m.Tell(w.Look("disk", nil, "A", "B"))
+		m.Update(w.Look("disk", nil, "A", "B"))
 		m.Leftovers(map[Leftover]int{{"sandbox", "leftover"}: 2, {"mount", "unknown"}: 1})
 		want := []string{
 			`nodeagent_check_status{check="disk",status="faulty"} 1`, `nodeagent_check_status{check="disk",status="healthy"} 0`,
@@ -127,7 +127,7 @@ func TestGoneSeriesAreGone(t *testing.T) {
 		if diff := cmp.Diff(want, scrape(t, m, prefixes...)); diff != "" {
 			t.Error(diff)
 		}
-		m.Tell(finding.State{}, nil)
+		m.Update(finding.State{}, nil)
 		m.Leftovers(nil)
 		if got := scrape(t, m, prefixes...); len(got) > 0 {
 			t.Errorf("still there: %v", got)
@@ -194,7 +194,7 @@ func TestNoGlobalState(t *testing.T) {
 func TestReasonsAreBounded(t *testing.T) {
 	m := New(Config{})
 	for i := range 5000 {
-		m.Tell(finding.State{}, []finding.Update{{Kind: finding.Raised, Finding: finding.Finding{Reason: fmt.Sprint("R", i)}}})
+		m.Update(finding.State{}, []finding.Update{{Kind: finding.Raised, Finding: finding.Finding{Reason: fmt.Sprint("R", i)}}})
 	}
 	lines := scrape(t, m, "problem_counter{")
 	if len(lines) != maxReasons+1 || !slices.Contains(lines, `problem_counter{reason="OtherReasons"} 4500`) {

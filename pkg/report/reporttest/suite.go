@@ -97,7 +97,7 @@ func tellDoesNotBlock(t *testing.T, s Subject) {
 	defer stop()
 	began := time.Now()
 	for i := range 3000 {
-		s.Reporter.Tell(w.Look(Check, nil, reason(i)))
+		s.Reporter.Update(w.Look(Check, nil, reason(i)))
 	}
 	// A bubble's clock moves on only when everything in it is blocked.
 	if took := time.Since(began); took != 0 {
@@ -105,7 +105,7 @@ func tellDoesNotBlock(t *testing.T, s Subject) {
 	}
 	time.Sleep(time.Minute) // of the bubble's clock: the sink is called and hangs
 	began = time.Now()
-	s.Reporter.Tell(w.Look(Check, nil, "Another"))
+	s.Reporter.Update(w.Look(Check, nil, "Another"))
 	if took := time.Since(began); took != 0 {
 		t.Errorf("tell waited for %s while a call hung", took)
 	}
@@ -115,7 +115,7 @@ func tellWithoutRun(t *testing.T, s Subject) {
 	w := NewWorld()
 	began := time.Now()
 	for i := range 3000 {
-		s.Reporter.Tell(w.Look(Check, nil, reason(i)))
+		s.Reporter.Update(w.Look(Check, nil, reason(i)))
 	}
 	if took := time.Since(began); took != 0 {
 		t.Errorf("tell waited for %s", took)
@@ -126,7 +126,7 @@ func runEnds(t *testing.T, s Subject) {
 	w := NewWorld()
 	s.disturb(nil)
 	stop := Start(t, s.Reporter)
-	s.Reporter.Tell(w.Look(Check, nil, "Broken"))
+	s.Reporter.Update(w.Look(Check, nil, "Broken"))
 	time.Sleep(5 * time.Second)
 	stop() // measures; the bubble itself fails the test where a goroutine is left
 }
@@ -137,7 +137,7 @@ func newestWins(t *testing.T, s Subject) {
 	stop := Start(t, s.Reporter)
 	defer stop()
 	for _, reasons := range [][]string{{"First"}, nil, {"Second"}} {
-		s.Reporter.Tell(w.Look(Check, nil, reasons...))
+		s.Reporter.Update(w.Look(Check, nil, reasons...))
 		time.Sleep(20 * time.Minute)
 	}
 	if s.Sink != nil && len(s.Tells()) > 0 {
@@ -162,7 +162,7 @@ func stateIsNotKept(t *testing.T, s Subject) {
 	defer stop()
 	state, updates := w.Look(Check, nil, "Kept")
 	before := dump(t, state)
-	s.Reporter.Tell(state, updates)
+	s.Reporter.Update(state, updates)
 	if diff := cmp.Diff(before, dump(t, state)); diff != "" {
 		t.Errorf("tell modified the state (-before +after):\n%s", diff)
 	}

@@ -20,9 +20,9 @@ func NewWorld() *World {
 }
 
 // Now returns the moment.
-func (w *World) Now() finding.Stamp {
+func (w *World) Now() finding.Timestamp {
 	now := time.Now()
-	return finding.Stamp{Wall: now.Round(0), Boot: w.Boot, Up: now.Sub(w.Booted)}
+	return finding.Timestamp{Wall: now.Round(0), Boot: w.Boot, SinceBoot: now.Sub(w.Booted)}
 }
 
 // State returns what is believed.
@@ -33,7 +33,7 @@ func (w *World) Restart(state finding.State) { w.tracker = finding.NewTracker(ni
 
 // Look lets a check look: err or the reasons of fatal findings.
 func (w *World) Look(check string, err error, reasons ...string) (finding.State, []finding.Update) {
-	l := finding.Look{Check: check, At: w.Now(), Err: err}
+	l := finding.Observation{Check: check, At: w.Now(), Err: err}
 	for i, reason := range reasons {
 		l.Findings = append(l.Findings, Fatal(check, i, reason))
 	}
@@ -41,7 +41,7 @@ func (w *World) Look(check string, err error, reasons ...string) (finding.State,
 }
 
 // Observe takes a look into account.
-func (w *World) Observe(l finding.Look) (finding.State, []finding.Update) {
+func (w *World) Observe(l finding.Observation) (finding.State, []finding.Update) {
 	updates := w.tracker.Observe(l)
 	return w.tracker.State(), updates
 }

@@ -1,0 +1,114 @@
+package agent
+
+import (
+	"errors"
+	"io"
+	"log/slog"
+	"path/filepath"
+
+	"github.com/nodeagent/nodeagent/internal/config"
+	"github.com/nodeagent/nodeagent/internal/host"
+	"github.com/nodeagent/nodeagent/internal/kube"
+	"github.com/nodeagent/nodeagent/pkg/detect"
+	"github.com/nodeagent/nodeagent/pkg/detect/checks"
+	"github.com/nodeagent/nodeagent/pkg/detect/kubernetes/criticaldaemonsets"
+)
+
+// Clients is the host with all that the agent can see of it.
+type Clients struct {
+	Host   *host.Host
+	Client *kube.Client // nil where there is no Kubernetes
+	Notes  []string     // what was found where
+
+	found   host.Discovery
+	closers []io.Closer
+}
+
+// Close gives up all connections.
+func (d *Clients) Close() error {
+	var problems []error
+	for _, c := range d.closers {
+		problems = append(problems, c.Close())
+	}
+	return errors.Join(problems...)
+}
+
+// OpenHost finds out how this node is laid out and opens the read door. Nothing is dialled yet: components that are away
+// now are found when they are back.
+func OpenHost(cfg config.Config, log *slog.Logger) (*Clients, error) {
+	files := host.Files{}
+	found, err := discover(files, cfg)
+	if err != nil {
+		return nil, err
+	}
+	d := &Clients{Notes: found.Notes, found: found}
+	d.Host = &host.Host{
+		NodeName: found.NodeName, Paths: found.Paths, Files: files, Clock: host.Now,
+		Prober:    host.NewProber(),
+		KernelLog: host.KernelLog,
+		Processes: host.NewProcesses(),
+		Plugins:   host.NewPlugins(found.Paths.KubeletRoot, filepath.Dir(found.Paths.CRISocket), "/run", "/var/run"),
+		Network:   host.NewNetwork(),
+		Inotify:   host.ProbeInotify,
+		TimeClock: host.ReadClock,
+		Systemd:   host.NewSystemd(),
+	}
+	if cfg.NodeName != "" {
+		d.Host.NodeName = cfg.NodeName
+	}
+	if err := d.openRuntime(); err != nil {
+		return nil, errors.Join(err, d.Close())
+	}
+	if found.KubeletInstalled || cfg.NodeName != "" {
+		err = d.openKubernetes(cfg, log)
+	} else {
+		d.Host.NodeName = ""
+	}
+	if err != nil {
+		return nil, errors.Join(err, d.Close())
+	}
+	return d, nil
+}
+
+// Aids returns what some checks need besides the read door. Memory may be nil.
+func (d *Clients) Aids(memory detect.StateStore) checks.Deps {
+	aids := checks.Deps{State: memory, Sources: &detect.StateSources{}}
+	if d.Client != nil {
+		aids.DaemonSets = criticaldaemonsets.DaemonSetLookups{DaemonSet: d.Client.DaemonSet, Unscheduled: d.Client.UnscheduledPods}
+	}
+	return aids
+}
+
+func (d *Clients) openRuntime() error {
+	paths := d.Host.Paths
+	runtime, closer, err := host.NewRuntime(paths.CRISocket)
+	if err != nil {
+		return err
+	}
+	d.Host.Runtime, d.closers = runtime, append(d.closers, closer)
+	if paths.ContainerdSocket == "" {
+		return nil
+	}
+	containerd, closer, err := host.NewContainerd(paths.ContainerdSocket)
+	if err != nil {
+		return err
+	}
+	d.Host.Containerd, d.closers = containerd, append(d.closers, closer)
+	return nil
+}
+
+func (d *Clients) openKubernetes(cfg config.Config, log *slog.Logger) error {
+	settings := kube.Config{
+		Node: d.Host.NodeName, Version: Version,
+		Kubeconfig: cfg.Paths.Kubeconfig, ServiceAccountDir: cfg.ServiceAccountDir, ServiceAddress: cfg.ServiceAddress,
+		KubeletKubeconfig: d.Host.Paths.Kubeconfig, KubeletNamed: d.found.KubeconfigNamed,
+	}
+	client, err := kube.New(settings, log)
+	if err != nil {
+		return err
+	}
+	d.Client, d.closers = client, append(d.closers, client)
+	d.Host.Cluster = client.Cluster()
+	d.Host.Kubelet = kube.NewKubelet(settings, d.Host.Files, d.Host.Paths)
+	return nil
+}

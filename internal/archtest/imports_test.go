@@ -1,0 +1,156 @@
+package archtest
+
+import (
+	"go/ast"
+	"go/parser"
+	"go/token"
+	"io/fs"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"testing"
+)
+
+const module = "github.com/nodeagent/nodeagent/"
+
+// mayImport says which of our own packages a package may import. The longest prefix of the importing package counts.
+// What is not listed may import anything.
+var mayImport = map[string][]string{
+	"pkg/finding":          {},
+	"pkg/detect":           {"pkg/finding", "pkg/detect", "internal/host"},
+	"pkg/detect/checktest": {"pkg/finding", "pkg/detect", "internal/host", "test/need"},
+	"pkg/inspect":          {"pkg/finding", "internal/host"},
+	"pkg/remediate":        {"pkg/finding", "pkg/inspect", "internal/host", "internal/mutate", "internal/faultpoint"},
+	"pkg/report":           {"pkg/finding", "pkg/report"},
+	"internal/host":        {"pkg/finding", "internal/host"},
+	"internal/mutate":      {"internal/host", "pkg/finding", "internal/mutate"},
+
+	"internal/host/hosttest":     {"pkg/finding", "internal/host", "test/need"},
+	"internal/mutate/mutatetest": {"pkg/finding", "internal/host", "internal/mutate", "test/need"},
+	"test/need":                  {},
+
+	"internal/kube":       {"internal/host"},
+	"internal/config":     {"internal/host", "pkg/finding", "pkg/detect", "pkg/inspect", "pkg/remediate", "pkg/report"},
+	"internal/faultpoint": {},
+}
+
+// doors are the only packages that may speak to the kernel directly or start a process.
+var doors = []string{"internal/", "test/", "cmd/", "packaging/", "pkg/detect/checktest/"}
+
+// source is one parsed file of the product, tests left out.
+type source struct {
+	pkg  string // path below the module
+	name string
+	file *ast.File
+	fset *token.FileSet
+}
+
+func sources(t *testing.T) []source {
+	t.Helper()
+	root := "../.."
+	var found []source
+	err := filepath.WalkDir(root, func(path string, d fs.DirEntry, err error) error {
+		if err != nil {
+			return err
+		}
+		rel, _ := filepath.Rel(root, path)
+		if d.IsDir() {
+			if rel != "." && (strings.HasPrefix(d.Name(), ".") || d.Name() == "testdata" || rel == "test/kubernetes" || rel == "test/helm") {
+				return filepath.SkipDir
+			}
+			return nil
+		}
+		if !strings.HasSuffix(path, ".go") || strings.HasSuffix(path, "_test.go") {
+			return nil
+		}
+		fset := token.NewFileSet()
+		file, err := parser.ParseFile(fset, path, nil, parser.ParseComments)
+		if err != nil {
+			return err
+		}
+		found = append(found, source{filepath.ToSlash(filepath.Dir(rel)), rel, file, fset})
+		return nil
+	})
+	if err != nil || len(found) < 50 {
+		t.Fatalf("%d files, %v", len(found), err)
+	}
+	return found
+}
+
+func TestImports(t *testing.T) {
+	for _, s := range sources(t) {
+		allowed, ruled := rule(s.pkg)
+		for _, spec := range s.file.Imports {
+			path, _ := strconv.Unquote(spec.Path.Value)
+			if own, ok := strings.CutPrefix(path, module); ok {
+				if ruled && !within(own, allowed) && own != s.pkg {
+					t.Errorf("%s imports %s; it may import %v", s.name, own, allowed)
+				}
+				continue
+			}
+			if (path == "os/exec" || path == "golang.org/x/sys/unix") && !hasPrefix(s.pkg+"/", doors) {
+				t.Errorf("%s imports %s: only the doors may", s.name, path)
+			}
+		}
+	}
+}
+
+func rule(pkg string) (allowed []string, ok bool) {
+	for prefix := pkg; prefix != "."; prefix = filepath.Dir(prefix) {
+		if allowed, ok := mayImport[prefix]; ok {
+			return allowed, true
+		}
+	}
+	return nil, false
+}
+
+func within(pkg string, allowed []string) bool {
+	for _, a := range allowed {
+		if pkg == a || strings.HasPrefix(pkg, a+"/") {
+			return true
+		}
+	}
+	return false
+}
+
+func hasPrefix(s string, prefixes []string) bool {
+	for _, p := range prefixes {
+		if strings.HasPrefix(s, p) {
+			return true
+		}
+	}
+	return false
+}
+
+// TestNothingEndsTheProcess: below cmd nothing panics or exits; a check that is wrong must not take the agent down.
+func TestNothingEndsTheProcess(t *testing.T) {
+	// Children of the agent are processes of their own: they end themselves.
+	children := []string{"internal/host/prober_child.go", "internal/mutate/child_main.go", "internal/faultpoint/armed.go"}
+	for _, s := range sources(t) {
+		if !strings.HasPrefix(s.pkg, "pkg") && !strings.HasPrefix(s.pkg, "internal") || hasPrefix(s.name, children) {
+			continue
+		}
+		ast.Inspect(s.file, func(n ast.Node) bool {
+			call, ok := n.(*ast.CallExpr)
+			if !ok {
+				return true
+			}
+			switch f := call.Fun.(type) {
+			case *ast.Ident:
+				if f.Name == "panic" {
+					t.Errorf("%s: panic", s.fset.Position(call.Pos()))
+				}
+			case *ast.SelectorExpr:
+				if x, ok := f.X.(*ast.Ident); ok && (x.Name == "os" && f.Sel.Name == "Exit" || x.Name == "log" && strings.HasPrefix(f.Sel.Name, "Fatal")) {
+					t.Errorf("%s: %s.%s", s.fset.Position(call.Pos()), x.Name, f.Sel.Name)
+				}
+			}
+			return true
+		})
+		for _, d := range s.file.Decls {
+			if f, ok := d.(*ast.FuncDecl); ok && f.Name.Name == "init" && f.Recv == nil {
+				t.Errorf("%s: init()", s.fset.Position(f.Pos()))
+			}
+		}
+	}
+}

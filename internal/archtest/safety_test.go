@@ -1,0 +1,90 @@
+package archtest
+
+import (
+	"os"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"testing"
+)
+
+// safetyRow is one rule of docs/safety.md, or one threat of docs/security.md: | ID | … | tests |
+var safetyRow = regexp.MustCompile(`^\| ([A-Z]\d+) \|`)
+
+// reference is a test as the page names it: `TestName` (package).
+var reference = regexp.MustCompile("`((?:Test|Fuzz)\\w+)` \\(([\\w/]+)\\)")
+
+// A rule is kept only if a test keeps it: every rule of docs/safety.md and every threat of docs/security.md names at least one,
+// and each test that it names is there.
+func TestEveryRuleHasItsTest(t *testing.T) {
+	var pages string
+	for _, name := range []string{"safety", "security"} {
+		page, err := os.ReadFile("../../docs/" + name + ".md")
+		if err != nil {
+			t.Fatal(err)
+		}
+		pages += string(page)
+	}
+	seen := map[string]bool{}
+	for line := range strings.Lines(pages) {
+		row := safetyRow.FindStringSubmatch(line)
+		if row == nil {
+			continue
+		}
+		if seen[row[1]] {
+			t.Errorf("rule %s stands there twice", row[1])
+		}
+		seen[row[1]] = true
+		tests := reference.FindAllStringSubmatch(line, -1)
+		if len(tests) == 0 {
+			t.Errorf("rule %s names no test", row[1])
+		}
+		for _, test := range tests {
+			if !hasTest(t, test[2], test[1]) {
+				t.Errorf("rule %s: %s has no %s", row[1], test[2], test[1])
+			}
+		}
+	}
+	if len(seen) < 60 {
+		t.Errorf("only %d rules", len(seen))
+	}
+}
+
+// command is one of CONTRIBUTING.md that runs a test.
+var command = regexp.MustCompile(`(?m)^    .*(?:-run|-fuzz) ((?:Test|Fuzz)\w+) .*\./([\w/]+)`)
+
+// The tests that CONTRIBUTING.md runs one by one are there.
+func TestContributingNamesTests(t *testing.T) {
+	page, err := os.ReadFile("../../CONTRIBUTING.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	commands := command.FindAllStringSubmatch(string(page), -1)
+	if len(commands) < 8 {
+		t.Errorf("only %d commands", len(commands))
+	}
+	for _, c := range commands {
+		if !hasTest(t, c[2], c[1]) {
+			t.Errorf("%s has no %s", c[2], c[1])
+		}
+	}
+}
+
+// hasTest reports whether a package has a test of that name.
+func hasTest(t *testing.T, pkg, name string) bool {
+	t.Helper()
+	files, err := filepath.Glob(filepath.Join("../..", pkg, "*_test.go"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, file := range files {
+		text, err := os.ReadFile(file)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if strings.Contains(string(text), "\nfunc "+name+"(") {
+			return true
+		}
+	}
+	return false
+}

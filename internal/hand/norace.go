@@ -1,6 +1,0 @@
-//go:build !race
-
-package hand
-
-// childEnv is the environment of our own children: they need none.
-var childEnv = []string{}

@@ -1,0 +1,107 @@
+package mutate
+
+import (
+	"errors"
+	"fmt"
+	"path"
+	"strconv"
+	"strings"
+
+	"golang.org/x/sys/unix"
+)
+
+// Rules for looking up a path below a trusted directory. Both need Linux 5.6; older kernels answer ENOSYS, and nothing
+// is done there.
+const (
+	resolveBeneath = unix.RESOLVE_BENEATH | unix.RESOLVE_NO_SYMLINKS | unix.RESOLVE_NO_MAGICLINKS
+	resolveInside  = resolveBeneath | unix.RESOLVE_NO_XDEV // and on the same mount: a bind of the same filesystem counts as another
+)
+
+// openBase opens a trusted directory by its configured name.
+func openBase(dir string) (int, error) {
+	if !path.IsAbs(dir) {
+		return -1, refuse("%q is not absolute", dir)
+	}
+	fd, err := unix.Open(dir, unix.O_PATH|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
+	if err != nil {
+		return -1, fmt.Errorf("open %s: %w", dir, err)
+	}
+	return fd, nil
+}
+
+// openBelow opens name below a directory.
+func openBelow(dir int, name string, flags int, resolve uint64) (int, error) {
+	fd, err := unix.Openat2(dir, name, &unix.OpenHow{Flags: uint64(flags | unix.O_CLOEXEC), Resolve: resolve})
+	if err != nil {
+		return -1, fmt.Errorf("open %s: %w", name, err)
+	}
+	return fd, nil
+}
+
+// realPath returns what an open directory is called, without any symbolic link.
+func realPath(fd int) (string, error) {
+	buffer := make([]byte, unix.PathMax)
+	n, err := unix.Readlink("/proc/self/fd/"+strconv.Itoa(fd), buffer)
+	if err != nil {
+		return "", fmt.Errorf("name of an open directory: %w", err)
+	}
+	return string(buffer[:n]), nil
+}
+
+// openPodDir opens the directory that holds name, a path relative to the pod's directory, and returns it with the last
+// component of name. Name "" is the pod's directory itself.
+func openPodDir(r request, resolve uint64) (fd int, last string, err error) {
+	if !local(r.UID) || strings.Contains(r.UID, "/") || r.Path != "" && !local(r.Path) {
+		return -1, "", refuse("%q below pod %q is no plain relative path", r.Path, r.UID)
+	}
+	base, err := openBase(r.Base)
+	if err != nil {
+		return -1, "", err
+	}
+	defer unix.Close(base)
+	dir, last := path.Split(path.Join(r.UID, r.Path))
+	fd, err = openBelow(base, path.Join(".", dir), unix.O_PATH|unix.O_DIRECTORY, resolve)
+	if errors.Is(err, unix.ENOENT) {
+		err = errGone
+	}
+	return fd, last, err
+}
+
+// local reports whether name is a clean relative path that stays where it begins.
+func local(name string) bool {
+	return name != "" && name != "." && name != ".." && path.Clean(name) == name && !path.IsAbs(name) &&
+		!strings.HasPrefix(name, "../") && !strings.ContainsRune(name, 0)
+}
+
+// look stats name in an open directory without following it, without triggering an automount and without asking a
+// filesystem's server. An empty name means the directory itself.
+func look(dir int, name string) (unix.Statx_t, error) {
+	flags := unix.AT_SYMLINK_NOFOLLOW | unix.AT_NO_AUTOMOUNT | unix.AT_STATX_DONT_SYNC
+	if name == "" {
+		flags |= unix.AT_EMPTY_PATH
+	}
+	var st unix.Statx_t
+	if err := unix.Statx(dir, name, flags, unix.STATX_BASIC_STATS|unix.STATX_MNT_ID, &st); err != nil {
+		if errors.Is(err, unix.ENOENT) {
+			return st, errGone
+		}
+		return st, fmt.Errorf("stat %s: %w", name, err)
+	}
+	return st, nil
+}
+
+// mountID returns the ID of the mount that something lies on.
+func mountID(st unix.Statx_t) (int, error) {
+	if st.Mask&unix.STATX_MNT_ID == 0 {
+		return 0, refuse("the kernel does not tell mount IDs (Linux 5.8 or newer is needed)")
+	}
+	return int(st.Mnt_id), nil
+}
+
+// isMountRoot reports whether something is mounted right there.
+func isMountRoot(st unix.Statx_t) bool {
+	return st.Attributes&st.Attributes_mask&unix.STATX_ATTR_MOUNT_ROOT != 0
+}
+
+// knowsMountRoot reports whether the kernel can tell that something is a mount root (Linux 5.8).
+func knowsMountRoot(st unix.Statx_t) bool { return st.Attributes_mask&unix.STATX_ATTR_MOUNT_ROOT != 0 }

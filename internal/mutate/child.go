@@ -1,0 +1,188 @@
+package mutate
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os/exec"
+	"sync"
+	"syscall"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// childName is argv[0] of the agent's own binary when it is to make one change and end.
+const childName = "nodeagent-hand"
+
+// maxAbandoned is how many children may hang in the kernel at once. A process in the D state cannot be killed.
+const maxAbandoned = 3
+
+// children starts child processes and gives up on those that hang.
+type children struct {
+	limit time.Duration // for one child
+
+	mu        sync.Mutex // guards abandoned
+	abandoned int
+}
+
+// request is what a child shall do. Its operation decides which fields count.
+type request struct {
+	Op         operation `json:"op"`
+	Base       string    `json:"base"`                // trusted directory; the rest is looked up below it
+	UID        string    `json:"uid,omitempty"`       // directory of the pod, directly below Base
+	Path       string    `json:"path,omitempty"`      // relative to the pod's directory, or to Base where there is no UID
+	Name       []byte    `json:"name,omitempty"`      // as Path, where it need not be UTF-8
+	Mount      Mount     `json:"mount,omitzero"`      //
+	Flags      int       `json:"flags,omitempty"`     // of umount2
+	File       FileID    `json:"file,omitzero"`       //
+	Quarantine string    `json:"to,omitempty"`        // trusted directory that takes what is moved away
+	Limit      uint64    `json:"limit,omitempty"`     // bytes that the quarantine may hold
+	Kept       Kept      `json:"kept,omitzero"`       // entry of the quarantine
+	ForceEmpty bool      `json:"forceEmpty,omitzero"` // drop a v1 memory cgroup's page cache before its removal
+}
+
+type operation string
+
+const (
+	opUnmount    operation = "unmount"
+	opTree       operation = "tree"
+	opRemoveDir  operation = "remove-directory"
+	opRemoveFile operation = "remove-file"
+	opQuarantine operation = "quarantine"
+	opCgroup     operation = "remove-cgroup"
+	opNetns      operation = "remove-netns"
+	opReadNote   operation = "read-note"
+	opKept       operation = "list-quarantine"
+	opAged       operation = "note-quarantine"
+	opEmpty      operation = "empty-quarantine"
+)
+
+// outcome is how a child's work ended.
+type outcome string
+
+const (
+	outcomeDone    outcome = "done"
+	outcomeGone    outcome = "gone" // there was nothing to do
+	outcomeRefused outcome = "refused"
+	outcomeChanged outcome = "changed"
+	outcomeHarm    outcome = "harm"   // more was done than was to be
+	outcomeFailed  outcome = "failed" // the kernel refused: see Errno
+)
+
+// answer is what a child did.
+type answer struct {
+	Outcome outcome  `json:"outcome"`
+	Why     string   `json:"why,omitempty"`
+	Errno   int      `json:"errno,omitempty"`
+	Entries []Entry  `json:"entries,omitempty"`
+	Note    Note     `json:"note,omitzero"`
+	Kept    []Kept   `json:"kept,omitempty"`
+	Notes   []string `json:"notes,omitempty"` // what else was done or seen
+}
+
+// do has a child make one change. An error means that it was not made, or that nobody can say whether it was.
+func (d *Mutator) do(ctx context.Context, r request) (answer, error) {
+	input, err := json.Marshal(r)
+	if err != nil {
+		return answer{}, err
+	}
+	output, err := d.children.run(ctx, &exec.Cmd{
+		Path:  "/proc/self/exe", // the file that runs, whatever lies at its name now
+		Args:  []string{childName},
+		Dir:   "/",
+		Env:   childEnv,
+		Stdin: bytes.NewReader(input),
+	})
+	if err != nil {
+		return answer{}, fmt.Errorf("%s: %w", r.Op, err)
+	}
+	var a answer
+	if err := json.Unmarshal(output, &a); err != nil {
+		return answer{}, fmt.Errorf("%s: answer of the child: %w", r.Op, err)
+	}
+	return a, a.error(r.Op)
+}
+
+// error turns an answer into the error that the caller branches on.
+func (a answer) error(op operation) error {
+	switch a.Outcome {
+	case outcomeDone, outcomeGone:
+		return nil
+	case outcomeRefused:
+		return Refusal{a.Why}
+	case outcomeChanged:
+		return changed("%s", a.Why)
+	case outcomeHarm:
+		return harm{a.Why}
+	}
+	errno := syscall.Errno(a.Errno)
+	if errno == unix.EBUSY || errno == unix.ENOTEMPTY {
+		return fmt.Errorf("%s: %s: %w: %w", op, a.Why, errno, ErrBusy)
+	}
+	return fmt.Errorf("%s: %s: %w", op, a.Why, errno)
+}
+
+// run starts a command and returns what it printed. When ctx or the limit ends first, the child is killed, and abandoned
+// when even that does not end it.
+func (c *children) run(ctx context.Context, cmd *exec.Cmd) ([]byte, error) {
+	c.mu.Lock()
+	full := c.abandoned >= maxAbandoned
+	c.mu.Unlock()
+	if full {
+		return nil, ErrTooManyAbandoned
+	}
+	ctx, cancel := context.WithTimeout(ctx, c.limit)
+	defer cancel()
+	var output, complaint bytes.Buffer
+	cmd.Stdout, cmd.Stderr = &output, &complaint
+	cmd.WaitDelay = time.Second // a grandchild may keep the pipes open
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
+	if err := cmd.Start(); err != nil {
+		return nil, err
+	}
+	ended := make(chan error, 1) // so that the waiter of an abandoned child can end too
+	go func() { ended <- cmd.Wait() }()
+	select {
+	case err := <-ended:
+		return result(output.Bytes(), complaint.Bytes(), err)
+	case <-ctx.Done():
+	}
+	_ = cmd.Process.Kill() // through its pidfd: the waiter may just have reaped it
+	select {
+	case <-ended:
+	case <-time.After(2 * time.Second):
+		c.abandon(ended)
+	}
+	return nil, fmt.Errorf("no answer: %w", context.Cause(ctx))
+}
+
+// abandon counts a child that hangs until it ends after all.
+func (c *children) abandon(ended <-chan error) {
+	c.mu.Lock()
+	c.abandoned++
+	c.mu.Unlock()
+	go func() {
+		<-ended
+		c.mu.Lock()
+		c.abandoned--
+		c.mu.Unlock()
+	}()
+}
+
+func result(output, complaint []byte, err error) ([]byte, error) {
+	if err == nil {
+		return output, nil
+	}
+	const most = 2000
+	if text := bytes.TrimSpace(complaint); len(text) > 0 {
+		return output, fmt.Errorf("%w: %s", err, text[:min(len(text), most)])
+	}
+	var exit *exec.ExitError
+	if errors.As(err, &exit) && len(output) > 0 {
+		return output, err
+	}
+	return nil, err
+}

@@ -1,0 +1,88 @@
+package mutate
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"syscall"
+)
+
+// ChildMain does the work of a child and reports true when this process is one. It must be called first thing in main,
+// and in TestMain of every test that uses a Hand; when it reports true, the process has nothing else to do.
+func ChildMain() bool {
+	if len(os.Args) == 0 || os.Args[0] != childName {
+		return false
+	}
+	var r request
+	if err := json.NewDecoder(os.Stdin).Decode(&r); err != nil {
+		fmt.Fprintln(os.Stderr, "request:", err)
+		return true
+	}
+	if err := json.NewEncoder(os.Stdout).Encode(perform(r)); err != nil {
+		fmt.Fprintln(os.Stderr, "answer:", err)
+	}
+	return true
+}
+
+// errGone says, inside a child, that there is nothing to do any more.
+var errGone = errors.New("gone")
+
+// perform does what a request says and translates how it ended.
+func perform(r request) answer {
+	a := answer{Outcome: outcomeDone}
+	var err error
+	switch r.Op {
+	case opUnmount:
+		a.Notes, err = unmountChild(r)
+	case opTree:
+		a.Entries, err = treeChild(r)
+	case opRemoveDir:
+		err = removeDirChild(r)
+	case opRemoveFile:
+		err = removeFileChild(r)
+	case opQuarantine:
+		err = quarantineChild(r)
+	case opCgroup:
+		err = removeCgroupChild(r)
+	case opNetns:
+		err = removeNetnsChild(r)
+	case opReadNote:
+		a.Note, err = readNoteChild(r)
+	case opKept:
+		a.Kept, err = listQuarantine(r.Quarantine)
+	case opAged:
+		err = agedChild(r)
+	case opEmpty:
+		err = emptyChild(r)
+	default:
+		err = refuse("unknown operation %q", r.Op)
+	}
+	var refusal Refusal
+	var errno syscall.Errno
+	switch {
+	case err == nil:
+	case errors.Is(err, errGone):
+		a.Outcome = outcomeGone
+	case errors.Is(err, ErrHarm):
+		a.Outcome, a.Why = outcomeHarm, err.Error()
+	case errors.As(err, &refusal):
+		a.Outcome, a.Why = outcomeRefused, refusal.Why
+	case errors.Is(err, ErrChanged):
+		a.Outcome, a.Why = outcomeChanged, trimSuffix(err, ErrChanged)
+	case errors.As(err, &errno):
+		a.Outcome, a.Why, a.Errno = outcomeFailed, trimSuffix(err, errno), int(errno)
+	default:
+		a.Outcome, a.Why, a.Errno = outcomeFailed, err.Error(), int(syscall.EIO)
+	}
+	return a
+}
+
+// trimSuffix returns the words of err before those of the error it wraps.
+func trimSuffix(err, wrapped error) string {
+	text, end := err.Error(), ": "+wrapped.Error()
+	if len(text) > len(end) && text[len(text)-len(end):] == end {
+		return text[:len(text)-len(end)]
+	}
+	return text
+}

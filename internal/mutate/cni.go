@@ -1,0 +1,184 @@
+package mutate
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"path"
+	"strings"
+	"time"
+
+	"github.com/containernetworking/cni/libcni"
+	"golang.org/x/sys/unix"
+
+	"github.com/nodeagent/nodeagent/internal/host"
+)
+
+// Attachment is the identity of a CNI attachment: the file in which libcni keeps how it was made.
+type Attachment struct {
+	File        string // absolute, <CNICacheDir>/results/<network>-<container>-<interface>
+	Inode       uint64
+	Size        int64
+	ContainerID string // of the sandbox
+}
+
+// cached is libcni's cache file, kind cniCacheV1 (libcni/api.go).
+type cached struct {
+	Kind           string         `json:"kind"`
+	ContainerID    string         `json:"containerId"`
+	Config         []byte         `json:"config"`
+	IfName         string         `json:"ifName"`
+	NetworkName    string         `json:"networkName"`
+	NetNS          string         `json:"netns"`
+	CniArgs        [][2]string    `json:"cniArgs"`
+	CapabilityArgs map[string]any `json:"capabilityArgs"`
+}
+
+// maxCache bounds a cache file, whose parts are a configuration and a result.
+const maxCache = 1 << 20
+
+// DelAttachment undoes a CNI ADD as the runtime would: DEL with the configuration, arguments and capabilities of the ADD
+// (portmap without its capability answers success and removes nothing), and with the network namespace where that still
+// is. Afterwards the cache file and the leases of host-local must be gone. A DEL that the plugins refuse is an error in
+// their words; nothing is deleted behind their backs.
+func (d *Mutator) DelAttachment(ctx context.Context, a Attachment) error {
+	entry, err := d.readAttachment(a)
+	if errors.Is(err, errGone) {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	list, err := networkOf(entry)
+	if err != nil {
+		return fmt.Errorf("%s: %w", a.File, err)
+	}
+	netns, err := d.livingNetns(entry.NetNS)
+	if err != nil {
+		return err
+	}
+	plugins := libcni.NewCNIConfigWithCacheDir(d.host.Paths.CNIBinDirs, d.host.Paths.CNICacheDir, &pluginExec{hand: d})
+	attachment := &libcni.RuntimeConf{
+		ContainerID: entry.ContainerID, NetNS: netns, IfName: entry.IfName,
+		Args: entry.CniArgs, CapabilityArgs: entry.CapabilityArgs,
+	}
+	ctx, cancel := context.WithTimeout(ctx, networkLimit)
+	defer cancel()
+	if netns == "" {
+		// Nothing has the address any more, and some plugins return before they free it: it goes before the cache file, which is
+		// all that tells of it.
+		if err := d.freeLeases(ctx, plugins, list, attachment); err != nil {
+			return err
+		}
+	}
+	if err := plugins.DelNetworkList(ctx, list, attachment); err != nil {
+		return fmt.Errorf("network %s: %w", list.Name, err)
+	}
+	if err := d.freeLeases(ctx, plugins, list, attachment); err != nil {
+		return err
+	}
+	if _, err := os.Lstat(a.File); err == nil {
+		return fmt.Errorf("%s is still there after DEL", a.File)
+	}
+	return nil
+}
+
+// readAttachment reads a cache file and makes sure that it is the judged one and says what its name says.
+func (d *Mutator) readAttachment(a Attachment) (cached, error) {
+	if path.Dir(a.File) != path.Join("/", d.host.Paths.CNICacheDir, "results") || !host.IsContainerID(a.ContainerID) {
+		return cached{}, refuse("%s with container %q is no attachment of the runtime", a.File, a.ContainerID)
+	}
+	fd, err := unix.Open(a.File, unix.O_RDONLY|unix.O_NOFOLLOW|unix.O_CLOEXEC|unix.O_NONBLOCK, 0)
+	if errors.Is(err, unix.ENOENT) {
+		return cached{}, errGone
+	}
+	if err != nil {
+		return cached{}, fmt.Errorf("%s: %w", a.File, err)
+	}
+	file := os.NewFile(uintptr(fd), a.File)
+	defer file.Close()
+	st, err := look(fd, "")
+	if err != nil {
+		return cached{}, err
+	}
+	if st.Mode&unix.S_IFMT != unix.S_IFREG || st.Ino != a.Inode || int64(st.Size) != a.Size {
+		return cached{}, changed("%s is inode %d of %d bytes instead of %d of %d", a.File, st.Ino, st.Size, a.Inode, a.Size)
+	}
+	if st.Size > maxCache {
+		return cached{}, refuse("%s is larger than %d bytes", a.File, maxCache)
+	}
+	data := make([]byte, st.Size)
+	if _, err := file.ReadAt(data, 0); err != nil {
+		return cached{}, fmt.Errorf("read %s: %w", a.File, err)
+	}
+	return parseAttachment(data, path.Base(a.File), a.ContainerID)
+}
+
+// parseAttachment parses a cache file. What it says must be what its name and the judgement say.
+func parseAttachment(data []byte, name, containerID string) (cached, error) {
+	var entry cached
+	if err := json.Unmarshal(data, &entry); err != nil {
+		return cached{}, fmt.Errorf("%s: %w", name, err)
+	}
+	switch {
+	case entry.Kind != libcni.CNICacheV1:
+		return cached{}, refuse("%s is of kind %q", name, entry.Kind)
+	case entry.ContainerID != containerID:
+		return cached{}, changed("%s is of container %q", name, entry.ContainerID)
+	case name != entry.NetworkName+"-"+entry.ContainerID+"-"+entry.IfName:
+		return cached{}, refuse("%s says network %q and interface %q", name, entry.NetworkName, entry.IfName)
+	case entry.IfName == "" || len(entry.IfName) > 15 || strings.ContainsAny(entry.IfName, "/: \t\n"):
+		return cached{}, refuse("%s: interface %q", name, entry.IfName)
+	}
+	return entry, nil
+}
+
+// networkOf reads the cached configuration: a list, as all current runtimes use, or a single plugin.
+func networkOf(entry cached) (*libcni.NetworkConfigList, error) {
+	list, err := libcni.NetworkConfFromBytes(entry.Config)
+	if err != nil {
+		plugin, single := libcni.NetworkPluginConfFromBytes(entry.Config)
+		if single != nil {
+			return nil, fmt.Errorf("cached configuration: %w", err)
+		}
+		if list, err = libcni.ConfListFromConf(plugin); err != nil {
+			return nil, fmt.Errorf("cached configuration: %w", err)
+		}
+	}
+	if list.Name != entry.NetworkName {
+		return nil, refuse("the cached configuration is of network %q instead of %q", list.Name, entry.NetworkName)
+	}
+	return list, nil
+}
+
+// livingNetns returns the name of a pinned network namespace, or none when it is gone: plugins then clean up what is
+// outside of it. A name outside of the configured directories is refused.
+func (d *Mutator) livingNetns(name string) (string, error) {
+	if name == "" {
+		return "", nil
+	}
+	if path.Clean(name) != name || !d.isNetnsDir(path.Dir(name)) {
+		return "", refuse("network namespace %q is in no directory for them", name)
+	}
+	fd, err := unix.Open(name, unix.O_PATH|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0)
+	if errors.Is(err, unix.ENOENT) {
+		return "", nil
+	}
+	if err != nil {
+		return "", fmt.Errorf("%s: %w", name, err)
+	}
+	defer unix.Close(fd)
+	var fs unix.Statfs_t
+	if err := unix.Fstatfs(fd, &fs); err != nil {
+		return "", fmt.Errorf("%s: %w", name, err)
+	}
+	if fs.Type != nsfsMagic {
+		return "", nil // an empty file, as a reboot leaves it
+	}
+	return name, nil
+}
+
+// pluginLimit bounds one plugin of a chain. Plugins that ask a server of their own may take a while.
+const pluginLimit = time.Minute

@@ -1,0 +1,55 @@
+package mutate
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"fmt"
+	"os/exec"
+	"path"
+	"slices"
+
+	"github.com/containernetworking/cni/pkg/invoke"
+	"github.com/containernetworking/cni/pkg/types"
+	"github.com/containernetworking/cni/pkg/version"
+
+	"github.com/nodeagent/nodeagent/internal/host/owned"
+)
+
+// pluginExec runs CNI plugins for libcni. Its own runner would wait for ever for a plugin that hangs in the kernel, or
+// whose own children keep its pipes open.
+type pluginExec struct {
+	hand *Mutator
+	version.PluginDecoder
+}
+
+var _ invoke.Exec = (*pluginExec)(nil)
+
+// FindInPath finds a plugin in the configured directories, which must be absolute.
+func (e *pluginExec) FindInPath(plugin string, dirs []string) (string, error) {
+	absolute := slices.DeleteFunc(slices.Clone(dirs), func(dir string) bool { return !path.IsAbs(dir) })
+	return invoke.FindInPath(plugin, absolute)
+}
+
+// ExecPlugin runs a plugin with the environment that libcni made for it.
+func (e *pluginExec) ExecPlugin(ctx context.Context, plugin string, stdin []byte, environ []string) ([]byte, error) {
+	if !slices.Contains(e.hand.host.Paths.CNIBinDirs, path.Dir(plugin)) {
+		return nil, refuse("plugin %s is in no configured directory", plugin)
+	}
+	// A DEL that is refused is made again: what is wrong with the program is an error, not the end.
+	if err := owned.Program(plugin); err != nil {
+		return nil, fmt.Errorf("plugin %s is not run: %w", path.Base(plugin), err)
+	}
+	ctx, cancel := context.WithTimeoutCause(ctx, pluginLimit, fmt.Errorf("plugin %s took longer than %s", path.Base(plugin), pluginLimit))
+	defer cancel()
+	output, err := e.hand.plugins.run(ctx, &exec.Cmd{Path: plugin, Args: []string{plugin}, Env: environ, Dir: "/", Stdin: bytes.NewReader(stdin)})
+	if err == nil {
+		return output, nil
+	}
+	// A plugin explains on its standard output why it refuses.
+	refusal := &types.Error{}
+	if json.Unmarshal(output, refusal) == nil && refusal.Msg != "" {
+		return nil, refusal
+	}
+	return nil, fmt.Errorf("plugin %s: %w", path.Base(plugin), err)
+}

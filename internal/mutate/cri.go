@@ -1,0 +1,115 @@
+package mutate
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+	cri "k8s.io/cri-api/pkg/apis/runtime/v1"
+
+	"github.com/nodeagent/nodeagent/internal/host"
+)
+
+// RuntimeObject is the identity of a CRI sandbox or container.
+type RuntimeObject struct {
+	ID        string
+	CreatedAt int64 // nanoseconds since the epoch, as the runtime tells it
+}
+
+// stopSlack is what the runtime gets on top of a container's grace before its answer is given up.
+const stopSlack = 30 * time.Second
+
+// networkLimit bounds StopPodSandbox, which waits for CNI plugins: kubelet gives it two minutes.
+const networkLimit = 2 * time.Minute
+
+// StopContainer asks the runtime to end a container: the image's stop signal, and after grace SIGKILL. A container that
+// is gone is no error.
+func (d *Mutator) StopContainer(ctx context.Context, c RuntimeObject, grace time.Duration) error {
+	return d.onContainer(ctx, c, grace+stopSlack, func(ctx context.Context) error {
+		_, err := d.runtime.StopContainer(ctx, &cri.StopContainerRequest{ContainerId: c.ID, Timeout: int64(grace.Seconds())})
+		return err
+	})
+}
+
+// RemoveContainer removes a container that has ended. One that runs is refused: CRI would kill it at once.
+func (d *Mutator) RemoveContainer(ctx context.Context, c RuntimeObject) error {
+	return d.onContainer(ctx, c, stopSlack, func(ctx context.Context) error {
+		answer, err := d.runtime.ContainerStatus(ctx, &cri.ContainerStatusRequest{ContainerId: c.ID})
+		if err != nil {
+			return err
+		}
+		if state := answer.GetStatus().GetState(); state == cri.ContainerState_CONTAINER_RUNNING {
+			return refuse("container %s runs", c.ID)
+		}
+		_, err = d.runtime.RemoveContainer(ctx, &cri.RemoveContainerRequest{ContainerId: c.ID})
+		return err
+	})
+}
+
+// StopSandbox asks the runtime to end what is left in a sandbox and to take down its network. Where a CNI plugin refuses,
+// the error carries the plugin's words.
+func (d *Mutator) StopSandbox(ctx context.Context, s RuntimeObject) error {
+	return d.onSandbox(ctx, s, networkLimit, func(ctx context.Context) error {
+		_, err := d.runtime.StopPodSandbox(ctx, &cri.StopPodSandboxRequest{PodSandboxId: s.ID})
+		return err
+	})
+}
+
+// RemoveSandbox removes a sandbox that is not ready any more, with the containers in it. A ready one is refused.
+func (d *Mutator) RemoveSandbox(ctx context.Context, s RuntimeObject) error {
+	return d.onSandbox(ctx, s, networkLimit, func(ctx context.Context) error {
+		answer, err := d.runtime.PodSandboxStatus(ctx, &cri.PodSandboxStatusRequest{PodSandboxId: s.ID})
+		if err != nil {
+			return err
+		}
+		if answer.GetStatus().GetState() == cri.PodSandboxState_SANDBOX_READY {
+			return refuse("sandbox %s is ready", s.ID)
+		}
+		_, err = d.runtime.RemovePodSandbox(ctx, &cri.RemovePodSandboxRequest{PodSandboxId: s.ID})
+		return err
+	})
+}
+
+func (d *Mutator) onContainer(ctx context.Context, c RuntimeObject, limit time.Duration, change func(context.Context) error) error {
+	return d.onRuntime(ctx, c, limit, func(ctx context.Context) (int64, error) {
+		answer, err := d.runtime.ContainerStatus(ctx, &cri.ContainerStatusRequest{ContainerId: c.ID})
+		return answer.GetStatus().GetCreatedAt(), err
+	}, change)
+}
+
+func (d *Mutator) onSandbox(ctx context.Context, s RuntimeObject, limit time.Duration, change func(context.Context) error) error {
+	return d.onRuntime(ctx, s, limit, func(ctx context.Context) (int64, error) {
+		answer, err := d.runtime.PodSandboxStatus(ctx, &cri.PodSandboxStatusRequest{PodSandboxId: s.ID})
+		return answer.GetStatus().GetCreatedAt(), err
+	}, change)
+}
+
+// onRuntime makes sure that the object is the judged one and then changes it. The runtime takes any unambiguous
+// abbreviation of an ID, so that only whole ones are let through.
+func (d *Mutator) onRuntime(ctx context.Context, o RuntimeObject, limit time.Duration,
+	created func(context.Context) (int64, error), change func(context.Context) error) error {
+	if d.runtime == nil {
+		return host.ErrNotConfigured
+	}
+	if !host.IsContainerID(o.ID) {
+		return refuse("%q is no whole ID", o.ID)
+	}
+	ctx, cancel := context.WithTimeout(ctx, limit)
+	defer cancel()
+	at, err := created(ctx)
+	if status.Code(err) == codes.NotFound {
+		return nil
+	}
+	if err != nil {
+		return fmt.Errorf("status of %s: %w", o.ID, err)
+	}
+	if at != o.CreatedAt {
+		return changed("%s was created at %d instead of %d", o.ID, at, o.CreatedAt)
+	}
+	if err := change(ctx); err != nil && status.Code(err) != codes.NotFound {
+		return err
+	}
+	return nil
+}

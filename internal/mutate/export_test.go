@@ -1,0 +1,48 @@
+package mutate
+
+import (
+	"context"
+	"os/exec"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/nodeagent/nodeagent/internal/host"
+)
+
+// RunChild runs any command as a child, for as long as limit.
+func RunChild(ctx context.Context, d *Mutator, limit time.Duration, args ...string) error {
+	d.children.limit = limit
+	_, err := d.children.run(ctx, &exec.Cmd{Path: args[0], Args: args})
+	return err
+}
+
+// UnmountWatched does in this process what the child does, with another view of the mount table.
+func UnmountWatched(d *Mutator, uid string, m Mount, table func() ([]host.Mount, error)) error {
+	r := request{Op: opUnmount, Base: d.podsDir(), UID: uid, Mount: m, Flags: unix.UMOUNT_NOFOLLOW}
+	_, err := unmountWatched(r, table)
+	return err
+}
+
+// UnmountDetached asks for a lazy unmount without regard to the kind of filesystem.
+func UnmountDetached(ctx context.Context, d *Mutator, uid string, m Mount) error {
+	_, err := d.do(ctx, request{
+		Op: opUnmount, Base: d.podsDir(), UID: uid, Mount: m, Flags: unix.UMOUNT_NOFOLLOW | unix.MNT_DETACH,
+	})
+	return err
+}
+
+// HarmOver is a harm as it comes back from a child.
+func HarmOver() error { return answer{Outcome: outcomeHarm, Why: "others went"}.error(opUnmount) }
+
+// ParseAttachment is for the fuzz target.
+func ParseAttachment(data []byte, name, containerID string) error {
+	entry, err := parseAttachment(data, name, containerID)
+	if err == nil {
+		_, err = networkOf(entry)
+	}
+	return err
+}
+
+// ListDir lists one directory below an open one.
+func ListDir(parent int, name string, dir Entry) ([]Entry, error) { return listDir(parent, name, dir) }

@@ -1,0 +1,165 @@
+package mutate
+
+import (
+	"errors"
+	"fmt"
+	"path"
+	"slices"
+	"strings"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/nodeagent/nodeagent/internal/host"
+)
+
+// Thaw wakes a process of a pod that sits in a frozen cgroup: on v1 such a process cannot even be killed. Cgroups are
+// thawed from the process's own up to the pod's, never above. It reports whether any was frozen.
+func (d *Mutator) Thaw(p Process) (bool, error) {
+	fd, err := d.openProcess(p)
+	if errors.Is(err, errGone) {
+		return false, nil
+	}
+	if err != nil {
+		return false, err
+	}
+	unix.Close(fd)
+	cgroups, err := d.host.ProcCgroups(p.PID)
+	if err != nil {
+		return false, err
+	}
+	mounts, err := d.host.Mounts()
+	if err != nil {
+		return false, err
+	}
+	thawed := false
+	for controllers, name := range cgroups {
+		file, frozen, value := freezerFile(controllers)
+		point := hierarchy(mounts, controllers)
+		if file == "" || point == "" {
+			continue
+		}
+		now, err := d.thawUp(p, point, name, file, frozen, value)
+		thawed = thawed || now
+		if err != nil {
+			return thawed, fmt.Errorf("thaw %s: %w", name, err)
+		}
+	}
+	return thawed, nil
+}
+
+// thawUp thaws a cgroup of a pod and those above it, the pod's own last. All of it goes by the pod's open directory: the
+// names below are the containers' own.
+func (d *Mutator) thawUp(p Process, point, name, file string, frozen []string, value string) (thawed bool, err error) {
+	var chain []string
+	for _, err := d.podCgroup(name, p.UID, p.Driver); err == nil; _, err = d.podCgroup(name, p.UID, p.Driver) {
+		chain = append(chain, name)
+		name = path.Dir(name)
+	}
+	if len(chain) == 0 {
+		return false, nil
+	}
+	top := chain[len(chain)-1]
+	pod, err := openCgroup(point, top, nil)
+	if errors.Is(err, errGone) {
+		return false, nil
+	}
+	if err != nil {
+		return false, err
+	}
+	defer unix.Close(pod)
+	for _, name := range chain {
+		file := path.Join(".", strings.TrimPrefix(name, top), file)
+		now, err := readBelow(pod, file)
+		if err != nil || !slices.Contains(frozen, strings.TrimSpace(string(now))) {
+			continue // an error: the cgroup has gone meanwhile, and its processes with it
+		}
+		if err := write(pod, file, value); err != nil {
+			return thawed, err
+		}
+		thawed = true
+	}
+	return thawed, nil
+}
+
+// ofPod reports whether a cgroup is a pod's, or below it, in whichever tree. It is enough for what is only read.
+func (d *Mutator) ofPod(cgroup, uid string) bool {
+	found, _, ok := d.host.Paths.PodOfCgroup(cgroup)
+	return ok && found == uid && uid != ""
+}
+
+// freezerFile returns the file that freezes a cgroup, what it says when frozen, and what thaws it.
+// https://docs.kernel.org/admin-guide/cgroup-v1/freezer-subsystem.html and cgroup-v2.html
+func freezerFile(controllers string) (file string, frozen []string, thaw string) {
+	switch {
+	case controllers == "":
+		return "cgroup.freeze", []string{"1"}, "0"
+	case slices.Contains(strings.Split(controllers, ","), "freezer"):
+		return "freezer.state", []string{"FROZEN", "FREEZING"}, "THAWED"
+	}
+	return "", nil, ""
+}
+
+// hierarchy returns where the hierarchy with the given controllers (as in /proc/PID/cgroup) is mounted whole.
+func hierarchy(mounts []host.Mount, controllers string) string {
+	for _, m := range mounts {
+		if m.Root != "/" {
+			continue
+		}
+		if controllers == "" && m.FSType == "cgroup2" {
+			return m.Point
+		}
+		if controllers != "" && m.FSType == "cgroup" && containsAll(m.SuperOptions, strings.Split(controllers, ",")) {
+			return m.Point
+		}
+	}
+	return ""
+}
+
+func containsAll(all, wanted []string) bool {
+	for _, one := range wanted {
+		if !slices.Contains(all, one) {
+			return false
+		}
+	}
+	return true
+}
+
+// KillCgroup kills all processes in the v2 cgroup of a pod and below it, forking ones too (Linux 5.14).
+func (d *Mutator) KillCgroup(c Cgroup) error {
+	at, err := d.placeCgroup(c)
+	if err != nil {
+		return err
+	}
+	dir, err := openCgroup(at.mount.Point, at.name, &c.File)
+	if errors.Is(err, errGone) {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	defer unix.Close(dir)
+	return write(dir, "cgroup.kill", "1")
+}
+
+// writeBelow writes to a file below a trusted directory.
+func writeBelow(base, name, value string) error {
+	fd, err := openBase(base)
+	if err != nil {
+		return err
+	}
+	defer unix.Close(fd)
+	return write(fd, strings.TrimPrefix(name, "/"), value)
+}
+
+// write writes to a file below an open directory.
+func write(dir int, name, value string) error {
+	fd, err := openBelow(dir, name, unix.O_WRONLY, resolveInside)
+	if err != nil {
+		return err
+	}
+	defer unix.Close(fd)
+	if _, err := unix.Write(fd, []byte(value)); err != nil {
+		return fmt.Errorf("write %q to %s: %w", value, name, err)
+	}
+	return nil
+}

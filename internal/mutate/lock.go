@@ -1,0 +1,156 @@
+package mutate
+
+import (
+	"bufio"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+
+	"golang.org/x/sys/unix"
+)
+
+// ReleaseLock is the one lock of this node for releasing, so that a daemon, its successor in a rolling update and a person
+// at the command line never release at once.
+type ReleaseLock struct {
+	files []*os.File
+}
+
+// Lock takes a lock on every one of names: a directory is locked itself, anything else is a file that is made where there is
+// none. ErrBusy when somebody has one of them. The kernel lets go of them when the process ends.
+//
+// A file that is removed while it is locked can be made and locked a second time by somebody else. This is why there may be
+// several names, in places that nothing removes together, why the name must still be that of the locked file when the lock
+// is had, and why Held asks that again.
+func Lock(names ...string) (*ReleaseLock, error) {
+	if len(names) == 0 {
+		return nil, errors.New("lock: no name")
+	}
+	l := &ReleaseLock{}
+	for _, name := range names {
+		file, err := lockOne(name, openLock)
+		if err != nil {
+			return nil, errors.Join(err, l.Unlock())
+		}
+		l.files = append(l.files, file)
+	}
+	return l, nil
+}
+
+// Held returns an error where a name is no longer that of what is locked: somebody else may hold the lock, too, by now.
+func (l *ReleaseLock) Held() error {
+	for _, file := range l.files {
+		if err := named(file); err != nil {
+			return fmt.Errorf("lock: %w", err)
+		}
+	}
+	return nil
+}
+
+// Unlock lets go of the lock.
+func (l *ReleaseLock) Unlock() error {
+	var problems []error
+	for _, file := range slices.Backward(l.files) {
+		problems = append(problems, file.Close())
+	}
+	l.files = nil
+	return errors.Join(problems...)
+}
+
+// lockTries bounds how often a file is opened anew that was removed between opening and locking it.
+const lockTries = 8
+
+func lockOne(name string, open func(string) (*os.File, error)) (*os.File, error) {
+	var err error
+	for range lockTries {
+		var file *os.File
+		if file, err = open(name); err != nil {
+			return nil, fmt.Errorf("lock: %w", err)
+		}
+		if err = unix.Flock(int(file.Fd()), unix.LOCK_EX|unix.LOCK_NB); errors.Is(err, unix.EWOULDBLOCK) {
+			err = fmt.Errorf("lock %s: another release is running%s: %w", name, holderOf(file), ErrBusy)
+			file.Close()
+			return nil, err
+		}
+		if err == nil {
+			err = named(file)
+		}
+		if err == nil {
+			return file, nil
+		}
+		file.Close()
+		if !errors.Is(err, ErrChanged) {
+			break
+		}
+	}
+	return nil, fmt.Errorf("lock %s: %w", name, err)
+}
+
+func openLock(name string) (*os.File, error) {
+	if stat, err := os.Lstat(name); err == nil && stat.IsDir() {
+		return os.OpenFile(name, os.O_RDONLY|unix.O_DIRECTORY|unix.O_NOFOLLOW, 0)
+	}
+	if err := os.MkdirAll(filepath.Dir(name), 0o700); err != nil {
+		return nil, err
+	}
+	return os.OpenFile(name, os.O_RDWR|os.O_CREATE|unix.O_NOFOLLOW|unix.O_NONBLOCK, 0o600)
+}
+
+// named returns an error unless the name by which a file was opened is still that of this very file.
+func named(file *os.File) error {
+	mine, err := file.Stat()
+	if err != nil {
+		return err
+	}
+	now, err := os.Lstat(file.Name())
+	if errors.Is(err, fs.ErrNotExist) {
+		return changed("%s was removed", file.Name())
+	}
+	if err != nil {
+		return err
+	}
+	if !os.SameFile(mine, now) {
+		return changed("%s is another file now", file.Name())
+	}
+	return nil
+}
+
+// holderOf words who has a file locked; empty where that cannot be told. It reads /proc/locks, of which a line is
+//
+//	3: FLOCK  ADVISORY  WRITE 4711 00:19:1234 0 EOF
+//
+// with the process, and the device (hexadecimal) and inode of the file: see proc_locks(5).
+func holderOf(file *os.File) string {
+	var stat unix.Stat_t
+	if unix.Fstat(int(file.Fd()), &stat) != nil {
+		return ""
+	}
+	locks, err := os.Open("/proc/locks")
+	if err != nil {
+		return ""
+	}
+	defer locks.Close()
+	id := fmt.Sprintf("%02x:%02x:%d", unix.Major(stat.Dev), unix.Minor(stat.Dev), stat.Ino)
+	for lines := bufio.NewScanner(locks); lines.Scan(); {
+		fields := strings.Fields(lines.Text())
+		if len(fields) != 8 || fields[1] != "FLOCK" || fields[5] != id {
+			continue
+		}
+		if pid, err := strconv.Atoi(fields[4]); err == nil && pid > 0 {
+			return fmt.Sprintf(", by process %d%s", pid, commandOf(pid))
+		}
+	}
+	return ""
+}
+
+func commandOf(pid int) string {
+	comm, err := os.ReadFile(fmt.Sprintf("/proc/%d/comm", pid))
+	if err != nil {
+		return ""
+	}
+	return fmt.Sprintf(" (%q)", strings.TrimSpace(string(comm)))
+}

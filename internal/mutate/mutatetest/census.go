@@ -1,0 +1,212 @@
+package mutatetest
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"syscall"
+	"testing"
+
+	"github.com/vishvananda/netlink"
+
+	"github.com/nodeagent/nodeagent/internal/host"
+)
+
+// Census is everything that is there, by name, with what identifies it and what is in it.
+type Census map[string]string
+
+// Census lists what a release may change on a machine: the whole mount table with its propagation, links and packet filter rules of the
+// network namespace, the cgroups of the node and who is in them, and all files of the node but the agent's own (state, lock).
+// Files below the points of hung are not read.
+func (n *Node) Census(hung ...string) Census {
+	n.t.Helper()
+	c := Census{}
+	n.countMounts(c)
+	n.countLinks(c)
+	n.countCgroups(c)
+	for _, sub := range []string{"kubelet", "cni", "netns", "bystanders"} {
+		countFiles(n.t, c, filepath.Join(n.Dir, sub), hung)
+	}
+	return c
+}
+
+// Network returns what pods of a node have of the network: mounts and files in the directory of the pins, links, addresses that
+// host-local gave, libcni's cache, and rules of the packet filter. What plugins make with the first attachment and never remove
+// is left out: bridges, and host-local's own files.
+func (c Census) Network(node string) Census {
+	net := Census{}
+	for name, text := range c {
+		kind, what, _ := strings.Cut(name, " ")
+		base := filepath.Base(what)
+		switch point, _ := mountPoint(name, text); kind {
+		case "mount":
+			if !host.Below(point, node) {
+				continue
+			}
+		case "link":
+			if strings.HasPrefix(text, "bridge") {
+				continue
+			}
+		case "file":
+			if strings.HasPrefix(text, "d") || base == "lock" || strings.HasPrefix(base, "last_reserved") || !slices.ContainsFunc(
+				[]string{"netns", "cni"}, func(dir string) bool { return host.Below(what, filepath.Join(node, dir)) }) {
+				continue
+			}
+		case "cgroup":
+			continue
+		}
+		net[name] = text
+	}
+	return net
+}
+
+// countMounts reads mountinfo itself, so that what is compared does not depend on what the agent understands of it.
+func (n *Node) countMounts(c Census) {
+	n.t.Helper()
+	data, err := os.ReadFile("/proc/self/mountinfo")
+	if err != nil {
+		n.t.Fatal(err)
+	}
+	for line := range strings.Lines(string(data)) {
+		id, rest, _ := strings.Cut(strings.TrimSpace(line), " ")
+		c["mount "+id] = rest
+	}
+}
+
+func (n *Node) countLinks(c Census) {
+	n.t.Helper()
+	links, err := netlink.LinkList()
+	if err != nil {
+		n.t.Fatal(err)
+	}
+	for _, link := range links {
+		a := link.Attrs()
+		c[fmt.Sprintf("link %d", a.Index)] = fmt.Sprint(link.Type(), a.Name, a.ParentIndex, a.MasterIndex, a.NetNsID, a.HardwareAddr)
+	}
+	for _, tool := range []string{"iptables-save", "ip6tables-save"} {
+		rules, err := exec.Command(tool).Output()
+		if err != nil {
+			continue // without it no plugin makes rules
+		}
+		for line := range strings.Lines(string(rules)) {
+			chain, _, made := strings.Cut(line, " - [") // what follows are its counters; those of the kernel have a policy
+			if made || strings.HasPrefix(line, "-A ") {
+				c[tool+" "+strings.TrimSpace(chain)] = ""
+			}
+		}
+	}
+}
+
+// countCgroups lists the node's corner of each hierarchy. The pods' parents (kubepods, QoS classes) are kubelet's.
+func (n *Node) countCgroups(c Census) {
+	n.t.Helper()
+	mounts, err := n.Host.Mounts()
+	if err != nil {
+		n.t.Fatal(err)
+	}
+	for _, hierarchy := range host.CgroupHierarchies(mounts, n.Host.Paths.CgroupMount) {
+		top := filepath.Join(hierarchy.Point, n.Host.Paths.CgroupRoot)
+		_ = filepath.WalkDir(top, func(name string, entry fs.DirEntry, err error) error {
+			if err != nil || !entry.IsDir() {
+				return nil // not there in this hierarchy, or gone meanwhile
+			}
+			procs, _ := os.ReadFile(filepath.Join(name, "cgroup.procs"))
+			c["cgroup "+name] = fmt.Sprint(FileID(n.t, name).Inode, strings.Fields(string(procs)))
+			return nil
+		})
+	}
+}
+
+// countFiles reads a tree with its contents, links and owners; what does not exist has no files.
+func countFiles(t testing.TB, c Census, root string, hung []string) {
+	t.Helper()
+	err := filepath.WalkDir(root, func(name string, entry fs.DirEntry, err error) error {
+		for _, point := range hung {
+			if name == point {
+				return filepath.SkipDir
+			}
+		}
+		if os.IsNotExist(err) {
+			return nil
+		}
+		if err != nil {
+			return err
+		}
+		info, err := entry.Info()
+		if err != nil {
+			return err
+		}
+		text := info.Mode().String()
+		switch {
+		case info.Mode().IsRegular():
+			data, err := content(name)
+			if errors.Is(err, syscall.EINVAL) { // a pinned namespace
+				data, err = "namespace "+fmt.Sprint(FileID(t, name).Inode), nil
+			}
+			if err != nil {
+				return err
+			}
+			text += fmt.Sprintf(" %d %s", info.Size(), data)
+		case info.Mode()&fs.ModeSymlink != 0:
+			target, _ := os.Readlink(name)
+			text += " -> " + target
+		}
+		c["file "+name] = text
+		return nil
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+// content returns the first MiB of a file: some that tests make are a terabyte of nothing.
+func content(name string) (string, error) {
+	file, err := os.Open(name)
+	if err != nil {
+		return "", err
+	}
+	defer file.Close()
+	data, err := io.ReadAll(io.LimitReader(file, 1<<20))
+	return string(data), err
+}
+
+// Missing returns what is in c and is not the same in after. What has come since does not count. Of mounts outside of the node's
+// directory, which others on the machine may move, it counts only that they are gone, and not where the mount point is gone too:
+// when somebody removes that in another mount namespace, the kernel takes the mount away in all.
+func (c Census) Missing(after Census, node string) []string {
+	var missing []string
+	for name, was := range c {
+		now, ok := after[name]
+		point, isMount := mountPoint(name, was)
+		outside := isMount && !host.Below(point, node)
+		switch {
+		case ok && (now == was || outside):
+		case ok:
+			missing = append(missing, fmt.Sprintf("%s: was %s, is %s", name, was, now))
+		case outside && isGone(point):
+		default:
+			missing = append(missing, name+": gone: "+was)
+		}
+	}
+	return missing
+}
+
+// mountPoint returns where an entry of the census is mounted, if it is a mount: "parent major:minor root point ...".
+func mountPoint(name, text string) (string, bool) {
+	fields := strings.Fields(text)
+	if !strings.HasPrefix(name, "mount ") || len(fields) < 4 {
+		return "", false
+	}
+	return fields[3], true
+}
+
+func isGone(name string) bool {
+	_, err := os.Lstat(name)
+	return os.IsNotExist(err)
+}

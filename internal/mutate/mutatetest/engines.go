@@ -1,0 +1,163 @@
+package mutatetest
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+
+	"github.com/containerd/containerd/api/services/containers/v1"
+	"github.com/containerd/containerd/api/services/leases/v1"
+	"github.com/containerd/containerd/api/services/snapshots/v1"
+	"github.com/containerd/containerd/api/services/tasks/v1"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/credentials/insecure"
+	"google.golang.org/grpc/metadata"
+)
+
+// engines are the clients of a real containerd in which others than Kubernetes have containers, too.
+type engines struct {
+	*Bystanders
+	containerd *Containerd
+	api        *grpc.ClientConn
+}
+
+// Engines runs containers in a real containerd that CRI does not know, and compares them when the test ends: Docker's, some
+// that people made, by whatever name, and the one of the pod that is just being made.
+func (b *Bystanders) Engines(c *Containerd) {
+	n := b.node
+	n.t.Helper()
+	api, err := grpc.NewClient("unix://"+c.Socket, grpc.WithTransportCredentials(insecure.NewCredentials()))
+	if err != nil {
+		n.t.Fatal(err)
+	}
+	n.t.Cleanup(func() { api.Close() })
+	e := engines{Bystanders: b, containerd: c, api: api}
+	for _, parent := range []string{"moby", "nerdctl", "ctr"} {
+		n.cgroupsAt(parent)
+	}
+	e.run("moby", Hex(n.t, 64), "moby", "com.docker/engine.bundle.path=/var/run/docker/containerd")
+	e.run("default", Hex(n.t, 64), "nerdctl", podLabels("container", UID(n.t))...) // as if it were a dead pod's
+	e.run("k8s.io", "mine", "ctr")
+	e.run("k8s.io", b.starting.id, "kubepods/besteffort/pod"+b.starting.uid, podLabels("sandbox", b.starting.uid)...)
+	before := e.census()
+	n.t.Cleanup(func() {
+		for _, harm := range before.Missing(e.census(), n.Dir) {
+			n.t.Errorf("another engine's container was harmed: %s", harm)
+		}
+	})
+}
+
+func podLabels(kind, uid string) []string {
+	return []string{"io.cri-containerd.kind=" + kind, "io.kubernetes.pod.uid=" + uid, "io.kubernetes.pod.namespace=default"}
+}
+
+// run starts a container with a lease of its name. Its cgroup is below parent in the node's corner.
+func (e engines) run(namespace, id, parent string, labels ...string) {
+	n, c := e.node, e.containerd
+	n.t.Helper()
+	ctr := func(args ...string) error {
+		out, err := exec.Command("ctr", append([]string{"-a", c.Socket, "-n", namespace}, args...)...).CombinedOutput()
+		if err != nil {
+			err = fmt.Errorf("ctr -n %s %q: %w: %s", namespace, args, err, out)
+		}
+		return err
+	}
+	if namespace != "k8s.io" { // whose image is there
+		if err := ctr("image", "import", filepath.Join(c.Dir, "image.tar")); err != nil {
+			n.t.Fatal(err)
+		}
+	}
+	run := []string{"run", "-d", "--null-io", "--runc-root", filepath.Join(c.Dir, "runc"),
+		"--cgroup", filepath.Join(n.Host.Paths.CgroupRoot, parent, Hex(n.t, 64))}
+	for _, label := range labels {
+		run = append(run, "--label", label)
+	}
+	n.t.Cleanup(func() {
+		if err := ctr("task", "rm", "-f", id); err != nil && !n.t.Failed() {
+			n.t.Error(err)
+		}
+	})
+	if err := ctr(append(run, Image, id)...); err != nil {
+		n.t.Fatal(err)
+	}
+	if _, err := leases.NewLeasesClient(e.api).Create(e.in(namespace), &leases.CreateRequest{ID: id}); err != nil {
+		n.t.Fatal(err)
+	}
+}
+
+// in names the namespace of a call. Cleanups make some, too.
+func (e engines) in(namespace string) context.Context {
+	return metadata.AppendToOutgoingContext(context.WithoutCancel(e.node.t.Context()), "containerd-namespace", namespace)
+}
+
+// census is all that containerd knows in the namespaces of others, and what of it CRI does not know in Kubernetes' own.
+func (e engines) census() Census {
+	e.node.t.Helper()
+	c := Census{}
+	for _, namespace := range []string{"moby", "default", "k8s.io"} {
+		if err := e.count(c, namespace); err != nil {
+			e.node.t.Errorf("containers of namespace %s: %v", namespace, err)
+		}
+	}
+	return c
+}
+
+func (e engines) count(c Census, namespace string) error {
+	ctx := e.in(namespace)
+	all, err := containers.NewContainersClient(e.api).List(ctx, &containers.ListContainersRequest{})
+	if err != nil {
+		return err
+	}
+	for _, one := range all.GetContainers() {
+		if namespace == "k8s.io" && one.ID != "mine" && one.ID != e.starting.id {
+			continue // a pod's
+		}
+		name := namespace + " " + one.ID
+		c["container "+name] = one.String()
+		if err := e.countOne(ctx, c, name, one); err != nil {
+			return err
+		}
+	}
+	held, err := leases.NewLeasesClient(e.api).List(ctx, &leases.ListRequest{})
+	for _, lease := range held.GetLeases() {
+		if namespace != "k8s.io" || lease.GetID() == "mine" || lease.GetID() == e.starting.id {
+			c["lease "+namespace+" "+lease.GetID()] = lease.String()
+		}
+	}
+	return err
+}
+
+// countOne adds the snapshot of a container, where it is mounted, its process and its shim.
+func (e engines) countOne(ctx context.Context, c Census, name string, one *containers.Container) error {
+	snapshot, err := snapshots.NewSnapshotsClient(e.api).Mounts(ctx, &snapshots.MountsRequest{Snapshotter: one.Snapshotter, Key: one.SnapshotKey})
+	if err != nil {
+		return err
+	}
+	c["snapshot "+name] = snapshot.String()
+	table, err := os.ReadFile("/proc/self/mountinfo")
+	if err != nil {
+		return err
+	}
+	for line := range strings.Lines(string(table)) {
+		if strings.Contains(line, one.ID) {
+			c["root of "+name+" "+line] = ""
+		}
+	}
+	task, err := tasks.NewTasksClient(e.api).Get(ctx, &tasks.GetRequest{ContainerID: one.ID})
+	if err != nil {
+		return err
+	}
+	pid := int(task.GetProcess().GetPid())
+	for _, what := range []string{"task ", "shim "} {
+		stat, err := e.node.Host.ProcStat(pid)
+		if err != nil {
+			return err
+		}
+		c[what+name] = fmt.Sprint(task.GetProcess().GetStatus(), " ", pid, " ", stat.StartTime)
+		pid = stat.PPID
+	}
+	return nil
+}

@@ -1,0 +1,78 @@
+package mutatetest
+
+import (
+	"fmt"
+	"os/exec"
+	"path/filepath"
+
+	"github.com/containernetworking/cni/libcni"
+	"golang.org/x/sys/unix"
+
+	"github.com/nodeagent/nodeagent/internal/mutate"
+	"github.com/nodeagent/nodeagent/test/need"
+)
+
+// Pin makes a network namespace pinned at name, as a runtime does.
+func (n *Node) Pin(name string) mutate.Netns {
+	n.t.Helper()
+	n.Write(name, "")
+	// Another process's, because a thread of ours would be seen as living in it.
+	owner := exec.Command("/usr/bin/unshare", "-n", "/bin/sh", "-c", "echo ready; exec sleep 60")
+	out, err := owner.StdoutPipe()
+	if err != nil {
+		n.t.Fatal(err)
+	}
+	if err := owner.Start(); err != nil {
+		n.t.Fatal(err)
+	}
+	defer func() {
+		_ = owner.Process.Kill()
+		_ = owner.Wait()
+	}()
+	if _, err := out.Read(make([]byte, 1)); err != nil {
+		n.t.Fatal(err)
+	}
+	if err := unix.Mount(fmt.Sprintf("/proc/%d/ns/net", owner.Process.Pid), name, "", unix.MS_BIND, ""); err != nil {
+		n.t.Fatal(err)
+	}
+	return mutate.Netns{Path: name, Inode: FileID(n.t, name).Inode}
+}
+
+// Attached is a pod's attachment to a network of its own.
+type Attached struct {
+	Network     string // also the name of its bridge
+	ContainerID string
+	File        string
+}
+
+// Attach makes a real attachment as a runtime does: bridge with host-local, and portmap, which needs its capability again
+// to be undone.
+func (n *Node) Attach(uid, netns string) Attached {
+	n.t.Helper()
+	need.Program(n.t, "/usr/lib/cni/portmap")
+	a := Attached{Network: "nab" + Hex(n.t, 8), ContainerID: Hex(n.t, 64)}
+	n.t.Cleanup(func() { _ = exec.Command("/sbin/ip", "link", "del", a.Network).Run() })
+	random := Hex(n.t, 2)
+	var third int
+	_, _ = fmt.Sscanf(random, "%x", &third)
+	conf := fmt.Sprintf(`{"cniVersion":"0.4.0","name":"%[1]s","plugins":[
+		{"type":"bridge","bridge":"%[1]s","isGateway":true,"ipam":{"type":"host-local","dataDir":"%[2]s","subnet":"10.203.%[3]d.0/28"}},
+		{"type":"portmap","capabilities":{"portMappings":true}}]}`, a.Network, n.Host.Paths.CNINetworksDir, third)
+	list, err := libcni.NetworkConfFromBytes([]byte(conf))
+	if err != nil {
+		n.t.Fatal(err)
+	}
+	plugins := libcni.NewCNIConfigWithCacheDir(n.Host.Paths.CNIBinDirs, n.Host.Paths.CNICacheDir, nil)
+	_, err = plugins.AddNetworkList(n.t.Context(), list, &libcni.RuntimeConf{
+		ContainerID: a.ContainerID, NetNS: netns, IfName: "eth0",
+		Args: [][2]string{
+			{"IgnoreUnknown", "1"}, {"K8S_POD_NAMESPACE", "default"}, {"K8S_POD_NAME", "p"}, {"K8S_POD_UID", uid},
+		},
+		CapabilityArgs: map[string]any{"portMappings": []map[string]any{{"hostPort": 38080, "containerPort": 80, "protocol": "tcp"}}},
+	})
+	if err != nil {
+		n.t.Fatal(err)
+	}
+	a.File = filepath.Join(n.Host.Paths.CNICacheDir, "results", a.Network+"-"+a.ContainerID+"-eth0")
+	return a
+}

@@ -1,0 +1,128 @@
+package mutatetest
+
+import (
+	"bufio"
+	"errors"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"syscall"
+
+	"github.com/nodeagent/nodeagent/internal/host"
+	"github.com/nodeagent/nodeagent/internal/mutate"
+	"github.com/nodeagent/nodeagent/test/need"
+)
+
+// Cgroups makes the cgroup of a pod, and optionally one below it, in every mounted hierarchy, and returns the directories.
+func (n *Node) Cgroups(uid, below string) []string {
+	n.t.Helper()
+	pod := filepath.Join("kubepods/besteffort", "pod"+uid)
+	return n.cgroupsBelow(filepath.Join(pod, below), func(top string) {
+		removeCgroups(filepath.Join(top, pod))
+		for _, around := range []string{filepath.Dir(filepath.Join(top, pod)), filepath.Join(top, "kubepods"), top} {
+			_ = os.Remove(around) // the last pod's takes it
+		}
+	})
+}
+
+// cgroupsBelow makes a cgroup in the node's corner of every mounted hierarchy. remove is called with each corner in the end.
+func (n *Node) cgroupsBelow(name string, remove func(top string)) []string {
+	n.t.Helper()
+	mounts, err := n.Host.Mounts()
+	if err != nil {
+		n.t.Fatal(err)
+	}
+	hierarchies := host.CgroupHierarchies(mounts, n.Host.Paths.CgroupMount)
+	need.Has(n.t, len(hierarchies) > 0, "mounted cgroups")
+	var dirs []string
+	for _, h := range hierarchies {
+		top := filepath.Join(h.Point, n.Host.Paths.CgroupRoot)
+		n.t.Cleanup(func() { remove(top) })
+		n.cgroup(h.Point, filepath.Join(top, name))
+		dirs = append(dirs, filepath.Join(top, name))
+	}
+	return dirs
+}
+
+// cgroup makes a cgroup and those around it. A v1 cpuset takes processes only when it has CPUs and memory nodes.
+func (n *Node) cgroup(point, dir string) {
+	rel, _ := filepath.Rel(point, dir)
+	at := point
+	for part := range strings.SplitSeq(rel, "/") {
+		parent := at
+		at = filepath.Join(at, part)
+		n.Mkdir(at)
+		for _, file := range []string{"cpuset.cpus", "cpuset.mems"} {
+			if value, err := os.ReadFile(filepath.Join(parent, file)); err == nil && len(strings.TrimSpace(string(value))) > 0 {
+				_ = os.WriteFile(filepath.Join(at, file), value, 0)
+			}
+		}
+	}
+}
+
+// removeCgroups removes a cgroup and all below it, killing what is left in them.
+func removeCgroups(dir string) {
+	for _, file := range []string{"freezer.state", "cgroup.freeze"} {
+		_ = os.WriteFile(filepath.Join(dir, file), []byte(map[string]string{"freezer.state": "THAWED", "cgroup.freeze": "0"}[file]), 0)
+	}
+	entries, _ := os.ReadDir(dir)
+	for _, entry := range entries {
+		if entry.IsDir() {
+			removeCgroups(filepath.Join(dir, entry.Name()))
+		}
+	}
+	// What was killed leaves its cgroup a moment after its parent was told.
+	for range 100 {
+		if err := os.Remove(dir); !errors.Is(err, syscall.EBUSY) {
+			return
+		}
+		_ = syscall.Nanosleep(&syscall.Timespec{Nsec: 10_000_000}, nil)
+	}
+}
+
+// Shell starts a shell script as a process of a pod: a member of the cgroups given. It must print a line when it is ready.
+func (n *Node) Shell(uid string, cgroups []string, script string) mutate.Process {
+	n.t.Helper()
+	cmd := exec.Command("/bin/sh", "-c", script)
+	out, err := cmd.StdoutPipe()
+	if err != nil {
+		n.t.Fatal(err)
+	}
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
+	if err := cmd.Start(); err != nil {
+		n.t.Fatal(err)
+	}
+	pid := cmd.Process.Pid
+	reaped := make(chan struct{})
+	go func() { // as a shim does
+		_ = cmd.Wait()
+		close(reaped)
+	}()
+	n.t.Cleanup(func() {
+		for _, dir := range cgroups {
+			_ = os.WriteFile(filepath.Join(dir, "freezer.state"), []byte("THAWED"), 0)
+		}
+		select {
+		case <-reaped:
+		default:
+			_ = syscall.Kill(-pid, syscall.SIGKILL) // with its children
+			<-reaped
+		}
+	})
+	ready := bufio.NewReader(out)
+	if _, err := ready.ReadString('\n'); err != nil {
+		n.t.Fatalf("%s: %v", script, err)
+	}
+	for _, dir := range cgroups {
+		if err := os.WriteFile(filepath.Join(dir, "cgroup.procs"), []byte(strconv.Itoa(pid)), 0); err != nil {
+			n.t.Fatalf("%s: %v", dir, err)
+		}
+	}
+	stat, err := n.Host.ProcStat(pid)
+	if err != nil {
+		n.t.Fatal(err)
+	}
+	return mutate.Process{PID: pid, StartTime: stat.StartTime, UID: uid}
+}

@@ -1,0 +1,99 @@
+package mutatetest
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"runtime"
+	"syscall"
+
+	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
+)
+
+// sharedRootMark tells a test program what it is: see SharedRoot.
+const sharedRootMark = "NODEAGENT_TEST_SHARED_ROOT"
+
+// SharedRoot runs the test program once more in a mount namespace whose root is shared, as systemd makes it on every node, among
+// processes of its own, and in a network namespace of its own: what a test mounts, unmounts, ends and connects then has the
+// effects that it has on a node, and none on the machine. It returns the exit status of that program and false, or true in the
+// program itself, which goes on. For TestMain; without root there is nothing to do.
+func SharedRoot() (status int, inside bool) {
+	if os.Geteuid() != 0 {
+		return 0, true
+	}
+	var err error
+	switch os.Getenv(sharedRootMark) {
+	case "inside":
+		return 0, true
+	case "init":
+		if err = shareRoot(); err == nil {
+			status, err = reap()
+		}
+	default:
+		program := again("init")
+		program.SysProcAttr.Cloneflags = unix.CLONE_NEWNS | unix.CLONE_NEWNET | unix.CLONE_NEWPID
+		if err = program.Run(); program.ProcessState != nil {
+			return program.ProcessState.ExitCode(), false
+		}
+	}
+	if err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		return 1, false
+	}
+	return status, false
+}
+
+// again is the test program with another mark. It ends with this one.
+func again(mark string) *exec.Cmd {
+	cmd := exec.Command("/proc/self/exe", os.Args[1:]...)
+	cmd.Args[0] = os.Args[0]
+	cmd.Env = append(os.Environ(), sharedRootMark+"="+mark)
+	cmd.Stdin, cmd.Stdout, cmd.Stderr = os.Stdin, os.Stdout, os.Stderr
+	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
+	return cmd
+}
+
+// reap runs the test program and is the parent of the processes that lose theirs, as a node's init is: a runtime's shims and
+// what a crash leaves behind.
+func reap() (status int, err error) {
+	runtime.LockOSThread() // with which the program would end
+	program := again("inside")
+	if err := program.Start(); err != nil {
+		return 0, err
+	}
+	for {
+		var state unix.WaitStatus
+		pid, err := unix.Wait4(-1, &state, 0, nil)
+		switch {
+		case errors.Is(err, unix.EINTR):
+		case err != nil:
+			return 0, fmt.Errorf("wait for the tests: %w", err)
+		case pid == program.Process.Pid && state.Exited():
+			return state.ExitStatus(), nil
+		case pid == program.Process.Pid:
+			return 1, fmt.Errorf("the tests were ended: %s", state.Signal())
+		}
+	}
+}
+
+// shareRoot cuts all ties with the machine's own mounts before it makes peers of those here.
+func shareRoot() error {
+	for _, propagation := range []uintptr{unix.MS_PRIVATE, unix.MS_SHARED} {
+		if err := unix.Mount("", "/", "", unix.MS_REC|propagation, ""); err != nil {
+			return fmt.Errorf("share the root mount: %w", err)
+		}
+	}
+	if err := unix.Mount("proc", "/proc", "proc", 0, ""); err != nil {
+		return fmt.Errorf("mount /proc: %w", err)
+	}
+	loopback, err := netlink.LinkByName("lo")
+	if err == nil {
+		err = netlink.LinkSetUp(loopback)
+	}
+	if err != nil {
+		return fmt.Errorf("loopback interface: %w", err)
+	}
+	return nil
+}

@@ -1,0 +1,90 @@
+// Package mutate is the only code of the agent that changes anything on the host. Each method makes one
+// smallest change, and looks again immediately before it whether the thing is still the one that was judged: a name (a
+// PID, a path, an interface) may belong to somebody else by now. It decides nothing; pkg/remediate does.
+//
+// It never deletes recursively, never follows a symbolic link that a pod could have planted, never crosses a mount while
+// deleting, never detaches a mount of a local filesystem, never kills by PID alone, and never deletes a link by name.
+// What could block for ever in the kernel is done by a short-lived child (see child.go).
+package mutate
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"net"
+	"path"
+	"time"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/credentials/insecure"
+	cri "k8s.io/cri-api/pkg/apis/runtime/v1"
+
+	"github.com/nodeagent/nodeagent/internal/host"
+)
+
+// ErrChanged says that what is there now is not what was judged. Nothing was done.
+var ErrChanged = errors.New("is no longer what was judged")
+
+// ErrBusy says that the kernel or an owner still needs the thing. Nothing was done.
+var ErrBusy = errors.New("busy")
+
+// ErrTooManyAbandoned says that so many child processes hang in the kernel that no more are started.
+var ErrTooManyAbandoned = errors.New("too many hanging child processes")
+
+// Refusal is an error that says why the hand would not do what it was asked.
+type Refusal struct{ Why string }
+
+func (r Refusal) Error() string { return "refused: " + r.Why }
+
+func refuse(format string, args ...any) error { return Refusal{fmt.Sprintf(format, args...)} }
+
+func changed(format string, args ...any) error {
+	return fmt.Errorf("%s: %w", fmt.Sprintf(format, args...), ErrChanged)
+}
+
+// Mutator changes things on one host.
+type Mutator struct {
+	host     *host.Host
+	log      *slog.Logger
+	children children                 // of our own binary
+	plugins  children                 // CNI's
+	runtime  cri.RuntimeServiceClient // nil where no runtime is configured
+	closer   io.Closer
+	systemd  func(ctx context.Context) (units, error) // nil units where systemd is not init
+}
+
+// childLimit is how long one change may take in a child. Unmounting a filesystem writes its dirty pages back first.
+const childLimit = 30 * time.Second
+
+// New returns the hand for a host. It connects to the container runtime when that is first needed.
+func New(h *host.Host, log *slog.Logger) (*Mutator, error) {
+	d := &Mutator{host: h, log: log, children: children{limit: childLimit}, plugins: children{limit: pluginLimit}}
+	d.systemd = d.dialSystemd
+	if h.Paths.CRISocket == "" {
+		return d, nil
+	}
+	socket := path.Clean("/" + h.Paths.CRISocket)
+	connection, err := grpc.NewClient("unix://"+socket,
+		grpc.WithContextDialer(func(ctx context.Context, _ string) (net.Conn, error) { return host.DialRoots(ctx, socket) }),
+		grpc.WithTransportCredentials(insecure.NewCredentials()),
+		grpc.WithDefaultCallOptions(grpc.MaxCallRecvMsgSize(16<<20)))
+	if err != nil {
+		return nil, fmt.Errorf("container runtime %s: %w", h.Paths.CRISocket, err)
+	}
+	d.runtime, d.closer = cri.NewRuntimeServiceClient(connection), connection
+	return d, nil
+}
+
+// Close ends the connection to the runtime.
+func (d *Mutator) Close() error {
+	if d.closer == nil {
+		return nil
+	}
+	return d.closer.Close()
+}
+
+// podsDir is where kubelet keeps the directories of pods. It is configured and thus trusted: symbolic links in it are
+// followed (kubelet's root is a link to another disk on many nodes), those below it never.
+func (d *Mutator) podsDir() string { return path.Join("/", d.host.Paths.KubeletRoot, "pods") }

@@ -1,0 +1,148 @@
+package mutate
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"syscall"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// Process is the identity of one process of a pod.
+type Process struct {
+	PID       int
+	StartTime uint64 // field 22 of /proc/PID/stat
+	UID       string // of the pod whose cgroup it is in
+	Driver    string // of our kubelet, as was judged: see Cgroup
+}
+
+// kernelThread is PF_KTHREAD in the flags of /proc/PID/stat.
+const kernelThread = 0x00200000
+
+// Terminate sends SIGTERM to a process. One that is gone, or dead and not yet reaped, is no error.
+func (d *Mutator) Terminate(p Process) error { return d.signal(p, unix.SIGTERM) }
+
+// Kill sends SIGKILL to a process.
+func (d *Mutator) Kill(p Process) error { return d.signal(p, unix.SIGKILL) }
+
+func (d *Mutator) signal(p Process, signal syscall.Signal) error {
+	fd, err := d.openProcess(p)
+	if errors.Is(err, errGone) {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	defer unix.Close(fd)
+	if err := unix.PidfdSendSignal(fd, signal, nil, 0); err != nil && !errors.Is(err, unix.ESRCH) {
+		return fmt.Errorf("signal %d to process %d: %w", signal, p.PID, err)
+	}
+	return nil
+}
+
+// openProcess opens a process and makes sure that it is the judged one. From then on the descriptor stands for that
+// process, whoever gets its number later. The checks come after the opening for that reason.
+func (d *Mutator) openProcess(p Process) (int, error) {
+	if p.PID <= 1 || p.PID == os.Getpid() || p.UID == "" {
+		return -1, refuse("process %d of pod %q", p.PID, p.UID)
+	}
+	fd, err := unix.PidfdOpen(p.PID, 0)
+	if errors.Is(err, unix.ESRCH) {
+		return -1, errGone
+	}
+	if err != nil {
+		return -1, fmt.Errorf("open process %d: %w", p.PID, err)
+	}
+	if err := d.verifyProcess(p); err != nil {
+		unix.Close(fd)
+		return -1, err
+	}
+	return fd, nil
+}
+
+func (d *Mutator) verifyProcess(p Process) error {
+	stat, err := d.host.ProcStat(p.PID)
+	switch {
+	case vanished(err):
+		return errGone
+	case err != nil:
+		return err
+	case stat.StartTime != p.StartTime:
+		return changed("process %d started at %d instead of %d", p.PID, stat.StartTime, p.StartTime)
+	case stat.Flags&kernelThread != 0:
+		return refuse("process %d is a thread of the kernel", p.PID)
+	case stat.State == 'Z' || stat.State == 'X':
+		return errGone
+	}
+	cgroups, err := d.host.ProcCgroups(p.PID)
+	if vanished(err) {
+		return errGone
+	}
+	if err != nil {
+		return err
+	}
+	ours := false
+	for _, name := range cgroups {
+		if uid, _, ok := d.host.Paths.PodOfCgroup(name); ok && uid != p.UID {
+			return changed("process %d is in a cgroup of pod %s, not only in one of pod %s", p.PID, uid, p.UID)
+		}
+		_, err := d.podCgroup(name, p.UID, p.Driver)
+		ours = ours || err == nil
+	}
+	if ours {
+		return nil
+	}
+	return changed("process %d is in no cgroup of pod %s", p.PID, p.UID)
+}
+
+// Ended reports whether a process is gone, or dead and only waiting for its parent.
+func (d *Mutator) Ended(p Process) (bool, error) {
+	stat, err := d.host.ProcStat(p.PID)
+	if vanished(err) {
+		return true, nil
+	}
+	if err != nil {
+		return false, err
+	}
+	return stat.StartTime != p.StartTime || stat.State == 'Z' || stat.State == 'X', nil
+}
+
+// AwaitEnd waits until a process has ended, at most for the given time, and reports whether it has.
+func (d *Mutator) AwaitEnd(ctx context.Context, p Process, most time.Duration) (bool, error) {
+	deadline := time.NewTimer(most)
+	defer deadline.Stop()
+	tick := time.NewTicker(50 * time.Millisecond)
+	defer tick.Stop()
+	for {
+		if ended, err := d.Ended(p); ended || err != nil {
+			return ended, err
+		}
+		select {
+		case <-ctx.Done():
+			return false, ctx.Err()
+		case <-deadline.C:
+			return d.Ended(p)
+		case <-tick.C:
+		}
+	}
+}
+
+// Stuck tells in what a process hangs that does not end: its state and the kernel function it waits in.
+func (d *Mutator) Stuck(p Process) string {
+	stat, err := d.host.ProcStat(p.PID)
+	if err != nil || stat.StartTime != p.StartTime {
+		return "it has ended meanwhile"
+	}
+	where, err := d.host.Files.Text(fmt.Sprintf("/proc/%d/wchan", p.PID))
+	if err != nil || where == "0" || where == "" {
+		where = "an unknown function"
+	}
+	return fmt.Sprintf("%s (%d) is in state %c in %s", stat.Comm, p.PID, stat.State, where)
+}
+
+// vanished reports whether an error of /proc means that the process is gone.
+func vanished(err error) bool { return errors.Is(err, fs.ErrNotExist) || errors.Is(err, unix.ESRCH) }

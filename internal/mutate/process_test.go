@@ -1,0 +1,229 @@
+package mutate_test
+
+import (
+	"errors"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/nodeagent/nodeagent/internal/host"
+	"github.com/nodeagent/nodeagent/internal/host/hosttest"
+	"github.com/nodeagent/nodeagent/internal/mutate"
+	"github.com/nodeagent/nodeagent/internal/mutate/mutatetest"
+	"github.com/nodeagent/nodeagent/test/need"
+)
+
+func ended(t *testing.T, n *mutatetest.Node, p mutate.Process, most time.Duration) bool {
+	t.Helper()
+	ended, err := n.Hand.AwaitEnd(t.Context(), p, most)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return ended
+}
+
+func TestTerminateAndKill(t *testing.T) {
+	n, uid := mutatetest.New(t), mutatetest.UID(t)
+	cgroups := n.Cgroups(uid, "")
+	polite := n.Shell(uid, cgroups, "echo ready; while :; do sleep 0.1; done")
+	deaf := n.Shell(uid, cgroups, "trap '' TERM; echo ready; while :; do sleep 0.1; done")
+	for _, p := range []mutate.Process{polite, deaf} {
+		if err := n.Hand.Terminate(p); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if !ended(t, n, polite, 5*time.Second) {
+		t.Error("SIGTERM did not end a polite process")
+	}
+	if ended(t, n, deaf, 300*time.Millisecond) {
+		t.Error("SIGTERM ended a process that ignores it")
+	}
+	for range 2 { // the second finds it gone
+		if err := n.Hand.Kill(deaf); err != nil {
+			t.Fatal(err)
+		}
+		if !ended(t, n, deaf, 5*time.Second) {
+			t.Error("SIGKILL did not end it")
+		}
+	}
+}
+
+func TestSignalRefuses(t *testing.T) {
+	n, uid, other := mutatetest.New(t), mutatetest.UID(t), mutatetest.UID(t)
+	p := n.Shell(uid, n.Cgroups(uid, ""), "echo ready; while :; do sleep 0.1; done")
+	outside := n.Shell(uid, nil, "echo ready; while :; do sleep 0.1; done")
+	reused, elsewhere := p, p
+	reused.StartTime++
+	elsewhere.UID = other
+	for name, try := range map[string]mutate.Process{
+		"PID was given again": reused, "another pod's": elsewhere, "in no pod's cgroup": outside,
+	} {
+		if err := n.Hand.Kill(try); !errors.Is(err, mutate.ErrChanged) {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+	for name, try := range map[string]mutate.Process{
+		"init": {PID: 1, StartTime: 1, UID: uid}, "ourselves": {PID: os.Getpid(), UID: uid},
+		"no pod": {PID: p.PID, StartTime: p.StartTime},
+	} {
+		if err := n.Hand.Kill(try); err == nil {
+			t.Errorf("%s: no error", name)
+		}
+	}
+	for _, p := range []mutate.Process{p, outside} {
+		if ended(t, n, p, 0) {
+			t.Errorf("process %d was killed", p.PID)
+		}
+	}
+}
+
+// A process that is in cgroups of two pods is nobody's to end.
+func TestSignalRefusesProcessOfTwoPods(t *testing.T) {
+	n, uid, other := mutatetest.New(t), mutatetest.UID(t), mutatetest.UID(t)
+	mine, theirs := n.Cgroups(uid, ""), n.Cgroups(other, "")
+	need.Has(t, len(mine) > 1, "cgroup v1: two hierarchies")
+	p := n.Shell(uid, append(theirs[1:], mine[0]), "echo ready; while :; do sleep 0.1; done")
+	for _, uid := range []string{uid, other} {
+		p.UID = uid
+		if err := n.Hand.Kill(p); !errors.Is(err, mutate.ErrChanged) {
+			t.Errorf("pod %s: %v", uid, err)
+		}
+	}
+	if ended(t, n, p, 300*time.Millisecond) {
+		t.Error("it was killed")
+	}
+}
+
+// Where it is not known which driver our kubelet has, what is in either tree may be another kubelet's.
+func TestNoDriverNoAction(t *testing.T) {
+	n, uid := mutatetest.New(t), mutatetest.UID(t)
+	n.Host.Paths.CgroupDriver = ""
+	cgroups := n.Cgroups(uid, "")
+	p := n.Shell(uid, cgroups, "echo ready; while :; do sleep 0.1; done")
+	var refusal mutate.Refusal
+	for _, driver := range []string{"", host.SystemdDriver} {
+		p.Driver = driver
+		if err := n.Hand.Kill(p); !errors.Is(err, mutate.ErrChanged) {
+			t.Errorf("driver %q: %v", driver, err)
+		}
+		for _, dir := range n.Cgroups(uid, "empty") {
+			c := podCgroup(t, uid, dir)
+			c.Driver = driver
+			if err := n.Hand.RemoveCgroup(t.Context(), c); !errors.As(err, &refusal) {
+				t.Errorf("driver %q: %s: %v", driver, dir, err)
+			}
+		}
+	}
+	if ended(t, n, p, 300*time.Millisecond) {
+		t.Fatal("it was killed")
+	}
+	p.Driver = host.CgroupfsDriver
+	if err := n.Hand.Kill(p); err != nil || !ended(t, n, p, 5*time.Second) {
+		t.Errorf("its own driver: %v", err)
+	}
+}
+
+// A thread of the kernel can be moved into a cgroup like any process. Nothing is ever sent to it.
+func TestSignalRefusesKernelThread(t *testing.T) {
+	n, uid := mutatetest.New(t), mutatetest.UID(t)
+	pid := n.Shell(uid, nil, "echo ready; while :; do sleep 0.1; done").PID
+	files := hosttest.Host(t).Files
+	n.Host.Files = files
+	defer func() { n.Host.Files = host.Files{} }()
+	dir := filepath.Join(files.Root, "proc", strconv.Itoa(pid))
+	if err := os.MkdirAll(dir, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	cgroup := "0::" + n.Host.Paths.CgroupRoot + "/kubepods/pod" + uid + "\n"
+	for _, flags := range []string{"2129984", "4194304"} { // with PF_KTHREAD, and without
+		stat := strconv.Itoa(pid) + " (kworker) S 2 0 0 0 -1 " + flags + " 0 0 0 0 0 0 0 0 20 0 1 0 77 0 0\n"
+		for name, content := range map[string]string{"stat": stat, "cgroup": cgroup} {
+			if err := os.WriteFile(filepath.Join(dir, name), []byte(content), 0o644); err != nil {
+				t.Fatal(err)
+			}
+		}
+		var refusal mutate.Refusal
+		err := n.Hand.Terminate(mutate.Process{PID: pid, StartTime: 77, UID: uid})
+		if kernel := flags == "2129984"; errors.As(err, &refusal) != kernel {
+			t.Errorf("flags %s: %v", flags, err)
+		}
+	}
+}
+
+// A frozen process of cgroup v1 is in state D and dies of nothing until it is thawed.
+func TestThawFrozen(t *testing.T) {
+	n, uid := mutatetest.New(t), mutatetest.UID(t)
+	cgroups := n.Cgroups(uid, mutatetest.Hex(t, 64))
+	p := n.Shell(uid, cgroups, "echo ready; while :; do sleep 0.1; done")
+	frozen := ""
+	for _, dir := range cgroups {
+		for _, at := range []string{dir, filepath.Dir(dir)} { // the container's and the pod's
+			if err := os.WriteFile(filepath.Join(at, "freezer.state"), []byte("FROZEN"), 0); err == nil {
+				frozen = dir
+			}
+		}
+	}
+	need.Has(t, frozen != "", "the freezer of cgroup v1")
+	if err := n.Hand.Kill(p); err != nil {
+		t.Fatal(err)
+	}
+	if ended(t, n, p, 300*time.Millisecond) {
+		t.Fatal("a frozen process died: this test shows nothing")
+	}
+	if why := n.Hand.Stuck(p); !strings.Contains(why, "state D") {
+		t.Logf("stuck: %s", why)
+	}
+	if thawed, err := n.Hand.Thaw(p); err != nil || !thawed {
+		t.Fatalf("thawed %v, %v", thawed, err)
+	}
+	if !ended(t, n, p, 5*time.Second) {
+		t.Error("it lives on after the thaw")
+	}
+}
+
+func TestThawV2(t *testing.T) {
+	n, uid := mutatetest.New(t), mutatetest.UID(t)
+	cgroups := n.Cgroups(uid, "")
+	p := n.Shell(uid, cgroups, "echo ready; while :; do sleep 0.1; done")
+	frozen := ""
+	for _, dir := range cgroups {
+		if err := os.WriteFile(filepath.Join(dir, "cgroup.freeze"), []byte("1"), 0); err == nil {
+			frozen = dir
+		}
+	}
+	need.Has(t, frozen != "", "cgroup v2")
+	if thawed, err := n.Hand.Thaw(p); err != nil || !thawed {
+		t.Fatalf("thawed %v, %v", thawed, err)
+	}
+	if now, _ := os.ReadFile(filepath.Join(frozen, "cgroup.freeze")); strings.TrimSpace(string(now)) != "0" {
+		t.Errorf("cgroup.freeze is %q", now)
+	}
+}
+
+func TestKillCgroup(t *testing.T) {
+	n, uid := mutatetest.New(t), mutatetest.UID(t)
+	cgroups := n.Cgroups(uid, "")
+	p := n.Shell(uid, cgroups, "trap '' TERM; echo ready; while :; do sleep 0.1; done")
+	tried := false
+	for _, dir := range cgroups {
+		if _, err := os.Lstat(filepath.Join(dir, "cgroup.kill")); err != nil {
+			continue
+		}
+		tried = true
+		id := mutatetest.FileID(t, dir)
+		wrong := mutate.FileID{Inode: id.Inode + 1}
+		if err := n.Hand.KillCgroup(mutate.Cgroup{Dir: dir, UID: uid, File: wrong}); !errors.Is(err, mutate.ErrChanged) {
+			t.Errorf("another cgroup: %v", err)
+		}
+		if err := n.Hand.KillCgroup(mutate.Cgroup{Dir: dir, UID: uid, File: id}); err != nil {
+			t.Error(err)
+		}
+	}
+	need.Has(t, tried, "cgroup v2 with cgroup.kill (Linux 5.14)")
+	if !ended(t, n, p, 5*time.Second) {
+		t.Error("it lives on")
+	}
+}

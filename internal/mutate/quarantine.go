@@ -1,0 +1,458 @@
+package mutate
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"math"
+	"os"
+	"path"
+	"slices"
+	"strings"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/nodeagent/nodeagent/internal/host"
+	"github.com/nodeagent/nodeagent/pkg/finding"
+)
+
+// Kept is one entry of the quarantine. Beside each thing that was moved there lies a record of it, written before: what
+// has no record, or is not what its record says, was not moved by the agent and is never removed.
+type Kept struct {
+	Name  string            `json:"name"` // in the quarantine
+	UID   string            `json:"uid"`  // of the pod
+	Path  string            `json:"path"` // in the pod's directory
+	File  FileID            `json:"file"`
+	Bytes uint64            `json:"bytes"`
+	Moved finding.Timestamp `json:"moved"`
+
+	Age  time.Duration     `json:"age"`            // as observed, clocks that jump and time switched off do not count
+	Aged finding.Timestamp `json:"aged"`           // when Age was last added to
+	Told bool              `json:"told,omitempty"` // it was reported that this will be emptied,
+	At   time.Duration     `json:"at,omitempty"`   // and how old it was then
+
+	Foreign string `json:"foreign,omitempty"` // why it is not the agent's to remove; empty otherwise
+}
+
+// maxKept bounds how many entries the quarantine may have.
+const maxKept = 10_000
+
+// QuarantineDir is where Quarantine puts things: beside the directories of pods, on the same filesystem.
+func (d *Mutator) QuarantineDir() string {
+	return path.Join("/", d.host.Paths.KubeletRoot, "nodeagent-quarantine")
+}
+
+// Quarantine moves a regular file or a directory out of the directory of the pod uid instead of deleting it. Nothing is
+// ever replaced, nothing copied: the quarantine must be on the same filesystem. What would make it hold more than limit
+// bytes is refused.
+func (d *Mutator) Quarantine(ctx context.Context, uid, name string, id FileID, limit uint64) error {
+	if name == "" {
+		return refuse("no name")
+	}
+	now := d.host.Clock()
+	_, err := d.do(ctx, request{
+		Op: opQuarantine, Base: d.podsDir(), UID: uid, Path: name, File: id, Quarantine: d.QuarantineDir(), Limit: limit,
+		Kept: Kept{Moved: now, Aged: now},
+	})
+	return err
+}
+
+// Quarantined lists what is in the quarantine.
+func (d *Mutator) Quarantined(ctx context.Context) ([]Kept, error) {
+	a, err := d.do(ctx, request{Op: opKept, Quarantine: d.QuarantineDir()})
+	return a.Kept, err
+}
+
+// NoteQuarantine writes the age of an entry, and whether its end was reported, into its record.
+func (d *Mutator) NoteQuarantine(ctx context.Context, kept Kept) error {
+	_, err := d.do(ctx, request{Op: opAged, Quarantine: d.QuarantineDir(), Kept: kept})
+	return err
+}
+
+// EmptyQuarantine removes one entry that the agent itself moved there. Nothing of it is removed when something is mounted
+// in it, or when any process sees a part of it mounted elsewhere.
+func (d *Mutator) EmptyQuarantine(ctx context.Context, kept Kept) error {
+	if kept.Foreign != "" {
+		return refuse("%s is not the agent's: %s", kept.Name, kept.Foreign)
+	}
+	holder, err := d.host.MountedFrom(ctx, path.Join(d.QuarantineDir(), kept.Name))
+	if err != nil {
+		return fmt.Errorf("whether something of %s is mounted elsewhere: %w", kept.Name, err)
+	}
+	if holder != (host.MountedAt{}) {
+		return refuse("a part of %s is mounted on %s, as process %d sees it", kept.Name, holder.Point, holder.PID)
+	}
+	_, err = d.do(ctx, request{Op: opEmpty, Quarantine: d.QuarantineDir(), Kept: kept})
+	return err
+}
+
+// openQuarantine opens the quarantine, which must be root's alone. errGone when there is none.
+func openQuarantine(dir string) (int, error) {
+	fd, err := unix.Open(dir, unix.O_RDONLY|unix.O_DIRECTORY|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0)
+	if errors.Is(err, unix.ENOENT) {
+		return -1, errGone
+	}
+	if err != nil {
+		return -1, fmt.Errorf("open %s: %w", dir, err)
+	}
+	st, err := look(fd, "")
+	if err == nil && (st.Uid != 0 || st.Mode&0o077 != 0) {
+		err = refuse("%s belongs to user %d and has mode %o: it must be root's alone", dir, st.Uid, st.Mode)
+	}
+	if err != nil {
+		unix.Close(fd)
+		return -1, err
+	}
+	return fd, nil
+}
+
+func quarantineChild(r request) error {
+	dir, name, err := target(r, unix.S_IFREG, unix.S_IFDIR)
+	if err != nil {
+		return err
+	}
+	defer unix.Close(dir)
+	need, err := bytesOf(dir, name)
+	if err != nil {
+		return err
+	}
+	if err := unix.Mkdir(r.Quarantine, 0o700); err != nil && !errors.Is(err, unix.EEXIST) {
+		return fmt.Errorf("%s: %w", r.Quarantine, err)
+	}
+	all, err := listQuarantine(r.Quarantine)
+	if err != nil {
+		return err
+	}
+	if why := Full(all, need, r.Limit); why != "" {
+		return refuse("%s", why)
+	}
+	to, err := openQuarantine(r.Quarantine)
+	if err != nil {
+		return err
+	}
+	defer unix.Close(to)
+	kept := r.Kept
+	kept.UID, kept.Path, kept.File, kept.Bytes = r.UID, r.Path, r.File, need
+	if kept.Name, err = reserve(to, kept); err != nil {
+		return err
+	}
+	err = gone("move "+name+" to "+r.Quarantine, unix.Renameat2(dir, name, to, kept.Name, unix.RENAME_NOREPLACE))
+	if err != nil {
+		_ = unix.Unlinkat(to, recordOf(kept.Name), 0) // a record of nothing is removed later, too
+		return err
+	}
+	return unix.Fsync(to)
+}
+
+// Full returns why so many more bytes do not fit into the quarantine.
+func Full(all []Kept, need, limit uint64) string {
+	held := uint64(0)
+	for _, kept := range all {
+		held = AddBytes(held, kept.Bytes)
+	}
+	switch {
+	case len(all) >= maxKept:
+		return fmt.Sprintf("quarantine is full: it has %d entries", len(all))
+	case AddBytes(held, need) > limit:
+		return fmt.Sprintf("quarantine is full: it holds %d bytes, this has %d, and %d are allowed (remediate.quarantine.maxBytes)",
+			held, need, limit)
+	}
+	return ""
+}
+
+// AddBytes adds without an overflow: the sizes of sparse files are as large as their owner likes.
+func AddBytes(a, b uint64) uint64 {
+	if a > math.MaxUint64-b {
+		return math.MaxUint64
+	}
+	return a + b
+}
+
+// bytesOf returns how much a file or a whole directory holds. What has a mount in it is refused.
+func bytesOf(dir int, name string) (uint64, error) {
+	st, err := look(dir, name)
+	if err != nil {
+		return 0, err
+	}
+	if st.Mode&unix.S_IFMT != unix.S_IFDIR {
+		return st.Size, nil
+	}
+	tree, err := treeBelow(dir, name)
+	if err != nil {
+		return 0, err
+	}
+	total := uint64(0)
+	for _, entry := range tree {
+		if entry.Mount {
+			return 0, fmt.Errorf("%s is a mount point: %w", path.Join(name, entry.Path), unix.EBUSY)
+		}
+		total = AddBytes(total, entry.Size)
+	}
+	return total, nil
+}
+
+// recordNew ends the name of a record that is being written anew.
+const recordNew = ".json.new"
+
+// recordOf is the name of the record of an entry. Entries begin with the UID of a pod, never with a dot.
+func recordOf(name string) string { return "." + name + ".json" }
+
+// reserve finds a free name for what is to be moved and writes its record, which is then on the disk.
+func reserve(to int, kept Kept) (string, error) {
+	prefix := strings.ReplaceAll(path.Join(kept.UID, kept.Path), "/", "_")
+	const longest = 200 // of 255 that a file name may have
+	prefix = prefix[:min(len(prefix), longest)]
+	for attempt := 1; attempt <= 100; attempt++ {
+		kept.Name = fmt.Sprintf("%s.%d", prefix, attempt)
+		if _, err := look(to, kept.Name); !errors.Is(err, errGone) {
+			if err != nil {
+				return "", err
+			}
+			continue
+		}
+		err := writeRecord(to, kept, recordOf(kept.Name))
+		if errors.Is(err, unix.EEXIST) {
+			continue
+		}
+		return kept.Name, err
+	}
+	return "", refuse("quarantine has a hundred entries named %s already", prefix)
+}
+
+// writeRecord writes a record under a new name.
+func writeRecord(to int, kept Kept, name string) error {
+	data, err := json.Marshal(kept)
+	if err != nil {
+		return err
+	}
+	fd, err := unix.Openat(to, name, unix.O_WRONLY|unix.O_CREAT|unix.O_EXCL|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0o600)
+	if err != nil {
+		return fmt.Errorf("record %s: %w", name, err)
+	}
+	file := os.NewFile(uintptr(fd), name)
+	defer file.Close()
+	if _, err = file.Write(data); err == nil {
+		err = file.Sync()
+	}
+	if err != nil {
+		_ = unix.Unlinkat(to, name, 0)
+		return fmt.Errorf("record %s: %w", name, err)
+	}
+	return nil
+}
+
+// readRecord reads the record of an entry, as root alone can have written it.
+func readRecord(dir int, name string) (Kept, error) {
+	fd, err := openBelow(dir, recordOf(name), unix.O_RDONLY|unix.O_NONBLOCK|unix.O_NOFOLLOW, resolveInside)
+	if errors.Is(err, unix.ENOENT) {
+		return Kept{}, errGone
+	}
+	if err != nil {
+		return Kept{}, err
+	}
+	file := os.NewFile(uintptr(fd), name)
+	defer file.Close()
+	st, err := look(fd, "")
+	if err != nil {
+		return Kept{}, err
+	}
+	if why := notByRoot(st); why != "" {
+		return Kept{}, refuse("record %s", why)
+	}
+	data, err := io.ReadAll(io.LimitReader(file, maxNote))
+	if err != nil {
+		return Kept{}, err
+	}
+	var kept Kept
+	if err := json.Unmarshal(data, &kept); err != nil {
+		return Kept{}, fmt.Errorf("record: %w", err)
+	}
+	return kept, nil
+}
+
+// listQuarantine lists the entries of the quarantine, and the records of entries that are not there.
+func listQuarantine(name string) ([]Kept, error) {
+	fd, err := openQuarantine(name)
+	if errors.Is(err, errGone) {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, err
+	}
+	dir := os.NewFile(uintptr(fd), name)
+	defer dir.Close()
+	names, err := dir.Readdirnames(3 * maxKept)
+	if err != nil && !errors.Is(err, io.EOF) {
+		return nil, fmt.Errorf("list %s: %w", name, err)
+	}
+	if len(names) == 3*maxKept {
+		return nil, refuse("%s holds more than %d files", name, 3*maxKept)
+	}
+	slices.Sort(names)
+	all := make([]Kept, 0, len(names)/2)
+	for _, entry := range names {
+		if strings.HasPrefix(entry, ".") {
+			if strings.HasSuffix(entry, recordNew) {
+				continue
+			}
+			entry = strings.TrimSuffix(strings.TrimPrefix(entry, "."), ".json")
+			if _, here := slices.BinarySearch(names, entry); here {
+				continue
+			}
+		}
+		kept, err := keptEntry(fd, entry)
+		if err != nil {
+			return nil, err
+		}
+		all = append(all, kept)
+	}
+	return all, nil
+}
+
+// keptEntry holds an entry against its record.
+func keptEntry(dir int, name string) (Kept, error) {
+	kept, recordErr := readRecord(dir, name)
+	st, err := look(dir, name)
+	switch {
+	case errors.Is(err, errGone) && recordErr == nil && kept.Name == name: // a crash came before the move, or amid the removal
+		kept.Bytes = 0
+		return kept, nil
+	case errors.Is(err, errGone):
+		return Kept{Name: name, Foreign: "it is no entry"}, nil
+	case err != nil:
+		return Kept{}, err
+	case recordErr == nil && kept.Name == name && kept.File == fileID(st):
+		return kept, nil
+	}
+	foreign := Kept{Name: name, File: fileID(st), Foreign: "it is not what its record says"}
+	if recordErr != nil {
+		foreign.Foreign = "it has no record: " + recordErr.Error()
+	}
+	foreign.Bytes, err = bytesOf(dir, name)
+	if err != nil {
+		foreign.Bytes, foreign.Foreign = math.MaxUint64, foreign.Foreign+"; its size: "+err.Error()
+	}
+	return foreign, nil
+}
+
+// own opens the quarantine and makes sure that an entry is the one that was judged.
+func own(r request) (dir int, err error) {
+	if !local(r.Kept.Name) || strings.ContainsRune(r.Kept.Name, '/') || strings.HasPrefix(r.Kept.Name, ".") {
+		return -1, refuse("%q is no entry of the quarantine", r.Kept.Name)
+	}
+	dir, err = openQuarantine(r.Quarantine)
+	if err != nil {
+		return -1, err
+	}
+	kept, err := readRecord(dir, r.Kept.Name)
+	if errors.Is(err, errGone) {
+		err = changed("quarantine %s has no record", r.Kept.Name)
+	}
+	if err == nil && (kept.Name != r.Kept.Name || kept.File != r.Kept.File ||
+		kept.Moved.Boot != r.Kept.Moved.Boot || kept.Moved.SinceBoot != r.Kept.Moved.SinceBoot) {
+		err = changed("quarantine %s", r.Kept.Name)
+	}
+	if err != nil {
+		unix.Close(dir)
+		return -1, err
+	}
+	return dir, nil
+}
+
+func agedChild(r request) error {
+	dir, err := own(r)
+	if err != nil {
+		return err
+	}
+	defer unix.Close(dir)
+	record := recordOf(r.Kept.Name)
+	next := strings.TrimSuffix(record, ".json") + recordNew // one that a crash left is no entry, and is written anew
+	if err := unix.Unlinkat(dir, next, 0); err != nil && !errors.Is(err, unix.ENOENT) {
+		return fmt.Errorf("record %s: %w", next, err)
+	}
+	if err := writeRecord(dir, r.Kept, next); err != nil {
+		return err
+	}
+	if err := unix.Renameat(dir, next, dir, record); err != nil {
+		return fmt.Errorf("record %s: %w", record, err)
+	}
+	return unix.Fsync(dir)
+}
+
+// emptyChild removes an entry: all of it is listed first, and then removed name by name, each only while it is what was
+// listed. What appears meanwhile keeps its directory.
+func emptyChild(r request) error {
+	dir, err := own(r)
+	if err != nil {
+		return err
+	}
+	defer unix.Close(dir)
+	entries, err := keptTree(dir, r.Kept)
+	if err != nil {
+		return err
+	}
+	for _, entry := range slices.Backward(entries) {
+		if err := removeKept(dir, r.Kept.Name, entry); err != nil && !errors.Is(err, errGone) {
+			return err
+		}
+	}
+	if err := unix.Unlinkat(dir, recordOf(r.Kept.Name), 0); err != nil {
+		return fmt.Errorf("record of %s: %w", r.Kept.Name, err)
+	}
+	return unix.Fsync(dir)
+}
+
+// keptTree lists all of an entry. Nothing may be mounted in it.
+func keptTree(dir int, kept Kept) ([]Entry, error) {
+	st, err := look(dir, kept.Name)
+	if errors.Is(err, errGone) {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, err
+	}
+	top, err := entryOf("", st)
+	if err != nil {
+		return nil, err
+	}
+	if top.File != kept.File {
+		return nil, changed("quarantine %s", kept.Name)
+	}
+	entries := []Entry{top}
+	if top.Type == Directory && !top.Mount {
+		if entries, err = treeBelow(dir, kept.Name); err != nil {
+			return nil, err
+		}
+	}
+	for _, entry := range entries {
+		if entry.Mount {
+			return nil, fmt.Errorf("%s is a mount point: %w", path.Join(kept.Name, entry.Path), unix.EBUSY)
+		}
+	}
+	return entries, nil
+}
+
+// removeKept removes one name below an entry of the quarantine.
+func removeKept(quarantine int, name string, entry Entry) error {
+	above, last := path.Split(path.Join(name, entry.Path))
+	dir, err := openBelow(quarantine, path.Join(".", above), unix.O_PATH|unix.O_DIRECTORY, resolveInside)
+	if err != nil {
+		return err
+	}
+	defer unix.Close(dir)
+	st, err := look(dir, last)
+	if err != nil {
+		return err
+	}
+	if now, err := entryOf(entry.Path, st); err != nil || now.Type != entry.Type || now.File != entry.File || now.Mount {
+		return errors.Join(err, changed("quarantine %s", path.Join(name, entry.Path)))
+	}
+	flags := 0
+	if entry.Type == Directory {
+		flags = unix.AT_REMOVEDIR
+	}
+	return gone(path.Join(name, entry.Path), unix.Unlinkat(dir, last, flags))
+}

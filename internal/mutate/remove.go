@@ -1,0 +1,90 @@
+package mutate
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	"golang.org/x/sys/unix"
+)
+
+// RemoveDir removes one empty directory in the directory of the pod uid, or with the empty name that directory itself.
+// It never deletes what is in it: ErrBusy when it is not empty or a mount point.
+func (d *Mutator) RemoveDir(ctx context.Context, uid, name string, id FileID) error {
+	_, err := d.do(ctx, request{Op: opRemoveDir, Base: d.podsDir(), UID: uid, Path: name, File: id})
+	return err
+}
+
+// RemoveFile removes one regular file in the directory of the pod uid. That it is one of those that nobody misses is for
+// the caller to know.
+func (d *Mutator) RemoveFile(ctx context.Context, uid, name string, id FileID) error {
+	if name == "" {
+		return refuse("no name")
+	}
+	_, err := d.do(ctx, request{Op: opRemoveFile, Base: d.podsDir(), UID: uid, Path: name, File: id})
+	return err
+}
+
+// target opens the directory around what is to be removed and makes sure that the name in it is what was judged.
+func target(r request, types ...uint16) (dir int, name string, err error) {
+	dir, name, err = openPodDir(r, resolveInside)
+	if err != nil {
+		return -1, "", err
+	}
+	if err := judged(dir, name, r.File, types); err != nil {
+		unix.Close(dir)
+		return -1, "", err
+	}
+	return dir, name, nil
+}
+
+func judged(dir int, name string, id FileID, types []uint16) error {
+	st, err := look(dir, name)
+	if err != nil {
+		return err
+	}
+	if !knowsMountRoot(st) {
+		return refuse("the kernel does not tell mount points (Linux 5.8 or newer is needed)")
+	}
+	if isMountRoot(st) {
+		return fmt.Errorf("%s is a mount point: %w", name, unix.EBUSY)
+	}
+	for _, t := range types {
+		if st.Mode&unix.S_IFMT == t {
+			if found := fileID(st); found != id {
+				return changed("%s is inode %d of device %s instead of %d of %s", name, found.Inode, found.Device, id.Inode, id.Device)
+			}
+			return nil
+		}
+	}
+	return changed("%s has mode %o", name, st.Mode)
+}
+
+func removeDirChild(r request) error {
+	dir, name, err := target(r, unix.S_IFDIR)
+	if err != nil {
+		return err
+	}
+	defer unix.Close(dir)
+	return gone(name, unix.Unlinkat(dir, name, unix.AT_REMOVEDIR))
+}
+
+func removeFileChild(r request) error {
+	dir, name, err := target(r, unix.S_IFREG)
+	if err != nil {
+		return err
+	}
+	defer unix.Close(dir)
+	return gone(name, unix.Unlinkat(dir, name, 0))
+}
+
+// gone gives a system call's error its operand; that there was nothing left is its own.
+func gone(name string, err error) error {
+	if errors.Is(err, unix.ENOENT) {
+		return errGone
+	}
+	if err != nil {
+		return fmt.Errorf("%s: %w", name, err)
+	}
+	return nil
+}

@@ -1,0 +1,165 @@
+package mutate
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"path"
+	"slices"
+	"strings"
+	"time"
+
+	systemd "github.com/coreos/go-systemd/v22/dbus"
+	"github.com/godbus/dbus/v5"
+	"golang.org/x/sys/unix"
+
+	"github.com/nodeagent/nodeagent/internal/host"
+)
+
+// unitLimit bounds the stop of an empty unit. kubelet gives it 30 seconds too.
+const unitLimit = 30 * time.Second
+
+// units is what of systemd is needed to stop a unit.
+type units interface {
+	// ControlGroup returns the cgroup of a slice or scope; empty where systemd has no such unit, or it has no cgroup.
+	ControlGroup(ctx context.Context, unit string) (string, error)
+	// Stop stops a unit and forgets that it failed, if it did. The result is systemd's word for how the job ended.
+	Stop(ctx context.Context, unit string) (result string, err error)
+	Close()
+}
+
+// stopUnit has systemd stop the slice of a pod, or the scope of one of its containers, that a cgroup stands for. The name
+// of the unit is made from the UID and the container's ID and never taken from a path, because a container names what is
+// below its own cgroup as it likes: system.slice, say. And systemd must say itself that the unit's cgroup is this one:
+// otherwise there is nothing to stop, and the cgroup is only removed. It must be empty: systemd would kill what is in it.
+func (d *Mutator) stopUnit(ctx context.Context, c Cgroup, at cgroupPlace) error {
+	if at.Unit == "" || !ofSystemd(at.mount, at.mounts) {
+		return nil
+	}
+	ctx, cancel := context.WithTimeout(ctx, unitLimit)
+	defer cancel()
+	connection, err := d.systemd(ctx)
+	if err != nil {
+		return fmt.Errorf("systemd: %w", err)
+	}
+	if connection == nil {
+		return nil // systemd is not init
+	}
+	defer connection.Close()
+	its, err := connection.ControlGroup(ctx, at.Unit)
+	if err != nil {
+		return fmt.Errorf("cgroup of unit %s: %w", at.Unit, err)
+	}
+	if its != at.name {
+		return nil
+	}
+	if err := emptyEverywhere(c, at); err != nil {
+		if errors.Is(err, errGone) {
+			return nil
+		}
+		return err
+	}
+	result, err := connection.Stop(ctx, at.Unit)
+	if err != nil {
+		return fmt.Errorf("stop unit %s: %w", at.Unit, err)
+	}
+	if result != "done" && result != "skipped" {
+		d.log.Warn("systemd did not stop a unit", "unit", at.Unit, "result", result)
+	}
+	return nil
+}
+
+// ofSystemd reports whether a hierarchy is the one in which systemd keeps its units: its own of cgroup v1 where there is
+// one, else v2. In the others the same cgroup is only removed, so that systemd is asked once.
+func ofSystemd(m host.Mount, mounts []host.Mount) bool {
+	own := func(m host.Mount) bool {
+		return m.FSType == "cgroup" && slices.Contains(m.SuperOptions, "name=systemd")
+	}
+	return own(m) || m.FSType == "cgroup2" && !slices.ContainsFunc(mounts, own)
+}
+
+// emptyEverywhere makes sure that a cgroup is the judged one, and that no process is in it or below it, nor in the cgroup
+// of that name in any other hierarchy: a process may have been moved in some of them only.
+func emptyEverywhere(c Cgroup, at cgroupPlace) error {
+	if err := emptyCgroup(at.mount.Point, at.name, &c.File); err != nil {
+		return err
+	}
+	for _, m := range at.mounts {
+		if err := emptyCgroup(m.Point, at.name, nil); err != nil && !errors.Is(err, errGone) {
+			return err
+		}
+	}
+	return nil
+}
+
+func emptyCgroup(point, name string, id *FileID) error {
+	fd, err := openCgroup(point, name, id)
+	if err != nil {
+		return err
+	}
+	defer unix.Close(fd)
+	if _, err = unpopulatedTree(fd); errors.Is(err, unix.EBUSY) {
+		return fmt.Errorf("%s: %w: %w", path.Join(point, name), err, ErrBusy)
+	}
+	return err
+}
+
+// systemdUnits is systemd itself.
+type systemdUnits struct{ connection *systemd.Conn }
+
+// dialSystemd connects to systemd; nil where it is not init: sd_booted(3).
+func (d *Mutator) dialSystemd(ctx context.Context) (units, error) {
+	if _, err := d.host.Files.List("/run/systemd/system"); err != nil {
+		return nil, nil //nolint:nilnil,nilerr // nothing to ask is an answer
+	}
+	connection, err := systemd.NewSystemdConnectionContext(ctx)
+	if err != nil {
+		return nil, err
+	}
+	return systemdUnits{connection}, nil
+}
+
+func (s systemdUnits) Close() { s.connection.Close() }
+
+// ControlGroup asks for the property of that name.
+// https://www.freedesktop.org/software/systemd/man/latest/org.freedesktop.systemd1.html
+func (s systemdUnits) ControlGroup(ctx context.Context, unit string) (string, error) {
+	kind := "Slice"
+	if strings.HasSuffix(unit, ".scope") {
+		kind = "Scope"
+	}
+	property, err := s.connection.GetUnitTypePropertyContext(ctx, unit, kind, "ControlGroup")
+	if err != nil {
+		return "", ignoreMissing(err)
+	}
+	group, ok := property.Value.Value().(string)
+	if !ok {
+		return "", fmt.Errorf("ControlGroup is %s, not a string", property.Value.Signature())
+	}
+	return group, nil
+}
+
+func (s systemdUnits) Stop(ctx context.Context, unit string) (string, error) {
+	done := make(chan string, 1) // one result
+	if _, err := s.connection.StopUnitContext(ctx, unit, "replace", done); err != nil {
+		if err = ignoreMissing(err); err != nil {
+			return "", err
+		}
+		return "done", nil
+	}
+	select {
+	case result := <-done:
+		return result, ignoreMissing(s.connection.ResetFailedUnitContext(ctx, unit))
+	case <-ctx.Done():
+		return "", ctx.Err()
+	}
+}
+
+func ignoreMissing(err error) error {
+	var answer dbus.Error
+	missing := []string{"org.freedesktop.systemd1.NoSuchUnit", "org.freedesktop.DBus.Error.UnknownObject"}
+	if errors.As(err, &answer) && slices.Contains(missing, answer.Name) {
+		return nil
+	}
+	return err
+}

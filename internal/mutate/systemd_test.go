@@ -1,0 +1,253 @@
+package mutate_test
+
+import (
+	"context"
+	"errors"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/nodeagent/nodeagent/internal/host"
+	"github.com/nodeagent/nodeagent/internal/mutate"
+	"github.com/nodeagent/nodeagent/internal/mutate/mutatetest"
+	"github.com/nodeagent/nodeagent/test/need"
+)
+
+// recorder stands in for systemd. It has every unit that it is asked for, with the cgroup that a test gives it.
+type recorder struct {
+	group   func(unit string) string
+	err     error
+	result  string
+	asked   []string
+	stopped []string
+}
+
+func (r *recorder) ControlGroup(_ context.Context, unit string) (string, error) {
+	r.asked = append(r.asked, unit)
+	return r.group(unit), r.err
+}
+
+func (r *recorder) Stop(_ context.Context, unit string) (string, error) {
+	r.stopped = append(r.stopped, unit)
+	return r.result, nil
+}
+
+func (r *recorder) Close() {}
+
+// slices of a node with the systemd driver.
+type sliceNode struct {
+	*mutatetest.Node
+	*recorder
+	uid, slice, pod string // the pod's slice, and its path in a hierarchy
+	hierarchies     []host.CgroupHierarchy
+}
+
+// newSlices makes the slice of a pod, with cgroups below it, in all hierarchies of the machine. Its systemd says of every
+// unit that its cgroup is the one that the agent would like to hear of, unless a test says otherwise.
+func newSlices(t *testing.T, below ...string) *sliceNode {
+	t.Helper()
+	n := &sliceNode{Node: mutatetest.New(t, func(p *host.Paths) { p.CgroupDriver = host.SystemdDriver }), uid: mutatetest.UID(t)}
+	id := strings.ReplaceAll(strings.Trim(n.Host.Paths.CgroupRoot, "/"), "-", "_")
+	class := id + "-kubepods-burstable"
+	n.slice = class + "-pod" + strings.ReplaceAll(n.uid, "-", "_") + ".slice"
+	top := "/" + id + ".slice"
+	n.pod = top + "/" + id + "-kubepods.slice/" + class + ".slice/" + n.slice
+	mounts, err := n.Host.Mounts()
+	if err != nil {
+		t.Fatal(err)
+	}
+	n.hierarchies = host.CgroupHierarchies(mounts, "/sys/fs/cgroup")
+	systemds := func(h host.CgroupHierarchy) bool { return h.V2 || h.Name == "name=systemd" }
+	need.Has(t, slices.ContainsFunc(n.hierarchies, systemds), "a hierarchy that systemd would use")
+	for _, h := range n.hierarchies {
+		t.Cleanup(func() { removeAll(filepath.Join(h.Point, top)) })
+		for _, name := range append(below, "") {
+			n.Mkdir(filepath.Join(h.Point, n.pod, name))
+		}
+	}
+	n.recorder = &recorder{result: "done", group: func(unit string) string {
+		if unit == n.slice {
+			return n.pod
+		}
+		return n.pod + "/" + unit
+	}}
+	mutate.WithUnits(n.Hand, n.recorder)
+	return n
+}
+
+func removeAll(dir string) {
+	entries, _ := os.ReadDir(dir)
+	for _, entry := range entries {
+		if entry.IsDir() {
+			removeAll(filepath.Join(dir, entry.Name()))
+		}
+	}
+	_ = os.Remove(dir)
+}
+
+// remove removes a cgroup below the pod's in all hierarchies, the way that a release does.
+func (n *sliceNode) remove(t *testing.T, name string) {
+	t.Helper()
+	for _, h := range n.hierarchies {
+		dir := filepath.Join(h.Point, n.pod, name)
+		if err := n.Hand.RemoveCgroup(t.Context(), podCgroup(t, n.uid, dir)); err != nil {
+			t.Errorf("%s: %v", dir, err)
+		}
+		if _, err := os.Lstat(dir); !os.IsNotExist(err) {
+			t.Errorf("%s is still there", dir)
+		}
+	}
+}
+
+var scopeID = strings.Repeat("0123456789abcdef", 4)
+
+// systemd is asked for what kubelet and the runtime made, once and not once for each controller.
+func TestStopUnitOfPodAndScope(t *testing.T) {
+	for _, name := range []string{"", "cri-containerd-" + scopeID + ".scope", "crio-" + scopeID + ".scope", "crio-conmon-" + scopeID + ".scope"} {
+		t.Run("pod/"+name, func(t *testing.T) {
+			n := newSlices(t, name)
+			want := []string{name}
+			if name == "" {
+				want = []string{n.slice}
+			}
+			n.remove(t, name)
+			if diff := cmp.Diff(want, n.stopped); diff != "" {
+				t.Errorf("stopped: %s", diff)
+			}
+			if diff := cmp.Diff(want, n.asked); diff != "" {
+				t.Errorf("asked: %s", diff)
+			}
+		})
+	}
+}
+
+// A container may call what is below its own cgroup as it likes. None of it is ever asked for or stopped, and all of it is
+// removed; here systemd would have a unit of each name, with that very cgroup.
+func TestStopUnitNeverByAContainersName(t *testing.T) {
+	scope := "cri-containerd-" + scopeID + ".scope"
+	other := strings.Repeat("f", 64)
+	for _, name := range []string{
+		scope + "/system.slice", scope + "/user.slice", scope + "/kubepods.slice", scope + "/init.scope", scope + "/-.slice",
+		scope + "/kubelet.service", scope + "/cri-containerd-" + other + ".scope", scope + "/" + scope,
+		scope + "/kubepods.slice/kubepods-pod0f6d4d9c_3f4e_4c3b_9a53_1d2c3b4a5e6f.slice",
+		"system.slice", "user.slice", "kubepods.slice", "init.scope", "-.slice", "x/" + scope,
+		`cri\x2dcontainerd-` + scopeID + ".scope", `cri-containerd-\x30` + scopeID[1:] + ".scope",
+		"docker-" + scopeID + ".scope", "x-cri-containerd-" + scopeID + ".scope", "cri-containerd-x-" + scopeID + ".scope",
+		"cri-containerd-" + scopeID + ".slice", "cri-containerd-" + strings.ToUpper(scopeID) + ".scope",
+		"cri-containerd-" + scopeID[1:] + ".scope", "cri-containerd-" + scopeID + ".scope (deleted)", scopeID,
+		"cri-containerd-" + scopeID + ".scope.scope", "crio-ⅰ" + scopeID[1:] + ".scope", "ünï.slice", "\xff\xfe.slice", "cri-containerd-.scope",
+		strings.Repeat("s", 249) + ".slice", strings.Repeat("s", 200) + ".scope/" + strings.Repeat("t", 249) + ".slice",
+	} {
+		t.Run(name, func(t *testing.T) {
+			n := newSlices(t, name)
+			n.group = func(unit string) string { return n.pod + "/" + name }
+			n.remove(t, name)
+			if len(n.asked)+len(n.stopped) != 0 {
+				t.Errorf("asked for %q, stopped %q", n.asked, n.stopped)
+			}
+		})
+	}
+}
+
+// A pod in which systemd ran is removed whole: of all that is below it, systemd hears of the pod's slice alone.
+func TestStopUnitOfPodWithSystemd(t *testing.T) {
+	scope := "cri-containerd-" + scopeID + ".scope"
+	n := newSlices(t, scope+"/system.slice/kubelet.service", scope+"/user.slice", scope+"/kubepods.slice", scope+"/init.scope")
+	n.remove(t, "")
+	if diff := cmp.Diff([]string{n.slice}, n.stopped); diff != "" {
+		t.Errorf("stopped: %s", diff)
+	}
+}
+
+// Where systemd says that the unit's cgroup is another one, or that there is no such unit, nothing is stopped.
+func TestStopUnitOnlyWithItsOwnCgroup(t *testing.T) {
+	scope := "cri-containerd-" + scopeID + ".scope"
+	for name, group := range map[string]string{"elsewhere": "/system.slice/" + scope, "none": "", "above": "POD", "below": "POD/" + scope + "/x"} {
+		t.Run(name, func(t *testing.T) {
+			n := newSlices(t, scope)
+			n.group = func(string) string { return strings.Replace(group, "POD", n.pod, 1) }
+			n.remove(t, scope)
+			if len(n.stopped) != 0 {
+				t.Errorf("stopped %q", n.stopped)
+			}
+		})
+	}
+}
+
+// Where systemd cannot say which cgroup a unit has, nothing is stopped and nothing removed.
+func TestStopUnitWhenSystemdCannotTell(t *testing.T) {
+	n := newSlices(t)
+	n.err = errors.New("connection reset")
+	for _, h := range n.hierarchies {
+		if h.Name != "name=systemd" {
+			continue
+		}
+		dir := filepath.Join(h.Point, n.pod)
+		if err := n.Hand.RemoveCgroup(t.Context(), podCgroup(t, n.uid, dir)); !errors.Is(err, n.err) {
+			t.Errorf("%s: %v", dir, err)
+		}
+		if _, err := os.Lstat(dir); err != nil {
+			t.Error(err)
+		}
+	}
+	if len(n.stopped) != 0 {
+		t.Errorf("stopped %q", n.stopped)
+	}
+}
+
+// A process in any hierarchy keeps the unit: systemd would kill what is in it.
+func TestStopUnitWithProcess(t *testing.T) {
+	scope := "cri-containerd-" + scopeID + ".scope"
+	n := newSlices(t, scope+"/nested")
+	for _, with := range n.hierarchies {
+		if with.Name == "cpuset" {
+			continue // it takes no process before its processors are chosen
+		}
+		t.Run("in "+with.Name, func(t *testing.T) {
+			n.stopped = nil
+			dir := filepath.Join(with.Point, n.pod, scope, "nested")
+			p := n.Shell(n.uid, []string{dir}, "echo ready; while :; do sleep 0.1; done")
+			for _, h := range n.hierarchies {
+				if h.Name != "name=systemd" {
+					continue
+				}
+				err := n.Hand.RemoveCgroup(t.Context(), podCgroup(t, n.uid, filepath.Join(h.Point, n.pod, scope)))
+				if !errors.Is(err, mutate.ErrBusy) {
+					t.Errorf("removed: %v", err)
+				}
+			}
+			if len(n.stopped) != 0 {
+				t.Errorf("stopped %q", n.stopped)
+			}
+			if ended(t, n.Node, p, 0) {
+				t.Error("the process ended")
+			}
+		})
+	}
+}
+
+func TestHierarchyOfSystemd(t *testing.T) {
+	memory := host.Mount{Point: "/sys/fs/cgroup/memory", FSType: "cgroup", SuperOptions: []string{"rw", "memory"}}
+	own := host.Mount{Point: "/sys/fs/cgroup/systemd", FSType: "cgroup", SuperOptions: []string{"rw", "xattr", "name=systemd"}}
+	unified := host.Mount{Point: "/sys/fs/cgroup/unified", FSType: "cgroup2", SuperOptions: []string{"rw"}}
+	for name, test := range map[string]struct {
+		mount  host.Mount
+		mounts []host.Mount
+		want   bool
+	}{
+		"v1":              {own, []host.Mount{memory, own}, true},
+		"a controller":    {memory, []host.Mount{memory, own}, false},
+		"hybrid":          {own, []host.Mount{own, unified}, true},
+		"v2 of a hybrid":  {unified, []host.Mount{own, unified}, false},
+		"v2":              {unified, []host.Mount{unified}, true},
+		"v2 without name": {unified, []host.Mount{memory, unified}, true},
+	} {
+		if got := mutate.OfSystemd(test.mount, test.mounts); got != test.want {
+			t.Errorf("%s: %v", name, got)
+		}
+	}
+}

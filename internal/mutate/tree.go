@@ -1,0 +1,162 @@
+package mutate
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"path"
+	"slices"
+
+	"golang.org/x/sys/unix"
+)
+
+// FileID is what distinguishes one file or directory from another that takes its name.
+type FileID struct {
+	Device string `json:"device"` // major:minor
+	Inode  uint64 `json:"inode"`
+}
+
+// EntryType is what an entry of a directory is.
+type EntryType string
+
+// The types of entries that matter.
+const (
+	Directory EntryType = "directory"
+	Regular   EntryType = "file"
+	Socket    EntryType = "socket"
+	Other     EntryType = "other" // symbolic link, device, pipe
+)
+
+// Entry is one thing in a pod's directory.
+type Entry struct {
+	Path  string    `json:"path"` // relative to the pod's directory; "" is that directory itself
+	Type  EntryType `json:"type"`
+	File  FileID    `json:"file"`
+	Size  uint64    `json:"size"`
+	Links uint32    `json:"links"`           // hard links
+	Mount bool      `json:"mount,omitempty"` // something is mounted there; nothing below it was looked at
+}
+
+// maxTree bounds how much of a pod's directory is looked at. What is larger holds data that is nobody's to delete.
+const maxTree = 20_000
+
+// Tree lists everything in a pod's directory, parents before children, without entering any mount. A directory that is
+// gone gives an empty list. It changes nothing; it stands here because removal must see with the same rules.
+func (d *Mutator) Tree(ctx context.Context, uid string) ([]Entry, error) {
+	a, err := d.do(ctx, request{Op: opTree, Base: d.podsDir(), UID: uid})
+	return a.Entries, err
+}
+
+// Plugins lists everything in the directory of kubelet's plugins, or in that of their registry, as Tree does. A path is
+// relative to that directory.
+func (d *Mutator) Plugins(ctx context.Context, dir string) ([]Entry, error) {
+	dir = path.Clean("/" + dir)
+	a, err := d.do(ctx, request{Op: opTree, Base: path.Dir(dir), UID: path.Base(dir)})
+	return a.Entries, err
+}
+
+func treeChild(r request) ([]Entry, error) {
+	parent, name, err := openPodDir(r, resolveInside)
+	if errors.Is(err, errGone) {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, err
+	}
+	defer unix.Close(parent)
+	return treeBelow(parent, name)
+}
+
+// treeBelow lists what is in the directory name of an open directory.
+func treeBelow(parent int, name string) ([]Entry, error) {
+	st, err := look(parent, name)
+	if errors.Is(err, errGone) {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, err
+	}
+	top, err := entryOf("", st)
+	if err != nil {
+		return nil, err
+	}
+	if top.Type != Directory || top.Mount {
+		return nil, refuse("the directory %s is a mount point or no directory", name)
+	}
+	entries := []Entry{top}
+	// Breadth first, with one descriptor open at a time, however deep a pod made it.
+	for at := 0; at < len(entries); at++ {
+		if entries[at].Type != Directory || entries[at].Mount {
+			continue
+		}
+		below, err := listDir(parent, path.Join(name, entries[at].Path), entries[at])
+		if err != nil {
+			return nil, err
+		}
+		entries = append(entries, below...)
+		if len(entries) > maxTree {
+			return nil, refuse("the directory %s holds more than %d entries", name, maxTree)
+		}
+	}
+	return entries, nil
+}
+
+// listDir lists one directory by names only and then looks at each, so that nothing is followed or waited for.
+func listDir(parent int, name string, dir Entry) ([]Entry, error) {
+	fd, err := openBelow(parent, name, unix.O_RDONLY|unix.O_DIRECTORY|unix.O_NOFOLLOW, resolveInside)
+	if err != nil {
+		return nil, err
+	}
+	file := os.NewFile(uintptr(fd), name)
+	defer file.Close()
+	st, err := look(fd, "")
+	if err != nil {
+		return nil, err
+	}
+	if fileID(st) != dir.File {
+		return nil, changed("directory %s", name)
+	}
+	names, err := file.Readdirnames(maxTree + 1) // what is more is refused as a whole
+	if err != nil && !errors.Is(err, io.EOF) {
+		return nil, fmt.Errorf("list %s: %w", name, err)
+	}
+	slices.Sort(names)
+	entries := make([]Entry, 0, len(names))
+	for _, child := range names {
+		st, err := look(fd, child)
+		if errors.Is(err, errGone) {
+			continue
+		}
+		if err != nil {
+			return nil, err
+		}
+		entry, err := entryOf(path.Join(dir.Path, child), st)
+		if err != nil {
+			return nil, err
+		}
+		entries = append(entries, entry)
+	}
+	return entries, nil
+}
+
+func entryOf(name string, st unix.Statx_t) (Entry, error) {
+	if !knowsMountRoot(st) {
+		return Entry{}, refuse("the kernel does not tell mount points (Linux 5.8 or newer is needed)")
+	}
+	entry := Entry{Path: name, Type: Other, File: fileID(st), Size: st.Size, Links: st.Nlink, Mount: isMountRoot(st)}
+	switch st.Mode & unix.S_IFMT {
+	case unix.S_IFDIR:
+		entry.Type = Directory
+	case unix.S_IFREG:
+		entry.Type = Regular
+	case unix.S_IFSOCK:
+		entry.Type = Socket
+	}
+	return entry, nil
+}
+
+func fileID(st unix.Statx_t) FileID {
+	return FileID{Device: fmt.Sprintf("%d:%d", st.Dev_major, st.Dev_minor), Inode: st.Ino}
+}

@@ -1,0 +1,321 @@
+package mutate
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"path"
+	"slices"
+	"strconv"
+	"strings"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/nodeagent/nodeagent/internal/host"
+)
+
+// Mount is the identity of one mount, as it was judged.
+type Mount struct {
+	ID     int    `json:"id"`
+	Device string `json:"device"` // major:minor
+	Root   string `json:"root"`   // what of the filesystem is mounted
+	Point  string `json:"point"`  // as in the mount table
+	Source string `json:"source"`
+	FSType string `json:"fsType"`
+}
+
+// Way is how to unmount.
+type Way int
+
+// The ways, gentlest first.
+const (
+	Plain  Way = iota // the kernel refuses when anything uses the mount
+	Forced            // MNT_FORCE: gives up requests to a server that is gone, for all mounts of that filesystem
+	Lazy              // MNT_DETACH: takes the mount out of the tree while it is in use; network and FUSE only
+)
+
+// harm says that an unmount took more away than it was to. It counts as ErrChanged too: nothing may go on.
+type harm struct{ why string }
+
+func (h harm) Error() string { return h.why }
+
+func (h harm) Is(target error) bool { return target == ErrHarm || target == ErrChanged }
+
+// ErrHarm says that other mounts went together with the one that was unmounted, which nobody had foreseen.
+var ErrHarm = errors.New("other mounts are gone too")
+
+// Unmount takes one mount below the directory of the pod uid out of the mount table. ErrBusy when something uses it or it
+// is covered by another mount; ErrChanged when the mount is another one now; a Refusal when the unmount would be passed on
+// to mounts outside of the pod's directory; ErrHarm when it was. A mount that is gone is no error.
+//
+// The kernel has no way to unmount by ID, so that between the last look and the call somebody could mount on top: the
+// last look is the system call right before. See unmountChild.
+func (d *Mutator) Unmount(ctx context.Context, uid string, m Mount, way Way) error {
+	r := request{Op: opUnmount, Base: d.podsDir(), UID: uid, Mount: m, Flags: unix.UMOUNT_NOFOLLOW}
+	switch way {
+	case Forced:
+		r.Flags |= unix.MNT_FORCE
+	case Lazy:
+		r.Flags |= unix.MNT_DETACH
+	}
+	if way != Plain {
+		if !Remote(m.FSType) {
+			return refuse("%s is a local filesystem: its unmount is never forced", m.FSType)
+		}
+		if err := d.Exclusive(uid, m); err != nil {
+			return err
+		}
+	}
+	a, err := d.do(ctx, r)
+	if err != nil {
+		return err
+	}
+	for _, note := range a.Notes {
+		d.log.Info("unmounting", "mount", m.Point, "note", note)
+	}
+	if err := d.unmounted(m); err != nil {
+		return err
+	}
+	if a.Outcome == outcomeDone && way == Lazy {
+		d.log.Warn("unmounted lazily: what still uses it keeps it alive unseen", "mount", m.Point, "fstype", m.FSType)
+	}
+	return nil
+}
+
+// unmounted checks that the host's mount table no longer holds the mount. It does when the agent lives in another mount
+// namespace than the host.
+func (d *Mutator) unmounted(m Mount) error {
+	mounts, err := d.host.Mounts()
+	if err != nil {
+		return err
+	}
+	for _, now := range mounts {
+		if now.ID == m.ID && sameMount(now, m) {
+			return fmt.Errorf("mount %d on %s is still in the host's mount table", m.ID, m.Point)
+		}
+	}
+	return nil
+}
+
+// Remote reports whether a filesystem lives from a server that may be gone: network filesystems and FUSE.
+func Remote(fsType string) bool {
+	kind, _, _ := strings.Cut(fsType, ".")
+	return slices.Contains([]string{"nfs", "nfs4", "cifs", "smb3", "smbfs", "ceph", "9p", "glusterfs", "lustre", "afs",
+		"beegfs", "gpfs", "fuse"}, kind)
+}
+
+func sameMount(now host.Mount, judged Mount) bool {
+	return now.Device() == judged.Device && now.Root == judged.Root &&
+		now.Source == judged.Source && now.FSType == judged.FSType && now.Point == judged.Point
+}
+
+// unmountChild unmounts one mount. It decides anew, from the mount table of this moment, whether that stays within the
+// pod's directory, makes private what the mount lies on where that is needed, and looks at the table afterwards.
+func unmountChild(r request) ([]string, error) {
+	own := host.Host{}
+	return unmountWatched(r, func() ([]host.Mount, error) { return own.MountsOf(unix.Getpid()) })
+}
+
+func unmountWatched(r request, table func() ([]host.Mount, error)) ([]string, error) {
+	before, m, err := viewMounts(r, table)
+	if err != nil {
+		return nil, err
+	}
+	if child, ok := childOf(before.Mounts, m); ok && r.Flags&unix.MNT_DETACH != 0 {
+		return nil, fmt.Errorf("%s: mount %d on %s lies below it: %w", m.Point, child.ID, child.Point, unix.EBUSY)
+	}
+	plan, notes, err := confine(r, before, m, table)
+	if err != nil {
+		return notes, err
+	}
+	if err := unmountAt(r, m); err != nil {
+		return notes, err
+	}
+	later, err := table()
+	if err != nil {
+		return notes, harm{fmt.Sprintf("%s was unmounted; whether others went with it cannot be told: %v", m.Point, err)}
+	}
+	more, err := compare(before, later, m, plan)
+	return append(notes, more...), err
+}
+
+// confine makes sure that the unmount of m has no effect outside of the pod's directory.
+func confine(r request, view host.MountView, m host.Mount, table func() ([]host.Mount, error)) (
+	plan host.UnmountPlan, notes []string, err error,
+) {
+	plan = view.Unmount(r.UID, m.ID)
+	if plan.Refused == "" && plan.Private != nil {
+		if err := makePrivate(r, *plan.Private); err != nil {
+			return plan, nil, err
+		}
+		notes = append(notes, "made private: "+plan.Private.Point)
+		if view, m, err = viewMounts(r, table); err != nil {
+			return plan, notes, err
+		}
+	}
+	if view.Others, err = otherNamespaces(view.Mounts, m); err != nil {
+		return plan, notes, err
+	}
+	plan = view.Unmount(r.UID, m.ID)
+	switch {
+	case plan.Refused != "":
+		return plan, notes, refuse("%s: %s", m.Point, plan.Refused)
+	case plan.Private != nil:
+		return plan, notes, refuse("%s: %s is still shared", m.Point, plan.Private.Point)
+	}
+	return plan, notes, nil
+}
+
+// compare says what else is gone after an unmount.
+func compare(before host.MountView, later []host.Mount, m host.Mount, plan host.UnmountPlan) (notes []string, err error) {
+	for _, effect := range plan.Along {
+		notes = append(notes, "gone with it: "+effect.String())
+	}
+	lost, unrelated := before.Vanished(later, m, plan.Along)
+	if len(unrelated) > 0 {
+		notes = append(notes, fmt.Sprintf("%d mounts that have nothing to do with it ended meanwhile, one of them %s",
+			len(unrelated), unrelated[0].Point))
+	}
+	if len(lost) > 0 {
+		return notes, harm{fmt.Sprintf("after the unmount of %s %d mounts are gone that were not to be, the first is %s",
+			m.Point, len(lost), host.MountEffect{Mount: lost[0]})}
+	}
+	return notes, nil
+}
+
+// unmountAt walks to the directory that holds the mount point without following any link, enters it, makes sure that the
+// name in it is the very mount, and unmounts it by that name.
+func unmountAt(r request, m host.Mount) error {
+	dir, name, err := openMountParent(r, m)
+	if err != nil {
+		return err
+	}
+	defer unix.Close(dir)
+	if err := unix.Fchdir(dir); err != nil {
+		return fmt.Errorf("enter directory of %s: %w", m.Point, err)
+	}
+	if err := isMount(unix.AT_FDCWD, name, m); err != nil {
+		return err
+	}
+	if err := unix.Unmount(name, r.Flags); err != nil {
+		return fmt.Errorf("%s: %w", m.Point, err)
+	}
+	return nil
+}
+
+// makePrivate takes a mount in the pod's directory, and all below it, out of their peer groups.
+func makePrivate(r request, m host.Mount) error {
+	dir, name, err := openMountParent(r, m)
+	if err != nil {
+		return err
+	}
+	defer unix.Close(dir)
+	fd, err := openBelow(dir, name, unix.O_PATH, resolveBeneath)
+	if err != nil {
+		return err
+	}
+	defer unix.Close(fd)
+	if err := isMount(fd, "", m); err != nil {
+		return err
+	}
+	if err := unix.Mount("", "/proc/self/fd/"+strconv.Itoa(fd), "", unix.MS_PRIVATE|unix.MS_REC, ""); err != nil {
+		return fmt.Errorf("make %s private: %w", m.Point, err)
+	}
+	return nil
+}
+
+// viewMounts reads the mount table and finds the judged mount in it.
+func viewMounts(r request, table func() ([]host.Mount, error)) (host.MountView, host.Mount, error) {
+	mounts, err := table()
+	if err != nil {
+		return host.MountView{}, host.Mount{}, err
+	}
+	m, err := pickMount(mounts, r.Mount)
+	if err != nil {
+		return host.MountView{}, m, err
+	}
+	base, err := openBase(r.Base)
+	if err != nil {
+		return host.MountView{}, m, err
+	}
+	defer unix.Close(base)
+	real, err := realPath(base)
+	if err != nil {
+		return host.MountView{}, m, err
+	}
+	pods, err := host.Files{}.List(real)
+	return host.MountView{Mounts: mounts, PodsDir: real, Pods: pods}, m, err
+}
+
+// otherNamespaces returns the mount tables of all other namespaces in which there are processes; none if what m lies on is
+// not shared.
+func otherNamespaces(mounts []host.Mount, m host.Mount) ([]host.MountNamespace, error) {
+	if !slices.ContainsFunc(mounts, func(p host.Mount) bool { return p.ID == m.Parent && p.Shared != 0 }) {
+		return nil, nil
+	}
+	own := host.Host{}
+	return own.OtherMountNamespaces()
+}
+
+// pickMount finds the judged mount in a mount table.
+func pickMount(mounts []host.Mount, judged Mount) (host.Mount, error) {
+	at := slices.IndexFunc(mounts, func(m host.Mount) bool { return m.ID == judged.ID })
+	if at < 0 {
+		return host.Mount{}, errGone
+	}
+	m := mounts[at]
+	if !sameMount(m, judged) {
+		return m, changed("mount %d is %s of device %s on %s", m.ID, m.FSType, m.Device(), m.Point)
+	}
+	if child, ok := childOf(mounts, m); ok && child.Point == m.Point {
+		return m, fmt.Errorf("%s: mount %d lies on top of it: %w", m.Point, child.ID, unix.EBUSY)
+	}
+	return m, nil
+}
+
+// childOf returns a mount that lies on m, one that covers it first.
+func childOf(mounts []host.Mount, m host.Mount) (child host.Mount, ok bool) {
+	for _, c := range mounts {
+		if c.Parent == m.ID && c.ID != m.ID && (!ok || c.Point == m.Point) {
+			child, ok = c, true
+		}
+	}
+	return child, ok
+}
+
+// openMountParent opens the directory around a mount point, which must lie below the pod's own directory.
+func openMountParent(r request, m host.Mount) (dir int, name string, err error) {
+	base, err := openBase(r.Base)
+	if err != nil {
+		return -1, "", err
+	}
+	defer unix.Close(base)
+	real, err := realPath(base)
+	if err != nil {
+		return -1, "", err
+	}
+	rest, ok := strings.CutPrefix(m.Point, path.Join(real, r.UID)+"/")
+	if !ok || !local(r.UID) || strings.Contains(r.UID, "/") || !local(rest) {
+		return -1, "", refuse("%s is not below the directory of pod %s", m.Point, r.UID)
+	}
+	parent, name := path.Split(path.Join(r.UID, rest))
+	// Mounts are nested below each other, so the walk may cross some: where it ends is checked by the caller.
+	dir, err = openBelow(base, path.Clean(parent), unix.O_PATH|unix.O_DIRECTORY, resolveBeneath)
+	return dir, name, err
+}
+
+// isMount makes sure that name is the root of the very mount.
+func isMount(dir int, name string, m host.Mount) error {
+	st, err := look(dir, name)
+	if err != nil {
+		return err
+	}
+	found, err := mountID(st)
+	if err != nil {
+		return err
+	}
+	if found != m.ID || !isMountRoot(st) {
+		return changed("the path of %s leads to mount %d instead of %d", m.Point, found, m.ID)
+	}
+	return nil
+}

@@ -1,0 +1,37 @@
+package checkkit
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"slices"
+
+	"github.com/nodeagent/nodeagent/internal/host"
+)
+
+const MaxDisksLooked = 4096 // a node with more has no use for a line on each
+
+// BlockNames lists the whole disks, and what is stacked on disks, in order. It is empty where there is no block device.
+func BlockNames(files host.Files) ([]string, error) {
+	names, err := files.List("/sys/block")
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, fmt.Errorf("list /sys/block: %w", err)
+	}
+	if len(names) > MaxDisksLooked {
+		return nil, fmt.Errorf("list /sys/block: %d devices", len(names))
+	}
+	slices.Sort(names)
+	return names, nil
+}
+
+// OptionalDeviceText reads a file that not every kernel or device has; "" where it is absent.
+func OptionalDeviceText(files host.Files, name string) (string, error) {
+	text, err := files.Text(name)
+	if errors.Is(err, fs.ErrNotExist) {
+		return "", nil
+	}
+	return Sanitize(text, 256), err
+}

@@ -1,0 +1,21 @@
+package checkkit
+
+import (
+	"crypto/x509"
+	"encoding/pem"
+	"fmt"
+)
+
+func ParseCertificate(data []byte, name string) (*x509.Certificate, error) {
+	for block, rest := pem.Decode(data); block != nil; block, rest = pem.Decode(rest) {
+		if block.Type != "CERTIFICATE" {
+			continue
+		}
+		certificate, err := x509.ParseCertificate(block.Bytes)
+		if err != nil {
+			return nil, fmt.Errorf("certificate %s: %w", name, err)
+		}
+		return certificate, nil
+	}
+	return nil, fmt.Errorf("certificate %s: no certificate in it", name)
+}

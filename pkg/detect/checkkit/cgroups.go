@@ -1,0 +1,104 @@
+package checkkit
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"path"
+	"slices"
+	"strings"
+
+	"github.com/nodeagent/nodeagent/internal/host"
+	"github.com/nodeagent/nodeagent/pkg/finding"
+)
+
+// ControllerHierarchy returns the cgroup hierarchy with a controller. It looks where every distribution mounts them, which is
+// two small reads; the mount table of a node with many pods is megabytes.
+func ControllerHierarchy(h *host.Host, controller string) (host.CgroupHierarchy, error) {
+	mount := h.Paths.CgroupMount
+	if text, err := h.Files.Text(path.Join(mount, "cgroup.controllers")); err == nil && slices.Contains(strings.Fields(text), controller) {
+		return host.CgroupHierarchy{Point: mount, V2: true}, nil
+	}
+	v1 := path.Join(mount, controller)
+	if _, err := h.Files.Stat(path.Join(v1, "cgroup.procs")); err == nil {
+		return host.CgroupHierarchy{Name: controller, Point: v1}, nil
+	}
+	return host.CgroupHierarchy{}, finding.NotApplicable("%s has no cgroup controller %s", mount, controller)
+}
+
+// DeadlineError is the error of a look at cgroups that may not go on.
+func DeadlineError(ctx context.Context, hierarchy host.CgroupHierarchy) error {
+	if ctx.Err() == nil {
+		return nil
+	}
+	return fmt.Errorf("look at the cgroups of %s: %w", hierarchy.Point, ctx.Err())
+}
+
+// WalkSlices calls visit with the cgroups below dir, the root or one above pods: with slices, into which it descends, and with
+// the units in them, which are all others but pods. A path is that below the hierarchy's root.
+func WalkSlices(files host.Files, root, dir string, abovePods map[string]bool, visit func(path string, slice bool) error) error {
+	entries, _, err := files.Entries(path.Join(root, dir))
+	if IsGone(err) {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	slices.SortFunc(entries, func(a, b host.Entry) int { return cmp.Compare(a.Name, b.Name) })
+	for _, e := range entries {
+		if !e.IsDir() {
+			continue
+		}
+		below := path.Join(dir, e.Name)
+		slice := dir == "/" || abovePods[below]
+		if !slice && abovePods[dir] {
+			continue // a pod
+		}
+		if err := visit(below, slice); err != nil {
+			return err
+		}
+		if slice {
+			if err := WalkSlices(files, root, below, abovePods, visit); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+// FoldersAbove returns dirs and all folders that lead to them, without the root.
+func FoldersAbove(dirs []string) map[string]bool {
+	above := make(map[string]bool)
+	for _, dir := range dirs {
+		for ; dir != "/" && dir != "."; dir = path.Dir(dir) {
+			above[dir] = true
+		}
+	}
+	return above
+}
+
+// DaemonCgroup is a cgroup that kubelet, the runtime or all pods are in.
+type DaemonCgroup struct{ Name, Dir, Why string }
+
+// DaemonCgroups returns the cgroups of kubelet and the runtime, and those above them: whose limit is reached does not matter.
+// What was found is returned beside an error.
+func DaemonCgroups(ctx context.Context, h *host.Host, controller string) ([]DaemonCgroup, error) {
+	daemons, err := h.Daemons(ctx)
+	var found []DaemonCgroup
+	for _, d := range daemons {
+		hierarchy, own, cgroupErr := h.CgroupOf(d.PID, controller)
+		if errors.Is(cgroupErr, host.ErrNotConfigured) || errors.Is(cgroupErr, fs.ErrNotExist) { // no such controller, or it ended
+			continue
+		}
+		err = errors.Join(err, cgroupErr)
+		if cgroupErr != nil {
+			continue
+		}
+		for _, name := range host.CgroupChain(own) {
+			found = append(found, DaemonCgroup{name, hierarchy.Point + name, "which " + Sanitize(d.Comm, 32) + " is in"})
+		}
+	}
+	return found, err
+}

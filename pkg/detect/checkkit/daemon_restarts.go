@@ -1,0 +1,114 @@
+package checkkit
+
+import (
+	"encoding/json"
+	"fmt"
+	"strconv"
+	"time"
+
+	"github.com/nodeagent/nodeagent/internal/host"
+	"github.com/nodeagent/nodeagent/pkg/detect"
+	"github.com/nodeagent/nodeagent/pkg/finding"
+)
+
+// kubelet-restarts and runtime-restarts count the lives of one daemon. With the PID the start time is the identity of a
+// process; it is by the kernel's own clock, so that neither a jump of the wall clock nor the time at which the agent looks
+// counts. A reboot begins from zero. Of several restarts between two looks one is seen.
+
+const (
+	restartsWindow = 20 * time.Minute
+	restartsRaise  = 5
+	restartsKeep   = 3  // and what was raised is kept down to this
+	MaxRestarts    = 64 // remembered
+)
+
+// DaemonState is what is known of a daemon's lives in this boot.
+type DaemonState struct {
+	Key    string            // in memory
+	Memory detect.StateStore // may be nil
+
+	loaded bool
+	Lives  daemonLives
+}
+
+// daemonLives is kept over restarts of the agent.
+type daemonLives struct {
+	Boot     string   `json:"boot"`
+	PID      int      `json:"pid"`      // of the latest one; 0: none was seen
+	Start    uint64   `json:"start"`    // of the latest one, in clock ticks since boot
+	Restarts []uint64 `json:"restarts"` // starts of all but the first, in the same ticks
+
+	// While it was away systemd has told of restarts, so that the next life is counted already.
+	Unit  string `json:"unit,omitempty"`  // of the latest one
+	Total uint32 `json:"total,omitempty"` // its NRestarts, when it was seen last
+	Known bool   `json:"known,omitempty"` // whether Total is
+	Told  bool   `json:"told,omitempty"`
+}
+
+// Load recalls the lives of this boot.
+func (m *DaemonState) Load(now finding.Timestamp) {
+	if m.loaded && m.Lives.Boot == now.Boot {
+		return
+	}
+	m.Lives = daemonLives{Boot: now.Boot}
+	if !m.loaded && m.Memory != nil {
+		var kept daemonLives
+		if data, ok := m.Memory.Load(m.Key); ok && json.Unmarshal(data, &kept) == nil && kept.Boot == now.Boot && len(kept.Restarts) <= MaxRestarts {
+			m.Lives, m.Lives.Known = kept, false // nobody knows when systemd did what it did meanwhile
+		}
+	}
+	m.loaded = true
+}
+
+func (m *DaemonState) Save() {
+	if m.Memory == nil {
+		return
+	}
+	if data, err := json.Marshal(m.Lives); err == nil { // numbers and strings: it cannot fail
+		m.Memory.Save(m.Key, data)
+	}
+}
+
+// Saw takes the running daemon into account, and reports whether it is another one than before.
+func (m *DaemonState) Saw(p host.Process) bool {
+	if p.PID == m.Lives.PID && p.StartTime == m.Lives.Start {
+		return false
+	}
+	if m.Lives.PID != 0 && !m.Lives.Told {
+		m.Lives.Restarted(p.StartTime)
+	}
+	m.Lives.PID, m.Lives.Start, m.Lives.Told, m.Lives.Known = p.PID, p.StartTime, false, false
+	m.Save()
+	return true
+}
+
+// Restarted counts one restart.
+func (l *daemonLives) Restarted(start uint64) {
+	l.Restarts = append(l.Restarts, start)
+	l.Restarts = l.Restarts[max(0, len(l.Restarts)-MaxRestarts):]
+}
+
+// recent counts the restarts within the window, and returns how long ago the first of them was.
+func (l *daemonLives) recent(now finding.Timestamp) (count int, first time.Duration) {
+	for _, start := range l.Restarts {
+		if age := (host.Process{StartTime: start}).Age(now.SinceBoot); age < restartsWindow {
+			count++
+			first = max(first, age)
+		}
+	}
+	return count, first
+}
+
+// Judge returns f, completed, where the daemon called name was restarted often.
+func (l *daemonLives) Judge(f finding.Finding, now finding.Timestamp, name, advice string) []finding.Finding {
+	count, first := l.recent(now)
+	if count < restartsKeep {
+		return nil
+	}
+	latest := (host.Process{StartTime: l.Restarts[len(l.Restarts)-1]}).Age(now.SinceBoot)
+	f.Message = fmt.Sprintf("%s was restarted at least %d times in %s, the last time %s ago: see %s",
+		name, count, first.Round(time.Second), latest.Round(time.Second), advice)
+	f.Facts = map[string]string{"restarts": strconv.Itoa(count), "pid": strconv.Itoa(l.PID), "uptimeSeconds": strconv.Itoa(int(latest.Seconds()))}
+	f.BelowRaise = count < restartsRaise
+	return []finding.Finding{f}
+}

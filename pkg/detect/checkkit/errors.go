@@ -1,0 +1,46 @@
+package checkkit
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"syscall"
+
+	"github.com/nodeagent/nodeagent/pkg/finding"
+)
+
+// Inconclusive returns err with the doubts in words only: a PartialError inside it would say that all else was looked at.
+func Inconclusive(err error, doubts map[finding.Subject]error) error {
+	if len(doubts) == 0 {
+		return err
+	}
+	return fmt.Errorf("%w; %v", err, finding.Partial(doubts))
+}
+
+// ErrorText is the kernel's word where it is one, else the text of the error.
+func ErrorText(err error) string {
+	if errno, ok := errors.AsType[syscall.Errno](err); ok {
+		if errno == syscall.EPERM {
+			return "the packet filter of this node drops it (EPERM)"
+		}
+		return errno.Error()
+	}
+	if IsTimeout(err) {
+		return "no answer in time"
+	}
+	return Sanitize(err.Error(), 200)
+}
+
+func IsTimeout(err error) bool {
+	timeout, ok := errors.AsType[interface {
+		error
+		Timeout() bool
+	}](err)
+	return errors.Is(err, context.DeadlineExceeded) || ok && timeout.Timeout()
+}
+
+// IsGone reports whether a cgroup, or a file of it, is not there: a read of a cgroup that is being removed says ENODEV.
+func IsGone(err error) bool {
+	return errors.Is(err, fs.ErrNotExist) || errors.Is(err, syscall.ENODEV)
+}

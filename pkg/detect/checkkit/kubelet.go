@@ -1,0 +1,79 @@
+package checkkit
+
+import (
+	"errors"
+	"path/filepath"
+
+	"github.com/nodeagent/nodeagent/internal/host"
+	"github.com/nodeagent/nodeagent/pkg/finding"
+)
+
+// KubeletNetwork remembers what kubelet was told for as long as its process lives.
+type KubeletNetwork struct {
+	process host.Process
+	network host.KubeletNetwork
+}
+
+// Get reads kubelet's files once for each of its processes, and every time while none runs.
+func (k *KubeletNetwork) Get(h *host.Host) (host.KubeletNetwork, error) {
+	var process host.Process
+	if h.Kubelet.Process != nil {
+		found, err := h.Kubelet.Process()
+		if err == nil {
+			process = found
+		}
+	}
+	if process.PID != 0 && process.PID == k.process.PID && process.StartTime == k.process.StartTime {
+		return k.network, nil
+	}
+	network, err := h.KubeletNetwork()
+	if errors.Is(err, host.ErrNotConfigured) {
+		return network, finding.NotApplicable("nothing on this host says what kubelet was told: no process kubelet, no /var/lib/kubelet/config.yaml, " +
+			"no kubelet.conf.d of K3s (before 1.32 it has none) or RKE2, no arguments of MicroK8s. Where there is a kubelet nevertheless, name a file with its clusterDNS as paths.kubeletConfig")
+	}
+	if err == nil {
+		k.process, k.network = process, network
+	}
+	return network, err
+}
+
+// KubeletInstalled reports whether this host is meant to run kubelet, although none runs now.
+func KubeletInstalled(h *host.Host) bool {
+	if h.NodeName != "" {
+		return true
+	}
+	if h.Paths.KubeletRoot == "" {
+		return false
+	}
+	_, err := h.Files.List(filepath.Join(h.Paths.KubeletRoot, "pods"))
+	return err == nil
+}
+
+// ThreadStates says how the threads of a process are, by /proc/PID/task/TID/stat.
+type ThreadStates struct {
+	Main    byte // state of the main thread; 0 when it could not be read
+	Blocked int  // threads in state D: in the kernel, deaf to every signal
+}
+
+// maxThreads bounds how many threads of a hung daemon are looked at.
+const maxThreads = 2000
+
+// ReadThreadStates reads the states of a daemon that does not answer. A Go program hangs in the kernel with whichever of
+// its threads made the call, so the main thread alone proves nothing. What cannot be read is left out: the process may
+// end meanwhile.
+func ReadThreadStates(h *host.Host, pid int) ThreadStates {
+	var states ThreadStates
+	if main, err := h.ProcStat(pid); err == nil {
+		states.Main = main.State
+	}
+	tids, err := h.TIDs(pid)
+	if err != nil {
+		return states
+	}
+	for _, tid := range tids[:min(len(tids), maxThreads)] {
+		if thread, err := h.TaskStat(pid, tid); err == nil && thread.State == 'D' {
+			states.Blocked++
+		}
+	}
+	return states
+}

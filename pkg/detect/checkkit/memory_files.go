@@ -1,0 +1,122 @@
+package checkkit
+
+import (
+	"fmt"
+	"strconv"
+	"strings"
+
+	"github.com/nodeagent/nodeagent/internal/host"
+)
+
+// What the checks of memory share: /proc/meminfo, and the flat files "name value" of /proc/vmstat and of cgroup v2.
+//
+//	MemTotal:       24683656 kB             oom_kill 36
+//	HugePages_Total:       0                nr_dying_descendants 0
+//
+// https://docs.kernel.org/filesystems/proc.html#meminfo, https://docs.kernel.org/admin-guide/cgroup-v2.html#conventions
+
+// memoryCounts are numbers by name. Those of /proc/meminfo that have a unit are in bytes.
+type memoryCounts map[string]uint64
+
+func ReadMeminfo(files host.Files) (memoryCounts, error) {
+	data, err := files.Read("/proc/meminfo")
+	if err != nil {
+		return nil, err
+	}
+	info, err := ParseMeminfo(string(data))
+	if err != nil {
+		return nil, fmt.Errorf("read /proc/meminfo: %w", err)
+	}
+	if info["MemTotal"] == 0 {
+		return nil, fmt.Errorf("read /proc/meminfo: no MemTotal")
+	}
+	return info, nil
+}
+
+func ParseMeminfo(text string) (memoryCounts, error) {
+	info := make(memoryCounts)
+	for line := range strings.Lines(text) {
+		name, rest, ok := strings.Cut(strings.TrimSpace(line), ":")
+		number, isKiB := strings.CutSuffix(strings.TrimSpace(rest), " kB")
+		value, err := strconv.ParseUint(number, 10, 54) // 54 bits of KiB are 64 of bytes
+		if !ok || err != nil {
+			return nil, fmt.Errorf("line %q: want \"name: number kB\"", Sanitize(line, MaxLine))
+		}
+		if isKiB {
+			value <<= 10
+		}
+		info[name] = value
+	}
+	return info, nil
+}
+
+// ReadCounts reads a flat file.
+func ReadCounts(files host.Files, name string) (memoryCounts, error) {
+	data, err := files.Read(name)
+	if err != nil {
+		return nil, err
+	}
+	counts, err := ParseCounts(string(data))
+	if err != nil {
+		return nil, fmt.Errorf("read %s: %w", name, err)
+	}
+	return counts, nil
+}
+
+func ParseCounts(text string) (memoryCounts, error) {
+	counts := make(memoryCounts)
+	for line := range strings.Lines(text) {
+		name, number, _ := strings.Cut(strings.TrimSpace(line), " ")
+		value, err := strconv.ParseUint(number, 10, 64)
+		if name == "" || err != nil {
+			return nil, fmt.Errorf("line %q: want \"name number\"", Sanitize(line, MaxLine))
+		}
+		counts[name] = value
+	}
+	return counts, nil
+}
+
+// ReadCount reads a file that holds one number, as most counters in /sys are.
+func ReadCount(files host.Files, name string) (uint64, error) {
+	text, err := files.Text(name)
+	if err != nil {
+		return 0, err
+	}
+	value, err := strconv.ParseUint(text, 10, 64)
+	if err != nil {
+		return 0, fmt.Errorf("read %s: %q is no number", name, Sanitize(text, MaxLine))
+	}
+	return value, nil
+}
+
+// ReadLimit reads a limit of a cgroup: a number, or "max" for none, which is false. Cgroup v1 has no word for none: a
+// limit that no machine can reach counts as such.
+func ReadLimit(files host.Files, name string) (limit uint64, limited bool, err error) {
+	text, err := files.Text(name)
+	if err != nil || text == "max" {
+		return 0, false, err
+	}
+	if limit, err = strconv.ParseUint(text, 10, 64); err != nil {
+		return 0, false, fmt.Errorf("read %s: %q is neither a number nor max", name, Sanitize(text, MaxLine))
+	}
+	return limit, limit < 1<<60, nil
+}
+
+// SizeText words a number of bytes.
+func SizeText(bytes uint64) string {
+	switch {
+	case bytes >= 1<<30:
+		return fmt.Sprintf("%.1f GiB", float64(bytes)/(1<<30))
+	case bytes >= 1<<20:
+		return fmt.Sprintf("%.0f MiB", float64(bytes)/(1<<20))
+	}
+	return fmt.Sprintf("%d KiB", bytes>>10)
+}
+
+// PercentOf returns how many percent of whole part is.
+func PercentOf(part, whole uint64) float64 {
+	if whole == 0 {
+		return 0
+	}
+	return float64(part) * 100 / float64(whole)
+}

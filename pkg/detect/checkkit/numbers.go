@@ -1,0 +1,70 @@
+package checkkit
+
+import (
+	"fmt"
+	"strconv"
+	"strings"
+
+	"github.com/nodeagent/nodeagent/internal/host"
+)
+
+func ReadNumber(files host.Files, name string) (int, error) {
+	text, err := files.Text(name)
+	if err != nil {
+		return 0, err
+	}
+	n, err := strconv.ParseInt(text, 10, 64)
+	if err != nil {
+		return 0, fmt.Errorf("read %s: %w", name, err)
+	}
+	return int(n), nil
+}
+
+// WholeNumber is a counted number for people.
+func WholeNumber(f float64) string { return fmt.Sprintf("%.0f", f) }
+
+func FieldAfter(fields []string, key string) (float64, error) {
+	for _, field := range fields {
+		if text, ok := strings.CutPrefix(field, key); ok {
+			return ParseShare(text)
+		}
+	}
+	return 0, fmt.Errorf("no %s", key)
+}
+
+// ParseShare parses a plain decimal fraction: no sign, no infinity, nothing that is not a number.
+func ParseShare(text string) (float64, error) {
+	if text == "" || strings.Trim(text, "0123456789.") != "" {
+		return 0, fmt.Errorf("bad number %q", text)
+	}
+	value, err := strconv.ParseFloat(text, 64)
+	if err != nil {
+		return 0, fmt.Errorf("bad number %q: %w", text, err)
+	}
+	return value, nil
+}
+
+// CountCPUs counts a list such as "0-3,8,10-11".
+func CountCPUs(list string) (int, error) {
+	const most = 1 << 16
+	count := 0
+	for part := range strings.SplitSeq(list, ",") {
+		first, last, isRange := strings.Cut(part, "-")
+		if !isRange {
+			last = first
+		}
+		from, err := strconv.ParseUint(first, 10, 16)
+		if err != nil {
+			return 0, fmt.Errorf("processor list %q: %w", list, err)
+		}
+		to, err := strconv.ParseUint(last, 10, 16)
+		if err != nil {
+			return 0, fmt.Errorf("processor list %q: %w", list, err)
+		}
+		if to < from || count+int(to-from) > most {
+			return 0, fmt.Errorf("processor list %q: bad range %q", list, part)
+		}
+		count += int(to-from) + 1
+	}
+	return count, nil
+}

@@ -1,0 +1,55 @@
+package checkkit
+
+import (
+	"cmp"
+	"context"
+	"slices"
+	"time"
+
+	"github.com/nodeagent/nodeagent/internal/host"
+)
+
+// PodOfProcess returns the pod that a process belongs to by its cgroups.
+func PodOfProcess(h *host.Host, pid int) (string, bool) {
+	cgroups, err := h.ProcCgroups(pid)
+	if err != nil {
+		return "", false
+	}
+	for _, cgroup := range cgroups {
+		if uid, _, ok := h.Paths.PodOfCgroup(cgroup); ok {
+			return uid, true
+		}
+	}
+	return "", false
+}
+
+// PodNames turns UIDs into namespace/name where kubelet knows them, sorted.
+func PodNames(ctx context.Context, h *host.Host, uids []string) []string {
+	if len(uids) == 0 {
+		return nil
+	}
+	known := KubeletNames(ctx, h)
+	for i, uid := range uids {
+		uids[i] = cmp.Or(known[uid], uid)
+	}
+	slices.Sort(uids)
+	return uids
+}
+
+// KubeletNames asks kubelet which pods it has: UID to namespace/name. It is empty when kubelet does not answer soon.
+func KubeletNames(ctx context.Context, h *host.Host) map[string]string {
+	if h.Kubelet.Pods == nil {
+		return nil
+	}
+	ctx, cancel := context.WithTimeout(ctx, 2*time.Second)
+	defer cancel()
+	pods, err := h.NodePods(ctx)
+	if err != nil {
+		return nil
+	}
+	names := make(map[string]string, len(pods))
+	for i := range pods {
+		names[host.NodePodUID(&pods[i])] = pods[i].Namespace + "/" + pods[i].Name
+	}
+	return names
+}

@@ -1,0 +1,73 @@
+// Package checkkit holds what checks share: counter windows, text for messages, subjects, numbers of files, cgroups, kubelet.
+package checkkit
+
+import (
+	"cmp"
+	"fmt"
+	"maps"
+	"slices"
+	"strconv"
+	"strings"
+	"unicode"
+	"unicode/utf8"
+
+	"github.com/nodeagent/nodeagent/pkg/finding"
+)
+
+const (
+	MaxLine = 100 // bytes of a line from outside in a message
+	MaxName = 80  // bytes of a name from outside
+)
+
+// Sanitize shortens text from outside for a message: valid UTF-8, one line, nothing that a terminal would obey, at most so
+// many bytes.
+func Sanitize(text string, most int) string {
+	text = strings.Join(strings.FieldsFunc(strings.ToValidUTF8(text, "\uFFFD"), func(r rune) bool {
+		return unicode.IsSpace(r) || !unicode.IsGraphic(r)
+	}), " ")
+	if len(text) <= most {
+		return text
+	}
+	for most > 0 && !utf8.RuneStart(text[most]) {
+		most--
+	}
+	return text[:most] + "…"
+}
+
+// JoinFirst joins the first names of a list and says how many more there are.
+func JoinFirst(names []string, most int) string {
+	if len(names) <= most {
+		return strings.Join(names, ", ")
+	}
+	return fmt.Sprintf("%s and %d more", strings.Join(names[:most], ", "), len(names)-most)
+}
+
+// AddAffectedPods adds the pods that a fault hits to what a finding says.
+func AddAffectedPods(f *finding.Finding, pods []string) {
+	AddPods(f, fmt.Sprintf("; hits %d pods: ", len(pods)), pods)
+}
+
+// AddPods adds pods to what a finding says, after words that tell what they have to do with it.
+func AddPods(f *finding.Finding, words string, pods []string) {
+	if len(pods) == 0 {
+		return
+	}
+	f.Facts["pods"], f.Facts["podCount"] = JoinFirst(pods, 20), strconv.Itoa(len(pods))
+	f.Message += words + JoinFirst(pods, 5)
+}
+
+// AddNeededFor adds what the node needs a disk for to what a finding says.
+func AddNeededFor(f *finding.Finding, paths []string) {
+	if len(paths) == 0 {
+		return
+	}
+	f.Facts["needed"] = strings.Join(paths, ", ")
+	f.Message += "; the node needs it for " + strings.Join(paths, ", ")
+}
+
+// Largest returns the keys, that of the greatest value first.
+func Largest(amount map[string]float64) []string {
+	return slices.SortedFunc(maps.Keys(amount), func(a, b string) int {
+		return cmp.Or(-cmp.Compare(amount[a], amount[b]), cmp.Compare(a, b))
+	})
+}

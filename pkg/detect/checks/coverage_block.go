@@ -1,0 +1,38 @@
+package checks
+
+func blockCoverage() []Coverage {
+	return []Coverage{
+		{Fault: "Reads or writes of a disk fail", By: []string{"block-io-error", "buffer-io-error"}},
+		{Fault: "A disk cannot read some of its blocks", By: []string{"disk-medium-error", "scsi-medium-error", "disk-health", "nvme-health"}},
+		{Fault: "A disk, or the way to it, does not answer commands", By: []string{"scsi-command-failed", "ata-error", "nvme-timeout", "io-hang"}},
+		{Fault: "The kernel gave up a SCSI or SATA disk", By: []string{"scsi-device-state", "scsi-device-offline", "ata-device-disabled"}},
+		{Fault: "A disk was removed while in use", By: []string{"scsi-device-dead", "filesystem-readonly"}},
+		{Fault: "A disk's transport lost it, and its I/O waits", By: []string{"scsi-device-state", "multipath"}},
+		{Fault: "A storage controller stopped or was reset", By: []string{"storage-controller-fault"}},
+		{Fault: "A filesystem asks for blocks beyond the end of its disk", By: []string{"beyond-end-of-device"}},
+		{Fault: "SMART predicts a failure; pending and uncorrectable sectors", By: []string{"disk-health"}},
+		{Fault: "NVMe critical warning, spare blocks, media errors, wear", By: []string{"nvme-health", "nvme-media-error", "nvme-command-failed"}},
+		{Fault: "An NVMe controller is down, was reset, or was given up", By: []string{"nvme-controller-down", "nvme-disabled", "nvme-health"}},
+		{Fault: "NVMe over a network: connection lost, no path left", By: []string{"nvme-keepalive", "nvme-no-path", "nvme-paths-lost", "multipath"}},
+		{Fault: "dm-multipath: a path failed, none is left", By: []string{"multipath-path-failed", "multipath-no-path", "multipath"}},
+		{Fault: "Fibre Channel port lost", By: []string{"fc-port-lost", "scsi-device-state", "multipath"}},
+		{Fault: "Fibre Channel port of this machine without link", Not: "an unused port is down on every healthy machine; where it is used, multipath and scsi-device-state show what it means"},
+		{Fault: "iSCSI connection lost", By: []string{"iscsi-connection", "scsi-device-state"}},
+		{Fault: "A network block device's server does not answer", By: []string{"nbd-connection", "io-hang"}},
+		{Fault: "A thin pool is full, read-only or damaged", By: []string{"thin-pools", "thin-pool-full"}},
+		{Fault: "A thin pool has little space left", By: []string{"thin-pools", "thin-pool-low"}},
+		{Fault: "The device mapper finds damaged data (verity, integrity, mirror, snapshot)", By: []string{"device-mapper-error"}},
+		{Fault: "A RAID array is degraded, or was not started", By: []string{"md-arrays", "md-disk-failed"}},
+		{Fault: "A RAID array lost more disks than it can do without", By: []string{"md-arrays", "md-array-failed"}},
+		{Fault: "A RAID array cannot read or mend some of its blocks", By: []string{"md-read-error", "md-read-corrected", "md-arrays"}},
+		{Fault: "bcache: errors of cache or backing disk", By: []string{"bcache-error"}},
+		{Fault: "DRBD lost its disk or its peer", By: []string{"drbd-degraded"}},
+		{Fault: "Tape drives", Not: "no pod's volume is on one"},
+		{Fault: "A mapped device was suspended and never resumed", By: []string{"hung-tasks"}},
+		{Fault: "I/O hang: nothing is completed while I/O is in flight", By: []string{"io-hang"}},
+		{Fault: "A disk is saturated, or slow", By: []string{"disk-saturation"}},
+		{Fault: "I/O delay of single processes", Not: "needs task_delayacct, which is off since Linux 5.14; load (I/O pressure) and disk-saturation show the same without it"},
+		{Fault: "Limits of an EBS volume or instance exceeded", By: []string{"ebs-limits"}},
+		{Fault: "fstrim that hangs, I/O scheduler", Not: "a hung discard is in flight like any other I/O (io-hang); the choice of a scheduler is no fault"},
+	}
+}

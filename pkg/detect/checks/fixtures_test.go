@@ -1,0 +1,134 @@
+package checks
+
+import (
+	"maps"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	"golang.org/x/tools/txtar"
+
+	"github.com/nodeagent/nodeagent/pkg/detect"
+	"github.com/nodeagent/nodeagent/pkg/detect/checktest"
+	"github.com/nodeagent/nodeagent/pkg/detect/kernellog"
+	"github.com/nodeagent/nodeagent/pkg/finding"
+)
+
+// A fixture is one machine as a tree of files, testdata/<check ID>/<ok|bad|broken>*.txtar:
+//
+//	-- proc/1/mountinfo --          a file below the root of the machine
+//	-- sys/dev/block/8:0@ --        a symbolic link; its content is the target
+//	-- sys/block/sda! --            is not there any more, with all that is below it
+//	-- doors/kubelet-pods.json --   what kubelet answers: a list of pods; all doors are in fixtureDoors
+//	-- doors/kubelet-process.json -- the running kubelet, as host.Process
+//	-- doors/paths.json --          where things are, beside the defaults: fields of host.Paths
+//	-- doors/probe.json --          what probes answer, by path; {"hang": true} does not
+//	-- +30s/proc/diskstats --       what has changed 30 seconds later, when the same check looks once more
+//	-- want.json --                 what the last look must see; the first one is that of a fresh check
+//
+// The comment above the first file tells what the case is about. It is 2026-11-21 02:00 there, one hour after boot.
+
+// conversing are checks whose evidence is not in files: their own tests play the other side, and have the three kinds of
+// cases.
+var conversing = []string{
+	"kubelet-health", "runtime-health", "csi-registration", "critical-daemonsets", "dns", "kube-proxy", "apiserver-reachability",
+	"kernel-modules", "last-panic",
+}
+
+func TestFixtures(t *testing.T) {
+	for _, check := range Checks(DefaultSettings(), Deps{}) {
+		if slices.Contains(conversing, check.ID) {
+			continue
+		}
+		t.Run(check.ID, func(t *testing.T) {
+			for _, kind := range []string{"ok", "bad", "broken"} {
+				files, err := fixtureFiles(check.ID, kind)
+				if err != nil || len(files) == 0 {
+					t.Errorf("no testdata/%s/%s*.txtar, or in two folders: each check has such cases", check.ID, kind)
+				}
+				for _, file := range files {
+					t.Run(strings.TrimSuffix(filepath.Base(file), ".txtar"), func(t *testing.T) {
+						checktest.RunFixture(t, fresh(t, check.ID), kind, file)
+					})
+				}
+			}
+		})
+	}
+}
+
+// fixtureFiles returns the cases of a check of one kind, or of all, in the one folder of its name, which is beside the check.
+func fixtureFiles(id, kind string) ([]string, error) {
+	var found []string
+	for _, dir := range []string{"../*", "../*/*"} {
+		files, err := filepath.Glob(filepath.Join(dir, "testdata", id, kind+"*.txtar"))
+		if err != nil || len(files) > 0 && len(found) > 0 {
+			return nil, err
+		}
+		found = append(found, files...)
+	}
+	return found, nil
+}
+
+// fresh returns a check that has seen nothing yet.
+func fresh(t *testing.T, id string) detect.Check {
+	t.Helper()
+	for _, check := range Checks(DefaultSettings(), Deps{}) {
+		if check.ID == id {
+			return check
+		}
+	}
+	t.Fatalf("no check %s", id)
+	return detect.Check{}
+}
+
+// TestDoc: each check tells people what it reads, why, what it finds and what may look like it; and finds nothing else.
+func TestDoc(t *testing.T) {
+	for _, check := range Checks(DefaultSettings(), Deps{}) {
+		t.Run(check.ID, func(t *testing.T) {
+			d := check.Doc
+			if check.Summary == "" || check.Advice == "" || len(d.Reads) == 0 || d.Why == "" || len(d.Faults) == 0 || d.FalseAlarms == "" {
+				t.Errorf("summary, advice, reads, why, faults and false alarms must be told: %+v", d)
+			}
+			fatal := false
+			told := map[string]bool{}
+			for _, f := range d.Faults {
+				told[f.Reason] = true
+				fatal = fatal || f.Severity == finding.Fatal
+				if f.Reason == "" || !f.Severity.Valid() || f.When == "" {
+					t.Errorf("fault %+v", f)
+				}
+			}
+			if fatal != (check.Condition.Type != "") {
+				t.Errorf("can be fatal: %v, condition %q", fatal, check.Condition.Type)
+			}
+			compareReasons(t, check.ID, told)
+		})
+	}
+}
+
+// compareReasons compares what a check says that it finds with what its cases find.
+func compareReasons(t *testing.T, id string, told map[string]bool) {
+	files, err := fixtureFiles(id, "")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if slices.Contains(conversing, id) || id == kernellog.KernelLogID { // the rules have their own lines
+		return
+	}
+	shown := map[string]bool{}
+	for _, file := range files {
+		archive, err := txtar.ParseFile(file)
+		if err != nil {
+			t.Fatal(err)
+		}
+		_, _, want := checktest.FixtureHost(t, archive)
+		for _, f := range want.Findings {
+			shown[f.Reason] = true
+		}
+	}
+	if diff := cmp.Diff(slices.Sorted(maps.Keys(told)), slices.Sorted(maps.Keys(shown))); diff != "" {
+		t.Errorf("reasons (-told +in testdata):\n%s", diff)
+	}
+}

@@ -1,0 +1,58 @@
+package checks
+
+import (
+	"context"
+	"os"
+	"path/filepath"
+	"syscall"
+	"testing"
+
+	"github.com/nodeagent/nodeagent/internal/host"
+	"github.com/nodeagent/nodeagent/internal/host/hosttest"
+	"github.com/nodeagent/nodeagent/pkg/detect/storage/diskspace"
+	"github.com/nodeagent/nodeagent/pkg/detect/storage/filesystemreadonly"
+	"github.com/nodeagent/nodeagent/pkg/detect/storage/hungmounts"
+)
+
+// A volume that is unmounted during the look is no doubt, and no fault.
+func TestUnmountedMeanwhile(t *testing.T) {
+	const root = "27 1 8:1 / / rw - ext4 /dev/sda1 rw\n"
+	for name, line := range map[string]string{
+		filesystemreadonly.FilesystemReadonlyID: "28 27 8:16 / /volume rw - xfs /dev/sdb rw\n",
+		diskspace.DiskSpaceID:                   "28 27 8:16 / /volume rw - xfs /dev/sdb rw\n",
+		hungmounts.HungMountsID:                 "28 27 0:50 / /volume rw - nfs4 far:/ rw\n",
+	} {
+		t.Run(name, func(t *testing.T) {
+			h := hosttest.Host(t)
+			put := func(file, text string) {
+				file = filepath.Join(h.Files.Root, file)
+				if err := os.MkdirAll(filepath.Dir(file), 0o755); err != nil {
+					t.Fatal(err)
+				}
+				if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
+					t.Fatal(err)
+				}
+			}
+			for _, device := range []string{"8:1", "8:16"} {
+				put("sys/dev/block/"+device+".d/size", "100")
+				if err := os.Symlink(device+".d", filepath.Join(h.Files.Root, "sys/dev/block", device)); err != nil {
+					t.Fatal(err)
+				}
+			}
+			put("proc/1/mountinfo", root+line)
+			asked := false
+			h.Prober.Do = func(_ context.Context, r host.ProbeRequest) (host.ProbeAnswer, error) {
+				if r.Path != "/volume" {
+					return host.ProbeAnswer{FreeBytes: 50, RootBytes: 50, TotalBytes: 100}, nil
+				}
+				asked = true
+				put("proc/1/mountinfo", root)
+				return host.ProbeAnswer{Errno: int(syscall.ENOENT)}, nil
+			}
+			findings, err := fresh(t, name).Run(t.Context(), h)
+			if len(findings) > 0 || err != nil || !asked {
+				t.Errorf("asked %v: %+v, %v", asked, findings, err)
+			}
+		})
+	}
+}

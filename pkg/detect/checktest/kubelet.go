@@ -1,0 +1,128 @@
+package checktest
+
+import (
+	"bytes"
+	"context"
+	"crypto/x509"
+	"errors"
+	"fmt"
+	"strings"
+	"testing"
+
+	"golang.org/x/tools/txtar"
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	cri "k8s.io/cri-api/pkg/apis/runtime/v1"
+
+	"github.com/nodeagent/nodeagent/internal/host"
+	"github.com/nodeagent/nodeagent/internal/host/hosttest"
+	"github.com/nodeagent/nodeagent/pkg/detect/checkkit"
+)
+
+// kubeletMetricsDoor answers with what kubelet's /metrics and /metrics/probes would say.
+func kubeletMetricsDoor(t *testing.T, h *host.Host, file txtar.File) {
+	t.Helper()
+	metrics, err := host.ParseMetrics(bytes.NewReader(file.Data), host.KubeletMetrics())
+	h.Kubelet.Scrape = func(context.Context) (*host.Scrape, error) {
+		if err != nil {
+			return nil, fmt.Errorf("get https://127.0.0.1:10250/metrics: parse: %w", err)
+		}
+		return &host.Scrape{At: h.Clock(), Metrics: metrics}, nil
+	}
+}
+
+// kubeletMetricsErrorDoor does not answer, with that error; "forbidden", "not configured" and "timeout" are known.
+func kubeletMetricsErrorDoor(_ *testing.T, h *host.Host, file txtar.File) {
+	text := strings.TrimSpace(string(file.Data))
+	err := map[string]error{"forbidden": host.ErrForbidden, "not configured": host.ErrNotConfigured, "timeout": context.DeadlineExceeded}[text]
+	if err == nil {
+		err = errors.New(text)
+	}
+	h.Kubelet.Scrape = func(context.Context) (*host.Scrape, error) { return nil, err }
+}
+
+// kubeletProcessDoor finds the kubelet among the processes of the machine.
+func kubeletProcessDoor(t *testing.T, h *host.Host, _ txtar.File) {
+	find := host.KubeletFinder(h.Files, h.Paths)
+	h.Kubelet.Process = func() (host.Process, error) {
+		hosttest.RootsDaemons(t, h.Files.Root) // of this moment
+		return find()
+	}
+}
+
+// kubeletPodsErrorDoor does not answer what pods there are, with that error.
+func kubeletPodsErrorDoor(_ *testing.T, h *host.Host, file txtar.File) {
+	err := errors.New(strings.TrimSpace(string(file.Data)))
+	h.Kubelet.Pods = func(context.Context) ([]corev1.Pod, error) { return nil, err }
+}
+
+// criDoor is what the runtime answers over CRI; an error instead of all answers.
+func criDoor(t *testing.T, h *host.Host, file txtar.File) {
+	t.Helper()
+	var answers struct {
+		Error      string
+		Sandboxes  []*cri.PodSandbox
+		Containers []*cri.Container
+		Status     *cri.RuntimeStatus
+	}
+	strictJSON(t, file, &answers)
+	var err error
+	if answers.Error != "" {
+		err = errors.New(answers.Error)
+	}
+	h.Runtime.Sandboxes = func(context.Context) ([]*cri.PodSandbox, error) { return answers.Sandboxes, err }
+	h.Runtime.Containers = func(context.Context) ([]*cri.Container, error) { return answers.Containers, err }
+	h.Runtime.Status = func(context.Context) (*cri.StatusResponse, error) {
+		return &cri.StatusResponse{Status: answers.Status}, err
+	}
+}
+
+// kubeletServingDoor is the certificate in PEM that kubelet's API shows; "none", "not configured" or an error instead.
+func kubeletServingDoor(_ *testing.T, h *host.Host, file txtar.File) {
+	text := strings.TrimSpace(string(file.Data))
+	certificate, err := checkkit.ParseCertificate(file.Data, "shown")
+	if err != nil {
+		err = map[string]error{"none": host.ErrNoCertificate, "not configured": host.ErrNotConfigured}[text]
+	}
+	if err == nil && certificate == nil {
+		err = errors.New(text)
+	}
+	h.Kubelet.ServingCertificate = func(context.Context) (*x509.Certificate, error) { return certificate, err }
+}
+
+// timeDoor says whether the wall clock is kept right: yes, no, or an error.
+func timeDoor(_ *testing.T, h *host.Host, file txtar.File) {
+	text := strings.TrimSpace(string(file.Data))
+	h.TimeClock = func() (host.ClockState, error) {
+		switch text {
+		case "yes":
+			return host.ClockState{}, nil
+		case "no":
+			return host.ClockState{Unsynchronised: true, MaxError: host.MaxClockError}, nil
+		}
+		return host.ClockState{}, errors.New(text)
+	}
+}
+
+// nodeDoor is what the apiserver answers when it is asked for the Node: "not found", "not asked" (it must not be) or an error
+// instead.
+func nodeDoor(t *testing.T, h *host.Host, file txtar.File) {
+	t.Helper()
+	var node *corev1.Node
+	text := strings.TrimSpace(string(file.Data))
+	if strings.HasPrefix(text, "{") {
+		strictJSON(t, file, &node)
+	}
+	h.Cluster.Node = func(context.Context) (*corev1.Node, error) {
+		switch {
+		case node != nil:
+			return node, nil
+		case text == "not found":
+			return nil, apierrors.NewNotFound(schema.GroupResource{Resource: "nodes"}, "fixture")
+		case text == "not asked":
+			t.Error("the apiserver was asked")
+		}
+		return nil, errors.New(text)
+	}
+}

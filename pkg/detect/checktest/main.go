@@ -1,0 +1,17 @@
+// Package checktest runs checks against machines that are made of files, and plays what is not in files.
+package checktest
+
+import (
+	"testing"
+
+	"github.com/nodeagent/nodeagent/internal/host"
+	"github.com/nodeagent/nodeagent/internal/host/owned/ownedtest"
+)
+
+// Main runs the tests of a package of checks and returns the exit status. The test binary is also the child that probes.
+func Main(m *testing.M) int {
+	host.ProbeMain()
+	remove := ownedtest.Temp()
+	defer remove()
+	return m.Run()
+}

@@ -1,0 +1,28 @@
+package checktest
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"testing"
+
+	"golang.org/x/tools/txtar"
+
+	"github.com/nodeagent/nodeagent/internal/host"
+)
+
+// systemdDoor is what systemd answers; or an error instead, of which "silent" and "not configured" are known.
+func systemdDoor(t *testing.T, h *host.Host, file txtar.File) {
+	t.Helper()
+	var answer struct {
+		host.Units
+
+		Error string `json:"error"`
+	}
+	strictJSON(t, file, &answer)
+	err := map[string]error{"": nil, "silent": fmt.Errorf("systemd: %w: read: i/o timeout", host.ErrSystemdSilent), "not configured": host.ErrNotConfigured}[answer.Error]
+	if err == nil && answer.Error != "" {
+		err = errors.New(answer.Error)
+	}
+	h.Systemd.Units = func(context.Context) (host.Units, error) { return answer.Units, err }
+}

@@ -1,0 +1,184 @@
+package cpu
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"slices"
+	"strconv"
+	"strings"
+	"syscall"
+	"time"
+
+	"github.com/nodeagent/nodeagent/internal/host"
+	"github.com/nodeagent/nodeagent/pkg/detect"
+	"github.com/nodeagent/nodeagent/pkg/detect/checkkit"
+	"github.com/nodeagent/nodeagent/pkg/finding"
+)
+
+// cpu-frequency reads /proc/stat, and of processors that were busy since the look before
+//
+//	/sys/devices/system/cpu/cpufreq/policy0/affected_cpus        0 1
+//	                                       /scaling_cur_freq     1200000    kHz
+//	                                       /base_frequency       2600000    kHz, of intel_pstate; what it can do for ever
+//	                                       /cpuinfo_max_freq     3900000    kHz, with or without turbo
+//	                                       /scaling_{max_freq,governor}
+//
+// https://docs.kernel.org/admin-guide/pm/cpufreq.html
+//
+// An idle processor is slow by design; one that is busy and slow is held back: by a governor that never speeds up, by a
+// limit that somebody set, by power or heat. Slow is below 60 % of the base frequency, or of 40 % of the highest where the
+// base is not known (the highest is a turbo that all cores together do not reach). Where half of the busy ones are slow at
+// all looks of five minutes, the node does not do what its processors promise.
+//
+// Known false alarms, and what is done: idle processors are not even asked (some drivers would wake them); wide vector
+// code lowers the clock to three quarters of the base, which is above the threshold.
+
+const cpuFrequencyID = "cpu-frequency"
+
+// CPUFrequency finds busy processors that are held at a low clock.
+func CPUFrequency() detect.Check {
+	memory := &frequencyState{}
+	return detect.Check{
+		ID: cpuFrequencyID, Domain: "cpu",
+		Summary: "busy processors are held at a low clock frequency",
+		Advice: "The message names the governor and the limit. cpupower frequency-info tells more; powersave of acpi-cpufreq never speeds up: use performance or schedutil. Where " +
+			"neither explains it, it is power or heat: look at the power supplies, the fans and the firmware's power cap (ipmitool dcmi power reading).",
+		Doc: detect.Doc{
+			Reads: []string{"/proc/stat", cpuDir + "cpufreq/policy*/{scaling_cur_freq,base_frequency,cpuinfo_max_freq,scaling_max_freq,scaling_governor}, of busy processors only"},
+			Why:   "Pods get half of the speed that they were promised, and nothing but the clock shows it.",
+			Faults: []detect.Fault{
+				{Reason: "CPUFrequencyLow", Severity: finding.Warning, When: "half of the processors that are 80 % busy run below 60 % of their base frequency, for 5 minutes"},
+			},
+			FalseAlarms: "Idle processors are slow by design and are not looked at. Virtual machines have no such files.",
+		},
+		Every:  time.Minute,
+		Policy: finding.Policy{Raise: finding.Hold{Looks: 5, For: 5 * time.Minute}, Clear: finding.Hold{Looks: 2}},
+		Run: func(_ context.Context, h *host.Host) ([]finding.Finding, error) {
+			return memory.look(h)
+		},
+	}
+}
+
+// frequencyState is what one look leaves for the next.
+type frequencyState struct {
+	times map[int]cpuTimes // by processor
+}
+
+func (m *frequencyState) look(h *host.Host) ([]finding.Finding, error) {
+	policies, err := h.Files.List(cpuDir + "cpufreq")
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, finding.NotApplicable("the processors' clock is not the kernel's to set")
+	}
+	if err != nil {
+		return nil, err
+	}
+	policies = slices.DeleteFunc(policies, func(name string) bool { return !strings.HasPrefix(name, "policy") })
+	if len(policies) == 0 {
+		return nil, finding.NotApplicable("the processors' clock is not the kernel's to set")
+	}
+	slices.Sort(policies)
+	before := m.times
+	if m.times, err = readCPUTimes(h.Files); err != nil {
+		return nil, err
+	}
+	var busy, slow []clockPolicy
+	for _, name := range policies {
+		p, err := readClockPolicy(h.Files, cpuDir+"cpufreq/"+name, before, m.times)
+		if err != nil {
+			return nil, err
+		}
+		if p.busy {
+			busy = append(busy, p)
+		}
+		if p.slow() {
+			slow = append(slow, p)
+		}
+	}
+	if len(slow) == 0 || 2*len(slow) < len(busy) {
+		return nil, nil
+	}
+	return []finding.Finding{slow[0].finding(h, len(slow), len(busy))}, nil
+}
+
+// clockPolicy is a group of processors that share a clock. Frequencies are in kHz.
+type clockPolicy struct {
+	name          string
+	busy          bool
+	current, base int
+	cap           int // what somebody limits it to
+	governor      string
+}
+
+func (p clockPolicy) slow() bool { return p.busy && float64(p.current) < 0.6*float64(p.base) }
+
+// readClockPolicy reads the clock only of a group with a processor that was busy for 80 % of the time.
+func readClockPolicy(files host.Files, dir string, before, now map[int]cpuTimes) (clockPolicy, error) {
+	p := clockPolicy{name: dir[strings.LastIndexByte(dir, '/')+1:]}
+	cpus, err := affectedCPUs(files.Text(dir + "/affected_cpus"))
+	if err != nil {
+		return p, fmt.Errorf("read %s/affected_cpus: %w", dir, err)
+	}
+	p.busy = slices.ContainsFunc(cpus, func(cpu int) bool { return wasBusy(before, now, cpu) })
+	if !p.busy {
+		return p, nil
+	}
+	if p.current, err = checkkit.ReadNumber(files, dir+"/scaling_cur_freq"); err != nil {
+		return p, err
+	}
+	if p.cap, err = checkkit.ReadNumber(files, dir+"/scaling_max_freq"); err != nil {
+		return p, err
+	}
+	p.base, err = checkkit.ReadNumber(files, dir+"/base_frequency")
+	if errors.Is(err, fs.ErrNotExist) {
+		highest, err := checkkit.ReadNumber(files, dir+"/cpuinfo_max_freq")
+		if err != nil {
+			return p, err
+		}
+		p.base = highest * 2 / 3 // 60 % of it are 40 % of the highest
+	} else if err != nil {
+		return p, err
+	}
+	p.governor, err = files.Text(dir + "/scaling_governor")
+	p.governor = checkkit.Sanitize(p.governor, 32)
+	return p, err
+}
+
+// affectedCPUs parses "0 1". A group whose processors are all offline has none; since Linux 5.19 it refuses to be read (EBUSY).
+func affectedCPUs(text string, err error) ([]int, error) {
+	if errors.Is(err, syscall.EBUSY) {
+		return nil, nil
+	}
+	var cpus []int
+	for field := range strings.FieldsSeq(text) {
+		cpu, bad := strconv.Atoi(field)
+		if bad != nil {
+			return nil, bad
+		}
+		cpus = append(cpus, cpu)
+	}
+	return cpus, err
+}
+
+func wasBusy(before, now map[int]cpuTimes, cpu int) bool {
+	old, known := before[cpu]
+	t, is := now[cpu]
+	if !known || !is || t.busy < old.busy || t.total <= old.total {
+		return false
+	}
+	return float64(t.busy-old.busy) >= 0.8*float64(t.total-old.total)
+}
+
+func (p clockPolicy) finding(h *host.Host, slow, busy int) finding.Finding {
+	mhz := func(khz int) string { return strconv.Itoa(khz/1000) + " MHz" }
+	return finding.Finding{
+		Check: cpuFrequencyID, Subject: checkkit.NodeSubject(h), Severity: finding.Warning, Reason: "CPUFrequencyLow",
+		Message: fmt.Sprintf("%d of %d busy groups of processors are slow: %s runs at %s where %s are normal, its limit is %s, its governor %s",
+			slow, busy, p.name, mhz(p.current), mhz(p.base), mhz(p.cap), p.governor),
+		Facts: map[string]string{
+			"slow": strconv.Itoa(slow), "busy": strconv.Itoa(busy), "currentKHz": strconv.Itoa(p.current), "baseKHz": strconv.Itoa(p.base),
+			"limitKHz": strconv.Itoa(p.cap), "governor": p.governor,
+		},
+	}
+}

@@ -1,0 +1,87 @@
+package cpu
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"strconv"
+	"strings"
+
+	"github.com/nodeagent/nodeagent/internal/host"
+	"github.com/nodeagent/nodeagent/pkg/detect/checkkit"
+)
+
+// cpuTimes is one line of /proc/stat: ticks of 10 ms since boot, of one processor or of all.
+type cpuTimes struct {
+	busy, steal, total uint64
+}
+
+// readCPUTimes reads the first lines of /proc/stat, with all processors under -1:
+//
+//	cpu  23024 10 8841 1183200 3312 0 402 120 0 0      user nice system idle iowait irq softirq steal guest guest_nice
+//	cpu0 …
+//
+// Guest time is a part of user time. https://man7.org/linux/man-pages/man5/proc_stat.5.html
+func readCPUTimes(files host.Files) (map[int]cpuTimes, error) {
+	const file = "/proc/stat"
+	data, err := files.Read(file)
+	if err != nil {
+		return nil, err
+	}
+	times, err := parseCPUTimes(data)
+	if err != nil {
+		return nil, fmt.Errorf("read %s: %w", file, err)
+	}
+	return times, nil
+}
+
+func parseCPUTimes(data []byte) (map[int]cpuTimes, error) {
+	times := make(map[int]cpuTimes)
+	for line := range bytes.Lines(data) {
+		rest, ok := bytes.CutPrefix(line, []byte("cpu"))
+		if !ok {
+			break // they come first; the line of interrupts is a long one
+		}
+		fields := strings.Fields(string(rest))
+		cpu := -1
+		if len(rest) > 0 && rest[0] != ' ' && len(fields) > 0 {
+			n, err := strconv.ParseUint(fields[0], 10, 16)
+			if err != nil {
+				return nil, fmt.Errorf("line %q: want cpu and its number", checkkit.Sanitize(string(line), 80))
+			}
+			cpu, fields = int(n), fields[1:]
+		}
+		t, err := parseTicks(fields)
+		if err != nil {
+			return nil, fmt.Errorf("line %q: %w", checkkit.Sanitize(string(line), 80), err)
+		}
+		times[cpu] = t
+	}
+	if _, ok := times[-1]; !ok {
+		return nil, errors.New("no line of all processors")
+	}
+	return times, nil
+}
+
+func parseTicks(fields []string) (cpuTimes, error) {
+	const idle, iowait, steal, counted = 3, 4, 7, 8
+	if len(fields) < counted {
+		return cpuTimes{}, fmt.Errorf("want at least %d numbers", counted)
+	}
+	var t cpuTimes
+	for i, field := range fields[:counted] {
+		n, err := strconv.ParseUint(field, 10, 56) // eight of them cannot overflow
+		if err != nil {
+			return cpuTimes{}, fmt.Errorf("bad number %q", field)
+		}
+		t.total += n
+		switch i {
+		case idle, iowait:
+		case steal:
+			t.steal = n
+		default:
+			t.busy += n
+		}
+	}
+	return t, nil
+}

@@ -1,0 +1,105 @@
+package cri
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"maps"
+	"slices"
+	"strings"
+	"time"
+
+	cri "k8s.io/cri-api/pkg/apis/runtime/v1"
+
+	"github.com/nodeagent/nodeagent/internal/host"
+	"github.com/nodeagent/nodeagent/pkg/detect"
+	"github.com/nodeagent/nodeagent/pkg/detect/checkkit"
+	"github.com/nodeagent/nodeagent/pkg/finding"
+)
+
+// runtime-deprecations asks the container runtime over CRI for its Status, in which containerd (newer ones of 1.7, and 2) has
+//
+//	{"type": "ContainerdHasNoDeprecationWarnings", "status": false, "reason": "ContainerdHasDeprecationWarnings",
+//	 "message": "{\"io.containerd.deprecation/pull-schema-1-image\":\"Schema 1 images are deprecated since …\"}"}
+//
+// for features that were used since it started and that a later version does not have: settings, images in old formats, and
+// the host's cgroup v1.
+// https://containerd.io/releases/#deprecated-features; `ctr deprecations list` shows the same.
+//
+// Known false alarms: none known; what is accepted can be named in containerd's setting ignore_deprecation_warnings.
+
+const runtimeDeprecationsID = "runtime-deprecations"
+
+// RuntimeDeprecations finds what of this node, its configuration and its images the next containerd will not take.
+func RuntimeDeprecations() detect.Check {
+	return detect.Check{
+		ID:      runtimeDeprecationsID,
+		Domain:  "kubernetes",
+		Summary: "the container runtime was asked for what its next version does not have",
+		Advice: "`ctr deprecations list` tells what was used and when. Change /etc/containerd/config.toml (`containerd config migrate` of containerd 2 prints it anew), build the images anew or, " +
+			"for cgroup-v1, boot the node with cgroup v2 before containerd is upgraded.",
+		Doc: detect.Doc{
+			Reads: []string{"CRI Status over the runtime's socket"},
+			Why:   "After an upgrade containerd does not start with such a configuration, and such images cannot be pulled.",
+			Faults: []detect.Fault{
+				{Reason: "RuntimeFeatureDeprecated", Severity: finding.Info, When: "containerd's condition ContainerdHasNoDeprecationWarnings is false"},
+			},
+			FalseAlarms: "Other runtimes have no such condition. Accepted warnings can be named in containerd's setting ignore_deprecation_warnings.",
+		},
+		Every:    time.Hour,
+		Deadline: 10 * time.Second,
+		Policy:   finding.Policy{BlindAfter: 3 * time.Hour},
+		Run:      lookAtDeprecations,
+	}
+}
+
+func lookAtDeprecations(ctx context.Context, h *host.Host) ([]finding.Finding, error) {
+	if h.Runtime.Status == nil {
+		return nil, finding.NotApplicable("no container runtime is configured on this host")
+	}
+	ctx, cancel := context.WithTimeout(ctx, 5*time.Second)
+	defer cancel()
+	answer, err := h.Runtime.Status(ctx)
+	if err != nil && h.NodeName == "" && nobodyServes(ctx, h) {
+		return nil, finding.NotApplicable("no container runtime serves %s on this host", h.Paths.CRISocket)
+	}
+	if err != nil {
+		return nil, fmt.Errorf("status of the container runtime: %w", err)
+	}
+	conditions := answer.GetStatus().GetConditions()
+	i := slices.IndexFunc(conditions, func(c *cri.RuntimeCondition) bool { return c.GetType() == "ContainerdHasNoDeprecationWarnings" })
+	if i < 0 {
+		return nil, finding.NotApplicable("the container runtime does not tell of deprecations")
+	}
+	if conditions[i].GetStatus() {
+		return nil, nil
+	}
+	return []finding.Finding{deprecated(h, conditions[i].GetMessage())}, nil
+}
+
+// nobodyServes reports that the runtime has no socket, so that there is none.
+func nobodyServes(ctx context.Context, h *host.Host) bool {
+	return h.Plugins.Connect != nil && errors.Is(h.Plugins.Connect(ctx, h.Paths.CRISocket), fs.ErrNotExist)
+}
+
+// deprecated makes the finding of what containerd says: a JSON object from the ID of a warning to its text.
+func deprecated(h *host.Host, message string) finding.Finding {
+	var facts map[string]string
+	var warnings map[string]string
+	if json.Unmarshal([]byte(message), &warnings) == nil {
+		ids := slices.Sorted(maps.Keys(warnings))
+		var texts []string
+		for i, id := range ids {
+			texts = append(texts, strings.TrimSuffix(checkkit.Sanitize(warnings[id], 300), "."))
+			ids[i] = checkkit.Sanitize(id, 100)
+		}
+		message, facts = strings.Join(texts[:min(len(texts), 3)], "; "), map[string]string{"deprecations": checkkit.JoinFirst(ids, 20)}
+	}
+	return finding.Finding{
+		Check: runtimeDeprecationsID, Subject: finding.Subject{Kind: "container-runtime", Name: h.Paths.CRISocket}, Severity: finding.Info,
+		Reason: "RuntimeFeatureDeprecated", Facts: facts,
+		Message: "what a later containerd does not have is used here (`ctr deprecations list`): " + checkkit.Sanitize(message, 950),
+	}
+}

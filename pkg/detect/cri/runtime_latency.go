@@ -1,0 +1,147 @@
+package cri
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/nodeagent/nodeagent/internal/host"
+	"github.com/nodeagent/nodeagent/pkg/detect"
+	"github.com/nodeagent/nodeagent/pkg/detect/checkkit"
+	"github.com/nodeagent/nodeagent/pkg/finding"
+)
+
+// runtime-latency reads of kubelet's /metrics, by how much they grew in a quarter of an hour
+//
+//	kubelet_runtime_operations_duration_seconds_bucket{operation_type="list_containers",le="3.0517578125"} 8151
+//	kubelet_runtime_operations_duration_seconds_bucket{operation_type="run_podsandbox",le="19.073486328125"} 41
+//	…,le="+Inf"                                                                                      all of them
+//
+// https://kubernetes.io/docs/reference/instrumentation/metrics/; kubelet measures each call of the runtime (CRI), failed ones
+// too. The bounds of the buckets are 5 ms and 2.5 times the one before.
+//
+// Thresholds. Questions (lists, states) take milliseconds, and kubelet asks them every second: three seconds are past what
+// PLEG and the loops can bear when all do; a tenth of them and ten at least. Work (sandboxes, containers) waits for disks
+// and networks; some networks attach a card of the cloud for ten seconds. Nineteen seconds are a third of the minute in
+// which a pod is to run: a tenth of them and three at least. runtime-health measures the two calls that it makes itself and
+// tells of a runtime that does not answer at all; kubelet-sync tells of calls that fail.
+//
+// Known false alarms, and what is done: pulling an image, running a program in a container and stopping one take as long as
+// image, program and grace period want: these are not counted. Before kubelet 1.19 the buckets were others: nothing is told.
+
+const (
+	runtimeLatencyID     = "runtime-latency"
+	runtimeLatencyWindow = 15 * time.Minute
+)
+
+// runtimeCalls are calls of one kind, with what is slow for them.
+type runtimeCalls struct {
+	name       string // of the subject
+	reason     string
+	slow       float64 // seconds: a bound of the buckets
+	least      float64 // slow calls
+	operations []string
+}
+
+func runtimeQuestions() runtimeCalls {
+	return runtimeCalls{"questions", "RuntimeQuestionsSlow", 3.0517578125, 10, []string{
+		"version", "status", "list_containers", "list_podsandbox", "container_status", "podsandbox_status", "list_images", "image_status",
+	}}
+}
+
+func runtimeWork() runtimeCalls {
+	return runtimeCalls{"work", "RuntimeWorkSlow", 19.073486328125, 3, []string{
+		"run_podsandbox", "stop_podsandbox", "remove_podsandbox", "create_container", "start_container", "remove_container",
+	}}
+}
+
+// RuntimeLatency finds a container runtime that answers kubelet late.
+func RuntimeLatency() detect.Check {
+	m := &latencyState{meter: checkkit.KubeletMeter{Window: runtimeLatencyWindow}}
+	return detect.Check{
+		ID:      runtimeLatencyID,
+		Domain:  "kubernetes",
+		Summary: "the container runtime does what kubelet asks of it, but late",
+		Advice: "`nodeagent check` for pressure of disk and CPU, disk-saturation and cpu-throttling above all: a slow disk below the runtime's root is the common cause. Then very many " +
+			"containers and images (`crictl ps -a | wc -l`, `crictl images | wc -l`), and for run_podsandbox the network plugin's own log.",
+		Doc: detect.Doc{
+			Reads: []string{"https://127.0.0.1:10250/metrics"},
+			Why:   "Pods start and end late, kubelet's PLEG falls behind, and at last the node is NotReady.",
+			Faults: []detect.Fault{
+				{Reason: "RuntimeQuestionsSlow", Severity: finding.Warning, When: "10 % of the calls of 15 minutes of one operation that only asks, at least 10, took more than 3 s; gone below half of it"},
+				{Reason: "RuntimeWorkSlow", Severity: finding.Warning, When: "10 % of the calls of 15 minutes of one operation on sandboxes or containers, at least 3, took more than 19 s; gone below half of it"},
+			},
+			FalseAlarms: "Image pulls, execs and stops of containers take as long as they want and are not counted.",
+		},
+		Every:    time.Minute,
+		Deadline: 10 * time.Second,
+		Policy:   finding.Policy{Clear: finding.Hold{Looks: 2}},
+		Run:      m.look,
+	}
+}
+
+type latencyState struct {
+	meter checkkit.KubeletMeter
+}
+
+func (m *latencyState) look(ctx context.Context, h *host.Host) ([]finding.Finding, error) {
+	grown, _, err := m.meter.Read(ctx, h, latencyKey, "kubelet_runtime_operations_duration_seconds_bucket")
+	if err != nil || grown == nil {
+		return nil, err
+	}
+	var found []finding.Finding
+	for _, calls := range []runtimeCalls{runtimeQuestions(), runtimeWork()} {
+		found = append(found, calls.judge(grown, m.meter.Span())...)
+	}
+	return found, nil
+}
+
+// latencyKey says what a bucket counts for: the calls that were in time, or all.
+func latencyKey(_ string, s host.Sample) string {
+	operation := s.Label("operation_type")
+	for _, calls := range []runtimeCalls{runtimeQuestions(), runtimeWork()} {
+		if !slices.Contains(calls.operations, operation) {
+			continue
+		}
+		le := s.Label("le")
+		if le == "+Inf" {
+			return "all " + operation
+		}
+		// The bound is the product of floating point numbers.
+		if bound, err := strconv.ParseFloat(le, 64); err == nil && bound > calls.slow*0.999 && bound < calls.slow*1.001 {
+			return "in time " + operation
+		}
+	}
+	return ""
+}
+
+// judge tells of the operation of which most calls were late, and names the others.
+func (c runtimeCalls) judge(grown map[string]float64, minutes time.Duration) []finding.Finding {
+	worst, most := "", 0.0
+	var late []string
+	for _, operation := range c.operations {
+		inTime, known := grown["in time "+operation]
+		slow, all := grown["all "+operation]-inTime, grown["all "+operation]
+		if !known || slow < c.least/2 || slow < 0.05*all {
+			continue
+		}
+		late = append(late, operation)
+		if slow > most {
+			worst, most = operation, slow
+		}
+	}
+	if worst == "" {
+		return nil
+	}
+	all := grown["all "+worst]
+	return []finding.Finding{{
+		Check: runtimeLatencyID, Subject: finding.Subject{Kind: "runtime-calls", Name: c.name}, Severity: finding.Warning, Reason: c.reason,
+		Message: fmt.Sprintf("%s of kubelet's %s calls of %s within %s took the container runtime more than %.0f s: look for a slow disk",
+			checkkit.WholeNumber(most), checkkit.WholeNumber(all), worst, minutes, c.slow),
+		Facts:      map[string]string{"slow": checkkit.WholeNumber(most), "calls": checkkit.WholeNumber(all), "operation": worst, "lateOperations": strings.Join(late, ",")},
+		BelowRaise: most < c.least || most < 0.1*all,
+	}}
+}

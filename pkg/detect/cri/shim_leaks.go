@@ -1,0 +1,215 @@
+package cri
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/nodeagent/nodeagent/internal/host"
+	"github.com/nodeagent/nodeagent/pkg/detect"
+	"github.com/nodeagent/nodeagent/pkg/detect/checkkit"
+	"github.com/nodeagent/nodeagent/pkg/detect/system/tasks"
+	"github.com/nodeagent/nodeagent/pkg/finding"
+)
+
+// shim-leaks reads the names of all processes (/proc/PID/stat) and, of those called containerd-shim or conmon, once in their
+// life, /proc/PID/status (NSpid) and /proc/PID/cmdline:
+//
+//	/usr/bin/containerd-shim-runc-v2 -namespace k8s.io -id 0c3f… -address /run/containerd/containerd.sock
+//	/usr/bin/conmon -b … -c 9d21… --exit-dir /var/run/crio/exits …
+//
+// and compares the IDs with what the runtime says over CRI, and where that does not know them with containerd's own
+// containers and leases, which know a sandbox before CRI does.
+//
+// https://github.com/containerd/containerd/blob/main/core/runtime/v2/README.md (one shim for each pod, its -id is the
+// sandbox's). A shim ends when its last container is removed. One that stays when the runtime was away at that moment, or
+// a slow disk made the removal time out, keeps memory, a PID, mounts and often the whole container alive.
+//
+// Thresholds: older than ten minutes, and seen twice, five minutes apart: pods come and go meanwhile.
+//
+// Known false alarms, and what is done: shims of other engines than Kubernetes (namespaces moby, default; podman's conmon)
+// are not looked at, nor those below a containerd that runs in a container itself (kind, k3d). Only runc's shim must have a child: a virtual machine may live inside of its shim.
+
+const (
+	shimLeaksID  = "shim-leaks"
+	shimLeakAge  = 10 * time.Minute
+	shimLeakHold = 5 * time.Minute
+	maxShimLeaks = 50 // told one by one
+	maxShimIDs   = 128
+
+	shimLeakPatience = 5 * time.Second // with the runtime
+)
+
+// ShimLeaks finds shims whose container the runtime does not know any more.
+func ShimLeaks() detect.Check {
+	s := &shimLook{known: map[tasks.TaskID]shim{}}
+	return detect.Check{
+		ID:      shimLeaksID,
+		Domain:  "kubernetes",
+		Summary: "a shim of the container runtime has outlived its pod",
+		Advice: "`ps -o pid,lstart,args -p PID` and `pstree -p PID` show it and what still runs below it; `nodeagent inspect` what else is left of the pod. If no pod of " +
+			"this node needs what runs there: `ctr -n k8s.io task rm -f ID`, and only where containerd does not know the task, `kill PID`.",
+		Doc: detect.Doc{
+			Reads: []string{"/proc/PID/stat of all processes, /proc/PID/cmdline and status of shims", "CRI ListPodSandbox and ListContainers", "containerd's containers and leases"},
+			Why: "What runs below such a shim goes on without anybody who would end it: it takes memory, ports and volumes that the scheduler believes to be " +
+				"free, and keeps volumes of deleted pods mounted.",
+			Faults: []detect.Fault{
+				{Reason: "ShimWithoutContainer", Severity: finding.Warning, When: "a shim older than 10 minutes whose ID neither CRI nor containerd knows, seen twice 5 minutes apart"},
+				{Reason: "ShimOfDeadSandbox", Severity: finding.Warning, When: "a shim of runc older than 10 minutes that has no process below it, while its sandbox is not ready, seen twice 5 minutes apart"},
+			},
+			FalseAlarms: "Only shims of the namespace k8s.io and conmon of CRI-O are judged. Those of other namespaces (moby: Docker, also as the runtime of Kubernetes behind cri-dockerd; default: ctr, nerdctl) " +
+				"and of podman belong to whoever made them, who alone knows which are still wanted: `docker ps -a`, `nerdctl ps -a`. Nor are those of a cluster that runs in a container (kind, k3d) judged.",
+		},
+		Every:    5 * time.Minute,
+		Deadline: 10 * time.Second,
+		Policy:   finding.Policy{Raise: finding.Hold{Looks: 2, For: shimLeakHold}, BlindAfter: 30 * time.Minute},
+		Run:      s.look,
+	}
+}
+
+// shim is a process that holds a container for the runtime.
+type shim struct {
+	id   string // of its sandbox or container; empty: it is none of Kubernetes' shims
+	runc bool
+}
+
+type shimLook struct {
+	known map[tasks.TaskID]shim
+}
+
+func (s *shimLook) look(ctx context.Context, h *host.Host) ([]finding.Finding, error) {
+	if h.Runtime.Sandboxes == nil || h.Runtime.Containers == nil {
+		return nil, finding.NotApplicable("no container runtime is configured on this host")
+	}
+	table, err := h.ProcessTable(ctx, time.Minute)
+	if err != nil {
+		return nil, err
+	}
+	shims, err := s.shims(h, table)
+	if err != nil || len(shims) == 0 {
+		return nil, err
+	}
+	ask, cancel := context.WithTimeout(ctx, shimLeakPatience)
+	defer cancel()
+	ids, err := knownToRuntime(ask, h, shims)
+	if err != nil {
+		return nil, err
+	}
+	var found []finding.Finding
+	for _, p := range shims {
+		children := childrenOf(table, p.stat.PID)
+		state, known := ids[p.id]
+		switch {
+		case !known:
+			found = append(found, p.leaked(ctx, h, "ShimWithoutContainer", "the runtime knows nothing of it", children...))
+		case state == sandboxNotReady && p.runc && len(children) == 0:
+			found = append(found, p.leaked(ctx, h, "ShimOfDeadSandbox", "its sandbox is not ready and nothing runs below it"))
+		}
+		if len(found) == maxShimLeaks {
+			break
+		}
+	}
+	return found, nil
+}
+
+// runningShim is a shim of Kubernetes that is old enough to be judged.
+type runningShim struct {
+	shim
+
+	stat host.ProcStat
+}
+
+// shims returns the shims of Kubernetes, by age.
+func (s *shimLook) shims(h *host.Host, table []host.ProcStat) ([]runningShim, error) {
+	var found []runningShim
+	known := make(map[tasks.TaskID]shim)
+	now := h.Clock().SinceBoot
+	for _, p := range table {
+		if p.Comm != "containerd-shim" && p.Comm != "conmon" || p.State == 'Z' {
+			continue
+		}
+		if (host.Process{StartTime: p.StartTime}).Age(now) < shimLeakAge {
+			continue
+		}
+		key := tasks.TaskID{Tid: p.PID, Start: p.StartTime}
+		is, read := s.known[key]
+		if !read {
+			args, err := h.ProcArgs(p.PID)
+			if errors.Is(err, fs.ErrNotExist) {
+				continue // it ended meanwhile
+			}
+			if err != nil {
+				return nil, fmt.Errorf("shim: %w", err)
+			}
+			if is = shimOf(args); is.id != "" && h.Nested(p.PID) {
+				is = shim{}
+			}
+		}
+		known[key] = is
+		if is.id != "" {
+			found = append(found, runningShim{is, p})
+		}
+	}
+	s.known = known
+	slices.SortFunc(found, func(a, b runningShim) int { return strings.Compare(a.id, b.id) })
+	return found, nil
+}
+
+// shimOf tells which container a command line holds, where it is one of Kubernetes'.
+func shimOf(args []string) shim {
+	if len(args) == 0 {
+		return shim{}
+	}
+	value := func(name string) string {
+		if i := slices.Index(args, name); i > 0 && i+1 < len(args) {
+			return args[i+1]
+		}
+		return ""
+	}
+	program := args[0][strings.LastIndexByte(args[0], '/')+1:]
+	id := ""
+	switch {
+	case strings.HasPrefix(program, "containerd-shim") && value("-namespace") == "k8s.io":
+		id = value("-id")
+	case program == "conmon" && strings.Contains(value("--exit-dir"), "/crio/") && !slices.Contains(args, "-e") && !slices.Contains(args, "--exec-attach"):
+		id = value("-c")
+	}
+	if len(id) > maxShimIDs || strings.ContainsFunc(id, func(r rune) bool { return r <= ' ' || r >= 0x7f }) {
+		id = ""
+	}
+	return shim{id: id, runc: program == "containerd-shim-runc-v2"}
+}
+
+func childrenOf(table []host.ProcStat, pid int) []int {
+	var children []int
+	for _, p := range table {
+		if p.PPID == pid && p.State != 'Z' {
+			children = append(children, p.PID)
+		}
+	}
+	return children
+}
+
+// leaked is what is said of a shim that ought not to run, and of processes below it.
+func (p runningShim) leaked(ctx context.Context, h *host.Host, reason, why string, children ...int) finding.Finding {
+	f := finding.Finding{
+		Check: shimLeaksID, Subject: finding.Subject{Kind: "shim", Name: p.id}, Severity: finding.Warning, Reason: reason,
+		Message: fmt.Sprintf("the shim of %.12s (PID %d) has outlived its pod: %s", p.id, p.stat.PID, why),
+		Facts:   map[string]string{"pid": strconv.Itoa(p.stat.PID), "processesBelow": strconv.Itoa(len(children))},
+	}
+	if len(children) == 0 {
+		return f
+	}
+	f.Message += fmt.Sprintf("; processes that still run below it: %d", len(children))
+	if uid, ok := checkkit.PodOfProcess(h, children[0]); ok {
+		names := checkkit.PodNames(ctx, h, []string{uid})
+		f.Facts["pods"] = checkkit.JoinFirst(names, 1)
+		f.Message += ", of pod " + checkkit.JoinFirst(names, 1)
+	}
+	return f
+}

@@ -1,0 +1,131 @@
+// Package edac finds errors of memory modules that the memory controller counts.
+package edac
+
+import (
+	"context"
+	"fmt"
+	"maps"
+	"slices"
+	"strconv"
+	"time"
+
+	"github.com/nodeagent/nodeagent/internal/host"
+	"github.com/nodeagent/nodeagent/pkg/detect"
+	"github.com/nodeagent/nodeagent/pkg/detect/checkkit"
+	"github.com/nodeagent/nodeagent/pkg/finding"
+)
+
+// edac reads what memory controllers and caches with error correction report, where a driver of the kernel knows them:
+//
+//	/sys/devices/system/edac/mc/mc0/dimm3/dimm_label       CPU_SrcID#0_MC#0_Chan#1_DIMM#0    as the kernel's log calls it
+//	                                      dimm_ce_count    17      corrected errors since the driver was loaded
+//	                                      dimm_ue_count    0       errors that could not be corrected
+//	                                (or rank3, of the same form)
+//	/sys/devices/system/edac/mc/mc0/ce_noinfo_count        0       of which the module is not known; also ue_noinfo_count
+//	/sys/devices/system/edac/CACHE/INSTANCE/BLOCK/ce_count 0       other devices than memory; also ue_count
+//
+// https://docs.kernel.org/driver-api/edac.html, Documentation/ABI/testing/sysfs-devices-edac
+//
+// One error that could not be corrected is fatal until the module is replaced, or at least the machine booted again: the
+// data is lost, and field studies (Schroeder 2009, Sridharan 2015) found the next one soon after. Single corrected errors
+// are cosmic rays; 100 within 24 hours are a module that fails, and what large fleets replace it at. From 10 on it is worth
+// knowing.
+//
+// Known false alarms: counters that were reset by hand (reset_counters) are as new. A test that injects errors looks real.
+// Not seen: errors that the firmware keeps for itself (firmware first) where no driver tells of them; those may be in the
+// kernel's log (rules cper-…) and in the event log of the BMC.
+
+// Settings adjust edac.
+type Settings struct {
+	CorrectedPerDay uint64 `yaml:"correctedPerDay"` // corrected errors of one module in 24 hours, for a warning
+}
+
+// DefaultSettings returns the settings that are used unless the configuration says otherwise.
+func DefaultSettings() Settings { return Settings{CorrectedPerDay: 100} }
+
+const (
+	edacID   = "edac"
+	edacInfo = 10 // corrected errors in 24 hours that are worth knowing
+	edacKeep = 8
+)
+
+// New finds modules of memory that fail. Memory may be nil: then corrected errors are counted anew when the agent starts.
+func New(s Settings, memory detect.StateStore) detect.Check {
+	c := &edacCheck{settings: s, past: edacHistory{memory: memory}}
+	return detect.Check{
+		ID: edacID, Domain: "hardware",
+		Summary: "a module of memory fails",
+		Advice: "Drain the node and replace the module that the message names; `ras-mc-ctl --layout` and the board's manual tell where it is. " +
+			"After an error that could not be corrected do so at once, after many corrected ones soon.",
+		Doc: detect.Doc{
+			Reads: []string{"/sys/devices/system/edac"},
+			Why:   "An error that cannot be corrected kills the process, or the machine, that uses the data. Modules mostly announce it by errors that could be corrected.",
+			Faults: []detect.Fault{
+				{Reason: "MemoryUncorrectedError", Severity: finding.Fatal, When: "one error that could not be corrected since boot"},
+				{Reason: "MemoryReadError", Severity: finding.Warning, When: "100 corrected errors of one module in 24 hours (correctedPerDay), gone below 75; info from 10 on"},
+			},
+			FalseAlarms: "Errors that a test injects.",
+		},
+		Condition: detect.HardwareProblem(),
+		Every:     time.Minute, Deadline: 5 * time.Second,
+		Wakes: []detect.Wake{checkkit.KernelWake(edacID)},
+		Run: func(_ context.Context, h *host.Host) ([]finding.Finding, error) {
+			return c.look(h)
+		},
+	}
+}
+
+// edacCheck counts corrected errors by the hour.
+type edacCheck struct {
+	settings Settings
+	past     edacHistory
+}
+
+func (c *edacCheck) look(h *host.Host) ([]finding.Finding, error) {
+	modules, doubts, err := readEDAC(h.Files)
+	if err != nil {
+		return nil, err
+	}
+	if len(modules) == 0 && len(doubts) == 0 {
+		return nil, finding.NotApplicable("no memory controller reports errors: there is none, or no EDAC driver for it")
+	}
+	now := h.Clock()
+	c.past.load(now.Boot)
+	var findings []finding.Finding
+	for _, name := range slices.Sorted(maps.Keys(modules)) {
+		counts := modules[name]
+		day := c.past.add(name, counts.corrected, now.SinceBoot)
+		if f, ok := c.judge(name, counts, day); ok {
+			findings = append(findings, f)
+		}
+	}
+	c.past.save()
+	return findings, finding.Partial(doubts)
+}
+
+// judge words what is wrong with one module, given its corrected errors of the last 24 hours.
+func (c *edacCheck) judge(name string, counts edacCounts, day uint64) (finding.Finding, bool) {
+	f := finding.Finding{
+		Check: edacID, Subject: finding.Subject{Kind: "memory-module", Name: name},
+		Facts: map[string]string{
+			"uncorrected": strconv.FormatUint(counts.uncorrected, 10), "corrected": strconv.FormatUint(counts.corrected, 10),
+			"correctedLastDay": strconv.FormatUint(day, 10), "path": counts.dir,
+		},
+	}
+	grave := c.past.grave(name, day, c.settings.CorrectedPerDay)
+	switch {
+	case counts.uncorrected > 0:
+		f.Severity, f.Reason = finding.Fatal, "MemoryUncorrectedError"
+		f.Message = fmt.Sprintf("%s returned data that could not be corrected, %d times since boot; %d errors were corrected", name, counts.uncorrected, counts.corrected)
+	case grave || day >= edacKeep:
+		f.Severity, f.Reason = finding.Info, "MemoryReadError"
+		f.Message = fmt.Sprintf("%s had %d errors in 24 hours that could be corrected", name, day)
+		f.BelowRaise = !grave && day < edacInfo
+		if grave {
+			f.Severity = finding.Warning
+		}
+	default:
+		return finding.Finding{}, false
+	}
+	return f, true
+}

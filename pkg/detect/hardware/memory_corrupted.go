@@ -1,0 +1,68 @@
+package hardware
+
+import (
+	"context"
+	"fmt"
+	"strconv"
+	"time"
+
+	"github.com/nodeagent/nodeagent/internal/host"
+	"github.com/nodeagent/nodeagent/pkg/detect"
+	"github.com/nodeagent/nodeagent/pkg/detect/checkkit"
+	"github.com/nodeagent/nodeagent/pkg/finding"
+)
+
+// memory-corrupted reads
+//
+//	/proc/meminfo    HardwareCorrupted:     8 kB     pages with errors that the kernel took out of use (CONFIG_MEMORY_FAILURE)
+//
+// https://docs.kernel.org/filesystems/proc.html#meminfo, https://docs.kernel.org/mm/hwpoison.html
+//
+// Any such page is a finding until the machine is booted again: memory that failed once is likely to fail again, beside
+// the page that is out of use. It is a warning, since that page harms nobody any more; pages that could not be taken out of
+// use are only told of in the kernel's log (rule memory-failure-unrecovered), and modules that fail by edac.
+//
+// Known false alarms: pages that a test poisoned (hwpoison-inject, madvise MADV_HWPOISON) look the same.
+
+const memoryCorruptedID = "memory-corrupted"
+
+// MemoryCorrupted finds nodes with damaged pages of memory.
+func MemoryCorrupted() detect.Check {
+	return detect.Check{
+		ID: memoryCorruptedID, Domain: "memory",
+		Summary: "pages of memory are damaged; the kernel took them out of use",
+		Advice: "Find the module: the check edac, `ras-mc-ctl --errors`, or the event log of the BMC (`ipmitool sel list`). Drain the node " +
+			"and have the module replaced; a reboot brings the damaged pages back into use.",
+		Doc: detect.Doc{
+			Reads: []string{"/proc/meminfo"},
+			Why:   "A process that uses a damaged page is killed; a damaged page of the kernel stops the machine. The next ones are likely near.",
+			Faults: []detect.Fault{{Reason: "MemoryCorrupted", Severity: finding.Warning,
+				When: "HardwareCorrupted is not 0: healthy memory has no such page; until the next boot"}},
+			FalseAlarms: "Pages that a test poisoned on purpose.",
+		},
+		Every: 5 * time.Minute, Deadline: 5 * time.Second,
+		Wakes: []detect.Wake{checkkit.KernelWake(memoryCorruptedID)},
+		Run: func(_ context.Context, h *host.Host) ([]finding.Finding, error) {
+			return lookAtCorrupted(h)
+		},
+	}
+}
+
+func lookAtCorrupted(h *host.Host) ([]finding.Finding, error) {
+	info, err := checkkit.ReadMeminfo(h.Files)
+	if err != nil {
+		return nil, err
+	}
+	bytes, ok := info["HardwareCorrupted"]
+	if !ok {
+		return nil, finding.NotApplicable("a kernel that cannot take damaged memory out of use (CONFIG_MEMORY_FAILURE)")
+	}
+	if bytes == 0 {
+		return nil, nil
+	}
+	return []finding.Finding{{
+		Check: memoryCorruptedID, Subject: checkkit.NodeSubject(h), Severity: finding.Warning,
+		Reason: "MemoryCorrupted", Message: fmt.Sprintf("%s of memory are damaged and out of use", checkkit.SizeText(bytes)),
+		Facts: map[string]string{"bytes": strconv.FormatUint(bytes, 10)},
+	}}, nil
+}

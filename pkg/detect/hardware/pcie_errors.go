@@ -1,0 +1,208 @@
+// Package hardware finds faults of hardware: PCIe, temperature, sensors, memory, the watchdog.
+package hardware
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"path"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/nodeagent/nodeagent/internal/host"
+	"github.com/nodeagent/nodeagent/pkg/detect"
+	"github.com/nodeagent/nodeagent/pkg/detect/checkkit"
+	"github.com/nodeagent/nodeagent/pkg/finding"
+)
+
+// pcie-errors reads, of PCI devices that report errors (Advanced Error Reporting),
+//
+//	/sys/bus/pci/devices/0000:3b:00.0/aer_dev_correctable    RxErr 2             ("Receiver Error 2" before Linux 5.1)
+//	                                                         BadTLP 0
+//	                                                         TOTAL_ERR_COR 2     since boot
+//	                                  aer_dev_nonfatal       … TOTAL_ERR_NONFATAL 0
+//
+// Documentation/ABI/testing/sysfs-bus-pci-devices-aer_stats (Linux 4.19), https://docs.kernel.org/PCI/pcieaer-howto.html
+//
+// The kernel's own counts are read: no device is touched, so that none wakes up. A transfer that was lost (non-fatal) is a
+// warning for an hour; a device that repeats transfers does so a few times a day without harm, but 60 in a minute are a bad
+// slot, riser or cable, and cost speed. Linux 6.16 limits how often such errors are logged, the counts are complete.
+// Fatal errors are not judged here: behind a dead link the kernel often cannot count them; their lines stand for themselves
+// (rule pcie-fatal).
+//
+// Known false alarms: "Advisory Non-Fatal" errors, which some devices report whenever they are asked for something that they
+// do not have; they count as corrected, and are rarely that many.
+
+const (
+	pcieErrorsID    = "pcie-errors"
+	pcieErrorsFor   = time.Hour // how long an error is told after the last one
+	pcieRate        = 60        // corrected errors in a minute
+	maxPCIDevices   = 10_000
+	pcieForgetEvery = time.Hour // devices without such files are looked at again
+)
+
+// PCIeErrors finds PCIe devices whose transfers fail.
+func PCIeErrors() detect.Check {
+	c := &pcieCheck{devices: make(map[string]*pcieDevice)}
+	return detect.Check{
+		ID: pcieErrorsID, Domain: "hardware",
+		Summary: "transfers of a PCIe device fail",
+		Advice: "`lspci -vvs DEVICE` shows what it is and its link (LnkSta, DevSta). Reseat or replace the card, riser or cable; update its " +
+			"firmware. pcie_aspm=off on the kernel's command line helps where only power saving of the link is broken.",
+		Doc: detect.Doc{
+			Reads: []string{"/sys/bus/pci/devices/*/aer_dev_nonfatal", "/sys/bus/pci/devices/*/aer_dev_correctable"},
+			Why:   "A disk or network card behind a bad link loses requests, gets slow, or goes away.",
+			Faults: []detect.Fault{
+				{Reason: "PCIeUncorrectedError", Severity: finding.Warning, When: "a transfer was lost (non-fatal error); for an hour"},
+				{Reason: "PCIeCorrectedError", Severity: finding.Warning, When: "60 transfers in a minute had to be repeated; for an hour. A healthy link has a few a day"},
+			},
+			FalseAlarms: "Advisory errors of devices that are asked for what they do not have; rarely that many.",
+		},
+		CounterBased: true,
+		Every:        time.Minute, Deadline: 5 * time.Second,
+		Wakes: []detect.Wake{checkkit.KernelWake(pcieErrorsID)},
+		Run: func(_ context.Context, h *host.Host) ([]finding.Finding, error) {
+			return c.look(h)
+		},
+	}
+}
+
+// pcieCheck remembers what was counted.
+type pcieCheck struct {
+	devices map[string]*pcieDevice
+	silent  map[string]bool // devices without such files
+	asked   time.Duration   // uptime when silent was begun
+}
+
+func (c *pcieCheck) look(h *host.Host) ([]finding.Finding, error) {
+	const root = "/sys/bus/pci/devices"
+	names, err := h.Files.List(root)
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return nil, err
+	}
+	now := h.Clock().SinceBoot
+	if c.silent == nil || now-c.asked > pcieForgetEvery {
+		c.silent, c.asked = make(map[string]bool), now
+	}
+	slices.Sort(names)
+	var findings []finding.Finding
+	doubts, reports := make(map[finding.Subject]error), false
+	for _, name := range names[:min(len(names), maxPCIDevices)] {
+		if c.silent[name] {
+			continue
+		}
+		counts, err := readAER(h.Files, path.Join(root, name))
+		if errors.Is(err, fs.ErrNotExist) {
+			c.silent[name] = true
+			continue
+		}
+		reports = true
+		subject := finding.Subject{Kind: "device", Name: name}
+		if err != nil {
+			doubts[subject] = err
+			continue
+		}
+		if c.devices[name] == nil {
+			c.devices[name] = &pcieDevice{base: counts, since: now}
+		}
+		if f, ok := c.devices[name].judge(counts, now); ok {
+			f.Check, f.Subject = pcieErrorsID, subject
+			findings = append(findings, f)
+		}
+	}
+	for name := range c.devices {
+		if !slices.Contains(names, name) {
+			delete(c.devices, name)
+		}
+	}
+	if !reports {
+		return nil, finding.NotApplicable("no PCI device reports errors to the kernel")
+	}
+	return findings, finding.Partial(doubts)
+}
+
+// aerCounts are those of one device since boot.
+type aerCounts struct {
+	corrected, nonfatal uint64
+	worst               string // the corrected error that there are most of
+}
+
+// pcieDevice is what is remembered of one device.
+type pcieDevice struct {
+	base      aerCounts     // where the current minute began
+	since     time.Duration // uptime of that
+	nonfatal  checkkit.RecentCount
+	corrected checkkit.RecentCount
+}
+
+// judge compares what is counted now with the minute before. A wake may come at any time, so that the rate is of a minute at
+// least.
+func (d *pcieDevice) judge(now aerCounts, up time.Duration) (finding.Finding, bool) {
+	if now.corrected < d.base.corrected || now.nonfatal < d.base.nonfatal {
+		d.base = aerCounts{} // the device came back, and counts anew
+	}
+	if lost := now.nonfatal - d.base.nonfatal; lost > 0 {
+		d.nonfatal.Add(lost, up)
+		d.base.nonfatal = now.nonfatal
+	}
+	elapsed := up - d.since
+	repeated := now.corrected - d.base.corrected
+	if float64(repeated) >= pcieRate*max(elapsed.Minutes(), 1) {
+		d.corrected.Add(repeated, up)
+		d.base.corrected = now.corrected
+	}
+	if elapsed >= time.Minute {
+		d.base, d.since = now, up
+	}
+	f := finding.Finding{Severity: finding.Warning, Facts: map[string]string{
+		"nonFatalSinceBoot": strconv.FormatUint(now.nonfatal, 10), "correctedSinceBoot": strconv.FormatUint(now.corrected, 10),
+	}}
+	lost, many := d.nonfatal.Recent(up, pcieErrorsFor), d.corrected.Recent(up, pcieErrorsFor)
+	switch {
+	case lost:
+		f.Reason, f.Message = "PCIeUncorrectedError", fmt.Sprintf("%d transfers were lost lately, %d since boot", d.nonfatal.Count, now.nonfatal)
+	case many:
+		f.Reason, f.Message = "PCIeCorrectedError", fmt.Sprintf("transfers had to be repeated more than %d times in a minute, %d times since boot; mostly %s", pcieRate, now.corrected, now.worst)
+	}
+	return f, lost || many
+}
+
+// readAER reads the counts of one device.
+func readAER(files host.Files, dir string) (aerCounts, error) {
+	var counts aerCounts
+	var err error
+	if counts.corrected, counts.worst, err = readAERFile(files, path.Join(dir, "aer_dev_correctable"), "TOTAL_ERR_COR"); err != nil {
+		return aerCounts{}, err
+	}
+	counts.nonfatal, _, err = readAERFile(files, path.Join(dir, "aer_dev_nonfatal"), "TOTAL_ERR_NONFATAL")
+	return counts, err
+}
+
+// readAERFile returns the total of one file, and which error there are most of. Names may contain blanks.
+func readAERFile(files host.Files, name, totalName string) (total uint64, worst string, err error) {
+	data, err := files.Read(name)
+	if err != nil {
+		return 0, "", err
+	}
+	most, found := uint64(0), false
+	for line := range strings.Lines(string(data)) {
+		line = strings.TrimSpace(line)
+		at := strings.LastIndexByte(line, ' ')
+		count, err := strconv.ParseUint(line[at+1:], 10, 64)
+		if at < 0 || err != nil {
+			return 0, "", fmt.Errorf("read %s: line %q: want a name and a number", name, checkkit.Sanitize(line, checkkit.MaxLine))
+		}
+		if key := line[:at]; key == totalName {
+			total, found = count, true
+		} else if count > most {
+			most, worst = count, checkkit.Sanitize(key, checkkit.MaxLine)
+		}
+	}
+	if !found {
+		return 0, "", fmt.Errorf("read %s: no %s", name, totalName)
+	}
+	return total, worst, nil
+}

@@ -1,0 +1,99 @@
+package hardware
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"path"
+	"strconv"
+	"syscall"
+
+	"github.com/nodeagent/nodeagent/internal/host"
+	"github.com/nodeagent/nodeagent/pkg/detect/checkkit"
+	"github.com/nodeagent/nodeagent/pkg/finding"
+)
+
+const (
+	thermalRoot     = "/sys/class/thermal"
+	maxThermalZones = 500
+	maxThermalTrips = 12 // THERMAL_MAX_TRIPS
+)
+
+// thermalZone is one zone that has a critical point. Temperatures are in thousandths of a degree.
+type thermalZone struct {
+	name, kind string
+	critical   int
+}
+
+func (z thermalZone) subject() finding.Subject {
+	return finding.Subject{Kind: "thermal-zone", Name: z.name}
+}
+
+// thermalZones returns those zones with a critical point that a machine can have.
+func thermalZones(files host.Files, parts []sensorPart) []thermalZone {
+	var zones []thermalZone
+	for _, p := range parts[:min(len(parts), maxThermalZones)] {
+		dir := p.dir
+		critical, ok := criticalPoint(files, dir)
+		if !ok || critical <= 0 || critical > thermalAbsurd {
+			continue
+		}
+		kind, err := files.Text(path.Join(dir, "type"))
+		if err != nil {
+			kind = "unknown"
+		}
+		zones = append(zones, thermalZone{path.Base(dir), checkkit.Sanitize(kind, checkkit.MaxLine), critical})
+	}
+	return zones
+}
+
+// criticalPoint returns the temperature at which the kernel shuts the machine down for a zone.
+func criticalPoint(files host.Files, dir string) (int, bool) {
+	for trip := range maxThermalTrips {
+		kind, err := files.Text(path.Join(dir, fmt.Sprintf("trip_point_%d_type", trip)))
+		if err != nil {
+			return 0, false
+		}
+		if kind != "critical" {
+			continue
+		}
+		text, err := files.Text(path.Join(dir, fmt.Sprintf("trip_point_%d_temp", trip)))
+		if err != nil {
+			return 0, false
+		}
+		at, err := strconv.Atoi(text)
+		return at, err == nil
+	}
+	return 0, false
+}
+
+// judge compares the temperature with the critical point.
+func (z thermalZone) judge(files host.Files) (finding.Finding, bool, error) {
+	name := path.Join(thermalRoot, z.name, "temp")
+	text, err := files.Text(name)
+	if hasNoReading(err) {
+		return finding.Finding{}, false, nil
+	}
+	if err != nil {
+		return finding.Finding{}, false, err
+	}
+	temperature, err := strconv.Atoi(text)
+	if err != nil {
+		return finding.Finding{}, false, fmt.Errorf("read %s: %q is no number", name, checkkit.Sanitize(text, checkkit.MaxLine))
+	}
+	if temperature < z.critical-thermalKeep || temperature > thermalAbsurd {
+		return finding.Finding{}, false, nil
+	}
+	return finding.Finding{
+		Check: thermalID, Subject: z.subject(), Severity: finding.Warning, Reason: "TemperatureHigh",
+		Message:    fmt.Sprintf("%s has %d °C; the kernel shuts the machine down at %d °C", z.kind, temperature/1000, z.critical/1000),
+		Facts:      map[string]string{"type": z.kind, "milliCelsius": text, "criticalMilliCelsius": strconv.Itoa(z.critical)},
+		BelowRaise: temperature < z.critical-thermalNear,
+	}, true, nil
+}
+
+// hasNoReading reports whether a sensor says that it has none now: it is disabled, asleep, of a card that is off, or gone.
+func hasNoReading(err error) bool {
+	return errors.Is(err, syscall.ENODATA) || errors.Is(err, syscall.EAGAIN) || errors.Is(err, syscall.EINVAL) || errors.Is(err, syscall.ENODEV) ||
+		errors.Is(err, syscall.ENXIO) || errors.Is(err, fs.ErrNotExist)
+}

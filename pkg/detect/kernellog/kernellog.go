@@ -1,0 +1,241 @@
+// Package kernellog recognises faults in the kernel's log: matcher, tally and the check kernel-log. The rules are data, in rules;
+// what reads saved logs is in replay.
+package kernellog
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"slices"
+	"time"
+
+	"github.com/nodeagent/nodeagent/internal/host"
+	"github.com/nodeagent/nodeagent/pkg/detect"
+	"github.com/nodeagent/nodeagent/pkg/detect/checkkit"
+	"github.com/nodeagent/nodeagent/pkg/detect/kernellog/rules"
+	"github.com/nodeagent/nodeagent/pkg/finding"
+)
+
+// The kernel's log, /dev/kmsg: one record a read, "priority,sequence,µs since boot,flags;text". A program may write to it, but
+// not with the kernel's facility (priority >> 3 is 0), so that only the kernel's own words count.
+// https://www.kernel.org/doc/Documentation/ABI/testing/dev-kmsg
+//
+// Known false alarms: a rule without state behind it (kernel.Rule.ConfirmedBy) keeps its finding until the record expires,
+// although what it speaks of may be over sooner.
+
+// Settings adjust kernel-log.
+type Settings struct {
+	// Programs makes what programs write into the kernel's log count as the kernel's word. For tests: anybody with the
+	// right to write there can then take the node out of service.
+	Programs bool `yaml:"programs"`
+	// Rules adjusts rules of the table, by ID.
+	Rules map[string]RuleSettings `yaml:"rules,omitempty"`
+	// Own are the rules of the user, who writes them elsewhere in the configuration.
+	Own []rules.Rule `yaml:"-"`
+}
+
+// RuleSettings adjust one rule of the table.
+type RuleSettings struct {
+	Off      bool             `yaml:"off,omitempty"`
+	Severity finding.Severity `yaml:"severity,omitempty"` // of all its findings; the rule's own unless set
+	Expiry   time.Duration    `yaml:"expiry,omitempty"`   // how long the record alone keeps a finding; the rule's own unless set
+}
+
+// DefaultSettings returns the settings that are used unless the configuration says otherwise.
+func DefaultSettings() Settings { return Settings{} }
+
+// Problems returns what is wrong with s.
+func (s Settings) Problems() map[string]string {
+	problems := map[string]string{}
+	known := map[string]bool{}
+	for _, r := range rules.Kernel() {
+		known[r.ID] = true
+	}
+	for id, rule := range s.Rules {
+		switch {
+		case !known[id]:
+			problems["rules."+id] = "there is no such rule; see nodeagent explain kernel-log"
+		case rule.Severity != "" && !rule.Severity.Valid():
+			problems["rules."+id+".severity"] = fmt.Sprintf("%q: a severity is fatal, warning or info", rule.Severity)
+		case rule.Expiry < 0:
+			problems["rules."+id+".expiry"] = "must not be negative"
+		}
+	}
+	return problems
+}
+
+// Table returns the rules of the kernel's log as the user wants them.
+func (s Settings) Table() []rules.Rule {
+	table := rules.Kernel()
+	for i := range table {
+		own := s.Rules[table[i].ID]
+		if own.Severity != "" {
+			table[i].Severity, table[i].Escalate = own.Severity, rules.Rate{}
+		}
+		if own.Expiry > 0 {
+			table[i].Expiry = own.Expiry
+		}
+	}
+	table = slices.DeleteFunc(table, func(r rules.Rule) bool { return s.Rules[r.ID].Off })
+	return append(table, s.Own...)
+}
+
+const KernelLogID = "kernel-log"
+
+// LiveKernelLog is the kernel's log as the daemon follows it.
+type LiveKernelLog struct {
+	*Log
+	programs bool
+}
+
+// NewKernelLog returns a log that has heard nothing.
+func NewKernelLog(s Settings) (*LiveKernelLog, error) {
+	matcher, err := NewMatcher(s.Table())
+	if err != nil {
+		return nil, err
+	}
+	return &LiveKernelLog{Log: NewLog(matcher), programs: s.Programs}, nil
+}
+
+// hear takes in a record and returns the rule that recognised it.
+func (l *LiveKernelLog) hear(r host.KernelRecord) (*rules.Rule, bool) {
+	return l.Observe(LogRecord{
+		Sequence: r.Sequence, Up: r.Up, Text: r.Text,
+		Foreign: r.Fragment || !r.FromKernel() && !l.programs,
+	})
+}
+
+// New reports what the kernel of this boot said of itself, its hardware and its filesystems. What a check can read
+// from state is left to that check, where it can: the record only wakes it. A log that is followed is remembered across
+// restarts; without one, each look reads what the kernel has kept.
+func New(s Settings, follow *LiveKernelLog, witnesses *detect.StateSources, memory detect.StateStore) detect.Check {
+	return detect.Check{
+		ID: KernelLogID, Domain: "kernel",
+		Summary: "the kernel reported a fault in its log",
+		Advice:  "read the lines around it: dmesg --time-format iso, or journalctl -k; nodeagent replay explains a saved log",
+		Doc: detect.Doc{
+			Reads: []string{"/dev/kmsg: records of the kernel itself (facility 0), from the oldest that it has kept"},
+			Why: "The kernel says many faults only once, in its log: an oops, a lockup, a machine check, a disk that resets. " +
+				"Where their state can be read, another check does that, raises and clears, and the line only makes it look at once.",
+			Faults: []detect.Fault{
+				{Reason: "(a rule's)", Severity: finding.Fatal, When: "see the rules of the kernel log; each has its own threshold, severity and expiry"},
+				{Reason: "KernelRecordsLost", Severity: finding.Warning, When: "the kernel dropped records before they could be read, in the last 10 minutes: something may have been missed"},
+			},
+			FalseAlarms: "A rule without state behind it keeps its finding until the record expires, although what it speaks of may be over sooner. " +
+				"What programs write into the kernel's log does not count.",
+		},
+		Condition: detect.KernelProblem(),
+		Every:     time.Minute, Deadline: 5 * time.Second, RunAfter: true,
+		Wakes: []detect.Wake{checkkit.KernelWake(KernelLogID)},
+		Run: func(ctx context.Context, h *host.Host) ([]finding.Finding, error) {
+			log := follow
+			var err error
+			if log == nil {
+				log, err = readKernelLog(ctx, h, s)
+			} else {
+				err = log.Await(ctx)
+			}
+			if err != nil {
+				return nil, err
+			}
+			now := h.Clock()
+			findings := log.Findings(now.SinceBoot, func(r *rules.Rule, at time.Duration) bool {
+				return witnesses.CanConfirm(r.ConfirmedBy, at, now.SinceBoot)
+			})
+			for i := range findings {
+				findings[i].Check = KernelLogID
+				if findings[i].Subject.Kind == rules.NodeKind {
+					findings[i].Subject.Name = checkkit.NodeName(h)
+				}
+			}
+			if follow != nil && log.Moved() {
+				SaveKernelLog(follow, witnesses, memory, now, false)
+			}
+			return findings, nil
+		},
+	}
+}
+
+// readKernelLog reads what the kernel has kept.
+func readKernelLog(ctx context.Context, h *host.Host, s Settings) (*LiveKernelLog, error) {
+	if h.KernelLog == nil {
+		return nil, fmt.Errorf("the kernel's log: %w", host.ErrNotConfigured)
+	}
+	log, err := NewKernelLog(s)
+	if err != nil {
+		return nil, err
+	}
+	return log, kernelLogError(h.KernelLog(ctx, func(r host.KernelRecord) { log.hear(r) }))
+}
+
+// kernelLogError tells a host without a kernel log of its own from one whose log cannot be read.
+func kernelLogError(err error) error {
+	if errors.Is(err, host.ErrNoKernelLog) {
+		return finding.NotApplicable("this host, a container, has no kernel log of its own: %v", err)
+	}
+	return err
+}
+
+// SaveKernelLog keeps what the next run of the agent in this boot must know. last says that the agent ends in order.
+func SaveKernelLog(follow *LiveKernelLog, witnesses *detect.StateSources, memory detect.StateStore, at finding.Timestamp, last bool) {
+	if memory == nil {
+		return
+	}
+	if data, err := follow.Save(at.Boot, last); err == nil { // a map of strings can always be written
+		memory.Save(KernelLogID, data)
+	}
+	witnesses.Save(memory, at)
+}
+
+// KernelWatch follows the kernel's log from the oldest record that it has kept: see host.WatchKernelLog.
+type KernelWatch func(ctx context.Context, log *slog.Logger, each func(host.KernelRecord), caughtUp func()) error
+
+// KernelLogSource feeds follow with what watch reads, and wakes: checks that asked for a text, the check that confirms the
+// rule which recognised it, and kernel-log itself. lost is told how many records were lost; it may be nil. What the kernel
+// had kept wakes nobody one by one: every check looks at its start.
+func KernelLogSource(follow *LiveKernelLog, logger *slog.Logger, watch KernelWatch, lost func(records uint64)) detect.Source {
+	return detect.Source{Name: detect.WakeKernelLog, Run: func(ctx context.Context, wake func(text string)) error {
+		live := false
+		err := watch(ctx, logger, func(r host.KernelRecord) {
+			if r.Lost > 0 && live {
+				if lost != nil {
+					lost(r.Lost)
+				}
+				wake("") // nobody knows what they said
+			}
+			rule, ok := follow.hear(r)
+			if !live || !r.FromKernel() && !follow.programs {
+				return
+			}
+			text := r.Text
+			if ok {
+				text += "\x00" + KernelLogID + "\x00" + rule.ConfirmedBy + "\x00"
+			}
+			wake(text)
+		}, func() {
+			live = true
+			follow.CaughtUp()
+			wake("")
+		})
+		follow.Deaf(kernelLogError(err))
+		if errors.Is(err, host.ErrNoKernelLog) {
+			<-ctx.Done() // nothing is lost
+			return nil
+		}
+		return err
+	}}
+}
+
+// RestoreKernelLog takes over what an earlier run of the agent in this boot has saved.
+func RestoreKernelLog(follow *LiveKernelLog, witnesses *detect.StateSources, memory detect.StateStore, boot string) error {
+	if memory == nil {
+		return nil
+	}
+	witnesses.Restore(memory, boot)
+	data, ok := memory.Load(KernelLogID)
+	if !ok {
+		return nil
+	}
+	return follow.Restore(data, boot)
+}

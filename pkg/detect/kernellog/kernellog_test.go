@@ -1,0 +1,329 @@
+package kernellog
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"os"
+	"slices"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/nodeagent/nodeagent/internal/host"
+	"github.com/nodeagent/nodeagent/internal/host/hosttest"
+	"github.com/nodeagent/nodeagent/pkg/detect"
+	"github.com/nodeagent/nodeagent/pkg/detect/checkkit"
+	"github.com/nodeagent/nodeagent/pkg/detect/checktest"
+	"github.com/nodeagent/nodeagent/pkg/detect/memory/oomkills"
+	"github.com/nodeagent/nodeagent/pkg/finding"
+	"github.com/nodeagent/nodeagent/test/need"
+)
+
+func testLog(t *testing.T) *LiveKernelLog {
+	t.Helper()
+	log, err := NewKernelLog(DefaultSettings())
+	if err != nil {
+		t.Fatal(err)
+	}
+	return log
+}
+
+// witnessing are witnesses of checks with these IDs, all of which can read their state.
+func witnessing(ids ...string) *detect.StateSources {
+	w := &detect.StateSources{}
+	var checks []detect.Check
+	for _, id := range ids {
+		checks = append(checks, detect.Check{ID: id})
+	}
+	w.Enable(checks)
+	return w
+}
+
+// kernelFindings is what the check says, shortly.
+func kernelFindings(t *testing.T, c detect.Check, up time.Duration) (got []string) {
+	t.Helper()
+	h := &host.Host{NodeName: "node-1", Clock: func() finding.Timestamp { return finding.Timestamp{Boot: "b", SinceBoot: up} }}
+	findings, err := c.Run(t.Context(), h)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, f := range findings {
+		got = append(got, fmt.Sprintf("%s %s %s", f.Severity, f.Reason, f.Subject))
+	}
+	return got
+}
+
+// kernelSays watches a log in which there are kept records first, and then live ones.
+func kernelSays(kept, live []host.KernelRecord) KernelWatch {
+	return func(_ context.Context, _ *slog.Logger, each func(host.KernelRecord), caughtUp func()) error {
+		for _, r := range kept {
+			each(r)
+		}
+		caughtUp()
+		for _, r := range live {
+			each(r)
+		}
+		return nil
+	}
+}
+
+func record(sequence uint64, up time.Duration, text string) host.KernelRecord {
+	return host.KernelRecord{Sequence: sequence, Up: up, Text: text}
+}
+
+func TestKernelLog(t *testing.T) {
+	forged := record(3, time.Minute, "Kernel panic - not syncing: written by a program")
+	forged.Facility = 1
+	fragment := record(4, time.Minute, "Kernel panic - not syncing: the rest of some line")
+	fragment.Fragment = true
+	late := record(9, 2*time.Minute, "usb 1-1: new high-speed USB device number 2")
+	late.Lost = 4
+	log := testLog(t)
+	var wakes []string
+	lost := 0
+	source := KernelLogSource(log, slog.New(slog.DiscardHandler), kernelSays(
+		[]host.KernelRecord{record(1, time.Minute, "Oops: 0000 [#1] PREEMPT SMP NOPTI")},
+		[]host.KernelRecord{record(2, time.Minute, "EXT4-fs error (device sda1): x"), forged, fragment, late},
+	), func(records uint64) { lost += int(records) })
+	all := New(DefaultSettings(), log, nil, nil)
+	ext4 := detect.Check{Wakes: []detect.Wake{checkkit.KernelWake("filesystem-readonly")}}
+	ctx, cancel := context.WithTimeout(t.Context(), time.Millisecond)
+	defer cancel()
+	if _, err := all.Run(ctx, &host.Host{Clock: hosttest.Clock}); err == nil {
+		t.Error("the check has an answer before anybody read the log")
+	}
+	err := source.Run(t.Context(), func(text string) {
+		wakes = append(wakes, fmt.Sprintf("%.8q %v %v", text, all.WantsWake(detect.WakeKernelLog, text), ext4.WantsWake(detect.WakeKernelLog, text)))
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := []string{`"" true true`, `"EXT4-fs " true true`, `"Kernel p" false false`, `"" true true`, `"usb 1-1:" false false`}
+	if diff := cmp.Diff(want, wakes); diff != "" {
+		t.Errorf("wakes (-want +got):\n%s", diff)
+	}
+	if lost != 4 {
+		t.Errorf("%d records are told to be lost, want 4", lost)
+	}
+	want = []string{"fatal KernelOops node/node-1", "warning Ext4Error filesystem/sda1", "warning KernelRecordsLost source/kernel-log"}
+	if diff := cmp.Diff(want, kernelFindings(t, all, 3*time.Minute)); diff != "" {
+		t.Errorf("(-want +got):\n%s", diff)
+	}
+	if diff := cmp.Diff([]string{"fatal KernelOops node/node-1"}, kernelFindings(t, all, 48*time.Hour)); diff != "" {
+		t.Errorf("after two days (-want +got):\n%s", diff)
+	}
+}
+
+// TestKernelLogLeavesToState: a rule is left to the check that reads the state behind it, as long as that check can.
+func TestKernelLogLeavesToState(t *testing.T) {
+	log := testLog(t)
+	source := KernelLogSource(log, slog.New(slog.DiscardHandler), kernelSays(nil, []host.KernelRecord{record(1, time.Minute, "md/raid1:md0: Disk failure on sda1, disabling device.")}), nil)
+	if err := source.Run(t.Context(), func(string) {}); err != nil {
+		t.Fatal(err)
+	}
+	look := func(err error, up time.Duration) finding.Observation {
+		return finding.Observation{Check: "md-arrays", At: finding.Timestamp{SinceBoot: up}, Err: err}
+	}
+	for name, test := range map[string]struct {
+		looks  []finding.Observation
+		leaves bool
+	}{
+		"not looked yet":     {nil, true},
+		"it can":             {[]finding.Observation{look(nil, time.Minute)}, true},
+		"it has no means":    {[]finding.Observation{look(finding.NotApplicable("no driver tells"), time.Minute)}, false},
+		"none is left":       {[]finding.Observation{look(finding.NoneLeft("no arrays"), time.Minute)}, true},
+		"blind for a moment": {[]finding.Observation{look(errors.New("read"), 2*time.Minute)}, true},
+		"blind for long":     {[]finding.Observation{look(errors.New("read"), 30*time.Second), look(errors.New("read"), time.Minute)}, false},
+		"can again":          {[]finding.Observation{look(errors.New("read"), 0), look(nil, time.Minute)}, true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			w := witnessing("md-arrays")
+			for _, l := range test.looks {
+				w.Saw(l)
+			}
+			got := kernelFindings(t, New(DefaultSettings(), log, w, nil), 3*time.Minute)
+			if (len(got) == 0) != test.leaves {
+				t.Errorf("%q, leaves it to the state: want %v", got, test.leaves)
+			}
+		})
+	}
+	if got := kernelFindings(t, New(DefaultSettings(), log, witnessing(), nil), 3*time.Minute); len(got) == 0 {
+		t.Error("left to a check that is switched off")
+	}
+}
+
+// TestKernelLogAsTheUserWantsIt: a rule is switched off, another is graver, and an ID that does not exist is told.
+func TestKernelLogAsTheUserWantsIt(t *testing.T) {
+	s := Settings{Rules: map[string]RuleSettings{"ext4-error": {Off: true}, "kernel-oops": {Severity: finding.Info}}}
+	if problems := s.Problems(); len(problems) != 0 {
+		t.Fatal(problems)
+	}
+	h := &host.Host{NodeName: "n", Clock: hosttest.Clock, KernelLog: func(_ context.Context, each func(host.KernelRecord)) error {
+		each(record(1, time.Minute, "Oops: 0000 [#1] PREEMPT SMP NOPTI"))
+		each(record(2, time.Minute, "EXT4-fs error (device sda1): x"))
+		return nil
+	}}
+	findings, err := New(s, nil, nil, nil).Run(t.Context(), h)
+	if err != nil || len(findings) != 1 || findings[0].Severity != finding.Info {
+		t.Errorf("%+v, %v", findings, err)
+	}
+	s.Rules["nonsense"] = RuleSettings{}
+	if len(s.Problems()) != 1 {
+		t.Errorf("problems: %v", s.Problems())
+	}
+}
+
+// TestKernelLogWakesTheEngine: a record becomes a look within moments, although the check's interval is a minute.
+func TestKernelLogWakesTheEngine(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		log := testLog(t)
+		clock := func() finding.Timestamp { return finding.Timestamp{Boot: "b", SinceBoot: time.Minute} }
+		source := KernelLogSource(log, slog.New(slog.DiscardHandler), func(ctx context.Context, _ *slog.Logger, each func(host.KernelRecord), caughtUp func()) error {
+			caughtUp()
+			<-time.After(5 * time.Second)
+			each(record(1, time.Minute, "Kernel panic - not syncing: x"))
+			<-ctx.Done()
+			return nil
+		}, nil)
+		ctx, cancel := context.WithCancel(t.Context())
+		began := time.Now()
+		var found time.Duration
+		e := detect.NewEngine(&host.Host{Clock: clock}, slog.New(slog.DiscardHandler), []detect.Check{New(DefaultSettings(), log, nil, nil)}, []detect.Source{source}, detect.Observer{}, func(l finding.Observation) {
+			if l.Check == KernelLogID && len(l.Findings) > 0 && found == 0 {
+				found = time.Since(began)
+				cancel()
+			}
+		})
+		_ = e.Run(ctx)
+		if found < 5*time.Second || found > 5*time.Second+500*time.Millisecond {
+			t.Errorf("found after %v", found)
+		}
+	})
+}
+
+// TestRealKernelLog makes a real filesystem fail and hears the real kernel say so, while a program says the same of another.
+func TestRealKernelLog(t *testing.T) {
+	need.Root(t, "reads /dev/kmsg and mounts a filesystem")
+	fs := hosttest.NewLoopFS(t, "ext4")
+	dir := t.TempDir()
+	fs.Mount(dir, "errors=remount-ro")
+	log := testLog(t)
+	heard, done := make(chan string, 1024), make(chan error, 1) // more than the test causes; what is beyond is not needed
+	ctx, stop := context.WithCancel(t.Context())
+	source := KernelLogSource(log, slog.New(slog.DiscardHandler), func(ctx context.Context, logger *slog.Logger, each func(host.KernelRecord), caughtUp func()) error {
+		return host.WatchKernelLog(ctx, logger, func(r host.KernelRecord) {
+			each(r)
+			select {
+			case heard <- r.Text:
+			default:
+			}
+		}, caughtUp)
+	}, nil)
+	go func() { done <- source.Run(ctx, func(string) {}) }()
+	t.Cleanup(func() {
+		stop()
+		if err := <-done; err != nil {
+			t.Error(err)
+		}
+	})
+	// A program writes until it is heard: from then on the source listens.
+	say(t, heard, "<3>EXT4-fs error (device forged1): a program wrote this", "forged1")
+	fs.TriggerError()
+	awaitRecord(t, heard, "Remounting filesystem read-only")
+	subject := finding.Subject{Kind: "filesystem", Name: fs.Name()}
+	findings, err := New(DefaultSettings(), log, nil, nil).Run(t.Context(), &host.Host{Clock: host.Now})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if !slices.ContainsFunc(findings, func(f finding.Finding) bool {
+		return f.Subject == subject && f.Severity == finding.Fatal && strings.Contains(f.Message, "Ext4Error")
+	}) {
+		t.Errorf("%s is not reported: %+v", subject, findings)
+	}
+	for _, f := range findings {
+		if f.Subject.Name == "forged1" {
+			t.Errorf("a program was believed: %+v", f)
+		}
+	}
+}
+
+// say writes a line to the kernel's log as a program, again and again until it is heard.
+func say(t *testing.T, heard <-chan string, line, part string) {
+	t.Helper()
+	for range 50 {
+		if err := os.WriteFile("/dev/kmsg", []byte(line), 0); err != nil {
+			t.Fatal(err)
+		}
+		timeout := time.After(100 * time.Millisecond)
+		for waiting := true; waiting; {
+			select {
+			case text := <-heard:
+				if strings.Contains(text, part) {
+					return
+				}
+			case <-timeout:
+				waiting = false
+			}
+		}
+	}
+	t.Fatalf("%q was never heard", line)
+}
+
+func awaitRecord(t *testing.T, heard <-chan string, part string) {
+	t.Helper()
+	timeout := time.After(10 * time.Second)
+	for {
+		select {
+		case text := <-heard:
+			if strings.Contains(text, part) {
+				return
+			}
+		case <-timeout:
+			t.Fatalf("%q was not heard", part)
+		}
+	}
+}
+
+// TestKernelLogGapOverRestarts: what the kernel said while no agent ran is told by its log, in every run of the agent that
+// follows, until it expires.
+func TestKernelLogGapOverRestarts(t *testing.T) {
+	const line = "Out of memory: Killed process 77 (stress) total-vm:1024kB, anon-rss:512kB, file-rss:0kB, shmem-rss:0kB, UID:0 pgtables:40kB oom_score_adj:0"
+	memory := checktest.StateStore{}
+	said := []host.KernelRecord{record(1, 5*time.Minute, "nothing"), record(2, 25*time.Minute, line)}
+	for _, run := range []struct {
+		name     string
+		from, to time.Duration
+		told     bool
+	}{
+		{"before it", 10 * time.Minute, 21 * time.Minute, false},
+		{"after the gap", 30 * time.Minute, 31 * time.Minute, true},
+		{"started again", 32 * time.Minute, 33 * time.Minute, true},
+		{"and again", 34 * time.Minute, 35 * time.Minute, true},
+		{"expired", 90 * time.Hour, 91 * time.Hour, false},
+	} {
+		kept := said
+		if run.to < 25*time.Minute {
+			kept = said[:1]
+		}
+		witnesses := &detect.StateSources{}
+		witnesses.Enable([]detect.Check{{ID: oomkills.OOMKillsID, CounterBased: true}})
+		log := testLog(t)
+		if err := RestoreKernelLog(log, witnesses, memory, "b"); err != nil {
+			t.Fatal(err)
+		}
+		if err := KernelLogSource(log, slog.New(slog.DiscardHandler), kernelSays(kept, nil), nil).Run(t.Context(), func(string) {}); err != nil {
+			t.Fatal(err)
+		}
+		witnesses.Saw(finding.Observation{Check: oomkills.OOMKillsID, At: finding.Timestamp{Boot: "b", SinceBoot: run.from}})
+		check := New(DefaultSettings(), log, witnesses, memory)
+		if got := kernelFindings(t, check, run.to); (len(got) > 0) != run.told {
+			t.Errorf("%s: %v, want something: %t", run.name, got, run.told)
+		}
+		SaveKernelLog(log, witnesses, memory, finding.Timestamp{Boot: "b", SinceBoot: run.to}, true)
+	}
+}

@@ -1,0 +1,247 @@
+package kernellog
+
+import (
+	"cmp"
+	"container/list"
+	"context"
+	"fmt"
+	"maps"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/nodeagent/nodeagent/pkg/detect/kernellog/rules"
+	"github.com/nodeagent/nodeagent/pkg/finding"
+)
+
+// maxHeld bounds what a Log remembers; beyond, the least severe goes first, and among equals what was said longest ago.
+const maxHeld = 512
+
+// lostExpiry is how long the loss of records is reported.
+const lostExpiry = 10 * time.Minute
+
+// Log remembers what the kernel of this boot said, for as long as each rule's record keeps a finding alive. Records come
+// from one source; findings are asked for at any time.
+type Log struct {
+	mu       sync.Mutex // guards all below
+	tally    *Tally
+	held     map[tallyKey]*held
+	orders   map[finding.Severity]*list.List // the same by severity: of *held, what was said longest ago first
+	tried    chan struct{}                   // closed when what the kernel had kept was read, or could not be
+	deaf     error                           // why nobody reads the log; nil while somebody does, and absence means something
+	seen     uint64                          // sequence number after the newest record; 0 before the first
+	told     uint64                          // records before this number were told of by an earlier run
+	complete uint64                          // the same, where that run ended in order: it saw none after them
+	moved    bool                            // what is held has changed since it was last saved
+	lost     uint64                          // records that the kernel dropped before they could be read
+	lostAt   time.Duration                   // when the last of them were
+}
+
+// held is what is remembered of one rule and subject.
+type held struct {
+	key      tallyKey
+	place    *list.Element
+	severity finding.Severity
+	count    int
+	first    time.Duration // time since boot
+	last     time.Duration
+	text     string // of the newest first line
+	facts    map[string]string
+}
+
+// NewLog returns a log that has heard nothing.
+func NewLog(m *Matcher) *Log {
+	return &Log{tally: NewTally(m), held: map[tallyKey]*held{}, orders: map[finding.Severity]*list.List{}, tried: make(chan struct{})}
+}
+
+// CaughtUp notes that all that the kernel had kept was read: from now on the absence of records means something.
+func (l *Log) CaughtUp() { l.hears(nil) }
+
+// Deaf notes that the log cannot be read, and why.
+func (l *Log) Deaf(why error) { l.hears(why) }
+
+func (l *Log) hears(why error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.deaf = why
+	select {
+	case <-l.tried:
+	default:
+		close(l.tried)
+	}
+}
+
+// Await waits until all that the kernel had kept was read. It returns why the log cannot be read.
+func (l *Log) Await(ctx context.Context) error {
+	select {
+	case <-l.tried:
+	case <-ctx.Done():
+		return fmt.Errorf("the kernel's log has not been read yet: %w", ctx.Err())
+	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.deaf
+}
+
+// LogRecord is one record of the kernel itself. Sequence counts all records of a boot; Up is the time since boot at which it
+// was written.
+type LogRecord struct {
+	Sequence uint64
+	Up       time.Duration
+	Text     string
+	Foreign  bool // a program wrote it, or nobody knows how the line began: it only counts as seen
+}
+
+// Observe takes in a record and returns the rule that recognised it. A record that was seen already says nothing: the log
+// may be read again from its beginning at any time. One that an earlier run has told of only counts for thresholds.
+func (l *Log) Observe(r LogRecord) (rule *rules.Rule, ok bool) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if r.Sequence < l.seen {
+		return nil, false
+	}
+	if from := max(l.seen, l.complete); from > 0 && r.Sequence > from {
+		l.lose(r.Sequence-from, r.Up)
+	}
+	l.seen = r.Sequence + 1
+	if r.Foreign {
+		return nil, false
+	}
+	m, ok := l.tally.Observe(Record{Text: []byte(r.Text), At: r.Up, Up: r.Up, UpKnown: true})
+	if !ok || r.Sequence < l.told {
+		return nil, false
+	}
+	key := tallyKey{m.Rule, m.Subject}
+	switch {
+	case m.Recovered:
+		l.forget(key)
+	case m.Raised:
+		l.hold(key, m, r.Text, r.Up)
+	}
+	return m.Rule, true
+}
+
+// lose notes that the kernel dropped records before they could be read.
+func (l *Log) lose(records uint64, up time.Duration) {
+	l.lost += records
+	l.lostAt = up
+	l.moved = true
+}
+
+func (l *Log) hold(key tallyKey, m Match, text string, up time.Duration) {
+	h := l.held[key]
+	switch {
+	case h == nil:
+		if len(l.held) >= maxHeld && !l.makeRoom(m.Severity) {
+			return
+		}
+		h = &held{key: key, severity: m.Severity, first: up}
+		l.held[key] = h
+		h.place = l.order(h.severity).PushBack(h)
+	case graver(m.Severity, h.severity):
+		l.order(h.severity).Remove(h.place)
+		h.severity = m.Severity
+		h.place = l.order(h.severity).PushBack(h)
+	default:
+		l.order(h.severity).MoveToBack(h.place)
+	}
+	h.last, h.facts = up, m.Facts
+	l.moved = true
+	if !m.Again {
+		h.count++
+		h.text = Printable([]byte(text))
+	}
+}
+
+// order returns what is held of a severity, what was said longest ago first.
+func (l *Log) order(s finding.Severity) *list.List {
+	if l.orders[s] == nil {
+		l.orders[s] = list.New()
+	}
+	return l.orders[s]
+}
+
+func (l *Log) forget(key tallyKey) {
+	if h := l.held[key]; h != nil {
+		l.order(h.severity).Remove(h.place)
+		delete(l.held, key)
+		l.moved = true
+	}
+}
+
+// makeRoom drops what matters least, unless all that is held is graver than what comes.
+func (l *Log) makeRoom(coming finding.Severity) bool {
+	for _, s := range []finding.Severity{finding.Info, finding.Warning, finding.Fatal} {
+		if graver(s, coming) {
+			return false
+		}
+		if first := l.order(s).Front(); first != nil {
+			l.forget(first.Value.(*held).key)
+			return true
+		}
+	}
+	return false
+}
+
+func graver(a, b finding.Severity) bool {
+	return finding.Compare(finding.Finding{Severity: a}, finding.Finding{Severity: b}) < 0
+}
+
+// Findings returns what is still to be reported, now being the time since boot: one finding for each subject, the gravest.
+// Records that a rule recognised at a time since boot are left to others where leave returns true.
+func (l *Log) Findings(now time.Duration, leave func(r *rules.Rule, at time.Duration) bool) []finding.Finding {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	subjects := map[finding.Subject][]*held{}
+	for key, h := range l.held {
+		if expiry := key.rule.Expiry; expiry != rules.UntilBoot && now-h.last > expiry {
+			l.forget(key)
+			continue
+		}
+		if leave == nil || !leave(key.rule, h.last) {
+			subjects[key.subject] = append(subjects[key.subject], h)
+		}
+	}
+	var findings []finding.Finding
+	for _, all := range subjects {
+		findings = append(findings, tell(all))
+	}
+	if l.lost > 0 && now-l.lostAt <= lostExpiry {
+		findings = append(findings, finding.Finding{
+			Subject: finding.Subject{Kind: "source", Name: "kernel-log"}, Severity: finding.Warning, Reason: "KernelRecordsLost",
+			Message: "the kernel wrote faster than its log could be read: some records were never seen",
+			Facts:   map[string]string{"lost": strconv.FormatUint(l.lost, 10)},
+		})
+	}
+	slices.SortFunc(findings, finding.Compare)
+	return findings
+}
+
+// tell makes one finding of all that is remembered of one subject: the gravest, naming the others. Of what is equally grave it
+// is what began last: else what only a reboot makes good would hide it.
+func tell(all []*held) finding.Finding {
+	slices.SortFunc(all, func(a, b *held) int {
+		return cmp.Or(
+			finding.Compare(finding.Finding{Severity: a.severity}, finding.Finding{Severity: b.severity}),
+			cmp.Compare(b.first, a.first),
+			cmp.Compare(a.key.rule.ID, b.key.rule.ID),
+		)
+	})
+	first := all[0]
+	f := finding.Finding{
+		Subject: first.key.subject, Severity: first.severity, Reason: first.key.rule.Reason,
+		Message: fmt.Sprintf("%s: %s", first.key.rule.Summary, first.text),
+		Facts:   map[string]string{"rule": first.key.rule.ID, "count": strconv.Itoa(first.count), "line": first.text},
+	}
+	maps.Copy(f.Facts, first.facts)
+	var others []string
+	for _, h := range all[1:] {
+		others = append(others, h.key.rule.Reason)
+	}
+	if others = slices.Compact(others); len(others) > 0 {
+		f.Message += "; also " + strings.Join(others, ", ")
+	}
+	return f
+}

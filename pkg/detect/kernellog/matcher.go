@@ -1,0 +1,202 @@
+package kernellog
+
+import (
+	"fmt"
+	"regexp"
+	"strings"
+
+	"github.com/nodeagent/nodeagent/pkg/detect/kernellog/rules"
+	"github.com/nodeagent/nodeagent/pkg/finding"
+)
+
+// maxLiteral is how much of a literal the pre-filter looks for: enough to sort out, and a table that stays small.
+const maxLiteral = 20
+
+// MaxText is how much of a record is looked at: the kernel's own records are shorter (LOG_LINE_MAX).
+const MaxText = 8 << 10
+
+// notTheKernels recognises the kernel's lines that begin with words which somebody else chose: the packet filter's LOG
+// target puts up to 127 characters of whoever wrote the filter rule before "IN=" (net/netfilter/nf_log_syslog.c); some lines
+// begin with the name of a program, and the kernel names input devices as they call themselves. What such a line seems to
+// say is nobody's word.
+var notTheKernels = regexp.MustCompile(`IN=[^ ]* OUT=[^ ]* ` +
+	`|^` + rules.Command + `(?: \(\d+\)(?:: drop_caches: | used greatest stack depth: )|: potentially unexpected fatal signal |` +
+	`: sending ioctl | uses obsolete \(PF_INET,SOCK_PACKET\)|\[\d+\] vsyscall attempted )` +
+	`|^input: .* as /devices/|^process '.*' started with executable stack`)
+
+// programTag is how programs begin the lines that they write to the kernel's log: "systemd[1]: ". Where a format does not
+// tell who wrote a line, this does.
+var programTag = regexp.MustCompile(`^[\w.@()-]{1,64}\[\d+\]: `)
+
+// Matcher compares texts with the table. It does not change, and is safe for use by many goroutines.
+type Matcher struct {
+	Rules []compiled // recoveries are entries of their own, after the rules
+	auto  *automaton
+}
+
+type compiled struct {
+	Rule     *rules.Rule
+	Recovery bool
+	Patterns []*pattern
+	exclude  *pattern
+}
+
+// Hit is what a text says.
+type Hit struct {
+	Rule      *rules.Rule
+	Recovered bool // the text says that the fault of this rule and subject is gone
+	Pattern   int  // which of the rule's it is
+	Subject   finding.Subject
+	Facts     map[string]string // what the named groups matched; nil when nothing
+}
+
+// NewMatcher makes a table of rules. It refuses a table with a malformed rule, or with two rules of the same ID.
+func NewMatcher(rules []rules.Rule) (*Matcher, error) {
+	m := &Matcher{}
+	literals := map[string]set{}
+	own := func(texts []string) {
+		for _, text := range texts {
+			text = text[:min(len(text), maxLiteral)]
+			owners := literals[text]
+			owners.add(len(m.Rules) - 1)
+			literals[text] = owners
+		}
+	}
+	ids := map[string]bool{}
+	for i := range rules {
+		rule := &rules[i]
+		if ids[rule.ID] {
+			return nil, fmt.Errorf("rule %s: there are two of them", rule.ID)
+		}
+		ids[rule.ID] = true
+		c, err := compile(rule)
+		if err != nil {
+			return nil, err
+		}
+		m.Rules = append(m.Rules, c)
+		own(rule.Literals)
+	}
+	for i := range rules {
+		if rules[i].Recovery.Pattern == "" {
+			continue
+		}
+		p, err := newPattern(rules[i].Recovery.Pattern)
+		if err != nil {
+			return nil, fmt.Errorf("rule %s: recovery: %w", rules[i].ID, err)
+		}
+		m.Rules = append(m.Rules, compiled{Rule: &rules[i], Recovery: true, Patterns: []*pattern{p}})
+		own(rules[i].Recovery.Literals)
+	}
+	if len(m.Rules) > setSize {
+		return nil, fmt.Errorf("%d rules and recoveries: at most %d are possible", len(m.Rules), setSize)
+	}
+	var err error
+	m.auto, err = newAutomaton(literals)
+	return m, err
+}
+
+func compile(rule *rules.Rule) (compiled, error) {
+	c := compiled{Rule: rule}
+	if err := rule.Problem(); err != nil {
+		return c, err
+	}
+	for _, expr := range rule.Patterns {
+		p, err := newPattern(expr)
+		if err != nil {
+			return c, fmt.Errorf("rule %s: %w", rule.ID, err)
+		}
+		c.Patterns = append(c.Patterns, p)
+	}
+	if rule.Exclude != "" {
+		p, err := newPattern(rule.Exclude)
+		if err != nil {
+			return c, fmt.Errorf("rule %s: exclude: %w", rule.ID, err)
+		}
+		c.exclude = p
+	}
+	return c, nil
+}
+
+// Match returns what the kernel's text says. The text is the record's own, without priority, time and caller. A line that
+// says nothing costs no allocation.
+func (m *Matcher) Match(text []byte) (Hit, bool) { return m.MatchOf(rules.TheKernel, text) }
+
+// MatchOf returns what a text of a daemon says.
+func (m *Matcher) MatchOf(speaker rules.Emitter, text []byte) (Hit, bool) {
+	if len(text) > MaxText {
+		text = text[:MaxText]
+	}
+	candidates := m.auto.find(text)
+	if candidates.empty() {
+		return Hit{}, false
+	}
+	for i := range m.Rules {
+		if !candidates.has(i) {
+			continue
+		}
+		c := &m.Rules[i]
+		if !c.Rule.EmittedBy(speaker) {
+			continue
+		}
+		if c.exclude != nil && c.exclude.Regexp().Match(text) { // before the patterns: a line that is let pass costs no copy
+			continue
+		}
+		for i, p := range c.Patterns {
+			re := p.Regexp()
+			groups := re.FindSubmatchIndex(text)
+			if groups == nil {
+				continue
+			}
+			if speaker == rules.TheKernel && (notTheKernels.Match(text) || !c.Rule.Named && programTag.Match(text)) {
+				return Hit{}, false
+			}
+			hit := c.hit(re, text, groups)
+			hit.Pattern = i
+			return hit, true
+		}
+	}
+	return Hit{}, false
+}
+
+// hit reads the groups of a match. Nothing of it refers to text.
+func (c *compiled) hit(re *regexp.Regexp, text []byte, groups []int) Hit {
+	h := Hit{Rule: c.Rule, Recovered: c.Recovery}
+	var name string
+	for i, group := range re.SubexpNames() {
+		if group == "" || groups[2*i] < 0 {
+			continue
+		}
+		value := strings.TrimSpace(Printable(text[groups[2*i]:groups[2*i+1]]))
+		switch {
+		case value == "":
+		case strings.HasPrefix(group, "subject"):
+			name = value
+		default:
+			if h.Facts == nil {
+				h.Facts = map[string]string{}
+			}
+			h.Facts[group] = value
+		}
+	}
+	h.Subject = subjectOf(c.Rule, name, h.Facts)
+	return h
+}
+
+// subjectOf names what a line speaks of: the pod that a cgroup belongs to, what the pattern named, or the node.
+func subjectOf(r *rules.Rule, name string, facts map[string]string) finding.Subject {
+	if cgroup := facts["cgroup"]; cgroup != "" {
+		if uid, container, ok := podOfCgroup(cgroup); ok {
+			if container != "" {
+				facts["container"] = container
+			}
+			return finding.Subject{Kind: rules.PodKind, Name: uid, UID: uid}
+		}
+	}
+	if name == "" && (r.Kind == "process" || r.Kind == "cgroup") {
+		name = facts[r.Kind]
+	}
+	if name == "" || r.Kind == rules.NodeKind {
+		return finding.Subject{Kind: rules.NodeKind}
+	}
+	return finding.Subject{Kind: r.Kind, Name: name}
+}

@@ -1,0 +1,194 @@
+package kernellog
+
+import (
+	"cmp"
+	"fmt"
+	"regexp"
+	"regexp/syntax"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/nodeagent/nodeagent/pkg/detect/kernellog/rules"
+	"github.com/nodeagent/nodeagent/pkg/finding"
+)
+
+// OwnRule is a rule that a user writes: see Rule, of which it is the part that there is a reason to set.
+type OwnRule struct {
+	ID       string           `yaml:"id"`
+	Reason   string           `yaml:"reason"`
+	Severity finding.Severity `yaml:"severity"`
+	Summary  string           `yaml:"summary"` // what a line means, for people
+	Kind     string           `yaml:"kind,omitempty"`
+
+	Patterns []string `yaml:"patterns"`           // RE2, from the beginning of the kernel's text; the group "subject" names the subject
+	Literals []string `yaml:"literals,omitempty"` // one of them is in every line; derived from the patterns unless set
+	Exclude  string   `yaml:"exclude,omitempty"`  // RE2, anywhere: no fault although a pattern matches
+
+	Raise     OwnRate       `yaml:"raise,omitempty"`       // how often before there is a finding; once unless set
+	Expiry    time.Duration `yaml:"expiry,omitempty"`      // how long a line keeps the finding; an hour unless set
+	UntilBoot bool          `yaml:"untilBoot,omitempty"`   // as long as the kernel runs instead
+	Recovery  string        `yaml:"recovery,omitempty"`    // RE2, as patterns: the kernel says that it is over
+	Confirms  string        `yaml:"confirmedBy,omitempty"` // ID of the check that reads the state behind the line and is woken by it
+
+	Matches []string `yaml:"matches,omitempty"` // lines that the rule must match: tried when the configuration is read
+	Ignores []string `yaml:"ignores,omitempty"` // lines that it must not
+}
+
+// OwnRate is a number of lines within a time.
+type OwnRate struct {
+	Count  int           `yaml:"count,omitempty"`
+	Within time.Duration `yaml:"within,omitempty"`
+}
+
+const (
+	ownDomain rules.Domain = "own"
+	ownExpiry              = time.Hour
+	// maxOwnRules bounds the rules of one user: the table has room for so many beside its own.
+	maxOwnRules = 64
+)
+
+// Rule returns the rule.
+func (o OwnRule) Rule() rules.Rule {
+	r := rules.Rule{
+		ID: o.ID, Reason: o.Reason, Severity: o.Severity, Summary: o.Summary, Domain: ownDomain, Kind: cmp.Or(o.Kind, rules.NodeKind),
+		Patterns: o.Patterns, Literals: o.Literals, Exclude: o.Exclude, Raise: rules.Rate(o.Raise),
+		Expiry: cmp.Or(o.Expiry, ownExpiry), ConfirmedBy: o.Confirms,
+	}
+	if o.UntilBoot {
+		r.Expiry = rules.UntilBoot
+	}
+	if len(r.Literals) == 0 {
+		r.Literals = literalsOfAll(o.Patterns)
+	}
+	if o.Recovery != "" {
+		r.Recovery = rules.Recovery{Pattern: o.Recovery, Literals: literalsOfAll([]string{o.Recovery})}
+	}
+	return r
+}
+
+// literalsOfAll returns texts of which each match of any of the patterns contains one; nil where none are known.
+func literalsOfAll(patterns []string) []string {
+	var all []string
+	for _, p := range patterns {
+		tree, err := syntax.Parse(p, syntax.Perl)
+		if err != nil {
+			return nil
+		}
+		literals := LiteralsOf(tree)
+		if literals == nil {
+			return nil
+		}
+		all = append(all, literals...)
+	}
+	return all
+}
+
+// Problems returns what is wrong with o, by key.
+func (o OwnRule) Problems() map[string]string {
+	problems := map[string]string{}
+	for key, expr := range o.expressions() {
+		if _, err := regexp.Compile(expr); err != nil {
+			problems[key] = err.Error()
+		} else if key != "exclude" && !strings.HasPrefix(expr, "^") {
+			problems[key] = fmt.Sprintf("%q must begin with ^: only what the kernel's text begins with is its own word", expr)
+		}
+	}
+	switch {
+	case !rules.IDForm.MatchString(o.ID):
+		problems["id"] = fmt.Sprintf("%q must be lower case words with hyphens between them", o.ID)
+	case !rules.ReasonForm.MatchString(o.Reason):
+		problems["reason"] = fmt.Sprintf("%q must be one word in CamelCase", o.Reason)
+	case !o.Severity.Valid():
+		problems["severity"] = fmt.Sprintf("%q: a severity is fatal, warning or info", o.Severity)
+	case o.Summary == "":
+		problems["summary"] = "must say what a line of this rule means"
+	case o.Raise.Count > 1 && o.Raise.Within == 0:
+		problems["raise"] = "within is missing: how often is counted within a time"
+	}
+	if len(problems) > 0 {
+		return problems
+	}
+	return o.lineProblems()
+}
+
+// expressions returns all regular expressions, by key.
+func (o OwnRule) expressions() map[string]string {
+	all := map[string]string{}
+	for i, p := range o.Patterns {
+		all[fmt.Sprintf("patterns.%d", i)] = p
+	}
+	if o.Recovery != "" {
+		all["recovery"] = o.Recovery
+	}
+	if o.Exclude != "" {
+		all["exclude"] = o.Exclude
+	}
+	return all
+}
+
+// lineProblems tries the lines that stand beside the rule.
+func (o OwnRule) lineProblems() map[string]string {
+	rule := o.Rule()
+	switch {
+	case len(rule.Patterns) == 0:
+		return map[string]string{"id": "patterns are missing"}
+	case len(rule.Literals) == 0:
+		return map[string]string{"patterns": "no text of 3 letters or more is in every line that they match: name some as literals"}
+	case rule.Recovery.Pattern != "" && len(rule.Recovery.Literals) == 0:
+		return map[string]string{"recovery": "no text of 3 letters or more is in every line that it matches"}
+	}
+	m, err := NewMatcher([]rules.Rule{rule})
+	if err != nil {
+		return map[string]string{"id": err.Error()}
+	}
+	problems := map[string]string{}
+	for i, line := range o.Matches {
+		if hit, ok := m.Match([]byte(line)); !ok || hit.Recovered {
+			problems[fmt.Sprintf("matches.%d", i)] = fmt.Sprintf("the rule does not match %q", line)
+		}
+	}
+	for i, line := range o.Ignores {
+		if _, ok := m.Match([]byte(line)); ok {
+			problems[fmt.Sprintf("ignores.%d", i)] = fmt.Sprintf("the rule matches %q", line)
+		}
+	}
+	return problems
+}
+
+// OwnRules returns the rules of a user as they stand in the table, behind its own: a line is the first rule's that matches.
+// The error names the position of the rule that cannot be, and why.
+func OwnRules(own []OwnRule, table []rules.Rule) ([]rules.Rule, *OwnRuleError) {
+	if len(own) > maxOwnRules {
+		return nil, &OwnRuleError{maxOwnRules, "id", fmt.Sprintf("at most %d rules are possible", maxOwnRules)}
+	}
+	var added []rules.Rule
+	for i, o := range own {
+		if slices.ContainsFunc(table, func(r rules.Rule) bool { return r.ID == o.ID }) {
+			return nil, &OwnRuleError{i, "id", "the agent has a rule of this name: checks.kernel-log.rules." + o.ID + " adjusts it"}
+		}
+		if slices.ContainsFunc(added, func(r rules.Rule) bool { return r.ID == o.ID }) {
+			return nil, &OwnRuleError{i, "id", "there are two rules of this name"}
+		}
+		added = append(added, o.Rule())
+	}
+	m, err := NewMatcher(slices.Concat(table, added))
+	if err != nil {
+		return nil, &OwnRuleError{0, "id", err.Error()}
+	}
+	for i, o := range own {
+		for n, line := range o.Matches {
+			if hit, ok := m.Match([]byte(line)); ok && hit.Rule.ID != o.ID {
+				return nil, &OwnRuleError{i, fmt.Sprintf("matches.%d", n), fmt.Sprintf("the rule %s has this line already", hit.Rule.ID)}
+			}
+		}
+	}
+	return added, nil
+}
+
+// OwnRuleError says which rule of a user cannot be.
+type OwnRuleError struct {
+	Index int
+	Key   string // of the rule
+	What  string
+}

@@ -1,0 +1,198 @@
+package replay
+
+import (
+	"bytes"
+	"fmt"
+	"strings"
+
+	"github.com/nodeagent/nodeagent/internal/host"
+	"github.com/nodeagent/nodeagent/pkg/detect/kernellog/rules"
+)
+
+// Format is a form in which kernel logs are saved.
+type Format string
+
+// The formats. Auto takes each line for what it looks like: no line of one can be taken for one of another.
+const (
+	Auto    Format = "auto"
+	Dmesg   Format = "dmesg"   // dmesg, with any kind of time or none; the console
+	Kmsg    Format = "kmsg"    // records of /dev/kmsg
+	Journal Format = "journal" // journalctl -o json or -o short and its kin; syslog files
+)
+
+// ParseFormat returns the format with the given name.
+func ParseFormat(name string) (Format, error) {
+	switch f := Format(name); f {
+	case Auto, Dmesg, Kmsg, Journal:
+		return f, nil
+	}
+	return "", fmt.Errorf("unknown format %q: there are auto, dmesg, kmsg and journal", name)
+}
+
+// parser reads the lines of one log, in their order.
+type parser struct {
+	format Format
+	timed  bool // the log's lines have times: one that has none and is indented belongs to the one before
+	kmsg   bool // the line before was a record of /dev/kmsg or of its dictionary
+
+	number  int    // of the line being read, from 1
+	object  object // a record of several lines
+	strange string // a form of log that is not read, and was seen; empty: none
+}
+
+func (p *parser) parse(line []byte) entry {
+	p.number++
+	line = stripColour(bytes.TrimRight(line, "\r\n"))
+	if len(bytes.TrimSpace(line)) == 0 {
+		return entry{what: silentLine}
+	}
+	if p.format != Kmsg {
+		if e, ok := p.pretty(line); ok {
+			return e
+		}
+		if p.unread(line) {
+			return entry{what: badLine}
+		}
+	}
+	switch p.format {
+	case Kmsg:
+		return p.parseKmsg(line)
+	case Journal:
+		return p.parseJournal(line, true)
+	case Dmesg:
+		return p.parseDmesg(line)
+	}
+	return p.guess(line)
+}
+
+func (p *parser) guess(line []byte) entry {
+	line = cutContainer(line)
+	if text, ok := cutDocker(line); ok {
+		line = text
+	}
+	line = bytes.TrimPrefix(line, []byte("* ")) // minikube logs
+	switch {
+	case len(line) == 0:
+		return entry{what: silentLine}
+	case looksLikeRecord(line), p.kmsg && line[0] == ' ':
+		return p.parseKmsg(line)
+	case bytes.HasPrefix(trimJSON(line), []byte(`{"`)) && !bytes.HasPrefix(line, []byte(`{"ts":`)):
+		return p.parseJournal(line, false)
+	case bytes.HasPrefix(line, []byte("-- ")):
+		return p.parseJournal(line, false)
+	}
+	p.kmsg = false
+	if e, ok := parseTalos(line); ok {
+		p.timed = true
+		return e
+	}
+	if e, ok := parseSyslog(line); ok {
+		p.timed = true
+		return e
+	}
+	if e, ok := ownLog(line); ok {
+		return e
+	}
+	return p.parseDmesg(line)
+}
+
+// ownLog recognises the lines of a log that a daemon writes itself, without naming itself: kubelet.log, containerd.log.
+func ownLog(line []byte) (entry, bool) {
+	line = cutNode(line)
+	if rest, ok := cutKlog(line); ok {
+		return entry{what: foreignLine, speaker: rules.Kubelet, said: rest}, true
+	}
+	if rest, ok := cutLogrus(line); ok {
+		return entry{what: foreignLine, speaker: rules.Runtime, said: rest}, true
+	}
+	if rest, ok := flattenJSON(line); ok {
+		return entry{what: foreignLine, speaker: rules.Kubelet, said: rest}, true
+	}
+	return entry{}, false
+}
+
+// looksLikeRecord reports whether line begins as a record of /dev/kmsg does: "6,339,5140900,-;".
+func looksLikeRecord(line []byte) bool {
+	head, _, ok := bytes.Cut(line[:min(len(line), 128)], []byte(";"))
+	if !ok || bytes.Count(head, []byte(",")) < 3 {
+		return false
+	}
+	return len(bytes.TrimLeft(head[:bytes.LastIndexByte(head, ',')], "0123456789,")) < len(head)/2 && head[0] >= '0' && head[0] <= '9'
+}
+
+func (p *parser) parseKmsg(line []byte) entry {
+	if line[0] == ' ' && p.kmsg {
+		return entry{what: silentLine} // the dictionary of the record before
+	}
+	r, err := host.ParseKernelRecord(line)
+	if err != nil {
+		return entry{what: badLine}
+	}
+	p.kmsg = true
+	e := entry{what: kernelLine, text: []byte(r.Text)}.withUp(r.Time)
+	switch {
+	case !r.FromKernel():
+		e.what = foreignLine
+		if t, ok := e.tagged(e.text); ok {
+			return t
+		}
+	case isFragment(line):
+		e.what = silentLine
+	}
+	return e
+}
+
+// isFragment reports whether a record is the rest of an earlier one: its flags are the fourth field. It does not begin a
+// sentence of the kernel.
+func isFragment(line []byte) bool {
+	head, _, _ := bytes.Cut(line, []byte(";"))
+	fields := strings.SplitN(string(head), ",", 5)
+	return len(fields) > 3 && strings.ContainsAny(fields[3], "c+")
+}
+
+func (p *parser) parseJournal(line []byte, monotonic bool) entry {
+	if trimmed := trimJSON(line); bytes.HasPrefix(trimmed, []byte("{")) {
+		return parseJournalJSON(trimmed)
+	}
+	if heading, ok := bytes.CutPrefix(line, []byte("-- ")); ok { // -- Boot 1234… --, -- Logs begin at …, -- No entries --
+		if bytes.HasPrefix(heading, []byte("Boot ")) || bytes.HasPrefix(heading, []byte("Reboot ")) {
+			return entry{what: bootBoundary}
+		}
+		return entry{what: silentLine}
+	}
+	if e, ok := parseJournalShort(line, monotonic); ok {
+		p.timed = true
+		return e
+	}
+	if e, ok := parseSyslog(line); ok {
+		p.timed = true
+		return e
+	}
+	if e, ok := ownLog(line); ok {
+		return e
+	}
+	if p.timed && (line[0] == ' ' || line[0] == '\t') {
+		return entry{what: silentLine} // the second line of a message
+	}
+	return entry{what: badLine}
+}
+
+func (p *parser) parseDmesg(line []byte) entry {
+	if text, ok := console(line); ok {
+		return entry{}.spoken(rules.Systemd, text)
+	}
+	if e, ok := parseTalos(line); ok {
+		p.timed = true
+		return e
+	}
+	e := parseDmesg(line)
+	if t, ok := e.tagged(e.text); ok {
+		e = t
+	}
+	if e.timed {
+		p.timed = true
+	} else if p.timed && e.what == kernelLine && (line[0] == ' ' || line[0] == '\t') {
+		e.what = silentLine
+	}
+	return e
+}

@@ -1,0 +1,223 @@
+package replay
+
+import (
+	"bytes"
+	"strconv"
+	"time"
+
+	"github.com/nodeagent/nodeagent/pkg/detect/kernellog"
+)
+
+// decoded is how dmesg -x begins a line: "kern  :err   : ".
+var decoded = kernellog.WhenNeeded(`^([a-z0-9]{3,8}) *:(?:emerg|alert|crit|err|warn|notice|info|debug) *: ?`)
+
+// parseDmesg reads a line as dmesg prints it, with any of its kinds of time, with levels or without:
+//
+//	[   12.345678] text             [   12.345678][  T123] text       [Tue Nov 21 01:02:03 2023] text
+//	<6>[   12.345678] text          kern  :info  : [   12.345678] text
+//	2023-11-21T01:02:03,123456+00:00 text                             text
+func parseDmesg(line []byte) entry {
+	if bytes.IndexByte(line, 0) >= 0 {
+		return entry{what: badLine}
+	}
+	e := entry{what: kernelLine}
+	whole := len(line)
+	line, foreign := cutPriority(line)
+	if foreign {
+		e.what = foreignLine
+	}
+	e.text = cutKernelTag(cutLogin(line))
+	line = e.text
+	if trimmed := bytes.TrimLeft(line, " \t"); len(trimmed) > 0 && trimmed[0] == '[' {
+		e = e.bracketed(trimmed)
+	} else if t, rest, ok := cutISO(line); ok {
+		e = e.withWall(t)
+		e.text = rest
+	}
+	if e.timed {
+		e.text = cutCaller(e.text)
+	}
+	e.bare = !e.timed && len(e.text) == whole
+	return e
+}
+
+// login is what a serial console shows before the kernel's line when somebody could log in there.
+var login = kernellog.WhenNeeded(`^[\w.-]{1,64} login: (\[ *\d{1,10}\.\d{6}\])`)
+
+func cutLogin(line []byte) []byte {
+	if !bytes.Contains(line[:min(len(line), 80)], []byte(" login: [")) {
+		return line
+	}
+	if at := login.Regexp().FindSubmatchIndex(line); at != nil {
+		return line[at[2]:]
+	}
+	return line
+}
+
+// talos is how Talos prints the kernel's records, those of several nodes after their names: "10.0.0.2: kern: warning: [2024-10-29T13:44:17.6Z]: ".
+var talos = kernellog.WhenNeeded(`^(?:[\w.:-]{1,64}: )?([a-z0-9]{3,8}): +(?:emerg|alert|crit|err|warning|notice|info|debug): \[([0-9T:.-]{19,29}Z)\]: ?`)
+
+// talosDictionary is how Talos ends a line whose record has a dictionary.
+var talosDictionary = kernellog.WhenNeeded(` SUBSYSTEM=\S+(?: DEVICE=\S+)?$`)
+
+func parseTalos(line []byte) (e entry, ok bool) {
+	if !bytes.Contains(line[:min(len(line), 160)], []byte("Z]: ")) {
+		return entry{}, false
+	}
+	at := talos.Regexp().FindSubmatchIndex(line)
+	if at == nil {
+		return entry{}, false
+	}
+	t, err := time.Parse(time.RFC3339, string(line[at[4]:at[5]]))
+	if err != nil {
+		return entry{}, false
+	}
+	e = entry{what: kernelLine, text: talosDictionary.Regexp().ReplaceAll(line[at[1]:], nil)}.withWall(t)
+	if string(line[at[2]:at[3]]) != "kern" {
+		e.what = foreignLine
+	}
+	return e, true
+}
+
+// talosNode is what talosctl logs puts before a line of kubelet's log.
+var talosNode = kernellog.WhenNeeded(`^(?:\d{1,3}(?:\.\d{1,3}){3}|[0-9a-f:]{3,39}): (\{"ts":)`)
+
+func cutNode(line []byte) []byte {
+	if !bytes.Contains(line[:min(len(line), 60)], []byte(`: {"ts":`)) {
+		return line
+	}
+	if at := talosNode.Regexp().FindSubmatchIndex(line); at != nil {
+		return line[at[2]:]
+	}
+	return line
+}
+
+// console recognises what systemd prints to the console beside the kernel's lines, where it is not well: "[FAILED] Failed to
+// start …".
+func console(line []byte) (text []byte, ok bool) {
+	for _, state := range []string{"[FAILED] ", "[DEPEND] ", "[ TIME ] "} {
+		if text, ok = bytes.CutPrefix(line, []byte(state)); ok {
+			return text, true
+		}
+	}
+	return nil, false
+}
+
+// cutKernelTag removes "kernel: ", what syslogd's broadcast to terminals makes of it, " kernel:[", and "kern.info " before it.
+func cutKernelTag(line []byte) []byte {
+	rest := bytes.TrimLeft(line, " ")
+	if level, ok := bytes.CutPrefix(rest, []byte("kern.")); ok {
+		_, rest, _ = bytes.Cut(level, []byte(" "))
+	}
+	rest, ok := bytes.CutPrefix(rest, []byte("kernel:"))
+	if !ok {
+		return line
+	}
+	return bytes.TrimPrefix(rest, []byte(" "))
+}
+
+// cutPriority removes <N> or the decoded facility and level, and reports whether a program wrote the line.
+func cutPriority(line []byte) (rest []byte, foreign bool) {
+	if len(line) > 2 && line[0] == '<' {
+		digits, rest, ok := bytes.Cut(line[1:min(len(line), 8)], []byte(">"))
+		if n, err := strconv.ParseUint(string(digits), 10, 16); ok && err == nil {
+			_ = rest
+			return line[len(digits)+2:], n>>3 != 0
+		}
+	}
+	if len(line) > 0 && line[0] >= 'a' && line[0] <= 'z' {
+		if at := decoded.Regexp().FindSubmatchIndex(line); at != nil {
+			return line[at[1]:], string(line[at[2]:at[3]]) != "kern"
+		}
+	}
+	return line, false
+}
+
+// bracketed reads "[time] text".
+func (e entry) bracketed(line []byte) entry {
+	inner, rest, ok := bytes.Cut(line[1:], []byte("]"))
+	if !ok || len(inner) > 40 {
+		return e
+	}
+	if up, ok := seconds(inner); ok {
+		e = e.withUp(up)
+	} else if t, ok := wallTime(inner); ok {
+		e = e.withWall(t)
+	} else if before, _, ok := bytes.Cut(inner, []byte("<")); ok { // dmesg -d: [   12.345678 <    0.000012>]
+		up, ok := seconds(bytes.TrimRight(before, " "))
+		if !ok {
+			return e
+		}
+		e = e.withUp(up)
+	} else if !relativeTime(inner) {
+		return e // the kernel's own text begins with a bracket
+	} else {
+		rest = bytes.TrimPrefix(cutCaller(rest), []byte(" "))
+		e.timed, e.text = false, rest
+		if bytes.HasPrefix(rest, []byte("[")) { // of several kinds of time
+			return e.bracketed(rest)
+		}
+		return e
+	}
+	e.text = bytes.TrimPrefix(rest, []byte(" "))
+	return e
+}
+
+// wallTime reads what dmesg -T prints, or what some consoles do.
+func wallTime(inner []byte) (time.Time, bool) {
+	for _, form := range []string{time.ANSIC, "2006-01-02 15:04:05", "2006-01-02T15:04:05", time.RFC3339} {
+		if t, err := time.Parse(form, string(inner)); err == nil {
+			return t, true
+		}
+	}
+	return time.Time{}, false
+}
+
+// relativeTime recognises the times of dmesg --reltime: "Nov21 01:02" and "  +0.000012".
+func relativeTime(inner []byte) bool {
+	trimmed := bytes.TrimLeft(inner, " ")
+	if difference, ok := bytes.CutPrefix(trimmed, []byte("+")); ok {
+		_, ok := seconds(difference)
+		return ok
+	}
+	_, err := time.Parse("Jan_2 15:04", string(inner))
+	return err == nil
+}
+
+// cutCaller removes the task or processor that CONFIG_PRINTK_CALLER puts after the time: "[  T123] ", "[    C0] ".
+func cutCaller(text []byte) []byte {
+	if len(text) == 0 || text[0] != '[' {
+		return text
+	}
+	inner, rest, ok := bytes.Cut(text[1:], []byte("]"))
+	inner = bytes.TrimLeft(inner, " ")
+	if !ok || len(inner) < 2 || len(inner) > 12 || (inner[0] != 'T' && inner[0] != 'C') {
+		return text
+	}
+	for _, c := range inner[1:] {
+		if c < '0' || c > '9' {
+			return text
+		}
+	}
+	return bytes.TrimPrefix(rest, []byte(" "))
+}
+
+// isoForms are the forms in which dmesg, journalctl and syslog daemons write ISO 8601.
+var isoForms = []string{"2006-01-02T15:04:05,999999Z07:00", "2006-01-02T15:04:05.999999Z07:00", "2006-01-02T15:04:05Z07:00", "2006-01-02T15:04:05Z0700", "2006-01-02T15:04:05.999999Z0700"}
+
+// cutISO removes an ISO 8601 time and the blank after it.
+func cutISO(line []byte) (t time.Time, rest []byte, ok bool) {
+	if len(line) < 20 || line[4] != '-' || line[7] != '-' || line[10] != 'T' {
+		return time.Time{}, line, false
+	}
+	word, rest, ok := bytes.Cut(line, []byte(" "))
+	if !ok || len(word) > 40 {
+		return time.Time{}, line, false
+	}
+	for _, form := range isoForms {
+		if t, err := time.Parse(form, string(word)); err == nil {
+			return t, rest, true
+		}
+	}
+	return time.Time{}, line, false
+}

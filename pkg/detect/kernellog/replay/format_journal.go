@@ -1,0 +1,242 @@
+package replay
+
+import (
+	"bytes"
+	"encoding/json"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/nodeagent/nodeagent/pkg/detect/kernellog"
+	"github.com/nodeagent/nodeagent/pkg/detect/kernellog/rules"
+)
+
+// journalRecord is what matters of a line of journalctl -o json. Fields that begin with an underscore are journald's own
+// word; the others are what the writer claims.
+// https://systemd.io/JOURNAL_EXPORT_FORMATS/#journal-json-format
+type journalRecord struct {
+	Transport  journalField `json:"_TRANSPORT"`
+	Identifier journalField `json:"SYSLOG_IDENTIFIER"`
+	Facility   journalField `json:"SYSLOG_FACILITY"`
+	Message    journalField `json:"MESSAGE"`
+	Unit       journalField `json:"_SYSTEMD_UNIT"`
+	Cgroup     journalField `json:"_SYSTEMD_CGROUP"`
+	Command    journalField `json:"_COMM"`
+	PID        journalField `json:"_PID"`
+	SyslogPID  journalField `json:"SYSLOG_PID"`
+	Container  journalField `json:"CONTAINER_ID"` // what a container said, passed on by dockerd or podman
+	Boot       journalField `json:"_BOOT_ID"`
+	Realtime   journalField `json:"__REALTIME_TIMESTAMP"`        // µs since 1970
+	Monotonic  journalField `json:"__MONOTONIC_TIMESTAMP"`       // µs since boot, when journald heard it
+	Source     journalField `json:"_SOURCE_MONOTONIC_TIMESTAMP"` // µs since boot, the kernel's own
+}
+
+// journalField is a string, or an array of bytes where it is not printable UTF-8; of a field that occurs several times, the
+// first.
+type journalField []byte
+
+func (f *journalField) UnmarshalJSON(data []byte) error {
+	var text string
+	if json.Unmarshal(data, &text) == nil {
+		*f = journalField(text)
+		return nil
+	}
+	var octets []uint16
+	if json.Unmarshal(data, &octets) == nil {
+		for _, o := range octets {
+			*f = append(*f, byte(o))
+		}
+		return nil
+	}
+	var several []json.RawMessage
+	if err := json.Unmarshal(data, &several); err != nil || len(several) == 0 {
+		return err
+	}
+	return f.UnmarshalJSON(several[0])
+}
+
+// parseJournalJSON reads a line of journalctl -o json, json-sse or json-seq.
+func parseJournalJSON(line []byte) entry {
+	var r journalRecord
+	if err := json.Unmarshal(trimJSON(line), &r); err != nil {
+		return entry{what: badLine}
+	}
+	e := entry{what: kernelLine, text: firstLine(r.Message), boot: string(r.Boot)}
+	if us, err := strconv.ParseInt(string(r.Realtime), 10, 53); err == nil {
+		e.at, e.timed = time.Duration(us)*time.Microsecond, true
+	}
+	up := r.Source
+	if up == nil {
+		up = r.Monotonic
+	}
+	if us, err := strconv.ParseInt(string(up), 10, 53); err == nil && us >= 0 {
+		e.up, e.upKnown = time.Duration(us)*time.Microsecond, true
+	}
+	// What programs write to /dev/kmsg comes over the kernel's transport too, but has a facility of its own.
+	transport := string(r.Transport)
+	fromKernel := transport == "kernel" || transport == "" && string(r.Identifier) == "kernel"
+	if facility := string(r.Facility); !fromKernel || facility != "" && facility != "0" {
+		e.what = foreignLine
+		if s, ok := r.speaker(); ok {
+			e = e.spoken(s, e.text)
+		}
+	}
+	return e
+}
+
+// speaker returns whose word the record is. journald's own word on it is the unit; the process's name is its own choice, but
+// counts outside pods; what the writer claims counts where there is nothing else, as in records of early boot, and in those
+// from which somebody removed the rest.
+func (r *journalRecord) speaker() (rules.Emitter, bool) {
+	pid := string(r.PID)
+	switch {
+	case r.Container != nil || bytes.Contains(r.Cgroup, []byte("kubepods")):
+		return rules.TheKernel, false
+	case string(r.Unit) == "init.scope" || pid == "1":
+		return rules.Systemd, pid == "1" || r.PID == nil
+	case r.Unit != nil:
+		s, ok := speakerOf(string(r.Unit))
+		return s, ok && s != rules.Systemd
+	case r.Command != nil:
+		s, ok := speakerOf(string(r.Command))
+		return s, ok && s != rules.Systemd
+	case r.PID != nil:
+		return rules.TheKernel, false
+	}
+	if pid = string(r.SyslogPID); pid == "" {
+		pid = "1"
+	}
+	return taggedSpeaker(string(r.Identifier), pid)
+}
+
+// trimJSON removes what json-sse and json-seq put before a record.
+func trimJSON(line []byte) []byte {
+	return bytes.TrimPrefix(bytes.TrimPrefix(line, []byte("\x1e")), []byte("data: "))
+}
+
+var (
+	// shortTime is how syslog daemons and journalctl -o short, short-precise, short-full and short-unix begin a line.
+	shortTime = kernellog.WhenNeeded(`^(?:([\pL\d]{2,9}\.? [ \d]?\d \d\d:\d\d:\d\d(?:\.\d{1,9})?)|[A-Z][a-z]{2} (\d{4}-\d\d-\d\d \d\d:\d\d:\d\d(?:\.\d{1,9})?) [A-Z0-9+:-]{2,6}|(\d{9,11}\.\d{6})|\[ *(\d{1,10}\.\d{6})\]|[A-Z][a-z]{2} ([A-Z][a-z]{2} [ \d]\d \d\d:\d\d:\d\d \d{4})|(\d{4}-\d\d-\d\d \d\d:\d\d:\d\d(?:[.,]\d{1,9})?)(?: ?(?:Z|UTC|[+-]\d\d:?\d\d))?|((?:\d{4} )?[A-Z][a-z]{2} [ \d]?\d (?:\d{4} )?\d\d:\d\d:\d\d)) +`)
+	// shortSource is the host and the program that follow, sourceAlone the program where journalctl --no-hostname left out
+	// the host. BusyBox writes the facility between them.
+	shortSource = kernellog.WhenNeeded(`^(?:\d{1,3}(?:\.\d{1,3}){3} )?\S{0,254}[^\s:] +(?:kern\.[a-z]{3,7} +)?([^\s:\[\]]{1,128})(\[\d+\])?: ?`)
+	sourceAlone = kernellog.WhenNeeded(`^([^\s:\[\]]{1,128})(\[\d+\])?: `)
+)
+
+// parseJournalShort reads a line of journalctl -o short and its kin, or of a syslog file. ok is false when it is none. Some
+// syslog daemons leave the kernel's own time before the text.
+//
+//	Nov 21 01:02:03 host kernel: text                 2023-11-21T01:02:03+0000 host kernel: [   12.345678] text
+//	Tue 2023-11-21 01:02:03 UTC host kernel: text     1700528523.123456 host kernel: text
+//	2023-11-21 01:02:03 host kernel: text             Nov 21 2023 01:02:03 host kernel: text
+func parseJournalShort(line []byte, monotonic bool) (e entry, ok bool) {
+	t, rest, ok := cutISO(line)
+	if ok && line[19] == ',' { // dmesg --time-format iso
+		return entry{}, false
+	}
+	if ok {
+		e = e.withWall(t)
+	} else if e, rest, ok = cutShortTime(line, monotonic); !ok {
+		return entry{}, false
+	}
+	at := shortSource.Regexp().FindSubmatchIndex(rest)
+	if alone := sourceAlone.Regexp().FindSubmatchIndex(rest); alone != nil {
+		at = alone
+	}
+	if at == nil {
+		return e.fromRelay(rest)
+	}
+	e.what = foreignLine
+	name := string(rest[at[2]:at[3]])
+	if name == "kernel" && at[4] < 0 {
+		return e.fromKernel(rest[at[1]:]), true
+	}
+	var pid string
+	if at[4] >= 0 {
+		pid = string(rest[at[4]+1 : at[5]-1])
+	}
+	if s, ok := taggedSpeaker(name, pid); ok {
+		e = e.spoken(s, rest[at[1]:])
+	}
+	return e, true
+}
+
+// relayed is how some log daemons begin the kernel's lines, that name nobody: "[kern.warning] [  377.489619] ".
+var relayed = kernellog.WhenNeeded(`^\s*(?:\[kern\.\w{1,8}\] )?(\[ *\d{1,10}\.\d{6}\])`)
+
+// fromRelay returns e as the kernel's word where only the kernel's own time follows; else it is no line of a journal.
+func (e entry) fromRelay(text []byte) (entry, bool) {
+	at := relayed.Regexp().FindSubmatchIndex(text)
+	if at == nil {
+		return entry{}, false
+	}
+	return e.fromKernel(text[at[2]:]), true
+}
+
+// fromKernel returns e as the kernel's word; before it may stand the kernel's own time, or what root wrote into its log.
+func (e entry) fromKernel(text []byte) entry {
+	e.what, e.text = kernelLine, text
+	if inner := parseDmesg(text); inner.upKnown {
+		e.text, e.up, e.upKnown = inner.text, inner.up, true
+	}
+	if t, ok := e.tagged(e.text); ok {
+		return t
+	}
+	return e
+}
+
+func cutShortTime(line []byte, monotonic bool) (e entry, rest []byte, ok bool) {
+	at := shortTime.Regexp().FindSubmatchIndex(line)
+	if at == nil {
+		return entry{}, nil, false
+	}
+	group := func(i int) string {
+		if at[2*i] < 0 {
+			return ""
+		}
+		return string(line[at[2*i]:at[2*i+1]])
+	}
+	switch {
+	case group(1) != "": // no year: differences are right but around the New Year
+		if t, err := time.Parse("2006 Jan _2 15:04:05", "2000 "+group(1)); err == nil { // else the month is of another language
+			e = e.withWall(t)
+		}
+	case group(2) != "":
+		t, err := time.Parse("2006-01-02 15:04:05", group(2))
+		if err != nil {
+			return entry{}, nil, false
+		}
+		e = e.withWall(t)
+	case group(3) != "":
+		since, _ := seconds([]byte(group(3)))
+		e.at, e.timed = since, true
+	case group(5) != "": // OpenWrt's logread
+		t, err := time.Parse("Jan _2 15:04:05 2006", group(5))
+		if err != nil {
+			return entry{}, nil, false
+		}
+		e = e.withWall(t)
+	case group(6) != "":
+		t, err := time.Parse("2006-01-02 15:04:05", strings.Replace(group(6), ",", ".", 1))
+		if err != nil {
+			return entry{}, nil, false
+		}
+		e = e.withWall(t)
+	case group(7) != "":
+		t, err := time.Parse("2006 Jan _2 15:04:05", group(7))
+		if err != nil {
+			t, err = time.Parse("Jan _2 2006 15:04:05", group(7))
+		}
+		if err != nil {
+			return entry{}, nil, false
+		}
+		e = e.withWall(t)
+	default: // as dmesg writes it, too: only where the format is known
+		if !monotonic {
+			return entry{}, nil, false
+		}
+		up, _ := seconds([]byte(group(4)))
+		e = e.withUp(up)
+	}
+	return e, line[at[1]:], true
+}

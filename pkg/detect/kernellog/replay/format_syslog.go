@@ -1,0 +1,107 @@
+package replay
+
+import (
+	"bytes"
+	"strconv"
+
+	"github.com/nodeagent/nodeagent/pkg/detect/kernellog"
+)
+
+// rfc5424 is how syslog daemons begin a line in their newer form, after the priority: "1 TIME HOST APP PID MSGID DATA ".
+var rfc5424 = kernellog.WhenNeeded(`^1 (\S{1,40} )\S{1,255} (\S{1,128}) (\S{1,128}) \S{1,32} (?:-|(?:\[(?:[^\]"\\]|"(?:[^"\\]|\\.)*")*\])+)(?: |$)(?:\x{FEFF})?`)
+
+// rfc5424Rest is what some write of it: without the priority, with a time that others use too.
+var rfc5424Rest = kernellog.WhenNeeded(`^(\d{4}-\d\d-\d\dT\S{8,30} )\S{1,255} ([\w./-]{1,128}) (\d{1,10}|-) (?:\S{1,32} -|- -) +`)
+
+// containerLine is how container runtimes and kubectl logs --timestamps begin a line. Its time has nanoseconds, and always
+// "Z" or a zone: no other log's does.
+var containerLine = kernellog.WhenNeeded(`^\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{7,9}(?:Z|[+-]\d\d:\d\d) (?:std(?:out|err) [FP] )?`)
+
+// cutContainer removes the time that a container runtime put before what a container said, where that is itself a line of
+// a log.
+func cutContainer(line []byte) []byte {
+	if len(line) < 30 || line[4] != '-' || line[10] != 'T' {
+		return line
+	}
+	return line[len(containerLine.Regexp().Find(line)):]
+}
+
+// parseSyslog reads a line of a journal or of a syslog daemon, with or without its priority. ok is false when it is none.
+//
+//	Nov 21 01:02:03 host kernel: text             <3>Nov 21 01:02:03 host kernel: [   12.345678] text
+//	<30>1 2023-11-21T01:02:03.123Z host kubelet 812 - - text
+func parseSyslog(line []byte) (entry, bool) {
+	rest, facility, ok := cutSyslogPriority(line)
+	if ok {
+		if e, ok := parseRFC5424(rfc5424.Regexp().FindSubmatchIndex(rest), rest, facility); ok {
+			return e, true
+		}
+	} else if len(line) > 0 && line[0] == '2' {
+		if e, ok := parseRFC5424(rfc5424Rest.Regexp().FindSubmatchIndex(line), line, 0); ok {
+			return e, true
+		}
+	}
+	e, known := parseJournalShort(rest, false)
+	if !known {
+		e, known = parseShortMonotonic(rest)
+	}
+	if known && ok && e.what == kernelLine && facility != 0 {
+		e.what = foreignLine
+	}
+	return e, known
+}
+
+// cutSyslogPriority removes <N> where a time follows.
+func cutSyslogPriority(line []byte) (rest []byte, facility int, ok bool) {
+	if len(line) < 8 || line[0] != '<' {
+		return line, 0, false
+	}
+	number, rest, ok := bytes.Cut(line[1:], []byte(">"))
+	if !ok || len(number) > 3 {
+		return line, 0, false
+	}
+	n, err := strconv.ParseUint(string(number), 10, 8)
+	if err != nil {
+		return line, 0, false
+	}
+	return rest, int(n >> 3), true
+}
+
+// parseRFC5424 reads a line in which at are the places of time, program and number.
+func parseRFC5424(at []int, line []byte, facility int) (e entry, ok bool) {
+	if at == nil {
+		return entry{}, false
+	}
+	if t, _, ok := cutISO(line[at[2]:]); ok {
+		e = e.withWall(t)
+	}
+	text, app, pid := line[at[1]:], string(line[at[4]:at[5]]), string(line[at[6]:at[7]])
+	e.what = foreignLine
+	if app == "kernel" && facility == 0 {
+		return e.fromKernel(text), true
+	}
+	if s, ok := taggedSpeaker(app, pid); ok {
+		e = e.spoken(s, text)
+	}
+	return e, true
+}
+
+// monotonic is how journalctl -o short-monotonic begins a line. A line of dmesg looks like it, but the kernel begins no
+// sentence with a word and its own name, or that of a daemon and its number.
+var monotonic = kernellog.WhenNeeded(`^\[ *\d{1,10}\.\d{6}\] [\w.-]{1,255} (?:kernel: |([\w.@()-]{1,64})\[(\d{1,10})\]: )`)
+
+func parseShortMonotonic(line []byte) (entry, bool) {
+	if len(line) == 0 || line[0] != '[' {
+		return entry{}, false
+	}
+	at := monotonic.Regexp().FindSubmatchIndex(line)
+	if at == nil {
+		return entry{}, false
+	}
+	if at[2] >= 0 {
+		if _, ok := speakerOf(string(line[at[2]:at[3]])); !ok {
+			return entry{}, false
+		}
+	}
+	return parseJournalShort(line, true)
+}

@@ -1,0 +1,63 @@
+package replay
+
+import (
+	"bufio"
+	"bytes"
+	"compress/gzip"
+	"fmt"
+	"io"
+
+	"github.com/nodeagent/nodeagent/pkg/detect/kernellog"
+)
+
+// packed are the first bytes of what is no text.
+var packed = []struct{ magic, name string }{
+	{"\xfd7zXZ\x00", "compressed with xz"},
+	{"\x28\xb5\x2f\xfd", "compressed with zstd"},
+	{"BZh", "compressed with bzip2"},
+	{"PK\x03\x04", "a zip archive"},
+	{"LPKSHHRH", "a file of journald itself: journalctl --file FILE -o json reads it"},
+	{"\xff\xfe", "UTF-16"},
+	{"\xfe\xff", "UTF-16"},
+}
+
+// unpacked returns the text in r, which may be compressed with gzip, as log rotation leaves files.
+func unpacked(r *bufio.Reader) (*bufio.Reader, error) {
+	head, _ := r.Peek(8)
+	for _, p := range packed {
+		if bytes.HasPrefix(head, []byte(p.magic)) {
+			return nil, fmt.Errorf("the input is no text: %s", p.name)
+		}
+	}
+	if !bytes.HasPrefix(head, []byte("\x1f\x8b\x08")) {
+		return r, nil
+	}
+	text, err := gzip.NewReader(r)
+	if err != nil {
+		return nil, fmt.Errorf("the input is compressed with gzip: %w", err)
+	}
+	return bufio.NewReaderSize(io.Reader(text), maxLine), nil
+}
+
+// Forms of the journal that are not read: a line break in a message could pass for a field of its own in them.
+var (
+	exportField   = kernellog.WhenNeeded(`^_{0,2}[A-Z][A-Z0-9_]{0,63}=`)
+	verboseRecord = kernellog.WhenNeeded(`^[A-Z][a-z]{2} \d{4}-\d\d-\d\d \d\d:\d\d:\d\d\.\d{6} \S+ \[[a-z]=`)
+)
+
+// unread reports whether a line is of a form that is known and not read, and notes which.
+func (p *parser) unread(line []byte) bool {
+	switch {
+	case bytes.HasPrefix(line, []byte("__CURSOR=")), bytes.HasPrefix(line, []byte("__REALTIME_TIMESTAMP=")):
+		p.strange = "journalctl -o export"
+	case verboseRecord.Regexp().Match(line):
+		p.strange = "journalctl -o verbose"
+	case bytes.HasPrefix(line, []byte(`[{"`)):
+		p.strange = "a JSON array in one line"
+	case p.strange == "":
+		return false
+	default:
+		return exportField.Regexp().Match(bytes.TrimLeft(line, " "))
+	}
+	return true
+}

@@ -1,0 +1,36 @@
+package replay
+
+import (
+	"slices"
+	"testing"
+
+	"github.com/nodeagent/nodeagent/test/need"
+)
+
+func TestBenignLinesCostNoAllocation(t *testing.T) {
+	need.Flag(t, !raceDetector, "not -race, which throws away what regexp keeps for the next line")
+	m, lines := kernelMatcher(t), benignLines(t)
+	lines = slices.DeleteFunc(lines, func(line []byte) bool {
+		_, ok := m.Match(line) // of recoveries, and of links while the machine starts, the subject is copied
+		return ok
+	})
+	if n := testing.AllocsPerRun(10, func() {
+		for _, line := range lines {
+			m.Match(line)
+		}
+	}); n > 0 || len(lines) < 100 {
+		t.Errorf("%v allocations for %d lines", n, len(lines))
+	}
+}
+
+func BenchmarkBenign(b *testing.B) {
+	m, lines := kernelMatcher(b), benignLines(b)
+	b.ReportAllocs()
+	i := 0
+	for b.Loop() {
+		m.Match(lines[i])
+		if i++; i == len(lines) {
+			i = 0
+		}
+	}
+}

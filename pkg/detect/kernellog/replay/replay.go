@@ -1,0 +1,214 @@
+// Package replay reads saved logs in all formats that people send, and says which rules they match.
+package replay
+
+import (
+	"bufio"
+	"bytes"
+	"errors"
+	"fmt"
+	"io"
+	"time"
+
+	"github.com/nodeagent/nodeagent/pkg/detect/kernellog"
+	"github.com/nodeagent/nodeagent/pkg/detect/kernellog/rules"
+	"github.com/nodeagent/nodeagent/pkg/finding"
+)
+
+// maxLine bounds a line of a saved log; what is longer is cut and counted.
+const maxLine = 64 << 10
+
+// maxQuoted is how much is shown of a line that is not of the format.
+const maxQuoted = 100
+
+// Replay is how a saved log is read. The zero value reads any format and believes the kernel only.
+type Replay struct {
+	Format   Format             // empty: Auto
+	Programs bool               // also take for the kernel's word what programs wrote into its log; for tests
+	Daemons  *kernellog.Matcher // of what daemons say; nil: they are not listened to
+}
+
+// Found is a match in a saved log.
+type Found struct {
+	kernellog.Match
+	Number int    // of the line, from 1
+	Line   string // as it stands in the log, printable; at most 8 KiB
+	Text   string // the kernel's, or the daemon's, own words in it
+}
+
+// Summary tells how much of a log could be read, and what was in it.
+type Summary struct {
+	Lines   int // read
+	Kernel  int // that are the kernel's own word
+	Daemon  int // that are those of a daemon which is listened to
+	Foreign int // that are somebody else's
+	Bad     int // that are not of the format
+	Cut     int // that were longer than 64 KiB
+	Bare    int // of the kernel's, those with neither a time nor a name: dmesg -t prints them so, and so is any text
+
+	FirstBad     int    // the first line that is not of the format; 0: none
+	FirstBadLine string // how it begins, printable
+	Strange      string // the form that the log seems to have, where it is known and not read; empty: none
+
+	Matches int                      // lines that matched a rule
+	Counts  map[finding.Severity]int // findings: raised matches that are not further lines of a report
+}
+
+// Understood reports whether any line could be read. An empty log is understood.
+func (s Summary) Understood() bool { return s.Bad == 0 || s.Kernel+s.Daemon+s.Foreign > 0 }
+
+// Problems reports whether something was raised that is more than information.
+func (s Summary) Problems() bool { return s.Counts[finding.Warning]+s.Counts[finding.Fatal] > 0 }
+
+// Read reads a log to its end and hands every match to emit, in the order of the lines. Recoveries are handed to it, too.
+// Its memory is bounded, whatever the log. An error is that of reading or of emit.
+func (o Replay) Read(m *kernellog.Matcher, r io.Reader, emit func(Found) error) (Summary, error) {
+	if o.Format == "" {
+		o.Format = Auto
+	}
+	s := replaying{Replay: o, parser: parser{format: o.Format}, tally: kernellog.NewTally(m), emit: emit}
+	if o.Daemons != nil {
+		s.daemons = kernellog.NewTally(o.Daemons)
+	}
+	s.sum.Counts = map[finding.Severity]int{}
+	lines, err := unpacked(bufio.NewReaderSize(r, maxLine))
+	if err != nil {
+		return s.sum, err
+	}
+	for {
+		line, err := lines.ReadSlice('\n')
+		cut := errors.Is(err, bufio.ErrBufferFull)
+		if len(line) > 0 {
+			if s.sum.Lines == 0 {
+				line = bytes.TrimPrefix(line, []byte("\xef\xbb\xbf")) // byte order mark
+			}
+			if emitErr := s.line(line, cut); emitErr != nil {
+				return s.sum, emitErr
+			}
+		}
+		for cut && errors.Is(err, bufio.ErrBufferFull) { // the rest of the line
+			_, err = lines.ReadSlice('\n')
+		}
+		if errors.Is(err, io.EOF) {
+			s.sum.Strange = s.parser.strange
+			return s.sum, nil
+		}
+		if err != nil {
+			return s.sum, fmt.Errorf("read line %d: %w", s.sum.Lines+1, err)
+		}
+	}
+}
+
+// replaying is a log being read.
+type replaying struct {
+	Replay
+	parser  parser
+	tally   *kernellog.Tally
+	daemons *kernellog.Tally // nil: they are not listened to
+	emit    func(Found) error
+	sum     Summary
+
+	at     time.Duration // of the newest line that had a time
+	boot   string
+	bootAt time.Duration // when the boot began, on the log's clock
+	booted bool          // bootAt is known
+}
+
+func (s *replaying) line(line []byte, cut bool) error {
+	s.sum.Lines++
+	if cut {
+		s.sum.Cut++
+	}
+	e := s.parser.parse(line)
+	switch e.what {
+	case badLine:
+		s.sum.Bad++
+		if s.sum.FirstBad == 0 {
+			s.sum.FirstBad, s.sum.FirstBadLine = s.sum.Lines, kernellog.PrintableUpTo(bytes.TrimRight(line, "\r\n"), maxQuoted)
+		}
+		return nil
+	case bootBoundary:
+		s.newBoot()
+		return nil
+	case foreignLine:
+		if e.speaker != rules.TheKernel && s.daemons != nil {
+			s.sum.Daemon++
+			r := s.record(e)
+			r.Text, r.Speaker = e.said, e.speaker
+			return s.observe(s.daemons, r, e, line)
+		}
+		s.sum.Foreign++
+		if !s.Programs || e.text == nil {
+			return nil
+		}
+	case kernelLine:
+		s.sum.Kernel++
+		if e.bare {
+			s.sum.Bare++
+		}
+	default:
+		return nil
+	}
+	return s.observe(s.tally, s.record(e), e, line)
+}
+
+// observe counts a record and hands on what it says.
+func (s *replaying) observe(tally *kernellog.Tally, r kernellog.Record, e entry, line []byte) error {
+	m, ok := tally.Observe(r)
+	if !ok {
+		return nil
+	}
+	if !m.Recovered {
+		s.sum.Matches++
+		if m.Raised && !m.Again {
+			s.sum.Counts[m.Severity]++
+		}
+	}
+	number := s.sum.Lines
+	if e.number > 0 {
+		number, line = e.number, e.line
+	}
+	return s.emit(Found{Match: m, Number: number, Line: kernellog.PrintableUpTo(bytes.TrimRight(line, "\r\n"), kernellog.MaxText), Text: kernellog.Printable(r.Text)})
+}
+
+// record puts a line into its time and boot.
+func (s *replaying) record(e entry) kernellog.Record {
+	begins := bytes.HasPrefix(e.text, []byte("Linux version "))
+	if !begins && !s.booted && e.timed && !e.upKnown && startsUp(e.text) {
+		s.bootAt, s.booted = e.at, true
+	}
+	if begins || e.boot != "" && s.boot != "" && e.boot != s.boot {
+		s.newBoot()
+	}
+	if e.boot != "" {
+		s.boot = e.boot
+	}
+	if e.timed {
+		s.at = e.at
+	}
+	if begins && e.timed && !e.upKnown {
+		s.bootAt, s.booted = e.at, true
+	}
+	r := kernellog.Record{Text: e.text, At: s.at, Up: e.up, UpKnown: e.upKnown}
+	if !r.UpKnown && s.booted && e.timed {
+		r.Up, r.UpKnown = s.at-s.bootAt, true
+	}
+	return r
+}
+
+// startsUp recognises lines that the kernel only writes in its first seconds: of a boot whose first line is not in the log.
+func startsUp(text []byte) bool {
+	for _, start := range []string{"Command line: ", "ACPI: PCI Root Bridge ", "pci_bus 0000:00: root bus resource ", "Run /init as init process", "Freeing initrd memory: "} {
+		if bytes.HasPrefix(text, []byte(start)) {
+			return true
+		}
+	}
+	return false
+}
+
+func (s *replaying) newBoot() {
+	s.tally.Reset()
+	if s.daemons != nil {
+		s.daemons.Reset()
+	}
+	s.booted, s.boot = false, ""
+}

@@ -1,0 +1,156 @@
+package rules
+
+import (
+	"time"
+
+	"github.com/nodeagent/nodeagent/pkg/finding"
+)
+
+// deviceDaemonRules recognise what smartd, multipathd, mdadm, iscsid, udevd, mcelog and rasdaemon say.
+func deviceDaemonRules() []Rule {
+	const disk = `^Device: /dev/(?P<subject>[\w/-]{1,64})(?: \[[^\]]{1,40}\])*, `
+	return []Rule{{
+		ID: "smartd-failing", Reason: "DiskFailing", Domain: Storage, Severity: finding.Warning, Emitters: []Emitter{Smartd},
+		Summary:  "a disk says of itself that it will fail",
+		Literals: []string{"FAILED SMART self-check", "SMART Failure", "Failed SMART usage Attribute", "Failed SMART", "Critical Warning (0x", "FAILED SMART"},
+		Patterns: []string{disk + `(?:FAILED SMART self-check|SMART Failure|Failed SMART (?:usage|prefail|pre-fail) Attribute|Critical Warning \(0x)`},
+		Kind:     "device", Expiry: 24 * time.Hour, ConfirmedBy: "disk-health",
+	}, {
+		ID: "smartd-bad-sectors", Reason: "DiskBadSectors", Domain: Storage, Severity: finding.Warning, Emitters: []Emitter{Smartd},
+		Summary:  "a disk cannot read some of its sectors",
+		Literals: []string{"Currently unreadable (pending) sectors", "ffline uncorrectable sectors"},
+		Patterns: []string{disk + `(?P<count>[1-9]\d*) (?:Currently unreadable \(pending\)|[Oo]ffline uncorrectable) sectors`},
+		Kind:     "device", Expiry: 24 * time.Hour, ConfirmedBy: "disk-health",
+	}, {
+		ID: "smartd-temperature", Reason: "DiskTemperature", Domain: Storage, Severity: finding.Warning, Emitters: []Emitter{Smartd},
+		Summary:  "a disk is too hot",
+		Literals: []string{" reached critical limit of "},
+		Patterns: []string{disk + `Temperature \d+ Celsius reached critical limit of \d+`},
+		Kind:     "device", Expiry: hour, ConfirmedBy: "disk-health",
+	}, {
+		ID: "smartd-errors", Reason: "DiskErrorsLogged", Domain: Storage, Severity: finding.Info, Emitters: []Emitter{Smartd},
+		Summary:  "the log of errors that a disk keeps grew",
+		Literals: []string{"rror count increased from", "Error Log entries increased from", "new Self-Test Log error at ", " SMART Prefailure Attribute: ", " SMART Usage Attribute: "},
+		Patterns: []string{disk + `(?:ATA error count increased from|Self-Test Log error count increased from|number of Error Log entries increased from|new Self-Test Log error at |SMART (?:Prefailure|Usage) Attribute: (?:5|187|196|197|198) \S+ changed from)`}, // sectors moved, errors, sectors unreadable
+		Kind:     "device", Expiry: 24 * time.Hour,
+	}, {
+		ID: "smartd-unreachable", Reason: "DiskNotAnswering", Domain: Storage, Severity: finding.Warning, Emitters: []Emitter{Smartd},
+		Summary:  "a disk does not tell its health any more: it hangs, or it is gone",
+		Literals: []string{"failed to read SMART", "open() ", "Read SMART Self-Test Log Failed", "Read SMART Error Log Failed", "Read NVMe SMART"},
+		Patterns: []string{disk + `(?:failed to read SMART |open\(\) (?:of \S+ device )?failed: |Read SMART (?:Self-Test|Error) Log Failed|Read NVMe SMART\S* (?:information|log)\S* failed)`},
+		Kind:     "device", Expiry: hour, ConfirmedBy: "disk-health",
+	}, {
+		ID: "multipathd-no-path", Reason: "MultipathNoPath", Domain: Storage, Severity: finding.Warning, Emitters: []Emitter{Multipathd},
+		Summary:  "no path to a disk is left",
+		Literals: []string{"remaining active paths: 0", "Entering recovery mode", "Disable queueing"},
+		Patterns: []string{`^(?P<subject>\S{1,128}): (?:remaining active paths: 0$|Entering recovery mode|Disable queueing)`},
+		Kind:     "multipath", Report: "multipathd", Expiry: hour, ConfirmedBy: "multipath",
+	}, {
+		ID: "multipathd-path-failed", Reason: "MultipathPathFailed", Domain: Storage, Severity: finding.Warning, Emitters: []Emitter{Multipathd},
+		Summary:  "one of the paths to a disk failed",
+		Literals: []string{"checker failed path ", " checker ", " - path offline", "mark as failed"},
+		Patterns: []string{
+			`^checker failed path (?P<subject>\S{1,64}) in map (?P<map>\S{1,128})`, `^(?P<map>\S{1,128}): (?P<subject>\S{1,64}) - (?:\w+ checker reports path is (?:down|faulty)|path offline|(?:tur|directio|emc_clariion|rdac|hp_sw)\S* checker (?:reports|timed out))`,
+			`^(?P<subject2>\S{1,64}): mark as failed`,
+		},
+		Kind: "path", Expiry: hour, ConfirmedBy: "multipath",
+		Recovery: Recovery{Literals: []string{"checker reports path is up", ": reinstated"}, Pattern: `^(?:(?:\S{1,128}): (?P<subject>\S{1,64}) - \w+ checker reports path is up|(?P<subject2>\S{1,64}): reinstated)`},
+	}, {
+		ID: "mdadm-degraded", Reason: "RAIDDiskFailed", Domain: Storage, Severity: finding.Warning, Emitters: []Emitter{Mdadm},
+		Summary:  "a RAID array lost a disk",
+		Literals: []string{" event detected on md device "},
+		Patterns: []string{`^(?:Fail|FailSpare|DegradedArray|DeviceDisappeared) event detected on md device (?:/dev/)?(?P<subject>[\w/-]{1,64})`},
+		Kind:     "raid-array", Expiry: 24 * time.Hour, ConfirmedBy: "md-arrays",
+	}, {
+		ID: "iscsid-connection", Reason: "ISCSIConnectionLost", Domain: Storage, Severity: finding.Warning, Emitters: []Emitter{ISCSI},
+		Summary:  "the connection to an iSCSI disk broke",
+		Literals: []string{"Kernel reported iSCSI connection ", "cannot make connection to ", "onnect to ", "ogin "},
+		Patterns: []string{`^(?:iscsid: )?Kernel reported iSCSI connection (?P<subject>\d+:\d+) error \(`, `^(?:iscsid: )?cannot make connection to (?P<subject2>\S{1,128}):`, `^(?:iscsid: )?connect to (?P<subject>\S{1,128}) failed \(`, `^(?:iscsid: )?(?:conn \d+ login rejected|Login I/O error, failed to|login failed)`},
+		Kind:     "connection", Expiry: hour,
+		Recovery: Recovery{Literals: []string{"is operational after recovery"}, Pattern: `^(?:iscsid: )?connection(?P<subject>\d+:\d+) is operational after recovery`},
+	}, {
+		ID: "udev-stuck", Reason: "UdevStuck", Domain: System, Severity: finding.Warning, Emitters: []Emitter{Udev},
+		Summary:  "a device does not answer while it is set up, or its driver hangs",
+		Literals: []string{" timeout; kill it", "is taking a long time", " terminated by signal 9", "pawned process ", " processing SEQNUM="},
+		Patterns: []string{`^(?:\S{1,200}: )?[Ww]orker (?:process )?\[\d+\] (?:\S{1,255} )?(?:.* )?(?:timeout; kill it|is taking a long time|terminated by signal 9)`, `^(?:\S{1,200}: )?Spawned process .{1,200} (?:timed out|is taking longer)`, `^(?P<subject>\S{1,200}): Worker \[\d+\] processing SEQNUM=\d+ (?:is taking a long time|killed)`},
+		Kind:     "device", Expiry: hour,
+	}, {
+		ID: "mcelog-threshold", Reason: "MemoryReadError", Domain: Hardware, Severity: finding.Warning, Emitters: []Emitter{HardwareDaemon},
+		Summary:  "a memory module or processor has corrected so many errors that it is about to fail",
+		Literals: []string{"exceeded threshold", "exceed threshold"},
+		Patterns: []string{`^(?:mcelog: )?.{0,80}(?:memory error|cache|bus|correct\w+) .{0,60}(?:count )?exceed(?:ed)? threshold`},
+		Kind:     NodeKind, Expiry: 24 * time.Hour, ConfirmedBy: "edac",
+	}, {
+		ID: "mcelog-uncorrected", Reason: "MachineCheckUncorrected", Domain: Hardware, Severity: finding.Warning, Emitters: []Emitter{HardwareDaemon},
+		Summary:  "the hardware reported an error that it could not correct",
+		Literals: []string{"Uncorrected error", "Processor context corrupt", "Uncorrected", "Fatal"},
+		Patterns: []string{`^(?:mcelog: )?(?:Uncorrected error|Processor context corrupt)`, `^(?:.{1,120} )?(?:mc_event|mce_record|aer_event|extlog_mem_event|arm_event|non_standard_event): .*\b(?:Uncorrected|Fatal|Uncorrected \(Fatal\))\b`},
+		Kind:     NodeKind, Expiry: 24 * time.Hour, ConfirmedBy: "edac",
+	}, {
+		ID: "mcelog-corrected", Reason: "MachineCheckCorrected", Domain: Hardware, Severity: finding.Info, Emitters: []Emitter{HardwareDaemon},
+		Summary:  "the hardware reported an error that it corrected",
+		Literals: []string{"Hardware event. This is not a software error", "mc_event: ", "mce_record: ", "aer_event: ", "extlog_mem_event: "},
+		Patterns: []string{`^(?:mcelog: )?Hardware event\. This is not a software error`, `^(?:.{1,120} )?(?:mc_event|mce_record|aer_event|extlog_mem_event): .`},
+		Kind:     NodeKind, Escalate: Rate{10, time.Hour}, EscalateSeverity: finding.Warning, Expiry: 24 * time.Hour, ConfirmedBy: "edac",
+	}}
+}
+
+// uplink are network devices of the machine itself: those of pods lose their carrier whenever one ends.
+const uplink = `(?:en[ospx]\w{1,13}|eth\d{1,3}|em\d{1,2}|p\d{1,2}p\d{1,2}\w{0,4}|ib\w{1,12}|bond\d{1,3}|team\d{1,3})`
+
+// hostDaemonRules recognise what daemons of time and network say.
+func hostDaemonRules() []Rule {
+	return []Rule{{
+		ID: "time-unsynchronised", Reason: "ClockUnsynchronised", Domain: System, Severity: finding.Warning, Emitters: []Emitter{TimeDaemon},
+		Summary:  "the time daemon has no server that it can believe",
+		Literals: []string{"Can't synchronise: ", "synchronization lost", "no server", "no server suitable for synchronization"},
+		Patterns: []string{`^Can't synchronise: no (?:majority|selectable sources|reachable sources)`, `^no servers? (?:reachable|suitable for synchronization)`, `^synchronization lost$`},
+		Kind:     NodeKind, Expiry: hour, ConfirmedBy: "time-sync",
+		Recovery: Recovery{Literals: []string{"Selected source "}, Pattern: `^Selected source `},
+	}, {
+		ID: "time-server-silent", Reason: "ClockUnsynchronised", Domain: System, Severity: finding.Warning, Emitters: []Emitter{TimeDaemon},
+		Summary:  "the servers of the time daemon do not answer",
+		Literals: []string{"Timed out waiting for reply from "},
+		Patterns: []string{`^Timed out waiting for reply from (?P<server>\S{1,255})`},
+		Kind:     NodeKind, Raise: Rate{5, hour}, Expiry: hour, ConfirmedBy: "time-sync",
+		Recovery: Recovery{Literals: []string{"nitial clock synchronization", "ynchronized to time server", "Contacted time server "}, Pattern: `^(?:Initial clock synchronization|Synchronized to time server|Contacted time server )`},
+	}, {
+		ID: "time-jump", Reason: "ClockOffset", Domain: System, Severity: finding.Info, Emitters: []Emitter{TimeDaemon},
+		Summary:  "the clock was wrong by a second or more, or jumped",
+		Literals: []string{"System clock wrong by ", "time jump detected", "clock was stepped by ", "time reset "},
+		Patterns: []string{`^System clock wrong by -?(?:[1-9]\d*)\.\d+ seconds`, `^(?:Forward|Backward) time jump detected`, `^System clock was stepped by -?[1-9]\d*\.\d+ seconds`, `^time reset [+-]?[1-9]\d*\.\d+ s`},
+		Kind:     NodeKind, BootGrace: 10 * time.Minute, Expiry: hour, ConfirmedBy: "time-sync",
+	}, {
+		ID: "network-carrier-lost", Reason: "LinkDown", Domain: Network, Severity: finding.Warning, Emitters: []Emitter{NetworkManager},
+		Summary:  "a network card lost its link",
+		Literals: []string{": Lost carrier", "carrier: link disconnected", "'carrier-changed'", "reason 'carrier-changed"},
+		Patterns: []string{
+			`^(?P<subject>` + uplink + `): Lost carrier$`,
+			`^(?:<\w+> +\[[\d.]+\] )?device \((?P<subject2>` + uplink + `)\): state change: \S+ -> unavailable \(reason 'carrier-changed'`,
+			`^(?:<\w+> +\[[\d.]+\] )?device \((?P<subject3>` + uplink + `)\): carrier: link disconnected`,
+		},
+		Kind: "network-device", BootGrace: 2 * time.Minute, Expiry: hour, ConfirmedBy: "link-state",
+		Recovery: Recovery{
+			Literals: []string{": Gained carrier", "carrier: link connected"},
+			Pattern:  `^(?:(?P<subject>` + uplink + `): Gained carrier$|(?:<\w+> +\[[\d.]+\] )?device \((?P<subject2>` + uplink + `)\): carrier: link connected)`,
+		},
+	}, {
+		ID: "network-address-conflict", Reason: "DuplicateAddress", Domain: Network, Severity: finding.Warning, Emitters: []Emitter{NetworkManager},
+		Summary:  "another machine uses an address of this one",
+		Literals: []string{"an address conflict was detected", "ddress conflict detected", "already in use in the network by", "duplicate address check failed"},
+		Patterns: []string{
+			`^(?P<subject>` + uplink + `): (?:.*an address conflict was detected|.*[Aa]ddress conflict detected)`,
+			`^(?:<\w+> +\[[\d.]+\] )?.{0,80}(?:already in use in the network by|duplicate address check failed for)`,
+		},
+		Kind: "network-device", Expiry: hour,
+	}, {
+		ID: "network-address-lost", Reason: "AddressLost", Domain: Network, Severity: finding.Warning, Emitters: []Emitter{NetworkManager},
+		Summary:  "a network card lost its address, or cannot be given one",
+		Literals: []string{"lease lost", "Could not set ", ": Failed", "lease expired", "dhcp4 (", "dhcp6 (", " -> failed"},
+		Patterns: []string{
+			`^(?P<subject>` + uplink + `): (?:DHCP(?:v4|v6)? lease (?:lost|expired)|Could not set (?:DHCPv4 )?(?:route|address|addresses|routes|link)|Failed$)`,
+			`^(?:<\w+> +\[[\d.]+\] )?(?:dhcp[46] \((?P<subject2>` + uplink + `)\): (?:state changed \S+ -> (?:expire|timeout|fail)|request timed out)|device \((?P<subject3>` + uplink + `)\): state change: \S+ -> failed)`,
+		},
+		Kind: "network-device", Expiry: hour, ConfirmedBy: "default-route",
+	}}
+}

@@ -1,0 +1,26 @@
+package rules
+
+// Emitter is a daemon of the host whose words are believed, or a family of them that say the same.
+type Emitter string
+
+// The speakers.
+const (
+	TheKernel Emitter = ""
+
+	Kubelet        Emitter = "kubelet" // and what contains it: k3s, RKE2, MicroK8s
+	Runtime        Emitter = "runtime" // containerd, dockerd, CRI-O
+	Systemd        Emitter = "systemd" // PID 1 only: what a user's own manager says is that user's affair
+	Journald       Emitter = "journald"
+	Oomd           Emitter = "oomd"
+	Udev           Emitter = "udev"
+	TimeDaemon     Emitter = "time"    // chronyd, ntpd, systemd-timesyncd
+	NetworkManager Emitter = "network" // NetworkManager, systemd-networkd
+	Resolved       Emitter = "resolved"
+	Smartd         Emitter = "smartd"
+	Multipathd     Emitter = "multipathd"
+	Mdadm          Emitter = "mdadm"
+	HardwareDaemon Emitter = "hardware" // mcelog, rasdaemon
+	Auditd         Emitter = "auditd"
+	ISCSI          Emitter = "iscsid"
+	Coredump       Emitter = "coredump"
+)

@@ -1,0 +1,38 @@
+package rules
+
+import (
+	"slices"
+)
+
+// Kernel returns the table, in the order in which rules are tried: the first that matches a line has it. User crashes come
+// first because their lines begin with a name that the program chose.
+func Kernel() []Rule {
+	return slices.Concat(
+		crashRules(),
+		panicRules(),
+		oopsRules(),
+		lockupRules(),
+		clockRules(),
+		oomRules(),
+		memoryRules(),
+		machineCheckRules(),
+		firmwareErrorRules(),
+		pcieRules(),
+		temperatureRules(),
+		ext4Rules(),
+		xfsRules(),
+		btrfsRules(),
+		filesystemRules(),
+		remoteFilesystemRules(),
+		blockRules(),
+		scsiRules(),
+		ataRules(),
+		nvmeRules(),
+		raidRules(),
+		mapperRules(),
+		remoteBlockRules(),
+		networkTableRules(),
+		linkRules(),
+		limitRules(),
+	)
+}

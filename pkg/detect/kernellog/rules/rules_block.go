@@ -1,0 +1,205 @@
+package rules
+
+import (
+	"time"
+
+	"github.com/nodeagent/nodeagent/pkg/finding"
+)
+
+// noDisk are block devices whose errors say nothing of the node: floppies, optical drives without a disc, files that
+// somebody attached, memory.
+const noDisk = `(?:fd\d+|sr\d+|scd\d+|loop\d+(?:p\d+)?|ram\d+|zram\d+)`
+
+// Which rules name a state that confirms them (ConfirmedBy): only those whose fault the state shows for as long as it is there.
+// Errors of single I/Os, timeouts and resets leave no state behind: a disk whose SMART says that it is healthy had them all
+// the same, and a disk that was removed altogether has no state at all. There the record stands for itself until it expires,
+// and the checks of disks are woken by the text (nvme-health, disk-health, md-arrays).
+
+// blockRules: block/blk-mq.c blk_print_req_error, block/blk-core.c, fs/buffer.c. The prefix "blk_update_request: " was
+// dropped in 5.16, "print_req_error: " was its name from 4.15 to 5.3.
+func blockRules() []Rule {
+	const request = `^(?:blk_update_request: |print_req_error: |end_request: )?`
+	return []Rule{{
+		ID: "disk-medium-error", Reason: "DiskMediumError", Domain: Storage, Severity: finding.Warning,
+		Summary:  "a disk cannot read or write some of its blocks any more",
+		Literals: []string{"critical medium error, dev "},
+		Patterns: []string{request + `critical medium error, dev (?P<subject>[^\s,]+), sector (?P<sector>\d+)`},
+		Exclude:  `error, dev ` + noDisk + `,`,
+		Kind:     "device", Expiry: 24 * time.Hour,
+	}, {
+		ID: "block-io-error", Reason: "BlockIOError", Domain: Storage, Severity: finding.Warning,
+		Summary:  "reads or writes of a disk fail",
+		Literals: []string{" error, dev "},
+		Patterns: []string{request + `(?P<class>I/O|critical (?:target|space allocation|nexus)|timeout|protection|integrity|(?:recoverable )?transport|device offline|duration limit exceeded|reservation conflict|zone (?:open|active) resources exceeded|invalid) error, dev (?P<subject>[^\s,]+), sector (?P<sector>\d+)`},
+		// A device that cannot discard or zero says so once with "critical target error" (until 5.2 the flags end with the number
+		// of what it was to do); nbd devices without a server
+		// fail the first read that looks for partitions.
+		Exclude: `error, dev ` + noDisk + `,|critical target error, .* flags (?:[0-9a-f]*0)?[3579]$|critical target error, .*\((?:DISCARD|WRITE_ZEROES|WRITE_SAME|SECURE_ERASE)\)|error, dev nbd\d+, sector 0\b`,
+		Kind:    "device", Expiry: time.Hour,
+	}, {
+		ID: "buffer-io-error", Reason: "IOError", Domain: Storage, Severity: finding.Warning,
+		Summary:  "a block of a disk could not be read, or what was written to it is lost",
+		Literals: []string{"Buffer I/O error on dev", "lost page write due to I/O error on ", ": writeback error on inode "},
+		Patterns: []string{
+			`^(?P<subject3>[\w!-]+): writeback error on inode \d+, offset \d+, sector \d+`, // fs/iomap/buffered-io.c
+			`^Buffer I/O error on dev(?:ice)? (?P<subject>[^\s,]+), logical block (?P<block>\d+)`,
+			`^lost page write due to I/O error on (?P<subject2>\S+)$`,
+		},
+		Exclude: `on (?:dev(?:ice)? )?` + noDisk + `(?:,|$)|on dev(?:ice)? nbd\d+, logical block 0, async page read`,
+		Kind:    "device", Expiry: time.Hour,
+	}, {
+		// The name before the text is that of the program, since 5.12; the device is in the second line of the record.
+		ID: "beyond-end-of-device", Reason: "AccessBeyondEndOfDevice", Domain: Storage, Severity: finding.Warning,
+		Summary:  "a filesystem asked for blocks that its disk does not have: it is damaged, or the disk shrank",
+		Literals: []string{"attempt to access beyond end of device", ": rw="},
+		Patterns: []string{
+			`^(?P<subject>[\w!-]+): rw=\d+, (?:want=\d+, |sector=\d+, nr_sectors = \d+ )limit=\d+$`, // the second line, in records of their own
+			`^(?:` + Command + `: )?attempt to access beyond end of device(?:$|\\x0a(?P<subject>[^\s:]+): rw=)`},
+		Exclude: `(?:^|\\x0a)` + noDisk + `: `,
+		Kind:    "device", Report: "beyond-end", Expiry: time.Hour,
+	}}
+}
+
+// scsiRules: drivers/scsi/{scsi_error,scsi_lib,scsi_logging,sd}.c and host adapters' drivers.
+func scsiRules() []Rule {
+	const device = `^(?:sd|scsi|st|ses|sg) (?P<subject0>\d+:\d+:\d+:\d+): (?:\[(?P<subject>\w+)\] )?(?:tag#\d+ )?`
+	return []Rule{{
+		ID: "scsi-medium-error", Reason: "SCSIMediumError", Domain: Storage, Severity: finding.Warning,
+		Summary:  "a disk says that it cannot read some of its blocks, or that it is broken",
+		Literals: []string{"Sense Key : ", "Add. Sense: "},
+		Patterns: []string{device + `(?:Sense Key : (?P<sense>Medium Error|Hardware Error)|Add\. Sense: (?:Unrecovered read error|Write error|Peripheral device write fault|Internal target failure|Logical unit failure|Id CRC or ECC error|Failure prediction threshold exceeded|Hardware impending failure))`},
+		Kind:     "device", Report: "scsi-sense", Expiry: 24 * time.Hour,
+	}, {
+		ID: "scsi-device-offline", Reason: "DiskOffline", Domain: Storage, Severity: finding.Warning,
+		Summary:  "the kernel gave up a disk: every access to it fails",
+		Literals: []string{"rejecting I/O to offline device", "Device offlined - not ready", "Offlining disk!", "killing request"},
+		Patterns: []string{device + `(?:rejecting I/O to offline device|killing request$|Device offlined - not ready after error recovery|Medium access timeout failure\. Offlining disk!)`},
+		Kind:     "device", Expiry: 24 * time.Hour, ConfirmedBy: "scsi-device-state",
+	}, {
+		ID: "scsi-device-dead", Reason: "DiskGone", Domain: Storage, Severity: finding.Warning,
+		Summary:  "a disk that was removed is still in use: every access to it fails",
+		Literals: []string{"rejecting I/O to dead device"},
+		Patterns: []string{device + `rejecting I/O to dead device`},
+		Kind:     "device", Expiry: time.Hour,
+	}, {
+		ID: "scsi-command-failed", Reason: "SCSICommandFailed", Domain: Storage, Severity: finding.Warning,
+		Summary:  "a disk or the way to it does not answer",
+		Literals: []string{"Result: hostbyte=", "timing out command, waited", "Sense Key : Aborted Command", "attempting task abort!", "attempting device reset!", "attempting target reset!", "attempting host reset!", "attempting bus reset!", "RESET ISSUED nexus", "Abort command issued nexus", ": resetting ", " resetting logical", " resetting physical", " cmd 0x"},
+		Patterns: []string{
+			device + `(?:(?:UNKNOWN\(0x[0-9a-f]+\) |FAILED |alua: rtpg failed, )?Result: hostbyte=(?:DID_(?P<result>TIME_OUT|NO_CONNECT|BAD_TARGET|TRANSPORT_\w+|ABORT|ERROR|SOFT_ERROR)|0x0*(?:[13457bef])\b)|timing out command, waited \d+s|Sense Key : Aborted Command)`,
+			device + `attempting (?:task abort|device reset|target reset)! ?scmd\(`, // drivers/scsi/mpt3sas
+			`^(?P<subject>mpt[23]sas(?:_cm)?\d+): attempting (?:task abort|device reset|target reset|host reset)! ?scmd\(`,
+			`^mptscsih: (?P<subject>ioc\d+): attempting (?:task abort|target reset|bus reset|host reset)! \(sc=`,
+			`^qla2xxx \[(?P<subject>` + pciAddress + `)\]-[0-9a-f]+:\d+: (?:(?:DEVICE|TARGET|BUS|ADAPTER) RESET ISSUED|Abort command issued) nexus`,
+			`^(?:hpsa|smartpqi) (?P<subject>` + pciAddress + `): (?:scsi \S+ resetting (?:logical|physical) |resetting scsi \S+)`,
+			// What the storage of Hyper-V answers to reads and writes; it refuses other commands of every boot.
+			`^hv_storvsc (?P<subject>\S+): tag#\d+ cmd 0x(?:28|2a|35|88|8a|8f) status: scsi 0x`,
+		},
+		Kind: "device", Report: "scsi-sense", Expiry: time.Hour,
+	}, {
+		ID: "storage-controller-fault", Reason: "StorageControllerFault", Domain: Storage, Severity: finding.Warning,
+		Summary:  "a storage controller stopped or was reset",
+		Literals: []string{"FW in FAULT state", "fault_state(0x", "SAS host is non-operational", "Controller lockup detected", "controller is offline", "controller offline: ", "Host adapter abort request", "Host bus reset request", "Adapter health - ", "megasas: RESET cmd=", "resetting fusion adapter", "Controller in crit error", "no heartbeat detected", " commands to complete", "ISP error recovery", "Firmware is halted", "/FATAL) - ", "/CRIT) - ", "/DEAD) - ", "- Predictive failure", "failed due to timeout count("},
+		Patterns: []string{
+			`^(?:megaraid_sas|hpsa|smartpqi|aacraid) (?P<subject>` + pciAddress + `): (?:.*FW in FAULT state|Controller lockup detected|controller is offline|controller offline: |Adapter health - |resetting fusion adapter|Controller in crit error|no heartbeat detected|\[ *\d+\]waiting for \d+ commands to complete)`,
+			// What the firmware of megaraid controllers tells: number, time, what it is about, how grave it is.
+			`^megaraid_sas (?P<subject>` + pciAddress + `): \d+ \([^)]{1,40}/0x[0-9a-f]+/(?:(?:CRIT|FATAL|DEAD)\) - |WARN\) - Predictive failure)`,
+			`^qla2xxx \[(?P<subject>` + pciAddress + `)\]-[0-9a-f]+:\d+: Performing ISP error recovery`,
+			`^(?P<subject2>mpt[23]sas(?:_cm)?\d+): (?:fault_state\(0x|SAS host is non-operational|Firmware is halted|\w+: failed due to timeout count\()`,
+			`^sd \d+:\d+:\d+:\d+: \[(?P<subject3>\w+)\] megasas: RESET cmd=`,
+			`^aacraid: Host (?:adapter abort|bus reset) request`,
+		},
+		Kind: "device", Expiry: 24 * time.Hour,
+	}}
+}
+
+// ataRules: drivers/ata/libata-eh.c
+func ataRules() []Rule {
+	const port = `^(?P<subject>ata\d+(?:\.\d+)?): `
+	return []Rule{{
+		ID: "ata-device-disabled", Reason: "ATADeviceDisabled", Domain: Storage, Severity: finding.Warning,
+		Summary:  "the kernel gave up a SATA disk",
+		Literals: []string{": disable device", ": disabled", "giving up"},
+		Patterns: []string{port + `(?:disable device|disabled$|reset failed, giving up|EH pending after \d+ tries, giving up)`},
+		Kind:     "device", Expiry: UntilBoot,
+		Recovery: Recovery{Literals: []string{": configured for ", ": SATA link up "}, Pattern: port + `(?:configured for |SATA link up )`},
+	}, {
+		ID: "ata-error", Reason: "ATAError", Domain: Storage, Severity: finding.Warning,
+		Summary: "commands to a SATA disk fail: the disk, its cable or its power",
+		Literals: []string{
+			": exception Emask ", ": failed command: ", ": NCQ disabled due to excessive errors", ": qc timeout ", ": COMRESET failed", ": status: { ", ": error: { ", ": SError: { ",
+			" resetting link", ": revalidation failed", ": failed to IDENTIFY", ": limiting SATA link speed", ": softreset failed", ": hardreset failed", ": SRST failed",
+		},
+		Patterns: []string{port + `(?:(?:status|error|SError): \{ |(?:hard|soft) resetting link|revalidation failed|failed to IDENTIFY \(|limiting SATA link speed|(?:softreset|hardreset|SRST) failed|exception Emask 0x[0-9a-f]+ |failed command: (?P<command>\S.*)|NCQ disabled due to excessive errors|COMRESET failed|qc timeout (?:after \d+ msecs )?\(cmd )`},
+		Exclude:  `failed command: (?:PACKET|IDENTIFY PACKET DEVICE)`,
+		Kind:     "device", Report: "ata", Expiry: time.Hour,
+	}}
+}
+
+// nvmeRules: drivers/nvme/host/{pci,core,multipath,fc,tcp}.c. The text of a timeout is another one in nearly every kernel.
+func nvmeRules() []Rule {
+	// Until 4.5, and in enterprise kernels of that time, the PCI device speaks.
+	const controller = `^nvme (?P<subject>nvme\d+|` + pciAddress + `): `
+	const nvmeHead = `^(?:block |nvme )?(?P<subject>nvme\S+): `
+	return []Rule{{
+		ID: "nvme-disabled", Reason: "NVMeDisabled", Domain: Storage, Severity: finding.Warning,
+		Summary: "the kernel gave up an NVMe disk: every access to it fails",
+		Literals: []string{
+			": Disabling device after reset failure", ": Removing after probe failure", ": Device not ready; aborting ", ": failed to mark controller ",
+			": could not bring controller to ", ": failure state error detected", ": Identify Controller failed (",
+		},
+		Patterns: []string{controller + `(?:Identify Controller failed \(|could not bring controller to|Disabling device after reset failure|Removing after probe failure|Device not ready; aborting (?:initiali[sz]ation|reset)|failed to mark controller |failure state error detected)`},
+		Kind:     "device", Expiry: UntilBoot,
+		Recovery: Recovery{Literals: []string{" default/read/poll queues"}, Pattern: controller + `\d+/\d+/\d+ default/read/poll queues`},
+	}, {
+		ID: "nvme-controller-down", Reason: "NVMeControllerDown", Domain: Storage, Severity: finding.Warning,
+		Summary:  "an NVMe disk stopped answering and is being reset",
+		Literals: []string{": controller is down; will reset", "persistent internal error", ": frozen state error detected", ": IO queues lost", "have a faulty power saving mode"},
+		Patterns: []string{controller + `(?:controller is down; will reset|resetting controller due to persistent internal error|frozen state error detected, reset controller|IO queues lost|Does your device have a faulty power saving mode enabled\?)`},
+		Kind:     "device", Expiry: 24 * time.Hour,
+	}, {
+		ID: "nvme-timeout", Reason: "NVMeTimeout", Domain: Storage, Severity: finding.Warning,
+		Summary:  "an NVMe disk does not answer some commands in time",
+		Literals: []string{"timeout, ", ": timeout cid 0x", ": queue ", " QID ", ": Abort status: 0x"},
+		Patterns: []string{
+			controller + `I/O [^:]{0,120} QID \d+ timeout, (?:aborting|reset controller|disable controller|completion polled)`,
+			controller + `I/O (?:tag )?\d+ .{0,160}timeout, (?:aborting|reset controller|disable controller|completion polled)`,
+			controller + `I/O [^:]{0,120} QID \d+ timeout$`, // of a fabric
+			controller + `queue \d+: timeout (?:cid|request) 0x[0-9a-f]+`,
+			controller + `Abort status: 0x[1-9a-f][0-9a-f]*`, // the late command could not be aborted
+		},
+		Kind: "device", Expiry: time.Hour,
+	}, {
+		ID: "nvme-media-error", Reason: "NVMeMediaError", Domain: Storage, Severity: finding.Warning,
+		Summary:  "an NVMe disk cannot read or write some of its blocks any more",
+		Literals: []string{"(sct 0x"},
+		Patterns: []string{`^(?P<subject>nvme\d+(?:c\d+)?n\d+): [A-Z][\w /]*\(0x[0-9a-f]+\)(?: @ LBA (?P<lba>\d+), \d+ blocks)?, .*\(sct 0x(?:2 / sc 0x[0-9a-f]+|0 / sc 0x6)\)`},
+		Kind:     "device", Expiry: 24 * time.Hour,
+	}, {
+		// Of the generic status codes only those that say that it is the disk's fault: others refuse what it cannot do.
+		ID: "nvme-command-failed", Reason: "NVMeCommandFailed", Domain: Storage, Severity: finding.Warning,
+		Summary:  "commands to an NVMe disk fail: the disk, or the way to it",
+		Literals: []string{"(sct 0x"},
+		Patterns: []string{`^(?P<subject>nvme\d+(?:c\d+)?n\d+): [A-Z][\w /]*\(0x[0-9a-f]+\)(?: @ LBA \d+, \d+ blocks)?, .*\(sct 0x(?:3 / sc 0x[0-9a-f]+|0 / sc 0x(?:4|5|8|82))\)`},
+		Kind:     "device", Expiry: time.Hour,
+	}, {
+		ID: "nvme-no-path", Reason: "NVMeNoPath", Domain: Storage, Severity: finding.Warning,
+		Summary:  "no path to an NVMe namespace serves, and I/O waits for one",
+		Literals: []string{" - requeuing I/O"},
+		Patterns: []string{nvmeHead + `no (?:available |usable )?path(?: available)? - requeuing I/O`},
+		Kind:     "device", Expiry: time.Hour, ConfirmedBy: "multipath",
+	}, {
+		ID: "nvme-paths-lost", Reason: "NVMePathsLost", Domain: Storage, Severity: finding.Warning,
+		Summary:  "no path to an NVMe namespace is left, and I/O fails",
+		Literals: []string{" - failing I/O"},
+		Patterns: []string{nvmeHead + `no (?:available |usable )?path(?: available)? - failing I/O`},
+		Kind:     "device", Expiry: time.Hour,
+	}, {
+		ID: "nvme-keepalive", Reason: "NVMeConnectionLost", Domain: Storage, Severity: finding.Warning,
+		Summary:  "the connection to an NVMe disk over the network broke",
+		Literals: []string{"nvme_keep_alive_end_io error", ": keep-alive failed", ": failed to connect queue", ": starting error recovery", ": Failed reconnect attempt ", ": Reconnecting in ", ": Removing controller...", ": NVME-FC{"},
+		Patterns: []string{controller + `(?:failed nvme_keep_alive_end_io error=|keep-alive failed: -?\d+|failed to connect queue: \d+ ret=|starting error recovery|Failed reconnect attempt \d+|Reconnecting in \d+ seconds|Removing controller\.\.\.|NVME-FC\{\d+\}: (?:controller connectivity lost|io failed|transport (?:association|detected)|dev_loss_tmo|couldn't reconnect|.*(?:reconnect|Reconnect) (?:failure|attempt)))`},
+		Kind:     "device", Expiry: time.Hour,
+		Recovery: Recovery{Literals: []string{": Successfully reconnected"}, Pattern: controller + `Successfully reconnected`},
+	}}
+}

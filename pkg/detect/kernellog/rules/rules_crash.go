@@ -1,0 +1,59 @@
+package rules
+
+import (
+	"time"
+
+	"github.com/nodeagent/nodeagent/pkg/finding"
+)
+
+// Forms that occur in many patterns.
+const (
+	// Command is a task's name: up to 15 bytes that the program chose itself, escaped where they are not printable.
+	Command = `(?:\\x[0-9a-f]{2}|.){1,15}`
+	// pciAddress is how the kernel names a PCI device.
+	pciAddress = `[0-9a-f]{4,8}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]`
+	// netdev is a network device's name: the kernel allows neither blanks nor slashes nor colons in it.
+	netdev = `[^\s/:]{1,15}`
+)
+
+// crashRules recognise user programs that crashed. Their lines begin with the program's name, so they are tried before
+// every other rule: a program called "NMI: IOCK error" is a program.
+//
+//	arch/x86/mm/fault.c show_signal_msg, arch/x86/kernel/traps.c show_signal, arch/arm64/kernel/traps.c
+func crashRules() []Rule {
+	return []Rule{{
+		ID: "app-crash", Reason: "AppCrash", Domain: CPU, Severity: finding.Info,
+		Summary:  "a program crashed; many in a short time point to bad memory, a bad library or a crash loop",
+		Literals: []string{"]: segfault at ", " sp:", "]: unhandled ", "] bad frame in "},
+		Patterns: []string{
+			`^(?P<subject>` + Command + `)\[(?P<pid>\d+)\]: segfault at [0-9a-f]+ ip (?:0x)?[0-9a-f]+ sp (?:0x)?[0-9a-f]+ error [0-9a-f]+`,
+			`^(?:traps: )?(?P<subject>` + Command + `)\[(?P<pid>\d+)\] (?P<trap>[a-z][a-zA-Z0-9#: ]{2,40}?) ?ip:[0-9a-f]+ sp:[0-9a-f]+ error:[0-9a-f]+`,
+			`^(?P<subject>` + Command + `)\[(?P<pid>\d+)\]: unhandled (?P<trap>exception|signal|level [0-3] [a-z ]+)\b`,
+			`^(?P<subject>` + Command + `)\[(?P<pid>\d+)\] bad frame in [a-z_0-9 ]+ frame:`,
+		},
+		Named: true, Kind: "process", Escalate: Rate{5, 10 * time.Minute}, EscalateSeverity: finding.Warning, Expiry: 10 * time.Minute,
+	}}
+}
+
+// limitRules recognise limits of the machine or of a cgroup that were reached.
+func limitRules() []Rule {
+	return []Rule{{
+		ID: "file-max-reached", Reason: "FileHandlesExhausted", Domain: CPU, Severity: finding.Fatal,
+		Summary:  "no program on the node can open a file any more: fs.file-max is reached", // fs/file_table.c
+		Literals: []string{"VFS: file-max limit"},
+		Patterns: []string{`^VFS: file-max limit (?P<limit>\d+) reached`},
+		Kind:     NodeKind, Expiry: 10 * time.Minute, ConfirmedBy: "file-handles",
+	}, {
+		ID: "pids-limit", Reason: "PIDsLimitReached", Domain: CPU, Severity: finding.Warning,
+		Summary:  "a cgroup reached its limit of processes and threads, its programs cannot start others", // kernel/cgroup/pids.c
+		Literals: []string{"cgroup: fork rejected by pids controller"},
+		Patterns: []string{`^cgroup: fork rejected by pids controller in (?P<cgroup>/.*)`},
+		Kind:     "cgroup", Expiry: 10 * time.Minute, ConfirmedBy: "pids-limits",
+	}, {
+		ID: "audit-backlog", Reason: "AuditBacklogExceeded", Domain: CPU, Severity: finding.Warning,
+		Summary:  "audit records are produced faster than they are read; programs are slowed down or records lost", // kernel/audit.c
+		Literals: []string{"audit: audit_backlog=", "audit: backlog limit exceeded"},
+		Patterns: []string{`^audit: audit_backlog=\d+ > audit_backlog_limit=\d+`, `^audit: backlog limit exceeded$`},
+		Kind:     NodeKind, Expiry: 10 * time.Minute,
+	}}
+}

@@ -1,0 +1,147 @@
+package rules
+
+import (
+	"time"
+
+	"github.com/nodeagent/nodeagent/pkg/finding"
+)
+
+// ext4Rules: fs/ext4/super.c, fs/jbd2/journal.c. After an error the filesystem is remounted read-only, panics, or goes on,
+// as its errors= option says; the state is in the mount table and in /sys/fs/ext4, where only what is worded "error" is counted.
+func ext4Rules() []Rule {
+	const (
+		message = `^EXT[234]-fs \((?P<subject>[^)\s]+)\): `
+		failure = `^EXT[234]-fs error \(device (?P<subject>[^)\s]+)\)`
+	)
+	return []Rule{{
+		ID: "ext4-readonly", Reason: "FilesystemIsReadOnly", Domain: Storage, Severity: finding.Fatal,
+		Summary:  "an ext4 filesystem stopped taking writes after an error",
+		Literals: []string{"emounting filesystem read-only"},
+		Patterns: []string{message + `(?:error: )?[Rr]emounting filesystem read-only`},
+		Kind:     "filesystem", Expiry: UntilBoot, ConfirmedBy: "filesystem-readonly",
+	}, {
+		ID: "ext4-shutdown", Reason: "Ext4Shutdown", Domain: Storage, Severity: finding.Fatal,
+		Summary:  "an ext4 filesystem was shut down: every access to it fails",
+		Literals: []string{"shut down requested ("},
+		Patterns: []string{message + `shut down requested \(\d+\)`},
+		Kind:     "filesystem", Expiry: UntilBoot, ConfirmedBy: "filesystem-readonly",
+	}, {
+		ID: "journal-aborted", Reason: "JournalAborted", Domain: Storage, Severity: finding.Fatal,
+		Summary:  "the journal of a filesystem failed; the filesystem stops taking writes",
+		Literals: []string{"Aborting journal on device ", "Detected aborted journal"},
+		Patterns: []string{
+			`^Aborting journal on device (?P<subject>\S+?)(?:-\d+)?\.$`,
+			failure + `(?: in)?:? .*Detected aborted journal$`,
+		},
+		Kind: "filesystem", Report: "journal", Expiry: UntilBoot, ConfirmedBy: "filesystem-readonly",
+	}, {
+		ID: "ext4-error", Reason: "Ext4Error", Domain: Storage, Severity: finding.Warning,
+		Summary:  "an ext4 filesystem found itself damaged",
+		Literals: []string{"-fs error (device "},
+		Patterns: []string{failure},
+		Kind:     "filesystem", Expiry: 24 * time.Hour, ConfirmedBy: "filesystem-readonly",
+	}, {
+		ID: "ext4-warning", Reason: "Ext4Warning", Domain: Storage, Severity: finding.Warning,
+		Summary:  "an ext4 filesystem could not do something",
+		Literals: []string{"-fs warning (device "},
+		Patterns: []string{`^EXT[234]-fs warning \(device (?P<subject>[^)\s]+)\)`},
+		Exclude:  `ext4_multi_mount_protect:\d+: MMP interval|ext4_resize_fs:\d+: `,
+		Kind:     "filesystem", Expiry: time.Hour,
+	}, {
+		ID: "ext4-recorded-errors", Reason: "Ext4ErrorsRecorded", Domain: Storage, Severity: finding.Warning,
+		Summary:  "an ext4 filesystem remembers errors, maybe from before this boot: it wants e2fsck",
+		Literals: []string{": error count since last fsck: ", "mounting fs with errors, running e2fsck"},
+		Patterns: []string{message + `error count since last fsck: (?P<count>\d+)`, message + `(?:warning: )?mounting fs with errors, running e2fsck is recommended`},
+		Kind:     "filesystem", Expiry: 25 * time.Hour, ConfirmedBy: "filesystem-readonly", // told again every 24 hours
+	}, {
+		ID: "superblock-write-error", Reason: "SuperblockWriteError", Domain: Storage, Severity: finding.Warning,
+		Summary:  "the most important block of a filesystem could not be written: the disk is failing or gone",
+		Literals: []string{"I/O error while writing superblock", "previous I/O error to superblock detected"},
+		Patterns: []string{message + `(?:I/O error while writing superblock|previous I/O error to superblock detected)`},
+		Kind:     "filesystem", Expiry: 24 * time.Hour,
+	}, {
+		ID: "ext4-data-loss", Reason: "Ext4DataLoss", Domain: Storage, Severity: finding.Warning,
+		Summary:  "data that programs had written did not reach the disk, or the filesystem's own tables are damaged",
+		Literals: []string{"This should not happen!! Data will be lost", "Delayed block allocation failed for inode", "group descriptors corrupted!", "potential data loss!", "ext4_check_descriptors: ", ": jbd2_start: ", "nvalid superblock checksum", "can't read group descriptor", "corrupt root inode", "get root inode failed", "error loading journal", "I/O error on journal device", "journal bmap failed", "Could not load journal inode"},
+		Patterns: []string{
+			message + `(?:This should not happen!! Data will be lost|Delayed block allocation failed for inode \d+|failed to convert unwritten extents to written extents -- potential data loss!|group descriptors corrupted!|ext4_check_descriptors: |\w+: jbd2_start: \d+ pages, ino \d+; err |` +
+				`VFS: Found ext4 filesystem with invalid superblock checksum|can't read group descriptor \d+|corrupt root inode|get root inode failed|error loading journal|I/O error on journal device|journal bmap failed|Could not load journal inode)`,
+		},
+		Kind: "filesystem", Report: "ext4-data-loss", Expiry: 24 * time.Hour,
+	}, {
+		ID: "jbd2-error", Reason: "JournalError", Domain: Storage, Severity: finding.Warning,
+		Summary:  "the journal of a filesystem could not be read or written",
+		Literals: []string{"JBD2: "},
+		Patterns: []string{
+			`^JBD2: (?:Error -?\d+ detected|I/O error|previous I/O error detected) when updating journal superblock for (?P<subject>\S+?)(?:-\d+)?\.$`,
+			`^JBD2: previous I/O error detected for journal superblock update for (?P<subject2>\S+?)(?:-\d+)?\.$`,
+			`^JBD2: Detected IO errors(?: \d+)? while flushing file data on (?P<subject3>\S+?)(?:-\d+)?$`,
+			`^JBD2: (?:journal checksum error|Error while async write back metadata bh|corrupted journal superblock|journal recovery failed|IO error (?:-?\d+ recovering block|reading journal superblock)|Invalid checksum found in transaction|error -?\d+ scanning journal|Invalid checksum recovering|bad block at offset|Failed to read block at offset|journal transaction \d+ on \S+ is corrupt)`,
+		},
+		Kind: "filesystem", Expiry: 24 * time.Hour,
+	}}
+}
+
+// xfsRules: fs/xfs/{xfs_fsops,xfs_log,xfs_error,xfs_buf}.c. Every kernel has its own words for a shutdown; until 5.15
+// "xfs_do_force_shutdown(0x8) called from …" came first, since 5.19 "Filesystem has been shut down due to log error (0x2)." too.
+// A shutdown can be read from the filesystem; damage and I/O errors that it survives are in the log only.
+func xfsRules() []Rule {
+	const message = `^XFS \((?P<subject>[^)\s]+)\): `
+	return []Rule{{
+		ID: "xfs-shutdown", Reason: "XfsHasShutdown", Domain: Storage, Severity: finding.Fatal,
+		Summary:  "an XFS filesystem was shut down: every access to it fails",
+		Literals: []string{"hutting down filesystem", "ilesystem has been shut down due to", "xfs_do_force_shutdown(", "User initiated shutdown received", "rectify the problem", "I/O error", "I/O Error"},
+		Patterns: []string{message + `(?:.*[Ss]hutting down filesystem|Filesystem has been shut down due to|xfs_do_force_shutdown\(|User initiated shutdown received|(?:I/O Error|I/O error) Detected\. Shutting down|Please (?:un|u)mount the filesystem,? and rectify the problem|.*I/O error.* Shutting down)`},
+		Kind:     "filesystem", Report: "xfs-shutdown", Expiry: UntilBoot, ConfirmedBy: "filesystem-readonly",
+	}, {
+		ID: "xfs-corruption", Reason: "XfsCorruption", Domain: Storage, Severity: finding.Warning,
+		Summary:  "an XFS filesystem found itself damaged: it wants xfs_repair",
+		Literals: []string{"XFS (", "XFS: Internal error", "XFS: Assertion failed"},
+		Patterns: []string{`^XFS: (?:Internal error |Assertion failed: )`, message + `(?:Metadata (?:corruption|CRC error) detected at |Corruption detected\. |Corruption warning: |Internal error |Unmount and run xfs_repair|Corruption of in-memory data|xfs_\w+: (?:[Bb]ad |detected corrupt |daddr 0x[0-9a-f]+ out of range)|Uncorrected metadata errors detected|First \d+ bytes of corrupted metadata buffer|Bad inode |Bad [\w ]{3,40} magic!|log record CRC mismatch|corrupt dinode |Allocated a known in-use inode |Access to block zero in inode )`},
+		Kind:     "filesystem", Report: "xfs-corruption", Expiry: 24 * time.Hour,
+	}, {
+		ID: "xfs-io-error", Reason: "XfsIOError", Domain: Storage, Severity: finding.Warning,
+		Summary:  "an XFS filesystem could not read or write its disk",
+		Literals: []string{"XFS ("},
+		Patterns: []string{message + `(?:[Mm]etadata I/O error|log I/O error|Log I/O [Ee]rror|writeback error on |Failing async write|page discard on page|log mount/recovery failed: error|xfs_log_force: error -\d+|xfs_imap_to_bp: xfs_trans_read_buf\(\) returned error|log recovery (?:write|read) I/O error|log mount (?:finish )?failed|empty log check failed|xfs_\w+: xfs_\w+(?:\(\))? returned error -?\d+|Failed to recover intents|failed to (?:find log head|locate log tail))`},
+		Kind:     "filesystem", Report: "xfs-io-error", Expiry: 24 * time.Hour,
+	}, {
+		ID: "xfs-memory-deadlock", Reason: "XfsMemoryDeadlock", Domain: Storage, Severity: finding.Warning,
+		Summary:  "XFS waits for memory that may only become free when XFS goes on", // fs/xfs/kmem.c, until 6.8
+		Literals: []string{"possible memory allocation deadlock"},
+		Patterns: []string{`^XFS: (?P<subject>` + Command + `)\(\d+\) possible memory allocation deadlock`},
+		Kind:     "process", Expiry: 30 * time.Minute,
+	}}
+}
+
+// btrfsRules: fs/btrfs/{messages,disk-io,inode,volumes}.c. Since 5.18 a state such as " state EA" follows the device.
+// Some of what btrfs-error recognises is counted in sysfs, since 5.14 (btrfs-errors reads that); the log tells all, of every
+// kernel.
+func btrfsRules() []Rule {
+	const device = `\(device (?P<subject>[^)\s:]+):?(?: state \w+)?\)`
+	return []Rule{{
+		ID: "btrfs-readonly", Reason: "BtrfsReadOnly", Domain: Storage, Severity: finding.Fatal,
+		Summary:  "a btrfs filesystem aborted a transaction and stopped taking writes",
+		Literals: []string{"BTRFS: error (device ", "forced readonly", "ransaction aborted (error "},
+		Patterns: []string{
+			`^BTRFS: error ` + device + ` in `,
+			`^BTRFS (?:info|warning|error|critical) ` + device + `: forced readonly`,
+			`^BTRFS(?: error| critical)?:? ` + device + `: Transaction aborted \(error -\d+\)`,
+			`^BTRFS: Transaction aborted \(error -\d+\)`,
+		},
+		Exclude: `: errno=-30 Readonly filesystem`,
+		Kind:    "filesystem", Report: "btrfs-readonly", Expiry: UntilBoot, ConfirmedBy: "filesystem-readonly",
+	}, {
+		ID: "btrfs-error", Reason: "BtrfsError", Domain: Storage, Severity: finding.Warning,
+		Summary:  "a btrfs filesystem read data that was not what it had written, or could not reach its disk",
+		Literals: []string{"BTRFS error (device ", "BTRFS critical (device ", "BTRFS warning (device "},
+		Patterns: []string{
+			`^BTRFS (?:error|critical|warning) ` + device + `: (?:.*csum failed|checksum (?:verify failed|error)|parent transid verify failed|bad tree block|bad fsid|` +
+				`bdev \S+ errs: |corrupt (?:leaf|node)|(?:read|write) time tree block corruption|tree (?:level|first key) mismatch|invalid tree nritems|super ?block (?:corruption|contains fatal errors)|\d+ errors while writing supers|` +
+				`open_ctree failed|devid \d+ uuid \S+ (?:is )?missing|failed to (?:verify dev extents|load root|run delayed ref|recover relocation)|i/o error at logical|direct IO failed ino|(?:unexpected zero|invalid) (?:reference count|iref|refs_to_drop|extent)|` +
+				`unable to find (?:ref|block group)|extent item not found|bytenr \d+ has 0 references|btree block \d+ has|inode mode mismatch|error writing primary super block|lost (?:page|super block) write|lost super block|unable to find logical|unable to fixup|` +
+				`superblock checksum mismatch|failed to read|tree block corrupted|unrecoverable|level verify failed|block=\d+ )`,
+		},
+		Kind: "filesystem", Report: "btrfs-error", Expiry: 24 * time.Hour,
+	}}
+}

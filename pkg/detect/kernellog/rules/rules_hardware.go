@@ -1,0 +1,185 @@
+package rules
+
+import (
+	"time"
+
+	"github.com/nodeagent/nodeagent/pkg/finding"
+)
+
+// machineCheckRules recognise what processors and memory controllers report themselves. Bit 61 of a bank's status says
+// whether the error was corrected, bit 60 whether it is enabled: they are in the first of its 16 hexadecimal digits.
+//
+//	arch/x86/kernel/cpu/mce/core.c print_mce, drivers/edac/mce_amd.c, drivers/edac/edac_mc.c edac_ce_error, edac_ue_error
+func machineCheckRules() []Rule {
+	// What is not enabled (bit 60) did not stop the processor: firmware left it in the bank before the boot, or it was met where
+	// nobody needed the data. Where the processor's state was lost (bit 57) and this is no exception, it stopped the boot before:
+	// the bank kept it over the reset, and the kernel reads it when it starts.
+	const machineCheck = `^(?:(?:mce: )?\[Hardware Error\]|EDAC \w+ MC\d+): CPU (?P<subject>\d+): Machine Check(?: Exception| Event)?: [0-9a-f]+ Bank (?P<bank>\d+): `
+	// What the decoder of AMD's processors makes of it: which of the flags are set.
+	const amdStatus = `^(?:mce: )?\[Hardware Error\]: CPU:(?P<subject>\d+) \([0-9a-f:]+\) MC(?P<bank>\d+)_STATUS\[`
+	return []Rule{{
+		ID: "machine-check-before", Reason: "MachineCheckUncorrected", Domain: Hardware, Severity: finding.Warning,
+		Summary:  "a processor met an error that it could not correct, which ended the boot before",
+		Literals: []string{"Machine Check: ", "Machine Check Event: "},
+		Patterns: []string{`^(?:mce: )?\[Hardware Error\]: CPU (?P<subject>\d+): Machine Check(?: Event)?: [0-9a-f]+ Bank (?P<bank>\d+): (?P<status>[37bfBF][2367abefABEF][0-9a-fA-F]{14})`},
+		Kind:     "cpu", Report: "mce", Expiry: 24 * time.Hour,
+	}, {
+		ID: "machine-check-uncorrected", Reason: "MachineCheckUncorrected", Domain: Hardware, Severity: finding.Fatal,
+		Summary:  "a processor met an error that it could not correct",
+		Literals: []string{"Machine Check", "Hardware Error]: Uncorrected", "Hardware Error]: System Fatal error", "Processor context corrupt", "Machine check: ", "_STATUS["},
+		Patterns: []string{
+			machineCheck + `(?P<status>[37bfBF][0-9a-fA-F]{15})`,
+			`^(?:mce: )?\[Hardware Error\]: (?:Uncorrected, software (?:restartable|containable) error|Uncorrected error|System Fatal error)`,
+			amdStatus + `(?:[^\]|]*\|)?UE\|`,
+			`^(?:mce: )?\[Hardware Error\]: Machine check: (?:Processor context corrupt|.*[Uu]ncorrected)`,
+		},
+		Kind: "cpu", Report: "mce", Expiry: UntilBoot,
+	}, {
+		ID: "machine-check-corrected", Reason: "MachineCheckCorrected", Domain: Hardware, Severity: finding.Info,
+		Summary:  "a processor met an error and corrected it; many mean that it is about to fail",
+		Literals: []string{"Machine Check", "Hardware Error]: Corrected error", "Hardware Error]: Deferred error", "Machine check events logged", "CMCI storm detected", "_STATUS["},
+		Patterns: []string{
+			machineCheck + `(?P<status>[0-9a-fA-F]{16})`,
+			`^(?:mce: )?\[Hardware Error\]: (?:Corrected error|Deferred error|Machine check events logged)`,
+			amdStatus,
+			`^(?:mce: )?CMCI storm detected: switching to poll mode`, `^(?:mce: )?CPU\d+ BANK\d+ CMCI storm detected`,
+		},
+		Kind: "cpu", Report: "mce", Escalate: Rate{10, time.Hour}, EscalateSeverity: finding.Warning, Expiry: 24 * time.Hour,
+	}, {
+		ID: "edac-uncorrected", Reason: "MemoryUncorrectedError", Domain: Hardware, Severity: finding.Fatal,
+		Summary:  "a memory module returned data that could not be corrected: it must be replaced",
+		Literals: []string{" UE ", ": UE: "},
+		Patterns: []string{
+			`^EDAC (?:\w+ )?MC(?P<controller>\d+): (?P<count>\d+ )?UE .*?\bon (?P<subject>[^(]+?) \(`,
+			`^EDAC (?:DEVICE|PCI)\d+: UE: (?:\S+ )?instance: \S+ block: (?P<subject2>\S+) `,
+		},
+		Kind: "memory-module", Expiry: UntilBoot, ConfirmedBy: "edac",
+	}, {
+		ID: "edac-corrected", Reason: "MemoryReadError", Domain: Hardware, Severity: finding.Info,
+		Summary:  "a memory module returned wrong data that could be corrected; many mean that it is about to fail",
+		Literals: []string{" CE ", ": CE: ", "HANDLING MCE MEMORY ERROR"},
+		Patterns: []string{
+			`^EDAC (?:\w+ )?MC(?P<controller>\d+): (?P<count>\d+ )?CE .*?\bon (?P<subject>[^(]+?) \(`,
+			`^EDAC (?:DEVICE|PCI)\d+: CE: (?:\S+ )?instance: \S+ block: (?P<subject2>\S+) `,
+			`^EDAC \w+ MC\d+: HANDLING MCE MEMORY ERROR`, // what it was follows
+		},
+		Kind: "memory-module", Escalate: Rate{100, 24 * time.Hour}, EscalateSeverity: finding.Warning, Expiry: 24 * time.Hour, ConfirmedBy: "edac",
+	}}
+}
+
+// firmwareErrorRules recognise what the firmware reports: drivers/acpi/apei/{ghes,bert}.c, drivers/firmware/efi/cper.c. What
+// it kept from the boot before follows "BERT:" and is no fault of this boot.
+func firmwareErrorRules() []Rule {
+	severity := func(word string) []string {
+		return []string{`^(?:\{\d+\})?\[Hardware Error\]:\s+event severity: ` + word + `\s*$`}
+	}
+	literals := []string{"event severity: "}
+	return []Rule{{
+		ID: "last-boot-hardware-error", Reason: "LastBootHardwareError", Domain: Hardware, Severity: finding.Warning,
+		Summary:  "the firmware kept a hardware error that ended the boot before",
+		Literals: []string{"BERT: "},
+		Patterns: []string{`^BERT: (?:Error records from previous boot|Total records found)`},
+		Kind:     NodeKind, Report: "bert", Expiry: 24 * time.Hour,
+	}, {
+		ID: "cper-reported", Reason: "CperHardwareErrorReported", Domain: Hardware, Severity: finding.Info,
+		Summary:  "the firmware reports a hardware error; the lines that follow say how grave it is",
+		Literals: []string{"Hardware error from APEI"},
+		Patterns: []string{`^(?:\{\d+\})?\[Hardware Error\]: Hardware error from APEI Generic Hardware Error Source: (?P<source>\d+)`},
+		Kind:     NodeKind, Expiry: time.Hour,
+	}, {
+		ID: "cper-fatal", Reason: "CperHardwareErrorFatal", Domain: Hardware, Severity: finding.Fatal,
+		Summary: "the firmware reports a fatal hardware error", Literals: literals, Patterns: severity("fatal"),
+		Kind: NodeKind, Report: "bert", Continuation: true, Expiry: UntilBoot,
+	}, {
+		ID: "cper-recoverable", Reason: "CperHardwareErrorRecoverable", Domain: Hardware, Severity: finding.Warning,
+		Summary: "the firmware reports a hardware error that can be recovered from", Literals: literals, Patterns: severity("recoverable"),
+		Kind: NodeKind, Report: "bert", Continuation: true, Expiry: 24 * time.Hour,
+	}, {
+		ID: "cper-corrected", Reason: "CperHardwareErrorCorrected", Domain: Hardware, Severity: finding.Info,
+		Summary: "the firmware reports a hardware error that was corrected", Literals: literals, Patterns: severity("corrected"),
+		Kind: NodeKind, Report: "bert", Continuation: true, Escalate: Rate{10, time.Hour}, EscalateSeverity: finding.Warning, Expiry: 24 * time.Hour,
+	}}
+}
+
+// pcieRules: drivers/pci/pcie/{aer,dpc,err}.c, drivers/pci/hotplug/pciehp_hpc.c, drivers/iommu. "Uncorrected" became
+// "Uncorrectable" in 6.13. Fatal errors are not always counted: behind a dead link the kernel cannot read what it was. So their
+// lines stand for themselves, until the kernel says that the link was recovered. The port above tells of an error first and
+// names the device that it is from, the device tells the rest, and what is recovered is the port.
+func pcieRules() []Rule {
+	words := func(severity string) []string {
+		const device = `^(?:[\w-]+ )?(?P<subject>` + pciAddress + `): `
+		return []string{
+			device + `(?:AER: )?(?:Multiple )?` + severity + ` error (?:message )?received(?:(?: from|:) (?P<from>` + pciAddress + `))?`,
+			device + `(?:AER: )?PCIe Bus Error: severity=` + severity + `,`,
+		}
+	}
+	literals := []string{"PCIe Bus Error: severity=", "AER: ", " error received", " error message received"}
+	return []Rule{{
+		ID: "pcie-fatal", Reason: "PCIeFatalError", Domain: Hardware, Severity: finding.Fatal,
+		Summary:  "a PCIe link failed; the device behind it is lost or was reset",
+		Literals: literals, Patterns: words(`Uncorrect(?:ed|able) \(Fatal\)`),
+		Kind: "device", Report: "aer", Expiry: 24 * time.Hour,
+		Recovery: Recovery{Literals: []string{"evice recovery successful"}, Pattern: `^(?:[\w-]+ )?(?P<subject>` + pciAddress + `): (?:AER: )?[Dd]evice recovery successful`},
+	}, {
+		ID: "pcie-uncorrected", Reason: "PCIeUncorrectedError", Domain: Hardware, Severity: finding.Warning,
+		Summary:  "a PCIe transfer was lost; the device goes on",
+		Literals: literals, Patterns: words(`Uncorrect(?:ed|able) \(Non-Fatal\)`),
+		Kind: "device", Report: "aer", Expiry: 24 * time.Hour, ConfirmedBy: "pcie-errors",
+	}, {
+		ID: "pcie-corrected", Reason: "PCIeCorrectedError", Domain: Hardware, Severity: finding.Info,
+		Summary:  "a PCIe transfer had to be repeated; many mean a bad slot, riser or cable",
+		Literals: literals, Patterns: words(`Correct(?:ed|able)`),
+		Kind: "device", Report: "aer", Escalate: Rate{60, time.Minute}, EscalateSeverity: finding.Warning, Expiry: time.Hour, ConfirmedBy: "pcie-errors",
+	}, {
+		ID: "pcie-recovery-failed", Reason: "PCIeRecoveryFailed", Domain: Hardware, Severity: finding.Warning,
+		Summary:  "a PCIe device did not come back after an error",
+		Literals: []string{"evice recovery failed", "device reset failed", "DPC: ", "AER: can't recover", "config space inaccessible)", "device inaccessible"},
+		Patterns: []string{
+			`^(?:[\w-]+ )?(?P<subject>` + pciAddress + `): AER: (?:[Dd]evice recovery failed|subordinate device reset failed|can't recover )`,
+			`^(?:[\w-]+ )?(?P<subject2>` + pciAddress + `): DPC: (?:containment event|unmasked uncorrectable error detected|RP PIO (?:error|log))`,
+			`^(?:[\w-]+ )?(?P<subject3>` + pciAddress + `): (?:can't|Unable to) change power state from D3\w+ to D0[ ,(]+(?:device inaccessible|config space inaccessible)`,
+		},
+		Kind: "device", Expiry: 24 * time.Hour,
+	}, {
+		ID: "pcie-surprise-removal", Reason: "PCIeLinkDown", Domain: Hardware, Severity: finding.Warning,
+		Summary:  "a PCIe device went away without being asked to",
+		Literals: []string{": Slot("},
+		Patterns: []string{`^(?:pcieport (?P<subject>` + pciAddress + `): pciehp|pciehp (?P<subject2>` + pciAddress + `):pcie\d+): Slot\([^)]*\): (?:Link Down|Card not present|Power fault)`},
+		Kind:     "device", BootGrace: time.Minute, Expiry: time.Hour,
+		Recovery: Recovery{Literals: []string{": Slot("}, Pattern: `^(?:pcieport (?P<subject>` + pciAddress + `): pciehp|pciehp (?P<subject2>` + pciAddress + `):pcie\d+): Slot\([^)]*\): (?:Link Up|Card present)`},
+	}, {
+		ID: "iommu-fault", Reason: "IOMMUFault", Domain: Hardware, Severity: finding.Warning,
+		Summary:  "a device touched memory that it must not touch: a broken device or driver",
+		Literals: []string{"DMAR: [", "IO_PAGE_FAULT ", "arm-smmu"},
+		Patterns: []string{
+			`^DMAR: \[[^\]]{1,60}\] (?:Request device|PASID \S+ Request device) \[(?P<subject>[0-9a-f:.]+)\] .*fault`,
+			`^(?:[\w-]+ (?P<subject2>` + pciAddress + `): )?AMD-Vi: Event logged \[IO_PAGE_FAULT `,
+			`^arm-smmu(?:-v3)? (?P<subject>\S+): (?:event 0x[0-9a-f]+ received|event: [FC]_[A-Z_]+ client|Unhandled context fault|Blocked unknown Stream ID|Unexpected global fault)`,
+			`^IO_PAGE_FAULT device=(?P<subject3>[0-9a-f:.]+) domain=0x`, // until 4.20 a record of its own
+		},
+		Kind: "device", BootGrace: time.Minute, Expiry: time.Hour,
+	}}
+}
+
+// temperatureRules: drivers/thermal/intel/therm_throt.c, drivers/thermal/thermal_core.c, kernel/reboot.c. A critical temperature is
+// over, as state, before anyone can read it: the machine goes down.
+func temperatureRules() []Rule {
+	return []Rule{{
+		ID: "cpu-throttled", Reason: "CPUThrottled", Domain: Hardware, Severity: finding.Warning,
+		Summary:  "a processor is too hot and runs slower",
+		Literals: []string{"cpu clock throttled", "cpu clock is throttled", "CPU clock throttled"},
+		Patterns: []string{`^(?:mce: |thermal: )?CPU(?P<subject>\d+): (?:Core|Package) temperature (?:is )?above threshold, (?:cpu|CPU) clock (?:is )?throttled`},
+		Kind:     "cpu", Expiry: 10 * time.Minute, ConfirmedBy: "thermal",
+		Recovery: Recovery{Literals: []string{"temperature/speed normal"}, Pattern: `^(?:mce: |thermal: )?CPU(?P<subject>\d+): (?:Core|Package) temperature/speed normal`},
+	}, {
+		ID: "critical-temperature", Reason: "CriticalTemperature", Domain: Hardware, Severity: finding.Fatal,
+		Summary:  "the machine is so hot that it shuts down",
+		Literals: []string{"ritical temperature reached", "HARDWARE PROTECTION shutdown"},
+		Patterns: []string{
+			`^thermal (?P<subject>thermal_zone\d+): (?:[\w.-]+: )?critical temperature reached`,
+			`^(?:ACPI: )?Critical temperature reached \(\d+ C\), shutting down`,
+			`^(?:reboot: )?HARDWARE PROTECTION shutdown \((?P<why>[^)]*)\)`,
+		},
+		Kind: "thermal-zone", Report: "temperature", Expiry: UntilBoot,
+	}}
+}

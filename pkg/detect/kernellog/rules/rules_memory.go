@@ -1,0 +1,118 @@
+package rules
+
+import (
+	"time"
+
+	"github.com/nodeagent/nodeagent/pkg/finding"
+)
+
+// oomRules recognise kills for want of memory. A report has several lines: since 5.0 "oom-kill:" tells whose limit it was
+// and in which cgroup the victim is, and "Killed process" follows; before, "Task in … killed as a result of limit of …" told
+// the cgroups, and the two lines "Kill process" and "Killed process" followed. A container that reaches its own limit is its
+// owner's affair; a node without memory is the node's. The kernel counts each kill too, and in cgroup v2 for each cgroup: the
+// check oom-kills tells all of them there, and applies nowhere else.
+//
+//	mm/oom_kill.c dump_oom_victim, __oom_kill_process; mm/memcontrol.c
+func oomRules() []Rule {
+	const victim = `(?P<pid>\d+)(?:, UID \d+,)? \((?P<process>` + Command + `)\)`
+	return []Rule{{
+		// The program named is the one that asked for memory, not the one that is killed.
+		ID: "oom-report", Reason: "OOMReport", Domain: Memory, Severity: finding.Info,
+		Summary:  "the kernel looks for a process to kill for want of memory; the lines that follow say whose limit it was",
+		Literals: []string{" invoked oom-killer: gfp_mask="},
+		Patterns: []string{`^` + Command + ` invoked oom-killer: gfp_mask=0x[0-9a-f]+`},
+		Kind:     NodeKind, Expiry: 10 * time.Minute, ConfirmedBy: "oom-kills",
+	}, {
+		ID: "system-oom", Reason: "OOMKilling", Domain: Memory, Severity: finding.Warning,
+		Summary:  "the node ran out of memory and the kernel killed a process",
+		Literals: []string{"oom-kill:constraint=CONSTRAINT_"},
+		Patterns: []string{
+			`^oom-kill:constraint=CONSTRAINT_(?P<constraint>NONE|CPUSET|MEMORY_POLICY),.*,task_memcg=(?P<cgroup>/.*),task=(?P<process>` + Command + `),pid=(?P<pid>\d+),uid=\d+$`,
+			`^oom-kill:constraint=CONSTRAINT_(?P<constraint>NONE|CPUSET|MEMORY_POLICY),.*,task=(?P<process>` + Command + `),pid=(?P<pid>\d+),uid=\d+$`,
+		},
+		Kind: "process", Report: "oom", Escalate: Rate{3, 10 * time.Minute}, EscalateSeverity: finding.Fatal, Aggregate: true, Expiry: 30 * time.Minute, ConfirmedBy: "oom-kills",
+	}, {
+		ID: "system-oom-killed", Reason: "OOMKilling", Domain: Memory, Severity: finding.Warning,
+		Summary:  "the node ran out of memory and the kernel killed a process",
+		Literals: []string{"Out of memory"},
+		Patterns: []string{
+			`^Out of memory(?: \(oom_kill_allocating_task\))?: Kill(?:ed)? process ` + victim,
+		},
+		Kind: "process", Report: "oom", Continuation: true, Escalate: Rate{3, 10 * time.Minute}, EscalateSeverity: finding.Fatal, Aggregate: true, Expiry: 30 * time.Minute, ConfirmedBy: "oom-kills",
+	}, {
+		ID: "container-oom", Reason: "ContainerOOMKilled", Domain: Memory, Severity: finding.Info,
+		Summary:  "a container reached its memory limit and the kernel killed one of its processes",
+		Literals: []string{"oom-kill:constraint=CONSTRAINT_", "killed as a result of limit of ", "are going to be killed due to memory.oom.group"},
+		Patterns: []string{
+			`^oom-kill:constraint=CONSTRAINT_MEMCG,.*oom_memcg=(?P<limit>/.*),task_memcg=(?P<cgroup>/.*),task=(?P<process>` + Command + `),pid=(?P<pid>\d+),uid=\d+$`,
+			`^Task in (?P<cgroup>/.*) killed as a result of limit of (?P<limit>/.*)`,
+			`^Tasks in (?P<cgroup>/.*) are going to be killed due to memory\.oom\.group set`,
+		},
+		Kind: "cgroup", Report: "oom", Expiry: 10 * time.Minute, ConfirmedBy: "oom-kills",
+	}, {
+		ID: "container-oom-killed", Reason: "ContainerOOMKilled", Domain: Memory, Severity: finding.Info,
+		Summary:  "a container reached its memory limit and the kernel killed one of its processes",
+		Literals: []string{"Memory cgroup out of memory: Kill", "Memory cgroup out of memory: OOM victim"},
+		Patterns: []string{`^Memory cgroup out of memory: Kill(?:ed)? process ` + victim, `^Memory cgroup out of memory: OOM victim ` + victim},
+		Kind:     "process", Report: "oom", Continuation: true, Expiry: 10 * time.Minute, ConfirmedBy: "oom-kills",
+	}, {
+		ID: "oom-victim", Reason: "OOMKilling", Domain: Memory, Severity: finding.Warning,
+		Summary:  "the kernel killed a process for want of memory; the line does not say whose limit it was (kernels before 5.3)",
+		Literals: []string{"Killed process "},
+		Patterns: []string{`^Killed process ` + victim + `,? (?:UID \d+,? )?total-vm:\d+kB`},
+		Kind:     "process", Report: "oom", Continuation: true, Expiry: 10 * time.Minute, ConfirmedBy: "oom-kills",
+	}, {
+		ID: "oom-stuck", Reason: "OOMStuck", Domain: Memory, Severity: finding.Warning,
+		Summary:  "the kernel cannot kill for want of memory: nothing may be killed, or what was killed does not end", // no state tells
+		Literals: []string{"Out of memory and no killable processes", "oom_reaper: unable to reap"},
+		Patterns: []string{`^Out of memory and no killable processes\.\.\.`, `^oom_reaper: unable to reap pid:(?P<pid>\d+) \((?P<subject>` + Command + `)\)`},
+		Kind:     "process", Expiry: 10 * time.Minute,
+	}}
+}
+
+// memoryRules recognise allocations that failed and pages that went bad. mm/page_alloc.c, mm/vmalloc.c, mm/memory-failure.c
+//
+// No state tells of a failed allocation: it may fail for lack of memory that is over a moment later, or for a limit of its own.
+// Nor does any tell of a page that could not be taken out of use, beside those that were. A page of a process that stays in
+// a larger one, and a page that is found damaged once more, are said to have failed too; the process dies, the node goes on.
+func memoryRules() []Rule {
+	return []Rule{{
+		ID: "page-allocation-failure", Reason: "PageAllocationFailure", Domain: Memory, Severity: finding.Warning,
+		Summary:  "the kernel found no memory of the kind that it needed: too little is free, or it is in too small pieces",
+		Literals: []string{": page allocation failure", ": page allocation stalls for ", "vmalloc: allocation failure", "vmalloc error: size", "SLUB: Unable to allocate memory on ", "percpu: allocation failed, size=", "vmap allocation for size "},
+		Patterns: []string{
+			`^(?P<subject>` + Command + `): page allocation failure[:.] order:(?P<order>\d+), mode:`,
+			`^(?P<subject>` + Command + `): page allocation stalls for \d+ms, order:(?P<order>\d+), mode:`,
+			`^(?P<subject>` + Command + `): vmalloc(?:: allocation failure(?::|,)| error: size) ?\d+`,
+			`^SLUB: Unable to allocate memory on (?:node|CPU)`, `^vmap allocation for size \d+ failed`, `^percpu: allocation failed, size=\d+`,
+		},
+		Kind: "process", Expiry: 30 * time.Minute,
+	}, {
+		ID: "memory-failure-unrecovered", Reason: "MemoryFailureUnrecovered", Domain: Memory, Severity: finding.Fatal,
+		Summary:  "a page of memory is damaged and the kernel could not take it out of use",
+		Literals: []string{"Memory failure: 0x", "Memory error not recovered"},
+		Patterns: []string{
+			`^Memory failure: (?P<page>0x[0-9a-f]+): recovery action for [^:]+: (?:Failed|Ignored)`,
+			`^mce: Memory error not recovered`,
+		},
+		Exclude: `recovery action for (?:already poisoned|unsplit thp)`,
+		Kind:    NodeKind, Report: "poison", Expiry: UntilBoot,
+	}, {
+		ID: "memory-failure", Reason: "MemoryFailure", Domain: Memory, Severity: finding.Warning,
+		Summary:  "a page of memory is damaged; the kernel took it out of use",
+		Literals: []string{"Memory failure: 0x", "due to hardware memory corruption", "Uncorrected hardware memory error in user-access", "Soft-offlining pfn: ", "oft offline: 0x"},
+		Patterns: []string{
+			`^Memory failure: (?P<page>0x[0-9a-f]+): (?:\S)`,
+			`^RAS: Soft-offlining pfn: 0x[0-9a-f]+`, `^soft offline: 0x[0-9a-f]+: .*(?:failed|isolation)`, // pages with many corrected errors
+			`^MCE: Killing ` + Command + `:\d+ due to hardware memory corruption fault at [0-9a-f]+`,
+			`^mce: Uncorrected hardware memory error in user-access at [0-9a-f]+`,
+		},
+		Kind: NodeKind, Report: "poison", Expiry: UntilBoot, ConfirmedBy: "memory-corrupted",
+	}, {
+		ID: "swap-io-error", Reason: "SwapIOError", Domain: Memory, Severity: finding.Warning,
+		Summary:  "the device that memory is swapped to fails", // mm/page_io.c
+		Literals: []string{"on swap-device ("},
+		Patterns: []string{`^(?:Read|Write)-error on swap-device \((?P<subject>\d+:\d+):\d+\)`},
+		Kind:     "device", Expiry: time.Hour,
+	}}
+}

@@ -1,0 +1,148 @@
+package rules
+
+import (
+	"time"
+
+	"github.com/nodeagent/nodeagent/pkg/finding"
+)
+
+// fewerThan matches "N out of M" where N is smaller than M, for M up to 24.
+const fewerThan = `(?:0 out of [1-9]\d?|1 out of (?:[2-9]|\d\d)|2 out of (?:[3-9]|\d\d)|3 out of (?:[4-9]|\d\d)|4 out of (?:[5-9]|\d\d)|5 out of (?:[6-9]|\d\d)|6 out of (?:[7-9]|\d\d)|7 out of (?:[89]|\d\d)|8 out of (?:9|\d\d)|` +
+	`9 out of \d\d|1[0-4] out of (?:1[5-9]|2\d)|10 out of 1[1-4]|11 out of 1[2-4]|12 out of 1[34]|13 out of 14|1[5-9] out of 2\d|15 out of 1[6-9]|16 out of 1[7-9]|17 out of 1[89]|18 out of 19|20 out of 2[1-4]|21 out of 2[2-4]|22 out of 2[34]|23 out of 24)`
+
+// raidRules: drivers/md/{md,raid0,raid1,raid10,raid5}.c, drivers/md/bcache, drivers/block/drbd. raid0 forgets the colon.
+func raidRules() []Rule {
+	const array = `^md/(?:raid\d*|linear|multipath):?(?P<subject>md[\w-]+|[^\s:]+): `
+	return []Rule{{
+		// An array that could not be started is often taken away again, so that there is no state. Which arrays the node cannot
+		// do without is known to md-arrays.
+		ID: "md-array-failed", Reason: "RAIDFailed", Domain: Storage, Severity: finding.Warning,
+		Summary: "a RAID array lost more disks than it can do without",
+		Literals: []string{
+			"Cannot continue operation (", "not enough operational devices", "failing array", "cannot start dirty degraded array", "not enough operational mirrors", "too few disks (", "pers->run() failed",
+		},
+		Patterns: []string{array + `(?:Cannot continue operation \(|not enough operational (?:devices|mirrors)|Disk failure on (?P<disk>\S+) detected, failing array|cannot start dirty degraded array|too few disks \(\d+ of \d+\))`, `^md: pers->run\(\) failed`},
+		Kind:     "raid-array", Expiry: UntilBoot,
+		// A degraded start is a match of the next rule; what every start says comes after it.
+		Recovery: Recovery{Literals: []string{" active with ", "detected capacity change from 0 to "}, Pattern: `^(?:md/(?:raid\d*|linear|multipath):?(?P<subject>md[\w-]+|[^\s:]+): (?:raid level \d+ )?active with \d+ out of \d+ |(?P<subject2>md[\w-]+): detected capacity change from 0 to [1-9])`},
+	}, {
+		ID: "md-disk-failed", Reason: "RAIDDiskFailed", Domain: Storage, Severity: finding.Warning,
+		Summary:  "a RAID array lost a disk and goes on without it",
+		Literals: []string{": Disk failure on ", ": Operation continuing on ", "failing device ", "md: kicking non-fresh ", " active with "},
+		Patterns: []string{
+			array + `(?:Disk failure on (?P<disk>[^\s,]+), disabling device|Operation continuing on \d+ devices?|Too many read errors, failing device (?P<device>\S+?)\.?$)`,
+			array + `(?:raid level \d+ )?active with ` + fewerThan + ` (?:mirrors|devices)`, // at the start
+			`^md: kicking non-fresh (?P<subject2>\S+) from array!`,
+		},
+		Kind: "raid-array", Report: "md", Expiry: UntilBoot, ConfirmedBy: "md-arrays",
+	}, {
+		ID: "md-read-error", Reason: "RAIDReadError", Domain: Storage, Severity: finding.Warning,
+		Summary:  "a RAID array could not read, and could not mend, some of its blocks",
+		Literals: []string{"unrecoverable I/O read error", "read error NOT corrected", "read error not correctable", "read error on replacement device", "read correction write failed", "unrecoverable I/O error", "md: super_written gets error"},
+		Patterns: []string{array + `(?:\S+: unrecoverable I/O (?:read )?error for block|read error NOT corrected|read error not correctable|read error on replacement device|read correction write failed)`, `^md: super_written gets error=-?\d+`},
+		Kind:     "raid-array", Expiry: 24 * time.Hour,
+	}, {
+		ID: "md-read-corrected", Reason: "RAIDReadCorrected", Domain: Storage, Severity: finding.Info,
+		Summary:  "a RAID array could not read some blocks of a disk and took them from another; the disk may be about to fail",
+		Literals: []string{": read error corrected (", ": redirecting sector "},
+		Patterns: []string{array + `(?:(?P<disk>\S+): )?(?:read error corrected \(\d+ sectors at|redirecting sector \d+ to (?:other|another) mirror)`},
+		Kind:     "raid-array", Escalate: Rate{10, time.Hour}, EscalateSeverity: finding.Warning, Expiry: 24 * time.Hour,
+	}, {
+		ID: "bcache-error", Reason: "BcacheError", Domain: Storage, Severity: finding.Warning,
+		Summary:  "a cached disk or its cache fails",
+		Literals: []string{"bcache: "},
+		Patterns: []string{`^bcache: (?:\S+\(\) )?(?:.*: )?(?:IO error on|too many IO errors|stop \S+: too many IO errors|error on \S+: .*disabling caching|I/O disabled on cached dev|.*[Jj]ournal io error)`},
+		Kind:     NodeKind, Expiry: 24 * time.Hour,
+	}, {
+		ID: "drbd-degraded", Reason: "DRBDDegraded", Domain: Storage, Severity: finding.Warning,
+		Summary:  "a DRBD device lost its disk or its peer",
+		Literals: []string{"drbd"},
+		Patterns: []string{`^(?:block )?drbd (?P<subject>[^\s:]+)(?: [^:]+)?: .*(?:conn\( \w+ -> (?:NetworkFailure|StandAlone|Timeout|BrokenPipe|ProtocolError) \)|disk\( \w+ -> (?:Failed|Diskless) \)|pdsk\( \w+ -> Failed \))`, `^block (?P<subject2>drbd\d+): .*(?:disk\( \w+ -> (?:Failed|Diskless) \)|conn\( \w+ -> (?:NetworkFailure|StandAlone|Timeout|BrokenPipe|ProtocolError) \))`},
+		Kind:     "device", Expiry: time.Hour,
+		Recovery: Recovery{Literals: []string{"drbd "}, Pattern: `^(?:block )?drbd (?P<subject>[^\s:]+)(?: [^:]+)?: .*conn\( \w+ -> Connected \)`},
+	}}
+}
+
+// mapperRules: drivers/md/dm-{mpath,thin,integrity,verity-target,snap,raid1,raid}.c. Since 4.20 the number of the
+// multipath device comes before "Failing path".
+func mapperRules() []Rule {
+	const thin = `^device-mapper: thin: (?P<subject>\d+:\d+): `
+	return []Rule{{
+		ID: "multipath-path-failed", Reason: "MultipathPathFailed", Domain: Storage, Severity: finding.Warning,
+		Summary:  "one of the paths to a disk failed",
+		Literals: []string{"ailing path "},
+		Patterns: []string{`^device-mapper: multipath: (?:(?P<device>\d+:\d+): )?Failing path (?P<subject>\S+?)\.?$`},
+		Kind:     "path", Expiry: 24 * time.Hour,
+		Recovery: Recovery{Literals: []string{"einstating path "}, Pattern: `^device-mapper: multipath: (?:\d+:\d+: )?Reinstating path (?P<subject>\S+?)\.?$`},
+	}, {
+		ID: "multipath-no-path", Reason: "MultipathNoPath", Domain: Storage, Severity: finding.Warning,
+		Summary:  "no path to a disk is left and what waited for one fails",
+		Literals: []string{"queue_if_no_path timeout on "},
+		Patterns: []string{`^device-mapper: multipath: (?:\d+:\d+: )?queue_if_no_path timeout on (?P<subject>\S+), failing queued IO`},
+		Kind:     "device", Expiry: 24 * time.Hour,
+	}, {
+		ID: "thin-pool-full", Reason: "ThinPoolFull", Domain: Storage, Severity: finding.Warning,
+		Summary:  "a thin pool is full or damaged: writes to its volumes wait or fail",
+		Literals: []string{"switching pool to ", "metadata operation '", "No free metadata blocks", "no free data space available", "no free metadata space available", "aborting current metadata transaction"},
+		Patterns: []string{
+			thin + `switching pool to (?P<mode>out-of-data-space|read-only|fail)`,
+			thin + `(?:no free (?:data|metadata) space available|aborting current metadata transaction)`,
+			thin + `metadata operation '\w+' failed: error = -?\d+`,
+			`^device-mapper: thin: (?:(?P<subject2>\d+:\d+): )?No free metadata blocks`,
+		},
+		Kind: "thin-pool", Report: "thin", Expiry: UntilBoot, ConfirmedBy: "thin-pools",
+		Recovery: Recovery{Literals: []string{"switching pool to write mode"}, Pattern: thin + `switching pool to write mode`},
+	}, {
+		ID: "thin-pool-low", Reason: "ThinPoolLow", Domain: Storage, Severity: finding.Warning,
+		Summary:  "a thin pool has little space left",
+		Literals: []string{"reached low water mark for "},
+		Patterns: []string{thin + `reached low water mark for (?P<what>data|metadata) device`},
+		Kind:     "thin-pool", Expiry: 24 * time.Hour, ConfirmedBy: "thin-pools",
+	}, {
+		ID: "device-mapper-error", Reason: "DeviceMapperError", Domain: Storage, Severity: finding.Warning,
+		Summary: "the device mapper found data damaged, or lost a mirror or a snapshot",
+		Literals: []string{
+			"device-mapper: verity: ", "device-mapper: integrity: ", "device-mapper: snapshots: ", "device-mapper: raid1: ", "device-mapper: raid: Failed", "device-mapper: crypt: ", "device-mapper: space map ", "device-mapper: block manager: ", "device-mapper: btree ",
+		},
+		Patterns: []string{
+			`^device-mapper: verity: (?P<subject>[\w:-]+): (?:data|metadata) block \d+ is corrupted`,
+			`^device-mapper: (?:integrity|crypt): (?P<subject2>\S+?): (?:Checksum failed at sector|INTEGRITY AEAD ERROR)`,
+			`^device-mapper: (?:integrity: Checksum failed|crypt: INTEGRITY AEAD ERROR)`,
+			`^device-mapper: snapshots: (?:Invalidating snapshot|Corruption detected)`,
+			`^device-mapper: raid1: (?:.*Mirror (?:read|write) failed|All (?:sides of mirror|replicated volumes) (?:have failed|dead)|Primary mirror \(\S+\) failed|A (?:read|write) failure occurred on a mirror device|log device \S+ has failed)`,
+			`^device-mapper: raid: Failed to (?:read superblock|load bitmap)`,
+			`^device-mapper: (?:space map \w+|block manager|btree \w+): .*(?:failed|corrupt|validator check)`,
+		},
+		Kind: "device", Expiry: 24 * time.Hour,
+	}}
+}
+
+// remoteBlockRules: drivers/scsi/scsi_transport_{iscsi,fc}.c, drivers/block/nbd.c. The first two print no driver's name, so
+// that their lines begin with a blank.
+func remoteBlockRules() []Rule {
+	return []Rule{{
+		ID: "iscsi-connection", Reason: "ISCSIConnectionLost", Domain: Storage, Severity: finding.Warning,
+		Summary:  "the connection to an iSCSI disk broke",
+		Literals: []string{": detected conn error (", "session recovery timed out after", ": ping timeout of "},
+		Patterns: []string{
+			`^ ?(?:iscsi )?(?P<subject>connection\d+:\d+): (?:detected conn error \(\d+\)|ping timeout of \d+ secs expired)`,
+			`^ ?(?:iscsi:? )?(?P<subject2>session\d+): session recovery timed out after \d+ secs`,
+		},
+		Kind: "connection", Expiry: time.Hour,
+	}, {
+		ID: "fc-port-lost", Reason: "FCPortLost", Domain: Storage, Severity: finding.Warning,
+		Summary:  "a Fibre Channel port went away",
+		Literals: []string{": blocked FC remote port time out: ", ": LOOP DOWN detected", " Link Down Event ", "0203 Devloss timeout on "},
+		Patterns: []string{
+			`^ ?(?P<subject>rport-[\d:-]+): blocked FC remote port time out: `,
+			`^qla2xxx \[(?P<subject2>` + pciAddress + `)\]-[0-9a-f]+:\d+: LOOP DOWN detected`, `^lpfc (?P<subject3>` + pciAddress + `): \d+:(?:\(\d+\):)?(?:1305 Link Down Event |0203 Devloss timeout on )`,
+		},
+		Kind: "port", BootGrace: 2 * time.Minute, Expiry: time.Hour,
+	}, {
+		ID: "nbd-connection", Reason: "NBDConnectionLost", Domain: Storage, Severity: finding.Warning,
+		Summary:  "the server of a network block device does not answer",
+		Literals: []string{"block nbd"},
+		Patterns: []string{`^block (?P<subject>nbd\d+): (?:Connection timed out|Dead connection, failed to find a fallback|Possible stuck request)`},
+		Kind:     "device", Expiry: time.Hour,
+	}}
+}

@@ -1,0 +1,85 @@
+package kernellog
+
+import (
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/nodeagent/nodeagent/pkg/detect/kernellog/rules"
+	"github.com/nodeagent/nodeagent/pkg/detect/kernellog/rules/rulestest"
+)
+
+func newTable(t testing.TB) *Matcher {
+	t.Helper()
+	m, err := NewMatcher(rules.Kernel())
+	if err != nil {
+		t.Fatal(err)
+	}
+	return m
+}
+
+func TestRulesMatchTheirLines(t *testing.T) {
+	m := newTable(t)
+	for _, rule := range rules.Kernel() {
+		t.Run(rule.ID, func(t *testing.T) {
+			e := rulestest.ReadExamples(t, rule.ID)
+			if len(e.Match) < 2 || len(e.NoMatch) < 2 {
+				t.Errorf("%d lines to match and %d not to match: at least 2 of each are needed", len(e.Match), len(e.NoMatch))
+			}
+			for _, want := range e.Match {
+				hit, ok := m.Match([]byte(want.Line))
+				if !ok {
+					t.Errorf("not recognised: %s", want.Line)
+					continue
+				}
+				got := rulestest.Example{Subject: hit.Rule.ID + " " + rulestest.SubjectText(hit.Subject), Line: want.Line}
+				if diff := cmp.Diff(rulestest.Example{Subject: rule.ID + " " + want.Subject, Line: want.Line}, got, cmp.AllowUnexported(rulestest.Example{})); diff != "" || hit.Recovered {
+					t.Errorf("recovered %v, (-want +got):\n%s", hit.Recovered, diff)
+				}
+			}
+			for _, line := range e.NoMatch {
+				if hit, ok := m.Match([]byte(line)); ok && !hit.Recovered && hit.Rule.ID == rule.ID {
+					t.Errorf("must not match: %s", line)
+				}
+			}
+			if (rule.Recovery.Pattern != "") != (len(e.Recovery) > 0) {
+				t.Errorf("recovery pattern %q, but %d recovery lines", rule.Recovery.Pattern, len(e.Recovery))
+			}
+			for _, line := range e.Recovery {
+				if hit, ok := m.Match([]byte(line)); !ok || !hit.Recovered || hit.Rule.ID != rule.ID {
+					t.Errorf("not recognised as recovery: %s (%+v)", line, hit)
+				}
+			}
+		})
+	}
+}
+
+// TestEveryPatternIsUsed: a pattern, literal or alternative that no example line needs may be wrong without anyone noticing.
+func TestEveryPatternIsUsed(t *testing.T) {
+	m := newTable(t)
+	for i, rule := range rules.Kernel() {
+		e := rulestest.ReadExamples(t, rule.ID)
+		for j, p := range m.Rules[i].Patterns {
+			used := false
+			for _, line := range e.Match {
+				used = used || p.Regexp().MatchString(line.Line)
+			}
+			if !used {
+				t.Errorf("%s: no line matches pattern %d: %s", rule.ID, j, rule.Patterns[j])
+			}
+		}
+	}
+}
+
+// TestExamplesBelongToRules: a file whose rule was renamed would otherwise test nothing.
+func TestExamplesBelongToRules(t *testing.T) {
+	ids := map[string]bool{}
+	for _, rule := range rules.Kernel() {
+		ids[rule.ID] = true
+	}
+	for _, id := range rulestest.IDs() {
+		if !ids[id] {
+			t.Errorf("%s.txt belongs to no rule", id)
+		}
+	}
+}

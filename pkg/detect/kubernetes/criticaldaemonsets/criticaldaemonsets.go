@@ -1,0 +1,237 @@
+// Package criticaldaemonsets finds DaemonSets without a working pod on the node.
+package criticaldaemonsets
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"slices"
+	"strings"
+	"time"
+
+	appsv1 "k8s.io/api/apps/v1"
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/labels"
+
+	"github.com/nodeagent/nodeagent/internal/host"
+	"github.com/nodeagent/nodeagent/pkg/detect"
+	"github.com/nodeagent/nodeagent/pkg/detect/checkkit"
+	"github.com/nodeagent/nodeagent/pkg/finding"
+)
+
+// critical-daemonsets compares the DaemonSets that every node of their kind must have with the pods that kubelet says
+// (/pods) are here. A pod of a DaemonSet is known by its owner reference:
+//
+//	metadata: {ownerReferences: [{kind: DaemonSet, name: kube-proxy, controller: true}], labels: {controller-revision-hash: 5f4d…}}
+//
+// https://kubernetes.io/docs/concepts/workloads/controllers/daemonset/. Whether a DaemonSet places a pod here is decided
+// as its controller does: node name, node selector, required affinity, and taints against the tolerations of its pods
+// and those that the controller adds.
+//
+// What it costs. DaemonSets come from the door's cache of minutes; the Node is read every 10 to 15 minutes, and like the
+// DaemonSet and its unscheduled pods with growing distance (30 s to 5 min) while a pod seems to be missing. A pod that
+// is not scheduled yet is on no node's list: it is found by a LIST of the DaemonSet's pods without a node, among which the
+// node affinity (matchFields metadata.name) tells which one is meant for here.
+//
+// With kubelet's own credentials DaemonSets cannot be listed. Then those that the configuration lists must have a pod
+// here, and a critical pod of any other must be well if it is here.
+//
+// Known false alarms: a node that is booting, a pod that has just been made (graces); OnDelete, where an old revision is
+// by design; a rollout that waits for other nodes (an old revision counts only when the rollout has stood still).
+// Kubelet's /pods shows the status that it last agreed on with the apiserver: while that is away it may be old.
+
+// Settings are the knobs of critical-daemonsets.
+type Settings struct {
+	PriorityClasses []string      `yaml:"priorityClasses"` // DaemonSets of these classes are critical
+	Selector        string        `yaml:"selector"`        // and those whose labels match; empty for none
+	DaemonSets      []string      `yaml:"daemonSets"`      // and these, as namespace/name
+	Ignore          []string      `yaml:"ignore"`          // but never these, as namespace/name
+	BootGrace       time.Duration `yaml:"bootGrace"`       // a node or DaemonSet younger than this is waited for
+	ReadyGrace      time.Duration `yaml:"readyGrace"`      // a pod may take so long to become ready
+	RevisionGrace   time.Duration `yaml:"revisionGrace"`   // a rollout may stand still so long
+}
+
+// DefaultSettings returns the settings that are used unless the configuration says otherwise.
+func DefaultSettings() Settings {
+	return Settings{
+		PriorityClasses: []string{"system-node-critical"}, Selector: "nodeagent.io/critical=true",
+		BootGrace: 5 * time.Minute, ReadyGrace: 3 * time.Minute, RevisionGrace: 2 * time.Hour,
+	}
+}
+
+// Validate returns what is malformed in s.
+func (s Settings) Validate() error {
+	if _, err := labels.Parse(s.Selector); err != nil {
+		return fmt.Errorf("selector %q: %w", s.Selector, err)
+	}
+	for _, name := range slices.Concat(s.DaemonSets, s.Ignore) {
+		namespace, base, ok := strings.Cut(name, "/")
+		if !ok || namespace == "" || base == "" || strings.Contains(base, "/") {
+			return fmt.Errorf("DaemonSet %q: want namespace/name", name)
+		}
+	}
+	return nil
+}
+
+// DaemonSetLookups are the requests that are made only when a pod seems to be missing. Either may be nil: then its
+// question stays open, and the message says so.
+type DaemonSetLookups struct {
+	// DaemonSet gets one DaemonSet as it is now, not from a cache.
+	DaemonSet func(ctx context.Context, namespace, name string) (*appsv1.DaemonSet, error)
+	// Unscheduled lists the pods of a namespace that match a label selector and are on no node (spec.nodeName="").
+	Unscheduled func(ctx context.Context, namespace, selector string) ([]corev1.Pod, error)
+}
+
+// New finds critical DaemonSets that have no ready pod on this node although they ought to.
+func New(s Settings, lookups DaemonSetLookups) detect.Check {
+	c := &daemonSetCheck{settings: s, lookups: lookups, confirmed: map[string]confirmation{}, rollouts: map[string]rollout{}}
+	c.node.seldom = 10*time.Minute + rand.N(5*time.Minute) // #nosec G404 -- spreads load over time, no secret
+	return detect.Check{
+		ID:      daemonSetCheckID,
+		Domain:  "kubernetes",
+		Summary: "a critical DaemonSet has no ready pod on this node",
+		Advice: "Look at the pod with `kubectl -n NAMESPACE get pods -o wide --field-selector spec.nodeName=NODE` and `kubectl describe` it. " +
+			"No pod: look at the DaemonSet's events; not scheduled: at the pod's events; crash looping: at the log of the container that failed.",
+		Doc: detect.Doc{
+			Reads: []string{"kubelet's pods", "DaemonSets, from the apiserver's cache and seldom", "this Node's labels and taints"},
+			Why:   "Without its network, storage or proxy agent a node takes pods that cannot work.",
+			Faults: []detect.Fault{
+				{Reason: "DaemonSetPodMissing", Severity: finding.Fatal, When: "no pod of it is on this node although its controller would place one here"},
+				{Reason: "DaemonSetPodNotScheduled", Severity: finding.Fatal, When: "its pod for this node is not scheduled"},
+				{Reason: "DaemonSetPodNotReady", Severity: finding.Fatal, When: "its pod is not ready for 3 minutes, or does not end"},
+				{Reason: "DaemonSetPodCrashLooping", Severity: finding.Fatal, When: "a container of its pod crashes again and again, also where it is ready in between"},
+				{Reason: "DaemonSetRevisionStuck", Severity: finding.Warning, When: "its pod is of an old revision and the rollout has stood still for 2 hours"},
+				{Reason: "DaemonSetNotFound", Severity: finding.Warning, When: "the configuration lists one that does not exist"},
+			},
+			FalseAlarms: "A node that has just booted, a pod that has just been made: graces. OnDelete, where an old revision is by design.",
+		},
+		Condition: detect.Condition{
+			Type: "CriticalDaemonSetNotReady", ReadyType: "CriticalDaemonSetsReady",
+			HealthyReason: "CriticalDaemonSetsAreReady", HealthyMessage: "All critical DaemonSets have a ready pod on the node",
+		},
+		Every:    30 * time.Second,
+		Deadline: 30 * time.Second,
+		Policy:   finding.Policy{Raise: finding.Hold{Looks: 2, For: time.Minute}, Clear: finding.Hold{Looks: 2}},
+		Run:      c.run,
+	}
+}
+
+const daemonSetCheckID = "critical-daemonsets"
+
+// daemonSetCheck is what the check remembers between looks.
+type daemonSetCheck struct {
+	settings  Settings
+	lookups   DaemonSetLookups
+	sets      []appsv1.DaemonSet // as last heard
+	heard     bool
+	silence   silence
+	node      nodeCache
+	confirmed map[string]confirmation // by namespace/name: DaemonSets whose pod seems to be missing
+	rollouts  map[string]rollout      // by namespace/name
+}
+
+func (c *daemonSetCheck) run(ctx context.Context, h *host.Host) ([]finding.Finding, error) {
+	if h.NodeName == "" || h.Kubelet.Pods == nil {
+		return nil, finding.NotApplicable("this host is no Kubernetes node as far as is known")
+	}
+	pods, err := h.NodePods(ctx)
+	if err != nil {
+		return nil, fmt.Errorf("pods of kubelet: %w", err)
+	}
+	now := h.Clock()
+	setsErr := c.hear(ctx, h, now)
+	critical, err := criticalSets(c.settings, c.sets, pods)
+	if err != nil {
+		return nil, err
+	}
+	var found []finding.Finding
+	doubts := map[finding.Subject]error{}
+	for _, seen := range critical {
+		c.complete(ctx, h, &seen, setsErr, now)
+		f, err := judgeDaemonSet(seen, c.settings, now.Wall)
+		if err == nil && f != nil && !f.BelowRaise {
+			err = booting(h, c.node.node, c.settings.BootGrace, now)
+		}
+		if err != nil {
+			doubts[seen.subject()] = err
+		} else if f != nil {
+			found = append(found, *f)
+		}
+	}
+	c.forget(critical)
+	switch {
+	case setsErr != nil && !mayNotList(setsErr) && !c.heard:
+		return found, checkkit.Inconclusive(fmt.Errorf("which DaemonSets are critical: %w", setsErr), doubts)
+	case len(critical) == 0 && setsErr != nil && !c.heard:
+		return nil, finding.NotApplicable("DaemonSets may not be listed, the configuration names none and no critical pod is here: %v", setsErr)
+	}
+	return found, finding.Partial(doubts)
+}
+
+// mayNotList reports whether this agent can never list DaemonSets, whatever the weather.
+func mayNotList(err error) bool {
+	return apierrors.IsForbidden(err) || errors.Is(err, host.ErrNotConfigured)
+}
+
+// silence keeps the agent from asking again at each look for what it was refused.
+type silence struct {
+	asked finding.Timestamp
+	wait  time.Duration
+	err   error
+}
+
+// hear reads the DaemonSets from the door. When it cannot, what was heard last stands.
+func (c *daemonSetCheck) hear(ctx context.Context, h *host.Host, now finding.Timestamp) error {
+	if h.Cluster.DaemonSets == nil {
+		return fmt.Errorf("DaemonSets: %w", host.ErrNotConfigured)
+	}
+	if c.silence.err != nil && now.Since(c.silence.asked) < c.silence.wait {
+		return c.silence.err
+	}
+	sets, err := h.Cluster.DaemonSets(ctx)
+	switch {
+	case apierrors.IsForbidden(err):
+		c.silence = silence{asked: now, wait: c.node.seldom, err: err}
+	case err != nil:
+		c.silence = silence{asked: now, wait: min(max(2*c.silence.wait, daemonSetFirst), daemonSetLongest), err: err}
+	default:
+		c.silence, c.sets, c.heard = silence{}, sets, true
+	}
+	return err
+}
+
+// forget drops what is remembered of DaemonSets that are no longer critical, or are gone.
+func (c *daemonSetCheck) forget(critical []daemonSetSeen) {
+	there := map[string]bool{}
+	for _, seen := range critical {
+		there[seen.Name] = true
+	}
+	for name := range c.confirmed {
+		if !there[name] {
+			delete(c.confirmed, name)
+		}
+	}
+	for name := range c.rollouts {
+		if !there[name] {
+			delete(c.rollouts, name)
+		}
+	}
+}
+
+// booting returns why nothing can be said yet: the machine, its kubelet or its Node has just started.
+func booting(h *host.Host, node *corev1.Node, grace time.Duration, now finding.Timestamp) error {
+	if now.SinceBoot < grace {
+		return fmt.Errorf("the machine has been up for %s only", now.SinceBoot.Round(time.Second))
+	}
+	if h.Kubelet.Process != nil {
+		if kubelet, err := h.Kubelet.Process(); err == nil && kubelet.Age(now.SinceBoot) < min(grace, 2*time.Minute) {
+			return fmt.Errorf("kubelet has been up for %s only", kubelet.Age(now.SinceBoot).Round(time.Second))
+		}
+	}
+	if node != nil && now.Wall.Sub(node.CreationTimestamp.Time).Abs() < grace {
+		return errors.New("the node has just joined the cluster")
+	}
+	return nil
+}

@@ -1,0 +1,90 @@
+package criticaldaemonsets
+
+import (
+	"cmp"
+	"fmt"
+	"maps"
+	"slices"
+	"time"
+
+	appsv1 "k8s.io/api/apps/v1"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/labels"
+
+	"github.com/nodeagent/nodeagent/pkg/finding"
+)
+
+// daemonSetSeen is all that one look shows of a critical DaemonSet.
+type daemonSetSeen struct {
+	Name    string            // namespace/name
+	Because string            // why it is critical
+	Listed  bool              // the configuration lists it
+	Set     *appsv1.DaemonSet // nil when only pods or the configuration tell of it
+	Pods    []corev1.Pod      // its pods on this node
+	SetsErr error             // why DaemonSets could not be listed now
+	Placed  placement         // whether it ought to have a pod here
+	Pending []corev1.Pod      // its pods for this node that are not scheduled
+	Open    string            // what could not be found out of a missing pod
+	Newest  *appsv1.ControllerRevision
+	Still   time.Duration // how long its rollout has stood still
+}
+
+func (d daemonSetSeen) subject() finding.Subject {
+	return finding.Subject{Kind: "daemonset", Name: d.Name}
+}
+
+// criticalSets returns the critical DaemonSets with their pods, sorted by name.
+func criticalSets(s Settings, sets []appsv1.DaemonSet, pods []corev1.Pod) ([]daemonSetSeen, error) {
+	selector, err := labels.Parse(s.Selector)
+	if err != nil {
+		return nil, fmt.Errorf("selector %q: %w", s.Selector, err)
+	}
+	critical := map[string]daemonSetSeen{}
+	for _, name := range s.DaemonSets {
+		critical[name] = daemonSetSeen{Name: name, Because: "the configuration lists it", Listed: true}
+	}
+	for i := range sets {
+		set := &sets[i]
+		name := set.Namespace + "/" + set.Name
+		seen, listed := critical[name]
+		switch {
+		case listed:
+		case slices.Contains(s.PriorityClasses, set.Spec.Template.Spec.PriorityClassName):
+			seen.Because = "its priority class is " + set.Spec.Template.Spec.PriorityClassName
+		case s.Selector != "" && selector.Matches(labels.Set(set.Labels)):
+			seen.Because = "its labels match " + s.Selector
+		default:
+			continue
+		}
+		seen.Name, seen.Set = name, set
+		critical[name] = seen
+	}
+	known := map[string]bool{}
+	for i := range sets {
+		known[sets[i].Namespace+"/"+sets[i].Name] = true
+	}
+	for i := range pods {
+		owner := metav1.GetControllerOfNoCopy(&pods[i])
+		if owner == nil || owner.Kind != "DaemonSet" {
+			continue
+		}
+		name := pods[i].Namespace + "/" + owner.Name
+		seen, ok := critical[name]
+		if !ok && (known[name] || !slices.Contains(s.PriorityClasses, pods[i].Spec.PriorityClassName)) {
+			continue
+		}
+		if !ok {
+			seen = daemonSetSeen{Name: name, Because: "the priority class of its pod is " + pods[i].Spec.PriorityClassName}
+		}
+		if seen.Set != nil && seen.Set.UID != owner.UID {
+			continue // of an earlier DaemonSet of this name
+		}
+		seen.Pods = append(seen.Pods, pods[i])
+		critical[name] = seen
+	}
+	for _, name := range s.Ignore {
+		delete(critical, name)
+	}
+	return slices.SortedFunc(maps.Values(critical), func(a, b daemonSetSeen) int { return cmp.Compare(a.Name, b.Name) }), nil
+}

@@ -1,0 +1,63 @@
+package csiregistration
+
+import (
+	"context"
+	"time"
+
+	registration "k8s.io/kubelet/pkg/apis/pluginregistration/v1"
+
+	"github.com/nodeagent/nodeagent/internal/host"
+	"github.com/nodeagent/nodeagent/pkg/detect/checkkit"
+	"github.com/nodeagent/nodeagent/pkg/finding"
+)
+
+const (
+	csiAskEvery   = time.Minute // GetInfo of a plugin that is well: registrars write a log line for each
+	csiSideBySide = 4           // plugins that are spoken to at a time
+)
+
+// csiAnswer is what a plugin said through its sockets.
+type csiAnswer struct {
+	Socket   host.PluginSocket
+	Asked    finding.Timestamp // when GetInfo was last asked
+	Info     host.PluginInfo
+	InfoErr  error
+	Ready    bool
+	ProbeErr error
+}
+
+// well reports whether nothing that the plugin said is wrong.
+func (a csiAnswer) well() bool { return a.InfoErr == nil && a.ProbeErr == nil && (a.Ready || !a.csi()) }
+
+// csi reports whether the plugin says that it is a CSI driver.
+func (a csiAnswer) csi() bool { return a.InfoErr == nil && a.Info.Type == registration.CSIPlugin }
+
+// ask speaks to all plugins, some at a time, so that one that never answers costs its own time only.
+func (c *csiCheck) ask(ctx context.Context, h *host.Host, sockets []host.PluginSocket, now finding.Timestamp) {
+	answers := make([]csiAnswer, len(sockets))
+	checkkit.Parallel(csiSideBySide, len(sockets), func(i int) {
+		answers[i] = c.askOne(ctx, h, sockets[i], c.answers[sockets[i].Path], now)
+	})
+	clear(c.answers)
+	for i, socket := range sockets {
+		c.answers[socket.Path] = answers[i]
+	}
+}
+
+// askOne speaks to one plugin, given what it said last time.
+func (c *csiCheck) askOne(ctx context.Context, h *host.Host, socket host.PluginSocket, last csiAnswer, now finding.Timestamp) csiAnswer {
+	ctx, cancel := context.WithTimeout(ctx, c.settings.Timeout)
+	defer cancel()
+	answer := last
+	if last.Socket != socket || !last.well() || now.Since(last.Asked) >= csiAskEvery {
+		answer = csiAnswer{Socket: socket, Asked: now}
+		answer.Info, answer.InfoErr = h.Plugins.GetInfo(ctx, socket.Path)
+	} else {
+		answer.InfoErr = h.Plugins.Connect(ctx, socket.Path)
+	}
+	if !answer.csi() {
+		return answer
+	}
+	answer.Ready, answer.ProbeErr = h.Plugins.Probe(ctx, answer.Info.Endpoint)
+	return answer
+}

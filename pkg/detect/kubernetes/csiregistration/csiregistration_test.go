@@ -1,0 +1,364 @@
+package csiregistration
+
+import (
+	"context"
+	"errors"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	corev1 "k8s.io/api/core/v1"
+	storagev1 "k8s.io/api/storage/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/nodeagent/nodeagent/internal/host"
+	"github.com/nodeagent/nodeagent/pkg/detect/checktest"
+	"github.com/nodeagent/nodeagent/pkg/finding"
+	"github.com/nodeagent/nodeagent/test/fakecsi"
+)
+
+const fakeName = "fake.csi.example.com"
+
+// csiNode is a node whose kubelet, CSINode and clock are the test's, and whose sockets are real.
+type csiNode struct {
+	t       *testing.T
+	host    *host.Host
+	pods    []corev1.Pod
+	nodeIDs map[string]string
+	podsErr error
+	nodeErr error
+	reads   int // of CSINode
+	clock   finding.Timestamp
+}
+
+func newCSINode(t *testing.T) *csiNode {
+	n := &csiNode{t: t, nodeIDs: map[string]string{}, clock: finding.Timestamp{Wall: time.Now(), Boot: "b", SinceBoot: time.Hour}}
+	root, err := os.MkdirTemp("", "csi") // t.TempDir is too long for the name of a socket
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = os.RemoveAll(root) })
+	if err := os.Mkdir(filepath.Join(root, "plugins_registry"), 0o750); err != nil {
+		t.Fatal(err)
+	}
+	n.host = &host.Host{NodeName: "node-1", Plugins: host.NewPlugins(root), Clock: func() finding.Timestamp { return n.clock }}
+	n.host.Paths.KubeletRoot, n.host.Paths.PluginRegistry = root, filepath.Join(root, "plugins_registry")
+	n.host.Kubelet.Pods = func(context.Context) ([]corev1.Pod, error) { return n.pods, n.podsErr }
+	n.host.Cluster.CSINode = func(context.Context) (*storagev1.CSINode, error) {
+		n.reads++
+		object := &storagev1.CSINode{}
+		for name, id := range n.nodeIDs {
+			object.Spec.Drivers = append(object.Spec.Drivers, storagev1.CSINodeDriver{Name: name, NodeID: id})
+		}
+		return object, n.nodeErr
+	}
+	return n
+}
+
+func (n *csiNode) pass(d time.Duration) {
+	n.clock.SinceBoot += d
+	n.clock.Wall = n.clock.Wall.Add(d)
+}
+
+func (n *csiNode) start(o fakecsi.Options) *fakecsi.Driver {
+	n.t.Helper()
+	if o.Name == "" {
+		o.Name = fakeName
+	}
+	o.KubeletRoot = n.host.Paths.KubeletRoot
+	d, err := fakecsi.Start(n.t.Context(), o)
+	if err != nil {
+		n.t.Fatal(err)
+	}
+	n.t.Cleanup(func() { _ = d.Stop() })
+	return d
+}
+
+// driverPod is a pod that runs the fake driver with the usual registrar.
+func (n *csiNode) driverPod(name string, age time.Duration) corev1.Pod {
+	endpoint := filepath.Join(n.host.Paths.KubeletRoot, "plugins", name, "csi.sock")
+	started := metav1.NewTime(n.clock.Wall.Add(-age))
+	return corev1.Pod{
+		ObjectMeta: metav1.ObjectMeta{Namespace: "kube-system", Name: "csi-node", CreationTimestamp: started},
+		Spec: corev1.PodSpec{Containers: []corev1.Container{
+			{Name: "driver"},
+			{Name: "registrar", Args: []string{"--v=2", "--kubelet-registration-path=$(SOCKET)"}, Env: []corev1.EnvVar{{Name: "SOCKET", Value: endpoint}}},
+		}},
+		Status: corev1.PodStatus{Phase: corev1.PodRunning, ContainerStatuses: []corev1.ContainerStatus{
+			{Name: "registrar", State: corev1.ContainerState{Running: &corev1.ContainerStateRunning{StartedAt: started}}},
+		}},
+	}
+}
+
+func testCSISettings() Settings {
+	s := DefaultSettings()
+	s.Timeout = 300 * time.Millisecond
+	return s
+}
+
+func TestCSIRegistrationReasons(t *testing.T) {
+	const ok, subject = "ok", "csi-driver/" + fakeName + "="
+	registered := map[string]string{fakeName: "fake-node"}
+	tests := []struct {
+		name    string
+		arrange func(n *csiNode)
+		want    []string // findings; "ok" for none and no error, or the beginning of the error
+		message string   // part of the first finding's message
+	}{
+		{name: "registered", arrange: func(n *csiNode) { n.start(fakecsi.Options{}); n.nodeIDs = registered }, want: []string{ok}},
+		{name: "GetInfo refused", arrange: func(n *csiNode) {
+			n.start(fakecsi.Options{Knobs: fakecsi.Knobs{RefuseGetInfo: true}})
+			n.nodeIDs = registered
+		}, want: []string{subject + "CSIGetInfoFailed warning"}, message: "fake driver refuses GetInfo"},
+		{name: "GetInfo hangs", arrange: func(n *csiNode) {
+			n.start(fakecsi.Options{Knobs: fakecsi.Knobs{HangGetInfo: true}})
+			n.nodeIDs = registered
+		}, want: []string{subject + "CSIGetInfoFailed warning"}, message: "no answer in time"},
+		{name: "not ready", arrange: func(n *csiNode) {
+			n.start(fakecsi.Options{Knobs: fakecsi.Knobs{NotReady: true}})
+			n.nodeIDs = registered
+		}, want: []string{subject + "CSIDriverNotReady warning"}, message: "says that it is not ready"},
+		{name: "Probe fails", arrange: func(n *csiNode) {
+			n.start(fakecsi.Options{Knobs: fakecsi.Knobs{ProbeError: "no backend"}})
+			n.nodeIDs = registered
+		}, want: []string{subject + "CSIDriverNotReady warning"}, message: "no backend"},
+		{name: "Probe hangs", arrange: func(n *csiNode) {
+			n.start(fakecsi.Options{Knobs: fakecsi.Knobs{HangProbe: true}})
+			n.nodeIDs = registered
+		}, want: []string{subject + "CSIDriverNotReady warning"}, message: "no answer in time"},
+		{name: "NodeGetInfo fails", arrange: func(n *csiNode) {
+			n.start(fakecsi.Options{Knobs: fakecsi.Knobs{NodeInfoError: "no metadata service"}})
+		}, want: []string{subject + "CSIRegistrationRejected warning"}, message: "no metadata service"},
+		{name: "empty node ID", arrange: func(n *csiNode) {
+			n.start(fakecsi.Options{Knobs: fakecsi.Knobs{EmptyNodeID: true}})
+			n.nodeIDs[fakeName] = ""
+		}, want: []string{subject + "CSIRegistrationRejected warning"}, message: "empty node ID"},
+		{name: "version unsupported", arrange: func(n *csiNode) { n.start(fakecsi.Options{Versions: []string{"0.3.0"}}) },
+			want: []string{subject + "CSIRegistrationRejected warning"}, message: "supports none of its versions"},
+		{name: "killed", arrange: func(n *csiNode) {
+			_ = n.start(fakecsi.Options{}).Abandon()
+			n.nodeIDs = registered
+		}, want: []string{subject + "CSISocketStale warning"}},
+		{name: "killed, whose is not known", arrange: func(n *csiNode) { _ = n.start(fakecsi.Options{}).Abandon() },
+			want: []string{"plugin-socket/REG/" + fakeName + "-reg.sock=CSISocketStale warning"}},
+		{name: "socket missing, pod here", arrange: func(n *csiNode) { n.pods = []corev1.Pod{n.driverPod(fakeName, time.Hour)} },
+			want: []string{subject + "CSISocketMissing warning"}, message: "kube-system/csi-node"},
+		{name: "critical pod", arrange: func(n *csiNode) {
+			n.pods = []corev1.Pod{n.driverPod(fakeName, time.Hour)}
+			n.pods[0].Spec.PriorityClassName = "system-node-critical"
+		}, want: []string{subject + "CSISocketMissing"}},
+		{name: "pod has just started", arrange: func(n *csiNode) { n.pods = []corev1.Pod{n.driverPod(fakeName, 5*time.Second)} },
+			want: []string{"csi-driver/" + fakeName + ": driver's pod kube-system/csi-node is starting"}},
+		{name: "pod restarts again and again", arrange: func(n *csiNode) {
+			n.pods = []corev1.Pod{n.driverPod(fakeName, 5*time.Second)}
+			n.pods[0].Status.ContainerStatuses[0].RestartCount = 7
+		}, want: []string{subject + "CSISocketMissing warning"}},
+		{name: "was here before", arrange: func(n *csiNode) { n.nodeIDs = registered }, want: []string{subject + "CSIDriverPodMissing warning"}},
+		{name: "volume in use", arrange: func(n *csiNode) {
+			n.pods = []corev1.Pod{{
+				ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "db", UID: "0c2b7b0e-7d4b-4f0c-9a77-111111111111"},
+				Spec: corev1.PodSpec{Volumes: []corev1.Volume{{VolumeSource: corev1.VolumeSource{
+					PersistentVolumeClaim: &corev1.PersistentVolumeClaimVolumeSource{ClaimName: "data"}}}}},
+			}}
+			dir := filepath.Join(n.host.Paths.KubeletRoot, "pods/0c2b7b0e-7d4b-4f0c-9a77-111111111111/volumes/kubernetes.io~csi/pvc-1")
+			data := []byte(`{"driverName":"` + fakeName + `","volumeHandle":"v"}`)
+			if err := errors.Join(os.MkdirAll(dir, 0o750), os.WriteFile(filepath.Join(dir, "vol_data.json"), data, 0o600)); err != nil {
+				n.t.Fatal(err)
+			}
+		}, want: []string{subject + "CSIDriverPodMissing"}, message: "default/db"},
+		{name: "apiserver away", arrange: func(n *csiNode) {
+			n.start(fakecsi.Options{})
+			n.start(fakecsi.Options{Name: "sick.example.com", Knobs: fakecsi.Knobs{NotReady: true}})
+			n.nodeErr = errors.New("connection refused")
+		}, want: []string{"csi-driver/sick.example.com=CSIDriverNotReady warning", "csi-driver/" + fakeName + ": whether kubelet registered the driver"}},
+		{name: "kubelet away", arrange: func(n *csiNode) {
+			n.start(fakecsi.Options{})
+			n.nodeIDs, n.podsErr = registered, errors.New("connection refused")
+		}, want: []string{"pods of kubelet"}},
+		{name: "no CSI here", arrange: func(*csiNode) {}, want: []string{"not applicable"}},
+	}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			n := newCSINode(t)
+			tt.arrange(n)
+			found, err := New(testCSISettings(), nil).Run(t.Context(), n.host)
+			got := checktest.Reasons(found)
+			for i := range got {
+				got[i] = strings.ReplaceAll(got[i], n.host.Paths.PluginRegistry, "REG")
+			}
+			if err != nil {
+				last := tt.want[len(tt.want)-1]
+				got = append(got, err.Error()[:min(len(last), len(err.Error()))])
+			} else if len(got) == 0 {
+				got = []string{ok}
+			}
+			if diff := cmp.Diff(tt.want, got); diff != "" {
+				t.Errorf("error %v (-want +got):\n%s", err, diff)
+			}
+			if len(found) > 0 && !strings.Contains(found[0].Message, tt.message) {
+				t.Errorf("message %q does not say %q", found[0].Message, tt.message)
+			}
+		})
+	}
+}
+
+func TestCSIRegistrationConfigured(t *testing.T) {
+	n := newCSINode(t)
+	s := testCSISettings()
+	s.Drivers = []string{fakeName}
+	found, err := New(s, nil).Run(t.Context(), n.host)
+	if diff := cmp.Diff([]string{"csi-driver/" + fakeName + "=CSIDriverPodMissing"}, checktest.Reasons(found)); diff != "" || err != nil {
+		t.Errorf("error %v (-want +got):\n%s", err, diff)
+	}
+	s.Ignore = s.Drivers
+	if found, err := New(s, nil).Run(t.Context(), n.host); len(found) > 0 || err == nil {
+		t.Errorf("ignored: got %v, %v", checktest.Reasons(found), err)
+	}
+}
+
+// A driver whose folder and socket are not named after it is known by what it said before, also by the next agent.
+func TestCSIRegistrationLifeOfADriver(t *testing.T) {
+	n := newCSINode(t)
+	store := checktest.StateStore{}
+	check := New(testCSISettings(), store)
+	look := func(want ...string) {
+		t.Helper()
+		found, err := check.Run(t.Context(), n.host)
+		if diff := cmp.Diff(want, checktest.Reasons(found)); diff != "" || err != nil {
+			t.Errorf("error %v (-want +got):\n%s", err, diff)
+		}
+		n.pass(15 * time.Second)
+	}
+	const subject = "csi-driver/" + fakeName + "="
+	d := n.start(fakecsi.Options{})
+	n.nodeIDs[fakeName] = "fake-node"
+	look()
+	look()
+	if n.reads != 1 {
+		t.Errorf("CSINode was read %d times while nothing changed, want 1", n.reads)
+	}
+	d.Turn(fakecsi.Knobs{NotReady: true})
+	look(subject + "CSIDriverNotReady warning")
+	d.Turn(fakecsi.Knobs{})
+	look()
+	_ = d.Abandon()
+	look(subject + "CSISocketStale warning")
+
+	check = New(testCSISettings(), store) // the agent starts again, the apiserver is away
+	n.nodeErr = errors.New("away")
+	look(subject + "CSISocketStale warning")
+	n.nodeErr = nil
+
+	if err := os.Remove(d.Socket()); err != nil {
+		t.Fatal(err)
+	}
+	delete(n.nodeIDs, fakeName)
+	look(subject + "CSIDriverPodMissing warning")
+	n.pods = []corev1.Pod{n.driverPod(fakeName, time.Hour)}
+	look(subject + "CSISocketMissing warning")
+
+	n.start(fakecsi.Options{})
+	look(subject + "CSIRegistrationRejected warning")
+	n.nodeIDs[fakeName] = "fake-node"
+	n.pass(time.Minute)
+	look()
+
+	n.pods = nil // removed for good: forgotten after a day
+	_ = os.Remove(d.Socket())
+	delete(n.nodeIDs, fakeName)
+	n.pass(2 * time.Minute)
+	look(subject + "CSIDriverPodMissing warning")
+	n.clock.Wall = n.clock.Wall.Add(48 * time.Hour) // somebody sets the clock
+	look(subject + "CSIDriverPodMissing warning")
+	n.pass(48 * time.Hour) // nobody looked: the machine slept
+	look(subject + "CSIDriverPodMissing warning")
+	for range 25 * 6 {
+		n.pass(10 * time.Minute)
+		_, _ = check.Run(t.Context(), n.host)
+	}
+	if _, err := check.Run(t.Context(), n.host); err == nil || !strings.Contains(err.Error(), "not applicable") {
+		t.Errorf("a driver that was removed long ago: %v, want not applicable", err)
+	}
+}
+
+// While kubelet rejects a driver, CSINode is read with growing distance.
+func TestCSINodeReadsBackOff(t *testing.T) {
+	n := newCSINode(t)
+	n.start(fakecsi.Options{})
+	check := New(testCSISettings(), nil)
+	for range 240 { // an hour
+		if _, err := check.Run(t.Context(), n.host); err != nil {
+			t.Fatal(err)
+		}
+		n.pass(15 * time.Second)
+	}
+	if n.reads < 12 || n.reads > 20 {
+		t.Errorf("CSINode was read %d times in an hour, want about one in 5 minutes", n.reads)
+	}
+}
+
+// Kubelet takes a moment to find out that it rejects a driver that has been started again: until then the old entry stands.
+func TestCSINodeIsReadAgainWhenItHasSettled(t *testing.T) {
+	n := newCSINode(t)
+	d := n.start(fakecsi.Options{})
+	n.nodeIDs[fakeName] = "fake-node"
+	check := New(testCSISettings(), nil)
+	look := func() []string {
+		t.Helper()
+		found, err := check.Run(t.Context(), n.host)
+		if err != nil {
+			t.Fatal(err)
+		}
+		n.pass(15 * time.Second)
+		return checktest.Reasons(found)
+	}
+	look()
+	_ = d.Stop()
+	n.start(fakecsi.Options{Knobs: fakecsi.Knobs{NodeInfoError: "away"}})
+	if got := look(); got != nil || n.reads != 2 {
+		t.Fatalf("got %v after %d reads, want the old entry of the second", got, n.reads)
+	}
+	delete(n.nodeIDs, fakeName)
+	var got []string
+	for range 4 { // a minute
+		got = look()
+	}
+	if diff := cmp.Diff([]string{"csi-driver/" + fakeName + "=CSIRegistrationRejected warning"}, got); diff != "" {
+		t.Errorf("(-want +got):\n%s", diff)
+	}
+}
+
+// Plugins that never answer cost their own deadline, not their sum: they are asked side by side.
+func TestCSIRegistrationSideBySide(t *testing.T) {
+	n := newCSINode(t)
+	for _, name := range []string{"a", "b", "c", "d"} {
+		n.start(fakecsi.Options{Name: name, Knobs: fakecsi.Knobs{HangGetInfo: true}})
+	}
+	n.start(fakecsi.Options{})
+	n.nodeIDs[fakeName] = "fake-node"
+	var asked atomic.Int32
+	all, getInfo := make(chan struct{}), n.host.Plugins.GetInfo
+	n.host.Plugins.GetInfo = func(ctx context.Context, socket string) (host.PluginInfo, error) {
+		if asked.Add(1) == csiSideBySide {
+			close(all)
+		}
+		select {
+		case <-all:
+		case <-ctx.Done():
+			t.Error("a plugin waits for the deadline of another")
+		}
+		ctx, cancel := context.WithTimeout(ctx, time.Second)
+		defer cancel()
+		return getInfo(ctx, socket)
+	}
+	s := testCSISettings()
+	s.Timeout = 20 * time.Second
+	found, err := New(s, nil).Run(t.Context(), n.host)
+	if len(found) != 4 || err != nil {
+		t.Errorf("got %v, %v", checktest.Reasons(found), err)
+	}
+}

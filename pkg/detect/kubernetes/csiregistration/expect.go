@@ -1,0 +1,135 @@
+package csiregistration
+
+import (
+	"cmp"
+	"maps"
+	"path"
+	"path/filepath"
+	"slices"
+	"strings"
+
+	"github.com/nodeagent/nodeagent/internal/host"
+	"github.com/nodeagent/nodeagent/pkg/finding"
+)
+
+// The kinds of subjects.
+const (
+	csiDriverKind    = "csi-driver"
+	pluginSocketKind = "plugin-socket" // it does not answer and nothing tells whose it is
+)
+
+// csiExpectation gathers the drivers that ought to be here, by name.
+type csiExpectation map[string]*csiDriver
+
+// driver returns the driver of a name, which ought to be here because of a reason.
+func (e csiExpectation) driver(name, because string) *csiDriver {
+	d, ok := e[name]
+	if !ok {
+		d = &csiDriver{Name: name, Kind: csiDriverKind}
+		e[name] = d
+	}
+	if !slices.Contains(d.Because, because) {
+		d.Because = append(d.Because, because)
+	}
+	return d
+}
+
+// expect says which drivers ought to be here, and puts what they said beside each. It reads nothing but the folders of
+// drivers that are told from mounts only.
+func (c *csiCheck) expect(h *host.Host, sockets []host.PluginSocket, now finding.Timestamp) []csiDriver {
+	e := csiExpectation{}
+	for _, name := range c.settings.Drivers {
+		e.driver(name, "the configuration lists it").Fatal = true
+	}
+	for _, name := range slices.Sorted(maps.Keys(c.past.Drivers)) {
+		e.driver(name, "it was in the node's CSINode before")
+	}
+	for name, pods := range c.pods.usedBy {
+		d := e.driver(name, "pods use volumes of it")
+		d.UsedBy, d.Fatal = pods, true
+	}
+	for _, pod := range csiPodsOf(c.pods.pods, h.Paths.KubeletRoot, now.Wall) {
+		if !pod.Sure && c.notCSI(h, pod.Driver) {
+			continue
+		}
+		d := e.driver(c.nameOf(pod), "its pod "+pod.Name+" runs here")
+		d.Pods = append(d.Pods, pod)
+		d.Fatal = d.Fatal || pod.Critical
+	}
+	c.attach(e, sockets)
+	for _, name := range c.settings.Ignore {
+		delete(e, name)
+	}
+	return slices.SortedFunc(func(yield func(csiDriver) bool) {
+		for _, d := range e {
+			if !yield(*d) {
+				return
+			}
+		}
+	}, func(a, b csiDriver) int { return cmp.Compare(a.Name, b.Name) })
+}
+
+// attach gives each socket to its driver: first those that say whose they are, then those that do not answer, by what
+// is remembered of them and by the registrar's custom to name them <driver>-reg.sock.
+func (c *csiCheck) attach(e csiExpectation, sockets []host.PluginSocket) {
+	for _, socket := range sockets {
+		if a := c.answers[socket.Path]; a.csi() {
+			e.driver(a.Info.Name, "it has a registration socket").answered(socket, a)
+		}
+	}
+	for _, socket := range sockets {
+		a := c.answers[socket.Path]
+		if a.InfoErr == nil {
+			continue
+		}
+		name, remembered := c.past.nameOfSocket(socket.Path)
+		if !remembered {
+			name = strings.TrimSuffix(path.Base(socket.Path), "-reg.sock")
+		}
+		d, known := e[name]
+		switch {
+		case known && d.Socket == "":
+			d.answered(socket, a)
+		case known: // another socket of this driver answers
+		default: // of a CSI driver, but as well of a device or DRA plugin: it is named by its socket
+			unknown := &csiDriver{Name: socket.Path, Kind: pluginSocketKind, Because: []string{"it has a registration socket"}}
+			unknown.answered(socket, a)
+			e[socket.Path] = unknown
+		}
+	}
+}
+
+func (d *csiDriver) answered(socket host.PluginSocket, a csiAnswer) {
+	d.Socket, d.Changed, d.Info, d.InfoErr = socket.Path, socket.Changed, a.Info, a.InfoErr
+	d.Endpoint, d.Ready, d.ProbeErr = a.Info.Endpoint, a.Ready, a.ProbeErr
+}
+
+// nameOf returns the name of the driver that a pod runs: what its socket says, or said when it last answered, or else
+// the name of its folder.
+func (c *csiCheck) nameOf(pod csiPod) string {
+	for _, a := range c.answers {
+		if a.csi() && (a.Info.Endpoint == pod.Endpoint || folderOf(a.Info.Endpoint) == pod.Driver) {
+			return a.Info.Name
+		}
+	}
+	for name, d := range c.past.Drivers {
+		if d.Folder == pod.Driver {
+			return name
+		}
+	}
+	return pod.Driver
+}
+
+// notCSI reports whether the folder of a plugin is that of a plugin of another type.
+func (c *csiCheck) notCSI(h *host.Host, folder string) bool {
+	for _, a := range c.answers {
+		if a.InfoErr == nil && !a.csi() && (a.Info.Name == folder || folderOf(a.Info.Endpoint) == folder) {
+			return true
+		}
+	}
+	names, _ := h.Files.List(filepath.Join(h.Paths.KubeletRoot, "plugins", folder)) // not there yet: it may become CSI's
+	return slices.ContainsFunc(names, func(name string) bool { return strings.HasPrefix(name, "dra") && strings.HasSuffix(name, ".sock") })
+}
+
+// folderOf returns the name of the folder that a socket is in.
+func folderOf(socket string) string { return path.Base(path.Dir(socket)) }

@@ -1,0 +1,101 @@
+package csiregistration
+
+import (
+	"context"
+	"fmt"
+	"strings"
+	"time"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+
+	"github.com/nodeagent/nodeagent/internal/host"
+	"github.com/nodeagent/nodeagent/pkg/finding"
+)
+
+const (
+	// csiNodeFirst is the shortest distance between two reads of CSINode, and the first while something is wrong.
+	csiNodeFirst = 15 * time.Second
+	// csiNodeSettled is how long after a local change CSINode is read once more: kubelet may not have dealt with the
+	// change at the first read, and an entry of before the change would be taken for one of after it.
+	csiNodeSettled = 45 * time.Second
+)
+
+// csiNodeCache keeps the node's CSINode between looks, so that a healthy node asks for it some times an hour only.
+type csiNodeCache struct {
+	seldom  time.Duration // between reads while all is well
+	longest time.Duration // between reads while something is wrong
+
+	read    finding.Timestamp
+	seen    string            // what was seen locally at the last read
+	changed finding.Timestamp // the first read after what was seen locally had changed; zero when it was read again since
+	wait    time.Duration     // until the next read, while something is wrong
+	nodeIDs map[string]string
+	err     error
+}
+
+// refresh returns the node ID of each driver in the node's CSINode, read again where that is due.
+func (c *csiNodeCache) refresh(ctx context.Context, h *host.Host, now finding.Timestamp, drivers []csiDriver) (map[string]string, error) {
+	if h.Cluster.CSINode == nil {
+		return nil, fmt.Errorf("CSINode: %w", host.ErrNotConfigured)
+	}
+	seen := csiTraces(drivers)
+	if c.due(now, seen, drivers) {
+		object, err := h.Cluster.CSINode(ctx)
+		c.read, c.seen, c.err, c.nodeIDs = now, seen, nil, map[string]string{}
+		switch {
+		case apierrors.IsNotFound(err): // kubelet makes it with the first driver
+		case err != nil:
+			c.err = fmt.Errorf("CSINode: %w", err)
+		default:
+			for _, d := range object.Spec.Drivers {
+				c.nodeIDs[d.Name] = d.NodeID
+			}
+		}
+	}
+	return c.nodeIDs, c.err
+}
+
+// due reports whether CSINode must be read now, and puts off the next read if so.
+func (c *csiNodeCache) due(now finding.Timestamp, seen string, drivers []csiDriver) bool {
+	age := now.Since(c.read)
+	switch {
+	case c.read.IsZero():
+		c.wait = csiNodeFirst
+		return true
+	case age < csiNodeFirst:
+		return false
+	case seen != c.seen:
+		c.wait, c.changed = csiNodeFirst, now
+		return true
+	case !c.changed.IsZero() && now.Since(c.changed) >= csiNodeSettled:
+		c.changed = finding.Timestamp{}
+		return true
+	case c.err != nil || c.lacks(drivers):
+		if age < c.wait {
+			return false
+		}
+		c.wait = min(2*c.wait, max(c.longest, csiNodeFirst))
+		return true
+	default:
+		return age >= c.seldom
+	}
+}
+
+// lacks reports whether a driver that looks well is not in CSINode.
+func (c *csiNodeCache) lacks(drivers []csiDriver) bool {
+	for _, d := range drivers {
+		if d.Socket != "" && d.InfoErr == nil && d.ProbeErr == nil && d.Ready && c.nodeIDs[d.Name] == "" {
+			return true
+		}
+	}
+	return false
+}
+
+// csiTraces sums up what is seen locally and may have made kubelet change CSINode.
+func csiTraces(drivers []csiDriver) string {
+	var text strings.Builder
+	for _, d := range drivers {
+		fmt.Fprintf(&text, "%s %s %d %t\n", d.Name, d.Socket, d.Changed, d.InfoErr == nil)
+	}
+	return text.String()
+}

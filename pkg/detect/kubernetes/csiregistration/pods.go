@@ -1,0 +1,143 @@
+package csiregistration
+
+import (
+	"context"
+	"fmt"
+	"path"
+	"path/filepath"
+	"slices"
+	"strings"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+
+	"github.com/nodeagent/nodeagent/internal/host"
+	"github.com/nodeagent/nodeagent/pkg/detect/checkkit"
+	"github.com/nodeagent/nodeagent/pkg/finding"
+)
+
+// csiPodsEvery is how often kubelet's pods are read while all is well.
+const csiPodsEvery = time.Minute
+
+// csiPods keeps kubelet's pods between looks: /pods of a full node is a megabyte of JSON.
+type csiPods struct {
+	read   finding.Timestamp
+	pods   []corev1.Pod
+	usedBy map[string][]string // by driver: pods with volumes of it
+}
+
+// refresh reads the pods when they are old, or at once when something is wrong.
+func (p *csiPods) refresh(ctx context.Context, h *host.Host, now finding.Timestamp, urgent bool) error {
+	if h.Kubelet.Pods == nil {
+		return fmt.Errorf("pods of kubelet: %w", host.ErrNotConfigured)
+	}
+	if !p.read.IsZero() && !urgent && now.Since(p.read) < csiPodsEvery {
+		return nil
+	}
+	pods, err := h.NodePods(ctx)
+	if err != nil {
+		return fmt.Errorf("pods of kubelet: %w", err)
+	}
+	p.read, p.pods, p.usedBy = now, pods, csiVolumesUsed(h, pods)
+	return nil
+}
+
+// csiPod is a pod on this node that runs a driver or its registrar.
+type csiPod struct {
+	Name     string        // namespace/name
+	Driver   string        // name of the driver's folder in <kubelet root>/plugins, by custom the driver's name
+	Endpoint string        // --kubelet-registration-path of the registrar; empty when there is none
+	Sure     bool          // a registrar says so; else it is told from the folders that the pod mounts
+	Critical bool          // priority class system-node-critical
+	Up       time.Duration // since its youngest container started; negative while it ends
+	Restarts int32         // of the container that restarted most
+	LastEnd  string        // how that container ended
+}
+
+// csiPodsOf finds the pods that run CSI drivers.
+func csiPodsOf(pods []corev1.Pod, kubeletRoot string, now time.Time) []csiPod {
+	var found []csiPod
+	for i := range pods {
+		pod := &pods[i]
+		if pod.Status.Phase == corev1.PodSucceeded || pod.Status.Phase == corev1.PodFailed {
+			continue
+		}
+		p, ok := csiPodOf(pod, kubeletRoot)
+		if !ok {
+			continue
+		}
+		p.Name = pod.Namespace + "/" + pod.Name
+		p.Critical = pod.Spec.PriorityClassName == "system-node-critical"
+		p.life(pod, now)
+		found = append(found, p)
+	}
+	return found
+}
+
+// csiPodOf derives the driver from a registrar's arguments, or else from the folders that the pod mounts.
+func csiPodOf(pod *corev1.Pod, kubeletRoot string) (csiPod, bool) {
+	for i := range pod.Spec.Containers {
+		endpoint := registrationPath(&pod.Spec.Containers[i])
+		driver := path.Base(path.Dir(endpoint))
+		if path.IsAbs(endpoint) && host.IsCSIDriverName(driver) {
+			return csiPod{Driver: driver, Endpoint: path.Clean(endpoint), Sure: true}, true
+		}
+	}
+	driver, registers := "", false
+	for _, volume := range pod.Spec.Volumes {
+		if volume.HostPath == nil {
+			continue
+		}
+		dir := path.Clean(volume.HostPath.Path)
+		registers = registers || dir == filepath.Join(kubeletRoot, "plugins_registry")
+		if path.Dir(dir) == filepath.Join(kubeletRoot, "plugins") && host.IsCSIDriverName(path.Base(dir)) && path.Base(dir) != "kubernetes.io" {
+			driver = path.Base(dir)
+		}
+	}
+	return csiPod{Driver: driver}, registers && driver != ""
+}
+
+// registrationPath returns the value of a container's argument --kubelet-registration-path, with $(VARIABLES) filled in
+// from the container's plain environment.
+func registrationPath(c *corev1.Container) string {
+	words := slices.Concat(c.Command, c.Args)
+	for i, word := range words {
+		name, value, ok := strings.Cut(strings.TrimLeft(word, "-"), "=")
+		if name != "kubelet-registration-path" || !strings.HasPrefix(word, "-") {
+			continue
+		}
+		if !ok && i+1 < len(words) {
+			value = words[i+1]
+		}
+		for _, env := range c.Env {
+			value = strings.ReplaceAll(value, "$("+env.Name+")", env.Value)
+		}
+		return value
+	}
+	return ""
+}
+
+// life reads from the pod's status how long it has been up and how often it failed.
+func (p *csiPod) life(pod *corev1.Pod, now time.Time) {
+	p.Up = now.Sub(pod.CreationTimestamp.Time)
+	if pod.DeletionTimestamp != nil { // being replaced: the time by which it must be gone counts
+		p.Up = now.Sub(pod.DeletionTimestamp.Time)
+	}
+	for _, c := range pod.Status.ContainerStatuses {
+		if c.State.Running != nil {
+			p.Up = min(p.Up, now.Sub(c.State.Running.StartedAt.Time))
+		}
+		if c.RestartCount <= p.Restarts {
+			continue
+		}
+		p.Restarts = c.RestartCount
+		end := c.LastTerminationState.Terminated
+		if end == nil {
+			end = c.State.Terminated
+		}
+		if end != nil {
+			p.LastEnd = checkkit.Sanitize(fmt.Sprintf("%s has restarted %d times, the last time with exit code %d (%s) %s",
+				c.Name, c.RestartCount, end.ExitCode, end.Reason, end.Message), 300)
+		}
+	}
+}

@@ -1,0 +1,88 @@
+package csiregistration
+
+import (
+	"encoding/json"
+	"fmt"
+	"path/filepath"
+	"slices"
+
+	corev1 "k8s.io/api/core/v1"
+
+	"github.com/nodeagent/nodeagent/internal/host"
+	"github.com/nodeagent/nodeagent/pkg/detect/checkkit"
+)
+
+// csiVolumesUsed returns, by driver, the pods (namespace/name) that have volumes of it: inline volumes by their spec, claims
+// by what kubelet notes beside the mount before it asks the driver for it. A claim whose driver kubelet did not know at
+// all leaves no such note.
+//
+//	<kubelet root>/pods/<uid>/volumes/kubernetes.io~csi/<volume>/vol_data.json
+//	<kubelet root>/plugins/kubernetes.io/csi/volumeDevices/<volume>/data/vol_data.json   of raw block volumes
+func csiVolumesUsed(h *host.Host, pods []corev1.Pod) map[string][]string {
+	used := map[string][]string{}
+	for i := range pods {
+		pod := &pods[i]
+		if pod.Status.Phase == corev1.PodSucceeded || pod.Status.Phase == corev1.PodFailed {
+			continue
+		}
+		var drivers []string
+		claims := false
+		for _, volume := range pod.Spec.Volumes {
+			claims = claims || volume.PersistentVolumeClaim != nil || volume.Ephemeral != nil
+			if volume.CSI != nil {
+				drivers = append(drivers, volume.CSI.Driver)
+			}
+		}
+		if claims {
+			drivers = append(drivers, claimedDrivers(h, host.NodePodUID(pod))...)
+		}
+		slices.Sort(drivers)
+		for _, driver := range slices.Compact(drivers) {
+			used[driver] = append(used[driver], pod.Namespace+"/"+pod.Name)
+		}
+	}
+	return used
+}
+
+// claimedDrivers reads kubelet's notes on the volumes of a pod. A note that cannot be read tells nothing.
+func claimedDrivers(h *host.Host, uid string) []string {
+	if !host.IsPodUID(uid) {
+		return nil
+	}
+	root, pod := h.Paths.KubeletRoot, filepath.Join(h.Paths.KubeletRoot, "pods", uid)
+	var notes []string
+	mounts := filepath.Join(pod, "volumes", "kubernetes.io~csi")
+	names, _ := h.Files.List(mounts)
+	for _, name := range names {
+		notes = append(notes, filepath.Join(mounts, name, "vol_data.json"))
+	}
+	names, _ = h.Files.List(filepath.Join(pod, "volumeDevices", "kubernetes.io~csi"))
+	for _, name := range names {
+		notes = append(notes, filepath.Join(root, "plugins/kubernetes.io/csi/volumeDevices", name, "data", "vol_data.json"))
+	}
+	var drivers []string
+	for _, note := range notes {
+		data, err := h.Files.Read(note)
+		if err != nil {
+			continue
+		}
+		if driver, err := parseVolumeData(data); err == nil {
+			drivers = append(drivers, driver)
+		}
+	}
+	return drivers
+}
+
+// parseVolumeData returns the driver that a vol_data.json names.
+func parseVolumeData(data []byte) (string, error) {
+	var note struct {
+		DriverName string `json:"driverName"`
+	}
+	if err := json.Unmarshal(data, &note); err != nil {
+		return "", fmt.Errorf("parse vol_data.json: %w", err)
+	}
+	if !host.IsCSIDriverName(note.DriverName) {
+		return "", fmt.Errorf("parse vol_data.json: %q cannot be a driver's name", checkkit.Sanitize(note.DriverName, 100))
+	}
+	return note.DriverName, nil
+}

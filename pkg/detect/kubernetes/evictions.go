@@ -1,0 +1,237 @@
+package kubernetes
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+	"time"
+
+	"k8s.io/apimachinery/pkg/api/resource"
+
+	"github.com/nodeagent/nodeagent/internal/host"
+	"github.com/nodeagent/nodeagent/pkg/detect"
+	"github.com/nodeagent/nodeagent/pkg/detect/checkkit"
+	"github.com/nodeagent/nodeagent/pkg/detect/storage/filesystem"
+	"github.com/nodeagent/nodeagent/pkg/finding"
+)
+
+// evictions reads of kubelet's /metrics, by how much it grew in half an hour
+//
+//	kubelet_evictions{eviction_signal="memory.available"} 2
+//
+// the thresholds that kubelet was configured with (evictionHard and imageGCHighThresholdPercent in its configuration), and
+// statfs(2) of its root directory (nodefs) and of the runtime's (imagefs), by a child process.
+//
+// https://kubernetes.io/docs/concepts/scheduling-eviction/node-pressure-eviction/.
+//
+// Below a hard threshold of a disk kubelet reports DiskPressure: no pod is placed here any more and those that use most are
+// killed. Within a tenth of the threshold, or two hundredths of the disk, it is near. Kubelet collects images every five
+// minutes while more than its high threshold is in use; after a quarter of an hour it has tried in vain. Memory and PIDs are
+// left to the checks that know them: what kubelet counts as available memory the kernel does not show as one number.
+//
+// Known false alarms: none known; on nodes where one disk is both, the thresholds of imagefs hold for it too, as for kubelet.
+
+const (
+	evictionsID     = "evictions"
+	evictionsWindow = 30 * time.Minute
+	imageGCPatience = 15 * time.Minute
+)
+
+// Evictions finds that kubelet evicts pods, or soon will.
+func Evictions() detect.Check {
+	m := &evictionState{meter: checkkit.KubeletMeter{Window: evictionsWindow}}
+	return detect.Check{
+		ID:      evictionsID,
+		Domain:  "kubernetes",
+		Summary: "kubelet evicts pods because the node is short of something, or is about to",
+		Advice: "`kubectl describe node` shows the pressure, `kubectl get events -A --field-selector reason=Evicted` whom it hit. Disk: `crictl rmi --prune`, `du -xh --max-depth=2 " +
+			"/var/lib/kubelet /var/lib/containerd /var/log | sort -h | tail`, limits for emptyDir and logs. Memory: requests that are too small for what pods use.",
+		Doc: detect.Doc{
+			Reads: []string{"https://127.0.0.1:10250/metrics", "kubelet's configuration", "statfs(2) of kubelet's and the runtime's root directories"},
+			Why:   "Evicted pods are killed. Under disk pressure the node takes no new ones.",
+			Faults: []detect.Fault{
+				{Reason: "EvictionThresholdMet", Severity: finding.Warning, When: "less disk is free than kubelet's hard threshold (10 % of nodefs, 15 % of imagefs unless configured)"},
+				{Reason: "EvictionThresholdNear", Severity: finding.Info, When: "within a tenth of the threshold, or 2 % of the disk, above it"},
+				{Reason: "PodsEvicted", Severity: finding.Warning, When: "kubelet has evicted pods within the last 30 minutes"},
+				{Reason: "ImageGCFailing", Severity: finding.Warning, When: "more than imageGCHighThresholdPercent of the image disk in use for 15 minutes: kubelet collects images every 5 minutes and frees too little"},
+			},
+			FalseAlarms: "Memory and PIDs are judged by checks of their own.",
+		},
+		Every:    5 * time.Minute,
+		Deadline: 10 * time.Second,
+		Policy:   finding.Policy{BlindAfter: 30 * time.Minute},
+		Run:      m.look,
+	}
+}
+
+type evictionState struct {
+	meter  checkkit.KubeletMeter
+	gcFull finding.Timestamp // since when the image disk has been above its threshold
+}
+
+func (m *evictionState) look(ctx context.Context, h *host.Host) ([]finding.Finding, error) {
+	grown, _, err := m.meter.Read(ctx, h, func(_ string, s host.Sample) string { return s.Label("eviction_signal") }, "kubelet_evictions")
+	// Who may not read metrics can still look at disks.
+	if _, none := errors.AsType[*finding.NotApplicableError](err); err != nil && (!none || h.Kubelet.Scrape == nil) {
+		return nil, err
+	}
+	config, err := h.KubeletEviction()
+	if err != nil {
+		return nil, err
+	}
+	found, unknown := map[string]finding.Finding{}, map[finding.Subject]error{}
+	disks := askDisks(ctx, h)
+	for _, signal := range []string{"nodefs.available", "imagefs.available"} {
+		disk, asked := disks[signal]
+		switch {
+		case !asked:
+			continue
+		case disk.err != nil:
+			unknown[signalSubject(signal)] = fmt.Errorf("%s: %w", disk.path, disk.err)
+			continue
+		}
+		judgeDisk(found, signal, disk.path, config.Hard[signal], disk.answer)
+		if signal == "imagefs.available" {
+			m.judgeImages(found, h.Clock(), disk.path, config.ImageGCHighPercent, disk.answer)
+		}
+	}
+	judgeEvicted(found, grown, m.meter.Span())
+	return slices.SortedFunc(maps.Values(found), finding.Compare), finding.Partial(unknown)
+}
+
+// evictionDisk is what statfs says of one of kubelet's two disks.
+type evictionDisk struct {
+	path   string
+	answer host.ProbeAnswer
+	err    error
+}
+
+// askDisks asks about the disks of kubelet's and the runtime's directories, by signal; where they are one, once.
+func askDisks(ctx context.Context, h *host.Host) map[string]evictionDisk {
+	disks := map[string]evictionDisk{}
+	if h.Prober.Do == nil {
+		return disks
+	}
+	ask := func(path string) evictionDisk {
+		answer, err := h.Prober.Do(ctx, host.ProbeRequest{Op: host.ProbeStatfs, Path: path})
+		if err == nil && (answer.Errno != 0 || answer.TotalBytes == 0) {
+			err = fmt.Errorf("statfs: errno %d, %d bytes in all", answer.Errno, answer.TotalBytes)
+		}
+		return evictionDisk{path: path, answer: answer, err: err}
+	}
+	mounts, _ := h.Mounts() // without them both are asked
+	node, known := filesystem.MountHolding(mounts, h.Paths.KubeletRoot)
+	images, _ := filesystem.MountHolding(mounts, h.Paths.ContainerdRoot)
+	if h.Paths.KubeletRoot != "" {
+		disks["nodefs.available"] = ask(h.Paths.KubeletRoot)
+	}
+	switch {
+	case h.Paths.ContainerdRoot == "":
+	case known && node.Device() == images.Device():
+		disk := disks["nodefs.available"]
+		disk.path = h.Paths.ContainerdRoot
+		disks["imagefs.available"] = disk
+	default:
+		disks["imagefs.available"] = ask(h.Paths.ContainerdRoot)
+	}
+	return disks
+}
+
+func signalSubject(signal string) finding.Subject {
+	return finding.Subject{Kind: "eviction-signal", Name: checkkit.Sanitize(signal, 60)}
+}
+
+// judgeDisk holds what is free against a threshold, "10%" or a quantity; one that says neither is kubelet's to refuse.
+func judgeDisk(found map[string]finding.Finding, signal, path, threshold string, answer host.ProbeAnswer) {
+	limit := thresholdBytes(threshold, answer.TotalBytes)
+	if limit <= 0 {
+		return
+	}
+	free := float64(answer.FreeBytes)
+	near := max(limit*1.1, limit+0.02*float64(answer.TotalBytes))
+	f := finding.Finding{
+		Check: evictionsID, Subject: signalSubject(signal), Severity: finding.Warning, Reason: "EvictionThresholdMet",
+		Message: fmt.Sprintf("%s of %s are free where %s is, less than kubelet's threshold of %s: it evicts pods and reports DiskPressure",
+			evictionBytes(free), evictionBytes(float64(answer.TotalBytes)), path, threshold),
+		Facts: map[string]string{"freeBytes": checkkit.WholeNumber(free), "totalBytes": checkkit.WholeNumber(float64(answer.TotalBytes)), "threshold": threshold, "path": path},
+	}
+	switch {
+	case free < limit:
+	case free < near:
+		f.Severity, f.Reason = finding.Info, "EvictionThresholdNear"
+		f.Message = fmt.Sprintf("%s of %s are free where %s is; below %s kubelet evicts pods and takes no new ones",
+			evictionBytes(free), evictionBytes(float64(answer.TotalBytes)), path, threshold)
+	default:
+		return
+	}
+	found[signal] = f
+}
+
+// judgeImages tells that collecting images does not help.
+func (m *evictionState) judgeImages(found map[string]finding.Finding, now finding.Timestamp, path string, high int, answer host.ProbeAnswer) {
+	used := 100 - int(answer.FreeBytes*100/answer.TotalBytes) // as kubelet reckons
+	if high <= 0 || high >= 100 || used < high {
+		m.gcFull = finding.Timestamp{}
+		return
+	}
+	if m.gcFull.Boot != now.Boot {
+		m.gcFull = now
+	}
+	if now.Since(m.gcFull) < imageGCPatience {
+		return
+	}
+	found["image-gc"] = finding.Finding{
+		Check: evictionsID, Subject: finding.Subject{Kind: "image-gc", Name: "imagefs"}, Severity: finding.Warning, Reason: "ImageGCFailing",
+		Message: fmt.Sprintf("%d %% of the disk where %s is have been in use for %s, above the %d %% at which kubelet collects images: the images in use, or other files, fill it",
+			used, path, now.Since(m.gcFull).Round(time.Minute), high),
+		Facts: map[string]string{"usedPercent": checkkit.WholeNumber(float64(used)), "thresholdPercent": checkkit.WholeNumber(float64(high)), "path": path},
+	}
+}
+
+// judgeEvicted tells which signals made kubelet evict pods. A threshold that is met still is the graver news.
+func judgeEvicted(found map[string]finding.Finding, grown map[string]float64, minutes time.Duration) {
+	for signal, count := range grown {
+		if count <= 0 {
+			continue
+		}
+		text := fmt.Sprintf("kubelet has evicted %s pods within %s because of %s", checkkit.WholeNumber(count), minutes, checkkit.Sanitize(signal, 60))
+		f, met := found[signal]
+		if met && f.Severity == finding.Warning {
+			f.Message += "; " + text
+		} else {
+			f = finding.Finding{Check: evictionsID, Subject: signalSubject(signal), Severity: finding.Warning, Reason: "PodsEvicted", Message: text,
+				Facts: map[string]string{}}
+		}
+		f.Facts["evicted"] = checkkit.WholeNumber(count)
+		found[signal] = f
+	}
+}
+
+// thresholdBytes reads "10%" of a whole, or a quantity; 0 where it is neither.
+func thresholdBytes(threshold string, total uint64) float64 {
+	if percent, ok := strings.CutSuffix(threshold, "%"); ok {
+		var share float64
+		if _, err := fmt.Sscanf(percent, "%g", &share); err != nil || share <= 0 || share >= 100 {
+			return 0
+		}
+		return share / 100 * float64(total)
+	}
+	quantity, err := resource.ParseQuantity(threshold)
+	if err != nil {
+		return 0
+	}
+	return quantity.AsApproximateFloat64()
+}
+
+// evictionBytes is a number of bytes for people.
+func evictionBytes(bytes float64) string {
+	units := []string{"B", "KiB", "MiB", "GiB", "TiB", "PiB"}
+	i := 0
+	for bytes >= 1024 && i < len(units)-1 {
+		bytes, i = bytes/1024, i+1
+	}
+	return fmt.Sprintf("%.1f %s", bytes, units[i])
+}

@@ -1,0 +1,112 @@
+// Package kubernetes finds faults of kubelet and of the Node: restarts, certificates, synchronisation, evictions, registration.
+package kubernetes
+
+import (
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"time"
+
+	"github.com/nodeagent/nodeagent/internal/host"
+	"github.com/nodeagent/nodeagent/pkg/detect"
+	"github.com/nodeagent/nodeagent/pkg/detect/checkkit"
+	"github.com/nodeagent/nodeagent/pkg/finding"
+)
+
+// kubelet-config reads the configuration files that kubelet reads when it starts, its --config file and the *.conf files of
+// its --config-dir, and remembers a hash of them for each life of kubelet (its PID and start time in /proc/PID/stat).
+//
+// https://kubernetes.io/docs/tasks/administer-cluster/kubelet-config-file/.
+//
+// Kubelet reads them once. When they change and it goes on, the node runs with another configuration than the one that people
+// see, until a restart at a bad moment, an upgrade or a reboot, brings the new one into force, good or not. What kubelet really
+// runs with (/configz) takes a right of its own (nodes/configz) that the agent does not ask for.
+//
+// Known false alarms: a roll-out that writes the file and restarts kubelet after it: half an hour is allowed. What was changed
+// before the agent saw this kubelet for the first time is not known.
+
+const (
+	kubeletConfigID   = "kubelet-config"
+	kubeletConfigKey  = kubeletConfigID + "/read"
+	kubeletConfigHold = 30 * time.Minute
+)
+
+// KubeletConfig finds that kubelet's configuration was changed and kubelet was not restarted. Memory may be nil.
+func KubeletConfig(memory detect.StateStore) detect.Check {
+	m := &configState{memory: memory}
+	return detect.Check{
+		ID:      kubeletConfigID,
+		Domain:  "kubernetes",
+		Summary: "kubelet's configuration files were changed after it had read them",
+		Advice:  "Look at what was changed (`stat` of the files tells when), then `systemctl restart kubelet` at a good moment, or put the old content back.",
+		Doc: detect.Doc{
+			Reads: []string{"kubelet's --config file and --config-dir", "/proc/PID/stat of kubelet"},
+			Why:   "Eviction thresholds, reserved resources and limits are other ones than people see, and change all at once at the next restart.",
+			Faults: []detect.Fault{
+				{Reason: "KubeletConfigNotApplied", Severity: finding.Info, When: "the files have differed for 30 minutes from what they were when this kubelet was seen first"},
+			},
+			FalseAlarms: "A change that was made before the agent saw this kubelet for the first time is not noticed.",
+		},
+		Every:    10 * time.Minute,
+		Deadline: 5 * time.Second,
+		Policy:   finding.Policy{Raise: finding.Hold{Looks: 2, For: kubeletConfigHold}, BlindAfter: time.Hour},
+		Run:      m.look,
+	}
+}
+
+// configState is what kubelet read when it started, as far as is known.
+type configState struct {
+	memory detect.StateStore
+
+	read configRead
+}
+
+type configRead struct {
+	Boot  string `json:"boot"`
+	PID   int    `json:"pid"`
+	Start uint64 `json:"start"`
+	Sum   string `json:"sum"`
+}
+
+func (m *configState) look(_ context.Context, h *host.Host) ([]finding.Finding, error) {
+	process, names, err := h.KubeletConfigFiles()
+	switch {
+	case err != nil:
+		return nil, fmt.Errorf("kubelet's configuration: %w", err)
+	case len(names) == 0 || process.PID == 0 && h.Paths.KubeletConfig == "":
+		return nil, finding.NotApplicable("kubelet has no configuration file, there is no kubelet, or it is part of another program (K3s), whose start is not its own")
+	case process.PID == 0:
+		return nil, nil // the next one will read what is there
+	}
+	sum := sha256.New()
+	for _, name := range names {
+		data, err := h.Files.Read(name)
+		if err != nil && !errors.Is(err, fs.ErrNotExist) { // one that is gone is a change too
+			return nil, fmt.Errorf("kubelet's configuration: %w", err)
+		}
+		fmt.Fprintf(sum, "%s %d\n%s", name, len(data), data)
+	}
+	now := configRead{Boot: h.Clock().Boot, PID: process.PID, Start: process.StartTime, Sum: hex.EncodeToString(sum.Sum(nil))}
+	if m.read.PID == 0 && m.memory != nil {
+		if data, ok := m.memory.Load(kubeletConfigKey); ok && json.Unmarshal(data, &m.read) != nil {
+			m.read = configRead{}
+		}
+	}
+	if m.read.Boot != now.Boot || m.read.PID != now.PID || m.read.Start != now.Start {
+		m.read = now
+		if data, err := json.Marshal(now); err == nil && m.memory != nil {
+			m.memory.Save(kubeletConfigKey, data)
+		}
+	}
+	if m.read.Sum == now.Sum {
+		return nil, nil
+	}
+	return []finding.Finding{{
+		Check: kubeletConfigID, Subject: checkkit.KubeletSubject(), Severity: finding.Info, Reason: "KubeletConfigNotApplied",
+		Message: fmt.Sprintf("kubelet (pid %d) runs with an older configuration than %s: it reads it only when it starts", process.PID, checkkit.Sanitize(checkkit.JoinFirst(names, 3), checkkit.MaxReported)),
+	}}, nil
+}

@@ -1,0 +1,79 @@
+package kubernetes
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"time"
+
+	"github.com/nodeagent/nodeagent/internal/host"
+	"github.com/nodeagent/nodeagent/pkg/detect"
+	"github.com/nodeagent/nodeagent/pkg/detect/checkkit"
+	"github.com/nodeagent/nodeagent/pkg/finding"
+)
+
+// kubelet-restarts reads /proc/PID/stat of kubelet's process, whose start time (field 22, clock ticks since boot) is with the
+// PID its identity:
+//
+//	900 (kubelet) S 1 900 900 0 -1 1077936384 … 22nd field: 331 …
+//
+// https://docs.kernel.org/filesystems/proc.html (stat).
+//
+// Five restarts in 20 minutes are what node-problem-detector, AKS and GKE call frequent: an upgrade or a change of
+// configuration makes one or two. See daemonMemory for how they are counted.
+//
+// Known false alarms: none known; who restarts kubelet by hand five times in 20 minutes is told so.
+
+const (
+	restartsID  = "kubelet-restarts"
+	restartsKey = restartsID + "/starts"
+)
+
+// KubeletRestarts finds a kubelet that is restarted again and again. Memory may be nil.
+func KubeletRestarts(memory detect.StateStore) detect.Check {
+	m := &kubeletRestarts{lives: checkkit.DaemonState{Key: restartsKey, Memory: memory}}
+	return detect.Check{
+		ID:      restartsID,
+		Domain:  "kubernetes",
+		Summary: "kubelet is restarted again and again",
+		Advice: "`journalctl -u kubelet -g 'E[0-9]{4}|panic|fatal' -n 100` shows why it ended; `systemctl status kubelet` who ended it. Common are a wrong flag or " +
+			"configuration, an expired certificate, a runtime that is away, and running out of memory (`journalctl -k -g oom`).",
+		Doc: detect.Doc{
+			Reads: []string{"/proc/PID/stat of kubelet"},
+			Why: "While kubelet starts nothing else on the node is started or ended, and each start asks the apiserver for everything anew. Between two ends it " +
+				"looks healthy to who asks for a moment only.",
+			Faults: []detect.Fault{
+				{Reason: "KubeletRestartsOften", Severity: finding.Warning, When: "5 restarts in 20 minutes, as node-problem-detector counts; gone below 3"},
+			},
+			FalseAlarms: "Reboots do not count. Restarts while the agent is away count as one.",
+		},
+		Every:    20 * time.Second,
+		Deadline: 5 * time.Second,
+		Run:      m.look,
+	}
+}
+
+// kubeletRestarts looks at kubelet's lives.
+type kubeletRestarts struct {
+	lives checkkit.DaemonState
+}
+
+func (m *kubeletRestarts) look(_ context.Context, h *host.Host) ([]finding.Finding, error) {
+	if h.Kubelet.Process == nil {
+		return nil, finding.NotApplicable("no kubelet is configured on this host")
+	}
+	now := h.Clock()
+	m.lives.Load(now)
+	process, err := h.Kubelet.Process()
+	switch {
+	case errors.Is(err, fs.ErrNotExist) && m.lives.Lives.PID == 0:
+		return nil, finding.NotApplicable("no process called kubelet has run since boot: it may be part of another program")
+	case err != nil && !errors.Is(err, fs.ErrNotExist):
+		return nil, fmt.Errorf("kubelet: %w", err)
+	case err == nil:
+		m.lives.Saw(process)
+	}
+	f := finding.Finding{Check: restartsID, Subject: checkkit.KubeletSubject(), Severity: finding.Warning, Reason: "KubeletRestartsOften"}
+	return m.lives.Lives.Judge(f, now, "kubelet", "why it ends in `journalctl -u kubelet`"), nil
+}

@@ -1,0 +1,68 @@
+package kubernetes
+
+import (
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"golang.org/x/tools/txtar"
+
+	"github.com/nodeagent/nodeagent/internal/host"
+	"github.com/nodeagent/nodeagent/pkg/detect"
+	"github.com/nodeagent/nodeagent/pkg/detect/checktest"
+	"github.com/nodeagent/nodeagent/pkg/finding"
+)
+
+// Restarts are counted over restarts of the agent, and not over reboots.
+func TestKubeletRestartsSurviveTheAgent(t *testing.T) {
+	memory, now := checktest.StateStore{}, finding.Timestamp{Boot: "a", SinceBoot: time.Hour}
+	process := host.Process{PID: 10, StartTime: 300}
+	h := &host.Host{Clock: func() finding.Timestamp { return now }}
+	h.Kubelet.Process = func() (host.Process, error) { return process, nil }
+	look := func(c detect.Check, want ...string) {
+		t.Helper()
+		found, err := c.Run(t.Context(), h)
+		if diff := cmp.Diff(want, checktest.Reasons(found)); diff != "" || err != nil {
+			t.Errorf("error %v (-want +got):\n%s", err, diff)
+		}
+	}
+	look(KubeletRestarts(memory))
+	for i := range 4 { // each seen by another agent
+		now.SinceBoot += time.Minute
+		process = host.Process{PID: 11 + i, StartTime: uint64(now.SinceBoot/(10*time.Millisecond)) - 5}
+		found, err := KubeletRestarts(memory).Run(t.Context(), h)
+		if err != nil || len(found) > 0 && !found[0].BelowRaise {
+			t.Errorf("restart %d: %v, %v", i+1, found, err)
+		}
+	}
+	now.SinceBoot += time.Minute
+	process.PID, process.StartTime = 20, uint64(now.SinceBoot/(10*time.Millisecond))-5
+	look(KubeletRestarts(memory), "kubelet/kubelet=KubeletRestartsOften warning")
+	now = finding.Timestamp{Boot: "b", SinceBoot: time.Hour}
+	look(KubeletRestarts(memory))
+	memory[restartsKey] = []byte("{")
+	look(KubeletRestarts(memory))
+}
+
+// What kubelet read when it started is remembered over restarts of the agent.
+func TestKubeletConfigSurvivesTheAgent(t *testing.T) {
+	h := &host.Host{Clock: func() finding.Timestamp { return finding.Timestamp{Boot: "a", SinceBoot: time.Hour} }, Files: host.Files{Root: t.TempDir()}}
+	h.Paths.KubeletConfig = "/config.yaml"
+	process := host.Process{PID: 10, StartTime: 300}
+	h.Kubelet.Process = func() (host.Process, error) { return process, nil }
+	memory := checktest.StateStore{}
+	look := func(text string, want ...string) {
+		t.Helper()
+		checktest.WriteFile(t, h.Files.Root, txtar.File{Name: "config.yaml", Data: []byte(text)})
+		found, err := KubeletConfig(memory).Run(t.Context(), h)
+		if diff := cmp.Diff(want, checktest.Reasons(found)); diff != "" || err != nil {
+			t.Errorf("error %v (-want +got):\n%s", err, diff)
+		}
+	}
+	look("a")
+	look("b", "kubelet/kubelet=KubeletConfigNotApplied info")
+	process.PID = 11
+	look("b")
+	memory[kubeletConfigKey] = []byte("{")
+	look("c")
+}

@@ -1,0 +1,173 @@
+package kubernetes
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/nodeagent/nodeagent/internal/host"
+	"github.com/nodeagent/nodeagent/pkg/detect"
+	"github.com/nodeagent/nodeagent/pkg/detect/checkkit"
+	"github.com/nodeagent/nodeagent/pkg/finding"
+)
+
+// kubelet-sync reads of kubelet's /metrics, by how much they grew in a quarter of an hour
+//
+//	rest_client_requests_total{code="200",host="10.0.0.1:6443",method="GET"} 86     code <error>: no answer
+//	kubelet_runtime_operations_total{operation_type="stop_podsandbox"} 2            and …_errors_total
+//	kubelet_pod_worker_start_duration_seconds_bucket{le="10"} 15                    from seeing a pod to working on it
+//	kubelet_pod_start_sli_duration_seconds_bucket{le="60"} 5                        from creation to all containers started,
+//	                                                                                without image pulls and init containers
+//
+// https://kubernetes.io/docs/reference/instrumentation/metrics/.
+//
+// Thresholds. Apiserver: a fifth of the requests, ten at least, answered with 5xx, 401 or not at all; rolling restarts of
+// apiservers make a burst of a few, and kubelet asks ten times a minute when nothing happens. Runtime: half of the calls of
+// one operation and ten at least. Starts: three pods and a tenth of them took more than a minute, which is the promise that
+// clusters give, and what the monitoring mixin of Kubernetes alerts at (KubeletPodStartUpLatencyHigh: 60 s for 15 minutes).
+//
+// Known false alarms: exec_sync fails for each exec probe that fails, pull_image and start_container for each wrong image
+// or command, and the status calls for each container that is gone meanwhile: these are not counted. When the apiserver
+// itself is away every node says so.
+
+const (
+	syncID     = "kubelet-sync"
+	syncWindow = 15 * time.Minute
+	syncLeast  = 10 // errors
+)
+
+// KubeletSync finds a kubelet that works, but slowly or with errors.
+func KubeletSync() detect.Check {
+	m := &syncState{meter: checkkit.KubeletMeter{Window: syncWindow}}
+	return detect.Check{
+		ID:      syncID,
+		Domain:  "kubernetes",
+		Summary: "kubelet's calls to the apiserver or the runtime fail, or its pods start slowly",
+		Advice: "Apiserver: from the node, `curl -k https://APISERVER/healthz`, then the load balancer, DNS and (401) kubelet's certificate. Runtime: `crictl info`, " +
+			"`journalctl -u containerd`. Slow starts: `nodeagent check` for disk and CPU pressure, and the CNI and CSI plugins' pods.",
+		Doc: detect.Doc{
+			Reads: []string{"https://127.0.0.1:10250/metrics"},
+			Why:   "The node still looks Ready, but what is asked of it is done late or not at all.",
+			Faults: []detect.Fault{
+				{Reason: "ApiserverRequestsFail", Severity: finding.Warning, When: "20 % of kubelet's requests of 15 minutes, at least 10, were answered with 5xx, 401 or not at all"},
+				{Reason: "RuntimeOperationsFail", Severity: finding.Warning, When: "half of the calls of one operation of the runtime in 15 minutes, at least 10, failed"},
+				{Reason: "PodWorkersStartLate", Severity: finding.Warning, When: "3 pods and 10 % of those of 15 minutes waited more than 10 s for kubelet to begin with them"},
+				{Reason: "PodsStartSlowly", Severity: finding.Warning, When: "3 pods and 10 % of those of 15 minutes took more than a minute to start, without image pulls"},
+			},
+			FalseAlarms: "Failing exec probes, wrong images and wrong commands count as errors of the runtime in kubelet's metrics; those operations are left out.",
+		},
+		Every:    time.Minute,
+		Deadline: 10 * time.Second,
+		Policy:   finding.Policy{Clear: finding.Hold{Looks: 2}},
+		Run:      m.look,
+	}
+}
+
+type syncState struct {
+	meter checkkit.KubeletMeter
+}
+
+func (m *syncState) look(ctx context.Context, h *host.Host) ([]finding.Finding, error) {
+	grown, _, err := m.meter.Read(ctx, h, syncKey, "rest_client_requests_total", "kubelet_runtime_operations_total", "kubelet_runtime_operations_errors_total",
+		"kubelet_pod_worker_start_duration_seconds_bucket", "kubelet_pod_start_sli_duration_seconds_bucket")
+	if err != nil || grown == nil {
+		return nil, err
+	}
+	minutes := m.meter.Span()
+	found := slices.Concat(judgeRequests(grown, minutes), judgeOperations(h, grown, minutes),
+		lateStarts{checkkit.KubeletSubject(), "worker", "10", "PodWorkersStartLate", "waited more than 10 s for kubelet to begin with them: kubelet is short of CPU or blocked"}.judge(grown, minutes),
+		lateStarts{checkkit.NodeSubject(h), "start", "60", "PodsStartSlowly", "took more than a minute to start, image pulls not counted"}.judge(grown, minutes))
+	return found, nil
+}
+
+// syncKey says what a sample counts for.
+func syncKey(name string, s host.Sample) string {
+	switch name {
+	case "rest_client_requests_total":
+		code := s.Label("code")
+		if bad := code == "<error>" || code == "401" || len(code) == 3 && code[0] == '5'; bad {
+			return "request bad " + code
+		}
+		return "request good"
+	case "kubelet_runtime_operations_total", "kubelet_runtime_operations_errors_total":
+		operation := s.Label("operation_type")
+		if !slices.Contains(nodeOperations(), operation) {
+			return ""
+		}
+		if name == "kubelet_runtime_operations_total" {
+			return "all " + operation
+		}
+		return "failed " + operation
+	case "kubelet_pod_worker_start_duration_seconds_bucket":
+		return "worker " + s.Label("le")
+	}
+	return "start " + s.Label("le")
+}
+
+// nodeOperations are the calls of the runtime whose errors are not the pods' own.
+func nodeOperations() []string {
+	return []string{"run_podsandbox", "stop_podsandbox", "remove_podsandbox", "stop_container", "remove_container", "create_container",
+		"list_containers", "list_podsandbox", "list_images", "status", "version", "image_fs_info"}
+}
+
+func judgeRequests(grown map[string]float64, minutes time.Duration) []finding.Finding {
+	bad, codes := 0.0, []string{}
+	for key, count := range grown {
+		if code, ok := strings.CutPrefix(key, "request bad "); ok && count > 0 {
+			bad += count
+			codes = append(codes, fmt.Sprintf("%s: %s", checkkit.Sanitize(code, 10), checkkit.WholeNumber(count)))
+		}
+	}
+	slices.Sort(codes)
+	all := bad + grown["request good"]
+	if bad < syncLeast/2 || bad < 0.1*all {
+		return nil
+	}
+	return []finding.Finding{{
+		Check: syncID, Subject: finding.Subject{Kind: "apiserver", Name: "apiserver"}, Severity: finding.Warning, Reason: "ApiserverRequestsFail",
+		Message: fmt.Sprintf("%s of kubelet's %s requests to the apiserver failed within %s (%s)", checkkit.WholeNumber(bad), checkkit.WholeNumber(all), minutes, checkkit.JoinFirst(codes, 5)),
+		Facts:   map[string]string{"failed": checkkit.WholeNumber(bad), "requests": checkkit.WholeNumber(all)}, BelowRaise: bad < syncLeast || bad < 0.2*all,
+	}}
+}
+
+// judgeOperations tells of the operation that fails most.
+func judgeOperations(h *host.Host, grown map[string]float64, minutes time.Duration) []finding.Finding {
+	worst, bad := "", 0.0
+	for _, operation := range nodeOperations() {
+		if failed := grown["failed "+operation]; failed > bad && failed >= syncLeast/2 && failed >= 0.25*grown["all "+operation] {
+			worst, bad = operation, failed
+		}
+	}
+	if worst == "" {
+		return nil
+	}
+	all := grown["all "+worst]
+	return []finding.Finding{{
+		Check: syncID, Subject: finding.Subject{Kind: "container-runtime", Name: h.Paths.CRISocket}, Severity: finding.Warning, Reason: "RuntimeOperationsFail",
+		Message: fmt.Sprintf("%s of kubelet's %s calls of %s failed within %s: see `journalctl -u containerd`", checkkit.WholeNumber(bad), checkkit.WholeNumber(all), worst, minutes),
+		Facts:   map[string]string{"operation": worst, "failed": checkkit.WholeNumber(bad), "calls": checkkit.WholeNumber(all)}, BelowRaise: bad < syncLeast || bad < 0.5*all,
+	}}
+}
+
+// lateStarts is what is said where many pods of a histogram are above one of its bounds.
+type lateStarts struct {
+	subject       finding.Subject
+	histogram, le string
+	reason, text  string
+}
+
+func (l lateStarts) judge(grown map[string]float64, minutes time.Duration) []finding.Finding {
+	within, known := grown[l.histogram+" "+l.le]
+	all := grown[l.histogram+" +Inf"]
+	slow := all - within
+	if !known || slow < 2 || slow < 0.05*all {
+		return nil
+	}
+	return []finding.Finding{{
+		Check: syncID, Subject: l.subject, Severity: finding.Warning, Reason: l.reason,
+		Message: fmt.Sprintf("%s of the %s pods that came within %s %s", checkkit.WholeNumber(slow), checkkit.WholeNumber(all), minutes, l.text),
+		Facts:   map[string]string{"slow": checkkit.WholeNumber(slow), "pods": checkkit.WholeNumber(all)}, BelowRaise: slow < 3 || slow < 0.1*all,
+	}}
+}

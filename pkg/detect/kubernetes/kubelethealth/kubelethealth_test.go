@@ -1,0 +1,215 @@
+package kubelethealth
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"net/url"
+	"os"
+	"os/exec"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/nodeagent/nodeagent/internal/host"
+	"github.com/nodeagent/nodeagent/internal/host/hosttest"
+	"github.com/nodeagent/nodeagent/pkg/detect/checkkit"
+	"github.com/nodeagent/nodeagent/pkg/detect/checktest"
+	"github.com/nodeagent/nodeagent/pkg/finding"
+	"github.com/nodeagent/nodeagent/test/need"
+)
+
+func TestJudgeKubelet(t *testing.T) {
+	refused := &url.Error{Op: "Get", Err: syscall.ECONNREFUSED}
+	timeout := &url.Error{Op: "Get", Err: context.DeadlineExceeded}
+	gone := fmt.Errorf("find kubelet: %w", fs.ErrNotExist)
+	tests := []struct {
+		name    string
+		seen    kubeletSeen
+		want    []string
+		wantErr bool
+	}{
+		{name: "ok", seen: kubeletSeen{Body: "ok", Latency: time.Millisecond}},
+		{name: "ok inside another process", seen: kubeletSeen{Body: "ok", ProcessErr: gone}},
+		{name: "rather slow", seen: kubeletSeen{Body: "ok", Latency: 1500 * time.Millisecond}, want: []string{"kubelet/kubelet=KubeletSlow warning marginal"}},
+		{name: "slow", seen: kubeletSeen{Body: "ok", Latency: 2 * time.Second}, want: []string{"kubelet/kubelet=KubeletSlow warning"}},
+		{name: "dead", seen: kubeletSeen{HealthzErr: refused, ProcessErr: gone}, want: []string{"kubelet/kubelet=KubeletNotRunning"}},
+		{name: "zombie", seen: kubeletSeen{HealthzErr: refused, Threads: checkkit.ThreadStates{Main: 'Z'}}, want: []string{"kubelet/kubelet=KubeletNotRunning"}},
+		{name: "running, nobody listens", seen: kubeletSeen{HealthzErr: refused}, want: []string{"kubelet/kubelet=KubeletNotListening"}},
+		{name: "nobody listens, process unknown", seen: kubeletSeen{HealthzErr: refused, ProcessErr: errors.New("EPERM")}, want: []string{"kubelet/kubelet=KubeletNotListening"}},
+		{name: "stopped", seen: kubeletSeen{HealthzErr: timeout, Threads: checkkit.ThreadStates{Main: 'T'}}, want: []string{"kubelet/kubelet=KubeletStopped"}},
+		{name: "traced", seen: kubeletSeen{HealthzErr: timeout, Threads: checkkit.ThreadStates{Main: 't'}}, want: []string{"kubelet/kubelet=KubeletStopped"}},
+		{name: "hung in the kernel", seen: kubeletSeen{HealthzErr: timeout, Threads: checkkit.ThreadStates{Main: 'S', Blocked: 3}}, want: []string{"kubelet/kubelet=KubeletHung"}},
+		{name: "silent", seen: kubeletSeen{HealthzErr: timeout, Threads: checkkit.ThreadStates{Main: 'S'}}, want: []string{"kubelet/kubelet=KubeletNotAnswering"}},
+		{name: "says 500", seen: kubeletSeen{HealthzErr: errors.New("status 500"), Body: "[-]syncloop failed"}, want: []string{"kubelet/kubelet=KubeletHealthzFailed"}},
+		{name: "somebody else answers", seen: kubeletSeen{Body: "ok", Impostor: true}, want: []string{"kubelet/kubelet=KubeletPortTaken"}},
+		{name: "neither could be told", seen: kubeletSeen{HealthzErr: &url.Error{Op: "Get", Err: errors.New("EOF")}, ProcessErr: errors.New("EPERM")}, wantErr: true},
+	}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			found, err := judgeKubelet(tt.seen, DefaultSettings())
+			if diff := cmp.Diff(tt.want, checktest.Reasons(found)); diff != "" || (err != nil) != tt.wantErr {
+				t.Errorf("error %v, findings (-want +got):\n%s", err, diff)
+			}
+			for _, f := range found {
+				if err := f.Problem(); err != nil {
+					t.Error(err)
+				}
+			}
+		})
+	}
+}
+
+// kubeletHost is a host whose kubelet is a process and a server of the test's.
+func kubeletHost(t *testing.T, address string, process func() (host.Process, error)) *host.Host {
+	t.Helper()
+	h := &host.Host{NodeName: "node-1", Clock: host.Now}
+	h.Paths.KubeletHealthz = "http://" + address + "/healthz"
+	h.Kubelet.Process = process
+	h.Kubelet.Healthz = func(ctx context.Context) (string, error) {
+		request, err := http.NewRequestWithContext(ctx, http.MethodGet, h.Paths.KubeletHealthz, nil)
+		if err != nil {
+			return "", err
+		}
+		response, err := http.DefaultClient.Do(request)
+		if err != nil {
+			return "", err
+		}
+		defer response.Body.Close()
+		body, err := io.ReadAll(response.Body)
+		if err == nil && response.StatusCode != http.StatusOK {
+			err = fmt.Errorf("status %d", response.StatusCode)
+		}
+		return string(body), err
+	}
+	return h
+}
+
+// self is the test's own process.
+func self() (host.Process, error) { return processOf(os.Getpid()) }
+
+func processOf(pid int) (host.Process, error) {
+	stat, err := (&host.Host{}).ProcStat(pid)
+	return host.Process{PID: pid, StartTime: stat.StartTime, Comm: stat.Comm}, err
+}
+
+// stopped starts a process and stops it with SIGSTOP.
+func stopped(t *testing.T) int {
+	t.Helper()
+	sleep := exec.CommandContext(t.Context(), "sleep", "1000")
+	if err := sleep.Start(); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = sleep.Process.Kill(); _ = sleep.Wait() })
+	hosttest.Stop(t, sleep.Process.Pid)
+	return sleep.Process.Pid
+}
+
+func TestKubeletHealthAgainstProcesses(t *testing.T) {
+	settings := Settings{Timeout: 300 * time.Millisecond, SlowAfter: 200 * time.Millisecond, SlowBefore: 100 * time.Millisecond}
+	look := func(t *testing.T, h *host.Host) []string {
+		t.Helper()
+		found, err := New(settings).Run(t.Context(), h)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return checktest.Reasons(found)
+	}
+	serve := func(t *testing.T, code int, body string) string {
+		s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+			w.WriteHeader(code)
+			_, _ = io.WriteString(w, body)
+		}))
+		t.Cleanup(s.Close)
+		return strings.TrimPrefix(s.URL, "http://")
+	}
+	mute := func(t *testing.T) string { // accepts in the kernel's backlog and never answers
+		l, err := net.Listen("tcp", "127.0.0.1:0")
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { _ = l.Close() })
+		return l.Addr().String()
+	}
+	closed := func(t *testing.T) string {
+		l, err := net.Listen("tcp", "127.0.0.1:0")
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer l.Close()
+		return l.Addr().String()
+	}
+	none := func() (host.Process, error) { return host.Process{}, fs.ErrNotExist }
+
+	tests := []struct {
+		name    string
+		address func(t *testing.T) string
+		process func(t *testing.T) func() (host.Process, error)
+		want    []string
+	}{
+		{"healthy", func(t *testing.T) string { return serve(t, 200, "ok") }, func(*testing.T) func() (host.Process, error) { return self }, nil},
+		{"unwell", func(t *testing.T) string { return serve(t, 500, "no") }, func(*testing.T) func() (host.Process, error) { return self }, []string{"kubelet/kubelet=KubeletHealthzFailed"}},
+		{"hung", mute, func(*testing.T) func() (host.Process, error) { return self }, []string{"kubelet/kubelet=KubeletNotAnswering"}},
+		{"stopped", mute, func(t *testing.T) func() (host.Process, error) {
+			pid := stopped(t)
+			return func() (host.Process, error) { return processOf(pid) }
+		}, []string{"kubelet/kubelet=KubeletStopped"}},
+		{"dead", closed, func(*testing.T) func() (host.Process, error) { return none }, []string{"kubelet/kubelet=KubeletNotRunning"}},
+		{"port taken", func(t *testing.T) string { return serve(t, 200, "ok") }, func(t *testing.T) func() (host.Process, error) {
+			pid := stopped(t) // it runs, and does not hold the port, which is the test's
+			return func() (host.Process, error) { return processOf(pid) }
+		}, []string{"kubelet/kubelet=KubeletPortTaken"}},
+	}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			if tt.name == "port taken" {
+				need.Root(t, "reads another process's file descriptors")
+			}
+			h := kubeletHost(t, tt.address(t), tt.process(t))
+			if diff := cmp.Diff(tt.want, look(t, h)); diff != "" {
+				t.Errorf("findings (-want +got):\n%s", diff)
+			}
+		})
+	}
+	t.Run("no kubelet was ever here", func(t *testing.T) {
+		h := kubeletHost(t, closed(t), none)
+		h.NodeName, h.Paths.KubeletRoot = "", t.TempDir()
+		_, err := New(settings).Run(t.Context(), h)
+		if _, ok := errors.AsType[*finding.NotApplicableError](err); !ok {
+			t.Errorf("got %v, want not applicable", err)
+		}
+	})
+}
+
+func TestParseListeners(t *testing.T) {
+	data, err := os.ReadFile("testdata/kubelet-health/tcp")
+	if err != nil {
+		t.Fatal(err)
+	}
+	got, err := parseListeners(data, 10248)
+	if diff := cmp.Diff([]string{"24342"}, got); diff != "" || err != nil {
+		t.Errorf("error %v (-want +got):\n%s", err, diff)
+	}
+	for _, bad := range []string{"head\n 0: x", "head\n0: 0100007F 0:0 0A a b 0 0 0 1", "head\n0: 0100007F:XYZ 0:0 0A a b 0 0 0 1"} {
+		if _, err := parseListeners([]byte(bad), 1); err == nil {
+			t.Errorf("%q: no error", bad)
+		}
+	}
+}
+
+func FuzzParseListeners(f *testing.F) {
+	f.Add([]byte("head\n   0: 0100007F:2808 00000000:0000 0A 00000000:00000000 00:00000000 00000000     0        0 24342 1\n"))
+	f.Fuzz(func(t *testing.T, data []byte) {
+		if got, err := parseListeners(data, 10248); err != nil && got != nil {
+			t.Errorf("both %v and %v", got, err)
+		}
+	})
+}

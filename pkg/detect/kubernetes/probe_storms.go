@@ -1,0 +1,191 @@
+package kubernetes
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/nodeagent/nodeagent/internal/host"
+	"github.com/nodeagent/nodeagent/pkg/detect"
+	"github.com/nodeagent/nodeagent/pkg/detect/checkkit"
+	"github.com/nodeagent/nodeagent/pkg/detect/kubernetes/podstate"
+	"github.com/nodeagent/nodeagent/pkg/finding"
+)
+
+// probe-storms reads of kubelet's /metrics/probes, by how much they grew in 3 minutes
+//
+//	prober_probe_total{container="a",namespace="shop",pod="cart-1",pod_uid="f44f4528-…",probe_type="Readiness",result="failed"} 85
+//
+// and, when many pods are hit, their owners from kubelet's pods.
+//
+// https://kubernetes.io/docs/reference/instrumentation/metrics/ (prober_probe_total).
+//
+// Probes are made by kubelet on the node itself, so that many pods of different owners failing at once says that the node is
+// short of CPU, disk or network, not that all programs broke. A storm is 5 pods of 3 owners and a third of the pods that have
+// probes, none of which failed in the window before.
+//
+// Known false alarms: one broken deployment with many pods here (owners are counted); pods that start (a startup probe fails
+// until they are up, and a readiness probe often: pods younger than the window and startup probes are left out); something
+// that all of them need (a database) is away: told all the same, with that advice.
+
+const (
+	probeStormsID     = "probe-storms"
+	probeStormsWindow = 3 * time.Minute
+	probeStormPods    = 5
+	probeStormOwners  = 3
+	probeStormShare   = 1.0 / 3
+)
+
+// ProbeStorms finds liveness and readiness probes that begin to fail for many pods at once.
+func ProbeStorms() detect.Check {
+	m := &stormState{meter: checkkit.KubeletMeter{Window: probeStormsWindow}}
+	return detect.Check{
+		ID:      probeStormsID,
+		Domain:  "kubernetes",
+		Summary: "liveness or readiness probes of many different pods fail at the same time",
+		Advice: "Look for what the pods share: `nodeagent check` for CPU, memory and disk pressure and for the CNI plugin, then conntrack and DNS; then a service that all of them " +
+			"need. Liveness probes that fail restart containers and make it worse.",
+		Doc: detect.Doc{
+			Reads: []string{"https://127.0.0.1:10250/metrics/probes", "https://127.0.0.1:10250/pods, in a storm"},
+			Why:   "Pods are taken out of their services or restarted, all at once, although their programs are well.",
+			Faults: []detect.Fault{
+				{Reason: "ProbeStorm", Severity: finding.Warning, When: "5 pods of 3 owners, and a third of those with probes, fail probes within 3 minutes that they did not fail before; kept above half of that"},
+			},
+			FalseAlarms: "A broken deployment alone is none; startup probes and pods younger than the window are left out.",
+		},
+		Every:    time.Minute,
+		Deadline: 10 * time.Second,
+		Run:      m.look,
+	}
+}
+
+// stormState is what one look leaves for the next.
+type stormState struct {
+	meter  checkkit.KubeletMeter
+	storm  map[string]bool          // UIDs of the pods that are in the storm
+	failed map[string]time.Duration // UIDs of pods to when they failed first, by the time since boot
+}
+
+func (m *stormState) look(ctx context.Context, h *host.Host) ([]finding.Finding, error) {
+	grown, scrape, err := m.meter.Read(ctx, h, probeKey, "prober_probe_total")
+	if err != nil {
+		return nil, err
+	}
+	if scrape.ProbesErr != nil {
+		return nil, fmt.Errorf("kubelet's probes: %w", scrape.ProbesErr)
+	}
+	if grown == nil {
+		m.failed = nil
+		return nil, nil
+	}
+	probed, failing := m.failing(grown, scrape.At)
+	if len(failing) < (probeStormPods+1)/2 || float64(len(failing)) < probeStormShare/2*float64(probed) {
+		return nil, nil
+	}
+	names, owners, err := ownersOf(ctx, h, failing)
+	if err != nil {
+		return nil, fmt.Errorf("owners of pods whose probes fail: %w", err)
+	}
+	if owners < probeStormOwners {
+		return nil, nil
+	}
+	return []finding.Finding{{
+		Check: probeStormsID, Subject: checkkit.NodeSubject(h), Severity: finding.Warning, Reason: "ProbeStorm",
+		Message:    fmt.Sprintf("probes of %d of %d pods, of %d different owners, began to fail within %s: %s", len(failing), probed, owners, probeStormsWindow, checkkit.JoinFirst(names, 5)),
+		Facts:      map[string]string{"failing": strconv.Itoa(len(failing)), "probed": strconv.Itoa(probed), "owners": strconv.Itoa(owners), "pods": checkkit.JoinFirst(names, 50)},
+		BelowRaise: len(failing) < probeStormPods || float64(len(failing)) < probeStormShare*float64(probed),
+	}}, nil
+}
+
+// probeKey counts by pod and outcome. Startup probes fail by design.
+func probeKey(_ string, s host.Sample) string {
+	kind := s.Label("probe_type")
+	if kind != "Liveness" && kind != "Readiness" {
+		return ""
+	}
+	if s.Label("result") == "successful" {
+		return "good " + s.Label("pod_uid")
+	}
+	return "bad " + s.Label("pod_uid")
+}
+
+// failing returns how many pods had probes within the window, and which of them began to fail within two windows. A pod that
+// has failed for longer is no part of a storm, unless it was in one and has not stopped to fail since.
+func (m *stormState) failing(grown map[string]float64, now finding.Timestamp) (probed int, failing []string) {
+	before := m.meter.Points[0].Values
+	pods, bad := map[string]bool{}, map[string]time.Duration{}
+	for key, count := range grown {
+		outcome, uid, _ := strings.Cut(key, " ")
+		_, good := before["good "+uid]
+		_, failed := before["bad "+uid]
+		if count == 0 || !good && !failed {
+			continue // it is new
+		}
+		pods[uid] = true
+		if outcome == "bad" {
+			bad[uid] = now.SinceBoot
+			if first, known := m.failed[uid]; known {
+				bad[uid] = first
+			}
+		}
+	}
+	if m.failed == nil { // of those that fail in the first window nobody knows since when
+		for uid := range bad {
+			bad[uid] = 0
+		}
+	}
+	storm := map[string]bool{}
+	for uid, first := range bad {
+		if m.storm[uid] || now.SinceBoot-first <= probeStormsWindow {
+			failing = append(failing, uid)
+		}
+	}
+	if len(failing) >= probeStormPods {
+		for _, uid := range failing {
+			storm[uid] = true
+		}
+	} else {
+		for uid := range m.storm {
+			if _, still := bad[uid]; still {
+				storm[uid] = true
+			}
+		}
+	}
+	m.failed, m.storm = bad, storm
+	slices.Sort(failing)
+	return len(pods), failing
+}
+
+// ownersOf returns the names of pods, and how many different controllers they belong to.
+func ownersOf(ctx context.Context, h *host.Host, uids []string) (names []string, owners int, err error) {
+	if h.Kubelet.Pods == nil {
+		return nil, 0, fmt.Errorf("pods of kubelet: %w", host.ErrNotConfigured)
+	}
+	pods, err := h.NodePods(ctx)
+	if err != nil {
+		return nil, 0, err
+	}
+	different := map[string]bool{}
+	for i := range pods {
+		if pod := &pods[i]; slices.Contains(uids, string(pod.UID)) || slices.Contains(uids, host.NodePodUID(pod)) {
+			names = append(names, podstate.Pod{Pod: pod}.Name())
+			different[ownerOf(pod)] = true
+		}
+	}
+	slices.Sort(names)
+	return names, len(different), nil
+}
+
+// ownerOf is the controller of a pod, or the pod itself where it has none.
+func ownerOf(pod *corev1.Pod) string {
+	if owner := metav1.GetControllerOf(pod); owner != nil {
+		return string(owner.UID)
+	}
+	return string(pod.UID)
+}

@@ -1,0 +1,93 @@
+package stuckpods
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	cri "k8s.io/cri-api/pkg/apis/runtime/v1"
+
+	"github.com/nodeagent/nodeagent/internal/host"
+	"github.com/nodeagent/nodeagent/pkg/detect/checkkit"
+	"github.com/nodeagent/nodeagent/pkg/detect/kubernetes/podstate"
+)
+
+// podEvidence is what one look gathers about late pods: each thing once, and only when a pod asks for it. What cannot be
+// read makes the stage less precise, not the look an error: that the pod is late is known.
+type podEvidence struct {
+	host     *host.Host
+	settings Settings
+
+	asked           bool
+	askErr          error
+	sandboxes       []*cri.PodSandbox
+	containers      []*cri.Container
+	networkNotReady string // what the runtime says where its network is not ready
+
+	mounts  []host.Mount
+	cgroups map[string][]host.PodCgroup // by pod UID
+}
+
+// runtimePatience is how long the runtime has for all answers together.
+const runtimePatience = 5 * time.Second
+
+// stage says where a late pod is stuck.
+func (e *podEvidence) stage(ctx context.Context, p podstate.Pod) podstate.PodStage {
+	if e.mounts == nil {
+		e.mounts, _ = e.host.Mounts() // without them volumes are judged by their directories alone
+	}
+	if p.Ending {
+		return e.endStage(ctx, p)
+	}
+	return e.startStage(ctx, p)
+}
+
+// ask asks the runtime, once.
+func (e *podEvidence) ask(ctx context.Context) error {
+	if e.asked {
+		return e.askErr
+	}
+	e.asked = true
+	r := e.host.Runtime
+	if r.Sandboxes == nil || r.Containers == nil {
+		e.askErr = fmt.Errorf("container runtime: %w", host.ErrNotConfigured)
+		return e.askErr
+	}
+	ctx, cancel := context.WithTimeout(ctx, runtimePatience)
+	defer cancel()
+	if e.sandboxes, e.askErr = r.Sandboxes(ctx); e.askErr != nil {
+		return e.askErr
+	}
+	if e.containers, e.askErr = r.Containers(ctx); e.askErr != nil || r.Status == nil {
+		return e.askErr
+	}
+	if status, err := r.Status(ctx); err == nil {
+		for _, c := range status.GetStatus().GetConditions() {
+			if c.Type == "NetworkReady" && !c.Status {
+				e.networkNotReady = checkkit.Sanitize(c.Reason+": "+c.Message, checkkit.MaxReported)
+			}
+		}
+	}
+	return nil
+}
+
+// podCgroups returns the cgroups of all pods in the hierarchies that can freeze, or hold processes where there is only one.
+func (e *podEvidence) podCgroups() map[string][]host.PodCgroup {
+	if e.cgroups != nil {
+		return e.cgroups
+	}
+	e.cgroups = map[string][]host.PodCgroup{}
+	for _, hierarchy := range host.CgroupHierarchies(e.mounts, e.host.Paths.CgroupMount) {
+		if !hierarchy.V2 && !hierarchy.Has("freezer") {
+			continue
+		}
+		found, err := e.host.PodCgroups(hierarchy)
+		if err != nil {
+			continue
+		}
+		for _, c := range found {
+			e.cgroups[c.UID] = append(e.cgroups[c.UID], c)
+		}
+	}
+	return e.cgroups
+}

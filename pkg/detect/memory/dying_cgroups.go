@@ -1,0 +1,152 @@
+package memory
+
+import (
+	"context"
+	"fmt"
+	"path"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/nodeagent/nodeagent/internal/host"
+	"github.com/nodeagent/nodeagent/pkg/detect"
+	"github.com/nodeagent/nodeagent/pkg/detect/checkkit"
+	"github.com/nodeagent/nodeagent/pkg/finding"
+)
+
+// dying-cgroups reads, in cgroup v2,
+//
+//	/sys/fs/cgroup/cgroup.stat    nr_descendants 212
+//	                              nr_dying_descendants 35          removed, but something still refers to them
+//	                              nr_dying_subsys_memory 35        the same of the memory controller alone (Linux 6.13)
+//
+// and in v1
+//
+//	/proc/cgroups                 #subsys_name	hierarchy	num_cgroups	enabled
+//	                              memory	4	27	1
+//
+// whose num_cgroups counts the removed ones too; only when it is high are the directories of the hierarchy counted.
+//
+// https://docs.kernel.org/admin-guide/cgroup-v2.html (cgroup.stat), cgroups(7).
+//
+// A memory cgroup that was removed lives on while page cache or a kernel object that it paid for is used by others. Each
+// costs some kilobytes for each processor: 10,000 of them are a gigabyte on 64 processors, and reading memory.stat, which
+// kubelet does all the time, slows down with them. Some hundreds are normal on nodes where jobs come and go; memory
+// pressure makes the kernel let go of them. Gone below 8,000.
+//
+// Known false alarms: none known; a node with very much free memory keeps them longer.
+
+const (
+	dyingCgroupsID   = "dying-cgroups"
+	dyingCgroupsMost = 10_000
+	dyingCgroupsKeep = 8_000
+)
+
+// DyingCgroups finds nodes on which removed cgroups pile up.
+func DyingCgroups() detect.Check {
+	return detect.Check{
+		ID: dyingCgroupsID, Domain: "memory",
+		Summary: "removed cgroups pile up in the kernel",
+		Advice: "Something makes and removes cgroups all the time: jobs, crash-looping pods, or session scopes (loginctl list-sessions). " +
+			"`echo 1 > /proc/sys/vm/drop_caches` once, at a quiet time, frees those that page cache holds; Linux 5.x and later leak far fewer.",
+		Doc: detect.Doc{
+			Reads: []string{"/sys/fs/cgroup/cgroup.stat", "/proc/cgroups and the directories of the memory hierarchy, in cgroup v1"},
+			Why:   "They take kernel memory that belongs to no pod, and slow down kubelet, which reads the statistics of all cgroups.",
+			Faults: []detect.Fault{{Reason: "DyingCgroups", Severity: finding.Warning, When: "10,000 removed cgroups of the memory controller, which " +
+				"is about a gigabyte on 64 processors; gone below 8,000"}},
+			FalseAlarms: "Some hundreds are normal where jobs come and go, and do not count. A node with very much free memory keeps them longer; memory pressure makes the kernel let go of them.",
+		},
+		Every: 10 * time.Minute, Deadline: 10 * time.Second,
+		Run: lookAtDyingCgroups,
+	}
+}
+
+func lookAtDyingCgroups(ctx context.Context, h *host.Host) ([]finding.Finding, error) {
+	hierarchy, err := checkkit.ControllerHierarchy(h, "memory")
+	if err != nil {
+		return nil, err
+	}
+	count := dyingInV2
+	if !hierarchy.V2 {
+		count = dyingInV1
+	}
+	dying, err := count(ctx, h, hierarchy.Point)
+	if err != nil || dying < dyingCgroupsKeep {
+		return nil, err
+	}
+	return []finding.Finding{{
+		Check: dyingCgroupsID, Subject: checkkit.NodeSubject(h), Severity: finding.Warning,
+		Reason: "DyingCgroups", Message: fmt.Sprintf("%d removed cgroups are still in the kernel", dying),
+		Facts: map[string]string{"dying": strconv.FormatUint(dying, 10)}, BelowRaise: dying < dyingCgroupsMost,
+	}}, nil
+}
+
+func dyingInV2(_ context.Context, h *host.Host, root string) (uint64, error) {
+	name := path.Join(root, "cgroup.stat")
+	stat, err := checkkit.ReadCounts(h.Files, name)
+	if err != nil {
+		return 0, err
+	}
+	if ofMemory, ok := stat["nr_dying_subsys_memory"]; ok {
+		return ofMemory, nil
+	}
+	dying, ok := stat["nr_dying_descendants"]
+	if !ok {
+		return 0, fmt.Errorf("read %s: no nr_dying_descendants", name)
+	}
+	return dying, nil
+}
+
+func dyingInV1(ctx context.Context, h *host.Host, root string) (uint64, error) {
+	data, err := h.Files.Read("/proc/cgroups")
+	if err != nil {
+		return 0, err
+	}
+	all, err := memoryCgroups(string(data))
+	if err != nil {
+		return 0, fmt.Errorf("read /proc/cgroups: %w", err)
+	}
+	if all < dyingCgroupsKeep {
+		return 0, nil
+	}
+	alive, err := countFolders(ctx, h.Files, root, all)
+	return all - min(alive, all), err
+}
+
+// memoryCgroups returns the number of cgroups in the line "memory	4	27	1" of /proc/cgroups.
+func memoryCgroups(text string) (uint64, error) {
+	for line := range strings.Lines(text) {
+		fields := strings.Fields(line)
+		if len(fields) != 4 || fields[0] != "memory" {
+			continue
+		}
+		count, err := strconv.ParseUint(fields[2], 10, 32)
+		if err != nil {
+			return 0, fmt.Errorf("line %q: bad number of cgroups", checkkit.Sanitize(line, checkkit.MaxLine))
+		}
+		return count, nil
+	}
+	return 0, fmt.Errorf("no line of memory")
+}
+
+// countFolders counts a folder and those below it, but not beyond most. A cgroup that goes away meanwhile is no error.
+func countFolders(ctx context.Context, files host.Files, root string, most uint64) (uint64, error) {
+	todo, count := []string{root}, uint64(0)
+	for len(todo) > 0 && count < most {
+		if ctx.Err() != nil {
+			return 0, fmt.Errorf("count the folders below %s: %w", root, ctx.Err())
+		}
+		dir := todo[len(todo)-1]
+		todo, count = todo[:len(todo)-1], count+1
+		entries, _, err := files.Entries(dir)
+		if err != nil {
+			continue
+		}
+		for _, e := range entries {
+			if e.IsDir() {
+				todo = append(todo, path.Join(dir, e.Name))
+			}
+		}
+	}
+	return count, nil
+}

@@ -1,0 +1,154 @@
+package memory
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"path"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/nodeagent/nodeagent/internal/host"
+	"github.com/nodeagent/nodeagent/pkg/detect"
+	"github.com/nodeagent/nodeagent/pkg/detect/checkkit"
+	"github.com/nodeagent/nodeagent/pkg/finding"
+)
+
+// hugepages compares what was configured with what is there:
+//
+//	/proc/cmdline                                  … default_hugepagesz=1G hugepagesz=1G hugepages=16 hugepagesz=2M hugepages=512
+//	/etc/sysctl.conf, sysctl.d/*.conf              vm.nr_hugepages = 512         of the default size
+//	/proc/meminfo                                  Hugepagesize:       2048 kB   the default size
+//	/sys/kernel/mm/hugepages/hugepages-2048kB/nr_hugepages    512
+//
+// https://docs.kernel.org/admin-guide/mm/hugetlbpage.html, sysctl.d(5).
+//
+// The kernel gives as many as it finds contiguous memory for, and says so in one line of its log only ("HugeTLB: allocating
+// 16 of page size 1.00 GiB failed. Only allocated 14 hugepages."). Pages are also lost when memory fails under them.
+// What sysctl says counts more than the command line, since it comes later; it is only believed of the default size.
+// Sizes of "hugepages=0:2,1:2" (by NUMA node, Linux 5.17) are added up.
+//
+// Known false alarms: an administrator who gave huge pages back by hand without changing the configuration. Not seen: pages
+// that were set up by hand or by a tuning daemon, and that later became fewer.
+
+const (
+	hugepagesID  = "hugepages"
+	hugepagesDir = "/sys/kernel/mm/hugepages"
+)
+
+// Hugepages finds nodes that have fewer huge pages than they were configured to have.
+func Hugepages() detect.Check {
+	return detect.Check{
+		ID: hugepagesID, Domain: "memory",
+		Summary: "the node has fewer huge pages than it is configured to have",
+		Advice: "Reserve them on the kernel's command line (hugepagesz= hugepages=): later, memory is in too small pieces. Until the next boot, " +
+			"`echo N > /sys/kernel/mm/hugepages/hugepages-SIZE/nr_hugepages` may get some more; kubelet counts them when it starts.",
+		Doc: detect.Doc{
+			Reads: []string{"/proc/cmdline", "/etc/sysctl.conf, /etc/sysctl.d, /run/sysctl.d, /usr/lib/sysctl.d", "/sys/kernel/mm/hugepages/*/nr_hugepages"},
+			Why:   "Pods that ask for huge pages stay pending, or are placed by a capacity that kubelet counted when there were more.",
+			Faults: []detect.Fault{{Reason: "HugepagesMissing", Severity: finding.Warning,
+				When: "fewer than the command line or sysctl asks for"}},
+			FalseAlarms: "Huge pages that somebody gave back by hand.",
+		},
+		Every: 10 * time.Minute, Deadline: 5 * time.Second,
+		Run: func(_ context.Context, h *host.Host) ([]finding.Finding, error) {
+			return lookAtHugepages(h.Files)
+		},
+	}
+}
+
+func lookAtHugepages(files host.Files) ([]finding.Finding, error) {
+	if _, err := files.Stat(hugepagesDir); errors.Is(err, fs.ErrNotExist) {
+		return nil, finding.NotApplicable("a kernel without huge pages")
+	}
+	info, err := checkkit.ReadMeminfo(files)
+	if err != nil {
+		return nil, err
+	}
+	cmdline, err := files.Text("/proc/cmdline")
+	if err != nil {
+		return nil, err
+	}
+	wanted := hugepagesOfCmdline(cmdline, info["Hugepagesize"])
+	if pages, ok := hugepagesOfSysctl(files); ok {
+		wanted[info["Hugepagesize"]] = pages
+	}
+	var findings []finding.Finding
+	doubts := make(map[finding.Subject]error)
+	for size, want := range wanted {
+		pool := fmt.Sprintf("hugepages-%dkB", size>>10)
+		subject := finding.Subject{Kind: "hugepage-pool", Name: pool}
+		have, err := checkkit.ReadCount(files, path.Join(hugepagesDir, pool, "nr_hugepages"))
+		switch {
+		case err != nil:
+			doubts[subject] = err
+		case have < want:
+			findings = append(findings, finding.Finding{
+				Check: hugepagesID, Subject: subject, Severity: finding.Warning, Reason: "HugepagesMissing",
+				Message: fmt.Sprintf("%d of %d configured huge pages of %s are there", have, want, checkkit.SizeText(size)),
+				Facts:   map[string]string{"configured": strconv.FormatUint(want, 10), "present": strconv.FormatUint(have, 10)},
+			})
+		}
+	}
+	return findings, finding.Partial(doubts)
+}
+
+// hugepagesOfCmdline returns the number of huge pages by their size in bytes. The kernel skips what it does not understand,
+// and so does this.
+func hugepagesOfCmdline(cmdline string, defaultSize uint64) map[uint64]uint64 {
+	wanted := make(map[uint64]uint64)
+	size := defaultSize
+	for word := range strings.FieldsSeq(cmdline) {
+		name, value, _ := strings.Cut(word, "=")
+		switch name {
+		case "hugepagesz", "default_hugepagesz":
+			if bytes, ok := memparse(value); ok {
+				size = bytes
+			}
+		case "hugepages":
+			if pages, ok := hugepageCount(value); ok {
+				wanted[size] = pages
+			}
+		}
+	}
+	return wanted
+}
+
+// hugepageCount understands "512" and, by NUMA node, "0:2,1:2".
+func hugepageCount(text string) (uint64, bool) {
+	sum := uint64(0)
+	for part := range strings.SplitSeq(text, ",") {
+		_, count, byNode := strings.Cut(part, ":")
+		if !byNode {
+			count = part
+		}
+		pages, err := strconv.ParseUint(count, 10, 40)
+		if err != nil {
+			return 0, false
+		}
+		sum += pages
+	}
+	return sum, true
+}
+
+// memparse understands sizes as the kernel's command line has them: 2M, 1G, 1048576.
+func memparse(text string) (uint64, bool) {
+	shift := 0
+	if text != "" {
+		shift = 10 * (strings.IndexByte("kmgt", text[len(text)-1]|0x20) + 1)
+	}
+	if shift > 0 {
+		text = text[:len(text)-1]
+	}
+	number, err := strconv.ParseUint(text, 0, 54-shift)
+	return number << shift, err == nil && number > 0
+}
+
+// hugepagesOfSysctl returns what sysctl's files set vm.nr_hugepages to at boot.
+func hugepagesOfSysctl(files host.Files) (uint64, bool) {
+	_, word := checkkit.SysctlWord(files, "vm.nr_hugepages")
+	pages, err := strconv.ParseUint(strings.TrimSpace(word), 10, 40)
+	return pages, err == nil
+}

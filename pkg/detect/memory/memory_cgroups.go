@@ -1,0 +1,62 @@
+package memory
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"path"
+	"slices"
+
+	"github.com/nodeagent/nodeagent/internal/host"
+	"github.com/nodeagent/nodeagent/pkg/detect/checkkit"
+)
+
+// memoryOf returns the memory that a cgroup uses, without the page cache that the kernel gives up first, as kubelet counts
+// it (working set).
+func memoryOf(h *host.Host, hierarchy host.CgroupHierarchy, dir string) (uint64, error) {
+	used, inactive := "memory.current", "inactive_file"
+	if !hierarchy.V2 {
+		used, inactive = "memory.usage_in_bytes", "total_inactive_file"
+	}
+	bytes, err := checkkit.ReadCount(h.Files, path.Join(dir, used))
+	if err != nil {
+		return 0, err
+	}
+	stat, err := checkkit.ReadCounts(h.Files, path.Join(dir, "memory.stat"))
+	if err != nil {
+		return 0, err
+	}
+	return bytes - min(stat[inactive], bytes), nil
+}
+
+// podsByMemory words which pods use most memory, most first. It does its best: it is only asked when memory is short.
+func podsByMemory(ctx context.Context, h *host.Host) []string {
+	hierarchy, err := checkkit.ControllerHierarchy(h, "memory")
+	if err != nil {
+		return nil
+	}
+	cgroups, err := h.PodCgroups(hierarchy)
+	if err != nil {
+		return nil
+	}
+	type user struct {
+		uid   string
+		bytes uint64
+	}
+	var users []user
+	for _, c := range cgroups {
+		if c.Depth > 0 || ctx.Err() != nil {
+			continue
+		}
+		if bytes, err := memoryOf(h, hierarchy, c.Dir()); err == nil {
+			users = append(users, user{c.UID, bytes})
+		}
+	}
+	slices.SortFunc(users, func(a, b user) int { return cmp.Or(-cmp.Compare(a.bytes, b.bytes), cmp.Compare(a.uid, b.uid)) })
+	names := checkkit.KubeletNames(ctx, h)
+	var words []string
+	for _, u := range users[:min(len(users), 10)] {
+		words = append(words, fmt.Sprintf("%s %s", cmp.Or(names[u.uid], "pod "+u.uid), checkkit.SizeText(u.bytes)))
+	}
+	return words
+}

@@ -1,0 +1,157 @@
+package memory
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/nodeagent/nodeagent/internal/host"
+	"github.com/nodeagent/nodeagent/pkg/detect"
+	"github.com/nodeagent/nodeagent/pkg/detect/checkkit"
+	"github.com/nodeagent/nodeagent/pkg/finding"
+)
+
+// memory-fragmentation reads
+//
+//	/proc/buddyinfo    Node 0, zone   Normal   4948   7734   5889   4143   2469   1321   1849   1338    906    748   3967
+//	                   free blocks of 1, 2, 4 … pages, by zone of each NUMA node
+//	/proc/vmstat       compact_fail 5       how often the kernel could not join pages for a request, since boot
+//
+// https://docs.kernel.org/filesystems/proc.html (buddyinfo), https://docs.kernel.org/admin-guide/sysctl/vm.html
+// (extfrag_threshold). What the kernel calls unusable free space index is, for blocks of 16 pages, the share of free memory
+// that lies in smaller ones. Requests for 8 pages and fewer are those that the kernel tries hard to serve
+// (PAGE_ALLOC_COSTLY_ORDER); where next to nothing of 16 pages is left, those are the next to fail: rings of network cards
+// with large frames, network buffers, iptables rules, page tables of new processes.
+//
+// The threshold is 99 %, gone below 95 %, and compaction must have failed within ten minutes: small pieces alone harm
+// nobody, and neither does a compaction that fails for a huge page while there are blocks for all else.
+//
+// Known false alarms: little free memory is in small pieces for lack of it; the check memory-available then tells the
+// better reason. The zone DMA (16 MiB for ancient devices) does not count.
+
+const (
+	memoryFragmentationID = "memory-fragmentation"
+	fragmentedAt          = 99 // percent of free memory in blocks of fewer than 16 pages
+	fragmentedKeep        = 95
+	fragmentedOrder       = 4
+	fragmentedFor         = 10 * time.Minute // how long a failed compaction counts
+)
+
+// MemoryFragmentation finds nodes whose free memory is in pieces too small for the kernel.
+func MemoryFragmentation() detect.Check {
+	m := &fragmentation{}
+	return detect.Check{
+		ID: memoryFragmentationID, Domain: "memory",
+		Summary: "free memory is in pieces too small for the kernel, and joining them fails",
+		Advice: "`echo 1 > /proc/sys/vm/compact_memory` joins what can be joined, at the cost of some stalls; a larger " +
+			"vm.min_free_kbytes keeps more free for the kernel. If it comes back, look for what holds kernel memory: slab-leak, dying-cgroups.",
+		Doc: detect.Doc{
+			Reads: []string{"/proc/buddyinfo", "/proc/vmstat"},
+			Why:   "Network cards drop packets, containers fail to start and iptables rules fail to load when the kernel finds no contiguous memory.",
+			Faults: []detect.Fault{{Reason: "MemoryFragmented", Severity: finding.Warning, When: "of a NUMA node, 99 % of the free memory is in " +
+				"blocks of fewer than 16 pages, and compaction failed within 10 minutes; for 5 minutes. Gone at 95 %"}},
+			FalseAlarms: "Little free memory is in small pieces for lack of it: memory-available tells that.",
+		},
+		Every: time.Minute, Deadline: 5 * time.Second,
+		Policy: finding.Policy{Raise: finding.Hold{Looks: 3, For: 5 * time.Minute}, Clear: finding.Hold{Looks: 3, For: 3 * time.Minute}},
+		Run: func(_ context.Context, h *host.Host) ([]finding.Finding, error) {
+			return m.look(h)
+		},
+	}
+}
+
+// fragmentation remembers when compaction failed.
+type fragmentation struct {
+	seen   bool
+	fails  uint64        // compact_fail at the last look
+	failed time.Duration // uptime of the last look that saw it grow; 0 for none
+}
+
+func (m *fragmentation) look(h *host.Host) ([]finding.Finding, error) {
+	stat, err := checkkit.ReadCounts(h.Files, "/proc/vmstat")
+	if err != nil {
+		return nil, err
+	}
+	fails, ok := stat["compact_fail"]
+	if !ok {
+		return nil, finding.NotApplicable("a kernel that does not join free memory (CONFIG_COMPACTION)")
+	}
+	now := h.Clock().SinceBoot
+	if m.seen && fails > m.fails {
+		m.failed = now
+	}
+	m.seen, m.fails = true, fails
+	data, err := h.Files.Read("/proc/buddyinfo")
+	if err != nil {
+		return nil, err
+	}
+	nodes, err := parseBuddyinfo(string(data))
+	if err != nil {
+		return nil, fmt.Errorf("read /proc/buddyinfo: %w", err)
+	}
+	if m.failed == 0 || now-m.failed > fragmentedFor {
+		return nil, nil
+	}
+	var findings []finding.Finding
+	for _, n := range nodes {
+		if n.unusable() >= fragmentedKeep {
+			findings = append(findings, n.finding())
+		}
+	}
+	return findings, nil
+}
+
+// numaNode is the free memory of one NUMA node, in pages.
+type numaNode struct {
+	name        string
+	free, large uint64 // large: of these, in blocks of 16 pages and more
+}
+
+func (n numaNode) unusable() float64 { return 100 - checkkit.PercentOf(n.large, max(n.free, 1)) }
+
+func (n numaNode) finding() finding.Finding {
+	return finding.Finding{
+		Check: memoryFragmentationID, Subject: finding.Subject{Kind: "numa-node", Name: n.name}, Severity: finding.Warning,
+		Reason: "MemoryFragmented", BelowRaise: n.unusable() < fragmentedAt,
+		Message: fmt.Sprintf("%.1f %% of the free memory of NUMA node %s is in blocks of fewer than 16 pages, and joining them failed", n.unusable(), n.name),
+		Facts: map[string]string{
+			"freePages": strconv.FormatUint(n.free, 10), "freePagesInLargeBlocks": strconv.FormatUint(n.large, 10),
+		},
+	}
+}
+
+// parseBuddyinfo adds up the zones of each NUMA node.
+func parseBuddyinfo(text string) ([]numaNode, error) {
+	var nodes []numaNode
+	for line := range strings.Lines(text) {
+		fields := strings.Fields(line)
+		if len(fields) < 5 || fields[0] != "Node" || fields[2] != "zone" {
+			return nil, fmt.Errorf("line %q: want \"Node 0, zone Normal\" and numbers", checkkit.Sanitize(line, checkkit.MaxLine))
+		}
+		name := strings.TrimSuffix(fields[1], ",")
+		if !slices.ContainsFunc(nodes, func(n numaNode) bool { return n.name == name }) {
+			nodes = append(nodes, numaNode{name: name})
+		}
+		if fields[3] == "DMA" {
+			continue
+		}
+		node := &nodes[slices.IndexFunc(nodes, func(n numaNode) bool { return n.name == name })]
+		for order, field := range fields[4:] {
+			blocks, err := strconv.ParseUint(field, 10, 32)
+			if err != nil || order > 30 {
+				return nil, fmt.Errorf("line %q: bad number %q", checkkit.Sanitize(line, checkkit.MaxLine), checkkit.Sanitize(field, checkkit.MaxLine))
+			}
+			node.free += blocks << order
+			if order >= fragmentedOrder {
+				node.large += blocks << order
+			}
+		}
+	}
+	if len(nodes) == 0 {
+		return nil, fmt.Errorf("no zone")
+	}
+	return nodes, nil
+}

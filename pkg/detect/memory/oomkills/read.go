@@ -1,0 +1,160 @@
+package oomkills
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"path"
+	"strings"
+
+	"github.com/nodeagent/nodeagent/internal/host"
+	"github.com/nodeagent/nodeagent/pkg/detect/checkkit"
+)
+
+// maxOOMCgroups bounds a scan; each costs some 10 µs.
+const maxOOMCgroups = 20_000
+
+// oomCounts are the counts of one cgroup. They begin at zero when it is made.
+type oomCounts struct {
+	Limit  uint64 `json:"limit,omitempty"`  // oom of memory.events
+	Own    uint64 `json:"own,omitempty"`    // oom of memory.events.local; only read of slices
+	Kills  uint64 `json:"kills,omitempty"`  // oom_kill
+	Groups uint64 `json:"groups,omitempty"` // oom_group_kill
+}
+
+// since returns what has been counted since before. A cgroup of the same name may be a new one: its counts begin again.
+func (c oomCounts) since(before oomCounts) oomCounts {
+	if c.Kills < before.Kills || c.Limit < before.Limit || c.Own < before.Own || c.Groups < before.Groups {
+		return c
+	}
+	return oomCounts{c.Limit - before.Limit, c.Own - before.Own, c.Kills - before.Kills, c.Groups - before.Groups}
+}
+
+// times returns how often something was killed: a cgroup that is killed as a whole is one time.
+func (c oomCounts) times() int {
+	if c.Groups > 0 {
+		return int(min(c.Groups, 1000))
+	}
+	return int(min(c.Kills, 1000))
+}
+
+// oomRole says what a cgroup is to a scan.
+type oomRole int
+
+const (
+	oomSlice     oomRole = iota // the root's children, and those that lie above pods: limits of many
+	oomUnit                     // a pod, or a service: below it nothing is told apart
+	oomContainer                // of a pod
+)
+
+// oomCgroup is one cgroup of a scan.
+type oomCgroup struct {
+	path      string
+	role      oomRole
+	pod       string // UID; empty for what is no pod
+	container string // ID
+	counts    oomCounts
+}
+
+// oomScan is all that was counted at one time.
+type oomScan struct {
+	total   uint64
+	cgroups []oomCgroup
+}
+
+// counts returns all that are not zero.
+func (s oomScan) counts() map[string]oomCounts {
+	counts := make(map[string]oomCounts)
+	for _, c := range s.cgroups {
+		if c.counts != (oomCounts{}) {
+			counts[c.path] = c.counts
+		}
+	}
+	return counts
+}
+
+// scanOOM reads all counts. The total and those of the cgroups belong together: when a process is killed meanwhile it reads
+// again, and after three times it takes the later total, so that a kill is rather not told than told of the node.
+func scanOOM(ctx context.Context, h *host.Host, hierarchy host.CgroupHierarchy) (oomScan, error) {
+	var scan oomScan
+	for range 3 {
+		before, err := OOMKills(h.Files)
+		if err != nil {
+			return oomScan{}, err
+		}
+		if scan.cgroups, err = oomCgroups(ctx, h, hierarchy); err != nil {
+			return oomScan{}, err
+		}
+		if scan.total, err = OOMKills(h.Files); err != nil {
+			return oomScan{}, err
+		}
+		if scan.total == before {
+			break
+		}
+	}
+	return scan, nil
+}
+
+// oomCgroups reads the slices, then pods with their containers, and services.
+func oomCgroups(ctx context.Context, h *host.Host, hierarchy host.CgroupHierarchy) ([]oomCgroup, error) {
+	var found []oomCgroup
+	add := func(c oomCgroup) error {
+		if len(found) >= maxOOMCgroups {
+			return fmt.Errorf("list %s: more than %d cgroups", hierarchy.Point, maxOOMCgroups)
+		}
+		counts, err := readOOM(h.Files, path.Join(hierarchy.Point, c.path), c.role == oomSlice)
+		if checkkit.IsGone(err) {
+			return checkkit.DeadlineError(ctx, hierarchy) // removed meanwhile, or memory is not counted there
+		}
+		c.counts = counts
+		found = append(found, c)
+		return errors.Join(err, checkkit.DeadlineError(ctx, hierarchy))
+	}
+	abovePods := checkkit.FoldersAbove(h.Paths.PodCgroupDirs())
+	err := checkkit.WalkSlices(h.Files, hierarchy.Point, "/", abovePods, func(path string, slice bool) error {
+		role := oomUnit
+		if slice {
+			role = oomSlice
+		}
+		return add(oomCgroup{path: path, role: role})
+	})
+	if err != nil {
+		return nil, err
+	}
+	pods, err := h.PodCgroups(hierarchy)
+	if err != nil {
+		return nil, err
+	}
+	for _, p := range pods {
+		if p.Depth > 1 || p.Depth == 1 && p.ContainerID == "" {
+			continue
+		}
+		role := oomUnit
+		if p.Depth == 1 {
+			role = oomContainer
+		}
+		if err := add(oomCgroup{path: p.Path, role: role, pod: p.UID, container: p.ContainerID}); err != nil {
+			return nil, err
+		}
+	}
+	return found, nil
+}
+
+func readOOM(files host.Files, dir string, isSlice bool) (oomCounts, error) {
+	events, err := checkkit.ReadCounts(files, path.Join(dir, "memory.events"))
+	if err != nil {
+		return oomCounts{}, err
+	}
+	counts := oomCounts{Limit: events["oom"], Kills: events["oom_kill"], Groups: events["oom_group_kill"]}
+	if isSlice {
+		own, err := checkkit.ReadCounts(files, path.Join(dir, "memory.events.local"))
+		if err != nil && !checkkit.IsGone(err) {
+			return oomCounts{}, err
+		}
+		counts.Own = own["oom"]
+	}
+	return counts, nil
+}
+
+// isBelow reports whether a cgroup lies in another, or is it.
+func isBelow(name, dir string) bool { return name == dir || strings.HasPrefix(name, dir+"/") }

@@ -1,0 +1,178 @@
+package oomkills
+
+import (
+	"encoding/json"
+	"fmt"
+	"maps"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/nodeagent/nodeagent/pkg/detect/checkkit"
+	"github.com/nodeagent/nodeagent/pkg/detect/kernellog/rules"
+	"github.com/nodeagent/nodeagent/pkg/finding"
+)
+
+const (
+	oomKey        = "oom-kills/state"
+	maxOOMTallies = 500 // subjects remembered at most; more kills are only counted in the log
+	maxOOMTimes   = 100 // times remembered of one subject
+)
+
+// oomState survives a restart of the agent, but not of the machine.
+type oomState struct {
+	Boot    string               `json:"boot"`
+	Counted bool                 `json:"counted"`
+	Total   uint64               `json:"total"`
+	Counts  map[string]oomCounts `json:"counts"` // by cgroup; those that are zero are left out
+	Tallies map[string]*oomTally `json:"tallies"`
+}
+
+// oomTally is what is told of one subject. Its key is the pod's UID, a cgroup, or "" for the node.
+type oomTally struct {
+	Pod     string          `json:"pod,omitempty"` // UID
+	Name    string          `json:"name,omitempty"`
+	Victims []string        `json:"victims"` // containers of the pod, or pods and services
+	Times   []time.Duration `json:"times"`   // uptimes of kills, the last ones
+	Count   int             `json:"count"`   // of all kills since it is told
+	Gone    bool            `json:"gone"`    // only pods or services below it that are gone were killed, by limits of their own
+}
+
+// load reads what an earlier agent counted since this boot. What is malformed is forgotten.
+func (m *oomSeen) load(boot string) {
+	if m.loaded && m.state.Boot == boot {
+		return
+	}
+	m.loaded = true
+	m.state = oomState{Boot: boot, Tallies: map[string]*oomTally{}}
+	if m.store == nil {
+		return
+	}
+	data, ok := m.store.Load(oomKey)
+	var kept oomState
+	if !ok || json.Unmarshal(data, &kept) != nil || kept.Boot != boot || len(kept.Tallies) > maxOOMTallies {
+		return
+	}
+	for key, tally := range kept.Tallies {
+		if tally == nil || len(tally.Times) == 0 {
+			delete(kept.Tallies, key)
+		}
+	}
+	if kept.Tallies == nil {
+		kept.Tallies = map[string]*oomTally{}
+	}
+	m.state = kept
+}
+
+func (m *oomSeen) save() {
+	if m.store == nil {
+		return
+	}
+	if data, err := json.Marshal(m.state); err == nil { // numbers and strings: it cannot fail
+		m.store.Save(oomKey, data)
+	}
+}
+
+// add counts kills for those whose memory they were for.
+func (s *oomState) add(kills oomNews, now time.Duration) {
+	for _, k := range kills {
+		key := k.limit
+		if k.own && k.victim.pod != "" {
+			key = k.victim.pod
+		}
+		t := s.Tallies[key]
+		if t == nil {
+			if len(s.Tallies) >= maxOOMTallies {
+				continue
+			}
+			t = &oomTally{Name: key, Gone: true}
+			s.Tallies[key] = t
+		}
+		t.Gone = t.Gone && k.gone && k.own
+		victims := []string{k.who}
+		if key == k.victim.pod && key != "" {
+			t.Pod, t.Name, victims = key, k.who, k.containers
+		}
+		for _, v := range victims {
+			if !slices.Contains(t.Victims, v) && len(t.Victims) < 20 {
+				t.Victims = append(t.Victims, v)
+			}
+		}
+		t.Count += k.times
+		for range k.times {
+			t.Times = append(t.Times, now)
+		}
+		t.Times = t.Times[max(0, len(t.Times)-maxOOMTimes):]
+	}
+}
+
+// expire forgets what has not happened for long.
+func (s *oomState) expire(now time.Duration) {
+	maps.DeleteFunc(s.Tallies, func(_ string, t *oomTally) bool {
+		keep := oomFor
+		if t.Pod != "" {
+			keep = oomPodFor
+		}
+		return now-t.Times[len(t.Times)-1] > keep
+	})
+}
+
+func (s *oomState) findings(node string, now time.Duration) []finding.Finding {
+	var all []finding.Finding
+	for key, t := range s.Tallies {
+		all = append(all, t.finding(key, node, now))
+	}
+	slices.SortFunc(all, finding.Compare)
+	return all
+}
+
+// finding words one tally.
+func (t *oomTally) finding(key, node string, now time.Duration) finding.Finding {
+	lately := 0
+	for _, at := range t.Times {
+		if now-at <= oomGraveWithin {
+			lately++
+		}
+	}
+	f := finding.Finding{
+		Check: OOMKillsID, Severity: finding.Warning,
+		Facts: map[string]string{"kills": strconv.Itoa(t.Count), "killsLately": strconv.Itoa(lately)},
+	}
+	times := fmt.Sprintf("killed %d times", t.Count)
+	if t.Count == 1 {
+		times = "killed once"
+	}
+	switch {
+	case t.Pod != "":
+		f.Subject = finding.Subject{Kind: rules.PodKind, Name: t.Pod, UID: t.Pod}
+		f.Reason, f.Facts["pods"] = "ContainerOOMKilled", t.Name
+		f.Message = fmt.Sprintf("%s reached its memory limit: %s", t.Name, times)
+		if len(t.Victims) > 0 {
+			f.Facts["containers"] = strings.Join(t.Victims, ", ")
+			f.Message += ", in container " + checkkit.JoinFirst(t.Victims, 3)
+		}
+		if lately < oomGrave {
+			f.Severity = finding.Info
+		}
+	case t.Gone && !strings.Contains(key, "kubepods"): // systemd makes the cgroup of a service that it restarts anew
+		f.Subject, f.Reason = finding.Subject{Kind: "cgroup", Name: key}, "CgroupOOMKilled"
+		f.Message = fmt.Sprintf("a service below %s that is gone, or was started again, reached its memory limit: %s", checkkit.Sanitize(key, checkkit.MaxLine), times)
+	case t.Gone:
+		f.Subject, f.Severity = finding.Subject{Kind: "cgroup", Name: key}, finding.Info
+		f.Reason = "ContainerOOMKilled"
+		f.Message = fmt.Sprintf("a pod below %s that is gone reached its memory limit: %s", checkkit.Sanitize(key, checkkit.MaxLine), times)
+	case key != "":
+		f.Subject = finding.Subject{Kind: "cgroup", Name: key}
+		f.Reason, f.Facts["victims"] = "CgroupOOMKilled", checkkit.JoinFirst(t.Victims, 10)
+		f.Message = fmt.Sprintf("%s reached its memory limit: %s, in %s", checkkit.Sanitize(key, checkkit.MaxLine), times, checkkit.JoinFirst(t.Victims, 3))
+	default:
+		f.Subject = finding.Subject{Kind: "node", Name: node}
+		f.Reason, f.Facts["victims"] = "OOMKilling", checkkit.JoinFirst(t.Victims, 10)
+		f.Message = fmt.Sprintf("the node ran out of memory: %s, in %s", times, checkkit.JoinFirst(t.Victims, 3))
+		if lately >= oomGrave {
+			f.Severity = finding.Fatal
+		}
+	}
+	return f
+}

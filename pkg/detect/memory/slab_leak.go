@@ -1,0 +1,131 @@
+package memory
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/nodeagent/nodeagent/internal/host"
+	"github.com/nodeagent/nodeagent/pkg/detect"
+	"github.com/nodeagent/nodeagent/pkg/detect/checkkit"
+	"github.com/nodeagent/nodeagent/pkg/finding"
+)
+
+// slab-leak reads
+//
+//	/proc/meminfo     SUnreclaim:        48872 kB     objects of the kernel that it cannot give back
+//	                  PageTables:         2800 kB     translations of the memory of all processes
+//	                  Percpu:             2608 kB     counters for each processor: cgroups, network, BPF maps (Linux 4.20)
+//	                  VmallocUsed:       20720 kB     modules, BPF programs, large tables (0 between Linux 4.4 and 5.2)
+//
+// and, only when objects are too many, /proc/slabinfo (root only):
+//
+//	# name            <active_objs> <num_objs> <objsize> <objperslab> <pagesperslab> : tunables …
+//	kmalloc-64          123456     234567     64   64    1 : tunables    0    0    0 : slabdata   3665   3665      0
+//
+// https://docs.kernel.org/filesystems/proc.html#meminfo, slabinfo(5).
+//
+// A healthy node has 1 to 5 % of its memory in each of them; 25 % is memory that pods were promised. PageTables grow with
+// the number of processes that map the same large memory, which is legitimate for a database: their threshold is the same
+// although they are no leak. Gone below 20 %. Less than 1 GiB is never a finding: it is a large share of a tiny machine only.
+//
+// Known false alarms: nodes that exist for a kernel cache, such as those of a distributed filesystem (ZFS counts its
+// cache as such objects): raise kernelPercent there.
+
+// SlabLeakSettings adjust slab-leak.
+type SlabLeakSettings struct {
+	KernelPercent float64 `yaml:"kernelPercent"` // of all memory, for one kind of kernel memory
+}
+
+// DefaultSlabLeakSettings returns the settings that are used unless the configuration says otherwise.
+func DefaultSlabLeakSettings() SlabLeakSettings { return SlabLeakSettings{KernelPercent: 25} }
+
+const (
+	slabLeakID    = "slab-leak"
+	slabLeakLeast = 1 << 30 // bytes
+	slabLeakKeep  = 0.8     // of the threshold
+)
+
+// SlabLeak finds nodes whose kernel holds too much memory.
+func SlabLeak(s SlabLeakSettings) detect.Check {
+	return detect.Check{
+		ID: slabLeakID, Domain: "memory",
+		Summary: "the kernel itself holds too much memory",
+		Advice: "`slabtop -s c` shows the objects; names such as kmalloc-64 say little, but dentry, nf_conntrack, TCP, skbuff_head_cache or a " +
+			"driver's name lead to the cause. Much Percpu with many dead cgroups: see dying-cgroups. A leak ends only with a reboot: drain the node.",
+		Doc: detect.Doc{
+			Reads: []string{"/proc/meminfo", "/proc/slabinfo, when objects are too many"},
+			Why:   "Kernel memory belongs to no pod: kubelet evicts pods for it, one after the other, and nothing is gained.",
+			Faults: []detect.Fault{
+				{Reason: "SlabLeak", Severity: finding.Warning, When: "SUnreclaim is 25 % of the memory and 1 GiB for 5 minutes; gone at 20 %"},
+				{Reason: "KernelMemoryHigh", Severity: finding.Warning, When: "PageTables, Percpu or VmallocUsed is 25 % of the memory and 1 GiB for 5 minutes; gone at 20 %"},
+			},
+			FalseAlarms: "Nodes that live from a kernel cache, such as ZFS: set kernelPercent higher.",
+		},
+		Every: time.Minute, Deadline: 5 * time.Second,
+		Policy: finding.Policy{Raise: finding.Hold{Looks: 3, For: 5 * time.Minute}, Clear: finding.Hold{Looks: 3, For: 3 * time.Minute}},
+		Run: func(_ context.Context, h *host.Host) ([]finding.Finding, error) {
+			return lookAtKernelMemory(h, s)
+		},
+	}
+}
+
+func lookAtKernelMemory(h *host.Host, s SlabLeakSettings) ([]finding.Finding, error) {
+	info, err := checkkit.ReadMeminfo(h.Files)
+	if err != nil {
+		return nil, err
+	}
+	if _, ok := info["SUnreclaim"]; !ok {
+		return nil, fmt.Errorf("read /proc/meminfo: no SUnreclaim")
+	}
+	total := info["MemTotal"]
+	worst := slices.MaxFunc([]string{"SUnreclaim", "PageTables", "Percpu", "VmallocUsed"}, func(a, b string) int { return cmp.Compare(info[a], info[b]) })
+	held := info[worst]
+	share := checkkit.PercentOf(held, total)
+	if s.KernelPercent <= 0 || held < slabLeakLeast || share < s.KernelPercent*slabLeakKeep {
+		return nil, nil
+	}
+	f := finding.Finding{
+		Check: slabLeakID, Subject: checkkit.NodeSubject(h), Severity: finding.Warning,
+		Reason: "KernelMemoryHigh", BelowRaise: share < s.KernelPercent,
+		Message: fmt.Sprintf("the kernel holds %s of %s (%.0f %%) as %s", checkkit.SizeText(held), checkkit.SizeText(total), share, worst),
+		Facts:   map[string]string{"kind": worst, "bytes": strconv.FormatUint(held, 10)},
+	}
+	if worst == "SUnreclaim" {
+		f.Reason = "SlabLeak"
+		if caches := largestCaches(h.Files); len(caches) > 0 {
+			f.Message += "; largest: " + checkkit.JoinFirst(caches, 3)
+			f.Facts["caches"] = checkkit.JoinFirst(caches, 10)
+		}
+	}
+	return []finding.Finding{f}, nil
+}
+
+// largestCaches words the object caches that use most. It does its best: a kernel may not tell.
+func largestCaches(files host.Files) []string {
+	data, err := files.Read("/proc/slabinfo")
+	if err != nil {
+		return nil
+	}
+	sizes := make(map[string]float64)
+	for line := range strings.Lines(string(data)) {
+		fields := strings.Fields(line)
+		if len(fields) < 6 || strings.HasPrefix(line, "#") {
+			continue
+		}
+		objects, err := strconv.ParseUint(fields[2], 10, 48)
+		size, err2 := strconv.ParseUint(fields[3], 10, 32)
+		if err == nil && err2 == nil {
+			sizes[checkkit.Sanitize(fields[0], checkkit.MaxLine)] += float64(objects) * float64(size)
+		}
+	}
+	var words []string
+	for _, name := range checkkit.Largest(sizes)[:min(len(sizes), 10)] {
+		words = append(words, name+" "+checkkit.SizeText(uint64(sizes[name])))
+	}
+	return words
+}

@@ -1,0 +1,132 @@
+package memory
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/nodeagent/nodeagent/internal/host"
+	"github.com/nodeagent/nodeagent/pkg/detect"
+	"github.com/nodeagent/nodeagent/pkg/detect/checkkit"
+	"github.com/nodeagent/nodeagent/pkg/finding"
+)
+
+// swap reads
+//
+//	/proc/swaps      Filename				Type		Size		Used		Priority
+//	                 /dev/zram0                              partition	8388604		51200		100      in KiB
+//	/proc/meminfo    MemAvailable, SwapTotal, SwapFree
+//
+// and, only while there is swap, kubelet's arguments and configuration: failSwapOn (true unless set) and
+// memorySwap.swapBehavior.
+//
+// proc_swaps(5), https://kubernetes.io/docs/concepts/architecture/nodes/#swap-memory. Memory that is compressed in a zram
+// device used as swap is in the same file.
+//
+// Kubelet looks for swap only when it starts, and with failSwapOn it then refuses to: swap that was switched on
+// later is a node that does not survive its next restart of kubelet. Swap that is nearly full (less than 10 % free) is a
+// fault only while memory is short too (less than 10 % available): the kernel leaves in swap what nobody asks for.
+//
+// Known false alarms: none; a kubelet without any configuration file, whose flags alone say it, is believed only where they do.
+
+const swapID = "swap"
+
+// Swap finds swap that kubelet does not expect, and swap that is used up.
+func Swap() detect.Check {
+	return detect.Check{
+		ID: swapID, Domain: "memory",
+		Summary: "there is swap that kubelet does not allow, or swap is used up",
+		Advice: "Unexpected: `swapoff -a`, and remove it from /etc/fstab and from systemd (`systemctl --type swap`; zram-generator), or allow it " +
+			"with failSwapOn: false and memorySwap. Used up: see memory-available for who uses memory.",
+		Doc: detect.Doc{
+			Reads: []string{"/proc/swaps", "/proc/meminfo", "kubelet's arguments and configuration files"},
+			Why:   "Kubelet does not start while there is swap that it does not allow; and a node that has used up memory and swap kills processes next.",
+			Faults: []detect.Fault{
+				{Reason: "SwapUnexpected", Severity: finding.Warning, When: "there is swap, and the running kubelet is configured to refuse it when it starts"},
+				{Reason: "SwapFull", Severity: finding.Warning, When: "less than 10 % of swap is free and less than 10 % of memory available"},
+			},
+			FalseAlarms: "None known; a kubelet that has neither the flag --fail-swap-on nor a configuration file is not judged.",
+		},
+		Every: time.Minute, Deadline: 5 * time.Second,
+		Run: func(_ context.Context, h *host.Host) ([]finding.Finding, error) {
+			return lookAtSwap(h)
+		},
+	}
+}
+
+// swapArea is one line of /proc/swaps.
+type swapArea struct {
+	name        string
+	total, used uint64 // bytes
+}
+
+func lookAtSwap(h *host.Host) ([]finding.Finding, error) {
+	data, err := h.Files.Read("/proc/swaps")
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, finding.NotApplicable("a kernel without swap")
+	}
+	if err != nil {
+		return nil, err
+	}
+	areas, err := parseSwaps(string(data))
+	if err != nil {
+		return nil, fmt.Errorf("read /proc/swaps: %w", err)
+	}
+	if len(areas) == 0 {
+		return nil, nil
+	}
+	info, err := checkkit.ReadMeminfo(h.Files)
+	if err != nil {
+		return nil, err
+	}
+	var names []string
+	var total, used uint64
+	for _, a := range areas {
+		names, total, used = append(names, a.name), total+a.total, used+a.used
+	}
+	f := finding.Finding{
+		Check: swapID, Subject: checkkit.NodeSubject(h), Severity: finding.Warning,
+		Facts: map[string]string{"areas": checkkit.JoinFirst(names, 10), "totalBytes": strconv.FormatUint(total, 10), "usedBytes": strconv.FormatUint(used, 10)},
+	}
+	if checkkit.PercentOf(used, total) > 90 && checkkit.PercentOf(info["MemAvailable"], info["MemTotal"]) < 10 {
+		f.Reason = "SwapFull"
+		f.Message = fmt.Sprintf("%s of %s swap are used, and %s of memory are available", checkkit.SizeText(used), checkkit.SizeText(total), checkkit.SizeText(info["MemAvailable"]))
+		return []finding.Finding{f}, nil
+	}
+	refuses, err := kubeletRefusesSwap(h)
+	if err != nil || !refuses {
+		return nil, err
+	}
+	f.Reason = "SwapUnexpected"
+	f.Message = fmt.Sprintf("swap is on (%s), and kubelet, which is configured with failSwapOn, will not start again", checkkit.JoinFirst(names, 3))
+	return []finding.Finding{f}, nil
+}
+
+// parseSwaps parses /proc/swaps. Blanks in names are written as \040; a file that was deleted has "\040(deleted)" behind it.
+func parseSwaps(text string) ([]swapArea, error) {
+	header, rest, _ := strings.Cut(text, "\n")
+	if !strings.HasPrefix(header, "Filename") {
+		return nil, fmt.Errorf("line %q: want the names of columns", checkkit.Sanitize(header, checkkit.MaxLine))
+	}
+	var areas []swapArea
+	for line := range strings.Lines(rest) {
+		fields := strings.Fields(line)
+		if len(fields) != 5 {
+			return nil, fmt.Errorf("line %q: want 5 fields", checkkit.Sanitize(line, checkkit.MaxLine))
+		}
+		total, err := strconv.ParseUint(fields[2], 10, 50)
+		if err != nil {
+			return nil, fmt.Errorf("line %q: bad size", checkkit.Sanitize(line, checkkit.MaxLine))
+		}
+		used, err := strconv.ParseUint(fields[3], 10, 50)
+		if err != nil {
+			return nil, fmt.Errorf("line %q: bad size", checkkit.Sanitize(line, checkkit.MaxLine))
+		}
+		areas = append(areas, swapArea{checkkit.Sanitize(fields[0], checkkit.MaxLine), total << 10, used << 10})
+	}
+	return areas, nil
+}

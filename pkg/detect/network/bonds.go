@@ -1,0 +1,219 @@
+package network
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/nodeagent/nodeagent/internal/host"
+	"github.com/nodeagent/nodeagent/pkg/detect"
+	"github.com/nodeagent/nodeagent/pkg/detect/checkkit"
+	"github.com/nodeagent/nodeagent/pkg/finding"
+)
+
+// bonds reads /proc/net/bonding/BOND, one file for each bond of the namespace:
+//
+//	Bonding Mode: IEEE 802.3ad Dynamic link aggregation
+//	MII Status: up
+//	802.3ad info
+//	Active Aggregator Info:
+//		Aggregator ID: 1
+//		Partner Mac Address: 00:23:04:ee:be:01
+//
+//	Slave Interface: eth0
+//	MII Status: up                 (also: down, going down, going back)
+//	Aggregator ID: 1
+//
+// https://docs.kernel.org/networking/bonding.html
+//
+// Known false alarms, and what is done: the module makes an empty bond0 when it is loaded (no members, or not switched
+// on); "going down" and "going back" are members that wait for their delays (they count for neither). A member that was taken
+// out of the bond is not missed: that is a person's work, or that of the bus, whose errors others tell.
+
+const bondsID = "bonds"
+
+// maxBonds bounds how many bonds are looked at.
+const maxBonds = 64
+
+// Bonds finds bonds that lost links.
+func Bonds() detect.Check {
+	return detect.Check{
+		ID: bondsID, Domain: "network",
+		Summary: "a bond of network cards lost one of its links, or all",
+		Advice:  "`cat /proc/net/bonding/BOND` shows each member. Look at cable, transceiver and switch port of what is down (`ethtool X`). Without an LACP partner the switch's ports are not configured as one channel.",
+		Doc: detect.Doc{
+			Reads: []string{"/proc/net/bonding/*", "/sys/class/net/BOND/flags"},
+			Why:   "A bond hides the loss of a link until the last one goes, and half of the bandwidth with it.",
+			Faults: []detect.Fault{
+				{Reason: "BondDown", Severity: finding.Fatal, When: "a bond that is switched on has no link for 5 s; fatal when no other card of the node has one, since it is cut off then, else a warning"},
+				{Reason: "BondDegraded", Severity: finding.Warning, When: "a member is down for 5 s"},
+				{Reason: "BondNoPartner", Severity: finding.Warning, When: "802.3ad: no switch answers to LACP, so that only one link is used, if any"},
+				{Reason: "BondSplit", Severity: finding.Warning, When: "802.3ad: a member is up but in another aggregator than the active one: it carries nothing"},
+			},
+			FalseAlarms: "Bonds without members, or that are switched off, do not count.",
+		},
+		Condition: detect.NetworkProblem(),
+		Every:     30 * time.Second, Deadline: 8 * time.Second,
+		Wakes:  []detect.Wake{{Source: detect.WakeLinks}, checkkit.KernelWake(bondsID)},
+		Policy: finding.Policy{Raise: finding.Hold{Looks: 2, For: 5 * time.Second}, Clear: finding.Hold{Looks: 2, For: 5 * time.Second}},
+		Run:    lookAtBonds,
+	}
+}
+
+func lookAtBonds(_ context.Context, h *host.Host) ([]finding.Finding, error) {
+	names, err := h.Files.List("/proc/net/bonding")
+	if errors.Is(err, fs.ErrNotExist) || err == nil && len(names) == 0 {
+		return nil, finding.NoneLeft("no bond of network cards")
+	}
+	if err != nil {
+		return nil, err
+	}
+	slices.Sort(names)
+	if len(names) > maxBonds {
+		return nil, fmt.Errorf("list /proc/net/bonding: more than %d bonds", maxBonds)
+	}
+	cards, err := networkCards(h.Files)
+	if err != nil {
+		return nil, err
+	}
+	var findings []finding.Finding
+	doubts := map[finding.Subject]error{}
+	for _, name := range names {
+		b, err := readBond(h.Files, name)
+		if errors.Is(err, fs.ErrNotExist) {
+			continue // removed meanwhile
+		}
+		subject := finding.Subject{Kind: kindNetDevice, Name: name}
+		if err != nil {
+			doubts[subject] = err
+			continue
+		}
+		if f, ok := b.judge(anyWorks(cards)); ok {
+			f.Check, f.Subject = bondsID, subject
+			findings = append(findings, f)
+		}
+	}
+	return findings, finding.Partial(doubts)
+}
+
+func readBond(files host.Files, name string) (bond, error) {
+	file := "/proc/net/bonding/" + name
+	data, err := files.Read(file)
+	if err != nil {
+		return bond{}, err
+	}
+	b, err := parseBond(string(data))
+	if err != nil {
+		return bond{}, fmt.Errorf("read %s: %w", file, err)
+	}
+	b.name = name
+	device := netCard{name: name, dir: sysClassNet + "/" + name}
+	err = device.read(files)
+	b.adminUp = device.adminUp
+	return b, err
+}
+
+// bond is one bond; aggregators are 0 where the mode has none.
+type bond struct {
+	name       string
+	mode       string
+	status     string // MII Status
+	aggregator int    // the active one
+	partner    string // its MAC address; all zeros when no switch answered
+	members    []bondMember
+	adminUp    bool
+}
+
+type bondMember struct {
+	name       string
+	status     string
+	aggregator int
+}
+
+// parseBond parses /proc/net/bonding/BOND. Lines that are not known are skipped.
+func parseBond(text string) (bond, error) {
+	var b bond
+	for line := range strings.Lines(text) {
+		key, value, ok := strings.Cut(strings.TrimSpace(line), ": ")
+		if !ok {
+			continue
+		}
+		last := len(b.members) - 1
+		switch {
+		case key == "Bonding Mode":
+			b.mode = value
+		case key == "Slave Interface":
+			b.members = append(b.members, bondMember{name: checkkit.Sanitize(value, checkkit.MaxName)})
+		case key == "MII Status" && last < 0:
+			b.status = value
+		case key == "MII Status":
+			b.members[last].status = value
+		case key == "Partner Mac Address" && last < 0:
+			b.partner = value
+		case key == "Aggregator ID" && value != "N/A":
+			id, err := strconv.Atoi(value)
+			if err != nil {
+				return bond{}, fmt.Errorf("line %q: bad number", checkkit.Sanitize(line, checkkit.MaxName))
+			}
+			if last < 0 {
+				b.aggregator = id
+			} else {
+				b.members[last].aggregator = id
+			}
+		}
+	}
+	if b.mode == "" || b.status == "" {
+		return bond{}, fmt.Errorf("%q: neither mode nor status of a bond", checkkit.Sanitize(text, checkkit.MaxName))
+	}
+	if i := slices.IndexFunc(b.members, func(m bondMember) bool { return m.status == "" }); i >= 0 {
+		return bond{}, fmt.Errorf("member %q has no status", b.members[i].name)
+	}
+	return b, nil
+}
+
+// judge returns the gravest that is wrong with a bond.
+func (b bond) judge(othersWork bool) (finding.Finding, bool) {
+	if !b.adminUp || len(b.members) == 0 {
+		return finding.Finding{}, false
+	}
+	var down, apart []string
+	up := 0
+	for _, m := range b.members {
+		switch {
+		case m.status == "down":
+			down = append(down, m.name)
+		case m.status == "up":
+			up++
+			if b.aggregator != 0 && m.aggregator != b.aggregator {
+				apart = append(apart, m.name)
+			}
+		}
+	}
+	facts := map[string]string{"mode": checkkit.Sanitize(b.mode, checkkit.MaxName), "members": strconv.Itoa(len(b.members)), "up": strconv.Itoa(up)}
+	if len(down) > 0 {
+		facts["down"] = checkkit.JoinFirst(down, 10)
+	}
+	f := finding.Finding{Severity: finding.Warning, Facts: facts}
+	switch {
+	case b.status == "down" || len(down) == len(b.members):
+		f.Reason, f.Message = "BondDown", fmt.Sprintf("%s has no link: %d of %d members are down", b.name, len(down), len(b.members))
+		if !othersWork {
+			f.Severity = finding.Fatal
+			f.Message += "; no card of the node has one"
+		}
+	case len(down) > 0:
+		f.Reason, f.Message = "BondDegraded", fmt.Sprintf("%s has %d of %d links: %s is down", b.name, up, len(b.members), checkkit.JoinFirst(down, 5))
+	case b.partner == "00:00:00:00:00:00":
+		f.Reason, f.Message = "BondNoPartner", b.name+": no switch answers to LACP"
+	case len(apart) > 0:
+		f.Reason, f.Message = "BondSplit", fmt.Sprintf("%s: %s is in another aggregator than the active one and carries nothing", b.name, checkkit.JoinFirst(apart, 5))
+	default:
+		return finding.Finding{}, false
+	}
+	return f, true
+}

@@ -1,0 +1,145 @@
+package network
+
+import (
+	"context"
+	"fmt"
+	"strconv"
+	"time"
+
+	"github.com/nodeagent/nodeagent/internal/host"
+	"github.com/nodeagent/nodeagent/pkg/detect"
+	"github.com/nodeagent/nodeagent/pkg/detect/checkkit"
+	"github.com/nodeagent/nodeagent/pkg/finding"
+)
+
+// cni-mtu compares the sizes of packets along the way of a pod, as the kernel has them (RTM_GETLINK, IFLA_MTU; "ip -d link"):
+//
+//	2: eth0: <…> mtu 1450 …                                  the uplink: where the default route leads
+//	5: cali7f3a@if3: <…> mtu 1500 … veth … link-netnsid 0    a pod's
+//	4: flannel.1: <…> mtu 1450 … vxlan id 1 … dev eth0       the overlay: adds 50 bytes to each packet
+//
+// rtnetlink(7), RFC 7348 section 4.3, RFC 1191, https://docs.tigera.io/calico/latest/networking/configuring/mtu,
+// https://docs.cilium.io/en/stable/network/concepts/routing/. Only what is certainly wrong is told:
+//
+//	pod's device larger than the largest uplink    each large packet to the outside needs an ICMP answer to be made smaller;
+//	                                               where those are filtered, connections hang after the first large answer
+//	overlay plus its header larger than its uplink each large packet between nodes is cut in two, or lost where fragments are
+//
+// Smaller pods on a large uplink are no fault, only slow. Every five minutes, one dump of all links.
+//
+// Known false alarms: an uplink behind which nothing large is ever sent; tunnels whose peers are chosen for each packet
+// (Cilium's: their device has the uplink's MTU on purpose, the routes of pods are smaller) are not compared, and with
+// Cilium's devices pods' are not either.
+
+const cniMTUID = "cni-mtu"
+
+// CNIMTU finds pods and overlays whose packets are larger than what the node can send.
+func CNIMTU() detect.Check {
+	return detect.Check{
+		ID:      cniMTUID,
+		Domain:  "network",
+		Summary: "packets of pods are larger than what the node can send",
+		Advice: "Set the MTU in the network's configuration to that of the smallest uplink less the overlay's header (VXLAN 50, Geneve 50, IP-in-IP 20, " +
+			"WireGuard 60; 20 more over IPv6), and start the pods anew: a pod keeps what it was given. Try: `ping -M do -s 1422 <pod on another node>`.",
+		Doc: detect.Doc{
+			Reads: []string{"MTU, kind and lower device of all network devices, and the default routes, from the kernel, every 5 minutes"},
+			Why: "Small requests pass and large answers do not: connections are made and hang. It comes with a change of the node's network, and hits " +
+				"all pods of the node.",
+			Faults: []detect.Fault{
+				{Reason: "PodMTUTooLarge", Severity: finding.Warning, When: "a pod's veth, up, has a larger MTU than every uplink"},
+				{Reason: "OverlayMTUTooLarge", Severity: finding.Warning, When: "MTU of a tunnel and its header together are larger than the MTU of the device that it sends through"},
+			},
+			FalseAlarms: "Cilium's devices have large MTUs on purpose and are left out. Pods that are smaller than the uplink are no fault.",
+		},
+		Every:  5 * time.Minute,
+		Policy: finding.Policy{Raise: finding.Hold{Looks: 2, For: 3 * time.Minute}},
+		Run:    lookAtMTU,
+	}
+}
+
+func lookAtMTU(_ context.Context, h *host.Host) ([]finding.Finding, error) {
+	layout, err := h.NetworkLayout()
+	if err != nil {
+		return nil, err
+	}
+	uplink, ok := largestUplink(layout)
+	if !ok {
+		return nil, finding.NotApplicable("this host has no default route")
+	}
+	var found []finding.Finding
+	if f, ok := largePods(layout, uplink); ok {
+		found = append(found, f)
+	}
+	for _, d := range layout.Devices {
+		if f, ok := largeTunnel(layout, d, uplink); ok {
+			found = append(found, f)
+		}
+	}
+	return found, nil
+}
+
+// largestUplink is the device with the largest MTU to which a default route leads.
+func largestUplink(layout host.NetworkLayout) (host.NetworkDevice, bool) {
+	var largest host.NetworkDevice
+	for _, route := range layout.Defaults {
+		if d, ok := layout.Device(route.Device); ok && d.MTU > largest.MTU {
+			largest = d
+		}
+	}
+	return largest, largest.MTU > 0
+}
+
+// largePods tells of all pods' devices at once: they were made from one configuration.
+func largePods(layout host.NetworkLayout, uplink host.NetworkDevice) (finding.Finding, bool) {
+	var worst host.NetworkDevice
+	count := 0
+	for _, d := range layout.Devices {
+		if d.Name == "cilium_host" {
+			return finding.Finding{}, false
+		}
+		if d.Kind != "veth" || !d.Elsewhere || !d.Up || d.MTU <= uplink.MTU || d.Index == uplink.Index {
+			continue
+		}
+		count++
+		if d.MTU > worst.MTU {
+			worst = d
+		}
+	}
+	return finding.Finding{
+		Check: cniMTUID, Subject: finding.Subject{Kind: "network-device", Name: uplink.Name}, Severity: finding.Warning, Reason: "PodMTUTooLarge",
+		Message: fmt.Sprintf("%d pods send packets of up to %d bytes (%s), but the uplink %s takes %d: large answers to the outside may hang",
+			count, worst.MTU, checkkit.Sanitize(worst.Name, 32), checkkit.Sanitize(uplink.Name, 32), uplink.MTU),
+		Facts: map[string]string{"mtu": strconv.Itoa(uplink.MTU), "podMTU": strconv.Itoa(worst.MTU), "devices": strconv.Itoa(count)},
+	}, count > 0
+}
+
+// largeTunnel compares a tunnel with what it sends through.
+func largeTunnel(layout host.NetworkLayout, d, uplink host.NetworkDevice) (finding.Finding, bool) {
+	header := tunnelHeader(d)
+	if header == 0 || !d.Up || d.External || d.Index == uplink.Index {
+		return finding.Finding{}, false
+	}
+	lower := uplink
+	if found, ok := layout.Device(d.Lower); ok {
+		lower = found
+	}
+	if lower.Index == d.Index || d.MTU+header <= lower.MTU {
+		return finding.Finding{}, false
+	}
+	return finding.Finding{
+		Check: cniMTUID, Subject: finding.Subject{Kind: "network-device", Name: d.Name}, Severity: finding.Warning, Reason: "OverlayMTUTooLarge",
+		Message: fmt.Sprintf("packets of %s (%s, %d bytes) and their header of %d bytes do not fit %s, which takes %d: large packets between nodes "+
+			"are cut in two or lost", checkkit.Sanitize(d.Name, 32), checkkit.Sanitize(d.Kind, 32), d.MTU, header, checkkit.Sanitize(lower.Name, 32), lower.MTU),
+		Facts: map[string]string{"mtu": strconv.Itoa(d.MTU), "header": strconv.Itoa(header), "lower": lower.Name, "lowerMTU": strconv.Itoa(lower.MTU)},
+	}, true
+}
+
+// tunnelHeader is how many bytes a tunnel adds over IPv4, the least there may be; 0: no tunnel. Over IPv6 it is 20 more.
+// VXLAN and Geneve carry an Ethernet frame: its header 14, their own 8, UDP 8, IPv4 20. WireGuard: 32, UDP 8, IPv4 20.
+func tunnelHeader(d host.NetworkDevice) int {
+	header := map[string]int{"vxlan": 50, "geneve": 50, "ipip": 20, "gre": 24, "wireguard": 60}[d.Kind]
+	if header > 0 && d.IPv6 {
+		header += 20
+	}
+	return header
+}

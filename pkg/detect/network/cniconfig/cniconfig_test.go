@@ -1,0 +1,81 @@
+package cniconfig
+
+import (
+	"os"
+	"path/filepath"
+	"testing"
+
+	"github.com/nodeagent/nodeagent/internal/host"
+	"github.com/nodeagent/nodeagent/pkg/detect/checktest"
+)
+
+// TestCNIConfigAgainstContainerd: what the check says is what a real containerd makes of the same directory.
+func TestCNIConfigAgainstContainerd(t *testing.T) {
+	c := checktest.StartContainerd(t)
+	h := c.RuntimeHost(t)
+	h.Paths.CNIConfDir, h.Paths.CNIBinDirs = filepath.Join(c.Dir, "net.d"), []string{filepath.Join(c.Dir, "bin")}
+	write := func(name, text string, mode os.FileMode) {
+		t.Helper()
+		if err := os.MkdirAll(filepath.Dir(filepath.Join(c.Dir, name)), 0o755); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.WriteFile(filepath.Join(c.Dir, name), []byte(text), mode); err != nil {
+			t.Fatal(err)
+		}
+	}
+	const good = `{"cniVersion":"0.4.0","name":"lo","plugins":[{"type":"loopback"}]}`
+	check := New()
+	file := "cni-config/" + filepath.Join(h.Paths.CNIConfDir, "10-lo.conflist") + "="
+	checktest.AwaitFindings(t, check, h, []string{"cni-config/" + h.Paths.CNIConfDir + "=CNIConfigMissing"})
+	write("bin/loopback", "\x7fELF", 0o755)
+	write("net.d/10-lo.conflist", good, 0o600)
+	checktest.AwaitFindings(t, check, h, nil)
+	awaitNetwork(t, h, true)
+	write("net.d/10-lo.conflist", good[:20], 0o600)
+	awaitNetwork(t, h, false) // containerd has given up the network that it had
+	checktest.AwaitFindings(t, check, h, []string{file + "CNIConfigInvalid"})
+	write("net.d/10-lo.conflist", good, 0o600)
+	awaitNetwork(t, h, true)
+	checktest.AwaitFindings(t, check, h, nil)
+	if err := os.Remove(filepath.Join(c.Dir, "bin/loopback")); err != nil {
+		t.Fatal(err)
+	}
+	checktest.AwaitFindings(t, check, h, []string{file + "CNIPluginMissing warning"}) // the runtime does not notice
+	write("bin/loopback", "", 0o755)
+	checktest.AwaitFindings(t, check, h, []string{file + "CNIPluginNotExecutable warning"})
+}
+
+func awaitNetwork(t *testing.T, h *host.Host, want bool) {
+	t.Helper()
+	for range 200 {
+		if ready, known := networkReady(t.Context(), h); known && ready == want {
+			return
+		}
+		checktest.Pause(t)
+	}
+	t.Fatalf("the runtime's NetworkReady does not become %t", want)
+}
+
+func TestCNIConfigNotApplicable(t *testing.T) {
+	h := &host.Host{Files: host.Files{Root: t.TempDir()}, Paths: host.DefaultPaths()}
+	if _, err := New().Run(t.Context(), h); !checktest.IsNotApplicable(err) {
+		t.Errorf("a machine without Kubernetes: %v, want not applicable", err)
+	}
+	h.Paths.CRISocket = "/run/crio/crio.sock"
+	checktest.WriteHostFile(t, h.Files, "/etc/cni/net.d/1.conf", "malformed")
+	checktest.WriteHostFile(t, h.Files, "/etc/cni/net.d/2.conf", `{"type": "bridge"}`)
+	found, err := New().Run(t.Context(), h)
+	if err != nil || len(found) != 1 || found[0].Reason != "CNIPluginMissing" {
+		t.Errorf("CRI-O passes over what is malformed: %v, %v", found, err)
+	}
+}
+
+func FuzzParseCNIConfig(f *testing.F) {
+	f.Add([]byte(`{"cniVersion":"0.4.0","name":"lo","plugins":[{"type":"loopback","ipam":{"type":"x"}}]}`), true)
+	f.Add([]byte(`{"type":"bridge"}`), false)
+	f.Fuzz(func(t *testing.T, data []byte, list bool) {
+		if config, err := parseCNIConfig(data, list); (err == nil) != (config != nil) {
+			t.Errorf("%v, %v", config, err)
+		}
+	})
+}

@@ -1,0 +1,141 @@
+package network
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/nodeagent/nodeagent/internal/host"
+	"github.com/nodeagent/nodeagent/pkg/detect"
+	"github.com/nodeagent/nodeagent/pkg/detect/checkkit"
+	"github.com/nodeagent/nodeagent/pkg/finding"
+)
+
+// conntrack reads /proc/sys/net/netfilter/nf_conntrack_count and nf_conntrack_max (0: no limit), both of the node's own
+// network namespace, and /proc/net/stat/nf_conntrack, hexadecimal, a line for each processor:
+//
+//	entries  clashres found    new      invalid  ignore   delete   chainlength insert insert_failed drop     early_drop …
+//	00000001 00000000 00000000 00000000 000001a6 00000000 00000000 00000000    00000000 00000000  00000000 00000000
+//
+// When the table is full the kernel drops another entry early (early_drop), or the packet (drop). insert_failed is a
+// packet lost because two connections got the same addresses and ports.
+//
+// https://docs.kernel.org/networking/nf_conntrack-sysctl.html, net/netfilter/nf_conntrack_core.c
+//
+// node-problem-detector takes 90 % for a fault, the Prometheus node mixin 75 %. Here 90 % is a warning; fatal is a table
+// that is full (95 %) and drops packets: no new connection is made then, kubelet's to the apiserver included.
+//
+// Known false alarms, and what is done: drop also counts packets of clashes (only a full table makes it count here); a burst
+// that fills the table for a moment (two looks over 20 s). Tables of pods' own namespaces are not seen; only their
+// programs suffer.
+
+const (
+	conntrackID      = "conntrack"
+	conntrackNear    = 0.9 // of the limit; kept above conntrackClear
+	conntrackClear   = 0.8
+	conntrackFull    = 0.95
+	conntrackClashes = 1 // insertions that fail in one second, over five minutes
+)
+
+// Conntrack finds a full table of tracked connections.
+func Conntrack() detect.Check {
+	c := &conntrackCheck{recent: netWindow{span: time.Minute}, rates: netWindow{span: 5 * time.Minute}}
+	return detect.Check{
+		ID: conntrackID, Domain: "network",
+		Summary: "the table of tracked connections is full or nearly so, or loses packets",
+		Advice: "`conntrack -S` and `conntrack -L | awk '{print $1,$4}' | sort | uniq -c | sort -rn | head` show what fills it. Raise net.netfilter.nf_conntrack_max " +
+			"(kube-proxy: --conntrack-max-per-core), shorten the timeouts of UDP and TIME_WAIT, or stop who opens so many. Failed insertions of DNS: use a node-local cache or TCP.",
+		Doc: detect.Doc{
+			Reads: []string{"/proc/sys/net/netfilter/nf_conntrack_{count,max}", "/proc/net/stat/nf_conntrack"},
+			Why:   "When the table is full, packets of new connections are dropped: services, DNS and kubelet's own requests fail.",
+			Faults: []detect.Fault{
+				{Reason: "ConntrackFull", Severity: finding.Fatal, When: "above 95 % of the limit while packets are dropped, in two looks over 20 s: no new connection is made. A warning while other entries could be dropped instead"},
+				{Reason: "ConntrackNearlyFull", Severity: finding.Warning, When: "above 90 % of the limit, until below 80 %"},
+				{Reason: "ConntrackInsertFailed", Severity: finding.Warning, When: "one packet in a second, over 5 minutes, is lost because its connection clashed with another one: the known race of DNS over UDP behind kube-proxy"},
+			},
+			FalseAlarms: "Only the node's own table is looked at; a pod that fills the one of its own namespace harms itself only.",
+		},
+		Condition:    detect.NetworkProblem(),
+		CounterBased: true,
+		Every:        30 * time.Second, Deadline: 5 * time.Second,
+		Wakes:  []detect.Wake{checkkit.KernelWake(conntrackID)},
+		Policy: finding.Policy{Raise: finding.Hold{Looks: 2, For: 20 * time.Second}, Clear: finding.Hold{Looks: 2, For: 30 * time.Second}},
+		Run: func(_ context.Context, h *host.Host) ([]finding.Finding, error) {
+			return c.look(h)
+		},
+	}
+}
+
+type conntrackCheck struct {
+	recent netWindow // what is dropped now
+	rates  netWindow
+}
+
+func (c *conntrackCheck) look(h *host.Host) ([]finding.Finding, error) {
+	count, err := checkkit.ReadCount(h.Files, "/proc/sys/net/netfilter/nf_conntrack_count")
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, finding.NotApplicable("connections are not tracked")
+	}
+	if err != nil {
+		return nil, err
+	}
+	limit, err := checkkit.ReadCount(h.Files, "/proc/sys/net/netfilter/nf_conntrack_max")
+	if err != nil {
+		return nil, err
+	}
+	stat, err := readPerCPU(h.Files, "/proc/net/stat/nf_conntrack")
+	if err != nil && !errors.Is(err, fs.ErrNotExist) { // CONFIG_NF_CONNTRACK_PROCFS
+		return nil, err
+	}
+	up := h.Clock().SinceBoot
+	// Each window needs a map of its own: what was reset is deleted from it.
+	c.recent.add(up, map[string]uint64{"drop": stat.Sum["drop"], "early": stat.Sum["early_drop"]})
+	c.rates.add(up, map[string]uint64{"clash": stat.Sum["insert_failed"]})
+	f, found := c.judge(count, limit)
+	if !found {
+		return nil, nil
+	}
+	f.Check, f.Subject = conntrackID, checkkit.NodeSubject(h)
+	return []finding.Finding{f}, nil
+}
+
+func (c *conntrackCheck) judge(count, limit uint64) (finding.Finding, bool) {
+	f := finding.Finding{
+		Severity: finding.Warning,
+		Facts:    map[string]string{"count": strconv.FormatUint(count, 10), "max": strconv.FormatUint(limit, 10)},
+	}
+	share := 0.0
+	if limit > 0 {
+		share = float64(count) / float64(limit)
+	}
+	dropped, _, _ := c.recent.rise("drop")
+	early, _, _ := c.recent.rise("early")
+	clash, marginal, clashes := c.rates.judgeRate(netRate{key: "clash", least: conntrackClashes, text: "packets were lost because their connections clashed with others"}, errorLeast)
+	var texts []string
+	if share >= conntrackClear {
+		texts = append(texts, fmt.Sprintf("%d of %d connections are tracked (%s %%)", count, limit, netNumber(100*share)))
+	}
+	switch {
+	case share >= conntrackFull && dropped > 0:
+		f.Severity, f.Reason = finding.Fatal, "ConntrackFull"
+		texts = append(texts, fmt.Sprintf("%d packets were dropped within a minute", dropped))
+	case share >= conntrackFull && early > 0:
+		f.Reason = "ConntrackFull"
+		texts = append(texts, fmt.Sprintf("%d connections were dropped within a minute to make room", early))
+	case share >= conntrackClear && (share >= conntrackNear || !clashes):
+		f.Reason, f.BelowRaise = "ConntrackNearlyFull", share < conntrackNear
+	case clashes:
+		f.Reason, f.BelowRaise = "ConntrackInsertFailed", marginal
+	default:
+		return f, false
+	}
+	if clashes {
+		texts = append(texts, clash)
+	}
+	f.Message = strings.Join(texts, "; ")
+	return f, true
+}

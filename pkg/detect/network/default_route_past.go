@@ -1,0 +1,106 @@
+package network
+
+import (
+	"encoding/binary"
+	"encoding/hex"
+	"encoding/json"
+	"net/netip"
+	"time"
+
+	"github.com/nodeagent/nodeagent/pkg/detect"
+	"github.com/nodeagent/nodeagent/pkg/detect/checkkit"
+	"github.com/nodeagent/nodeagent/pkg/finding"
+)
+
+const routePastKey = "default-route/ways"
+
+// routeHistory is what is remembered of the node's ways out. It survives a restart of the agent, and of the node.
+type routeHistory struct {
+	IPv4 routeFamily `json:"ipv4"`
+	IPv6 routeFamily `json:"ipv6"`
+
+	memory  detect.StateStore
+	changed bool
+}
+
+// routeFamily is one family's way out.
+type routeFamily struct {
+	Way    string        `json:"way,omitempty"`    // the best default route, as last seen; empty: there was never one
+	Absent time.Duration `json:"absent,omitempty"` // for how long it has been seen to be absent, in all
+
+	Before    string        `json:"-"` // what it was before it changed
+	boot      string        // of the change
+	changedAt time.Duration // since boot
+	looked    time.Duration // since boot, when it was last looked for; 0 for never
+	other     bool          // there is none, but another way out
+}
+
+// loadRoutePast reads what an earlier agent remembered. What is malformed is forgotten.
+func loadRoutePast(memory detect.StateStore) routeHistory {
+	p := routeHistory{memory: memory}
+	if memory == nil {
+		return p
+	}
+	if data, ok := memory.Load(routePastKey); ok && json.Unmarshal(data, &p) != nil {
+		return routeHistory{memory: memory}
+	}
+	p.IPv4.Way, p.IPv6.Way = checkkit.Sanitize(p.IPv4.Way, checkkit.MaxName), checkkit.Sanitize(p.IPv6.Way, checkkit.MaxName)
+	return p
+}
+
+// saw takes in what is there now, and reports whether something is to be remembered.
+func (f *routeFamily) saw(routes []netRoute, ipv4, other bool, now finding.Timestamp) (changed bool) {
+	since := now.SinceBoot - f.looked
+	first := f.looked == 0
+	f.looked, f.other = now.SinceBoot, other
+	if len(routes) == 0 {
+		if f.Way == "" || other || first {
+			return false
+		}
+		before := f.Absent
+		f.Absent += min(max(since, 0), 10*time.Minute) // looks that were missed are no proof
+		if f.Absent >= routeForget {
+			*f = routeFamily{looked: f.looked}
+			return true
+		}
+		return before.Truncate(time.Hour) != f.Absent.Truncate(time.Hour)
+	}
+	changed = f.Absent != 0
+	f.Absent = 0
+	for _, r := range routes {
+		if wayOf(r, ipv4) == f.Way {
+			return changed // still there, although perhaps no longer the best
+		}
+	}
+	if f.Way != "" {
+		f.Before, f.boot, f.changedAt = f.Way, now.Boot, now.SinceBoot
+	}
+	f.Way = wayOf(routes[0], ipv4)
+	return true
+}
+
+// wayOf renders a route for people. Gateways of IPv6 are link-local and change with the router's card: they say nothing.
+func wayOf(r netRoute, ipv4 bool) string {
+	device := "dev " + checkkit.Sanitize(r.device, checkkit.MaxName)
+	if !ipv4 {
+		return "IPv6 " + device
+	}
+	raw, err := hex.DecodeString(r.gateway)
+	if err != nil || len(raw) != 4 || r.gateway == "00000000" {
+		return device
+	}
+	// The kernel prints the number as this machine holds it, although it is in network byte order.
+	var gateway [4]byte
+	binary.NativeEndian.PutUint32(gateway[:], binary.BigEndian.Uint32(raw))
+	return "via " + netip.AddrFrom4(gateway).String() + " " + device
+}
+
+func (p *routeHistory) save() {
+	if !p.changed || p.memory == nil {
+		return
+	}
+	if data, err := json.Marshal(p); err == nil { // strings and numbers: it cannot fail
+		p.memory.Save(routePastKey, data)
+		p.changed = false
+	}
+}

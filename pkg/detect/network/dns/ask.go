@@ -1,0 +1,179 @@
+package dns
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"net/netip"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/nodeagent/nodeagent/internal/host"
+	"github.com/nodeagent/nodeagent/pkg/detect/checkkit"
+	"github.com/nodeagent/nodeagent/pkg/finding"
+)
+
+// dnsServer is one server that pods are told.
+type dnsServer struct {
+	Address  netip.Addr
+	Upstream bool // of the node's resolvConf, not of the cluster
+}
+
+// dnsHistory is what is known of a server from earlier looks. Times are since boot.
+type dnsHistory struct {
+	silent   time.Duration // since when it has not answered; 0: it has
+	tcpAsked time.Duration
+	tcpErr   error
+}
+
+// dnsSeen is what one server said in one look.
+type dnsSeen struct {
+	Server  dnsServer
+	Answer  host.DNSAnswer
+	Err     error // over UDP
+	TCPErr  error // nil also where it was not asked
+	TCP     bool  // an answer over TCP is known
+	Silence time.Duration
+}
+
+type dnsCheck struct {
+	settings Settings
+
+	mu      sync.Mutex // guards what follows; held during a look, of which there is one at a time
+	kubelet checkkit.KubeletNetwork
+	servers map[dnsServer]*dnsHistory
+}
+
+func (c *dnsCheck) look(ctx context.Context, h *host.Host) ([]finding.Finding, error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	network, err := c.kubelet.Get(h)
+	if err != nil {
+		return nil, err
+	}
+	servers, doubts := dnsServers(h.Files, network)
+	if len(servers) == 0 && len(doubts) == 0 {
+		return nil, finding.NotApplicable("kubelet is told no name server for pods")
+	}
+	now := h.Clock().SinceBoot
+	seen := c.ask(ctx, servers, network.ClusterDomain, now)
+	if ctx.Err() != nil {
+		return nil, fmt.Errorf("ask the name servers of pods: %w", ctx.Err())
+	}
+	return c.judge(seen, network), finding.Partial(doubts)
+}
+
+// dnsServers lists whom pods ask. What is no address is kubelet's own fault to tell: it refuses to start.
+func dnsServers(files host.Files, network host.KubeletNetwork) (servers []dnsServer, doubts map[finding.Subject]error) {
+	for _, text := range network.ClusterDNS[:min(len(network.ClusterDNS), checkkit.MaxNameservers)] {
+		if address, err := netip.ParseAddr(strings.TrimSpace(text)); err == nil {
+			servers = append(servers, dnsServer{Address: address})
+		}
+	}
+	upstream, err := UpstreamServers(files, network)
+	if err != nil {
+		return servers, map[finding.Subject]error{{Kind: "file", Name: network.ResolvConf}: err}
+	}
+	for _, address := range upstream {
+		if server := (dnsServer{Address: address, Upstream: true}); !slices.Contains(servers, dnsServer{Address: address}) {
+			servers = append(servers, server)
+		}
+	}
+	return servers, nil
+}
+
+// UpstreamServers reads the resolvers that kubelet gives pods with dnsPolicy Default. Only a file that kubelet was told by name
+// must be there.
+func UpstreamServers(files host.Files, network host.KubeletNetwork) ([]netip.Addr, error) {
+	if network.ResolvConf == "" {
+		return nil, nil
+	}
+	data, err := files.Read(network.ResolvConf)
+	if errors.Is(err, fs.ErrNotExist) && network.ResolvConf == "/etc/resolv.conf" {
+		return nil, nil
+	}
+	return parseNameservers(string(data)), err
+}
+
+// parseNameservers reads the first servers of a resolv.conf(5). Lines that are malformed are passed over, as libc does.
+func parseNameservers(text string) []netip.Addr {
+	var servers []netip.Addr
+	for line := range strings.Lines(text) {
+		fields := strings.Fields(line)
+		if len(fields) < 2 || fields[0] != "nameserver" || len(servers) == checkkit.MaxNameservers {
+			continue
+		}
+		if address, err := netip.ParseAddr(fields[1]); err == nil && !slices.Contains(servers, address) {
+			servers = append(servers, address)
+		}
+	}
+	return servers
+}
+
+// ask asks all servers side by side, so that a silent one costs its own time only.
+func (c *dnsCheck) ask(ctx context.Context, servers []dnsServer, domain string, now time.Duration) []dnsSeen {
+	for server := range c.servers {
+		if !slices.Contains(servers, server) {
+			delete(c.servers, server)
+		}
+	}
+	for _, server := range servers {
+		if c.servers[server] == nil {
+			c.servers[server] = &dnsHistory{}
+		}
+	}
+	seen := make([]dnsSeen, len(servers))
+	checkkit.Parallel(len(servers), len(servers), func(i int) {
+		seen[i] = c.askOne(ctx, servers[i], c.servers[servers[i]], domain, now)
+	})
+	return seen
+}
+
+// askOne asks one server. Only it touches past.
+func (c *dnsCheck) askOne(ctx context.Context, server dnsServer, past *dnsHistory, domain string, now time.Duration) dnsSeen {
+	seen := dnsSeen{Server: server}
+	question := c.question(server, domain)
+	for range 2 {
+		if seen.Answer, seen.Err = c.try(ctx, question); seen.Err == nil || !checkkit.IsTimeout(seen.Err) {
+			break
+		}
+	}
+	if !server.Upstream && (seen.Err != nil || past.tcpErr != nil || past.tcpAsked == 0 || now-past.tcpAsked >= dnsTCPEvery) {
+		question.Protocol = "tcp"
+		_, past.tcpErr = c.try(ctx, question)
+		past.tcpAsked = now
+	}
+	seen.TCP, seen.TCPErr = past.tcpAsked != 0 && past.tcpErr == nil, past.tcpErr
+	if seen.Err == nil || seen.TCP {
+		past.silent = 0
+		return seen
+	}
+	if past.silent == 0 {
+		past.silent = now
+	}
+	seen.Silence = now - past.silent
+	return seen
+}
+
+func (c *dnsCheck) question(server dnsServer, domain string) host.DNSQuestion {
+	q := host.DNSQuestion{
+		Server: netip.AddrPortFrom(server.Address, 53), Protocol: "udp", Name: "localhost",
+		IPv6: server.Address.Is6() && !server.Address.Is4In6(),
+	}
+	switch {
+	case server.Upstream && c.settings.UpstreamName != "":
+		q.Name, q.IPv6 = c.settings.UpstreamName, false
+	case !server.Upstream:
+		q.Name = "kubernetes.default.svc." + domain
+	}
+	return q
+}
+
+func (c *dnsCheck) try(ctx context.Context, question host.DNSQuestion) (host.DNSAnswer, error) {
+	ctx, cancel := context.WithTimeout(ctx, c.settings.Timeout)
+	defer cancel()
+	return host.AskDNS(ctx, question)
+}

@@ -1,0 +1,167 @@
+package dns
+
+import (
+	"errors"
+	"net/netip"
+	"os"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/nodeagent/nodeagent/internal/host"
+	"github.com/nodeagent/nodeagent/internal/host/hosttest"
+	"github.com/nodeagent/nodeagent/pkg/detect/checkkit"
+	"github.com/nodeagent/nodeagent/pkg/detect/checktest"
+	"github.com/nodeagent/nodeagent/pkg/finding"
+)
+
+// TestDNSForReal: servers at their own addresses and port, and a packet filter that really drops.
+func TestDNSForReal(t *testing.T) {
+	if !hosttest.OwnNetwork(t) {
+		return
+	}
+	hosttest.Address(t, "lo", "10.96.0.10/32", "192.0.2.53/32")
+	cluster, resolver := checktest.ServeDNS(t, "10.96.0.10:53"), checktest.ServeDNS(t, "192.0.2.53:53")
+	h := checktest.NewDNSHost(t, "10.96.0.10", "192.0.2.53")
+	check := New(Settings{Timeout: 50 * time.Millisecond, FatalAfter: 5 * time.Minute})
+	const c, r = "dns-server/10.96.0.10=", "dns-server/192.0.2.53="
+	drop := []string{"INPUT", "-p", "udp", "-d", "10.96.0.10", "-j", "DROP"}
+	dropTCP := []string{"INPUT", "-p", "tcp", "-d", "10.96.0.10", "-j", "DROP"}
+	dropAll := []string{"INPUT", "-i", "lo", "-j", "DROP"}
+	dropOut := []string{"OUTPUT", "-p", "udp", "-d", "192.0.2.53", "-j", "DROP"}
+	reject := []string{"INPUT", "-p", "udp", "-d", "10.96.0.10", "-j", "REJECT"}
+	rejectTCP := []string{"INPUT", "-p", "tcp", "-d", "10.96.0.10", "-j", "REJECT", "--reject-with", "tcp-reset"}
+	add := func(rule []string) func() {
+		return func() { hosttest.Iptables(t, "nft", append([]string{"-A"}, rule...)...) }
+	}
+	remove := func(rules ...[]string) func() {
+		return func() {
+			for _, rule := range rules {
+				hosttest.Iptables(t, "nft", append([]string{"-D"}, rule...)...)
+			}
+		}
+	}
+	code := func(s *checktest.NameServer, rcode int32) func() { return func() { s.Rcode.Store(rcode) } }
+	steps := []struct {
+		name string
+		do   func()
+		want []string
+	}{
+		{name: "all well"},
+		{"UDP dropped", add(drop), []string{c + "DNSOverUDPFailing warning"}},
+		{"TCP too", add(dropTCP), []string{c + "DNSNotAnswering warning"}},
+		{"cleared", remove(drop, dropTCP), nil},
+		{"own packet filter", add(dropOut), []string{r + "DNSUnreachable warning"}},
+		{"cleared", remove(dropOut), nil},
+		{"rejected", func() { add(reject)(); add(rejectTCP)() }, []string{c + "DNSPortRefused warning"}},
+		{"cleared", remove(reject, rejectTCP), nil},
+		{"silent process", code(cluster, -1), []string{c + "DNSNotAnswering warning"}},
+		{"wrong name", code(cluster, 3), []string{c + "DNSNameMissing warning"}},
+		{"server failure", code(cluster, 2), []string{c + "DNSServerFailing warning"}},
+		{"refused", code(cluster, 5), []string{c + "DNSServerFailing warning"}},
+		{"cleared", code(cluster, 0), nil},
+		{"a resolver may fail", code(resolver, 2), nil},
+		{"and refuse", code(resolver, 5), nil},
+		{"nothing is heard", add(dropAll), []string{c + "DNSNotAnswering warning", r + "DNSNotAnswering warning"}},
+		{"for four minutes", func() { h.Up += 3 * time.Minute }, []string{c + "DNSNotAnswering warning", r + "DNSNotAnswering warning"}},
+		{"for five", func() { h.Up += time.Minute }, []string{c + "DNSNotAnswering", r + "DNSNotAnswering"}},
+		{"cleared", remove(dropAll), nil},
+	}
+	for _, step := range steps {
+		h.Up += time.Minute
+		if step.do != nil {
+			step.do()
+		}
+		found, err := check.Run(t.Context(), h.Host)
+		if err != nil {
+			t.Fatalf("%s: %v", step.name, err)
+		}
+		if diff := cmp.Diff(step.want, checktest.Reasons(found)); diff != "" {
+			t.Errorf("%s (-want +got):\n%s\n%v", step.name, diff, found)
+		}
+		for _, f := range found {
+			t.Log(step.name+":", f.Message)
+		}
+	}
+}
+
+// TestDNSTraffic: a minute costs one question, and TCP one in five minutes.
+func TestDNSTraffic(t *testing.T) {
+	if !hosttest.OwnNetwork(t) {
+		return
+	}
+	hosttest.Address(t, "lo", "169.254.20.10/32")
+	server := checktest.ServeDNS(t, "169.254.20.10:53")
+	h := checktest.NewDNSHost(t, "169.254.20.10", "127.0.0.53")
+	checktest.WriteHostFile(t, h.Files, "/run/resolv.conf", "")
+	check := New(DefaultSettings())
+	for range 10 {
+		if found, err := check.Run(t.Context(), h.Host); err != nil || found != nil {
+			t.Fatalf("%v, %v", found, err)
+		}
+		h.Up += time.Minute
+	}
+	if n := server.Questions.Load(); n != 12 {
+		t.Errorf("%d questions in 10 minutes, want 10 over UDP and 2 over TCP", n)
+	}
+	// The cache on this node is this node's own: its silence is fatal.
+	quick := New(Settings{Timeout: 20 * time.Millisecond, FatalAfter: time.Minute})
+	server.Rcode.Store(-1)
+	for _, want := range []string{"DNSNotAnswering warning", "DNSNotAnswering"} {
+		found, err := quick.Run(t.Context(), h.Host)
+		if diff := cmp.Diff([]string{"dns-server/169.254.20.10=" + want}, checktest.Reasons(found)); diff != "" || err != nil {
+			t.Errorf("error %v (-want +got):\n%s", err, diff)
+		}
+		h.Up += time.Minute
+	}
+}
+
+func TestDNSWithoutServers(t *testing.T) {
+	h := checktest.NewDNSHost(t, "", "127.0.0.53")
+	check := New(Settings{Timeout: time.Millisecond})
+	found, err := check.Run(t.Context(), h.Host)
+	if diff := cmp.Diff([]string{"dns-server/127.0.0.53=DNSResolverOnLoopback info"}, checktest.Reasons(found)); diff != "" || err != nil {
+		t.Errorf("loopback: error %v (-want +got):\n%s", err, diff)
+	}
+	checktest.WriteHostFile(t, h.Files, "/run/resolv.conf", "options edns0\n")
+	if _, err := check.Run(t.Context(), h.Host); !checktest.IsNotApplicable(err) {
+		t.Errorf("no server at all: %v, want not applicable", err)
+	}
+	if err := os.Remove(h.Files.Path("/run/resolv.conf")); err != nil {
+		t.Fatal(err)
+	}
+	_, err = check.Run(t.Context(), h.Host)
+	if partial, ok := errors.AsType[*finding.PartialError](err); !ok || partial.Subjects[finding.Subject{Kind: "file", Name: "/run/resolv.conf"}] == nil {
+		t.Errorf("resolvConf is missing: %v, want doubt about it", err)
+	}
+	checktest.WriteHostFile(t, h.Files, "/var/lib/kubelet/config.yaml", "kind: Deployment\n")
+	if _, err := check.Run(t.Context(), h.Host); err == nil || checktest.IsNotApplicable(err) {
+		t.Errorf("malformed configuration: %v, want an error", err)
+	}
+	if err := os.Remove(h.Files.Path("/var/lib/kubelet/config.yaml")); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := check.Run(t.Context(), h.Host); !checktest.IsNotApplicable(err) {
+		t.Errorf("no kubelet: %v, want not applicable", err)
+	}
+}
+
+func TestDNSNeedsName(t *testing.T) {
+	network := host.KubeletNetwork{ResolvConf: "/r"}
+	seen := dnsSeen{Server: dnsServer{Address: netip.MustParseAddr("192.0.2.1"), Upstream: true}, Answer: host.DNSAnswer{RCode: "SERVFAIL"}}
+	c := &dnsCheck{settings: Settings{UpstreamName: "example.org"}}
+	want := []string{"dns-server/192.0.2.1=DNSServerFailing warning"}
+	if diff := cmp.Diff(want, checktest.Reasons(c.judge([]dnsSeen{seen}, network))); diff != "" {
+		t.Errorf("a name that resolvers must know (-want +got):\n%s", diff)
+	}
+}
+
+func FuzzParseNameservers(f *testing.F) {
+	f.Add("nameserver 1.2.3.4\nnameserver fe80::1%eth0 # x\nnameserver\n")
+	f.Fuzz(func(t *testing.T, text string) {
+		if servers := parseNameservers(text); len(servers) > checkkit.MaxNameservers {
+			t.Errorf("%d servers", len(servers))
+		}
+	})
+}

@@ -1,0 +1,119 @@
+package dns
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+	"strconv"
+	"syscall"
+
+	"github.com/nodeagent/nodeagent/internal/host"
+	"github.com/nodeagent/nodeagent/pkg/detect/checkkit"
+	"github.com/nodeagent/nodeagent/pkg/finding"
+)
+
+// judge says what is wrong with what the servers said.
+func (c *dnsCheck) judge(seen []dnsSeen, network host.KubeletNetwork) []finding.Finding {
+	alone := c.cutOff(seen)
+	var found []finding.Finding
+	for _, s := range seen {
+		reason, message := s.fault(c.settings, network)
+		if reason == "" {
+			continue
+		}
+		severity := finding.Warning
+		if reason == "DNSResolverOnLoopback" {
+			severity = finding.Info
+		}
+		if s.Silence >= c.settings.FatalAfter && c.settings.FatalAfter > 0 && s.Err != nil && (alone || s.onThisNode()) {
+			severity = finding.Fatal
+		}
+		found = append(found, finding.Finding{
+			Check: ID, Subject: finding.Subject{Kind: "dns-server", Name: s.Server.Address.String()}, Severity: severity,
+			Reason: reason, Message: message, Facts: s.facts(),
+		})
+	}
+	return found
+}
+
+// cutOff reports whether no server at all is heard, of the cluster or of the node: what they have in common is this node.
+// A refusal is an answer of somebody on the way, and silence begins to count when the last of them fell silent.
+func (c *dnsCheck) cutOff(seen []dnsSeen) bool {
+	kinds := map[bool]bool{}
+	for _, s := range seen {
+		if s.Server.Upstream && s.Server.Address.IsLoopback() {
+			continue // a stub on this machine: it answers what it has kept
+		}
+		if s.Err == nil || s.TCP || errors.Is(s.Err, syscall.ECONNREFUSED) || s.Silence < c.settings.FatalAfter {
+			return false
+		}
+		kinds[s.Server.Upstream] = true
+	}
+	return len(kinds) == 2
+}
+
+// onThisNode reports whether the server is this node's own: NodeLocal DNSCache listens on a link-local address.
+func (s dnsSeen) onThisNode() bool {
+	return !s.Server.Upstream && (s.Server.Address.IsLinkLocalUnicast() || s.Server.Address.IsLoopback())
+}
+
+// fault names what is wrong with one server; no reason: nothing.
+func (s dnsSeen) fault(settings Settings, network host.KubeletNetwork) (reason, message string) {
+	who := s.who(network)
+	switch {
+	case s.Server.Upstream && s.Server.Address.IsLoopback():
+		return "DNSResolverOnLoopback", fmt.Sprintf("%s is told to pods with dnsPolicy Default, for which that address is themselves: point "+
+			"kubelet's resolvConf to a file with the real servers (with systemd-resolved: /run/systemd/resolve/resolv.conf)", who)
+	case s.Err != nil && s.TCP:
+		return "DNSOverUDPFailing", fmt.Sprintf("%s answers over TCP, but not over UDP: %s", who, checkkit.ErrorText(s.Err))
+	case s.Err != nil && errors.Is(s.Err, syscall.ECONNREFUSED):
+		return "DNSPortRefused", fmt.Sprintf("%s: nobody is behind the address: its service has no ready pod, or its process has ended", who)
+	case s.Err != nil && checkkit.IsTimeout(s.Err):
+		return "DNSNotAnswering", fmt.Sprintf("%s does not answer: two tries of %s; look whether other nodes hear it", who, settings.Timeout)
+	case s.Err != nil && isErrno(s.Err):
+		return "DNSUnreachable", fmt.Sprintf("%s cannot be reached from this node: %s", who, checkkit.ErrorText(s.Err))
+	case s.Err != nil:
+		return "DNSServerFailing", fmt.Sprintf("%s sent an answer that is malformed: %s", who, checkkit.ErrorText(s.Err))
+	}
+	must := !s.Server.Upstream && network.ClusterDomain != "" || s.Server.Upstream && settings.UpstreamName != ""
+	switch {
+	case must && s.Answer.RCode == "NXDOMAIN":
+		return "DNSNameMissing", fmt.Sprintf("%s does not know %s: it is not this cluster's server, or clusterDomain is another one", who, s.name(settings, network))
+	case (must || !s.Server.Upstream) && !slices.Contains([]string{"NOERROR", "NXDOMAIN"}, s.Answer.RCode):
+		return "DNSServerFailing", fmt.Sprintf("%s answers %s when asked for %s: it runs, but has nothing to answer from", who, s.Answer.RCode, s.name(settings, network))
+	case s.TCPErr != nil:
+		return "DNSOverTCPFailing", fmt.Sprintf("%s answers over UDP, but not over TCP, so that long answers are lost: %s", who, checkkit.ErrorText(s.TCPErr))
+	}
+	return "", ""
+}
+
+func (s dnsSeen) name(settings Settings, network host.KubeletNetwork) string {
+	if s.Server.Upstream {
+		return checkkit.Sanitize(settings.UpstreamName, 100)
+	}
+	return "kubernetes.default.svc." + checkkit.Sanitize(network.ClusterDomain, 100)
+}
+
+func (s dnsSeen) who(network host.KubeletNetwork) string {
+	if s.Server.Upstream {
+		return fmt.Sprintf("the resolver %s of %s", s.Server.Address, checkkit.Sanitize(network.ResolvConf, 200))
+	}
+	return fmt.Sprintf("the cluster's name server %s", s.Server.Address)
+}
+
+func (s dnsSeen) facts() map[string]string {
+	facts := map[string]string{"role": "cluster", "silentSeconds": strconv.Itoa(int(s.Silence.Seconds()))}
+	if s.Server.Upstream {
+		facts["role"] = "resolver"
+	}
+	if s.Answer.RCode != "" {
+		facts["rcode"] = s.Answer.RCode
+	}
+	return facts
+}
+
+// isErrno reports whether the kernel refused.
+func isErrno(err error) bool {
+	_, ok := errors.AsType[syscall.Errno](err)
+	return ok
+}

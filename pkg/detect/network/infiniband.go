@@ -1,0 +1,196 @@
+package network
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"maps"
+	"path"
+	"slices"
+	"strings"
+	"syscall"
+	"time"
+
+	"github.com/nodeagent/nodeagent/internal/host"
+	"github.com/nodeagent/nodeagent/pkg/detect"
+	"github.com/nodeagent/nodeagent/pkg/detect/checkkit"
+	"github.com/nodeagent/nodeagent/pkg/finding"
+)
+
+// infiniband lets a child process (each read is a command to the card's firmware, which may hang) read for each port
+//
+//	/sys/class/infiniband/mlx5_0/ports/1/state         4: ACTIVE      (1: DOWN, 2: INIT, 3: ARMED)
+//	/sys/class/infiniband/mlx5_0/ports/1/phys_state    5: LinkUp      (2: Polling, 3: Disabled, 4: PortConfigurationTraining)
+//	/sys/class/infiniband/mlx5_0/ports/1/link_layer    InfiniBand     (Ethernet: RoCE, whose link is that of its network device)
+//	/sys/class/infiniband/mlx5_0/ports/1/counters/{symbol_error,link_downed,link_error_recovery,port_rcv_errors,…}
+//	/sys/class/infiniband/rdmap0s31/ports/1/hw_counters/{rx_drops,retrans_timeout_events,…}     (EFA)
+//
+// https://www.kernel.org/doc/Documentation/ABI/stable/sysfs-class-infiniband
+//
+// A port is missed when it once was active and is not disabled on purpose. Symbol errors: the specification allows a bit
+// error rate of 1e-12, about 120 in an hour at 10 Gbit/s.
+//
+// Known false alarms, and what is done: ports without a cable never were active; a subnet manager that restarts leaves ports
+// in INIT or ARMED for seconds (two looks over 30 s); 16-bit counters of old cards stop at their end, which is no rise.
+
+const infinibandID = "infiniband"
+
+// fabricDir is what the child is asked for.
+const fabricDir = "/sys/class/infiniband"
+
+// Infiniband finds ports of RDMA cards that are down, flap or damage packets. Memory may be nil: then what was active before
+// the agent started is not known.
+func Infiniband(memory detect.StateStore) detect.Check {
+	c := &fabricCheck{past: loadLinkPast(memory, "infiniband/ports"), window: netWindow{span: flapWindow}}
+	return detect.Check{
+		ID: infinibandID, Domain: "network",
+		Summary: "a port of an InfiniBand or EFA card is down, flaps or damages packets",
+		Advice:  "`ibstat` and `perfquery -x` show the port, `iblinkinfo` its other end. Symbol and receive errors: cable or transceiver. INIT: no subnet manager reaches it.",
+		Doc: detect.Doc{
+			Reads: []string{"/sys/class/infiniband/*/ports/*/{state,phys_state,link_layer,counters/*,hw_counters/*}, by a child process"},
+			Why:   "A job that spans nodes stops, or crawls, with its slowest port.",
+			Faults: []detect.Fault{
+				{Reason: "PortDown", Severity: finding.Warning, When: "a port that was active is not, and is not disabled, in two looks over 30 s"},
+				{Reason: "PortFlapping", Severity: finding.Warning, When: "3 losses of link within 10 minutes"},
+				{Reason: "PortErrors", Severity: finding.Warning, When: "over 10 minutes: 2 symbol errors a minute, a receive error in ten seconds, a recovery of the link, or 100 packets dropped in a second"},
+				{Reason: "PortRetransmits", Severity: finding.Info, When: "EFA: a retransmission timeout, or a peer that does not answer, in ten seconds"},
+			},
+			FalseAlarms: "Ports that never were active, or that are disabled, do not count. RoCE ports are those of network devices: link-state.",
+		},
+		Every: time.Minute, Deadline: 20 * time.Second,
+		Wakes:  []detect.Wake{{Source: detect.WakeLinks}},
+		Policy: finding.Policy{Raise: finding.Hold{Looks: 2, For: 30 * time.Second}, Clear: finding.Hold{Looks: 2, For: 30 * time.Second}},
+		Run:    c.look,
+	}
+}
+
+type fabricCheck struct {
+	past   linkHistory
+	window netWindow
+}
+
+func (c *fabricCheck) look(ctx context.Context, h *host.Host) ([]finding.Finding, error) {
+	names, err := h.Files.List(fabricDir)
+	if errors.Is(err, fs.ErrNotExist) || err == nil && len(names) == 0 {
+		return nil, finding.NotApplicable("no InfiniBand or EFA card")
+	}
+	if err != nil {
+		return nil, err
+	}
+	ports, err := readFabric(ctx, h)
+	if err != nil {
+		return nil, err
+	}
+	counters, doubts := map[string]uint64{}, map[finding.Subject]error{}
+	for name, port := range ports {
+		for key, text := range port {
+			if _, named, _ := strings.Cut(text, ":"); named != "" || key == "link_layer" {
+				continue // a state
+			}
+			if n, err := netCount(text, 10); err != nil {
+				doubts[portSubject(name)] = fmt.Errorf("read %s of port %s: %w", checkkit.Sanitize(key, checkkit.MaxName), name, err)
+			} else {
+				counters[name+"/"+key] = n
+			}
+		}
+	}
+	c.window.add(h.Clock().SinceBoot, counters)
+	var findings []finding.Finding
+	for _, name := range slices.Sorted(maps.Keys(ports)) {
+		f, found, err := c.judge(name, ports[name])
+		if err != nil {
+			doubts[portSubject(name)] = err
+		}
+		if found {
+			delete(doubts, portSubject(name)) // what is known is enough
+			findings = append(findings, f)
+		}
+	}
+	c.past.save()
+	return findings, finding.Partial(doubts)
+}
+
+func portSubject(name string) finding.Subject {
+	return finding.Subject{Kind: "infiniband-port", Name: name}
+}
+
+// readFabric returns what was read of each port, by port ("mlx5_0/1") and name of the file.
+func readFabric(ctx context.Context, h *host.Host) (map[string]map[string]string, error) {
+	if h.Prober.Do == nil {
+		return nil, fmt.Errorf("probe: %w", host.ErrNotConfigured)
+	}
+	answer, err := h.Prober.Do(ctx, host.ProbeRequest{Op: host.ProbeFabric, Path: fabricDir})
+	if err != nil {
+		return nil, err
+	}
+	if answer.Errno != 0 {
+		return nil, fmt.Errorf("list %s: %w", fabricDir, syscall.Errno(answer.Errno))
+	}
+	ports := map[string]map[string]string{}
+	for key, text := range answer.Values {
+		port, file := path.Split(key)
+		port = checkkit.Sanitize(strings.TrimSuffix(port, "/"), checkkit.MaxName)
+		if ports[port] == nil {
+			ports[port] = map[string]string{}
+		}
+		ports[port][file] = text
+	}
+	return ports, nil
+}
+
+// portRates are the counters of one port that matter; over ten minutes.
+func portRates(port string) []netRate {
+	return []netRate{
+		{key: port + "/symbol_error", least: 20.0 / 600, reason: "PortErrors", text: "symbol errors"},
+		{key: port + "/port_rcv_errors", least: 0.1, reason: "PortErrors", text: "receive errors"},
+		{key: port + "/local_link_integrity_errors", least: 0.1, reason: "PortErrors", text: "link integrity errors"},
+		{key: port + "/link_error_recovery", least: 1.0 / 601, reason: "PortErrors", text: "recoveries of the link"},
+		{key: port + "/rx_drops", least: 100, reason: "PortErrors", text: "received packets were dropped"},
+		{key: port + "/retrans_timeout_events", least: 0.1, reason: "PortRetransmits", text: "retransmission timeouts", info: true},
+		{key: port + "/unresponsive_remote_events", least: 0.1, reason: "PortRetransmits", text: "times a peer did not answer", info: true},
+		{key: port + "/impaired_remote_conn_events", least: 0.1, reason: "PortRetransmits", text: "times the way to a peer was impaired", info: true},
+	}
+}
+
+func (c *fabricCheck) judge(name string, port map[string]string) (finding.Finding, bool, error) {
+	f := finding.Finding{Check: infinibandID, Subject: portSubject(name), Severity: finding.Warning, Facts: map[string]string{}}
+	for _, key := range []string{"state", "phys_state", "link_layer"} {
+		f.Facts[key] = checkkit.Sanitize(port[key], checkkit.MaxName)
+	}
+	_, state, ok := strings.Cut(port["state"], ": ")
+	if !ok {
+		return f, false, fmt.Errorf("state of port %s: %q", name, checkkit.Sanitize(port["state"], checkkit.MaxName))
+	}
+	if state == "ACTIVE" {
+		c.past.saw(name)
+	}
+	disabled := strings.HasSuffix(port["phys_state"], "Disabled")
+	if state != "ACTIVE" && !disabled && port["link_layer"] != "Ethernet" && c.past.Links[name] {
+		f.Reason, f.Message = "PortDown", fmt.Sprintf("port %s is %s, its link %s", name, checkkit.Sanitize(state, checkkit.MaxName), checkkit.Sanitize(port["phys_state"], checkkit.MaxName))
+		if state == "INIT" {
+			f.Message += ": no subnet manager has set it up"
+		}
+		return f, true, nil
+	}
+	const flaps = 3
+	if n, in, _ := c.window.rise(name + "/link_downed"); n >= flaps-1 {
+		f.Reason, f.BelowRaise = "PortFlapping", n < flaps
+		f.Message = fmt.Sprintf("port %s lost its link %d times within %s", name, n, in.Round(time.Second))
+		return f, true, nil
+	}
+	faults := orderFaults(c.window.judgeRates(portRates(name)))
+	if len(faults) == 0 {
+		return f, false, nil
+	}
+	f.Reason, f.BelowRaise = faults[0].reason, faults[0].marginal
+	if faults[0].info {
+		f.Severity = finding.Info
+	}
+	var texts []string
+	for _, fault := range faults {
+		texts = append(texts, fault.text)
+	}
+	f.Message = "port " + name + ": " + strings.Join(texts, "; ")
+	return f, true, nil
+}

@@ -1,0 +1,247 @@
+package network
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/nodeagent/nodeagent/internal/host"
+	"github.com/nodeagent/nodeagent/pkg/detect"
+	"github.com/nodeagent/nodeagent/pkg/detect/checkkit"
+	"github.com/nodeagent/nodeagent/pkg/finding"
+)
+
+// link-state reads for each card (see network_devices.go)
+//
+//	flags               0x1003      IFF_UP (1): somebody switched it on
+//	operstate           up, down, unknown, dormant …: RFC 2863, with IFF_UP "down" means that there is no carrier
+//	carrier_up_count    2           since the device was made; Linux 4.16
+//	carrier_down_count  1
+//	speed, duplex       25000, full in Mbit/s; only when the carrier changed, since these ask the card under the RTNL lock
+//
+// https://www.kernel.org/doc/Documentation/ABI/testing/sysfs-class-net, https://docs.kernel.org/networking/operstates.html
+//
+// A link is missed when it is switched on, has no carrier, and had one before: in this boot, or as far as the agent
+// remembers. A node whose every card is without carrier is cut off. Three losses of carrier in ten minutes are more than a
+// switch that restarts or a cable that is moved causes, and what a bad transceiver or cable makes of it.
+//
+// Known false alarms, and what is done: NetworkManager and systemd-networkd switch ports on that nobody ever plugged (a
+// carrier must have been there); dummy, docker0, bridges, tunnels, veth, IPoIB children, virtual functions and what stands
+// for them in switching cards have states of their own (only Ethernet ports of cards count); service processors show a card
+// on USB that comes and goes (left out). Members of a bond are told by the check bonds. Links go down and up while a
+// machine starts: the first two minutes do not count as flaps. A cable that was pulled for good stays reported until the
+// port is switched off (ip link set X down), or ignored by configuration.
+
+// LinkStateSettings adjust link-state.
+type LinkStateSettings struct {
+	Flaps  int      `yaml:"flaps"`  // losses of carrier within ten minutes that make a link flapping
+	Ignore []string `yaml:"ignore"` // devices that may be without carrier
+}
+
+// DefaultLinkStateSettings returns the settings that are used unless the configuration says otherwise.
+func DefaultLinkStateSettings() LinkStateSettings { return LinkStateSettings{Flaps: 3} }
+
+const (
+	linkStateID = "link-state"
+	// linksStarted is when links are believed to have settled after boot.
+	linksStarted = 2 * time.Minute
+	flapWindow   = 10 * time.Minute
+	// speedEvery is how often speeds are read anew although no carrier changed.
+	speedEvery = 6 * time.Hour
+)
+
+// LinkState finds cards that lost their link. Memory may be nil: then what was up before the agent started is not known
+// but from this boot's counters.
+func LinkState(s LinkStateSettings, memory detect.StateStore) detect.Check {
+	c := &linkCheck{settings: s, past: loadLinkPast(memory, "link-state/links"), speeds: map[string]linkSpeed{}, flaps: netWindow{span: flapWindow}}
+	return detect.Check{
+		ID: linkStateID, Domain: "network",
+		Summary: "a network card lost its link, flaps, or is slower than it was",
+		Advice: "Look at `ip -s link show dev X` and `ethtool X`, then at the cable, the transceiver (`ethtool -m X`) and the switch's port. " +
+			"A port that is not meant to be used is switched off with `ip link set X down`, or named under ignore.",
+		Doc: detect.Doc{
+			Reads: []string{"/sys/class/net/X/{flags,operstate,type,carrier_up_count,carrier_down_count}", "/sys/class/net/X/{speed,duplex} after a change of carrier"},
+			Why:   "Without a link the node cannot be reached; one that flaps loses packets each time, and a slow one makes every transfer of its pods slow.",
+			Faults: []detect.Fault{
+				{Reason: "LinkDown", Severity: finding.Fatal, When: "a card that is switched on, and had a carrier before, has none for 10 s; fatal when no card of the node has one, since it is cut off then, else a warning"},
+				{Reason: "LinkFlapping", Severity: finding.Warning, When: "3 losses of carrier within 10 minutes; a restart of a switch causes one or two"},
+				{Reason: "LinkSpeedReduced", Severity: finding.Info, When: "the link came back slower than it was: a bad cable or transceiver is negotiated down"},
+				{Reason: "LinkHalfDuplex", Severity: finding.Info, When: "the two ends did not agree: above 10 Mbit/s nobody wants half duplex"},
+			},
+			FalseAlarms: "Ports that never had a carrier, virtual devices and functions, IPoIB, and cards on USB do not count. Members of a bond are told by bonds. A cable that was pulled for good is told until its port is switched off.",
+		},
+		Condition: detect.NetworkProblem(),
+		Every:     20 * time.Second, Deadline: 8 * time.Second,
+		Wakes:  []detect.Wake{{Source: detect.WakeLinks}, checkkit.KernelWake(linkStateID)},
+		Policy: finding.Policy{Raise: finding.Hold{Looks: 2, For: 10 * time.Second}, Clear: finding.Hold{Looks: 2, For: 10 * time.Second}},
+		Run: func(_ context.Context, h *host.Host) ([]finding.Finding, error) {
+			return c.look(h.Files, h.Clock().SinceBoot)
+		},
+	}
+}
+
+type linkCheck struct {
+	settings LinkStateSettings
+
+	past   linkHistory
+	speeds map[string]linkSpeed
+	flaps  netWindow
+}
+
+// link is what is known of one card that is an uplink.
+type link struct {
+	netCard
+	downs, ups uint64 // losses and gains of carrier since the device was made
+	bond       string // that it is a member of
+}
+
+func (c *linkCheck) look(files host.Files, up time.Duration) ([]finding.Finding, error) {
+	cards, err := networkCards(files)
+	if err != nil {
+		return nil, err
+	}
+	links, doubts := c.links(files, cards)
+	if len(links) == 0 && len(doubts) == 0 {
+		return nil, finding.NotApplicable("no Ethernet port of a card")
+	}
+	c.count(links, up)
+	var findings []finding.Finding
+	for _, l := range links {
+		if l.works() {
+			c.past.saw(l.name)
+		}
+		if f, ok := c.judge(files, l, anyWorks(cards), up); ok {
+			findings = append(findings, f)
+		}
+	}
+	c.past.save()
+	return findings, finding.Partial(doubts)
+}
+
+// links reads what else is to be known of the cards that are uplinks.
+func (c *linkCheck) links(files host.Files, cards []netCard) (links []link, doubts map[finding.Subject]error) {
+	doubts = map[finding.Subject]error{}
+	for _, card := range cards {
+		if !card.uplink(files) || slices.Contains(c.settings.Ignore, card.name) {
+			continue
+		}
+		l := link{netCard: card}
+		l.bond, _ = card.bonded(files)
+		if err := l.readCounts(files); err != nil {
+			doubts[finding.Subject{Kind: kindNetDevice, Name: card.name}] = err
+			continue
+		}
+		links = append(links, l)
+	}
+	return links, doubts
+}
+
+// readCounts reads the changes of carrier; kernels before 4.16 only have the sum of both kinds.
+func (l *link) readCounts(files host.Files) (err error) {
+	l.downs, err = checkkit.ReadCount(files, l.dir+"/carrier_down_count")
+	if errors.Is(err, fs.ErrNotExist) {
+		all, err := checkkit.ReadCount(files, l.dir+"/carrier_changes")
+		l.downs, l.ups = all/2, all/2
+		return err
+	}
+	if err != nil {
+		return err
+	}
+	l.ups, err = checkkit.ReadCount(files, l.dir+"/carrier_up_count")
+	return err
+}
+
+// count takes the losses of carrier into the window, once the machine has started.
+func (c *linkCheck) count(links []link, up time.Duration) {
+	if up < linksStarted {
+		return
+	}
+	values := map[string]uint64{}
+	for _, l := range links {
+		values[l.name] = l.downs
+	}
+	c.flaps.add(up, values)
+}
+
+// judge returns the gravest that is wrong with one link.
+func (c *linkCheck) judge(files host.Files, l link, othersWork bool, up time.Duration) (finding.Finding, bool) {
+	f := finding.Finding{
+		Check: linkStateID, Subject: finding.Subject{Kind: kindNetDevice, Name: l.name}, Severity: finding.Warning,
+		Facts: map[string]string{"operstate": l.oper, "carrierDownCount": strconv.FormatUint(l.downs, 10)},
+	}
+	losses, in, _ := c.flaps.rise(l.name)
+	switch known := l.ups > 0 || c.past.Links[l.name]; {
+	case l.adminUp && l.oper == "down" && l.bond == "" && known:
+		f.Reason, f.Message = "LinkDown", l.name+" has no carrier"
+		if carriesDefault(files, l.name) {
+			f.Message += ", and the default route goes through it"
+			f.Facts["defaultRoute"] = "true"
+		}
+		if !othersWork {
+			f.Severity = finding.Fatal
+			f.Message += "; no other card of the node has a link"
+		}
+		return f, true
+	case c.settings.Flaps > 0 && losses+1 >= uint64(c.settings.Flaps) && losses > 0:
+		f.Reason, f.BelowRaise = "LinkFlapping", losses < uint64(c.settings.Flaps)
+		f.Message = fmt.Sprintf("%s lost its carrier %d times within %s", l.name, losses, in.Round(time.Second))
+		f.Facts["flaps"] = strconv.FormatUint(losses, 10)
+		return f, true
+	}
+	return c.judgeSpeed(files, l, f, up)
+}
+
+// carriesDefault reports whether a default route goes through a device. It is for the message only: that routes cannot be read
+// is told by the check default-route.
+func carriesDefault(files host.Files, device string) bool {
+	four, six, err := readDefaultRoutes(files)
+	return err == nil && slices.ContainsFunc(slices.Concat(four, six), func(r netRoute) bool { return r.device == device })
+}
+
+// linkSpeed is what a link had at its best, and what it has. Zero stands for unknown.
+type linkSpeed struct {
+	best, now uint64 // Mbit/s
+	half      bool
+	changes   uint64        // of carrier, when it was read
+	read      time.Duration // since boot
+}
+
+func (c *linkCheck) judgeSpeed(files host.Files, l link, f finding.Finding, up time.Duration) (finding.Finding, bool) {
+	speed, known := c.speeds[l.name]
+	if changes := l.downs + l.ups; !known || speed.changes != changes || up-speed.read >= speedEvery {
+		if !l.works() || len(c.speeds) >= maxCards && !known {
+			return f, false
+		}
+		speed.now, speed.half = readSpeed(files, l.dir)
+		speed.best, speed.changes, speed.read = max(speed.best, speed.now), changes, up
+		c.speeds[l.name] = speed
+	}
+	f.Severity = finding.Info
+	f.Facts["speed"] = strconv.FormatUint(speed.now, 10)
+	switch {
+	case speed.now > 0 && speed.now < speed.best:
+		f.Reason = "LinkSpeedReduced"
+		f.Message = fmt.Sprintf("%s runs at %d Mbit/s; it had %d", l.name, speed.now, speed.best)
+	case speed.half && speed.now > 10:
+		f.Reason = "LinkHalfDuplex"
+		f.Message = fmt.Sprintf("%s runs at %d Mbit/s in half duplex", l.name, speed.now)
+	default:
+		return f, false
+	}
+	return f, true
+}
+
+// readSpeed returns 0 where the card does not tell: EINVAL without a link, -1 for virtual machines' cards.
+func readSpeed(files host.Files, dir string) (speed uint64, half bool) {
+	speed, err := checkkit.ReadCount(files, dir+"/speed")
+	if err != nil {
+		return 0, false
+	}
+	duplex, err := files.Text(dir + "/duplex")
+	return speed, err == nil && strings.EqualFold(duplex, "half")
+}

@@ -1,0 +1,218 @@
+package network
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/nodeagent/nodeagent/internal/host"
+	"github.com/nodeagent/nodeagent/pkg/detect"
+	"github.com/nodeagent/nodeagent/pkg/detect/checkkit"
+	"github.com/nodeagent/nodeagent/pkg/finding"
+)
+
+// network-errors reads /proc/net/dev, one line for each device of the namespace, of which only cards count:
+//
+//	Inter-|   Receive                                                |  Transmit
+//	 face |bytes    packets errs drop fifo frame compressed multicast|bytes    packets errs drop fifo colls carrier compressed
+//	  eth0: 22101956   53011    0    0    0     0          0         0  5341902   37113    0    0    0     0       0          0
+//
+// (received drop includes what the card missed for want of buffers, frame includes checksum errors), and
+// /sys/class/net/X/queues/tx-N/tx_timeout, how often the watchdog found that a queue did not send. When a card's errors are
+// unusual, its /sys/class/net/X/statistics tell which they are.
+//
+// https://docs.kernel.org/networking/statistics.html, https://www.kernel.org/doc/Documentation/ABI/testing/sysfs-class-net-queues
+//
+// The Prometheus node mixin warns at 1 % of packets over an hour; TCP is slow at a tenth of that. Here it is 1 % over five
+// minutes, and at least one in a second, so that a quiet card with an error now and then says nothing.
+//
+// Known false alarms, and what is done: frames of protocols that the node does not speak (LLDP, spanning tree) count as
+// dropped when received, about one in a second: drops must be ten in a second. A card that is overrun in a burst drops for
+// a moment: the rate is that of five minutes.
+
+const (
+	networkErrorsID = "network-errors"
+	// errorLeast is how long counters must have been watched before a rate is told.
+	errorLeast = 4 * time.Minute
+	// timeoutFor is how long a timeout of a queue is told.
+	timeoutFor = 30 * time.Minute
+	maxQueues  = 4096
+)
+
+// NetworkErrors finds cards that damage, lose or do not send packets.
+func NetworkErrors() detect.Check {
+	c := &errorsCheck{rates: netWindow{span: 5 * time.Minute}, timeouts: netWindow{span: timeoutFor}}
+	return detect.Check{
+		ID: networkErrorsID, Domain: "network",
+		Summary: "a network card damages or drops packets, or stopped sending",
+		Advice: "`ethtool -S X` and `ip -s -s link show dev X` tell which errors they are. Checksum and frame errors: cable, transceiver, switch port. " +
+			"Missed and fifo: the card is overrun; `ethtool -g X` shows its rings. Timeouts: firmware and driver; `dmesg` names the queue.",
+		Doc: detect.Doc{
+			Reads: []string{"/proc/net/dev", "/sys/class/net/X/queues/tx-*/tx_timeout", "/sys/class/net/X/statistics/* of a card with errors"},
+			Why:   "A percent of lost packets makes every connection of every pod slow; a card that stopped sending cuts all of them for seconds.",
+			Faults: []detect.Fault{
+				{Reason: "NICTxTimeout", Severity: finding.Warning, When: "the kernel's watchdog found a queue that did not send for 5 s, within 30 minutes; the card is reset then"},
+				{Reason: "ReceiveErrors", Severity: finding.Warning, When: "1 % of received packets are damaged, and at least one in a second, over 5 minutes"},
+				{Reason: "TransmitErrors", Severity: finding.Warning, When: "1 % of sent packets fail, and at least one in a second, over 5 minutes"},
+				{Reason: "ReceiveDrops", Severity: finding.Warning, When: "1 % of received packets are dropped, and at least ten in a second, over 5 minutes"},
+				{Reason: "TransmitDrops", Severity: finding.Warning, When: "1 % of sent packets are dropped, and at least ten in a second, over 5 minutes"},
+			},
+			FalseAlarms: "Frames that nobody on the node wants count as dropped; they are fewer than ten in a second.",
+		},
+		CounterBased: true,
+		Every:        time.Minute, Deadline: 8 * time.Second,
+		Wakes:  []detect.Wake{checkkit.KernelWake(networkErrorsID)},
+		Policy: finding.Policy{Clear: finding.Hold{Looks: 2, For: 2 * time.Minute}},
+		Run: func(_ context.Context, h *host.Host) ([]finding.Finding, error) {
+			return c.look(h.Files, h.Clock().SinceBoot)
+		},
+	}
+}
+
+type errorsCheck struct {
+	rates    netWindow
+	timeouts netWindow
+}
+
+// errorRules are the judgements of one card; keys are those of parseNetDev.
+func errorRules(card string) []netRate {
+	return []netRate{
+		{key: card + ".rxErrors", of: card + ".rxPackets", least: 1, share: 0.01, reason: "ReceiveErrors", text: "received packets were damaged"},
+		{key: card + ".txErrors", of: card + ".txPackets", least: 1, share: 0.01, reason: "TransmitErrors", text: "packets could not be sent"},
+		{key: card + ".rxDrops", of: card + ".rxPackets", least: 10, share: 0.01, reason: "ReceiveDrops", text: "received packets were dropped"},
+		{key: card + ".txDrops", of: card + ".txPackets", least: 10, share: 0.01, reason: "TransmitDrops", text: "packets to be sent were dropped"},
+	}
+}
+
+func (c *errorsCheck) look(files host.Files, up time.Duration) ([]finding.Finding, error) {
+	cards, err := networkCards(files)
+	if err != nil {
+		return nil, err
+	}
+	cards = slices.DeleteFunc(cards, func(card netCard) bool { return !card.adminUp })
+	if len(cards) == 0 {
+		return nil, finding.NotApplicable("no network card is switched on")
+	}
+	data, err := files.Read("/proc/net/dev")
+	if err != nil {
+		return nil, err
+	}
+	counters, err := parseNetDev(string(data), cards)
+	if err != nil {
+		return nil, fmt.Errorf("read /proc/net/dev: %w", err)
+	}
+	c.rates.add(up, counters)
+	doubts := c.addTimeouts(files, cards, up)
+	var findings []finding.Finding
+	for _, card := range cards {
+		if f, ok := c.judge(files, card); ok {
+			findings = append(findings, f)
+		}
+	}
+	return findings, finding.Partial(doubts)
+}
+
+// addTimeouts sums up the timeouts of each card's queues.
+func (c *errorsCheck) addTimeouts(files host.Files, cards []netCard, up time.Duration) map[finding.Subject]error {
+	values, doubts, queues := map[string]uint64{}, map[finding.Subject]error{}, 0
+	for _, card := range cards {
+		sum, n, err := txTimeouts(files, card, maxQueues-queues)
+		if err != nil {
+			doubts[finding.Subject{Kind: kindNetDevice, Name: card.name}] = err
+			continue
+		}
+		values[card.name] = sum
+		queues += n
+	}
+	c.timeouts.add(up, values)
+	return doubts
+}
+
+func txTimeouts(files host.Files, card netCard, most int) (sum uint64, queues int, err error) {
+	names, err := files.List(card.dir + "/queues")
+	if err != nil {
+		return 0, 0, err
+	}
+	for _, name := range names {
+		if !strings.HasPrefix(name, "tx-") {
+			continue
+		}
+		if queues++; queues > most {
+			return 0, 0, fmt.Errorf("list %s/queues: more than %d queues of all cards", card.dir, maxQueues)
+		}
+		n, err := checkkit.ReadCount(files, card.dir+"/queues/"+name+"/tx_timeout")
+		if err != nil {
+			return 0, 0, err
+		}
+		sum += n
+	}
+	return sum, queues, nil
+}
+
+func (c *errorsCheck) judge(files host.Files, card netCard) (finding.Finding, bool) {
+	var faults []netFault
+	if n, in, ok := c.timeouts.rise(card.name); ok && n > 0 {
+		faults = append(faults, netFault{reason: "NICTxTimeout", text: fmt.Sprintf("queues did not send %d times within %s", n, in.Round(time.Second))})
+	}
+	for _, r := range errorRules(card.name) {
+		if text, marginal, found := c.rates.judgeRate(r, errorLeast); found {
+			faults = append(faults, netFault{reason: r.reason, text: text, marginal: marginal})
+		}
+	}
+	if len(faults) == 0 {
+		return finding.Finding{}, false
+	}
+	var texts []string
+	for _, f := range orderFaults(faults) {
+		texts = append(texts, f.text)
+	}
+	return finding.Finding{
+		Check: networkErrorsID, Subject: finding.Subject{Kind: kindNetDevice, Name: card.name}, Severity: finding.Warning,
+		Reason: faults[0].reason, BelowRaise: faults[0].marginal,
+		Message: card.name + ": " + strings.Join(texts, "; "), Facts: errorFacts(files, card),
+	}, true
+}
+
+// errorFacts tells which errors a card counted since it was made. Not every driver counts them all.
+func errorFacts(files host.Files, card netCard) map[string]string {
+	facts := map[string]string{}
+	for fact, file := range map[string]string{
+		"rxCRCErrors": "rx_crc_errors", "rxFrameErrors": "rx_frame_errors", "rxLengthErrors": "rx_length_errors", "rxMissedErrors": "rx_missed_errors",
+		"rxFIFOErrors": "rx_fifo_errors", "txFIFOErrors": "tx_fifo_errors", "txCarrierErrors": "tx_carrier_errors", "txAbortedErrors": "tx_aborted_errors",
+	} {
+		if n, err := checkkit.ReadCount(files, card.dir+"/statistics/"+file); err == nil && n > 0 {
+			facts[fact] = strconv.FormatUint(n, 10)
+		}
+	}
+	return facts
+}
+
+// parseNetDev reads the counters of some devices: "eth0.rxErrors".
+func parseNetDev(text string, cards []netCard) (map[string]uint64, error) {
+	wanted := map[string]bool{}
+	for _, card := range cards {
+		wanted[card.name] = true
+	}
+	counters := map[string]uint64{}
+	for line := range strings.Lines(text) {
+		name, rest, ok := strings.Cut(line, ":")
+		if name = strings.TrimSpace(name); !ok || !wanted[name] {
+			continue
+		}
+		fields := strings.Fields(rest)
+		if len(fields) != 16 {
+			return nil, fmt.Errorf("line %q: want 16 numbers", checkkit.Sanitize(line, checkkit.MaxName))
+		}
+		for key, column := range map[string]int{"rxPackets": 1, "rxErrors": 2, "rxDrops": 3, "txPackets": 9, "txErrors": 10, "txDrops": 11} {
+			value, err := netCount(fields[column], 10)
+			if err != nil {
+				return nil, fmt.Errorf("line %q: %w", checkkit.Sanitize(line, checkkit.MaxName), err)
+			}
+			counters[name+"."+key] = value
+		}
+	}
+	return counters, nil
+}

@@ -1,0 +1,139 @@
+package network
+
+import (
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"golang.org/x/tools/txtar"
+
+	"github.com/nodeagent/nodeagent/internal/host"
+	"github.com/nodeagent/nodeagent/pkg/detect"
+	"github.com/nodeagent/nodeagent/pkg/detect/checktest"
+	"github.com/nodeagent/nodeagent/pkg/finding"
+)
+
+// keeper remembers in memory what an agent would on disk.
+type keeper map[string][]byte
+
+func (k keeper) Load(key string) ([]byte, bool) { value, ok := k[key]; return value, ok }
+func (k keeper) Save(key string, value []byte)  { k[key] = value }
+
+// pastNode is a made-up machine that an agent looks at, and after it another one that remembers.
+type pastNode struct {
+	t    *testing.T
+	host *host.Host
+	up   time.Duration
+}
+
+func newPastNode(t *testing.T, files map[string]string) *pastNode {
+	t.Helper()
+	n := &pastNode{t: t, up: time.Hour}
+	n.host = &host.Host{NodeName: "fixture", Files: host.Files{Root: t.TempDir()}, Clock: func() finding.Timestamp { return finding.Timestamp{Boot: "b", SinceBoot: n.up} }}
+	checktest.FixtureNetwork(t, n.host, txtar.File{Data: []byte(`{}`)})
+	n.becomes(files)
+	return n
+}
+
+func (n *pastNode) becomes(files map[string]string) {
+	n.t.Helper()
+	for name, text := range files {
+		checktest.WriteFile(n.t, n.host.Files.Root, txtar.File{Name: name, Data: []byte(text)})
+	}
+}
+
+func (n *pastNode) sees(c detect.Check, want ...string) {
+	n.t.Helper()
+	n.up += time.Minute
+	findings, err := c.Run(n.t.Context(), n.host)
+	if err != nil {
+		n.t.Fatal(err)
+	}
+	var got []string
+	for _, f := range findings {
+		got = append(got, string(f.Severity)+" "+f.Reason)
+	}
+	if diff := cmp.Diff(want, got); diff != "" {
+		n.t.Errorf("(-want +got):\n%s%+v", diff, findings)
+	}
+}
+
+// A cable that is pulled while the node restarts is missed: the counters of this boot know nothing of it.
+func TestLinkStateRemembers(t *testing.T) {
+	const dir = "sys/devices/pci0000:00/0000:00:03.0/net/eth0/"
+	n := newPastNode(t, map[string]string{
+		"sys/class/net/eth0@": "../../devices/pci0000:00/0000:00:03.0/net/eth0",
+		dir + "flags":         "0x1003", dir + "operstate": "up", dir + "type": "1",
+		dir + "carrier_up_count": "0", dir + "carrier_down_count": "0",
+	})
+	memory := keeper{}
+	n.sees(LinkState(DefaultLinkStateSettings(), memory))
+	n.becomes(map[string]string{dir + "operstate": "down"})
+	n.sees(LinkState(DefaultLinkStateSettings(), nil)) // a port that nobody plugged
+	n.sees(LinkState(DefaultLinkStateSettings(), memory), "fatal LinkDown")
+	n.sees(LinkState(LinkStateSettings{Ignore: []string{"eth1"}}, memory), "fatal LinkDown")
+	n.sees(LinkState(DefaultLinkStateSettings(), keeper{"link-state/links": []byte("{")}))
+}
+
+// A route that is gone after a restart is missed, for a week.
+func TestDefaultRouteRemembers(t *testing.T) {
+	const header = "Iface\tDestination\tGateway\tFlags\tRefCnt\tUse\tMetric\tMask\tMTU\tWindow\tIRTT\n"
+	n := newPastNode(t, map[string]string{"proc/net/route": header + "eth0\t00000000\t0100000A\t0003\t0\t0\t0\t00000000\t0\t0\t0\n"})
+	memory := keeper{}
+	n.sees(DefaultRoute(memory))
+	n.becomes(map[string]string{"proc/net/route": header})
+	c := DefaultRoute(memory)
+	n.sees(c, "fatal DefaultRouteLost")
+	for range 6 * 24 * 6 {
+		n.up += 9 * time.Minute
+		n.sees(c, "fatal DefaultRouteLost")
+	}
+	c = DefaultRoute(memory) // another restart does not begin the week anew
+	for range 7 * 24 {
+		n.up += 9 * time.Minute
+		if _, err := c.Run(t.Context(), n.host); err != nil {
+			t.Fatal(err)
+		}
+	}
+	n.sees(c, "info DefaultRouteMissing")
+	n.sees(DefaultRoute(memory), "info DefaultRouteMissing")
+	n.sees(DefaultRoute(keeper{routePastKey: []byte("{")}), "info DefaultRouteMissing")
+}
+
+// Counters are told over their window, whatever the distance of looks; a reset and a wake bend nothing.
+func TestNetWindow(t *testing.T) {
+	w := netWindow{span: 5 * time.Minute}
+	add := func(at time.Duration, value uint64) { w.add(at, map[string]uint64{"a": value}) }
+	rises := func(what string, want uint64, in time.Duration, known bool) {
+		t.Helper()
+		if by, took, ok := w.rise("a"); by != want || took != in || ok != known {
+			t.Errorf("%s: %d in %v, %v; want %d in %v, %v", what, by, took, ok, want, in, known)
+		}
+	}
+	rises("nothing", 0, 0, false)
+	add(0, 100)
+	rises("first look", 0, 0, false)
+	for i := range 50 {
+		add(time.Duration(i)*200*time.Millisecond, 100+uint64(i))
+	}
+	if len(w.samples) > 3 {
+		t.Errorf("%d samples of a flood of wakes", len(w.samples))
+	}
+	add(time.Minute, 200)
+	rises("one minute", 100, time.Minute, true)
+	for i := range 60 {
+		add(time.Duration(i+2)*time.Minute, 200)
+	}
+	rises("an hour later", 0, 5*time.Minute, true)
+	if len(w.samples) > 8 {
+		t.Errorf("%d samples of an hour", len(w.samples))
+	}
+	add(62*time.Minute, 7)
+	rises("a reset", 0, 0, false)
+	add(63*time.Minute, 9)
+	rises("after a reset", 2, time.Minute, true)
+	w.add(64*time.Minute, map[string]uint64{})
+	rises("it is gone", 0, 0, false)
+	add(65*time.Minute, 50)
+	rises("it is back", 0, 0, false)
+}

@@ -1,0 +1,163 @@
+package network
+
+import (
+	"errors"
+	"fmt"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
+
+	"github.com/nodeagent/nodeagent/internal/host"
+	"github.com/nodeagent/nodeagent/internal/host/hosttest"
+	"github.com/nodeagent/nodeagent/pkg/detect"
+	"github.com/nodeagent/nodeagent/pkg/finding"
+)
+
+// netNode looks with checks at a network namespace that belongs to the test alone. Time passes as the test says.
+type netNode struct {
+	t     *testing.T
+	host  *host.Host
+	later time.Duration
+}
+
+func newNetNode(t *testing.T) *netNode {
+	t.Helper()
+	n := &netNode{t: t}
+	n.host = &host.Host{NodeName: "lab", Files: hosttest.PrivateNetworkFiles(t), Network: host.NewNetwork(), Clock: func() finding.Timestamp {
+		return finding.Timestamp{Wall: time.Unix(0, 0), Boot: "lab", SinceBoot: time.Hour + n.later}
+	}}
+	n.must(netlink.LinkSetUp(n.link("lo")))
+	return n
+}
+
+func (n *netNode) must(err error) {
+	n.t.Helper()
+	if err != nil {
+		n.t.Fatal(err)
+	}
+}
+
+func (n *netNode) link(name string) netlink.Link {
+	n.t.Helper()
+	link, err := netlink.LinkByName(name)
+	n.must(err)
+	return link
+}
+
+// sees fails unless the next look of a check, a minute later, shows just this: subject, severity, reason.
+func (n *netNode) sees(c detect.Check, want ...[3]string) []finding.Finding {
+	n.t.Helper()
+	n.later += time.Minute
+	findings, err := c.Run(n.t.Context(), n.host)
+	if _, none := errors.AsType[*finding.NotApplicableError](err); err != nil && !none {
+		n.t.Fatal(err)
+	}
+	var got [][3]string
+	for _, f := range findings {
+		got = append(got, [3]string{f.Subject.String(), string(f.Severity), f.Reason})
+	}
+	if diff := cmp.Diff(want, got); diff != "" {
+		n.t.Errorf("%s (-want +got):\n%s%+v", c.ID, diff, findings)
+	}
+	return findings
+}
+
+// veth adds a pair with addresses 10.9.9.1/24 and .2, in one namespace, and switches it on.
+func (n *netNode) veth() {
+	n.t.Helper()
+	n.must(netlink.LinkAdd(&netlink.Veth{LinkAttrs: netlink.LinkAttrs{Name: "near"}, PeerName: "far"}))
+	for i, name := range []string{"near", "far"} {
+		address, err := netlink.ParseAddr(fmt.Sprintf("10.9.9.%d/24", i+1))
+		n.must(err)
+		n.must(netlink.AddrAdd(n.link(name), address))
+		n.must(netlink.LinkSetUp(n.link(name)))
+	}
+}
+
+func TestRealLinksOfPods(t *testing.T) {
+	n := newNetNode(t)
+	checks := []detect.Check{LinkState(DefaultLinkStateSettings(), nil), NetworkErrors(), Bonds()}
+	all := func() {
+		t.Helper()
+		for _, c := range checks {
+			n.sees(c)
+		}
+	}
+	all()
+	n.veth()
+	n.must(netlink.LinkAdd(&netlink.Bridge{LinkAttrs: netlink.LinkAttrs{Name: "cni0"}}))
+	n.must(netlink.LinkSetUp(n.link("cni0")))
+	n.must(netlink.LinkSetMaster(n.link("near"), n.link("cni0")))
+	all()
+	n.must(netlink.LinkSetDown(n.link("far"))) // the near end and the bridge have no carrier now
+	all()
+}
+
+func TestRealLoopback(t *testing.T) {
+	n, c := newNetNode(t), Loopback()
+	n.sees(c)
+	n.must(netlink.LinkSetDown(n.link("lo")))
+	n.sees(c, [3]string{"network-device/lo", "fatal", "LoopbackDown"})
+	n.must(netlink.LinkSetUp(n.link("lo")))
+	n.sees(c)
+	address, err := netlink.ParseAddr("127.0.0.1/8")
+	n.must(err)
+	n.must(netlink.AddrDel(n.link("lo"), address))
+	n.sees(c, [3]string{"network-device/lo", "fatal", "LoopbackWithoutAddress"})
+	n.must(netlink.AddrAdd(n.link("lo"), address))
+	n.sees(c)
+}
+
+func TestRealDefaultRoute(t *testing.T) {
+	n, c := newNetNode(t), DefaultRoute(nil)
+	n.sees(c, [3]string{"node/lab", "info", "DefaultRouteMissing"})
+	n.veth()
+	to := func(destination string) *netlink.Route {
+		network, err := netlink.ParseIPNet(destination)
+		n.must(err)
+		return &netlink.Route{LinkIndex: n.link("near").Attrs().Index, Dst: network}
+	}
+	n.must(netlink.RouteAdd(to("0.0.0.0/0")))
+	n.sees(c)
+	n.must(netlink.RouteDel(to("0.0.0.0/0")))
+	n.sees(c, [3]string{"node/lab", "fatal", "DefaultRouteLost"})
+	n.must(netlink.RouteAdd(to("0.0.0.0/1")))
+	n.must(netlink.RouteAdd(to("128.0.0.0/1")))
+	n.sees(c) // another way out
+	n.must(netlink.RouteDel(to("128.0.0.0/1")))
+	n.sees(c, [3]string{"node/lab", "fatal", "DefaultRouteLost"})
+	n.must(netlink.RouteAdd(to("0.0.0.0/0")))
+	n.sees(c)
+	n.must(netlink.LinkSetDown(n.link("near"))) // takes its routes with it
+	n.sees(c, [3]string{"node/lab", "fatal", "DefaultRouteLost"})
+}
+
+// Two ends of a cable with the same address.
+func TestRealDuplicateAddress(t *testing.T) {
+	n, c := newNetNode(t), DuplicateAddress()
+	n.veth()
+	n.sees(c)
+	address, err := netlink.ParseAddr("fd00:9::9/64")
+	n.must(err)
+	address.Flags = unix.IFA_F_NODAD // the far end is sure of it
+	n.must(netlink.AddrAdd(n.link("far"), address))
+	address.Flags = 0
+	n.must(netlink.AddrAdd(n.link("near"), address))
+	deadline := time.After(15 * time.Second)
+	for found := false; !found; { // the kernel asks for a second or two
+		findings, err := c.Run(t.Context(), n.host)
+		n.must(err)
+		found = len(findings) > 0
+		select {
+		case <-time.After(50 * time.Millisecond):
+		case <-deadline:
+			t.Fatal("the duplicate is not found")
+		}
+	}
+	n.sees(c, [3]string{"network-device/near", "warning", "DuplicateAddress"})
+	n.must(netlink.AddrDel(n.link("near"), address))
+	n.sees(c)
+}

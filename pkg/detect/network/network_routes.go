@@ -1,0 +1,116 @@
+package network
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"slices"
+	"strings"
+
+	"github.com/nodeagent/nodeagent/internal/host"
+	"github.com/nodeagent/nodeagent/pkg/detect/checkkit"
+)
+
+// netRoute is a default route of the main table.
+type netRoute struct {
+	device  string
+	gateway string // as the kernel writes it, hexadecimal; zeros for none
+	metric  uint64
+}
+
+const (
+	rtfUp     = 0x1
+	rtfReject = 0x200
+)
+
+// defaultRoutes4 finds the default routes in /proc/net/route, the best first:
+//
+//	Iface  Destination  Gateway   Flags  RefCnt  Use  Metric  Mask      MTU  Window  IRTT
+//	eth0   00000000     010200C0  0003   0       0    100     00000000  0    0       0
+func defaultRoutes4(text string) ([]netRoute, error) {
+	var routes []netRoute
+	for line := range strings.Lines(text) {
+		fields := strings.Fields(line)
+		if len(fields) == 0 || fields[0] == "Iface" {
+			continue
+		}
+		if len(fields) < 8 {
+			return nil, fmt.Errorf("line %q: want 11 fields", checkkit.Sanitize(line, checkkit.MaxName))
+		}
+		flags, err := netCount(fields[3], 16)
+		if err != nil {
+			return nil, fmt.Errorf("line %q: %w", checkkit.Sanitize(line, checkkit.MaxName), err)
+		}
+		metric, err := netCount(strings.TrimPrefix(fields[6], "-"), 10)
+		if err != nil {
+			return nil, fmt.Errorf("line %q: %w", checkkit.Sanitize(line, checkkit.MaxName), err)
+		}
+		if fields[1] == "00000000" && fields[7] == "00000000" && flags&rtfUp != 0 && flags&rtfReject == 0 && fields[0] != "*" {
+			routes = append(routes, netRoute{fields[0], fields[2], metric})
+		}
+	}
+	return bestFirst(routes), nil
+}
+
+// defaultRoutes6 finds the default routes in /proc/net/ipv6_route, the best first. Fields: destination, prefix length,
+// source, prefix length, gateway, metric, references, use, flags, device.
+func defaultRoutes6(text string) ([]netRoute, error) {
+	const zero = "00000000000000000000000000000000"
+	var routes []netRoute
+	for line := range strings.Lines(text) {
+		fields := strings.Fields(line)
+		if len(fields) != 10 {
+			return nil, fmt.Errorf("line %q: want 10 fields", checkkit.Sanitize(line, checkkit.MaxName))
+		}
+		if fields[0] != zero || fields[1] != "00" || fields[3] != "00" {
+			continue
+		}
+		metric, err := netCount(fields[5], 16)
+		if err != nil {
+			return nil, fmt.Errorf("line %q: %w", checkkit.Sanitize(line, checkkit.MaxName), err)
+		}
+		flags, err := netCount(fields[8], 16)
+		if err != nil {
+			return nil, fmt.Errorf("line %q: %w", checkkit.Sanitize(line, checkkit.MaxName), err)
+		}
+		if flags&rtfUp != 0 && flags&rtfReject == 0 && fields[9] != "lo" {
+			routes = append(routes, netRoute{fields[9], fields[4], metric})
+		}
+	}
+	return bestFirst(routes), nil
+}
+
+func bestFirst(routes []netRoute) []netRoute {
+	slices.SortStableFunc(routes, func(a, b netRoute) int {
+		switch {
+		case a.metric < b.metric:
+			return -1
+		case a.metric > b.metric:
+			return 1
+		}
+		return 0
+	})
+	return routes
+}
+
+// readDefaultRoutes returns the default routes of both families. A kernel without IPv6 has no such file.
+func readDefaultRoutes(files host.Files) (four, six []netRoute, err error) {
+	data, err := files.Read("/proc/net/route")
+	if err != nil {
+		return nil, nil, err
+	}
+	if four, err = defaultRoutes4(string(data)); err != nil {
+		return nil, nil, fmt.Errorf("read /proc/net/route: %w", err)
+	}
+	data, err = files.Read("/proc/net/ipv6_route")
+	if errors.Is(err, fs.ErrNotExist) {
+		return four, nil, nil
+	}
+	if err != nil {
+		return nil, nil, err
+	}
+	if six, err = defaultRoutes6(string(data)); err != nil {
+		return nil, nil, fmt.Errorf("read /proc/net/ipv6_route: %w", err)
+	}
+	return four, six, nil
+}

@@ -1,0 +1,143 @@
+package network
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"path"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/nodeagent/nodeagent/internal/host"
+	"github.com/nodeagent/nodeagent/pkg/detect"
+	"github.com/nodeagent/nodeagent/pkg/detect/checkkit"
+	"github.com/nodeagent/nodeagent/pkg/finding"
+)
+
+// nic-allowance lets a child process (the request waits for the RTNL lock and for the card) read the counters of Amazon's
+// driver ena, as ethtool -S does:
+//
+//	bw_in_allowance_exceeded         packets queued or dropped since the instance's bandwidth is used up; likewise bw_out
+//	pps_allowance_exceeded           … its packets per second
+//	conntrack_allowance_exceeded     packets dropped since no further connection is tracked: new connections fail
+//	linklocal_allowance_exceeded     packets to the name server, clock and metadata service that were dropped (1024 a second)
+//
+// https://docs.aws.amazon.com/AWSEC2/latest/UserGuide/monitoring-network-performance-ena.html
+//
+// No other driver counts such a thing. Known false alarms, and what is done: instances that may burst are held back for a
+// moment every day (bandwidth and packets must be ten in a second over ten minutes).
+
+const (
+	allowanceID = "nic-allowance"
+	// allowanceDriver is the only one that counts what the cloud withholds.
+	allowanceDriver = "ena"
+	maxAllowances   = 32
+)
+
+// NICAllowance finds cloud instances whose network is held back.
+func NICAllowance() detect.Check {
+	c := &allowanceCheck{window: netWindow{span: 15 * time.Minute}}
+	return detect.Check{
+		ID: allowanceID, Domain: "network",
+		Summary: "the cloud holds back or drops packets: the instance used up its network allowance",
+		Advice:  "`ethtool -S X | grep allowance` shows the counters. Use a larger instance, spread its pods, or fewer connections; for linklocal use a node-local DNS cache.",
+		Doc: detect.Doc{
+			Reads: []string{"the driver's counters *_allowance_exceeded (ethtool -S) of cards with the driver ena, by a child process"},
+			Why:   "No counter of the kernel shows these drops: connections and DNS of pods fail without any trace.",
+			Faults: []detect.Fault{
+				{Reason: "ConnectionAllowanceExceeded", Severity: finding.Warning, When: "one packet a minute was dropped over 10 minutes or more, since no further connection is tracked"},
+				{Reason: "LinkLocalAllowanceExceeded", Severity: finding.Warning, When: "one packet a minute to DNS, clock or metadata was dropped over 10 minutes or more"},
+				{Reason: "PacketAllowanceExceeded", Severity: finding.Warning, When: "ten packets in a second were held back over 10 minutes or more, by the limit of packets per second"},
+				{Reason: "BandwidthAllowanceExceeded", Severity: finding.Warning, When: "ten packets in a second were held back over 10 minutes or more, by the limit of bandwidth"},
+			},
+			FalseAlarms: "Bursts above the allowance are normal on instances that may burst.",
+		},
+		Every: 5 * time.Minute, Deadline: 20 * time.Second,
+		Policy: finding.Policy{Clear: finding.Hold{Looks: 2, For: 5 * time.Minute}},
+		Run:    c.look,
+	}
+}
+
+type allowanceCheck struct {
+	window netWindow
+}
+
+func (c *allowanceCheck) look(ctx context.Context, h *host.Host) ([]finding.Finding, error) {
+	names, err := cardsOf(h.Files, allowanceDriver)
+	if err != nil {
+		return nil, err
+	}
+	if len(names) == 0 {
+		return nil, finding.NotApplicable("no card whose driver counts what the cloud withholds")
+	}
+	if h.Prober.Do == nil {
+		return nil, fmt.Errorf("probe: %w", host.ErrNotConfigured)
+	}
+	answer, err := h.Prober.Do(ctx, host.ProbeRequest{Op: host.ProbeAllowances, Path: strings.Join(names, "/")})
+	if err != nil {
+		return nil, err
+	}
+	counters := map[string]uint64{}
+	for key, text := range answer.Values {
+		if counters[key], err = netCount(text, 10); err != nil {
+			return nil, fmt.Errorf("counter %s: %w", checkkit.Sanitize(key, checkkit.MaxName), err)
+		}
+	}
+	c.window.add(h.Clock().SinceBoot, counters)
+	var findings []finding.Finding
+	for _, name := range names {
+		if f, ok := c.judge(name); ok {
+			findings = append(findings, f)
+		}
+	}
+	return findings, nil
+}
+
+// cardsOf lists the cards of a driver.
+func cardsOf(files host.Files, driver string) ([]string, error) {
+	cards, err := networkCards(files)
+	if err != nil {
+		return nil, err
+	}
+	var names []string
+	for _, card := range cards {
+		target, err := files.Link(card.dir + "/device/driver")
+		if err != nil && !errors.Is(err, fs.ErrNotExist) {
+			return nil, err
+		}
+		if err == nil && path.Base(target) == driver && len(names) < maxAllowances {
+			names = append(names, card.name)
+		}
+	}
+	return slices.Clip(names), nil
+}
+
+func (c *allowanceCheck) judge(name string) (finding.Finding, bool) {
+	rules := []netRate{
+		{key: "conntrack", least: 1.0 / 60, reason: "ConnectionAllowanceExceeded", text: "packets were dropped since no further connection is tracked"},
+		{key: "linklocal", least: 1.0 / 60, reason: "LinkLocalAllowanceExceeded", text: "packets to DNS, clock or metadata were dropped"},
+		{key: "pps", least: 10, reason: "PacketAllowanceExceeded", text: "packets were held back by the limit of packets"},
+		{key: "bw_in", least: 10, reason: "BandwidthAllowanceExceeded", text: "received packets were held back by the limit of bandwidth"},
+		{key: "bw_out", least: 10, reason: "BandwidthAllowanceExceeded", text: "packets to be sent were held back by the limit of bandwidth"},
+	}
+	var faults []netFault
+	for _, r := range rules {
+		r.key = name + "/" + r.key + "_allowance_exceeded"
+		if text, marginal, found := c.window.judgeRate(r, 9*time.Minute); found {
+			faults = append(faults, netFault{reason: r.reason, text: text, marginal: marginal})
+		}
+	}
+	if len(faults) == 0 {
+		return finding.Finding{}, false
+	}
+	var texts []string
+	for _, f := range orderFaults(faults) {
+		texts = append(texts, f.text)
+	}
+	return finding.Finding{
+		Check: allowanceID, Subject: finding.Subject{Kind: kindNetDevice, Name: name}, Severity: finding.Warning,
+		Reason: faults[0].reason, BelowRaise: faults[0].marginal, Message: name + ": " + strings.Join(texts, "; "),
+	}, true
+}

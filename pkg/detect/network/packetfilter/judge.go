@@ -1,0 +1,131 @@
+package packetfilter
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/url"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+
+	corev1 "k8s.io/api/core/v1"
+
+	"github.com/nodeagent/nodeagent/internal/host"
+	"github.com/nodeagent/nodeagent/pkg/detect/checkkit"
+	"github.com/nodeagent/nodeagent/pkg/finding"
+)
+
+type packetFilterCheck struct {
+	mu      sync.Mutex // guards kubelet; held during a look, of which there is one at a time
+	kubelet checkkit.KubeletNetwork
+}
+
+func (c *packetFilterCheck) look(ctx context.Context, h *host.Host) ([]finding.Finding, error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if !checkkit.KubeletInstalled(h) {
+		return nil, finding.NotApplicable("no kubelet is installed on this host")
+	}
+	filter, err := h.PacketFilter()
+	if err != nil {
+		return nil, err
+	}
+	pods, podsErr := h.NodePods(ctx)
+	if errors.Is(podsErr, host.ErrNotConfigured) {
+		podsErr = nil
+	}
+	if podsErr != nil {
+		podsErr = fmt.Errorf("pods that may shadow kubelet's port: %w", podsErr)
+	}
+	port := kubeletPort(h)
+	found := mixedBackends(filter)
+	for _, sample := range c.samples(h, pods, port) {
+		drop := findDrop(filter, sample.packetSample)
+		if drop == nil {
+			continue
+		}
+		f := drop.finding(sample)
+		if !slices.ContainsFunc(found, func(other finding.Finding) bool { return other.Subject == f.Subject }) {
+			found = append(found, f)
+		}
+	}
+	return append(found, shadowingPods(pods, port)...), podsErr
+}
+
+func kubeletPort(h *host.Host) uint16 {
+	const standard = 10250
+	address, err := url.Parse(h.Paths.KubeletAPI)
+	if err != nil {
+		return standard
+	}
+	port, err := strconv.ParseUint(address.Port(), 10, 16)
+	if err != nil {
+		return standard
+	}
+	return uint16(port)
+}
+
+func (d *packetDrop) finding(sample judgedSample) finding.Finding {
+	name := strings.Join([]string{d.chain.Backend, d.chain.Family, checkkit.Sanitize(d.chain.Table, 64), checkkit.Sanitize(d.chain.Name, 64)}, " ")
+	facts := map[string]string{"rule": checkkit.Sanitize(d.rule, 200), "hook": sample.hook}
+	if d.count > 0 {
+		facts["packets"] = strconv.FormatUint(d.count, 10)
+	}
+	message := fmt.Sprintf("%s drops new %s: %s, and no rule before lets them through", name, sample.what, facts["rule"])
+	if d.translated && sample.hook == "forward" {
+		message += " (those to services and host ports, whose address is translated, may pass)"
+	}
+	return finding.Finding{
+		Check: packetFilterID, Subject: finding.Subject{Kind: "packet-filter", Name: name}, Severity: finding.Warning, Reason: sample.reason, Message: message, Facts: facts,
+	}
+}
+
+// mixedBackends finds rules of Kubernetes in both backends, of one family.
+func mixedBackends(filter host.PacketFilter) []finding.Finding {
+	legacy, nft := filter.KubeChains["legacy"], filter.KubeChains["nft"]
+	if legacy == 0 || nft == 0 {
+		legacy, nft = filter.KubeChains["legacy ip6"], filter.KubeChains["nft ip6"]
+	}
+	if legacy == 0 || nft == 0 {
+		return nil
+	}
+	return []finding.Finding{{
+		Check: packetFilterID, Subject: finding.Subject{Kind: "packet-filter", Name: "backends"}, Severity: finding.Warning, Reason: "IptablesBackendsMixed",
+		Message: fmt.Sprintf("chains of Kubernetes are in iptables-legacy (%d) and in nf_tables (%d): components of this node use different "+
+			"backends, or one changed and left its rules behind; a restart of the node clears those", legacy, nft),
+		Facts: map[string]string{"legacyChains": strconv.Itoa(legacy), "nftChains": strconv.Itoa(nft)},
+	}}
+}
+
+// shadowingPods finds pods whose hostPort is kubelet's: the translation comes before any socket.
+func shadowingPods(pods []corev1.Pod, port uint16) []finding.Finding {
+	var found []finding.Finding
+	for i := range pods {
+		pod := &pods[i]
+		done := pod.Status.Phase == corev1.PodSucceeded || pod.Status.Phase == corev1.PodFailed
+		if done || pod.Spec.HostNetwork || !hasHostPort(pod, port) {
+			continue
+		}
+		name := pod.Namespace + "/" + pod.Name
+		found = append(found, finding.Finding{
+			Check: packetFilterID, Subject: finding.Subject{Kind: "pod", Name: name, UID: host.NodePodUID(pod)}, Severity: finding.Warning,
+			Reason:  "HostPortShadowsKubelet",
+			Message: fmt.Sprintf("pod %s has hostPort %d, which is kubelet's: requests for kubelet on this node reach the pod", name, port),
+			Facts:   map[string]string{"pods": name, "port": strconv.Itoa(int(port))},
+		})
+	}
+	return found
+}
+
+func hasHostPort(pod *corev1.Pod, port uint16) bool {
+	for _, container := range slices.Concat(pod.Spec.InitContainers, pod.Spec.Containers) {
+		for _, p := range container.Ports {
+			if p.HostPort == int32(port) && (p.Protocol == "" || p.Protocol == corev1.ProtocolTCP) {
+				return true
+			}
+		}
+	}
+	return false
+}

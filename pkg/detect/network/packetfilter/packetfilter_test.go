@@ -1,0 +1,354 @@
+package packetfilter
+
+import (
+	"context"
+	"net"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/google/go-cmp/cmp/cmpopts"
+	corev1 "k8s.io/api/core/v1"
+
+	"github.com/nodeagent/nodeagent/internal/host"
+	"github.com/nodeagent/nodeagent/internal/host/hosttest"
+	"github.com/nodeagent/nodeagent/pkg/detect"
+	"github.com/nodeagent/nodeagent/pkg/detect/checktest"
+	"github.com/nodeagent/nodeagent/test/need"
+)
+
+// ruleSet is what somebody makes of the packet filter, and what must come of it: whether a pod's connections really pass,
+// and what the check says.
+type ruleSet struct {
+	name  string
+	rules string // lines of iptables; a line may begin with "legacy:"
+	out   bool   // a pod reaches the outside
+	in    bool   // the outside reaches a pod
+	want  []string
+}
+
+const kubeRules = `-N KUBE-FORWARD
+-A FORWARD -m comment --comment kubernetes -j KUBE-FORWARD
+-A KUBE-FORWARD -m conntrack --ctstate INVALID -j DROP
+-A KUBE-FORWARD -m mark --mark 0x4000/0x4000 -j ACCEPT
+-A KUBE-FORWARD -m conntrack --ctstate RELATED,ESTABLISHED -j ACCEPT
+`
+
+const dockerRules = `-P FORWARD DROP
+-N DOCKER
+-N DOCKER-USER
+-N DOCKER-ISOLATION-STAGE-1
+-A FORWARD -j DOCKER-USER
+-A FORWARD -j DOCKER-ISOLATION-STAGE-1
+-A FORWARD -o docker0 -m conntrack --ctstate RELATED,ESTABLISHED -j ACCEPT
+-A FORWARD -o docker0 -j DOCKER
+-A FORWARD -i docker0 ! -o docker0 -j ACCEPT
+-A FORWARD -i docker0 -o docker0 -j ACCEPT
+-A DOCKER-ISOLATION-STAGE-1 -j RETURN
+-A DOCKER-USER -j RETURN
+`
+
+const flannelRules = `-N FLANNEL-FWD
+-A FORWARD -j FLANNEL-FWD
+-A FLANNEL-FWD -s 10.244.0.0/16 -j ACCEPT
+-A FLANNEL-FWD -d 10.244.0.0/16 -j ACCEPT
+`
+
+func ruleSets() []ruleSet {
+	const forward = "packet-filter/nft ip filter FORWARD=PodTrafficDropped warning"
+	return []ruleSet{
+		{name: "nothing", out: true, in: true},
+		{name: "kube-proxy", rules: kubeRules, out: true, in: true},
+		{name: "Docker leaves a policy, nobody opens it", rules: dockerRules + kubeRules, want: []string{forward}},
+		{name: "flannel opens it", rules: dockerRules + kubeRules + flannelRules, out: true, in: true},
+		{name: "iptables-services before flannel", rules: kubeRules + "-A FORWARD -j REJECT --reject-with icmp-host-prohibited\n" + flannelRules, want: []string{forward}},
+		{name: "iptables-services behind flannel", rules: kubeRules + flannelRules + "-A FORWARD -j REJECT --reject-with icmp-host-prohibited\n", out: true, in: true},
+		{name: "only out is opened", rules: "-P FORWARD DROP\n-A FORWARD -m state --state ESTABLISHED -j ACCEPT\n-A FORWARD -s 10.244.0.0/16 -j ACCEPT\n", out: true}, // other pods reach it
+		{name: "a pod is dropped by its address", rules: "-N rogue\n-I FORWARD -j rogue\n-A rogue -s 10.244.0.0/24 -j DROP\n", in: false,
+			want: []string{"packet-filter/nft ip filter rogue=PodTrafficDropped warning"}},
+		{name: "another address is dropped", rules: "-I FORWARD -s 10.9.0.0/16 -j DROP\n-I FORWARD -p udp -j DROP\n-I FORWARD -i docker0 -j DROP\n", out: true, in: true},
+		{name: "calico accepts by mark", rules: "-N cali-FORWARD\n-P FORWARD DROP\n-A FORWARD -j cali-FORWARD\n" +
+			"-A cali-FORWARD -i cali+ -j MARK --set-xmark 0x10000/0x10000\n-A cali-FORWARD -o cali+ -j MARK --set-xmark 0x10000/0x10000\n" +
+			"-A FORWARD -m mark --mark 0x10000/0x10000 -j ACCEPT\n-A FORWARD -m state --state ESTABLISHED -j ACCEPT\n", out: true, in: true},
+		{name: "the other backend drops", rules: kubeRules + flannelRules + "legacy:-A FORWARD -j DROP\n", want: []string{"packet-filter/legacy ip filter FORWARD=PodTrafficDropped warning"}},
+		{name: "both backends", rules: kubeRules + strings.ReplaceAll("\n"+kubeRules, "\n-", "\nlegacy:-")[1:], out: true, in: true,
+			want: []string{"packet-filter/backends=IptablesBackendsMixed warning"}},
+		{name: "raw drops questions", rules: "-t raw -A PREROUTING -p udp --dport 53 -j DROP\n", out: true, in: true,
+			want: []string{"packet-filter/nft ip raw PREROUTING=ServiceTrafficDropped warning"}},
+		{name: "kubelet's port", rules: "-A INPUT -m state --state RELATED,ESTABLISHED -j ACCEPT\n-A INPUT -i lo -j ACCEPT\n-A INPUT -p tcp --dport 22 -j ACCEPT\n-A INPUT -j REJECT\n", out: true, in: true,
+			want: []string{"packet-filter/nft ip filter INPUT=KubeletPortDropped warning"}},
+		{name: "kubelet's port is open for some", rules: "-A INPUT -p tcp --dport 22 -j ACCEPT\n-A INPUT -s 192.0.2.0/24 -j ACCEPT\n-A INPUT -j REJECT\n", out: true, in: true},
+		{name: "kubelet's port is open", rules: "-P INPUT DROP\n-A INPUT -p tcp --dport 10000:11000 -j ACCEPT\n-A INPUT -p tcp --dport 10250 -j DROP\n", out: true, in: true},
+		{name: "a list of ports is open", rules: "-A INPUT -i lo -j ACCEPT\n-A INPUT -p tcp -m multiport --dports 22,443 -j ACCEPT\n-P INPUT DROP\n", out: true, in: true,
+			want: []string{"packet-filter/nft ip filter INPUT=KubeletPortDropped warning"}},
+		{name: "a list with kubelet's port", rules: "-P INPUT DROP\n-A INPUT -p tcp -m multiport --dports 22,10250:10260 -j ACCEPT\n", out: true, in: true},
+		{name: "only what is translated, in both ways of saying it", rules: "-A FORWARD -m state --state ESTABLISHED -j ACCEPT\n-A FORWARD -m conntrack --ctstate DNAT -j ACCEPT\n-A FORWARD -j DROP\n",
+			want: []string{forward}},
+		{name: "output", rules: "-P OUTPUT DROP\n-A OUTPUT -m conntrack --ctstate ESTABLISHED -j ACCEPT\n", out: true, in: true,
+			want: []string{"packet-filter/nft ip filter OUTPUT=NodeTrafficDropped warning"}},
+		{name: "a chain that returns", rules: "-N x\n-A FORWARD -j x\n-A x -s 10.244.0.0/16 -j RETURN\n-A x -d 10.244.0.0/16 -j RETURN\n-A x -j DROP\n", out: true, in: true},
+		{name: "an unlikely match before", rules: "-A FORWARD -m statistic --mode random --probability 0.999999 -j ACCEPT\n-A FORWARD -j DROP\n", out: true, in: true},
+	}
+}
+
+// TestPacketFilterForReal: connections that pass and that do not, through rules as they are met in the field.
+func TestPacketFilterForReal(t *testing.T) {
+	if !hosttest.OwnNetwork(t) {
+		return
+	}
+	bench := newFilterBench(t)
+	for _, family := range []string{ipv4, ipv6} {
+		for _, s := range ruleSets() {
+			for line := range strings.Lines(sixth(family, s.rules)) {
+				backend := "nft"
+				if rest, ok := strings.CutPrefix(line, "legacy:"); ok {
+					backend, line = "legacy", rest
+				}
+				tables(family)(t, backend, strings.Fields(line)...)
+			}
+			want := make([]string, 0, len(s.want))
+			for _, w := range s.want {
+				want = append(want, sixth(family, w))
+			}
+			bench.judge(t, family, family+" "+s.name, s.out, s.in, want)
+			flush(t, family)
+		}
+	}
+	if found, err := bench.check.Run(t.Context(), bench.host); found != nil || err != nil {
+		t.Errorf("cleared: %v, %v", found, err)
+	}
+}
+
+// sixth is what stands for rules of IPv4 in IPv6.
+func sixth(family, text string) string {
+	if family == ipv4 {
+		return text
+	}
+	return strings.NewReplacer("10.244.0.0/16", "fd00:244::/48", "10.244.0.0/24", "fd00:244::/64", "10.9.0.0/16", "fd00:9::/48", "192.0.2.0/24", "2001:db8:2::/64",
+		"icmp-host-prohibited", "icmp6-adm-prohibited", "nft ip ", "nft ip6 ", "legacy ip ", "legacy ip6 ").Replace(text)
+}
+
+func tables(family string) func(t testing.TB, backend string, args ...string) {
+	if family == ipv6 {
+		return hosttest.IP6tables
+	}
+	return hosttest.Iptables
+}
+
+// firewalld is what firewalld 1.3 makes, less what is empty and nat: the uplink in the zone public.
+func firewalld(zones string) string {
+	return `table inet firewalld {
+	chain filter_FWD_trusted { accept; }
+	chain filter_IN_trusted { accept; }
+	chain filter_FWD_public {
+		oifname "uplink" accept
+		reject with icmpx admin-prohibited
+	}
+	chain filter_FORWARD_ZONES {
+		` + zones + `
+		iifname "uplink" goto filter_FWD_public
+		goto filter_FWD_public
+	}
+	chain filter_FORWARD {
+		type filter hook forward priority filter + 10; policy accept;
+		ct state { established, related } accept
+		ct status dnat accept
+		iifname "lo" accept
+		ct state invalid drop
+		ip6 daddr { ::/96, ::ffff:0.0.0.0/96, 2002::/24, 2002:a9fe::/32 } reject with icmpv6 addr-unreachable
+		jump filter_FORWARD_ZONES
+		reject with icmpx admin-prohibited
+	}
+	chain filter_IN_public {
+		tcp dport 22 accept
+		ip6 daddr fe80::/64 udp dport 546 accept
+		icmpv6 type { nd-neighbor-advert, nd-neighbor-solicit, nd-router-advert, nd-redirect } accept
+		meta l4proto { icmp, ipv6-icmp } accept
+		reject with icmpx admin-prohibited
+	}
+	chain filter_INPUT_ZONES {
+		iifname "uplink" goto filter_IN_public
+		goto filter_IN_public
+	}
+	chain filter_INPUT {
+		type filter hook input priority filter + 10; policy accept;
+		ct state { established, related } accept
+		ct status dnat accept
+		iifname "lo" accept
+		ct state invalid drop
+		jump filter_INPUT_ZONES
+		reject with icmpx admin-prohibited
+	}
+}
+`
+}
+
+// TestPacketFilterNative: the same with rules of nft's own, which are for both families.
+func TestPacketFilterNative(t *testing.T) {
+	if !hosttest.OwnNetwork(t) {
+		return
+	}
+	const (
+		input   = "packet-filter/nft inet firewalld filter_INPUT=KubeletPortDropped warning"
+		forward = "packet-filter/nft inet firewalld filter_FORWARD=PodTrafficDropped warning"
+		mine    = "packet-filter/nft inet filter forward=PodTrafficDropped warning"
+	)
+	// As in the nftables wiki's example for a server.
+	server := func(policy, rules string) string {
+		return "table inet filter { chain forward { type filter hook forward priority 0; policy " + policy + ";\n" +
+			"ct state vmap { established : accept, related : accept, invalid : drop }\n iif lo accept\n icmpv6 type { nd-neighbor-solicit, nd-neighbor-advert } accept\n" + rules + "\n }\n}"
+	}
+	bench := newFilterBench(t)
+	for _, s := range []ruleSet{
+		{name: "firewalld as it is installed", rules: firewalld(""), out: true, want: []string{input, forward}},
+		{name: "firewalld trusts the device of pods", rules: firewalld(`iifname "cali0" goto filter_FWD_trusted`), out: true, want: []string{input}}, // of other pods
+		{name: "firewalld trusts the network of pods", rules: firewalld("ip saddr 10.244.0.0/16 goto filter_FWD_trusted\nip6 saddr fd00:244::/48 goto filter_FWD_trusted"),
+			out: true, want: []string{input}},
+		{name: "a server's rules", rules: server("drop", ""), want: []string{mine}},
+		{name: "a server's rules, opened by device", rules: server("drop", `iifname "cali*" accept; oifname "cali0" ct state new accept`), out: true, in: true},
+		{name: "another device is open", rules: server("drop", `iifname "eth1" accept; oifname { "eth1", "eth2" } accept`), out: false, in: false, want: nil}, // a set of names may hold it
+		{name: "opened by a map", rules: server("drop", `iifname vmap { "cali0" : accept, "uplink" : accept }`), out: true, in: true},
+		{name: "opened by a set", rules: server("drop", "ip saddr { 10.244.0.0/16, 192.0.2.0/24 } accept; ip6 saddr { fd00:244::/48, 2001:db8:2::/64 } accept"), out: true, in: true},
+		{name: "ports are open", rules: server("accept", "tcp dport { 80, 443 } accept; drop"), out: true, in: true},
+		{name: "translated connections only", rules: server("accept", "ct status dnat accept; drop"), want: []string{mine}},
+		{name: "new ones by a map", rules: server("accept", "ct state vmap { new : drop, untracked : accept }"), want: []string{mine}},
+		{name: "neither ping nor UDP", rules: server("accept", "meta l4proto { icmp, ipv6-icmp, udp } drop; meta l4proto vmap { icmp : drop }"), out: true, in: true},
+	} {
+		hosttest.NFT(t, s.rules)
+		for _, family := range []string{ipv4, ipv6} {
+			bench.judge(t, family, family+" "+s.name, s.out, s.in, s.want)
+		}
+		hosttest.NFT(t, "flush ruleset")
+	}
+	for _, family := range []string{ipv4, ipv6} { // one family may be cut off alone
+		hosttest.NFT(t, server("accept", "meta nfproto "+map[string]string{ipv4: "ipv4", ipv6: "ipv6"}[family]+" drop"))
+		other := map[string]string{ipv4: ipv6, ipv6: ipv4}[family]
+		bench.judge(t, family, family+" alone", false, false, []string{mine})
+		bench.judge(t, other, "not "+other, true, true, []string{mine}) // a node of both families
+		pods := bench.host.Kubelet.Pods
+		bench.host.Kubelet.Pods = func(ctx context.Context) ([]corev1.Pod, error) { // where pods have no such address it is no fault
+			list, err := pods(ctx)
+			list[0].Status.PodIPs = slices.DeleteFunc(list[0].Status.PodIPs, func(ip corev1.PodIP) bool { return familyOf(netip.MustParseAddr(ip.IP)) == family })
+			return list, err
+		}
+		bench.judge(t, other, "nobody has "+family, true, true, nil)
+		bench.host.Kubelet.Pods = pods
+		hosttest.NFT(t, "flush ruleset")
+	}
+}
+
+// filterBench is a node with a pod behind cali0 and the outside behind its uplink, in both families.
+type filterBench struct {
+	pod, other string // network namespaces
+	host       *host.Host
+	check      detect.Check
+	primary    string // family of the node
+}
+
+func newFilterBench(t *testing.T) *filterBench {
+	t.Helper()
+	dir := t.TempDir()
+	b := &filterBench{pod: filepath.Join(dir, "pod"), other: filepath.Join(dir, "other"), check: New()}
+	hosttest.Attach(t, b.pod, "cali0", "10.244.0.1/24", "10.244.0.2/24")
+	hosttest.Addresses(t, b.pod, "cali0", "fd00:244::1/64", "fd00:244::2/64")
+	hosttest.Attach(t, b.other, "uplink", "192.0.2.1/24", "192.0.2.2/24")
+	hosttest.Addresses(t, b.other, "uplink", "2001:db8:2::1/64", "2001:db8:2::2/64")
+	for _, name := range []string{"/proc/sys/net/ipv4/ip_forward", "/proc/sys/net/ipv6/conf/all/forwarding"} {
+		need.Kernel(t, "forwarding", os.WriteFile(name, []byte("1"), 0o600))
+	}
+	for _, address := range []string{"10.244.0.2:80", "[fd00:244::2]:80"} {
+		listen(t, b.pod, address)
+	}
+	for _, address := range []string{"192.0.2.2:80", "[2001:db8:2::2]:80"} {
+		listen(t, b.other, address)
+	}
+	for _, family := range []string{ipv4, ipv6} {
+		for range 50 { // until the links carry
+			if out, in := b.connects(family); out && in {
+				break
+			}
+		}
+	}
+	real := &host.Host{Network: host.NewNetwork()}
+	hosttest.Sysfs(t, dir)
+	b.host = &host.Host{NodeName: "node-a", Paths: host.DefaultPaths(), Clock: host.Now, Files: host.Files{Root: dir}, Network: real.Network}
+	b.host.Network.PacketFilter = real.PacketFilter
+	b.host.Kubelet.Pods = func(context.Context) ([]corev1.Pod, error) {
+		return []corev1.Pod{{Status: corev1.PodStatus{
+			HostIP: map[string]string{ipv4: "192.0.2.1", ipv6: "2001:db8:2::1"}[b.primary], PodIPs: []corev1.PodIP{{IP: "10.244.0.2"}, {IP: "fd00:244::2"}},
+		}}}, nil
+	}
+	checktest.WriteHostFile(t, host.Files{Root: dir}, "var/lib/kubelet/config.yaml",
+		"kind: KubeletConfiguration\napiVersion: kubelet.config.k8s.io/v1beta1\nclusterDNS: [10.96.0.10, fd00:96::10]\n")
+	return b
+}
+
+// connects reports whether a pod reaches the outside, and the outside the pod.
+func (b *filterBench) connects(family string) (out, in bool) {
+	if family == ipv6 {
+		return connects(b.pod, "[2001:db8:2::2]:80"), connects(b.other, "[fd00:244::2]:80")
+	}
+	return connects(b.pod, "192.0.2.2:80"), connects(b.other, "10.244.0.2:80")
+}
+
+// judge compares what a packet meets with what the check says.
+func (b *filterBench) judge(t *testing.T, family, name string, out, in bool, want []string) {
+	t.Helper()
+	b.primary = family
+	gotOut, gotIn := b.connects(family)
+	if gotOut != out {
+		t.Errorf("%s: a pod really reaches the outside: %t, want %t", name, gotOut, out)
+	}
+	if gotIn != in {
+		t.Errorf("%s: the outside really reaches a pod: %t, want %t", name, gotIn, in)
+	}
+	found, err := b.check.Run(t.Context(), b.host)
+	if diff := cmp.Diff(want, checktest.Reasons(found), cmpopts.EquateEmpty(), cmpopts.SortSlices(strings.Compare)); diff != "" || err != nil {
+		t.Errorf("%s: error %v (-want +got):\n%s", name, err, diff)
+	}
+	for _, f := range found {
+		t.Log(name+":", f.Message)
+	}
+}
+
+func flush(t *testing.T, family string) {
+	t.Helper()
+	for _, backend := range []string{"nft", "legacy"} {
+		for _, chain := range []string{"INPUT", "FORWARD", "OUTPUT"} {
+			tables(family)(t, backend, "-P", chain, "ACCEPT")
+		}
+		tables(family)(t, backend, "-F")
+		tables(family)(t, backend, "-X")
+	}
+	tables(family)(t, "nft", "-t", "raw", "-F")
+}
+
+// listen accepts connections in a network namespace until the test ends.
+func listen(t *testing.T, pin, address string) {
+	t.Helper()
+	var listener net.Listener
+	err := hosttest.InNetns(pin, func() (err error) {
+		listener, err = net.Listen("tcp", address)
+		return err
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { listener.Close() })
+}
+
+// connects reports whether a connection can be made from a network namespace. (The socket is made on the calling thread.)
+func connects(pin, address string) bool {
+	return hosttest.InNetns(pin, func() error {
+		conn, err := net.DialTimeout("tcp", address, 150*time.Millisecond)
+		if err == nil {
+			conn.Close()
+		}
+		return err
+	}) == nil
+}

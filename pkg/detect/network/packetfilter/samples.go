@@ -1,0 +1,164 @@
+package packetfilter
+
+import (
+	"errors"
+	"net/netip"
+	"slices"
+	"strconv"
+	"strings"
+	"syscall"
+
+	corev1 "k8s.io/api/core/v1"
+
+	"github.com/nodeagent/nodeagent/internal/host"
+	"github.com/nodeagent/nodeagent/pkg/detect/checkkit"
+)
+
+// judgedSample is a packet with the reason to give when it is dropped.
+type judgedSample struct {
+	packetSample
+	reason string
+}
+
+const (
+	ipv4 = "ip" // as nf_tables calls them
+	ipv6 = "ip6"
+)
+
+// samples are the packets that this node must let through.
+func (c *packetFilterCheck) samples(h *host.Host, pods []corev1.Pod, kubeletPort uint16) []judgedSample {
+	const tcp, udp = 6, 17
+	node, unjudged := nodeFamily(h, pods), podsPassBy(h)
+	servers := c.nameServers(h)
+	var samples []judgedSample
+	for _, family := range []string{ipv4, ipv6} {
+		add := func(reason string, s packetSample) {
+			s.family = family
+			if family == ipv6 {
+				s.what = "IPv6 " + s.what
+			}
+			samples = append(samples, judgedSample{s, reason})
+		}
+		if node == family {
+			add("NodeTrafficDropped", packetSample{hook: "output", protocol: tcp, what: "connections of the node itself"})
+			add("KubeletPortDropped", packetSample{hook: "input", protocol: tcp, port: kubeletPort, what: "connections to kubelet's port " + strconv.Itoa(int(kubeletPort))})
+		}
+		pod, device, certain := podBehind(h, pods, family)
+		if certain && !unjudged {
+			add("PodTrafficDropped", packetSample{hook: "forward", source: pod, in: device, protocol: tcp, what: "connections of pods"})
+			add("PodTrafficDropped", packetSample{hook: "forward", destination: pod, out: device, protocol: tcp, what: "connections to pods"})
+		}
+		for _, server := range servers {
+			if familyOf(server) == family {
+				add("ServiceTrafficDropped", packetSample{
+					hook: "prerouting", source: pod, destination: server, protocol: udp, port: 53, what: "questions of pods to the cluster's name server " + server.String(),
+				})
+				break
+			}
+		}
+	}
+	return samples
+}
+
+func familyOf(address netip.Addr) string {
+	if address.Is4() {
+		return ipv4
+	}
+	return ipv6
+}
+
+func (c *packetFilterCheck) nameServers(h *host.Host) []netip.Addr {
+	network, err := c.kubelet.Get(h)
+	if err != nil {
+		return nil
+	}
+	var servers []netip.Addr
+	for _, text := range network.ClusterDNS[:min(len(network.ClusterDNS), checkkit.MaxNameservers)] {
+		if server, err := netip.ParseAddr(strings.TrimSpace(text)); err == nil {
+			servers = append(servers, server)
+		}
+	}
+	return servers
+}
+
+// nodeFamily is the family of the node's first address, by which the cluster reaches it. Where no pod tells it, the node has
+// IPv6 only if nothing but IPv6 leads out of it.
+func nodeFamily(h *host.Host, pods []corev1.Pod) string {
+	for i := range pods {
+		if address, err := netip.ParseAddr(pods[i].Status.HostIP); err == nil {
+			return familyOf(address)
+		}
+	}
+	if h.Network.RouteDevice != nil {
+		_, err4 := h.Network.RouteDevice(elsewhere(ipv4))
+		_, err6 := h.Network.RouteDevice(elsewhere(ipv6))
+		if errors.Is(err4, syscall.ENETUNREACH) && err6 == nil {
+			return ipv6
+		}
+	}
+	return ipv4
+}
+
+// elsewhere is an address to which only the default route leads: it is for documentation (RFC 5737, RFC 3849).
+func elsewhere(family string) netip.Addr {
+	if family == ipv6 {
+		return netip.AddrFrom16([16]byte{0x20, 0x01, 0x0d, 0xb8})
+	}
+	return netip.AddrFrom4([4]byte{192, 0, 2, 1})
+}
+
+// podsPassBy reports whether this node has devices by which packets of pods pass the packet filter: Cilium's, those of
+// Calico's eBPF data plane, and Open vSwitch.
+func podsPassBy(h *host.Host) bool {
+	names, err := h.Files.List("/sys/class/net")
+	return err == nil && slices.ContainsFunc([]string{"cilium_host", "bpfout.cali", "ovs-system"}, func(name string) bool { return slices.Contains(names, name) })
+}
+
+// maxPodsAsked is how many pods are looked at for one whose device is known.
+const maxPodsAsked = 8
+
+// podBehind returns the address of a pod that has a network of its own, and the device of the node that leads to it. It is
+// not certain that packets of pods come through the packet filter where pods have no such address, or are reached the way
+// that everything outside is, or through a device above another one (macvlan, ipvlan).
+func podBehind(h *host.Host, pods []corev1.Pod, family string) (pod netip.Addr, device string, certain bool) {
+	addresses := podAddresses(pods)
+	if len(addresses) == 0 { // none runs, or kubelet does not tell
+		return netip.Addr{}, "", family == ipv4 && nodeFamily(h, pods) == ipv4
+	}
+	addresses = slices.DeleteFunc(addresses, func(a netip.Addr) bool { return familyOf(a) != family })
+	if len(addresses) == 0 {
+		return netip.Addr{}, "", false
+	}
+	if h.Network.RouteDevice == nil {
+		return addresses[0], "", true
+	}
+	uplink, _ := h.Network.RouteDevice(elsewhere(family)) // empty: no default route
+	for _, address := range addresses[:min(len(addresses), maxPodsAsked)] {
+		if device, err := h.Network.RouteDevice(address); err == nil && device != uplink && device != "lo" && !aboveAnother(h, device) {
+			return address, device, true
+		}
+	}
+	return addresses[0], "", false
+}
+
+// podAddresses are those of pods that live and have a network of their own.
+func podAddresses(pods []corev1.Pod) []netip.Addr {
+	var addresses []netip.Addr
+	for i := range pods {
+		if pods[i].Spec.HostNetwork || pods[i].Status.Phase == corev1.PodSucceeded || pods[i].Status.Phase == corev1.PodFailed {
+			continue
+		}
+		for _, ip := range pods[i].Status.PodIPs {
+			if address, err := netip.ParseAddr(ip.IP); err == nil {
+				addresses = append(addresses, address)
+			}
+		}
+	}
+	return addresses
+}
+
+// aboveAnother reports whether a device is made on top of another one and is no bridge.
+func aboveAnother(h *host.Host, device string) bool {
+	names, err := h.Files.List("/sys/class/net/" + device)
+	return err != nil || !slices.Contains(names, "bridge") && slices.ContainsFunc(names, func(name string) bool { return strings.HasPrefix(name, "lower_") })
+}

@@ -1,0 +1,226 @@
+package packetfilter
+
+import (
+	"net/netip"
+	"slices"
+	"strings"
+
+	"github.com/nodeagent/nodeagent/internal/host"
+)
+
+// packetSample is a packet that begins a connection and that the node must let through, to where it was sent by whom it was
+// sent: no translation of addresses has changed it. What is not said of it may be anything.
+type packetSample struct {
+	hook        string
+	family      string     // ip or ip6
+	in, out     string     // names of devices; empty: not known
+	source      netip.Addr // not valid: anybody
+	destination netip.Addr
+	protocol    uint8
+	port        uint16 // 0: any
+	what        string // for people
+}
+
+// answer is whether a rule applies to a sample.
+type answer int
+
+const (
+	no answer = iota
+	maybe
+	yes
+)
+
+// least is the least certain of two answers: both must hold.
+func (a answer) and(b answer) answer { return min(a, b) }
+
+// packetDrop is the rule that certainly drops a sample.
+type packetDrop struct {
+	chain *host.PacketChain
+	rule  string // as iptables words it, or the policy
+	count uint64 // packets that it has met
+	// translated is whether translated connections were accepted before: those to services and host ports.
+	translated bool
+}
+
+// packetWalk follows a sample through the chains of one hook. What is not understood may be true or not; a drop is certain
+// only where nothing before it may have let the sample go.
+type packetWalk struct {
+	sample packetSample
+	chains map[string]*host.PacketChain
+	passed bool // a rule on the way may have accepted it
+	steps  int
+	drop   *packetDrop
+
+	translated bool // a rule on the way accepts what was translated
+}
+
+const (
+	maxWalkSteps = 50_000
+	maxWalkDepth = 32
+)
+
+// findDrop walks a sample through all base chains of its hook. They are independent of each other: one that accepts ends
+// itself only, one that drops ends all.
+func findDrop(filter host.PacketFilter, sample packetSample) *packetDrop {
+	chains := map[string]*host.PacketChain{}
+	for i := range filter.Chains {
+		chains[chainKey(&filter.Chains[i])] = &filter.Chains[i]
+	}
+	for i := range filter.Chains {
+		base := &filter.Chains[i]
+		if !sample.meets(base) {
+			continue
+		}
+		walk := packetWalk{sample: sample, chains: chains}
+		if ended := walk.chain(base, yes, 0); !ended && !walk.passed && base.Policy == "drop" {
+			walk.drop = &packetDrop{chain: base, rule: "policy DROP"}
+		}
+		if walk.drop != nil {
+			walk.drop.translated = walk.translated
+			return walk.drop
+		}
+	}
+	return nil
+}
+
+// meets reports whether a packet comes through a base chain as it was sent.
+func (s packetSample) meets(base *host.PacketChain) bool {
+	const translation = -100 // NF_IP_PRI_NAT_DST
+	return base.Hook == s.hook && (base.Family == s.family || base.Family == "inet") && (s.hook != "prerouting" || base.Priority < translation)
+}
+
+func chainKey(c *host.PacketChain) string {
+	return strings.Join([]string{c.Backend, c.Family, c.Table, c.Name}, "\x00")
+}
+
+// chain walks one chain, which the sample reaches certainly or maybe, and reports whether its way certainly ends there.
+func (w *packetWalk) chain(c *host.PacketChain, reached answer, depth int) (ended bool) {
+	if depth > maxWalkDepth {
+		w.passed = true
+		return false
+	}
+	for _, rule := range c.Rules {
+		if w.steps++; w.steps > maxWalkSteps {
+			w.passed = true // too many to say anything
+			return false
+		}
+		if rule.Translated && rule.Verdict == "accept" {
+			w.translated = true
+		}
+		certain := w.applies(rule) // given that it comes here
+		applies := reached.and(certain)
+		if applies == no {
+			continue
+		}
+		switch rule.Verdict {
+		case "accept":
+			w.passed = true
+			if applies == yes {
+				return true
+			}
+		case "drop", "reject":
+			if applies == yes && !w.passed {
+				w.drop = &packetDrop{chain: c, rule: rule.String(), count: rule.Packets}
+				return true
+			}
+		case "return":
+			if certain == yes {
+				return false
+			}
+			reached = maybe
+		case "jump", "goto":
+			if w.jump(c, rule.Target, applies, depth) {
+				return true
+			}
+			if rule.Verdict == "goto" {
+				if certain == yes {
+					return false
+				}
+				reached = maybe
+			}
+		default:
+			if slices.Contains([]string{"QUEUE", "NFQUEUE", "TPROXY"}, rule.Target) {
+				w.passed = true
+			}
+		}
+	}
+	return false
+}
+
+// jump walks the chain that a rule of c leads to. One that was not read belongs to somebody, or is gone meanwhile.
+func (w *packetWalk) jump(c *host.PacketChain, name string, reached answer, depth int) (ended bool) {
+	target := w.chains[chainKey(&host.PacketChain{Backend: c.Backend, Family: c.Family, Table: c.Table, Name: name})]
+	if target == nil {
+		w.passed = true
+		return false
+	}
+	return w.chain(target, reached, depth+1)
+}
+
+// applies tells whether a rule applies to the sample.
+func (w *packetWalk) applies(r host.PacketRule) answer {
+	s := w.sample
+	result := yes
+	if r.NotNew || r.Translated || r.Family != "" && r.Family != s.family || r.Mark == (host.PacketMark{Value: 0x4000, Mask: 0x4000}) {
+		return no // the mark is kube-proxy's, for what it will masquerade
+	}
+	if len(r.Matches) > 0 || r.Mark != (host.PacketMark{}) {
+		result = maybe
+	}
+	result = result.and(within(r.Source, s.source)).and(within(r.Destination, s.destination))
+	result = result.and(throughInterface(r.In, s.in)).and(throughInterface(r.Out, s.out))
+	if r.Protocol != 0 && r.Protocol != s.protocol || len(r.Protocols) > 0 && !slices.Contains(r.Protocols, s.protocol) {
+		return no
+	}
+	if r.Port != (host.PortRange{}) {
+		result = result.and(toPort([]host.PortRange{r.Port}, s.port))
+	}
+	return result.and(toPort(r.Ports, s.port))
+}
+
+// toPort tells whether a port, 0 for any, is in one of some ranges; none: any.
+func toPort(ranges []host.PortRange, port uint16) answer {
+	switch {
+	case len(ranges) == 0 || slices.ContainsFunc(ranges, func(r host.PortRange) bool { return port != 0 && r.From <= port && port <= r.To }):
+		return yes
+	case port == 0:
+		return maybe
+	}
+	return no
+}
+
+// within tells whether an address is in a prefix.
+func within(prefix netip.Prefix, address netip.Addr) answer {
+	switch {
+	case !prefix.IsValid() || prefix.Bits() == 0:
+		return yes
+	case !address.IsValid():
+		return maybe
+	case prefix.Contains(address):
+		return yes
+	}
+	return no
+}
+
+// throughInterface tells whether a packet of pods or of the cluster goes through an interface; where it is not known which it
+// goes through, not the loopback device nor the bridges of Docker and libvirt, whose containers are no pods.
+func throughInterface(name, known string) answer {
+	begin, open := strings.CutSuffix(name, "+")
+	switch {
+	case name == "":
+		return yes
+	case known != "" && (name == known || open && strings.HasPrefix(known, begin)):
+		return yes
+	case known != "" || name == "lo" || isOtherBridge(name):
+		return no
+	}
+	return maybe
+}
+
+// isOtherBridge knows docker0, Docker's own networks (br- and 12 hexadecimal digits) and libvirt's (virbr0).
+func isOtherBridge(name string) bool {
+	if network, ok := strings.CutPrefix(name, "br-"); ok {
+		return len(network) == 12 && strings.Trim(network, "0123456789abcdef") == ""
+	}
+	return strings.HasPrefix(name, "docker") || strings.HasPrefix(name, "virbr")
+}

@@ -1,0 +1,103 @@
+package network
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"strings"
+	"time"
+
+	"github.com/nodeagent/nodeagent/internal/host"
+	"github.com/nodeagent/nodeagent/pkg/detect"
+	"github.com/nodeagent/nodeagent/pkg/detect/checkkit"
+	"github.com/nodeagent/nodeagent/pkg/finding"
+)
+
+// udp reads /proc/net/snmp (see tcp) and /proc/net/snmp6, a name and a value in each line:
+//
+//	Udp: InDatagrams NoPorts InErrors OutDatagrams RcvbufErrors SndbufErrors InCsumErrors IgnoredMulti MemErrors
+//	Udp6RcvbufErrors                	0
+//
+// https://docs.kernel.org/networking/snmp_counter.html
+//
+// RcvbufErrors are datagrams that a program of the node did not read in time: a name server, a metrics receiver. MemErrors
+// are those for which udp_mem had nothing left. Datagrams of pods that are not on the host's network are counted in their
+// namespaces. Rates are over five minutes, IPv4 and IPv6 together.
+//
+// Known false alarms: a program that nobody minds (a discovery service) may lose datagrams for ever; it must be a thousandth
+// of all that come.
+
+const udpID = "udp"
+
+// UDP finds datagrams that are lost within the node.
+func UDP() detect.Check {
+	c := &countersCheck{window: netWindow{span: 5 * time.Minute}}
+	return detect.Check{
+		ID: udpID, Domain: "network",
+		Summary: "the node loses UDP datagrams: programs do not read them in time, or buffers are too small",
+		Advice:  "`ss -uanm` shows which socket is full (Recv-Q) and what it dropped (d…). Make that program faster, or raise net.core.rmem_max and its buffer. On checksum errors look at the card: `ethtool -K X rx off` tells whether its offload is wrong.",
+		Doc: detect.Doc{
+			Reads: []string{"/proc/net/snmp", "/proc/net/snmp6"},
+			Why:   "A DNS answer that is lost costs a pod five seconds.",
+			Faults: []detect.Fault{
+				{Reason: "UDPReceiveBufferErrors", Severity: finding.Warning, When: "one datagram in a second, and a thousandth of all, does not fit into its socket's buffer, over 5 minutes"},
+				{Reason: "UDPSendBufferErrors", Severity: finding.Warning, When: "the same for datagrams to be sent"},
+				{Reason: "UDPChecksumErrors", Severity: finding.Warning, When: "one datagram in a second comes damaged, over 5 minutes"},
+				{Reason: "UDPMemoryExhausted", Severity: finding.Warning, When: "a datagram was dropped within 5 minutes since udp_mem is used up"},
+			},
+			FalseAlarms: "A program that does not mind losing datagrams is told, too; sockets of pods with a network of their own are not seen.",
+		},
+		Every: time.Minute, Deadline: 5 * time.Second,
+		Policy: finding.Policy{Clear: finding.Hold{Looks: 2, For: 2 * time.Minute}},
+		Run: func(_ context.Context, h *host.Host) ([]finding.Finding, error) {
+			counters, err := readUDP(h.Files)
+			if err != nil {
+				return nil, err
+			}
+			return netFinding(udpID, h, c.judge(counters, udpRules(), h.Clock().SinceBoot), c.facts(udpRules())), nil
+		},
+	}
+}
+
+func udpRules() []netRate {
+	return []netRate{
+		{key: "Udp.RcvbufErrors", of: "Udp.InDatagrams", least: 1, share: 0.001, reason: "UDPReceiveBufferErrors", text: "datagrams were not read in time"},
+		{key: "Udp.SndbufErrors", of: "Udp.OutDatagrams", least: 1, share: 0.001, reason: "UDPSendBufferErrors", text: "datagrams did not fit into the send buffer"},
+		{key: "Udp.InCsumErrors", least: 1, reason: "UDPChecksumErrors", text: "datagrams came damaged"},
+		{key: "Udp.MemErrors", least: once, reason: "UDPMemoryExhausted", text: "datagrams were dropped for want of memory"},
+	}
+}
+
+func readUDP(files host.Files) (map[string]uint64, error) {
+	counters := map[string]uint64{}
+	if err := readCounterPairs(files, "/proc/net/snmp", counters); err != nil {
+		return nil, err
+	}
+	if _, ok := counters["Udp.RcvbufErrors"]; !ok {
+		return nil, fmt.Errorf("read /proc/net/snmp: no RcvbufErrors")
+	}
+	data, err := files.Read("/proc/net/snmp6")
+	if errors.Is(err, fs.ErrNotExist) {
+		return counters, nil
+	}
+	if err != nil {
+		return nil, err
+	}
+	for line := range strings.Lines(string(data)) {
+		fields := strings.Fields(line)
+		if len(fields) != 2 {
+			return nil, fmt.Errorf("read /proc/net/snmp6: line %q: want a name and a value", checkkit.Sanitize(line, checkkit.MaxName))
+		}
+		name, ok := strings.CutPrefix(fields[0], "Udp6")
+		if !ok {
+			continue
+		}
+		value, err := netCount(fields[1], 10)
+		if err != nil {
+			return nil, fmt.Errorf("read /proc/net/snmp6: line %q: %w", checkkit.Sanitize(line, checkkit.MaxName), err)
+		}
+		counters["Udp."+name] += value
+	}
+	return counters, nil
+}

@@ -1,0 +1,152 @@
+// Package storage finds faults of disks, arrays and filesystems. Checks of more than two files have folders of their own.
+package storage
+
+import (
+	"context"
+	"maps"
+	"path"
+	"slices"
+	"strings"
+
+	"github.com/nodeagent/nodeagent/internal/host"
+	"github.com/nodeagent/nodeagent/pkg/detect/checkkit"
+	"github.com/nodeagent/nodeagent/pkg/detect/storage/filesystem"
+	"github.com/nodeagent/nodeagent/pkg/finding"
+)
+
+const (
+	maxDeviceName = 64 // DISK_NAME_LEN is 32
+	maxBlockDepth = 16 // devices on top of each other
+
+)
+
+// deviceSubject is a block device as the kernel's log names it: "sda", without "/dev/".
+func deviceSubject(name string) finding.Subject { return finding.Subject{Kind: "device", Name: name} }
+
+// diskOf returns the whole disk of a partition, or the name itself: /sys/class/block/sda1 leads to …/block/sda/sda1.
+func diskOf(files host.Files, name string) string {
+	target, err := files.Link("/sys/class/block/" + name)
+	if err != nil {
+		return name
+	}
+	if parent := path.Dir(target); path.Base(path.Dir(parent)) == "block" {
+		return path.Base(parent)
+	}
+	return name
+}
+
+// lowerDevices returns the whole disks on which a device is stacked (dm, md, bcache, native multipath); none for a disk.
+func lowerDevices(files host.Files, name string) []string {
+	slaves, err := files.List("/sys/block/" + diskOf(files, name) + "/slaves")
+	if err != nil {
+		return nil
+	}
+	slices.Sort(slaves)
+	for i, slave := range slaves {
+		slaves[i] = diskOf(files, slave)
+	}
+	return slices.Compact(slaves)
+}
+
+// wholeStack returns the disk of a device and all disks below it.
+func wholeStack(files host.Files, name string) []string {
+	return stackUntil(files, name, func(string) bool { return false })
+}
+
+// stackUntil returns the disk of a device and those below it, but not what is below one that is the end.
+func stackUntil(files host.Files, name string, end func(disk string) bool) []string {
+	all := []string{diskOf(files, name)}
+	for i := 0; i < len(all) && i < maxBlockDepth*maxBlockDepth; i++ {
+		if end(all[i]) {
+			continue
+		}
+		for _, lower := range lowerDevices(files, all[i]) {
+			if !slices.Contains(all, lower) {
+				all = append(all, lower)
+			}
+		}
+	}
+	return all
+}
+
+// vitalDevice is a block device, disk or partition, with a filesystem that the node itself cannot do without.
+type vitalDevice struct {
+	name  string
+	paths []string // what of the node is on it
+}
+
+// vitalDevices finds where the filesystems of the node, of kubelet and of the runtime are.
+func vitalDevices(h *host.Host, mounts []host.Mount) []vitalDevice {
+	var vital []vitalDevice
+	for _, f := range filesystem.BlockFilesystems(mounts) {
+		var paths []string
+		for _, name := range []string{"/", h.Paths.KubeletRoot, h.Paths.ContainerdRoot, h.Paths.PodLogs} {
+			if name != "" && f.Holds(mounts, name) && !slices.Contains(paths, name) {
+				paths = append(paths, name)
+			}
+		}
+		if name := f.DeviceName(h.Files); len(paths) > 0 && name != "" {
+			vital = append(vital, vitalDevice{name, paths})
+		}
+	}
+	return vital
+}
+
+// podsOnDisk names the pods with a volume on a disk, be it below other devices. It reads the mount table only: where the
+// disk holds the layers of containers, all pods are hit anyway.
+func podsOnDisk(ctx context.Context, h *host.Host, mounts []host.Mount, disk string) []string {
+	hit := make(map[string]bool) // pod UIDs
+	for _, f := range filesystem.BlockFilesystems(mounts) {
+		var uids []string
+		for _, m := range f.Mounts {
+			if uid, ok := h.Paths.PodOfPath(m.Point); ok {
+				uids = append(uids, uid)
+			}
+		}
+		if len(uids) == 0 {
+			continue
+		}
+		if name := f.DeviceName(h.Files); name == "" || !slices.Contains(wholeStack(h.Files, name), disk) {
+			continue
+		}
+		for _, uid := range uids {
+			hit[uid] = true
+		}
+	}
+	return checkkit.PodNames(ctx, h, slices.Sorted(maps.Keys(hit)))
+}
+
+// vitalWithoutSpare returns what the node cannot do without and has on a disk that no other can stand in for: on the way
+// down from the filesystem there is no array (md, dm-raid, dm-mirror) and no multipath device.
+func vitalWithoutSpare(h *host.Host, mounts []host.Mount, disk string) []string {
+	spare := func(disk string) bool { return mayHaveSpare(h.Files, disk) }
+	var paths []string
+	for _, v := range vitalDevices(h, mounts) {
+		if slices.Contains(stackUntil(h.Files, v.name, spare), disk) {
+			paths = append(paths, v.paths...)
+		}
+	}
+	return paths
+}
+
+// mayHaveSpare reports arrays and multipath devices. The UUID of a mapped device begins with who made it; LVM's do not tell
+// a mirror from others, so that the names of its images do.
+func mayHaveSpare(files host.Files, name string) bool {
+	if _, err := files.Text("/sys/block/" + name + "/md/array_state"); err == nil {
+		return true
+	}
+	uuid, err := files.Text("/sys/block/" + name + "/dm/uuid")
+	if err != nil {
+		return false
+	}
+	if strings.HasPrefix(uuid, multipathUUID) {
+		return true
+	}
+	return slices.ContainsFunc(lowerDevices(files, name), func(lower string) bool {
+		image, err := files.Text("/sys/block/" + lower + "/dm/name")
+		return err == nil && (strings.Contains(image, "_rimage_") || strings.Contains(image, "_mimage_"))
+	})
+}
+
+// multipathUUID begins the UUID of devices of multipathd.
+const multipathUUID = "mpath-"

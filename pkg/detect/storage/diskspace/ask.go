@@ -1,0 +1,108 @@
+package diskspace
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"syscall"
+	"time"
+
+	"github.com/nodeagent/nodeagent/internal/host"
+	"github.com/nodeagent/nodeagent/pkg/detect/storage/filesystem"
+	"github.com/nodeagent/nodeagent/pkg/finding"
+)
+
+// space is one filesystem and what is left of it.
+type space struct {
+	filesystem.Filesystem
+	holds  []string // what of the node's own is on it; empty for others
+	volume bool     // kubelet mounted it for pods, and nobody else did
+	answer host.ProbeAnswer
+}
+
+// spacesOf returns the filesystems that can become full and for which it matters.
+func spacesOf(mounts []host.Mount, paths host.Paths, ignore []string) []space {
+	holds := make(map[string][]string) // by device
+	for _, own := range filesystem.NodePaths(paths) {
+		if m, ok := filesystem.MountHolding(mounts, own.Path); ok && !filesystem.IsRemote(m.FSType) {
+			device := m.Device()
+			holds[device] = append(holds[device], own.Name)
+		}
+	}
+	var spaces []space
+	for _, f := range filesystem.FilesystemsOf(mounts, func(host.Mount) bool { return true }) {
+		s := space{Filesystem: f, holds: holds[f.Device]}
+		s.volume = !slices.ContainsFunc(s.Mounts, func(m host.Mount) bool { return !filesystem.BelowKubelet(m.Point, paths) })
+		if s.matters() && !s.Option("ro") && !s.Ignored(ignore) {
+			spaces = append(spaces, s)
+		}
+	}
+	return spaces
+}
+
+// matters tells filesystems that are looked at from all others.
+func (s space) matters() bool {
+	memory := func(m host.Mount) bool {
+		return m.FSType == "tmpfs" && m.Root == "/" && slices.Contains([]string{"/", "/run", "/dev/shm"}, m.Point)
+	}
+	switch {
+	case filesystem.ReadOnlyByDesign(s.Principal.FSType):
+		return false
+	case filesystem.OnBlockDevice(s.Principal), len(s.holds) > 0:
+		return true
+	}
+	return slices.ContainsFunc(s.Mounts, memory)
+}
+
+// ask returns the filesystems that answered, and why others did not. One that something covers wholly is left out:
+// nobody can write to it by any path.
+func (c *diskSpace) ask(ctx context.Context, h *host.Host, mounts []host.Mount, all []space) ([]space, map[finding.Subject]error) {
+	var keys []string
+	var requests []host.ProbeRequest
+	for _, s := range all {
+		if request, err := s.Probe(h, mounts); err == nil {
+			keys, requests = append(keys, s.Identity()), append(requests, request)
+		}
+	}
+	results := c.hung.All(ctx, h, c.settings.Patience, keys, requests)
+	doubts := make(map[finding.Subject]error)
+	var answered []space
+	for _, s := range all {
+		result, asked := results[s.Identity()]
+		refused := syscall.Errno(result.Answer.Errno)
+		switch {
+		case !asked:
+		case result.Err != nil:
+			doubts[s.Subject()] = result.Err
+		case refused != 0 && result.Answer.TotalBytes == 0: // opening it may be refused, when statfs was not
+			doubts[s.Subject()] = fmt.Errorf("statfs %s: %w", s.Principal.Point, refused)
+		default:
+			s.answer = result.Answer
+			answered = append(answered, s)
+		}
+	}
+	return answered, doubts
+}
+
+// podsOf names the pods whose volume it is. Who suffers from the node's own filesystems is everybody.
+func (s space) podsOf(ctx context.Context, h *host.Host) []string {
+	if !s.volume {
+		return nil
+	}
+	return s.VolumePods(ctx, h)
+}
+
+// images tells what images and containers take of the filesystem that holds them, or 0. Logs and volumes of pods would have
+// to be walked, which costs more than it tells.
+func (s space) images(ctx context.Context, h *host.Host) uint64 {
+	if !slices.Contains(s.holds, filesystem.HoldsImages) || h.Runtime.ImageBytes == nil {
+		return 0
+	}
+	ctx, cancel := context.WithTimeout(ctx, time.Second) // a runtime without room may be slow; it is only told
+	defer cancel()
+	bytes, err := h.Runtime.ImageBytes(ctx)
+	if err != nil {
+		return 0
+	}
+	return bytes
+}

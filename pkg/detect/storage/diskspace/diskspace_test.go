@@ -1,0 +1,260 @@
+package diskspace
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"path/filepath"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"golang.org/x/sys/unix"
+
+	"github.com/nodeagent/nodeagent/internal/host"
+	"github.com/nodeagent/nodeagent/internal/host/hosttest"
+	"github.com/nodeagent/nodeagent/pkg/detect"
+	"github.com/nodeagent/nodeagent/pkg/detect/checktest"
+	"github.com/nodeagent/nodeagent/pkg/detect/storage/filesystem/filesystemtest"
+	"github.com/nodeagent/nodeagent/pkg/finding"
+	"github.com/nodeagent/nodeagent/test/need"
+)
+
+// fillingNode is a node whose root filesystem a test fills.
+type fillingNode struct {
+	host    *host.Host
+	now     finding.Timestamp
+	percent float64 // free
+}
+
+func newFillingNode(t *testing.T) *fillingNode {
+	t.Helper()
+	n := &fillingNode{now: hosttest.Now(), percent: 19}
+	n.host = hosttest.Host(t)
+	table := filepath.Join(n.host.Files.Root, "proc/1/mountinfo")
+	if err := os.MkdirAll(filepath.Dir(table), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(table, []byte("27 1 8:1 / / rw,relatime - ext4 /dev/sda1 rw\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	n.host.Clock = func() finding.Timestamp { return n.now }
+	n.host.Prober = host.Prober{Do: func(context.Context, host.ProbeRequest) (host.ProbeAnswer, error) {
+		free := uint64(n.percent * (1 << 30))
+		return host.ProbeAnswer{FreeBytes: free, RootBytes: free, TotalBytes: 100 << 30}, nil
+	}}
+	return n
+}
+
+// look takes a look after a time in which so much was written, and returns the reason that was given.
+func (n *fillingNode) look(t *testing.T, c detect.Check, after time.Duration, written float64) string {
+	t.Helper()
+	n.now.SinceBoot, n.now.Wall, n.percent = n.now.SinceBoot+after, n.now.Wall.Add(after), n.percent-written
+	findings, err := c.Run(t.Context(), n.host)
+	if err != nil || len(findings) > 1 {
+		t.Fatal(findings, err)
+	}
+	if len(findings) == 0 {
+		return ""
+	}
+	return findings[0].Reason
+}
+
+// The history outlives the agent, but not the boot; and the wall clock has no part in it.
+func TestSpaceTrendSurvives(t *testing.T) {
+	for name, between := range map[string]struct {
+		happens func(n *fillingNode, kept checktest.StateStore)
+		want    string
+	}{
+		"restart of the agent": {func(*fillingNode, checktest.StateStore) {}, reasonDiskFilling},
+		"wall clock jumps":     {func(n *fillingNode, _ checktest.StateStore) { n.now.Wall = n.now.Wall.AddDate(-30, 0, 0) }, reasonDiskFilling},
+		"reboot":               {func(n *fillingNode, _ checktest.StateStore) { n.now.Boot, n.now.SinceBoot = "another", 2*time.Minute }, ""},
+		"nothing kept":         {func(_ *fillingNode, kept checktest.StateStore) { delete(kept, spaceTrendKey) }, ""},
+		"damaged":              {func(_ *fillingNode, kept checktest.StateStore) { kept[spaceTrendKey] = kept[spaceTrendKey][1:] }, ""},
+		"from the future":      {func(n *fillingNode, _ checktest.StateStore) { n.now.SinceBoot = time.Minute }, ""},
+	} {
+		t.Run(name, func(t *testing.T) {
+			n, kept := newFillingNode(t), checktest.StateStore{}
+			check := New(DefaultSettings(), kept)
+			for range 7 {
+				n.look(t, check, 10*time.Minute, 0.25)
+			}
+			if got := n.look(t, check, time.Minute, 0); got != reasonDiskFilling {
+				t.Fatalf("before: %q", got)
+			}
+			between.happens(n, kept)
+			if got := n.look(t, New(DefaultSettings(), kept), time.Minute, 0); got != between.want {
+				t.Errorf("after: %q, want %q", got, between.want)
+			}
+		})
+	}
+}
+
+// A day of looks, each minute: the history does not grow, and is saved every ten minutes only.
+func TestSpaceTrendIsBounded(t *testing.T) {
+	n, saves := newFillingNode(t), countingMemory{StateStore: checktest.StateStore{}}
+	check := New(DefaultSettings(), &saves)
+	for range 24 * 60 {
+		if got := n.look(t, check, time.Minute, 0.0001); got != "" {
+			t.Fatal(got)
+		}
+	}
+	if size := len(saves.StateStore[spaceTrendKey]); size > 2<<10 || saves.saves > 24*6+1 {
+		t.Errorf("%d bytes, saved %d times", size, saves.saves)
+	}
+}
+
+type countingMemory struct {
+	checktest.StateStore
+	saves int
+}
+
+func (m *countingMemory) Save(key string, value []byte) {
+	m.saves++
+	m.StateStore.Save(key, value)
+}
+
+func FuzzSpaceHistory(f *testing.F) {
+	f.Add([]byte(`{"boot":"b","samples":{"ext4 /":[[10,5],[20,4]]}}`))
+	f.Fuzz(func(t *testing.T, data []byte) {
+		trend := loadSpaceTrend(checktest.StateStore{spaceTrendKey: data}, finding.Timestamp{Boot: "b", SinceBoot: time.Hour})
+		s := space{answer: host.ProbeAnswer{FreeBytes: 5, TotalBytes: 10}}
+		s.Principal = host.Mount{FSType: "ext4", Point: "/"}
+		trend.sample(finding.Timestamp{Boot: "b", SinceBoot: time.Hour}, []space{s}, nil)
+		if left := trend.fullIn(s, time.Hour+time.Second); left < 0 {
+			t.Fatal(left)
+		}
+	})
+}
+
+// spaceNode is the machine that the test runs on, with the node's own data below its directory.
+func spaceNode(t *testing.T) *filesystemtest.RealNode {
+	n := filesystemtest.NewRealNode(t, New(DefaultSettings(), nil))
+	n.Host.Paths.ContainerdRoot, n.Host.Paths.ContainerdState = n.Path("disk"), n.Path("state")
+	return n
+}
+
+func TestRealDiskFull(t *testing.T) {
+	for _, fstype := range []string{"ext4", "xfs", "btrfs"} {
+		t.Run(fstype, func(t *testing.T) {
+			disk, n := hosttest.NewLoopFS(t, fstype), spaceNode(t)
+			disk.Mount(n.Path("disk"), "rw")
+			n.Sees()
+			var is syscall.Statfs_t
+			if err := syscall.Statfs(n.Path("disk"), &is); err != nil {
+				t.Fatal(err)
+			}
+			fill(t, n.Path("disk/a"), int64(is.Bavail-is.Blocks/100*7)*is.Bsize)
+			if fstype != "btrfs" { // of a disk as small as this it promises more than it has
+				n.Sees([3]string{"disk", "warning", reasonDiskSpaceLow})
+			}
+			fillAll(t, n.Path("disk/b"))
+			n.Sees([3]string{"disk", "fatal", reasonDiskFull})
+			for _, name := range []string{"disk/a", "disk/b"} {
+				if err := os.Remove(n.Path(name)); err != nil {
+					t.Fatal(err)
+				}
+			}
+			dir, err := os.Open(n.Path("disk"))
+			if err != nil {
+				t.Fatal(err)
+			}
+			err = unix.Syncfs(int(dir.Fd())) // btrfs gives room back with its next transaction, within half a minute
+			if closeErr := dir.Close(); err != nil || closeErr != nil {
+				t.Fatal(err, closeErr)
+			}
+			n.Settles()
+		})
+	}
+}
+
+func fill(t *testing.T, name string, size int64) {
+	t.Helper()
+	file, err := os.Create(name)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer file.Close()
+	if err := syscall.Fallocate(int(file.Fd()), 0, 0, size); err != nil {
+		t.Fatalf("fallocate %s: %v", name, err)
+	}
+}
+
+// fillAll takes what is left, in smaller and smaller pieces.
+func fillAll(t *testing.T, name string) {
+	t.Helper()
+	file, err := os.Create(name)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer file.Close()
+	at := int64(0)
+	for size := int64(64 << 20); size >= 64<<10; {
+		if err := syscall.Fallocate(int(file.Fd()), 0, at, size); err != nil {
+			size /= 2
+			continue
+		}
+		at += size
+	}
+}
+
+func TestRealInodesExhausted(t *testing.T) {
+	need.Root(t, "mounts a tmpfs")
+	n := spaceNode(t)
+	if err := os.Mkdir(n.Path("state"), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	need.Kernel(t, "tmpfs", syscall.Mount("tmpfs", n.Path("state"), "tmpfs", 0, "size=10m,nr_inodes=2000"))
+	t.Cleanup(func() {
+		if err := syscall.Unmount(n.Path("state"), 0); err != nil {
+			t.Error(err)
+		}
+	})
+	n.Sees()
+	file := func(i int) string { return n.Path(fmt.Sprintf("state/%d", i)) }
+	for i := range 1990 {
+		if err := os.WriteFile(file(i), nil, 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	n.Sees([3]string{"state", "fatal", reasonInodesGone})
+	for i := range 500 {
+		if err := os.Remove(file(i)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	n.Sees()
+}
+
+func TestBytesText(t *testing.T) {
+	got := map[uint64]string{}
+	for _, n := range []uint64{0, 1023, 1 << 20, 3 << 29, 1<<64 - 1} {
+		got[n] = bytesText(n)
+	}
+	want := map[uint64]string{0: "0 bytes", 1023: "1023 bytes", 1 << 20: "1.0 MiB", 3 << 29: "1.5 GiB", 1<<64 - 1: "16.0 EiB"}
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Error(diff)
+	}
+}
+
+// Where the runtime knows what images take, it is told; a runtime that does not answer costs a second, and nothing else.
+func TestSpaceOfImages(t *testing.T) {
+	for name, c := range map[string]struct {
+		answer func(context.Context) (uint64, error)
+		want   string
+	}{
+		"known":   {hosttest.Answer(uint64(30<<30), nil), "32212254720"},
+		"hangs":   {hosttest.Hang[uint64], ""},
+		"unknown": {nil, ""},
+	} {
+		t.Run(name, func(t *testing.T) {
+			n := newFillingNode(t)
+			n.percent, n.host.Runtime.ImageBytes = 5, c.answer
+			findings, err := New(DefaultSettings(), nil).Run(t.Context(), n.host)
+			if err != nil || len(findings) != 1 || findings[0].Facts["imageBytes"] != c.want {
+				t.Errorf("%+v, %v", findings, err)
+			}
+		})
+	}
+}

@@ -1,0 +1,180 @@
+package diskspace
+
+import (
+	"fmt"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/nodeagent/nodeagent/pkg/detect/checkkit"
+	"github.com/nodeagent/nodeagent/pkg/finding"
+)
+
+// spaceFault is one way in which a filesystem lacks room.
+type spaceFault struct {
+	reason   string
+	severity finding.Severity
+	text     string
+	marginal bool
+	fullIn   time.Duration // 0: not foreseen
+}
+
+const (
+	// spaceKeep is how much more than the threshold there must be before what was raised is gone.
+	spaceKeep = 1.2
+	// fillingKeep is the same for the time that is left.
+	fillingKeep = 1.5
+	// fillingSoon and fillingSoonPercent make a prediction a warning, fillingPercent makes it worth telling at all: see
+	// fsSpaceFillingUpWarningThreshold of kube-prometheus, which has 20 and 15 because kubelet collects images at 15.
+	fillingSoon        = 4 * time.Hour
+	fillingSoonPercent = 15
+	fillingPercent     = 20
+)
+
+// judge returns what is wrong, the gravest first. was says that the look before found it full; fullIn is the prediction,
+// or 0.
+func (s space) judge(set Settings, was bool, fullIn time.Duration) (spaceFault, bool) {
+	if s.answer.TotalBytes == 0 {
+		return spaceFault{}, false // it does not count
+	}
+	faults := append(s.exhausted(set, was), s.low(set)...)
+	if fault, found := s.filling(set, fullIn); found {
+		faults = append(faults, fault)
+	}
+	i := slices.IndexFunc(faults, func(f spaceFault) bool { return !f.marginal })
+	switch {
+	case len(faults) == 0:
+		return spaceFault{}, false
+	case i < 0:
+		i = 0
+	}
+	faults[i].fullIn = fullIn
+	return faults[i], true
+}
+
+// exhausted finds filesystems of the node itself on which nothing can be written any more.
+func (s space) exhausted(set Settings, was bool) []spaceFault {
+	if len(s.holds) == 0 {
+		return nil
+	}
+	more := uint64(1)
+	if was {
+		more = 2
+	}
+	var faults []spaceFault
+	// ext4 keeps 2 %, at most 16 MiB, of what is free to itself; root cannot have that either.
+	if limit := min(set.FatalBytes, s.answer.TotalBytes/100*3) * more; s.rootBytes() < limit {
+		faults = append(faults, spaceFault{reason: reasonDiskFull, severity: finding.Fatal, text: "is full"})
+	}
+	if limit := min(set.FatalInodes, s.answer.Inodes/100) * more; s.answer.FreeInodes < limit {
+		faults = append(faults, spaceFault{reason: reasonInodesGone, severity: finding.Fatal, text: "has no inodes left"})
+	}
+	return faults
+}
+
+// rootBytes is what root can still write. btrfs says 0 for all when only the data has room, and then root cannot either.
+func (s space) rootBytes() uint64 {
+	if s.Principal.FSType == "btrfs" {
+		return s.answer.FreeBytes
+	}
+	return s.answer.RootBytes
+}
+
+// low finds filesystems that have little left.
+func (s space) low(set Settings) []spaceFault {
+	threshold, enough := set.Percent, set.EnoughBytes
+	switch {
+	case len(s.holds) > 0:
+		threshold, enough = set.NodePercent, ^uint64(0)
+	case s.volume:
+		threshold = set.VolumePercent
+	}
+	var faults []spaceFault
+	if free := s.freePercent(); free < threshold*spaceKeep && s.answer.FreeBytes < enough {
+		faults = append(faults, spaceFault{reason: reasonDiskSpaceLow, severity: finding.Warning, text: "has little space left", marginal: free >= threshold})
+	}
+	if free := s.freeInodePercent(); free < set.InodePercent*spaceKeep {
+		faults = append(faults, spaceFault{reason: reasonInodesLow, severity: finding.Warning, text: "has few inodes left", marginal: free >= set.InodePercent})
+	}
+	return faults
+}
+
+// filling finds filesystems that will be full soon.
+func (s space) filling(set Settings, fullIn time.Duration) (spaceFault, bool) {
+	keep := time.Duration(float64(set.FullWithin) * fillingKeep)
+	free := s.freePercent()
+	if fullIn <= 0 || fullIn >= keep || free >= fillingPercent*spaceKeep {
+		return spaceFault{}, false
+	}
+	f := spaceFault{
+		reason: reasonDiskFilling, severity: finding.Info, text: "fills up",
+		marginal: fullIn >= set.FullWithin || free >= fillingPercent,
+	}
+	if fullIn < fillingSoon && free < fillingSoonPercent {
+		f.severity = finding.Warning
+	}
+	return f, true
+}
+
+func (s space) freePercent() float64 {
+	return float64(s.answer.FreeBytes) / float64(s.answer.TotalBytes) * 100
+}
+
+// freeInodePercent is 100 where the number of inodes has no limit.
+func (s space) freeInodePercent() float64 {
+	if s.answer.Inodes == 0 {
+		return 100
+	}
+	return float64(s.answer.FreeInodes) / float64(s.answer.Inodes) * 100
+}
+
+// report words what is wrong.
+func (s space) report(f spaceFault, pods []string, images uint64) finding.Finding {
+	a := s.answer
+	facts := map[string]string{
+		"device": s.Device, "source": s.Principal.Source, "fstype": s.Principal.FSType,
+		"freeBytes": strconv.FormatUint(a.FreeBytes, 10), "rootBytes": strconv.FormatUint(a.RootBytes, 10),
+		"totalBytes": strconv.FormatUint(a.TotalBytes, 10), "freePercent": strconv.FormatFloat(s.freePercent(), 'f', 1, 64),
+	}
+	message := fmt.Sprintf("%s (%s on %s) %s: %s of %s free (%.1f %%)", s.Principal.Point, s.Principal.FSType, s.Principal.Source, f.text,
+		bytesText(a.FreeBytes), bytesText(a.TotalBytes), s.freePercent())
+	if a.RootBytes > a.FreeBytes {
+		message += fmt.Sprintf(", %s for root", bytesText(a.RootBytes))
+	}
+	if a.Inodes > 0 {
+		facts["freeInodes"], facts["inodes"] = strconv.FormatUint(a.FreeInodes, 10), strconv.FormatUint(a.Inodes, 10)
+		message += fmt.Sprintf(", %d of %d inodes free", a.FreeInodes, a.Inodes)
+	}
+	if f.fullIn > 0 {
+		facts["fullInHours"] = strconv.FormatFloat(f.fullIn.Hours(), 'f', 1, 64)
+		message += fmt.Sprintf("; at this pace full in %.1f hours", f.fullIn.Hours())
+	}
+	if len(s.holds) > 0 {
+		facts["holds"] = strings.Join(s.holds, ", ")
+		message += "; holds " + facts["holds"]
+	}
+	if images > 0 {
+		facts["imageBytes"] = strconv.FormatUint(images, 10)
+		message += fmt.Sprintf("; images and containers take %s", bytesText(images))
+	}
+	told := finding.Finding{
+		Check: DiskSpaceID, Subject: s.Subject(), Severity: f.severity,
+		Reason: f.reason, Message: message, Facts: facts, BelowRaise: f.marginal,
+	}
+	checkkit.AddPods(&told, "; volume of ", pods)
+	return told
+}
+
+// bytesText is a number of bytes for people: "1.5 GiB".
+func bytesText(n uint64) string {
+	value, unit := float64(n), 0
+	units := []string{"bytes", "KiB", "MiB", "GiB", "TiB", "PiB", "EiB"}
+	for value >= 1024 {
+		value, unit = value/1024, unit+1
+	}
+	if unit == 0 {
+		return fmt.Sprintf("%d bytes", n)
+	}
+	return fmt.Sprintf("%.1f %s", value, units[unit])
+}

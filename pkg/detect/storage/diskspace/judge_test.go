@@ -1,0 +1,31 @@
+package diskspace
+
+import (
+	"testing"
+	"time"
+
+	"github.com/nodeagent/nodeagent/internal/host"
+	"github.com/nodeagent/nodeagent/pkg/finding"
+)
+
+// TestFillingSeverity: a prediction warns only where both are short, the time and the room. Either alone is the daily life of
+// a busy or of a well filled disk.
+func TestFillingSeverity(t *testing.T) {
+	for _, test := range []struct {
+		name   string
+		free   uint64 // percent
+		fullIn time.Duration
+		want   finding.Severity
+	}{
+		{"both are short", 10, 2 * time.Hour, finding.Warning},
+		{"full soon, with much room yet", 18, 2 * time.Hour, finding.Info},
+		{"little room, that lasts", 10, 12 * time.Hour, finding.Info},
+		{"neither", 18, 12 * time.Hour, finding.Info},
+	} {
+		s := space{answer: host.ProbeAnswer{TotalBytes: 100 << 30, FreeBytes: test.free << 30}}
+		fault, found := s.filling(DefaultSettings(), test.fullIn)
+		if !found || fault.severity != test.want || fault.marginal {
+			t.Errorf("%s: %v %+v, want %s", test.name, found, fault, test.want)
+		}
+	}
+}

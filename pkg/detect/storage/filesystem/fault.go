@@ -1,0 +1,4 @@
+package filesystem
+
+// Fault is one way in which a filesystem fails.
+type Fault struct{ Reason, Text, Evidence string }

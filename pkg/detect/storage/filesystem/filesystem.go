@@ -1,0 +1,174 @@
+// Package filesystem groups the mount table by filesystem, and says what of the node and which pods use one.
+package filesystem
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"path"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/nodeagent/nodeagent/internal/host"
+	"github.com/nodeagent/nodeagent/pkg/detect/checkkit"
+	"github.com/nodeagent/nodeagent/pkg/finding"
+)
+
+// DeviceName is the kernel's name of the device that a filesystem is on; "" where it cannot be told.
+func (f Filesystem) DeviceName(files host.Files) string {
+	if f.Principal.Major == 0 { // btrfs: its device number is no device's
+		return DeviceOf(files, f.Principal.Source)
+	}
+	target, err := files.Link("/sys/dev/block/" + f.Device)
+	if err != nil {
+		return ""
+	}
+	return path.Base(target)
+}
+
+// BelowKubelet reports whether a mount point is one that kubelet makes for volumes of pods.
+func BelowKubelet(point string, paths host.Paths) bool {
+	if paths.KubeletRoot == "" {
+		return false
+	}
+	return host.Below(point, path.Join(paths.KubeletRoot, "pods")) || host.Below(point, path.Join(paths.KubeletRoot, "plugins"))
+}
+
+// Filesystem is one superblock and its mounts. Its binds are the same thing.
+type Filesystem struct {
+	Device    string // major:minor, as all its mounts show it
+	Principal host.Mount
+	Mounts    []host.Mount
+}
+
+// ReadOnlyByDesign reports filesystems that were never writable, and those of which the mount table's device number is not
+// one of a block device, or whose state only a foreign daemon knows (fuseblk).
+func ReadOnlyByDesign(fstype string) bool {
+	return slices.Contains([]string{"squashfs", "erofs", "iso9660", "udf", "cramfs", "romfs", "jffs2", "fuseblk"}, fstype)
+}
+
+// OnBlockDevice tells filesystems on disks from all others by their device number, which is anonymous (major 0) for
+// pseudo, network and FUSE filesystems. btrfs spans disks and so has an anonymous number too.
+func OnBlockDevice(m host.Mount) bool {
+	return m.Major != 0 || m.FSType == "btrfs" && strings.HasPrefix(m.Source, "/dev/")
+}
+
+// PrincipalOf returns the mount that people know the filesystem by: of those that show the whole of it the one with the
+// shortest path.
+func PrincipalOf(mounts []host.Mount) host.Mount {
+	return slices.MinFunc(mounts, func(a, b host.Mount) int {
+		return cmp.Or(
+			-cmp.Compare(WholeRank(a), WholeRank(b)),
+			cmp.Compare(len(a.Point), len(b.Point)),
+			cmp.Compare(a.ID, b.ID), // the older one, as a rule
+		)
+	})
+}
+
+// WholeRank is 1 for mounts of a whole filesystem, or of a whole subvolume of btrfs, and 0 for binds of a part.
+func WholeRank(m host.Mount) int {
+	if m.Root == "/" || m.FSType == "btrfs" && slices.Contains(m.SuperOptions, "subvol="+m.Root) {
+		return 1
+	}
+	return 0
+}
+
+func (f Filesystem) Subject() finding.Subject {
+	return finding.Subject{Kind: "filesystem", Name: f.Principal.Point}
+}
+
+func (f Filesystem) Ignored(points []string) bool {
+	return slices.ContainsFunc(f.Mounts, func(m host.Mount) bool { return slices.Contains(points, m.Point) })
+}
+
+// Option reports whether the filesystem itself shows an option. All of its mounts show the same ones.
+func (f Filesystem) Option(name string) bool { return slices.Contains(f.Principal.SuperOptions, name) }
+
+// VolumePods names the pods whose volume the filesystem is.
+func (f Filesystem) VolumePods(ctx context.Context, h *host.Host) []string {
+	var uids []string
+	for _, m := range f.Mounts {
+		if uid, ok := h.Paths.PodOfPath(m.Point); ok && !slices.Contains(uids, uid) {
+			uids = append(uids, uid)
+		}
+	}
+	return checkkit.PodNames(ctx, h, uids)
+}
+
+// serves reports whether a mount inside a container is of the filesystem, or is an overlay that writes to it.
+func (f Filesystem) serves(hostMounts []host.Mount, m host.Mount) bool {
+	if m.Device() == f.Device {
+		return true
+	}
+	if m.FSType != "overlay" {
+		return false
+	}
+	for _, option := range m.SuperOptions {
+		if upper, ok := strings.CutPrefix(option, "upperdir="); ok {
+			return f.Holds(hostMounts, upper)
+		}
+	}
+	return false
+}
+
+// Identity tells one mount of a device from the next.
+func (f Filesystem) Identity() string { return f.Device + " " + strconv.Itoa(f.Principal.ID) }
+
+// Probe returns the question to a filesystem, through a mount that nothing covers.
+func (f Filesystem) Probe(h *host.Host, mounts []host.Mount) (host.ProbeRequest, error) {
+	point, ok := reachable(mounts, f)
+	if !ok {
+		return host.ProbeRequest{}, fmt.Errorf("every mount of %s is covered by another one", f.Principal.Source)
+	}
+	if h.Paths.InitPID > 1 {
+		point = path.Join("/proc", strconv.Itoa(h.Paths.InitPID), "root", point)
+	}
+	return host.ProbeRequest{Op: host.ProbeStatfs, Path: point}, nil
+}
+
+// reachable returns a mount point of the filesystem that a path really leads to: the principal one if it does.
+func reachable(mounts []host.Mount, f Filesystem) (string, bool) {
+	byID := MountsByID(mounts)
+	candidates := append([]host.Mount{f.Principal}, f.Mounts...)
+	for _, m := range candidates {
+		if !Covered(mounts, byID, m) {
+			return m.Point, true
+		}
+	}
+	return "", false
+}
+
+// Covered reports whether something is mounted over m, or over a directory on the way to it. A path leaves each mount on
+// its way at the first mount point that it meets there.
+func Covered(mounts []host.Mount, byID map[int]host.Mount, m host.Mount) bool {
+	// By mount on the way: the length of the path at which it is left for the next one, and for m itself more than any.
+	leftAt := map[int]int{m.ID: len(m.Point) + 1}
+	for at := m; ; {
+		above, ok := byID[at.Parent]
+		if _, again := leftAt[at.Parent]; !ok || again { // the root, or a malformed table that goes round in circles
+			break
+		}
+		leftAt[above.ID] = len(at.Point)
+		at = above
+	}
+	return slices.ContainsFunc(mounts, func(other host.Mount) bool {
+		_, onTheWay := leftAt[other.ID]
+		end, beside := leftAt[other.Parent]
+		return beside && !onTheWay && len(other.Point) < end && host.Below(m.Point, other.Point)
+	})
+}
+
+// IsRemote reports whether the data of a filesystem come from a server, a host or a daemon that may be gone.
+func IsRemote(fstype string) bool {
+	return strings.HasPrefix(fstype, "fuse.") || slices.Contains([]string{
+		"nfs", "nfs4", "cifs", "smb3", "smbfs", "ceph", "fuse", "fuseblk", "9p", "virtiofs", "lustre", "glusterfs", "afs", "beegfs",
+		"gpfs", "orangefs", "coda", "panfs", "wekafs", "vboxsf", "ncpfs", "daos", "quobyte",
+	}, fstype)
+}
+
+// Holds reports whether a path of the host lies on the filesystem.
+func (f Filesystem) Holds(hostMounts []host.Mount, name string) bool {
+	m, found := MountHolding(hostMounts, name)
+	return found && m.Device() == f.Device
+}

@@ -1,0 +1,54 @@
+package filesystem
+
+import (
+	"path"
+	"slices"
+	"strings"
+
+	"github.com/nodeagent/nodeagent/internal/host"
+)
+
+// FstabEntry is one line of /etc/fstab.
+type FstabEntry struct {
+	Spec, Point, Fstype string
+	options             []string
+}
+
+// ReadOnlyInFstab returns the entries whose last word on it is "ro". A file that is absent or malformed says nothing.
+func ReadOnlyInFstab(files host.Files) []FstabEntry {
+	data, err := files.Read("/etc/fstab")
+	if err != nil {
+		return nil // many images have none; what it could say only ever excuses
+	}
+	return slices.DeleteFunc(ParseFstab(data), func(e FstabEntry) bool { return !e.readOnly() })
+}
+
+// ParseFstab parses fstab(5). What it does not understand is left out: mount(8) passes over such lines too.
+func ParseFstab(data []byte) []FstabEntry {
+	unescape := strings.NewReplacer(`\040`, " ", `\011`, "\t", `\012`, "\n", `\134`, `\`)
+	var entries []FstabEntry
+	for line := range strings.Lines(string(data)) {
+		fields := strings.Fields(line)
+		if len(fields) < 4 || strings.HasPrefix(fields[0], "#") {
+			continue
+		}
+		entries = append(entries, FstabEntry{
+			Spec: unescape.Replace(fields[0]), Point: path.Clean(unescape.Replace(fields[1])), Fstype: fields[2],
+			options: strings.Split(fields[3], ","),
+		})
+	}
+	return entries
+}
+
+func (e FstabEntry) readOnly() bool {
+	readOnly := false
+	for _, option := range e.options {
+		readOnly = option == "ro" || readOnly && option != "rw"
+	}
+	return readOnly
+}
+
+// Has reports whether the entry has an option, with or without a value.
+func (e FstabEntry) Has(option string) bool {
+	return slices.ContainsFunc(e.options, func(o string) bool { return o == option || strings.HasPrefix(o, option+"=") })
+}

@@ -1,0 +1,51 @@
+package filesystem
+
+import (
+	"context"
+	"fmt"
+	"maps"
+	"slices"
+	"strconv"
+
+	"github.com/nodeagent/nodeagent/internal/host"
+	"github.com/nodeagent/nodeagent/pkg/detect/checkkit"
+)
+
+// AffectedPods names the pods that use a filesystem: those with a mount of it below kubelet's pods, and those whose containers
+// have it mounted or write their own layer to it. Only called for filesystems that failed. It does its best: a process
+// that ends meanwhile, or a kubelet that does not answer, only makes the list shorter or plainer.
+func AffectedPods(ctx context.Context, h *host.Host, mounts []host.Mount, f Filesystem) []string {
+	hit := make(map[string]bool) // pod UIDs
+	for _, m := range f.Mounts {
+		if uid, ok := h.Paths.PodOfPath(m.Point); ok {
+			hit[uid] = true
+		}
+	}
+	pids, _ := h.PIDs()
+	seen := make(map[string]bool) // mount namespaces
+	// A pod's process that has entered the host's namespace, such as the agent's own, sees all of the host's filesystems.
+	for _, process := range []string{strconv.Itoa(max(h.Paths.InitPID, 1)), "self"} {
+		if namespace, err := h.Files.Link("/proc/" + process + "/ns/mnt"); err == nil {
+			seen[namespace] = true
+		}
+	}
+	for _, pid := range pids {
+		if ctx.Err() != nil {
+			break
+		}
+		uid, ok := checkkit.PodOfProcess(h, pid)
+		if !ok || hit[uid] {
+			continue
+		}
+		namespace, err := h.Files.Link(fmt.Sprintf("/proc/%d/ns/mnt", pid))
+		if err != nil || seen[namespace] {
+			continue
+		}
+		seen[namespace] = true
+		inside, err := h.MountsOf(pid)
+		if err == nil && slices.ContainsFunc(inside, func(m host.Mount) bool { return f.serves(mounts, m) }) {
+			hit[uid] = true
+		}
+	}
+	return checkkit.PodNames(ctx, h, slices.Sorted(maps.Keys(hit)))
+}

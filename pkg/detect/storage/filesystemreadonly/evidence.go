@@ -1,0 +1,112 @@
+package filesystemreadonly
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"path"
+	"slices"
+	"time"
+
+	"github.com/nodeagent/nodeagent/internal/host"
+	"github.com/nodeagent/nodeagent/pkg/detect/checkkit"
+	"github.com/nodeagent/nodeagent/pkg/detect/storage/filesystem"
+	"github.com/nodeagent/nodeagent/pkg/finding"
+)
+
+// gatherEvidence reads the state files of each filesystem. What could not be told of one is returned for its subject.
+func gatherEvidence(h *host.Host, filesystems []examined) (map[finding.Subject]error, error) {
+	devices, err := h.Files.List("/sys/dev/block")
+	if err != nil {
+		return nil, fmt.Errorf("list /sys/dev/block: %w", err) // without it every device would seem gone
+	}
+	table := filesystem.ReadOnlyInFstab(h.Files)
+	bootedAt := checkkit.BootTime(h.Clock())
+	doubts := make(map[finding.Subject]error)
+	for i := range filesystems {
+		f := &filesystems[i]
+		if err := f.gather(h.Files, devices, table, bootedAt); err != nil {
+			doubts[f.Subject()] = err
+		}
+	}
+	return doubts, nil
+}
+
+func (f *examined) gather(files host.Files, devices []string, table []filesystem.FstabEntry, bootedAt time.Time) error {
+	if f.Principal.Major == 0 { // btrfs: its device number is no device's
+		f.fstabRO = wantedReadOnly(files, table, f.Filesystem, path.Base(f.Principal.Source))
+		return nil
+	}
+	if !slices.Contains(devices, f.Device) {
+		f.gone = "no block device " + f.Device
+		return nil
+	}
+	link := "/sys/dev/block/" + f.Device
+	target, err := files.Link(link)
+	if errors.Is(err, fs.ErrNotExist) {
+		f.gone = "no block device " + f.Device
+		return nil
+	}
+	if err != nil {
+		return fmt.Errorf("link %s: %w", link, err)
+	}
+	device := path.Join(path.Dir(link), target) // /sys/devices/…/block/sda/sda1
+	if f.gone, err = deviceGone(files, device); err != nil {
+		return err
+	}
+	name := path.Base(device)
+	f.fstabRO = wantedReadOnly(files, table, f.Filesystem, name)
+	if f.ext4, err = readExt4Errors(files, "/sys/fs/ext4/"+name, bootedAt); err != nil {
+		return err
+	}
+	return nil
+}
+
+// deviceGone says why there is nothing behind a block device: a size of 0 is a loop device without its file, a removed
+// card, or a network disk that was detached; a SCSI disk's state is that of the disk, one level up from a partition.
+func deviceGone(files host.Files, device string) (string, error) {
+	size, err := files.Text(device + "/size")
+	if err != nil {
+		return "", err
+	}
+	if size == "0" {
+		return fmt.Sprintf("block device %s has size 0", path.Base(device)), nil
+	}
+	for _, disk := range []string{device, path.Dir(device)} {
+		switch state, err := files.Text(disk + "/device/state"); {
+		case err != nil: // not every kind of disk has one
+		case slices.Contains([]string{"offline", "transport-offline", "cancel", "deleted", "dead"}, state):
+			return fmt.Sprintf("disk %s is %s", path.Base(disk), state), nil
+		}
+	}
+	return "", nil
+}
+
+// readExt4Errors reads what ext4, which also serves ext2 and ext3, keeps of errors. Other filesystems have no such folder.
+func readExt4Errors(files host.Files, dir string, bootedAt time.Time) (*ext4Errors, error) {
+	count, err := checkkit.ReadNumber(files, dir+"/errors_count")
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, err
+	}
+	last, err := checkkit.ReadNumber(files, dir+"/last_error_time")
+	if err != nil {
+		return nil, err
+	}
+	function, err := files.Text(dir + "/last_error_func")
+	if err != nil {
+		function = "unknown function" // came with Linux 4.20
+	}
+	at := time.Unix(int64(last), 0)
+	return &ext4Errors{count: count, last: at, function: function, sinceBoot: count > 0 && at.After(bootedAt)}, nil
+}
+
+// wantedReadOnly reports whether fstab wants the filesystem, by its mount point or by its device, read-only.
+func wantedReadOnly(files host.Files, table []filesystem.FstabEntry, f filesystem.Filesystem, device string) bool {
+	return slices.ContainsFunc(table, func(e filesystem.FstabEntry) bool {
+		mountedThere := func(m host.Mount) bool { return filesystem.WholeRank(m) == 1 && m.Point == e.Point }
+		return slices.ContainsFunc(f.Mounts, mountedThere) || filesystem.DeviceOf(files, e.Spec) == device
+	})
+}

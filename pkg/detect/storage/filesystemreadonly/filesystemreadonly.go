@@ -1,0 +1,182 @@
+// Package filesystemreadonly finds filesystems that the kernel made read-only or shut down.
+package filesystemreadonly
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/nodeagent/nodeagent/internal/host"
+	"github.com/nodeagent/nodeagent/pkg/detect"
+	"github.com/nodeagent/nodeagent/pkg/detect/checkkit"
+	"github.com/nodeagent/nodeagent/pkg/detect/storage/filesystem"
+	"github.com/nodeagent/nodeagent/pkg/finding"
+)
+
+// filesystem-readonly reads the mount table, /sys/fs/ext4/DEV, /sys/dev/block and, for XFS, asks the filesystem itself in
+// a child process. What Linux 6.18 shows when filesystems really fail (loop devices; fields are mount options, "-", type,
+// source, options of the filesystem):
+//
+//	ext4, errors=remount-ro, error        rw,relatime - ext4 /dev/loop0 rw,errors=remount-ro,emergency_ro
+//	                                      writes EROFS, statfs without ST_RDONLY, errors_count 1, last_error_time now
+//	ext4, errors=continue, error          rw,relatime - ext4 /dev/loop0 rw         writes go on, errors_count 1
+//	ext4, shut down (ioctl, dead device)  rw,relatime - ext4 /dev/loop0 rw,shutdown      writes EIO, errors_count 0
+//	ext4, remounted ro by a person        ro,relatime - ext4 /dev/loop0 ro
+//	ext4, mounted again without e2fsck    rw,relatime - ext4 /dev/loop0 rw         errors_count stays 1 (it is on disk)
+//	XFS, shut down                        rw,relatime - xfs /dev/loop0 rw,inode64,…      nothing in /sys/fs/xfs/loop0;
+//	                                      statfs works, open of any directory EIO, writes EIO
+//	btrfs, transaction aborted            rw,relatime - btrfs /dev/loop0 ro,…      of the filesystem only, device 0:39
+//
+// Linux 6.12 to 6.14 and stable kernels with the same change (Debian's 6.1) show the first of these as "rw", without
+// emergency_ro: there an error counts that came while the agent looked, when errors=remount-ro is shown, or when it was
+// found by ext4_journal_check_start, which refuses writes after the journal was aborted.
+//
+// So the "ro" flag says little: it is absent in most failures, and present in most healthy read-only mounts. What proves a
+// failure is "emergency_ro" or "shutdown" (ext4, Linux 6.15), EIO (XFS), or "ro" of a filesystem whose principal mount
+// says "rw": mount(8) sets both, the kernel itself only the former (btrfs, FAT, ext4 before 6.15, where errors recorded
+// since boot must confirm it). A loop device without its backing file has size 0; a disk that was pulled has no entry in
+// /sys/dev/block.
+//
+// https://docs.kernel.org/filesystems/ext4/, https://docs.kernel.org/admin-guide/xfs.html,
+// Documentation/ABI/testing/sysfs-fs-ext4, proc_pid_mountinfo(5).
+//
+// Known false alarms: a filesystem other than ext4 and XFS that was mounted with "ro=fs" (util-linux 2.39), or whose whole
+// was remounted read-only through one of its binds, looks as if the kernel had done it. Not seen: ext4 that was shut
+// down on a kernel before 6.15, which shows nothing of it but the kernel log.
+
+// Settings adjust filesystem-readonly.
+type Settings struct {
+	ProbeTimeout    time.Duration `yaml:"probeTimeout"`    // how long one XFS filesystem may take to answer
+	PodVolumesFatal bool          `yaml:"podVolumesFatal"` // a pod's own volume counts as much as the node's filesystems
+	Ignore          []string      `yaml:"ignore"`          // mount points of filesystems that are not looked at
+}
+
+// DefaultSettings returns the settings that are used unless the configuration says otherwise. Opening a
+// directory takes microseconds; a disk that is merely busy may need a second.
+func DefaultSettings() Settings {
+	return Settings{ProbeTimeout: 2 * time.Second}
+}
+
+const (
+	FilesystemReadonlyID    = "filesystem-readonly"
+	filesystemReadonlyEvery = 30 * time.Second
+)
+
+// New finds filesystems that ought to be writable and no longer take writes.
+func New(s Settings) detect.Check {
+	memory, errors := &probeState{answers: make(map[string]probeResult)}, &ext4State{}
+	return detect.Check{
+		ID:      FilesystemReadonlyID,
+		Domain:  "storage",
+		Summary: "a filesystem that ought to be writable stopped taking writes, or its disk is gone",
+		Advice: "Look at `dmesg` and the disk's health first. The filesystem takes writes again only after it was unmounted, " +
+			"checked (`e2fsck`, `xfs_repair`, `btrfs check`) and mounted anew; for the root filesystem that is a reboot. Drain the node.",
+		Doc: filesystemReadonlyDoc(),
+		Condition: detect.Condition{
+			Type: "ReadonlyFilesystem", ReadyType: "StorageReady",
+			HealthyReason: "FilesystemIsNotReadOnly", HealthyMessage: "Filesystem is not read-only",
+		},
+		Every:    filesystemReadonlyEvery,
+		Deadline: 10 * time.Second,
+		Wakes: []detect.Wake{
+			{Source: detect.WakeKernelLog, Match: "EXT4-fs"}, {Source: detect.WakeKernelLog, Match: "XFS ("}, {Source: detect.WakeKernelLog, Match: "BTRFS"},
+			{Source: detect.WakeKernelLog, Match: "JBD2"}, {Source: detect.WakeKernelLog, Match: "I/O error"}, {Source: detect.WakeMounts},
+			checkkit.KernelWake(FilesystemReadonlyID),
+		},
+		Run: func(ctx context.Context, h *host.Host) ([]finding.Finding, error) {
+			return lookAtFilesystems(ctx, h, s, memory, errors)
+		},
+	}
+}
+
+func filesystemReadonlyDoc() detect.Doc {
+	return detect.Doc{
+		Reads: []string{
+			"/proc/1/mountinfo, /etc/fstab", "/sys/dev/block, size and device/state of the disk",
+			"/sys/fs/ext4/DEV/{errors_count,last_error_time,last_error_func}", "open(2) of the root directory of XFS filesystems, in a child process",
+		},
+		Why: "Whatever writes to such a filesystem fails or hangs: databases lose data, and on the node's own filesystems neither " +
+			"kubelet nor the runtime can start a pod any more.",
+		Faults: []detect.Fault{
+			{Reason: reasonDeviceGone, Severity: finding.Fatal, When: "the block device has no entry in /sys/dev/block, has size 0, or its disk is offline"},
+			{Reason: reasonShutdown, Severity: finding.Fatal, When: "the mount table says shutdown (ext4, Linux 6.15), or XFS answers EIO to opening its root directory"},
+			{Reason: reasonEmergencyRO, Severity: finding.Fatal, When: "the mount table says emergency_ro (ext4, Linux 6.15), or, where kernels show nothing, an error came with errors=remount-ro or an aborted journal: it takes no writes"},
+			{Reason: reasonRemountedRO, Severity: finding.Fatal, When: "the filesystem is ro, and nobody mounted it so; ext4 must have recorded an error in this boot"},
+			{Reason: reasonErrors, Severity: finding.Warning, When: "ext4 recorded an error in this boot, and goes on"},
+			{Reason: reasonOldErrors, Severity: finding.Info, When: "ext4 recorded errors in an earlier boot, and e2fsck has not looked at it since"},
+		},
+		FalseAlarms: "A filesystem other than ext4 and XFS that was mounted with ro=fs, or whose whole was remounted read-only through one " +
+			"of its binds, looks as if the kernel had done it: put it under ignore. Images (squashfs, erofs, iso9660), read-only binds, and " +
+			"what /etc/fstab wants read-only are known and left out. A volume of a pod is a warning, unless podVolumesFatal is set.",
+	}
+}
+
+func lookAtFilesystems(ctx context.Context, h *host.Host, s Settings, memory *probeState, errors *ext4State) ([]finding.Finding, error) {
+	mounts, err := h.Mounts()
+	if err != nil {
+		return nil, err
+	}
+	var filesystems []examined
+	for _, f := range filesystem.BlockFilesystems(mounts) {
+		if !f.Ignored(s.Ignore) {
+			filesystems = append(filesystems, examined{Filesystem: f})
+		}
+	}
+	if len(filesystems) == 0 {
+		errors.settle(nil)
+		return nil, finding.NoneLeft("no filesystem on a block device is mounted")
+	}
+	doubts, err := gatherEvidence(h, filesystems)
+	if err != nil {
+		return nil, err
+	}
+	errors.settle(filesystems)
+	for subject, err := range memory.probeAll(ctx, h, s.ProbeTimeout, mounts, filesystems) {
+		doubts[subject] = err
+	}
+	var findings []finding.Finding
+	for _, f := range filesystems {
+		fault, ok := f.judge()
+		if !ok {
+			continue
+		}
+		delete(doubts, f.Subject()) // what is known is enough
+		var pods []string
+		if fault.Reason != reasonOldErrors {
+			pods = filesystem.AffectedPods(ctx, h, mounts, f.Filesystem)
+		}
+		findings = append(findings, f.finding(fault, pods, severityOf(f.Filesystem, fault, h.Paths, s)))
+	}
+	checkkit.ForgetUnmounted(h, doubts)
+	return findings, finding.Partial(doubts)
+}
+
+// severityOf says what a failed filesystem means for the node. Any filesystem of the node itself is fatal: system
+// services and all pods need it, or somebody mounted it because they need it. A pod's own volume is the pod's trouble: the
+// node goes on serving others. Errors after which the filesystem goes on are no outage yet; those of an earlier boot may be
+// years old.
+func severityOf(f filesystem.Filesystem, what filesystem.Fault, paths host.Paths, s Settings) finding.Severity {
+	own := func(m host.Mount) bool { return !filesystem.BelowKubelet(m.Point, paths) }
+	if what.Reason == reasonOldErrors {
+		return finding.Info
+	}
+	if what.Reason == reasonErrors || !s.PodVolumesFatal && !slices.ContainsFunc(f.Mounts, own) {
+		return finding.Warning
+	}
+	return finding.Fatal
+}
+
+// finding words what is wrong.
+func (f examined) finding(what filesystem.Fault, pods []string, severity finding.Severity) finding.Finding {
+	told := finding.Finding{
+		Check: FilesystemReadonlyID, Subject: f.Subject(), Severity: severity, Reason: what.Reason,
+		Message: fmt.Sprintf("%s (%s on %s) %s: %s", f.Principal.Point, f.Principal.FSType, f.Principal.Source, what.Text, what.Evidence),
+		Facts: map[string]string{
+			"device": f.Device, "source": f.Principal.Source, "fstype": f.Principal.FSType,
+			"evidence": what.Evidence, "mountPoints": fmt.Sprint(len(f.Mounts)),
+		},
+	}
+	checkkit.AddAffectedPods(&told, pods)
+	return told
+}

@@ -1,0 +1,100 @@
+package filesystemreadonly
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/nodeagent/nodeagent/internal/host"
+	"github.com/nodeagent/nodeagent/pkg/detect/storage/filesystem"
+)
+
+// examined is a filesystem with a block device behind it and all that is known of it.
+type examined struct {
+	filesystem.Filesystem
+
+	gone       string      // why there is no device behind it; empty when there is
+	fstabRO    bool        // /etc/fstab wants it read-only
+	ext4       *ext4Errors // nil: not ext4, or unknown
+	probeErrno string      // why the filesystem refuses to open its root directory; empty: it does not, or was not asked
+}
+
+// ext4Errors is what the running kernel and earlier ones recorded in the superblock.
+type ext4Errors struct {
+	count     int
+	last      time.Time
+	function  string // of the kernel, that found the last error
+	sinceBoot bool   // the last one is of this boot; others are not this kernel's
+	seenCome  bool   // one came since this mount of the filesystem was seen first
+	shown     bool   // the mount table showed then that it takes no writes: this kernel shows it, and shows when that is over
+}
+
+// The reasons.
+const (
+	reasonDeviceGone  = "FilesystemDeviceGone"
+	reasonShutdown    = "FilesystemShutdown"
+	reasonEmergencyRO = "FilesystemEmergencyReadOnly"
+	reasonRemountedRO = "FilesystemRemountedReadOnly"
+	reasonErrors      = "FilesystemErrors"
+	reasonOldErrors   = "FilesystemErrorsRecorded"
+)
+
+// judge decides from the evidence alone. A filesystem that is healthy, or read-only because somebody wants it so, has no
+// fault.
+func (f examined) judge() (filesystem.Fault, bool) {
+	switch {
+	case f.gone != "":
+		return filesystem.Fault{Reason: reasonDeviceGone, Text: "lost its device", Evidence: f.gone}, true
+	case f.Option("shutdown"):
+		return filesystem.Fault{Reason: reasonShutdown, Text: "was shut down by the kernel", Evidence: "mount table says shutdown" + f.recorded()}, true
+	case f.probeErrno != "":
+		return filesystem.Fault{Reason: reasonShutdown, Text: "was shut down by the kernel", Evidence: "opening its root directory: " + f.probeErrno}, true
+	case f.Option("emergency_ro"):
+		return filesystem.Fault{Reason: reasonEmergencyRO, Text: "takes no writes after an error", Evidence: "mount table says emergency_ro" + f.recorded()}, true
+	case f.Option("ro") && f.forcedReadOnly():
+		return filesystem.Fault{Reason: reasonRemountedRO, Text: "was made read-only by the kernel", Evidence: "filesystem is ro without being mounted so" + f.recorded()}, true
+	case f.stoppedUnseen():
+		return filesystem.Fault{Reason: reasonEmergencyRO, Text: "takes no writes after an error", Evidence: "the kernel stopped it, which the mount table does not show" + f.recorded()}, true
+	case f.erredThisBoot():
+		return filesystem.Fault{Reason: reasonErrors, Text: "has errors", Evidence: strings.TrimPrefix(f.recorded(), ", ")}, true
+	case f.ext4 != nil && f.ext4.count > 0:
+		return filesystem.Fault{Reason: reasonOldErrors, Text: "was never checked after errors of an earlier boot", Evidence: f.ext4.String()}, true
+	}
+	return filesystem.Fault{}, false
+}
+
+// forcedReadOnly reports whether it is proven that the kernel, and not a person, made the filesystem read-only. ext4
+// records every error that makes it do so; what others record is lost, but only a person sets the flag of the mount too.
+// Any mount of the whole that says rw counts, because another one may be a read-only bind.
+func (f examined) forcedReadOnly() bool {
+	mountRW := slices.ContainsFunc(f.Mounts, func(m host.Mount) bool { return filesystem.WholeRank(m) == 1 && slices.Contains(m.Options, "rw") })
+	switch {
+	case f.fstabRO:
+		return false
+	case f.ext4 != nil:
+		return f.ext4.sinceBoot && (mountRW || f.Option("errors=remount-ro"))
+	default:
+		return mountRW
+	}
+}
+
+// stoppedUnseen reports ext4 that stopped taking writes on a kernel that shows nothing of it: see the head of
+// filesystem_readonly.go. The error must have come during this mount, since after another one the filesystem takes writes again.
+func (f examined) stoppedUnseen() bool {
+	return f.ext4 != nil && f.ext4.seenCome && !f.ext4.shown && (f.Option("errors=remount-ro") || f.ext4.function == "ext4_journal_check_start")
+}
+
+func (f examined) erredThisBoot() bool { return f.ext4 != nil && f.ext4.sinceBoot }
+
+// recorded words what ext4 recorded in this boot.
+func (f examined) recorded() string {
+	if !f.erredThisBoot() {
+		return ""
+	}
+	return ", " + f.ext4.String()
+}
+
+func (e ext4Errors) String() string {
+	return fmt.Sprintf("%d errors recorded, last in %s at %s", e.count, e.function, e.last.UTC().Format(time.RFC3339))
+}

@@ -1,0 +1,134 @@
+package filesystemreadonly
+
+import (
+	"errors"
+	"os"
+	"testing"
+
+	"github.com/nodeagent/nodeagent/internal/host"
+	"github.com/nodeagent/nodeagent/internal/host/hosttest"
+	"github.com/nodeagent/nodeagent/pkg/detect/storage/filesystem/filesystemtest"
+	"github.com/nodeagent/nodeagent/pkg/finding"
+	"github.com/nodeagent/nodeagent/test/need"
+)
+
+func TestRealExt4Error(t *testing.T) {
+	ext4, n := hosttest.NewLoopFS(t, "ext4"), filesystemtest.NewRealNode(t, New(DefaultSettings()))
+	disk := n.Path("disk")
+	const uid = "0d2f1a64-8f1e-4b5e-9b5a-0123456789ab"
+	ext4.Mount(disk, "errors=remount-ro")
+	ext4.Bind(disk, n.Path("bind"), true)
+	ext4.Bind(disk, n.Path("kubelet/pods/"+uid+"/volume-subpaths/a"), true)
+	n.Sees()
+
+	ext4.TriggerError()
+	reason := reasonEmergencyRO
+	if !n.SuperOption(disk, "emergency_ro") {
+		reason = reasonRemountedRO // before Linux 6.15
+	}
+	got := n.Sees([3]string{"disk", "fatal", reason})
+	if len(got) == 1 && (got[0].Facts["pods"] != uid || got[0].Facts["mountPoints"] != "3") {
+		t.Errorf("facts: %v", got[0].Facts)
+	}
+	if err := os.WriteFile(n.Path("disk/x"), nil, 0o600); err == nil {
+		t.Error("the filesystem still takes writes")
+	}
+
+	ext4.Unmount(n.Path("kubelet/pods/" + uid + "/volume-subpaths/a"))
+	ext4.Unmount(n.Path("bind"))
+	ext4.Unmount(disk)
+	n.Sees()
+	ext4.Released()
+	ext4.Mount(disk, "errors=remount-ro") // takes writes, but its errors were never looked at
+	n.Sees([3]string{"disk", "warning", reasonErrors})
+	ext4.Unmount(disk)
+	ext4.Released()
+	ext4.Check()
+	ext4.Mount(disk, "errors=remount-ro")
+	n.Sees()
+}
+
+func TestRealExt4ErrorsContinue(t *testing.T) {
+	ext4, n := hosttest.NewLoopFS(t, "ext4"), filesystemtest.NewRealNode(t, New(DefaultSettings()))
+	ext4.Mount(n.Path("disk"), "errors=continue")
+	ext4.TriggerError()
+	n.Sees([3]string{"disk", "warning", reasonErrors})
+	ext4.Remount(n.Path("disk"), "ro") // a person does so: no new fault
+	n.Sees([3]string{"disk", "warning", reasonErrors})
+}
+
+func TestRealExt4Shutdown(t *testing.T) {
+	ext4, n := hosttest.NewLoopFS(t, "ext4"), filesystemtest.NewRealNode(t, New(DefaultSettings()))
+	ext4.Mount(n.Path("kubelet/plugins/driver/globalmount"), "rw")
+	ext4.Shutdown(n.Path("kubelet/plugins/driver/globalmount"))
+	shown := n.SuperOption(n.Path("kubelet/plugins/driver/globalmount"), "shutdown")
+	need.Has(t, shown, "Linux 6.15: ext4 shows that it was shut down")
+	n.Sees([3]string{"kubelet/plugins/driver/globalmount", "warning", reasonShutdown})
+}
+
+func TestRealXFSShutdown(t *testing.T) {
+	xfs, n := hosttest.NewLoopFS(t, "xfs"), filesystemtest.NewRealNode(t, New(DefaultSettings()))
+	xfs.Mount(n.Path("disk"), "rw")
+	xfs.Bind(n.Path("disk"), n.Path("bind"), false)
+	n.Sees()
+	xfs.Shutdown(n.Path("disk"))
+	n.Sees([3]string{"disk", "fatal", reasonShutdown})
+	xfs.Unmount(n.Path("bind"))
+	xfs.Unmount(n.Path("disk"))
+	n.Sees()
+	xfs.Released()
+	xfs.Mount(n.Path("disk"), "rw") // replays its log
+	n.Sees()
+}
+
+func TestRealXFSLosesItsDisk(t *testing.T) {
+	xfs, n := hosttest.NewLoopFS(t, "xfs"), filesystemtest.NewRealNode(t, New(DefaultSettings()))
+	xfs.Mount(n.Path("disk"), "rw")
+	n.Sees()
+	xfs.Shrink(0)
+	n.Sees([3]string{"disk", "fatal", reasonDeviceGone})
+}
+
+func TestRealBtrfsForcedReadOnly(t *testing.T) {
+	btrfs, n := hosttest.NewLoopFS(t, "btrfs"), filesystemtest.NewRealNode(t, New(DefaultSettings()))
+	btrfs.Mount(n.Path("disk"), "rw")
+	n.Sees()
+	btrfs.Shrink(1 << 20)
+	file, err := os.Create(n.Path("disk/x"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer file.Close()
+	if err := file.Sync(); err == nil {
+		t.Fatal("the disk still takes writes")
+	}
+	n.Sees([3]string{"disk", "fatal", reasonRemountedRO})
+}
+
+// What a person made read-only is no fault.
+func TestRealReadOnlyByDesign(t *testing.T) {
+	for _, fstype := range []string{"ext4", "xfs", "btrfs"} {
+		t.Run(fstype, func(t *testing.T) {
+			fs, n := hosttest.NewLoopFS(t, fstype), filesystemtest.NewRealNode(t, New(DefaultSettings()))
+			fs.Mount(n.Path("disk"), "ro")
+			n.Sees()
+			fs.Remount(n.Path("disk"), "rw")
+			fs.Bind(n.Path("disk"), n.Path("bind"), true)
+			n.Sees()
+			fs.Unmount(n.Path("bind"))
+			fs.Remount(n.Path("disk"), "ro")
+			n.Sees()
+		})
+	}
+}
+
+// Filesystems of others are not touched: a dead server does not hold the look up, nor start any probe.
+func TestRealHungFUSE(t *testing.T) {
+	n := filesystemtest.NewRealNode(t, New(DefaultSettings()))
+	hosttest.HangingFUSE(t)
+	n.Host.Prober = host.Prober{}
+	findings, err := n.Check.Run(t.Context(), n.Host)
+	if _, isPartial := errors.AsType[*finding.PartialError](err); err != nil && !isPartial {
+		t.Fatal(findings, err)
+	}
+}

@@ -1,0 +1,110 @@
+package hungmounts
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/nodeagent/nodeagent/internal/host"
+	"github.com/nodeagent/nodeagent/pkg/detect/checkkit"
+	"github.com/nodeagent/nodeagent/pkg/detect/storage/filesystem"
+	"github.com/nodeagent/nodeagent/pkg/finding"
+)
+
+// foreignFilesystems groups the mounts of such filesystems by superblock.
+func foreignFilesystems(mounts []host.Mount, ignore []string) []filesystem.Filesystem {
+	byID := filesystem.MountsByID(mounts)
+	var filesystems []filesystem.Filesystem
+	for _, f := range filesystem.FilesystemsOf(mounts, func(m host.Mount) bool { return filesystem.IsRemote(m.FSType) && !belowTrigger(byID, m) }) {
+		// Asked is where the way leads through no other filesystem that may hang, if there is such a place.
+		free := slices.DeleteFunc(slices.Clone(f.Mounts), func(m host.Mount) bool { return throughForeign(byID, m) })
+		if len(free) == 0 {
+			free = f.Mounts
+		}
+		f.Principal = filesystem.PrincipalOf(free)
+		if !f.Ignored(ignore) {
+			filesystems = append(filesystems, f)
+		}
+	}
+	return filesystems
+}
+
+func throughForeign(byID map[int]host.Mount, m host.Mount) bool {
+	return slices.ContainsFunc(above(byID, m), func(a host.Mount) bool { return filesystem.IsRemote(a.FSType) && a.Device() != m.Device() })
+}
+
+// superblock identifies a filesystem for as long as it is mounted anywhere. The kernel gives the number of one that is gone
+// to another.
+func superblock(f filesystem.Filesystem) string {
+	return f.Device + " " + f.Principal.FSType + " " + f.Principal.Source
+}
+
+// above returns the mounts that the path to m leads through, the nearest first, m itself not among them.
+func above(byID map[int]host.Mount, m host.Mount) []host.Mount {
+	var chain []host.Mount
+	seen := map[int]bool{m.ID: true}
+	for at := m; ; {
+		next, ok := byID[at.Parent]
+		if !ok || seen[next.ID] { // the root, or a malformed table that goes round in circles
+			return chain
+		}
+		seen[next.ID] = true
+		chain, at = append(chain, next), next
+	}
+}
+
+// belowTrigger reports whether the way to m leads through an automount's trigger, or could if something expired. A mount
+// right on its trigger does not count: the last step of a path is made without triggering anything.
+func belowTrigger(byID map[int]host.Mount, m host.Mount) bool {
+	return slices.ContainsFunc(above(byID, m), func(a host.Mount) bool { return a.FSType == "autofs" && a.Point != m.Point })
+}
+
+// behind returns the filesystem that fails on the way to another one: nothing is known of the latter then.
+func (c *hungMounts) behind(mounts []host.Mount, f filesystem.Filesystem) (host.Mount, bool) {
+	chain := above(filesystem.MountsByID(mounts), f.Principal)
+	i := slices.IndexFunc(chain, func(a host.Mount) bool { return a.Device() != f.Device && c.failed(a.Device()) })
+	if i < 0 {
+		return host.Mount{}, false
+	}
+	return chain[i], true
+}
+
+// failed reports whether a superblock is known to fail.
+func (c *hungMounts) failed(device string) bool {
+	for key := range c.past {
+		if known, _, _ := strings.Cut(key, " "); known == device {
+			return true
+		}
+	}
+	return false
+}
+
+func errBehind(front host.Mount) error {
+	return fmt.Errorf("the way to it leads through %s, which fails itself", front.Point)
+}
+
+// hungFinding words what is wrong. Fatal is what takes the node's own data away; a volume is the trouble of its pods.
+func hungFinding(f filesystem.Filesystem, past mountHistory, paths host.Paths, mounts []host.Mount, pods []string) finding.Finding {
+	since := past.wall.UTC().Format(time.RFC3339)
+	told := finding.Finding{
+		Check: HungMountsID, Subject: f.Subject(), Severity: finding.Warning, Reason: past.fault.Reason,
+		Message: fmt.Sprintf("%s (%s from %s) %s since %s", f.Principal.Point, f.Principal.FSType, f.Principal.Source, past.fault.Text, since),
+		Facts: map[string]string{
+			"device": f.Device, "source": f.Principal.Source, "fstype": f.Principal.FSType,
+			"mountPoints": fmt.Sprint(len(f.Mounts)), "since": since, "asked": fmt.Sprint(past.times),
+		},
+	}
+	if past.fault.Evidence != "" {
+		told.Facts["error"] = past.fault.Evidence
+		told.Message += ": " + past.fault.Evidence
+	}
+	for _, own := range filesystem.NodePaths(paths) {
+		if f.Holds(mounts, own.Path) {
+			told.Severity = finding.Fatal
+			told.Message += "; holds " + own.Name
+		}
+	}
+	checkkit.AddAffectedPods(&told, pods)
+	return told
+}

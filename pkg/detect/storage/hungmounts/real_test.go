@@ -1,0 +1,136 @@
+package hungmounts
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/nodeagent/nodeagent/internal/host"
+	"github.com/nodeagent/nodeagent/internal/host/hosttest"
+	"github.com/nodeagent/nodeagent/pkg/detect/storage/filesystem/filesystemtest"
+	"github.com/nodeagent/nodeagent/pkg/finding"
+)
+
+// hungChildren counts the probes that are left in the kernel.
+func hungChildren(t *testing.T) int {
+	t.Helper()
+	h := &host.Host{}
+	pids, err := h.PIDs()
+	if err != nil {
+		t.Fatal(err)
+	}
+	n := 0
+	for _, pid := range pids {
+		if stat, err := h.ProcStat(pid); err == nil && stat.PPID == os.Getpid() && stat.Comm == "nodeagent-probe" {
+			n++
+		}
+	}
+	return n
+}
+
+// onlyMounts makes the check see the root and these mounts of the machine alone: tests of others mount FUSE too.
+func onlyMounts(t *testing.T, n *filesystemtest.RealNode, dirs []string) {
+	t.Helper()
+	table, err := os.ReadFile("/proc/self/mountinfo")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var lines strings.Builder
+	for line := range strings.Lines(string(table)) {
+		if point := strings.Fields(line)[4]; point == "/" || slices.Contains(dirs, point) {
+			lines.WriteString(line)
+		}
+	}
+	n.Host.Files = host.Files{Root: n.Dir}
+	file := n.Path(fmt.Sprintf("proc/%d/mountinfo", os.Getpid()))
+	if err := os.MkdirAll(filepath.Dir(file), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(file, []byte(lines.String()), 0o600); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// hungSees fails unless a look of the check shows just these reasons, by mount point.
+func hungSees(t *testing.T, n *filesystemtest.RealNode, dirs []string, later time.Duration, want map[string]string) {
+	t.Helper()
+	n.Later += later
+	onlyMounts(t, n, dirs)
+	findings, err := n.Check.Run(t.Context(), n.Host)
+	_, isPartial := errors.AsType[*finding.PartialError](err)
+	_, isNone := errors.AsType[*finding.NotApplicableError](err)
+	if err != nil && !isPartial && !isNone {
+		t.Fatal(err)
+	}
+	got := make(map[string]string)
+	for _, f := range findings {
+		if i := slices.Index(dirs, f.Subject.Name); i >= 0 {
+			got[fmt.Sprint(i)] = string(f.Severity) + " " + f.Reason
+		}
+	}
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Errorf("(-want +got):\n%s%v", diff, err)
+	}
+}
+
+// A server that hangs is found by one child, which stays the only one for it; another one costs a second child. When the
+// connection is aborted the child ends, the mount refuses everything, and when it is unmounted all is well.
+func TestRealHungMounts(t *testing.T) {
+	settings := DefaultSettings()
+	settings.Patience = 200 * time.Millisecond
+	n := filesystemtest.NewRealNode(t, New(settings))
+	var dirs []string
+	t.Run("hang", func(t *testing.T) {
+		dirs = append(dirs, hosttest.HangingFUSE(t))
+		hungSees(t, n, dirs, time.Minute, map[string]string{"0": "warning MountHung"})
+		for range 10 {
+			hungSees(t, n, dirs, time.Minute, map[string]string{"0": "warning MountHung"})
+		}
+		if got := hungChildren(t); got != 1 {
+			t.Errorf("%d children hang, want 1", got)
+		}
+		t.Run("second", func(t *testing.T) {
+			dirs = append(dirs, hosttest.HangingFUSE(t))
+			hungSees(t, n, dirs, time.Minute, map[string]string{"0": "warning MountHung", "1": "warning MountHung"})
+			hungSees(t, n, dirs, time.Minute, map[string]string{"0": "warning MountHung", "1": "warning MountHung"})
+			if got := hungChildren(t); got != 2 {
+				t.Errorf("%d children hang, want 2", got)
+			}
+			// A third one is not asked: others need to probe too.
+			third := hosttest.HangingFUSE(t)
+			hungSees(t, n, append(slices.Clone(dirs), third), time.Minute, map[string]string{"0": "warning MountHung", "1": "warning MountHung"})
+			if got := hungChildren(t); got != 2 {
+				t.Errorf("%d children hang, want 2", got)
+			}
+			if _, err := n.Host.Prober.Do(t.Context(), host.ProbeRequest{Op: host.ProbeStatfs, Path: "/"}); err != nil {
+				t.Error(err)
+			}
+			hosttest.AbortFUSE(t, dirs[1])
+			untilChildren(t, 1)
+			hungSees(t, n, dirs, time.Second, map[string]string{"0": "warning MountHung", "1": "warning MountBroken"}) // woken
+		})
+		hungSees(t, n, dirs, time.Minute, map[string]string{"0": "warning MountHung"})
+	})
+	untilChildren(t, 0)
+	hungSees(t, n, dirs, time.Minute, map[string]string{})
+}
+
+// untilChildren waits until so many children are left: the kernel lets them go a moment after the abort.
+func untilChildren(t *testing.T, want int) {
+	t.Helper()
+	deadline := time.After(5 * time.Second)
+	for hungChildren(t) != want {
+		select {
+		case <-time.After(10 * time.Millisecond):
+		case <-deadline:
+			t.Fatalf("%d children, want %d", hungChildren(t), want)
+		}
+	}
+}

@@ -1,0 +1,123 @@
+package storage
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/nodeagent/nodeagent/internal/host"
+	"github.com/nodeagent/nodeagent/pkg/detect/checkkit"
+	"github.com/nodeagent/nodeagent/pkg/finding"
+)
+
+// judge says which of the devices that hang are the cause, and what that means for the node. A device that is stacked on
+// one that hangs, hangs for that reason: it is named by the finding of the lowest.
+func (m *ioHangState) judge(ctx context.Context, h *host.Host, s IOHangSettings, hung []string) ([]finding.Finding, error) {
+	mounts, mountsErr := h.Mounts()
+	doubts := make(map[finding.Subject]error)
+	causes := make(map[string][]string) // disk to all devices that hang because of it, itself included
+	for _, name := range hung {
+		disk := diskOf(h.Files, name)
+		if !slices.Contains(hung, disk) {
+			disk = name // a partition of a disk that completes I/O to others
+		}
+		switch culprits := m.culprits(h.Files, disk, hung); {
+		case len(culprits) > 0:
+			for _, culprit := range culprits {
+				causes[culprit] = append(causes[culprit], name)
+			}
+		case !m.countsMayBeLost(h.Files, disk) || m.waitShare >= waitingShare:
+			causes[disk] = append(causes[disk], name)
+		case m.waitShare < 0:
+			doubts[deviceSubject(disk)] = errors.New("I/O in flight and none completed, but nothing in flight below it; without /proc/pressure/io it cannot be told whether the count is right")
+		}
+	}
+	vital := m.vitalThatHang(h, s, mounts, hung)
+	var findings []finding.Finding
+	for disk, above := range causes {
+		findings = append(findings, m.finding(ctx, h, mounts, hungDisk{disk, above, vital[diskOf(h.Files, disk)]}))
+	}
+	if mountsErr != nil { // the disk hangs all the same; it is only not known how grave that is
+		return findings, fmt.Errorf("which disks the node needs: %w", mountsErr)
+	}
+	return findings, finding.Partial(doubts)
+}
+
+// culprits returns the lowest disks below a device that hang. A loop device's file may be on any disk, so that any that
+// hangs may be the cause.
+func (m *ioHangState) culprits(files host.Files, disk string, hung []string) []string {
+	var lowest []string
+	for _, lower := range wholeStack(files, disk)[1:] {
+		if slices.Contains(hung, lower) && !slices.ContainsFunc(wholeStack(files, lower)[1:], func(l string) bool { return slices.Contains(hung, l) }) {
+			lowest = append(lowest, lower)
+		}
+	}
+	isLoop := func(name string) bool { return strings.HasPrefix(m.stalls[name].device, fmt.Sprintf("%d:", majorLoop)) }
+	if isLoop(disk) {
+		for _, other := range hung {
+			if !isLoop(other) && diskOf(files, other) == other && len(lowerDevices(files, other)) == 0 {
+				lowest = append(lowest, other)
+			}
+		}
+	}
+	return lowest
+}
+
+// countsMayBeLost reports devices whose I/Os in flight the kernel counts up and down (bio-based, such as dm and md). Those
+// of all others are the requests that the driver really has.
+func (m *ioHangState) countsMayBeLost(files host.Files, disk string) bool {
+	if _, err := files.List("/sys/block/" + disk + "/mq"); err == nil {
+		return false
+	}
+	_, err := files.Link("/sys/block/" + disk + "/device")
+	return err != nil
+}
+
+// vitalThatHang returns, by disk at the bottom, what the node needs of filesystems whose own I/O hangs.
+func (m *ioHangState) vitalThatHang(h *host.Host, s IOHangSettings, mounts []host.Mount, hung []string) map[string][]string {
+	found := make(map[string][]string)
+	for _, v := range vitalDevices(h, mounts) {
+		if m.stalls[v.name].held < s.FatalAfter {
+			continue
+		}
+		needsWaiters := m.countsMayBeLost(h.Files, diskOf(h.Files, v.name))
+		if m.waitShare >= 0 && m.waitShare < waitingShare || m.waitShare < 0 && needsWaiters {
+			continue // nobody waits, or that cannot be told
+		}
+		for _, disk := range wholeStack(h.Files, v.name) {
+			found[disk] = append(found[disk], v.paths...)
+		}
+	}
+	return found
+}
+
+// hungDisk is a disk that hangs, what hangs because of it, and what the node needs of that.
+type hungDisk struct {
+	name         string
+	above, vital []string
+}
+
+func (m *ioHangState) finding(ctx context.Context, h *host.Host, mounts []host.Mount, d hungDisk) finding.Finding {
+	longest := m.stalls[d.name].held
+	for _, name := range d.above {
+		longest = max(longest, m.stalls[name].held)
+	}
+	f := finding.Finding{
+		Check: ioHangID, Subject: deviceSubject(d.name), Severity: finding.Warning, Reason: reasonDiskHung,
+		Message: fmt.Sprintf("disk %s completed no I/O for %s while some is in flight", d.name, hungFor(longest)),
+		Facts:   map[string]string{"seconds": fmt.Sprint(int(longest.Seconds()))},
+	}
+	if len(d.vital) > 0 {
+		f.Severity = finding.Fatal
+	}
+	checkkit.AddNeededFor(&f, d.vital)
+	slices.Sort(d.above)
+	if others := slices.DeleteFunc(d.above, func(n string) bool { return n == d.name }); len(others) > 0 {
+		f.Facts["hangTogether"] = checkkit.JoinFirst(others, 20)
+		f.Message += fmt.Sprintf("; %s hang with it", checkkit.JoinFirst(others, 5))
+	}
+	checkkit.AddAffectedPods(&f, podsOnDisk(ctx, h, mounts, d.name))
+	return f
+}

@@ -1,0 +1,264 @@
+package storage
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/nodeagent/nodeagent/internal/host"
+	"github.com/nodeagent/nodeagent/pkg/detect"
+	"github.com/nodeagent/nodeagent/pkg/detect/checkkit"
+	"github.com/nodeagent/nodeagent/pkg/finding"
+)
+
+// md-arrays reads /sys/block/md*/md, the state behind /proc/mdstat:
+//
+//	array_state        clean        also active, active-idle, write-pending, read-auto, readonly, suspended; inactive (not
+//	                                started), clear (nothing configured), broken (Linux 5.4: a member that cannot be missed is)
+//	level              raid1        raid0, linear, raid4, raid5, raid6, raid10; container or empty for sets of external metadata
+//	raid_disks         2            "3 (2)" during a reshape
+//	degraded           1            members that are missing; only levels that can do without some have it
+//	sync_action        recover      idle, resync, recover, check, repair, reshape, frozen
+//	sync_completed     3907584 / 7812608     sectors; none
+//	metadata_version   1.2          external:imsm for a container, external:/md127/0 for an array in one
+//	dev-sdb1/state     faulty,write_error    of each member; in_sync, spare, blocked, want_replacement, journal …
+//	dev-sdb1/bad_blocks             blocks that can neither be read nor be mended, if any: "1048576 8"
+//
+// https://docs.kernel.org/admin-guide/md.html
+//
+// How many members a level can do without is fixed (raid4, raid5: 1; raid6: 2; raid1: all but one); of raid10 it depends on
+// which ones, so that only half of them prove that it failed.
+//
+// Known false alarms, and what is done: containers (Intel, DDF) are always inactive: they are recognised by their metadata.
+// Arrays are inactive while members are still looked for at boot: counts after a minute. A new raid5 begins as degraded and
+// rebuilds its last member: a warning that says so. An array that was made with a member "missing" is degraded by design.
+// Regular checks (sync_action check, mismatch_cnt, which swap on raid1 raises) are no fault.
+
+const (
+	mdArraysID = "md-arrays"
+	// assembling is how long an array may be inactive: mdadm-last-resort@.timer starts a degraded one after 30 s.
+	assembling = time.Minute
+	maxMembers = 512 // MD_SB_DISKS is 384
+
+	reasonRAIDFailed    = "RAIDFailed"
+	reasonRAIDInactive  = "RAIDInactive"
+	reasonRAIDDegraded  = "RAIDDegraded"
+	reasonRAIDDisk      = "RAIDDiskFailed"
+	reasonRAIDBadBlocks = "RAIDBadBlocks"
+)
+
+// MDArrays finds software RAID arrays that failed or lost members.
+func MDArrays() detect.Check {
+	memory := &stateMemory{}
+	return detect.Check{
+		ID:      mdArraysID,
+		Domain:  "storage",
+		Summary: "a software RAID array failed, or lost a disk",
+		Advice: "See `cat /proc/mdstat` and `mdadm --detail /dev/ARRAY`. Degraded: replace the disk (`mdadm /dev/ARRAY --fail DISK --remove DISK`, then `--add` the new one) and let it " +
+			"rebuild; do not reboot before. Failed or inactive: do not write to the members; `mdadm --examine` each, `mdadm --assemble --force` as the last resort.",
+		Doc: detect.Doc{
+			Reads: []string{"/sys/block/md*/md/{array_state,level,raid_disks,degraded,sync_action,sync_completed,metadata_version}", "/sys/block/md*/md/dev-*/{state,bad_blocks}"},
+			Why:   "a degraded array loses all its data with the next disk, and an array that failed takes the filesystems on it along",
+			Faults: []detect.Fault{
+				{Reason: reasonRAIDFailed, Severity: finding.Fatal, When: "state broken, or more members missing than the level can do without: warning; fatal where the filesystem of /, kubelet or the runtime is on it"},
+				{Reason: reasonRAIDInactive, Severity: finding.Warning, When: "an array with members is not started for a minute"},
+				{Reason: reasonRAIDDegraded, Severity: finding.Warning, When: "at least one member is missing, being rebuilt or not"},
+				{Reason: reasonRAIDDisk, Severity: finding.Warning, When: "a member is faulty, although the array is complete again without it"},
+				{Reason: reasonRAIDBadBlocks, Severity: finding.Warning, When: "a member has blocks that can neither be read nor be mended"},
+			},
+			FalseAlarms: "A new raid5 is degraded until its first rebuild ends, and an array that was made with a member missing is so by design. Containers of external metadata, arrays that are still being assembled and regular checks are no faults.",
+		},
+		Condition: detect.StorageProblem(),
+		Every:     time.Minute,
+		Deadline:  5 * time.Second,
+		// A member that fails is in the state before the kernel's line; read errors leave no state but may lead to one.
+		Wakes: []detect.Wake{checkkit.KernelWake(mdArraysID), {Source: detect.WakeKernelLog, Match: "md/raid"}, {Source: detect.WakeKernelLog, Match: "md: "}},
+		Run: func(ctx context.Context, h *host.Host) ([]finding.Finding, error) {
+			return lookAtArrays(ctx, h, memory)
+		},
+	}
+}
+
+// mdArray is what one array shows.
+type mdArray struct {
+	name, state, level, metadata string
+	syncAction, syncCompleted    string
+	disks, degraded              int
+	faulty, badBlocks            []string // members
+	members                      int
+}
+
+func lookAtArrays(ctx context.Context, h *host.Host, memory *stateMemory) ([]finding.Finding, error) {
+	names, err := checkkit.BlockNames(h.Files)
+	if err != nil {
+		return nil, err
+	}
+	memory.begin()
+	var findings []finding.Finding
+	doubts := make(map[finding.Subject]error)
+	arrays := 0
+	for _, name := range names {
+		state, err := checkkit.OptionalDeviceText(h.Files, "/sys/block/"+name+"/md/array_state")
+		if err == nil && state == "" {
+			continue // is no array
+		}
+		arrays++
+		subject := finding.Subject{Kind: "raid-array", Name: name}
+		var a mdArray
+		if err == nil {
+			a, err = readArray(h.Files, name, state)
+		}
+		if err != nil {
+			doubts[subject] = err
+			continue
+		}
+		reason, text := a.fault()
+		if reason == "" || reason == reasonRAIDInactive && memory.held(name, state, h.Clock().SinceBoot) < assembling {
+			continue
+		}
+		findings = append(findings, a.finding(ctx, h, subject, reason, text))
+	}
+	if arrays == 0 {
+		return nil, finding.NoneLeft("there is no software RAID array")
+	}
+	return findings, finding.Partial(doubts)
+}
+
+func readArray(files host.Files, name, state string) (mdArray, error) {
+	dir := "/sys/block/" + name + "/md/"
+	a := mdArray{name: name, state: state}
+	var disks, degraded string
+	for file, into := range map[string]*string{
+		"level": &a.level, "metadata_version": &a.metadata, "raid_disks": &disks, "degraded": &degraded,
+		"sync_action": &a.syncAction, "sync_completed": &a.syncCompleted,
+	} {
+		var err error
+		if *into, err = checkkit.OptionalDeviceText(files, dir+file); err != nil {
+			return mdArray{}, err
+		}
+	}
+	disks, _, _ = strings.Cut(disks, " ")
+	for _, number := range []struct {
+		text string
+		into *int
+	}{{disks, &a.disks}, {degraded, &a.degraded}} {
+		n, err := strconv.ParseUint(number.text, 10, 16)
+		if number.text != "" && err != nil {
+			return mdArray{}, fmt.Errorf("read %s{raid_disks,degraded}: %w", dir, err)
+		}
+		*number.into = int(n)
+	}
+	entries, err := files.List(dir)
+	if err != nil {
+		return mdArray{}, fmt.Errorf("list %s: %w", dir, err)
+	}
+	slices.Sort(entries)
+	for _, entry := range entries {
+		if member, ok := strings.CutPrefix(entry, "dev-"); ok && a.members < maxMembers {
+			a.members++
+			if err := a.readMember(files, dir+entry, member); err != nil {
+				return mdArray{}, err
+			}
+		}
+	}
+	return a, nil
+}
+
+// readMember reads one member; one that goes meanwhile is none.
+func (a *mdArray) readMember(files host.Files, dir, member string) error {
+	state, err := checkkit.OptionalDeviceText(files, dir+"/state")
+	if err != nil {
+		return err
+	}
+	if slices.Contains(strings.Split(state, ","), "faulty") {
+		a.faulty = append(a.faulty, member)
+	}
+	bad, err := checkkit.OptionalDeviceText(files, dir+"/bad_blocks")
+	if err == nil && bad != "" {
+		a.badBlocks = append(a.badBlocks, member)
+	}
+	return nil // an old kernel without that list has no bad blocks
+}
+
+// spare is how many members a level can do without at most.
+func (a mdArray) spare() int {
+	switch a.level {
+	case "raid1":
+		return a.disks - 1
+	case "raid4", "raid5":
+		return 1
+	case "raid6":
+		return 2
+	case "raid10":
+		return a.disks / 2
+	}
+	return a.disks // degraded says nothing of others
+}
+
+// fault judges what the array shows, the gravest first.
+func (a mdArray) fault() (reason, text string) {
+	container := strings.HasPrefix(a.metadata, "external:") && !strings.HasPrefix(a.metadata, "external:/")
+	switch {
+	case a.state == "clear" || container || a.level == "container":
+		return "", ""
+	case a.state == "broken":
+		return reasonRAIDFailed, "lost a disk that it cannot do without"
+	case a.state == "inactive" && a.members > 0:
+		return reasonRAIDInactive, fmt.Sprintf("is not started, with %d members present", a.members)
+	case a.degraded > a.spare() && a.disks > 0:
+		return reasonRAIDFailed, fmt.Sprintf("misses %d of %d disks, which is more than %s can do without", a.degraded, a.disks, a.level)
+	case a.degraded > 0:
+		text = fmt.Sprintf("misses %d of %d disks", a.degraded, a.disks)
+		if a.syncAction == "recover" {
+			text += ", is being rebuilt" + a.progress()
+		}
+		return reasonRAIDDegraded, text
+	case len(a.faulty) > 0:
+		return reasonRAIDDisk, "is complete, but has a faulty member that was not removed"
+	case len(a.badBlocks) > 0:
+		return reasonRAIDBadBlocks, "has blocks that can neither be read nor be mended on " + checkkit.JoinFirst(a.badBlocks, 5)
+	}
+	return "", ""
+}
+
+// progress words how far a rebuild is: " (50 %)".
+func (a mdArray) progress() string {
+	done, all, ok := strings.Cut(a.syncCompleted, " / ")
+	if !ok {
+		return ""
+	}
+	part, err := strconv.ParseFloat(done, 64)
+	whole, errWhole := strconv.ParseFloat(all, 64)
+	if err != nil || errWhole != nil || whole <= 0 || part < 0 || part > whole {
+		return ""
+	}
+	return fmt.Sprintf(" (%.0f %%)", part/whole*100)
+}
+
+func (a mdArray) finding(ctx context.Context, h *host.Host, subject finding.Subject, reason, text string) finding.Finding {
+	f := finding.Finding{
+		Check: mdArraysID, Subject: subject, Severity: finding.Warning, Reason: reason,
+		Message: fmt.Sprintf("%s array %s %s", a.level, a.name, text),
+		Facts:   map[string]string{"state": a.state, "level": a.level, "disks": strconv.Itoa(a.disks), "degraded": strconv.Itoa(a.degraded)},
+	}
+	if a.syncAction != "" {
+		f.Facts["syncAction"] = a.syncAction
+	}
+	if len(a.faulty) > 0 {
+		f.Facts["faulty"] = checkkit.JoinFirst(a.faulty, 20)
+		f.Message += "; faulty: " + checkkit.JoinFirst(a.faulty, 5)
+	}
+	mounts, err := h.Mounts()
+	if err != nil || reason != reasonRAIDFailed && reason != reasonRAIDInactive {
+		return f // pods on an array that serves are not hit
+	}
+	if paths := vitalWithoutSpare(h, mounts, a.name); reason == reasonRAIDFailed && len(paths) > 0 {
+		f.Severity = finding.Fatal
+		checkkit.AddNeededFor(&f, paths)
+	}
+	checkkit.AddAffectedPods(&f, podsOnDisk(ctx, h, mounts, a.name))
+	return f
+}

@@ -1,0 +1,226 @@
+package storage
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/nodeagent/nodeagent/internal/host"
+	"github.com/nodeagent/nodeagent/pkg/detect"
+	"github.com/nodeagent/nodeagent/pkg/detect/checkkit"
+	"github.com/nodeagent/nodeagent/pkg/finding"
+)
+
+// multipath reads, of multipathd's devices,
+//
+//	/sys/block/dm-3/dm/uuid         mpath-3600508b400105e210000900000490000
+//	/sys/block/dm-3/dm/name         mpatha
+//	/sys/block/dm-3/slaves/         sdb sdc: its paths
+//	/sys/block/sdb/device/state     running; offline, transport-offline, blocked …: see scsi-device-state
+//	/dev/mapper/control             2 0 0 0 1 1 E 0 2 0 8:16 F 1 8:32 A 0: the status, see multipath_mapper.go
+//
+// and of NVMe's own multipath
+//
+//	/sys/class/nvme-subsystem/nvme-subsys0/nvme1/state                 live; new, resetting, connecting, deleting, dead
+//	/sys/class/nvme-subsystem/nvme-subsys0/nvme1/transport             tcp; pcie, rdma, fc, loop
+//	/sys/class/nvme-subsystem/nvme-subsys0/nvme1/nvme0c1n1/ana_state   optimized; non-optimized, inaccessible, persistent-loss, change
+//	/sys/class/nvme-subsystem/nvme-subsys0/nvme0n1                     the disk that people use
+//
+// A subsystem with one local (pcie) controller has no paths to lose: nvme-health looks at it.
+//
+// https://docs.kernel.org/admin-guide/device-mapper/dm-multipath.html, https://docs.kernel.org/admin-guide/nvme-multipath.html
+//
+// Known false alarms, and what is done: arrays with one active half show the other as inaccessible: that is no fault while
+// a path serves. Controllers reconnect and ports come back within seconds: counts after 30 s, and 10 s where no path is left.
+
+const (
+	multipathID    = "multipath"
+	multipathEvery = 30 * time.Second
+	// noPathFor is how long no path may be left: a controller that is reset has none meanwhile.
+	noPathFor = 10 * time.Second
+	// noPathFatal is how long the node must be without a disk of its own: ports come back after a failover of a minute.
+	noPathFatal = time.Minute
+
+	reasonNoPath       = "MultipathNoPath"
+	reasonPathsMissing = "MultipathDegraded"
+)
+
+// Multipath finds disks with several paths that lost some or all of them.
+func Multipath() detect.Check {
+	memory := &stateMemory{}
+	return detect.Check{
+		ID:      multipathID,
+		Domain:  "storage",
+		Summary: "a disk of the storage network lost paths",
+		Advice: "See `multipath -ll` or `nvme list-subsys` for which paths, and `dmesg -T` for why. All paths through one port: its cable, switch or zone " +
+			"(`/sys/class/fc_host/*/port_state`, the link of the NIC). No path left: I/O waits or fails until one is back; pods that wait cannot be killed.",
+		Doc: detect.Doc{
+			Reads: []string{"/sys/block/dm-*/{dm/uuid,dm/name,slaves} and the state of the paths", "/dev/mapper/control (DM_LIST_DEVICES, DM_TABLE_STATUS with DM_NOFLUSH_FLAG) in a child process", "/sys/class/nvme-subsystem/*/nvme*/{state,transport,*/ana_state}"},
+			Why:   "with one path left the next failure stops every pod on the disk; with none they hang or their filesystems shut down",
+			Faults: []detect.Fault{
+				{Reason: reasonNoPath, Severity: finding.Fatal, When: "no path serves for 10 s: warning; fatal after a minute where the filesystem of /, kubelet or the runtime is on it"},
+				{Reason: reasonPathsMissing, Severity: finding.Warning, When: "a path is not running or live, or the device mapper has it as failed, for 30 s, while another one serves"},
+			},
+			FalseAlarms: "Paths that the storage keeps as inaccessible standby are no fault while another one serves. A path that was removed altogether leaves no trace.",
+		},
+		Condition: detect.StorageProblem(),
+		Every:     multipathEvery,
+		Deadline:  10 * time.Second,
+		Wakes:     []detect.Wake{checkkit.KernelWake(multipathID), {Source: detect.WakeKernelLog, Match: "device-mapper: multipath"}},
+		Run: func(ctx context.Context, h *host.Host) ([]finding.Finding, error) {
+			return lookAtPaths(ctx, h, memory)
+		},
+	}
+}
+
+// pathSet is one disk with its paths.
+type pathSet struct {
+	disk, alias string   // dm-3 and mpatha; nvme0n1 and the subsystem
+	usable      int      // paths that serve
+	waiting     int      // paths in good order that the storage keeps as standby
+	lost        []string // paths that are not in order, with their state
+}
+
+func lookAtPaths(ctx context.Context, h *host.Host, memory *stateMemory) ([]finding.Finding, error) {
+	names, err := checkkit.BlockNames(h.Files)
+	if err != nil {
+		return nil, err
+	}
+	doubts := make(map[finding.Subject]error)
+	sets := mapperPaths(ctx, h, names, doubts)
+	nvme, err := nvmePaths(h.Files, doubts)
+	if err != nil {
+		return nil, err
+	}
+	sets = append(sets, nvme...)
+	memory.begin()
+	if len(sets) == 0 && len(doubts) == 0 {
+		return nil, finding.NoneLeft("no disk has several paths")
+	}
+	var findings []finding.Finding
+	for _, s := range sets {
+		reason, least := reasonPathsMissing, passingState
+		switch {
+		case s.usable == 0:
+			reason, least = reasonNoPath, noPathFor
+		case len(s.lost) == 0:
+			continue
+		}
+		if held := memory.held(s.disk, reason, h.Clock().SinceBoot); held >= least {
+			delete(doubts, deviceSubject(s.disk)) // what is known is enough
+			findings = append(findings, s.finding(ctx, h, reason, held >= noPathFatal))
+		}
+	}
+	return findings, finding.Partial(doubts)
+}
+
+// nvmePaths returns the namespaces of NVMe subsystems that are reached over a network or by several controllers.
+func nvmePaths(files host.Files, doubts map[finding.Subject]error) ([]pathSet, error) {
+	const class = "/sys/class/nvme-subsystem"
+	subsystems, err := files.List(class)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, fmt.Errorf("list %s: %w", class, err)
+	}
+	slices.Sort(subsystems)
+	var sets []pathSet
+	for _, subsystem := range subsystems {
+		dir := class + "/" + subsystem
+		entries, err := files.List(dir)
+		if err != nil {
+			continue // was removed meanwhile
+		}
+		slices.Sort(entries)
+		controllers, disks, err := readControllers(files, dir, entries)
+		if err != nil {
+			doubts[finding.Subject{Kind: "nvme-subsystem", Name: subsystem}] = err
+			continue
+		}
+		if len(controllers) == 1 && controllers[0].transport == "pcie" {
+			continue
+		}
+		for _, disk := range disks {
+			sets = append(sets, nvmePathSet(files, dir, disk, subsystem, controllers))
+		}
+	}
+	return sets, nil
+}
+
+// nvmeController is one way to a subsystem.
+type nvmeController struct{ name, state, transport string }
+
+// readControllers tells the controllers (nvme1) from the disks (nvme0n1) of a subsystem.
+func readControllers(files host.Files, dir string, entries []string) (controllers []nvmeController, disks []string, err error) {
+	for _, entry := range entries {
+		number, ok := strings.CutPrefix(entry, "nvme")
+		switch {
+		case !ok:
+		case strings.Trim(number, "0123456789") == "":
+			c := nvmeController{name: entry}
+			if c.state, err = files.Text(dir + "/" + entry + "/state"); err != nil {
+				return nil, nil, err
+			}
+			if c.transport, err = files.Text(dir + "/" + entry + "/transport"); err != nil {
+				return nil, nil, err
+			}
+			controllers = append(controllers, c)
+		case strings.Contains(number, "n") && !strings.Contains(number, "c"):
+			disks = append(disks, entry)
+		}
+	}
+	return controllers, disks, nil
+}
+
+// nvmePathSet judges each controller's way to one disk, nvme0n1: its path is nvme0c1n1 in the controller's folder.
+func nvmePathSet(files host.Files, dir, disk, subsystem string, controllers []nvmeController) pathSet {
+	s := pathSet{disk: disk, alias: subsystem}
+	instance, namespace, _ := strings.Cut(strings.TrimPrefix(disk, "nvme"), "n")
+	for _, c := range controllers {
+		if c.state != "live" {
+			s.lost = append(s.lost, fmt.Sprintf("%s (%s) %s", c.name, checkkit.Sanitize(c.transport, 16), checkkit.Sanitize(c.state, 32)))
+			continue
+		}
+		path := fmt.Sprintf("%s/%s/nvme%sc%sn%s/ana_state", dir, c.name, instance, strings.TrimPrefix(c.name, "nvme"), namespace)
+		switch state, _ := checkkit.OptionalDeviceText(files, path); state {
+		case "optimized", "non-optimized", "": // storage without ANA has no such file
+			s.usable++
+		case "inaccessible", "change":
+			s.waiting++
+		default: // persistent-loss
+			s.lost = append(s.lost, c.name+" "+state)
+		}
+	}
+	return s
+}
+
+func (s pathSet) finding(ctx context.Context, h *host.Host, reason string, long bool) finding.Finding {
+	all := s.usable + s.waiting + len(s.lost)
+	f := finding.Finding{
+		Check: multipathID, Subject: deviceSubject(s.disk), Severity: finding.Warning, Reason: reason,
+		Message: fmt.Sprintf("disk %s (%s): %d of %d paths serve", s.disk, s.alias, s.usable, all),
+		Facts:   map[string]string{"alias": s.alias, "paths": fmt.Sprint(all), "usable": fmt.Sprint(s.usable), "standby": fmt.Sprint(s.waiting)},
+	}
+	if len(s.lost) > 0 {
+		f.Facts["lost"] = checkkit.JoinFirst(s.lost, 20)
+		f.Message += "; lost: " + checkkit.JoinFirst(s.lost, 5)
+	}
+	if reason != reasonNoPath {
+		return f
+	}
+	mounts, err := h.Mounts()
+	if err != nil {
+		return f // what is known is enough
+	}
+	if paths := vitalWithoutSpare(h, mounts, s.disk); long && len(paths) > 0 {
+		f.Severity = finding.Fatal
+		checkkit.AddNeededFor(&f, paths)
+	}
+	checkkit.AddAffectedPods(&f, podsOnDisk(ctx, h, mounts, s.disk))
+	return f
+}

@@ -1,0 +1,165 @@
+package storage
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strconv"
+	"strings"
+	"syscall"
+
+	"github.com/nodeagent/nodeagent/internal/host"
+	"github.com/nodeagent/nodeagent/pkg/detect/checkkit"
+	"github.com/nodeagent/nodeagent/pkg/finding"
+)
+
+// mapperPaths returns the devices of multipathd. A path serves if the SCSI layer and the device mapper both say so: the
+// former knows what the kernel or the transport gave up, the latter also which paths fail I/O or multipathd's own test.
+func mapperPaths(ctx context.Context, h *host.Host, names []string, doubts map[finding.Subject]error) []pathSet {
+	var sets []pathSet
+	for _, name := range names {
+		if !strings.HasPrefix(name, "dm-") {
+			continue
+		}
+		uuid, err := checkkit.OptionalDeviceText(h.Files, "/sys/block/"+name+"/dm/uuid")
+		if err != nil {
+			doubts[deviceSubject(name)] = err
+		} else if strings.HasPrefix(uuid, multipathUUID) {
+			alias, _ := checkkit.OptionalDeviceText(h.Files, "/sys/block/"+name+"/dm/name") // for people only
+			sets = append(sets, pathSet{disk: name, alias: alias})
+		}
+	}
+	if len(sets) == 0 {
+		return nil
+	}
+	failed, askErr := askMultipaths(ctx, h)
+	for i := range sets {
+		if err := errors.Join(askErr, sets[i].readPaths(h.Files, failed)); err != nil {
+			doubts[deviceSubject(sets[i].disk)] = err
+		}
+	}
+	return sets
+}
+
+// readPaths reads the state of each path; failed is what the device mapper says, by device number of disk and path.
+func (s *pathSet) readPaths(files host.Files, failed map[string]map[string]bool) error {
+	var problems []error
+	number, err := files.Text("/sys/block/" + s.disk + "/dev")
+	if failed != nil && err == nil && failed[number] == nil {
+		err = fmt.Errorf("the device mapper tells nothing of %s", s.disk)
+	}
+	problems = append(problems, err)
+	for _, path := range lowerDevices(files, s.disk) {
+		state, err := checkkit.OptionalDeviceText(files, "/sys/block/"+path+"/device/state")
+		problems = append(problems, err)
+		if state == "running" || state == "live" || state == "" { // a path without a state is no SCSI disk
+			of, err := files.Text("/sys/block/" + path + "/dev")
+			problems = append(problems, err)
+			if state = ""; failed[number][of] {
+				state = "failed"
+			}
+		}
+		if state == "" {
+			s.usable++
+		} else {
+			s.lost = append(s.lost, path+" "+state)
+		}
+	}
+	return errors.Join(problems...)
+}
+
+// askMultipaths lets a child ask the device mapper which paths it does not use.
+func askMultipaths(ctx context.Context, h *host.Host) (map[string]map[string]bool, error) {
+	if h.Prober.Do == nil {
+		return nil, fmt.Errorf("probe: %w", host.ErrNotConfigured)
+	}
+	const control = "/dev/mapper/control"
+	answer, err := h.Prober.Do(ctx, host.ProbeRequest{Op: host.ProbeMultipath, Path: control})
+	if err == nil && answer.Errno != 0 {
+		err = syscall.Errno(answer.Errno)
+	}
+	var failed map[string]map[string]bool
+	if err == nil {
+		failed, err = parseMultipaths(string(answer.Data))
+	}
+	if err != nil {
+		return nil, fmt.Errorf("ask %s for paths: %w", control, err)
+	}
+	return failed, nil
+}
+
+// parseMultipaths parses what host.ProbeMultipath describes: for each disk, which of its paths have failed.
+func parseMultipaths(text string) (map[string]map[string]bool, error) {
+	disks := make(map[string]map[string]bool)
+	for line := range strings.Lines(text) {
+		disk, status, ok := strings.Cut(strings.TrimSuffix(line, "\n"), "\t")
+		paths, err := parseMultipath(status)
+		if !ok || err != nil {
+			return nil, fmt.Errorf("line %q: want a device and the status of a multipath target", checkkit.Sanitize(line, 200))
+		}
+		disks[disk] = paths
+	}
+	return disks, nil
+}
+
+// parseMultipath parses a status line of drivers/md/dm-mpath.c, in which numbers say how many words follow: features, arguments
+// of a hardware handler, groups of paths and which of them is used; of each group its state, arguments of its selector,
+// how many paths it has and how many words of the selector stand behind each; of each path its device, A or F, and how often
+// it failed.
+//
+//	2 0 0 0 1 1 E 0 2 0 8:16 F 1 8:32 A 0
+func parseMultipath(status string) (map[string]bool, error) {
+	w := countedWords{words: strings.Fields(status)}
+	w.skip(w.count())
+	w.skip(w.count())
+	groups := w.count()
+	w.count()
+	paths := make(map[string]bool)
+	for range groups {
+		w.next()
+		w.skip(w.count())
+		members, behind := w.count(), w.count()
+		for range members {
+			path, state := w.next(), w.next()
+			w.bad = w.bad || state != "A" && state != "F"
+			paths[path] = state == "F"
+			w.skip(1 + behind)
+		}
+	}
+	if w.bad || len(w.words) > 0 {
+		return nil, errors.New("malformed")
+	}
+	return paths, nil
+}
+
+// countedWords are words among which are counts of those that follow.
+type countedWords struct {
+	words []string
+	bad   bool // something was missing or no count; what is read after that means nothing
+}
+
+func (w *countedWords) next() string {
+	if len(w.words) == 0 {
+		w.bad = true
+		return ""
+	}
+	word := w.words[0]
+	w.words = w.words[1:]
+	return word
+}
+
+// count returns 0 where the word is no count of what can follow.
+func (w *countedWords) count() int {
+	n, err := strconv.ParseUint(w.next(), 10, 16)
+	if err != nil || int(n) > len(w.words) {
+		w.bad = true
+		return 0
+	}
+	return int(n)
+}
+
+func (w *countedWords) skip(n int) {
+	for range n {
+		w.next()
+	}
+}

@@ -1,0 +1,187 @@
+package storage
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"maps"
+	"slices"
+	"time"
+
+	"github.com/nodeagent/nodeagent/internal/host"
+	"github.com/nodeagent/nodeagent/pkg/detect"
+	"github.com/nodeagent/nodeagent/pkg/detect/checkkit"
+	"github.com/nodeagent/nodeagent/pkg/finding"
+)
+
+// scsi-device-state reads
+//
+//	/sys/class/scsi_disk/0:0:0:0/device/state       running
+//	/sys/class/scsi_disk/0:0:0:0/device/block/sda   the name that people know
+//
+// for each SCSI, SAS, SATA, USB, iSCSI, Fibre Channel and virtio-scsi disk. The states (drivers/scsi/scsi_sysfs.c):
+// running; created (not ready yet); cancel, deleted (is being removed); quiesce (takes only commands of the kernel itself, as
+// during a suspend); offline (the kernel gave it up after error recovery, or a person did: all I/O fails until a person
+// writes "running"); transport-offline (the transport gave up: fast_io_fail_tmo, replacement_timeout); blocked,
+// created-blocked (the transport lost its port and waits for it: all I/O waits).
+//
+// https://docs.kernel.org/scsi/scsi_eh.html, https://docs.kernel.org/scsi/scsi_fc_transport.html
+//
+// Known false alarms, and what is done: a port of a storage network comes back within seconds, during which its disks are
+// blocked, and a disk that is pulled is "cancel" for a moment: such states count after 30 s. One path of a multipath device
+// may be offline while the others serve: see multipath; here it is a warning all the same. A disk that a person set offline
+// on purpose is reported: nothing tells it from one that failed.
+
+const (
+	scsiDeviceStateID    = "scsi-device-state"
+	scsiDeviceStateEvery = 30 * time.Second
+	// passingState is how long a state that transports and removals pass through may last.
+	passingState = 30 * time.Second
+
+	reasonDiskOffline = "DiskOffline"
+	reasonDiskBlocked = "DiskBlocked"
+)
+
+// SCSIDeviceState finds disks that the kernel gave up or that their transport lost.
+func SCSIDeviceState() detect.Check {
+	memory := &stateMemory{since: make(map[string]stateSince)}
+	return detect.Check{
+		ID:      scsiDeviceStateID,
+		Domain:  "storage",
+		Summary: "the kernel gave up a SCSI or SATA disk, or its transport lost it",
+		Advice: "See `dmesg -T | grep -i -e DISK -e scsi` for why. A local disk: look at cable, power and backplane, then `echo running > /sys/block/DISK/device/state`; if it goes " +
+			"offline again, replace it. A network disk: look at its session (`iscsiadm -m session -P 1`) or port (`/sys/class/fc_host`, `/sys/class/fc_remote_ports`).",
+		Doc: detect.Doc{
+			Reads: []string{"/sys/class/scsi_disk/*/device/{state,block}", "the mount table when a disk is not running"},
+			Why:   "all I/O to an offline disk fails at once, and to a blocked one waits: the filesystems on it turn read-only, shut down or hang, and pods with them",
+			Faults: []detect.Fault{
+				{Reason: reasonDiskOffline, Severity: finding.Fatal, When: "state offline or transport-offline: warning; fatal where the filesystem of /, kubelet or the runtime is on just this disk (no array or multipath in between)"},
+				{Reason: reasonDiskBlocked, Severity: finding.Warning, When: "state blocked, created-blocked, quiesce, created or cancel for 30 s: transports need seconds to find a port again"},
+			},
+			FalseAlarms: "A disk that a person set offline on purpose looks the same as one that failed. States that transports pass through count after 30 s.",
+		},
+		Condition: detect.StorageProblem(),
+		Every:     scsiDeviceStateEvery,
+		Deadline:  5 * time.Second,
+		Wakes:     []detect.Wake{checkkit.KernelWake(scsiDeviceStateID)},
+		Run: func(ctx context.Context, h *host.Host) ([]finding.Finding, error) {
+			return lookAtSCSIDisks(ctx, h, memory)
+		},
+	}
+}
+
+// stateMemory remembers since when devices are in a state that is no fault at first.
+type stateMemory struct {
+	since map[string]stateSince
+	fresh map[string]stateSince // of the look that is going on
+}
+
+type stateSince struct {
+	state string
+	up    time.Duration
+}
+
+// begin begins what one look found, once it could look: what is not held in it is forgotten.
+func (m *stateMemory) begin() { m.since, m.fresh = m.fresh, make(map[string]stateSince) }
+
+// held returns how long a device has been seen in a state, look by look.
+func (m *stateMemory) held(device, state string, now time.Duration) time.Duration {
+	since, known := m.since[device]
+	if !known || since.state != state || since.up > now {
+		since = stateSince{state, now}
+	}
+	m.fresh[device] = since
+	return now - since.up
+}
+
+func lookAtSCSIDisks(ctx context.Context, h *host.Host, memory *stateMemory) ([]finding.Finding, error) {
+	disks, err := scsiDisks(h.Files)
+	if err != nil {
+		return nil, err
+	}
+	memory.begin()
+	var findings []finding.Finding
+	doubts := make(map[finding.Subject]error)
+	now := h.Clock().SinceBoot
+	for _, d := range disks {
+		state, err := h.Files.Text(d.dir + "/state")
+		switch {
+		case errors.Is(err, fs.ErrNotExist): // was removed meanwhile
+			continue
+		case err != nil:
+			doubts[deviceSubject(d.name)] = err
+			continue
+		}
+		reason := scsiStateFault(state)
+		if reason == "" || reason == reasonDiskBlocked && memory.held(d.name, state, now) < passingState {
+			continue
+		}
+		findings = append(findings, scsiStateFinding(ctx, h, d, checkkit.Sanitize(state, 32), reason))
+	}
+	return findings, finding.Partial(doubts)
+}
+
+// scsiStateFault returns what a state means. One that is new to us is no fault: it would be one of all nodes at once.
+func scsiStateFault(state string) string {
+	switch state {
+	case "offline", "transport-offline":
+		return reasonDiskOffline
+	case "blocked", "created-blocked", "quiesce", "created", "cancel":
+		return reasonDiskBlocked
+	}
+	return ""
+}
+
+func scsiStateFinding(ctx context.Context, h *host.Host, d scsiDisk, state, reason string) finding.Finding {
+	f := finding.Finding{
+		Check: scsiDeviceStateID, Subject: deviceSubject(d.name), Severity: finding.Warning, Reason: reason,
+		Message: fmt.Sprintf("disk %s (%s) is %s", d.name, d.address, state),
+		Facts:   map[string]string{"state": state, "address": d.address},
+	}
+	mounts, err := h.Mounts()
+	if err != nil {
+		return f // what is known is enough
+	}
+	if paths := vitalWithoutSpare(h, mounts, d.name); reason == reasonDiskOffline && len(paths) > 0 {
+		f.Severity = finding.Fatal
+		checkkit.AddNeededFor(&f, paths)
+	}
+	checkkit.AddAffectedPods(&f, podsOnDisk(ctx, h, mounts, d.name))
+	return f
+}
+
+// scsiDisk is one disk of the SCSI layer, which SATA and most storage networks use too.
+type scsiDisk struct {
+	name    string // sda
+	address string // host:channel:target:lun
+	dir     string // its folder in /sys
+}
+
+// scsiDisks lists all disks of the SCSI layer by name, or says that there is none.
+func scsiDisks(files host.Files) ([]scsiDisk, error) {
+	addresses, err := files.List("/sys/class/scsi_disk")
+	if errors.Is(err, fs.ErrNotExist) || err == nil && len(addresses) == 0 {
+		return nil, finding.NotApplicable("there is no SCSI or SATA disk")
+	}
+	if err != nil {
+		return nil, fmt.Errorf("list /sys/class/scsi_disk: %w", err)
+	}
+	if len(addresses) > checkkit.MaxDisksLooked {
+		return nil, fmt.Errorf("list /sys/class/scsi_disk: %d disks", len(addresses))
+	}
+	disks := make(map[string]scsiDisk, len(addresses))
+	for _, address := range addresses {
+		dir := "/sys/class/scsi_disk/" + address + "/device"
+		names, err := files.List(dir + "/block")
+		if err != nil || len(names) == 0 { // has no block device yet, or none any more
+			continue
+		}
+		disks[names[0]] = scsiDisk{name: names[0], address: checkkit.Sanitize(address, 64), dir: dir}
+	}
+	sorted := make([]scsiDisk, 0, len(disks))
+	for _, name := range slices.Sorted(maps.Keys(disks)) {
+		sorted = append(sorted, disks[name])
+	}
+	return sorted, nil
+}

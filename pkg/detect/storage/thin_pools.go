@@ -1,0 +1,166 @@
+package storage
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"strings"
+	"syscall"
+	"time"
+
+	"github.com/nodeagent/nodeagent/internal/host"
+	"github.com/nodeagent/nodeagent/pkg/detect"
+	"github.com/nodeagent/nodeagent/pkg/detect/checkkit"
+	"github.com/nodeagent/nodeagent/pkg/finding"
+)
+
+// thin-pools asks the device mapper, in a child process, for the status and the table of each thin pool, as `dmsetup status
+// --noflush --target thin-pool` and `dmsetup table` print them:
+//
+//	1 4161/16384 812/25600 - rw discard_passdown queue_if_no_space - 1024
+//	253:2 253:3 128 1024 1 skip_block_zeroing
+//
+// Status: transaction, used/all blocks of metadata, used/all blocks of data, held root, mode (rw, ro, out_of_data_space),
+// discards, what happens when it is full, needs_check or -, low water mark of the metadata (Linux 5.3); or "Fail" or
+// "Error" alone. Table: metadata device, data device, sectors of a block, low water mark of the data in blocks.
+//
+// https://docs.kernel.org/admin-guide/device-mapper/thin-provisioning.html
+//
+// A pool that is full queues writes for 60 s (dm_thin_pool.no_space_timeout) and fails them then; one whose metadata is full
+// or damaged turns read-only and must be repaired offline with thin_check and thin_repair. dmeventd extends pools of LVM at
+// thin_pool_autoextend_threshold; 85 % is above what people set there (70 to 80), so that it is told when that did not help.
+//
+// Asking takes a process, so that only devices are asked that could be a pool: one has exactly two devices below it, and
+// LVM's own are named -tpool. Where none of those is one, they are asked again after an hour or when the set has changed.
+
+// ThinPoolsSettings are the thresholds of thin-pools. What was raised is kept until five percent below.
+type ThinPoolsSettings struct {
+	DataPercent     float64 `yaml:"dataPercent"`
+	MetadataPercent float64 `yaml:"metadataPercent"` // lower: running out of it does more harm, and cannot be mended online
+}
+
+// DefaultThinPoolsSettings returns the settings that are used unless the configuration says otherwise.
+func DefaultThinPoolsSettings() ThinPoolsSettings {
+	return ThinPoolsSettings{DataPercent: 85, MetadataPercent: 75}
+}
+
+const (
+	thinPoolsID  = "thin-pools"
+	askPoolsLong = time.Hour
+	// poolMargin is how many percent a pool must fall below a threshold before its finding goes.
+	poolMargin = 5
+
+	reasonPoolFull     = "ThinPoolFull"
+	reasonPoolReadOnly = "ThinPoolReadOnly"
+	reasonPoolFailed   = "ThinPoolFailed"
+	reasonPoolDamaged  = "ThinPoolNeedsCheck"
+	reasonPoolLow      = "ThinPoolLow"
+)
+
+// ThinPools finds thin pools that are full, nearly so, or damaged.
+func ThinPools(s ThinPoolsSettings) detect.Check {
+	memory := &poolState{}
+	return detect.Check{
+		ID:      thinPoolsID,
+		Domain:  "storage",
+		Summary: "a thin pool is full, nearly full, or damaged",
+		Advice: "See `lvs -a -o+metadata_percent` or `dmsetup status --noflush --target thin-pool`. Full: extend it (`lvextend -L+10G VG/POOL`, `--poolmetadatasize +1G` for the metadata) or " +
+			"`fstrim` the filesystems on it. Read-only or needs check: stop what uses it and `lvconvert --repair VG/POOL`; extending does not help there.",
+		Doc: detect.Doc{
+			Reads: []string{"/sys/block/dm-*/{dm/uuid,dm/name,slaves}", "/dev/mapper/control (DM_LIST_DEVICES, DM_TABLE_STATUS with DM_NOFLUSH_FLAG) in a child process"},
+			Why:   "all volumes of a pool fail together when it runs out, although each of them looks half empty; the runtime's own layers may be among them",
+			Faults: []detect.Fault{
+				{Reason: reasonPoolFull, Severity: finding.Fatal, When: "mode out_of_data_space, or no free block of data or metadata: writes wait for a minute, then fail; warning, fatal where the filesystem of /, kubelet or the runtime is on it"},
+				{Reason: reasonPoolReadOnly, Severity: finding.Fatal, When: "mode ro, after an error of its metadata; fatal as above"},
+				{Reason: reasonPoolFailed, Severity: finding.Fatal, When: "status Fail or Error: no I/O at all; fatal as above"},
+				{Reason: reasonPoolDamaged, Severity: finding.Warning, When: "its metadata needs a check: it will turn read-only at the next activation"},
+				{Reason: reasonPoolLow, Severity: finding.Warning, When: "85 % of the data or 75 % of the metadata is used, or less is free than the pool's own low water mark"},
+			},
+			FalseAlarms: "A pool that is kept nearly full on purpose: raise the threshold, and the pool's low water mark.",
+		},
+		Condition: detect.StorageProblem(),
+		Every:     time.Minute,
+		Deadline:  10 * time.Second,
+		Wakes:     []detect.Wake{checkkit.KernelWake(thinPoolsID)},
+		Run: func(ctx context.Context, h *host.Host) ([]finding.Finding, error) {
+			return memory.look(ctx, h, s)
+		},
+	}
+}
+
+// poolState remembers devices that were asked and are no pools.
+type poolState struct {
+	none  []string // those that could have been pools at the last time they were asked, and none was
+	asked time.Duration
+}
+
+func (m *poolState) look(ctx context.Context, h *host.Host, s ThinPoolsSettings) ([]finding.Finding, error) {
+	candidates, err := poolCandidates(h.Files)
+	if err != nil {
+		return nil, err
+	}
+	now := h.Clock().SinceBoot
+	if len(candidates) == 0 || slices.Equal(candidates, m.none) && now-m.asked < askPoolsLong {
+		return nil, finding.NoneLeft("there is no thin pool")
+	}
+	pools, err := askPools(ctx, h)
+	if err != nil {
+		return nil, err
+	}
+	if len(pools) == 0 {
+		m.none, m.asked = candidates, now
+		return nil, finding.NoneLeft("there is no thin pool")
+	}
+	m.none = nil
+	var findings []finding.Finding
+	for _, p := range pools {
+		if f, bad := p.judge(s); bad {
+			findings = append(findings, p.explain(ctx, h, f))
+		}
+	}
+	return findings, nil
+}
+
+// poolCandidates lists the mapped devices that may be thin pools, as "name uuid".
+func poolCandidates(files host.Files) ([]string, error) {
+	names, err := checkkit.BlockNames(files)
+	if err != nil {
+		return nil, err
+	}
+	var candidates []string
+	for _, name := range names {
+		if !strings.HasPrefix(name, "dm-") {
+			continue
+		}
+		uuid, err := checkkit.OptionalDeviceText(files, "/sys/block/"+name+"/dm/uuid")
+		if err != nil {
+			return nil, err
+		}
+		foreign := strings.HasPrefix(uuid, "CRYPT-") || strings.HasPrefix(uuid, multipathUUID) ||
+			strings.HasPrefix(uuid, "LVM-") && !strings.HasSuffix(uuid, "-tpool")
+		slaves, err := files.List("/sys/block/" + name + "/slaves")
+		if !foreign && err == nil && len(slaves) == 2 {
+			candidates = append(candidates, name+" "+uuid)
+		}
+	}
+	return candidates, nil
+}
+
+func askPools(ctx context.Context, h *host.Host) ([]thinPool, error) {
+	if h.Prober.Do == nil {
+		return nil, fmt.Errorf("probe: %w", host.ErrNotConfigured)
+	}
+	const control = "/dev/mapper/control"
+	answer, err := h.Prober.Do(ctx, host.ProbeRequest{Op: host.ProbeThinPools, Path: control})
+	if err != nil {
+		return nil, err
+	}
+	if answer.Errno != 0 {
+		return nil, fmt.Errorf("ask %s for thin pools: %w", control, syscall.Errno(answer.Errno))
+	}
+	pools, err := parseThinPools(string(answer.Data))
+	if err != nil {
+		return nil, fmt.Errorf("ask %s for thin pools: %w", control, err)
+	}
+	return pools, nil
+}

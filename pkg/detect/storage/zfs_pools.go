@@ -1,0 +1,151 @@
+package storage
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/nodeagent/nodeagent/internal/host"
+	"github.com/nodeagent/nodeagent/pkg/detect"
+	"github.com/nodeagent/nodeagent/pkg/detect/checkkit"
+	"github.com/nodeagent/nodeagent/pkg/detect/storage/filesystem"
+	"github.com/nodeagent/nodeagent/pkg/finding"
+)
+
+// zfs-pools reads
+//
+//	/proc/spl/kstat/zfs/POOL/state     ONLINE
+//
+// of OpenZFS: one folder for each imported pool among files of statistics. The words are those of spa_state_to_name
+// (module/zfs/spa_misc.c): ONLINE, DEGRADED (a disk is gone, redundancy carries on), SUSPENDED (I/O waits for somebody to
+// bring disks back), FAULTED, UNAVAIL, OFFLINE, REMOVED, SPLIT, TRANSITIONING (while it is imported or exported), UNKNOWN.
+// Reading takes no lock of the pool, so that a suspended one does not hold the reader up.
+//
+// https://openzfs.github.io/openzfs-docs/man/master/8/zpool-status.8.html
+//
+// Known false alarms: a disk that somebody took offline (zpool offline) makes the pool DEGRADED too.
+
+const zfsPoolsID = "zfs-pools"
+
+// The reasons of zfs-pools.
+const (
+	reasonZFSPoolDegraded = "ZFSPoolDegraded"
+	reasonZFSPoolFailed   = "ZFSPoolFailed"
+)
+
+const zfsStats = "/proc/spl/kstat/zfs"
+
+// maxPools bounds what is read. A node has one or two.
+const maxPools = 64
+
+// ZFSPools finds ZFS pools that lost disks.
+func ZFSPools() detect.Check {
+	return detect.Check{
+		ID:      zfsPoolsID,
+		Domain:  "storage",
+		Summary: "a ZFS pool lost disks: it lives on what is left, or takes no more reads and writes",
+		Advice: "`zpool status -x` names the disks. A degraded pool: replace the disk (`zpool replace POOL OLD NEW`) before the next one fails. A " +
+			"suspended one: bring the disks back, then `zpool clear POOL`; what waits goes on by itself.",
+		Doc: detect.Doc{
+			Reads: []string{zfsStats + "/POOL/state"},
+			Why:   "All of a suspended pool hangs: images, volumes, the root filesystem where it is there. A degraded one has nothing left to lose.",
+			Faults: []detect.Fault{
+				{Reason: reasonZFSPoolFailed, Severity: finding.Fatal, When: "the state is SUSPENDED, FAULTED, UNAVAIL or REMOVED; fatal where the node's own data lie on the pool, else a warning"},
+				{Reason: reasonZFSPoolDegraded, Severity: finding.Warning, When: "the state is DEGRADED, or another than ONLINE"},
+			},
+			FalseAlarms: "A disk that somebody took offline on purpose. A pool that is just being imported or exported (TRANSITIONING) is left out.",
+		},
+		Condition: detect.StorageProblem(),
+		Every:     time.Minute,
+		Deadline:  5 * time.Second,
+		Wakes:     []detect.Wake{checkkit.KernelWake(zfsPoolsID)},
+		Run:       lookAtPools,
+	}
+}
+
+func lookAtPools(_ context.Context, h *host.Host) ([]finding.Finding, error) {
+	entries, _, err := h.Files.Entries(zfsStats)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, finding.NotApplicable("the kernel has no ZFS")
+	}
+	if err != nil {
+		return nil, err
+	}
+	var pools []string
+	for _, e := range entries {
+		if e.IsDir() {
+			pools = append(pools, e.Name)
+		}
+	}
+	if len(pools) > maxPools {
+		return nil, fmt.Errorf("list %s: more than %d pools", zfsStats, maxPools)
+	}
+	if len(pools) == 0 {
+		return nil, finding.NotApplicable("no ZFS pool is imported")
+	}
+	slices.Sort(pools)
+	return judgePools(h, pools)
+}
+
+func judgePools(h *host.Host, pools []string) ([]finding.Finding, error) {
+	var findings []finding.Finding
+	doubts := make(map[finding.Subject]error)
+	for _, pool := range pools {
+		subject := finding.Subject{Kind: "zfs-pool", Name: pool}
+		state, err := h.Files.Text(zfsStats + "/" + pool + "/state")
+		if errors.Is(err, fs.ErrNotExist) {
+			continue // exported meanwhile
+		}
+		if err == nil && (!validPoolState(state) || state == "UNKNOWN") {
+			err = fmt.Errorf("read %s/%s/state: %.40q tells nothing", zfsStats, pool, state)
+		}
+		if err != nil {
+			doubts[subject] = err
+		} else if f, wrong := poolFinding(h, subject, state); wrong {
+			findings = append(findings, f)
+		}
+	}
+	return findings, finding.Partial(doubts)
+}
+
+func validPoolState(state string) bool {
+	return state != "" && len(state) < 32 && strings.Trim(state, "ABCDEFGHIJKLMNOPQRSTUVWXYZ_") == ""
+}
+
+// poolFinding words the state of a pool that is not well.
+func poolFinding(h *host.Host, subject finding.Subject, state string) (finding.Finding, bool) {
+	f := finding.Finding{
+		Check: zfsPoolsID, Subject: subject, Severity: finding.Warning, Reason: reasonZFSPoolDegraded,
+		Message: fmt.Sprintf("ZFS pool %s is %s", subject.Name, state), Facts: map[string]string{"state": state},
+	}
+	switch state {
+	case "ONLINE", "TRANSITIONING":
+		return finding.Finding{}, false
+	case "SUSPENDED", "FAULTED", "UNAVAIL", "REMOVED":
+		f.Reason = reasonZFSPoolFailed
+		if own := onPool(h, subject.Name); len(own) > 0 {
+			f.Severity, f.Facts["holds"] = finding.Fatal, strings.Join(own, ", ")
+			f.Message += "; it holds " + f.Facts["holds"]
+		}
+	}
+	return f, true
+}
+
+// onPool returns what of the node's own data lies on a pool. Where the mount table cannot be read, that is nothing.
+func onPool(h *host.Host, pool string) []string {
+	mounts, err := h.Mounts()
+	if err != nil {
+		return nil
+	}
+	var own []string
+	for _, p := range filesystem.NodePaths(h.Paths) {
+		if m, ok := filesystem.MountHolding(mounts, p.Path); ok && m.FSType == "zfs" && (m.Source == pool || strings.HasPrefix(m.Source, pool+"/")) {
+			own = append(own, p.Name)
+		}
+	}
+	return own
+}

@@ -1,0 +1,179 @@
+package system
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"strconv"
+	"strings"
+	"syscall"
+	"time"
+
+	"github.com/nodeagent/nodeagent/internal/host"
+	"github.com/nodeagent/nodeagent/pkg/detect"
+	"github.com/nodeagent/nodeagent/pkg/detect/checkkit"
+	"github.com/nodeagent/nodeagent/pkg/finding"
+)
+
+// file-handles reads
+//
+//	/proc/sys/fs/file-nr     888	0	2466171      open files of the machine, (always 0), fs.file-max
+//	/proc/PID/limits         Max open files            1048576              1048576              files
+//	/proc/PID/fd             its size is the number of descriptors since Linux 6.2; before, its entries are counted
+//
+// the last two of kubelet and the runtime only.
+//
+// https://docs.kernel.org/admin-guide/sysctl/fs.html#file-max-file-nr, proc_pid_limits(5), proc_pid_fd(5)
+//
+// Where fs.file-max is reached, open fails in every program that is not root's: 80 % is a warning, 95 % fatal, as the
+// kernel's own line about it. systemd raises the limit to 2^63-1, which is none. Kubelet or the runtime at their own limit
+// is a warning: whether they still answer is for kubelet-health and runtime-health to tell, which ask them.
+//
+// Known false alarms: none known; a cache of many open files, as databases have it, counts against the limit all the same.
+
+const fileHandlesID = "file-handles"
+
+// FileHandles finds nodes, kubelets and runtimes that have nearly as many files open as they may.
+func FileHandles(s UsageSettings) detect.Check {
+	memory := usageState{}
+	return detect.Check{
+		ID: fileHandlesID, Domain: "kernel",
+		Summary: "the node, kubelet or the runtime has nearly as many files open as it may",
+		Advice: "Find who has most: for p in /proc/[0-9]*; do echo $(ls $p/fd | wc -l) $p $(cat $p/comm); done | sort -n | tail. Restart what leaks, or " +
+			"raise the limit that the message names: sysctl fs.file-max, LimitNOFILE= in the unit.",
+		Doc: detect.Doc{
+			Reads: []string{"/proc/sys/fs/file-nr", "/proc/PID/limits and the size of /proc/PID/fd, of kubelet and the runtime"},
+			Why: "Without a free file handle no program can open a file, a pipe or a connection: \"too many open files in system\". A kubelet or runtime " +
+				"without a free descriptor accepts no request and starts no container.",
+			Faults: []detect.Fault{
+				{Reason: "FileHandlesNearLimit", Severity: finding.Fatal, When: "open files are 80 % of fs.file-max (warning), or 95 % (fatal: pods cannot open files)"},
+				{Reason: "DescriptorsNearLimit", Severity: finding.Warning, When: "kubelet or the runtime has 80 % of the descriptors that its own limit allows"},
+			},
+			FalseAlarms: "None known. Where fs.file-max is 2^63-1, as systemd sets it, there is no limit.",
+		},
+		Condition: detect.KernelProblem(),
+		Every:     time.Minute,
+		Wakes:     []detect.Wake{checkkit.KernelWake(fileHandlesID)},
+		Policy:    finding.Policy{Clear: finding.Hold{Looks: 2}},
+		Run: func(ctx context.Context, h *host.Host) ([]finding.Finding, error) {
+			findings, err := nodeFileHandles(h, s, memory)
+			if err != nil {
+				return nil, err
+			}
+			daemons, err := h.Daemons(ctx)
+			doubts := make(map[finding.Subject]error)
+			for _, d := range daemons {
+				subject := finding.Subject{Kind: "process", Name: checkkit.Sanitize(d.Comm, 64)}
+				u, err := descriptors(h.Files, d.PID)
+				switch {
+				case errors.Is(err, fs.ErrNotExist) || errors.Is(err, syscall.ESRCH): // it ended meanwhile
+				case err != nil:
+					doubts[subject] = err
+				default:
+					findings = append(findings, descriptorFinding(s, memory, subject, d, u)...)
+				}
+			}
+			if err == nil {
+				err = finding.Partial(doubts)
+			}
+			return findings, err
+		},
+	}
+}
+
+// unlimited stands for no limit: nothing can have a share of it that counts.
+const unlimited = 1 << 62
+
+func nodeFileHandles(h *host.Host, s UsageSettings, memory usageState) ([]finding.Finding, error) {
+	const file = "/proc/sys/fs/file-nr"
+	text, err := h.Files.Text(file)
+	if err != nil {
+		return nil, err
+	}
+	u, err := parseFileNr(text)
+	if err != nil {
+		return nil, fmt.Errorf("read %s: %w", file, err)
+	}
+	subject := checkkit.NodeSubject(h)
+	severity, marginal, ok := memory.judge(s, subject, u, true)
+	if !ok {
+		return nil, nil
+	}
+	return []finding.Finding{{
+		Check: fileHandlesID, Subject: subject, Severity: severity, Reason: "FileHandlesNearLimit", BelowRaise: marginal,
+		Message: "the node has " + u.String() + " open files, by fs.file-max",
+		Facts:   map[string]string{"open": strconv.FormatUint(u.used, 10), "limit": strconv.FormatUint(u.limit, 10)},
+	}}, nil
+}
+
+// parseFileNr parses "888	0	2466171".
+func parseFileNr(text string) (usage, error) {
+	fields := strings.Fields(text)
+	if len(fields) != 3 {
+		return usage{}, fmt.Errorf("%q: want 3 numbers", checkkit.Sanitize(text, 80))
+	}
+	used, err := strconv.ParseUint(fields[0], 10, 64)
+	if err != nil {
+		return usage{}, err
+	}
+	limit, err := strconv.ParseUint(fields[2], 10, 64)
+	return usage{used, limit}, err
+}
+
+func descriptorFinding(s UsageSettings, memory usageState, subject finding.Subject, d host.Daemon, u usage) []finding.Finding {
+	severity, marginal, ok := memory.judge(s, subject, u, false)
+	if !ok {
+		return nil
+	}
+	return []finding.Finding{{
+		Check: fileHandlesID, Subject: subject, Severity: severity, Reason: "DescriptorsNearLimit", BelowRaise: marginal,
+		Message: fmt.Sprintf("%s (PID %d) has %s descriptors open, by its own limit", subject.Name, d.PID, u),
+		Facts: map[string]string{
+			"pid": strconv.Itoa(d.PID), "role": d.Role, "open": strconv.FormatUint(u.used, 10), "limit": strconv.FormatUint(u.limit, 10),
+		},
+	}}
+}
+
+// descriptors returns how many descriptors a process has and may have.
+func descriptors(files host.Files, pid int) (usage, error) {
+	dir := fmt.Sprintf("/proc/%d/", pid)
+	data, err := files.Read(dir + "limits")
+	if err != nil {
+		return usage{}, err
+	}
+	u := usage{}
+	if u.limit, err = openFilesLimit(string(data)); err != nil {
+		return usage{}, fmt.Errorf("read %slimits: %w", dir, err)
+	}
+	stat, err := files.Stat(dir + "fd")
+	if err != nil {
+		return usage{}, err
+	}
+	if stat.Size > 0 && files.Root == "" { // of a directory that is not proc's the size is another thing
+		u.used = stat.Size
+		return u, nil
+	}
+	names, err := files.List(dir + "fd")
+	u.used = uint64(len(names))
+	return u, err
+}
+
+// openFilesLimit returns the soft limit from a line "Max open files            1024                 524288               files".
+func openFilesLimit(limits string) (uint64, error) {
+	for line := range strings.Lines(limits) {
+		rest, ok := strings.CutPrefix(line, "Max open files")
+		if !ok {
+			continue
+		}
+		soft := strings.Fields(rest)
+		if len(soft) > 0 && soft[0] == "unlimited" {
+			return unlimited, nil
+		}
+		if len(soft) < 2 {
+			return 0, fmt.Errorf("line %q: want two limits", checkkit.Sanitize(line, 120))
+		}
+		return strconv.ParseUint(soft[0], 10, 64)
+	}
+	return 0, errors.New("no line begins with Max open files")
+}

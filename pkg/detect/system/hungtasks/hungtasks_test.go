@@ -1,0 +1,152 @@
+package hungtasks
+
+import (
+	"context"
+	"os"
+	"os/exec"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/nodeagent/nodeagent/internal/host"
+	"github.com/nodeagent/nodeagent/internal/host/hosttest"
+	"github.com/nodeagent/nodeagent/pkg/detect/system/tasks"
+	"github.com/nodeagent/nodeagent/pkg/finding"
+	"github.com/nodeagent/nodeagent/test/need"
+)
+
+func FuzzTaskStatus(f *testing.F) {
+	f.Add([]byte("Name:\tState:\\n\nState:\tD (disk sleep)\nvoluntary_ctxt_switches:\t150\nnonvoluntary_ctxt_switches:\t545\n"))
+	f.Fuzz(func(t *testing.T, data []byte) {
+		if s, err := parseTaskStatus(data); err != nil && s != (taskStatus{}) {
+			t.Fatal("error and value")
+		}
+	})
+}
+
+// lookAhead looks at the tasks of the real machine as if so much time had passed.
+func lookAhead(t *testing.T, ahead time.Duration, memory *hungTasks) []finding.Finding {
+	t.Helper()
+	h := &host.Host{NodeName: "n", Paths: host.DefaultPaths(), Clock: func() finding.Timestamp {
+		now := host.Now()
+		now.SinceBoot += ahead
+		return now
+	}}
+	hung, err := memory.hung(t.Context(), h, DefaultSettings())
+	if err != nil {
+		t.Fatal(err)
+	}
+	hung = slices.DeleteFunc(hung, func(b *blockedTask) bool { // other tests hang things as well
+		stat, err := h.ProcStat(b.PID)
+		return err != nil || stat.PPID != os.Getpid()
+	})
+	return hungFindings(t.Context(), h, hung, h.Clock().SinceBoot)
+}
+
+func ofProbes(findings []finding.Finding) bool {
+	return slices.ContainsFunc(findings, func(f finding.Finding) bool { return f.Subject.Name == "nodeagent-probe" })
+}
+
+// A task that a dead filesystem holds is hung as long as it is held.
+func TestRealHungTask(t *testing.T) {
+	memory := &hungTasks{}
+	t.Run("hangs", func(t *testing.T) {
+		dir := hosttest.HangingFUSE(t)
+		ctx, cancel := context.WithTimeout(t.Context(), 200*time.Millisecond)
+		defer cancel()
+		if _, err := host.NewProber().Do(ctx, host.ProbeRequest{Op: host.ProbeStatfs, Path: dir}); err == nil {
+			t.Fatal("a hung filesystem answered")
+		}
+		deadline := time.After(5 * time.Second)
+		for {
+			*memory = hungTasks{}
+			if got := lookAhead(t, 0, memory); len(got) != 0 {
+				t.Fatalf("at the first look: %+v", got)
+			}
+			got := lookAhead(t, 121*time.Second, memory)
+			if ofProbes(got) {
+				t.Log(got[0].Message)
+				break
+			}
+			select {
+			case <-time.After(20 * time.Millisecond): // the child that was killed is in state D soon
+			case <-deadline:
+				t.Fatalf("not found: %+v", got)
+			}
+		}
+	}) // the connection is aborted here
+	deadline := time.After(5 * time.Second)
+	for ofProbes(lookAhead(t, 122*time.Second, memory)) {
+		select {
+		case <-time.After(20 * time.Millisecond):
+		case <-deadline:
+			t.Fatal("still found after it was freed")
+		}
+	}
+}
+
+// A parent that waits for its vfork child is in state D too, by design.
+func TestRealVforkParentIsNotHung(t *testing.T) {
+	perl := need.Program(t, "perl") // calls vfork(2)
+	number := map[string]string{"x86_64": "58"}[machine(t)]
+	need.Has(t, number != "", "x86_64: vfork(2) by number")
+	// Not with the test's context, which ends before the clean-up: the child would be left behind.
+	parent := exec.Command(perl, "-e", `if (syscall(`+number+`) == 0) { sleep 30; require POSIX; POSIX::_exit(0) }`)
+	if err := parent.Start(); err != nil {
+		t.Fatal(err)
+	}
+	h := &host.Host{Clock: host.Now}
+	t.Cleanup(func() {
+		killChildren(t, h, parent.Process.Pid)
+		_ = parent.Process.Kill()
+		_ = parent.Wait()
+	})
+	deadline := time.After(5 * time.Second)
+	for {
+		pid := parent.Process.Pid
+		if stat, err := h.ProcStat(pid); err == nil && stat.State == 'D' && waitsForVfork(tasks.WaitChannel(h.Files, pid, pid)) {
+			break
+		}
+		select {
+		case <-time.After(10 * time.Millisecond):
+		case <-deadline:
+			t.Fatal("the parent did not get into state D, or waits elsewhere than is known")
+		}
+	}
+	memory := &hungTasks{}
+	lookAhead(t, 0, memory)
+	for _, f := range lookAhead(t, 121*time.Second, memory) {
+		if f.Subject.Name == "perl" {
+			t.Errorf("%+v", f)
+		}
+	}
+	if len(memory.seen) == 0 {
+		t.Error("the parent was not even a candidate")
+	}
+}
+
+func machine(t *testing.T) string {
+	t.Helper()
+	name, err := exec.CommandContext(t.Context(), "uname", "-m").Output()
+	if err != nil {
+		t.Fatal(err)
+	}
+	return string(name[:len(name)-1])
+}
+
+// killChildren kills the children of a process, so that it goes on.
+func killChildren(t *testing.T, h *host.Host, parent int) {
+	t.Helper()
+	table, err := h.ProcessTable(context.WithoutCancel(t.Context()), 0)
+	if err != nil {
+		t.Error(err)
+	}
+	for _, p := range table {
+		if p.PPID != parent {
+			continue
+		}
+		if child, err := os.FindProcess(p.PID); err == nil {
+			_ = child.Kill()
+		}
+	}
+}

@@ -1,0 +1,104 @@
+package hungtasks
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"maps"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/nodeagent/nodeagent/internal/host"
+	"github.com/nodeagent/nodeagent/pkg/detect/checkkit"
+	"github.com/nodeagent/nodeagent/pkg/detect/system/tasks"
+	"github.com/nodeagent/nodeagent/pkg/finding"
+)
+
+// hungGroup is all hung tasks of one name, as the kernel's line about them names its subject.
+type hungGroup struct {
+	name, reason string
+	tasks        []*blockedTask
+	pods         map[string]bool // UIDs
+}
+
+// maxHungGroups bounds how many names are told of.
+const maxHungGroups = 20
+
+// hungFindings makes one finding for each name, that which has waited longest first.
+func hungFindings(ctx context.Context, h *host.Host, hung []*blockedTask, now time.Duration) []finding.Finding {
+	daemons, _ := h.Daemons(ctx) // they only make the reason more exact
+	slices.SortFunc(hung, func(a, b *blockedTask) int {
+		return cmp.Or(cmp.Compare(a.since, b.since), cmp.Compare(a.ID.Tid, b.ID.Tid))
+	})
+	groups := make(map[string]*hungGroup)
+	var order []*hungGroup
+	for i, t := range hung {
+		name := checkkit.Sanitize(t.Comm, 64)
+		g := groups[name]
+		if g == nil {
+			if len(groups) == maxHungGroups {
+				continue
+			}
+			g = &hungGroup{name: name, reason: reasonTaskHung, pods: make(map[string]bool)}
+			groups[name], order = g, append(order, g)
+		}
+		g.tasks = append(g.tasks, t)
+		if i < tasks.MaxOwners {
+			g.explain(h, t, daemons)
+		}
+	}
+	findings := make([]finding.Finding, 0, len(order))
+	for _, g := range order {
+		findings = append(findings, g.finding(ctx, h, now))
+	}
+	tellSuspended(findings, h.Files)
+	return findings
+}
+
+// explain finds out whose a task is. A name proves nothing: any program can call itself runc, so that only
+// those outside of pods count.
+func (g *hungGroup) explain(h *host.Host, t *blockedTask, daemons []host.Daemon) {
+	for _, d := range daemons {
+		switch {
+		case d.PID != t.PID:
+		case d.Role == "kubelet":
+			g.reason = reasonKubeletTaskHung
+		default:
+			g.reason = reasonRuntimeTaskHung
+		}
+	}
+	if uid, ok := checkkit.PodOfProcess(h, t.PID); ok {
+		g.pods[uid] = true
+	} else if g.reason == reasonTaskHung && (t.Comm == "runc" || t.Comm == "crun" || t.Comm == "conmon" || strings.HasPrefix(t.Comm, "containerd-shim")) {
+		g.reason = reasonRuntimeTaskHung
+	}
+}
+
+func (g *hungGroup) finding(ctx context.Context, h *host.Host, now time.Duration) finding.Finding {
+	where, ids := make(map[string]float64), make([]string, 0, len(g.tasks))
+	for _, t := range g.tasks {
+		ids = append(ids, strconv.Itoa(t.ID.Tid))
+		where[cmp.Or(t.Wchan, "?")]++
+	}
+	var places []string
+	for _, place := range checkkit.Largest(where) {
+		places = append(places, fmt.Sprintf("%.0f in %s", where[place], place))
+	}
+	what := "a task called " + g.name + " has"
+	if len(g.tasks) > 1 {
+		what = fmt.Sprintf("%d tasks called %s have", len(g.tasks), g.name)
+	}
+	waited := now - g.tasks[0].since
+	f := finding.Finding{
+		Check: hungTasksID, Subject: finding.Subject{Kind: "process", Name: g.name}, Severity: finding.Warning, Reason: g.reason,
+		Message: fmt.Sprintf("%s waited in the kernel without running for at least %s: %s", what, waited.Round(time.Second), checkkit.JoinFirst(places, 3)),
+		Facts: map[string]string{
+			"tasks": strconv.Itoa(len(g.tasks)), "tids": checkkit.JoinFirst(ids, 20), "waitsIn": checkkit.JoinFirst(places, 10),
+			"seconds": strconv.Itoa(int(waited.Seconds())),
+		},
+	}
+	checkkit.AddPods(&f, "; of pods ", checkkit.PodNames(ctx, h, slices.Sorted(maps.Keys(g.pods))))
+	return f
+}

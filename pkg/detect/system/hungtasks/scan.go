@@ -1,0 +1,153 @@
+package hungtasks
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"slices"
+	"strconv"
+	"strings"
+	"syscall"
+	"time"
+
+	"github.com/nodeagent/nodeagent/internal/host"
+	"github.com/nodeagent/nodeagent/pkg/detect/checkkit"
+	"github.com/nodeagent/nodeagent/pkg/detect/system/tasks"
+)
+
+// blockedTask is a task in state D.
+type blockedTask struct {
+	tasks.Task
+	switches uint64        // how often it gave up a processor so far: it runs before each of them
+	first    uint64        // the same at since
+	since    time.Duration // uptime of the first look that saw it in the wait that it is in
+}
+
+// pfKthread is the flag of kernel threads in /proc/PID/stat.
+const pfKthread = 0x00200000
+
+// stillBlocked returns the tasks that are in state D now, with the time since when that is known.
+func stillBlocked(ctx context.Context, h *host.Host, before map[tasks.TaskID]*blockedTask, ignore []string) (map[tasks.TaskID]*blockedTask, error) {
+	inStateD, err := tasksInD(ctx, h)
+	if err != nil {
+		return nil, err
+	}
+	var wakes kernelWakes
+	freezer := tasks.TaskScan{Freezers: make(map[string]bool)}
+	now := h.Clock().SinceBoot
+	seen := make(map[tasks.TaskID]*blockedTask)
+	for _, t := range inStateD {
+		if len(seen) >= tasks.MaxTasks || slices.Contains(ignore, t.stat.Comm) {
+			continue
+		}
+		status, err := readTaskStatus(h.Files, t.pid, t.stat.PID)
+		if errors.Is(err, fs.ErrNotExist) || errors.Is(err, syscall.ESRCH) {
+			continue // it ended meanwhile
+		}
+		if err != nil {
+			return nil, err
+		}
+		// A kernel thread that was made but not started yet has never run.
+		if !status.blocked || status.switches == 0 || freezer.Frozen(h, t.pid, t.stat) {
+			continue
+		}
+		id := tasks.TaskID{Tid: t.stat.PID, Start: t.stat.StartTime}
+		found := &blockedTask{Task: tasks.Task{PID: t.pid, ID: id, Comm: t.stat.Comm}, switches: status.switches, first: status.switches, since: now}
+		if old := before[id]; old != nil {
+			same, err := wakes.continues(h.Files, old, found)
+			if err != nil {
+				return nil, err
+			}
+			if same {
+				found.since, found.first = old.since, old.first
+			}
+		}
+		seen[id] = found
+	}
+	return seen, nil
+}
+
+// threadStat is one thread of a process.
+type threadStat struct {
+	pid  int
+	stat host.ProcStat
+}
+
+// tasksInD lists tasks in state D, threads too: programs of many threads, as those in Go, rarely have their main one blocked.
+func tasksInD(ctx context.Context, h *host.Host) ([]threadStat, error) {
+	table, err := h.ProcessTable(ctx, 10*time.Second)
+	if err != nil {
+		return nil, err
+	}
+	var found []threadStat
+	var threaded []int
+	left := tasks.MaxTasks
+	for _, p := range table {
+		switch {
+		case p.Threads > 1 && p.Flags&pfKthread == 0 && left > 0:
+			threaded = append(threaded, p.PID)
+			left -= p.Threads
+		case p.State == 'D':
+			found = append(found, threadStat{p.PID, p})
+		}
+	}
+	err = h.Threads(ctx, threaded, func(pid int, thread host.ProcStat) {
+		if thread.State == 'D' {
+			found = append(found, threadStat{pid, thread})
+		}
+	})
+	return found, err
+}
+
+// waitsForVfork knows parents whose vfork child has not called exec yet: they wait in state D by design. Where such a child
+// is hung itself, it is found by itself. The function was renamed in 5.10 and in 4.2; wait_for_vfork_done is mostly inlined.
+func waitsForVfork(wchan string) bool {
+	return slices.Contains([]string{"kernel_clone", "_do_fork", "do_fork", "wait_for_vfork_done"}, wchan)
+}
+
+// taskStatus is what proc_pid_status(5) tells of one task.
+type taskStatus struct {
+	blocked  bool // in state D
+	switches uint64
+}
+
+func readTaskStatus(files host.Files, pid, tid int) (taskStatus, error) {
+	file := fmt.Sprintf("/proc/%d/task/%d/status", pid, tid)
+	data, err := files.Read(file)
+	if err != nil {
+		return taskStatus{}, err
+	}
+	status, err := parseTaskStatus(data)
+	if err != nil {
+		return taskStatus{}, fmt.Errorf("read %s: %w", file, err)
+	}
+	return status, nil
+}
+
+// parseTaskStatus parses lines such as "State:	D (disk sleep)" and "voluntary_ctxt_switches:	150". The task's name, which it
+// chose itself, stands in the first line, with newlines escaped.
+func parseTaskStatus(data []byte) (taskStatus, error) {
+	var s taskStatus
+	state, counts := false, 0
+	for line := range bytes.Lines(data) {
+		key, value, _ := strings.Cut(string(line), ":")
+		value = strings.TrimSpace(value)
+		switch key {
+		case "State":
+			state, s.blocked = value != "", strings.HasPrefix(value, "D")
+		case "voluntary_ctxt_switches", "nonvoluntary_ctxt_switches":
+			n, err := strconv.ParseUint(value, 10, 63)
+			if err != nil {
+				return taskStatus{}, fmt.Errorf("line %q: want a number", checkkit.Sanitize(string(line), 80))
+			}
+			s.switches += n
+			counts++
+		}
+	}
+	if !state || counts != 2 {
+		return taskStatus{}, errors.New("no state, or no context switches")
+	}
+	return s, nil
+}

@@ -1,0 +1,68 @@
+package hungtasks
+
+import (
+	"fmt"
+	"strings"
+
+	"github.com/nodeagent/nodeagent/internal/host"
+	"github.com/nodeagent/nodeagent/pkg/detect/checkkit"
+	"github.com/nodeagent/nodeagent/pkg/finding"
+)
+
+// A mapped device that is suspended holds back all I/O until it is resumed:
+//
+//	/sys/block/dm-3/dm/suspended   1     lvm and multipath suspend a device for milliseconds, while they change its table
+//	/sys/block/dm-3/dm/name        vg0-data
+//
+// A tool that died in between leaves it so for ever. What is held back is not in flight, so that no count of I/O shows it. It
+// is looked for only when tasks hang.
+//
+// https://www.kernel.org/doc/Documentation/ABI/testing/sysfs-block-dm
+
+// maxSuspended bounds how many are named.
+const maxSuspended = 5
+
+// suspendedDevices returns the names of mapped devices that are suspended. What cannot be read is left out: it would only
+// make a finding more exact.
+func suspendedDevices(files host.Files) []string {
+	names, err := checkkit.BlockNames(files)
+	if err != nil {
+		return nil
+	}
+	var suspended []string
+	for _, name := range names {
+		if !strings.HasPrefix(name, "dm-") {
+			continue
+		}
+		state, err := files.Text("/sys/block/" + name + "/dm/suspended")
+		if err != nil || state != "1" {
+			continue
+		}
+		mapped, err := checkkit.OptionalDeviceText(files, "/sys/block/"+name+"/dm/name")
+		if err != nil || mapped == "" {
+			mapped = name
+		}
+		suspended = append(suspended, mapped)
+	}
+	return suspended
+}
+
+// tellSuspended names suspended devices as a possible cause of what hangs.
+func tellSuspended(findings []finding.Finding, files host.Files) {
+	if len(findings) == 0 {
+		return
+	}
+	suspended := suspendedDevices(files)
+	if len(suspended) == 0 {
+		return
+	}
+	is := "is"
+	if len(suspended) > 1 {
+		is = "are"
+	}
+	text := checkkit.JoinFirst(suspended, maxSuspended)
+	for i := range findings {
+		findings[i].Facts["suspended"] = text
+		findings[i].Message += fmt.Sprintf("; of mapped devices %s %s suspended, which holds back all I/O to it", text, is)
+	}
+}

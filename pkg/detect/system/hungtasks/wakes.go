@@ -1,0 +1,75 @@
+package hungtasks
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"slices"
+	"strconv"
+	"time"
+
+	"github.com/nodeagent/nodeagent/internal/host"
+	"github.com/nodeagent/nodeagent/pkg/detect/system/tasks"
+)
+
+// A task that waits for an I/O which it submitted itself (O_DIRECT, a flush, a passthrough command) is woken by the kernel
+// twice in each period of its watch for hung tasks, finds the I/O still missing and waits on. It is done for no other
+// purpose than that the watch leaves it alone ("prevent hang_check timer from firing at us during very long I/O"):
+//
+//	/proc/sys/kernel/hung_task_timeout_secs   120     0: the watch is off, nobody is woken
+//	/proc/PID/task/TID/wchan                  submit_bio_wait, blk_io_schedule, blk_execute_rq, blk_wait_io
+//
+// So the kernel never tells of such a task, and its context switches grow by one a minute. It is hung all the same.
+//
+// https://git.kernel.org/pub/scm/linux/kernel/git/torvalds/linux.git/tree/block/bio.c (submit_bio_wait),
+// https://git.kernel.org/pub/scm/linux/kernel/git/torvalds/linux.git/tree/block/blk-core.c (blk_io_schedule)
+
+// wakingWaits are the functions in which such tasks wait.
+func wakingWaits() []string {
+	return []string{"submit_bio_wait", "blk_io_schedule", "blk_execute_rq", "blk_wait_io"}
+}
+
+// kernelWakes knows how often the kernel wakes such tasks. It is read once in a look, when it is needed.
+type kernelWakes struct {
+	known bool
+	every time.Duration // 0: never
+}
+
+func (k *kernelWakes) read(files host.Files) error {
+	if k.known {
+		return nil
+	}
+	const file = "/proc/sys/kernel/hung_task_timeout_secs"
+	text, err := files.Text(file)
+	if errors.Is(err, fs.ErrNotExist) {
+		k.known = true // built without the watch
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	seconds, err := strconv.ParseUint(text, 10, 31)
+	if err != nil {
+		return fmt.Errorf("read %s: %w", file, err)
+	}
+	k.known, k.every = true, time.Duration(seconds)*time.Second/2
+	return nil
+}
+
+// continues reports whether a task that is in state D has been so since old was first seen: it did not run at all, or no more
+// often than the kernel woke it. Only then the second costs to read a file.
+func (k *kernelWakes) continues(files host.Files, old, now *blockedTask) (bool, error) {
+	const mostWakes = 1000 // in hours; more is work
+	switch ran := now.switches - old.first; {
+	case now.switches == old.switches:
+		return true, nil
+	case now.switches < old.switches || ran > mostWakes:
+		return false, nil
+	default:
+		if err := k.read(files); err != nil || k.every <= 0 {
+			return false, err
+		}
+		wakes := 1 + uint64((now.since-old.since)/k.every)
+		return ran <= wakes && slices.Contains(wakingWaits(), tasks.WaitChannel(files, now.PID, now.ID.Tid)), nil
+	}
+}

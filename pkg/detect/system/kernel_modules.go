@@ -1,0 +1,136 @@
+package system
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"strings"
+	"time"
+
+	"github.com/nodeagent/nodeagent/internal/host"
+	"github.com/nodeagent/nodeagent/pkg/detect"
+	"github.com/nodeagent/nodeagent/pkg/detect/checkkit"
+	"github.com/nodeagent/nodeagent/pkg/finding"
+)
+
+// kernel-modules reads
+//
+//	/proc/modules                          overlay 151552 12 - Live 0x0000000000000000        what is loaded
+//	/sys/module/NAME                       is there for built-in modules too, where they have a parameter or a version
+//	/lib/modules/RELEASE/modules.builtin   kernel/fs/overlayfs/overlay.ko       all that are built in
+//
+// the last two only for modules that are not loaded. https://man7.org/linux/man-pages/man5/proc_modules.5.html
+//
+// Which modules a node needs depends on its network, its storage and its runtime; nothing is wanted unless the
+// configuration names it. Names are compared with "-" as "_", as the kernel does.
+//
+// Known false alarms, and what is done: modules that are built in are there. A module that the kernel loads when it is first
+// used (most of them) may be absent until then: do not name it.
+
+// KernelModulesSettings are the settings of kernel-modules.
+type KernelModulesSettings struct {
+	Modules []string `yaml:"modules"` // these must be there, loaded or built in
+}
+
+// DefaultKernelModulesSettings returns the settings that are used unless the configuration says otherwise: nothing is wanted.
+func DefaultKernelModulesSettings() KernelModulesSettings { return KernelModulesSettings{} }
+
+const kernelModulesID = "kernel-modules"
+
+// KernelModules finds nodes without a kernel module that the configuration wants.
+func KernelModules(s KernelModulesSettings) detect.Check {
+	return detect.Check{
+		ID: kernelModulesID, Domain: "kernel",
+		Summary: "a kernel module that the configuration names is not there",
+		Advice: "modprobe NAME loads it, and its error tells why it does not; a file in /etc/modules-load.d loads it at each boot. After an update of the kernel without " +
+			"its modules, reboot.",
+		Doc: detect.Doc{
+			Reads:       []string{"/proc/modules", "/sys/module/NAME and /lib/modules/RELEASE/modules.builtin, for those that are not loaded"},
+			Why:         "Without its module a network, a filesystem or a device of pods does not work, often with an error that does not name it.",
+			Faults:      []detect.Fault{{Reason: "KernelModuleMissing", Severity: finding.Warning, When: "a module of the setting modules is neither loaded nor built in; the list is empty unless you fill it"}},
+			FalseAlarms: "Modules that the kernel loads at their first use may be absent until then.",
+		},
+		Every: 10 * time.Minute,
+		Run: func(_ context.Context, h *host.Host) ([]finding.Finding, error) {
+			if len(s.Modules) == 0 {
+				return nil, finding.NotApplicable("no modules are named in the configuration")
+			}
+			return missingModules(h, s.Modules)
+		},
+	}
+}
+
+func missingModules(h *host.Host, wanted []string) ([]finding.Finding, error) {
+	loaded, err := loadedModules(h.Files)
+	if err != nil {
+		return nil, err
+	}
+	var findings []finding.Finding
+	for _, name := range wanted {
+		module := strings.ReplaceAll(name, "-", "_")
+		if loaded[module] {
+			continue
+		}
+		there, err := builtIn(h.Files, module)
+		if err != nil {
+			return nil, err
+		}
+		if !there {
+			findings = append(findings, finding.Finding{
+				Check: kernelModulesID, Subject: finding.Subject{Kind: "kernel-module", Name: module}, Severity: finding.Warning, Reason: "KernelModuleMissing",
+				Message: fmt.Sprintf("kernel module %s is neither loaded nor built in", module),
+			})
+		}
+	}
+	return findings, nil
+}
+
+// loadedModules is empty where the kernel was built without modules.
+func loadedModules(files host.Files) (map[string]bool, error) {
+	const file = "/proc/modules"
+	data, err := files.Read(file)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, err
+	}
+	loaded := make(map[string]bool)
+	for line := range strings.Lines(string(data)) {
+		fields := strings.Fields(line)
+		if len(fields) < 5 {
+			return nil, fmt.Errorf("read %s: line %q: want a name and its state", file, checkkit.Sanitize(line, 80))
+		}
+		loaded[fields[0]] = fields[4] == "Live"
+	}
+	return loaded, nil
+}
+
+// builtIn reports whether a module that is not loaded is a part of the kernel itself. A loaded one that is on its way out has
+// a folder too, but is in /proc/modules.
+func builtIn(files host.Files, module string) (bool, error) {
+	_, err := files.Stat("/sys/module/" + module)
+	if err == nil || !errors.Is(err, fs.ErrNotExist) {
+		return err == nil, err
+	}
+	release, err := files.Text("/proc/sys/kernel/osrelease")
+	if err != nil {
+		return false, err
+	}
+	file := "/lib/modules/" + release + "/modules.builtin"
+	data, err := files.Read(file)
+	if errors.Is(err, fs.ErrNotExist) {
+		return false, nil // a kernel whose modules are not installed has none to load either
+	}
+	if err != nil {
+		return false, err
+	}
+	for line := range strings.Lines(string(data)) {
+		name, _, _ := strings.Cut(strings.TrimSpace(line[strings.LastIndexByte(line, '/')+1:]), ".ko")
+		if strings.ReplaceAll(name, "-", "_") == module {
+			return true, nil
+		}
+	}
+	return false, nil
+}

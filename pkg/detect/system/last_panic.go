@@ -1,0 +1,107 @@
+package system
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"github.com/nodeagent/nodeagent/internal/host"
+	"github.com/nodeagent/nodeagent/pkg/detect"
+	"github.com/nodeagent/nodeagent/pkg/detect/checkkit"
+	"github.com/nodeagent/nodeagent/pkg/finding"
+)
+
+// last-panic reads the names of, and the beginning of dumps in,
+//
+//	/sys/fs/pstore/dmesg-*                   what the kernel said last, kept by firmware, ERST or reserved memory; begins with
+//	                                         "Panic#1 Part1" (or "Oops#1 Part1", which is no panic)
+//	/var/lib/systemd/pstore/*/…/dmesg*       the same, where systemd-pstore has moved it
+//	/var/crash/*/vmcore*, vmcore-dmesg.txt   what kdump wrote, in a folder for each crash
+//
+// https://docs.kernel.org/admin-guide/pstore-blk.html, https://docs.kernel.org/admin-guide/kdump/kdump.html, systemd-pstore.service(8)
+//
+// A dump of the day before this boot is one of the boot before: a warning for the first day of this boot, and information
+// until the third. It goes when the file goes. When a dump was written is judged once, at the first look, so that a clock
+// that is set later does not make it older or newer.
+//
+// Known false alarms, and what is done: dumps of an oops after which the machine went on, crash reports of programs (files in
+// /var/crash itself, as apport writes them), and dumps of earlier boots that nobody removed are none. /var/crash on another
+// machine is not looked at.
+
+const lastPanicID = "last-panic"
+
+// panicToldFor is how long after boot a panic is told.
+const panicToldFor = 72 * time.Hour
+
+// LastPanic finds nodes whose kernel panicked before this boot.
+func LastPanic() detect.Check {
+	m := &panicState{known: make(map[string]panicDump)}
+	return detect.Check{
+		ID: lastPanicID, Domain: "kernel",
+		Summary: "the kernel panicked before this boot",
+		Advice: "Read the dump that the message names (crash vmlinux vmcore, or the text itself): its last lines tell why. Keep it elsewhere, then remove it: the firmware has " +
+			"room for few. After hardware errors have the machine tested; otherwise look for a newer kernel.",
+		Doc: detect.Doc{
+			Reads: []string{"/sys/fs/pstore/dmesg-*", "/var/lib/systemd/pstore", "/var/crash, where it is on a disk of the node"},
+			Why:   "All pods of the node were killed without notice, and a kernel that panicked once for a reason that is still there will do it again.",
+			Faults: []detect.Fault{
+				{Reason: "KernelPanicBefore", Severity: finding.Warning, When: "a dump of a panic was written in the day before this boot; a warning for 24 hours after boot, information until 72"},
+			},
+			FalseAlarms: "Dumps of an oops, crash reports of programs, and dumps of earlier boots are not told.",
+		},
+		Every: time.Hour,
+		Run:   m.look,
+	}
+}
+
+// panicState keeps what is known of each dump.
+type panicState struct {
+	known map[string]panicDump
+}
+
+// panicDump is one dump.
+type panicDump struct {
+	isPanic, ofLastBoot bool
+	why                 string // what the kernel said, where the dump has it in plain text
+}
+
+func (m *panicState) look(_ context.Context, h *host.Host) ([]finding.Finding, error) {
+	up := h.Clock().SinceBoot
+	if up > panicToldFor {
+		return nil, nil
+	}
+	files, err := dumpFiles(h)
+	if err != nil {
+		return nil, err
+	}
+	known := make(map[string]panicDump, len(files))
+	told, why := "", ""
+	for _, f := range files {
+		dump, old := m.known[f]
+		if !old {
+			if dump, err = readDump(h, f); err != nil {
+				return nil, err
+			}
+		}
+		known[f] = dump
+		if dump.isPanic && dump.ofLastBoot && (told == "" || why == "" && dump.why != "") {
+			told, why = f, dump.why
+		}
+	}
+	m.known = known
+	if told == "" {
+		return nil, nil
+	}
+	f := finding.Finding{
+		Check: lastPanicID, Subject: checkkit.NodeSubject(h), Severity: finding.Warning, Reason: "KernelPanicBefore",
+		Message: "the kernel panicked before this boot", Facts: map[string]string{"dump": checkkit.Sanitize(told, 256)},
+	}
+	if up > checkkit.BootFactTTL {
+		f.Severity = finding.Info
+	}
+	if why != "" {
+		f.Message, f.Facts["panic"] = f.Message+": "+why, why
+	}
+	f.Message += fmt.Sprintf("; its dump is %s", f.Facts["dump"])
+	return []finding.Finding{f}, nil
+}

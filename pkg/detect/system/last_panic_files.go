@@ -1,0 +1,172 @@
+package system
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"io/fs"
+	"path"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/nodeagent/nodeagent/internal/host"
+	"github.com/nodeagent/nodeagent/pkg/detect/checkkit"
+	"github.com/nodeagent/nodeagent/pkg/detect/storage/filesystem"
+)
+
+const (
+	pstoreDir   = "/sys/fs/pstore"
+	pstoreMoved = "/var/lib/systemd/pstore"
+	crashDir    = "/var/crash"
+	maxDumps    = 256       // looked at, of each place
+	dumpHead    = 128 << 10 // of a dump of text; a record of pstore is smaller, and a log of kdump ends with the panic
+)
+
+// dumpFiles lists what may be the dump of a panic. A place that is not there has none.
+func dumpFiles(h *host.Host) ([]string, error) {
+	var found []string
+	names, err := listOrNone(h.Files, pstoreDir)
+	if err != nil {
+		return nil, err
+	}
+	for _, name := range names {
+		if strings.HasPrefix(name, "dmesg-") {
+			found = append(found, pstoreDir+"/"+name)
+		}
+	}
+	for _, dir := range []string{pstoreMoved, crashDir} {
+		below, err := dumpsBelow(h, dir)
+		if err != nil {
+			return nil, err
+		}
+		found = append(found, below...)
+	}
+	return found, nil
+}
+
+// dumpsBelow looks into the folders of one place, two levels deep, if it is on a disk of the node: a listing of a dead server's
+// folder would hang.
+func dumpsBelow(h *host.Host, dir string) ([]string, error) {
+	local, err := onLocalDisk(h, dir)
+	if err != nil || !local {
+		return nil, err
+	}
+	if stat, err := h.Files.Stat(dir); err != nil || !stat.IsDir() { // a symbolic link could lead to a server
+		if errors.Is(err, fs.ErrNotExist) {
+			err = nil
+		}
+		return nil, err
+	}
+	var found []string
+	dirs := []string{dir}
+	for depth := 0; depth <= 2; depth++ {
+		var next []string
+		for _, d := range dirs {
+			entries, _, err := h.Files.Entries(d)
+			if errors.Is(err, fs.ErrNotExist) {
+				continue
+			}
+			if err != nil {
+				return nil, err
+			}
+			slices.SortFunc(entries, func(a, b host.Entry) int { return strings.Compare(a.Name, b.Name) })
+			for _, e := range entries {
+				switch name := d + "/" + e.Name; {
+				case depth > 0 && e.IsFile() && isDump(e.Name) && len(found) < maxDumps:
+					found = append(found, name)
+				case e.IsDir() && len(next) < maxDumps:
+					next = append(next, name)
+				}
+			}
+		}
+		dirs = next
+	}
+	return found, nil
+}
+
+func isDump(name string) bool {
+	return strings.HasPrefix(name, "dmesg") || strings.HasPrefix(name, "vmcore") || strings.HasPrefix(name, "dump.")
+}
+
+func listOrNone(files host.Files, dir string) ([]string, error) {
+	names, err := files.List(dir)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, nil
+	}
+	slices.Sort(names)
+	return names, err
+}
+
+// onLocalDisk reports whether the deepest mount above a path is of a filesystem that needs no server.
+func onLocalDisk(h *host.Host, name string) (bool, error) {
+	mounts, err := h.Mounts()
+	if err != nil {
+		return false, err
+	}
+	best, local := -1, false
+	for _, m := range mounts {
+		if len(m.Point) >= best && (host.Below(name, m.Point) || host.Below(m.Point, name)) {
+			best = len(m.Point)
+			local = filesystem.OnBlockDevice(m) && m.FSType != "fuseblk" || slices.Contains([]string{"overlay", "tmpfs", "zfs", "ramfs", "bcachefs"}, m.FSType)
+		}
+	}
+	return local, nil
+}
+
+// readDump decides when a dump was written and what it is of.
+func readDump(h *host.Host, file string) (panicDump, error) {
+	const before, slack = 24 * time.Hour, 10 * time.Minute
+	stat, err := h.Files.Stat(file)
+	if errors.Is(err, fs.ErrNotExist) {
+		return panicDump{}, nil // moved away meanwhile
+	}
+	if err != nil {
+		return panicDump{}, err
+	}
+	age := checkkit.BootTime(h.Clock()).Sub(stat.Modified)
+	dump := panicDump{ofLastBoot: age >= -slack && age <= before}
+	text := strings.Contains(path.Base(file), "dmesg")
+	if !dump.ofLastBoot || !text {
+		dump.isPanic = !text // what kdump writes is of a panic; its name is all that is looked at
+		return dump, nil
+	}
+	data, err := readDumpText(h.Files, file)
+	if errors.Is(err, fs.ErrNotExist) {
+		return panicDump{}, nil
+	}
+	if err != nil {
+		return panicDump{}, fmt.Errorf("dump of a panic: %w", err)
+	}
+	dump.isPanic, dump.why = panicIn(data)
+	// What pstore could not unpack says nothing in plain text; kdump's log is of a panic in any case.
+	dump.isPanic = dump.isPanic || strings.HasPrefix(file, crashDir)
+	return dump, nil
+}
+
+// readDumpText reads the end of a log, where the panic is.
+func readDumpText(files host.Files, file string) ([]byte, error) {
+	if strings.HasPrefix(file, pstoreDir) { // each record is small
+		return files.Head(file, dumpHead)
+	}
+	data, _, err := files.Tail(file, dumpHead)
+	return data, err
+}
+
+// panicIn looks for what the kernel says when it panics, in a log with or without time stamps:
+//
+//	Panic#2 Part1
+//	<0>[  123.456789] Kernel panic - not syncing: Fatal exception in interrupt
+func panicIn(data []byte) (isPanic bool, why string) {
+	const words = "Kernel panic - not syncing"
+	isPanic = bytes.HasPrefix(data, []byte("Panic#"))
+	for line := range bytes.Lines(data) {
+		prefix, rest, found := bytes.Cut(line, []byte(words))
+		// Before the kernel's own words there is nothing but level and time; a program's name may be anything.
+		if !found || len(bytes.Trim(prefix, "<>[]()0123456789. \tT,C")) > 0 {
+			continue
+		}
+		return true, checkkit.Sanitize(strings.TrimPrefix(string(rest), ": "), 200)
+	}
+	return isPanic, ""
+}

@@ -1,0 +1,127 @@
+package load
+
+import (
+	"fmt"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/nodeagent/nodeagent/internal/host"
+	"github.com/nodeagent/nodeagent/pkg/detect/checkkit"
+	"github.com/nodeagent/nodeagent/pkg/detect/system/tasks"
+	"github.com/nodeagent/nodeagent/pkg/finding"
+)
+
+// loadFault is one resource that is short. The order of the constants is that of gravity: what blocks everything first.
+type loadFault struct {
+	reason   string
+	text     string
+	marginal bool // only keeps what was raised
+}
+
+// perCPU is a load average for each processor.
+func (l LoadSeen) perCPU(load float64) float64 { return load / float64(max(l.CPUs, 1)) }
+
+// unusual reports whether it is worth to look at tasks, which costs some milliseconds for a thousand of them. Blocked
+// tasks are part of the load, so that many of them show as load that is not runnable.
+func (l LoadSeen) unusual(s Settings) bool {
+	return l.perCPU(l.Load5) >= s.LoadPerCPU*checkkit.ClearRatio || l.perCPU(l.Load15) >= s.FatalLoadPerCPU*checkkit.ClearRatio ||
+		l.CPU.Some60 >= s.CPUPressure*checkkit.ClearRatio ||
+		l.Memory.Full60 >= s.MemoryPressure*checkkit.ClearRatio || l.Memory.Full300 >= s.FatalMemoryStalls*checkkit.ClearRatio ||
+		l.IO.Full60 >= s.IOPressure*checkkit.ClearRatio ||
+		l.Load1-float64(l.Runnable) >= float64(s.BlockedTasks)*checkkit.ClearRatio/2
+}
+
+// judge returns what is wrong, the gravest first; marginal faults come last.
+func (l LoadSeen) judge(s Settings) []loadFault {
+	var faults []loadFault
+	add := func(value, threshold float64, reason, format string, args ...any) {
+		if threshold > 0 && value >= threshold*checkkit.ClearRatio {
+			faults = append(faults, loadFault{reason, fmt.Sprintf(format, args...), value < threshold})
+		}
+	}
+	add(l.Memory.Full60, s.MemoryPressure, "MemoryPressureStall", "all tasks waited for memory in %.0f %% of the last minute", l.Memory.Full60)
+	// Where no earlier scan could tell which tasks are blocked for long, the load of five minutes must show them.
+	blocked := max(l.BlockedLong, min(l.Blocked, int(l.Load5/0.8)))
+	add(float64(blocked), float64(s.BlockedTasks), "BlockedTasks", "%d tasks are blocked in the kernel", l.Blocked)
+	// Little work that waits for I/O all the time is no fault of the node.
+	if l.perCPU(l.Load5) >= 1 {
+		add(l.IO.Full60, s.IOPressure, "IOPressureStall", "all tasks waited for I/O in %.0f %% of the last minute", l.IO.Full60)
+	}
+	add(l.perCPU(l.Load5), s.LoadPerCPU, "HighLoad", "load is %.1f for each of %d CPUs over 5 minutes", l.perCPU(l.Load5), l.CPUs)
+	// Tasks that only their own limit holds back are no fault of the node.
+	if l.perCPU(l.Load5) >= 1 {
+		add(l.CPU.Some60, s.CPUPressure, "CPUPressure", "tasks waited for a CPU in %.0f %% of the last minute", l.CPU.Some60)
+	}
+	slices.SortStableFunc(faults, func(a, b loadFault) int {
+		switch {
+		case a.marginal == b.marginal:
+			return 0
+		case a.marginal:
+			return 1
+		}
+		return -1
+	})
+	return faults
+}
+
+// isFatal reports whether the node cannot serve pods, by the longest windows there are. What was fatal stays so until it
+// is well below.
+func (l LoadSeen) isFatal(s Settings, was bool) bool {
+	share := 1.0
+	if was {
+		share = checkkit.ClearRatio
+	}
+	return s.FatalLoadPerCPU > 0 && l.perCPU(l.Load15) >= s.FatalLoadPerCPU*share ||
+		s.FatalMemoryStalls > 0 && l.Memory.Full300 >= s.FatalMemoryStalls*share
+}
+
+// loadFinding words the faults: the gravest names the finding, all are told.
+func loadFinding(h *host.Host, l LoadSeen, faults []loadFault, fatal bool, c tasks.LoadCauses) finding.Finding {
+	texts := make([]string, 0, len(faults))
+	for _, f := range faults {
+		texts = append(texts, f.text)
+	}
+	message := strings.Join(texts, ", ")
+	if len(c.CPU) > 0 {
+		message += "; most CPU: " + checkkit.JoinFirst(c.CPU, 3)
+	}
+	if len(c.Blocked) > 0 {
+		message += "; blocked: " + checkkit.JoinFirst(c.Blocked, 3)
+	}
+	severity := finding.Warning
+	if fatal {
+		severity = finding.Fatal
+	}
+	return finding.Finding{
+		Check: loadID, Subject: checkkit.NodeSubject(h), Severity: severity,
+		Reason: faults[0].reason, Message: message, Facts: l.facts(c), BelowRaise: faults[0].marginal,
+	}
+}
+
+func (l LoadSeen) facts(c tasks.LoadCauses) map[string]string {
+	number := func(f float64) string { return strconv.FormatFloat(f, 'f', 2, 64) }
+	facts := map[string]string{
+		"cpus": strconv.Itoa(l.CPUs), "load1": number(l.Load1), "load5": number(l.Load5), "load15": number(l.Load15),
+		"runnable": strconv.Itoa(l.Runnable), "blocked": strconv.Itoa(l.Blocked),
+	}
+	if l.CPU.Known {
+		facts["cpuSomeAvg60"] = number(l.CPU.Some60)
+	}
+	if l.Memory.Known {
+		facts["memoryFullAvg60"] = number(l.Memory.Full60)
+	}
+	if l.IO.Known {
+		facts["ioFullAvg60"] = number(l.IO.Full60)
+	}
+	if len(c.CPU) > 0 {
+		facts["topCPU"] = checkkit.JoinFirst(c.CPU, 10)
+	}
+	if len(c.Blocked) > 0 {
+		facts["blockedIn"] = checkkit.JoinFirst(c.Blocked, 10)
+	}
+	if c.Cut {
+		facts["tasksCut"] = "true" // more tasks than are looked at
+	}
+	return facts
+}

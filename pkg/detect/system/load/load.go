@@ -1,0 +1,121 @@
+// Package load finds a machine that is overloaded or whose tasks are blocked.
+package load
+
+import (
+	"context"
+	"time"
+
+	"github.com/nodeagent/nodeagent/internal/host"
+	"github.com/nodeagent/nodeagent/pkg/detect"
+	"github.com/nodeagent/nodeagent/pkg/detect/system/tasks"
+	"github.com/nodeagent/nodeagent/pkg/finding"
+)
+
+// load reads
+//
+//	/proc/loadavg             0.14 0.25 0.30 1/96 488        load over 1, 5, 15 minutes; runnable/all tasks; last PID
+//	/proc/pressure/memory     some avg10=0.24 avg60=0.72 avg300=1.73 total=155743588       (also cpu, io)
+//	                          full avg10=0.00 avg60=0.00 avg300=0.00 total=0
+//	/sys/devices/system/cpu/online    0-1
+//
+// and, only when these are unusual, /proc/PID/task/TID/{stat,wchan} and /proc/PID/cgroup to say who causes it. The load of
+// Linux counts tasks that run, wait for a processor, or are blocked in the kernel (state D). Pressure is the share of time
+// in which some, or all (full), tasks waited for the resource; a kernel without it, or booted without psi=1, has no such
+// files, which is fine.
+//
+// https://docs.kernel.org/accounting/psi.html, proc_loadavg(5), proc_pid_stat(5).
+//
+// The windows are long ones (load5, avg60), so that a burst is no fault and a single look has something to say; the
+// policy then asks for a minute on top. The Prometheus node mixin warns at a load of 2 per processor for 15 minutes; by
+// Little's law a task then waits as long as it runs, which batch nodes do all day, so that this check begins at 4.
+//
+// Known false alarms, and what is done: pods throttled by their own CPU limit count as CPU pressure (so the load must show
+// it too); one backup on an idle machine is 90 % I/O pressure (same); tasks that the freezer of cgroup v1 holds show state
+// D on purpose but are no load (their cgroup's freezer.state is read). Blocked tasks that another agent's probes leave
+// behind count: they tell of the same dead server.
+
+// Settings are the thresholds of load. A finding that was raised is kept until the value is below three quarters of them.
+type Settings struct {
+	LoadPerCPU        float64 `yaml:"loadPerCPU"`        // load over 5 minutes, for each processor
+	CPUPressure       float64 `yaml:"cpuPressure"`       // percent of a minute in which some task waited for a processor
+	MemoryPressure    float64 `yaml:"memoryPressure"`    // percent of a minute in which all tasks waited for memory
+	IOPressure        float64 `yaml:"ioPressure"`        // percent of a minute in which all tasks waited for I/O
+	BlockedTasks      int     `yaml:"blockedTasks"`      // tasks in state D, for longer than half a minute
+	FatalLoadPerCPU   float64 `yaml:"fatalLoadPerCPU"`   // load over 15 minutes, for each processor
+	FatalMemoryStalls float64 `yaml:"fatalMemoryStalls"` // percent of 5 minutes in which all tasks waited for memory
+}
+
+// DefaultSettings returns the settings that are used unless the configuration says otherwise. Fatal is only what makes
+// kubelet itself unable to serve: at 20 tasks for each processor over a quarter of an hour it gets one twentieth of one; and
+// at 60 % memory stalls over five minutes the node does little but reclaim.
+func DefaultSettings() Settings {
+	return Settings{
+		LoadPerCPU: 4, CPUPressure: 80, MemoryPressure: 20, IOPressure: 50, BlockedTasks: 10,
+		FatalLoadPerCPU: 20, FatalMemoryStalls: 60,
+	}
+}
+
+const loadID = "load"
+
+// New finds nodes that have more to do than they can, and says who causes it.
+func New(s Settings) detect.Check {
+	memory := &loadState{}
+	return detect.Check{
+		ID:      loadID,
+		Domain:  "cpu",
+		Summary: "the node is overloaded: too much work for its processors, memory or disks",
+		Advice: "The message names the pods and services that cause it. Give them limits or move them. Tasks blocked in the kernel " +
+			"wait for the disk or server that their wait channel tells: more processors do not help there.",
+		Doc: detect.Doc{
+			Reads: []string{"/proc/loadavg", "/proc/pressure/{cpu,memory,io}", "/sys/devices/system/cpu/online", "/proc/PID/{stat,cgroup} and wchan, only when these are unusual"},
+			Why:   "kubelet and the runtime wait like everybody else: pods start late, probes time out, and healthy pods are restarted.",
+			Faults: []detect.Fault{
+				{Reason: "MemoryPressureStall", Severity: finding.Fatal, When: "all tasks waited for memory in 20 % of the last minute; fatal at 60 % over five minutes: the node does little but reclaim"},
+				{Reason: "BlockedTasks", Severity: finding.Warning, When: "10 tasks in state D for longer than half a minute: a disk or server does not answer"},
+				{Reason: "IOPressureStall", Severity: finding.Warning, When: "all tasks waited for I/O in half of the last minute, on a machine with work for each processor"},
+				{Reason: "HighLoad", Severity: finding.Fatal, When: "4 tasks for each processor over 5 minutes; fatal at 20 over 15 minutes: kubelet gets one twentieth of a processor"},
+				{Reason: "CPUPressure", Severity: finding.Warning, When: "some task waited for a processor in 80 % of the last minute, on a machine with work for each processor"},
+			},
+			FalseAlarms: "Pods throttled by their own CPU limit, one backup on an idle machine, and tasks that the freezer of cgroup v1 holds do not count.",
+		},
+		Condition: detect.Condition{
+			Type: "NodeOverloaded", ReadyType: "NodeLoadAcceptable",
+			HealthyReason: "NodeLoadIsAcceptable", HealthyMessage: "The node has no more work than it can do",
+		},
+		Every:    10 * time.Second,
+		Deadline: 8 * time.Second,
+		Policy:   finding.Policy{Raise: finding.Hold{Looks: 3, For: time.Minute}, Clear: finding.Hold{Looks: 3, For: time.Minute}},
+		Run: func(ctx context.Context, h *host.Host) ([]finding.Finding, error) {
+			return memory.look(ctx, h, s)
+		},
+	}
+}
+
+// loadState is what one look leaves for the next.
+type loadState struct {
+	scan  tasks.TaskScan // the last one
+	fatal bool           // the last look said fatal: kept until well below the threshold
+}
+
+// look reads the cheap numbers, looks at tasks only if those are unusual, and judges.
+func (m *loadState) look(ctx context.Context, h *host.Host, s Settings) ([]finding.Finding, error) {
+	seen, err := readLoad(h.Files)
+	if err != nil {
+		return nil, err
+	}
+	if !seen.unusual(s) {
+		m.scan, m.fatal = tasks.TaskScan{}, false
+		return nil, nil
+	}
+	if m.scan, err = m.scan.Renew(ctx, h); err != nil {
+		return nil, err
+	}
+	seen.Blocked, seen.BlockedLong = len(m.scan.Blocked), m.scan.BlockedLong()
+	faults := seen.judge(s)
+	if len(faults) == 0 {
+		m.fatal = false
+		return nil, nil
+	}
+	m.fatal = seen.isFatal(s, m.fatal)
+	return []finding.Finding{loadFinding(h, seen, faults, m.fatal, m.scan.Causes(ctx, h))}, nil
+}

@@ -1,0 +1,115 @@
+package load
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"strconv"
+	"strings"
+	"syscall"
+
+	"github.com/nodeagent/nodeagent/internal/host"
+	"github.com/nodeagent/nodeagent/pkg/detect/checkkit"
+)
+
+// LoadSeen is all that one look at the load shows.
+type LoadSeen struct {
+	CPUs                 int
+	Load1, Load5, Load15 float64
+	Runnable             int // tasks that run or wait for a processor at this moment
+	CPU, Memory, IO      pressure
+	Blocked, BlockedLong int // tasks in state D now; and those that were so half a minute ago too. Known only after a scan
+}
+
+// pressure is one file of /proc/pressure, in percent; zero where the kernel has none.
+type pressure struct {
+	Known            bool
+	Some60, Full60   float64
+	Some300, Full300 float64
+}
+
+func readLoad(files host.Files) (LoadSeen, error) {
+	var seen LoadSeen
+	data, err := files.Read("/proc/loadavg")
+	if err != nil {
+		return LoadSeen{}, err
+	}
+	if err := ParseLoadavg(string(data), &seen); err != nil {
+		return LoadSeen{}, fmt.Errorf("read /proc/loadavg: %w", err)
+	}
+	online, err := files.Text("/sys/devices/system/cpu/online")
+	if err != nil {
+		return LoadSeen{}, err
+	}
+	if seen.CPUs, err = checkkit.CountCPUs(online); err != nil {
+		return LoadSeen{}, fmt.Errorf("read /sys/devices/system/cpu/online: %w", err)
+	}
+	for name, into := range map[string]*pressure{"cpu": &seen.CPU, "memory": &seen.Memory, "io": &seen.IO} {
+		file := "/proc/pressure/" + name
+		data, err := files.Read(file)
+		if errors.Is(err, fs.ErrNotExist) || errors.Is(err, syscall.EOPNOTSUPP) { // EOPNOTSUPP: switched off at boot
+			continue
+		}
+		if err != nil {
+			return LoadSeen{}, fmt.Errorf("read %s: %w", file, err)
+		}
+		if *into, err = parsePressure(string(data)); err != nil {
+			return LoadSeen{}, fmt.Errorf("read %s: %w", file, err)
+		}
+	}
+	return seen, nil
+}
+
+// ParseLoadavg parses "0.14 0.25 0.30 1/96 488".
+func ParseLoadavg(text string, seen *LoadSeen) error {
+	fields := strings.Fields(text)
+	if len(fields) != 5 {
+		return fmt.Errorf("%q: want 5 fields", text)
+	}
+	for i, into := range []*float64{&seen.Load1, &seen.Load5, &seen.Load15} {
+		value, err := checkkit.ParseShare(fields[i])
+		if err != nil {
+			return err
+		}
+		*into = value
+	}
+	running, _, ok := strings.Cut(fields[3], "/")
+	runnable, err := strconv.Atoi(running)
+	if !ok || err != nil || runnable < 0 {
+		return fmt.Errorf("%q: want runnable/all tasks", fields[3])
+	}
+	seen.Runnable = max(runnable-1, 0) // the reader itself runs
+	return nil
+}
+
+// parsePressure parses the lines "some avg10=0.24 avg60=0.72 avg300=1.73 total=155743588" and "full …". The cpu file has no
+// second one before Linux 5.13. What is not known is skipped.
+func parsePressure(text string) (pressure, error) {
+	p := pressure{}
+	for line := range strings.Lines(text) {
+		fields := strings.Fields(line)
+		if len(fields) == 0 {
+			continue
+		}
+		var avg60, avg300 *float64
+		switch fields[0] {
+		case "some":
+			avg60, avg300, p.Known = &p.Some60, &p.Some300, true
+		case "full":
+			avg60, avg300 = &p.Full60, &p.Full300
+		default:
+			continue
+		}
+		for key, into := range map[string]*float64{"avg60=": avg60, "avg300=": avg300} {
+			value, err := checkkit.FieldAfter(fields, key)
+			if err != nil {
+				return pressure{}, fmt.Errorf("line %q: %w", strings.TrimSpace(line), err)
+			}
+			*into = value
+		}
+	}
+	if !p.Known {
+		return pressure{}, fmt.Errorf("%q: no line begins with some", text)
+	}
+	return p, nil
+}

@@ -1,0 +1,86 @@
+package load
+
+import (
+	"context"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/nodeagent/nodeagent/internal/host"
+	"github.com/nodeagent/nodeagent/internal/host/hosttest"
+	"github.com/nodeagent/nodeagent/pkg/detect/checktest"
+	"github.com/nodeagent/nodeagent/pkg/detect/system/tasks"
+	"github.com/nodeagent/nodeagent/test/need"
+)
+
+// blockedNow scans the machine that the test runs on until the condition holds of the tasks that it takes for blocked.
+func blockedNow(t *testing.T, h *host.Host, until func([]tasks.Task) bool) []tasks.Task {
+	t.Helper()
+	deadline := time.After(10 * time.Second)
+	for {
+		scan, err := tasks.TaskScan{}.Renew(t.Context(), h)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if until(scan.Blocked) {
+			return scan.Blocked
+		}
+		select {
+		case <-time.After(50 * time.Millisecond):
+		case <-deadline:
+			t.Fatalf("blocked tasks: %+v", scan.Blocked)
+		}
+	}
+}
+
+// A task that a dead filesystem holds counts, and where it waits is told.
+func TestRealBlockedTask(t *testing.T) {
+	dir := hosttest.HangingFUSE(t)
+	ctx, cancel := context.WithTimeout(t.Context(), 100*time.Millisecond)
+	defer cancel()
+	if _, err := host.NewProber().Do(ctx, host.ProbeRequest{Op: host.ProbeStatfs, Path: dir}); err == nil {
+		t.Fatal("a hung filesystem answered")
+	}
+	h := &host.Host{Clock: host.Now, Paths: host.DefaultPaths()}
+	isProbe := func(x tasks.Task) bool { return strings.Contains(x.Wchan, "request_wait_answer") }
+	blocked := blockedNow(t, h, func(all []tasks.Task) bool { return slices.ContainsFunc(all, isProbe) })
+	t.Logf("%+v", blocked)
+}
+
+// A task that somebody froze does not count, although its state is the same.
+func TestRealFrozenTask(t *testing.T) {
+	need.Root(t, "makes a cgroup")
+	h := &host.Host{Clock: host.Now, Paths: host.DefaultPaths()}
+	cgroup := filepath.Join(h.Paths.CgroupMount, "freezer", "nodeagent-test-"+strconv.Itoa(os.Getpid()))
+	need.Kernel(t, "the freezer of cgroup v1", os.Mkdir(cgroup, 0o755))
+	t.Cleanup(func() { checktest.RemoveCgroup(t, cgroup) })
+	put := func(file, text string) {
+		t.Helper()
+		if err := os.WriteFile(filepath.Join(cgroup, file), []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	child, err := os.StartProcess("/bin/sleep", []string{"sleep", "100"}, &os.ProcAttr{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		put("freezer.state", "THAWED") // or it would not die
+		_ = child.Kill()
+		_, _ = child.Wait()
+	})
+	put("cgroup.procs", strconv.Itoa(child.Pid))
+	put("freezer.state", "FROZEN")
+	blockedNow(t, h, func([]tasks.Task) bool { // wait for the state
+		stat, err := h.ProcStat(child.Pid)
+		return err == nil && stat.State == 'D'
+	})
+	blocked := blockedNow(t, h, func([]tasks.Task) bool { return true })
+	if slices.ContainsFunc(blocked, func(x tasks.Task) bool { return x.PID == child.Pid }) {
+		t.Errorf("a frozen task counts as blocked: %+v", blocked)
+	}
+}

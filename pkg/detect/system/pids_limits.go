@@ -1,0 +1,227 @@
+package system
+
+import (
+	"context"
+	"fmt"
+	"maps"
+	"path"
+	"slices"
+	"strconv"
+	"time"
+
+	"github.com/nodeagent/nodeagent/internal/host"
+	"github.com/nodeagent/nodeagent/pkg/detect"
+	"github.com/nodeagent/nodeagent/pkg/detect/checkkit"
+	"github.com/nodeagent/nodeagent/pkg/detect/kernellog/rules"
+	"github.com/nodeagent/nodeagent/pkg/finding"
+)
+
+// pids-limits reads, of pods with their containers, and of slices and services, in cgroup v1 and v2,
+//
+//	pids.max       4096              or max: processes and threads that may be here and below
+//	pids.current   112
+//	pids.events    max 3             how often a fork failed for it: counted where the program is that wanted to fork
+//	pids.events.local                the same since Linux 6.11, in v2: counted where the limit is (pids.events: also above)
+//
+// https://docs.kernel.org/admin-guide/cgroup-v2.html#pid. Kubelet limits pods by podPidsLimit, systemd services by TasksMax.
+//
+// The kernel's log has one line for each cgroup, at the first time only; the counts tell all. A fork that failed is told for
+// 10 minutes; 95 % of the limit is told, gone below 90 %.
+//
+// Known false alarms: a program that keeps a full pool of threads on purpose.
+
+const (
+	pidsLimitsID   = "pids-limits"
+	pidsLimitsAt   = 95 // percent
+	pidsLimitsKeep = 90
+	pidsLimitsFor  = 10 * time.Minute
+	maxPIDsCgroups = 20_000
+)
+
+// PIDsLimits finds pods and services that cannot start more processes or threads.
+func PIDsLimits() detect.Check {
+	c := &pidsCheck{}
+	return detect.Check{
+		ID: pidsLimitsID, Domain: "cpu",
+		Summary: "a pod or service has as many processes and threads as it may, and cannot start others",
+		Advice: "Look for a leak: `kubectl exec POD -- ps -eLf`, or `systemd-cgls`. A pod that needs more: podPidsLimit in kubelet's configuration. " +
+			"A service: TasksMax in its unit.",
+		Doc: detect.Doc{
+			Reads: []string{"pids.max, pids.current and pids.events of pods, containers, slices and services in /sys/fs/cgroup"},
+			Why:   "Programs that cannot start a thread crash or hang; probes by exec fail, and so does kubectl exec.",
+			Faults: []detect.Fault{
+				{Reason: "PIDsLimitReached", Severity: finding.Warning, When: "a process or thread could not be started since the last look; for 10 minutes"},
+				{Reason: "PIDsNearLimit", Severity: finding.Warning, When: "95 % of the limit are there; gone below 90 %"},
+			},
+			FalseAlarms: "Programs with a full pool of threads on purpose.",
+		},
+		CounterBased: true,
+		Every:        5 * time.Minute, Deadline: 10 * time.Second,
+		Wakes: []detect.Wake{checkkit.KernelWake(pidsLimitsID)},
+		Run:   c.look,
+	}
+}
+
+// pidsCheck remembers what was counted.
+type pidsCheck struct {
+	seen   bool
+	failed map[string]uint64 // by cgroup; those that are zero are left out
+	told   map[finding.Subject]*checkkit.RecentCount
+}
+
+// pidsGroup is what one look sees of a pod or service.
+type pidsGroup struct {
+	failed         uint64 // since the last look
+	current, limit uint64 // of the fullest cgroup of it
+}
+
+func (c *pidsCheck) look(ctx context.Context, h *host.Host) ([]finding.Finding, error) {
+	hierarchy, err := checkkit.ControllerHierarchy(h, "pids")
+	if err != nil {
+		return nil, err
+	}
+	s := pidsScan{files: h.Files, root: hierarchy.Point, before: c.failed, first: !c.seen,
+		failed: make(map[string]uint64), groups: make(map[finding.Subject]pidsGroup), doubts: make(map[finding.Subject]error)}
+	if err := s.all(ctx, h, hierarchy); err != nil {
+		return nil, err
+	}
+	c.seen, c.failed = true, s.failed
+	now := h.Clock().SinceBoot
+	return c.judge(ctx, h, s, now), finding.Partial(s.doubts)
+}
+
+func (c *pidsCheck) judge(ctx context.Context, h *host.Host, s pidsScan, now time.Duration) []finding.Finding {
+	next := make(map[finding.Subject]*checkkit.RecentCount)
+	var findings []finding.Finding
+	for subject, g := range s.groups {
+		t := c.told[subject]
+		if t == nil {
+			t = &checkkit.RecentCount{}
+		}
+		if g.failed > 0 {
+			t.Add(g.failed, now)
+		}
+		reached := t.Recent(now, pidsLimitsFor)
+		share := checkkit.PercentOf(g.current, g.limit)
+		if reached {
+			next[subject] = t
+		} else if share < pidsLimitsKeep {
+			continue
+		}
+		f := finding.Finding{
+			Check: pidsLimitsID, Subject: subject, Severity: finding.Warning, Reason: "PIDsNearLimit", BelowRaise: !reached && share < pidsLimitsAt,
+			Message: fmt.Sprintf("%d of %d processes and threads are there", g.current, g.limit),
+			Facts:   map[string]string{"current": strconv.FormatUint(g.current, 10), "limit": strconv.FormatUint(g.limit, 10)},
+		}
+		if reached {
+			f.Reason, f.Facts["failed"] = "PIDsLimitReached", strconv.FormatUint(t.Count, 10)
+			f.Message = fmt.Sprintf("%d starts of a process or thread failed lately", t.Count)
+			if g.limit > 0 {
+				f.Message += fmt.Sprintf("; %d of %d are there", g.current, g.limit)
+			}
+		}
+		findings = append(findings, f)
+	}
+	c.told = next
+	namePods(ctx, h, findings)
+	slices.SortFunc(findings, finding.Compare)
+	return findings
+}
+
+// namePods puts the names of pods and cgroups before the messages.
+func namePods(ctx context.Context, h *host.Host, findings []finding.Finding) {
+	var names map[string]string
+	for i := range findings {
+		f := &findings[i]
+		name := checkkit.Sanitize(f.Subject.Name, checkkit.MaxLine)
+		if f.Subject.Kind == rules.PodKind {
+			if names == nil {
+				names = maps.Clone(checkkit.KubeletNames(ctx, h))
+			}
+			if known := names[f.Subject.UID]; known != "" {
+				name = known
+			}
+			f.Facts["pods"] = name
+		}
+		f.Message = name + ": " + f.Message
+	}
+}
+
+// pidsScan is one look at all cgroups.
+type pidsScan struct {
+	files  host.Files
+	root   string
+	before map[string]uint64
+	first  bool
+	failed map[string]uint64
+	groups map[finding.Subject]pidsGroup
+	doubts map[finding.Subject]error
+}
+
+func (s *pidsScan) all(ctx context.Context, h *host.Host, hierarchy host.CgroupHierarchy) error {
+	err := checkkit.WalkSlices(h.Files, hierarchy.Point, "/", checkkit.FoldersAbove(h.Paths.PodCgroupDirs()), func(name string, _ bool) error {
+		s.add(finding.Subject{Kind: "cgroup", Name: name}, name)
+		return checkkit.DeadlineError(ctx, hierarchy)
+	})
+	if err != nil {
+		return err
+	}
+	pods, err := h.PodCgroups(hierarchy)
+	if err != nil {
+		return err
+	}
+	if len(pods) > maxPIDsCgroups {
+		return fmt.Errorf("list %s: more than %d cgroups of pods", hierarchy.Point, maxPIDsCgroups)
+	}
+	for _, p := range pods {
+		if p.Depth <= 1 {
+			s.add(finding.Subject{Kind: rules.PodKind, Name: p.UID, UID: p.UID}, p.Path)
+		}
+		if err := checkkit.DeadlineError(ctx, hierarchy); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// add reads one cgroup. One that goes away meanwhile is none.
+func (s *pidsScan) add(subject finding.Subject, name string) {
+	dir := path.Join(s.root, name)
+	events, err := checkkit.ReadCounts(s.files, path.Join(dir, "pids.events.local"))
+	if checkkit.IsGone(err) {
+		events, err = checkkit.ReadCounts(s.files, path.Join(dir, "pids.events"))
+	}
+	if checkkit.IsGone(err) {
+		return
+	}
+	g := s.groups[subject]
+	if err == nil {
+		failed := events["max"]
+		if failed > 0 {
+			s.failed[name] = failed
+		}
+		if before := s.before[name]; !s.first && failed != before {
+			if failed < before {
+				before = 0 // a cgroup that was made anew
+			}
+			g.failed = max(g.failed, failed-before)
+		}
+		err = s.addUse(&g, dir)
+	}
+	if err != nil && !checkkit.IsGone(err) {
+		s.doubts[subject] = err
+	}
+	s.groups[subject] = g
+}
+
+func (s *pidsScan) addUse(g *pidsGroup, dir string) error {
+	limit, limited, err := checkkit.ReadLimit(s.files, path.Join(dir, "pids.max"))
+	if err != nil || !limited {
+		return err
+	}
+	current, err := checkkit.ReadCount(s.files, path.Join(dir, "pids.current"))
+	if err == nil && checkkit.PercentOf(current, limit) >= checkkit.PercentOf(g.current, g.limit) {
+		g.current, g.limit = current, limit
+	}
+	return err
+}

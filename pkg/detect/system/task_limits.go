@@ -1,0 +1,95 @@
+package system
+
+import (
+	"context"
+	"fmt"
+	"strconv"
+	"time"
+
+	"github.com/nodeagent/nodeagent/internal/host"
+	"github.com/nodeagent/nodeagent/pkg/detect"
+	"github.com/nodeagent/nodeagent/pkg/detect/checkkit"
+	"github.com/nodeagent/nodeagent/pkg/finding"
+)
+
+// task-limits reads
+//
+//	/proc/loadavg                      0.14 0.25 0.30 1/96 488     the fourth field: runnable/all tasks (threads, not processes)
+//	/proc/sys/kernel/{pid_max,threads-max}                 32768
+//	/sys/fs/cgroup/…/pids.{current,max}                    88, "max" for no limit
+//
+// the last of kubelet's and the runtime's cgroup and those above it, of kubepods, and of each pod. Every thread takes a PID.
+// The runtime's cgroup also holds all shims, some ten threads a pod, and a service has at most 15 % of the PIDs unless its
+// unit says TasksMax=infinity.
+//
+// https://docs.kernel.org/admin-guide/sysctl/kernel.html#pid-max, https://docs.kernel.org/admin-guide/cgroup-v2.html#pid,
+// https://kubernetes.io/docs/concepts/policy/pid-limiting/
+//
+// The smallest limit counts, in threads. At 80 % a person has time to act; at 95 % the next burst of pods fails to fork, so
+// that the node cannot serve new ones: fatal where the limit is the node's, kubepods', kubelet's or the runtime's. A pod at
+// its own limit is the pod's trouble.
+//
+// Known false alarms, and what is done: a pod that is meant to run at its limit (a fixed pool of threads) is a warning of
+// its own subject; raise podPidsLimit. Short bursts do not last the minute that the policy asks for.
+
+const taskLimitsID = "task-limits"
+
+// TaskLimits finds nodes, services and pods that have nearly as many tasks as they may.
+func TaskLimits(s UsageSettings) detect.Check {
+	memory := usageState{}
+	return detect.Check{
+		ID: taskLimitsID, Domain: "kernel",
+		Summary: "the node, the runtime or a pod has nearly as many processes and threads as it may",
+		Advice: "Find who has most: ps -eLo pid,comm | sort | uniq -c | sort -n. Restart what leaks threads, or raise the limit that the message names: " +
+			"sysctl kernel.pid_max or kernel.threads-max, TasksMax=infinity in the unit of the runtime, podPidsLimit of kubelet.",
+		Doc: detect.Doc{
+			Reads: []string{"/proc/loadavg", "/proc/sys/kernel/{pid_max,threads-max}", "pids.current and pids.max of kubelet's, the runtime's, kubepods' and the pods' cgroups"},
+			Why: "Where no PID is left, fork fails with \"resource temporarily unavailable\": containers do not start, exec probes fail, and programs written " +
+				"in Go, kubelet and containerd among them, crash.",
+			Faults: []detect.Fault{
+				{Reason: "TasksNearLimit", Severity: finding.Fatal, When: "the node's tasks are 80 % of the smaller of kernel.pid_max and kernel.threads-max (warning), or 95 % (fatal: the next pods cannot start)"},
+				{Reason: "CgroupTasksNearLimit", Severity: finding.Fatal, When: "the same for pids.max of the cgroup of kubelet, the runtime or kubepods, or one above"},
+				{Reason: "PodTasksNearLimit", Severity: finding.Warning, When: "the same for a pod; a pod's own limit is never fatal to the node"},
+			},
+			FalseAlarms: "A pod that runs at its limit by design; bursts shorter than a minute are not told.",
+		},
+		Condition: detect.KernelProblem(),
+		Every:     time.Minute,
+		Policy:    finding.Policy{Raise: finding.Hold{Looks: 2, For: time.Minute}, Clear: finding.Hold{Looks: 2}},
+		Run: func(ctx context.Context, h *host.Host) ([]finding.Finding, error) {
+			seen, err := readTaskLimits(ctx, h)
+			var findings []finding.Finding
+			for _, l := range seen {
+				severity, marginal, ok := memory.judge(s, l.subject, l.usage, l.reason != "PodTasksNearLimit")
+				if !ok {
+					continue
+				}
+				f := l.finding(severity, marginal)
+				if l.reason == "PodTasksNearLimit" {
+					pod := checkkit.PodNames(ctx, h, []string{l.subject.UID})[0]
+					f.Facts["pods"], f.Message = pod, "pod "+pod+" has "+l.usage.String()+" tasks"
+				}
+				findings = append(findings, f)
+			}
+			return findings, err
+		},
+	}
+}
+
+// taskLimit is one limit and what is used of it.
+type taskLimit struct {
+	subject finding.Subject
+	reason  string
+	what    string // whose limit it is, for people
+	usage   usage
+}
+
+func (l taskLimit) finding(severity finding.Severity, marginal bool) finding.Finding {
+	return finding.Finding{
+		Check: taskLimitsID, Subject: l.subject, Severity: severity, Reason: l.reason, BelowRaise: marginal,
+		Message: fmt.Sprintf("%s: %s tasks", l.what, l.usage),
+		Facts: map[string]string{
+			"tasks": strconv.FormatUint(l.usage.used, 10), "limit": strconv.FormatUint(l.usage.limit, 10),
+		},
+	}
+}

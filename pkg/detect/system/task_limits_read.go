@@ -1,0 +1,133 @@
+package system
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"strconv"
+	"strings"
+
+	"github.com/nodeagent/nodeagent/internal/host"
+	"github.com/nodeagent/nodeagent/pkg/detect/checkkit"
+	"github.com/nodeagent/nodeagent/pkg/detect/kernellog/rules"
+	"github.com/nodeagent/nodeagent/pkg/finding"
+)
+
+// readTaskLimits returns all limits that could be read, and which could not.
+func readTaskLimits(ctx context.Context, h *host.Host) ([]taskLimit, error) {
+	node, err := nodeTaskLimit(h)
+	if err != nil {
+		return nil, err
+	}
+	limits, doubts := []taskLimit{node}, make(map[finding.Subject]error)
+	add := func(subject finding.Subject, reason, what, dir string) {
+		u, limited, err := readPids(h.Files, dir)
+		switch {
+		case err != nil:
+			doubts[subject] = err
+		case limited:
+			limits = append(limits, taskLimit{subject, reason, what, u})
+		}
+	}
+	pids, err := h.CgroupWith("pids")
+	if errors.Is(err, host.ErrNotConfigured) {
+		return limits, nil
+	}
+	if err != nil {
+		return limits, err
+	}
+	done := make(map[string]bool)
+	daemons, notFound := checkkit.DaemonCgroups(ctx, h, "pids")
+	for _, c := range append(daemons, kubepodsCgroups(h, pids)...) {
+		if !done[c.Name] {
+			done[c.Name] = true
+			add(finding.Subject{Kind: "cgroup", Name: c.Name}, "CgroupTasksNearLimit", c.Name+", "+c.Why, c.Dir)
+		}
+	}
+	pods, err := h.PodOnlyCgroups(pids)
+	if err != nil {
+		return limits, err
+	}
+	for _, p := range pods {
+		add(finding.Subject{Kind: rules.PodKind, Name: p.UID, UID: p.UID}, "PodTasksNearLimit", "", p.Dir())
+	}
+	if notFound != nil {
+		return limits, notFound // whose cgroups may be any
+	}
+	return limits, finding.Partial(doubts)
+}
+
+// nodeTaskLimit compares all tasks with the smaller of the two limits of the kernel: either alone makes fork fail.
+func nodeTaskLimit(h *host.Host) (taskLimit, error) {
+	data, err := h.Files.Read("/proc/loadavg")
+	if err != nil {
+		return taskLimit{}, err
+	}
+	used, err := allTasks(string(data))
+	if err != nil {
+		return taskLimit{}, fmt.Errorf("read /proc/loadavg: %w", err)
+	}
+	l := taskLimit{subject: checkkit.NodeSubject(h), reason: "TasksNearLimit", usage: usage{used: used}}
+	for _, name := range []string{"pid_max", "threads-max"} {
+		limit, err := checkkit.ReadNumber(h.Files, "/proc/sys/kernel/"+name)
+		if err != nil {
+			return taskLimit{}, err
+		}
+		if limit <= 0 {
+			return taskLimit{}, fmt.Errorf("read /proc/sys/kernel/%s: %d is no limit", name, limit)
+		}
+		if l.usage.limit == 0 || uint64(limit) < l.usage.limit {
+			l.usage.limit, l.what = uint64(limit), "the node, by kernel."+name
+		}
+	}
+	return l, nil
+}
+
+// allTasks returns the number of tasks from "0.14 0.25 0.30 1/96 488".
+func allTasks(loadavg string) (uint64, error) {
+	fields := strings.Fields(loadavg)
+	if len(fields) != 5 {
+		return 0, fmt.Errorf("%q: want 5 fields", checkkit.Sanitize(loadavg, 80))
+	}
+	_, all, _ := strings.Cut(fields[3], "/")
+	n, err := strconv.ParseUint(all, 10, 32)
+	if err != nil {
+		return 0, fmt.Errorf("%q: want runnable/all tasks", checkkit.Sanitize(fields[3], 80))
+	}
+	return n, nil
+}
+
+func kubepodsCgroups(h *host.Host, hierarchy host.CgroupHierarchy) []checkkit.DaemonCgroup {
+	var found []checkkit.DaemonCgroup
+	for _, name := range h.Paths.KubepodsCgroups() {
+		found = append(found, checkkit.DaemonCgroup{Name: name, Dir: hierarchy.Point + name, Why: "which all pods are in"})
+	}
+	return found
+}
+
+// readPids reads the tasks of a cgroup and below. One that is not there, or has no limit, has nothing to tell.
+func readPids(files host.Files, dir string) (u usage, limited bool, err error) {
+	text, err := files.Text(dir + "/pids.max")
+	if errors.Is(err, fs.ErrNotExist) || err == nil && text == "max" {
+		return usage{}, false, nil
+	}
+	if err != nil {
+		return usage{}, false, err
+	}
+	if u.limit, err = strconv.ParseUint(text, 10, 63); err != nil {
+		return usage{}, false, fmt.Errorf("read %s/pids.max: %w", dir, err)
+	}
+	current, err := checkkit.ReadNumber(files, dir+"/pids.current")
+	if errors.Is(err, fs.ErrNotExist) {
+		return usage{}, false, nil // removed meanwhile
+	}
+	if err != nil {
+		return usage{}, false, err
+	}
+	if current < 0 {
+		return usage{}, false, fmt.Errorf("read %s/pids.current: %d", dir, current)
+	}
+	u.used = uint64(current)
+	return u, true, nil
+}

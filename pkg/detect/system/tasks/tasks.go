@@ -1,0 +1,220 @@
+// Package tasks scans the tasks of the machine, and says which are blocked, where, and whom they belong to.
+package tasks
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"maps"
+	"path"
+	"slices"
+	"time"
+
+	"github.com/nodeagent/nodeagent/internal/host"
+	"github.com/nodeagent/nodeagent/pkg/detect/checkkit"
+)
+
+const (
+	// scanEvery is the least time between two scans: while the node is overloaded, the agent shall not add to it.
+	scanEvery = 25 * time.Second
+	// MaxTasks bounds a scan; some 10 µs each.
+	MaxTasks = 30_000
+)
+
+// TaskID is a task for as long as it lives, however often its number is used.
+type TaskID struct {
+	Tid   int
+	Start uint64
+}
+
+// Task is one thread that runs, waits for a processor, or is blocked.
+type Task struct {
+	PID   int
+	ID    TaskID
+	Comm  string
+	Wchan string // the kernel function that it waits in; only of blocked ones
+}
+
+// TaskScan is what one scan of /proc shows.
+type TaskScan struct {
+	at       time.Duration     // uptime; 0 for no scan yet
+	ticks    map[TaskID]uint64 // processes by main thread: time on a processor so far
+	delta    map[int]float64   // by PID: processors used since the scan before; nil for a first scan
+	runnable []Task
+	Blocked  []Task
+	since    map[TaskID]time.Duration // blocked tasks: uptime of the first scan that saw them so
+	Freezers map[string]bool          // state files of cgroups: all in them is frozen
+	cut      bool                     // there are more tasks than maxTasks
+}
+
+// Renew scans again, unless the last scan is fresh.
+func (before TaskScan) Renew(ctx context.Context, h *host.Host) (TaskScan, error) {
+	now := h.Clock().SinceBoot
+	if before.at > 0 && now-before.at < scanEvery {
+		return before, nil
+	}
+	scan := TaskScan{at: now, ticks: make(map[TaskID]uint64), since: make(map[TaskID]time.Duration), Freezers: make(map[string]bool)}
+	pids, err := h.PIDs()
+	if err != nil {
+		return TaskScan{}, err
+	}
+	left := MaxTasks
+	for _, pid := range pids {
+		if ctx.Err() != nil {
+			return TaskScan{}, fmt.Errorf("look at the threads of %d processes: %w", len(pids), ctx.Err())
+		}
+		leader, err := h.ProcStat(pid)
+		if err != nil {
+			continue // it ended meanwhile
+		}
+		scan.ticks[TaskID{pid, leader.StartTime}] = leader.CPUTicks
+		if left <= 0 {
+			scan.cut = true
+			break
+		}
+		left -= scan.addTasks(h, pid, leader)
+	}
+	for _, t := range scan.Blocked {
+		scan.since[t.ID] = now
+		if first, ok := before.since[t.ID]; ok {
+			scan.since[t.ID] = first
+		}
+	}
+	scan.delta = cpuSince(before, scan)
+	return scan, nil
+}
+
+// addTasks adds the threads of a process that run or are blocked, and returns how many threads it looked at. Blocked
+// programs of many threads, as those in Go and Java, rarely have their main thread blocked.
+func (s *TaskScan) addTasks(h *host.Host, pid int, leader host.ProcStat) int {
+	tids, err := h.TIDs(pid)
+	if err != nil || len(tids) <= 1 {
+		s.add(h, pid, leader)
+		return 1
+	}
+	for _, tid := range tids {
+		if stat, err := h.TaskStat(pid, tid); err == nil {
+			s.add(h, pid, stat)
+		}
+	}
+	return len(tids)
+}
+
+func (s *TaskScan) add(h *host.Host, pid int, stat host.ProcStat) {
+	t := Task{PID: pid, ID: TaskID{stat.PID, stat.StartTime}, Comm: stat.Comm}
+	switch stat.State {
+	case 'R':
+		s.runnable = append(s.runnable, t)
+	case 'D':
+		if t.Wchan = WaitChannel(h.Files, pid, stat.PID); !s.Frozen(h, pid, stat) {
+			s.Blocked = append(s.Blocked, t)
+		}
+	}
+}
+
+// WaitChannel returns the kernel function that a task waits in, or "?" where the kernel does not tell.
+func WaitChannel(files host.Files, pid, tid int) string {
+	wchan, err := files.Text(fmt.Sprintf("/proc/%d/task/%d/wchan", pid, tid))
+	if err != nil || wchan == "" || wchan == "0" {
+		return "?"
+	}
+	return wchan
+}
+
+// Frozen reports whether a task in state D was frozen on purpose. Before Linux 6.1 it has a flag; since then it is frozen
+// wherever it slept, and neither flags nor wait channel tell (a frozen "sleep" waits in hrtimer_nanosleep), so that the
+// freezer of cgroup v1 must be asked. Tasks that cgroup v2 froze show state S. Neither kind counts as load.
+func (s *TaskScan) Frozen(h *host.Host, pid int, stat host.ProcStat) bool {
+	const pfFrozen = 0x00010000
+	if stat.Flags&pfFrozen != 0 {
+		return true
+	}
+	cgroups, err := h.ProcCgroups(pid)
+	if err != nil || cgroups["freezer"] == "" {
+		return false
+	}
+	name := path.Join(h.Paths.CgroupMount, "freezer", cgroups["freezer"], "freezer.state")
+	if _, known := s.Freezers[name]; !known {
+		state, err := h.Files.Text(name)
+		s.Freezers[name] = err == nil && state == "FROZEN"
+	}
+	return s.Freezers[name]
+}
+
+// cpuSince returns how many processors each process used between two scans.
+func cpuSince(before, now TaskScan) map[int]float64 {
+	if before.at == 0 {
+		return nil
+	}
+	elapsed := (now.at - before.at).Seconds()
+	delta := make(map[int]float64)
+	for id, ticks := range now.ticks {
+		const hertz = 100 // USER_HZ
+		if used := float64(ticks-min(before.ticks[id], ticks)) / hertz / elapsed; used >= 0.01 {
+			// What began since counts whole: it used all of it meanwhile.
+			delta[id.Tid] = used
+		}
+	}
+	return delta
+}
+
+// BlockedLong counts the tasks that were blocked in an earlier scan too.
+func (s TaskScan) BlockedLong() int {
+	long := 0
+	for _, first := range s.since {
+		if s.at-first >= scanEvery {
+			long++
+		}
+	}
+	return long
+}
+
+// LoadCauses says who causes the load, most first.
+type LoadCauses struct {
+	CPU     []string // "default/web 1.8 CPUs", or on a first look "default/web 3 runnable"
+	Blocked []string // "3 in rpc_wait_bit_killable (default/app: stat)"
+	Cut     bool
+}
+
+// MaxOwners bounds of how many processes the owner is looked up.
+const MaxOwners = 200
+
+// Causes adds up by owner: a pod, else a service or other cgroup.
+func (s TaskScan) Causes(ctx context.Context, h *host.Host) LoadCauses {
+	owners := ownerNames{host: h, pods: make(map[string]string)}
+	amount, unit := make(map[string]float64), "%s %.1f CPUs"
+	if s.delta != nil {
+		pids := slices.SortedFunc(maps.Keys(s.delta), func(a, b int) int { return -cmp.Compare(s.delta[a], s.delta[b]) })
+		for _, pid := range pids[:min(len(pids), MaxOwners)] {
+			amount[owners.of(pid)] += s.delta[pid]
+		}
+	} else {
+		unit = "%s %.0f runnable"
+		for _, t := range s.runnable[:min(len(s.runnable), MaxOwners)] {
+			amount[owners.of(t.PID)]++
+		}
+	}
+	blocked := make(map[string]float64)
+	for _, t := range s.Blocked[:min(len(s.Blocked), MaxOwners)] {
+		blocked[fmt.Sprintf("in %s (%s: %s)", t.Wchan, owners.of(t.PID), t.Comm)]++
+	}
+	owners.name(ctx)
+	c := LoadCauses{Cut: s.cut}
+	for _, owner := range checkkit.Largest(amount) {
+		c.CPU = append(c.CPU, fmt.Sprintf(unit, owners.replace(owner), amount[owner]))
+	}
+	for _, where := range checkkit.Largest(blocked) {
+		c.Blocked = append(c.Blocked, fmt.Sprintf("%.0f %s", blocked[where], owners.replace(where)))
+	}
+	return c
+}
+
+// serviceOf returns the cgroup of a process that people know it by, of whichever hierarchy has one.
+func serviceOf(cgroups map[string]string) string {
+	for _, controllers := range []string{"name=systemd", "", "cpu,cpuacct", "cpu"} {
+		if name := cgroups[controllers]; name != "" && name != "/" {
+			return path.Clean(name)[1:]
+		}
+	}
+	return ""
+}

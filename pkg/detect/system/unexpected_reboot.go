@@ -1,0 +1,122 @@
+package system
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"slices"
+	"time"
+
+	"github.com/nodeagent/nodeagent/internal/host"
+	"github.com/nodeagent/nodeagent/pkg/detect"
+	"github.com/nodeagent/nodeagent/pkg/detect/checkkit"
+	"github.com/nodeagent/nodeagent/pkg/detect/system/wtmp"
+	"github.com/nodeagent/nodeagent/pkg/finding"
+)
+
+// unexpected-reboot reads the end of
+//
+//	/var/log/wtmp    records of 384 bytes (400 on arm64): ut_type 2, BOOT_TIME, at each boot;
+//	                 ut_type 1, RUN_LVL, of the user "shutdown", at each orderly end
+//
+// https://man7.org/linux/man-pages/man5/utmp.5.html; systemd writes them (systemd-update-utmp), and last -x reads them.
+//
+// Two boots in a row without a shutdown between them prove that the machine went down without an orderly end, if this system
+// writes shutdown records at all, which an earlier one proves. That the boot ID has changed proves nothing, nor that the
+// agent was not stopped in an orderly way: it may have been killed by itself. Where the file cannot prove anything
+// (rotated a while ago, no persistent /var, systemd built without utmp, as in the newest distributions) the check does not
+// apply. For the same reason a crash before the oldest record is not told.
+//
+// Known false alarms, and what is done: reboot -f, kexec -e and a virtual machine that its owner switched off are orderly
+// to their owner and look like a crash; it is a warning, for the first day of a boot. A clock that was wrong at boot makes the
+// record look like one of another boot: nothing is said then.
+
+const unexpectedRebootID = "unexpected-reboot"
+
+// UnexpectedReboot finds nodes that went down without being shut down.
+func UnexpectedReboot() detect.Check {
+	m := &rebootState{}
+	return detect.Check{
+		ID: unexpectedRebootID, Domain: "kernel",
+		Summary: "the node went down without being shut down: a crash, a reset or a loss of power",
+		Advice: "Look for its last words: journalctl -b -1 -n 100, /sys/fs/pstore, /var/crash, the serial console and the log of the management controller (ipmitool sel list). " +
+			"Nothing in any of them points to power, or to the host of a virtual machine.",
+		Doc: detect.Doc{
+			Reads: []string{"/var/log/wtmp"},
+			Why:   "All pods of the node were killed without notice, and what they had not written is lost. A machine that does so twice will do it again.",
+			Faults: []detect.Fault{
+				{Reason: "UnexpectedReboot", Severity: finding.Warning, When: "the login records show two boots without a shutdown between them; told for the first 24 hours after boot"},
+			},
+			FalseAlarms: "reboot -f, kexec -e, and a virtual machine that was switched off. Does not apply where the records cannot prove it.",
+		},
+		Every: time.Hour,
+		Run: func(_ context.Context, h *host.Host) ([]finding.Finding, error) {
+			return m.look(h)
+		},
+	}
+}
+
+// rebootState keeps the verdict on this boot: no later look knows better, least of all after a jump of the clock.
+type rebootState struct {
+	decided  bool
+	findings []finding.Finding
+	err      error
+}
+
+func (m *rebootState) look(h *host.Host) ([]finding.Finding, error) {
+	if h.Clock().SinceBoot > checkkit.BootFactTTL {
+		return nil, nil
+	}
+	if m.decided {
+		return append([]finding.Finding(nil), m.findings...), m.err
+	}
+	findings, err := lookAtReboots(h)
+	if _, notApplicable := errors.AsType[*finding.NotApplicableError](err); err == nil || notApplicable {
+		m.decided, m.findings, m.err = true, findings, err
+	}
+	return append([]finding.Finding(nil), findings...), err
+}
+
+func lookAtReboots(h *host.Host) ([]finding.Finding, error) {
+	const file, most = "/var/log/wtmp", 4 << 20
+	data, size, err := h.Files.Tail(file, most)
+	if errors.Is(err, fs.ErrNotExist) || err == nil && size == 0 {
+		return nil, finding.NotApplicable("there are no login records, which would tell of shutdowns")
+	}
+	if err != nil {
+		return nil, err
+	}
+	records, err := wtmp.ParseLogins(data, size)
+	if err != nil {
+		return nil, fmt.Errorf("read %s: %w", file, err)
+	}
+	return judgeReboots(h, records)
+}
+
+// judgeReboots looks at what is before the record of this boot. Records are those of boots and shutdowns only.
+func judgeReboots(h *host.Host, records []wtmp.Login) ([]finding.Finding, error) {
+	const slack = 15 * time.Minute // between the kernel's start and the record of it, and for a clock that was set since
+	isBoot := func(r wtmp.Login) bool { return !r.Shutdown }
+	last := len(records) - 1
+	for last >= 0 && !isBoot(records[last]) {
+		last--
+	}
+	if last < 0 || records[last].At.Sub(checkkit.BootTime(h.Clock())).Abs() > slack {
+		return nil, finding.NotApplicable("the login records do not show this boot")
+	}
+	before := records[:last]
+	if len(before) == 0 || !slices.ContainsFunc(before, func(r wtmp.Login) bool { return r.Shutdown }) {
+		return nil, finding.NotApplicable("the login records do not show whether shutdowns are recorded here")
+	}
+	previous := before[len(before)-1]
+	if previous.Shutdown {
+		return nil, nil
+	}
+	up, down := previous.At.UTC().Format(time.RFC3339), records[last].At.UTC().Format(time.RFC3339)
+	return []finding.Finding{{
+		Check: unexpectedRebootID, Subject: checkkit.NodeSubject(h), Severity: finding.Warning, Reason: "UnexpectedReboot",
+		Message: fmt.Sprintf("the machine, up since %s, was booted again at %s without having been shut down", up, down),
+		Facts:   map[string]string{"previousBoot": up, "boot": down},
+	}}, nil
+}

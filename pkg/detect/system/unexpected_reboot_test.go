@@ -1,0 +1,78 @@
+package system
+
+import (
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/nodeagent/nodeagent/internal/host"
+	"github.com/nodeagent/nodeagent/pkg/detect/checktest"
+	"github.com/nodeagent/nodeagent/pkg/detect/system/wtmp"
+	"github.com/nodeagent/nodeagent/test/need"
+)
+
+func TestParseLogins(t *testing.T) {
+	boot, down := time.Unix(1_700_000_000, 0), time.Unix(1_700_003_600, 0)
+	want := []wtmp.Login{{At: boot, Shutdown: false}, {At: down, Shutdown: true}}
+	for _, l := range wtmp.WtmpLayouts() {
+		var data []byte
+		data = append(data, checktest.WtmpRecord(l, wtmp.WtmpBoot, "reboot", boot)...)
+		data = append(data, checktest.WtmpRecord(l, 7, "shutdown", boot)...) // a user who is called so
+		data = append(data, checktest.WtmpRecord(l, wtmp.WtmpRunLevel, "runlevel", boot)...)
+		data = append(data, checktest.WtmpRecord(l, wtmp.WtmpRunLevel, "shutdown", down)...)
+		got, err := wtmp.ParseLogins(data, int64(len(data)))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if diff := cmp.Diff(want, got, cmp.AllowUnexported(wtmp.Login{})); diff != "" {
+			t.Errorf("%d bytes: %s", l.Size, diff)
+		}
+		if tail, err := wtmp.ParseLogins(data[7:], int64(len(data))); err != nil || len(tail) != 1 {
+			t.Errorf("the end alone: %+v, %v", tail, err)
+		}
+	}
+	for _, bad := range []string{"x", strings.Repeat("x", 384), strings.Repeat("\x00x", 200)} {
+		if got, err := wtmp.ParseLogins([]byte(bad), int64(len(bad))); err == nil {
+			t.Errorf("%.20q = %+v", bad, got)
+		}
+	}
+}
+
+// The records that utmpdump writes on this machine are understood.
+func TestRealLogins(t *testing.T) {
+	utmpdump := need.Program(t, "utmpdump")
+	dump := exec.CommandContext(t.Context(), utmpdump, "-r")
+	dump.Stdin = strings.NewReader("[2] [00000] [~~  ] [reboot  ] [~           ] [6.1.0-18-amd64      ] [0.0.0.0        ] [2026-11-20T10:00:00,000000+00:00]\n" +
+		"[1] [00000] [~~  ] [shutdown] [~           ] [6.1.0-18-amd64      ] [0.0.0.0        ] [2026-11-20T11:00:00,000000+00:00]\n")
+	data, err := dump.Output()
+	if err != nil {
+		t.Fatal(err)
+	}
+	file := filepath.Join(t.TempDir(), "wtmp")
+	if err := os.WriteFile(file, data, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	tail, size, err := host.Files{}.Tail(file, 1<<20)
+	if err != nil {
+		t.Fatal(err)
+	}
+	got, err := wtmp.ParseLogins(tail, size)
+	if err != nil || len(got) != 2 || got[0].Shutdown || !got[1].Shutdown || !got[1].At.Equal(time.Date(2026, 11, 20, 11, 0, 0, 0, time.UTC)) {
+		t.Errorf("%+v, %v", got, err)
+	}
+}
+
+func FuzzParseLogins(f *testing.F) {
+	f.Add(checktest.WtmpRecord(wtmp.WtmpLayouts()[0], wtmp.WtmpBoot, "reboot", time.Unix(1, 0)))
+	f.Add(checktest.WtmpRecord(wtmp.WtmpLayouts()[1], wtmp.WtmpBoot, "reboot", time.Unix(1, 0)))
+	f.Fuzz(func(t *testing.T, data []byte) {
+		if got, err := wtmp.ParseLogins(data, int64(len(data))); err != nil && got != nil {
+			t.Fatal("error and value")
+		}
+	})
+}

@@ -1,0 +1,73 @@
+// Package wtmp reads /var/log/wtmp.
+package wtmp
+
+import (
+	"bytes"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"time"
+)
+
+// Login is a record of /var/log/wtmp that tells of a boot or of a shutdown.
+type Login struct {
+	At       time.Time
+	Shutdown bool
+}
+
+// WtmpLayout is struct utmp, which glibc made differently for each kind of machine. The type is at 0, 2 bytes; the user at
+// 44, 32 bytes.
+type WtmpLayout struct {
+	Size   int
+	Time   int // where the seconds are
+	Time64 bool
+}
+
+func WtmpLayouts() []WtmpLayout {
+	return []WtmpLayout{
+		{Size: 384, Time: 340},               // amd64, ppc64le: 32 bits, as on the machines of old
+		{Size: 400, Time: 344, Time64: true}, // arm64
+	}
+}
+
+const (
+	WtmpRunLevel = 1
+	WtmpBoot     = 2
+	wtmpMostType = 9
+)
+
+// ParseLogins parses the end of a file of the given size. Of the two layouts that is taken which makes all records ones that
+// exist.
+func ParseLogins(data []byte, size int64) ([]Login, error) {
+	for _, l := range WtmpLayouts() {
+		if size%int64(l.Size) != 0 {
+			continue
+		}
+		whole := data[len(data)%l.Size:] // the end is where a record ends
+		if records, err := l.parse(whole); err == nil {
+			return records, nil
+		}
+	}
+	return nil, errors.New("not made of login records")
+}
+
+func (l WtmpLayout) parse(data []byte) ([]Login, error) {
+	var found []Login
+	for ; len(data) >= l.Size; data = data[l.Size:] {
+		kind := binary.LittleEndian.Uint16(data)
+		if kind > wtmpMostType {
+			return nil, fmt.Errorf("no record is of type %d", kind)
+		}
+		user, _, _ := bytes.Cut(data[44:44+32], []byte{0})
+		shutdown := kind == WtmpRunLevel && string(user) == "shutdown"
+		if kind != WtmpBoot && !shutdown {
+			continue
+		}
+		seconds := int64(binary.LittleEndian.Uint32(data[l.Time:])) // good until 2106
+		if l.Time64 {
+			seconds = int64(binary.LittleEndian.Uint64(data[l.Time:])) //nolint:gosec // as the file has it
+		}
+		found = append(found, Login{time.Unix(seconds, 0), shutdown})
+	}
+	return found, nil
+}

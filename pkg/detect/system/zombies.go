@@ -1,0 +1,151 @@
+package system
+
+import (
+	"context"
+	"fmt"
+	"maps"
+	"slices"
+	"strconv"
+	"time"
+
+	"github.com/nodeagent/nodeagent/internal/host"
+	"github.com/nodeagent/nodeagent/pkg/detect"
+	"github.com/nodeagent/nodeagent/pkg/detect/checkkit"
+	"github.com/nodeagent/nodeagent/pkg/detect/system/tasks"
+	"github.com/nodeagent/nodeagent/pkg/finding"
+)
+
+// zombies reads, through the shared table of processes,
+//
+//	/proc/PID/stat    300 (sh) Z 299 …       state Z: it has ended, and its parent (the second number behind the name) has not asked how
+//
+// https://man7.org/linux/man-pages/man5/proc_pid_stat.5.html
+//
+// A zombie costs nothing but its PID; but a parent that leaves them makes more until no PID is left, for its pod or for the
+// node, and nobody can start anything. So they are counted for each parent, which is the one to mend, and 100 of one
+// parent for 5 minutes are told: a busy shell or a CI runner has some tens for seconds. A parent that hangs itself in the
+// kernel is the most common cause on the side of the node: hung-tasks tells of it.
+//
+// Known false alarms, and what is done: a process whose main thread has ended while others run shows state Z too (it has
+// more than one thread, and is not counted); short-lived zombies of a parent that reaps in batches do not last 5 minutes.
+
+// ZombiesSettings are the settings of zombies. A finding that was raised is kept until the number is below three quarters.
+type ZombiesSettings struct {
+	PerParent int `yaml:"perParent"` // zombies of one parent
+}
+
+// DefaultZombiesSettings returns the settings that are used unless the configuration says otherwise.
+func DefaultZombiesSettings() ZombiesSettings { return ZombiesSettings{PerParent: 100} }
+
+const zombiesID = "zombies"
+
+// Zombies finds processes that do not reap their children.
+func Zombies(s ZombiesSettings) detect.Check {
+	memory := &zombieState{}
+	return detect.Check{
+		ID: zombiesID, Domain: "kernel",
+		Summary: "a process does not reap its children: dead processes pile up and take PIDs",
+		Advice: "The parent is at fault: restart its pod or service, its zombies go with it. In a pod, run an init (tini, or shareProcessNamespace) as " +
+			"PID 1. Where the parent itself is in state D or stopped (ps -o stat,wchan PID), mend that first.",
+		Doc: detect.Doc{
+			Reads: []string{"/proc/PID/stat, shared with all checks"},
+			Why:   "Each zombie keeps a PID. When the pod's or the node's are used up nothing can be started any more, not even a probe or a shell.",
+			Faults: []detect.Fault{
+				{Reason: "ZombieProcesses", Severity: finding.Warning, When: "a process has 100 dead children or more that it has not reaped, for 5 minutes; fewer are normal in a busy shell"},
+			},
+			FalseAlarms: "A process whose main thread ended before the others is no zombie and is not counted.",
+		},
+		Every:  time.Minute,
+		Policy: finding.Policy{Raise: finding.Hold{Looks: 3, For: 5 * time.Minute}},
+		Run: func(ctx context.Context, h *host.Host) ([]finding.Finding, error) {
+			return memory.look(ctx, h, s)
+		},
+	}
+}
+
+// zombieState is what one look leaves for the next.
+type zombieState struct {
+	first map[tasks.TaskID]zombieParent // as they were when they first had too many
+}
+
+// zombieParent is a process with zombies.
+type zombieParent struct {
+	stat  host.ProcStat
+	count int
+	at    time.Duration
+}
+
+func (m *zombieState) look(ctx context.Context, h *host.Host, s ZombiesSettings) ([]finding.Finding, error) {
+	table, err := h.ProcessTable(ctx, 30*time.Second)
+	if err != nil {
+		return nil, err
+	}
+	now, parents := h.Clock().SinceBoot, zombieParents(table, float64(s.PerParent)*checkkit.ClearRatio)
+	first := make(map[tasks.TaskID]zombieParent, len(parents))
+	groups := make(map[string][]zombieParent) // by name: one finding for each subject
+	for _, p := range parents {
+		id := tasks.TaskID{Tid: p.stat.PID, Start: p.stat.StartTime}
+		p.at = now
+		first[id] = p
+		if old, known := m.first[id]; known {
+			first[id] = old
+		}
+		name := checkkit.Sanitize(p.stat.Comm, 64)
+		groups[name] = append(groups[name], p)
+	}
+	m.first = first
+	var findings []finding.Finding
+	for _, name := range slices.Sorted(maps.Keys(groups)) {
+		if len(findings) == 20 {
+			break // a node on which more programs forget their children is told of by task-limits
+		}
+		findings = append(findings, m.finding(ctx, h, name, groups[name], s))
+	}
+	return findings, nil
+}
+
+// zombieParents returns the processes with at least so many zombies, that with most first.
+func zombieParents(table []host.ProcStat, least float64) []zombieParent {
+	counts := make(map[int]int)
+	for _, p := range table {
+		if p.State == 'Z' && p.Threads <= 1 {
+			counts[p.PPID]++
+		}
+	}
+	var parents []zombieParent
+	for _, p := range table {
+		if n := counts[p.PID]; n > 0 && float64(n) >= least {
+			parents = append(parents, zombieParent{stat: p, count: n})
+		}
+	}
+	slices.SortStableFunc(parents, func(a, b zombieParent) int { return b.count - a.count })
+	return parents
+}
+
+// finding tells of all parents of one name, which most often are one program in many pods.
+func (m *zombieState) finding(ctx context.Context, h *host.Host, name string, parents []zombieParent, s ZombiesSettings) finding.Finding {
+	total, before, since := 0, 0, h.Clock().SinceBoot
+	var pids []string
+	pods := make(map[string]bool)
+	for _, p := range parents {
+		old := m.first[tasks.TaskID{Tid: p.stat.PID, Start: p.stat.StartTime}]
+		total, before, since = total+p.count, before+old.count, min(since, old.at)
+		pids = append(pids, strconv.Itoa(p.stat.PID))
+		if uid, ok := checkkit.PodOfProcess(h, p.stat.PID); ok {
+			pods[uid] = true
+		}
+	}
+	f := finding.Finding{
+		Check: zombiesID, Subject: finding.Subject{Kind: "process", Name: name}, Severity: finding.Warning, Reason: "ZombieProcesses",
+		Message:    fmt.Sprintf("%s (PID %s) has %d dead children that it does not reap", name, checkkit.JoinFirst(pids, 3), total),
+		Facts:      map[string]string{"zombies": strconv.Itoa(total), "pids": checkkit.JoinFirst(pids, 20)},
+		BelowRaise: parents[0].count < s.PerParent,
+	}
+	if elapsed := h.Clock().SinceBoot - since; elapsed >= time.Minute && total > before {
+		perHour := float64(total-before) / elapsed.Hours()
+		f.Message += fmt.Sprintf(", %d more than %s ago", total-before, elapsed.Round(time.Second))
+		f.Facts["perHour"] = strconv.FormatFloat(perHour, 'f', 0, 64)
+	}
+	checkkit.AddPods(&f, "; in pods ", checkkit.PodNames(ctx, h, slices.Sorted(maps.Keys(pods))))
+	return f
+}

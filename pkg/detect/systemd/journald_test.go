@@ -1,0 +1,53 @@
+package systemd
+
+import (
+	"context"
+	"errors"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"golang.org/x/tools/txtar"
+
+	"github.com/nodeagent/nodeagent/internal/host"
+	"github.com/nodeagent/nodeagent/internal/host/hosttest"
+	"github.com/nodeagent/nodeagent/pkg/detect/checktest"
+	"github.com/nodeagent/nodeagent/pkg/finding"
+)
+
+// A disk of the logs that hangs costs one child in ten minutes and four seconds, and nothing is told of the journal until it
+// answers again.
+func TestJournaldDiskHangs(t *testing.T) {
+	root := t.TempDir()
+	checktest.WriteFile(t, root, txtar.File{Name: "run/systemd/journal/stdout"})
+	checktest.WriteFile(t, root, txtar.File{Name: "etc/machine-id", Data: []byte("0123456789abcdef0123456789abcdef\n")})
+	checktest.WriteFile(t, root, txtar.File{Name: "proc/1/stat", Data: []byte("1 (init) S 0 1 1 0 -1 0 1 0 0 0 1 1 0 0 20 0 1 0 1 1 1\n")})
+	synctest.Test(t, func(t *testing.T) {
+		now, asked, hang := hosttest.Now(), 0, true
+		h := &host.Host{Files: host.Files{Root: root}, Clock: func() finding.Timestamp { return now }}
+		h.Prober.Do = func(ctx context.Context, _ host.ProbeRequest) (host.ProbeAnswer, error) {
+			asked++
+			if hang {
+				return hosttest.Hang[host.ProbeAnswer](ctx)
+			}
+			return host.ProbeAnswer{}, nil
+		}
+		check := Journald()
+		look := func(wantAsked int, blind bool) {
+			t.Helper()
+			began := time.Now()
+			_, err := check.Run(t.Context(), h)
+			_, partial := errors.AsType[*finding.PartialError](err)
+			if asked != wantAsked || partial != blind || time.Since(began) > journalPatience {
+				t.Errorf("asked %d times, want %d; error %v after %s", asked, wantAsked, err, time.Since(began))
+			}
+			now.SinceBoot += 30 * time.Second
+		}
+		look(1, true)
+		look(1, true)
+		hang = false
+		now.SinceBoot += journalEvery
+		look(3, false)
+		look(3, false)
+	})
+}

@@ -1,0 +1,176 @@
+package systemd
+
+import (
+	"cmp"
+	"fmt"
+	"path"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/nodeagent/nodeagent/internal/host"
+	"github.com/nodeagent/nodeagent/pkg/detect/checkkit"
+	"github.com/nodeagent/nodeagent/pkg/detect/network/dns"
+	"github.com/nodeagent/nodeagent/pkg/detect/network/kubeproxy"
+	"github.com/nodeagent/nodeagent/pkg/detect/system"
+	"github.com/nodeagent/nodeagent/pkg/finding"
+)
+
+func systemdSubject() finding.Subject {
+	return finding.Subject{Kind: "service-manager", Name: "systemd"}
+}
+
+func silentSystemd(err error) finding.Finding {
+	return finding.Finding{
+		Check: systemdUnitsID, Subject: systemdSubject(), Severity: finding.Warning, Reason: systemdSilent,
+		Message: "systemd does not answer (" + checkkit.Sanitize(err.Error(), 300) + "): see `journalctl _PID=1 -n 50` for a crash (\"freezing execution\"), and whether " +
+			"PID 1 hangs in state D; as long as it does not, no service is started or stopped",
+	}
+}
+
+// judge says what is wrong. A unit is in one of the lists only.
+func (l *unitsLook) judge(units host.Units, now finding.Timestamp) []finding.Finding {
+	var found []finding.Finding
+	for _, u := range units.Failed {
+		if !matchesUnit(l.settings.Ignore, u.Name) {
+			found = append(found, l.failed(u, now))
+		}
+	}
+	for _, u := range units.Running {
+		count := l.restarts.within(u.Name)
+		failing := restarting(u) && u.Result != "success"
+		if (count > 0 || failing) && !matchesUnit(l.settings.Ignore, u.Name) {
+			f := l.flapping(u, count)
+			f.BelowRaise = count < unitFlappingRestarts && !failing
+			found = append(found, f)
+		}
+	}
+	if units.Omitted > 0 {
+		found = append(found, finding.Finding{
+			Check: systemdUnitsID, Subject: systemdSubject(), Severity: finding.Warning, Reason: systemdManyFailed,
+			Message: fmt.Sprintf("%d units have failed, more than are told one by one: see `systemctl --failed`", len(units.Failed)+units.Omitted),
+			Facts:   map[string]string{"failed": strconv.Itoa(len(units.Failed) + units.Omitted)},
+		})
+	}
+	return found
+}
+
+func (l *unitsLook) failed(u host.Unit, now finding.Timestamp) finding.Finding {
+	severity, aside := l.weigh(u)
+	facts := map[string]string{"result": checkkit.Sanitize(u.Result, 50)}
+	if !u.Since.IsZero() && u.Since.Before(now.Wall) {
+		facts["since"] = u.Since.UTC().Format(time.RFC3339)
+	}
+	return finding.Finding{
+		Check: systemdUnitsID, Subject: unitSubject(u), Severity: severity, Reason: unitFailed,
+		Message: fmt.Sprintf("%s has failed: %s%s: see `systemctl status %s`", unitName(u), howItEnded(u), aside, unitName(u)), Facts: facts,
+	}
+}
+
+func (l *unitsLook) flapping(u host.Unit, count uint32) finding.Finding {
+	severity, aside := l.weigh(u)
+	text := fmt.Sprintf("systemd has started %s again %d times in %.0f minutes", unitName(u), count, unitFlappingWindow.Minutes())
+	if count < unitFlappingRestarts && restarting(u) {
+		text = "systemd is about to start " + unitName(u) + " again"
+	}
+	if restarting(u) {
+		text += ": " + howItEnded(u)
+	}
+	return finding.Finding{
+		Check: systemdUnitsID, Subject: unitSubject(u), Severity: severity, Reason: unitFlapping, Message: text + aside + ": see `systemctl status " + unitName(u) + "`",
+		Facts: map[string]string{"restarts": strconv.Itoa(int(u.Restarts)), "restartsInWindow": strconv.Itoa(int(count)), "state": checkkit.Sanitize(u.Sub, 50)},
+	}
+}
+
+func unitSubject(u host.Unit) finding.Subject {
+	return finding.Subject{Kind: "unit", Name: checkkit.Sanitize(u.Name, 255)}
+}
+
+func unitName(u host.Unit) string { return checkkit.Sanitize(u.Name, 100) }
+
+// weigh says how grave it is when this unit is not well, and what people should know of that.
+func (l *unitsLook) weigh(u host.Unit) (finding.Severity, string) {
+	if judge := judgeOfUnit(u.Name); judge != "" {
+		return finding.Warning, "; whether the node suffers from it is told by " + judge
+	}
+	if matchesUnit(l.settings.Critical, u.Name) {
+		return finding.Warning, ""
+	}
+	if why := minorUnit(u); why != "" {
+		return finding.Info, "; " + why
+	}
+	return finding.Warning, ""
+}
+
+// minorUnit says why nobody suffers when this unit is not well; empty where that is not so.
+func minorUnit(u host.Unit) string {
+	base, instance, _ := strings.Cut(u.Name, "@")
+	switch {
+	case slices.ContainsFunc(u.TriggeredBy, func(name string) bool { return strings.HasSuffix(name, ".timer") }):
+		return "a job of a timer, which will start it again"
+	case instance != "" && slices.Contains([]string{"getty", "serial-getty", "console-getty", "container-getty", "autovt"}, base), u.Name == "console-getty.service":
+		return "a console for people"
+	case instance != "" && (base == "user" || base == "user-runtime-dir"), strings.HasPrefix(u.Name, "session-"):
+		return "it belongs to somebody's login"
+	case strings.HasSuffix(base, "-wait-online.service") || strings.HasSuffix(base, "-wait-online"):
+		return "it only waits at boot; the network itself is judged by the checks of the network"
+	case u.Transient:
+		return "a program made it while it ran, and has not asked for its end"
+	}
+	return ""
+}
+
+// judgeOfUnit names the check that tells whether the node suffers from the absence of a unit.
+func judgeOfUnit(name string) string {
+	base, _, _ := strings.Cut(strings.TrimSuffix(name, ".service"), "@")
+	if base == name {
+		return ""
+	}
+	switch base {
+	case "kubelet", "snap.kubelet.daemon", "k3s", "k3s-agent", "rke2-server", "rke2-agent":
+		return "kubelet-health"
+	case "containerd", "crio", "cri-o", "docker", "cri-docker", "dockerd":
+		return "runtime-health"
+	case "kube-proxy":
+		return kubeproxy.ID
+	case "chronyd", "chrony", "ntp", "ntpd", "ntpsec", "systemd-timesyncd":
+		return system.TimeSyncID
+	case "systemd-resolved", "dnsmasq", "nscd":
+		return dns.ID
+	}
+	return ""
+}
+
+func matchesUnit(patterns []string, name string) bool {
+	return slices.ContainsFunc(patterns, func(pattern string) bool {
+		matched, err := path.Match(pattern, name)
+		return err == nil && matched
+	})
+}
+
+// howItEnded says in words why a unit is not there: Result of systemd.service(5), then CLD_… of sigaction(2).
+func howItEnded(u host.Unit) string {
+	const exited, killed, dumped = 1, 2, 3
+	switch {
+	case u.Result == "oom-kill":
+		return "one of its processes was killed because memory ran out"
+	case u.Result == "timeout":
+		return "it did not start, stop or reload in time"
+	case u.Result == "watchdog":
+		return "it did not report to systemd's watchdog in time"
+	case u.Result == "start-limit-hit":
+		return "it was started too often in too short a time"
+	case u.Result == "resources":
+		return "systemd could not prepare its start"
+	case u.Result == "dependency":
+		return "a unit that it needs has failed"
+	case u.Code == exited:
+		return fmt.Sprintf("its main process ended with exit code %d", u.Status)
+	case u.Code == killed:
+		return fmt.Sprintf("its main process was killed by signal %d", u.Status)
+	case u.Code == dumped:
+		return fmt.Sprintf("its main process crashed with signal %d", u.Status)
+	}
+	return cmp.Or(checkkit.Sanitize(u.Result, 50), "systemd does not say why")
+}

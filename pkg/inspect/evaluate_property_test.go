@@ -1,0 +1,254 @@
+package inspect
+
+import (
+	"encoding/json"
+	"errors"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"pgregory.net/rapid"
+)
+
+// Any world at all: witnesses heard or not, pods known or not, gates open or not, any history, any settings.
+
+var drawUID = rapid.SampledFrom([]string{living, dead, other, static, ""})
+
+// rare is true in one of 32 draws. Rapid's numbers are not evenly distributed, its coins are.
+func rare(t *rapid.T, label string) bool {
+	for range 5 {
+		if !rapid.Bool().Draw(t, label) {
+			return false
+		}
+	}
+	return true
+}
+
+func drawError(t *rapid.T, label string) error {
+	if rare(t, label) {
+		return errors.New(label)
+	}
+	return nil
+}
+
+func drawHeard(t *rapid.T, label string) Heard {
+	return Heard{Asked: !rare(t, label+" asked"), At: hour, Err: drawError(t, label)}
+}
+
+func drawPods(t *rapid.T, label string) map[string]PodFact {
+	pods := make(map[string]PodFact)
+	if !rare(t, label+" lack the living") {
+		pods[living] = pod(living, "web")
+	}
+	for _, uid := range rapid.SliceOfN(drawUID, 0, 3).Draw(t, label) {
+		if uid != "" {
+			pods[uid] = PodFact{Pod: Pod{UID: uid}, Static: uid == static, Mirror: uid == static}
+		}
+	}
+	return pods
+}
+
+func drawOften(t *rapid.T, label string) bool { return !rare(t, label) }
+
+func drawAge(t *rapid.T, label string) time.Duration {
+	return rapid.SampledFrom([]time.Duration{time.Hour, time.Hour, 24 * time.Hour, time.Minute}).Draw(t, label)
+}
+
+func drawTruth(t *rapid.T) Inventory {
+	truth := healthy()
+	if rapid.Bool().Draw(t, "all is well") {
+		return truth
+	}
+	truth.Runtime.Heard = drawHeard(t, "runtime")
+	truth.Runtime.Ready.OK = drawOften(t, "ready")
+	truth.Runtime.NetReady.OK = drawOften(t, "network ready")
+	truth.Runtime.Age, truth.Runtime.AgeErr = drawAge(t, "runtime age"), drawError(t, "runtime process")
+	if rapid.Bool().Draw(t, "runtime knows") {
+		truth.Runtime.Sandboxes[sandbox] = SandboxFact{ID: sandbox}
+	}
+	truth.Containerd.Heard = drawHeard(t, "containerd")
+	if rapid.Bool().Draw(t, "containerd knows") {
+		truth.Containerd.Known[sandbox] = "lease"
+	}
+	truth.Kubelet.Heard = drawHeard(t, "kubelet")
+	truth.Kubelet.Pods = drawPods(t, "kubelet's pods")
+	truth.Kubelet.Age, truth.Kubelet.AgeErr = drawAge(t, "kubelet age"), drawError(t, "kubelet process")
+	truth.Kubelet.Working, truth.Kubelet.WorkingErr = rapid.SampledFrom([]int{0, 0, 0, 0, 0, 1}).Draw(t, "working"), drawError(t, "metric")
+	truth.Cluster.Heard = drawHeard(t, "apiserver")
+	truth.Cluster.Pods = drawPods(t, "apiserver's pods")
+	truth.Cluster.Comparison = compare(truth.Cluster.Pods, truth.Kubelet.Pods, truth.Runtime.Running)
+	truth.Cluster.NodeErr = drawError(t, "node")
+	truth.Cluster.Boot = rapid.SampledFrom([]string{"b", "b", "b", "b", "b", "x", ""}).Draw(t, "bootID")
+	truth.Static.Err = drawError(t, "manifests")
+	return truth
+}
+
+func drawSettings(t *rapid.T) Settings {
+	if rapid.Bool().Draw(t, "zero settings") {
+		return Settings{HostNamespaces: true, MassOrphaning: 100}
+	}
+	s := settings()
+	s.HostNamespaces = drawOften(t, "host namespaces")
+	return s
+}
+
+func drawObject(t *rapid.T) Object {
+	o := object(rapid.SampledFrom(Kinds()).Draw(t, "kind"), drawUID.Draw(t, "uid"))
+	o.ID = rapid.SampledFrom([]string{"x", "y", "z"}).Draw(t, "id")
+	o.Identity["inode"] = rapid.SampledFrom([]string{"7", "8"}).Draw(t, "inode")
+	o.Foreign = rapid.SampledFrom([]string{"", "", "", "made by hand"}).Draw(t, "foreign")
+	o.Doubt = rapid.SampledFrom([]string{"", "", "", "cannot tell"}).Draw(t, "doubt")
+	return o
+}
+
+func drawObjects(t *rapid.T) []Object {
+	objects := rapid.SliceOfN(rapid.Custom(drawObject), 1, 6).Draw(t, "objects")
+	seen := make(map[string]bool)
+	var unique []Object
+	for _, o := range objects {
+		if !seen[key(&o)] {
+			unique = append(unique, o)
+		}
+		seen[key(&o)] = true
+	}
+	return unique
+}
+
+func drawHistory(t *rapid.T, objects []Object) History {
+	history := seenLong(objects...)
+	for k := range history {
+		if rapid.IntRange(0, 3).Draw(t, "forget "+k) == 0 {
+			delete(history, k)
+		}
+	}
+	return history
+}
+
+// world is a drawn world and its judgement.
+type world struct {
+	objects  []Object
+	truth    Inventory
+	history  History
+	settings Settings
+	report   Report
+	next     History
+}
+
+func drawWorld(t *rapid.T) world {
+	w := world{objects: drawObjects(t), truth: drawTruth(t), settings: drawSettings(t)}
+	w.history = drawHistory(t, w.objects)
+	w.report, w.next = Evaluate(w.objects, w.truth, w.history, w.settings, hour)
+	return w
+}
+
+func TestJudgeProperties(t *testing.T) {
+	leftovers := 0
+	rapid.Check(t, func(t *rapid.T) {
+		w := drawWorld(t)
+		for _, o := range w.report.Objects {
+			if o.Verdict == "" || o.Why == "" {
+				t.Fatalf("%s %s: verdict %q, why %q", o.Kind, o.ID, o.Verdict, o.Why)
+			}
+			if o.Verdict == Leftover {
+				leftovers++
+				checkLeftover(t, w, o)
+			}
+		}
+	})
+	t.Logf("%d leftovers", leftovers)
+	if leftovers == 0 {
+		t.Error("no leftover in any world: this test proves nothing")
+	}
+}
+
+// checkLeftover holds a leftover against everything that must be so.
+func checkLeftover(t *rapid.T, w world, o Assessment) {
+	for name, heard := range map[string]Heard{
+		"apiserver": w.truth.Cluster.Heard, "kubelet": w.truth.Kubelet.Heard,
+		"runtime": w.truth.Runtime.Heard, "containerd": w.truth.Containerd.Heard,
+	} {
+		if !heard.OK() {
+			t.Fatalf("leftover %s although %s was not heard", o.ID, name)
+		}
+	}
+	for _, g := range w.report.Gates {
+		if !g.Open && (g.Name != "network-ready" || networked(o.Kind)) {
+			t.Fatalf("leftover %s although gate %s is closed", o.ID, g.Name)
+		}
+	}
+	if _, ok := w.truth.Cluster.Pods[o.Pod.UID]; ok {
+		t.Fatalf("leftover %s of pod %s that the apiserver knows", o.ID, o.Pod.UID)
+	}
+	if _, ok := w.truth.Kubelet.Pods[o.Pod.UID]; ok {
+		t.Fatalf("leftover %s of pod %s that kubelet knows", o.ID, o.Pod.UID)
+	}
+	if o.Pod.UID == "" || o.Foreign != "" || o.Doubt != "" {
+		t.Fatalf("leftover %+v", o.Object)
+	}
+	deadLease := slices.ContainsFunc(w.report.Objects, func(o Assessment) bool { return o.Kind == Lease && o.Verdict == Leftover })
+	if networked(o.Kind) && (len(w.truth.Runtime.Sandboxes) > 0 || len(w.truth.Containerd.Known) > 0 && !deadLease) {
+		t.Fatalf("leftover %s of a sandbox that the runtime or containerd knows", o.ID)
+	}
+	s := w.next[key(&o.Object)]
+	if s.Passes < w.settings.Passes || hour.Since(s.First) < w.settings.Grace || len(s.Denials) == 0 ||
+		s.Denials[len(s.Denials)-1].Since(s.Denials[0]) < w.settings.ListSpacing {
+		t.Fatalf("leftover %s on the strength of %+v", o.ID, s)
+	}
+}
+
+func TestJudgeIsPure(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		w := drawWorld(t)
+		report, next := Evaluate(w.objects, w.truth, w.history, w.settings, hour)
+		if diff := cmp.Diff(w.report, report); diff != "" {
+			t.Fatal(diff)
+		}
+		if diff := cmp.Diff(w.next, next); diff != "" {
+			t.Fatal(diff)
+		}
+	})
+}
+
+func TestHistoryRoundTrips(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		w := drawWorld(t)
+		data, err := json.Marshal(w.next)
+		if err != nil {
+			t.Fatal(err)
+		}
+		restored := make(History)
+		if err := json.Unmarshal(data, &restored); err != nil {
+			t.Fatal(err)
+		}
+		want, wantNext := Evaluate(w.objects, w.truth, w.next, w.settings, at(2*time.Hour))
+		got, gotNext := Evaluate(w.objects, w.truth, restored, w.settings, at(2*time.Hour))
+		if diff := cmp.Diff(want, got) + cmp.Diff(wantNext, gotNext); diff != "" {
+			t.Fatal(diff)
+		}
+	})
+}
+
+// A pass in which a witness is away must never bring an object nearer to being a leftover than one in which it answers.
+func TestSilenceIsNoDenial(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		w := drawWorld(t)
+		silenced := w.truth
+		switch rapid.IntRange(0, 3).Draw(t, "who") {
+		case 0:
+			silenced.Kubelet.Err = errors.New("away")
+		case 1:
+			silenced.Cluster.Err = errors.New("away")
+		case 2:
+			silenced.Runtime.Err = errors.New("away")
+		case 3:
+			silenced.Containerd.Err = errors.New("away")
+		}
+		report, _ := Evaluate(w.objects, silenced, w.history, w.settings, hour)
+		for _, o := range report.Objects {
+			if o.Verdict == Leftover || o.Verdict == Candidate {
+				t.Fatalf("%s is a %s: %s", o.ID, o.Verdict, o.Why)
+			}
+		}
+	})
+}

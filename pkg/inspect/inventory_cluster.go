@@ -1,0 +1,207 @@
+package inspect
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"path"
+	"slices"
+	"strings"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"sigs.k8s.io/yaml"
+
+	"github.com/nodeagent/nodeagent/internal/host"
+)
+
+// ClusterTruth is what the apiserver says, and what shows whether its list is one of this node, and fresh.
+type ClusterTruth struct {
+	Heard
+	Pods      map[string]PodFact // by UID, in every phase
+	Strangers []string           // pods in the list that are on another node
+	Comparison
+
+	Node    string // name of the Node object
+	Machine string // its machineID
+	Boot    string // its bootID
+	Version string // its kubelet's
+	NodeErr error
+
+	LocalMachine string // /etc/machine-id
+	LocalBoot    string // /proc/sys/kernel/random/boot_id
+	LocalErr     error
+}
+
+// Comparison is what a list of the apiserver and kubelet's /pods, asked for right before, prove of one another. Static pods
+// prove nothing: kubelet has them without the apiserver, and makes their mirrors there itself.
+type Comparison struct {
+	Shared  int // pods of the list that kubelet has from the apiserver
+	Wanted  int // pods of kubelet's that it must have from the apiserver,
+	Missing int // and how many of them the list lacks
+
+	Listed int      // pods of the list that have not ended, which kubelet must have from the apiserver,
+	Lacked int      // and how many of them kubelet lacks
+	Proven []string // those that kubelet lacks though it must have known them: the runtime runs them, or it has said so
+}
+
+// askCluster lists the node's pods and gets its Node object, after everything else was asked.
+func askCluster(ctx context.Context, scan *Scan, t *Inventory) ClusterTruth {
+	h := scan.Host
+	c := ClusterTruth{Heard: Heard{Asked: true, At: h.Clock()}}
+	pods, err := ask(ctx, "apiserver", h.Cluster.Pods)
+	if c.Err = err; err != nil {
+		return c
+	}
+	c.Pods = podFacts(pods)
+	for _, pod := range pods {
+		if pod.Spec.NodeName != h.NodeName {
+			c.Strangers = append(c.Strangers, fmt.Sprintf("%s/%s on %q", pod.Namespace, pod.Name, pod.Spec.NodeName))
+		}
+	}
+	c.Comparison = compare(c.Pods, t.Kubelet.Pods, t.Runtime.Running)
+	node, err := ask(ctx, "apiserver", h.Cluster.Node)
+	if c.NodeErr = err; err == nil {
+		c.Node, c.Version = node.Name, node.Status.NodeInfo.KubeletVersion
+		c.Machine, c.Boot = node.Status.NodeInfo.MachineID, node.Status.NodeInfo.BootID
+	}
+	c.LocalMachine, c.LocalBoot, c.LocalErr = machine(h.Files)
+	return c
+}
+
+// compare holds the apiserver's list and kubelet's against one another. Kubelet was asked first, so that a pod in the list
+// may be one that kubelet has not heard of yet, unless something shows that it had.
+func compare(list, kubelet map[string]PodFact, running map[string]bool) Comparison {
+	var c Comparison
+	for uid, pod := range kubelet {
+		if pod.Static {
+			continue // its mirror comes late, or never
+		}
+		c.Wanted++
+		if known, ok := list[uid]; !ok {
+			c.Missing++
+		} else if !known.Mirror {
+			c.Shared++
+		}
+	}
+	for uid, pod := range list {
+		ended := pod.Phase == string(corev1.PodSucceeded) || pod.Phase == string(corev1.PodFailed)
+		if pod.Mirror || ended && !running[uid] {
+			continue
+		}
+		c.Listed++
+		if has(kubelet, uid) {
+			continue
+		}
+		c.Lacked++
+		if running[uid] || pod.Started {
+			c.Proven = append(c.Proven, pod.Namespace+"/"+pod.Name)
+		}
+	}
+	slices.Sort(c.Proven)
+	return c
+}
+
+// machine returns the IDs of this machine as kubelet reads them: the first of two files that can be read, even an empty one.
+func machine(files host.Files) (machine, boot string, err error) {
+	machine, err = files.Text("/etc/machine-id")
+	if err != nil {
+		machine, err = files.Text("/var/lib/dbus/machine-id")
+	}
+	if errors.Is(err, fs.ErrNotExist) {
+		machine, err = "", nil
+	}
+	if err != nil {
+		return "", "", err
+	}
+	boot, err = files.Text("/proc/sys/kernel/random/boot_id")
+	return machine, boot, err
+}
+
+// StaticTruth is what the manifests of static pods say.
+type StaticTruth struct {
+	Asked   bool
+	Err     error             // they could not be read
+	Missing []string          // manifests whose pod kubelet does not have, as namespace/name
+	UIDs    map[string]string // manifests by the UID that they themselves give their pod
+}
+
+// readManifests holds the manifests in kubelet's directory for static pods against its /pods. The UID that kubelet makes
+// up for one is a hash of things that cannot all be known here, so that only this is provable: when each manifest has
+// its pod, a UID which kubelet does not have is of no manifest.
+func readManifests(scan *Scan, kubelet map[string]PodFact) StaticTruth {
+	dir := scan.Host.Paths.StaticPods
+	truth := StaticTruth{Asked: true, UIDs: make(map[string]string)}
+	if dir == "" {
+		truth.Err = errors.New("kubelet's directory of static pods is not known")
+		return truth
+	}
+	names, err := scan.Host.Files.List(dir)
+	if err != nil {
+		truth.Err = err
+		return truth
+	}
+	static := make(map[string]bool)
+	for _, pod := range kubelet {
+		if pod.Static {
+			static[pod.Namespace+"/"+pod.Name] = true
+		}
+	}
+	slices.Sort(names)
+	for _, name := range names {
+		if strings.HasPrefix(name, ".") {
+			continue // kubelet ignores them, too
+		}
+		pod, err := manifestPod(scan.Host, path.Join(dir, name))
+		if err != nil {
+			truth.Err = errors.Join(truth.Err, err) // the others are read all the same: they may name a UID
+			continue
+		}
+		if pod.Name == "" {
+			continue
+		}
+		if called := pod.Namespace + "/" + pod.Name; !static[called] {
+			truth.Missing = append(truth.Missing, called)
+		}
+		if pod.UID != "" {
+			truth.UIDs[pod.UID] = path.Join(dir, name)
+		}
+	}
+	return truth
+}
+
+// maxManifest bounds a manifest.
+const maxManifest = 1 << 20
+
+// manifestPod returns the static pod that kubelet makes of a manifest: it adds the node's name. The UID is the one that the
+// manifest gives, if any. Empty for what is no file.
+func manifestPod(h *host.Host, file string) (Pod, error) {
+	stat, err := h.Files.Stat(file)
+	if err != nil {
+		return Pod{}, err
+	}
+	if stat.IsDir() {
+		return Pod{}, nil
+	}
+	if !stat.IsFile() || stat.Size > maxManifest {
+		return Pod{}, fmt.Errorf("read %s: no file of at most %d bytes", file, maxManifest)
+	}
+	data, err := h.Files.Read(file)
+	if err != nil {
+		return Pod{}, err
+	}
+	var manifest metav1.PartialObjectMetadata
+	if err := yaml.Unmarshal(data, &manifest); err != nil {
+		return Pod{}, fmt.Errorf("read %s: %w", file, err)
+	}
+	if manifest.Name == "" {
+		return Pod{}, fmt.Errorf("read %s: names no pod", file)
+	}
+	return Pod{
+		UID:       string(manifest.UID),
+		Namespace: cmp.Or(manifest.Namespace, metav1.NamespaceDefault),
+		Name:      manifest.Name + "-" + strings.ToLower(h.NodeName),
+	}, nil
+}

@@ -1,0 +1,160 @@
+package inspect
+
+import (
+	"context"
+	"fmt"
+	"strconv"
+	"strings"
+	"time"
+
+	cri "k8s.io/cri-api/pkg/apis/runtime/v1"
+)
+
+// RuntimeTruth is what the container runtime says over CRI.
+type RuntimeTruth struct {
+	Heard
+	Name       string                   // "containerd", "cri-o"; empty when it does not tell
+	Sandboxes  map[string]SandboxFact   // by ID
+	Pods       map[string]SandboxFact   // by UID: one of its sandboxes, a READY one if there is any
+	Containers map[string]string        // sandbox ID by container ID
+	Running    map[string]bool          // UIDs that have a container which runs
+	Misnamed   map[string]bool          // UIDs whose sandboxes tell different names
+	Grace      map[string]time.Duration // termination grace period by UID
+	Ready      Condition
+	NetReady   Condition
+	Age        time.Duration // of the process
+	AgeErr     error
+}
+
+// SandboxFact is what the runtime says of one sandbox.
+type SandboxFact struct {
+	Pod
+	ID     string
+	State  string // READY, NOTREADY
+	Source string // where kubelet had the pod from: api, file, http
+}
+
+// Condition is one condition of the runtime.
+type Condition struct {
+	OK  bool
+	Why string
+}
+
+// ContainerdTruth is what containerd knows below CRI.
+type ContainerdTruth struct {
+	Heard
+	Other string            // the runtime when it is not containerd, which then is no witness
+	Known map[string]string // container or lease ID to what it is
+	Pods  map[string]bool   // UIDs in labels of containers
+}
+
+func askRuntime(ctx context.Context, scan *Scan) RuntimeTruth {
+	r := RuntimeTruth{
+		Heard:     Heard{Asked: true, At: scan.Host.Clock()},
+		Sandboxes: make(map[string]SandboxFact), Pods: make(map[string]SandboxFact),
+		Containers: make(map[string]string), Grace: make(map[string]time.Duration),
+		Running: make(map[string]bool), Misnamed: make(map[string]bool),
+	}
+	sandboxes, err := scan.sandboxes()
+	if err != nil {
+		r.Err = err
+		return r
+	}
+	containers, err := scan.containers()
+	if err != nil {
+		r.Err = err
+		return r
+	}
+	for _, s := range sandboxes {
+		fact := SandboxFact{
+			Pod: podOfSandbox(s), ID: s.GetId(), State: sandboxState(s.GetState()), Source: s.GetAnnotations()[sourceAnnotation],
+		}
+		r.Sandboxes[fact.ID] = fact
+		if known, ok := r.Pods[fact.UID]; ok && known.Pod != fact.Pod {
+			r.Misnamed[fact.UID] = true
+		}
+		if r.Pods[fact.UID].State != "READY" {
+			r.Pods[fact.UID] = fact
+		}
+	}
+	for _, c := range containers {
+		r.Containers[c.GetId()] = c.GetPodSandboxId()
+		uid := c.GetLabels()[uidLabel]
+		if runs(c.GetState()) {
+			r.Running[uid], r.Running[r.Sandboxes[c.GetPodSandboxId()].UID] = true, true
+		}
+		if seconds, err := strconv.ParseInt(c.GetAnnotations()[graceAnnotation], 10, 32); err == nil {
+			r.Grace[uid] = max(r.Grace[uid], time.Duration(seconds)*time.Second)
+		}
+	}
+	if version, err := ask(ctx, "runtime", scan.Host.Runtime.Version); err == nil {
+		r.Name = version.GetRuntimeName()
+	}
+	delete(r.Running, "")
+	r.Ready, r.NetReady = askConditions(ctx, scan)
+	process, err := askProcess(ctx, scan)
+	r.Age, r.AgeErr = process, err
+	return r
+}
+
+// runs reports whether a container works for somebody, for all that the runtime knows.
+func runs(state cri.ContainerState) bool {
+	return state == cri.ContainerState_CONTAINER_RUNNING || state == cri.ContainerState_CONTAINER_UNKNOWN
+}
+
+func askProcess(ctx context.Context, scan *Scan) (time.Duration, error) {
+	process, err := ask(ctx, "runtime", scan.Host.Runtime.Process)
+	return process.Age(scan.Host.Clock().SinceBoot), err
+}
+
+// askConditions asks for RuntimeReady and NetworkReady.
+func askConditions(ctx context.Context, scan *Scan) (runtime, network Condition) {
+	status, err := ask(ctx, "runtime", scan.Host.Runtime.Status)
+	if err != nil {
+		why := "its status could not be had: " + err.Error()
+		return Condition{Why: why}, Condition{Why: why}
+	}
+	return conditionOf(status, cri.RuntimeReady), conditionOf(status, cri.NetworkReady)
+}
+
+func conditionOf(status *cri.StatusResponse, kind string) Condition {
+	for _, c := range status.GetStatus().GetConditions() {
+		if c.GetType() != kind {
+			continue
+		}
+		if c.GetStatus() {
+			return Condition{OK: true, Why: kind + " is true"}
+		}
+		return Condition{Why: strings.TrimSpace(fmt.Sprintf("%s is false: %s %s", kind, c.GetReason(), c.GetMessage()))}
+	}
+	return Condition{Why: "the runtime does not tell " + kind}
+}
+
+// askContainerd asks for the containers and leases of containerd. A sandbox that is being created has a lease or a
+// container of its ID long before CRI lists it.
+func askContainerd(ctx context.Context, scan *Scan) ContainerdTruth {
+	c := ContainerdTruth{
+		Heard: Heard{Asked: true, At: scan.Host.Clock()},
+		Known: make(map[string]string), Pods: make(map[string]bool),
+	}
+	leases, err := scan.leases()
+	if err != nil {
+		c.Err = err
+		return c
+	}
+	containers, err := ask(ctx, "containerd", scan.Host.Containerd.Containers)
+	if err != nil {
+		c.Err = err
+		return c
+	}
+	for _, lease := range leases {
+		c.Known[lease.GetID()] = leaseName
+	}
+	for _, record := range containers {
+		c.Known[record.GetID()] = "container"
+		if uid := record.GetLabels()[uidLabel]; uid != "" {
+			c.Pods[uid] = true
+		}
+	}
+	return c
+}
