@@ -23,7 +23,7 @@ const (
 // WatchMounts calls changed after every change of the mount table that process pid sees, until ctx ends; then it returns
 // nil. It is an error when the process ends. Go's poller does not ask for POLLPRI, so this holds one thread, in poll(2).
 func WatchMounts(ctx context.Context, pid int, changed func()) error {
-	name := procFile(pid, "mountinfo")
+	name := fmt.Sprintf("/proc/%d/mountinfo", pid)
 	table, err := os.Open(name)
 	if err != nil {
 		return err
