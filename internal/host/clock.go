@@ -24,12 +24,3 @@ func uptime() time.Duration {
 	}
 	return time.Duration(ts.Nano())
 }
-
-// timeAsleep is how long the machine has slept since boot: what CLOCK_MONOTONIC, as the kernel's own log, leaves out.
-func timeAsleep() time.Duration {
-	var ts unix.Timespec
-	if err := unix.ClockGettime(unix.CLOCK_MONOTONIC, &ts); err != nil {
-		return 0
-	}
-	return max(uptime()-time.Duration(ts.Nano()), 0)
-}

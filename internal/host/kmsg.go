@@ -192,7 +192,7 @@ func openKernelLog(log *slog.Logger, each func(KernelRecord)) (*kernelLogReader,
 		return nil, fmt.Errorf("open %s: %w", kernelLogFile, err)
 	}
 	// A record is at most 8 KiB; what does not fit could never be read.
-	return &kernelLogReader{fd: fd, log: log, each: each, slept: timeAsleep, buffer: make([]byte, 16<<10)}, nil
+	return &kernelLogReader{fd: fd, log: log, each: each, slept: asleep, buffer: make([]byte, 16<<10)}, nil
 }
 
 // kept reads what is there.
@@ -235,4 +235,13 @@ func (k *kernelLogReader) take(n int, err error) error {
 	record.Up = record.Time + k.slept()
 	k.each(record)
 	return nil
+}
+
+// asleep is how long the machine has slept since boot: what CLOCK_MONOTONIC, as the kernel's own log, leaves out.
+func asleep() time.Duration {
+	var boot, monotonic unix.Timespec
+	if unix.ClockGettime(unix.CLOCK_BOOTTIME, &boot) != nil || unix.ClockGettime(unix.CLOCK_MONOTONIC, &monotonic) != nil {
+		return 0
+	}
+	return max(time.Duration(boot.Nano()-monotonic.Nano()), 0)
 }
