@@ -277,7 +277,7 @@ func newFilterBench(t *testing.T) *filterBench {
 	real := &host.Host{Network: host.NewNetwork()}
 	hosttest.Sysfs(t, dir)
 	b.host = &host.Host{NodeName: "node-a", Paths: host.DefaultPaths(), Clock: host.Now, Files: host.Files{Root: dir}, Network: real.Network}
-	b.host.Network.PacketFilter = real.PacketFilter
+	b.host.Network.PacketFilter = func() (host.PacketFilter, error) { return real.PacketFilter() }
 	b.host.Kubelet.Pods = func(context.Context) ([]corev1.Pod, error) {
 		return []corev1.Pod{{Status: corev1.PodStatus{
 			HostIP: map[string]string{ipv4: "192.0.2.1", ipv6: "2001:db8:2::1"}[b.primary], PodIPs: []corev1.PodIP{{IP: "10.244.0.2"}, {IP: "fd00:244::2"}},
