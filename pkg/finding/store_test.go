@@ -5,6 +5,7 @@ import (
 	"os"
 	"path/filepath"
 	"testing"
+	"time"
 
 	"github.com/google/go-cmp/cmp"
 )
@@ -23,7 +24,12 @@ func TestStoreSurvivesRestart(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "agent", "state.db")
 	s := open(t, path)
 	tracker := NewTracker(nil, nil)
-	tracker.Observe(Observation{Check: "disk", At: at(1), Findings: []Finding{disk(Fatal, "ReadOnly")}})
+	tracker.Observe(Observation{
+		Check: "disk", At: Timestamp{Wall: time.Unix(1_800_000_001, 0).UTC(), Boot: "boot-1", SinceBoot: time.Second},
+		Findings: []Finding{{
+			Check: "disk", Subject: Subject{Kind: "filesystem", Name: "/data"}, Severity: Fatal, Reason: "ReadOnly", Message: "m",
+		}},
+	})
 	if err := s.SaveCheck("disk", tracker.State()["disk"]); err != nil {
 		t.Fatal(err)
 	}
