@@ -9,14 +9,15 @@ import (
 	"k8s.io/node-problem-detector/pkg/systemlogmonitor"
 	logtypes "k8s.io/node-problem-detector/pkg/systemlogmonitor/types"
 
-	"github.com/nodeagent/nodeagent/pkg/detect/kernel"
+	"github.com/nodeagent/nodeagent/pkg/detect/kernellog"
+	"github.com/nodeagent/nodeagent/pkg/detect/kernellog/rules"
 	"github.com/nodeagent/nodeagent/pkg/detect/npd"
 )
 
 // benign are the lines of kernels on which nothing is wrong.
 func benign(b *testing.B) []string {
 	b.Helper()
-	names, err := filepath.Glob("../../pkg/detect/kernel/testdata/benign/*")
+	names, err := filepath.Glob("../../pkg/detect/kernellog/replay/testdata/benign/*")
 	if err != nil || len(names) == 0 {
 		b.Fatalf("%d files, %v", len(names), err)
 	}
@@ -50,7 +51,7 @@ func BenchmarkBenignLine(b *testing.B) {
 		patterns = append(patterns, r.Pattern)
 	}
 	b.Run("agent, own table", func(b *testing.B) {
-		m, err := kernel.NewMatcher(kernel.Rules())
+		m, err := kernellog.NewMatcher(rules.Kernel())
 		if err != nil {
 			b.Fatal(err)
 		}

@@ -19,8 +19,8 @@ import (
 func corpora(t testing.TB) []string {
 	t.Helper()
 	var lines []string
-	err := filepath.WalkDir("../../pkg/detect/kernel/testdata", func(name string, d os.DirEntry, err error) error {
-		if err != nil || d.IsDir() || strings.Contains(name, "fuzz") {
+	err := filepath.WalkDir("../../pkg/detect/kernellog", func(name string, d os.DirEntry, err error) error {
+		if err != nil || d.IsDir() || strings.Contains(name, "fuzz") || !strings.Contains(name, "/testdata/") {
 			return err
 		}
 		for line := range strings.Lines(string(read(t, name))) {

@@ -108,10 +108,10 @@ type world struct {
 }
 
 // clock counts from a boot an hour ago.
-func clock(began time.Time) func() finding.Stamp {
-	return func() finding.Stamp {
+func clock(began time.Time) func() finding.Timestamp {
+	return func() finding.Timestamp {
 		now := time.Now()
-		return finding.Stamp{Wall: now.Round(0), Boot: "boot", Up: time.Hour + now.Sub(began)}
+		return finding.Timestamp{Wall: now.Round(0), Boot: "boot", SinceBoot: time.Hour + now.Sub(began)}
 	}
 }
 
@@ -131,11 +131,11 @@ func we(t *testing.T, file npd.File, settings npd.Settings) *world {
 	}
 	w.tracker = finding.NewTracker(policies, nil)
 	w.reporter = event.New(event.Config{Node: "node", Sink: w.sink, Wordings: wordings, Burst: 1000, Resend: -1})
-	engine := detect.NewEngine(h, klogless(), w.monitors.Checks(), w.monitors.Sources(), detect.Observer{}, func(l finding.Look) {
+	engine := detect.NewEngine(h, klogless(), w.monitors.Checks(), w.monitors.Sources(), detect.Observer{}, func(l finding.Observation) {
 		w.mu.Lock()
 		defer w.mu.Unlock()
 		updates := w.tracker.Observe(l)
-		w.reporter.Tell(w.tracker.State(), updates)
+		w.reporter.Update(w.tracker.State(), updates)
 	})
 	ctx, cancel := context.WithCancel(t.Context())
 	var running sync.WaitGroup
