@@ -65,11 +65,27 @@ func TestMistakes(t *testing.T) {
 			if err == nil || !strings.Contains(err.Error(), test.want) {
 				t.Errorf("got %v, want %s", err, test.want)
 			}
+			if err != nil && strings.Contains(test.want, "unknown key") && err.Error() != test.want {
+				t.Errorf("got %v, want %s and no word more", err, test.want)
+			}
 		})
 	}
 	_, err := Parse("f", []byte("inspect: {passes: -1}\nstateDir: here\nsocket: there\n"))
 	if err == nil || len(strings.Split(err.Error(), "\n")) != 3 {
 		t.Errorf("three mistakes, got:\n%v", err)
+	}
+}
+
+// TestMistakesOfChecks: those of several checks are told together, in the order of the lines.
+func TestMistakesOfChecks(t *testing.T) {
+	_, err := Parse("f", []byte("checks:\n  zombies: {a: 1}\n  lod:\n    b: 1\n  load: {every: 30}\n  nothing:\n  dns:\n"))
+	want := "f:2: unknown key \"a\"\nf:3: unknown key \"lod\"\nf:5: cannot unmarshal !!int `30` into time.Duration\nf:6: unknown key \"nothing\""
+	if err == nil || err.Error() != want {
+		t.Errorf("got %v, want %s", err, want)
+	}
+	c, err := Parse("f", []byte("checks:\n"))
+	if diff := cmp.Diff(Default(), c); diff != "" || err != nil {
+		t.Errorf("error %v; no checks named are the default (-want +got):\n%s", err, diff)
 	}
 }
 
