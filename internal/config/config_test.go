@@ -89,6 +89,28 @@ func TestMistakesOfChecks(t *testing.T) {
 	}
 }
 
+// TestRemovedChecks: a configuration of an earlier release still starts the agent, which says what it ignores.
+func TestRemovedChecks(t *testing.T) {
+	c, err := Parse("f", []byte("checks:\n  load: {loadPerCPU: 8}\n  entropy:\n    every: 2m\n    what: ever\n  address-overlap:\n"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := []string{
+		"line 3: checks.entropy is ignored: this check was removed: since Linux 5.18 the kernel's random numbers do not run out",
+		"line 6: checks.address-overlap is ignored: this check was removed: a node knows only the part of the cluster's ranges that its own pods get",
+	}
+	if diff := cmp.Diff(want, c.Checks.Ignored); diff != "" {
+		t.Error(diff)
+	}
+	if checks.SettingsOf[load.Settings](c.Checks, "load").Settings.LoadPerCPU != 8 {
+		t.Error("the rest of the configuration is lost")
+	}
+	text, err := c.YAML()
+	if err != nil || strings.Contains(string(text), "entropy") {
+		t.Errorf("error %v; a check that was removed is printed", err)
+	}
+}
+
 func TestLoad(t *testing.T) {
 	if _, err := Load(filepath.Join(t.TempDir(), "missing.yaml")); err == nil || !strings.Contains(err.Error(), "missing.yaml") {
 		t.Errorf("a file that was named and is not there: %v", err)

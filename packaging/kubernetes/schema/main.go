@@ -57,6 +57,9 @@ func schemaOf(t reflect.Type) map[string]any {
 		for id, settings := range checks.DefaultSettings().ByID {
 			properties[id] = schemaOf(reflect.TypeOf(settings))
 		}
+		for id, why := range checks.Removed() {
+			properties[id] = map[string]any{"description": "ignored, this check was removed: " + why}
+		}
 		return map[string]any{"type": "object", "properties": properties, "additionalProperties": false}
 	case reflect.TypeFor[time.Duration]():
 		return map[string]any{"type": "string", "pattern": duration}

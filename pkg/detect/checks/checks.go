@@ -94,7 +94,6 @@ func list() []entry {
 		plain(system.DefaultTimeSyncSettings, system.TimeSync),
 		simple(system.LastPanic),
 		simple(system.UnexpectedReboot),
-		simple(system.Entropy),
 		plain(system.DefaultKernelModulesSettings, system.KernelModules),
 		plain(system.DefaultSysctlsSettings, system.Sysctls),
 
@@ -107,7 +106,6 @@ func list() []entry {
 		plain(kubeproxy.DefaultSettings, kubeproxy.New),
 		simple(packetfilter.New),
 		simple(network.CNIMTU),
-		simple(network.AddressOverlap),
 		plain(apiserverreachability.DefaultSettings, apiserverreachability.New),
 		aided(network.DefaultLinkStateSettings, func(s network.LinkStateSettings, a Deps) detect.Check { return network.LinkState(s, a.State) }),
 		simple(network.Bonds),

@@ -15,6 +15,17 @@ import (
 // Settings holds the settings of every check under its ID. The zero value has none; see DefaultSettings.
 type Settings struct {
 	ByID map[string]any `yaml:",inline"` // *With[...] of the check's own settings
+
+	Ignored []string `yaml:"-"` // what the configuration says of checks that there are no more, for people
+}
+
+// Removed are the checks that an earlier release had, and why they are no longer there. A configuration that names one is
+// still good: what it says of it is ignored.
+func Removed() map[string]string {
+	return map[string]string{
+		"address-overlap": "a node knows only the part of the cluster's ranges that its own pods get",
+		"entropy":         "since Linux 5.18 the kernel's random numbers do not run out",
+	}
 }
 
 // entry is one line of the list: how a check is configured and made.
@@ -96,6 +107,10 @@ func (s *Settings) UnmarshalYAML(unmarshal func(any) error) error {
 	}
 	var mistakes []string
 	for _, key := range slices.SortedFunc(maps.Keys(parts), yamlKey.compare) {
+		if why, ok := Removed()[key.text]; ok {
+			s.Ignored = append(s.Ignored, fmt.Sprintf("line %d: checks.%s is ignored: this check was removed: %s", key.line, key.text, why))
+			continue
+		}
 		settings, ok := s.ByID[key.text]
 		if !ok {
 			mistakes = append(mistakes, fmt.Sprintf("line %d: field %s not found in type checks.Settings", key.line, key.text))
