@@ -5,7 +5,11 @@ func clusterNetworkCoverage() []Coverage {
 		{Fault: "DNS of the cluster, or the node's resolvers, do not answer pods", By: []string{"dns"}},
 		{Fault: "apiserver cannot be reached from the node", By: []string{"apiserver-reachability"}},
 		{Fault: "service addresses lead nowhere on this node", By: []string{"apiserver-reachability", "dns"}},
-		{Fault: "iptables-legacy and nf_tables are mixed", By: []string{"packet-filter"}},
+		{
+			Fault: "iptables-legacy and nf_tables are mixed",
+			Not: "iptables of RHEL 8, Debian 10, Ubuntu 20.10 and later writes to nf_tables; rules in iptables-legacy are not read; where there are tables of it, packet-filter says " +
+				"that it could not tell, and names them",
+		},
 		{Fault: "unexpected REJECT or DROP ahead of kube-proxy or the network", By: []string{"packet-filter"}},
 		{Fault: "a hostPort takes kubelet's port", By: []string{"packet-filter"}},
 		{Fault: "kube-proxy does not run or does not sync", By: []string{"kube-proxy"}},
