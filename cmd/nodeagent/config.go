@@ -36,13 +36,17 @@ func newConfig(o *options) *cobra.Command {
 				if len(args) == 1 {
 					file = args[0]
 				}
-				if _, err := config.Load(file); err != nil {
+				cfg, err := config.Load(file)
+				if err != nil {
 					return &exitError{Code: exitProblems, Err: err}
+				}
+				for _, ignored := range cfg.Checks.Ignored {
+					fmt.Fprintln(cmd.ErrOrStderr(), "warning:", ignored)
 				}
 				if err := config.Programs(file); err != nil {
 					return &exitError{Code: exitProblems, Err: err}
 				}
-				_, err := fmt.Fprintln(cmd.OutOrStdout(), "the configuration is valid")
+				_, err = fmt.Fprintln(cmd.OutOrStdout(), "the configuration is valid")
 				return err
 			},
 		},

@@ -145,6 +145,9 @@ func (d *daemon) build(e revision) (*agent, []component, error) {
 	for _, note := range door.Notes {
 		d.log.Info("found", "what", note)
 	}
+	for _, ignored := range e.cfg.Checks.Ignored {
+		d.log.Warn("configuration names what is no longer there", "file", e.from, "what", ignored)
+	}
 	door.keepLayout(e.cfg)
 	a, components, err := d.wire(e, door)
 	if err != nil {

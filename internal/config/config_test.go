@@ -65,11 +65,49 @@ func TestMistakes(t *testing.T) {
 			if err == nil || !strings.Contains(err.Error(), test.want) {
 				t.Errorf("got %v, want %s", err, test.want)
 			}
+			if err != nil && strings.Contains(test.want, "unknown key") && err.Error() != test.want {
+				t.Errorf("got %v, want %s and no word more", err, test.want)
+			}
 		})
 	}
 	_, err := Parse("f", []byte("inspect: {passes: -1}\nstateDir: here\nsocket: there\n"))
 	if err == nil || len(strings.Split(err.Error(), "\n")) != 3 {
 		t.Errorf("three mistakes, got:\n%v", err)
+	}
+}
+
+// TestMistakesOfChecks: those of several checks are told together, in the order of the lines.
+func TestMistakesOfChecks(t *testing.T) {
+	_, err := Parse("f", []byte("checks:\n  zombies: {a: 1}\n  lod:\n    b: 1\n  load: {every: 30}\n  nothing:\n  dns:\n"))
+	want := "f:2: unknown key \"a\"\nf:3: unknown key \"lod\"\nf:5: cannot unmarshal !!int `30` into time.Duration\nf:6: unknown key \"nothing\""
+	if err == nil || err.Error() != want {
+		t.Errorf("got %v, want %s", err, want)
+	}
+	c, err := Parse("f", []byte("checks:\n"))
+	if diff := cmp.Diff(Default(), c); diff != "" || err != nil {
+		t.Errorf("error %v; no checks named are the default (-want +got):\n%s", err, diff)
+	}
+}
+
+// TestRemovedChecks: a configuration of an earlier release still starts the agent, which says what it ignores.
+func TestRemovedChecks(t *testing.T) {
+	c, err := Parse("f", []byte("checks:\n  load: {loadPerCPU: 8}\n  entropy:\n    every: 2m\n    what: ever\n  address-overlap:\n"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := []string{
+		"line 3: checks.entropy is ignored: this check was removed: since Linux 5.18 the kernel's random numbers do not run out",
+		"line 6: checks.address-overlap is ignored: this check was removed: a node knows only the part of the cluster's ranges that its own pods get",
+	}
+	if diff := cmp.Diff(want, c.Checks.Ignored); diff != "" {
+		t.Error(diff)
+	}
+	if checks.SettingsOf[load.Settings](c.Checks, "load").Settings.LoadPerCPU != 8 {
+		t.Error("the rest of the configuration is lost")
+	}
+	text, err := c.YAML()
+	if err != nil || strings.Contains(string(text), "entropy") {
+		t.Errorf("error %v; a check that was removed is printed", err)
 	}
 }
 

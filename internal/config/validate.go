@@ -94,6 +94,10 @@ func walk(v reflect.Value, path []string) []problem {
 			}
 			problems = append(problems, walk(v.Field(i), at)...)
 		}
+	case reflect.Map:
+		for _, key := range slices.SortedFunc(slices.Values(v.MapKeys()), byString) {
+			problems = append(problems, walk(v.MapIndex(key), append(slices.Clone(path), key.String()))...)
+		}
 	case reflect.Slice:
 		for i := range v.Len() {
 			problems = append(problems, walk(v.Index(i), append(slices.Clone(path), strconv.Itoa(i)))...)
@@ -111,6 +115,8 @@ func walk(v reflect.Value, path []string) []problem {
 	}
 	return problems
 }
+
+func byString(a, b reflect.Value) int { return strings.Compare(a.String(), b.String()) }
 
 // pathProblem checks what stands under "paths": all of it is absolute.
 func pathProblem(value string, path []string) []problem {

@@ -17,18 +17,20 @@ func TestParseTOMLStrings(t *testing.T) {
 	}{
 		"empty":               {"", map[string][]string{}, false},
 		"top level":           {"root = \"/a\"\nstate='/b' # c\n", map[string][]string{"root": {"/a"}, "state": {"/b"}}, false},
-		"other types":         {"a = 1\nb = true\nc = {d = \"/e\"}\n", map[string][]string{}, false},
+		"other types":         {"a = 1\nb = true\nc = {d = \"/e\"}\n", map[string][]string{"c.d": {"/e"}}, false},
 		"quoted table":        {"[plugins.\"a.b\".cni]\nx = \"y\"", map[string][]string{"plugins.a.b.cni.x": {"y"}}, false},
 		"quoted key":          {"\"a=b\" = \"y\"", map[string][]string{"a=b": {"y"}}, false},
 		"dotted key":          {"[a]\nb . c = \"d\"", map[string][]string{"a.b.c": {"d"}}, false},
 		"comment in table":    {"[a] # [b]\nc = \"#\"", map[string][]string{"a.c": {"#"}}, false},
 		"array":               {"a = ['x', \"y\"]", map[string][]string{"a": {"x", "y"}}, false},
 		"array of lines":      {"a = [ # one\n 'x', # two ]\n\n\"y\" ]\nb = \"z\"", map[string][]string{"a": {"x", "y"}, "b": {"z"}}, false},
-		"array of numbers":    {"a = [1, 2.5, true]\nb = \"z\"", map[string][]string{"a": nil, "b": {"z"}}, false},
+		"array of numbers":    {"a = [1, 2.5, true]\nb = \"z\"", map[string][]string{"b": {"z"}}, false},
 		"array of tables":     {"[[x]]\na = \"1\"\n[y]\na = \"2\"", map[string][]string{"y.a": {"2"}}, false},
-		"multi-line string":   {"a = \"\"\"\nroot = \"/no\"\n\"\"\"\nb = \"z\"", map[string][]string{"b": {"z"}}, false},
+		"multi-line string":   {"a = \"\"\"\nroot = \"/no\"\n\"\"\"\nb = \"z\"", map[string][]string{"a": {"root = \"/no\"\n"}, "b": {"z"}}, false},
 		"escapes":             {`a = "x\"y"`, map[string][]string{"a": {`x"y`}}, false},
 		"unfinished string":   {"a = 'x\n", nil, true},
+		"nested too deep":     {"a = " + strings.Repeat("[", 1<<19), nil, true},
+		"too large":           {"#" + strings.Repeat("x", 1<<20), nil, true},
 		"unfinished in array": {"a = ['x', 'y\n]", nil, true},
 	}
 	for name, test := range tests {

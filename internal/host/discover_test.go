@@ -95,7 +95,7 @@ func TestDiscover(t *testing.T) {
 		},
 		"hostile": {
 			fixture: "hostile", installed: true, bend: func(*host.Paths) {},
-			notes: []string{"not an absolute path", "string without an end", "relative", "client certificate"},
+			notes: []string{"not an absolute path", "line 1: toml: basic strings cannot have new lines", "relative", "client certificate"},
 		},
 		"configured over everything": {
 			fixture: "kubeadm", node: "worker-7", installed: true,

@@ -3,19 +3,16 @@ package host
 import (
 	"errors"
 	"fmt"
-	"maps"
+	"io/fs"
 	"net/netip"
-	"slices"
 	"strings"
 
 	"github.com/vishvananda/netlink/nl"
 )
 
-// PacketChain is one chain of the packet filter, of iptables-legacy or of nf_tables (which iptables-nft, firewalld and nft
-// itself write).
+// PacketChain is one chain of nf_tables, which iptables-nft, firewalld and nft itself write.
 type PacketChain struct {
-	Backend  string       `json:"backend"` // legacy or nft
-	Family   string       `json:"family"`  // ip, ip6, or inet for both
+	Family   string       `json:"family"` // ip, ip6, or inet for both
 	Table    string       `json:"table"`
 	Name     string       `json:"name"`
 	Hook     string       `json:"hook,omitempty"`     // prerouting, input, forward, output; empty for a chain that others jump to
@@ -101,17 +98,16 @@ func commas[T any](list []T) string {
 
 // The bounds of what is read of the packet filter.
 const (
-	maxPacketTable  = 16 << 20 // bytes of one table of iptables-legacy
-	maxPacketChains = 100_000  // of nf_tables; kube-proxy in its nftables mode makes some for each service
-	maxPacketRead   = 1000     // chains whose rules are read
+	maxPacketChains = 100_000 // kube-proxy in its nftables mode makes some for each service
+	maxPacketRead   = 1000    // chains whose rules are read
 	maxPacketRules  = 20_000
 	maxPacketSets   = 1000 // beyond, a rule that looks something up is not understood
 )
 
 // PacketFilter is the packet filter of this network namespace.
 type PacketFilter struct {
-	Chains     []PacketChain  `json:"chains"`
-	KubeChains map[string]int `json:"kubeChains,omitempty"` // chains called KUBE-… by backend; "legacy ip6" and "nft ip6" for IPv6
+	Chains []PacketChain `json:"chains"`
+	Legacy []string      `json:"legacy,omitempty"` // tables of iptables-legacy, such as "ip filter": their rules are not read
 }
 
 // PacketFilter reads the chains of the hooks prerouting, input, forward and output, and those that they jump to: rules that
@@ -124,17 +120,15 @@ func (h *Host) PacketFilter() (PacketFilter, error) {
 	if h.Files.Root != "" {
 		return PacketFilter{}, fmt.Errorf("packet filter: %w", ErrNotConfigured)
 	}
-	filter := PacketFilter{KubeChains: map[string]int{}}
-	for _, family := range []legacyFamily{legacyIPv4(), legacyIPv6()} {
-		if err := h.legacyTables(family, &filter); err != nil {
-			return PacketFilter{}, fmt.Errorf("read iptables-legacy: %w", err)
-		}
+	legacy, err := h.legacyTables()
+	if err != nil {
+		return PacketFilter{}, fmt.Errorf("tables of iptables-legacy: %w", err)
 	}
 	if !h.hasModule("nf_tables") {
-		return filter, nil
+		return PacketFilter{Legacy: legacy}, nil
 	}
 	for range dumpTries {
-		whole := PacketFilter{Chains: slices.Clone(filter.Chains), KubeChains: maps.Clone(filter.KubeChains)}
+		whole := PacketFilter{Legacy: legacy}
 		err := nftTables(&whole)
 		if err == nil {
 			return whole, nil
@@ -146,12 +140,26 @@ func (h *Host) PacketFilter() (PacketFilter, error) {
 	return PacketFilter{}, errors.New("read nf_tables: the rules change too often to be read whole")
 }
 
-func (f *PacketFilter) countKube(chain PacketChain) {
-	backend := chain.Backend
-	if chain.Family == "ip6" {
-		backend += " ip6"
+// legacyTables names the tables of iptables-legacy that can drop something: all but nat. They are there once somebody has
+// used them, with rules or without, until the module is unloaded.
+func (h *Host) legacyTables() ([]string, error) {
+	var tables []string
+	for _, family := range []string{"ip", "ip6"} {
+		names, err := h.Files.Read("/proc/thread-self/net/" + family + "_tables_names")
+		if errors.Is(err, fs.ErrNotExist) {
+			continue // never loaded
+		}
+		if err != nil {
+			return nil, err
+		}
+		for _, table := range strings.Fields(string(names)) {
+			if table != "nat" {
+				tables = append(tables, family+" "+clip(table))
+			}
+		}
 	}
-	if strings.HasPrefix(chain.Name, "KUBE-") {
-		f.KubeChains[backend]++
-	}
+	return tables, nil
 }
+
+// packetHooks are the names of the hooks by their numbers, as far as they are looked at.
+func packetHooks() []string { return []string{"prerouting", "input", "forward", "output"} }

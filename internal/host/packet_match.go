@@ -122,7 +122,7 @@ func prefix(address, mask []byte) (netip.Prefix, bool) {
 func interfaceName(name []byte, whole bool) string {
 	text := strings.TrimRight(string(name), "\x00")
 	if text != "" && !whole {
-		text = strings.TrimSuffix(text, "+") + "+" // iptables-legacy leaves it in the name
+		text = strings.TrimSuffix(text, "+") + "+"
 	}
 	return strings.ToValidUTF8(text, "?")
 }

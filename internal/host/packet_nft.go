@@ -1,6 +1,7 @@
 package host
 
 import (
+	"bytes"
 	"encoding/binary"
 	"errors"
 	"fmt"
@@ -42,7 +43,7 @@ func foreignTable(name string) bool {
 
 // nftTables adds the chains of nf_tables.
 func nftTables(filter *PacketFilter) error {
-	chains, err := nftChains(filter)
+	chains, err := nftChains()
 	if err != nil {
 		return err
 	}
@@ -83,7 +84,7 @@ func nftTables(filter *PacketFilter) error {
 func (c *PacketChain) key() string { return c.Family + "\x00" + c.Table + "\x00" + c.Name }
 
 // nftChains lists the chains of IP without their rules.
-func nftChains(filter *PacketFilter) (map[string]*PacketChain, error) {
+func nftChains() (map[string]*PacketChain, error) {
 	chains := map[string]*PacketChain{}
 	request := nl.NewNetlinkRequest(nftSubsystem|nftGetChain, unix.NLM_F_DUMP)
 	request.AddData(nfHead{unix.AF_UNSPEC})
@@ -100,7 +101,6 @@ func nftChains(filter *PacketFilter) (map[string]*PacketChain, error) {
 			failure = fmt.Errorf("more than %d chains", maxPacketChains)
 			return false
 		}
-		filter.countKube(chain)
 		chains[chain.key()] = &chain
 		return true
 	})
@@ -115,7 +115,7 @@ func parseNFTChain(message []byte) (PacketChain, bool, error) {
 	if len(message) < nfHeader {
 		return PacketChain{}, false, errors.New("short message")
 	}
-	chain := PacketChain{Backend: "nft"}
+	chain := PacketChain{}
 	switch message[0] {
 	case unix.AF_INET:
 		chain.Family = "ip"
@@ -136,8 +136,8 @@ func parseNFTChain(message []byte) (PacketChain, bool, error) {
 		if err != nil || len(fields[1]) < 4 || len(fields[2]) < 4 {
 			return chain, false, errors.Join(err, fmt.Errorf("hook of chain %s", chain.Name))
 		}
-		if number := binary.BigEndian.Uint32(fields[1]); int(number) < len(legacyHooks()) {
-			chain.Hook = legacyHooks()[number]
+		if number := binary.BigEndian.Uint32(fields[1]); int(number) < len(packetHooks()) {
+			chain.Hook = packetHooks()[number]
 		}
 		chain.Priority = int(int32(binary.BigEndian.Uint32(fields[2]))) //nolint:gosec // the kernel's int
 		chain.Policy = "accept"
@@ -206,4 +206,9 @@ func nftAttributes(data []byte) (map[uint16][]byte, error) {
 		attributes[a.kind] = a.value
 	}
 	return attributes, nil
+}
+
+func cString(data []byte) string {
+	text, _, _ := bytes.Cut(data, []byte{0})
+	return strings.ToValidUTF8(string(text), "?")
 }

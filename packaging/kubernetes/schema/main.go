@@ -52,8 +52,15 @@ const duration = `^([0-9]+(\.[0-9]+)?(ns|us|µs|ms|s|m|h))+$`
 // schemaOf describes a type as the strict reader of the configuration takes it.
 func schemaOf(t reflect.Type) map[string]any {
 	switch t {
-	case reflect.TypeFor[checks.Settings](): // made of the list of checks when the program runs
-		return schemaOf(reflect.TypeOf(checks.DefaultSettings().Fields))
+	case reflect.TypeFor[checks.Settings]():
+		properties := map[string]any{}
+		for id, settings := range checks.DefaultSettings().ByID {
+			properties[id] = schemaOf(reflect.TypeOf(settings))
+		}
+		for id, why := range checks.Removed() {
+			properties[id] = map[string]any{"description": "ignored, this check was removed: " + why}
+		}
+		return map[string]any{"type": "object", "properties": properties, "additionalProperties": false}
 	case reflect.TypeFor[time.Duration]():
 		return map[string]any{"type": "string", "pattern": duration}
 	case reflect.TypeFor[finding.Severity]():

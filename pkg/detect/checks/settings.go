@@ -1,17 +1,31 @@
 package checks
 
 import (
+	"cmp"
+	"errors"
 	"fmt"
-	"reflect"
+	"maps"
 	"slices"
+
+	"go.yaml.in/yaml/v3"
 
 	"github.com/nodeagent/nodeagent/pkg/detect"
 )
 
 // Settings holds the settings of every check under its ID. The zero value has none; see DefaultSettings.
 type Settings struct {
-	// Fields points to a struct made of the list, with one With[...] for each check.
-	Fields any `yaml:",inline"`
+	ByID map[string]any `yaml:",inline"` // *With[...] of the check's own settings
+
+	Ignored []string `yaml:"-"` // what the configuration says of checks that there are no more, for people
+}
+
+// Removed are the checks that an earlier release had, and why they are no longer there. A configuration that names one is
+// still good: what it says of it is ignored.
+func Removed() map[string]string {
+	return map[string]string{
+		"address-overlap": "a node knows only the part of the cluster's ranges that its own pods get",
+		"entropy":         "since Linux 5.18 the kernel's random numbers do not run out",
+	}
 }
 
 // entry is one line of the list: how a check is configured and made.
@@ -22,14 +36,14 @@ type entry struct {
 }
 
 // plain is a check that needs nothing but its settings.
-func plain[S any](id string, defaults func() S, build func(S) detect.Check) entry {
-	return aided(id, defaults, func(s S, _ Deps) detect.Check { return build(s) })
+func plain[S any](defaults func() S, build func(S) detect.Check) entry {
+	return aided(defaults, func(s S, _ Deps) detect.Check { return build(s) })
 }
 
-// aided is a check that is given more.
-func aided[S any](id string, defaults func() S, build func(S, Deps) detect.Check) entry {
+// aided is a check that is given more. Its ID is its own word: it is made once to be asked.
+func aided[S any](defaults func() S, build func(S, Deps) detect.Check) entry {
 	return entry{
-		id:       id,
+		id:       build(defaults(), Deps{}).ID,
 		defaults: func() any { return &With[S]{Common: Common{Enabled: true}, Settings: defaults()} },
 		build: func(settings any, aids Deps) (detect.Check, bool) {
 			s := settings.(*With[S])
@@ -44,36 +58,33 @@ type bare struct{}
 func noSettings() bare { return bare{} }
 
 // simple is a check without settings of its own.
-func simple(id string, build func() detect.Check) entry {
-	return plain(id, noSettings, func(bare) detect.Check { return build() })
+func simple(build func() detect.Check) entry {
+	return plain(noSettings, func(bare) detect.Check { return build() })
+}
+
+// stateful is one that remembers something.
+func stateful(build func(detect.StateStore) detect.Check) entry {
+	return aided(noSettings, func(_ bare, a Deps) detect.Check { return build(a.State) })
 }
 
 // DefaultSettings returns the settings that are used unless the configuration says otherwise: every check is on.
 func DefaultSettings() Settings {
-	entries := list()
-	fields := make([]reflect.StructField, 0, len(entries))
-	for i, e := range entries {
-		fields = append(fields, reflect.StructField{
-			Name: fmt.Sprintf("Check%d", i), Type: reflect.TypeOf(e.defaults()).Elem(),
-			Tag: reflect.StructTag(`yaml:"` + e.id + `"`),
-		})
+	s := Settings{ByID: map[string]any{}}
+	for _, e := range list() {
+		s.ByID[e.id] = e.defaults()
 	}
-	all := reflect.New(reflect.StructOf(fields))
-	for i, e := range entries {
-		all.Elem().Field(i).Set(reflect.ValueOf(e.defaults()).Elem())
-	}
-	return Settings{Fields: all.Interface()}
+	return s
 }
 
 // Checks returns all checks that the settings enable.
 func Checks(s Settings, aids Deps) []detect.Check {
-	if s.Fields == nil {
-		return nil
-	}
-	fields := reflect.ValueOf(s.Fields).Elem()
 	var checks []detect.Check
-	for i, e := range list() {
-		if check, on := e.build(fields.Field(i).Addr().Interface(), aids); on {
+	for _, e := range list() {
+		settings, ok := s.ByID[e.id]
+		if !ok {
+			continue
+		}
+		if check, on := e.build(settings, aids); on {
 			checks = append(checks, check)
 		}
 	}
@@ -83,16 +94,81 @@ func Checks(s Settings, aids Deps) []detect.Check {
 
 // SettingsOf returns the settings of one check. It is nil when there is no such check, or its settings are of another type.
 func SettingsOf[S any](s Settings, id string) *With[S] {
-	i := slices.IndexFunc(list(), func(e entry) bool { return e.id == id })
-	if i < 0 || s.Fields == nil {
-		return nil
-	}
-	found, _ := reflect.ValueOf(s.Fields).Elem().Field(i).Addr().Interface().(*With[S])
+	found, _ := s.ByID[id].(*With[S])
 	return found
 }
 
-// UnmarshalYAML reads settings over those that are there. This form keeps the decoder strict.
-func (s *Settings) UnmarshalYAML(unmarshal func(any) error) error { return unmarshal(s.Fields) }
+// UnmarshalYAML reads settings over those that are there. Each check's are read by the decoder that reads the file, and so
+// as strictly; all mistakes are told at once.
+func (s *Settings) UnmarshalYAML(unmarshal func(any) error) error {
+	var parts map[yamlKey]yamlValue
+	if err := unmarshal(&parts); err != nil {
+		return err
+	}
+	var mistakes []string
+	for _, key := range slices.SortedFunc(maps.Keys(parts), yamlKey.compare) {
+		if why, ok := Removed()[key.text]; ok {
+			s.Ignored = append(s.Ignored, fmt.Sprintf("line %d: checks.%s is ignored: this check was removed: %s", key.line, key.text, why))
+			continue
+		}
+		settings, ok := s.ByID[key.text]
+		if !ok {
+			mistakes = append(mistakes, fmt.Sprintf("line %d: field %s not found in type checks.Settings", key.line, key.text))
+			continue
+		}
+		if parts[key] == nil { // "load:" and nothing
+			continue
+		}
+		err := parts[key](settings)
+		if wrong, ok := errors.AsType[*yaml.TypeError](err); ok {
+			mistakes = append(mistakes, wrong.Errors...)
+		} else if err != nil {
+			return err
+		}
+	}
+	if len(mistakes) > 0 {
+		return &yaml.TypeError{Errors: mistakes}
+	}
+	return nil
+}
 
-// MarshalYAML returns the settings of all checks by ID.
-func (s Settings) MarshalYAML() (any, error) { return s.Fields, nil }
+// yamlKey is a key of a mapping with its place in the file.
+type yamlKey struct {
+	text string
+	line int
+}
+
+// UnmarshalYAML implements yaml.Unmarshaler.
+func (k *yamlKey) UnmarshalYAML(node *yaml.Node) error {
+	k.text, k.line = node.Value, node.Line
+	return nil
+}
+
+func (k yamlKey) compare(o yamlKey) int { return cmp.Compare(k.line, o.line) }
+
+// yamlValue reads a value into what it is given. This form, unlike a node, keeps the decoder strict.
+type yamlValue func(into any) error
+
+// UnmarshalYAML keeps the value for later, when its key is known.
+func (v *yamlValue) UnmarshalYAML(unmarshal func(any) error) error {
+	*v = unmarshal
+	return nil
+}
+
+// MarshalYAML returns the settings of all checks by ID, in the order of the list.
+func (s Settings) MarshalYAML() (any, error) {
+	all := &yaml.Node{Kind: yaml.MappingNode}
+	for _, e := range list() {
+		settings, ok := s.ByID[e.id]
+		if !ok {
+			continue
+		}
+		key, value := &yaml.Node{}, &yaml.Node{}
+		key.SetString(e.id)
+		if err := value.Encode(settings); err != nil {
+			return nil, fmt.Errorf("%s: %w", e.id, err)
+		}
+		all.Content = append(all.Content, key, value)
+	}
+	return all, nil
+}

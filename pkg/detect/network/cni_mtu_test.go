@@ -53,18 +53,6 @@ func TestNetworkForReal(t *testing.T) {
 	see("the overlay too")
 	setMTU(t, "uplink", 9000)
 	see("a large uplink")
-
-	// The same machine, whose own address, gateway and service address are in its pods' range.
-	h.Paths.KubeletConfig = filepath.Join(dir, "config.yaml")
-	checktest.WriteHostFile(t, host.Files{Root: dir}, "config.yaml", "kind: KubeletConfiguration\napiVersion: kubelet.config.k8s.io/v1beta1\nclusterDNS: [10.244.0.10]\nresolvConf: \"\"\n")
-	node := hosttest.Node()
-	node.Spec.PodCIDRs = []string{"10.244.3.0/24"}
-	h.Cluster.Node = hosttest.Answer(node, nil)
-	found, err := AddressOverlap().Run(t.Context(), h)
-	want := []string{"address/10.244.0.10=ServiceAddressInNodeNetwork info", "address/10.244.3.2=NodeAddressInPodRange warning", "address/10.244.3.1=NodeAddressInPodRange warning"}
-	if diff := cmp.Diff(want, checktest.Reasons(found)); diff != "" || err != nil {
-		t.Errorf("overlap: error %v (-want +got):\n%s", err, diff)
-	}
 	if err := netlink.RouteDel(route); err != nil {
 		t.Fatal(err)
 	}

@@ -73,7 +73,7 @@ func dnsServers(files host.Files, network host.KubeletNetwork) (servers []dnsSer
 			servers = append(servers, dnsServer{Address: address})
 		}
 	}
-	upstream, err := UpstreamServers(files, network)
+	upstream, err := upstreamServers(files, network)
 	if err != nil {
 		return servers, map[finding.Subject]error{{Kind: "file", Name: network.ResolvConf}: err}
 	}
@@ -85,9 +85,9 @@ func dnsServers(files host.Files, network host.KubeletNetwork) (servers []dnsSer
 	return servers, nil
 }
 
-// UpstreamServers reads the resolvers that kubelet gives pods with dnsPolicy Default. Only a file that kubelet was told by name
+// upstreamServers reads the resolvers that kubelet gives pods with dnsPolicy Default. Only a file that kubelet was told by name
 // must be there.
-func UpstreamServers(files host.Files, network host.KubeletNetwork) ([]netip.Addr, error) {
+func upstreamServers(files host.Files, network host.KubeletNetwork) ([]netip.Addr, error) {
 	if network.ResolvConf == "" {
 		return nil, nil
 	}

@@ -40,7 +40,7 @@ func (c *packetFilterCheck) look(ctx context.Context, h *host.Host) ([]finding.F
 		podsErr = fmt.Errorf("pods that may shadow kubelet's port: %w", podsErr)
 	}
 	port := kubeletPort(h)
-	found := mixedBackends(filter)
+	var found []finding.Finding
 	for _, sample := range c.samples(h, pods, port) {
 		drop := findDrop(filter, sample.packetSample)
 		if drop == nil {
@@ -51,7 +51,11 @@ func (c *packetFilterCheck) look(ctx context.Context, h *host.Host) ([]finding.F
 			found = append(found, f)
 		}
 	}
-	return append(found, shadowingPods(pods, port)...), podsErr
+	found = append(found, shadowingPods(pods, port)...)
+	if podsErr != nil {
+		return found, checkkit.Inconclusive(podsErr, notRead(filter))
+	}
+	return found, finding.Partial(notRead(filter))
 }
 
 func kubeletPort(h *host.Host) uint16 {
@@ -68,7 +72,7 @@ func kubeletPort(h *host.Host) uint16 {
 }
 
 func (d *packetDrop) finding(sample judgedSample) finding.Finding {
-	name := strings.Join([]string{d.chain.Backend, d.chain.Family, checkkit.Sanitize(d.chain.Table, 64), checkkit.Sanitize(d.chain.Name, 64)}, " ")
+	name := strings.Join([]string{"nft", d.chain.Family, checkkit.Sanitize(d.chain.Table, 64), checkkit.Sanitize(d.chain.Name, 64)}, " ")
 	facts := map[string]string{"rule": checkkit.Sanitize(d.rule, 200), "hook": sample.hook}
 	if d.count > 0 {
 		facts["packets"] = strconv.FormatUint(d.count, 10)
@@ -82,21 +86,15 @@ func (d *packetDrop) finding(sample judgedSample) finding.Finding {
 	}
 }
 
-// mixedBackends finds rules of Kubernetes in both backends, of one family.
-func mixedBackends(filter host.PacketFilter) []finding.Finding {
-	legacy, nft := filter.KubeChains["legacy"], filter.KubeChains["nft"]
-	if legacy == 0 || nft == 0 {
-		legacy, nft = filter.KubeChains["legacy ip6"], filter.KubeChains["nft ip6"]
-	}
-	if legacy == 0 || nft == 0 {
+// notRead names what is not known of a node where somebody uses iptables-legacy: its rules may drop anything.
+func notRead(filter host.PacketFilter) map[finding.Subject]error {
+	if len(filter.Legacy) == 0 {
 		return nil
 	}
-	return []finding.Finding{{
-		Check: packetFilterID, Subject: finding.Subject{Kind: "packet-filter", Name: "backends"}, Severity: finding.Warning, Reason: "IptablesBackendsMixed",
-		Message: fmt.Sprintf("chains of Kubernetes are in iptables-legacy (%d) and in nf_tables (%d): components of this node use different "+
-			"backends, or one changed and left its rules behind; a restart of the node clears those", legacy, nft),
-		Facts: map[string]string{"legacyChains": strconv.Itoa(legacy), "nftChains": strconv.Itoa(nft)},
-	}}
+	return map[finding.Subject]error{
+		{Kind: "packet-filter", Name: "iptables-legacy"}: fmt.Errorf("rules in iptables-legacy are not read, and there are tables of it: %s",
+			checkkit.Sanitize(strings.Join(filter.Legacy, ", "), 200)),
+	}
 }
 
 // shadowingPods finds pods whose hostPort is kubelet's: the translation comes before any socket.

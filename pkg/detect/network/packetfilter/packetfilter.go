@@ -10,18 +10,18 @@ import (
 	"github.com/nodeagent/nodeagent/pkg/finding"
 )
 
-// packet-filter reads the rules of the kernel's packet filter, of both backends:
+// packet-filter reads the rules of the kernel's packet filter, which iptables-nft, firewalld and nft write:
 //
-//	iptables-legacy   getsockopt(IPT_SO_GET_ENTRIES, IP6T_SO_GET_ENTRIES) of the tables in /proc/net/ip_tables_names and
-//	                  ip6_tables_names, nat left out
-//	nf_tables         NFT_MSG_GETCHAIN, NFT_MSG_GETRULE and NFT_MSG_GETSETELEM over netlink: iptables-nft, firewalld, nft
+//	NFT_MSG_GETCHAIN, NFT_MSG_GETRULE and NFT_MSG_GETSETELEM over netlink
+//	/proc/net/ip_tables_names, ip6_tables_names: which tables of iptables-legacy there are. Their rules are not read; where
+//	there is any but nat, the check says that it could not tell.
 //
 //	-P FORWARD DROP
 //	-A FORWARD -j KUBE-FORWARD
 //	-A FORWARD -s 10.244.0.0/16 -j ACCEPT
 //	-A FORWARD -j REJECT --reject-with icmp-host-prohibited
 //
-// linux/netfilter_ipv4/ip_tables.h, linux/netfilter/nf_tables.h, https://wiki.nftables.org/wiki-nftables/index.php/Netfilter_hooks,
+// linux/netfilter/nf_tables.h, https://wiki.nftables.org/wiki-nftables/index.php/Netfilter_hooks,
 // https://kubernetes.io/docs/reference/networking/virtual-ips/.
 //
 // It does not look for names that it knows. It follows five packets that every node must let through, as far as the rules
@@ -49,14 +49,14 @@ func New() detect.Check {
 		ID:      packetFilterID,
 		Domain:  "network",
 		Summary: "the packet filter of the node drops traffic of pods, of services or to kubelet",
-		Advice: "The message names backend, family, table, chain and rule. `nft list ruleset` shows what is around it, for the backend legacy " +
-			"`iptables-legacy-save` (family ip6: `ip6tables-legacy-save`). " +
+		Advice: "The message names backend, family, table, chain and rule. `nft list ruleset` shows what is around it. " +
 			"Find who made it (firewalld, ufw, iptables-services, Docker's policy DROP), and open it for pods there; what is deleted by hand comes back. firewalld: " +
 			"`firewall-cmd --permanent --zone=trusted --add-source=PODS/16`, `firewall-cmd --permanent --add-port=10250/tcp`, then `firewall-cmd --reload`; " +
 			"ufw: `ufw default allow routed`, `ufw allow 10250/tcp`.",
 		Doc: detect.Doc{
 			Reads: []string{
-				"the tables of iptables-legacy but nat, and the chains of nf_tables, for IPv4 and IPv6, from the kernel itself, every 5 minutes",
+				"the chains of nf_tables, for IPv4 and IPv6, from the kernel itself, every 5 minutes",
+				"/proc/net/{ip,ip6}_tables_names: tables of iptables-legacy, whose rules are not read",
 				"kubelet's pods: one pod's address of each family, and their hostPorts; the route to that pod",
 			},
 			Why: "A rule ahead of those of kube-proxy and of the network cuts off all pods of the node, while node and pods look healthy.",
@@ -65,11 +65,12 @@ func New() detect.Check {
 				{Reason: "ServiceTrafficDropped", Severity: finding.Warning, When: "the same for questions of pods to the cluster's name server, before their address is translated (raw, mangle)"},
 				{Reason: "NodeTrafficDropped", Severity: finding.Warning, When: "the same for all new connections of the node itself"},
 				{Reason: "KubeletPortDropped", Severity: finding.Warning, When: "the same for connections to kubelet's port: logs, exec and metrics do not work"},
-				{Reason: "IptablesBackendsMixed", Severity: finding.Warning, When: "chains of Kubernetes (KUBE-…) in both iptables-legacy and nf_tables: what one component has made, another does not see"},
 				{Reason: "HostPortShadowsKubelet", Severity: finding.Warning, When: "a pod has the hostPort of kubelet: its translation of addresses takes all requests that are meant for kubelet"},
 			},
 			FalseAlarms: "Rules that are not understood may accept, and what comes after them is not judged. Forwarding is not judged where pods pass by the packet filter: " +
 				"with devices of Cilium, of Calico's eBPF data plane or of Open vSwitch, and where pods are reached through the uplink or a device above it (macvlan, ipvlan). " +
+				"Where iptables-legacy is used (any table but nat), the check could not tell: its rules may drop what those of nf_tables let through. " +
+				"`iptables-legacy-save` and `ip6tables-legacy-save` show them; what has moved to iptables-nft leaves tables that a restart of the node clears. " +
 				"IPv6 is judged where pods, the node's first address or the cluster's name server have it.",
 		},
 		Every:    5 * time.Minute,

@@ -26,7 +26,7 @@ import (
 // and what the check says.
 type ruleSet struct {
 	name  string
-	rules string // lines of iptables; a line may begin with "legacy:"
+	rules string // lines of iptables
 	out   bool   // a pod reaches the outside
 	in    bool   // the outside reaches a pod
 	want  []string
@@ -75,9 +75,6 @@ func ruleSets() []ruleSet {
 		{name: "calico accepts by mark", rules: "-N cali-FORWARD\n-P FORWARD DROP\n-A FORWARD -j cali-FORWARD\n" +
 			"-A cali-FORWARD -i cali+ -j MARK --set-xmark 0x10000/0x10000\n-A cali-FORWARD -o cali+ -j MARK --set-xmark 0x10000/0x10000\n" +
 			"-A FORWARD -m mark --mark 0x10000/0x10000 -j ACCEPT\n-A FORWARD -m state --state ESTABLISHED -j ACCEPT\n", out: true, in: true},
-		{name: "the other backend drops", rules: kubeRules + flannelRules + "legacy:-A FORWARD -j DROP\n", want: []string{"packet-filter/legacy ip filter FORWARD=PodTrafficDropped warning"}},
-		{name: "both backends", rules: kubeRules + strings.ReplaceAll("\n"+kubeRules, "\n-", "\nlegacy:-")[1:], out: true, in: true,
-			want: []string{"packet-filter/backends=IptablesBackendsMixed warning"}},
 		{name: "raw drops questions", rules: "-t raw -A PREROUTING -p udp --dport 53 -j DROP\n", out: true, in: true,
 			want: []string{"packet-filter/nft ip raw PREROUTING=ServiceTrafficDropped warning"}},
 		{name: "kubelet's port", rules: "-A INPUT -m state --state RELATED,ESTABLISHED -j ACCEPT\n-A INPUT -i lo -j ACCEPT\n-A INPUT -p tcp --dport 22 -j ACCEPT\n-A INPUT -j REJECT\n", out: true, in: true,
@@ -105,11 +102,7 @@ func TestPacketFilterForReal(t *testing.T) {
 	for _, family := range []string{ipv4, ipv6} {
 		for _, s := range ruleSets() {
 			for line := range strings.Lines(sixth(family, s.rules)) {
-				backend := "nft"
-				if rest, ok := strings.CutPrefix(line, "legacy:"); ok {
-					backend, line = "legacy", rest
-				}
-				tables(family)(t, backend, strings.Fields(line)...)
+				tables(family)(t, "nft", strings.Fields(line)...)
 			}
 			want := make([]string, 0, len(s.want))
 			for _, w := range s.want {
@@ -122,6 +115,13 @@ func TestPacketFilterForReal(t *testing.T) {
 	if found, err := bench.check.Run(t.Context(), bench.host); found != nil || err != nil {
 		t.Errorf("cleared: %v, %v", found, err)
 	}
+	hosttest.Iptables(t, "legacy", "-A", "FORWARD", "-j", "DROP")
+	if out, in := bench.connects(ipv4); out || in {
+		t.Errorf("the other backend drops: out %t, in %t", out, in)
+	}
+	if found, err := bench.check.Run(t.Context(), bench.host); found != nil || err == nil || !strings.Contains(err.Error(), "tables of it: ip filter") {
+		t.Errorf("the other backend drops: %v, %v, want that it could not be told", found, err)
+	}
 }
 
 // sixth is what stands for rules of IPv4 in IPv6.
@@ -130,7 +130,7 @@ func sixth(family, text string) string {
 		return text
 	}
 	return strings.NewReplacer("10.244.0.0/16", "fd00:244::/48", "10.244.0.0/24", "fd00:244::/64", "10.9.0.0/16", "fd00:9::/48", "192.0.2.0/24", "2001:db8:2::/64",
-		"icmp-host-prohibited", "icmp6-adm-prohibited", "nft ip ", "nft ip6 ", "legacy ip ", "legacy ip6 ").Replace(text)
+		"icmp-host-prohibited", "icmp6-adm-prohibited", "nft ip ", "nft ip6 ").Replace(text)
 }
 
 func tables(family string) func(t testing.TB, backend string, args ...string) {
@@ -318,13 +318,11 @@ func (b *filterBench) judge(t *testing.T, family, name string, out, in bool, wan
 
 func flush(t *testing.T, family string) {
 	t.Helper()
-	for _, backend := range []string{"nft", "legacy"} {
-		for _, chain := range []string{"INPUT", "FORWARD", "OUTPUT"} {
-			tables(family)(t, backend, "-P", chain, "ACCEPT")
-		}
-		tables(family)(t, backend, "-F")
-		tables(family)(t, backend, "-X")
+	for _, chain := range []string{"INPUT", "FORWARD", "OUTPUT"} {
+		tables(family)(t, "nft", "-P", chain, "ACCEPT")
 	}
+	tables(family)(t, "nft", "-F")
+	tables(family)(t, "nft", "-X")
 	tables(family)(t, "nft", "-t", "raw", "-F")
 }
 

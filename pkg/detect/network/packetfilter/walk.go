@@ -90,7 +90,7 @@ func (s packetSample) meets(base *host.PacketChain) bool {
 }
 
 func chainKey(c *host.PacketChain) string {
-	return strings.Join([]string{c.Backend, c.Family, c.Table, c.Name}, "\x00")
+	return strings.Join([]string{c.Family, c.Table, c.Name}, "\x00")
 }
 
 // chain walks one chain, which the sample reaches certainly or maybe, and reports whether its way certainly ends there.
@@ -149,7 +149,7 @@ func (w *packetWalk) chain(c *host.PacketChain, reached answer, depth int) (ende
 
 // jump walks the chain that a rule of c leads to. One that was not read belongs to somebody, or is gone meanwhile.
 func (w *packetWalk) jump(c *host.PacketChain, name string, reached answer, depth int) (ended bool) {
-	target := w.chains[chainKey(&host.PacketChain{Backend: c.Backend, Family: c.Family, Table: c.Table, Name: name})]
+	target := w.chains[chainKey(&host.PacketChain{Family: c.Family, Table: c.Table, Name: name})]
 	if target == nil {
 		w.passed = true
 		return false
