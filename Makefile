@@ -40,6 +40,10 @@ vet:
 	gofmt -l cmd internal packaging pkg test | (! grep .)
 	go vet ./...
 
+.PHONY: new-check
+new-check: ## a new check that works, to be filled in: ID=disk-glitter DOMAIN=storage
+	@go run ./test/newcheck '$(ID)' '$(DOMAIN)'
+
 .PHONY: quick
 quick: ## the tests that need nothing of the machine; from Go's cache where nothing has changed
 	go test -short $$(go list -f '{{if or .TestGoFiles .XTestGoFiles}}{{.ImportPath}}{{end}}' ./...)
