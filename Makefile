@@ -35,10 +35,16 @@ test-long: packages guest demo fuzz ## what takes minutes each: faults in an emu
 packages: ## install the Debian packages that the tests need; as root
 	@if [ "$$(id -u)" = 0 ]; then $(LABCTL) packages; else echo "not root: no packages are installed, tests that need root are skipped"; fi
 
-.PHONY: vet
-vet:
+.PHONY: vet lint
+vet: lint ## gofmt, go vet, golangci-lint
 	gofmt -l cmd internal packaging pkg test | (! grep .)
 	go vet ./...
+lint: ## golangci-lint with .golangci.yml; builds it the first time
+	go tool -modfile=test/lint/go.mod golangci-lint run
+
+.PHONY: new-check
+new-check: ## a new check that works, to be filled in: ID=disk-glitter DOMAIN=storage
+	@go run ./test/newcheck '$(ID)' '$(DOMAIN)'
 
 .PHONY: quick
 quick: ## the tests that need nothing of the machine; from Go's cache where nothing has changed

@@ -59,7 +59,7 @@ func TestInspectEndsInTime(t *testing.T) {
 				if err == nil && (len(report.Errors) != 1 || report.Errors[0].What != test.want || test.openHangs && !strings.Contains(report.Errors[0].Error, "hangs")) {
 					t.Errorf("errors: %+v", report.Errors)
 				}
-				if err == nil && inspectExit(report).(*exitError).Code != exitCouldNotTell {
+				if err == nil && inspectExit(report).(*exitError).Code != exitCouldNotTell { //nolint:errorlint // it is no other
 					t.Error("exit code")
 				}
 			})

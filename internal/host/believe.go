@@ -214,7 +214,7 @@ func (h *Host) sameNamespace(pid int, kind string) (bool, error) {
 	host, err := h.Files.Link(procFile(max(h.Paths.InitPID, 1), "ns/"+kind))
 	if err != nil {
 		if host, err = h.Files.Link("/proc/self/ns/" + kind); err != nil {
-			return false, fmt.Errorf("which %s namespace is the host's: %s", kind, err) // it is not the process that is gone
+			return false, fmt.Errorf("which %s namespace is the host's: %s", kind, err) //nolint:errorlint // it is not the process that is gone
 		}
 	}
 	return its == host, nil

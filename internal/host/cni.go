@@ -156,7 +156,7 @@ func (h *Host) attachment(file string) (Attachment, error) {
 	}
 	a, err := ParseAttachment(data)
 	if err != nil {
-		return Attachment{File: file, Stat: stat, Malformed: err.Error()}, nil
+		return Attachment{File: file, Stat: stat, Malformed: err.Error()}, nil //nolint:nilerr // the attachment says that it is malformed
 	}
 	a.File, a.Stat = file, stat
 	return a, nil

@@ -125,7 +125,7 @@ func parseDNS(data []byte, id uint16, question dnsmessage.Question) (answer DNSA
 	var parser dnsmessage.Parser
 	header, err := parser.Start(data)
 	if err != nil || header.ID != id || !header.Response {
-		return DNSAnswer{}, false, nil
+		return DNSAnswer{}, false, nil //nolint:nilerr // not the answer: another datagram is waited for
 	}
 	questions, err := parser.AllQuestions()
 	if err != nil {
@@ -152,7 +152,7 @@ func parseDNS(data []byte, id uint16, question dnsmessage.Question) (answer DNSA
 			answer.Addresses = append(answer.Addresses, netip.AddrFrom16(body.AAAA))
 		}
 	}
-	return answer, true, nil
+	return answer, true, nil //nolint:nilerr // the end of the answers
 }
 
 // rcode names a response code as dig does.

@@ -1,6 +1,7 @@
 package host
 
 import (
+	"errors"
 	"fmt"
 	"io"
 	"os"
@@ -87,7 +88,7 @@ func (f Files) List(dir string) ([]string, error) {
 	}
 	defer file.Close()
 	names, err := file.Readdirnames(maxEntries)
-	if err != nil && err != io.EOF {
+	if err != nil && !errors.Is(err, io.EOF) {
 		return nil, fmt.Errorf("list %s: %w", dir, err)
 	}
 	if len(names) == maxEntries {

@@ -3,6 +3,7 @@ package host
 import (
 	"bufio"
 	"bytes"
+	"errors"
 	"fmt"
 	"io"
 	"math"
@@ -70,7 +71,7 @@ func ParseMetrics(r io.Reader, wanted []string) (Metrics, error) {
 	lines := bufio.NewReaderSize(limited, maxMetricLine)
 	for count := 0; ; {
 		line, err := lines.ReadSlice('\n')
-		if len(line) > 0 && line[0] != '#' && err != bufio.ErrBufferFull {
+		if len(line) > 0 && line[0] != '#' && !errors.Is(err, bufio.ErrBufferFull) {
 			name := line[:nameLength(line)]
 			if samples, ok := metrics[string(name)]; ok {
 				sample, parseErr := parseSample(line[len(name):])
@@ -86,9 +87,9 @@ func ParseMetrics(r io.Reader, wanted []string) (Metrics, error) {
 		switch {
 		case limited.N == 0:
 			return nil, fmt.Errorf("metrics are larger than %d bytes", maxMetricBytes)
-		case err == io.EOF:
+		case errors.Is(err, io.EOF):
 			return metrics.present(), nil
-		case err == bufio.ErrBufferFull:
+		case errors.Is(err, bufio.ErrBufferFull):
 			return nil, fmt.Errorf("a line is longer than %d bytes", maxMetricLine)
 		case err != nil:
 			return nil, err

@@ -80,7 +80,7 @@ func TestKubeletNetwork(t *testing.T) {
 				}
 			}
 			got, err := h.KubeletNetwork()
-			if (err != nil) != (tt.err != nil) || tt.err != nil && tt.err != errors.ErrUnsupported && !errors.Is(err, tt.err) {
+			if (err != nil) != (tt.err != nil) || tt.err != nil && !errors.Is(tt.err, errors.ErrUnsupported) && !errors.Is(err, tt.err) {
 				t.Errorf("error %v, want %v", err, tt.err)
 			}
 			if diff := cmp.Diff(tt.want, got); diff != "" {

@@ -1,6 +1,7 @@
 package host
 
 import (
+	"errors"
 	"runtime"
 	"slices"
 	"unsafe"
@@ -133,14 +134,14 @@ func ataHealth(fd int) ([]byte, error) {
 		return out, nil
 	}
 	status, err := scsiCommand(fd, ataPassThrough(ataSMART, smartReturnStatus, 0), nil)
-	if err != nil && err != unix.EOPNOTSUPP && err != unix.EIO {
+	if err != nil && !errors.Is(err, unix.EOPNOTSUPP) && !errors.Is(err, unix.EIO) {
 		return nil, err
 	}
 	out = append(out, grown(status, senseSize)...)
 	for _, page := range []byte{smartReadData, smartReadThreshold} {
 		data := make([]byte, 512)
 		sense, err := scsiCommand(fd, ataPassThrough(ataSMART, page, 1), data)
-		if err != nil && err != unix.EOPNOTSUPP && err != unix.EIO {
+		if err != nil && !errors.Is(err, unix.EOPNOTSUPP) && !errors.Is(err, unix.EIO) {
 			return nil, err
 		}
 		if err != nil || senseKey(sense) != 0 && senseKey(sense) != recoveredError {

@@ -179,7 +179,7 @@ func (s *processScan) read(pid int) (ProcStat, error) {
 	}
 	defer unix.Close(fd)
 	n, err := unix.Read(fd, s.buffer)
-	for err == unix.EINTR {
+	for errors.Is(err, unix.EINTR) {
 		n, err = unix.Read(fd, s.buffer)
 	}
 	if err != nil {

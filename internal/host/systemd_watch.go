@@ -48,7 +48,7 @@ func (w systemdWatch) run(ctx context.Context, changed func()) error {
 		conn, err := w.listen(ctx)
 		if err != nil {
 			if ctx.Err() != nil {
-				return nil
+				return nil //nolint:nilerr // asked to end
 			}
 			return fmt.Errorf("%s: %w", w.paths.bus, err)
 		}
@@ -59,7 +59,7 @@ func (w systemdWatch) run(ctx context.Context, changed func()) error {
 		err = w.next(conn)
 		_ = conn.close()
 		if ctx.Err() != nil {
-			return nil
+			return nil //nolint:nilerr // asked to end
 		}
 		lasted := time.Since(began)
 		if err != nil && lasted < w.gap {

@@ -87,7 +87,7 @@ func copySelf(keep, name string) error {
 	if err := unlink(next); err != nil {
 		return err
 	}
-	file, err := os.OpenFile(next, os.O_WRONLY|os.O_CREATE|os.O_EXCL|syscall.O_NOFOLLOW, 0o700)
+	file, err := os.OpenFile(next, os.O_WRONLY|os.O_CREATE|os.O_EXCL|syscall.O_NOFOLLOW, 0o700) //nolint:gosec // a program of root
 	if err != nil {
 		return err
 	}
@@ -129,7 +129,7 @@ func same(self *os.File, name string) bool {
 			return false
 		}
 		if errA != nil || errB != nil {
-			end := func(err error) bool { return err == io.EOF || err == io.ErrUnexpectedEOF }
+			end := func(err error) bool { return errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) }
 			return end(errA) && end(errB)
 		}
 	}

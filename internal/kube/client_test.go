@@ -47,7 +47,7 @@ func TestCredentials(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			got, source, err := test.config.Credentials()
 			if test.err != nil {
-				if err == nil || (test.err != errors.ErrUnsupported && !errors.Is(err, test.err)) {
+				if err == nil || (!errors.Is(test.err, errors.ErrUnsupported) && !errors.Is(err, test.err)) {
 					t.Errorf("error %v, want %v", err, test.err)
 				}
 				return
@@ -201,6 +201,7 @@ func TestAnswerTooLarge(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+	defer response.Body.Close()
 	if data, err := io.ReadAll(response.Body); !errors.Is(err, errTooLarge) {
 		t.Errorf("%q, %v", data, err)
 	}

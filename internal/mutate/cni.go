@@ -143,7 +143,7 @@ func networkOf(entry cached) (*libcni.NetworkConfigList, error) {
 		if single != nil {
 			return nil, fmt.Errorf("cached configuration: %w", err)
 		}
-		if list, err = libcni.ConfListFromConf(plugin); err != nil {
+		if list, err = libcni.ConfListFromConf(plugin); err != nil { //nolint:staticcheck // such caches exist, and nothing took its place
 			return nil, fmt.Errorf("cached configuration: %w", err)
 		}
 	}

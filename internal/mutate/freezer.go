@@ -141,16 +141,6 @@ func (d *Mutator) KillCgroup(c Cgroup) error {
 	return write(dir, "cgroup.kill", "1")
 }
 
-// writeBelow writes to a file below a trusted directory.
-func writeBelow(base, name, value string) error {
-	fd, err := openBase(base)
-	if err != nil {
-		return err
-	}
-	defer unix.Close(fd)
-	return write(fd, strings.TrimPrefix(name, "/"), value)
-}
-
 // write writes to a file below an open directory.
 func write(dir int, name, value string) error {
 	fd, err := openBelow(dir, name, unix.O_WRONLY, resolveInside)

@@ -43,7 +43,7 @@ func OpenStore(path string) (*Store, error) {
 	s := &Store{path: path, memory: map[string]map[string][]byte{}}
 	if err := os.MkdirAll(filepath.Dir(path), 0o700); err != nil {
 		s.trouble = err
-		return s, nil
+		return s, nil //nolint:nilerr // the store works in memory and tells of the trouble
 	}
 	db, err := openSound(path)
 	if errors.Is(err, bolterrors.ErrTimeout) {

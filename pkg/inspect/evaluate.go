@@ -57,7 +57,7 @@ func orphanAges(objects []Object, truth *Inventory, history History, now finding
 	for i := range objects {
 		o := &objects[i]
 		first := history.sighting(o, now).First
-		if suspicious(o, truth) && !truth.askedApiserver(o, first).is(Knows) {
+		if suspicious(o, truth) && !truth.askedApiserver(o, first).confirms() {
 			ages[o.Pod.UID] = max(ages[o.Pod.UID], now.Since(first))
 		}
 	}
@@ -139,9 +139,9 @@ func (j *evaluation) belongs(o *Object, witnesses map[string]Answer) (Verdict, s
 	switch {
 	case o.Foreign != "":
 		return Foreign, o.Foreign
-	case o.Pod.UID != "" && witnesses[Kubelet].is(Knows):
+	case o.Pod.UID != "" && witnesses[Kubelet].confirms():
 		return Live, "kubelet has its pod"
-	case o.Pod.UID != "" && witnesses[Apiserver].is(Knows):
+	case o.Pod.UID != "" && witnesses[Apiserver].confirms():
 		return Live, "the apiserver has its pod"
 	case o.Doubt != "":
 		return Unknown, o.Doubt
@@ -158,7 +158,7 @@ func (j *evaluation) proven(o *Object, witnesses map[string]Answer, sighting Sig
 	}
 	if needsSandboxGone(o.Kind) {
 		for _, name := range []string{Runtime, Containerd} {
-			if witnesses[name].is(Knows) {
+			if witnesses[name].confirms() {
 				return Candidate, name + " still knows its sandbox; removing that releases it"
 			}
 		}

@@ -2,7 +2,6 @@ package inspect
 
 import (
 	"context"
-	"os"
 	"slices"
 	"strings"
 	"testing"
@@ -18,7 +17,7 @@ import (
 	"github.com/nodeagent/nodeagent/internal/host/hosttest"
 )
 
-const tenSeconds = 10 * time.Second
+const limit = 10 * time.Second
 
 // stubborn is a door whose answer nobody can cut short: it comes when the test ends.
 func stubborn[T any](end chan struct{}) func(context.Context) (T, error) {
@@ -78,11 +77,11 @@ func TestPassEndsInTime(t *testing.T) {
 				end := make(chan struct{})
 				test.hang(n.host, end)
 				begun := time.Now()
-				report, _ := New(n.host, n.settings, n.inspector.log).Within(tenSeconds).Pass(t.Context(), nil, Sandbox, Container)
+				report, _ := New(n.host, n.settings, n.inspector.log).Within(limit).Pass(t.Context(), nil, Sandbox, Container)
 				took := time.Since(begun)
 				close(end)
 				synctest.Wait()
-				if took > tenSeconds {
+				if took > limit {
 					t.Errorf("took %s", took)
 				}
 				told := slices.ContainsFunc(report.Errors, func(f Failure) bool { return f.What == test.what && strings.Contains(f.Error, test.why) })
@@ -101,13 +100,6 @@ func TestPassEndsInTime(t *testing.T) {
 				}
 			})
 		})
-	}
-}
-
-func (n *fullNode) mkdir(name string) {
-	n.t.Helper()
-	if err := os.MkdirAll(n.host.Files.Path(name), 0o755); err != nil {
-		n.t.Fatal(err)
 	}
 }
 

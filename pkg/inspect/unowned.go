@@ -11,7 +11,7 @@ func isUnowned(o *Object) bool { return o.Foreign == "" && o.Doubt == "" && o.Po
 // lasts, the object is told of once as what it is. It is never released, and no reason to doubt the rest of a pass.
 func (j *evaluation) unowned(o *Object, witnesses map[string]Answer, sighting Sighting) (Verdict, string) {
 	for _, name := range []string{Runtime, Containerd} {
-		if witnesses[name].is(Knows) {
+		if witnesses[name].confirms() {
 			return Live, name + " still knows its sandbox, though not whose it is"
 		}
 	}

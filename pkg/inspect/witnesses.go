@@ -2,6 +2,7 @@ package inspect
 
 import (
 	"fmt"
+	"strings"
 
 	"github.com/nodeagent/nodeagent/pkg/finding"
 )
@@ -45,9 +46,9 @@ func knows(format string, args ...any) Answer {
 	return Knows + Answer(": "+fmt.Sprintf(format, args...))
 }
 
-// is reports whether a is the answer b, whatever details follow.
-func (a Answer) is(b Answer) bool {
-	return a == b || len(a) > len(b) && a[:len(b)] == b && a[len(b)] == ':'
+// confirms reports whether a is Knows, whatever details follow.
+func (a Answer) confirms() bool {
+	return a == Knows || strings.HasPrefix(string(a), string(Knows)+":")
 }
 
 func (t *Inventory) askedApiserver(o *Object, first finding.Timestamp) Answer {

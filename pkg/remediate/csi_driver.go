@@ -242,7 +242,7 @@ func observeDrivers(ctx context.Context, t Tools) (driverLook, error) {
 	}
 	listeners, err := t.Host.Listeners(ctx, plugins, registry)
 	if err != nil {
-		return look, fmt.Errorf("Unix sockets of all processes: %w", err)
+		return look, fmt.Errorf("unix sockets of all processes: %w", err)
 	}
 	for _, l := range listeners {
 		s.listener(l)

@@ -196,7 +196,7 @@ func (p *podRelease) ownerFinishes(ctx context.Context) {
 	_ = poll(ctx, p.options.Settings.OwnerGrace, func() (bool, error) {
 		for _, o := range p.rest {
 			if gone, err := p.gone(ctx, o); err != nil || !gone {
-				return false, nil
+				return false, nil //nolint:nilerr // asked again until the grace is over
 			}
 		}
 		return true, nil

@@ -39,7 +39,7 @@ func (l *Lab) claim() error {
 	alias, err := os.ReadFile(filepath.Join("/sys/class/net", NodeLink, "ifalias"))
 	owner := strings.TrimSpace(string(alias))
 	if err != nil || owner == "" || owner == l.Dir {
-		return nil
+		return nil //nolint:nilerr // nobody's
 	}
 	if _, err := os.Stat(stateFile(owner)); err == nil {
 		return fmt.Errorf("this machine already has a lab in %s; remove it first (labctl --dir %s down)", owner, owner)

@@ -1,6 +1,7 @@
 package hosttest
 
 import (
+	"errors"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -78,7 +79,7 @@ func (l *LoopFS) Check() {
 	l.t.Helper()
 	// 1 says that errors were corrected.
 	err := exec.Command("fsck."+l.FSType, "-fy", l.Device).Run() //nolint:gosec // a fixed set of programs
-	if exit, ok := err.(*exec.ExitError); err != nil && (!ok || exit.ExitCode() > 1) {
+	if exit, ok := errors.AsType[*exec.ExitError](err); err != nil && (!ok || exit.ExitCode() > 1) {
 		l.t.Fatalf("fsck: %v", err)
 	}
 }

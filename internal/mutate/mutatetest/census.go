@@ -114,7 +114,7 @@ func (n *Node) countCgroups(c Census) {
 		top := filepath.Join(hierarchy.Point, n.Host.Paths.CgroupRoot)
 		_ = filepath.WalkDir(top, func(name string, entry fs.DirEntry, err error) error {
 			if err != nil || !entry.IsDir() {
-				return nil // not there in this hierarchy, or gone meanwhile
+				return nil //nolint:nilerr // not there in this hierarchy, or gone meanwhile
 			}
 			procs, _ := os.ReadFile(filepath.Join(name, "cgroup.procs"))
 			c["cgroup "+name] = fmt.Sprint(FileID(n.t, name).Inode, strings.Fields(string(procs)))

@@ -15,7 +15,7 @@ func Inconclusive(err error, doubts map[finding.Subject]error) error {
 	if len(doubts) == 0 {
 		return err
 	}
-	return fmt.Errorf("%w; %v", err, finding.Partial(doubts))
+	return fmt.Errorf("%w; %v", err, finding.Partial(doubts)) //nolint:errorlint // in words only
 }
 
 // ErrorText is the kernel's word where it is one, else the text of the error.

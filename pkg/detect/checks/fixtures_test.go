@@ -1,6 +1,7 @@
 package checks
 
 import (
+	"fmt"
 	"maps"
 	"path/filepath"
 	"slices"
@@ -90,6 +91,9 @@ func TestDoc(t *testing.T) {
 			d := check.Doc
 			if check.Summary == "" || check.Advice == "" || len(d.Reads) == 0 || d.Why == "" || len(d.Faults) == 0 || d.FalseAlarms == "" {
 				t.Errorf("summary, advice, reads, why, faults and false alarms must be told: %+v", d)
+			}
+			if text := fmt.Sprint(check.Summary, check.Advice, d); strings.Contains(text, "TODO") {
+				t.Errorf("not written yet: %s", text)
 			}
 			fatal := false
 			told := map[string]bool{}

@@ -102,7 +102,7 @@ func (m *Monitors) add(f File, id string) error {
 		}
 		checks, source = l.checks(o), f.Log.Source
 	case PluginMonitor:
-		p, err := newPluginMonitor(f, id, m.settings, m.doors.Host, o)
+		p, err := newPluginMonitor(f, id, m.settings, o)
 		if err != nil {
 			return fmt.Errorf("%s: %w", f.Name, err)
 		}

@@ -42,7 +42,7 @@ type pluginRule struct {
 	runs   int
 }
 
-func newPluginMonitor(f File, id string, s Settings, h *host.Host, o own) (*pluginMonitor, error) {
+func newPluginMonitor(f File, id string, s Settings, o own) (*pluginMonitor, error) {
 	g := f.Plugin.PluginGlobalConfig
 	m := &pluginMonitor{file: f, id: id, settings: s, own: o, slots: make(chan struct{}, *g.Concurrency)}
 	for i, r := range f.Plugin.Rules {
@@ -53,7 +53,7 @@ func newPluginMonitor(f File, id string, s Settings, h *host.Host, o own) (*plug
 		if i < len(f.Plugin.Intervals) && f.Plugin.Intervals[i] > 0 {
 			rule.every = f.Plugin.Intervals[i]
 		}
-		if err := m.prepare(rule, h); err != nil {
+		if err := m.prepare(rule); err != nil {
 			return nil, err
 		}
 		m.rules = append(m.rules, rule)
@@ -62,7 +62,7 @@ func newPluginMonitor(f File, id string, s Settings, h *host.Host, o own) (*plug
 }
 
 // prepare decides who answers for a rule: an own check, the agent's own counter of journal entries, or the plugin.
-func (m *pluginMonitor) prepare(r *pluginRule, h *host.Host) error {
+func (m *pluginMonitor) prepare(r *pluginRule) error {
 	switch base := path.Base(r.Path); {
 	case base == "health-checker" && !m.settings.RunHealthChecker:
 		if check, ok := m.own.find(healthCheckOf(r.Args)); ok {

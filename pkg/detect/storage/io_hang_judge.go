@@ -34,7 +34,7 @@ func (m *ioHangState) judge(ctx context.Context, h *host.Host, s IOHangSettings,
 			doubts[deviceSubject(disk)] = errors.New("I/O in flight and none completed, but nothing in flight below it; without /proc/pressure/io it cannot be told whether the count is right")
 		}
 	}
-	vital := m.vitalThatHang(h, s, mounts, hung)
+	vital := m.vitalThatHang(h, s, mounts)
 	var findings []finding.Finding
 	for disk, above := range causes {
 		findings = append(findings, m.finding(ctx, h, mounts, hungDisk{disk, above, vital[diskOf(h.Files, disk)]}))
@@ -76,7 +76,7 @@ func (m *ioHangState) countsMayBeLost(files host.Files, disk string) bool {
 }
 
 // vitalThatHang returns, by disk at the bottom, what the node needs of filesystems whose own I/O hangs.
-func (m *ioHangState) vitalThatHang(h *host.Host, s IOHangSettings, mounts []host.Mount, hung []string) map[string][]string {
+func (m *ioHangState) vitalThatHang(h *host.Host, s IOHangSettings, mounts []host.Mount) map[string][]string {
 	found := make(map[string][]string)
 	for _, v := range vitalDevices(h, mounts) {
 		if m.stalls[v.name].held < s.FatalAfter {

@@ -106,7 +106,8 @@ func TestNotes(t *testing.T) {
 }
 
 func TestNames(t *testing.T) {
-	if nameOf("node-1", "a") != nameOf("node-1", "a") || nameOf("node-1", "a") == nameOf("node-1", "b") || nameOf("node-1", "a") == nameOf("node-2", "a") {
+	again := nameOf("node-1", "a")
+	if nameOf("node-1", "a") != again || nameOf("node-1", "a") == nameOf("node-1", "b") || nameOf("node-1", "a") == nameOf("node-2", "a") {
 		t.Error("names are not those of their node and ID alone")
 	}
 	long := nameOf(strings.Repeat("a", 235)+"-."+strings.Repeat("b", 16), "a")

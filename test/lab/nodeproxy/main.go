@@ -7,6 +7,7 @@ package main
 
 import (
 	"bufio"
+	"errors"
 	"fmt"
 	"io"
 	"net"
@@ -20,12 +21,11 @@ func main() {
 		fmt.Fprintln(os.Stderr, "usage: nodeproxy SOCKET NODE-IP REAL-IP")
 		os.Exit(2)
 	}
-	if err := serve(os.Args[1], os.Args[2], os.Args[3]); err != nil {
-		fmt.Fprintln(os.Stderr, err)
-		os.Exit(1)
-	}
+	fmt.Fprintln(os.Stderr, serve(os.Args[1], os.Args[2], os.Args[3]))
+	os.Exit(1)
 }
 
+// serve returns what ended it.
 func serve(socket, nodeIP, realIP string) error {
 	if err := os.Remove(socket); err != nil && !os.IsNotExist(err) {
 		return err
@@ -44,7 +44,7 @@ func serve(socket, nodeIP, realIP string) error {
 		}
 		go func() {
 			defer conn.Close()
-			if err := connect(conn, nodeIP, realIP); err != nil && err != io.EOF {
+			if err := connect(conn, nodeIP, realIP); err != nil && !errors.Is(err, io.EOF) {
 				fmt.Fprintln(os.Stderr, err)
 			}
 		}()

@@ -68,11 +68,13 @@ func (d csiDriver) wrong() (*finding.Finding, error) {
 	case errors.Is(d.InfoErr, fs.ErrNotExist):
 		return nil, fmt.Errorf("registration socket has just gone: %w", d.InfoErr)
 	case d.InfoErr != nil:
+		//nolint:nilerr // the error is the finding
 		return d.found("CSIGetInfoFailed", "its registration socket %s does not say who it registers: %s: look at the log of the registrar container",
 			d.Socket, checkkit.Sanitize(d.InfoErr.Error(), 300)), nil
 	case errors.Is(d.ProbeErr, host.ErrOutside), errors.Is(d.ProbeErr, syscall.EXDEV):
 		return d.unregistered(fmt.Errorf("the driver cannot be asked: %w", d.ProbeErr))
 	case d.ProbeErr != nil:
+		//nolint:nilerr // the error is the finding
 		return d.found("CSIDriverNotReady", "it does not say whether it is ready: %s: look at the log of the driver", checkkit.Sanitize(d.ProbeErr.Error(), 300)), nil
 	case !d.Ready:
 		return d.found("CSIDriverNotReady", "it says that it is not ready: look at the log of the driver"), nil
