@@ -70,7 +70,6 @@ func (p *parser) guess(line []byte) entry {
 	if text, ok := cutDocker(line); ok {
 		line = text
 	}
-	line = bytes.TrimPrefix(line, []byte("* ")) // minikube logs
 	switch {
 	case len(line) == 0:
 		return entry{what: silentLine}
@@ -186,6 +185,10 @@ func (p *parser) parseDmesg(line []byte) entry {
 		return e
 	}
 	e := parseDmesg(line)
+	if e.bare && oddSyslog(line) {
+		p.strange = "this form of syslog"
+		return entry{what: badLine}
+	}
 	if t, ok := e.tagged(e.text); ok {
 		e = t
 	}

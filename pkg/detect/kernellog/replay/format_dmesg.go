@@ -103,12 +103,9 @@ func console(line []byte) (text []byte, ok bool) {
 	return nil, false
 }
 
-// cutKernelTag removes "kernel: ", what syslogd's broadcast to terminals makes of it, " kernel:[", and "kern.info " before it.
+// cutKernelTag removes "kernel: ", and what syslogd's broadcast to terminals makes of it, " kernel:[".
 func cutKernelTag(line []byte) []byte {
 	rest := bytes.TrimLeft(line, " ")
-	if level, ok := bytes.CutPrefix(rest, []byte("kern.")); ok {
-		_, rest, _ = bytes.Cut(level, []byte(" "))
-	}
 	rest, ok := bytes.CutPrefix(rest, []byte("kernel:"))
 	if !ok {
 		return line
@@ -163,14 +160,10 @@ func (e entry) bracketed(line []byte) entry {
 	return e
 }
 
-// wallTime reads what dmesg -T prints, or what some consoles do.
+// wallTime reads what dmesg -T prints.
 func wallTime(inner []byte) (time.Time, bool) {
-	for _, form := range []string{time.ANSIC, "2006-01-02 15:04:05", "2006-01-02T15:04:05", time.RFC3339} {
-		if t, err := time.Parse(form, string(inner)); err == nil {
-			return t, true
-		}
-	}
-	return time.Time{}, false
+	t, err := time.Parse(time.ANSIC, string(inner))
+	return t, err == nil
 }
 
 // relativeTime recognises the times of dmesg --reltime: "Nov21 01:02" and "  +0.000012".

@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"encoding/json"
 	"strconv"
-	"strings"
 	"time"
 
 	"github.com/nodeagent/nodeagent/pkg/detect/kernellog"
@@ -116,10 +115,10 @@ func trimJSON(line []byte) []byte {
 
 var (
 	// shortTime is how syslog daemons and journalctl -o short, short-precise, short-full and short-unix begin a line.
-	shortTime = kernellog.WhenNeeded(`^(?:([\pL\d]{2,9}\.? [ \d]?\d \d\d:\d\d:\d\d(?:\.\d{1,9})?)|[A-Z][a-z]{2} (\d{4}-\d\d-\d\d \d\d:\d\d:\d\d(?:\.\d{1,9})?) [A-Z0-9+:-]{2,6}|(\d{9,11}\.\d{6})|\[ *(\d{1,10}\.\d{6})\]|[A-Z][a-z]{2} ([A-Z][a-z]{2} [ \d]\d \d\d:\d\d:\d\d \d{4})|(\d{4}-\d\d-\d\d \d\d:\d\d:\d\d(?:[.,]\d{1,9})?)(?: ?(?:Z|UTC|[+-]\d\d:?\d\d))?|((?:\d{4} )?[A-Z][a-z]{2} [ \d]?\d (?:\d{4} )?\d\d:\d\d:\d\d)) +`)
+	shortTime = kernellog.WhenNeeded(`^(?:([\pL\d]{2,9}\.? [ \d]?\d \d\d:\d\d:\d\d(?:\.\d{1,9})?)|[A-Z][a-z]{2} (\d{4}-\d\d-\d\d \d\d:\d\d:\d\d(?:\.\d{1,9})?) [A-Z0-9+:-]{2,6}|(\d{9,11}\.\d{6})|\[ *(\d{1,10}\.\d{6})\]) +`)
 	// shortSource is the host and the program that follow, sourceAlone the program where journalctl --no-hostname left out
-	// the host. BusyBox writes the facility between them.
-	shortSource = kernellog.WhenNeeded(`^(?:\d{1,3}(?:\.\d{1,3}){3} )?\S{0,254}[^\s:] +(?:kern\.[a-z]{3,7} +)?([^\s:\[\]]{1,128})(\[\d+\])?: ?`)
+	// the host.
+	shortSource = kernellog.WhenNeeded(`^\S{0,254}[^\s:] +([^\s:\[\]]{1,128})(\[\d+\])?: ?`)
 	sourceAlone = kernellog.WhenNeeded(`^([^\s:\[\]]{1,128})(\[\d+\])?: `)
 )
 
@@ -128,7 +127,6 @@ var (
 //
 //	Nov 21 01:02:03 host kernel: text                 2023-11-21T01:02:03+0000 host kernel: [   12.345678] text
 //	Tue 2023-11-21 01:02:03 UTC host kernel: text     1700528523.123456 host kernel: text
-//	2023-11-21 01:02:03 host kernel: text             Nov 21 2023 01:02:03 host kernel: text
 func parseJournalShort(line []byte, monotonic bool) (e entry, ok bool) {
 	t, rest, ok := cutISO(line)
 	if ok && line[19] == ',' { // dmesg --time-format iso
@@ -144,7 +142,7 @@ func parseJournalShort(line []byte, monotonic bool) (e entry, ok bool) {
 		at = alone
 	}
 	if at == nil {
-		return e.fromRelay(rest)
+		return entry{}, false
 	}
 	e.what = foreignLine
 	name := string(rest[at[2]:at[3]])
@@ -159,18 +157,6 @@ func parseJournalShort(line []byte, monotonic bool) (e entry, ok bool) {
 		e = e.spoken(s, rest[at[1]:])
 	}
 	return e, true
-}
-
-// relayed is how some log daemons begin the kernel's lines, that name nobody: "[kern.warning] [  377.489619] ".
-var relayed = kernellog.WhenNeeded(`^\s*(?:\[kern\.\w{1,8}\] )?(\[ *\d{1,10}\.\d{6}\])`)
-
-// fromRelay returns e as the kernel's word where only the kernel's own time follows; else it is no line of a journal.
-func (e entry) fromRelay(text []byte) (entry, bool) {
-	at := relayed.Regexp().FindSubmatchIndex(text)
-	if at == nil {
-		return entry{}, false
-	}
-	return e.fromKernel(text[at[2]:]), true
 }
 
 // fromKernel returns e as the kernel's word; before it may stand the kernel's own time, or what root wrote into its log.
@@ -210,27 +196,6 @@ func cutShortTime(line []byte, monotonic bool) (e entry, rest []byte, ok bool) {
 	case group(3) != "":
 		since, _ := seconds([]byte(group(3)))
 		e.at, e.timed = since, true
-	case group(5) != "": // OpenWrt's logread
-		t, err := time.Parse("Jan _2 15:04:05 2006", group(5))
-		if err != nil {
-			return entry{}, nil, false
-		}
-		e = e.withWall(t)
-	case group(6) != "":
-		t, err := time.Parse("2006-01-02 15:04:05", strings.Replace(group(6), ",", ".", 1))
-		if err != nil {
-			return entry{}, nil, false
-		}
-		e = e.withWall(t)
-	case group(7) != "":
-		t, err := time.Parse("2006 Jan _2 15:04:05", group(7))
-		if err != nil {
-			t, err = time.Parse("Jan _2 2006 15:04:05", group(7))
-		}
-		if err != nil {
-			return entry{}, nil, false
-		}
-		e = e.withWall(t)
 	default: // as dmesg writes it, too: only where the format is known
 		if !monotonic {
 			return entry{}, nil, false

@@ -10,9 +10,6 @@ import (
 // rfc5424 is how syslog daemons begin a line in their newer form, after the priority: "1 TIME HOST APP PID MSGID DATA ".
 var rfc5424 = kernellog.WhenNeeded(`^1 (\S{1,40} )\S{1,255} (\S{1,128}) (\S{1,128}) \S{1,32} (?:-|(?:\[(?:[^\]"\\]|"(?:[^"\\]|\\.)*")*\])+)(?: |$)(?:\x{FEFF})?`)
 
-// rfc5424Rest is what some write of it: without the priority, with a time that others use too.
-var rfc5424Rest = kernellog.WhenNeeded(`^(\d{4}-\d\d-\d\dT\S{8,30} )\S{1,255} ([\w./-]{1,128}) (\d{1,10}|-) (?:\S{1,32} -|- -) +`)
-
 // containerLine is how container runtimes and kubectl logs --timestamps begin a line. Its time has nanoseconds, and always
 // "Z" or a zone: no other log's does.
 var containerLine = kernellog.WhenNeeded(`^\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{7,9}(?:Z|[+-]\d\d:\d\d) (?:std(?:out|err) [FP] )?`)
@@ -34,10 +31,6 @@ func parseSyslog(line []byte) (entry, bool) {
 	rest, facility, ok := cutSyslogPriority(line)
 	if ok {
 		if e, ok := parseRFC5424(rfc5424.Regexp().FindSubmatchIndex(rest), rest, facility); ok {
-			return e, true
-		}
-	} else if len(line) > 0 && line[0] == '2' {
-		if e, ok := parseRFC5424(rfc5424Rest.Regexp().FindSubmatchIndex(line), line, 0); ok {
 			return e, true
 		}
 	}
