@@ -29,7 +29,8 @@ func TestParseTOMLStrings(t *testing.T) {
 		"multi-line string":   {"a = \"\"\"\nroot = \"/no\"\n\"\"\"\nb = \"z\"", map[string][]string{"a": {"root = \"/no\"\n"}, "b": {"z"}}, false},
 		"escapes":             {`a = "x\"y"`, map[string][]string{"a": {`x"y`}}, false},
 		"unfinished string":   {"a = 'x\n", nil, true},
-		"nested too deep":     {"a = " + strings.Repeat("[", 1<<19), nil, true},
+		"deep arrays":         {"a = " + strings.Repeat("[", 1<<18) + strings.Repeat("]", 1<<18), nil, true},
+		"deep keys":           {strings.Repeat("a.", 20) + "a = 'x'\nb.c = 'y'", map[string][]string{"b.c": {"y"}}, false},
 		"too large":           {"#" + strings.Repeat("x", 1<<20), nil, true},
 		"unfinished in array": {"a = ['x', 'y\n]", nil, true},
 	}

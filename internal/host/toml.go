@@ -7,10 +7,10 @@ import (
 	"github.com/pelletier/go-toml/v2"
 )
 
-// maxTOML bounds a configuration file, in bytes; maxTOMLDepth how deep its brackets are nested, since the parser recurses.
+// maxTOML bounds a configuration file, in bytes; maxTOMLDepth how many parts a key may have, since keys are put together.
 const (
 	maxTOML      = 1 << 20
-	maxTOMLDepth = 100
+	maxTOMLDepth = 16
 )
 
 // ParseTOMLStrings returns the strings and arrays of strings of a TOML file by their full key, its parts joined by dots:
@@ -18,13 +18,10 @@ const (
 //	[plugins."io.containerd.grpc.v1.cri".cni]
 //	  conf_dir = "/etc/cni/net.d"                  plugins.io.containerd.grpc.v1.cri.cni.conf_dir
 //
-// Values of other types are left out. The error of a file that is no TOML names the line.
+// Values of other types are left out, and so are keys of more than maxTOMLDepth parts. The error of a file that is no TOML names the line.
 func ParseTOMLStrings(data []byte) (map[string][]string, error) {
 	if len(data) > maxTOML {
 		return nil, fmt.Errorf("larger than %d bytes", maxTOML)
-	}
-	if tooDeep(data) {
-		return nil, fmt.Errorf("nested more than %d times", maxTOMLDepth)
 	}
 	var tree map[string]any
 	if err := toml.Unmarshal(data, &tree); err != nil {
@@ -35,29 +32,14 @@ func ParseTOMLStrings(data []byte) (map[string][]string, error) {
 		return nil, err
 	}
 	values := make(map[string][]string)
-	addTOMLStrings(values, "", tree)
+	addTOMLStrings(values, "", tree, maxTOMLDepth)
 	return values, nil
 }
 
-// tooDeep reports whether more brackets than are allowed follow one another without an end between them: also in strings
-// and comments, where no real file has that many.
-func tooDeep(data []byte) bool {
-	depth := 0
-	for _, c := range data {
-		switch c {
-		case '[', '{':
-			depth++
-		case ']', '}':
-			depth = max(0, depth-1)
-		}
-		if depth > maxTOMLDepth {
-			return true
-		}
+func addTOMLStrings(values map[string][]string, prefix string, table map[string]any, depth int) {
+	if depth == 0 {
+		return
 	}
-	return false
-}
-
-func addTOMLStrings(values map[string][]string, prefix string, table map[string]any) {
 	for key, value := range table {
 		key = prefix + key
 		switch value := value.(type) {
@@ -70,7 +52,7 @@ func addTOMLStrings(values map[string][]string, prefix string, table map[string]
 				}
 			}
 		case map[string]any:
-			addTOMLStrings(values, key+".", value)
+			addTOMLStrings(values, key+".", value, depth-1)
 		}
 	}
 }
