@@ -82,7 +82,7 @@ e2e: ## tests on a real one-node cluster, which is brought up and removed
 e2e-daemonset: ## the same with the agent as the DaemonSet and containerd 2 instead of Debian's 1.6, where a test is of either; about 5 minutes
 	$(SKIPS) go test -p 1 -count=1 -timeout 20m -v ./test/e2e -args -lab -daemonset -containerd 2
 	test -x $(CONTAINERD2)/containerd # the lab has built it
-	PATH=$(CONTAINERD2):$$PATH $(SKIPS) go test -p 1 -count=1 -v -run '$(CONTAINERD_TESTS)' ./internal/host ./internal/mutate ./pkg/detect/... ./pkg/remediate
+	PATH=$(CONTAINERD2):$$PATH $(SKIPS) go test -p 1 -count=1 -v -run '$(CONTAINERD_TESTS)' ./internal/host/... ./internal/mutate ./pkg/detect/... ./pkg/remediate
 
 .PHONY: fuzz
 fuzz: ## every fuzz target for 30 s; an input that fails is kept in testdata/fuzz

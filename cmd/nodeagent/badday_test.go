@@ -16,8 +16,8 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/nodeagent/nodeagent/internal/host"
 	"github.com/nodeagent/nodeagent/internal/host/hosttest"
+	"github.com/nodeagent/nodeagent/internal/host/probe"
 	"github.com/nodeagent/nodeagent/internal/mutate"
 	"github.com/nodeagent/nodeagent/test/need"
 )
@@ -26,7 +26,7 @@ import (
 const asProgram = "NODEAGENT_TEST_AS_PROGRAM"
 
 func TestMain(m *testing.M) {
-	host.ProbeMain()
+	probe.ProbeMain()
 	if mutate.ChildMain() {
 		return
 	}

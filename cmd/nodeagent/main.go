@@ -12,7 +12,7 @@ import (
 	"runtime/debug"
 	"syscall"
 
-	"github.com/nodeagent/nodeagent/internal/host"
+	"github.com/nodeagent/nodeagent/internal/host/probe"
 	"github.com/nodeagent/nodeagent/internal/mutate"
 )
 
@@ -25,7 +25,7 @@ const (
 
 func main() {
 	// Children of the agent are the agent's own binary: they make the calls that could block for ever.
-	host.ProbeMain()
+	probe.ProbeMain()
 	if mutate.ChildMain() {
 		return
 	}

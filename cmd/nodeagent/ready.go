@@ -11,6 +11,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/nodeagent/nodeagent/internal/agent"
+	agentstatus "github.com/nodeagent/nodeagent/internal/agent/status"
 )
 
 func newReady(o *options) *cobra.Command {
@@ -44,7 +45,7 @@ Exit code 0 ready, 1 not ready.`,
 }
 
 // awaitReady waits until the agent is ready or the time is over. What it waits for longer than a second, it says.
-func awaitReady(ctx context.Context, progress io.Writer, socket string, wait time.Duration) agent.Readiness {
+func awaitReady(ctx context.Context, progress io.Writer, socket string, wait time.Duration) agentstatus.Readiness {
 	const between, silent = 200 * time.Millisecond, time.Second
 	began, said := time.Now(), ""
 	end := began.Add(wait)
@@ -65,13 +66,13 @@ func awaitReady(ctx context.Context, progress io.Writer, socket string, wait tim
 	}
 }
 
-func askReady(ctx context.Context, socket string) agent.Readiness {
-	status, err := agent.AskStatus(ctx, socket)
+func askReady(ctx context.Context, socket string) agentstatus.Readiness {
+	status, err := agentstatus.AskStatus(ctx, socket)
 	switch {
-	case errors.Is(err, agent.ErrNotRunning):
-		return agent.Readiness{Why: []string{"no agent answers on " + socket}}
+	case errors.Is(err, agentstatus.ErrNotRunning):
+		return agentstatus.Readiness{Why: []string{"no agent answers on " + socket}}
 	case err != nil:
-		return agent.Readiness{Why: []string{err.Error()}}
+		return agentstatus.Readiness{Why: []string{err.Error()}}
 	}
 	ready := status.Readiness
 	if status.Version != agent.Version {
@@ -81,7 +82,7 @@ func askReady(ctx context.Context, socket string) agent.Readiness {
 	return ready
 }
 
-func printReady(w io.Writer, r agent.Readiness) error {
+func printReady(w io.Writer, r agentstatus.Readiness) error {
 	if r.Ready {
 		_, err := fmt.Fprintln(w, "ready")
 		return err

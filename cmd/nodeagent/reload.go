@@ -7,7 +7,7 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/nodeagent/nodeagent/internal/agent"
+	"github.com/nodeagent/nodeagent/internal/agent/status"
 	"github.com/nodeagent/nodeagent/internal/config"
 )
 
@@ -23,8 +23,8 @@ has. stateDir and socket cannot be changed without a restart. Sending SIGHUP to 
 Exit code 1 when the configuration is refused, 2 when the agent did not answer.`,
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			err := agent.AskReload(cmd.Context(), o.socket(cmd.Context()))
-			if errors.Is(err, agent.ErrRefused) {
+			err := status.AskReload(cmd.Context(), o.socket(cmd.Context()))
+			if errors.Is(err, status.ErrRefused) {
 				return &exitError{Code: exitProblems, Err: err}
 			}
 			if err != nil {

@@ -9,6 +9,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/nodeagent/nodeagent/internal/agent"
+	"github.com/nodeagent/nodeagent/internal/agent/status"
 	"github.com/nodeagent/nodeagent/internal/config"
 )
 
@@ -17,7 +18,7 @@ type options struct {
 	configFile string
 	output     string
 
-	places map[string]agent.ContainerPaths // by socket: an agent that hangs is asked once
+	places map[string]status.ContainerPaths // by socket: an agent that hangs is asked once
 }
 
 func newRoot() *cobra.Command {
@@ -68,12 +69,12 @@ func (o *options) file(ctx context.Context) string {
 	return o.place(ctx, config.Default().Socket).Config
 }
 
-func (o *options) place(ctx context.Context, socket string) agent.ContainerPaths {
+func (o *options) place(ctx context.Context, socket string) status.ContainerPaths {
 	place, asked := o.places[socket]
 	if !asked {
 		place = agent.AskPlace(ctx, socket)
 		if o.places == nil {
-			o.places = map[string]agent.ContainerPaths{}
+			o.places = map[string]status.ContainerPaths{}
 		}
 		o.places[socket] = place
 	}

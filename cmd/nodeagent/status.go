@@ -11,6 +11,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/nodeagent/nodeagent/internal/agent"
+	"github.com/nodeagent/nodeagent/internal/agent/status"
 	"github.com/nodeagent/nodeagent/internal/config"
 	"github.com/nodeagent/nodeagent/pkg/finding"
 	"github.com/nodeagent/nodeagent/pkg/inspect"
@@ -27,7 +28,7 @@ the agent cannot see.
 Where no agent runs, this says so and looks once by itself; that one look is shown as "nodeagent check" shows it.`,
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			status, err := agent.AskStatus(cmd.Context(), o.socket(cmd.Context()))
+			status, err := status.AskStatus(cmd.Context(), o.socket(cmd.Context()))
 			if err != nil {
 				return lookInstead(cmd, o, err)
 			}
@@ -56,7 +57,7 @@ func lookInstead(cmd *cobra.Command, o *options, why error) error {
 	if !o.json() {
 		screen := screenOf(cmd.OutOrStdout())
 		text := sentence(why) + ". This is what one look sees now; whether it lasts, and what was told, only a running agent knows."
-		if errors.Is(why, agent.ErrNotRunning) {
+		if errors.Is(why, status.ErrNotRunning) {
 			text += " Start it with: systemctl start nodeagent."
 		}
 		fmt.Fprintf(cmd.OutOrStdout(), "%s\n\n", screen.paint(red, screen.wrap(text, 0, 0)))
@@ -73,9 +74,9 @@ func sentence(err error) string {
 	return strings.ToUpper(text[:1]) + text[1:]
 }
 
-func statusExit(s agent.Status) error {
+func statusExit(s status.Status) error {
 	grave := slices.ContainsFunc(s.Findings, func(b finding.Believed) bool { return b.Severity != finding.Info })
-	unknown := slices.ContainsFunc(s.Checks, func(c agent.CheckStatus) bool { return c.Status == finding.StatusUnknown })
+	unknown := slices.ContainsFunc(s.Checks, func(c status.CheckStatus) bool { return c.Status == finding.StatusUnknown })
 	switch {
 	case grave:
 		return &exitError{Code: exitProblems}
@@ -89,10 +90,10 @@ func statusExit(s agent.Status) error {
 type statusScreen struct {
 	screen
 	strings.Builder
-	status agent.Status
+	status status.Status
 }
 
-func printStatus(w io.Writer, s agent.Status, all bool) error {
+func printStatus(w io.Writer, s status.Status, all bool) error {
 	p := &statusScreen{screen: screenOf(w), status: s}
 	p.head()
 	p.findings()
@@ -243,7 +244,7 @@ func (p *statusScreen) told() {
 	}
 }
 
-func toldText(t agent.SinkStatus, now time.Time) string {
+func toldText(t status.SinkStatus, now time.Time) string {
 	var parts []string
 	since := func(at time.Time) string { return now.Sub(at).Round(time.Second).String() }
 	if t.Failing.IsZero() && !t.Last.IsZero() {
@@ -280,7 +281,7 @@ func (p *statusScreen) agent() {
 
 // checks sums up the checks that found nothing, or lists them.
 func (p *statusScreen) checks(all bool) {
-	var fine, absent []agent.CheckStatus
+	var fine, absent []status.CheckStatus
 	for _, c := range p.status.Checks {
 		switch c.Status {
 		case finding.StatusHealthy:

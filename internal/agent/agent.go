@@ -13,10 +13,12 @@ import (
 	"sync"
 	"time"
 
+	"github.com/nodeagent/nodeagent/internal/agent/status"
 	"github.com/nodeagent/nodeagent/internal/config"
 	"github.com/nodeagent/nodeagent/internal/host"
 	"github.com/nodeagent/nodeagent/internal/hostns"
 	"github.com/nodeagent/nodeagent/internal/notify"
+	"github.com/nodeagent/nodeagent/internal/store"
 	"github.com/nodeagent/nodeagent/pkg/detect"
 	"github.com/nodeagent/nodeagent/pkg/detect/checks"
 	"github.com/nodeagent/nodeagent/pkg/detect/kernellog"
@@ -32,7 +34,7 @@ type agent struct {
 	edition   revision
 	log       *slog.Logger
 	door      *Clients
-	store     *finding.Store
+	store     *store.Store
 	saver     *stateWriter
 	checks    []detect.Check
 	aid       checks.Deps
@@ -193,16 +195,16 @@ func (a *agent) remember() {
 	a.saver.write()
 }
 
-func (a *agent) status() Status {
+func (a *agent) status() status.Status {
 	now := host.Now()
 	a.mu.Lock()
 	state := a.tracker.State()
 	a.mu.Unlock()
-	s := Status{Version: Version, Node: a.door.Host.NodeName, PID: os.Getpid(), Started: a.started, Now: now,
+	s := status.Status{Version: Version, Node: a.door.Host.NodeName, PID: os.Getpid(), Started: a.started, Now: now,
 		Findings: state.Raised(), Trouble: []string{}, Release: a.leftovers.status(), Leftovers: a.leftovers.last()}
 	for _, check := range state.Checks() {
 		c := state[check]
-		s.Checks = append(s.Checks, CheckStatus{check, c.Status, c.Since, c.Err, c.Why, a.conditionOf(check)})
+		s.Checks = append(s.Checks, status.CheckStatus{Check: check, Status: c.Status, Since: c.Since, Error: c.Err, Why: c.Why, Condition: a.conditionOf(check)})
 	}
 	s.Told = a.teller.all(a.reporters)
 	if err := a.store.Trouble(); err != nil {
@@ -225,7 +227,7 @@ func (a *agent) conditionOf(check string) string {
 }
 
 // stateCheck finds that the agent's own memory is not safe.
-func stateCheck(store *finding.Store) detect.Check {
+func stateCheck(store *store.Store) detect.Check {
 	return detect.Check{
 		ID: "agent-state", Domain: "agent", Every: time.Minute,
 		Summary: "the agent cannot keep what it believes across restarts",

@@ -8,6 +8,13 @@ import (
 
 	"github.com/nodeagent/nodeagent/internal/config"
 	"github.com/nodeagent/nodeagent/internal/host"
+	"github.com/nodeagent/nodeagent/internal/host/cri"
+	hostdiscover "github.com/nodeagent/nodeagent/internal/host/discover"
+	"github.com/nodeagent/nodeagent/internal/host/kmsg"
+	"github.com/nodeagent/nodeagent/internal/host/kubelet"
+	"github.com/nodeagent/nodeagent/internal/host/probe"
+	"github.com/nodeagent/nodeagent/internal/host/systemd"
+	"github.com/nodeagent/nodeagent/internal/host/watch"
 	"github.com/nodeagent/nodeagent/internal/kube"
 	"github.com/nodeagent/nodeagent/pkg/detect"
 	"github.com/nodeagent/nodeagent/pkg/detect/checks"
@@ -20,7 +27,7 @@ type Clients struct {
 	Client *kube.Client // nil where there is no Kubernetes
 	Notes  []string     // what was found where
 
-	found   host.Discovery
+	found   hostdiscover.Discovery
 	closers []io.Closer
 }
 
@@ -44,14 +51,14 @@ func OpenHost(cfg config.Config, log *slog.Logger) (*Clients, error) {
 	d := &Clients{Notes: found.Notes, found: found}
 	d.Host = &host.Host{
 		NodeName: found.NodeName, Paths: found.Paths, Files: files, Clock: host.Now,
-		Prober:    host.NewProber(),
-		KernelLog: host.KernelLog,
+		Prober:    probe.NewProber(),
+		KernelLog: kmsg.KernelLog,
 		Processes: host.NewProcesses(),
-		Plugins:   host.NewPlugins(found.Paths.KubeletRoot, filepath.Dir(found.Paths.CRISocket), "/run", "/var/run"),
+		Plugins:   kubelet.NewPlugins(found.Paths.KubeletRoot, filepath.Dir(found.Paths.CRISocket), "/run", "/var/run"),
 		Network:   host.NewNetwork(),
-		Inotify:   host.ProbeInotify,
+		Inotify:   watch.ProbeInotify,
 		TimeClock: host.ReadClock,
-		Systemd:   host.NewSystemd(),
+		Systemd:   systemd.NewSystemd(),
 	}
 	if cfg.NodeName != "" {
 		d.Host.NodeName = cfg.NodeName
@@ -81,7 +88,7 @@ func (d *Clients) Aids(memory detect.StateStore) checks.Deps {
 
 func (d *Clients) openRuntime() error {
 	paths := d.Host.Paths
-	runtime, closer, err := host.NewRuntime(paths.CRISocket)
+	runtime, closer, err := cri.NewRuntime(paths.CRISocket)
 	if err != nil {
 		return err
 	}
@@ -89,7 +96,7 @@ func (d *Clients) openRuntime() error {
 	if paths.ContainerdSocket == "" {
 		return nil
 	}
-	containerd, closer, err := host.NewContainerd(paths.ContainerdSocket)
+	containerd, closer, err := cri.NewContainerd(paths.ContainerdSocket)
 	if err != nil {
 		return err
 	}

@@ -9,8 +9,10 @@ import (
 
 	"k8s.io/klog/v2"
 
+	"github.com/nodeagent/nodeagent/internal/agent/status"
 	"github.com/nodeagent/nodeagent/internal/host"
 	"github.com/nodeagent/nodeagent/internal/notify"
+	"github.com/nodeagent/nodeagent/internal/store"
 	"github.com/nodeagent/nodeagent/pkg/finding"
 	"github.com/nodeagent/nodeagent/pkg/inspect"
 )
@@ -21,7 +23,7 @@ type daemon struct {
 	source     Source
 	log        *slog.Logger
 	manager    *notify.Manager
-	store      *finding.Store
+	store      *store.Store
 	started    finding.Timestamp
 	configured *configState
 	requests   chan request // without a buffer: a request is taken or waits
@@ -61,7 +63,7 @@ func (d *daemon) supervise(ctx context.Context, first revision) error {
 	defer stop()
 	ended := make(chan error, 1) // one result; nobody may be left to read it
 	err := supervise(ctx, d.log, []component{
-		{"socket", socketServer{first.cfg.Socket, answers{d.status, d.history, d.place, d.askReload}}.Run},
+		{"socket", status.SocketServer{Path: first.cfg.Socket, Answers: status.Answers{Status: d.status, History: d.history, Place: d.place, Reload: d.askReload}}.Run},
 		{"memory", giveBack},
 		{"watchdog", func(ctx context.Context) error { return d.manager.Watchdog(ctx, d.alive) }},
 		{"agent", func(ctx context.Context) error {
@@ -201,10 +203,10 @@ func (d *daemon) alive() error {
 // errStarting says that the daemon has not got far enough to answer.
 var errStarting = errors.New("the agent is starting")
 
-func (d *daemon) status() (Status, error) {
+func (d *daemon) status() (status.Status, error) {
 	a := d.current.Load()
 	if a == nil {
-		return Status{}, errStarting
+		return status.Status{}, errStarting
 	}
 	s := a.status()
 	s.Started, s.Readiness = d.started, d.readiness(a)
@@ -220,7 +222,7 @@ func (d *daemon) history() (inspect.History, error) {
 }
 
 // readiness is whether the agent does what it was installed for, and why not.
-func (d *daemon) readiness(a *agent) Readiness {
+func (d *daemon) readiness(a *agent) status.Readiness {
 	why := []string{}
 	if waiting := a.progress.Waiting(); len(waiting) > 0 {
 		why = append(why, fmt.Sprintf("not every check has looked yet: %v", waiting))
@@ -231,5 +233,5 @@ func (d *daemon) readiness(a *agent) Readiness {
 	if err := errors.Join(d.configured.trouble()); err != nil {
 		why = append(why, err.Error())
 	}
-	return Readiness{Ready: len(why) == 0, Why: why}
+	return status.Readiness{Ready: len(why) == 0, Why: why}
 }

@@ -25,7 +25,10 @@ import (
 
 	"github.com/nodeagent/nodeagent/internal/config"
 	"github.com/nodeagent/nodeagent/internal/host"
+	"github.com/nodeagent/nodeagent/internal/host/cri"
+	hostdiscover "github.com/nodeagent/nodeagent/internal/host/discover"
 	"github.com/nodeagent/nodeagent/internal/host/owned/ownedtest"
+	"github.com/nodeagent/nodeagent/internal/host/probe"
 	"github.com/nodeagent/nodeagent/test/need"
 )
 
@@ -45,7 +48,7 @@ func TestMain(m *testing.M) {
 		}
 		return
 	}
-	host.ProbeMain()
+	probe.ProbeMain()
 	os.Exit(m.Run())
 }
 
@@ -228,16 +231,16 @@ func TestRealImpostor(t *testing.T) {
 	if p, err := door.Host.Kubelet.Process(); !errors.Is(err, fs.ErrNotExist) {
 		t.Errorf("alone: process %d, %v", p.PID, err)
 	}
-	found, err := door.Host.Impostors(t.Context())
+	found, err := hostdiscover.Impostors(door.Host, t.Context())
 	if err != nil || len(found) != 1 || found[0].PID != evil.pid || found[0].User != nobody {
 		t.Errorf("impostors %+v, %v", found, err)
 	}
 
 	real := play(t, base, "kubelet", 0)
-	if p, err := host.KubeletFinder(host.Files{}, host.Paths{InitPID: 1, KubeletRoot: real.dir + "/root"})(); err != nil || p.PID != real.pid {
+	if p, err := hostdiscover.KubeletFinder(host.Files{}, host.Paths{InitPID: 1, KubeletRoot: real.dir + "/root"})(); err != nil || p.PID != real.pid {
 		t.Errorf("root's kubelet: process %d, want %d, %v", p.PID, real.pid, err)
 	}
-	d, err := host.Discover(host.Files{}, host.Paths{})
+	d, err := hostdiscover.Discover(host.Files{}, host.Paths{})
 	if err != nil || !d.KubeletRunning || d.Paths.KubeletRoot != real.dir+"/root" || !d.KubeconfigNamed {
 		t.Errorf("root's kubelet: %+v, %v", d, err)
 	}
@@ -258,17 +261,17 @@ func TestRealImpostorOfTheRuntime(t *testing.T) {
 	}
 	evil := play(t, base, "kubelet", nobody)
 	socket := filepath.Join(evil.dir, "cri.sock")
-	runtime, closer, err := host.NewRuntime(socket)
+	runtime, closer, err := cri.NewRuntime(socket)
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer closer.Close()
 	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Second)
 	defer cancel()
-	if _, err := runtime.Version(ctx); !errors.Is(err, host.ErrNotRoots) {
+	if _, err := runtime.Version(ctx); !errors.Is(err, hostdiscover.ErrNotRoots) {
 		t.Errorf("version: %v", err)
 	}
-	if p, err := runtime.Process(ctx); !errors.Is(err, host.ErrNotRoots) {
+	if p, err := runtime.Process(ctx); !errors.Is(err, hostdiscover.ErrNotRoots) {
 		t.Errorf("process %d, %v", p.PID, err)
 	}
 	if data, _ := os.ReadFile(filepath.Join(evil.dir, "asked")); len(data) > 0 {

@@ -14,6 +14,7 @@ import (
 
 	"github.com/nodeagent/nodeagent/internal/config"
 	"github.com/nodeagent/nodeagent/internal/host"
+	hostdiscover "github.com/nodeagent/nodeagent/internal/host/discover"
 	"github.com/nodeagent/nodeagent/internal/host/owned"
 )
 
@@ -32,8 +33,8 @@ type layout struct {
 func layoutFile(cfg config.Config) string { return filepath.Join(cfg.StateDir, "layout.json") }
 
 // discover finds out how the node is laid out, now or when kubelet last ran.
-func discover(files host.Files, cfg config.Config) (host.Discovery, error) {
-	found, err := host.Discover(files, cfg.Paths)
+func discover(files host.Files, cfg config.Config) (hostdiscover.Discovery, error) {
+	found, err := hostdiscover.Discover(files, cfg.Paths)
 	if err != nil || found.KubeletRunning {
 		return found, err
 	}
@@ -47,7 +48,7 @@ func discover(files host.Files, cfg config.Config) (host.Discovery, error) {
 	known.Paths.KubeletElsewhere = false // only the configuration says so
 	found.Paths, found.NodeName, found.KubeletInstalled = known.Paths, known.NodeName, true
 	found.KubeconfigNamed = known.KubeconfigNamed
-	host.Override(&found.Paths, cfg.Paths)
+	hostdiscover.Override(&found.Paths, cfg.Paths)
 	found.Notes = append(found.Notes, "kubelet does not run: the node is taken to be laid out as it said when it last did")
 	return found, nil
 }
@@ -145,7 +146,7 @@ func (l layout) believe(files host.Files) error {
 
 // layoutMoved reports whether the running kubelet says something else now than when the door was opened.
 func (d *Clients) layoutMoved(cfg config.Config) bool {
-	now, err := host.Discover(d.Host.Files, cfg.Paths)
+	now, err := hostdiscover.Discover(d.Host.Files, cfg.Paths)
 	return err == nil && now.KubeletRunning &&
 		(now.NodeName != d.found.NodeName || now.KubeletInstalled != d.found.KubeletInstalled || !reflect.DeepEqual(now.Paths, d.found.Paths))
 }

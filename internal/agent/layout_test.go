@@ -10,6 +10,7 @@ import (
 
 	"github.com/nodeagent/nodeagent/internal/config"
 	"github.com/nodeagent/nodeagent/internal/host"
+	hostdiscover "github.com/nodeagent/nodeagent/internal/host/discover"
 )
 
 // rememberedNode is a machine without a running kubelet, and what the agent remembers of it.
@@ -37,7 +38,7 @@ func newRememberedNode(t *testing.T, l layout) rememberedNode {
 }
 
 func remembered() layout {
-	paths := host.DefaultPaths()
+	paths := hostdiscover.DefaultPaths()
 	paths.KubeletRoot, paths.Kubeconfig, paths.CNIBinDirs = "/data/kubelet", "/data/kubeconfig", []string{"/data/cni/bin"}
 	return layout{Paths: paths, NodeName: "node-a", KubeconfigNamed: true}
 }
@@ -79,7 +80,7 @@ func TestRememberedLayout(t *testing.T) {
 				t.Fatal(err)
 			}
 			believed := found.Paths.KubeletRoot == "/data/kubelet" && found.Paths.Kubeconfig == "/data/kubeconfig" && found.KubeconfigNamed
-			untouched := found.Paths.KubeletRoot == host.DefaultPaths().KubeletRoot && !found.KubeconfigNamed && found.NodeName != "node-a"
+			untouched := found.Paths.KubeletRoot == hostdiscover.DefaultPaths().KubeletRoot && !found.KubeconfigNamed && found.NodeName != "node-a"
 			if test.note == "" && !believed || test.note != "" && !untouched {
 				t.Errorf("found %+v", found)
 			}
@@ -122,7 +123,7 @@ func TestKeepLayout(t *testing.T) {
 			if err := os.Symlink(target, layoutFile(n.cfg)+".new"); err != nil {
 				t.Fatal(err)
 			}
-			door := &Clients{Host: &host.Host{Files: n.files}, found: host.Discovery{Paths: l.Paths, NodeName: l.NodeName, KubeletRunning: true, KubeconfigNamed: true}}
+			door := &Clients{Host: &host.Host{Files: n.files}, found: hostdiscover.Discovery{Paths: l.Paths, NodeName: l.NodeName, KubeletRunning: true, KubeconfigNamed: true}}
 			door.keepLayout(n.cfg)
 			info, err := os.Lstat(layoutFile(n.cfg))
 			if kept := err == nil; kept != (name == "") || kept && info.Mode() != 0o600 {

@@ -12,10 +12,12 @@ import (
 	"sync"
 	"time"
 
+	"github.com/nodeagent/nodeagent/internal/agent/status"
 	"github.com/nodeagent/nodeagent/internal/config"
 	"github.com/nodeagent/nodeagent/internal/host"
 	"github.com/nodeagent/nodeagent/internal/hostns"
 	"github.com/nodeagent/nodeagent/internal/mutate"
+	"github.com/nodeagent/nodeagent/internal/store"
 	"github.com/nodeagent/nodeagent/pkg/detect"
 	"github.com/nodeagent/nodeagent/pkg/finding"
 	"github.com/nodeagent/nodeagent/pkg/inspect"
@@ -32,7 +34,7 @@ type leftovers struct {
 	inspector *inspect.Inspector
 	runner    *remediate.Runner
 	mode      remediate.Mode
-	memory    finding.Bucket
+	memory    store.Bucket
 	work      chan inspect.Report // size 1, the newest report: a release may take minutes, and older news is worthless
 
 	quarantine quarantine
@@ -45,7 +47,7 @@ type leftovers struct {
 
 const historyKey = "history"
 
-func newLeftovers(cfg config.Config, log *slog.Logger, door *Clients, store *finding.Store) (*leftovers, error) {
+func newLeftovers(cfg config.Config, log *slog.Logger, door *Clients, store *store.Store) (*leftovers, error) {
 	l := &leftovers{
 		every: cfg.Inspect.Every, host: door.Host, log: log, mode: cfg.Remediate.Mode, memory: store.Bucket("inspect"),
 		inspector: newInspector(cfg, door, log), work: make(chan inspect.Report, 1), history: inspect.History{},
@@ -237,10 +239,10 @@ func DescribeStep(s remediate.StepOutcome) string {
 	return line
 }
 
-func (l *leftovers) status() ReleaseStatus {
+func (l *leftovers) status() status.ReleaseStatus {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	return ReleaseStatus{Mode: string(l.mode), Last: slices.Clone(l.done), Quarantine: l.quarantine.last()}
+	return status.ReleaseStatus{Mode: string(l.mode), Last: slices.Clone(l.done), Quarantine: l.quarantine.last()}
 }
 
 func (l *leftovers) last() *inspect.Report {

@@ -9,8 +9,9 @@ import (
 	"path/filepath"
 	"time"
 
+	"github.com/nodeagent/nodeagent/internal/agent/status"
 	"github.com/nodeagent/nodeagent/internal/config"
-	"github.com/nodeagent/nodeagent/pkg/finding"
+	internalstore "github.com/nodeagent/nodeagent/internal/store"
 	"github.com/nodeagent/nodeagent/pkg/inspect"
 	"github.com/nodeagent/nodeagent/pkg/remediate"
 )
@@ -19,7 +20,7 @@ import (
 // daemon where one runs, and keeps its own where none does, so that looking several times counts either way.
 type Bench struct {
 	door      *Clients
-	store     *finding.Store // nil while a daemon runs: the memory is the daemon's
+	store     *internalstore.Store // nil while a daemon runs: the memory is the daemon's
 	inspector *inspect.Inspector
 	runner    *remediate.Runner
 	history   inspect.History
@@ -50,17 +51,17 @@ func OpenBench(ctx context.Context, cfg config.Config, log *slog.Logger) (*Bench
 }
 
 func (b *Bench) recall(ctx context.Context, cfg config.Config) error {
-	history, err := askHistory(ctx, cfg.Socket)
+	history, err := status.AskHistory(ctx, cfg.Socket)
 	if err == nil {
 		b.history = history
 		return nil
 	}
-	if !errors.Is(err, ErrNotRunning) {
+	if !errors.Is(err, status.ErrNotRunning) {
 		b.deaf = fmt.Errorf("%w; nothing counts as seen before", err)
 		return nil
 	}
-	store, err := finding.OpenStore(filepath.Join(cfg.StateDir, "state.db"))
-	if errors.Is(err, finding.ErrInUse) {
+	store, err := internalstore.OpenStore(filepath.Join(cfg.StateDir, "state.db"))
+	if errors.Is(err, internalstore.ErrInUse) {
 		b.deaf = fmt.Errorf("an agent runs but does not answer on %s: %w; nothing counts as seen before", cfg.Socket, err)
 		return nil
 	}

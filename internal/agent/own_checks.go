@@ -1,13 +1,14 @@
 package agent
 
 import (
+	"github.com/nodeagent/nodeagent/internal/store"
 	"github.com/nodeagent/nodeagent/pkg/detect"
 	"github.com/nodeagent/nodeagent/pkg/finding"
 )
 
 // OwnChecks are the checks that only the daemon has, for people to read about: they are not to be run.
 func OwnChecks() []detect.Check {
-	checks := []detect.Check{stateCheck(&finding.Store{}), (&configState{}).check(), (&leftovers{}).check()}
+	checks := []detect.Check{stateCheck(&store.Store{}), (&configState{}).check(), (&leftovers{}).check()}
 	for _, source := range []struct {
 		name detect.WakeSource
 		tell string

@@ -2,9 +2,10 @@ package agent
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"time"
+
+	"github.com/nodeagent/nodeagent/internal/agent/status"
 )
 
 // request is a wish to read the configuration anew.
@@ -16,15 +17,9 @@ type change struct {
 	reply   func(error)
 }
 
-// ErrRefused says that the configuration was not put in force; the agent goes on with the one that it had.
-var ErrRefused = errors.New("the configuration is refused")
-
-// reloadLimit is how long a reload may take: the old agent ends within stopGrace, the new one opens its doors.
-const reloadLimit = 25 * time.Second
-
 // askReload has the agent read its configuration anew and waits for the outcome.
 func (d *daemon) askReload(ctx context.Context) error {
-	ctx, cancel := context.WithTimeout(ctx, reloadLimit)
+	ctx, cancel := context.WithTimeout(ctx, status.ReloadLimit)
 	defer cancel()
 	answer := make(chan error, 1)
 	select {
@@ -61,7 +56,7 @@ func (d *daemon) awaitChange(ctx context.Context, a *agent) *change {
 		}
 		reply := func(err error) {
 			if err != nil {
-				err = fmt.Errorf("%w: %w", ErrRefused, err)
+				err = fmt.Errorf("%w: %w", status.ErrRefused, err)
 			}
 			if answer != nil {
 				answer <- err

@@ -5,7 +5,12 @@ import (
 	"log/slog"
 	"net"
 
+	"github.com/nodeagent/nodeagent/internal/agent/status"
 	"github.com/nodeagent/nodeagent/internal/host"
+	"github.com/nodeagent/nodeagent/internal/host/kmsg"
+	"github.com/nodeagent/nodeagent/internal/host/netlink"
+	"github.com/nodeagent/nodeagent/internal/host/systemd"
+	"github.com/nodeagent/nodeagent/internal/host/watch"
 	"github.com/nodeagent/nodeagent/pkg/detect"
 	"github.com/nodeagent/nodeagent/pkg/detect/kernellog"
 	"github.com/nodeagent/nodeagent/pkg/detect/npd"
@@ -32,7 +37,7 @@ func (m meter) serve(address string, h health) func(context.Context) error {
 		if err != nil {
 			return err
 		}
-		return serve(ctx, listener, h.handler(m.Handler()), peerUser(&host.Host{}))
+		return status.Serve(ctx, listener, h.handler(m.Handler()), status.PeerUser(&host.Host{}))
 	}
 }
 
@@ -77,20 +82,20 @@ func (a *agent) openReporters() meter {
 // sources are what wakes checks before their time.
 func sources(h *host.Host, log *slog.Logger, m meter, kernelLog *kernellog.LiveKernelLog, monitors *npd.Monitors) []detect.Source {
 	return []detect.Source{
-		kernellog.KernelLogSource(kernelLog, log, monitors.Kernel(host.WatchKernelLog), func(records uint64) {
+		kernellog.KernelLogSource(kernelLog, log, monitors.Kernel(kmsg.WatchKernelLog), func(records uint64) {
 			m.KmsgLost(int(min(records, 1<<30))) //nolint:gosec // bounded
 		}),
 		{Name: detect.WakeMounts, Run: func(ctx context.Context, wake func(string)) error {
-			return host.WatchMounts(ctx, h.Paths.InitPID, func() { wake("") })
+			return watch.WatchMounts(ctx, h.Paths.InitPID, func() { wake("") })
 		}},
 		{Name: detect.WakePlugins, Run: func(ctx context.Context, wake func(string)) error {
-			return host.WatchDir(ctx, h.Paths.PluginRegistry, func() { wake("") })
+			return watch.WatchDir(ctx, h.Paths.PluginRegistry, func() { wake("") })
 		}},
 		{Name: detect.WakeLinks, Run: func(ctx context.Context, wake func(string)) error {
-			return host.WatchLinks(ctx, func() { wake("") })
+			return netlink.WatchLinks(ctx, func() { wake("") })
 		}},
 		{Name: detect.WakeSystemd, Run: func(ctx context.Context, wake func(string)) error {
-			return host.WatchSystemd(ctx, func() { wake("") })
+			return systemd.WatchSystemd(ctx, func() { wake("") })
 		}},
 	}
 }

@@ -7,9 +7,10 @@ import (
 	"log/slog"
 	"path/filepath"
 
+	"github.com/nodeagent/nodeagent/internal/agent/status"
 	"github.com/nodeagent/nodeagent/internal/config"
+	"github.com/nodeagent/nodeagent/internal/store"
 	"github.com/nodeagent/nodeagent/pkg/detect/checks"
-	"github.com/nodeagent/nodeagent/pkg/finding"
 	"github.com/nodeagent/nodeagent/pkg/report"
 	"github.com/nodeagent/nodeagent/pkg/report/condition"
 )
@@ -31,10 +32,10 @@ func RetirePatch(cfg config.Config, log *slog.Logger) ([]byte, error) {
 
 // Retire takes off the Node what the agent has written there, and returns what that was. No agent may run.
 func Retire(ctx context.Context, cfg config.Config, log *slog.Logger) ([]string, error) {
-	if _, err := AskStatus(ctx, cfg.Socket); !errors.Is(err, ErrNotRunning) {
+	if _, err := status.AskStatus(ctx, cfg.Socket); !errors.Is(err, status.ErrNotRunning) {
 		return nil, fmt.Errorf("an agent runs and would write it again: systemctl stop nodeagent")
 	}
-	store, err := finding.OpenStore(filepath.Join(cfg.StateDir, "state.db"))
+	store, err := store.OpenStore(filepath.Join(cfg.StateDir, "state.db"))
 	if err != nil {
 		return nil, err
 	}

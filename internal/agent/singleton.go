@@ -10,10 +10,11 @@ import (
 	"path/filepath"
 	"time"
 
+	"github.com/nodeagent/nodeagent/internal/agent/status"
 	"github.com/nodeagent/nodeagent/internal/config"
 	"github.com/nodeagent/nodeagent/internal/host"
 	"github.com/nodeagent/nodeagent/internal/notify"
-	"github.com/nodeagent/nodeagent/pkg/finding"
+	internalstore "github.com/nodeagent/nodeagent/internal/store"
 )
 
 const (
@@ -27,10 +28,10 @@ const (
 // acquire opens the state file. Where another agent has it, because one was installed as a package and one as a
 // DaemonSet, the later one stands back: it says so, does nothing, is alive and not ready, and takes over when the other one
 // has ended. It does not end by itself: that would be a crash loop. The store is nil when ctx has ended.
-func acquire(ctx context.Context, cfg config.Config, log *slog.Logger, manager *notify.Manager) (*finding.Store, error) {
+func acquire(ctx context.Context, cfg config.Config, log *slog.Logger, manager *notify.Manager) (*internalstore.Store, error) {
 	path := filepath.Join(cfg.StateDir, "state.db")
-	store, err := finding.OpenStore(path)
-	if !errors.Is(err, finding.ErrInUse) {
+	store, err := internalstore.OpenStore(path)
+	if !errors.Is(err, internalstore.ErrInUse) {
 		return store, err
 	}
 	other := whoRuns(ctx, cfg)
@@ -56,7 +57,7 @@ func acquire(ctx context.Context, cfg config.Config, log *slog.Logger, manager *
 }
 
 // retryStore opens the state file when it is free. It returns nothing when ctx ends before.
-func retryStore(ctx context.Context, path string) (*finding.Store, error) {
+func retryStore(ctx context.Context, path string) (*internalstore.Store, error) {
 	ticker := time.NewTicker(turnEvery)
 	defer ticker.Stop()
 	for {
@@ -65,8 +66,8 @@ func retryStore(ctx context.Context, path string) (*finding.Store, error) {
 			return nil, nil
 		case <-ticker.C:
 		}
-		store, err := finding.OpenStore(path)
-		if errors.Is(err, finding.ErrInUse) {
+		store, err := internalstore.OpenStore(path)
+		if errors.Is(err, internalstore.ErrInUse) {
 			continue
 		}
 		select {
@@ -79,7 +80,7 @@ func retryStore(ctx context.Context, path string) (*finding.Store, error) {
 
 // whoRuns describes the agent that is in the way.
 func whoRuns(ctx context.Context, cfg config.Config) string {
-	status, err := AskStatus(ctx, cfg.Socket)
+	status, err := status.AskStatus(ctx, cfg.Socket)
 	if err != nil {
 		return "unknown: " + err.Error()
 	}
@@ -103,6 +104,6 @@ func standBack(settings config.Metrics, other string, log *slog.Logger) func(con
 			return fmt.Errorf("stands back: another agent runs on this node (%s)", other)
 		}))
 		mux.HandleFunc("GET /healthz", verdict(func() error { return nil }))
-		return serve(ctx, listener, mux, peerUser(&host.Host{}))
+		return status.Serve(ctx, listener, mux, status.PeerUser(&host.Host{}))
 	}
 }

@@ -4,35 +4,26 @@ import (
 	"sync"
 	"time"
 
+	"github.com/nodeagent/nodeagent/internal/agent/status"
 	"github.com/nodeagent/nodeagent/pkg/finding"
 	"github.com/nodeagent/nodeagent/pkg/report"
 )
-
-// SinkStatus is how telling one kind of listener goes.
-type SinkStatus struct {
-	Reporter string    `json:"reporter"`          // condition, event
-	Last     time.Time `json:"last,omitzero"`     // when something last arrived
-	Waiting  int       `json:"waiting,omitempty"` // what waits to be told
-	Failing  time.Time `json:"failing,omitzero"`  // since when nothing arrives; zero while it does
-	Why      string    `json:"why,omitempty"`     // what the last attempt failed with
-	Dropped  int       `json:"dropped,omitempty"` // given up because too much waited
-}
 
 // sinkMonitor remembers how telling goes, for "nodeagent status", and passes it on.
 type sinkMonitor struct {
 	report.Observer
 
 	mu   sync.Mutex // guards told
-	told map[string]*SinkStatus
+	told map[string]*status.SinkStatus
 }
 
 func newTeller(next report.Observer) *sinkMonitor {
-	return &sinkMonitor{Observer: next, told: map[string]*SinkStatus{}}
+	return &sinkMonitor{Observer: next, told: map[string]*status.SinkStatus{}}
 }
 
-func (t *sinkMonitor) of(reporter string) *SinkStatus {
+func (t *sinkMonitor) of(reporter string) *status.SinkStatus {
 	if t.told[reporter] == nil {
-		t.told[reporter] = &SinkStatus{Reporter: reporter}
+		t.told[reporter] = &status.SinkStatus{Reporter: reporter}
 	}
 	return t.told[reporter]
 }
@@ -72,15 +63,15 @@ func (t *sinkMonitor) Dropped(reporter string, severity finding.Severity, n int)
 }
 
 // all returns how telling goes, for the reporters that there are.
-func (t *sinkMonitor) all(reporters []report.Reporter) []SinkStatus {
+func (t *sinkMonitor) all(reporters []report.Reporter) []status.SinkStatus {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	told := []SinkStatus{}
+	told := []status.SinkStatus{}
 	for _, r := range reporters {
 		if known := t.told[r.Name()]; known != nil {
 			told = append(told, *known)
 		} else if r.Name() == "condition" || r.Name() == "event" {
-			told = append(told, SinkStatus{Reporter: r.Name()})
+			told = append(told, status.SinkStatus{Reporter: r.Name()})
 		}
 	}
 	return told

@@ -7,13 +7,14 @@ import (
 	"sync"
 	"time"
 
+	"github.com/nodeagent/nodeagent/internal/store"
 	"github.com/nodeagent/nodeagent/pkg/finding"
 )
 
 // stateWriter writes what is believed to the state file, apart from everything else: the disk may be the very thing that hangs.
 // Only the newest state of each check waits to be written.
 type stateWriter struct {
-	store *finding.Store
+	store *store.Store
 	log   *slog.Logger
 	ready chan struct{} // one pending signal is enough: the write takes all that waits
 
@@ -26,7 +27,7 @@ type stateWriter struct {
 // saveEvery is how old the saved state of a check may grow when nothing but its last conclusive look has changed.
 const saveEvery = 5 * time.Minute
 
-func newSaver(store *finding.Store, log *slog.Logger) *stateWriter {
+func newSaver(store *store.Store, log *slog.Logger) *stateWriter {
 	return &stateWriter{store: store, log: log, ready: make(chan struct{}, 1), waiting: map[string]*finding.CheckState{}, notes: map[string][]byte{}, saved: map[string]time.Duration{}}
 }
 
@@ -110,7 +111,7 @@ const memoryBucket = "memory"
 
 // memory is what checks remember from one run to the next. They never wait for the disk.
 type memory struct {
-	bucket finding.Bucket
+	bucket store.Bucket
 	saver  *stateWriter
 }
 

@@ -3,6 +3,7 @@ package host
 import (
 	"context"
 	"crypto/x509"
+	"net/netip"
 	"time"
 
 	containers "github.com/containerd/containerd/api/services/containers/v1"
@@ -12,6 +13,10 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	storagev1 "k8s.io/api/storage/v1"
 	cri "k8s.io/cri-api/pkg/apis/runtime/v1"
+
+	"github.com/nodeagent/nodeagent/internal/host/kubelet"
+	"github.com/nodeagent/nodeagent/internal/host/netlink"
+	"github.com/nodeagent/nodeagent/internal/host/packetfilter"
 )
 
 // Kubelet is what the node's kubelet says. All calls are local; none causes traffic to the apiserver.
@@ -23,7 +28,7 @@ type Kubelet struct {
 	// Metric returns the samples of one metric family, as label string ("config=\"orphan\",lifecycle=\"sync\"") to value.
 	Metric func(ctx context.Context, family string) (map[string]float64, error)
 	// Scrape returns the metrics of KubeletMetrics. All that ask within some 50 s share one answer.
-	Scrape func(ctx context.Context) (*Scrape, error)
+	Scrape func(ctx context.Context) (*kubelet.Scrape, error)
 	// ServingCertificate returns the certificate that kubelet's API shows, in one handshake without credentials. Where it
 	// has none to show, the error wraps ErrNoCertificate.
 	ServingCertificate func(ctx context.Context) (*x509.Certificate, error)
@@ -99,4 +104,27 @@ type Process struct {
 func (p Process) Age(up time.Duration) time.Duration {
 	const ticks = 100 // USER_HZ is 100 on every architecture that Kubernetes supports
 	return up - time.Duration(p.StartTime)*time.Second/ticks
+}
+
+// Network answers what no file of the kernel's network stack does. Nothing is sent by asking, and nothing waits for the
+// RTNL lock, which may be held for minutes on a sick node.
+type Network struct {
+	// Route looks up how a packet of the node to an address would go. It is nil where there is a way, otherwise what the
+	// kernel says (ENETUNREACH, EHOSTUNREACH …).
+	Route func(to netip.Addr) error
+	// RouteDevice names the device through which such a packet would go.
+	RouteDevice func(to netip.Addr) (string, error)
+	// BusiestPorts finds the peer to which most of this node's TCP connections go from local ports first to last. It reads
+	// all sockets, about a microsecond each: ask only when there is a reason.
+	BusiestPorts func(ctx context.Context, first, last uint16) (netlink.PortUse, error)
+
+	// PacketFilter and Layout put made-up answers in the place of the kernel's. With a fixture tree in the place of the
+	// host's files, what is not made up is not configured.
+	PacketFilter func() (packetfilter.PacketFilter, error)
+	Layout       func() (netlink.NetworkLayout, error)
+}
+
+// NewNetwork returns the door to the network namespace in which the agent lives.
+func NewNetwork() Network {
+	return Network{Route: netlink.LookupRoute, RouteDevice: netlink.RouteDevice, BusiestPorts: netlink.BusiestPorts}
 }

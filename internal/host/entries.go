@@ -30,11 +30,11 @@ const direntHeader = 8 + 8 + 2 + 1
 // Entries lists a directory with inode numbers and types, without a stat of any entry, and returns the device number
 // of the directory. Entries are in the directory's own order.
 func (f Files) Entries(dir string) (entries []Entry, device uint64, err error) {
-	return f.entries(dir, maxEntries)
+	return f.ReadEntries(dir, maxEntries)
 }
 
-// entries is Entries for a directory of which more than most entries are an error.
-func (f Files) entries(dir string, most int) (entries []Entry, device uint64, err error) {
+// ReadEntries is Entries for a directory of which more than most entries are an error.
+func (f Files) ReadEntries(dir string, most int) (entries []Entry, device uint64, err error) {
 	fd, err := unix.Open(f.Path(dir), unix.O_RDONLY|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
 	if err != nil {
 		return nil, 0, &os.PathError{Op: "open", Path: dir, Err: err}
@@ -110,9 +110,4 @@ func (f Files) Stat(name string) (FileStat, error) {
 		Size:     st.Size,
 		Modified: time.Unix(st.Mtime.Sec, int64(st.Mtime.Nsec)),
 	}, nil
-}
-
-// Device renders a device number as the mount table does: "major:minor".
-func Device(number uint64) string {
-	return fmt.Sprintf("%d:%d", unix.Major(number), unix.Minor(number))
 }

@@ -17,8 +17,8 @@ import (
 // is for the Prober. The zero value reads the host; Root puts a fixture tree in its place.
 type Files struct{ Root string }
 
-// maxFile bounds a single read. The mount table of a node with 20,000 mounts is about 5 MB.
-const maxFile = 16 << 20
+// MaxFile bounds a single read. The mount table of a node with 20,000 mounts is about 5 MB.
+const MaxFile = 16 << 20
 
 // maxEntries bounds a directory listing.
 const maxEntries = 1 << 18
@@ -28,24 +28,24 @@ func (f Files) Path(name string) string { return filepath.Join("/", f.Root, name
 
 // Read returns the content of a file. A file above 16 MiB is an error, never a truncated answer.
 func (f Files) Read(name string) ([]byte, error) {
-	file, err := f.open(name)
+	file, err := f.Open(name)
 	if err != nil {
 		return nil, err
 	}
 	defer file.Close()
-	data, err := io.ReadAll(io.LimitReader(file, maxFile+1))
+	data, err := io.ReadAll(io.LimitReader(file, MaxFile+1))
 	if err != nil {
 		return nil, fmt.Errorf("read %s: %w", name, err)
 	}
-	if len(data) > maxFile {
-		return nil, fmt.Errorf("read %s: larger than %d bytes", name, maxFile)
+	if len(data) > MaxFile {
+		return nil, fmt.Errorf("read %s: larger than %d bytes", name, MaxFile)
 	}
 	return data, nil
 }
 
 // ReadOwned is Read for what the agent acts on: a regular file that nobody but root can change, see package owned.
 func (f Files) ReadOwned(name string) ([]byte, error) {
-	return owned.Tree{Root: f.Root}.Read(name, maxFile)
+	return owned.Tree{Root: f.Root}.Read(name, MaxFile)
 }
 
 // CheckOwned says whether others than root can change a file or folder.
@@ -53,9 +53,9 @@ func (f Files) CheckOwned(name string) (owned.File, error) {
 	return owned.Tree{Root: f.Root}.Check(name)
 }
 
-// open opens a regular file for reading, as those of /proc and /sys are too. A pipe or a device that somebody put in the
+// Open opens a regular file for reading, as those of /proc and /sys are too. A pipe or a device that somebody put in the
 // place of a file is an error at once, and never waited for.
-func (f Files) open(name string) (*os.File, error) {
+func (f Files) Open(name string) (*os.File, error) {
 	file, err := os.OpenFile(f.Path(name), os.O_RDONLY|unix.O_NONBLOCK|unix.O_NOCTTY, 0)
 	if err != nil {
 		return nil, err

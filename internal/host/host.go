@@ -6,8 +6,12 @@ package host
 
 import (
 	"context"
-	"errors"
 
+	"github.com/nodeagent/nodeagent/internal/host/kmsg"
+	"github.com/nodeagent/nodeagent/internal/host/kubelet"
+	"github.com/nodeagent/nodeagent/internal/host/probe"
+	"github.com/nodeagent/nodeagent/internal/host/systemd"
+	"github.com/nodeagent/nodeagent/internal/host/watch"
 	"github.com/nodeagent/nodeagent/pkg/finding"
 )
 
@@ -25,23 +29,14 @@ type Host struct {
 	Runtime    Runtime
 	Containerd Containerd
 	Cluster    Cluster
-	Prober     Prober
-	Plugins    Plugins
-	KernelLog  func(ctx context.Context, each func(KernelRecord)) error // see KernelLog; nil: not configured
+	Prober     probe.Prober
+	Plugins    kubelet.Plugins
+	KernelLog  func(ctx context.Context, each func(kmsg.KernelRecord)) error // see KernelLog; nil: not configured
 	Network    Network
-	Inotify    func() (InotifyRoom, error)
-	Systemd    Systemd
+	Inotify    func() (watch.InotifyRoom, error)
+	Systemd    systemd.Systemd
 	TimeClock  func() (ClockState, error) // how good the wall clock is: see ReadClock
 }
-
-// ErrNotConfigured says that the host has no such component as far as the agent knows.
-var ErrNotConfigured = errors.New("not configured")
-
-// ErrForbidden says that somebody knows the agent, and that it has no right to what it asked for.
-var ErrForbidden = errors.New("forbidden")
-
-// ErrNoCertificate says that a server has no certificate to show.
-var ErrNoCertificate = errors.New("no certificate")
 
 // Paths is where things are on this node. Every one has a default, is corrected by what the running kubelet says
 // (Discover), and can be set in the configuration. All are absolute.

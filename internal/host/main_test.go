@@ -6,12 +6,12 @@ import (
 
 	"go.uber.org/goleak"
 
-	"github.com/nodeagent/nodeagent/internal/host"
 	"github.com/nodeagent/nodeagent/internal/host/owned/ownedtest"
+	"github.com/nodeagent/nodeagent/internal/host/probe"
 )
 
 func TestMain(m *testing.M) {
-	host.ProbeMain()
+	probe.ProbeMain()
 	remove := ownedtest.Temp()
 	goleak.VerifyTestMain(m, goleak.Cleanup(func(code int) {
 		remove()

@@ -86,19 +86,19 @@ func (p Paths) PlaceOfCgroup(name string) (CgroupPlace, bool) {
 	if !strings.HasPrefix(name, "/") || path.Clean(name) != name {
 		return CgroupPlace{}, false
 	}
-	for _, root := range p.podCgroupRoots() {
+	for _, root := range p.PodCgroupRoots() {
 		rest, below := strings.CutPrefix(name, root.Dir+"/")
 		if !below {
 			continue
 		}
 		leaf, deeper, _ := strings.Cut(rest, "/")
-		uid, ok := root.podUID(leaf)
+		uid, ok := root.PodUID(leaf)
 		if !ok {
 			continue
 		}
 		container, _, _ := strings.Cut(deeper, "/")
-		place := CgroupPlace{UID: uid, ContainerID: containerOfCgroup(container), Driver: root.driver}
-		if root.driver == SystemdDriver && !deleted {
+		place := CgroupPlace{UID: uid, ContainerID: ContainerOfCgroup(container), Driver: root.Driver}
+		if root.Driver == SystemdDriver && !deleted {
 			place.Unit = unitBelow(leaf, deeper)
 		}
 		return place, true
@@ -114,7 +114,7 @@ func unitBelow(slice, below string) string {
 	if below == "" {
 		return slice // podUID has made sure of every byte
 	}
-	id := containerOfCgroup(below)
+	id := ContainerOfCgroup(below)
 	for _, runtime := range []string{"cri-containerd-", "crio-", "crio-conmon-"} {
 		if id != "" && below == runtime+id+".scope" {
 			return below
@@ -142,11 +142,11 @@ type podCgroupRoot struct {
 	Dir    string // path in the hierarchy
 	prefix string // of the name of a pod's cgroup
 	suffix string
-	driver string
+	Driver string
 }
 
-// podUID returns the UID in the name of a pod's cgroup.
-func (r podCgroupRoot) podUID(name string) (string, bool) {
+// PodUID returns the UID in the name of a pod's cgroup.
+func (r podCgroupRoot) PodUID(name string) (string, bool) {
 	uid, ok := strings.CutPrefix(name, r.prefix)
 	if !ok {
 		return "", false
@@ -154,7 +154,7 @@ func (r podCgroupRoot) podUID(name string) (string, bool) {
 	if uid, ok = strings.CutSuffix(uid, r.suffix); !ok {
 		return "", false
 	}
-	if r.driver == SystemdDriver { // it reads "-" as the parting line between slices, so kubelet writes "_"
+	if r.Driver == SystemdDriver { // it reads "-" as the parting line between slices, so kubelet writes "_"
 		if strings.Contains(uid, "-") {
 			return "", false // some other slice, far below the one whose child it looks like
 		}
@@ -163,19 +163,19 @@ func (r podCgroupRoot) podUID(name string) (string, bool) {
 	return uid, IsPodUID(uid)
 }
 
-// podCgroupRoots returns the cgroups that hold this kubelet's pods: one for each QoS class, of the driver that p names or,
+// PodCgroupRoots returns the cgroups that hold this kubelet's pods: one for each QoS class, of the driver that p names or,
 // where it names none, of each. Guaranteed pods have no class of their own and lie beside the classes.
-func (p Paths) podCgroupRoots() []podCgroupRoot {
-	base := splitPath(p.CgroupRoot)
+func (p Paths) PodCgroupRoots() []podCgroupRoot {
+	base := SplitPath(p.CgroupRoot)
 	var roots []podCgroupRoot
 	for _, class := range [][]string{{"kubepods"}, {"kubepods", "burstable"}, {"kubepods", "besteffort"}} {
 		names := slices.Concat(base, class)
 		if p.CgroupDriver != SystemdDriver {
-			roots = append(roots, podCgroupRoot{Dir: "/" + strings.Join(names, "/"), prefix: "pod", driver: CgroupfsDriver})
+			roots = append(roots, podCgroupRoot{Dir: "/" + strings.Join(names, "/"), prefix: "pod", Driver: CgroupfsDriver})
 		}
 		if p.CgroupDriver != CgroupfsDriver {
 			dir, slice := systemdSlice(names)
-			roots = append(roots, podCgroupRoot{Dir: dir, prefix: slice + "-pod", suffix: ".slice", driver: SystemdDriver})
+			roots = append(roots, podCgroupRoot{Dir: dir, prefix: slice + "-pod", suffix: ".slice", Driver: SystemdDriver})
 		}
 	}
 	return roots
@@ -196,9 +196,9 @@ func systemdSlice(names []string) (dir, slice string) {
 	return dir, slice
 }
 
-// containerOfCgroup returns the container ID in the name of a container's cgroup: the ID itself, or
+// ContainerOfCgroup returns the container ID in the name of a container's cgroup: the ID itself, or
 // <runtime>-<ID>.scope. It is empty where the name tells none.
-func containerOfCgroup(name string) string {
+func ContainerOfCgroup(name string) string {
 	if scope, ok := strings.CutSuffix(name, ".scope"); ok {
 		name = scope[strings.LastIndexByte(scope, '-')+1:]
 	}
@@ -208,7 +208,7 @@ func containerOfCgroup(name string) string {
 	return name
 }
 
-// splitPath returns the components of a path.
-func splitPath(name string) []string {
+// SplitPath returns the components of a path.
+func SplitPath(name string) []string {
 	return strings.FieldsFunc(name, func(r rune) bool { return r == '/' })
 }

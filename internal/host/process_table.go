@@ -11,6 +11,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/nodeagent/nodeagent/internal/host/hosterr"
 )
 
 // Processes is the last scan of /proc, for all who ask in the same minute: a scan costs 2 ms for 1000 processes, most of it
@@ -22,13 +24,13 @@ type Processes struct {
 	table  []ProcStat
 	at     time.Duration // uptime of the begin of the scan
 
-	runtimeTurn chan struct{} // holds one token: who has it may use runtime
-	runtime     Process       // the last that Daemons found
+	RuntimeTurn chan struct{} // holds one token: who has it may use runtime
+	Runtime     Process       // the last that Daemons found
 }
 
 // NewProcesses returns a cache that has seen nothing.
 func NewProcesses() *Processes {
-	return &Processes{turn: make(chan struct{}, 1), runtimeTurn: make(chan struct{}, 1)}
+	return &Processes{turn: make(chan struct{}, 1), RuntimeTurn: make(chan struct{}, 1)}
 }
 
 // ProcessTable lists all processes (thread group leaders, kernel threads and zombies too), ascending, as they were
@@ -37,7 +39,7 @@ func NewProcesses() *Processes {
 func (h *Host) ProcessTable(ctx context.Context, maxAge time.Duration) ([]ProcStat, error) {
 	p := h.Processes
 	if p == nil {
-		return (&processScan{files: h.Files}).run(ctx, "/proc")
+		return (&ProcessScan{Files: h.Files}).Run(ctx, "/proc")
 	}
 	select {
 	case p.turn <- struct{}{}:
@@ -49,8 +51,8 @@ func (h *Host) ProcessTable(ctx context.Context, maxAge time.Duration) ([]ProcSt
 	if p.table != nil && now-p.at <= maxAge {
 		return p.table, nil
 	}
-	scan := &processScan{files: h.Files, before: p.table, buffer: p.buffer}
-	table, err := scan.run(ctx, "/proc")
+	scan := &ProcessScan{Files: h.Files, before: p.table, buffer: p.buffer}
+	table, err := scan.Run(ctx, "/proc")
 	if err != nil {
 		return nil, err
 	}
@@ -60,9 +62,9 @@ func (h *Host) ProcessTable(ctx context.Context, maxAge time.Duration) ([]ProcSt
 
 // Threads tells of all threads of some processes, with the thread's ID in PID. Processes that have ended are left out.
 func (h *Host) Threads(ctx context.Context, pids []int, each func(pid int, thread ProcStat)) error {
-	scan := &processScan{files: h.Files}
+	scan := &ProcessScan{Files: h.Files}
 	for _, pid := range pids {
-		threads, err := scan.run(ctx, procFile(pid, "task"))
+		threads, err := scan.Run(ctx, ProcFile(pid, "task"))
 		if errors.Is(err, unix.ENOENT) || errors.Is(err, unix.ESRCH) {
 			continue
 		}
@@ -76,16 +78,16 @@ func (h *Host) Threads(ctx context.Context, pids []int, each func(pid int, threa
 	return nil
 }
 
-// processScan makes tables, of processes or of the threads of one.
-type processScan struct {
-	files  Files
+// ProcessScan makes tables, of processes or of the threads of one.
+type ProcessScan struct {
+	Files  Files
 	before []ProcStat // names are taken from here, which spares their copies
 	buffer []byte
 	dir    string
 	fd     int // of dir
 }
 
-func (s *processScan) run(ctx context.Context, dir string) ([]ProcStat, error) {
+func (s *ProcessScan) Run(ctx context.Context, dir string) ([]ProcStat, error) {
 	if err := s.open(dir); err != nil {
 		return nil, err
 	}
@@ -112,9 +114,9 @@ func (s *processScan) run(ctx context.Context, dir string) ([]ProcStat, error) {
 }
 
 // open opens the directory to be scanned.
-func (s *processScan) open(dir string) (err error) {
+func (s *ProcessScan) open(dir string) (err error) {
 	s.dir = dir
-	if s.fd, err = unix.Open(s.files.Path(dir), unix.O_RDONLY|unix.O_DIRECTORY|unix.O_CLOEXEC, 0); err != nil {
+	if s.fd, err = unix.Open(s.Files.Path(dir), unix.O_RDONLY|unix.O_DIRECTORY|unix.O_CLOEXEC, 0); err != nil {
 		return &os.PathError{Op: "open", Path: dir, Err: err}
 	}
 	if s.buffer == nil {
@@ -127,7 +129,7 @@ func (s *processScan) open(dir string) (err error) {
 const maxPIDs = 1 << 22
 
 // ids lists the numbers in the directory, ascending.
-func (s *processScan) ids() ([]int, error) {
+func (s *ProcessScan) ids() ([]int, error) {
 	ids := make([]int, 0, len(s.before)+64)
 	for {
 		n, err := unix.ReadDirent(s.fd, s.buffer)
@@ -172,7 +174,7 @@ func appendNumbers(numbers []int, data []byte) []int {
 }
 
 // read reads one process or thread.
-func (s *processScan) read(pid int) (ProcStat, error) {
+func (s *ProcessScan) read(pid int) (ProcStat, error) {
 	fd, err := unix.Openat(s.fd, strconv.Itoa(pid)+"/stat", unix.O_RDONLY|unix.O_CLOEXEC, 0)
 	if err != nil {
 		return ProcStat{}, err
@@ -187,7 +189,7 @@ func (s *processScan) read(pid int) (ProcStat, error) {
 	}
 	stat, comm, err := parseProcStat(s.buffer[:n])
 	if err != nil {
-		return ProcStat{}, fmt.Errorf("process state %q: %w", clip(string(s.buffer[:n])), err)
+		return ProcStat{}, fmt.Errorf("process state %q: %w", hosterr.Clip(string(s.buffer[:n])), err)
 	}
 	stat.Comm = s.name(pid, comm)
 	return stat, nil
@@ -195,7 +197,7 @@ func (s *processScan) read(pid int) (ProcStat, error) {
 
 // name returns the name as a string of its own, or the same one as in the table before. Both are asked for in ascending
 // order, so that what is behind is not needed any more.
-func (s *processScan) name(pid int, comm []byte) string {
+func (s *ProcessScan) name(pid int, comm []byte) string {
 	for len(s.before) > 0 && s.before[0].PID < pid {
 		s.before = s.before[1:]
 	}

@@ -2,7 +2,6 @@ package host_test
 
 import (
 	"context"
-	"fmt"
 	"os"
 	"path/filepath"
 	"slices"
@@ -18,17 +17,6 @@ import (
 	"github.com/nodeagent/nodeagent/pkg/finding"
 )
 
-func writeStat(t testing.TB, h *host.Host, pid int, text string) {
-	t.Helper()
-	dir := filepath.Join(h.Files.Root, "proc", fmt.Sprint(pid))
-	if err := os.MkdirAll(dir, 0o755); err != nil {
-		t.Fatal(err)
-	}
-	if err := os.WriteFile(filepath.Join(dir, "stat"), []byte(text), 0o600); err != nil {
-		t.Fatal(err)
-	}
-}
-
 // The table is as old as who asks allows, and one scan serves all who ask at once.
 func TestProcessTable(t *testing.T) {
 	up := time.Hour
@@ -36,8 +24,8 @@ func TestProcessTable(t *testing.T) {
 		h.Processes = host.NewProcesses()
 		h.Clock = func() finding.Timestamp { return finding.Timestamp{SinceBoot: up} }
 	})
-	writeStat(t, h, 200, "200 (b) D 1"+statTail)
-	writeStat(t, h, 30, "30 (a) Z 1"+statTail)
+	hosttest.WriteStat(t, h, 200, "200 (b) D 1"+hosttest.StatTail)
+	hosttest.WriteStat(t, h, 30, "30 (a) Z 1"+hosttest.StatTail)
 	for _, other := range []string{"self", "sys", "12x", "99999999999999999999"} { // no processes
 		if err := os.MkdirAll(filepath.Join(h.Files.Root, "proc", other), 0o755); err != nil {
 			t.Fatal(err)
@@ -61,7 +49,7 @@ func TestProcessTable(t *testing.T) {
 	if diff := cmp.Diff(want, look(0)); diff != "" {
 		t.Error(diff)
 	}
-	writeStat(t, h, 200, "200 (c) S 1"+statTail)
+	hosttest.WriteStat(t, h, 200, "200 (c) S 1"+hosttest.StatTail)
 	up += 20 * time.Second
 	if diff := cmp.Diff(want, look(30*time.Second)); diff != "" {
 		t.Errorf("not the kept one: %s", diff)
@@ -81,7 +69,7 @@ func TestProcessTableErrors(t *testing.T) {
 	if _, err := h.ProcessTable(t.Context(), 0); err == nil || !strings.Contains(err.Error(), "/proc") {
 		t.Errorf("no /proc: %v", err)
 	}
-	writeStat(t, h, 7, "7 (x")
+	hosttest.WriteStat(t, h, 7, "7 (x")
 	if table, err := h.ProcessTable(t.Context(), 0); err == nil || !strings.Contains(err.Error(), "/proc/7/stat") {
 		t.Errorf("malformed: %v, %v", table, err)
 	}

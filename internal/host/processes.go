@@ -5,12 +5,16 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"os"
 	"slices"
 	"strconv"
 	"strings"
+	"syscall"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/nodeagent/nodeagent/internal/host/hosterr"
 )
 
 // ProcStat is what /proc/PID/stat says, as far as it is needed. See proc_pid_stat(5).
@@ -30,7 +34,7 @@ type ProcStat struct {
 func ParseProcStat(data []byte) (ProcStat, error) {
 	stat, comm, err := parseProcStat(data)
 	if err != nil {
-		return ProcStat{}, fmt.Errorf("process state %q: %w", clip(string(data)), err)
+		return ProcStat{}, fmt.Errorf("process state %q: %w", hosterr.Clip(string(data)), err)
 	}
 	stat.Comm = string(comm)
 	return stat, nil
@@ -108,7 +112,7 @@ func (s *ProcStat) set(number int, field []byte) bool {
 
 // PIDs lists all processes (thread group leaders), ascending.
 func (h *Host) PIDs() ([]int, error) {
-	scan := &processScan{files: h.Files}
+	scan := &ProcessScan{Files: h.Files}
 	if err := scan.open("/proc"); err != nil {
 		return nil, err
 	}
@@ -134,7 +138,7 @@ func (h *Host) numbers(dir string) ([]int, error) {
 
 // ProcStat reads /proc/PID/stat. Where the process is gone, the error wraps fs.ErrNotExist or ESRCH.
 func (h *Host) ProcStat(pid int) (ProcStat, error) {
-	data, err := h.Files.Read(procFile(pid, "stat"))
+	data, err := h.Files.Read(ProcFile(pid, "stat"))
 	if err != nil {
 		return ProcStat{}, err
 	}
@@ -143,7 +147,7 @@ func (h *Host) ProcStat(pid int) (ProcStat, error) {
 
 // TaskStat reads /proc/PID/task/TID/stat: the state of one thread, whose ID is in PID of the answer.
 func (h *Host) TaskStat(pid, tid int) (ProcStat, error) {
-	data, err := h.Files.Read(procFile(pid, "task/"+strconv.Itoa(tid)+"/stat"))
+	data, err := h.Files.Read(ProcFile(pid, "task/"+strconv.Itoa(tid)+"/stat"))
 	if err != nil {
 		return ProcStat{}, err
 	}
@@ -151,18 +155,18 @@ func (h *Host) TaskStat(pid, tid int) (ProcStat, error) {
 }
 
 // TIDs lists the threads of a process, ascending.
-func (h *Host) TIDs(pid int) ([]int, error) { return h.numbers(procFile(pid, "task")) }
+func (h *Host) TIDs(pid int) ([]int, error) { return h.numbers(ProcFile(pid, "task")) }
 
 // ProcCgroups reads /proc/PID/cgroup: from the controller list ("" for cgroup v2, "cpu,cpuacct", "name=systemd") to the
 // path in that hierarchy. The path of a cgroup that was removed ends in " (deleted)", and a zombie is in the root of v1.
 func (h *Host) ProcCgroups(pid int) (map[string]string, error) {
-	data, err := h.Files.Read(procFile(pid, "cgroup"))
+	data, err := h.Files.Read(ProcFile(pid, "cgroup"))
 	if err != nil {
 		return nil, err
 	}
 	cgroups, err := ParseProcCgroups(data)
 	if err != nil {
-		return nil, fmt.Errorf("read %s: %w", procFile(pid, "cgroup"), err)
+		return nil, fmt.Errorf("read %s: %w", ProcFile(pid, "cgroup"), err)
 	}
 	return cgroups, nil
 }
@@ -174,7 +178,7 @@ func ParseProcCgroups(data []byte) (map[string]string, error) {
 		line = strings.TrimSuffix(line, "\n")
 		fields := strings.SplitN(line, ":", 3)
 		if len(fields) != 3 || !strings.HasPrefix(fields[2], "/") {
-			return nil, fmt.Errorf("line %q: want hierarchy:controllers:/path", clip(line))
+			return nil, fmt.Errorf("line %q: want hierarchy:controllers:/path", hosterr.Clip(line))
 		}
 		cgroups[fields[1]] = fields[2]
 	}
@@ -187,17 +191,17 @@ const maxArgs = 1 << 20
 // ProcArgs reads the arguments of a process; none for kernel threads and zombies. Reading them takes the process's mmap
 // lock and so may block for as long as somebody holds it: only for where it is needed, and never for all processes.
 func (h *Host) ProcArgs(pid int) ([]string, error) {
-	file, err := os.Open(h.Files.Path(procFile(pid, "cmdline")))
+	file, err := os.Open(h.Files.Path(ProcFile(pid, "cmdline")))
 	if err != nil {
 		return nil, err
 	}
 	defer file.Close()
 	data, err := io.ReadAll(io.LimitReader(file, maxArgs+1))
 	if err != nil {
-		return nil, fmt.Errorf("read %s: %w", procFile(pid, "cmdline"), err)
+		return nil, fmt.Errorf("read %s: %w", ProcFile(pid, "cmdline"), err)
 	}
 	if len(data) > maxArgs {
-		return nil, fmt.Errorf("read %s: larger than %d bytes", procFile(pid, "cmdline"), maxArgs)
+		return nil, fmt.Errorf("read %s: larger than %d bytes", ProcFile(pid, "cmdline"), maxArgs)
 	}
 	if len(data) == 0 {
 		return nil, nil
@@ -205,4 +209,14 @@ func (h *Host) ProcArgs(pid int) ([]string, error) {
 	return strings.Split(strings.TrimSuffix(string(data), "\x00"), "\x00"), nil
 }
 
-func procFile(pid int, name string) string { return "/proc/" + strconv.Itoa(pid) + "/" + name }
+func ProcFile(pid int, name string) string { return "/proc/" + strconv.Itoa(pid) + "/" + name }
+
+func Alive(stat ProcStat) bool { return stat.State != 'Z' && stat.State != 'X' && stat.State != 'x' }
+
+// UnlessGone forgets the error of a process, a thread or a file that has ended meanwhile.
+func UnlessGone(err error) error {
+	if errors.Is(err, fs.ErrNotExist) || errors.Is(err, syscall.ESRCH) {
+		return nil
+	}
+	return err
+}

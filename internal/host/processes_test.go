@@ -9,18 +9,17 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/nodeagent/nodeagent/internal/host"
+	"github.com/nodeagent/nodeagent/internal/host/hosttest"
 )
-
-const statTail = " 1 1 0 -1 4194560 2 0 0 0 5 6 0 0 20 0 1 0 339 2535424 200 18446744073709551615"
 
 func TestParseProcStat(t *testing.T) {
 	for name, test := range map[string]struct {
 		data string
 		want host.ProcStat
 	}{
-		"plain":   {"1 (init) S 0" + statTail, host.ProcStat{PID: 1, Comm: "init", State: 'S', Threads: 1, StartTime: 339, Flags: 4194560, CPUTicks: 11}},
-		"hostile": {"12 (a) R (b\n c) D 3" + statTail, host.ProcStat{PID: 12, PPID: 3, Comm: "a) R (b\n c", State: 'D', Threads: 1, StartTime: 339, Flags: 4194560, CPUTicks: 11}},
-		"no name": {"12 () Z 3" + statTail + "\n", host.ProcStat{PID: 12, PPID: 3, State: 'Z', Threads: 1, StartTime: 339, Flags: 4194560, CPUTicks: 11}},
+		"plain":   {"1 (init) S 0" + hosttest.StatTail, host.ProcStat{PID: 1, Comm: "init", State: 'S', Threads: 1, StartTime: 339, Flags: 4194560, CPUTicks: 11}},
+		"hostile": {"12 (a) R (b\n c) D 3" + hosttest.StatTail, host.ProcStat{PID: 12, PPID: 3, Comm: "a) R (b\n c", State: 'D', Threads: 1, StartTime: 339, Flags: 4194560, CPUTicks: 11}},
+		"no name": {"12 () Z 3" + hosttest.StatTail + "\n", host.ProcStat{PID: 12, PPID: 3, State: 'Z', Threads: 1, StartTime: 339, Flags: 4194560, CPUTicks: 11}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			got, err := host.ParseProcStat([]byte(test.data))
@@ -32,7 +31,7 @@ func TestParseProcStat(t *testing.T) {
 			}
 		})
 	}
-	for _, bad := range []string{"", "1", "1 (init", "1 (init)", "1 (init) S 0 1", "x (init) S 0" + statTail, "1 (init) SS 0" + statTail, "1 (init) S -1" + statTail, "1 (init) S 0 1 1 0 -1 4194560 2 0 0 0 5 6 0 0 20 0 1 0 x", "1 )init( S 0" + statTail} {
+	for _, bad := range []string{"", "1", "1 (init", "1 (init)", "1 (init) S 0 1", "x (init) S 0" + hosttest.StatTail, "1 (init) SS 0" + hosttest.StatTail, "1 (init) S -1" + hosttest.StatTail, "1 (init) S 0 1 1 0 -1 4194560 2 0 0 0 5 6 0 0 20 0 1 0 x", "1 )init( S 0" + hosttest.StatTail} {
 		if got, err := host.ParseProcStat([]byte(bad)); err == nil {
 			t.Errorf("ParseProcStat(%q) = %+v, want an error", bad, got)
 		}
@@ -86,7 +85,7 @@ func TestNow(t *testing.T) {
 }
 
 func FuzzParseProcStat(f *testing.F) {
-	f.Add([]byte("12 (a) R (b\n c) D 3" + statTail))
+	f.Add([]byte("12 (a) R (b\n c) D 3" + hosttest.StatTail))
 	f.Fuzz(func(t *testing.T, data []byte) {
 		if stat, err := host.ParseProcStat(data); err != nil && stat != (host.ProcStat{}) {
 			t.Fatal("error and value")

@@ -17,6 +17,8 @@ import (
 	corev1 "k8s.io/api/core/v1"
 
 	"github.com/nodeagent/nodeagent/internal/host"
+	"github.com/nodeagent/nodeagent/internal/host/discover"
+	"github.com/nodeagent/nodeagent/internal/host/hosterr"
 )
 
 // The bounds of kubelet's answers, in bytes.
@@ -38,7 +40,7 @@ func NewKubelet(config Config, files host.Files, paths host.Paths) host.Kubelet 
 		Pods:    k.pods,
 		Metric:  k.metric,
 		Scrape:  newScraper(k).get,
-		Process: host.KubeletFinder(files, paths),
+		Process: discover.KubeletFinder(files, paths),
 
 		ServingCertificate: k.servingCertificate,
 	}
@@ -59,7 +61,7 @@ type kubelet struct {
 // healthz asks without credentials, on a connection of its own: that kubelet still accepts one is part of the answer.
 func (k *kubelet) healthz(ctx context.Context) (string, error) {
 	if k.paths.KubeletHealthz == "" {
-		return "", fmt.Errorf("kubelet healthz: %w", host.ErrNotConfigured)
+		return "", fmt.Errorf("kubelet healthz: %w", hosterr.ErrNotConfigured)
 	}
 	transport := &http.Transport{DisableKeepAlives: true, DisableCompression: true}
 	defer transport.CloseIdleConnections()
@@ -125,7 +127,7 @@ func (k *kubelet) ask(ctx context.Context, path string, limit int64) (body []byt
 // next one reads the credentials and the pinned certificates again.
 func (k *kubelet) stream(ctx context.Context, path string, read func(io.Reader) error) error {
 	if k.paths.KubeletAPI == "" {
-		return fmt.Errorf("kubelet %s: %w", path, host.ErrNotConfigured)
+		return fmt.Errorf("kubelet %s: %w", path, hosterr.ErrNotConfigured)
 	}
 	client, err := k.open()
 	if err != nil {
@@ -136,7 +138,7 @@ func (k *kubelet) stream(ctx context.Context, path string, read func(io.Reader) 
 	if err != nil && (!errors.As(err, &status) || status.Code == http.StatusUnauthorized) {
 		k.drop(client)
 	}
-	if path == "/pods" && errors.Is(err, host.ErrForbidden) { // told once: the other paths are refused for the same reason
+	if path == "/pods" && errors.Is(err, hosterr.ErrForbidden) { // told once: the other paths are refused for the same reason
 		return fmt.Errorf("%w; %s", err, kubeletRight)
 	}
 	return err
@@ -217,7 +219,7 @@ func (e *StatusError) Error() string { return fmt.Sprintf("%s: status %d: %s", e
 // host.ErrForbidden: kubelet does not know anybody either while it cannot ask the apiserver who that is.
 func (e *StatusError) Is(target error) bool {
 	return target == fs.ErrPermission && (e.Code == http.StatusUnauthorized || e.Code == http.StatusForbidden) ||
-		target == host.ErrForbidden && e.Code == http.StatusForbidden
+		target == hosterr.ErrForbidden && e.Code == http.StatusForbidden
 }
 
 // maxRefusal bounds what is read of an answer with another status than 200, in bytes.

@@ -26,6 +26,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 
 	"github.com/nodeagent/nodeagent/internal/host"
+	"github.com/nodeagent/nodeagent/internal/host/hosterr"
 )
 
 type testCertificate struct {
@@ -260,7 +261,7 @@ func TestKubeletThatIsNotThere(t *testing.T) {
 	_, err1 = door.Healthz(t.Context())
 	_, err2 = door.Pods(t.Context())
 	for _, err := range []error{err1, err2} {
-		if !errors.Is(err, host.ErrNotConfigured) {
+		if !errors.Is(err, hosterr.ErrNotConfigured) {
 			t.Errorf("%v, want ErrNotConfigured", err)
 		}
 	}

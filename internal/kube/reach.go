@@ -14,7 +14,7 @@ import (
 
 	"k8s.io/client-go/rest"
 
-	"github.com/nodeagent/nodeagent/internal/host"
+	"github.com/nodeagent/nodeagent/internal/host/hosterr"
 )
 
 // maxLivez bounds what /livez says, in bytes; it is "ok", or a line for each check.
@@ -45,7 +45,7 @@ func (c *Client) kubeletTarget() (*rest.Config, error) {
 		config, _, err = c.config.Credentials()
 	}
 	if errors.Is(err, ErrNoCredentials) {
-		return nil, fmt.Errorf("%w: %w", host.ErrNotConfigured, err)
+		return nil, fmt.Errorf("%w: %w", hosterr.ErrNotConfigured, err)
 	}
 	return config, err
 }

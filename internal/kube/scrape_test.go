@@ -16,6 +16,8 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/nodeagent/nodeagent/internal/host"
+	"github.com/nodeagent/nodeagent/internal/host/hosterr"
+	hostkubelet "github.com/nodeagent/nodeagent/internal/host/kubelet"
 )
 
 func TestKubeletScrape(t *testing.T) {
@@ -24,21 +26,21 @@ func TestKubeletScrape(t *testing.T) {
 	certificate := newTestCertificate(t, "node-a")
 	tests := map[string]struct {
 		answers   map[string]http.HandlerFunc
-		want      host.Metrics
+		want      hostkubelet.Metrics
 		forbidden bool
 		err       bool
 		probesErr bool
 	}{
 		"both": {
 			answers: map[string]http.HandlerFunc{"/metrics": text(200, "text/plain", page), "/metrics/probes": text(200, "text/plain", probes)},
-			want: host.Metrics{
+			want: hostkubelet.Metrics{
 				"kubelet_evictions":  {{Labels: `eviction_signal="memory.available"`, Value: 3}},
 				"prober_probe_total": {{Labels: `result="failed"`, Value: 5}},
 			},
 		},
 		"no probes": {
 			answers: map[string]http.HandlerFunc{"/metrics": text(200, "text/plain", page), "/metrics/probes": text(404, "text/plain", "404 page not found")},
-			want:    host.Metrics{"kubelet_evictions": {{Labels: `eviction_signal="memory.available"`, Value: 3}}}, probesErr: true,
+			want:    hostkubelet.Metrics{"kubelet_evictions": {{Labels: `eviction_signal="memory.available"`, Value: 3}}}, probesErr: true,
 		},
 		"forbidden":    {answers: map[string]http.HandlerFunc{"/metrics": text(403, "text/plain", "Forbidden")}, err: true, forbidden: true},
 		"unauthorized": {answers: map[string]http.HandlerFunc{"/metrics": text(401, "text/plain", "Unauthorized")}, err: true},
@@ -53,7 +55,7 @@ func TestKubeletScrape(t *testing.T) {
 			door := NewKubelet(Config{Node: testNode, Kubeconfig: server.kubeconfig()}, host.Files{}, *paths)
 			got, err := door.Scrape(within(t, 5*time.Second))
 			if test.err {
-				if err == nil || errors.Is(err, host.ErrForbidden) != test.forbidden {
+				if err == nil || errors.Is(err, hosterr.ErrForbidden) != test.forbidden {
 					t.Errorf("Scrape() = %v", err)
 				}
 				return
@@ -75,14 +77,14 @@ func TestKubeletScrape(t *testing.T) {
 func TestScraperKeepsErrorsShortly(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		calls, slow := 0, false
-		s := &scraper{token: make(chan struct{}, 1), ask: func(ctx context.Context) (*host.Scrape, error) {
+		s := &scraper{token: make(chan struct{}, 1), ask: func(ctx context.Context) (*hostkubelet.Scrape, error) {
 			if calls++; calls == 1 {
 				return nil, errors.New("refused")
 			}
 			if slow {
 				return nil, fmt.Errorf("get: %w", context.DeadlineExceeded)
 			}
-			return &host.Scrape{}, ctx.Err()
+			return &hostkubelet.Scrape{}, ctx.Err()
 		}}
 		ask := func(fails bool, wantCalls int) {
 			t.Helper()
@@ -141,10 +143,10 @@ func TestServingCertificate(t *testing.T) {
 		t.Errorf("ServingCertificate() = %v, %v", got, err)
 	}
 	none = true
-	if _, err := door.ServingCertificate(within(t, 5*time.Second)); !errors.Is(err, host.ErrNoCertificate) {
+	if _, err := door.ServingCertificate(within(t, 5*time.Second)); !errors.Is(err, hosterr.ErrNoCertificate) {
 		t.Errorf("ServingCertificate() of a kubelet that has none = %v", err)
 	}
-	if _, err := NewKubelet(Config{}, host.Files{}, host.Paths{}).ServingCertificate(t.Context()); !errors.Is(err, host.ErrNotConfigured) {
+	if _, err := NewKubelet(Config{}, host.Files{}, host.Paths{}).ServingCertificate(t.Context()); !errors.Is(err, hosterr.ErrNotConfigured) {
 		t.Errorf("ServingCertificate() without an API = %v", err)
 	}
 }

@@ -10,7 +10,7 @@ import (
 	"net/url"
 	"strings"
 
-	"github.com/nodeagent/nodeagent/internal/host"
+	"github.com/nodeagent/nodeagent/internal/host/hosterr"
 )
 
 // servingCertificate returns the certificate that kubelet's API shows. Nothing is sent on the connection but the handshake
@@ -18,7 +18,7 @@ import (
 func (k *kubelet) servingCertificate(ctx context.Context) (*x509.Certificate, error) {
 	target, err := url.Parse(k.paths.KubeletAPI)
 	if err != nil || target.Scheme != "https" {
-		return nil, fmt.Errorf("kubelet's serving certificate: %w", host.ErrNotConfigured)
+		return nil, fmt.Errorf("kubelet's serving certificate: %w", hosterr.ErrNotConfigured)
 	}
 	ctx, cancel := withTimeout(ctx, k.config.Timeout)
 	defer cancel()
@@ -26,14 +26,14 @@ func (k *kubelet) servingCertificate(ctx context.Context) (*x509.Certificate, er
 	conn, err := dialer.DialContext(ctx, "tcp", target.Host)
 	if err != nil {
 		if hasNone(err) {
-			err = fmt.Errorf("%w: %w", host.ErrNoCertificate, err)
+			err = fmt.Errorf("%w: %w", hosterr.ErrNoCertificate, err)
 		}
 		return nil, fmt.Errorf("kubelet's serving certificate: %w", err)
 	}
 	defer conn.Close()
 	chain := conn.(*tls.Conn).ConnectionState().PeerCertificates
 	if len(chain) == 0 {
-		return nil, fmt.Errorf("kubelet's serving certificate: %w", host.ErrNoCertificate)
+		return nil, fmt.Errorf("kubelet's serving certificate: %w", hosterr.ErrNoCertificate)
 	}
 	return chain[0], nil
 }

@@ -12,6 +12,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/nodeagent/nodeagent/internal/host"
+	"github.com/nodeagent/nodeagent/internal/host/mount"
 )
 
 // Cgroup is the identity of one cgroup in one hierarchy.
@@ -44,14 +45,14 @@ func (d *Mutator) RemoveCgroup(ctx context.Context, c Cgroup) error {
 type cgroupPlace struct {
 	host.CgroupPlace
 
-	mount  host.Mount   // of the hierarchy
-	mounts []host.Mount // of all hierarchies
-	name   string       // its path in the hierarchy
+	mount  mount.Mount   // of the hierarchy
+	mounts []mount.Mount // of all hierarchies
+	name   string        // its path in the hierarchy
 }
 
 // placeCgroup finds the hierarchy that a cgroup is in and makes sure that it is one of the pod's.
 func (d *Mutator) placeCgroup(c Cgroup) (cgroupPlace, error) {
-	mounts, err := d.host.Mounts()
+	mounts, err := mount.Table(d.host)
 	if err != nil {
 		return cgroupPlace{}, err
 	}
@@ -61,7 +62,7 @@ func (d *Mutator) placeCgroup(c Cgroup) (cgroupPlace, error) {
 			continue
 		}
 		at.mounts = append(at.mounts, m)
-		if len(m.Point) > len(at.mount.Point) && host.Below(c.Dir, m.Point) {
+		if len(m.Point) > len(at.mount.Point) && mount.Below(c.Dir, m.Point) {
 			at.mount = m
 		}
 	}

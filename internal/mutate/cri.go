@@ -10,6 +10,7 @@ import (
 	cri "k8s.io/cri-api/pkg/apis/runtime/v1"
 
 	"github.com/nodeagent/nodeagent/internal/host"
+	"github.com/nodeagent/nodeagent/internal/host/hosterr"
 )
 
 // RuntimeObject is the identity of a CRI sandbox or container.
@@ -91,7 +92,7 @@ func (d *Mutator) onSandbox(ctx context.Context, s RuntimeObject, limit time.Dur
 func (d *Mutator) onRuntime(ctx context.Context, o RuntimeObject, limit time.Duration,
 	created func(context.Context) (int64, error), change func(context.Context) error) error {
 	if d.runtime == nil {
-		return host.ErrNotConfigured
+		return hosterr.ErrNotConfigured
 	}
 	if !host.IsContainerID(o.ID) {
 		return refuse("%q is no whole ID", o.ID)

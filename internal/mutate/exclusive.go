@@ -9,14 +9,14 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/nodeagent/nodeagent/internal/host"
+	"github.com/nodeagent/nodeagent/internal/host/mount"
 )
 
 // Exclusive makes sure that a filesystem is mounted nowhere but below the directory of the pod uid and in the mount
 // namespaces of that pod's own processes. What is done to the filesystem as a whole (a forced unmount) would otherwise
 // hit others.
 func (d *Mutator) Exclusive(uid string, m Mount) error {
-	mounts, err := d.host.Mounts()
+	mounts, err := mount.Table(d.host)
 	if err != nil {
 		return err
 	}
@@ -48,13 +48,13 @@ func (d *Mutator) Exclusive(uid string, m Mount) error {
 
 // inPod reports whether another mount lies in the directory of the pod. That directory in the mount table's words is taken
 // from the judged mount, which is known to lie there.
-func (d *Mutator) inPod(uid string, judged Mount, other host.Mount) bool {
+func (d *Mutator) inPod(uid string, judged Mount, other mount.Mount) bool {
 	pods, _, ok := strings.Cut(judged.Point, "/"+uid+"/")
 	if !ok || uid == "" {
 		return false
 	}
-	view := host.MountView{PodsDir: pods}
-	return host.Below(other.Point, path.Join(pods, uid)) && view.OtherPod(uid, other) == ""
+	view := mount.MountView{PodsDir: pods}
+	return mount.Below(other.Point, path.Join(pods, uid)) && view.OtherPod(uid, other) == ""
 }
 
 // exclusiveFrom looks for the filesystem in the mount namespace of one process, unless that process is one of the pod's.
@@ -69,7 +69,7 @@ func (d *Mutator) exclusiveFrom(pid int, uid string, m Mount, seen map[string]bo
 	if ours, err := d.isOfPod(pid, uid); ours || err != nil {
 		return err // not marked as seen: a stranger might live in the same namespace
 	}
-	mounts, err := d.host.MountsOf(pid)
+	mounts, err := mount.TableOf(d.host, pid)
 	if errors.Is(err, unix.EINVAL) {
 		return nil // it is ending, and has left its namespaces
 	}

@@ -7,7 +7,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/nodeagent/nodeagent/internal/host"
+	"github.com/nodeagent/nodeagent/internal/host/mount"
 )
 
 // RunChild runs any command as a child, for as long as limit.
@@ -18,7 +18,7 @@ func RunChild(ctx context.Context, d *Mutator, limit time.Duration, args ...stri
 }
 
 // UnmountWatched does in this process what the child does, with another view of the mount table.
-func UnmountWatched(d *Mutator, uid string, m Mount, table func() ([]host.Mount, error)) error {
+func UnmountWatched(d *Mutator, uid string, m Mount, table func() ([]mount.Mount, error)) error {
 	r := request{Op: opUnmount, Base: d.podsDir(), UID: uid, Mount: m, Flags: unix.UMOUNT_NOFOLLOW}
 	_, err := unmountWatched(r, table)
 	return err

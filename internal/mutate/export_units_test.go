@@ -3,7 +3,7 @@ package mutate
 import (
 	"context"
 
-	"github.com/nodeagent/nodeagent/internal/host"
+	"github.com/nodeagent/nodeagent/internal/host/mount"
 )
 
 // Units is what of systemd a unit is stopped with.
@@ -15,4 +15,4 @@ func WithUnits(d *Mutator, u Units) {
 }
 
 // OfSystemd is for the table of hierarchies.
-func OfSystemd(m host.Mount, mounts []host.Mount) bool { return ofSystemd(m, mounts) }
+func OfSystemd(m mount.Mount, mounts []mount.Mount) bool { return ofSystemd(m, mounts) }

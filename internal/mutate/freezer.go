@@ -9,7 +9,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/nodeagent/nodeagent/internal/host"
+	"github.com/nodeagent/nodeagent/internal/host/mount"
 )
 
 // Thaw wakes a process of a pod that sits in a frozen cgroup: on v1 such a process cannot even be killed. Cgroups are
@@ -27,7 +27,7 @@ func (d *Mutator) Thaw(p Process) (bool, error) {
 	if err != nil {
 		return false, err
 	}
-	mounts, err := d.host.Mounts()
+	mounts, err := mount.Table(d.host)
 	if err != nil {
 		return false, err
 	}
@@ -100,7 +100,7 @@ func freezerFile(controllers string) (file string, frozen []string, thaw string)
 }
 
 // hierarchy returns where the hierarchy with the given controllers (as in /proc/PID/cgroup) is mounted whole.
-func hierarchy(mounts []host.Mount, controllers string) string {
+func hierarchy(mounts []mount.Mount, controllers string) string {
 	for _, m := range mounts {
 		if m.Root != "/" {
 			continue

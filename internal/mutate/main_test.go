@@ -4,8 +4,8 @@ import (
 	"os"
 	"testing"
 
-	"github.com/nodeagent/nodeagent/internal/host"
 	"github.com/nodeagent/nodeagent/internal/host/owned/ownedtest"
+	"github.com/nodeagent/nodeagent/internal/host/probe"
 	"github.com/nodeagent/nodeagent/internal/mutate"
 	"github.com/nodeagent/nodeagent/internal/mutate/mutatetest"
 )
@@ -14,7 +14,7 @@ func TestMain(m *testing.M) {
 	if mutate.ChildMain() {
 		return
 	}
-	host.ProbeMain()
+	probe.ProbeMain()
 	status, inside := mutatetest.SharedRoot()
 	if inside {
 		remove := ownedtest.Temp()

@@ -22,6 +22,7 @@ import (
 	cri "k8s.io/cri-api/pkg/apis/runtime/v1"
 
 	"github.com/nodeagent/nodeagent/internal/host"
+	hostcri "github.com/nodeagent/nodeagent/internal/host/cri"
 )
 
 // ErrChanged says that what is there now is not what was judged. Nothing was done.
@@ -67,7 +68,7 @@ func New(h *host.Host, log *slog.Logger) (*Mutator, error) {
 	}
 	socket := path.Clean("/" + h.Paths.CRISocket)
 	connection, err := grpc.NewClient("unix://"+socket,
-		grpc.WithContextDialer(func(ctx context.Context, _ string) (net.Conn, error) { return host.DialRoots(ctx, socket) }),
+		grpc.WithContextDialer(func(ctx context.Context, _ string) (net.Conn, error) { return hostcri.DialRoots(ctx, socket) }),
 		grpc.WithTransportCredentials(insecure.NewCredentials()),
 		grpc.WithDefaultCallOptions(grpc.MaxCallRecvMsgSize(16<<20)))
 	if err != nil {

@@ -11,6 +11,8 @@ import (
 	"strconv"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/nodeagent/nodeagent/internal/host/mount"
 )
 
 // Netns is the identity of a pinned network namespace: the file it is pinned to and its number in nsfs, or the file's own
@@ -91,7 +93,7 @@ func (d *Mutator) userOfNetns(inode uint64) (int, error) {
 // pinnedElsewhere refuses a pin whose namespace is mounted at another point of the host, too: it would not end. While the pin
 // is there the number of the namespace is no other's.
 func (d *Mutator) pinnedElsewhere(n Netns) error {
-	mounts, err := d.host.Mounts()
+	mounts, err := mount.Table(d.host)
 	if err != nil {
 		return err
 	}
@@ -113,7 +115,7 @@ func (d *Mutator) NetnsGone(n Netns) (bool, error) {
 	if _, err := d.host.Files.Stat(n.Path); !errors.Is(err, fs.ErrNotExist) {
 		return false, err
 	}
-	mounts, err := d.host.Mounts()
+	mounts, err := mount.Table(d.host)
 	if err != nil {
 		return false, err
 	}

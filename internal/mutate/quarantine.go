@@ -15,7 +15,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/nodeagent/nodeagent/internal/host"
+	"github.com/nodeagent/nodeagent/internal/host/mount"
 	"github.com/nodeagent/nodeagent/pkg/finding"
 )
 
@@ -78,11 +78,11 @@ func (d *Mutator) EmptyQuarantine(ctx context.Context, kept Kept) error {
 	if kept.Foreign != "" {
 		return refuse("%s is not the agent's: %s", kept.Name, kept.Foreign)
 	}
-	holder, err := d.host.MountedFrom(ctx, path.Join(d.QuarantineDir(), kept.Name))
+	holder, err := mount.MountedFrom(d.host, ctx, path.Join(d.QuarantineDir(), kept.Name))
 	if err != nil {
 		return fmt.Errorf("whether something of %s is mounted elsewhere: %w", kept.Name, err)
 	}
-	if holder != (host.MountedAt{}) {
+	if holder != (mount.MountedAt{}) {
 		return refuse("a part of %s is mounted on %s, as process %d sees it", kept.Name, holder.Point, holder.PID)
 	}
 	_, err = d.do(ctx, request{Op: opEmpty, Quarantine: d.QuarantineDir(), Kept: kept})

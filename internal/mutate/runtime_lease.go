@@ -17,6 +17,7 @@ import (
 	cri "k8s.io/cri-api/pkg/apis/runtime/v1"
 
 	"github.com/nodeagent/nodeagent/internal/host"
+	hostcri "github.com/nodeagent/nodeagent/internal/host/cri"
 )
 
 // RuntimeLease is the identity of containerd's lease of a sandbox.
@@ -43,7 +44,7 @@ func (d *Mutator) DeleteRuntimeLease(ctx context.Context, l RuntimeLease) error 
 		return fmt.Errorf("containerd %s: %w", socket, err)
 	}
 	defer connection.Close()
-	ctx, cancel := context.WithTimeout(host.InCRINamespace(ctx), leaseLimit)
+	ctx, cancel := context.WithTimeout(hostcri.InCRINamespace(ctx), leaseLimit)
 	defer cancel()
 	client := leases.NewLeasesClient(connection)
 	answer, err := client.List(ctx, &leases.ListRequest{})

@@ -15,6 +15,7 @@ import (
 	"google.golang.org/protobuf/types/known/anypb"
 
 	"github.com/nodeagent/nodeagent/internal/host"
+	"github.com/nodeagent/nodeagent/internal/host/cri"
 	"github.com/nodeagent/nodeagent/internal/mutate"
 	"github.com/nodeagent/nodeagent/internal/mutate/mutatetest"
 )
@@ -29,7 +30,7 @@ func TestDeleteRuntimeLease(t *testing.T) {
 	}
 	defer connection.Close()
 	client := leasesapi.NewLeasesClient(connection)
-	ctx := host.InCRINamespace(t.Context())
+	ctx := cri.InCRINamespace(t.Context())
 	create := func(id string, labels map[string]string) mutate.RuntimeLease {
 		t.Helper()
 		answer, err := client.Create(ctx, &leasesapi.CreateRequest{ID: id, Labels: labels})

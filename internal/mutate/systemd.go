@@ -13,7 +13,7 @@ import (
 	"github.com/godbus/dbus/v5"
 	"golang.org/x/sys/unix"
 
-	"github.com/nodeagent/nodeagent/internal/host"
+	"github.com/nodeagent/nodeagent/internal/host/mount"
 )
 
 // unitLimit bounds the stop of an empty unit. kubelet gives it 30 seconds too.
@@ -71,8 +71,8 @@ func (d *Mutator) stopUnit(ctx context.Context, c Cgroup, at cgroupPlace) error 
 
 // ofSystemd reports whether a hierarchy is the one in which systemd keeps its units: its own of cgroup v1 where there is
 // one, else v2. In the others the same cgroup is only removed, so that systemd is asked once.
-func ofSystemd(m host.Mount, mounts []host.Mount) bool {
-	own := func(m host.Mount) bool {
+func ofSystemd(m mount.Mount, mounts []mount.Mount) bool {
+	own := func(m mount.Mount) bool {
 		return m.FSType == "cgroup" && slices.Contains(m.SuperOptions, "name=systemd")
 	}
 	return own(m) || m.FSType == "cgroup2" && !slices.ContainsFunc(mounts, own)

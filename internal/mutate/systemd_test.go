@@ -12,6 +12,8 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/nodeagent/nodeagent/internal/host"
+	"github.com/nodeagent/nodeagent/internal/host/cgroup"
+	"github.com/nodeagent/nodeagent/internal/host/mount"
 	"github.com/nodeagent/nodeagent/internal/mutate"
 	"github.com/nodeagent/nodeagent/internal/mutate/mutatetest"
 	"github.com/nodeagent/nodeagent/test/need"
@@ -43,7 +45,7 @@ type sliceNode struct {
 	*mutatetest.Node
 	*recorder
 	uid, slice, pod string // the pod's slice, and its path in a hierarchy
-	hierarchies     []host.CgroupHierarchy
+	hierarchies     []cgroup.CgroupHierarchy
 }
 
 // newSlices makes the slice of a pod, with cgroups below it, in all hierarchies of the machine. Its systemd says of every
@@ -56,12 +58,12 @@ func newSlices(t *testing.T, below ...string) *sliceNode {
 	n.slice = class + "-pod" + strings.ReplaceAll(n.uid, "-", "_") + ".slice"
 	top := "/" + id + ".slice"
 	n.pod = top + "/" + id + "-kubepods.slice/" + class + ".slice/" + n.slice
-	mounts, err := n.Host.Mounts()
+	mounts, err := mount.Table(n.Host)
 	if err != nil {
 		t.Fatal(err)
 	}
-	n.hierarchies = host.CgroupHierarchies(mounts, "/sys/fs/cgroup")
-	systemds := func(h host.CgroupHierarchy) bool { return h.V2 || h.Name == "name=systemd" }
+	n.hierarchies = cgroup.CgroupHierarchies(mounts, "/sys/fs/cgroup")
+	systemds := func(h cgroup.CgroupHierarchy) bool { return h.V2 || h.Name == "name=systemd" }
 	need.Has(t, slices.ContainsFunc(n.hierarchies, systemds), "a hierarchy that systemd would use")
 	for _, h := range n.hierarchies {
 		t.Cleanup(func() { removeAll(filepath.Join(h.Point, top)) })
@@ -231,20 +233,20 @@ func TestStopUnitWithProcess(t *testing.T) {
 }
 
 func TestHierarchyOfSystemd(t *testing.T) {
-	memory := host.Mount{Point: "/sys/fs/cgroup/memory", FSType: "cgroup", SuperOptions: []string{"rw", "memory"}}
-	own := host.Mount{Point: "/sys/fs/cgroup/systemd", FSType: "cgroup", SuperOptions: []string{"rw", "xattr", "name=systemd"}}
-	unified := host.Mount{Point: "/sys/fs/cgroup/unified", FSType: "cgroup2", SuperOptions: []string{"rw"}}
+	memory := mount.Mount{Point: "/sys/fs/cgroup/memory", FSType: "cgroup", SuperOptions: []string{"rw", "memory"}}
+	own := mount.Mount{Point: "/sys/fs/cgroup/systemd", FSType: "cgroup", SuperOptions: []string{"rw", "xattr", "name=systemd"}}
+	unified := mount.Mount{Point: "/sys/fs/cgroup/unified", FSType: "cgroup2", SuperOptions: []string{"rw"}}
 	for name, test := range map[string]struct {
-		mount  host.Mount
-		mounts []host.Mount
+		mount  mount.Mount
+		mounts []mount.Mount
 		want   bool
 	}{
-		"v1":              {own, []host.Mount{memory, own}, true},
-		"a controller":    {memory, []host.Mount{memory, own}, false},
-		"hybrid":          {own, []host.Mount{own, unified}, true},
-		"v2 of a hybrid":  {unified, []host.Mount{own, unified}, false},
-		"v2":              {unified, []host.Mount{unified}, true},
-		"v2 without name": {unified, []host.Mount{memory, unified}, true},
+		"v1":              {own, []mount.Mount{memory, own}, true},
+		"a controller":    {memory, []mount.Mount{memory, own}, false},
+		"hybrid":          {own, []mount.Mount{own, unified}, true},
+		"v2 of a hybrid":  {unified, []mount.Mount{own, unified}, false},
+		"v2":              {unified, []mount.Mount{unified}, true},
+		"v2 without name": {unified, []mount.Mount{memory, unified}, true},
 	} {
 		if got := mutate.OfSystemd(test.mount, test.mounts); got != test.want {
 			t.Errorf("%s: %v", name, got)

@@ -12,6 +12,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/nodeagent/nodeagent/internal/host"
+	"github.com/nodeagent/nodeagent/internal/host/mount"
 )
 
 // Mount is the identity of one mount, as it was judged.
@@ -85,7 +86,7 @@ func (d *Mutator) Unmount(ctx context.Context, uid string, m Mount, way Way) err
 // unmounted checks that the host's mount table no longer holds the mount. It does when the agent lives in another mount
 // namespace than the host.
 func (d *Mutator) unmounted(m Mount) error {
-	mounts, err := d.host.Mounts()
+	mounts, err := mount.Table(d.host)
 	if err != nil {
 		return err
 	}
@@ -104,7 +105,7 @@ func Remote(fsType string) bool {
 		"beegfs", "gpfs", "fuse"}, kind)
 }
 
-func sameMount(now host.Mount, judged Mount) bool {
+func sameMount(now mount.Mount, judged Mount) bool {
 	return now.Device() == judged.Device && now.Root == judged.Root &&
 		now.Source == judged.Source && now.FSType == judged.FSType && now.Point == judged.Point
 }
@@ -113,10 +114,10 @@ func sameMount(now host.Mount, judged Mount) bool {
 // pod's directory, makes private what the mount lies on where that is needed, and looks at the table afterwards.
 func unmountChild(r request) ([]string, error) {
 	own := host.Host{}
-	return unmountWatched(r, func() ([]host.Mount, error) { return own.MountsOf(unix.Getpid()) })
+	return unmountWatched(r, func() ([]mount.Mount, error) { return mount.TableOf(&own, unix.Getpid()) })
 }
 
-func unmountWatched(r request, table func() ([]host.Mount, error)) ([]string, error) {
+func unmountWatched(r request, table func() ([]mount.Mount, error)) ([]string, error) {
 	before, m, err := viewMounts(r, table)
 	if err != nil {
 		return nil, err
@@ -140,8 +141,8 @@ func unmountWatched(r request, table func() ([]host.Mount, error)) ([]string, er
 }
 
 // confine makes sure that the unmount of m has no effect outside of the pod's directory.
-func confine(r request, view host.MountView, m host.Mount, table func() ([]host.Mount, error)) (
-	plan host.UnmountPlan, notes []string, err error,
+func confine(r request, view mount.MountView, m mount.Mount, table func() ([]mount.Mount, error)) (
+	plan mount.UnmountPlan, notes []string, err error,
 ) {
 	plan = view.Unmount(r.UID, m.ID)
 	if plan.Refused == "" && plan.Private != nil {
@@ -167,7 +168,7 @@ func confine(r request, view host.MountView, m host.Mount, table func() ([]host.
 }
 
 // compare says what else is gone after an unmount.
-func compare(before host.MountView, later []host.Mount, m host.Mount, plan host.UnmountPlan) (notes []string, err error) {
+func compare(before mount.MountView, later []mount.Mount, m mount.Mount, plan mount.UnmountPlan) (notes []string, err error) {
 	for _, effect := range plan.Along {
 		notes = append(notes, "gone with it: "+effect.String())
 	}
@@ -178,14 +179,14 @@ func compare(before host.MountView, later []host.Mount, m host.Mount, plan host.
 	}
 	if len(lost) > 0 {
 		return notes, harm{fmt.Sprintf("after the unmount of %s %d mounts are gone that were not to be, the first is %s",
-			m.Point, len(lost), host.MountEffect{Mount: lost[0]})}
+			m.Point, len(lost), mount.MountEffect{Mount: lost[0]})}
 	}
 	return notes, nil
 }
 
 // unmountAt walks to the directory that holds the mount point without following any link, enters it, makes sure that the
 // name in it is the very mount, and unmounts it by that name.
-func unmountAt(r request, m host.Mount) error {
+func unmountAt(r request, m mount.Mount) error {
 	dir, name, err := openMountParent(r, m)
 	if err != nil {
 		return err
@@ -204,7 +205,7 @@ func unmountAt(r request, m host.Mount) error {
 }
 
 // makePrivate takes a mount in the pod's directory, and all below it, out of their peer groups.
-func makePrivate(r request, m host.Mount) error {
+func makePrivate(r request, m mount.Mount) error {
 	dir, name, err := openMountParent(r, m)
 	if err != nil {
 		return err
@@ -225,43 +226,43 @@ func makePrivate(r request, m host.Mount) error {
 }
 
 // viewMounts reads the mount table and finds the judged mount in it.
-func viewMounts(r request, table func() ([]host.Mount, error)) (host.MountView, host.Mount, error) {
+func viewMounts(r request, table func() ([]mount.Mount, error)) (mount.MountView, mount.Mount, error) {
 	mounts, err := table()
 	if err != nil {
-		return host.MountView{}, host.Mount{}, err
+		return mount.MountView{}, mount.Mount{}, err
 	}
 	m, err := pickMount(mounts, r.Mount)
 	if err != nil {
-		return host.MountView{}, m, err
+		return mount.MountView{}, m, err
 	}
 	base, err := openBase(r.Base)
 	if err != nil {
-		return host.MountView{}, m, err
+		return mount.MountView{}, m, err
 	}
 	defer unix.Close(base)
 	real, err := realPath(base)
 	if err != nil {
-		return host.MountView{}, m, err
+		return mount.MountView{}, m, err
 	}
 	pods, err := host.Files{}.List(real)
-	return host.MountView{Mounts: mounts, PodsDir: real, Pods: pods}, m, err
+	return mount.MountView{Mounts: mounts, PodsDir: real, Pods: pods}, m, err
 }
 
 // otherNamespaces returns the mount tables of all other namespaces in which there are processes; none if what m lies on is
 // not shared.
-func otherNamespaces(mounts []host.Mount, m host.Mount) ([]host.MountNamespace, error) {
-	if !slices.ContainsFunc(mounts, func(p host.Mount) bool { return p.ID == m.Parent && p.Shared != 0 }) {
+func otherNamespaces(mounts []mount.Mount, m mount.Mount) ([]mount.MountNamespace, error) {
+	if !slices.ContainsFunc(mounts, func(p mount.Mount) bool { return p.ID == m.Parent && p.Shared != 0 }) {
 		return nil, nil
 	}
 	own := host.Host{}
-	return own.OtherMountNamespaces()
+	return mount.OtherMountNamespaces(&own)
 }
 
 // pickMount finds the judged mount in a mount table.
-func pickMount(mounts []host.Mount, judged Mount) (host.Mount, error) {
-	at := slices.IndexFunc(mounts, func(m host.Mount) bool { return m.ID == judged.ID })
+func pickMount(mounts []mount.Mount, judged Mount) (mount.Mount, error) {
+	at := slices.IndexFunc(mounts, func(m mount.Mount) bool { return m.ID == judged.ID })
 	if at < 0 {
-		return host.Mount{}, errGone
+		return mount.Mount{}, errGone
 	}
 	m := mounts[at]
 	if !sameMount(m, judged) {
@@ -274,7 +275,7 @@ func pickMount(mounts []host.Mount, judged Mount) (host.Mount, error) {
 }
 
 // childOf returns a mount that lies on m, one that covers it first.
-func childOf(mounts []host.Mount, m host.Mount) (child host.Mount, ok bool) {
+func childOf(mounts []mount.Mount, m mount.Mount) (child mount.Mount, ok bool) {
 	for _, c := range mounts {
 		if c.Parent == m.ID && c.ID != m.ID && (!ok || c.Point == m.Point) {
 			child, ok = c, true
@@ -284,7 +285,7 @@ func childOf(mounts []host.Mount, m host.Mount) (child host.Mount, ok bool) {
 }
 
 // openMountParent opens the directory around a mount point, which must lie below the pod's own directory.
-func openMountParent(r request, m host.Mount) (dir int, name string, err error) {
+func openMountParent(r request, m mount.Mount) (dir int, name string, err error) {
 	base, err := openBase(r.Base)
 	if err != nil {
 		return -1, "", err
@@ -305,7 +306,7 @@ func openMountParent(r request, m host.Mount) (dir int, name string, err error) 
 }
 
 // isMount makes sure that name is the root of the very mount.
-func isMount(dir int, name string, m host.Mount) error {
+func isMount(dir int, name string, m mount.Mount) error {
 	st, err := look(dir, name)
 	if err != nil {
 		return err

@@ -10,7 +10,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/nodeagent/nodeagent/internal/host"
+	"github.com/nodeagent/nodeagent/internal/host/mount"
 	"github.com/nodeagent/nodeagent/internal/mutate"
 	"github.com/nodeagent/nodeagent/internal/mutate/mutatetest"
 )
@@ -54,7 +54,7 @@ func (f *forest) target() string {
 
 // grow does one random thing. What the kernel refuses is no matter.
 func (f *forest) grow() {
-	if mounts, err := f.Host.MountsOf(os.Getpid()); err != nil || len(mounts) > 300 {
+	if mounts, err := mount.TableOf(f.Host, os.Getpid()); err != nil || len(mounts) > 300 {
 		return // copies of copies grow fast
 	}
 	switch f.random.IntN(6) {
@@ -74,15 +74,15 @@ func (f *forest) grow() {
 }
 
 // mounts returns the mount table in the node's own directory by ID.
-func (f *forest) mounts() map[int]host.Mount {
+func (f *forest) mounts() map[int]mount.Mount {
 	f.t.Helper()
-	mounts, err := f.Host.MountsOf(os.Getpid())
+	mounts, err := mount.TableOf(f.Host, os.Getpid())
 	if err != nil {
 		f.t.Fatal(err)
 	}
-	all := map[int]host.Mount{}
+	all := map[int]mount.Mount{}
 	for _, m := range mounts {
-		if host.Below(m.Point, f.Dir) {
+		if mount.Below(m.Point, f.Dir) {
 			all[m.ID] = m
 		}
 	}
@@ -110,7 +110,7 @@ func TestUnmountRandomTrees(t *testing.T) {
 			progress = false
 			for _, m := range f.mounts() {
 				before := f.mounts()
-				if _, there := before[m.ID]; !there || !host.Below(m.Point, f.PodDir(f.dead)) || tried >= most {
+				if _, there := before[m.ID]; !there || !mount.Below(m.Point, f.PodDir(f.dead)) || tried >= most {
 					continue
 				}
 				tried++

@@ -11,7 +11,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"golang.org/x/sys/unix"
 
-	"github.com/nodeagent/nodeagent/internal/host"
+	"github.com/nodeagent/nodeagent/internal/host/mount"
 	"github.com/nodeagent/nodeagent/internal/mutate"
 	"github.com/nodeagent/nodeagent/internal/mutate/mutatetest"
 )
@@ -176,7 +176,7 @@ func TestUnmountLooksAtHost(t *testing.T) {
 	n, uid := mutatetest.New(t), mutatetest.UID(t)
 	point := n.Mount("mine", n.PodDir(uid, "volumes/x/y"), "tmpfs", 0).Point
 	n.Host.Paths.InitPID = n.Namespace("private", "")
-	mounts, err := n.Host.Mounts()
+	mounts, err := mount.Table(n.Host)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -223,14 +223,14 @@ func TestUnmountTellsHarm(t *testing.T) {
 			n, uid := mutatetest.New(t), mutatetest.UID(t)
 			m := n.Mount("mine", n.PodDir(uid, "volumes/x/y"), "tmpfs", 0)
 			other := n.Mount("other", n.PodDir(mutatetest.UID(t), "volumes/x/y"), "tmpfs", 0)
-			err := mutate.UnmountWatched(n.Hand, uid, m, func() ([]host.Mount, error) {
-				mounts, err := n.Host.MountsOf(os.Getpid())
+			err := mutate.UnmountWatched(n.Hand, uid, m, func() ([]mount.Mount, error) {
+				mounts, err := mount.TableOf(n.Host, os.Getpid())
 				gone := len(n.Mounts(m.Point)) == 0
 				if gone && test.unread {
 					return nil, errors.New("no table")
 				}
 				if gone {
-					mounts = slices.DeleteFunc(mounts, func(now host.Mount) bool { return now.ID == other.ID })
+					mounts = slices.DeleteFunc(mounts, func(now mount.Mount) bool { return now.ID == other.ID })
 				}
 				for i := range mounts {
 					if test.sharing && (mounts[i].ID == m.ID || mounts[i].ID == other.ID) {
@@ -259,8 +259,8 @@ func TestUnmountStillShared(t *testing.T) {
 	n, uid := mutatetest.New(t), mutatetest.UID(t)
 	outer := n.Mount("outer", n.PodDir(uid, "volumes/x/y"), "tmpfs", 0)
 	m := n.Mount("inner", filepath.Join(outer.Point, "in"), "tmpfs", 0)
-	err := mutate.UnmountWatched(n.Hand, uid, m, func() ([]host.Mount, error) {
-		mounts, err := n.Host.MountsOf(os.Getpid())
+	err := mutate.UnmountWatched(n.Hand, uid, m, func() ([]mount.Mount, error) {
+		mounts, err := mount.TableOf(n.Host, os.Getpid())
 		for i := range mounts {
 			if mounts[i].ID == outer.ID {
 				mounts[i].Shared = 12345

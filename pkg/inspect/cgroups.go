@@ -7,6 +7,8 @@ import (
 	"strconv"
 
 	"github.com/nodeagent/nodeagent/internal/host"
+	"github.com/nodeagent/nodeagent/internal/host/cgroup"
+	"github.com/nodeagent/nodeagent/internal/host/hosterr"
 )
 
 // listCgroups lists the cgroups of pods: one object for each directory in each mounted hierarchy, because each is
@@ -16,7 +18,7 @@ func listCgroups(_ context.Context, scan *Scan) ([]Object, error) {
 	if err != nil {
 		return nil, err
 	}
-	hierarchies := host.CgroupHierarchies(mounts, scan.Host.Paths.CgroupMount)
+	hierarchies := cgroup.CgroupHierarchies(mounts, scan.Host.Paths.CgroupMount)
 	if len(hierarchies) == 0 {
 		return nil, fmt.Errorf("cgroups: none mounted below %s", scan.Host.Paths.CgroupMount)
 	}
@@ -27,7 +29,7 @@ func listCgroups(_ context.Context, scan *Scan) ([]Object, error) {
 	var objects []Object
 	var failures []error
 	for _, hierarchy := range hierarchies {
-		cgroups, err := scan.Host.PodCgroups(hierarchy)
+		cgroups, err := cgroup.PodCgroups(scan.Host, hierarchy)
 		if err != nil {
 			failures = append(failures, err)
 			continue
@@ -50,7 +52,7 @@ func listCgroups(_ context.Context, scan *Scan) ([]Object, error) {
 	return objects, errors.Join(failures...)
 }
 
-func cgroupObject(c host.PodCgroup, processes int) Object {
+func cgroupObject(c cgroup.PodCgroup, processes int) Object {
 	hierarchy := c.Hierarchy.Name
 	if c.Hierarchy.V2 {
 		hierarchy = "v2"
@@ -60,7 +62,7 @@ func cgroupObject(c host.PodCgroup, processes int) Object {
 		ID:          c.Dir(),
 		Pod:         Pod{UID: c.UID},
 		ContainerID: c.ContainerID,
-		Identity:    Identity{"device": host.Device(c.Device), "inode": strconv.FormatUint(c.Inode, 10)},
+		Identity:    Identity{"device": hosterr.Device(c.Device), "inode": strconv.FormatUint(c.Inode, 10)},
 		Facts: map[string]string{
 			"hierarchy": hierarchy, "path": c.Path, "driver": c.Driver,
 			"depth": strconv.Itoa(c.Depth), "processes": strconv.Itoa(processes),
@@ -70,13 +72,13 @@ func cgroupObject(c host.PodCgroup, processes int) Object {
 
 // explainCgroup adds what is worth reading of a suspect only: whether its tasks are frozen, and so deaf to signals.
 func explainCgroup(h *host.Host, o *Object) {
-	hierarchy := host.CgroupHierarchy{Name: o.Facts["hierarchy"], V2: o.Facts["hierarchy"] == "v2"}
+	hierarchy := cgroup.CgroupHierarchy{Name: o.Facts["hierarchy"], V2: o.Facts["hierarchy"] == "v2"}
 	path := o.Facts["path"]
 	if len(path) >= len(o.ID) {
 		return
 	}
 	hierarchy.Point = o.ID[:len(o.ID)-len(path)]
-	if frozen, err := h.Frozen(host.PodCgroup{Hierarchy: hierarchy, Path: path}); err == nil {
+	if frozen, err := cgroup.Frozen(h, cgroup.PodCgroup{Hierarchy: hierarchy, Path: path}); err == nil {
 		o.Facts["frozen"] = strconv.FormatBool(frozen)
 	}
 }

@@ -7,6 +7,8 @@ import (
 	"strings"
 
 	"github.com/nodeagent/nodeagent/internal/host"
+	"github.com/nodeagent/nodeagent/internal/host/cni"
+	"github.com/nodeagent/nodeagent/internal/host/hosterr"
 )
 
 // listAttachments lists the cached results of CNI ADDs. Podman, nerdctl and others share the cache; theirs carry no pod
@@ -21,7 +23,7 @@ func listAttachments(_ context.Context, scan *Scan) ([]Object, error) {
 			Pod:       podOfAttachment(a),
 			SandboxID: a.ContainerID,
 			Identity: Identity{
-				"device": host.Device(a.Stat.Device), "inode": strconv.FormatUint(a.Stat.Inode, 10),
+				"device": hosterr.Device(a.Stat.Device), "inode": strconv.FormatUint(a.Stat.Inode, 10),
 				"size": strconv.FormatUint(a.Stat.Size, 10), "modified": strconv.FormatInt(a.Stat.Modified.UnixNano(), 10),
 			},
 			Facts: facts("network", a.Network, "interface", a.IfName, "netns", a.Netns,
@@ -33,12 +35,12 @@ func listAttachments(_ context.Context, scan *Scan) ([]Object, error) {
 	return objects, err
 }
 
-func podOfAttachment(a host.Attachment) Pod {
+func podOfAttachment(a cni.Attachment) Pod {
 	return Pod{UID: a.Args["K8S_POD_UID"], Namespace: a.Args["K8S_POD_NAMESPACE"], Name: a.Args["K8S_POD_NAME"]}
 }
 
 // foreignAttachment says why an attachment is none of our runtime's.
-func foreignAttachment(scan *Scan, a host.Attachment) string {
+func foreignAttachment(scan *Scan, a cni.Attachment) string {
 	switch {
 	case a.Malformed != "":
 		return "" // it may be any pod's
@@ -58,7 +60,7 @@ func foreignAttachment(scan *Scan, a host.Attachment) string {
 
 // leaseDirectories returns where host-local keeps the addresses that it gave to the attachment, joined by colons; empty where
 // another plugin gives addresses, or none does.
-func leaseDirectories(scan *Scan, a host.Attachment) string {
+func leaseDirectories(scan *Scan, a cni.Attachment) string {
 	var dirs []string
 	for _, dir := range a.LeaseDirs {
 		if dir == "" {
@@ -70,7 +72,7 @@ func leaseDirectories(scan *Scan, a host.Attachment) string {
 }
 
 // hostInterfaces returns the names of the interfaces that a plugin made on the host, for people: names prove nothing.
-func hostInterfaces(a host.Attachment) string {
+func hostInterfaces(a cni.Attachment) string {
 	var names []string
 	for _, i := range a.Interfaces {
 		if i.Sandbox == "" {

@@ -9,7 +9,7 @@ import (
 
 	cri "k8s.io/cri-api/pkg/apis/runtime/v1"
 
-	"github.com/nodeagent/nodeagent/internal/host"
+	"github.com/nodeagent/nodeagent/internal/host/hosterr"
 )
 
 // Labels and annotations that kubelet puts on containers: pkg/kubelet/types/labels.go and
@@ -57,7 +57,7 @@ func listContainers(ctx context.Context, scan *Scan) ([]Object, error) {
 // handmadeContainers lists containers in containerd's namespace k8s.io that CRI did not make.
 func handmadeContainers(ctx context.Context, scan *Scan) ([]Object, error) {
 	records, err := ask(ctx, "containerd", scan.Host.Containerd.Containers)
-	if errors.Is(err, host.ErrNotConfigured) {
+	if errors.Is(err, hosterr.ErrNotConfigured) {
 		return nil, nil // another runtime
 	}
 	if err != nil {

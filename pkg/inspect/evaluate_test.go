@@ -10,7 +10,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
-	"github.com/nodeagent/nodeagent/internal/host"
+	"github.com/nodeagent/nodeagent/internal/host/hosterr"
 	"github.com/nodeagent/nodeagent/pkg/finding"
 )
 
@@ -353,7 +353,7 @@ func TestQuietNodeHasOpenGates(t *testing.T) {
 
 func TestNotConfiguredKubeletIsNotHeard(t *testing.T) {
 	truth := healthy()
-	truth.Kubelet = KubeletTruth{Heard: Heard{Asked: true, Err: host.ErrNotConfigured}}
+	truth.Kubelet = KubeletTruth{Heard: Heard{Asked: true, Err: hosterr.ErrNotConfigured}}
 	report, _ := Evaluate([]Object{object(Mount, dead)}, truth, nil, settings(), hour)
 	if report.Objects[0].Verdict != Unknown {
 		t.Errorf("got %s", report.Objects[0].Verdict)

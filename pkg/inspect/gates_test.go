@@ -10,7 +10,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
-	"github.com/nodeagent/nodeagent/internal/host"
+	"github.com/nodeagent/nodeagent/internal/host/kubelet"
 )
 
 // Each gate is closed by what it is for, and by nothing else; those that need the same witness close with it. And with any
@@ -155,7 +155,7 @@ func TestWorkingPods(t *testing.T) {
 			}
 		}
 		n := newFullNode(t)
-		metrics, err := host.ParseMetrics(strings.NewReader(text), []string{workingFamily})
+		metrics, err := kubelet.ParseMetrics(strings.NewReader(text), []string{workingFamily})
 		if err != nil || len(metrics[workingFamily]) != 27 {
 			t.Fatalf("%d samples, %v", len(metrics[workingFamily]), err)
 		}

@@ -4,20 +4,21 @@ import (
 	"slices"
 	"strconv"
 
-	"github.com/nodeagent/nodeagent/internal/host"
+	"github.com/nodeagent/nodeagent/internal/host/holders"
+	"github.com/nodeagent/nodeagent/internal/host/mount"
 )
 
 // holdable returns what of an object may be kept busy.
-func holdable(scan *Scan, o *Assessment) host.Holdable {
+func holdable(scan *Scan, o *Assessment) holders.Holdable {
 	if o.Kind != Mount {
-		return host.Holdable{Path: o.ID}
+		return holders.Holdable{Path: o.ID}
 	}
-	thing := host.Holdable{Path: o.Facts["point"]}
+	thing := holders.Holdable{Path: o.Facts["point"]}
 	mounts, err := scan.mounts()
 	if err != nil {
 		return thing
 	}
-	if n := slices.IndexFunc(mounts, func(m host.Mount) bool { return strconv.Itoa(m.ID) == o.Identity["id"] }); n >= 0 {
+	if n := slices.IndexFunc(mounts, func(m mount.Mount) bool { return strconv.Itoa(m.ID) == o.Identity["id"] }); n >= 0 {
 		thing.Mount = &mounts[n]
 	}
 	return thing

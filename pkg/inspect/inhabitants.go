@@ -5,6 +5,7 @@ import (
 	"strconv"
 
 	"github.com/nodeagent/nodeagent/internal/host"
+	"github.com/nodeagent/nodeagent/internal/host/holders"
 )
 
 // explainNetwork looks whether processes live in the network namespace of a suspect. One that is not of the same pod
@@ -31,7 +32,7 @@ func explainNetwork(scan *Scan, suspects []*Object) error {
 		if pid == 1 || pid == scan.Host.Paths.InitPID {
 			continue // it stands for the host, and some do not let themselves be looked at
 		}
-		inode, err := scan.Host.NetworkNamespace(pid)
+		inode, err := holders.NetworkNamespace(scan.Host, pid)
 		if gone(err) {
 			continue
 		}

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/nodeagent/nodeagent/internal/host"
+	"github.com/nodeagent/nodeagent/internal/host/holders"
 	"github.com/nodeagent/nodeagent/pkg/finding"
 )
 
@@ -299,7 +300,7 @@ func (t *Inventory) failures() []Failure {
 
 // addHolders finds out who keeps leftovers and candidates busy.
 func (i *Inspector) addHolders(ctx context.Context, scan *Scan, report *Report) {
-	var things []host.Holdable
+	var things []holders.Holdable
 	var of []int
 	for n := range report.Objects {
 		o := &report.Objects[n]
@@ -317,11 +318,11 @@ func (i *Inspector) addHolders(ctx context.Context, scan *Scan, report *Report) 
 		return
 	}
 	type found struct {
-		holdings   [][]host.Holding
+		holdings   [][]holders.Holding
 		incomplete string
 	}
 	search, err := within(ctx, scan.ends, stageHolders, "the search for holders", func(ctx context.Context) (f found, err error) {
-		f.holdings, f.incomplete, err = scan.Host.Holders(ctx, things)
+		f.holdings, f.incomplete, err = holders.Holders(scan.Host, ctx, things)
 		return f, err
 	})
 	holdings := search.holdings

@@ -8,7 +8,8 @@ import (
 
 	"k8s.io/apimachinery/pkg/util/version"
 
-	"github.com/nodeagent/nodeagent/internal/host"
+	"github.com/nodeagent/nodeagent/internal/host/hosterr"
+	"github.com/nodeagent/nodeagent/internal/host/kubelet"
 )
 
 // workingFamily is kubelet's count of pods by lifecycle, since v1.27. Kubelet shows it when it has cleaned up for the first
@@ -20,7 +21,7 @@ const workingFamily = "kubelet_working_pods"
 // askWorking counts the pods that kubelet works on though neither the apiserver nor a manifest wants them any more.
 func askWorking(ctx context.Context, scan *Scan) (int, error) {
 	if scan.Host.Kubelet.Metric == nil {
-		return 0, fmt.Errorf("kubelet's metrics: %w", host.ErrNotConfigured)
+		return 0, fmt.Errorf("kubelet's metrics: %w", hosterr.ErrNotConfigured)
 	}
 	samples, err := scan.Host.Kubelet.Metric(ctx, workingFamily)
 	if err != nil {
@@ -31,7 +32,7 @@ func askWorking(ctx context.Context, scan *Scan) (int, error) {
 	}
 	working := 0
 	for labels, value := range samples {
-		sample := host.Sample{Labels: labels}
+		sample := kubelet.Sample{Labels: labels}
 		if slices.Contains([]string{"orphan", "runtime_only"}, sample.Label("config")) &&
 			slices.Contains([]string{"sync", "terminating"}, sample.Label("lifecycle")) {
 			working += int(value)
@@ -53,7 +54,7 @@ func askVersion(ctx context.Context, scan *Scan) string {
 		return ""
 	}
 	for labels := range samples {
-		return host.Sample{Labels: labels}.Label("git_version")
+		return kubelet.Sample{Labels: labels}.Label("git_version")
 	}
 	return ""
 }

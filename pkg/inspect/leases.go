@@ -13,6 +13,8 @@ import (
 	cri "k8s.io/cri-api/pkg/apis/runtime/v1"
 
 	"github.com/nodeagent/nodeagent/internal/host"
+	"github.com/nodeagent/nodeagent/internal/host/cni"
+	"github.com/nodeagent/nodeagent/internal/host/hosterr"
 )
 
 // listLeases lists containerd's leases in the namespace of Kubernetes. The CRI plugin makes one for each sandbox before
@@ -20,7 +22,7 @@ import (
 // (internal/cri/server/sandbox_run.go): one that a crash left behind stays for ever.
 func listLeases(_ context.Context, scan *Scan) ([]Object, error) {
 	leases, err := scan.leases()
-	if errors.Is(err, host.ErrNotConfigured) {
+	if errors.Is(err, hosterr.ErrNotConfigured) {
 		return nil, nil // another runtime
 	}
 	if err != nil {
@@ -63,7 +65,7 @@ func sortedLabels(labels map[string]string) []string {
 }
 
 // leaseOwners returns whose sandbox each ID is, as the runtime and the CNI cache say.
-func leaseOwners(sandboxes []*cri.PodSandbox, attachments []host.Attachment) map[string][]owner {
+func leaseOwners(sandboxes []*cri.PodSandbox, attachments []cni.Attachment) map[string][]owner {
 	owners := make(map[string][]owner)
 	for _, s := range sandboxes {
 		add(owners, s.GetId(), owner{s.GetId(), podOfSandbox(s)})

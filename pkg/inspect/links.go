@@ -4,6 +4,8 @@ import (
 	"context"
 	"fmt"
 	"strconv"
+
+	"github.com/nodeagent/nodeagent/internal/host/network"
 )
 
 // namespaceKey is the part of a link's identity that says which namespace its other end is in: the number in nsfs. The
@@ -31,7 +33,7 @@ func listLinks(_ context.Context, scan *Scan) ([]Object, error) {
 			inodes[p.path] = p.inode
 		}
 	}
-	veths, numbers, err := scan.Host.Veths(paths)
+	veths, numbers, err := network.Veths(scan.Host, paths)
 	if err != nil {
 		return nil, err
 	}

@@ -11,7 +11,7 @@ import (
 	"strconv"
 	"strings"
 
-	"github.com/nodeagent/nodeagent/internal/host"
+	"github.com/nodeagent/nodeagent/internal/host/mount"
 )
 
 // listMounts lists the mounts below kubelet's pod directories: in the host's mount table, and in kubelet's where that one
@@ -35,22 +35,22 @@ func listMounts(_ context.Context, scan *Scan) ([]Object, error) {
 	for _, m := range mounts {
 		known[m.ID] = true
 	}
-	private = slices.DeleteFunc(private, func(m host.Mount) bool { return known[m.ID] })
+	private = slices.DeleteFunc(private, func(m mount.Mount) bool { return known[m.ID] })
 	return append(objects, mountObjects(scan, view, private, "kubelet")...), nil
 }
 
 // viewOf returns what must be known to tell whose a mount is, and how far its unmount reaches.
-func viewOf(scan *Scan, mounts []host.Mount) (host.MountView, error) {
+func viewOf(scan *Scan, mounts []mount.Mount) (mount.MountView, error) {
 	dir := path.Join(scan.Host.Paths.KubeletRoot, "pods")
 	pods, err := scan.Host.Files.List(dir)
 	if errors.Is(err, fs.ErrNotExist) {
 		err = nil // kubelet makes it with its first pod
 	}
-	return host.MountView{Mounts: mounts, PodsDir: dir, Pods: pods}, err
+	return mount.MountView{Mounts: mounts, PodsDir: dir, Pods: pods}, err
 }
 
 // kubeletMounts returns kubelet's mount table where it has another one than the agent.
-func kubeletMounts(scan *Scan) ([]host.Mount, error) {
+func kubeletMounts(scan *Scan) ([]mount.Mount, error) {
 	kubelet, err := scan.kubelet()
 	if err != nil {
 		return nil, nil //nolint:nilerr // not running; the truth says so
@@ -61,10 +61,10 @@ func kubeletMounts(scan *Scan) ([]host.Mount, error) {
 	if ownErr == nil && itsErr == nil && own == its {
 		return nil, nil
 	}
-	return scan.Host.MountsOf(kubelet.PID)
+	return mount.TableOf(scan.Host, kubelet.PID)
 }
 
-func mountObjects(scan *Scan, view host.MountView, mounts []host.Mount, table string) []Object {
+func mountObjects(scan *Scan, view mount.MountView, mounts []mount.Mount, table string) []Object {
 	var objects []Object
 	for _, m := range mounts {
 		uid, ok := scan.Host.Paths.PodOfPath(m.Point)
@@ -109,7 +109,7 @@ func explainMounts(scan *Scan, suspects []*Object) {
 	}
 	for _, o := range suspects[:min(len(suspects), maxExplained)] {
 		id, err := strconv.Atoi(o.Identity["id"])
-		at := slices.IndexFunc(mounts, func(m host.Mount) bool { return m.ID == id })
+		at := slices.IndexFunc(mounts, func(m mount.Mount) bool { return m.ID == id })
 		if err != nil || at < 0 {
 			continue // kubelet's own
 		}
@@ -143,7 +143,7 @@ func volumeOf(scan *Scan, point, uid string) (volume, plugin string) {
 }
 
 // mountClass sorts mounts by what their release needs and risks.
-func mountClass(m host.Mount) string {
+func mountClass(m mount.Mount) string {
 	kind, _, _ := strings.Cut(m.FSType, ".")
 	switch kind {
 	case "tmpfs", "ramfs", "hugetlbfs":

@@ -10,6 +10,8 @@ import (
 	"strings"
 
 	"github.com/nodeagent/nodeagent/internal/host"
+	"github.com/nodeagent/nodeagent/internal/host/holders"
+	"github.com/nodeagent/nodeagent/internal/host/hosterr"
 )
 
 // pin is a name under which a network namespace is kept alive: a bind mount of it on an empty file. A file with nothing
@@ -34,7 +36,7 @@ func (s *Scan) readPins() ([]pin, error) {
 		if m.FSType != "nsfs" {
 			continue
 		}
-		inode, err := host.ParseNamespace(m.Root, "net")
+		inode, err := holders.ParseNamespace(m.Root, "net")
 		if err != nil {
 			continue // a namespace of another type
 		}
@@ -105,7 +107,7 @@ func listNetns(_ context.Context, scan *Scan) ([]Object, error) {
 			o.Identity = Identity{"inode": strconv.FormatUint(p.inode, 10)}
 			o.Facts = facts("mounts", strconv.Itoa(p.mounts), "alsoAt", p.also)
 		} else {
-			o.Identity = Identity{"device": host.Device(p.file.Device), "inode": strconv.FormatUint(p.file.Inode, 10)}
+			o.Identity = Identity{"device": hosterr.Device(p.file.Device), "inode": strconv.FormatUint(p.file.Inode, 10)}
 			o.Facts = map[string]string{"mounts": "0", "state": emptyFile}
 		}
 		objects = append(objects, o)

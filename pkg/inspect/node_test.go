@@ -24,8 +24,10 @@ import (
 	cri "k8s.io/cri-api/pkg/apis/runtime/v1"
 
 	"github.com/nodeagent/nodeagent/internal/host"
+	"github.com/nodeagent/nodeagent/internal/host/cgroup"
 	"github.com/nodeagent/nodeagent/internal/host/hosttest"
 	"github.com/nodeagent/nodeagent/internal/host/hosttest/thread"
+	"github.com/nodeagent/nodeagent/internal/host/mount"
 	"github.com/nodeagent/nodeagent/pkg/finding"
 	"github.com/nodeagent/nodeagent/test/need"
 )
@@ -173,12 +175,12 @@ func (n *node) mount(source, dir, kind string, flags uintptr) {
 // cgroups makes a cgroup in all hierarchies of the machine and returns their directories.
 func (n *node) cgroups(name string) []string {
 	n.t.Helper()
-	mounts, err := n.host.Mounts()
+	mounts, err := mount.Table(n.host)
 	if err != nil {
 		n.t.Fatal(err)
 	}
 	var dirs []string
-	for _, h := range host.CgroupHierarchies(mounts, n.host.Paths.CgroupMount) {
+	for _, h := range cgroup.CgroupHierarchies(mounts, n.host.Paths.CgroupMount) {
 		dir := filepath.Join(h.Point, name)
 		dirs = append(dirs, dir)
 		if err := os.MkdirAll(dir, 0o755); err != nil {

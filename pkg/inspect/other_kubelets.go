@@ -6,6 +6,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/nodeagent/nodeagent/internal/host/discover"
 	"github.com/nodeagent/nodeagent/pkg/finding"
 )
 
@@ -28,7 +29,7 @@ type OthersTruth struct {
 
 func askOthers(ctx context.Context, scan *Scan) OthersTruth {
 	var truth OthersTruth
-	others, err := scan.Host.OtherKubelets(ctx, scan.Host.Kubelet.Process)
+	others, err := discover.OtherKubelets(scan.Host, ctx, scan.Host.Kubelet.Process)
 	truth.Err = err
 	for _, other := range others {
 		if other.Shares == "" {

@@ -11,7 +11,7 @@ import (
 	grpcstatus "google.golang.org/grpc/status"
 	cri "k8s.io/cri-api/pkg/apis/runtime/v1"
 
-	"github.com/nodeagent/nodeagent/internal/host"
+	"github.com/nodeagent/nodeagent/internal/host/cni"
 )
 
 // owner is the sandbox that something in the network belongs to, with its pod.
@@ -75,7 +75,7 @@ func podOfSandbox(s *cri.PodSandbox) Pod {
 }
 
 // pinOwners returns who owns each pinned network namespace, by the path of the pin.
-func pinOwners(ctx context.Context, scan *Scan, objects []Object, sandboxes []*cri.PodSandbox, attachments []host.Attachment) (map[string][]owner, error) {
+func pinOwners(ctx context.Context, scan *Scan, objects []Object, sandboxes []*cri.PodSandbox, attachments []cni.Attachment) (map[string][]owner, error) {
 	owners := make(map[string][]owner)
 	attached := make(map[string]bool)
 	for _, a := range attachments {

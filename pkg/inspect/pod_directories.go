@@ -8,6 +8,7 @@ import (
 	"strconv"
 
 	"github.com/nodeagent/nodeagent/internal/host"
+	"github.com/nodeagent/nodeagent/internal/host/hosterr"
 )
 
 // listPodDirectories lists <kubelet root>/pods/*. A directory on which something is mounted is told by its parent's
@@ -43,7 +44,7 @@ func listPodDirectories(_ context.Context, scan *Scan) ([]Object, error) {
 				return objects, err
 			}
 		}
-		o.Identity = Identity{"device": host.Device(stat.Device), "inode": strconv.FormatUint(stat.Inode, 10)}
+		o.Identity = Identity{"device": hosterr.Device(stat.Device), "inode": strconv.FormatUint(stat.Inode, 10)}
 		switch {
 		case !host.IsPodUID(entry.Name):
 			o.Pod.UID, o.Foreign = "", "its name is no pod UID"

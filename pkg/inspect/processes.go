@@ -12,6 +12,8 @@ import (
 	"syscall"
 
 	"github.com/nodeagent/nodeagent/internal/host"
+	hostcgroup "github.com/nodeagent/nodeagent/internal/host/cgroup"
+	"github.com/nodeagent/nodeagent/internal/host/mount"
 )
 
 // processTable is one pass over /proc.
@@ -116,7 +118,7 @@ func (l *podLookup) of(cgroup string) cgroupPod {
 	if !ok {
 		found.CgroupPlace, found.ours = l.paths.PlaceOfCgroup(cgroup)
 		found.nested = !found.ours && strings.Contains(cgroup, "kubepods") &&
-			!slices.ContainsFunc(l.paths.KubepodsCgroups(), func(own string) bool { return host.Below(cgroup, own) })
+			!slices.ContainsFunc(hostcgroup.KubepodsCgroups(l.paths), func(own string) bool { return mount.Below(cgroup, own) })
 		l.known[cgroup] = found
 	}
 	return found

@@ -11,6 +11,9 @@ import (
 	cri "k8s.io/cri-api/pkg/apis/runtime/v1"
 
 	"github.com/nodeagent/nodeagent/internal/host"
+	"github.com/nodeagent/nodeagent/internal/host/cni"
+	"github.com/nodeagent/nodeagent/internal/host/hosterr"
+	"github.com/nodeagent/nodeagent/internal/host/mount"
 )
 
 // Scan is one pass's view of the host. What several listers and the truth need is read once, when it is first asked for.
@@ -18,9 +21,9 @@ type Scan struct {
 	Host *host.Host
 
 	ends        deadline
-	mounts      func() ([]host.Mount, error)
+	mounts      func() ([]mount.Mount, error)
 	processes   func() (processTable, error)
-	attachments func() ([]host.Attachment, error)
+	attachments func() ([]cni.Attachment, error)
 	pins        func() ([]pin, error)
 	kubelet     func() (host.Process, error)
 	sandboxes   func() ([]*cri.PodSandbox, error)
@@ -42,15 +45,15 @@ func newScan(ctx context.Context, h *host.Host, ends deadline) *Scan {
 		resolved.Paths.NetnsDirs = append(resolved.Paths.NetnsDirs, resolve(h.Files, dir))
 	}
 	s := &Scan{Host: &resolved, dirs: make(map[string]string), ends: ends}
-	s.mounts = once(ctx, s, stageLocal, "the mount table", func(context.Context) ([]host.Mount, error) { return resolved.Mounts() })
+	s.mounts = once(ctx, s, stageLocal, "the mount table", func(context.Context) ([]mount.Mount, error) { return mount.Table(&resolved) })
 	s.processes = once(ctx, s, stageLocal, "/proc", func(ctx context.Context) (processTable, error) { return readProcesses(ctx, &resolved) })
-	s.attachments = once(ctx, s, stageLocal, "the cache of CNI", func(context.Context) ([]host.Attachment, error) {
-		return resolved.Attachments()
+	s.attachments = once(ctx, s, stageLocal, "the cache of CNI", func(context.Context) ([]cni.Attachment, error) {
+		return cni.Attachments(&resolved)
 	})
 	s.pins = once(ctx, s, stageLocal, "network namespaces", func(context.Context) ([]pin, error) { return s.readPins() })
 	s.kubelet = once(ctx, s, stageLocal, "the search for kubelet's process", func(context.Context) (host.Process, error) {
 		if h.Kubelet.Process == nil {
-			return host.Process{}, fmt.Errorf("kubelet: %w", host.ErrNotConfigured)
+			return host.Process{}, fmt.Errorf("kubelet: %w", hosterr.ErrNotConfigured)
 		}
 		return h.Kubelet.Process()
 	})
@@ -75,7 +78,7 @@ func once[T any](ctx context.Context, s *Scan, of stage, what string, read func(
 func ask[T any](ctx context.Context, what string, door func(context.Context) (T, error)) (T, error) {
 	if door == nil {
 		var none T
-		return none, fmt.Errorf("%s: %w", what, host.ErrNotConfigured)
+		return none, fmt.Errorf("%s: %w", what, hosterr.ErrNotConfigured)
 	}
 	return door(ctx)
 }

@@ -16,6 +16,9 @@ import (
 	"time"
 
 	"github.com/nodeagent/nodeagent/internal/host"
+	"github.com/nodeagent/nodeagent/internal/host/hosterr"
+	hostkubelet "github.com/nodeagent/nodeagent/internal/host/kubelet"
+	"github.com/nodeagent/nodeagent/internal/host/socket"
 	"github.com/nodeagent/nodeagent/internal/mutate"
 	"github.com/nodeagent/nodeagent/pkg/finding"
 	"github.com/nodeagent/nodeagent/pkg/inspect"
@@ -204,10 +207,10 @@ func (w *driverWatch) write(looks []driverLook) error {
 func observeDrivers(ctx context.Context, t Tools) (driverLook, error) {
 	look := driverLook{At: t.Host.Clock()}
 	if t.Host.Cluster.CSINode == nil {
-		return look, fmt.Errorf("the Node's CSINode: %w", host.ErrNotConfigured)
+		return look, fmt.Errorf("the Node's CSINode: %w", hosterr.ErrNotConfigured)
 	}
 	if t.Host.Plugins.Connect == nil {
-		return look, fmt.Errorf("sockets of plugins: %w", host.ErrNotConfigured)
+		return look, fmt.Errorf("sockets of plugins: %w", hosterr.ErrNotConfigured)
 	}
 	object, err := t.Host.Cluster.CSINode(ctx)
 	if err != nil {
@@ -240,7 +243,7 @@ func observeDrivers(ctx context.Context, t Tools) (driverLook, error) {
 			}
 		}
 	}
-	listeners, err := t.Host.Listeners(ctx, plugins, registry)
+	listeners, err := socket.Listeners(t.Host, ctx, plugins, registry)
 	if err != nil {
 		return look, fmt.Errorf("unix sockets of all processes: %w", err)
 	}
@@ -285,7 +288,7 @@ func (s *socketSearch) file(ctx context.Context, name string, registrar bool) er
 
 // ask notes what the one who listens on a socket calls himself.
 func (s *socketSearch) ask(ctx context.Context, name string, registrar bool) (err error) {
-	var info host.PluginInfo
+	var info hostkubelet.PluginInfo
 	if registrar {
 		info, err = s.t.Host.Plugins.GetInfo(ctx, name)
 	} else {
@@ -308,7 +311,7 @@ func nobody(err error) bool {
 }
 
 // listener takes in a socket of which a process, or the kernel's table alone, shows that somebody listens on it.
-func (s *socketSearch) listener(l host.Listener) {
+func (s *socketSearch) listener(l socket.Listener) {
 	base := path.Base(l.Path)
 	like := base == "csi.sock" || strings.HasSuffix(base, "-reg.sock")
 	switch {

@@ -18,6 +18,9 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 
 	"github.com/nodeagent/nodeagent/internal/host"
+	"github.com/nodeagent/nodeagent/internal/host/hosterr"
+	hostkubelet "github.com/nodeagent/nodeagent/internal/host/kubelet"
+	"github.com/nodeagent/nodeagent/internal/host/socket"
 	"github.com/nodeagent/nodeagent/internal/mutate"
 	"github.com/nodeagent/nodeagent/internal/mutate/mutatetest"
 	"github.com/nodeagent/nodeagent/pkg/finding"
@@ -148,7 +151,7 @@ func TestDriverStillThere(t *testing.T) {
 			w.csiNode = func() (*storagev1.CSINode, error) { return namesDrivers(driver), nil }
 		}, "CSINode names it"},
 		"CSINode is refused": {func(w *world) {
-			w.csiNode = func() (*storagev1.CSINode, error) { return nil, host.ErrForbidden }
+			w.csiNode = func() (*storagev1.CSINode, error) { return nil, hosterr.ErrForbidden }
 		}, "cannot be told"},
 		"there is no CSINode": {func(w *world) {
 			w.csiNode = func() (*storagev1.CSINode, error) {
@@ -162,7 +165,7 @@ func TestDriverStillThere(t *testing.T) {
 			w.csiNode = func() (*storagev1.CSINode, error) { return nil, context.DeadlineExceeded }
 		}, "cannot be told"},
 		"no apiserver":      {func(w *world) { w.Host.Cluster.CSINode = nil }, "cannot be told"},
-		"no way to sockets": {func(w *world) { w.Host.Plugins = host.Plugins{} }, "cannot be told"},
+		"no way to sockets": {func(w *world) { w.Host.Plugins = hostkubelet.Plugins{} }, "cannot be told"},
 		"its own socket": {func(w *world) {
 			w.listen(filepath.Join(w.Host.Paths.KubeletRoot, "plugins", driver, "csi.sock"))
 		}, "csi.sock"},
@@ -376,17 +379,17 @@ func TestDriverOddSockets(t *testing.T) {
 
 func TestListenerWithoutOwner(t *testing.T) {
 	for name, test := range map[string]struct {
-		listener        host.Listener
+		listener        socket.Listener
 		unknown, places int
 	}{
-		"inside":                     {host.Listener{Path: "/k/plugins/x.sock", Inside: true, PID: 5}, 1, 0},
-		"inside, no owner":           {host.Listener{Path: "/k/plugins/x.sock", Inside: true}, 1, 0},
-		"inside, it said who it is":  {host.Listener{Path: "/k/plugins/known.sock", Inside: true, PID: 5}, 0, 0},
-		"like a driver's, no owner":  {host.Listener{Path: "/csi/csi.sock"}, 1, 0},
-		"like a registrar's":         {host.Listener{Path: "/registration/a-reg.sock"}, 1, 0},
-		"like a driver's, elsewhere": {host.Listener{Path: "/csi/csi.sock", PID: 5}, 0, 1},
-		"named after kubelet":        {host.Listener{Path: "/var/lib/kubelet2/x", PID: 5}, 0, 1},
-		"another":                    {host.Listener{Path: "/run/dbus/system_bus_socket"}, 0, 0},
+		"inside":                     {socket.Listener{Path: "/k/plugins/x.sock", Inside: true, PID: 5}, 1, 0},
+		"inside, no owner":           {socket.Listener{Path: "/k/plugins/x.sock", Inside: true}, 1, 0},
+		"inside, it said who it is":  {socket.Listener{Path: "/k/plugins/known.sock", Inside: true, PID: 5}, 0, 0},
+		"like a driver's, no owner":  {socket.Listener{Path: "/csi/csi.sock"}, 1, 0},
+		"like a registrar's":         {socket.Listener{Path: "/registration/a-reg.sock"}, 1, 0},
+		"like a driver's, elsewhere": {socket.Listener{Path: "/csi/csi.sock", PID: 5}, 0, 1},
+		"named after kubelet":        {socket.Listener{Path: "/var/lib/kubelet2/x", PID: 5}, 0, 1},
+		"another":                    {socket.Listener{Path: "/run/dbus/system_bus_socket"}, 0, 0},
 	} {
 		look := driverLook{}
 		s := socketSearch{look: &look, known: map[string]bool{"/k/plugins/known.sock": true}}

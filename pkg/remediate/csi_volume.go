@@ -12,7 +12,9 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 
-	"github.com/nodeagent/nodeagent/internal/host"
+	"github.com/nodeagent/nodeagent/internal/host/hosterr"
+	hostkubelet "github.com/nodeagent/nodeagent/internal/host/kubelet"
+	"github.com/nodeagent/nodeagent/internal/host/mount"
 	"github.com/nodeagent/nodeagent/internal/mutate"
 )
 
@@ -66,7 +68,7 @@ func parseVolumeNote(data []byte, volume string) (volumeNote, error) {
 		return volumeNote{}, err
 	}
 	switch {
-	case !host.IsCSIDriverName(note.Driver):
+	case !hostkubelet.IsCSIDriverName(note.Driver):
 		return volumeNote{}, fmt.Errorf("driver name %q", note.Driver)
 	case note.Handle == "":
 		return volumeNote{}, errors.New("it names no volume handle")
@@ -113,7 +115,7 @@ func staged(ctx context.Context, t Tools, note volumeNote) string {
 	if err != nil {
 		return fmt.Sprintf("cannot be told: %v", err)
 	}
-	mounts, err := t.Host.Mounts()
+	mounts, err := mount.Table(t.Host)
 	if err != nil {
 		return fmt.Sprintf("cannot be told: %v", err)
 	}
@@ -162,7 +164,7 @@ func stagedAt(names []string, note volumeNote) string {
 
 func askNode(ctx context.Context, t Tools) (*corev1.Node, error) {
 	if t.Host.Cluster.Node == nil {
-		return nil, fmt.Errorf("the Node: %w", host.ErrNotConfigured)
+		return nil, fmt.Errorf("the Node: %w", hosterr.ErrNotConfigured)
 	}
 	return t.Host.Cluster.Node(ctx)
 }

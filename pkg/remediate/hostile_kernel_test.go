@@ -16,6 +16,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/nodeagent/nodeagent/internal/host"
+	"github.com/nodeagent/nodeagent/internal/host/mount"
 	"github.com/nodeagent/nodeagent/internal/mutate/mutatetest"
 	"github.com/nodeagent/nodeagent/pkg/inspect"
 )
@@ -235,11 +236,11 @@ func (p *hostilePod) remove() {
 	}
 	dir := p.PodDir(p.uid)
 	for range 64 {
-		mounts, err := p.Host.MountsOf(os.Getpid())
+		mounts, err := mount.TableOf(p.Host, os.Getpid())
 		if err != nil {
 			p.t.Fatal(err)
 		}
-		mine := slices.DeleteFunc(mounts, func(m host.Mount) bool { return !host.Below(m.Point, dir) })
+		mine := slices.DeleteFunc(mounts, func(m mount.Mount) bool { return !mount.Below(m.Point, dir) })
 		if len(mine) == 0 {
 			break
 		}

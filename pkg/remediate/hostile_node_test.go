@@ -23,6 +23,7 @@ import (
 	cri "k8s.io/cri-api/pkg/apis/runtime/v1"
 
 	"github.com/nodeagent/nodeagent/internal/host"
+	"github.com/nodeagent/nodeagent/internal/host/mount"
 	"github.com/nodeagent/nodeagent/internal/mutate"
 	"github.com/nodeagent/nodeagent/pkg/finding"
 	"github.com/nodeagent/nodeagent/pkg/inspect"
@@ -540,7 +541,7 @@ func (n *hostile) take(p *simPod, o inspect.Assessment) {
 		if n.populated(p) {
 			return // EBUSY
 		}
-		p.cgroups = slices.DeleteFunc(p.cgroups, func(c string) bool { return host.Below("/sys/fs/cgroup"+c, o.ID) })
+		p.cgroups = slices.DeleteFunc(p.cgroups, func(c string) bool { return mount.Below("/sys/fs/cgroup"+c, o.ID) })
 		n.remove(o.ID)
 	case inspect.PodDirectory:
 		if len(p.mounts) > 0 {

@@ -4,7 +4,7 @@ import (
 	"os"
 	"testing"
 
-	"github.com/nodeagent/nodeagent/internal/host"
+	"github.com/nodeagent/nodeagent/internal/host/probe"
 	"github.com/nodeagent/nodeagent/internal/mutate"
 	"github.com/nodeagent/nodeagent/internal/mutate/mutatetest"
 )
@@ -13,7 +13,7 @@ func TestMain(m *testing.M) {
 	if mutate.ChildMain() {
 		return
 	}
-	host.ProbeMain()
+	probe.ProbeMain()
 	status, inside := mutatetest.SharedRoot()
 	if inside {
 		status = m.Run()

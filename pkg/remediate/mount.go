@@ -9,7 +9,8 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/nodeagent/nodeagent/internal/host"
+	hostholders "github.com/nodeagent/nodeagent/internal/host/holders"
+	"github.com/nodeagent/nodeagent/internal/host/mount"
 	"github.com/nodeagent/nodeagent/internal/mutate"
 	"github.com/nodeagent/nodeagent/pkg/inspect"
 )
@@ -48,8 +49,8 @@ func mountAction() Action {
 			if err != nil {
 				return false, err
 			}
-			mounts, err := t.Host.Mounts()
-			return err == nil && !slices.ContainsFunc(mounts, func(now host.Mount) bool {
+			mounts, err := mount.Table(t.Host)
+			return err == nil && !slices.ContainsFunc(mounts, func(now mount.Mount) bool {
 				return now.ID == m.ID && now.Point == m.Point
 			}), err
 		},
@@ -129,15 +130,15 @@ func unmountDead(ctx context.Context, t Tools, o inspect.Assessment, m mutate.Mo
 
 // strangersOf looks for whoever uses a mount at this moment, but our own children.
 func strangersOf(ctx context.Context, t Tools, m mutate.Mount) ([]inspect.Holder, error) {
-	mounts, err := t.Host.Mounts()
+	mounts, err := mount.Table(t.Host)
 	if err != nil {
 		return nil, err
 	}
-	at := slices.IndexFunc(mounts, func(now host.Mount) bool { return now.ID == m.ID })
+	at := slices.IndexFunc(mounts, func(now mount.Mount) bool { return now.ID == m.ID })
 	if at < 0 {
 		return nil, fmt.Errorf("mount %d: %w", m.ID, mutate.ErrChanged)
 	}
-	held, incomplete, err := t.Host.Holders(ctx, []host.Holdable{{Path: m.Point, Mount: &mounts[at]}})
+	held, incomplete, err := hostholders.Holders(t.Host, ctx, []hostholders.Holdable{{Path: m.Point, Mount: &mounts[at]}})
 	if err == nil && incomplete != "" {
 		err = fmt.Errorf("the search was cut short %s", incomplete)
 	}

@@ -8,7 +8,8 @@ import (
 	"strings"
 	"syscall"
 
-	"github.com/nodeagent/nodeagent/internal/host"
+	hostholders "github.com/nodeagent/nodeagent/internal/host/holders"
+	"github.com/nodeagent/nodeagent/internal/host/probe"
 	"github.com/nodeagent/nodeagent/internal/mutate"
 )
 
@@ -22,7 +23,7 @@ func serverDead(ctx context.Context, t Tools, m mutate.Mount) (sign string, err 
 	patience := t.patience.ofServer()
 	limited, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()
-	answer, err := t.Host.Prober.Do(limited, host.ProbeRequest{Op: host.ProbeStatfs, Path: m.Point})
+	answer, err := t.Host.Prober.Do(limited, probe.ProbeRequest{Op: probe.ProbeStatfs, Path: m.Point})
 	switch {
 	case ctx.Err() != nil:
 		return "", ctx.Err()
@@ -54,7 +55,7 @@ func fuseServed(ctx context.Context, t Tools, m mutate.Mount) (bool, error) {
 	if err != nil || major != "0" {
 		return false, mutate.Refusal{Why: fmt.Sprintf("%s: its FUSE connection cannot be told from device %q", m.Point, m.Device)}
 	}
-	servers, err := t.Host.FUSEServers(ctx, connection)
+	servers, err := hostholders.FUSEServers(t.Host, ctx, connection)
 	if err != nil {
 		return false, mutate.Refusal{Why: fmt.Sprintf("%s: whether its FUSE server lives cannot be told: %v", m.Point, err)}
 	}

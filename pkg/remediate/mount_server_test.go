@@ -17,6 +17,7 @@ import (
 
 	"github.com/nodeagent/nodeagent/internal/host"
 	"github.com/nodeagent/nodeagent/internal/host/hosttest"
+	"github.com/nodeagent/nodeagent/internal/host/probe"
 	"github.com/nodeagent/nodeagent/internal/mutate"
 	"github.com/nodeagent/nodeagent/internal/mutate/mutatetest"
 )
@@ -136,9 +137,9 @@ func TestDeadServer(t *testing.T) {
 
 // What the mount says, and who holds its connection, decide together.
 func TestServerDead(t *testing.T) {
-	answer := func(errno syscall.Errno) func(context.Context, host.ProbeRequest) (host.ProbeAnswer, error) {
-		return func(context.Context, host.ProbeRequest) (host.ProbeAnswer, error) {
-			return host.ProbeAnswer{Errno: int(errno)}, nil
+	answer := func(errno syscall.Errno) func(context.Context, probe.ProbeRequest) (probe.ProbeAnswer, error) {
+		return func(context.Context, probe.ProbeRequest) (probe.ProbeAnswer, error) {
+			return probe.ProbeAnswer{Errno: int(errno)}, nil
 		}
 	}
 	held := func(t *testing.T, root, name, content string) {
@@ -152,7 +153,7 @@ func TestServerDead(t *testing.T) {
 	}
 	for name, test := range map[string]struct {
 		fsType string
-		probe  func(context.Context, host.ProbeRequest) (host.ProbeAnswer, error)
+		probe  func(context.Context, probe.ProbeRequest) (probe.ProbeAnswer, error)
 		files  map[string]string
 		dead   bool
 		refuse string
@@ -171,15 +172,15 @@ func TestServerDead(t *testing.T) {
 		"cannot be asked": {fsType: "nfs4", refuse: "no way to ask"},
 		"too many hang": {
 			fsType: "nfs4", refuse: "cannot be told",
-			probe: func(context.Context, host.ProbeRequest) (host.ProbeAnswer, error) {
-				return host.ProbeAnswer{}, host.ErrTooManyAbandoned
+			probe: func(context.Context, probe.ProbeRequest) (probe.ProbeAnswer, error) {
+				return probe.ProbeAnswer{}, probe.ErrTooManyAbandoned
 			},
 		},
 		"NFS, silent": {
 			fsType: "nfs4", refuse: "silent, but not proven dead",
-			probe: func(ctx context.Context, _ host.ProbeRequest) (host.ProbeAnswer, error) {
+			probe: func(ctx context.Context, _ probe.ProbeRequest) (probe.ProbeAnswer, error) {
 				<-ctx.Done()
-				return host.ProbeAnswer{}, ctx.Err()
+				return probe.ProbeAnswer{}, ctx.Err()
 			},
 		},
 	} {
@@ -191,7 +192,7 @@ func TestServerDead(t *testing.T) {
 				held(t, root, file, content)
 			}
 			tools := Tools{
-				Host: &host.Host{Files: host.Files{Root: root}, Prober: host.Prober{Do: test.probe}}, Log: slog.New(slog.DiscardHandler),
+				Host: &host.Host{Files: host.Files{Root: root}, Prober: probe.Prober{Do: test.probe}}, Log: slog.New(slog.DiscardHandler),
 				patience: patience{server: 10 * time.Millisecond},
 			}
 			sign, err := serverDead(t.Context(), tools, mutate.Mount{FSType: test.fsType, Device: "0:45", Point: "/x"})

@@ -9,6 +9,7 @@ import (
 	"strings"
 
 	"github.com/nodeagent/nodeagent/internal/host"
+	"github.com/nodeagent/nodeagent/internal/host/hosterr"
 	"github.com/nodeagent/nodeagent/pkg/inspect"
 )
 
@@ -148,7 +149,7 @@ func leaseAction() Action {
 // leaseGone asks containerd.
 func leaseGone(ctx context.Context, t Tools, o inspect.Assessment) (bool, error) {
 	if t.Host.Containerd.Leases == nil {
-		return false, fmt.Errorf("leases: %w", host.ErrNotConfigured)
+		return false, fmt.Errorf("leases: %w", hosterr.ErrNotConfigured)
 	}
 	leases, err := t.Host.Containerd.Leases(ctx)
 	if err != nil {

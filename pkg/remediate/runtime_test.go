@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/nodeagent/nodeagent/internal/host"
+	"github.com/nodeagent/nodeagent/internal/host/cri"
 	"github.com/nodeagent/nodeagent/internal/mutate/mutatetest"
 	"github.com/nodeagent/nodeagent/pkg/inspect"
 )
@@ -14,12 +15,12 @@ import (
 func runtimeWorld(t *testing.T) (*world, *mutatetest.Containerd) {
 	c := mutatetest.StartContainerd(t)
 	w := newWorld(t, func(p *host.Paths) { p.CRISocket, p.ContainerdSocket = c.Socket, c.Socket })
-	runtime, closer, err := host.NewRuntime(c.Socket)
+	runtime, closer, err := cri.NewRuntime(c.Socket)
 	if err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { closer.Close() })
-	containerd, closer2, err := host.NewContainerd(c.Socket)
+	containerd, closer2, err := cri.NewContainerd(c.Socket)
 	if err != nil {
 		t.Fatal(err)
 	}

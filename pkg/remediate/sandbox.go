@@ -9,7 +9,7 @@ import (
 
 	cri "k8s.io/cri-api/pkg/apis/runtime/v1"
 
-	"github.com/nodeagent/nodeagent/internal/host"
+	"github.com/nodeagent/nodeagent/internal/host/hosterr"
 	"github.com/nodeagent/nodeagent/internal/mutate"
 	"github.com/nodeagent/nodeagent/pkg/inspect"
 )
@@ -95,7 +95,7 @@ const listLimit = 30 * time.Second
 
 func listCRI[T any](ctx context.Context, list func(context.Context) ([]T, error)) ([]T, error) {
 	if list == nil {
-		return nil, fmt.Errorf("container runtime: %w", host.ErrNotConfigured)
+		return nil, fmt.Errorf("container runtime: %w", hosterr.ErrNotConfigured)
 	}
 	ctx, cancel := context.WithTimeout(ctx, listLimit) // a stopped runtime accepts connections and never answers
 	defer cancel()

@@ -21,6 +21,7 @@ import (
 	cri "k8s.io/cri-api/pkg/apis/runtime/v1"
 
 	"github.com/nodeagent/nodeagent/internal/host"
+	hostkubelet "github.com/nodeagent/nodeagent/internal/host/kubelet"
 	"github.com/nodeagent/nodeagent/internal/mutate/mutatetest"
 	"github.com/nodeagent/nodeagent/pkg/inspect"
 )
@@ -60,7 +61,7 @@ func newWorld(t testing.TB, set ...func(*host.Paths)) *world {
 		Metric: func(context.Context, string) (map[string]float64, error) { return w.working, nil },
 	}
 	w.Host.Cluster = host.Cluster{Pods: w.pods(w.beside.Cluster), Node: w.node, CSINode: w.askCSINode}
-	w.Host.Plugins = host.NewPlugins(w.Host.Paths.KubeletRoot)
+	w.Host.Plugins = hostkubelet.NewPlugins(w.Host.Paths.KubeletRoot)
 	w.disagree()
 	w.Host.Runtime = noSandboxes()
 	w.settings = Settings{

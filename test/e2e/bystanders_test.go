@@ -12,6 +12,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/nodeagent/nodeagent/internal/host"
+	"github.com/nodeagent/nodeagent/internal/host/mount"
 	"github.com/nodeagent/nodeagent/test/harness"
 	"github.com/nodeagent/nodeagent/test/lab"
 )
@@ -75,7 +76,7 @@ func (b *bystanders) look(t *testing.T) map[string]string {
 			}
 		}
 	}
-	mounts, err := b.host.Mounts()
+	mounts, err := mount.Table(b.host)
 	if err != nil {
 		t.Fatal(err)
 	}

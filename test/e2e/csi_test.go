@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/nodeagent/nodeagent/internal/host"
+	"github.com/nodeagent/nodeagent/internal/host/kubelet"
 	"github.com/nodeagent/nodeagent/internal/kube"
 	"github.com/nodeagent/nodeagent/pkg/detect"
 	"github.com/nodeagent/nodeagent/pkg/detect/kubernetes/csiregistration"
@@ -50,7 +51,7 @@ func openCSILab(t *testing.T) *csiLab {
 		KubeletAPI:     "https://127.0.0.1:" + strconv.Itoa(l.KubeletPort()), KubeletCAFile: l.Paths.CAFile,
 	}
 	c.host = &host.Host{
-		NodeName: l.NodeName, Paths: paths, Clock: host.Now, Plugins: host.NewPlugins(l.Paths.KubeletRoot),
+		NodeName: l.NodeName, Paths: paths, Clock: host.Now, Plugins: kubelet.NewPlugins(l.Paths.KubeletRoot),
 		Kubelet: kube.NewKubelet(config, host.Files{}, paths), Cluster: client.Cluster(),
 	}
 	settings := csiregistration.DefaultSettings()

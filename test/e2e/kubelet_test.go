@@ -16,6 +16,9 @@ import (
 	"time"
 
 	"github.com/nodeagent/nodeagent/internal/host"
+	"github.com/nodeagent/nodeagent/internal/host/cri"
+	"github.com/nodeagent/nodeagent/internal/host/discover"
+	"github.com/nodeagent/nodeagent/internal/host/probe"
 	"github.com/nodeagent/nodeagent/internal/kube"
 	"github.com/nodeagent/nodeagent/pkg/detect"
 	"github.com/nodeagent/nodeagent/pkg/detect/kubernetes"
@@ -39,7 +42,7 @@ func openKubeletLab(t *testing.T) *kubeletLab {
 	lookInTest(t)
 	l := openLab(t)
 	k := &kubeletLab{t: t, lab: l, config: kube.Config{Node: l.NodeName, Kubeconfig: l.Paths.AdminKubeconfig}}
-	paths := host.DefaultPaths()
+	paths := discover.DefaultPaths()
 	paths.KubeletRoot, paths.KubeletConfig, paths.KubeletCAFile = l.Paths.KubeletRoot, l.Paths.KubeletConfig, l.Paths.CAFile
 	paths.KubeletAPI = "https://127.0.0.1:" + strconv.Itoa(l.KubeletPort())
 	paths.CRISocket, paths.ContainerdRoot, paths.CgroupRoot = l.Paths.CRISocket, l.Paths.ContainerdRoot, l.Paths.CgroupRoot
@@ -47,13 +50,13 @@ func openKubeletLab(t *testing.T) *kubeletLab {
 	if err != nil {
 		t.Fatal(err)
 	}
-	runtime, closer, err := host.NewRuntime(paths.CRISocket)
+	runtime, closer, err := cri.NewRuntime(paths.CRISocket)
 	if err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = errors.Join(closer.Close(), client.Close()) })
 	k.host = &host.Host{
-		NodeName: l.NodeName, Paths: paths, Clock: host.Now, Runtime: runtime, Cluster: client.Cluster(), Prober: host.NewProber(),
+		NodeName: l.NodeName, Paths: paths, Clock: host.Now, Runtime: runtime, Cluster: client.Cluster(), Prober: probe.NewProber(),
 		TimeClock: func() (host.ClockState, error) { return host.ClockState{MaxError: 20 * time.Millisecond}, nil },
 	}
 	k.renew()

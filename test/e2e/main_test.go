@@ -8,7 +8,7 @@ import (
 	"os"
 	"testing"
 
-	"github.com/nodeagent/nodeagent/internal/host"
+	"github.com/nodeagent/nodeagent/internal/host/probe"
 	"github.com/nodeagent/nodeagent/internal/mutate"
 	"github.com/nodeagent/nodeagent/test/lab"
 )
@@ -22,7 +22,7 @@ var long = flag.Bool("long", false, "run the tests too that wait for minutes")
 var withLab = flag.Bool("lab", false, "bring up a real one-node cluster for these tests, and remove it after; needs root")
 
 func TestMain(m *testing.M) {
-	host.ProbeMain()
+	probe.ProbeMain()
 	if mutate.ChildMain() {
 		return
 	}

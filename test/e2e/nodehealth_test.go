@@ -11,6 +11,8 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/nodeagent/nodeagent/internal/host"
+	"github.com/nodeagent/nodeagent/internal/host/cri"
+	"github.com/nodeagent/nodeagent/internal/host/kubelet"
 	"github.com/nodeagent/nodeagent/internal/kube"
 	"github.com/nodeagent/nodeagent/pkg/detect"
 	detectcri "github.com/nodeagent/nodeagent/pkg/detect/cri"
@@ -31,13 +33,13 @@ func TestKubeletAndRuntimeHealth(t *testing.T) {
 	if p, err := c.host.Kubelet.Process(); err != nil || p.PID != pid {
 		t.Fatalf("the door finds kubelet %+v, %v; it is %d", p, err, pid)
 	}
-	runtime, closer, err := host.NewRuntime(c.lab.Paths.CRISocket)
+	runtime, closer, err := cri.NewRuntime(c.lab.Paths.CRISocket)
 	if err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = closer.Close() })
 	c.host.Runtime = runtime
-	c.host.Plugins = host.NewPlugins(c.lab.Paths.KubeletRoot, c.lab.Dir)
+	c.host.Plugins = kubelet.NewPlugins(c.lab.Paths.KubeletRoot, c.lab.Dir)
 
 	kubelet, cri := kubelethealth.DefaultSettings(), detectcri.DefaultRuntimeHealthSettings()
 	kubelet.Timeout, cri.Timeout = time.Second, time.Second

@@ -15,13 +15,13 @@ import (
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/credentials/insecure"
 
-	"github.com/nodeagent/nodeagent/internal/host"
+	"github.com/nodeagent/nodeagent/internal/host/kubelet"
 	"github.com/nodeagent/nodeagent/test/need"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-func start(t *testing.T, o Options) (*Driver, host.Plugins) {
+func start(t *testing.T, o Options) (*Driver, kubelet.Plugins) {
 	t.Helper()
 	root, err := os.MkdirTemp("", "fakecsi") // t.TempDir is too long for the name of a socket
 	if err != nil {
@@ -34,7 +34,7 @@ func start(t *testing.T, o Options) (*Driver, host.Plugins) {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = d.Stop() })
-	return d, host.NewPlugins(root)
+	return d, kubelet.NewPlugins(root)
 }
 
 func TestKnobs(t *testing.T) {

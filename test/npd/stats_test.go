@@ -16,6 +16,7 @@ import (
 	"k8s.io/node-problem-detector/pkg/systemstatsmonitor"
 
 	"github.com/nodeagent/nodeagent/internal/host"
+	"github.com/nodeagent/nodeagent/internal/host/probe"
 	"github.com/nodeagent/nodeagent/pkg/detect"
 	"github.com/nodeagent/nodeagent/pkg/detect/npd"
 	"github.com/nodeagent/nodeagent/pkg/report/metrics"
@@ -108,7 +109,7 @@ func TestSystemStats(t *testing.T) {
 		}
 		files = append(files, file)
 	}
-	h := &host.Host{NodeName: "node", Paths: host.Paths{InitPID: 1}, Files: host.Files{Root: root}, Clock: host.Now, Prober: host.NewProber()}
+	h := &host.Host{NodeName: "node", Paths: host.Paths{InitPID: 1}, Files: host.Files{Root: root}, Clock: host.Now, Prober: probe.NewProber()}
 	m := npd.New(files, nil, npd.DefaultSettings(), npd.Doors{Host: h})
 	for _, l := range detect.LookOnce(t.Context(), h, m.Checks(), nil) {
 		if l.Err != nil {

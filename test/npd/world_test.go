@@ -17,6 +17,7 @@ import (
 	npdtypes "k8s.io/node-problem-detector/pkg/types"
 
 	"github.com/nodeagent/nodeagent/internal/host"
+	"github.com/nodeagent/nodeagent/internal/host/probe"
 	"github.com/nodeagent/nodeagent/internal/host/owned/ownedtest"
 	"github.com/nodeagent/nodeagent/pkg/detect"
 	"github.com/nodeagent/nodeagent/pkg/detect/npd"
@@ -26,7 +27,7 @@ import (
 )
 
 func TestMain(m *testing.M) {
-	host.ProbeMain()
+	probe.ProbeMain()
 	klog.LogToStderr(false)
 	klog.SetOutput(io.Discard)
 	remove := ownedtest.Temp()

@@ -9,6 +9,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/nodeagent/nodeagent/internal/host"
+	"github.com/nodeagent/nodeagent/internal/host/mount"
 	"github.com/nodeagent/nodeagent/test/need"
 )
 
@@ -31,7 +32,7 @@ func FUSEControl(t testing.TB) string {
 func AbortFUSE(t testing.TB, mountpoint string) {
 	t.Helper()
 	dir := FUSEControl(t)
-	mounts, err := (&host.Host{}).MountsOf(os.Getpid())
+	mounts, err := mount.TableOf((&host.Host{}), os.Getpid())
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -19,6 +19,10 @@ import (
 	cri "k8s.io/cri-api/pkg/apis/runtime/v1"
 
 	"github.com/nodeagent/nodeagent/internal/host"
+	"github.com/nodeagent/nodeagent/internal/host/discover"
+	"github.com/nodeagent/nodeagent/internal/host/probe"
+	"github.com/nodeagent/nodeagent/internal/host/systemd"
+	"github.com/nodeagent/nodeagent/internal/host/watch"
 	"github.com/nodeagent/nodeagent/pkg/finding"
 )
 
@@ -40,18 +44,18 @@ func Host(t testing.TB, options ...Option) *host.Host {
 	t.Helper()
 	h := &host.Host{
 		NodeName:   NodeName,
-		Paths:      host.DefaultPaths(),
+		Paths:      discover.DefaultPaths(),
 		Files:      host.Files{Root: t.TempDir()},
 		Clock:      Clock,
 		Kubelet:    Kubelet(),
 		Runtime:    Runtime(),
 		Containerd: Containerd(),
 		Cluster:    Cluster(),
-		Inotify:    func() (host.InotifyRoom, error) { return host.InotifyRoom{Instances: true, Watches: true}, nil },
+		Inotify:    func() (watch.InotifyRoom, error) { return watch.InotifyRoom{Instances: true, Watches: true}, nil },
 		TimeClock:  func() (host.ClockState, error) { return host.ClockState{MaxError: 20 * time.Millisecond}, nil },
-		Systemd:    host.Systemd{Units: Answer(host.Units{}, nil)},
-		Prober: host.Prober{Do: func(context.Context, host.ProbeRequest) (host.ProbeAnswer, error) {
-			return host.ProbeAnswer{}, nil
+		Systemd:    systemd.Systemd{Units: Answer(systemd.Units{}, nil)},
+		Prober: probe.Prober{Do: func(context.Context, probe.ProbeRequest) (probe.ProbeAnswer, error) {
+			return probe.ProbeAnswer{}, nil
 		}},
 	}
 	for _, option := range options {

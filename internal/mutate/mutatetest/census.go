@@ -15,7 +15,8 @@ import (
 
 	"github.com/vishvananda/netlink"
 
-	"github.com/nodeagent/nodeagent/internal/host"
+	"github.com/nodeagent/nodeagent/internal/host/cgroup"
+	"github.com/nodeagent/nodeagent/internal/host/mount"
 )
 
 // Census is everything that is there, by name, with what identifies it and what is in it.
@@ -46,7 +47,7 @@ func (c Census) Network(node string) Census {
 		base := filepath.Base(what)
 		switch point, _ := mountPoint(name, text); kind {
 		case "mount":
-			if !host.Below(point, node) {
+			if !mount.Below(point, node) {
 				continue
 			}
 		case "link":
@@ -55,7 +56,7 @@ func (c Census) Network(node string) Census {
 			}
 		case "file":
 			if strings.HasPrefix(text, "d") || base == "lock" || strings.HasPrefix(base, "last_reserved") || !slices.ContainsFunc(
-				[]string{"netns", "cni"}, func(dir string) bool { return host.Below(what, filepath.Join(node, dir)) }) {
+				[]string{"netns", "cni"}, func(dir string) bool { return mount.Below(what, filepath.Join(node, dir)) }) {
 				continue
 			}
 		case "cgroup":
@@ -106,11 +107,11 @@ func (n *Node) countLinks(c Census) {
 // countCgroups lists the node's corner of each hierarchy. The pods' parents (kubepods, QoS classes) are kubelet's.
 func (n *Node) countCgroups(c Census) {
 	n.t.Helper()
-	mounts, err := n.Host.Mounts()
+	mounts, err := mount.Table(n.Host)
 	if err != nil {
 		n.t.Fatal(err)
 	}
-	for _, hierarchy := range host.CgroupHierarchies(mounts, n.Host.Paths.CgroupMount) {
+	for _, hierarchy := range cgroup.CgroupHierarchies(mounts, n.Host.Paths.CgroupMount) {
 		top := filepath.Join(hierarchy.Point, n.Host.Paths.CgroupRoot)
 		_ = filepath.WalkDir(top, func(name string, entry fs.DirEntry, err error) error {
 			if err != nil || !entry.IsDir() {
@@ -184,7 +185,7 @@ func (c Census) Missing(after Census, node string) []string {
 	for name, was := range c {
 		now, ok := after[name]
 		point, isMount := mountPoint(name, was)
-		outside := isMount && !host.Below(point, node)
+		outside := isMount && !mount.Below(point, node)
 		switch {
 		case ok && (now == was || outside):
 		case ok:

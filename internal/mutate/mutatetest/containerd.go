@@ -23,6 +23,7 @@ import (
 	cri "k8s.io/cri-api/pkg/apis/runtime/v1"
 
 	"github.com/nodeagent/nodeagent/internal/host"
+	"github.com/nodeagent/nodeagent/internal/host/mount"
 	"github.com/nodeagent/nodeagent/test/need"
 )
 
@@ -233,9 +234,9 @@ func (c *Containerd) stop() {
 			_ = syscall.Kill(pid, syscall.SIGKILL)
 		}
 	}
-	mounts, _ := h.MountsOf(os.Getpid())
+	mounts, _ := mount.TableOf(h, os.Getpid())
 	for i := len(mounts) - 1; i >= 0; i-- {
-		if host.Below(mounts[i].Point, c.Dir) {
+		if mount.Below(mounts[i].Point, c.Dir) {
 			_ = unix.Unmount(mounts[i].Point, unix.MNT_DETACH|unix.UMOUNT_NOFOLLOW)
 		}
 	}

@@ -15,6 +15,9 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/nodeagent/nodeagent/internal/host"
+	"github.com/nodeagent/nodeagent/internal/host/hosterr"
+	"github.com/nodeagent/nodeagent/internal/host/mount"
+	"github.com/nodeagent/nodeagent/internal/host/probe"
 	"github.com/nodeagent/nodeagent/internal/mutate"
 	"github.com/nodeagent/nodeagent/test/need"
 )
@@ -53,7 +56,7 @@ func New(t testing.TB, set ...func(*host.Paths)) *Node {
 			NetnsDirs:      []string{filepath.Join(dir, "netns")},
 		},
 		Clock:  host.Now,
-		Prober: host.NewProber(),
+		Prober: probe.NewProber(),
 	}
 	for _, change := range set {
 		change(&h.Paths)
@@ -74,14 +77,14 @@ func New(t testing.TB, set ...func(*host.Paths)) *Node {
 // unmountAll removes what a test left mounted, so that its directory can be deleted without harm.
 func (n *Node) unmountAll() {
 	for range 64 {
-		mounts, err := n.Host.MountsOf(os.Getpid())
+		mounts, err := mount.TableOf(n.Host, os.Getpid())
 		if err != nil {
 			n.t.Error(err)
 			return
 		}
 		left := false
 		for i := len(mounts) - 1; i >= 0; i-- {
-			if host.Below(mounts[i].Point, n.Dir) {
+			if mount.Below(mounts[i].Point, n.Dir) {
 				left = true
 				_ = unix.Unmount(mounts[i].Point, unix.MNT_DETACH|unix.UMOUNT_NOFOLLOW)
 			}
@@ -160,7 +163,7 @@ func (n *Node) Mount(source, point, fsType string, flags uintptr) mutate.Mount {
 // Mounts returns what is mounted on a point, lowest first.
 func (n *Node) Mounts(point string) []mutate.Mount {
 	n.t.Helper()
-	mounts, err := n.Host.MountsOf(os.Getpid())
+	mounts, err := mount.TableOf(n.Host, os.Getpid())
 	if err != nil {
 		n.t.Fatal(err)
 	}
@@ -207,5 +210,5 @@ func FileID(t testing.TB, name string) mutate.FileID {
 	if err != nil {
 		t.Fatal(err)
 	}
-	return mutate.FileID{Device: host.Device(stat.Device), Inode: stat.Inode}
+	return mutate.FileID{Device: hosterr.Device(stat.Device), Inode: stat.Inode}
 }

@@ -10,7 +10,8 @@ import (
 	"strings"
 	"syscall"
 
-	"github.com/nodeagent/nodeagent/internal/host"
+	"github.com/nodeagent/nodeagent/internal/host/cgroup"
+	"github.com/nodeagent/nodeagent/internal/host/mount"
 	"github.com/nodeagent/nodeagent/internal/mutate"
 	"github.com/nodeagent/nodeagent/test/need"
 )
@@ -30,11 +31,11 @@ func (n *Node) Cgroups(uid, below string) []string {
 // cgroupsBelow makes a cgroup in the node's corner of every mounted hierarchy. remove is called with each corner in the end.
 func (n *Node) cgroupsBelow(name string, remove func(top string)) []string {
 	n.t.Helper()
-	mounts, err := n.Host.Mounts()
+	mounts, err := mount.Table(n.Host)
 	if err != nil {
 		n.t.Fatal(err)
 	}
-	hierarchies := host.CgroupHierarchies(mounts, n.Host.Paths.CgroupMount)
+	hierarchies := cgroup.CgroupHierarchies(mounts, n.Host.Paths.CgroupMount)
 	need.Has(n.t, len(hierarchies) > 0, "mounted cgroups")
 	var dirs []string
 	for _, h := range hierarchies {

@@ -13,7 +13,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/nodeagent/nodeagent/internal/host"
+	"github.com/nodeagent/nodeagent/internal/host/mount"
 	"github.com/nodeagent/nodeagent/test/need"
 )
 
@@ -72,13 +72,13 @@ func runPart(t *testing.T, part int) (output string, err error) {
 // propagation. Elsewhere the copies of others' mounts come and go.
 func (n *Node) Table(pid int) map[int]string {
 	n.t.Helper()
-	mounts, err := n.Host.MountsOf(pid)
+	mounts, err := mount.TableOf(n.Host, pid)
 	if err != nil {
 		n.t.Fatal(err)
 	}
 	table := make(map[int]string, len(mounts))
 	for _, m := range mounts {
-		if !host.Below(m.Point, n.Dir) {
+		if !mount.Below(m.Point, n.Dir) {
 			continue
 		}
 		table[m.ID] = fmt.Sprintf("%d %s %s %s %s %s", m.Parent, m.Device(), m.Root, m.Point, m.FSType, m.Source)

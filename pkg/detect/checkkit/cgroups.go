@@ -11,25 +11,28 @@ import (
 	"strings"
 
 	"github.com/nodeagent/nodeagent/internal/host"
+	"github.com/nodeagent/nodeagent/internal/host/cgroup"
+	"github.com/nodeagent/nodeagent/internal/host/discover"
+	"github.com/nodeagent/nodeagent/internal/host/hosterr"
 	"github.com/nodeagent/nodeagent/pkg/finding"
 )
 
 // ControllerHierarchy returns the cgroup hierarchy with a controller. It looks where every distribution mounts them, which is
 // two small reads; the mount table of a node with many pods is megabytes.
-func ControllerHierarchy(h *host.Host, controller string) (host.CgroupHierarchy, error) {
+func ControllerHierarchy(h *host.Host, controller string) (cgroup.CgroupHierarchy, error) {
 	mount := h.Paths.CgroupMount
 	if text, err := h.Files.Text(path.Join(mount, "cgroup.controllers")); err == nil && slices.Contains(strings.Fields(text), controller) {
-		return host.CgroupHierarchy{Point: mount, V2: true}, nil
+		return cgroup.CgroupHierarchy{Point: mount, V2: true}, nil
 	}
 	v1 := path.Join(mount, controller)
 	if _, err := h.Files.Stat(path.Join(v1, "cgroup.procs")); err == nil {
-		return host.CgroupHierarchy{Name: controller, Point: v1}, nil
+		return cgroup.CgroupHierarchy{Name: controller, Point: v1}, nil
 	}
-	return host.CgroupHierarchy{}, finding.NotApplicable("%s has no cgroup controller %s", mount, controller)
+	return cgroup.CgroupHierarchy{}, finding.NotApplicable("%s has no cgroup controller %s", mount, controller)
 }
 
 // DeadlineError is the error of a look at cgroups that may not go on.
-func DeadlineError(ctx context.Context, hierarchy host.CgroupHierarchy) error {
+func DeadlineError(ctx context.Context, hierarchy cgroup.CgroupHierarchy) error {
 	if ctx.Err() == nil {
 		return nil
 	}
@@ -85,18 +88,18 @@ type DaemonCgroup struct{ Name, Dir, Why string }
 // DaemonCgroups returns the cgroups of kubelet and the runtime, and those above them: whose limit is reached does not matter.
 // What was found is returned beside an error.
 func DaemonCgroups(ctx context.Context, h *host.Host, controller string) ([]DaemonCgroup, error) {
-	daemons, err := h.Daemons(ctx)
+	daemons, err := discover.Daemons(h, ctx)
 	var found []DaemonCgroup
 	for _, d := range daemons {
-		hierarchy, own, cgroupErr := h.CgroupOf(d.PID, controller)
-		if errors.Is(cgroupErr, host.ErrNotConfigured) || errors.Is(cgroupErr, fs.ErrNotExist) { // no such controller, or it ended
+		hierarchy, own, cgroupErr := cgroup.CgroupOf(h, d.PID, controller)
+		if errors.Is(cgroupErr, hosterr.ErrNotConfigured) || errors.Is(cgroupErr, fs.ErrNotExist) { // no such controller, or it ended
 			continue
 		}
 		err = errors.Join(err, cgroupErr)
 		if cgroupErr != nil {
 			continue
 		}
-		for _, name := range host.CgroupChain(own) {
+		for _, name := range cgroup.CgroupChain(own) {
 			found = append(found, DaemonCgroup{name, hierarchy.Point + name, "which " + Sanitize(d.Comm, 32) + " is in"})
 		}
 	}

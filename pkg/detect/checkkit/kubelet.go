@@ -5,17 +5,19 @@ import (
 	"path/filepath"
 
 	"github.com/nodeagent/nodeagent/internal/host"
+	"github.com/nodeagent/nodeagent/internal/host/discover"
+	"github.com/nodeagent/nodeagent/internal/host/hosterr"
 	"github.com/nodeagent/nodeagent/pkg/finding"
 )
 
 // KubeletNetwork remembers what kubelet was told for as long as its process lives.
 type KubeletNetwork struct {
 	process host.Process
-	network host.KubeletNetwork
+	network discover.KubeletNetwork
 }
 
 // Get reads kubelet's files once for each of its processes, and every time while none runs.
-func (k *KubeletNetwork) Get(h *host.Host) (host.KubeletNetwork, error) {
+func (k *KubeletNetwork) Get(h *host.Host) (discover.KubeletNetwork, error) {
 	var process host.Process
 	if h.Kubelet.Process != nil {
 		found, err := h.Kubelet.Process()
@@ -26,8 +28,8 @@ func (k *KubeletNetwork) Get(h *host.Host) (host.KubeletNetwork, error) {
 	if process.PID != 0 && process.PID == k.process.PID && process.StartTime == k.process.StartTime {
 		return k.network, nil
 	}
-	network, err := h.KubeletNetwork()
-	if errors.Is(err, host.ErrNotConfigured) {
+	network, err := discover.ReadKubeletNetwork(h)
+	if errors.Is(err, hosterr.ErrNotConfigured) {
 		return network, finding.NotApplicable("nothing on this host says what kubelet was told: no process kubelet, no /var/lib/kubelet/config.yaml, " +
 			"no kubelet.conf.d of K3s (before 1.32 it has none) or RKE2, no arguments of MicroK8s. Where there is a kubelet nevertheless, name a file with its clusterDNS as paths.kubeletConfig")
 	}

@@ -7,6 +7,8 @@ import (
 	"time"
 
 	"github.com/nodeagent/nodeagent/internal/host"
+	"github.com/nodeagent/nodeagent/internal/host/hosterr"
+	"github.com/nodeagent/nodeagent/internal/host/kubelet"
 	"github.com/nodeagent/nodeagent/pkg/detect"
 	"github.com/nodeagent/nodeagent/pkg/finding"
 )
@@ -29,15 +31,15 @@ const metricsRefused = "the agent has no right to read kubelet's metrics: it nee
 
 // scrapeKubelet asks for kubelet's metrics. A kubelet that does not answer is kubelet-health's finding: nothing is learnt
 // here.
-func scrapeKubelet(ctx context.Context, h *host.Host) (*host.Scrape, error) {
+func scrapeKubelet(ctx context.Context, h *host.Host) (*kubelet.Scrape, error) {
 	if h.Kubelet.Scrape == nil {
 		return nil, finding.NotApplicable("no kubelet is configured on this host")
 	}
 	scrape, err := h.Kubelet.Scrape(ctx)
 	switch {
-	case errors.Is(err, host.ErrNotConfigured):
+	case errors.Is(err, hosterr.ErrNotConfigured):
 		return nil, finding.NotApplicable("kubelet serves no API on this node (enableServer: false)")
-	case errors.Is(err, host.ErrForbidden):
+	case errors.Is(err, hosterr.ErrForbidden):
 		return nil, fmt.Errorf("%s: %w", metricsRefused, err)
 	case err != nil:
 		return nil, fmt.Errorf("kubelet's metrics: %w", err)
@@ -63,11 +65,11 @@ const maxPoints = 64
 
 // Read takes one scrape into account. A nil map means that there is nothing to say yet: this is the first scrape, or the
 // first one of a new kubelet. Pick returns under which key a sample is counted, empty for none.
-func (m *KubeletMeter) Read(ctx context.Context, h *host.Host, pick func(name string, s host.Sample) string, names ...string) (map[string]float64, *host.Scrape, error) {
+func (m *KubeletMeter) Read(ctx context.Context, h *host.Host, pick func(name string, s kubelet.Sample) string, names ...string) (map[string]float64, *kubelet.Scrape, error) {
 	scrape, err := scrapeKubelet(ctx, h)
 	if err != nil {
 		// Whoever could read them before has lost something.
-		if errors.Is(err, host.ErrForbidden) && !m.Tells && len(m.Points) == 0 {
+		if errors.Is(err, hosterr.ErrForbidden) && !m.Tells && len(m.Points) == 0 {
 			err = finding.NotApplicable("%s; kubelet-pleg tells so", metricsRefused)
 		}
 		return nil, nil, err

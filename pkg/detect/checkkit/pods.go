@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/nodeagent/nodeagent/internal/host"
+	"github.com/nodeagent/nodeagent/internal/host/discover"
 )
 
 // PodOfProcess returns the pod that a process belongs to by its cgroups.
@@ -43,7 +44,7 @@ func KubeletNames(ctx context.Context, h *host.Host) map[string]string {
 	}
 	ctx, cancel := context.WithTimeout(ctx, 2*time.Second)
 	defer cancel()
-	pods, err := h.NodePods(ctx)
+	pods, err := discover.NodePods(h, ctx)
 	if err != nil {
 		return nil
 	}

@@ -6,22 +6,24 @@ import (
 	"time"
 
 	"github.com/nodeagent/nodeagent/internal/host"
+	"github.com/nodeagent/nodeagent/internal/host/mount"
+	"github.com/nodeagent/nodeagent/internal/host/probe"
 	"github.com/nodeagent/nodeagent/pkg/finding"
 )
 
 // HungProbes remembers the probes that hang in the kernel and could not be killed, so that there is never more than one
 // for each subject: a second one would only hang beside it.
-type HungProbes map[string]host.ProbeResult // by what the user calls the subject
+type HungProbes map[string]probe.ProbeResult // by what the user calls the subject
 
 // All asks those that do not hang already, as a rule by one child, and returns a result for each key. What hung in an
 // earlier look is returned as it was until the kernel lets its child go.
-func (p HungProbes) All(ctx context.Context, h *host.Host, patience time.Duration, keys []string, requests []host.ProbeRequest) map[string]host.ProbeResult {
+func (p HungProbes) All(ctx context.Context, h *host.Host, patience time.Duration, keys []string, requests []probe.ProbeRequest) map[string]probe.ProbeResult {
 	for key := range p {
 		p.Hangs(key) // which forgets it where it does not, also when nobody asks for it any more
 	}
-	results := make(map[string]host.ProbeResult, len(keys))
+	results := make(map[string]probe.ProbeResult, len(keys))
 	var askedKeys []string
-	var asked []host.ProbeRequest
+	var asked []probe.ProbeRequest
 	for i, key := range keys {
 		if p.Hangs(key) {
 			results[key] = p[key]
@@ -44,7 +46,7 @@ func ForgetUnmounted(h *host.Host, doubts map[finding.Subject]error) {
 	if len(doubts) == 0 {
 		return
 	}
-	mounts, err := h.Mounts()
+	mounts, err := mount.Table(h)
 	if err != nil {
 		return // the doubts stand
 	}

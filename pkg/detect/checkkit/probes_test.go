@@ -5,18 +5,18 @@ import (
 	"testing"
 	"time"
 
-	"github.com/nodeagent/nodeagent/internal/host"
 	"github.com/nodeagent/nodeagent/internal/host/hosttest"
+	"github.com/nodeagent/nodeagent/internal/host/probe"
 )
 
 // Of a filesystem that hung and is gone nothing is kept once the kernel has let its probe go.
 func TestHungProbesAreForgotten(t *testing.T) {
 	h, ended := hosttest.Host(t), make(chan struct{})
-	h.Prober.Batch = func(context.Context, time.Duration, []host.ProbeRequest) []host.ProbeResult {
-		return []host.ProbeResult{{Err: host.ErrHung, Ended: ended}}
+	h.Prober.Batch = func(context.Context, time.Duration, []probe.ProbeRequest) []probe.ProbeResult {
+		return []probe.ProbeResult{{Err: probe.ErrHung, Ended: ended}}
 	}
 	hung := HungProbes{}
-	hung.All(t.Context(), h, time.Second, []string{"8:1 27"}, []host.ProbeRequest{{Path: "/volume"}})
+	hung.All(t.Context(), h, time.Second, []string{"8:1 27"}, []probe.ProbeRequest{{Path: "/volume"}})
 	if len(hung) != 1 {
 		t.Fatalf("%d probes hang, want 1", len(hung))
 	}

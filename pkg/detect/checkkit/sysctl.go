@@ -7,6 +7,7 @@ import (
 	"strings"
 
 	"github.com/nodeagent/nodeagent/internal/host"
+	"github.com/nodeagent/nodeagent/internal/host/tailfile"
 )
 
 // SysctlFile returns where a setting is: dots part the names, or slashes, with dots in the names then, whichever comes first.
@@ -39,7 +40,7 @@ func SysctlWriter(files host.Files, name, value string) string {
 // not understood.
 func SysctlWord(files host.Files, name string) (file, word string) {
 	for _, f := range sysctlFiles(files) {
-		data, err := files.Head(f, 64<<10)
+		data, err := tailfile.Head(files, f, 64<<10)
 		if err != nil {
 			continue // it only helps to find the cause
 		}

@@ -7,8 +7,8 @@ import (
 	"syscall"
 	"testing"
 
-	"github.com/nodeagent/nodeagent/internal/host"
 	"github.com/nodeagent/nodeagent/internal/host/hosttest"
+	"github.com/nodeagent/nodeagent/internal/host/probe"
 	"github.com/nodeagent/nodeagent/pkg/detect/storage/diskspace"
 	"github.com/nodeagent/nodeagent/pkg/detect/storage/filesystemreadonly"
 	"github.com/nodeagent/nodeagent/pkg/detect/storage/hungmounts"
@@ -41,13 +41,13 @@ func TestUnmountedMeanwhile(t *testing.T) {
 			}
 			put("proc/1/mountinfo", root+line)
 			asked := false
-			h.Prober.Do = func(_ context.Context, r host.ProbeRequest) (host.ProbeAnswer, error) {
+			h.Prober.Do = func(_ context.Context, r probe.ProbeRequest) (probe.ProbeAnswer, error) {
 				if r.Path != "/volume" {
-					return host.ProbeAnswer{FreeBytes: 50, RootBytes: 50, TotalBytes: 100}, nil
+					return probe.ProbeAnswer{FreeBytes: 50, RootBytes: 50, TotalBytes: 100}, nil
 				}
 				asked = true
 				put("proc/1/mountinfo", root)
-				return host.ProbeAnswer{Errno: int(syscall.ENOENT)}, nil
+				return probe.ProbeAnswer{Errno: int(syscall.ENOENT)}, nil
 			}
 			findings, err := fresh(t, name).Run(t.Context(), h)
 			if len(findings) > 0 || err != nil || !asked {

@@ -8,6 +8,8 @@ import (
 	"testing"
 
 	"github.com/nodeagent/nodeagent/internal/host"
+	"github.com/nodeagent/nodeagent/internal/host/cri"
+	"github.com/nodeagent/nodeagent/internal/host/kubelet"
 	"github.com/nodeagent/nodeagent/test/need"
 )
 
@@ -64,12 +66,12 @@ func (c *containerd) Kill() {
 // RuntimeHost is a host whose runtime is that containerd.
 func (c *containerd) RuntimeHost(t *testing.T) *host.Host {
 	t.Helper()
-	runtime, closer, err := host.NewRuntime(c.Socket)
+	runtime, closer, err := cri.NewRuntime(c.Socket)
 	if err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = closer.Close() })
-	h := &host.Host{NodeName: "node-1", Clock: host.Now, Plugins: host.NewPlugins(c.Dir), Runtime: runtime}
+	h := &host.Host{NodeName: "node-1", Clock: host.Now, Plugins: kubelet.NewPlugins(c.Dir), Runtime: runtime}
 	h.Paths.CRISocket = c.Socket
 	return h
 }

@@ -12,6 +12,11 @@ import (
 	cri "k8s.io/cri-api/pkg/apis/runtime/v1"
 
 	"github.com/nodeagent/nodeagent/internal/host"
+	"github.com/nodeagent/nodeagent/internal/host/kmsg"
+	"github.com/nodeagent/nodeagent/internal/host/netlink"
+	"github.com/nodeagent/nodeagent/internal/host/packetfilter"
+	"github.com/nodeagent/nodeagent/internal/host/probe"
+	"github.com/nodeagent/nodeagent/internal/host/watch"
 )
 
 // fixtureDoors open what is not in files, by the name below doors/.
@@ -55,22 +60,22 @@ func fixtureDoors() map[string]func(t *testing.T, h *host.Host, file txtar.File)
 		"kubelet-metrics-error": kubeletMetricsErrorDoor,
 		"network.json":          FixtureNetwork,
 		"packet-filter.json": func(t *testing.T, h *host.Host, file txtar.File) {
-			var filter host.PacketFilter
+			var filter packetfilter.PacketFilter
 			strictJSON(t, file, &filter)
-			h.Network.PacketFilter = func() (host.PacketFilter, error) { return filter, nil }
+			h.Network.PacketFilter = func() (packetfilter.PacketFilter, error) { return filter, nil }
 		},
 		"network-layout.json": func(t *testing.T, h *host.Host, file txtar.File) {
-			var layout host.NetworkLayout
+			var layout netlink.NetworkLayout
 			strictJSON(t, file, &layout)
-			h.Network.Layout = func() (host.NetworkLayout, error) { return layout, nil }
+			h.Network.Layout = func() (netlink.NetworkLayout, error) { return layout, nil }
 		},
 		"systemd.json": systemdDoor,
 		"daemons.json": fixtureDaemons,
 		"wtmp.json":    fixtureLogins,
 		"inotify.json": func(t *testing.T, h *host.Host, file txtar.File) {
-			var room host.InotifyRoom
+			var room watch.InotifyRoom
 			strictJSON(t, file, &room)
-			h.Inotify = func() (host.InotifyRoom, error) { return room, nil }
+			h.Inotify = func() (watch.InotifyRoom, error) { return room, nil }
 		},
 		"clock.json": func(t *testing.T, h *host.Host, file txtar.File) {
 			var clock host.ClockState
@@ -93,32 +98,32 @@ func fixtureDaemons(t *testing.T, h *host.Host, file txtar.File) {
 }
 
 // fixtureProber answers from a file, by path, and fails the test for any other path: it must not be touched.
-func fixtureProber(t *testing.T, file txtar.File) host.Prober {
+func fixtureProber(t *testing.T, file txtar.File) probe.Prober {
 	t.Helper()
 	var answers map[string]struct {
-		host.ProbeAnswer
+		probe.ProbeAnswer
 		Hang bool `json:"hang"`
 	}
 	strictJSON(t, file, &answers)
-	return host.Prober{Do: func(ctx context.Context, request host.ProbeRequest) (host.ProbeAnswer, error) {
+	return probe.Prober{Do: func(ctx context.Context, request probe.ProbeRequest) (probe.ProbeAnswer, error) {
 		answer, known := answers[request.Path]
 		switch {
 		case !known:
 			t.Errorf("probe of %s", request.Path)
-			return host.ProbeAnswer{}, errors.New("must not be touched")
+			return probe.ProbeAnswer{}, errors.New("must not be touched")
 		case answer.Hang:
-			return host.ProbeAnswer{}, context.DeadlineExceeded
+			return probe.ProbeAnswer{}, context.DeadlineExceeded
 		}
 		return answer.ProbeAnswer, nil
 	}}
 }
 
 // fixtureKernelLog answers with raw records, one a line.
-func fixtureKernelLog(t *testing.T, file txtar.File) func(context.Context, func(host.KernelRecord)) error {
+func fixtureKernelLog(t *testing.T, file txtar.File) func(context.Context, func(kmsg.KernelRecord)) error {
 	t.Helper()
-	return func(_ context.Context, each func(host.KernelRecord)) error {
+	return func(_ context.Context, each func(kmsg.KernelRecord)) error {
 		for line := range strings.Lines(string(file.Data)) {
-			r, err := host.ParseKernelRecord([]byte(strings.TrimSuffix(line, "\n")))
+			r, err := kmsg.ParseKernelRecord([]byte(strings.TrimSuffix(line, "\n")))
 			if err != nil {
 				return err
 			}

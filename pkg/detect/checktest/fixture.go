@@ -17,6 +17,7 @@ import (
 	"golang.org/x/tools/txtar"
 
 	"github.com/nodeagent/nodeagent/internal/host"
+	"github.com/nodeagent/nodeagent/internal/host/discover"
 	"github.com/nodeagent/nodeagent/pkg/detect"
 	"github.com/nodeagent/nodeagent/pkg/finding"
 )
@@ -115,7 +116,7 @@ var laterName = regexp.MustCompile(`^\+([0-9a-z.]+)/(.+)$`)
 // must see.
 func FixtureHost(t *testing.T, archive *txtar.Archive) (*host.Host, []moment, fixtureWant) {
 	t.Helper()
-	paths := host.DefaultPaths()
+	paths := discover.DefaultPaths()
 	paths.InitPID = 1
 	h := &host.Host{NodeName: "fixture", Paths: paths, Files: host.Files{Root: t.TempDir()}}
 	var want fixtureWant

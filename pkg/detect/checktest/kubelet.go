@@ -16,35 +16,38 @@ import (
 	cri "k8s.io/cri-api/pkg/apis/runtime/v1"
 
 	"github.com/nodeagent/nodeagent/internal/host"
+	"github.com/nodeagent/nodeagent/internal/host/discover"
+	"github.com/nodeagent/nodeagent/internal/host/hosterr"
 	"github.com/nodeagent/nodeagent/internal/host/hosttest"
+	"github.com/nodeagent/nodeagent/internal/host/kubelet"
 	"github.com/nodeagent/nodeagent/pkg/detect/checkkit"
 )
 
 // kubeletMetricsDoor answers with what kubelet's /metrics and /metrics/probes would say.
 func kubeletMetricsDoor(t *testing.T, h *host.Host, file txtar.File) {
 	t.Helper()
-	metrics, err := host.ParseMetrics(bytes.NewReader(file.Data), host.KubeletMetrics())
-	h.Kubelet.Scrape = func(context.Context) (*host.Scrape, error) {
+	metrics, err := kubelet.ParseMetrics(bytes.NewReader(file.Data), kubelet.KubeletMetrics())
+	h.Kubelet.Scrape = func(context.Context) (*kubelet.Scrape, error) {
 		if err != nil {
 			return nil, fmt.Errorf("get https://127.0.0.1:10250/metrics: parse: %w", err)
 		}
-		return &host.Scrape{At: h.Clock(), Metrics: metrics}, nil
+		return &kubelet.Scrape{At: h.Clock(), Metrics: metrics}, nil
 	}
 }
 
 // kubeletMetricsErrorDoor does not answer, with that error; "forbidden", "not configured" and "timeout" are known.
 func kubeletMetricsErrorDoor(_ *testing.T, h *host.Host, file txtar.File) {
 	text := strings.TrimSpace(string(file.Data))
-	err := map[string]error{"forbidden": host.ErrForbidden, "not configured": host.ErrNotConfigured, "timeout": context.DeadlineExceeded}[text]
+	err := map[string]error{"forbidden": hosterr.ErrForbidden, "not configured": hosterr.ErrNotConfigured, "timeout": context.DeadlineExceeded}[text]
 	if err == nil {
 		err = errors.New(text)
 	}
-	h.Kubelet.Scrape = func(context.Context) (*host.Scrape, error) { return nil, err }
+	h.Kubelet.Scrape = func(context.Context) (*kubelet.Scrape, error) { return nil, err }
 }
 
 // kubeletProcessDoor finds the kubelet among the processes of the machine.
 func kubeletProcessDoor(t *testing.T, h *host.Host, _ txtar.File) {
-	find := host.KubeletFinder(h.Files, h.Paths)
+	find := discover.KubeletFinder(h.Files, h.Paths)
 	h.Kubelet.Process = func() (host.Process, error) {
 		hosttest.RootsDaemons(t, h.Files.Root) // of this moment
 		return find()
@@ -83,7 +86,7 @@ func kubeletServingDoor(_ *testing.T, h *host.Host, file txtar.File) {
 	text := strings.TrimSpace(string(file.Data))
 	certificate, err := checkkit.ParseCertificate(file.Data, "shown")
 	if err != nil {
-		err = map[string]error{"none": host.ErrNoCertificate, "not configured": host.ErrNotConfigured}[text]
+		err = map[string]error{"none": hosterr.ErrNoCertificate, "not configured": hosterr.ErrNotConfigured}[text]
 	}
 	if err == nil && certificate == nil {
 		err = errors.New(text)

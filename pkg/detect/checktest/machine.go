@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/nodeagent/nodeagent/internal/host"
+	"github.com/nodeagent/nodeagent/internal/host/discover"
 	"github.com/nodeagent/nodeagent/pkg/detect"
 	"github.com/nodeagent/nodeagent/pkg/finding"
 )
@@ -21,7 +22,7 @@ type LoadMachine struct {
 
 func NewLoadMachine(t *testing.T) *LoadMachine {
 	m := &LoadMachine{t: t, Up: time.Hour}
-	m.Host = &host.Host{NodeName: "n", Files: host.Files{Root: t.TempDir()}, Paths: host.DefaultPaths()}
+	m.Host = &host.Host{NodeName: "n", Files: host.Files{Root: t.TempDir()}, Paths: discover.DefaultPaths()}
 	m.Host.Clock = func() finding.Timestamp { return finding.Timestamp{Boot: "b", SinceBoot: m.Up} }
 	m.Write("sys/devices/system/cpu/online", "0-1")
 	return m

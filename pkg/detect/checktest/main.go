@@ -4,13 +4,13 @@ package checktest
 import (
 	"testing"
 
-	"github.com/nodeagent/nodeagent/internal/host"
 	"github.com/nodeagent/nodeagent/internal/host/owned/ownedtest"
+	"github.com/nodeagent/nodeagent/internal/host/probe"
 )
 
 // Main runs the tests of a package of checks and returns the exit status. The test binary is also the child that probes.
 func Main(m *testing.M) int {
-	host.ProbeMain()
+	probe.ProbeMain()
 	remove := ownedtest.Temp()
 	defer remove()
 	return m.Run()

@@ -10,6 +10,7 @@ import (
 	"golang.org/x/tools/txtar"
 
 	"github.com/nodeagent/nodeagent/internal/host"
+	"github.com/nodeagent/nodeagent/internal/host/netlink"
 )
 
 // FixtureNetwork answers from a file what the kernel's network stack says:
@@ -40,12 +41,12 @@ func FixtureNetwork(t *testing.T, h *host.Host, file txtar.File) {
 			}
 			return fmt.Errorf("route to %s: %w", to, syscall.ENETUNREACH)
 		},
-		BusiestPorts: func(context.Context, uint16, uint16) (host.PortUse, error) {
+		BusiestPorts: func(context.Context, uint16, uint16) (netlink.PortUse, error) {
 			if answers.Ports == nil {
 				t.Error("sockets were counted without a reason")
-				return host.PortUse{}, nil
+				return netlink.PortUse{}, nil
 			}
-			return host.PortUse{Local: answers.Ports.Local, Peer: answers.Ports.Peer, Count: answers.Ports.Count}, nil
+			return netlink.PortUse{Local: answers.Ports.Local, Peer: answers.Ports.Peer, Count: answers.Ports.Count}, nil
 		},
 	}
 }

@@ -9,20 +9,22 @@ import (
 	"golang.org/x/tools/txtar"
 
 	"github.com/nodeagent/nodeagent/internal/host"
+	"github.com/nodeagent/nodeagent/internal/host/hosterr"
+	"github.com/nodeagent/nodeagent/internal/host/systemd"
 )
 
 // systemdDoor is what systemd answers; or an error instead, of which "silent" and "not configured" are known.
 func systemdDoor(t *testing.T, h *host.Host, file txtar.File) {
 	t.Helper()
 	var answer struct {
-		host.Units
+		systemd.Units
 
 		Error string `json:"error"`
 	}
 	strictJSON(t, file, &answer)
-	err := map[string]error{"": nil, "silent": fmt.Errorf("systemd: %w: read: i/o timeout", host.ErrSystemdSilent), "not configured": host.ErrNotConfigured}[answer.Error]
+	err := map[string]error{"": nil, "silent": fmt.Errorf("systemd: %w: read: i/o timeout", systemd.ErrSystemdSilent), "not configured": hosterr.ErrNotConfigured}[answer.Error]
 	if err == nil && answer.Error != "" {
 		err = errors.New(answer.Error)
 	}
-	h.Systemd.Units = func(context.Context) (host.Units, error) { return answer.Units, err }
+	h.Systemd.Units = func(context.Context) (systemd.Units, error) { return answer.Units, err }
 }

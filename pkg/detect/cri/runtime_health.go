@@ -14,6 +14,7 @@ import (
 	cri "k8s.io/cri-api/pkg/apis/runtime/v1"
 
 	"github.com/nodeagent/nodeagent/internal/host"
+	"github.com/nodeagent/nodeagent/internal/host/hosterr"
 	"github.com/nodeagent/nodeagent/pkg/detect"
 	"github.com/nodeagent/nodeagent/pkg/detect/checkkit"
 	"github.com/nodeagent/nodeagent/pkg/finding"
@@ -98,7 +99,7 @@ type runtimeSeen struct {
 }
 
 func lookAtRuntime(ctx context.Context, h *host.Host, s RuntimeHealthSettings) (runtimeSeen, error) {
-	seen := runtimeSeen{Socket: h.Paths.CRISocket, ProcessErr: host.ErrNotConfigured}
+	seen := runtimeSeen{Socket: h.Paths.CRISocket, ProcessErr: hosterr.ErrNotConfigured}
 	if h.Runtime.Version == nil || h.Runtime.Status == nil || seen.Socket == "" {
 		return seen, finding.NotApplicable("no container runtime is configured on this host")
 	}
@@ -131,7 +132,7 @@ func lookAtRuntime(ctx context.Context, h *host.Host, s RuntimeHealthSettings) (
 func lookAtSilence(ctx context.Context, h *host.Host, seen *runtimeSeen) error {
 	call, cancel := context.WithTimeout(ctx, 2*time.Second)
 	defer cancel()
-	seen.ConnectErr = host.ErrNotConfigured
+	seen.ConnectErr = hosterr.ErrNotConfigured
 	if h.Plugins.Connect != nil {
 		seen.ConnectErr = h.Plugins.Connect(call, seen.Socket)
 	}

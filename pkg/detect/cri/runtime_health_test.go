@@ -19,6 +19,7 @@ import (
 
 	"github.com/nodeagent/nodeagent/internal/host"
 	"github.com/nodeagent/nodeagent/internal/host/hosttest"
+	"github.com/nodeagent/nodeagent/internal/host/kubelet"
 	"github.com/nodeagent/nodeagent/pkg/detect/checkkit"
 	"github.com/nodeagent/nodeagent/pkg/detect/checktest"
 	"github.com/nodeagent/nodeagent/pkg/finding"
@@ -139,7 +140,7 @@ func TestRuntimeHealthAgainstContainerd(t *testing.T) {
 }
 
 func TestRuntimeHealthNotApplicable(t *testing.T) {
-	h := &host.Host{Clock: host.Now, Plugins: host.NewPlugins(t.TempDir())}
+	h := &host.Host{Clock: host.Now, Plugins: kubelet.NewPlugins(t.TempDir())}
 	_, err := RuntimeHealth(DefaultRuntimeHealthSettings()).Run(t.Context(), h)
 	if _, ok := errors.AsType[*finding.NotApplicableError](err); !ok {
 		t.Errorf("got %v, want not applicable", err)

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/nodeagent/nodeagent/internal/host"
+	"github.com/nodeagent/nodeagent/internal/host/kubelet"
 	"github.com/nodeagent/nodeagent/pkg/detect"
 	"github.com/nodeagent/nodeagent/pkg/detect/checkkit"
 	"github.com/nodeagent/nodeagent/pkg/finding"
@@ -100,7 +101,7 @@ func (m *latencyState) look(ctx context.Context, h *host.Host) ([]finding.Findin
 }
 
 // latencyKey says what a bucket counts for: the calls that were in time, or all.
-func latencyKey(_ string, s host.Sample) string {
+func latencyKey(_ string, s kubelet.Sample) string {
 	operation := s.Label("operation_type")
 	for _, calls := range []runtimeCalls{runtimeQuestions(), runtimeWork()} {
 		if !slices.Contains(calls.operations, operation) {

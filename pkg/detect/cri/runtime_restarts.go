@@ -12,6 +12,9 @@ import (
 	"time"
 
 	"github.com/nodeagent/nodeagent/internal/host"
+	"github.com/nodeagent/nodeagent/internal/host/discover"
+	"github.com/nodeagent/nodeagent/internal/host/hosterr"
+	"github.com/nodeagent/nodeagent/internal/host/systemd"
 	"github.com/nodeagent/nodeagent/pkg/detect"
 	"github.com/nodeagent/nodeagent/pkg/detect/checkkit"
 	"github.com/nodeagent/nodeagent/pkg/finding"
@@ -72,7 +75,7 @@ func (r *runtimeRestarts) look(ctx context.Context, h *host.Host) ([]finding.Fin
 	}
 	now := h.Clock()
 	r.memory.Load(now)
-	process, err := h.RuntimeProcess(ctx)
+	process, err := discover.RuntimeProcess(h, ctx)
 	switch {
 	case err == nil:
 		if r.memory.Saw(process) {
@@ -109,14 +112,14 @@ func (r *runtimeRestarts) away(ctx context.Context, h *host.Host, now finding.Ti
 		return nil
 	}
 	units, err := h.Systemd.Units(ctx)
-	if errors.Is(err, host.ErrNotConfigured) {
+	if errors.Is(err, hosterr.ErrNotConfigured) {
 		return nil
 	}
 	if err != nil {
 		return err
 	}
 	lives := &r.memory.Lives
-	i := slices.IndexFunc(units.Running, func(u host.Unit) bool { return u.Name == lives.Unit || lives.Unit == "" && runtimeService(u.Name) })
+	i := slices.IndexFunc(units.Running, func(u systemd.Unit) bool { return u.Name == lives.Unit || lives.Unit == "" && runtimeService(u.Name) })
 	if i < 0 {
 		lives.Known = false // it has failed, or was stopped: nobody starts it again
 		return nil

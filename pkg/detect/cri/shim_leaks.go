@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/nodeagent/nodeagent/internal/host"
+	"github.com/nodeagent/nodeagent/internal/host/discover"
 	"github.com/nodeagent/nodeagent/pkg/detect"
 	"github.com/nodeagent/nodeagent/pkg/detect/checkkit"
 	"github.com/nodeagent/nodeagent/pkg/detect/system/tasks"
@@ -146,7 +147,7 @@ func (s *shimLook) shims(h *host.Host, table []host.ProcStat) ([]runningShim, er
 			if err != nil {
 				return nil, fmt.Errorf("shim: %w", err)
 			}
-			if is = shimOf(args); is.id != "" && h.Nested(p.PID) {
+			if is = shimOf(args); is.id != "" && discover.Nested(h, p.PID) {
 				is = shim{}
 			}
 		}

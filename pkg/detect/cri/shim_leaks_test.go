@@ -14,6 +14,7 @@ import (
 	cri "k8s.io/cri-api/pkg/apis/runtime/v1"
 
 	"github.com/nodeagent/nodeagent/internal/host"
+	hostcri "github.com/nodeagent/nodeagent/internal/host/cri"
 	"github.com/nodeagent/nodeagent/internal/host/hosttest"
 	"github.com/nodeagent/nodeagent/internal/mutate/mutatetest"
 	"github.com/nodeagent/nodeagent/pkg/detect/checktest"
@@ -81,12 +82,12 @@ func TestShimLeaksReal(t *testing.T) {
 // lookForShims looks once, an hour from now, with the containerd on socket as the node's.
 func lookForShims(t *testing.T, socket string) []finding.Finding {
 	t.Helper()
-	runtime, closer, err := host.NewRuntime(socket)
+	runtime, closer, err := hostcri.NewRuntime(socket)
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer closer.Close()
-	below, belowCloser, err := host.NewContainerd(socket)
+	below, belowCloser, err := hostcri.NewContainerd(socket)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -11,6 +11,8 @@ import (
 	"time"
 
 	"github.com/nodeagent/nodeagent/internal/host"
+	"github.com/nodeagent/nodeagent/internal/host/hosterr"
+	"github.com/nodeagent/nodeagent/internal/host/kmsg"
 	"github.com/nodeagent/nodeagent/pkg/detect"
 	"github.com/nodeagent/nodeagent/pkg/detect/checkkit"
 	"github.com/nodeagent/nodeagent/pkg/detect/kernellog/rules"
@@ -99,7 +101,7 @@ func NewKernelLog(s Settings) (*LiveKernelLog, error) {
 }
 
 // hear takes in a record and returns the rule that recognised it.
-func (l *LiveKernelLog) hear(r host.KernelRecord) (*rules.Rule, bool) {
+func (l *LiveKernelLog) hear(r kmsg.KernelRecord) (*rules.Rule, bool) {
 	return l.Observe(LogRecord{
 		Sequence: r.Sequence, Up: r.Up, Text: r.Text,
 		Foreign: r.Fragment || !r.FromKernel() && !l.programs,
@@ -160,18 +162,18 @@ func New(s Settings, follow *LiveKernelLog, witnesses *detect.StateSources, memo
 // readKernelLog reads what the kernel has kept.
 func readKernelLog(ctx context.Context, h *host.Host, s Settings) (*LiveKernelLog, error) {
 	if h.KernelLog == nil {
-		return nil, fmt.Errorf("the kernel's log: %w", host.ErrNotConfigured)
+		return nil, fmt.Errorf("the kernel's log: %w", hosterr.ErrNotConfigured)
 	}
 	log, err := NewKernelLog(s)
 	if err != nil {
 		return nil, err
 	}
-	return log, kernelLogError(h.KernelLog(ctx, func(r host.KernelRecord) { log.hear(r) }))
+	return log, kernelLogError(h.KernelLog(ctx, func(r kmsg.KernelRecord) { log.hear(r) }))
 }
 
 // kernelLogError tells a host without a kernel log of its own from one whose log cannot be read.
 func kernelLogError(err error) error {
-	if errors.Is(err, host.ErrNoKernelLog) {
+	if errors.Is(err, kmsg.ErrNoKernelLog) {
 		return finding.NotApplicable("this host, a container, has no kernel log of its own: %v", err)
 	}
 	return err
@@ -189,7 +191,7 @@ func SaveKernelLog(follow *LiveKernelLog, witnesses *detect.StateSources, memory
 }
 
 // KernelWatch follows the kernel's log from the oldest record that it has kept: see host.WatchKernelLog.
-type KernelWatch func(ctx context.Context, log *slog.Logger, each func(host.KernelRecord), caughtUp func()) error
+type KernelWatch func(ctx context.Context, log *slog.Logger, each func(kmsg.KernelRecord), caughtUp func()) error
 
 // KernelLogSource feeds follow with what watch reads, and wakes: checks that asked for a text, the check that confirms the
 // rule which recognised it, and kernel-log itself. lost is told how many records were lost; it may be nil. What the kernel
@@ -197,7 +199,7 @@ type KernelWatch func(ctx context.Context, log *slog.Logger, each func(host.Kern
 func KernelLogSource(follow *LiveKernelLog, logger *slog.Logger, watch KernelWatch, lost func(records uint64)) detect.Source {
 	return detect.Source{Name: detect.WakeKernelLog, Run: func(ctx context.Context, wake func(text string)) error {
 		live := false
-		err := watch(ctx, logger, func(r host.KernelRecord) {
+		err := watch(ctx, logger, func(r kmsg.KernelRecord) {
 			if r.Lost > 0 && live {
 				if lost != nil {
 					lost(r.Lost)
@@ -219,7 +221,7 @@ func KernelLogSource(follow *LiveKernelLog, logger *slog.Logger, watch KernelWat
 			wake("")
 		})
 		follow.Deaf(kernelLogError(err))
-		if errors.Is(err, host.ErrNoKernelLog) {
+		if errors.Is(err, kmsg.ErrNoKernelLog) {
 			<-ctx.Done() // nothing is lost
 			return nil
 		}

@@ -16,6 +16,7 @@ import (
 
 	"github.com/nodeagent/nodeagent/internal/host"
 	"github.com/nodeagent/nodeagent/internal/host/hosttest"
+	"github.com/nodeagent/nodeagent/internal/host/kmsg"
 	"github.com/nodeagent/nodeagent/pkg/detect"
 	"github.com/nodeagent/nodeagent/pkg/detect/checkkit"
 	"github.com/nodeagent/nodeagent/pkg/detect/checktest"
@@ -59,8 +60,8 @@ func kernelFindings(t *testing.T, c detect.Check, up time.Duration) (got []strin
 }
 
 // kernelSays watches a log in which there are kept records first, and then live ones.
-func kernelSays(kept, live []host.KernelRecord) KernelWatch {
-	return func(_ context.Context, _ *slog.Logger, each func(host.KernelRecord), caughtUp func()) error {
+func kernelSays(kept, live []kmsg.KernelRecord) KernelWatch {
+	return func(_ context.Context, _ *slog.Logger, each func(kmsg.KernelRecord), caughtUp func()) error {
 		for _, r := range kept {
 			each(r)
 		}
@@ -72,8 +73,8 @@ func kernelSays(kept, live []host.KernelRecord) KernelWatch {
 	}
 }
 
-func record(sequence uint64, up time.Duration, text string) host.KernelRecord {
-	return host.KernelRecord{Sequence: sequence, Up: up, Text: text}
+func record(sequence uint64, up time.Duration, text string) kmsg.KernelRecord {
+	return kmsg.KernelRecord{Sequence: sequence, Up: up, Text: text}
 }
 
 func TestKernelLog(t *testing.T) {
@@ -87,8 +88,8 @@ func TestKernelLog(t *testing.T) {
 	var wakes []string
 	lost := 0
 	source := KernelLogSource(log, slog.New(slog.DiscardHandler), kernelSays(
-		[]host.KernelRecord{record(1, time.Minute, "Oops: 0000 [#1] PREEMPT SMP NOPTI")},
-		[]host.KernelRecord{record(2, time.Minute, "EXT4-fs error (device sda1): x"), forged, fragment, late},
+		[]kmsg.KernelRecord{record(1, time.Minute, "Oops: 0000 [#1] PREEMPT SMP NOPTI")},
+		[]kmsg.KernelRecord{record(2, time.Minute, "EXT4-fs error (device sda1): x"), forged, fragment, late},
 	), func(records uint64) { lost += int(records) })
 	all := New(DefaultSettings(), log, nil, nil)
 	ext4 := detect.Check{Wakes: []detect.Wake{checkkit.KernelWake("filesystem-readonly")}}
@@ -122,7 +123,7 @@ func TestKernelLog(t *testing.T) {
 // TestKernelLogLeavesToState: a rule is left to the check that reads the state behind it, as long as that check can.
 func TestKernelLogLeavesToState(t *testing.T) {
 	log := testLog(t)
-	source := KernelLogSource(log, slog.New(slog.DiscardHandler), kernelSays(nil, []host.KernelRecord{record(1, time.Minute, "md/raid1:md0: Disk failure on sda1, disabling device.")}), nil)
+	source := KernelLogSource(log, slog.New(slog.DiscardHandler), kernelSays(nil, []kmsg.KernelRecord{record(1, time.Minute, "md/raid1:md0: Disk failure on sda1, disabling device.")}), nil)
 	if err := source.Run(t.Context(), func(string) {}); err != nil {
 		t.Fatal(err)
 	}
@@ -163,7 +164,7 @@ func TestKernelLogAsTheUserWantsIt(t *testing.T) {
 	if problems := s.Problems(); len(problems) != 0 {
 		t.Fatal(problems)
 	}
-	h := &host.Host{NodeName: "n", Clock: hosttest.Clock, KernelLog: func(_ context.Context, each func(host.KernelRecord)) error {
+	h := &host.Host{NodeName: "n", Clock: hosttest.Clock, KernelLog: func(_ context.Context, each func(kmsg.KernelRecord)) error {
 		each(record(1, time.Minute, "Oops: 0000 [#1] PREEMPT SMP NOPTI"))
 		each(record(2, time.Minute, "EXT4-fs error (device sda1): x"))
 		return nil
@@ -183,7 +184,7 @@ func TestKernelLogWakesTheEngine(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		log := testLog(t)
 		clock := func() finding.Timestamp { return finding.Timestamp{Boot: "b", SinceBoot: time.Minute} }
-		source := KernelLogSource(log, slog.New(slog.DiscardHandler), func(ctx context.Context, _ *slog.Logger, each func(host.KernelRecord), caughtUp func()) error {
+		source := KernelLogSource(log, slog.New(slog.DiscardHandler), func(ctx context.Context, _ *slog.Logger, each func(kmsg.KernelRecord), caughtUp func()) error {
 			caughtUp()
 			<-time.After(5 * time.Second)
 			each(record(1, time.Minute, "Kernel panic - not syncing: x"))
@@ -215,8 +216,8 @@ func TestRealKernelLog(t *testing.T) {
 	log := testLog(t)
 	heard, done := make(chan string, 1024), make(chan error, 1) // more than the test causes; what is beyond is not needed
 	ctx, stop := context.WithCancel(t.Context())
-	source := KernelLogSource(log, slog.New(slog.DiscardHandler), func(ctx context.Context, logger *slog.Logger, each func(host.KernelRecord), caughtUp func()) error {
-		return host.WatchKernelLog(ctx, logger, func(r host.KernelRecord) {
+	source := KernelLogSource(log, slog.New(slog.DiscardHandler), func(ctx context.Context, logger *slog.Logger, each func(kmsg.KernelRecord), caughtUp func()) error {
+		return kmsg.WatchKernelLog(ctx, logger, func(r kmsg.KernelRecord) {
 			each(r)
 			select {
 			case heard <- r.Text:
@@ -294,7 +295,7 @@ func awaitRecord(t *testing.T, heard <-chan string, part string) {
 func TestKernelLogGapOverRestarts(t *testing.T) {
 	const line = "Out of memory: Killed process 77 (stress) total-vm:1024kB, anon-rss:512kB, file-rss:0kB, shmem-rss:0kB, UID:0 pgtables:40kB oom_score_adj:0"
 	memory := checktest.StateStore{}
-	said := []host.KernelRecord{record(1, 5*time.Minute, "nothing"), record(2, 25*time.Minute, line)}
+	said := []kmsg.KernelRecord{record(1, 5*time.Minute, "nothing"), record(2, 25*time.Minute, line)}
 	for _, run := range []struct {
 		name     string
 		from, to time.Duration

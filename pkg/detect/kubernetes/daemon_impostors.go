@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/nodeagent/nodeagent/internal/host"
+	"github.com/nodeagent/nodeagent/internal/host/discover"
 	"github.com/nodeagent/nodeagent/pkg/detect"
 	"github.com/nodeagent/nodeagent/pkg/detect/checkkit"
 	"github.com/nodeagent/nodeagent/pkg/finding"
@@ -49,7 +50,7 @@ func DaemonImpostors() detect.Check {
 		},
 		Every: time.Minute,
 		Run: func(ctx context.Context, h *host.Host) ([]finding.Finding, error) {
-			impostors, err := h.Impostors(ctx)
+			impostors, err := discover.Impostors(h, ctx)
 			return tellImpostors(impostors), err
 		},
 	}
@@ -59,7 +60,7 @@ func DaemonImpostors() detect.Check {
 const maxImpostors = 20
 
 // tellImpostors makes one finding for each user and name, however many processes there are.
-func tellImpostors(impostors []host.Impostor) []finding.Finding {
+func tellImpostors(impostors []discover.Impostor) []finding.Finding {
 	more := map[string]int{}
 	var findings []finding.Finding
 	for _, i := range impostors {

@@ -12,6 +12,10 @@ import (
 	"k8s.io/apimachinery/pkg/api/resource"
 
 	"github.com/nodeagent/nodeagent/internal/host"
+	"github.com/nodeagent/nodeagent/internal/host/discover"
+	"github.com/nodeagent/nodeagent/internal/host/kubelet"
+	"github.com/nodeagent/nodeagent/internal/host/mount"
+	"github.com/nodeagent/nodeagent/internal/host/probe"
 	"github.com/nodeagent/nodeagent/pkg/detect"
 	"github.com/nodeagent/nodeagent/pkg/detect/checkkit"
 	"github.com/nodeagent/nodeagent/pkg/detect/storage/filesystem"
@@ -73,12 +77,12 @@ type evictionState struct {
 }
 
 func (m *evictionState) look(ctx context.Context, h *host.Host) ([]finding.Finding, error) {
-	grown, _, err := m.meter.Read(ctx, h, func(_ string, s host.Sample) string { return s.Label("eviction_signal") }, "kubelet_evictions")
+	grown, _, err := m.meter.Read(ctx, h, func(_ string, s kubelet.Sample) string { return s.Label("eviction_signal") }, "kubelet_evictions")
 	// Who may not read metrics can still look at disks.
 	if _, none := errors.AsType[*finding.NotApplicableError](err); err != nil && (!none || h.Kubelet.Scrape == nil) {
 		return nil, err
 	}
-	config, err := h.KubeletEviction()
+	config, err := discover.ReadKubeletEviction(h)
 	if err != nil {
 		return nil, err
 	}
@@ -105,7 +109,7 @@ func (m *evictionState) look(ctx context.Context, h *host.Host) ([]finding.Findi
 // evictionDisk is what statfs says of one of kubelet's two disks.
 type evictionDisk struct {
 	path   string
-	answer host.ProbeAnswer
+	answer probe.ProbeAnswer
 	err    error
 }
 
@@ -116,13 +120,13 @@ func askDisks(ctx context.Context, h *host.Host) map[string]evictionDisk {
 		return disks
 	}
 	ask := func(path string) evictionDisk {
-		answer, err := h.Prober.Do(ctx, host.ProbeRequest{Op: host.ProbeStatfs, Path: path})
+		answer, err := h.Prober.Do(ctx, probe.ProbeRequest{Op: probe.ProbeStatfs, Path: path})
 		if err == nil && (answer.Errno != 0 || answer.TotalBytes == 0) {
 			err = fmt.Errorf("statfs: errno %d, %d bytes in all", answer.Errno, answer.TotalBytes)
 		}
 		return evictionDisk{path: path, answer: answer, err: err}
 	}
-	mounts, _ := h.Mounts() // without them both are asked
+	mounts, _ := mount.Table(h) // without them both are asked
 	node, known := filesystem.MountHolding(mounts, h.Paths.KubeletRoot)
 	images, _ := filesystem.MountHolding(mounts, h.Paths.ContainerdRoot)
 	if h.Paths.KubeletRoot != "" {
@@ -145,7 +149,7 @@ func signalSubject(signal string) finding.Subject {
 }
 
 // judgeDisk holds what is free against a threshold, "10%" or a quantity; one that says neither is kubelet's to refuse.
-func judgeDisk(found map[string]finding.Finding, signal, path, threshold string, answer host.ProbeAnswer) {
+func judgeDisk(found map[string]finding.Finding, signal, path, threshold string, answer probe.ProbeAnswer) {
 	limit := thresholdBytes(threshold, answer.TotalBytes)
 	if limit <= 0 {
 		return
@@ -171,7 +175,7 @@ func judgeDisk(found map[string]finding.Finding, signal, path, threshold string,
 }
 
 // judgeImages tells that collecting images does not help.
-func (m *evictionState) judgeImages(found map[string]finding.Finding, now finding.Timestamp, path string, high int, answer host.ProbeAnswer) {
+func (m *evictionState) judgeImages(found map[string]finding.Finding, now finding.Timestamp, path string, high int, answer probe.ProbeAnswer) {
 	used := 100 - int(answer.FreeBytes*100/answer.TotalBytes) // as kubelet reckons
 	if high <= 0 || high >= 100 || used < high {
 		m.gcFull = finding.Timestamp{}

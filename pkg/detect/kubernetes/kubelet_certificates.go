@@ -9,6 +9,8 @@ import (
 	"time"
 
 	"github.com/nodeagent/nodeagent/internal/host"
+	"github.com/nodeagent/nodeagent/internal/host/discover"
+	"github.com/nodeagent/nodeagent/internal/host/hosterr"
 	"github.com/nodeagent/nodeagent/pkg/detect"
 	"github.com/nodeagent/nodeagent/pkg/detect/checkkit"
 	"github.com/nodeagent/nodeagent/pkg/finding"
@@ -97,12 +99,12 @@ func (m *servingState) look(ctx context.Context, h *host.Host) ([]finding.Findin
 	}
 	serving, err := m.serving(ctx, h, now)
 	switch {
-	case errors.Is(err, host.ErrNoCertificate):
+	case errors.Is(err, hosterr.ErrNoCertificate):
 		found = append(found, finding.Finding{
 			Check: certificatesID, Subject: servingSubject(), Severity: finding.Warning, Reason: "KubeletServingCertificateMissing",
 			Message: "kubelet's API has no serving certificate, so that logs, exec and metrics of this node fail: approve its signing request (`kubectl get csr`)",
 		})
-	case errors.Is(err, host.ErrNotConfigured):
+	case errors.Is(err, hosterr.ErrNotConfigured):
 		if client == nil && clientErr == nil {
 			return nil, finding.NotApplicable("kubelet uses no client certificate and serves no API")
 		}
@@ -126,7 +128,7 @@ func servingSubject() finding.Subject {
 // look: kubelet may have a new one.
 func (m *servingState) serving(ctx context.Context, h *host.Host, now finding.Timestamp) (*x509.Certificate, error) {
 	if h.Kubelet.ServingCertificate == nil {
-		return nil, host.ErrNotConfigured
+		return nil, hosterr.ErrNotConfigured
 	}
 	good := m.found != nil && len(judgeCertificate(servingSubject(), m.found, now.Wall, "")) == 0
 	if good && m.asked.Boot == now.Boot && now.Since(m.asked) < servingEvery {
@@ -145,7 +147,7 @@ func (m *servingState) serving(ctx context.Context, h *host.Host, now finding.Ti
 // it has had signed over that of its kubeconfig only where rotation is on, which the node does not tell for certain; the
 // one that is valid for longer is then at worst a healthy one that is not used.
 func clientCertificate(h *host.Host) (*x509.Certificate, error) {
-	where, err := h.KubeletCredentials()
+	where, err := discover.FindKubeletCredentials(h)
 	if err != nil {
 		return nil, fmt.Errorf("kubelet's flags: %w", err)
 	}
@@ -171,7 +173,7 @@ func clientCertificate(h *host.Host) (*x509.Certificate, error) {
 
 // kubeconfigCertificate is nil where the kubeconfig identifies in another way.
 func kubeconfigCertificate(files host.Files, name string) (*x509.Certificate, error) {
-	certificate, err := files.ReadKubeconfig(name)
+	certificate, err := discover.ReadKubeconfig(files, name)
 	if err != nil {
 		return nil, fmt.Errorf("kubelet's kubeconfig: %w", err)
 	}

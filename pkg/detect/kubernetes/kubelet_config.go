@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/nodeagent/nodeagent/internal/host"
+	"github.com/nodeagent/nodeagent/internal/host/discover"
 	"github.com/nodeagent/nodeagent/pkg/detect"
 	"github.com/nodeagent/nodeagent/pkg/detect/checkkit"
 	"github.com/nodeagent/nodeagent/pkg/finding"
@@ -73,7 +74,7 @@ type configRead struct {
 }
 
 func (m *configState) look(_ context.Context, h *host.Host) ([]finding.Finding, error) {
-	process, names, err := h.KubeletConfigFiles()
+	process, names, err := discover.KubeletConfigFiles(h)
 	switch {
 	case err != nil:
 		return nil, fmt.Errorf("kubelet's configuration: %w", err)

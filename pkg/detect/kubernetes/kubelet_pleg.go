@@ -12,6 +12,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 
 	"github.com/nodeagent/nodeagent/internal/host"
+	"github.com/nodeagent/nodeagent/internal/host/kubelet"
 	"github.com/nodeagent/nodeagent/pkg/detect"
 	"github.com/nodeagent/nodeagent/pkg/detect/checkkit"
 	"github.com/nodeagent/nodeagent/pkg/finding"
@@ -90,7 +91,7 @@ type plegState struct {
 func (m *plegState) look(ctx context.Context, h *host.Host) ([]finding.Finding, error) {
 	asking, cancel := context.WithTimeout(ctx, plegPatience)
 	defer cancel()
-	grown, scrape, err := m.meter.Read(asking, h, func(_ string, s host.Sample) string { return s.Label("le") }, "kubelet_pleg_relist_duration_seconds_bucket")
+	grown, scrape, err := m.meter.Read(asking, h, func(_ string, s kubelet.Sample) string { return s.Label("le") }, "kubelet_pleg_relist_duration_seconds_bucket")
 	if errors.Is(err, context.DeadlineExceeded) && h.Cluster.Node != nil {
 		return plegOfNode(ctx, h, err)
 	}

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/nodeagent/nodeagent/internal/host"
+	"github.com/nodeagent/nodeagent/internal/host/kubelet"
 	"github.com/nodeagent/nodeagent/pkg/detect"
 	"github.com/nodeagent/nodeagent/pkg/detect/checkkit"
 	"github.com/nodeagent/nodeagent/pkg/finding"
@@ -83,7 +84,7 @@ func (m *syncState) look(ctx context.Context, h *host.Host) ([]finding.Finding, 
 }
 
 // syncKey says what a sample counts for.
-func syncKey(name string, s host.Sample) string {
+func syncKey(name string, s kubelet.Sample) string {
 	switch name {
 	case "rest_client_requests_total":
 		code := s.Label("code")

@@ -12,6 +12,9 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/nodeagent/nodeagent/internal/host"
+	"github.com/nodeagent/nodeagent/internal/host/discover"
+	"github.com/nodeagent/nodeagent/internal/host/hosterr"
+	"github.com/nodeagent/nodeagent/internal/host/kubelet"
 	"github.com/nodeagent/nodeagent/pkg/detect"
 	"github.com/nodeagent/nodeagent/pkg/detect/checkkit"
 	"github.com/nodeagent/nodeagent/pkg/detect/kubernetes/podstate"
@@ -104,7 +107,7 @@ func (m *stormState) look(ctx context.Context, h *host.Host) ([]finding.Finding,
 }
 
 // probeKey counts by pod and outcome. Startup probes fail by design.
-func probeKey(_ string, s host.Sample) string {
+func probeKey(_ string, s kubelet.Sample) string {
 	kind := s.Label("probe_type")
 	if kind != "Liveness" && kind != "Readiness" {
 		return ""
@@ -165,9 +168,9 @@ func (m *stormState) failing(grown map[string]float64, now finding.Timestamp) (p
 // ownersOf returns the names of pods, and how many different controllers they belong to.
 func ownersOf(ctx context.Context, h *host.Host, uids []string) (names []string, owners int, err error) {
 	if h.Kubelet.Pods == nil {
-		return nil, 0, fmt.Errorf("pods of kubelet: %w", host.ErrNotConfigured)
+		return nil, 0, fmt.Errorf("pods of kubelet: %w", hosterr.ErrNotConfigured)
 	}
-	pods, err := h.NodePods(ctx)
+	pods, err := discover.NodePods(h, ctx)
 	if err != nil {
 		return nil, 0, err
 	}

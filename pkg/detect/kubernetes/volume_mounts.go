@@ -12,6 +12,8 @@ import (
 	corev1 "k8s.io/api/core/v1"
 
 	"github.com/nodeagent/nodeagent/internal/host"
+	"github.com/nodeagent/nodeagent/internal/host/discover"
+	"github.com/nodeagent/nodeagent/internal/host/kubelet"
 	"github.com/nodeagent/nodeagent/pkg/detect"
 	"github.com/nodeagent/nodeagent/pkg/detect/checkkit"
 	"github.com/nodeagent/nodeagent/pkg/detect/kubernetes/podstate"
@@ -81,7 +83,7 @@ func (m *volumeState) look(ctx context.Context, h *host.Host) ([]finding.Finding
 	}
 	var pods []corev1.Pod
 	if h.Kubelet.Pods != nil {
-		pods, _ = h.NodePods(ctx) // without them the finding names no pods
+		pods, _ = discover.NodePods(h, ctx) // without them the finding names no pods
 	}
 	var found []finding.Finding
 	for _, name := range slices.Sorted(maps.Keys(plugins))[:min(len(plugins), maxVolumePlugins)] {
@@ -91,7 +93,7 @@ func (m *volumeState) look(ctx context.Context, h *host.Host) ([]finding.Finding
 }
 
 // volumeKey counts by plugin, operation and outcome. What CSI drivers answer is counted apart, to name the code.
-func volumeKey(name string, s host.Sample) string {
+func volumeKey(name string, s kubelet.Sample) string {
 	if name == "csi_operations_seconds_count" {
 		if code := s.Label("grpc_status_code"); code != "OK" {
 			return strings.Join([]string{"csi", s.Label("driver_name"), code}, "\x00")

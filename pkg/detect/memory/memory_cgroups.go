@@ -8,12 +8,13 @@ import (
 	"slices"
 
 	"github.com/nodeagent/nodeagent/internal/host"
+	"github.com/nodeagent/nodeagent/internal/host/cgroup"
 	"github.com/nodeagent/nodeagent/pkg/detect/checkkit"
 )
 
 // memoryOf returns the memory that a cgroup uses, without the page cache that the kernel gives up first, as kubelet counts
 // it (working set).
-func memoryOf(h *host.Host, hierarchy host.CgroupHierarchy, dir string) (uint64, error) {
+func memoryOf(h *host.Host, hierarchy cgroup.CgroupHierarchy, dir string) (uint64, error) {
 	used, inactive := "memory.current", "inactive_file"
 	if !hierarchy.V2 {
 		used, inactive = "memory.usage_in_bytes", "total_inactive_file"
@@ -35,7 +36,7 @@ func podsByMemory(ctx context.Context, h *host.Host) []string {
 	if err != nil {
 		return nil
 	}
-	cgroups, err := h.PodCgroups(hierarchy)
+	cgroups, err := cgroup.PodCgroups(h, hierarchy)
 	if err != nil {
 		return nil
 	}

@@ -17,6 +17,8 @@ import (
 	"time"
 
 	"github.com/nodeagent/nodeagent/internal/host"
+	"github.com/nodeagent/nodeagent/internal/host/discover"
+	"github.com/nodeagent/nodeagent/internal/host/kmsg"
 	"github.com/nodeagent/nodeagent/pkg/detect"
 	"github.com/nodeagent/nodeagent/pkg/detect/checkkit"
 	"github.com/nodeagent/nodeagent/pkg/detect/checktest"
@@ -42,7 +44,7 @@ func newRealPod(t *testing.T, controller string) *realPod {
 	t.Helper()
 	need.Root(t, "makes cgroups")
 	p := &realPod{t: t}
-	p.host = &host.Host{Paths: host.DefaultPaths(), NodeName: "node-1"}
+	p.host = &host.Host{Paths: discover.DefaultPaths(), NodeName: "node-1"}
 	p.host.Clock = func() finding.Timestamp {
 		now := host.Now()
 		now.SinceBoot += p.later
@@ -200,8 +202,8 @@ func (p *realPod) kernelLog() detect.Check {
 		p.t.Fatal(err)
 	}
 	started := host.Now().SinceBoot
-	watch := func(ctx context.Context, logger *slog.Logger, each func(host.KernelRecord), caughtUp func()) error {
-		return host.WatchKernelLog(ctx, logger, func(r host.KernelRecord) {
+	watch := func(ctx context.Context, logger *slog.Logger, each func(kmsg.KernelRecord), caughtUp func()) error {
+		return kmsg.WatchKernelLog(ctx, logger, func(r kmsg.KernelRecord) {
 			if r.Up >= started {
 				each(r)
 			}

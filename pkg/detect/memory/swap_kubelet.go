@@ -7,6 +7,7 @@ import (
 	"sigs.k8s.io/yaml"
 
 	"github.com/nodeagent/nodeagent/internal/host"
+	"github.com/nodeagent/nodeagent/internal/host/discover"
 	"github.com/nodeagent/nodeagent/pkg/detect/checkkit"
 )
 
@@ -14,7 +15,7 @@ import (
 // is set, by the flag, which counts more, or in the configuration files, of which the last counts. Where no file is known, it
 // is not said. https://kubernetes.io/docs/reference/config-api/kubelet-config.v1beta1/
 func kubeletRefusesSwap(h *host.Host) (bool, error) {
-	kubelet, names, err := h.KubeletConfigFiles()
+	kubelet, names, err := discover.KubeletConfigFiles(h)
 	if err != nil || kubelet.PID == 0 { // none runs: other checks tell
 		return false, err
 	}

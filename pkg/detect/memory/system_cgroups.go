@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/nodeagent/nodeagent/internal/host"
+	"github.com/nodeagent/nodeagent/internal/host/cgroup"
 	"github.com/nodeagent/nodeagent/pkg/detect"
 	"github.com/nodeagent/nodeagent/pkg/detect/checkkit"
 	"github.com/nodeagent/nodeagent/pkg/finding"
@@ -64,7 +65,7 @@ func lookAtSystemCgroups(ctx context.Context, h *host.Host) ([]finding.Finding, 
 	}
 	var findings []finding.Finding
 	doubts := make(map[finding.Subject]error)
-	abovePods := checkkit.FoldersAbove(h.Paths.PodCgroupDirs())
+	abovePods := checkkit.FoldersAbove(cgroup.PodCgroupDirs(h.Paths))
 	err = checkkit.WalkSlices(h.Files, hierarchy.Point, "/", abovePods, func(name string, _ bool) error {
 		subject := finding.Subject{Kind: "cgroup", Name: name}
 		f, ok, err := nearLimit(h, hierarchy, name)
@@ -96,7 +97,7 @@ func tellBiggestPods(ctx context.Context, h *host.Host, f *finding.Finding) {
 }
 
 // nearLimit compares the memory of a cgroup with its limit.
-func nearLimit(h *host.Host, hierarchy host.CgroupHierarchy, name string) (finding.Finding, bool, error) {
+func nearLimit(h *host.Host, hierarchy cgroup.CgroupHierarchy, name string) (finding.Finding, bool, error) {
 	dir := path.Join(hierarchy.Point, name)
 	limit, what, err := memoryLimit(h.Files, hierarchy, dir)
 	if err != nil || limit == 0 {
@@ -114,7 +115,7 @@ func nearLimit(h *host.Host, hierarchy host.CgroupHierarchy, name string) (findi
 }
 
 // memoryLimit returns the lower one of the limits of a cgroup and the name of its file; 0 for none.
-func memoryLimit(files host.Files, hierarchy host.CgroupHierarchy, dir string) (limit uint64, what string, err error) {
+func memoryLimit(files host.Files, hierarchy cgroup.CgroupHierarchy, dir string) (limit uint64, what string, err error) {
 	names := []string{"memory.max", "memory.high"}
 	if !hierarchy.V2 {
 		names = []string{"memory.limit_in_bytes"}

@@ -7,6 +7,8 @@ import (
 	"time"
 
 	"github.com/nodeagent/nodeagent/internal/host"
+	"github.com/nodeagent/nodeagent/internal/host/netlink"
+	"github.com/nodeagent/nodeagent/internal/host/network"
 	"github.com/nodeagent/nodeagent/pkg/detect"
 	"github.com/nodeagent/nodeagent/pkg/detect/checkkit"
 	"github.com/nodeagent/nodeagent/pkg/finding"
@@ -58,7 +60,7 @@ func CNIMTU() detect.Check {
 }
 
 func lookAtMTU(_ context.Context, h *host.Host) ([]finding.Finding, error) {
-	layout, err := h.NetworkLayout()
+	layout, err := network.ReadLayout(h)
 	if err != nil {
 		return nil, err
 	}
@@ -79,8 +81,8 @@ func lookAtMTU(_ context.Context, h *host.Host) ([]finding.Finding, error) {
 }
 
 // largestUplink is the device with the largest MTU to which a default route leads.
-func largestUplink(layout host.NetworkLayout) (host.NetworkDevice, bool) {
-	var largest host.NetworkDevice
+func largestUplink(layout netlink.NetworkLayout) (netlink.NetworkDevice, bool) {
+	var largest netlink.NetworkDevice
 	for _, route := range layout.Defaults {
 		if d, ok := layout.Device(route.Device); ok && d.MTU > largest.MTU {
 			largest = d
@@ -90,8 +92,8 @@ func largestUplink(layout host.NetworkLayout) (host.NetworkDevice, bool) {
 }
 
 // largePods tells of all pods' devices at once: they were made from one configuration.
-func largePods(layout host.NetworkLayout, uplink host.NetworkDevice) (finding.Finding, bool) {
-	var worst host.NetworkDevice
+func largePods(layout netlink.NetworkLayout, uplink netlink.NetworkDevice) (finding.Finding, bool) {
+	var worst netlink.NetworkDevice
 	count := 0
 	for _, d := range layout.Devices {
 		if d.Name == "cilium_host" {
@@ -114,7 +116,7 @@ func largePods(layout host.NetworkLayout, uplink host.NetworkDevice) (finding.Fi
 }
 
 // largeTunnel compares a tunnel with what it sends through.
-func largeTunnel(layout host.NetworkLayout, d, uplink host.NetworkDevice) (finding.Finding, bool) {
+func largeTunnel(layout netlink.NetworkLayout, d, uplink netlink.NetworkDevice) (finding.Finding, bool) {
 	header := tunnelHeader(d)
 	if header == 0 || !d.Up || d.External || d.Index == uplink.Index {
 		return finding.Finding{}, false
@@ -136,7 +138,7 @@ func largeTunnel(layout host.NetworkLayout, d, uplink host.NetworkDevice) (findi
 
 // tunnelHeader is how many bytes a tunnel adds over IPv4, the least there may be; 0: no tunnel. Over IPv6 it is 20 more.
 // VXLAN and Geneve carry an Ethernet frame: its header 14, their own 8, UDP 8, IPv4 20. WireGuard: 32, UDP 8, IPv4 20.
-func tunnelHeader(d host.NetworkDevice) int {
+func tunnelHeader(d netlink.NetworkDevice) int {
 	header := map[string]int{"vxlan": 50, "geneve": 50, "ipip": 20, "gre": 24, "wireguard": 60}[d.Kind]
 	if header > 0 && d.IPv6 {
 		header += 20

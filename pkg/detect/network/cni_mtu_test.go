@@ -8,6 +8,7 @@ import (
 	"github.com/vishvananda/netlink"
 
 	"github.com/nodeagent/nodeagent/internal/host"
+	"github.com/nodeagent/nodeagent/internal/host/discover"
 	"github.com/nodeagent/nodeagent/internal/host/hosttest"
 	"github.com/nodeagent/nodeagent/pkg/detect/checktest"
 	"github.com/nodeagent/nodeagent/test/need"
@@ -33,7 +34,7 @@ func TestNetworkForReal(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	h := &host.Host{NodeName: "node-a", Paths: host.DefaultPaths(), Clock: host.Now}
+	h := &host.Host{NodeName: "node-a", Paths: discover.DefaultPaths(), Clock: host.Now}
 	see := func(name string, want ...string) {
 		t.Helper()
 		found, err := CNIMTU().Run(t.Context(), h)

@@ -13,6 +13,8 @@ import (
 	"time"
 
 	"github.com/nodeagent/nodeagent/internal/host"
+	"github.com/nodeagent/nodeagent/internal/host/hosterr"
+	"github.com/nodeagent/nodeagent/internal/host/probe"
 	"github.com/nodeagent/nodeagent/pkg/detect"
 	"github.com/nodeagent/nodeagent/pkg/detect/checkkit"
 	"github.com/nodeagent/nodeagent/pkg/finding"
@@ -118,9 +120,9 @@ func portSubject(name string) finding.Subject {
 // readFabric returns what was read of each port, by port ("mlx5_0/1") and name of the file.
 func readFabric(ctx context.Context, h *host.Host) (map[string]map[string]string, error) {
 	if h.Prober.Do == nil {
-		return nil, fmt.Errorf("probe: %w", host.ErrNotConfigured)
+		return nil, fmt.Errorf("probe: %w", hosterr.ErrNotConfigured)
 	}
-	answer, err := h.Prober.Do(ctx, host.ProbeRequest{Op: host.ProbeFabric, Path: fabricDir})
+	answer, err := h.Prober.Do(ctx, probe.ProbeRequest{Op: probe.ProbeFabric, Path: fabricDir})
 	if err != nil {
 		return nil, err
 	}

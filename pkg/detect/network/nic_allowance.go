@@ -11,6 +11,8 @@ import (
 	"time"
 
 	"github.com/nodeagent/nodeagent/internal/host"
+	"github.com/nodeagent/nodeagent/internal/host/hosterr"
+	"github.com/nodeagent/nodeagent/internal/host/probe"
 	"github.com/nodeagent/nodeagent/pkg/detect"
 	"github.com/nodeagent/nodeagent/pkg/detect/checkkit"
 	"github.com/nodeagent/nodeagent/pkg/finding"
@@ -73,9 +75,9 @@ func (c *allowanceCheck) look(ctx context.Context, h *host.Host) ([]finding.Find
 		return nil, finding.NotApplicable("no card whose driver counts what the cloud withholds")
 	}
 	if h.Prober.Do == nil {
-		return nil, fmt.Errorf("probe: %w", host.ErrNotConfigured)
+		return nil, fmt.Errorf("probe: %w", hosterr.ErrNotConfigured)
 	}
-	answer, err := h.Prober.Do(ctx, host.ProbeRequest{Op: host.ProbeAllowances, Path: strings.Join(names, "/")})
+	answer, err := h.Prober.Do(ctx, probe.ProbeRequest{Op: probe.ProbeAllowances, Path: strings.Join(names, "/")})
 	if err != nil {
 		return nil, err
 	}

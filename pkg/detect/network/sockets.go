@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/nodeagent/nodeagent/internal/host"
+	"github.com/nodeagent/nodeagent/internal/host/netlink"
 	"github.com/nodeagent/nodeagent/pkg/detect"
 	"github.com/nodeagent/nodeagent/pkg/detect/checkkit"
 	"github.com/nodeagent/nodeagent/pkg/finding"
@@ -72,7 +73,7 @@ func Sockets() detect.Check {
 }
 
 type socketsCheck struct {
-	busiest host.PortUse
+	busiest netlink.PortUse
 	counted time.Duration // since boot, when busiest was found; 0 for never
 }
 
@@ -160,7 +161,7 @@ func (c *socketsCheck) ports(ctx context.Context, h *host.Host, seen map[string]
 	}
 	size := float64(last - first + 1)
 	if float64(seen["TCP.inuse"]+seen["TCP6.inuse"]+seen["TCP.tw"]) < portsNominate*size {
-		c.counted, c.busiest = 0, host.PortUse{}
+		c.counted, c.busiest = 0, netlink.PortUse{}
 		return netFault{}, false, nil
 	}
 	if up := h.Clock().SinceBoot; c.counted == 0 || up-c.counted >= portsEvery {

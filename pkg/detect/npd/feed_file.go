@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/nodeagent/nodeagent/internal/host"
+	"github.com/nodeagent/nodeagent/internal/host/tailfile"
 	"github.com/nodeagent/nodeagent/pkg/detect"
 	"github.com/nodeagent/nodeagent/pkg/finding"
 )
@@ -59,7 +60,7 @@ type fileEar struct {
 	clock      func() finding.Timestamp
 
 	mu    sync.Mutex // guards place
-	place host.FilePlace
+	place tailfile.FilePlace
 }
 
 func (m *Monitors) addFile(l *logMonitor, was saved) error {
@@ -79,7 +80,7 @@ func (m *Monitors) addFile(l *logMonitor, was saved) error {
 	return nil
 }
 
-func (e *fileEar) at() host.FilePlace {
+func (e *fileEar) at() tailfile.FilePlace {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	return e.place
@@ -91,10 +92,10 @@ func (e *fileEar) follow(ctx context.Context, h *host.Host) error {
 	}
 	began := e.clock()
 	from := began.Wall.Add(e.monitor.times.start(began.SinceBoot) - began.SinceBoot)
-	if e.at() != (host.FilePlace{}) {
+	if e.at() != (tailfile.FilePlace{}) {
 		from = began.Wall.Add(e.monitor.times.delay - began.SinceBoot) // what was written while the agent was away counts, too
 	}
-	return h.FollowFile(ctx, e.monitor.file.Log.LogPath, e.at(), func(text []byte, at host.FilePlace) {
+	return tailfile.FollowFile(h, ctx, e.monitor.file.Log.LogPath, e.at(), func(text []byte, at tailfile.FilePlace) {
 		e.hear(string(text), from)
 		e.mu.Lock()
 		e.place = at

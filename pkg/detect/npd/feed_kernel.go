@@ -7,7 +7,7 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/nodeagent/nodeagent/internal/host"
+	hostkmsg "github.com/nodeagent/nodeagent/internal/host/kmsg"
 	"github.com/nodeagent/nodeagent/pkg/detect/kernellog"
 )
 
@@ -34,8 +34,8 @@ func (m *Monitors) Kernel(watch kernellog.KernelWatch) kernellog.KernelWatch {
 	if len(m.kernel) == 0 {
 		return watch
 	}
-	return func(ctx context.Context, log *slog.Logger, each func(host.KernelRecord), caughtUp func()) error {
-		err := watch(ctx, log, func(r host.KernelRecord) {
+	return func(ctx context.Context, log *slog.Logger, each func(hostkmsg.KernelRecord), caughtUp func()) error {
+		err := watch(ctx, log, func(r hostkmsg.KernelRecord) {
 			for _, e := range m.kernel {
 				e.hear(r)
 			}
@@ -57,7 +57,7 @@ func (m *Monitors) Kernel(watch kernellog.KernelWatch) kernellog.KernelWatch {
 
 // hear takes in a record. The kernel's dictionary (SUBSYSTEM, DEVICE) is no part of the text; node-problem-detector has it
 // there, so that no pattern matches a record that has one.
-func (e *kernelEar) hear(r host.KernelRecord) {
+func (e *kernelEar) hear(r hostkmsg.KernelRecord) {
 	next := e.next.Load()
 	again := r.Sequence < next
 	if again && r.Sequence >= e.told {

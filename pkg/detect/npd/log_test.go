@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/nodeagent/nodeagent/internal/host"
+	hostkmsg "github.com/nodeagent/nodeagent/internal/host/kmsg"
 	"github.com/nodeagent/nodeagent/internal/host/program"
 	"github.com/nodeagent/nodeagent/pkg/detect"
 	"github.com/nodeagent/nodeagent/pkg/finding"
@@ -106,13 +107,13 @@ func TestKernelLog(t *testing.T) {
 
 	bubble(t, "programs", func(t *testing.T, h *host.Host, k *kmsg) {
 		w := run(t, files, DefaultSettings(), Doors{Host: h}, k, nil)
-		k.record(host.KernelRecord{Text: oomLine, Facility: 1})
+		k.record(hostkmsg.KernelRecord{Text: oomLine, Facility: 1})
 		w.tells(t, "raised OOMKilling "+oomLine)
 		w.stop()
 		s := DefaultSettings()
 		s.KernelOnly = true
 		w = run(t, files, s, Doors{Host: h}, &kmsg{up: k.up}, nil)
-		k.record(host.KernelRecord{Text: oomLine, Facility: 1})
+		k.record(hostkmsg.KernelRecord{Text: oomLine, Facility: 1})
 		w.tells(t)
 		w.stop()
 	})

@@ -6,6 +6,8 @@ import (
 	"sync"
 
 	"github.com/nodeagent/nodeagent/internal/host"
+	"github.com/nodeagent/nodeagent/internal/host/hosterr"
+	hostkmsg "github.com/nodeagent/nodeagent/internal/host/kmsg"
 	"github.com/nodeagent/nodeagent/pkg/finding"
 )
 
@@ -34,9 +36,9 @@ func (m *Monitors) Once() {
 
 // readKernel tells the monitors what the kernel has kept.
 func (m *Monitors) readKernel(ctx context.Context, h *host.Host) {
-	err := error(host.ErrNotConfigured)
+	err := error(hosterr.ErrNotConfigured)
 	if h.KernelLog != nil {
-		err = h.KernelLog(ctx, func(r host.KernelRecord) {
+		err = h.KernelLog(ctx, func(r hostkmsg.KernelRecord) {
 			for _, e := range m.kernel {
 				e.hear(r)
 			}

@@ -4,7 +4,7 @@ import (
 	"encoding/json"
 	"fmt"
 
-	"github.com/nodeagent/nodeagent/internal/host"
+	"github.com/nodeagent/nodeagent/internal/host/tailfile"
 	"github.com/nodeagent/nodeagent/pkg/detect"
 )
 
@@ -14,9 +14,9 @@ type saved struct {
 	Held   map[string]held `json:"held,omitempty"`
 	Serial int             `json:"serial,omitempty"`
 	// Where it has read to: a number of the kernel's log, a place in a file, or a cursor of the journal.
-	Next   uint64         `json:"next,omitempty"`
-	Place  host.FilePlace `json:"place,omitzero"`
-	Cursor string         `json:"cursor,omitempty"`
+	Next   uint64             `json:"next,omitempty"`
+	Place  tailfile.FilePlace `json:"place,omitzero"`
+	Cursor string             `json:"cursor,omitempty"`
 }
 
 // keep saves s if there is a memory.

@@ -13,6 +13,8 @@ import (
 	statstypes "k8s.io/node-problem-detector/pkg/systemstatsmonitor/types"
 
 	"github.com/nodeagent/nodeagent/internal/host"
+	"github.com/nodeagent/nodeagent/internal/host/mount"
+	"github.com/nodeagent/nodeagent/internal/host/probe"
 )
 
 // diskSampler reads /proc/diskstats and asks mounted disks for their space.
@@ -58,7 +60,7 @@ func addWholeDisks(h *host.Host, devices map[string]bool) error {
 }
 
 // mountedDisks returns, for each device that has a filesystem of a disk, the first mount.
-func mountedDisks(h *host.Host) ([]host.Mount, error) {
+func mountedDisks(h *host.Host) ([]mount.Mount, error) {
 	known, err := h.Files.Read("/proc/filesystems")
 	if err != nil {
 		return nil, err
@@ -69,12 +71,12 @@ func mountedDisks(h *host.Host) ([]host.Mount, error) {
 			onDisk = append(onDisk, fields[len(fields)-1])
 		}
 	}
-	mounts, err := h.Mounts()
+	mounts, err := mount.Table(h)
 	if err != nil {
 		return nil, err
 	}
 	seen := map[string]bool{}
-	return slices.DeleteFunc(mounts, func(m host.Mount) bool {
+	return slices.DeleteFunc(mounts, func(m mount.Mount) bool {
 		if seen[m.Source] || !slices.Contains(onDisk, m.FSType) || m.Source == "none" {
 			return true
 		}
@@ -143,12 +145,12 @@ func ioSamples(name string, s blockdevice.IOStats) []sample {
 const spacePatience = 2 * time.Second
 
 // sampleSpace asks for the space of disks, in a child: one that hangs costs only itself.
-func sampleSpace(ctx context.Context, h *host.Host, disks []host.Mount) ([]sample, error) {
+func sampleSpace(ctx context.Context, h *host.Host, disks []mount.Mount) ([]sample, error) {
 	const most = 64 // each is asked within the deadline of the check
 	disks = disks[:min(len(disks), most)]
-	requests := make([]host.ProbeRequest, 0, len(disks))
+	requests := make([]probe.ProbeRequest, 0, len(disks))
 	for _, m := range disks {
-		requests = append(requests, host.ProbeRequest{Op: host.ProbeStatfs, Path: m.Point})
+		requests = append(requests, probe.ProbeRequest{Op: probe.ProbeStatfs, Path: m.Point})
 	}
 	var samples []sample
 	var problems []error

@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/nodeagent/nodeagent/internal/host"
+	hostkmsg "github.com/nodeagent/nodeagent/internal/host/kmsg"
 	"github.com/nodeagent/nodeagent/pkg/detect"
 	"github.com/nodeagent/nodeagent/pkg/finding"
 )
@@ -52,15 +53,15 @@ func (m *memory) Save(key string, value []byte) {
 // kmsg is the kernel's log of a bubble.
 type kmsg struct {
 	mu      sync.Mutex
-	records []host.KernelRecord
-	each    func(host.KernelRecord)
+	records []hostkmsg.KernelRecord
+	each    func(hostkmsg.KernelRecord)
 	up      func() time.Duration
 }
 
 // says adds a record of the kernel.
-func (k *kmsg) says(text string) { k.record(host.KernelRecord{Text: text}) }
+func (k *kmsg) says(text string) { k.record(hostkmsg.KernelRecord{Text: text}) }
 
-func (k *kmsg) record(r host.KernelRecord) {
+func (k *kmsg) record(r hostkmsg.KernelRecord) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	r.Sequence, r.Up = uint64(len(k.records)+100), k.up()
@@ -71,7 +72,7 @@ func (k *kmsg) record(r host.KernelRecord) {
 }
 
 // watch stands for host.WatchKernelLog.
-func (k *kmsg) watch(ctx context.Context, _ *slog.Logger, each func(host.KernelRecord), caughtUp func()) error {
+func (k *kmsg) watch(ctx context.Context, _ *slog.Logger, each func(hostkmsg.KernelRecord), caughtUp func()) error {
 	k.mu.Lock()
 	for _, r := range k.records {
 		each(r)
@@ -103,7 +104,7 @@ func run(t *testing.T, files []File, s Settings, d Doors, k *kmsg, state finding
 	if k != nil {
 		watch := w.Kernel(k.watch)
 		sources = append(sources, detect.Source{Name: detect.WakeKernelLog, Run: func(ctx context.Context, _ func(string)) error {
-			return watch(ctx, slog.New(slog.DiscardHandler), func(host.KernelRecord) {}, func() {})
+			return watch(ctx, slog.New(slog.DiscardHandler), func(hostkmsg.KernelRecord) {}, func() {})
 		}})
 	}
 	engine := detect.NewEngine(d.Host, slog.New(slog.DiscardHandler), w.Checks(), sources, detect.Observer{}, w.observe)

@@ -9,6 +9,7 @@ import (
 	"strings"
 
 	"github.com/nodeagent/nodeagent/internal/host"
+	"github.com/nodeagent/nodeagent/internal/host/mount"
 	"github.com/nodeagent/nodeagent/pkg/detect/checkkit"
 	"github.com/nodeagent/nodeagent/pkg/detect/storage/filesystem"
 	"github.com/nodeagent/nodeagent/pkg/finding"
@@ -76,7 +77,7 @@ type vitalDevice struct {
 }
 
 // vitalDevices finds where the filesystems of the node, of kubelet and of the runtime are.
-func vitalDevices(h *host.Host, mounts []host.Mount) []vitalDevice {
+func vitalDevices(h *host.Host, mounts []mount.Mount) []vitalDevice {
 	var vital []vitalDevice
 	for _, f := range filesystem.BlockFilesystems(mounts) {
 		var paths []string
@@ -94,7 +95,7 @@ func vitalDevices(h *host.Host, mounts []host.Mount) []vitalDevice {
 
 // podsOnDisk names the pods with a volume on a disk, be it below other devices. It reads the mount table only: where the
 // disk holds the layers of containers, all pods are hit anyway.
-func podsOnDisk(ctx context.Context, h *host.Host, mounts []host.Mount, disk string) []string {
+func podsOnDisk(ctx context.Context, h *host.Host, mounts []mount.Mount, disk string) []string {
 	hit := make(map[string]bool) // pod UIDs
 	for _, f := range filesystem.BlockFilesystems(mounts) {
 		var uids []string
@@ -118,7 +119,7 @@ func podsOnDisk(ctx context.Context, h *host.Host, mounts []host.Mount, disk str
 
 // vitalWithoutSpare returns what the node cannot do without and has on a disk that no other can stand in for: on the way
 // down from the filesystem there is no array (md, dm-raid, dm-mirror) and no multipath device.
-func vitalWithoutSpare(h *host.Host, mounts []host.Mount, disk string) []string {
+func vitalWithoutSpare(h *host.Host, mounts []mount.Mount, disk string) []string {
 	spare := func(disk string) bool { return mayHaveSpare(h.Files, disk) }
 	var paths []string
 	for _, v := range vitalDevices(h, mounts) {

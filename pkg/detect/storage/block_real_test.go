@@ -15,6 +15,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/nodeagent/nodeagent/internal/host"
+	"github.com/nodeagent/nodeagent/internal/host/probe"
 	"github.com/nodeagent/nodeagent/pkg/detect"
 	"github.com/nodeagent/nodeagent/pkg/finding"
 	"github.com/nodeagent/nodeagent/test/need"
@@ -34,7 +35,7 @@ func newRealDisks(t *testing.T, programs ...string) realDisks {
 	for _, program := range programs {
 		need.Program(t, program)
 	}
-	return realDisks{t, &host.Host{Clock: host.Now, Prober: host.NewProber(), Paths: host.Paths{InitPID: os.Getpid()}}, t.TempDir()}
+	return realDisks{t, &host.Host{Clock: host.Now, Prober: probe.NewProber(), Paths: host.Paths{InitPID: os.Getpid()}}, t.TempDir()}
 }
 
 func (r realDisks) run(program string, arguments ...string) string {

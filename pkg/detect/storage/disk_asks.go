@@ -10,6 +10,8 @@ import (
 	"time"
 
 	"github.com/nodeagent/nodeagent/internal/host"
+	"github.com/nodeagent/nodeagent/internal/host/hosterr"
+	"github.com/nodeagent/nodeagent/internal/host/probe"
 )
 
 // Asking a disk how it is takes a process, and on a spinning one a pause of milliseconds in what it does.
@@ -51,7 +53,7 @@ func (a *diskAsks[T]) keep(name, disk string) (diskAnswer[T], bool) {
 
 // ask returns what a disk says, or what it said within the hour. One that did not answer is left alone for an hour: it hangs,
 // and so would each further process.
-func (a *diskAsks[T]) ask(ctx context.Context, h *host.Host, request host.ProbeRequest, disk string, parse func([]byte) (T, bool, error)) diskAnswer[T] {
+func (a *diskAsks[T]) ask(ctx context.Context, h *host.Host, request probe.ProbeRequest, disk string, parse func([]byte) (T, bool, error)) diskAnswer[T] {
 	now, name := h.Clock().SinceBoot, path.Base(request.Path)
 	if last, known := a.keep(name, disk); known && now >= last.at {
 		age := now - last.at
@@ -80,9 +82,9 @@ func (a *diskAsks[T]) ask(ctx context.Context, h *host.Host, request host.ProbeR
 }
 
 // probeDisk returns what a disk said; errors.ErrUnsupported: it knows no such command.
-func probeDisk(ctx context.Context, h *host.Host, request host.ProbeRequest) ([]byte, error) {
+func probeDisk(ctx context.Context, h *host.Host, request probe.ProbeRequest) ([]byte, error) {
 	if h.Prober.Do == nil {
-		return nil, fmt.Errorf("probe: %w", host.ErrNotConfigured)
+		return nil, fmt.Errorf("probe: %w", hosterr.ErrNotConfigured)
 	}
 	answer, err := h.Prober.Do(ctx, request)
 	if err != nil {

@@ -7,6 +7,8 @@ import (
 	"time"
 
 	"github.com/nodeagent/nodeagent/internal/host"
+	"github.com/nodeagent/nodeagent/internal/host/mount"
+	"github.com/nodeagent/nodeagent/internal/host/probe"
 	"github.com/nodeagent/nodeagent/pkg/detect"
 	"github.com/nodeagent/nodeagent/pkg/detect/checkkit"
 	"github.com/nodeagent/nodeagent/pkg/finding"
@@ -156,9 +158,9 @@ func (m *diskHealthState) ask(ctx context.Context, h *host.Host, d healthDisk) (
 	if d.suspended {
 		return before, known
 	}
-	request, parse := host.ProbeRequest{Op: host.ProbeSCSIHealth, Path: "/dev/" + d.name}, parseInformationalExceptions
+	request, parse := probe.ProbeRequest{Op: probe.ProbeSCSIHealth, Path: "/dev/" + d.name}, parseInformationalExceptions
 	if d.ata {
-		request.Op, parse = host.ProbeATAHealth, parseATAHealth
+		request.Op, parse = probe.ProbeATAHealth, parseATAHealth
 	}
 	answer := m.asks.ask(ctx, h, request, d.wwid, parse)
 	if answer.err == nil && answer.said.asleep && known {
@@ -171,7 +173,7 @@ func (m *diskHealthState) ask(ctx context.Context, h *host.Host, d healthDisk) (
 func (d healthDisk) finding(ctx context.Context, h *host.Host, f finding.Finding) finding.Finding {
 	f.Facts["model"], f.Facts["wwid"] = d.model, d.wwid
 	f.Message = fmt.Sprintf("disk %s (%s) %s", d.name, d.model, f.Message)
-	mounts, err := h.Mounts()
+	mounts, err := mount.Table(h)
 	if err != nil || f.Severity == finding.Info {
 		return f // what is known is enough
 	}

@@ -5,7 +5,7 @@ import (
 	"fmt"
 	"strings"
 
-	"github.com/nodeagent/nodeagent/internal/host"
+	"github.com/nodeagent/nodeagent/internal/host/probe"
 	"github.com/nodeagent/nodeagent/pkg/finding"
 )
 
@@ -42,14 +42,14 @@ func parseATAHealth(data []byte) (s diskSMART, unwell bool, err error) {
 	if len(data) != ataSense && len(data) != full {
 		return diskSMART{}, false, fmt.Errorf("%d bytes, want %d or %d", len(data), ataSense, full)
 	}
-	power, ok := host.ParseATASense(data[:ataSense])
+	power, ok := probe.ParseATASense(data[:ataSense])
 	if !ok {
 		return diskSMART{}, false, nil // the adapter does not give the registers: no SATA disk that can be asked
 	}
 	if power.Asleep() || len(data) == ataSense {
 		return diskSMART{asleep: true}, false, nil
 	}
-	status, ok := host.ParseATASense(data[ataSense : 2*ataSense])
+	status, ok := probe.ParseATASense(data[ataSense : 2*ataSense])
 	switch {
 	case ok && status.LBAMid == 0xf4 && status.LBAHigh == 0x2c:
 		s.known, s.failing = true, "a threshold was exceeded"

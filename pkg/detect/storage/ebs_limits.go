@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/nodeagent/nodeagent/internal/host"
+	"github.com/nodeagent/nodeagent/internal/host/probe"
 	"github.com/nodeagent/nodeagent/pkg/detect"
 	"github.com/nodeagent/nodeagent/pkg/detect/checkkit"
 	"github.com/nodeagent/nodeagent/pkg/finding"
@@ -95,7 +96,7 @@ func (m *ebsState) look(ctx context.Context, h *host.Host) ([]finding.Finding, e
 		if d.model != ebsModel || d.state != "live" {
 			continue
 		}
-		data, err := probeDisk(ctx, h, host.ProbeRequest{Op: host.ProbeNVMeEBS, Path: "/dev/" + d.name})
+		data, err := probeDisk(ctx, h, probe.ProbeRequest{Op: probe.ProbeNVMeEBS, Path: "/dev/" + d.name})
 		if errors.Is(err, errors.ErrUnsupported) {
 			continue
 		}

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/nodeagent/nodeagent/internal/host"
+	"github.com/nodeagent/nodeagent/internal/host/mount"
 	"github.com/nodeagent/nodeagent/pkg/detect"
 	"github.com/nodeagent/nodeagent/pkg/detect/storage/filesystem"
 	"github.com/nodeagent/nodeagent/pkg/finding"
@@ -68,7 +69,7 @@ func lookAtFstab(_ context.Context, h *host.Host) ([]finding.Finding, error) {
 	if len(wanted) == 0 {
 		return nil, finding.NotApplicable("/etc/fstab mounts nothing at boot")
 	}
-	mounts, err := h.Mounts()
+	mounts, err := mount.Table(h)
 	if err != nil {
 		return nil, err
 	}
@@ -87,9 +88,9 @@ func atBoot(e filesystem.FstabEntry) bool {
 }
 
 // isMounted reports whether something is mounted where the entry wants it, or the entry's device anywhere.
-func isMounted(e filesystem.FstabEntry, files host.Files, mounts []host.Mount) bool {
+func isMounted(e filesystem.FstabEntry, files host.Files, mounts []mount.Mount) bool {
 	device := filesystem.DeviceOf(files, e.Spec)
-	return slices.ContainsFunc(mounts, func(m host.Mount) bool {
+	return slices.ContainsFunc(mounts, func(m mount.Mount) bool {
 		same := strings.Contains(e.Spec, ":/") && m.Source == e.Spec // of a server
 		if device != "" {
 			same = filesystem.DeviceOf(files, m.Source) == device
@@ -98,7 +99,7 @@ func isMounted(e filesystem.FstabEntry, files host.Files, mounts []host.Mount) b
 	})
 }
 
-func missingMount(e filesystem.FstabEntry, mounts []host.Mount) finding.Finding {
+func missingMount(e filesystem.FstabEntry, mounts []mount.Mount) finding.Finding {
 	facts := map[string]string{"spec": e.Spec, "fstype": e.Fstype}
 	message := fmt.Sprintf("%s (%s from %s) is in /etc/fstab and is not mounted", e.Point, e.Fstype, e.Spec)
 	if m, ok := filesystem.MountHolding(mounts, path.Dir(e.Point)); ok {

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/nodeagent/nodeagent/internal/host"
+	"github.com/nodeagent/nodeagent/internal/host/mount"
 	"github.com/nodeagent/nodeagent/pkg/detect"
 	"github.com/nodeagent/nodeagent/pkg/detect/checkkit"
 	"github.com/nodeagent/nodeagent/pkg/detect/storage/filesystem"
@@ -96,7 +97,7 @@ func lookAtFUSE(ctx context.Context, h *host.Host, s FUSECongestionSettings) ([]
 func judgeFUSE(ctx context.Context, h *host.Host, s FUSECongestionSettings, names []string) ([]finding.Finding, error) {
 	var findings []finding.Finding
 	doubts := make(map[finding.Subject]error)
-	var mounts []host.Mount // read when there is something to tell
+	var mounts []mount.Mount // read when there is something to tell
 	for _, name := range names {
 		c, err := readFUSE(h.Files, name)
 		limit := c.background * s.BackgroundPercent / 100
@@ -105,7 +106,7 @@ func judgeFUSE(ctx context.Context, h *host.Host, s FUSECongestionSettings, name
 		}
 		if mounts == nil {
 			var mountsErr error
-			if mounts, mountsErr = h.Mounts(); mountsErr != nil {
+			if mounts, mountsErr = mount.Table(h); mountsErr != nil {
 				return nil, mountsErr
 			}
 		}
@@ -146,8 +147,8 @@ func readFUSE(files host.Files, name string) (fuseConnection, error) {
 
 // fuseOf returns the mounts of a connection, whose name is the kernel's device number. One that the host's table does not
 // show is in a container's alone.
-func fuseOf(mounts []host.Mount, name string) filesystem.Filesystem {
-	f := filesystem.Filesystem{Principal: host.Mount{Point: "FUSE connection " + name, FSType: "fuse", Source: "a mount of a container"}}
+func fuseOf(mounts []mount.Mount, name string) filesystem.Filesystem {
+	f := filesystem.Filesystem{Principal: mount.Mount{Point: "FUSE connection " + name, FSType: "fuse", Source: "a mount of a container"}}
 	for _, m := range mounts {
 		if strconv.Itoa(m.Major<<20|m.Minor) == name {
 			f.Mounts = append(f.Mounts, m)

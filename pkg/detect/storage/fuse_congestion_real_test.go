@@ -10,6 +10,7 @@ import (
 
 	"github.com/nodeagent/nodeagent/internal/host"
 	"github.com/nodeagent/nodeagent/internal/host/hosttest"
+	"github.com/nodeagent/nodeagent/internal/host/probe"
 	"github.com/nodeagent/nodeagent/pkg/finding"
 )
 
@@ -40,8 +41,8 @@ func TestRealFUSECongestion(t *testing.T) {
 	if f := told(); f != nil {
 		t.Errorf("before: %+v", f)
 	}
-	requests := slices.Repeat([]host.ProbeRequest{{Op: host.ProbeStatfs, Path: dir}}, 16)
-	ended := host.NewProber().All(t.Context(), 100*time.Millisecond, requests)[0].Ended
+	requests := slices.Repeat([]probe.ProbeRequest{{Op: probe.ProbeStatfs, Path: dir}}, 16)
+	ended := probe.NewProber().All(t.Context(), 100*time.Millisecond, requests)[0].Ended
 	if f := told(); f == nil || f.Facts["waiting"] < "16" || f.Facts["maxBackground"] != "12" || f.BelowRaise {
 		t.Errorf("while 16 wait: %+v", f)
 	}

@@ -8,6 +8,7 @@ import (
 	"strings"
 
 	"github.com/nodeagent/nodeagent/internal/host"
+	"github.com/nodeagent/nodeagent/internal/host/mount"
 	"github.com/nodeagent/nodeagent/pkg/detect/checkkit"
 	"github.com/nodeagent/nodeagent/pkg/finding"
 )
@@ -15,7 +16,7 @@ import (
 // judge says which of the devices that hang are the cause, and what that means for the node. A device that is stacked on
 // one that hangs, hangs for that reason: it is named by the finding of the lowest.
 func (m *ioHangState) judge(ctx context.Context, h *host.Host, s IOHangSettings, hung []string) ([]finding.Finding, error) {
-	mounts, mountsErr := h.Mounts()
+	mounts, mountsErr := mount.Table(h)
 	doubts := make(map[finding.Subject]error)
 	causes := make(map[string][]string) // disk to all devices that hang because of it, itself included
 	for _, name := range hung {
@@ -76,7 +77,7 @@ func (m *ioHangState) countsMayBeLost(files host.Files, disk string) bool {
 }
 
 // vitalThatHang returns, by disk at the bottom, what the node needs of filesystems whose own I/O hangs.
-func (m *ioHangState) vitalThatHang(h *host.Host, s IOHangSettings, mounts []host.Mount) map[string][]string {
+func (m *ioHangState) vitalThatHang(h *host.Host, s IOHangSettings, mounts []mount.Mount) map[string][]string {
 	found := make(map[string][]string)
 	for _, v := range vitalDevices(h, mounts) {
 		if m.stalls[v.name].held < s.FatalAfter {
@@ -99,7 +100,7 @@ type hungDisk struct {
 	above, vital []string
 }
 
-func (m *ioHangState) finding(ctx context.Context, h *host.Host, mounts []host.Mount, d hungDisk) finding.Finding {
+func (m *ioHangState) finding(ctx context.Context, h *host.Host, mounts []mount.Mount, d hungDisk) finding.Finding {
 	longest := m.stalls[d.name].held
 	for _, name := range d.above {
 		longest = max(longest, m.stalls[name].held)

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/nodeagent/nodeagent/internal/host"
+	"github.com/nodeagent/nodeagent/internal/host/mount"
 	"github.com/nodeagent/nodeagent/pkg/detect"
 	"github.com/nodeagent/nodeagent/pkg/detect/checkkit"
 	"github.com/nodeagent/nodeagent/pkg/finding"
@@ -251,7 +252,7 @@ func (a mdArray) finding(ctx context.Context, h *host.Host, subject finding.Subj
 		f.Facts["faulty"] = checkkit.JoinFirst(a.faulty, 20)
 		f.Message += "; faulty: " + checkkit.JoinFirst(a.faulty, 5)
 	}
-	mounts, err := h.Mounts()
+	mounts, err := mount.Table(h)
 	if err != nil || reason != reasonRAIDFailed && reason != reasonRAIDInactive {
 		return f // pods on an array that serves are not hit
 	}

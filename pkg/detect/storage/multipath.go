@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/nodeagent/nodeagent/internal/host"
+	"github.com/nodeagent/nodeagent/internal/host/mount"
 	"github.com/nodeagent/nodeagent/pkg/detect"
 	"github.com/nodeagent/nodeagent/pkg/detect/checkkit"
 	"github.com/nodeagent/nodeagent/pkg/finding"
@@ -213,7 +214,7 @@ func (s pathSet) finding(ctx context.Context, h *host.Host, reason string, long 
 	if reason != reasonNoPath {
 		return f
 	}
-	mounts, err := h.Mounts()
+	mounts, err := mount.Table(h)
 	if err != nil {
 		return f // what is known is enough
 	}

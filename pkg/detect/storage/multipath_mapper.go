@@ -9,6 +9,8 @@ import (
 	"syscall"
 
 	"github.com/nodeagent/nodeagent/internal/host"
+	"github.com/nodeagent/nodeagent/internal/host/hosterr"
+	"github.com/nodeagent/nodeagent/internal/host/probe"
 	"github.com/nodeagent/nodeagent/pkg/detect/checkkit"
 	"github.com/nodeagent/nodeagent/pkg/finding"
 )
@@ -71,10 +73,10 @@ func (s *pathSet) readPaths(files host.Files, failed map[string]map[string]bool)
 // askMultipaths lets a child ask the device mapper which paths it does not use.
 func askMultipaths(ctx context.Context, h *host.Host) (map[string]map[string]bool, error) {
 	if h.Prober.Do == nil {
-		return nil, fmt.Errorf("probe: %w", host.ErrNotConfigured)
+		return nil, fmt.Errorf("probe: %w", hosterr.ErrNotConfigured)
 	}
 	const control = "/dev/mapper/control"
-	answer, err := h.Prober.Do(ctx, host.ProbeRequest{Op: host.ProbeMultipath, Path: control})
+	answer, err := h.Prober.Do(ctx, probe.ProbeRequest{Op: probe.ProbeMultipath, Path: control})
 	if err == nil && answer.Errno != 0 {
 		err = syscall.Errno(answer.Errno)
 	}

@@ -10,6 +10,8 @@ import (
 	"time"
 
 	"github.com/nodeagent/nodeagent/internal/host"
+	"github.com/nodeagent/nodeagent/internal/host/mount"
+	"github.com/nodeagent/nodeagent/internal/host/probe"
 	"github.com/nodeagent/nodeagent/pkg/detect"
 	"github.com/nodeagent/nodeagent/pkg/detect/checkkit"
 	"github.com/nodeagent/nodeagent/pkg/finding"
@@ -170,7 +172,7 @@ func (n *nvmeState) ask(ctx context.Context, h *host.Host, d nvmeDisk) (diskAnsw
 	if d.model == ebsModel {
 		return diskAnswer[nvmeSMART]{}, 0
 	}
-	answer := n.asks.ask(ctx, h, host.ProbeRequest{Op: host.ProbeNVMeHealth, Path: "/dev/" + d.name}, d.serial, parseNVMeSMART)
+	answer := n.asks.ask(ctx, h, probe.ProbeRequest{Op: probe.ProbeNVMeHealth, Path: "/dev/" + d.name}, d.serial, parseNVMeSMART)
 	if answer.err != nil || !answer.knows {
 		return answer, 0
 	}
@@ -184,7 +186,7 @@ func (d nvmeDisk) finding(ctx context.Context, h *host.Host, f finding.Finding) 
 	}
 	f.Facts["model"], f.Facts["serial"], f.Facts["state"] = d.model, d.serial, d.state
 	f.Message = fmt.Sprintf("NVMe disk %s (%s, serial number %s) %s", d.name, d.model, d.serial, f.Message)
-	mounts, err := h.Mounts()
+	mounts, err := mount.Table(h)
 	if err != nil || f.Severity == finding.Info {
 		return f // what is known is enough
 	}

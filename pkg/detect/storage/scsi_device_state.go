@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/nodeagent/nodeagent/internal/host"
+	"github.com/nodeagent/nodeagent/internal/host/mount"
 	"github.com/nodeagent/nodeagent/pkg/detect"
 	"github.com/nodeagent/nodeagent/pkg/detect/checkkit"
 	"github.com/nodeagent/nodeagent/pkg/finding"
@@ -139,7 +140,7 @@ func scsiStateFinding(ctx context.Context, h *host.Host, d scsiDisk, state, reas
 		Message: fmt.Sprintf("disk %s (%s) is %s", d.name, d.address, state),
 		Facts:   map[string]string{"state": state, "address": d.address},
 	}
-	mounts, err := h.Mounts()
+	mounts, err := mount.Table(h)
 	if err != nil {
 		return f // what is known is enough
 	}

@@ -9,6 +9,8 @@ import (
 	"time"
 
 	"github.com/nodeagent/nodeagent/internal/host"
+	"github.com/nodeagent/nodeagent/internal/host/hosterr"
+	"github.com/nodeagent/nodeagent/internal/host/probe"
 	"github.com/nodeagent/nodeagent/pkg/detect"
 	"github.com/nodeagent/nodeagent/pkg/detect/checkkit"
 	"github.com/nodeagent/nodeagent/pkg/finding"
@@ -148,10 +150,10 @@ func poolCandidates(files host.Files) ([]string, error) {
 
 func askPools(ctx context.Context, h *host.Host) ([]thinPool, error) {
 	if h.Prober.Do == nil {
-		return nil, fmt.Errorf("probe: %w", host.ErrNotConfigured)
+		return nil, fmt.Errorf("probe: %w", hosterr.ErrNotConfigured)
 	}
 	const control = "/dev/mapper/control"
-	answer, err := h.Prober.Do(ctx, host.ProbeRequest{Op: host.ProbeThinPools, Path: control})
+	answer, err := h.Prober.Do(ctx, probe.ProbeRequest{Op: probe.ProbeThinPools, Path: control})
 	if err != nil {
 		return nil, err
 	}

@@ -9,6 +9,7 @@ import (
 	"strings"
 
 	"github.com/nodeagent/nodeagent/internal/host"
+	"github.com/nodeagent/nodeagent/internal/host/mount"
 	"github.com/nodeagent/nodeagent/pkg/detect/checkkit"
 	"github.com/nodeagent/nodeagent/pkg/finding"
 )
@@ -135,7 +136,7 @@ func (p thinPool) explain(ctx context.Context, h *host.Host, f finding.Finding) 
 	}
 	f.Facts["name"] = name
 	f.Message = "thin pool " + name + " " + f.Message
-	mounts, err := h.Mounts()
+	mounts, err := mount.Table(h)
 	if err != nil || disk == "" {
 		return f // what is known is enough
 	}

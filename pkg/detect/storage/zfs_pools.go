@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/nodeagent/nodeagent/internal/host"
+	"github.com/nodeagent/nodeagent/internal/host/mount"
 	"github.com/nodeagent/nodeagent/pkg/detect"
 	"github.com/nodeagent/nodeagent/pkg/detect/checkkit"
 	"github.com/nodeagent/nodeagent/pkg/detect/storage/filesystem"
@@ -137,7 +138,7 @@ func poolFinding(h *host.Host, subject finding.Subject, state string) (finding.F
 
 // onPool returns what of the node's own data lies on a pool. Where the mount table cannot be read, that is nothing.
 func onPool(h *host.Host, pool string) []string {
-	mounts, err := h.Mounts()
+	mounts, err := mount.Table(h)
 	if err != nil {
 		return nil
 	}

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/nodeagent/nodeagent/internal/host"
+	"github.com/nodeagent/nodeagent/internal/host/discover"
 	"github.com/nodeagent/nodeagent/pkg/detect"
 	"github.com/nodeagent/nodeagent/pkg/detect/checkkit"
 	"github.com/nodeagent/nodeagent/pkg/finding"
@@ -61,7 +62,7 @@ func FileHandles(s UsageSettings) detect.Check {
 			if err != nil {
 				return nil, err
 			}
-			daemons, err := h.Daemons(ctx)
+			daemons, err := discover.Daemons(h, ctx)
 			doubts := make(map[finding.Subject]error)
 			for _, d := range daemons {
 				subject := finding.Subject{Kind: "process", Name: checkkit.Sanitize(d.Comm, 64)}
@@ -121,7 +122,7 @@ func parseFileNr(text string) (usage, error) {
 	return usage{used, limit}, err
 }
 
-func descriptorFinding(s UsageSettings, memory usageState, subject finding.Subject, d host.Daemon, u usage) []finding.Finding {
+func descriptorFinding(s UsageSettings, memory usageState, subject finding.Subject, d discover.Daemon, u usage) []finding.Finding {
 	severity, marginal, ok := memory.judge(s, subject, u, false)
 	if !ok {
 		return nil

@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/nodeagent/nodeagent/internal/host"
+	"github.com/nodeagent/nodeagent/internal/host/hosterr"
 	"github.com/nodeagent/nodeagent/pkg/detect"
 	"github.com/nodeagent/nodeagent/pkg/detect/checkkit"
 	"github.com/nodeagent/nodeagent/pkg/finding"
@@ -47,7 +48,7 @@ func Inotify() detect.Check {
 		Every: 5 * time.Minute,
 		Run: func(_ context.Context, h *host.Host) ([]finding.Finding, error) {
 			if h.Inotify == nil {
-				return nil, fmt.Errorf("inotify: %w", host.ErrNotConfigured)
+				return nil, fmt.Errorf("inotify: %w", hosterr.ErrNotConfigured)
 			}
 			room, err := h.Inotify()
 			if err != nil {

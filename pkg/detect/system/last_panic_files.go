@@ -11,6 +11,8 @@ import (
 	"time"
 
 	"github.com/nodeagent/nodeagent/internal/host"
+	"github.com/nodeagent/nodeagent/internal/host/mount"
+	"github.com/nodeagent/nodeagent/internal/host/tailfile"
 	"github.com/nodeagent/nodeagent/pkg/detect/checkkit"
 	"github.com/nodeagent/nodeagent/pkg/detect/storage/filesystem"
 )
@@ -100,13 +102,13 @@ func listOrNone(files host.Files, dir string) ([]string, error) {
 
 // onLocalDisk reports whether the deepest mount above a path is of a filesystem that needs no server.
 func onLocalDisk(h *host.Host, name string) (bool, error) {
-	mounts, err := h.Mounts()
+	mounts, err := mount.Table(h)
 	if err != nil {
 		return false, err
 	}
 	best, local := -1, false
 	for _, m := range mounts {
-		if len(m.Point) >= best && (host.Below(name, m.Point) || host.Below(m.Point, name)) {
+		if len(m.Point) >= best && (mount.Below(name, m.Point) || mount.Below(m.Point, name)) {
 			best = len(m.Point)
 			local = filesystem.OnBlockDevice(m) && m.FSType != "fuseblk" || slices.Contains([]string{"overlay", "tmpfs", "zfs", "ramfs", "bcachefs"}, m.FSType)
 		}
@@ -147,9 +149,9 @@ func readDump(h *host.Host, file string) (panicDump, error) {
 // readDumpText reads the end of a log, where the panic is.
 func readDumpText(files host.Files, file string) ([]byte, error) {
 	if strings.HasPrefix(file, pstoreDir) { // each record is small
-		return files.Head(file, dumpHead)
+		return tailfile.Head(files, file, dumpHead)
 	}
-	data, _, err := files.Tail(file, dumpHead)
+	data, _, err := tailfile.Tail(files, file, dumpHead)
 	return data, err
 }
 

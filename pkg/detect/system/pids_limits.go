@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/nodeagent/nodeagent/internal/host"
+	"github.com/nodeagent/nodeagent/internal/host/cgroup"
 	"github.com/nodeagent/nodeagent/pkg/detect"
 	"github.com/nodeagent/nodeagent/pkg/detect/checkkit"
 	"github.com/nodeagent/nodeagent/pkg/detect/kernellog/rules"
@@ -158,15 +159,15 @@ type pidsScan struct {
 	doubts map[finding.Subject]error
 }
 
-func (s *pidsScan) all(ctx context.Context, h *host.Host, hierarchy host.CgroupHierarchy) error {
-	err := checkkit.WalkSlices(h.Files, hierarchy.Point, "/", checkkit.FoldersAbove(h.Paths.PodCgroupDirs()), func(name string, _ bool) error {
+func (s *pidsScan) all(ctx context.Context, h *host.Host, hierarchy cgroup.CgroupHierarchy) error {
+	err := checkkit.WalkSlices(h.Files, hierarchy.Point, "/", checkkit.FoldersAbove(cgroup.PodCgroupDirs(h.Paths)), func(name string, _ bool) error {
 		s.add(finding.Subject{Kind: "cgroup", Name: name}, name)
 		return checkkit.DeadlineError(ctx, hierarchy)
 	})
 	if err != nil {
 		return err
 	}
-	pods, err := h.PodCgroups(hierarchy)
+	pods, err := cgroup.PodCgroups(h, hierarchy)
 	if err != nil {
 		return err
 	}

@@ -9,6 +9,8 @@ import (
 	"strings"
 
 	"github.com/nodeagent/nodeagent/internal/host"
+	"github.com/nodeagent/nodeagent/internal/host/cgroup"
+	"github.com/nodeagent/nodeagent/internal/host/hosterr"
 	"github.com/nodeagent/nodeagent/pkg/detect/checkkit"
 	"github.com/nodeagent/nodeagent/pkg/detect/kernellog/rules"
 	"github.com/nodeagent/nodeagent/pkg/finding"
@@ -30,8 +32,8 @@ func readTaskLimits(ctx context.Context, h *host.Host) ([]taskLimit, error) {
 			limits = append(limits, taskLimit{subject, reason, what, u})
 		}
 	}
-	pids, err := h.CgroupWith("pids")
-	if errors.Is(err, host.ErrNotConfigured) {
+	pids, err := cgroup.CgroupWith(h, "pids")
+	if errors.Is(err, hosterr.ErrNotConfigured) {
 		return limits, nil
 	}
 	if err != nil {
@@ -45,7 +47,7 @@ func readTaskLimits(ctx context.Context, h *host.Host) ([]taskLimit, error) {
 			add(finding.Subject{Kind: "cgroup", Name: c.Name}, "CgroupTasksNearLimit", c.Name+", "+c.Why, c.Dir)
 		}
 	}
-	pods, err := h.PodOnlyCgroups(pids)
+	pods, err := cgroup.PodOnlyCgroups(h, pids)
 	if err != nil {
 		return limits, err
 	}
@@ -98,9 +100,9 @@ func allTasks(loadavg string) (uint64, error) {
 	return n, nil
 }
 
-func kubepodsCgroups(h *host.Host, hierarchy host.CgroupHierarchy) []checkkit.DaemonCgroup {
+func kubepodsCgroups(h *host.Host, hierarchy cgroup.CgroupHierarchy) []checkkit.DaemonCgroup {
 	var found []checkkit.DaemonCgroup
-	for _, name := range h.Paths.KubepodsCgroups() {
+	for _, name := range cgroup.KubepodsCgroups(h.Paths) {
 		found = append(found, checkkit.DaemonCgroup{Name: name, Dir: hierarchy.Point + name, Why: "which all pods are in"})
 	}
 	return found

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/nodeagent/nodeagent/internal/host"
+	"github.com/nodeagent/nodeagent/internal/host/hosterr"
 	"github.com/nodeagent/nodeagent/pkg/detect"
 	"github.com/nodeagent/nodeagent/pkg/detect/checkkit"
 	"github.com/nodeagent/nodeagent/pkg/finding"
@@ -85,7 +86,7 @@ func TimeSync(s TimeSyncSettings) detect.Check {
 func lookAtClock(ctx context.Context, h *host.Host, s TimeSyncSettings) ([]finding.Finding, error) {
 	const settling = 15 * time.Minute
 	if h.TimeClock == nil {
-		return nil, fmt.Errorf("ask for the clock's state: %w", host.ErrNotConfigured)
+		return nil, fmt.Errorf("ask for the clock's state: %w", hosterr.ErrNotConfigured)
 	}
 	clock, err := h.TimeClock()
 	if err != nil {

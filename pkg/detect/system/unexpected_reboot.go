@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/nodeagent/nodeagent/internal/host"
+	"github.com/nodeagent/nodeagent/internal/host/tailfile"
 	"github.com/nodeagent/nodeagent/pkg/detect"
 	"github.com/nodeagent/nodeagent/pkg/detect/checkkit"
 	"github.com/nodeagent/nodeagent/pkg/detect/system/wtmp"
@@ -80,7 +81,7 @@ func (m *rebootState) look(h *host.Host) ([]finding.Finding, error) {
 
 func lookAtReboots(h *host.Host) ([]finding.Finding, error) {
 	const file, most = "/var/log/wtmp", 4 << 20
-	data, size, err := h.Files.Tail(file, most)
+	data, size, err := tailfile.Tail(h.Files, file, most)
 	if errors.Is(err, fs.ErrNotExist) || err == nil && size == 0 {
 		return nil, finding.NotApplicable("there are no login records, which would tell of shutdowns")
 	}

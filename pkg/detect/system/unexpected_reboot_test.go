@@ -11,6 +11,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/nodeagent/nodeagent/internal/host"
+	"github.com/nodeagent/nodeagent/internal/host/tailfile"
 	"github.com/nodeagent/nodeagent/pkg/detect/checktest"
 	"github.com/nodeagent/nodeagent/pkg/detect/system/wtmp"
 	"github.com/nodeagent/nodeagent/test/need"
@@ -57,7 +58,7 @@ func TestRealLogins(t *testing.T) {
 	if err := os.WriteFile(file, data, 0o600); err != nil {
 		t.Fatal(err)
 	}
-	tail, size, err := host.Files{}.Tail(file, 1<<20)
+	tail, size, err := tailfile.Tail(host.Files{}, file, 1<<20)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -7,11 +7,12 @@ import (
 	"time"
 
 	"github.com/nodeagent/nodeagent/internal/host"
+	"github.com/nodeagent/nodeagent/internal/host/discover"
 )
 
 // Real zombies, of this test's own process: found while they are there, and gone when they were reaped.
 func TestRealZombies(t *testing.T) {
-	h := &host.Host{NodeName: "n", Paths: host.DefaultPaths(), Clock: host.Now}
+	h := &host.Host{NodeName: "n", Paths: discover.DefaultPaths(), Clock: host.Now}
 	check := Zombies(ZombiesSettings{PerParent: 5})
 	self, err := h.ProcStat(os.Getpid())
 	if err != nil {

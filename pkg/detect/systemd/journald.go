@@ -13,6 +13,9 @@ import (
 	"time"
 
 	"github.com/nodeagent/nodeagent/internal/host"
+	"github.com/nodeagent/nodeagent/internal/host/discover"
+	"github.com/nodeagent/nodeagent/internal/host/hosterr"
+	"github.com/nodeagent/nodeagent/internal/host/probe"
 	"github.com/nodeagent/nodeagent/pkg/detect"
 	"github.com/nodeagent/nodeagent/pkg/detect/checkkit"
 	"github.com/nodeagent/nodeagent/pkg/finding"
@@ -50,7 +53,7 @@ const (
 
 // Journald finds a journald that does not take what the node logs, or has lost some of it.
 func Journald() detect.Check {
-	j := &journaldLook{program: host.Program{Comm: "systemd-journal"}} // the kernel keeps 15 bytes of it
+	j := &journaldLook{program: discover.Program{Comm: "systemd-journal"}} // the kernel keeps 15 bytes of it
 	return detect.Check{
 		ID:      journaldID,
 		Domain:  "kubernetes",
@@ -74,7 +77,7 @@ func Journald() detect.Check {
 }
 
 type journaldLook struct {
-	program host.Program
+	program discover.Program
 
 	listed  finding.Timestamp // when the files were listed
 	damaged []time.Time       // what was found, by name
@@ -133,7 +136,7 @@ func (j *journaldLook) list(ctx context.Context, h *host.Host) error {
 
 func listDamaged(ctx context.Context, h *host.Host) ([]time.Time, error) {
 	if h.Prober.Do == nil {
-		return nil, host.ErrNotConfigured
+		return nil, hosterr.ErrNotConfigured
 	}
 	machine, err := h.Files.Text("/etc/machine-id")
 	if err != nil {
@@ -144,7 +147,7 @@ func listDamaged(ctx context.Context, h *host.Host) ([]time.Time, error) {
 	}
 	var damaged []time.Time
 	for _, dir := range []string{"/var/log/journal", "/run/log/journal"} {
-		answer, err := h.Prober.Do(ctx, host.ProbeRequest{Op: host.ProbeJournals, Path: path.Join(dir, machine)})
+		answer, err := h.Prober.Do(ctx, probe.ProbeRequest{Op: probe.ProbeJournals, Path: path.Join(dir, machine)})
 		if err == nil && answer.Errno != 0 && syscall.Errno(answer.Errno) != syscall.ENOENT { //nolint:gosec // an errno
 			err = syscall.Errno(answer.Errno) //nolint:gosec // an errno
 		}

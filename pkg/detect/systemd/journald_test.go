@@ -11,6 +11,7 @@ import (
 
 	"github.com/nodeagent/nodeagent/internal/host"
 	"github.com/nodeagent/nodeagent/internal/host/hosttest"
+	"github.com/nodeagent/nodeagent/internal/host/probe"
 	"github.com/nodeagent/nodeagent/pkg/detect/checktest"
 	"github.com/nodeagent/nodeagent/pkg/finding"
 )
@@ -25,12 +26,12 @@ func TestJournaldDiskHangs(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		now, asked, hang := hosttest.Now(), 0, true
 		h := &host.Host{Files: host.Files{Root: root}, Clock: func() finding.Timestamp { return now }}
-		h.Prober.Do = func(ctx context.Context, _ host.ProbeRequest) (host.ProbeAnswer, error) {
+		h.Prober.Do = func(ctx context.Context, _ probe.ProbeRequest) (probe.ProbeAnswer, error) {
 			asked++
 			if hang {
-				return hosttest.Hang[host.ProbeAnswer](ctx)
+				return hosttest.Hang[probe.ProbeAnswer](ctx)
 			}
-			return host.ProbeAnswer{}, nil
+			return probe.ProbeAnswer{}, nil
 		}
 		check := Journald()
 		look := func(wantAsked int, blind bool) {

@@ -10,6 +10,8 @@ import (
 	"time"
 
 	"github.com/nodeagent/nodeagent/internal/host"
+	"github.com/nodeagent/nodeagent/internal/host/hosterr"
+	"github.com/nodeagent/nodeagent/internal/host/systemd"
 	"github.com/nodeagent/nodeagent/pkg/detect"
 	"github.com/nodeagent/nodeagent/pkg/finding"
 )
@@ -112,9 +114,9 @@ func (l *unitsLook) run(ctx context.Context, h *host.Host) ([]finding.Finding, e
 	}
 	units, err := h.Systemd.Units(ctx)
 	switch {
-	case errors.Is(err, host.ErrNotConfigured):
+	case errors.Is(err, hosterr.ErrNotConfigured):
 		return nil, finding.NotApplicable("another service manager than systemd runs")
-	case errors.Is(err, host.ErrSystemdSilent):
+	case errors.Is(err, systemd.ErrSystemdSilent):
 		return []finding.Finding{silentSystemd(err)}, err
 	case err != nil:
 		return nil, err

@@ -9,7 +9,7 @@ import (
 	"strings"
 	"time"
 
-	"github.com/nodeagent/nodeagent/internal/host"
+	"github.com/nodeagent/nodeagent/internal/host/systemd"
 	"github.com/nodeagent/nodeagent/pkg/detect/checkkit"
 	"github.com/nodeagent/nodeagent/pkg/detect/network/dns"
 	"github.com/nodeagent/nodeagent/pkg/detect/network/kubeproxy"
@@ -30,7 +30,7 @@ func silentSystemd(err error) finding.Finding {
 }
 
 // judge says what is wrong. A unit is in one of the lists only.
-func (l *unitsLook) judge(units host.Units, now finding.Timestamp) []finding.Finding {
+func (l *unitsLook) judge(units systemd.Units, now finding.Timestamp) []finding.Finding {
 	var found []finding.Finding
 	for _, u := range units.Failed {
 		if !matchesUnit(l.settings.Ignore, u.Name) {
@@ -56,7 +56,7 @@ func (l *unitsLook) judge(units host.Units, now finding.Timestamp) []finding.Fin
 	return found
 }
 
-func (l *unitsLook) failed(u host.Unit, now finding.Timestamp) finding.Finding {
+func (l *unitsLook) failed(u systemd.Unit, now finding.Timestamp) finding.Finding {
 	severity, aside := l.weigh(u)
 	facts := map[string]string{"result": checkkit.Sanitize(u.Result, 50)}
 	if !u.Since.IsZero() && u.Since.Before(now.Wall) {
@@ -68,7 +68,7 @@ func (l *unitsLook) failed(u host.Unit, now finding.Timestamp) finding.Finding {
 	}
 }
 
-func (l *unitsLook) flapping(u host.Unit, count uint32) finding.Finding {
+func (l *unitsLook) flapping(u systemd.Unit, count uint32) finding.Finding {
 	severity, aside := l.weigh(u)
 	text := fmt.Sprintf("systemd has started %s again %d times in %.0f minutes", unitName(u), count, unitFlappingWindow.Minutes())
 	if count < unitFlappingRestarts && restarting(u) {
@@ -83,14 +83,14 @@ func (l *unitsLook) flapping(u host.Unit, count uint32) finding.Finding {
 	}
 }
 
-func unitSubject(u host.Unit) finding.Subject {
+func unitSubject(u systemd.Unit) finding.Subject {
 	return finding.Subject{Kind: "unit", Name: checkkit.Sanitize(u.Name, 255)}
 }
 
-func unitName(u host.Unit) string { return checkkit.Sanitize(u.Name, 100) }
+func unitName(u systemd.Unit) string { return checkkit.Sanitize(u.Name, 100) }
 
 // weigh says how grave it is when this unit is not well, and what people should know of that.
-func (l *unitsLook) weigh(u host.Unit) (finding.Severity, string) {
+func (l *unitsLook) weigh(u systemd.Unit) (finding.Severity, string) {
 	if judge := judgeOfUnit(u.Name); judge != "" {
 		return finding.Warning, "; whether the node suffers from it is told by " + judge
 	}
@@ -104,7 +104,7 @@ func (l *unitsLook) weigh(u host.Unit) (finding.Severity, string) {
 }
 
 // minorUnit says why nobody suffers when this unit is not well; empty where that is not so.
-func minorUnit(u host.Unit) string {
+func minorUnit(u systemd.Unit) string {
 	base, instance, _ := strings.Cut(u.Name, "@")
 	switch {
 	case slices.ContainsFunc(u.TriggeredBy, func(name string) bool { return strings.HasSuffix(name, ".timer") }):
@@ -150,7 +150,7 @@ func matchesUnit(patterns []string, name string) bool {
 }
 
 // howItEnded says in words why a unit is not there: Result of systemd.service(5), then CLD_… of sigaction(2).
-func howItEnded(u host.Unit) string {
+func howItEnded(u systemd.Unit) string {
 	const exited, killed, dumped = 1, 2, 3
 	switch {
 	case u.Result == "oom-kill":

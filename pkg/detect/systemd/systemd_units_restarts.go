@@ -5,7 +5,7 @@ import (
 	"strings"
 	"time"
 
-	"github.com/nodeagent/nodeagent/internal/host"
+	"github.com/nodeagent/nodeagent/internal/host/systemd"
 	"github.com/nodeagent/nodeagent/pkg/detect"
 	"github.com/nodeagent/nodeagent/pkg/finding"
 )
@@ -41,7 +41,7 @@ const (
 )
 
 // saw takes the running services into account. Of a service that is seen first nothing is known of the time before.
-func (m *unitRestarts) saw(running []host.Unit, now finding.Timestamp) {
+func (m *unitRestarts) saw(running []systemd.Unit, now finding.Timestamp) {
 	m.load(now)
 	changed := false
 	there := make(map[string]bool, len(running))
@@ -131,4 +131,4 @@ func (m *unitRestarts) save(now finding.Timestamp) {
 }
 
 // restarting tells whether systemd waits to start it again, or does: auto-restart, auto-restart-queued.
-func restarting(u host.Unit) bool { return strings.HasPrefix(u.Sub, "auto-restart") }
+func restarting(u systemd.Unit) bool { return strings.HasPrefix(u.Sub, "auto-restart") }

@@ -8,15 +8,16 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/nodeagent/nodeagent/internal/host"
+	"github.com/nodeagent/nodeagent/internal/host/systemd"
 	"github.com/nodeagent/nodeagent/pkg/detect/checktest"
 	"github.com/nodeagent/nodeagent/pkg/finding"
 )
 
 // unitsHost is a host whose systemd answers what the test puts into the second result.
-func unitsHost(now *finding.Timestamp) (*host.Host, *host.Units) {
-	units := &host.Units{}
+func unitsHost(now *finding.Timestamp) (*host.Host, *systemd.Units) {
+	units := &systemd.Units{}
 	h := &host.Host{Clock: func() finding.Timestamp { return *now }}
-	h.Systemd.Units = func(context.Context) (host.Units, error) { return *units, nil }
+	h.Systemd.Units = func(context.Context) (systemd.Units, error) { return *units, nil }
 	return h, units
 }
 
@@ -28,7 +29,7 @@ func TestSystemdUnitsRestarts(t *testing.T) {
 	look := func(restarts uint32, want ...string) {
 		t.Helper()
 		now.SinceBoot += 30 * time.Second
-		units.Running = []host.Unit{{Name: "a.service", Active: "active", Sub: "running", Restarts: restarts}}
+		units.Running = []systemd.Unit{{Name: "a.service", Active: "active", Sub: "running", Restarts: restarts}}
 		found, err := SystemdUnits(DefaultSystemdUnitsSettings(), memory).Run(t.Context(), h) // another agent each time
 		if diff := cmp.Diff(want, checktest.Reasons(found)); diff != "" || err != nil {
 			t.Errorf("error %v (-want +got):\n%s", err, diff)
@@ -56,7 +57,7 @@ func TestSystemdUnitsRestarts(t *testing.T) {
 func TestSystemdUnitsSettings(t *testing.T) {
 	now := finding.Timestamp{Boot: "a", SinceBoot: time.Hour}
 	h, units := unitsHost(&now)
-	units.Failed = []host.Unit{{Name: "logrotate.service", TriggeredBy: []string{"logrotate.timer"}}, {Name: "data.mount"}}
+	units.Failed = []systemd.Unit{{Name: "logrotate.service", TriggeredBy: []string{"logrotate.timer"}}, {Name: "data.mount"}}
 	tests := []struct {
 		name     string
 		settings SystemdUnitsSettings

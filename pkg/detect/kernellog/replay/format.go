@@ -5,7 +5,7 @@ import (
 	"fmt"
 	"strings"
 
-	"github.com/nodeagent/nodeagent/internal/host"
+	"github.com/nodeagent/nodeagent/internal/host/kmsg"
 	"github.com/nodeagent/nodeagent/pkg/detect/kernellog/rules"
 )
 
@@ -123,7 +123,7 @@ func (p *parser) parseKmsg(line []byte) entry {
 	if line[0] == ' ' && p.kmsg {
 		return entry{what: silentLine} // the dictionary of the record before
 	}
-	r, err := host.ParseKernelRecord(line)
+	r, err := kmsg.ParseKernelRecord(line)
 	if err != nil {
 		return entry{what: badLine}
 	}

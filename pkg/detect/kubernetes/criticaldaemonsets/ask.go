@@ -12,6 +12,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/nodeagent/nodeagent/internal/host"
+	"github.com/nodeagent/nodeagent/internal/host/hosterr"
 	"github.com/nodeagent/nodeagent/pkg/detect/checkkit"
 	"github.com/nodeagent/nodeagent/pkg/finding"
 )
@@ -35,7 +36,7 @@ type nodeCache struct {
 // was read last then stands for as long as nothing is wrong.
 func (c *nodeCache) get(ctx context.Context, h *host.Host, now finding.Timestamp, wrong bool) (*corev1.Node, error) {
 	if h.Cluster.Node == nil {
-		return nil, fmt.Errorf("node: %w", host.ErrNotConfigured)
+		return nil, fmt.Errorf("node: %w", hosterr.ErrNotConfigured)
 	}
 	age := now.Since(c.read)
 	limit := c.seldom

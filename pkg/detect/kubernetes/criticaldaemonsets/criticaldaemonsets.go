@@ -16,6 +16,8 @@ import (
 	"k8s.io/apimachinery/pkg/labels"
 
 	"github.com/nodeagent/nodeagent/internal/host"
+	"github.com/nodeagent/nodeagent/internal/host/discover"
+	"github.com/nodeagent/nodeagent/internal/host/hosterr"
 	"github.com/nodeagent/nodeagent/pkg/detect"
 	"github.com/nodeagent/nodeagent/pkg/detect/checkkit"
 	"github.com/nodeagent/nodeagent/pkg/finding"
@@ -136,7 +138,7 @@ func (c *daemonSetCheck) run(ctx context.Context, h *host.Host) ([]finding.Findi
 	if h.NodeName == "" || h.Kubelet.Pods == nil {
 		return nil, finding.NotApplicable("this host is no Kubernetes node as far as is known")
 	}
-	pods, err := h.NodePods(ctx)
+	pods, err := discover.NodePods(h, ctx)
 	if err != nil {
 		return nil, fmt.Errorf("pods of kubelet: %w", err)
 	}
@@ -172,7 +174,7 @@ func (c *daemonSetCheck) run(ctx context.Context, h *host.Host) ([]finding.Findi
 
 // mayNotList reports whether this agent can never list DaemonSets, whatever the weather.
 func mayNotList(err error) bool {
-	return apierrors.IsForbidden(err) || errors.Is(err, host.ErrNotConfigured)
+	return apierrors.IsForbidden(err) || errors.Is(err, hosterr.ErrNotConfigured)
 }
 
 // silence keeps the agent from asking again at each look for what it was refused.
@@ -185,7 +187,7 @@ type silence struct {
 // hear reads the DaemonSets from the door. When it cannot, what was heard last stands.
 func (c *daemonSetCheck) hear(ctx context.Context, h *host.Host, now finding.Timestamp) error {
 	if h.Cluster.DaemonSets == nil {
-		return fmt.Errorf("DaemonSets: %w", host.ErrNotConfigured)
+		return fmt.Errorf("DaemonSets: %w", hosterr.ErrNotConfigured)
 	}
 	if c.silence.err != nil && now.Since(c.silence.asked) < c.silence.wait {
 		return c.silence.err

@@ -7,6 +7,7 @@ import (
 	registration "k8s.io/kubelet/pkg/apis/pluginregistration/v1"
 
 	"github.com/nodeagent/nodeagent/internal/host"
+	"github.com/nodeagent/nodeagent/internal/host/kubelet"
 	"github.com/nodeagent/nodeagent/pkg/detect/checkkit"
 	"github.com/nodeagent/nodeagent/pkg/finding"
 )
@@ -18,9 +19,9 @@ const (
 
 // csiAnswer is what a plugin said through its sockets.
 type csiAnswer struct {
-	Socket   host.PluginSocket
+	Socket   kubelet.PluginSocket
 	Asked    finding.Timestamp // when GetInfo was last asked
-	Info     host.PluginInfo
+	Info     kubelet.PluginInfo
 	InfoErr  error
 	Ready    bool
 	ProbeErr error
@@ -33,7 +34,7 @@ func (a csiAnswer) well() bool { return a.InfoErr == nil && a.ProbeErr == nil &&
 func (a csiAnswer) csi() bool { return a.InfoErr == nil && a.Info.Type == registration.CSIPlugin }
 
 // ask speaks to all plugins, some at a time, so that one that never answers costs its own time only.
-func (c *csiCheck) ask(ctx context.Context, h *host.Host, sockets []host.PluginSocket, now finding.Timestamp) {
+func (c *csiCheck) ask(ctx context.Context, h *host.Host, sockets []kubelet.PluginSocket, now finding.Timestamp) {
 	answers := make([]csiAnswer, len(sockets))
 	checkkit.Parallel(csiSideBySide, len(sockets), func(i int) {
 		answers[i] = c.askOne(ctx, h, sockets[i], c.answers[sockets[i].Path], now)
@@ -45,7 +46,7 @@ func (c *csiCheck) ask(ctx context.Context, h *host.Host, sockets []host.PluginS
 }
 
 // askOne speaks to one plugin, given what it said last time.
-func (c *csiCheck) askOne(ctx context.Context, h *host.Host, socket host.PluginSocket, last csiAnswer, now finding.Timestamp) csiAnswer {
+func (c *csiCheck) askOne(ctx context.Context, h *host.Host, socket kubelet.PluginSocket, last csiAnswer, now finding.Timestamp) csiAnswer {
 	ctx, cancel := context.WithTimeout(ctx, c.settings.Timeout)
 	defer cancel()
 	answer := last

@@ -10,6 +10,8 @@ import (
 	"time"
 
 	"github.com/nodeagent/nodeagent/internal/host"
+	"github.com/nodeagent/nodeagent/internal/host/hosterr"
+	"github.com/nodeagent/nodeagent/internal/host/socket"
 	"github.com/nodeagent/nodeagent/pkg/detect"
 	"github.com/nodeagent/nodeagent/pkg/detect/checkkit"
 	"github.com/nodeagent/nodeagent/pkg/finding"
@@ -108,10 +110,10 @@ func (c *csiCheck) run(ctx context.Context, h *host.Host) ([]finding.Finding, er
 		return nil, finding.NotApplicable("this host is no Kubernetes node as far as is known")
 	}
 	if h.Plugins.GetInfo == nil {
-		return nil, fmt.Errorf("plugins of kubelet: %w", host.ErrNotConfigured)
+		return nil, fmt.Errorf("plugins of kubelet: %w", hosterr.ErrNotConfigured)
 	}
 	now := h.Clock()
-	sockets, err := h.PluginSockets()
+	sockets, err := socket.PluginSockets(h)
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return nil, err
 	}

@@ -16,6 +16,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/nodeagent/nodeagent/internal/host"
+	"github.com/nodeagent/nodeagent/internal/host/kubelet"
 	"github.com/nodeagent/nodeagent/pkg/detect/checktest"
 	"github.com/nodeagent/nodeagent/pkg/finding"
 	"github.com/nodeagent/nodeagent/test/fakecsi"
@@ -45,7 +46,7 @@ func newCSINode(t *testing.T) *csiNode {
 	if err := os.Mkdir(filepath.Join(root, "plugins_registry"), 0o750); err != nil {
 		t.Fatal(err)
 	}
-	n.host = &host.Host{NodeName: "node-1", Plugins: host.NewPlugins(root), Clock: func() finding.Timestamp { return n.clock }}
+	n.host = &host.Host{NodeName: "node-1", Plugins: kubelet.NewPlugins(root), Clock: func() finding.Timestamp { return n.clock }}
 	n.host.Paths.KubeletRoot, n.host.Paths.PluginRegistry = root, filepath.Join(root, "plugins_registry")
 	n.host.Kubelet.Pods = func(context.Context) ([]corev1.Pod, error) { return n.pods, n.podsErr }
 	n.host.Cluster.CSINode = func(context.Context) (*storagev1.CSINode, error) {
@@ -342,7 +343,7 @@ func TestCSIRegistrationSideBySide(t *testing.T) {
 	n.nodeIDs[fakeName] = "fake-node"
 	var asked atomic.Int32
 	all, getInfo := make(chan struct{}), n.host.Plugins.GetInfo
-	n.host.Plugins.GetInfo = func(ctx context.Context, socket string) (host.PluginInfo, error) {
+	n.host.Plugins.GetInfo = func(ctx context.Context, socket string) (kubelet.PluginInfo, error) {
 		if asked.Add(1) == csiSideBySide {
 			close(all)
 		}

@@ -9,6 +9,7 @@ import (
 	"strings"
 
 	"github.com/nodeagent/nodeagent/internal/host"
+	"github.com/nodeagent/nodeagent/internal/host/kubelet"
 	"github.com/nodeagent/nodeagent/pkg/finding"
 )
 
@@ -36,7 +37,7 @@ func (e csiExpectation) driver(name, because string) *csiDriver {
 
 // expect says which drivers ought to be here, and puts what they said beside each. It reads nothing but the folders of
 // drivers that are told from mounts only.
-func (c *csiCheck) expect(h *host.Host, sockets []host.PluginSocket, now finding.Timestamp) []csiDriver {
+func (c *csiCheck) expect(h *host.Host, sockets []kubelet.PluginSocket, now finding.Timestamp) []csiDriver {
 	e := csiExpectation{}
 	for _, name := range c.settings.Drivers {
 		e.driver(name, "the configuration lists it").Fatal = true
@@ -71,7 +72,7 @@ func (c *csiCheck) expect(h *host.Host, sockets []host.PluginSocket, now finding
 
 // attach gives each socket to its driver: first those that say whose they are, then those that do not answer, by what
 // is remembered of them and by the registrar's custom to name them <driver>-reg.sock.
-func (c *csiCheck) attach(e csiExpectation, sockets []host.PluginSocket) {
+func (c *csiCheck) attach(e csiExpectation, sockets []kubelet.PluginSocket) {
 	for _, socket := range sockets {
 		if a := c.answers[socket.Path]; a.csi() {
 			e.driver(a.Info.Name, "it has a registration socket").answered(socket, a)
@@ -99,7 +100,7 @@ func (c *csiCheck) attach(e csiExpectation, sockets []host.PluginSocket) {
 	}
 }
 
-func (d *csiDriver) answered(socket host.PluginSocket, a csiAnswer) {
+func (d *csiDriver) answered(socket kubelet.PluginSocket, a csiAnswer) {
 	d.Socket, d.Changed, d.Info, d.InfoErr = socket.Path, socket.Changed, a.Info, a.InfoErr
 	d.Endpoint, d.Ready, d.ProbeErr = a.Info.Endpoint, a.Ready, a.ProbeErr
 }

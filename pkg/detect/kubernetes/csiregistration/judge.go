@@ -11,7 +11,7 @@ import (
 
 	"k8s.io/apimachinery/pkg/util/version"
 
-	"github.com/nodeagent/nodeagent/internal/host"
+	"github.com/nodeagent/nodeagent/internal/host/kubelet"
 	"github.com/nodeagent/nodeagent/pkg/detect/checkkit"
 	"github.com/nodeagent/nodeagent/pkg/finding"
 )
@@ -27,7 +27,7 @@ type csiDriver struct {
 
 	Socket   string // registration socket; empty when there is none
 	Changed  int64  // when it was made
-	Info     host.PluginInfo
+	Info     kubelet.PluginInfo
 	InfoErr  error
 	Endpoint string
 	Ready    bool
@@ -71,7 +71,7 @@ func (d csiDriver) wrong() (*finding.Finding, error) {
 		//nolint:nilerr // the error is the finding
 		return d.found("CSIGetInfoFailed", "its registration socket %s does not say who it registers: %s: look at the log of the registrar container",
 			d.Socket, checkkit.Sanitize(d.InfoErr.Error(), 300)), nil
-	case errors.Is(d.ProbeErr, host.ErrOutside), errors.Is(d.ProbeErr, syscall.EXDEV):
+	case errors.Is(d.ProbeErr, kubelet.ErrOutside), errors.Is(d.ProbeErr, syscall.EXDEV):
 		return d.unregistered(fmt.Errorf("the driver cannot be asked: %w", d.ProbeErr))
 	case d.ProbeErr != nil:
 		//nolint:nilerr // the error is the finding

@@ -9,6 +9,7 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 
 	"github.com/nodeagent/nodeagent/internal/host"
+	"github.com/nodeagent/nodeagent/internal/host/hosterr"
 	"github.com/nodeagent/nodeagent/pkg/finding"
 )
 
@@ -36,7 +37,7 @@ type csiNodeCache struct {
 // refresh returns the node ID of each driver in the node's CSINode, read again where that is due.
 func (c *csiNodeCache) refresh(ctx context.Context, h *host.Host, now finding.Timestamp, drivers []csiDriver) (map[string]string, error) {
 	if h.Cluster.CSINode == nil {
-		return nil, fmt.Errorf("CSINode: %w", host.ErrNotConfigured)
+		return nil, fmt.Errorf("CSINode: %w", hosterr.ErrNotConfigured)
 	}
 	seen := csiTraces(drivers)
 	if c.due(now, seen, drivers) {

@@ -4,7 +4,7 @@ import (
 	"encoding/json"
 	"time"
 
-	"github.com/nodeagent/nodeagent/internal/host"
+	"github.com/nodeagent/nodeagent/internal/host/kubelet"
 	"github.com/nodeagent/nodeagent/pkg/detect"
 )
 
@@ -41,7 +41,7 @@ func loadPast(memory detect.StateStore) csiHistory {
 		return p
 	}
 	for name, d := range kept.Drivers {
-		if host.IsCSIDriverName(name) && len(p.Drivers) < csiPastDriver {
+		if kubelet.IsCSIDriverName(name) && len(p.Drivers) < csiPastDriver {
 			p.Drivers[name] = d
 		}
 	}
@@ -53,7 +53,7 @@ func (p *csiHistory) registered(nodeIDs map[string]string, drivers []csiDriver) 
 	changed := false
 	for name := range nodeIDs {
 		old, known := p.Drivers[name]
-		if !host.IsCSIDriverName(name) || !known && len(p.Drivers) >= csiPastDriver {
+		if !kubelet.IsCSIDriverName(name) || !known && len(p.Drivers) >= csiPastDriver {
 			continue
 		}
 		d := old

@@ -12,6 +12,9 @@ import (
 	corev1 "k8s.io/api/core/v1"
 
 	"github.com/nodeagent/nodeagent/internal/host"
+	"github.com/nodeagent/nodeagent/internal/host/discover"
+	"github.com/nodeagent/nodeagent/internal/host/hosterr"
+	"github.com/nodeagent/nodeagent/internal/host/kubelet"
 	"github.com/nodeagent/nodeagent/pkg/detect/checkkit"
 	"github.com/nodeagent/nodeagent/pkg/finding"
 )
@@ -29,12 +32,12 @@ type csiPods struct {
 // refresh reads the pods when they are old, or at once when something is wrong.
 func (p *csiPods) refresh(ctx context.Context, h *host.Host, now finding.Timestamp, urgent bool) error {
 	if h.Kubelet.Pods == nil {
-		return fmt.Errorf("pods of kubelet: %w", host.ErrNotConfigured)
+		return fmt.Errorf("pods of kubelet: %w", hosterr.ErrNotConfigured)
 	}
 	if !p.read.IsZero() && !urgent && now.Since(p.read) < csiPodsEvery {
 		return nil
 	}
-	pods, err := h.NodePods(ctx)
+	pods, err := discover.NodePods(h, ctx)
 	if err != nil {
 		return fmt.Errorf("pods of kubelet: %w", err)
 	}
@@ -79,7 +82,7 @@ func csiPodOf(pod *corev1.Pod, kubeletRoot string) (csiPod, bool) {
 	for i := range pod.Spec.Containers {
 		endpoint := registrationPath(&pod.Spec.Containers[i])
 		driver := path.Base(path.Dir(endpoint))
-		if path.IsAbs(endpoint) && host.IsCSIDriverName(driver) {
+		if path.IsAbs(endpoint) && kubelet.IsCSIDriverName(driver) {
 			return csiPod{Driver: driver, Endpoint: path.Clean(endpoint), Sure: true}, true
 		}
 	}
@@ -90,7 +93,7 @@ func csiPodOf(pod *corev1.Pod, kubeletRoot string) (csiPod, bool) {
 		}
 		dir := path.Clean(volume.HostPath.Path)
 		registers = registers || dir == filepath.Join(kubeletRoot, "plugins_registry")
-		if path.Dir(dir) == filepath.Join(kubeletRoot, "plugins") && host.IsCSIDriverName(path.Base(dir)) && path.Base(dir) != "kubernetes.io" {
+		if path.Dir(dir) == filepath.Join(kubeletRoot, "plugins") && kubelet.IsCSIDriverName(path.Base(dir)) && path.Base(dir) != "kubernetes.io" {
 			driver = path.Base(dir)
 		}
 	}

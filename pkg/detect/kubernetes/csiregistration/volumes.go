@@ -9,6 +9,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 
 	"github.com/nodeagent/nodeagent/internal/host"
+	"github.com/nodeagent/nodeagent/internal/host/kubelet"
 	"github.com/nodeagent/nodeagent/pkg/detect/checkkit"
 )
 
@@ -81,7 +82,7 @@ func parseVolumeData(data []byte) (string, error) {
 	if err := json.Unmarshal(data, &note); err != nil {
 		return "", fmt.Errorf("parse vol_data.json: %w", err)
 	}
-	if !host.IsCSIDriverName(note.DriverName) {
+	if !kubelet.IsCSIDriverName(note.DriverName) {
 		return "", fmt.Errorf("parse vol_data.json: %q cannot be a driver's name", checkkit.Sanitize(note.DriverName, 100))
 	}
 	return note.DriverName, nil

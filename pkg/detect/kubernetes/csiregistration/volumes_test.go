@@ -3,7 +3,7 @@ package csiregistration
 import (
 	"testing"
 
-	"github.com/nodeagent/nodeagent/internal/host"
+	"github.com/nodeagent/nodeagent/internal/host/kubelet"
 )
 
 func FuzzParseVolumeData(f *testing.F) {
@@ -11,7 +11,7 @@ func FuzzParseVolumeData(f *testing.F) {
 	f.Add([]byte(`{"driverName":"../../x"}`))
 	f.Fuzz(func(t *testing.T, data []byte) {
 		name, err := parseVolumeData(data)
-		if (err == nil) != host.IsCSIDriverName(name) {
+		if (err == nil) != kubelet.IsCSIDriverName(name) {
 			t.Errorf("name %q, error %v", name, err)
 		}
 	})

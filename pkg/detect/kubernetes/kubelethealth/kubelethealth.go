@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/nodeagent/nodeagent/internal/host"
+	"github.com/nodeagent/nodeagent/internal/host/hosterr"
 	"github.com/nodeagent/nodeagent/pkg/detect"
 	"github.com/nodeagent/nodeagent/pkg/detect/checkkit"
 	"github.com/nodeagent/nodeagent/pkg/finding"
@@ -94,7 +95,7 @@ type kubeletSeen struct {
 }
 
 func lookAtKubelet(ctx context.Context, h *host.Host, s Settings, owners *portOwner) (kubeletSeen, error) {
-	seen := kubeletSeen{URL: h.Paths.KubeletHealthz, ProcessErr: host.ErrNotConfigured}
+	seen := kubeletSeen{URL: h.Paths.KubeletHealthz, ProcessErr: hosterr.ErrNotConfigured}
 	if h.Kubelet.Healthz == nil {
 		return seen, finding.NotApplicable("no kubelet is configured on this host")
 	}

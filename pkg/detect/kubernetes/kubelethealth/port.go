@@ -9,6 +9,7 @@ import (
 	"strings"
 
 	"github.com/nodeagent/nodeagent/internal/host"
+	"github.com/nodeagent/nodeagent/internal/host/discover"
 	"github.com/nodeagent/nodeagent/pkg/detect/checkkit"
 )
 
@@ -38,7 +39,7 @@ func (o *portOwner) impostor(h *host.Host, kubelet host.Process, healthz string,
 	if err != nil || len(inodes) == 0 {
 		return false
 	}
-	holds, err := h.HoldsSocket(kubelet.PID, inodes)
+	holds, err := discover.HoldsSocket(h, kubelet.PID, inodes)
 	if err != nil {
 		return false
 	}

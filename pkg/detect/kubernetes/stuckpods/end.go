@@ -10,7 +10,8 @@ import (
 
 	cri "k8s.io/cri-api/pkg/apis/runtime/v1"
 
-	"github.com/nodeagent/nodeagent/internal/host"
+	"github.com/nodeagent/nodeagent/internal/host/cgroup"
+	"github.com/nodeagent/nodeagent/internal/host/mount"
 	"github.com/nodeagent/nodeagent/pkg/detect/checkkit"
 	"github.com/nodeagent/nodeagent/pkg/detect/kubernetes/podstate"
 )
@@ -48,7 +49,7 @@ func (e *podEvidence) mountsOf(uid string) []string {
 	dir := path.Join("/", e.host.Paths.KubeletRoot, "pods", uid)
 	var points []string
 	for _, m := range e.mounts {
-		if host.Below(m.Point, dir) {
+		if mount.Below(m.Point, dir) {
 			points = append(points, checkkit.Sanitize(strings.TrimPrefix(m.Point, dir+"/"), 200)+" ("+checkkit.Sanitize(m.FSType, 40)+")")
 		}
 	}
@@ -102,7 +103,7 @@ func (e *podEvidence) processStage(uid string) podstate.PodStage {
 func (e *podEvidence) cgroupsOf(uid string) (frozen string, pids []int) {
 	seen := map[int]bool{}
 	for _, c := range e.podCgroups()[uid] {
-		if is, err := e.host.Frozen(c); err == nil && is && frozen == "" {
+		if is, err := cgroup.Frozen(e.host, c); err == nil && is && frozen == "" {
 			frozen = c.Path
 		}
 		data, err := e.host.Files.Read(path.Join(c.Dir(), "cgroup.procs"))

@@ -8,6 +8,9 @@ import (
 	cri "k8s.io/cri-api/pkg/apis/runtime/v1"
 
 	"github.com/nodeagent/nodeagent/internal/host"
+	"github.com/nodeagent/nodeagent/internal/host/cgroup"
+	"github.com/nodeagent/nodeagent/internal/host/hosterr"
+	"github.com/nodeagent/nodeagent/internal/host/mount"
 	"github.com/nodeagent/nodeagent/pkg/detect/checkkit"
 	"github.com/nodeagent/nodeagent/pkg/detect/kubernetes/podstate"
 )
@@ -24,8 +27,8 @@ type podEvidence struct {
 	containers      []*cri.Container
 	networkNotReady string // what the runtime says where its network is not ready
 
-	mounts  []host.Mount
-	cgroups map[string][]host.PodCgroup // by pod UID
+	mounts  []mount.Mount
+	cgroups map[string][]cgroup.PodCgroup // by pod UID
 }
 
 // runtimePatience is how long the runtime has for all answers together.
@@ -34,7 +37,7 @@ const runtimePatience = 5 * time.Second
 // stage says where a late pod is stuck.
 func (e *podEvidence) stage(ctx context.Context, p podstate.Pod) podstate.PodStage {
 	if e.mounts == nil {
-		e.mounts, _ = e.host.Mounts() // without them volumes are judged by their directories alone
+		e.mounts, _ = mount.Table(e.host) // without them volumes are judged by their directories alone
 	}
 	if p.Ending {
 		return e.endStage(ctx, p)
@@ -50,7 +53,7 @@ func (e *podEvidence) ask(ctx context.Context) error {
 	e.asked = true
 	r := e.host.Runtime
 	if r.Sandboxes == nil || r.Containers == nil {
-		e.askErr = fmt.Errorf("container runtime: %w", host.ErrNotConfigured)
+		e.askErr = fmt.Errorf("container runtime: %w", hosterr.ErrNotConfigured)
 		return e.askErr
 	}
 	ctx, cancel := context.WithTimeout(ctx, runtimePatience)
@@ -72,16 +75,16 @@ func (e *podEvidence) ask(ctx context.Context) error {
 }
 
 // podCgroups returns the cgroups of all pods in the hierarchies that can freeze, or hold processes where there is only one.
-func (e *podEvidence) podCgroups() map[string][]host.PodCgroup {
+func (e *podEvidence) podCgroups() map[string][]cgroup.PodCgroup {
 	if e.cgroups != nil {
 		return e.cgroups
 	}
-	e.cgroups = map[string][]host.PodCgroup{}
-	for _, hierarchy := range host.CgroupHierarchies(e.mounts, e.host.Paths.CgroupMount) {
+	e.cgroups = map[string][]cgroup.PodCgroup{}
+	for _, hierarchy := range cgroup.CgroupHierarchies(e.mounts, e.host.Paths.CgroupMount) {
 		if !hierarchy.V2 && !hierarchy.Has("freezer") {
 			continue
 		}
-		found, err := e.host.PodCgroups(hierarchy)
+		found, err := cgroup.PodCgroups(e.host, hierarchy)
 		if err != nil {
 			continue
 		}

@@ -9,7 +9,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	cri "k8s.io/cri-api/pkg/apis/runtime/v1"
 
-	"github.com/nodeagent/nodeagent/internal/host"
+	"github.com/nodeagent/nodeagent/internal/host/mount"
 	"github.com/nodeagent/nodeagent/pkg/detect/checkkit"
 	"github.com/nodeagent/nodeagent/pkg/detect/kubernetes/podstate"
 )
@@ -163,5 +163,5 @@ func (e *podEvidence) setUp(uid string) (map[string]bool, error) {
 
 // mounted reports whether anything is mounted at or below a directory.
 func (e *podEvidence) mounted(dir string) bool {
-	return slices.ContainsFunc(e.mounts, func(m host.Mount) bool { return host.Below(m.Point, dir) })
+	return slices.ContainsFunc(e.mounts, func(m mount.Mount) bool { return mount.Below(m.Point, dir) })
 }

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/nodeagent/nodeagent/internal/host"
+	"github.com/nodeagent/nodeagent/internal/host/discover"
 	"github.com/nodeagent/nodeagent/pkg/detect"
 	"github.com/nodeagent/nodeagent/pkg/detect/kubernetes/podstate"
 	"github.com/nodeagent/nodeagent/pkg/finding"
@@ -91,7 +92,7 @@ func (m *stuckState) look(ctx context.Context, h *host.Host, s Settings) ([]find
 	if h.Kubelet.Pods == nil {
 		return nil, finding.NotApplicable("no kubelet is configured on this host")
 	}
-	pods, err := h.NodePods(ctx)
+	pods, err := discover.NodePods(h, ctx)
 	if err != nil {
 		return nil, fmt.Errorf("pods of kubelet: %w", err)
 	}

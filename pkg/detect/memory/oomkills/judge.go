@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/nodeagent/nodeagent/internal/host"
+	"github.com/nodeagent/nodeagent/internal/host/discover"
 	"github.com/nodeagent/nodeagent/pkg/detect/checkkit"
 )
 
@@ -120,7 +121,7 @@ func (kills oomNews) name(ctx context.Context, h *host.Host) {
 	if slices.ContainsFunc(kills, func(k oomKill) bool { return k.victim.pod != "" }) && h.Kubelet.Pods != nil {
 		ctx, cancel := context.WithTimeout(ctx, 2*time.Second)
 		defer cancel()
-		known, err := h.NodePods(ctx)
+		known, err := discover.NodePods(h, ctx)
 		if err != nil {
 			known = nil // the names are not worth the finding
 		}

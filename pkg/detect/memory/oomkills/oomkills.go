@@ -8,6 +8,8 @@ import (
 	"time"
 
 	"github.com/nodeagent/nodeagent/internal/host"
+	"github.com/nodeagent/nodeagent/internal/host/cgroup"
+	"github.com/nodeagent/nodeagent/internal/host/mount"
 	"github.com/nodeagent/nodeagent/pkg/detect"
 	"github.com/nodeagent/nodeagent/pkg/detect/checkkit"
 	"github.com/nodeagent/nodeagent/pkg/finding"
@@ -109,7 +111,7 @@ func (m *oomSeen) look(ctx context.Context, h *host.Host) ([]finding.Finding, er
 
 // count reads the counts of all cgroups, tells what is new in them, and remembers them. A first look has nothing to
 // compare with.
-func (m *oomSeen) count(ctx context.Context, h *host.Host, hierarchy host.CgroupHierarchy, now time.Duration) error {
+func (m *oomSeen) count(ctx context.Context, h *host.Host, hierarchy cgroup.CgroupHierarchy, now time.Duration) error {
 	if !m.state.Counted {
 		if err := oomCountsAreHierarchical(h, hierarchy); err != nil {
 			return err
@@ -130,8 +132,8 @@ func (m *oomSeen) count(ctx context.Context, h *host.Host, hierarchy host.Cgroup
 }
 
 // oomCountsAreHierarchical makes sure that the counts of a cgroup contain those below it.
-func oomCountsAreHierarchical(h *host.Host, hierarchy host.CgroupHierarchy) error {
-	mounts, err := h.Mounts()
+func oomCountsAreHierarchical(h *host.Host, hierarchy cgroup.CgroupHierarchy) error {
+	mounts, err := mount.Table(h)
 	if err != nil {
 		return err
 	}

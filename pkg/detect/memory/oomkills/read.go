@@ -8,6 +8,7 @@ import (
 	"strings"
 
 	"github.com/nodeagent/nodeagent/internal/host"
+	"github.com/nodeagent/nodeagent/internal/host/cgroup"
 	"github.com/nodeagent/nodeagent/pkg/detect/checkkit"
 )
 
@@ -75,7 +76,7 @@ func (s oomScan) counts() map[string]oomCounts {
 
 // scanOOM reads all counts. The total and those of the cgroups belong together: when a process is killed meanwhile it reads
 // again, and after three times it takes the later total, so that a kill is rather not told than told of the node.
-func scanOOM(ctx context.Context, h *host.Host, hierarchy host.CgroupHierarchy) (oomScan, error) {
+func scanOOM(ctx context.Context, h *host.Host, hierarchy cgroup.CgroupHierarchy) (oomScan, error) {
 	var scan oomScan
 	for range 3 {
 		before, err := OOMKills(h.Files)
@@ -96,7 +97,7 @@ func scanOOM(ctx context.Context, h *host.Host, hierarchy host.CgroupHierarchy) 
 }
 
 // oomCgroups reads the slices, then pods with their containers, and services.
-func oomCgroups(ctx context.Context, h *host.Host, hierarchy host.CgroupHierarchy) ([]oomCgroup, error) {
+func oomCgroups(ctx context.Context, h *host.Host, hierarchy cgroup.CgroupHierarchy) ([]oomCgroup, error) {
 	var found []oomCgroup
 	add := func(c oomCgroup) error {
 		if len(found) >= maxOOMCgroups {
@@ -110,7 +111,7 @@ func oomCgroups(ctx context.Context, h *host.Host, hierarchy host.CgroupHierarch
 		found = append(found, c)
 		return errors.Join(err, checkkit.DeadlineError(ctx, hierarchy))
 	}
-	abovePods := checkkit.FoldersAbove(h.Paths.PodCgroupDirs())
+	abovePods := checkkit.FoldersAbove(cgroup.PodCgroupDirs(h.Paths))
 	err := checkkit.WalkSlices(h.Files, hierarchy.Point, "/", abovePods, func(path string, slice bool) error {
 		role := oomUnit
 		if slice {
@@ -121,7 +122,7 @@ func oomCgroups(ctx context.Context, h *host.Host, hierarchy host.CgroupHierarch
 	if err != nil {
 		return nil, err
 	}
-	pods, err := h.PodCgroups(hierarchy)
+	pods, err := cgroup.PodCgroups(h, hierarchy)
 	if err != nil {
 		return nil, err
 	}

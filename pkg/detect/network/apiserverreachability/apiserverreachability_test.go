@@ -20,6 +20,7 @@ import (
 
 	"github.com/nodeagent/nodeagent/internal/host"
 	"github.com/nodeagent/nodeagent/internal/host/hosttest"
+	"github.com/nodeagent/nodeagent/internal/host/network"
 	"github.com/nodeagent/nodeagent/internal/kube"
 	"github.com/nodeagent/nodeagent/pkg/detect"
 	"github.com/nodeagent/nodeagent/pkg/detect/checktest"
@@ -141,7 +142,7 @@ func TestAPIServerForReal(t *testing.T) {
 	}
 	_ = conn.Close()
 	checktest.AwaitError(t, detect.Check{Run: func(context.Context, *host.Host) ([]finding.Finding, error) {
-		_, heard, err := h.TCPHeard(endpointAddresses(t, endpoint))
+		_, heard, err := network.TCPHeard(h.Host, endpointAddresses(t, endpoint))
 		if err == nil && heard {
 			return nil, nil
 		}

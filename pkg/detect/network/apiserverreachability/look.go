@@ -10,6 +10,10 @@ import (
 	"time"
 
 	"github.com/nodeagent/nodeagent/internal/host"
+	"github.com/nodeagent/nodeagent/internal/host/cri"
+	"github.com/nodeagent/nodeagent/internal/host/dns"
+	"github.com/nodeagent/nodeagent/internal/host/hosterr"
+	"github.com/nodeagent/nodeagent/internal/host/network"
 	"github.com/nodeagent/nodeagent/pkg/detect/checkkit"
 	"github.com/nodeagent/nodeagent/pkg/finding"
 )
@@ -36,7 +40,7 @@ func (c *apiserverCheck) look(ctx context.Context, h *host.Host) ([]finding.Find
 		return nil, finding.NotApplicable("no Kubernetes on this host")
 	}
 	endpoint, err := h.Cluster.Endpoint()
-	if errors.Is(err, host.ErrNotConfigured) {
+	if errors.Is(err, hosterr.ErrNotConfigured) {
 		return nil, finding.NotApplicable("nothing on this host says where the apiserver is")
 	}
 	if err != nil {
@@ -77,7 +81,7 @@ func (c *apiserverCheck) askEndpoint(ctx context.Context, h *host.Host, now time
 		}
 	}
 	c.resolve(ctx, now)
-	ago, heard, err := h.TCPHeard(c.addresses)
+	ago, heard, err := network.TCPHeard(h, c.addresses)
 	if err == nil && heard && ago < apiserverHeard {
 		c.fault = nil
 		return nil
@@ -109,7 +113,7 @@ func (c *apiserverCheck) resolve(ctx context.Context, now time.Duration) {
 	}
 	call, cancel := context.WithTimeout(ctx, c.settings.Timeout)
 	defer cancel()
-	addresses, err := host.LookupAddresses(call, name)
+	addresses, err := cri.LookupAddresses(call, name)
 	c.resolved = now
 	if err != nil {
 		return
@@ -137,7 +141,7 @@ func (c *apiserverCheck) tryService(ctx context.Context, h *host.Host, now time.
 	call, cancel := context.WithTimeout(ctx, c.settings.Timeout)
 	defer cancel()
 	c.serviceTried = now
-	c.serviceErr = host.ConnectTCP(call, c.serviceAddress())
+	c.serviceErr = cri.ConnectTCP(call, c.serviceAddress())
 }
 
 // findService asks the cluster's name server for the address of the service. Whether that one is well is the matter of
@@ -161,7 +165,7 @@ func (c *apiserverCheck) findService(ctx context.Context, h *host.Host, now time
 	call, cancel := context.WithTimeout(ctx, c.settings.Timeout)
 	defer cancel()
 	c.serviceResolved = now
-	answer, err := host.AskDNS(call, host.DNSQuestion{
+	answer, err := dns.AskDNS(call, dns.DNSQuestion{
 		Server: netip.AddrPortFrom(server, 53), Protocol: "udp", Name: "kubernetes.default.svc." + network.ClusterDomain, IPv6: server.Is6(),
 	})
 	if err == nil && len(answer.Addresses) > 0 {

@@ -6,6 +6,7 @@ import (
 	"testing"
 
 	"github.com/nodeagent/nodeagent/internal/host"
+	"github.com/nodeagent/nodeagent/internal/host/discover"
 	"github.com/nodeagent/nodeagent/pkg/detect/checktest"
 )
 
@@ -57,7 +58,7 @@ func awaitNetwork(t *testing.T, h *host.Host, want bool) {
 }
 
 func TestCNIConfigNotApplicable(t *testing.T) {
-	h := &host.Host{Files: host.Files{Root: t.TempDir()}, Paths: host.DefaultPaths()}
+	h := &host.Host{Files: host.Files{Root: t.TempDir()}, Paths: discover.DefaultPaths()}
 	if _, err := New().Run(t.Context(), h); !checktest.IsNotApplicable(err) {
 		t.Errorf("a machine without Kubernetes: %v, want not applicable", err)
 	}

@@ -12,6 +12,8 @@ import (
 	"time"
 
 	"github.com/nodeagent/nodeagent/internal/host"
+	"github.com/nodeagent/nodeagent/internal/host/discover"
+	"github.com/nodeagent/nodeagent/internal/host/dns"
 	"github.com/nodeagent/nodeagent/pkg/detect/checkkit"
 	"github.com/nodeagent/nodeagent/pkg/finding"
 )
@@ -32,7 +34,7 @@ type dnsHistory struct {
 // dnsSeen is what one server said in one look.
 type dnsSeen struct {
 	Server  dnsServer
-	Answer  host.DNSAnswer
+	Answer  dns.DNSAnswer
 	Err     error // over UDP
 	TCPErr  error // nil also where it was not asked
 	TCP     bool  // an answer over TCP is known
@@ -67,7 +69,7 @@ func (c *dnsCheck) look(ctx context.Context, h *host.Host) ([]finding.Finding, e
 }
 
 // dnsServers lists whom pods ask. What is no address is kubelet's own fault to tell: it refuses to start.
-func dnsServers(files host.Files, network host.KubeletNetwork) (servers []dnsServer, doubts map[finding.Subject]error) {
+func dnsServers(files host.Files, network discover.KubeletNetwork) (servers []dnsServer, doubts map[finding.Subject]error) {
 	for _, text := range network.ClusterDNS[:min(len(network.ClusterDNS), checkkit.MaxNameservers)] {
 		if address, err := netip.ParseAddr(strings.TrimSpace(text)); err == nil {
 			servers = append(servers, dnsServer{Address: address})
@@ -87,7 +89,7 @@ func dnsServers(files host.Files, network host.KubeletNetwork) (servers []dnsSer
 
 // upstreamServers reads the resolvers that kubelet gives pods with dnsPolicy Default. Only a file that kubelet was told by name
 // must be there.
-func upstreamServers(files host.Files, network host.KubeletNetwork) ([]netip.Addr, error) {
+func upstreamServers(files host.Files, network discover.KubeletNetwork) ([]netip.Addr, error) {
 	if network.ResolvConf == "" {
 		return nil, nil
 	}
@@ -158,8 +160,8 @@ func (c *dnsCheck) askOne(ctx context.Context, server dnsServer, past *dnsHistor
 	return seen
 }
 
-func (c *dnsCheck) question(server dnsServer, domain string) host.DNSQuestion {
-	q := host.DNSQuestion{
+func (c *dnsCheck) question(server dnsServer, domain string) dns.DNSQuestion {
+	q := dns.DNSQuestion{
 		Server: netip.AddrPortFrom(server.Address, 53), Protocol: "udp", Name: "localhost",
 		IPv6: server.Address.Is6() && !server.Address.Is4In6(),
 	}
@@ -172,8 +174,8 @@ func (c *dnsCheck) question(server dnsServer, domain string) host.DNSQuestion {
 	return q
 }
 
-func (c *dnsCheck) try(ctx context.Context, question host.DNSQuestion) (host.DNSAnswer, error) {
+func (c *dnsCheck) try(ctx context.Context, question dns.DNSQuestion) (dns.DNSAnswer, error) {
 	ctx, cancel := context.WithTimeout(ctx, c.settings.Timeout)
 	defer cancel()
-	return host.AskDNS(ctx, question)
+	return dns.AskDNS(ctx, question)
 }

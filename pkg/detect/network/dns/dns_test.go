@@ -9,7 +9,8 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
-	"github.com/nodeagent/nodeagent/internal/host"
+	"github.com/nodeagent/nodeagent/internal/host/discover"
+	"github.com/nodeagent/nodeagent/internal/host/dns"
 	"github.com/nodeagent/nodeagent/internal/host/hosttest"
 	"github.com/nodeagent/nodeagent/pkg/detect/checkkit"
 	"github.com/nodeagent/nodeagent/pkg/detect/checktest"
@@ -148,8 +149,8 @@ func TestDNSWithoutServers(t *testing.T) {
 }
 
 func TestDNSNeedsName(t *testing.T) {
-	network := host.KubeletNetwork{ResolvConf: "/r"}
-	seen := dnsSeen{Server: dnsServer{Address: netip.MustParseAddr("192.0.2.1"), Upstream: true}, Answer: host.DNSAnswer{RCode: "SERVFAIL"}}
+	network := discover.KubeletNetwork{ResolvConf: "/r"}
+	seen := dnsSeen{Server: dnsServer{Address: netip.MustParseAddr("192.0.2.1"), Upstream: true}, Answer: dns.DNSAnswer{RCode: "SERVFAIL"}}
 	c := &dnsCheck{settings: Settings{UpstreamName: "example.org"}}
 	want := []string{"dns-server/192.0.2.1=DNSServerFailing warning"}
 	if diff := cmp.Diff(want, checktest.Reasons(c.judge([]dnsSeen{seen}, network))); diff != "" {

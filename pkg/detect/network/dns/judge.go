@@ -7,13 +7,13 @@ import (
 	"strconv"
 	"syscall"
 
-	"github.com/nodeagent/nodeagent/internal/host"
+	"github.com/nodeagent/nodeagent/internal/host/discover"
 	"github.com/nodeagent/nodeagent/pkg/detect/checkkit"
 	"github.com/nodeagent/nodeagent/pkg/finding"
 )
 
 // judge says what is wrong with what the servers said.
-func (c *dnsCheck) judge(seen []dnsSeen, network host.KubeletNetwork) []finding.Finding {
+func (c *dnsCheck) judge(seen []dnsSeen, network discover.KubeletNetwork) []finding.Finding {
 	alone := c.cutOff(seen)
 	var found []finding.Finding
 	for _, s := range seen {
@@ -58,7 +58,7 @@ func (s dnsSeen) onThisNode() bool {
 }
 
 // fault names what is wrong with one server; no reason: nothing.
-func (s dnsSeen) fault(settings Settings, network host.KubeletNetwork) (reason, message string) {
+func (s dnsSeen) fault(settings Settings, network discover.KubeletNetwork) (reason, message string) {
 	who := s.who(network)
 	switch {
 	case s.Server.Upstream && s.Server.Address.IsLoopback():
@@ -87,14 +87,14 @@ func (s dnsSeen) fault(settings Settings, network host.KubeletNetwork) (reason, 
 	return "", ""
 }
 
-func (s dnsSeen) name(settings Settings, network host.KubeletNetwork) string {
+func (s dnsSeen) name(settings Settings, network discover.KubeletNetwork) string {
 	if s.Server.Upstream {
 		return checkkit.Sanitize(settings.UpstreamName, 100)
 	}
 	return "kubernetes.default.svc." + checkkit.Sanitize(network.ClusterDomain, 100)
 }
 
-func (s dnsSeen) who(network host.KubeletNetwork) string {
+func (s dnsSeen) who(network discover.KubeletNetwork) string {
 	if s.Server.Upstream {
 		return fmt.Sprintf("the resolver %s of %s", s.Server.Address, checkkit.Sanitize(network.ResolvConf, 200))
 	}

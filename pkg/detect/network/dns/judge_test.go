@@ -9,7 +9,8 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
-	"github.com/nodeagent/nodeagent/internal/host"
+	"github.com/nodeagent/nodeagent/internal/host/discover"
+	"github.com/nodeagent/nodeagent/internal/host/dns"
 	"github.com/nodeagent/nodeagent/pkg/detect/checktest"
 )
 
@@ -37,7 +38,7 @@ func TestDNSCutOff(t *testing.T) {
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			c := &dnsCheck{settings: Settings{FatalAfter: 5 * time.Minute}}
-			if diff := cmp.Diff(test.want, checktest.Reasons(c.judge(test.seen, host.KubeletNetwork{ResolvConf: "/r"}))); diff != "" {
+			if diff := cmp.Diff(test.want, checktest.Reasons(c.judge(test.seen, discover.KubeletNetwork{ResolvConf: "/r"}))); diff != "" {
 				t.Errorf("(-want +got):\n%s", diff)
 			}
 		})
@@ -46,13 +47,13 @@ func TestDNSCutOff(t *testing.T) {
 
 // TestDNSMissingName: a resolver that was asked for no name in particular may say that there is none.
 func TestDNSMissingName(t *testing.T) {
-	seen := dnsSeen{Server: dnsServer{Address: netip.MustParseAddr("192.0.2.53"), Upstream: true}, Answer: host.DNSAnswer{RCode: "NXDOMAIN"}}
+	seen := dnsSeen{Server: dnsServer{Address: netip.MustParseAddr("192.0.2.53"), Upstream: true}, Answer: dns.DNSAnswer{RCode: "NXDOMAIN"}}
 	for name, want := range map[string][]string{
 		"":            nil,
 		"example.org": {"dns-server/192.0.2.53=DNSNameMissing warning"},
 	} {
 		c := &dnsCheck{settings: Settings{UpstreamName: name}}
-		if diff := cmp.Diff(want, checktest.Reasons(c.judge([]dnsSeen{seen}, host.KubeletNetwork{ResolvConf: "/r"}))); diff != "" {
+		if diff := cmp.Diff(want, checktest.Reasons(c.judge([]dnsSeen{seen}, discover.KubeletNetwork{ResolvConf: "/r"}))); diff != "" {
 			t.Errorf("asked for %q (-want +got):\n%s", name, diff)
 		}
 	}

@@ -4,7 +4,7 @@ package kubeproxy
 import (
 	"time"
 
-	"github.com/nodeagent/nodeagent/internal/host"
+	"github.com/nodeagent/nodeagent/internal/host/discover"
 	"github.com/nodeagent/nodeagent/pkg/detect"
 	"github.com/nodeagent/nodeagent/pkg/finding"
 )
@@ -43,7 +43,7 @@ const ID = "kube-proxy"
 
 // New finds a kube-proxy that is dead, hung, or no longer brings the services up to date.
 func New(s Settings) detect.Check {
-	c := &kubeProxyCheck{settings: s, program: host.Program{Comm: "kube-proxy"}}
+	c := &kubeProxyCheck{settings: s, program: discover.Program{Comm: "kube-proxy"}}
 	return detect.Check{
 		ID:      ID,
 		Domain:  "network",

@@ -17,6 +17,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/nodeagent/nodeagent/internal/host"
+	"github.com/nodeagent/nodeagent/internal/host/discover"
 	"github.com/nodeagent/nodeagent/internal/host/hosttest"
 	"github.com/nodeagent/nodeagent/pkg/detect/checktest"
 	"github.com/nodeagent/nodeagent/pkg/finding"
@@ -106,7 +107,7 @@ func (w *proxyWorld) mode(text string) {
 }
 
 func (w *proxyWorld) host() *host.Host {
-	h := &host.Host{NodeName: "node-a", Paths: host.DefaultPaths()}
+	h := &host.Host{NodeName: "node-a", Paths: discover.DefaultPaths()}
 	h.Paths.InitPID = os.Getpid()
 	h.Clock = func() finding.Timestamp { return finding.Timestamp{SinceBoot: w.up} }
 	h.Kubelet.Pods = func(context.Context) ([]corev1.Pod, error) { return w.pods, nil }

@@ -18,6 +18,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 
 	"github.com/nodeagent/nodeagent/internal/host"
+	"github.com/nodeagent/nodeagent/internal/host/discover"
 	"github.com/nodeagent/nodeagent/pkg/detect/checkkit"
 	"github.com/nodeagent/nodeagent/pkg/finding"
 )
@@ -31,7 +32,7 @@ const (
 type kubeProxyCheck struct {
 	settings Settings
 
-	program host.Program
+	program discover.Program
 	absent  time.Duration // uptime when it was found that none belongs here; 0: one does, or it is not known
 }
 
@@ -87,7 +88,7 @@ func (c *kubeProxyCheck) judgeAbsent(ctx context.Context, h *host.Host, now time
 		c.absent = now
 		return nil, errNoKubeProxy()
 	}
-	pods, err := h.NodePods(ctx)
+	pods, err := discover.NodePods(h, ctx)
 	if err != nil {
 		return nil, fmt.Errorf("no kube-proxy runs; whether one should: %w", err)
 	}

@@ -13,6 +13,10 @@ import (
 	corev1 "k8s.io/api/core/v1"
 
 	"github.com/nodeagent/nodeagent/internal/host"
+	"github.com/nodeagent/nodeagent/internal/host/discover"
+	"github.com/nodeagent/nodeagent/internal/host/hosterr"
+	"github.com/nodeagent/nodeagent/internal/host/network"
+	"github.com/nodeagent/nodeagent/internal/host/packetfilter"
 	"github.com/nodeagent/nodeagent/pkg/detect/checkkit"
 	"github.com/nodeagent/nodeagent/pkg/finding"
 )
@@ -28,12 +32,12 @@ func (c *packetFilterCheck) look(ctx context.Context, h *host.Host) ([]finding.F
 	if !checkkit.KubeletInstalled(h) {
 		return nil, finding.NotApplicable("no kubelet is installed on this host")
 	}
-	filter, err := h.PacketFilter()
+	filter, err := network.ReadPacketFilter(h)
 	if err != nil {
 		return nil, err
 	}
-	pods, podsErr := h.NodePods(ctx)
-	if errors.Is(podsErr, host.ErrNotConfigured) {
+	pods, podsErr := discover.NodePods(h, ctx)
+	if errors.Is(podsErr, hosterr.ErrNotConfigured) {
 		podsErr = nil
 	}
 	if podsErr != nil {
@@ -87,7 +91,7 @@ func (d *packetDrop) finding(sample judgedSample) finding.Finding {
 }
 
 // notRead names what is not known of a node where somebody uses iptables-legacy: its rules may drop anything.
-func notRead(filter host.PacketFilter) map[finding.Subject]error {
+func notRead(filter packetfilter.PacketFilter) map[finding.Subject]error {
 	if len(filter.Legacy) == 0 {
 		return nil
 	}

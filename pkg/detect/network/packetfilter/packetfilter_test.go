@@ -16,7 +16,10 @@ import (
 	corev1 "k8s.io/api/core/v1"
 
 	"github.com/nodeagent/nodeagent/internal/host"
+	"github.com/nodeagent/nodeagent/internal/host/discover"
 	"github.com/nodeagent/nodeagent/internal/host/hosttest"
+	"github.com/nodeagent/nodeagent/internal/host/network"
+	"github.com/nodeagent/nodeagent/internal/host/packetfilter"
 	"github.com/nodeagent/nodeagent/pkg/detect"
 	"github.com/nodeagent/nodeagent/pkg/detect/checktest"
 	"github.com/nodeagent/nodeagent/test/need"
@@ -276,8 +279,8 @@ func newFilterBench(t *testing.T) *filterBench {
 	}
 	real := &host.Host{Network: host.NewNetwork()}
 	hosttest.Sysfs(t, dir)
-	b.host = &host.Host{NodeName: "node-a", Paths: host.DefaultPaths(), Clock: host.Now, Files: host.Files{Root: dir}, Network: real.Network}
-	b.host.Network.PacketFilter = func() (host.PacketFilter, error) { return real.PacketFilter() }
+	b.host = &host.Host{NodeName: "node-a", Paths: discover.DefaultPaths(), Clock: host.Now, Files: host.Files{Root: dir}, Network: real.Network}
+	b.host.Network.PacketFilter = func() (packetfilter.PacketFilter, error) { return network.ReadPacketFilter(real) }
 	b.host.Kubelet.Pods = func(context.Context) ([]corev1.Pod, error) {
 		return []corev1.Pod{{Status: corev1.PodStatus{
 			HostIP: map[string]string{ipv4: "192.0.2.1", ipv6: "2001:db8:2::1"}[b.primary], PodIPs: []corev1.PodIP{{IP: "10.244.0.2"}, {IP: "fd00:244::2"}},

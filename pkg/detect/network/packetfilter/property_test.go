@@ -7,7 +7,7 @@ import (
 
 	"pgregory.net/rapid"
 
-	"github.com/nodeagent/nodeagent/internal/host"
+	"github.com/nodeagent/nodeagent/internal/host/packetfilter"
 )
 
 // TestDropIsCertain: whatever the matches that are not understood turn out to be, and whoever sends the packet, a packet of
@@ -19,9 +19,9 @@ func TestDropIsCertain(t *testing.T) {
 }
 
 func checkOneFilter(t *rapid.T) {
-	filter := host.PacketFilter{}
+	filter := packetfilter.PacketFilter{}
 	for i, name := range []string{"FORWARD", "a", "b", "c"} {
-		chain := host.PacketChain{Family: ipv4, Table: "filter", Name: name}
+		chain := packetfilter.PacketChain{Family: ipv4, Table: "filter", Name: name}
 		if i == 0 {
 			chain.Hook, chain.Policy = "forward", rapid.SampledFrom([]string{"accept", "drop"}).Draw(t, "policy")
 		}
@@ -45,12 +45,12 @@ func checkOneFilter(t *rapid.T) {
 }
 
 // drawRule makes a rule that jumps to later chains only, as the kernel wants it.
-func drawRule(t *rapid.T, chain int) host.PacketRule {
+func drawRule(t *rapid.T, chain int) packetfilter.PacketRule {
 	verdicts := []string{"", "accept", "drop", "reject", "return"}
 	if chain < 3 {
 		verdicts = append(verdicts, "jump", "goto")
 	}
-	rule := host.PacketRule{Verdict: rapid.SampledFrom(verdicts).Draw(t, "verdict")}
+	rule := packetfilter.PacketRule{Verdict: rapid.SampledFrom(verdicts).Draw(t, "verdict")}
 	if rule.Verdict == "jump" || rule.Verdict == "goto" {
 		rule.Target = string(rune('a' + rapid.IntRange(chain, 2).Draw(t, "target")))
 	}
@@ -62,7 +62,7 @@ func drawRule(t *rapid.T, chain int) host.PacketRule {
 	case 2:
 		rule.Destination = netip.MustParsePrefix(rapid.SampledFrom([]string{"10.0.0.0/8", "10.9.0.0/16"}).Draw(t, "to"))
 	case 3:
-		rule.Port = host.PortRange{From: 80, To: 80}
+		rule.Port = packetfilter.PortRange{From: 80, To: 80}
 	case 4:
 		rule.In = rapid.SampledFrom([]string{"lo", "docker0", "cali+"}).Draw(t, "in")
 	}
@@ -70,9 +70,9 @@ func drawRule(t *rapid.T, chain int) host.PacketRule {
 }
 
 // follow is what the kernel does with one packet, given whether each match applies that depends on what is not known.
-func follow(filter host.PacketFilter, chain host.PacketChain, source netip.Addr, sample packetSample, truth func() bool) string {
+func follow(filter packetfilter.PacketFilter, chain packetfilter.PacketChain, source netip.Addr, sample packetSample, truth func() bool) string {
 	for _, rule := range chain.Rules {
-		open := len(rule.Matches) > 0 || rule.Port != host.PortRange{} || rule.In == "cali+"
+		open := len(rule.Matches) > 0 || rule.Port != packetfilter.PortRange{} || rule.In == "cali+"
 		switch {
 		case rule.In == "lo" || rule.In == "docker0",
 			rule.Source.IsValid() && !rule.Source.Contains(source),

@@ -5,7 +5,7 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/nodeagent/nodeagent/internal/host"
+	"github.com/nodeagent/nodeagent/internal/host/packetfilter"
 )
 
 // packetSample is a packet that begins a connection and that the node must let through, to where it was sent by whom it was
@@ -35,7 +35,7 @@ func (a answer) and(b answer) answer { return min(a, b) }
 
 // packetDrop is the rule that certainly drops a sample.
 type packetDrop struct {
-	chain *host.PacketChain
+	chain *packetfilter.PacketChain
 	rule  string // as iptables words it, or the policy
 	count uint64 // packets that it has met
 	// translated is whether translated connections were accepted before: those to services and host ports.
@@ -46,7 +46,7 @@ type packetDrop struct {
 // only where nothing before it may have let the sample go.
 type packetWalk struct {
 	sample packetSample
-	chains map[string]*host.PacketChain
+	chains map[string]*packetfilter.PacketChain
 	passed bool // a rule on the way may have accepted it
 	steps  int
 	drop   *packetDrop
@@ -61,8 +61,8 @@ const (
 
 // findDrop walks a sample through all base chains of its hook. They are independent of each other: one that accepts ends
 // itself only, one that drops ends all.
-func findDrop(filter host.PacketFilter, sample packetSample) *packetDrop {
-	chains := map[string]*host.PacketChain{}
+func findDrop(filter packetfilter.PacketFilter, sample packetSample) *packetDrop {
+	chains := map[string]*packetfilter.PacketChain{}
 	for i := range filter.Chains {
 		chains[chainKey(&filter.Chains[i])] = &filter.Chains[i]
 	}
@@ -84,17 +84,17 @@ func findDrop(filter host.PacketFilter, sample packetSample) *packetDrop {
 }
 
 // meets reports whether a packet comes through a base chain as it was sent.
-func (s packetSample) meets(base *host.PacketChain) bool {
+func (s packetSample) meets(base *packetfilter.PacketChain) bool {
 	const translation = -100 // NF_IP_PRI_NAT_DST
 	return base.Hook == s.hook && (base.Family == s.family || base.Family == "inet") && (s.hook != "prerouting" || base.Priority < translation)
 }
 
-func chainKey(c *host.PacketChain) string {
+func chainKey(c *packetfilter.PacketChain) string {
 	return strings.Join([]string{c.Family, c.Table, c.Name}, "\x00")
 }
 
 // chain walks one chain, which the sample reaches certainly or maybe, and reports whether its way certainly ends there.
-func (w *packetWalk) chain(c *host.PacketChain, reached answer, depth int) (ended bool) {
+func (w *packetWalk) chain(c *packetfilter.PacketChain, reached answer, depth int) (ended bool) {
 	if depth > maxWalkDepth {
 		w.passed = true
 		return false
@@ -148,8 +148,8 @@ func (w *packetWalk) chain(c *host.PacketChain, reached answer, depth int) (ende
 }
 
 // jump walks the chain that a rule of c leads to. One that was not read belongs to somebody, or is gone meanwhile.
-func (w *packetWalk) jump(c *host.PacketChain, name string, reached answer, depth int) (ended bool) {
-	target := w.chains[chainKey(&host.PacketChain{Family: c.Family, Table: c.Table, Name: name})]
+func (w *packetWalk) jump(c *packetfilter.PacketChain, name string, reached answer, depth int) (ended bool) {
+	target := w.chains[chainKey(&packetfilter.PacketChain{Family: c.Family, Table: c.Table, Name: name})]
 	if target == nil {
 		w.passed = true
 		return false
@@ -158,13 +158,13 @@ func (w *packetWalk) jump(c *host.PacketChain, name string, reached answer, dept
 }
 
 // applies tells whether a rule applies to the sample.
-func (w *packetWalk) applies(r host.PacketRule) answer {
+func (w *packetWalk) applies(r packetfilter.PacketRule) answer {
 	s := w.sample
 	result := yes
-	if r.NotNew || r.Translated || r.Family != "" && r.Family != s.family || r.Mark == (host.PacketMark{Value: 0x4000, Mask: 0x4000}) {
+	if r.NotNew || r.Translated || r.Family != "" && r.Family != s.family || r.Mark == (packetfilter.PacketMark{Value: 0x4000, Mask: 0x4000}) {
 		return no // the mark is kube-proxy's, for what it will masquerade
 	}
-	if len(r.Matches) > 0 || r.Mark != (host.PacketMark{}) {
+	if len(r.Matches) > 0 || r.Mark != (packetfilter.PacketMark{}) {
 		result = maybe
 	}
 	result = result.and(within(r.Source, s.source)).and(within(r.Destination, s.destination))
@@ -172,16 +172,16 @@ func (w *packetWalk) applies(r host.PacketRule) answer {
 	if r.Protocol != 0 && r.Protocol != s.protocol || len(r.Protocols) > 0 && !slices.Contains(r.Protocols, s.protocol) {
 		return no
 	}
-	if r.Port != (host.PortRange{}) {
-		result = result.and(toPort([]host.PortRange{r.Port}, s.port))
+	if r.Port != (packetfilter.PortRange{}) {
+		result = result.and(toPort([]packetfilter.PortRange{r.Port}, s.port))
 	}
 	return result.and(toPort(r.Ports, s.port))
 }
 
 // toPort tells whether a port, 0 for any, is in one of some ranges; none: any.
-func toPort(ranges []host.PortRange, port uint16) answer {
+func toPort(ranges []packetfilter.PortRange, port uint16) answer {
 	switch {
-	case len(ranges) == 0 || slices.ContainsFunc(ranges, func(r host.PortRange) bool { return port != 0 && r.From <= port && port <= r.To }):
+	case len(ranges) == 0 || slices.ContainsFunc(ranges, func(r packetfilter.PortRange) bool { return port != 0 && r.From <= port && port <= r.To }):
 		return yes
 	case port == 0:
 		return maybe

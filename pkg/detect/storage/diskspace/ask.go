@@ -8,6 +8,8 @@ import (
 	"time"
 
 	"github.com/nodeagent/nodeagent/internal/host"
+	"github.com/nodeagent/nodeagent/internal/host/mount"
+	"github.com/nodeagent/nodeagent/internal/host/probe"
 	"github.com/nodeagent/nodeagent/pkg/detect/storage/filesystem"
 	"github.com/nodeagent/nodeagent/pkg/finding"
 )
@@ -17,11 +19,11 @@ type space struct {
 	filesystem.Filesystem
 	holds  []string // what of the node's own is on it; empty for others
 	volume bool     // kubelet mounted it for pods, and nobody else did
-	answer host.ProbeAnswer
+	answer probe.ProbeAnswer
 }
 
 // spacesOf returns the filesystems that can become full and for which it matters.
-func spacesOf(mounts []host.Mount, paths host.Paths, ignore []string) []space {
+func spacesOf(mounts []mount.Mount, paths host.Paths, ignore []string) []space {
 	holds := make(map[string][]string) // by device
 	for _, own := range filesystem.NodePaths(paths) {
 		if m, ok := filesystem.MountHolding(mounts, own.Path); ok && !filesystem.IsRemote(m.FSType) {
@@ -30,9 +32,9 @@ func spacesOf(mounts []host.Mount, paths host.Paths, ignore []string) []space {
 		}
 	}
 	var spaces []space
-	for _, f := range filesystem.FilesystemsOf(mounts, func(host.Mount) bool { return true }) {
+	for _, f := range filesystem.FilesystemsOf(mounts, func(mount.Mount) bool { return true }) {
 		s := space{Filesystem: f, holds: holds[f.Device]}
-		s.volume = !slices.ContainsFunc(s.Mounts, func(m host.Mount) bool { return !filesystem.BelowKubelet(m.Point, paths) })
+		s.volume = !slices.ContainsFunc(s.Mounts, func(m mount.Mount) bool { return !filesystem.BelowKubelet(m.Point, paths) })
 		if s.matters() && !s.Option("ro") && !s.Ignored(ignore) {
 			spaces = append(spaces, s)
 		}
@@ -42,7 +44,7 @@ func spacesOf(mounts []host.Mount, paths host.Paths, ignore []string) []space {
 
 // matters tells filesystems that are looked at from all others.
 func (s space) matters() bool {
-	memory := func(m host.Mount) bool {
+	memory := func(m mount.Mount) bool {
 		return m.FSType == "tmpfs" && m.Root == "/" && slices.Contains([]string{"/", "/run", "/dev/shm"}, m.Point)
 	}
 	switch {
@@ -56,9 +58,9 @@ func (s space) matters() bool {
 
 // ask returns the filesystems that answered, and why others did not. One that something covers wholly is left out:
 // nobody can write to it by any path.
-func (c *diskSpace) ask(ctx context.Context, h *host.Host, mounts []host.Mount, all []space) ([]space, map[finding.Subject]error) {
+func (c *diskSpace) ask(ctx context.Context, h *host.Host, mounts []mount.Mount, all []space) ([]space, map[finding.Subject]error) {
 	var keys []string
-	var requests []host.ProbeRequest
+	var requests []probe.ProbeRequest
 	for _, s := range all {
 		if request, err := s.Probe(h, mounts); err == nil {
 			keys, requests = append(keys, s.Identity()), append(requests, request)

@@ -14,6 +14,8 @@ import (
 
 	"github.com/nodeagent/nodeagent/internal/host"
 	"github.com/nodeagent/nodeagent/internal/host/hosttest"
+	"github.com/nodeagent/nodeagent/internal/host/mount"
+	"github.com/nodeagent/nodeagent/internal/host/probe"
 	"github.com/nodeagent/nodeagent/pkg/detect"
 	"github.com/nodeagent/nodeagent/pkg/detect/checktest"
 	"github.com/nodeagent/nodeagent/pkg/detect/storage/filesystem/filesystemtest"
@@ -40,9 +42,9 @@ func newFillingNode(t *testing.T) *fillingNode {
 		t.Fatal(err)
 	}
 	n.host.Clock = func() finding.Timestamp { return n.now }
-	n.host.Prober = host.Prober{Do: func(context.Context, host.ProbeRequest) (host.ProbeAnswer, error) {
+	n.host.Prober = probe.Prober{Do: func(context.Context, probe.ProbeRequest) (probe.ProbeAnswer, error) {
 		free := uint64(n.percent * (1 << 30))
-		return host.ProbeAnswer{FreeBytes: free, RootBytes: free, TotalBytes: 100 << 30}, nil
+		return probe.ProbeAnswer{FreeBytes: free, RootBytes: free, TotalBytes: 100 << 30}, nil
 	}}
 	return n
 }
@@ -119,8 +121,8 @@ func FuzzSpaceHistory(f *testing.F) {
 	f.Add([]byte(`{"boot":"b","samples":{"ext4 /":[[10,5],[20,4]]}}`))
 	f.Fuzz(func(t *testing.T, data []byte) {
 		trend := loadSpaceTrend(checktest.StateStore{spaceTrendKey: data}, finding.Timestamp{Boot: "b", SinceBoot: time.Hour})
-		s := space{answer: host.ProbeAnswer{FreeBytes: 5, TotalBytes: 10}}
-		s.Principal = host.Mount{FSType: "ext4", Point: "/"}
+		s := space{answer: probe.ProbeAnswer{FreeBytes: 5, TotalBytes: 10}}
+		s.Principal = mount.Mount{FSType: "ext4", Point: "/"}
 		trend.sample(finding.Timestamp{Boot: "b", SinceBoot: time.Hour}, []space{s}, nil)
 		if left := trend.fullIn(s, time.Hour+time.Second); left < 0 {
 			t.Fatal(left)

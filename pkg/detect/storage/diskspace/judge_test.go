@@ -4,7 +4,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/nodeagent/nodeagent/internal/host"
+	"github.com/nodeagent/nodeagent/internal/host/probe"
 	"github.com/nodeagent/nodeagent/pkg/finding"
 )
 
@@ -22,7 +22,7 @@ func TestFillingSeverity(t *testing.T) {
 		{"little room, that lasts", 10, 12 * time.Hour, finding.Info},
 		{"neither", 18, 12 * time.Hour, finding.Info},
 	} {
-		s := space{answer: host.ProbeAnswer{TotalBytes: 100 << 30, FreeBytes: test.free << 30}}
+		s := space{answer: probe.ProbeAnswer{TotalBytes: 100 << 30, FreeBytes: test.free << 30}}
 		fault, found := s.filling(DefaultSettings(), test.fullIn)
 		if !found || fault.severity != test.want || fault.marginal {
 			t.Errorf("%s: %v %+v, want %s", test.name, found, fault, test.want)

@@ -11,6 +11,8 @@ import (
 	"strings"
 
 	"github.com/nodeagent/nodeagent/internal/host"
+	"github.com/nodeagent/nodeagent/internal/host/mount"
+	"github.com/nodeagent/nodeagent/internal/host/probe"
 	"github.com/nodeagent/nodeagent/pkg/detect/checkkit"
 	"github.com/nodeagent/nodeagent/pkg/finding"
 )
@@ -32,14 +34,14 @@ func BelowKubelet(point string, paths host.Paths) bool {
 	if paths.KubeletRoot == "" {
 		return false
 	}
-	return host.Below(point, path.Join(paths.KubeletRoot, "pods")) || host.Below(point, path.Join(paths.KubeletRoot, "plugins"))
+	return mount.Below(point, path.Join(paths.KubeletRoot, "pods")) || mount.Below(point, path.Join(paths.KubeletRoot, "plugins"))
 }
 
 // Filesystem is one superblock and its mounts. Its binds are the same thing.
 type Filesystem struct {
 	Device    string // major:minor, as all its mounts show it
-	Principal host.Mount
-	Mounts    []host.Mount
+	Principal mount.Mount
+	Mounts    []mount.Mount
 }
 
 // ReadOnlyByDesign reports filesystems that were never writable, and those of which the mount table's device number is not
@@ -50,14 +52,14 @@ func ReadOnlyByDesign(fstype string) bool {
 
 // OnBlockDevice tells filesystems on disks from all others by their device number, which is anonymous (major 0) for
 // pseudo, network and FUSE filesystems. btrfs spans disks and so has an anonymous number too.
-func OnBlockDevice(m host.Mount) bool {
+func OnBlockDevice(m mount.Mount) bool {
 	return m.Major != 0 || m.FSType == "btrfs" && strings.HasPrefix(m.Source, "/dev/")
 }
 
 // PrincipalOf returns the mount that people know the filesystem by: of those that show the whole of it the one with the
 // shortest path.
-func PrincipalOf(mounts []host.Mount) host.Mount {
-	return slices.MinFunc(mounts, func(a, b host.Mount) int {
+func PrincipalOf(mounts []mount.Mount) mount.Mount {
+	return slices.MinFunc(mounts, func(a, b mount.Mount) int {
 		return cmp.Or(
 			-cmp.Compare(WholeRank(a), WholeRank(b)),
 			cmp.Compare(len(a.Point), len(b.Point)),
@@ -67,7 +69,7 @@ func PrincipalOf(mounts []host.Mount) host.Mount {
 }
 
 // WholeRank is 1 for mounts of a whole filesystem, or of a whole subvolume of btrfs, and 0 for binds of a part.
-func WholeRank(m host.Mount) int {
+func WholeRank(m mount.Mount) int {
 	if m.Root == "/" || m.FSType == "btrfs" && slices.Contains(m.SuperOptions, "subvol="+m.Root) {
 		return 1
 	}
@@ -79,7 +81,7 @@ func (f Filesystem) Subject() finding.Subject {
 }
 
 func (f Filesystem) Ignored(points []string) bool {
-	return slices.ContainsFunc(f.Mounts, func(m host.Mount) bool { return slices.Contains(points, m.Point) })
+	return slices.ContainsFunc(f.Mounts, func(m mount.Mount) bool { return slices.Contains(points, m.Point) })
 }
 
 // Option reports whether the filesystem itself shows an option. All of its mounts show the same ones.
@@ -97,7 +99,7 @@ func (f Filesystem) VolumePods(ctx context.Context, h *host.Host) []string {
 }
 
 // serves reports whether a mount inside a container is of the filesystem, or is an overlay that writes to it.
-func (f Filesystem) serves(hostMounts []host.Mount, m host.Mount) bool {
+func (f Filesystem) serves(hostMounts []mount.Mount, m mount.Mount) bool {
 	if m.Device() == f.Device {
 		return true
 	}
@@ -116,21 +118,21 @@ func (f Filesystem) serves(hostMounts []host.Mount, m host.Mount) bool {
 func (f Filesystem) Identity() string { return f.Device + " " + strconv.Itoa(f.Principal.ID) }
 
 // Probe returns the question to a filesystem, through a mount that nothing covers.
-func (f Filesystem) Probe(h *host.Host, mounts []host.Mount) (host.ProbeRequest, error) {
+func (f Filesystem) Probe(h *host.Host, mounts []mount.Mount) (probe.ProbeRequest, error) {
 	point, ok := reachable(mounts, f)
 	if !ok {
-		return host.ProbeRequest{}, fmt.Errorf("every mount of %s is covered by another one", f.Principal.Source)
+		return probe.ProbeRequest{}, fmt.Errorf("every mount of %s is covered by another one", f.Principal.Source)
 	}
 	if h.Paths.InitPID > 1 {
 		point = path.Join("/proc", strconv.Itoa(h.Paths.InitPID), "root", point)
 	}
-	return host.ProbeRequest{Op: host.ProbeStatfs, Path: point}, nil
+	return probe.ProbeRequest{Op: probe.ProbeStatfs, Path: point}, nil
 }
 
 // reachable returns a mount point of the filesystem that a path really leads to: the principal one if it does.
-func reachable(mounts []host.Mount, f Filesystem) (string, bool) {
+func reachable(mounts []mount.Mount, f Filesystem) (string, bool) {
 	byID := MountsByID(mounts)
-	candidates := append([]host.Mount{f.Principal}, f.Mounts...)
+	candidates := append([]mount.Mount{f.Principal}, f.Mounts...)
 	for _, m := range candidates {
 		if !Covered(mounts, byID, m) {
 			return m.Point, true
@@ -141,7 +143,7 @@ func reachable(mounts []host.Mount, f Filesystem) (string, bool) {
 
 // Covered reports whether something is mounted over m, or over a directory on the way to it. A path leaves each mount on
 // its way at the first mount point that it meets there.
-func Covered(mounts []host.Mount, byID map[int]host.Mount, m host.Mount) bool {
+func Covered(mounts []mount.Mount, byID map[int]mount.Mount, m mount.Mount) bool {
 	// By mount on the way: the length of the path at which it is left for the next one, and for m itself more than any.
 	leftAt := map[int]int{m.ID: len(m.Point) + 1}
 	for at := m; ; {
@@ -152,10 +154,10 @@ func Covered(mounts []host.Mount, byID map[int]host.Mount, m host.Mount) bool {
 		leftAt[above.ID] = len(at.Point)
 		at = above
 	}
-	return slices.ContainsFunc(mounts, func(other host.Mount) bool {
+	return slices.ContainsFunc(mounts, func(other mount.Mount) bool {
 		_, onTheWay := leftAt[other.ID]
 		end, beside := leftAt[other.Parent]
-		return beside && !onTheWay && len(other.Point) < end && host.Below(m.Point, other.Point)
+		return beside && !onTheWay && len(other.Point) < end && mount.Below(m.Point, other.Point)
 	})
 }
 
@@ -168,7 +170,7 @@ func IsRemote(fstype string) bool {
 }
 
 // Holds reports whether a path of the host lies on the filesystem.
-func (f Filesystem) Holds(hostMounts []host.Mount, name string) bool {
+func (f Filesystem) Holds(hostMounts []mount.Mount, name string) bool {
 	m, found := MountHolding(hostMounts, name)
 	return found && m.Device() == f.Device
 }

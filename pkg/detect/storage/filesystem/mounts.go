@@ -1,11 +1,11 @@
 package filesystem
 
 import (
-	"github.com/nodeagent/nodeagent/internal/host"
+	"github.com/nodeagent/nodeagent/internal/host/mount"
 )
 
 // FilesystemsOf groups the wanted mounts by superblock, in the order of the mount table.
-func FilesystemsOf(mounts []host.Mount, wanted func(host.Mount) bool) []Filesystem {
+func FilesystemsOf(mounts []mount.Mount, wanted func(mount.Mount) bool) []Filesystem {
 	var filesystems []Filesystem
 	place := make(map[string]int) // in filesystems, by device
 	for _, m := range mounts {
@@ -27,26 +27,26 @@ func FilesystemsOf(mounts []host.Mount, wanted func(host.Mount) bool) []Filesyst
 }
 
 // BlockFilesystems returns the filesystems on block devices.
-func BlockFilesystems(mounts []host.Mount) []Filesystem {
-	return FilesystemsOf(mounts, func(m host.Mount) bool { return OnBlockDevice(m) && !ReadOnlyByDesign(m.FSType) })
+func BlockFilesystems(mounts []mount.Mount) []Filesystem {
+	return FilesystemsOf(mounts, func(m mount.Mount) bool { return OnBlockDevice(m) && !ReadOnlyByDesign(m.FSType) })
 }
 
 // MountHolding returns the mount that a path lies on: the deepest one above it decides, and of several at one place the last.
-func MountHolding(mounts []host.Mount, name string) (host.Mount, bool) {
+func MountHolding(mounts []mount.Mount, name string) (mount.Mount, bool) {
 	best := -1
 	for i, m := range mounts {
-		if (best < 0 || len(m.Point) >= len(mounts[best].Point)) && host.Below(name, m.Point) {
+		if (best < 0 || len(m.Point) >= len(mounts[best].Point)) && mount.Below(name, m.Point) {
 			best = i
 		}
 	}
 	if best < 0 {
-		return host.Mount{}, false
+		return mount.Mount{}, false
 	}
 	return mounts[best], true
 }
 
-func MountsByID(mounts []host.Mount) map[int]host.Mount {
-	byID := make(map[int]host.Mount, len(mounts))
+func MountsByID(mounts []mount.Mount) map[int]mount.Mount {
+	byID := make(map[int]mount.Mount, len(mounts))
 	for _, m := range mounts {
 		byID[m.ID] = m
 	}

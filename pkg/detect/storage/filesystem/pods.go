@@ -8,13 +8,14 @@ import (
 	"strconv"
 
 	"github.com/nodeagent/nodeagent/internal/host"
+	"github.com/nodeagent/nodeagent/internal/host/mount"
 	"github.com/nodeagent/nodeagent/pkg/detect/checkkit"
 )
 
 // AffectedPods names the pods that use a filesystem: those with a mount of it below kubelet's pods, and those whose containers
 // have it mounted or write their own layer to it. Only called for filesystems that failed. It does its best: a process
 // that ends meanwhile, or a kubelet that does not answer, only makes the list shorter or plainer.
-func AffectedPods(ctx context.Context, h *host.Host, mounts []host.Mount, f Filesystem) []string {
+func AffectedPods(ctx context.Context, h *host.Host, mounts []mount.Mount, f Filesystem) []string {
 	hit := make(map[string]bool) // pod UIDs
 	for _, m := range f.Mounts {
 		if uid, ok := h.Paths.PodOfPath(m.Point); ok {
@@ -42,8 +43,8 @@ func AffectedPods(ctx context.Context, h *host.Host, mounts []host.Mount, f File
 			continue
 		}
 		seen[namespace] = true
-		inside, err := h.MountsOf(pid)
-		if err == nil && slices.ContainsFunc(inside, func(m host.Mount) bool { return f.serves(mounts, m) }) {
+		inside, err := mount.TableOf(h, pid)
+		if err == nil && slices.ContainsFunc(inside, func(m mount.Mount) bool { return f.serves(mounts, m) }) {
 			hit[uid] = true
 		}
 	}

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/nodeagent/nodeagent/internal/host"
+	"github.com/nodeagent/nodeagent/internal/host/mount"
 	"github.com/nodeagent/nodeagent/pkg/detect/checkkit"
 	"github.com/nodeagent/nodeagent/pkg/detect/storage/filesystem"
 	"github.com/nodeagent/nodeagent/pkg/finding"
@@ -106,7 +107,7 @@ func readExt4Errors(files host.Files, dir string, bootedAt time.Time) (*ext4Erro
 // wantedReadOnly reports whether fstab wants the filesystem, by its mount point or by its device, read-only.
 func wantedReadOnly(files host.Files, table []filesystem.FstabEntry, f filesystem.Filesystem, device string) bool {
 	return slices.ContainsFunc(table, func(e filesystem.FstabEntry) bool {
-		mountedThere := func(m host.Mount) bool { return filesystem.WholeRank(m) == 1 && m.Point == e.Point }
+		mountedThere := func(m mount.Mount) bool { return filesystem.WholeRank(m) == 1 && m.Point == e.Point }
 		return slices.ContainsFunc(f.Mounts, mountedThere) || filesystem.DeviceOf(files, e.Spec) == device
 	})
 }

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/nodeagent/nodeagent/internal/host"
+	"github.com/nodeagent/nodeagent/internal/host/mount"
 	"github.com/nodeagent/nodeagent/pkg/detect"
 	"github.com/nodeagent/nodeagent/pkg/detect/checkkit"
 	"github.com/nodeagent/nodeagent/pkg/detect/storage/filesystem"
@@ -113,7 +114,7 @@ func filesystemReadonlyDoc() detect.Doc {
 }
 
 func lookAtFilesystems(ctx context.Context, h *host.Host, s Settings, memory *probeState, errors *ext4State) ([]finding.Finding, error) {
-	mounts, err := h.Mounts()
+	mounts, err := mount.Table(h)
 	if err != nil {
 		return nil, err
 	}
@@ -157,7 +158,7 @@ func lookAtFilesystems(ctx context.Context, h *host.Host, s Settings, memory *pr
 // node goes on serving others. Errors after which the filesystem goes on are no outage yet; those of an earlier boot may be
 // years old.
 func severityOf(f filesystem.Filesystem, what filesystem.Fault, paths host.Paths, s Settings) finding.Severity {
-	own := func(m host.Mount) bool { return !filesystem.BelowKubelet(m.Point, paths) }
+	own := func(m mount.Mount) bool { return !filesystem.BelowKubelet(m.Point, paths) }
 	if what.Reason == reasonOldErrors {
 		return finding.Info
 	}

@@ -6,7 +6,7 @@ import (
 	"strings"
 	"time"
 
-	"github.com/nodeagent/nodeagent/internal/host"
+	"github.com/nodeagent/nodeagent/internal/host/mount"
 	"github.com/nodeagent/nodeagent/pkg/detect/storage/filesystem"
 )
 
@@ -68,7 +68,7 @@ func (f examined) judge() (filesystem.Fault, bool) {
 // records every error that makes it do so; what others record is lost, but only a person sets the flag of the mount too.
 // Any mount of the whole that says rw counts, because another one may be a read-only bind.
 func (f examined) forcedReadOnly() bool {
-	mountRW := slices.ContainsFunc(f.Mounts, func(m host.Mount) bool { return filesystem.WholeRank(m) == 1 && slices.Contains(m.Options, "rw") })
+	mountRW := slices.ContainsFunc(f.Mounts, func(m mount.Mount) bool { return filesystem.WholeRank(m) == 1 && slices.Contains(m.Options, "rw") })
 	switch {
 	case f.fstabRO:
 		return false

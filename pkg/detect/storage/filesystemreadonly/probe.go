@@ -7,6 +7,8 @@ import (
 	"time"
 
 	"github.com/nodeagent/nodeagent/internal/host"
+	"github.com/nodeagent/nodeagent/internal/host/mount"
+	"github.com/nodeagent/nodeagent/internal/host/probe"
 	"github.com/nodeagent/nodeagent/pkg/finding"
 )
 
@@ -45,12 +47,12 @@ func (r probeResult) known(now time.Duration) bool {
 
 // probeAll asks the XFS filesystems, all by one child, whether they were shut down, sets their errno, and returns those
 // that did not answer.
-func (p *probeState) probeAll(ctx context.Context, h *host.Host, timeout time.Duration, mounts []host.Mount, filesystems []examined) map[finding.Subject]error {
+func (p *probeState) probeAll(ctx context.Context, h *host.Host, timeout time.Duration, mounts []mount.Mount, filesystems []examined) map[finding.Subject]error {
 	now := h.Clock().SinceBoot
 	fresh := make(map[string]probeResult)
 	doubts := make(map[finding.Subject]error)
 	var ask []*examined
-	var requests []host.ProbeRequest
+	var requests []probe.ProbeRequest
 	for i := range filesystems {
 		f := &filesystems[i]
 		if f.Principal.FSType != "xfs" || f.gone != "" {
@@ -85,7 +87,7 @@ func (p *probeState) probeAll(ctx context.Context, h *host.Host, timeout time.Du
 
 // xfsAnswer understands what an XFS filesystem said to opening a directory: it answers EIO to everything once it is shut
 // down.
-func xfsAnswer(point string, result host.ProbeResult) (errno string, err error) {
+func xfsAnswer(point string, result probe.ProbeResult) (errno string, err error) {
 	refused := syscall.Errno(result.Answer.Errno)
 	switch {
 	case result.Err != nil:

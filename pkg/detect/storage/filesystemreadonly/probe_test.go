@@ -10,15 +10,17 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/nodeagent/nodeagent/internal/host"
+	"github.com/nodeagent/nodeagent/internal/host/mount"
+	"github.com/nodeagent/nodeagent/internal/host/probe"
 	"github.com/nodeagent/nodeagent/pkg/detect/storage/filesystem"
 	"github.com/nodeagent/nodeagent/pkg/finding"
 )
 
 // Many XFS volumes are asked by one child, seldom enough in a storm of wakes, and not again while one hangs.
 func TestXFSIsAskedSparingly(t *testing.T) {
-	var mounts []host.Mount
+	var mounts []mount.Mount
 	for i := range 12 {
-		mounts = append(mounts, host.Mount{ID: i, Parent: i, Major: 8, Minor: i, Root: "/", Point: fmt.Sprintf("/%d", i), FSType: "xfs"})
+		mounts = append(mounts, mount.Mount{ID: i, Parent: i, Major: 8, Minor: i, Root: "/", Point: fmt.Sprintf("/%d", i), FSType: "xfs"})
 	}
 	var filesystems []examined
 	for _, f := range filesystem.BlockFilesystems(mounts) {
@@ -29,15 +31,15 @@ func TestXFSIsAskedSparingly(t *testing.T) {
 	ended := make(chan struct{})
 	h := &host.Host{
 		Clock: func() finding.Timestamp { return finding.Timestamp{SinceBoot: up} },
-		Prober: host.Prober{Batch: func(_ context.Context, _ time.Duration, requests []host.ProbeRequest) []host.ProbeResult {
-			var results []host.ProbeResult
+		Prober: probe.Prober{Batch: func(_ context.Context, _ time.Duration, requests []probe.ProbeRequest) []probe.ProbeResult {
+			var results []probe.ProbeResult
 			for _, r := range requests {
-				result := host.ProbeResult{Answer: host.ProbeAnswer{Type: xfsMagic}}
+				result := probe.ProbeResult{Answer: probe.ProbeAnswer{Type: xfsMagic}}
 				switch r.Path {
 				case sick:
-					result.Answer = host.ProbeAnswer{Errno: int(syscall.EIO)}
+					result.Answer = probe.ProbeAnswer{Errno: int(syscall.EIO)}
 				case hung:
-					result = host.ProbeResult{Err: host.ErrHung, Ended: ended}
+					result = probe.ProbeResult{Err: probe.ErrHung, Ended: ended}
 				}
 				results = append(results, result)
 			}
@@ -86,7 +88,7 @@ func TestXFSIsAskedSparingly(t *testing.T) {
 }
 
 func TestCovered(t *testing.T) {
-	mounts := []host.Mount{
+	mounts := []mount.Mount{
 		{ID: 1, Parent: 1, Point: "/"},
 		{ID: 2, Parent: 1, Point: "/a"},
 		{ID: 3, Parent: 2, Point: "/a"}, // over it
@@ -97,7 +99,7 @@ func TestCovered(t *testing.T) {
 		{ID: 8, Parent: 9, Point: "/x"}, // in a circle
 		{ID: 9, Parent: 8, Point: "/x"},
 	}
-	byID := make(map[int]host.Mount)
+	byID := make(map[int]mount.Mount)
 	for _, m := range mounts {
 		byID[m.ID] = m
 	}
@@ -114,11 +116,11 @@ func TestCovered(t *testing.T) {
 
 // A node with thousands of container mounts: only filesystems on disks cost anything beyond the table itself.
 func BenchmarkBlockFilesystems(b *testing.B) {
-	var mounts []host.Mount
+	var mounts []mount.Mount
 	for i := range 5000 {
-		mounts = append(mounts, host.Mount{ID: i, Minor: i, Root: "/", Point: fmt.Sprintf("/run/%d", i), FSType: "overlay"})
+		mounts = append(mounts, mount.Mount{ID: i, Minor: i, Root: "/", Point: fmt.Sprintf("/run/%d", i), FSType: "overlay"})
 	}
-	mounts = append(mounts, host.Mount{ID: 9000, Major: 8, Minor: 1, Root: "/", Point: "/", FSType: "ext4"})
+	mounts = append(mounts, mount.Mount{ID: 9000, Major: 8, Minor: 1, Root: "/", Point: "/", FSType: "ext4"})
 	for b.Loop() {
 		if len(filesystem.BlockFilesystems(mounts)) != 1 {
 			b.Fatal("want one")

@@ -5,8 +5,8 @@ import (
 	"os"
 	"testing"
 
-	"github.com/nodeagent/nodeagent/internal/host"
 	"github.com/nodeagent/nodeagent/internal/host/hosttest"
+	"github.com/nodeagent/nodeagent/internal/host/probe"
 	"github.com/nodeagent/nodeagent/pkg/detect/storage/filesystem/filesystemtest"
 	"github.com/nodeagent/nodeagent/pkg/finding"
 	"github.com/nodeagent/nodeagent/test/need"
@@ -126,7 +126,7 @@ func TestRealReadOnlyByDesign(t *testing.T) {
 func TestRealHungFUSE(t *testing.T) {
 	n := filesystemtest.NewRealNode(t, New(DefaultSettings()))
 	hosttest.HangingFUSE(t)
-	n.Host.Prober = host.Prober{}
+	n.Host.Prober = probe.Prober{}
 	findings, err := n.Check.Run(t.Context(), n.Host)
 	if _, isPartial := errors.AsType[*finding.PartialError](err); err != nil && !isPartial {
 		t.Fatal(findings, err)

@@ -8,6 +8,8 @@ import (
 	"time"
 
 	"github.com/nodeagent/nodeagent/internal/host"
+	"github.com/nodeagent/nodeagent/internal/host/mount"
+	"github.com/nodeagent/nodeagent/internal/host/probe"
 	"github.com/nodeagent/nodeagent/pkg/detect/storage/filesystem"
 	"github.com/nodeagent/nodeagent/pkg/finding"
 )
@@ -22,14 +24,14 @@ const (
 )
 
 // ask asks the filesystems whose turn it is, brings the past up to date, and returns those of which nothing was learnt.
-func (c *hungMounts) ask(ctx context.Context, h *host.Host, mounts []host.Mount, filesystems []filesystem.Filesystem) map[finding.Subject]error {
+func (c *hungMounts) ask(ctx context.Context, h *host.Host, mounts []mount.Mount, filesystems []filesystem.Filesystem) map[finding.Subject]error {
 	moment := h.Clock()
 	now := moment.SinceBoot
 	woken := c.looked > 0 && now-c.looked < hungMountsEvery*9/10
 	c.looked = now
 	doubts := make(map[finding.Subject]error)
 	var keys []string
-	var requests []host.ProbeRequest
+	var requests []probe.ProbeRequest
 	for _, f := range filesystems {
 		key := superblock(f)
 		past, failed := c.past[key]
@@ -92,9 +94,9 @@ func (p mountHistory) again(now finding.Timestamp, wrong filesystem.Fault) mount
 }
 
 // foreignFault understands the answer of a filesystem. A zero fault is health.
-func foreignFault(result host.ProbeResult) (filesystem.Fault, error) {
+func foreignFault(result probe.ProbeResult) (filesystem.Fault, error) {
 	switch {
-	case errors.Is(result.Err, host.ErrHung):
+	case errors.Is(result.Err, probe.ErrHung):
 		return filesystem.Fault{Reason: reasonMountHung, Text: "does not answer"}, nil
 	case result.Err != nil:
 		return filesystem.Fault{}, result.Err

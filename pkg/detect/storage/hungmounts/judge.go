@@ -7,18 +7,19 @@ import (
 	"time"
 
 	"github.com/nodeagent/nodeagent/internal/host"
+	"github.com/nodeagent/nodeagent/internal/host/mount"
 	"github.com/nodeagent/nodeagent/pkg/detect/checkkit"
 	"github.com/nodeagent/nodeagent/pkg/detect/storage/filesystem"
 	"github.com/nodeagent/nodeagent/pkg/finding"
 )
 
 // foreignFilesystems groups the mounts of such filesystems by superblock.
-func foreignFilesystems(mounts []host.Mount, ignore []string) []filesystem.Filesystem {
+func foreignFilesystems(mounts []mount.Mount, ignore []string) []filesystem.Filesystem {
 	byID := filesystem.MountsByID(mounts)
 	var filesystems []filesystem.Filesystem
-	for _, f := range filesystem.FilesystemsOf(mounts, func(m host.Mount) bool { return filesystem.IsRemote(m.FSType) && !belowTrigger(byID, m) }) {
+	for _, f := range filesystem.FilesystemsOf(mounts, func(m mount.Mount) bool { return filesystem.IsRemote(m.FSType) && !belowTrigger(byID, m) }) {
 		// Asked is where the way leads through no other filesystem that may hang, if there is such a place.
-		free := slices.DeleteFunc(slices.Clone(f.Mounts), func(m host.Mount) bool { return throughForeign(byID, m) })
+		free := slices.DeleteFunc(slices.Clone(f.Mounts), func(m mount.Mount) bool { return throughForeign(byID, m) })
 		if len(free) == 0 {
 			free = f.Mounts
 		}
@@ -30,8 +31,8 @@ func foreignFilesystems(mounts []host.Mount, ignore []string) []filesystem.Files
 	return filesystems
 }
 
-func throughForeign(byID map[int]host.Mount, m host.Mount) bool {
-	return slices.ContainsFunc(above(byID, m), func(a host.Mount) bool { return filesystem.IsRemote(a.FSType) && a.Device() != m.Device() })
+func throughForeign(byID map[int]mount.Mount, m mount.Mount) bool {
+	return slices.ContainsFunc(above(byID, m), func(a mount.Mount) bool { return filesystem.IsRemote(a.FSType) && a.Device() != m.Device() })
 }
 
 // superblock identifies a filesystem for as long as it is mounted anywhere. The kernel gives the number of one that is gone
@@ -41,8 +42,8 @@ func superblock(f filesystem.Filesystem) string {
 }
 
 // above returns the mounts that the path to m leads through, the nearest first, m itself not among them.
-func above(byID map[int]host.Mount, m host.Mount) []host.Mount {
-	var chain []host.Mount
+func above(byID map[int]mount.Mount, m mount.Mount) []mount.Mount {
+	var chain []mount.Mount
 	seen := map[int]bool{m.ID: true}
 	for at := m; ; {
 		next, ok := byID[at.Parent]
@@ -56,16 +57,16 @@ func above(byID map[int]host.Mount, m host.Mount) []host.Mount {
 
 // belowTrigger reports whether the way to m leads through an automount's trigger, or could if something expired. A mount
 // right on its trigger does not count: the last step of a path is made without triggering anything.
-func belowTrigger(byID map[int]host.Mount, m host.Mount) bool {
-	return slices.ContainsFunc(above(byID, m), func(a host.Mount) bool { return a.FSType == "autofs" && a.Point != m.Point })
+func belowTrigger(byID map[int]mount.Mount, m mount.Mount) bool {
+	return slices.ContainsFunc(above(byID, m), func(a mount.Mount) bool { return a.FSType == "autofs" && a.Point != m.Point })
 }
 
 // behind returns the filesystem that fails on the way to another one: nothing is known of the latter then.
-func (c *hungMounts) behind(mounts []host.Mount, f filesystem.Filesystem) (host.Mount, bool) {
+func (c *hungMounts) behind(mounts []mount.Mount, f filesystem.Filesystem) (mount.Mount, bool) {
 	chain := above(filesystem.MountsByID(mounts), f.Principal)
-	i := slices.IndexFunc(chain, func(a host.Mount) bool { return a.Device() != f.Device && c.failed(a.Device()) })
+	i := slices.IndexFunc(chain, func(a mount.Mount) bool { return a.Device() != f.Device && c.failed(a.Device()) })
 	if i < 0 {
-		return host.Mount{}, false
+		return mount.Mount{}, false
 	}
 	return chain[i], true
 }
@@ -80,12 +81,12 @@ func (c *hungMounts) failed(device string) bool {
 	return false
 }
 
-func errBehind(front host.Mount) error {
+func errBehind(front mount.Mount) error {
 	return fmt.Errorf("the way to it leads through %s, which fails itself", front.Point)
 }
 
 // hungFinding words what is wrong. Fatal is what takes the node's own data away; a volume is the trouble of its pods.
-func hungFinding(f filesystem.Filesystem, past mountHistory, paths host.Paths, mounts []host.Mount, pods []string) finding.Finding {
+func hungFinding(f filesystem.Filesystem, past mountHistory, paths host.Paths, mounts []mount.Mount, pods []string) finding.Finding {
 	since := past.wall.UTC().Format(time.RFC3339)
 	told := finding.Finding{
 		Check: HungMountsID, Subject: f.Subject(), Severity: finding.Warning, Reason: past.fault.Reason,

@@ -14,6 +14,7 @@ import (
 
 	"github.com/nodeagent/nodeagent/internal/host"
 	"github.com/nodeagent/nodeagent/internal/host/hosttest"
+	"github.com/nodeagent/nodeagent/internal/host/probe"
 	"github.com/nodeagent/nodeagent/pkg/detect/storage/filesystem/filesystemtest"
 	"github.com/nodeagent/nodeagent/pkg/finding"
 )
@@ -109,7 +110,7 @@ func TestRealHungMounts(t *testing.T) {
 			if got := hungChildren(t); got != 2 {
 				t.Errorf("%d children hang, want 2", got)
 			}
-			if _, err := n.Host.Prober.Do(t.Context(), host.ProbeRequest{Op: host.ProbeStatfs, Path: "/"}); err != nil {
+			if _, err := n.Host.Prober.Do(t.Context(), probe.ProbeRequest{Op: probe.ProbeStatfs, Path: "/"}); err != nil {
 				t.Error(err)
 			}
 			hosttest.AbortFUSE(t, dirs[1])

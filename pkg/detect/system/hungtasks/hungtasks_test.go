@@ -9,7 +9,9 @@ import (
 	"time"
 
 	"github.com/nodeagent/nodeagent/internal/host"
+	"github.com/nodeagent/nodeagent/internal/host/discover"
 	"github.com/nodeagent/nodeagent/internal/host/hosttest"
+	"github.com/nodeagent/nodeagent/internal/host/probe"
 	"github.com/nodeagent/nodeagent/pkg/detect/system/tasks"
 	"github.com/nodeagent/nodeagent/pkg/finding"
 	"github.com/nodeagent/nodeagent/test/need"
@@ -27,7 +29,7 @@ func FuzzTaskStatus(f *testing.F) {
 // lookAhead looks at the tasks of the real machine as if so much time had passed.
 func lookAhead(t *testing.T, ahead time.Duration, memory *hungTasks) []finding.Finding {
 	t.Helper()
-	h := &host.Host{NodeName: "n", Paths: host.DefaultPaths(), Clock: func() finding.Timestamp {
+	h := &host.Host{NodeName: "n", Paths: discover.DefaultPaths(), Clock: func() finding.Timestamp {
 		now := host.Now()
 		now.SinceBoot += ahead
 		return now
@@ -54,7 +56,7 @@ func TestRealHungTask(t *testing.T) {
 		dir := hosttest.HangingFUSE(t)
 		ctx, cancel := context.WithTimeout(t.Context(), 200*time.Millisecond)
 		defer cancel()
-		if _, err := host.NewProber().Do(ctx, host.ProbeRequest{Op: host.ProbeStatfs, Path: dir}); err == nil {
+		if _, err := probe.NewProber().Do(ctx, probe.ProbeRequest{Op: probe.ProbeStatfs, Path: dir}); err == nil {
 			t.Fatal("a hung filesystem answered")
 		}
 		deadline := time.After(5 * time.Second)

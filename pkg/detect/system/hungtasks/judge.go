@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/nodeagent/nodeagent/internal/host"
+	"github.com/nodeagent/nodeagent/internal/host/discover"
 	"github.com/nodeagent/nodeagent/pkg/detect/checkkit"
 	"github.com/nodeagent/nodeagent/pkg/detect/system/tasks"
 	"github.com/nodeagent/nodeagent/pkg/finding"
@@ -28,7 +29,7 @@ const maxHungGroups = 20
 
 // hungFindings makes one finding for each name, that which has waited longest first.
 func hungFindings(ctx context.Context, h *host.Host, hung []*blockedTask, now time.Duration) []finding.Finding {
-	daemons, _ := h.Daemons(ctx) // they only make the reason more exact
+	daemons, _ := discover.Daemons(h, ctx) // they only make the reason more exact
 	slices.SortFunc(hung, func(a, b *blockedTask) int {
 		return cmp.Or(cmp.Compare(a.since, b.since), cmp.Compare(a.ID.Tid, b.ID.Tid))
 	})
@@ -59,7 +60,7 @@ func hungFindings(ctx context.Context, h *host.Host, hung []*blockedTask, now ti
 
 // explain finds out whose a task is. A name proves nothing: any program can call itself runc, so that only
 // those outside of pods count.
-func (g *hungGroup) explain(h *host.Host, t *blockedTask, daemons []host.Daemon) {
+func (g *hungGroup) explain(h *host.Host, t *blockedTask, daemons []discover.Daemon) {
 	for _, d := range daemons {
 		switch {
 		case d.PID != t.PID:

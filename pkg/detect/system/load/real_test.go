@@ -11,7 +11,9 @@ import (
 	"time"
 
 	"github.com/nodeagent/nodeagent/internal/host"
+	"github.com/nodeagent/nodeagent/internal/host/discover"
 	"github.com/nodeagent/nodeagent/internal/host/hosttest"
+	"github.com/nodeagent/nodeagent/internal/host/probe"
 	"github.com/nodeagent/nodeagent/pkg/detect/checktest"
 	"github.com/nodeagent/nodeagent/pkg/detect/system/tasks"
 	"github.com/nodeagent/nodeagent/test/need"
@@ -42,10 +44,10 @@ func TestRealBlockedTask(t *testing.T) {
 	dir := hosttest.HangingFUSE(t)
 	ctx, cancel := context.WithTimeout(t.Context(), 100*time.Millisecond)
 	defer cancel()
-	if _, err := host.NewProber().Do(ctx, host.ProbeRequest{Op: host.ProbeStatfs, Path: dir}); err == nil {
+	if _, err := probe.NewProber().Do(ctx, probe.ProbeRequest{Op: probe.ProbeStatfs, Path: dir}); err == nil {
 		t.Fatal("a hung filesystem answered")
 	}
-	h := &host.Host{Clock: host.Now, Paths: host.DefaultPaths()}
+	h := &host.Host{Clock: host.Now, Paths: discover.DefaultPaths()}
 	isProbe := func(x tasks.Task) bool { return strings.Contains(x.Wchan, "request_wait_answer") }
 	blocked := blockedNow(t, h, func(all []tasks.Task) bool { return slices.ContainsFunc(all, isProbe) })
 	t.Logf("%+v", blocked)
@@ -54,7 +56,7 @@ func TestRealBlockedTask(t *testing.T) {
 // A task that somebody froze does not count, although its state is the same.
 func TestRealFrozenTask(t *testing.T) {
 	need.Root(t, "makes a cgroup")
-	h := &host.Host{Clock: host.Now, Paths: host.DefaultPaths()}
+	h := &host.Host{Clock: host.Now, Paths: discover.DefaultPaths()}
 	cgroup := filepath.Join(h.Paths.CgroupMount, "freezer", "nodeagent-test-"+strconv.Itoa(os.Getpid()))
 	need.Kernel(t, "the freezer of cgroup v1", os.Mkdir(cgroup, 0o755))
 	t.Cleanup(func() { checktest.RemoveCgroup(t, cgroup) })

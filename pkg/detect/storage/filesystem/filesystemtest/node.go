@@ -12,6 +12,8 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/nodeagent/nodeagent/internal/host"
+	"github.com/nodeagent/nodeagent/internal/host/mount"
+	"github.com/nodeagent/nodeagent/internal/host/probe"
 	"github.com/nodeagent/nodeagent/pkg/detect"
 	"github.com/nodeagent/nodeagent/pkg/finding"
 )
@@ -24,7 +26,7 @@ func (n *RealNode) Settles() {
 		findings, err := n.Check.Run(n.t.Context(), n.Host)
 		found := false
 		for _, f := range findings {
-			found = found || host.Below(f.Subject.Name, n.Dir)
+			found = found || mount.Below(f.Subject.Name, n.Dir)
 		}
 		if !found {
 			return
@@ -51,7 +53,7 @@ func NewRealNode(t *testing.T, check detect.Check) *RealNode {
 	t.Helper()
 	n := &RealNode{t: t, Dir: t.TempDir(), Check: check}
 	n.Host = &host.Host{
-		Prober: host.NewProber(),
+		Prober: probe.NewProber(),
 		Clock: func() finding.Timestamp {
 			now := host.Now()
 			now.SinceBoot, now.Wall = now.SinceBoot+n.Later, now.Wall.Add(n.Later)
@@ -75,12 +77,12 @@ func (n *RealNode) Sees(want ...[3]string) []finding.Finding {
 	}
 	if isPartial {
 		for subject, why := range partial.Subjects {
-			if host.Below(subject.Name, n.Dir) {
+			if mount.Below(subject.Name, n.Dir) {
 				n.t.Errorf("%s: %v", subject, why)
 			}
 		}
 	}
-	findings = slices.DeleteFunc(findings, func(f finding.Finding) bool { return !host.Below(f.Subject.Name, n.Dir) })
+	findings = slices.DeleteFunc(findings, func(f finding.Finding) bool { return !mount.Below(f.Subject.Name, n.Dir) })
 	var got [][3]string
 	for _, f := range findings {
 		name, _ := filepath.Rel(n.Dir, f.Subject.Name)
@@ -94,9 +96,9 @@ func (n *RealNode) Sees(want ...[3]string) []finding.Finding {
 
 func (n *RealNode) SuperOption(point, option string) bool {
 	n.t.Helper()
-	mounts, err := n.Host.Mounts()
+	mounts, err := mount.Table(n.Host)
 	if err != nil {
 		n.t.Fatal(err)
 	}
-	return slices.ContainsFunc(mounts, func(m host.Mount) bool { return m.Point == point && slices.Contains(m.SuperOptions, option) })
+	return slices.ContainsFunc(mounts, func(m mount.Mount) bool { return m.Point == point && slices.Contains(m.SuperOptions, option) })
 }

@@ -1,0 +1,142 @@
+package status
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"net"
+	"net/http"
+	"os"
+	"strings"
+	"syscall"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/nodeagent/nodeagent/pkg/inspect"
+)
+
+// Why the running agent did not answer.
+var (
+	ErrNotRunning = errors.New("no agent is running")
+	ErrNotAllowed = errors.New("only root may ask the running agent")
+	ErrSilent     = errors.New("the agent does not answer")
+)
+
+// askLimit is how long the answer to a question may take. What is asked is in the agent's memory: it takes milliseconds.
+const askLimit = 3 * time.Second
+
+// AskStatus asks the running agent what it believes.
+func AskStatus(ctx context.Context, socket string) (Status, error) {
+	var status Status
+	return status, Ask(ctx, socket, http.MethodGet, "/status", &status)
+}
+
+// AskReload has the running agent read its configuration anew. ErrRefused says that it goes on with the one it had.
+func AskReload(ctx context.Context, socket string) error {
+	var none struct{}
+	return Ask(ctx, socket, http.MethodPost, "/reload", &none)
+}
+
+func AskHistory(ctx context.Context, socket string) (inspect.History, error) {
+	var history inspect.History
+	return history, Ask(ctx, socket, http.MethodGet, "/history", &history)
+}
+
+func Ask(ctx context.Context, socket, method, path string, answer any) error {
+	limit := askLimit
+	if method != http.MethodGet {
+		limit = ReloadLimit + time.Second
+	}
+	ctx, cancel := context.WithTimeout(ctx, limit)
+	defer cancel()
+	owner := 0 // of the socket
+	client := http.Client{Transport: &http.Transport{
+		DisableKeepAlives: true,
+		DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
+			conn, err := new(net.Dialer).DialContext(ctx, "unix", socket)
+			if err == nil {
+				owner = listener(conn)
+			}
+			return conn, err
+		},
+	}}
+	request, err := http.NewRequestWithContext(ctx, method, "http://agent"+path, nil)
+	if err != nil {
+		return err
+	}
+	response, err := client.Do(request)
+	if err != nil {
+		return noAnswer(ctx, socket, owner, limit, err)
+	}
+	defer response.Body.Close()
+	if response.StatusCode != http.StatusOK {
+		return complaint(socket, response)
+	}
+	if err := json.NewDecoder(http.MaxBytesReader(nil, response.Body, 64<<20)).Decode(answer); err != nil {
+		if ctx.Err() != nil {
+			return noAnswer(ctx, socket, owner, limit, err)
+		}
+		return fmt.Errorf("answer of the agent on %s: %w", socket, err)
+	}
+	return nil
+}
+
+// complaint words an answer that is none.
+func complaint(socket string, response *http.Response) error {
+	text, _ := io.ReadAll(io.LimitReader(response.Body, 1<<16)) // half an explanation is better than none
+	why := strings.TrimSpace(string(text))
+	if response.StatusCode == http.StatusUnprocessableEntity {
+		return fmt.Errorf("%w: %s", ErrRefused, strings.TrimPrefix(why, ErrRefused.Error()+": "))
+	}
+	return fmt.Errorf("ask the agent on %s: %s: %s", socket, response.Status, why)
+}
+
+// noAnswer words why there was no answer.
+func noAnswer(ctx context.Context, socket string, owner int, limit time.Duration, err error) error {
+	op, dialled := errors.AsType[*net.OpError](err)
+	dialled = dialled && op.Op == "dial"
+	switch {
+	case errors.Is(err, fs.ErrPermission):
+		return fmt.Errorf("%w: %s: permission denied", ErrNotAllowed, socket)
+	case errors.Is(err, fs.ErrNotExist) || errors.Is(err, syscall.ECONNREFUSED):
+		return fmt.Errorf("%w: %s: %w", ErrNotRunning, socket, op.Err)
+	case ctx.Err() != nil || dialled: // a full queue of connections is silence too
+		return fmt.Errorf("%w on %s within %s%s", ErrSilent, socket, limit, stateOf(owner))
+	}
+	return fmt.Errorf("ask the agent on %s: %w", socket, err)
+}
+
+// listener returns the process that listens at the other end: SO_PEERCRED of unix(7); 0 where it cannot be told.
+func listener(conn net.Conn) (pid int) {
+	raw, err := conn.(*net.UnixConn).SyscallConn()
+	if err != nil {
+		return 0
+	}
+	_ = raw.Control(func(fd uintptr) {
+		if peer, err := unix.GetsockoptUcred(int(fd), unix.SOL_SOCKET, unix.SO_PEERCRED); err == nil {
+			pid = int(peer.Pid)
+		}
+	})
+	return pid
+}
+
+// stateOf tells what a process does that does not answer, after proc_pid_stat(5): "123 (nodeagent) T 1 …".
+func stateOf(pid int) string {
+	stat, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
+	if pid == 0 || err != nil {
+		return ""
+	}
+	_, after, _ := strings.Cut(string(stat[bytes.LastIndexByte(stat, ')')+1:]), " ")
+	switch state, _, _ := strings.Cut(after, " "); state {
+	case "T", "t":
+		return fmt.Sprintf(": process %d is stopped by a signal or a debugger, kill -CONT %d lets it go on", pid, pid)
+	case "D":
+		return fmt.Sprintf(": process %d hangs in the kernel", pid)
+	}
+	return fmt.Sprintf(": process %d runs; systemctl restart nodeagent starts it anew", pid)
+}

@@ -1,0 +1,156 @@
+package status
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"net"
+	"net/http"
+	"net/netip"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/nodeagent/nodeagent/internal/host"
+	"github.com/nodeagent/nodeagent/internal/host/network"
+)
+
+// The limits of one listener. Whoever is on the node may connect to the loopback, and every connection is a descriptor of the
+// agent, which needs them to observe the node.
+const (
+	MaxConnections = 32
+	HeaderWithin   = 2 * time.Second // a request that is slower to come is no probe and no scrape
+	requestWithin  = 5 * time.Second
+	answerWithin   = 30 * time.Second // a change of the configuration takes long
+	maxHeaderBytes = 1 << 14
+)
+
+// UnknownUser is whoever the kernel could not tell.
+const UnknownUser = ^uint32(0)
+
+// Serve runs an HTTP server on listener until ctx ends: one request for each connection, and a bounded number of connections.
+// user says whose the other end is; nil where all are one's.
+func Serve(ctx context.Context, listener net.Listener, handler http.Handler, user func(net.Conn) uint32) error {
+	limited := &limitedListener{Listener: listener, most: MaxConnections, user: user}
+	server := &http.Server{
+		Handler: handler, ReadHeaderTimeout: HeaderWithin, ReadTimeout: requestWithin, WriteTimeout: answerWithin,
+		MaxHeaderBytes: maxHeaderBytes, ConnState: limited.changed,
+	}
+	server.SetKeepAlivesEnabled(false)
+	stop := context.AfterFunc(ctx, func() { server.Close() })
+	defer stop()
+	if err := server.Serve(limited); !errors.Is(err, http.ErrServerClosed) {
+		return err
+	}
+	return nil
+}
+
+// limitedListener accepts every connection, so that nobody waits behind those that only hold theirs, and closes another one
+// for it where there are too many.
+type limitedListener struct {
+	net.Listener
+	most int
+	user func(net.Conn) uint32
+
+	mu   sync.Mutex // guards open and the fields of its elements
+	open []*LimitedConn
+}
+
+// LimitedConn is one connection of a limitedListener.
+type LimitedConn struct {
+	net.Conn
+	of     *limitedListener
+	User   uint32
+	Asking bool // its request has not come yet
+}
+
+// Accept implements net.Listener.
+func (l *limitedListener) Accept() (net.Conn, error) {
+	accepted, err := l.Listener.Accept()
+	if err != nil {
+		return nil, err
+	}
+	conn := &LimitedConn{Conn: accepted, of: l, User: UnknownUser, Asking: true}
+	if l.user != nil {
+		conn.User = l.user(accepted)
+	}
+	if victim := l.add(conn); victim != nil {
+		victim.Close()
+	}
+	return conn, nil
+}
+
+// add takes a connection in and returns the one that must go for it, if any.
+func (l *limitedListener) add(conn *LimitedConn) (victim *LimitedConn) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if len(l.open) >= l.most {
+		victim = Expendable(l.open)
+	}
+	l.open = append(l.open, conn)
+	return victim
+}
+
+// Expendable chooses whose connection is closed: of the user who has most, and root last, for root are kubelet and its
+// probes; then one whose request has not come; then the oldest.
+func Expendable(open []*LimitedConn) *LimitedConn {
+	has := map[uint32]int{}
+	for _, c := range open {
+		has[c.User]++
+	}
+	return slices.MinFunc(open, func(a, b *LimitedConn) int { // the first of equals, which is the oldest
+		return cmp.Or(
+			first(a.User != 0, b.User != 0),
+			cmp.Compare(has[b.User], has[a.User]),
+			first(a.Asking, b.Asking),
+		)
+	})
+}
+
+// first orders what is true before what is not.
+func first(a, b bool) int {
+	switch {
+	case a == b:
+		return 0
+	case a:
+		return -1
+	}
+	return 1
+}
+
+// changed notes that a request has come.
+func (l *limitedListener) changed(conn net.Conn, state http.ConnState) {
+	if c, ok := conn.(*LimitedConn); ok && state == http.StateActive {
+		l.mu.Lock()
+		defer l.mu.Unlock()
+		c.Asking = false
+	}
+}
+
+// Close gives the connection up. The descriptor is free when it returns.
+func (c *LimitedConn) Close() error {
+	err := c.Conn.Close()
+	c.of.mu.Lock()
+	defer c.of.mu.Unlock()
+	c.of.open = slices.DeleteFunc(c.of.open, func(o *LimitedConn) bool { return o == c })
+	return err
+}
+
+// PeerUser says whose the other end of a connection over the loopback is.
+func PeerUser(h *host.Host) func(net.Conn) uint32 {
+	return func(conn net.Conn) uint32 {
+		peer, err := netip.ParseAddrPort(conn.RemoteAddr().String())
+		if err != nil {
+			return UnknownUser
+		}
+		own, err := netip.ParseAddrPort(conn.LocalAddr().String())
+		if err != nil {
+			return UnknownUser
+		}
+		uid, err := network.TCPUser(h, peer, own)
+		if err != nil {
+			return UnknownUser
+		}
+		return uid
+	}
+}

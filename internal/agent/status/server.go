@@ -1,0 +1,129 @@
+// Package status answers what people ask the running agent on its socket, and asks it.
+package status
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"io/fs"
+	"net"
+	"net/http"
+	"os"
+	"path/filepath"
+
+	"github.com/nodeagent/nodeagent/pkg/finding"
+	"github.com/nodeagent/nodeagent/pkg/inspect"
+	"github.com/nodeagent/nodeagent/pkg/remediate"
+)
+
+// Status is what the running agent believes: the answer of the socket and the JSON contract of "nodeagent status".
+type Status struct {
+	Version   string             `json:"version"`
+	Node      string             `json:"node"`
+	PID       int                `json:"pid"`
+	Started   finding.Timestamp  `json:"started"`
+	Readiness Readiness          `json:"readiness"`
+	Now       finding.Timestamp  `json:"now"`
+	Checks    []CheckStatus      `json:"checks"`
+	Findings  []finding.Believed `json:"findings"`
+	Leftovers *inspect.Report    `json:"leftovers,omitempty"` // the last inspection
+	Release   ReleaseStatus      `json:"release"`
+	Told      []SinkStatus       `json:"told"`    // how telling others goes
+	Trouble   []string           `json:"trouble"` // what the agent itself suffers from
+}
+
+// Readiness is whether the agent does what it was installed for, and why not.
+type Readiness struct {
+	Ready bool     `json:"ready"`
+	Why   []string `json:"why"`
+}
+
+// CheckStatus is what is believed of one check.
+type CheckStatus struct {
+	Check  string            `json:"check"`
+	Status finding.Status    `json:"status"`
+	Since  finding.Timestamp `json:"since"`
+	Error  string            `json:"error,omitempty"`
+	Why    string            `json:"why,omitempty"`
+
+	Condition string `json:"condition,omitempty"` // of the Node, that what is fatal becomes
+}
+
+// ReleaseStatus is what the agent may do about leftovers and what it did last.
+type ReleaseStatus struct {
+	Mode string   `json:"mode"`
+	Last []string `json:"last"` // one line for each step, planned or done
+
+	Quarantine *remediate.QuarantineState `json:"quarantine,omitempty"` // what is kept instead of having been deleted
+}
+
+// Answers is what the socket can tell.
+type Answers struct {
+	Status  func() (Status, error)
+	History func() (inspect.History, error)
+	Place   func() (ContainerPaths, error)
+	Reload  func(context.Context) error
+}
+
+// SocketServer answers on a Unix socket that only root can open.
+type SocketServer struct {
+	Path    string
+	Answers Answers
+}
+
+// Run serves until ctx ends.
+func (s SocketServer) Run(ctx context.Context) error {
+	listener, err := listen(s.Path)
+	if err != nil {
+		return err
+	}
+	mux := http.NewServeMux()
+	mux.HandleFunc("GET /status", answer(s.Answers.Status))
+	mux.HandleFunc("GET /history", answer(s.Answers.History))
+	mux.HandleFunc("GET /place", answer(s.Answers.Place))
+	mux.HandleFunc("POST /reload", func(w http.ResponseWriter, r *http.Request) {
+		if err := s.Answers.Reload(context.WithoutCancel(r.Context())); err != nil {
+			http.Error(w, err.Error(), http.StatusUnprocessableEntity)
+			return
+		}
+		reply(w, struct{}{})
+	})
+	return Serve(ctx, listener, mux, nil)
+}
+
+// listen opens the socket for root alone. A socket of a dead agent is removed; the state file's lock has shown before
+// that no other agent is alive.
+func listen(path string) (net.Listener, error) {
+	if err := os.MkdirAll(filepath.Dir(path), 0o700); err != nil {
+		return nil, err
+	}
+	if info, err := os.Lstat(path); err == nil && info.Mode().Type() == fs.ModeSocket {
+		if err := os.Remove(path); err != nil {
+			return nil, err
+		}
+	}
+	listener, err := net.Listen("unix", path)
+	if err != nil {
+		return nil, err
+	}
+	if err := os.Chmod(path, 0o600); err != nil {
+		return nil, errors.Join(err, listener.Close())
+	}
+	return listener, nil
+}
+
+func answer[T any](ask func() (T, error)) http.HandlerFunc {
+	return func(w http.ResponseWriter, _ *http.Request) {
+		v, err := ask()
+		if err != nil {
+			http.Error(w, err.Error(), http.StatusServiceUnavailable)
+			return
+		}
+		reply(w, v)
+	}
+}
+
+func reply(w http.ResponseWriter, v any) {
+	w.Header().Set("Content-Type", "application/json")
+	_ = json.NewEncoder(w).Encode(v) // the client that went away is the only one to tell
+}

@@ -1,6 +1,0 @@
-//go:build race
-
-package hand
-
-// childEnv: a process with the race detector sleeps for a second before it ends.
-var childEnv = []string{"GORACE=atexit_sleep_ms=0"}

@@ -1,0 +1,76 @@
+package cgroup
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"path"
+	"slices"
+	"strings"
+
+	"github.com/nodeagent/nodeagent/internal/host"
+	"github.com/nodeagent/nodeagent/internal/host/hosterr"
+)
+
+// CgroupOf returns the hierarchy that carries a controller for a process, and the process's path in it: that of cgroup v1
+// where it is mounted with this controller, else v2. ErrNotConfigured says that there is neither.
+func CgroupOf(h *host.Host, pid int, controller string) (CgroupHierarchy, string, error) {
+	cgroups, err := h.ProcCgroups(pid)
+	if err != nil {
+		return CgroupHierarchy{}, "", err
+	}
+	for name, below := range cgroups {
+		if name != "" && slices.Contains(strings.Split(name, ","), controller) {
+			return CgroupHierarchy{Name: name, Point: path.Join(h.Paths.CgroupMount, controller)}, path.Clean(below), nil
+		}
+	}
+	below, ok := cgroups[""]
+	if !ok {
+		return CgroupHierarchy{}, "", fmt.Errorf("cgroup controller %s: %w", controller, hosterr.ErrNotConfigured)
+	}
+	v2, err := unified(h)
+	return v2, path.Clean(below), err
+}
+
+// CgroupWith returns the hierarchy that carries a controller on this host, as CgroupOf does.
+func CgroupWith(h *host.Host, controller string) (CgroupHierarchy, error) {
+	point := path.Join(h.Paths.CgroupMount, controller)
+	if _, err := h.Files.Stat(point + "/cgroup.procs"); err == nil {
+		return CgroupHierarchy{Name: controller, Point: point}, nil
+	}
+	return unified(h)
+}
+
+// unified finds cgroup v2: alone, or beside v1, where systemd mounts it one level deeper.
+func unified(h *host.Host) (CgroupHierarchy, error) {
+	for _, point := range []string{h.Paths.CgroupMount, path.Join(h.Paths.CgroupMount, "unified")} {
+		_, err := h.Files.Stat(point + "/cgroup.controllers")
+		if err == nil {
+			return CgroupHierarchy{Point: point, V2: true}, nil
+		}
+		if !errors.Is(err, fs.ErrNotExist) {
+			return CgroupHierarchy{}, err
+		}
+	}
+	return CgroupHierarchy{}, fmt.Errorf("cgroups below %s: %w", h.Paths.CgroupMount, hosterr.ErrNotConfigured)
+}
+
+// CgroupChain returns a cgroup and those above it, but for the root, which has no limits. At most 32 are.
+func CgroupChain(name string) []string {
+	var chain []string
+	for name = path.Clean("/" + name); name != "/" && len(chain) < maxCgroupDepth; name = path.Dir(name) {
+		chain = append(chain, name)
+	}
+	return chain
+}
+
+// KubepodsCgroups returns the paths that the cgroup above all pods may have, one for each driver.
+func KubepodsCgroups(p host.Paths) []string {
+	var dirs []string
+	for _, root := range p.PodCgroupRoots() {
+		if path.Base(root.Dir) == "kubepods" || strings.HasSuffix(root.Dir, "kubepods.slice") {
+			dirs = append(dirs, root.Dir)
+		}
+	}
+	return dirs
+}

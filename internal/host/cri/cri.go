@@ -1,0 +1,65 @@
+// Package cri speaks with the container runtime, over CRI and over containerd's own interface.
+package cri
+
+import (
+	"context"
+	"fmt"
+	"io"
+
+	cri "k8s.io/cri-api/pkg/apis/runtime/v1"
+
+	"github.com/nodeagent/nodeagent/internal/host"
+	"github.com/nodeagent/nodeagent/internal/host/discover"
+	"github.com/nodeagent/nodeagent/internal/host/hosterr"
+)
+
+// NewRuntime returns the door to the container runtime that listens on socket. The connection is made when it is first
+// needed and made again when the runtime comes back, so the socket need not exist yet. Every call is bounded by the
+// deadline of its ctx only: callers must set one, because a stopped runtime accepts connections and never answers.
+func NewRuntime(socket string) (host.Runtime, io.Closer, error) {
+	if err := discover.CheckSocket(socket); err != nil {
+		return host.Runtime{}, nil, err
+	}
+	conn := &socketConn{path: socket}
+	client := cri.NewRuntimeServiceClient(conn)
+	return host.Runtime{
+		Version: func(ctx context.Context) (*cri.VersionResponse, error) {
+			return client.Version(ctx, &cri.VersionRequest{})
+		},
+		Status: func(ctx context.Context) (*cri.StatusResponse, error) {
+			return client.Status(ctx, &cri.StatusRequest{})
+		},
+		Sandboxes: func(ctx context.Context) ([]*cri.PodSandbox, error) {
+			answer, err := client.ListPodSandbox(ctx, &cri.ListPodSandboxRequest{})
+			return answer.GetItems(), err
+		},
+		Containers: func(ctx context.Context) ([]*cri.Container, error) {
+			answer, err := client.ListContainers(ctx, &cri.ListContainersRequest{})
+			return answer.GetContainers(), err
+		},
+		SandboxStatus: func(ctx context.Context, id string) (*cri.PodSandboxStatusResponse, error) {
+			return client.PodSandboxStatus(ctx, &cri.PodSandboxStatusRequest{PodSandboxId: id, Verbose: true})
+		},
+		ImageBytes:   imageBytes(conn),
+		CgroupDriver: func(ctx context.Context) (string, error) { return cgroupDriver(ctx, client) },
+		Process: func(ctx context.Context) (host.Process, error) {
+			return discover.SocketOwner(ctx, host.Files{}, socket)
+		},
+	}, conn, nil
+}
+
+// cgroupDriver asks for the runtime's configuration. What it leaves out proves nothing: the first of the drivers is 0.
+func cgroupDriver(ctx context.Context, client cri.RuntimeServiceClient) (string, error) {
+	answer, err := client.RuntimeConfig(ctx, &cri.RuntimeConfigRequest{})
+	switch {
+	case err != nil:
+		return "", err
+	case answer.GetLinux() == nil:
+		return "", fmt.Errorf("cgroup driver of the runtime: %w", hosterr.ErrNotConfigured)
+	case answer.GetLinux().GetCgroupDriver() == cri.CgroupDriver_CGROUPFS:
+		return host.CgroupfsDriver, nil
+	case answer.GetLinux().GetCgroupDriver() == cri.CgroupDriver_SYSTEMD:
+		return host.SystemdDriver, nil
+	}
+	return "", fmt.Errorf("cgroup driver of the runtime: %s is not known", answer.GetLinux().GetCgroupDriver())
+}

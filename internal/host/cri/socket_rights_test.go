@@ -1,0 +1,83 @@
+package cri
+
+import (
+	"context"
+	"errors"
+	"io/fs"
+	"net"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/nodeagent/nodeagent/test/need"
+)
+
+// socketOfRoot names the socket of root in the environment of the test's own child, which is nobody.
+const socketOfRoot = "NODEAGENT_TEST_SOCKET"
+
+// TestSocketWithoutRights: who may not connect is told just that, however many calls share a connection and whichever of them
+// throws it away. The calls are made by a process of nobody, which is this test once more.
+func TestSocketWithoutRights(t *testing.T) {
+	if socket := os.Getenv(socketOfRoot); socket != "" {
+		callWithoutRights(t, socket)
+		return
+	}
+	need.Root(t, "takes rights away")
+	dir, err := os.MkdirTemp("/tmp", "na") // where nobody may go, too
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer os.RemoveAll(dir)
+	socket, program := filepath.Join(dir, "cri.sock"), filepath.Join(dir, "test")
+	listener, err := net.Listen("unix", socket)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer listener.Close()
+	self, err := os.ReadFile("/proc/self/exe")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, err := range []error{os.Chmod(socket, 0o600), os.Chmod(dir, 0o755), os.WriteFile(program, self, 0o755), os.Chmod(program, 0o755)} {
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	defer cancel()
+	child := exec.CommandContext(ctx, program, "-test.run=^TestSocketWithoutRights$", "-test.count=1")
+	child.Dir, child.Env = "/", []string{socketOfRoot + "=" + socket}
+	child.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: 65534, Gid: 65534}}
+	if out, err := child.CombinedOutput(); err != nil {
+		t.Errorf("as nobody: %v\n%s", err, out)
+	}
+}
+
+func callWithoutRights(t *testing.T, socket string) {
+	runtime := newRuntime(t, socket)
+	const rounds, together = 1000, 8
+	var wrong sync.Map
+	for range rounds {
+		var calls sync.WaitGroup
+		for range together {
+			calls.Go(func() {
+				if _, err := runtime.Version(t.Context()); !errors.Is(err, fs.ErrPermission) {
+					wrong.Store(text(err), true)
+				}
+			})
+		}
+		calls.Wait()
+	}
+	wrong.Range(func(said, _ any) bool { t.Errorf("told %q instead of that it may not", said); return true })
+}
+
+func text(err error) string {
+	if err == nil {
+		return "nothing"
+	}
+	return err.Error()
+}

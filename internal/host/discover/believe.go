@@ -1,0 +1,362 @@
+package discover
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/nodeagent/nodeagent/internal/host"
+	"github.com/nodeagent/nodeagent/internal/host/hosterr"
+	"github.com/nodeagent/nodeagent/internal/host/owned"
+)
+
+// Anybody can start a process called kubelet. What such a process says (its kubeconfig, whose programs are run as root; its
+// folders, whose programs are run as root; its server, which is shown a token) is believed of root's own alone:
+//
+//	/proc/PID/status    Uid: all four are 0, as the machine counts
+//	/proc/PID/ns/user   that of the host's init; where it cannot be read, uid_map is that of a machine: 0 0 4294967295
+//	/proc/PID/cgroup    not that of a pod, of another container or of a user's session
+//	/proc/PID/exe       a program of that name, root's alone with each folder on the way: see package owned
+//	/proc/PID/ns/mnt    that of the host's init
+//
+// A local user, a container and a setuid program under a borrowed name fail the first four: they are impostors, as if they
+// were not there. Only root can make a process that fails the others: whether that is the node's kubelet cannot be told,
+// which is an error and not "no kubelet runs". paths.kubeletElsewhere settles it for a mount namespace of kubelet's own
+// (OpenShift's kubens) and for a kubelet that root started by hand.
+
+// ErrImpostor says that a process has the name of a daemon of the node and is not root's own.
+var ErrImpostor = errors.New("it is not believed")
+
+// candidate is a process with the name of a daemon.
+type candidate struct {
+	host.Process
+	uid     uint32
+	program string // empty where it was not looked at
+	// why it is not believed: ErrImpostor, or what could not be told; nil: it is believed. The arguments are read only then.
+	why error
+}
+
+// candidates returns the living processes for which wanted is true, as processesNamed does, each with whether it is
+// believed. Of those that are not, wanted has seen the kernel's name alone: the arguments of a stranger are not read, his
+// memory may hang whoever does. What lives in a PID namespace of its own is another machine's.
+func candidates(h *host.Host, wanted func(comm string, args []string) bool) ([]candidate, error) {
+	pids, err := h.PIDs()
+	if err != nil {
+		return nil, err
+	}
+	var stats []host.ProcStat
+	for _, pid := range pids {
+		if stat, err := h.ProcStat(pid); err == nil { // most often gone meanwhile
+			stats = append(stats, stat)
+		}
+	}
+	return judgeAll(h, stats, wanted), nil
+}
+
+func judgeAll(h *host.Host, stats []host.ProcStat, wanted func(comm string, args []string) bool) []candidate {
+	var found []candidate
+	for _, stat := range stats {
+		if !host.Alive(stat) || !wanted(stat.Comm, nil) {
+			continue
+		}
+		c := candidate{Process: host.Process{PID: stat.PID, StartTime: stat.StartTime, Comm: stat.Comm}}
+		if c.why = judge(h, &c); c.why == nil {
+			var err error
+			if c.Args, err = h.ProcArgs(stat.PID); err != nil || len(c.Args) == 0 || !wanted(stat.Comm, c.Args) {
+				continue
+			}
+		}
+		// The number may have become another's while its files were read.
+		if lives(h, c.Process) && !errors.Is(c.why, fs.ErrNotExist) && !errors.Is(c.why, unix.ESRCH) {
+			found = append(found, c)
+		}
+	}
+	return found
+}
+
+// believed returns the candidates that are believed, and what could not be told of others.
+func believed(all []candidate) (sure []host.Process, unsure error) {
+	for _, c := range all {
+		switch {
+		case c.why == nil:
+			sure = append(sure, c.Process)
+		case !errors.Is(c.why, ErrImpostor):
+			unsure = errors.Join(unsure, fmt.Errorf("process %d (%s): %w", c.PID, c.Comm, c.why))
+		}
+	}
+	return sure, unsure
+}
+
+// judge returns why a process is not believed.
+func judge(h *host.Host, c *candidate) error {
+	var err error
+	if c.uid, err = rootUser(h, c.PID); err != nil {
+		return err
+	}
+	if err := machineUsers(h, c.PID); err != nil {
+		return err
+	}
+	if Nested(h, c.PID) {
+		return fmt.Errorf("it is in a PID namespace of its own: %w", ErrImpostor)
+	}
+	place, err := foreignCgroup(h, c.PID)
+	if err != nil {
+		return err
+	}
+	if place == "a container" || place != "" && !h.Paths.KubeletElsewhere {
+		return fmt.Errorf("it is in the cgroup of %s: %w", place, ErrImpostor)
+	}
+	if err := programName(h, c); err != nil {
+		return unlessUnprivileged(err)
+	}
+	file := owned.File{}
+	err = hostMounts(h, c.PID)
+	switch {
+	case err == nil:
+		file, err = programFile(h, c.program)
+	case h.Paths.KubeletElsewhere:
+		err = nil // its files are not those of the host: the program is judged by itself
+	}
+	if err != nil {
+		return unlessUnprivileged(err)
+	}
+	return sameProgram(h, c.PID, file)
+}
+
+// unlessUnprivileged forgives that an agent of a user may not look at root's processes: what runs as root and in a cgroup of
+// the machine must do for it.
+func unlessUnprivileged(err error) error {
+	if os.Geteuid() != 0 && errors.Is(err, fs.ErrPermission) {
+		return nil
+	}
+	return err
+}
+
+// rootUser returns the user of a process where one of its four is not root.
+func rootUser(h *host.Host, pid int) (uint32, error) {
+	data, err := h.Files.Read(host.ProcFile(pid, "status"))
+	if err != nil {
+		return 0, err
+	}
+	for line := range strings.Lines(string(data)) {
+		ids, ok := strings.CutPrefix(line, "Uid:")
+		if !ok {
+			continue
+		}
+		fields := strings.Fields(ids)
+		if len(fields) != 4 {
+			break
+		}
+		for _, field := range fields {
+			uid, err := strconv.ParseUint(field, 10, 32)
+			if err != nil {
+				return 0, fmt.Errorf("user %q: %w", hosterr.Clip(field), err)
+			}
+			if !owned.UID(uint32(uid)) {
+				return uint32(uid), fmt.Errorf("it runs as user %d: %w", uid, ErrImpostor)
+			}
+		}
+		return 0, nil
+	}
+	return 0, fmt.Errorf("%s: no Uid", host.ProcFile(pid, "status"))
+}
+
+// rootsOwn reports whether a process is known to be root's.
+func rootsOwn(h *host.Host, pid int) bool {
+	_, err := rootUser(h, pid)
+	return err == nil
+}
+
+// machineUsers says when root of a process is root of a user namespace only.
+func machineUsers(h *host.Host, pid int) error {
+	if same, err := sameNamespace(h, pid, "user"); err == nil {
+		if !same {
+			return fmt.Errorf("it is in a user namespace of its own: %w", ErrImpostor)
+		}
+		return nil
+	}
+	data, err := h.Files.Read(host.ProcFile(pid, "uid_map"))
+	switch {
+	case errors.Is(err, fs.ErrNotExist):
+		return nil // a kernel without user namespaces; a process that is gone is seen to be afterwards
+	case err != nil:
+		return unlessUnprivileged(err)
+	case !slices.Equal(strings.Fields(string(data)), []string{"0", "0", "4294967295"}):
+		return fmt.Errorf("it is in a user namespace of its own: %w", ErrImpostor)
+	}
+	return nil
+}
+
+// hostMounts says when a process sees other files than the machine.
+func hostMounts(h *host.Host, pid int) error {
+	same, err := sameNamespace(h, pid, "mnt")
+	if err == nil && !same {
+		return errors.New("it is in a mount namespace of its own: paths.kubeletElsewhere says that it is this node's")
+	}
+	return err
+}
+
+// sameNamespace compares the namespace of a process with the one that stands for the host. Where init's cannot be read, the
+// agent's own stands for it: it is a process of the host.
+func sameNamespace(h *host.Host, pid int, kind string) (bool, error) {
+	its, err := h.Files.Link(host.ProcFile(pid, "ns/"+kind))
+	if err != nil {
+		return false, err
+	}
+	host, err := h.Files.Link(host.ProcFile(max(h.Paths.InitPID, 1), "ns/"+kind))
+	if err != nil {
+		if host, err = h.Files.Link("/proc/self/ns/" + kind); err != nil {
+			return false, fmt.Errorf("which %s namespace is the host's: %s", kind, err) //nolint:errorlint // it is not the process that is gone
+		}
+	}
+	return its == host, nil
+}
+
+// daemonPrograms are parts of the names of programs that are a kubelet or a runtime, or have one in them: a setuid program
+// that was started through a link called kubelet is neither.
+var daemonPrograms = regexp.MustCompile(`kubelet|containerd|k3s|k0s|rke2|kubelite|hyperkube|^ld-(linux|musl)`)
+
+// programName finds the program file of a process.
+func programName(h *host.Host, c *candidate) error {
+	path, err := h.Files.Link(host.ProcFile(c.PID, "exe"))
+	if err != nil {
+		return err
+	}
+	c.program = path
+	if !daemonPrograms.MatchString(filepath.Base(strings.TrimSuffix(path, removed))) {
+		return fmt.Errorf("its program is %s: %w", path, ErrImpostor)
+	}
+	return nil
+}
+
+// removed ends the link to a file that has no name any more.
+const removed = " (deleted)"
+
+// programFile checks a program file and returns it as it lies on the disk; nothing of one that was removed since, as by an
+// upgrade: its folder is root's then.
+func programFile(h *host.Host, path string) (file owned.File, err error) {
+	if path, gone := strings.CutSuffix(path, removed); gone {
+		_, err = h.Files.CheckOwned(filepath.Dir(path))
+	} else {
+		file, err = h.Files.CheckOwned(path)
+	}
+	if errors.Is(err, fs.ErrNotExist) {
+		err = fmt.Errorf("its program %s is not among the files of the host", path) // which is not: the process is gone
+	}
+	return file, err
+}
+
+// sameProgram compares what runs with what was checked. What was removed is judged by itself.
+func sameProgram(h *host.Host, pid int, checked owned.File) error {
+	if h.Files.Root != "" {
+		return nil // links in a fixture are no magic ones
+	}
+	var stat unix.Stat_t
+	if err := unix.Stat(host.ProcFile(pid, "exe"), &stat); err != nil {
+		return unlessUnprivileged(&fs.PathError{Op: "stat", Path: host.ProcFile(pid, "exe"), Err: err})
+	}
+	switch {
+	case !owned.UID(stat.Uid) || stat.Mode&0o022 != 0:
+		return fmt.Errorf("its program belongs to user %d, mode %04o: %w", stat.Uid, stat.Mode&0o7777, owned.ErrOthers)
+	case checked.Path != "" && (checked.Inode != stat.Ino || checked.Device != stat.Dev):
+		return fmt.Errorf("its program is not the one that lies at %s now", checked.Path)
+	}
+	return nil
+}
+
+var (
+	// containerCgroup matches one part of the path of a cgroup that a container runtime makes.
+	containerCgroup = regexp.MustCompile(`^kubepods|^pod[0-9a-f]{8}-|^pod[0-9a-f]{32}$|[0-9a-f]{64}|^docker$|^machine\.slice$|^machine-.*\.scope$|` +
+		`^libpod|^lxc(\.|$)|^(docker|crio|cri-containerd|nerdctl|podman)-.*\.scope$`)
+	// runtimeCgroup matches its first part: the namespaces of containerd.
+	runtimeCgroup = regexp.MustCompile(`^(k8s\.io|moby|default|buildkit|machine)$`)
+	// userCgroup matches one part of the path of a session's.
+	userCgroup = regexp.MustCompile(`^user\.slice$|^user-\d+\.slice$|^user@\d+\.service$|^session-.*\.scope$`)
+)
+
+// foreignCgroup says whose cgroup a process is in, in any hierarchy: "a container", "a user's session"; empty for the machine's own.
+func foreignCgroup(h *host.Host, pid int) (string, error) {
+	cgroups, err := h.ProcCgroups(pid)
+	if err != nil {
+		return "", err
+	}
+	init, err := h.ProcCgroups(max(h.Paths.InitPID, 1))
+	if err != nil {
+		init = nil // paths then begin at the root
+	}
+	place := ""
+	for controllers, path := range cgroups {
+		switch found := placeOfCgroup(path, init[controllers]); {
+		case found == "a container":
+			return found, nil
+		case found != "":
+			place = found
+		}
+	}
+	return place, nil
+}
+
+// placeOfCgroup judges one path. Where the machine is a container itself, paths begin with its own: init's.
+func placeOfCgroup(path, init string) string {
+	base := strings.TrimSuffix(init, "/init.scope")
+	if rest, ok := strings.CutPrefix(path, base); ok && base != "" && base != "/" && (rest == "" || rest[0] == '/') {
+		path = rest
+	}
+	parts := strings.Split(strings.Trim(strings.TrimSuffix(path, " (deleted)"), "/"), "/")
+	switch {
+	case runtimeCgroup.MatchString(parts[0]) && len(parts) > 1, slices.ContainsFunc(parts, containerCgroup.MatchString):
+		return "a container"
+	case parts[0] == "user", slices.ContainsFunc(parts, userCgroup.MatchString):
+		return "a user's session"
+	}
+	return ""
+}
+
+// Impostor is a process with the name of a daemon of the node that is not believed to be it.
+type Impostor struct {
+	host.Process
+	User    uint32
+	Program string // empty where it could not be told
+	Why     string
+}
+
+// Impostors lists them. What lives in a container's PID namespace is none, but another machine (kind, Docker in Docker).
+func Impostors(h *host.Host, ctx context.Context) ([]Impostor, error) {
+	table, err := h.ProcessTable(ctx, 30*time.Second)
+	if err != nil {
+		return nil, err
+	}
+	var impostors []Impostor
+	for _, c := range judgeAll(h, table, func(comm string, _ []string) bool {
+		return isKubelet(comm, nil) && daemonPrograms.MatchString(comm) && !strings.HasPrefix(comm, "ld-") || embedsKubelet(comm) || comm == "containerd"
+	}) {
+		if c.why == nil || harmless(h, c) {
+			continue
+		}
+		i := Impostor{Process: c.Process, User: c.uid, Program: c.program, Why: strings.TrimSuffix(c.why.Error(), ": "+ErrImpostor.Error())}
+		if i.Program == "" {
+			i.Program, _ = h.Files.Link(host.ProcFile(c.PID, "exe")) // for people
+		}
+		impostors = append(impostors, i)
+	}
+	return impostors, nil
+}
+
+// harmless knows what has the name by right: nodes in containers, and the containerd of a user who has said so by a user
+// namespace of its own (rootless Docker, nerdctl).
+func harmless(h *host.Host, c candidate) bool {
+	if place, err := foreignCgroup(h, c.PID); err == nil && place == "a container" && Nested(h, c.PID) {
+		return true
+	}
+	return c.Comm == "containerd" && errors.Is(machineUsers(h, c.PID), ErrImpostor)
+}

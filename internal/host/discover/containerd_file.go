@@ -1,0 +1,93 @@
+package discover
+
+import (
+	"path/filepath"
+	"slices"
+	"strings"
+
+	"github.com/nodeagent/nodeagent/internal/host"
+	"github.com/nodeagent/nodeagent/internal/host/hosterr"
+)
+
+// maxImports bounds the files that one containerd's configuration is read from.
+const maxImports = 100
+
+// containerdFiles reads the configuration and what it imports, as containerd 2 merges them: in the order in which they are
+// named, and what a later one sets wins. `containerd config default` imports /etc/containerd/conf.d/*.toml.
+//
+// https://github.com/containerd/containerd/blob/main/docs/man/containerd-config.toml.5.md
+func (d *discoverer) containerdFiles(s *containerdSettings, name string) {
+	pending := []string{name}
+	for i := 0; i < len(pending); i++ {
+		if i == maxImports {
+			d.note("containerd configuration %s: only %d files are read", name, maxImports)
+			return
+		}
+		for _, imported := range d.containerdFile(s, pending[i]) {
+			if !slices.Contains(pending, imported) {
+				pending = append(pending, imported)
+			}
+		}
+	}
+}
+
+// containerdFile applies one file and returns the names of those that it imports.
+func (d *discoverer) containerdFile(s *containerdSettings, name string) []string {
+	data, err := d.host.Files.ReadOwned(name)
+	if err != nil {
+		d.note("containerd configuration: %v", err)
+		return nil
+	}
+	values, err := host.ParseTOMLStrings(data)
+	if err != nil {
+		d.note("containerd configuration %s: %v", name, err)
+		return nil
+	}
+	d.note("containerd configuration: %s", name)
+	first := func(target *string, key string) {
+		if len(values[key]) == 1 {
+			setIf(target, values[key][0])
+		}
+	}
+	first(&s.address, "grpc.address")
+	first(&s.address, "plugins.io.containerd.server.v1.grpc.address") // version 4 of the file
+	first(&s.root, "root")
+	first(&s.state, "state")
+	// Versions 1, 2 and 3 of the file call the CRI plugin differently.
+	for _, plugin := range []string{"cri", "io.containerd.grpc.v1.cri", "io.containerd.cri.v1.runtime"} {
+		prefix := "plugins." + plugin + ".cni."
+		first(&s.confDir, prefix+"conf_dir")
+		dirs := slices.Concat(values[prefix+"bin_dirs"], values[prefix+"bin_dir"])
+		if dirs = slices.DeleteFunc(dirs, func(dir string) bool { return !filepath.IsAbs(dir) }); len(dirs) > 0 {
+			s.binDirs = dirs
+		}
+	}
+	return d.containerdImports(name, values["imports"])
+}
+
+// containerdImports returns the files that the patterns name: relative to the folder of the file they stand in, with * in
+// their last part.
+func (d *discoverer) containerdImports(name string, patterns []string) []string {
+	var found []string
+	for _, pattern := range patterns {
+		if !filepath.IsAbs(pattern) {
+			pattern = filepath.Join(filepath.Dir(name), pattern)
+		}
+		dir, last := filepath.Split(filepath.Clean(pattern))
+		switch {
+		case strings.Contains(dir, "*"):
+			d.note("containerd configuration %s: not read: %s", name, hosterr.Clip(pattern))
+		case strings.Contains(last, "*"):
+			names, _ := d.host.Files.List(dir) // a folder that is not there has no files
+			slices.Sort(names)
+			for _, entry := range names {
+				if fits, err := filepath.Match(last, entry); err == nil && fits {
+					found = append(found, filepath.Join(dir, entry))
+				}
+			}
+		default:
+			found = append(found, filepath.Join(dir, last))
+		}
+	}
+	return found
+}

@@ -1,0 +1,70 @@
+package discover
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"syscall"
+	"time"
+
+	"github.com/nodeagent/nodeagent/internal/host"
+	"github.com/nodeagent/nodeagent/internal/host/hosterr"
+)
+
+// Daemon is a process that the node cannot do without: kubelet or the container runtime.
+type Daemon struct {
+	Role string // "kubelet" or "runtime"
+	host.Process
+}
+
+// daemonTimeout bounds the search for the runtime, whose socket may be one that nobody accepts from.
+const daemonTimeout = 2 * time.Second
+
+// Daemons finds kubelet and the runtime, those of them that run: that one does not is for others to tell. What could be
+// found is returned beside an error.
+func Daemons(h *host.Host, ctx context.Context) ([]Daemon, error) {
+	var daemons []Daemon
+	var problems []error
+	add := func(role string, p host.Process, err error) {
+		switch {
+		case err == nil:
+			daemons = append(daemons, Daemon{role, p})
+		case !errors.Is(err, fs.ErrNotExist) && !errors.Is(err, syscall.ECONNREFUSED) && !errors.Is(err, hosterr.ErrNotConfigured):
+			problems = append(problems, fmt.Errorf("find %s: %w", role, err))
+		}
+	}
+	if h.Kubelet.Process != nil {
+		p, err := h.Kubelet.Process()
+		add("kubelet", p, err)
+	}
+	p, err := RuntimeProcess(h, ctx)
+	add("runtime", p, err)
+	return daemons, errors.Join(problems...)
+}
+
+// RuntimeProcess finds the runtime, and remembers it: to find it by its socket takes a connection and a look at all its descriptors.
+// An error that wraps fs.ErrNotExist or syscall.ECONNREFUSED means that none runs.
+func RuntimeProcess(h *host.Host, ctx context.Context) (host.Process, error) {
+	if h.Runtime.Process == nil {
+		return host.Process{}, hosterr.ErrNotConfigured
+	}
+	ctx, cancel := context.WithTimeout(ctx, daemonTimeout)
+	defer cancel()
+	cache := h.Processes
+	if cache == nil {
+		return h.Runtime.Process(ctx)
+	}
+	select {
+	case cache.RuntimeTurn <- struct{}{}:
+		defer func() { <-cache.RuntimeTurn }()
+	case <-ctx.Done():
+		return host.Process{}, fmt.Errorf("find the runtime: %w", ctx.Err())
+	}
+	if lives(h, cache.Runtime) {
+		return cache.Runtime, nil
+	}
+	var err error
+	cache.Runtime, err = h.Runtime.Process(ctx)
+	return cache.Runtime, err
+}

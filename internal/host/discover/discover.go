@@ -1,0 +1,184 @@
+// Package discover finds kubelet and the runtime, where they keep things, and whether they are to be believed.
+package discover
+
+import (
+	"fmt"
+	"path/filepath"
+	"reflect"
+	"slices"
+	"strings"
+
+	"github.com/nodeagent/nodeagent/internal/host"
+	"github.com/nodeagent/nodeagent/internal/host/hosterr"
+)
+
+// Discovery is what was found about a node's layout.
+type Discovery struct {
+	Paths            host.Paths
+	NodeName         string   // as kubelet registers it; a guess from the host name where no kubelet says otherwise
+	KubeletInstalled bool     // a kubelet runs here, or its files show that one should
+	KubeletRunning   bool     // what is found is what the running kubelet says
+	KubeconfigNamed  bool     // by the running kubelet: programs that it names for credentials may be run
+	Notes            []string // what was found where and what could not be read, for people
+}
+
+// DefaultPaths is the layout of a kubeadm node with containerd.
+func DefaultPaths() host.Paths {
+	return host.Paths{
+		InitPID:          1,
+		KubeletRoot:      "/var/lib/kubelet",
+		Kubeconfig:       "/etc/kubernetes/kubelet.conf",
+		KubeletHealthz:   "http://127.0.0.1:10248/healthz",
+		KubeletAPI:       "https://127.0.0.1:10250",
+		PluginRegistry:   "/var/lib/kubelet/plugins_registry",
+		PodLogs:          "/var/log/pods",
+		CRISocket:        "/run/containerd/containerd.sock",
+		ContainerdSocket: "/run/containerd/containerd.sock",
+		ContainerdState:  "/run/containerd",
+		ContainerdRoot:   "/var/lib/containerd",
+		CgroupMount:      "/sys/fs/cgroup",
+		CgroupRoot:       "/",
+		CNIConfDir:       "/etc/cni/net.d",
+		CNIBinDirs:       []string{"/opt/cni/bin", "/usr/lib/cni"},
+		CNICacheDir:      "/var/lib/cni",
+		CNINetworksDir:   "/var/lib/cni/networks",
+		NetnsDirs:        []string{"/run/netns", "/run/containerd/io.containerd.grpc.v1.cri/netns"},
+	}
+}
+
+// Discover finds out where things are on this node: the defaults, corrected by the flags and the configuration of the
+// running kubelet and containerd (of those on disk where none runs, so that a dead kubelet does not make the agent
+// blind), overridden by whatever is set in configured. It reads files only. Only root's own processes and files are believed: see
+// ErrImpostor and package owned. What is unreadable, malformed or not root's alone becomes a note and leaves the default; an
+// error means that not even the processes could be listed.
+func Discover(files host.Files, configured host.Paths) (Discovery, error) {
+	d := &discoverer{host: &host.Host{Files: files}, configured: configured}
+	d.Paths = DefaultPaths()
+	if configured.InitPID != 0 {
+		d.Paths.InitPID = configured.InitPID
+	}
+	d.Paths.KubeletElsewhere = configured.KubeletElsewhere
+	d.host.Paths = d.Paths
+	if err := d.kubelet(); err != nil {
+		return Discovery{}, fmt.Errorf("discover the node's layout: %w", err)
+	}
+	if err := d.containerd(); err != nil {
+		return Discovery{}, fmt.Errorf("discover the node's layout: %w", err)
+	}
+	Override(&d.Paths, configured)
+	return d.Discovery, nil
+}
+
+// discoverer gathers a Discovery.
+type discoverer struct {
+	Discovery
+	host       *host.Host
+	configured host.Paths
+	failed     error // configuration of kubelet that could not be read
+}
+
+func (d *discoverer) note(format string, args ...any) {
+	d.Notes = append(d.Notes, strings.ToValidUTF8(fmt.Sprintf(format, args...), "?"))
+}
+
+// kubelet applies what kubelet says, running or not.
+func (d *discoverer) kubelet() error {
+	settings, err := d.kubeletSettings()
+	if err != nil {
+		return err
+	}
+	p := &d.Paths
+	p.KubeletRoot = settings.root(d.configured)
+	p.PluginRegistry = filepath.Join(p.KubeletRoot, "plugins_registry")
+	p.KubeletConfig = settings.configFile
+	p.StaticPods = settings.StaticPodPath
+	p.KubeletHealthz = settings.healthzURL()
+	p.KubeletAPI = settings.apiURL()
+	p.KubeletCAFile = settings.servingCertificate(d.host.Files, p.KubeletRoot)
+	setIf(&p.Kubeconfig, settings.kubeconfig)
+	d.KubeconfigNamed = settings.running && settings.kubeconfig != ""
+	d.setPath(&p.PodLogs, settings.PodLogsDir)
+	d.setPath(&p.CgroupRoot, settings.CgroupRoot)
+	if settings.CgroupDriver != "" {
+		// Since 1.31 kubelet follows the runtime's driver where the runtime tells it (KubeletCgroupDriverFromCRI), so
+		// the file proves nothing; the layouts of both drivers are understood.
+		d.note("kubelet is configured with cgroupDriver %s, which the runtime may overrule", settings.CgroupDriver)
+	}
+	d.criSocket(settings.ContainerRuntimeEndpoint)
+	d.nodeName(settings)
+	return nil
+}
+
+// criSocket applies kubelet's containerRuntimeEndpoint: a path, with or without unix:// before it.
+func (d *discoverer) criSocket(endpoint string) {
+	path, err := socketPath(endpoint)
+	switch {
+	case err != nil:
+		d.note("containerRuntimeEndpoint: %v", err)
+		path = d.existingSocket()
+	case path == "":
+		path = d.existingSocket()
+	}
+	if d.configured.CRISocket != "" {
+		path = d.configured.CRISocket
+	}
+	d.Paths.CRISocket, d.Paths.ContainerdSocket = path, path
+	switch filepath.Base(path) {
+	case "crio.sock", "cri-dockerd.sock":
+		d.Paths.ContainerdSocket = "" // there is no containerd with a namespace k8s.io behind it
+	}
+}
+
+func socketPath(endpoint string) (string, error) {
+	path := strings.TrimPrefix(endpoint, "unix://")
+	if path == "" {
+		return "", nil
+	}
+	if err := CheckSocket(path); err != nil {
+		return "", err
+	}
+	return filepath.Clean(path), nil
+}
+
+// existingSocket looks where runtimes listen unless told otherwise.
+func (d *discoverer) existingSocket() string {
+	standard := d.Paths.CRISocket
+	known := []string{standard, "/run/crio/crio.sock", "/run/cri-dockerd.sock", "/run/k3s/containerd/containerd.sock",
+		"/var/snap/microk8s/common/run/containerd.sock"}
+	for _, path := range known {
+		names, err := d.host.Files.List(filepath.Dir(path))
+		if err == nil && slices.Contains(names, filepath.Base(path)) {
+			if path != standard {
+				d.note("container runtime: %s", path)
+			}
+			return path
+		}
+	}
+	return standard
+}
+
+// setPath believes only an absolute path.
+func (d *discoverer) setPath(target *string, path string) {
+	switch {
+	case filepath.IsAbs(path):
+		*target = filepath.Clean(path)
+	case path != "":
+		d.note("path %q is not absolute: %s is taken", hosterr.Clip(path), *target)
+	}
+}
+
+func setIf(target *string, value string) {
+	if value != "" {
+		*target = value
+	}
+}
+
+// Override sets every field of paths that is set in configured.
+func Override(paths *host.Paths, configured host.Paths) {
+	target, source := reflect.ValueOf(paths).Elem(), reflect.ValueOf(configured)
+	for i := range source.NumField() {
+		if field := source.Field(i); !field.IsZero() {
+			target.Field(i).Set(field)
+		}
+	}
+}

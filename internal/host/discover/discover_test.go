@@ -1,0 +1,164 @@
+package discover_test
+
+import (
+	"errors"
+	"io/fs"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/nodeagent/nodeagent/internal/host"
+	"github.com/nodeagent/nodeagent/internal/host/discover"
+	"github.com/nodeagent/nodeagent/internal/host/hosttest"
+)
+
+func TestDiscover(t *testing.T) {
+	tests := map[string]struct {
+		fixture    string
+		configured host.Paths
+		bend       func(*host.Paths) // what differs from the defaults
+		node       string
+		installed  bool
+		notes      []string // parts of them that must be there
+	}{
+		"kubeadm": {
+			fixture: "kubeadm", node: "worker-7", installed: true,
+			bend: func(p *host.Paths) {
+				p.KubeletConfig = "/var/lib/kubelet/config.yaml"
+				p.StaticPods = "/etc/kubernetes/manifests"
+				p.CRISocket = "/var/run/containerd/containerd.sock"
+				p.ContainerdSocket = p.CRISocket
+				p.CNIBinDirs = []string{"/usr/lib/cni"}
+			},
+			notes: []string{"kubelet: process 900", "containerd: process 800", "cgroupDriver systemd"},
+		},
+		"several kubelets": {
+			fixture: "moved", node: "somehost", installed: true,
+			bend:  func(*host.Paths) {},
+			notes: []string{"several kubelets"},
+		},
+		"moved": {
+			fixture: "moved", node: "node.example.com", installed: true,
+			configured: host.Paths{KubeletRoot: "/data/kubelet", CNICacheDir: "/data/cache"},
+			bend: func(p *host.Paths) {
+				p.KubeletRoot, p.PluginRegistry = "/data/kubelet", "/data/kubelet/plugins_registry"
+				p.KubeletConfig, p.Kubeconfig = "/srv/conf/kubelet.yaml", "/srv/kubeconfig"
+				p.KubeletHealthz, p.KubeletAPI = "http://127.0.0.1:20248/healthz", "https://[::1]:20251"
+				p.KubeletCAFile = "/data/pki/kubelet-server-current.pem"
+				p.StaticPods, p.PodLogs = "/srv/conf/manifests", "/srv/podlogs"
+				p.CRISocket, p.ContainerdSocket = "/data/c.sock", "/data/c.sock"
+				p.ContainerdState, p.ContainerdRoot = "/data/cstate", "/data/croot"
+				p.CgroupRoot = "/lab"
+				p.CNIConfDir, p.CNIBinDirs = "/data/cni/conf", []string{"/data/cni/bin", "/data/cni/more"}
+				p.NetnsDirs = []string{"/run/netns", "/data/cstate/io.containerd.grpc.v1.cri/netns"}
+				p.CNICacheDir = "/data/cache"
+			},
+			notes: []string{"not read: /opt/*/own.toml", "40-d.conf: kind \"Other\"", "containerd: process 81"},
+		},
+		"dead kubelet": {
+			fixture: "dead", node: "seven", installed: true,
+			bend: func(p *host.Paths) {
+				p.KubeletConfig = "/var/lib/kubelet/config.yaml"
+				p.StaticPods = "/etc/kubernetes/manifests"
+				p.CRISocket, p.ContainerdSocket = "/run/crio/crio.sock", ""
+				p.KubeletHealthz, p.KubeletAPI = "", ""
+			},
+			notes: []string{"no kubelet runs", "kubeadm-flags.env"},
+		},
+		"root directory moved, certificates not": {
+			fixture: "root-only", node: "w", installed: true,
+			bend: func(p *host.Paths) {
+				p.KubeletRoot, p.PluginRegistry = "/data/kubelet", "/data/kubelet/plugins_registry"
+				p.KubeletCAFile = "/var/lib/kubelet/pki/kubelet.crt"
+			},
+		},
+		"no kubernetes": {
+			fixture: "bare", node: "laptop", bend: func(*host.Paths) {},
+		},
+		"k3s": {
+			fixture: "k3s", node: "edge", installed: true,
+			bend: func(p *host.Paths) {
+				p.CRISocket = "/run/k3s/containerd/containerd.sock"
+				p.ContainerdSocket = p.CRISocket
+			},
+			notes: []string{"part of k3s-server", "container runtime: /run/k3s"},
+		},
+		"k3s that says more": {
+			fixture: "k3s-1.32", node: "edge", installed: true,
+			bend: func(p *host.Paths) {
+				p.CRISocket = "/run/k3s/containerd/containerd.sock"
+				p.ContainerdSocket = p.CRISocket
+				p.StaticPods = "/var/lib/rancher/k3s/agent/pod-manifests"
+				p.KubeletCAFile = "/var/lib/rancher/k3s/agent/serving-kubelet.crt"
+			},
+			notes: []string{"part of k3s-server", "kubelet configuration: /var/lib/rancher/k3s"},
+		},
+		"hostile": {
+			fixture: "hostile", installed: true, bend: func(*host.Paths) {},
+			notes: []string{"not an absolute path", "line 1: toml: basic strings cannot have new lines", "relative", "client certificate"},
+		},
+		"configured over everything": {
+			fixture: "kubeadm", node: "worker-7", installed: true,
+			configured: host.Paths{CRISocket: "/x/crio.sock", CNIBinDirs: []string{"/x/bin"}, CgroupDriver: "cgroupfs", InitPID: 7},
+			bend: func(p *host.Paths) {
+				p.KubeletConfig = "/var/lib/kubelet/config.yaml"
+				p.StaticPods = "/etc/kubernetes/manifests"
+				p.CRISocket, p.ContainerdSocket = "/x/crio.sock", ""
+				p.CNIBinDirs, p.CgroupDriver, p.InitPID = []string{"/x/bin"}, "cgroupfs", 7
+			},
+		},
+	}
+	for name, test := range tests {
+		t.Run(name, func(t *testing.T) {
+			files := hosttest.Fixture(t, "testdata/discover/"+test.fixture+".txtar").Files
+			got, err := discover.Discover(files, test.configured)
+			if err != nil {
+				t.Fatal(err)
+			}
+			want := discover.DefaultPaths()
+			test.bend(&want)
+			if diff := cmp.Diff(want, got.Paths); diff != "" {
+				t.Errorf("paths (-want +got):\n%s\nnotes: %q", diff, got.Notes)
+			}
+			if got.NodeName != test.node || got.KubeletInstalled != test.installed {
+				t.Errorf("node %q, installed %v; want %q, %v", got.NodeName, got.KubeletInstalled, test.node, test.installed)
+			}
+			notes := strings.Join(got.Notes, "\n")
+			for _, part := range test.notes {
+				if !strings.Contains(notes, part) {
+					t.Errorf("no note says %q:\n%s", part, notes)
+				}
+			}
+		})
+	}
+}
+
+func TestDiscoverWithoutProc(t *testing.T) {
+	_, err := discover.Discover(host.Files{Root: t.TempDir()}, host.Paths{})
+	if !errors.Is(err, fs.ErrNotExist) {
+		t.Errorf("Discover() = %v, want ErrNotExist", err)
+	}
+}
+
+// The host that runs the test is whatever it is: its layout must be found without an error and without a blank.
+func TestDiscoverThisHost(t *testing.T) {
+	got, err := discover.Discover(host.Files{}, host.Paths{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got.NodeName == "" || got.Paths.CRISocket == "" {
+		t.Errorf("Discover() = %+v", got)
+	}
+	t.Logf("%+v", got)
+}
+
+func TestKubeletFinder(t *testing.T) {
+	files := hosttest.Fixture(t, "testdata/discover/moved.txtar").Files
+	for root, want := range map[string]int{"/data/kubelet": 70, "/var/lib/kubelet": 71, "/none": 0} {
+		process, err := discover.KubeletFinder(files, host.Paths{KubeletRoot: root, InitPID: 1})()
+		if process.PID != want || (want == 0) != errors.Is(err, fs.ErrNotExist) {
+			t.Errorf("root %s: %+v, %v; want PID %d", root, process, err, want)
+		}
+	}
+}

@@ -1,0 +1,48 @@
+package discover
+
+import (
+	"strings"
+
+	"github.com/nodeagent/nodeagent/internal/host"
+)
+
+// Kubelets that are part of another program have no arguments in /proc. What they are told is in files:
+//
+//	K3s 1.32 and later   *.conf in kubelet's --config-dir, which K3s writes when it starts: 00-k3s-defaults.conf, what it was
+//	                     told of --kubelet-arg=config in 10-cli-config.conf and 20-cli-config-dir, and what people put there
+//	RKE2                 the same; its kubelet is a process of its own, which tells the directory while it runs
+//	MicroK8s             flags, one a line, with variables of the snap
+//
+// https://docs.k3s.io/installation/configuration, https://microk8s.io/docs/configuring-services. K3s before 1.32 tells it
+// nowhere: the servers give it to the agents.
+const microk8sFlags = "/var/snap/microk8s/current/args/kubelet"
+
+func embeddedDropIns() []string {
+	return []string{"/var/lib/rancher/k3s/agent/etc/kubelet.conf.d", "/var/lib/rancher/rke2/agent/etc/kubelet.conf.d"}
+}
+
+// embeddedFlags returns what a kubelet that is part of another program is told, as flags; none where nothing says it.
+func embeddedFlags(h *host.Host) map[string]string {
+	for _, dir := range embeddedDropIns() {
+		if names, err := h.Files.List(dir); err == nil && len(names) > 0 {
+			return map[string]string{"config-dir": dir}
+		}
+	}
+	if data, err := h.Files.ReadOwned(microk8sFlags); err == nil {
+		return parseFlagLines(string(data))
+	}
+	return map[string]string{}
+}
+
+// parseFlagLines reads flags one a line, as MicroK8s keeps them.
+func parseFlagLines(text string) map[string]string {
+	places := strings.NewReplacer("${SNAP_DATA}", "/var/snap/microk8s/current", "${SNAP_COMMON}", "/var/snap/microk8s/common", "${SNAP}", "/snap/microk8s/current",
+		`"`, "", "'", "")
+	var args []string
+	for line := range strings.Lines(text) {
+		if line = strings.TrimSpace(line); strings.HasPrefix(line, "--") {
+			args = append(args, places.Replace(line))
+		}
+	}
+	return parseFlags(args)
+}

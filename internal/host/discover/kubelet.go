@@ -1,0 +1,253 @@
+package discover
+
+import (
+	"errors"
+	"io/fs"
+	"net"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/nodeagent/nodeagent/internal/host"
+)
+
+// kubeletSettings is what one kubelet was told, by flags and files. Flags win.
+type kubeletSettings struct {
+	KubeletConfiguration
+	running    bool
+	rootDir    string // --root-dir
+	certDir    string // --cert-dir
+	configFile string // --config
+	kubeconfig string // --kubeconfig
+	override   string // --hostname-override
+}
+
+// What kubeadm tells a kubelet, and where packages put it. They are read when none runs.
+const (
+	kubeadmConfig = "/var/lib/kubelet/config.yaml"
+	kubeadmFlags  = "/var/lib/kubelet/kubeadm-flags.env"
+)
+
+// kubeletSettings reads the settings of the running kubelet, or else of the one that is installed.
+func (d *discoverer) kubeletSettings() (kubeletSettings, error) {
+	process, err := findKubelet(d.host, d.configured.KubeletRoot)
+	switch {
+	case err == nil:
+		d.note("kubelet: process %d", process.PID)
+		d.KubeletRunning = true
+		d.KubeletInstalled = true
+		return d.readSettings(parseFlags(process.Args), process.PID), nil
+	case !errors.Is(err, fs.ErrNotExist) && !errors.Is(err, ErrSeveralKubelets) && !errors.Is(err, ErrUnsureKubelet):
+		return kubeletSettings{}, err
+	}
+	d.note("%v", err)
+	if errors.Is(err, ErrSeveralKubelets) {
+		d.KubeletInstalled = true
+		return kubeletSettings{}, nil
+	}
+	return d.settingsOnDisk()
+}
+
+// settingsOnDisk gathers what a kubelet would be told if it were started.
+func (d *discoverer) settingsOnDisk() (kubeletSettings, error) {
+	embedded, err := d.embeddedKubelet()
+	if err != nil {
+		return kubeletSettings{}, err
+	}
+	if embedded != "" {
+		d.KubeletInstalled = true
+		dir := embeddedFlags(d.host)["config-dir"]
+		if dir == "" {
+			d.note("kubelet is part of %s: its defaults are taken", embedded)
+			return kubeletSettings{}, nil
+		}
+		d.note("kubelet is part of %s", embedded)
+		return d.readSettings(map[string]string{"config-dir": dir}, 0), nil
+	}
+	var args []string
+	for _, name := range []string{kubeadmFlags, "/etc/default/kubelet", "/etc/sysconfig/kubelet"} {
+		data, err := d.host.Files.ReadOwned(name)
+		switch {
+		case err == nil:
+			d.note("kubelet flags: %s", name)
+			args = append(args, parseEnvironmentFlags(string(data))...)
+		case !errors.Is(err, fs.ErrNotExist):
+			d.note("kubelet flags: %v", err)
+		}
+	}
+	flags := parseFlags(args)
+	if flags["config"] == "" && d.exists(kubeadmConfig) {
+		flags["config"] = kubeadmConfig
+	}
+	d.KubeletInstalled = flags["config"] != "" || slices.ContainsFunc(kubeletTraces(), d.exists)
+	settings := d.readSettings(flags, 0)
+	settings.running = false
+	return settings, nil
+}
+
+// kubeletTraces are files that a machine has that should run a kubelet.
+func kubeletTraces() []string {
+	return []string{"/etc/kubernetes/kubelet.conf", "/etc/systemd/system/kubelet.service", "/usr/lib/systemd/system/kubelet.service",
+		"/lib/systemd/system/kubelet.service", "/usr/bin/kubelet", "/usr/local/bin/kubelet", "/opt/bin/kubelet"}
+}
+
+func (d *discoverer) exists(name string) bool {
+	names, err := d.host.Files.List(filepath.Dir(name))
+	return err == nil && slices.Contains(names, filepath.Base(name))
+}
+
+// readSettings applies the flags and reads the files that they name. PID is 0 where no kubelet runs.
+func (d *discoverer) readSettings(flags map[string]string, pid int) kubeletSettings {
+	absolute := func(path string) string { return d.absolute(path, pid) }
+	s := kubeletSettings{
+		running:    pid > 0,
+		rootDir:    absolute(flags["root-dir"]),
+		certDir:    absolute(flags["cert-dir"]),
+		configFile: absolute(flags["config"]),
+		kubeconfig: absolute(flags["kubeconfig"]),
+		override:   flags["hostname-override"],
+	}
+	setIf(&s.configFile, d.configured.KubeletConfig)
+	if s.configFile != "" {
+		d.readConfiguration(&s.KubeletConfiguration, s.configFile)
+	}
+	if dir := absolute(flags["config-dir"]); dir != "" {
+		d.readDropIns(&s.KubeletConfiguration, dir)
+	}
+	setIf(&s.ContainerRuntimeEndpoint, flags["container-runtime-endpoint"])
+	setIf(&s.CgroupRoot, flags["cgroup-root"])
+	setIf(&s.CgroupDriver, flags["cgroup-driver"])
+	setIf(&s.StaticPodPath, absolute(flags["pod-manifest-path"]))
+	setIf(&s.TLSCertFile, absolute(flags["tls-cert-file"]))
+	setIf(&s.Address, flags["address"])
+	setIf(&s.HealthzBindAddress, flags["healthz-bind-address"])
+	s.networkFlags(flags)
+	if port, err := strconv.Atoi(flags["port"]); err == nil {
+		s.Port = port
+	}
+	if port, err := strconv.Atoi(flags["healthz-port"]); err == nil {
+		s.HealthzPort = &port
+	}
+	if on, err := strconv.ParseBool(flags["enable-server"]); err == nil {
+		s.EnableServer = &on
+	}
+	return s
+}
+
+// absolute resolves a path that kubelet takes relative to its working directory.
+func (d *discoverer) absolute(path string, pid int) string {
+	if path == "" || filepath.IsAbs(path) {
+		return path
+	}
+	dir, err := d.host.Files.Link(host.ProcFile(pid, "cwd"))
+	if err != nil || !filepath.IsAbs(dir) {
+		d.note("kubelet's path %q is relative, and its working directory is not known", path)
+		return ""
+	}
+	return filepath.Join(dir, path)
+}
+
+func (s kubeletSettings) root(configured host.Paths) string {
+	switch {
+	case configured.KubeletRoot != "":
+		return configured.KubeletRoot
+	case s.rootDir != "":
+		return s.rootDir
+	}
+	return DefaultPaths().KubeletRoot
+}
+
+// healthzURL is empty where kubelet serves none (healthzPort 0).
+func (s kubeletSettings) healthzURL() string {
+	port := 10248
+	if s.HealthzPort != nil {
+		port = *s.HealthzPort
+	}
+	if port <= 0 {
+		return ""
+	}
+	return "http://" + local(s.HealthzBindAddress, port) + "/healthz"
+}
+
+// apiURL is empty where kubelet serves none (enableServer false).
+func (s kubeletSettings) apiURL() string {
+	if s.EnableServer != nil && !*s.EnableServer {
+		return ""
+	}
+	port := 10250
+	if s.Port > 0 {
+		port = s.Port
+	}
+	return "https://" + local(s.Address, port)
+}
+
+// local is where a server can be reached from this machine that listens on address.
+func local(address string, port int) string {
+	ip := net.ParseIP(address)
+	switch {
+	case ip == nil || ip.Equal(net.IPv4zero):
+		ip = net.IPv4(127, 0, 0, 1)
+	case ip.IsUnspecified():
+		ip = net.IPv6loopback
+	}
+	return net.JoinHostPort(ip.String(), strconv.Itoa(port))
+}
+
+// certificates is kubelet's --cert-dir. Its default does not follow --root-dir (NewKubeletFlags in
+// cmd/kubelet/app/options).
+func (s kubeletSettings) certificates() string {
+	if s.certDir != "" {
+		return s.certDir
+	}
+	return "/var/lib/kubelet/pki"
+}
+
+// servingCertificate is where kubelet takes its certificate from; empty where it is in the usual place below the root
+// directory, which is looked at anyway.
+func (s kubeletSettings) servingCertificate(files host.Files, root string) string {
+	dir := s.certificates()
+	if s.TLSCertFile != "" || dir == filepath.Join(root, "pki") {
+		return s.TLSCertFile
+	}
+	signed := filepath.Join(dir, "kubelet-server-current.pem")
+	if _, err := files.Link(signed); err == nil {
+		return signed
+	}
+	return filepath.Join(dir, "kubelet.crt")
+}
+
+// parseFlags reads --name=value and --name value. Of a flag that is given twice the last counts, as in pflag; names are
+// normalized as kubelet does (cliflag.WordSepNormalizeFunc).
+func parseFlags(args []string) map[string]string {
+	flags := make(map[string]string)
+	for i, arg := range args {
+		name, ok := strings.CutPrefix(arg, "--")
+		if !ok {
+			continue
+		}
+		if name == "" {
+			break // "--" ends the flags
+		}
+		name, value, given := strings.Cut(name, "=")
+		if !given && i+1 < len(args) && !strings.HasPrefix(args[i+1], "-") {
+			value = args[i+1]
+		}
+		flags[strings.ReplaceAll(name, "_", "-")] = value
+	}
+	return flags
+}
+
+// parseEnvironmentFlags reads the arguments in a file that systemd reads as environment:
+//
+//	KUBELET_KUBEADM_ARGS="--container-runtime-endpoint=unix:///run/containerd/containerd.sock --node-ip=10.0.0.1"
+func parseEnvironmentFlags(text string) []string {
+	var args []string
+	for line := range strings.Lines(text) {
+		name, value, ok := strings.Cut(strings.TrimSpace(line), "=")
+		if ok && strings.HasPrefix(name, "KUBELET_") {
+			args = append(args, strings.Fields(strings.Trim(value, `"'`))...)
+		}
+	}
+	return args
+}

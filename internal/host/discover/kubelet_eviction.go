@@ -1,0 +1,109 @@
+package discover
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"strings"
+
+	"sigs.k8s.io/yaml"
+
+	"github.com/nodeagent/nodeagent/internal/host"
+)
+
+// KubeletEviction is at what kubelet evicts pods and collects images.
+type KubeletEviction struct {
+	Hard               map[string]string // by signal: "10%" or a quantity
+	ImageGCHighPercent int               // of the image filesystem in use; 100 switches it off
+}
+
+// ReadKubeletEviction reads the running kubelet's flag and configuration files. What these do not set is kubelet's default for
+// Linux (pkg/kubelet/eviction/defaults_linux.go): all of evictionHard, or nothing of it.
+func ReadKubeletEviction(h *host.Host) (KubeletEviction, error) {
+	process, names, err := KubeletConfigFiles(h)
+	if err != nil {
+		return KubeletEviction{}, err
+	}
+	e := KubeletEviction{ImageGCHighPercent: 85}
+	for _, name := range names {
+		data, err := h.Files.ReadOwned(name)
+		if err == nil {
+			err = parseEviction(&e, data)
+		}
+		if err != nil {
+			return KubeletEviction{}, fmt.Errorf("kubelet configuration %s: %w", name, err)
+		}
+	}
+	if given, ok := flagsOf(h, process)["eviction-hard"]; ok {
+		e.Hard = evictionFlag(given)
+	}
+	if e.Hard == nil {
+		e.Hard = map[string]string{"memory.available": "100Mi", "nodefs.available": "10%", "nodefs.inodesFree": "5%",
+			"imagefs.available": "15%", "imagefs.inodesFree": "5%"}
+	}
+	return e, nil
+}
+
+// KubeletConfigFiles returns the running kubelet and the configuration files that it reads when it starts, in their order. A
+// process without a PID is none.
+func KubeletConfigFiles(h *host.Host) (host.Process, []string, error) {
+	var process host.Process
+	if h.Kubelet.Process != nil {
+		found, err := h.Kubelet.Process()
+		if err != nil && !errors.Is(err, fs.ErrNotExist) {
+			return host.Process{}, nil, err
+		}
+		process = found
+	}
+	var names []string
+	if h.Paths.KubeletConfig != "" {
+		names = append(names, h.Paths.KubeletConfig)
+	}
+	dir := (&discoverer{host: h}).absolute(flagsOf(h, process)["config-dir"], process.PID)
+	if dir == "" {
+		return process, names, nil
+	}
+	dropIns, err := dropIns(h.Files, dir)
+	if err != nil {
+		return host.Process{}, nil, err
+	}
+	return process, append(names, dropIns...), nil
+}
+
+// flagsOf returns the flags of the running kubelet, or those of one that is part of another program.
+func flagsOf(h *host.Host, kubelet host.Process) map[string]string {
+	if kubelet.PID == 0 && h.Paths.KubeletConfig == "" {
+		return embeddedFlags(h)
+	}
+	return parseFlags(kubelet.Args)
+}
+
+// parseEviction applies one configuration file: what it does not set stays.
+func parseEviction(e *KubeletEviction, data []byte) error {
+	if len(data) > maxKubeletConfig {
+		return fmt.Errorf("larger than %d bytes", maxKubeletConfig)
+	}
+	config := struct {
+		EvictionHard       map[string]string `json:"evictionHard"`
+		ImageGCHighPercent *int              `json:"imageGCHighThresholdPercent"`
+	}{EvictionHard: e.Hard}
+	if err := yaml.Unmarshal(data, &config); err != nil {
+		return err
+	}
+	e.Hard = config.EvictionHard
+	if config.ImageGCHighPercent != nil {
+		e.ImageGCHighPercent = *config.ImageGCHighPercent
+	}
+	return nil
+}
+
+// evictionFlag parses --eviction-hard=memory.available<1Gi,nodefs.available<10%.
+func evictionFlag(text string) map[string]string {
+	hard := map[string]string{}
+	for _, part := range strings.Split(text, ",") {
+		if signal, value, ok := strings.Cut(part, "<"); ok {
+			hard[strings.TrimSpace(signal)] = strings.TrimSpace(value)
+		}
+	}
+	return hard
+}

@@ -1,0 +1,78 @@
+package discover
+
+import (
+	"errors"
+	"io/fs"
+	"strings"
+
+	"github.com/nodeagent/nodeagent/internal/host"
+	"github.com/nodeagent/nodeagent/internal/host/hosterr"
+)
+
+// KubeletNetwork is what kubelet was told about the network of its pods.
+type KubeletNetwork struct {
+	ClusterDNS    []string // addresses that kubelet writes into /etc/resolv.conf of pods with dnsPolicy ClusterFirst; may be none
+	ClusterDomain string   // "cluster.local"; empty where kubelet adds no search domain
+	ResolvConf    string   // the file that pods with dnsPolicy Default get; empty: none
+	PodCIDR       string   // of a kubelet without apiserver only
+}
+
+// networkFlags applies the flags to what the configuration file says. See AddKubeletConfigFlags in cmd/kubelet/app/options.
+func (s *kubeletSettings) networkFlags(flags map[string]string) {
+	if addresses := flags["cluster-dns"]; addresses != "" {
+		s.ClusterDNS = strings.Split(addresses, ",")
+	}
+	setIf(&s.ClusterDomain, flags["cluster-domain"])
+	setIf(&s.PodCIDR, flags["pod-cidr"])
+	if file, given := flags["resolv-conf"]; given {
+		s.ResolverConfig = &file
+	}
+}
+
+// ReadKubeletNetwork reads what the running kubelet was told, or the one that is installed where none runs. Kubelet reads its
+// files only when it starts, so the answer holds for as long as its process lives. An error that wraps ErrNotConfigured
+// means that no file or flag of a kubelet is known.
+func ReadKubeletNetwork(h *host.Host) (KubeletNetwork, error) {
+	d := &discoverer{host: h, configured: host.Paths{KubeletConfig: h.Paths.KubeletConfig}}
+	d.Paths = h.Paths
+	settings, err := d.kubeletAsToldNow()
+	if err != nil {
+		return KubeletNetwork{}, err
+	}
+	if d.failed != nil {
+		return KubeletNetwork{}, d.failed
+	}
+	network := KubeletNetwork{
+		ClusterDNS: settings.ClusterDNS, ClusterDomain: strings.TrimSuffix(settings.ClusterDomain, "."),
+		ResolvConf: "/etc/resolv.conf", PodCIDR: settings.PodCIDR, // kubetypes.ResolvConfDefault
+	}
+	if settings.ResolverConfig != nil {
+		network.ResolvConf = *settings.ResolverConfig
+	}
+	return network, nil
+}
+
+// kubeletAsToldNow reads the settings of the kubelet that the door knows, without a scan of all processes.
+func (d *discoverer) kubeletAsToldNow() (kubeletSettings, error) {
+	if d.host.Kubelet.Process != nil {
+		process, err := d.host.Kubelet.Process()
+		if err == nil {
+			return d.readSettings(parseFlags(process.Args), process.PID), nil
+		}
+		if !errors.Is(err, fs.ErrNotExist) {
+			return kubeletSettings{}, err
+		}
+	}
+	flags := map[string]string{}
+	if data, err := d.host.Files.ReadOwned(kubeadmFlags); err == nil {
+		flags = parseFlags(parseEnvironmentFlags(string(data)))
+	}
+	if flags["config"] == "" && d.configured.KubeletConfig == "" {
+		if d.exists(kubeadmConfig) {
+			flags["config"] = kubeadmConfig
+		} else if flags = embeddedFlags(d.host); len(flags) == 0 {
+			return kubeletSettings{}, hosterr.ErrNotConfigured
+		}
+	}
+	return d.readSettings(flags, 0), nil
+}

@@ -1,0 +1,31 @@
+package discover
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+
+	corev1 "k8s.io/api/core/v1"
+
+	"github.com/nodeagent/nodeagent/internal/host"
+	"github.com/nodeagent/nodeagent/internal/host/hosterr"
+)
+
+// NodePods returns the pods of this node for checks that only want to know what runs here. Kubelet is asked; where it does
+// not let the agent in (an agent with kubelet's own credentials may not read its /pods), the apiserver's list is taken,
+// which may be some minutes old. An inspection must not use this: there the two are separate witnesses.
+func NodePods(h *host.Host, ctx context.Context) ([]corev1.Pod, error) {
+	if h.Kubelet.Pods == nil {
+		return nil, fmt.Errorf("pods of kubelet: %w", hosterr.ErrNotConfigured)
+	}
+	pods, refused := h.Kubelet.Pods(ctx)
+	if !errors.Is(refused, fs.ErrPermission) || h.Cluster.RecentPods == nil {
+		return pods, refused
+	}
+	pods, err := h.Cluster.RecentPods(ctx)
+	if err != nil {
+		return nil, errors.Join(refused, err)
+	}
+	return pods, nil
+}

@@ -1,0 +1,184 @@
+package discover
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"path"
+	"path/filepath"
+	"slices"
+	"strings"
+
+	"github.com/nodeagent/nodeagent/internal/host"
+	"github.com/nodeagent/nodeagent/internal/host/cgroup"
+	"github.com/nodeagent/nodeagent/internal/host/mount"
+)
+
+// OtherKubelet is a process of root's, in whatever namespaces, that looks like a kubelet and is not ours: of a node in a
+// container (kind, k3d, minikube), or of a second cluster on this host.
+type OtherKubelet struct {
+	host.Process
+	// Shares says why it may keep its pods where our kubelet keeps ours; empty where it is known to keep them elsewhere.
+	Shares string
+}
+
+// OtherKubelets finds the kubelets on this host that are not ours. Every process of root's counts that looks like one, so
+// that whoever is none can only make us refuse, and only while it runs; other users' do not count, for no such kubelet can
+// make cgroups of pods. ours is called after the scan: what ended meanwhile is left out.
+func OtherKubelets(h *host.Host, ctx context.Context, ours func() (host.Process, error)) ([]OtherKubelet, error) {
+	table, err := (&host.ProcessScan{Files: h.Files}).Run(ctx, "/proc") // of this moment: see ours
+	if err != nil {
+		return nil, err
+	}
+	own := host.Process{}
+	if ours != nil {
+		own, _ = ours() // where ours is not found, each that is there is another
+	}
+	var others []OtherKubelet
+	var mounts []mount.Mount
+	for _, stat := range table {
+		if stat.PID == own.PID || stat.PPID == own.PID && own.PID > 1 || !host.Alive(stat) || !namedAsKubelet(stat.Comm) {
+			continue // a child of ours that has not yet become another program bears its name
+		}
+		process := host.Process{PID: stat.PID, StartTime: stat.StartTime, Comm: stat.Comm}
+		root, err := ofRoot(h, process.PID)
+		if err != nil && lives(h, process) {
+			return nil, fmt.Errorf("whose process %d (%s) is: %w", process.PID, process.Comm, err)
+		}
+		if !root {
+			continue
+		}
+		// Only now, for a user can make whoever reads the arguments wait for ever: see ProcArgs.
+		if process.Args, err = h.ProcArgs(process.PID); err == nil && !runsKubelet(process.Comm, process.Args) {
+			continue
+		}
+		if mounts == nil {
+			if mounts, err = mount.Table(h); err != nil {
+				return nil, err
+			}
+		}
+		if shares := sharesWith(h, process, mounts); lives(h, process) {
+			others = append(others, OtherKubelet{Process: process, Shares: shares})
+		}
+	}
+	return others, nil
+}
+
+// namedAsKubelet knows the names of kubelets and of the programs that a kubelet is part of. The kernel keeps 15 bytes. k0s
+// is not among them: it starts a kubelet as a process.
+func namedAsKubelet(comm string) bool {
+	switch comm {
+	case "k3s", "k3s-server", "k3s-agent", "kubelite", "hyperkube":
+		return true
+	}
+	suffix, named := strings.CutPrefix(comm, "kubelet")
+	return named && (suffix == "" || strings.ContainsRune("-_.", rune(suffix[0]))) || strings.HasPrefix(comm, "ld-linux")
+}
+
+// runsKubelet rules out what bears the name and runs no kubelet: another command of a program of many, and who is asked
+// for its version or its flags.
+func runsKubelet(comm string, args []string) bool {
+	first := args[:min(3, len(args))]
+	if comm == "hyperkube" || strings.HasPrefix(comm, "ld-linux") {
+		return slices.ContainsFunc(first, func(arg string) bool { return strings.HasPrefix(filepath.Base(arg), "kubelet") })
+	}
+	return !slices.ContainsFunc(args, func(arg string) bool {
+		return arg == "--version" || arg == "--version=true" || arg == "--help" || arg == "-h"
+	})
+}
+
+// ofRoot reports whether any of a process's user IDs is root's, as the user namespace of our /proc has them.
+func ofRoot(h *host.Host, pid int) (bool, error) {
+	data, err := h.Files.Read(host.ProcFile(pid, "status"))
+	if err != nil {
+		return false, err
+	}
+	for line := range strings.Lines(string(data)) {
+		if ids, ok := strings.CutPrefix(line, "Uid:"); ok {
+			return slices.Contains(strings.Fields(ids), "0"), nil
+		}
+	}
+	return false, errors.New("its status has no Uid")
+}
+
+// sharesWith says why a kubelet may keep its pods in the cgroups or below the directory of ours; empty where it does not.
+// Its own mount table tells what of the host it can reach: a kubelet in a container sees its container's cgroup as the root
+// of all, unless it was given the host's.
+func sharesWith(h *host.Host, p host.Process, ours []mount.Mount) string {
+	its, err := mount.TableOf(h, p.PID)
+	if err != nil {
+		return fmt.Sprintf("what it has mounted cannot be read: %v", err)
+	}
+	roots, err := cgroupRootsOf(h, p)
+	if err != nil {
+		return err.Error()
+	}
+	for _, m := range its {
+		if m.FSType != "cgroup" && m.FSType != "cgroup2" {
+			continue
+		}
+		for _, root := range roots {
+			for _, dir := range cgroup.KubepodsCgroups((host.Paths{CgroupRoot: path.Join("/", m.Root, root)})) {
+				if slices.Contains(cgroup.KubepodsCgroups(h.Paths), dir) {
+					return "it may keep its pods' cgroups in " + dir + ", too"
+				}
+			}
+		}
+	}
+	dir := parseFlags(p.Args)["root-dir"]
+	if !filepath.IsAbs(dir) {
+		dir = DefaultPaths().KubeletRoot
+	}
+	if a, b := placeOf(its, dir), placeOf(ours, h.Paths.KubeletRoot); a == b && a != "" {
+		return "it has its pods' directories in " + h.Paths.KubeletRoot + ", too"
+	}
+	return ""
+}
+
+// cgroupRootsOf returns the cgroup roots that a kubelet may have. What it was told is believed of one in our own mount
+// namespace only, where the file that it names is the one that we see.
+func cgroupRootsOf(h *host.Host, p host.Process) ([]string, error) {
+	flags := parseFlags(p.Args)
+	if root := flags["cgroup-root"]; root != "" {
+		return []string{root}, nil
+	}
+	config := flags["config"]
+	if flags["config-dir"] != "" || strings.HasPrefix(p.Comm, "k3s") || p.Comm == "kubelite" {
+		return []string{"/"}, nil // somewhere else it may be told; the default is what most have
+	}
+	if config == "" {
+		return []string{"/"}, nil
+	}
+	theirs, err := h.Files.Link(host.ProcFile(p.PID, "ns/mnt"))
+	own, ownErr := h.Files.Link("/proc/self/ns/mnt")
+	if err != nil || ownErr != nil || theirs != own || !filepath.IsAbs(config) {
+		return []string{"/"}, nil //nolint:nilerr // not to be told: anywhere
+	}
+	data, err := h.Files.Read(config)
+	if err != nil {
+		return nil, fmt.Errorf("its configuration cannot be read: %w", err)
+	}
+	var told KubeletConfiguration
+	if err := ParseKubeletConfiguration(&told, data, filepath.Dir(config)); err != nil {
+		return nil, fmt.Errorf("its configuration %s: %w", config, err)
+	}
+	return []string{path.Join("/", told.CgroupRoot)}, nil
+}
+
+// placeOf returns what a path stands for in a mount table: the filesystem and the path in it.
+func placeOf(mounts []mount.Mount, name string) string {
+	var over mount.Mount
+	for _, m := range mounts {
+		if mount.Below(name, m.Point) && len(m.Point) >= len(over.Point) { // a later one on the same point covers it
+			over = m
+		}
+	}
+	if over.Point == "" {
+		return ""
+	}
+	rest := strings.TrimPrefix(path.Clean(name), path.Clean(over.Point))
+	return over.Device() + " " + path.Join(over.Root, rest)
+}
+
+// String names a kubelet for people.
+func (o OtherKubelet) String() string { return fmt.Sprintf("PID %d (%s)", o.PID, o.Comm) }

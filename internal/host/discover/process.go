@@ -1,0 +1,170 @@
+package discover
+
+import (
+	"cmp"
+	"errors"
+	"fmt"
+	"io/fs"
+	"path/filepath"
+	"strings"
+	"sync"
+
+	"github.com/nodeagent/nodeagent/internal/host"
+)
+
+// ErrSeveralKubelets says that more than one running kubelet could be this node's.
+var ErrSeveralKubelets = errors.New("several kubelets run here: set kubeletRoot to tell which is meant")
+
+// ErrUnsureKubelet says that a process may be this node's kubelet, which could not be told.
+var ErrUnsureKubelet = errors.New("whether it is this node's kubelet cannot be told")
+
+// KubeletFinder returns the door to the process of the kubelet whose root directory is paths.KubeletRoot. The process is
+// remembered, so that a look at a living kubelet reads one file; only where it is gone all processes are looked through.
+func KubeletFinder(files host.Files, paths host.Paths) func() (host.Process, error) {
+	h := &host.Host{Files: files, Paths: paths}
+	var mu sync.Mutex // guards last
+	var last host.Process
+	return func() (host.Process, error) {
+		mu.Lock()
+		defer mu.Unlock()
+		if lives(h, last) {
+			return last, nil
+		}
+		var err error
+		last, err = findKubelet(h, paths.KubeletRoot)
+		return last, err
+	}
+}
+
+// findKubelet returns the believed kubelet that runs with the root directory, of any where root is empty. An error that wraps
+// fs.ErrNotExist means that none runs, whatever has its name; one that wraps ErrUnsureKubelet that a process of root's may be it.
+func findKubelet(h *host.Host, root string) (host.Process, error) {
+	all, err := candidates(h, isKubelet)
+	if err != nil {
+		return host.Process{}, err
+	}
+	kubelets, unsure := believed(all)
+	var found []host.Process
+	for _, process := range kubelets {
+		own := parseFlags(process.Args)["root-dir"]
+		if own == "" {
+			own = DefaultPaths().KubeletRoot
+		}
+		own = absoluteIn(h, own, process.PID)
+		if root != "" && !samePath(h, own, root) {
+			continue
+		}
+		if _, err := h.Files.CheckOwned(own); err != nil && !errors.Is(err, fs.ErrNotExist) && unlessUnprivileged(err) != nil {
+			unsure = errors.Join(unsure, fmt.Errorf("process %d (%s): its root directory: %w", process.PID, process.Comm, err))
+			continue
+		}
+		found = append(found, process)
+	}
+	switch {
+	case len(found) == 1:
+		return found[0], nil
+	case len(found) > 1:
+		return host.Process{}, fmt.Errorf("processes %d and %d: %w", found[0].PID, found[1].PID, ErrSeveralKubelets)
+	case unsure != nil:
+		return host.Process{}, fmt.Errorf("%w: %w", ErrUnsureKubelet, unsure)
+	case root != "":
+		return host.Process{}, fmt.Errorf("no kubelet runs with root directory %s: %w", root, fs.ErrNotExist)
+	}
+	return host.Process{}, fmt.Errorf("no kubelet runs: %w", fs.ErrNotExist)
+}
+
+// absoluteIn resolves a path relative to the working directory of a process; it stays where that is not known.
+func absoluteIn(h *host.Host, path string, pid int) string {
+	if filepath.IsAbs(path) {
+		return path
+	}
+	dir, err := h.Files.Link(host.ProcFile(pid, "cwd"))
+	if err != nil {
+		return path
+	}
+	return filepath.Join(dir, path)
+}
+
+// lives reports whether a process that was found earlier still runs, and still the same program.
+func lives(h *host.Host, p host.Process) bool {
+	if p.PID == 0 {
+		return false
+	}
+	stat, err := h.ProcStat(p.PID)
+	return err == nil && stat.StartTime == p.StartTime && stat.Comm == p.Comm && host.Alive(stat)
+}
+
+// isKubelet knows kubelet by its name, also with a version ("kubelet-1.36.3"), behind a loader or as "hyperkube kubelet".
+// The name that the kernel keeps is that of the program file, so a program called otherwise is not asked for its
+// arguments.
+func isKubelet(comm string, args []string) bool {
+	suffix, named := strings.CutPrefix(comm, "kubelet")
+	version := strings.TrimLeft(suffix, "-_.v")
+	named = named && (suffix == "" || (version != "" && version[0] >= '0' && version[0] <= '9'))
+	if !named && comm != "hyperkube" && !strings.HasPrefix(comm, "ld-linux") {
+		return false
+	}
+	if args == nil {
+		return true
+	}
+	for _, arg := range args[:min(3, len(args))] {
+		if base := filepath.Base(arg); base == "kubelet" || (named && strings.HasPrefix(base, comm)) {
+			return true
+		}
+	}
+	return false
+}
+
+// embeddedKubelet names the program of root's that a kubelet is part of, without a process of its own.
+func (d *discoverer) embeddedKubelet() (string, error) {
+	all, err := candidates(d.host, func(comm string, _ []string) bool { return embedsKubelet(comm) })
+	if err != nil {
+		return "", err
+	}
+	processes, unsure := believed(all)
+	if unsure != nil {
+		d.note("%v", unsure)
+	}
+	if len(processes) == 0 {
+		return "", nil
+	}
+	return processes[0].Comm, nil
+}
+
+func embedsKubelet(comm string) bool {
+	return comm == "k3s" || comm == "k3s-server" || comm == "k3s-agent" || comm == "kubelite" || comm == "k0s"
+}
+
+// Nested tells whether a process lives in a PID namespace of its own below the node's: in a container, which may be a node itself
+// (kind, k3d). Where the kernel does not say it is taken for one of the node's.
+func Nested(h *host.Host, pid int) bool { return nested(h, pid, cmp.Or(h.Paths.InitPID, 1)) }
+
+func nested(h *host.Host, pid, initPID int) bool {
+	its, own := pidDepth(h, pid), pidDepth(h, initPID)
+	return its != 0 && own != 0 && its != own
+}
+
+// pidDepth returns in how many PID namespaces below that of our /proc a process lives, itself included; 0 where the
+// kernel does not say (NSpid in proc_pid_status(5)).
+func pidDepth(h *host.Host, pid int) int {
+	data, err := h.Files.Read(host.ProcFile(pid, "status"))
+	if err != nil {
+		return 0
+	}
+	for line := range strings.Lines(string(data)) {
+		if pids, ok := strings.CutPrefix(line, "NSpid:"); ok {
+			return len(strings.Fields(pids))
+		}
+	}
+	return 0
+}
+
+// samePath compares two paths by what they are, symbolic links followed.
+func samePath(h *host.Host, a, b string) bool {
+	if filepath.Clean(a) == filepath.Clean(b) {
+		return true
+	}
+	realA, errA := filepath.EvalSymlinks(h.Files.Path(a))
+	realB, errB := filepath.EvalSymlinks(h.Files.Path(b))
+	return errA == nil && errB == nil && realA == realB
+}

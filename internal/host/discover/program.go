@@ -1,0 +1,62 @@
+package discover
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+
+	"github.com/nodeagent/nodeagent/internal/host"
+)
+
+// Program finds the process of one program in the network namespace of the host, and remembers it: as long as it lives, a
+// look reads one file. It is for one caller at a time.
+type Program struct {
+	Comm string // the name that the kernel keeps: up to 15 bytes of the program file's
+
+	last host.Process
+}
+
+// Find returns the process, one of root's; where several have the name, the oldest by number. An error that wraps fs.ErrNotExist means that
+// none runs; to find that out, all processes are looked through.
+func (d *Program) Find(h *host.Host) (host.Process, error) {
+	if lives(h, d.last) {
+		return d.last, nil
+	}
+	d.last = host.Process{}
+	processes, err := rootsNamed(h, d.Comm)
+	if err != nil {
+		return host.Process{}, err
+	}
+	network, _ := h.Files.Link(host.ProcFile(h.Paths.InitPID, "ns/net")) // unknown: all count
+	for _, process := range processes {
+		own, err := h.Files.Link(host.ProcFile(process.PID, "ns/net"))
+		if err != nil || network == "" || own == network {
+			d.last = process
+			return process, nil //nolint:nilerr // what cannot be told apart counts
+		}
+	}
+	return host.Process{}, fmt.Errorf("no %s runs in the host's network: %w", d.Comm, fs.ErrNotExist)
+}
+
+// rootsNamed returns the living processes of root's with a name, in whatever cgroup and namespaces: kube-proxy runs in a pod.
+func rootsNamed(h *host.Host, name string) ([]host.Process, error) {
+	pids, err := h.PIDs()
+	if err != nil {
+		return nil, err
+	}
+	var processes []host.Process
+	for _, pid := range pids {
+		stat, err := h.ProcStat(pid)
+		if err != nil || !host.Alive(stat) || stat.Comm != name {
+			continue // most often gone meanwhile
+		}
+		if _, err := rootUser(h, pid); errors.Is(err, ErrImpostor) {
+			continue
+		}
+		p := host.Process{PID: pid, StartTime: stat.StartTime, Comm: stat.Comm}
+		if p.Args, err = h.ProcArgs(pid); err == nil && len(p.Args) > 0 && lives(h, p) {
+			processes = append(processes, p)
+		}
+	}
+	return processes, nil
+}

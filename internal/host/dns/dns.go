@@ -1,0 +1,176 @@
+// Package dns asks name servers.
+package dns
+
+import (
+	"context"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"io"
+	"math/rand/v2"
+	"net"
+	"net/netip"
+	"strings"
+
+	"golang.org/x/net/dns/dnsmessage"
+)
+
+// maxDNSDatagram bounds an answer over UDP: without EDNS it may be 512 bytes long. Over TCP it is below 64 KiB by its form.
+const maxDNSDatagram = 4 << 10
+
+// maxDNSAddresses bounds the addresses that are taken from one answer.
+const maxDNSAddresses = 64
+
+// DNSQuestion asks one server for the addresses of one name. Nothing of the host's own resolver has a part in it: no search
+// list, no cache, no second server, no retry.
+type DNSQuestion struct {
+	Server   netip.AddrPort
+	Protocol string // udp or tcp
+	Name     string // fully qualified; the dot at its end may be left out
+	IPv6     bool   // AAAA instead of A
+}
+
+// DNSAnswer is what a server said. RCode is "NOERROR", "NXDOMAIN", "SERVFAIL", "REFUSED" and so on.
+type DNSAnswer struct {
+	RCode     string
+	Addresses []netip.Addr
+	Truncated bool // over UDP: the whole answer is to be had over TCP
+}
+
+// AskDNS sends one question and waits for its answer until ctx ends. What comes from somebody else or answers another
+// question is passed over. ECONNREFUSED means that the host or a packet filter on the way said that nobody is there.
+func AskDNS(ctx context.Context, q DNSQuestion) (DNSAnswer, error) {
+	answer, err := askDNS(ctx, q)
+	if err != nil {
+		return DNSAnswer{}, fmt.Errorf("ask %s over %s for %s: %w", q.Server, q.Protocol, q.Name, err)
+	}
+	return answer, nil
+}
+
+func askDNS(ctx context.Context, q DNSQuestion) (DNSAnswer, error) {
+	id := uint16(rand.N(1 << 16)) //nolint:gosec // a connected socket with a port of its own; nothing is believed for long
+	message, question, err := q.pack(id)
+	if err != nil {
+		return DNSAnswer{}, err
+	}
+	conn, err := (&net.Dialer{}).DialContext(ctx, q.Protocol, q.Server.String())
+	if err != nil {
+		return DNSAnswer{}, err
+	}
+	defer conn.Close()
+	defer context.AfterFunc(ctx, func() { _ = conn.Close() })() // ends a read that waits
+	stream := q.Protocol == "tcp"
+	if stream {
+		message = append(binary.BigEndian.AppendUint16(nil, uint16(len(message))), message...) //nolint:gosec // below 300 bytes
+	}
+	if _, err := conn.Write(message); err != nil {
+		return DNSAnswer{}, orEnded(ctx, err)
+	}
+	for {
+		data, err := readDNS(conn, stream)
+		if err != nil {
+			return DNSAnswer{}, orEnded(ctx, err)
+		}
+		answer, ours, err := parseDNS(data, id, question)
+		if ours {
+			return answer, err
+		}
+	}
+}
+
+// orEnded says that time was up where that is why a call failed.
+func orEnded(ctx context.Context, err error) error {
+	if ctx.Err() != nil {
+		return ctx.Err()
+	}
+	return err
+}
+
+func (q DNSQuestion) pack(id uint16) ([]byte, dnsmessage.Question, error) {
+	name, err := dnsmessage.NewName(strings.TrimSuffix(q.Name, ".") + ".")
+	if err != nil {
+		return nil, dnsmessage.Question{}, err
+	}
+	kind := dnsmessage.TypeA
+	if q.IPv6 {
+		kind = dnsmessage.TypeAAAA
+	}
+	question := dnsmessage.Question{Name: name, Type: kind, Class: dnsmessage.ClassINET}
+	message := dnsmessage.Message{
+		Header:    dnsmessage.Header{ID: id, RecursionDesired: true},
+		Questions: []dnsmessage.Question{question},
+	}
+	data, err := message.Pack()
+	return data, question, err
+}
+
+// readDNS reads one message; over TCP its length comes first (RFC 1035, 4.2.2).
+func readDNS(conn net.Conn, stream bool) ([]byte, error) {
+	if !stream {
+		data := make([]byte, maxDNSDatagram)
+		n, err := conn.Read(data)
+		return data[:n], err
+	}
+	var length [2]byte
+	if _, err := io.ReadFull(conn, length[:]); err != nil {
+		return nil, err
+	}
+	data := make([]byte, binary.BigEndian.Uint16(length[:]))
+	_, err := io.ReadFull(conn, data)
+	return data, err
+}
+
+// parseDNS parses an answer. It is ours when it has our number and repeats our question; a server that cannot even read the
+// question may leave it out.
+func parseDNS(data []byte, id uint16, question dnsmessage.Question) (answer DNSAnswer, ours bool, err error) {
+	var parser dnsmessage.Parser
+	header, err := parser.Start(data)
+	if err != nil || header.ID != id || !header.Response {
+		return DNSAnswer{}, false, nil //nolint:nilerr // not the answer: another datagram is waited for
+	}
+	questions, err := parser.AllQuestions()
+	if err != nil {
+		return DNSAnswer{}, true, fmt.Errorf("malformed answer: %w", err)
+	}
+	for _, q := range questions {
+		if !strings.EqualFold(q.Name.String(), question.Name.String()) || q.Type != question.Type {
+			return DNSAnswer{}, false, nil
+		}
+	}
+	answer = DNSAnswer{RCode: rcode(header.RCode), Truncated: header.Truncated}
+	for len(answer.Addresses) < maxDNSAddresses {
+		record, err := parser.Answer()
+		if errors.Is(err, dnsmessage.ErrSectionDone) || header.Truncated && err != nil {
+			break
+		}
+		if err != nil {
+			return DNSAnswer{}, true, fmt.Errorf("malformed answer: %w", err)
+		}
+		switch body := record.Body.(type) {
+		case *dnsmessage.AResource:
+			answer.Addresses = append(answer.Addresses, netip.AddrFrom4(body.A))
+		case *dnsmessage.AAAAResource:
+			answer.Addresses = append(answer.Addresses, netip.AddrFrom16(body.AAAA))
+		}
+	}
+	return answer, true, nil //nolint:nilerr // the end of the answers
+}
+
+// rcode names a response code as dig does.
+func rcode(code dnsmessage.RCode) string {
+	switch code {
+	case dnsmessage.RCodeSuccess:
+		return "NOERROR"
+	case dnsmessage.RCodeFormatError:
+		return "FORMERR"
+	case dnsmessage.RCodeServerFailure:
+		return "SERVFAIL"
+	case dnsmessage.RCodeNameError:
+		return "NXDOMAIN"
+	case dnsmessage.RCodeNotImplemented:
+		return "NOTIMP"
+	case dnsmessage.RCodeRefused:
+		return "REFUSED"
+	}
+	return fmt.Sprintf("RCODE%d", code)
+}

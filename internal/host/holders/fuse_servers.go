@@ -1,0 +1,100 @@
+package holders
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"path"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/nodeagent/nodeagent/internal/host"
+)
+
+// FUSEServers returns the processes that may serve a FUSE connection, which is named by the minor number of the filesystem's
+// anonymous device: all that hold /dev/fuse open, but those of which the kernel tells that theirs is another connection
+// (Linux 6.16 has fuse_connection in /proc/PID/fdinfo). When the last of them is gone the kernel ends the connection. It is
+// an error if one process could not be looked at.
+func FUSEServers(h *host.Host, ctx context.Context, connection int) ([]int, error) {
+	pids, err := h.PIDs()
+	if err != nil {
+		return nil, err
+	}
+	var servers []int
+	left := maxHolderFiles
+	for _, pid := range pids {
+		if err := ctx.Err(); err != nil {
+			return nil, err
+		}
+		serves, err := servesFUSE(h, pid, connection, &left)
+		if err != nil {
+			return nil, fmt.Errorf("open files of process %d: %w", pid, err)
+		}
+		if serves {
+			servers = append(servers, pid)
+		}
+	}
+	return servers, nil
+}
+
+// servesFUSE looks at the open files of all threads, which may have their own, or have outlived the first one.
+func servesFUSE(h *host.Host, pid, connection int, left *int) (bool, error) {
+	threads, err := h.Files.List(host.ProcFile(pid, "task"))
+	if err != nil {
+		return false, host.UnlessGone(err)
+	}
+	var before []string
+	for _, thread := range threads {
+		dir := host.ProcFile(pid, path.Join("task", thread))
+		files, err := h.Files.List(dir + "/fd")
+		if host.UnlessGone(err) != nil {
+			return false, err
+		}
+		slices.Sort(files)
+		if slices.Equal(files, before) {
+			continue // most threads share theirs
+		}
+		before = files
+		if *left -= len(files); *left < 0 {
+			return false, fmt.Errorf("more than %d on this machine", maxHolderFiles)
+		}
+		for _, fd := range files {
+			if serves, err := isFUSE(h, dir, fd, connection); serves || err != nil {
+				return serves, err
+			}
+		}
+	}
+	return false, nil
+}
+
+// isFUSE reports whether an open file may be the server's end of a FUSE connection.
+func isFUSE(h *host.Host, dir, fd string, connection int) (bool, error) {
+	name, err := h.Files.Link(dir + "/fd/" + fd)
+	if err != nil || !strings.HasPrefix(name, "/") {
+		return false, host.UnlessGone(err) // sockets and the like have no path
+	}
+	info, err := h.Files.Read(dir + "/fdinfo/" + fd)
+	if err != nil {
+		return false, host.UnlessGone(err)
+	}
+	if number, ok := fuseConnection(info); ok {
+		return number == connection, nil
+	}
+	return path.Base(strings.TrimSuffix(name, " (deleted)")) == "fuse", nil
+}
+
+// fuseConnection finds the connection in the content of a file in /proc/PID/fdinfo:
+//
+//	pos:	0
+//	flags:	02100002
+//	fuse_connection:	45
+func fuseConnection(info []byte) (int, bool) {
+	for line := range bytes.Lines(info) {
+		if value, ok := bytes.CutPrefix(line, []byte("fuse_connection:")); ok {
+			number, err := strconv.Atoi(string(bytes.TrimSpace(value)))
+			return number, err == nil
+		}
+	}
+	return 0, false
+}

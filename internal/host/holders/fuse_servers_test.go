@@ -1,0 +1,53 @@
+package holders_test
+
+import (
+	"os"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/nodeagent/nodeagent/internal/host"
+	"github.com/nodeagent/nodeagent/internal/host/holders"
+	"github.com/nodeagent/nodeagent/internal/host/hosttest"
+)
+
+// Whoever holds /dev/fuse and cannot be ruled out counts as the server.
+func TestFUSEServers(t *testing.T) {
+	root := t.TempDir()
+	link := func(name, target string) {
+		hosttest.Write(t, root, name, "")
+		if err := os.Remove(root + "/" + name); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.Symlink(target, root+"/"+name); err != nil {
+			t.Fatal(err)
+		}
+	}
+	file := func(task, fd, target, info string) {
+		link("proc/"+task+"/fd/"+fd, target)
+		hosttest.Write(t, root, "proc/"+task+"/fdinfo/"+fd, "pos:\t0\n"+info)
+	}
+	file("10/task/10", "3", "/dev/fuse", "fuse_connection:\t45\n")
+	file("11/task/11", "3", "/dev/fuse", "fuse_connection:\t46\n")
+	file("12/task/12", "3", "/dev/fuse", "")                         // an older kernel, or not connected yet
+	file("13/task/13", "3", "/other/name", "fuse_connection:\t45\n") // another name of the device
+	file("14/task/14", "3", "/home/fuse.txt", "")                    // a plain file
+	file("15/task/15", "4", "/dev/null", "")                         // the first thread
+	file("15/task/16", "3", "/dev/fuse", "fuse_connection:\t45\n")   // has other files than the second
+	file("17/task/17", "3", "/dev/fuse", "fuse_connection:\tmany\n") // nothing that could rule it out
+	file("18/task/18", "3", "/dev/fuse (deleted)", "")               // its /dev is gone
+	link("proc/19/task/19/fd/3", "socket:[7]")                       // has no path
+	hosttest.Write(t, root, "proc/20/task/20/comm", "")              // ended
+	h := &host.Host{Files: host.Files{Root: root}}
+	servers, err := holders.FUSEServers(h, t.Context(), 45)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if diff := cmp.Diff([]int{10, 12, 13, 15, 17, 18}, servers); diff != "" {
+		t.Error(diff)
+	}
+	hosttest.Write(t, root, "proc/21/task/21/fd", "") // cannot be listed
+	if servers, err := holders.FUSEServers(h, t.Context(), 45); err == nil {
+		t.Errorf("a process that could not be looked at: %v", servers)
+	}
+}

@@ -1,0 +1,210 @@
+// Package holders says which processes hold a mount, a namespace or a FUSE connection.
+package holders
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"path"
+	"strconv"
+	"strings"
+
+	"github.com/nodeagent/nodeagent/internal/host"
+	"github.com/nodeagent/nodeagent/internal/host/hosterr"
+	"github.com/nodeagent/nodeagent/internal/host/mount"
+)
+
+// Holdable is a directory or a mount that something may keep busy.
+type Holdable struct {
+	Path  string
+	Mount *mount.Mount // nil for a plain directory
+}
+
+// Holding is one way in which one process keeps a Holdable busy.
+type Holding struct {
+	PID  int
+	Comm string
+	How  string // open-file, cwd, root, mapped, mount-namespace
+	UID  string // of the process's pod; empty when it is in none
+}
+
+// Bounds of one search.
+const (
+	maxHolderProcesses = 1 << 14
+	maxHolderFiles     = 1 << 18
+	maxHoldings        = 16 // for one thing: who wants to know more has to look himself
+)
+
+// Holders finds what keeps each of things busy: processes in this mount namespace with an open file, working directory,
+// root, program or mapping there, and other mount namespaces which hold the same part of the same filesystem. Only links
+// in /proc are read, which the kernel answers from memory, so that a hung filesystem cannot block it. Where the search
+// had to be cut short, incomplete says why.
+func Holders(h *host.Host, ctx context.Context, things []Holdable) (holdings [][]Holding, incomplete string, err error) {
+	pids, err := h.PIDs()
+	if err != nil {
+		return nil, "", err
+	}
+	own, err := h.Files.Link("/proc/self/ns/mnt")
+	if err != nil {
+		return nil, "", err
+	}
+	s := holderSearch{host: h, things: things, found: make([][]Holding, len(things)), namespaces: map[string]bool{own: true}}
+	for i, pid := range pids {
+		switch {
+		case ctx.Err() != nil:
+			return s.found, fmt.Sprintf("after %d of %d processes: %v", i, len(pids), ctx.Err()), nil //nolint:nilerr // the answer says how far it got
+		case i == maxHolderProcesses || s.files > maxHolderFiles:
+			return s.found, fmt.Sprintf("after %d of %d processes and %d open files", i, len(pids), s.files), nil
+		}
+		s.process(pid, own)
+	}
+	return s.found, "", nil
+}
+
+// holderSearch is one pass over the processes.
+type holderSearch struct {
+	host       *host.Host
+	things     []Holdable
+	found      [][]Holding
+	namespaces map[string]bool // mount namespaces that were looked at
+	files      int
+}
+
+// process looks at one process. What cannot be read belongs to a process that has just ended, or is a kernel thread.
+func (s *holderSearch) process(pid int, own string) {
+	namespace, err := s.host.Files.Link(host.ProcFile(pid, "ns/mnt"))
+	if err != nil {
+		return
+	}
+	if namespace != own {
+		if !s.namespaces[namespace] {
+			s.namespaces[namespace] = true
+			s.namespace(pid)
+		}
+		return // its paths are those of its own namespace and tell nothing here
+	}
+	s.link(pid, "cwd", "cwd")
+	s.link(pid, "root", "root")
+	s.link(pid, "exe", "mapped")
+	files, err := s.host.Files.List(host.ProcFile(pid, "fd"))
+	if err != nil {
+		return
+	}
+	s.files += len(files)
+	for _, fd := range files {
+		s.link(pid, "fd/"+fd, "open-file")
+	}
+	s.mappings(pid)
+}
+
+// link notes pid as a holder of the things that one of its links leads to.
+func (s *holderSearch) link(pid int, link, how string) {
+	target, err := s.host.Files.Link(host.ProcFile(pid, link))
+	if err != nil || !strings.HasPrefix(target, "/") {
+		return
+	}
+	target = strings.TrimSuffix(target, " (deleted)")
+	for i, thing := range s.things {
+		if mount.Below(target, thing.Path) {
+			s.hold(i, pid, how)
+		}
+	}
+}
+
+// namespace notes pid as a holder of the mounts that its namespace shares.
+func (s *holderSearch) namespace(pid int) {
+	mounts, err := mount.TableOf(s.host, pid)
+	if err != nil {
+		return
+	}
+	for _, m := range mounts {
+		for i, thing := range s.things {
+			if t := thing.Mount; t != nil && m.ID != t.ID && m.Major == t.Major && m.Minor == t.Minor && m.Root == t.Root {
+				s.hold(i, pid, "mount-namespace")
+			}
+		}
+	}
+}
+
+// mappings looks at mapped files. Reading them takes the memory lock of the process, which a task that waits for a hung
+// filesystem may hold, so that processes with a task in D state are left out.
+func (s *holderSearch) mappings(pid int) {
+	tasks, err := s.host.Files.List(host.ProcFile(pid, "task"))
+	if err != nil {
+		return
+	}
+	for _, task := range tasks {
+		data, err := s.host.Files.Read(host.ProcFile(pid, path.Join("task", task, "stat")))
+		if stat, parseErr := host.ParseProcStat(data); err != nil || parseErr != nil || stat.State == 'D' {
+			return
+		}
+	}
+	maps, err := s.host.Files.Read(host.ProcFile(pid, "maps"))
+	if err != nil {
+		return
+	}
+	for i, thing := range s.things {
+		if mapped(maps, thing.Path) {
+			s.hold(i, pid, "mapped")
+		}
+	}
+}
+
+// mapped reports whether a table as in /proc/PID/maps has a file below dir.
+func mapped(maps []byte, dir string) bool {
+	for {
+		at := bytes.Index(maps, []byte(dir))
+		if at < 0 {
+			return false
+		}
+		line, rest, _ := bytes.Cut(maps[at:], []byte("\n"))
+		if at > 0 && maps[at-1] == ' ' && mount.Below(string(line), dir) {
+			return true
+		}
+		maps = rest
+	}
+}
+
+// hold notes a holding once.
+func (s *holderSearch) hold(thing, pid int, how string) {
+	for _, known := range s.found[thing] {
+		if known.PID == pid && known.How == how {
+			return
+		}
+	}
+	if len(s.found[thing]) >= maxHoldings {
+		return
+	}
+	holding := Holding{PID: pid, How: how, Comm: "?"}
+	if stat, err := s.host.ProcStat(pid); err == nil {
+		holding.Comm = stat.Comm
+	}
+	if cgroups, err := s.host.ProcCgroups(pid); err == nil {
+		for _, name := range cgroups {
+			if uid, _, ok := s.host.Paths.PodOfCgroup(name); ok {
+				holding.UID = uid
+			}
+		}
+	}
+	s.found[thing] = append(s.found[thing], holding)
+}
+
+// NetworkNamespace returns the inode of the network namespace that a process is in.
+func NetworkNamespace(h *host.Host, pid int) (uint64, error) {
+	link, err := h.Files.Link(host.ProcFile(pid, "ns/net"))
+	if err != nil {
+		return 0, err
+	}
+	return ParseNamespace(link, "net")
+}
+
+// ParseNamespace returns the inode in the name of a namespace: "net:[4026531840]".
+func ParseNamespace(name, kind string) (uint64, error) {
+	number, ok := strings.CutPrefix(name, kind+":[")
+	number, closed := strings.CutSuffix(number, "]")
+	inode, err := strconv.ParseUint(number, 10, 64)
+	if !ok || !closed || err != nil {
+		return 0, fmt.Errorf("namespace %q: want %s:[inode]", hosterr.Clip(name), kind)
+	}
+	return inode, nil
+}

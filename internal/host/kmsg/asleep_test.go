@@ -1,0 +1,29 @@
+package kmsg
+
+import (
+	"log/slog"
+	"testing"
+	"time"
+)
+
+// A record that comes after the machine slept is as old as it is, although the reader began before.
+func TestKernelRecordAfterASleep(t *testing.T) {
+	slept := time.Duration(0)
+	var up []time.Duration
+	k := &kernelLogReader{
+		log: slog.New(slog.DiscardHandler), each: func(r KernelRecord) { up = append(up, r.Up) },
+		slept: func() time.Duration { return slept }, buffer: make([]byte, 64),
+	}
+	take := func(line string) {
+		t.Helper()
+		if err := k.take(copy(k.buffer, line), nil); err != nil {
+			t.Fatal(err)
+		}
+	}
+	take("6,1,1000000,-;before\n")
+	slept = time.Hour
+	take("6,2,2000000,-;after\n")
+	if len(up) != 2 || up[0] != time.Second || up[1] != time.Hour+2*time.Second {
+		t.Errorf("told at %v, want 1s and 1h0m2s", up)
+	}
+}

@@ -1,0 +1,250 @@
+// Package kmsg follows the kernel's log.
+package kmsg
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"os"
+	"strconv"
+	"strings"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/nodeagent/nodeagent/internal/host/hosterr"
+)
+
+// KernelRecord is one record of the kernel's log.
+type KernelRecord struct {
+	Priority int    // 0 emergency … 7 debug
+	Facility int    // 0 is the kernel itself; what programs write to /dev/kmsg has another one
+	Sequence uint64 // counts up by one from boot
+	// Time is the kernel's local clock: time since boot without sleep, and on some machines off by seconds.
+	Time time.Duration
+	// Up is about the same moment on the clock of finding.Stamp, sleep included; set by who reads the log.
+	Up time.Duration
+	// Fragment marks what continues another task's line, so that nobody knows how the line began (kernels before 5.10).
+	Fragment bool
+	Caller   string            // "T1234" a task, "C0" a processor; empty on most kernels
+	Text     string            // valid UTF-8 without control characters
+	Fields   map[string]string // SUBSYSTEM, DEVICE
+	// Lost is how many records the kernel dropped just before this one, at least, because nobody read fast enough.
+	Lost uint64
+}
+
+// FromKernel reports whether the kernel itself wrote the record. Its text may still quote names that programs choose.
+func (r KernelRecord) FromKernel() bool { return r.Facility == 0 }
+
+// ParseKernelRecord parses what one read of /dev/kmsg returns:
+//
+//	6,339,5140900,-,caller=T1;EXT4-fs (vda): mounted filesystem
+//	 SUBSYSTEM=block
+//	 DEVICE=b254:0
+//
+// https://www.kernel.org/doc/Documentation/ABI/testing/dev-kmsg
+func ParseKernelRecord(data []byte) (KernelRecord, error) {
+	malformed := func(why string) (KernelRecord, error) {
+		return KernelRecord{}, fmt.Errorf("kernel record %q: %s", hosterr.Clip(string(data)), why)
+	}
+	prefix, rest, ok := strings.Cut(string(data), ";")
+	if !ok {
+		return malformed("no semicolon")
+	}
+	head := strings.Split(prefix, ",")
+	if len(head) < 3 {
+		return malformed("fewer than 3 numbers")
+	}
+	priority, err := strconv.ParseUint(head[0], 10, 31)
+	if err != nil {
+		return malformed("bad priority")
+	}
+	sequence, err := strconv.ParseUint(head[1], 10, 64)
+	if err != nil {
+		return malformed("bad sequence number")
+	}
+	micros, err := strconv.ParseUint(head[2], 10, 53) // 285 years; more would overflow a Duration
+	if err != nil {
+		return malformed("bad time")
+	}
+	r := KernelRecord{
+		Priority: int(priority & 7), Facility: int(priority >> 3), Sequence: sequence,
+		Time: time.Duration(micros) * time.Microsecond,
+	}
+	if len(head) > 3 {
+		r.Fragment = head[3] == "c" || head[3] == "+"
+	}
+	for _, field := range head[3:] { // the kernel may add fields; flags come first
+		if caller, ok := strings.CutPrefix(field, "caller="); ok {
+			r.Caller = printable(caller)
+		}
+	}
+	text, dictionary, _ := strings.Cut(rest, "\n")
+	r.Text = printable(text)
+	r.Fields = kernelFields(dictionary)
+	return r, nil
+}
+
+// kernelFields parses the continuation lines; one that is malformed loses only itself.
+func kernelFields(lines string) map[string]string {
+	var fields map[string]string
+	for line := range strings.SplitSeq(lines, "\n") {
+		key, value, ok := strings.Cut(strings.TrimPrefix(line, " "), "=")
+		if !ok || !strings.HasPrefix(line, " ") {
+			continue
+		}
+		if fields == nil {
+			fields = make(map[string]string)
+		}
+		fields[printable(key)] = printable(value)
+	}
+	return fields
+}
+
+// printable undoes the kernel's \xNN, but not for control characters: what looks like one line stays one line.
+func printable(text string) string {
+	var out strings.Builder
+	for i := 0; i < len(text); i++ {
+		c := text[i]
+		if c == '\\' && i+4 <= len(text) && text[i+1] == 'x' {
+			if n, err := strconv.ParseUint(text[i+2:i+4], 16, 8); err == nil && n >= ' ' && n != 0x7f {
+				out.WriteByte(byte(n))
+				i += 3
+				continue
+			}
+		}
+		if c < ' ' || c == 0x7f { // the kernel escapes these; whoever writes them here is not the kernel
+			fmt.Fprintf(&out, `\x%02x`, c)
+			continue
+		}
+		out.WriteByte(c)
+	}
+	return strings.ToValidUTF8(out.String(), "\uFFFD")
+}
+
+// KernelLog calls each for every record of this boot that the kernel has kept, the oldest first, and returns.
+func KernelLog(ctx context.Context, each func(KernelRecord)) error {
+	reader, err := openKernelLog(slog.New(slog.DiscardHandler), each)
+	if err != nil {
+		return err
+	}
+	defer unix.Close(reader.fd)
+	return reader.kept(ctx)
+}
+
+// WatchKernelLog calls each for every record of this boot that the kernel has kept, the oldest first, then caughtUp, and
+// then each for every record that comes, until ctx ends; then it returns nil. It calls one at a time. A malformed record is
+// logged and skipped. Records that the kernel dropped are counted in the Lost of the next one.
+func WatchKernelLog(ctx context.Context, log *slog.Logger, each func(KernelRecord), caughtUp func()) error {
+	reader, err := openKernelLog(log, each)
+	if err != nil {
+		return err
+	}
+	if err := reader.kept(ctx); err != nil {
+		unix.Close(reader.fd)
+		if ctx.Err() != nil {
+			return nil
+		}
+		return err
+	}
+	caughtUp()
+	// os.OpenFile would make it blocking; a non-blocking descriptor is waited for by Go's own poller, in no thread.
+	file := os.NewFile(uintptr(reader.fd), kernelLogFile)
+	defer file.Close()
+	stop := context.AfterFunc(ctx, func() { _ = file.SetReadDeadline(time.Unix(1, 0)) })
+	defer stop()
+	for {
+		err := reader.take(file.Read(reader.buffer))
+		if ctx.Err() != nil {
+			return nil
+		}
+		if err != nil {
+			return err
+		}
+	}
+}
+
+const kernelLogFile = "/dev/kmsg"
+
+// ErrNoKernelLog says that there is no kernel log here: the kernel itself makes its device on every machine, but containers
+// have none, or a pipe in its place.
+var ErrNoKernelLog = errors.New("no kernel log")
+
+// kernelLogReader reads records, one a read.
+type kernelLogReader struct {
+	fd         int
+	log        *slog.Logger
+	each       func(KernelRecord)
+	slept      func() time.Duration // how far the kernel's local clock is behind the time since boot: each sleep adds to it
+	buffer     []byte
+	next, lost uint64 // sequence number expected, 0 when none is known; records dropped since the last one
+}
+
+func openKernelLog(log *slog.Logger, each func(KernelRecord)) (*kernelLogReader, error) {
+	var stat unix.Stat_t
+	if err := unix.Stat(kernelLogFile, &stat); errors.Is(err, unix.ENOENT) {
+		return nil, fmt.Errorf("%s: %w", kernelLogFile, ErrNoKernelLog)
+	} else if err == nil && stat.Mode&unix.S_IFMT != unix.S_IFCHR {
+		return nil, fmt.Errorf("%s is not a device: %w", kernelLogFile, ErrNoKernelLog)
+	}
+	fd, err := unix.Open(kernelLogFile, unix.O_RDONLY|unix.O_NONBLOCK|unix.O_CLOEXEC, 0)
+	if err != nil {
+		return nil, fmt.Errorf("open %s: %w", kernelLogFile, err)
+	}
+	// A record is at most 8 KiB; what does not fit could never be read.
+	return &kernelLogReader{fd: fd, log: log, each: each, slept: asleep, buffer: make([]byte, 16<<10)}, nil
+}
+
+// kept reads what is there.
+func (k *kernelLogReader) kept(ctx context.Context) error {
+	for ctx.Err() == nil {
+		n, err := unix.Read(k.fd, k.buffer)
+		if errors.Is(err, unix.EAGAIN) {
+			return nil
+		}
+		if err := k.take(n, err); err != nil {
+			return err
+		}
+	}
+	return ctx.Err()
+}
+
+// take handles what one read returned.
+func (k *kernelLogReader) take(n int, err error) error {
+	switch {
+	case errors.Is(err, unix.EPIPE): // overwritten before it was read; the next read continues with the oldest left
+		k.lost++
+		return nil
+	case errors.Is(err, unix.EINTR):
+		return nil
+	case err != nil:
+		return fmt.Errorf("read %s: %w", kernelLogFile, err)
+	case n <= 0:
+		return fmt.Errorf("read %s: %w", kernelLogFile, io.ErrUnexpectedEOF)
+	}
+	record, err := ParseKernelRecord(bytes.TrimSuffix(k.buffer[:n], []byte("\n")))
+	if err != nil {
+		k.log.Warn("kernel record skipped", "err", err)
+		k.next = 0
+		return nil
+	}
+	if k.lost > 0 && k.next > 0 && record.Sequence > k.next {
+		k.lost = record.Sequence - k.next
+	}
+	record.Lost, k.lost, k.next = k.lost, 0, record.Sequence+1
+	record.Up = record.Time + k.slept()
+	k.each(record)
+	return nil
+}
+
+// asleep is how long the machine has slept since boot: what CLOCK_MONOTONIC, as the kernel's own log, leaves out.
+func asleep() time.Duration {
+	var boot, monotonic unix.Timespec
+	if unix.ClockGettime(unix.CLOCK_BOOTTIME, &boot) != nil || unix.ClockGettime(unix.CLOCK_MONOTONIC, &monotonic) != nil {
+		return 0
+	}
+	return max(time.Duration(boot.Nano()-monotonic.Nano()), 0)
+}

@@ -1,0 +1,123 @@
+package mount
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"path"
+	"path/filepath"
+	"strings"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/nodeagent/nodeagent/internal/host"
+)
+
+// Place is where a path leads: a filesystem, and the path in it from the filesystem's own root. Two paths that lead to the
+// same place are the same file, in whatever namespace and through whatever binds.
+type Place struct{ device, Path string }
+
+// Located returns where a clean absolute path without symbolic links leads, by a mount table alone. Of several mounts
+// around it the one on the longest point counts, and of those on one point the last.
+func Located(table []Mount, name string) (Place, bool) {
+	best := -1
+	for i, m := range table {
+		if Below(name, m.Point) && (best < 0 || len(m.Point) >= len(table[best].Point)) {
+			best = i
+		}
+	}
+	if best < 0 {
+		return Place{}, false
+	}
+	m := table[best]
+	rest := name[len(m.Point):]
+	if m.Point == "/" {
+		rest = name
+	}
+	return Place{m.Device(), path.Join(m.Root, rest)}, true
+}
+
+// Within reports whether p lies in dir, or is it.
+func (p Place) Within(dir Place) bool { return p.device == dir.device && Below(p.Path, dir.Path) }
+
+// Real returns a path of the host without symbolic links in it. Only for directories that are the administrator's.
+func Real(h *host.Host, name string) (string, error) {
+	resolved, err := filepath.EvalSymlinks(h.Files.Path(name))
+	if errors.Is(err, fs.ErrNotExist) {
+		return path.Clean(name), nil
+	}
+	return resolved, err
+}
+
+// MountedAt is a mount, and a process that sees it.
+type MountedAt struct {
+	PID   int
+	Point string
+}
+
+// mountedOn returns what a mount covers.
+func mountedOn(m, parent Mount) Place {
+	if parent.ID == 0 || !Below(m.Point, parent.Point) {
+		return Place{}
+	}
+	return Place{parent.Device(), path.Join(parent.Root, strings.TrimPrefix(m.Point, strings.TrimSuffix(parent.Point, "/")))}
+}
+
+// MountedFrom finds a mount of something in the file or directory name, or on it, in any mount namespace: who deletes it
+// takes the data, or the mount, from whoever sees that. The zero value means that there is none. The parent of name must be the agent's own.
+func MountedFrom(h *host.Host, ctx context.Context, name string) (MountedAt, error) {
+	parent, err := Real(h, path.Dir(name))
+	if err != nil {
+		return MountedAt{}, err
+	}
+	table, err := Table(h)
+	if err != nil {
+		return MountedAt{}, err
+	}
+	at, ok := Located(table, path.Join(parent, path.Base(name)))
+	if !ok {
+		return MountedAt{}, fmt.Errorf("%s lies on no mount", name)
+	}
+	pids, err := h.PIDs()
+	if err != nil {
+		return MountedAt{}, err
+	}
+	seen := map[string]bool{}
+	for _, pid := range pids {
+		if ctx.Err() != nil {
+			return MountedAt{}, ctx.Err()
+		}
+		namespace, err := h.Files.Link(host.ProcFile(pid, "ns/mnt"))
+		if err == nil && seen[namespace] {
+			continue
+		}
+		if Ended(err) {
+			continue
+		}
+		// Where the kernel does not tell the namespace, the table itself is read.
+		mounts, err := TableOf(h, pid)
+		switch {
+		case Ended(err) || errors.Is(err, unix.EINVAL): // as a zombie's
+			continue
+		case err != nil:
+			return MountedAt{}, err
+		}
+		if namespace != "" {
+			seen[namespace] = true
+		}
+		byID := make(map[int]Mount, len(mounts))
+		for _, m := range mounts {
+			byID[m.ID] = m
+		}
+		for _, m := range mounts {
+			if (Place{m.Device(), m.Root}).Within(at) || mountedOn(m, byID[m.Parent]).Within(at) {
+				return MountedAt{pid, m.Point}, nil
+			}
+		}
+	}
+	return MountedAt{}, nil
+}
+
+// Ended reports whether an error says that a process is there no more.
+func Ended(err error) bool { return errors.Is(err, fs.ErrNotExist) || errors.Is(err, unix.ESRCH) }

@@ -1,0 +1,307 @@
+package mount
+
+import (
+	"fmt"
+	"path"
+	"slices"
+	"strings"
+
+	"github.com/nodeagent/nodeagent/internal/host"
+)
+
+// MountView is what must be known to tell how far an unmount in a pod's directory reaches.
+type MountView struct {
+	Mounts  []Mount // the table in which something is to be unmounted: the host's
+	Others  []MountNamespace
+	PodsDir string   // kubelet's directory of pods, without symbolic links
+	Pods    []string // the names in it
+}
+
+// MountNamespace is the mount table of another namespace than the host's.
+type MountNamespace struct {
+	PID    int // a process in it
+	Mounts []Mount
+}
+
+// MountEffect is a mount that the kernel takes away together with another one.
+type MountEffect struct {
+	Mount
+	PID int // a process in its namespace; 0 for the host's
+}
+
+// UnmountPlan says how a mount can be unmounted without any effect outside of the directory of its pod.
+type UnmountPlan struct {
+	Refused string        // why it cannot; empty: it can
+	Private *Mount        // is to be made private before, with all below it; nil: nothing is
+	Along   []MountEffect // copies that go with it: the same directory of the same pod, under another name or elsewhere seen
+}
+
+// Unmount decides how to unmount the mount with the given ID, which is to belong to the pod uid. It is pure.
+//
+// What the kernel does: the unmount of a mount M, whose parent is P, is repeated below all peers and slaves of P, and their
+// peers and slaves, at the same directory of the filesystem, whatever is mounted there. So it is P's propagation that
+// counts, not M's. A bind that kubelet made of a directory on a shared mount (subPath, local volume) is that mount's
+// peer: below it shows up what is mounted at its source later, and the unmount there would be repeated at the source. Such
+// a bind is made private first, which concerns nobody else. The mount around the pod's directory cannot be made private;
+// there, only copies of M in that directory may go along, as they do when kubelet unmounts.
+func (v MountView) Unmount(uid string, id int) UnmountPlan {
+	chain, around, refused := v.chain(uid, id)
+	if refused != "" {
+		return UnmountPlan{Refused: refused}
+	}
+	m := chain[0]
+	for _, c := range chain {
+		if pod := v.OtherPod(uid, c); pod != "" {
+			return UnmountPlan{Refused: fmt.Sprintf("mount %d on %s carries the UID of pod %s", c.ID, c.Point, pod)}
+		}
+	}
+	if foreign, pod := v.foreignBelow(uid, m); pod != "" {
+		return UnmountPlan{Refused: fmt.Sprintf("mount %d on %s of pod %s lies below it", foreign.ID, foreign.Point, pod)}
+	}
+	if len(chain) > 1 && chain[1].Shared != 0 {
+		if private := v.privatize(chain); private != nil {
+			if foreign, pod := v.foreignBelow(uid, *private); pod != "" {
+				return UnmountPlan{Refused: fmt.Sprintf("%s would have to be made private, and mount %d on %s of pod %s lies below it",
+					private.Point, foreign.ID, foreign.Point, pod)}
+			}
+			return UnmountPlan{Private: private}
+		}
+	}
+	plan := UnmountPlan{}
+	for _, effect := range v.Effects(m) {
+		if !v.harmless(uid, m, around, effect) {
+			return UnmountPlan{Refused: "its unmount would also take away " + effect.String()}
+		}
+		plan.Along = append(plan.Along, effect)
+	}
+	return plan
+}
+
+// String names a mount that would go too.
+func (e MountEffect) String() string {
+	text := fmt.Sprintf("mount %d (%s %s) on %s", e.ID, e.FSType, e.Source, e.Point)
+	if e.PID != 0 {
+		text += fmt.Sprintf(" in the mount namespace of process %d", e.PID)
+	}
+	return text
+}
+
+// Peer returns a mount outside of the pod's directory to which and from which unmounts below m are passed on.
+func (v MountView) Peer(uid string, m Mount) (Mount, bool) {
+	for _, other := range v.Mounts {
+		if m.Shared != 0 && other.Shared == m.Shared && !Below(other.Point, path.Join(v.PodsDir, uid)) {
+			return other, true
+		}
+	}
+	return Mount{}, false
+}
+
+// chain returns a mount and those that it lies on, as far as they are in the pod's directory, and the one around that.
+func (v MountView) chain(uid string, id int) (chain []Mount, around Mount, refused string) {
+	byID := make(map[int]Mount, len(v.Mounts))
+	for _, m := range v.Mounts {
+		byID[m.ID] = m
+	}
+	m, ok := byID[id]
+	dir := path.Join(v.PodsDir, uid)
+	if !ok || uid == "" || strings.Contains(uid, "/") || !Below(m.Point, dir) || path.Clean(m.Point) == dir {
+		return nil, around, fmt.Sprintf("mount %d on %q is not below the directory of pod %s", id, m.Point, uid)
+	}
+	for len(chain) <= len(v.Mounts) {
+		chain = append(chain, m)
+		parent, ok := byID[m.Parent]
+		if !ok || parent.ID == m.ID {
+			return nil, around, fmt.Sprintf("%s: its parent mount %d cannot be seen", m.Point, m.Parent)
+		}
+		if !Below(parent.Point, dir) {
+			return chain, parent, ""
+		}
+		m = parent
+	}
+	return nil, around, fmt.Sprintf("mount %d: the mount table goes round in a circle", id)
+}
+
+// privatize returns the outermost of the mounts that the first of chain lies on which a path leads to: a mount that is
+// covered by another one on the same point cannot be named. Nil if there is none.
+func (v MountView) privatize(chain []Mount) *Mount {
+	for i := len(chain) - 1; i > 0; i-- {
+		if !slices.ContainsFunc(v.Mounts, func(on Mount) bool {
+			return on.Parent == chain[i].ID && on.ID != on.Parent && on.Point == chain[i].Point
+		}) {
+			return &chain[i]
+		}
+	}
+	return nil
+}
+
+// Effects returns what the kernel would unmount together with m, as far as the tables show it.
+func (v MountView) Effects(m Mount) []MountEffect {
+	at := slices.IndexFunc(v.Mounts, func(p Mount) bool { return p.ID == m.Parent })
+	if at < 0 || v.Mounts[at].Shared == 0 {
+		return nil
+	}
+	parent := v.Mounts[at]
+	directory := rebase(m.Point, parent.Point, parent.Root)
+	reached := v.reached(parent.Shared)
+	var effects []MountEffect
+	for _, table := range v.tables() {
+		points := make(map[int]string) // by ID of the mount around it, where its copy of m would be
+		for _, t := range table.Mounts {
+			if t.receives(reached) && t.ID != parent.ID && t.Device() == parent.Device() && Below(directory, t.Root) {
+				points[t.ID] = rebase(directory, t.Root, t.Point)
+			}
+		}
+		for _, c := range table.Mounts {
+			if point, ok := points[c.Parent]; ok && c.Point == point && c.ID != c.Parent {
+				effects = append(effects, MountEffect{Mount: c, PID: table.PID})
+			}
+		}
+	}
+	return effects
+}
+
+// tables returns all tables, the host's first.
+func (v MountView) tables() []MountNamespace {
+	return append([]MountNamespace{{Mounts: v.Mounts}}, v.Others...)
+}
+
+// reached returns the peer groups that an unmount below a member of one group is passed on to.
+func (v MountView) reached(group int) map[int]bool {
+	reached := map[int]bool{group: true}
+	for grown := true; grown; {
+		grown = false
+		for _, table := range v.tables() {
+			for _, t := range table.Mounts {
+				if t.Shared != 0 && !reached[t.Shared] && t.receives(reached) {
+					reached[t.Shared], grown = true, true
+				}
+			}
+		}
+	}
+	return reached
+}
+
+// receives reports whether what happens below the members of groups happens below m.
+func (m Mount) receives(groups map[int]bool) bool {
+	return groups[m.Shared] || groups[m.Master] || groups[m.PropagateFrom]
+}
+
+// harmless reports whether a mount may go together with m: a copy of it, and in the host's namespace only in the pod's
+// directory, also where that is seen under another name (kubelet's root may be a bind of a directory on a data disk).
+func (v MountView) harmless(uid string, m, around Mount, effect MountEffect) bool {
+	same := effect.Device() == m.Device() && effect.Root == m.Root
+	dir := path.Join(v.PodsDir, uid)
+	switch {
+	case !same:
+		return false
+	case effect.PID != 0:
+		return true
+	case Below(effect.Point, dir):
+		return v.OtherPod(uid, effect.Mount) == ""
+	case around.ID != m.Parent || v.otherPodIn(uid, effect.Point) != "":
+		return false
+	}
+	// The alias shows all of the pod's directory if what is mounted there begins at it or above.
+	alias := slices.IndexFunc(v.Mounts, func(t Mount) bool { return t.ID == effect.Parent })
+	return alias >= 0 && Below(rebase(dir, around.Point, around.Root), v.Mounts[alias].Root)
+}
+
+// foreignBelow finds a mount of another pod below one.
+func (v MountView) foreignBelow(uid string, m Mount) (Mount, string) {
+	below := map[int]bool{m.ID: true}
+	for grown := true; grown; { // a child may stand before its parent
+		grown = false
+		for _, c := range v.Mounts {
+			if below[c.Parent] && !below[c.ID] {
+				below[c.ID], grown = true, true
+				if pod := v.OtherPod(uid, c); pod != "" {
+					return c, pod
+				}
+			}
+		}
+	}
+	return Mount{}, ""
+}
+
+// OtherPod returns the UID of another pod than uid that shows in where or what a mount in the directory of uid is; empty
+// if none does. Such a mount is never a leftover of uid.
+func (v MountView) OtherPod(uid string, m Mount) string {
+	below := strings.TrimPrefix(m.Point, path.Join(v.PodsDir, uid)+"/")
+	names := host.SplitPath(below)
+	if below != m.Point {
+		names = slices.Delete(names, 0, volumeNames(names))
+	}
+	for _, name := range names {
+		if name != uid && (host.IsPodUID(name) || slices.Contains(v.Pods, name)) {
+			return name
+		}
+	}
+	if pod := v.otherPodIn(uid, m.Root); pod != "" {
+		return pod
+	}
+	return v.otherPodIn(uid, m.Source)
+}
+
+// volumeNames returns how many names of a path in a pod's directory end with that of a volume, which may look like a UID:
+// volumes/<plugin>/<volume>, volume-subpaths/<volume>.
+func volumeNames(names []string) int {
+	switch {
+	case len(names) >= 3 && names[0] == "volumes":
+		return 3
+	case len(names) >= 2 && names[0] == "volume-subpaths":
+		return 2
+	}
+	return 0
+}
+
+// otherPodIn is OtherPod for any path. Disks and volumes are named by UUIDs too, so that one counts only where kubelet puts
+// those of pods, or if there is such a pod.
+func (v MountView) otherPodIn(uid, name string) string {
+	names := host.SplitPath(name)
+	for i, name := range names {
+		known, below := slices.Contains(v.Pods, name), i > 0 && names[i-1] == "pods"
+		if name != uid && (host.IsPodUID(name) && (known || below) || known && below) {
+			return name
+		}
+	}
+	return ""
+}
+
+// rebase translates a path below one directory to the same below another.
+func rebase(name, from, to string) string {
+	return path.Join(to, strings.TrimPrefix(name, strings.TrimSuffix(from, "/")))
+}
+
+// Vanished compares a later mount table with that of the view, after m was unmounted. What else is gone and had to do with
+// m (it was its peer, master or slave, or at the same directory of a peer of what m lay on) is lost: it went because of
+// m. The rest went by itself. planned are mounts that were to go along.
+func (v MountView) Vanished(later []Mount, m Mount, planned []MountEffect) (lost, unrelated []Mount) {
+	still := make(map[int]Mount, len(later))
+	for _, now := range later {
+		still[now.ID] = now
+	}
+	effects := v.Effects(m)
+	for _, before := range v.Mounts {
+		now, ok := still[before.ID]
+		isBefore := func(e MountEffect) bool { return e.PID == 0 && e.ID == before.ID }
+		switch {
+		case before.ID == m.ID, ok && sameFilesystem(now, before), slices.ContainsFunc(planned, isBefore):
+		case related(before, m), slices.ContainsFunc(effects, isBefore):
+			lost = append(lost, before)
+		default:
+			unrelated = append(unrelated, before)
+		}
+	}
+	return lost, unrelated
+}
+
+func sameFilesystem(a, b Mount) bool {
+	return a.Device() == b.Device() && a.Root == b.Root && a.FSType == b.FSType && a.Source == b.Source
+}
+
+// related reports whether two mounts share a peer group, or one is a slave of the other's.
+func related(a, b Mount) bool {
+	groups := map[int]bool{b.Shared: true, b.Master: true}
+	delete(groups, 0)
+	return groups[a.Shared] || groups[a.Master]
+}

@@ -1,0 +1,44 @@
+package netlink
+
+import (
+	"net/netip"
+)
+
+// NetworkDevice is one network device of this network namespace.
+type NetworkDevice struct {
+	Index     int            `json:"index"`
+	Name      string         `json:"name"`
+	Kind      string         `json:"kind"`             // as "ip -d link" calls it: device, veth, bridge, vxlan, geneve, ipip, wireguard …
+	MTU       int            `json:"mtu"`              // bytes
+	Lower     int            `json:"lower,omitempty"`  // index of the device that a tunnel or VLAN sends through; 0: none, or not fixed
+	Master    int            `json:"master,omitempty"` // index of the bridge or bond that it is part of; 0: none
+	Up        bool           `json:"up,omitempty"`
+	Elsewhere bool           `json:"elsewhere,omitempty"` // the other end of the veth is in another network namespace
+	External  bool           `json:"external,omitempty"`  // a tunnel whose peers are chosen for each packet (collect metadata)
+	IPv6      bool           `json:"ipv6,omitempty"`      // a tunnel that sends over IPv6
+	Addresses []netip.Prefix `json:"addresses,omitempty"` // with the length of their network
+}
+
+// DefaultRoute is one way to everywhere. Gateway may be not valid; the smallest metric wins.
+type DefaultRoute struct {
+	Device  int        `json:"device"`
+	Gateway netip.Addr `json:"gateway,omitzero"`
+	Metric  int        `json:"metric,omitempty"`
+	IPv6    bool       `json:"ipv6,omitempty"`
+}
+
+// NetworkLayout is how this network namespace is connected.
+type NetworkLayout struct {
+	Devices  []NetworkDevice `json:"devices"`
+	Defaults []DefaultRoute  `json:"defaults,omitempty"` // of the main routing table
+}
+
+// Device returns the device with an index.
+func (l NetworkLayout) Device(index int) (NetworkDevice, bool) {
+	for _, d := range l.Devices {
+		if d.Index == index {
+			return d, true
+		}
+	}
+	return NetworkDevice{}, false
+}

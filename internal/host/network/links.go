@@ -1,0 +1,97 @@
+package network
+
+import (
+	"errors"
+	"fmt"
+
+	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
+
+	"github.com/nodeagent/nodeagent/internal/host"
+)
+
+// Veth is one end of a pair of virtual Ethernet devices, as seen in the network namespace of the caller.
+type Veth struct {
+	Index           int
+	Name            string
+	MAC             string
+	Master          int    // index of the bridge that it is a port of; 0 for none
+	MasterName      string //
+	PeerIndex       int    // in the peer's namespace; 0 when the kernel does not tell
+	PeerNamespaceID int    // number that this namespace gives to the peer's; -1: the peer is in this one
+	Up              bool
+}
+
+// dumpTries bounds how often a dump is repeated that a change on the host interrupted.
+const dumpTries = 3
+
+// Veths lists the veth devices of this network namespace, and the number (nsid) that it gives to each of the namespaces
+// pinned at the given paths, as far as it gives one: the kernel assigns them when a device first gets a peer there. Nothing
+// is assigned by asking.
+func Veths(h *host.Host, pins []string) (veths []Veth, namespaceIDs map[string]int, err error) {
+	socket, err := netlink.NewHandle(unix.NETLINK_ROUTE)
+	if err != nil {
+		return nil, nil, fmt.Errorf("open route socket: %w", err)
+	}
+	defer socket.Close()
+	links, err := dumpLinks(socket)
+	if err != nil {
+		return nil, nil, err
+	}
+	names := make(map[int]string)
+	for _, link := range links {
+		names[link.Attrs().Index] = link.Attrs().Name
+	}
+	for _, link := range links {
+		if at := link.Attrs(); link.Type() == "veth" {
+			veths = append(veths, Veth{
+				Index: at.Index, Name: at.Name, MAC: at.HardwareAddr.String(), Master: at.MasterIndex, MasterName: names[at.MasterIndex],
+				PeerIndex: at.ParentIndex, PeerNamespaceID: at.NetNsID, Up: at.RawFlags&unix.IFF_UP != 0,
+			})
+		}
+	}
+	namespaceIDs = make(map[string]int)
+	for _, pin := range pins {
+		id, err := namespaceID(h, socket, pin)
+		if errors.Is(err, unix.ENOENT) || errors.Is(err, unix.EINVAL) {
+			continue // unpinned meanwhile
+		}
+		if err != nil {
+			return nil, nil, fmt.Errorf("number of network namespace %s: %w", pin, err)
+		}
+		if id >= 0 {
+			namespaceIDs[pin] = id
+		}
+	}
+	return veths, namespaceIDs, nil
+}
+
+// wholeDump repeats a dump that was interrupted by a change: it may lack something.
+func wholeDump[T any](dump func() ([]T, error)) (all []T, err error) {
+	for range dumpTries {
+		if all, err = dump(); !errors.Is(err, netlink.ErrDumpInterrupted) {
+			break
+		}
+	}
+	return all, err
+}
+
+// dumpLinks lists all links.
+func dumpLinks(socket *netlink.Handle) ([]netlink.Link, error) {
+	links, err := wholeDump(socket.LinkList)
+	if err != nil {
+		return nil, fmt.Errorf("list links: %w", err)
+	}
+	return links, nil
+}
+
+// namespaceID asks for the number of the namespace pinned at a path. The file is opened for a moment only: an open one
+// keeps the namespace alive.
+func namespaceID(h *host.Host, socket *netlink.Handle, pin string) (int, error) {
+	fd, err := unix.Open(h.Files.Path(pin), unix.O_RDONLY|unix.O_NONBLOCK|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0)
+	if err != nil {
+		return -1, err
+	}
+	defer unix.Close(fd)
+	return socket.GetNetNsIdByFd(fd)
+}

@@ -1,0 +1,65 @@
+package network
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"strings"
+
+	"github.com/vishvananda/netlink/nl"
+
+	"github.com/nodeagent/nodeagent/internal/host"
+	"github.com/nodeagent/nodeagent/internal/host/hosterr"
+	"github.com/nodeagent/nodeagent/internal/host/packetfilter"
+)
+
+// ReadPacketFilter reads the chains of the hooks prerouting, input, forward and output, and those that they jump to: rules that
+// translate addresses (nat) are left out, and so is what belongs to a component that keeps whole tables for itself
+// (kube-proxy's nftables mode). The kernel is asked itself; no module is loaded by it, no program is run.
+func ReadPacketFilter(h *host.Host) (packetfilter.PacketFilter, error) {
+	if h.Network.PacketFilter != nil {
+		return h.Network.PacketFilter()
+	}
+	if h.Files.Root != "" {
+		return packetfilter.PacketFilter{}, fmt.Errorf("packet filter: %w", hosterr.ErrNotConfigured)
+	}
+	legacy, err := legacyTables(h)
+	if err != nil {
+		return packetfilter.PacketFilter{}, fmt.Errorf("tables of iptables-legacy: %w", err)
+	}
+	if !h.HasModule("nf_tables") {
+		return packetfilter.PacketFilter{Legacy: legacy}, nil
+	}
+	for range dumpTries {
+		whole := packetfilter.PacketFilter{Legacy: legacy}
+		err := packetfilter.NftTables(&whole)
+		if err == nil {
+			return whole, nil
+		}
+		if !errors.Is(err, nl.ErrDumpInterrupted) { // by a change, which may be the half of another
+			return packetfilter.PacketFilter{}, fmt.Errorf("read nf_tables: %w", err)
+		}
+	}
+	return packetfilter.PacketFilter{}, errors.New("read nf_tables: the rules change too often to be read whole")
+}
+
+// legacyTables names the tables of iptables-legacy that can drop something: all but nat. They are there once somebody has
+// used them, with rules or without, until the module is unloaded.
+func legacyTables(h *host.Host) ([]string, error) {
+	var tables []string
+	for _, family := range []string{"ip", "ip6"} {
+		names, err := h.Files.Read("/proc/thread-self/net/" + family + "_tables_names")
+		if errors.Is(err, fs.ErrNotExist) {
+			continue // never loaded
+		}
+		if err != nil {
+			return nil, err
+		}
+		for _, table := range strings.Fields(string(names)) {
+			if table != "nat" {
+				tables = append(tables, family+" "+hosterr.Clip(table))
+			}
+		}
+	}
+	return tables, nil
+}

@@ -1,0 +1,33 @@
+package probe_test
+
+import (
+	"os"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+
+	"github.com/nodeagent/nodeagent/internal/host/probe"
+)
+
+// Devices that do not know a command refuse it, and what is no device is not asked.
+func TestProbeOfDevicesThatDoNotKnow(t *testing.T) {
+	prober := probe.NewProber()
+	for _, op := range []probe.ProbeOp{probe.ProbeNVMeHealth, probe.ProbeNVMeEBS, probe.ProbeATAHealth, probe.ProbeSCSIHealth, probe.ProbeThinPools, probe.ProbeMultipath} {
+		answer, err := prober.Do(t.Context(), probe.ProbeRequest{Op: op, Path: "/dev/null"})
+		if err != nil || syscall.Errno(answer.Errno) != syscall.ENOTTY {
+			t.Errorf("%s of /dev/null: %+v, %v", op, answer, err)
+		}
+		answer, err = prober.Do(t.Context(), probe.ProbeRequest{Op: op, Path: "/dev/absent"})
+		if err != nil || syscall.Errno(answer.Errno) != syscall.ENOENT {
+			t.Errorf("%s of what is not there: %+v, %v", op, answer, err)
+		}
+		file := filepath.Join(t.TempDir(), "file")
+		if err := os.WriteFile(file, nil, 0o600); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := prober.Do(t.Context(), probe.ProbeRequest{Op: op, Path: file}); err == nil || !strings.Contains(err.Error(), "is no device") {
+			t.Errorf("%s of a file: %v", op, err)
+		}
+	}
+}

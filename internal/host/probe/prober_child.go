@@ -1,0 +1,103 @@
+package probe
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+
+	"golang.org/x/sys/unix"
+)
+
+// probeName is what a probe child finds as its own name. It stands in process lists, so that people know what it is.
+const probeName = "nodeagent-probe"
+
+// autofsMagic is f_type of a place where an automount would be made.
+const autofsMagic = 0x0187
+
+// ProbeMain makes this process a probe child if it was started as one: it does the requests of its argument, writes
+// the answers to standard output and exits. Otherwise it returns at once. It is the first call of main, and of TestMain
+// where a package's tests probe: the child is the program itself, and nothing of it shall have run before.
+func ProbeMain() {
+	if len(os.Args) == 2 && os.Args[0] == probeName {
+		nameThreads()
+		var batch probeBatch
+		if err := json.Unmarshal([]byte(os.Args[1]), &batch); err != nil {
+			fmt.Fprintln(os.Stderr, "probe request:", err)
+			os.Exit(2)
+		}
+		if err := batch.serve(os.Stdout); err != nil {
+			fmt.Fprintln(os.Stderr, err)
+			os.Exit(2)
+		}
+		os.Exit(0)
+	}
+}
+
+// nameThreads gives each thread the child's name: it was started as "exe", any thread may be the one that hangs, and then it
+// shall be known by its name. Threads that begin later inherit it.
+func nameThreads() {
+	threads, _ := os.ReadDir("/proc/self/task") // it is only for people
+	for _, thread := range threads {
+		_ = os.WriteFile("/proc/self/task/"+thread.Name()+"/comm", []byte(probeName), 0)
+	}
+}
+
+// answer does one request.
+func (r wireRequest) answer() (ProbeAnswer, error) {
+	probe := diskProbe(r.Op)
+	if probe == nil {
+		probe = map[ProbeOp]func(path string) (ProbeAnswer, error){
+			ProbeStatfs: probeStatfs, ProbeAllowances: probeAllowances, ProbeFabric: probeFabric, ProbeJournals: probeJournals,
+		}[r.Op]
+	}
+	if probe == nil {
+		return ProbeAnswer{}, fmt.Errorf("unknown probe %q", r.Op)
+	}
+	return probe(string(r.Path))
+}
+
+// probeStatfs asks a mounted filesystem whether it still answers. The path is held by a descriptor first, so that all
+// calls speak of the same file, and no automount is made. What is mounted on a file (a bind) cannot be opened as a
+// directory; there the attributes, which the filesystem is asked for too, must do: opening could wake a device or a pipe.
+func probeStatfs(path string) (ProbeAnswer, error) {
+	fd, err := unix.Open(path, unix.O_PATH|unix.O_CLOEXEC, 0)
+	if err != nil {
+		return refusal(err)
+	}
+	defer unix.Close(fd)
+	var fs unix.Statfs_t
+	if err := unix.Fstatfs(fd, &fs); err != nil {
+		return refusal(err)
+	}
+	unit := uint64(fs.Frsize)
+	answer := ProbeAnswer{
+		Flags: fs.Flags, Type: fs.Type,
+		FreeBytes: fs.Bavail * unit, TotalBytes: fs.Blocks * unit, RootBytes: fs.Bfree * unit,
+		FreeInodes: fs.Ffree, Inodes: fs.Files,
+	}
+	if fs.Type == autofsMagic {
+		return answer, nil // opening it would mount what is not there
+	}
+	var stat unix.Stat_t
+	if err = unix.Fstat(fd, &stat); err == nil && stat.Mode&unix.S_IFMT == unix.S_IFDIR {
+		var dir int
+		if dir, err = unix.Openat(fd, ".", unix.O_RDONLY|unix.O_DIRECTORY|unix.O_NONBLOCK|unix.O_CLOEXEC, 0); err == nil {
+			err = unix.Close(dir)
+		}
+	}
+	if err != nil {
+		refused, err := refusal(err)
+		answer.Errno = refused.Errno
+		return answer, err
+	}
+	return answer, nil
+}
+
+// refusal makes an answer of the kernel's refusal.
+func refusal(err error) (ProbeAnswer, error) {
+	if errno, ok := errors.AsType[unix.Errno](err); ok {
+		return ProbeAnswer{Errno: int(errno)}, nil
+	}
+	return ProbeAnswer{}, err
+}

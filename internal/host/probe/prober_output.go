@@ -1,0 +1,80 @@
+package probe
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"sync"
+	"time"
+
+	"github.com/nodeagent/nodeagent/internal/host/hosterr"
+)
+
+// errNoAnswer says that a child ended without a word about a request.
+var errNoAnswer = errors.New("no answer")
+
+// probeOutput takes what a child says, line by line, while others may already read it: a child that hangs never closes
+// its output.
+type probeOutput struct {
+	complete chan struct{} // closed with the last line that is expected
+
+	mu     sync.Mutex // guards what follows
+	buffer boundedBuffer
+	lines  int // still to come
+}
+
+func newProbeOutput(requests int) *probeOutput {
+	return &probeOutput{
+		complete: make(chan struct{}), lines: requests,
+		buffer: boundedBuffer{most: maxProbeOutput + maxProbeLine*requests},
+	}
+}
+
+func (o *probeOutput) Write(data []byte) (int, error) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	n, err := o.buffer.Write(data)
+	before := o.lines
+	o.lines -= bytes.Count(data[:n], []byte("\n"))
+	if before > 0 && o.lines <= 0 {
+		close(o.complete)
+	}
+	return n, err
+}
+
+// healthy reports whether the child has said all, and that nothing hangs.
+func (o *probeOutput) healthy() bool {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	return o.lines <= 0 && !bytes.Contains(o.buffer.Bytes(), []byte(`"hung":true`))
+}
+
+// parse puts what the child said into the results of the requests. The last line may be cut short where the child was
+// killed.
+func (o *probeOutput) parse(results []ProbeResult, requests []ProbeRequest, patience time.Duration, ended <-chan struct{}) error {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	whole := o.buffer.Bytes()
+	whole = whole[:bytes.LastIndexByte(whole, '\n')+1]
+	for text := range bytes.Lines(whole) {
+		var line probeLine
+		if err := json.Unmarshal(text, &line); err != nil {
+			return fmt.Errorf("answer %q: %w", hosterr.Clip(string(text)), err)
+		}
+		if line.Number < 0 || line.Number >= len(results) {
+			return fmt.Errorf("answer %q: there is no such request", hosterr.Clip(string(text)))
+		}
+		request, result := requests[line.Number], ProbeResult{Answer: line.Answer}
+		switch {
+		case line.Hung:
+			result.Err, result.Ended = hangs(request, patience), ended
+		case line.Skipped:
+			result.Err = fmt.Errorf("probe %s %s: %w", request.Op, request.Path, ErrTooManyAbandoned)
+		case line.Error != "":
+			result.Err = fmt.Errorf("probe %s %s: %s", request.Op, request.Path, line.Error)
+		}
+		results[line.Number] = result
+	}
+	return nil
+}

@@ -1,0 +1,257 @@
+package probe
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os/exec"
+	"slices"
+	"strings"
+	"sync"
+	"syscall"
+	"time"
+)
+
+// ErrTooManyAbandoned says that so many probes hang in the kernel that no further one is started.
+var ErrTooManyAbandoned = errors.New("too many probes hang in the kernel")
+
+const (
+	// maxProbes bounds the children that exist at any time, hung ones included. More would help nobody: one dead disk or
+	// server is enough to hang them all, and each is a process that people see in state D.
+	maxProbes = 3
+	// probeTimeout bounds a probe whose context has no deadline.
+	probeTimeout = 10 * time.Second
+	// reapGrace is how long a killed child may take to go before it is abandoned.
+	reapGrace = time.Second
+	// maxProbeOutput and maxProbeLine, for each request, bound what a child may say. The ports of 32 InfiniBand cards are
+	// about 20 KiB.
+	maxProbeOutput = 128 << 10
+	maxProbeLine   = 64 << 10
+)
+
+// NewProber returns a prober whose children are this program itself: main must begin with ProbeMain.
+func NewProber() Prober {
+	p := &prober{slots: make(chan struct{}, maxProbes), program: "/proc/self/exe"}
+	return Prober{Do: p.do, Batch: p.all}
+}
+
+type prober struct {
+	program string
+	slots   chan struct{} // one taken for each child from its start until it is reaped
+
+	mu        sync.Mutex // guards abandoned
+	abandoned int        // children that did not go when killed
+}
+
+func (p *prober) do(ctx context.Context, request ProbeRequest) (ProbeAnswer, error) {
+	result := p.part(ctx, 0, []ProbeRequest{request})[0]
+	return result.Answer, result.Err
+}
+
+func (p *prober) all(ctx context.Context, patience time.Duration, requests []ProbeRequest) []ProbeResult {
+	results := make([]ProbeResult, 0, len(requests))
+	for _, part := range batches(requests) {
+		// One call leaves at most one child behind.
+		if slices.ContainsFunc(results, func(r ProbeResult) bool { return r.Ended != nil }) {
+			results = append(results, failed(part, ErrTooManyAbandoned)...)
+			continue
+		}
+		results = append(results, p.part(ctx, patience, part)...)
+	}
+	return results
+}
+
+// part asks one child. What it did not answer has the error for which it ended, or was ended.
+func (p *prober) part(ctx context.Context, patience time.Duration, requests []ProbeRequest) []ProbeResult {
+	ctx, cancel := context.WithTimeout(ctx, probeTimeout+patience)
+	defer cancel()
+	child, err := p.take(ctx, patience, requests)
+	if err != nil {
+		return failed(requests, err)
+	}
+	go child.run(p) // supervises one child until it is reaped
+	var ended <-chan struct{}
+	select {
+	case <-child.done:
+		err = child.failure()
+	case <-child.out.complete: // what is left of it is to end, or to hang
+		ended, err = p.end(child), errNoAnswer
+	case <-ctx.Done():
+		ended, err = p.end(child), ctx.Err()
+	}
+	results := failed(requests, err)
+	if parseErr := child.out.parse(results, requests, patience, ended); parseErr != nil {
+		return failed(requests, parseErr)
+	}
+	return results
+}
+
+// take waits for the right to start a child.
+func (p *prober) take(ctx context.Context, patience time.Duration, requests []ProbeRequest) (*probeChild, error) {
+	if p.stuck() {
+		return nil, ErrTooManyAbandoned
+	}
+	select {
+	case p.slots <- struct{}{}:
+	case <-ctx.Done():
+		if p.stuck() {
+			return nil, ErrTooManyAbandoned
+		}
+		return nil, ctx.Err()
+	}
+	child, err := newProbeChild(p.program, patience, requests)
+	if err != nil {
+		<-p.slots
+		return nil, err
+	}
+	return child, nil
+}
+
+// failed returns the same error for all requests.
+func failed(requests []ProbeRequest, err error) []ProbeResult {
+	results := make([]ProbeResult, len(requests))
+	for i, r := range requests {
+		results[i].Err = fmt.Errorf("probe %s %s: %w", r.Op, r.Path, err)
+	}
+	return results
+}
+
+// end kills a child that is not needed any more, or has no more time. The channel that it returns is nil when the child
+// went, and otherwise closed when it does.
+func (p *prober) end(child *probeChild) <-chan struct{} {
+	if child.out.healthy() { // it has said all, and ends by itself
+		select {
+		case <-child.done:
+			return nil
+		case <-time.After(reapGrace):
+		}
+	}
+	child.kill()
+	select {
+	case <-child.done:
+		return nil
+	case <-time.After(reapGrace):
+		p.abandon(child)
+		return child.done
+	}
+}
+
+// stuck reports whether no child can be started before an abandoned one goes.
+func (p *prober) stuck() bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.abandoned >= maxProbes
+}
+
+// abandon leaves a child to its goroutine, which reaps it whenever the kernel frees it.
+func (p *prober) abandon(c *probeChild) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	select {
+	case <-c.done: // it went in the very last moment
+	default:
+		c.abandoned = true
+		p.abandoned++
+	}
+}
+
+// reaped frees what the child held.
+func (p *prober) reaped(c *probeChild) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if c.abandoned {
+		p.abandoned--
+	}
+	close(c.done)
+	<-p.slots
+}
+
+// probeChild is one child process.
+type probeChild struct {
+	cmd       *exec.Cmd
+	out       *probeOutput
+	errs      boundedBuffer
+	done      chan struct{} // closed when the child is reaped, or could not be started
+	err       error         // set before done is closed
+	abandoned bool          // guarded by prober.mu
+
+	mu     sync.Mutex // guards begun and killed
+	begun  bool
+	killed bool
+}
+
+func newProbeChild(program string, patience time.Duration, requests []ProbeRequest) (*probeChild, error) {
+	batch := probeBatch{Patience: patience}
+	for _, r := range requests {
+		batch.Requests = append(batch.Requests, wireRequest{r, []byte(r.Path)})
+	}
+	argument, err := json.Marshal(batch)
+	if err != nil {
+		return nil, err
+	}
+	c := &probeChild{done: make(chan struct{}), out: newProbeOutput(len(requests)), errs: boundedBuffer{most: maxProbeLine}}
+	c.cmd = &exec.Cmd{
+		Path: program,
+		Args: []string{probeName, string(argument)},
+		// Nothing of our environment; and one thread, no garbage collection, so that a probe is cheap.
+		Env:    []string{"GOMAXPROCS=1", "GOGC=off"},
+		Dir:    "/",
+		Stdout: c.out,
+		Stderr: &c.errs,
+		SysProcAttr: &syscall.SysProcAttr{
+			Setpgid: true,
+			// When the agent dies, so do its probes. The kernel ties this to the thread that started the child; should
+			// that one end early, the probe is killed, which the next look mends.
+			Pdeathsig: syscall.SIGKILL,
+		},
+	}
+	return c, nil
+}
+
+// run starts the child and waits for it. Even the start can hang: it reads the program's file, and its thread waits for
+// that in the kernel. It has a goroutine of its own for this reason.
+func (c *probeChild) run(p *prober) {
+	defer p.reaped(c)
+	if c.err = c.cmd.Start(); c.err != nil {
+		return
+	}
+	c.mu.Lock()
+	c.begun = true
+	if c.killed {
+		_ = c.cmd.Process.Kill() // it has not been waited for, so it is ours
+	}
+	c.mu.Unlock()
+	c.err = c.cmd.Wait()
+}
+
+func (c *probeChild) kill() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.killed = true
+	if c.begun {
+		_ = c.cmd.Process.Kill() // an error means that it is reaped already
+	}
+}
+
+// failure is called after done was closed: why there may be requests without an answer.
+func (c *probeChild) failure() error {
+	if c.err != nil {
+		return fmt.Errorf("%w: %s", c.err, strings.TrimSpace(c.errs.String()))
+	}
+	return errNoAnswer
+}
+
+// boundedBuffer keeps what a child says and refuses more than that.
+type boundedBuffer struct {
+	bytes.Buffer
+	most int
+}
+
+func (b *boundedBuffer) Write(data []byte) (int, error) {
+	if b.Len()+len(data) > b.most {
+		return 0, fmt.Errorf("more than %d bytes of output", b.most)
+	}
+	return b.Buffer.Write(data)
+}

@@ -1,0 +1,178 @@
+// Package socket says who listens on Unix sockets.
+package socket
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"path"
+	"strings"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/nodeagent/nodeagent/internal/host"
+	"github.com/nodeagent/nodeagent/internal/host/discover"
+	"github.com/nodeagent/nodeagent/internal/host/mount"
+)
+
+// Listener is a Unix socket with a name in the filesystem on which somebody listens.
+type Listener struct {
+	Path   string // of the host, where it lies in one of the directories; as its owner calls it otherwise
+	Inside bool   // it lies in one of the directories that were asked for
+	PID    int    // a process that holds it; 0: none was found
+}
+
+// Bounds of one search.
+const (
+	maxListenerFiles = 1 << 20
+	maxListeners     = 10_000
+)
+
+// Listeners finds the Unix sockets on which somebody listens, and tells which of them lie in one of dirs. /proc/net/unix
+// shows those of one network namespace only, so that it is read for each; and a socket's name is the one that its owner
+// gave to bind(2), in its own mount namespace (/csi/csi.sock), so that it is held against the owner's mount table. A socket
+// whose file was deleted still has its name. An error means that something could not be looked at.
+func Listeners(h *host.Host, ctx context.Context, dirs ...string) ([]Listener, error) {
+	pids, err := h.PIDs()
+	if err != nil {
+		return nil, err
+	}
+	names, err := listeningNames(h, ctx, pids)
+	if err != nil {
+		return nil, err
+	}
+	holders, err := socketHolders(h, ctx, pids, names)
+	if err != nil {
+		return nil, err
+	}
+	table, err := mount.Table(h)
+	if err != nil {
+		return nil, err
+	}
+	places := map[string]mount.Place{} // of dirs
+	for _, dir := range dirs {
+		resolved, err := mount.Real(h, dir)
+		if err != nil {
+			return nil, err
+		}
+		if at, ok := mount.Located(table, resolved); ok {
+			places[dir] = at
+		}
+	}
+	tables := map[int][]mount.Mount{}
+	all := make([]Listener, 0, len(names))
+	for inode, name := range names {
+		l := Listener{Path: name}
+		for _, dir := range dirs {
+			l.Inside = l.Inside || mount.Below(name, dir)
+		}
+		for _, pid := range holders[inode] {
+			if _, ok := tables[pid]; !ok {
+				tables[pid], _ = mount.TableOf(h, pid)
+			}
+			at, ok := mount.Located(tables[pid], bound(h, pid, name))
+			if !ok {
+				continue // it has ended, or where its paths lead is not known: not an owner that tells anything
+			}
+			l.PID = pid
+			for dir, place := range places {
+				if at.Within(place) {
+					l.Path, l.Inside = path.Join(dir, strings.TrimPrefix(at.Path, place.Path)), true
+				}
+			}
+		}
+		all = append(all, l)
+	}
+	return all, nil
+}
+
+// bound returns the absolute path of a name that a process gave to bind(2).
+func bound(h *host.Host, pid int, name string) string {
+	if path.IsAbs(name) {
+		return path.Clean(name)
+	}
+	cwd, err := h.Files.Link(host.ProcFile(pid, "cwd"))
+	if err != nil {
+		cwd = "/"
+	}
+	return path.Join("/", cwd, name)
+}
+
+// listeningNames returns the names of the listening sockets of all network namespaces, by inode.
+func listeningNames(h *host.Host, ctx context.Context, pids []int) (map[string]string, error) {
+	names, seen := map[string]string{}, map[string]bool{}
+	for _, pid := range pids {
+		if ctx.Err() != nil {
+			return nil, ctx.Err()
+		}
+		namespace, err := h.Files.Link(host.ProcFile(pid, "ns/net"))
+		if mount.Ended(err) || err == nil && seen[namespace] {
+			continue
+		}
+		data, err := h.Files.Read(host.ProcFile(pid, "net/unix")) // also where the namespace's name is not told
+		if mount.Ended(err) || errors.Is(err, unix.EINVAL) {
+			continue
+		}
+		if err != nil {
+			return nil, err
+		}
+		if namespace != "" {
+			seen[namespace] = true
+		}
+		for line := range strings.Lines(string(data)) {
+			if inode, name, ok := listening(line); ok {
+				names[inode] = name
+			}
+		}
+		if len(names) > maxListeners {
+			return nil, fmt.Errorf("more than %d Unix sockets listen", maxListeners)
+		}
+	}
+	if len(seen) == 0 {
+		return nil, fmt.Errorf("no network namespace could be looked at")
+	}
+	return names, nil
+}
+
+// listening parses a line as of /proc/net/unix: see listeningInodes. Abstract names are no files.
+func listening(line string) (inode, name string, ok bool) {
+	found := discover.ParseListening(line, func(n string) bool {
+		name = n
+		return !strings.HasPrefix(n, "@")
+	})
+	for inode = range found {
+		ok = true
+	}
+	return inode, name, ok
+}
+
+// socketHolders returns who holds sockets, by inode. Of a process that may not be looked at, its sockets have no holder.
+func socketHolders(h *host.Host, ctx context.Context, pids []int, sockets map[string]string) (map[string][]int, error) {
+	const most = 8 // processes of one socket
+	holders, files := map[string][]int{}, 0
+	for _, pid := range pids {
+		if ctx.Err() != nil {
+			return nil, ctx.Err()
+		}
+		dir := host.ProcFile(pid, "fd")
+		fds, err := h.Files.List(dir)
+		if err != nil {
+			continue
+		}
+		if files += len(fds); files > maxListenerFiles {
+			return nil, fmt.Errorf("processes have more than %d files open", maxListenerFiles)
+		}
+		for _, fd := range fds {
+			target, err := h.Files.Link(path.Join(dir, fd))
+			if err != nil {
+				continue // closed meanwhile
+			}
+			inode, ok := strings.CutPrefix(target, "socket:[")
+			inode = strings.TrimSuffix(inode, "]")
+			if _, wanted := sockets[inode]; ok && wanted && len(holders[inode]) < most {
+				holders[inode] = append(holders[inode], pid)
+			}
+		}
+	}
+	return holders, nil
+}

@@ -1,0 +1,234 @@
+package systemd
+
+import (
+	"context"
+	"encoding/binary"
+	"net"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+)
+
+// busSignal makes a signal.
+func busSignal(path, member, signature string, body busWriter) []byte {
+	head := busWriter{'l', 4, 1, 1}
+	head.number(uint32(len(body)))
+	head.number(9)
+	head.number(0)
+	head.field(busFieldPath, "o", path)
+	head.field(busFieldMember, "s", member)
+	head.align(8)
+	head = append(head, busFieldSignature, 1, 'g', 0, byte(len(signature)))
+	head = append(append(head, signature...), 0)
+	binary.LittleEndian.PutUint32(head[12:], uint32(len(head)-busHead))
+	head.align(8)
+	return append(head, body...)
+}
+
+// serviceSignal tells of a service's Result, behind another property.
+func serviceSignal(unit, result string) []byte {
+	var body busWriter
+	body.text(systemdName + ".Service")
+	body.number(0)
+	body.align(8)
+	at := len(body)
+	for _, p := range [][2]string{{"StatusText", "Result"}, {"Result", result}} {
+		body.align(8)
+		body.text(p[0])
+		body = append(body, 1, 's', 0)
+		body.text(p[1])
+	}
+	binary.LittleEndian.PutUint32(body[at-4:], uint32(len(body)-at))
+	body.number(0)
+	return busSignal("/org/freedesktop/systemd1/unit/"+unit, "PropertiesChanged", "sa{sv}as", body)
+}
+
+func jobSignal(result string) []byte {
+	var body busWriter
+	body.number(7)
+	body.text("/org/freedesktop/systemd1/job/7")
+	body.text("data.mount")
+	body.text(result)
+	return busSignal("/org/freedesktop/systemd1", "JobRemoved", "uoss", body)
+}
+
+// tellingBus is a bus that answers, and then sends signals to each connection in its turn.
+type tellingBus struct {
+	t         *testing.T
+	signals   [][]byte // of each connection; the last one's for all further ones
+	endless   bool     // the last signals again and again
+	closes    bool     // the connection behind them
+	connected atomic.Int32
+	sent      atomic.Int64
+}
+
+func (b *tellingBus) watch() systemdWatch {
+	b.t.Helper()
+	dir := b.t.TempDir()
+	p := systemdPaths{booted: dir, bus: filepath.Join(dir, "bus")}
+	listener, err := net.Listen("unix", p.bus)
+	if err != nil {
+		b.t.Fatal(err)
+	}
+	b.t.Cleanup(func() { listener.Close() })
+	go func() {
+		for {
+			conn, err := listener.Accept()
+			if err != nil {
+				return
+			}
+			n := int(b.connected.Add(1))
+			go b.serve(conn, b.signals[min(n, len(b.signals))-1])
+		}
+	}()
+	return systemdWatch{paths: p, gap: 20 * time.Millisecond, longest: 160 * time.Millisecond, failing: map[string]bool{}}
+}
+
+// serve answers calls until the watcher has subscribed.
+func (b *tellingBus) serve(conn net.Conn, signals []byte) {
+	defer conn.Close()
+	subscribed := make(chan struct{})
+	go func() {
+		select {
+		case <-subscribed:
+		case <-b.t.Context().Done():
+			return
+		}
+		for {
+			n, err := conn.Write(signals)
+			b.sent.Add(int64(n))
+			if b.closes {
+				conn.Close()
+			}
+			if err != nil || !b.endless {
+				return
+			}
+		}
+	}()
+	answer := func(call busMessage, _ *busReplying) {
+		if call.member == "Subscribe" {
+			time.AfterFunc(time.Millisecond, func() { close(subscribed) }) // behind the answer
+		}
+	}
+	fakeBus{answer: answer}.serve(conn)
+}
+
+func TestSystemdSignals(t *testing.T) {
+	w := systemdWatch{failing: map[string]bool{}}
+	cut := serviceSignal("a", "exit-code")
+	for _, tt := range []struct {
+		name   string
+		signal []byte
+		want   bool
+	}{
+		{"a service starts", serviceSignal("a", "success"), false},
+		{"it fails", serviceSignal("a", "exit-code"), true},
+		{"it fails again", serviceSignal("a", "signal"), true},
+		{"another one ends well", serviceSignal("b", "success"), false},
+		{"it works again", serviceSignal("a", "success"), true},
+		{"and goes on", serviceSignal("a", "success"), false},
+		{"a job fails", jobSignal("failed"), true},
+		{"another signal", busSignal("/", "UnitNew", "so", nil), false},
+		{"another body", busSignal("/", "PropertiesChanged", "s", nil), false},
+		{"nothing changed", busSignal("/", "PropertiesChanged", "sa{sv}as", nil), false},
+		{"Result at the very end", busSignal("/", "PropertiesChanged", "sa{sv}as", cut[len(cut)-24:len(cut)-16]), false},
+	} {
+		message, err := parseBusMessage(tt.signal)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got := w.matters(message); got != tt.want {
+			t.Errorf("%s: matters: %t", tt.name, got)
+		}
+	}
+}
+
+func TestWatchSystemd(t *testing.T) {
+	bus := &tellingBus{t: t, signals: [][]byte{
+		slices.Concat(serviceSignal("a", "success"), serviceSignal("b", "exit-code")), nil,
+	}}
+	w := bus.watch()
+	ctx, cancel := context.WithCancel(t.Context())
+	told, ended := make(chan int32, 10), make(chan error, 1)
+	go func() { ended <- w.run(ctx, func() { told <- bus.connected.Load() }) }()
+	if first, second := <-told, <-told; first != 1 || second != 2 {
+		t.Errorf("told on connections %d and %d, want 1 and, after being away, 2", first, second)
+	}
+	cancel()
+	if err := <-ended; err != nil || len(told) != 0 {
+		t.Errorf("ended with %v, told %d times more", err, len(told))
+	}
+}
+
+// TestWatchSystemdStorm: a service that fails or starts all the time is told seldom, and not read of meanwhile.
+func TestWatchSystemdStorm(t *testing.T) {
+	for _, result := range []string{"exit-code", "success"} {
+		t.Run(result, func(t *testing.T) {
+			bus := &tellingBus{t: t, signals: [][]byte{serviceSignal("a", result)}, endless: true}
+			w := bus.watch()
+			var told atomic.Int32
+			ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+			defer cancel()
+			if err := w.run(ctx, func() { told.Add(1) }); err != nil {
+				t.Error(err)
+			}
+			// 20, 40, 80 and 160 ms away, then always 160: nine connections, two calls for each.
+			if n, sent := told.Load(), bus.sent.Load(); n < 3 || n > 20 || sent > 8<<20 {
+				t.Errorf("told %d times in a second, %d bytes sent", n, sent)
+			}
+			t.Logf("told %d times, %d connections, %d KiB sent", told.Load(), bus.connected.Load(), bus.sent.Load()>>10)
+		})
+	}
+}
+
+func TestWatchSystemdBroken(t *testing.T) {
+	garbage := busSignal("/", "JobRemoved", "uoss", nil)
+	garbage[0] = 'x'
+	huge := busSignal("/", "JobRemoved", "uoss", nil)
+	binary.LittleEndian.PutUint32(huge[4:], 1<<31)
+	for name, tt := range map[string]struct {
+		bus  *tellingBus
+		want string
+	}{
+		"garbage": {&tellingBus{signals: [][]byte{garbage}}, "byte order"},
+		"huge":    {&tellingBus{signals: [][]byte{huge}}, "bytes"},
+		"cut off": {&tellingBus{signals: [][]byte{jobSignal("failed")[:30]}, closes: true}, "EOF"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			tt.bus.t = t
+			w := tt.bus.watch()
+			w.gap = time.Minute // a bus that breaks off sooner is of no use
+			ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+			defer cancel()
+			err := w.run(ctx, func() { t.Error("told") })
+			if err == nil || !strings.Contains(err.Error(), tt.want) || !strings.Contains(err.Error(), w.paths.bus) {
+				t.Errorf("error %v, want %q", err, tt.want)
+			}
+		})
+	}
+	w := fakeBus{answer: func(_ busMessage, out *busReplying) { out.errorName = "org.freedesktop.DBus.Error.AccessDenied" }}.watch(t)
+	if err := w.run(t.Context(), func() {}); err == nil || !strings.Contains(err.Error(), "AccessDenied") {
+		t.Errorf("refused: %v", err)
+	}
+	w = fakeBus{hang: true}.watch(t)
+	ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
+	defer cancel()
+	if err := w.run(ctx, func() {}); err != nil {
+		t.Errorf("ended while it waited: %v", err)
+	}
+	w.paths.bus += ".none" // nobody listens, and nobody should
+	ctx, cancel = context.WithTimeout(t.Context(), 50*time.Millisecond)
+	defer cancel()
+	if err := w.run(ctx, func() { t.Error("told") }); err != nil {
+		t.Errorf("no bus: %v", err)
+	}
+}
+
+func (f fakeBus) watch(t *testing.T) systemdWatch {
+	p := f.listen(t)
+	p.bus = p.private
+	return systemdWatch{paths: p, gap: time.Minute, longest: time.Millisecond, failing: map[string]bool{}}
+}

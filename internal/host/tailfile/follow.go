@@ -1,0 +1,211 @@
+// Package tailfile follows files that are written to and rotated.
+package tailfile
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/nodeagent/nodeagent/internal/host"
+	"github.com/nodeagent/nodeagent/internal/host/mount"
+)
+
+// FilePlace is how far a growing file has been read. It survives restarts, and is of use as long as the file is the same.
+type FilePlace struct {
+	Device uint64 `json:"device"`
+	Inode  uint64 `json:"inode"`
+	Offset int64  `json:"offset"`
+}
+
+const (
+	// followEvery is how often a file is looked at for more.
+	followEvery = time.Second
+	// maxBehind is how far back a file is read that was never read before.
+	maxBehind = 16 << 20
+	// maxLogLine bounds a line; the rest of a longer one is left out.
+	maxLogLine = 64 << 10
+)
+
+// FollowFile calls each for every line of a log file, from a place on, and for those that are added, until ctx ends; then it
+// returns nil. The line has no newline, is cut where it is longer than 64 KiB, and is valid until each returns; the place is
+// behind it. A place in another file, or the zero place, stands for the last 16 MiB. A file that is replaced or truncated is
+// read from its beginning; the old one is read to its end first. caughtUp is called when the end was reached first. It
+// refuses a file on a foreign mount, which could hang the agent, and what is no regular file.
+func FollowFile(h *host.Host, ctx context.Context, name string, from FilePlace, each func(line []byte, at FilePlace), caughtUp func()) error {
+	f := &follower{name: name, path: h.Files.Path(name), each: each}
+	if err := refuseForeign(h, f.path); err != nil {
+		return err
+	}
+	if err := f.open(from, false); err != nil {
+		return err
+	}
+	defer func() { f.file.Close() }()
+	timer := time.NewTimer(followEvery)
+	defer timer.Stop()
+	for first := true; ; first = false {
+		if err := f.drain(ctx); err != nil || ctx.Err() != nil {
+			return err
+		}
+		if again, err := f.renew(); err != nil {
+			return err
+		} else if again {
+			continue
+		}
+		if first {
+			caughtUp()
+		}
+		timer.Reset(followEvery)
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-timer.C:
+		}
+	}
+}
+
+// foreignKind reports whether a type of filesystem is one that somebody else serves: it may hang whoever reads.
+func foreignKind(kind string) bool {
+	return strings.HasPrefix(kind, "fuse") || slices.Contains([]string{
+		"nfs", "nfs4", "cifs", "smb3", "ceph", "9p", "glusterfs", "lustre", "afs", "gpfs", "beegfs", "ocfs2", "gfs2", "autofs",
+	}, kind)
+}
+
+func refuseForeign(h *host.Host, path string) error {
+	mounts, err := mount.Table(h)
+	if err != nil {
+		return err
+	}
+	var under mount.Mount
+	for _, m := range mounts { // the last of those that are equally near is on top
+		if mount.Below(path, m.Point) && len(m.Point) >= len(under.Point) {
+			under = m
+		}
+	}
+	if foreignKind(under.FSType) {
+		return fmt.Errorf("follow %s: it lies on a %s mount, which could hang the agent", path, under.FSType)
+	}
+	return nil
+}
+
+// follower reads one file.
+type follower struct {
+	name, path string
+	each       func(line []byte, at FilePlace)
+	file       *os.File
+	place      FilePlace
+	partial    []byte // the beginning of a line whose end is not written yet
+	skip       bool   // the line up to the next newline is not told
+	buffer     []byte
+}
+
+// open begins with the file that has the name now: at from where it is that file, else near its end, or at its beginning.
+func (f *follower) open(from FilePlace, whole bool) error {
+	// A pipe or a device could block, or do something, by being opened; non-blocking, it is looked at first.
+	file, err := os.OpenFile(f.path, os.O_RDONLY|unix.O_NONBLOCK|unix.O_NOCTTY, 0)
+	if err != nil {
+		return err
+	}
+	var stat unix.Stat_t
+	err = unix.Fstat(int(file.Fd()), &stat)
+	if err == nil && stat.Mode&unix.S_IFMT != unix.S_IFREG {
+		err = errors.New("not a regular file")
+	}
+	if err != nil {
+		file.Close()
+		return fmt.Errorf("follow %s: %w", f.name, err)
+	}
+	if f.file != nil {
+		f.file.Close()
+	}
+	f.file, f.partial, f.skip = file, nil, false
+	f.place = FilePlace{Device: stat.Dev, Inode: stat.Ino}
+	switch {
+	case from.Device == stat.Dev && from.Inode == stat.Ino && from.Offset <= stat.Size:
+		f.place.Offset = from.Offset
+	case stat.Size > maxBehind && !whole:
+		f.place.Offset, f.skip = stat.Size-maxBehind, true
+	}
+	return nil
+}
+
+// drain reads to the end.
+func (f *follower) drain(ctx context.Context) error {
+	if f.buffer == nil {
+		f.buffer = make([]byte, 32<<10)
+	}
+	for ctx.Err() == nil {
+		n, err := f.file.ReadAt(f.buffer, f.place.Offset+int64(len(f.partial)))
+		f.take(f.buffer[:n])
+		if errors.Is(err, io.EOF) {
+			return nil
+		}
+		if err != nil {
+			return fmt.Errorf("read %s: %w", f.name, err)
+		}
+	}
+	return nil
+}
+
+// take splits what was read into lines.
+func (f *follower) take(data []byte) {
+	for len(data) > 0 {
+		end := bytes.IndexByte(data, '\n')
+		if end < 0 {
+			if f.partial = append(f.partial, data...); len(f.partial) > maxLogLine {
+				f.cut()
+			}
+			return
+		}
+		line := data[:end]
+		if len(f.partial) > 0 {
+			line = append(f.partial, line...)
+		}
+		f.place.Offset += int64(len(line)) + 1
+		if !f.skip {
+			f.each(line[:min(len(line), maxLogLine)], f.place)
+		}
+		f.partial, f.skip, data = nil, false, data[end+1:]
+	}
+}
+
+// cut tells the beginning of a line that is too long and leaves out the rest.
+func (f *follower) cut() {
+	f.place.Offset += int64(len(f.partial))
+	if !f.skip {
+		f.each(f.partial[:maxLogLine], f.place)
+	}
+	f.partial, f.skip = nil, true
+}
+
+// renew goes on with the file that has the name now, and reports whether that is another one, or has been emptied.
+func (f *follower) renew() (bool, error) {
+	info, err := f.file.Stat()
+	if err != nil {
+		return false, fmt.Errorf("follow %s: %w", f.name, err)
+	}
+	if info.Size() < f.place.Offset+int64(len(f.partial)) {
+		f.place.Offset, f.partial, f.skip = 0, nil, false
+		return true, nil
+	}
+	var stat unix.Stat_t
+	err = unix.Stat(f.path, &stat)
+	switch {
+	case errors.Is(err, fs.ErrNotExist): // it is being replaced, or was deleted: the old one may still be written to
+		return false, nil
+	case err != nil:
+		return false, fmt.Errorf("follow %s: %w", filepath.Clean(f.name), err)
+	case stat.Dev == f.place.Device && stat.Ino == f.place.Inode:
+		return false, nil
+	}
+	return true, f.open(FilePlace{}, true)
+}

@@ -1,0 +1,316 @@
+// Package store keeps the state of the agent over restarts, in a bbolt file.
+package store
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"maps"
+	"os"
+	"path/filepath"
+	"runtime/debug"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"go.etcd.io/bbolt"
+	bolterrors "go.etcd.io/bbolt/errors"
+
+	"github.com/nodeagent/nodeagent/pkg/finding"
+)
+
+// Store keeps what must survive a restart, in buckets of one bbolt file. Where the file cannot be used (disk full,
+// read-only root, corrupt) the store goes on in memory and says so by Trouble: the agent must not die of a bad disk, which
+// is the very thing that it is there to report.
+type Store struct {
+	path string
+
+	mu     sync.Mutex                   // guards db and memory; it is held while the disk is written, which may hang
+	db     *bbolt.DB                    // nil: memory only
+	memory map[string]map[string][]byte // what could not be written
+
+	health  sync.Mutex // guards what follows; it is never held while the disk is used
+	trouble error      // the last write or open that failed; nil when all is well
+	writing time.Time  // since when a write goes on; zero while none does
+}
+
+// ErrInUse says that another agent has the state file open.
+var ErrInUse = errors.New("in use by another process")
+
+const checksBucket = "checks"
+
+// OpenStore opens the state file, which is made when it does not exist. A corrupt file is set aside as <path>.corrupt and
+// a new one is begun. The only error is ErrInUse; every other trouble is told by Trouble.
+func OpenStore(path string) (*Store, error) {
+	s := &Store{path: path, memory: map[string]map[string][]byte{}}
+	if err := os.MkdirAll(filepath.Dir(path), 0o700); err != nil {
+		s.trouble = err
+		return s, nil //nolint:nilerr // the store works in memory and tells of the trouble
+	}
+	db, err := openSound(path)
+	if errors.Is(err, bolterrors.ErrTimeout) {
+		return nil, fmt.Errorf("open %s: %w", path, ErrInUse)
+	}
+	if err != nil && isCorrupt(err) {
+		s.trouble = fmt.Errorf("%s was corrupt and is kept as %s.corrupt: %w", path, path, err)
+		if os.Rename(path, path+".corrupt") == nil {
+			db, err = openSound(path)
+		}
+	}
+	if err != nil {
+		s.trouble = fmt.Errorf("open %s: %w", path, err)
+	}
+	s.db = db
+	return s, nil
+}
+
+type corruptError struct{ err error }
+
+func (e *corruptError) Error() string { return e.err.Error() }
+
+func isCorrupt(err error) bool {
+	_, ok := errors.AsType[*corruptError](err)
+	return ok || errors.Is(err, bolterrors.ErrInvalid) || errors.Is(err, bolterrors.ErrChecksum) || errors.Is(err, bolterrors.ErrVersionMismatch)
+}
+
+// openSound opens a bbolt file after reading all of it. bbolt panics on pages that are torn, sometimes in a goroutine of
+// its own, and the kernel raises SIGBUS on a file shorter than its map. The first reading, without the free list, happens
+// in this goroutine, where both come back as an error: once, instead of later.
+func openSound(path string) (db *bbolt.DB, err error) {
+	defer debug.SetPanicOnFault(debug.SetPanicOnFault(true))
+	defer func() {
+		if trouble := recover(); trouble != nil {
+			// The map and the descriptor of the corrupt file are lost; this happens once in a disk's life.
+			db, err = nil, &corruptError{fmt.Errorf("%v", trouble)}
+		}
+	}()
+	if info, err := os.Stat(path); err == nil && info.Size() > 0 {
+		if err := readAll(path); err != nil {
+			return nil, err
+		}
+	}
+	return bbolt.Open(path, 0o600, &bbolt.Options{Timeout: lockTimeout})
+}
+
+// lockTimeout is how long another process may hold the file.
+const lockTimeout = 500 * time.Millisecond
+
+func readAll(path string) error {
+	db, err := bbolt.Open(path, 0o600, &bbolt.Options{Timeout: lockTimeout, ReadOnly: true})
+	if err != nil {
+		return err
+	}
+	defer db.Close()
+	return db.View(func(tx *bbolt.Tx) error {
+		return tx.ForEach(func(_ []byte, b *bbolt.Bucket) error {
+			return b.ForEach(func(_, _ []byte) error { return nil })
+		})
+	})
+}
+
+// hungAfter is how long a write may take: a healthy disk takes milliseconds, a very busy one a second or two.
+const hungAfter = 10 * time.Second
+
+// Trouble returns why the last write or the opening went wrong, or that a write hangs; nil when what is stored is safe. It
+// never waits for the disk.
+func (s *Store) Trouble() error {
+	s.health.Lock()
+	defer s.health.Unlock()
+	if s.writing.IsZero() {
+		return s.trouble
+	}
+	if took := time.Since(s.writing); took > hungAfter {
+		return fmt.Errorf("a write to %s has not ended for %s: its disk hangs", s.path, took.Round(time.Second))
+	}
+	return s.trouble
+}
+
+func (s *Store) begin() {
+	s.health.Lock()
+	defer s.health.Unlock()
+	s.writing = time.Now()
+}
+
+func (s *Store) end(err error) {
+	s.health.Lock()
+	defer s.health.Unlock()
+	s.writing, s.trouble = time.Time{}, err
+}
+
+// Close closes the file.
+func (s *Store) Close() error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.db == nil {
+		return nil
+	}
+	return s.db.Close()
+}
+
+// LoadState returns what was believed when the agent last ran. A check whose record cannot be read is left out and named
+// in the error.
+func (s *Store) LoadState() (finding.State, error) {
+	state := finding.State{}
+	var problems []error
+	err := s.Bucket(checksBucket).ForEach(func(check string, data []byte) error {
+		var c finding.CheckState
+		if err := json.Unmarshal(data, &c); err != nil {
+			problems = append(problems, fmt.Errorf("stored state of %s: %w", check, err))
+			return nil
+		}
+		state[check] = &c
+		return nil
+	})
+	return state, errors.Join(append(problems, err)...)
+}
+
+// SaveCheck stores what is believed of one check; nil removes it.
+func (s *Store) SaveCheck(check string, c *finding.CheckState) error {
+	return s.SaveChecks(finding.State{check: c})
+}
+
+// SaveChecks stores what is believed of some checks; nil removes what is stored of one.
+func (s *Store) SaveChecks(state finding.State) error {
+	values := map[string][]byte{}
+	for check, c := range state {
+		if c == nil {
+			values[check] = nil
+			continue
+		}
+		data, err := json.Marshal(c)
+		if err != nil {
+			return fmt.Errorf("encode state of %s: %w", check, err)
+		}
+		values[check] = data
+	}
+	return s.Bucket(checksBucket).PutAll(values)
+}
+
+// Bucket is a named part of the store: a durable map of small values.
+type Bucket struct {
+	store *Store
+	name  string
+}
+
+// Bucket returns a part of the store by name; it is made by the first Put.
+func (s *Store) Bucket(name string) Bucket { return Bucket{s, name} }
+
+// Put stores a value. When it returns an error the value is kept in memory all the same.
+func (b Bucket) Put(key string, value []byte) error {
+	return b.PutAll(map[string][]byte{key: value})
+}
+
+// Delete removes a value; it is no error when there is none.
+func (b Bucket) Delete(key string) error { return b.PutAll(map[string][]byte{key: nil}) }
+
+// PutAll stores values together: one write of the disk instead of one for each. A value of nil is removed. When it returns
+// an error all are kept in memory.
+func (b Bucket) PutAll(values map[string][]byte) error {
+	s := b.store
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	var err error
+	if s.db != nil {
+		s.begin()
+		err = s.db.Update(func(tx *bbolt.Tx) error { return b.write(tx, values) })
+		s.end(err)
+		if err == nil {
+			for key := range values {
+				delete(s.memory[b.name], key)
+			}
+			return nil
+		}
+		err = fmt.Errorf("store %s/%s: %w", b.name, someOf(values), err)
+	}
+	if s.memory[b.name] == nil {
+		s.memory[b.name] = map[string][]byte{}
+	}
+	for key, value := range values {
+		s.memory[b.name][key] = slices.Clone(value) // nil: deleted
+	}
+	return err
+}
+
+// someOf names what could not be written without filling the log.
+func someOf(values map[string][]byte) string {
+	keys := slices.Sorted(maps.Keys(values))
+	if more := len(keys) - 3; more > 0 {
+		return fmt.Sprintf("%s and %d more", strings.Join(keys[:3], ", "), more)
+	}
+	return strings.Join(keys, ", ")
+}
+
+func (b Bucket) write(tx *bbolt.Tx, values map[string][]byte) error {
+	bucket, err := tx.CreateBucketIfNotExists([]byte(b.name))
+	if err != nil {
+		return err
+	}
+	for _, key := range slices.Sorted(maps.Keys(values)) {
+		if values[key] == nil {
+			err = bucket.Delete([]byte(key))
+		} else {
+			err = bucket.Put([]byte(key), values[key])
+		}
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// Get returns a value and whether there is one.
+func (b Bucket) Get(key string) ([]byte, bool) {
+	var found []byte
+	_ = b.ForEach(func(k string, value []byte) error {
+		if k == key {
+			found = value
+		}
+		return nil
+	})
+	return found, found != nil
+}
+
+// ForEach calls f with every value, in the order of the keys.
+func (b Bucket) ForEach(f func(key string, value []byte) error) error {
+	values, err := b.all()
+	if err != nil {
+		return err
+	}
+	for _, key := range slices.Sorted(maps.Keys(values)) {
+		if err := f(key, values[key]); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (b Bucket) all() (map[string][]byte, error) {
+	s := b.store
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	values := map[string][]byte{}
+	if s.db != nil {
+		err := s.db.View(func(tx *bbolt.Tx) error {
+			bucket := tx.Bucket([]byte(b.name))
+			if bucket == nil {
+				return nil
+			}
+			return bucket.ForEach(func(k, v []byte) error {
+				values[string(k)] = slices.Clone(v)
+				return nil
+			})
+		})
+		if err != nil {
+			return nil, fmt.Errorf("read %s: %w", b.name, err)
+		}
+	}
+	for key, value := range s.memory[b.name] {
+		if value == nil {
+			delete(values, key)
+		} else {
+			values[key] = value
+		}
+	}
+	return values, nil
+}
