@@ -17,8 +17,8 @@ import (
 	npdtypes "k8s.io/node-problem-detector/pkg/types"
 
 	"github.com/nodeagent/nodeagent/internal/host"
-	"github.com/nodeagent/nodeagent/internal/host/probe"
 	"github.com/nodeagent/nodeagent/internal/host/owned/ownedtest"
+	"github.com/nodeagent/nodeagent/internal/host/probe"
 	"github.com/nodeagent/nodeagent/pkg/detect"
 	"github.com/nodeagent/nodeagent/pkg/detect/npd"
 	"github.com/nodeagent/nodeagent/pkg/finding"
