@@ -51,23 +51,23 @@ whether it lasts. It takes less than a second; what does not answer is waited fo
 
 // lookNow looks once with the named checks, or with all, and prints what they see. agentTrouble is why no agent was asked.
 func lookNow(cmd *cobra.Command, o *options, cfg config.Config, ids []string, agentTrouble error) error {
-	door, err := agent.OpenHost(cfg, quiet())
+	clients, err := agent.OpenHost(cfg, quiet())
 	if err != nil {
 		return err
 	}
-	defer door.Close()
-	aids := door.Aids(nil)
-	checks, err := selectChecks(agent.Checks(cfg, door.Host, aids), ids)
+	defer clients.Close()
+	deps := clients.Deps(nil)
+	checks, err := selectChecks(agent.Checks(cfg, clients.Host, deps), ids)
 	if err != nil {
 		return err
 	}
-	aids.Sources.Enable(checks) // the kernel's log is left to no others
+	deps.Sources.Enable(checks) // the kernel's log is left to no others
 	began := time.Now()
 	shown := showProgress(cmd.ErrOrStderr(), len(checks))
 	ctx, cancel := context.WithTimeoutCause(cmd.Context(), lookLimit, fmt.Errorf("no answer within %s", lookLimit))
 	defer cancel()
-	looks := detect.LookOnce(ctx, door.Host, checks, func(l finding.Observation) {
-		aids.Sources.Saw(l)
+	looks := detect.LookOnce(ctx, clients.Host, checks, func(l finding.Observation) {
+		deps.Sources.Saw(l)
 		shown.done(l.Check)
 	})
 	shown.end()
@@ -78,7 +78,7 @@ func lookNow(cmd *cobra.Command, o *options, cfg config.Config, ids []string, ag
 	if o.json() {
 		err = printJSON(cmd.OutOrStdout(), result)
 	} else {
-		err = printCheck(cmd.OutOrStdout(), door.Host.NodeName, checks, looks, time.Since(began))
+		err = printCheck(cmd.OutOrStdout(), clients.Host.NodeName, checks, looks, time.Since(began))
 	}
 	if err != nil {
 		return err

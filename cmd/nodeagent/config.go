@@ -59,13 +59,13 @@ func newConfig(o *options) *cobra.Command {
 				if err != nil {
 					return err
 				}
-				door, err := agent.OpenHost(cfg, quiet())
+				clients, err := agent.OpenHost(cfg, quiet())
 				if err != nil {
 					return err
 				}
-				defer door.Close()
-				cfg.Paths, cfg.NodeName = door.Host.Paths, door.Host.NodeName
-				for _, note := range door.Notes {
+				defer clients.Close()
+				cfg.Paths, cfg.NodeName = clients.Host.Paths, clients.Host.NodeName
+				for _, note := range clients.Notes {
 					fmt.Fprintln(cmd.ErrOrStderr(), "#", note)
 				}
 				return printConfig(cmd, o, cfg)

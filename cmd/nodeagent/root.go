@@ -72,7 +72,7 @@ func (o *options) file(ctx context.Context) string {
 func (o *options) place(ctx context.Context, socket string) status.ContainerPaths {
 	place, asked := o.places[socket]
 	if !asked {
-		place = agent.AskPlace(ctx, socket)
+		place = agent.AskContainerPaths(ctx, socket)
 		if o.places == nil {
 			o.places = map[string]status.ContainerPaths{}
 		}

@@ -33,11 +33,11 @@ type agent struct {
 	cfg       config.Config
 	edition   revision
 	log       *slog.Logger
-	door      *Clients
+	clients   *Clients
 	store     *store.Store
 	saver     *stateWriter
 	checks    []detect.Check
-	aid       checks.Deps
+	deps      checks.Deps
 	reporters []report.Reporter
 	leftovers *leftovers
 	monitors  *npd.Monitors // of node-problem-detector
@@ -73,20 +73,20 @@ func publish(cfg config.Config, log *slog.Logger) func() {
 }
 
 // wire builds the agent and lists its components in the order in which they start.
-func (d *daemon) wire(e revision, door *Clients) (*agent, []component, error) {
+func (d *daemon) wire(e revision, clients *Clients) (*agent, []component, error) {
 	cfg, log, store := e.cfg, d.log, d.store
-	a := &agent{cfg: cfg, edition: e, log: log, door: door, store: store, saver: newSaver(store, log), started: host.Now()}
-	left, err := newLeftovers(cfg, log, door, store)
+	a := &agent{cfg: cfg, edition: e, log: log, clients: clients, store: store, saver: newSaver(store, log), started: host.Now()}
+	left, err := newLeftovers(cfg, log, clients, store)
 	if err != nil {
 		return nil, nil, err
 	}
 	a.leftovers = left
-	aids, err := a.aids()
+	deps, err := a.loadDeps()
 	if err != nil {
 		return nil, nil, err
 	}
-	a.aid = aids
-	own := checks.Checks(cfg.Checks, aids)
+	a.deps = deps
+	own := checks.Checks(cfg.Checks, deps)
 	a.monitors = a.openMonitors(own)
 	a.checks = slices.Concat(own, a.monitors.Checks(), plugin.Checks(cfg.Plugins),
 		[]detect.Check{left.check(), stateCheck(store), d.configured.check()})
@@ -100,8 +100,8 @@ func (d *daemon) wire(e revision, door *Clients) (*agent, []component, error) {
 
 	metrics := a.openReporters()
 	a.reporters = append(a.reporters, newServiceStatus(d.manager, a.checks))
-	a.sources = append(sources(door.Host, log, metrics, aids.KernelLog, a.monitors), a.monitors.Sources()...)
-	a.engine = detect.NewEngine(door.Host, log, a.checks, a.sources, metrics.engine(), a.observe)
+	a.sources = append(sources(clients.Host, log, metrics, deps.KernelLog, a.monitors), a.monitors.Sources()...)
+	a.engine = detect.NewEngine(clients.Host, log, a.checks, a.sources, metrics.engine(), a.observe)
 	components := []component{
 		{"saver", a.saver.Run},
 		{"release", left.Run},
@@ -117,21 +117,21 @@ func (d *daemon) wire(e revision, door *Clients) (*agent, []component, error) {
 	return a, append(components, component{"engine", a.engine.Run}), nil
 }
 
-// aids are what some checks need besides the read door, with what an earlier run has left.
-func (a *agent) aids() (checks.Deps, error) {
-	aids := a.door.Aids(memory{a.store.Bucket(memoryBucket), a.saver})
+// loadDeps are what some checks need besides the host, with what an earlier run has left.
+func (a *agent) loadDeps() (checks.Deps, error) {
+	deps := a.clients.Deps(memory{a.store.Bucket(memoryBucket), a.saver})
 	settings := kernellog.Settings{}
 	if s := checks.SettingsOf[kernellog.Settings](a.cfg.Checks, "kernel-log"); s != nil {
 		settings = s.Settings
 	}
 	var err error
-	if aids.KernelLog, err = kernellog.NewKernelLog(settings); err != nil {
-		return aids, err
+	if deps.KernelLog, err = kernellog.NewKernelLog(settings); err != nil {
+		return deps, err
 	}
-	if err := kernellog.RestoreKernelLog(aids.KernelLog, aids.Sources, aids.State, a.started.Boot); err != nil {
+	if err := kernellog.RestoreKernelLog(deps.KernelLog, deps.Sources, deps.State, a.started.Boot); err != nil {
 		a.log.Error("what the kernel said before is read again", "err", err)
 	}
-	return aids, nil
+	return deps, nil
 }
 
 // observe takes one look into account and tells everybody. The engine calls it for one look at a time.
@@ -141,7 +141,7 @@ func (a *agent) observe(l finding.Observation) {
 	updates := a.tracker.Observe(l)
 	state := a.tracker.State()
 	a.mu.Unlock()
-	a.aid.Sources.Saw(l)
+	a.deps.Sources.Saw(l)
 	a.tell(state, updates)
 	a.saver.enqueue(l.Check, before, state[l.Check], l.At)
 	a.progress.Saw(l.Check)
@@ -191,7 +191,7 @@ func (a *agent) remember() {
 	a.mu.Lock()
 	a.saver.flush(a.tracker.State())
 	a.mu.Unlock()
-	kernellog.SaveKernelLog(a.aid.KernelLog, a.aid.Sources, a.aid.State, host.Now(), true)
+	kernellog.SaveKernelLog(a.deps.KernelLog, a.deps.Sources, a.deps.State, host.Now(), true)
 	a.saver.write()
 }
 
@@ -200,7 +200,7 @@ func (a *agent) status() status.Status {
 	a.mu.Lock()
 	state := a.tracker.State()
 	a.mu.Unlock()
-	s := status.Status{Version: Version, Node: a.door.Host.NodeName, PID: os.Getpid(), Started: a.started, Now: now,
+	s := status.Status{Version: Version, Node: a.clients.Host.NodeName, PID: os.Getpid(), Started: a.started, Now: now,
 		Findings: state.Raised(), Trouble: []string{}, Release: a.leftovers.status(), Leftovers: a.leftovers.last()}
 	for _, check := range state.Checks() {
 		c := state[check]
@@ -215,7 +215,7 @@ func (a *agent) status() status.Status {
 
 // conditionOf returns the condition of the Node that what is fatal of a check becomes; empty where there is none.
 func (a *agent) conditionOf(check string) string {
-	if a.door.Client == nil || !a.cfg.Report.Conditions.Enabled {
+	if a.clients.Client == nil || !a.cfg.Report.Conditions.Enabled {
 		return ""
 	}
 	for _, c := range a.checks {

@@ -40,7 +40,7 @@ func (d *Clients) Close() error {
 	return errors.Join(problems...)
 }
 
-// OpenHost finds out how this node is laid out and opens the read door. Nothing is dialled yet: components that are away
+// OpenHost finds out how this node is laid out and opens what reads it. Nothing is dialled yet: components that are away
 // now are found when they are back.
 func OpenHost(cfg config.Config, log *slog.Logger) (*Clients, error) {
 	files := host.Files{}
@@ -77,13 +77,13 @@ func OpenHost(cfg config.Config, log *slog.Logger) (*Clients, error) {
 	return d, nil
 }
 
-// Aids returns what some checks need besides the read door. Memory may be nil.
-func (d *Clients) Aids(memory detect.StateStore) checks.Deps {
-	aids := checks.Deps{State: memory, Sources: &detect.StateSources{}}
+// Deps returns what some checks need besides the host. Memory may be nil.
+func (d *Clients) Deps(memory detect.StateStore) checks.Deps {
+	deps := checks.Deps{State: memory, Sources: &detect.StateSources{}}
 	if d.Client != nil {
-		aids.DaemonSets = criticaldaemonsets.DaemonSetLookups{DaemonSet: d.Client.DaemonSet, Unscheduled: d.Client.UnscheduledPods}
+		deps.DaemonSets = criticaldaemonsets.DaemonSetLookups{DaemonSet: d.Client.DaemonSet, Unscheduled: d.Client.UnscheduledPods}
 	}
-	return aids
+	return deps
 }
 
 func (d *Clients) openRuntime() error {

@@ -63,7 +63,7 @@ func (d *daemon) supervise(ctx context.Context, first revision) error {
 	defer stop()
 	ended := make(chan error, 1) // one result; nobody may be left to read it
 	err := supervise(ctx, d.log, []component{
-		{"socket", status.SocketServer{Path: first.cfg.Socket, Answers: status.Answers{Status: d.status, History: d.history, Place: d.place, Reload: d.askReload}}.Run},
+		{"socket", status.SocketServer{Path: first.cfg.Socket, Answers: status.Answers{Status: d.status, History: d.history, Place: d.containerPaths, Reload: d.askReload}}.Run},
 		{"memory", giveBack},
 		{"watchdog", func(ctx context.Context) error { return d.manager.Watchdog(ctx, d.alive) }},
 		{"agent", func(ctx context.Context) error {
@@ -140,31 +140,31 @@ func (d *daemon) open(want revision, spares []revision) (*agent, []component, er
 }
 
 func (d *daemon) build(e revision) (*agent, []component, error) {
-	door, err := OpenHost(e.cfg, d.log)
+	clients, err := OpenHost(e.cfg, d.log)
 	if err != nil {
 		return nil, nil, err
 	}
-	for _, note := range door.Notes {
+	for _, note := range clients.Notes {
 		d.log.Info("found", "what", note)
 	}
 	for _, ignored := range e.cfg.Checks.Ignored {
 		d.log.Warn("configuration names what is no longer there", "file", e.from, "what", ignored)
 	}
-	door.keepLayout(e.cfg)
-	a, components, err := d.wire(e, door)
+	clients.keepLayout(e.cfg)
+	a, components, err := d.wire(e, clients)
 	if err != nil {
-		return nil, nil, errors.Join(err, door.Close())
+		return nil, nil, errors.Join(err, clients.Close())
 	}
 	return a, components, nil
 }
 
 // serve runs an agent until ctx ends or another configuration is wanted.
 func (d *daemon) serve(ctx context.Context, a *agent, components []component) (*change, error) {
-	defer a.door.Close()
+	defer a.clients.Close()
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	d.current.Store(a)
-	d.log.Info("nodeagent runs", "version", Version, "node", a.door.Host.NodeName, "checks", len(a.checks),
+	d.log.Info("nodeagent runs", "version", Version, "node", a.clients.Host.NodeName, "checks", len(a.checks),
 		"configuration", a.edition.from, "release", a.cfg.Remediate.Mode)
 	var next *change
 	err := supervise(ctx, d.log, append(components,

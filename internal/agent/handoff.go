@@ -15,8 +15,8 @@ import (
 // placeLimit is how long a person waits for an agent that hangs before the host's own files must do.
 const placeLimit = 500 * time.Millisecond
 
-// AskPlace asks the running agent. No answer is an empty place: the host's own files are all that there is.
-func AskPlace(ctx context.Context, socket string) status.ContainerPaths {
+// AskContainerPaths asks the running agent. No answer is an empty place: the host's own files are all that there is.
+func AskContainerPaths(ctx context.Context, socket string) status.ContainerPaths {
 	ctx, cancel := context.WithTimeout(ctx, placeLimit)
 	defer cancel()
 	var place status.ContainerPaths
@@ -26,7 +26,7 @@ func AskPlace(ctx context.Context, socket string) status.ContainerPaths {
 	return place
 }
 
-func (d *daemon) place() (status.ContainerPaths, error) {
+func (d *daemon) containerPaths() (status.ContainerPaths, error) {
 	a := d.current.Load()
 	if a == nil {
 		return status.ContainerPaths{}, errStarting

@@ -199,39 +199,39 @@ func TestRealImpostor(t *testing.T) {
 	}
 	open := func() *Clients {
 		t.Helper()
-		door, err := OpenHost(cfg, slog.New(slog.DiscardHandler))
+		clients, err := OpenHost(cfg, slog.New(slog.DiscardHandler))
 		if err != nil {
 			t.Fatal(err)
 		}
-		t.Cleanup(func() { door.Close() })
-		return door
+		t.Cleanup(func() { clients.Close() })
+		return clients
 	}
-	harmless := func(door *Clients) {
+	harmless := func(clients *Clients) {
 		t.Helper()
 		ctx, cancel := context.WithTimeout(t.Context(), 2*time.Second)
 		defer cancel()
-		_, _ = door.Host.Cluster.Node(ctx)
-		_, _ = door.Host.Kubelet.Pods(ctx)
-		_, _ = door.Host.Runtime.Version(ctx)
-		door.keepLayout(cfg)
+		_, _ = clients.Host.Cluster.Node(ctx)
+		_, _ = clients.Host.Kubelet.Pods(ctx)
+		_, _ = clients.Host.Runtime.Version(ctx)
+		clients.keepLayout(cfg)
 		for _, name := range []string{"executed", "asked"} {
 			if data, err := os.ReadFile(filepath.Join(evil.dir, name)); err == nil && len(data) > 0 {
 				t.Errorf("%s: %s", name, data)
 			}
 		}
-		data, _ := json.Marshal(door.Host.Paths)
+		data, _ := json.Marshal(clients.Host.Paths)
 		remembered, _ := os.ReadFile(layoutFile(cfg))
-		if all := string(data) + string(remembered) + door.Host.NodeName; strings.Contains(all, evil.dir) || strings.Contains(all, "evil") {
+		if all := string(data) + string(remembered) + clients.Host.NodeName; strings.Contains(all, evil.dir) || strings.Contains(all, "evil") {
 			t.Errorf("found %s", all)
 		}
 	}
 
-	door := open()
-	harmless(door)
-	if p, err := door.Host.Kubelet.Process(); !errors.Is(err, fs.ErrNotExist) {
+	clients := open()
+	harmless(clients)
+	if p, err := clients.Host.Kubelet.Process(); !errors.Is(err, fs.ErrNotExist) {
 		t.Errorf("alone: process %d, %v", p.PID, err)
 	}
-	found, err := hostdiscover.Impostors(door.Host, t.Context())
+	found, err := hostdiscover.Impostors(t.Context(), clients.Host)
 	if err != nil || len(found) != 1 || found[0].PID != evil.pid || found[0].User != nobody {
 		t.Errorf("impostors %+v, %v", found, err)
 	}

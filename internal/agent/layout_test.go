@@ -123,8 +123,8 @@ func TestKeepLayout(t *testing.T) {
 			if err := os.Symlink(target, layoutFile(n.cfg)+".new"); err != nil {
 				t.Fatal(err)
 			}
-			door := &Clients{Host: &host.Host{Files: n.files}, found: hostdiscover.Discovery{Paths: l.Paths, NodeName: l.NodeName, KubeletRunning: true, KubeconfigNamed: true}}
-			door.keepLayout(n.cfg)
+			clients := &Clients{Host: &host.Host{Files: n.files}, found: hostdiscover.Discovery{Paths: l.Paths, NodeName: l.NodeName, KubeletRunning: true, KubeconfigNamed: true}}
+			clients.keepLayout(n.cfg)
 			info, err := os.Lstat(layoutFile(n.cfg))
 			if kept := err == nil; kept != (name == "") || kept && info.Mode() != 0o600 {
 				t.Errorf("kept: %v, %v", info, err)

@@ -47,25 +47,25 @@ type leftovers struct {
 
 const historyKey = "history"
 
-func newLeftovers(cfg config.Config, log *slog.Logger, door *Clients, store *store.Store) (*leftovers, error) {
+func newLeftovers(cfg config.Config, log *slog.Logger, clients *Clients, store *store.Store) (*leftovers, error) {
 	l := &leftovers{
-		every: cfg.Inspect.Every, host: door.Host, log: log, mode: cfg.Remediate.Mode, memory: store.Bucket("inspect"),
-		inspector: newInspector(cfg, door, log), work: make(chan inspect.Report, 1), history: inspect.History{},
+		every: cfg.Inspect.Every, host: clients.Host, log: log, mode: cfg.Remediate.Mode, memory: store.Bucket("inspect"),
+		inspector: newInspector(cfg, clients, log), work: make(chan inspect.Report, 1), history: inspect.History{},
 	}
 	if data, ok := l.memory.Get(historyKey); ok {
 		if err := json.Unmarshal(data, &l.history); err != nil {
 			log.Error("memory of leftovers lost, they are looked at anew", "err", err)
 		}
 	}
-	runner, err := newRunner(cfg, door, log, l.copyHistory)
+	runner, err := newRunner(cfg, clients, log, l.copyHistory)
 	l.runner = runner
 	return l, err
 }
 
-func newInspector(cfg config.Config, door *Clients, log *slog.Logger) *inspect.Inspector {
+func newInspector(cfg config.Config, clients *Clients, log *slog.Logger) *inspect.Inspector {
 	settings := cfg.Inspect
-	settings.HostNamespaces = hostns.SeesHost(door.Host.Paths.InitPID) == nil
-	return inspect.New(door.Host, settings, log)
+	settings.HostNamespaces = hostns.SeesHost(clients.Host.Paths.InitPID) == nil
+	return inspect.New(clients.Host, settings, log)
 }
 
 // check is the inspection in the shape of a check: one finding for each pod that left something behind.
@@ -259,24 +259,24 @@ func (l *leftovers) copyHistory() inspect.History {
 
 // newRunner returns the releaser. Before it touches a pod it looks at everything once more, with an inspector that has
 // asked the apiserver nothing yet, and the same memory.
-func newRunner(cfg config.Config, door *Clients, log *slog.Logger, history func() inspect.History) (*remediate.Runner, error) {
-	h, err := mutate.New(door.Host, log)
+func newRunner(cfg config.Config, clients *Clients, log *slog.Logger, history func() inspect.History) (*remediate.Runner, error) {
+	h, err := mutate.New(clients.Host, log)
 	if err != nil {
 		return nil, err
 	}
-	door.closers = append(door.closers, h)
+	clients.closers = append(clients.closers, h)
 	return remediate.New(remediate.Options{
-		Host: door.Host, Mutator: h, Settings: cfg.Remediate, Log: log, StateDir: cfg.StateDir,
+		Host: clients.Host, Mutator: h, Settings: cfg.Remediate, Log: log, StateDir: cfg.StateDir,
 		Paused: func(ctx context.Context) (string, error) {
-			if door.Client == nil {
+			if clients.Client == nil {
 				return "there is no apiserver to ask", nil
 			}
-			return paused(ctx, door.Host.Cluster.Node)
+			return paused(ctx, clients.Host.Cluster.Node)
 		},
 		Confirm: func(ctx context.Context, _ string) (inspect.Report, error) {
-			report, _ := newInspector(cfg, door, log).Pass(ctx, history())
+			report, _ := newInspector(cfg, clients, log).Pass(ctx, history())
 			return report, ctx.Err()
 		},
-		StillGone: newInspector(cfg, door, log).StillGone,
+		StillGone: newInspector(cfg, clients, log).StillGone,
 	})
 }

@@ -18,15 +18,15 @@ import (
 func (a *agent) openMonitors(own []detect.Check) *npd.Monitors {
 	files := a.edition.monitors
 	return npd.New(files.Files, files.Broken, a.cfg.NodeProblemDetector, npd.Doors{
-		Host: a.door.Host, Log: a.log, Memory: a.aid.State, Own: own, Believed: a.believed,
+		Host: a.clients.Host, Log: a.log, Memory: a.deps.State, Own: own, Believed: a.believed,
 		Happened: func(reason string, n int) { a.meter.Happened(reason, n) },
 	})
 }
 
 // Checks returns all checks that can take one look without a running agent: the agent's own, those of
 // node-problem-detector's files, and the user's plugins.
-func Checks(cfg config.Config, h *host.Host, aids checks.Deps) []detect.Check {
-	own := checks.Checks(cfg.Checks, aids)
+func Checks(cfg config.Config, h *host.Host, deps checks.Deps) []detect.Check {
+	own := checks.Checks(cfg.Checks, deps)
 	files := config.ReadMonitors(cfg.NodeProblemDetector)
 	monitors := npd.New(files.Files, files.Broken, cfg.NodeProblemDetector, npd.Doors{Host: h, Own: own})
 	monitors.Once()

@@ -19,7 +19,7 @@ import (
 // Bench is an inspection by hand: what "nodeagent inspect" and "nodeagent clean" work with. It shares the memory of the
 // daemon where one runs, and keeps its own where none does, so that looking several times counts either way.
 type Bench struct {
-	door      *Clients
+	clients   *Clients
 	store     *internalstore.Store // nil while a daemon runs: the memory is the daemon's
 	inspector *inspect.Inspector
 	runner    *remediate.Runner
@@ -36,12 +36,12 @@ const saveLimit = 500 * time.Millisecond
 
 // OpenBench prepares an inspection by hand.
 func OpenBench(ctx context.Context, cfg config.Config, log *slog.Logger) (*Bench, error) {
-	door, err := OpenHost(cfg, log)
+	clients, err := OpenHost(cfg, log)
 	if err != nil {
 		return nil, err
 	}
-	b := &Bench{door: door, inspector: newInspector(cfg, door, log).Within(passLimit), history: inspect.History{}}
-	if b.runner, err = newRunner(cfg, door, log, func() inspect.History { return b.history }); err != nil {
+	b := &Bench{clients: clients, inspector: newInspector(cfg, clients, log).Within(passLimit), history: inspect.History{}}
+	if b.runner, err = newRunner(cfg, clients, log, func() inspect.History { return b.history }); err != nil {
 		return nil, errors.Join(err, b.Close())
 	}
 	if err := b.recall(ctx, cfg); err != nil {
@@ -77,7 +77,7 @@ func (b *Bench) recall(ctx context.Context, cfg config.Config) error {
 
 // Close gives everything up.
 func (b *Bench) Close() error {
-	err := b.door.Close()
+	err := b.clients.Close()
 	if b.store != nil {
 		err = errors.Join(err, b.store.Close())
 	}

@@ -45,7 +45,7 @@ func (d *daemon) awaitChange(ctx context.Context, a *agent) *change {
 		case <-ctx.Done():
 			return nil
 		case <-layout.C:
-			if a.door.layoutMoved(a.cfg) {
+			if a.clients.layoutMoved(a.cfg) {
 				d.log.Info("kubelet is laid out otherwise now, the agent begins anew")
 				return &change{a.edition, func(error) {}}
 			}
@@ -99,9 +99,9 @@ func (d *daemon) reread(a *agent) (revision, error) {
 	if err := want.newlyBroken(a.edition); err != nil {
 		return want, err
 	}
-	door, err := OpenHost(want.cfg, d.log)
+	clients, err := OpenHost(want.cfg, d.log)
 	if err != nil {
 		return want, err
 	}
-	return want, door.Close()
+	return want, clients.Close()
 }

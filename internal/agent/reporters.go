@@ -57,13 +57,13 @@ func (a *agent) openReporters() meter {
 	a.reporters = append(a.reporters, m)
 	a.leftovers.meter, a.meter = m, m
 	a.teller = newTeller(m)
-	if a.door.Client == nil {
+	if a.clients.Client == nil {
 		return m
 	}
-	a.door.Client.Observe(m.Requested)
+	a.clients.Client.Observe(m.Requested)
 	if settings := a.cfg.Report.Conditions; settings.Enabled {
 		a.reporters = append(a.reporters, condition.New(condition.Config{
-			Node: a.door.Client, Conditions: namings, Vocabulary: settings.Vocabulary,
+			Node: a.clients.Client, Conditions: namings, Vocabulary: settings.Vocabulary,
 			Store: a.store.Bucket("conditions"), Started: a.started,
 			Spread: settings.Spread, Refresh: settings.Refresh,
 			Observer: a.teller, Log: a.log,
@@ -71,7 +71,7 @@ func (a *agent) openReporters() meter {
 	}
 	if settings := a.cfg.Report.Events; settings.Enabled {
 		a.reporters = append(a.reporters, event.New(event.Config{
-			Node: a.door.Host.NodeName, Sink: a.door.Client, Store: a.store.Bucket("events"),
+			Node: a.clients.Host.NodeName, Sink: a.clients.Client, Store: a.store.Bucket("events"),
 			Burst: settings.Burst, Every: settings.Every, Wordings: a.wordings(),
 			Observer: a.teller, Log: a.log,
 		}))

@@ -18,13 +18,13 @@ import (
 // RetirePatch returns the patch of nodes/status that takes every condition off a Node that agents of this configuration
 // make. It is for who removes agents that have no credentials left: a DaemonSet's.
 func RetirePatch(cfg config.Config, log *slog.Logger) ([]byte, error) {
-	door, err := OpenHost(cfg, log)
+	clients, err := OpenHost(cfg, log)
 	if err != nil {
 		return nil, err
 	}
-	defer door.Close()
+	defer clients.Close()
 	var namings []report.Naming
-	for _, c := range Checks(cfg, door.Host, checks.Deps{}) {
+	for _, c := range Checks(cfg, clients.Host, checks.Deps{}) {
 		namings = append(namings, report.Naming(c.Condition))
 	}
 	return condition.Removal(condition.Names(namings, cfg.Report.Conditions.Vocabulary))
@@ -40,13 +40,13 @@ func Retire(ctx context.Context, cfg config.Config, log *slog.Logger) ([]string,
 		return nil, err
 	}
 	defer store.Close()
-	door, err := OpenHost(cfg, log)
+	clients, err := OpenHost(cfg, log)
 	if err != nil {
 		return nil, err
 	}
-	defer door.Close()
-	if door.Client == nil {
+	defer clients.Close()
+	if clients.Client == nil {
 		return nil, nil // there is no Node that could have been told
 	}
-	return condition.Retire(ctx, door.Client, store.Bucket("conditions"))
+	return condition.Retire(ctx, clients.Client, store.Bucket("conditions"))
 }

@@ -34,7 +34,7 @@ var ErrBusy = errors.New("busy")
 // ErrTooManyAbandoned says that so many child processes hang in the kernel that no more are started.
 var ErrTooManyAbandoned = errors.New("too many hanging child processes")
 
-// Refusal is an error that says why the hand would not do what it was asked.
+// Refusal is an error that says why the Mutator would not do what it was asked.
 type Refusal struct{ Why string }
 
 func (r Refusal) Error() string { return "refused: " + r.Why }
@@ -59,7 +59,7 @@ type Mutator struct {
 // childLimit is how long one change may take in a child. Unmounting a filesystem writes its dirty pages back first.
 const childLimit = 30 * time.Second
 
-// New returns the hand for a host. It connects to the container runtime when that is first needed.
+// New returns the Mutator of a host. It connects to the container runtime when that is first needed.
 func New(h *host.Host, log *slog.Logger) (*Mutator, error) {
 	d := &Mutator{host: h, log: log, children: children{limit: childLimit}, plugins: children{limit: pluginLimit}}
 	d.systemd = d.dialSystemd

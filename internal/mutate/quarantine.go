@@ -78,7 +78,7 @@ func (d *Mutator) EmptyQuarantine(ctx context.Context, kept Kept) error {
 	if kept.Foreign != "" {
 		return refuse("%s is not the agent's: %s", kept.Name, kept.Foreign)
 	}
-	holder, err := mount.MountedFrom(d.host, ctx, path.Join(d.QuarantineDir(), kept.Name))
+	holder, err := mount.MountedFrom(ctx, d.host, path.Join(d.QuarantineDir(), kept.Name))
 	if err != nil {
 		return fmt.Errorf("whether something of %s is mounted elsewhere: %w", kept.Name, err)
 	}

@@ -1,5 +1,5 @@
 // Package detect finds faults of the node. Each check is one file; package checks lists them all. A check can only read: it
-// is given the read door of the host and nothing else.
+// is given the host to read and nothing else.
 package detect
 
 import (

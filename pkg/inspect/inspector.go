@@ -322,7 +322,7 @@ func (i *Inspector) addHolders(ctx context.Context, scan *Scan, report *Report) 
 		incomplete string
 	}
 	search, err := within(ctx, scan.ends, stageHolders, "the search for holders", func(ctx context.Context) (f found, err error) {
-		f.holdings, f.incomplete, err = holders.Holders(scan.Host, ctx, things)
+		f.holdings, f.incomplete, err = holders.Holders(ctx, scan.Host, things)
 		return f, err
 	})
 	holdings := search.holdings

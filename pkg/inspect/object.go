@@ -1,5 +1,5 @@
 // Package inspect finds what deleted pods left behind on the node. It lists what is really there (listers.go), gathers
-// who may live here (truth.go) and compares the two (judge.go, pure). It can only read. Where a witness cannot be
+// who may live here (inventory.go) and compares the two (evaluate.go, pure). It can only read. Where a witness cannot be
 // heard the answer is "unknown", never "leftover".
 package inspect
 

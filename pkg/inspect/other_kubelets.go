@@ -29,7 +29,7 @@ type OthersTruth struct {
 
 func askOthers(ctx context.Context, scan *Scan) OthersTruth {
 	var truth OthersTruth
-	others, err := discover.OtherKubelets(scan.Host, ctx, scan.Host.Kubelet.Process)
+	others, err := discover.OtherKubelets(ctx, scan.Host, scan.Host.Kubelet.Process)
 	truth.Err = err
 	for _, other := range others {
 		if other.Shares == "" {

@@ -1,8 +1,8 @@
 // Package remediate releases what deleted pods left behind. It acts on nothing but objects that an inspection called
 // leftovers, one pod at a time, in the order of the catalogue; it removes the smallest blocker first and then gives the
-// owner (kubelet, the runtime) time to finish its own work. It is the only package that is handed the write door.
+// owner (kubelet, the runtime) time to finish its own work. It is the only package that is given a Mutator.
 //
-// Every step goes: intent in the journal, guards, another look at the object's identity (by the hand, right before the
+// Every step goes: intent in the journal, guards, another look at the object's identity (by package mutate, right before the
 // system call), the step, verification, end in the journal. A crash between any two of them is harmless: the next release
 // begins with what is there, never with what was planned.
 package remediate

@@ -243,7 +243,7 @@ func observeDrivers(ctx context.Context, t Tools) (driverLook, error) {
 			}
 		}
 	}
-	listeners, err := socket.Listeners(t.Host, ctx, plugins, registry)
+	listeners, err := socket.Listeners(ctx, t.Host, plugins, registry)
 	if err != nil {
 		return look, fmt.Errorf("unix sockets of all processes: %w", err)
 	}

@@ -138,7 +138,7 @@ func strangersOf(ctx context.Context, t Tools, m mutate.Mount) ([]inspect.Holder
 	if at < 0 {
 		return nil, fmt.Errorf("mount %d: %w", m.ID, mutate.ErrChanged)
 	}
-	held, incomplete, err := hostholders.Holders(t.Host, ctx, []hostholders.Holdable{{Path: m.Point, Mount: &mounts[at]}})
+	held, incomplete, err := hostholders.Holders(ctx, t.Host, []hostholders.Holdable{{Path: m.Point, Mount: &mounts[at]}})
 	if err == nil && incomplete != "" {
 		err = fmt.Errorf("the search was cut short %s", incomplete)
 	}

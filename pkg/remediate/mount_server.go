@@ -55,7 +55,7 @@ func fuseServed(ctx context.Context, t Tools, m mutate.Mount) (bool, error) {
 	if err != nil || major != "0" {
 		return false, mutate.Refusal{Why: fmt.Sprintf("%s: its FUSE connection cannot be told from device %q", m.Point, m.Device)}
 	}
-	servers, err := hostholders.FUSEServers(t.Host, ctx, connection)
+	servers, err := hostholders.FUSEServers(ctx, t.Host, connection)
 	if err != nil {
 		return false, mutate.Refusal{Why: fmt.Sprintf("%s: whether its FUSE server lives cannot be told: %v", m.Point, err)}
 	}

@@ -37,11 +37,11 @@ func openInspectLab(t *testing.T) *inspectLab {
 	l := openLab(t)
 	cfg := config.Default()
 	cfg.Paths.Kubeconfig = l.Paths.AdminKubeconfig
-	door, err := agent.OpenHost(cfg, slog.New(slog.DiscardHandler))
+	clients, err := agent.OpenHost(cfg, slog.New(slog.DiscardHandler))
 	if err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(func() { _ = door.Close() })
+	t.Cleanup(func() { _ = clients.Close() })
 	access, err := clientcmd.BuildConfigFromFlags("", l.Paths.AdminKubeconfig)
 	if err != nil {
 		t.Fatal(err)
@@ -53,7 +53,7 @@ func openInspectLab(t *testing.T) *inspectLab {
 	if err != nil {
 		t.Fatal(err)
 	}
-	return &inspectLab{t: t, lab: l, host: door.Host, rest: client}
+	return &inspectLab{t: t, lab: l, host: clients.Host, rest: client}
 }
 
 // strict has no patience at all: what a single pass denies is a leftover.

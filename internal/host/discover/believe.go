@@ -331,7 +331,7 @@ type Impostor struct {
 }
 
 // Impostors lists them. What lives in a container's PID namespace is none, but another machine (kind, Docker in Docker).
-func Impostors(h *host.Host, ctx context.Context) ([]Impostor, error) {
+func Impostors(ctx context.Context, h *host.Host) ([]Impostor, error) {
 	table, err := h.ProcessTable(ctx, 30*time.Second)
 	if err != nil {
 		return nil, err

@@ -297,7 +297,7 @@ func TestArgumentsOfStrangersAreNotRead(t *testing.T) {
 		t.Error(err)
 	}
 	h := &host.Host{Files: host.Files{Root: root}, Paths: host.Paths{InitPID: 1}}
-	if found, err := discover.Impostors(h, t.Context()); err != nil || len(found) != 1 || found[0].PID != 700 || found[0].User != 1000 {
+	if found, err := discover.Impostors(t.Context(), h); err != nil || len(found) != 1 || found[0].PID != 700 || found[0].User != 1000 {
 		t.Errorf("%+v, %v", found, err)
 	}
 }

@@ -23,7 +23,7 @@ const daemonTimeout = 2 * time.Second
 
 // Daemons finds kubelet and the runtime, those of them that run: that one does not is for others to tell. What could be
 // found is returned beside an error.
-func Daemons(h *host.Host, ctx context.Context) ([]Daemon, error) {
+func Daemons(ctx context.Context, h *host.Host) ([]Daemon, error) {
 	var daemons []Daemon
 	var problems []error
 	add := func(role string, p host.Process, err error) {
@@ -38,14 +38,14 @@ func Daemons(h *host.Host, ctx context.Context) ([]Daemon, error) {
 		p, err := h.Kubelet.Process()
 		add("kubelet", p, err)
 	}
-	p, err := RuntimeProcess(h, ctx)
+	p, err := RuntimeProcess(ctx, h)
 	add("runtime", p, err)
 	return daemons, errors.Join(problems...)
 }
 
 // RuntimeProcess finds the runtime, and remembers it: to find it by its socket takes a connection and a look at all its descriptors.
 // An error that wraps fs.ErrNotExist or syscall.ECONNREFUSED means that none runs.
-func RuntimeProcess(h *host.Host, ctx context.Context) (host.Process, error) {
+func RuntimeProcess(ctx context.Context, h *host.Host) (host.Process, error) {
 	if h.Runtime.Process == nil {
 		return host.Process{}, hosterr.ErrNotConfigured
 	}

@@ -26,7 +26,7 @@ func TestDaemonsRemembersTheRuntime(t *testing.T) {
 	hosttest.WriteStat(t, h, 800, "800 (containerd) S 1"+hosttest.StatTail)
 	look := func() []discover.Daemon {
 		t.Helper()
-		daemons, err := discover.Daemons(h, t.Context())
+		daemons, err := discover.Daemons(t.Context(), h)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -57,13 +57,13 @@ func TestDaemonsErrors(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			h := hosttest.Host(t)
 			h.Kubelet.Process = func() (host.Process, error) { return host.Process{}, test.err }
-			daemons, err := discover.Daemons(h, t.Context())
+			daemons, err := discover.Daemons(t.Context(), h)
 			if diff := cmp.Diff(1, len(daemons)); diff != "" || (err != nil) != test.want {
 				t.Errorf("%+v, %v", daemons, err)
 			}
 		})
 	}
-	if daemons, err := discover.Daemons((&host.Host{}), t.Context()); err != nil || daemons != nil {
+	if daemons, err := discover.Daemons(t.Context(), (&host.Host{})); err != nil || daemons != nil {
 		t.Errorf("no doors: %+v, %v", daemons, err)
 	}
 }

@@ -38,7 +38,7 @@ func TestNodePods(t *testing.T) {
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			h := &host.Host{Kubelet: host.Kubelet{Pods: test.kubelet}, Cluster: host.Cluster{RecentPods: test.recent}}
-			got, err := NodePods(h, t.Context())
+			got, err := NodePods(t.Context(), h)
 			if !errors.Is(err, test.wantErr) {
 				t.Errorf("error %v, want %v", err, test.wantErr)
 			}

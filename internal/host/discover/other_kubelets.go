@@ -25,7 +25,7 @@ type OtherKubelet struct {
 // OtherKubelets finds the kubelets on this host that are not ours. Every process of root's counts that looks like one, so
 // that whoever is none can only make us refuse, and only while it runs; other users' do not count, for no such kubelet can
 // make cgroups of pods. ours is called after the scan: what ended meanwhile is left out.
-func OtherKubelets(h *host.Host, ctx context.Context, ours func() (host.Process, error)) ([]OtherKubelet, error) {
+func OtherKubelets(ctx context.Context, h *host.Host, ours func() (host.Process, error)) ([]OtherKubelet, error) {
 	table, err := (&host.ProcessScan{Files: h.Files}).Run(ctx, "/proc") // of this moment: see ours
 	if err != nil {
 		return nil, err

@@ -127,7 +127,7 @@ func TestOtherKubelets(t *testing.T) {
 				t.Fatal(err)
 			}
 			test.process.start(t, h, 1000)
-			others, err := discover.OtherKubelets(h, t.Context(), h.Kubelet.Process)
+			others, err := discover.OtherKubelets(t.Context(), h, h.Kubelet.Process)
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -158,14 +158,14 @@ func TestOtherKubeletsWithoutOurs(t *testing.T) {
 		"not found":      func() (host.Process, error) { return host.Process{}, fs.ErrNotExist },
 		"a new one":      func() (host.Process, error) { return host.Process{PID: 901}, nil },
 	} {
-		if others, err := discover.OtherKubelets(h, t.Context(), ours); err != nil || len(others) != 1 {
+		if others, err := discover.OtherKubelets(t.Context(), h, ours); err != nil || len(others) != 1 {
 			t.Errorf("%s: %v, %v", name, others, err)
 		}
 	}
 	ended := func() (host.Process, error) { // ours ends in the middle, and another takes its place
 		return host.Process{PID: 901}, os.RemoveAll(filepath.Join(h.Files.Root, "proc/900"))
 	}
-	if others, err := discover.OtherKubelets(h, t.Context(), ended); err != nil || len(others) != 0 {
+	if others, err := discover.OtherKubelets(t.Context(), h, ended); err != nil || len(others) != 0 {
 		t.Errorf("ended: %v, %v", others, err)
 	}
 }
@@ -176,10 +176,10 @@ func TestOtherKubeletOfUnknownOwner(t *testing.T) {
 	program{comm: "init"}.start(t, h, 1)
 	program{comm: "kubelet"}.start(t, h, 1000)
 	hosttest.WriteHostFile(t, h, "proc/1000/status", "Name:\tkubelet\n")
-	if others, err := discover.OtherKubelets(h, t.Context(), h.Kubelet.Process); err == nil {
+	if others, err := discover.OtherKubelets(t.Context(), h, h.Kubelet.Process); err == nil {
 		t.Errorf("%v", others)
 	}
-	if _, err := discover.OtherKubelets((&host.Host{Files: host.Files{Root: t.TempDir()}}), t.Context(), nil); err == nil {
+	if _, err := discover.OtherKubelets(t.Context(), (&host.Host{Files: host.Files{Root: t.TempDir()}}), nil); err == nil {
 		t.Error("no /proc, no error")
 	}
 }
@@ -202,7 +202,7 @@ func TestOtherKubeletsWaitForNobody(t *testing.T) {
 			}
 			found := make(chan error, 1)
 			go func() {
-				_, err := discover.OtherKubelets(h, t.Context(), h.Kubelet.Process)
+				_, err := discover.OtherKubelets(t.Context(), h, h.Kubelet.Process)
 				found <- err
 			}()
 			select {

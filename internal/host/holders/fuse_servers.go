@@ -16,7 +16,7 @@ import (
 // anonymous device: all that hold /dev/fuse open, but those of which the kernel tells that theirs is another connection
 // (Linux 6.16 has fuse_connection in /proc/PID/fdinfo). When the last of them is gone the kernel ends the connection. It is
 // an error if one process could not be looked at.
-func FUSEServers(h *host.Host, ctx context.Context, connection int) ([]int, error) {
+func FUSEServers(ctx context.Context, h *host.Host, connection int) ([]int, error) {
 	pids, err := h.PIDs()
 	if err != nil {
 		return nil, err

@@ -39,7 +39,7 @@ func TestFUSEServers(t *testing.T) {
 	link("proc/19/task/19/fd/3", "socket:[7]")                       // has no path
 	hosttest.Write(t, root, "proc/20/task/20/comm", "")              // ended
 	h := &host.Host{Files: host.Files{Root: root}}
-	servers, err := holders.FUSEServers(h, t.Context(), 45)
+	servers, err := holders.FUSEServers(t.Context(), h, 45)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -47,7 +47,7 @@ func TestFUSEServers(t *testing.T) {
 		t.Error(diff)
 	}
 	hosttest.Write(t, root, "proc/21/task/21/fd", "") // cannot be listed
-	if servers, err := holders.FUSEServers(h, t.Context(), 45); err == nil {
+	if servers, err := holders.FUSEServers(t.Context(), h, 45); err == nil {
 		t.Errorf("a process that could not be looked at: %v", servers)
 	}
 }

@@ -39,7 +39,7 @@ const (
 // root, program or mapping there, and other mount namespaces which hold the same part of the same filesystem. Only links
 // in /proc are read, which the kernel answers from memory, so that a hung filesystem cannot block it. Where the search
 // had to be cut short, incomplete says why.
-func Holders(h *host.Host, ctx context.Context, things []Holdable) (holdings [][]Holding, incomplete string, err error) {
+func Holders(ctx context.Context, h *host.Host, things []Holdable) (holdings [][]Holding, incomplete string, err error) {
 	pids, err := h.PIDs()
 	if err != nil {
 		return nil, "", err

@@ -100,7 +100,7 @@ func TestHolders(t *testing.T) {
 	}, "/bin/sleep", "600")
 
 	quiet := t.TempDir()
-	found, incomplete, err := holders.Holders(h, t.Context(), []holders.Holdable{
+	found, incomplete, err := holders.Holders(t.Context(), h, []holders.Holdable{
 		{Path: dir, Mount: mountAt(t, h, dir)}, {Path: quiet}, {Path: dir + "x"},
 	})
 	if err != nil || incomplete != "" {
@@ -140,7 +140,7 @@ func TestHoldersOfHungMount(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer unix.Close(fd)
-	found, incomplete, err := holders.Holders(h, ctx, []holders.Holdable{{Path: dir, Mount: mountAt(t, h, dir)}})
+	found, incomplete, err := holders.Holders(ctx, h, []holders.Holdable{{Path: dir, Mount: mountAt(t, h, dir)}})
 	if err != nil || incomplete != "" {
 		t.Fatal(incomplete, err)
 	}
@@ -152,7 +152,7 @@ func TestHoldersOfHungMount(t *testing.T) {
 func TestHoldersSaysWhenItStopped(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
-	_, incomplete, err := holders.Holders((&host.Host{}), ctx, []holders.Holdable{{Path: "/nowhere"}})
+	_, incomplete, err := holders.Holders(ctx, (&host.Host{}), []holders.Holdable{{Path: "/nowhere"}})
 	if err != nil || !strings.Contains(incomplete, "after 0 of") {
 		t.Errorf("got %q, %v", incomplete, err)
 	}

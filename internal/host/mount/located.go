@@ -66,7 +66,7 @@ func mountedOn(m, parent Mount) Place {
 
 // MountedFrom finds a mount of something in the file or directory name, or on it, in any mount namespace: who deletes it
 // takes the data, or the mount, from whoever sees that. The zero value means that there is none. The parent of name must be the agent's own.
-func MountedFrom(h *host.Host, ctx context.Context, name string) (MountedAt, error) {
+func MountedFrom(ctx context.Context, h *host.Host, name string) (MountedAt, error) {
 	parent, err := Real(h, path.Dir(name))
 	if err != nil {
 		return MountedAt{}, err

@@ -32,16 +32,16 @@ const (
 // shows those of one network namespace only, so that it is read for each; and a socket's name is the one that its owner
 // gave to bind(2), in its own mount namespace (/csi/csi.sock), so that it is held against the owner's mount table. A socket
 // whose file was deleted still has its name. An error means that something could not be looked at.
-func Listeners(h *host.Host, ctx context.Context, dirs ...string) ([]Listener, error) {
+func Listeners(ctx context.Context, h *host.Host, dirs ...string) ([]Listener, error) {
 	pids, err := h.PIDs()
 	if err != nil {
 		return nil, err
 	}
-	names, err := listeningNames(h, ctx, pids)
+	names, err := listeningNames(ctx, h, pids)
 	if err != nil {
 		return nil, err
 	}
-	holders, err := socketHolders(h, ctx, pids, names)
+	holders, err := socketHolders(ctx, h, pids, names)
 	if err != nil {
 		return nil, err
 	}
@@ -99,7 +99,7 @@ func bound(h *host.Host, pid int, name string) string {
 }
 
 // listeningNames returns the names of the listening sockets of all network namespaces, by inode.
-func listeningNames(h *host.Host, ctx context.Context, pids []int) (map[string]string, error) {
+func listeningNames(ctx context.Context, h *host.Host, pids []int) (map[string]string, error) {
 	names, seen := map[string]string{}, map[string]bool{}
 	for _, pid := range pids {
 		if ctx.Err() != nil {
@@ -147,7 +147,7 @@ func listening(line string) (inode, name string, ok bool) {
 }
 
 // socketHolders returns who holds sockets, by inode. Of a process that may not be looked at, its sockets have no holder.
-func socketHolders(h *host.Host, ctx context.Context, pids []int, sockets map[string]string) (map[string][]int, error) {
+func socketHolders(ctx context.Context, h *host.Host, pids []int, sockets map[string]string) (map[string][]int, error) {
 	const most = 8 // processes of one socket
 	holders, files := map[string][]int{}, 0
 	for _, pid := range pids {

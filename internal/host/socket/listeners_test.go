@@ -97,7 +97,7 @@ func TestListenersOfPods(t *testing.T) {
 				t.Fatalf("%q, %v", line, err)
 			}
 			h := &host.Host{Paths: host.Paths{InitPID: os.Getpid()}}
-			listeners, err := socket.Listeners(h, t.Context(), plugins, filepath.Join(root, "none"))
+			listeners, err := socket.Listeners(t.Context(), h, plugins, filepath.Join(root, "none"))
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -106,7 +106,7 @@ func TestListenersOfPods(t *testing.T) {
 			if i < 0 || listeners[i] != want {
 				t.Errorf("%+v", listeners)
 			}
-			if elsewhere, err := socket.Listeners(h, t.Context(), filepath.Join(root, "none")); err != nil ||
+			if elsewhere, err := socket.Listeners(t.Context(), h, filepath.Join(root, "none")); err != nil ||
 				slices.ContainsFunc(elsewhere, func(l socket.Listener) bool { return l.Inside }) {
 				t.Errorf("elsewhere: %+v, %v", elsewhere, err)
 			}
@@ -130,7 +130,7 @@ func TestListenersBehindLink(t *testing.T) {
 	}
 	defer l.Close()
 	h := &host.Host{Paths: host.Paths{InitPID: os.Getpid()}}
-	listeners, err := socket.Listeners(h, t.Context(), filepath.Join(dir, "kubelet/plugins"))
+	listeners, err := socket.Listeners(t.Context(), h, filepath.Join(dir, "kubelet/plugins"))
 	if want := filepath.Join(dir, "kubelet/plugins/csi.sock"); err != nil || !slices.ContainsFunc(listeners, func(l socket.Listener) bool {
 		return l.Inside && l.Path == want && l.PID == os.Getpid()
 	}) {
@@ -148,7 +148,7 @@ func TestMountedFrom(t *testing.T) {
 		}
 	}
 	h := &host.Host{Paths: host.Paths{InitPID: os.Getpid()}}
-	if at, err := mount.MountedFrom(h, t.Context(), filepath.Join(dir, "kept")); err != nil || at != (mount.MountedAt{}) {
+	if at, err := mount.MountedFrom(t.Context(), h, filepath.Join(dir, "kept")); err != nil || at != (mount.MountedAt{}) {
 		t.Fatalf("%+v, %v", at, err)
 	}
 	// Only in the mount namespace of another process, as a container's volume is.
@@ -168,7 +168,7 @@ func TestMountedFrom(t *testing.T) {
 		if _, err := out.Read(make([]byte, 6)); err != nil {
 			t.Fatal(err)
 		}
-		at, err := mount.MountedFrom(h, t.Context(), filepath.Join(dir, "kept"))
+		at, err := mount.MountedFrom(t.Context(), h, filepath.Join(dir, "kept"))
 		want := mount.MountedAt{}
 		if point != "" {
 			want = mount.MountedAt{PID: child.Process.Pid, Point: filepath.Join(dir, point)}

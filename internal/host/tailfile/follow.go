@@ -41,7 +41,7 @@ const (
 // behind it. A place in another file, or the zero place, stands for the last 16 MiB. A file that is replaced or truncated is
 // read from its beginning; the old one is read to its end first. caughtUp is called when the end was reached first. It
 // refuses a file on a foreign mount, which could hang the agent, and what is no regular file.
-func FollowFile(h *host.Host, ctx context.Context, name string, from FilePlace, each func(line []byte, at FilePlace), caughtUp func()) error {
+func FollowFile(ctx context.Context, h *host.Host, name string, from FilePlace, each func(line []byte, at FilePlace), caughtUp func()) error {
 	f := &follower{name: name, path: h.Files.Path(name), each: each}
 	if err := refuseForeign(h, f.path); err != nil {
 		return err

@@ -48,7 +48,7 @@ func startTail(t *testing.T, name string, from tailfile.FilePlace) *tail {
 	ended := make(chan error, 1)
 	f := &tail{name: name, stop: func() error { cancel(); return <-ended }}
 	go func() {
-		ended <- tailfile.FollowFile(here(), ctx, name, from, func(line []byte, at tailfile.FilePlace) {
+		ended <- tailfile.FollowFile(ctx, here(), name, from, func(line []byte, at tailfile.FilePlace) {
 			f.lines, f.place = append(f.lines, string(line)), at
 		}, func() { f.caught++ })
 	}()
@@ -138,7 +138,7 @@ func TestFollowFileRefuses(t *testing.T) {
 	for name, want := range map[string]string{
 		filepath.Join(dir, "absent"): "no such file", pipe: "not a regular file", "/dev/null": "not a regular file", dir: "not a regular file",
 	} {
-		err := tailfile.FollowFile(here(), t.Context(), name, tailfile.FilePlace{}, func([]byte, tailfile.FilePlace) {}, func() { t.Error("caught up") })
+		err := tailfile.FollowFile(t.Context(), here(), name, tailfile.FilePlace{}, func([]byte, tailfile.FilePlace) {}, func() { t.Error("caught up") })
 		if err == nil || !strings.Contains(err.Error(), want) || !strings.Contains(err.Error(), name) {
 			t.Errorf("%s: %v", name, err)
 		}
@@ -147,7 +147,7 @@ func TestFollowFileRefuses(t *testing.T) {
 
 func TestFollowFileOnAHungMount(t *testing.T) {
 	dir := hosttest.HangingFUSE(t)
-	err := tailfile.FollowFile(here(), t.Context(), filepath.Join(dir, "log"), tailfile.FilePlace{}, func([]byte, tailfile.FilePlace) {}, func() {})
+	err := tailfile.FollowFile(t.Context(), here(), filepath.Join(dir, "log"), tailfile.FilePlace{}, func([]byte, tailfile.FilePlace) {}, func() {})
 	if err == nil || !strings.Contains(err.Error(), "fuse.hang mount") {
 		t.Error(err)
 	}

@@ -28,7 +28,7 @@ func Root(t testing.TB) {
 	need.Root(t, "changes mounts, cgroups or network namespaces for real")
 }
 
-// Node is a private node: only its directories and its corner of the cgroups are in reach of the hand.
+// Node is a private node: only its directories and its corner of the cgroups are in reach of the Mutator.
 type Node struct {
 	t    testing.TB
 	Host *host.Host

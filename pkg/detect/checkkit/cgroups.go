@@ -88,7 +88,7 @@ type DaemonCgroup struct{ Name, Dir, Why string }
 // DaemonCgroups returns the cgroups of kubelet and the runtime, and those above them: whose limit is reached does not matter.
 // What was found is returned beside an error.
 func DaemonCgroups(ctx context.Context, h *host.Host, controller string) ([]DaemonCgroup, error) {
-	daemons, err := discover.Daemons(h, ctx)
+	daemons, err := discover.Daemons(ctx, h)
 	var found []DaemonCgroup
 	for _, d := range daemons {
 		hierarchy, own, cgroupErr := cgroup.CgroupOf(h, d.PID, controller)

@@ -44,7 +44,7 @@ func KubeletNames(ctx context.Context, h *host.Host) map[string]string {
 	}
 	ctx, cancel := context.WithTimeout(ctx, 2*time.Second)
 	defer cancel()
-	pods, err := discover.NodePods(h, ctx)
+	pods, err := discover.NodePods(ctx, h)
 	if err != nil {
 		return nil
 	}

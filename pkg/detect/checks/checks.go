@@ -149,7 +149,7 @@ func list() []entry {
 	}
 }
 
-// Deps are what some checks are given besides the read door. The zero value is good: such a check then remembers nothing
+// Deps are what some checks are given besides the host. The zero value is good: such a check then remembers nothing
 // from one run to the next, or leaves a question open.
 type Deps struct {
 	State      detect.StateStore

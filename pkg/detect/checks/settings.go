@@ -32,7 +32,7 @@ func Removed() map[string]string {
 type entry struct {
 	id       string
 	defaults func() any                                         // *With[S]
-	build    func(settings any, aids Deps) (detect.Check, bool) // false where it is switched off
+	build    func(settings any, deps Deps) (detect.Check, bool) // false where it is switched off
 }
 
 // plain is a check that needs nothing but its settings.
@@ -45,9 +45,9 @@ func aided[S any](defaults func() S, build func(S, Deps) detect.Check) entry {
 	return entry{
 		id:       build(defaults(), Deps{}).ID,
 		defaults: func() any { return &With[S]{Common: Common{Enabled: true}, Settings: defaults()} },
-		build: func(settings any, aids Deps) (detect.Check, bool) {
+		build: func(settings any, deps Deps) (detect.Check, bool) {
 			s := settings.(*With[S])
-			return s.apply(build(s.Settings, aids)), s.Enabled
+			return s.apply(build(s.Settings, deps)), s.Enabled
 		},
 	}
 }
@@ -77,18 +77,18 @@ func DefaultSettings() Settings {
 }
 
 // Checks returns all checks that the settings enable.
-func Checks(s Settings, aids Deps) []detect.Check {
+func Checks(s Settings, deps Deps) []detect.Check {
 	var checks []detect.Check
 	for _, e := range list() {
 		settings, ok := s.ByID[e.id]
 		if !ok {
 			continue
 		}
-		if check, on := e.build(settings, aids); on {
+		if check, on := e.build(settings, deps); on {
 			checks = append(checks, check)
 		}
 	}
-	aids.Sources.Enable(checks)
+	deps.Sources.Enable(checks)
 	return checks
 }
 

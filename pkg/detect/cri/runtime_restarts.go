@@ -75,7 +75,7 @@ func (r *runtimeRestarts) look(ctx context.Context, h *host.Host) ([]finding.Fin
 	}
 	now := h.Clock()
 	r.memory.Load(now)
-	process, err := discover.RuntimeProcess(h, ctx)
+	process, err := discover.RuntimeProcess(ctx, h)
 	switch {
 	case err == nil:
 		if r.memory.Saw(process) {

@@ -50,7 +50,7 @@ func DaemonImpostors() detect.Check {
 		},
 		Every: time.Minute,
 		Run: func(ctx context.Context, h *host.Host) ([]finding.Finding, error) {
-			impostors, err := discover.Impostors(h, ctx)
+			impostors, err := discover.Impostors(ctx, h)
 			return tellImpostors(impostors), err
 		},
 	}

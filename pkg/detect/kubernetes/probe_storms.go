@@ -170,7 +170,7 @@ func ownersOf(ctx context.Context, h *host.Host, uids []string) (names []string,
 	if h.Kubelet.Pods == nil {
 		return nil, 0, fmt.Errorf("pods of kubelet: %w", hosterr.ErrNotConfigured)
 	}
-	pods, err := discover.NodePods(h, ctx)
+	pods, err := discover.NodePods(ctx, h)
 	if err != nil {
 		return nil, 0, err
 	}

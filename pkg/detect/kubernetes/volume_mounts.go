@@ -83,7 +83,7 @@ func (m *volumeState) look(ctx context.Context, h *host.Host) ([]finding.Finding
 	}
 	var pods []corev1.Pod
 	if h.Kubelet.Pods != nil {
-		pods, _ = discover.NodePods(h, ctx) // without them the finding names no pods
+		pods, _ = discover.NodePods(ctx, h) // without them the finding names no pods
 	}
 	var found []finding.Finding
 	for _, name := range slices.Sorted(maps.Keys(plugins))[:min(len(plugins), maxVolumePlugins)] {

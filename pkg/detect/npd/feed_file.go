@@ -95,7 +95,7 @@ func (e *fileEar) follow(ctx context.Context, h *host.Host) error {
 	if e.at() != (tailfile.FilePlace{}) {
 		from = began.Wall.Add(e.monitor.times.delay - began.SinceBoot) // what was written while the agent was away counts, too
 	}
-	return tailfile.FollowFile(h, ctx, e.monitor.file.Log.LogPath, e.at(), func(text []byte, at tailfile.FilePlace) {
+	return tailfile.FollowFile(ctx, h, e.monitor.file.Log.LogPath, e.at(), func(text []byte, at tailfile.FilePlace) {
 		e.hear(string(text), from)
 		e.mu.Lock()
 		e.place = at

@@ -62,7 +62,7 @@ func FileHandles(s UsageSettings) detect.Check {
 			if err != nil {
 				return nil, err
 			}
-			daemons, err := discover.Daemons(h, ctx)
+			daemons, err := discover.Daemons(ctx, h)
 			doubts := make(map[finding.Subject]error)
 			for _, d := range daemons {
 				subject := finding.Subject{Kind: "process", Name: checkkit.Sanitize(d.Comm, 64)}

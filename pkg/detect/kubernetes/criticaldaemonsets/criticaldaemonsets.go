@@ -138,7 +138,7 @@ func (c *daemonSetCheck) run(ctx context.Context, h *host.Host) ([]finding.Findi
 	if h.NodeName == "" || h.Kubelet.Pods == nil {
 		return nil, finding.NotApplicable("this host is no Kubernetes node as far as is known")
 	}
-	pods, err := discover.NodePods(h, ctx)
+	pods, err := discover.NodePods(ctx, h)
 	if err != nil {
 		return nil, fmt.Errorf("pods of kubelet: %w", err)
 	}

@@ -27,7 +27,7 @@ import (
 // https://github.com/container-storage-interface/spec/blob/master/spec.md,
 // https://kubernetes.io/docs/reference/kubernetes-api/config-and-storage-resources/csi-node-v1/.
 //
-// A driver ought to be here when its pod runs here (csi_registration_pods.go), when a volume of a pod here is its, when
+// A driver ought to be here when its pod runs here (pods.go), when a volume of a pod here is its, when
 // it was in this node's CSINode before, when it has a registration socket, or when the configuration lists it. A driver
 // of the configuration, one whose volumes pods here use, and one that runs as system-node-critical is fatal to lack; any
 // other is a warning.

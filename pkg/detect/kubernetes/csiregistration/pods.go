@@ -37,7 +37,7 @@ func (p *csiPods) refresh(ctx context.Context, h *host.Host, now finding.Timesta
 	if !p.read.IsZero() && !urgent && now.Since(p.read) < csiPodsEvery {
 		return nil
 	}
-	pods, err := discover.NodePods(h, ctx)
+	pods, err := discover.NodePods(ctx, h)
 	if err != nil {
 		return fmt.Errorf("pods of kubelet: %w", err)
 	}

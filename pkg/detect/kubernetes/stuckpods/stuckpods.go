@@ -92,7 +92,7 @@ func (m *stuckState) look(ctx context.Context, h *host.Host, s Settings) ([]find
 	if h.Kubelet.Pods == nil {
 		return nil, finding.NotApplicable("no kubelet is configured on this host")
 	}
-	pods, err := discover.NodePods(h, ctx)
+	pods, err := discover.NodePods(ctx, h)
 	if err != nil {
 		return nil, fmt.Errorf("pods of kubelet: %w", err)
 	}

@@ -28,7 +28,7 @@ type oomKill struct {
 // oomNews is what was killed since the scan before.
 type oomNews []oomKill
 
-// since tells what has been killed since before, and why: see the head of oom_kills.go.
+// since tells what has been killed since before, and why: see the head of oomkills.go.
 func (s oomScan) since(before oomState) oomNews {
 	news := make(map[string]oomCounts)
 	for _, c := range s.cgroups {
@@ -121,7 +121,7 @@ func (kills oomNews) name(ctx context.Context, h *host.Host) {
 	if slices.ContainsFunc(kills, func(k oomKill) bool { return k.victim.pod != "" }) && h.Kubelet.Pods != nil {
 		ctx, cancel := context.WithTimeout(ctx, 2*time.Second)
 		defer cancel()
-		known, err := discover.NodePods(h, ctx)
+		known, err := discover.NodePods(ctx, h)
 		if err != nil {
 			known = nil // the names are not worth the finding
 		}

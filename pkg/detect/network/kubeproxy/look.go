@@ -88,7 +88,7 @@ func (c *kubeProxyCheck) judgeAbsent(ctx context.Context, h *host.Host, now time
 		c.absent = now
 		return nil, errNoKubeProxy()
 	}
-	pods, err := discover.NodePods(h, ctx)
+	pods, err := discover.NodePods(ctx, h)
 	if err != nil {
 		return nil, fmt.Errorf("no kube-proxy runs; whether one should: %w", err)
 	}

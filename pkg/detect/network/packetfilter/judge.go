@@ -36,7 +36,7 @@ func (c *packetFilterCheck) look(ctx context.Context, h *host.Host) ([]finding.F
 	if err != nil {
 		return nil, err
 	}
-	pods, podsErr := discover.NodePods(h, ctx)
+	pods, podsErr := discover.NodePods(ctx, h)
 	if errors.Is(podsErr, hosterr.ErrNotConfigured) {
 		podsErr = nil
 	}

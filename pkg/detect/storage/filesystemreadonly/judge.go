@@ -80,7 +80,7 @@ func (f examined) forcedReadOnly() bool {
 }
 
 // stoppedUnseen reports ext4 that stopped taking writes on a kernel that shows nothing of it: see the head of
-// filesystem_readonly.go. The error must have come during this mount, since after another one the filesystem takes writes again.
+// filesystemreadonly.go. The error must have come during this mount, since after another one the filesystem takes writes again.
 func (f examined) stoppedUnseen() bool {
 	return f.ext4 != nil && f.ext4.seenCome && !f.ext4.shown && (f.Option("errors=remount-ro") || f.ext4.function == "ext4_journal_check_start")
 }

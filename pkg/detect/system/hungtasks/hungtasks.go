@@ -29,7 +29,7 @@ import (
 //
 // A task in state D adds 1 to the load: after 40 s the load of one minute is 0.5, so that a quiet node needs one file. A
 // task that is in state D at two looks and did not run between them (its context switches are the same) has waited in the
-// kernel all that time; so has one that only ran to be told to wait on, see hung_tasks_wakes.go. The kernel's watch asks the same, every two minutes, but leaves out tasks that a signal could
+// kernel all that time; so has one that only ran to be told to wait on, see wakes.go. The kernel's watch asks the same, every two minutes, but leaves out tasks that a signal could
 // kill, which are those of NFS; it tells of ten tasks at most, and of none after an oops.
 //
 // https://docs.kernel.org/admin-guide/sysctl/kernel.html#hung-task-timeout-secs, proc_pid_status(5).

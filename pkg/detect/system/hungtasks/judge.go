@@ -29,7 +29,7 @@ const maxHungGroups = 20
 
 // hungFindings makes one finding for each name, that which has waited longest first.
 func hungFindings(ctx context.Context, h *host.Host, hung []*blockedTask, now time.Duration) []finding.Finding {
-	daemons, _ := discover.Daemons(h, ctx) // they only make the reason more exact
+	daemons, _ := discover.Daemons(ctx, h) // they only make the reason more exact
 	slices.SortFunc(hung, func(a, b *blockedTask) int {
 		return cmp.Or(cmp.Compare(a.since, b.since), cmp.Compare(a.ID.Tid, b.ID.Tid))
 	})
