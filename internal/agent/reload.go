@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/nodeagent/nodeagent/internal/agent/status"
+	"github.com/nodeagent/nodeagent/pkg/detect"
 )
 
 // request is a wish to read the configuration anew.
@@ -75,7 +76,7 @@ func (d *daemon) awaitChange(ctx context.Context, a *agent) *change {
 			d.log.Error("configuration refused, the agent goes on as before", "err", err)
 			d.configured.refuse(want, err)
 		}
-		a.engine.Wake(wakeConfiguration, "")
+		a.engine.Wake(wakeConfiguration, detect.Change{})
 		if wasReady {
 			d.manager.Ready()
 		}

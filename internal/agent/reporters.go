@@ -85,17 +85,17 @@ func sources(h *host.Host, log *slog.Logger, m meter, kernelLog *kernellog.LiveK
 		kernellog.KernelLogSource(kernelLog, log, monitors.Kernel(kmsg.WatchKernelLog), func(records uint64) {
 			m.KmsgLost(int(min(records, 1<<30))) //nolint:gosec // bounded
 		}),
-		{Name: detect.WakeMounts, Run: func(ctx context.Context, wake func(string)) error {
-			return watch.WatchMounts(ctx, h.Paths.InitPID, func() { wake("") })
+		{Name: detect.WakeMounts, Run: func(ctx context.Context, wake func(detect.Change)) error {
+			return watch.WatchMounts(ctx, h.Paths.InitPID, func() { wake(detect.Change{}) })
 		}},
-		{Name: detect.WakePlugins, Run: func(ctx context.Context, wake func(string)) error {
-			return watch.WatchDir(ctx, h.Paths.PluginRegistry, func() { wake("") })
+		{Name: detect.WakePlugins, Run: func(ctx context.Context, wake func(detect.Change)) error {
+			return watch.WatchDir(ctx, h.Paths.PluginRegistry, func() { wake(detect.Change{}) })
 		}},
-		{Name: detect.WakeLinks, Run: func(ctx context.Context, wake func(string)) error {
-			return netlink.WatchLinks(ctx, func() { wake("") })
+		{Name: detect.WakeLinks, Run: func(ctx context.Context, wake func(detect.Change)) error {
+			return netlink.WatchLinks(ctx, func() { wake(detect.Change{}) })
 		}},
-		{Name: detect.WakeSystemd, Run: func(ctx context.Context, wake func(string)) error {
-			return systemd.WatchSystemd(ctx, func() { wake("") })
+		{Name: detect.WakeSystemd, Run: func(ctx context.Context, wake func(detect.Change)) error {
+			return systemd.WatchSystemd(ctx, func() { wake(detect.Change{}) })
 		}},
 	}
 }

@@ -68,6 +68,7 @@ type Condition struct {
 type Wake struct {
 	Source WakeSource
 	Match  string
+	Named  bool // only changes that name this check, or may be anything
 }
 
 // WakeSource names something of the host that tells of changes by itself.

@@ -7,6 +7,7 @@ import (
 	"log/slog"
 	"math/rand/v2"
 	"runtime/debug"
+	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -31,7 +32,13 @@ type Engine struct {
 // source is lost; it is then started again after a while.
 type Source struct {
 	Name WakeSource
-	Run  func(ctx context.Context, wake func(text string)) error
+	Run  func(ctx context.Context, wake func(Change)) error
+}
+
+// Change is what a source tells. The zero value stands for anything: the source cannot or could not say what happened.
+type Change struct {
+	Text   string   // what the source says, for Wake.Match
+	Checks []string // IDs of the checks that are meant, for Wake.Named
 }
 
 // Observer is told how looks went, for metrics. Its functions may be nil.
@@ -83,23 +90,27 @@ func (e *Engine) Run(ctx context.Context) error {
 	return nil
 }
 
-// Wake makes every check look soon that wants to be woken by the source; text is what the source says. An empty text
-// stands for anything: the source cannot or could not say what happened.
-func (e *Engine) Wake(source WakeSource, text string) {
+// Wake makes every check look soon that wants to be woken by a change.
+func (e *Engine) Wake(source WakeSource, change Change) {
 	for _, r := range e.runners {
-		if r.check.WantsWake(source, text) {
+		if r.check.WantsWake(source, change) {
 			r.wakeUp()
 		}
 	}
 }
 
-func (c Check) WantsWake(source WakeSource, text string) bool {
-	for _, w := range c.Wakes {
-		if w.Source == source && (w.Match == "" || text == "" || strings.Contains(text, w.Match)) {
-			return true
+// WantsWake reports whether the check is to look at a change.
+func (c Check) WantsWake(source WakeSource, change Change) bool {
+	anything := change.Text == "" && len(change.Checks) == 0
+	return slices.ContainsFunc(c.Wakes, func(w Wake) bool {
+		switch {
+		case w.Source != source:
+			return false
+		case w.Named && !anything:
+			return slices.Contains(change.Checks, c.ID)
 		}
-	}
-	return false
+		return anything || strings.Contains(change.Text, w.Match)
+	})
 }
 
 // feed runs a source and starts it again when it is lost. Being deaf is reported through a check of its own, because the
@@ -110,7 +121,7 @@ func (e *Engine) feed(ctx context.Context, s Source) {
 		// A source that cannot be opened returns at once: nothing is proven before it has run for a moment.
 		told := make(chan struct{})
 		heard := time.AfterFunc(sourceProof, func() { defer close(told); e.tell(finding.Observation{Check: id, At: e.host.Clock()}) })
-		err := s.Run(ctx, func(text string) { e.Wake(s.Name, text) })
+		err := s.Run(ctx, func(change Change) { e.Wake(s.Name, change) })
 		if !heard.Stop() {
 			<-told // else that it is heard might be told after that it is lost
 		}

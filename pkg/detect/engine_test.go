@@ -63,18 +63,38 @@ func TestEngineLooksAtItsInterval(t *testing.T) {
 	})
 }
 
+// TestWantsWake: a check that wants to be named is woken by changes that name it, or that nobody could tell of.
+func TestWantsWake(t *testing.T) {
+	named := Check{ID: "a", Wakes: []Wake{{Source: WakeKernelLog, Named: true}}}
+	for _, test := range []struct {
+		source WakeSource
+		change Change
+		want   bool
+	}{
+		{WakeKernelLog, Change{}, true},
+		{WakeMounts, Change{}, false},
+		{WakeKernelLog, Change{Text: "a"}, false},
+		{WakeKernelLog, Change{Text: "x", Checks: []string{"b", "a"}}, true},
+		{WakeKernelLog, Change{Checks: []string{"b"}}, false},
+	} {
+		if got := named.WantsWake(test.source, test.change); got != test.want {
+			t.Errorf("%s, %+v: %t", test.source, test.change, got)
+		}
+	}
+}
+
 func TestEngineWakes(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var n atomic.Int32
-		e, _ := engineFor(t, nil, Check{ID: "a", Every: time.Hour, Run: counting(&n), Wakes: []Wake{{WakeKernelLog, "EXT4-fs"}}})
+		e, _ := engineFor(t, nil, Check{ID: "a", Every: time.Hour, Run: counting(&n), Wakes: []Wake{{Source: WakeKernelLog, Match: "EXT4-fs"}}})
 		synctest.Wait()
-		e.Wake(WakeKernelLog, "usb 1-1: new device")
-		e.Wake(WakeMounts, "")
+		e.Wake(WakeKernelLog, Change{Text: "usb 1-1: new device"})
+		e.Wake(WakeMounts, Change{})
 		synctest.Wait()
 		if n := n.Load(); n != 1 {
 			t.Errorf("woken by what it did not ask for: %d looks", n)
 		}
-		e.Wake(WakeKernelLog, "EXT4-fs error (device sda1)")
+		e.Wake(WakeKernelLog, Change{Text: "EXT4-fs error (device sda1)"})
 		synctest.Wait()
 		if n := n.Load(); n != 2 {
 			t.Errorf("%d looks, want one at once after the wake", n)
@@ -85,7 +105,7 @@ func TestEngineWakes(t *testing.T) {
 			t.Errorf("%d looks, want one more when things have settled", n)
 		}
 		for range 100 { // a storm: 100 messages a second for 10 s
-			e.Wake(WakeKernelLog, "EXT4-fs error")
+			e.Wake(WakeKernelLog, Change{Text: "EXT4-fs error"})
 			time.Sleep(100 * time.Millisecond)
 		}
 		synctest.Wait()
@@ -146,7 +166,7 @@ func TestEngineSurvivesPanicAndNamesIt(t *testing.T) {
 func TestEngineLosesASourceThatEndsWhenItIsBelieved(t *testing.T) {
 	for range 100 {
 		synctest.Test(t, func(t *testing.T) {
-			_, looks := engineFor(t, []Source{{Name: WakeKernelLog, Run: func(context.Context, func(string)) error {
+			_, looks := engineFor(t, []Source{{Name: WakeKernelLog, Run: func(context.Context, func(Change)) error {
 				time.Sleep(sourceProof)
 				return errors.New("gone")
 			}}})
@@ -163,7 +183,7 @@ func TestEngineReportsALostSource(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		lost := errors.New("read /dev/kmsg: no such device")
 		n := 0
-		_, looks := engineFor(t, []Source{{Name: WakeKernelLog, Run: func(ctx context.Context, _ func(string)) error {
+		_, looks := engineFor(t, []Source{{Name: WakeKernelLog, Run: func(ctx context.Context, _ func(Change)) error {
 			if n++; n > 1 {
 				<-ctx.Done()
 				return ctx.Err()

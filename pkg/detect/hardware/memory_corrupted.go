@@ -41,7 +41,7 @@ func MemoryCorrupted() detect.Check {
 			FalseAlarms: "Pages that a test poisoned on purpose.",
 		},
 		Every: 5 * time.Minute, Deadline: 5 * time.Second,
-		Wakes: []detect.Wake{checkkit.KernelWake(memoryCorruptedID)},
+		Wakes: []detect.Wake{checkkit.KernelWake()},
 		Run: func(_ context.Context, h *host.Host) ([]finding.Finding, error) {
 			return lookAtCorrupted(h)
 		},

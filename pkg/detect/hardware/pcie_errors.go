@@ -63,7 +63,7 @@ func PCIeErrors() detect.Check {
 		},
 		CounterBased: true,
 		Every:        time.Minute, Deadline: 5 * time.Second,
-		Wakes: []detect.Wake{checkkit.KernelWake(pcieErrorsID)},
+		Wakes: []detect.Wake{checkkit.KernelWake()},
 		Run: func(_ context.Context, h *host.Host) ([]finding.Finding, error) {
 			return c.look(h)
 		},

@@ -68,7 +68,7 @@ func Thermal() detect.Check {
 		},
 		CounterBased: true,
 		Every:        time.Minute, Deadline: 10 * time.Second,
-		Wakes:  []detect.Wake{checkkit.KernelWake(thermalID)},
+		Wakes:  []detect.Wake{checkkit.KernelWake()},
 		Policy: finding.Policy{Raise: finding.Hold{Looks: 2}},
 		Run: func(_ context.Context, h *host.Host) ([]finding.Finding, error) {
 			return c.look(h)

@@ -129,7 +129,7 @@ func New(s Settings, follow *LiveKernelLog, witnesses *detect.StateSources, memo
 		},
 		Condition: detect.KernelProblem(),
 		Every:     time.Minute, Deadline: 5 * time.Second, RunAfter: true,
-		Wakes: []detect.Wake{checkkit.KernelWake(KernelLogID)},
+		Wakes: []detect.Wake{checkkit.KernelWake()},
 		Run: func(ctx context.Context, h *host.Host) ([]finding.Finding, error) {
 			log := follow
 			var err error
@@ -197,28 +197,28 @@ type KernelWatch func(ctx context.Context, log *slog.Logger, each func(kmsg.Kern
 // rule which recognised it, and kernel-log itself. lost is told how many records were lost; it may be nil. What the kernel
 // had kept wakes nobody one by one: every check looks at its start.
 func KernelLogSource(follow *LiveKernelLog, logger *slog.Logger, watch KernelWatch, lost func(records uint64)) detect.Source {
-	return detect.Source{Name: detect.WakeKernelLog, Run: func(ctx context.Context, wake func(text string)) error {
+	return detect.Source{Name: detect.WakeKernelLog, Run: func(ctx context.Context, wake func(detect.Change)) error {
 		live := false
 		err := watch(ctx, logger, func(r kmsg.KernelRecord) {
 			if r.Lost > 0 && live {
 				if lost != nil {
 					lost(r.Lost)
 				}
-				wake("") // nobody knows what they said
+				wake(detect.Change{}) // nobody knows what they said
 			}
 			rule, ok := follow.hear(r)
 			if !live || !r.FromKernel() && !follow.programs {
 				return
 			}
-			text := r.Text
+			change := detect.Change{Text: r.Text}
 			if ok {
-				text += "\x00" + KernelLogID + "\x00" + rule.ConfirmedBy + "\x00"
+				change.Checks = []string{KernelLogID, rule.ConfirmedBy}
 			}
-			wake(text)
+			wake(change)
 		}, func() {
 			live = true
 			follow.CaughtUp()
-			wake("")
+			wake(detect.Change{})
 		})
 		follow.Deaf(kernelLogError(err))
 		if errors.Is(err, kmsg.ErrNoKernelLog) {

@@ -92,14 +92,14 @@ func TestKernelLog(t *testing.T) {
 		[]kmsg.KernelRecord{record(2, time.Minute, "EXT4-fs error (device sda1): x"), forged, fragment, late},
 	), func(records uint64) { lost += int(records) })
 	all := New(DefaultSettings(), log, nil, nil)
-	ext4 := detect.Check{Wakes: []detect.Wake{checkkit.KernelWake("filesystem-readonly")}}
+	ext4 := detect.Check{ID: "filesystem-readonly", Wakes: []detect.Wake{checkkit.KernelWake()}}
 	ctx, cancel := context.WithTimeout(t.Context(), time.Millisecond)
 	defer cancel()
 	if _, err := all.Run(ctx, &host.Host{Clock: hosttest.Clock}); err == nil {
 		t.Error("the check has an answer before anybody read the log")
 	}
-	err := source.Run(t.Context(), func(text string) {
-		wakes = append(wakes, fmt.Sprintf("%.8q %v %v", text, all.WantsWake(detect.WakeKernelLog, text), ext4.WantsWake(detect.WakeKernelLog, text)))
+	err := source.Run(t.Context(), func(c detect.Change) {
+		wakes = append(wakes, fmt.Sprintf("%.8q %v %v", c.Text, all.WantsWake(detect.WakeKernelLog, c), ext4.WantsWake(detect.WakeKernelLog, c)))
 	})
 	if err != nil {
 		t.Fatal(err)
@@ -124,7 +124,7 @@ func TestKernelLog(t *testing.T) {
 func TestKernelLogLeavesToState(t *testing.T) {
 	log := testLog(t)
 	source := KernelLogSource(log, slog.New(slog.DiscardHandler), kernelSays(nil, []kmsg.KernelRecord{record(1, time.Minute, "md/raid1:md0: Disk failure on sda1, disabling device.")}), nil)
-	if err := source.Run(t.Context(), func(string) {}); err != nil {
+	if err := source.Run(t.Context(), func(detect.Change) {}); err != nil {
 		t.Fatal(err)
 	}
 	look := func(err error, up time.Duration) finding.Observation {
@@ -225,7 +225,7 @@ func TestRealKernelLog(t *testing.T) {
 			}
 		}, caughtUp)
 	}, nil)
-	go func() { done <- source.Run(ctx, func(string) {}) }()
+	go func() { done <- source.Run(ctx, func(detect.Change) {}) }()
 	t.Cleanup(func() {
 		stop()
 		if err := <-done; err != nil {
@@ -317,7 +317,7 @@ func TestKernelLogGapOverRestarts(t *testing.T) {
 		if err := RestoreKernelLog(log, witnesses, memory, "b"); err != nil {
 			t.Fatal(err)
 		}
-		if err := KernelLogSource(log, slog.New(slog.DiscardHandler), kernelSays(kept, nil), nil).Run(t.Context(), func(string) {}); err != nil {
+		if err := KernelLogSource(log, slog.New(slog.DiscardHandler), kernelSays(kept, nil), nil).Run(t.Context(), func(detect.Change) {}); err != nil {
 			t.Fatal(err)
 		}
 		witnesses.Saw(finding.Observation{Check: oomkills.OOMKillsID, At: finding.Timestamp{Boot: "b", SinceBoot: run.from}})

@@ -212,7 +212,7 @@ func (p *realPod) kernelLog() detect.Check {
 	source := kernellog.KernelLogSource(log, slog.New(slog.DiscardHandler), watch, nil)
 	ctx, cancel := context.WithCancel(context.Background())
 	done := make(chan error, 1) // the goroutine must not wait for a test that failed
-	go func() { done <- source.Run(ctx, func(string) {}) }()
+	go func() { done <- source.Run(ctx, func(detect.Change) {}) }()
 	p.t.Cleanup(func() {
 		cancel()
 		if err := <-done; err != nil && ctx.Err() == nil {

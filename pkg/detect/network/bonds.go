@@ -59,7 +59,7 @@ func Bonds() detect.Check {
 		},
 		Condition: detect.NetworkProblem(),
 		Every:     30 * time.Second, Deadline: 8 * time.Second,
-		Wakes:  []detect.Wake{{Source: detect.WakeLinks}, checkkit.KernelWake(bondsID)},
+		Wakes:  []detect.Wake{{Source: detect.WakeLinks}, checkkit.KernelWake()},
 		Policy: finding.Policy{Raise: finding.Hold{Looks: 2, For: 5 * time.Second}, Clear: finding.Hold{Looks: 2, For: 5 * time.Second}},
 		Run:    lookAtBonds,
 	}

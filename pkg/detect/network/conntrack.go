@@ -62,7 +62,7 @@ func Conntrack() detect.Check {
 		Condition:    detect.NetworkProblem(),
 		CounterBased: true,
 		Every:        30 * time.Second, Deadline: 5 * time.Second,
-		Wakes:  []detect.Wake{checkkit.KernelWake(conntrackID)},
+		Wakes:  []detect.Wake{checkkit.KernelWake()},
 		Policy: finding.Policy{Raise: finding.Hold{Looks: 2, For: 20 * time.Second}, Clear: finding.Hold{Looks: 2, For: 30 * time.Second}},
 		Run: func(_ context.Context, h *host.Host) ([]finding.Finding, error) {
 			return c.look(h)

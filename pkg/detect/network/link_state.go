@@ -77,7 +77,7 @@ func LinkState(s LinkStateSettings, memory detect.StateStore) detect.Check {
 		},
 		Condition: detect.NetworkProblem(),
 		Every:     20 * time.Second, Deadline: 8 * time.Second,
-		Wakes:  []detect.Wake{{Source: detect.WakeLinks}, checkkit.KernelWake(linkStateID)},
+		Wakes:  []detect.Wake{{Source: detect.WakeLinks}, checkkit.KernelWake()},
 		Policy: finding.Policy{Raise: finding.Hold{Looks: 2, For: 10 * time.Second}, Clear: finding.Hold{Looks: 2, For: 10 * time.Second}},
 		Run: func(_ context.Context, h *host.Host) ([]finding.Finding, error) {
 			return c.look(h.Files, h.Clock().SinceBoot)

@@ -56,7 +56,7 @@ func NeighbourTable() detect.Check {
 		},
 		CounterBased: true,
 		Every:        time.Minute, Deadline: 5 * time.Second,
-		Wakes:  []detect.Wake{checkkit.KernelWake(neighbourTableID)},
+		Wakes:  []detect.Wake{checkkit.KernelWake()},
 		Policy: finding.Policy{Clear: finding.Hold{Looks: 2, For: time.Minute}},
 		Run: func(_ context.Context, h *host.Host) ([]finding.Finding, error) {
 			return c.look(h.Files, h.Clock().SinceBoot)

@@ -64,7 +64,7 @@ func NetworkErrors() detect.Check {
 		},
 		CounterBased: true,
 		Every:        time.Minute, Deadline: 8 * time.Second,
-		Wakes:  []detect.Wake{checkkit.KernelWake(networkErrorsID)},
+		Wakes:  []detect.Wake{checkkit.KernelWake()},
 		Policy: finding.Policy{Clear: finding.Hold{Looks: 2, For: 2 * time.Minute}},
 		Run: func(_ context.Context, h *host.Host) ([]finding.Finding, error) {
 			return c.look(h.Files, h.Clock().SinceBoot)

@@ -70,7 +70,7 @@ func (m *Monitors) addFile(l *logMonitor, was saved) error {
 	}
 	e := &fileEar{monitor: l, translator: t, clock: m.doors.Host.Clock, place: was.Place}
 	m.remember(l, func(s *saved) { s.Place = e.at() })
-	m.sources = append(m.sources, detect.Source{Name: detect.WakeSource(l.id), Run: func(ctx context.Context, _ func(string)) error {
+	m.sources = append(m.sources, detect.Source{Name: detect.WakeSource(l.id), Run: func(ctx context.Context, _ func(detect.Change)) error {
 		err := e.follow(ctx, m.doors.Host)
 		if err != nil && ctx.Err() == nil {
 			l.hears(err)

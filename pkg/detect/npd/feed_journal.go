@@ -69,7 +69,7 @@ func (j *journal) save(boot string) {
 }
 
 // run follows the journal until ctx ends.
-func (j *journal) run(ctx context.Context, _ func(string)) error {
+func (j *journal) run(ctx context.Context, _ func(detect.Change)) error {
 	proof := time.AfterFunc(journalProof, func() { j.tell(nil) })
 	defer proof.Stop()
 	now := j.doors.Host.Clock()

@@ -62,7 +62,7 @@ func (m *logMonitor) checks(o own) []detect.Check {
 
 func (m *logMonitor) base(id string) detect.Check {
 	return detect.Check{
-		ID: id, Domain: domain, Every: time.Minute, Deadline: 5 * time.Second, Wakes: []detect.Wake{wakeOf(id)},
+		ID: id, Domain: domain, Every: time.Minute, Deadline: 5 * time.Second, Wakes: []detect.Wake{{Source: relay, Named: true}},
 		Advice: "read the lines around it in " + m.source() + "; the rule is in " + m.file.Name,
 		Doc: detect.Doc{
 			Reads:       []string{m.source()},

@@ -48,7 +48,7 @@ type Monitors struct {
 	states   []func(boot string, always bool) // save what is to be remembered
 
 	mu   sync.Mutex // guards wake
-	wake func(text string)
+	wake func(detect.Change)
 }
 
 // Wording is how the findings of a check are worded in events: see event.Wording.
@@ -59,10 +59,6 @@ type Wording struct {
 
 // relay is the source through which monitors make their checks look at once.
 const relay detect.WakeSource = "npd"
-
-func wakeOf(check string) detect.Wake {
-	return detect.Wake{Source: relay, Match: "\x00" + check + "\x00"}
-}
 
 // New makes the monitors of files. A file that cannot be run is told by the check "npd-files".
 func New(files []File, broken []error, s Settings, d Doors) *Monitors {
@@ -180,11 +176,11 @@ func (m *Monitors) Collectors() []prometheus.Collector {
 }
 
 // relay hands on the wakes of monitors while the engine runs, and saves at the end what is to be remembered.
-func (m *Monitors) relay(ctx context.Context, wake func(text string)) error {
+func (m *Monitors) relay(ctx context.Context, wake func(detect.Change)) error {
 	m.mu.Lock()
 	m.wake = wake
 	m.mu.Unlock()
-	wake("") // what was found before the engine ran
+	wake(detect.Change{}) // what was found before the engine ran
 	<-ctx.Done()
 	m.mu.Lock()
 	m.wake = nil
@@ -200,7 +196,7 @@ func (m *Monitors) wakeCheck(check string) {
 	wake := m.wake
 	m.mu.Unlock()
 	if wake != nil {
-		wake("\x00" + check + "\x00")
+		wake(detect.Change{Checks: []string{check}})
 	}
 }
 

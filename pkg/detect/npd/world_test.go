@@ -103,7 +103,7 @@ func run(t *testing.T, files []File, s Settings, d Doors, k *kmsg, state finding
 	sources := w.Sources()
 	if k != nil {
 		watch := w.Kernel(k.watch)
-		sources = append(sources, detect.Source{Name: detect.WakeKernelLog, Run: func(ctx context.Context, _ func(string)) error {
+		sources = append(sources, detect.Source{Name: detect.WakeKernelLog, Run: func(ctx context.Context, _ func(detect.Change)) error {
 			return watch(ctx, slog.New(slog.DiscardHandler), func(hostkmsg.KernelRecord) {}, func() {})
 		}})
 	}

@@ -72,7 +72,7 @@ func BtrfsErrors() detect.Check {
 		},
 		Every:    time.Minute,
 		Deadline: 5 * time.Second,
-		Wakes:    []detect.Wake{{Source: detect.WakeKernelLog, Match: "BTRFS"}, checkkit.KernelWake(btrfsErrorsID)},
+		Wakes:    []detect.Wake{{Source: detect.WakeKernelLog, Match: "BTRFS"}, checkkit.KernelWake()},
 		Run:      memory.look,
 	}
 }

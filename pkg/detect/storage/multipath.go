@@ -71,7 +71,7 @@ func Multipath() detect.Check {
 		Condition: detect.StorageProblem(),
 		Every:     multipathEvery,
 		Deadline:  10 * time.Second,
-		Wakes:     []detect.Wake{checkkit.KernelWake(multipathID), {Source: detect.WakeKernelLog, Match: "device-mapper: multipath"}},
+		Wakes:     []detect.Wake{checkkit.KernelWake(), {Source: detect.WakeKernelLog, Match: "device-mapper: multipath"}},
 		Run: func(ctx context.Context, h *host.Host) ([]finding.Finding, error) {
 			return lookAtPaths(ctx, h, memory)
 		},

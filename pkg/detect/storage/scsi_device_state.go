@@ -65,7 +65,7 @@ func SCSIDeviceState() detect.Check {
 		Condition: detect.StorageProblem(),
 		Every:     scsiDeviceStateEvery,
 		Deadline:  5 * time.Second,
-		Wakes:     []detect.Wake{checkkit.KernelWake(scsiDeviceStateID)},
+		Wakes:     []detect.Wake{checkkit.KernelWake()},
 		Run: func(ctx context.Context, h *host.Host) ([]finding.Finding, error) {
 			return lookAtSCSIDisks(ctx, h, memory)
 		},

@@ -83,7 +83,7 @@ func ThinPools(s ThinPoolsSettings) detect.Check {
 		Condition: detect.StorageProblem(),
 		Every:     time.Minute,
 		Deadline:  10 * time.Second,
-		Wakes:     []detect.Wake{checkkit.KernelWake(thinPoolsID)},
+		Wakes:     []detect.Wake{checkkit.KernelWake()},
 		Run: func(ctx context.Context, h *host.Host) ([]finding.Finding, error) {
 			return memory.look(ctx, h, s)
 		},

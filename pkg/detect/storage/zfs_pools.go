@@ -63,7 +63,7 @@ func ZFSPools() detect.Check {
 		Condition: detect.StorageProblem(),
 		Every:     time.Minute,
 		Deadline:  5 * time.Second,
-		Wakes:     []detect.Wake{checkkit.KernelWake(zfsPoolsID)},
+		Wakes:     []detect.Wake{checkkit.KernelWake()},
 		Run:       lookAtPools,
 	}
 }

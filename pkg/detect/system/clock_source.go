@@ -51,7 +51,7 @@ func ClockSource() detect.Check {
 			FalseAlarms: "A slow clock that the command line asks for. Nothing is said of the first minutes after boot, in which clocks are still compared.",
 		},
 		Every: 10 * time.Minute,
-		Wakes: []detect.Wake{checkkit.KernelWake(clockSourceID)},
+		Wakes: []detect.Wake{checkkit.KernelWake()},
 		Run: func(_ context.Context, h *host.Host) ([]finding.Finding, error) {
 			return lookAtClockSource(h)
 		},

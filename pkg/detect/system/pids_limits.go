@@ -58,7 +58,7 @@ func PIDsLimits() detect.Check {
 		},
 		CounterBased: true,
 		Every:        5 * time.Minute, Deadline: 10 * time.Second,
-		Wakes: []detect.Wake{checkkit.KernelWake(pidsLimitsID)},
+		Wakes: []detect.Wake{checkkit.KernelWake()},
 		Run:   c.look,
 	}
 }

@@ -68,7 +68,7 @@ func New(s Settings, memory detect.StateStore) detect.Check {
 		},
 		Condition: detect.HardwareProblem(),
 		Every:     time.Minute, Deadline: 5 * time.Second,
-		Wakes: []detect.Wake{checkkit.KernelWake(edacID)},
+		Wakes: []detect.Wake{checkkit.KernelWake()},
 		Run: func(_ context.Context, h *host.Host) ([]finding.Finding, error) {
 			return c.look(h)
 		},

@@ -74,7 +74,7 @@ func New(memory detect.StateStore) detect.Check {
 		Condition:    detect.MemoryProblem(),
 		CounterBased: true,
 		Every:        time.Minute, Deadline: 10 * time.Second,
-		Wakes: []detect.Wake{checkkit.KernelWake(OOMKillsID)},
+		Wakes: []detect.Wake{checkkit.KernelWake()},
 		Run:   m.look,
 	}
 }

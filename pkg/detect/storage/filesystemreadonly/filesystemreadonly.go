@@ -83,7 +83,7 @@ func New(s Settings) detect.Check {
 		Wakes: []detect.Wake{
 			{Source: detect.WakeKernelLog, Match: "EXT4-fs"}, {Source: detect.WakeKernelLog, Match: "XFS ("}, {Source: detect.WakeKernelLog, Match: "BTRFS"},
 			{Source: detect.WakeKernelLog, Match: "JBD2"}, {Source: detect.WakeKernelLog, Match: "I/O error"}, {Source: detect.WakeMounts},
-			checkkit.KernelWake(FilesystemReadonlyID),
+			checkkit.KernelWake(),
 		},
 		Run: func(ctx context.Context, h *host.Host) ([]finding.Finding, error) {
 			return lookAtFilesystems(ctx, h, s, memory, errors)

@@ -73,7 +73,7 @@ func New(s Settings) detect.Check {
 		Every:     hungMountsEvery,
 		Deadline:  30 * time.Second,
 		Wakes: []detect.Wake{
-			checkkit.KernelWake(HungMountsID), {Source: detect.WakeKernelLog, Match: "nfs: server "}, {Source: detect.WakeKernelLog, Match: "ceph: "}, {Source: detect.WakeKernelLog, Match: "CIFS: "},
+			checkkit.KernelWake(), {Source: detect.WakeKernelLog, Match: "nfs: server "}, {Source: detect.WakeKernelLog, Match: "ceph: "}, {Source: detect.WakeKernelLog, Match: "CIFS: "},
 		},
 		Policy: finding.Policy{Raise: finding.Hold{Looks: 2}},
 		Run:    c.look,

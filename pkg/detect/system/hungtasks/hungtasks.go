@@ -86,7 +86,7 @@ func New(s Settings) detect.Check {
 		},
 		CounterBased: true,
 		Every:        30 * time.Second,
-		Wakes:        []detect.Wake{checkkit.KernelWake(hungTasksID)},
+		Wakes:        []detect.Wake{checkkit.KernelWake()},
 		Run: func(ctx context.Context, h *host.Host) ([]finding.Finding, error) {
 			return memory.look(ctx, h, s)
 		},
