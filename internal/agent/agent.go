@@ -220,7 +220,7 @@ func (a *agent) conditionOf(check string) string {
 	}
 	for _, c := range a.checks {
 		if c.ID == check {
-			return a.cfg.Report.Conditions.Vocabulary.Name(report.Naming(c.Condition))
+			return a.cfg.Report.Conditions.Vocabulary.Name(c.Condition)
 		}
 	}
 	return ""

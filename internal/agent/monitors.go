@@ -10,7 +10,6 @@ import (
 	"github.com/nodeagent/nodeagent/pkg/detect/npd"
 	"github.com/nodeagent/nodeagent/pkg/detect/plugin"
 	"github.com/nodeagent/nodeagent/pkg/finding"
-	"github.com/nodeagent/nodeagent/pkg/report"
 	"github.com/nodeagent/nodeagent/pkg/report/event"
 )
 
@@ -48,7 +47,7 @@ func (a *agent) believed(check string) (finding.CheckState, bool) {
 func (a *agent) wordings() map[string]event.Wording {
 	wordings := map[string]event.Wording{}
 	for check, w := range a.monitors.Wordings() {
-		wordings[check] = event.Wording{Source: w.Source, Condition: report.Naming(w.Condition)}
+		wordings[check] = event.Wording{Source: w.Source, Condition: w.Condition}
 	}
 	return wordings
 }

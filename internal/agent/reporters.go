@@ -14,7 +14,7 @@ import (
 	"github.com/nodeagent/nodeagent/pkg/detect"
 	"github.com/nodeagent/nodeagent/pkg/detect/kernellog"
 	"github.com/nodeagent/nodeagent/pkg/detect/npd"
-	"github.com/nodeagent/nodeagent/pkg/report"
+	"github.com/nodeagent/nodeagent/pkg/finding"
 	"github.com/nodeagent/nodeagent/pkg/report/condition"
 	"github.com/nodeagent/nodeagent/pkg/report/event"
 	"github.com/nodeagent/nodeagent/pkg/report/metrics"
@@ -43,10 +43,10 @@ func (m meter) serve(address string, h health) func(context.Context) error {
 
 // openReporters lists who is told. Where there is no apiserver only the metrics are.
 func (a *agent) openReporters() meter {
-	namings := map[string]report.Naming{}
+	namings := map[string]finding.Condition{}
 	for _, c := range a.checks {
-		if c.Condition != (detect.Condition{}) {
-			namings[c.ID] = report.Naming(c.Condition)
+		if c.Condition != (finding.Condition{}) {
+			namings[c.ID] = c.Condition
 		}
 	}
 	m := meter{metrics.New(metrics.Config{Version: Version, Conditions: namings})}

@@ -11,7 +11,7 @@ import (
 	"github.com/nodeagent/nodeagent/internal/config"
 	"github.com/nodeagent/nodeagent/internal/store"
 	"github.com/nodeagent/nodeagent/pkg/detect/checks"
-	"github.com/nodeagent/nodeagent/pkg/report"
+	"github.com/nodeagent/nodeagent/pkg/finding"
 	"github.com/nodeagent/nodeagent/pkg/report/condition"
 )
 
@@ -23,9 +23,9 @@ func RetirePatch(cfg config.Config, log *slog.Logger) ([]byte, error) {
 		return nil, err
 	}
 	defer clients.Close()
-	var namings []report.Naming
+	var namings []finding.Condition
 	for _, c := range Checks(cfg, clients.Host, checks.Deps{}) {
-		namings = append(namings, report.Naming(c.Condition))
+		namings = append(namings, c.Condition)
 	}
 	return condition.Removal(condition.Names(namings, cfg.Report.Conditions.Vocabulary))
 }

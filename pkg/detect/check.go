@@ -12,12 +12,12 @@ import (
 
 // Check looks for one family of faults.
 type Check struct {
-	ID        string    // kebab-case, permanent
-	Domain    string    // storage, cpu, memory, network, kubernetes, hardware: how people group checks
-	Summary   string    // one line: what is wrong when this check finds something
-	Advice    string    // what a person should do next
-	Doc       Doc       // what people read of it
-	Condition Condition // the node condition that fatal findings of this check make true; zero for none
+	ID        string            // kebab-case, permanent
+	Domain    string            // storage, cpu, memory, network, kubernetes, hardware: how people group checks
+	Summary   string            // one line: what is wrong when this check finds something
+	Advice    string            // what a person should do next
+	Doc       Doc               // what people read of it
+	Condition finding.Condition // the node condition that fatal findings of this check make true; zero for none
 
 	Every    time.Duration    // interval between looks when nothing wakes the check
 	Deadline time.Duration    // a look that takes longer is abandoned and counts as an error; DefaultDeadline unless set
@@ -52,15 +52,6 @@ type Fault struct {
 	Reason   string
 	Severity finding.Severity // the gravest that it can have
 	When     string           // the threshold, and why it is that one
-}
-
-// Condition is how a check shows in the Node's status. Type is true when something is wrong, as node-problem-detector
-// words it; ReadyType is the opposite vocabulary (true when all is well).
-type Condition struct {
-	Type           string
-	ReadyType      string
-	HealthyReason  string
-	HealthyMessage string
 }
 
 // Wake is a source of the host that makes a check look before its time. Match narrows kernel messages to those that

@@ -8,15 +8,6 @@ import (
 	"github.com/nodeagent/nodeagent/pkg/finding"
 )
 
-// Naming is how a check shows in the Node's status. Type is true when something is wrong, as node-problem-detector words
-// it; ReadyType is the opposite vocabulary (true when all is well). Several checks may share a type.
-type Naming struct {
-	Type           string
-	ReadyType      string
-	HealthyReason  string
-	HealthyMessage string
-}
-
 const (
 	// MaxReason and MaxMessage bound what is told of a condition, in bytes (the bounds of a metav1.Condition, rounded down
 	// for the message, which is fanned out to all that watch nodes).
@@ -43,7 +34,7 @@ type Verdict struct {
 
 // Judge returns the verdict of the checks that share a condition: faulty if any is, else unknown if any is, else healthy
 // if any applies. A nil state is that of a check which was not looked at yet.
-func Judge(n Naming, checks ...*finding.CheckState) Verdict {
+func Judge(n finding.Condition, checks ...*finding.CheckState) Verdict {
 	v := Verdict{Status: finding.StatusNotApplicable, Sole: len(checks) == 1}
 	checks = slices.Clone(checks)
 	for i, c := range checks {

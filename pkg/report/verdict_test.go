@@ -27,7 +27,7 @@ func TestJudge(t *testing.T) {
 			Check: "c", Subject: finding.Subject{Kind: "k", Name: name}, Severity: severity, Reason: "Reason" + name, Message: "message " + name,
 		}}
 	}
-	naming := report.Naming{HealthyReason: "Fine", HealthyMessage: "all is fine"}
+	naming := finding.Condition{HealthyReason: "Fine", HealthyMessage: "all is fine"}
 	healthy, absent := check(finding.StatusHealthy, 3), check(finding.StatusNotApplicable, 4)
 	blind := &finding.CheckState{Status: finding.StatusUnknown, Since: stamp(5), Err: "cannot\nread", Conclusive: stamp(1)}
 	for _, test := range []struct {

@@ -124,7 +124,7 @@ func we(t *testing.T, file npd.File, settings npd.Settings) *world {
 	w.monitors = npd.New([]npd.File{file}, nil, settings, npd.Doors{Host: h})
 	wordings := map[string]event.Wording{}
 	for check, v := range w.monitors.Wordings() {
-		wordings[check] = event.Wording{Source: v.Source, Condition: report.Naming(v.Condition)}
+		wordings[check] = event.Wording{Source: v.Source, Condition: v.Condition}
 	}
 	policies := map[string]finding.Policy{}
 	for _, c := range w.monitors.Checks() {
@@ -165,7 +165,7 @@ func (w *world) told() answer {
 	for _, c := range w.monitors.Checks() {
 		if name := c.Condition.Type; name != "" && !seen[name] {
 			seen[name] = true
-			v := report.Judge(report.Naming(c.Condition), w.tracker.State()[c.ID])
+			v := report.Judge(c.Condition, w.tracker.State()[c.ID])
 			a.Conditions = append(a.Conditions, oneLine(fmt.Sprintf("%s %s %s %s", name, truth(v.Status), v.Reason, v.Message)))
 		}
 	}

@@ -9,7 +9,6 @@ import (
 	"github.com/nodeagent/nodeagent/internal/host"
 	"github.com/nodeagent/nodeagent/internal/host/hosterr"
 	"github.com/nodeagent/nodeagent/internal/host/kubelet"
-	"github.com/nodeagent/nodeagent/pkg/detect"
 	"github.com/nodeagent/nodeagent/pkg/finding"
 )
 
@@ -17,8 +16,8 @@ import (
 // moved within a window, so that a first look says nothing of them.
 
 // KubeletProblem is the condition of what makes kubelet unable to serve pods.
-func KubeletProblem() detect.Condition {
-	return detect.Condition{
+func KubeletProblem() finding.Condition {
+	return finding.Condition{
 		Type: "KubeletUnhealthy", ReadyType: "KubeletReady",
 		HealthyReason: "KubeletIsHealthy", HealthyMessage: "kubelet on the node is functioning properly",
 	}

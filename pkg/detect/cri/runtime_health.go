@@ -67,7 +67,7 @@ func RuntimeHealth(s RuntimeHealthSettings) detect.Check {
 			},
 			FalseAlarms: "NetworkReady is false on a node that has just booted until its CNI DaemonSet has written the configuration: held for 30 s.",
 		},
-		Condition: detect.Condition{
+		Condition: finding.Condition{
 			Type: "ContainerRuntimeUnhealthy", ReadyType: "ContainerRuntimeReady",
 			HealthyReason: "ContainerRuntimeIsHealthy", HealthyMessage: "Container runtime on the node is functioning properly",
 		},

@@ -163,7 +163,7 @@ func TestRestart(t *testing.T) {
 // A condition that an own check reads from state is over when that check says so, and not before.
 func TestOwnState(t *testing.T) {
 	files := []File{mustDecode(t, "/etc/npd/kernel.json", kernelMonitor)}
-	own := []detect.Check{{ID: "filesystem-readonly", Condition: detect.Condition{Type: "ReadonlyFilesystem", ReadyType: "StorageReady"}}}
+	own := []detect.Check{{ID: "filesystem-readonly", Condition: finding.Condition{Type: "ReadonlyFilesystem", ReadyType: "StorageReady"}}}
 	bubble(t, "state", func(t *testing.T, h *host.Host, k *kmsg) {
 		var believed atomic.Pointer[finding.CheckState]
 		believed.Store(&finding.CheckState{Status: finding.StatusUnknown})

@@ -54,7 +54,7 @@ type Monitors struct {
 // Wording is how the findings of a check are worded in events: see event.Wording.
 type Wording struct {
 	Source    string
-	Condition detect.Condition
+	Condition finding.Condition
 }
 
 // relay is the source through which monitors make their checks look at once.

@@ -49,9 +49,9 @@ func (o own) byCondition(name string) (check detect.Check, sole bool) {
 
 // condition words a condition of a file. Where an own check makes the same one, both are one condition of the Node in either
 // vocabulary, and the worst of both is told.
-func (o own) condition(c types.Condition) detect.Condition {
+func (o own) condition(c types.Condition) finding.Condition {
 	own, _ := o.byCondition(c.Type)
-	return detect.Condition{
+	return finding.Condition{
 		Type: c.Type, ReadyType: own.Condition.ReadyType,
 		HealthyReason: cmp.Or(c.Reason, own.Condition.HealthyReason), HealthyMessage: cmp.Or(c.Message, own.Condition.HealthyMessage),
 	}

@@ -43,7 +43,7 @@ func (s Settings) check() detect.Check {
 		},
 	}
 	if s.Condition != nil {
-		c.Condition = detect.Condition{
+		c.Condition = finding.Condition{
 			Type: s.Condition.Type, HealthyReason: s.Condition.HealthyReason, HealthyMessage: s.Condition.HealthyMessage,
 		}
 	}

@@ -25,7 +25,7 @@ type Node interface {
 // Config says what is written, and how often. All but Node and Conditions may be left out.
 type Config struct {
 	Node       Node
-	Conditions map[string]report.Naming // by check
+	Conditions map[string]finding.Condition // by check
 	Vocabulary Vocabulary
 
 	// Store keeps which conditions are ours and when they moved. Nil: nothing is removed after a restart.

@@ -13,15 +13,14 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/nodeagent/nodeagent/pkg/finding"
-	"github.com/nodeagent/nodeagent/pkg/report"
 	"github.com/nodeagent/nodeagent/pkg/report/reporttest"
 )
 
-var diskNaming = report.Naming{Type: "ReadonlyFilesystem", ReadyType: "StorageReady", HealthyReason: "FilesystemIsNotReadOnly", HealthyMessage: "Filesystem is not read-only"}
+var diskNaming = finding.Condition{Type: "ReadonlyFilesystem", ReadyType: "StorageReady", HealthyReason: "FilesystemIsNotReadOnly", HealthyMessage: "Filesystem is not read-only"}
 
 func testConfig(node Node) Config {
 	return Config{
-		Node: node, Conditions: map[string]report.Naming{"disk": diskNaming, reporttest.Check: {Type: "Suite"}},
+		Node: node, Conditions: map[string]finding.Condition{"disk": diskNaming, reporttest.Check: {Type: "Suite"}},
 		Rand: func() float64 { return 0.5 }, Log: slog.New(slog.DiscardHandler),
 	}
 }
@@ -254,7 +253,7 @@ func TestChecksThatShareACondition(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		node, w := reporttest.NewNode(), reporttest.NewWorld()
 		c := testConfig(node)
-		c.Conditions = map[string]report.Naming{"one": diskNaming, "two": diskNaming}
+		c.Conditions = map[string]finding.Condition{"one": diskNaming, "two": diskNaming}
 		r := New(c)
 		reporttest.Start(t, r)
 		shown := func() string { return shownLine(node.Shown("ReadonlyFilesystem")) }

@@ -9,6 +9,7 @@ import (
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	"github.com/nodeagent/nodeagent/pkg/finding"
 	"github.com/nodeagent/nodeagent/pkg/report"
 )
 
@@ -18,7 +19,7 @@ func Removal(names []string) ([]byte, error) {
 }
 
 // Names returns the conditions that these namings make in a vocabulary, sorted.
-func Names(namings []report.Naming, v Vocabulary) []string {
+func Names(namings []finding.Condition, v Vocabulary) []string {
 	names := map[string]bool{}
 	for _, n := range namings {
 		if name := v.Name(n); name != "" {

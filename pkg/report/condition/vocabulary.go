@@ -24,13 +24,13 @@ const (
 type kind struct {
 	name   string
 	ready  bool // True is good
-	naming report.Naming
+	naming finding.Condition
 	checks []string
 }
 
 // kinds sorts checks by the condition that they make. Where a check has no word in the wanted vocabulary the other one is
 // used, with its own polarity: better an odd word than silence.
-func kinds(namings map[string]report.Naming, v Vocabulary) []*kind {
+func kinds(namings map[string]finding.Condition, v Vocabulary) []*kind {
 	byName := map[string]*kind{}
 	for _, check := range slices.Sorted(maps.Keys(namings)) {
 		n := namings[check]
@@ -47,7 +47,7 @@ func kinds(namings map[string]report.Naming, v Vocabulary) []*kind {
 }
 
 // Name returns the condition that is written for n; empty where n makes none.
-func (v Vocabulary) Name(n report.Naming) string {
+func (v Vocabulary) Name(n finding.Condition) string {
 	if v == Ready {
 		return cmp.Or(n.ReadyType, n.Type)
 	}

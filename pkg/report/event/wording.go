@@ -13,7 +13,7 @@ import (
 // change of its condition.
 type Wording struct {
 	Source    string
-	Condition report.Naming // none for a check that makes no condition
+	Condition finding.Condition // none for a check that makes no condition
 }
 
 // word returns n in these words (node-problem-detector, pkg/util: GenerateConditionChangeEvent).

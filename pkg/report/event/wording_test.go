@@ -7,7 +7,6 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/nodeagent/nodeagent/pkg/finding"
-	"github.com/nodeagent/nodeagent/pkg/report"
 )
 
 func TestWordings(t *testing.T) {
@@ -15,7 +14,7 @@ func TestWordings(t *testing.T) {
 		Reason: "DockerHung", Message: `task "docker" hung`}
 	warning, other := fatal, fatal
 	warning.Severity, other.Check = finding.Warning, "disk"
-	r := New(Config{Wordings: map[string]Wording{"npd-kernel": {Source: "kernel-monitor", Condition: report.Naming{
+	r := New(Config{Wordings: map[string]Wording{"npd-kernel": {Source: "kernel-monitor", Condition: finding.Condition{
 		Type: "KernelDeadlock", HealthyReason: "KernelHasNoDeadlock", HealthyMessage: "kernel has no deadlock",
 	}}}})
 	for _, test := range []struct {

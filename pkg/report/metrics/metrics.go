@@ -21,8 +21,8 @@ import (
 // Config says what is known at start.
 type Config struct {
 	Version    string
-	Revision   string                   // of the source
-	Conditions map[string]report.Naming // by check, for problem_gauge
+	Revision   string                       // of the source
+	Conditions map[string]finding.Condition // by check, for problem_gauge
 }
 
 // Metrics is a reporter, and an observer of everything else that is counted. All methods are safe for concurrent use and

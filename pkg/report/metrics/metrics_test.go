@@ -17,7 +17,7 @@ import (
 	"github.com/nodeagent/nodeagent/pkg/report/reporttest"
 )
 
-var conditions = map[string]report.Naming{
+var conditions = map[string]finding.Condition{
 	"disk": {Type: "ReadonlyFilesystem", HealthyReason: "FilesystemIsNotReadOnly"}, reporttest.Check: {Type: "Suite"},
 }
 

@@ -15,9 +15,9 @@ import (
 // state collects the gauges of what is believed. They are made from one snapshot at each scrape, so a series that is gone
 // is gone, and no two of a scrape contradict each other.
 type state struct {
-	checksOf map[string][]string      // by condition type, node-problem-detector's vocabulary
-	namings  map[string]report.Naming // by condition type
-	expected map[string][]string      // reasons that are shown as 0 while they are not given, by condition type
+	checksOf map[string][]string          // by condition type, node-problem-detector's vocabulary
+	namings  map[string]finding.Condition // by condition type
+	expected map[string][]string          // reasons that are shown as 0 while they are not given, by condition type
 	status   *prometheus.Desc
 	findings *prometheus.Desc
 	problem  *prometheus.Desc
@@ -42,9 +42,9 @@ type problem struct {
 	value  float64
 }
 
-func newState(namings map[string]report.Naming) *state {
+func newState(namings map[string]finding.Condition) *state {
 	s := &state{
-		checksOf: map[string][]string{}, namings: map[string]report.Naming{},
+		checksOf: map[string][]string{}, namings: map[string]finding.Condition{},
 		status:   desc("check_status", "Whether a check has this status (1) or another (0).", "check", "status"),
 		findings: desc("findings", "Problems that are believed to exist now.", "check", "severity"),
 		objects:  desc("leftovers", "Objects on the node, by what the last inspection says of them.", "kind", "verdict"),

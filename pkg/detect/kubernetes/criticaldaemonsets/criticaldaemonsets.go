@@ -109,7 +109,7 @@ func New(s Settings, lookups DaemonSetLookups) detect.Check {
 			},
 			FalseAlarms: "A node that has just booted, a pod that has just been made: graces. OnDelete, where an old revision is by design.",
 		},
-		Condition: detect.Condition{
+		Condition: finding.Condition{
 			Type: "CriticalDaemonSetNotReady", ReadyType: "CriticalDaemonSetsReady",
 			HealthyReason: "CriticalDaemonSetsAreReady", HealthyMessage: "All critical DaemonSets have a ready pod on the node",
 		},

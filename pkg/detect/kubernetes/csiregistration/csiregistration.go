@@ -83,7 +83,7 @@ func New(s Settings, memory detect.StateStore) detect.Check {
 			FalseAlarms: "Drivers being updated: held for 30 s, and a pod that has just started has a minute. A driver removed for good is forgotten after a day. " +
 				"Fatal only for drivers of the configuration, whose volumes pods here use, or that run as system-node-critical; else a warning.",
 		},
-		Condition: detect.Condition{
+		Condition: finding.Condition{
 			Type: "CSIPluginNotRegistered", ReadyType: "CSIPluginsRegistered",
 			HealthyReason: "CSIPluginsAreRegistered", HealthyMessage: "All CSI drivers of the node are registered and ready",
 		},

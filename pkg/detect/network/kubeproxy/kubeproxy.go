@@ -62,7 +62,7 @@ func New(s Settings) detect.Check {
 			},
 			FalseAlarms: "Network plugins that replace kube-proxy: not applicable. Draining by the autoscaler (healthz is 503, livez is not): no fault.",
 		},
-		Condition: detect.Condition{
+		Condition: finding.Condition{
 			Type: "KubeProxyUnhealthy", ReadyType: "KubeProxyReady",
 			HealthyReason: "KubeProxyIsHealthy", HealthyMessage: "kube-proxy on the node is functioning properly",
 		},

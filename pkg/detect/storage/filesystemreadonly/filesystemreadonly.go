@@ -74,7 +74,7 @@ func New(s Settings) detect.Check {
 		Advice: "Look at `dmesg` and the disk's health first. The filesystem takes writes again only after it was unmounted, " +
 			"checked (`e2fsck`, `xfs_repair`, `btrfs check`) and mounted anew; for the root filesystem that is a reboot. Drain the node.",
 		Doc: filesystemReadonlyDoc(),
-		Condition: detect.Condition{
+		Condition: finding.Condition{
 			Type: "ReadonlyFilesystem", ReadyType: "StorageReady",
 			HealthyReason: "FilesystemIsNotReadOnly", HealthyMessage: "Filesystem is not read-only",
 		},

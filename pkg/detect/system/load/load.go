@@ -78,7 +78,7 @@ func New(s Settings) detect.Check {
 			},
 			FalseAlarms: "Pods throttled by their own CPU limit, one backup on an idle machine, and tasks that the freezer of cgroup v1 holds do not count.",
 		},
-		Condition: detect.Condition{
+		Condition: finding.Condition{
 			Type: "NodeOverloaded", ReadyType: "NodeLoadAcceptable",
 			HealthyReason: "NodeLoadIsAcceptable", HealthyMessage: "The node has no more work than it can do",
 		},
