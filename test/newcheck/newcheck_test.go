@@ -94,7 +94,7 @@ func TestEachDomain(t *testing.T) {
 			continue
 		}
 		lines := strings.Split(changed[4].text, "\n")
-		at := slices.Index(lines, "\t\tsimple(\"disk-glitter\", "+folder+".DiskGlitter),")
+		at := slices.Index(lines, "\t\tsimple("+folder+".DiskGlitter),")
 		if at < 1 || !slices.ContainsFunc(lines[max(0, at-3):at], func(l string) bool { return strings.Contains(l, folder+".") }) {
 			t.Errorf("%s: line %d of the list", folder, at)
 		}

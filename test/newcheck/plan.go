@@ -58,7 +58,7 @@ func plan(root, id, folder string) ([]change, error) {
 	for _, kind := range []string{"ok", "bad", "broken"} {
 		changed = append(changed, change{"made", filepath.Join(n.fixtures(), kind+".txtar"), n.fill(fixtureTemplates()[kind])})
 	}
-	list, err := addLine(root, listFile, "list", folder+".", n.fill("simple(\"CHECKID\", FOLDER.CAMEL),"))
+	list, err := addLine(root, listFile, "list", folder+".", n.fill("simple(FOLDER.CAMEL),"))
 	if err != nil {
 		return nil, err
 	}
