@@ -209,8 +209,10 @@ func (h *Host) ProcArgs(pid int) ([]string, error) {
 	return strings.Split(strings.TrimSuffix(string(data), "\x00"), "\x00"), nil
 }
 
+// ProcFile is a file of a process below /proc.
 func ProcFile(pid int, name string) string { return "/proc/" + strconv.Itoa(pid) + "/" + name }
 
+// Alive reports whether a process has not ended: a zombie has.
 func Alive(stat ProcStat) bool { return stat.State != 'Z' && stat.State != 'X' && stat.State != 'x' }
 
 // UnlessGone forgets the error of a process, a thread or a file that has ended meanwhile.

@@ -7,6 +7,7 @@ import (
 // The conditions that several checks share: one is enough for who isolates a node, and every condition makes each write of
 // the Node larger. A check that has one of its own is looked for under that name in the field.
 
+// StorageProblem is the condition of disks, arrays and mounts.
 func StorageProblem() finding.Condition {
 	return finding.Condition{
 		Type: "StorageProblem", ReadyType: "StorageReady",
@@ -14,6 +15,7 @@ func StorageProblem() finding.Condition {
 	}
 }
 
+// KernelProblem is the condition of faults of the kernel.
 func KernelProblem() finding.Condition {
 	return finding.Condition{
 		Type: "KernelProblem", ReadyType: "KernelReady",
@@ -21,6 +23,7 @@ func KernelProblem() finding.Condition {
 	}
 }
 
+// MemoryProblem is the condition of faults of memory.
 func MemoryProblem() finding.Condition {
 	return finding.Condition{
 		Type: "MemoryProblem", ReadyType: "MemoryReady",
@@ -28,6 +31,7 @@ func MemoryProblem() finding.Condition {
 	}
 }
 
+// NetworkProblem is the condition of the node's links, routes and tables.
 func NetworkProblem() finding.Condition {
 	return finding.Condition{
 		Type: "NetworkProblem", ReadyType: "NetworkReady",
@@ -35,6 +39,7 @@ func NetworkProblem() finding.Condition {
 	}
 }
 
+// HardwareProblem is the condition of faults of hardware.
 func HardwareProblem() finding.Condition {
 	return finding.Condition{
 		Type: "HardwareProblem", ReadyType: "HardwareReady",

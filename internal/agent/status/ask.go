@@ -42,11 +42,13 @@ func AskReload(ctx context.Context, socket string) error {
 	return Ask(ctx, socket, http.MethodPost, "/reload", &none)
 }
 
+// AskHistory asks the running agent what its inspections have seen.
 func AskHistory(ctx context.Context, socket string) (inspect.History, error) {
 	var history inspect.History
 	return history, Ask(ctx, socket, http.MethodGet, "/history", &history)
 }
 
+// Ask sends a request to the socket of the running agent and decodes its answer. ErrNotRunning: nobody listens.
 func Ask(ctx context.Context, socket, method, path string, answer any) error {
 	limit := askLimit
 	if method != http.MethodGet {

@@ -20,6 +20,7 @@ import (
 // MaxSocketPath is what sun_path holds, less the NUL at its end: see unix(7).
 const MaxSocketPath = 107
 
+// CheckSocket reports why a path cannot be that of a socket: it is relative, or too long for unix(7).
 func CheckSocket(path string) error {
 	if !filepath.IsAbs(path) {
 		return fmt.Errorf("socket %q: not an absolute path", path)
@@ -125,6 +126,7 @@ func listeningInodes(files host.Files, path string) (map[string]bool, error) {
 	}), nil
 }
 
+// ParseListening returns the inodes of the listening sockets of the wanted names in the text of /proc/net/unix (proc_net(5)).
 func ParseListening(table string, wanted func(name string) bool) map[string]bool {
 	inodes := make(map[string]bool)
 	for line := range strings.Lines(table) {

@@ -11,6 +11,7 @@ import (
 	"github.com/nodeagent/nodeagent/internal/host"
 )
 
+// WriteHostFile writes a file of the host, with the folders above it.
 func WriteHostFile(t *testing.T, h *host.Host, name, content string) {
 	t.Helper()
 	file := filepath.Join(h.Files.Root, name)
@@ -22,6 +23,7 @@ func WriteHostFile(t *testing.T, h *host.Host, name, content string) {
 	}
 }
 
+// Write writes a file below root, with the folders above it.
 func Write(t *testing.T, root, name, content string) {
 	t.Helper()
 	file := filepath.Join(root, name)
@@ -33,6 +35,7 @@ func Write(t *testing.T, root, name, content string) {
 	}
 }
 
+// WriteStat makes /proc/PID/stat of a process.
 func WriteStat(t testing.TB, h *host.Host, pid int, text string) {
 	t.Helper()
 	dir := filepath.Join(h.Files.Root, "proc", fmt.Sprint(pid))
@@ -57,6 +60,7 @@ func ShortDir(t *testing.T) string {
 	return dir
 }
 
+// Within returns a context that ends after limit, or with the test.
 func Within(t *testing.T, limit time.Duration) context.Context {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), limit)

@@ -51,6 +51,7 @@ type tie struct {
 	peer  netip.AddrPort
 }
 
+// BusiestPorts implements host.Network.BusiestPorts.
 func BusiestPorts(ctx context.Context, first, last uint16) (PortUse, error) {
 	counts := map[tie]int{}
 	for _, family := range []uint8{unix.AF_INET, unix.AF_INET6} {

@@ -6,6 +6,7 @@ import (
 	"fmt"
 )
 
+// ParseCertificate reads the first certificate of a PEM file. from names where it comes from in errors.
 func ParseCertificate(data []byte, name string) (*x509.Certificate, error) {
 	for block, rest := pem.Decode(data); block != nil; block, rest = pem.Decode(rest) {
 		if block.Type != "CERTIFICATE" {

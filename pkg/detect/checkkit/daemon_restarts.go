@@ -60,6 +60,7 @@ func (m *DaemonState) Load(now finding.Timestamp) {
 	m.loaded = true
 }
 
+// Save keeps what is known for the next run of the agent in this boot.
 func (m *DaemonState) Save() {
 	if m.Memory == nil {
 		return

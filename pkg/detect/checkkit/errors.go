@@ -32,6 +32,7 @@ func ErrorText(err error) string {
 	return Sanitize(err.Error(), 200)
 }
 
+// IsTimeout reports whether somebody did not answer in time.
 func IsTimeout(err error) bool {
 	timeout, ok := errors.AsType[interface {
 		error

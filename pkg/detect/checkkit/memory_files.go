@@ -15,10 +15,11 @@ import (
 //
 // https://docs.kernel.org/filesystems/proc.html#meminfo, https://docs.kernel.org/admin-guide/cgroup-v2.html#conventions
 
-// memoryCounts are numbers by name. Those of /proc/meminfo that have a unit are in bytes.
-type memoryCounts map[string]uint64
+// Counts are numbers by name. Those of /proc/meminfo that have a unit are in bytes.
+type Counts map[string]uint64
 
-func ReadMeminfo(files host.Files) (memoryCounts, error) {
+// ReadMeminfo reads /proc/meminfo, in bytes, except for the HugePages_ lines, which are counts (proc_meminfo(5)).
+func ReadMeminfo(files host.Files) (Counts, error) {
 	data, err := files.Read("/proc/meminfo")
 	if err != nil {
 		return nil, err
@@ -33,8 +34,9 @@ func ReadMeminfo(files host.Files) (memoryCounts, error) {
 	return info, nil
 }
 
-func ParseMeminfo(text string) (memoryCounts, error) {
-	info := make(memoryCounts)
+// ParseMeminfo understands the text of /proc/meminfo: see ReadMeminfo.
+func ParseMeminfo(text string) (Counts, error) {
+	info := make(Counts)
 	for line := range strings.Lines(text) {
 		name, rest, ok := strings.Cut(strings.TrimSpace(line), ":")
 		number, isKiB := strings.CutSuffix(strings.TrimSpace(rest), " kB")
@@ -51,7 +53,7 @@ func ParseMeminfo(text string) (memoryCounts, error) {
 }
 
 // ReadCounts reads a flat file.
-func ReadCounts(files host.Files, name string) (memoryCounts, error) {
+func ReadCounts(files host.Files, name string) (Counts, error) {
 	data, err := files.Read(name)
 	if err != nil {
 		return nil, err
@@ -63,8 +65,9 @@ func ReadCounts(files host.Files, name string) (memoryCounts, error) {
 	return counts, nil
 }
 
-func ParseCounts(text string) (memoryCounts, error) {
-	counts := make(memoryCounts)
+// ParseCounts understands lines of a name and a number, as in memory.events and /proc/vmstat.
+func ParseCounts(text string) (Counts, error) {
+	counts := make(Counts)
 	for line := range strings.Lines(text) {
 		name, number, _ := strings.Cut(strings.TrimSpace(line), " ")
 		value, err := strconv.ParseUint(number, 10, 64)

@@ -8,6 +8,7 @@ import (
 	"github.com/nodeagent/nodeagent/internal/host"
 )
 
+// ReadNumber reads a file of sysfs or procfs that holds one decimal number.
 func ReadNumber(files host.Files, name string) (int, error) {
 	text, err := files.Text(name)
 	if err != nil {
@@ -23,6 +24,7 @@ func ReadNumber(files host.Files, name string) (int, error) {
 // WholeNumber is a counted number for people.
 func WholeNumber(f float64) string { return fmt.Sprintf("%.0f", f) }
 
+// FieldAfter returns the number of a field "key=number".
 func FieldAfter(fields []string, key string) (float64, error) {
 	for _, field := range fields {
 		if text, ok := strings.CutPrefix(field, key); ok {

@@ -10,8 +10,10 @@ type RecentCount struct {
 	Count uint64        // what was counted since it is told of
 }
 
+// Add counts what came at a time since boot.
 func (t *RecentCount) Add(count uint64, now time.Duration) { t.at, t.Count = now, t.Count+count }
 
+// Recent reports whether something came within the last keep, and forgets what is older.
 func (t *RecentCount) Recent(now, keep time.Duration) bool {
 	if t.at == 0 || now-t.at > keep {
 		*t = RecentCount{}

@@ -118,7 +118,7 @@ func compareReasons(t *testing.T, id string, told map[string]bool) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if slices.Contains(conversing, id) || id == kernellog.KernelLogID { // the rules have their own lines
+	if slices.Contains(conversing, id) || id == kernellog.ID { // the rules have their own lines
 		return
 	}
 	shown := map[string]bool{}

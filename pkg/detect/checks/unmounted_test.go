@@ -18,9 +18,9 @@ import (
 func TestUnmountedMeanwhile(t *testing.T) {
 	const root = "27 1 8:1 / / rw - ext4 /dev/sda1 rw\n"
 	for name, line := range map[string]string{
-		filesystemreadonly.FilesystemReadonlyID: "28 27 8:16 / /volume rw - xfs /dev/sdb rw\n",
-		diskspace.DiskSpaceID:                   "28 27 8:16 / /volume rw - xfs /dev/sdb rw\n",
-		hungmounts.HungMountsID:                 "28 27 0:50 / /volume rw - nfs4 far:/ rw\n",
+		filesystemreadonly.ID: "28 27 8:16 / /volume rw - xfs /dev/sdb rw\n",
+		diskspace.ID:          "28 27 8:16 / /volume rw - xfs /dev/sdb rw\n",
+		hungmounts.ID:         "28 27 0:50 / /volume rw - nfs4 far:/ rw\n",
 	} {
 		t.Run(name, func(t *testing.T) {
 			h := hosttest.Host(t)

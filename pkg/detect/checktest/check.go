@@ -18,10 +18,13 @@ import (
 // StateStore keeps values like the agent's store.
 type StateStore map[string][]byte
 
+// Load implements detect.StateStore.
 func (m StateStore) Load(key string) ([]byte, bool) { value, ok := m[key]; return value, ok }
 
+// Save implements detect.StateStore.
 func (m StateStore) Save(key string, value []byte) { m[key] = value }
 
+// WriteHostFile writes a file below the root of the machine, with the folders above it.
 func WriteHostFile(t *testing.T, files host.Files, name, text string) {
 	t.Helper()
 	path := files.Path(name)
@@ -33,6 +36,7 @@ func WriteHostFile(t *testing.T, files host.Files, name, text string) {
 	}
 }
 
+// IsNotApplicable reports whether a check says that there is nothing of its kind.
 func IsNotApplicable(err error) bool {
 	_, ok := errors.AsType[*finding.NotApplicableError](err)
 	return ok

@@ -20,6 +20,7 @@ type containerd struct {
 	Cmd    *exec.Cmd
 }
 
+// StartContainerd starts a containerd of its own, which ends with the test.
 func StartContainerd(t *testing.T) *containerd {
 	t.Helper()
 	need.Root(t, "runs containerd")
@@ -43,6 +44,7 @@ func StartContainerd(t *testing.T) *containerd {
 	return c
 }
 
+// Start starts it, also after Kill.
 func (c *containerd) Start(t *testing.T) {
 	t.Helper()
 	c.Cmd = exec.CommandContext(t.Context(), "containerd", "--config", filepath.Join(c.Dir, "config.toml"))
@@ -58,6 +60,7 @@ func (c *containerd) Start(t *testing.T) {
 	t.Cleanup(c.Kill)
 }
 
+// Kill ends it without a word.
 func (c *containerd) Kill() {
 	_ = c.Cmd.Process.Kill()
 	_ = c.Cmd.Wait()

@@ -21,6 +21,7 @@ type NameServer struct {
 	Questions atomic.Int32
 }
 
+// ServeDNS answers questions at an address, over UDP and TCP, until the test ends.
 func ServeDNS(t *testing.T, address string) *NameServer {
 	t.Helper()
 	s := &NameServer{}
@@ -97,6 +98,7 @@ type DNSHost struct {
 	Up time.Duration
 }
 
+// NewDNSHost returns a machine whose kubelet is told the DNS of the cluster and a file with resolvers.
 func NewDNSHost(t *testing.T, cluster, resolver string) *DNSHost {
 	t.Helper()
 	h := &DNSHost{Host: hosttest.Host(t), Up: time.Hour}

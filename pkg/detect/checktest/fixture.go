@@ -179,6 +179,7 @@ func strictJSON(t *testing.T, file txtar.File, into any) {
 	}
 }
 
+// WriteFile makes what a file of an archive stands for: a file, a link (name@), or that something is gone (name!).
 func WriteFile(t *testing.T, root string, file txtar.File) {
 	t.Helper()
 	name := filepath.Join(root, file.Name)

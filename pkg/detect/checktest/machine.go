@@ -20,6 +20,7 @@ type LoadMachine struct {
 	Host *host.Host
 }
 
+// NewLoadMachine returns a machine of files that is at rest.
 func NewLoadMachine(t *testing.T) *LoadMachine {
 	m := &LoadMachine{t: t, Up: time.Hour}
 	m.Host = &host.Host{NodeName: "n", Files: host.Files{Root: t.TempDir()}, Paths: discover.DefaultPaths()}
@@ -28,6 +29,7 @@ func NewLoadMachine(t *testing.T) *LoadMachine {
 	return m
 }
 
+// Write writes a file of the machine.
 func (m *LoadMachine) Write(name, content string) {
 	m.t.Helper()
 	file := filepath.Join(m.Host.Files.Root, name)
@@ -39,12 +41,14 @@ func (m *LoadMachine) Write(name, content string) {
 	}
 }
 
+// Process makes a process: its state, CPU time in ticks, and the service that it belongs to.
 func (m *LoadMachine) Process(pid int, state string, ticks int, service string) {
 	m.Write(fmt.Sprintf("proc/%d/stat", pid), fmt.Sprintf("%d (p) %s 1 1 1 0 -1 0 2 0 0 0 %d 0 0 0 20 0 1 0 339 1 1 1", pid, state, ticks))
 	m.Write(fmt.Sprintf("proc/%d/task/%d/wchan", pid, pid), "io_schedule")
 	m.Write(fmt.Sprintf("proc/%d/cgroup", pid), "0::/system.slice/"+service)
 }
 
+// Look runs the check once, a while later than the last time.
 func (m *LoadMachine) Look(check detect.Check) []finding.Finding {
 	m.t.Helper()
 	findings, err := check.Run(m.t.Context(), m.Host)

@@ -83,7 +83,7 @@ func (s Settings) Table() []rules.Rule {
 	return append(table, s.Own...)
 }
 
-const KernelLogID = "kernel-log"
+const ID = "kernel-log"
 
 // LiveKernelLog is the kernel's log as the daemon follows it.
 type LiveKernelLog struct {
@@ -113,7 +113,7 @@ func (l *LiveKernelLog) hear(r kmsg.KernelRecord) (*rules.Rule, bool) {
 // restarts; without one, each look reads what the kernel has kept.
 func New(s Settings, follow *LiveKernelLog, witnesses *detect.StateSources, memory detect.StateStore) detect.Check {
 	return detect.Check{
-		ID: KernelLogID, Domain: "kernel",
+		ID: ID, Domain: "kernel",
 		Summary: "the kernel reported a fault in its log",
 		Advice:  "read the lines around it: dmesg --time-format iso, or journalctl -k; nodeagent replay explains a saved log",
 		Doc: detect.Doc{
@@ -146,7 +146,7 @@ func New(s Settings, follow *LiveKernelLog, witnesses *detect.StateSources, memo
 				return witnesses.CanConfirm(r.ConfirmedBy, at, now.SinceBoot)
 			})
 			for i := range findings {
-				findings[i].Check = KernelLogID
+				findings[i].Check = ID
 				if findings[i].Subject.Kind == rules.NodeKind {
 					findings[i].Subject.Name = checkkit.NodeName(h)
 				}
@@ -185,7 +185,7 @@ func SaveKernelLog(follow *LiveKernelLog, witnesses *detect.StateSources, memory
 		return
 	}
 	if data, err := follow.Save(at.Boot, last); err == nil { // a map of strings can always be written
-		memory.Save(KernelLogID, data)
+		memory.Save(ID, data)
 	}
 	witnesses.Save(memory, at)
 }
@@ -212,7 +212,7 @@ func KernelLogSource(follow *LiveKernelLog, logger *slog.Logger, watch KernelWat
 			}
 			change := detect.Change{Text: r.Text}
 			if ok {
-				change.Checks = []string{KernelLogID, rule.ConfirmedBy}
+				change.Checks = []string{ID, rule.ConfirmedBy}
 			}
 			wake(change)
 		}, func() {
@@ -235,7 +235,7 @@ func RestoreKernelLog(follow *LiveKernelLog, witnesses *detect.StateSources, mem
 		return nil
 	}
 	witnesses.Restore(memory, boot)
-	data, ok := memory.Load(KernelLogID)
+	data, ok := memory.Load(ID)
 	if !ok {
 		return nil
 	}

@@ -195,7 +195,7 @@ func TestKernelLogWakesTheEngine(t *testing.T) {
 		began := time.Now()
 		var found time.Duration
 		e := detect.NewEngine(&host.Host{Clock: clock}, slog.New(slog.DiscardHandler), []detect.Check{New(DefaultSettings(), log, nil, nil)}, []detect.Source{source}, detect.Observer{}, func(l finding.Observation) {
-			if l.Check == KernelLogID && len(l.Findings) > 0 && found == 0 {
+			if l.Check == ID && len(l.Findings) > 0 && found == 0 {
 				found = time.Since(began)
 				cancel()
 			}
@@ -312,7 +312,7 @@ func TestKernelLogGapOverRestarts(t *testing.T) {
 			kept = said[:1]
 		}
 		witnesses := &detect.StateSources{}
-		witnesses.Enable([]detect.Check{{ID: oomkills.OOMKillsID, CounterBased: true}})
+		witnesses.Enable([]detect.Check{{ID: oomkills.ID, CounterBased: true}})
 		log := testLog(t)
 		if err := RestoreKernelLog(log, witnesses, memory, "b"); err != nil {
 			t.Fatal(err)
@@ -320,7 +320,7 @@ func TestKernelLogGapOverRestarts(t *testing.T) {
 		if err := KernelLogSource(log, slog.New(slog.DiscardHandler), kernelSays(kept, nil), nil).Run(t.Context(), func(detect.Change) {}); err != nil {
 			t.Fatal(err)
 		}
-		witnesses.Saw(finding.Observation{Check: oomkills.OOMKillsID, At: finding.Timestamp{Boot: "b", SinceBoot: run.from}})
+		witnesses.Saw(finding.Observation{Check: oomkills.ID, At: finding.Timestamp{Boot: "b", SinceBoot: run.from}})
 		check := New(DefaultSettings(), log, witnesses, memory)
 		if got := kernelFindings(t, check, run.to); (len(got) > 0) != run.told {
 			t.Errorf("%s: %v, want something: %t", run.name, got, run.told)

@@ -26,6 +26,7 @@ func newPattern(expr string) (*pattern, error) {
 // needs most of them, but each child process of the agent would compile them again.
 func WhenNeeded(expr string) *pattern { return &pattern{expr: expr} }
 
+// Regexp compiles the pattern when it is needed first. It must be valid: see Rule.Problem.
 func (p *pattern) Regexp() *regexp.Regexp {
 	p.once.Do(func() { p.re = regexp.MustCompile(p.expr) })
 	return p.re

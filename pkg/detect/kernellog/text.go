@@ -13,6 +13,7 @@ const maxPrinted = 1024
 // Printable returns text as one line of valid UTF-8 without control characters, and not longer than is useful to people.
 func Printable(text []byte) string { return PrintableUpTo(text, maxPrinted) }
 
+// PrintableUpTo is Printable with a limit in bytes.
 func PrintableUpTo(text []byte, limit int) string {
 	cut := len(text) > limit
 	if cut {

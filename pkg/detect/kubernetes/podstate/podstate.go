@@ -110,6 +110,7 @@ type PodStage struct {
 	Own   bool   // only the pod's own specification, or its controllers, can mend it
 }
 
+// Name is the pod as people call it: namespace/name.
 func (p Pod) Name() string {
 	return checkkit.Sanitize(p.Pod.Namespace, 63) + "/" + checkkit.Sanitize(p.Pod.Name, 253)
 }

@@ -44,7 +44,7 @@ import (
 // Known false alarms: none known. Kills by systemd-oomd and by kubelet are none of the kernel's and do not count.
 
 const (
-	OOMKillsID     = "oom-kills"
+	ID             = "oom-kills"
 	oomPodFor      = 10 * time.Minute // how long a kill in a pod is told
 	oomFor         = 30 * time.Minute // and any other
 	oomGraveWithin = 10 * time.Minute
@@ -56,7 +56,7 @@ const (
 func New(memory detect.StateStore) detect.Check {
 	m := &oomSeen{store: memory}
 	return detect.Check{
-		ID: OOMKillsID, Domain: "memory",
+		ID: ID, Domain: "memory",
 		Summary: "the kernel killed processes for want of memory",
 		Advice: "A pod: raise its limit or find its leak (`kubectl describe pod` shows OOMKilled). The node: see memory-available for who uses " +
 			"memory, give pods requests that are true, and reserve memory for the system (systemReserved, kubeReserved). " +

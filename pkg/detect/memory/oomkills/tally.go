@@ -136,7 +136,7 @@ func (t *oomTally) finding(key, node string, now time.Duration) finding.Finding 
 		}
 	}
 	f := finding.Finding{
-		Check: OOMKillsID, Severity: finding.Warning,
+		Check: ID, Severity: finding.Warning,
 		Facts: map[string]string{"kills": strconv.Itoa(t.Count), "killsLately": strconv.Itoa(lately)},
 	}
 	times := fmt.Sprintf("killed %d times", t.Count)

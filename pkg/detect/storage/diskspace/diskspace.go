@@ -55,7 +55,7 @@ func DefaultSettings() Settings {
 	}
 }
 
-const DiskSpaceID = "disk-space"
+const ID = "disk-space"
 
 // The reasons of disk-space.
 const (
@@ -70,7 +70,7 @@ const (
 func New(s Settings, memory detect.StateStore) detect.Check {
 	c := &diskSpace{settings: s, hung: checkkit.HungProbes{}, full: map[string]bool{}, memory: memory}
 	return detect.Check{
-		ID:      DiskSpaceID,
+		ID:      ID,
 		Domain:  "storage",
 		Summary: "a filesystem has little space or few inodes left, or will soon be full",
 		Advice: "`du -xh --max-depth=2 MOUNTPOINT | sort -h | tail` (inodes: `du -x --inodes`) tells what fills it. On a node it is mostly " +

@@ -159,7 +159,7 @@ func (s space) report(f spaceFault, pods []string, images uint64) finding.Findin
 		message += fmt.Sprintf("; images and containers take %s", bytesText(images))
 	}
 	told := finding.Finding{
-		Check: DiskSpaceID, Subject: s.Subject(), Severity: f.severity,
+		Check: ID, Subject: s.Subject(), Severity: f.severity,
 		Reason: f.reason, Message: message, Facts: facts, BelowRaise: f.marginal,
 	}
 	checkkit.AddPods(&told, "; volume of ", pods)

@@ -76,10 +76,12 @@ func WholeRank(m mount.Mount) int {
 	return 0
 }
 
+// Subject is the filesystem as findings name it: by its principal mount point.
 func (f Filesystem) Subject() finding.Subject {
 	return finding.Subject{Kind: "filesystem", Name: f.Principal.Point}
 }
 
+// Ignored reports whether one of its mount points is among points.
 func (f Filesystem) Ignored(points []string) bool {
 	return slices.ContainsFunc(f.Mounts, func(m mount.Mount) bool { return slices.Contains(points, m.Point) })
 }

@@ -13,6 +13,7 @@ const HoldsImages = "images and containers"
 // nodePath is a place where the node itself must be able to write.
 type nodePath struct{ Name, Path string }
 
+// NodePaths returns the places where the node itself must be able to write.
 func NodePaths(paths host.Paths) []nodePath {
 	all := []nodePath{
 		{"the root filesystem", "/"}, {"kubelet's data", paths.KubeletRoot}, {HoldsImages, paths.ContainerdRoot},

@@ -60,7 +60,7 @@ func DefaultSettings() Settings {
 }
 
 const (
-	FilesystemReadonlyID    = "filesystem-readonly"
+	ID                      = "filesystem-readonly"
 	filesystemReadonlyEvery = 30 * time.Second
 )
 
@@ -68,7 +68,7 @@ const (
 func New(s Settings) detect.Check {
 	memory, errors := &probeState{answers: make(map[string]probeResult)}, &ext4State{}
 	return detect.Check{
-		ID:      FilesystemReadonlyID,
+		ID:      ID,
 		Domain:  "storage",
 		Summary: "a filesystem that ought to be writable stopped taking writes, or its disk is gone",
 		Advice: "Look at `dmesg` and the disk's health first. The filesystem takes writes again only after it was unmounted, " +
@@ -171,7 +171,7 @@ func severityOf(f filesystem.Filesystem, what filesystem.Fault, paths host.Paths
 // finding words what is wrong.
 func (f examined) finding(what filesystem.Fault, pods []string, severity finding.Severity) finding.Finding {
 	told := finding.Finding{
-		Check: FilesystemReadonlyID, Subject: f.Subject(), Severity: severity, Reason: what.Reason,
+		Check: ID, Subject: f.Subject(), Severity: severity, Reason: what.Reason,
 		Message: fmt.Sprintf("%s (%s on %s) %s: %s", f.Principal.Point, f.Principal.FSType, f.Principal.Source, what.Text, what.Evidence),
 		Facts: map[string]string{
 			"device": f.Device, "source": f.Principal.Source, "fstype": f.Principal.FSType,

@@ -47,7 +47,7 @@ func DefaultSettings() Settings {
 }
 
 const (
-	HungMountsID    = "hung-mounts"
+	ID              = "hung-mounts"
 	hungMountsEvery = time.Minute
 )
 
@@ -61,7 +61,7 @@ const (
 func New(s Settings) detect.Check {
 	c := &hungMounts{settings: s, hung: checkkit.HungProbes{}, past: map[string]mountHistory{}}
 	return detect.Check{
-		ID:      HungMountsID,
+		ID:      ID,
 		Domain:  "storage",
 		Summary: "a network or FUSE filesystem does not answer; whatever touches it hangs",
 		Advice: "Bring the server or the daemon back: the mount then goes on by itself. Look at the pod of the volume's driver, at `dmesg`, and " +

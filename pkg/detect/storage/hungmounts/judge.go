@@ -89,7 +89,7 @@ func errBehind(front mount.Mount) error {
 func hungFinding(f filesystem.Filesystem, past mountHistory, paths host.Paths, mounts []mount.Mount, pods []string) finding.Finding {
 	since := past.wall.UTC().Format(time.RFC3339)
 	told := finding.Finding{
-		Check: HungMountsID, Subject: f.Subject(), Severity: finding.Warning, Reason: past.fault.Reason,
+		Check: ID, Subject: f.Subject(), Severity: finding.Warning, Reason: past.fault.Reason,
 		Message: fmt.Sprintf("%s (%s from %s) %s since %s", f.Principal.Point, f.Principal.FSType, f.Principal.Source, past.fault.Text, since),
 		Facts: map[string]string{
 			"device": f.Device, "source": f.Principal.Source, "fstype": f.Principal.FSType,

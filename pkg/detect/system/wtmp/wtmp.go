@@ -23,6 +23,7 @@ type WtmpLayout struct {
 	Time64 bool
 }
 
+// WtmpLayouts are the layouts of struct utmp (utmp(5)) by architecture, the one of 64-bit x86 first.
 func WtmpLayouts() []WtmpLayout {
 	return []WtmpLayout{
 		{Size: 384, Time: 340},               // amd64, ppc64le: 32 bits, as on the machines of old

@@ -49,6 +49,7 @@ type RealNode struct {
 	Later time.Duration // how far the agent's clock is ahead of the real one
 }
 
+// NewRealNode returns the machine that the test runs on, for a check.
 func NewRealNode(t *testing.T, check detect.Check) *RealNode {
 	t.Helper()
 	n := &RealNode{t: t, Dir: t.TempDir(), Check: check}
@@ -64,6 +65,7 @@ func NewRealNode(t *testing.T, check detect.Check) *RealNode {
 	return n
 }
 
+// Path is that of a name in the directory of the test.
 func (n *RealNode) Path(name string) string { return filepath.Join(n.Dir, name) }
 
 // Sees fails unless the look shows just this: subject below the directory, severity, reason.
@@ -94,6 +96,7 @@ func (n *RealNode) Sees(want ...[3]string) []finding.Finding {
 	return findings
 }
 
+// SuperOption reports whether the mount table shows an option of the filesystem at a point.
 func (n *RealNode) SuperOption(point, option string) bool {
 	n.t.Helper()
 	mounts, err := mount.Table(n.Host)
