@@ -163,8 +163,8 @@ func (d *badDay) mount(source, kind, options string) {
 	})
 }
 
-// soon is what an answer takes at most where something hangs for ever: ten times the bound that the documentation names, as
-// test machines are slower than nodes and have more to do.
+// soon is what an answer takes at most where something hangs for ever: ten times the bound that the documentation
+// names, as test machines are slower than nodes and have more to do.
 const soon = 50 * time.Second
 
 var anyCode, notFine = []int{exitFine, exitProblems, exitCouldNotTell}, []int{exitProblems, exitCouldNotTell}

@@ -49,7 +49,8 @@ whether it lasts. It takes less than a second; what does not answer is waited fo
 	return cmd
 }
 
-// lookNow looks once with the named checks, or with all, and prints what they see. agentTrouble is why no agent was asked.
+// lookNow looks once with the named checks, or with all, and prints what they see. agentTrouble is why no agent was
+// asked.
 func lookNow(cmd *cobra.Command, o *options, cfg config.Config, ids []string, agentTrouble error) error {
 	clients, err := agent.OpenHost(cfg, quiet())
 	if err != nil {
@@ -86,8 +87,8 @@ func lookNow(cmd *cobra.Command, o *options, cfg config.Config, ids []string, ag
 	return result.exit()
 }
 
-// lookLimit is how long a person waits for all checks together. A runtime that does not answer takes eight seconds to be
-// called silent; the daemon is more patient with some.
+// lookLimit is how long a person waits for all checks together. A runtime that does not answer takes eight seconds to
+// be called silent; the daemon is more patient with some.
 const lookLimit = 15 * time.Second
 
 func selectChecks(all []detect.Check, ids []string) ([]detect.Check, error) {

@@ -167,8 +167,9 @@ func cleanNow(cmd *cobra.Command, o *options, bench *agent.Bench, report inspect
 	return cleanExit(report, outcome)
 }
 
-// cleanExit: a problem is what is still left over or was not released; that something could not be told, be it of a pod that
-// was tried or of what no release was about, is no success either. What a release has dealt with is judged by its outcome.
+// cleanExit: a problem is what is still left over or was not released; that something could not be told, be it of a
+// pod that was tried or of what no release was about, is no success either. What a release has dealt with is judged
+// by its outcome.
 func cleanExit(report inspect.Report, outcome remediate.Outcome) error {
 	has := func(ask func(remediate.Result) bool) bool {
 		return slices.ContainsFunc(outcome.Pods, func(p remediate.PodOutcome) bool { return ask(p.Result) })

@@ -63,7 +63,8 @@ func explainable() []string {
 	return names
 }
 
-// configured is the checks and rules that only a configuration brings: plugins, files of node-problem-detector, own rules.
+// configured is the checks and rules that only a configuration brings: plugins, files of node-problem-detector, own
+// rules.
 func configured(cfg config.Config) (checks []detect.Check, rules []rules.Rule) {
 	known := everyCheck()
 	for _, c := range agent.Checks(cfg, &host.Host{Clock: host.Now}, detectchecks.Deps{}) {

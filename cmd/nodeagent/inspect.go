@@ -70,8 +70,8 @@ type bench interface {
 	Close() error
 }
 
-// inspectOnce makes one inspection. Where not even the layout of the node can be found out in time, that is what it reports;
-// what hangs is left behind: the process ends.
+// inspectOnce makes one inspection. Where not even the layout of the node can be found out in time, that is what it
+// reports; what hangs is left behind: the process ends.
 func inspectOnce(ctx context.Context, open func(context.Context) (bench, error), kinds []inspect.Kind) (inspect.Report, error) {
 	type opened struct {
 		bench bench

@@ -1,6 +1,6 @@
-// Command nodeagent is the agent that lives on every node of a Kubernetes cluster: it finds node faults and what deleted
-// pods left behind, repairs what can be repaired locally, and tells. It is the daemon (run) and the tool that people use on
-// a bad day (check, inspect, clean, status).
+// Command nodeagent is the agent that lives on every node of a Kubernetes cluster: it finds node faults and what
+// deleted pods left behind, repairs what can be repaired locally, and tells. It is the daemon (run) and the tool that
+// people use on a bad day (check, inspect, clean, status).
 package main
 
 import (

@@ -49,8 +49,9 @@ Exit codes: 0 fine, 1 problems found, 2 could not tell.`,
 	return root
 }
 
-// load reads the configuration that the flags name. It is strict: nothing is started with a configuration that is wrong.
-// Where an agent runs that has come from a container, its credentials are used: on the host there are none but kubelet's.
+// load reads the configuration that the flags name. It is strict: nothing is started with a configuration that is
+// wrong. Where an agent runs that has come from a container, its credentials are used: on the host there are none but
+// kubelet's.
 func (o *options) load(ctx context.Context) (config.Config, error) {
 	cfg, err := config.Load(o.file(ctx))
 	if err == nil && cfg.Paths.Kubeconfig == "" {
@@ -60,8 +61,8 @@ func (o *options) load(ctx context.Context) (config.Config, error) {
 	return cfg, err
 }
 
-// file returns the configuration file: the one that is named, else the host's, else that of the agent that has come from a
-// container and runs on this host.
+// file returns the configuration file: the one that is named, else the host's, else that of the agent that has come
+// from a container and runs on this host.
 func (o *options) file(ctx context.Context) string {
 	if o.configFile != "" || ifExists(config.DefaultFile) != "" {
 		return o.configFile

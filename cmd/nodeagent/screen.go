@@ -9,8 +9,8 @@ import (
 	"golang.org/x/term"
 )
 
-// screen is how wide what people read may be, and whether it may be in colour. Colour is for terminals only: what goes into
-// a file or a pipe is plain.
+// screen is how wide what people read may be, and whether it may be in colour. Colour is for terminals only: what
+// goes into a file or a pipe is plain.
 type screen struct {
 	width  int
 	colour bool
@@ -80,8 +80,8 @@ func (s screen) wrap(text string, first, indent int) string {
 // oneLine joins the lines of an error, which tell of one thing each.
 func oneLine(text string) string { return strings.ReplaceAll(strings.TrimSpace(text), "\n", "; ") }
 
-// page prints a page of the documentation: paragraphs and items are wrapped, marks of emphasis become bold, and so do those
-// of commands, which stay where there is no colour: else nobody sees where a command ends.
+// page prints a page of the documentation: paragraphs and items are wrapped, marks of emphasis become bold, and so do
+// those of commands, which stay where there is no colour: else nobody sees where a command ends.
 func (s screen) page(markdown string) string {
 	var b strings.Builder
 	for line := range strings.Lines(markdown) {

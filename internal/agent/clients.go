@@ -40,8 +40,8 @@ func (d *Clients) Close() error {
 	return errors.Join(problems...)
 }
 
-// OpenHost finds out how this node is laid out and opens what reads it. Nothing is dialled yet: components that are away
-// now are found when they are back.
+// OpenHost finds out how this node is laid out and opens what reads it. Nothing is dialled yet: components that are
+// away now are found when they are back.
 func OpenHost(cfg config.Config, log *slog.Logger) (*Clients, error) {
 	files := host.Files{}
 	found, err := discover(files, cfg)

@@ -28,7 +28,8 @@ type configState struct {
 // wakeConfiguration wakes the check of the configuration when the daemon has read it.
 const wakeConfiguration detect.WakeSource = "configuration"
 
-// settled is how old a changed file may be before it is told that nobody has loaded it: whoever changed it may be about to.
+// settled is how old a changed file may be before it is told that nobody has loaded it: whoever changed it may be
+// about to.
 const settled = 2 * time.Minute
 
 // force takes note that e is in force.
@@ -76,8 +77,8 @@ func (c *configState) trouble() (invalid, unloaded error) {
 	return nil, nil
 }
 
-// isInForce reports whether the files are what they were when the agent began to work with them: then there is no need to
-// understand them again.
+// isInForce reports whether the files are what they were when the agent began to work with them: then there is no
+// need to understand them again.
 func (c *configState) isInForce() bool {
 	_, data, err := config.Read(c.source.File)
 	c.mu.Lock()

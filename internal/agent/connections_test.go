@@ -41,8 +41,8 @@ func descriptors(t *testing.T) int {
 	return len(open)
 }
 
-// TestConnectionsAreBounded: a thousand connections that are held open cost the agent few descriptors, and whoever has a
-// question is answered at once. This holds of every server that the agent has.
+// TestConnectionsAreBounded: a thousand connections that are held open cost the agent few descriptors, and whoever
+// has a question is answered at once. This holds of every server that the agent has.
 func TestConnectionsAreBounded(t *testing.T) {
 	log := slog.New(slog.DiscardHandler)
 	tcp, standing, dir := freePort(t), freePort(t), t.TempDir()

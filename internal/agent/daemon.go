@@ -17,8 +17,8 @@ import (
 	"github.com/nodeagent/nodeagent/pkg/inspect"
 )
 
-// daemon is the process: what outlives a change of the configuration. The agent itself is made anew for each one, and goes
-// on with what the store remembers, as after a restart.
+// daemon is the process: what outlives a change of the configuration. The agent itself is made anew for each one, and
+// goes on with what the store remembers, as after a restart.
 type daemon struct {
 	source     Source
 	log        *slog.Logger

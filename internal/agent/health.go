@@ -8,15 +8,16 @@ import (
 	"github.com/nodeagent/nodeagent/internal/notify"
 )
 
-// health answers what a supervisor of the agent asks over HTTP: has every check looked once, is the configuration that it
-// was given in force, and do looks go on? It says nothing of the node: a sick node is what a healthy agent reports.
+// health answers what a supervisor of the agent asks over HTTP: has every check looked once, is the configuration
+// that it was given in force, and do looks go on? It says nothing of the node: a sick node is what a healthy agent
+// reports.
 type health struct {
 	progress   *notify.Progress
 	configured *configState
 }
 
-// ready returns why the agent is not ready: checks that have not looked once, or a configuration that it refuses and goes
-// on without, so that a rollout of that configuration stops.
+// ready returns why the agent is not ready: checks that have not looked once, or a configuration that it refuses and
+// goes on without, so that a rollout of that configuration stops.
 func (h health) ready() error {
 	if invalid, _ := h.configured.trouble(); invalid != nil {
 		return invalid

@@ -52,8 +52,8 @@ func TestMain(m *testing.M) {
 	os.Exit(m.Run())
 }
 
-// kubeletPlayer is a process called kubelet. It serves an API and a runtime's socket, writes down who asks, and names all that in
-// its configuration. It ends with its standard input.
+// kubeletPlayer is a process called kubelet. It serves an API and a runtime's socket, writes down who asks, and names
+// all that in its configuration. It ends with its standard input.
 func kubeletPlayer(dir string) error {
 	asked, err := os.OpenFile(filepath.Join(dir, "asked"), os.O_CREATE|os.O_WRONLY|os.O_APPEND, 0o600)
 	if err != nil {
@@ -103,8 +103,8 @@ func kubeletPlayer(dir string) error {
 	return err
 }
 
-// ownNamespaces runs the calling test once more in PID and mount namespaces of its own and returns true there: it sees no
-// process but its own.
+// ownNamespaces runs the calling test once more in PID and mount namespaces of its own and returns true there: it
+// sees no process but its own.
 func ownNamespaces(t *testing.T) bool {
 	t.Helper()
 	need.Root(t, "makes PID namespaces, starts processes of another user")
@@ -176,8 +176,8 @@ func play(t *testing.T, base, name string, uid int) player {
 	return p
 }
 
-// A user's process called kubelet, with a kubeconfig that names a program, an API that takes tokens and a runtime's socket,
-// real: nothing of it is run, shown or remembered, alone and beside root's kubelet, and it is named.
+// A user's process called kubelet, with a kubeconfig that names a program, an API that takes tokens and a runtime's
+// socket, real: nothing of it is run, shown or remembered, alone and beside root's kubelet, and it is named.
 func TestRealImpostor(t *testing.T) {
 	if !ownNamespaces(t) {
 		return

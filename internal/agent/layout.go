@@ -21,9 +21,9 @@ import (
 // layoutEvery is how often the daemon looks whether kubelet is laid out otherwise than when it started.
 const layoutEvery = time.Minute
 
-// layout is how the running kubelet said that this node is laid out. It is kept for the day on which kubelet is dead: its
-// flags die with it, and an agent that is started then would look in the wrong places. Only what a believed kubelet said is
-// kept, and it is tried again when it is loaded: see believe.
+// layout is how the running kubelet said that this node is laid out. It is kept for the day on which kubelet is dead:
+// its flags die with it, and an agent that is started then would look in the wrong places. Only what a believed
+// kubelet said is kept, and it is tried again when it is loaded: see believe.
 type layout struct {
 	Paths           host.Paths
 	NodeName        string
@@ -53,7 +53,8 @@ func discover(files host.Files, cfg config.Config) (hostdiscover.Discovery, erro
 	return found, nil
 }
 
-// keepLayout stores how the running kubelet says that the node is laid out. Not stored is not known on a bad day, no more.
+// keepLayout stores how the running kubelet says that the node is laid out. Not stored is not known on a bad day, no
+// more.
 func (d *Clients) keepLayout(cfg config.Config) {
 	l := layout{d.found.Paths, d.found.NodeName, d.found.KubeconfigNamed}
 	if !d.found.KubeletRunning || l.believe(d.Host.Files) != nil {

@@ -7,9 +7,9 @@ import (
 	"time"
 )
 
-// The agent shares the node with what the node is there for. Two processors are more than it ever needs: on a machine with
-// 128 of them, each more would cost it memory. It collects garbage early, because it lives long and does little, and gives
-// back memory that it needed for a moment only: at the start and now and then.
+// The agent shares the node with what the node is there for. Two processors are more than it ever needs: on a machine
+// with 128 of them, each more would cost it memory. It collects garbage early, because it lives long and does little,
+// and gives back memory that it needed for a moment only: at the start and now and then.
 const (
 	processors   = 2
 	garbage      = 50 // percent: GOGC

@@ -30,8 +30,8 @@ type Bench struct {
 // passLimit bounds one inspection by hand, whatever hangs: people wait for it, and want to know what is known so far.
 const passLimit = 9500 * time.Millisecond
 
-// saveLimit is how long the disk may take to keep what an inspection by hand saw. Not kept is seen for the first time next
-// time.
+// saveLimit is how long the disk may take to keep what an inspection by hand saw. Not kept is seen for the first time
+// next time.
 const saveLimit = 500 * time.Millisecond
 
 // OpenBench prepares an inspection by hand.

@@ -36,7 +36,8 @@ func (d *daemon) askReload(ctx context.Context) error {
 	}
 }
 
-// awaitChange waits until the operator wants another configuration that is valid. Others are refused: the agent goes on.
+// awaitChange waits until the operator wants another configuration that is valid. Others are refused: the agent goes
+// on.
 func (d *daemon) awaitChange(ctx context.Context, a *agent) *change {
 	layout := time.NewTicker(layoutEvery)
 	defer layout.Stop()

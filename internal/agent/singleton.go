@@ -20,14 +20,14 @@ import (
 const (
 	// turnEvery is how often an agent that stands back looks whether the other one has ended.
 	turnEvery = 5 * time.Second
-	// tidyFor is how long the service manager of the other one may take to tidy up behind it: systemd removes the directory
-	// of the socket, and must not remove ours.
+	// tidyFor is how long the service manager of the other one may take to tidy up behind it: systemd removes the
+	// directory of the socket, and must not remove ours.
 	tidyFor = 2 * time.Second
 )
 
 // acquire opens the state file. Where another agent has it, because one was installed as a package and one as a
-// DaemonSet, the later one stands back: it says so, does nothing, is alive and not ready, and takes over when the other one
-// has ended. It does not end by itself: that would be a crash loop. The store is nil when ctx has ended.
+// DaemonSet, the later one stands back: it says so, does nothing, is alive and not ready, and takes over when the
+// other one has ended. It does not end by itself: that would be a crash loop. The store is nil when ctx has ended.
 func acquire(ctx context.Context, cfg config.Config, log *slog.Logger, manager *notify.Manager) (*internalstore.Store, error) {
 	path := filepath.Join(cfg.StateDir, "state.db")
 	store, err := internalstore.OpenStore(path)

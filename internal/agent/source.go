@@ -62,8 +62,8 @@ func (e revision) same(o revision) bool {
 	return bytes.Equal(e.data, o.data) && e.monitors.Digest == o.monitors.Digest
 }
 
-// newlyBroken returns why an edition cannot replace another: a file of node-problem-detector that was run, or is new, is
-// broken. At a start such a file costs only itself.
+// newlyBroken returns why an edition cannot replace another: a file of node-problem-detector that was run, or is new,
+// is broken. At a start such a file costs only itself.
 func (e revision) newlyBroken(before revision) error {
 	var problems []error
 	for _, err := range e.monitors.Broken {

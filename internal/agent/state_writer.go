@@ -11,8 +11,8 @@ import (
 	"github.com/nodeagent/nodeagent/pkg/finding"
 )
 
-// stateWriter writes what is believed to the state file, apart from everything else: the disk may be the very thing that hangs.
-// Only the newest state of each check waits to be written.
+// stateWriter writes what is believed to the state file, apart from everything else: the disk may be the very thing
+// that hangs. Only the newest state of each check waits to be written.
 type stateWriter struct {
 	store *store.Store
 	log   *slog.Logger

@@ -20,8 +20,8 @@ var (
 	declaredIn = regexp.MustCompile("`(\\w+)`\\s+\\(`([^`]+\\.go)`\\)")
 )
 
-// docs/architecture.md is a map: all files and folders that it names are there, and declare what it says; CONTRIBUTING.md
-// names files that are there too, or are about to be made.
+// docs/architecture.md is a map: all files and folders that it names are there, and declare what it says;
+// CONTRIBUTING.md names files that are there too, or are about to be made.
 func TestArchitectureNamesWhatIsThere(t *testing.T) {
 	page := readPage(t, "docs/architecture.md")
 	paths := named.FindAllStringSubmatch(page, -1)

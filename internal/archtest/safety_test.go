@@ -14,8 +14,8 @@ var safetyRow = regexp.MustCompile(`^\| ([A-Z]\d+) \|`)
 // reference is a test as the page names it: `TestName` (package).
 var reference = regexp.MustCompile("`((?:Test|Fuzz)\\w+)` \\(([\\w/]+)\\)")
 
-// A rule is kept only if a test keeps it: every rule of docs/safety.md and every threat of docs/security.md names at least one,
-// and each test that it names is there.
+// A rule is kept only if a test keeps it: every rule of docs/safety.md and every threat of docs/security.md names at
+// least one, and each test that it names is there.
 func TestEveryRuleHasItsTest(t *testing.T) {
 	var pages string
 	for _, name := range []string{"safety", "security"} {

@@ -10,8 +10,8 @@ import (
 )
 
 // TestLinkerDropsWhatIsUnused: no code of the agent calls methods by names that are known at run time only
-// (reflect.Value.MethodByName, text/template), for which the linker keeps every method of every type: a sixth of the program,
-// and of the memory it takes. The linker names such functions (cmd/link, -dumpdep).
+// (reflect.Value.MethodByName, text/template), for which the linker keeps every method of every type: a sixth of the
+// program, and of the memory it takes. The linker names such functions (cmd/link, -dumpdep).
 func TestLinkerDropsWhatIsUnused(t *testing.T) {
 	makefile, err := os.ReadFile("../../Makefile")
 	if err != nil {

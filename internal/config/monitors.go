@@ -53,8 +53,8 @@ func bare(err error) error {
 	return err
 }
 
-// monitorFiles returns the files that patterns name, sorted, each once. A name without a wildcard is that of a file which
-// must exist.
+// monitorFiles returns the files that patterns name, sorted, each once. A name without a wildcard is that of a file
+// which must exist.
 func monitorFiles(patterns []string) (names []string, problems []error) {
 	for _, pattern := range patterns {
 		found, err := filepath.Glob(pattern)

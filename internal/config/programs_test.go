@@ -11,8 +11,8 @@ import (
 	"github.com/nodeagent/nodeagent/internal/host/owned/ownedtest"
 )
 
-// Programs that others may change are named with the place where they are configured, owner and mode; such a configuration is
-// in force all the same.
+// Programs that others may change are named with the place where they are configured, owner and mode; such a
+// configuration is in force all the same.
 func TestPrograms(t *testing.T) {
 	t.Cleanup(ownedtest.Temp())
 	dir, err := os.MkdirTemp("", "programs")

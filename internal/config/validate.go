@@ -19,9 +19,9 @@ type problem struct {
 	what string
 }
 
-// problems returns what is wrong with the values of c. What holds for a type holds everywhere: durations carry a unit and
-// are not negative, counts are not negative, severities are the known ones. The rest is told by the settings themselves:
-// any part of the configuration may have a method Problems() map[string]string, by key.
+// problems returns what is wrong with the values of c. What holds for a type holds everywhere: durations carry a unit
+// and are not negative, counts are not negative, severities are the known ones. The rest is told by the settings
+// themselves: any part of the configuration may have a method Problems() map[string]string, by key.
 func (c Config) problems() []problem {
 	problems := walk(reflect.ValueOf(c), nil)
 	for _, p := range []struct{ key, path string }{

@@ -25,18 +25,20 @@ type Kubelet struct {
 	Healthz func(ctx context.Context) (string, error)
 	// Pods is kubelet's own list (/pods): static pods carry the UID that is used on the node.
 	Pods func(ctx context.Context) ([]corev1.Pod, error)
-	// Metric returns the samples of one metric family, as label string ("config=\"orphan\",lifecycle=\"sync\"") to value.
+	// Metric returns the samples of one metric family, as label string ("config=\"orphan\",lifecycle=\"sync\"") to
+	// value.
 	Metric func(ctx context.Context, family string) (map[string]float64, error)
 	// Scrape returns the metrics of KubeletMetrics. All that ask within some 50 s share one answer.
 	Scrape func(ctx context.Context) (*kubelet.Scrape, error)
-	// ServingCertificate returns the certificate that kubelet's API shows, in one handshake without credentials. Where it
-	// has none to show, the error wraps ErrNoCertificate.
+	// ServingCertificate returns the certificate that kubelet's API shows, in one handshake without credentials.
+	// Where it has none to show, the error wraps ErrNoCertificate.
 	ServingCertificate func(ctx context.Context) (*x509.Certificate, error)
 	// Process finds the running kubelet. An error that wraps fs.ErrNotExist means that none runs.
 	Process func() (Process, error)
 }
 
-// Runtime is what the container runtime says over CRI (k8s.io/cri-api runtime/v1), through the socket that kubelet uses.
+// Runtime is what the container runtime says over CRI (k8s.io/cri-api runtime/v1), through the socket that kubelet
+// uses.
 type Runtime struct {
 	Version    func(ctx context.Context) (*cri.VersionResponse, error)
 	Status     func(ctx context.Context) (*cri.StatusResponse, error)
@@ -47,8 +49,8 @@ type Runtime struct {
 	// ImageBytes is what images, and layers of containers where the runtime counts them with those, take on the disk: a
 	// number that the runtime keeps, not a walk.
 	ImageBytes func(ctx context.Context) (uint64, error)
-	// CgroupDriver is the driver that the runtime tells kubelet to have (RuntimeConfig: containerd 2.0, CRI-O 1.28), which
-	// kubelet follows since 1.31. Nil, or an error, where it tells none.
+	// CgroupDriver is the driver that the runtime tells kubelet to have (RuntimeConfig: containerd 2.0, CRI-O 1.28),
+	// which kubelet follows since 1.31. Nil, or an error, where it tells none.
 	CgroupDriver func(ctx context.Context) (string, error)
 	// Process finds the runtime's daemon by the peer credentials of its socket.
 	Process func(ctx context.Context) (Process, error)
@@ -73,8 +75,8 @@ type Cluster struct {
 	RecentPods func(ctx context.Context) ([]corev1.Pod, error)
 	// Pod gets one pod by name; an error for which apierrors.IsNotFound is true means that it does not exist.
 	Pod func(ctx context.Context, namespace, name string) (*corev1.Pod, error)
-	// PodsNamed is a consistent LIST of the pods of that name whose spec.nodeName is this node: one, or none. A node's own
-	// identity may ask it also where to get a pod that does not exist is forbidden.
+	// PodsNamed is a consistent LIST of the pods of that name whose spec.nodeName is this node: one, or none. A
+	// node's own identity may ask it also where to get a pod that does not exist is forbidden.
 	PodsNamed func(ctx context.Context, namespace, name string) ([]corev1.Pod, error)
 
 	Node    func(ctx context.Context) (*corev1.Node, error)
@@ -84,7 +86,8 @@ type Cluster struct {
 	DaemonSets          func(ctx context.Context) ([]appsv1.DaemonSet, error)
 	ControllerRevisions func(ctx context.Context, namespace string) ([]appsv1.ControllerRevision, error)
 
-	// Answered tells how long ago the apiserver last answered a request of the agent, whatever it said. No request is made.
+	// Answered tells how long ago the apiserver last answered a request of the agent, whatever it said. No request is
+	// made.
 	Answered func() (ago time.Duration, ever bool)
 	// Endpoint is where kubelet finds the apiserver, host:port. ErrNotConfigured: nothing on this node says so.
 	Endpoint func() (string, error)
@@ -109,13 +112,13 @@ func (p Process) Age(up time.Duration) time.Duration {
 // Network answers what no file of the kernel's network stack does. Nothing is sent by asking, and nothing waits for the
 // RTNL lock, which may be held for minutes on a sick node.
 type Network struct {
-	// Route looks up how a packet of the node to an address would go. It is nil where there is a way, otherwise what the
-	// kernel says (ENETUNREACH, EHOSTUNREACH …).
+	// Route looks up how a packet of the node to an address would go. It is nil where there is a way, otherwise what
+	// the kernel says (ENETUNREACH, EHOSTUNREACH …).
 	Route func(to netip.Addr) error
 	// RouteDevice names the device through which such a packet would go.
 	RouteDevice func(to netip.Addr) (string, error)
-	// BusiestPorts finds the peer to which most of this node's TCP connections go from local ports first to last. It reads
-	// all sockets, about a microsecond each: ask only when there is a reason.
+	// BusiestPorts finds the peer to which most of this node's TCP connections go from local ports first to last. It
+	// reads all sockets, about a microsecond each: ask only when there is a reason.
 	BusiestPorts func(ctx context.Context, first, last uint16) (netlink.PortUse, error)
 
 	// PacketFilter and Layout put made-up answers in the place of the kernel's. With a fixture tree in the place of the

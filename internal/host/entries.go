@@ -10,8 +10,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Entry is one name in a directory as the directory itself tells it (getdents64), so that nothing below is touched: of a
-// mount point it shows what lies under the mount.
+// Entry is one name in a directory as the directory itself tells it (getdents64), so that nothing below is touched:
+// of a mount point it shows what lies under the mount.
 type Entry struct {
 	Name  string
 	Inode uint64

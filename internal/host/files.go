@@ -53,8 +53,8 @@ func (f Files) CheckOwned(name string) (owned.File, error) {
 	return owned.Tree{Root: f.Root}.Check(name)
 }
 
-// Open opens a regular file for reading, as those of /proc and /sys are too. A pipe or a device that somebody put in the
-// place of a file is an error at once, and never waited for.
+// Open opens a regular file for reading, as those of /proc and /sys are too. A pipe or a device that somebody put in
+// the place of a file is an error at once, and never waited for.
 func (f Files) Open(name string) (*os.File, error) {
 	file, err := os.OpenFile(f.Path(name), os.O_RDONLY|unix.O_NONBLOCK|unix.O_NOCTTY, 0)
 	if err != nil {

@@ -1,7 +1,7 @@
-// Package host is everything that a check or a lister may read of the machine, of its kubelet and runtime
-// and of the cluster, as plain structs. Nothing here changes anything. Everything outside is taken as broken or hostile:
-// reads are bounded, errors name their operand, and whatever might block for ever in the kernel is done by a child
-// process (see Probe).
+// Package host is everything that a check or a lister may read of the machine, of its kubelet and runtime and of the
+// cluster, as plain structs. Nothing here changes anything. Everything outside is taken as broken or hostile: reads
+// are bounded, errors name their operand, and whatever might block for ever in the kernel is done by a child process
+// (see Probe).
 package host
 
 import (

@@ -7,8 +7,9 @@ import (
 	"net/http"
 )
 
-// Get asks an HTTP server of this machine and returns the status and the body, whatever the status is. The connection is a
-// new one, since that one can be made is part of the answer; no proxy, no redirect. A body above limit bytes is an error.
+// Get asks an HTTP server of this machine and returns the status and the body, whatever the status is. The connection
+// is a new one, since that one can be made is part of the answer; no proxy, no redirect. A body above limit bytes is
+// an error.
 func Get(ctx context.Context, url string, limit int64) (status int, body []byte, err error) {
 	request, err := http.NewRequestWithContext(ctx, http.MethodGet, url, nil)
 	if err != nil {

@@ -9,8 +9,8 @@ import (
 	corev1 "k8s.io/api/core/v1"
 )
 
-// mirrorAnnotation is on the API object of a static pod (its mirror); its value is the UID that kubelet uses on the node.
-// https://kubernetes.io/docs/reference/labels-annotations-taints/#kubernetes-io-config-mirror
+// mirrorAnnotation is on the API object of a static pod (its mirror); its value is the UID that kubelet uses on the
+// node. https://kubernetes.io/docs/reference/labels-annotations-taints/#kubernetes-io-config-mirror
 const mirrorAnnotation = "kubernetes.io/config.mirror"
 
 // NodePodUID returns the UID that the node uses for pod: directories, cgroups, sandboxes and CNI carry it.
@@ -107,9 +107,9 @@ func (p Paths) PlaceOfCgroup(name string) (CgroupPlace, bool) {
 }
 
 // unitBelow returns the systemd unit that a cgroup stands for, given the pod's slice and what is below it: the slice
-// itself, or a scope that the runtime made right below it. Whatever else is there a container made, and chose its name:
-// none of that is a unit, also where the host has one of that name. The scope's name is made anew from the container's ID,
-// and counts only where it is the same.
+// itself, or a scope that the runtime made right below it. Whatever else is there a container made, and chose its
+// name: none of that is a unit, also where the host has one of that name. The scope's name is made anew from the
+// container's ID, and counts only where it is the same.
 func unitBelow(slice, below string) string {
 	if below == "" {
 		return slice // podUID has made sure of every byte
@@ -163,8 +163,8 @@ func (r podCgroupRoot) PodUID(name string) (string, bool) {
 	return uid, IsPodUID(uid)
 }
 
-// PodCgroupRoots returns the cgroups that hold this kubelet's pods: one for each QoS class, of the driver that p names or,
-// where it names none, of each. Guaranteed pods have no class of their own and lie beside the classes.
+// PodCgroupRoots returns the cgroups that hold this kubelet's pods: one for each QoS class, of the driver that p
+// names or, where it names none, of each. Guaranteed pods have no class of their own and lie beside the classes.
 func (p Paths) PodCgroupRoots() []podCgroupRoot {
 	base := SplitPath(p.CgroupRoot)
 	var roots []podCgroupRoot

@@ -58,7 +58,8 @@ func TestPodOfCgroup(t *testing.T) {
 	}
 }
 
-// A unit is the pod's own slice, or the scope of a container right below it. A container chooses the names below its own.
+// A unit is the pod's own slice, or the scope of a container right below it. A container chooses the names below its
+// own.
 func TestUnitOfCgroup(t *testing.T) {
 	slice := "kubepods-burstable-pod" + hosttest.UnderUID + ".slice"
 	pod := "/kubepods.slice/kubepods-burstable.slice/" + slice

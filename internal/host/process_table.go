@@ -15,8 +15,8 @@ import (
 	"github.com/nodeagent/nodeagent/internal/host/hosterr"
 )
 
-// Processes is the last scan of /proc, for all who ask in the same minute: a scan costs 2 ms for 1000 processes, most of it
-// in the kernel.
+// Processes is the last scan of /proc, for all who ask in the same minute: a scan costs 2 ms for 1000 processes, most
+// of it in the kernel.
 type Processes struct {
 	turn chan struct{} // holds one token: who has it may use what is below
 
@@ -34,8 +34,8 @@ func NewProcesses() *Processes {
 }
 
 // ProcessTable lists all processes (thread group leaders, kernel threads and zombies too), ascending, as they were
-// maxAge ago at most. State is that of the main thread alone. The table is shared: it must not be changed. Processes that
-// come or go during the scan may be missing.
+// maxAge ago at most. State is that of the main thread alone. The table is shared: it must not be changed. Processes
+// that come or go during the scan may be missing.
 func (h *Host) ProcessTable(ctx context.Context, maxAge time.Duration) ([]ProcStat, error) {
 	p := h.Processes
 	if p == nil {

@@ -157,8 +157,9 @@ func (h *Host) TaskStat(pid, tid int) (ProcStat, error) {
 // TIDs lists the threads of a process, ascending.
 func (h *Host) TIDs(pid int) ([]int, error) { return h.numbers(ProcFile(pid, "task")) }
 
-// ProcCgroups reads /proc/PID/cgroup: from the controller list ("" for cgroup v2, "cpu,cpuacct", "name=systemd") to the
-// path in that hierarchy. The path of a cgroup that was removed ends in " (deleted)", and a zombie is in the root of v1.
+// ProcCgroups reads /proc/PID/cgroup: from the controller list ("" for cgroup v2, "cpu,cpuacct", "name=systemd") to
+// the path in that hierarchy. The path of a cgroup that was removed ends in " (deleted)", and a zombie is in the root
+// of v1.
 func (h *Host) ProcCgroups(pid int) (map[string]string, error) {
 	data, err := h.Files.Read(ProcFile(pid, "cgroup"))
 	if err != nil {

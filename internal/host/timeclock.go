@@ -9,11 +9,11 @@ import (
 
 // ClockState is what the kernel knows of the quality of the wall clock: see adjtimex(2).
 type ClockState struct {
-	// Unsynchronised is STA_UNSYNC: set at boot, and again when nobody has set the clock for nine hours. chronyd without
-	// rtcsync leaves it set for ever.
+	// Unsynchronised is STA_UNSYNC: set at boot, and again when nobody has set the clock for nine hours. chronyd
+	// without rtcsync leaves it set for ever.
 	Unsynchronised bool `json:"unsynchronised"`
-	// MaxError is how wrong the clock may be. It grows by 500 µs a second until who keeps the time sets it back; at 16 s,
-	// which is its value at boot too, it stops.
+	// MaxError is how wrong the clock may be. It grows by 500 µs a second until who keeps the time sets it back; at
+	// 16 s, which is its value at boot too, it stops.
 	MaxError time.Duration `json:"maxError"`
 	// Offset is what the kernel still has to correct. Only ntpd and systemd-timesyncd leave the correction to it.
 	Offset time.Duration `json:"offset"`
@@ -22,8 +22,8 @@ type ClockState struct {
 // Right reports whether something keeps the clock right. STA_UNSYNC alone does not tell: see there.
 func (c ClockState) Right() bool { return !c.Unsynchronised || c.MaxError < MaxClockError }
 
-// MaxClockError is where the kernel's estimate of the clock's error stops growing, and begins at boot: nobody keeps the time
-// (NTP_PHASE_LIMIT in include/linux/timex.h).
+// MaxClockError is where the kernel's estimate of the clock's error stops growing, and begins at boot: nobody keeps
+// the time (NTP_PHASE_LIMIT in include/linux/timex.h).
 const MaxClockError = 16 * time.Second
 
 // ReadClock asks the kernel. It changes nothing.

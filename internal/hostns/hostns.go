@@ -1,7 +1,7 @@
-// Package hostns lets the agent leave the container that it was started in: it enters the host's namespaces and executes
-// itself again, so that after that there is one code path for the agent of a DaemonSet and the agent of a package. The host
-// is not mounted into the container: a mount of the host's root would pin the volumes of other pods, and paths below it
-// lead elsewhere as soon as a symbolic link is on them.
+// Package hostns lets the agent leave the container that it was started in: it enters the host's namespaces and
+// executes itself again, so that after that there is one code path for the agent of a DaemonSet and the agent of a
+// package. The host is not mounted into the container: a mount of the host's root would pin the volumes of other
+// pods, and paths below it lead elsewhere as soon as a symbolic link is on them.
 //
 // It refuses to enter where it does not see the host's processes: what cannot be seen looks like nothing there.
 package hostns
@@ -17,8 +17,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// namespaces are what the agent enters. The PID namespace is the host's already (hostPID), and so is the user namespace:
-// Kubernetes allows no pod with hostPID one of its own.
+// namespaces are what the agent enters. The PID namespace is the host's already (hostPID), and so is the user
+// namespace: Kubernetes allows no pod with hostPID one of its own.
 var namespaces = [...]struct {
 	file string
 	flag int
@@ -34,8 +34,9 @@ var namespaces = [...]struct {
 type Entry struct {
 	InitPID int      // the process whose namespaces stand for the host's; 1 unless set
 	Keep    []string // directories of the container that are needed after it is left; empty ones are passed over
-	// Args returns the command line of the second start, without the program's name. kept are the paths under which it finds
-	// the directories of Keep: they lead through a descriptor, and what is replaced in them (rotated tokens) is seen.
+	// Args returns the command line of the second start, without the program's name. kept are the paths under which
+	// it finds the directories of Keep: they lead through a descriptor, and what is replaced in them (rotated tokens)
+	// is seen.
 	Args func(kept []string) []string
 }
 

@@ -39,8 +39,8 @@ func TestMain(m *testing.M) {
 	}
 }
 
-// container makes a filesystem that the host does not see, with the program and a token as kubelet writes one, and starts
-// the agent in it.
+// container makes a filesystem that the host does not see, with the program and a token as kubelet writes one, and
+// starts the agent in it.
 func container(dir string) error {
 	if err := unix.Mount("", "/", "", unix.MS_REC|unix.MS_PRIVATE, ""); err != nil {
 		return err

@@ -15,10 +15,11 @@ import (
 // programName is what the program is called, where it is kept and where it is found.
 const programName = "nodeagent"
 
-// Publish makes the program findable on the host while it runs, as dir/nodeagent, although nothing of it is installed there:
-// a link to a copy in keep. A link to the process would be a stranger's program as soon as the process is killed and its
-// number is another's; what a killed agent leaves is a copy of itself, which the next one takes over. The copy is not in dir
-// itself: programs in /run cannot be executed on many hosts (noexec), and it would take memory.
+// Publish makes the program findable on the host while it runs, as dir/nodeagent, although nothing of it is installed
+// there: a link to a copy in keep. A link to the process would be a stranger's program as soon as the process is
+// killed and its number is another's; what a killed agent leaves is a copy of itself, which the next one takes over.
+// The copy is not in dir itself: programs in /run cannot be executed on many hosts (noexec), and it would take
+// memory.
 //
 // The function that it returns takes both away, unless the link has become another agent's.
 func Publish(dir, keep string) (remove func() error, err error) {

@@ -29,8 +29,8 @@ func places(t *testing.T) (dir, keep string) {
 	return dir, keep
 }
 
-// What is found on the host is this program, also after its process was killed and its number is another's: no part of the path
-// leads through /proc.
+// What is found on the host is this program, also after its process was killed and its number is another's: no part
+// of the path leads through /proc.
 func TestPublishOutlivesTheProcess(t *testing.T) {
 	dir, keep := places(t)
 	if _, err := Publish(dir, keep); err != nil {

@@ -13,8 +13,8 @@ import (
 	"github.com/nodeagent/nodeagent/internal/host/owned"
 )
 
-// kubeconfig is a file that says whom to speak to and as whom. With "exec" it names a program that is run with the agent's
-// rights.
+// kubeconfig is a file that says whom to speak to and as whom. With "exec" it names a program that is run with the
+// agent's rights.
 type kubeconfig struct {
 	path  string
 	named bool // by the configuration, or by a kubelet that is believed: a program in it may be run
@@ -103,8 +103,8 @@ func (k kubeconfig) checkFiles(config *clientcmdapi.Config) error {
 	return nil
 }
 
-// programs decides whether the program that makes the credentials may be run, and gives it by its whole path: it is root's, and
-// so is the kubeconfig that names it.
+// programs decides whether the program that makes the credentials may be run, and gives it by its whole path: it is
+// root's, and so is the kubeconfig that names it.
 func (k kubeconfig) programs(client *rest.Config) error {
 	if client.AuthProvider == nil && client.ExecProvider == nil {
 		return nil

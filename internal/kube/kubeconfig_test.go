@@ -32,8 +32,8 @@ func credentialProgram(t *testing.T, server *fakeServer) (kubeconfig, program, m
 	return kubeconfig, program, mark
 }
 
-// A program that a kubeconfig names is run with the agent's rights: only where the configuration or a believed kubelet names
-// that file, and nobody but root can change file and program.
+// A program that a kubeconfig names is run with the agent's rights: only where the configuration or a believed
+// kubelet names that file, and nobody but root can change file and program.
 func TestCredentialPrograms(t *testing.T) {
 	named := func(k string) Config { return Config{KubeletKubeconfig: k, KubeletNamed: true} }
 	configured := func(k string) Config { return Config{Kubeconfig: k} }
@@ -81,8 +81,8 @@ func TestCredentialPrograms(t *testing.T) {
 	}
 }
 
-// Kubelet's own kubeconfig was found, not configured: what it names must be root's, too. A configured one is the operator's
-// choice, as long as it names no program.
+// Kubelet's own kubeconfig was found, not configured: what it names must be root's, too. A configured one is the
+// operator's choice, as long as it names no program.
 func TestFoundKubeconfigIsRoots(t *testing.T) {
 	server := newFakeServer(t, mute)
 	for name, spoil := range map[string]func(t *testing.T, kubeconfig string) error{

@@ -123,8 +123,8 @@ func (k *kubelet) ask(ctx context.Context, path string, limit int64) (body []byt
 	return body, err
 }
 
-// stream makes one request to kubelet's API and has its answer read. Where kubelet was not heard or did not know us, the
-// next one reads the credentials and the pinned certificates again.
+// stream makes one request to kubelet's API and has its answer read. Where kubelet was not heard or did not know us,
+// the next one reads the credentials and the pinned certificates again.
 func (k *kubelet) stream(ctx context.Context, path string, read func(io.Reader) error) error {
 	if k.paths.KubeletAPI == "" {
 		return fmt.Errorf("kubelet %s: %w", path, hosterr.ErrNotConfigured)

@@ -16,11 +16,12 @@ import (
 	"k8s.io/client-go/util/cert"
 )
 
-// A pod's ServiceAccount is the same on every node, and RBAC knows no "of its own node": a right of it to read pods is one to
-// read all pods of the cluster. kubelet's own identity, system:node:NAME, may read what belongs to its node by the Node
-// authorizer (since Kubernetes 1.32, AuthorizeNodeWithSelectors, nothing else). An agent that has entered the host is root and
-// can use it, so that its ServiceAccount needs no right to read pods. All that is written, and all other reading, goes by the
-// ServiceAccount: what its token may write is narrowed to the node by admission policies.
+// A pod's ServiceAccount is the same on every node, and RBAC knows no "of its own node": a right of it to read pods
+// is one to read all pods of the cluster. kubelet's own identity, system:node:NAME, may read what belongs to its node
+// by the Node authorizer (since Kubernetes 1.32, AuthorizeNodeWithSelectors, nothing else). An agent that has entered
+// the host is root and can use it, so that its ServiceAccount needs no right to read pods. All that is written, and
+// all other reading, goes by the ServiceAccount: what its token may write is narrowed to the node by admission
+// policies.
 
 // errOwnIsAll says that there is one identity only: configured, or kubelet's already.
 var errOwnIsAll = errors.New("the agent has one identity only")
@@ -35,8 +36,8 @@ func (r request) ofThisNode() bool {
 	return (verb == "get" || verb == "list") && slices.Contains([]string{"pod", "pods", "node", "csinode"}, resource)
 }
 
-// attempt makes one request, as the node itself where it may, and as who the agent is otherwise: where kubelet's credentials
-// cannot be used, or do not suffice.
+// attempt makes one request, as the node itself where it may, and as who the agent is otherwise: where kubelet's
+// credentials cannot be used, or do not suffice.
 func (c *Client) attempt(ctx context.Context, r request) error {
 	if c.asNode == nil || !r.ofThisNode() {
 		return c.try(ctx, r)
@@ -55,16 +56,16 @@ func (c *Client) attempt(ctx context.Context, r request) error {
 	return fmt.Errorf("%w; as the node itself: %w", err, refused)
 }
 
-// isRefusal reports whether somebody with other credentials may fare better. What the apiserver says of the thing itself
-// (it is not found, too many requests, an expired list) is said to everybody.
+// isRefusal reports whether somebody with other credentials may fare better. What the apiserver says of the thing
+// itself (it is not found, too many requests, an expired list) is said to everybody.
 func isRefusal(err error) bool {
 	var status apierrors.APIStatus
 	return err != nil && (!errors.As(err, &status) || apierrors.IsForbidden(err) || apierrors.IsUnauthorized(err))
 }
 
-// nodeCredentials returns kubelet's own credentials, for a client that has a ServiceAccount besides. They are used only where
-// that is safe: they are a certificate of this very node, no program has to be run for them, and whoever they are shown to
-// proves to be the apiserver of the same cluster.
+// nodeCredentials returns kubelet's own credentials, for a client that has a ServiceAccount besides. They are used
+// only where that is safe: they are a certificate of this very node, no program has to be run for them, and whoever
+// they are shown to proves to be the apiserver of the same cluster.
 func (c Config) nodeCredentials() (*rest.Config, string, error) {
 	own, dir, err := c.Credentials()
 	if err != nil || own.BearerTokenFile == "" || c.Kubeconfig != "" {
@@ -115,7 +116,8 @@ func (c Config) safe(config, own *rest.Config) error {
 	return nil
 }
 
-// isThisNode verifies that the certificate is this node's: another's would be answered about another node, or not at all.
+// isThisNode verifies that the certificate is this node's: another's would be answered about another node, or not at
+// all.
 func (c Config) isThisNode(config *rest.Config) error {
 	chain, err := certificates(config.CertFile, config.CertData)
 	if err != nil {

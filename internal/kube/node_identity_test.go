@@ -70,8 +70,8 @@ func (a authority) sign(subject pkix.Name, ca bool) (certificate, key string) {
 	return block("CERTIFICATE", der), block("EC PRIVATE KEY", encoded)
 }
 
-// rightsServer is an apiserver with the Node authorizer (with selectors, as since 1.32) and RBAC without a right to pods for the
-// ServiceAccount, unless wide. It tells who asked for what.
+// rightsServer is an apiserver with the Node authorizer (with selectors, as since 1.32) and RBAC without a right to
+// pods for the ServiceAccount, unless wide. It tells who asked for what.
 type rightsServer struct {
 	*fakeServer
 	clients authority
@@ -150,8 +150,8 @@ func (s *rightsServer) client() *Client {
 	return c
 }
 
-// TestPodsAreReadAsTheNode: an agent with a ServiceAccount reads its node's pods, Node and CSINode as the node, and writes by
-// the ServiceAccount.
+// TestPodsAreReadAsTheNode: an agent with a ServiceAccount reads its node's pods, Node and CSINode as the node, and
+// writes by the ServiceAccount.
 func TestPodsAreReadAsTheNode(t *testing.T) {
 	s := newRightsServer(t, pod("a", testNode))
 	c := s.client()
@@ -184,8 +184,8 @@ func TestPodsAreReadAsTheNode(t *testing.T) {
 	}
 }
 
-// TestNodeIdentityIsRefused: kubelet's credentials are used only where that is safe. Otherwise the ServiceAccount must do, and
-// what is missing is told.
+// TestNodeIdentityIsRefused: kubelet's credentials are used only where that is safe. Otherwise the ServiceAccount
+// must do, and what is missing is told.
 func TestNodeIdentityIsRefused(t *testing.T) {
 	for _, test := range []struct {
 		name   string

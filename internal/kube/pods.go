@@ -24,8 +24,8 @@ const (
 // must never be believed that this node has none.
 func (c *Client) pods(ctx context.Context) ([]corev1.Pod, error) { return c.listPods(ctx, podQuery{}) }
 
-// podsNamed lists the one pod of that name, if it is on this node: under the same terms, of what must not be believed to
-// be there not.
+// podsNamed lists the one pod of that name, if it is on this node: under the same terms, of what must not be believed
+// to be there not.
 func (c *Client) podsNamed(ctx context.Context, namespace, name string) ([]corev1.Pod, error) {
 	if err := validName(namespace, name); err != nil {
 		return nil, err
@@ -33,8 +33,8 @@ func (c *Client) podsNamed(ctx context.Context, namespace, name string) ([]corev
 	return c.listPods(ctx, podQuery{namespace, name})
 }
 
-// validName refuses what no pod is called: the runtime was told the name by somebody, and it becomes part of a URL and of a
-// field selector.
+// validName refuses what no pod is called: the runtime was told the name by somebody, and it becomes part of a URL
+// and of a field selector.
 func validName(namespace, name string) error {
 	problems := append(validation.IsDNS1123Label(namespace), validation.IsDNS1123Subdomain(name)...)
 	if len(problems) > 0 {

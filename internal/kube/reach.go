@@ -37,8 +37,8 @@ func (c *Client) answeredAt() time.Time {
 	return c.answered
 }
 
-// kubeletTarget is what kubelet's kubeconfig says of the apiserver; where kubelet has none, what the agent's own credentials
-// say.
+// kubeletTarget is what kubelet's kubeconfig says of the apiserver; where kubelet has none, what the agent's own
+// credentials say.
 func (c *Client) kubeletTarget() (*rest.Config, error) {
 	config, err := c.config.kubelets().load()
 	if errors.Is(err, fs.ErrNotExist) {

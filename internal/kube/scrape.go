@@ -11,17 +11,17 @@ import (
 	hostkubelet "github.com/nodeagent/nodeagent/internal/host/kubelet"
 )
 
-// How long one answer of kubelet's metrics serves all who ask: a little less than the minute at which checks look, so that
-// they share one scrape a minute. Of what went wrong there may be news sooner, but not of a kubelet that did not answer in
-// time: it asks the runtime for the sizes of logs with each scrape (LogMetricsCollector), goes on with that when nobody waits
-// any more, and must not be left with a heap of such questions when the runtime hangs.
+// How long one answer of kubelet's metrics serves all who ask: a little less than the minute at which checks look, so
+// that they share one scrape a minute. Of what went wrong there may be news sooner, but not of a kubelet that did not
+// answer in time: it asks the runtime for the sizes of logs with each scrape (LogMetricsCollector), goes on with that
+// when nobody waits any more, and must not be left with a heap of such questions when the runtime hangs.
 const (
 	scrapeFor      = 50 * time.Second
 	scrapeErrorFor = 10 * time.Second
 )
 
-// scraper keeps the latest metrics of kubelet. Callers that come while one of them asks wait for it, but not beyond their
-// ctx.
+// scraper keeps the latest metrics of kubelet. Callers that come while one of them asks wait for it, but not beyond
+// their ctx.
 type scraper struct {
 	ask   func(ctx context.Context) (*hostkubelet.Scrape, error)
 	token chan struct{} // of size 1: holds what follows and the right to ask

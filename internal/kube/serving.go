@@ -13,8 +13,8 @@ import (
 	"github.com/nodeagent/nodeagent/internal/host/hosterr"
 )
 
-// servingCertificate returns the certificate that kubelet's API shows. Nothing is sent on the connection but the handshake
-// itself, so that it does not matter who listens there.
+// servingCertificate returns the certificate that kubelet's API shows. Nothing is sent on the connection but the
+// handshake itself, so that it does not matter who listens there.
 func (k *kubelet) servingCertificate(ctx context.Context) (*x509.Certificate, error) {
 	target, err := url.Parse(k.paths.KubeletAPI)
 	if err != nil || target.Scheme != "https" {
@@ -38,8 +38,9 @@ func (k *kubelet) servingCertificate(ctx context.Context) (*x509.Certificate, er
 	return chain[0], nil
 }
 
-// hasNone knows the answer of a kubelet whose serving certificate the cluster has not signed yet (serverTLSBootstrap): alert
-// 80, internal_error, because its GetCertificate fails (k8s.io/client-go/util/certificate and crypto/tls).
+// hasNone knows the answer of a kubelet whose serving certificate the cluster has not signed yet
+// (serverTLSBootstrap): alert 80, internal_error, because its GetCertificate fails (k8s.io/client-go/util/certificate
+// and crypto/tls).
 func hasNone(err error) bool {
 	alert, ok := errors.AsType[*net.OpError](err)
 	return ok && alert.Op == "remote error" && strings.HasSuffix(alert.Err.Error(), "tls: internal error")

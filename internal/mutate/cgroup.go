@@ -23,10 +23,12 @@ type Cgroup struct {
 	File   FileID // of the directory
 }
 
-// RemoveCgroup removes an empty cgroup of a pod in one hierarchy, with the empty ones below it, leaf first. ErrBusy when a
-// process is in any of them. Where it is a unit's that systemd made for kubelet or the runtime, systemd is asked first.
+// RemoveCgroup removes an empty cgroup of a pod in one hierarchy, with the empty ones below it, leaf first. ErrBusy
+// when a process is in any of them. Where it is a unit's that systemd made for kubelet or the runtime, systemd is
+// asked first.
 //
-// Nothing in a cgroup is ever deleted or moved: rmdir is the kernel's own guard against a process that comes in meanwhile.
+// Nothing in a cgroup is ever deleted or moved: rmdir is the kernel's own guard against a process that comes in
+// meanwhile.
 func (d *Mutator) RemoveCgroup(ctx context.Context, c Cgroup) error {
 	at, err := d.placeCgroup(c)
 	if err != nil {
@@ -74,8 +76,8 @@ func (d *Mutator) placeCgroup(c Cgroup) (cgroupPlace, error) {
 	return at, err
 }
 
-// podCgroup makes sure that a cgroup is a pod's, or below it, in the tree of our kubelet. A host has a tree for each cgroup
-// driver, and in the other one another kubelet may keep its pods.
+// podCgroup makes sure that a cgroup is a pod's, or below it, in the tree of our kubelet. A host has a tree for each
+// cgroup driver, and in the other one another kubelet may keep its pods.
 func (d *Mutator) podCgroup(cgroup, uid, driver string) (host.CgroupPlace, error) {
 	paths := d.host.Paths
 	if paths.CgroupDriver == "" {
@@ -210,8 +212,8 @@ func childCgroups(top int, name string) ([]string, error) {
 	return below, nil
 }
 
-// unpopulated makes sure that no process and no thread is in a cgroup. With an agent outside the host's PID namespace v2
-// shows 0 for each, which counts too.
+// unpopulated makes sure that no process and no thread is in a cgroup. With an agent outside the host's PID namespace
+// v2 shows 0 for each, which counts too.
 func unpopulated(top int, name string) error {
 	for _, file := range []string{"cgroup.procs", "tasks", "cgroup.threads"} {
 		data, err := readBelow(top, path.Join(name, file))

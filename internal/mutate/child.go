@@ -125,8 +125,8 @@ func (a answer) error(op operation) error {
 	return fmt.Errorf("%s: %s: %w", op, a.Why, errno)
 }
 
-// run starts a command and returns what it printed. When ctx or the limit ends first, the child is killed, and abandoned
-// when even that does not end it.
+// run starts a command and returns what it printed. When ctx or the limit ends first, the child is killed, and
+// abandoned when even that does not end it.
 func (c *children) run(ctx context.Context, cmd *exec.Cmd) ([]byte, error) {
 	c.mu.Lock()
 	full := c.abandoned >= maxAbandoned

@@ -39,10 +39,10 @@ type cached struct {
 // maxCache bounds a cache file, whose parts are a configuration and a result.
 const maxCache = 1 << 20
 
-// DelAttachment undoes a CNI ADD as the runtime would: DEL with the configuration, arguments and capabilities of the ADD
-// (portmap without its capability answers success and removes nothing), and with the network namespace where that still
-// is. Afterwards the cache file and the leases of host-local must be gone. A DEL that the plugins refuse is an error in
-// their words; nothing is deleted behind their backs.
+// DelAttachment undoes a CNI ADD as the runtime would: DEL with the configuration, arguments and capabilities of the
+// ADD (portmap without its capability answers success and removes nothing), and with the network namespace where that
+// still is. Afterwards the cache file and the leases of host-local must be gone. A DEL that the plugins refuse is an
+// error in their words; nothing is deleted behind their backs.
 func (d *Mutator) DelAttachment(ctx context.Context, a Attachment) error {
 	entry, err := d.readAttachment(a)
 	if errors.Is(err, errGone) {
@@ -67,8 +67,8 @@ func (d *Mutator) DelAttachment(ctx context.Context, a Attachment) error {
 	ctx, cancel := context.WithTimeout(ctx, networkLimit)
 	defer cancel()
 	if netns == "" {
-		// Nothing has the address any more, and some plugins return before they free it: it goes before the cache file, which is
-		// all that tells of it.
+		// Nothing has the address any more, and some plugins return before they free it: it goes before the cache
+		// file, which is all that tells of it.
 		if err := d.freeLeases(ctx, plugins, list, attachment); err != nil {
 			return err
 		}

@@ -49,8 +49,8 @@ func (d *Mutator) RemoveContainer(ctx context.Context, c RuntimeObject) error {
 	})
 }
 
-// StopSandbox asks the runtime to end what is left in a sandbox and to take down its network. Where a CNI plugin refuses,
-// the error carries the plugin's words.
+// StopSandbox asks the runtime to end what is left in a sandbox and to take down its network. Where a CNI plugin
+// refuses, the error carries the plugin's words.
 func (d *Mutator) StopSandbox(ctx context.Context, s RuntimeObject) error {
 	return d.onSandbox(ctx, s, networkLimit, func(ctx context.Context) error {
 		_, err := d.runtime.StopPodSandbox(ctx, &cri.StopPodSandboxRequest{PodSandboxId: s.ID})

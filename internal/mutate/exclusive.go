@@ -46,8 +46,8 @@ func (d *Mutator) Exclusive(uid string, m Mount) error {
 	return nil
 }
 
-// inPod reports whether another mount lies in the directory of the pod. That directory in the mount table's words is taken
-// from the judged mount, which is known to lie there.
+// inPod reports whether another mount lies in the directory of the pod. That directory in the mount table's words is
+// taken from the judged mount, which is known to lie there.
 func (d *Mutator) inPod(uid string, judged Mount, other mount.Mount) bool {
 	pods, _, ok := strings.Cut(judged.Point, "/"+uid+"/")
 	if !ok || uid == "" {
@@ -57,7 +57,8 @@ func (d *Mutator) inPod(uid string, judged Mount, other mount.Mount) bool {
 	return mount.Below(other.Point, path.Join(pods, uid)) && view.OtherPod(uid, other) == ""
 }
 
-// exclusiveFrom looks for the filesystem in the mount namespace of one process, unless that process is one of the pod's.
+// exclusiveFrom looks for the filesystem in the mount namespace of one process, unless that process is one of the
+// pod's.
 func (d *Mutator) exclusiveFrom(pid int, uid string, m Mount, seen map[string]bool, known map[int]bool) error {
 	space, err := d.host.Files.Link(fmt.Sprintf("/proc/%d/ns/mnt", pid))
 	if err != nil {

@@ -47,8 +47,8 @@ func (d *Mutator) Thaw(p Process) (bool, error) {
 	return thawed, nil
 }
 
-// thawUp thaws a cgroup of a pod and those above it, the pod's own last. All of it goes by the pod's open directory: the
-// names below are the containers' own.
+// thawUp thaws a cgroup of a pod and those above it, the pod's own last. All of it goes by the pod's open directory:
+// the names below are the containers' own.
 func (d *Mutator) thawUp(p Process, point, name, file string, frozen []string, value string) (thawed bool, err error) {
 	var chain []string
 	for _, err := d.podCgroup(name, p.UID, p.Driver); err == nil; _, err = d.podCgroup(name, p.UID, p.Driver) {

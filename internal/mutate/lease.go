@@ -21,9 +21,9 @@ type ipam struct {
 	} `json:"ipam"`
 }
 
-// freeLeases makes sure that host-local holds no address for the attachment any more. Some plugins return from DEL before
-// they ask it (host-device without a network namespace): it is then asked itself, which takes its lock; a lease is never
-// deleted as a file.
+// freeLeases makes sure that host-local holds no address for the attachment any more. Some plugins return from DEL
+// before they ask it (host-device without a network namespace): it is then asked itself, which takes its lock; a
+// lease is never deleted as a file.
 func (d *Mutator) freeLeases(ctx context.Context, plugins *libcni.CNIConfig, list *libcni.NetworkConfigList, a *libcni.RuntimeConf) error {
 	for _, plugin := range list.Plugins {
 		var conf ipam

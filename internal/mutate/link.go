@@ -8,8 +8,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Link is the identity of a network interface of the host. Names are not part of it: a pod that is created again under the
-// same name has an interface of the same name.
+// Link is the identity of a network interface of the host. Names are not part of it: a pod that is created again
+// under the same name has an interface of the same name.
 type Link struct {
 	Index     int
 	PeerIndex int
@@ -39,8 +39,8 @@ func (d *Mutator) DeleteLink(l Link) error {
 	return nil
 }
 
-// LinkGone reports whether the link is there no more: none has its index, or one that is not its pair has. A link whose peer is
-// in another namespace now is still there.
+// LinkGone reports whether the link is there no more: none has its index, or one that is not its pair has. A link
+// whose peer is in another namespace now is still there.
 func (d *Mutator) LinkGone(l Link) (bool, error) {
 	link, err := findLink(l.Index)
 	if err != nil {

@@ -14,18 +14,18 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// ReleaseLock is the one lock of this node for releasing, so that a daemon, its successor in a rolling update and a person
-// at the command line never release at once.
+// ReleaseLock is the one lock of this node for releasing, so that a daemon, its successor in a rolling update and a
+// person at the command line never release at once.
 type ReleaseLock struct {
 	files []*os.File
 }
 
-// Lock takes a lock on every one of names: a directory is locked itself, anything else is a file that is made where there is
-// none. ErrBusy when somebody has one of them. The kernel lets go of them when the process ends.
+// Lock takes a lock on every one of names: a directory is locked itself, anything else is a file that is made where
+// there is none. ErrBusy when somebody has one of them. The kernel lets go of them when the process ends.
 //
-// A file that is removed while it is locked can be made and locked a second time by somebody else. This is why there may be
-// several names, in places that nothing removes together, why the name must still be that of the locked file when the lock
-// is had, and why Held asks that again.
+// A file that is removed while it is locked can be made and locked a second time by somebody else. This is why there
+// may be several names, in places that nothing removes together, why the name must still be that of the locked file
+// when the lock is had, and why Held asks that again.
 func Lock(names ...string) (*ReleaseLock, error) {
 	if len(names) == 0 {
 		return nil, errors.New("lock: no name")

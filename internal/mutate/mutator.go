@@ -2,9 +2,9 @@
 // smallest change, and looks again immediately before it whether the thing is still the one that was judged: a name (a
 // PID, a path, an interface) may belong to somebody else by now. It decides nothing; pkg/remediate does.
 //
-// It never deletes recursively, never follows a symbolic link that a pod could have planted, never crosses a mount while
-// deleting, never detaches a mount of a local filesystem, never kills by PID alone, and never deletes a link by name.
-// What could block for ever in the kernel is done by a short-lived child (see child.go).
+// It never deletes recursively, never follows a symbolic link that a pod could have planted, never crosses a mount
+// while deleting, never detaches a mount of a local filesystem, never kills by PID alone, and never deletes a link by
+// name. What could block for ever in the kernel is done by a short-lived child (see child.go).
 package mutate
 
 import (

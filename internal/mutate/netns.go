@@ -15,8 +15,8 @@ import (
 	"github.com/nodeagent/nodeagent/internal/host/mount"
 )
 
-// Netns is the identity of a pinned network namespace: the file it is pinned to and its number in nsfs, or the file's own
-// inode where nothing is mounted on it any more.
+// Netns is the identity of a pinned network namespace: the file it is pinned to and its number in nsfs, or the file's
+// own inode where nothing is mounted on it any more.
 type Netns struct {
 	Path  string
 	Inode uint64
@@ -29,8 +29,8 @@ var pinName = regexp.MustCompile(`^cni-[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a
 // nsfsMagic is NSFS_MAGIC of linux/magic.h.
 const nsfsMagic = 0x6e736673
 
-// RemoveNetns takes away the pin of a network namespace that no process lives in. The kernel then ends the namespace, and
-// with it the virtual links in it and their other ends. Physical devices would fall back to the host.
+// RemoveNetns takes away the pin of a network namespace that no process lives in. The kernel then ends the namespace,
+// and with it the virtual links in it and their other ends. Physical devices would fall back to the host.
 func (d *Mutator) RemoveNetns(ctx context.Context, n Netns) error {
 	dir, name := path.Split(n.Path)
 	if !pinName.MatchString(name) {
@@ -90,8 +90,8 @@ func (d *Mutator) userOfNetns(inode uint64) (int, error) {
 	return 0, nil
 }
 
-// pinnedElsewhere refuses a pin whose namespace is mounted at another point of the host, too: it would not end. While the pin
-// is there the number of the namespace is no other's.
+// pinnedElsewhere refuses a pin whose namespace is mounted at another point of the host, too: it would not end. While
+// the pin is there the number of the namespace is no other's.
 func (d *Mutator) pinnedElsewhere(n Netns) error {
 	mounts, err := mount.Table(d.host)
 	if err != nil {
@@ -110,7 +110,8 @@ func (d *Mutator) pinnedElsewhere(n Netns) error {
 	return nil
 }
 
-// NetnsGone reports whether a pin is there no more: neither its file nor anything mounted on that, in the host's mount table.
+// NetnsGone reports whether a pin is there no more: neither its file nor anything mounted on that, in the host's
+// mount table.
 func (d *Mutator) NetnsGone(n Netns) (bool, error) {
 	if _, err := d.host.Files.Stat(n.Path); !errors.Is(err, fs.ErrNotExist) {
 		return false, err
@@ -155,7 +156,8 @@ func removeNetnsChild(r request) error {
 	return refuse("%s is mounted more than %d times", r.Path, maxPins)
 }
 
-// checkPin looks at what a name is: a namespace that is the judged one, or a plain empty file. Inode 0 stands for any file.
+// checkPin looks at what a name is: a namespace that is the judged one, or a plain empty file. Inode 0 stands for any
+// file.
 func checkPin(name string, inode uint64) (mounted bool, err error) {
 	fd, err := unix.Open(name, unix.O_PATH|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0)
 	if errors.Is(err, unix.ENOENT) {

@@ -21,10 +21,10 @@ type Note struct {
 // maxNote bounds a note. Kubelet's are below 1 KiB.
 const maxNote = 64 << 10
 
-// ReadNote reads a file in the directory of the pod uid. The pod may have put anything in its place: a pipe, a device, a
-// link, something mounted, a file without an end. So it is opened in a child, beneath the directory, only when it is a
-// regular file that root alone can have written, and only so much of it is read. An error that wraps fs.ErrNotExist means
-// that there is none.
+// ReadNote reads a file in the directory of the pod uid. The pod may have put anything in its place: a pipe, a
+// device, a link, something mounted, a file without an end. So it is opened in a child, beneath the directory, only
+// when it is a regular file that root alone can have written, and only so much of it is read. An error that wraps
+// fs.ErrNotExist means that there is none.
 func (d *Mutator) ReadNote(ctx context.Context, uid, name string) (Note, error) {
 	if name == "" {
 		return Note{}, refuse("no name")

@@ -72,8 +72,8 @@ func (d *Mutator) NoteQuarantine(ctx context.Context, kept Kept) error {
 	return err
 }
 
-// EmptyQuarantine removes one entry that the agent itself moved there. Nothing of it is removed when something is mounted
-// in it, or when any process sees a part of it mounted elsewhere.
+// EmptyQuarantine removes one entry that the agent itself moved there. Nothing of it is removed when something is
+// mounted in it, or when any process sees a part of it mounted elsewhere.
 func (d *Mutator) EmptyQuarantine(ctx context.Context, kept Kept) error {
 	if kept.Foreign != "" {
 		return refuse("%s is not the agent's: %s", kept.Name, kept.Foreign)

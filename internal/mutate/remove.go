@@ -15,8 +15,8 @@ func (d *Mutator) RemoveDir(ctx context.Context, uid, name string, id FileID) er
 	return err
 }
 
-// RemoveFile removes one regular file in the directory of the pod uid. That it is one of those that nobody misses is for
-// the caller to know.
+// RemoveFile removes one regular file in the directory of the pod uid. That it is one of those that nobody misses is
+// for the caller to know.
 func (d *Mutator) RemoveFile(ctx context.Context, uid, name string, id FileID) error {
 	if name == "" {
 		return refuse("no name")

@@ -29,8 +29,9 @@ type RuntimeLease struct {
 // leaseLimit bounds the questions before the deletion and the deletion itself, which containerd only notes.
 const leaseLimit = 30 * time.Second
 
-// DeleteRuntimeLease deletes the lease of a sandbox that containerd has no more, in the namespace of the CRI plugin. Nothing
-// that the lease kept is deleted here: containerd's own collector does that, later. A lease that is gone is no error.
+// DeleteRuntimeLease deletes the lease of a sandbox that containerd has no more, in the namespace of the CRI plugin.
+// Nothing that the lease kept is deleted here: containerd's own collector does that, later. A lease that is gone is
+// no error.
 func (d *Mutator) DeleteRuntimeLease(ctx context.Context, l RuntimeLease) error {
 	if !host.IsContainerID(l.ID) {
 		return refuse("lease %q is no sandbox's: its ID has another form", l.ID)
@@ -76,8 +77,8 @@ func (d *Mutator) DeleteRuntimeLease(ctx context.Context, l RuntimeLease) error 
 	return nil
 }
 
-// sandboxGone makes sure that the runtime has nothing under the ID of a sandbox: not CRI's own, nor what is below CRI and comes
-// to be before it.
+// sandboxGone makes sure that the runtime has nothing under the ID of a sandbox: not CRI's own, nor what is below CRI
+// and comes to be before it.
 func (d *Mutator) sandboxGone(ctx context.Context, connection grpc.ClientConnInterface, id string) error {
 	for _, ask := range []struct {
 		what string

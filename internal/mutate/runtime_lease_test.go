@@ -20,7 +20,8 @@ import (
 	"github.com/nodeagent/nodeagent/internal/mutate/mutatetest"
 )
 
-// One lease is deleted, in one namespace, by ID and time; whatever has another form, or belongs to something that is there, stays.
+// One lease is deleted, in one namespace, by ID and time; whatever has another form, or belongs to something that is
+// there, stays.
 func TestDeleteRuntimeLease(t *testing.T) {
 	c := mutatetest.StartContainerd(t)
 	n := mutatetest.New(t, func(p *host.Paths) { p.CRISocket, p.ContainerdSocket = c.Socket, c.Socket })

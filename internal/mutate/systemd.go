@@ -28,10 +28,11 @@ type units interface {
 	Close()
 }
 
-// stopUnit has systemd stop the slice of a pod, or the scope of one of its containers, that a cgroup stands for. The name
-// of the unit is made from the UID and the container's ID and never taken from a path, because a container names what is
-// below its own cgroup as it likes: system.slice, say. And systemd must say itself that the unit's cgroup is this one:
-// otherwise there is nothing to stop, and the cgroup is only removed. It must be empty: systemd would kill what is in it.
+// stopUnit has systemd stop the slice of a pod, or the scope of one of its containers, that a cgroup stands for. The
+// name of the unit is made from the UID and the container's ID and never taken from a path, because a container names
+// what is below its own cgroup as it likes: system.slice, say. And systemd must say itself that the unit's cgroup is
+// this one: otherwise there is nothing to stop, and the cgroup is only removed. It must be empty: systemd would kill
+// what is in it.
 func (d *Mutator) stopUnit(ctx context.Context, c Cgroup, at cgroupPlace) error {
 	if at.Unit == "" || !ofSystemd(at.mount, at.mounts) {
 		return nil
@@ -69,8 +70,8 @@ func (d *Mutator) stopUnit(ctx context.Context, c Cgroup, at cgroupPlace) error 
 	return nil
 }
 
-// ofSystemd reports whether a hierarchy is the one in which systemd keeps its units: its own of cgroup v1 where there is
-// one, else v2. In the others the same cgroup is only removed, so that systemd is asked once.
+// ofSystemd reports whether a hierarchy is the one in which systemd keeps its units: its own of cgroup v1 where there
+// is one, else v2. In the others the same cgroup is only removed, so that systemd is asked once.
 func ofSystemd(m mount.Mount, mounts []mount.Mount) bool {
 	own := func(m mount.Mount) bool {
 		return m.FSType == "cgroup" && slices.Contains(m.SuperOptions, "name=systemd")
@@ -78,8 +79,8 @@ func ofSystemd(m mount.Mount, mounts []mount.Mount) bool {
 	return own(m) || m.FSType == "cgroup2" && !slices.ContainsFunc(mounts, own)
 }
 
-// emptyEverywhere makes sure that a cgroup is the judged one, and that no process is in it or below it, nor in the cgroup
-// of that name in any other hierarchy: a process may have been moved in some of them only.
+// emptyEverywhere makes sure that a cgroup is the judged one, and that no process is in it or below it, nor in the
+// cgroup of that name in any other hierarchy: a process may have been moved in some of them only.
 func emptyEverywhere(c Cgroup, at cgroupPlace) error {
 	if err := emptyCgroup(at.mount.Point, at.name, &c.File); err != nil {
 		return err

@@ -48,8 +48,8 @@ type sliceNode struct {
 	hierarchies     []cgroup.CgroupHierarchy
 }
 
-// newSlices makes the slice of a pod, with cgroups below it, in all hierarchies of the machine. Its systemd says of every
-// unit that its cgroup is the one that the agent would like to hear of, unless a test says otherwise.
+// newSlices makes the slice of a pod, with cgroups below it, in all hierarchies of the machine. Its systemd says of
+// every unit that its cgroup is the one that the agent would like to hear of, unless a test says otherwise.
 func newSlices(t *testing.T, below ...string) *sliceNode {
 	t.Helper()
 	n := &sliceNode{Node: mutatetest.New(t, func(p *host.Paths) { p.CgroupDriver = host.SystemdDriver }), uid: mutatetest.UID(t)}
@@ -127,8 +127,8 @@ func TestStopUnitOfPodAndScope(t *testing.T) {
 	}
 }
 
-// A container may call what is below its own cgroup as it likes. None of it is ever asked for or stopped, and all of it is
-// removed; here systemd would have a unit of each name, with that very cgroup.
+// A container may call what is below its own cgroup as it likes. None of it is ever asked for or stopped, and all of
+// it is removed; here systemd would have a unit of each name, with that very cgroup.
 func TestStopUnitNeverByAContainersName(t *testing.T) {
 	scope := "cri-containerd-" + scopeID + ".scope"
 	other := strings.Repeat("f", 64)

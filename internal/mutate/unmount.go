@@ -45,9 +45,9 @@ func (h harm) Is(target error) bool { return target == ErrHarm || target == ErrC
 // ErrHarm says that other mounts went together with the one that was unmounted, which nobody had foreseen.
 var ErrHarm = errors.New("other mounts are gone too")
 
-// Unmount takes one mount below the directory of the pod uid out of the mount table. ErrBusy when something uses it or it
-// is covered by another mount; ErrChanged when the mount is another one now; a Refusal when the unmount would be passed on
-// to mounts outside of the pod's directory; ErrHarm when it was. A mount that is gone is no error.
+// Unmount takes one mount below the directory of the pod uid out of the mount table. ErrBusy when something uses it
+// or it is covered by another mount; ErrChanged when the mount is another one now; a Refusal when the unmount would
+// be passed on to mounts outside of the pod's directory; ErrHarm when it was. A mount that is gone is no error.
 //
 // The kernel has no way to unmount by ID, so that between the last look and the call somebody could mount on top: the
 // last look is the system call right before. See unmountChild.
@@ -184,8 +184,8 @@ func compare(before mount.MountView, later []mount.Mount, m mount.Mount, plan mo
 	return notes, nil
 }
 
-// unmountAt walks to the directory that holds the mount point without following any link, enters it, makes sure that the
-// name in it is the very mount, and unmounts it by that name.
+// unmountAt walks to the directory that holds the mount point without following any link, enters it, makes sure that
+// the name in it is the very mount, and unmounts it by that name.
 func unmountAt(r request, m mount.Mount) error {
 	dir, name, err := openMountParent(r, m)
 	if err != nil {
@@ -248,8 +248,8 @@ func viewMounts(r request, table func() ([]mount.Mount, error)) (mount.MountView
 	return mount.MountView{Mounts: mounts, PodsDir: real, Pods: pods}, m, err
 }
 
-// otherNamespaces returns the mount tables of all other namespaces in which there are processes; none if what m lies on is
-// not shared.
+// otherNamespaces returns the mount tables of all other namespaces in which there are processes; none if what m lies
+// on is not shared.
 func otherNamespaces(mounts []mount.Mount, m mount.Mount) ([]mount.MountNamespace, error) {
 	if !slices.ContainsFunc(mounts, func(p mount.Mount) bool { return p.ID == m.Parent && p.Shared != 0 }) {
 		return nil, nil

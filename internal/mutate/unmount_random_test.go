@@ -94,8 +94,8 @@ func (f *forest) ours(point string) bool {
 	return strings.Contains(point, "/"+f.dead+"/") && !strings.Contains(point, f.living)
 }
 
-// Whatever is mounted in the directory of a dead pod, and however: all that an unmount takes away is in that directory, and it
-// was foreseen.
+// Whatever is mounted in the directory of a dead pod, and however: all that an unmount takes away is in that
+// directory, and it was foreseen.
 func TestUnmountRandomTrees(t *testing.T) {
 	seeds := uint64(24)
 	const most = 16 // attempts for each

@@ -129,8 +129,8 @@ func TestUnmountRefuses(t *testing.T) {
 	}
 }
 
-// A pod that can write to a directory around its mount point may replace it by a link to somewhere else: the mount point
-// in the mount table then no longer leads to the mount.
+// A pod that can write to a directory around its mount point may replace it by a link to somewhere else: the mount
+// point in the mount table then no longer leads to the mount.
 func TestUnmountFollowsNoLink(t *testing.T) {
 	n, uid := mutatetest.New(t), mutatetest.UID(t)
 	victim := n.Mount("victim", filepath.Join(n.Dir, "victim/vol"), "tmpfs", 0)
@@ -155,7 +155,8 @@ func TestUnmountFollowsNoLink(t *testing.T) {
 	}
 }
 
-// Another directory was mounted over the one around the mount: the path in the mount table leads to somebody else's now.
+// Another directory was mounted over the one around the mount: the path in the mount table leads to somebody else's
+// now.
 func TestUnmountComparesID(t *testing.T) {
 	n, uid := mutatetest.New(t), mutatetest.UID(t)
 	mine := n.Mount("mine", n.PodDir(uid, "volumes/x/y"), "tmpfs", 0)

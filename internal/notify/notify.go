@@ -1,6 +1,6 @@
-// Package notify speaks with the service manager that started the agent: systemd's sd_notify protocol. It tells the truth
-// only: ready means that every check has looked, alive means that looks go on. Where there is no service manager it is
-// silent, and nothing else differs.
+// Package notify speaks with the service manager that started the agent: systemd's sd_notify protocol. It tells the
+// truth only: ready means that every check has looked, alive means that looks go on. Where there is no service
+// manager it is silent, and nothing else differs.
 package notify
 
 import (
@@ -61,8 +61,8 @@ func (m *Manager) Wait(ctx context.Context, why string) error {
 	}
 }
 
-// Watchdog gives signs of life until ctx ends, for as long as alive returns nil. It is silent while it does not, so that
-// the service manager restarts the agent, which begins anew with what it remembers.
+// Watchdog gives signs of life until ctx ends, for as long as alive returns nil. It is silent while it does not, so
+// that the service manager restarts the agent, which begins anew with what it remembers.
 func (m *Manager) Watchdog(ctx context.Context, alive func() error) error {
 	if m.watchdog <= 0 {
 		return nil

@@ -8,9 +8,9 @@ import (
 	"time"
 )
 
-// Progress is the proof that an engine works: every one of its tasks comes to an end again and again, each within its own
-// limit. What ends may be a good result, an error, or that a hung task was given up; only silence is no progress. One busy
-// task does not cover for another that stands still.
+// Progress is the proof that an engine works: every one of its tasks comes to an end again and again, each within its
+// own limit. What ends may be a good result, an error, or that a hung task was given up; only silence is no progress.
+// One busy task does not cover for another that stands still.
 type Progress struct {
 	limits map[string]time.Duration
 	begun  time.Time     // monotonic, as all times here: the clock may be set

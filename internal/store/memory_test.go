@@ -11,8 +11,8 @@ import (
 	bolterrors "go.etcd.io/bbolt/errors"
 )
 
-// TestStoreTornLeaf: pages that opening alone does not read are torn, as after a power failure. It is found out when the file
-// is opened, not by the first read or write weeks later.
+// TestStoreTornLeaf: pages that opening alone does not read are torn, as after a power failure. It is found out when
+// the file is opened, not by the first read or write weeks later.
 func TestStoreTornLeaf(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "state.db")
 	s := open(t, path)

@@ -21,8 +21,8 @@ import (
 )
 
 // Store keeps what must survive a restart, in buckets of one bbolt file. Where the file cannot be used (disk full,
-// read-only root, corrupt) the store goes on in memory and says so by Trouble: the agent must not die of a bad disk, which
-// is the very thing that it is there to report.
+// read-only root, corrupt) the store goes on in memory and says so by Trouble: the agent must not die of a bad disk,
+// which is the very thing that it is there to report.
 type Store struct {
 	path string
 
@@ -40,8 +40,8 @@ var ErrInUse = errors.New("in use by another process")
 
 const checksBucket = "checks"
 
-// OpenStore opens the state file, which is made when it does not exist. A corrupt file is set aside as <path>.corrupt and
-// a new one is begun. The only error is ErrInUse; every other trouble is told by Trouble.
+// OpenStore opens the state file, which is made when it does not exist. A corrupt file is set aside as <path>.corrupt
+// and a new one is begun. The only error is ErrInUse; every other trouble is told by Trouble.
 func OpenStore(path string) (*Store, error) {
 	s := &Store{path: path, memory: map[string]map[string][]byte{}}
 	if err := os.MkdirAll(filepath.Dir(path), 0o700); err != nil {
@@ -74,9 +74,9 @@ func isCorrupt(err error) bool {
 	return ok || errors.Is(err, bolterrors.ErrInvalid) || errors.Is(err, bolterrors.ErrChecksum) || errors.Is(err, bolterrors.ErrVersionMismatch)
 }
 
-// openSound opens a bbolt file after reading all of it. bbolt panics on pages that are torn, sometimes in a goroutine of
-// its own, and the kernel raises SIGBUS on a file shorter than its map. The first reading, without the free list, happens
-// in this goroutine, where both come back as an error: once, instead of later.
+// openSound opens a bbolt file after reading all of it. bbolt panics on pages that are torn, sometimes in a goroutine
+// of its own, and the kernel raises SIGBUS on a file shorter than its map. The first reading, without the free list,
+// happens in this goroutine, where both come back as an error: once, instead of later.
 func openSound(path string) (db *bbolt.DB, err error) {
 	defer debug.SetPanicOnFault(debug.SetPanicOnFault(true))
 	defer func() {
@@ -112,8 +112,8 @@ func readAll(path string) error {
 // hungAfter is how long a write may take: a healthy disk takes milliseconds, a very busy one a second or two.
 const hungAfter = 10 * time.Second
 
-// Trouble returns why the last write or the opening went wrong, or that a write hangs; nil when what is stored is safe. It
-// never waits for the disk.
+// Trouble returns why the last write or the opening went wrong, or that a write hangs; nil when what is stored is
+// safe. It never waits for the disk.
 func (s *Store) Trouble() error {
 	s.health.Lock()
 	defer s.health.Unlock()
@@ -148,8 +148,8 @@ func (s *Store) Close() error {
 	return s.db.Close()
 }
 
-// LoadState returns what was believed when the agent last ran. A check whose record cannot be read is left out and named
-// in the error.
+// LoadState returns what was believed when the agent last ran. A check whose record cannot be read is left out and
+// named in the error.
 func (s *Store) LoadState() (finding.State, error) {
 	state := finding.State{}
 	var problems []error
@@ -204,8 +204,8 @@ func (b Bucket) Put(key string, value []byte) error {
 // Delete removes a value; it is no error when there is none.
 func (b Bucket) Delete(key string) error { return b.PutAll(map[string][]byte{key: nil}) }
 
-// PutAll stores values together: one write of the disk instead of one for each. A value of nil is removed. When it returns
-// an error all are kept in memory.
+// PutAll stores values together: one write of the disk instead of one for each. A value of nil is removed. When it
+// returns an error all are kept in memory.
 func (b Bucket) PutAll(values map[string][]byte) error {
 	s := b.store
 	s.mu.Lock()

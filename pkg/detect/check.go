@@ -1,5 +1,5 @@
-// Package detect finds faults of the node. Each check is one file; package checks lists them all. A check can only read: it
-// is given the host to read and nothing else.
+// Package detect finds faults of the node. Each check is one file; package checks lists them all. A check can only
+// read: it is given the host to read and nothing else.
 package detect
 
 import (
@@ -25,14 +25,14 @@ type Check struct {
 	Policy   finding.Policy   // when findings are believed and when they are cleared
 	Severity finding.Severity // of all findings, where a user has set it; otherwise each finding has its own
 
-	// Counts is set where the check learns what happened only by comparing counters: it knows nothing of the time before
-	// its first look.
+	// Counts is set where the check learns what happened only by comparing counters: it knows nothing of the time
+	// before its first look.
 	CounterBased bool
 
 	RunAfter bool // looks after the others where all look once: it asks what they saw
 
-	// Run takes one look. See finding.Look for the meaning of its results. A check is never looked with twice at a time, so
-	// that what it keeps between looks needs no lock.
+	// Run takes one look. See finding.Look for the meaning of its results. A check is never looked with twice at a
+	// time, so that what it keeps between looks needs no lock.
 	Run func(ctx context.Context, h *host.Host) ([]finding.Finding, error)
 }
 

@@ -4,8 +4,8 @@ import (
 	"github.com/nodeagent/nodeagent/pkg/finding"
 )
 
-// The conditions that several checks share: one is enough for who isolates a node, and every condition makes each write of
-// the Node larger. A check that has one of its own is looked for under that name in the field.
+// The conditions that several checks share: one is enough for who isolates a node, and every condition makes each
+// write of the Node larger. A check that has one of its own is looked for under that name in the field.
 
 // StorageProblem is the condition of disks, arrays and mounts.
 func StorageProblem() finding.Condition {

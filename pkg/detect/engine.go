@@ -16,9 +16,9 @@ import (
 	"github.com/nodeagent/nodeagent/pkg/finding"
 )
 
-// Engine looks with every check at its interval and whenever a source wakes it: one look of a check at a time, each with
-// a deadline. A look that does not come back is abandoned, counted and reported as "could not tell"; the check is not
-// started again before it has come back.
+// Engine looks with every check at its interval and whenever a source wakes it: one look of a check at a time, each
+// with a deadline. A look that does not come back is abandoned, counted and reported as "could not tell"; the check
+// is not started again before it has come back.
 type Engine struct {
 	host     *host.Host
 	log      *slog.Logger
@@ -28,8 +28,8 @@ type Engine struct {
 	observer Observer
 }
 
-// Source is something of the host that tells of changes by itself. Run blocks until ctx ends, or returns an error when the
-// source is lost; it is then started again after a while.
+// Source is something of the host that tells of changes by itself. Run blocks until ctx ends, or returns an error
+// when the source is lost; it is then started again after a while.
 type Source struct {
 	Name WakeSource
 	Run  func(ctx context.Context, wake func(Change)) error
@@ -113,8 +113,8 @@ func (c Check) WantsWake(source WakeSource, change Change) bool {
 	})
 }
 
-// feed runs a source and starts it again when it is lost. Being deaf is reported through a check of its own, because the
-// checks themselves still look at their intervals.
+// feed runs a source and starts it again when it is lost. Being deaf is reported through a check of its own, because
+// the checks themselves still look at their intervals.
 func (e *Engine) feed(ctx context.Context, s Source) {
 	id := "source-" + string(s.Name)
 	for ctx.Err() == nil {
@@ -248,8 +248,8 @@ func run(ctx context.Context, h *host.Host, c Check, done chan<- result) {
 	done <- result{findings, err}
 }
 
-// LookOnce takes one look with each check, side by side, and returns the looks in the order of the checks. Each returned
-// look is handed to tell as soon as it is there; tell may be nil.
+// LookOnce takes one look with each check, side by side, and returns the looks in the order of the checks. Each
+// returned look is handed to tell as soon as it is there; tell may be nil.
 func LookOnce(ctx context.Context, h *host.Host, checks []Check, tell func(finding.Observation)) []finding.Observation {
 	looks := make([]finding.Observation, len(checks))
 	e := NewEngine(h, slog.New(slog.DiscardHandler), checks, nil, Observer{}, func(l finding.Observation) {

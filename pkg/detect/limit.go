@@ -10,8 +10,8 @@ import (
 const busySlack = 30 * time.Second
 
 // Limit returns how much time may pass between the ends of two looks of c while the engine works: its interval, its
-// deadline, and what the engine adds to both. A look that hangs is given up and ends in time too; when nothing ends, the
-// engine itself stands still.
+// deadline, and what the engine adds to both. A look that hangs is given up and ends in time too; when nothing ends,
+// the engine itself stands still.
 func (c Check) Limit() time.Duration {
 	every := cmp.Or(max(c.Every, 0), time.Minute)
 	return every + every/20 + wakeGap + c.deadline() + abandonAfter + busySlack

@@ -10,8 +10,8 @@ import (
 	"github.com/nodeagent/nodeagent/pkg/finding"
 )
 
-// StateSources knows which checks can read, on this host, the state that they are for. The kernel's log leaves to them what
-// they can see better, and speaks for itself where they cannot.
+// StateSources knows which checks can read, on this host, the state that they are for. The kernel's log leaves to
+// them what they can see better, and speaks for itself where they cannot.
 type StateSources struct {
 	mu     sync.Mutex // guards checks and past
 	checks map[string]witness
@@ -28,8 +28,8 @@ type witness struct {
 	since  time.Duration // when absent or blind began
 }
 
-// pastWatch is when earlier runs of the agent watched, in one boot: for each check that counts the spans of time between its
-// first look and the end of the run. Between two spans nobody counted.
+// pastWatch is when earlier runs of the agent watched, in one boot: for each check that counts the spans of time
+// between its first look and the end of the run. Between two spans nobody counted.
 type pastWatch struct {
 	Boot    string                 `json:"boot"`
 	Watched map[string][]watchSpan `json:"watched"` // in order
@@ -40,7 +40,8 @@ type watchSpan struct {
 	To   time.Duration `json:"to"`
 }
 
-// maxWatchSpans is how many spans of a check are kept. Of more, those are taken for one between which the least time is.
+// maxWatchSpans is how many spans of a check are kept. Of more, those are taken for one between which the least time
+// is.
 const maxWatchSpans = 32
 
 // trustBlind is how long a check that learns nothing is still waited for.
@@ -86,8 +87,8 @@ func (w *StateSources) Saw(l finding.Observation) {
 	w.checks[l.Check] = now
 }
 
-// CanConfirm reports whether a check can tell, now, what became of something that the kernel said at a time. Both times are since
-// boot.
+// CanConfirm reports whether a check can tell, now, what became of something that the kernel said at a time. Both
+// times are since boot.
 func (w *StateSources) CanConfirm(check string, at, now time.Duration) bool {
 	if w == nil {
 		return false
@@ -145,8 +146,8 @@ func fewSpans(spans []watchSpan) []watchSpan {
 	return spans
 }
 
-// Restore takes over what an earlier run has kept. What cannot be understood is as good as nothing: the kernel's log then
-// speaks for itself.
+// Restore takes over what an earlier run has kept. What cannot be understood is as good as nothing: the kernel's log
+// then speaks for itself.
 func (w *StateSources) Restore(memory StateStore, boot string) {
 	data, ok := memory.Load(witnessesKey)
 	if w == nil || !ok {

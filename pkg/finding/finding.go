@@ -88,7 +88,8 @@ func (k Key) id(since Timestamp) string {
 	return hex.EncodeToString(sum[:8])
 }
 
-// Problem returns what is malformed in f, or nil. Findings that are malformed are the check's fault and are not believed.
+// Problem returns what is malformed in f, or nil. Findings that are malformed are the check's fault and are not
+// believed.
 func (f Finding) Problem() error {
 	switch {
 	case f.Check == "" || f.Subject.Kind == "" || f.Reason == "":

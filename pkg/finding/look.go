@@ -7,10 +7,11 @@ import (
 	"strings"
 )
 
-// Observation is one glance of one check at the host. It has three results: findings, nothing (conclusive), or an error, which
-// means that nothing was learnt. Two kinds of error are told apart: NotApplicableError, which is conclusive (there is
-// nothing of this kind on this host), and PartialError, which is conclusive for all subjects but those that it names.
-// Any other error beside findings means: these are there, and nothing is known of what is absent.
+// Observation is one glance of one check at the host. It has three results: findings, nothing (conclusive), or an
+// error, which means that nothing was learnt. Two kinds of error are told apart: NotApplicableError, which is
+// conclusive (there is nothing of this kind on this host), and PartialError, which is conclusive for all subjects but
+// those that it names. Any other error beside findings means: these are there, and nothing is known of what is
+// absent.
 type Observation struct {
 	Check    string
 	At       Timestamp
@@ -31,8 +32,8 @@ func NotApplicable(format string, args ...any) error {
 	return &NotApplicableError{Why: fmt.Sprintf(format, args...)}
 }
 
-// NoneLeft is NotApplicable of a check that can see all there is of a kind, and sees that there is nothing (any more): what
-// the kernel has said of one is over.
+// NoneLeft is NotApplicable of a check that can see all there is of a kind, and sees that there is nothing (any
+// more): what the kernel has said of one is over.
 func NoneLeft(format string, args ...any) error {
 	return &NotApplicableError{Why: fmt.Sprintf(format, args...), Gone: true}
 }

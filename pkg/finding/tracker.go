@@ -17,8 +17,8 @@ type Tracker struct {
 	state    State
 }
 
-// NewTracker returns a tracker that goes on from state, which may be nil. Policies are by check; a check without one has
-// the zero policy.
+// NewTracker returns a tracker that goes on from state, which may be nil. Policies are by check; a check without one
+// has the zero policy.
 func NewTracker(policies map[string]Policy, state State) *Tracker {
 	t := &Tracker{policies: policies, state: State{}}
 	maps.Copy(t.state, state)
@@ -56,8 +56,8 @@ func (t *Tracker) Forget(check string, at Timestamp) []Update {
 const (
 	// maxSubjects bounds what is remembered of one check, whatever a broken host makes it say.
 	maxSubjects = 1000
-	// flapWindow and flapHold damp flapping: a finding raised more than freeRaises times within the window must be absent
-	// for flapHold, doubled with each further raise up to maxFlapHold, before it is cleared once more.
+	// flapWindow and flapHold damp flapping: a finding raised more than freeRaises times within the window must be
+	// absent for flapHold, doubled with each further raise up to maxFlapHold, before it is cleared once more.
 	flapWindow  = time.Hour
 	freeRaises  = 3
 	flapHold    = time.Minute
@@ -105,8 +105,8 @@ func (c *CheckState) newBoot(now Timestamp) {
 	}
 }
 
-// learn notes whether the look could tell anything. An error changes nothing of what is believed: a thing that was not there
-// is not well because nobody could look for it.
+// learn notes whether the look could tell anything. An error changes nothing of what is believed: a thing that was
+// not there is not well because nobody could look for it.
 func (c *CheckState) learn(l Observation) {
 	c.Err = ""
 	notApplicable, ok := errors.AsType[*NotApplicableError](l.Err)

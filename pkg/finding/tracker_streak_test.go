@@ -33,7 +33,8 @@ func TestFlapWindowEnds(t *testing.T) {
 	}
 }
 
-// TestStreaksEndWithTheBoot: looks of before a reboot do not add to those after it, neither for raising nor for clearing.
+// TestStreaksEndWithTheBoot: looks of before a reboot do not add to those after it, neither for raising nor for
+// clearing.
 func TestStreaksEndWithTheBoot(t *testing.T) {
 	hold := Hold{Looks: 2}
 	bad := []Finding{disk(Fatal, "ReadOnly")}

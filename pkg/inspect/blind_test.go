@@ -26,8 +26,8 @@ import (
 	"github.com/nodeagent/nodeagent/pkg/finding"
 )
 
-// fullNode is a node of which each witness keeps a book of its own, so that they can disagree: what kubelet has, what the
-// apiserver lists, what it has by name, and what the runtime runs.
+// fullNode is a node of which each witness keeps a book of its own, so that they can disagree: what kubelet has, what
+// the apiserver lists, what it has by name, and what the runtime runs.
 type fullNode struct {
 	t         *testing.T
 	host      *host.Host
@@ -550,7 +550,8 @@ func TestListIsComparedWithThisKubelet(t *testing.T) {
 	}
 }
 
-// A container of which the runtime says that it runs, or not what it does, makes its pod one that runs, whatever its sandbox.
+// A container of which the runtime says that it runs, or not what it does, makes its pod one that runs, whatever its
+// sandbox.
 func TestWhatRuns(t *testing.T) {
 	for state, want := range map[cri.ContainerState]bool{
 		cri.ContainerState_CONTAINER_RUNNING: true, cri.ContainerState_CONTAINER_UNKNOWN: true,

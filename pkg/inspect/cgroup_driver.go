@@ -9,9 +9,9 @@ import (
 	"github.com/nodeagent/nodeagent/internal/host"
 )
 
-// Each cgroup driver has a tree of its own, kubepods and kubepods.slice, and on a host with two kubelets (kind, minikube
-// or k3s that share the host's cgroups) the other tree is the other kubelet's. Only that of our kubelet's driver is ours.
-// Which it is shows in this order:
+// Each cgroup driver has a tree of its own, kubepods and kubepods.slice, and on a host with two kubelets (kind,
+// minikube or k3s that share the host's cgroups) the other tree is the other kubelet's. Only that of our kubelet's
+// driver is ours. Which it is shows in this order:
 //
 //  1. the configuration of the agent
 //  2. the trees themselves: where our kubelet's own pods are
@@ -53,8 +53,8 @@ func inTree(kind Kind) bool { return kind == Cgroup || kind == Process }
 // driverPatience bounds the one question to the runtime.
 const driverPatience = 5 * time.Second
 
-// judgeTrees says of each cgroup and process that is not in the tree of our kubelet's driver that it is foreign; where the
-// driver is not known, nothing is known of any.
+// judgeTrees says of each cgroup and process that is not in the tree of our kubelet's driver that it is foreign;
+// where the driver is not known, nothing is known of any.
 func judgeTrees(ctx context.Context, scan *Scan, objects []Object, kubelet KubeletTruth) {
 	if !slices.ContainsFunc(objects, func(o Object) bool { return inTree(o.Kind) }) {
 		return

@@ -40,8 +40,8 @@ func TestDriverIsDecided(t *testing.T) {
 	}
 }
 
-// Two kubelets on one host: ours with one driver, another with the other. What no witness of ours knows in the other tree
-// are the other's living pods.
+// Two kubelets on one host: ours with one driver, another with the other. What no witness of ours knows in the other
+// tree are the other's living pods.
 func TestOtherDriversTreeIsForeign(t *testing.T) {
 	const ours, theirs = "00000000-0000-4000-8000-0000000000dd", "00000000-0000-4000-8000-0000000000ee"
 	slice := "nodeagent_inspect_test.slice/nodeagent_inspect_test-kubepods.slice/nodeagent_inspect_test-kubepods-pod" +
@@ -126,7 +126,8 @@ func sharedNode(t *testing.T) *host.Host {
 	return h
 }
 
-// While another kubelet may keep its pods where ours are, and for a time after, nothing is a leftover: the gate says who.
+// While another kubelet may keep its pods where ours are, and for a time after, nothing is a leftover: the gate says
+// who.
 func TestOtherKubeletStopsEverything(t *testing.T) {
 	h := sharedNode(t)
 	now := hosttest.Now()

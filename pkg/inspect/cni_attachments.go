@@ -58,8 +58,8 @@ func foreignAttachment(scan *Scan, a cni.Attachment) string {
 	return strangeUID(a.Args["K8S_POD_UID"])
 }
 
-// leaseDirectories returns where host-local keeps the addresses that it gave to the attachment, joined by colons; empty where
-// another plugin gives addresses, or none does.
+// leaseDirectories returns where host-local keeps the addresses that it gave to the attachment, joined by colons;
+// empty where another plugin gives addresses, or none does.
 func leaseDirectories(scan *Scan, a cni.Attachment) string {
 	var dirs []string
 	for _, dir := range a.LeaseDirs {

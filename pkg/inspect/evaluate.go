@@ -10,10 +10,11 @@ import (
 	"github.com/nodeagent/nodeagent/pkg/finding"
 )
 
-// Evaluate says of each object whether it is a leftover. It is pure. An object is one if all witnesses were heard and none
-// knows its pod, all gates are open, and it was seen often and long enough as the same object; everything less is a
-// candidate, or unknown where a witness could not be heard or believed. The history that it returns is the one for
-// the next pass; it holds the objects that kubelet denies, and keeps those of which nothing could be learnt this time.
+// Evaluate says of each object whether it is a leftover. It is pure. An object is one if all witnesses were heard and
+// none knows its pod, all gates are open, and it was seen often and long enough as the same object; everything less
+// is a candidate, or unknown where a witness could not be heard or believed. The history that it returns is the one
+// for the next pass; it holds the objects that kubelet denies, and keeps those of which nothing could be learnt this
+// time.
 func Evaluate(objects []Object, truth Inventory, history History, s Settings, now finding.Timestamp) (Report, History) {
 	j := evaluation{
 		truth: &truth, history: history, settings: s, now: now, next: make(History), pods: make(map[string]*runningPod),
@@ -133,8 +134,8 @@ func (j *evaluation) object(o *Object) Assessment {
 	return judged
 }
 
-// belongs gives the verdict on what no witness denies, or on what could not be asked of kubelet. Empty: kubelet denies it
-// and the apiserver does not know it.
+// belongs gives the verdict on what no witness denies, or on what could not be asked of kubelet. Empty: kubelet
+// denies it and the apiserver does not know it.
 func (j *evaluation) belongs(o *Object, witnesses map[string]Answer) (Verdict, string) {
 	switch {
 	case o.Foreign != "":
@@ -225,8 +226,8 @@ func (j *evaluation) missing(o *Object, sighting Sighting) []string {
 // roundUp never says "0s to go".
 func roundUp(d time.Duration) time.Duration { return (d + time.Second - 1).Truncate(time.Second) }
 
-// static judges what belongs to a static pod: kubelet alone knows those, and only while it has read their manifests. Their
-// UIDs are 32 digits, unless the manifest carries one; then the runtime may still tell.
+// static judges what belongs to a static pod: kubelet alone knows those, and only while it has read their manifests.
+// Their UIDs are 32 digits, unless the manifest carries one; then the runtime may still tell.
 func (j *evaluation) static(o *Object) (Verdict, string) {
 	source := j.truth.Runtime.Pods[o.Pod.UID].Source
 	isStatic := len(o.Pod.UID) == 32 || source != "" && source != "api"

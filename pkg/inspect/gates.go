@@ -93,10 +93,10 @@ func uptimeGate(name, who string, age time.Duration, err error, least time.Durat
 	return opened(name, "%s has been up for %s", who, round(age))
 }
 
-// kubeletNotWorking is closed while kubelet still ends pods that have left its list. A kubelet older than v1.27 does not
-// count them: there the grace period, which is never shorter than that of the pod's containers, must be enough. One that
-// is not proven to be older has not begun to count: it waits for a source of its pods. Kubelet tries for ever to end a pod
-// whose processes do not die; that is no reason to wait for ever.
+// kubeletNotWorking is closed while kubelet still ends pods that have left its list. A kubelet older than v1.27 does
+// not count them: there the grace period, which is never shorter than that of the pod's containers, must be enough.
+// One that is not proven to be older has not begun to count: it waits for a source of its pods. Kubelet tries for
+// ever to end a pod whose processes do not die; that is no reason to wait for ever.
 func kubeletNotWorking(t *Inventory, orphans, stuck int) gate {
 	const name = "kubelet-not-working"
 	switch k := t.Kubelet; {
@@ -117,8 +117,8 @@ func kubeletNotWorking(t *Inventory, orphans, stuck int) gate {
 	return opened(name, "kubelet is ending no pod that is no longer wanted")
 }
 
-// kubeletSources is open when kubelet shows that it has read what the apiserver wants of it. After a start while its own
-// LIST is refused its /pods has the static pods only, and looks like the list of a node that was emptied.
+// kubeletSources is open when kubelet shows that it has read what the apiserver wants of it. After a start while its
+// own LIST is refused its /pods has the static pods only, and looks like the list of a node that was emptied.
 func kubeletSources(t *Inventory, orphans int) gate {
 	const name = "kubelet-sources"
 	c := &t.Cluster
@@ -256,8 +256,8 @@ func listIsOurs(t *Inventory, s Settings, orphans int, contrary []string) gate {
 	return opened(name, "%d of kubelet's pods from the apiserver are in the list", c.Shared)
 }
 
-// nodeIdentity is open when the Node object is of this very machine and boot, and not of another one by the same name. Its
-// Lease is not looked at: that kubelet is alive is told by kubelet.
+// nodeIdentity is open when the Node object is of this very machine and boot, and not of another one by the same
+// name. Its Lease is not looked at: that kubelet is alive is told by kubelet.
 func nodeIdentity(t *Inventory, orphans int) gate {
 	const name = "node-identity"
 	switch c := &t.Cluster; {

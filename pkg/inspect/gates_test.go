@@ -13,8 +13,8 @@ import (
 	"github.com/nodeagent/nodeagent/internal/host/kubelet"
 )
 
-// Each gate is closed by what it is for, and by nothing else; those that need the same witness close with it. And with any
-// of them closed nothing is a leftover.
+// Each gate is closed by what it is for, and by nothing else; those that need the same witness close with it. And
+// with any of them closed nothing is a leftover.
 func TestEachGateCloses(t *testing.T) {
 	broken := errors.New("broken")
 	needList := "apiserver-heard list-is-ours kubelet-sources node-identity"

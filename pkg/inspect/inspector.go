@@ -35,8 +35,8 @@ func DefaultSettings() Settings {
 // not return; asking again is for the case that somebody restores an old state of the cluster.
 const recheck = 10 * time.Minute
 
-// Inspector makes passes over one host. It remembers the last list of the apiserver, so that a leftover which stays does
-// not cost a request in every pass. It is not safe for concurrent use.
+// Inspector makes passes over one host. It remembers the last list of the apiserver, so that a leftover which stays
+// does not cost a request in every pass. It is not safe for concurrent use.
 type Inspector struct {
 	host     *host.Host
 	settings Settings
@@ -50,9 +50,9 @@ func New(h *host.Host, s Settings, log *slog.Logger) *Inspector {
 	return &Inspector{host: h, settings: s, log: log}
 }
 
-// Pass looks at all objects of the given kinds, or of all kinds, and judges them: list, nominate by the local witnesses,
-// and confirm by the apiserver only what they do not know. It returns the history for the next pass. It must not run
-// twice at a time.
+// Pass looks at all objects of the given kinds, or of all kinds, and judges them: list, nominate by the local
+// witnesses, and confirm by the apiserver only what they do not know. It returns the history for the next pass. It
+// must not run twice at a time.
 func (i *Inspector) Pass(ctx context.Context, history History, kinds ...Kind) (Report, History) {
 	started := i.host.Clock()
 	ends := deadline{time.Now(), i.limit}
@@ -152,8 +152,8 @@ func list(ctx context.Context, scan *Scan, kinds []Kind) (objects []Object, blin
 	return objects, blind, failures
 }
 
-// onCopy has objects changed by something that may hang. Where time is short it works on copies, since it may go on when
-// nobody waits for it any more.
+// onCopy has objects changed by something that may hang. Where time is short it works on copies, since it may go on
+// when nobody waits for it any more.
 func onCopy(ctx context.Context, scan *Scan, what string, objects []Object, change func(context.Context, []Object) error) ([]Object, error) {
 	if scan.ends.limit <= 0 {
 		return objects, change(ctx, objects)
@@ -252,8 +252,8 @@ func (i *Inspector) mustAsk(suspects []*Object, running []string, local *Invento
 	return false
 }
 
-// denyAgain reports whether it is time for the second of two denials that must be so far apart. Where there is none yet,
-// the last list counts as the first.
+// denyAgain reports whether it is time for the second of two denials that must be so far apart. Where there is none
+// yet, the last list counts as the first.
 func denyAgain(denials []finding.Timestamp, apart time.Duration, now finding.Timestamp) bool {
 	n := len(denials)
 	return n > 0 && denials[n-1].Since(denials[0]) < apart && now.Since(denials[0]) >= apart

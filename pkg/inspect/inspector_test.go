@@ -231,7 +231,8 @@ func write(t *testing.T, name, data string) {
 	}
 }
 
-// An attachment in a shared cache may be of another kubelet on this machine: if somebody else lives in its namespace, it is.
+// An attachment in a shared cache may be of another kubelet on this machine: if somebody else lives in its namespace,
+// it is.
 func TestInhabitedNamespaceIsForeign(t *testing.T) {
 	hosttest.PrivateNetwork(t)
 	n := newNode(t)

@@ -21,20 +21,20 @@ type Heard struct {
 // OK reports whether the witness was asked and answered.
 func (h Heard) OK() bool { return h.Asked && h.Err == nil }
 
-// Inventory is who may live on this node, as each witness says, and what is needed to believe them. It is gathered in an order
-// on which everything rests:
+// Inventory is who may live on this node, as each witness says, and what is needed to believe them. It is gathered in
+// an order on which everything rests:
 //
 //  1. the objects on the node,
 //  2. the runtime and containerd,
 //  3. kubelet,
 //  4. the apiserver.
 //
-// A pod comes to be in the opposite order: the apiserver has it before kubelet, kubelet's /pods before any of its objects
-// exist, containerd has a lease or a container before CRI lists the sandbox. So each witness is asked after everything
-// that it must know if the object is a living or a starting pod's, and one that does not know the object then is no
-// victim of the moment. The other direction, a pod that is just ending, can look like a leftover for a moment; such a pod
-// lives no more, and the grace period leaves it to kubelet. UIDs never return: a list that did not have the UID of an
-// object which was there before the list was made proves for ever that this pod is gone.
+// A pod comes to be in the opposite order: the apiserver has it before kubelet, kubelet's /pods before any of its
+// objects exist, containerd has a lease or a container before CRI lists the sandbox. So each witness is asked after
+// everything that it must know if the object is a living or a starting pod's, and one that does not know the object
+// then is no victim of the moment. The other direction, a pod that is just ending, can look like a leftover for a
+// moment; such a pod lives no more, and the grace period leaves it to kubelet. UIDs never return: a list that did not
+// have the UID of an object which was there before the list was made proves for ever that this pod is gone.
 type Inventory struct {
 	Runtime    RuntimeTruth
 	Containerd ContainerdTruth
@@ -62,10 +62,10 @@ type KubeletTruth struct {
 	Age    time.Duration      // of the process
 	AgeErr error
 
-	// Working is how many pods kubelet still works on though they are no longer wanted (kubelet_working_pods): such pods
-	// leave /pods at once when they are force-deleted. WorkingErr wraps host.ErrNotConfigured when there is nobody to
-	// ask, and errNoMetric when kubelet does not count them (yet); Version, its own word (kubernetes_build_info), is
-	// asked then. All are asked only when something is suspicious.
+	// Working is how many pods kubelet still works on though they are no longer wanted (kubelet_working_pods): such
+	// pods leave /pods at once when they are force-deleted. WorkingErr wraps host.ErrNotConfigured when there is
+	// nobody to ask, and errNoMetric when kubelet does not count them (yet); Version, its own word
+	// (kubernetes_build_info), is asked then. All are asked only when something is suspicious.
 	Working    int
 	WorkingErr error
 	Version    string
@@ -112,8 +112,8 @@ func witness[T any](ctx context.Context, scan *Scan, s stage, who string, ask fu
 // unknownPod stands for the agent's own pod where nobody can say whether it is in one: no list has it.
 const unknownPod = "unknown"
 
-// Confirm asks what is only worth asking when something is suspicious: how many pods kubelet still works on, which static
-// pods it should have, and, after everything else, the apiserver.
+// Confirm asks what is only worth asking when something is suspicious: how many pods kubelet still works on, which
+// static pods it should have, and, after everything else, the apiserver.
 func (t *Inventory) Confirm(ctx context.Context, scan *Scan, cluster bool) {
 	t.Kubelet.Working, t.Kubelet.WorkingErr = within(ctx, scan.ends, stageCounts, "kubelet", func(ctx context.Context) (int, error) {
 		return askWorking(ctx, scan)

@@ -35,8 +35,8 @@ type ClusterTruth struct {
 	LocalErr     error
 }
 
-// Comparison is what a list of the apiserver and kubelet's /pods, asked for right before, prove of one another. Static pods
-// prove nothing: kubelet has them without the apiserver, and makes their mirrors there itself.
+// Comparison is what a list of the apiserver and kubelet's /pods, asked for right before, prove of one another.
+// Static pods prove nothing: kubelet has them without the apiserver, and makes their mirrors there itself.
 type Comparison struct {
 	Shared  int // pods of the list that kubelet has from the apiserver
 	Wanted  int // pods of kubelet's that it must have from the apiserver,
@@ -71,8 +71,8 @@ func askCluster(ctx context.Context, scan *Scan, t *Inventory) ClusterTruth {
 	return c
 }
 
-// compare holds the apiserver's list and kubelet's against one another. Kubelet was asked first, so that a pod in the list
-// may be one that kubelet has not heard of yet, unless something shows that it had.
+// compare holds the apiserver's list and kubelet's against one another. Kubelet was asked first, so that a pod in the
+// list may be one that kubelet has not heard of yet, unless something shows that it had.
 func compare(list, kubelet map[string]PodFact, running map[string]bool) Comparison {
 	var c Comparison
 	for uid, pod := range kubelet {
@@ -104,7 +104,8 @@ func compare(list, kubelet map[string]PodFact, running map[string]bool) Comparis
 	return c
 }
 
-// machine returns the IDs of this machine as kubelet reads them: the first of two files that can be read, even an empty one.
+// machine returns the IDs of this machine as kubelet reads them: the first of two files that can be read, even an
+// empty one.
 func machine(files host.Files) (machine, boot string, err error) {
 	machine, err = files.Text("/etc/machine-id")
 	if err != nil {
@@ -128,9 +129,9 @@ type StaticTruth struct {
 	UIDs    map[string]string // manifests by the UID that they themselves give their pod
 }
 
-// readManifests holds the manifests in kubelet's directory for static pods against its /pods. The UID that kubelet makes
-// up for one is a hash of things that cannot all be known here, so that only this is provable: when each manifest has
-// its pod, a UID which kubelet does not have is of no manifest.
+// readManifests holds the manifests in kubelet's directory for static pods against its /pods. The UID that kubelet
+// makes up for one is a hash of things that cannot all be known here, so that only this is provable: when each
+// manifest has its pod, a UID which kubelet does not have is of no manifest.
 func readManifests(scan *Scan, kubelet map[string]PodFact) StaticTruth {
 	dir := scan.Host.Paths.StaticPods
 	truth := StaticTruth{Asked: true, UIDs: make(map[string]string)}
@@ -175,8 +176,8 @@ func readManifests(scan *Scan, kubelet map[string]PodFact) StaticTruth {
 // maxManifest bounds a manifest.
 const maxManifest = 1 << 20
 
-// manifestPod returns the static pod that kubelet makes of a manifest: it adds the node's name. The UID is the one that the
-// manifest gives, if any. Empty for what is no file.
+// manifestPod returns the static pod that kubelet makes of a manifest: it adds the node's name. The UID is the one
+// that the manifest gives, if any. Empty for what is no file.
 func manifestPod(h *host.Host, file string) (Pod, error) {
 	stat, err := h.Files.Stat(file)
 	if err != nil {

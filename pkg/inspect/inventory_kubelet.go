@@ -12,8 +12,8 @@ import (
 	"github.com/nodeagent/nodeagent/internal/host/kubelet"
 )
 
-// workingFamily is kubelet's count of pods by lifecycle, since v1.27. Kubelet shows it when it has cleaned up for the first
-// time, which it does only when each of its sources, the apiserver among them, has told it of its pods:
+// workingFamily is kubelet's count of pods by lifecycle, since v1.27. Kubelet shows it when it has cleaned up for the
+// first time, which it does only when each of its sources, the apiserver among them, has told it of its pods:
 //
 //	kubelet_working_pods{config="orphan",lifecycle="terminating",static=""} 0
 const workingFamily = "kubelet_working_pods"
@@ -62,8 +62,8 @@ func askVersion(ctx context.Context, scan *Scan) string {
 // counting is the first version of kubelet that has workingFamily.
 var counting = version.MajorMinor(1, 27)
 
-// notOld says why a kubelet without workingFamily is not proven to be one that never had it. versions are what it says of
-// itself and what its Node says, which may be of the kubelet before an update; empty where nobody told.
+// notOld says why a kubelet without workingFamily is not proven to be one that never had it. versions are what it
+// says of itself and what its Node says, which may be of the kubelet before an update; empty where nobody told.
 func notOld(versions ...string) string {
 	known := false
 	for _, text := range versions {

@@ -17,9 +17,9 @@ import (
 	"github.com/nodeagent/nodeagent/internal/host/hosterr"
 )
 
-// listLeases lists containerd's leases in the namespace of Kubernetes. The CRI plugin makes one for each sandbox before
-// anything else of it, under the sandbox's ID, without labels and without end, and deletes it when it removes the sandbox
-// (internal/cri/server/sandbox_run.go): one that a crash left behind stays for ever.
+// listLeases lists containerd's leases in the namespace of Kubernetes. The CRI plugin makes one for each sandbox
+// before anything else of it, under the sandbox's ID, without labels and without end, and deletes it when it removes
+// the sandbox (internal/cri/server/sandbox_run.go): one that a crash left behind stays for ever.
 func listLeases(_ context.Context, scan *Scan) ([]Object, error) {
 	leases, err := scan.leases()
 	if errors.Is(err, hosterr.ErrNotConfigured) {
@@ -78,8 +78,9 @@ func leaseOwners(sandboxes []*cri.PodSandbox, attachments []cni.Attachment) map[
 	return owners
 }
 
-// explainLeases looks what of the runtime still carries the sandbox of a suspect lease: containerd's record of the sandbox,
-// which a starting one has right after the lease; its task; or a process, as the shim, that has the ID on its command line.
+// explainLeases looks what of the runtime still carries the sandbox of a suspect lease: containerd's record of the
+// sandbox, which a starting one has right after the lease; its task; or a process, as the shim, that has the ID on
+// its command line.
 func explainLeases(ctx context.Context, scan *Scan, suspects []*Object) {
 	suspects = slices.DeleteFunc(slices.Clone(suspects), func(o *Object) bool { return o.Kind != Lease })
 	if len(suspects) == 0 {
@@ -129,8 +130,8 @@ func sandboxCarriers(ctx context.Context, scan *Scan, leases []*Object) (map[str
 	return carriers, nil
 }
 
-// runtimeCommand returns the command line of a process that a runtime started for a sandbox; empty of any other. Those of others
-// are not read: a process that hangs in the kernel can hang whoever reads its command line.
+// runtimeCommand returns the command line of a process that a runtime started for a sandbox; empty of any other.
+// Those of others are not read: a process that hangs in the kernel can hang whoever reads its command line.
 func runtimeCommand(h *host.Host, pid int) (string, error) {
 	stat, err := h.ProcStat(pid)
 	if err == nil && slices.Contains([]string{"containerd-shim", "runc", "crun", "conmon"}, stat.Comm) {
@@ -148,7 +149,8 @@ func ignoreGone(err error) error {
 	return err
 }
 
-// notesDeadLease remembers that a lease was proven to be a leftover: it then speaks no more for the network of its sandbox.
+// notesDeadLease remembers that a lease was proven to be a leftover: it then speaks no more for the network of its
+// sandbox.
 func (j *evaluation) notesDeadLease(o Assessment) {
 	if o.Kind == Lease && o.Verdict == Leftover {
 		j.deadLeases[o.SandboxID] = true

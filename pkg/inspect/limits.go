@@ -7,8 +7,8 @@ import (
 	"time"
 )
 
-// stage is a part of a pass: by when, in per cent of the time that a pass may take, it must be over. What is asked in one
-// stage is asked side by side; the order of stages is the order on which Truth rests.
+// stage is a part of a pass: by when, in per cent of the time that a pass may take, it must be over. What is asked in
+// one stage is asked side by side; the order of stages is the order on which Truth rests.
 type stage int
 
 const (
@@ -21,9 +21,9 @@ const (
 	stageHolders   stage = 100
 )
 
-// Within bounds how long a pass may take, whatever hangs: a kernel interface, the runtime, kubelet, the apiserver. What has
-// not answered by then is a failure that names it, and the report has the rest. It is for a command, which ends afterwards:
-// a call that hangs in the kernel is left behind. Zero, as at first: as long as its context.
+// Within bounds how long a pass may take, whatever hangs: a kernel interface, the runtime, kubelet, the apiserver.
+// What has not answered by then is a failure that names it, and the report has the rest. It is for a command, which
+// ends afterwards: a call that hangs in the kernel is left behind. Zero, as at first: as long as its context.
 func (i *Inspector) Within(limit time.Duration) *Inspector {
 	i.limit = limit
 	return i

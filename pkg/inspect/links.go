@@ -17,9 +17,9 @@ func unpinned(o *Object) bool {
 	return o.Kind == Link && o.Identity[namespaceKey] == "" && o.Identity["peerNamespace"] != "-1"
 }
 
-// listLinks lists the veth devices of the host. One is a pod's if its other end is in a network namespace that a runtime
-// pinned for that pod: see tie. Its name tells nothing, because several network plugins give a pod that was made anew
-// the name of the old one.
+// listLinks lists the veth devices of the host. One is a pod's if its other end is in a network namespace that a
+// runtime pinned for that pod: see tie. Its name tells nothing, because several network plugins give a pod that was
+// made anew the name of the old one.
 func listLinks(_ context.Context, scan *Scan) ([]Object, error) {
 	pins, err := scan.pins()
 	if err != nil {

@@ -2,9 +2,9 @@ package inspect
 
 import "context"
 
-// Lister lists the objects of one kind that are on the node now, whoever they belong to. An error beside objects means
-// that some could not be looked at: nothing is known of what is not listed. A lister never touches what it lists in a way
-// that could block: no path below a mount is looked up.
+// Lister lists the objects of one kind that are on the node now, whoever they belong to. An error beside objects
+// means that some could not be looked at: nothing is known of what is not listed. A lister never touches what it
+// lists in a way that could block: no path below a mount is looked up.
 type Lister struct {
 	Kind Kind
 	List func(ctx context.Context, scan *Scan) ([]Object, error)

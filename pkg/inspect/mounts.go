@@ -14,9 +14,9 @@ import (
 	"github.com/nodeagent/nodeagent/internal/host/mount"
 )
 
-// listMounts lists the mounts below kubelet's pod directories: in the host's mount table, and in kubelet's where that one
-// runs in a mount namespace of its own. Several mounts on one point are several objects. No mount is touched: a look at
-// one whose server is gone would never return.
+// listMounts lists the mounts below kubelet's pod directories: in the host's mount table, and in kubelet's where that
+// one runs in a mount namespace of its own. Several mounts on one point are several objects. No mount is touched: a
+// look at one whose server is gone would never return.
 func listMounts(_ context.Context, scan *Scan) ([]Object, error) {
 	mounts, err := scan.mounts()
 	if err != nil {
@@ -96,8 +96,8 @@ func mountObjects(scan *Scan, view mount.MountView, mounts []mount.Mount, table 
 // maxExplained bounds of how many mounts a pass finds out how far their unmount would reach.
 const maxExplained = 128
 
-// explainMounts adds to suspects what their unmount takes, or why it is refused: as far as the host's own table tells. It is
-// found out again, with all other namespaces, right before anything is unmounted.
+// explainMounts adds to suspects what their unmount takes, or why it is refused: as far as the host's own table
+// tells. It is found out again, with all other namespaces, right before anything is unmounted.
 func explainMounts(scan *Scan, suspects []*Object) {
 	mounts, err := scan.mounts()
 	if err != nil {

@@ -18,7 +18,8 @@ func namespaces(report Report, uid string) map[Kind]string {
 	return told
 }
 
-// A directory tells only a UID. Its namespace is known as long as a sandbox tells it, and is remembered when that is gone.
+// A directory tells only a UID. Its namespace is known as long as a sandbox tells it, and is remembered when that is
+// gone.
 func TestNamespaceIsRemembered(t *testing.T) {
 	n := newNode(t)
 	n.podDir(dead)

@@ -93,8 +93,8 @@ func (s *Scan) addFiles(found map[string]*pin, dir string) error {
 	return nil
 }
 
-// listNetns lists network namespaces that a runtime pinned. Which pod one is of is told by the CNI cache or the runtime:
-// see tie.
+// listNetns lists network namespaces that a runtime pinned. Which pod one is of is told by the CNI cache or the
+// runtime: see tie.
 func listNetns(_ context.Context, scan *Scan) ([]Object, error) {
 	pins, err := scan.pins()
 	if err != nil {

@@ -32,8 +32,8 @@ import (
 	"github.com/nodeagent/nodeagent/test/need"
 )
 
-// node is a node whose objects are real (mounts, cgroups, processes, network) in private places, and whose witnesses say
-// what the test wants.
+// node is a node whose objects are real (mounts, cgroups, processes, network) in private places, and whose witnesses
+// say what the test wants.
 type node struct {
 	t    testing.TB
 	host *host.Host

@@ -1,6 +1,6 @@
-// Package inspect finds what deleted pods left behind on the node. It lists what is really there (listers.go), gathers
-// who may live here (inventory.go) and compares the two (evaluate.go, pure). It can only read. Where a witness cannot be
-// heard the answer is "unknown", never "leftover".
+// Package inspect finds what deleted pods left behind on the node. It lists what is really there (listers.go),
+// gathers who may live here (inventory.go) and compares the two (evaluate.go, pure). It can only read. Where a
+// witness cannot be heard the answer is "unknown", never "leftover".
 package inspect
 
 import (
@@ -141,8 +141,8 @@ type Sighting struct {
 	SandboxID string `json:"sandboxID,omitempty"`
 }
 
-// History remembers sightings by kind and ID, and those of pods that run by podKey. It survives restarts of the agent, but
-// not of the machine: a new boot begins a new history.
+// History remembers sightings by kind and ID, and those of pods that run by podKey. It survives restarts of the
+// agent, but not of the machine: a new boot begins a new history.
 type History map[string]Sighting
 
 // Settings are the thresholds of an inspection.

@@ -10,10 +10,10 @@ import (
 	"github.com/nodeagent/nodeagent/pkg/finding"
 )
 
-// Two kubelets that keep their pods in one tree of cgroups each take the other's for orphans (talos#6071). So would the
-// agent: while another kubelet may share our kubelet's tree or directory, nothing is a leftover. One that keeps its pods
-// elsewhere, as a node of kind below its container's cgroup does, bothers nobody: what is not right below our kubelet's own
-// kubepods is never ours.
+// Two kubelets that keep their pods in one tree of cgroups each take the other's for orphans (talos#6071). So would
+// the agent: while another kubelet may share our kubelet's tree or directory, nothing is a leftover. One that keeps
+// its pods elsewhere, as a node of kind below its container's cgroup does, bothers nobody: what is not right below
+// our kubelet's own kubepods is never ours.
 
 // otherKubeletMemory is how long after another kubelet was last seen its pods may still be there: it may crash, be
 // restarted or be stopped for an upgrade while they run on.

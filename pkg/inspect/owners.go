@@ -20,10 +20,10 @@ type owner struct {
 	pod     Pod
 }
 
-// attachOwners gives the network objects the sandbox and the pod that they belong to, where there is proof: a network namespace by
-// the CNI cache or the runtime's own status of a sandbox, a link by the network namespace at its other end, a lease by its
-// sandbox. What stays untied is never a leftover, and in doubt where something that could name its owner was not read. Names
-// are added from the runtime where an object tells only the UID.
+// attachOwners gives the network objects the sandbox and the pod that they belong to, where there is proof: a network
+// namespace by the CNI cache or the runtime's own status of a sandbox, a link by the network namespace at its other
+// end, a lease by its sandbox. What stays untied is never a leftover, and in doubt where something that could name
+// its owner was not read. Names are added from the runtime where an object tells only the UID.
 func attachOwners(ctx context.Context, scan *Scan, objects []Object) error {
 	sandboxes, unread := scan.sandboxes()
 	if unread != nil {
@@ -102,8 +102,8 @@ func add(owners map[string][]owner, pin string, o owner) {
 // maxStatuses bounds the requests for a sandbox's verbose status in one pass: more than kubelet runs pods on a node.
 const maxStatuses = 256
 
-// askSandboxes asks the runtime for the network namespaces of sandboxes that have no cached CNI result. An error means that
-// one may be somebody's who could not be asked for.
+// askSandboxes asks the runtime for the network namespaces of sandboxes that have no cached CNI result. An error
+// means that one may be somebody's who could not be asked for.
 func askSandboxes(ctx context.Context, scan *Scan, owners map[string][]owner, attached map[string]bool, sandboxes []*cri.PodSandbox) error {
 	asked := 0
 	var unread []error
@@ -130,9 +130,9 @@ func askSandboxes(ctx context.Context, scan *Scan, owners map[string][]owner, at
 	return errors.Join(unread[:min(len(unread), 3)]...)
 }
 
-// netnsOfStatus finds the path of the network namespace in the verbose status of containerd and CRI-O; empty for one that
-// uses the host's. containerd 2 knows sandboxes without a container and so without runtimeSpec (sandboxer shim, of virtual
-// machines), but always tells what it keeps itself (internal/cri/store/sandbox/metadata.go).
+// netnsOfStatus finds the path of the network namespace in the verbose status of containerd and CRI-O; empty for one
+// that uses the host's. containerd 2 knows sandboxes without a container and so without runtimeSpec (sandboxer shim,
+// of virtual machines), but always tells what it keeps itself (internal/cri/store/sandbox/metadata.go).
 func netnsOfStatus(status *cri.PodSandboxStatusResponse) string {
 	var info struct {
 		RuntimeSpec struct {

@@ -49,8 +49,8 @@ func verdictsOf(report Report, kinds ...Kind) map[Kind]Verdict {
 	return found
 }
 
-// CNI DEL has taken away the cache file, and a process visits the namespace for a moment: it stays the pod's all the same. A
-// namespace that is pinned anew under the name, another boot, or no memory at all: nothing tells whose it is.
+// CNI DEL has taken away the cache file, and a process visits the namespace for a moment: it stays the pod's all the
+// same. A namespace that is pinned anew under the name, another boot, or no memory at all: nothing tells whose it is.
 func TestOwnerOutlivesTheCache(t *testing.T) {
 	hosttest.PrivateNetwork(t)
 	n := newNode(t)
@@ -164,8 +164,8 @@ func TestRecall(t *testing.T) {
 	}
 }
 
-// A pin that nothing ties to a pod may be of a pod that is starting. When it stays it is told of as what it is: no error, no
-// leftover, no question to the apiserver. One in which somebody lives is that one's.
+// A pin that nothing ties to a pod may be of a pod that is starting. When it stays it is told of as what it is: no
+// error, no leftover, no question to the apiserver. One in which somebody lives is that one's.
 func TestPinOfNobody(t *testing.T) {
 	hosttest.PrivateNetwork(t)
 	n := newNode(t)
@@ -193,8 +193,8 @@ func TestPinOfNobody(t *testing.T) {
 	}
 }
 
-// Who owns a pin without a cached result is told by the runtime's status of its sandbox. Where that cannot be had, nobody can
-// say; a sandbox that has been removed meanwhile is nobody.
+// Who owns a pin without a cached result is told by the runtime's status of its sandbox. Where that cannot be had,
+// nobody can say; a sandbox that has been removed meanwhile is nobody.
 func TestOwnerByTheRuntime(t *testing.T) {
 	pin := func(n *node) string { return filepath.Join(n.host.Paths.NetnsDirs[0], "cni-"+other) }
 	for name, test := range map[string]struct {
@@ -270,8 +270,8 @@ func allOf(v Verdict) map[Kind]Verdict {
 	return map[Kind]Verdict{Lease: v, CNIAttachment: v, Netns: v, Link: v}
 }
 
-// A lease that outlived a crash of containerd is a leftover after passes and grace, and the network of its sandbox with it; not
-// a moment before, for a sandbox that is being made has its lease before all else.
+// A lease that outlived a crash of containerd is a leftover after passes and grace, and the network of its sandbox
+// with it; not a moment before, for a sandbox that is being made has its lease before all else.
 func TestLeaseOfADeadSandbox(t *testing.T) {
 	n := leaseWorld(t)
 	i := n.inspector()
@@ -380,8 +380,9 @@ func TestLeasesOfOthers(t *testing.T) {
 	}
 }
 
-// A sandbox that is being made has its lease before all else, then its namespace, then its attachment; CRI lists it last. At no
-// moment is any of it a leftover, however long that takes within the grace, nor when the lists of pods lag behind.
+// A sandbox that is being made has its lease before all else, then its namespace, then its attachment; CRI lists it
+// last. At no moment is any of it a leftover, however long that takes within the grace, nor when the lists of pods
+// lag behind.
 func TestStartingSandboxKeepsItsLease(t *testing.T) {
 	hosttest.PrivateNetwork(t)
 	n := newNode(t)
@@ -410,8 +411,8 @@ func TestStartingSandboxKeepsItsLease(t *testing.T) {
 	never(report, "deleted a moment ago")
 }
 
-// A lease that is a leftover says nothing more of the network; a container of that ID does. (No lease is a leftover beside one:
-// this holds even if that were wrong.)
+// A lease that is a leftover says nothing more of the network; a container of that ID does. (No lease is a leftover
+// beside one: this holds even if that were wrong.)
 func TestDeadLeaseDoesNotSpeakForContainers(t *testing.T) {
 	truth := healthy()
 	j := evaluation{truth: &truth, deadLeases: map[string]bool{deadSandbox: true}}

@@ -26,7 +26,8 @@ type processTable struct {
 	pids    []int            // all
 }
 
-// maxPodProcesses is how many processes of one pod are listed. A pod with more costs nobody but itself: see listProcesses.
+// maxPodProcesses is how many processes of one pod are listed. A pod with more costs nobody but itself: see
+// listProcesses.
 const maxPodProcesses = 4096
 
 // podProcess is a process in a cgroup of a pod.
@@ -44,9 +45,10 @@ func memberKey(hierarchy, cgroup string) string { return hierarchy + ":" + cgrou
 // gone reports whether a read in /proc failed because the process has ended.
 func gone(err error) bool { return errors.Is(err, fs.ErrNotExist) || errors.Is(err, syscall.ESRCH) }
 
-// readProcesses makes one pass over /proc. A process is the pod's that any of its cgroups belongs to: half-done clean-ups
-// leave processes in some hierarchies only. In cgroup v1 a zombie is in no cgroup and is not seen. A process that cannot be
-// looked at hides itself only: of one whose path is longer than PATH_MAX some kernels tell no cgroups at all.
+// readProcesses makes one pass over /proc. A process is the pod's that any of its cgroups belongs to: half-done
+// clean-ups leave processes in some hierarchies only. In cgroup v1 a zombie is in no cgroup and is not seen. A
+// process that cannot be looked at hides itself only: of one whose path is longer than PATH_MAX some kernels tell no
+// cgroups at all.
 func readProcesses(ctx context.Context, h *host.Host) (processTable, error) {
 	pids, err := h.PIDs()
 	if err != nil {

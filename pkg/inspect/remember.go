@@ -6,14 +6,15 @@ import (
 	"github.com/nodeagent/nodeagent/pkg/finding"
 )
 
-// losesOwner reports whether what ties objects of a kind to their pod can go before they do. CNI DEL deletes the cache file,
-// which may be the only thing that names the pod of a network namespace, of the link into it, and of a lease.
+// losesOwner reports whether what ties objects of a kind to their pod can go before they do. CNI DEL deletes the
+// cache file, which may be the only thing that names the pod of a network namespace, of the link into it, and of a
+// lease.
 func losesOwner(kind Kind) bool { return kind == Netns || kind == Link || kind == Lease }
 
-// recall gives back to objects the owner that an earlier pass saw, where nothing on the node names one any more. It holds for
-// the very same object only: a namespace under the same number at the same path, a link with the same index and peer. Where
-// something does name an owner now and it is another one, the object is claimed by both. It returns the keys of the objects
-// of which only the memory knows the owner.
+// recall gives back to objects the owner that an earlier pass saw, where nothing on the node names one any more. It
+// holds for the very same object only: a namespace under the same number at the same path, a link with the same index
+// and peer. Where something does name an owner now and it is another one, the object is claimed by both. It returns
+// the keys of the objects of which only the memory knows the owner.
 func recall(objects []Object, history History, now finding.Timestamp) map[string]bool {
 	recalled := make(map[string]bool)
 	for i := range objects {
@@ -60,8 +61,8 @@ func remembered(o *Object, history History, now finding.Timestamp) Sighting {
 	return s
 }
 
-// keepOwners adds to the next history whose the objects are. One that only the memory ties stays in it whatever the verdict
-// was: a process that visits a namespace for a moment makes it foreign, but must not make it nobody's.
+// keepOwners adds to the next history whose the objects are. One that only the memory ties stays in it whatever the
+// verdict was: a process that visits a namespace for a moment makes it foreign, but must not make it nobody's.
 func keepOwners(objects []Object, recalled map[string]bool, next History, now finding.Timestamp) {
 	for i := range objects {
 		o := &objects[i]

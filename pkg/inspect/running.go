@@ -14,8 +14,8 @@ import (
 	"github.com/nodeagent/nodeagent/pkg/finding"
 )
 
-// A container that runs is a witness for its pod: two lists that lack a pod can be wrong for the same reason, and what is
-// ended by mistake was somebody's work. So a pod that runs is left over only when, besides everything else,
+// A container that runs is a witness for its pod: two lists that lack a pod can be wrong for the same reason, and
+// what is ended by mistake was somebody's work. So a pod that runs is left over only when, besides everything else,
 //
 //   - a second list lacks it, Settings.RunningSpacing after the first one,
 //   - the apiserver, asked for it by name, does not have it, or has another one of that name,
@@ -50,8 +50,8 @@ func (h History) podSighting(uid string, now finding.Timestamp) Sighting {
 	return s
 }
 
-// runs reports whether a pod has a container that runs, or had one since it is suspected while its sandbox is still READY:
-// nobody starts the containers of a pod again that kubelet does not know.
+// runs reports whether a pod has a container that runs, or had one since it is suspected while its sandbox is still
+// READY: nobody starts the containers of a pod again that kubelet does not know.
 func (t *Inventory) runs(uid string, history History, now finding.Timestamp) bool {
 	if uid == "" || t.Runtime.Running[uid] {
 		return uid != ""
@@ -75,8 +75,8 @@ func runningSuspects(suspects []*Object, t *Inventory, history History, now find
 	return uids
 }
 
-// askOneByName asks the apiserver for the pod that runs and was not asked for longest, if its list lacks it: one in a pass,
-// each once in askAgain.
+// askOneByName asks the apiserver for the pod that runs and was not asked for longest, if its list lacks it: one in a
+// pass, each once in askAgain.
 func (t *Inventory) askOneByName(ctx context.Context, scan *Scan, running []string, history History, now finding.Timestamp) {
 	for _, uid := range running {
 		if !t.Cluster.OK() || has(t.Cluster.Pods, uid) || history.podSighting(uid, now).Named.holds(now) {

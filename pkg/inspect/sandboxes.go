@@ -14,7 +14,8 @@ import (
 // sandbox. https://kubernetes.io/docs/reference/labels-annotations-taints/#kubernetes-io-config-source
 const sourceAnnotation = "kubernetes.io/config.source"
 
-// mirrorAnnotation is on what kubelet makes in the apiserver to show a static pod there: its value is the UID on the node.
+// mirrorAnnotation is on what kubelet makes in the apiserver to show a static pod there: its value is the UID on the
+// node.
 const mirrorAnnotation = "kubernetes.io/config.mirror"
 
 // listSandboxes lists CRI pod sandboxes in every state, all attempts.

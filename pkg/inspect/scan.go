@@ -16,7 +16,8 @@ import (
 	"github.com/nodeagent/nodeagent/internal/host/mount"
 )
 
-// Scan is one pass's view of the host. What several listers and the truth need is read once, when it is first asked for.
+// Scan is one pass's view of the host. What several listers and the truth need is read once, when it is first asked
+// for.
 type Scan struct {
 	Host *host.Host
 
@@ -83,8 +84,8 @@ func ask[T any](ctx context.Context, what string, door func(context.Context) (T,
 	return door(ctx)
 }
 
-// resolve returns a directory of the node itself without symbolic links, since the mount table shows none: kubelet's root
-// may be a link to another disk, and /var/run is one to /run. What cannot be resolved is left as it is.
+// resolve returns a directory of the node itself without symbolic links, since the mount table shows none: kubelet's
+// root may be a link to another disk, and /var/run is one to /run. What cannot be resolved is left as it is.
 func resolve(files host.Files, dir string) string {
 	real, err := filepath.EvalSymlinks(files.Path(dir))
 	if err != nil {

@@ -10,10 +10,10 @@ import (
 // stillGoneLimit bounds one question of StillGone.
 const stillGoneLimit = 10 * time.Second
 
-// StillGone asks kubelet and the manifests of static pods once more for a pod that was proven to be gone: it is for right
-// before a step, when the whole pass that proved it is some steps ago. A static pod returns under its old UID when its
-// manifest is put back. An error says why nothing may be done to what belongs to the pod; nil says that kubelet denies the
-// pod now, and that no manifest is waiting to be read which could be the pod's.
+// StillGone asks kubelet and the manifests of static pods once more for a pod that was proven to be gone: it is for
+// right before a step, when the whole pass that proved it is some steps ago. A static pod returns under its old UID
+// when its manifest is put back. An error says why nothing may be done to what belongs to the pod; nil says that
+// kubelet denies the pod now, and that no manifest is waiting to be read which could be the pod's.
 func (i *Inspector) StillGone(ctx context.Context, pod Pod) error {
 	if pod.UID == "" {
 		return errors.New("nothing tells which pod it belongs to")

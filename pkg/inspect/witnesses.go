@@ -30,7 +30,8 @@ const (
 // knowing a sandbox, too, until it is proven to be a leftover itself. Every witness must be heard for every kind.
 func networked(kind Kind) bool { return kind == CNIAttachment || kind == Netns || kind == Link }
 
-// answers asks every witness for o. first is when o was first seen: a list of the apiserver that is older proves nothing.
+// answers asks every witness for o. first is when o was first seen: a list of the apiserver that is older proves
+// nothing.
 func (t *Inventory) answers(o *Object, first finding.Timestamp) map[string]Answer {
 	return map[string]Answer{
 		Apiserver:  t.askedApiserver(o, first),

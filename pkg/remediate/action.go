@@ -2,9 +2,9 @@
 // leftovers, one pod at a time, in the order of the catalogue; it removes the smallest blocker first and then gives the
 // owner (kubelet, the runtime) time to finish its own work. It is the only package that is given a Mutator.
 //
-// Every step goes: intent in the journal, guards, another look at the object's identity (by package mutate, right before the
-// system call), the step, verification, end in the journal. A crash between any two of them is harmless: the next release
-// begins with what is there, never with what was planned.
+// Every step goes: intent in the journal, guards, another look at the object's identity (by package mutate, right
+// before the system call), the step, verification, end in the journal. A crash between any two of them is harmless:
+// the next release begins with what is there, never with what was planned.
 package remediate
 
 import (
@@ -52,7 +52,8 @@ type Tools struct {
 	patience patience
 }
 
-// patience is how long an answer is waited for of those who may never give one. The zero value stands for the limits of use.
+// patience is how long an answer is waited for of those who may never give one. The zero value stands for the limits
+// of use.
 type patience struct {
 	server time.Duration // of a mount
 	socket time.Duration // of a plugin

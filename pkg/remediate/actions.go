@@ -6,9 +6,9 @@ import (
 	"github.com/nodeagent/nodeagent/pkg/inspect"
 )
 
-// Actions lists all actions in the order in which leftovers of one pod are released: what the runtime can do comes first;
-// the network is taken down by its plugins before its namespace goes; volumes go before cgroups, so that what they hold in
-// memory is not charged to the parent; the directory is last.
+// Actions lists all actions in the order in which leftovers of one pod are released: what the runtime can do comes
+// first; the network is taken down by its plugins before its namespace goes; volumes go before cgroups, so that what
+// they hold in memory is not charged to the parent; the directory is last.
 func Actions() []Action {
 	return []Action{
 		sandboxAction(),

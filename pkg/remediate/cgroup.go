@@ -9,8 +9,8 @@ import (
 	"github.com/nodeagent/nodeagent/pkg/inspect"
 )
 
-// cgroupAction removes empty cgroups, those below first. Volumes in memory must be unmounted before: what they hold would
-// be charged to the parent for ever (kubelet keeps the same order).
+// cgroupAction removes empty cgroups, those below first. Volumes in memory must be unmounted before: what they hold
+// would be charged to the parent for ever (kubelet keeps the same order).
 func cgroupAction() Action {
 	return Action{
 		Kind: inspect.Cgroup, Order: 80,

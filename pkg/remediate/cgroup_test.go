@@ -108,8 +108,8 @@ func TestChangedProcessStopsTheRound(t *testing.T) {
 	}
 }
 
-// Nobody has configured the driver. The living pod shows in which tree our kubelet's pods are; what is in the other one is
-// another kubelet's and stays.
+// Nobody has configured the driver. The living pod shows in which tree our kubelet's pods are; what is in the other
+// one is another kubelet's and stays.
 func TestReleaseInTheTreeOfOurDriverOnly(t *testing.T) {
 	w := newWorld(t, func(p *host.Paths) { p.CgroupDriver = "" })
 	uid, theirs := mutatetest.UID(t), mutatetest.UID(t)

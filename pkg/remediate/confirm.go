@@ -10,9 +10,9 @@ import (
 	"github.com/nodeagent/nodeagent/pkg/inspect"
 )
 
-// confirm looks at the whole node again and asks all witnesses about the pod. When one knows it, or an object is another one
-// now, the pod is left alone; when anything could not be looked at, or could not be judged, nobody can tell. That an object
-// is not listed does not mean that it is gone: that is asked of the object itself.
+// confirm looks at the whole node again and asks all witnesses about the pod. When one knows it, or an object is
+// another one now, the pod is left alone; when anything could not be looked at, or could not be judged, nobody can
+// tell. That an object is not listed does not mean that it is gone: that is asked of the object itself.
 func (p *podRelease) confirm(ctx context.Context) error {
 	why := p.stop(ctx)
 	if p.interrupted(ctx) {
@@ -79,7 +79,8 @@ func (p *podRelease) takeRest(report inspect.Report) error {
 	return nil
 }
 
-// mine reports whether an object belongs to this pod: by what it tells, or, where it tells no pod, by the pod's sandbox.
+// mine reports whether an object belongs to this pod: by what it tells, or, where it tells no pod, by the pod's
+// sandbox.
 func (p *podRelease) mine(o inspect.Object) bool {
 	if o.Pod.UID != "" || o.SandboxID == "" {
 		return Group(o) == p.outcome.Group
@@ -89,8 +90,8 @@ func (p *podRelease) mine(o inspect.Object) bool {
 	})
 }
 
-// withUnknownHolders makes a holder of those that could not be looked for: whoever asks whether somebody uses an object must
-// not take it for unused.
+// withUnknownHolders makes a holder of those that could not be looked for: whoever asks whether somebody uses an
+// object must not take it for unused.
 func withUnknownHolders(o inspect.Assessment, report inspect.Report) inspect.Assessment {
 	for _, failure := range report.Errors {
 		if failure.What == holders {
@@ -100,8 +101,8 @@ func withUnknownHolders(o inspect.Assessment, report inspect.Report) inspect.Ass
 	return o
 }
 
-// accountFor holds what was planned against what is listed now. What is listed must be the very thing that was judged; what is
-// not must be gone.
+// accountFor holds what was planned against what is listed now. What is listed must be the very thing that was
+// judged; what is not must be gone.
 func (p *podRelease) accountFor(ctx context.Context, report inspect.Report) error {
 	for _, step := range p.steps {
 		if now, listed := find(p.rest, step.Kind, step.ID); listed {

@@ -13,7 +13,8 @@ func isCSI(o inspect.Assessment) bool {
 	return strings.Contains(o.Identity["point"], "/pods/"+o.Pod.UID+"/"+csiVolumes)
 }
 
-// csiOwned returns why a CSI mount is not ours to unmount: its driver is not proven gone, or which one it is cannot be told.
+// csiOwned returns why a CSI mount is not ours to unmount: its driver is not proven gone, or which one it is cannot
+// be told.
 func csiOwned(ctx context.Context, t Tools, o inspect.Assessment) string {
 	if !isCSI(o) || t.Settings.UnmountCSI {
 		return ""

@@ -24,8 +24,9 @@ import (
 	"github.com/nodeagent/nodeagent/pkg/inspect"
 )
 
-// A CSI driver is gone when the Node's CSINode does not name it and no process holds a socket of it below the directories
-// of kubelet's plugins, as often and for as long as the constants say, without one look in between that saw it.
+// A CSI driver is gone when the Node's CSINode does not name it and no process holds a socket of it below the
+// directories of kubelet's plugins, as often and for as long as the constants say, without one look in between that
+// saw it.
 const (
 	driverLooks    = 3
 	driverSpan     = 10 * time.Minute
@@ -148,8 +149,8 @@ func (w *driverWatch) look(ctx context.Context, t Tools) (driverLook, error) {
 	return w.fresh, w.err
 }
 
-// observe notes a look when something that may be a leftover may have to do with CSI, and the last one is old enough. What
-// cannot be told is not noted: it proves nothing in either direction.
+// observe notes a look when something that may be a leftover may have to do with CSI, and the last one is old enough.
+// What cannot be told is not noted: it proves nothing in either direction.
 func (w *driverWatch) observe(ctx context.Context, t Tools, report inspect.Report) error {
 	if !slices.ContainsFunc(report.Objects, func(o inspect.Assessment) bool {
 		stays := o.Verdict == inspect.Leftover || o.Verdict == inspect.Candidate && report.At.Since(o.FirstSeen) >= driverPatience

@@ -229,8 +229,8 @@ func startDriver(w *world, name string) {
 	w.t.Cleanup(func() { _ = d.Stop() })
 }
 
-// One look is no proof, however clear: the driver may be starting anew. Looks are noted while something may be a leftover,
-// survive the process, and what cannot be told is none.
+// One look is no proof, however clear: the driver may be starting anew. Looks are noted while something may be a
+// leftover, survive the process, and what cannot be told is none.
 func TestDriverLooksAreNoted(t *testing.T) {
 	w := shortNode(t)
 	now := host.Now()

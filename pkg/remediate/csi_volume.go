@@ -24,8 +24,8 @@ import (
 //	{"attachmentID":"csi-…","driverName":"ebs.csi.aws.com","nodeName":"n","specVolID":"pvc-…","volumeHandle":"vol-…",
 //	 "volumeLifecycleMode":"Persistent"}
 //
-// From nothing but this note it knows, after a restart, that the volume has to be unpublished, unstaged and detached. So it
-// is taken away only when there is nobody left who could do that, and nothing left to be done.
+// From nothing but this note it knows, after a restart, that the volume has to be unpublished, unstaged and detached.
+// So it is taken away only when there is nobody left who could do that, and nothing left to be done.
 const (
 	csiVolumes = "volumes/kubernetes.io~csi/"
 	noteName   = "vol_data.json"
@@ -109,7 +109,8 @@ func volumeNeeded(ctx context.Context, t Tools, uid string, entry mutate.Entry) 
 	return ""
 }
 
-// staged returns where a volume is prepared for pods on this node: by kubelet's directories for it, and by the mount table.
+// staged returns where a volume is prepared for pods on this node: by kubelet's directories for it, and by the mount
+// table.
 func staged(ctx context.Context, t Tools, note volumeNote) string {
 	tree, err := t.Mutator.Plugins(ctx, path.Join(t.Host.Paths.KubeletRoot, "plugins"))
 	if err != nil {
@@ -135,8 +136,8 @@ func staged(ctx context.Context, t Tools, note volumeNote) string {
 //	plugins/kubernetes.io/csi/pv/<volume>/globalmount, before 1.24
 //	plugins/kubernetes.io/csi/volumeDevices/{staging,publish}/<volume>, and volumeDevices/<volume>/{dev,data}
 //
-// The driver in the path does not count, as a handle in two spellings of one driver would be the same volume. The directory
-// alone is enough: kubelet removes it as the last of all, when NodeUnstage is done.
+// The driver in the path does not count, as a handle in two spellings of one driver would be the same volume. The
+// directory alone is enough: kubelet removes it as the last of all, when NodeUnstage is done.
 func stagedAt(names []string, note volumeNote) string {
 	sum := sha256.Sum256([]byte(note.Handle))
 	handle, volume := hex.EncodeToString(sum[:]), escaped(note.Spec)
@@ -189,9 +190,9 @@ func volumeInUse(node *corev1.Node, note volumeNote) string {
 	return ""
 }
 
-// kubeletWorks returns whether kubelet still works on a pod that nobody wants any more: it may be the one whose volume
-// this is, and only waits for its driver. kubelet_working_pods has the labels lifecycle (sync, terminating, terminated) and
-// config (desired, orphan, runtime_only); pods that are desired are in its /pods.
+// kubeletWorks returns whether kubelet still works on a pod that nobody wants any more: it may be the one whose
+// volume this is, and only waits for its driver. kubelet_working_pods has the labels lifecycle (sync, terminating,
+// terminated) and config (desired, orphan, runtime_only); pods that are desired are in its /pods.
 func kubeletWorks(ctx context.Context, t Tools) string {
 	if t.Host.Kubelet.Metric == nil {
 		return "whether kubelet still works on its pod cannot be told: its metrics are not configured"

@@ -49,8 +49,8 @@ func (r *Runner) stop(ctx context.Context) string {
 	return why
 }
 
-// guard is passed right before every change: the agent is not ending, the pod has not come back, the lock is still ours, and
-// nobody has made the kill switch. It comes after the intent, since writing that may have taken long.
+// guard is passed right before every change: the agent is not ending, the pod has not come back, the lock is still
+// ours, and nobody has made the kill switch. It comes after the intent, since writing that may have taken long.
 func (p *podRelease) guard(ctx context.Context, pod inspect.Pod) error {
 	asking, cancel := context.WithTimeout(ctx, askLimit)
 	defer cancel()

@@ -23,9 +23,10 @@ import (
 
 var hostilePods = flag.Uint64("hostile.pods", 200, "how many hostile pods are made on the real kernel")
 
-// Pods at random on the real kernel: mounts with every propagation and what the host mounts below them later, cgroups that are called like the
-// host's, notes that are pipes, processes that do not want to end; alive, dead, or coming back in the middle, with witnesses
-// that fail or are blind. Nothing but the dead pod's own is ever touched, and its data is not.
+// Pods at random on the real kernel: mounts with every propagation and what the host mounts below them later, cgroups
+// that are called like the host's, notes that are pipes, processes that do not want to end; alive, dead, or coming
+// back in the middle, with witnesses that fail or are blind. Nothing but the dead pod's own is ever touched, and its
+// data is not.
 func TestHostilePods(t *testing.T) {
 	t.Parallel()
 	const parts = 4
@@ -125,7 +126,8 @@ func (p *hostilePod) volume(i int) {
 	p.propagate(point)
 }
 
-// bind is one of a directory of the host, or of all of kubelet's, with any propagation; the host mounts a disk below it later.
+// bind is one of a directory of the host, or of all of kubelet's, with any propagation; the host mounts a disk below
+// it later.
 func (p *hostilePod) bind(i int) {
 	source := filepath.Join(p.hosts, fmt.Sprint(i))
 	p.Write(filepath.Join(source, "canary"), "alive")
@@ -214,8 +216,8 @@ func (p *hostilePod) release() Outcome {
 	return outcome
 }
 
-// mayGo reports whether what is gone was the dead pod's own, or how its directory showed what lies elsewhere: never its data, nor
-// anything of a pod that lives.
+// mayGo reports whether what is gone was the dead pod's own, or how its directory showed what lies elsewhere: never
+// its data, nor anything of a pod that lives.
 func (p *hostilePod) mayGo(harm string) bool {
 	if strings.Contains(harm, "empty-dir") && !strings.Contains(harm, "volume-subpaths") {
 		return false

@@ -74,8 +74,8 @@ func (p *simPod) empty() bool {
 	return p.sandbox == "" && p.container == "" && len(p.pids) == 0 && len(p.mounts) == 0 && len(p.cgroups) == 0 && !p.dir
 }
 
-// hostile is a node whose kernel is a tree of files and whose witnesses fail, lie and change their minds at any call. The
-// inspector and the runner are the real ones; what an action does to the node is done to the tree.
+// hostile is a node whose kernel is a tree of files and whose witnesses fail, lie and change their minds at any call.
+// The inspector and the runner are the real ones; what an action does to the node is done to the tree.
 type hostile struct {
 	t    testing.TB
 	rng  *rand.Rand
@@ -369,8 +369,8 @@ func (n *hostile) known(mirrors bool, lacks func(p *simPod) bool) []corev1.Pod {
 	return pods
 }
 
-// witnesses puts the node's answers behind the host. A list that lacks a pod lacks it for the whole life of the node: whoever
-// lies, lies well. Two of them never lack the same pod unless it runs, which the third can tell.
+// witnesses puts the node's answers behind the host. A list that lacks a pod lacks it for the whole life of the node:
+// whoever lies, lies well. Two of them never lack the same pod unless it runs, which the third can tell.
 func (n *hostile) witnesses() {
 	h := n.host
 	victim := func(p *simPod) bool { return p.uid[0]%2 == 0 }

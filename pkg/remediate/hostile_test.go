@@ -18,8 +18,8 @@ var (
 	hostileNodes = flag.Uint64("hostile.nodes", someHostileNodes, "how many hostile nodes are made")
 )
 
-// Whatever the pods, whoever fails or lies: nothing that lives is touched, nothing is called released that is there, and
-// nothing is done without its intent in the journal. Seeds that failed once are in testdata/hostile-seeds.
+// Whatever the pods, whoever fails or lies: nothing that lives is touched, nothing is called released that is there,
+// and nothing is done without its intent in the journal. Seeds that failed once are in testdata/hostile-seeds.
 func TestHostileNodes(t *testing.T) {
 	t.Parallel()
 	seeds := []uint64{*hostileSeed}
@@ -106,8 +106,8 @@ func TestHonestNodes(t *testing.T) {
 	}
 }
 
-// provable reports whether anybody can prove that the lists are this node's, which takes an ordinary pod that lives, and the
-// breaker lets them pass.
+// provable reports whether anybody can prove that the lists are this node's, which takes an ordinary pod that lives,
+// and the breaker lets them pass.
 func (n *hostile) provable() bool {
 	proof, orphans := false, 0
 	for _, p := range n.pods {

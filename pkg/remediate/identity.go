@@ -9,9 +9,9 @@ import (
 	"github.com/nodeagent/nodeagent/pkg/inspect"
 )
 
-// The functions here translate what was judged into what package mutate compares before it acts. The keys are those of the
-// listers in pkg/inspect. A number that is missing or malformed is an error: nothing is done with an object whose identity
-// is not known.
+// The functions here translate what was judged into what package mutate compares before it acts. The keys are those
+// of the listers in pkg/inspect. A number that is missing or malformed is an error: nothing is done with an object
+// whose identity is not known.
 
 func runtimeObject(o inspect.Assessment) (mutate.RuntimeObject, error) {
 	created, err := integer(o, "created")

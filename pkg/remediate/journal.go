@@ -47,8 +47,8 @@ const (
 	maxRecord   = 64 << 10
 )
 
-// journal is an append-only file of JSON lines. It is open only while the release lock is held, since the daemon and the
-// command line write the same one.
+// journal is an append-only file of JSON lines. It is open only while the release lock is held, since the daemon and
+// the command line write the same one.
 type journal struct {
 	file *os.File
 	dir  string
@@ -57,8 +57,8 @@ type journal struct {
 	onWrite func(Record) error // tests only; may be nil
 }
 
-// ReadJournal returns all records, oldest first. A torn last line, as a crash leaves it, and lines that cannot be read are
-// counted and skipped: what was done is never concluded from the journal.
+// ReadJournal returns all records, oldest first. A torn last line, as a crash leaves it, and lines that cannot be
+// read are counted and skipped: what was done is never concluded from the journal.
 func ReadJournal(dir string) (records []Record, skipped int, err error) {
 	for _, name := range []string{journalName + ".1", journalName} {
 		data, err := host.Files{}.Read(filepath.Join(dir, name)) // which waits for nothing

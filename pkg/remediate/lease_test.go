@@ -57,7 +57,8 @@ func (l leaseholder) census(all map[string]string) map[string]string {
 	return all
 }
 
-// A crash of containerd left the lease of a sandbox and its network. Both go, and no other lease does, whatever it looks like.
+// A crash of containerd left the lease of a sandbox and its network. Both go, and no other lease does, whatever it
+// looks like.
 func TestReleaseLeaseOfADeadSandbox(t *testing.T) {
 	hosttest.PrivateNetwork(t)
 	w, c := runtimeWorld(t)

@@ -76,7 +76,8 @@ func TestReleaseBusy(t *testing.T) {
 	}
 }
 
-// The file of the lock is removed and made again, as systemd and an agent after it do: there is no second release all the same.
+// The file of the lock is removed and made again, as systemd and an agent after it do: there is no second release all
+// the same.
 func TestReleaseBusyAlthoughTheFileIsNew(t *testing.T) {
 	s := newScript(t)
 	second := newScript(t)

@@ -16,8 +16,8 @@ import (
 )
 
 // mountAction unmounts what is mounted in the pod's directory, innermost first. A mount that is busy is told with its
-// holders and left: those that are the pod's own are the process action's to end, others' are their owners'. An unmount that
-// would be passed on to mounts outside of the pod's directory is refused; see host.MountView.
+// holders and left: those that are the pod's own are the process action's to end, others' are their owners'. An
+// unmount that would be passed on to mounts outside of the pod's directory is refused; see host.MountView.
 //
 // CSI volumes belong to kubelet and the driver as long as that one is alive: it may have to flush, log out or count.
 func mountAction() Action {
@@ -57,8 +57,8 @@ func mountAction() Action {
 	}
 }
 
-// innermostFirst puts subpath binds before the volumes that they are binds of, deeper mounts before those around them, and
-// of mounts stacked on one point the upper (younger) before the lower.
+// innermostFirst puts subpath binds before the volumes that they are binds of, deeper mounts before those around
+// them, and of mounts stacked on one point the upper (younger) before the lower.
 func innermostFirst(a, b inspect.Assessment) int {
 	x, y := a.Identity["point"], b.Identity["point"]
 	subpath := func(o inspect.Assessment) int {

@@ -13,9 +13,9 @@ import (
 	"github.com/nodeagent/nodeagent/internal/mutate"
 )
 
-// serverDead returns the sign by which a mount shows that nobody serves it any more; empty when its server lives. Silence
-// is no sign: a server may be slow, and what it has not written yet would be lost. It is a Refusal, as is whatever makes it
-// impossible to know.
+// serverDead returns the sign by which a mount shows that nobody serves it any more; empty when its server lives.
+// Silence is no sign: a server may be slow, and what it has not written yet would be lost. It is a Refusal, as is
+// whatever makes it impossible to know.
 func serverDead(ctx context.Context, t Tools, m mutate.Mount) (sign string, err error) {
 	if t.Host.Prober.Do == nil {
 		return "", mutate.Refusal{Why: fmt.Sprintf("%s: there is no way to ask whether its server lives", m.Point)}

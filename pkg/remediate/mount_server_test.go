@@ -38,7 +38,8 @@ func (w *world) detach(point string) {
 	w.t.Cleanup(func() { _ = unix.Unmount(point, unix.MNT_DETACH|unix.UMOUNT_NOFOLLOW) })
 }
 
-// A server that lives is not dead, however slow it is and whatever it says: its connection stays, and nothing is forced.
+// A server that lives is not dead, however slow it is and whatever it says: its connection stays, and nothing is
+// forced.
 func TestLivingServerIsNotForced(t *testing.T) {
 	for name, test := range map[string]struct {
 		delay, patience time.Duration

@@ -117,8 +117,9 @@ func linkAction() Action {
 	}
 }
 
-// leaseAction deletes the lease by which containerd keeps what belongs to a sandbox. It comes when nothing of the sandbox runs
-// and its network is down, as in the runtime's own order: what the lease kept may be collected from then on.
+// leaseAction deletes the lease by which containerd keeps what belongs to a sandbox. It comes when nothing of the
+// sandbox runs and its network is down, as in the runtime's own order: what the lease kept may be collected from then
+// on.
 func leaseAction() Action {
 	return Action{
 		Kind: inspect.Lease, Order: 65,

@@ -69,7 +69,8 @@ func TestNetworkNeeds(t *testing.T) {
 	}
 }
 
-// The order is the runtime's own: what it has below CRI, the network with its plugins, the namespace, and last the lease.
+// The order is the runtime's own: what it has below CRI, the network with its plugins, the namespace, and last the
+// lease.
 func TestNetworkOrder(t *testing.T) {
 	var order []inspect.Kind
 	for _, action := range Actions() {

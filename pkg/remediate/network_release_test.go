@@ -43,8 +43,8 @@ func results(outcome Outcome) map[inspect.Kind][]Result {
 	return all
 }
 
-// CNI DEL takes away the file that tells whose the pin is. The pin must go all the same, and the node must be as it was before
-// the pod came.
+// CNI DEL takes away the file that tells whose the pin is. The pin must go all the same, and the node must be as it
+// was before the pod came.
 func TestReleaseEndsTheNetwork(t *testing.T) {
 	w := newNetworkWorld(t)
 	before := w.networkCensus()

@@ -37,8 +37,8 @@ type Attempt struct {
 	Idle     bool // nothing was even begun: all steps had to wait for something
 }
 
-// idleRetry is when a release that had nothing to do yet is tried again, if Settings.RetryAfter is longer: what is to go first may just
-// not have been proven yet.
+// idleRetry is when a release that had nothing to do yet is tried again, if Settings.RetryAfter is longer: what is to
+// go first may just not have been proven yet.
 const idleRetry = time.Minute
 
 // retryAfter is how long a pod is left alone after an attempt.
@@ -81,9 +81,9 @@ func Group(o inspect.Object) string {
 	return string(o.Kind) + "/" + o.ID
 }
 
-// Plan lists what would be done about the leftovers of a report, pod by pod, and why not where nothing would. It is pure,
-// and never contains an object that is no leftover. Pods that were not tried yet come first, so that one which cannot be
-// released does not use up the budget of others.
+// Plan lists what would be done about the leftovers of a report, pod by pod, and why not where nothing would. It is
+// pure, and never contains an object that is no leftover. Pods that were not tried yet come first, so that one which
+// cannot be released does not use up the budget of others.
 func Plan(report inspect.Report, policy Policy, now finding.Timestamp) []Step {
 	policy = policy.toward(report)
 	stop := cmp.Or(policy.Stop, closedGate(report))
@@ -114,7 +114,8 @@ func Plan(report inspect.Report, policy Policy, now finding.Timestamp) []Step {
 	return steps
 }
 
-// runs reports whether objects are of a pod that has a container which runs: where that was an error, somebody's work ends.
+// runs reports whether objects are of a pod that has a container which runs: where that was an error, somebody's work
+// ends.
 func runs(objects []inspect.Assessment) bool {
 	return slices.ContainsFunc(objects, func(o inspect.Assessment) bool { return o.Running })
 }
@@ -124,8 +125,8 @@ func acts(steps []Step) bool { return slices.ContainsFunc(steps, Step.Acts) }
 // networkGate counts for network objects alone, and their verdict takes it into account.
 const networkGate = "network-ready"
 
-// closedGate returns why the report as a whole cannot be acted upon. No object of such a report should be a leftover; that
-// is made sure of here once more.
+// closedGate returns why the report as a whole cannot be acted upon. No object of such a report should be a leftover;
+// that is made sure of here once more.
 func closedGate(report inspect.Report) string {
 	for _, gate := range report.Gates {
 		if !gate.Open && gate.Name != networkGate {
@@ -201,8 +202,9 @@ func stepOf(o inspect.Assessment, mode Mode, does, notNow string) Step {
 	return Step{Group: Group(o.Object), Pod: o.Pod, Kind: o.Kind, ID: o.ID, Why: o.Why, Description: does, Mode: mode, Blocked: notNow, Object: o}
 }
 
-// keptOut returns by group why a pod is not to be released: something of it could not be judged, or its namespace. What is to be released must tell its namespace
-// where any is opted out; one object of a pod that tells such a namespace speaks for all of them, whatever its verdict.
+// keptOut returns by group why a pod is not to be released: something of it could not be judged, or its namespace.
+// What is to be released must tell its namespace where any is opted out; one object of a pod that tells such a
+// namespace speaks for all of them, whatever its verdict.
 func keptOut(report inspect.Report, s Settings) map[string]string {
 	kept := map[string]string{}
 	for _, o := range report.Objects {

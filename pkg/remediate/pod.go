@@ -25,7 +25,8 @@ type podRelease struct {
 // errStop ends the release of one pod; the reason is in its outcome.
 var errStop = errors.New("stop")
 
-// releasePod releases one pod. An error is one of the journal or of a fault point; everything else is told in the outcome.
+// releasePod releases one pod. An error is one of the journal or of a fault point; everything else is told in the
+// outcome.
 func (r *Runner) releasePod(ctx context.Context, j *journal, held func() error, steps []Step) (PodOutcome, error) {
 	p := &podRelease{
 		Runner: r, journal: j, held: held, steps: steps,
@@ -63,8 +64,8 @@ func (r *Runner) releasePod(ctx context.Context, j *journal, held func() error, 
 	})
 }
 
-// rounds does all steps in their order. What failed, or was blocked, is tried once more when something else was released
-// after it: the runtime cannot stop a container whose processes are frozen, but it can when they are gone.
+// rounds does all steps in their order. What failed, or was blocked, is tried once more when something else was
+// released after it: the runtime cannot stop a container whose processes are frozen, but it can when they are gone.
 func (p *podRelease) rounds(ctx context.Context) error {
 	for steps := p.steps; len(steps) > 0; steps = p.takeFailed() {
 		for _, kind := range kindsOf(steps) {
@@ -80,8 +81,8 @@ func (p *podRelease) rounds(ctx context.Context) error {
 	return nil
 }
 
-// takeFailed takes the steps out of the outcome that failed or were blocked and whose object is still there, if anything
-// was released.
+// takeFailed takes the steps out of the outcome that failed or were blocked and whose object is still there, if
+// anything was released.
 func (p *podRelease) takeFailed() []Step {
 	if !slices.ContainsFunc(p.outcome.Steps, func(s StepOutcome) bool { return s.Result == Released }) {
 		return nil
@@ -190,8 +191,8 @@ func (p *podRelease) first(action Action, step Step) StepOutcome {
 	return s
 }
 
-// ownerFinishes gives kubelet and the runtime time to do what they can do now that something is out of their way, but no more
-// than they need. It only looks at the node itself, and proves nothing.
+// ownerFinishes gives kubelet and the runtime time to do what they can do now that something is out of their way, but
+// no more than they need. It only looks at the node itself, and proves nothing.
 func (p *podRelease) ownerFinishes(ctx context.Context) {
 	_ = poll(ctx, p.options.Settings.OwnerGrace, func() (bool, error) {
 		for _, o := range p.rest {
@@ -203,8 +204,8 @@ func (p *podRelease) ownerFinishes(ctx context.Context) {
 	})
 }
 
-// conclude sums up. What the last look at the whole node, which was after the last change, did not list has been proven to be
-// gone by confirm.
+// conclude sums up. What the last look at the whole node, which was after the last change, did not list has been
+// proven to be gone by confirm.
 func (p *podRelease) conclude() {
 	if p.outcome.Result != "" {
 		p.notReached()

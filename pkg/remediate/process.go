@@ -10,9 +10,9 @@ import (
 	"github.com/nodeagent/nodeagent/pkg/inspect"
 )
 
-// processAction ends processes that live on in the cgroups of a pod. They are thawed first, because a frozen process of
-// cgroup v1 cannot be killed, and all are asked to end before the first one is killed. One that SIGKILL does not end waits
-// in the kernel: it is told with what it waits in, and never tried in a loop.
+// processAction ends processes that live on in the cgroups of a pod. They are thawed first, because a frozen process
+// of cgroup v1 cannot be killed, and all are asked to end before the first one is killed. One that SIGKILL does not
+// end waits in the kernel: it is told with what it waits in, and never tried in a loop.
 func processAction() Action {
 	return Action{
 		Kind: inspect.Process, Order: 30,
@@ -35,14 +35,14 @@ func processAction() Action {
 	}
 }
 
-// dead reports whether a process has ended and is only waiting for its parent. It holds nothing but its number; cgroup v2
-// goes on telling where it was.
+// dead reports whether a process has ended and is only waiting for its parent. It holds nothing but its number;
+// cgroup v2 goes on telling where it was.
 func dead(o inspect.Assessment) bool {
 	return o.Kind == inspect.Process && (o.Facts["state"] == "Z" || o.Facts["state"] == "X")
 }
 
-// terminateAll asks all processes of a pod to end and gives them the grace together. What it cannot do to one, killProcess
-// will find out again and tell.
+// terminateAll asks all processes of a pod to end and gives them the grace together. What it cannot do to one,
+// killProcess will find out again and tell.
 func terminateAll(ctx context.Context, t Tools, all []inspect.Assessment) error {
 	var asked []mutate.Process
 	for _, o := range all {

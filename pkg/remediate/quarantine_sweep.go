@@ -45,8 +45,8 @@ const (
 	empty
 )
 
-// older returns an entry with its age at a moment: what passed since the last look counts, unless the machine was started
-// anew in between. So neither a clock that jumps nor a machine that was off makes anything old.
+// older returns an entry with its age at a moment: what passed since the last look counts, unless the machine was
+// started anew in between. So neither a clock that jumps nor a machine that was off makes anything old.
 func older(kept mutate.Kept, now finding.Timestamp) mutate.Kept {
 	if kept.Aged.Boot == now.Boot && now.SinceBoot > kept.Aged.SinceBoot {
 		kept.Age += now.SinceBoot - kept.Aged.SinceBoot

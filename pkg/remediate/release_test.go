@@ -74,8 +74,8 @@ func TestCrashAnywhere(t *testing.T) {
 	unchanged(t, "the living pod", living, w.census(neighbour))
 }
 
-// crash lets a release end at a point, by number; those of the kinds in skip do not count. It reports false where the release
-// was over before.
+// crash lets a release end at a point, by number; those of the kinds in skip do not count. It reports false where the
+// release was over before.
 func (w *world) crash(at int, skip ...inspect.Kind) (crashed bool) {
 	w.t.Helper()
 	crash := errors.New("crash")

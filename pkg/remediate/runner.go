@@ -24,15 +24,15 @@ type Options struct {
 	Log      *slog.Logger
 	StateDir string // holds the journal
 
-	// Confirm asks all witnesses again, for the objects of one pod: the answer may contain others too. It is called right
-	// before the first step of a pod, and again after each group of steps. The empty UID stands for objects that tell no
-	// pod. It must come from a fresh and consistent LIST of the apiserver.
+	// Confirm asks all witnesses again, for the objects of one pod: the answer may contain others too. It is called
+	// right before the first step of a pod, and again after each group of steps. The empty UID stands for objects
+	// that tell no pod. It must come from a fresh and consistent LIST of the apiserver.
 	Confirm func(ctx context.Context, uid string) (inspect.Report, error)
-	// StillGone asks right before a step whether the pod has come back: an error when it has, or when nobody can say. It asks
-	// kubelet and the manifests of static pods, and takes well under a second.
+	// StillGone asks right before a step whether the pod has come back: an error when it has, or when nobody can say.
+	// It asks kubelet and the manifests of static pods, and takes well under a second.
 	StillGone func(ctx context.Context, pod inspect.Pod) error
-	// Paused says why an operator wants nothing to be released (an annotation of the Node), or "". Nil: cannot be paused.
-	// An error means that nobody can say, and then nothing is released.
+	// Paused says why an operator wants nothing to be released (an annotation of the Node), or "". Nil: cannot be
+	// paused. An error means that nobody can say, and then nothing is released.
 	Paused func(ctx context.Context) (string, error)
 
 	// Tests only.
@@ -88,7 +88,8 @@ type cut struct{ error }
 
 func (c cut) Unwrap() error { return c.error }
 
-// maxPreviews bounds how many objects are looked into for a plan: nodes with thousands of left pod directories were seen.
+// maxPreviews bounds how many objects are looked into for a plan: nodes with thousands of left pod directories were
+// seen.
 const maxPreviews = 100
 
 // Plan lists what Release would do about the report and why not, with what can be seen by reading alone (user data in a
@@ -124,9 +125,9 @@ func (r *Runner) Waiting(most time.Duration, told func(why string)) *Runner {
 	return &patient
 }
 
-// Release does what the plan of a report says, pod by pod. It may be called again with the same report at any time: what is
-// gone is gone. An error means that nothing more may be done now: the journal cannot be written, or a fault point was hit.
-// Without a journal nothing is done, and where nothing is to be done the lock is not taken.
+// Release does what the plan of a report says, pod by pod. It may be called again with the same report at any time:
+// what is gone is gone. An error means that nothing more may be done now: the journal cannot be written, or a fault
+// point was hit. Without a journal nothing is done, and where nothing is to be done the lock is not taken.
 func (r *Runner) Release(ctx context.Context, report inspect.Report) (Outcome, error) {
 	plan, err := r.survey(ctx, report)
 	if err != nil {
@@ -162,8 +163,8 @@ func (r *Runner) mustSweep(ctx context.Context, plan survey) bool {
 	return err != nil || len(kept) > 0 // an error is reported by the sweep
 }
 
-// lock takes the lock of releases. Beside the file of its own it is one on the directory of the journal, of which there must
-// be one writer: two places are not removed together.
+// lock takes the lock of releases. Beside the file of its own it is one on the directory of the journal, of which
+// there must be one writer: two places are not removed together.
 func (r *Runner) lock(ctx context.Context) (lock *mutate.ReleaseLock, err error) {
 	if err := os.MkdirAll(r.options.StateDir, 0o700); err != nil {
 		return nil, fmt.Errorf("journal: %w", err)
@@ -245,8 +246,8 @@ func (r *Runner) release(ctx context.Context, plan survey, sweep bool, held func
 	return outcome, nil
 }
 
-// openJournal opens the journal and closes what a crash cut off, so that it is told once. Nothing is done about it: what
-// is left over is found again by looking.
+// openJournal opens the journal and closes what a crash cut off, so that it is told once. Nothing is done about it:
+// what is left over is found again by looking.
 func (r *Runner) openJournal(cutOff []Record) (*journal, error) {
 	j, err := openJournal(r.options.StateDir)
 	if err != nil {

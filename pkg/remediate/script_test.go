@@ -19,8 +19,8 @@ import (
 	"github.com/nodeagent/nodeagent/pkg/inspect"
 )
 
-// script is the release of one pod in which all around the runner is made up: what is on the node, the actions, the witnesses,
-// the switches, and what goes wrong when. What happens is written down in trace, in order:
+// script is the release of one pod in which all around the runner is made up: what is on the node, the actions, the
+// witnesses, the switches, and what goes wrong when. What happens is written down in trace, in order:
 //
 //	begin, intent K I, end K I RESULT, finish RESULT    lines of the journal
 //	paused?, confirm, gone? UID                         questions

@@ -41,9 +41,9 @@ type Settings struct {
 	RetryAfter     time.Duration `yaml:"retryAfter"`     // a pod that could not be released whole is left alone for so long
 }
 
-// defaultLock lies in a directory that is no service's: systemd removes a service's runtime directory when the service ends,
-// with the lock in it. That is where the lock of earlier versions was (formerLock); such an agent may still run during an
-// update, so that both are taken.
+// defaultLock lies in a directory that is no service's: systemd removes a service's runtime directory when the
+// service ends, with the lock in it. That is where the lock of earlier versions was (formerLock); such an agent may
+// still run during an update, so that both are taken.
 const (
 	defaultLock = "/run/nodeagent-release.lock"
 	formerLock  = "/run/nodeagent/release.lock"
@@ -57,7 +57,8 @@ func (s Settings) locks() []string {
 	return []string{s.Lock}
 }
 
-// keptOut returns why nothing of a namespace may be released. Where any is opted out, one that is not known may be that one.
+// keptOut returns why nothing of a namespace may be released. Where any is opted out, one that is not known may be
+// that one.
 func (s Settings) keptOut(namespace string) string {
 	switch {
 	case len(s.OptOut) == 0:

@@ -26,8 +26,8 @@ import (
 	"github.com/nodeagent/nodeagent/pkg/inspect"
 )
 
-// world is a private node with real objects, a real inspector, and witnesses that are made up: kubelet and the apiserver
-// know one living pod.
+// world is a private node with real objects, a real inspector, and witnesses that are made up: kubelet and the
+// apiserver know one living pod.
 type world struct {
 	*mutatetest.Node
 	t         testing.TB
@@ -218,9 +218,9 @@ type pod struct {
 	attached  mutatetest.Attached
 }
 
-// makePod makes one of everything for a pod: processes that ignore SIGTERM in cgroups of all hierarchies, an attachment to a
-// network with a pinned namespace, volumes in memory (stacked ones too), a bind of a directory of the same filesystem, and
-// kubelet's own files.
+// makePod makes one of everything for a pod: processes that ignore SIGTERM in cgroups of all hierarchies, an
+// attachment to a network with a pinned namespace, volumes in memory (stacked ones too), a bind of a directory of the
+// same filesystem, and kubelet's own files.
 func (w *world) makePod(uid string) pod {
 	w.t.Helper()
 	p := pod{uid: uid, data: filepath.Join(w.Dir, "data-"+uid)}

@@ -7,9 +7,9 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 )
 
-// Backoff says how long a sink waits after a write that failed: for as long as the server asks (Retry-After), and then a
-// random part of a span that doubles up to Max (full jitter), so that ten thousand agents do not come back at once.
-// The zero value works. It is not safe for concurrent use.
+// Backoff says how long a sink waits after a write that failed: for as long as the server asks (Retry-After), and
+// then a random part of a span that doubles up to Max (full jitter), so that ten thousand agents do not come back at
+// once. The zero value works. It is not safe for concurrent use.
 type Backoff struct {
 	First time.Duration  // the first span; zero means one second
 	Max   time.Duration  // the longest span; zero means five minutes

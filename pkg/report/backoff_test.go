@@ -50,7 +50,8 @@ func TestBackoffIsFullJitter(t *testing.T) {
 	})
 }
 
-// Ten thousand agents lose the apiserver at the same moment. In no second of its first minutes back do many of them come.
+// Ten thousand agents lose the apiserver at the same moment. In no second of its first minutes back do many of them
+// come.
 func TestFleetComesBackSpreadOut(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		const agents = 10000

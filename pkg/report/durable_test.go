@@ -34,7 +34,8 @@ func TestVictimsDoNotComeBack(t *testing.T) {
 	})
 }
 
-// TestOvertakenValueIsNotWritten: a value that could not be written must not overwrite the one that was given meanwhile.
+// TestOvertakenValueIsNotWritten: a value that could not be written must not overwrite the one that was given
+// meanwhile.
 func TestOvertakenValueIsNotWritten(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		store := &overtaking{}

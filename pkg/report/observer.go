@@ -6,7 +6,8 @@ import (
 
 // Observer is told how the sinks fare; the metrics are one.
 type Observer interface {
-	// Wrote tells of one attempt to write: "ok", "error" (it will be tried again) or "rejected" (it will not), and why not.
+	// Wrote tells of one attempt to write: "ok", "error" (it will be tried again) or "rejected" (it will not), and
+	// why not.
 	Wrote(reporter, result string, err error)
 	// Queued tells how many updates wait for a sink.
 	Queued(reporter string, length int)

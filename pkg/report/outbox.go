@@ -13,8 +13,8 @@ import (
 // DefaultOutboxLimit is how many items an outbox holds unless told otherwise.
 const DefaultOutboxLimit = 1000
 
-// Outbox is a durable bounded queue for a sink that may be away for a day. It lives in memory and is written behind to a
-// store. Overflow gives up the oldest of the least severe, and counts them.
+// Outbox is a durable bounded queue for a sink that may be away for a day. It lives in memory and is written behind
+// to a store. Overflow gives up the oldest of the least severe, and counts them.
 type Outbox struct {
 	behind *WriteBehind
 
@@ -23,7 +23,8 @@ type Outbox struct {
 	dropped map[finding.Severity]int
 }
 
-// NewOutbox returns an outbox that goes on with what the store holds. A record that cannot be read is removed and logged.
+// NewOutbox returns an outbox that goes on with what the store holds. A record that cannot be read is removed and
+// logged.
 func NewOutbox(limit int, store Store, log *slog.Logger) *Outbox {
 	if limit <= 0 {
 		limit = DefaultOutboxLimit

@@ -137,8 +137,8 @@ func TestStoreThatFailsIsTriedAgain(t *testing.T) {
 	})
 }
 
-// A store that hangs for ever (a disk that is gone) does not keep the agent from ending. Its goroutine is left: nothing can
-// be done about a thread in the D state. Here the test lets it go in the end.
+// A store that hangs for ever (a disk that is gone) does not keep the agent from ending. Its goroutine is left:
+// nothing can be done about a thread in the D state. Here the test lets it go in the end.
 func TestStoreThatHangs(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		store := hung{release: make(chan struct{})}

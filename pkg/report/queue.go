@@ -29,8 +29,8 @@ type queue struct {
 	items map[string]*Item
 }
 
-// add puts an item in, and returns the item that had to be given up for it, if any (it may be the new one). An ID that is
-// already in the queue is not added again.
+// add puts an item in, and returns the item that had to be given up for it, if any (it may be the new one). An ID
+// that is already in the queue is not added again.
 func (q *queue) add(item Item) (victim *Item) {
 	if _, ok := q.items[item.ID]; ok {
 		return nil

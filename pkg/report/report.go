@@ -7,7 +7,8 @@ import (
 	"github.com/nodeagent/nodeagent/pkg/finding"
 )
 
-// Reporter is one way out. Level sinks (conditions, gauges) write the newest state; edge sinks (events) take each update.
+// Reporter is one way out. Level sinks (conditions, gauges) write the newest state; edge sinks (events) take each
+// update.
 type Reporter interface {
 	// Name identifies the reporter in logs and metrics.
 	Name() string

@@ -9,8 +9,8 @@ import (
 )
 
 const (
-	// MaxReason and MaxMessage bound what is told of a condition, in bytes (the bounds of a metav1.Condition, rounded down
-	// for the message, which is fanned out to all that watch nodes).
+	// MaxReason and MaxMessage bound what is told of a condition, in bytes (the bounds of a metav1.Condition, rounded
+	// down for the message, which is fanned out to all that watch nodes).
 	MaxReason  = 1024
 	MaxMessage = 1024
 	// ReasonUnknown is the reason of a condition of which nothing is known; also that of the tracker's own finding.
@@ -32,8 +32,8 @@ type Verdict struct {
 	Message string
 }
 
-// Judge returns the verdict of the checks that share a condition: faulty if any is, else unknown if any is, else healthy
-// if any applies. A nil state is that of a check which was not looked at yet.
+// Judge returns the verdict of the checks that share a condition: faulty if any is, else unknown if any is, else
+// healthy if any applies. A nil state is that of a check which was not looked at yet.
 func Judge(n finding.Condition, checks ...*finding.CheckState) Verdict {
 	v := Verdict{Status: finding.StatusNotApplicable, Sole: len(checks) == 1}
 	checks = slices.Clone(checks)
@@ -87,8 +87,8 @@ func since(s finding.Status, checks []*finding.CheckState) finding.Timestamp {
 	return best
 }
 
-// faulty words the gravest finding, and how many more there are. Fatal ones are equally grave: the oldest speaks, so that
-// another fault beside it changes the count only.
+// faulty words the gravest finding, and how many more there are. Fatal ones are equally grave: the oldest speaks, so
+// that another fault beside it changes the count only.
 func faulty(checks []*finding.CheckState) (reason, message string) {
 	var fatal []finding.Believed
 	for _, c := range checks {

@@ -59,9 +59,9 @@ func (w *WriteBehind) set(key string, value []byte) {
 	}
 }
 
-// Start begins to write, until the returned function is called: it writes what is left and waits until the goroutine has
-// ended. It gives up on a store that hangs, and says so. The end of ctx alone does not end it, since the last words come
-// after that.
+// Start begins to write, until the returned function is called: it writes what is left and waits until the goroutine
+// has ended. It gives up on a store that hangs, and says so. The end of ctx alone does not end it, since the last
+// words come after that.
 func (w *WriteBehind) Start(ctx context.Context) (stop func() error) {
 	ctx, cancel := context.WithCancel(context.WithoutCancel(ctx))
 	done := make(chan error, 1) // size 1: nobody listens any more when a hung store comes back late

@@ -124,8 +124,8 @@ func (b *bench) latency(ctx context.Context) error {
 	return nil
 }
 
-// peerLatency times node-problem-detector with the configuration that it ships. It has no way to clear the condition, so
-// that it is started anew for each trial.
+// peerLatency times node-problem-detector with the configuration that it ships. It has no way to clear the condition,
+// so that it is started anew for each trial.
 func (b *bench) peerLatency(ctx context.Context) error {
 	say("timing %d disk failures with node-problem-detector", b.peerTrials)
 	w, err := b.watch(ctx)

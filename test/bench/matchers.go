@@ -15,7 +15,8 @@ import (
 //	BenchmarkBenignLine/agent,_own_table-2    1000000    713.2 ns/op    0 B/op    0 allocs/op
 var benchmarked = regexp.MustCompile(`(?m)^BenchmarkBenignLine/(\S+?)(?:-\d+)?\s+\d+\s+([0-9.]+) ns/op\s+\d+ B/op\s+(\d+) allocs/op`)
 
-// matchers measures what a line of the kernel costs that says nothing, in the agent and in node-problem-detector's own code.
+// matchers measures what a line of the kernel costs that says nothing, in the agent and in node-problem-detector's
+// own code.
 func (b *bench) matchers(ctx context.Context) error {
 	say("matching benign lines of the kernel")
 	repo, err := harness.Repo()

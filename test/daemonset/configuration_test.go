@@ -18,8 +18,8 @@ const probes = "127.0.0.1:10690"
 // wrongRule is a configuration that only the agent itself can see to be wrong: helm's schema takes it.
 var wrongRule = []string{"config.rules[0].id=wrong", "config.rules[0].reason=Wrong", "config.rules[0].summary=wrong", "config.rules[0].patterns[0]=^("}
 
-// testWrongConfiguration gives agents a configuration that they refuse: those that run go on, one that is started goes on with
-// the last good one, says so, and is not ready, so that a rollout stops.
+// testWrongConfiguration gives agents a configuration that they refuse: those that run go on, one that is started
+// goes on with the last good one, says so, and is not ready, so that a rollout stops.
 func testWrongConfiguration(t *testing.T, c *cluster) {
 	c.install(t, true, "config.checks.load.loadPerCPU=6")
 	c.await1(t, "the agent to be ready", ready)
@@ -48,8 +48,8 @@ func testWrongConfiguration(t *testing.T, c *cluster) {
 	c.await1(t, "the agent to be ready again", ready)
 }
 
-// goesOn waits until another agent than the one before runs with the last good configuration: it finds that, is not ready, is
-// not restarted, and its program names the mistake.
+// goesOn waits until another agent than the one before runs with the last good configuration: it finds that, is not
+// ready, is not restarted, and its program names the mistake.
 func (c *cluster) goesOn(t *testing.T, before int, mistake string) {
 	t.Helper()
 	var status harness.Status

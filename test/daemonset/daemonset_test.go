@@ -1,5 +1,5 @@
-// Package daemonset runs the agent as it is shipped for Kubernetes: the image that packaging/image makes, installed by the
-// chart and by the plain manifests, under the real kubelet of the lab.
+// Package daemonset runs the agent as it is shipped for Kubernetes: the image that packaging/image makes, installed
+// by the chart and by the plain manifests, under the real kubelet of the lab.
 package daemonset
 
 import (

@@ -17,8 +17,8 @@ import (
 	"github.com/nodeagent/nodeagent/test/page"
 )
 
-// TestDocumentation runs every command of docs/install-daemonset.md, from top to bottom, as a reader would, with the lab's
-// kubectl, helm and containerd on the path.
+// TestDocumentation runs every command of docs/install-daemonset.md, from top to bottom, as a reader would, with the
+// lab's kubectl, helm and containerd on the path.
 func TestDocumentation(t *testing.T) {
 	c := open(t)
 	commands, err := page.Commands(filepath.Join(c.repo, "docs/install-daemonset.md"))
@@ -54,8 +54,8 @@ func TestDocumentation(t *testing.T) {
 // foreignCondition is what another writer keeps on the Node.
 const foreignCondition = `{"status":{"conditions":[{"type":"SomebodyElses","status":"True","reason":"Theirs","message":"not ours"}]}}`
 
-// testNothingLeft fails when the cluster has anything of the agent once the page is followed to its end, or has lost what is
-// not the agent's.
+// testNothingLeft fails when the cluster has anything of the agent once the page is followed to its end, or has lost
+// what is not the agent's.
 func testNothingLeft(t *testing.T, c *cluster) {
 	t.Helper()
 	var types []string
@@ -79,8 +79,8 @@ func testNothingLeft(t *testing.T, c *cluster) {
 	}
 }
 
-// tools makes a directory with the programs that a reader of the page has, for the lab: helm is told what is special about
-// it, and so is what kubectl applies.
+// tools makes a directory with the programs that a reader of the page has, for the lab: helm is told what is special
+// about it, and so is what kubectl applies.
 func (c *cluster) tools(t *testing.T) string {
 	t.Helper()
 	dir := t.TempDir()

@@ -58,8 +58,8 @@ func listener(socket string) (int, error) {
 	return int(peer.Pid), nil
 }
 
-// testOnHost looks at the agent's process: it is in the host's namespaces and in its container's cgroups, and nothing of the
-// host is mounted for it.
+// testOnHost looks at the agent's process: it is in the host's namespaces and in its container's cgroups, and nothing
+// of the host is mounted for it.
 func testOnHost(t *testing.T, c *cluster) {
 	pid := agentPID(t)
 	for _, ns := range []string{"mnt", "net", "uts", "ipc", "cgroup", "pid", "user"} {
@@ -125,8 +125,8 @@ func testCommand(t *testing.T, c *cluster) {
 	if pid := agentPID(t); status.PID != pid {
 		t.Errorf("status is of process %d, the agent is %d", status.PID, pid)
 	}
-	// These read the host's mounts, kubelet and the runtime over the host's network and sockets, and /dev/kmsg, which the
-	// device cgroup of a container without privileges does not have.
+	// These read the host's mounts, kubelet and the runtime over the host's network and sockets, and /dev/kmsg, which
+	// the device cgroup of a container without privileges does not have.
 	healthy := map[string]bool{"filesystem-readonly": true, "kubelet-health": true, "runtime-health": true, "source-kernel-log": true, "source-mounts": true}
 	for _, check := range status.Checks {
 		if healthy[check.Check] && check.Status != "healthy" {

@@ -12,8 +12,8 @@ import (
 	"github.com/nodeagent/nodeagent/test/harness"
 )
 
-// testBesidePackage puts an agent on the host beside the DaemonSet's, as a package would: the later one stands back, and
-// takes over when the other one ends.
+// testBesidePackage puts an agent on the host beside the DaemonSet's, as a package would: the later one stands back,
+// and takes over when the other one ends.
 func testBesidePackage(t *testing.T, c *cluster) {
 	c.install(t, true)
 	first := agentPID(t)

@@ -64,7 +64,8 @@ func (i identity) send(ctx context.Context, method, path, contentType, body stri
 	return response.StatusCode, string(answer), err
 }
 
-// podToken is the token that kubelet gave to the agent's pod, read through the descriptor that the agent has kept of it.
+// podToken is the token that kubelet gave to the agent's pod, read through the descriptor that the agent has kept of
+// it.
 func podToken(t *testing.T) string {
 	t.Helper()
 	pid := agentPID(t)
@@ -177,7 +178,8 @@ var statusSamples = map[string]string{
 	"declaredFeatures": `["NodeagentTest"]`,
 }
 
-// TestEveryFieldOfTheStatusIsTried fails when a new Kubernetes adds a field: the lab then tries it, once it has a sample here.
+// TestEveryFieldOfTheStatusIsTried fails when a new Kubernetes adds a field: the lab then tries it, once it has a
+// sample here.
 func TestEveryFieldOfTheStatusIsTried(t *testing.T) {
 	for field := range reflect.TypeFor[corev1.NodeStatus]().Fields() {
 		name, _, _ := strings.Cut(field.Tag.Get("json"), ",")

@@ -1,6 +1,6 @@
-// Command demo shows on this machine, with a real Kubernetes node, what nodeagent does: a disk fails, a deleted pod leaves
-// things behind; both are found, told and, where that is possible, repaired. It ends by itself, and exits 0 only if all
-// of it really happened.
+// Command demo shows on this machine, with a real Kubernetes node, what nodeagent does: a disk fails, a deleted pod
+// leaves things behind; both are found, told and, where that is possible, repaired. It ends by itself, and exits 0
+// only if all of it really happened.
 package main
 
 import (

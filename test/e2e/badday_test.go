@@ -57,8 +57,8 @@ func silences() []silent {
 	}
 }
 
-// TestBadDay: while a component does not answer, status and check are there in bounded time, name it, and end with a code
-// that is not "fine"; the daemon goes on and is well again afterwards.
+// TestBadDay: while a component does not answer, status and check are there in bounded time, name it, and end with a
+// code that is not "fine"; the daemon goes on and is well again afterwards.
 func TestBadDay(t *testing.T) {
 	ofTheProcess(t, "it measures the process and its commands; the doors are tried by TestFaultsOfTheNode")
 	l := openLab(t)

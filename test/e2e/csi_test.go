@@ -92,8 +92,9 @@ func (c *csiLab) clean() {
 	_ = os.Remove(filepath.Join(c.lab.Paths.KubeletRoot, "plugins", csiName))
 }
 
-// await looks each second until the check tells the reason of the driver, "" for well. Kubelet tries a socket that it has
-// rejected again after up to 2 min 2 s (pkg/kubelet/pluginmanager/operationexecutor, exponential back-off by socket path).
+// await looks each second until the check tells the reason of the driver, "" for well. Kubelet tries a socket that it
+// has rejected again after up to 2 min 2 s (pkg/kubelet/pluginmanager/operationexecutor, exponential back-off by
+// socket path).
 func (c *csiLab) await(reason string) finding.Finding {
 	c.t.Helper()
 	ctx, cancel := context.WithTimeout(c.t.Context(), 3*time.Minute)

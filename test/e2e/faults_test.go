@@ -17,9 +17,9 @@ import (
 	"github.com/nodeagent/nodeagent/test/lab"
 )
 
-// TestFaultsOfTheNode makes a fault behind each of the agent's doors: a filesystem that hangs (children that may hang), a
-// pod that cannot start (kubelet's API), a CSI driver that has died (sockets), a runtime and a kubelet that are stopped
-// (gRPC, processes). The installed daemon finds each, and that each is over.
+// TestFaultsOfTheNode makes a fault behind each of the agent's doors: a filesystem that hangs (children that may
+// hang), a pod that cannot start (kubelet's API), a CSI driver that has died (sockets), a runtime and a kubelet that
+// are stopped (gRPC, processes). The installed daemon finds each, and that each is over.
 func TestFaultsOfTheNode(t *testing.T) {
 	l := openLab(t)
 	often := map[string]any{"every": "2s"}

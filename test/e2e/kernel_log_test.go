@@ -11,8 +11,8 @@ import (
 	"github.com/nodeagent/nodeagent/test/harness"
 )
 
-// TestRestartMissesNothing: what the kernel's log says while the agent is stopped, upgraded or killed is found when it is
-// back, once and only once, and what was told before is not told again.
+// TestRestartMissesNothing: what the kernel's log says while the agent is stopped, upgraded or killed is found when
+// it is back, once and only once, and what was told before is not told again.
 func TestRestartMissesNothing(t *testing.T) {
 	l := openLab(t)
 	a := install(t, l, harness.Overrides{"checks": map[string]any{"kernel-log": map[string]any{"programs": true}}})

@@ -83,7 +83,8 @@ func (k *kubeletLab) look(check detect.Check) map[string]finding.Finding {
 	return all
 }
 
-// await looks until all is as wanted: subject to a part of "reason stage message"; "" for a subject that must not be there.
+// await looks until all is as wanted: subject to a part of "reason stage message"; "" for a subject that must not be
+// there.
 func (k *kubeletLab) await(check detect.Check, limit time.Duration, want map[string]string) {
 	k.t.Helper()
 	var latest map[string]finding.Finding
@@ -122,8 +123,8 @@ spec:
 ---
 `
 
-// Pods that wait for an image, a ConfigMap in two ways and a CSI driver; pods that do not end because they are frozen or
-// held. All are found with their stage, and are no finding any more once they are mended.
+// Pods that wait for an image, a ConfigMap in two ways and a CSI driver; pods that do not end because they are frozen
+// or held. All are found with their stage, and are no finding any more once they are mended.
 func TestStuckPods(t *testing.T) {
 	k := openKubeletLab(t)
 	const image, volume = "localhost/busybox:1", "    volumeMounts: [{name: v, mountPath: /v}]\n  volumes:\n  - "
@@ -191,8 +192,8 @@ func (k *kubeletLab) clear(frozen *harness.Victim, names ...string) {
 	}
 }
 
-// A healthy kubelet is healthy. While the runtime hangs its metrics hang too, and after three minutes it says itself, in its
-// Node, that its PLEG is not healthy; it is well again soon after the runtime is.
+// A healthy kubelet is healthy. While the runtime hangs its metrics hang too, and after three minutes it says itself,
+// in its Node, that its PLEG is not healthy; it is well again soon after the runtime is.
 func TestKubeletPLEG(t *testing.T) {
 	need.Flag(t, *long, "-long: takes more than four minutes, as long as kubelet takes to notice")
 	k := openKubeletLab(t)
@@ -266,8 +267,8 @@ func TestNodeRegistration(t *testing.T) {
 	k.await(kubernetes.NodeRegistration(), time.Second, map[string]string{"node/" + k.lab.NodeName: "NodeIsAnotherMachine"})
 }
 
-// What reads kubelet's metrics, configuration and disks has nothing to say about a good node; where the apiserver is away
-// kubelet's requests fail, and do so no more when it is back.
+// What reads kubelet's metrics, configuration and disks has nothing to say about a good node; where the apiserver is
+// away kubelet's requests fail, and do so no more when it is back.
 func TestKubeletSync(t *testing.T) {
 	k := openKubeletLab(t)
 	for _, check := range []detect.Check{kubernetes.KubeletRestarts(nil), kubernetes.KubeletConfig(nil), kubernetes.ProbeStorms(), kubernetes.KubeletSync()} {
@@ -307,8 +308,8 @@ func TestKubeletSync(t *testing.T) {
 	}
 }
 
-// All that is asked of kubelet costs the agent little: each round is a new connection, a scrape, a list of pods and a probe,
-// which a daemon does once in a minute or in some.
+// All that is asked of kubelet costs the agent little: each round is a new connection, a scrape, a list of pods and a
+// probe, which a daemon does once in a minute or in some.
 func TestKubeletChecksCost(t *testing.T) {
 	k := openKubeletLab(t)
 	checks := []detect.Check{

@@ -76,8 +76,8 @@ func TestKubeletAndRuntimeHealth(t *testing.T) {
 	}
 }
 
-// awaitStopped waits until all threads of a component have stopped: one that runs on another processor goes on for a moment, and
-// answers.
+// awaitStopped waits until all threads of a component have stopped: one that runs on another processor goes on for a
+// moment, and answers.
 func (c *csiLab) awaitStopped(t *testing.T, component string) {
 	t.Helper()
 	pid, err := c.lab.PID(component)

@@ -11,7 +11,8 @@ import (
 const foreignCondition = `{"status":{"conditions":[{"type":"SomebodyElses","status":"True","reason":"Theirs","message":"not ours",` +
 	`"lastHeartbeatTime":"2026-01-01T00:00:00Z","lastTransitionTime":"2026-01-01T00:00:00Z"}]}}`
 
-// TestApiserverAway: a disk that fails while the apiserver is away is told once it is back; the conditions of others stay.
+// TestApiserverAway: a disk that fails while the apiserver is away is told once it is back; the conditions of others
+// stay.
 func TestApiserverAway(t *testing.T) {
 	l := openLab(t)
 	if out, err := l.Kubectl(t.Context(), "patch", "node", l.NodeName, "--subresource=status", "--type=strategic", "-p", foreignCondition); err != nil {
@@ -48,8 +49,8 @@ func TestApiserverAway(t *testing.T) {
 	}
 }
 
-// TestWitnessesAway: while kubelet, the runtime or the apiserver cannot be heard, nothing of a pod that is gone is called a
-// leftover, however long it was one; and "could not tell" is the answer.
+// TestWitnessesAway: while kubelet, the runtime or the apiserver cannot be heard, nothing of a pod that is gone is
+// called a leftover, however long it was one; and "could not tell" is the answer.
 func TestWitnessesAway(t *testing.T) {
 	l := openLab(t)
 	a := install(t, l, nil)

@@ -34,8 +34,8 @@ func ofTheProcess(t *testing.T, why string) {
 	need.Flag(t, !*asDaemonSet, "not -daemonset: "+why)
 }
 
-// lookInTest skips, in the DaemonSet, tests that open the read door by themselves: they see the same whatever is installed.
-// Where a containerd is asked for, those of the runtime see another one.
+// lookInTest skips, in the DaemonSet, tests that open the read door by themselves: they see the same whatever is
+// installed. Where a containerd is asked for, those of the runtime see another one.
 func lookInTest(t *testing.T) {
 	t.Helper()
 	ofTheRuntime := []string{"TestKubeletAndRuntimeHealth", "TestShimsOfLivingPods"}
@@ -83,9 +83,9 @@ func install(t *testing.T, l *lab.Lab, overrides harness.Overrides, tags ...stri
 	return a
 }
 
-// TestCrashAfterEveryStep kills the real agent (-9) at the first point of a release, then a new one at its second point,
-// and so on, until one comes through: whatever was cut off where, the end is the same, nothing is done that was not
-// judged, and what lives is untouched.
+// TestCrashAfterEveryStep kills the real agent (-9) at the first point of a release, then a new one at its second
+// point, and so on, until one comes through: whatever was cut off where, the end is the same, nothing is done that
+// was not judged, and what lives is untouched.
 func TestCrashAfterEveryStep(t *testing.T) {
 	ofTheProcess(t, "what is killed is a command on the host, beside which no daemon releases")
 	l := openLab(t)
@@ -177,7 +177,8 @@ func awaitGone(t *testing.T, a *harness.Agent, victim *harness.Victim) {
 	}
 }
 
-// TestReleaseByTheDaemon: with mode on, the daemon finds and releases by itself; in dry-run, the default, it only tells.
+// TestReleaseByTheDaemon: with mode on, the daemon finds and releases by itself; in dry-run, the default, it only
+// tells.
 func TestReleaseByTheDaemon(t *testing.T) {
 	l := openLab(t)
 	a := install(t, l, nil)

@@ -1,7 +1,7 @@
-// Package guest boots a machine of its own, with Debian's kernel and pure cgroup v2, and runs a test binary in it. There,
-// disks, arrays and links can really be broken, and the kernel itself, by modules that are built for it; and a kernel that
-// differs from the builder's own is tried. The guest sees the file system of this machine, read-only, below a layer in memory:
-// the same tools, another kernel.
+// Package guest boots a machine of its own, with Debian's kernel and pure cgroup v2, and runs a test binary in it.
+// There, disks, arrays and links can really be broken, and the kernel itself, by modules that are built for it; and a
+// kernel that differs from the builder's own is tried. The guest sees the file system of this machine, read-only,
+// below a layer in memory: the same tools, another kernel.
 //
 // It is emulated (no KVM is needed) and up within ten seconds.
 package guest
@@ -108,8 +108,8 @@ func (g Guest) hardware() []string {
 	}
 }
 
-// bareHardware is a machine that can be saved, which one with a disk of its own or with this machine's files cannot. Its
-// processor is one of Intel's, whose damaged memory Linux can take out of use.
+// bareHardware is a machine that can be saved, which one with a disk of its own or with this machine's files cannot.
+// Its processor is one of Intel's, whose damaged memory Linux can take out of use.
 func (g Guest) bareHardware() []string {
 	return []string{
 		"-cpu", "max,vendor=GenuineIntel", "-m", "768", "-device", "i6300esb",

@@ -17,20 +17,22 @@ import (
 
 var withGuest = flag.Bool("guest", false, "boot a machine of its own for these tests; needs qemu-system-x86 and the other packages of make packages")
 
-// TestGuest breaks a guest whose PID 1 is a shell: it is up in seconds, and nothing but the test and the agent runs there.
+// TestGuest breaks a guest whose PID 1 is a shell: it is up in seconds, and nothing but the test and the agent runs
+// there.
 func TestGuest(t *testing.T) { inGuest(t, "", Guest{Modules: "modules"}) }
 
 // TestSystemd runs the agent in its unit, in a guest whose PID 1 is systemd.
 func TestSystemd(t *testing.T) { inGuest(t, "Unit", Guest{Systemd: true}) }
 
-// TestMachine stops, suspends and restores a whole guest, has its processor report errors, and has it panic. What is seen after
-// that are the tests of Again.
+// TestMachine stops, suspends and restores a whole guest, has its processor report errors, and has it panic. What is
+// seen after that are the tests of Again.
 func TestMachine(t *testing.T) { inGuest(t, "Machine", Guest{Bare: true}) }
 
 // TestCrash breaks the kernel of a guest, where no other test suffers by it.
 func TestCrash(t *testing.T) { inGuest(t, "Crash", Guest{Modules: "modules"}) }
 
-// inGuest runs those tests of ./inside in a guest that begin with a word, with the real agent. Each of them is a subtest here.
+// inGuest runs those tests of ./inside in a guest that begin with a word, with the real agent. Each of them is a
+// subtest here.
 func inGuest(t *testing.T, word string, g Guest) {
 	t.Helper()
 	need.Flag(t, *withGuest, "-guest: boots a machine of its own")

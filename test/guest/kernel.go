@@ -61,7 +61,8 @@ func (g Guest) kernel(ctx context.Context) (kernel, error) {
 	return findKernel(root)
 }
 
-// kernelPackages returns the names of the packages: the kernel, its headers and the programs that modules are built with.
+// kernelPackages returns the names of the packages: the kernel, its headers and the programs that modules are built
+// with.
 func kernelPackages(ctx context.Context) ([]string, error) {
 	images, err := depends(ctx, "linux-image-amd64")
 	if err != nil {

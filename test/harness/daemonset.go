@@ -28,7 +28,8 @@ type daemonSet struct {
 	init  int // the process that stands for the host: process 1 of this machine may not let its namespaces be opened
 }
 
-// InstallDaemonSet is Install for the agent as a DaemonSet. Commands are given to its program on the host, as people do.
+// InstallDaemonSet is Install for the agent as a DaemonSet. Commands are given to its program on the host, as people
+// do.
 func InstallDaemonSet(ctx context.Context, l *lab.Lab, dir, binary string, overrides Overrides) (*Agent, error) {
 	if err := os.MkdirAll(dir, 0o700); err != nil {
 		return nil, err

@@ -60,7 +60,8 @@ func Repo() (string, error) {
 	return "", errors.New("the working directory is not inside a checkout of nodeagent")
 }
 
-// Build builds the agent into dir, as the Makefile does, and returns the path of the binary. Tags are further Go build tags.
+// Build builds the agent into dir, as the Makefile does, and returns the path of the binary. Tags are further Go
+// build tags.
 func Build(ctx context.Context, dir string, tags ...string) (string, error) {
 	repo, err := Repo()
 	if err != nil {

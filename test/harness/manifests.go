@@ -19,9 +19,9 @@ import (
 // probes is where the manifests have kubelet ask.
 const probes = "127.0.0.1:10690"
 
-// Manifests returns the plain manifests with an image and a configuration, and in them what is special about the lab: there
-// is no kube-proxy behind the apiserver's address, and process 1 may not let its namespaces be opened. stateDir is what the
-// configuration says; of one that is wrong, what a good one said.
+// Manifests returns the plain manifests with an image and a configuration, and in them what is special about the lab:
+// there is no kube-proxy behind the apiserver's address, and process 1 may not let its namespaces be opened. stateDir
+// is what the configuration says; of one that is wrong, what a good one said.
 func Manifests(l *lab.Lab, image, configuration, stateDir string) (string, error) {
 	repo, err := Repo()
 	if err != nil {
@@ -57,8 +57,8 @@ func Manifests(l *lab.Lab, image, configuration, stateDir string) (string, error
 	}
 }
 
-// kubeletRight is the right to ask kubelet, which is off by default: without it nothing is proven to be left. The right to read
-// pods is not among it, since the agent reads them as the node.
+// kubeletRight is the right to ask kubelet, which is off by default: without it nothing is proven to be left. The
+// right to read pods is not among it, since the agent reads them as the node.
 func kubeletRight() (string, error) {
 	repo, err := Repo()
 	if err != nil {

@@ -75,8 +75,8 @@ func TestEveryWriteIsNarrowed(t *testing.T) {
 	}
 }
 
-// What an agent may change of its Node is listed: the policy compares every other field, whatever later versions of Kubernetes
-// add to it.
+// What an agent may change of its Node is listed: the policy compares every other field, whatever later versions of
+// Kubernetes add to it.
 func TestNodePolicyListsWhatMayChange(t *testing.T) {
 	const (
 		metadata = "[object, oldObject].all(o, o.metadata.all(k, k in ['managedFields', 'resourceVersion'] || object.metadata[?k] == oldObject.metadata[?k])) && object.?spec == oldObject.?spec"
@@ -104,8 +104,8 @@ func TestNodePolicyListsWhatMayChange(t *testing.T) {
 	t.Error("no policy nodeagent-node")
 }
 
-// By default no right reads beyond the agent's own node what says something of pods: neither pods nor the API of every kubelet.
-// Each wider right has a switch of its own.
+// By default no right reads beyond the agent's own node what says something of pods: neither pods nor the API of
+// every kubelet. Each wider right has a switch of its own.
 func TestPodsOfTheClusterAreNotRead(t *testing.T) {
 	wide := func(args ...string) []string {
 		var found []string

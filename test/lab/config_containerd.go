@@ -17,8 +17,8 @@ func (l *Lab) containerdTemplate() *template.Template {
 	return containerd2Template
 }
 
-// newContainerdTemplate is a configuration of containerd: its version with what is off, what all versions have in common, the rest,
-// and what runs containers, which belongs to a plugin whose name differs.
+// newContainerdTemplate is a configuration of containerd: its version with what is off, what all versions have in
+// common, the rest, and what runs containers, which belongs to a plugin whose name differs.
 func newContainerdTemplate(runtime, version, rest string) *template.Template {
 	return template.Must(template.New("containerd").Parse(version + `root = "{{.Paths.ContainerdRoot}}"
 state = "{{.Paths.ContainerdState}}"
@@ -62,7 +62,8 @@ disabled_plugins = ["io.containerd.snapshotter.v1.aufs", "io.containerd.snapshot
   max_conf_num = 1
 `)
 
-// containerd 2, in the third version of the file, which 2.0 has brought and every later one reads. NRI would listen in /run/nri.
+// containerd 2, in the third version of the file, which 2.0 has brought and every later one reads. NRI would listen
+// in /run/nri.
 var containerd2Template = newContainerdTemplate("io.containerd.cri.v1.runtime", `version = 3
 disabled_plugins = ["io.containerd.snapshotter.v1.blockfile", "io.containerd.snapshotter.v1.devmapper",
   "io.containerd.snapshotter.v1.erofs", "io.containerd.snapshotter.v1.zfs",

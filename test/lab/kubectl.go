@@ -101,8 +101,8 @@ func (l *Lab) Pod(ctx context.Context, namespace, name string) (PodStatus, error
 	return status, nil
 }
 
-// WaitPodRunning waits up to three minutes until a pod runs and has an address: after the apiserver was away it may be a
-// minute until the scheduler's watches are there again (client-go's backoff). The error has the pod's events.
+// WaitPodRunning waits up to three minutes until a pod runs and has an address: after the apiserver was away it may
+// be a minute until the scheduler's watches are there again (client-go's backoff). The error has the pod's events.
 func (l *Lab) WaitPodRunning(ctx context.Context, namespace, name string) (PodStatus, error) {
 	var status PodStatus
 	err := poll(ctx, 3*time.Minute, 200*time.Millisecond, func(ctx context.Context) (err error) {

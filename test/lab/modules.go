@@ -67,8 +67,8 @@ func (m module) cacheDir(repo string) (string, error) {
 	return filepath.Join(repo, ".cache", m.name+"-"+version), nil
 }
 
-// Build builds all programs of others that a lab may run, unless the cache has them. It needs no root; an Up that begins
-// meanwhile waits for it.
+// Build builds all programs of others that a lab may run, unless the cache has them. It needs no root; an Up that
+// begins meanwhile waits for it.
 func Build(ctx context.Context, opts Options) error {
 	repo, err := findRepo(opts.Repo)
 	if err != nil {

@@ -11,8 +11,8 @@ import (
 	"strings"
 )
 
-// packages are the Debian packages that the lab and the tests of the agent need, each with a file by which it is known to
-// be there.
+// packages are the Debian packages that the lab and the tests of the agent need, each with a file by which it is
+// known to be there.
 var packages = [...]struct{ name, file string }{
 	{"etcd-server", "/usr/bin/etcd"},
 	{"containerd", "/usr/bin/containerd"},

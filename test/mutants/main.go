@@ -1,10 +1,11 @@
-// Command mutants takes out the guards of nodeagent one at a time and runs the tests that ought to notice. A guard without a
-// test that fails when it is taken out is no guard. See the tables beside it, *.yaml, and README's `make mutants`.
+// Command mutants takes out the guards of nodeagent one at a time and runs the tests that ought to notice. A guard
+// without a test that fails when it is taken out is no guard. See the tables beside it, *.yaml, and README's `make
+// mutants`.
 //
 //	go run ./test/mutants [-run REGEXP] [-list] [FOLDER]
 //
-// Nothing in the tree is changed: the compiler is given the changed file in the place of the real one (go test -overlay). Exit
-// status: 0 every change was noticed, 1 one was not, or an entry is wrong.
+// Nothing in the tree is changed: the compiler is given the changed file in the place of the real one (go test
+// -overlay). Exit status: 0 every change was noticed, 1 one was not, or an entry is wrong.
 package main
 
 import (

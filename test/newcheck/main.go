@@ -2,8 +2,8 @@
 //
 //	go run ./test/newcheck disk-glitter storage      (or: make new-check ID=disk-glitter DOMAIN=storage)
 //
-// It writes the check's file and its fixtures, adds its line to the list of checks and to the known faults, and makes the
-// generated files anew. What cannot be a check is refused before anything is written. Exit status: 0 made, 1 not.
+// It writes the check's file and its fixtures, adds its line to the list of checks and to the known faults, and makes
+// the generated files anew. What cannot be a check is refused before anything is written. Exit status: 0 made, 1 not.
 package main
 
 import (

@@ -101,8 +101,8 @@ func TestEachDomain(t *testing.T) {
 	}
 }
 
-// A newcomer follows CONTRIBUTING.md word by word, in a copy of the tree: there is a check that works, and a broken fixture is
-// noticed.
+// A newcomer follows CONTRIBUTING.md word by word, in a copy of the tree: there is a check that works, and a broken
+// fixture is noticed.
 func TestContributing(t *testing.T) {
 	need.Program(t, "make")
 	need.Program(t, "go")

@@ -83,8 +83,8 @@ func (m *machine) makeCgroups() {
 	}
 }
 
-// start starts systemd-nspawn in the machine's cgroups. There is no systemd on the outside: --keep-unit and --register=no
-// keep it from asking for one.
+// start starts systemd-nspawn in the machine's cgroups. There is no systemd on the outside: --keep-unit and
+// --register=no keep it from asking for one.
 func (m *machine) start() {
 	m.t.Helper()
 	enter := ""

@@ -1,8 +1,8 @@
-// Package rpm_test installs the real package into a real Debian with a real systemd, in a container of systemd-nspawn, and
-// does to it what happens to a node: upgrades, bad configurations, crashes, hangs, reboots.
+// Package rpm_test installs the real package into a real Debian with a real systemd, in a container of
+// systemd-nspawn, and does to it what happens to a node: upgrades, bad configurations, crashes, hangs, reboots.
 //
-// It needs root and the Debian packages cpio, rpm, rpmlint, systemd-container and debootstrap. The first run makes a Debian root
-// filesystem in .cache/debian-12 of the checkout; each test boots a copy-on-write copy of it.
+// It needs root and the Debian packages cpio, rpm, rpmlint, systemd-container and debootstrap. The first run makes a
+// Debian root filesystem in .cache/debian-12 of the checkout; each test boots a copy-on-write copy of it.
 package rpm_test
 
 import (

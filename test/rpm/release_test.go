@@ -25,10 +25,11 @@ const (
 	dead   = "22222222-2222-4222-8222-222222222222"
 )
 
-// TestReleaseOnSystemdHost: the service of the package releases what a dead pod left behind on a host whose init is systemd and whose root
-// mount is shared: processes that are deaf to SIGTERM, mounts, cgroups that are systemd's units, and the pod's directory.
-// Nothing else changes: systemd ran in the pod and left cgroups below it that are named like the host's slices, and below the
-// source of its subPath the host mounted a disk later, which propagated into the pod's directory.
+// TestReleaseOnSystemdHost: the service of the package releases what a dead pod left behind on a host whose init is
+// systemd and whose root mount is shared: processes that are deaf to SIGTERM, mounts, cgroups that are systemd's
+// units, and the pod's directory. Nothing else changes: systemd ran in the pod and left cgroups below it that are
+// named like the host's slices, and below the source of its subPath the host mounted a disk later, which propagated
+// into the pod's directory.
 func TestReleaseOnSystemdHost(t *testing.T) {
 	m := boot(t)
 	if out := m.run("findmnt", "-no", "PROPAGATION", "/"); strings.TrimSpace(out) != "shared" {
@@ -113,7 +114,8 @@ func (m *machine) mode(mode string) {
 	m.run("systemctl", "reload", "nodeagent")
 }
 
-// startNode starts a real containerd with its CRI plugin, and what stands in for kubelet and the apiserver, as services.
+// startNode starts a real containerd with its CRI plugin, and what stands in for kubelet and the apiserver, as
+// services.
 func (m *machine) startNode() {
 	m.t.Helper()
 	runtime := need.Program(m.t, "containerd")
@@ -200,8 +202,8 @@ mount --bind /data "$1/volume-subpaths/data/app/0"`, "sh", dir)
 		}
 		return nil
 	})
-	// One of its processes goes into a cgroup that has the name of a slice of the host. Another container had such cgroups, too;
-	// of its scope systemd knows nothing any more, and so does not take them away.
+	// One of its processes goes into a cgroup that has the name of a slice of the host. Another container had such
+	// cgroups, too; of its scope systemd knows nothing any more, and so does not take them away.
 	m.run("sh", "-ec", `pid=$(tail -n 1 "/sys/fs/cgroup/systemd$1/cgroup.procs")
 for h in systemd unified; do
   mkdir "/sys/fs/cgroup/$h$1/system.slice" "/sys/fs/cgroup/$h$1/kubepods.slice" "/sys/fs/cgroup/$h$1/user.slice"
@@ -227,9 +229,9 @@ for unit in "$2" "$3"; do echo "unit $unit" $(systemctl is-active "$unit" | grep
 	return left
 }
 
-// bystanders is all that must not change: units, with the invocation and the process of each, the processes of the living pod
-// with the time of their start, its files and cgroups by inode, every mount that is not in the dead pod's directory, and the
-// host's data.
+// bystanders is all that must not change: units, with the invocation and the process of each, the processes of the
+// living pod with the time of their start, its files and cgroups by inode, every mount that is not in the dead pod's
+// directory, and the host's data.
 func (m *machine) bystanders() []string {
 	m.t.Helper()
 	out := m.run("sh", "-ec", `systemctl show -p Id -p InvocationID -p MainPID --state=active "*" | awk 'BEGIN { RS = "" } { $1 = $1; print "unit", $0 }'

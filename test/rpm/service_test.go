@@ -282,8 +282,8 @@ func TestTheUnitMayDoItsWork(t *testing.T) {
 	}
 }
 
-// A read-only disk is what the agent is there to tell; it must not keep it from starting, even where its own directory is
-// lost. With StateDirectory= in the unit this fails with 238/STATE_DIRECTORY.
+// A read-only disk is what the agent is there to tell; it must not keep it from starting, even where its own
+// directory is lost. With StateDirectory= in the unit this fails with 238/STATE_DIRECTORY.
 func TestReadOnlyDisk(t *testing.T) {
 	m := boot(t)
 	m.install()

@@ -89,8 +89,8 @@ func TestUnits(t *testing.T) {
 	m.unitFinding("systemd-units", "job.service", "")
 }
 
-// TestUnitAtOnce: with the intervals that people have, a unit that fails is found because systemd tells of it. One that fails
-// all the time costs next to nothing.
+// TestUnitAtOnce: with the intervals that people have, a unit that fails is found because systemd tells of it. One
+// that fails all the time costs next to nothing.
 func TestUnitAtOnce(t *testing.T) {
 	m := boot(t)
 	m.install()
@@ -222,7 +222,8 @@ func (m *machine) startContainerd() {
 	m.containerdSeen("0")
 }
 
-// containerdSeen waits until another containerd than old serves its socket and the agent has looked, and returns its PID.
+// containerdSeen waits until another containerd than old serves its socket and the agent has looked, and returns its
+// PID.
 func (m *machine) containerdSeen(old string) string {
 	m.t.Helper()
 	pid := ""

@@ -27,7 +27,8 @@ var (
 	ErrSilent     = errors.New("the agent does not answer")
 )
 
-// askLimit is how long the answer to a question may take. What is asked is in the agent's memory: it takes milliseconds.
+// askLimit is how long the answer to a question may take. What is asked is in the agent's memory: it takes
+// milliseconds.
 const askLimit = 3 * time.Second
 
 // AskStatus asks the running agent what it believes.

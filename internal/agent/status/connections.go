@@ -15,8 +15,8 @@ import (
 	"github.com/nodeagent/nodeagent/internal/host/network"
 )
 
-// The limits of one listener. Whoever is on the node may connect to the loopback, and every connection is a descriptor of the
-// agent, which needs them to observe the node.
+// The limits of one listener. Whoever is on the node may connect to the loopback, and every connection is a
+// descriptor of the agent, which needs them to observe the node.
 const (
 	MaxConnections = 32
 	HeaderWithin   = 2 * time.Second // a request that is slower to come is no probe and no scrape
@@ -28,8 +28,8 @@ const (
 // UnknownUser is whoever the kernel could not tell.
 const UnknownUser = ^uint32(0)
 
-// Serve runs an HTTP server on listener until ctx ends: one request for each connection, and a bounded number of connections.
-// user says whose the other end is; nil where all are one's.
+// Serve runs an HTTP server on listener until ctx ends: one request for each connection, and a bounded number of
+// connections. user says whose the other end is; nil where all are one's.
 func Serve(ctx context.Context, listener net.Listener, handler http.Handler, user func(net.Conn) uint32) error {
 	limited := &limitedListener{Listener: listener, most: MaxConnections, user: user}
 	server := &http.Server{
@@ -45,8 +45,8 @@ func Serve(ctx context.Context, listener net.Listener, handler http.Handler, use
 	return nil
 }
 
-// limitedListener accepts every connection, so that nobody waits behind those that only hold theirs, and closes another one
-// for it where there are too many.
+// limitedListener accepts every connection, so that nobody waits behind those that only hold theirs, and closes
+// another one for it where there are too many.
 type limitedListener struct {
 	net.Listener
 	most int

@@ -5,9 +5,9 @@ import (
 	"time"
 )
 
-// ContainerPaths is where another process finds what an agent that has left its container goes on reading there: the paths lead
-// through the agent's own descriptors. All is empty where the agent was started on the host. They are asked for on the
-// socket and not published as links: the number of a process that has ended may become another's.
+// ContainerPaths is where another process finds what an agent that has left its container goes on reading there: the
+// paths lead through the agent's own descriptors. All is empty where the agent was started on the host. They are
+// asked for on the socket and not published as links: the number of a process that has ended may become another's.
 type ContainerPaths struct {
 	Config         string `json:"config,omitempty"`         // configuration file
 	ServiceAccount string `json:"serviceAccount,omitempty"` // directory of the pod's token

@@ -14,8 +14,8 @@ import (
 	"github.com/nodeagent/nodeagent/internal/host/mount"
 )
 
-// CgroupHierarchy is one mounted cgroup hierarchy: cgroup v2 (alone, or "unified" beside v1), a v1 controller or several
-// mounted together, or a v1 hierarchy with a name and no controller (systemd's).
+// CgroupHierarchy is one mounted cgroup hierarchy: cgroup v2 (alone, or "unified" beside v1), a v1 controller or
+// several mounted together, or a v1 hierarchy with a name and no controller (systemd's).
 type CgroupHierarchy struct {
 	Name  string // as in /proc/PID/cgroup: "" for v2, "cpu,cpuacct", "name=systemd"
 	Point string // where it is mounted
@@ -27,7 +27,8 @@ func (h CgroupHierarchy) Has(controller string) bool {
 	return !h.V2 && slices.Contains(strings.Split(h.Name, ","), controller)
 }
 
-// v1Option reports whether it is an option of a cgroup v1 superblock that names no controller. See cgroups(7) and kernel/cgroup/cgroup-v1.c.
+// v1Option reports whether it is an option of a cgroup v1 superblock that names no controller. See cgroups(7) and
+// kernel/cgroup/cgroup-v1.c.
 func v1Option(option string) bool {
 	switch option {
 	case "rw", "ro", "xattr", "clone_children", "none", "all", "noprefix", "cpuset_v2_mode", "favordynmods", "seclabel":
@@ -36,8 +37,8 @@ func v1Option(option string) bool {
 	return strings.HasPrefix(option, "release_agent=")
 }
 
-// CgroupHierarchies finds the mounted hierarchies in a mount table, each once, those below dir (/sys/fs/cgroup) only: the
-// mount table of a host also shows those of containers.
+// CgroupHierarchies finds the mounted hierarchies in a mount table, each once, those below dir (/sys/fs/cgroup) only:
+// the mount table of a host also shows those of containers.
 func CgroupHierarchies(mounts []mount.Mount, dir string) []CgroupHierarchy {
 	var found []CgroupHierarchy
 	seen := make(map[string]bool)
@@ -82,9 +83,9 @@ type PodCgroup struct {
 // Dir returns where the cgroup is in the file system.
 func (c PodCgroup) Dir() string { return path.Join(c.Hierarchy.Point, c.Path) }
 
-// Bounds of what is listed of one pod in one hierarchy. Containers may make cgroups of their own below theirs: systemd in
-// a container makes about 100, a node of kind some hundreds. A pod that makes more costs nobody but itself: what is above
-// the bounds is not listed, and its own cgroup says so.
+// Bounds of what is listed of one pod in one hierarchy. Containers may make cgroups of their own below theirs:
+// systemd in a container makes about 100, a node of kind some hundreds. A pod that makes more costs nobody but
+// itself: what is above the bounds is not listed, and its own cgroup says so.
 const (
 	maxCgroupDepth = 32
 	maxPodCgroups  = 1024
@@ -147,8 +148,8 @@ type cgroupWalk struct {
 	found []PodCgroup
 }
 
-// below adds the cgroups below one. A cgroup that goes away meanwhile is no error. The number of links tells whether there
-// are any below (kernfs counts subdirectories), which spares the listing of most.
+// below adds the cgroups below one. A cgroup that goes away meanwhile is no error. The number of links tells whether
+// there are any below (kernfs counts subdirectories), which spares the listing of most.
 func (w *cgroupWalk) below(c PodCgroup) error {
 	if c.Depth > 0 {
 		stat, err := w.files.Stat(c.Dir())

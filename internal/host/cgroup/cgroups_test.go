@@ -86,8 +86,8 @@ func TestPodCgroupsOfThisMachine(t *testing.T) {
 	}
 }
 
-// What one pod makes of cgroups costs nobody but itself: the pods before and after it are listed whole, and its own cgroup
-// says that not all of its are.
+// What one pod makes of cgroups costs nobody but itself: the pods before and after it are listed whole, and its own
+// cgroup says that not all of its are.
 func TestPodCgroupsOfHostilePod(t *testing.T) {
 	const hostile, other = "00000000-0000-4000-8000-000000000001", "00000000-0000-4000-8000-000000000002"
 	deep, long := "", ""

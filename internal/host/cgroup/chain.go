@@ -12,8 +12,8 @@ import (
 	"github.com/nodeagent/nodeagent/internal/host/hosterr"
 )
 
-// CgroupOf returns the hierarchy that carries a controller for a process, and the process's path in it: that of cgroup v1
-// where it is mounted with this controller, else v2. ErrNotConfigured says that there is neither.
+// CgroupOf returns the hierarchy that carries a controller for a process, and the process's path in it: that of
+// cgroup v1 where it is mounted with this controller, else v2. ErrNotConfigured says that there is neither.
 func CgroupOf(h *host.Host, pid int, controller string) (CgroupHierarchy, string, error) {
 	cgroups, err := h.ProcCgroups(pid)
 	if err != nil {

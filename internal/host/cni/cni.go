@@ -17,8 +17,8 @@ const cniCacheKind = "cniCacheV1"
 // maxAttachment bounds one cached CNI result; real ones are 1 to 4 KiB.
 const maxAttachment = 1 << 20
 
-// Attachment is one cached result of a CNI ADD, <CNICacheDir>/results/<network>-<container>-<interface>, as libcni keeps
-// it until the DEL: https://github.com/containernetworking/cni/blob/main/libcni/api.go (cachedInfo).
+// Attachment is one cached result of a CNI ADD, <CNICacheDir>/results/<network>-<container>-<interface>, as libcni
+// keeps it until the DEL: https://github.com/containernetworking/cni/blob/main/libcni/api.go (cachedInfo).
 type Attachment struct {
 	File string
 	Stat host.FileStat
@@ -116,8 +116,8 @@ func leaseDirs(config []byte) []string {
 	return dirs
 }
 
-// Attachments reads all cached CNI results. The error joins one for each file that cannot be read; all others are returned
-// beside it, those that are malformed too. A cache that does not exist is an empty one.
+// Attachments reads all cached CNI results. The error joins one for each file that cannot be read; all others are
+// returned beside it, those that are malformed too. A cache that does not exist is an empty one.
 func Attachments(h *host.Host) ([]Attachment, error) {
 	dir := path.Join(h.Paths.CNICacheDir, "results")
 	entries, _, err := h.Files.Entries(dir)

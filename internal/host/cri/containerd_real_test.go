@@ -137,7 +137,8 @@ func TestRealContainerd(t *testing.T) {
 	r.signal(syscall.SIGCONT)
 	t.Logf("answer %s after SIGCONT", r.eventually(version))
 
-	// kill -9 leaves the socket file. The error comes at once, and the successor is heard by the first call it can hear.
+	// kill -9 leaves the socket file. The error comes at once, and the successor is heard by the first call it can
+	// hear.
 	r.kill()
 	start := time.Now()
 	if err := version(hosttest.Within(t, 30*time.Second)); !errors.Is(err, syscall.ECONNREFUSED) || time.Since(start) > 5*time.Second {

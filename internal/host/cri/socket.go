@@ -42,8 +42,8 @@ type dialed struct {
 	failure error // the failed call for which it was thrown away; nil while it is in use
 }
 
-// Invoke implements grpc.ClientConnInterface. Errors name socket and method, keep the gRPC status, and wrap the error of
-// ctx or of the dial (fs.ErrNotExist, syscall.ECONNREFUSED) where that was the reason.
+// Invoke implements grpc.ClientConnInterface. Errors name socket and method, keep the gRPC status, and wrap the error
+// of ctx or of the dial (fs.ErrNotExist, syscall.ECONNREFUSED) where that was the reason.
 func (s *socketConn) Invoke(ctx context.Context, method string, args, reply any, opts ...grpc.CallOption) error {
 	for attempt := 0; ; attempt++ {
 		conn, err := s.open()
@@ -121,7 +121,8 @@ func (s *socketConn) dial(ctx context.Context, of *dialed) (net.Conn, error) {
 	return conn, err
 }
 
-// DialRoots connects to a Unix socket on which a process of root's listens. Any other is an error that wraps ErrNotRoots.
+// DialRoots connects to a Unix socket on which a process of root's listens. Any other is an error that wraps
+// ErrNotRoots.
 func DialRoots(ctx context.Context, path string) (net.Conn, error) {
 	conn, err := (&net.Dialer{}).DialContext(ctx, "unix", path)
 	if err != nil {
@@ -134,10 +135,11 @@ func DialRoots(ctx context.Context, path string) (net.Conn, error) {
 	return conn, nil
 }
 
-// judge throws away a connection that failed, and returns the failure and what it wraps. Of a connection that another call
-// has thrown away, that is the failure of the other call, and not that the connection is closed, which is our own doing. The
-// failure is stale where it tells of a connection made earlier and not of the daemon now: it broke since (the daemon was
-// started again), or was thrown away. Then it is worth to ask once more; everything that is asked here only reads.
+// judge throws away a connection that failed, and returns the failure and what it wraps. Of a connection that another
+// call has thrown away, that is the failure of the other call, and not that the connection is closed, which is our
+// own doing. The failure is stale where it tells of a connection made earlier and not of the daemon now: it broke
+// since (the daemon was started again), or was thrown away. Then it is worth to ask once more; everything that is
+// asked here only reads.
 func (s *socketConn) judge(ctx context.Context, conn *dialed, err error) (failure, cause error, stale bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -19,8 +19,8 @@ import (
 // socketOfRoot names the socket of root in the environment of the test's own child, which is nobody.
 const socketOfRoot = "NODEAGENT_TEST_SOCKET"
 
-// TestSocketWithoutRights: who may not connect is told just that, however many calls share a connection and whichever of them
-// throws it away. The calls are made by a process of nobody, which is this test once more.
+// TestSocketWithoutRights: who may not connect is told just that, however many calls share a connection and whichever
+// of them throws it away. The calls are made by a process of nobody, which is this test once more.
 func TestSocketWithoutRights(t *testing.T) {
 	if socket := os.Getenv(socketOfRoot); socket != "" {
 		callWithoutRights(t, socket)

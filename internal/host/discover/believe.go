@@ -20,8 +20,9 @@ import (
 	"github.com/nodeagent/nodeagent/internal/host/owned"
 )
 
-// Anybody can start a process called kubelet. What such a process says (its kubeconfig, whose programs are run as root; its
-// folders, whose programs are run as root; its server, which is shown a token) is believed of root's own alone:
+// Anybody can start a process called kubelet. What such a process says (its kubeconfig, whose programs are run as
+// root; its folders, whose programs are run as root; its server, which is shown a token) is believed of root's own
+// alone:
 //
 //	/proc/PID/status    Uid: all four are 0, as the machine counts
 //	/proc/PID/ns/user   that of the host's init; where it cannot be read, uid_map is that of a machine: 0 0 4294967295
@@ -29,10 +30,10 @@ import (
 //	/proc/PID/exe       a program of that name, root's alone with each folder on the way: see package owned
 //	/proc/PID/ns/mnt    that of the host's init
 //
-// A local user, a container and a setuid program under a borrowed name fail the first four: they are impostors, as if they
-// were not there. Only root can make a process that fails the others: whether that is the node's kubelet cannot be told,
-// which is an error and not "no kubelet runs". paths.kubeletElsewhere settles it for a mount namespace of kubelet's own
-// (OpenShift's kubens) and for a kubelet that root started by hand.
+// A local user, a container and a setuid program under a borrowed name fail the first four: they are impostors, as if
+// they were not there. Only root can make a process that fails the others: whether that is the node's kubelet cannot
+// be told, which is an error and not "no kubelet runs". paths.kubeletElsewhere settles it for a mount namespace of
+// kubelet's own (OpenShift's kubens) and for a kubelet that root started by hand.
 
 // ErrImpostor says that a process has the name of a daemon of the node and is not root's own.
 var ErrImpostor = errors.New("it is not believed")
@@ -42,13 +43,14 @@ type candidate struct {
 	host.Process
 	uid     uint32
 	program string // empty where it was not looked at
-	// why it is not believed: ErrImpostor, or what could not be told; nil: it is believed. The arguments are read only then.
+	// why it is not believed: ErrImpostor, or what could not be told; nil: it is believed. The arguments are read
+	// only then.
 	why error
 }
 
 // candidates returns the living processes for which wanted is true, as processesNamed does, each with whether it is
-// believed. Of those that are not, wanted has seen the kernel's name alone: the arguments of a stranger are not read, his
-// memory may hang whoever does. What lives in a PID namespace of its own is another machine's.
+// believed. Of those that are not, wanted has seen the kernel's name alone: the arguments of a stranger are not read,
+// his memory may hang whoever does. What lives in a PID namespace of its own is another machine's.
 func candidates(h *host.Host, wanted func(comm string, args []string) bool) ([]candidate, error) {
 	pids, err := h.PIDs()
 	if err != nil {
@@ -133,8 +135,8 @@ func judge(h *host.Host, c *candidate) error {
 	return sameProgram(h, c.PID, file)
 }
 
-// unlessUnprivileged forgives that an agent of a user may not look at root's processes: what runs as root and in a cgroup of
-// the machine must do for it.
+// unlessUnprivileged forgives that an agent of a user may not look at root's processes: what runs as root and in a
+// cgroup of the machine must do for it.
 func unlessUnprivileged(err error) error {
 	if os.Geteuid() != 0 && errors.Is(err, fs.ErrPermission) {
 		return nil
@@ -206,8 +208,8 @@ func hostMounts(h *host.Host, pid int) error {
 	return err
 }
 
-// sameNamespace compares the namespace of a process with the one that stands for the host. Where init's cannot be read, the
-// agent's own stands for it: it is a process of the host.
+// sameNamespace compares the namespace of a process with the one that stands for the host. Where init's cannot be
+// read, the agent's own stands for it: it is a process of the host.
 func sameNamespace(h *host.Host, pid int, kind string) (bool, error) {
 	its, err := h.Files.Link(host.ProcFile(pid, "ns/"+kind))
 	if err != nil {
@@ -222,8 +224,8 @@ func sameNamespace(h *host.Host, pid int, kind string) (bool, error) {
 	return its == host, nil
 }
 
-// daemonPrograms are parts of the names of programs that are a kubelet or a runtime, or have one in them: a setuid program
-// that was started through a link called kubelet is neither.
+// daemonPrograms are parts of the names of programs that are a kubelet or a runtime, or have one in them: a setuid
+// program that was started through a link called kubelet is neither.
 var daemonPrograms = regexp.MustCompile(`kubelet|containerd|k3s|k0s|rke2|kubelite|hyperkube|^ld-(linux|musl)`)
 
 // programName finds the program file of a process.
@@ -242,8 +244,8 @@ func programName(h *host.Host, c *candidate) error {
 // removed ends the link to a file that has no name any more.
 const removed = " (deleted)"
 
-// programFile checks a program file and returns it as it lies on the disk; nothing of one that was removed since, as by an
-// upgrade: its folder is root's then.
+// programFile checks a program file and returns it as it lies on the disk; nothing of one that was removed since, as
+// by an upgrade: its folder is root's then.
 func programFile(h *host.Host, path string) (file owned.File, err error) {
 	if path, gone := strings.CutSuffix(path, removed); gone {
 		_, err = h.Files.CheckOwned(filepath.Dir(path))
@@ -284,7 +286,8 @@ var (
 	userCgroup = regexp.MustCompile(`^user\.slice$|^user-\d+\.slice$|^user@\d+\.service$|^session-.*\.scope$`)
 )
 
-// foreignCgroup says whose cgroup a process is in, in any hierarchy: "a container", "a user's session"; empty for the machine's own.
+// foreignCgroup says whose cgroup a process is in, in any hierarchy: "a container", "a user's session"; empty for the
+// machine's own.
 func foreignCgroup(h *host.Host, pid int) (string, error) {
 	cgroups, err := h.ProcCgroups(pid)
 	if err != nil {
@@ -330,7 +333,8 @@ type Impostor struct {
 	Why     string
 }
 
-// Impostors lists them. What lives in a container's PID namespace is none, but another machine (kind, Docker in Docker).
+// Impostors lists them. What lives in a container's PID namespace is none, but another machine (kind, Docker in
+// Docker).
 func Impostors(ctx context.Context, h *host.Host) ([]Impostor, error) {
 	table, err := h.ProcessTable(ctx, 30*time.Second)
 	if err != nil {
@@ -352,8 +356,8 @@ func Impostors(ctx context.Context, h *host.Host) ([]Impostor, error) {
 	return impostors, nil
 }
 
-// harmless knows what has the name by right: nodes in containers, and the containerd of a user who has said so by a user
-// namespace of its own (rootless Docker, nerdctl).
+// harmless knows what has the name by right: nodes in containers, and the containerd of a user who has said so by a
+// user namespace of its own (rootless Docker, nerdctl).
 func harmless(h *host.Host, c candidate) bool {
 	if place, err := foreignCgroup(h, c.PID); err == nil && place == "a container" && Nested(h, c.PID) {
 		return true

@@ -163,8 +163,8 @@ func finder(root string, bend ...func(*host.Paths)) func() (host.Process, error)
 	return discover.KubeletFinder(host.Files{Root: root}, paths)
 }
 
-// An impostor alone is as if nobody were there, and beside kubelet it does not blind: not by being a second one, and not
-// by what cannot be read of it.
+// An impostor alone is as if nobody were there, and beside kubelet it does not blind: not by being a second one, and
+// not by what cannot be read of it.
 func TestImpostorsNeitherMisleadNorBlind(t *testing.T) {
 	for name, impostor := range impostors() {
 		t.Run(name, func(t *testing.T) {
@@ -329,7 +329,8 @@ func TestNumberIsReused(t *testing.T) {
 	}
 }
 
-// A name in the kernel's list is no proof for checks of other programs either: only root's process is kube-proxy or journald.
+// A name in the kernel's list is no proof for checks of other programs either: only root's process is kube-proxy or
+// journald.
 func TestProgramIsRoots(t *testing.T) {
 	root := machine(t)
 	proc{comm: "kube-proxy", uid: "1000\t1000\t1000\t1000"}.write(t, root, 700)
@@ -343,7 +344,8 @@ func TestProgramIsRoots(t *testing.T) {
 	}
 }
 
-// Files that kubelet and containerd name are read only where they are root's alone, with each folder and link on the way.
+// Files that kubelet and containerd name are read only where they are root's alone, with each folder and link on the
+// way.
 func TestFilesThatAreNotRootsAreNotRead(t *testing.T) {
 	const kubeletYAML = "apiVersion: kubelet.config.k8s.io/v1beta1\nkind: KubeletConfiguration\nport: 666\nstaticPodPath: /evil\n"
 	for name, spoil := range map[string]func(t *testing.T, root string){

@@ -105,9 +105,9 @@ func (d *discoverer) readDropIns(config *KubeletConfiguration, dir string) {
 	}
 }
 
-// dropIns lists the *.conf files of kubelet's --config-dir in the order in which it reads them: that of their names, with
-// what is in a folder in the place of the folder (filepath.WalkDir in cmd/kubelet/app/server.go). K3s and RKE2 have such a
-// folder: 20-cli-config-dir. Those that were found are returned beside an error, too.
+// dropIns lists the *.conf files of kubelet's --config-dir in the order in which it reads them: that of their names,
+// with what is in a folder in the place of the folder (filepath.WalkDir in cmd/kubelet/app/server.go). K3s and RKE2
+// have such a folder: 20-cli-config-dir. Those that were found are returned beside an error, too.
 func dropIns(f host.Files, dir string) ([]string, error) { return dropInsBelow(f, dir, nil, 0) }
 
 func dropInsBelow(f host.Files, dir string, found []string, depth int) ([]string, error) {

@@ -12,8 +12,8 @@ import (
 // maxImports bounds the files that one containerd's configuration is read from.
 const maxImports = 100
 
-// containerdFiles reads the configuration and what it imports, as containerd 2 merges them: in the order in which they are
-// named, and what a later one sets wins. `containerd config default` imports /etc/containerd/conf.d/*.toml.
+// containerdFiles reads the configuration and what it imports, as containerd 2 merges them: in the order in which
+// they are named, and what a later one sets wins. `containerd config default` imports /etc/containerd/conf.d/*.toml.
 //
 // https://github.com/containerd/containerd/blob/main/docs/man/containerd-config.toml.5.md
 func (d *discoverer) containerdFiles(s *containerdSettings, name string) {
@@ -65,8 +65,8 @@ func (d *discoverer) containerdFile(s *containerdSettings, name string) []string
 	return d.containerdImports(name, values["imports"])
 }
 
-// containerdImports returns the files that the patterns name: relative to the folder of the file they stand in, with * in
-// their last part.
+// containerdImports returns the files that the patterns name: relative to the folder of the file they stand in, with
+// * in their last part.
 func (d *discoverer) containerdImports(name string, patterns []string) []string {
 	var found []string
 	for _, pattern := range patterns {

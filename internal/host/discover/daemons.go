@@ -43,8 +43,8 @@ func Daemons(ctx context.Context, h *host.Host) ([]Daemon, error) {
 	return daemons, errors.Join(problems...)
 }
 
-// RuntimeProcess finds the runtime, and remembers it: to find it by its socket takes a connection and a look at all its descriptors.
-// An error that wraps fs.ErrNotExist or syscall.ECONNREFUSED means that none runs.
+// RuntimeProcess finds the runtime, and remembers it: to find it by its socket takes a connection and a look at all
+// its descriptors. An error that wraps fs.ErrNotExist or syscall.ECONNREFUSED means that none runs.
 func RuntimeProcess(ctx context.Context, h *host.Host) (host.Process, error) {
 	if h.Runtime.Process == nil {
 		return host.Process{}, hosterr.ErrNotConfigured

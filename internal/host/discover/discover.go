@@ -48,9 +48,9 @@ func DefaultPaths() host.Paths {
 
 // Discover finds out where things are on this node: the defaults, corrected by the flags and the configuration of the
 // running kubelet and containerd (of those on disk where none runs, so that a dead kubelet does not make the agent
-// blind), overridden by whatever is set in configured. It reads files only. Only root's own processes and files are believed: see
-// ErrImpostor and package owned. What is unreadable, malformed or not root's alone becomes a note and leaves the default; an
-// error means that not even the processes could be listed.
+// blind), overridden by whatever is set in configured. It reads files only. Only root's own processes and files are
+// believed: see ErrImpostor and package owned. What is unreadable, malformed or not root's alone becomes a note and
+// leaves the default; an error means that not even the processes could be listed.
 func Discover(files host.Files, configured host.Paths) (Discovery, error) {
 	d := &discoverer{host: &host.Host{Files: files}, configured: configured}
 	d.Paths = DefaultPaths()

@@ -13,8 +13,8 @@ import (
 //	RKE2                 the same; its kubelet is a process of its own, which tells the directory while it runs
 //	MicroK8s             flags, one a line, with variables of the snap
 //
-// https://docs.k3s.io/installation/configuration, https://microk8s.io/docs/configuring-services. K3s before 1.32 tells it
-// nowhere: the servers give it to the agents.
+// https://docs.k3s.io/installation/configuration, https://microk8s.io/docs/configuring-services. K3s before 1.32
+// tells it nowhere: the servers give it to the agents.
 const microk8sFlags = "/var/snap/microk8s/current/args/kubelet"
 
 func embeddedDropIns() []string {

@@ -17,8 +17,8 @@ type KubeletEviction struct {
 	ImageGCHighPercent int               // of the image filesystem in use; 100 switches it off
 }
 
-// ReadKubeletEviction reads the running kubelet's flag and configuration files. What these do not set is kubelet's default for
-// Linux (pkg/kubelet/eviction/defaults_linux.go): all of evictionHard, or nothing of it.
+// ReadKubeletEviction reads the running kubelet's flag and configuration files. What these do not set is kubelet's
+// default for Linux (pkg/kubelet/eviction/defaults_linux.go): all of evictionHard, or nothing of it.
 func ReadKubeletEviction(h *host.Host) (KubeletEviction, error) {
 	process, names, err := KubeletConfigFiles(h)
 	if err != nil {
@@ -44,8 +44,8 @@ func ReadKubeletEviction(h *host.Host) (KubeletEviction, error) {
 	return e, nil
 }
 
-// KubeletConfigFiles returns the running kubelet and the configuration files that it reads when it starts, in their order. A
-// process without a PID is none.
+// KubeletConfigFiles returns the running kubelet and the configuration files that it reads when it starts, in their
+// order. A process without a PID is none.
 func KubeletConfigFiles(h *host.Host) (host.Process, []string, error) {
 	var process host.Process
 	if h.Kubelet.Process != nil {

@@ -16,8 +16,8 @@ type KubeletCredentials struct {
 	CertDir    string // where it keeps what it has had signed: kubelet-client-current.pem
 }
 
-// FindKubeletCredentials reads the flags of the running kubelet; where none runs, or as part of another program, the places
-// that kubeadm uses.
+// FindKubeletCredentials reads the flags of the running kubelet; where none runs, or as part of another program, the
+// places that kubeadm uses.
 func FindKubeletCredentials(h *host.Host) (KubeletCredentials, error) {
 	found := KubeletCredentials{Kubeconfig: "/etc/kubernetes/kubelet.conf", CertDir: kubeletSettings{}.certificates()}
 	if h.Kubelet.Process == nil {
@@ -39,8 +39,8 @@ func FindKubeletCredentials(h *host.Host) (KubeletCredentials, error) {
 	return found, nil
 }
 
-// ClientCertificate is the client certificate in a kubeconfig: its file, or itself in PEM. Both are empty where its user
-// identifies in another way, by a token or a program.
+// ClientCertificate is the client certificate in a kubeconfig: its file, or itself in PEM. Both are empty where its
+// user identifies in another way, by a token or a program.
 type ClientCertificate struct {
 	File string
 	PEM  []byte

@@ -17,7 +17,8 @@ type KubeletNetwork struct {
 	PodCIDR       string   // of a kubelet without apiserver only
 }
 
-// networkFlags applies the flags to what the configuration file says. See AddKubeletConfigFlags in cmd/kubelet/app/options.
+// networkFlags applies the flags to what the configuration file says. See AddKubeletConfigFlags in
+// cmd/kubelet/app/options.
 func (s *kubeletSettings) networkFlags(flags map[string]string) {
 	if addresses := flags["cluster-dns"]; addresses != "" {
 		s.ClusterDNS = strings.Split(addresses, ",")
@@ -29,9 +30,9 @@ func (s *kubeletSettings) networkFlags(flags map[string]string) {
 	}
 }
 
-// ReadKubeletNetwork reads what the running kubelet was told, or the one that is installed where none runs. Kubelet reads its
-// files only when it starts, so the answer holds for as long as its process lives. An error that wraps ErrNotConfigured
-// means that no file or flag of a kubelet is known.
+// ReadKubeletNetwork reads what the running kubelet was told, or the one that is installed where none runs. Kubelet
+// reads its files only when it starts, so the answer holds for as long as its process lives. An error that wraps
+// ErrNotConfigured means that no file or flag of a kubelet is known.
 func ReadKubeletNetwork(h *host.Host) (KubeletNetwork, error) {
 	d := &discoverer{host: h, configured: host.Paths{KubeletConfig: h.Paths.KubeletConfig}}
 	d.Paths = h.Paths

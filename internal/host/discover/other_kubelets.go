@@ -14,17 +14,18 @@ import (
 	"github.com/nodeagent/nodeagent/internal/host/mount"
 )
 
-// OtherKubelet is a process of root's, in whatever namespaces, that looks like a kubelet and is not ours: of a node in a
-// container (kind, k3d, minikube), or of a second cluster on this host.
+// OtherKubelet is a process of root's, in whatever namespaces, that looks like a kubelet and is not ours: of a node
+// in a container (kind, k3d, minikube), or of a second cluster on this host.
 type OtherKubelet struct {
 	host.Process
-	// Shares says why it may keep its pods where our kubelet keeps ours; empty where it is known to keep them elsewhere.
+	// Shares says why it may keep its pods where our kubelet keeps ours; empty where it is known to keep them
+	// elsewhere.
 	Shares string
 }
 
-// OtherKubelets finds the kubelets on this host that are not ours. Every process of root's counts that looks like one, so
-// that whoever is none can only make us refuse, and only while it runs; other users' do not count, for no such kubelet can
-// make cgroups of pods. ours is called after the scan: what ended meanwhile is left out.
+// OtherKubelets finds the kubelets on this host that are not ours. Every process of root's counts that looks like
+// one, so that whoever is none can only make us refuse, and only while it runs; other users' do not count, for no
+// such kubelet can make cgroups of pods. ours is called after the scan: what ended meanwhile is left out.
 func OtherKubelets(ctx context.Context, h *host.Host, ours func() (host.Process, error)) ([]OtherKubelet, error) {
 	table, err := (&host.ProcessScan{Files: h.Files}).Run(ctx, "/proc") // of this moment: see ours
 	if err != nil {
@@ -64,8 +65,8 @@ func OtherKubelets(ctx context.Context, h *host.Host, ours func() (host.Process,
 	return others, nil
 }
 
-// namedAsKubelet knows the names of kubelets and of the programs that a kubelet is part of. The kernel keeps 15 bytes. k0s
-// is not among them: it starts a kubelet as a process.
+// namedAsKubelet knows the names of kubelets and of the programs that a kubelet is part of. The kernel keeps 15
+// bytes. k0s is not among them: it starts a kubelet as a process.
 func namedAsKubelet(comm string) bool {
 	switch comm {
 	case "k3s", "k3s-server", "k3s-agent", "kubelite", "hyperkube":
@@ -101,9 +102,9 @@ func ofRoot(h *host.Host, pid int) (bool, error) {
 	return false, errors.New("its status has no Uid")
 }
 
-// sharesWith says why a kubelet may keep its pods in the cgroups or below the directory of ours; empty where it does not.
-// Its own mount table tells what of the host it can reach: a kubelet in a container sees its container's cgroup as the root
-// of all, unless it was given the host's.
+// sharesWith says why a kubelet may keep its pods in the cgroups or below the directory of ours; empty where it does
+// not. Its own mount table tells what of the host it can reach: a kubelet in a container sees its container's cgroup
+// as the root of all, unless it was given the host's.
 func sharesWith(h *host.Host, p host.Process, ours []mount.Mount) string {
 	its, err := mount.TableOf(h, p.PID)
 	if err != nil {

@@ -184,8 +184,8 @@ func TestOtherKubeletOfUnknownOwner(t *testing.T) {
 	}
 }
 
-// A user can make whoever reads the arguments of a process wait for ever, and what a kubelet calls its configuration may
-// be anything. Here each is a pipe that nobody writes to.
+// A user can make whoever reads the arguments of a process wait for ever, and what a kubelet calls its configuration
+// may be anything. Here each is a pipe that nobody writes to.
 func TestOtherKubeletsWaitForNobody(t *testing.T) {
 	for name, p := range map[string]program{
 		"proc/1000/cmdline": {comm: "kubelet", uids: "1000 1000 1000 1000"},

@@ -126,7 +126,8 @@ func listeningInodes(files host.Files, path string) (map[string]bool, error) {
 	}), nil
 }
 
-// ParseListening returns the inodes of the listening sockets of the wanted names in the text of /proc/net/unix (proc_net(5)).
+// ParseListening returns the inodes of the listening sockets of the wanted names in the text of /proc/net/unix
+// (proc_net(5)).
 func ParseListening(table string, wanted func(name string) bool) map[string]bool {
 	inodes := make(map[string]bool)
 	for line := range strings.Lines(table) {

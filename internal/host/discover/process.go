@@ -18,8 +18,9 @@ var ErrSeveralKubelets = errors.New("several kubelets run here: set kubeletRoot 
 // ErrUnsureKubelet says that a process may be this node's kubelet, which could not be told.
 var ErrUnsureKubelet = errors.New("whether it is this node's kubelet cannot be told")
 
-// KubeletFinder returns the door to the process of the kubelet whose root directory is paths.KubeletRoot. The process is
-// remembered, so that a look at a living kubelet reads one file; only where it is gone all processes are looked through.
+// KubeletFinder returns the door to the process of the kubelet whose root directory is paths.KubeletRoot. The process
+// is remembered, so that a look at a living kubelet reads one file; only where it is gone all processes are looked
+// through.
 func KubeletFinder(files host.Files, paths host.Paths) func() (host.Process, error) {
 	h := &host.Host{Files: files, Paths: paths}
 	var mu sync.Mutex // guards last
@@ -36,8 +37,9 @@ func KubeletFinder(files host.Files, paths host.Paths) func() (host.Process, err
 	}
 }
 
-// findKubelet returns the believed kubelet that runs with the root directory, of any where root is empty. An error that wraps
-// fs.ErrNotExist means that none runs, whatever has its name; one that wraps ErrUnsureKubelet that a process of root's may be it.
+// findKubelet returns the believed kubelet that runs with the root directory, of any where root is empty. An error
+// that wraps fs.ErrNotExist means that none runs, whatever has its name; one that wraps ErrUnsureKubelet that a
+// process of root's may be it.
 func findKubelet(h *host.Host, root string) (host.Process, error) {
 	all, err := candidates(h, isKubelet)
 	if err != nil {
@@ -94,9 +96,9 @@ func lives(h *host.Host, p host.Process) bool {
 	return err == nil && stat.StartTime == p.StartTime && stat.Comm == p.Comm && host.Alive(stat)
 }
 
-// isKubelet knows kubelet by its name, also with a version ("kubelet-1.36.3"), behind a loader or as "hyperkube kubelet".
-// The name that the kernel keeps is that of the program file, so a program called otherwise is not asked for its
-// arguments.
+// isKubelet knows kubelet by its name, also with a version ("kubelet-1.36.3"), behind a loader or as "hyperkube
+// kubelet". The name that the kernel keeps is that of the program file, so a program called otherwise is not asked
+// for its arguments.
 func isKubelet(comm string, args []string) bool {
 	suffix, named := strings.CutPrefix(comm, "kubelet")
 	version := strings.TrimLeft(suffix, "-_.v")
@@ -135,8 +137,8 @@ func embedsKubelet(comm string) bool {
 	return comm == "k3s" || comm == "k3s-server" || comm == "k3s-agent" || comm == "kubelite" || comm == "k0s"
 }
 
-// Nested tells whether a process lives in a PID namespace of its own below the node's: in a container, which may be a node itself
-// (kind, k3d). Where the kernel does not say it is taken for one of the node's.
+// Nested tells whether a process lives in a PID namespace of its own below the node's: in a container, which may be a
+// node itself (kind, k3d). Where the kernel does not say it is taken for one of the node's.
 func Nested(h *host.Host, pid int) bool { return nested(h, pid, cmp.Or(h.Paths.InitPID, 1)) }
 
 func nested(h *host.Host, pid, initPID int) bool {

@@ -15,14 +15,15 @@ import (
 	"golang.org/x/net/dns/dnsmessage"
 )
 
-// maxDNSDatagram bounds an answer over UDP: without EDNS it may be 512 bytes long. Over TCP it is below 64 KiB by its form.
+// maxDNSDatagram bounds an answer over UDP: without EDNS it may be 512 bytes long. Over TCP it is below 64 KiB by its
+// form.
 const maxDNSDatagram = 4 << 10
 
 // maxDNSAddresses bounds the addresses that are taken from one answer.
 const maxDNSAddresses = 64
 
-// DNSQuestion asks one server for the addresses of one name. Nothing of the host's own resolver has a part in it: no search
-// list, no cache, no second server, no retry.
+// DNSQuestion asks one server for the addresses of one name. Nothing of the host's own resolver has a part in it: no
+// search list, no cache, no second server, no retry.
 type DNSQuestion struct {
 	Server   netip.AddrPort
 	Protocol string // udp or tcp
@@ -120,8 +121,8 @@ func readDNS(conn net.Conn, stream bool) ([]byte, error) {
 	return data, err
 }
 
-// parseDNS parses an answer. It is ours when it has our number and repeats our question; a server that cannot even read the
-// question may leave it out.
+// parseDNS parses an answer. It is ours when it has our number and repeats our question; a server that cannot even
+// read the question may leave it out.
 func parseDNS(data []byte, id uint16, question dnsmessage.Question) (answer DNSAnswer, ours bool, err error) {
 	var parser dnsmessage.Parser
 	header, err := parser.Start(data)

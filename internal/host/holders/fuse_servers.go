@@ -12,10 +12,10 @@ import (
 	"github.com/nodeagent/nodeagent/internal/host"
 )
 
-// FUSEServers returns the processes that may serve a FUSE connection, which is named by the minor number of the filesystem's
-// anonymous device: all that hold /dev/fuse open, but those of which the kernel tells that theirs is another connection
-// (Linux 6.16 has fuse_connection in /proc/PID/fdinfo). When the last of them is gone the kernel ends the connection. It is
-// an error if one process could not be looked at.
+// FUSEServers returns the processes that may serve a FUSE connection, which is named by the minor number of the
+// filesystem's anonymous device: all that hold /dev/fuse open, but those of which the kernel tells that theirs is
+// another connection (Linux 6.16 has fuse_connection in /proc/PID/fdinfo). When the last of them is gone the kernel
+// ends the connection. It is an error if one process could not be looked at.
 func FUSEServers(ctx context.Context, h *host.Host, connection int) ([]int, error) {
 	pids, err := h.PIDs()
 	if err != nil {

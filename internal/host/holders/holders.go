@@ -35,10 +35,10 @@ const (
 	maxHoldings        = 16 // for one thing: who wants to know more has to look himself
 )
 
-// Holders finds what keeps each of things busy: processes in this mount namespace with an open file, working directory,
-// root, program or mapping there, and other mount namespaces which hold the same part of the same filesystem. Only links
-// in /proc are read, which the kernel answers from memory, so that a hung filesystem cannot block it. Where the search
-// had to be cut short, incomplete says why.
+// Holders finds what keeps each of things busy: processes in this mount namespace with an open file, working
+// directory, root, program or mapping there, and other mount namespaces which hold the same part of the same
+// filesystem. Only links in /proc are read, which the kernel answers from memory, so that a hung filesystem cannot
+// block it. Where the search had to be cut short, incomplete says why.
 func Holders(ctx context.Context, h *host.Host, things []Holdable) (holdings [][]Holding, incomplete string, err error) {
 	pids, err := h.PIDs()
 	if err != nil {

@@ -11,9 +11,9 @@ import (
 	"github.com/nodeagent/nodeagent/internal/host"
 )
 
-// RootsDaemons completes the processes of a fixture tree as the kernel shows those of a healthy node: where the fixture does
-// not say otherwise, kubelets, runtimes and what else it has are root's, in the cgroup of a service and in the host's
-// namespaces, and run a program of root's. A fixture names what it is about.
+// RootsDaemons completes the processes of a fixture tree as the kernel shows those of a healthy node: where the
+// fixture does not say otherwise, kubelets, runtimes and what else it has are root's, in the cgroup of a service and
+// in the host's namespaces, and run a program of root's. A fixture names what it is about.
 func RootsDaemons(t testing.TB, root string) {
 	t.Helper()
 	if info, err := os.Stat(filepath.Join(root, "proc")); err == nil && !info.IsDir() {

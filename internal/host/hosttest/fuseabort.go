@@ -13,8 +13,8 @@ import (
 	"github.com/nodeagent/nodeagent/test/need"
 )
 
-// FUSEControl mounts the kernel's view of FUSE connections, which systemd has at /sys/fs/fuse/connections, at a directory
-// of the test's own, and returns that.
+// FUSEControl mounts the kernel's view of FUSE connections, which systemd has at /sys/fs/fuse/connections, at a
+// directory of the test's own, and returns that.
 func FUSEControl(t testing.TB) string {
 	t.Helper()
 	need.Root(t, "mounts fusectl")

@@ -15,8 +15,8 @@ import (
 	"github.com/nodeagent/nodeagent/test/need"
 )
 
-// HangingDisk is a real block device that stops answering when it is told to: a loop device on a file that a FUSE server
-// of ours serves. What is asked of it meanwhile waits in the kernel, as with a disk whose controller is gone.
+// HangingDisk is a real block device that stops answering when it is told to: a loop device on a file that a FUSE
+// server of ours serves. What is asked of it meanwhile waits in the kernel, as with a disk whose controller is gone.
 type HangingDisk struct {
 	Device string // /dev/loopN
 
@@ -151,7 +151,8 @@ const (
 	diskNode   = 2
 )
 
-// answer does one request. Structures: struct fuse_entry_out, fuse_attr_out, fuse_open_out, fuse_read_in, fuse_write_in.
+// answer does one request. Structures: struct fuse_entry_out, fuse_attr_out, fuse_open_out, fuse_read_in,
+// fuse_write_in.
 func (d *HangingDisk) answer(request []byte) {
 	native := binary.NativeEndian
 	op, node, body := native.Uint32(request[4:]), native.Uint64(request[16:]), request[fuseHeader:]

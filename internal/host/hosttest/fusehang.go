@@ -12,9 +12,10 @@ import (
 	"github.com/nodeagent/nodeagent/test/need"
 )
 
-// HangingFUSE mounts a filesystem whose server shakes hands with the kernel and then never answers again: whoever touches
-// it waits in the kernel, in state D and immune to SIGKILL. It is the same as a dead NFS server or a crashed FUSE daemon.
-// The connection is aborted when the test ends, which frees all that wait. Only for root, on a kernel with FUSE.
+// HangingFUSE mounts a filesystem whose server shakes hands with the kernel and then never answers again: whoever
+// touches it waits in the kernel, in state D and immune to SIGKILL. It is the same as a dead NFS server or a crashed
+// FUSE daemon. The connection is aborted when the test ends, which frees all that wait. Only for root, on a kernel
+// with FUSE.
 func HangingFUSE(t testing.TB) (mountpoint string) {
 	t.Helper()
 	need.Root(t, "mounts a FUSE filesystem")
@@ -29,8 +30,8 @@ func HangingFUSE(t testing.TB) (mountpoint string) {
 	device := os.NewFile(uintptr(fd), "/dev/fuse") // Go's poller takes the descriptor only now that it is connected
 	served := make(chan error, 1)
 	t.Cleanup(func() {
-		// Closing the server's only descriptor aborts the connection, as /sys/fs/fuse/connections/N/abort does, but also
-		// where fusectl is not mounted.
+		// Closing the server's only descriptor aborts the connection, as /sys/fs/fuse/connections/N/abort does, but
+		// also where fusectl is not mounted.
 		device.Close()
 		if err := unix.Unmount(mountpoint, unix.MNT_DETACH|unix.UMOUNT_NOFOLLOW); err != nil {
 			t.Errorf("unmount %s: %v", mountpoint, err)
@@ -45,8 +46,8 @@ func HangingFUSE(t testing.TB) (mountpoint string) {
 	return mountpoint
 }
 
-// serveHang answers INIT and swallows everything else: a request that was read by the server can no longer be interrupted
-// by a signal.
+// serveHang answers INIT and swallows everything else: a request that was read by the server can no longer be
+// interrupted by a signal.
 func serveHang(device *os.File, shaken, served chan<- error) {
 	buffer := make([]byte, 64<<10) // the kernel refuses reads into less than 8 KiB
 	n, err := device.Read(buffer)

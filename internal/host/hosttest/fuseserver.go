@@ -14,8 +14,8 @@ import (
 	"github.com/nodeagent/nodeagent/test/need"
 )
 
-// FUSEServer is a filesystem in this process that answers every request with one error, after a delay. What it answers is no
-// sign that it is dead.
+// FUSEServer is a filesystem in this process that answers every request with one error, after a delay. What it
+// answers is no sign that it is dead.
 type FUSEServer struct {
 	Point    string
 	Requests atomic.Int64 // that it was sent

@@ -38,8 +38,8 @@ const (
 // Option bends a host.
 type Option func(*host.Host)
 
-// Host returns a healthy node without pods: an empty fixture tree, the default paths, and doors that answer from memory.
-// Any of them can be replaced, by an option or afterwards.
+// Host returns a healthy node without pods: an empty fixture tree, the default paths, and doors that answer from
+// memory. Any of them can be replaced, by an option or afterwards.
 func Host(t testing.TB, options ...Option) *host.Host {
 	t.Helper()
 	h := &host.Host{

@@ -23,7 +23,8 @@ type LoopFS struct {
 	t testing.TB
 }
 
-// NewLoopFS makes a filesystem (ext4, xfs, btrfs) that is not mounted yet. Only for root, with losetup and mkfs at hand.
+// NewLoopFS makes a filesystem (ext4, xfs, btrfs) that is not mounted yet. Only for root, with losetup and mkfs at
+// hand.
 func NewLoopFS(t testing.TB, fstype string) *LoopFS {
 	t.Helper()
 	need.Root(t, "sets up a loop device")
@@ -84,8 +85,8 @@ func (l *LoopFS) Check() {
 	}
 }
 
-// TriggerError makes ext4 believe that it found corruption, and returns when the kernel has counted it: a worker of its own
-// does that a moment later.
+// TriggerError makes ext4 believe that it found corruption, and returns when the kernel has counted it: a worker of
+// its own does that a moment later.
 func (l *LoopFS) TriggerError() {
 	l.t.Helper()
 	dir := filepath.Join("/sys/fs/ext4", l.Name())

@@ -14,8 +14,8 @@ import (
 	"github.com/nodeagent/nodeagent/test/need"
 )
 
-// PrivateNetwork puts the calling test into a network namespace of its own, in which it may do what it likes: it and all
-// that it makes end with the test. Sub-tests run in other goroutines and so outside of it. Only for root.
+// PrivateNetwork puts the calling test into a network namespace of its own, in which it may do what it likes: it and
+// all that it makes end with the test. Sub-tests run in other goroutines and so outside of it. Only for root.
 func PrivateNetwork(t testing.TB) {
 	t.Helper()
 	need.Root(t, "makes network namespaces")
@@ -79,8 +79,8 @@ func Veth(t testing.TB, near, far, pin string) int {
 	return link.Attrs().Index
 }
 
-// PrivateNetworkFiles is PrivateNetwork with the files of that namespace: /proc/net, /proc/sys and a /sys of its own. They
-// are right on this goroutine only, whose thread has the namespace.
+// PrivateNetworkFiles is PrivateNetwork with the files of that namespace: /proc/net, /proc/sys and a /sys of its own.
+// They are right on this goroutine only, whose thread has the namespace.
 func PrivateNetworkFiles(t testing.TB) host.Files {
 	t.Helper()
 	root := t.TempDir()

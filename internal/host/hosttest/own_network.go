@@ -19,9 +19,9 @@ import (
 // ownNetwork marks the child of OwnNetwork.
 const ownNetwork = "NODEAGENT_TEST_OWN_NETWORK"
 
-// OwnNetwork runs the calling test once more as a process of its own in a new network namespace, where all its goroutines
-// may do what they like, and returns true there: loopback is up, and there is nothing else. Everywhere else it returns
-// false after that run, which the test shall end with:
+// OwnNetwork runs the calling test once more as a process of its own in a new network namespace, where all its
+// goroutines may do what they like, and returns true there: loopback is up, and there is nothing else. Everywhere
+// else it returns false after that run, which the test shall end with:
 //
 //	if !hosttest.OwnNetwork(t) {
 //		return
@@ -105,7 +105,8 @@ func runTool(t testing.TB, input, program string, args ...string) {
 	}
 }
 
-// InNetns calls do in the network namespace pinned at a path, on a thread that ends with it: what do starts runs elsewhere.
+// InNetns calls do in the network namespace pinned at a path, on a thread that ends with it: what do starts runs
+// elsewhere.
 func InNetns(pin string, do func() error) error {
 	done := make(chan error, 1) // the thread must not wait for its caller
 	go func() {
@@ -140,8 +141,8 @@ func Sysfs(t testing.TB, root string) {
 	})
 }
 
-// Attach makes a pinned network namespace with one veth to this one, both ends with an address and up, and the near one as
-// its default gateway.
+// Attach makes a pinned network namespace with one veth to this one, both ends with an address and up, and the near
+// one as its default gateway.
 func Attach(t testing.TB, pin, near, nearAddress, farAddress string) {
 	t.Helper()
 	PinNetns(t, pin)

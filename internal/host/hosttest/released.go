@@ -9,9 +9,9 @@ import (
 	"github.com/nodeagent/nodeagent/test/need"
 )
 
-// Released waits until the filesystem is mounted nowhere. A process that made a mount namespace of its own while it was
-// mounted here, as other tests and container runtimes do, keeps it alive after the last unmount: mounted again it would be
-// the same as before.
+// Released waits until the filesystem is mounted nowhere. A process that made a mount namespace of its own while it
+// was mounted here, as other tests and container runtimes do, keeps it alive after the last unmount: mounted again it
+// would be the same as before.
 func (l *LoopFS) Released() {
 	l.t.Helper()
 	deadline, ticks := time.After(30*time.Second), time.NewTicker(20*time.Millisecond)

@@ -135,9 +135,9 @@ func KernelLog(ctx context.Context, each func(KernelRecord)) error {
 	return reader.kept(ctx)
 }
 
-// WatchKernelLog calls each for every record of this boot that the kernel has kept, the oldest first, then caughtUp, and
-// then each for every record that comes, until ctx ends; then it returns nil. It calls one at a time. A malformed record is
-// logged and skipped. Records that the kernel dropped are counted in the Lost of the next one.
+// WatchKernelLog calls each for every record of this boot that the kernel has kept, the oldest first, then caughtUp,
+// and then each for every record that comes, until ctx ends; then it returns nil. It calls one at a time. A malformed
+// record is logged and skipped. Records that the kernel dropped are counted in the Lost of the next one.
 func WatchKernelLog(ctx context.Context, log *slog.Logger, each func(KernelRecord), caughtUp func()) error {
 	reader, err := openKernelLog(log, each)
 	if err != nil {
@@ -169,8 +169,8 @@ func WatchKernelLog(ctx context.Context, log *slog.Logger, each func(KernelRecor
 
 const kernelLogFile = "/dev/kmsg"
 
-// ErrNoKernelLog says that there is no kernel log here: the kernel itself makes its device on every machine, but containers
-// have none, or a pipe in its place.
+// ErrNoKernelLog says that there is no kernel log here: the kernel itself makes its device on every machine, but
+// containers have none, or a pipe in its place.
 var ErrNoKernelLog = errors.New("no kernel log")
 
 // kernelLogReader reads records, one a read.

@@ -28,8 +28,8 @@ type Plugins struct {
 	Name func(ctx context.Context, endpoint string) (string, error)
 	// Probe asks a CSI driver whether it is ready (csi.v1.Identity/Probe).
 	Probe func(ctx context.Context, endpoint string) (ready bool, err error)
-	// NodeID asks a CSI driver for the ID by which it knows this node (csi.v1.Node/NodeGetInfo), as kubelet does when it
-	// registers the driver.
+	// NodeID asks a CSI driver for the ID by which it knows this node (csi.v1.Node/NodeGetInfo), as kubelet does when
+	// it registers the driver.
 	NodeID func(ctx context.Context, endpoint string) (string, error)
 }
 
@@ -41,8 +41,8 @@ type PluginInfo struct {
 	Versions []string
 }
 
-// PluginSocket is a socket in kubelet's plugin registry. A plugin that is started again makes a new one: its inode or its
-// time of change differs (filesystems give the number of a freed inode away at once).
+// PluginSocket is a socket in kubelet's plugin registry. A plugin that is started again makes a new one: its inode or
+// its time of change differs (filesystems give the number of a freed inode away at once).
 type PluginSocket struct {
 	Path    string
 	Inode   uint64
@@ -85,8 +85,8 @@ func OpenBeneath(root, name string, flags uint64) (int, error) {
 // pluginDialer connects to sockets below its roots only.
 type pluginDialer struct{ roots []string }
 
-// dial connects to a Unix socket. The socket is opened first and then connected to through that descriptor, so that what
-// was checked is what is spoken to, and a path may be longer than the 107 bytes of sun_path.
+// dial connects to a Unix socket. The socket is opened first and then connected to through that descriptor, so that
+// what was checked is what is spoken to, and a path may be longer than the 107 bytes of sun_path.
 func (d pluginDialer) dial(ctx context.Context, socket string) (net.Conn, error) {
 	root, name, err := d.split(socket)
 	if err != nil {

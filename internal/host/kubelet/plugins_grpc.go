@@ -19,8 +19,8 @@ import (
 // maxPluginMessage bounds an answer of a plugin, in bytes.
 const maxPluginMessage = 64 << 10
 
-// NewPlugins returns the door to the plugins of this host. It connects only to sockets below one of roots: kubelet's root
-// folder, the folder of the runtime's socket and /run are what a node needs.
+// NewPlugins returns the door to the plugins of this host. It connects only to sockets below one of roots: kubelet's
+// root folder, the folder of the runtime's socket and /run are what a node needs.
 func NewPlugins(roots ...string) Plugins {
 	d := pluginDialer{roots}
 	return Plugins{

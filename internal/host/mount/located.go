@@ -14,8 +14,8 @@ import (
 	"github.com/nodeagent/nodeagent/internal/host"
 )
 
-// Place is where a path leads: a filesystem, and the path in it from the filesystem's own root. Two paths that lead to the
-// same place are the same file, in whatever namespace and through whatever binds.
+// Place is where a path leads: a filesystem, and the path in it from the filesystem's own root. Two paths that lead
+// to the same place are the same file, in whatever namespace and through whatever binds.
 type Place struct{ device, Path string }
 
 // Located returns where a clean absolute path without symbolic links leads, by a mount table alone. Of several mounts
@@ -64,8 +64,9 @@ func mountedOn(m, parent Mount) Place {
 	return Place{parent.Device(), path.Join(parent.Root, strings.TrimPrefix(m.Point, strings.TrimSuffix(parent.Point, "/")))}
 }
 
-// MountedFrom finds a mount of something in the file or directory name, or on it, in any mount namespace: who deletes it
-// takes the data, or the mount, from whoever sees that. The zero value means that there is none. The parent of name must be the agent's own.
+// MountedFrom finds a mount of something in the file or directory name, or on it, in any mount namespace: who deletes
+// it takes the data, or the mount, from whoever sees that. The zero value means that there is none. The parent of
+// name must be the agent's own.
 func MountedFrom(ctx context.Context, h *host.Host, name string) (MountedAt, error) {
 	parent, err := Real(h, path.Dir(name))
 	if err != nil {

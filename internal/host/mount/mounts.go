@@ -19,8 +19,8 @@ import (
 //
 //	36 35 98:0 /mnt1 /mnt2 rw,noatime master:1 - ext3 /dev/root rw,errors=continue
 //
-// See proc_pid_mountinfo(5). A device number is that of the superblock: binds of one filesystem share it, and btrfs shows
-// an anonymous one (major 0) that belongs to no block device.
+// See proc_pid_mountinfo(5). A device number is that of the superblock: binds of one filesystem share it, and btrfs
+// shows an anonymous one (major 0) that belongs to no block device.
 type Mount struct {
 	ID, Parent   int // the kernel gives the ID of an unmounted mount to a new one
 	Major, Minor int
@@ -32,7 +32,8 @@ type Mount struct {
 	SuperOptions []string // of the filesystem
 	Optional     string   // propagation: "shared:1 master:2", blank separated; unknown tags are kept
 
-	// What Optional says: numbers of peer groups, the same in all mount namespaces; 0 for none. See mount_namespaces(7).
+	// What Optional says: numbers of peer groups, the same in all mount namespaces; 0 for none. See
+	// mount_namespaces(7).
 	Shared        int  // it and all others of this group pass mounts and unmounts below them on to one another
 	Master        int  // what is unmounted below a member of this group is unmounted below it too, not the other way round
 	PropagateFrom int  // where Master cannot be seen from here: the nearest group above it that can
@@ -44,8 +45,8 @@ func (m Mount) Device() string { return fmt.Sprintf("%d:%d", m.Major, m.Minor) }
 
 // ParseMounts reads a whole mount table. A malformed line is an error that quotes it.
 //
-// The field's usual parser (moby/sys/mountinfo) is not used because it takes a malformed number for 0, which here would be
-// another filesystem's identity, and fails on lines above 64 KiB, which overlayfs with many layers can have.
+// The field's usual parser (moby/sys/mountinfo) is not used because it takes a malformed number for 0, which here
+// would be another filesystem's identity, and fails on lines above 64 KiB, which overlayfs with many layers can have.
 func ParseMounts(r io.Reader) ([]Mount, error) {
 	var mounts []Mount
 	lines := bufio.NewReader(r)

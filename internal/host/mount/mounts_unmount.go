@@ -38,12 +38,13 @@ type UnmountPlan struct {
 
 // Unmount decides how to unmount the mount with the given ID, which is to belong to the pod uid. It is pure.
 //
-// What the kernel does: the unmount of a mount M, whose parent is P, is repeated below all peers and slaves of P, and their
-// peers and slaves, at the same directory of the filesystem, whatever is mounted there. So it is P's propagation that
-// counts, not M's. A bind that kubelet made of a directory on a shared mount (subPath, local volume) is that mount's
-// peer: below it shows up what is mounted at its source later, and the unmount there would be repeated at the source. Such
-// a bind is made private first, which concerns nobody else. The mount around the pod's directory cannot be made private;
-// there, only copies of M in that directory may go along, as they do when kubelet unmounts.
+// What the kernel does: the unmount of a mount M, whose parent is P, is repeated below all peers and slaves of P, and
+// their peers and slaves, at the same directory of the filesystem, whatever is mounted there. So it is P's
+// propagation that counts, not M's. A bind that kubelet made of a directory on a shared mount (subPath, local volume)
+// is that mount's peer: below it shows up what is mounted at its source later, and the unmount there would be
+// repeated at the source. Such a bind is made private first, which concerns nobody else. The mount around the pod's
+// directory cannot be made private; there, only copies of M in that directory may go along, as they do when kubelet
+// unmounts.
 func (v MountView) Unmount(uid string, id int) UnmountPlan {
 	chain, around, refused := v.chain(uid, id)
 	if refused != "" {
@@ -223,8 +224,8 @@ func (v MountView) foreignBelow(uid string, m Mount) (Mount, string) {
 	return Mount{}, ""
 }
 
-// OtherPod returns the UID of another pod than uid that shows in where or what a mount in the directory of uid is; empty
-// if none does. Such a mount is never a leftover of uid.
+// OtherPod returns the UID of another pod than uid that shows in where or what a mount in the directory of uid is;
+// empty if none does. Such a mount is never a leftover of uid.
 func (v MountView) OtherPod(uid string, m Mount) string {
 	below := strings.TrimPrefix(m.Point, path.Join(v.PodsDir, uid)+"/")
 	names := host.SplitPath(below)
@@ -242,8 +243,8 @@ func (v MountView) OtherPod(uid string, m Mount) string {
 	return v.otherPodIn(uid, m.Source)
 }
 
-// volumeNames returns how many names of a path in a pod's directory end with that of a volume, which may look like a UID:
-// volumes/<plugin>/<volume>, volume-subpaths/<volume>.
+// volumeNames returns how many names of a path in a pod's directory end with that of a volume, which may look like a
+// UID: volumes/<plugin>/<volume>, volume-subpaths/<volume>.
 func volumeNames(names []string) int {
 	switch {
 	case len(names) >= 3 && names[0] == "volumes":
@@ -254,8 +255,8 @@ func volumeNames(names []string) int {
 	return 0
 }
 
-// otherPodIn is OtherPod for any path. Disks and volumes are named by UUIDs too, so that one counts only where kubelet puts
-// those of pods, or if there is such a pod.
+// otherPodIn is OtherPod for any path. Disks and volumes are named by UUIDs too, so that one counts only where
+// kubelet puts those of pods, or if there is such a pod.
 func (v MountView) otherPodIn(uid, name string) string {
 	names := host.SplitPath(name)
 	for i, name := range names {
@@ -272,9 +273,9 @@ func rebase(name, from, to string) string {
 	return path.Join(to, strings.TrimPrefix(name, strings.TrimSuffix(from, "/")))
 }
 
-// Vanished compares a later mount table with that of the view, after m was unmounted. What else is gone and had to do with
-// m (it was its peer, master or slave, or at the same directory of a peer of what m lay on) is lost: it went because of
-// m. The rest went by itself. planned are mounts that were to go along.
+// Vanished compares a later mount table with that of the view, after m was unmounted. What else is gone and had to do
+// with m (it was its peer, master or slave, or at the same directory of a peer of what m lay on) is lost: it went
+// because of m. The rest went by itself. planned are mounts that were to go along.
 func (v MountView) Vanished(later []Mount, m Mount, planned []MountEffect) (lost, unrelated []Mount) {
 	still := make(map[int]Mount, len(later))
 	for _, now := range later {

@@ -16,7 +16,8 @@ const (
 	podsDir   = "/var/lib/kubelet/pods"
 )
 
-// view makes a view of tables whose lines leave out what does not matter: id, parent, device, root, point, tags, source.
+// view makes a view of tables whose lines leave out what does not matter: id, parent, device, root, point, tags,
+// source.
 func view(t *testing.T, tables ...string) mount.MountView {
 	t.Helper()
 	v := mount.MountView{PodsDir: podsDir, Pods: []string{deadPod, livingPod}}

@@ -11,7 +11,8 @@ type netlinkAttribute struct {
 	Value []byte
 }
 
-// NetlinkAttributes splits a message, or a value that nests attributes, into attributes; each begins at a multiple of four.
+// NetlinkAttributes splits a message, or a value that nests attributes, into attributes; each begins at a multiple of
+// four.
 func NetlinkAttributes(data []byte) ([]netlinkAttribute, error) {
 	const header = 4
 	var found []netlinkAttribute

@@ -11,8 +11,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// PortUse is how many local ports are in use between one local address and one service. For another service the same ports
-// can be used once more.
+// PortUse is how many local ports are in use between one local address and one service. For another service the same
+// ports can be used once more.
 type PortUse struct {
 	Local netip.Addr
 	Peer  netip.AddrPort
@@ -38,8 +38,8 @@ func LookupRoute(to netip.Addr) error {
 }
 
 const (
-	// diagStates are those in which a socket holds its port against others: established, closing and in TIME_WAIT. Not those
-	// that listen or are closed.
+	// diagStates are those in which a socket holds its port against others: established, closing and in TIME_WAIT.
+	// Not those that listen or are closed.
 	diagStates = 0xfff &^ (1<<7 | 1<<10)
 	// maxPeers bounds what is counted. Beyond, a peer that was not seen among the first so many is not counted.
 	maxPeers = 1 << 16

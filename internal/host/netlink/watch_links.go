@@ -11,7 +11,8 @@ import (
 	"github.com/nodeagent/nodeagent/internal/host/watch"
 )
 
-// Offsets in RTM_NEWLINK and RTM_DELLINK: struct nlmsghdr, struct ifinfomsg, attributes. include/uapi/linux/rtnetlink.h.
+// Offsets in RTM_NEWLINK and RTM_DELLINK: struct nlmsghdr, struct ifinfomsg, attributes.
+// include/uapi/linux/rtnetlink.h.
 const (
 	IfinfoSize = 16
 	attrHeader = 4
@@ -21,10 +22,10 @@ const (
 	maxKnownLinks = 1024
 )
 
-// WatchLinks calls changed after the state of a link changed that packets of the node itself may take: a card, a bond or a
-// team went up or down, came or went. What is made for pods (veth, and whatever else is made by software) and what a bridge
-// tells of its ports is passed over: a hundred pods that start in a second cause thousands of messages. It ends with ctx and
-// then returns nil.
+// WatchLinks calls changed after the state of a link changed that packets of the node itself may take: a card, a bond
+// or a team went up or down, came or went. What is made for pods (veth, and whatever else is made by software) and
+// what a bridge tells of its ports is passed over: a hundred pods that start in a second cause thousands of messages.
+// It ends with ctx and then returns nil.
 func WatchLinks(ctx context.Context, changed func()) error {
 	fd, err := OpenLinkSocket()
 	if err != nil {
@@ -62,7 +63,8 @@ func WatchLinks(ctx context.Context, changed func()) error {
 	}
 }
 
-// OpenLinkSocket returns a socket to which the kernel tells changes of links, but for most of those that are made for pods.
+// OpenLinkSocket returns a socket to which the kernel tells changes of links, but for most of those that are made for
+// pods.
 func OpenLinkSocket() (int, error) {
 	fd, err := unix.Socket(unix.AF_NETLINK, unix.SOCK_RAW|unix.SOCK_CLOEXEC|unix.SOCK_NONBLOCK, unix.NETLINK_ROUTE)
 	if err != nil {
@@ -78,8 +80,8 @@ func OpenLinkSocket() (int, error) {
 	return fd, nil
 }
 
-// linkFilter makes the kernel drop, before it wakes anybody, what a bridge tells of its ports and all that is of kind veth.
-// A message that lacks what is asked for is kept.
+// linkFilter makes the kernel drop, before it wakes anybody, what a bridge tells of its ports and all that is of kind
+// veth. A message that lacks what is asked for is kept.
 func linkFilter() []unix.SockFilter {
 	const (
 		extensions = 0xfffff000      // SKF_AD_OFF

@@ -14,8 +14,8 @@ import (
 	hostnetlink "github.com/nodeagent/nodeagent/internal/host/netlink"
 )
 
-// The watcher is told of links that stand for cards, and of nothing that is made for pods. A card is a link without a kind;
-// so is loopback, which every namespace has.
+// The watcher is told of links that stand for cards, and of nothing that is made for pods. A card is a link without a
+// kind; so is loopback, which every namespace has.
 func TestWatchLinks(t *testing.T) {
 	hosttest.PrivateNetwork(t)
 	namespace, err := os.Open("/proc/thread-self/ns/net")

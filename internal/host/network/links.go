@@ -25,9 +25,9 @@ type Veth struct {
 // dumpTries bounds how often a dump is repeated that a change on the host interrupted.
 const dumpTries = 3
 
-// Veths lists the veth devices of this network namespace, and the number (nsid) that it gives to each of the namespaces
-// pinned at the given paths, as far as it gives one: the kernel assigns them when a device first gets a peer there. Nothing
-// is assigned by asking.
+// Veths lists the veth devices of this network namespace, and the number (nsid) that it gives to each of the
+// namespaces pinned at the given paths, as far as it gives one: the kernel assigns them when a device first gets a
+// peer there. Nothing is assigned by asking.
 func Veths(h *host.Host, pins []string) (veths []Veth, namespaceIDs map[string]int, err error) {
 	socket, err := netlink.NewHandle(unix.NETLINK_ROUTE)
 	if err != nil {

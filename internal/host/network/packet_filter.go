@@ -13,9 +13,9 @@ import (
 	"github.com/nodeagent/nodeagent/internal/host/packetfilter"
 )
 
-// ReadPacketFilter reads the chains of the hooks prerouting, input, forward and output, and those that they jump to: rules that
-// translate addresses (nat) are left out, and so is what belongs to a component that keeps whole tables for itself
-// (kube-proxy's nftables mode). The kernel is asked itself; no module is loaded by it, no program is run.
+// ReadPacketFilter reads the chains of the hooks prerouting, input, forward and output, and those that they jump to:
+// rules that translate addresses (nat) are left out, and so is what belongs to a component that keeps whole tables
+// for itself (kube-proxy's nftables mode). The kernel is asked itself; no module is loaded by it, no program is run.
 func ReadPacketFilter(h *host.Host) (packetfilter.PacketFilter, error) {
 	if h.Network.PacketFilter != nil {
 		return h.Network.PacketFilter()
@@ -43,8 +43,8 @@ func ReadPacketFilter(h *host.Host) (packetfilter.PacketFilter, error) {
 	return packetfilter.PacketFilter{}, errors.New("read nf_tables: the rules change too often to be read whole")
 }
 
-// legacyTables names the tables of iptables-legacy that can drop something: all but nat. They are there once somebody has
-// used them, with rules or without, until the module is unloaded.
+// legacyTables names the tables of iptables-legacy that can drop something: all but nat. They are there once somebody
+// has used them, with rules or without, until the module is unloaded.
 func legacyTables(h *host.Host) ([]string, error) {
 	var tables []string
 	for _, family := range []string{"ip", "ip6"} {

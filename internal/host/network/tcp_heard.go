@@ -12,10 +12,10 @@ import (
 	"github.com/nodeagent/nodeagent/internal/host/netlink"
 )
 
-// TCPHeard tells how long ago the kernel received data from one of the remote addresses on an established connection of this
-// network namespace, whoever's it is; false when there is no such connection. It is asked of the kernel alone (sock_diag(7)),
-// so that nothing is sent to anybody, and only for the one remote port. ErrNotConfigured says that the kernel would have to
-// load a module to answer.
+// TCPHeard tells how long ago the kernel received data from one of the remote addresses on an established connection
+// of this network namespace, whoever's it is; false when there is no such connection. It is asked of the kernel alone
+// (sock_diag(7)), so that nothing is sent to anybody, and only for the one remote port. ErrNotConfigured says that
+// the kernel would have to load a module to answer.
 func TCPHeard(h *host.Host, remotes []netip.AddrPort) (ago time.Duration, ok bool, err error) {
 	if len(remotes) == 0 {
 		return 0, false, nil

@@ -13,9 +13,9 @@ import (
 	"github.com/nodeagent/nodeagent/internal/host/netlink"
 )
 
-// TCPUser returns whose the socket is that is bound to local and connected to peer, in this network namespace: of a connection
-// over the loopback, the user at the other end. It asks the kernel for this one socket (sock_diag(7)). ErrNotConfigured says
-// that the kernel would have to load a module to answer.
+// TCPUser returns whose the socket is that is bound to local and connected to peer, in this network namespace: of a
+// connection over the loopback, the user at the other end. It asks the kernel for this one socket (sock_diag(7)).
+// ErrNotConfigured says that the kernel would have to load a module to answer.
 func TCPUser(h *host.Host, local, peer netip.AddrPort) (uid uint32, err error) {
 	if !h.HasModule("tcp_diag") {
 		return 0, fmt.Errorf("tcp_diag is not loaded: %w", hosterr.ErrNotConfigured)

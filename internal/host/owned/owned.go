@@ -1,7 +1,7 @@
 // Package owned decides which files and programs the agent believes: those that nobody but root can change. A file is
-// root's when it, each folder on the way to it and each symbolic link that is followed belong to root, and none of them can
-// be written by group or others. An access control list that lets somebody write shows in the mode of the group. A folder
-// that all may write in is refused with the sticky bit (/tmp), too: who comes first has the name.
+// root's when it, each folder on the way to it and each symbolic link that is followed belong to root, and none of
+// them can be written by group or others. An access control list that lets somebody write shows in the mode of the
+// group. A folder that all may write in is refused with the sticky bit (/tmp), too: who comes first has the name.
 //
 // Where the agent does not run as root, what belongs to its own user counts like root's: it is no more than that user.
 //
@@ -25,8 +25,8 @@ import (
 // ErrOthers says that others than root can change a file, or what lies at its name.
 var ErrOthers = errors.New("others than root can change it")
 
-// Tree is where names begin. The zero value is the machine's root; Root puts a fixture tree in its place, which is itself
-// not checked.
+// Tree is where names begin. The zero value is the machine's root; Root puts a fixture tree in its place, which is
+// itself not checked.
 type Tree struct{ Root string }
 
 // File is what was found at a name.
@@ -42,8 +42,9 @@ const maxLinks = 40
 // UID reports whether a user counts as root.
 func UID(uid uint32) bool { return uid == 0 || int(uid) == os.Geteuid() }
 
-// Check walks to a file or folder and returns it where it is root's. An error that wraps ErrOthers says what is not; any
-// other, like fs.ErrNotExist, that it could not be told. Of a socket the mode does not count: it says who may connect.
+// Check walks to a file or folder and returns it where it is root's. An error that wraps ErrOthers says what is not;
+// any other, like fs.ErrNotExist, that it could not be told. Of a socket the mode does not count: it says who may
+// connect.
 func (t Tree) Check(name string) (File, error) {
 	fd, file, err := t.open(name)
 	if err != nil {
@@ -221,8 +222,8 @@ func (w *walk) rootsAlone(path string, stat unix.Statx_t) error {
 	return nil
 }
 
-// notClaimed refuses filesystems where owner and mode are no proof: what a user has mounted himself (FUSE) says what that
-// user wants, and the links in /proc lead elsewhere than their text says. Both have no block device.
+// notClaimed refuses filesystems where owner and mode are no proof: what a user has mounted himself (FUSE) says what
+// that user wants, and the links in /proc lead elsewhere than their text says. Both have no block device.
 func notClaimed(shown string, at device) error {
 	file, err := os.Open("/proc/self/mountinfo")
 	if err != nil {

@@ -14,8 +14,8 @@ import (
 	"github.com/nodeagent/nodeagent/internal/host/netlink"
 )
 
-// nf_tables answers over netlink (linux/netfilter/nf_tables.h): dumps of all chains, and of the rules of one chain. Numbers
-// are big-endian.
+// nf_tables answers over netlink (linux/netfilter/nf_tables.h): dumps of all chains, and of the rules of one chain.
+// Numbers are big-endian.
 const (
 	nftSubsystem = 10 << 8 // NFNL_SUBSYS_NFTABLES
 	nftGetChain  = 4       // NFT_MSG_GETCHAIN; answers are NEWCHAIN

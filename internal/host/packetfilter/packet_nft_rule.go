@@ -29,7 +29,8 @@ type nftRule struct {
 	lookups   []nftLookup
 }
 
-// ParseNFTRule parses one NFT_MSG_NEWRULE and tells the chain that it is in. It reads sets that it looks something up in.
+// ParseNFTRule parses one NFT_MSG_NEWRULE and tells the chain that it is in. It reads sets that it looks something up
+// in.
 func ParseNFTRule(message []byte, set func(name string) (NftSet, error)) (rule PacketRule, chain string, err error) {
 	if len(message) < nfHeader {
 		return PacketRule{}, "", errors.New("short message")

@@ -27,8 +27,8 @@ const (
 // errSetTooLarge says that a set has more elements than are read, or there are more sets: what it limits is not known.
 var errSetTooLarge = fmt.Errorf("more than %d elements, or %d sets", maxSetElements, maxPacketSets)
 
-// nftElement is one element of a set: a key, and the verdict that a map has for it. In a set of intervals it is all keys
-// from one to another, both inclusive.
+// nftElement is one element of a set: a key, and the verdict that a map has for it. In a set of intervals it is all
+// keys from one to another, both inclusive.
 type nftElement struct {
 	from, to []byte
 	end      bool // ends an interval; the key is the first that is outside
@@ -111,8 +111,8 @@ type nftLookup struct {
 	verdicts bool
 }
 
-// lookUp takes a lookup: attributes are set, source and destination register, and flags (1: inverted). A map with a verdict
-// for each key may do anything, unless it is understood; so may a map whose value is compared later.
+// lookUp takes a lookup: attributes are set, source and destination register, and flags (1: inverted). A map with a
+// verdict for each key may do anything, unless it is understood; so may a map whose value is compared later.
 func (r *nftRule) lookUp(data map[uint16][]byte) {
 	l := r.registers[be32(data[2])]
 	inverted := be32(data[5])&1 != 0

@@ -153,8 +153,9 @@ func (r *PacketRule) matchExtension(name string, info []byte) {
 	}
 }
 
-// matchPorts reads struct xt_tcp and xt_udp, which begin alike: two source ports, two destination ports, in the machine's
-// byte order. For xt_tcp four bytes follow (option, flag mask, flags, inversions), for xt_udp one (inversions).
+// matchPorts reads struct xt_tcp and xt_udp, which begin alike: two source ports, two destination ports, in the
+// machine's byte order. For xt_tcp four bytes follow (option, flag mask, flags, inversions), for xt_udp one
+// (inversions).
 func (r *PacketRule) matchPorts(name string, info []byte) {
 	port := func(at int) uint16 { return binary.NativeEndian.Uint16(info[at:]) }
 	rest := info[8:9]
@@ -170,8 +171,8 @@ func (r *PacketRule) matchPorts(name string, info []byte) {
 	}
 }
 
-// matchMultiport reads struct xt_multiport_v1: which ports (1: destination), how many, 15 ports, for each whether it begins a
-// range that the next one ends, and whether all is inverted.
+// matchMultiport reads struct xt_multiport_v1: which ports (1: destination), how many, 15 ports, for each whether it
+// begins a range that the next one ends, and whether all is inverted.
 func (r *PacketRule) matchMultiport(info []byte) {
 	const destination, most = 1, 15
 	count := int(info[1])
@@ -190,8 +191,9 @@ func (r *PacketRule) matchMultiport(info []byte) {
 	}
 }
 
-// matchStates takes the set of states of connection tracking: 1 is invalid, 2 established, 4 related, 8 new, 64 untracked
-// (NF_CT_STATE_BIT). A set with new in it does not limit what begins a connection; one that is not tracked has no beginning.
+// matchStates takes the set of states of connection tracking: 1 is invalid, 2 established, 4 related, 8 new, 64
+// untracked (NF_CT_STATE_BIT). A set with new in it does not limit what begins a connection; one that is not tracked
+// has no beginning.
 func (r *PacketRule) matchStates(states uint32) {
 	const fresh, untracked = 8, 64
 	switch {

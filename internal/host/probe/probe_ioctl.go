@@ -15,14 +15,15 @@ import (
 const (
 	// ProbeNVMeHealth reads the SMART / health information log (page 02h, 512 bytes) of a controller, /dev/nvme0.
 	ProbeNVMeHealth ProbeOp = "nvme-health"
-	// ProbeNVMeEBS reads the first 96 bytes of the statistics (vendor's log page D0h) of an Amazon EBS volume, /dev/nvme0.
+	// ProbeNVMeEBS reads the first 96 bytes of the statistics (vendor's log page D0h) of an Amazon EBS volume,
+	// /dev/nvme0.
 	ProbeNVMeEBS ProbeOp = "nvme-ebs"
-	// ProbeATAHealth asks an ATA disk, /dev/sda, through SAT (ATA PASS-THROUGH 16): the sense data of CHECK POWER MODE (32
-	// bytes); and, only when it does not sleep, those of SMART RETURN STATUS (32), SMART READ DATA (512) and SMART READ
-	// THRESHOLDS (512). What the disk does not know is left zero.
+	// ProbeATAHealth asks an ATA disk, /dev/sda, through SAT (ATA PASS-THROUGH 16): the sense data of CHECK POWER
+	// MODE (32 bytes); and, only when it does not sleep, those of SMART RETURN STATUS (32), SMART READ DATA (512) and
+	// SMART READ THRESHOLDS (512). What the disk does not know is left zero.
 	ProbeATAHealth ProbeOp = "ata-health"
-	// ProbeSCSIHealth asks a SCSI disk, /dev/sda, for its log pages: the list of supported pages (page 00h, 256 bytes) and,
-	// only when that names it, the informational exceptions (page 2Fh, 256 bytes).
+	// ProbeSCSIHealth asks a SCSI disk, /dev/sda, for its log pages: the list of supported pages (page 00h, 256
+	// bytes) and, only when that names it, the informational exceptions (page 2Fh, 256 bytes).
 	ProbeSCSIHealth ProbeOp = "scsi-health"
 	// ProbeThinPools asks the device mapper, /dev/mapper/control, for the status and table of all thin pools: lines of
 	// "major:minor", a tab, the status, a tab, the table.

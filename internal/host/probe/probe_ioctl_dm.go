@@ -35,8 +35,8 @@ func deviceMapper(fd int, request uintptr, device uint64, flags uint32) ([]byte,
 	return buffer[start:end], nil
 }
 
-// mappedDevices parses a chain of struct dm_name_list: the device number, the distance to the next one (0: the last), and
-// a name.
+// mappedDevices parses a chain of struct dm_name_list: the device number, the distance to the next one (0: the last),
+// and a name.
 func mappedDevices(list []byte) []uint64 {
 	var devices []uint64
 	for len(list) >= 12 {
@@ -66,8 +66,8 @@ func mappedText(fd int, device uint64, want string, flags uint32) (string, error
 	return text, nil
 }
 
-// firstTarget parses the first struct dm_target_spec and the text behind it: start, length, status, next, and the type in
-// 16 bytes.
+// firstTarget parses the first struct dm_target_spec and the text behind it: start, length, status, next, and the
+// type in 16 bytes.
 func firstTarget(data []byte) (kind, text string) {
 	const spec = int(unsafe.Sizeof(unix.DmTargetSpec{}))
 	if len(data) < spec {

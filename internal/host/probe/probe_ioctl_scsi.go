@@ -37,8 +37,8 @@ const (
 	sgIO      = 0x2285
 	sgNone    = -1 // no data
 	sgFromDev = -3
-	// sgTimeout is long on purpose: what follows a timeout is the kernel's error handling, which resets buses. It is that
-	// of sg itself.
+	// sgTimeout is long on purpose: what follows a timeout is the kernel's error handling, which resets buses. It is
+	// that of sg itself.
 	sgTimeout      = 60_000
 	checkCondition = 0x02
 	senseSize      = 32
@@ -87,8 +87,8 @@ func senseKey(sense []byte) byte {
 // ATARegisters are what an ATA command leaves behind.
 type ATARegisters struct{ Error, Count, LBAMid, LBAHigh, Status byte }
 
-// ParseATASense finds the registers in sense data: the ATA Status Return descriptor (SAT-5 12.2.6), or the fixed format,
-// which some kernels and adapters give instead (SAT-5 12.2.7).
+// ParseATASense finds the registers in sense data: the ATA Status Return descriptor (SAT-5 12.2.6), or the fixed
+// format, which some kernels and adapters give instead (SAT-5 12.2.7).
 func ParseATASense(sense []byte) (ATARegisters, bool) {
 	if len(sense) < 22 {
 		return ATARegisters{}, false
@@ -158,8 +158,8 @@ func grown(data []byte, length int) []byte {
 	return slices.Grow(data, length)[:max(length, len(data))]
 }
 
-// ataPassThrough builds ATA PASS-THROUGH (16) (SAT-5 12.2.2.3) of a 28-bit command without data, or one that reads so many
-// blocks of 512 bytes. SMART wants 4Fh and C2h in the LBA registers.
+// ataPassThrough builds ATA PASS-THROUGH (16) (SAT-5 12.2.2.3) of a 28-bit command without data, or one that reads so
+// many blocks of 512 bytes. SMART wants 4Fh and C2h in the LBA registers.
 func ataPassThrough(command, feature, blocks byte) []byte {
 	const (
 		passThrough16     = 0x85

@@ -11,9 +11,9 @@ import (
 	"github.com/nodeagent/nodeagent/internal/host/hosterr"
 )
 
-// ProbeJournals lists, of the journal files in the directory that the path is, those that systemd-journald gave up because
-// they were not closed or are damaged: values are "system@00062f…-7f3a….journal~" without content. The disk of the logs may
-// hang.
+// ProbeJournals lists, of the journal files in the directory that the path is, those that systemd-journald gave up
+// because they were not closed or are damaged: values are "system@00062f…-7f3a….journal~" without content. The disk
+// of the logs may hang.
 const ProbeJournals ProbeOp = "journals"
 
 // maxJournals bounds the answer. journald keeps 100 files at most, given up ones included (SystemMaxFiles=).

@@ -10,10 +10,10 @@ import (
 	"github.com/nodeagent/nodeagent/internal/host/hosterr"
 )
 
-// Prober makes calls that could block for ever in the kernel: anything that touches a path on a foreign mount. They are
-// made by short-lived child processes (the agent's own binary), so that the agent itself never enters the D state. A
-// child that does not answer within the deadline of ctx is killed and, where even that does not help, abandoned; above a
-// cap of abandoned children every call answers ErrTooManyAbandoned at once.
+// Prober makes calls that could block for ever in the kernel: anything that touches a path on a foreign mount. They
+// are made by short-lived child processes (the agent's own binary), so that the agent itself never enters the D
+// state. A child that does not answer within the deadline of ctx is killed and, where even that does not help,
+// abandoned; above a cap of abandoned children every call answers ErrTooManyAbandoned at once.
 type Prober struct {
 	// Do runs one probe in a child.
 	Do func(ctx context.Context, request ProbeRequest) (ProbeAnswer, error)
@@ -28,14 +28,14 @@ var ErrHung = errors.New("hangs")
 type ProbeResult struct {
 	Answer ProbeAnswer
 	Err    error
-	// Ended is nil unless the probe hangs and its child could not be killed; it is closed when the kernel lets the child go.
-	// Until then the path is known to hang without another probe.
+	// Ended is nil unless the probe hangs and its child could not be killed; it is closed when the kernel lets the
+	// child go. Until then the path is known to hang without another probe.
 	Ended <-chan struct{}
 }
 
-// All runs many probes, as a rule in one child, and returns a result for each, in their order. A probe that takes longer
-// than patience costs only itself: its result is ErrHung, and that of others is not late by more than that. When ctx ends,
-// what has no answer yet has the error of ctx.
+// All runs many probes, as a rule in one child, and returns a result for each, in their order. A probe that takes
+// longer than patience costs only itself: its result is ErrHung, and that of others is not late by more than that.
+// When ctx ends, what has no answer yet has the error of ctx.
 func (p Prober) All(ctx context.Context, patience time.Duration, requests []ProbeRequest) []ProbeResult {
 	switch {
 	case len(requests) == 0:
@@ -80,8 +80,8 @@ type ProbeOp string
 // The probes.
 const (
 	ProbeStatfs ProbeOp = "statfs" // statfs(2) of the path and open(2) O_RDONLY|O_DIRECTORY of it
-	// ProbeAllowances reads the counters *_allowance_exceeded of drivers (ethtool -S), which waits for the RTNL lock and
-	// for the card: values are "ens5/pps_allowance_exceeded".
+	// ProbeAllowances reads the counters *_allowance_exceeded of drivers (ethtool -S), which waits for the RTNL lock
+	// and for the card: values are "ens5/pps_allowance_exceeded".
 	ProbeAllowances ProbeOp = "allowances"
 	// ProbeFabric reads states and error counters of all InfiniBand ports below the path, each a command to the card's
 	// firmware, which may take a minute to fail: values are "mlx5_0/1/state".

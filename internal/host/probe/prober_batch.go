@@ -10,7 +10,8 @@ const (
 	// maxBatch and maxBatchBytes bound what one child is asked, so that it fits into one argument (128 KiB).
 	maxBatch      = 64
 	maxBatchBytes = 64 << 10
-	// probeGap is how long the child waits for one path before it begins with the next: a healthy one takes microseconds.
+	// probeGap is how long the child waits for one path before it begins with the next: a healthy one takes
+	// microseconds.
 	probeGap = 100 * time.Millisecond
 	// maxHanging bounds the paths that hang in one child. Each is a thread in state D, which counts as load.
 	maxHanging = 16

@@ -34,8 +34,8 @@ func ProbeMain() {
 	}
 }
 
-// nameThreads gives each thread the child's name: it was started as "exe", any thread may be the one that hangs, and then it
-// shall be known by its name. Threads that begin later inherit it.
+// nameThreads gives each thread the child's name: it was started as "exe", any thread may be the one that hangs, and
+// then it shall be known by its name. Threads that begin later inherit it.
 func nameThreads() {
 	threads, _ := os.ReadDir("/proc/self/task") // it is only for people
 	for _, thread := range threads {
@@ -59,7 +59,8 @@ func (r wireRequest) answer() (ProbeAnswer, error) {
 
 // probeStatfs asks a mounted filesystem whether it still answers. The path is held by a descriptor first, so that all
 // calls speak of the same file, and no automount is made. What is mounted on a file (a bind) cannot be opened as a
-// directory; there the attributes, which the filesystem is asked for too, must do: opening could wake a device or a pipe.
+// directory; there the attributes, which the filesystem is asked for too, must do: opening could wake a device or a
+// pipe.
 func probeStatfs(path string) (ProbeAnswer, error) {
 	fd, err := unix.Open(path, unix.O_PATH|unix.O_CLOEXEC, 0)
 	if err != nil {

@@ -18,15 +18,15 @@ import (
 var ErrTooManyAbandoned = errors.New("too many probes hang in the kernel")
 
 const (
-	// maxProbes bounds the children that exist at any time, hung ones included. More would help nobody: one dead disk or
-	// server is enough to hang them all, and each is a process that people see in state D.
+	// maxProbes bounds the children that exist at any time, hung ones included. More would help nobody: one dead disk
+	// or server is enough to hang them all, and each is a process that people see in state D.
 	maxProbes = 3
 	// probeTimeout bounds a probe whose context has no deadline.
 	probeTimeout = 10 * time.Second
 	// reapGrace is how long a killed child may take to go before it is abandoned.
 	reapGrace = time.Second
-	// maxProbeOutput and maxProbeLine, for each request, bound what a child may say. The ports of 32 InfiniBand cards are
-	// about 20 KiB.
+	// maxProbeOutput and maxProbeLine, for each request, bound what a child may say. The ports of 32 InfiniBand cards
+	// are about 20 KiB.
 	maxProbeOutput = 128 << 10
 	maxProbeLine   = 64 << 10
 )

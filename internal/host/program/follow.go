@@ -20,8 +20,8 @@ type Lines struct {
 	Skipped func()            // a line was longer than MaxLine and is lost; may be nil
 }
 
-// Follow runs a program that writes lines without end, until ctx ends: then the program is killed and Follow returns nil.
-// When the program ends by itself, that is an error.
+// Follow runs a program that writes lines without end, until ctx ends: then the program is killed and Follow returns
+// nil. When the program ends by itself, that is an error.
 func Follow(ctx context.Context, c Command, lines Lines) error {
 	if err := read(ctx, c, lines); ctx.Err() == nil {
 		return err

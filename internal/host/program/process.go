@@ -15,8 +15,8 @@ import (
 	"github.com/nodeagent/nodeagent/internal/host/owned"
 )
 
-// pipeGrace is how long the output of a program that has ended is still read: somebody who left its process group may hold
-// the pipe for ever.
+// pipeGrace is how long the output of a program that has ended is still read: somebody who left its process group may
+// hold the pipe for ever.
 const pipeGrace = 500 * time.Millisecond
 
 // process is one child in a process group of its own.
@@ -46,8 +46,8 @@ func newProcess(c Command) *process {
 	}}
 }
 
-// run starts the program and waits for it. Even the start can hang: it reads the program's file. It runs in a goroutine of
-// its own for this reason. A program that others than root can change is not started.
+// run starts the program and waits for it. Even the start can hang: it reads the program's file. It runs in a
+// goroutine of its own for this reason. A program that others than root can change is not started.
 func (p *process) run() {
 	defer func() {
 		if p.reaped != nil {
@@ -99,8 +99,8 @@ func (p *process) killWait() bool {
 	}
 }
 
-// spareAgent makes the kernel kill the program before the agent when memory is short: a child inherits the protection that
-// the agent has.
+// spareAgent makes the kernel kill the program before the agent when memory is short: a child inherits the protection
+// that the agent has.
 func spareAgent(pid int) {
 	_ = os.WriteFile("/proc/"+strconv.Itoa(pid)+"/oom_score_adj", []byte("500"), 0) // it may be gone already
 }

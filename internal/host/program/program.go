@@ -1,7 +1,8 @@
-// Package program runs programs of others for checks: plugins that users configure, and journalctl. Each is one absolute
-// path with its arguments, never a shell; it is run only where nobody but root can change it (see package owned); its output is bounded; and one that hangs, ignores signals or leaves children
-// behind costs only itself: its whole process group is killed, and what even that does not end is abandoned and not started
-// again before the kernel has let it go.
+// Package program runs programs of others for checks: plugins that users configure, and journalctl. Each is one
+// absolute path with its arguments, never a shell; it is run only where nobody but root can change it (see package
+// owned); its output is bounded; and one that hangs, ignores signals or leaves children behind costs only itself: its
+// whole process group is killed, and what even that does not end is abandoned and not started again before the kernel
+// has let it go.
 package program
 
 import (

@@ -122,7 +122,8 @@ func awaitGone(t *testing.T, pids ...int) {
 	}
 }
 
-// leftBehind is a file for the PIDs of processes that a script leaves behind and that Run cannot end. They end with the test.
+// leftBehind is a file for the PIDs of processes that a script leaves behind and that Run cannot end. They end with
+// the test.
 func leftBehind(t *testing.T) string {
 	t.Helper()
 	file := filepath.Join(t.TempDir(), "left")
@@ -183,8 +184,8 @@ func TestRunThatLeavesChildren(t *testing.T) {
 	}
 }
 
-// A frozen process stands for one in the D state: signals do not reach it. It is abandoned, not started again, and reaped
-// when it goes on.
+// A frozen process stands for one in the D state: signals do not reach it. It is abandoned, not started again, and
+// reaped when it goes on.
 func TestRunThatCannotBeKilled(t *testing.T) {
 	const root = "/sys/fs/cgroup/freezer"
 	need.Root(t, "makes a cgroup")

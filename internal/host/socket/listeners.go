@@ -28,10 +28,11 @@ const (
 	maxListeners     = 10_000
 )
 
-// Listeners finds the Unix sockets on which somebody listens, and tells which of them lie in one of dirs. /proc/net/unix
-// shows those of one network namespace only, so that it is read for each; and a socket's name is the one that its owner
-// gave to bind(2), in its own mount namespace (/csi/csi.sock), so that it is held against the owner's mount table. A socket
-// whose file was deleted still has its name. An error means that something could not be looked at.
+// Listeners finds the Unix sockets on which somebody listens, and tells which of them lie in one of dirs.
+// /proc/net/unix shows those of one network namespace only, so that it is read for each; and a socket's name is the
+// one that its owner gave to bind(2), in its own mount namespace (/csi/csi.sock), so that it is held against the
+// owner's mount table. A socket whose file was deleted still has its name. An error means that something could not be
+// looked at.
 func Listeners(ctx context.Context, h *host.Host, dirs ...string) ([]Listener, error) {
 	pids, err := h.PIDs()
 	if err != nil {
@@ -146,7 +147,8 @@ func listening(line string) (inode, name string, ok bool) {
 	return inode, name, ok
 }
 
-// socketHolders returns who holds sockets, by inode. Of a process that may not be looked at, its sockets have no holder.
+// socketHolders returns who holds sockets, by inode. Of a process that may not be looked at, its sockets have no
+// holder.
 func socketHolders(ctx context.Context, h *host.Host, pids []int, sockets map[string]string) (map[string][]int, error) {
 	const most = 8 // processes of one socket
 	holders, files := map[string][]int{}, 0

@@ -24,8 +24,8 @@ import (
 // listenerEnv names the socket that this test's own child listens on, in namespaces of its own: a driver's pod.
 const listenerEnv = "NODEAGENT_TEST_LISTENER"
 
-// TestListenerChild is no test but that child: it binds the plugin's folder to another path, as a hostPath volume does, and
-// listens there.
+// TestListenerChild is no test but that child: it binds the plugin's folder to another path, as a hostPath volume
+// does, and listens there.
 func TestListenerChild(t *testing.T) {
 	dir, name, ok := strings.Cut(os.Getenv(listenerEnv), ":")
 	need.Flag(t, ok, "a child of another test")

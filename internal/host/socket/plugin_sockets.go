@@ -16,8 +16,8 @@ import (
 	"github.com/nodeagent/nodeagent/internal/host/kubelet"
 )
 
-// PluginSockets lists the sockets in kubelet's plugin registry and in folders below it, as kubelet's plugin watcher does:
-// names that begin with a dot are left out. It follows no symbolic link and crosses no mount.
+// PluginSockets lists the sockets in kubelet's plugin registry and in folders below it, as kubelet's plugin watcher
+// does: names that begin with a dot are left out. It follows no symbolic link and crosses no mount.
 func PluginSockets(h *host.Host) ([]kubelet.PluginSocket, error) {
 	if h.Paths.PluginRegistry == "" {
 		return nil, hosterr.ErrNotConfigured

@@ -16,11 +16,12 @@ import (
 	"github.com/nodeagent/nodeagent/internal/host/hosterr"
 )
 
-// A client of D-Bus for a few questions in a row, without goroutines. The library's connection is not used: it sends the
-// first call right behind BEGIN, to which there is no answer; systemd takes both into the buffer of its handshake when they
-// come together, and then leaves the call there until more comes, which is never (one in three connections, tried with
-// systemd 252). systemd's own clients send BEGIN together with what comes before and wait for the answer to that; so does
-// this one. Nor is its decoder, which panics at a message that is cut off, and takes memory for whatever length is claimed.
+// A client of D-Bus for a few questions in a row, without goroutines. The library's connection is not used: it sends
+// the first call right behind BEGIN, to which there is no answer; systemd takes both into the buffer of its handshake
+// when they come together, and then leaves the call there until more comes, which is never (one in three connections,
+// tried with systemd 252). systemd's own clients send BEGIN together with what comes before and wait for the answer
+// to that; so does this one. Nor is its decoder, which panics at a message that is cut off, and takes memory for
+// whatever length is claimed.
 
 const (
 	// maxBusBytes bounds what is read in one connection. A unit in a list takes some 300 bytes.

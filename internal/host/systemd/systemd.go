@@ -14,11 +14,12 @@ import (
 	"github.com/nodeagent/nodeagent/internal/host/hosterr"
 )
 
-// Systemd is what the service manager says: https://www.freedesktop.org/software/systemd/man/latest/org.freedesktop.systemd1.html
+// Systemd is what the service manager says:
+// https://www.freedesktop.org/software/systemd/man/latest/org.freedesktop.systemd1.html
 type Systemd struct {
-	// Units returns the units that have failed and the services that have something running, or wait to be started again.
-	// Where another service manager runs, the error is ErrNotConfigured. One that wraps ErrSystemdSilent tells that systemd
-	// itself does not answer.
+	// Units returns the units that have failed and the services that have something running, or wait to be started
+	// again. Where another service manager runs, the error is ErrNotConfigured. One that wraps ErrSystemdSilent tells
+	// that systemd itself does not answer.
 	Units func(ctx context.Context) (Units, error)
 }
 
@@ -71,9 +72,9 @@ const (
 	maxServices = 1000
 )
 
-// NewSystemd returns the door to the service manager of this machine. A connection lives as long as one call: systemd sends
-// all its signals to whoever is connected to its own socket, whether wanted or not, and a hundred pods that start make
-// thousands.
+// NewSystemd returns the door to the service manager of this machine. A connection lives as long as one call: systemd
+// sends all its signals to whoever is connected to its own socket, whether wanted or not, and a hundred pods that
+// start make thousands.
 func NewSystemd() Systemd { return realSystemd().door() }
 
 func realSystemd() systemdPaths {
@@ -177,7 +178,8 @@ func (u listedUnit) end() []string {
 	return nil
 }
 
-// list lists the loaded units in one of the states whose names match one of the patterns (path.Match); none stands for all.
+// list lists the loaded units in one of the states whose names match one of the patterns (path.Match); none stands
+// for all.
 func (a systemdAsk) list(states, patterns []string) ([]listedUnit, error) {
 	manager := busCall{destination: systemdName, path: "/org/freedesktop/systemd1", face: systemdName + ".Manager"}
 	manager.member, manager.args = "ListUnitsByPatterns", []any{states, patterns}
@@ -201,8 +203,8 @@ func (a systemdAsk) list(states, patterns []string) ([]listedUnit, error) {
 	}), nil
 }
 
-// parseUnits parses the answer of ListUnits…: name, description, load state, active state, sub state, followed unit, path,
-// and the ID, type and path of its job.
+// parseUnits parses the answer of ListUnits…: name, description, load state, active state, sub state, followed unit,
+// path, and the ID, type and path of its job.
 func parseUnits(m busMessage) ([]listedUnit, error) {
 	if m.signature != "a(ssssssouso)" {
 		return nil, fmt.Errorf("of type %q", hosterr.Clip(m.signature))

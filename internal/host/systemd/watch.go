@@ -17,15 +17,15 @@ import (
 //	PropertiesChanged("org.freedesktop.systemd1.Service", {"Result": "exit-code", …}, [])   of a service, whenever its state changes
 //	JobRemoved(7, "/org/…/job/7", "data.mount", "failed")                                     when something could not be started
 //
-// https://www.freedesktop.org/software/systemd/man/latest/org.freedesktop.systemd1.html. The bus is asked to pass on nothing else:
-// what systemd says of the scopes, slices and mounts of pods, some ten signals each, does not reach the agent. Its own socket
-// would send all that, and would make PID 1 write every signal once more.
+// https://www.freedesktop.org/software/systemd/man/latest/org.freedesktop.systemd1.html. The bus is asked to pass on
+// nothing else: what systemd says of the scopes, slices and mounts of pods, some ten signals each, does not reach the
+// agent. Its own socket would send all that, and would make PID 1 write every signal once more.
 
-// WatchSystemd calls changed after a service has failed, is about to be started again after a failure, or works again after
-// one that was told, and after anything could not be started. It ends with ctx and then returns nil. After each call it
-// leaves the bus for a while, a second at first and half a minute while there is always something to tell, so that a
-// service that starts and ends a hundred times a second costs nothing, here or in the bus. Where there is no systemd or no bus, it
-// waits for them.
+// WatchSystemd calls changed after a service has failed, is about to be started again after a failure, or works again
+// after one that was told, and after anything could not be started. It ends with ctx and then returns nil. After each
+// call it leaves the bus for a while, a second at first and half a minute while there is always something to tell, so
+// that a service that starts and ends a hundred times a second costs nothing, here or in the bus. Where there is no
+// systemd or no bus, it waits for them.
 func WatchSystemd(ctx context.Context, changed func()) error {
 	w := systemdWatch{paths: realSystemd(), gap: time.Second, longest: 30 * time.Second, failing: map[string]bool{}}
 	return w.run(ctx, changed)
@@ -182,8 +182,8 @@ func (w systemdWatch) matters(m busMessage) bool {
 	return false
 }
 
-// changedResult finds the property Result among those that have changed; empty where it is not there. What the others hold
-// is not parsed: a text of theirs that looks like it costs a look.
+// changedResult finds the property Result among those that have changed; empty where it is not there. What the others
+// hold is not parsed: a text of theirs that looks like it costs a look.
 func changedResult(r busReader) string {
 	key := append(make([]byte, 4), "Result\x00"...)
 	r.order.PutUint32(key, uint32(len("Result")))

@@ -10,8 +10,8 @@ import (
 )
 
 // Messages of D-Bus, as far as a few questions to systemd need them:
-// https://dbus.freedesktop.org/doc/dbus-specification.html#message-protocol. All values are aligned to their size, counted
-// from the beginning of the message.
+// https://dbus.freedesktop.org/doc/dbus-specification.html#message-protocol. All values are aligned to their size,
+// counted from the beginning of the message.
 //
 //	l 01 02 01   byte order, type, flags, version
 //	u32 u32      bytes of the body, serial

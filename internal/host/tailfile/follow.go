@@ -20,7 +20,8 @@ import (
 	"github.com/nodeagent/nodeagent/internal/host/mount"
 )
 
-// FilePlace is how far a growing file has been read. It survives restarts, and is of use as long as the file is the same.
+// FilePlace is how far a growing file has been read. It survives restarts, and is of use as long as the file is the
+// same.
 type FilePlace struct {
 	Device uint64 `json:"device"`
 	Inode  uint64 `json:"inode"`
@@ -36,11 +37,12 @@ const (
 	maxLogLine = 64 << 10
 )
 
-// FollowFile calls each for every line of a log file, from a place on, and for those that are added, until ctx ends; then it
-// returns nil. The line has no newline, is cut where it is longer than 64 KiB, and is valid until each returns; the place is
-// behind it. A place in another file, or the zero place, stands for the last 16 MiB. A file that is replaced or truncated is
-// read from its beginning; the old one is read to its end first. caughtUp is called when the end was reached first. It
-// refuses a file on a foreign mount, which could hang the agent, and what is no regular file.
+// FollowFile calls each for every line of a log file, from a place on, and for those that are added, until ctx ends;
+// then it returns nil. The line has no newline, is cut where it is longer than 64 KiB, and is valid until each
+// returns; the place is behind it. A place in another file, or the zero place, stands for the last 16 MiB. A file
+// that is replaced or truncated is read from its beginning; the old one is read to its end first. caughtUp is called
+// when the end was reached first. It refuses a file on a foreign mount, which could hang the agent, and what is no
+// regular file.
 func FollowFile(ctx context.Context, h *host.Host, name string, from FilePlace, each func(line []byte, at FilePlace), caughtUp func()) error {
 	f := &follower{name: name, path: h.Files.Path(name), each: each}
 	if err := refuseForeign(h, f.path); err != nil {
@@ -108,7 +110,8 @@ type follower struct {
 	buffer     []byte
 }
 
-// open begins with the file that has the name now: at from where it is that file, else near its end, or at its beginning.
+// open begins with the file that has the name now: at from where it is that file, else near its end, or at its
+// beginning.
 func (f *follower) open(from FilePlace, whole bool) error {
 	// A pipe or a device could block, or do something, by being opened; non-blocking, it is looked at first.
 	file, err := os.OpenFile(f.path, os.O_RDONLY|unix.O_NONBLOCK|unix.O_NOCTTY, 0)

@@ -21,8 +21,9 @@ const (
 	absentEvery = time.Second
 )
 
-// WatchMounts calls changed after every change of the mount table that process pid sees, until ctx ends; then it returns
-// nil. It is an error when the process ends. Go's poller does not ask for POLLPRI, so this holds one thread, in poll(2).
+// WatchMounts calls changed after every change of the mount table that process pid sees, until ctx ends; then it
+// returns nil. It is an error when the process ends. Go's poller does not ask for POLLPRI, so this holds one thread,
+// in poll(2).
 func WatchMounts(ctx context.Context, pid int, changed func()) error {
 	name := fmt.Sprintf("/proc/%d/mountinfo", pid)
 	table, err := os.Open(name)
@@ -118,7 +119,8 @@ func WatchDir(ctx context.Context, dir string, changed func()) error {
 		if ctx.Err() != nil { // checked after our deadline is set, so that it cannot undo that of the end
 			return nil
 		}
-		// What happened is not read from the events: they may be lost (IN_Q_OVERFLOW), and whoever is called looks anyway.
+		// What happened is not read from the events: they may be lost (IN_Q_OVERFLOW), and whoever is called looks
+		// anyway.
 		_, err := events.Read(buffer)
 		if err != nil && !errors.Is(err, os.ErrDeadlineExceeded) {
 			return fmt.Errorf("watch %s: %w", dir, err)

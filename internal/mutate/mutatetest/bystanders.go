@@ -15,7 +15,8 @@ import (
 	"github.com/nodeagent/nodeagent/internal/mutate"
 )
 
-// Bystanders are the things beside a dead pod that no release may touch. They look as much like leftovers as living things can.
+// Bystanders are the things beside a dead pod that no release may touch. They look as much like leftovers as living
+// things can.
 type Bystanders struct {
 	Kubelet []corev1.Pod // as kubelet knows the pods among them
 	Cluster []corev1.Pod // as the apiserver does
@@ -85,8 +86,9 @@ func (b *Bystanders) process(uid string, cgroups []string) {
 	b.processes = append(b.processes, b.node.Shell(uid, cgroups, "echo ready; exec sleep 3600"))
 }
 
-// livingPod has a volume in memory, an emptyDir with data, a bind of a directory of the same filesystem, and a bind of a
-// directory on which the host mounts a disk of its own later: on a shared root the disk shows up in the pod's directory, too.
+// livingPod has a volume in memory, an emptyDir with data, a bind of a directory of the same filesystem, and a bind
+// of a directory on which the host mounts a disk of its own later: on a shared root the disk shows up in the pod's
+// directory, too.
 func (b *Bystanders) livingPod() {
 	n, uid := b.node, UID(b.node.t)
 	b.pod(uid, "default", "living", corev1.PodRunning)
@@ -116,8 +118,8 @@ func (b *Bystanders) systemdInAPod() {
 	}
 }
 
-// staticPod is known to kubelet by a hash, and to the apiserver by its mirror's UID. It uses the host's network and has none of
-// its own.
+// staticPod is known to kubelet by a hash, and to the apiserver by its mirror's UID. It uses the host's network and
+// has none of its own.
 func (b *Bystanders) staticPod() {
 	n, uid := b.node, Hex(b.node.t, 32)
 	annotations := map[string]string{"kubernetes.io/config.hash": uid, "kubernetes.io/config.source": "file"}
@@ -155,7 +157,8 @@ func (b *Bystanders) statefulPod() {
 	n.Write(n.PodDir(uid, "volumes/kubernetes.io~csi/pvc/vol_data.json"), `{"driverName":"living.example.com"}`)
 }
 
-// startingPod is being made: the runtime has a network and a cgroup for it, in which nothing runs yet, and lists no sandbox.
+// startingPod is being made: the runtime has a network and a cgroup for it, in which nothing runs yet, and lists no
+// sandbox.
 func (b *Bystanders) startingPod() {
 	n, uid, id := b.node, UID(b.node.t), Hex(b.node.t, 64)
 	b.pod(uid, "default", "starting", corev1.PodPending)

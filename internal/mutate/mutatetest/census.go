@@ -22,9 +22,9 @@ import (
 // Census is everything that is there, by name, with what identifies it and what is in it.
 type Census map[string]string
 
-// Census lists what a release may change on a machine: the whole mount table with its propagation, links and packet filter rules of the
-// network namespace, the cgroups of the node and who is in them, and all files of the node but the agent's own (state, lock).
-// Files below the points of hung are not read.
+// Census lists what a release may change on a machine: the whole mount table with its propagation, links and packet
+// filter rules of the network namespace, the cgroups of the node and who is in them, and all files of the node but
+// the agent's own (state, lock). Files below the points of hung are not read.
 func (n *Node) Census(hung ...string) Census {
 	n.t.Helper()
 	c := Census{}
@@ -37,9 +37,9 @@ func (n *Node) Census(hung ...string) Census {
 	return c
 }
 
-// Network returns what pods of a node have of the network: mounts and files in the directory of the pins, links, addresses that
-// host-local gave, libcni's cache, and rules of the packet filter. What plugins make with the first attachment and never remove
-// is left out: bridges, and host-local's own files.
+// Network returns what pods of a node have of the network: mounts and files in the directory of the pins, links,
+// addresses that host-local gave, libcni's cache, and rules of the packet filter. What plugins make with the first
+// attachment and never remove is left out: bridges, and host-local's own files.
 func (c Census) Network(node string) Census {
 	net := Census{}
 	for name, text := range c {
@@ -177,9 +177,10 @@ func content(name string) (string, error) {
 	return string(data), err
 }
 
-// Missing returns what is in c and is not the same in after. What has come since does not count. Of mounts outside of the node's
-// directory, which others on the machine may move, it counts only that they are gone, and not where the mount point is gone too:
-// when somebody removes that in another mount namespace, the kernel takes the mount away in all.
+// Missing returns what is in c and is not the same in after. What has come since does not count. Of mounts outside of
+// the node's directory, which others on the machine may move, it counts only that they are gone, and not where the
+// mount point is gone too: when somebody removes that in another mount namespace, the kernel takes the mount away in
+// all.
 func (c Census) Missing(after Census, node string) []string {
 	var missing []string
 	for name, was := range c {

@@ -41,8 +41,8 @@ type Containerd struct {
 	process *exec.Cmd
 }
 
-// StartContainerd starts a private containerd, the first in the PATH: its shim must be beside it. containerd 2 reads the older
-// form of the configuration too.
+// StartContainerd starts a private containerd, the first in the PATH: its shim must be beside it. containerd 2 reads
+// the older form of the configuration too.
 func StartContainerd(t testing.TB) *Containerd {
 	t.Helper()
 	Root(t)

@@ -24,8 +24,8 @@ type engines struct {
 	api        *grpc.ClientConn
 }
 
-// Engines runs containers in a real containerd that CRI does not know, and compares them when the test ends: Docker's, some
-// that people made, by whatever name, and the one of the pod that is just being made.
+// Engines runs containers in a real containerd that CRI does not know, and compares them when the test ends:
+// Docker's, some that people made, by whatever name, and the one of the pod that is just being made.
 func (b *Bystanders) Engines(c *Containerd) {
 	n := b.node
 	n.t.Helper()

@@ -45,8 +45,8 @@ type Attached struct {
 	File        string
 }
 
-// Attach makes a real attachment as a runtime does: bridge with host-local, and portmap, which needs its capability again
-// to be undone.
+// Attach makes a real attachment as a runtime does: bridge with host-local, and portmap, which needs its capability
+// again to be undone.
 func (n *Node) Attach(uid, netns string) Attached {
 	n.t.Helper()
 	need.Program(n.t, "/usr/lib/cni/portmap")

@@ -1,5 +1,6 @@
-// Package mutatetest makes private pieces of a node for tests that really change things: kubelet's directories, cgroups,
-// network namespaces, a container runtime. Everything it makes is removed when the test ends, also when it failed.
+// Package mutatetest makes private pieces of a node for tests that really change things: kubelet's directories,
+// cgroups, network namespaces, a container runtime. Everything it makes is removed when the test ends, also when it
+// failed.
 package mutatetest
 
 import (

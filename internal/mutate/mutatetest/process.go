@@ -16,7 +16,8 @@ import (
 	"github.com/nodeagent/nodeagent/test/need"
 )
 
-// Cgroups makes the cgroup of a pod, and optionally one below it, in every mounted hierarchy, and returns the directories.
+// Cgroups makes the cgroup of a pod, and optionally one below it, in every mounted hierarchy, and returns the
+// directories.
 func (n *Node) Cgroups(uid, below string) []string {
 	n.t.Helper()
 	pod := filepath.Join("kubepods/besteffort", "pod"+uid)
@@ -28,7 +29,8 @@ func (n *Node) Cgroups(uid, below string) []string {
 	})
 }
 
-// cgroupsBelow makes a cgroup in the node's corner of every mounted hierarchy. remove is called with each corner in the end.
+// cgroupsBelow makes a cgroup in the node's corner of every mounted hierarchy. remove is called with each corner in
+// the end.
 func (n *Node) cgroupsBelow(name string, remove func(top string)) []string {
 	n.t.Helper()
 	mounts, err := mount.Table(n.Host)
@@ -83,7 +85,8 @@ func removeCgroups(dir string) {
 	}
 }
 
-// Shell starts a shell script as a process of a pod: a member of the cgroups given. It must print a line when it is ready.
+// Shell starts a shell script as a process of a pod: a member of the cgroups given. It must print a line when it is
+// ready.
 func (n *Node) Shell(uid string, cgroups []string, script string) mutate.Process {
 	n.t.Helper()
 	cmd := exec.Command("/bin/sh", "-c", script)

@@ -15,10 +15,10 @@ import (
 // sharedRootMark tells a test program what it is: see SharedRoot.
 const sharedRootMark = "NODEAGENT_TEST_SHARED_ROOT"
 
-// SharedRoot runs the test program once more in a mount namespace whose root is shared, as systemd makes it on every node, among
-// processes of its own, and in a network namespace of its own: what a test mounts, unmounts, ends and connects then has the
-// effects that it has on a node, and none on the machine. It returns the exit status of that program and false, or true in the
-// program itself, which goes on. For TestMain; without root there is nothing to do.
+// SharedRoot runs the test program once more in a mount namespace whose root is shared, as systemd makes it on every
+// node, among processes of its own, and in a network namespace of its own: what a test mounts, unmounts, ends and
+// connects then has the effects that it has on a node, and none on the machine. It returns the exit status of that
+// program and false, or true in the program itself, which goes on. For TestMain; without root there is nothing to do.
 func SharedRoot() (status int, inside bool) {
 	if os.Geteuid() != 0 {
 		return 0, true
@@ -55,8 +55,8 @@ func again(mark string) *exec.Cmd {
 	return cmd
 }
 
-// reap runs the test program and is the parent of the processes that lose theirs, as a node's init is: a runtime's shims and
-// what a crash leaves behind.
+// reap runs the test program and is the parent of the processes that lose theirs, as a node's init is: a runtime's
+// shims and what a crash leaves behind.
 func reap() (status int, err error) {
 	runtime.LockOSThread() // with which the program would end
 	program := again("inside")

@@ -1,6 +1,6 @@
 // Package oci writes a container image that holds one static program and nothing else, as an archive that containerd,
-// podman and docker all load: an OCI image layout, and beside it the manifest of docker's older format. The same program
-// gives the same archive, byte for byte.
+// podman and docker all load: an OCI image layout, and beside it the manifest of docker's older format. The same
+// program gives the same archive, byte for byte.
 package oci
 
 import (

@@ -1,6 +1,6 @@
-// Command schema prints values.schema.json of the Helm chart: what is written by hand for the chart's own values, and what
-// the agent's configuration looks like, taken from its Go type. A misspelt key is then refused by helm, before any node sees
-// it. The agent itself checks more (docs: "nodeagent config validate").
+// Command schema prints values.schema.json of the Helm chart: what is written by hand for the chart's own values, and
+// what the agent's configuration looks like, taken from its Go type. A misspelt key is then refused by helm, before
+// any node sees it. The agent itself checks more (docs: "nodeagent config validate").
 package main
 
 import (

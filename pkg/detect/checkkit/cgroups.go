@@ -17,8 +17,8 @@ import (
 	"github.com/nodeagent/nodeagent/pkg/finding"
 )
 
-// ControllerHierarchy returns the cgroup hierarchy with a controller. It looks where every distribution mounts them, which is
-// two small reads; the mount table of a node with many pods is megabytes.
+// ControllerHierarchy returns the cgroup hierarchy with a controller. It looks where every distribution mounts them,
+// which is two small reads; the mount table of a node with many pods is megabytes.
 func ControllerHierarchy(h *host.Host, controller string) (cgroup.CgroupHierarchy, error) {
 	mount := h.Paths.CgroupMount
 	if text, err := h.Files.Text(path.Join(mount, "cgroup.controllers")); err == nil && slices.Contains(strings.Fields(text), controller) {
@@ -39,8 +39,8 @@ func DeadlineError(ctx context.Context, hierarchy cgroup.CgroupHierarchy) error 
 	return fmt.Errorf("look at the cgroups of %s: %w", hierarchy.Point, ctx.Err())
 }
 
-// WalkSlices calls visit with the cgroups below dir, the root or one above pods: with slices, into which it descends, and with
-// the units in them, which are all others but pods. A path is that below the hierarchy's root.
+// WalkSlices calls visit with the cgroups below dir, the root or one above pods: with slices, into which it descends,
+// and with the units in them, which are all others but pods. A path is that below the hierarchy's root.
 func WalkSlices(files host.Files, root, dir string, abovePods map[string]bool, visit func(path string, slice bool) error) error {
 	entries, _, err := files.Entries(path.Join(root, dir))
 	if IsGone(err) {
@@ -85,8 +85,8 @@ func FoldersAbove(dirs []string) map[string]bool {
 // DaemonCgroup is a cgroup that kubelet, the runtime or all pods are in.
 type DaemonCgroup struct{ Name, Dir, Why string }
 
-// DaemonCgroups returns the cgroups of kubelet and the runtime, and those above them: whose limit is reached does not matter.
-// What was found is returned beside an error.
+// DaemonCgroups returns the cgroups of kubelet and the runtime, and those above them: whose limit is reached does not
+// matter. What was found is returned beside an error.
 func DaemonCgroups(ctx context.Context, h *host.Host, controller string) ([]DaemonCgroup, error) {
 	daemons, err := discover.Daemons(ctx, h)
 	var found []DaemonCgroup

@@ -4,8 +4,8 @@ import (
 	"time"
 )
 
-// CounterWindow keeps counters of some minutes, so that a rate is that of the whole time and not of a burst. The zero value
-// is empty. Its size is bounded by what it spans.
+// CounterWindow keeps counters of some minutes, so that a rate is that of the whole time and not of a burst. The zero
+// value is empty. Its size is bounded by what it spans.
 type CounterWindow struct {
 	samples []counterSample
 }
@@ -18,8 +18,9 @@ type counterSample struct {
 // maxSamples bounds a window, however often a check is woken.
 const maxSamples = 64
 
-// Add takes what the counters show now and returns how much each rose since the oldest sample in the window, and within which
-// time. A counter that went back is another one (the machine was moved, the group made anew): the window begins again.
+// Add takes what the counters show now and returns how much each rose since the oldest sample in the window, and
+// within which time. A counter that went back is another one (the machine was moved, the group made anew): the window
+// begins again.
 func (w *CounterWindow) Add(at, span time.Duration, values ...uint64) (rise []uint64, elapsed time.Duration) {
 	if n := len(w.samples); n > 0 {
 		last := w.samples[n-1]

@@ -11,9 +11,9 @@ import (
 	"github.com/nodeagent/nodeagent/pkg/finding"
 )
 
-// kubelet-restarts and runtime-restarts count the lives of one daemon. With the PID the start time is the identity of a
-// process; it is by the kernel's own clock, so that neither a jump of the wall clock nor the time at which the agent looks
-// counts. A reboot begins from zero. Of several restarts between two looks one is seen.
+// kubelet-restarts and runtime-restarts count the lives of one daemon. With the PID the start time is the identity of
+// a process; it is by the kernel's own clock, so that neither a jump of the wall clock nor the time at which the
+// agent looks counts. A reboot begins from zero. Of several restarts between two looks one is seen.
 
 const (
 	restartsWindow = 20 * time.Minute

@@ -10,7 +10,8 @@ import (
 	"github.com/nodeagent/nodeagent/pkg/finding"
 )
 
-// Inconclusive returns err with the doubts in words only: a PartialError inside it would say that all else was looked at.
+// Inconclusive returns err with the doubts in words only: a PartialError inside it would say that all else was looked
+// at.
 func Inconclusive(err error, doubts map[finding.Subject]error) error {
 	if len(doubts) == 0 {
 		return err

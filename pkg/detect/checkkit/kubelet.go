@@ -60,9 +60,9 @@ type ThreadStates struct {
 // maxThreads bounds how many threads of a hung daemon are looked at.
 const maxThreads = 2000
 
-// ReadThreadStates reads the states of a daemon that does not answer. A Go program hangs in the kernel with whichever of
-// its threads made the call, so the main thread alone proves nothing. What cannot be read is left out: the process may
-// end meanwhile.
+// ReadThreadStates reads the states of a daemon that does not answer. A Go program hangs in the kernel with whichever
+// of its threads made the call, so the main thread alone proves nothing. What cannot be read is left out: the process
+// may end meanwhile.
 func ReadThreadStates(h *host.Host, pid int) ThreadStates {
 	var states ThreadStates
 	if main, err := h.ProcStat(pid); err == nil {

@@ -12,8 +12,8 @@ import (
 	"github.com/nodeagent/nodeagent/pkg/finding"
 )
 
-// The checks that read kubelet's metrics share one scrape a minute (host.Kubelet.Scrape). Counters are judged by how they
-// moved within a window, so that a first look says nothing of them.
+// The checks that read kubelet's metrics share one scrape a minute (host.Kubelet.Scrape). Counters are judged by how
+// they moved within a window, so that a first look says nothing of them.
 
 // KubeletProblem is the condition of what makes kubelet unable to serve pods.
 func KubeletProblem() finding.Condition {
@@ -28,8 +28,8 @@ func KubeletSubject() finding.Subject { return finding.Subject{Kind: "kubelet", 
 
 const metricsRefused = "the agent has no right to read kubelet's metrics: it needs get on nodes/metrics"
 
-// scrapeKubelet asks for kubelet's metrics. A kubelet that does not answer is kubelet-health's finding: nothing is learnt
-// here.
+// scrapeKubelet asks for kubelet's metrics. A kubelet that does not answer is kubelet-health's finding: nothing is
+// learnt here.
 func scrapeKubelet(ctx context.Context, h *host.Host) (*kubelet.Scrape, error) {
 	if h.Kubelet.Scrape == nil {
 		return nil, finding.NotApplicable("no kubelet is configured on this host")
@@ -62,8 +62,8 @@ type kubeletMeterPoint struct {
 // maxPoints bounds the memory of one kubeletMeter.
 const maxPoints = 64
 
-// Read takes one scrape into account. A nil map means that there is nothing to say yet: this is the first scrape, or the
-// first one of a new kubelet. Pick returns under which key a sample is counted, empty for none.
+// Read takes one scrape into account. A nil map means that there is nothing to say yet: this is the first scrape, or
+// the first one of a new kubelet. Pick returns under which key a sample is counted, empty for none.
 func (m *KubeletMeter) Read(ctx context.Context, h *host.Host, pick func(name string, s kubelet.Sample) string, names ...string) (map[string]float64, *kubelet.Scrape, error) {
 	scrape, err := scrapeKubelet(ctx, h)
 	if err != nil {
@@ -104,8 +104,8 @@ func (m *KubeletMeter) add(p kubeletMeterPoint) {
 	}
 }
 
-// backwards reports whether a counter became smaller: another kubelet counts. A series that is gone proves nothing, since
-// kubelet drops those of pods that are gone.
+// backwards reports whether a counter became smaller: another kubelet counts. A series that is gone proves nothing,
+// since kubelet drops those of pods that are gone.
 func backwards(before, now map[string]float64) bool {
 	for key, old := range before {
 		if value, still := now[key]; still && value < old {

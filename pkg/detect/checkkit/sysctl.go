@@ -10,8 +10,8 @@ import (
 	"github.com/nodeagent/nodeagent/internal/host/tailfile"
 )
 
-// SysctlFile returns where a setting is: dots part the names, or slashes, with dots in the names then, whichever comes first.
-// It is empty for what cannot be a name.
+// SysctlFile returns where a setting is: dots part the names, or slashes, with dots in the names then, whichever
+// comes first. It is empty for what cannot be a name.
 func SysctlFile(name string) string {
 	parted := strings.IndexAny(name, "./")
 	if parted < 1 || strings.Trim(name, "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_-./:@") != "" {
@@ -36,8 +36,8 @@ func SysctlWriter(files host.Files, name, value string) string {
 	return Sanitize(writer, 256)
 }
 
-// SysctlWord returns the last word on a setting in sysctl's files, and whose it is. Patterns for the names of settings are
-// not understood.
+// SysctlWord returns the last word on a setting in sysctl's files, and whose it is. Patterns for the names of
+// settings are not understood.
 func SysctlWord(files host.Files, name string) (file, word string) {
 	for _, f := range sysctlFiles(files) {
 		data, err := tailfile.Head(files, f, 64<<10)
@@ -55,8 +55,9 @@ func SysctlWord(files host.Files, name string) (file, word string) {
 	return file, word
 }
 
-// sysctlFiles lists the files in the order in which systemd-sysctl(8) reads them: by name, whichever folder they are in, and a
-// file in an earlier folder in the place of one with the same name in a later one. sysctl(8) reads sysctl.conf last.
+// sysctlFiles lists the files in the order in which systemd-sysctl(8) reads them: by name, whichever folder they are
+// in, and a file in an earlier folder in the place of one with the same name in a later one. sysctl(8) reads
+// sysctl.conf last.
 func sysctlFiles(files host.Files) []string {
 	const most = 256
 	seen := make(map[string]bool)

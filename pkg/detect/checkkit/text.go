@@ -1,4 +1,5 @@
-// Package checkkit holds what checks share: counter windows, text for messages, subjects, numbers of files, cgroups, kubelet.
+// Package checkkit holds what checks share: counter windows, text for messages, subjects, numbers of files, cgroups,
+// kubelet.
 package checkkit
 
 import (
@@ -19,8 +20,8 @@ const (
 	MaxName = 80  // bytes of a name from outside
 )
 
-// Sanitize shortens text from outside for a message: valid UTF-8, one line, nothing that a terminal would obey, at most so
-// many bytes.
+// Sanitize shortens text from outside for a message: valid UTF-8, one line, nothing that a terminal would obey, at
+// most so many bytes.
 func Sanitize(text string, most int) string {
 	text = strings.Join(strings.FieldsFunc(strings.ToValidUTF8(text, "\uFFFD"), func(r rune) bool {
 		return unicode.IsSpace(r) || !unicode.IsGraphic(r)

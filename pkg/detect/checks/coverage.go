@@ -4,8 +4,8 @@ import (
 	"slices"
 )
 
-// Coverage tells of one fault that nodes are known to have by which check or kernel log rule it is found, or why it is not
-// looked for.
+// Coverage tells of one fault that nodes are known to have by which check or kernel log rule it is found, or why it
+// is not looked for.
 type Coverage struct {
 	Fault string   // as people of the field call it
 	By    []string // IDs of checks and of kernel log rules

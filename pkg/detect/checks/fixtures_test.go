@@ -31,8 +31,8 @@ import (
 //
 // The comment above the first file tells what the case is about. It is 2026-11-21 02:00 there, one hour after boot.
 
-// conversing are checks whose evidence is not in files: their own tests play the other side, and have the three kinds of
-// cases.
+// conversing are checks whose evidence is not in files: their own tests play the other side, and have the three kinds
+// of cases.
 var conversing = []string{
 	"kubelet-health", "runtime-health", "csi-registration", "critical-daemonsets", "dns", "kube-proxy", "apiserver-reachability",
 	"kernel-modules", "last-panic",
@@ -59,7 +59,8 @@ func TestFixtures(t *testing.T) {
 	}
 }
 
-// fixtureFiles returns the cases of a check of one kind, or of all, in the one folder of its name, which is beside the check.
+// fixtureFiles returns the cases of a check of one kind, or of all, in the one folder of its name, which is beside
+// the check.
 func fixtureFiles(id, kind string) ([]string, error) {
 	var found []string
 	for _, dir := range []string{"../*", "../*/*"} {

@@ -19,8 +19,8 @@ type Settings struct {
 	Ignored []string `yaml:"-"` // what the configuration says of checks that there are no more, for people
 }
 
-// Removed are the checks that an earlier release had, and why they are no longer there. A configuration that names one is
-// still good: what it says of it is ignored.
+// Removed are the checks that an earlier release had, and why they are no longer there. A configuration that names
+// one is still good: what it says of it is ignored.
 func Removed() map[string]string {
 	return map[string]string{
 		"address-overlap": "a node knows only the part of the cluster's ranges that its own pods get",
@@ -92,14 +92,15 @@ func Checks(s Settings, deps Deps) []detect.Check {
 	return checks
 }
 
-// SettingsOf returns the settings of one check. It is nil when there is no such check, or its settings are of another type.
+// SettingsOf returns the settings of one check. It is nil when there is no such check, or its settings are of another
+// type.
 func SettingsOf[S any](s Settings, id string) *With[S] {
 	found, _ := s.ByID[id].(*With[S])
 	return found
 }
 
-// UnmarshalYAML reads settings over those that are there. Each check's are read by the decoder that reads the file, and so
-// as strictly; all mistakes are told at once.
+// UnmarshalYAML reads settings over those that are there. Each check's are read by the decoder that reads the file,
+// and so as strictly; all mistakes are told at once.
 func (s *Settings) UnmarshalYAML(unmarshal func(any) error) error {
 	var parts map[yamlKey]yamlValue
 	if err := unmarshal(&parts); err != nil {

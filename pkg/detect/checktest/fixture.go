@@ -31,7 +31,8 @@ type fixtureWant struct {
 	Error         string            `json:"error,omitempty"`         // part of the error when nothing could be told at all
 }
 
-// RunFixture looks with a check that has seen nothing yet at the machine of a file, which is of one kind: ok, bad or broken.
+// RunFixture looks with a check that has seen nothing yet at the machine of a file, which is of one kind: ok, bad or
+// broken.
 func RunFixture(t *testing.T, check detect.Check, kind, file string) {
 	t.Helper()
 	archive, err := txtar.ParseFile(file)
@@ -112,8 +113,8 @@ type moment struct {
 
 var laterName = regexp.MustCompile(`^\+([0-9a-z.]+)/(.+)$`)
 
-// FixtureHost returns the machine that an archive stands for, the moments at which it is looked at, and what the last look
-// must see.
+// FixtureHost returns the machine that an archive stands for, the moments at which it is looked at, and what the last
+// look must see.
 func FixtureHost(t *testing.T, archive *txtar.Archive) (*host.Host, []moment, fixtureWant) {
 	t.Helper()
 	paths := discover.DefaultPaths()

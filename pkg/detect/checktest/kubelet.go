@@ -108,8 +108,8 @@ func timeDoor(_ *testing.T, h *host.Host, file txtar.File) {
 	}
 }
 
-// nodeDoor is what the apiserver answers when it is asked for the Node: "not found", "not asked" (it must not be) or an error
-// instead.
+// nodeDoor is what the apiserver answers when it is asked for the Node: "not found", "not asked" (it must not be) or
+// an error instead.
 func nodeDoor(t *testing.T, h *host.Host, file txtar.File) {
 	t.Helper()
 	var node *corev1.Node

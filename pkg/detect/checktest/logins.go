@@ -27,7 +27,8 @@ func WtmpRecord(l wtmp.WtmpLayout, kind uint16, user string, at time.Time) []byt
 	return record
 }
 
-// fixtureLogins writes /var/log/wtmp from a list such as [{"boot": "2026-11-20T10:00:00Z"}, {"shutdown": …}, {"login": …}].
+// fixtureLogins writes /var/log/wtmp from a list such as [{"boot": "2026-11-20T10:00:00Z"}, {"shutdown": …},
+// {"login": …}].
 func fixtureLogins(t *testing.T, h *host.Host, file txtar.File) {
 	t.Helper()
 	var list []map[string]time.Time

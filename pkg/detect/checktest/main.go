@@ -8,7 +8,8 @@ import (
 	"github.com/nodeagent/nodeagent/internal/host/probe"
 )
 
-// Main runs the tests of a package of checks and returns the exit status. The test binary is also the child that probes.
+// Main runs the tests of a package of checks and returns the exit status. The test binary is also the child that
+// probes.
 func Main(m *testing.M) int {
 	probe.ProbeMain()
 	remove := ownedtest.Temp()

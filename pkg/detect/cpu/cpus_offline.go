@@ -23,12 +23,12 @@ import (
 //
 // https://www.kernel.org/doc/Documentation/ABI/testing/sysfs-devices-system-cpu
 //
-// A processor that is present and offline does no work. One that was online a while ago was taken away by firmware, after
-// hardware errors, or by a person: a warning, because kubelet goes on promising it to pods. One that never was online in
-// this boot is information.
+// A processor that is present and offline does no work. One that was online a while ago was taken away by firmware,
+// after hardware errors, or by a person: a warning, because kubelet goes on promising it to pods. One that never was
+// online in this boot is information.
 //
-// Known false alarms, and what is done: sibling threads are offline on purpose where SMT is off, and processors are where
-// the command line limits them; neither is told.
+// Known false alarms, and what is done: sibling threads are offline on purpose where SMT is off, and processors are
+// where the command line limits them; neither is told.
 
 const cpusOfflineID = "cpus-offline"
 

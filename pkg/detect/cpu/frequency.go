@@ -27,10 +27,10 @@ import (
 //
 // https://docs.kernel.org/admin-guide/pm/cpufreq.html
 //
-// An idle processor is slow by design; one that is busy and slow is held back: by a governor that never speeds up, by a
-// limit that somebody set, by power or heat. Slow is below 60 % of the base frequency, or of 40 % of the highest where the
-// base is not known (the highest is a turbo that all cores together do not reach). Where half of the busy ones are slow at
-// all looks of five minutes, the node does not do what its processors promise.
+// An idle processor is slow by design; one that is busy and slow is held back: by a governor that never speeds up, by
+// a limit that somebody set, by power or heat. Slow is below 60 % of the base frequency, or of 40 % of the highest
+// where the base is not known (the highest is a turbo that all cores together do not reach). Where half of the busy
+// ones are slow at all looks of five minutes, the node does not do what its processors promise.
 //
 // Known false alarms, and what is done: idle processors are not even asked (some drivers would wake them); wide vector
 // code lowers the clock to three quarters of the base, which is above the threshold.
@@ -145,7 +145,8 @@ func readClockPolicy(files host.Files, dir string, before, now map[int]cpuTimes)
 	return p, err
 }
 
-// affectedCPUs parses "0 1". A group whose processors are all offline has none; since Linux 5.19 it refuses to be read (EBUSY).
+// affectedCPUs parses "0 1". A group whose processors are all offline has none; since Linux 5.19 it refuses to be
+// read (EBUSY).
 func affectedCPUs(text string, err error) ([]int, error) {
 	if errors.Is(err, syscall.EBUSY) {
 		return nil, nil

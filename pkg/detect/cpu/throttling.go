@@ -24,15 +24,16 @@ import (
 //
 // https://docs.kernel.org/admin-guide/cgroup-v2.html#cpu, https://docs.kernel.org/scheduler/sched-bwc.html
 //
-// Pods are throttled by their own limits all day, which is theirs to mend. The daemons that serve all pods have no limit
-// unless somebody set CPUQuota on their unit or on system.slice. When every fourth period is cut short over ten minutes,
-// kubelet's loops and the runtime's calls take a third longer and more, at the times when much is to be done.
+// Pods are throttled by their own limits all day, which is theirs to mend. The daemons that serve all pods have no
+// limit unless somebody set CPUQuota on their unit or on system.slice. When every fourth period is cut short over ten
+// minutes, kubelet's loops and the runtime's calls take a third longer and more, at the times when much is to be
+// done.
 //
-// Known false alarms, and what is done: fewer than 100 periods in the time are too few to tell; a cgroup without a limit
-// has none.
+// Known false alarms, and what is done: fewer than 100 periods in the time are too few to tell; a cgroup without a
+// limit has none.
 
-// CPUThrottlingSettings are the thresholds of cpu-throttling. A finding that was raised is kept until the value is below
-// three quarters of them.
+// CPUThrottlingSettings are the thresholds of cpu-throttling. A finding that was raised is kept until the value is
+// below three quarters of them.
 type CPUThrottlingSettings struct {
 	Percent float64 `yaml:"percent"` // of the periods of a cgroup, over 10 minutes
 }

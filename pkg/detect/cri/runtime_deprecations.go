@@ -19,14 +19,15 @@ import (
 	"github.com/nodeagent/nodeagent/pkg/finding"
 )
 
-// runtime-deprecations asks the container runtime over CRI for its Status, in which containerd (newer ones of 1.7, and 2) has
+// runtime-deprecations asks the container runtime over CRI for its Status, in which containerd (newer ones of 1.7,
+// and 2) has
 //
 //	{"type": "ContainerdHasNoDeprecationWarnings", "status": false, "reason": "ContainerdHasDeprecationWarnings",
 //	 "message": "{\"io.containerd.deprecation/pull-schema-1-image\":\"Schema 1 images are deprecated since …\"}"}
 //
-// for features that were used since it started and that a later version does not have: settings, images in old formats, and
-// the host's cgroup v1.
-// https://containerd.io/releases/#deprecated-features; `ctr deprecations list` shows the same.
+// for features that were used since it started and that a later version does not have: settings, images in old
+// formats, and the host's cgroup v1. https://containerd.io/releases/#deprecated-features; `ctr deprecations list`
+// shows the same.
 //
 // Known false alarms: none known; what is accepted can be named in containerd's setting ignore_deprecation_warnings.
 

@@ -21,17 +21,18 @@ import (
 //	kubelet_runtime_operations_duration_seconds_bucket{operation_type="run_podsandbox",le="19.073486328125"} 41
 //	…,le="+Inf"                                                                                      all of them
 //
-// https://kubernetes.io/docs/reference/instrumentation/metrics/; kubelet measures each call of the runtime (CRI), failed ones
-// too. The bounds of the buckets are 5 ms and 2.5 times the one before.
+// https://kubernetes.io/docs/reference/instrumentation/metrics/; kubelet measures each call of the runtime (CRI),
+// failed ones too. The bounds of the buckets are 5 ms and 2.5 times the one before.
 //
-// Thresholds. Questions (lists, states) take milliseconds, and kubelet asks them every second: three seconds are past what
-// PLEG and the loops can bear when all do; a tenth of them and ten at least. Work (sandboxes, containers) waits for disks
-// and networks; some networks attach a card of the cloud for ten seconds. Nineteen seconds are a third of the minute in
-// which a pod is to run: a tenth of them and three at least. runtime-health measures the two calls that it makes itself and
-// tells of a runtime that does not answer at all; kubelet-sync tells of calls that fail.
+// Thresholds. Questions (lists, states) take milliseconds, and kubelet asks them every second: three seconds are past
+// what PLEG and the loops can bear when all do; a tenth of them and ten at least. Work (sandboxes, containers) waits
+// for disks and networks; some networks attach a card of the cloud for ten seconds. Nineteen seconds are a third of
+// the minute in which a pod is to run: a tenth of them and three at least. runtime-health measures the two calls that
+// it makes itself and tells of a runtime that does not answer at all; kubelet-sync tells of calls that fail.
 //
-// Known false alarms, and what is done: pulling an image, running a program in a container and stopping one take as long as
-// image, program and grace period want: these are not counted. Before kubelet 1.19 the buckets were others: nothing is told.
+// Known false alarms, and what is done: pulling an image, running a program in a container and stopping one take as
+// long as image, program and grace period want: these are not counted. Before kubelet 1.19 the buckets were others:
+// nothing is told.
 
 const (
 	runtimeLatencyID     = "runtime-latency"

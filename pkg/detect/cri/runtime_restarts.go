@@ -20,14 +20,14 @@ import (
 	"github.com/nodeagent/nodeagent/pkg/finding"
 )
 
-// runtime-restarts finds the container runtime by the peer credentials of its socket and reads, as kubelet-restarts does,
-// /proc/PID/stat of it:
+// runtime-restarts finds the container runtime by the peer credentials of its socket and reads, as kubelet-restarts
+// does, /proc/PID/stat of it:
 //
 //	812 (containerd) S 1 812 812 0 -1 1077936384 … 22nd field: 331 …
 //
-// https://docs.kernel.org/filesystems/proc.html (stat). A runtime that ends before it listens has no process to be found:
-// while it is away, and only then, systemd is asked how often it has started the runtime's service again (NRestarts). The
-// name of the service is that of its last cgroup, or one of those that runtimes have.
+// https://docs.kernel.org/filesystems/proc.html (stat). A runtime that ends before it listens has no process to be
+// found: while it is away, and only then, systemd is asked how often it has started the runtime's service again
+// (NRestarts). The name of the service is that of its last cgroup, or one of those that runtimes have.
 //
 // Five restarts in 20 minutes are what node-problem-detector and AKS call frequent for containerd and docker; what was
 // raised is kept down to three.

@@ -18,8 +18,8 @@ import (
 	"github.com/nodeagent/nodeagent/pkg/finding"
 )
 
-// shim-leaks reads the names of all processes (/proc/PID/stat) and, of those called containerd-shim or conmon, once in their
-// life, /proc/PID/status (NSpid) and /proc/PID/cmdline:
+// shim-leaks reads the names of all processes (/proc/PID/stat) and, of those called containerd-shim or conmon, once
+// in their life, /proc/PID/status (NSpid) and /proc/PID/cmdline:
 //
 //	/usr/bin/containerd-shim-runc-v2 -namespace k8s.io -id 0c3f… -address /run/containerd/containerd.sock
 //	/usr/bin/conmon -b … -c 9d21… --exit-dir /var/run/crio/exits …
@@ -28,13 +28,14 @@ import (
 // containers and leases, which know a sandbox before CRI does.
 //
 // https://github.com/containerd/containerd/blob/main/core/runtime/v2/README.md (one shim for each pod, its -id is the
-// sandbox's). A shim ends when its last container is removed. One that stays when the runtime was away at that moment, or
-// a slow disk made the removal time out, keeps memory, a PID, mounts and often the whole container alive.
+// sandbox's). A shim ends when its last container is removed. One that stays when the runtime was away at that
+// moment, or a slow disk made the removal time out, keeps memory, a PID, mounts and often the whole container alive.
 //
 // Thresholds: older than ten minutes, and seen twice, five minutes apart: pods come and go meanwhile.
 //
-// Known false alarms, and what is done: shims of other engines than Kubernetes (namespaces moby, default; podman's conmon)
-// are not looked at, nor those below a containerd that runs in a container itself (kind, k3d). Only runc's shim must have a child: a virtual machine may live inside of its shim.
+// Known false alarms, and what is done: shims of other engines than Kubernetes (namespaces moby, default; podman's
+// conmon) are not looked at, nor those below a containerd that runs in a container itself (kind, k3d). Only runc's
+// shim must have a child: a virtual machine may live inside of its shim.
 
 const (
 	shimLeaksID  = "shim-leaks"

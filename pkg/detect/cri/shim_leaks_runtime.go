@@ -17,8 +17,8 @@ const (
 	sandboxNotReady
 )
 
-// knownToRuntime asks what the runtime knows of the shims' IDs; what it does not know is absent. Further lists are asked
-// for only while an ID is missing.
+// knownToRuntime asks what the runtime knows of the shims' IDs; what it does not know is absent. Further lists are
+// asked for only while an ID is missing.
 func knownToRuntime(ctx context.Context, h *host.Host, shims []runningShim) (map[string]idState, error) {
 	ids := make(map[string]idState)
 	missing := func() bool {

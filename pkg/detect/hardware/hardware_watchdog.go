@@ -21,14 +21,15 @@ import (
 //	/sys/class/watchdog/watchdog0/bootstatus    32           flags of WDIOC_GETBOOTSTATUS, as the hardware kept them over the boot
 //	/sys/class/watchdog/watchdog0/identity      iTCO_wdt
 //
-// https://www.kernel.org/doc/Documentation/ABI/testing/sysfs-class-watchdog, https://docs.kernel.org/watchdog/watchdog-api.html
+// https://www.kernel.org/doc/Documentation/ABI/testing/sysfs-class-watchdog,
+// https://docs.kernel.org/watchdog/watchdog-api.html
 //
-// WDIOF_CARDRESET (0x20) is the proof that the watchdog reset the machine: it hung so badly that nothing fed the dog. It
-// is told for the first day of the boot that followed. What the board says of heat, fans and power at that time is told
-// with it. That nobody feeds a watchdog is no fault: it is off unless somebody wants it.
+// WDIOF_CARDRESET (0x20) is the proof that the watchdog reset the machine: it hung so badly that nothing fed the dog.
+// It is told for the first day of the boot that followed. What the board says of heat, fans and power at that time is
+// told with it. That nobody feeds a watchdog is no fault: it is off unless somebody wants it.
 //
-// Known false alarms, and what is done: boards that keep the flag until power is cut tell of it after each warm boot; it is
-// gone a day later.
+// Known false alarms, and what is done: boards that keep the flag until power is cut tell of it after each warm boot;
+// it is gone a day later.
 
 const hardwareWatchdogID = "hardware-watchdog"
 

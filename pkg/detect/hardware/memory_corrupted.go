@@ -18,9 +18,10 @@ import (
 //
 // https://docs.kernel.org/filesystems/proc.html#meminfo, https://docs.kernel.org/mm/hwpoison.html
 //
-// Any such page is a finding until the machine is booted again: memory that failed once is likely to fail again, beside
-// the page that is out of use. It is a warning, since that page harms nobody any more; pages that could not be taken out of
-// use are only told of in the kernel's log (rule memory-failure-unrecovered), and modules that fail by edac.
+// Any such page is a finding until the machine is booted again: memory that failed once is likely to fail again,
+// beside the page that is out of use. It is a warning, since that page harms nobody any more; pages that could not be
+// taken out of use are only told of in the kernel's log (rule memory-failure-unrecovered), and modules that fail by
+// edac.
 //
 // Known false alarms: pages that a test poisoned (hwpoison-inject, madvise MADV_HWPOISON) look the same.
 

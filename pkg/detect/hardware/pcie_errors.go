@@ -25,16 +25,17 @@ import (
 //	                                                         TOTAL_ERR_COR 2     since boot
 //	                                  aer_dev_nonfatal       … TOTAL_ERR_NONFATAL 0
 //
-// Documentation/ABI/testing/sysfs-bus-pci-devices-aer_stats (Linux 4.19), https://docs.kernel.org/PCI/pcieaer-howto.html
+// Documentation/ABI/testing/sysfs-bus-pci-devices-aer_stats (Linux 4.19),
+// https://docs.kernel.org/PCI/pcieaer-howto.html
 //
-// The kernel's own counts are read: no device is touched, so that none wakes up. A transfer that was lost (non-fatal) is a
-// warning for an hour; a device that repeats transfers does so a few times a day without harm, but 60 in a minute are a bad
-// slot, riser or cable, and cost speed. Linux 6.16 limits how often such errors are logged, the counts are complete.
-// Fatal errors are not judged here: behind a dead link the kernel often cannot count them; their lines stand for themselves
-// (rule pcie-fatal).
+// The kernel's own counts are read: no device is touched, so that none wakes up. A transfer that was lost (non-fatal)
+// is a warning for an hour; a device that repeats transfers does so a few times a day without harm, but 60 in a
+// minute are a bad slot, riser or cable, and cost speed. Linux 6.16 limits how often such errors are logged, the
+// counts are complete. Fatal errors are not judged here: behind a dead link the kernel often cannot count them; their
+// lines stand for themselves (rule pcie-fatal).
 //
-// Known false alarms: "Advisory Non-Fatal" errors, which some devices report whenever they are asked for something that they
-// do not have; they count as corrected, and are rarely that many.
+// Known false alarms: "Advisory Non-Fatal" errors, which some devices report whenever they are asked for something
+// that they do not have; they count as corrected, and are rarely that many.
 
 const (
 	pcieErrorsID    = "pcie-errors"
@@ -138,8 +139,8 @@ type pcieDevice struct {
 	corrected checkkit.RecentCount
 }
 
-// judge compares what is counted now with the minute before. A wake may come at any time, so that the rate is of a minute at
-// least.
+// judge compares what is counted now with the minute before. A wake may come at any time, so that the rate is of a
+// minute at least.
 func (d *pcieDevice) judge(now aerCounts, up time.Duration) (finding.Finding, bool) {
 	if now.corrected < d.base.corrected || now.nonfatal < d.base.nonfatal {
 		d.base = aerCounts{} // the device came back, and counts anew

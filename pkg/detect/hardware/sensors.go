@@ -29,13 +29,15 @@ import (
 //	/sys/class/power_supply/ups/health            Good             Overheat, Dead, Over voltage, …
 //	                            status            Full             Discharging: the UPS feeds the machine
 //
-// https://docs.kernel.org/hwmon/sysfs-interface.html, Documentation/ABI/testing/sysfs-class-power. On most servers the fans
-// and power supplies are the BMC's affair and not the kernel's; those that are here answer in microseconds to milliseconds.
+// https://docs.kernel.org/hwmon/sysfs-interface.html, Documentation/ABI/testing/sysfs-class-power. On most servers
+// the fans and power supplies are the BMC's affair and not the kernel's; those that are here answer in microseconds
+// to milliseconds.
 //
-// Known false alarms: fan headers with no fan, inputs with no sensor and supplies with no cable alarm since ever, so that one only
-// counts that this agent has seen well before; that is remembered over restarts. Alarms of voltages are not read: boards wire
-// them at will. Sensors of processors (thermal reads their counts), of disks (disk-health; reading a disk's temperature
-// is a request to it), of ACPI zones (thermal) and ACPI power meters (slow firmware calls) are not read.
+// Known false alarms: fan headers with no fan, inputs with no sensor and supplies with no cable alarm since ever, so
+// that one only counts that this agent has seen well before; that is remembered over restarts. Alarms of voltages are
+// not read: boards wire them at will. Sensors of processors (thermal reads their counts), of disks (disk-health;
+// reading a disk's temperature is a request to it), of ACPI zones (thermal) and ACPI power meters (slow firmware
+// calls) are not read.
 
 const (
 	sensorsID   = "sensors"
@@ -45,8 +47,8 @@ const (
 	sensorsAnew = time.Hour // how long it is remembered which sensors the same chips have
 )
 
-// Sensors finds fans, sensors and power supplies that fail. Memory may be nil: then what failed before the agent started is not
-// told.
+// Sensors finds fans, sensors and power supplies that fail. Memory may be nil: then what failed before the agent
+// started is not told.
 func Sensors(memory detect.StateStore) detect.Check {
 	c := &sensorsCheck{well: sensorsWell{memory: memory}}
 	return detect.Check{
@@ -152,8 +154,8 @@ func (a sensorAlarm) finding(text string) finding.Finding {
 	}
 }
 
-// sensorPart is a chip, a power supply or a thermal zone. Drivers come late and go, and their numbers are used again for others:
-// what the folder leads to tells.
+// sensorPart is a chip, a power supply or a thermal zone. Drivers come late and go, and their numbers are used again
+// for others: what the folder leads to tells.
 type sensorPart struct{ dir, target string }
 
 // sensorParts lists what is there of a class of devices, those whose names begin with prefix.

@@ -27,16 +27,18 @@ import (
 //
 // https://docs.kernel.org/driver-api/thermal/sysfs-api.html, Documentation/ABI/testing/sysfs-devices-system-cpu
 //
-// A zone within 5 degrees of its critical point is about to shut the machine down; gone 10 degrees below. It is no more than a
-// warning: where the kernel did not shut down, a reading at or above the point is a sensor's error. A package that was
-// throttled for 1 % of a minute, or in two minutes in a row, loses noticeable speed; a single short spell is how processors
-// are built to work. The time is counted when a spell ends: one that was counted without time, and that neither ends nor is
-// followed by another for a minute, goes on. Throttled packages are told of for ten minutes. The count of the package
-// contains what its cores cause, so that hundreds of files of cores need not be read.
+// A zone within 5 degrees of its critical point is about to shut the machine down; gone 10 degrees below. It is no
+// more than a warning: where the kernel did not shut down, a reading at or above the point is a sensor's error. A
+// package that was throttled for 1 % of a minute, or in two minutes in a row, loses noticeable speed; a single short
+// spell is how processors are built to work. The time is counted when a spell ends: one that was counted without
+// time, and that neither ends nor is followed by another for a minute, goes on. Throttled packages are told of for
+// ten minutes. The count of the package contains what its cores cause, so that hundreds of files of cores need not be
+// read.
 //
-// Known false alarms: zones with absurd critical points (0, below, or above 200 degrees) are not judged, nor those that are
-// disabled or say that they have no reading. Some boards set critical points that they reach in normal use. A single spell
-// shorter than a tick (4 ms) has no time either and looks as if it went on; it is not told for longer than half an hour.
+// Known false alarms: zones with absurd critical points (0, below, or above 200 degrees) are not judged, nor those
+// that are disabled or say that they have no reading. Some boards set critical points that they reach in normal use.
+// A single spell shorter than a tick (4 ms) has no time either and looks as if it went on; it is not told for longer
+// than half an hour.
 
 const (
 	thermalID      = "thermal"

@@ -92,7 +92,8 @@ func (z thermalZone) judge(files host.Files) (finding.Finding, bool, error) {
 	}, true, nil
 }
 
-// hasNoReading reports whether a sensor says that it has none now: it is disabled, asleep, of a card that is off, or gone.
+// hasNoReading reports whether a sensor says that it has none now: it is disabled, asleep, of a card that is off, or
+// gone.
 func hasNoReading(err error) bool {
 	return errors.Is(err, syscall.ENODATA) || errors.Is(err, syscall.EAGAIN) || errors.Is(err, syscall.EINVAL) || errors.Is(err, syscall.ENODEV) ||
 		errors.Is(err, syscall.ENXIO) || errors.Is(err, fs.ErrNotExist)

@@ -5,8 +5,8 @@ import (
 	"slices"
 )
 
-// automaton finds which of many literals occur in a text, in one pass over it and whatever their number (Aho and Corasick,
-// 1975), as a complete table: one look-up for each byte, no backtracking, no allocation.
+// automaton finds which of many literals occur in a text, in one pass over it and whatever their number (Aho and
+// Corasick, 1975), as a complete table: one look-up for each byte, no backtracking, no allocation.
 type automaton struct {
 	class     [256]uint16 // bytes that no literal contains share class 0
 	next      []uint16    // a row for each state: the class of the byte gives the next state
@@ -68,8 +68,8 @@ func newAutomaton(literals map[string]set) (*automaton, error) {
 	return tabulate(trie, link(trie), texts), nil
 }
 
-// link sets the failure links, each to the longest ending of a state's text that begins a literal, and returns the states
-// with the shorter texts first.
+// link sets the failure links, each to the longest ending of a state's text that begins a literal, and returns the
+// states with the shorter texts first.
 func link(trie []node) (order []int) {
 	order = append(order, 0)
 	for i := 0; i < len(order); i++ {

@@ -1,5 +1,5 @@
-// Package kernellog recognises faults in the kernel's log: matcher, tally and the check kernel-log. The rules are data, in rules;
-// what reads saved logs is in replay.
+// Package kernellog recognises faults in the kernel's log: matcher, tally and the check kernel-log. The rules are
+// data, in rules; what reads saved logs is in replay.
 package kernellog
 
 import (
@@ -19,12 +19,12 @@ import (
 	"github.com/nodeagent/nodeagent/pkg/finding"
 )
 
-// The kernel's log, /dev/kmsg: one record a read, "priority,sequence,µs since boot,flags;text". A program may write to it, but
-// not with the kernel's facility (priority >> 3 is 0), so that only the kernel's own words count.
+// The kernel's log, /dev/kmsg: one record a read, "priority,sequence,µs since boot,flags;text". A program may write
+// to it, but not with the kernel's facility (priority >> 3 is 0), so that only the kernel's own words count.
 // https://www.kernel.org/doc/Documentation/ABI/testing/dev-kmsg
 //
-// Known false alarms: a rule without state behind it (kernel.Rule.ConfirmedBy) keeps its finding until the record expires,
-// although what it speaks of may be over sooner.
+// Known false alarms: a rule without state behind it (kernel.Rule.ConfirmedBy) keeps its finding until the record
+// expires, although what it speaks of may be over sooner.
 
 // Settings adjust kernel-log.
 type Settings struct {
@@ -193,9 +193,9 @@ func SaveKernelLog(follow *LiveKernelLog, witnesses *detect.StateSources, memory
 // KernelWatch follows the kernel's log from the oldest record that it has kept: see host.WatchKernelLog.
 type KernelWatch func(ctx context.Context, log *slog.Logger, each func(kmsg.KernelRecord), caughtUp func()) error
 
-// KernelLogSource feeds follow with what watch reads, and wakes: checks that asked for a text, the check that confirms the
-// rule which recognised it, and kernel-log itself. lost is told how many records were lost; it may be nil. What the kernel
-// had kept wakes nobody one by one: every check looks at its start.
+// KernelLogSource feeds follow with what watch reads, and wakes: checks that asked for a text, the check that
+// confirms the rule which recognised it, and kernel-log itself. lost is told how many records were lost; it may be
+// nil. What the kernel had kept wakes nobody one by one: every check looks at its start.
 func KernelLogSource(follow *LiveKernelLog, logger *slog.Logger, watch KernelWatch, lost func(records uint64)) detect.Source {
 	return detect.Source{Name: detect.WakeKernelLog, Run: func(ctx context.Context, wake func(detect.Change)) error {
 		live := false

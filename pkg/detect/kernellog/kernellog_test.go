@@ -207,7 +207,8 @@ func TestKernelLogWakesTheEngine(t *testing.T) {
 	})
 }
 
-// TestRealKernelLog makes a real filesystem fail and hears the real kernel say so, while a program says the same of another.
+// TestRealKernelLog makes a real filesystem fail and hears the real kernel say so, while a program says the same of
+// another.
 func TestRealKernelLog(t *testing.T) {
 	need.Root(t, "reads /dev/kmsg and mounts a filesystem")
 	fs := hosttest.NewLoopFS(t, "ext4")
@@ -290,8 +291,8 @@ func awaitRecord(t *testing.T, heard <-chan string, part string) {
 	}
 }
 
-// TestKernelLogGapOverRestarts: what the kernel said while no agent ran is told by its log, in every run of the agent that
-// follows, until it expires.
+// TestKernelLogGapOverRestarts: what the kernel said while no agent ran is told by its log, in every run of the agent
+// that follows, until it expires.
 func TestKernelLogGapOverRestarts(t *testing.T) {
 	const line = "Out of memory: Killed process 77 (stress) total-vm:1024kB, anon-rss:512kB, file-rss:0kB, shmem-rss:0kB, UID:0 pgtables:40kB oom_score_adj:0"
 	memory := checktest.StateStore{}

@@ -22,8 +22,8 @@ const maxHeld = 512
 // lostExpiry is how long the loss of records is reported.
 const lostExpiry = 10 * time.Minute
 
-// Log remembers what the kernel of this boot said, for as long as each rule's record keeps a finding alive. Records come
-// from one source; findings are asked for at any time.
+// Log remembers what the kernel of this boot said, for as long as each rule's record keeps a finding alive. Records
+// come from one source; findings are asked for at any time.
 type Log struct {
 	mu       sync.Mutex // guards all below
 	tally    *Tally
@@ -85,8 +85,8 @@ func (l *Log) Await(ctx context.Context) error {
 	return l.deaf
 }
 
-// LogRecord is one record of the kernel itself. Sequence counts all records of a boot; Up is the time since boot at which it
-// was written.
+// LogRecord is one record of the kernel itself. Sequence counts all records of a boot; Up is the time since boot at
+// which it was written.
 type LogRecord struct {
 	Sequence uint64
 	Up       time.Duration
@@ -94,8 +94,9 @@ type LogRecord struct {
 	Foreign  bool // a program wrote it, or nobody knows how the line began: it only counts as seen
 }
 
-// Observe takes in a record and returns the rule that recognised it. A record that was seen already says nothing: the log
-// may be read again from its beginning at any time. One that an earlier run has told of only counts for thresholds.
+// Observe takes in a record and returns the rule that recognised it. A record that was seen already says nothing: the
+// log may be read again from its beginning at any time. One that an earlier run has told of only counts for
+// thresholds.
 func (l *Log) Observe(r LogRecord) (rule *rules.Rule, ok bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -189,8 +190,8 @@ func graver(a, b finding.Severity) bool {
 	return finding.Compare(finding.Finding{Severity: a}, finding.Finding{Severity: b}) < 0
 }
 
-// Findings returns what is still to be reported, now being the time since boot: one finding for each subject, the gravest.
-// Records that a rule recognised at a time since boot are left to others where leave returns true.
+// Findings returns what is still to be reported, now being the time since boot: one finding for each subject, the
+// gravest. Records that a rule recognised at a time since boot are left to others where leave returns true.
 func (l *Log) Findings(now time.Duration, leave func(r *rules.Rule, at time.Duration) bool) []finding.Finding {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -219,8 +220,8 @@ func (l *Log) Findings(now time.Duration, leave func(r *rules.Rule, at time.Dura
 	return findings
 }
 
-// tell makes one finding of all that is remembered of one subject: the gravest, naming the others. Of what is equally grave it
-// is what began last: else what only a reboot makes good would hide it.
+// tell makes one finding of all that is remembered of one subject: the gravest, naming the others. Of what is equally
+// grave it is what began last: else what only a reboot makes good would hide it.
 func tell(all []*held) finding.Finding {
 	slices.SortFunc(all, func(a, b *held) int {
 		return cmp.Or(

@@ -57,8 +57,8 @@ func (l *Log) Save(boot string, last bool) ([]byte, error) {
 	return data, err
 }
 
-// Restore takes over what an earlier run has saved, before the first record is observed. What it said of another boot is
-// over, and what it said by a rule that is no more is forgotten.
+// Restore takes over what an earlier run has saved, before the first record is observed. What it said of another boot
+// is over, and what it said by a rule that is no more is forgotten.
 func (l *Log) Restore(data []byte, boot string) error {
 	var s saved
 	if err := json.Unmarshal(data, &s); err != nil {

@@ -133,8 +133,8 @@ func BenchmarkLogFlood(b *testing.B) {
 	}
 }
 
-// TestLogAcrossRuns: what an earlier run told of is kept although the kernel has dropped its records, is not counted again
-// where it has not, and what came between the runs is found, or its loss is.
+// TestLogAcrossRuns: what an earlier run told of is kept although the kernel has dropped its records, is not counted
+// again where it has not, and what came between the runs is found, or its loss is.
 func TestLogAcrossRuns(t *testing.T) {
 	line := func(i int) LogRecord {
 		text := fmt.Sprintf("usb 1-1: line %d", i)

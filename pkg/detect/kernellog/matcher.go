@@ -15,17 +15,17 @@ const maxLiteral = 20
 // MaxText is how much of a record is looked at: the kernel's own records are shorter (LOG_LINE_MAX).
 const MaxText = 8 << 10
 
-// notTheKernels recognises the kernel's lines that begin with words which somebody else chose: the packet filter's LOG
-// target puts up to 127 characters of whoever wrote the filter rule before "IN=" (net/netfilter/nf_log_syslog.c); some lines
-// begin with the name of a program, and the kernel names input devices as they call themselves. What such a line seems to
-// say is nobody's word.
+// notTheKernels recognises the kernel's lines that begin with words which somebody else chose: the packet filter's
+// LOG target puts up to 127 characters of whoever wrote the filter rule before "IN=" (net/netfilter/nf_log_syslog.c);
+// some lines begin with the name of a program, and the kernel names input devices as they call themselves. What such
+// a line seems to say is nobody's word.
 var notTheKernels = regexp.MustCompile(`IN=[^ ]* OUT=[^ ]* ` +
 	`|^` + rules.Command + `(?: \(\d+\)(?:: drop_caches: | used greatest stack depth: )|: potentially unexpected fatal signal |` +
 	`: sending ioctl | uses obsolete \(PF_INET,SOCK_PACKET\)|\[\d+\] vsyscall attempted )` +
 	`|^input: .* as /devices/|^process '.*' started with executable stack`)
 
-// programTag is how programs begin the lines that they write to the kernel's log: "systemd[1]: ". Where a format does not
-// tell who wrote a line, this does.
+// programTag is how programs begin the lines that they write to the kernel's log: "systemd[1]: ". Where a format does
+// not tell who wrote a line, this does.
 var programTag = regexp.MustCompile(`^[\w.@()-]{1,64}\[\d+\]: `)
 
 // Matcher compares texts with the table. It does not change, and is safe for use by many goroutines.
@@ -117,8 +117,8 @@ func compile(rule *rules.Rule) (compiled, error) {
 	return c, nil
 }
 
-// Match returns what the kernel's text says. The text is the record's own, without priority, time and caller. A line that
-// says nothing costs no allocation.
+// Match returns what the kernel's text says. The text is the record's own, without priority, time and caller. A line
+// that says nothing costs no allocation.
 func (m *Matcher) Match(text []byte) (Hit, bool) { return m.MatchOf(rules.TheKernel, text) }
 
 // MatchOf returns what a text of a daemon says.

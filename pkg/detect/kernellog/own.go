@@ -156,8 +156,8 @@ func (o OwnRule) lineProblems() map[string]string {
 	return problems
 }
 
-// OwnRules returns the rules of a user as they stand in the table, behind its own: a line is the first rule's that matches.
-// The error names the position of the rule that cannot be, and why.
+// OwnRules returns the rules of a user as they stand in the table, behind its own: a line is the first rule's that
+// matches. The error names the position of the rule that cannot be, and why.
 func OwnRules(own []OwnRule, table []rules.Rule) ([]rules.Rule, *OwnRuleError) {
 	if len(own) > maxOwnRules {
 		return nil, &OwnRuleError{maxOwnRules, "id", fmt.Sprintf("at most %d rules are possible", maxOwnRules)}

@@ -6,8 +6,8 @@ import (
 	"sync"
 )
 
-// pattern is a regular expression that is compiled when a line first needs it: on most nodes most of the table never is, and
-// compiled it would take several megabytes.
+// pattern is a regular expression that is compiled when a line first needs it: on most nodes most of the table never
+// is, and compiled it would take several megabytes.
 type pattern struct {
 	expr string
 	once sync.Once
@@ -22,8 +22,8 @@ func newPattern(expr string) (*pattern, error) {
 	return &pattern{expr: expr}, nil
 }
 
-// WhenNeeded is a pattern of the program itself: one that cannot be compiled is found by the tests. Only who replays a log
-// needs most of them, but each child process of the agent would compile them again.
+// WhenNeeded is a pattern of the program itself: one that cannot be compiled is found by the tests. Only who replays
+// a log needs most of them, but each child process of the agent would compile them again.
 func WhenNeeded(expr string) *pattern { return &pattern{expr: expr} }
 
 // Regexp compiles the pattern when it is needed first. It must be valid: see Rule.Problem.

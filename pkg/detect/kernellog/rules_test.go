@@ -54,7 +54,8 @@ func TestRulesMatchTheirLines(t *testing.T) {
 	}
 }
 
-// TestEveryPatternIsUsed: a pattern, literal or alternative that no example line needs may be wrong without anyone noticing.
+// TestEveryPatternIsUsed: a pattern, literal or alternative that no example line needs may be wrong without anyone
+// noticing.
 func TestEveryPatternIsUsed(t *testing.T) {
 	m := newTable(t)
 	for i, rule := range rules.Kernel() {

@@ -35,8 +35,8 @@ const (
 	reportLines = 200
 )
 
-// Tally counts matches for each rule and subject, and joins the lines of one report. Its memory is bounded; time is passed
-// in with the records. It is not safe for use by several goroutines.
+// Tally counts matches for each rule and subject, and joins the lines of one report. Its memory is bounded; time is
+// passed in with the records. It is not safe for use by several goroutines.
 type Tally struct {
 	matcher *Matcher
 	counts  map[tallyKey]*list.Element
@@ -100,8 +100,8 @@ func (t *Tally) Observe(r Record) (m Match, ok bool) {
 	return m, true
 }
 
-// continues reports whether a line belongs to the report that is open, and if so makes it speak of what the report does:
-// lines of the same rule and subject do, and followers do.
+// continues reports whether a line belongs to the report that is open, and if so makes it speak of what the report
+// does: lines of the same rule and subject do, and followers do.
 func (t *Tally) continues(m *Match, r Record) bool {
 	open := t.reports[m.Rule.Report]
 	if m.Rule.Report == "" || open == nil || r.At-open.at > reportGap || r.At < open.at || t.line-open.line > reportLines {

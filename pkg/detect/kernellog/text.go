@@ -10,7 +10,8 @@ import (
 // maxPrinted bounds what is shown of a text that somebody else wrote.
 const maxPrinted = 1024
 
-// Printable returns text as one line of valid UTF-8 without control characters, and not longer than is useful to people.
+// Printable returns text as one line of valid UTF-8 without control characters, and not longer than is useful to
+// people.
 func Printable(text []byte) string { return PrintableUpTo(text, maxPrinted) }
 
 // PrintableUpTo is Printable with a limit in bytes.
@@ -31,9 +32,9 @@ func PrintableUpTo(text []byte, limit int) string {
 	return s
 }
 
-// podOfCgroup returns the pod, and the container where there is one, of a cgroup as the kernel's log names it: from the
-// root of the hierarchy, whatever the kubelet's own root, for both of its drivers. In a kubepods tree below another pod the
-// outer pod is meant: it is the one that this node knows.
+// podOfCgroup returns the pod, and the container where there is one, of a cgroup as the kernel's log names it: from
+// the root of the hierarchy, whatever the kubelet's own root, for both of its drivers. In a kubepods tree below
+// another pod the outer pod is meant: it is the one that this node knows.
 func podOfCgroup(name string) (uid, container string, ok bool) {
 	name = path.Clean(strings.TrimSpace(name))
 	if !strings.HasPrefix(name, "/") {

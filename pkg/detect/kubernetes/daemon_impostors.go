@@ -17,7 +17,8 @@ import (
 
 const impostorsID = "daemon-impostors"
 
-// DaemonImpostors reads, of the processes that are called like a daemon of the node (kubelet, containerd, k3s, k0s, kubelite),
+// DaemonImpostors reads, of the processes that are called like a daemon of the node (kubelet, containerd, k3s, k0s,
+// kubelite),
 //
 //	/proc/PID/stat              the name that the kernel keeps, which anybody can choose
 //	/proc/PID/status            Uid: real, effective, saved and of the filesystem; uid_map and ns/user: as the machine counts them
@@ -27,13 +28,14 @@ const impostorsID = "daemon-impostors"
 //
 // https://man7.org/linux/man-pages/man5/proc_pid_status.5.html
 //
-// What the agent learns of the node's layout it learns from these daemons: which credentials, which folders, which programs.
-// It believes those that are root's own alone (internal/host, ErrImpostor). Any other misleads people, ps and scripts
-// at least, and looks like an attempt to mislead the agent.
+// What the agent learns of the node's layout it learns from these daemons: which credentials, which folders, which
+// programs. It believes those that are root's own alone (internal/host, ErrImpostor). Any other misleads people, ps
+// and scripts at least, and looks like an attempt to mislead the agent.
 //
-// Known false alarms, and what is done: nodes in containers (kind, Docker in Docker) live in a PID namespace of a container,
-// and a rootless containerd in a user namespace: neither is told of. A kubelet that root has started by hand, or in a mount
-// namespace of its own (OpenShift), is told of until paths.kubeletElsewhere is set: it is not watched before that.
+// Known false alarms, and what is done: nodes in containers (kind, Docker in Docker) live in a PID namespace of a
+// container, and a rootless containerd in a user namespace: neither is told of. A kubelet that root has started by
+// hand, or in a mount namespace of its own (OpenShift), is told of until paths.kubeletElsewhere is set: it is not
+// watched before that.
 func DaemonImpostors() detect.Check {
 	return detect.Check{
 		ID: impostorsID, Domain: "kubelet",

@@ -26,17 +26,19 @@ import (
 //
 //	kubelet_evictions{eviction_signal="memory.available"} 2
 //
-// the thresholds that kubelet was configured with (evictionHard and imageGCHighThresholdPercent in its configuration), and
-// statfs(2) of its root directory (nodefs) and of the runtime's (imagefs), by a child process.
+// the thresholds that kubelet was configured with (evictionHard and imageGCHighThresholdPercent in its
+// configuration), and statfs(2) of its root directory (nodefs) and of the runtime's (imagefs), by a child process.
 //
 // https://kubernetes.io/docs/concepts/scheduling-eviction/node-pressure-eviction/.
 //
-// Below a hard threshold of a disk kubelet reports DiskPressure: no pod is placed here any more and those that use most are
-// killed. Within a tenth of the threshold, or two hundredths of the disk, it is near. Kubelet collects images every five
-// minutes while more than its high threshold is in use; after a quarter of an hour it has tried in vain. Memory and PIDs are
-// left to the checks that know them: what kubelet counts as available memory the kernel does not show as one number.
+// Below a hard threshold of a disk kubelet reports DiskPressure: no pod is placed here any more and those that use
+// most are killed. Within a tenth of the threshold, or two hundredths of the disk, it is near. Kubelet collects
+// images every five minutes while more than its high threshold is in use; after a quarter of an hour it has tried in
+// vain. Memory and PIDs are left to the checks that know them: what kubelet counts as available memory the kernel
+// does not show as one number.
 //
-// Known false alarms: none known; on nodes where one disk is both, the thresholds of imagefs hold for it too, as for kubelet.
+// Known false alarms: none known; on nodes where one disk is both, the thresholds of imagefs hold for it too, as for
+// kubelet.
 
 const (
 	evictionsID     = "evictions"

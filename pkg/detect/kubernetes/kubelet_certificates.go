@@ -16,23 +16,23 @@ import (
 	"github.com/nodeagent/nodeagent/pkg/finding"
 )
 
-// kubelet-certificates reads kubelet's client certificate, by which it is a node to the apiserver, from where kubelet has it:
-// the kubeconfig that it was started with (client-certificate or client-certificate-data) and <cert-dir>/kubelet-client-current.pem,
-// of which the one that is valid for longer counts:
+// kubelet-certificates reads kubelet's client certificate, by which it is a node to the apiserver, from where kubelet
+// has it: the kubeconfig that it was started with (client-certificate or client-certificate-data) and
+// <cert-dir>/kubelet-client-current.pem, of which the one that is valid for longer counts:
 //
 //	-----BEGIN CERTIFICATE-----
 //	MIIBpDCCAUmgAwIBAgIRAP…
 //
-// and once an hour the serving certificate that kubelet's API (port 10250) shows in a TLS handshake; and adjtimex(2), whether
-// the wall clock that both are judged by is kept right.
+// and once an hour the serving certificate that kubelet's API (port 10250) shows in a TLS handshake; and adjtimex(2),
+// whether the wall clock that both are judged by is kept right.
 //
 // https://kubernetes.io/docs/reference/access-authn-authz/kubelet-tls-bootstrapping/#certificate-rotation
 //
 // Kubelet has its client certificate renewed when 70 to 90 % of its time have passed (jitteryDuration in
-// k8s.io/client-go/util/certificate), so that less than a tenth left means that this has failed; of a certificate for a
-// year that is 36 days, and a week is soon enough. A kubelet whose client certificate has expired is nobody to the apiserver:
-// the node is lost. That a signing request is pending only the apiserver knows; it shows here as a serving certificate that
-// is missing (alert 80), or as an end that comes near.
+// k8s.io/client-go/util/certificate), so that less than a tenth left means that this has failed; of a certificate for
+// a year that is 36 days, and a week is soon enough. A kubelet whose client certificate has expired is nobody to the
+// apiserver: the node is lost. That a signing request is pending only the apiserver knows; it shows here as a serving
+// certificate that is missing (alert 80), or as an end that comes near.
 //
 // Known false alarms: a wall clock that is wrong makes everything look expired. Setting it makes the kernel call it
 // unsynchronised; nothing is fatal then, and the message says so.
@@ -124,8 +124,8 @@ func servingSubject() finding.Subject {
 	return finding.Subject{Kind: "certificate", Name: "kubelet-serving"}
 }
 
-// serving returns the serving certificate as the last handshake showed it. One that is near its end is asked for in each
-// look: kubelet may have a new one.
+// serving returns the serving certificate as the last handshake showed it. One that is near its end is asked for in
+// each look: kubelet may have a new one.
 func (m *servingState) serving(ctx context.Context, h *host.Host, now finding.Timestamp) (*x509.Certificate, error) {
 	if h.Kubelet.ServingCertificate == nil {
 		return nil, hosterr.ErrNotConfigured
@@ -143,9 +143,9 @@ func (m *servingState) serving(ctx context.Context, h *host.Host, now finding.Ti
 	return found, nil
 }
 
-// clientCertificate returns the certificate by which kubelet is a node, nil where it uses none. Kubelet prefers the one that
-// it has had signed over that of its kubeconfig only where rotation is on, which the node does not tell for certain; the
-// one that is valid for longer is then at worst a healthy one that is not used.
+// clientCertificate returns the certificate by which kubelet is a node, nil where it uses none. Kubelet prefers the
+// one that it has had signed over that of its kubeconfig only where rotation is on, which the node does not tell for
+// certain; the one that is valid for longer is then at worst a healthy one that is not used.
 func clientCertificate(h *host.Host) (*x509.Certificate, error) {
 	where, err := discover.FindKubeletCredentials(h)
 	if err != nil {

@@ -1,4 +1,5 @@
-// Package kubernetes finds faults of kubelet and of the Node: restarts, certificates, synchronisation, evictions, registration.
+// Package kubernetes finds faults of kubelet and of the Node: restarts, certificates, synchronisation, evictions,
+// registration.
 package kubernetes
 
 import (
@@ -18,17 +19,19 @@ import (
 	"github.com/nodeagent/nodeagent/pkg/finding"
 )
 
-// kubelet-config reads the configuration files that kubelet reads when it starts, its --config file and the *.conf files of
-// its --config-dir, and remembers a hash of them for each life of kubelet (its PID and start time in /proc/PID/stat).
+// kubelet-config reads the configuration files that kubelet reads when it starts, its --config file and the *.conf
+// files of its --config-dir, and remembers a hash of them for each life of kubelet (its PID and start time in
+// /proc/PID/stat).
 //
 // https://kubernetes.io/docs/tasks/administer-cluster/kubelet-config-file/.
 //
-// Kubelet reads them once. When they change and it goes on, the node runs with another configuration than the one that people
-// see, until a restart at a bad moment, an upgrade or a reboot, brings the new one into force, good or not. What kubelet really
-// runs with (/configz) takes a right of its own (nodes/configz) that the agent does not ask for.
+// Kubelet reads them once. When they change and it goes on, the node runs with another configuration than the one
+// that people see, until a restart at a bad moment, an upgrade or a reboot, brings the new one into force, good or
+// not. What kubelet really runs with (/configz) takes a right of its own (nodes/configz) that the agent does not ask
+// for.
 //
-// Known false alarms: a roll-out that writes the file and restarts kubelet after it: half an hour is allowed. What was changed
-// before the agent saw this kubelet for the first time is not known.
+// Known false alarms: a roll-out that writes the file and restarts kubelet after it: half an hour is allowed. What
+// was changed before the agent saw this kubelet for the first time is not known.
 
 const (
 	kubeletConfigID   = "kubelet-config"

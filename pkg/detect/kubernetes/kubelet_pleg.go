@@ -24,19 +24,20 @@ import (
 //	kubelet_pleg_relist_duration_seconds_bucket{le="10"} 91          also le="+Inf"; all relists, failed ones too
 //	kubelet_evented_pleg_connection_success_count 0                  above 0: the runtime sends events (EventedPLEG)
 //
-// The pod lifecycle event generator lists all containers of the runtime each second (each 300 s where the runtime sends
-// events) and so drives everything that kubelet does. When that has not succeeded for 3 minutes (10 with events: then only
-// the count of relists tells), kubelet itself says "PLEG is not healthy", becomes NotReady and does not touch pods any more
-// (genericPlegRelistThreshold in pkg/kubelet/kubelet.go, Healthy in pkg/kubelet/pleg/generic.go).
+// The pod lifecycle event generator lists all containers of the runtime each second (each 300 s where the runtime
+// sends events) and so drives everything that kubelet does. When that has not succeeded for 3 minutes (10 with
+// events: then only the count of relists tells), kubelet itself says "PLEG is not healthy", becomes NotReady and does
+// not touch pods any more (genericPlegRelistThreshold in pkg/kubelet/kubelet.go, Healthy in
+// pkg/kubelet/pleg/generic.go).
 //
 // https://kubernetes.io/docs/reference/instrumentation/metrics/.
 //
 // Kubelet's /metrics hang when the runtime does: one of its collectors lists the containers' logs over CRI
-// (LogMetricsCollector in pkg/kubelet/metrics/collectors). When they do not come in time, the Node is asked for instead, where
-// kubelet writes "PLEG is not healthy: pleg was last seen active 3m2s ago" into the message of Ready.
+// (LogMetricsCollector in pkg/kubelet/metrics/collectors). When they do not come in time, the Node is asked for
+// instead, where kubelet writes "PLEG is not healthy: pleg was last seen active 3m2s ago" into the message of Ready.
 //
-// How long nothing was seen is counted by the time since boot from the look that saw the value first; the wall clock is only
-// asked in that look. A clock that jumps is so at worst one look's error, and two are needed to raise.
+// How long nothing was seen is counted by the time since boot from the look that saw the value first; the wall clock
+// is only asked in that look. A clock that jumps is so at worst one look's error, and two are needed to raise.
 //
 // Known false alarms: a busy runtime makes single relists slow: more than 1 % of five minutes' relists, three at least,
 // must have taken over 10 s, which is where the monitoring mixin of Kubernetes alerts (KubeletPlegDurationHigh).
@@ -114,8 +115,8 @@ func (m *plegState) look(ctx context.Context, h *host.Host) ([]finding.Finding, 
 	return plegJudge(scrape.At.Since(m.first)+m.age, events > 0, grown), nil
 }
 
-// plegOfNode takes kubelet's own word from the Node. It is the only word that counts: without it nothing is learnt, since
-// metrics may be slow for other reasons.
+// plegOfNode takes kubelet's own word from the Node. It is the only word that counts: without it nothing is learnt,
+// since metrics may be slow for other reasons.
 func plegOfNode(ctx context.Context, h *host.Host, slow error) ([]finding.Finding, error) {
 	node, err := h.Cluster.Node(ctx)
 	if err != nil {
@@ -133,8 +134,8 @@ func plegOfNode(ctx context.Context, h *host.Host, slow error) ([]finding.Findin
 	return nil, slow
 }
 
-// track notes since when the latest success is the same one. The wall clock's answer is only taken for a success that was
-// there before anybody looked.
+// track notes since when the latest success is the same one. The wall clock's answer is only taken for a success that
+// was there before anybody looked.
 func (m *plegState) track(mark float64, age time.Duration, at finding.Timestamp) {
 	if m.first.Boot == at.Boot && m.mark == mark {
 		return

@@ -13,8 +13,8 @@ import (
 	"github.com/nodeagent/nodeagent/pkg/finding"
 )
 
-// kubelet-restarts reads /proc/PID/stat of kubelet's process, whose start time (field 22, clock ticks since boot) is with the
-// PID its identity:
+// kubelet-restarts reads /proc/PID/stat of kubelet's process, whose start time (field 22, clock ticks since boot) is
+// with the PID its identity:
 //
 //	900 (kubelet) S 1 900 900 0 -1 1077936384 … 22nd field: 331 …
 //

@@ -24,14 +24,15 @@ import (
 //
 // https://kubernetes.io/docs/reference/instrumentation/metrics/.
 //
-// Thresholds. Apiserver: a fifth of the requests, ten at least, answered with 5xx, 401 or not at all; rolling restarts of
-// apiservers make a burst of a few, and kubelet asks ten times a minute when nothing happens. Runtime: half of the calls of
-// one operation and ten at least. Starts: three pods and a tenth of them took more than a minute, which is the promise that
-// clusters give, and what the monitoring mixin of Kubernetes alerts at (KubeletPodStartUpLatencyHigh: 60 s for 15 minutes).
+// Thresholds. Apiserver: a fifth of the requests, ten at least, answered with 5xx, 401 or not at all; rolling
+// restarts of apiservers make a burst of a few, and kubelet asks ten times a minute when nothing happens. Runtime:
+// half of the calls of one operation and ten at least. Starts: three pods and a tenth of them took more than a
+// minute, which is the promise that clusters give, and what the monitoring mixin of Kubernetes alerts at
+// (KubeletPodStartUpLatencyHigh: 60 s for 15 minutes).
 //
-// Known false alarms: exec_sync fails for each exec probe that fails, pull_image and start_container for each wrong image
-// or command, and the status calls for each container that is gone meanwhile: these are not counted. When the apiserver
-// itself is away every node says so.
+// Known false alarms: exec_sync fails for each exec probe that fails, pull_image and start_container for each wrong
+// image or command, and the status calls for each container that is gone meanwhile: these are not counted. When the
+// apiserver itself is away every node says so.
 
 const (
 	syncID     = "kubelet-sync"

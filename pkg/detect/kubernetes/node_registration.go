@@ -25,11 +25,13 @@ import (
 //	/proc/sys/kernel/random/boot_id                     status.nodeInfo.bootID
 //	status.conditions                                   Ready and the pressures, as kubelet and the control plane see them
 //
-// https://kubernetes.io/docs/reference/node/node-status/, https://www.freedesktop.org/software/systemd/man/machine-id.html.
+// https://kubernetes.io/docs/reference/node/node-status/,
+// https://www.freedesktop.org/software/systemd/man/machine-id.html.
 //
-// It asks about once an hour, jittered, which is 3 small requests a second for 10,000 nodes; ten minutes after it found
-// something, and when kubelet has been started anew. Kubelet writes the Node's identity when it starts, and gets five minutes
-// for that. The renewal of the lease is the control plane's to judge: it makes Ready Unknown when none comes.
+// It asks about once an hour, jittered, which is 3 small requests a second for 10,000 nodes; ten minutes after it
+// found something, and when kubelet has been started anew. Kubelet writes the Node's identity when it starts, and
+// gets five minutes for that. The renewal of the lease is the control plane's to judge: it makes Ready Unknown when
+// none comes.
 //
 // Known false alarms: a node that is being taken out of the cluster is not registered any more while it still runs.
 
@@ -107,8 +109,9 @@ func (m *registrationState) look(ctx context.Context, h *host.Host) ([]finding.F
 	return found, err
 }
 
-// kubeletAge returns for how long kubelet has run. Where it is part of another program that is not known, and the machine's
-// uptime is taken. A kubelet that does not run has written nothing lately: that is kubelet-health's finding.
+// kubeletAge returns for how long kubelet has run. Where it is part of another program that is not known, and the
+// machine's uptime is taken. A kubelet that does not run has written nothing lately: that is kubelet-health's
+// finding.
 func kubeletAge(h *host.Host, now finding.Timestamp) (host.Process, time.Duration, error) {
 	if h.Kubelet.Process == nil {
 		return host.Process{}, now.SinceBoot, nil

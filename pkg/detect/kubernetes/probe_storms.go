@@ -29,13 +29,13 @@ import (
 //
 // https://kubernetes.io/docs/reference/instrumentation/metrics/ (prober_probe_total).
 //
-// Probes are made by kubelet on the node itself, so that many pods of different owners failing at once says that the node is
-// short of CPU, disk or network, not that all programs broke. A storm is 5 pods of 3 owners and a third of the pods that have
-// probes, none of which failed in the window before.
+// Probes are made by kubelet on the node itself, so that many pods of different owners failing at once says that the
+// node is short of CPU, disk or network, not that all programs broke. A storm is 5 pods of 3 owners and a third of
+// the pods that have probes, none of which failed in the window before.
 //
-// Known false alarms: one broken deployment with many pods here (owners are counted); pods that start (a startup probe fails
-// until they are up, and a readiness probe often: pods younger than the window and startup probes are left out); something
-// that all of them need (a database) is away: told all the same, with that advice.
+// Known false alarms: one broken deployment with many pods here (owners are counted); pods that start (a startup
+// probe fails until they are up, and a readiness probe often: pods younger than the window and startup probes are
+// left out); something that all of them need (a database) is away: told all the same, with that advice.
 
 const (
 	probeStormsID     = "probe-storms"
@@ -118,8 +118,8 @@ func probeKey(_ string, s kubelet.Sample) string {
 	return "bad " + s.Label("pod_uid")
 }
 
-// failing returns how many pods had probes within the window, and which of them began to fail within two windows. A pod that
-// has failed for longer is no part of a storm, unless it was in one and has not stopped to fail since.
+// failing returns how many pods had probes within the window, and which of them began to fail within two windows. A
+// pod that has failed for longer is no part of a storm, unless it was in one and has not stopped to fail since.
 func (m *stormState) failing(grown map[string]float64, now finding.Timestamp) (probed int, failing []string) {
 	before := m.meter.Points[0].Values
 	pods, bad := map[string]bool{}, map[string]time.Duration{}

@@ -29,11 +29,12 @@ import (
 //
 // https://kubernetes.io/docs/reference/instrumentation/metrics/, pkg/volume/util/metrics.go in Kubernetes.
 //
-// Kubelet tries a volume that fails again after 0.5 s, 1 s and so on up to 2 minutes: one that always fails makes 5 failures
-// in 10 minutes. Five, and more than successes, is "keeps failing"; a driver that restarts makes one or two for each volume.
+// Kubelet tries a volume that fails again after 0.5 s, 1 s and so on up to 2 minutes: one that always fails makes 5
+// failures in 10 minutes. Five, and more than successes, is "keeps failing"; a driver that restarts makes one or two
+// for each volume.
 //
-// Known false alarms: a ConfigMap, Secret or projected volume fails as long as an object that it names does not exist, a
-// hostPath as long as its path does not: that is their authors' business, and told as info.
+// Known false alarms: a ConfigMap, Secret or projected volume fails as long as an object that it names does not
+// exist, a hostPath as long as its path does not: that is their authors' business, and told as info.
 
 const (
 	volumeMountsID     = "volume-mounts"
@@ -171,8 +172,8 @@ func ownVolumes(plugin string) bool {
 		"kubernetes.io/host-path"}, plugin)
 }
 
-// podsWaiting names the pods that do not start, or do not end, and mount a volume of that plugin. Which driver is behind a
-// claim the pod does not tell: it may be any that is no plugin of objects.
+// podsWaiting names the pods that do not start, or do not end, and mount a volume of that plugin. Which driver is
+// behind a claim the pod does not tell: it may be any that is no plugin of objects.
 func podsWaiting(plugin string, pods []corev1.Pod, ending bool) []string {
 	var waiting []string
 	for i := range pods {

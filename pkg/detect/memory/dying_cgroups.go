@@ -29,10 +29,10 @@ import (
 //
 // https://docs.kernel.org/admin-guide/cgroup-v2.html (cgroup.stat), cgroups(7).
 //
-// A memory cgroup that was removed lives on while page cache or a kernel object that it paid for is used by others. Each
-// costs some kilobytes for each processor: 10,000 of them are a gigabyte on 64 processors, and reading memory.stat, which
-// kubelet does all the time, slows down with them. Some hundreds are normal on nodes where jobs come and go; memory
-// pressure makes the kernel let go of them. Gone below 8,000.
+// A memory cgroup that was removed lives on while page cache or a kernel object that it paid for is used by others.
+// Each costs some kilobytes for each processor: 10,000 of them are a gigabyte on 64 processors, and reading
+// memory.stat, which kubelet does all the time, slows down with them. Some hundreds are normal on nodes where jobs
+// come and go; memory pressure makes the kernel let go of them. Gone below 8,000.
 //
 // Known false alarms: none known; a node with very much free memory keeps them longer.
 

@@ -25,13 +25,13 @@ import (
 //
 // https://docs.kernel.org/admin-guide/mm/hugetlbpage.html, sysctl.d(5).
 //
-// The kernel gives as many as it finds contiguous memory for, and says so in one line of its log only ("HugeTLB: allocating
-// 16 of page size 1.00 GiB failed. Only allocated 14 hugepages."). Pages are also lost when memory fails under them.
-// What sysctl says counts more than the command line, since it comes later; it is only believed of the default size.
-// Sizes of "hugepages=0:2,1:2" (by NUMA node, Linux 5.17) are added up.
+// The kernel gives as many as it finds contiguous memory for, and says so in one line of its log only ("HugeTLB:
+// allocating 16 of page size 1.00 GiB failed. Only allocated 14 hugepages."). Pages are also lost when memory fails
+// under them. What sysctl says counts more than the command line, since it comes later; it is only believed of the
+// default size. Sizes of "hugepages=0:2,1:2" (by NUMA node, Linux 5.17) are added up.
 //
-// Known false alarms: an administrator who gave huge pages back by hand without changing the configuration. Not seen: pages
-// that were set up by hand or by a tuning daemon, and that later became fewer.
+// Known false alarms: an administrator who gave huge pages back by hand without changing the configuration. Not seen:
+// pages that were set up by hand or by a tuning daemon, and that later became fewer.
 
 const (
 	hugepagesID  = "hugepages"
@@ -95,8 +95,8 @@ func lookAtHugepages(files host.Files) ([]finding.Finding, error) {
 	return findings, finding.Partial(doubts)
 }
 
-// hugepagesOfCmdline returns the number of huge pages by their size in bytes. The kernel skips what it does not understand,
-// and so does this.
+// hugepagesOfCmdline returns the number of huge pages by their size in bytes. The kernel skips what it does not
+// understand, and so does this.
 func hugepagesOfCmdline(cmdline string, defaultSize uint64) map[uint64]uint64 {
 	wanted := make(map[uint64]uint64)
 	size := defaultSize

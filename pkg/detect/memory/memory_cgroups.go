@@ -12,8 +12,8 @@ import (
 	"github.com/nodeagent/nodeagent/pkg/detect/checkkit"
 )
 
-// memoryOf returns the memory that a cgroup uses, without the page cache that the kernel gives up first, as kubelet counts
-// it (working set).
+// memoryOf returns the memory that a cgroup uses, without the page cache that the kernel gives up first, as kubelet
+// counts it (working set).
 func memoryOf(h *host.Host, hierarchy cgroup.CgroupHierarchy, dir string) (uint64, error) {
 	used, inactive := "memory.current", "inactive_file"
 	if !hierarchy.V2 {

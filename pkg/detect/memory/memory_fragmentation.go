@@ -21,10 +21,10 @@ import (
 //	/proc/vmstat       compact_fail 5       how often the kernel could not join pages for a request, since boot
 //
 // https://docs.kernel.org/filesystems/proc.html (buddyinfo), https://docs.kernel.org/admin-guide/sysctl/vm.html
-// (extfrag_threshold). What the kernel calls unusable free space index is, for blocks of 16 pages, the share of free memory
-// that lies in smaller ones. Requests for 8 pages and fewer are those that the kernel tries hard to serve
-// (PAGE_ALLOC_COSTLY_ORDER); where next to nothing of 16 pages is left, those are the next to fail: rings of network cards
-// with large frames, network buffers, iptables rules, page tables of new processes.
+// (extfrag_threshold). What the kernel calls unusable free space index is, for blocks of 16 pages, the share of free
+// memory that lies in smaller ones. Requests for 8 pages and fewer are those that the kernel tries hard to serve
+// (PAGE_ALLOC_COSTLY_ORDER); where next to nothing of 16 pages is left, those are the next to fail: rings of network
+// cards with large frames, network buffers, iptables rules, page tables of new processes.
 //
 // The threshold is 99 %, gone below 95 %, and compaction must have failed within ten minutes: small pieces alone harm
 // nobody, and neither does a compaction that fails for a huge page while there are blocks for all else.

@@ -131,8 +131,8 @@ func TestRealPIDsLimit(t *testing.T) {
 	p.sees(check, near, false)
 }
 
-// A container that reaches its limit of memory and is killed is told of with its pod: in cgroup v2 by what the kernel counts, in
-// v1 by what it says, since there the counts do not tell.
+// A container that reaches its limit of memory and is killed is told of with its pod: in cgroup v2 by what the kernel
+// counts, in v1 by what it says, since there the counts do not tell.
 func TestRealContainerOOM(t *testing.T) {
 	p := newRealPod(t, "memory")
 	hierarchy, err := checkkit.ControllerHierarchy(p.host, "memory")
@@ -177,7 +177,8 @@ func TestRealSliceOOM(t *testing.T) {
 	p.sees(check, want, false)
 }
 
-// When the node has no memory left, it is the node's, and fatal at the third time (cgroup v2). Only where that harms nobody.
+// When the node has no memory left, it is the node's, and fatal at the third time (cgroup v2). Only where that harms
+// nobody.
 func TestRealNodeOOM(t *testing.T) {
 	cmdline, err := os.ReadFile("/proc/cmdline")
 	inGuest := err == nil && strings.Contains(string(cmdline), "nodeagent.guest")

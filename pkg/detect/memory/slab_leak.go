@@ -29,9 +29,10 @@ import (
 //
 // https://docs.kernel.org/filesystems/proc.html#meminfo, slabinfo(5).
 //
-// A healthy node has 1 to 5 % of its memory in each of them; 25 % is memory that pods were promised. PageTables grow with
-// the number of processes that map the same large memory, which is legitimate for a database: their threshold is the same
-// although they are no leak. Gone below 20 %. Less than 1 GiB is never a finding: it is a large share of a tiny machine only.
+// A healthy node has 1 to 5 % of its memory in each of them; 25 % is memory that pods were promised. PageTables grow
+// with the number of processes that map the same large memory, which is legitimate for a database: their threshold is
+// the same although they are no leak. Gone below 20 %. Less than 1 GiB is never a finding: it is a large share of a
+// tiny machine only.
 //
 // Known false alarms: nodes that exist for a kernel cache, such as those of a distributed filesystem (ZFS counts its
 // cache as such objects): raise kernelPercent there.

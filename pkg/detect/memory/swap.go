@@ -24,14 +24,15 @@ import (
 // and, only while there is swap, kubelet's arguments and configuration: failSwapOn (true unless set) and
 // memorySwap.swapBehavior.
 //
-// proc_swaps(5), https://kubernetes.io/docs/concepts/architecture/nodes/#swap-memory. Memory that is compressed in a zram
-// device used as swap is in the same file.
+// proc_swaps(5), https://kubernetes.io/docs/concepts/architecture/nodes/#swap-memory. Memory that is compressed in a
+// zram device used as swap is in the same file.
 //
-// Kubelet looks for swap only when it starts, and with failSwapOn it then refuses to: swap that was switched on
-// later is a node that does not survive its next restart of kubelet. Swap that is nearly full (less than 10 % free) is a
+// Kubelet looks for swap only when it starts, and with failSwapOn it then refuses to: swap that was switched on later
+// is a node that does not survive its next restart of kubelet. Swap that is nearly full (less than 10 % free) is a
 // fault only while memory is short too (less than 10 % available): the kernel leaves in swap what nobody asks for.
 //
-// Known false alarms: none; a kubelet without any configuration file, whose flags alone say it, is believed only where they do.
+// Known false alarms: none; a kubelet without any configuration file, whose flags alone say it, is believed only
+// where they do.
 
 const swapID = "swap"
 
@@ -106,7 +107,8 @@ func lookAtSwap(h *host.Host) ([]finding.Finding, error) {
 	return []finding.Finding{f}, nil
 }
 
-// parseSwaps parses /proc/swaps. Blanks in names are written as \040; a file that was deleted has "\040(deleted)" behind it.
+// parseSwaps parses /proc/swaps. Blanks in names are written as \040; a file that was deleted has "\040(deleted)"
+// behind it.
 func parseSwaps(text string) ([]swapArea, error) {
 	header, rest, _ := strings.Cut(text, "\n")
 	if !strings.HasPrefix(header, "Filename") {

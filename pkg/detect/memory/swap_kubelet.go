@@ -11,9 +11,9 @@ import (
 	"github.com/nodeagent/nodeagent/pkg/detect/checkkit"
 )
 
-// kubeletRefusesSwap reports whether the running kubelet would not start while there is swap: failSwapOn is true unless it
-// is set, by the flag, which counts more, or in the configuration files, of which the last counts. Where no file is known, it
-// is not said. https://kubernetes.io/docs/reference/config-api/kubelet-config.v1beta1/
+// kubeletRefusesSwap reports whether the running kubelet would not start while there is swap: failSwapOn is true
+// unless it is set, by the flag, which counts more, or in the configuration files, of which the last counts. Where no
+// file is known, it is not said. https://kubernetes.io/docs/reference/config-api/kubelet-config.v1beta1/
 func kubeletRefusesSwap(h *host.Host) (bool, error) {
 	kubelet, names, err := discover.KubeletConfigFiles(h)
 	if err != nil || kubelet.PID == 0 { // none runs: other checks tell

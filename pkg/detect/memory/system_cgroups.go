@@ -25,12 +25,14 @@ import (
 // https://docs.kernel.org/admin-guide/cgroup-v2.html#memory-interface-files,
 // https://kubernetes.io/docs/tasks/administer-cluster/reserve-compute-resources/
 //
-// What counts is the working set, as kubelet counts: page cache fills any limit and is no want. 95 % of the limit is told, gone
-// below 90 %. The limit of kubepods is what the node allots to all pods together (its capacity less kubeReserved and
-// systemReserved): when it is reached, pods are killed that stay within limits of their own. Limits of system.slice, of
-// kubelet's slice and of single services (MemoryMax) hit what all pods need. Limits of pods are their owners' affair.
+// What counts is the working set, as kubelet counts: page cache fills any limit and is no want. 95 % of the limit is
+// told, gone below 90 %. The limit of kubepods is what the node allots to all pods together (its capacity less
+// kubeReserved and systemReserved): when it is reached, pods are killed that stay within limits of their own. Limits
+// of system.slice, of kubelet's slice and of single services (MemoryMax) hit what all pods need. Limits of pods are
+// their owners' affair.
 //
-// Known false alarms: services that fill a limit on purpose and live well with it, such as a cache that is told its size.
+// Known false alarms: services that fill a limit on purpose and live well with it, such as a cache that is told its
+// size.
 
 const (
 	systemCgroupsID   = "system-cgroups"

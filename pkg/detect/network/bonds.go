@@ -31,9 +31,10 @@ import (
 //
 // https://docs.kernel.org/networking/bonding.html
 //
-// Known false alarms, and what is done: the module makes an empty bond0 when it is loaded (no members, or not switched
-// on); "going down" and "going back" are members that wait for their delays (they count for neither). A member that was taken
-// out of the bond is not missed: that is a person's work, or that of the bus, whose errors others tell.
+// Known false alarms, and what is done: the module makes an empty bond0 when it is loaded (no members, or not
+// switched on); "going down" and "going back" are members that wait for their delays (they count for neither). A
+// member that was taken out of the bond is not missed: that is a person's work, or that of the bus, whose errors
+// others tell.
 
 const bondsID = "bonds"
 

@@ -14,7 +14,8 @@ import (
 	"github.com/nodeagent/nodeagent/pkg/finding"
 )
 
-// cni-mtu compares the sizes of packets along the way of a pod, as the kernel has them (RTM_GETLINK, IFLA_MTU; "ip -d link"):
+// cni-mtu compares the sizes of packets along the way of a pod, as the kernel has them (RTM_GETLINK, IFLA_MTU; "ip -d
+// link"):
 //
 //	2: eth0: <…> mtu 1450 …                                  the uplink: where the default route leads
 //	5: cali7f3a@if3: <…> mtu 1500 … veth … link-netnsid 0    a pod's
@@ -136,8 +137,9 @@ func largeTunnel(layout netlink.NetworkLayout, d, uplink netlink.NetworkDevice) 
 	}, true
 }
 
-// tunnelHeader is how many bytes a tunnel adds over IPv4, the least there may be; 0: no tunnel. Over IPv6 it is 20 more.
-// VXLAN and Geneve carry an Ethernet frame: its header 14, their own 8, UDP 8, IPv4 20. WireGuard: 32, UDP 8, IPv4 20.
+// tunnelHeader is how many bytes a tunnel adds over IPv4, the least there may be; 0: no tunnel. Over IPv6 it is 20
+// more. VXLAN and Geneve carry an Ethernet frame: its header 14, their own 8, UDP 8, IPv4 20. WireGuard: 32, UDP 8,
+// IPv4 20.
 func tunnelHeader(d netlink.NetworkDevice) int {
 	header := map[string]int{"vxlan": 50, "geneve": 50, "ipip": 20, "gre": 24, "wireguard": 60}[d.Kind]
 	if header > 0 && d.IPv6 {

@@ -26,12 +26,12 @@ import (
 //
 // https://docs.kernel.org/networking/nf_conntrack-sysctl.html, net/netfilter/nf_conntrack_core.c
 //
-// node-problem-detector takes 90 % for a fault, the Prometheus node mixin 75 %. Here 90 % is a warning; fatal is a table
-// that is full (95 %) and drops packets: no new connection is made then, kubelet's to the apiserver included.
+// node-problem-detector takes 90 % for a fault, the Prometheus node mixin 75 %. Here 90 % is a warning; fatal is a
+// table that is full (95 %) and drops packets: no new connection is made then, kubelet's to the apiserver included.
 //
-// Known false alarms, and what is done: drop also counts packets of clashes (only a full table makes it count here); a burst
-// that fills the table for a moment (two looks over 20 s). Tables of pods' own namespaces are not seen; only their
-// programs suffer.
+// Known false alarms, and what is done: drop also counts packets of clashes (only a full table makes it count here);
+// a burst that fills the table for a moment (two looks over 20 s). Tables of pods' own namespaces are not seen; only
+// their programs suffer.
 
 const (
 	conntrackID      = "conntrack"

@@ -16,15 +16,17 @@ import (
 )
 
 // default-route reads /proc/net/route (the main table, IPv4) and /proc/net/ipv6_route (all tables, IPv6); see
-// network_routes.go for their formats. Where there is none, it asks the kernel for its route to an address that can only be
-// reached through one: of the networks that are set aside for documentation (RFC 5737, RFC 3849). That is a connect(2) of a
-// datagram socket, sends nothing, and honours policy routing, VRFs and routes in halves (0.0.0.0/1 and 128.0.0.0/1).
+// network_routes.go for their formats. Where there is none, it asks the kernel for its route to an address that can
+// only be reached through one: of the networks that are set aside for documentation (RFC 5737, RFC 3849). That is a
+// connect(2) of a datagram socket, sends nothing, and honours policy routing, VRFs and routes in halves (0.0.0.0/1
+// and 128.0.0.0/1).
 //
 // https://docs.kernel.org/networking/ip-sysctl.html, proc_net(5), ip-rule(8).
 //
-// Known false alarms, and what is done: isolated laboratories and nodes that learn all routes by BGP never have one (only
-// what was there before is missed; its absence is worth knowing otherwise); a DHCP client that renews takes it away for a
-// moment (two looks over 20 s); somebody takes it away on purpose (after a week the new state is taken for the right one).
+// Known false alarms, and what is done: isolated laboratories and nodes that learn all routes by BGP never have one
+// (only what was there before is missed; its absence is worth knowing otherwise); a DHCP client that renews takes it
+// away for a moment (two looks over 20 s); somebody takes it away on purpose (after a week the new state is taken for
+// the right one).
 
 const (
 	defaultRouteID  = "default-route"
@@ -32,8 +34,8 @@ const (
 	routeForget     = 7 * 24 * time.Hour // how long the absence of what was there before is told
 )
 
-// DefaultRoute finds nodes that lost their way out. Memory may be nil: then what was there before the agent started is not
-// known.
+// DefaultRoute finds nodes that lost their way out. Memory may be nil: then what was there before the agent started
+// is not known.
 func DefaultRoute(memory detect.StateStore) detect.Check {
 	c := &routeCheck{past: loadRoutePast(memory)}
 	return detect.Check{
@@ -108,8 +110,8 @@ func otherWay(network host.Network, ipv4 bool) (bool, error) {
 	return err == nil, nil
 }
 
-// noRoute reports whether the kernel says that there is no way: none at all, or one that refuses (unreachable, prohibit,
-// blackhole), or no source address to use it with.
+// noRoute reports whether the kernel says that there is no way: none at all, or one that refuses (unreachable,
+// prohibit, blackhole), or no source address to use it with.
 func noRoute(err error) bool {
 	for _, no := range []error{syscall.ENETUNREACH, syscall.EHOSTUNREACH, syscall.EACCES, syscall.EINVAL, syscall.EADDRNOTAVAIL, syscall.ENETDOWN, syscall.EAFNOSUPPORT} {
 		if errors.Is(err, no) {

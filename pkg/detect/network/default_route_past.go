@@ -79,7 +79,8 @@ func (f *routeFamily) saw(routes []netRoute, ipv4, other bool, now finding.Times
 	return true
 }
 
-// wayOf renders a route for people. Gateways of IPv6 are link-local and change with the router's card: they say nothing.
+// wayOf renders a route for people. Gateways of IPv6 are link-local and change with the router's card: they say
+// nothing.
 func wayOf(r netRoute, ipv4 bool) string {
 	device := "dev " + checkkit.Sanitize(r.device, checkkit.MaxName)
 	if !ipv4 {

@@ -30,19 +30,20 @@ import (
 //
 // https://www.kernel.org/doc/Documentation/ABI/stable/sysfs-class-infiniband
 //
-// A port is missed when it once was active and is not disabled on purpose. Symbol errors: the specification allows a bit
-// error rate of 1e-12, about 120 in an hour at 10 Gbit/s.
+// A port is missed when it once was active and is not disabled on purpose. Symbol errors: the specification allows a
+// bit error rate of 1e-12, about 120 in an hour at 10 Gbit/s.
 //
-// Known false alarms, and what is done: ports without a cable never were active; a subnet manager that restarts leaves ports
-// in INIT or ARMED for seconds (two looks over 30 s); 16-bit counters of old cards stop at their end, which is no rise.
+// Known false alarms, and what is done: ports without a cable never were active; a subnet manager that restarts
+// leaves ports in INIT or ARMED for seconds (two looks over 30 s); 16-bit counters of old cards stop at their end,
+// which is no rise.
 
 const infinibandID = "infiniband"
 
 // fabricDir is what the child is asked for.
 const fabricDir = "/sys/class/infiniband"
 
-// Infiniband finds ports of RDMA cards that are down, flap or damage packets. Memory may be nil: then what was active before
-// the agent started is not known.
+// Infiniband finds ports of RDMA cards that are down, flap or damage packets. Memory may be nil: then what was active
+// before the agent started is not known.
 func Infiniband(memory detect.StateStore) detect.Check {
 	c := &fabricCheck{past: loadLinkPast(memory, "infiniband/ports"), window: netWindow{span: flapWindow}}
 	return detect.Check{

@@ -22,8 +22,9 @@ import (
 //
 //	fe8000000000000000fc00fffe000001 04 40 20 80     eth0
 //
-// Flag 0x08 (IFA_F_DADFAILED): before an address is used, the kernel asks whether anybody else has it, and somebody does. The
-// address stays there and is not used. RFC 4862, https://docs.kernel.org/networking/ip-sysctl.html (accept_dad).
+// Flag 0x08 (IFA_F_DADFAILED): before an address is used, the kernel asks whether anybody else has it, and somebody
+// does. The address stays there and is not used. RFC 4862, https://docs.kernel.org/networking/ip-sysctl.html
+// (accept_dad).
 //
 // Known false alarms: two ports of one card in the same segment, or a looped cable, answer each other; the address is
 // unusable all the same. There is no such thing for IPv4 in the kernel's state: nobody asks, unless a DHCP client does.

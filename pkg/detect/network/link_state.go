@@ -24,18 +24,19 @@ import (
 //	carrier_down_count  1
 //	speed, duplex       25000, full in Mbit/s; only when the carrier changed, since these ask the card under the RTNL lock
 //
-// https://www.kernel.org/doc/Documentation/ABI/testing/sysfs-class-net, https://docs.kernel.org/networking/operstates.html
+// https://www.kernel.org/doc/Documentation/ABI/testing/sysfs-class-net,
+// https://docs.kernel.org/networking/operstates.html
 //
 // A link is missed when it is switched on, has no carrier, and had one before: in this boot, or as far as the agent
-// remembers. A node whose every card is without carrier is cut off. Three losses of carrier in ten minutes are more than a
-// switch that restarts or a cable that is moved causes, and what a bad transceiver or cable makes of it.
+// remembers. A node whose every card is without carrier is cut off. Three losses of carrier in ten minutes are more
+// than a switch that restarts or a cable that is moved causes, and what a bad transceiver or cable makes of it.
 //
-// Known false alarms, and what is done: NetworkManager and systemd-networkd switch ports on that nobody ever plugged (a
-// carrier must have been there); dummy, docker0, bridges, tunnels, veth, IPoIB children, virtual functions and what stands
-// for them in switching cards have states of their own (only Ethernet ports of cards count); service processors show a card
-// on USB that comes and goes (left out). Members of a bond are told by the check bonds. Links go down and up while a
-// machine starts: the first two minutes do not count as flaps. A cable that was pulled for good stays reported until the
-// port is switched off (ip link set X down), or ignored by configuration.
+// Known false alarms, and what is done: NetworkManager and systemd-networkd switch ports on that nobody ever plugged
+// (a carrier must have been there); dummy, docker0, bridges, tunnels, veth, IPoIB children, virtual functions and
+// what stands for them in switching cards have states of their own (only Ethernet ports of cards count); service
+// processors show a card on USB that comes and goes (left out). Members of a bond are told by the check bonds. Links
+// go down and up while a machine starts: the first two minutes do not count as flaps. A cable that was pulled for
+// good stays reported until the port is switched off (ip link set X down), or ignored by configuration.
 
 // LinkStateSettings adjust link-state.
 type LinkStateSettings struct {
@@ -196,8 +197,8 @@ func (c *linkCheck) judge(files host.Files, l link, othersWork bool, up time.Dur
 	return c.judgeSpeed(files, l, f, up)
 }
 
-// carriesDefault reports whether a default route goes through a device. It is for the message only: that routes cannot be read
-// is told by the check default-route.
+// carriesDefault reports whether a default route goes through a device. It is for the message only: that routes
+// cannot be read is told by the check default-route.
 func carriesDefault(files host.Files, device string) bool {
 	four, six, err := readDefaultRoutes(files)
 	return err == nil && slices.ContainsFunc(slices.Concat(four, six), func(r netRoute) bool { return r.device == device })

@@ -6,8 +6,8 @@ import (
 	"github.com/nodeagent/nodeagent/pkg/detect"
 )
 
-// linkHistory is which links once worked, by name. It survives a restart of the agent, and of the node: a cable that is pulled
-// while the node restarts is missed too.
+// linkHistory is which links once worked, by name. It survives a restart of the agent, and of the node: a cable that
+// is pulled while the node restarts is missed too.
 type linkHistory struct {
 	Links map[string]bool `json:"links"`
 

@@ -18,9 +18,10 @@ import (
 //
 // https://docs.kernel.org/networking/operstates.html, ip(7).
 //
-// kubelet's health endpoint, local load balancers before the apiserver, node-local name servers and most sidecars listen on
-// 127.0.0.1: a node without it serves no pod. The IPv6 address ::1 is not asked for: it is switched off on many nodes.
-// Known false alarms: none. A restart of the network that flushes all addresses takes less than the 10 s asked for.
+// kubelet's health endpoint, local load balancers before the apiserver, node-local name servers and most sidecars
+// listen on 127.0.0.1: a node without it serves no pod. The IPv6 address ::1 is not asked for: it is switched off on
+// many nodes. Known false alarms: none. A restart of the network that flushes all addresses takes less than the 10 s
+// asked for.
 
 const loopbackID = "loopback"
 

@@ -14,21 +14,21 @@ import (
 	"github.com/nodeagent/nodeagent/pkg/finding"
 )
 
-// neighbour-table reads /proc/net/stat/arp_cache and /proc/net/stat/ndisc_cache, hexadecimal, a line for each processor, of
-// which the first column is that of the whole table:
+// neighbour-table reads /proc/net/stat/arp_cache and /proc/net/stat/ndisc_cache, hexadecimal, a line for each
+// processor, of which the first column is that of the whole table:
 //
 //	entries  allocs   destroys hash_grows lookups  hits     res_failed … periodic_gc_runs forced_gc_runs unresolved_discards table_fulls
 //	00000002 000001c6 000001b2 00000002   00000da5 00000004 00000000     000004a4         00000000       00000000            00000000
 //
-// and /proc/sys/net/ipv{4,6}/neigh/default/gc_thresh{2,3}. A new entry is refused (table_fulls, and the kernel's "neighbor
-// table overflow") when there are gc_thresh3 of them and a collection that is forced found none to drop.
+// and /proc/sys/net/ipv{4,6}/neigh/default/gc_thresh{2,3}. A new entry is refused (table_fulls, and the kernel's
+// "neighbor table overflow") when there are gc_thresh3 of them and a collection that is forced found none to drop.
 //
 // https://docs.kernel.org/networking/ip-sysctl.html (neigh/default/gc_thresh3), net/core/neighbour.c
 //
-// The table belongs to all network namespaces together: pods fill it as well as the node. Since Linux 5.0 permanent entries
-// (flannel and Cilium keep one for every node) count among "entries" but not towards the limit; so that their number alone
-// proves nothing. Nearly full is therefore what has entries above 90 % of gc_thresh3, and not above it, and forced
-// collections meanwhile: these begin at gc_thresh2.
+// The table belongs to all network namespaces together: pods fill it as well as the node. Since Linux 5.0 permanent
+// entries (flannel and Cilium keep one for every node) count among "entries" but not towards the limit; so that their
+// number alone proves nothing. Nearly full is therefore what has entries above 90 % of gc_thresh3, and not above it,
+// and forced collections meanwhile: these begin at gc_thresh2.
 //
 // Known false alarms: a scan of the network fills the table for a moment; that refuses entries all the same.
 

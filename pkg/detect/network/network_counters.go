@@ -14,7 +14,8 @@ import (
 )
 
 // netWindow remembers counters for a while, so that what happened within it can be told although looks come at any
-// distance: a check that is woken looks twice within a second. Times are since boot; a jump of the wall clock means nothing.
+// distance: a check that is woken looks twice within a second. Times are since boot; a jump of the wall clock means
+// nothing.
 type netWindow struct {
 	span    time.Duration // how far back it reaches
 	samples []netSample   // the oldest first, at least netSampleGap apart
@@ -49,8 +50,8 @@ func (w *netWindow) add(at time.Duration, values map[string]uint64) {
 	w.samples = append(w.samples, netSample{at, values})
 }
 
-// rise returns by how much a counter rose within the window, and in which time. It is false when nothing is known: at the
-// first look, or right after a reset.
+// rise returns by how much a counter rose within the window, and in which time. It is false when nothing is known: at
+// the first look, or right after a reset.
 func (w *netWindow) rise(key string) (by uint64, in time.Duration, ok bool) {
 	if len(w.samples) < 2 {
 		return 0, 0, false
@@ -68,8 +69,8 @@ func (w *netWindow) rise(key string) (by uint64, in time.Duration, ok bool) {
 	return 0, 0, false
 }
 
-// fast returns a counter's rise within the window and its rate in one second. Below least of time it is not known: a burst
-// is no rate.
+// fast returns a counter's rise within the window and its rate in one second. Below least of time it is not known: a
+// burst is no rate.
 func (w *netWindow) fast(key string, least time.Duration) (by uint64, perSecond float64, ok bool) {
 	by, in, ok := w.rise(key)
 	if !ok || in < least {
@@ -133,7 +134,8 @@ type netFault struct {
 	marginal bool
 }
 
-// orderFaults puts what names the finding first: what is certain before what only keeps a finding, warnings before the rest.
+// orderFaults puts what names the finding first: what is certain before what only keeps a finding, warnings before
+// the rest.
 func orderFaults(faults []netFault) []netFault {
 	rank := func(f netFault) int {
 		n := 0

@@ -16,10 +16,10 @@ import (
 )
 
 // What the checks of the node's network know of devices. /sys/class/net holds a link for each device of the network
-// namespace in which sysfs was mounted: to ../../devices/virtual/net/X for what is made by software (veth, bridges, tunnels,
-// dummy, bonds, VLANs), otherwise to the card below its bus. One link is read for each device and nothing else of the
-// virtual ones, of which a node has hundreds. What is read of a card is what the kernel answers from memory, without the
-// RTNL lock: "carrier" and "speed" wait for it, or for the card.
+// namespace in which sysfs was mounted: to ../../devices/virtual/net/X for what is made by software (veth, bridges,
+// tunnels, dummy, bonds, VLANs), otherwise to the card below its bus. One link is read for each device and nothing
+// else of the virtual ones, of which a node has hundreds. What is read of a card is what the kernel answers from
+// memory, without the RTNL lock: "carrier" and "speed" wait for it, or for the card.
 //
 // https://www.kernel.org/doc/Documentation/ABI/testing/sysfs-class-net
 
@@ -47,8 +47,8 @@ type netCard struct {
 // works reports whether packets can go through.
 func (c netCard) works() bool { return c.adminUp && (c.oper == operUp || c.oper == operUnknown) }
 
-// virtualFunction reports whether a device is a virtual function of a card, of which there can be hundreds, most of them
-// idle: the card itself tells of the port.
+// virtualFunction reports whether a device is a virtual function of a card, of which there can be hundreds, most of
+// them idle: the card itself tells of the port.
 func virtualFunction(files host.Files, dir string) bool {
 	_, err := files.Link(dir + "/device/physfn")
 	return err == nil
@@ -110,9 +110,9 @@ func (c *netCard) read(files host.Files) error {
 // representor is how the drivers of switching cards name the ports that stand for a function behind the card.
 var representor = regexp.MustCompile(`^(c\d+)?pf\d+(vf|sf)\d+$`)
 
-// uplink reports whether a card is one that connects the node to a network: an Ethernet port, not what stands for a virtual
-// function in a switching card, not a gadget on USB (the service processor of many servers shows itself as such), and not
-// a child of another device (IPoIB).
+// uplink reports whether a card is one that connects the node to a network: an Ethernet port, not what stands for a
+// virtual function in a switching card, not a gadget on USB (the service processor of many servers shows itself as
+// such), and not a child of another device (IPoIB).
 func (c netCard) uplink(files host.Files) bool {
 	kind, err := checkkit.ReadCount(files, c.dir+"/type")
 	if err != nil || kind != arphrdEther || strings.Contains(c.target, "/usb") {

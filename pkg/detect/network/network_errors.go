@@ -21,17 +21,18 @@ import (
 //	  eth0: 22101956   53011    0    0    0     0          0         0  5341902   37113    0    0    0     0       0          0
 //
 // (received drop includes what the card missed for want of buffers, frame includes checksum errors), and
-// /sys/class/net/X/queues/tx-N/tx_timeout, how often the watchdog found that a queue did not send. When a card's errors are
-// unusual, its /sys/class/net/X/statistics tell which they are.
+// /sys/class/net/X/queues/tx-N/tx_timeout, how often the watchdog found that a queue did not send. When a card's
+// errors are unusual, its /sys/class/net/X/statistics tell which they are.
 //
-// https://docs.kernel.org/networking/statistics.html, https://www.kernel.org/doc/Documentation/ABI/testing/sysfs-class-net-queues
+// https://docs.kernel.org/networking/statistics.html,
+// https://www.kernel.org/doc/Documentation/ABI/testing/sysfs-class-net-queues
 //
-// The Prometheus node mixin warns at 1 % of packets over an hour; TCP is slow at a tenth of that. Here it is 1 % over five
-// minutes, and at least one in a second, so that a quiet card with an error now and then says nothing.
+// The Prometheus node mixin warns at 1 % of packets over an hour; TCP is slow at a tenth of that. Here it is 1 % over
+// five minutes, and at least one in a second, so that a quiet card with an error now and then says nothing.
 //
-// Known false alarms, and what is done: frames of protocols that the node does not speak (LLDP, spanning tree) count as
-// dropped when received, about one in a second: drops must be ten in a second. A card that is overrun in a burst drops for
-// a moment: the rate is that of five minutes.
+// Known false alarms, and what is done: frames of protocols that the node does not speak (LLDP, spanning tree) count
+// as dropped when received, about one in a second: drops must be ten in a second. A card that is overrun in a burst
+// drops for a moment: the rate is that of five minutes.
 
 const (
 	networkErrorsID = "network-errors"

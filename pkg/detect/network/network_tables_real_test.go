@@ -21,8 +21,8 @@ import (
 	"github.com/nodeagent/nodeagent/test/need"
 )
 
-// The table of neighbours is one for all namespaces, so it is filled from the test's own and told by the machine's files.
-// What is refused meanwhile is no more than an address that the machine asks for in these milliseconds.
+// The table of neighbours is one for all namespaces, so it is filled from the test's own and told by the machine's
+// files. What is refused meanwhile is no more than an address that the machine asks for in these milliseconds.
 func TestRealNeighbourTable(t *testing.T) {
 	root := t.TempDir()
 	var limit uint64
@@ -63,8 +63,8 @@ func TestRealNeighbourTable(t *testing.T) {
 	n.sees(c)
 }
 
-// The limit of tracked connections is one for all namespaces, and how many there are is counted for each: the test fills
-// its own. None of its connections is answered, so the kernel drops others to make room, and no packet.
+// The limit of tracked connections is one for all namespaces, and how many there are is counted for each: the test
+// fills its own. None of its connections is answered, so the kernel drops others to make room, and no packet.
 func TestRealConntrack(t *testing.T) {
 	limit, err := checkkit.ReadCount(host.Files{}, "/proc/sys/net/netfilter/nf_conntrack_max")
 	need.Has(t, err == nil && limit <= 1<<19, "conntrack with an nf_conntrack_max of at most 524288")

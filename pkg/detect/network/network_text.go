@@ -20,9 +20,9 @@ func netCount(text string, base int) (uint64, error) {
 	return n, nil
 }
 
-// parseCounterPairs parses what /proc/net/snmp and /proc/net/netstat hold: for each protocol a line of names and a line of
-// values, both after the same prefix ("Tcp: RtoAlgorithm RtoMin …" and "Tcp: 1 200 …"). Keys are "Tcp.RetransSegs".
-// Some values are signed (MaxConn -1); those are left out.
+// parseCounterPairs parses what /proc/net/snmp and /proc/net/netstat hold: for each protocol a line of names and a
+// line of values, both after the same prefix ("Tcp: RtoAlgorithm RtoMin …" and "Tcp: 1 200 …"). Keys are
+// "Tcp.RetransSegs". Some values are signed (MaxConn -1); those are left out.
 func parseCounterPairs(text string, into map[string]uint64) error {
 	var names []string
 	for line := range strings.Lines(text) {

@@ -18,8 +18,8 @@ import (
 	"github.com/nodeagent/nodeagent/pkg/finding"
 )
 
-// nic-allowance lets a child process (the request waits for the RTNL lock and for the card) read the counters of Amazon's
-// driver ena, as ethtool -S does:
+// nic-allowance lets a child process (the request waits for the RTNL lock and for the card) read the counters of
+// Amazon's driver ena, as ethtool -S does:
 //
 //	bw_in_allowance_exceeded         packets queued or dropped since the instance's bandwidth is used up; likewise bw_out
 //	pps_allowance_exceeded           … its packets per second
@@ -28,8 +28,8 @@ import (
 //
 // https://docs.aws.amazon.com/AWSEC2/latest/UserGuide/monitoring-network-performance-ena.html
 //
-// No other driver counts such a thing. Known false alarms, and what is done: instances that may burst are held back for a
-// moment every day (bandwidth and packets must be ten in a second over ten minutes).
+// No other driver counts such a thing. Known false alarms, and what is done: instances that may burst are held back
+// for a moment every day (bandwidth and packets must be ten in a second over ten minutes).
 
 const (
 	allowanceID = "nic-allowance"

@@ -21,16 +21,16 @@ import (
 //	TCP: inuse 41 orphan 0 tw 12 alloc 190 mem 85
 //	UDP: inuse 4 mem 2
 //
-// where mem (pages), alloc and orphan are of all network namespaces together, inuse and tw of the node's own, and the limits in
-// /proc/sys/net/ipv4: tcp_mem and udp_mem (three numbers of pages: below the first no pressure, the third is the limit),
-// tcp_max_orphans, tcp_max_tw_buckets, ip_local_port_range (32768 60999). tcp_mem, udp_mem and tcp_max_orphans are there in
-// the machine's first network namespace only.
+// where mem (pages), alloc and orphan are of all network namespaces together, inuse and tw of the node's own, and the
+// limits in /proc/sys/net/ipv4: tcp_mem and udp_mem (three numbers of pages: below the first no pressure, the third
+// is the limit), tcp_max_orphans, tcp_max_tw_buckets, ip_local_port_range (32768 60999). tcp_mem, udp_mem and
+// tcp_max_orphans are there in the machine's first network namespace only.
 //
 // https://docs.kernel.org/networking/ip-sysctl.html, proc_pid_net(5)
 //
-// A connection to a service needs a local port of its own, but for another service the same one can be used again. So the
-// ports of the range are short when almost all of them go to one peer. Only where the node has nearly as many connections as
-// ports are its sockets counted, by sock_diag(7), and at most once in five minutes.
+// A connection to a service needs a local port of its own, but for another service the same one can be used again. So
+// the ports of the range are short when almost all of them go to one peer. Only where the node has nearly as many
+// connections as ports are its sockets counted, by sock_diag(7), and at most once in five minutes.
 //
 // Known false alarms, and what is done: a full table of TIME_WAIT costs nothing but safety against old packets (worth
 // knowing only); a node with many connections to many peers (they are counted by peer).

@@ -14,14 +14,16 @@ import (
 	"github.com/nodeagent/nodeagent/pkg/finding"
 )
 
-// softnet reads /proc/net/softnet_stat, hexadecimal, a line for each processor that is online. The columns have no names:
+// softnet reads /proc/net/softnet_stat, hexadecimal, a line for each processor that is online. The columns have no
+// names:
 //
 //	00194bbf 000000e5 00000000 00000000 00000000 00000000 00000000 00000000 00000000 00000000 00000000 00000000 00000000 …
 //	processed dropped time_squeeze … the 13th is the processor's number (Linux 5.10)
 //
-// dropped: the processor's backlog (net.core.netdev_max_backlog) was full; veth devices, that is all pods' packets, and
-// packets that are steered between processors go through it. time_squeeze: it had more packets than its budget, the rest
-// waited. https://docs.kernel.org/networking/scaling.html, https://docs.kernel.org/admin-guide/sysctl/net.html, net/core/net-procfs.c
+// dropped: the processor's backlog (net.core.netdev_max_backlog) was full; veth devices, that is all pods' packets,
+// and packets that are steered between processors go through it. time_squeeze: it had more packets than its budget,
+// the rest waited. https://docs.kernel.org/networking/scaling.html,
+// https://docs.kernel.org/admin-guide/sysctl/net.html, net/core/net-procfs.c
 //
 // Known false alarms: a busy processor is squeezed now and then, which costs nothing but a moment: it must be a hundred
 // times in a second, and is only worth knowing.

@@ -34,8 +34,8 @@ import (
 //	                        ICMP message gets through; pods' packets count, as the node forwards them
 //	TCPMTUPFail             a probe for a larger MTU was lost; only where tcp_mtu_probing is on
 //
-// Known false alarms, and what is done: a peer that died while a little traffic went to it (two retransmissions in a second
-// at least); a port scan (what overflows must be a listening socket's queue).
+// Known false alarms, and what is done: a peer that died while a little traffic went to it (two retransmissions in a
+// second at least); a port scan (what overflows must be a listening socket's queue).
 
 const tcpID = "tcp"
 

@@ -21,12 +21,12 @@ import (
 //
 // https://docs.kernel.org/networking/snmp_counter.html
 //
-// RcvbufErrors are datagrams that a program of the node did not read in time: a name server, a metrics receiver. MemErrors
-// are those for which udp_mem had nothing left. Datagrams of pods that are not on the host's network are counted in their
-// namespaces. Rates are over five minutes, IPv4 and IPv6 together.
+// RcvbufErrors are datagrams that a program of the node did not read in time: a name server, a metrics receiver.
+// MemErrors are those for which udp_mem had nothing left. Datagrams of pods that are not on the host's network are
+// counted in their namespaces. Rates are over five minutes, IPv4 and IPv6 together.
 //
-// Known false alarms: a program that nobody minds (a discovery service) may lose datagrams for ever; it must be a thousandth
-// of all that come.
+// Known false alarms: a program that nobody minds (a discovery service) may lose datagrams for ever; it must be a
+// thousandth of all that come.
 
 const udpID = "udp"
 

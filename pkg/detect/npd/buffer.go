@@ -2,9 +2,9 @@ package npd
 
 import "strings"
 
-// Buffer holds the newest lines of a log, as many as the file says, and matches patterns against all of them together. It
-// answers exactly as node-problem-detector's: lines that never came count as empty ones. It is not safe for use by several
-// goroutines.
+// Buffer holds the newest lines of a log, as many as the file says, and matches patterns against all of them
+// together. It answers exactly as node-problem-detector's: lines that never came count as empty ones. It is not safe
+// for use by several goroutines.
 type Buffer struct {
 	patterns []*pattern
 	lines    []string

@@ -14,8 +14,8 @@ import (
 	"github.com/nodeagent/nodeagent/pkg/finding"
 )
 
-// translator reads lines of a log file as its file says: by one pattern for the time and one for the message, of each the
-// last group.
+// translator reads lines of a log file as its file says: by one pattern for the time and one for the message, of each
+// the last group.
 type translator struct {
 	timestamp, message *regexp.Regexp
 	format             string
@@ -30,8 +30,8 @@ func newTranslator(config map[string]string) (t translator, err error) {
 	return t, err
 }
 
-// translate returns the time and the message of a line; ok is false when it has none. A time without a year is of the last
-// twelve months.
+// translate returns the time and the message of a line; ok is false when it has none. A time without a year is of the
+// last twelve months.
 func (t translator) translate(text string, now time.Time) (at time.Time, message string, ok bool) {
 	times := t.timestamp.FindStringSubmatch(text)
 	if len(times) == 0 {

@@ -158,8 +158,8 @@ type entry struct {
 	Message    journalText `json:"MESSAGE"`
 }
 
-// journalText is a field: a string, an array of bytes where it is no printable UTF-8, or an array of those where the field
-// occurs several times, of which the first counts.
+// journalText is a field: a string, an array of bytes where it is no printable UTF-8, or an array of those where the
+// field occurs several times, of which the first counts.
 type journalText string
 
 // UnmarshalJSON implements json.Unmarshaler.

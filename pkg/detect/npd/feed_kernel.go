@@ -55,8 +55,8 @@ func (m *Monitors) Kernel(watch kernellog.KernelWatch) kernellog.KernelWatch {
 	}
 }
 
-// hear takes in a record. The kernel's dictionary (SUBSYSTEM, DEVICE) is no part of the text; node-problem-detector has it
-// there, so that no pattern matches a record that has one.
+// hear takes in a record. The kernel's dictionary (SUBSYSTEM, DEVICE) is no part of the text; node-problem-detector
+// has it there, so that no pattern matches a record that has one.
 func (e *kernelEar) hear(r hostkmsg.KernelRecord) {
 	next := e.next.Load()
 	again := r.Sequence < next

@@ -210,8 +210,8 @@ func (m *logMonitor) hears(err error) {
 	}
 }
 
-// await waits until it is known whether the log is read: what comes after the first look of a check would else make a check
-// that has been away for long look blind.
+// await waits until it is known whether the log is read: what comes after the first look of a check would else make a
+// check that has been away for long look blind.
 func (m *logMonitor) await(ctx context.Context) {
 	select {
 	case <-m.heard:

@@ -292,7 +292,8 @@ func TestTranslate(t *testing.T) {
 const journalMonitor = `{"plugin": "journald", "pluginConfig": {"source": "systemd"}, "lookback": "5m", "source": "systemd-monitor",
 	"rules": [{"type": "temporary", "reason": "KubeletStart", "pattern": "Started kubelet.service.*"}]}`
 
-// One child follows the journal for all monitors, goes on where it was, and what it says is believed of its own source only.
+// One child follows the journal for all monitors, goes on where it was, and what it says is believed of its own
+// source only.
 func TestJournal(t *testing.T) {
 	files := []File{mustDecode(t, "/etc/npd/a.json", journalMonitor), mustDecode(t, "/etc/npd/b.json", strings.ReplaceAll(journalMonitor, "systemd", "dockerd"))}
 	bubble(t, "journal", func(t *testing.T, h *host.Host, _ *kmsg) {

@@ -223,7 +223,8 @@ func (m *Monitors) addLog(f File, id string) (*logMonitor, error) {
 	return l, nil
 }
 
-// remember makes the checks of l, and the end of the agent, save what l holds together with the place that it has read to.
+// remember makes the checks of l, and the end of the agent, save what l holds together with the place that it has
+// read to.
 func (m *Monitors) remember(l *logMonitor, place func(*saved)) {
 	l.save = func(boot string, always bool) {
 		s, moved := l.snapshot(boot)

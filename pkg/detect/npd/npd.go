@@ -1,6 +1,6 @@
-// Package npd runs the configuration files of node-problem-detector unchanged: system log monitors, custom plugin monitors
-// and system stats monitors. The schema is that of its own modules; the running code is the agent's. It refuses to end
-// anything because of a file: one that is broken costs only itself, and is told with its place.
+// Package npd runs the configuration files of node-problem-detector unchanged: system log monitors, custom plugin
+// monitors and system stats monitors. The schema is that of its own modules; the running code is the agent's. It
+// refuses to end anything because of a file: one that is broken costs only itself, and is told with its place.
 package npd
 
 import (
@@ -40,8 +40,8 @@ type File struct {
 	data []byte
 }
 
-// LogConfig is the configuration of a system log monitor. It mirrors systemlogmonitor.MonitorConfig, whose package imports
-// all that node-problem-detector runs; a test beside node-problem-detector compares the two.
+// LogConfig is the configuration of a system log monitor. It mirrors systemlogmonitor.MonitorConfig, whose package
+// imports all that node-problem-detector runs; a test beside node-problem-detector compares the two.
 type LogConfig struct {
 	watchertypes.WatcherConfig
 	BufferSize             int               `json:"bufferSize"`
@@ -64,17 +64,17 @@ type LogRule struct {
 // PluginConfig is the configuration of a custom plugin monitor.
 type PluginConfig struct {
 	cpmtypes.CustomPluginConfig
-	// Intervals are by rule: how often it is run. Zero: as often as the file says. node-problem-detector has no such key yet
-	// and ignores "invoke_interval" of a rule.
+	// Intervals are by rule: how often it is run. Zero: as often as the file says. node-problem-detector has no such
+	// key yet and ignores "invoke_interval" of a rule.
 	Intervals []Duration
 }
 
 // maxRules bounds what one file may ask for.
 const maxRules = 500
 
-// Decode reads a configuration file; name stands in errors, which are worded name:line:column: what. It understands what
-// node-problem-detector does, keys in any case, and a comma too many before a closing bracket, which one of its own shipped
-// files has.
+// Decode reads a configuration file; name stands in errors, which are worded name:line:column: what. It understands
+// what node-problem-detector does, keys in any case, and a comma too many before a closing bracket, which one of its
+// own shipped files has.
 func Decode(name string, data []byte) (File, error) {
 	f := File{Name: name, data: data}
 	var top map[string]json.RawMessage

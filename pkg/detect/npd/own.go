@@ -16,8 +16,8 @@ type own struct {
 	believed func(check string) (finding.CheckState, bool)
 }
 
-// statesBehind names the agent's own check that reads the state behind a condition of node-problem-detector's shipped files,
-// where the two have different names. Where they have the same, that is enough.
+// statesBehind names the agent's own check that reads the state behind a condition of node-problem-detector's shipped
+// files, where the two have different names. Where they have the same, that is enough.
 func statesBehind(condition string) string {
 	if condition == "XfsShutdown" {
 		return "filesystem-readonly"
@@ -47,8 +47,8 @@ func (o own) byCondition(name string) (check detect.Check, sole bool) {
 	return check, n == 1
 }
 
-// condition words a condition of a file. Where an own check makes the same one, both are one condition of the Node in either
-// vocabulary, and the worst of both is told.
+// condition words a condition of a file. Where an own check makes the same one, both are one condition of the Node in
+// either vocabulary, and the worst of both is told.
 func (o own) condition(c types.Condition) finding.Condition {
 	own, _ := o.byCondition(c.Type)
 	return finding.Condition{

@@ -9,9 +9,9 @@ import (
 	"github.com/nodeagent/nodeagent/pkg/detect/kernellog"
 )
 
-// pattern is a rule's regular expression as node-problem-detector understands it: it must match to the very end of the
-// buffered lines, joined by newlines. For that it appends `\z` to the text, which binds to the last alternative only: the
-// others match anywhere in the buffer.
+// pattern is a rule's regular expression as node-problem-detector understands it: it must match to the very end of
+// the buffered lines, joined by newlines. For that it appends `\z` to the text, which binds to the last alternative
+// only: the others match anywhere in the buffer.
 //
 // What a match needs is derived from the expression once, so that most lines cost a search for a few literals.
 type pattern struct {

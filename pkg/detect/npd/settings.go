@@ -4,20 +4,22 @@ import "time"
 
 // Settings say which files are run, and where the agent does better than node-problem-detector by doing otherwise.
 type Settings struct {
-	// Files are patterns of paths, such as /etc/node-problem-detector/*.json. Each file's content says which monitor it is for.
+	// Files are patterns of paths, such as /etc/node-problem-detector/*.json. Each file's content says which monitor
+	// it is for.
 	Files []string `yaml:"files"`
 	// Directory is where relative paths of plugins begin. Unless set: the folder of the file, or the one above.
 	Directory string `yaml:"directory,omitempty"`
 
-	// ClearByState clears a condition that one of the agent's own checks can read from state, as soon as that check has seen
-	// that all is well. Otherwise it stays until its recovery pattern, its expiry or the next boot.
+	// ClearByState clears a condition that one of the agent's own checks can read from state, as soon as that check
+	// has seen that all is well. Otherwise it stays until its recovery pattern, its expiry or the next boot.
 	ClearByState bool `yaml:"clearByState"`
-	// Expiry is how long after the last matching line a permanent problem is over, where its rule has no expiry of its own.
-	// 0: with the next boot, as it would be with node-problem-detector's restart.
+	// Expiry is how long after the last matching line a permanent problem is over, where its rule has no expiry of
+	// its own. 0: with the next boot, as it would be with node-problem-detector's restart.
 	Expiry time.Duration `yaml:"expiry"`
 	// KernelOnly makes only the kernel's own records of /dev/kmsg count. node-problem-detector believes programs, too.
 	KernelOnly bool `yaml:"kernelOnly"`
-	// UnknownIsProblem tells a plugin's answer "unknown" of a temporary rule as an event, as node-problem-detector does.
+	// UnknownIsProblem tells a plugin's answer "unknown" of a temporary rule as an event, as node-problem-detector
+	// does.
 	UnknownIsProblem bool `yaml:"unknownIsProblem"`
 	// RepeatEvents tells the problem of a temporary plugin rule again at each run, not only when it begins and ends.
 	RepeatEvents bool `yaml:"repeatEvents"`

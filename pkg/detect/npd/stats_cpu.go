@@ -10,8 +10,8 @@ import (
 	"github.com/nodeagent/nodeagent/internal/host"
 )
 
-// The help texts and labels are node-problem-detector's (pkg/systemstatsmonitor). Its counters of the groups cpu/ and net/
-// add up totals since boot again at each sample, so that they grow without bound; here they are the totals.
+// The help texts and labels are node-problem-detector's (pkg/systemstatsmonitor). Its counters of the groups cpu/ and
+// net/ add up totals since boot again at each sample, so that they grow without bound; here they are the totals.
 func cpuMetric(id, help string, counter bool, labels ...string) *metric {
 	return &metric{id: id, help: help, counter: counter, labels: labels}
 }

@@ -112,8 +112,8 @@ func (t *translation) log(f File) {
 // describe names the log that a file reads.
 func (f File) describe() string { return (&logMonitor{file: f}).source() }
 
-// rulesFor names the rules of the kernel's log that find what a reason of node-problem-detector stands for: they have its
-// reasons where it has one. Those that its files word otherwise stand here.
+// rulesFor names the rules of the kernel's log that find what a reason of node-problem-detector stands for: they have
+// its reasons where it has one. Those that its files word otherwise stand here.
 func (t *translation) rulesFor(reason string) string {
 	switch reason {
 	case "DockerHung":
@@ -252,7 +252,8 @@ func (t *translation) health(rule RuleFate, args []string) {
 	t.add(rule, Stays, "check %s answers instead of health-checker%s", id, note)
 }
 
-// NotServed lists the metrics that a system stats monitor asks for and that do not exist, in node-problem-detector neither.
+// NotServed lists the metrics that a system stats monitor asks for and that do not exist, in node-problem-detector
+// neither.
 func (f File) NotServed() []string {
 	if f.Kind != StatsMonitor {
 		return nil

@@ -1,6 +1,6 @@
-// Package plugin runs checks that users write as programs, by the contract of node-problem-detector: exit code 0 says that
-// all is well, 1 that there is a problem, anything else that the program could not tell; the beginning of what it prints is
-// the message. A plugin that hangs, or leaves children behind, costs only itself.
+// Package plugin runs checks that users write as programs, by the contract of node-problem-detector: exit code 0 says
+// that all is well, 1 that there is a problem, anything else that the program could not tell; the beginning of what
+// it prints is the message. A plugin that hangs, or leaves children behind, costs only itself.
 package plugin
 
 import (

@@ -1,4 +1,5 @@
-// Package storage finds faults of disks, arrays and filesystems. Checks of more than two files have folders of their own.
+// Package storage finds faults of disks, arrays and filesystems. Checks of more than two files have folders of their
+// own.
 package storage
 
 import (
@@ -36,7 +37,8 @@ func diskOf(files host.Files, name string) string {
 	return name
 }
 
-// lowerDevices returns the whole disks on which a device is stacked (dm, md, bcache, native multipath); none for a disk.
+// lowerDevices returns the whole disks on which a device is stacked (dm, md, bcache, native multipath); none for a
+// disk.
 func lowerDevices(files host.Files, name string) []string {
 	slaves, err := files.List("/sys/block/" + diskOf(files, name) + "/slaves")
 	if err != nil {
@@ -93,8 +95,8 @@ func vitalDevices(h *host.Host, mounts []mount.Mount) []vitalDevice {
 	return vital
 }
 
-// podsOnDisk names the pods with a volume on a disk, be it below other devices. It reads the mount table only: where the
-// disk holds the layers of containers, all pods are hit anyway.
+// podsOnDisk names the pods with a volume on a disk, be it below other devices. It reads the mount table only: where
+// the disk holds the layers of containers, all pods are hit anyway.
 func podsOnDisk(ctx context.Context, h *host.Host, mounts []mount.Mount, disk string) []string {
 	hit := make(map[string]bool) // pod UIDs
 	for _, f := range filesystem.BlockFilesystems(mounts) {
@@ -117,8 +119,8 @@ func podsOnDisk(ctx context.Context, h *host.Host, mounts []mount.Mount, disk st
 	return checkkit.PodNames(ctx, h, slices.Sorted(maps.Keys(hit)))
 }
 
-// vitalWithoutSpare returns what the node cannot do without and has on a disk that no other can stand in for: on the way
-// down from the filesystem there is no array (md, dm-raid, dm-mirror) and no multipath device.
+// vitalWithoutSpare returns what the node cannot do without and has on a disk that no other can stand in for: on the
+// way down from the filesystem there is no array (md, dm-raid, dm-mirror) and no multipath device.
 func vitalWithoutSpare(h *host.Host, mounts []mount.Mount, disk string) []string {
 	spare := func(disk string) bool { return mayHaveSpare(h.Files, disk) }
 	var paths []string
@@ -130,8 +132,8 @@ func vitalWithoutSpare(h *host.Host, mounts []mount.Mount, disk string) []string
 	return paths
 }
 
-// mayHaveSpare reports arrays and multipath devices. The UUID of a mapped device begins with who made it; LVM's do not tell
-// a mirror from others, so that the names of its images do.
+// mayHaveSpare reports arrays and multipath devices. The UUID of a mapped device begins with who made it; LVM's do
+// not tell a mirror from others, so that the names of its images do.
 func mayHaveSpare(files host.Files, name string) bool {
 	if _, err := files.Text("/sys/block/" + name + "/md/array_state"); err == nil {
 		return true

@@ -14,9 +14,9 @@ import (
 //
 //	259       0 nvme0n1 157698 1 9283446 30164 1174533 417126 41357770 1316471 3 703612 1346636 0 0 0 0 83621 0
 //
-// After the numbers of the device and its name: reads completed, merged, sectors, ms; the same of writes; I/Os in flight,
-// ms with any in flight, ms of all added up; since Linux 4.18 the four of discards; since 5.5 flushes completed, ms. The
-// counters begin at boot, or when the device appears.
+// After the numbers of the device and its name: reads completed, merged, sectors, ms; the same of writes; I/Os in
+// flight, ms with any in flight, ms of all added up; since Linux 4.18 the four of discards; since 5.5 flushes
+// completed, ms. The counters begin at boot, or when the device appears.
 //
 // https://docs.kernel.org/admin-guide/iostats.html
 type diskStat struct {
@@ -36,8 +36,8 @@ const (
 	majorCDROM  = 11
 )
 
-// irrelevant reports devices in memory and drives whose medium may be absent or of its own speed. Loop devices stay: what
-// they hold hangs with the file behind them.
+// irrelevant reports devices in memory and drives whose medium may be absent or of its own speed. Loop devices stay:
+// what they hold hangs with the file behind them.
 func (d diskStat) irrelevant() bool {
 	return slices.Contains([]int{majorRAM, majorFloppy, majorCDROM}, d.major) || strings.HasPrefix(d.name, "zram")
 }

@@ -21,8 +21,8 @@ import (
 	"github.com/nodeagent/nodeagent/test/need"
 )
 
-// realDisks makes real devices fail. What a kernel does not have makes a test skip by name: a guest of a machine emulator
-// with a distribution's kernel has it all.
+// realDisks makes real devices fail. What a kernel does not have makes a test skip by name: a guest of a machine
+// emulator with a distribution's kernel has it all.
 type realDisks struct {
 	t    *testing.T
 	host *host.Host

@@ -25,14 +25,15 @@ import (
 //	                                            generation_errs 0
 //	/sys/fs/btrfs/UUID/devices/sda1             a link to each block device
 //
-// Documentation/ABI has none of it: fs/btrfs/sysfs.c, https://btrfs.readthedocs.io/en/latest/btrfs-device.html#device-stats
+// Documentation/ABI has none of it: fs/btrfs/sysfs.c,
+// https://btrfs.readthedocs.io/en/latest/btrfs-device.html#device-stats
 //
 // The counters are kept on the disk and only ever reset by a person (btrfs device stats -z), so that a value alone says
 // nothing of today: what rises, in what this agent has seen, is a warning for a day; what only stands there is info.
 //
 // Known false alarms, and what is done: reads with checksum errors that the other copy mended count as well, which is
-// right: the disk is what they tell of. A filesystem whose last mount is gone has no folder any more. What older kernels do
-// not tell is in their log: see the rules btrfs-error and btrfs-readonly.
+// right: the disk is what they tell of. A filesystem whose last mount is gone has no folder any more. What older
+// kernels do not tell is in their log: see the rules btrfs-error and btrfs-readonly.
 
 const btrfsErrorsID = "btrfs-errors"
 

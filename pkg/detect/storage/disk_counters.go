@@ -31,8 +31,8 @@ type errorCounter struct {
 }
 
 const (
-	// growthTold is how long it is told that a counter grew: long enough for a person to see it, and for most disks that
-	// are about to fail to grow again.
+	// growthTold is how long it is told that a counter grew: long enough for a person to see it, and for most disks
+	// that are about to fail to grow again.
 	growthTold    = 24 * time.Hour
 	maxCounters   = 1024
 	maxCounterKey = 128
@@ -54,8 +54,8 @@ func newErrorCounters(memory detect.StateStore, key string) *errorCounters {
 	return c
 }
 
-// note takes what a disk's counter is now and returns by how much it grew within the last day of this boot. A counter that
-// went backwards belongs to another disk, or was reset.
+// note takes what a disk's counter is now and returns by how much it grew within the last day of this boot. A counter
+// that went backwards belongs to another disk, or was reset.
 func (c *errorCounters) note(disk string, count uint64, now finding.Timestamp) (grown uint64) {
 	disk = checkkit.Sanitize(disk, maxCounterKey)
 	c.turn++

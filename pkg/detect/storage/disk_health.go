@@ -16,29 +16,30 @@ import (
 
 // disk-health asks SATA and SAS disks every hour, in a child process, what they think of themselves (SMART).
 //
-// ATA, through SAT (ATA PASS-THROUGH 16 over SG_IO; ACS-4, SAT-5): CHECK POWER MODE; and of a disk that does not sleep SMART
-// RETURN STATUS (F4h 2Ch in LBA mid and high: a threshold was exceeded), SMART READ DATA (30 attributes of 12 bytes from
-// byte 2: number, flags (bit 0 of the first: tells of a failure to come), value, worst, raw value of 6 bytes; a checksum at
-// the end) and SMART READ THRESHOLDS (30 of 12 bytes: number, threshold). Raw values of four attributes mean the same with
-// nearly all makers: 5 reallocated sectors, 187 reported uncorrectable errors, 197 sectors that wait to be written again
-// because they cannot be read, 198 those that a scan of the disk itself could not read.
+// ATA, through SAT (ATA PASS-THROUGH 16 over SG_IO; ACS-4, SAT-5): CHECK POWER MODE; and of a disk that does not
+// sleep SMART RETURN STATUS (F4h 2Ch in LBA mid and high: a threshold was exceeded), SMART READ DATA (30 attributes
+// of 12 bytes from byte 2: number, flags (bit 0 of the first: tells of a failure to come), value, worst, raw value of
+// 6 bytes; a checksum at the end) and SMART READ THRESHOLDS (30 of 12 bytes: number, threshold). Raw values of four
+// attributes mean the same with nearly all makers: 5 reallocated sectors, 187 reported uncorrectable errors, 197
+// sectors that wait to be written again because they cannot be read, 198 those that a scan of the disk itself could
+// not read.
 //
-// SCSI (LOG SENSE over SG_IO; SPC-4): page 00h, and 2Fh, informational exceptions, where that lists it: additional sense code
-// 5Dh says that a failure is predicted, 0Bh 01h that it is too hot.
+// SCSI (LOG SENSE over SG_IO; SPC-4): page 00h, and 2Fh, informational exceptions, where that lists it: additional
+// sense code 5Dh says that a failure is predicted, 0Bh 01h that it is too hot.
 //
 //	/sys/class/scsi_disk/0:0:0:0/device/{vendor,model,wwid,state,power/runtime_status}     vendor ATA: a SATA disk
 //	/sys/block/sda      -> ../devices/pci0000:00/…/ata1/host0/…/block/sda
 //
-// Why 100 sectors: that of node-problem-detector's rule for smartd's log. Fewer are worth knowing, and a warning as soon as
-// they grow within a day: disks with a growing number fail many times as often.
+// Why 100 sectors: that of node-problem-detector's rule for smartd's log. Fewer are worth knowing, and a warning as
+// soon as they grow within a day: disks with a growing number fail many times as often.
 //
-// Only commands that read are sent; SMART that is switched off stays so. A disk that the kernel has suspended is not asked,
-// and one that sleeps by itself only whether it does. Disks of another machine (iSCSI, Fibre Channel), on USB (bridges hang on
-// what they do not know), removable ones, and those that know no such command (virtual disks, volumes of RAID controllers)
-// are left out.
+// Only commands that read are sent; SMART that is switched off stays so. A disk that the kernel has suspended is not
+// asked, and one that sleeps by itself only whether it does. Disks of another machine (iSCSI, Fibre Channel), on USB
+// (bridges hang on what they do not know), removable ones, and those that know no such command (virtual disks,
+// volumes of RAID controllers) are left out.
 //
-// Known false alarms, and what is done: makers fill the other attributes at will, so that they count only where the disk
-// itself has a threshold for them. Pending sectors go away when they are written: so does the finding.
+// Known false alarms, and what is done: makers fill the other attributes at will, so that they count only where the
+// disk itself has a threshold for them. Pending sectors go away when they are written: so does the finding.
 
 const (
 	diskHealthID = "disk-health"
@@ -50,8 +51,8 @@ const (
 	reasonDiskHot        = "DiskTemperature"
 )
 
-// DiskHealth finds SATA and SAS disks that are about to fail. Memory may be nil: then sectors are counted from the start of
-// the agent.
+// DiskHealth finds SATA and SAS disks that are about to fail. Memory may be nil: then sectors are counted from the
+// start of the agent.
 func DiskHealth(memory detect.StateStore) detect.Check {
 	d := &diskHealthState{sectors: newErrorCounters(memory, diskHealthID)}
 	return detect.Check{

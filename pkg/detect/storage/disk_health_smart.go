@@ -15,8 +15,8 @@ type diskSMART struct {
 	asleep  bool   // and was not asked any further
 	failing string // why it says that it is about to fail; empty when it does not
 	hot     bool
-	// Raw values of attributes of ATA: reallocated sectors, reported uncorrectable errors, pending sectors, sectors that a
-	// scan could not read. Zero where the disk has no such attribute.
+	// Raw values of attributes of ATA: reallocated sectors, reported uncorrectable errors, pending sectors, sectors
+	// that a scan could not read. Zero where the disk has no such attribute.
 	reallocated, reported, pending, unreadable uint64
 }
 
@@ -108,9 +108,9 @@ func (s *diskSMART) attributes(values, thresholds []byte) {
 	}
 }
 
-// parseInformationalExceptions parses what host.ProbeSCSIHealth returns: log pages 00h and, where that lists it, 2Fh, each
-// in 256 bytes. Page 2Fh: page code, subpage, length (2 bytes, big endian), parameters: code (2), control, length, additional
-// sense code and its qualifier, temperature.
+// parseInformationalExceptions parses what host.ProbeSCSIHealth returns: log pages 00h and, where that lists it, 2Fh,
+// each in 256 bytes. Page 2Fh: page code, subpage, length (2 bytes, big endian), parameters: code (2), control,
+// length, additional sense code and its qualifier, temperature.
 func parseInformationalExceptions(data []byte) (s diskSMART, unwell bool, err error) {
 	const size, header = 256, 4
 	if len(data) != size && len(data) != 2*size {

@@ -69,7 +69,8 @@ func TestErrorCounters(t *testing.T) {
 	}
 }
 
-// Clouds attach volumes to a node and take them away for years: those that are there must be counted, not those that once were.
+// Clouds attach volumes to a node and take them away for years: those that are there must be counted, not those that
+// once were.
 func TestErrorCountersForgetTheOldest(t *testing.T) {
 	kept, now := checktest.StateStore{}, finding.Timestamp{Boot: "a", SinceBoot: time.Hour}
 	counters := newErrorCounters(kept, "x")

@@ -17,17 +17,20 @@ import (
 //	queue   = weighted ms (14th field) gained / ms passed         how many I/Os were waiting or served at a time
 //	latency = weighted ms gained / I/Os completed meanwhile       how long each took on average
 //
-// "ms with any in flight" says nothing about disks that serve many I/Os at once, so that utilization is not looked at.
-// The mixin of Prometheus' node exporter warns at a queue above 10 for 30 minutes; a flash disk at its best has a queue
-// of hundreds and answers each I/O within a millisecond, so that here both must be bad. 100 ms are ten seeks of a spinning
-// disk, and what etcd and databases begin to fail at (etcd wants 10 ms for an fsync); a second is slow for anybody.
+// "ms with any in flight" says nothing about disks that serve many I/Os at once, so that utilization is not looked
+// at. The mixin of Prometheus' node exporter warns at a queue above 10 for 30 minutes; a flash disk at its best has a
+// queue of hundreds and answers each I/O within a millisecond, so that here both must be bad. 100 ms are ten seeks of
+// a spinning disk, and what etcd and databases begin to fail at (etcd wants 10 ms for an fsync); a second is slow for
+// anybody.
 //
 // https://docs.kernel.org/admin-guide/iostats.html
 //
-// Known false alarms, and what is done: a backup or the scrubbing of an array fills the queue for an hour: it is a warning,
-// and needs 15 minutes. A single slow I/O a minute (a flush, a disk that spins up): at least 60 must have been completed.
+// Known false alarms, and what is done: a backup or the scrubbing of an array fills the queue for an hour: it is a
+// warning, and needs 15 minutes. A single slow I/O a minute (a flush, a disk that spins up): at least 60 must have
+// been completed.
 
-// DiskSaturationSettings are the thresholds of disk-saturation. What was raised is kept until below three quarters of them.
+// DiskSaturationSettings are the thresholds of disk-saturation. What was raised is kept until below three quarters of
+// them.
 type DiskSaturationSettings struct {
 	Queue   float64       `yaml:"queue"`   // I/Os that wait or are served, on average of a minute
 	Latency time.Duration `yaml:"latency"` // of each, together with such a queue

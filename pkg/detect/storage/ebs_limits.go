@@ -16,16 +16,16 @@ import (
 	"github.com/nodeagent/nodeagent/pkg/finding"
 )
 
-// ebs-limits asks volumes of Amazon EBS (/sys/class/nvme/*/model), in a child process, for the statistics that their NVMe
-// controllers keep (vendor's log page D0h, little endian; the first 4 bytes are 3C23B510h):
+// ebs-limits asks volumes of Amazon EBS (/sys/class/nvme/*/model), in a child process, for the statistics that their
+// NVMe controllers keep (vendor's log page D0h, little endian; the first 4 bytes are 3C23B510h):
 //
 //	56  µs since attachment in which more I/Os a second were asked for than the volume gives
 //	64  the same of throughput           72, 80  the same two of the instance, for all its volumes together
 //
 // https://docs.aws.amazon.com/ebs/latest/userguide/nvme-detailed-performance-stats.html
 //
-// 5 s a minute on average of 10 minutes is what the EKS node monitoring agent takes: less is a burst that the limits are there
-// to smooth. Older generations of volumes and instances know no such page, which is fine.
+// 5 s a minute on average of 10 minutes is what the EKS node monitoring agent takes: less is a burst that the limits
+// are there to smooth. Older generations of volumes and instances know no such page, which is fine.
 
 const (
 	ebsLimitsID    = "ebs-limits"

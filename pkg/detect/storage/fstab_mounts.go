@@ -21,13 +21,14 @@ import (
 //
 //	UUID=0c1f…  /var/lib/containerd  xfs  defaults  0 2
 //
-// fstab(5), systemd.mount(5). What is meant to be mounted at boot and is not there (somebody unmounted it, the disk came
-// back under another name, the mount failed in a rescue boot) is missed by nobody: the directory below takes the data, and
-// the root filesystem fills up.
+// fstab(5), systemd.mount(5). What is meant to be mounted at boot and is not there (somebody unmounted it, the disk
+// came back under another name, the mount failed in a rescue boot) is missed by nobody: the directory below takes the
+// data, and the root filesystem fills up.
 //
-// Known false alarms, and what is done: noauto, nofail (clouds write entries for disks that may not exist), swap, and what
-// systemd mounts at the first access are left out; so is what is mounted anywhere else, as by a person who moves it or
-// behind a symbolic link; and five minutes pass before it is told, because mounts of servers come late in a boot.
+// Known false alarms, and what is done: noauto, nofail (clouds write entries for disks that may not exist), swap, and
+// what systemd mounts at the first access are left out; so is what is mounted anywhere else, as by a person who moves
+// it or behind a symbolic link; and five minutes pass before it is told, because mounts of servers come late in a
+// boot.
 
 const (
 	fstabMountsID      = "fstab-mounts"

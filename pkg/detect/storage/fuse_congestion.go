@@ -26,19 +26,19 @@ import (
 // https://docs.kernel.org/filesystems/fuse.html
 //
 // The kernel does not tell how many of those that wait are background requests, so that the count says little in one
-// moment: a burst of readers passes the threshold at once. Told is what is so in three looks in a row over two minutes: the
-// daemon is then slower than what its pods ask for. gpud warns at once, at 80 and 90 %.
+// moment: a burst of readers passes the threshold at once. Told is what is so in three looks in a row over two
+// minutes: the daemon is then slower than what its pods ask for. gpud warns at once, at 80 and 90 %.
 //
-// Known false alarms: a daemon that serves hundreds of readers at the same time and answers all of them has so many waiting
-// at any time. A daemon that does not answer at all is found by hung-mounts.
+// Known false alarms: a daemon that serves hundreds of readers at the same time and answers all of them has so many
+// waiting at any time. A daemon that does not answer at all is found by hung-mounts.
 
 // FUSECongestionSettings are the thresholds of fuse-congestion.
 type FUSECongestionSettings struct {
 	BackgroundPercent int `yaml:"backgroundPercent"` // of max_background that wait for an answer; a finding is kept above half of it
 }
 
-// DefaultFUSECongestionSettings returns the settings that are used unless the configuration says otherwise: as many wait as
-// the kernel lets go on in the background at all.
+// DefaultFUSECongestionSettings returns the settings that are used unless the configuration says otherwise: as many
+// wait as the kernel lets go on in the background at all.
 func DefaultFUSECongestionSettings() FUSECongestionSettings {
 	return FUSECongestionSettings{BackgroundPercent: 100}
 }
@@ -145,8 +145,8 @@ func readFUSE(files host.Files, name string) (fuseConnection, error) {
 	return c, nil
 }
 
-// fuseOf returns the mounts of a connection, whose name is the kernel's device number. One that the host's table does not
-// show is in a container's alone.
+// fuseOf returns the mounts of a connection, whose name is the kernel's device number. One that the host's table does
+// not show is in a container's alone.
 func fuseOf(mounts []mount.Mount, name string) filesystem.Filesystem {
 	f := filesystem.Filesystem{Principal: mount.Mount{Point: "FUSE connection " + name, FSType: "fuse", Source: "a mount of a container"}}
 	for _, m := range mounts {

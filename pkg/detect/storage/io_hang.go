@@ -18,27 +18,30 @@ import (
 //	/proc/diskstats           259 0 nvme0n1 157698 1 9283446 30164 1174533 417126 41357770 1316471 3 703612 1346636 …
 //	                          reads completed (4th field), writes (8th), discards (15th), flushes (19th); in flight (12th)
 //
-// and, only while something is in flight for long, /proc/pressure/io and /sys/block/*/slaves. The kernel counts an I/O as
-// completed when it ends, well or with an error, so that a disk which only fails its I/Os is not seen here. An I/O that
-// timed out stays in flight while the driver aborts the command or resets the device, and until it has ended or is sent
-// once more: during that time nothing is completed, which is what this check finds. Of a flush before Linux 5.5 and of a
-// passthrough command (SMART, sanitize) nothing is counted at all. An unchanged count of completed I/Os with some in flight
-// at both ends proves that those at the beginning are those at the end, whatever happened to the agent in between.
+// and, only while something is in flight for long, /proc/pressure/io and /sys/block/*/slaves. The kernel counts an
+// I/O as completed when it ends, well or with an error, so that a disk which only fails its I/Os is not seen here. An
+// I/O that timed out stays in flight while the driver aborts the command or resets the device, and until it has ended
+// or is sent once more: during that time nothing is completed, which is what this check finds. Of a flush before
+// Linux 5.5 and of a passthrough command (SMART, sanitize) nothing is counted at all. An unchanged count of completed
+// I/Os with some in flight at both ends proves that those at the beginning are those at the end, whatever happened to
+// the agent in between.
 //
 // "ms with any in flight" (13th field) is not asked for: from 5.0 to 6.2 it stands still while a disk hangs, because it
 // was brought up to date only by I/Os that begin or end.
 //
-// Why 30 s: drivers give up a command after 30 s (SCSI, NVMe) and log it; a healthy disk needs milliseconds, one that spins
-// up or a slow flush of a large cache 10 to 20 s. Why 60 s for fatal: a network disk's failover and a controller's reset
-// take up to that long, and the node goes on as if nothing had been. Disks of clouds may never time out (nvme_core.io_timeout
-// 4294967295 is what Amazon recommends), so that there is no line of the kernel to wait for.
+// Why 30 s: drivers give up a command after 30 s (SCSI, NVMe) and log it; a healthy disk needs milliseconds, one that
+// spins up or a slow flush of a large cache 10 to 20 s. Why 60 s for fatal: a network disk's failover and a
+// controller's reset take up to that long, and the node goes on as if nothing had been. Disks of clouds may never
+// time out (nvme_core.io_timeout 4294967295 is what Amazon recommends), so that there is no line of the kernel to
+// wait for.
 //
 // https://docs.kernel.org/admin-guide/iostats.html, https://docs.kernel.org/block/stat.html
 //
-// Known false alarms, and what is done: kernels have lost count of the I/Os of stacked devices (dm, md), which then show one
-// in flight for ever; there, with nothing in flight below and no task that waits (pressure), the count is not believed.
-// Clocks that jump and machines that were stopped: no two looks count for more than 20 s. Not seen: requests that wait before
-// the driver gets them (a SCSI device that is blocked, a cgroup's limit) are not in flight yet.
+// Known false alarms, and what is done: kernels have lost count of the I/Os of stacked devices (dm, md), which then
+// show one in flight for ever; there, with nothing in flight below and no task that waits (pressure), the count is
+// not believed. Clocks that jump and machines that were stopped: no two looks count for more than 20 s. Not seen:
+// requests that wait before the driver gets them (a SCSI device that is blocked, a cgroup's limit) are not in flight
+// yet.
 
 // IOHangSettings are the thresholds of io-hang.
 type IOHangSettings struct {

@@ -13,8 +13,8 @@ import (
 	"github.com/nodeagent/nodeagent/pkg/finding"
 )
 
-// judge says which of the devices that hang are the cause, and what that means for the node. A device that is stacked on
-// one that hangs, hangs for that reason: it is named by the finding of the lowest.
+// judge says which of the devices that hang are the cause, and what that means for the node. A device that is stacked
+// on one that hangs, hangs for that reason: it is named by the finding of the lowest.
 func (m *ioHangState) judge(ctx context.Context, h *host.Host, s IOHangSettings, hung []string) ([]finding.Finding, error) {
 	mounts, mountsErr := mount.Table(h)
 	doubts := make(map[finding.Subject]error)
@@ -66,8 +66,8 @@ func (m *ioHangState) culprits(files host.Files, disk string, hung []string) []s
 	return lowest
 }
 
-// countsMayBeLost reports devices whose I/Os in flight the kernel counts up and down (bio-based, such as dm and md). Those
-// of all others are the requests that the driver really has.
+// countsMayBeLost reports devices whose I/Os in flight the kernel counts up and down (bio-based, such as dm and md).
+// Those of all others are the requests that the driver really has.
 func (m *ioHangState) countsMayBeLost(files host.Files, disk string) bool {
 	if _, err := files.List("/sys/block/" + disk + "/mq"); err == nil {
 		return false

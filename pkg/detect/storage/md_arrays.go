@@ -30,13 +30,13 @@ import (
 //
 // https://docs.kernel.org/admin-guide/md.html
 //
-// How many members a level can do without is fixed (raid4, raid5: 1; raid6: 2; raid1: all but one); of raid10 it depends on
-// which ones, so that only half of them prove that it failed.
+// How many members a level can do without is fixed (raid4, raid5: 1; raid6: 2; raid1: all but one); of raid10 it
+// depends on which ones, so that only half of them prove that it failed.
 //
-// Known false alarms, and what is done: containers (Intel, DDF) are always inactive: they are recognised by their metadata.
-// Arrays are inactive while members are still looked for at boot: counts after a minute. A new raid5 begins as degraded and
-// rebuilds its last member: a warning that says so. An array that was made with a member "missing" is degraded by design.
-// Regular checks (sync_action check, mismatch_cnt, which swap on raid1 raises) are no fault.
+// Known false alarms, and what is done: containers (Intel, DDF) are always inactive: they are recognised by their
+// metadata. Arrays are inactive while members are still looked for at boot: counts after a minute. A new raid5 begins
+// as degraded and rebuilds its last member: a warning that says so. An array that was made with a member "missing" is
+// degraded by design. Regular checks (sync_action check, mismatch_cnt, which swap on raid1 raises) are no fault.
 
 const (
 	mdArraysID = "md-arrays"

@@ -33,10 +33,12 @@ import (
 //
 // A subsystem with one local (pcie) controller has no paths to lose: nvme-health looks at it.
 //
-// https://docs.kernel.org/admin-guide/device-mapper/dm-multipath.html, https://docs.kernel.org/admin-guide/nvme-multipath.html
+// https://docs.kernel.org/admin-guide/device-mapper/dm-multipath.html,
+// https://docs.kernel.org/admin-guide/nvme-multipath.html
 //
-// Known false alarms, and what is done: arrays with one active half show the other as inaccessible: that is no fault while
-// a path serves. Controllers reconnect and ports come back within seconds: counts after 30 s, and 10 s where no path is left.
+// Known false alarms, and what is done: arrays with one active half show the other as inaccessible: that is no fault
+// while a path serves. Controllers reconnect and ports come back within seconds: counts after 30 s, and 10 s where no
+// path is left.
 
 const (
 	multipathID    = "multipath"

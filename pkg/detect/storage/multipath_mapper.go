@@ -104,10 +104,10 @@ func parseMultipaths(text string) (map[string]map[string]bool, error) {
 	return disks, nil
 }
 
-// parseMultipath parses a status line of drivers/md/dm-mpath.c, in which numbers say how many words follow: features, arguments
-// of a hardware handler, groups of paths and which of them is used; of each group its state, arguments of its selector,
-// how many paths it has and how many words of the selector stand behind each; of each path its device, A or F, and how often
-// it failed.
+// parseMultipath parses a status line of drivers/md/dm-mpath.c, in which numbers say how many words follow: features,
+// arguments of a hardware handler, groups of paths and which of them is used; of each group its state, arguments of
+// its selector, how many paths it has and how many words of the selector stand behind each; of each path its device,
+// A or F, and how often it failed.
 //
 //	2 0 0 0 1 1 E 0 2 0 8:16 F 1 8:32 A 0
 func parseMultipath(status string) (map[string]bool, error) {

@@ -33,12 +33,13 @@ import (
 //
 // /Documentation/ABI/testing/sysfs-nvme, https://nvmexpress.org/specifications/
 //
-// The bits are the disk's own judgement, so that there are no thresholds of ours. The number of errors is old news on many
-// disks: that it grew within a day is what counts.
+// The bits are the disk's own judgement, so that there are no thresholds of ours. The number of errors is old news on
+// many disks: that it grew within a day is what counts.
 //
-// Known false alarms, and what is done: some virtual disks give a page of zeros, or none at all (Amazon EBS is not asked):
-// that is no fault. A threshold of 0 is none. A controller is "resetting" for seconds after a timeout: it counts after 30 s.
-// A share of 100 % and more of its life is the maker's estimate, and the disk goes on: worth knowing only.
+// Known false alarms, and what is done: some virtual disks give a page of zeros, or none at all (Amazon EBS is not
+// asked): that is no fault. A threshold of 0 is none. A controller is "resetting" for seconds after a timeout: it
+// counts after 30 s. A share of 100 % and more of its life is the maker's estimate, and the disk goes on: worth
+// knowing only.
 
 const (
 	nvmeHealthID = "nvme-health"
@@ -53,8 +54,8 @@ const (
 	reasonNVMeWorn    = "NVMeWornOut"
 )
 
-// NVMeHealth finds NVMe disks that are dead, damaged or about to be. Memory may be nil: then errors are counted from the
-// start of the agent.
+// NVMeHealth finds NVMe disks that are dead, damaged or about to be. Memory may be nil: then errors are counted from
+// the start of the agent.
 func NVMeHealth(memory detect.StateStore) detect.Check {
 	n := &nvmeState{errors: newErrorCounters(memory, nvmeHealthID)}
 	return detect.Check{

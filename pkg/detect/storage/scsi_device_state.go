@@ -22,17 +22,17 @@ import (
 //	/sys/class/scsi_disk/0:0:0:0/device/block/sda   the name that people know
 //
 // for each SCSI, SAS, SATA, USB, iSCSI, Fibre Channel and virtio-scsi disk. The states (drivers/scsi/scsi_sysfs.c):
-// running; created (not ready yet); cancel, deleted (is being removed); quiesce (takes only commands of the kernel itself, as
-// during a suspend); offline (the kernel gave it up after error recovery, or a person did: all I/O fails until a person
-// writes "running"); transport-offline (the transport gave up: fast_io_fail_tmo, replacement_timeout); blocked,
-// created-blocked (the transport lost its port and waits for it: all I/O waits).
+// running; created (not ready yet); cancel, deleted (is being removed); quiesce (takes only commands of the kernel
+// itself, as during a suspend); offline (the kernel gave it up after error recovery, or a person did: all I/O fails
+// until a person writes "running"); transport-offline (the transport gave up: fast_io_fail_tmo, replacement_timeout);
+// blocked, created-blocked (the transport lost its port and waits for it: all I/O waits).
 //
 // https://docs.kernel.org/scsi/scsi_eh.html, https://docs.kernel.org/scsi/scsi_fc_transport.html
 //
-// Known false alarms, and what is done: a port of a storage network comes back within seconds, during which its disks are
-// blocked, and a disk that is pulled is "cancel" for a moment: such states count after 30 s. One path of a multipath device
-// may be offline while the others serve: see multipath; here it is a warning all the same. A disk that a person set offline
-// on purpose is reported: nothing tells it from one that failed.
+// Known false alarms, and what is done: a port of a storage network comes back within seconds, during which its disks
+// are blocked, and a disk that is pulled is "cancel" for a moment: such states count after 30 s. One path of a
+// multipath device may be offline while the others serve: see multipath; here it is a warning all the same. A disk
+// that a person set offline on purpose is reported: nothing tells it from one that failed.
 
 const (
 	scsiDeviceStateID    = "scsi-device-state"

@@ -16,24 +16,28 @@ import (
 	"github.com/nodeagent/nodeagent/pkg/finding"
 )
 
-// thin-pools asks the device mapper, in a child process, for the status and the table of each thin pool, as `dmsetup status
+// thin-pools asks the device mapper, in a child process, for the status and the table of each thin pool, as `dmsetup
+// status
 // --noflush --target thin-pool` and `dmsetup table` print them:
 //
 //	1 4161/16384 812/25600 - rw discard_passdown queue_if_no_space - 1024
 //	253:2 253:3 128 1024 1 skip_block_zeroing
 //
-// Status: transaction, used/all blocks of metadata, used/all blocks of data, held root, mode (rw, ro, out_of_data_space),
-// discards, what happens when it is full, needs_check or -, low water mark of the metadata (Linux 5.3); or "Fail" or
-// "Error" alone. Table: metadata device, data device, sectors of a block, low water mark of the data in blocks.
+// Status: transaction, used/all blocks of metadata, used/all blocks of data, held root, mode (rw, ro,
+// out_of_data_space), discards, what happens when it is full, needs_check or -, low water mark of the metadata (Linux
+// 5.3); or "Fail" or "Error" alone. Table: metadata device, data device, sectors of a block, low water mark of the
+// data in blocks.
 //
 // https://docs.kernel.org/admin-guide/device-mapper/thin-provisioning.html
 //
-// A pool that is full queues writes for 60 s (dm_thin_pool.no_space_timeout) and fails them then; one whose metadata is full
-// or damaged turns read-only and must be repaired offline with thin_check and thin_repair. dmeventd extends pools of LVM at
-// thin_pool_autoextend_threshold; 85 % is above what people set there (70 to 80), so that it is told when that did not help.
+// A pool that is full queues writes for 60 s (dm_thin_pool.no_space_timeout) and fails them then; one whose metadata
+// is full or damaged turns read-only and must be repaired offline with thin_check and thin_repair. dmeventd extends
+// pools of LVM at thin_pool_autoextend_threshold; 85 % is above what people set there (70 to 80), so that it is told
+// when that did not help.
 //
-// Asking takes a process, so that only devices are asked that could be a pool: one has exactly two devices below it, and
-// LVM's own are named -tpool. Where none of those is one, they are asked again after an hour or when the set has changed.
+// Asking takes a process, so that only devices are asked that could be a pool: one has exactly two devices below it,
+// and LVM's own are named -tpool. Where none of those is one, they are asked again after an hour or when the set has
+// changed.
 
 // ThinPoolsSettings are the thresholds of thin-pools. What was raised is kept until five percent below.
 type ThinPoolsSettings struct {

@@ -22,9 +22,9 @@ import (
 //	/proc/spl/kstat/zfs/POOL/state     ONLINE
 //
 // of OpenZFS: one folder for each imported pool among files of statistics. The words are those of spa_state_to_name
-// (module/zfs/spa_misc.c): ONLINE, DEGRADED (a disk is gone, redundancy carries on), SUSPENDED (I/O waits for somebody to
-// bring disks back), FAULTED, UNAVAIL, OFFLINE, REMOVED, SPLIT, TRANSITIONING (while it is imported or exported), UNKNOWN.
-// Reading takes no lock of the pool, so that a suspended one does not hold the reader up.
+// (module/zfs/spa_misc.c): ONLINE, DEGRADED (a disk is gone, redundancy carries on), SUSPENDED (I/O waits for
+// somebody to bring disks back), FAULTED, UNAVAIL, OFFLINE, REMOVED, SPLIT, TRANSITIONING (while it is imported or
+// exported), UNKNOWN. Reading takes no lock of the pool, so that a suspended one does not hold the reader up.
 //
 // https://openzfs.github.io/openzfs-docs/man/master/8/zpool-status.8.html
 //

@@ -21,10 +21,10 @@ import (
 //
 // https://docs.kernel.org/timers/timekeeping.html, https://docs.kernel.org/admin-guide/kernel-parameters.html
 //
-// Every program asks for the time, most of them many times for each request. With tsc, kvm-clock, hyperv_clocksource_tsc_page or
-// arch_sys_counter that takes 20 ns and no system call; with hpet, acpi_pm or jiffies a microsecond and a lock that all
-// processors share, or a resolution of milliseconds. A kernel uses these only when it gave up the good one, which it says
-// once in its log ("Marking clocksource 'tsc' as unstable").
+// Every program asks for the time, most of them many times for each request. With tsc, kvm-clock,
+// hyperv_clocksource_tsc_page or arch_sys_counter that takes 20 ns and no system call; with hpet, acpi_pm or jiffies
+// a microsecond and a lock that all processors share, or a resolution of milliseconds. A kernel uses these only when
+// it gave up the good one, which it says once in its log ("Marking clocksource 'tsc' as unstable").
 //
 // Known false alarms, and what is done: a slow clock that somebody asked for on the kernel's command line is none; a
 // source that was marked unstable while a better one is in use (tsc beside kvm-clock) is none.

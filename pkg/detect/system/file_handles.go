@@ -28,10 +28,11 @@ import (
 // https://docs.kernel.org/admin-guide/sysctl/fs.html#file-max-file-nr, proc_pid_limits(5), proc_pid_fd(5)
 //
 // Where fs.file-max is reached, open fails in every program that is not root's: 80 % is a warning, 95 % fatal, as the
-// kernel's own line about it. systemd raises the limit to 2^63-1, which is none. Kubelet or the runtime at their own limit
-// is a warning: whether they still answer is for kubelet-health and runtime-health to tell, which ask them.
+// kernel's own line about it. systemd raises the limit to 2^63-1, which is none. Kubelet or the runtime at their own
+// limit is a warning: whether they still answer is for kubelet-health and runtime-health to tell, which ask them.
 //
-// Known false alarms: none known; a cache of many open files, as databases have it, counts against the limit all the same.
+// Known false alarms: none known; a cache of many open files, as databases have it, counts against the limit all the
+// same.
 
 const fileHandlesID = "file-handles"
 
@@ -160,7 +161,7 @@ func descriptors(files host.Files, pid int) (usage, error) {
 	return u, err
 }
 
-// openFilesLimit returns the soft limit from a line "Max open files            1024                 524288               files".
+// openFilesLimit returns the soft limit from a line "Max open files 1024 524288 files".
 func openFilesLimit(limits string) (uint64, error) {
 	for line := range strings.Lines(limits) {
 		rest, ok := strings.CutPrefix(line, "Max open files")

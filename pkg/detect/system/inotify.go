@@ -12,8 +12,8 @@ import (
 	"github.com/nodeagent/nodeagent/pkg/finding"
 )
 
-// inotify takes an inotify instance and a watch, and gives them back at once (inotify_init1 and inotify_add_watch on /); where
-// one is refused it reads
+// inotify takes an inotify instance and a watch, and gives them back at once (inotify_init1 and inotify_add_watch on
+// /); where one is refused it reads
 //
 //	/proc/sys/fs/inotify/{max_user_instances,max_user_watches}    128
 //

@@ -25,15 +25,16 @@ import (
 // Which modules a node needs depends on its network, its storage and its runtime; nothing is wanted unless the
 // configuration names it. Names are compared with "-" as "_", as the kernel does.
 //
-// Known false alarms, and what is done: modules that are built in are there. A module that the kernel loads when it is first
-// used (most of them) may be absent until then: do not name it.
+// Known false alarms, and what is done: modules that are built in are there. A module that the kernel loads when it
+// is first used (most of them) may be absent until then: do not name it.
 
 // KernelModulesSettings are the settings of kernel-modules.
 type KernelModulesSettings struct {
 	Modules []string `yaml:"modules"` // these must be there, loaded or built in
 }
 
-// DefaultKernelModulesSettings returns the settings that are used unless the configuration says otherwise: nothing is wanted.
+// DefaultKernelModulesSettings returns the settings that are used unless the configuration says otherwise: nothing is
+// wanted.
 func DefaultKernelModulesSettings() KernelModulesSettings { return KernelModulesSettings{} }
 
 const kernelModulesID = "kernel-modules"
@@ -107,8 +108,8 @@ func loadedModules(files host.Files) (map[string]bool, error) {
 	return loaded, nil
 }
 
-// builtIn reports whether a module that is not loaded is a part of the kernel itself. A loaded one that is on its way out has
-// a folder too, but is in /proc/modules.
+// builtIn reports whether a module that is not loaded is a part of the kernel itself. A loaded one that is on its way
+// out has a folder too, but is in /proc/modules.
 func builtIn(files host.Files, module string) (bool, error) {
 	_, err := files.Stat("/sys/module/" + module)
 	if err == nil || !errors.Is(err, fs.ErrNotExist) {

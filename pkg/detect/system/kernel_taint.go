@@ -22,10 +22,10 @@ import (
 //
 // https://docs.kernel.org/admin-guide/tainted-kernels.html
 //
-// For this reason no bit is fatal here. D may stem from a driver that failed once at boot, weeks ago, on a node that has
-// served well since; the line of an oops, which tells when, is judged by itself (rule kernel-oops). M is also set by the
-// i915 driver on early silicon; the lines of a machine check are judged by themselves. And what the state shows need not
-// be what the line said: a bad rss counter sets no bit at all.
+// For this reason no bit is fatal here. D may stem from a driver that failed once at boot, weeks ago, on a node that
+// has served well since; the line of an oops, which tells when, is judged by itself (rule kernel-oops). M is also set
+// by the i915 driver on early silicon; the lines of a machine check are judged by themselves. And what the state
+// shows need not be what the line said: a bad rss counter sets no bit at all.
 //
 // Known false alarms, and what is done: the bits of a normal distribution (proprietary, out-of-tree, unsigned, staging
 // and live-patched modules, firmware and ACPI workarounds, S which any tool that writes an MSR sets, U, X, T, J, and W,

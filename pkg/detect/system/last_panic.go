@@ -18,15 +18,16 @@ import (
 //	/var/lib/systemd/pstore/*/…/dmesg*       the same, where systemd-pstore has moved it
 //	/var/crash/*/vmcore*, vmcore-dmesg.txt   what kdump wrote, in a folder for each crash
 //
-// https://docs.kernel.org/admin-guide/pstore-blk.html, https://docs.kernel.org/admin-guide/kdump/kdump.html, systemd-pstore.service(8)
+// https://docs.kernel.org/admin-guide/pstore-blk.html, https://docs.kernel.org/admin-guide/kdump/kdump.html,
+// systemd-pstore.service(8)
 //
-// A dump of the day before this boot is one of the boot before: a warning for the first day of this boot, and information
-// until the third. It goes when the file goes. When a dump was written is judged once, at the first look, so that a clock
-// that is set later does not make it older or newer.
+// A dump of the day before this boot is one of the boot before: a warning for the first day of this boot, and
+// information until the third. It goes when the file goes. When a dump was written is judged once, at the first look,
+// so that a clock that is set later does not make it older or newer.
 //
-// Known false alarms, and what is done: dumps of an oops after which the machine went on, crash reports of programs (files in
-// /var/crash itself, as apport writes them), and dumps of earlier boots that nobody removed are none. /var/crash on another
-// machine is not looked at.
+// Known false alarms, and what is done: dumps of an oops after which the machine went on, crash reports of programs
+// (files in /var/crash itself, as apport writes them), and dumps of earlier boots that nobody removed are none.
+// /var/crash on another machine is not looked at.
 
 const lastPanicID = "last-panic"
 

@@ -47,8 +47,8 @@ func dumpFiles(h *host.Host) ([]string, error) {
 	return found, nil
 }
 
-// dumpsBelow looks into the folders of one place, two levels deep, if it is on a disk of the node: a listing of a dead server's
-// folder would hang.
+// dumpsBelow looks into the folders of one place, two levels deep, if it is on a disk of the node: a listing of a
+// dead server's folder would hang.
 func dumpsBelow(h *host.Host, dir string) ([]string, error) {
 	local, err := onLocalDisk(h, dir)
 	if err != nil || !local {

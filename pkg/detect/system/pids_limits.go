@@ -24,10 +24,11 @@ import (
 //	pids.events    max 3             how often a fork failed for it: counted where the program is that wanted to fork
 //	pids.events.local                the same since Linux 6.11, in v2: counted where the limit is (pids.events: also above)
 //
-// https://docs.kernel.org/admin-guide/cgroup-v2.html#pid. Kubelet limits pods by podPidsLimit, systemd services by TasksMax.
+// https://docs.kernel.org/admin-guide/cgroup-v2.html#pid. Kubelet limits pods by podPidsLimit, systemd services by
+// TasksMax.
 //
-// The kernel's log has one line for each cgroup, at the first time only; the counts tell all. A fork that failed is told for
-// 10 minutes; 95 % of the limit is told, gone below 90 %.
+// The kernel's log has one line for each cgroup, at the first time only; the counts tell all. A fork that failed is
+// told for 10 minutes; 95 % of the limit is told, gone below 90 %.
 //
 // Known false alarms: a program that keeps a full pool of threads on purpose.
 

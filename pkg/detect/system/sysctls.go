@@ -31,12 +31,13 @@ import (
 //	vm.overcommit_memory not 2, vm.panic_on_oom=0, kernel.panic_on_oops=1
 //	                                       where kubelet runs, which sets them at its start: somebody changed them since
 //
-// https://kubernetes.io/docs/setup/production-environment/container-runtimes/, pkg/kubelet/cm/container_manager_linux.go
+// https://kubernetes.io/docs/setup/production-environment/container-runtimes/,
+// pkg/kubelet/cm/container_manager_linux.go
 //
 // Nothing of it is fatal: some networks (Cilium with eBPF routing) do without forwarding.
 //
-// Known false alarms, and what is done: a value that is wanted otherwise on purpose can be set in want, which goes before
-// what is built in; kubernetes: false leaves all built-in ones out.
+// Known false alarms, and what is done: a value that is wanted otherwise on purpose can be set in want, which goes
+// before what is built in; kubernetes: false leaves all built-in ones out.
 
 // SysctlsSettings are the settings of sysctls.
 type SysctlsSettings struct {
@@ -136,7 +137,8 @@ func kubernetesSysctls(h *host.Host) ([]wantedSysctl, error) {
 	), nil
 }
 
-// podNetwork reports whether a network of pods is configured: a CNI configuration that is more than the loopback device.
+// podNetwork reports whether a network of pods is configured: a CNI configuration that is more than the loopback
+// device.
 func podNetwork(h *host.Host) (bool, error) {
 	names, err := h.Files.List(h.Paths.CNIConfDir)
 	if errors.Is(err, fs.ErrNotExist) {

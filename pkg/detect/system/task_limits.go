@@ -18,19 +18,19 @@ import (
 //	/proc/sys/kernel/{pid_max,threads-max}                 32768
 //	/sys/fs/cgroup/…/pids.{current,max}                    88, "max" for no limit
 //
-// the last of kubelet's and the runtime's cgroup and those above it, of kubepods, and of each pod. Every thread takes a PID.
-// The runtime's cgroup also holds all shims, some ten threads a pod, and a service has at most 15 % of the PIDs unless its
-// unit says TasksMax=infinity.
+// the last of kubelet's and the runtime's cgroup and those above it, of kubepods, and of each pod. Every thread takes
+// a PID. The runtime's cgroup also holds all shims, some ten threads a pod, and a service has at most 15 % of the
+// PIDs unless its unit says TasksMax=infinity.
 //
-// https://docs.kernel.org/admin-guide/sysctl/kernel.html#pid-max, https://docs.kernel.org/admin-guide/cgroup-v2.html#pid,
-// https://kubernetes.io/docs/concepts/policy/pid-limiting/
+// https://docs.kernel.org/admin-guide/sysctl/kernel.html#pid-max,
+// https://docs.kernel.org/admin-guide/cgroup-v2.html#pid, https://kubernetes.io/docs/concepts/policy/pid-limiting/
 //
-// The smallest limit counts, in threads. At 80 % a person has time to act; at 95 % the next burst of pods fails to fork, so
-// that the node cannot serve new ones: fatal where the limit is the node's, kubepods', kubelet's or the runtime's. A pod at
-// its own limit is the pod's trouble.
+// The smallest limit counts, in threads. At 80 % a person has time to act; at 95 % the next burst of pods fails to
+// fork, so that the node cannot serve new ones: fatal where the limit is the node's, kubepods', kubelet's or the
+// runtime's. A pod at its own limit is the pod's trouble.
 //
-// Known false alarms, and what is done: a pod that is meant to run at its limit (a fixed pool of threads) is a warning of
-// its own subject; raise podPidsLimit. Short bursts do not last the minute that the policy asks for.
+// Known false alarms, and what is done: a pod that is meant to run at its limit (a fixed pool of threads) is a
+// warning of its own subject; raise podPidsLimit. Short bursts do not last the minute that the policy asks for.
 
 const taskLimitsID = "task-limits"
 

@@ -24,15 +24,15 @@ import (
 //
 // https://man7.org/linux/man-pages/man2/adjtimex.2.html, kernel/time/ntp.c (NTP_PHASE_LIMIT is 16 s).
 //
-// Lost is STA_UNSYNC together with a maxerror of 16 s, as the Prometheus node mixin has it: STA_UNSYNC alone is set for
-// ever where chronyd runs without rtcsync. The kernel needs nine hours to say so; 4 s mean two hours and a quarter without
-// an update, and the slowest daemon, systemd-timesyncd, asks every 34 minutes. An offset of 50 ms is the mixin's too: leases and
-// tokens stand more, traces and databases do not. All must last for ten minutes: a clock is stepped at boot and after a
-// migration, and a daemon needs some minutes to trust its servers.
+// Lost is STA_UNSYNC together with a maxerror of 16 s, as the Prometheus node mixin has it: STA_UNSYNC alone is set
+// for ever where chronyd runs without rtcsync. The kernel needs nine hours to say so; 4 s mean two hours and a
+// quarter without an update, and the slowest daemon, systemd-timesyncd, asks every 34 minutes. An offset of 50 ms is
+// the mixin's too: leases and tokens stand more, traces and databases do not. All must last for ten minutes: a clock
+// is stepped at boot and after a migration, and a daemon needs some minutes to trust its servers.
 //
-// Known false alarms, and what is done: a virtual machine whose hypervisor sets the clock (Hyper-V, Xen, KVM with its own
-// clock) may do without a daemon; that is information there, not a warning. The first quarter of an hour after boot does
-// not count. The clock's own jumps play no part: all times here are those since boot.
+// Known false alarms, and what is done: a virtual machine whose hypervisor sets the clock (Hyper-V, Xen, KVM with its
+// own clock) may do without a daemon; that is information there, not a warning. The first quarter of an hour after
+// boot does not count. The clock's own jumps play no part: all times here are those since boot.
 
 const TimeSyncID = "time-sync"
 
@@ -145,8 +145,8 @@ func isTimeDaemon(comm string) bool {
 	return slices.Contains([]string{"chronyd", "ntpd", "systemd-timesyn", "ptp4l", "phc2sys", "timemaster", "ntp-daemon", "openntpd"}, comm)
 }
 
-// hypervisorClock reports whether the machine reads the time from its hypervisor. One that uses the processor's own counter
-// although the hypervisor's is there is virtual all the same.
+// hypervisorClock reports whether the machine reads the time from its hypervisor. One that uses the processor's own
+// counter although the hypervisor's is there is virtual all the same.
 func hypervisorClock(files host.Files) bool {
 	text, err := files.Text(clockSourceDir + "available_clocksource")
 	return err == nil && slices.ContainsFunc(strings.Fields(text), func(name string) bool {

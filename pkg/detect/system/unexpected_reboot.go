@@ -23,15 +23,15 @@ import (
 //
 // https://man7.org/linux/man-pages/man5/utmp.5.html; systemd writes them (systemd-update-utmp), and last -x reads them.
 //
-// Two boots in a row without a shutdown between them prove that the machine went down without an orderly end, if this system
-// writes shutdown records at all, which an earlier one proves. That the boot ID has changed proves nothing, nor that the
-// agent was not stopped in an orderly way: it may have been killed by itself. Where the file cannot prove anything
-// (rotated a while ago, no persistent /var, systemd built without utmp, as in the newest distributions) the check does not
-// apply. For the same reason a crash before the oldest record is not told.
+// Two boots in a row without a shutdown between them prove that the machine went down without an orderly end, if this
+// system writes shutdown records at all, which an earlier one proves. That the boot ID has changed proves nothing,
+// nor that the agent was not stopped in an orderly way: it may have been killed by itself. Where the file cannot
+// prove anything (rotated a while ago, no persistent /var, systemd built without utmp, as in the newest
+// distributions) the check does not apply. For the same reason a crash before the oldest record is not told.
 //
-// Known false alarms, and what is done: reboot -f, kexec -e and a virtual machine that its owner switched off are orderly
-// to their owner and look like a crash; it is a warning, for the first day of a boot. A clock that was wrong at boot makes the
-// record look like one of another boot: nothing is said then.
+// Known false alarms, and what is done: reboot -f, kexec -e and a virtual machine that its owner switched off are
+// orderly to their owner and look like a crash; it is a warning, for the first day of a boot. A clock that was wrong
+// at boot makes the record look like one of another boot: nothing is said then.
 
 const unexpectedRebootID = "unexpected-reboot"
 

@@ -21,15 +21,17 @@ import (
 //
 // https://man7.org/linux/man-pages/man5/proc_pid_stat.5.html
 //
-// A zombie costs nothing but its PID; but a parent that leaves them makes more until no PID is left, for its pod or for the
-// node, and nobody can start anything. So they are counted for each parent, which is the one to mend, and 100 of one
-// parent for 5 minutes are told: a busy shell or a CI runner has some tens for seconds. A parent that hangs itself in the
-// kernel is the most common cause on the side of the node: hung-tasks tells of it.
+// A zombie costs nothing but its PID; but a parent that leaves them makes more until no PID is left, for its pod or
+// for the node, and nobody can start anything. So they are counted for each parent, which is the one to mend, and 100
+// of one parent for 5 minutes are told: a busy shell or a CI runner has some tens for seconds. A parent that hangs
+// itself in the kernel is the most common cause on the side of the node: hung-tasks tells of it.
 //
-// Known false alarms, and what is done: a process whose main thread has ended while others run shows state Z too (it has
-// more than one thread, and is not counted); short-lived zombies of a parent that reaps in batches do not last 5 minutes.
+// Known false alarms, and what is done: a process whose main thread has ended while others run shows state Z too (it
+// has more than one thread, and is not counted); short-lived zombies of a parent that reaps in batches do not last 5
+// minutes.
 
-// ZombiesSettings are the settings of zombies. A finding that was raised is kept until the number is below three quarters.
+// ZombiesSettings are the settings of zombies. A finding that was raised is kept until the number is below three
+// quarters.
 type ZombiesSettings struct {
 	PerParent int `yaml:"perParent"` // zombies of one parent
 }

@@ -28,19 +28,20 @@ import (
 //	/var/log/journal/ID/      (by a child process: the disk may hang), and /run/log/journal/ID/: names of files, such as
 //	system@00062f3b8a5c1e2d-7f3a5b1c9d8e0f12.journal~
 //
-// journald renames its file so, with the time (microseconds since 1970, hexadecimal) and a random number, when it finds it
-// damaged or not closed, and begins a new one: systemd, journal_file_dispose() in src/libsystemd/sd-journal/journal-file.c,
+// journald renames its file so, with the time (microseconds since 1970, hexadecimal) and a random number, when it
+// finds it damaged or not closed, and begins a new one: systemd, journal_file_dispose() in
+// src/libsystemd/sd-journal/journal-file.c,
 // https://www.freedesktop.org/software/systemd/man/latest/systemd-journald.service.html.
 //
-// Whoever logs to a journald that does not read waits as soon as the socket's buffer is full, and that is almost every
-// service: kubelet and the runtime too. Not closed is normal for the boot after a crash of the machine (unexpected-reboot
-// tells of those): only what was renamed later than ten minutes after boot counts, for a day. Then journald itself was
-// killed, by its watchdog or for want of memory, or its disk damages files.
+// Whoever logs to a journald that does not read waits as soon as the socket's buffer is full, and that is almost
+// every service: kubelet and the runtime too. Not closed is normal for the boot after a crash of the machine
+// (unexpected-reboot tells of those): only what was renamed later than ten minutes after boot counts, for a day. Then
+// journald itself was killed, by its watchdog or for want of memory, or its disk damages files.
 //
-// Known false alarms, and what is done: files of users (user-1000@…) are opened when the user comes, long after the boot
-// that followed a crash: they are not counted. A jump of the wall clock may make an old file look new: it is information.
-// That journald does not run or is restarted again and again is told by systemd-units, that it hangs on a disk by hung-tasks,
-// and a full or read-only disk below it by disk-space and filesystem-readonly.
+// Known false alarms, and what is done: files of users (user-1000@…) are opened when the user comes, long after the
+// boot that followed a crash: they are not counted. A jump of the wall clock may make an old file look new: it is
+// information. That journald does not run or is restarted again and again is told by systemd-units, that it hangs on
+// a disk by hung-tasks, and a full or read-only disk below it by disk-space and filesystem-readonly.
 
 const (
 	journaldID      = "journald"
@@ -120,8 +121,8 @@ func stoppedJournald(pid int) finding.Finding {
 	}
 }
 
-// list lists the files that journald gave up, every ten minutes: not more often either where the disk hangs, each time with
-// a child.
+// list lists the files that journald gave up, every ten minutes: not more often either where the disk hangs, each
+// time with a child.
 func (j *journaldLook) list(ctx context.Context, h *host.Host) error {
 	now := h.Clock()
 	if j.listed.Boot == now.Boot && now.Since(j.listed) < journalEvery {

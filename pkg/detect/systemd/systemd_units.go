@@ -23,19 +23,20 @@ import (
 //	NRestarts, Result, ExecMainCode, ExecMainStatus, TriggeredBy, Transient …  of those
 //
 // https://www.freedesktop.org/software/systemd/man/latest/org.freedesktop.systemd1.html. Nothing is changed. The look
-// asks; between looks the agent listens on the bus for services that fail (host.WatchSystemd), which makes it look at once.
+// asks; between looks the agent listens on the bus for services that fail (host.WatchSystemd), which makes it look at
+// once.
 //
-// A unit stays in the state failed until it is started again or `systemctl reset-failed` forgets it: there is no threshold,
-// but it must be seen twice, since whoever watches a unit may be about to start it again: a second apart where systemd told of
-// it, otherwise half a minute. What systemd
-// starts again by itself (Restart=) is not failed meanwhile: its sub-state is auto-restart, and NRestarts counts. Three
-// restarts in ten minutes are what the Prometheus node mixin (more than 2 in 5 minutes) and the EKS node monitoring agent
-// (more than 3) call a crash loop; the finding is kept until there was none for ten minutes. NRestarts that becomes smaller
-// was reset by somebody who started the unit.
+// A unit stays in the state failed until it is started again or `systemctl reset-failed` forgets it: there is no
+// threshold, but it must be seen twice, since whoever watches a unit may be about to start it again: a second apart
+// where systemd told of it, otherwise half a minute. What systemd starts again by itself (Restart=) is not failed
+// meanwhile: its sub-state is auto-restart, and NRestarts counts. Three restarts in ten minutes are what the
+// Prometheus node mixin (more than 2 in 5 minutes) and the EKS node monitoring agent (more than 3) call a crash loop;
+// the finding is kept until there was none for ten minutes. NRestarts that becomes smaller was reset by somebody who
+// started the unit.
 //
-// Known false alarms, and what is done: jobs of timers that will run again, sessions of people, units that a program made
-// and forgot, consoles without a terminal, and services that only wait at boot are told as information. Units that are
-// nobody's matter on these nodes can be left out by the setting ignore.
+// Known false alarms, and what is done: jobs of timers that will run again, sessions of people, units that a program
+// made and forgot, consoles without a terminal, and services that only wait at boot are told as information. Units
+// that are nobody's matter on these nodes can be left out by the setting ignore.
 
 const (
 	systemdUnitsID       = "systemd-units"

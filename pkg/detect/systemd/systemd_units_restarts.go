@@ -106,8 +106,8 @@ func (m *unitRestarts) load(now finding.Timestamp) {
 	m.loaded = true
 }
 
-// recall takes over what was kept. Of what happened while no agent looked for long, nobody knows when it was: it does not
-// count.
+// recall takes over what was kept. Of what happened while no agent looked for long, nobody knows when it was: it does
+// not count.
 func (m *unitRestarts) recall(kept keptRestarts, now finding.Timestamp) {
 	if now.SinceBoot-kept.Saved >= unitFlappingWindow {
 		return

@@ -18,7 +18,8 @@ import (
 type Node interface {
 	// NodeConditions reads the conditions of this node; called once, before the first write.
 	NodeConditions(ctx context.Context) ([]corev1.NodeCondition, error)
-	// PatchNodeStatus sends a strategic merge patch of the Node's status and asks for no more than metadata in the answer.
+	// PatchNodeStatus sends a strategic merge patch of the Node's status and asks for no more than metadata in the
+	// answer.
 	PatchNodeStatus(ctx context.Context, patch []byte) error
 }
 
@@ -30,7 +31,8 @@ type Config struct {
 
 	// Store keeps which conditions are ours and when they moved. Nil: nothing is removed after a restart.
 	Store report.Store
-	// Started is when this agent started. It tells the first look of a tracker without memory from a status that has moved.
+	// Started is when this agent started. It tells the first look of a tracker without memory from a status that has
+	// moved.
 	Started finding.Timestamp
 
 	Spread  time.Duration // start-up and other writes that are not urgent come at random within it; zero: DefaultSpread, negative: none
@@ -111,8 +113,8 @@ func (c Config) withDefaults() Config {
 // Name identifies the reporter in logs and metrics.
 func (r *Reporter) Name() string { return "condition" }
 
-// Update takes over what is believed. Every state counts, even when it is never written: a status that went and came back
-// has moved.
+// Update takes over what is believed. Every state counts, even when it is never written: a status that went and came
+// back has moved.
 func (r *Reporter) Update(state finding.State, _ []finding.Update) {
 	r.mu.Lock()
 	defer r.mu.Unlock()

@@ -18,7 +18,8 @@ type record struct {
 	Shown   time.Time         `json:"shown"`   // lastTransitionTime: Since, or what the Node said before us
 	Written bool              `json:"written"` // the Node may carry it because of us: ours to remove
 
-	// Fresh: it has not moved since we first heard of it, and was not yet compared with the Node, which may know better.
+	// Fresh: it has not moved since we first heard of it, and was not yet compared with the Node, which may know
+	// better.
 	Fresh bool `json:"fresh,omitempty"`
 }
 
@@ -69,7 +70,8 @@ func (l *ledger) observe(k *kind, v report.Verdict) {
 	case same(r.Since, v.Since):
 		return
 	case v.Sole && !(first && l.inThisRun(v.Since)):
-		// The same status as before, but not without a break: it moved there and back while we could not see or tell it.
+		// The same status as before, but not without a break: it moved there and back while we could not see or tell
+		// it.
 		r.Since, r.Shown, r.Fresh = v.Since, v.Since.Wall, false
 	default:
 		// The first look of a tracker that has lost its memory, or another of the checks that share this condition.

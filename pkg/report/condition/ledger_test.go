@@ -15,8 +15,8 @@ import (
 	"github.com/nodeagent/nodeagent/pkg/report/reporttest"
 )
 
-// TestObserve holds what the property test cannot reach: a kill between a look and the storing of what came of it, and a
-// tracker that lost its memory alone.
+// TestObserve holds what the property test cannot reach: a kill between a look and the storing of what came of it,
+// and a tracker that lost its memory alone.
 func TestObserve(t *testing.T) {
 	day := time.Date(2026, 1, 2, 0, 0, 0, 0, time.UTC)
 	stamp := func(hour int) finding.Timestamp {
@@ -52,8 +52,8 @@ func TestObserve(t *testing.T) {
 	}
 }
 
-// model is the truth: which status is believed and when it really moved, however often the agent was restarted, whatever
-// was lost, and whether or not the apiserver could be reached.
+// model is the truth: which status is believed and when it really moved, however often the agent was restarted,
+// whatever was lost, and whether or not the apiserver could be reached.
 type model struct {
 	status corev1.ConditionStatus
 	moved  time.Time
@@ -108,8 +108,8 @@ var steps = rapid.SliceOfN(rapid.Custom(func(t *rapid.T) step {
 	}
 }), 1, 25)
 
-// TestTransitionTimeIsExact: for any sequence of looks, outages and restarts, the last patch carries the time at which the
-// status really moved.
+// TestTransitionTimeIsExact: for any sequence of looks, outages and restarts, the last patch carries the time at
+// which the status really moved.
 func TestTransitionTimeIsExact(t *testing.T) {
 	rapid.Check(t, func(rt *rapid.T) {
 		drawn := steps.Draw(rt, "steps")

@@ -13,7 +13,8 @@ import (
 	"github.com/nodeagent/nodeagent/pkg/report"
 )
 
-// Removal returns the strategic merge patch of nodes/status that takes these conditions off a Node, as far as it has them.
+// Removal returns the strategic merge patch of nodes/status that takes these conditions off a Node, as far as it has
+// them.
 func Removal(names []string) ([]byte, error) {
 	return encode(nil, slices.Sorted(slices.Values(names)), metav1.Time{})
 }
@@ -29,8 +30,8 @@ func Names(namings []finding.Condition, v Vocabulary) []string {
 	return slices.Sorted(maps.Keys(names))
 }
 
-// Retire takes every condition off the Node that the agent of this store has written there, and returns their names: nobody
-// keeps them true any more. A condition of somebody else is not touched.
+// Retire takes every condition off the Node that the agent of this store has written there, and returns their names:
+// nobody keeps them true any more. A condition of somebody else is not touched.
 func Retire(ctx context.Context, node Node, store report.Store) ([]string, error) {
 	var names []string
 	err := store.ForEach(func(name string, value []byte) error {

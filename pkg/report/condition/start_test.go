@@ -68,7 +68,8 @@ func TestAdoption(t *testing.T) {
 	}
 }
 
-// A check that stays blind after a start without memory is Unknown in the end: the old answer is not the truth for ever.
+// A check that stays blind after a start without memory is Unknown in the end: the old answer is not the truth for
+// ever.
 func TestGraceEnds(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		node, w := reporttest.NewNode(old("False", "Before", time.Hour)), reporttest.NewWorld()

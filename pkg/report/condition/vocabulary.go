@@ -28,8 +28,8 @@ type kind struct {
 	checks []string
 }
 
-// kinds sorts checks by the condition that they make. Where a check has no word in the wanted vocabulary the other one is
-// used, with its own polarity: better an odd word than silence.
+// kinds sorts checks by the condition that they make. Where a check has no word in the wanted vocabulary the other
+// one is used, with its own polarity: better an odd word than silence.
 func kinds(namings map[string]finding.Condition, v Vocabulary) []*kind {
 	byName := map[string]*kind{}
 	for _, check := range slices.Sorted(maps.Keys(namings)) {

@@ -1,5 +1,6 @@
-// Package event tells what has changed as Kubernetes Events on the Node. It only creates events, under names that make a
-// repeated attempt recognisable, and within a budget for each reason, so that a storm of one reason never hides another.
+// Package event tells what has changed as Kubernetes Events on the Node. It only creates events, under names that
+// make a repeated attempt recognisable, and within a budget for each reason, so that a storm of one reason never
+// hides another.
 package event
 
 import (
@@ -134,8 +135,8 @@ func (r *Reporter) Update(state finding.State, updates []finding.Update) {
 	}
 }
 
-// worthRepeating returns a copy of what is wrong and more than good to know, never nil. Finding holds a map, but an event
-// shows none of it.
+// worthRepeating returns a copy of what is wrong and more than good to know, never nil. Finding holds a map, but an
+// event shows none of it.
 func worthRepeating(state finding.State) []finding.Believed {
 	believed := []finding.Believed{}
 	for _, b := range state.Raised() {

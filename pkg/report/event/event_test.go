@@ -147,7 +147,8 @@ func TestStorm(t *testing.T) {
 	})
 }
 
-// A day of outage with a storm in it: what waits is bounded, nothing is lost of the storm's count, and nothing is hidden.
+// A day of outage with a storm in it: what waits is bounded, nothing is lost of the storm's count, and nothing is
+// hidden.
 func TestStormDuringAnOutage(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		events, w := &reporttest.Events{}, reporttest.NewWorld()

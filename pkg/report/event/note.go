@@ -16,8 +16,8 @@ import (
 )
 
 const (
-	// maxReason and maxMessage are what the apiserver takes of an event, in bytes (ReasonLengthLimit and NoteLengthLimit;
-	// it enforces them for events.k8s.io only, but other readers rely on them).
+	// maxReason and maxMessage are what the apiserver takes of an event, in bytes (ReasonLengthLimit and
+	// NoteLengthLimit; it enforces them for events.k8s.io only, but other readers rely on them).
 	maxReason  = 128
 	maxMessage = 1024
 	// maxName is the longest name of an object.
@@ -41,9 +41,9 @@ type note struct {
 	Source  string `json:"source,omitempty"` // the component that speaks; ours unless set
 }
 
-// noteOf words an update. Raised and changed findings are told under their own reason, cleared ones under the same with
-// "Cleared" after it: so raising and clearing have budgets of their own. That a status moved is told by the condition, and
-// by the findings that moved it.
+// noteOf words an update. Raised and changed findings are told under their own reason, cleared ones under the same
+// with "Cleared" after it: so raising and clearing have budgets of their own. That a status moved is told by the
+// condition, and by the findings that moved it.
 func noteOf(u finding.Update) (note, bool) {
 	f := u.Finding
 	n := note{Type: typeOf(f.Severity), Check: report.Text(f.Check, maxReason), Subject: report.Text(f.Subject.String(), maxSubject)}
@@ -101,8 +101,8 @@ func eventOf(node string, item report.Item, n note) *corev1.Event {
 	}
 	return &corev1.Event{
 		ObjectMeta: metav1.ObjectMeta{Name: nameOf(node, item.ID), Namespace: metav1.NamespaceDefault, Annotations: annotations},
-		// "kubectl describe node" shows events whose UID is the Node's or its name, and none without; the name is what can be
-		// known without reading the Node.
+		// "kubectl describe node" shows events whose UID is the Node's or its name, and none without; the name is
+		// what can be known without reading the Node.
 		InvolvedObject: corev1.ObjectReference{APIVersion: "v1", Kind: "Node", Name: node, UID: types.UID(node)},
 		Reason:         n.Reason, Message: n.Message, Type: n.Type, Count: int32(min(item.Count, 1<<30)),
 		Source:         corev1.EventSource{Component: cmp.Or(n.Source, component), Host: node},

@@ -9,8 +9,8 @@ import (
 	"github.com/nodeagent/nodeagent/pkg/report"
 )
 
-// Wording tells the findings of a check as node-problem-detector does: under the name of their source, and a fatal one as a
-// change of its condition.
+// Wording tells the findings of a check as node-problem-detector does: under the name of their source, and a fatal
+// one as a change of its condition.
 type Wording struct {
 	Source    string
 	Condition finding.Condition // none for a check that makes no condition

@@ -11,9 +11,9 @@ import (
 // maxExpected bounds the reasons of one condition that are shown as 0.
 const maxExpected = 100
 
-// Expect makes reasons that may be given show as 0 from the start, as node-problem-detector does: an alert on a rate or on
-// absence then works before the first problem. Reasons are by condition type; those under "" belong to no condition. It is
-// called before the first Tell.
+// Expect makes reasons that may be given show as 0 from the start, as node-problem-detector does: an alert on a rate
+// or on absence then works before the first problem. Reasons are by condition type; those under "" belong to no
+// condition. It is called before the first Tell.
 func (m *Metrics) Expect(reasons map[string][]string) {
 	m.state.expected = map[string][]string{}
 	for condition, all := range reasons {

@@ -1,5 +1,6 @@
-// Package metrics keeps the numbers of the agent for Prometheus, on a registry of its own. What is believed is worded as
-// node-problem-detector does (problem_counter, problem_gauge), and in more detail under nodeagent_*. It opens no socket.
+// Package metrics keeps the numbers of the agent for Prometheus, on a registry of its own. What is believed is worded
+// as node-problem-detector does (problem_counter, problem_gauge), and in more detail under nodeagent_*. It opens no
+// socket.
 package metrics
 
 import (
@@ -25,8 +26,8 @@ type Config struct {
 	Conditions map[string]finding.Condition // by check, for problem_gauge
 }
 
-// Metrics is a reporter, and an observer of everything else that is counted. All methods are safe for concurrent use and
-// none blocks. Labels are made valid UTF-8 and are bounded in length and number.
+// Metrics is a reporter, and an observer of everything else that is counted. All methods are safe for concurrent use
+// and none blocks. Labels are made valid UTF-8 and are bounded in length and number.
 type Metrics struct {
 	registry *prometheus.Registry
 	state    *state
@@ -152,8 +153,8 @@ func (m *Metrics) Released(kind, result string) {
 	m.releases.WithLabelValues(label(kind), label(result)).Inc()
 }
 
-// Requested counts a request to the apiserver; code 0 means that there was no answer. The resource must not hold names of
-// objects.
+// Requested counts a request to the apiserver; code 0 means that there was no answer. The resource must not hold
+// names of objects.
 func (m *Metrics) Requested(verb, resource string, code int) {
 	m.apirequest.WithLabelValues(label(verb), label(resource), strconv.Itoa(code)).Inc()
 }

@@ -16,7 +16,8 @@ type Quarantine struct {
 	Oldest          time.Duration
 }
 
-// quarantine holds the gauges of the quarantine. They are shown when it was looked at for the first time: a 0 would be a lie.
+// quarantine holds the gauges of the quarantine. They are shown when it was looked at for the first time: a 0 would
+// be a lie.
 type quarantine struct {
 	once                                        sync.Once
 	bytes, limit, entries, foreign, due, oldest prometheus.Gauge

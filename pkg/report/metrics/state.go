@@ -12,8 +12,8 @@ import (
 	"github.com/nodeagent/nodeagent/pkg/report"
 )
 
-// state collects the gauges of what is believed. They are made from one snapshot at each scrape, so a series that is gone
-// is gone, and no two of a scrape contradict each other.
+// state collects the gauges of what is believed. They are made from one snapshot at each scrape, so a series that is
+// gone is gone, and no two of a scrape contradict each other.
 type state struct {
 	checksOf map[string][]string          // by condition type, node-problem-detector's vocabulary
 	namings  map[string]finding.Condition // by condition type

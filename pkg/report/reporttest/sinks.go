@@ -13,9 +13,9 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 )
 
-// Node is a Node object that takes strategic merge patches of its conditions as a real apiserver was seen to do: the list
-// is merged by type, a field that the patch does not name keeps its value, "$patch: delete" removes, and anything else is
-// a bad request.
+// Node is a Node object that takes strategic merge patches of its conditions as a real apiserver was seen to do: the
+// list is merged by type, a field that the patch does not name keeps its value, "$patch: delete" removes, and
+// anything else is a bad request.
 type Node struct {
 	Fault
 

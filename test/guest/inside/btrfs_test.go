@@ -52,8 +52,8 @@ func (l leg) turn(failing bool) {
 	dmsetup(l.t, "resume", l.name)
 }
 
-// TestBtrfsDisk: one of the two disks of a btrfs filesystem fails what is written to it, is mended, is missing, and is replaced;
-// at last both fail.
+// TestBtrfsDisk: one of the two disks of a btrfs filesystem fails what is written to it, is mended, is missing, and
+// is replaced; at last both fail.
 func TestBtrfsDisk(t *testing.T) {
 	a := watch(t)
 	run(t, "modprobe", "btrfs")

@@ -18,8 +18,8 @@ func flap(t *testing.T) {
 	eventually(t, "carrier", func() bool { return read("/sys/class/net/"+guestCard+"/operstate") == "up" })
 }
 
-// TestCard: a network card comes back in half duplex, or slower, loses its link, and flaps; it stops sending; and it is removed
-// while something in the kernel keeps it.
+// TestCard: a network card comes back in half duplex, or slower, loses its link, and flaps; it stops sending; and it
+// is removed while something in the kernel keeps it.
 func TestCard(t *testing.T) {
 	needGuest(t)
 	t.Parallel()

@@ -44,8 +44,8 @@ func crashes() []crash {
 	}
 }
 
-// TestCrash: the kernel warns, stalls, locks up and dies in many ways. Each is told as what it is, and told no more when it is
-// over, unless only a reboot makes it good.
+// TestCrash: the kernel warns, stalls, locks up and dies in many ways. Each is told as what it is, and told no more
+// when it is over, unless only a reboot makes it good.
 func TestCrash(t *testing.T) {
 	insert(t, "guest_sensors")
 	run(t, "insmod", filepath.Join(*modules, "guest_faults.ko")) // for good: what died in it still uses it

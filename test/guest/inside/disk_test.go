@@ -110,8 +110,8 @@ func TestThinPoolFull(t *testing.T) {
 	a.awaitReason("thin-pools", "", "", false)
 }
 
-// TestWornDisk: an NVMe disk says of itself that it becomes unreliable, and is pulled. A disk that was well is asked each hour
-// only, so that this one says it before it is asked first.
+// TestWornDisk: an NVMe disk says of itself that it becomes unreliable, and is pulled. A disk that was well is asked
+// each hour only, so that this one says it before it is asked first.
 func TestWornDisk(t *testing.T) {
 	a := watch(t)
 	warn := func(bits string) { wish(t, "qom-set /machine/peripheral/worn smart_critical_warning "+bits) }
@@ -122,7 +122,8 @@ func TestWornDisk(t *testing.T) {
 	a.awaitReason("nvme-health", "", controller, false)
 }
 
-// TestSCSIDisk: a block of a SCSI disk cannot be read, which is told by the kernel only; then the kernel gives up the disk.
+// TestSCSIDisk: a block of a SCSI disk cannot be read, which is told by the kernel only; then the kernel gives up the
+// disk.
 func TestSCSIDisk(t *testing.T) {
 	a := watch(t)
 	disk := scsiDisks(t, 1)[0]

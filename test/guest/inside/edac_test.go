@@ -2,9 +2,9 @@ package inside
 
 import "testing"
 
-// TestMemoryErrors: memory controllers report errors through the kernel's own EDAC, by module and by rank. Corrected ones
-// are told by their number, of the module that has them; one that could not be corrected is fatal. What the kernel's log
-// says of them is not told twice.
+// TestMemoryErrors: memory controllers report errors through the kernel's own EDAC, by module and by rank. Corrected
+// ones are told by their number, of the module that has them; one that could not be corrected is fatal. What the
+// kernel's log says of them is not told twice.
 func TestMemoryErrors(t *testing.T) {
 	a := watch(t)
 	insert(t, "guest_memory")

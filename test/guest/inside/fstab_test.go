@@ -8,8 +8,8 @@ import (
 	"testing"
 )
 
-// TestFstabMount: a filesystem that is to be mounted at boot is not mounted, and then is. The daemon waits for five minutes
-// before it believes that; here one look at a time is asked for.
+// TestFstabMount: a filesystem that is to be mounted at boot is not mounted, and then is. The daemon waits for five
+// minutes before it believes that; here one look at a time is asked for.
 func TestFstabMount(t *testing.T) {
 	a := watch(t)
 	ram(t)

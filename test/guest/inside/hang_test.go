@@ -7,8 +7,8 @@ import (
 	"testing"
 )
 
-// throttle lets a drive of the guest answer one byte a second, or as fast as it can. What it was asked for meanwhile waits
-// in the emulated drive, as it does in a network disk whose server is away.
+// throttle lets a drive of the guest answer one byte a second, or as fast as it can. What it was asked for meanwhile
+// waits in the emulated drive, as it does in a network disk whose server is away.
 func throttle(t *testing.T, drive string, stuck bool) {
 	t.Helper()
 	bytes := "0"
@@ -75,8 +75,8 @@ func TestHungDisk(t *testing.T) {
 	a.awaitReason("io-hang", "DiskHung", disk, false)
 }
 
-// TestSuspendedDevice: somebody suspended a device and forgot it, as a tool that died halfway does. What touches it hangs,
-// which no count of I/O shows: it is held back above. The device is named.
+// TestSuspendedDevice: somebody suspended a device and forgot it, as a tool that died halfway does. What touches it
+// hangs, which no count of I/O shows: it is held back above. The device is named.
 func TestSuspendedDevice(t *testing.T) {
 	a := watch(t)
 	put(t, "/proc/sys/kernel/hung_task_timeout_secs", "20")

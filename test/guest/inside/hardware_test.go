@@ -45,8 +45,8 @@ func forward(t *testing.T, port string) {
 	}
 }
 
-// TestPCIeSwitchRecovers: a switch loses a transfer, which is told; then its link fails, and the kernel brings it back, which is
-// told no more.
+// TestPCIeSwitchRecovers: a switch loses a transfer, which is told; then its link fails, and the kernel brings it
+// back, which is told no more.
 func TestPCIeSwitchRecovers(t *testing.T) {
 	a := watch(t)
 	device, port := pci(t, "0x104c", "0x8232")
@@ -105,8 +105,8 @@ func TestPCIeDeviceLost(t *testing.T) {
 	a.awaitReason("pcie-errors", "", device, false)
 }
 
-// TestSensorAlarms: the sensor of a memory module says that it is too hot. Its chip is emulated by the kernel, its driver is the
-// real one.
+// TestSensorAlarms: the sensor of a memory module says that it is too hot. Its chip is emulated by the kernel, its
+// driver is the real one.
 func TestSensorAlarms(t *testing.T) {
 	needGuest(t)
 	t.Parallel()

@@ -27,8 +27,8 @@ func iscsiTarget(t *testing.T, name string, number int, iqn, disk string) server
 	return s
 }
 
-// initiate starts the initiator, logs in to the target, and returns the disk that it has there. A lost session is noticed within
-// four seconds, and its disk given up after five.
+// initiate starts the initiator, logs in to the target, and returns the disk that it has there. A lost session is
+// noticed within four seconds, and its disk given up after five.
 func initiate(t *testing.T, s server, iqn string) (disk string) {
 	t.Helper()
 	run(t, "modprobe", "sd_mod")

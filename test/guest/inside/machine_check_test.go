@@ -30,8 +30,9 @@ func TestMachineCheck(t *testing.T) {
 	a.awaitFound("kernel-log", of("warning"), true)
 }
 
-// TestMachineMemory: a page of a process is damaged, at first as a test says so, which can be undone, then as the memory
-// controller says so. The process that touches it is killed and the rest goes on, and it is told until the next boot.
+// TestMachineMemory: a page of a process is damaged, at first as a test says so, which can be undone, then as the
+// memory controller says so. The process that touches it is killed and the rest goes on, and it is told until the
+// next boot.
 func TestMachineMemory(t *testing.T) {
 	a := machine(t)
 	const poison = 100 // MADV_HWPOISON
@@ -45,7 +46,8 @@ func TestMachineMemory(t *testing.T) {
 	a.awaitReason("memory-corrupted", "", "", false)
 
 	page, address = somePage(t)
-	// Uncorrected, signalled, recoverable: the memory controller met it while it read through all memory. To all processors.
+	// Uncorrected, signalled, recoverable: the memory controller met it while it read through all memory. To all
+	// processors.
 	wish(t, fmt.Sprintf("mce -b 0 8 0xbd000000000000c0 0x5 %#x 0x8c", address))
 	a.awaitReason("memory-corrupted", "MemoryCorrupted", "", true)
 	a.awaitReason("kernel-taint", "MachineCheckOccurred", "", true)

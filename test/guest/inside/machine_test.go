@@ -94,8 +94,8 @@ func TestMachineSuspended(t *testing.T) {
 	goesOn(a, afterSuspend)
 }
 
-// TestMachineRestored: the machine is put back to what it was a while ago, memory and all, as when a snapshot is restored. What
-// was found since is no more, for it has not happened.
+// TestMachineRestored: the machine is put back to what it was a while ago, memory and all, as when a snapshot is
+// restored. What was found since is no more, for it has not happened.
 func TestMachineRestored(t *testing.T) {
 	a := machine(t)
 	before, began := settled(a), time.Now()

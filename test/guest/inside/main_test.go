@@ -54,7 +54,8 @@ var shared struct {
 	agent *agent
 }
 
-// watch returns an agent that watches while this test and others break the guest side by side, each in a place of its own.
+// watch returns an agent that watches while this test and others break the guest side by side, each in a place of its
+// own.
 func watch(t *testing.T) *agent {
 	t.Helper()
 	needGuest(t)
@@ -75,8 +76,8 @@ func watch(t *testing.T) *agent {
 	return &a
 }
 
-// start starts an agent that has the directory for its own. Settings are those that differ from the defaults. Who is done
-// calls what is returned.
+// start starts an agent that has the directory for its own. Settings are those that differ from the defaults. Who is
+// done calls what is returned.
 func start(t *testing.T, dir, settings string) (*agent, func()) {
 	t.Helper()
 	needGuest(t)
@@ -149,7 +150,8 @@ func (a *agent) await(limit time.Duration, what string, is func(status) bool) {
 	a.t.Fatalf("waited %s for %s; findings %+v, checks %+v; end of the log:\n%s", limit, what, s.Findings, s.Checks, log[max(0, len(log)-2000):])
 }
 
-// awaitReason waits until a reason is believed of a subject, or no longer is. An empty reason or subject stands for any.
+// awaitReason waits until a reason is believed of a subject, or no longer is. An empty reason or subject stands for
+// any.
 func (a *agent) awaitReason(check, reason, subject string, there bool) {
 	a.t.Helper()
 	a.awaitFound(check, func(f believed) bool {
@@ -173,8 +175,8 @@ func (a *agent) awaitFound(check string, is func(believed) bool, there bool) {
 	})
 }
 
-// awaitSaid waits until the check of the kernel's log believes a reason of a subject, or no longer does. It has one finding for
-// each subject, which names what else is wrong with it. An empty subject stands for any.
+// awaitSaid waits until the check of the kernel's log believes a reason of a subject, or no longer does. It has one
+// finding for each subject, which names what else is wrong with it. An empty subject stands for any.
 func (a *agent) awaitSaid(reason, subject string, there bool) {
 	a.t.Helper()
 	a.awaitFound("kernel-log", func(f believed) bool {

@@ -13,8 +13,8 @@ import (
 // scsi guards the emulated SCSI hosts: who adds one knows which disk is new.
 var scsi sync.Mutex
 
-// scsiDisks adds emulated SCSI hosts with one disk each, and returns the disks. They are the same 8 MiB, of which the first
-// blocks from 8 to 15 cannot be read.
+// scsiDisks adds emulated SCSI hosts with one disk each, and returns the disks. They are the same 8 MiB, of which the
+// first blocks from 8 to 15 cannot be read.
 func scsiDisks(t *testing.T, n int) (disks []string) {
 	t.Helper()
 	scsi.Lock()
@@ -53,8 +53,8 @@ func waiter(t *testing.T, device, name string, block int) *exec.Cmd {
 	return exec.Command(program, "if=/dev/mapper/"+device, "of=/dev/null", "bs=4096", "count=1", fmt.Sprintf("skip=%d", block), "iflag=direct")
 }
 
-// TestMultipath: the kernel gives up a path to a disk, then the other one while what is asked for waits for a path; at last
-// multipathd gives up both while it fails. Each time the paths come back.
+// TestMultipath: the kernel gives up a path to a disk, then the other one while what is asked for waits for a path;
+// at last multipathd gives up both while it fails. Each time the paths come back.
 func TestMultipath(t *testing.T) {
 	a := watch(t)
 	run(t, "modprobe", "dm-multipath")

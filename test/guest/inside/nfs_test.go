@@ -81,8 +81,8 @@ func mountNFS(t *testing.T, s nfsServer, dir, options string) {
 	t.Cleanup(func() { _ = syscall.Unmount(dir, syscall.MNT_FORCE|syscall.MNT_DETACH) })
 }
 
-// TestNFSServerGone: the server of a pod's volume does not answer any more, and comes back. Meanwhile the agent finds what
-// other tests break, beside this one.
+// TestNFSServerGone: the server of a pod's volume does not answer any more, and comes back. Meanwhile the agent finds
+// what other tests break, beside this one.
 func TestNFSServerGone(t *testing.T) {
 	a := watch(t)
 	s := nfsd(t, "nfs-gone", 1)
@@ -113,7 +113,8 @@ func TestNFSServerGone(t *testing.T) {
 	said(t, "NFSServerNotResponding: nfs-server/"+s.address, "over since")
 }
 
-// TestNFSExportGone: a server refuses to show a directory, which is an answer; then it takes away the export, and gives it back.
+// TestNFSExportGone: a server refuses to show a directory, which is an answer; then it takes away the export, and
+// gives it back.
 func TestNFSExportGone(t *testing.T) {
 	a := watch(t)
 	s := nfsd(t, "nfs-stale", 2)
@@ -132,8 +133,8 @@ func TestNFSExportGone(t *testing.T) {
 	a.awaitReason("hung-mounts", "", dir, false)
 }
 
-// TestNFSServerEnds: the daemons of a server have ended, and a mount that does not wait for them fails every access. Those that
-// are started then know nothing of the locks that programs had.
+// TestNFSServerEnds: the daemons of a server have ended, and a mount that does not wait for them fails every access.
+// Those that are started then know nothing of the locks that programs had.
 func TestNFSServerEnds(t *testing.T) {
 	a := watch(t)
 	s := nfsd(t, "nfs-ends", 3)

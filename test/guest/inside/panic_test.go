@@ -7,8 +7,8 @@ import (
 	"time"
 )
 
-// TestMachinePanics: a processor meets an error that it cannot correct, for which the kernel panics; it hangs, and the hardware
-// watchdog resets the machine. It is the last test of its guest: what follows is TestAgain.
+// TestMachinePanics: a processor meets an error that it cannot correct, for which the kernel panics; it hangs, and
+// the hardware watchdog resets the machine. It is the last test of its guest: what follows is TestAgain.
 func TestMachinePanics(t *testing.T) {
 	needGuest(t)
 	put(t, "/proc/sys/kernel/panic", "0") // it hangs, rather than reboots

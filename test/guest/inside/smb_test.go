@@ -82,8 +82,8 @@ func (s *smbServer) kill() {
 	_ = s.cmd.Wait() // says that it was killed
 }
 
-// mount mounts the server's share. A server that says nothing is given up after 15 s, and not after three minutes; one that
-// has just been started on a busy machine may need longer.
+// mount mounts the server's share. A server that says nothing is given up after 15 s, and not after three minutes;
+// one that has just been started on a busy machine may need longer.
 func (s *smbServer) mount() (dir string) {
 	s.t.Helper()
 	dir = s.t.TempDir()

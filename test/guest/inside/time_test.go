@@ -11,8 +11,8 @@ import (
 	"time"
 )
 
-// TestClockJumps: the clock jumps by years, both ways. Nothing is raised, cleared or raised anew by it but what is about
-// the clock.
+// TestClockJumps: the clock jumps by years, both ways. Nothing is raised, cleared or raised anew by it but what is
+// about the clock.
 func TestClockJumps(t *testing.T) {
 	a, stop := start(t, t.TempDir(), "")
 	defer stop()
@@ -85,8 +85,9 @@ func uptime(t *testing.T) time.Duration {
 	return time.Duration(seconds * float64(time.Second))
 }
 
-// TestKernelLogFlood: 20,000 lines in a few seconds, of which the kernel keeps no more than some thousand, and one among
-// them is of a filesystem with errors. It is found, what was lost is counted, and the agent neither grows nor burns.
+// TestKernelLogFlood: 20,000 lines in a few seconds, of which the kernel keeps no more than some thousand, and one
+// among them is of a filesystem with errors. It is found, what was lost is counted, and the agent neither grows nor
+// burns.
 func TestKernelLogFlood(t *testing.T) {
 	a, stop := start(t, t.TempDir(), "")
 	defer stop()

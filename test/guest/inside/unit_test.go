@@ -49,7 +49,8 @@ func unit(t *testing.T) *agent {
 	return a
 }
 
-// furnish gives the guest what checks look at: disks, an array, a pool, filesystems, a bond, connections, a certificate.
+// furnish gives the guest what checks look at: disks, an array, a pool, filesystems, a bond, connections, a
+// certificate.
 func furnish(t *testing.T) {
 	t.Helper()
 	for _, module := range []string{"nvme", "ahci", "sd_mod", "ext4", "xfs", "raid1", "dm-thin-pool", "bonding", "nf_conntrack", "fuse", "e1000"} {
@@ -145,7 +146,8 @@ func TestUnitLimits(t *testing.T) {
 	}
 }
 
-// TestUnitComesBack: an agent that is killed, runs out of its memory or stands still is back, and believes what it believed.
+// TestUnitComesBack: an agent that is killed, runs out of its memory or stands still is back, and believes what it
+// believed.
 func TestUnitComesBack(t *testing.T) {
 	a := unit(t)
 	dropIn := "/etc/systemd/system/" + service + ".d/test.conf"

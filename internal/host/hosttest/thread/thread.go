@@ -7,9 +7,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Spoil ties the calling goroutine to a thread that may be spoilt: it ends with the goroutine, and is not the first one of
-// the process. That one never ends, and is what /proc/PID and /proc/self show of the whole process: with namespaces of its
-// own it would hide from every other test what is mounted and which links there are.
+// Spoil ties the calling goroutine to a thread that may be spoilt: it ends with the goroutine, and is not the first
+// one of the process. That one never ends, and is what /proc/PID and /proc/self show of the whole process: with
+// namespaces of its own it would hide from every other test what is mounted and which links there are.
 func Spoil() {
 	runtime.LockOSThread() // never unlocked
 	for unix.Gettid() == unix.Getpid() {

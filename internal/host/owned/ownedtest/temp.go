@@ -1,5 +1,5 @@
-// Package ownedtest gives tests a place for files that are root's alone, or the tests' own user's: /tmp, where all may write,
-// is none.
+// Package ownedtest gives tests a place for files that are root's alone, or the tests' own user's: /tmp, where all
+// may write, is none.
 package ownedtest
 
 import (
@@ -8,8 +8,8 @@ import (
 	"github.com/nodeagent/nodeagent/internal/host/owned"
 )
 
-// Temp makes such a folder and has t.TempDir make its own there; where there is no such place, all stays as it is. It is for
-// TestMain, or for one test. The function that it returns removes the folder.
+// Temp makes such a folder and has t.TempDir make its own there; where there is no such place, all stays as it is. It
+// is for TestMain, or for one test. The function that it returns removes the folder.
 func Temp() (remove func()) {
 	if _, err := (owned.Tree{}).Check(os.TempDir()); err == nil {
 		return func() {} // of a test that started this one as a process

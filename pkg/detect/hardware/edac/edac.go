@@ -26,14 +26,14 @@ import (
 //
 // https://docs.kernel.org/driver-api/edac.html, Documentation/ABI/testing/sysfs-devices-edac
 //
-// One error that could not be corrected is fatal until the module is replaced, or at least the machine booted again: the
-// data is lost, and field studies (Schroeder 2009, Sridharan 2015) found the next one soon after. Single corrected errors
-// are cosmic rays; 100 within 24 hours are a module that fails, and what large fleets replace it at. From 10 on it is worth
-// knowing.
+// One error that could not be corrected is fatal until the module is replaced, or at least the machine booted again:
+// the data is lost, and field studies (Schroeder 2009, Sridharan 2015) found the next one soon after. Single
+// corrected errors are cosmic rays; 100 within 24 hours are a module that fails, and what large fleets replace it at.
+// From 10 on it is worth knowing.
 //
-// Known false alarms: counters that were reset by hand (reset_counters) are as new. A test that injects errors looks real.
-// Not seen: errors that the firmware keeps for itself (firmware first) where no driver tells of them; those may be in the
-// kernel's log (rules cper-…) and in the event log of the BMC.
+// Known false alarms: counters that were reset by hand (reset_counters) are as new. A test that injects errors looks
+// real. Not seen: errors that the firmware keeps for itself (firmware first) where no driver tells of them; those may
+// be in the kernel's log (rules cper-…) and in the event log of the BMC.
 
 // Settings adjust edac.
 type Settings struct {
@@ -49,7 +49,8 @@ const (
 	edacKeep = 8
 )
 
-// New finds modules of memory that fail. Memory may be nil: then corrected errors are counted anew when the agent starts.
+// New finds modules of memory that fail. Memory may be nil: then corrected errors are counted anew when the agent
+// starts.
 func New(s Settings, memory detect.StateStore) detect.Check {
 	c := &edacCheck{settings: s, past: edacHistory{memory: memory}}
 	return detect.Check{

@@ -14,7 +14,8 @@ const (
 	edacWindow = 24 // hours
 )
 
-// edacHistory is what is remembered of corrected errors. Times are since boot, and so is all of it: counts begin again there.
+// edacHistory is what is remembered of corrected errors. Times are since boot, and so is all of it: counts begin
+// again there.
 type edacHistory struct {
 	Boot    string                 `json:"boot"`
 	Modules map[string]*edacModule `json:"modules"`
@@ -50,8 +51,8 @@ func (p *edacHistory) load(boot string) {
 	}
 }
 
-// add remembers the count of a module, and returns how many errors there were in the last 24 hours. The errors before the
-// first look are known to be of these hours only when the machine was booted in them.
+// add remembers the count of a module, and returns how many errors there were in the last 24 hours. The errors before
+// the first look are known to be of these hours only when the machine was booted in them.
 func (p *edacHistory) add(name string, count uint64, up time.Duration) uint64 {
 	m, hour := p.Modules[name], int(up/time.Hour)
 	if m == nil {

@@ -77,8 +77,8 @@ func seconds(text []byte) (time.Duration, bool) {
 	return time.Duration(ns), true
 }
 
-// firstLine cuts a message of several lines to the words of its first, and writes the break as /dev/kmsg does: whoever can
-// put a line break into a message cannot begin a sentence of the kernel with it.
+// firstLine cuts a message of several lines to the words of its first, and writes the break as /dev/kmsg does:
+// whoever can put a line break into a message cannot begin a sentence of the kernel with it.
 func firstLine(message []byte) []byte {
 	if bytes.IndexByte(message, '\n') < 0 {
 		return message

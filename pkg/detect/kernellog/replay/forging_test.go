@@ -12,8 +12,8 @@ import (
 	"github.com/nodeagent/nodeagent/pkg/detect/kernellog/rules/rulestest"
 )
 
-// frames are the kernel's lines in which somebody else chooses the words at %s, and the rules that rightly recognise the
-// line around them.
+// frames are the kernel's lines in which somebody else chooses the words at %s, and the rules that rightly recognise
+// the line around them.
 var frames = []struct {
 	frame string
 	limit int // how many bytes the kernel takes

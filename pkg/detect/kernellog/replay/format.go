@@ -141,8 +141,8 @@ func (p *parser) parseKmsg(line []byte) entry {
 	return e
 }
 
-// isFragment reports whether a record is the rest of an earlier one: its flags are the fourth field. It does not begin a
-// sentence of the kernel.
+// isFragment reports whether a record is the rest of an earlier one: its flags are the fourth field. It does not
+// begin a sentence of the kernel.
 func isFragment(line []byte) bool {
 	head, _, _ := bytes.Cut(line, []byte(";"))
 	fields := strings.SplitN(string(head), ",", 5)

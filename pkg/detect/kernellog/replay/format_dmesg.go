@@ -54,7 +54,8 @@ func cutLogin(line []byte) []byte {
 	return line
 }
 
-// talos is how Talos prints the kernel's records, those of several nodes after their names: "10.0.0.2: kern: warning: [2024-10-29T13:44:17.6Z]: ".
+// talos is how Talos prints the kernel's records, those of several nodes after their names: "10.0.0.2: kern: warning:
+// [2024-10-29T13:44:17.6Z]: ".
 var talos = kernellog.WhenNeeded(`^(?:[\w.:-]{1,64}: )?([a-z0-9]{3,8}): +(?:emerg|alert|crit|err|warning|notice|info|debug): \[([0-9T:.-]{19,29}Z)\]: ?`)
 
 // talosDictionary is how Talos ends a line whose record has a dictionary.
@@ -92,8 +93,8 @@ func cutNode(line []byte) []byte {
 	return line
 }
 
-// console recognises what systemd prints to the console beside the kernel's lines, where it is not well: "[FAILED] Failed to
-// start …".
+// console recognises what systemd prints to the console beside the kernel's lines, where it is not well: "[FAILED]
+// Failed to start …".
 func console(line []byte) (text []byte, ok bool) {
 	for _, state := range []string{"[FAILED] ", "[DEPEND] ", "[ TIME ] "} {
 		if text, ok = bytes.CutPrefix(line, []byte(state)); ok {

@@ -10,9 +10,8 @@ import (
 	"github.com/nodeagent/nodeagent/pkg/detect/kernellog/rules"
 )
 
-// journalRecord is what matters of a line of journalctl -o json. Fields that begin with an underscore are journald's own
-// word; the others are what the writer claims.
-// https://systemd.io/JOURNAL_EXPORT_FORMATS/#journal-json-format
+// journalRecord is what matters of a line of journalctl -o json. Fields that begin with an underscore are journald's
+// own word; the others are what the writer claims. https://systemd.io/JOURNAL_EXPORT_FORMATS/#journal-json-format
 type journalRecord struct {
 	Transport  journalField `json:"_TRANSPORT"`
 	Identifier journalField `json:"SYSLOG_IDENTIFIER"`
@@ -30,8 +29,8 @@ type journalRecord struct {
 	Source     journalField `json:"_SOURCE_MONOTONIC_TIMESTAMP"` // µs since boot, the kernel's own
 }
 
-// journalField is a string, or an array of bytes where it is not printable UTF-8; of a field that occurs several times, the
-// first.
+// journalField is a string, or an array of bytes where it is not printable UTF-8; of a field that occurs several
+// times, the first.
 type journalField []byte
 
 func (f *journalField) UnmarshalJSON(data []byte) error {
@@ -83,9 +82,9 @@ func parseJournalJSON(line []byte) entry {
 	return e
 }
 
-// speaker returns whose word the record is. journald's own word on it is the unit; the process's name is its own choice, but
-// counts outside pods; what the writer claims counts where there is nothing else, as in records of early boot, and in those
-// from which somebody removed the rest.
+// speaker returns whose word the record is. journald's own word on it is the unit; the process's name is its own
+// choice, but counts outside pods; what the writer claims counts where there is nothing else, as in records of early
+// boot, and in those from which somebody removed the rest.
 func (r *journalRecord) speaker() (rules.Emitter, bool) {
 	pid := string(r.PID)
 	switch {
@@ -116,14 +115,14 @@ func trimJSON(line []byte) []byte {
 var (
 	// shortTime is how syslog daemons and journalctl -o short, short-precise, short-full and short-unix begin a line.
 	shortTime = kernellog.WhenNeeded(`^(?:([\pL\d]{2,9}\.? [ \d]?\d \d\d:\d\d:\d\d(?:\.\d{1,9})?)|[A-Z][a-z]{2} (\d{4}-\d\d-\d\d \d\d:\d\d:\d\d(?:\.\d{1,9})?) [A-Z0-9+:-]{2,6}|(\d{9,11}\.\d{6})|\[ *(\d{1,10}\.\d{6})\]) +`)
-	// shortSource is the host and the program that follow, sourceAlone the program where journalctl --no-hostname left out
-	// the host.
+	// shortSource is the host and the program that follow, sourceAlone the program where journalctl --no-hostname
+	// left out the host.
 	shortSource = kernellog.WhenNeeded(`^\S{0,254}[^\s:] +([^\s:\[\]]{1,128})(\[\d+\])?: ?`)
 	sourceAlone = kernellog.WhenNeeded(`^([^\s:\[\]]{1,128})(\[\d+\])?: `)
 )
 
-// parseJournalShort reads a line of journalctl -o short and its kin, or of a syslog file. ok is false when it is none. Some
-// syslog daemons leave the kernel's own time before the text.
+// parseJournalShort reads a line of journalctl -o short and its kin, or of a syslog file. ok is false when it is
+// none. Some syslog daemons leave the kernel's own time before the text.
 //
 //	Nov 21 01:02:03 host kernel: text                 2023-11-21T01:02:03+0000 host kernel: [   12.345678] text
 //	Tue 2023-11-21 01:02:03 UTC host kernel: text     1700528523.123456 host kernel: text
@@ -159,7 +158,8 @@ func parseJournalShort(line []byte, monotonic bool) (e entry, ok bool) {
 	return e, true
 }
 
-// fromKernel returns e as the kernel's word; before it may stand the kernel's own time, or what root wrote into its log.
+// fromKernel returns e as the kernel's word; before it may stand the kernel's own time, or what root wrote into its
+// log.
 func (e entry) fromKernel(text []byte) entry {
 	e.what, e.text = kernelLine, text
 	if inner := parseDmesg(text); inner.upKnown {

@@ -7,15 +7,16 @@ import (
 	"github.com/nodeagent/nodeagent/pkg/detect/kernellog"
 )
 
-// rfc5424 is how syslog daemons begin a line in their newer form, after the priority: "1 TIME HOST APP PID MSGID DATA ".
+// rfc5424 is how syslog daemons begin a line in their newer form, after the priority: "1 TIME HOST APP PID MSGID DATA
+// ".
 var rfc5424 = kernellog.WhenNeeded(`^1 (\S{1,40} )\S{1,255} (\S{1,128}) (\S{1,128}) \S{1,32} (?:-|(?:\[(?:[^\]"\\]|"(?:[^"\\]|\\.)*")*\])+)(?: |$)(?:\x{FEFF})?`)
 
-// containerLine is how container runtimes and kubectl logs --timestamps begin a line. Its time has nanoseconds, and always
-// "Z" or a zone: no other log's does.
+// containerLine is how container runtimes and kubectl logs --timestamps begin a line. Its time has nanoseconds, and
+// always "Z" or a zone: no other log's does.
 var containerLine = kernellog.WhenNeeded(`^\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{7,9}(?:Z|[+-]\d\d:\d\d) (?:std(?:out|err) [FP] )?`)
 
-// cutContainer removes the time that a container runtime put before what a container said, where that is itself a line of
-// a log.
+// cutContainer removes the time that a container runtime put before what a container said, where that is itself a
+// line of a log.
 func cutContainer(line []byte) []byte {
 	if len(line) < 30 || line[4] != '-' || line[10] != 'T' {
 		return line
@@ -23,7 +24,8 @@ func cutContainer(line []byte) []byte {
 	return line[len(containerLine.Regexp().Find(line)):]
 }
 
-// parseSyslog reads a line of a journal or of a syslog daemon, with or without its priority. ok is false when it is none.
+// parseSyslog reads a line of a journal or of a syslog daemon, with or without its priority. ok is false when it is
+// none.
 //
 //	Nov 21 01:02:03 host kernel: text             <3>Nov 21 01:02:03 host kernel: [   12.345678] text
 //	<30>1 2023-11-21T01:02:03.123Z host kubelet 812 - - text

@@ -69,7 +69,8 @@ func TestFormats(t *testing.T) {
 	})
 }
 
-// TestUnknownSyslog: a form that is not known is told as such, not taken for bare words of the kernel in which no rule matches.
+// TestUnknownSyslog: a form that is not known is told as such, not taken for bare words of the kernel in which no
+// rule matches.
 func TestUnknownSyslog(t *testing.T) {
 	for _, line := range []string{
 		"2023-11-21 01:02:03 host kernel: EXT4-fs error (device sda1): x",

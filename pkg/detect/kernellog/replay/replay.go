@@ -59,8 +59,8 @@ func (s Summary) Understood() bool { return s.Bad == 0 || s.Kernel+s.Daemon+s.Fo
 // Problems reports whether something was raised that is more than information.
 func (s Summary) Problems() bool { return s.Counts[finding.Warning]+s.Counts[finding.Fatal] > 0 }
 
-// Read reads a log to its end and hands every match to emit, in the order of the lines. Recoveries are handed to it, too.
-// Its memory is bounded, whatever the log. An error is that of reading or of emit.
+// Read reads a log to its end and hands every match to emit, in the order of the lines. Recoveries are handed to it,
+// too. Its memory is bounded, whatever the log. An error is that of reading or of emit.
 func (o Replay) Read(m *kernellog.Matcher, r io.Reader, emit func(Found) error) (Summary, error) {
 	if o.Format == "" {
 		o.Format = Auto
@@ -195,7 +195,8 @@ func (s *replaying) record(e entry) kernellog.Record {
 	return r
 }
 
-// startsUp recognises lines that the kernel only writes in its first seconds: of a boot whose first line is not in the log.
+// startsUp recognises lines that the kernel only writes in its first seconds: of a boot whose first line is not in
+// the log.
 func startsUp(text []byte) bool {
 	for _, start := range []string{"Command line: ", "ACPI: PCI Root Bridge ", "pci_bus 0000:00: root bus resource ", "Run /init as init process", "Freeing initrd memory: "} {
 		if bytes.HasPrefix(text, []byte(start)) {

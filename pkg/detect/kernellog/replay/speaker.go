@@ -9,8 +9,8 @@ import (
 	"github.com/nodeagent/nodeagent/pkg/detect/kernellog/rules"
 )
 
-// speakerOf returns the speaker that a program or unit of the given name is. Of systemd only PID 1 counts, which the caller
-// must know.
+// speakerOf returns the speaker that a program or unit of the given name is. Of systemd only PID 1 counts, which the
+// caller must know.
 func speakerOf(name string) (rules.Emitter, bool) {
 	name = strings.TrimSuffix(name, ".service")
 	name = strings.TrimPrefix(name, "snap.")

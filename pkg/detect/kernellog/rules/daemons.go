@@ -5,10 +5,10 @@ import (
 	"time"
 )
 
-// Daemons returns the table of what daemons say. It is for logs that are read afterwards (nodeagent replay): in the live
-// agent the checks named by ConfirmedBy look at the state itself, and need no words. A rule believes its speakers only: what
-// a pod writes does not come from them. Where their words repeat what a pod's author chose (names, commands, images), a line
-// is never more than a warning.
+// Daemons returns the table of what daemons say. It is for logs that are read afterwards (nodeagent replay): in the
+// live agent the checks named by ConfirmedBy look at the state itself, and need no words. A rule believes its
+// speakers only: what a pod writes does not come from them. Where their words repeat what a pod's author chose
+// (names, commands, images), a line is never more than a warning.
 func Daemons() []Rule {
 	return slices.Concat(
 		sharedRules(), // the cause before what fails because of it

@@ -6,9 +6,10 @@ import (
 	"github.com/nodeagent/nodeagent/pkg/finding"
 )
 
-// kubeletRules recognise what kubelet says of itself and of its ways to the runtime and the apiserver. Messages became
-// structured in 1.21: `Skipping pod synchronization` with err="…". A kubelet that starts says much that is wrong only when it
-// goes on being said: "PLEG … has yet to be successful", "node not found", "may not have completed yet".
+// kubeletRules recognise what kubelet says of itself and of its ways to the runtime and the apiserver. Messages
+// became structured in 1.21: `Skipping pod synchronization` with err="…". A kubelet that starts says much that is
+// wrong only when it goes on being said: "PLEG … has yet to be successful", "node not found", "may not have completed
+// yet".
 func kubeletRules() []Rule {
 	speakers := []Emitter{Kubelet}
 	const neverYet = `active 2562047h47m` // since the beginning of time: until 1.13, of a kubelet that has just started
@@ -46,7 +47,8 @@ func kubeletRules() []Rule {
 		ID: "kubelet-network-not-ready", Reason: "NetworkNotReady", Domain: Kubernetes, Severity: finding.Warning, Emitters: speakers,
 		Summary:  "the network for pods is not ready: new pods cannot start",
 		Literals: []string{"untime network not ready", "NetworkPluginNotReady", "etwork is not ready", "nable to update cni config"},
-		// While a node joins, it takes a while until the network's own pod has written its configuration: said every 5 s.
+		// While a node joins, it takes a while until the network's own pod has written its configuration: said every
+		// 5 s.
 		Patterns: []string{quoted + `(?:Container runtime network not ready|[Uu]nable to update cni config)`, quoted + `Error syncing pod,? .*(?:network is not ready|NetworkPluginNotReady)`},
 		Kind:     NodeKind, Raise: Rate{10, 2 * time.Minute}, Expiry: hour, ConfirmedBy: "runtime-health",
 	}, {

@@ -6,8 +6,8 @@ import (
 	"github.com/nodeagent/nodeagent/pkg/finding"
 )
 
-// kubeletPodRules recognise what kubelet says of pods, volumes and images that it cannot handle. It tries again, at most
-// every two minutes: what is said three times in ten minutes does not pass by itself.
+// kubeletPodRules recognise what kubelet says of pods, volumes and images that it cannot handle. It tries again, at
+// most every two minutes: what is said three times in ten minutes does not pass by itself.
 func kubeletPodRules() []Rule {
 	speakers := []Emitter{Kubelet}
 	lasting := Rate{3, 10 * time.Minute}

@@ -1,7 +1,7 @@
-// Package rules is what the kernel and daemons say of faults: one table of rules, each anchored to the words of the kernel and
-// tried against lines that it must and must not match (testdata/rules). It is pure: records and their time are passed in.
-// It believes nothing that a program wrote into the log, or that a program's name, a device's product string or a
-// packet filter's prefix says.
+// Package rules is what the kernel and daemons say of faults: one table of rules, each anchored to the words of the
+// kernel and tried against lines that it must and must not match (testdata/rules). It is pure: records and their time
+// are passed in. It believes nothing that a program wrote into the log, or that a program's name, a device's product
+// string or a packet filter's prefix says.
 package rules
 
 import (

@@ -10,10 +10,10 @@ import (
 // somebody attached, memory.
 const noDisk = `(?:fd\d+|sr\d+|scd\d+|loop\d+(?:p\d+)?|ram\d+|zram\d+)`
 
-// Which rules name a state that confirms them (ConfirmedBy): only those whose fault the state shows for as long as it is there.
-// Errors of single I/Os, timeouts and resets leave no state behind: a disk whose SMART says that it is healthy had them all
-// the same, and a disk that was removed altogether has no state at all. There the record stands for itself until it expires,
-// and the checks of disks are woken by the text (nvme-health, disk-health, md-arrays).
+// Which rules name a state that confirms them (ConfirmedBy): only those whose fault the state shows for as long as it
+// is there. Errors of single I/Os, timeouts and resets leave no state behind: a disk whose SMART says that it is
+// healthy had them all the same, and a disk that was removed altogether has no state at all. There the record stands
+// for itself until it expires, and the checks of disks are woken by the text (nvme-health, disk-health, md-arrays).
 
 // blockRules: block/blk-mq.c blk_print_req_error, block/blk-core.c, fs/buffer.c. The prefix "blk_update_request: " was
 // dropped in 5.16, "print_req_error: " was its name from 4.15 to 5.3.
@@ -31,9 +31,9 @@ func blockRules() []Rule {
 		Summary:  "reads or writes of a disk fail",
 		Literals: []string{" error, dev "},
 		Patterns: []string{request + `(?P<class>I/O|critical (?:target|space allocation|nexus)|timeout|protection|integrity|(?:recoverable )?transport|device offline|duration limit exceeded|reservation conflict|zone (?:open|active) resources exceeded|invalid) error, dev (?P<subject>[^\s,]+), sector (?P<sector>\d+)`},
-		// A device that cannot discard or zero says so once with "critical target error" (until 5.2 the flags end with the number
-		// of what it was to do); nbd devices without a server
-		// fail the first read that looks for partitions.
+		// A device that cannot discard or zero says so once with "critical target error" (until 5.2 the flags end
+		// with the number of what it was to do); nbd devices without a server fail the first read that looks for
+		// partitions.
 		Exclude: `error, dev ` + noDisk + `,|critical target error, .* flags (?:[0-9a-f]*0)?[3579]$|critical target error, .*\((?:DISCARD|WRITE_ZEROES|WRITE_SAME|SECURE_ERASE)\)|error, dev nbd\d+, sector 0\b`,
 		Kind:    "device", Expiry: time.Hour,
 	}, {
@@ -136,7 +136,8 @@ func ataRules() []Rule {
 	}}
 }
 
-// nvmeRules: drivers/nvme/host/{pci,core,multipath,fc,tcp}.c. The text of a timeout is another one in nearly every kernel.
+// nvmeRules: drivers/nvme/host/{pci,core,multipath,fc,tcp}.c. The text of a timeout is another one in nearly every
+// kernel.
 func nvmeRules() []Rule {
 	// Until 4.5, and in enterprise kernels of that time, the PCI device speaks.
 	const controller = `^nvme (?P<subject>nvme\d+|` + pciAddress + `): `

@@ -6,8 +6,9 @@ import (
 	"github.com/nodeagent/nodeagent/pkg/finding"
 )
 
-// ext4Rules: fs/ext4/super.c, fs/jbd2/journal.c. After an error the filesystem is remounted read-only, panics, or goes on,
-// as its errors= option says; the state is in the mount table and in /sys/fs/ext4, where only what is worded "error" is counted.
+// ext4Rules: fs/ext4/super.c, fs/jbd2/journal.c. After an error the filesystem is remounted read-only, panics, or
+// goes on, as its errors= option says; the state is in the mount table and in /sys/fs/ext4, where only what is worded
+// "error" is counted.
 func ext4Rules() []Rule {
 	const (
 		message = `^EXT[234]-fs \((?P<subject>[^)\s]+)\): `
@@ -83,8 +84,9 @@ func ext4Rules() []Rule {
 }
 
 // xfsRules: fs/xfs/{xfs_fsops,xfs_log,xfs_error,xfs_buf}.c. Every kernel has its own words for a shutdown; until 5.15
-// "xfs_do_force_shutdown(0x8) called from …" came first, since 5.19 "Filesystem has been shut down due to log error (0x2)." too.
-// A shutdown can be read from the filesystem; damage and I/O errors that it survives are in the log only.
+// "xfs_do_force_shutdown(0x8) called from …" came first, since 5.19 "Filesystem has been shut down due to log error
+// (0x2)." too. A shutdown can be read from the filesystem; damage and I/O errors that it survives are in the log
+// only.
 func xfsRules() []Rule {
 	const message = `^XFS \((?P<subject>[^)\s]+)\): `
 	return []Rule{{
@@ -115,8 +117,8 @@ func xfsRules() []Rule {
 }
 
 // btrfsRules: fs/btrfs/{messages,disk-io,inode,volumes}.c. Since 5.18 a state such as " state EA" follows the device.
-// Some of what btrfs-error recognises is counted in sysfs, since 5.14 (btrfs-errors reads that); the log tells all, of every
-// kernel.
+// Some of what btrfs-error recognises is counted in sysfs, since 5.14 (btrfs-errors reads that); the log tells all,
+// of every kernel.
 func btrfsRules() []Rule {
 	const device = `\(device (?P<subject>[^)\s:]+):?(?: state \w+)?\)`
 	return []Rule{{

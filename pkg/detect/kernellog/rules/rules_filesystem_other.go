@@ -6,8 +6,8 @@ import (
 	"github.com/nodeagent/nodeagent/pkg/finding"
 )
 
-// filesystemRules: fs/fat/misc.c, fs/f2fs/super.c, fs/gfs2/util.c, fs/squashfs/squashfs.h, fs/erofs/super.c, and the words of
-// OpenZFS (module/zfs/zio.c).
+// filesystemRules: fs/fat/misc.c, fs/f2fs/super.c, fs/gfs2/util.c, fs/squashfs/squashfs.h, fs/erofs/super.c, and the
+// words of OpenZFS (module/zfs/zio.c).
 func filesystemRules() []Rule {
 	return []Rule{{
 		ID: "filesystem-stopped", Reason: "FilesystemStopped", Domain: Storage, Severity: finding.Warning,
@@ -58,9 +58,9 @@ func filesystemRules() []Rule {
 	}}
 }
 
-// remoteFilesystemRules: net/sunrpc/clnt.c, fs/nfs/nfs4state.c, fs/smb/client/connect.c, net/ceph, fs/ceph/mds_client.c. The
-// kernel says when an NFS server is back. What of Ceph hangs is mostly not what statfs asks (the monitors), so that no state
-// confirms it.
+// remoteFilesystemRules: net/sunrpc/clnt.c, fs/nfs/nfs4state.c, fs/smb/client/connect.c, net/ceph,
+// fs/ceph/mds_client.c. The kernel says when an NFS server is back. What of Ceph hangs is mostly not what statfs asks
+// (the monitors), so that no state confirms it.
 func remoteFilesystemRules() []Rule {
 	return []Rule{{
 		ID: "nfs-server-silent", Reason: "NFSServerNotResponding", Domain: Storage, Severity: finding.Warning,
@@ -70,7 +70,8 @@ func remoteFilesystemRules() []Rule {
 		Kind:     "nfs-server", Expiry: time.Hour, ConfirmedBy: "hung-mounts",
 		Recovery: Recovery{Literals: []string{": server "}, Pattern: `^nfs: server (?P<subject>.+) OK$`},
 	}, {
-		// A mount whose server's files can be had, so that no state shows it: only locking, or the start of a mount, hangs.
+		// A mount whose server's files can be had, so that no state shows it: only locking, or the start of a mount,
+		// hangs.
 		ID: "nfs-helper-silent", Reason: "NFSHelperNotResponding", Domain: Storage, Severity: finding.Warning,
 		Summary:  "a daemon beside an NFS server (locks, mounts, port mapper) does not answer; locks or new mounts hang",
 		Literals: []string{" not responding, "},

@@ -11,9 +11,9 @@ import (
 //
 //	arch/x86/kernel/cpu/mce/core.c print_mce, drivers/edac/mce_amd.c, drivers/edac/edac_mc.c edac_ce_error, edac_ue_error
 func machineCheckRules() []Rule {
-	// What is not enabled (bit 60) did not stop the processor: firmware left it in the bank before the boot, or it was met where
-	// nobody needed the data. Where the processor's state was lost (bit 57) and this is no exception, it stopped the boot before:
-	// the bank kept it over the reset, and the kernel reads it when it starts.
+	// What is not enabled (bit 60) did not stop the processor: firmware left it in the bank before the boot, or it
+	// was met where nobody needed the data. Where the processor's state was lost (bit 57) and this is no exception,
+	// it stopped the boot before: the bank kept it over the reset, and the kernel reads it when it starts.
 	const machineCheck = `^(?:(?:mce: )?\[Hardware Error\]|EDAC \w+ MC\d+): CPU (?P<subject>\d+): Machine Check(?: Exception| Event)?: [0-9a-f]+ Bank (?P<bank>\d+): `
 	// What the decoder of AMD's processors makes of it: which of the flags are set.
 	const amdStatus = `^(?:mce: )?\[Hardware Error\]: CPU:(?P<subject>\d+) \([0-9a-f:]+\) MC(?P<bank>\d+)_STATUS\[`
@@ -67,8 +67,8 @@ func machineCheckRules() []Rule {
 	}}
 }
 
-// firmwareErrorRules recognise what the firmware reports: drivers/acpi/apei/{ghes,bert}.c, drivers/firmware/efi/cper.c. What
-// it kept from the boot before follows "BERT:" and is no fault of this boot.
+// firmwareErrorRules recognise what the firmware reports: drivers/acpi/apei/{ghes,bert}.c,
+// drivers/firmware/efi/cper.c. What it kept from the boot before follows "BERT:" and is no fault of this boot.
 func firmwareErrorRules() []Rule {
 	severity := func(word string) []string {
 		return []string{`^(?:\{\d+\})?\[Hardware Error\]:\s+event severity: ` + word + `\s*$`}
@@ -102,9 +102,10 @@ func firmwareErrorRules() []Rule {
 }
 
 // pcieRules: drivers/pci/pcie/{aer,dpc,err}.c, drivers/pci/hotplug/pciehp_hpc.c, drivers/iommu. "Uncorrected" became
-// "Uncorrectable" in 6.13. Fatal errors are not always counted: behind a dead link the kernel cannot read what it was. So their
-// lines stand for themselves, until the kernel says that the link was recovered. The port above tells of an error first and
-// names the device that it is from, the device tells the rest, and what is recovered is the port.
+// "Uncorrectable" in 6.13. Fatal errors are not always counted: behind a dead link the kernel cannot read what it
+// was. So their lines stand for themselves, until the kernel says that the link was recovered. The port above tells
+// of an error first and names the device that it is from, the device tells the rest, and what is recovered is the
+// port.
 func pcieRules() []Rule {
 	words := func(severity string) []string {
 		const device = `^(?:[\w-]+ )?(?P<subject>` + pciAddress + `): `
@@ -161,8 +162,8 @@ func pcieRules() []Rule {
 	}}
 }
 
-// temperatureRules: drivers/thermal/intel/therm_throt.c, drivers/thermal/thermal_core.c, kernel/reboot.c. A critical temperature is
-// over, as state, before anyone can read it: the machine goes down.
+// temperatureRules: drivers/thermal/intel/therm_throt.c, drivers/thermal/thermal_core.c, kernel/reboot.c. A critical
+// temperature is over, as state, before anyone can read it: the machine goes down.
 func temperatureRules() []Rule {
 	return []Rule{{
 		ID: "cpu-throttled", Reason: "CPUThrottled", Domain: Hardware, Severity: finding.Warning,

@@ -6,11 +6,11 @@ import (
 	"github.com/nodeagent/nodeagent/pkg/finding"
 )
 
-// oomRules recognise kills for want of memory. A report has several lines: since 5.0 "oom-kill:" tells whose limit it was
-// and in which cgroup the victim is, and "Killed process" follows; before, "Task in … killed as a result of limit of …" told
-// the cgroups, and the two lines "Kill process" and "Killed process" followed. A container that reaches its own limit is its
-// owner's affair; a node without memory is the node's. The kernel counts each kill too, and in cgroup v2 for each cgroup: the
-// check oom-kills tells all of them there, and applies nowhere else.
+// oomRules recognise kills for want of memory. A report has several lines: since 5.0 "oom-kill:" tells whose limit it
+// was and in which cgroup the victim is, and "Killed process" follows; before, "Task in … killed as a result of limit
+// of …" told the cgroups, and the two lines "Kill process" and "Killed process" followed. A container that reaches
+// its own limit is its owner's affair; a node without memory is the node's. The kernel counts each kill too, and in
+// cgroup v2 for each cgroup: the check oom-kills tells all of them there, and applies nowhere else.
 //
 //	mm/oom_kill.c dump_oom_victim, __oom_kill_process; mm/memcontrol.c
 func oomRules() []Rule {
@@ -70,11 +70,13 @@ func oomRules() []Rule {
 	}}
 }
 
-// memoryRules recognise allocations that failed and pages that went bad. mm/page_alloc.c, mm/vmalloc.c, mm/memory-failure.c
+// memoryRules recognise allocations that failed and pages that went bad. mm/page_alloc.c, mm/vmalloc.c,
+// mm/memory-failure.c
 //
-// No state tells of a failed allocation: it may fail for lack of memory that is over a moment later, or for a limit of its own.
-// Nor does any tell of a page that could not be taken out of use, beside those that were. A page of a process that stays in
-// a larger one, and a page that is found damaged once more, are said to have failed too; the process dies, the node goes on.
+// No state tells of a failed allocation: it may fail for lack of memory that is over a moment later, or for a limit
+// of its own. Nor does any tell of a page that could not be taken out of use, beside those that were. A page of a
+// process that stays in a larger one, and a page that is found damaged once more, are said to have failed too; the
+// process dies, the node goes on.
 func memoryRules() []Rule {
 	return []Rule{{
 		ID: "page-allocation-failure", Reason: "PageAllocationFailure", Domain: Memory, Severity: finding.Warning,

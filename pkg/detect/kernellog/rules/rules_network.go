@@ -41,7 +41,8 @@ func networkTableRules() []Rule {
 		Summary:  "TCP has used up the memory, or the closed sockets, that it is allowed: connections are cut",
 		Literals: []string{"TCP: out of memory -- consider", "TCP: too many orphaned sockets", "TCP: too many of orphaned sockets"},
 		Patterns: []string{`^TCP: (?:out of memory -- consider tuning tcp_mem|too many (?:of )?orphaned sockets)`},
-		// The memory may be free again, and the counter of what was cut is that of a pod's namespace: only the line is sure.
+		// The memory may be free again, and the counter of what was cut is that of a pod's namespace: only the line
+		// is sure.
 		Kind: NodeKind, Report: "tcp-memory", Expiry: 10 * time.Minute,
 	}, {
 		ID: "syn-flood", Reason: "SYNFlooding", Domain: Network, Severity: finding.Warning,
@@ -65,10 +66,11 @@ func networkTableRules() []Rule {
 	}}
 }
 
-// linkRules: net/sched/sch_generic.c dev_watchdog, drivers/net. Until 6.7 the watchdog's line began with its own name, since
-// then it is a message of the device. Links go down and up while a machine starts.
+// linkRules: net/sched/sch_generic.c dev_watchdog, drivers/net. Until 6.7 the watchdog's line began with its own
+// name, since then it is a message of the device. Links go down and up while a machine starts.
 func linkRules() []Rule {
-	// What netdev_printk puts before a text: driver, bus address and name, or the name alone; some drivers add theirs again.
+	// What netdev_printk puts before a text: driver, bus address and name, or the name alone; some drivers add theirs
+	// again.
 	const device = `^(?:[\w-]+ \S*[^\s:] )?(?P<subject>` + netdev + `)(?: \([a-z ]+\))?: (?:[\w-]+: ` + netdev + ` )?`
 	return []Rule{{
 		ID: "nic-tx-timeout", Reason: "NICTxTimeout", Domain: Network, Severity: finding.Warning,

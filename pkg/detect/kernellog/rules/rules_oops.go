@@ -6,7 +6,8 @@ import (
 	"github.com/nodeagent/nodeagent/pkg/finding"
 )
 
-// dieFlags is how die() ends its line: "[#1] PREEMPT SMP NOPTI". Nothing follows, so that no program's name can pass for it.
+// dieFlags is how die() ends its line: "[#1] PREEMPT SMP NOPTI". Nothing follows, so that no program's name can pass
+// for it.
 const dieFlags = ` \[#\d+\](?: +[A-Z][A-Z_]*)*\s*$`
 
 func panicRules() []Rule {
@@ -20,8 +21,8 @@ func panicRules() []Rule {
 }
 
 // oopsRules recognise errors in the kernel itself. The words changed: "unable to handle kernel paging request" became
-// "unable to handle page fault for address" in 5.1, "general protection fault" got a reason in 5.5, and since 6.9 the line
-// of die() begins with "Oops: ".
+// "unable to handle page fault for address" in 5.1, "general protection fault" got a reason in 5.5, and since 6.9 the
+// line of die() begins with "Oops: ".
 //
 //	arch/x86/mm/fault.c, arch/x86/kernel/{traps,dumpstack}.c, arch/arm64/{mm/fault,kernel/traps}.c, lib/bug.c, kernel/exit.c
 func oopsRules() []Rule {

@@ -10,12 +10,13 @@ import (
 const fewerThan = `(?:0 out of [1-9]\d?|1 out of (?:[2-9]|\d\d)|2 out of (?:[3-9]|\d\d)|3 out of (?:[4-9]|\d\d)|4 out of (?:[5-9]|\d\d)|5 out of (?:[6-9]|\d\d)|6 out of (?:[7-9]|\d\d)|7 out of (?:[89]|\d\d)|8 out of (?:9|\d\d)|` +
 	`9 out of \d\d|1[0-4] out of (?:1[5-9]|2\d)|10 out of 1[1-4]|11 out of 1[2-4]|12 out of 1[34]|13 out of 14|1[5-9] out of 2\d|15 out of 1[6-9]|16 out of 1[7-9]|17 out of 1[89]|18 out of 19|20 out of 2[1-4]|21 out of 2[2-4]|22 out of 2[34]|23 out of 24)`
 
-// raidRules: drivers/md/{md,raid0,raid1,raid10,raid5}.c, drivers/md/bcache, drivers/block/drbd. raid0 forgets the colon.
+// raidRules: drivers/md/{md,raid0,raid1,raid10,raid5}.c, drivers/md/bcache, drivers/block/drbd. raid0 forgets the
+// colon.
 func raidRules() []Rule {
 	const array = `^md/(?:raid\d*|linear|multipath):?(?P<subject>md[\w-]+|[^\s:]+): `
 	return []Rule{{
-		// An array that could not be started is often taken away again, so that there is no state. Which arrays the node cannot
-		// do without is known to md-arrays.
+		// An array that could not be started is often taken away again, so that there is no state. Which arrays the
+		// node cannot do without is known to md-arrays.
 		ID: "md-array-failed", Reason: "RAIDFailed", Domain: Storage, Severity: finding.Warning,
 		Summary: "a RAID array lost more disks than it can do without",
 		Literals: []string{
@@ -117,8 +118,8 @@ func mapperRules() []Rule {
 	}}
 }
 
-// remoteBlockRules: drivers/scsi/scsi_transport_{iscsi,fc}.c, drivers/block/nbd.c. The first two print no driver's name, so
-// that their lines begin with a blank.
+// remoteBlockRules: drivers/scsi/scsi_transport_{iscsi,fc}.c, drivers/block/nbd.c. The first two print no driver's
+// name, so that their lines begin with a blank.
 func remoteBlockRules() []Rule {
 	return []Rule{{
 		ID: "iscsi-connection", Reason: "ISCSIConnectionLost", Domain: Storage, Severity: finding.Warning,

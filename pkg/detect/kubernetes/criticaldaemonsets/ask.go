@@ -32,8 +32,8 @@ type nodeCache struct {
 	err    error
 }
 
-// get returns the Node, not older than seldom, or than a growing distance while something is wrong or it cannot be read. What
-// was read last then stands for as long as nothing is wrong.
+// get returns the Node, not older than seldom, or than a growing distance while something is wrong or it cannot be
+// read. What was read last then stands for as long as nothing is wrong.
 func (c *nodeCache) get(ctx context.Context, h *host.Host, now finding.Timestamp, wrong bool) (*corev1.Node, error) {
 	if h.Cluster.Node == nil {
 		return nil, fmt.Errorf("node: %w", hosterr.ErrNotConfigured)
@@ -167,7 +167,8 @@ type rollout struct {
 	watched    bool // it was seen to begin or to move; else it may have stood still before the agent looked
 }
 
-// follow finds the newest revision of a DaemonSet, only while not all of its pods have it, and how long that has stood still.
+// follow finds the newest revision of a DaemonSet, only while not all of its pods have it, and how long that has
+// stood still.
 func (c *daemonSetCheck) follow(ctx context.Context, h *host.Host, seen *daemonSetSeen, now finding.Timestamp) {
 	set := seen.Set
 	kind := set.Spec.UpdateStrategy.Type

@@ -28,20 +28,20 @@ import (
 //
 //	metadata: {ownerReferences: [{kind: DaemonSet, name: kube-proxy, controller: true}], labels: {controller-revision-hash: 5f4d…}}
 //
-// https://kubernetes.io/docs/concepts/workloads/controllers/daemonset/. Whether a DaemonSet places a pod here is decided
-// as its controller does: node name, node selector, required affinity, and taints against the tolerations of its pods
-// and those that the controller adds.
+// https://kubernetes.io/docs/concepts/workloads/controllers/daemonset/. Whether a DaemonSet places a pod here is
+// decided as its controller does: node name, node selector, required affinity, and taints against the tolerations of
+// its pods and those that the controller adds.
 //
-// What it costs. DaemonSets come from the door's cache of minutes; the Node is read every 10 to 15 minutes, and like the
-// DaemonSet and its unscheduled pods with growing distance (30 s to 5 min) while a pod seems to be missing. A pod that
-// is not scheduled yet is on no node's list: it is found by a LIST of the DaemonSet's pods without a node, among which the
-// node affinity (matchFields metadata.name) tells which one is meant for here.
+// What it costs. DaemonSets come from the door's cache of minutes; the Node is read every 10 to 15 minutes, and like
+// the DaemonSet and its unscheduled pods with growing distance (30 s to 5 min) while a pod seems to be missing. A pod
+// that is not scheduled yet is on no node's list: it is found by a LIST of the DaemonSet's pods without a node, among
+// which the node affinity (matchFields metadata.name) tells which one is meant for here.
 //
 // With kubelet's own credentials DaemonSets cannot be listed. Then those that the configuration lists must have a pod
 // here, and a critical pod of any other must be well if it is here.
 //
-// Known false alarms: a node that is booting, a pod that has just been made (graces); OnDelete, where an old revision is
-// by design; a rollout that waits for other nodes (an old revision counts only when the rollout has stood still).
+// Known false alarms: a node that is booting, a pod that has just been made (graces); OnDelete, where an old revision
+// is by design; a rollout that waits for other nodes (an old revision counts only when the rollout has stood still).
 // Kubelet's /pods shows the status that it last agreed on with the apiserver: while that is away it may be old.
 
 // Settings are the knobs of critical-daemonsets.

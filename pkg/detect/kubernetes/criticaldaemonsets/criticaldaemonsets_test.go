@@ -270,7 +270,8 @@ func TestRevisionStuckIsMeasuredFromTheLastMove(t *testing.T) {
 	look()
 }
 
-// A healthy node asks the apiserver for its Node some times an hour; one whose pod is missing asks with growing distance.
+// A healthy node asks the apiserver for its Node some times an hour; one whose pod is missing asks with growing
+// distance.
 func TestCriticalDaemonSetsRequests(t *testing.T) {
 	tests := []struct {
 		name        string

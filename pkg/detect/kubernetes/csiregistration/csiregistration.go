@@ -27,18 +27,19 @@ import (
 // https://github.com/container-storage-interface/spec/blob/master/spec.md,
 // https://kubernetes.io/docs/reference/kubernetes-api/config-and-storage-resources/csi-node-v1/.
 //
-// A driver ought to be here when its pod runs here (pods.go), when a volume of a pod here is its, when
-// it was in this node's CSINode before, when it has a registration socket, or when the configuration lists it. A driver
-// of the configuration, one whose volumes pods here use, and one that runs as system-node-critical is fatal to lack; any
+// A driver ought to be here when its pod runs here (pods.go), when a volume of a pod here is its, when it was in this
+// node's CSINode before, when it has a registration socket, or when the configuration lists it. A driver of the
+// configuration, one whose volumes pods here use, and one that runs as system-node-critical is fatal to lack; any
 // other is a warning.
 //
-// What it costs. Sockets are connected to at each look; drivers are asked GetInfo (which registrars log) once a minute,
-// or when their socket is another one, or when something was wrong. CSINode is read when what is seen locally has
-// changed and once more 45 s later, with growing distance (15 s to 5 min) while a driver that looks well is not in it, and
-// else every 10 to 15 min.
+// What it costs. Sockets are connected to at each look; drivers are asked GetInfo (which registrars log) once a
+// minute, or when their socket is another one, or when something was wrong. CSINode is read when what is seen locally
+// has changed and once more 45 s later, with growing distance (15 s to 5 min) while a driver that looks well is not
+// in it, and else every 10 to 15 min.
 //
 // Known false alarms: a driver that is being updated (held for 30 s, and a pod that has just started has a minute); a
-// driver that was removed for good is forgotten after a day, if no pod uses it; DRA and device plugins use the same folder.
+// driver that was removed for good is forgotten after a day, if no pod uses it; DRA and device plugins use the same
+// folder.
 
 // Settings are the knobs of csi-registration.
 type Settings struct {

@@ -302,7 +302,8 @@ func TestCSINodeReadsBackOff(t *testing.T) {
 	}
 }
 
-// Kubelet takes a moment to find out that it rejects a driver that has been started again: until then the old entry stands.
+// Kubelet takes a moment to find out that it rejects a driver that has been started again: until then the old entry
+// stands.
 func TestCSINodeIsReadAgainWhenItHasSettled(t *testing.T) {
 	n := newCSINode(t)
 	d := n.start(fakecsi.Options{})

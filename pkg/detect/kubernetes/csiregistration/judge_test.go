@@ -8,8 +8,8 @@ import (
 	"time"
 )
 
-// Grace is for a driver that has just started, by a clock that may be a little behind or before. A pod whose start lies far
-// in the future shows a wrong clock, and would have grace for years.
+// Grace is for a driver that has just started, by a clock that may be a little behind or before. A pod whose start
+// lies far in the future shows a wrong clock, and would have grace for years.
 func TestCSIStartGrace(t *testing.T) {
 	s := testCSISettings()
 	s.StartGrace = time.Minute

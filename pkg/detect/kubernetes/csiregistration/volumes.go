@@ -13,9 +13,9 @@ import (
 	"github.com/nodeagent/nodeagent/pkg/detect/checkkit"
 )
 
-// csiVolumesUsed returns, by driver, the pods (namespace/name) that have volumes of it: inline volumes by their spec, claims
-// by what kubelet notes beside the mount before it asks the driver for it. A claim whose driver kubelet did not know at
-// all leaves no such note.
+// csiVolumesUsed returns, by driver, the pods (namespace/name) that have volumes of it: inline volumes by their spec,
+// claims by what kubelet notes beside the mount before it asks the driver for it. A claim whose driver kubelet did
+// not know at all leaves no such note.
 //
 //	<kubelet root>/pods/<uid>/volumes/kubernetes.io~csi/<volume>/vol_data.json
 //	<kubelet root>/plugins/kubernetes.io/csi/volumeDevices/<volume>/data/vol_data.json   of raw block volumes

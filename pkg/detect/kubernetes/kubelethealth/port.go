@@ -21,8 +21,8 @@ type portOwner struct {
 	start uint64
 }
 
-// impostor reports whether it is proven that somebody else than kubelet listens where an answer came from. Anything that
-// cannot be read proves nothing.
+// impostor reports whether it is proven that somebody else than kubelet listens where an answer came from. Anything
+// that cannot be read proves nothing.
 func (o *portOwner) impostor(h *host.Host, kubelet host.Process, healthz string, answered bool) bool {
 	if !answered || o.pid == kubelet.PID && o.start == kubelet.StartTime {
 		return false

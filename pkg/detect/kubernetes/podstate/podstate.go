@@ -32,9 +32,9 @@ func PodStarting(pod *corev1.Pod) bool {
 	return waits
 }
 
-// WaitingContainer returns the container that holds up the start of a pod: the first init container that is not done, or
-// else the first container that waits. One that runs, or waits to be started again after a crash, holds up nothing that the
-// node could mend.
+// WaitingContainer returns the container that holds up the start of a pod: the first init container that is not done,
+// or else the first container that waits. One that runs, or waits to be started again after a crash, holds up nothing
+// that the node could mend.
 func WaitingContainer(pod *corev1.Pod) (corev1.ContainerStatus, bool) {
 	for _, c := range pod.Status.InitContainerStatuses {
 		switch {
@@ -77,8 +77,8 @@ func MountedVolumes(pod *corev1.Pod) []corev1.Volume {
 	return slices.DeleteFunc(slices.Clone(pod.Spec.Volumes), func(v corev1.Volume) bool { return !used[v.Name] })
 }
 
-// VolumePlugin returns the directory of the plugin that sets up a volume under its own name, and what people call it. No
-// plugin and a name is a claim; neither is a volume that leaves no trace.
+// VolumePlugin returns the directory of the plugin that sets up a volume under its own name, and what people call it.
+// No plugin and a name is a claim; neither is a volume that leaves no trace.
 func VolumePlugin(v corev1.Volume) (plugin, what string) {
 	switch {
 	case v.ConfigMap != nil:

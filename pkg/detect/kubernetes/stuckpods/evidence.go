@@ -15,8 +15,8 @@ import (
 	"github.com/nodeagent/nodeagent/pkg/detect/kubernetes/podstate"
 )
 
-// podEvidence is what one look gathers about late pods: each thing once, and only when a pod asks for it. What cannot be
-// read makes the stage less precise, not the look an error: that the pod is late is known.
+// podEvidence is what one look gathers about late pods: each thing once, and only when a pod asks for it. What cannot
+// be read makes the stage less precise, not the look an error: that the pod is late is known.
 type podEvidence struct {
 	host     *host.Host
 	settings Settings
@@ -74,7 +74,8 @@ func (e *podEvidence) ask(ctx context.Context) error {
 	return nil
 }
 
-// podCgroups returns the cgroups of all pods in the hierarchies that can freeze, or hold processes where there is only one.
+// podCgroups returns the cgroups of all pods in the hierarchies that can freeze, or hold processes where there is
+// only one.
 func (e *podEvidence) podCgroups() map[string][]cgroup.PodCgroup {
 	if e.cgroups != nil {
 		return e.cgroups

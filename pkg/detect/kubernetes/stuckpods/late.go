@@ -53,8 +53,8 @@ func (m *stuckState) late(pods []corev1.Pod, now finding.Timestamp, s Settings) 
 	return late
 }
 
-// advance sets the clock by what a look shows. In the first look of all the wall clock tells how long something has been so,
-// at most since boot.
+// advance sets the clock by what a look shows. In the first look of all the wall clock tells how long something has
+// been so, at most since boot.
 func (c *podClock) advance(pod *corev1.Pod, now finding.Timestamp, fresh bool) {
 	if pod.DeletionTimestamp != nil {
 		grace := int64(30) // the default

@@ -51,8 +51,8 @@ func (e *podEvidence) startStage(ctx context.Context, p podstate.Pod) podstate.P
 	return podstate.PodStage{Stage: "sandbox", Text: text}
 }
 
-// saidStage is the stage where kubelet itself names it: https://github.com/kubernetes/kubernetes/blob/master/pkg/kubelet/images/types.go
-// and pkg/kubelet/kuberuntime.
+// saidStage is the stage where kubelet itself names it:
+// https://github.com/kubernetes/kubernetes/blob/master/pkg/kubelet/images/types.go and pkg/kubelet/kuberuntime.
 func saidStage(c corev1.ContainerStatus) podstate.PodStage {
 	said := fmt.Sprintf("container %s: %s: %s", c.Name, c.State.Waiting.Reason, checkkit.Sanitize(c.State.Waiting.Message, checkkit.MaxReported))
 	switch c.State.Waiting.Reason {
@@ -101,8 +101,8 @@ func (e *podEvidence) containerOf(sandbox, name string) *cri.Container {
 }
 
 // missingVolumes names the volumes that a container wants to mount and that are not set up. Kubelet makes
-// volumes/<plugin>/<volume> when it sets one up; claims are there under the name of their PersistentVolume, which the node
-// does not know by the pod, so they are counted. A hostPath leaves no trace.
+// volumes/<plugin>/<volume> when it sets one up; claims are there under the name of their PersistentVolume, which the
+// node does not know by the pod, so they are counted. A hostPath leaves no trace.
 func (e *podEvidence) missingVolumes(p podstate.Pod) []string {
 	there, err := e.setUp(p.NodeUID())
 	if err != nil {
@@ -129,8 +129,8 @@ func (e *podEvidence) missingVolumes(p podstate.Pod) []string {
 	return missing
 }
 
-// setUp returns the volumes of a pod that are set up, as plugin/volume. Those of CSI must be mounted too: their directory
-// comes first.
+// setUp returns the volumes of a pod that are set up, as plugin/volume. Those of CSI must be mounted too: their
+// directory comes first.
 func (e *podEvidence) setUp(uid string) (map[string]bool, error) {
 	files, dir := e.host.Files, path.Join("/", e.host.Paths.KubeletRoot, "pods", uid)
 	there := map[string]bool{}

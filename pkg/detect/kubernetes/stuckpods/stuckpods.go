@@ -21,17 +21,20 @@ import (
 //	cgroup.procs, freezer.state or cgroup.freeze            of the pod's cgroups
 //	/proc/PID/stat, /proc/PID/task/TID/{stat,wchan}         of the processes in them
 //
-// https://kubernetes.io/docs/concepts/workloads/pods/pod-lifecycle/. Kubelet waits for volumes, then creates the sandbox and
-// its network, then pulls images and creates containers; it ends containers, then the sandbox, then volumes, then the cgroup,
-// and only then lets the apiserver delete the pod. The stage is the first of these that is not done.
+// https://kubernetes.io/docs/concepts/workloads/pods/pod-lifecycle/. Kubelet waits for volumes, then creates the
+// sandbox and its network, then pulls images and creates containers; it ends containers, then the sandbox, then
+// volumes, then the cgroup, and only then lets the apiserver delete the pod. The stage is the first of these that is
+// not done.
 //
-// A pod is late when it has been starting for 5 minutes (a promise of one minute is then broken without doubt, and kubelet
-// has tried each step at least twice: it gives volumes 2 minutes), a pull of an image for 15; or when it is still there 10
-// minutes after its grace period (kubelet kills at its end). How long is counted by the time since boot from the look that
-// saw the pod first; only what was there before the first look of all is aged by the wall clock.
+// A pod is late when it has been starting for 5 minutes (a promise of one minute is then broken without doubt, and
+// kubelet has tried each step at least twice: it gives volumes 2 minutes), a pull of an image for 15; or when it is
+// still there 10 minutes after its grace period (kubelet kills at its end). How long is counted by the time since
+// boot from the look that saw the pod first; only what was there before the first look of all is aged by the wall
+// clock.
 //
-// Known false alarms: init containers that run, containers that crash and jobs that wait are the business of their authors
-// and are left out; what only the pod's own specification can mend (a ConfigMap that does not exist) is told as info.
+// Known false alarms: init containers that run, containers that crash and jobs that wait are the business of their
+// authors and are left out; what only the pod's own specification can mend (a ConfigMap that does not exist) is told
+// as info.
 
 // Settings are the thresholds of stuck-pods.
 type Settings struct {

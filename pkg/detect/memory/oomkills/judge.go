@@ -83,7 +83,8 @@ func (s oomScan) killsIn(top oomCgroup, news map[string]oomCounts) oomNews {
 	return kills.blameSlices(s, top, news)
 }
 
-// blameSlices gives kills that no limit of their own explains to the slice above whose limit was reached, the nearest first.
+// blameSlices gives kills that no limit of their own explains to the slice above whose limit was reached, the nearest
+// first.
 func (kills oomNews) blameSlices(s oomScan, top oomCgroup, news map[string]oomCounts) oomNews {
 	var full []string
 	for _, c := range s.cgroups {

@@ -29,17 +29,18 @@ import (
 //
 // https://docs.kernel.org/admin-guide/cgroup-v2.html#memory-interface-files
 //
-// These counts are complete and add up, which is why they decide: what was killed in a pod or service whose "oom" grew too was
-// killed by its own limit; by that of a slice when the slice's local "oom" grew; and otherwise because the node had no
-// memory. Counts of a pod survive its containers, and those of the slice the pod. Lines of the kernel's log only wake this
-// check: they are lost in a flood, and are limited in rate.
+// These counts are complete and add up, which is why they decide: what was killed in a pod or service whose "oom"
+// grew too was killed by its own limit; by that of a slice when the slice's local "oom" grew; and otherwise because
+// the node had no memory. Counts of a pod survive its containers, and those of the slice the pod. Lines of the
+// kernel's log only wake this check: they are lost in a flood, and are limited in rate.
 //
 // In cgroup v1 a kill counts in the victim's own cgroup only, which the runtime removes at once, and the limit that was
 // reached cannot be told: there the check does not apply, and the lines of the log are all the evidence there is.
 //
-// A container that reaches its own limit is its owner's affair: info, and a warning from the third kill in ten minutes. A node
-// without memory is the node's: a warning, and fatal from the third kill in ten minutes, when the kernel kills faster than
-// kubelet evicts. A finding is kept for 10 minutes (pods) or 30 (all else) after the last kill.
+// A container that reaches its own limit is its owner's affair: info, and a warning from the third kill in ten
+// minutes. A node without memory is the node's: a warning, and fatal from the third kill in ten minutes, when the
+// kernel kills faster than kubelet evicts. A finding is kept for 10 minutes (pods) or 30 (all else) after the last
+// kill.
 //
 // Known false alarms: none known. Kills by systemd-oomd and by kubelet are none of the kernel's and do not count.
 
@@ -51,8 +52,8 @@ const (
 	oomGrave       = 3 // kills in that time
 )
 
-// New finds what was killed for want of memory, and for whose want. Memory may be nil: then kills while no agent ran are
-// not told of.
+// New finds what was killed for want of memory, and for whose want. Memory may be nil: then kills while no agent ran
+// are not told of.
 func New(memory detect.StateStore) detect.Check {
 	m := &oomSeen{store: memory}
 	return detect.Check{

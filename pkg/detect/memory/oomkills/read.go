@@ -74,8 +74,9 @@ func (s oomScan) counts() map[string]oomCounts {
 	return counts
 }
 
-// scanOOM reads all counts. The total and those of the cgroups belong together: when a process is killed meanwhile it reads
-// again, and after three times it takes the later total, so that a kill is rather not told than told of the node.
+// scanOOM reads all counts. The total and those of the cgroups belong together: when a process is killed meanwhile it
+// reads again, and after three times it takes the later total, so that a kill is rather not told than told of the
+// node.
 func scanOOM(ctx context.Context, h *host.Host, hierarchy cgroup.CgroupHierarchy) (oomScan, error) {
 	var scan oomScan
 	for range 3 {

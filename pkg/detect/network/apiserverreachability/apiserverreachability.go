@@ -8,7 +8,8 @@ import (
 	"github.com/nodeagent/nodeagent/pkg/finding"
 )
 
-// apiserver-reachability finds out whether this node can speak to the apiserver, from the cheapest witness to the dearest:
+// apiserver-reachability finds out whether this node can speak to the apiserver, from the cheapest witness to the
+// dearest:
 //
 //	1  the agent's own last request was answered within two minutes (any status)
 //	2  the kernel has received data from there on some established connection within the last minute: kubelet renews its
@@ -23,8 +24,9 @@ import (
 // https://kubernetes.io/docs/concepts/architecture/leases/ (node heartbeats),
 // https://kubernetes.io/docs/reference/using-api/health-checks/, linux/tcp.h (struct tcp_info).
 //
-// All are warnings: the pods that run go on; kubelet's silence makes the node NotReady by itself after 50 s; and when the
-// apiserver is away from all nodes at once, none of them shall be taken out for it. The message tells what is the node's.
+// All are warnings: the pods that run go on; kubelet's silence makes the node NotReady by itself after 50 s; and when
+// the apiserver is away from all nodes at once, none of them shall be taken out for it. The message tells what is the
+// node's.
 //
 // Known false alarms: an apiserver that restarts or a rollout of the control plane (held for two minutes, three looks).
 

@@ -22,9 +22,10 @@ import (
 // network, whatever else lies there. CRI-O passes malformed files over. Both look again whenever the directory changes.
 // Plugins are found by name in the first directory that has them; none is run here.
 //
-// The second witness is the runtime's condition NetworkReady (CRI Status), asked only when something is wrong: while it
-// says that the network is not ready, no pod can be started and the fault is fatal. While it is ready the runtime may go
-// on with what it has loaded before: a warning. Of missing plugins the runtime knows nothing until it needs them.
+// The second witness is the runtime's condition NetworkReady (CRI Status), asked only when something is wrong: while
+// it says that the network is not ready, no pod can be started and the fault is fatal. While it is ready the runtime
+// may go on with what it has loaded before: a warning. Of missing plugins the runtime knows nothing until it needs
+// them.
 //
 // Known false alarms: the directory is empty on a new node until the network's DaemonSet has run (held for two minutes;
 // the node is not Ready until then anyway); files that others leave there (87-podman-bridge.conflist) sort behind.

@@ -13,8 +13,8 @@ import (
 	"github.com/nodeagent/nodeagent/pkg/finding"
 )
 
-// networkReady asks the runtime whether it has a network. Not known is an answer too: whether the runtime is well is the
-// matter of another check.
+// networkReady asks the runtime whether it has a network. Not known is an answer too: whether the runtime is well is
+// the matter of another check.
 func networkReady(ctx context.Context, h *host.Host) (ready, known bool) {
 	if h.Runtime.Status == nil {
 		return false, false

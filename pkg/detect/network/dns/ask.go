@@ -87,8 +87,8 @@ func dnsServers(files host.Files, network discover.KubeletNetwork) (servers []dn
 	return servers, nil
 }
 
-// upstreamServers reads the resolvers that kubelet gives pods with dnsPolicy Default. Only a file that kubelet was told by name
-// must be there.
+// upstreamServers reads the resolvers that kubelet gives pods with dnsPolicy Default. Only a file that kubelet was
+// told by name must be there.
 func upstreamServers(files host.Files, network discover.KubeletNetwork) ([]netip.Addr, error) {
 	if network.ResolvConf == "" {
 		return nil, nil

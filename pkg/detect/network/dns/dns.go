@@ -22,19 +22,19 @@ import (
 // https://kubernetes.io/docs/concepts/services-networking/dns-pod-service/,
 // https://kubernetes.io/docs/tasks/administer-cluster/dns-debugging-resolution/, resolv.conf(5), RFC 1035.
 //
-// The questions come from the host's network namespace: the way through kube-proxy, the routes and the packet filter of the
-// node is that of pods, their own network policy is not. A server is given two tries of two seconds, and three looks in two
-// minutes: a lost packet or a rollout of CoreDNS is no fault.
+// The questions come from the host's network namespace: the way through kube-proxy, the routes and the packet filter
+// of the node is that of pods, their own network policy is not. A server is given two tries of two seconds, and three
+// looks in two minutes: a lost packet or a rollout of CoreDNS is no fault.
 //
 // Whether a silent server is the node's fault is not known here: other nodes may be silent too. So it is a warning, and
 // fatal only after five minutes, and only when it is the node's share: every server there is, the cluster's and the
 // resolvers, is silent (two services that have nothing in common); or the cluster server lives on the node itself (a
 // link-local address: NodeLocal DNSCache), so that all pods here are without DNS.
 //
-// Known false alarms: a cluster without DNS for which kubelet is told an address all the same (pods are told it too; take
-// clusterDNS out, or switch the check off); resolvers that refuse to answer or fail for names out of reach (any answer
-// proves that a resolver is alive, unless upstreamName says what it must know); TCP to resolvers is often forbidden and is
-// not tried.
+// Known false alarms: a cluster without DNS for which kubelet is told an address all the same (pods are told it too;
+// take clusterDNS out, or switch the check off); resolvers that refuse to answer or fail for names out of reach (any
+// answer proves that a resolver is alive, unless upstreamName says what it must know); TCP to resolvers is often
+// forbidden and is not tried.
 
 // Settings are the thresholds of dns.
 type Settings struct {

@@ -36,8 +36,8 @@ func (c *dnsCheck) judge(seen []dnsSeen, network discover.KubeletNetwork) []find
 	return found
 }
 
-// cutOff reports whether no server at all is heard, of the cluster or of the node: what they have in common is this node.
-// A refusal is an answer of somebody on the way, and silence begins to count when the last of them fell silent.
+// cutOff reports whether no server at all is heard, of the cluster or of the node: what they have in common is this
+// node. A refusal is an answer of somebody on the way, and silence begins to count when the last of them fell silent.
 func (c *dnsCheck) cutOff(seen []dnsSeen) bool {
 	kinds := map[bool]bool{}
 	for _, s := range seen {

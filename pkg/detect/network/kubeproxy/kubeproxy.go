@@ -16,16 +16,17 @@ import (
 //	503 the same, when a change of Services or EndpointSlices has waited for longer than a minute (twice syncPeriod)
 //
 // https://kubernetes.io/docs/reference/command-line-tools-reference/kube-proxy/ (healthz-bind-address),
-// k8s.io/kubernetes/pkg/proxy/healthcheck/proxy_health.go. /healthz has "nodeEligible" too and is 503 while the autoscaler
-// removes the node, which is no fault: so /livez is asked, and /healthz only of versions before 1.28 that answer 404, and
-// its nodeEligible believed. No change waits while there are none, so an apiserver that is away makes nobody unhealthy.
+// k8s.io/kubernetes/pkg/proxy/healthcheck/proxy_health.go. /healthz has "nodeEligible" too and is 503 while the
+// autoscaler removes the node, which is no fault: so /livez is asked, and /healthz only of versions before 1.28 that
+// answer 404, and its nodeEligible believed. No change waits while there are none, so an apiserver that is away makes
+// nobody unhealthy.
 //
 // The address is that of the flag --healthz-bind-address; else the one on which somebody listens on port 10256, because
 // some bind it to the node's address only.
 //
-// Known false alarms: a cluster whose network plugin replaces kube-proxy (not applicable: nobody listens, no process, and
-// no pod of it on this node); a DaemonSet that is updated, node start (held for two minutes); a kube-proxy that is part
-// of another program (k3s) has no process of its own, an answer of its server is enough.
+// Known false alarms: a cluster whose network plugin replaces kube-proxy (not applicable: nobody listens, no process,
+// and no pod of it on this node); a DaemonSet that is updated, node start (held for two minutes); a kube-proxy that
+// is part of another program (k3s) has no process of its own, an answer of its server is enough.
 
 // Settings are the settings of kube-proxy.
 type Settings struct {

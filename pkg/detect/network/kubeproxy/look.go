@@ -24,7 +24,8 @@ import (
 )
 
 const (
-	// proxyAbsentFor is how long it is believed that no kube-proxy belongs here: to find out costs a scan of all processes.
+	// proxyAbsentFor is how long it is believed that no kube-proxy belongs here: to find out costs a scan of all
+	// processes.
 	proxyAbsentFor  = 5 * time.Minute
 	maxProxyHealthz = 64 << 10 // bytes
 )
@@ -172,8 +173,9 @@ func dialable(ip netip.Addr) netip.Addr {
 	return ip
 }
 
-// listeningAddress finds who listens on a port in /proc/net/tcp or tcp6; parseListeners tells of their format. Addresses are
-// groups of four bytes in the byte order of the machine, which is little-endian wherever Kubernetes runs but on s390x.
+// listeningAddress finds who listens on a port in /proc/net/tcp or tcp6; parseListeners tells of their format.
+// Addresses are groups of four bytes in the byte order of the machine, which is little-endian wherever Kubernetes
+// runs but on s390x.
 func listeningAddress(data []byte, port int) (netip.Addr, bool) {
 	for line := range strings.Lines(string(data)) {
 		fields := strings.Fields(line)

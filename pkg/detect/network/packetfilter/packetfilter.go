@@ -24,21 +24,23 @@ import (
 // linux/netfilter/nf_tables.h, https://wiki.nftables.org/wiki-nftables/index.php/Netfilter_hooks,
 // https://kubernetes.io/docs/reference/networking/virtual-ips/.
 //
-// It does not look for names that it knows. It follows five packets that every node must let through, as far as the rules
-// are understood: a new connection of a pod to anywhere, one from anywhere to a pod, a question of a pod to the cluster's name
-// server before its address is translated, one of the node, and one to kubelet's port; those of pods in both families of
-// which pods have addresses, those of the node in the family of its first address. Each base chain is judged by itself: what
-// one has accepted, another one of the same hook may still drop (firewalld's, whose priority is behind that of iptables).
+// It does not look for names that it knows. It follows five packets that every node must let through, as far as the
+// rules are understood: a new connection of a pod to anywhere, one from anywhere to a pod, a question of a pod to the
+// cluster's name server before its address is translated, one of the node, and one to kubelet's port; those of pods
+// in both families of which pods have addresses, those of the node in the family of its first address. Each base
+// chain is judged by itself: what one has accepted, another one of the same hook may still drop (firewalld's, whose
+// priority is behind that of iptables).
 //
-// A rule that is not understood (sets of addresses, maps, marks, other matches, interfaces that may be a pod's) may accept,
-// so that nothing after it is certain: found is only what certainly drops. So the rules of Calico, Cilium, kube-router and
-// Docker raise nothing, while a policy DROP that nobody has opened for pods (Docker, ufw), "-j REJECT" before the rules of the
-// network (the default of iptables-services), or firewalld that was not told of pods do. No program is run, no module loaded;
-// a node with 10,000 services costs a few dumps of filter tables that are small.
+// A rule that is not understood (sets of addresses, maps, marks, other matches, interfaces that may be a pod's) may
+// accept, so that nothing after it is certain: found is only what certainly drops. So the rules of Calico, Cilium,
+// kube-router and Docker raise nothing, while a policy DROP that nobody has opened for pods (Docker, ufw), "-j
+// REJECT" before the rules of the network (the default of iptables-services), or firewalld that was not told of pods
+// do. No program is run, no module loaded; a node with 10,000 services costs a few dumps of filter tables that are
+// small.
 //
-// Known false alarms: a node on which pods do not pass the packet filter at all. Forwarding is not judged where it has devices
-// of Cilium, of Calico's eBPF data plane or of Open vSwitch, nor where the way to the pods is that to everywhere (macvlan,
-// SR-IOV). Marks 0x4000 are taken for kube-proxy's.
+// Known false alarms: a node on which pods do not pass the packet filter at all. Forwarding is not judged where it
+// has devices of Cilium, of Calico's eBPF data plane or of Open vSwitch, nor where the way to the pods is that to
+// everywhere (macvlan, SR-IOV). Marks 0x4000 are taken for kube-proxy's.
 
 const packetFilterID = "packet-filter"
 

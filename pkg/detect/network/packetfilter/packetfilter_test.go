@@ -25,8 +25,8 @@ import (
 	"github.com/nodeagent/nodeagent/test/need"
 )
 
-// ruleSet is what somebody makes of the packet filter, and what must come of it: whether a pod's connections really pass,
-// and what the check says.
+// ruleSet is what somebody makes of the packet filter, and what must come of it: whether a pod's connections really
+// pass, and what the check says.
 type ruleSet struct {
 	name  string
 	rules string // lines of iptables
@@ -343,7 +343,8 @@ func listen(t *testing.T, pin, address string) {
 	t.Cleanup(func() { listener.Close() })
 }
 
-// connects reports whether a connection can be made from a network namespace. (The socket is made on the calling thread.)
+// connects reports whether a connection can be made from a network namespace. (The socket is made on the calling
+// thread.)
 func connects(pin, address string) bool {
 	return hosttest.InNetns(pin, func() error {
 		conn, err := net.DialTimeout("tcp", address, 150*time.Millisecond)

@@ -10,8 +10,8 @@ import (
 	"github.com/nodeagent/nodeagent/internal/host/packetfilter"
 )
 
-// TestDropIsCertain: whatever the matches that are not understood turn out to be, and whoever sends the packet, a packet of
-// which the walk says that it is dropped is dropped.
+// TestDropIsCertain: whatever the matches that are not understood turn out to be, and whoever sends the packet, a
+// packet of which the walk says that it is dropped is dropped.
 func TestDropIsCertain(t *testing.T) {
 	for range 30 { // of a hundred each: some mistakes show once in a thousand
 		rapid.Check(t, checkOneFilter)

@@ -81,8 +81,8 @@ func (c *packetFilterCheck) nameServers(h *host.Host) []netip.Addr {
 	return servers
 }
 
-// nodeFamily is the family of the node's first address, by which the cluster reaches it. Where no pod tells it, the node has
-// IPv6 only if nothing but IPv6 leads out of it.
+// nodeFamily is the family of the node's first address, by which the cluster reaches it. Where no pod tells it, the
+// node has IPv6 only if nothing but IPv6 leads out of it.
 func nodeFamily(h *host.Host, pods []corev1.Pod) string {
 	for i := range pods {
 		if address, err := netip.ParseAddr(pods[i].Status.HostIP); err == nil {
@@ -117,9 +117,9 @@ func podsPassBy(h *host.Host) bool {
 // maxPodsAsked is how many pods are looked at for one whose device is known.
 const maxPodsAsked = 8
 
-// podBehind returns the address of a pod that has a network of its own, and the device of the node that leads to it. It is
-// not certain that packets of pods come through the packet filter where pods have no such address, or are reached the way
-// that everything outside is, or through a device above another one (macvlan, ipvlan).
+// podBehind returns the address of a pod that has a network of its own, and the device of the node that leads to it.
+// It is not certain that packets of pods come through the packet filter where pods have no such address, or are
+// reached the way that everything outside is, or through a device above another one (macvlan, ipvlan).
 func podBehind(h *host.Host, pods []corev1.Pod, family string) (pod netip.Addr, device string, certain bool) {
 	addresses := podAddresses(pods)
 	if len(addresses) == 0 { // none runs, or kubelet does not tell

@@ -8,8 +8,8 @@ import (
 	"github.com/nodeagent/nodeagent/internal/host/packetfilter"
 )
 
-// packetSample is a packet that begins a connection and that the node must let through, to where it was sent by whom it was
-// sent: no translation of addresses has changed it. What is not said of it may be anything.
+// packetSample is a packet that begins a connection and that the node must let through, to where it was sent by whom
+// it was sent: no translation of addresses has changed it. What is not said of it may be anything.
 type packetSample struct {
 	hook        string
 	family      string     // ip or ip6
@@ -42,8 +42,8 @@ type packetDrop struct {
 	translated bool
 }
 
-// packetWalk follows a sample through the chains of one hook. What is not understood may be true or not; a drop is certain
-// only where nothing before it may have let the sample go.
+// packetWalk follows a sample through the chains of one hook. What is not understood may be true or not; a drop is
+// certain only where nothing before it may have let the sample go.
 type packetWalk struct {
 	sample packetSample
 	chains map[string]*packetfilter.PacketChain
@@ -59,8 +59,8 @@ const (
 	maxWalkDepth = 32
 )
 
-// findDrop walks a sample through all base chains of its hook. They are independent of each other: one that accepts ends
-// itself only, one that drops ends all.
+// findDrop walks a sample through all base chains of its hook. They are independent of each other: one that accepts
+// ends itself only, one that drops ends all.
 func findDrop(filter packetfilter.PacketFilter, sample packetSample) *packetDrop {
 	chains := map[string]*packetfilter.PacketChain{}
 	for i := range filter.Chains {
@@ -202,8 +202,8 @@ func within(prefix netip.Prefix, address netip.Addr) answer {
 	return no
 }
 
-// throughInterface tells whether a packet of pods or of the cluster goes through an interface; where it is not known which it
-// goes through, not the loopback device nor the bridges of Docker and libvirt, whose containers are no pods.
+// throughInterface tells whether a packet of pods or of the cluster goes through an interface; where it is not known
+// which it goes through, not the loopback device nor the bridges of Docker and libvirt, whose containers are no pods.
 func throughInterface(name, known string) answer {
 	begin, open := strings.CutSuffix(name, "+")
 	switch {

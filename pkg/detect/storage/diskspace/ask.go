@@ -94,8 +94,8 @@ func (s space) podsOf(ctx context.Context, h *host.Host) []string {
 	return s.VolumePods(ctx, h)
 }
 
-// images tells what images and containers take of the filesystem that holds them, or 0. Logs and volumes of pods would have
-// to be walked, which costs more than it tells.
+// images tells what images and containers take of the filesystem that holds them, or 0. Logs and volumes of pods
+// would have to be walked, which costs more than it tells.
 func (s space) images(ctx context.Context, h *host.Host) uint64 {
 	if !slices.Contains(s.holds, filesystem.HoldsImages) || h.Runtime.ImageBytes == nil {
 		return 0

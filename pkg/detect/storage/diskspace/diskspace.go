@@ -21,15 +21,17 @@ import (
 //
 // statfs(2), https://kubernetes.io/docs/concepts/scheduling-eviction/node-pressure-eviction/
 //
-// Thresholds. kubelet evicts pods and taints the node when less than 10 % of its filesystem, or 15 % of that of images, or
-// 5 % of the inodes are left (f_bavail): from there on pods suffer, and somebody must know why. Other filesystems have
-// nobody who makes room: 5 % as in the node mixin of Prometheus, unless that is still a great deal; volumes of pods 3 % as
-// in KubePersistentVolumeFillingUp, because databases fill theirs on purpose. Fatal is only what eviction did not prevent: so
-// little that root itself cannot unpack an image, write a log or make a pod's folder.
+// Thresholds. kubelet evicts pods and taints the node when less than 10 % of its filesystem, or 15 % of that of
+// images, or 5 % of the inodes are left (f_bavail): from there on pods suffer, and somebody must know why. Other
+// filesystems have nobody who makes room: 5 % as in the node mixin of Prometheus, unless that is still a great deal;
+// volumes of pods 3 % as in KubePersistentVolumeFillingUp, because databases fill theirs on purpose. Fatal is only
+// what eviction did not prevent: so little that root itself cannot unpack an image, write a log or make a pod's
+// folder.
 //
-// Known false alarms, and what is done: what takes no writes is full by nature (squashfs, iso9660, mounted ro) and is not
-// looked at. kubelet removes unused images at 15 % free, so that a rising use above that is the normal life of a node: the
-// prediction is silent there, and it wants the last hour to go on as the six before. A reboot begins the history anew.
+// Known false alarms, and what is done: what takes no writes is full by nature (squashfs, iso9660, mounted ro) and is
+// not looked at. kubelet removes unused images at 15 % free, so that a rising use above that is the normal life of a
+// node: the prediction is silent there, and it wants the last hour to go on as the six before. A reboot begins the
+// history anew.
 
 // Settings are the thresholds of disk-space, in percent of the whole. A finding that was raised is kept until
 // there is a fifth more than that.

@@ -240,7 +240,8 @@ func TestBytesText(t *testing.T) {
 	}
 }
 
-// Where the runtime knows what images take, it is told; a runtime that does not answer costs a second, and nothing else.
+// Where the runtime knows what images take, it is told; a runtime that does not answer costs a second, and nothing
+// else.
 func TestSpaceOfImages(t *testing.T) {
 	for name, c := range map[string]struct {
 		answer func(context.Context) (uint64, error)

@@ -32,8 +32,8 @@ const (
 	fillingPercent     = 20
 )
 
-// judge returns what is wrong, the gravest first. was says that the look before found it full; fullIn is the prediction,
-// or 0.
+// judge returns what is wrong, the gravest first. was says that the look before found it full; fullIn is the
+// prediction, or 0.
 func (s space) judge(set Settings, was bool, fullIn time.Duration) (spaceFault, bool) {
 	if s.answer.TotalBytes == 0 {
 		return spaceFault{}, false // it does not count
@@ -73,7 +73,8 @@ func (s space) exhausted(set Settings, was bool) []spaceFault {
 	return faults
 }
 
-// rootBytes is what root can still write. btrfs says 0 for all when only the data has room, and then root cannot either.
+// rootBytes is what root can still write. btrfs says 0 for all when only the data has room, and then root cannot
+// either.
 func (s space) rootBytes() uint64 {
 	if s.Principal.FSType == "btrfs" {
 		return s.answer.FreeBytes

@@ -88,8 +88,8 @@ func (t *spaceTrend) sample(now finding.Timestamp, spaces []space, memory detect
 	}
 }
 
-// fullIn foretells when a filesystem will be full, or 0: when the history is shorter than an hour, or the space does not
-// shrink over all of it and over its last hour. The slower of the two paces counts.
+// fullIn foretells when a filesystem will be full, or 0: when the history is shorter than an hour, or the space does
+// not shrink over all of it and over its last hour. The slower of the two paces counts.
 func (t *spaceTrend) fullIn(s space, up time.Duration) time.Duration {
 	samples := append(slices.Clone(t.Samples[s.spaceKey()]), spaceSample{int64(up.Seconds()), int64(min(s.answer.FreeBytes, 1<<62))})
 	from := int64((up - spaceLatest - spaceEvery/2).Seconds())

@@ -44,8 +44,8 @@ type Filesystem struct {
 	Mounts    []mount.Mount
 }
 
-// ReadOnlyByDesign reports filesystems that were never writable, and those of which the mount table's device number is not
-// one of a block device, or whose state only a foreign daemon knows (fuseblk).
+// ReadOnlyByDesign reports filesystems that were never writable, and those of which the mount table's device number
+// is not one of a block device, or whose state only a foreign daemon knows (fuseblk).
 func ReadOnlyByDesign(fstype string) bool {
 	return slices.Contains([]string{"squashfs", "erofs", "iso9660", "udf", "cramfs", "romfs", "jffs2", "fuseblk"}, fstype)
 }
@@ -143,8 +143,8 @@ func reachable(mounts []mount.Mount, f Filesystem) (string, bool) {
 	return "", false
 }
 
-// Covered reports whether something is mounted over m, or over a directory on the way to it. A path leaves each mount on
-// its way at the first mount point that it meets there.
+// Covered reports whether something is mounted over m, or over a directory on the way to it. A path leaves each mount
+// on its way at the first mount point that it meets there.
 func Covered(mounts []mount.Mount, byID map[int]mount.Mount, m mount.Mount) bool {
 	// By mount on the way: the length of the path at which it is left for the next one, and for m itself more than any.
 	leftAt := map[int]int{m.ID: len(m.Point) + 1}

@@ -31,7 +31,8 @@ func BlockFilesystems(mounts []mount.Mount) []Filesystem {
 	return FilesystemsOf(mounts, func(m mount.Mount) bool { return OnBlockDevice(m) && !ReadOnlyByDesign(m.FSType) })
 }
 
-// MountHolding returns the mount that a path lies on: the deepest one above it decides, and of several at one place the last.
+// MountHolding returns the mount that a path lies on: the deepest one above it decides, and of several at one place
+// the last.
 func MountHolding(mounts []mount.Mount, name string) (mount.Mount, bool) {
 	best := -1
 	for i, m := range mounts {

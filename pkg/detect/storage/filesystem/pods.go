@@ -12,9 +12,9 @@ import (
 	"github.com/nodeagent/nodeagent/pkg/detect/checkkit"
 )
 
-// AffectedPods names the pods that use a filesystem: those with a mount of it below kubelet's pods, and those whose containers
-// have it mounted or write their own layer to it. Only called for filesystems that failed. It does its best: a process
-// that ends meanwhile, or a kubelet that does not answer, only makes the list shorter or plainer.
+// AffectedPods names the pods that use a filesystem: those with a mount of it below kubelet's pods, and those whose
+// containers have it mounted or write their own layer to it. Only called for filesystems that failed. It does its
+// best: a process that ends meanwhile, or a kubelet that does not answer, only makes the list shorter or plainer.
 func AffectedPods(ctx context.Context, h *host.Host, mounts []mount.Mount, f Filesystem) []string {
 	hit := make(map[string]bool) // pod UIDs
 	for _, m := range f.Mounts {
@@ -24,7 +24,8 @@ func AffectedPods(ctx context.Context, h *host.Host, mounts []mount.Mount, f Fil
 	}
 	pids, _ := h.PIDs()
 	seen := make(map[string]bool) // mount namespaces
-	// A pod's process that has entered the host's namespace, such as the agent's own, sees all of the host's filesystems.
+	// A pod's process that has entered the host's namespace, such as the agent's own, sees all of the host's
+	// filesystems.
 	for _, process := range []string{strconv.Itoa(max(h.Paths.InitPID, 1)), "self"} {
 		if namespace, err := h.Files.Link("/proc/" + process + "/ns/mnt"); err == nil {
 			seen[namespace] = true

@@ -83,7 +83,8 @@ func deviceGone(files host.Files, device string) (string, error) {
 	return "", nil
 }
 
-// readExt4Errors reads what ext4, which also serves ext2 and ext3, keeps of errors. Other filesystems have no such folder.
+// readExt4Errors reads what ext4, which also serves ext2 and ext3, keeps of errors. Other filesystems have no such
+// folder.
 func readExt4Errors(files host.Files, dir string, bootedAt time.Time) (*ext4Errors, error) {
 	count, err := checkkit.ReadNumber(files, dir+"/errors_count")
 	if errors.Is(err, fs.ErrNotExist) {

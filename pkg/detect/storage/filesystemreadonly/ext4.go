@@ -1,8 +1,8 @@
 package filesystemreadonly
 
-// ext4 stamps errors with the wall clock, so that whether one happened in this boot can only be told by that clock, which
-// may have been set by years since. What was told once of a mounted filesystem stays told, and an error that came while the
-// agent looked is of this boot whatever the clock says.
+// ext4 stamps errors with the wall clock, so that whether one happened in this boot can only be told by that clock,
+// which may have been set by years since. What was told once of a mounted filesystem stays told, and an error that
+// came while the agent looked is of this boot whatever the clock says.
 
 // ext4State is what was told of the errors of each mounted ext4 filesystem.
 type ext4State struct {

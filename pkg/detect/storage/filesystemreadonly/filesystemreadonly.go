@@ -15,9 +15,9 @@ import (
 	"github.com/nodeagent/nodeagent/pkg/finding"
 )
 
-// filesystem-readonly reads the mount table, /sys/fs/ext4/DEV, /sys/dev/block and, for XFS, asks the filesystem itself in
-// a child process. What Linux 6.18 shows when filesystems really fail (loop devices; fields are mount options, "-", type,
-// source, options of the filesystem):
+// filesystem-readonly reads the mount table, /sys/fs/ext4/DEV, /sys/dev/block and, for XFS, asks the filesystem
+// itself in a child process. What Linux 6.18 shows when filesystems really fail (loop devices; fields are mount
+// options, "-", type, source, options of the filesystem):
 //
 //	ext4, errors=remount-ro, error        rw,relatime - ext4 /dev/loop0 rw,errors=remount-ro,emergency_ro
 //	                                      writes EROFS, statfs without ST_RDONLY, errors_count 1, last_error_time now
@@ -33,18 +33,18 @@ import (
 // emergency_ro: there an error counts that came while the agent looked, when errors=remount-ro is shown, or when it was
 // found by ext4_journal_check_start, which refuses writes after the journal was aborted.
 //
-// So the "ro" flag says little: it is absent in most failures, and present in most healthy read-only mounts. What proves a
-// failure is "emergency_ro" or "shutdown" (ext4, Linux 6.15), EIO (XFS), or "ro" of a filesystem whose principal mount
-// says "rw": mount(8) sets both, the kernel itself only the former (btrfs, FAT, ext4 before 6.15, where errors recorded
-// since boot must confirm it). A loop device without its backing file has size 0; a disk that was pulled has no entry in
-// /sys/dev/block.
+// So the "ro" flag says little: it is absent in most failures, and present in most healthy read-only mounts. What
+// proves a failure is "emergency_ro" or "shutdown" (ext4, Linux 6.15), EIO (XFS), or "ro" of a filesystem whose
+// principal mount says "rw": mount(8) sets both, the kernel itself only the former (btrfs, FAT, ext4 before 6.15,
+// where errors recorded since boot must confirm it). A loop device without its backing file has size 0; a disk that
+// was pulled has no entry in /sys/dev/block.
 //
 // https://docs.kernel.org/filesystems/ext4/, https://docs.kernel.org/admin-guide/xfs.html,
 // Documentation/ABI/testing/sysfs-fs-ext4, proc_pid_mountinfo(5).
 //
-// Known false alarms: a filesystem other than ext4 and XFS that was mounted with "ro=fs" (util-linux 2.39), or whose whole
-// was remounted read-only through one of its binds, looks as if the kernel had done it. Not seen: ext4 that was shut
-// down on a kernel before 6.15, which shows nothing of it but the kernel log.
+// Known false alarms: a filesystem other than ext4 and XFS that was mounted with "ro=fs" (util-linux 2.39), or whose
+// whole was remounted read-only through one of its binds, looks as if the kernel had done it. Not seen: ext4 that was
+// shut down on a kernel before 6.15, which shows nothing of it but the kernel log.
 
 // Settings adjust filesystem-readonly.
 type Settings struct {
@@ -154,9 +154,9 @@ func lookAtFilesystems(ctx context.Context, h *host.Host, s Settings, memory *pr
 }
 
 // severityOf says what a failed filesystem means for the node. Any filesystem of the node itself is fatal: system
-// services and all pods need it, or somebody mounted it because they need it. A pod's own volume is the pod's trouble: the
-// node goes on serving others. Errors after which the filesystem goes on are no outage yet; those of an earlier boot may be
-// years old.
+// services and all pods need it, or somebody mounted it because they need it. A pod's own volume is the pod's
+// trouble: the node goes on serving others. Errors after which the filesystem goes on are no outage yet; those of an
+// earlier boot may be years old.
 func severityOf(f filesystem.Filesystem, what filesystem.Fault, paths host.Paths, s Settings) finding.Severity {
 	own := func(m mount.Mount) bool { return !filesystem.BelowKubelet(m.Point, paths) }
 	if what.Reason == reasonOldErrors {

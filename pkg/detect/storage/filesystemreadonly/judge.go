@@ -40,8 +40,8 @@ const (
 	reasonOldErrors   = "FilesystemErrorsRecorded"
 )
 
-// judge decides from the evidence alone. A filesystem that is healthy, or read-only because somebody wants it so, has no
-// fault.
+// judge decides from the evidence alone. A filesystem that is healthy, or read-only because somebody wants it so, has
+// no fault.
 func (f examined) judge() (filesystem.Fault, bool) {
 	switch {
 	case f.gone != "":
@@ -65,8 +65,8 @@ func (f examined) judge() (filesystem.Fault, bool) {
 }
 
 // forcedReadOnly reports whether it is proven that the kernel, and not a person, made the filesystem read-only. ext4
-// records every error that makes it do so; what others record is lost, but only a person sets the flag of the mount too.
-// Any mount of the whole that says rw counts, because another one may be a read-only bind.
+// records every error that makes it do so; what others record is lost, but only a person sets the flag of the mount
+// too. Any mount of the whole that says rw counts, because another one may be a read-only bind.
 func (f examined) forcedReadOnly() bool {
 	mountRW := slices.ContainsFunc(f.Mounts, func(m mount.Mount) bool { return filesystem.WholeRank(m) == 1 && slices.Contains(m.Options, "rw") })
 	switch {
@@ -80,7 +80,8 @@ func (f examined) forcedReadOnly() bool {
 }
 
 // stoppedUnseen reports ext4 that stopped taking writes on a kernel that shows nothing of it: see the head of
-// filesystemreadonly.go. The error must have come during this mount, since after another one the filesystem takes writes again.
+// filesystemreadonly.go. The error must have come during this mount, since after another one the filesystem takes
+// writes again.
 func (f examined) stoppedUnseen() bool {
 	return f.ext4 != nil && f.ext4.seenCome && !f.ext4.shown && (f.Option("errors=remount-ro") || f.ext4.function == "ext4_journal_check_start")
 }

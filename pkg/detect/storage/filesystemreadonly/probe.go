@@ -85,8 +85,8 @@ func (p *probeState) probeAll(ctx context.Context, h *host.Host, timeout time.Du
 	return doubts
 }
 
-// xfsAnswer understands what an XFS filesystem said to opening a directory: it answers EIO to everything once it is shut
-// down.
+// xfsAnswer understands what an XFS filesystem said to opening a directory: it answers EIO to everything once it is
+// shut down.
 func xfsAnswer(point string, result probe.ProbeResult) (errno string, err error) {
 	refused := syscall.Errno(result.Answer.Errno)
 	switch {

@@ -19,20 +19,21 @@ import (
 //	61 27 0:51 / /data rw,relatime - nfs4 10.0.0.5:/export rw,vers=4.2,hard,timeo=600,…
 //	62 27 0:52 / /s3 rw,nosuid,nodev - fuse.s3fs s3fs rw,user_id=0,group_id=0
 //
-// A dead NFS server (hard mount), a stopped FUSE daemon or a lost Ceph cluster never answers: whoever touches a path there
-// waits in the kernel. A daemon that has died answers ENOTCONN to everything, a lost export ESTALE.
+// A dead NFS server (hard mount), a stopped FUSE daemon or a lost Ceph cluster never answers: whoever touches a path
+// there waits in the kernel. A daemon that has died answers ENOTCONN to everything, a lost export ESTALE.
 //
 // nfs(5), https://docs.kernel.org/filesystems/fuse.html, https://docs.kernel.org/filesystems/autofs.html
 //
-// The agent itself touches no such path. A child that hangs is killed; NFS lets it go then, and the mount is asked again
-// after one, two, four, five minutes, or at once when the kernel says something of a server. FUSE does not let it go: it
-// stays until the server answers or the connection is aborted, and there is never another one beside it for the same
-// superblock. All that hang in one look hang in one child, and at most two such children are left, so that other checks can
-// still probe.
+// The agent itself touches no such path. A child that hangs is killed; NFS lets it go then, and the mount is asked
+// again after one, two, four, five minutes, or at once when the kernel says something of a server. FUSE does not let
+// it go: it stays until the server answers or the connection is aborted, and there is never another one beside it for
+// the same superblock. All that hang in one look hang in one child, and at most two such children are left, so that
+// other checks can still probe.
 //
-// Known false alarms, and what is done: a server that is merely slow: five seconds in two looks in a row are asked for.
-// Automounts: the trigger (autofs) is never touched, nor what lies below one, because going there mounts what has expired;
-// a mount right on its trigger (systemd's) is asked in a way that triggers nothing. A refusal (EACCES, EPERM) is an answer.
+// Known false alarms, and what is done: a server that is merely slow: five seconds in two looks in a row are asked
+// for. Automounts: the trigger (autofs) is never touched, nor what lies below one, because going there mounts what
+// has expired; a mount right on its trigger (systemd's) is asked in a way that triggers nothing. A refusal (EACCES,
+// EPERM) is an answer.
 
 // Settings adjust hung-mounts.
 type Settings struct {

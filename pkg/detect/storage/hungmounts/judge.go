@@ -35,8 +35,8 @@ func throughForeign(byID map[int]mount.Mount, m mount.Mount) bool {
 	return slices.ContainsFunc(above(byID, m), func(a mount.Mount) bool { return filesystem.IsRemote(a.FSType) && a.Device() != m.Device() })
 }
 
-// superblock identifies a filesystem for as long as it is mounted anywhere. The kernel gives the number of one that is gone
-// to another.
+// superblock identifies a filesystem for as long as it is mounted anywhere. The kernel gives the number of one that
+// is gone to another.
 func superblock(f filesystem.Filesystem) string {
 	return f.Device + " " + f.Principal.FSType + " " + f.Principal.Source
 }
@@ -55,8 +55,8 @@ func above(byID map[int]mount.Mount, m mount.Mount) []mount.Mount {
 	}
 }
 
-// belowTrigger reports whether the way to m leads through an automount's trigger, or could if something expired. A mount
-// right on its trigger does not count: the last step of a path is made without triggering anything.
+// belowTrigger reports whether the way to m leads through an automount's trigger, or could if something expired. A
+// mount right on its trigger does not count: the last step of a path is made without triggering anything.
 func belowTrigger(byID map[int]mount.Mount, m mount.Mount) bool {
 	return slices.ContainsFunc(above(byID, m), func(a mount.Mount) bool { return a.FSType == "autofs" && a.Point != m.Point })
 }

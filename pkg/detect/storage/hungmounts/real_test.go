@@ -81,8 +81,8 @@ func hungSees(t *testing.T, n *filesystemtest.RealNode, dirs []string, later tim
 	}
 }
 
-// A server that hangs is found by one child, which stays the only one for it; another one costs a second child. When the
-// connection is aborted the child ends, the mount refuses everything, and when it is unmounted all is well.
+// A server that hangs is found by one child, which stays the only one for it; another one costs a second child. When
+// the connection is aborted the child ends, the mount refuses everything, and when it is unmounted all is well.
 func TestRealHungMounts(t *testing.T) {
 	settings := DefaultSettings()
 	settings.Patience = 200 * time.Millisecond

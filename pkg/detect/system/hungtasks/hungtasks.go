@@ -22,26 +22,28 @@ import (
 //	/proc/loadavg                             1.07 0.40 0.15 1/96 488
 //	/proc/sys/kernel/hung_task_detect_count   4       since Linux 6.13: how often the kernel's own watch found a hung task
 //
-// and, only where the load says that a task may be blocked, /proc/PID/stat, /proc/PID/task/TID/stat and of tasks in state D
+// and, only where the load says that a task may be blocked, /proc/PID/stat, /proc/PID/task/TID/stat and of tasks in
+// state D
 //
 //	/proc/PID/task/TID/status     State: D (disk sleep) … voluntary_ctxt_switches: 150 … nonvoluntary_ctxt_switches: 545
 //	/proc/PID/task/TID/wchan      rpc_wait_bit_killable
 //
-// A task in state D adds 1 to the load: after 40 s the load of one minute is 0.5, so that a quiet node needs one file. A
-// task that is in state D at two looks and did not run between them (its context switches are the same) has waited in the
-// kernel all that time; so has one that only ran to be told to wait on, see wakes.go. The kernel's watch asks the same, every two minutes, but leaves out tasks that a signal could
-// kill, which are those of NFS; it tells of ten tasks at most, and of none after an oops.
+// A task in state D adds 1 to the load: after 40 s the load of one minute is 0.5, so that a quiet node needs one
+// file. A task that is in state D at two looks and did not run between them (its context switches are the same) has
+// waited in the kernel all that time; so has one that only ran to be told to wait on, see wakes.go. The kernel's
+// watch asks the same, every two minutes, but leaves out tasks that a signal could kill, which are those of NFS; it
+// tells of ten tasks at most, and of none after an oops.
 //
 // https://docs.kernel.org/admin-guide/sysctl/kernel.html#hung-task-timeout-secs, proc_pid_status(5).
 //
-// The threshold is the kernel's own, 120 s: no request to a disk that works takes so long (30 s is the timeout of SCSI
-// and NVMe commands, retried some times). Hung tasks of kubelet or the runtime have a reason of their own and are still a
-// warning: most often one thread of them touched one dead mount, and all others go on. That they do not answer any more
-// is for kubelet-health and runtime-health to tell, which ask them.
+// The threshold is the kernel's own, 120 s: no request to a disk that works takes so long (30 s is the timeout of
+// SCSI and NVMe commands, retried some times). Hung tasks of kubelet or the runtime have a reason of their own and
+// are still a warning: most often one thread of them touched one dead mount, and all others go on. That they do not
+// answer any more is for kubelet-health and runtime-health to tell, which ask them.
 //
-// Known false alarms, and what is done: tasks that the freezer of cgroup v1 holds are left out (its state is read), as is
-// a parent that waits for its vfork child to exec, and a kernel thread that never ran yet. Drivers that park a thread in
-// state D on purpose can be named in ignore.
+// Known false alarms, and what is done: tasks that the freezer of cgroup v1 holds are left out (its state is read),
+// as is a parent that waits for its vfork child to exec, and a kernel thread that never ran yet. Drivers that park a
+// thread in state D on purpose can be named in ignore.
 
 // Settings are the settings of hung-tasks.
 type Settings struct {
@@ -156,8 +158,8 @@ func mayBeBlocked(files host.Files) (bool, error) {
 	return seen.Load1 >= quiet, nil
 }
 
-// kernelHungCount follows the kernel's own count of hung tasks, which adds every task at every round of its watch. Root may
-// set it back.
+// kernelHungCount follows the kernel's own count of hung tasks, which adds every task at every round of its watch.
+// Root may set it back.
 type kernelHungCount struct {
 	known bool
 	last  uint64

@@ -75,7 +75,8 @@ type threadStat struct {
 	stat host.ProcStat
 }
 
-// tasksInD lists tasks in state D, threads too: programs of many threads, as those in Go, rarely have their main one blocked.
+// tasksInD lists tasks in state D, threads too: programs of many threads, as those in Go, rarely have their main one
+// blocked.
 func tasksInD(ctx context.Context, h *host.Host) ([]threadStat, error) {
 	table, err := h.ProcessTable(ctx, 10*time.Second)
 	if err != nil {
@@ -101,8 +102,9 @@ func tasksInD(ctx context.Context, h *host.Host) ([]threadStat, error) {
 	return found, err
 }
 
-// waitsForVfork knows parents whose vfork child has not called exec yet: they wait in state D by design. Where such a child
-// is hung itself, it is found by itself. The function was renamed in 5.10 and in 4.2; wait_for_vfork_done is mostly inlined.
+// waitsForVfork knows parents whose vfork child has not called exec yet: they wait in state D by design. Where such a
+// child is hung itself, it is found by itself. The function was renamed in 5.10 and in 4.2; wait_for_vfork_done is
+// mostly inlined.
 func waitsForVfork(wchan string) bool {
 	return slices.Contains([]string{"kernel_clone", "_do_fork", "do_fork", "wait_for_vfork_done"}, wchan)
 }
@@ -126,8 +128,8 @@ func readTaskStatus(files host.Files, pid, tid int) (taskStatus, error) {
 	return status, nil
 }
 
-// parseTaskStatus parses lines such as "State:	D (disk sleep)" and "voluntary_ctxt_switches:	150". The task's name, which it
-// chose itself, stands in the first line, with newlines escaped.
+// parseTaskStatus parses lines such as "State: D (disk sleep)" and "voluntary_ctxt_switches: 150". The task's name,
+// which it chose itself, stands in the first line, with newlines escaped.
 func parseTaskStatus(data []byte) (taskStatus, error) {
 	var s taskStatus
 	state, counts := false, 0

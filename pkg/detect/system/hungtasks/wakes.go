@@ -12,9 +12,10 @@ import (
 	"github.com/nodeagent/nodeagent/pkg/detect/system/tasks"
 )
 
-// A task that waits for an I/O which it submitted itself (O_DIRECT, a flush, a passthrough command) is woken by the kernel
-// twice in each period of its watch for hung tasks, finds the I/O still missing and waits on. It is done for no other
-// purpose than that the watch leaves it alone ("prevent hang_check timer from firing at us during very long I/O"):
+// A task that waits for an I/O which it submitted itself (O_DIRECT, a flush, a passthrough command) is woken by the
+// kernel twice in each period of its watch for hung tasks, finds the I/O still missing and waits on. It is done for
+// no other purpose than that the watch leaves it alone ("prevent hang_check timer from firing at us during very long
+// I/O"):
 //
 //	/proc/sys/kernel/hung_task_timeout_secs   120     0: the watch is off, nobody is woken
 //	/proc/PID/task/TID/wchan                  submit_bio_wait, blk_io_schedule, blk_execute_rq, blk_wait_io
@@ -56,8 +57,8 @@ func (k *kernelWakes) read(files host.Files) error {
 	return nil
 }
 
-// continues reports whether a task that is in state D has been so since old was first seen: it did not run at all, or no more
-// often than the kernel woke it. Only then the second costs to read a file.
+// continues reports whether a task that is in state D has been so since old was first seen: it did not run at all, or
+// no more often than the kernel woke it. Only then the second costs to read a file.
 func (k *kernelWakes) continues(files host.Files, old, now *blockedTask) (bool, error) {
 	const mostWakes = 1000 // in hours; more is work
 	switch ran := now.switches - old.first; {

@@ -65,8 +65,8 @@ func (l LoadSeen) judge(s Settings) []loadFault {
 	return faults
 }
 
-// isFatal reports whether the node cannot serve pods, by the longest windows there are. What was fatal stays so until it
-// is well below.
+// isFatal reports whether the node cannot serve pods, by the longest windows there are. What was fatal stays so until
+// it is well below.
 func (l LoadSeen) isFatal(s Settings, was bool) bool {
 	share := 1.0
 	if was {

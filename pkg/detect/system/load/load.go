@@ -18,10 +18,10 @@ import (
 //	                          full avg10=0.00 avg60=0.00 avg300=0.00 total=0
 //	/sys/devices/system/cpu/online    0-1
 //
-// and, only when these are unusual, /proc/PID/task/TID/{stat,wchan} and /proc/PID/cgroup to say who causes it. The load of
-// Linux counts tasks that run, wait for a processor, or are blocked in the kernel (state D). Pressure is the share of time
-// in which some, or all (full), tasks waited for the resource; a kernel without it, or booted without psi=1, has no such
-// files, which is fine.
+// and, only when these are unusual, /proc/PID/task/TID/{stat,wchan} and /proc/PID/cgroup to say who causes it. The
+// load of Linux counts tasks that run, wait for a processor, or are blocked in the kernel (state D). Pressure is the
+// share of time in which some, or all (full), tasks waited for the resource; a kernel without it, or booted without
+// psi=1, has no such files, which is fine.
 //
 // https://docs.kernel.org/accounting/psi.html, proc_loadavg(5), proc_pid_stat(5).
 //
@@ -29,12 +29,13 @@ import (
 // policy then asks for a minute on top. The Prometheus node mixin warns at a load of 2 per processor for 15 minutes; by
 // Little's law a task then waits as long as it runs, which batch nodes do all day, so that this check begins at 4.
 //
-// Known false alarms, and what is done: pods throttled by their own CPU limit count as CPU pressure (so the load must show
-// it too); one backup on an idle machine is 90 % I/O pressure (same); tasks that the freezer of cgroup v1 holds show state
-// D on purpose but are no load (their cgroup's freezer.state is read). Blocked tasks that another agent's probes leave
-// behind count: they tell of the same dead server.
+// Known false alarms, and what is done: pods throttled by their own CPU limit count as CPU pressure (so the load must
+// show it too); one backup on an idle machine is 90 % I/O pressure (same); tasks that the freezer of cgroup v1 holds
+// show state D on purpose but are no load (their cgroup's freezer.state is read). Blocked tasks that another agent's
+// probes leave behind count: they tell of the same dead server.
 
-// Settings are the thresholds of load. A finding that was raised is kept until the value is below three quarters of them.
+// Settings are the thresholds of load. A finding that was raised is kept until the value is below three quarters of
+// them.
 type Settings struct {
 	LoadPerCPU        float64 `yaml:"loadPerCPU"`        // load over 5 minutes, for each processor
 	CPUPressure       float64 `yaml:"cpuPressure"`       // percent of a minute in which some task waited for a processor
@@ -45,9 +46,9 @@ type Settings struct {
 	FatalMemoryStalls float64 `yaml:"fatalMemoryStalls"` // percent of 5 minutes in which all tasks waited for memory
 }
 
-// DefaultSettings returns the settings that are used unless the configuration says otherwise. Fatal is only what makes
-// kubelet itself unable to serve: at 20 tasks for each processor over a quarter of an hour it gets one twentieth of one; and
-// at 60 % memory stalls over five minutes the node does little but reclaim.
+// DefaultSettings returns the settings that are used unless the configuration says otherwise. Fatal is only what
+// makes kubelet itself unable to serve: at 20 tasks for each processor over a quarter of an hour it gets one
+// twentieth of one; and at 60 % memory stalls over five minutes the node does little but reclaim.
 func DefaultSettings() Settings {
 	return Settings{
 		LoadPerCPU: 4, CPUPressure: 80, MemoryPressure: 20, IOPressure: 50, BlockedTasks: 10,

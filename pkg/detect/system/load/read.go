@@ -82,8 +82,8 @@ func ParseLoadavg(text string, seen *LoadSeen) error {
 	return nil
 }
 
-// parsePressure parses the lines "some avg10=0.24 avg60=0.72 avg300=1.73 total=155743588" and "full …". The cpu file has no
-// second one before Linux 5.13. What is not known is skipped.
+// parsePressure parses the lines "some avg10=0.24 avg60=0.72 avg300=1.73 total=155743588" and "full …". The cpu file
+// has no second one before Linux 5.13. What is not known is skipped.
 func parsePressure(text string) (pressure, error) {
 	p := pressure{}
 	for line := range strings.Lines(text) {

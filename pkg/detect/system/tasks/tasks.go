@@ -121,9 +121,9 @@ func WaitChannel(files host.Files, pid, tid int) string {
 	return wchan
 }
 
-// Frozen reports whether a task in state D was frozen on purpose. Before Linux 6.1 it has a flag; since then it is frozen
-// wherever it slept, and neither flags nor wait channel tell (a frozen "sleep" waits in hrtimer_nanosleep), so that the
-// freezer of cgroup v1 must be asked. Tasks that cgroup v2 froze show state S. Neither kind counts as load.
+// Frozen reports whether a task in state D was frozen on purpose. Before Linux 6.1 it has a flag; since then it is
+// frozen wherever it slept, and neither flags nor wait channel tell (a frozen "sleep" waits in hrtimer_nanosleep), so
+// that the freezer of cgroup v1 must be asked. Tasks that cgroup v2 froze show state S. Neither kind counts as load.
 func (s *TaskScan) Frozen(h *host.Host, pid int, stat host.ProcStat) bool {
 	const pfFrozen = 0x00010000
 	if stat.Flags&pfFrozen != 0 {

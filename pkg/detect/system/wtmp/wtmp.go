@@ -15,8 +15,8 @@ type Login struct {
 	Shutdown bool
 }
 
-// WtmpLayout is struct utmp, which glibc made differently for each kind of machine. The type is at 0, 2 bytes; the user at
-// 44, 32 bytes.
+// WtmpLayout is struct utmp, which glibc made differently for each kind of machine. The type is at 0, 2 bytes; the
+// user at 44, 32 bytes.
 type WtmpLayout struct {
 	Size   int
 	Time   int // where the seconds are
@@ -37,8 +37,8 @@ const (
 	wtmpMostType = 9
 )
 
-// ParseLogins parses the end of a file of the given size. Of the two layouts that is taken which makes all records ones that
-// exist.
+// ParseLogins parses the end of a file of the given size. Of the two layouts that is taken which makes all records
+// ones that exist.
 func ParseLogins(data []byte, size int64) ([]Login, error) {
 	for _, l := range WtmpLayouts() {
 		if size%int64(l.Size) != 0 {

@@ -23,8 +23,8 @@ func IDs() (ids []string) {
 	return ids
 }
 
-// Examples are the lines beside a rule, testdata/rules/<id>.txt: under "match:" as "subject | line" or "node | line", under
-// "recovery:" and "no-match:" the line alone.
+// Examples are the lines beside a rule, testdata/rules/<id>.txt: under "match:" as "subject | line" or "node | line",
+// under "recovery:" and "no-match:" the line alone.
 type Examples struct {
 	Match    []Example
 	Recovery []string

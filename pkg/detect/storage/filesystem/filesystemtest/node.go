@@ -39,8 +39,8 @@ func (n *RealNode) Settles() {
 	}
 }
 
-// RealNode looks with one check at the machine that the test runs on. Only filesystems below its directory count: others
-// may fail there on their own account.
+// RealNode looks with one check at the machine that the test runs on. Only filesystems below its directory count:
+// others may fail there on their own account.
 type RealNode struct {
 	t     *testing.T
 	Dir   string
