@@ -1,0 +1,130 @@
+package mutate
+
+import (
+	"errors"
+	"fmt"
+	"path"
+	"slices"
+	"strings"
+
+	"golang.org/x/sys/unix"
+)
+
+// own opens the quarantine and makes sure that an entry is the one that was judged.
+func own(r request) (dir int, err error) {
+	if !local(r.Kept.Name) || strings.ContainsRune(r.Kept.Name, '/') || strings.HasPrefix(r.Kept.Name, ".") {
+		return -1, refuse("%q is no entry of the quarantine", r.Kept.Name)
+	}
+	dir, err = openQuarantine(r.Quarantine)
+	if err != nil {
+		return -1, err
+	}
+	kept, err := readRecord(dir, r.Kept.Name)
+	if errors.Is(err, errGone) {
+		err = changed("quarantine %s has no record", r.Kept.Name)
+	}
+	if err == nil && (kept.Name != r.Kept.Name || kept.File != r.Kept.File ||
+		kept.Moved.Boot != r.Kept.Moved.Boot || kept.Moved.SinceBoot != r.Kept.Moved.SinceBoot) {
+		err = changed("quarantine %s", r.Kept.Name)
+	}
+	if err != nil {
+		unix.Close(dir)
+		return -1, err
+	}
+	return dir, nil
+}
+
+func agedChild(r request) error {
+	dir, err := own(r)
+	if err != nil {
+		return err
+	}
+	defer unix.Close(dir)
+	record := recordOf(r.Kept.Name)
+	next := strings.TrimSuffix(record, ".json") + recordNew // one that a crash left is no entry, and is written anew
+	if err := unix.Unlinkat(dir, next, 0); err != nil && !errors.Is(err, unix.ENOENT) {
+		return fmt.Errorf("record %s: %w", next, err)
+	}
+	if err := writeRecord(dir, r.Kept, next); err != nil {
+		return err
+	}
+	if err := unix.Renameat(dir, next, dir, record); err != nil {
+		return fmt.Errorf("record %s: %w", record, err)
+	}
+	return unix.Fsync(dir)
+}
+
+// emptyChild removes an entry: all of it is listed first, and then removed name by name, each only while it is what was
+// listed. What appears meanwhile keeps its directory.
+func emptyChild(r request) error {
+	dir, err := own(r)
+	if err != nil {
+		return err
+	}
+	defer unix.Close(dir)
+	entries, err := keptTree(dir, r.Kept)
+	if err != nil {
+		return err
+	}
+	for _, entry := range slices.Backward(entries) {
+		if err := removeKept(dir, r.Kept.Name, entry); err != nil && !errors.Is(err, errGone) {
+			return err
+		}
+	}
+	if err := unix.Unlinkat(dir, recordOf(r.Kept.Name), 0); err != nil {
+		return fmt.Errorf("record of %s: %w", r.Kept.Name, err)
+	}
+	return unix.Fsync(dir)
+}
+
+// keptTree lists all of an entry. Nothing may be mounted in it.
+func keptTree(dir int, kept Kept) ([]Entry, error) {
+	st, err := look(dir, kept.Name)
+	if errors.Is(err, errGone) {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, err
+	}
+	top, err := entryOf("", st)
+	if err != nil {
+		return nil, err
+	}
+	if top.File != kept.File {
+		return nil, changed("quarantine %s", kept.Name)
+	}
+	entries := []Entry{top}
+	if top.Type == Directory && !top.Mount {
+		if entries, err = treeBelow(dir, kept.Name); err != nil {
+			return nil, err
+		}
+	}
+	for _, entry := range entries {
+		if entry.Mount {
+			return nil, fmt.Errorf("%s is a mount point: %w", path.Join(kept.Name, entry.Path), unix.EBUSY)
+		}
+	}
+	return entries, nil
+}
+
+// removeKept removes one name below an entry of the quarantine.
+func removeKept(quarantine int, name string, entry Entry) error {
+	above, last := path.Split(path.Join(name, entry.Path))
+	dir, err := openBelow(quarantine, path.Join(".", above), unix.O_PATH|unix.O_DIRECTORY, resolveInside)
+	if err != nil {
+		return err
+	}
+	defer unix.Close(dir)
+	st, err := look(dir, last)
+	if err != nil {
+		return err
+	}
+	if now, err := entryOf(entry.Path, st); err != nil || now.Type != entry.Type || now.File != entry.File || now.Mount {
+		return errors.Join(err, changed("quarantine %s", path.Join(name, entry.Path)))
+	}
+	flags := 0
+	if entry.Type == Directory {
+		flags = unix.AT_REMOVEDIR
+	}
+	return gone(path.Join(name, entry.Path), unix.Unlinkat(dir, last, flags))
+}
