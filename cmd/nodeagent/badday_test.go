@@ -52,8 +52,10 @@ func newBadDay(t *testing.T) *badDay {
 		t.Fatal(err)
 	}
 	dir := t.TempDir()
-	d := &badDay{t: t, dir: dir, state: filepath.Join(dir, "state"), config: filepath.Join(dir, "config.yaml"), program: program}
-	text := fmt.Sprintf("stateDir: %s\nsocket: %s/run/agent.sock\nreport: {metrics: {enabled: false}, conditions: {enabled: false}, events: {enabled: false}}\n", d.state, dir)
+	d := &badDay{t: t, dir: dir, state: filepath.Join(dir, "state"), config: filepath.Join(dir, "config.yaml"),
+		program: program}
+	text := fmt.Sprintf("stateDir: %s\nsocket: %s/run/agent.sock\nreport: {metrics: {enabled: false}, conditions: "+
+		"{enabled: false}, events: {enabled: false}}\n", d.state, dir)
 	for _, err := range []error{os.Mkdir(d.state, 0o700), os.WriteFile(d.config, []byte(text), 0o600)} {
 		if err != nil {
 			t.Fatal(err)
@@ -171,7 +173,8 @@ var anyCode, notFine = []int{exitFine, exitProblems, exitCouldNotTell}, []int{ex
 
 func TestBadDayNoDaemon(t *testing.T) {
 	d := newBadDay(t)
-	ask(t, d.command("status")).expect(t, soon, notFine, "No agent is running", "systemctl start nodeagent", "STORAGE", "checks in ")
+	ask(t, d.command("status")).expect(t, soon, notFine, "No agent is running", "systemctl start nodeagent", "STORAGE",
+		"checks in ")
 	ask(t, d.command("check")).expect(t, soon, anyCode, "checks in ")
 }
 
@@ -179,7 +182,8 @@ func TestBadDayStateDiskFull(t *testing.T) {
 	d := newBadDay(t)
 	d.mount("none", "tmpfs", "size=4k")
 	d.daemon()
-	ask(t, d.command("status")).expect(t, soon, []int{exitProblems}, "StateNotSafe", "no space left on device", "THE AGENT ITSELF")
+	ask(t, d.command("status")).expect(t, soon, []int{exitProblems}, "StateNotSafe", "no space left on device",
+		"THE AGENT ITSELF")
 	ask(t, d.command("check")).expect(t, soon, anyCode, "checks in ")
 }
 
@@ -187,7 +191,8 @@ func TestBadDayStateReadOnly(t *testing.T) {
 	d := newBadDay(t)
 	d.mount("none", "tmpfs", "ro")
 	d.daemon()
-	ask(t, d.command("status")).expect(t, soon, []int{exitProblems}, "StateNotSafe", "read-only file system", "THE AGENT ITSELF")
+	ask(t, d.command("status")).expect(t, soon, []int{exitProblems}, "StateNotSafe", "read-only file system",
+		"THE AGENT ITSELF")
 	ask(t, d.command("inspect")).expect(t, soon, anyCode, "objects:")
 }
 

@@ -160,7 +160,8 @@ func (r checkResult) exit() error {
 }
 
 // printCheck prints the looks for people, grouped by domain, what is wrong first. What is fine takes one line.
-func printCheck(w io.Writer, node string, checks []detect.Check, looks []finding.Observation, took time.Duration) error {
+func printCheck(w io.Writer, node string, checks []detect.Check, looks []finding.Observation,
+	took time.Duration) error {
 	p := &checkScreen{screen: screenOf(w)}
 	byID := map[string]finding.Observation{}
 	for _, l := range looks {
@@ -171,9 +172,11 @@ func printCheck(w io.Writer, node string, checks []detect.Check, looks []finding
 	}
 	result := sumUp(looks)
 	if os.Geteuid() != 0 && len(result.Errors) > 0 {
-		fmt.Fprintf(p, "%s\n", p.wrap("This was not run as root: much of what could not be told can be read by root only.", 0, 0))
+		fmt.Fprintf(p, "%s\n",
+			p.wrap("This was not run as root: much of what could not be told can be read by root only.", 0, 0))
 	}
-	fmt.Fprintf(p, "%s: %d checks in %s: %s\n", p.paint(bold, cmp.Or(node, "this host")), len(checks), took.Round(time.Millisecond), result.verdict())
+	fmt.Fprintf(p, "%s: %d checks in %s: %s\n", p.paint(bold, cmp.Or(node, "this host")), len(checks),
+		took.Round(time.Millisecond), result.verdict())
 	_, err := io.WriteString(w, p.String())
 	return err
 }

@@ -65,7 +65,8 @@ running.`,
 }
 
 // passUntilProven inspects until nothing is a mere candidate any more, or the time is over.
-func passUntilProven(ctx context.Context, bench *agent.Bench, progress io.Writer, wait time.Duration, s inspect.Settings) (inspect.Report, error) {
+func passUntilProven(ctx context.Context, bench *agent.Bench, progress io.Writer, wait time.Duration,
+	s inspect.Settings) (inspect.Report, error) {
 	end := time.Now().Add(wait)
 	pause := max(min(s.Grace/time.Duration(max(s.Passes, 1)), s.Every), time.Second)
 	for {
@@ -96,7 +97,8 @@ func printPlan(w io.Writer, o *options, report inspect.Report, steps []remediate
 		if steps == nil {
 			steps = []remediate.Step{}
 		}
-		if err := printJSON(w, map[string]any{"steps": steps, "gates": report.Gates, "errors": report.Errors}); err != nil {
+		if err := printJSON(w, map[string]any{"steps": steps, "gates": report.Gates,
+			"errors": report.Errors}); err != nil {
 			return err
 		}
 		return inspectExit(report)
@@ -187,7 +189,9 @@ func cleanExit(report inspect.Report, outcome remediate.Outcome) error {
 // untouched is what an inspection found besides the pods that a release was about.
 func untouched(report inspect.Report, outcome remediate.Outcome) inspect.Report {
 	report.Objects = slices.DeleteFunc(slices.Clone(report.Objects), func(o inspect.Assessment) bool {
-		return slices.ContainsFunc(outcome.Pods, func(p remediate.PodOutcome) bool { return p.Group == remediate.Group(o.Object) })
+		return slices.ContainsFunc(outcome.Pods, func(p remediate.PodOutcome) bool {
+			return p.Group == remediate.Group(o.Object)
+		})
 	})
 	return report
 }

@@ -11,7 +11,8 @@ import (
 )
 
 func judged(uid string, verdict inspect.Verdict) inspect.Assessment {
-	return inspect.Assessment{Object: inspect.Object{Kind: inspect.Cgroup, ID: "/c/" + uid, Pod: inspect.Pod{UID: uid}}, Verdict: verdict}
+	return inspect.Assessment{Object: inspect.Object{Kind: inspect.Cgroup, ID: "/c/" + uid, Pod: inspect.Pod{UID: uid}},
+		Verdict: verdict}
 }
 
 func exitOf(err error) int {
@@ -60,23 +61,27 @@ func TestCleanExit(t *testing.T) {
 		plan    int // exit code of clean
 		yes     int // and of clean --yes
 	}{
-		"nothing is there":                      {report(), podsWith(), 0, 0},
-		"all is live":                           {report(live), podsWith(), 0, 0},
-		"all is live, a gate is young":          {report(live, young), podsWith(), 0, 0},
-		"released":                              {report(leftover), podsWith(remediate.Released), 1, 0},
-		"released, with a candidate of the pod": {report(leftover, candidate), podsWith(remediate.Released, remediate.Released), 1, 0},
-		"released, and another candidate":       {report(leftover, candidate), podsWith(remediate.Released), 1, 1},
-		"released, and another is unknown":      {report(leftover, unknown), podsWith(remediate.Released), 1, 2},
-		"released, and a lister failed":         {report(leftover, failure), podsWith(remediate.Released), 1, 2},
-		"not acted":                             {report(leftover), podsWith(remediate.NotActed), 1, 1},
-		"incomplete":                            {report(leftover), podsWith(remediate.Incomplete), 1, 1},
-		"stopped":                               {report(leftover), podsWith(remediate.Stopped), 1, 1},
-		"interrupted":                           {report(leftover), podsWith(remediate.Interrupted), 1, 1},
-		"could not tell":                        {report(leftover), podsWith(remediate.CouldNotTell), 1, 2},
-		"one released, one could not be told":   {report(leftover, leftover), podsWith(remediate.Released, remediate.CouldNotTell), 1, 2},
-		"one could not be told, one is left":    {report(leftover, leftover), podsWith(remediate.CouldNotTell, remediate.Incomplete), 1, 1},
-		"kill switch":                           {report(leftover), remediate.Outcome{Stopped: "kill switch"}, 1, 1},
-		"another release is running":            {report(leftover), remediate.Outcome{Stopped: "busy", Busy: true}, 1, 2},
+		"nothing is there":             {report(), podsWith(), 0, 0},
+		"all is live":                  {report(live), podsWith(), 0, 0},
+		"all is live, a gate is young": {report(live, young), podsWith(), 0, 0},
+		"released":                     {report(leftover), podsWith(remediate.Released), 1, 0},
+		"released, with a candidate of the pod": {report(leftover, candidate),
+			podsWith(remediate.Released, remediate.Released), 1, 0},
+		"released, and another candidate":  {report(leftover, candidate), podsWith(remediate.Released), 1, 1},
+		"released, and another is unknown": {report(leftover, unknown), podsWith(remediate.Released), 1, 2},
+		"released, and a lister failed":    {report(leftover, failure), podsWith(remediate.Released), 1, 2},
+		"not acted":                        {report(leftover), podsWith(remediate.NotActed), 1, 1},
+		"incomplete":                       {report(leftover), podsWith(remediate.Incomplete), 1, 1},
+		"stopped":                          {report(leftover), podsWith(remediate.Stopped), 1, 1},
+		"interrupted":                      {report(leftover), podsWith(remediate.Interrupted), 1, 1},
+		"could not tell":                   {report(leftover), podsWith(remediate.CouldNotTell), 1, 2},
+		"one released, one could not be told": {report(leftover, leftover),
+			podsWith(remediate.Released, remediate.CouldNotTell), 1, 2},
+		"one could not be told, one is left": {report(leftover, leftover),
+			podsWith(remediate.CouldNotTell, remediate.Incomplete), 1, 1},
+		"kill switch": {report(leftover), remediate.Outcome{Stopped: "kill switch"}, 1, 1},
+		"another release is running": {report(leftover), remediate.Outcome{Stopped: "busy", Busy: true}, 1,
+			2},
 		"a gate is closed, objects are unknown": {report(unknown, deaf), podsWith(), 2, 2},
 		"unknown alone":                         {report(live, unknown), podsWith(), 2, 2},
 		"a lister failed":                       {report(live, failure), podsWith(), 2, 2},
@@ -110,7 +115,8 @@ func TestCleanSaysWhatItCouldNotSee(t *testing.T) {
 	} {
 		var b strings.Builder
 		_ = print(&b)
-		for _, want := range []string{"could not look at kubelet: connection refused", "gate closed: kubelet-heard", "UNKNOWN cgroup"} {
+		for _, want := range []string{"could not look at kubelet: connection refused", "gate closed: kubelet-heard",
+			"UNKNOWN cgroup"} {
 			if !strings.Contains(b.String(), want) {
 				t.Errorf("%s: no %q in\n%s", name, want, b.String())
 			}

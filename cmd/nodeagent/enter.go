@@ -26,7 +26,8 @@ func (f runFlags) enter(configFile string, cfg config.Config) error {
 				file = filepath.Join(kept[0], filepath.Base(configFile))
 			}
 			return []string{
-				"run", "--entered-host", "--config=" + file, "--service-account=" + kept[1], "--node-name=" + f.nodeName,
+				"run", "--entered-host", "--config=" + file, "--service-account=" + kept[1], "--node-name=" +
+					f.nodeName,
 				"--last-good=" + f.lastGood, "--listen=" + f.listen, "--init-pid=" + strconv.Itoa(f.initPID),
 			}
 		},

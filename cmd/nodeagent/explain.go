@@ -26,7 +26,8 @@ func newExplain(o *options) *cobra.Command {
 The name may be that of a check, of a rule of the kernel's log, or a reason as it stands in a finding, condition or event.`,
 		Args: func(_ *cobra.Command, args []string) error {
 			if len(args) != 1 {
-				return errors.New("explain needs one name: of a check, of a rule of the kernel's log, or a reason; nodeagent check --list names the checks")
+				return errors.New("explain needs one name: of a check, of a rule of the kernel's log, or a reason; " +
+					"nodeagent check --list names the checks")
 			}
 			return nil
 		},
@@ -36,7 +37,8 @@ The name may be that of a check, of a rule of the kernel's log, or a reason as i
 		RunE: func(cmd *cobra.Command, args []string) error {
 			cfg, err := o.load(cmd.Context())
 			if err != nil {
-				fmt.Fprintln(cmd.ErrOrStderr(), "nodeagent: thresholds are the defaults, not those of your configuration:", err)
+				fmt.Fprintln(cmd.ErrOrStderr(), "nodeagent: thresholds are the defaults, not those of your "+
+					"configuration:", err)
 				cfg = config.Default()
 			}
 			return explain(cmd.OutOrStdout(), args[0], cfg)
@@ -82,7 +84,9 @@ func explain(w io.Writer, name string, cfg config.Config) error {
 	var pages []string
 	checks, rules := configured(cfg)
 	for _, c := range slices.Concat(everyCheck(), agent.OwnChecks(), checks) {
-		isReason := slices.ContainsFunc(c.Doc.Faults, func(f detect.Fault) bool { return strings.EqualFold(f.Reason, name) })
+		isReason := slices.ContainsFunc(c.Doc.Faults, func(f detect.Fault) bool {
+			return strings.EqualFold(f.Reason, name)
+		})
 		if c.ID == name || isReason {
 			pages = append(pages, c.ID+"\n\n"+checkPage(c))
 		}

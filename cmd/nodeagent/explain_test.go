@@ -24,7 +24,8 @@ func TestExplainWhatStatusShows(t *testing.T) {
 
 // TestMistypedCommands: a command line with a mistake does nothing and ends with the code that says so.
 func TestMistypedCommands(t *testing.T) {
-	for _, args := range []string{"chekc", "status --output=yaml", "check no-such-check", "explain", "inspect nothing"} {
+	for _, args := range []string{"chekc", "status --output=yaml", "check no-such-check", "explain",
+		"inspect nothing"} {
 		if code := run(t.Context(), strings.Fields(args)); code != exitCouldNotTell {
 			t.Errorf("nodeagent %s: exit code %d", args, code)
 		}

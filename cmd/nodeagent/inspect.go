@@ -72,7 +72,8 @@ type bench interface {
 
 // inspectOnce makes one inspection. Where not even the layout of the node can be found out in time, that is what it
 // reports; what hangs is left behind: the process ends.
-func inspectOnce(ctx context.Context, open func(context.Context) (bench, error), kinds []inspect.Kind) (inspect.Report, error) {
+func inspectOnce(ctx context.Context, open func(context.Context) (bench, error), kinds []inspect.Kind) (inspect.Report,
+	error) {
 	type opened struct {
 		bench bench
 		err   error
@@ -137,7 +138,9 @@ const hostGate = "host-namespaces"
 // inspectExit: leftovers and candidates are problems; what could not be judged, or seen, is "could not tell".
 func inspectExit(r inspect.Report) error {
 	has := func(verdicts ...inspect.Verdict) bool {
-		return slices.ContainsFunc(r.Objects, func(o inspect.Assessment) bool { return slices.Contains(verdicts, o.Verdict) })
+		return slices.ContainsFunc(r.Objects, func(o inspect.Assessment) bool {
+			return slices.Contains(verdicts, o.Verdict)
+		})
 	}
 	switch {
 	case has(inspect.Leftover, inspect.Candidate, inspect.Unowned):
@@ -155,7 +158,8 @@ func printReport(w io.Writer, r inspect.Report, all bool) error {
 	var shown []inspect.Assessment
 	for _, o := range r.Objects {
 		counts[o.Verdict]++
-		if all || o.Verdict == inspect.Leftover || o.Verdict == inspect.Candidate || o.Verdict == inspect.Unknown || o.Verdict == inspect.Unowned {
+		if all || o.Verdict == inspect.Leftover || o.Verdict == inspect.Candidate || o.Verdict == inspect.Unknown ||
+			o.Verdict == inspect.Unowned {
 			shown = append(shown, o)
 		}
 	}
@@ -163,7 +167,8 @@ func printReport(w io.Writer, r inspect.Report, all bool) error {
 	printFailures(&b, r.Errors)
 	printClosedGates(&b, r.Gates)
 	fmt.Fprintf(&b, "%d objects:", len(r.Objects))
-	for _, verdict := range []inspect.Verdict{inspect.Leftover, inspect.Candidate, inspect.Unknown, inspect.Unowned, inspect.Live, inspect.Foreign} {
+	for _, verdict := range []inspect.Verdict{inspect.Leftover, inspect.Candidate, inspect.Unknown, inspect.Unowned,
+		inspect.Live, inspect.Foreign} {
 		fmt.Fprintf(&b, " %d %s", counts[verdict], verdict)
 	}
 	b.WriteString("\n")

@@ -56,7 +56,8 @@ func TestInspectEndsInTime(t *testing.T) {
 				if !errors.Is(err, test.openErr) || took > test.most {
 					t.Errorf("%v after %s", err, took)
 				}
-				if err == nil && (len(report.Errors) != 1 || report.Errors[0].What != test.want || test.openHangs && !strings.Contains(report.Errors[0].Error, "hangs")) {
+				if err == nil && (len(report.Errors) != 1 || report.Errors[0].What != test.want || test.openHangs &&
+					!strings.Contains(report.Errors[0].Error, "hangs")) {
 					t.Errorf("errors: %+v", report.Errors)
 				}
 				if err == nil && inspectExit(report).(*exitError).Code != exitCouldNotTell { //nolint:errorlint // it is no other

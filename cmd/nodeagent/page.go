@@ -15,7 +15,8 @@ import (
 // checksPage is docs/checks.md.
 func checksPage(checks []detect.Check, rules, daemons []rules.Rule, known []checks.Coverage) string {
 	var b strings.Builder
-	b.WriteString("# Checks\n\nGenerated from the code by `go test ./cmd/nodeagent -run Docs -update`. `nodeagent explain CHECK` prints one of them.\n")
+	b.WriteString("# Checks\n\nGenerated from the code by `go test ./cmd/nodeagent -run Docs -update`. `nodeagent " +
+		"explain CHECK` prints one of them.\n")
 	b.WriteString("\n| check | domain | finds |\n|---|---|---|\n")
 	for _, c := range checks {
 		fmt.Fprintf(&b, "| [%s](#%s) | %s | %s |\n", c.ID, c.ID, c.Domain, c.Summary)
@@ -23,15 +24,20 @@ func checksPage(checks []detect.Check, rules, daemons []rules.Rule, known []chec
 	for _, c := range checks {
 		fmt.Fprintf(&b, "\n## %s\n\n%s", c.ID, checkPage(c))
 	}
-	b.WriteString("\n# Rules of the kernel's log\n\nWhere a state is named, the check of that name reads it, raises and clears, and the line only makes it look at once; " +
-		"where that check has nothing to read on a host, the line counts by itself.\n\n| rule | reason | severity | state | kept | means |\n|---|---|---|---|---|---|\n")
+	b.WriteString("\n# Rules of the kernel's log\n\nWhere a state is named, the check of that name reads it, raises " +
+		"and clears, and the line only makes it look at once; where that check has nothing to read on a host, the " +
+		"line counts by itself.\n\n| rule | reason | severity | state | kept | means |\n|---|---|---|---|---|---|\n")
 	for _, r := range rules {
-		fmt.Fprintf(&b, "| %s | %s | %s | %s | %s | %s |\n", r.ID, r.Reason, ruleSeverity(r), r.ConfirmedBy, ruleExpiry(r), cell(r.Summary))
+		fmt.Fprintf(&b, "| %s | %s | %s | %s | %s | %s |\n", r.ID, r.Reason, ruleSeverity(r), r.ConfirmedBy,
+			ruleExpiry(r), cell(r.Summary))
 	}
-	b.WriteString("\n# Rules of what daemons say\n\nFor saved logs only (`nodeagent replay`): in the running agent the checks look at the state itself. " +
-		"A rule believes only who speaks: the unit of a journal's record, the tag of a syslog's line.\n\n| rule | whose words | reason | severity | state | means |\n|---|---|---|---|---|---|\n")
+	b.WriteString("\n# Rules of what daemons say\n\nFor saved logs only (`nodeagent replay`): in the running agent " +
+		"the checks look at the state itself. A rule believes only who speaks: the unit of a journal's record, the " +
+		"tag of a syslog's line.\n\n| rule | whose words | reason | severity | state | means " +
+		"|\n|---|---|---|---|---|---|\n")
 	for _, r := range daemons {
-		fmt.Fprintf(&b, "| %s | %s | %s | %s | %s | %s |\n", r.ID, speakersOf(r), r.Reason, ruleSeverity(r), r.ConfirmedBy, cell(r.Summary))
+		fmt.Fprintf(&b, "| %s | %s | %s | %s | %s | %s |\n", r.ID, speakersOf(r), r.Reason, ruleSeverity(r),
+			r.ConfirmedBy, cell(r.Summary))
 	}
 	b.WriteString("\n# Known faults of nodes, and what finds them\n\n| fault | found by |\n|---|---|\n")
 	for _, k := range known {
@@ -55,7 +61,8 @@ func cell(text string) string { return strings.ReplaceAll(text, "|", "\\|") }
 func checkPage(c detect.Check) string {
 	var b strings.Builder
 	if c.Doc.Why == "" { // a user's own: its file says more
-		return fmt.Sprintf("%s: %s.\n\n**Looks** every %s.\n\n**Next.** %s\n", c.Domain, c.Summary, short(c.Every), c.Advice)
+		return fmt.Sprintf("%s: %s.\n\n**Looks** every %s.\n\n**Next.** %s\n", c.Domain, c.Summary, short(c.Every),
+			c.Advice)
 	}
 	fmt.Fprintf(&b, "%s: %s.\n\n**Why it matters.** %s\n\n**Finds**\n\n", c.Domain, c.Summary, c.Doc.Why)
 	for _, f := range c.Doc.Faults {
@@ -68,9 +75,11 @@ func checkPage(c detect.Check) string {
 	if c.Doc.FalseAlarms == "" { // of the daemon's own: there is nothing to be tuned
 		return b.String() + fmt.Sprintf("\n**Next.** %s\n", c.Advice)
 	}
-	fmt.Fprintf(&b, "\n**Looks** every %s, at most %s long%s. Believed %s; cleared %s.", short(c.Every), short(cmp.Or(c.Deadline, detect.DefaultDeadline)), wakesOf(c), hold(c.Policy.Raise), hold(c.Policy.Clear))
+	fmt.Fprintf(&b, "\n**Looks** every %s, at most %s long%s. Believed %s; cleared %s.", short(c.Every),
+		short(cmp.Or(c.Deadline, detect.DefaultDeadline)), wakesOf(c), hold(c.Policy.Raise), hold(c.Policy.Clear))
 	if c.Condition.Type != "" {
-		fmt.Fprintf(&b, " What is fatal becomes the node condition `%s` (True is bad), or `%s` (True is good).", c.Condition.Type, c.Condition.ReadyType)
+		fmt.Fprintf(&b, " What is fatal becomes the node condition `%s` (True is bad), or `%s` (True is good).",
+			c.Condition.Type, c.Condition.ReadyType)
 	}
 	fmt.Fprintf(&b, "\n\n**False alarms.** %s\n\n**Next.** %s\n", c.Doc.FalseAlarms, c.Advice)
 	return b.String()
@@ -80,7 +89,8 @@ func checkPage(c detect.Check) string {
 func rulePage(r rules.Rule) string {
 	var b strings.Builder
 	if len(r.Emitters) > 0 {
-		fmt.Fprintf(&b, "%s, a rule of what daemons say (%s), for saved logs (`nodeagent replay`): %s.\n\n", r.Domain, speakersOf(r), r.Summary)
+		fmt.Fprintf(&b, "%s, a rule of what daemons say (%s), for saved logs (`nodeagent replay`): %s.\n\n", r.Domain,
+			speakersOf(r), r.Summary)
 		fmt.Fprintf(&b, "* reason `%s`, severity %s\n", r.Reason, ruleSeverity(r))
 	} else {
 		fmt.Fprintf(&b, "%s, a rule of the kernel's log: %s.\n\n", r.Domain, r.Summary)
@@ -92,7 +102,9 @@ func rulePage(r rules.Rule) string {
 	if r.ConfirmedBy != "" && len(r.Emitters) > 0 {
 		fmt.Fprintf(&b, "* in the running agent `%s` reads the state behind it\n", r.ConfirmedBy)
 	} else if r.ConfirmedBy != "" {
-		fmt.Fprintf(&b, "* the state behind it is read by `%s`, which raises and clears; the line makes it look at once\n", r.ConfirmedBy)
+		fmt.Fprintf(&b,
+			"* the state behind it is read by `%s`, which raises and clears; the line makes it look at once\n",
+			r.ConfirmedBy)
 	}
 	for _, p := range r.Patterns {
 		fmt.Fprintf(&b, "* `%s`\n", p)
@@ -113,7 +125,8 @@ func ruleSeverity(r rules.Rule) string {
 	if r.Escalate.Count == 0 {
 		return string(r.Severity)
 	}
-	return fmt.Sprintf("%s; %s from %d in %s", r.Severity, r.EscalateSeverity, r.Escalate.Count, short(r.Escalate.Within))
+	return fmt.Sprintf("%s; %s from %d in %s", r.Severity, r.EscalateSeverity, r.Escalate.Count,
+		short(r.Escalate.Within))
 }
 
 func ruleExpiry(r rules.Rule) string {

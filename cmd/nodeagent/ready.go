@@ -77,7 +77,8 @@ func askReady(ctx context.Context, socket string) agentstatus.Readiness {
 	ready := status.Readiness
 	if status.Version != agent.Version {
 		ready.Ready = false
-		ready.Why = append(ready.Why, fmt.Sprintf("version %s runs, %s is installed: systemctl restart nodeagent", status.Version, agent.Version))
+		ready.Why = append(ready.Why, fmt.Sprintf("version %s runs, %s is installed: systemctl restart nodeagent",
+			status.Version, agent.Version))
 	}
 	return ready
 }

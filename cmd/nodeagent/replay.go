@@ -53,7 +53,8 @@ With -o json, one JSON object per line for each match. Exit code 1 when somethin
 			return printReplay(cmd.OutOrStdout(), cmd.ErrOrStderr(), log, replay.Replay{Format: f}, o.json())
 		},
 	}
-	cmd.Flags().StringVarP(&format, "format", "f", string(replay.Auto), "format of the log: auto, dmesg, kmsg or journal")
+	cmd.Flags().StringVarP(&format, "format", "f", string(replay.Auto),
+		"format of the log: auto, dmesg, kmsg or journal")
 	return cmd
 }
 
@@ -86,7 +87,8 @@ func printReplay(out, errs io.Writer, log io.Reader, how replay.Replay, asJSON b
 	}
 	switch {
 	case !sum.Understood():
-		return fmt.Errorf("none of %d lines is of the format %s; line %d: %q%s", sum.Lines, cmp.Or(how.Format, replay.Auto), sum.FirstBad, sum.FirstBadLine, replayStrange(sum))
+		return fmt.Errorf("none of %d lines is of the format %s; line %d: %q%s", sum.Lines,
+			cmp.Or(how.Format, replay.Auto), sum.FirstBad, sum.FirstBadLine, replayStrange(sum))
 	case sum.Problems():
 		return &exitError{Code: exitProblems}
 	}
@@ -141,7 +143,8 @@ func (p *replayJSON) end(s replay.Summary) error {
 func replayTrouble(s replay.Summary) string {
 	var parts []string
 	if s.Bad > 0 {
-		parts = append(parts, fmt.Sprintf("%d of %d lines could not be read, the first is line %d: %q%s", s.Bad, s.Lines, s.FirstBad, s.FirstBadLine, replayStrange(s)))
+		parts = append(parts, fmt.Sprintf("%d of %d lines could not be read, the first is line %d: %q%s", s.Bad,
+			s.Lines, s.FirstBad, s.FirstBadLine, replayStrange(s)))
 	}
 	if s.Cut > 0 {
 		parts = append(parts, fmt.Sprintf("%d lines were longer than 64 KiB and were cut", s.Cut))

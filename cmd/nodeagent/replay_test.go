@@ -63,7 +63,8 @@ func TestReplayGolden(t *testing.T) {
 				t.Errorf("exit codes %d and %d", code, sameCode)
 			}
 			if *updateReplay {
-				archive.Files = []txtar.File{{Name: "log", Data: []byte(content["log"])}, {Name: "text", Data: []byte(text)}, {Name: "json", Data: []byte(asJSON)}}
+				archive.Files = []txtar.File{{Name: "log", Data: []byte(content["log"])},
+					{Name: "text", Data: []byte(text)}, {Name: "json", Data: []byte(asJSON)}}
 				if err := os.WriteFile(name, txtar.Format(archive), 0o644); err != nil {
 					t.Fatal(err)
 				}
@@ -87,11 +88,13 @@ func TestReplayExitCodes(t *testing.T) {
 		args []string
 		want int
 	}{
-		"nothing wrong":       {"usb 1-1: new device\n", nil, exitFine},
-		"empty":               {"", nil, exitFine},
-		"something wrong":     {panicked, nil, exitProblems},
-		"only information":    {"kexec[896]: segfault at 0 ip 00007f2a4c5d2f31 sp 00007ffd1c0d7a08 error 4 in libc.so\n", nil, exitFine},
-		"still counting":      {"unregister_netdevice: waiting for lo to become free. Usage count = 1\n", nil, exitFine},
+		"nothing wrong":   {"usb 1-1: new device\n", nil, exitFine},
+		"empty":           {"", nil, exitFine},
+		"something wrong": {panicked, nil, exitProblems},
+		"only information": {"kexec[896]: segfault at 0 ip 00007f2a4c5d2f31 sp 00007ffd1c0d7a08 error 4 in libc.so\n",
+			nil, exitFine},
+		"still counting": {"unregister_netdevice: waiting for lo to become free. Usage count = 1\n", nil,
+			exitFine},
 		"of another format":   {panicked, []string{"--format", "kmsg"}, exitCouldNotTell},
 		"an unknown format":   {panicked, []string{"--format", "csv"}, exitCouldNotTell},
 		"no such file":        {"", []string{missing}, exitCouldNotTell},
@@ -110,7 +113,8 @@ func TestReplayExitCodes(t *testing.T) {
 func TestReplayTextIsBounded(t *testing.T) {
 	var log strings.Builder
 	for i := range 3 * maxGroups {
-		log.WriteString("I/O error, dev sd" + strings.Repeat("a", i%7+1) + string(rune('a'+i%26)) + strings.Repeat("b", i/182) + ", sector 1\n")
+		log.WriteString("I/O error, dev sd" + strings.Repeat("a", i%7+1) + string(rune('a'+i%26)) + strings.Repeat("b",
+			i/182) + ", sector 1\n")
 	}
 	p := &replayText{}
 	m, err := kernellog.NewMatcher(rules.Kernel())

@@ -40,10 +40,12 @@ Exit codes: 0 fine, 1 problems found, 2 could not tell.`,
 
 		PersistentPreRunE: func(*cobra.Command, []string) error { return o.valid() },
 	}
-	root.PersistentFlags().StringVarP(&o.configFile, "config", "c", "", "configuration file (default "+config.DefaultFile+" where it exists)")
+	root.PersistentFlags().StringVarP(&o.configFile, "config", "c", "", "configuration file (default "+
+		config.DefaultFile+" where it exists)")
 	root.PersistentFlags().StringVarP(&o.output, "output", "o", "text", "output format: text or json")
 	root.AddCommand(
-		newRun(o), newCheck(o), newInspect(o), newClean(o), newStatus(o), newReady(o), newReload(o), newRetire(o), newConfig(o), newReplay(o), newExplain(o), newVersion(o), newMan(),
+		newRun(o), newCheck(o), newInspect(o), newClean(o), newStatus(o), newReady(o), newReload(o), newRetire(o),
+		newConfig(o), newReplay(o), newExplain(o), newVersion(o), newMan(),
 	)
 	armFaultpoints(root)
 	return root

@@ -50,14 +50,17 @@ func newRun(o *options) *cobra.Command {
 		},
 	}
 	flags := cmd.Flags()
-	flags.StringVar(&f.nodeName, "node-name", "", "Node object of this machine (default: the configuration's, or what kubelet says)")
-	flags.StringVar(&f.serviceAccount, "service-account", "", "directory with token and ca.crt (default: where a pod has them)")
+	flags.StringVar(&f.nodeName, "node-name", "", "Node object of this machine (default: the configuration's, or "+
+		"what kubelet says)")
+	flags.StringVar(&f.serviceAccount, "service-account", "",
+		"directory with token and ca.crt (default: where a pod has them)")
 	flags.BoolVar(&f.enterHost, "enter-host", false, "for containers: enter the namespaces of the host first")
 	flags.BoolVar(&f.enteredHost, "entered-host", false, "")
 	flags.StringVar(&f.lastGood, "last-good", "", `file that keeps the last good configuration. With it the agent starts in any case: when its configuration
 is wrong, with the last good one or the defaults, releasing nothing and saying so. Without it, nothing is started then`)
 	flags.StringVar(&f.listen, "listen", "", "loopback address of metrics and probes (default: the configuration's)")
-	flags.IntVar(&f.initPID, "init-pid", 0, "process whose namespaces are the host's (default: the configuration's, or 1)")
+	flags.IntVar(&f.initPID, "init-pid", 0,
+		"process whose namespaces are the host's (default: the configuration's, or 1)")
 	_ = flags.MarkHidden("entered-host") // the flag exists
 	return cmd
 }

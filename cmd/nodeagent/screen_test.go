@@ -13,8 +13,10 @@ func TestWrap(t *testing.T) {
 	s := screen{width: 20}
 	for _, test := range []struct{ name, text, want string }{
 		{"short", "all well", "all well"},
-		{"long", "this is longer than the line may be", "this is\n          longer\n          than the\n          line may\n          be"},
-		{"a word that is longer", "x/very/long/path/that/nobody/breaks is kept", "x/very/long/path/that/nobody/breaks\n          is kept"},
+		{"long", "this is longer than the line may be", "this is\n          longer\n          than the\n          " +
+			"line may\n          be"},
+		{"a word that is longer", "x/very/long/path/that/nobody/breaks is kept",
+			"x/very/long/path/that/nobody/breaks\n          is kept"},
 		{"white space", " a\tb\n c ", "a b c"},
 		{"counted in characters", "ääääää ö", "ääääää ö"},
 	} {

@@ -56,7 +56,8 @@ func lookInstead(cmd *cobra.Command, o *options, why error) error {
 	}
 	if !o.json() {
 		screen := screenOf(cmd.OutOrStdout())
-		text := sentence(why) + ". This is what one look sees now; whether it lasts, and what was told, only a running agent knows."
+		text := sentence(why) + ". This is what one look sees now; whether it lasts, and what was told, only a " +
+			"running agent knows."
 		if errors.Is(why, status.ErrNotRunning) {
 			text += " Start it with: systemctl start nodeagent."
 		}
@@ -76,7 +77,9 @@ func sentence(err error) string {
 
 func statusExit(s status.Status) error {
 	grave := slices.ContainsFunc(s.Findings, func(b finding.Believed) bool { return b.Severity != finding.Info })
-	unknown := slices.ContainsFunc(s.Checks, func(c status.CheckStatus) bool { return c.Status == finding.StatusUnknown })
+	unknown := slices.ContainsFunc(s.Checks, func(c status.CheckStatus) bool {
+		return c.Status == finding.StatusUnknown
+	})
 	switch {
 	case grave:
 		return &exitError{Code: exitProblems}
@@ -130,7 +133,8 @@ func (p *statusScreen) head() {
 		verdict = append(verdict, p.paint(green, "nothing is wrong"))
 	}
 	fmt.Fprintf(p, "%s: %s   %s\n", p.paint(bold, p.status.Node), strings.Join(verdict, ", "),
-		p.paint(faint, fmt.Sprintf("nodeagent %s, pid %d, up %s", p.status.Version, p.status.PID, ago(p.status.Now, p.status.Started))))
+		p.paint(faint, fmt.Sprintf("nodeagent %s, pid %d, up %s", p.status.Version, p.status.PID,
+			ago(p.status.Now, p.status.Started))))
 }
 
 func severityColour(s finding.Severity) string {
@@ -207,7 +211,8 @@ func (p *statusScreen) leftovers() {
 			objects = append(objects, o)
 		}
 	}
-	fmt.Fprintf(p, "\n%s\n", p.paint(faint, fmt.Sprintf("LEFT BEHIND BY DELETED PODS (looked %s ago; release is %s)", ago(p.status.Now, p.status.Leftovers.At), p.status.Release.Mode)))
+	fmt.Fprintf(p, "\n%s\n", p.paint(faint, fmt.Sprintf("LEFT BEHIND BY DELETED PODS (looked %s ago; release is %s)",
+		ago(p.status.Now, p.status.Leftovers.At), p.status.Release.Mode)))
 	for _, o := range objects[:min(len(objects), mostLeftovers)] {
 		p.line(fmt.Sprintf("%s %s of %s: %s", o.Verdict, o.Kind, podName(o.Pod), o.Why))
 	}
@@ -291,7 +296,9 @@ func (p *statusScreen) checks(all bool) {
 		}
 	}
 	if !all {
-		fmt.Fprintf(p, "\n%s\n", p.paint(faint, fmt.Sprintf("%d checks: %d without fatal findings, %d have nothing to look at here (--all lists them)", len(p.status.Checks), len(fine), len(absent))))
+		fmt.Fprintf(p, "\n%s\n", p.paint(faint,
+			fmt.Sprintf("%d checks: %d without fatal findings, %d have nothing to look at here (--all lists them)",
+				len(p.status.Checks), len(fine), len(absent))))
 		return
 	}
 	fmt.Fprintf(p, "\n%s\n", p.paint(faint, "CHECKS"))

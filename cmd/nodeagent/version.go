@@ -16,9 +16,11 @@ func newVersion(o *options) *cobra.Command {
 		Args:  cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if o.json() {
-				return printJSON(cmd.OutOrStdout(), map[string]string{"version": agent.Version, "go": runtime.Version(), "platform": runtime.GOOS + "/" + runtime.GOARCH})
+				return printJSON(cmd.OutOrStdout(), map[string]string{"version": agent.Version, "go": runtime.Version(),
+					"platform": runtime.GOOS + "/" + runtime.GOARCH})
 			}
-			_, err := fmt.Fprintf(cmd.OutOrStdout(), "nodeagent %s (%s, %s/%s)\n", agent.Version, runtime.Version(), runtime.GOOS, runtime.GOARCH)
+			_, err := fmt.Fprintf(cmd.OutOrStdout(), "nodeagent %s (%s, %s/%s)\n", agent.Version, runtime.Version(),
+				runtime.GOOS, runtime.GOARCH)
 			return err
 		},
 	}

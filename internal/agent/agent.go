@@ -75,7 +75,8 @@ func publish(cfg config.Config, log *slog.Logger) func() {
 // wire builds the agent and lists its components in the order in which they start.
 func (d *daemon) wire(e revision, clients *Clients) (*agent, []component, error) {
 	cfg, log, store := e.cfg, d.log, d.store
-	a := &agent{cfg: cfg, edition: e, log: log, clients: clients, store: store, saver: newSaver(store, log), started: host.Now()}
+	a := &agent{cfg: cfg, edition: e, log: log, clients: clients, store: store, saver: newSaver(store, log),
+		started: host.Now()}
 	left, err := newLeftovers(cfg, log, clients, store)
 	if err != nil {
 		return nil, nil, err
@@ -110,7 +111,8 @@ func (d *daemon) wire(e revision, clients *Clients) (*agent, []component, error)
 		components = append(components, component{r.Name(), r.Run})
 	}
 	if cfg.Report.Metrics.Enabled {
-		components = append(components, component{"metrics", metrics.serve(cfg.Report.Metrics.Listen, health{a.progress, d.configured})})
+		components = append(components, component{"metrics", metrics.serve(cfg.Report.Metrics.Listen,
+			health{a.progress, d.configured})})
 	}
 	a.forgetGone(state)
 	a.tell(thisBoot(a.tracker.State(), a.started), nil) // what was believed a moment ago still holds
@@ -152,7 +154,8 @@ func (a *agent) tell(state finding.State, updates []finding.Update) {
 		if u.Kind == finding.StatusChanged {
 			a.log.Info("check", "check", u.Check, "from", u.From, "to", u.To)
 		} else {
-			a.log.Info(string(u.Kind), "check", u.Check, "subject", u.Finding.Subject, "severity", u.Finding.Severity, "reason", u.Finding.Reason, "message", u.Finding.Message)
+			a.log.Info(string(u.Kind), "check", u.Check, "subject", u.Finding.Subject, "severity", u.Finding.Severity,
+				"reason", u.Finding.Reason, "message", u.Finding.Message)
 		}
 	}
 	for _, r := range a.reporters {
@@ -204,7 +207,8 @@ func (a *agent) status() status.Status {
 		Findings: state.Raised(), Trouble: []string{}, Release: a.leftovers.status(), Leftovers: a.leftovers.last()}
 	for _, check := range state.Checks() {
 		c := state[check]
-		s.Checks = append(s.Checks, status.CheckStatus{Check: check, Status: c.Status, Since: c.Since, Error: c.Err, Why: c.Why, Condition: a.conditionOf(check)})
+		s.Checks = append(s.Checks, status.CheckStatus{Check: check, Status: c.Status, Since: c.Since, Error: c.Err,
+			Why: c.Why, Condition: a.conditionOf(check)})
 	}
 	s.Told = a.teller.all(a.reporters)
 	if err := a.store.Trouble(); err != nil {
@@ -233,9 +237,11 @@ func stateCheck(store *store.Store) detect.Check {
 		Summary: "the agent cannot keep what it believes across restarts",
 		Advice:  "Look at the disk that holds the agent's state directory: full, read-only or failing?",
 		Doc: detect.Doc{
-			Reads:  []string{"what became of the agent's last write to its state file"},
-			Why:    "What was believed, and what waits to be told, is lost when the agent is started again before the disk is well.",
-			Faults: []detect.Fault{{Reason: "StateNotSafe", Severity: finding.Warning, When: "the state file could not be opened or written, was corrupt, or a write of it hangs for 10 s"}},
+			Reads: []string{"what became of the agent's last write to its state file"},
+			Why: "What was believed, and what waits to be told, is lost when the agent is started again before " +
+				"the disk is well.",
+			Faults: []detect.Fault{{Reason: "StateNotSafe", Severity: finding.Warning,
+				When: "the state file could not be opened or written, was corrupt, or a write of it hangs for 10 s"}},
 		},
 		Run: func(context.Context, *host.Host) ([]finding.Finding, error) {
 			trouble := store.Trouble()
@@ -243,7 +249,8 @@ func stateCheck(store *store.Store) detect.Check {
 				return nil, nil
 			}
 			return []finding.Finding{{
-				Subject: finding.Subject{Kind: "agent", Name: "state"}, Severity: finding.Warning, Reason: "StateNotSafe",
+				Subject: finding.Subject{Kind: "agent", Name: "state"}, Severity: finding.Warning,
+				Reason:  "StateNotSafe",
 				Message: fmt.Sprintf("the agent goes on in memory, but a restart may forget: %v", trouble),
 			}}, nil
 		},

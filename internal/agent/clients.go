@@ -81,7 +81,8 @@ func OpenHost(cfg config.Config, log *slog.Logger) (*Clients, error) {
 func (d *Clients) Deps(memory detect.StateStore) checks.Deps {
 	deps := checks.Deps{State: memory, Sources: &detect.StateSources{}}
 	if d.Client != nil {
-		deps.DaemonSets = criticaldaemonsets.DaemonSetLookups{DaemonSet: d.Client.DaemonSet, Unscheduled: d.Client.UnscheduledPods}
+		deps.DaemonSets = criticaldaemonsets.DaemonSetLookups{DaemonSet: d.Client.DaemonSet,
+			Unscheduled: d.Client.UnscheduledPods}
 	}
 	return deps
 }

@@ -107,8 +107,11 @@ func (c *configState) check() detect.Check {
 			Reads: []string{"the configuration file, and the files of node-problem-detector that it names"},
 			Why:   "The agent does otherwise than its operator believes.",
 			Faults: []detect.Fault{
-				{Reason: "AgentConfigInvalid", Severity: finding.Warning, When: "the file is wrong: the agent goes on with what it had, or started with the last good one or the defaults"},
-				{Reason: "AgentConfigNotLoaded", Severity: finding.Info, When: "the file is valid, has changed a while ago, and nobody has loaded it"},
+				{Reason: "AgentConfigInvalid", Severity: finding.Warning,
+					When: "the file is wrong: the agent goes on with what it had, or started with the last good one " +
+						"or the defaults"},
+				{Reason: "AgentConfigNotLoaded", Severity: finding.Info,
+					When: "the file is valid, has changed a while ago, and nobody has loaded it"},
 			},
 		},
 		Run: func(context.Context, *host.Host) ([]finding.Finding, error) { return c.look(), nil },
@@ -116,7 +119,8 @@ func (c *configState) check() detect.Check {
 }
 
 func (c *configState) look() []finding.Finding {
-	f := finding.Finding{Subject: finding.Subject{Kind: "agent", Name: "configuration"}, Facts: map[string]string{"file": c.source.file()}}
+	f := finding.Finding{Subject: finding.Subject{Kind: "agent", Name: "configuration"},
+		Facts: map[string]string{"file": c.source.file()}}
 	switch invalid, unloaded := c.trouble(); {
 	case invalid != nil:
 		f.Severity, f.Reason, f.Message = finding.Warning, "AgentConfigInvalid", invalid.Error()

@@ -52,9 +52,14 @@ func TestConnectionsAreBounded(t *testing.T) {
 		code                         int
 		run                          func(context.Context) error
 	}{
-		{"metrics", "tcp", tcp, "/metrics", http.StatusOK, meter{metrics.New(metrics.Config{})}.serve(tcp, health{&notify.Progress{}, &configState{}})},
-		{"stands back", "tcp", standing, "/readyz", http.StatusServiceUnavailable, standBack(config.Metrics{Enabled: true, Listen: standing}, "x", log)},
-		{"socket", "unix", socket, "/status", http.StatusOK, status.SocketServer{Path: socket, Answers: status.Answers{Status: func() (status.Status, error) { return status.Status{}, nil }}}.Run},
+		{"metrics", "tcp", tcp, "/metrics", http.StatusOK, meter{metrics.New(metrics.Config{})}.serve(tcp,
+			health{&notify.Progress{}, &configState{}})},
+		{"stands back", "tcp", standing, "/readyz", http.StatusServiceUnavailable,
+			standBack(config.Metrics{Enabled: true, Listen: standing}, "x", log)},
+		{"socket", "unix", socket, "/status", http.StatusOK,
+			status.SocketServer{Path: socket, Answers: status.Answers{Status: func() (status.Status, error) {
+				return status.Status{}, nil
+			}}}.Run},
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			ctx, cancel := context.WithCancel(t.Context())
@@ -151,7 +156,8 @@ func TestExpendable(t *testing.T) {
 	}{
 		{"the oldest", []*status.LimitedConn{conn(7, true), conn(7, true)}, 0},
 		{"whose request has not come", []*status.LimitedConn{conn(7, false), conn(7, true), conn(7, true)}, 1},
-		{"of who has most, though all have asked", []*status.LimitedConn{conn(9, true), conn(7, false), conn(7, false)}, 1},
+		{"of who has most, though all have asked", []*status.LimitedConn{conn(9, true), conn(7, false), conn(7, false)},
+			1},
 		{"root's last, though it has most", []*status.LimitedConn{conn(0, true), conn(0, true), conn(7, false)}, 2},
 		{"root's where there are no others", []*status.LimitedConn{conn(0, false), conn(0, true)}, 1},
 		{"who is not known is not root", []*status.LimitedConn{conn(0, true), conn(status.UnknownUser, false)}, 1},

@@ -63,7 +63,8 @@ func (d *daemon) supervise(ctx context.Context, first revision) error {
 	defer stop()
 	ended := make(chan error, 1) // one result; nobody may be left to read it
 	err := supervise(ctx, d.log, []component{
-		{"socket", status.SocketServer{Path: first.cfg.Socket, Answers: status.Answers{Status: d.status, History: d.history, Place: d.containerPaths, Reload: d.askReload}}.Run},
+		{"socket", status.SocketServer{Path: first.cfg.Socket, Answers: status.Answers{Status: d.status,
+			History: d.history, Place: d.containerPaths, Reload: d.askReload}}.Run},
 		{"memory", giveBack},
 		{"watchdog", func(ctx context.Context) error { return d.manager.Watchdog(ctx, d.alive) }},
 		{"agent", func(ctx context.Context) error {

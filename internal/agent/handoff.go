@@ -34,7 +34,8 @@ func (d *daemon) containerPaths() (status.ContainerPaths, error) {
 	if !a.cfg.FromContainer {
 		return status.ContainerPaths{}, nil
 	}
-	return status.ContainerPaths{Config: seenByOthers(d.source.File), ServiceAccount: seenByOthers(a.cfg.ServiceAccountDir), Apiserver: kube.PodServer()}, nil
+	return status.ContainerPaths{Config: seenByOthers(d.source.File),
+		ServiceAccount: seenByOthers(a.cfg.ServiceAccountDir), Apiserver: kube.PodServer()}, nil
 }
 
 // seenByOthers returns where another process finds a path of this one.

@@ -95,7 +95,8 @@ func kubeletPlayer(dir string) error {
 		"root/pki/kubelet.crt": string(certificate),
 		"ready":                "",
 	} {
-		if err := errors.Join(os.MkdirAll(filepath.Dir(filepath.Join(dir, name)), 0o755), os.WriteFile(filepath.Join(dir, name), []byte(text), 0o600)); err != nil {
+		if err := errors.Join(os.MkdirAll(filepath.Dir(filepath.Join(dir, name)), 0o755),
+			os.WriteFile(filepath.Join(dir, name), []byte(text), 0o600)); err != nil {
 			return err
 		}
 	}
@@ -115,7 +116,8 @@ func ownNamespaces(t *testing.T) bool {
 	}
 	child := exec.CommandContext(t.Context(), "/proc/self/exe", "-test.run=^"+t.Name()+"$", "-test.v", "-test.count=1")
 	child.Env = append(os.Environ(), ownProcesses+"=1")
-	child.SysProcAttr = &syscall.SysProcAttr{Cloneflags: syscall.CLONE_NEWPID | syscall.CLONE_NEWNS, Pdeathsig: syscall.SIGKILL}
+	child.SysProcAttr = &syscall.SysProcAttr{Cloneflags: syscall.CLONE_NEWPID | syscall.CLONE_NEWNS,
+		Pdeathsig: syscall.SIGKILL}
 	out, err := child.CombinedOutput()
 	need.Child(t, out)
 	if err != nil {
@@ -151,11 +153,14 @@ func play(t *testing.T, base, name string, uid int) player {
 	if err := errors.Join(os.Mkdir(p.dir, 0o755), os.Chown(p.dir, uid, uid)); err != nil {
 		t.Fatal(err)
 	}
-	cmd := exec.CommandContext(t.Context(), program, "--kubeconfig="+p.dir+"/kubeconfig", "--config="+p.dir+"/config.yaml",
-		"--root-dir="+p.dir+"/root", "--container-runtime-endpoint=unix://"+p.dir+"/cri.sock", "--hostname-override=evil")
+	cmd := exec.CommandContext(t.Context(), program, "--kubeconfig="+p.dir+"/kubeconfig", "--config="+p.dir+
+		"/config.yaml",
+		"--root-dir="+p.dir+"/root", "--container-runtime-endpoint=unix://"+p.dir+"/cri.sock",
+		"--hostname-override=evil")
 	cmd.Env = []string{playKubelet + "=" + p.dir}
 	cmd.Stderr = os.Stderr
-	cmd.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: uint32(uid), Gid: uint32(uid)}, Pdeathsig: syscall.SIGKILL}
+	cmd.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: uint32(uid), Gid: uint32(uid)},
+		Pdeathsig: syscall.SIGKILL}
 	if _, err := cmd.StdinPipe(); err != nil {
 		t.Fatal(err)
 	}
@@ -193,7 +198,8 @@ func TestRealImpostor(t *testing.T) {
 	evil := play(t, base, "kubelet", nobody)
 
 	cfg := config.Default()
-	cfg.StateDir, cfg.ServiceAccountDir, cfg.NodeName = filepath.Join(base, "state"), filepath.Join(base, "none"), "node-a"
+	cfg.StateDir, cfg.ServiceAccountDir, cfg.NodeName = filepath.Join(base, "state"), filepath.Join(base, "none"),
+		"node-a"
 	if err := os.Mkdir(cfg.StateDir, 0o700); err != nil {
 		t.Fatal(err)
 	}
@@ -221,7 +227,8 @@ func TestRealImpostor(t *testing.T) {
 		}
 		data, _ := json.Marshal(clients.Host.Paths)
 		remembered, _ := os.ReadFile(layoutFile(cfg))
-		if all := string(data) + string(remembered) + clients.Host.NodeName; strings.Contains(all, evil.dir) || strings.Contains(all, "evil") {
+		if all := string(data) + string(remembered) + clients.Host.NodeName; strings.Contains(all, evil.dir) ||
+			strings.Contains(all, "evil") {
 			t.Errorf("found %s", all)
 		}
 	}
@@ -237,7 +244,8 @@ func TestRealImpostor(t *testing.T) {
 	}
 
 	real := play(t, base, "kubelet", 0)
-	if p, err := hostdiscover.KubeletFinder(host.Files{}, host.Paths{InitPID: 1, KubeletRoot: real.dir + "/root"})(); err != nil || p.PID != real.pid {
+	if p, err := hostdiscover.KubeletFinder(host.Files{}, host.Paths{InitPID: 1, KubeletRoot: real.dir +
+		"/root"})(); err != nil || p.PID != real.pid {
 		t.Errorf("root's kubelet: process %d, want %d, %v", p.PID, real.pid, err)
 	}
 	d, err := hostdiscover.Discover(host.Files{}, host.Paths{})

@@ -41,7 +41,8 @@ func discover(files host.Files, cfg config.Config) (hostdiscover.Discovery, erro
 	known, err := loadLayout(files, layoutFile(cfg))
 	if err != nil {
 		if !errors.Is(err, fs.ErrNotExist) {
-			found.Notes = append(found.Notes, fmt.Sprintf("how kubelet last said that the node is laid out is not believed: %v", err))
+			found.Notes = append(found.Notes, fmt.Sprintf("how kubelet last said that the node is laid out is not "+
+				"believed: %v", err))
 		}
 		return found, nil // never seen running, or nobody can say: what is on disk must do
 	}
@@ -49,7 +50,8 @@ func discover(files host.Files, cfg config.Config) (hostdiscover.Discovery, erro
 	found.Paths, found.NodeName, found.KubeletInstalled = known.Paths, known.NodeName, true
 	found.KubeconfigNamed = known.KubeconfigNamed
 	hostdiscover.Override(&found.Paths, cfg.Paths)
-	found.Notes = append(found.Notes, "kubelet does not run: the node is taken to be laid out as it said when it last did")
+	found.Notes = append(found.Notes,
+		"kubelet does not run: the node is taken to be laid out as it said when it last did")
 	return found, nil
 }
 
@@ -133,8 +135,10 @@ func writeLayout(name string, data []byte) error {
 // believe says which of the paths that the agent acts on is not root's alone. What is not there may come back.
 func (l layout) believe(files host.Files) error {
 	p := l.Paths
-	for _, path := range append([]string{p.KubeletRoot, p.KubeletConfig, p.Kubeconfig, p.KubeletCAFile, p.PluginRegistry, p.StaticPods,
-		p.ContainerdState, p.ContainerdRoot, p.CRISocket, p.ContainerdSocket, p.CNIConfDir, p.CNICacheDir, p.CNINetworksDir}, p.CNIBinDirs...) {
+	for _, path := range append([]string{p.KubeletRoot, p.KubeletConfig, p.Kubeconfig, p.KubeletCAFile,
+		p.PluginRegistry, p.StaticPods,
+		p.ContainerdState, p.ContainerdRoot, p.CRISocket, p.ContainerdSocket, p.CNIConfDir, p.CNICacheDir,
+		p.CNINetworksDir}, p.CNIBinDirs...) {
 		if path == "" {
 			continue
 		}
@@ -149,5 +153,6 @@ func (l layout) believe(files host.Files) error {
 func (d *Clients) layoutMoved(cfg config.Config) bool {
 	now, err := hostdiscover.Discover(d.Host.Files, cfg.Paths)
 	return err == nil && now.KubeletRunning &&
-		(now.NodeName != d.found.NodeName || now.KubeletInstalled != d.found.KubeletInstalled || !reflect.DeepEqual(now.Paths, d.found.Paths))
+		(now.NodeName != d.found.NodeName || now.KubeletInstalled != d.found.KubeletInstalled ||
+			!reflect.DeepEqual(now.Paths, d.found.Paths))
 }

@@ -23,7 +23,8 @@ func newRememberedNode(t *testing.T, l layout) rememberedNode {
 	t.Helper()
 	n := rememberedNode{files: host.Files{Root: t.TempDir()}}
 	n.cfg.StateDir = t.TempDir()
-	for _, name := range []string{"proc/1/stat", "proc/sys/kernel/hostname", "data/kubelet/x", "data/kubeconfig", "data/cni/bin/x"} {
+	for _, name := range []string{"proc/1/stat", "proc/sys/kernel/hostname", "data/kubelet/x", "data/kubeconfig",
+		"data/cni/bin/x"} {
 		if err := os.MkdirAll(filepath.Dir(filepath.Join(n.files.Root, name)), 0o755); err != nil {
 			t.Fatal(err)
 		}
@@ -39,7 +40,8 @@ func newRememberedNode(t *testing.T, l layout) rememberedNode {
 
 func remembered() layout {
 	paths := hostdiscover.DefaultPaths()
-	paths.KubeletRoot, paths.Kubeconfig, paths.CNIBinDirs = "/data/kubelet", "/data/kubeconfig", []string{"/data/cni/bin"}
+	paths.KubeletRoot, paths.Kubeconfig, paths.CNIBinDirs = "/data/kubelet", "/data/kubeconfig",
+		[]string{"/data/cni/bin"}
 	return layout{Paths: paths, NodeName: "node-a", KubeconfigNamed: true}
 }
 
@@ -49,10 +51,16 @@ func TestRememberedLayout(t *testing.T) {
 		spoil func(n rememberedNode) error
 		note  string // empty: it is believed
 	}{
-		"fine":                   {func(rememberedNode) error { return nil }, ""},
-		"kubeconfig is not here": {func(n rememberedNode) error { return os.Remove(n.files.Root + "/data/kubeconfig") }, ""},
-		"readable by others":     {func(n rememberedNode) error { return os.Chmod(layoutFile(n.cfg), 0o644) }, "not a file that is root's alone"},
-		"writable by others":     {func(n rememberedNode) error { return os.Chmod(layoutFile(n.cfg), 0o606) }, "not a file that is root's alone"},
+		"fine": {func(rememberedNode) error { return nil }, ""},
+		"kubeconfig is not here": {func(n rememberedNode) error {
+			return os.Remove(n.files.Root + "/data/kubeconfig")
+		}, ""},
+		"readable by others": {func(n rememberedNode) error {
+			return os.Chmod(layoutFile(n.cfg), 0o644)
+		}, "not a file that is root's alone"},
+		"writable by others": {func(n rememberedNode) error {
+			return os.Chmod(layoutFile(n.cfg), 0o606)
+		}, "not a file that is root's alone"},
 		"a user's": {func(n rememberedNode) error {
 			if os.Geteuid() != 0 {
 				return os.Chmod(layoutFile(n.cfg), 0o644)
@@ -63,12 +71,24 @@ func TestRememberedLayout(t *testing.T) {
 			name := layoutFile(n.cfg)
 			return errors.Join(os.Rename(name, name+".other"), os.Symlink(name+".other", name))
 		}, "too many levels of symbolic links"},
-		"too large":              {func(n rememberedNode) error { return os.Truncate(layoutFile(n.cfg), maxLayout+1) }, "larger than"},
-		"torn":                   {func(n rememberedNode) error { return os.Truncate(layoutFile(n.cfg), 10) }, "layout.json"},
-		"root dir of others":     {func(n rememberedNode) error { return os.Chmod(n.files.Root+"/data/kubelet", 0o777) }, "/data/kubelet"},
-		"kubeconfig of others":   {func(n rememberedNode) error { return os.Chmod(n.files.Root+"/data/kubeconfig", 0o666) }, "/data/kubeconfig"},
-		"programs of others":     {func(n rememberedNode) error { return os.Chmod(n.files.Root+"/data/cni", 0o777) }, "/data/cni"},
-		"folder above of others": {func(n rememberedNode) error { return os.Chmod(n.files.Root+"/data", 0o777) }, "/data"},
+		"too large": {func(n rememberedNode) error {
+			return os.Truncate(layoutFile(n.cfg), maxLayout+1)
+		}, "larger than"},
+		"torn": {func(n rememberedNode) error {
+			return os.Truncate(layoutFile(n.cfg), 10)
+		}, "layout.json"},
+		"root dir of others": {func(n rememberedNode) error {
+			return os.Chmod(n.files.Root+"/data/kubelet", 0o777)
+		}, "/data/kubelet"},
+		"kubeconfig of others": {func(n rememberedNode) error {
+			return os.Chmod(n.files.Root+"/data/kubeconfig", 0o666)
+		}, "/data/kubeconfig"},
+		"programs of others": {func(n rememberedNode) error {
+			return os.Chmod(n.files.Root+"/data/cni", 0o777)
+		}, "/data/cni"},
+		"folder above of others": {func(n rememberedNode) error {
+			return os.Chmod(n.files.Root+"/data", 0o777)
+		}, "/data"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			n := newRememberedNode(t, remembered())
@@ -79,8 +99,10 @@ func TestRememberedLayout(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			believed := found.Paths.KubeletRoot == "/data/kubelet" && found.Paths.Kubeconfig == "/data/kubeconfig" && found.KubeconfigNamed
-			untouched := found.Paths.KubeletRoot == hostdiscover.DefaultPaths().KubeletRoot && !found.KubeconfigNamed && found.NodeName != "node-a"
+			believed := found.Paths.KubeletRoot == "/data/kubelet" && found.Paths.Kubeconfig == "/data/kubeconfig" &&
+				found.KubeconfigNamed
+			untouched := found.Paths.KubeletRoot == hostdiscover.DefaultPaths().KubeletRoot && !found.KubeconfigNamed &&
+				found.NodeName != "node-a"
 			if test.note == "" && !believed || test.note != "" && !untouched {
 				t.Errorf("found %+v", found)
 			}
@@ -109,9 +131,11 @@ func TestRememberedLayoutGivesNoLeave(t *testing.T) {
 func TestKeepLayout(t *testing.T) {
 	l := remembered()
 	for name, spoil := range map[string]func(n rememberedNode) error{
-		"":                     func(rememberedNode) error { return nil },
-		"programs of others":   func(n rememberedNode) error { return os.Chmod(n.files.Root+"/data/cni/bin", 0o777) },
-		"kubeconfig of others": func(n rememberedNode) error { return os.Chmod(n.files.Root+"/data/kubeconfig", 0o666) },
+		"":                   func(rememberedNode) error { return nil },
+		"programs of others": func(n rememberedNode) error { return os.Chmod(n.files.Root+"/data/cni/bin", 0o777) },
+		"kubeconfig of others": func(n rememberedNode) error {
+			return os.Chmod(n.files.Root+"/data/kubeconfig", 0o666)
+		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			n := newRememberedNode(t, layout{})
@@ -123,7 +147,8 @@ func TestKeepLayout(t *testing.T) {
 			if err := os.Symlink(target, layoutFile(n.cfg)+".new"); err != nil {
 				t.Fatal(err)
 			}
-			clients := &Clients{Host: &host.Host{Files: n.files}, found: hostdiscover.Discovery{Paths: l.Paths, NodeName: l.NodeName, KubeletRunning: true, KubeconfigNamed: true}}
+			clients := &Clients{Host: &host.Host{Files: n.files}, found: hostdiscover.Discovery{Paths: l.Paths,
+				NodeName: l.NodeName, KubeletRunning: true, KubeconfigNamed: true}}
 			clients.keepLayout(n.cfg)
 			info, err := os.Lstat(layoutFile(n.cfg))
 			if kept := err == nil; kept != (name == "") || kept && info.Mode() != 0o600 {

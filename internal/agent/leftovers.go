@@ -49,7 +49,8 @@ const historyKey = "history"
 
 func newLeftovers(cfg config.Config, log *slog.Logger, clients *Clients, store *store.Store) (*leftovers, error) {
 	l := &leftovers{
-		every: cfg.Inspect.Every, host: clients.Host, log: log, mode: cfg.Remediate.Mode, memory: store.Bucket("inspect"),
+		every: cfg.Inspect.Every, host: clients.Host, log: log, mode: cfg.Remediate.Mode,
+		memory:    store.Bucket("inspect"),
 		inspector: newInspector(cfg, clients, log), work: make(chan inspect.Report, 1), history: inspect.History{},
 	}
 	if data, ok := l.memory.Get(historyKey); ok {
@@ -75,9 +76,13 @@ func (l *leftovers) check() detect.Check {
 		Summary: "pods that are gone left objects behind which make the next pods fail",
 		Advice:  "See `nodeagent inspect` for the proof and `nodeagent clean` for what would be released.",
 		Doc: detect.Doc{
-			Reads:  []string{"containers, processes, mounts, cgroups and network of the node, kubelet's pods, and the apiserver's list where something looks suspicious"},
-			Why:    "Names, addresses, devices and memory of a pod that is gone are missing to the next one: it waits in ContainerCreating.",
-			Faults: []detect.Fault{{Reason: "PodLeftovers", Severity: finding.Warning, When: "every witness agrees, several times over minutes, that the pod of an object is gone"}, unownedFault},
+			Reads: []string{"containers, processes, mounts, cgroups and network of the node, kubelet's pods, and " +
+				"the apiserver's list where something looks suspicious"},
+			Why: "Names, addresses, devices and memory of a pod that is gone are missing to the next one: it " +
+				"waits in ContainerCreating.",
+			Faults: []detect.Fault{{Reason: "PodLeftovers", Severity: finding.Warning,
+				When: "every witness agrees, several times over minutes, that the pod of an object is gone"},
+				unownedFault},
 		},
 		Run: func(ctx context.Context, _ *host.Host) ([]finding.Finding, error) { return l.look(ctx) },
 	}
@@ -164,7 +169,8 @@ func leftoverFinding(group string, objects []inspect.Assessment) finding.Finding
 		name = group
 	}
 	return finding.Finding{
-		Subject: finding.Subject{Kind: "pod", Name: name, UID: pod.UID}, Severity: finding.Warning, Reason: "PodLeftovers",
+		Subject: finding.Subject{Kind: "pod", Name: name, UID: pod.UID}, Severity: finding.Warning,
+		Reason:  "PodLeftovers",
 		Message: fmt.Sprintf("pod %s (%s) is gone and left behind: %s", name, pod.UID, strings.Join(parts, ", ")),
 	}
 }
@@ -208,14 +214,16 @@ func (l *leftovers) note(outcome remediate.Outcome) {
 	var lines []string
 	for _, pod := range outcome.Pods {
 		if pod.Result != remediate.NotActed {
-			lines = append(lines, strings.TrimSuffix(fmt.Sprintf("pod %s: %s: %s", pod.Group, pod.Result, pod.Why), ": "))
+			lines = append(lines, strings.TrimSuffix(fmt.Sprintf("pod %s: %s: %s", pod.Group, pod.Result, pod.Why),
+				": "))
 			l.log.Info("release of a pod ended", "pod", pod.Group, "result", pod.Result, "err", pod.Why)
 		}
 		for _, step := range pod.Steps {
 			lines = append(lines, DescribeStep(step))
 			if step.Result != remediate.NotActed {
 				l.meter.Released(string(step.Kind), string(step.Result))
-				l.log.Info("release", "kind", step.Kind, "subject", step.ID, "action", step.Description, "result", step.Result, "err", step.Error)
+				l.log.Info("release", "kind", step.Kind, "subject", step.ID, "action", step.Description, "result",
+					step.Result, "err", step.Error)
 			}
 		}
 	}
@@ -259,7 +267,8 @@ func (l *leftovers) copyHistory() inspect.History {
 
 // newRunner returns the releaser. Before it touches a pod it looks at everything once more, with an inspector that has
 // asked the apiserver nothing yet, and the same memory.
-func newRunner(cfg config.Config, clients *Clients, log *slog.Logger, history func() inspect.History) (*remediate.Runner, error) {
+func newRunner(cfg config.Config, clients *Clients, log *slog.Logger,
+	history func() inspect.History) (*remediate.Runner, error) {
 	h, err := mutate.New(clients.Host, log)
 	if err != nil {
 		return nil, err

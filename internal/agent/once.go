@@ -40,7 +40,8 @@ func OpenBench(ctx context.Context, cfg config.Config, log *slog.Logger) (*Bench
 	if err != nil {
 		return nil, err
 	}
-	b := &Bench{clients: clients, inspector: newInspector(cfg, clients, log).Within(passLimit), history: inspect.History{}}
+	b := &Bench{clients: clients, inspector: newInspector(cfg, clients, log).Within(passLimit),
+		history: inspect.History{}}
 	if b.runner, err = newRunner(cfg, clients, log, func() inspect.History { return b.history }); err != nil {
 		return nil, errors.Join(err, b.Close())
 	}
@@ -62,7 +63,8 @@ func (b *Bench) recall(ctx context.Context, cfg config.Config) error {
 	}
 	store, err := internalstore.OpenStore(filepath.Join(cfg.StateDir, "state.db"))
 	if errors.Is(err, internalstore.ErrInUse) {
-		b.deaf = fmt.Errorf("an agent runs but does not answer on %s: %w; nothing counts as seen before", cfg.Socket, err)
+		b.deaf = fmt.Errorf("an agent runs but does not answer on %s: %w; nothing counts as seen before", cfg.Socket,
+			err)
 		return nil
 	}
 	if err != nil {
@@ -122,6 +124,7 @@ func (b *Bench) Plan(ctx context.Context, report inspect.Report) ([]remediate.St
 const LockWait = 30 * time.Second
 
 // Release releases them. It says for whom it waits where another release is running.
-func (b *Bench) Release(ctx context.Context, report inspect.Report, waiting func(why string)) (remediate.Outcome, error) {
+func (b *Bench) Release(ctx context.Context, report inspect.Report, waiting func(why string)) (remediate.Outcome,
+	error) {
 	return b.runner.Waiting(LockWait, waiting).Release(ctx, report)
 }

@@ -29,11 +29,13 @@ func sourceCheck(name detect.WakeSource, tells string) detect.Check {
 	return detect.Check{
 		ID: "source-" + string(name), Domain: "agent",
 		Summary: "the agent does not hear what tells it to look at once",
-		Advice:  "The message names what could not be opened or read. The agent tries again every 10 s; until then faults are found at the checks' intervals.",
+		Advice: "The message names what could not be opened or read. The agent tries again every 10 s; until then " +
+			"faults are found at the checks' intervals.",
 		Doc: detect.Doc{
-			Reads:  []string{tells},
-			Why:    "A fault is found within a minute instead of a second.",
-			Faults: []detect.Fault{{Reason: "SourceLost", Severity: finding.Warning, When: "the source ended or could not be opened"}},
+			Reads: []string{tells},
+			Why:   "A fault is found within a minute instead of a second.",
+			Faults: []detect.Fault{{Reason: "SourceLost", Severity: finding.Warning,
+				When: "the source ended or could not be opened"}},
 		},
 	}
 }

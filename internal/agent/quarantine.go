@@ -38,7 +38,8 @@ func (q *quarantine) count(ctx context.Context, l *leftovers, changed bool) {
 		return
 	}
 	l.meter.Quarantined(metrics.Quarantine{
-		Bytes: state.Bytes, MaxBytes: state.MaxBytes, Entries: state.Entries, Foreign: state.Foreign, Due: state.Due, Oldest: state.Oldest,
+		Bytes: state.Bytes, MaxBytes: state.MaxBytes, Entries: state.Entries, Foreign: state.Foreign, Due: state.Due,
+		Oldest: state.Oldest,
 	})
 	q.mu.Lock()
 	q.state = &state

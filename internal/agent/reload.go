@@ -95,7 +95,8 @@ func (d *daemon) reread(a *agent) (revision, error) {
 		{"stateDir", a.cfg.StateDir, want.cfg.StateDir}, {"socket", a.cfg.Socket, want.cfg.Socket},
 	} {
 		if p.was != p.is {
-			return want, fmt.Errorf("%s: %s: %s cannot become %s without a restart", d.source.file(), p.key, p.was, p.is)
+			return want, fmt.Errorf("%s: %s: %s cannot become %s without a restart", d.source.file(), p.key, p.was,
+				p.is)
 		}
 	}
 	if err := want.newlyBroken(a.edition); err != nil {

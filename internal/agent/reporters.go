@@ -80,7 +80,8 @@ func (a *agent) openReporters() meter {
 }
 
 // sources are what wakes checks before their time.
-func sources(h *host.Host, log *slog.Logger, m meter, kernelLog *kernellog.LiveKernelLog, monitors *npd.Monitors) []detect.Source {
+func sources(h *host.Host, log *slog.Logger, m meter, kernelLog *kernellog.LiveKernelLog,
+	monitors *npd.Monitors) []detect.Source {
 	return []detect.Source{
 		kernellog.KernelLogSource(kernelLog, log, monitors.Kernel(kmsg.WatchKernelLog), func(records uint64) {
 			m.KmsgLost(int(min(records, 1<<30))) //nolint:gosec // bounded

@@ -18,13 +18,16 @@ func TestSummary(t *testing.T) {
 		want  string
 	}{
 		"nobody has looked": {finding.State{}, "2 of 2 checks cannot tell: see nodeagent status"},
-		"one has looked":    {finding.State{"a": {Status: finding.StatusHealthy}}, "1 of 2 checks cannot tell: see nodeagent status"},
+		"one has looked": {finding.State{"a": {Status: finding.StatusHealthy}},
+			"1 of 2 checks cannot tell: see nodeagent status"},
 		"all is well": {finding.State{"a": {Status: finding.StatusHealthy}, "b": {Status: finding.StatusNotApplicable}},
 			"nothing is wrong with this node"},
-		"a fault": {finding.State{"a": {Status: finding.StatusFaulty, Subjects: raised(finding.Fatal)}, "b": {Status: finding.StatusUnknown}},
+		"a fault": {finding.State{"a": {Status: finding.StatusFaulty, Subjects: raised(finding.Fatal)},
+			"b": {Status: finding.StatusUnknown}},
 			"1 fatal, 1 of 2 checks cannot tell: see nodeagent status"},
 		"a source is lost": {finding.State{"a": {Status: finding.StatusHealthy}, "b": {Status: finding.StatusHealthy},
-			"source-mounts": {Status: finding.StatusHealthy, Subjects: raised(finding.Warning)}}, "1 warning: see nodeagent status"},
+			"source-mounts": {Status: finding.StatusHealthy, Subjects: raised(finding.Warning)}},
+			"1 warning: see nodeagent status"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			if got := summary(checks, test.state); got != test.want {

@@ -28,7 +28,8 @@ const (
 // acquire opens the state file. Where another agent has it, because one was installed as a package and one as a
 // DaemonSet, the later one stands back: it says so, does nothing, is alive and not ready, and takes over when the
 // other one has ended. It does not end by itself: that would be a crash loop. The store is nil when ctx has ended.
-func acquire(ctx context.Context, cfg config.Config, log *slog.Logger, manager *notify.Manager) (*internalstore.Store, error) {
+func acquire(ctx context.Context, cfg config.Config, log *slog.Logger, manager *notify.Manager) (*internalstore.Store,
+	error) {
 	path := filepath.Join(cfg.StateDir, "state.db")
 	store, err := internalstore.OpenStore(path)
 	if !errors.Is(err, internalstore.ErrInUse) {

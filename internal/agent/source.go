@@ -54,7 +54,8 @@ func (s Source) parse(name string, data []byte) (revision, error) {
 	if s.Over != nil {
 		cfg = s.Over(cfg)
 	}
-	return revision{cfg: cfg, data: data, from: name, file: true, monitors: config.ReadMonitors(cfg.NodeProblemDetector)}, nil
+	return revision{cfg: cfg, data: data, from: name, file: true,
+		monitors: config.ReadMonitors(cfg.NodeProblemDetector)}, nil
 }
 
 // same reports whether two editions ask for the same.

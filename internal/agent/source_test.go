@@ -47,12 +47,14 @@ func TestFallbacksReleaseNothing(t *testing.T) {
 	}
 	var got []string
 	for _, f := range s.fallbacks() {
-		got = append(got, strings.Join([]string{f.from, f.cfg.NodeName, f.cfg.ServiceAccountDir, string(f.cfg.Remediate.Mode), string(f.cfg.Remediate.Kinds[inspect.Cgroup])}, ","))
+		got = append(got, strings.Join([]string{f.from, f.cfg.NodeName, f.cfg.ServiceAccountDir,
+			string(f.cfg.Remediate.Mode), string(f.cfg.Remediate.Kinds[inspect.Cgroup])}, ","))
 		if f.file {
 			t.Errorf("%s is called what the operator wants", f.from)
 		}
 	}
-	if diff := cmp.Diff([]string{"the last good configuration,mine,/over,dry-run,dry-run", "the defaults,,/over,dry-run,"}, got); diff != "" {
+	if diff := cmp.Diff([]string{"the last good configuration,mine,/over,dry-run,dry-run",
+		"the defaults,,/over,dry-run,"}, got); diff != "" {
 		t.Error(diff)
 	}
 	if e.cfg.Remediate.Kinds[inspect.Cgroup] != remediate.On {

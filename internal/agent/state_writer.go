@@ -28,7 +28,8 @@ type stateWriter struct {
 const saveEvery = 5 * time.Minute
 
 func newSaver(store *store.Store, log *slog.Logger) *stateWriter {
-	return &stateWriter{store: store, log: log, ready: make(chan struct{}, 1), waiting: map[string]*finding.CheckState{}, notes: map[string][]byte{}, saved: map[string]time.Duration{}}
+	return &stateWriter{store: store, log: log, ready: make(chan struct{}, 1),
+		waiting: map[string]*finding.CheckState{}, notes: map[string][]byte{}, saved: map[string]time.Duration{}}
 }
 
 // enqueue takes the new state of a check and writes it soon when it differs from the old one in what matters.
@@ -67,12 +68,14 @@ func (s *stateWriter) noted(key string) ([]byte, bool) {
 
 // sameShape reports whether two states differ only in counters and times that a restart may lose.
 func sameShape(a, b *finding.CheckState) bool {
-	if a == nil || b == nil || a.Status != b.Status || len(a.Subjects) != len(b.Subjects) || (a.Err == "") != (b.Err == "") {
+	if a == nil || b == nil || a.Status != b.Status || len(a.Subjects) != len(b.Subjects) ||
+		(a.Err == "") != (b.Err == "") {
 		return false
 	}
 	for key, x := range a.Subjects {
 		y, ok := b.Subjects[key]
-		if !ok || x.ID != y.ID || x.Reason != y.Reason || x.Severity != y.Severity || (x.Absent == 0) != (y.Absent == 0) {
+		if !ok || x.ID != y.ID || x.Reason != y.Reason || x.Severity != y.Severity ||
+			(x.Absent == 0) != (y.Absent == 0) {
 			return false
 		}
 	}

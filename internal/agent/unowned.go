@@ -12,7 +12,8 @@ import (
 // unownedFault is what the check "leftovers" says besides of pods that are gone.
 var unownedFault = detect.Fault{
 	Reason: "UnownedObjects", Severity: finding.Info,
-	When: "objects of a form that the runtime gives have been there for many minutes, and nothing names the pod they were made for",
+	When: "objects of a form that the runtime gives have been there for many minutes, and nothing names the pod they " +
+		"were made for",
 }
 
 // unownedFindings tells once of all that nothing ties to a pod. It is never released: nobody can prove whose it is.
@@ -36,7 +37,9 @@ func unownedFindings(report inspect.Report, node string) []finding.Finding {
 		text += fmt.Sprintf(" and %d more", n-most)
 	}
 	return []finding.Finding{{
-		Subject: finding.Subject{Kind: "node", Name: node}, Severity: unownedFault.Severity, Reason: unownedFault.Reason,
-		Message: fmt.Sprintf("%d objects have nothing that names the pod they were made for, and are left to a person: %s", n, text),
+		Subject: finding.Subject{Kind: "node", Name: node}, Severity: unownedFault.Severity,
+		Reason: unownedFault.Reason,
+		Message: fmt.Sprintf(
+			"%d objects have nothing that names the pod they were made for, and are left to a person: %s", n, text),
 	}}
 }

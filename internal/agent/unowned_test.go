@@ -13,7 +13,8 @@ func TestUnownedObjectsKeepTheCheckConclusive(t *testing.T) {
 	report := func(verdicts ...inspect.Verdict) inspect.Report {
 		var r inspect.Report
 		for _, v := range verdicts {
-			r.Objects = append(r.Objects, inspect.Assessment{Object: inspect.Object{Kind: inspect.Netns, ID: "/run/netns/cni-1"}, Verdict: v})
+			r.Objects = append(r.Objects, inspect.Assessment{Object: inspect.Object{Kind: inspect.Netns,
+				ID: "/run/netns/cni-1"}, Verdict: v})
 		}
 		return r
 	}

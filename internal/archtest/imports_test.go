@@ -56,7 +56,8 @@ func sources(t *testing.T) []source {
 		}
 		rel, _ := filepath.Rel(root, path)
 		if d.IsDir() {
-			if rel != "." && (strings.HasPrefix(d.Name(), ".") || d.Name() == "testdata" || rel == "test/kubernetes" || rel == "test/helm") {
+			if rel != "." && (strings.HasPrefix(d.Name(), ".") || d.Name() == "testdata" || rel == "test/kubernetes" ||
+				rel == "test/helm") {
 				return filepath.SkipDir
 			}
 			return nil
@@ -126,7 +127,8 @@ func hasPrefix(s string, prefixes []string) bool {
 // TestNothingEndsTheProcess: below cmd nothing panics or exits; a check that is wrong must not take the agent down.
 func TestNothingEndsTheProcess(t *testing.T) {
 	// Children of the agent are processes of their own: they end themselves.
-	children := []string{"internal/host/probe/prober_child.go", "internal/mutate/child_main.go", "internal/faultpoint/armed.go"}
+	children := []string{"internal/host/probe/prober_child.go", "internal/mutate/child_main.go",
+		"internal/faultpoint/armed.go"}
 	for _, s := range sources(t) {
 		if !strings.HasPrefix(s.pkg, "pkg") && !strings.HasPrefix(s.pkg, "internal") || hasPrefix(s.name, children) {
 			continue
@@ -142,7 +144,8 @@ func TestNothingEndsTheProcess(t *testing.T) {
 					t.Errorf("%s: panic", s.fset.Position(call.Pos()))
 				}
 			case *ast.SelectorExpr:
-				if x, ok := f.X.(*ast.Ident); ok && (x.Name == "os" && f.Sel.Name == "Exit" || x.Name == "log" && strings.HasPrefix(f.Sel.Name, "Fatal")) {
+				if x, ok := f.X.(*ast.Ident); ok && (x.Name == "os" && f.Sel.Name == "Exit" || x.Name == "log" &&
+					strings.HasPrefix(f.Sel.Name, "Fatal")) {
 					t.Errorf("%s: %s.%s", s.fset.Position(call.Pos()), x.Name, f.Sel.Name)
 				}
 			}

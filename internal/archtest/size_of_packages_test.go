@@ -22,7 +22,8 @@ func TestPackagesAreSmall(t *testing.T) {
 	}
 	for pkg := range files {
 		if files[pkg] > maxFiles || names[pkg] > maxNames {
-			t.Errorf("%s has %d files and %d names at package level: at most %d and %d", pkg, files[pkg], names[pkg], maxFiles, maxNames)
+			t.Errorf("%s has %d files and %d names at package level: at most %d and %d", pkg, files[pkg], names[pkg],
+				maxFiles, maxNames)
 		}
 	}
 }

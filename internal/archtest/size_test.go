@@ -21,7 +21,8 @@ func TestLinkerDropsWhatIsUnused(t *testing.T) {
 	if tags == nil {
 		t.Fatal("the Makefile names no TAGS")
 	}
-	cmd := exec.CommandContext(t.Context(), "go", "build", "-tags", string(tags[1]), "-ldflags", "-dumpdep", "-o", filepath.Join(t.TempDir(), "nodeagent"), "../../cmd/nodeagent")
+	cmd := exec.CommandContext(t.Context(), "go", "build", "-tags", string(tags[1]), "-ldflags", "-dumpdep", "-o",
+		filepath.Join(t.TempDir(), "nodeagent"), "../../cmd/nodeagent")
 	cmd.Env = append(os.Environ(), "CGO_ENABLED=0")
 	out, err := cmd.CombinedOutput()
 	if err != nil {

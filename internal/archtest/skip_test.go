@@ -19,7 +19,8 @@ func TestNoSilentSkip(t *testing.T) {
 			return err
 		}
 		rel, _ := filepath.Rel(root, path)
-		if d.IsDir() && (rel != "." && strings.HasPrefix(d.Name(), ".") || d.Name() == "testdata" || rel == "test/need") {
+		if d.IsDir() && (rel != "." && strings.HasPrefix(d.Name(), ".") || d.Name() == "testdata" ||
+			rel == "test/need") {
 			return filepath.SkipDir
 		}
 		if d.IsDir() || !strings.HasSuffix(path, ".go") {

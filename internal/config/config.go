@@ -51,10 +51,11 @@ type Report struct {
 
 // Conditions are the conditions of the Node.
 type Conditions struct {
-	Enabled    bool                 `yaml:"enabled"`
-	Vocabulary condition.Vocabulary `yaml:"vocabulary"` // problem (True is bad, as node-problem-detector) or ready (True is good)
-	Spread     time.Duration        `yaml:"spread"`     // writes that are not urgent come at random within it
-	Refresh    time.Duration        `yaml:"refresh"`    // all is written again after this
+	Enabled bool `yaml:"enabled"`
+	// problem (True is bad, as node-problem-detector) or ready (True is good)
+	Vocabulary condition.Vocabulary `yaml:"vocabulary"`
+	Spread     time.Duration        `yaml:"spread"`  // writes that are not urgent come at random within it
+	Refresh    time.Duration        `yaml:"refresh"` // all is written again after this
 }
 
 // Events are Kubernetes Events on the Node.
@@ -79,9 +80,10 @@ func Default() Config {
 		Inspect:   inspect.DefaultSettings(),
 		Remediate: remediate.Defaults(),
 		Report: Report{
-			Conditions: Conditions{Enabled: true, Vocabulary: condition.Problem, Spread: condition.DefaultSpread, Refresh: condition.DefaultRefresh},
-			Events:     Events{Enabled: true, Burst: 10, Every: time.Minute},
-			Metrics:    Metrics{Enabled: true, Listen: "127.0.0.1:10680"},
+			Conditions: Conditions{Enabled: true, Vocabulary: condition.Problem, Spread: condition.DefaultSpread,
+				Refresh: condition.DefaultRefresh},
+			Events:  Events{Enabled: true, Burst: 10, Every: time.Minute},
+			Metrics: Metrics{Enabled: true, Listen: "127.0.0.1:10680"},
 		},
 		Plugins: []plugin.Settings{}, Rules: []kernellog.OwnRule{}, NodeProblemDetector: npd.DefaultSettings(),
 	}
@@ -103,7 +105,8 @@ func (m Metrics) Problems() map[string]string {
 // Problems returns what is wrong with c.
 func (c Conditions) Problems() map[string]string {
 	if c.Vocabulary != condition.Problem && c.Vocabulary != condition.Ready {
-		return map[string]string{"vocabulary": "must be " + string(condition.Problem) + " or " + string(condition.Ready)}
+		return map[string]string{"vocabulary": "must be " + string(condition.Problem) + " or " +
+			string(condition.Ready)}
 	}
 	return nil
 }

@@ -34,7 +34,8 @@ func TestParseOverDefaults(t *testing.T) {
 		t.Fatal(err)
 	}
 	load := *checks.SettingsOf[load.Settings](c.Checks, "load")
-	if load.Every != time.Minute || load.Settings.LoadPerCPU != 8 || !load.Enabled || c.Remediate.Mode != "on" || c.Remediate.PodsPerHour == 0 {
+	if load.Every != time.Minute || load.Settings.LoadPerCPU != 8 || !load.Enabled || c.Remediate.Mode != "on" ||
+		c.Remediate.PodsPerHour == 0 {
 		t.Errorf("got %+v, %+v", load, c.Remediate)
 	}
 }
@@ -45,16 +46,22 @@ func TestMistakes(t *testing.T) {
 		{"unknown key", "nodeName: a\nchecks:\n  lod: {}\n", `f:3: unknown key "lod"`},
 		{"unknown setting of a check", "checks:\n  load:\n    loadPerCpu: 3\n", `f:3: unknown key "loadPerCpu"`},
 		{"wrong type", "checks:\n  load:\n    enabled: perhaps\n", "f:3: cannot unmarshal"},
-		{"duration without unit", "checks:\n  load:\n    every: 30\n", "f:3: cannot unmarshal !!int `30` into time.Duration"},
+		{"duration without unit", "checks:\n  load:\n    every: 30\n",
+			"f:3: cannot unmarshal !!int `30` into time.Duration"},
 		{"negative duration", "inspect:\n  grace: -1m\n", "f:2: inspect.grace"},
 		{"negative count", "inspect:\n  passes: -1\n", "f:2: inspect.passes: -1: must not be negative"},
-		{"severity", "checks:\n  load:\n    severity: bad\n", `f:3: checks.load.severity: "bad": a severity is fatal, warning or info`},
+		{"severity", "checks:\n  load:\n    severity: bad\n",
+			`f:3: checks.load.severity: "bad": a severity is fatal, warning or info`},
 		{"mode", "\nremediate:\n  mode: yes-please\n", `f:3: remediate.mode: mode "yes-please"`},
-		{"mode of a kind", "remediate:\n  kinds:\n    mount: maybe\n", "f:3: remediate.kinds: kinds: mount: mode \"maybe\""},
-		{"relative path", "paths:\n  kubeletRoot: kubelet\n", `f:2: paths.kubeletRoot: "kubelet" is not an absolute path`},
-		{"cgroup driver", "paths:\n  cgroupDriver: cgroupsfs\n", `f:2: paths.cgroupDriver: "cgroupsfs": want systemd or cgroupfs`},
+		{"mode of a kind", "remediate:\n  kinds:\n    mount: maybe\n",
+			"f:3: remediate.kinds: kinds: mount: mode \"maybe\""},
+		{"relative path", "paths:\n  kubeletRoot: kubelet\n",
+			`f:2: paths.kubeletRoot: "kubelet" is not an absolute path`},
+		{"cgroup driver", "paths:\n  cgroupDriver: cgroupsfs\n",
+			`f:2: paths.cgroupDriver: "cgroupsfs": want systemd or cgroupfs`},
 		{"state directory", "stateDir: here\n", `f:1: stateDir: "here" is not an absolute path`},
-		{"metrics for the world", "report:\n  metrics: {listen: '0.0.0.0:10680'}\n", "f:2: report.metrics.listen: must be address:port of the loopback interface"},
+		{"metrics for the world", "report:\n  metrics: {listen: '0.0.0.0:10680'}\n",
+			"f:2: report.metrics.listen: must be address:port of the loopback interface"},
 		{"vocabulary", "report:\n  conditions:\n    vocabulary: mine\n", "f:3: report.conditions.vocabulary"},
 		{"DaemonSet name", "checks:\n  critical-daemonsets:\n    daemonSets: [a/b/c]\n", "f:"},
 		{"not YAML", "a: [", "f:"},
@@ -78,8 +85,10 @@ func TestMistakes(t *testing.T) {
 
 // TestMistakesOfChecks: those of several checks are told together, in the order of the lines.
 func TestMistakesOfChecks(t *testing.T) {
-	_, err := Parse("f", []byte("checks:\n  zombies: {a: 1}\n  lod:\n    b: 1\n  load: {every: 30}\n  nothing:\n  dns:\n"))
-	want := "f:2: unknown key \"a\"\nf:3: unknown key \"lod\"\nf:5: cannot unmarshal !!int `30` into time.Duration\nf:6: unknown key \"nothing\""
+	_, err := Parse("f",
+		[]byte("checks:\n  zombies: {a: 1}\n  lod:\n    b: 1\n  load: {every: 30}\n  nothing:\n  dns:\n"))
+	want := "f:2: unknown key \"a\"\nf:3: unknown key \"lod\"\nf:5: cannot unmarshal !!int `30` into " +
+		"time.Duration\nf:6: unknown key \"nothing\""
 	if err == nil || err.Error() != want {
 		t.Errorf("got %v, want %s", err, want)
 	}
@@ -91,13 +100,15 @@ func TestMistakesOfChecks(t *testing.T) {
 
 // TestRemovedChecks: a configuration of an earlier release still starts the agent, which says what it ignores.
 func TestRemovedChecks(t *testing.T) {
-	c, err := Parse("f", []byte("checks:\n  load: {loadPerCPU: 8}\n  entropy:\n    every: 2m\n    what: ever\n  address-overlap:\n"))
+	c, err := Parse("f", []byte("checks:\n  load: {loadPerCPU: 8}\n  entropy:\n    every: 2m\n    what: ever\n  "+
+		"address-overlap:\n"))
 	if err != nil {
 		t.Fatal(err)
 	}
 	want := []string{
 		"line 3: checks.entropy is ignored: this check was removed: since Linux 5.18 the kernel's random numbers do not run out",
-		"line 6: checks.address-overlap is ignored: this check was removed: a node knows only the part of the cluster's ranges that its own pods get",
+		"line 6: checks.address-overlap is ignored: this check was removed: a node knows only the part of the " +
+			"cluster's ranges that its own pods get",
 	}
 	if diff := cmp.Diff(want, c.Checks.Ignored); diff != "" {
 		t.Error(diff)
@@ -112,7 +123,8 @@ func TestRemovedChecks(t *testing.T) {
 }
 
 func TestLoad(t *testing.T) {
-	if _, err := Load(filepath.Join(t.TempDir(), "missing.yaml")); err == nil || !strings.Contains(err.Error(), "missing.yaml") {
+	if _, err := Load(filepath.Join(t.TempDir(), "missing.yaml")); err == nil ||
+		!strings.Contains(err.Error(), "missing.yaml") {
 		t.Errorf("a file that was named and is not there: %v", err)
 	}
 	huge := filepath.Join(t.TempDir(), "huge.yaml")

@@ -74,7 +74,8 @@ func Parse(name string, data []byte) (Config, error) {
 	}
 	var problems []error
 	for _, p := range c.problems() {
-		problems = append(problems, fmt.Errorf("%s:%d: %s: %s", name, line(&tree, p.path), strings.Join(p.path, "."), p.what))
+		problems = append(problems, fmt.Errorf("%s:%d: %s: %s", name, line(&tree, p.path), strings.Join(p.path, "."),
+			p.what))
 	}
 	return c, errors.Join(problems...)
 }

@@ -70,7 +70,8 @@ func monitorFiles(patterns []string) (names []string, problems []error) {
 	slices.Sort(names)
 	names = slices.Compact(names)
 	if len(names) > maxMonitorFiles {
-		problems = append(problems, fmt.Errorf("%s: the %d files after this one are not run: %d are possible", names[maxMonitorFiles-1], len(names)-maxMonitorFiles, maxMonitorFiles))
+		problems = append(problems, fmt.Errorf("%s: the %d files after this one are not run: %d are possible",
+			names[maxMonitorFiles-1], len(names)-maxMonitorFiles, maxMonitorFiles))
 		names = names[:maxMonitorFiles]
 	}
 	return names, problems

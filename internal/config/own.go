@@ -20,7 +20,8 @@ func (c Config) ownProblems() []problem {
 	}
 	for i, p := range c.Plugins {
 		if slices.ContainsFunc(c.Plugins[:i], func(o plugin.Settings) bool { return o.Name == p.Name }) {
-			problems = append(problems, problem{[]string{"plugins", strconv.Itoa(i), "name"}, fmt.Sprintf("there are two plugins called %q", p.Name)})
+			problems = append(problems, problem{[]string{"plugins", strconv.Itoa(i), "name"},
+				fmt.Sprintf("there are two plugins called %q", p.Name)})
 		}
 	}
 	return problems

@@ -21,7 +21,8 @@ func TestPrograms(t *testing.T) {
 	}
 	for name, mode := range map[string]os.FileMode{"good": 0o755, "bad": 0o777} {
 		program := filepath.Join(dir, name)
-		if err := errors.Join(os.WriteFile(program, []byte("#!/bin/sh\n"), 0o600), os.Chmod(program, mode)); err != nil {
+		if err := errors.Join(os.WriteFile(program, []byte("#!/bin/sh\n"), 0o600),
+			os.Chmod(program, mode)); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -38,17 +39,20 @@ func TestPrograms(t *testing.T) {
 			`"rules":[{"type":"temporary","reason":"Bad","path":"` + filepath.Join(dir, program) + `"}]}`
 	}
 	plugins := func(first, second string) string {
-		return "plugins:\n- {name: a, reason: Ab, path: " + filepath.Join(dir, first) + "}\n- name: b\n  reason: Bc\n  path: " +
+		return "plugins:\n- {name: a, reason: Ab, path: " + filepath.Join(dir, first) +
+			"}\n- name: b\n  reason: Bc\n  path: " +
 			filepath.Join(dir, second) + "\nnodeProblemDetector:\n  files: [" + monitor + "]\n"
 	}
 	for name, test := range map[string]struct {
 		config, rules string
 		want          []string
 	}{
-		"all good":              {plugins("good", "good"), rules("good"), nil},
-		"not there yet":         {plugins("good", "later"), rules("later"), nil},
-		"a plugin":              {plugins("good", "bad"), rules("good"), []string{config + ":5: plugins.1.path", dir + "/bad belongs to user 0, mode 0777"}},
-		"a monitor's":           {plugins("good", "good"), rules("bad"), []string{monitor + ": rules.0.path", dir + "/bad belongs to user 0, mode 0777"}},
+		"all good":      {plugins("good", "good"), rules("good"), nil},
+		"not there yet": {plugins("good", "later"), rules("later"), nil},
+		"a plugin": {plugins("good", "bad"), rules("good"), []string{config + ":5: plugins.1.path", dir +
+			"/bad belongs to user 0, mode 0777"}},
+		"a monitor's": {plugins("good", "good"), rules("bad"), []string{monitor + ": rules.0.path", dir +
+			"/bad belongs to user 0, mode 0777"}},
 		"of both all are named": {plugins("bad", "bad"), rules("bad"), []string{"plugins.0", "plugins.1", "rules.0"}},
 	} {
 		t.Run(name, func(t *testing.T) {

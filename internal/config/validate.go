@@ -67,7 +67,8 @@ func walk(v reflect.Value, path []string) []problem {
 	switch value := v.Interface().(type) {
 	case time.Duration:
 		if value < 0 || value > 0 && value < time.Millisecond {
-			return []problem{{path, fmt.Sprintf("%d: a duration is positive and carries its unit, such as 30s or 10m", int64(value))}}
+			return []problem{{path, fmt.Sprintf("%d: a duration is positive and carries its unit, such as 30s or 10m",
+				int64(value))}}
 		}
 		return nil
 	case finding.Severity:
@@ -120,7 +121,8 @@ func byString(a, b reflect.Value) int { return strings.Compare(a.String(), b.Str
 
 // pathProblem checks what stands under "paths": all of it is absolute.
 func pathProblem(value string, path []string) []problem {
-	isPath := len(path) > 1 && path[0] == "paths" && !slices.Contains([]string{"kubeletHealthz", "kubeletAPI", "cgroupDriver"}, path[1])
+	isPath := len(path) > 1 && path[0] == "paths" &&
+		!slices.Contains([]string{"kubeletHealthz", "kubeletAPI", "cgroupDriver"}, path[1])
 	if isPath && value != "" && !filepath.IsAbs(value) {
 		return []problem{{path, fmt.Sprintf("%q is not an absolute path", value)}}
 	}

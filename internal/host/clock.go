@@ -12,7 +12,8 @@ import (
 
 // Now returns the present moment. The boot ID is empty only where /proc is not mounted.
 func Now() finding.Timestamp {
-	boot, _ := os.ReadFile("/proc/sys/kernel/random/boot_id") // without it, a moment is still comparable within this run
+	// without it, a moment is still comparable within this run
+	boot, _ := os.ReadFile("/proc/sys/kernel/random/boot_id")
 	return finding.Timestamp{Wall: time.Now().Round(0), Boot: strings.TrimSpace(string(boot)), SinceBoot: uptime()}
 }
 

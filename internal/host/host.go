@@ -43,26 +43,30 @@ type Host struct {
 type Paths struct {
 	InitPID int `yaml:"initPID"` // the process whose mount table and namespaces stand for the host; 1 unless set
 
-	KubeletElsewhere bool     `yaml:"kubeletElsewhere"` // believe a kubelet of root's in a mount namespace of its own, or started by hand
-	KubeletRoot      string   `yaml:"kubeletRoot"`      // /var/lib/kubelet
-	KubeletConfig    string   `yaml:"kubeletConfig"`    // kubelet's --config file; empty when unknown
-	Kubeconfig       string   `yaml:"kubeconfig"`       // credentials of the agent; kubelet's own when not set
-	KubeletHealthz   string   `yaml:"kubeletHealthz"`   // http://127.0.0.1:10248/healthz
-	KubeletAPI       string   `yaml:"kubeletAPI"`       // https://127.0.0.1:10250
-	KubeletCAFile    string   `yaml:"kubeletCAFile"`    // verifies kubelet's serving certificate; empty: see internal/kube
-	PluginRegistry   string   `yaml:"pluginRegistry"`   // <KubeletRoot>/plugins_registry
-	StaticPods       string   `yaml:"staticPods"`       // kubelet's staticPodPath
-	PodLogs          string   `yaml:"podLogs"`          // /var/log/pods
-	CRISocket        string   `yaml:"criSocket"`        // /run/containerd/containerd.sock
-	ContainerdSocket string   `yaml:"containerdSocket"` // same, unless the runtime is another one
-	ContainerdState  string   `yaml:"containerdState"`  // /run/containerd
-	ContainerdRoot   string   `yaml:"containerdRoot"`   // /var/lib/containerd
-	CgroupMount      string   `yaml:"cgroupMount"`      // /sys/fs/cgroup
-	CgroupRoot       string   `yaml:"cgroupRoot"`       // kubelet's cgroupRoot: "/" or e.g. "/lab"; kubepods is below it
-	CgroupDriver     string   `yaml:"cgroupDriver"`     // systemd or cgroupfs; empty: an inspection asks the node (pkg/inspect/cgroup_driver.go)
-	CNIConfDir       string   `yaml:"cniConfDir"`       // /etc/cni/net.d
-	CNIBinDirs       []string `yaml:"cniBinDirs"`       // /opt/cni/bin, /usr/lib/cni
-	CNICacheDir      string   `yaml:"cniCacheDir"`      // /var/lib/cni; results are in results/ below it
-	CNINetworksDir   string   `yaml:"cniNetworksDir"`   // /var/lib/cni/networks: leases of host-local
-	NetnsDirs        []string `yaml:"netnsDirs"`        // /run/netns and the runtime's own
+	// believe a kubelet of root's in a mount namespace of its own, or started by hand
+	KubeletElsewhere bool   `yaml:"kubeletElsewhere"`
+	KubeletRoot      string `yaml:"kubeletRoot"`    // /var/lib/kubelet
+	KubeletConfig    string `yaml:"kubeletConfig"`  // kubelet's --config file; empty when unknown
+	Kubeconfig       string `yaml:"kubeconfig"`     // credentials of the agent; kubelet's own when not set
+	KubeletHealthz   string `yaml:"kubeletHealthz"` // http://127.0.0.1:10248/healthz
+	KubeletAPI       string `yaml:"kubeletAPI"`     // https://127.0.0.1:10250
+	// verifies kubelet's serving certificate; empty: see internal/kube
+	KubeletCAFile    string `yaml:"kubeletCAFile"`
+	PluginRegistry   string `yaml:"pluginRegistry"`   // <KubeletRoot>/plugins_registry
+	StaticPods       string `yaml:"staticPods"`       // kubelet's staticPodPath
+	PodLogs          string `yaml:"podLogs"`          // /var/log/pods
+	CRISocket        string `yaml:"criSocket"`        // /run/containerd/containerd.sock
+	ContainerdSocket string `yaml:"containerdSocket"` // same, unless the runtime is another one
+	ContainerdState  string `yaml:"containerdState"`  // /run/containerd
+	ContainerdRoot   string `yaml:"containerdRoot"`   // /var/lib/containerd
+	CgroupMount      string `yaml:"cgroupMount"`      // /sys/fs/cgroup
+	// kubelet's cgroupRoot: "/" or e.g. "/lab"; kubepods is below it
+	CgroupRoot string `yaml:"cgroupRoot"`
+	// systemd or cgroupfs; empty: an inspection asks the node (pkg/inspect/cgroup_driver.go)
+	CgroupDriver   string   `yaml:"cgroupDriver"`
+	CNIConfDir     string   `yaml:"cniConfDir"`     // /etc/cni/net.d
+	CNIBinDirs     []string `yaml:"cniBinDirs"`     // /opt/cni/bin, /usr/lib/cni
+	CNICacheDir    string   `yaml:"cniCacheDir"`    // /var/lib/cni; results are in results/ below it
+	CNINetworksDir string   `yaml:"cniNetworksDir"` // /var/lib/cni/networks: leases of host-local
+	NetnsDirs      []string `yaml:"netnsDirs"`      // /run/netns and the runtime's own
 }

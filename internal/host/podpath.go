@@ -134,7 +134,8 @@ func (p Paths) Problems() map[string]string {
 	if p.CgroupDriver == "" || p.CgroupDriver == CgroupfsDriver || p.CgroupDriver == SystemdDriver {
 		return nil
 	}
-	return map[string]string{"cgroupDriver": fmt.Sprintf("%q: want %s or %s", p.CgroupDriver, SystemdDriver, CgroupfsDriver)}
+	return map[string]string{"cgroupDriver": fmt.Sprintf("%q: want %s or %s", p.CgroupDriver, SystemdDriver,
+		CgroupfsDriver)}
 }
 
 // podCgroupRoot is a cgroup whose direct children are pods.
@@ -171,11 +172,13 @@ func (p Paths) PodCgroupRoots() []podCgroupRoot {
 	for _, class := range [][]string{{"kubepods"}, {"kubepods", "burstable"}, {"kubepods", "besteffort"}} {
 		names := slices.Concat(base, class)
 		if p.CgroupDriver != SystemdDriver {
-			roots = append(roots, podCgroupRoot{Dir: "/" + strings.Join(names, "/"), prefix: "pod", Driver: CgroupfsDriver})
+			roots = append(roots, podCgroupRoot{Dir: "/" + strings.Join(names, "/"), prefix: "pod",
+				Driver: CgroupfsDriver})
 		}
 		if p.CgroupDriver != CgroupfsDriver {
 			dir, slice := systemdSlice(names)
-			roots = append(roots, podCgroupRoot{Dir: dir, prefix: slice + "-pod", suffix: ".slice", Driver: SystemdDriver})
+			roots = append(roots, podCgroupRoot{Dir: dir, prefix: slice + "-pod", suffix: ".slice",
+				Driver: SystemdDriver})
 		}
 	}
 	return roots

@@ -17,31 +17,49 @@ func TestPodOfCgroup(t *testing.T) {
 		uid, container           string // uid empty: not a pod's
 	}{
 		{"cgroupfs, burstable", "/", "", "/kubepods/burstable/pod" + hosttest.PodUID, hosttest.PodUID, ""},
-		{"cgroupfs, container", "/", "cgroupfs", "/kubepods/besteffort/pod" + hosttest.PodUID + "/" + hosttest.ContainerID, hosttest.PodUID, hosttest.ContainerID},
+		{"cgroupfs, container", "/", "cgroupfs", "/kubepods/besteffort/pod" + hosttest.PodUID + "/" +
+			hosttest.ContainerID, hosttest.PodUID, hosttest.ContainerID},
 		{"cgroupfs, guaranteed", "/", "", "/kubepods/pod" + hosttest.PodUID, hosttest.PodUID, ""},
-		{"cgroupfs, below a container", "/", "", "/kubepods/pod" + hosttest.PodUID + "/" + hosttest.ContainerID + "/init", hosttest.PodUID, hosttest.ContainerID},
+		{"cgroupfs, below a container", "/", "", "/kubepods/pod" + hosttest.PodUID + "/" + hosttest.ContainerID +
+			"/init", hosttest.PodUID, hosttest.ContainerID},
 		{"static pod", "/", "", "/kubepods/burstable/pod" + hosttest.StaticUID, hosttest.StaticUID, ""},
-		{"systemd, burstable", "/", "", "/kubepods.slice/kubepods-burstable.slice/kubepods-burstable-pod" + hosttest.UnderUID + ".slice", hosttest.PodUID, ""},
-		{"systemd, guaranteed, containerd", "", "systemd", "/kubepods.slice/kubepods-pod" + hosttest.UnderUID + ".slice/cri-containerd-" + hosttest.ContainerID + ".scope", hosttest.PodUID, hosttest.ContainerID},
-		{"systemd, cri-o", "/", "", "/kubepods.slice/kubepods-besteffort.slice/kubepods-besteffort-pod" + hosttest.UnderUID + ".slice/crio-" + hosttest.ContainerID + ".scope", hosttest.PodUID, hosttest.ContainerID},
-		{"systemd, cri-o's monitor", "/", "", "/kubepods.slice/kubepods-besteffort.slice/kubepods-besteffort-pod" + hosttest.UnderUID + ".slice/crio-conmon-" + hosttest.ContainerID + ".scope", hosttest.PodUID, hosttest.ContainerID},
+		{"systemd, burstable", "/", "", "/kubepods.slice/kubepods-burstable.slice/kubepods-burstable-pod" +
+			hosttest.UnderUID + ".slice", hosttest.PodUID, ""},
+		{"systemd, guaranteed, containerd", "", "systemd", "/kubepods.slice/kubepods-pod" + hosttest.UnderUID +
+			".slice/cri-containerd-" + hosttest.ContainerID + ".scope", hosttest.PodUID, hosttest.ContainerID},
+		{"systemd, cri-o", "/", "", "/kubepods.slice/kubepods-besteffort.slice/kubepods-besteffort-pod" +
+			hosttest.UnderUID + ".slice/crio-" + hosttest.ContainerID + ".scope", hosttest.PodUID,
+			hosttest.ContainerID},
+		{"systemd, cri-o's monitor", "/", "", "/kubepods.slice/kubepods-besteffort.slice/kubepods-besteffort-pod" +
+			hosttest.UnderUID + ".slice/crio-conmon-" + hosttest.ContainerID + ".scope", hosttest.PodUID,
+			hosttest.ContainerID},
 		{"own root", "/lab", "", "/lab/kubepods/burstable/pod" + hosttest.PodUID, hosttest.PodUID, ""},
-		{"own root, systemd", "/lab-a", "", "/lab_a.slice/lab_a-kubepods.slice/lab_a-kubepods-burstable.slice/lab_a-kubepods-burstable-pod" + hosttest.UnderUID + ".slice", hosttest.PodUID, ""},
+		{"own root, systemd", "/lab-a", "",
+			"/lab_a.slice/lab_a-kubepods.slice/lab_a-kubepods-burstable.slice/lab_a-kubepods-burstable-pod" +
+				hosttest.UnderUID + ".slice", hosttest.PodUID, ""},
 		{"outlived its cgroup", "/", "", "/kubepods/pod" + hosttest.PodUID + " (deleted)", hosttest.PodUID, ""},
-		{"a kubepods tree below a container belongs to the outer pod", "/", "", "/kubepods/pod" + hosttest.PodUID + "/" + hosttest.ContainerID + "/kubepods/burstable/pod" + hosttest.StaticUID, hosttest.PodUID, hosttest.ContainerID},
+		{"a kubepods tree below a container belongs to the outer pod", "/", "", "/kubepods/pod" + hosttest.PodUID +
+			"/" + hosttest.ContainerID + "/kubepods/burstable/pod" + hosttest.StaticUID, hosttest.PodUID,
+			hosttest.ContainerID},
 
-		{"a kubepods tree below another container", "/", "", "/docker/" + hosttest.ContainerID + "/kubepods/burstable/pod" + hosttest.PodUID, "", ""},
-		{"of kind, below its node's cgroup", "/", "", "/docker/" + hosttest.ContainerID + "/kubelet/kubepods/burstable/pod" + hosttest.PodUID, "", ""},
-		{"of kind, in slices", "/", "", "/docker/" + hosttest.ContainerID + "/kubelet.slice/kubelet-kubepods.slice/kubelet-kubepods-pod" + hosttest.UnderUID + ".slice", "", ""},
+		{"a kubepods tree below another container", "/", "", "/docker/" + hosttest.ContainerID +
+			"/kubepods/burstable/pod" + hosttest.PodUID, "", ""},
+		{"of kind, below its node's cgroup", "/", "", "/docker/" + hosttest.ContainerID +
+			"/kubelet/kubepods/burstable/pod" + hosttest.PodUID, "", ""},
+		{"of kind, in slices", "/", "", "/docker/" + hosttest.ContainerID +
+			"/kubelet.slice/kubelet-kubepods.slice/kubelet-kubepods-pod" + hosttest.UnderUID + ".slice", "", ""},
 		{"of a kubelet with a root of its own", "/", "", "/kubelet/kubepods/burstable/pod" + hosttest.PodUID, "", ""},
-		{"of one in slices", "/", "", "/kubelet.slice/kubelet-kubepods.slice/kubelet-kubepods-pod" + hosttest.UnderUID + ".slice", "", ""},
+		{"of one in slices", "/", "", "/kubelet.slice/kubelet-kubepods.slice/kubelet-kubepods-pod" + hosttest.UnderUID +
+			".slice", "", ""},
 		{"a kubepods tree of another root", "/lab", "", "/kubepods/burstable/pod" + hosttest.PodUID, "", ""},
 		{"other driver", "/", "systemd", "/kubepods/burstable/pod" + hosttest.PodUID, "", ""},
-		{"other driver, systemd", "/", "cgroupfs", "/kubepods.slice/kubepods-pod" + hosttest.UnderUID + ".slice", "", ""},
+		{"other driver, systemd", "/", "cgroupfs", "/kubepods.slice/kubepods-pod" + hosttest.UnderUID + ".slice", "",
+			""},
 		{"class", "/", "", "/kubepods/burstable", "", ""},
 		{"no UID", "/", "", "/kubepods/podman", "", ""},
 		{"upper case", "/", "", "/kubepods/pod" + strings.ToUpper(hosttest.PodUID), "", ""},
-		{"slice of a wrong class", "/", "", "/kubepods.slice/kubepods-burstable.slice/kubepods-besteffort-pod" + hosttest.UnderUID + ".slice", "", ""},
+		{"slice of a wrong class", "/", "", "/kubepods.slice/kubepods-burstable.slice/kubepods-besteffort-pod" +
+			hosttest.UnderUID + ".slice", "", ""},
 		{"dashes in a slice's UID", "/", "", "/kubepods.slice/kubepods-pod" + hosttest.PodUID + ".slice", "", ""},
 		{"parent steps", "/", "", "/kubepods/../kubepods/pod" + hosttest.PodUID, "", ""},
 		{"outside of our namespace", "/", "", "/../kubepods/pod" + hosttest.PodUID, "", ""},
@@ -85,7 +103,8 @@ func TestUnitOfCgroup(t *testing.T) {
 		if !ok || place.UID != hosttest.PodUID || place.Unit != want {
 			t.Errorf("%s: %+v %v, want unit %q", path, place, ok, want)
 		}
-		if driver := map[bool]string{true: "systemd", false: "cgroupfs"}[strings.Contains(path, ".slice/")]; place.Driver != driver {
+		if driver := map[bool]string{true: "systemd", false: "cgroupfs"}[strings.Contains(path,
+			".slice/")]; place.Driver != driver {
 			t.Errorf("%s: driver %s", path, place.Driver)
 		}
 	}
@@ -113,18 +132,21 @@ func TestPodOfPath(t *testing.T) {
 }
 
 func TestNodePodUID(t *testing.T) {
-	mirror := corev1.Pod{ObjectMeta: metav1.ObjectMeta{UID: hosttest.PodUID, Annotations: map[string]string{"kubernetes.io/config.mirror": hosttest.StaticUID}}}
+	mirror := corev1.Pod{ObjectMeta: metav1.ObjectMeta{UID: hosttest.PodUID,
+		Annotations: map[string]string{"kubernetes.io/config.mirror": hosttest.StaticUID}}}
 	if got := host.NodePodUID(&mirror); got != hosttest.StaticUID {
 		t.Errorf("mirror pod: %s", got)
 	}
-	if got := host.NodePodUID(&corev1.Pod{ObjectMeta: metav1.ObjectMeta{UID: hosttest.PodUID}}); got != hosttest.PodUID {
+	if got := host.NodePodUID(
+		&corev1.Pod{ObjectMeta: metav1.ObjectMeta{UID: hosttest.PodUID}}); got != hosttest.PodUID {
 		t.Errorf("pod: %s", got)
 	}
 }
 
 func FuzzPodOfCgroup(f *testing.F) {
 	f.Add("/", "/kubepods/burstable/pod"+hosttest.PodUID+"/"+hosttest.ContainerID)
-	f.Add("/lab", "/lab.slice/lab-kubepods.slice/lab-kubepods-pod"+hosttest.UnderUID+".slice/cri-containerd-"+hosttest.ContainerID+".scope")
+	f.Add("/lab", "/lab.slice/lab-kubepods.slice/lab-kubepods-pod"+hosttest.UnderUID+".slice/cri-containerd-"+
+		hosttest.ContainerID+".scope")
 	f.Add("/a/b", "/a/b/kubepods/pod"+hosttest.StaticUID+" (deleted)")
 	f.Fuzz(func(t *testing.T, root, path string) {
 		paths := host.Paths{CgroupRoot: root}

@@ -88,7 +88,8 @@ func TestProcessTableOfThisMachine(t *testing.T) {
 	}
 	i := slices.IndexFunc(table, func(s host.ProcStat) bool { return s.PID == os.Getpid() })
 	self, err := h.ProcStat(os.Getpid())
-	if err != nil || i < 0 || table[i].StartTime != self.StartTime || table[i].Comm != self.Comm || table[i].Threads < 2 {
+	if err != nil || i < 0 || table[i].StartTime != self.StartTime || table[i].Comm != self.Comm ||
+		table[i].Threads < 2 {
 		t.Errorf("%+v, want %+v, %v", table, self, err)
 	}
 }

@@ -17,9 +17,12 @@ func TestParseProcStat(t *testing.T) {
 		data string
 		want host.ProcStat
 	}{
-		"plain":   {"1 (init) S 0" + hosttest.StatTail, host.ProcStat{PID: 1, Comm: "init", State: 'S', Threads: 1, StartTime: 339, Flags: 4194560, CPUTicks: 11}},
-		"hostile": {"12 (a) R (b\n c) D 3" + hosttest.StatTail, host.ProcStat{PID: 12, PPID: 3, Comm: "a) R (b\n c", State: 'D', Threads: 1, StartTime: 339, Flags: 4194560, CPUTicks: 11}},
-		"no name": {"12 () Z 3" + hosttest.StatTail + "\n", host.ProcStat{PID: 12, PPID: 3, State: 'Z', Threads: 1, StartTime: 339, Flags: 4194560, CPUTicks: 11}},
+		"plain": {"1 (init) S 0" + hosttest.StatTail, host.ProcStat{PID: 1, Comm: "init", State: 'S', Threads: 1,
+			StartTime: 339, Flags: 4194560, CPUTicks: 11}},
+		"hostile": {"12 (a) R (b\n c) D 3" + hosttest.StatTail, host.ProcStat{PID: 12, PPID: 3, Comm: "a) R (b\n c",
+			State: 'D', Threads: 1, StartTime: 339, Flags: 4194560, CPUTicks: 11}},
+		"no name": {"12 () Z 3" + hosttest.StatTail + "\n", host.ProcStat{PID: 12, PPID: 3, State: 'Z', Threads: 1,
+			StartTime: 339, Flags: 4194560, CPUTicks: 11}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			got, err := host.ParseProcStat([]byte(test.data))
@@ -31,7 +34,9 @@ func TestParseProcStat(t *testing.T) {
 			}
 		})
 	}
-	for _, bad := range []string{"", "1", "1 (init", "1 (init)", "1 (init) S 0 1", "x (init) S 0" + hosttest.StatTail, "1 (init) SS 0" + hosttest.StatTail, "1 (init) S -1" + hosttest.StatTail, "1 (init) S 0 1 1 0 -1 4194560 2 0 0 0 5 6 0 0 20 0 1 0 x", "1 )init( S 0" + hosttest.StatTail} {
+	for _, bad := range []string{"", "1", "1 (init", "1 (init)", "1 (init) S 0 1", "x (init) S 0" + hosttest.StatTail,
+		"1 (init) SS 0" + hosttest.StatTail, "1 (init) S -1" + hosttest.StatTail,
+		"1 (init) S 0 1 1 0 -1 4194560 2 0 0 0 5 6 0 0 20 0 1 0 x", "1 )init( S 0" + hosttest.StatTail} {
 		if got, err := host.ParseProcStat([]byte(bad)); err == nil {
 			t.Errorf("ParseProcStat(%q) = %+v, want an error", bad, got)
 		}
@@ -39,11 +44,13 @@ func TestParseProcStat(t *testing.T) {
 }
 
 func TestParseProcCgroups(t *testing.T) {
-	got, err := host.ParseProcCgroups([]byte("5:memory:/kubepods/pod1\n2:cpu,cpuacct:/a:b:c\n1:name=systemd:/x\n0::/../y (deleted)\n"))
+	got, err := host.ParseProcCgroups([]byte(
+		"5:memory:/kubepods/pod1\n2:cpu,cpuacct:/a:b:c\n1:name=systemd:/x\n0::/../y (deleted)\n"))
 	if err != nil {
 		t.Fatal(err)
 	}
-	want := map[string]string{"memory": "/kubepods/pod1", "cpu,cpuacct": "/a:b:c", "name=systemd": "/x", "": "/../y (deleted)"}
+	want := map[string]string{"memory": "/kubepods/pod1", "cpu,cpuacct": "/a:b:c", "name=systemd": "/x",
+		"": "/../y (deleted)"}
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Error(diff)
 	}

@@ -87,7 +87,8 @@ func enter(pid int) error {
 	}
 	for i, ns := range namespaces {
 		if err := unix.Setns(opened[i], ns.flag); err != nil {
-			return fmt.Errorf("enter the %s namespace of process %d: %w; the container must be privileged", ns.file, pid, err)
+			return fmt.Errorf("enter the %s namespace of process %d: %w; the container must be privileged", ns.file,
+				pid, err)
 		}
 	}
 	return nil

@@ -165,7 +165,8 @@ func needRoot(t *testing.T) {
 func start(t *testing.T, flags uintptr) (stdout, stderr string, err error) {
 	t.Helper()
 	cmd := exec.CommandContext(t.Context(), "/proc/self/exe")
-	cmd.Env = append(os.Environ(), roleKey+"=container", "HOSTNS_TEST_DIR="+t.TempDir(), "HOSTNS_TEST_INIT="+strconv.Itoa(os.Getpid()))
+	cmd.Env = append(os.Environ(), roleKey+"=container", "HOSTNS_TEST_DIR="+t.TempDir(), "HOSTNS_TEST_INIT="+
+		strconv.Itoa(os.Getpid()))
 	cmd.SysProcAttr = &syscall.SysProcAttr{
 		Cloneflags: unix.CLONE_NEWNS | unix.CLONE_NEWNET | unix.CLONE_NEWUTS | unix.CLONE_NEWIPC | unix.CLONE_NEWCGROUP | flags,
 		Pdeathsig:  syscall.SIGKILL,
@@ -187,7 +188,8 @@ func TestEnter(t *testing.T) {
 		t.Fatalf("%v: %s", err, stdout)
 	}
 	want := arrival{
-		Namespaces: map[string]string{}, Directory: "/", Name: "nodeagent", Kept: []string{""}, Tokens: []string{"first", "second"},
+		Namespaces: map[string]string{}, Directory: "/", Name: "nodeagent", Kept: []string{""},
+		Tokens: []string{"first", "second"},
 	}
 	want.HostName, _ = os.Hostname()
 	for _, ns := range namespaces {

@@ -120,7 +120,8 @@ func TestPublishReplacesWhatIsThere(t *testing.T) {
 			if err := os.Mkdir(dir, 0o700); err != nil {
 				t.Fatal(err)
 			}
-			if err := os.Symlink(fmt.Sprintf("/proc/%d/exe", os.Getpid()), filepath.Join(dir, "nodeagent")); err != nil {
+			if err := os.Symlink(fmt.Sprintf("/proc/%d/exe", os.Getpid()),
+				filepath.Join(dir, "nodeagent")); err != nil {
 				t.Fatal(err)
 			}
 			if _, err := Publish(dir, keep); err != nil {

@@ -36,7 +36,8 @@ func SeesHost(initPID int) error {
 		return fmt.Errorf("the host's PID namespace: %w", err)
 	}
 	if own != host {
-		return fmt.Errorf("this process is in PID namespace %s, process %d in %s: set hostPID", own, max(initPID, 1), host)
+		return fmt.Errorf("this process is in PID namespace %s, process %d in %s: set hostPID", own, max(initPID, 1),
+			host)
 	}
 	return nil
 }

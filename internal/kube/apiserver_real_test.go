@@ -62,10 +62,13 @@ func newRealAPIServer(t *testing.T) *realAPIServer {
 		"--listen-peer-urls", peer, "--initial-advertise-peer-urls", peer, "--initial-cluster", "default="+peer)
 	r.write("tokens", "admin,admin,1,system:masters\nagent,agent,2\nnode,system:node:node-a,3,system:nodes\n")
 	_, port, _ := net.SplitHostPort(r.address)
-	r.run(built[len(built)-1], "--etcd-servers", client, "--bind-address=127.0.0.1", "--secure-port", port, "--cert-dir", r.dir+"/pki",
-		"--token-auth-file", r.dir+"/tokens", "--authorization-mode=Node,RBAC", "--disable-admission-plugins=ServiceAccount", "--enable-admission-plugins=NodeRestriction",
+	r.run(built[len(built)-1], "--etcd-servers", client, "--bind-address=127.0.0.1", "--secure-port", port,
+		"--cert-dir", r.dir+"/pki",
+		"--token-auth-file", r.dir+"/tokens", "--authorization-mode=Node,RBAC",
+		"--disable-admission-plugins=ServiceAccount", "--enable-admission-plugins=NodeRestriction",
 		"--service-cluster-ip-range=10.96.0.0/16", "--service-account-issuer=https://test.invalid",
-		"--service-account-key-file", r.serviceAccountKey(), "--service-account-signing-key-file", r.serviceAccountKey())
+		"--service-account-key-file", r.serviceAccountKey(), "--service-account-signing-key-file",
+		r.serviceAccountKey())
 	return r
 }
 
@@ -205,7 +208,8 @@ func TestRealAPIServer(t *testing.T) {
 			c := r.client(user)
 			readEverything(t, ctx, c, lists)
 			writeEverything(t, ctx, c, user)
-			if err := r.client(user, "node-b").PatchNodeStatus(ctx, []byte(`{"status":{}}`)); !apierrors.IsForbidden(err) {
+			if err := r.client(user, "node-b").PatchNodeStatus(ctx, []byte(`{"status":{}}`)); !apierrors.IsForbidden(
+				err) {
 				t.Errorf("PatchNodeStatus of another node = %v, want Forbidden", err)
 			}
 		})
@@ -228,7 +232,8 @@ func readEverything(t *testing.T, ctx context.Context, c *Client, lists bool) {
 	if _, err := cluster.Pod(ctx, "default", "a1"); err != nil {
 		t.Error(err)
 	}
-	if _, err := cluster.Pod(ctx, "default", "none"); lists && !apierrors.IsNotFound(err) || !lists && !apierrors.IsForbidden(err) {
+	if _, err := cluster.Pod(ctx, "default", "none"); lists && !apierrors.IsNotFound(err) || !lists &&
+		!apierrors.IsForbidden(err) {
 		t.Errorf("Pod(none) = %v, want NotFound, and for a node's identity Forbidden", err)
 	}
 	for name, want := range map[string][]string{"a1": {"a1"}, "none": nil} {
@@ -256,8 +261,10 @@ func readEverything(t *testing.T, ctx context.Context, c *Client, lists bool) {
 
 func writeEverything(t *testing.T, ctx context.Context, c *Client, user string) {
 	t.Helper()
-	condition := corev1.NodeCondition{Type: corev1.NodeConditionType("Tested" + strings.ToUpper(user[:1])), Status: corev1.ConditionTrue}
-	patch, err := json.Marshal(map[string]any{"status": map[string]any{"conditions": []corev1.NodeCondition{condition}}})
+	condition := corev1.NodeCondition{Type: corev1.NodeConditionType("Tested" + strings.ToUpper(user[:1])),
+		Status: corev1.ConditionTrue}
+	patch, err := json.Marshal(
+		map[string]any{"status": map[string]any{"conditions": []corev1.NodeCondition{condition}}})
 	if err != nil {
 		t.Fatal(err)
 	}

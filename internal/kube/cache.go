@@ -105,7 +105,8 @@ func (c *Client) listRevisions(ctx context.Context, namespace string) ([]appsv1.
 }
 
 // listCached lists from the apiserver's watch cache (resourceVersion=0): cheap for it, and perhaps a little old.
-func (c *Client) listCached(ctx context.Context, namespace, resource string, into runtime.Object, meta *metav1.ListMeta) error {
+func (c *Client) listCached(ctx context.Context, namespace, resource string, into runtime.Object,
+	meta *metav1.ListMeta) error {
 	what := "list " + resource
 	if namespace != "" {
 		what += " of namespace " + namespace
@@ -114,7 +115,8 @@ func (c *Client) listCached(ctx context.Context, namespace, resource string, int
 		what:  what,
 		group: appsv1.SchemeGroupVersion,
 		build: func(r *rest.RESTClient) *rest.Request {
-			return r.Get().NamespaceIfScoped(namespace, namespace != "").Resource(resource).Param("resourceVersion", "0")
+			return r.Get().NamespaceIfScoped(namespace, namespace != "").Resource(resource).Param("resourceVersion",
+				"0")
 		},
 		into: into,
 		wait: true,

@@ -96,7 +96,8 @@ func New(config Config, log *slog.Logger) (*Client, error) {
 		limiter: flowcontrol.NewTokenBucketRateLimiter(requestsPerSecond, requestBurst),
 		urgent:  flowcontrol.NewTokenBucketRateLimiter(requestsPerSecond, requestBurst),
 	}
-	c.asNode = &Client{config: config, log: log, find: config.nodeCredentials, codecs: codecs, limiter: c.limiter, urgent: c.urgent}
+	c.asNode = &Client{config: config, log: log, find: config.nodeCredentials, codecs: codecs, limiter: c.limiter,
+		urgent: c.urgent}
 	c.daemonSets = newCached(c.listDaemonSets)
 	c.recentPods = newCached(c.pods)
 	c.revisions = c.cachedRevisions()
@@ -169,8 +170,10 @@ func (c *Client) connect() (*session, error) {
 		source:  source,
 		expires: time.Now().Add(minSession + rand.N(minSession)),
 	}
-	for _, group := range []schema.GroupVersion{corev1.SchemeGroupVersion, appsv1.SchemeGroupVersion, storagev1.SchemeGroupVersion} {
-		s.groups[group], err = rest.RESTClientForConfigAndClient(c.groupConfig(config, group), &http.Client{Transport: transport})
+	for _, group := range []schema.GroupVersion{corev1.SchemeGroupVersion, appsv1.SchemeGroupVersion,
+		storagev1.SchemeGroupVersion} {
+		s.groups[group], err = rest.RESTClientForConfigAndClient(c.groupConfig(config, group),
+			&http.Client{Transport: transport})
 		if err != nil {
 			return nil, fmt.Errorf("credentials %s: %w", source, err)
 		}

@@ -34,12 +34,18 @@ func TestCredentials(t *testing.T) {
 		host   string
 		err    error
 	}{
-		"configured":           {Config{Kubeconfig: kubeconfig, ServiceAccountDir: server.dir, ServiceAddress: "10.0.0.1:443"}, kubeconfig, server.URL, nil},
-		"configured, missing":  {Config{Kubeconfig: empty + "/none", ServiceAccountDir: server.dir, ServiceAddress: "10.0.0.1:443"}, "", "", os.ErrNotExist},
-		"service account":      {Config{ServiceAccountDir: server.dir, ServiceAddress: "10.0.0.1:443", KubeletKubeconfig: kubeconfig}, server.dir, "https://10.0.0.1:443", nil},
-		"no address":           {Config{ServiceAccountDir: server.dir, KubeletKubeconfig: kubeconfig}, kubeconfig, server.URL, nil},
-		"no token":             {Config{ServiceAccountDir: empty, ServiceAddress: "10.0.0.1:443", KubeletKubeconfig: kubeconfig}, kubeconfig, server.URL, nil},
-		"nothing":              {Config{ServiceAccountDir: empty, KubeletKubeconfig: empty + "/none"}, "", "", ErrNoCredentials},
+		"configured": {Config{Kubeconfig: kubeconfig, ServiceAccountDir: server.dir,
+			ServiceAddress: "10.0.0.1:443"}, kubeconfig, server.URL, nil},
+		"configured, missing": {Config{Kubeconfig: empty + "/none", ServiceAccountDir: server.dir,
+			ServiceAddress: "10.0.0.1:443"}, "", "", os.ErrNotExist},
+		"service account": {Config{ServiceAccountDir: server.dir, ServiceAddress: "10.0.0.1:443",
+			KubeletKubeconfig: kubeconfig}, server.dir, "https://10.0.0.1:443", nil},
+		"no address": {Config{ServiceAccountDir: server.dir, KubeletKubeconfig: kubeconfig}, kubeconfig,
+			server.URL, nil},
+		"no token": {Config{ServiceAccountDir: empty, ServiceAddress: "10.0.0.1:443",
+			KubeletKubeconfig: kubeconfig}, kubeconfig, server.URL, nil},
+		"nothing": {Config{ServiceAccountDir: empty, KubeletKubeconfig: empty + "/none"}, "", "",
+			ErrNoCredentials},
 		"kubeconfig is folder": {Config{Kubeconfig: empty}, "", "", errors.ErrUnsupported},
 	}
 	t.Setenv("KUBERNETES_SERVICE_HOST", "")

@@ -40,9 +40,11 @@ type Config struct {
 
 	Kubeconfig        string // configured by the user; wins over everything else
 	ServiceAccountDir string // token and ca.crt; DefaultServiceAccountDir unless set
-	ServiceAddress    string // host:port of the apiserver for the service account; from the pod's environment unless set
+	// host:port of the apiserver for the service account; from the pod's environment unless set
+	ServiceAddress    string
 	KubeletKubeconfig string // kubelet's own, the last resort; DefaultKubeletKubeconfig unless set
-	KubeletNamed      bool   // a kubelet that is believed has named it: a program that it names for credentials may be run
+	// a kubelet that is believed has named it: a program that it names for credentials may be run
+	KubeletNamed bool
 
 	Timeout time.Duration // of one request where ctx does not end earlier; 15 s unless set
 }
@@ -79,7 +81,8 @@ func (c Config) Credentials() (*rest.Config, string, error) {
 	}
 	config, err := c.kubelets().load()
 	if errors.Is(err, fs.ErrNotExist) {
-		return nil, "", fmt.Errorf("%w: not configured, no service account in %s, no %s", ErrNoCredentials, dir, c.kubelets().path)
+		return nil, "", fmt.Errorf("%w: not configured, no service account in %s, no %s", ErrNoCredentials, dir,
+			c.kubelets().path)
 	}
 	return config, c.kubelets().path, err
 }

@@ -30,7 +30,8 @@ func (k kubeconfig) load() (*rest.Config, error) {
 	if err != nil {
 		return nil, fmt.Errorf("kubeconfig: %w", err)
 	}
-	client, err := clientcmd.NewNonInteractiveClientConfig(*config, config.CurrentContext, &clientcmd.ConfigOverrides{}, nil).ClientConfig()
+	client, err := clientcmd.NewNonInteractiveClientConfig(*config, config.CurrentContext, &clientcmd.ConfigOverrides{},
+		nil).ClientConfig()
 	if err != nil {
 		return nil, fmt.Errorf("kubeconfig %s: %w", k.path, err)
 	}
@@ -110,7 +111,8 @@ func (k kubeconfig) programs(client *rest.Config) error {
 		return nil
 	}
 	if !k.named {
-		return fmt.Errorf("it names a program for credentials, and neither the configuration (paths.kubeconfig) nor a running kubelet names it")
+		return fmt.Errorf("it names a program for credentials, and neither the configuration (paths.kubeconfig) nor " +
+			"a running kubelet names it")
 	}
 	if _, err := (owned.Tree{}).Check(k.path); err != nil {
 		return fmt.Errorf("it names a program for credentials, and is not believed: %w", err)

@@ -16,16 +16,18 @@ import (
 func credentialProgram(t *testing.T, server *fakeServer) (kubeconfig, program, mark string) {
 	t.Helper()
 	dir := t.TempDir()
-	kubeconfig, program, mark = filepath.Join(dir, "etc/kubeconfig"), filepath.Join(dir, "bin/login"), filepath.Join(dir, "mark")
-	script := fmt.Sprintf("#!/bin/sh\ntouch %s\necho '{\"apiVersion\":\"client.authentication.k8s.io/v1\",\"kind\":\"ExecCredential\","+
-		"\"status\":{\"token\":\"t\"}}'\n", mark)
+	kubeconfig, program, mark = filepath.Join(dir, "etc/kubeconfig"), filepath.Join(dir, "bin/login"),
+		filepath.Join(dir, "mark")
+	script := fmt.Sprintf("#!/bin/sh\ntouch %s\necho "+
+		"'{\"apiVersion\":\"client.authentication.k8s.io/v1\",\"kind\":\"ExecCredential\",\"status\":{\"token\":\"t\"}}'\n", mark)
 	text := fmt.Sprintf(`{"apiVersion":"v1","kind":"Config","current-context":"c",
 "contexts":[{"name":"c","context":{"cluster":"c","user":"u"}}],
 "clusters":[{"name":"c","cluster":{"server":%q,"certificate-authority":%q}}],
 "users":[{"name":"u","user":{"exec":{"apiVersion":"client.authentication.k8s.io/v1","command":%q,"interactiveMode":"Never"}}}]}`,
 		server.URL, filepath.Join(server.dir, "ca.crt"), program)
 	for name, content := range map[string]string{kubeconfig: text, program: script} {
-		if err := errors.Join(os.MkdirAll(filepath.Dir(name), 0o755), os.WriteFile(name, []byte(content), 0o700)); err != nil {
+		if err := errors.Join(os.MkdirAll(filepath.Dir(name), 0o755), os.WriteFile(name, []byte(content),
+			0o700)); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -43,19 +45,25 @@ func TestCredentialPrograms(t *testing.T) {
 		others bool // it is refused for being others'
 		runs   bool
 	}{
-		"named by kubelet":         {named, nil, false, true},
-		"configured":               {configured, nil, false, true},
-		"found on the disk":        {func(k string) Config { return Config{KubeletKubeconfig: k} }, nil, false, false},
-		"file that all may write":  {named, func(k, _ string) error { return os.Chmod(k, 0o666) }, true, false},
-		"folder that all may":      {named, func(k, _ string) error { return os.Chmod(filepath.Dir(k), 0o777) }, true, false},
-		"configured, all may":      {configured, func(k, _ string) error { return os.Chmod(k, 0o666) }, true, false},
-		"program that all may":     {named, func(_, p string) error { return os.Chmod(p, 0o777) }, true, false},
-		"configured, program":      {configured, func(_, p string) error { return os.Chmod(p, 0o777) }, true, false},
-		"folder of the program":    {named, func(_, p string) error { return os.Chmod(filepath.Dir(p), 0o777) }, true, false},
+		"named by kubelet":        {named, nil, false, true},
+		"configured":              {configured, nil, false, true},
+		"found on the disk":       {func(k string) Config { return Config{KubeletKubeconfig: k} }, nil, false, false},
+		"file that all may write": {named, func(k, _ string) error { return os.Chmod(k, 0o666) }, true, false},
+		"folder that all may": {named, func(k, _ string) error {
+			return os.Chmod(filepath.Dir(k), 0o777)
+		}, true, false},
+		"configured, all may":  {configured, func(k, _ string) error { return os.Chmod(k, 0o666) }, true, false},
+		"program that all may": {named, func(_, p string) error { return os.Chmod(p, 0o777) }, true, false},
+		"configured, program":  {configured, func(_, p string) error { return os.Chmod(p, 0o777) }, true, false},
+		"folder of the program": {named, func(_, p string) error {
+			return os.Chmod(filepath.Dir(p), 0o777)
+		}, true, false},
 		"program that is not here": {named, func(_, p string) error { return os.Remove(p) }, false, false},
 	} {
 		t.Run(name, func(t *testing.T) {
-			server := newFakeServer(t, func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusNotFound) })
+			server := newFakeServer(t, func(w http.ResponseWriter, _ *http.Request) {
+				w.WriteHeader(http.StatusNotFound)
+			})
 			kubeconfig, program, mark := credentialProgram(t, server)
 			if test.spoil != nil {
 				if err := test.spoil(kubeconfig, program); err != nil {
@@ -113,7 +121,8 @@ func TestFoundKubeconfigIsRoots(t *testing.T) {
 		t.Run(key, func(t *testing.T) {
 			dir := t.TempDir()
 			other := filepath.Join(dir, "open/file")
-			if err := errors.Join(os.Mkdir(filepath.Dir(other), 0o700), os.Chmod(filepath.Dir(other), 0o777), os.WriteFile(other, nil, 0o600)); err != nil {
+			if err := errors.Join(os.Mkdir(filepath.Dir(other), 0o700), os.Chmod(filepath.Dir(other), 0o777),
+				os.WriteFile(other, nil, 0o600)); err != nil {
 				t.Fatal(err)
 			}
 			user, cluster := "", ""
@@ -145,9 +154,12 @@ func TestKubeletPinIsRoots(t *testing.T) {
 		"root":   func(root string) error { return os.Chmod(root, 0o777) },
 	} {
 		t.Run(name, func(t *testing.T) {
-			door, server, paths := newFakeKubelet(t, selfSigned, func(w http.ResponseWriter, _ *http.Request) { fmt.Fprint(w, kubeletPods) })
+			door, server, paths := newFakeKubelet(t, selfSigned, func(w http.ResponseWriter, _ *http.Request) {
+				fmt.Fprint(w, kubeletPods)
+			})
 			file := filepath.Join(paths.KubeletRoot, "pki/kubelet.crt")
-			if err := errors.Join(os.WriteFile(file, []byte(selfSigned.pem), 0o600), spoil(paths.KubeletRoot)); err != nil {
+			if err := errors.Join(os.WriteFile(file, []byte(selfSigned.pem), 0o600),
+				spoil(paths.KubeletRoot)); err != nil {
 				t.Fatal(err)
 			}
 			if _, err := door.Pods(t.Context()); !errors.Is(err, owned.ErrOthers) {

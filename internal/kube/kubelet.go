@@ -138,14 +138,16 @@ func (k *kubelet) stream(ctx context.Context, path string, read func(io.Reader) 
 	if err != nil && (!errors.As(err, &status) || status.Code == http.StatusUnauthorized) {
 		k.drop(client)
 	}
-	if path == "/pods" && errors.Is(err, hosterr.ErrForbidden) { // told once: the other paths are refused for the same reason
+	// told once: the other paths are refused for the same reason
+	if path == "/pods" && errors.Is(err, hosterr.ErrForbidden) {
 		return fmt.Errorf("%w; %s", err, kubeletRight)
 	}
 	return err
 }
 
 // kubeletRight tells people of the switch.
-const kubeletRight = "kubelet lets the agent in only by a ServiceAccount for which rights.kubelet of the chart is set: docs/security.md"
+const kubeletRight = "kubelet lets the agent in only by a ServiceAccount for which rights.kubelet of the chart is " +
+	"set: docs/security.md"
 
 func (k *kubelet) open() (*http.Client, error) {
 	k.mu.Lock()
@@ -226,7 +228,8 @@ func (e *StatusError) Is(target error) bool {
 const maxRefusal = 64 << 10
 
 // get has the body of an answer with status 200 read.
-func get(ctx context.Context, client *http.Client, address string, timeout time.Duration, read func(io.Reader) error) error {
+func get(ctx context.Context, client *http.Client, address string, timeout time.Duration,
+	read func(io.Reader) error) error {
 	ctx, cancel := withTimeout(ctx, timeout)
 	defer cancel()
 	request, err := http.NewRequestWithContext(ctx, http.MethodGet, address, nil)

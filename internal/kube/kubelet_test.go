@@ -70,7 +70,8 @@ func newTestCertificate(t *testing.T, name string, signer ...testCertificate) te
 }
 
 // newFakeKubelet serves the answer with the certificate, and returns the door to it; root is its folder.
-func newFakeKubelet(t *testing.T, certificate testCertificate, answer http.HandlerFunc) (door host.Kubelet, server *fakeServer, paths *host.Paths) {
+func newFakeKubelet(t *testing.T, certificate testCertificate, answer http.HandlerFunc) (door host.Kubelet,
+	server *fakeServer, paths *host.Paths) {
 	t.Helper()
 	server = newFakeServer(t, answer) // for the credentials
 	server.Close()
@@ -106,17 +107,26 @@ func TestKubeletPin(t *testing.T) {
 		caFile      string            // below kubelet's root
 		ok          bool
 	}{
-		"self-signed, on disk":         {selfSigned, map[string]string{"pki/kubelet.crt": selfSigned.pem}, "", true},
-		"rotated, on disk":             {selfSigned, map[string]string{"pki/kubelet-server-current.pem": selfSigned.pem + "-----BEGIN EC PRIVATE KEY-----\nAAAA\n-----END EC PRIVATE KEY-----\n"}, "", true},
-		"tlsCertFile":                  {selfSigned, map[string]string{"own.crt": selfSigned.pem}, "own.crt", true},
-		"CA, names the node":           {newTestCertificate(t, "system:node:node-a", ca), map[string]string{"ca.crt": ca.pem}, "ca.crt", true},
-		"CA, names another node":       {newTestCertificate(t, "system:node:node-b", ca), map[string]string{"ca.crt": ca.pem}, "ca.crt", false},
-		"CA, but of somebody else":     {newTestCertificate(t, "system:node:node-a"), map[string]string{"ca.crt": ca.pem}, "ca.crt", false},
-		"CA in the place of the leaf":  {newTestCertificate(t, "system:node:node-a", ca), map[string]string{"pki/kubelet.crt": ca.pem}, "", false},
-		"impostor":                     {newTestCertificate(t, "node-a@1700000000"), map[string]string{"pki/kubelet.crt": selfSigned.pem}, "", false},
-		"nothing on disk":              {selfSigned, nil, "", false},
-		"no certificate in the file":   {selfSigned, map[string]string{"pki/kubelet.crt": "nothing"}, "", false},
-		"broken certificate in a file": {selfSigned, map[string]string{"pki/kubelet.crt": "-----BEGIN CERTIFICATE-----\nAAAA\n-----END CERTIFICATE-----\n"}, "", false},
+		"self-signed, on disk": {selfSigned, map[string]string{"pki/kubelet.crt": selfSigned.pem}, "", true},
+		"rotated, on disk": {selfSigned,
+			map[string]string{"pki/kubelet-server-current.pem": selfSigned.pem +
+				"-----BEGIN EC PRIVATE KEY-----\nAAAA\n-----END EC PRIVATE KEY-----\n"}, "", true},
+		"tlsCertFile": {selfSigned, map[string]string{"own.crt": selfSigned.pem}, "own.crt", true},
+		"CA, names the node": {newTestCertificate(t, "system:node:node-a", ca),
+			map[string]string{"ca.crt": ca.pem}, "ca.crt", true},
+		"CA, names another node": {newTestCertificate(t, "system:node:node-b", ca),
+			map[string]string{"ca.crt": ca.pem}, "ca.crt", false},
+		"CA, but of somebody else": {newTestCertificate(t, "system:node:node-a"),
+			map[string]string{"ca.crt": ca.pem}, "ca.crt", false},
+		"CA in the place of the leaf": {newTestCertificate(t, "system:node:node-a", ca),
+			map[string]string{"pki/kubelet.crt": ca.pem}, "", false},
+		"impostor": {newTestCertificate(t, "node-a@1700000000"),
+			map[string]string{"pki/kubelet.crt": selfSigned.pem}, "", false},
+		"nothing on disk":            {selfSigned, nil, "", false},
+		"no certificate in the file": {selfSigned, map[string]string{"pki/kubelet.crt": "nothing"}, "", false},
+		"broken certificate in a file": {selfSigned,
+			map[string]string{"pki/kubelet.crt": "-----BEGIN CERTIFICATE-----\nAAAA\n-----END CERTIFICATE-----\n"}, "",
+			false},
 	}
 	for name, test := range tests {
 		t.Run(name, func(t *testing.T) {
@@ -169,23 +179,28 @@ func TestKubeletPods(t *testing.T) {
 		want   []string
 		err    string
 	}{
-		"one":     {text(200, "application/json", kubeletPods), []string{"a"}, ""},
-		"none":    {text(200, "application/json", `{"kind":"PodList","apiVersion":"v1","metadata":{},"items":null}`), nil, ""},
+		"one": {text(200, "application/json", kubeletPods), []string{"a"}, ""},
+		"none": {text(200, "application/json", `{"kind":"PodList","apiVersion":"v1","metadata":{},"items":null}`),
+			nil, ""},
 		"{}":      {text(200, "application/json", `{}`), nil, `kind ""`},
 		"status":  {text(200, "application/json", `{"kind":"Status"}`), nil, `kind "Status"`},
 		"garbage": {text(200, "text/html", `<html>`), nil, "invalid character"},
-		"no UID":  {text(200, "application/json", `{"kind":"PodList","items":[{"metadata":{"name":"a"}}]}`), nil, "no UID"},
-		"forbidden": {text(403, "text/plain", "Forbidden (user=a, verb=get, resource=nodes, subresource(s)=[pods proxy])"), nil,
+		"no UID": {text(200, "application/json", `{"kind":"PodList","items":[{"metadata":{"name":"a"}}]}`), nil,
+			"no UID"},
+		"forbidden": {text(403, "text/plain",
+			"Forbidden (user=a, verb=get, resource=nodes, subresource(s)=[pods proxy])"), nil,
 			"status 403: Forbidden (user=a, verb=get, resource=nodes, subresource(s)=[pods proxy]); " + kubeletRight},
 		"unauthorized": {text(401, "text/plain", "Unauthorized"), nil, "status 401"},
 		"redirect":     {text(302, "text/plain", "", "Location", "/elsewhere"), nil, "status 302"},
-		"cut short":    {text(200, "application/json", kubeletPods[:30], "Content-Length", "100"), nil, "unexpected EOF"},
+		"cut short": {text(200, "application/json", kubeletPods[:30], "Content-Length", "100"), nil,
+			"unexpected EOF"},
 	}
 	certificate := newTestCertificate(t, "node-a")
 	for name, test := range tests {
 		t.Run(name, func(t *testing.T) {
 			door, _, paths := newFakeKubelet(t, certificate, test.answer)
-			if err := os.WriteFile(filepath.Join(paths.KubeletRoot, "pki/kubelet.crt"), []byte(certificate.pem), 0o600); err != nil {
+			if err := os.WriteFile(filepath.Join(paths.KubeletRoot, "pki/kubelet.crt"), []byte(certificate.pem),
+				0o600); err != nil {
 				t.Fatal(err)
 			}
 			got, err := door.Pods(within(t, 5*time.Second))
@@ -208,7 +223,8 @@ func TestKubeletReadOnlyPort(t *testing.T) {
 	}))
 	defer server.Close()
 	credentials := newFakeServer(t, mute)
-	door := NewKubelet(Config{Node: testNode, Kubeconfig: credentials.kubeconfig()}, host.Files{}, host.Paths{KubeletAPI: server.URL})
+	door := NewKubelet(Config{Node: testNode, Kubeconfig: credentials.kubeconfig()}, host.Files{},
+		host.Paths{KubeletAPI: server.URL})
 	pods, err := door.Pods(within(t, 5*time.Second))
 	if err != nil || len(pods) != 1 || auth[0] != "" {
 		t.Errorf("Pods() = %v, %v, Authorization %q", pods, err, auth)
@@ -233,7 +249,8 @@ func TestKubeletHealthz(t *testing.T) {
 			defer server.Close()
 			door := NewKubelet(Config{}, host.Files{}, host.Paths{KubeletHealthz: server.URL + "/healthz"})
 			got, err := door.Healthz(within(t, 500*time.Millisecond))
-			if got != test.want || (err != nil) != (test.err != "") || (err != nil && !strings.Contains(err.Error(), test.err)) {
+			if got != test.want || (err != nil) != (test.err != "") ||
+				(err != nil && !strings.Contains(err.Error(), test.err)) {
 				t.Errorf("Healthz() = %.20q, %v; want %q, error with %q", got, err, test.want, test.err)
 			}
 		})
@@ -282,7 +299,8 @@ d{} +Inf
 		want         map[string]float64
 		bad          bool
 	}{
-		"labels":    {page, "a_total", map[string]float64{`config="orphan",lifecycle="sync"`: 3, `config="desired",lifecycle="sync"`: 45}, false},
+		"labels": {page, "a_total", map[string]float64{`config="orphan",lifecycle="sync"`: 3,
+			`config="desired",lifecycle="sync"`: 45}, false},
 		"none":      {page, "b", map[string]float64{"": 7}, false},
 		"absent":    {page, "a", map[string]float64{}, false},
 		"no page":   {"", "a", map[string]float64{}, false},

@@ -123,8 +123,10 @@ func (c Config) isThisNode(config *rest.Config) error {
 	if err != nil {
 		return fmt.Errorf("client certificate: %w", err)
 	}
-	if name := chain[0].Subject; name.CommonName != "system:node:"+c.Node || !slices.Contains(name.Organization, "system:nodes") {
-		return fmt.Errorf("the client certificate is of %q in %q, not of system:node:%s in system:nodes", clip(name.CommonName), name.Organization, c.Node)
+	if name := chain[0].Subject; name.CommonName != "system:node:"+c.Node || !slices.Contains(name.Organization,
+		"system:nodes") {
+		return fmt.Errorf("the client certificate is of %q in %q, not of system:node:%s in system:nodes",
+			clip(name.CommonName), name.Organization, c.Node)
 	}
 	return nil
 }

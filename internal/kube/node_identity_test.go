@@ -49,8 +49,9 @@ func (a authority) sign(subject pkix.Name, ca bool) (certificate, key string) {
 		a.t.Fatal(err)
 	}
 	template := &x509.Certificate{
-		SerialNumber: big.NewInt(time.Now().UnixNano()), Subject: subject, NotBefore: time.Now().Add(-time.Hour), NotAfter: time.Now().Add(time.Hour),
-		IsCA: ca, BasicConstraintsValid: ca, ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageClientAuth},
+		SerialNumber: big.NewInt(time.Now().UnixNano()), Subject: subject, NotBefore: time.Now().Add(-time.Hour),
+		NotAfter: time.Now().Add(time.Hour),
+		IsCA:     ca, BasicConstraintsValid: ca, ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageClientAuth},
 	}
 	parent, signer := a.cert, a.key
 	if ca {
@@ -82,7 +83,9 @@ type rightsServer struct {
 func newRightsServer(t *testing.T, pods ...corev1.Pod) *rightsServer {
 	t.Helper()
 	s := &rightsServer{clients: newAuthority(t)}
-	s.fakeServer = &fakeServer{t: t, dir: t.TempDir(), answer: func(w http.ResponseWriter, r *http.Request) { s.authorize(w, r, pods) }}
+	s.fakeServer = &fakeServer{t: t, dir: t.TempDir(), answer: func(w http.ResponseWriter, r *http.Request) {
+		s.authorize(w, r, pods)
+	}}
 	s.Server = httptest.NewUnstartedServer(http.HandlerFunc(s.serve))
 	s.Config.ErrorLog = quiet()
 	roots := x509.NewCertPool()
@@ -122,10 +125,12 @@ func (s *rightsServer) authorize(w http.ResponseWriter, r *http.Request, pods []
 	what := r.Method + " " + strings.TrimPrefix(r.URL.Path, "/api/v1/")
 	s.asked = append(s.asked, who+" "+what)
 	switch {
-	case what == "GET pods" && node && r.URL.Query().Get("fieldSelector") == "spec.nodeName="+testNode, what == "GET pods" && s.wide:
+	case what == "GET pods" && node && r.URL.Query().Get("fieldSelector") == "spec.nodeName="+testNode,
+		what == "GET pods" && s.wide:
 		object(s.t, podList("7", "", pods...))(w, r)
 	case what == "GET nodes/"+testNode:
-		object(s.t, &corev1.Node{TypeMeta: metav1.TypeMeta{Kind: "Node", APIVersion: "v1"}, ObjectMeta: metav1.ObjectMeta{Name: testNode, UID: "n"}})(w, r)
+		object(s.t, &corev1.Node{TypeMeta: metav1.TypeMeta{Kind: "Node", APIVersion: "v1"},
+			ObjectMeta: metav1.ObjectMeta{Name: testNode, UID: "n"}})(w, r)
 	case r.Method == "PATCH" && !node:
 		text(http.StatusOK, "application/json", `{}`)(w, r)
 	case strings.Contains(what, "/pods/") && s.wide && !node:
@@ -166,7 +171,8 @@ func TestPodsAreReadAsTheNode(t *testing.T) {
 	if err := c.PatchNodeStatus(within(t, 10*time.Second), []byte(`{"status":{"conditions":[]}}`)); err != nil {
 		t.Error(err)
 	}
-	want := []string{asNode + " GET pods", asNode + " GET nodes/" + testNode, "serviceaccount PATCH nodes/" + testNode + "/status"}
+	want := []string{asNode + " GET pods", asNode + " GET nodes/" + testNode, "serviceaccount PATCH nodes/" + testNode +
+		"/status"}
 	if got := strings.Join(s.asked, ", "); got != strings.Join(want, ", ") {
 		t.Errorf("asked %s, want %s", got, strings.Join(want, ", "))
 	}
@@ -174,7 +180,8 @@ func TestPodsAreReadAsTheNode(t *testing.T) {
 		t.Error("the apiserver is said to have never answered")
 	}
 	// That a pod does not exist is 403 to a node, whatever it is to others: it proves nothing without the right.
-	if _, err := c.Cluster().Pod(within(t, 10*time.Second), "default", "gone"); !apierrors.IsForbidden(err) || apierrors.IsNotFound(err) ||
+	if _, err := c.Cluster().Pod(within(t, 10*time.Second), "default", "gone"); !apierrors.IsForbidden(err) ||
+		apierrors.IsNotFound(err) ||
 		!strings.Contains(fmt.Sprint(err), "rights.pods") {
 		t.Errorf("a pod that is not there: %v, want forbidden, naming the switch", err)
 	}
@@ -192,16 +199,23 @@ func TestNodeIdentityIsRefused(t *testing.T) {
 		change func(s *rightsServer)
 		want   string
 	}{
-		{"of another node", func(s *rightsServer) { s.kubelet("system:node:node-b", "", "") }, "not of system:node:node-a"},
+		{"of another node", func(s *rightsServer) {
+			s.kubelet("system:node:node-b", "", "")
+		}, "not of system:node:node-a"},
 		{"of nobody in particular", func(s *rightsServer) { s.kubelet("admin", "", "") }, "not of system:node:node-a"},
 		{"a program is named", func(s *rightsServer) {
-			s.kubelet("system:node:"+testNode, ", exec: {apiVersion: client.authentication.k8s.io/v1, command: /bin/false, interactiveMode: Never}", "")
+			s.kubelet("system:node:"+testNode, ", exec: {apiVersion: client.authentication.k8s.io/v1, command: "+
+				"/bin/false, interactiveMode: Never}", "")
 		}, "a program would have to be run"},
 		{"another cluster", func(s *rightsServer) {
 			other := newAuthority(s.t)
-			s.kubelet("system:node:"+testNode, "", fmt.Sprintf("certificate-authority: %q", s.write("other.crt", string(pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: other.cert.Raw})))))
+			s.kubelet("system:node:"+testNode, "", fmt.Sprintf("certificate-authority: %q",
+				s.write("other.crt", string(pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE",
+					Bytes: other.cert.Raw})))))
 		}, "another cluster"},
-		{"an apiserver that is not verified", func(s *rightsServer) { s.kubelet("system:node:"+testNode, "", "insecure-skip-tls-verify: true") }, "not verified"},
+		{"an apiserver that is not verified", func(s *rightsServer) {
+			s.kubelet("system:node:"+testNode, "", "insecure-skip-tls-verify: true")
+		}, "not verified"},
 		{"there are none", func(s *rightsServer) { s.write("kubelet.conf", "") }, "kubelet"},
 	} {
 		t.Run(test.name, func(t *testing.T) {
@@ -209,7 +223,8 @@ func TestNodeIdentityIsRefused(t *testing.T) {
 			test.change(s)
 			c := s.client()
 			_, err := c.Cluster().Pods(within(t, 10*time.Second))
-			if !apierrors.IsForbidden(err) || !strings.Contains(fmt.Sprint(err), test.want) || !strings.Contains(fmt.Sprint(err), "rights.pods") {
+			if !apierrors.IsForbidden(err) || !strings.Contains(fmt.Sprint(err), test.want) ||
+				!strings.Contains(fmt.Sprint(err), "rights.pods") {
 				t.Errorf("%v, want forbidden, with %q and the switch", err, test.want)
 			}
 			s.wide = true

@@ -38,7 +38,8 @@ func (c *Client) podsNamed(ctx context.Context, namespace, name string) ([]corev
 func validName(namespace, name string) error {
 	problems := append(validation.IsDNS1123Label(namespace), validation.IsDNS1123Subdomain(name)...)
 	if len(problems) > 0 {
-		return fmt.Errorf("apiserver: pod %q in namespace %q: %s", clip(name), clip(namespace), strings.Join(problems, "; "))
+		return fmt.Errorf("apiserver: pod %q in namespace %q: %s", clip(name), clip(namespace),
+			strings.Join(problems, "; "))
 	}
 	return nil
 }
@@ -114,10 +115,12 @@ func (c *Client) podPage(ctx context.Context, q podQuery, token string) (*corev1
 		pod := &page.Items[i]
 		pod.ManagedFields = nil
 		if pod.Spec.NodeName != c.config.Node {
-			return nil, fmt.Errorf("apiserver: %s: answered with pod %s/%s of node %q", what, pod.Namespace, pod.Name, pod.Spec.NodeName)
+			return nil, fmt.Errorf("apiserver: %s: answered with pod %s/%s of node %q", what, pod.Namespace, pod.Name,
+				pod.Spec.NodeName)
 		}
 		if pod.UID == "" {
-			return nil, fmt.Errorf("apiserver: %s: answered with pod %s/%s without a UID", what, pod.Namespace, pod.Name)
+			return nil, fmt.Errorf("apiserver: %s: answered with pod %s/%s without a UID", what, pod.Namespace,
+				pod.Name)
 		}
 		if q != (podQuery{}) && q != (podQuery{pod.Namespace, pod.Name}) {
 			return nil, fmt.Errorf("apiserver: %s: answered with pod %s/%s", what, pod.Namespace, pod.Name)

@@ -35,29 +35,41 @@ func TestPods(t *testing.T) {
 		err      string // part of the error
 		requests int
 	}{
-		"one page":            {[]http.HandlerFunc{object(t, second)}, []string{"c"}, "", 1},
-		"two pages":           {[]http.HandlerFunc{object(t, first), object(t, second)}, []string{"a", "b", "c"}, "", 2},
-		"no pods":             {[]http.HandlerFunc{object(t, podList("7", ""))}, nil, "", 1},
-		"JSON":                {[]http.HandlerFunc{text(200, jsonType, `{"kind":"PodList","apiVersion":"v1","metadata":{"resourceVersion":"1"},"items":[]}`)}, nil, "", 1},
-		"expired once":        {[]http.HandlerFunc{object(t, first), expired, object(t, first), object(t, second)}, []string{"a", "b", "c"}, "", 4},
-		"expired twice":       {[]http.HandlerFunc{object(t, first), expired, object(t, first), expired}, nil, "refused", 4},
-		"other node":          {[]http.HandlerFunc{object(t, podList("7", "", pod("a", "node-b")))}, nil, `pod default/a of node "node-b"`, 1},
+		"one page": {[]http.HandlerFunc{object(t, second)}, []string{"c"}, "", 1},
+		"two pages": {[]http.HandlerFunc{object(t, first), object(t, second)}, []string{"a", "b", "c"}, "",
+			2},
+		"no pods": {[]http.HandlerFunc{object(t, podList("7", ""))}, nil, "", 1},
+		"JSON": {[]http.HandlerFunc{text(200, jsonType,
+			`{"kind":"PodList","apiVersion":"v1","metadata":{"resourceVersion":"1"},"items":[]}`)}, nil, "", 1},
+		"expired once": {[]http.HandlerFunc{object(t, first), expired, object(t, first), object(t, second)},
+			[]string{"a", "b", "c"}, "", 4},
+		"expired twice": {[]http.HandlerFunc{object(t, first), expired, object(t, first), expired}, nil,
+			"refused", 4},
+		"other node": {[]http.HandlerFunc{object(t, podList("7", "", pod("a", "node-b")))}, nil,
+			`pod default/a of node "node-b"`, 1},
 		"no node":             {[]http.HandlerFunc{object(t, podList("7", "", pod("a", "")))}, nil, `of node ""`, 1},
 		"no UID":              {[]http.HandlerFunc{object(t, podList("7", "", noUID))}, nil, "without a UID", 1},
 		"same page for ever":  {[]http.HandlerFunc{object(t, first)}, nil, "do not advance", 2},
 		"empty page, goes on": {[]http.HandlerFunc{object(t, podList("7", "x"))}, nil, "do not advance", 1},
 		"no resourceVersion":  {[]http.HandlerFunc{object(t, podList("", ""))}, nil, "no list", 1},
 		"{}":                  {[]http.HandlerFunc{text(200, jsonType, "{}")}, nil, "no list", 1},
-		"another kind":        {[]http.HandlerFunc{text(200, jsonType, `{"kind":"Pod","apiVersion":"v1","metadata":{"resourceVersion":"1"}}`)}, nil, "no list", 1},
-		"kind of nobody":      {[]http.HandlerFunc{text(200, jsonType, `{"kind":"Foo","apiVersion":"v1"}`)}, nil, "no kind", 1},
-		"status with 200":     {[]http.HandlerFunc{text(200, jsonType, `{"kind":"Status","apiVersion":"v1","status":"Failure","reason":"Forbidden","code":403}`)}, nil, "list pods", 1},
-		"web page":            {[]http.HandlerFunc{text(200, "text/html", "<html>Log in</html>")}, nil, "list pods", 1},
-		"empty body":          {[]http.HandlerFunc{text(200, jsonType, "")}, nil, "0-length", 1},
-		"protobuf, truncated": {[]http.HandlerFunc{text(200, "application/vnd.kubernetes.protobuf", string(encode(t, first)[:40]))}, nil, "list pods", 1},
-		"protobuf, empty":     {[]http.HandlerFunc{text(200, "application/vnd.kubernetes.protobuf", "k8s\x00")}, nil, "list pods", 1},
-		"500":                 {[]http.HandlerFunc{refusal(500, metav1.StatusReasonInternalError)}, nil, "refused", 1},
-		"503 without body":    {[]http.HandlerFunc{text(503, "text/plain", "")}, nil, "list pods", 1},
-		"redirect":            {[]http.HandlerFunc{text(302, "text/plain", "", "Location", "http://127.0.0.1:1/")}, nil, "list pods", 1},
+		"another kind": {[]http.HandlerFunc{text(200, jsonType,
+			`{"kind":"Pod","apiVersion":"v1","metadata":{"resourceVersion":"1"}}`)}, nil, "no list", 1},
+		"kind of nobody": {[]http.HandlerFunc{text(200, jsonType, `{"kind":"Foo","apiVersion":"v1"}`)}, nil,
+			"no kind", 1},
+		"status with 200": {[]http.HandlerFunc{text(200, jsonType,
+			`{"kind":"Status","apiVersion":"v1","status":"Failure","reason":"Forbidden","code":403}`)}, nil,
+			"list pods", 1},
+		"web page":   {[]http.HandlerFunc{text(200, "text/html", "<html>Log in</html>")}, nil, "list pods", 1},
+		"empty body": {[]http.HandlerFunc{text(200, jsonType, "")}, nil, "0-length", 1},
+		"protobuf, truncated": {[]http.HandlerFunc{text(200, "application/vnd.kubernetes.protobuf",
+			string(encode(t, first)[:40]))}, nil, "list pods", 1},
+		"protobuf, empty": {[]http.HandlerFunc{text(200, "application/vnd.kubernetes.protobuf", "k8s\x00")}, nil,
+			"list pods", 1},
+		"500":              {[]http.HandlerFunc{refusal(500, metav1.StatusReasonInternalError)}, nil, "refused", 1},
+		"503 without body": {[]http.HandlerFunc{text(503, "text/plain", "")}, nil, "list pods", 1},
+		"redirect": {[]http.HandlerFunc{text(302, "text/plain", "", "Location", "http://127.0.0.1:1/")}, nil,
+			"list pods", 1},
 	}
 	for name, test := range tests {
 		t.Run(name, func(t *testing.T) {
@@ -85,7 +97,8 @@ func TestPods(t *testing.T) {
 }
 
 func TestPodsRequest(t *testing.T) {
-	server := newFakeServer(t, script(object(t, podList("7", "page 2", pod("a", testNode))), object(t, podList("7", ""))))
+	server := newFakeServer(t, script(object(t, podList("7", "page 2", pod("a", testNode))),
+		object(t, podList("7", ""))))
 	if _, err := server.client().Cluster().Pods(t.Context()); err != nil {
 		t.Fatal(err)
 	}
@@ -121,13 +134,17 @@ func TestPodsNamed(t *testing.T) {
 		want            []string // UIDs
 		err             string
 	}{
-		"there":            {object(t, podList("7", "", pod("web-0", testNode))), "default", "web-0", []string{"uid-of-web-0"}, ""},
-		"not there":        {object(t, podList("7", "")), "default", "web-0", nil, ""},
-		"forbidden":        {refusal(403, metav1.StatusReasonForbidden), "default", "web-0", nil, "refused"},
-		"no list":          {object(t, podList("", "")), "default", "web-0", nil, "no list"},
-		"another pod":      {object(t, podList("7", "", pod("web-1", testNode))), "default", "web-0", nil, "answered with pod default/web-1"},
-		"elsewhere":        {object(t, podList("7", "", elsewhere)), "default", "web-0", nil, "answered with pod other/web-0"},
-		"another node":     {object(t, podList("7", "", pod("web-0", "node-b"))), "default", "web-0", nil, `of node "node-b"`},
+		"there": {object(t, podList("7", "", pod("web-0", testNode))), "default", "web-0",
+			[]string{"uid-of-web-0"}, ""},
+		"not there": {object(t, podList("7", "")), "default", "web-0", nil, ""},
+		"forbidden": {refusal(403, metav1.StatusReasonForbidden), "default", "web-0", nil, "refused"},
+		"no list":   {object(t, podList("", "")), "default", "web-0", nil, "no list"},
+		"another pod": {object(t, podList("7", "", pod("web-1", testNode))), "default", "web-0", nil,
+			"answered with pod default/web-1"},
+		"elsewhere": {object(t, podList("7", "", elsewhere)), "default", "web-0", nil,
+			"answered with pod other/web-0"},
+		"another node": {object(t, podList("7", "", pod("web-0", "node-b"))), "default", "web-0", nil,
+			`of node "node-b"`},
 		"a selector":       {nil, "default", "web-0,spec.nodeName!=node-a", nil, "web-0,spec.nodeName!=node-a"},
 		"a path":           {nil, "default", "../nodes", nil, "../nodes"},
 		"a namespace path": {nil, "default/../kube-system", "web-0", nil, "kube-system"},
@@ -170,12 +187,16 @@ func TestErrorsKeepTheirMeaning(t *testing.T) {
 		answer http.HandlerFunc
 		is     func(error) bool
 	}{
-		"401":            {refusal(401, metav1.StatusReasonUnauthorized), apierrors.IsUnauthorized},
-		"403":            {refusal(403, metav1.StatusReasonForbidden), apierrors.IsForbidden},
-		"404":            {refusal(404, metav1.StatusReasonNotFound), apierrors.IsNotFound},
-		"429":            {text(429, "text/plain", "Too many requests", "Retry-After", "60"), apierrors.IsTooManyRequests},
-		"429 with delay": {text(429, "text/plain", "Too many requests", "Retry-After", "60"), func(err error) bool { s, ok := apierrors.SuggestsClientDelay(err); return ok && s == 60 }},
-		"500":            {refusal(500, metav1.StatusReasonInternalError), apierrors.IsInternalError},
+		"401": {refusal(401, metav1.StatusReasonUnauthorized), apierrors.IsUnauthorized},
+		"403": {refusal(403, metav1.StatusReasonForbidden), apierrors.IsForbidden},
+		"404": {refusal(404, metav1.StatusReasonNotFound), apierrors.IsNotFound},
+		"429": {text(429, "text/plain", "Too many requests", "Retry-After", "60"),
+			apierrors.IsTooManyRequests},
+		"429 with delay": {text(429, "text/plain", "Too many requests", "Retry-After", "60"), func(err error) bool {
+			s, ok := apierrors.SuggestsClientDelay(err)
+			return ok && s == 60
+		}},
+		"500": {refusal(500, metav1.StatusReasonInternalError), apierrors.IsInternalError},
 	}
 	for name, test := range tests {
 		t.Run(name, func(t *testing.T) {

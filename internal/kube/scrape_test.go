@@ -32,24 +32,33 @@ func TestKubeletScrape(t *testing.T) {
 		probesErr bool
 	}{
 		"both": {
-			answers: map[string]http.HandlerFunc{"/metrics": text(200, "text/plain", page), "/metrics/probes": text(200, "text/plain", probes)},
+			answers: map[string]http.HandlerFunc{"/metrics": text(200, "text/plain", page),
+				"/metrics/probes": text(200, "text/plain", probes)},
 			want: hostkubelet.Metrics{
 				"kubelet_evictions":  {{Labels: `eviction_signal="memory.available"`, Value: 3}},
 				"prober_probe_total": {{Labels: `result="failed"`, Value: 5}},
 			},
 		},
 		"no probes": {
-			answers: map[string]http.HandlerFunc{"/metrics": text(200, "text/plain", page), "/metrics/probes": text(404, "text/plain", "404 page not found")},
-			want:    hostkubelet.Metrics{"kubelet_evictions": {{Labels: `eviction_signal="memory.available"`, Value: 3}}}, probesErr: true,
+			answers: map[string]http.HandlerFunc{"/metrics": text(200, "text/plain", page),
+				"/metrics/probes": text(404, "text/plain", "404 page not found")},
+			want: hostkubelet.Metrics{"kubelet_evictions": {{Labels: `eviction_signal="memory.available"`,
+				Value: 3}}}, probesErr: true,
 		},
-		"forbidden":    {answers: map[string]http.HandlerFunc{"/metrics": text(403, "text/plain", "Forbidden")}, err: true, forbidden: true},
-		"unauthorized": {answers: map[string]http.HandlerFunc{"/metrics": text(401, "text/plain", "Unauthorized")}, err: true},
-		"malformed":    {answers: map[string]http.HandlerFunc{"/metrics": text(200, "text/plain", "kubelet_evictions x\n")}, err: true},
+		"forbidden": {answers: map[string]http.HandlerFunc{"/metrics": text(403, "text/plain", "Forbidden")},
+			err: true, forbidden: true},
+		"unauthorized": {answers: map[string]http.HandlerFunc{"/metrics": text(401, "text/plain", "Unauthorized")},
+			err: true},
+		"malformed": {answers: map[string]http.HandlerFunc{"/metrics": text(200, "text/plain",
+			"kubelet_evictions x\n")}, err: true},
 	}
 	for name, test := range tests {
 		t.Run(name, func(t *testing.T) {
-			_, server, paths := newFakeKubelet(t, certificate, func(w http.ResponseWriter, r *http.Request) { test.answers[r.URL.Path](w, r) })
-			if err := os.WriteFile(filepath.Join(paths.KubeletRoot, "pki/kubelet.crt"), []byte(certificate.pem), 0o600); err != nil {
+			_, server, paths := newFakeKubelet(t, certificate, func(w http.ResponseWriter, r *http.Request) {
+				test.answers[r.URL.Path](w, r)
+			})
+			if err := os.WriteFile(filepath.Join(paths.KubeletRoot, "pki/kubelet.crt"), []byte(certificate.pem),
+				0o600); err != nil {
 				t.Fatal(err)
 			}
 			door := NewKubelet(Config{Node: testNode, Kubeconfig: server.kubeconfig()}, host.Files{}, *paths)
@@ -146,7 +155,8 @@ func TestServingCertificate(t *testing.T) {
 	if _, err := door.ServingCertificate(within(t, 5*time.Second)); !errors.Is(err, hosterr.ErrNoCertificate) {
 		t.Errorf("ServingCertificate() of a kubelet that has none = %v", err)
 	}
-	if _, err := NewKubelet(Config{}, host.Files{}, host.Paths{}).ServingCertificate(t.Context()); !errors.Is(err, hosterr.ErrNotConfigured) {
+	if _, err := NewKubelet(Config{}, host.Files{}, host.Paths{}).ServingCertificate(t.Context()); !errors.Is(err,
+		hosterr.ErrNotConfigured) {
 		t.Errorf("ServingCertificate() without an API = %v", err)
 	}
 }

@@ -67,7 +67,8 @@ func TestEvents(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := runtime.DecodeInto(codecs.UniversalDeserializer(), []byte(server.bodies[0]), created); err != nil || created.Reason != "Tested" {
+	if err := runtime.DecodeInto(codecs.UniversalDeserializer(), []byte(server.bodies[0]), created); err != nil ||
+		created.Reason != "Tested" {
 		t.Errorf("created %+v, %v", created, err)
 	}
 	server.mu.Unlock()
@@ -90,8 +91,10 @@ func TestGets(t *testing.T) {
 	meta := metav1.ObjectMeta{Name: testNode, UID: types.UID("u")}
 	node := &corev1.Node{TypeMeta: metav1.TypeMeta{Kind: "Node", APIVersion: "v1"}, ObjectMeta: meta,
 		Status: corev1.NodeStatus{Conditions: []corev1.NodeCondition{{Type: "Ready"}}}}
-	csiNode := &storagev1.CSINode{TypeMeta: metav1.TypeMeta{Kind: "CSINode", APIVersion: "storage.k8s.io/v1"}, ObjectMeta: meta}
-	server := newFakeServer(t, script(object(t, node), object(t, csiNode), text(200, "application/json", "{}"), object(t, node)))
+	csiNode := &storagev1.CSINode{TypeMeta: metav1.TypeMeta{Kind: "CSINode", APIVersion: "storage.k8s.io/v1"},
+		ObjectMeta: meta}
+	server := newFakeServer(t, script(object(t, node), object(t, csiNode), text(200, "application/json", "{}"),
+		object(t, node)))
 	c := server.client()
 	conditions, err := c.NodeConditions(within(t, 5*time.Second))
 	if err != nil || len(conditions) != 1 {
@@ -109,7 +112,8 @@ func TestGets(t *testing.T) {
 	for _, r := range server.seen() {
 		paths = append(paths, r.URL.RequestURI())
 	}
-	want := []string{"/api/v1/nodes/node-a", "/apis/storage.k8s.io/v1/csinodes/node-a", "/apis/storage.k8s.io/v1/csinodes/node-a", "/apis/storage.k8s.io/v1/csinodes/node-a"}
+	want := []string{"/api/v1/nodes/node-a", "/apis/storage.k8s.io/v1/csinodes/node-a",
+		"/apis/storage.k8s.io/v1/csinodes/node-a", "/apis/storage.k8s.io/v1/csinodes/node-a"}
 	if diff := cmp.Diff(want, paths); diff != "" {
 		t.Error(diff)
 	}
@@ -118,8 +122,10 @@ func TestGets(t *testing.T) {
 func TestListsOfTheClusterAreCached(t *testing.T) {
 	sets := &appsv1.DaemonSetList{TypeMeta: metav1.TypeMeta{Kind: "DaemonSetList", APIVersion: "apps/v1"},
 		ListMeta: metav1.ListMeta{ResourceVersion: "1"},
-		Items:    []appsv1.DaemonSet{{ObjectMeta: metav1.ObjectMeta{Name: "d", ManagedFields: []metav1.ManagedFieldsEntry{{}}}}}}
-	revisions := &appsv1.ControllerRevisionList{TypeMeta: metav1.TypeMeta{Kind: "ControllerRevisionList", APIVersion: "apps/v1"},
+		Items: []appsv1.DaemonSet{{ObjectMeta: metav1.ObjectMeta{Name: "d",
+			ManagedFields: []metav1.ManagedFieldsEntry{{}}}}}}
+	revisions := &appsv1.ControllerRevisionList{TypeMeta: metav1.TypeMeta{Kind: "ControllerRevisionList",
+		APIVersion: "apps/v1"},
 		ListMeta: metav1.ListMeta{ResourceVersion: "1"},
 		Items:    []appsv1.ControllerRevision{{Revision: 3, Data: runtime.RawExtension{Raw: []byte(`{}`)}}}}
 	server := newFakeServer(t, script(object(t, sets), object(t, revisions)))
@@ -139,7 +145,8 @@ func TestListsOfTheClusterAreCached(t *testing.T) {
 	for _, r := range server.seen() {
 		got = append(got, r.URL.RequestURI())
 	}
-	want := []string{"/apis/apps/v1/daemonsets?resourceVersion=0", "/apis/apps/v1/namespaces/kube-system/controllerrevisions?resourceVersion=0"}
+	want := []string{"/apis/apps/v1/daemonsets?resourceVersion=0",
+		"/apis/apps/v1/namespaces/kube-system/controllerrevisions?resourceVersion=0"}
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Error(diff)
 	}

@@ -14,7 +14,8 @@ import (
 // is done there.
 const (
 	resolveBeneath = unix.RESOLVE_BENEATH | unix.RESOLVE_NO_SYMLINKS | unix.RESOLVE_NO_MAGICLINKS
-	resolveInside  = resolveBeneath | unix.RESOLVE_NO_XDEV // and on the same mount: a bind of the same filesystem counts as another
+	// and on the same mount: a bind of the same filesystem counts as another
+	resolveInside = resolveBeneath | unix.RESOLVE_NO_XDEV
 )
 
 // openBase opens a trusted directory by its configured name.

@@ -38,7 +38,8 @@ func (d *Mutator) RemoveCgroup(ctx context.Context, c Cgroup) error {
 		return err
 	}
 	_, err = d.do(ctx, request{
-		Op: opCgroup, Base: at.mount.Point, Name: []byte(strings.TrimPrefix(at.name, "/")), File: c.File, ForceEmpty: true,
+		Op: opCgroup, Base: at.mount.Point, Name: []byte(strings.TrimPrefix(at.name, "/")), File: c.File,
+		ForceEmpty: true,
 	})
 	return err
 }

@@ -45,7 +45,8 @@ func TestRemoveCgroupWithProcess(t *testing.T) {
 		for i := range 26 { // the kernel has an order of its own: some come before the process's, some after
 			empty = append(empty, n.Mkdir(filepath.Join(container, string(rune('a'+i)))))
 		}
-		if err := n.Hand.RemoveCgroup(t.Context(), podCgroup(t, uid, filepath.Dir(container))); !errors.Is(err, mutate.ErrBusy) {
+		if err := n.Hand.RemoveCgroup(t.Context(), podCgroup(t, uid, filepath.Dir(container))); !errors.Is(err,
+			mutate.ErrBusy) {
 			t.Errorf("%s: %v", leaf, err)
 		}
 		for _, dir := range append(empty, leaf) {

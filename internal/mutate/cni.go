@@ -104,7 +104,8 @@ func (d *Mutator) readAttachment(a Attachment) (cached, error) {
 		return cached{}, err
 	}
 	if st.Mode&unix.S_IFMT != unix.S_IFREG || st.Ino != a.Inode || int64(st.Size) != a.Size {
-		return cached{}, changed("%s is inode %d of %d bytes instead of %d of %d", a.File, st.Ino, st.Size, a.Inode, a.Size)
+		return cached{}, changed("%s is inode %d of %d bytes instead of %d of %d", a.File, st.Ino, st.Size, a.Inode,
+			a.Size)
 	}
 	if st.Size > maxCache {
 		return cached{}, refuse("%s is larger than %d bytes", a.File, maxCache)

@@ -40,9 +40,11 @@ func (e *pluginExec) ExecPlugin(ctx context.Context, plugin string, stdin []byte
 	if err := owned.Program(plugin); err != nil {
 		return nil, fmt.Errorf("plugin %s is not run: %w", path.Base(plugin), err)
 	}
-	ctx, cancel := context.WithTimeoutCause(ctx, pluginLimit, fmt.Errorf("plugin %s took longer than %s", path.Base(plugin), pluginLimit))
+	ctx, cancel := context.WithTimeoutCause(ctx, pluginLimit, fmt.Errorf("plugin %s took longer than %s",
+		path.Base(plugin), pluginLimit))
 	defer cancel()
-	output, err := e.hand.plugins.run(ctx, &exec.Cmd{Path: plugin, Args: []string{plugin}, Env: environ, Dir: "/", Stdin: bytes.NewReader(stdin)})
+	output, err := e.hand.plugins.run(ctx, &exec.Cmd{Path: plugin, Args: []string{plugin}, Env: environ, Dir: "/",
+		Stdin: bytes.NewReader(stdin)})
 	if err == nil {
 		return output, nil
 	}

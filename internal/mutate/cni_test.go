@@ -146,7 +146,8 @@ func TestDelAttachmentRefuses(t *testing.T) {
 	outside := good
 	outside.File = n.Write(filepath.Join(n.Dir, "net-"+id+"-eth0"), "{}")
 	for name, try := range map[string]mutate.Attachment{
-		"a plugin outside of the directories": good, "was written again": bigger, "another file": replaced, "another container": other, "another directory": outside,
+		"a plugin outside of the directories": good, "was written again": bigger, "another file": replaced,
+		"another container": other, "another directory": outside,
 	} {
 		if err := n.Hand.DelAttachment(t.Context(), try); err == nil {
 			t.Errorf("%s: no error", name)
@@ -166,7 +167,8 @@ func TestDelAttachmentRefuses(t *testing.T) {
 func recordingPlugin(t *testing.T, n *mutatetest.Node, name string) (seen func() string) {
 	t.Helper()
 	file := filepath.Join(n.Dir, "seen-"+name)
-	plugin := n.Write(filepath.Join(n.Dir, "bin", name), "#!/bin/sh\necho \"netns=$CNI_NETNS\" >> "+file+"\necho '{\"cniVersion\":\"0.4.0\"}'\n")
+	plugin := n.Write(filepath.Join(n.Dir, "bin", name), "#!/bin/sh\necho \"netns=$CNI_NETNS\" >> "+file+
+		"\necho '{\"cniVersion\":\"0.4.0\"}'\n")
 	if err := os.Chmod(plugin, 0o755); err != nil {
 		t.Fatal(err)
 	}
@@ -186,22 +188,27 @@ func TestDelAttachmentNetns(t *testing.T) {
 		"pinned": {func(n *mutatetest.Node) string {
 			return n.Pin(filepath.Join(n.Dir, "netns", "cni-"+mutatetest.UID(t))).Path
 		}, "netns=%\n"},
-		"gone": {func(n *mutatetest.Node) string { return filepath.Join(n.Dir, "netns", "cni-"+mutatetest.UID(t)) }, "netns=\n"},
+		"gone": {func(n *mutatetest.Node) string {
+			return filepath.Join(n.Dir, "netns", "cni-"+mutatetest.UID(t))
+		}, "netns=\n"},
 		"a plain file": {func(n *mutatetest.Node) string {
 			return n.Write(filepath.Join(n.Dir, "netns", "cni-"+mutatetest.UID(t)), "")
 		}, "netns=\n"},
 		"elsewhere": {func(n *mutatetest.Node) string {
 			return n.Pin(filepath.Join(n.Dir, "elsewhere", "cni-"+mutatetest.UID(t))).Path
 		}, ""},
-		"of a process":   {func(*mutatetest.Node) string { return "/proc/self/ns/net" }, ""},
-		"by a detour":    {func(n *mutatetest.Node) string { return filepath.Join(n.Dir, "netns") + "/../netns/x" }, ""},
+		"of a process": {func(*mutatetest.Node) string { return "/proc/self/ns/net" }, ""},
+		"by a detour": {func(n *mutatetest.Node) string {
+			return filepath.Join(n.Dir, "netns") + "/../netns/x"
+		}, ""},
 		"a link outside": {func(n *mutatetest.Node) string { return link(t, n) }, "netns=\n"},
 	} {
 		n, id := mutatetest.New(t), mutatetest.Hex(t, 64)
 		seen := recordingPlugin(t, n, "recorder")
 		netns := test.make(n)
 		data, err := json.Marshal(map[string]any{
-			"kind": "cniCacheV1", "containerId": id, "config": []byte(`{"cniVersion":"0.4.0","name":"net","plugins":[{"type":"recorder"}]}`),
+			"kind": "cniCacheV1", "containerId": id,
+			"config": []byte(`{"cniVersion":"0.4.0","name":"net","plugins":[{"type":"recorder"}]}`),
 			"ifName": "eth0", "networkName": "net", "netns": netns,
 		})
 		if err != nil {
@@ -229,7 +236,8 @@ func link(t *testing.T, n *mutatetest.Node) string {
 func TestDelAttachmentFreesLeaseFirst(t *testing.T) {
 	n, id := mutatetest.New(t), mutatetest.Hex(t, 64)
 	seen := recordingPlugin(t, n, "bridge")
-	plugin := n.Write(filepath.Join(n.Dir, "bin/host-local"), "#!/bin/sh\necho '{\"cniVersion\":\"0.4.0\",\"code\":5,\"msg\":\"no lock\"}'\nexit 1\n")
+	plugin := n.Write(filepath.Join(n.Dir, "bin/host-local"),
+		"#!/bin/sh\necho '{\"cniVersion\":\"0.4.0\",\"code\":5,\"msg\":\"no lock\"}'\nexit 1\n")
 	if err := os.Chmod(plugin, 0o755); err != nil {
 		t.Fatal(err)
 	}
@@ -259,7 +267,8 @@ func TestLeasesHeld(t *testing.T) {
 		n.Write(filepath.Join(dir, name), content)
 	}
 	held, err := n.Hand.LeasesHeld(dir, id, "eth0")
-	if want := []string{"10.204.0.2", "10.204.0.5", "fd00__7"}; err != nil || !slices.Equal(slices.Sorted(slices.Values(held)), want) {
+	if want := []string{"10.204.0.2", "10.204.0.5", "fd00__7"}; err != nil ||
+		!slices.Equal(slices.Sorted(slices.Values(held)), want) {
 		t.Errorf("held %v, %v; want %v", held, err, want)
 	}
 	if held, err := n.Hand.LeasesHeld(filepath.Join(n.Dir, "none"), id, "eth0"); err != nil || len(held) != 0 {
@@ -274,7 +283,8 @@ func TestLeasesHeld(t *testing.T) {
 
 func FuzzParseAttachment(f *testing.F) {
 	id := strings.Repeat("a", 64)
-	f.Add([]byte(`{"kind":"cniCacheV1","containerId":"`+id+`","config":"eyJuYW1lIjoibiJ9","ifName":"eth0","networkName":"n"}`), "n-"+id+"-eth0")
+	f.Add([]byte(`{"kind":"cniCacheV1","containerId":"`+id+
+		`","config":"eyJuYW1lIjoibiJ9","ifName":"eth0","networkName":"n"}`), "n-"+id+"-eth0")
 	f.Add([]byte(`{`), "")
 	f.Fuzz(func(_ *testing.T, data []byte, name string) { _ = mutate.ParseAttachment(data, name, id) })
 }

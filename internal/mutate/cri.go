@@ -29,7 +29,8 @@ const networkLimit = 2 * time.Minute
 // is gone is no error.
 func (d *Mutator) StopContainer(ctx context.Context, c RuntimeObject, grace time.Duration) error {
 	return d.onContainer(ctx, c, grace+stopSlack, func(ctx context.Context) error {
-		_, err := d.runtime.StopContainer(ctx, &cri.StopContainerRequest{ContainerId: c.ID, Timeout: int64(grace.Seconds())})
+		_, err := d.runtime.StopContainer(ctx, &cri.StopContainerRequest{ContainerId: c.ID,
+			Timeout: int64(grace.Seconds())})
 		return err
 	})
 }
@@ -73,14 +74,16 @@ func (d *Mutator) RemoveSandbox(ctx context.Context, s RuntimeObject) error {
 	})
 }
 
-func (d *Mutator) onContainer(ctx context.Context, c RuntimeObject, limit time.Duration, change func(context.Context) error) error {
+func (d *Mutator) onContainer(ctx context.Context, c RuntimeObject, limit time.Duration,
+	change func(context.Context) error) error {
 	return d.onRuntime(ctx, c, limit, func(ctx context.Context) (int64, error) {
 		answer, err := d.runtime.ContainerStatus(ctx, &cri.ContainerStatusRequest{ContainerId: c.ID})
 		return answer.GetStatus().GetCreatedAt(), err
 	}, change)
 }
 
-func (d *Mutator) onSandbox(ctx context.Context, s RuntimeObject, limit time.Duration, change func(context.Context) error) error {
+func (d *Mutator) onSandbox(ctx context.Context, s RuntimeObject, limit time.Duration,
+	change func(context.Context) error) error {
 	return d.onRuntime(ctx, s, limit, func(ctx context.Context) (int64, error) {
 		answer, err := d.runtime.PodSandboxStatus(ctx, &cri.PodSandboxStatusRequest{PodSandboxId: s.ID})
 		return answer.GetStatus().GetCreatedAt(), err

@@ -35,7 +35,8 @@ func TestCRI(t *testing.T) {
 	if err := n.Hand.StopSandbox(ctx, again); !errors.Is(err, mutate.ErrChanged) {
 		t.Errorf("another sandbox: %v", err)
 	}
-	if err := n.Hand.StopSandbox(ctx, mutate.RuntimeObject{ID: s.Id[:12], CreatedAt: s.CreatedAt}); !errors.As(err, &refusal) {
+	if err := n.Hand.StopSandbox(ctx, mutate.RuntimeObject{ID: s.Id[:12], CreatedAt: s.CreatedAt}); !errors.As(err,
+		&refusal) {
 		t.Errorf("an abbreviated ID: %v", err)
 	}
 	if err := n.Hand.RemoveSandbox(ctx, sandbox); !errors.As(err, &refusal) {
@@ -64,7 +65,8 @@ func TestCRI(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if len(list.Items) != 1 || list.Items[0].Id != living.Id || list.Items[0].State != cri.PodSandboxState_SANDBOX_READY {
+	if len(list.Items) != 1 || list.Items[0].Id != living.Id ||
+		list.Items[0].State != cri.PodSandboxState_SANDBOX_READY {
 		t.Errorf("sandboxes: %v", list.Items)
 	}
 }
@@ -98,7 +100,8 @@ echo '{"cniVersion":"0.4.0","interfaces":[],"ips":[{"version":"4","address":"10.
 	s := c.Sandbox(uid, n.Host.Paths.CgroupRoot+"/kubepods/besteffort/pod"+uid, true)
 	sandbox := mutate.RuntimeObject{ID: s.Id, CreatedAt: s.CreatedAt}
 	t.Cleanup(func() { os.WriteFile(mood, nil, 0o644) })
-	if err := n.Hand.StopSandbox(t.Context(), sandbox); err == nil || !strings.Contains(err.Error(), "the agent is down") {
+	if err := n.Hand.StopSandbox(t.Context(), sandbox); err == nil ||
+		!strings.Contains(err.Error(), "the agent is down") {
 		t.Errorf("got %v, want the plugin's words", err)
 	}
 	if err := os.WriteFile(mood, nil, 0o644); err != nil {

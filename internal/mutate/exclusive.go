@@ -80,7 +80,8 @@ func (d *Mutator) exclusiveFrom(pid int, uid string, m Mount, seen map[string]bo
 	seen[space] = true // not before: another process of this namespace may live on
 	for _, other := range mounts {
 		if other.Device() == m.Device && !known[other.ID] {
-			return refuse("the same filesystem is mounted in the mount namespace of process %d, on %s", pid, other.Point)
+			return refuse("the same filesystem is mounted in the mount namespace of process %d, on %s", pid,
+				other.Point)
 		}
 	}
 	return nil

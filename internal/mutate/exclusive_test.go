@@ -88,7 +88,8 @@ func TestExclusiveSeesOtherNamespaces(t *testing.T) {
 	if err := n.Hand.Exclusive(uid, m); err != nil {
 		t.Fatal(err)
 	}
-	other := exec.Command("/usr/bin/unshare", "-m", "--propagation", "private", "/bin/sh", "-c", "echo ready; exec sleep 60")
+	other := exec.Command("/usr/bin/unshare", "-m", "--propagation", "private", "/bin/sh", "-c",
+		"echo ready; exec sleep 60")
 	out, err := other.StdoutPipe()
 	if err != nil {
 		t.Fatal(err)

@@ -24,7 +24,8 @@ type ipam struct {
 // freeLeases makes sure that host-local holds no address for the attachment any more. Some plugins return from DEL
 // before they ask it (host-device without a network namespace): it is then asked itself, which takes its lock; a
 // lease is never deleted as a file.
-func (d *Mutator) freeLeases(ctx context.Context, plugins *libcni.CNIConfig, list *libcni.NetworkConfigList, a *libcni.RuntimeConf) error {
+func (d *Mutator) freeLeases(ctx context.Context, plugins *libcni.CNIConfig, list *libcni.NetworkConfigList,
+	a *libcni.RuntimeConf) error {
 	for _, plugin := range list.Plugins {
 		var conf ipam
 		if err := json.Unmarshal(plugin.Bytes, &conf); err != nil || conf.IPAM.Type != "host-local" {
@@ -38,7 +39,8 @@ func (d *Mutator) freeLeases(ctx context.Context, plugins *libcni.CNIConfig, lis
 		if len(held) == 0 {
 			continue
 		}
-		direct, err := libcni.InjectConf(plugin, map[string]any{"type": "host-local", "name": list.Name, "cniVersion": list.CNIVersion})
+		direct, err := libcni.InjectConf(plugin, map[string]any{"type": "host-local", "name": list.Name,
+			"cniVersion": list.CNIVersion})
 		if err != nil {
 			return err
 		}
@@ -46,7 +48,8 @@ func (d *Mutator) freeLeases(ctx context.Context, plugins *libcni.CNIConfig, lis
 			return fmt.Errorf("addresses %s of network %s: %w", strings.Join(held, ", "), list.Name, err)
 		}
 		if held, err = d.leases(dir, a.ContainerID, a.IfName); err != nil || len(held) > 0 {
-			return errors.Join(err, fmt.Errorf("addresses %s of network %s are still held", strings.Join(held, ", "), list.Name))
+			return errors.Join(err, fmt.Errorf("addresses %s of network %s are still held", strings.Join(held, ", "),
+				list.Name))
 		}
 	}
 	return nil

@@ -33,7 +33,8 @@ func (d *Mutator) DeleteLink(l Link) error {
 		return changed("link %d (%s) has peer %d in namespace %d instead of %d in %d",
 			l.Index, now.Name, now.ParentIndex, now.NetNsID, l.PeerIndex, l.PeerNetns)
 	}
-	if err := netlink.LinkDel(&netlink.GenericLink{LinkAttrs: netlink.LinkAttrs{Index: l.Index}}); err != nil && !linkGone(err) {
+	if err := netlink.LinkDel(&netlink.GenericLink{LinkAttrs: netlink.LinkAttrs{Index: l.Index}}); err != nil &&
+		!linkGone(err) {
 		return fmt.Errorf("delete link %d (%s): %w", l.Index, now.Name, err)
 	}
 	return nil

@@ -148,7 +148,8 @@ func TestLockNamesItsHolder(t *testing.T) {
 		t.Fatal(err)
 	}
 	_, err = Lock(file)
-	if want := fmt.Sprintf("by process %d (\"flock\")", holder.Process.Pid); !errors.Is(err, ErrBusy) || !strings.Contains(err.Error(), want) {
+	if want := fmt.Sprintf("by process %d (\"flock\")", holder.Process.Pid); !errors.Is(err, ErrBusy) ||
+		!strings.Contains(err.Error(), want) {
 		t.Errorf("got %v, want %s", err, want)
 	}
 }

@@ -68,7 +68,9 @@ func New(h *host.Host, log *slog.Logger) (*Mutator, error) {
 	}
 	socket := path.Clean("/" + h.Paths.CRISocket)
 	connection, err := grpc.NewClient("unix://"+socket,
-		grpc.WithContextDialer(func(ctx context.Context, _ string) (net.Conn, error) { return hostcri.DialRoots(ctx, socket) }),
+		grpc.WithContextDialer(func(ctx context.Context, _ string) (net.Conn, error) {
+			return hostcri.DialRoots(ctx, socket)
+		}),
 		grpc.WithTransportCredentials(insecure.NewCredentials()),
 		grpc.WithDefaultCallOptions(grpc.MaxCallRecvMsgSize(16<<20)))
 	if err != nil {

@@ -38,7 +38,8 @@ func TestRemoveNetns(t *testing.T) {
 	}
 	empty := filepath.Join(n.Dir, "netns", "cni-"+mutatetest.UID(t)) // as a reboot leaves it
 	n.Write(empty, "")
-	if err := n.Hand.RemoveNetns(t.Context(), mutate.Netns{Path: empty, Inode: mutatetest.FileID(t, empty).Inode}); err != nil {
+	if err := n.Hand.RemoveNetns(t.Context(),
+		mutate.Netns{Path: empty, Inode: mutatetest.FileID(t, empty).Inode}); err != nil {
 		t.Error(err)
 	}
 }
@@ -52,7 +53,8 @@ func TestRemoveNetnsPinnedElsewhere(t *testing.T) {
 		t.Fatal(err)
 	}
 	var refusal mutate.Refusal
-	if err := n.Hand.RemoveNetns(t.Context(), pinned); !errors.As(err, &refusal) || !strings.Contains(refusal.Why, copied) {
+	if err := n.Hand.RemoveNetns(t.Context(), pinned); !errors.As(err, &refusal) ||
+		!strings.Contains(refusal.Why, copied) {
 		t.Errorf("got %v, want a refusal that names %s", err, copied)
 	}
 	if gone, err := n.Hand.NetnsGone(pinned); gone || err != nil {

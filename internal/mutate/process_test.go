@@ -215,7 +215,8 @@ func TestKillCgroup(t *testing.T) {
 		tried = true
 		id := mutatetest.FileID(t, dir)
 		wrong := mutate.FileID{Inode: id.Inode + 1}
-		if err := n.Hand.KillCgroup(mutate.Cgroup{Dir: dir, UID: uid, File: wrong}); !errors.Is(err, mutate.ErrChanged) {
+		if err := n.Hand.KillCgroup(mutate.Cgroup{Dir: dir, UID: uid, File: wrong}); !errors.Is(err,
+			mutate.ErrChanged) {
 			t.Errorf("another cgroup: %v", err)
 		}
 		if err := n.Hand.KillCgroup(mutate.Cgroup{Dir: dir, UID: uid, File: id}); err != nil {

@@ -54,8 +54,9 @@ func (d *Mutator) Quarantine(ctx context.Context, uid, name string, id FileID, l
 	}
 	now := d.host.Clock()
 	_, err := d.do(ctx, request{
-		Op: opQuarantine, Base: d.podsDir(), UID: uid, Path: name, File: id, Quarantine: d.QuarantineDir(), Limit: limit,
-		Kept: Kept{Moved: now, Aged: now},
+		Op: opQuarantine, Base: d.podsDir(), UID: uid, Path: name, File: id, Quarantine: d.QuarantineDir(),
+		Limit: limit,
+		Kept:  Kept{Moved: now, Aged: now},
 	})
 	return err
 }
@@ -157,7 +158,8 @@ func Full(all []Kept, need, limit uint64) string {
 	case len(all) >= maxKept:
 		return fmt.Sprintf("quarantine is full: it has %d entries", len(all))
 	case AddBytes(held, need) > limit:
-		return fmt.Sprintf("quarantine is full: it holds %d bytes, this has %d, and %d are allowed (remediate.quarantine.maxBytes)",
+		return fmt.Sprintf("quarantine is full: it holds %d bytes, this has %d, and %d are allowed "+
+			"(remediate.quarantine.maxBytes)",
 			held, need, limit)
 	}
 	return ""
@@ -317,7 +319,8 @@ func keptEntry(dir int, name string) (Kept, error) {
 	kept, recordErr := readRecord(dir, name)
 	st, err := look(dir, name)
 	switch {
-	case errors.Is(err, errGone) && recordErr == nil && kept.Name == name: // a crash came before the move, or amid the removal
+	case errors.Is(err, errGone) && recordErr == nil && kept.Name == name:
+		// a crash came before the move, or amid the removal
 		kept.Bytes = 0
 		return kept, nil
 	case errors.Is(err, errGone):

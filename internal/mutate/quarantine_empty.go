@@ -119,7 +119,8 @@ func removeKept(quarantine int, name string, entry Entry) error {
 	if err != nil {
 		return err
 	}
-	if now, err := entryOf(entry.Path, st); err != nil || now.Type != entry.Type || now.File != entry.File || now.Mount {
+	if now, err := entryOf(entry.Path, st); err != nil || now.Type != entry.Type || now.File != entry.File ||
+		now.Mount {
 		return errors.Join(err, changed("quarantine %s", path.Join(name, entry.Path)))
 	}
 	flags := 0

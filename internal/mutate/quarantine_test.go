@@ -34,7 +34,8 @@ func kept(t *testing.T, n *mutatetest.Node) mutate.Kept {
 	if err := os.Symlink("/etc", filepath.Join(dir, "link")); err != nil {
 		t.Fatal(err)
 	}
-	if err := n.Hand.Quarantine(t.Context(), uid, "volumes/kubernetes.io~empty-dir/v", mutatetest.FileID(t, dir), plenty); err != nil {
+	if err := n.Hand.Quarantine(t.Context(), uid, "volumes/kubernetes.io~empty-dir/v", mutatetest.FileID(t, dir),
+		plenty); err != nil {
 		t.Fatal(err)
 	}
 	for _, k := range list(t, n) {
@@ -67,7 +68,8 @@ func TestQuarantineIsBounded(t *testing.T) {
 	}
 	for name, limit := range map[string]uint64{"v/file": 999, "v/hole": 1<<42 - 1, "v": 1 << 42} {
 		var refusal mutate.Refusal
-		if err := move(name, limit); !errors.As(err, &refusal) || !strings.Contains(refusal.Why, "quarantine is full: it holds 0 bytes") {
+		if err := move(name, limit); !errors.As(err, &refusal) ||
+			!strings.Contains(refusal.Why, "quarantine is full: it holds 0 bytes") {
 			t.Errorf("%s: %v", name, err)
 		}
 	}
@@ -75,7 +77,8 @@ func TestQuarantineIsBounded(t *testing.T) {
 		t.Fatal(err)
 	}
 	n.Write(file, "y")
-	if err := move("v/file", 1000); err == nil || !strings.Contains(err.Error(), "it holds 1000 bytes, this has 1, and 1000 are allowed") {
+	if err := move("v/file", 1000); err == nil ||
+		!strings.Contains(err.Error(), "it holds 1000 bytes, this has 1, and 1000 are allowed") {
 		t.Errorf("one byte more: %v", err)
 	}
 	if err := move("v/file", 1001); err != nil {
@@ -160,7 +163,8 @@ func TestEmptyQuarantineRefuses(t *testing.T) {
 			n.Write(filepath.Join(at, "precious"), "x")
 		},
 		"a link in its place": func(t *testing.T, n *mutatetest.Node, _ *mutate.Kept, at string) {
-			if err := errors.Join(os.Rename(at, at+".away"), os.Symlink(n.Mkdir(filepath.Join(n.Dir, "outside")), at)); err != nil {
+			if err := errors.Join(os.Rename(at, at+".away"), os.Symlink(n.Mkdir(filepath.Join(n.Dir, "outside")),
+				at)); err != nil {
 				t.Fatal(err)
 			}
 		},
@@ -181,7 +185,9 @@ func TestEmptyQuarantineRefuses(t *testing.T) {
 		},
 		"somebody else's": func(_ *testing.T, _ *mutatetest.Node, k *mutate.Kept, _ string) { k.Foreign = "x" },
 		"upwards":         func(_ *testing.T, _ *mutatetest.Node, k *mutate.Kept, _ string) { k.Name = "../pods" },
-		"a record":        func(_ *testing.T, _ *mutatetest.Node, k *mutate.Kept, _ string) { k.Name = "." + k.Name + ".json" },
+		"a record": func(_ *testing.T, _ *mutatetest.Node, k *mutate.Kept, _ string) {
+			k.Name = "." + k.Name + ".json"
+		},
 		"a directory that others may write": func(t *testing.T, _ *mutatetest.Node, _ *mutate.Kept, at string) {
 			if err := os.Chmod(filepath.Dir(at), 0o770); err != nil {
 				t.Fatal(err)
@@ -237,7 +243,8 @@ func TestQuarantineCrash(t *testing.T) {
 	if len(all) != 1 || all[0].Foreign != "" || all[0].Bytes != 0 {
 		t.Fatalf("%+v", all)
 	}
-	if err := errors.Join(n.Hand.NoteQuarantine(t.Context(), all[0]), n.Hand.EmptyQuarantine(t.Context(), all[0])); err != nil {
+	if err := errors.Join(n.Hand.NoteQuarantine(t.Context(), all[0]), n.Hand.EmptyQuarantine(t.Context(),
+		all[0])); err != nil {
 		t.Fatal(err)
 	}
 	if all := list(t, n); len(all) != 0 {
@@ -258,7 +265,8 @@ func TestReadNote(t *testing.T) {
 		}
 	}
 	n.Write(n.PodDir(uid, "v/large"), strings.Repeat("x", 64<<10+1))
-	if err := errors.Join(os.Symlink("note", n.PodDir(uid, "v/link")), os.Symlink("v", n.PodDir(uid, "dir"))); err != nil {
+	if err := errors.Join(os.Symlink("note", n.PodDir(uid, "v/link")),
+		os.Symlink("v", n.PodDir(uid, "dir"))); err != nil {
 		t.Fatal(err)
 	}
 	n.Write(n.PodDir(uid, "v/bound"), "")
@@ -278,7 +286,8 @@ func TestReadNoteOfPipe(t *testing.T) {
 		if err := unix.Mknod(n.PodDir(uid, name), mode|0o600, int(unix.Mkdev(1, 3))); err != nil { // null
 			t.Fatal(err)
 		}
-		if note, err := n.Hand.ReadNote(t.Context(), uid, name); err == nil || !strings.Contains(err.Error(), "is no regular file") {
+		if note, err := n.Hand.ReadNote(t.Context(), uid, name); err == nil ||
+			!strings.Contains(err.Error(), "is no regular file") {
 			t.Errorf("%s: %+v, %v", name, note, err)
 		}
 	}
@@ -308,7 +317,8 @@ func TestTreeIsBounded(t *testing.T) {
 		}
 	}
 	var refusal mutate.Refusal
-	if _, err := n.Hand.Tree(t.Context(), uid); !errors.As(err, &refusal) || !strings.Contains(refusal.Why, "more than 20000 entries") {
+	if _, err := n.Hand.Tree(t.Context(), uid); !errors.As(err, &refusal) ||
+		!strings.Contains(refusal.Why, "more than 20000 entries") {
 		t.Error(err)
 	}
 }
@@ -316,7 +326,8 @@ func TestTreeIsBounded(t *testing.T) {
 // A directory that was swapped between being seen and being listed is not listed as the one that was seen.
 func TestTreeSwappedDirectory(t *testing.T) {
 	dir := t.TempDir()
-	if err := errors.Join(os.Mkdir(filepath.Join(dir, "a"), 0o700), os.Mkdir(filepath.Join(dir, "b"), 0o700)); err != nil {
+	if err := errors.Join(os.Mkdir(filepath.Join(dir, "a"), 0o700),
+		os.Mkdir(filepath.Join(dir, "b"), 0o700)); err != nil {
 		t.Fatal(err)
 	}
 	fd, err := unix.Open(dir, unix.O_PATH|unix.O_DIRECTORY, 0)
@@ -368,7 +379,8 @@ func TestQuarantineRecord(t *testing.T) {
 	k := kept(t, n)
 	data, err := os.ReadFile(filepath.Join(n.Hand.QuarantineDir(), "."+k.Name+".json"))
 	var record mutate.Kept
-	if err := errors.Join(err, json.Unmarshal(data, &record)); err != nil || record.File != k.File || record.UID != k.UID {
+	if err := errors.Join(err, json.Unmarshal(data, &record)); err != nil || record.File != k.File ||
+		record.UID != k.UID {
 		t.Errorf("%s: %v", data, err)
 	}
 	if st, err := os.Stat(n.Hand.QuarantineDir()); err != nil || st.Mode().Perm() != 0o700 {

@@ -52,7 +52,8 @@ func judged(dir int, name string, id FileID, types []uint16) error {
 	for _, t := range types {
 		if st.Mode&unix.S_IFMT == t {
 			if found := fileID(st); found != id {
-				return changed("%s is inode %d of device %s instead of %d of %s", name, found.Inode, found.Device, id.Inode, id.Device)
+				return changed("%s is inode %d of device %s instead of %d of %s", name, found.Inode, found.Device,
+					id.Inode, id.Device)
 			}
 			return nil
 		}

@@ -22,7 +22,8 @@ func TestRemoveDir(t *testing.T) {
 	if err := n.Hand.RemoveDir(t.Context(), uid, "volumes/empty", wrong); !errors.Is(err, mutate.ErrChanged) {
 		t.Errorf("wrong inode: %v", err)
 	}
-	if err := n.Hand.RemoveDir(t.Context(), uid, "volumes", mutatetest.FileID(t, filepath.Dir(dir))); !errors.Is(err, mutate.ErrBusy) {
+	if err := n.Hand.RemoveDir(t.Context(), uid, "volumes", mutatetest.FileID(t, filepath.Dir(dir))); !errors.Is(err,
+		mutate.ErrBusy) {
 		t.Errorf("not empty: %v", err)
 	}
 	for range 2 { // the second finds nothing
@@ -53,7 +54,8 @@ func TestRemoveRefuses(t *testing.T) {
 	file := n.Mount(filepath.Join(outside, "canary"), filepath.Join(pod, "placeholder"), "", unix.MS_BIND)
 	before := mutatetest.Snapshot(t, n.Dir)
 
-	canary, empty := mutatetest.FileID(t, filepath.Join(outside, "canary")), mutatetest.FileID(t, filepath.Join(outside, "empty"))
+	canary, empty := mutatetest.FileID(t, filepath.Join(outside, "canary")),
+		mutatetest.FileID(t, filepath.Join(outside, "empty"))
 	for name, try := range map[string]func() error{
 		"file through a link":      func() error { return n.Hand.RemoveFile(t.Context(), uid, "link/canary", canary) },
 		"directory through a link": func() error { return n.Hand.RemoveDir(t.Context(), uid, "link/empty", empty) },
@@ -71,12 +73,16 @@ func TestRemoveRefuses(t *testing.T) {
 		"quarantine behind a bind": func() error {
 			return n.Hand.Quarantine(t.Context(), uid, "bind/canary", canary, 1<<20)
 		},
-		"a bind":               func() error { return n.Hand.RemoveDir(t.Context(), uid, "bind", mutatetest.FileID(t, outside)) },
+		"a bind": func() error {
+			return n.Hand.RemoveDir(t.Context(), uid, "bind", mutatetest.FileID(t, outside))
+		},
 		"a file that is bound": func() error { return n.Hand.RemoveFile(t.Context(), uid, "placeholder", canary) },
-		"upwards":              func() error { return n.Hand.RemoveDir(t.Context(), uid, "../../../outside/empty", empty) },
-		"an absolute path":     func() error { return n.Hand.RemoveDir(t.Context(), uid, outside+"/empty", empty) },
-		"upwards by the UID":   func() error { return n.Hand.RemoveDir(t.Context(), "../../outside", "empty", empty) },
-		"no UID":               func() error { return n.Hand.RemoveDir(t.Context(), "", "empty", empty) },
+		"upwards": func() error {
+			return n.Hand.RemoveDir(t.Context(), uid, "../../../outside/empty", empty)
+		},
+		"an absolute path":   func() error { return n.Hand.RemoveDir(t.Context(), uid, outside+"/empty", empty) },
+		"upwards by the UID": func() error { return n.Hand.RemoveDir(t.Context(), "../../outside", "empty", empty) },
+		"no UID":             func() error { return n.Hand.RemoveDir(t.Context(), "", "empty", empty) },
 		"a directory as a file": func() error {
 			return n.Hand.RemoveFile(t.Context(), uid, "bind", mutatetest.FileID(t, outside))
 		},
@@ -99,7 +105,8 @@ func TestQuarantineKeepsContent(t *testing.T) {
 	n, uid := mutatetest.New(t), mutatetest.UID(t)
 	for range 2 { // a second file of the same name does not replace the first
 		file := n.Write(n.PodDir(uid, "volumes/kubernetes.io~csi/p/vol_data.json"), `{"driverName":"d"}`)
-		if err := n.Hand.Quarantine(t.Context(), uid, "volumes/kubernetes.io~csi/p/vol_data.json", mutatetest.FileID(t, file), 1<<20); err != nil {
+		if err := n.Hand.Quarantine(t.Context(), uid, "volumes/kubernetes.io~csi/p/vol_data.json",
+			mutatetest.FileID(t, file), 1<<20); err != nil {
 			t.Fatal(err)
 		}
 		if _, err := os.Lstat(file); !os.IsNotExist(err) {
@@ -141,7 +148,8 @@ func TestTree(t *testing.T) {
 		}
 		got = append(got, text)
 	}
-	want := []string{" directory", "etc-hosts file", "link other", "volumes directory", "volumes/a directory", "volumes/b directory mount"}
+	want := []string{" directory", "etc-hosts file", "link other", "volumes directory", "volumes/a directory",
+		"volumes/b directory mount"}
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Error(diff)
 	}

@@ -40,7 +40,8 @@ func (d *Mutator) DeleteRuntimeLease(ctx context.Context, l RuntimeLease) error 
 	if socket == "" || d.runtime == nil {
 		return refuse("lease %s: no containerd is configured", l.ID)
 	}
-	connection, err := grpc.NewClient("unix://"+path.Clean("/"+socket), grpc.WithTransportCredentials(insecure.NewCredentials()))
+	connection, err := grpc.NewClient("unix://"+path.Clean("/"+socket),
+		grpc.WithTransportCredentials(insecure.NewCredentials()))
 	if err != nil {
 		return fmt.Errorf("containerd %s: %w", socket, err)
 	}
@@ -71,7 +72,8 @@ func (d *Mutator) DeleteRuntimeLease(ctx context.Context, l RuntimeLease) error 
 	if err := d.sandboxGone(ctx, connection, l.ID); err != nil {
 		return fmt.Errorf("lease %s: %w", l.ID, err)
 	}
-	if _, err := client.Delete(ctx, &leases.DeleteRequest{ID: l.ID, Sync: false}); err != nil && status.Code(err) != codes.NotFound {
+	if _, err := client.Delete(ctx, &leases.DeleteRequest{ID: l.ID, Sync: false}); err != nil &&
+		status.Code(err) != codes.NotFound {
 		return fmt.Errorf("delete lease %s: %w", l.ID, err)
 	}
 	return nil

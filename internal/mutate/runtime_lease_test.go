@@ -58,8 +58,10 @@ func TestDeleteRuntimeLease(t *testing.T) {
 	labelled := create(mutatetest.Hex(t, 64), map[string]string{"containerd.io/gc.expire": "2040-01-01T00:00:00Z"})
 	contained := create(mutatetest.Hex(t, 64), nil)
 	if _, err := containers.NewContainersClient(connection).Create(ctx, &containers.CreateContainerRequest{
-		Container: &containers.Container{ID: contained.ID, Runtime: &containers.Container_Runtime{Name: "io.containerd.runc.v2"},
-			Spec: &anypb.Any{TypeUrl: "types.containerd.io/opencontainers/runtime-spec/1/Spec", Value: []byte("{}")}},
+		Container: &containers.Container{ID: contained.ID,
+			Runtime: &containers.Container_Runtime{Name: "io.containerd.runc.v2"},
+			Spec: &anypb.Any{TypeUrl: "types.containerd.io/opencontainers/runtime-spec/1/Spec",
+				Value: []byte("{}")}},
 	}); err != nil {
 		t.Fatal(err)
 	}
@@ -85,7 +87,8 @@ func TestDeleteRuntimeLease(t *testing.T) {
 	again := old
 	again.CreatedAt++
 	for name, try := range map[string]mutate.RuntimeLease{
-		"another form": short, "labelled": labelled, "with a container": contained, "with a sandbox": lives, "made again": again,
+		"another form": short, "labelled": labelled, "with a container": contained, "with a sandbox": lives,
+		"made again": again,
 	} {
 		if err := n.Hand.DeleteRuntimeLease(t.Context(), try); err == nil {
 			t.Errorf("%s: no error", name)

@@ -52,7 +52,9 @@ type sliceNode struct {
 // every unit that its cgroup is the one that the agent would like to hear of, unless a test says otherwise.
 func newSlices(t *testing.T, below ...string) *sliceNode {
 	t.Helper()
-	n := &sliceNode{Node: mutatetest.New(t, func(p *host.Paths) { p.CgroupDriver = host.SystemdDriver }), uid: mutatetest.UID(t)}
+	n := &sliceNode{Node: mutatetest.New(t, func(p *host.Paths) {
+		p.CgroupDriver = host.SystemdDriver
+	}), uid: mutatetest.UID(t)}
 	id := strings.ReplaceAll(strings.Trim(n.Host.Paths.CgroupRoot, "/"), "-", "_")
 	class := id + "-kubepods-burstable"
 	n.slice = class + "-pod" + strings.ReplaceAll(n.uid, "-", "_") + ".slice"
@@ -109,7 +111,8 @@ var scopeID = strings.Repeat("0123456789abcdef", 4)
 
 // systemd is asked for what kubelet and the runtime made, once and not once for each controller.
 func TestStopUnitOfPodAndScope(t *testing.T) {
-	for _, name := range []string{"", "cri-containerd-" + scopeID + ".scope", "crio-" + scopeID + ".scope", "crio-conmon-" + scopeID + ".scope"} {
+	for _, name := range []string{"", "cri-containerd-" + scopeID + ".scope", "crio-" + scopeID + ".scope",
+		"crio-conmon-" + scopeID + ".scope"} {
 		t.Run("pod/"+name, func(t *testing.T) {
 			n := newSlices(t, name)
 			want := []string{name}
@@ -133,15 +136,18 @@ func TestStopUnitNeverByAContainersName(t *testing.T) {
 	scope := "cri-containerd-" + scopeID + ".scope"
 	other := strings.Repeat("f", 64)
 	for _, name := range []string{
-		scope + "/system.slice", scope + "/user.slice", scope + "/kubepods.slice", scope + "/init.scope", scope + "/-.slice",
+		scope + "/system.slice", scope + "/user.slice", scope + "/kubepods.slice", scope + "/init.scope", scope +
+			"/-.slice",
 		scope + "/kubelet.service", scope + "/cri-containerd-" + other + ".scope", scope + "/" + scope,
 		scope + "/kubepods.slice/kubepods-pod0f6d4d9c_3f4e_4c3b_9a53_1d2c3b4a5e6f.slice",
 		"system.slice", "user.slice", "kubepods.slice", "init.scope", "-.slice", "x/" + scope,
 		`cri\x2dcontainerd-` + scopeID + ".scope", `cri-containerd-\x30` + scopeID[1:] + ".scope",
-		"docker-" + scopeID + ".scope", "x-cri-containerd-" + scopeID + ".scope", "cri-containerd-x-" + scopeID + ".scope",
+		"docker-" + scopeID + ".scope", "x-cri-containerd-" + scopeID + ".scope", "cri-containerd-x-" + scopeID +
+			".scope",
 		"cri-containerd-" + scopeID + ".slice", "cri-containerd-" + strings.ToUpper(scopeID) + ".scope",
 		"cri-containerd-" + scopeID[1:] + ".scope", "cri-containerd-" + scopeID + ".scope (deleted)", scopeID,
-		"cri-containerd-" + scopeID + ".scope.scope", "crio-ⅰ" + scopeID[1:] + ".scope", "ünï.slice", "\xff\xfe.slice", "cri-containerd-.scope",
+		"cri-containerd-" + scopeID + ".scope.scope", "crio-ⅰ" + scopeID[1:] + ".scope", "ünï.slice", "\xff\xfe.slice",
+		"cri-containerd-.scope",
 		strings.Repeat("s", 249) + ".slice", strings.Repeat("s", 200) + ".scope/" + strings.Repeat("t", 249) + ".slice",
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -158,7 +164,8 @@ func TestStopUnitNeverByAContainersName(t *testing.T) {
 // A pod in which systemd ran is removed whole: of all that is below it, systemd hears of the pod's slice alone.
 func TestStopUnitOfPodWithSystemd(t *testing.T) {
 	scope := "cri-containerd-" + scopeID + ".scope"
-	n := newSlices(t, scope+"/system.slice/kubelet.service", scope+"/user.slice", scope+"/kubepods.slice", scope+"/init.scope")
+	n := newSlices(t, scope+"/system.slice/kubelet.service", scope+"/user.slice", scope+"/kubepods.slice", scope+
+		"/init.scope")
 	n.remove(t, "")
 	if diff := cmp.Diff([]string{n.slice}, n.stopped); diff != "" {
 		t.Errorf("stopped: %s", diff)
@@ -168,7 +175,8 @@ func TestStopUnitOfPodWithSystemd(t *testing.T) {
 // Where systemd says that the unit's cgroup is another one, or that there is no such unit, nothing is stopped.
 func TestStopUnitOnlyWithItsOwnCgroup(t *testing.T) {
 	scope := "cri-containerd-" + scopeID + ".scope"
-	for name, group := range map[string]string{"elsewhere": "/system.slice/" + scope, "none": "", "above": "POD", "below": "POD/" + scope + "/x"} {
+	for name, group := range map[string]string{"elsewhere": "/system.slice/" + scope, "none": "", "above": "POD",
+		"below": "POD/" + scope + "/x"} {
 		t.Run(name, func(t *testing.T) {
 			n := newSlices(t, scope)
 			n.group = func(string) string { return strings.Replace(group, "POD", n.pod, 1) }
@@ -234,7 +242,8 @@ func TestStopUnitWithProcess(t *testing.T) {
 
 func TestHierarchyOfSystemd(t *testing.T) {
 	memory := mount.Mount{Point: "/sys/fs/cgroup/memory", FSType: "cgroup", SuperOptions: []string{"rw", "memory"}}
-	own := mount.Mount{Point: "/sys/fs/cgroup/systemd", FSType: "cgroup", SuperOptions: []string{"rw", "xattr", "name=systemd"}}
+	own := mount.Mount{Point: "/sys/fs/cgroup/systemd", FSType: "cgroup", SuperOptions: []string{"rw", "xattr",
+		"name=systemd"}}
 	unified := mount.Mount{Point: "/sys/fs/cgroup/unified", FSType: "cgroup2", SuperOptions: []string{"rw"}}
 	for name, test := range map[string]struct {
 		mount  mount.Mount

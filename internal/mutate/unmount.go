@@ -134,7 +134,8 @@ func unmountWatched(r request, table func() ([]mount.Mount, error)) ([]string, e
 	}
 	later, err := table()
 	if err != nil {
-		return notes, harm{fmt.Sprintf("%s was unmounted; whether others went with it cannot be told: %v", m.Point, err)}
+		return notes, harm{fmt.Sprintf("%s was unmounted; whether others went with it cannot be told: %v", m.Point,
+			err)}
 	}
 	more, err := compare(before, later, m, plan)
 	return append(notes, more...), err
@@ -168,7 +169,8 @@ func confine(r request, view mount.MountView, m mount.Mount, table func() ([]mou
 }
 
 // compare says what else is gone after an unmount.
-func compare(before mount.MountView, later []mount.Mount, m mount.Mount, plan mount.UnmountPlan) (notes []string, err error) {
+func compare(before mount.MountView, later []mount.Mount, m mount.Mount, plan mount.UnmountPlan) (notes []string,
+	err error) {
 	for _, effect := range plan.Along {
 		notes = append(notes, "gone with it: "+effect.String())
 	}
@@ -178,7 +180,8 @@ func compare(before mount.MountView, later []mount.Mount, m mount.Mount, plan mo
 			len(unrelated), unrelated[0].Point))
 	}
 	if len(lost) > 0 {
-		return notes, harm{fmt.Sprintf("after the unmount of %s %d mounts are gone that were not to be, the first is %s",
+		return notes, harm{fmt.Sprintf(
+			"after the unmount of %s %d mounts are gone that were not to be, the first is %s",
 			m.Point, len(lost), mount.MountEffect{Mount: lost[0]})}
 	}
 	return notes, nil

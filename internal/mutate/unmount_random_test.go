@@ -25,10 +25,12 @@ type forest struct {
 }
 
 func newForest(t *testing.T, seed uint64) *forest {
-	f := &forest{Node: mutatetest.New(t), t: t, random: rand.New(rand.NewPCG(seed, 0)), dead: mutatetest.UID(t), living: mutatetest.UID(t)}
+	f := &forest{Node: mutatetest.New(t), t: t, random: rand.New(rand.NewPCG(seed, 0)), dead: mutatetest.UID(t),
+		living: mutatetest.UID(t)}
 	f.add(f.Dir, "data", "data/a", "data/b", "elsewhere", "kubelet", "kubelet/pods")
 	for _, uid := range []string{f.dead, f.living} {
-		f.add(f.PodDir(uid), "volumes/x/v", "volumes/x/v/a", "volumes/y/w", "volume-subpaths/v/c/0", "volume-subpaths/v/c/1")
+		f.add(f.PodDir(uid), "volumes/x/v", "volumes/x/v/a", "volumes/y/w", "volume-subpaths/v/c/0",
+			"volume-subpaths/v/c/1")
 	}
 	return f
 }
@@ -68,7 +70,8 @@ func (f *forest) grow() {
 	case 4:
 		_ = unix.Mount(f.pick(), f.target(), "", unix.MS_BIND|unix.MS_REC, "")
 	default:
-		flags := []uintptr{unix.MS_SHARED, unix.MS_SLAVE, unix.MS_PRIVATE, unix.MS_UNBINDABLE, unix.MS_REC | unix.MS_SLAVE}
+		flags := []uintptr{unix.MS_SHARED, unix.MS_SLAVE, unix.MS_PRIVATE, unix.MS_UNBINDABLE,
+			unix.MS_REC | unix.MS_SLAVE}
 		_ = unix.Mount("", f.pick(), "", flags[f.random.IntN(len(flags))], "")
 	}
 }
@@ -114,7 +117,8 @@ func TestUnmountRandomTrees(t *testing.T) {
 					continue
 				}
 				tried++
-				judged := mutate.Mount{ID: m.ID, Device: m.Device(), Root: m.Root, Point: m.Point, Source: m.Source, FSType: m.FSType}
+				judged := mutate.Mount{ID: m.ID, Device: m.Device(), Root: m.Root, Point: m.Point, Source: m.Source,
+					FSType: m.FSType}
 				err := f.Hand.Unmount(t.Context(), f.dead, judged, mutate.Plain)
 				var refusal mutate.Refusal
 				switch {

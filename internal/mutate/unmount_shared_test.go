@@ -114,7 +114,8 @@ func TestUnmountStaysInPod(t *testing.T) {
 				s.bind()
 				s.Mount("secret", filepath.Join(s.source, "kubernetes.io~secret/s"), "tmpfs", 0)
 			},
-			steps: []step{{subpath("kubernetes.io~secret/s"), "carries the UID of pod"}, {subpath(""), "carries the UID of pod"}},
+			steps: []step{{subpath("kubernetes.io~secret/s"), "carries the UID of pod"},
+				{subpath(""), "carries the UID of pod"}},
 		},
 		"a slave of the host": {
 			make:  func(s *scene) { s.bind(); s.propagation(s.subpath, unix.MS_SLAVE); s.later() },

@@ -185,8 +185,10 @@ func TestUnmountLooksAtHost(t *testing.T) {
 		if m.Point != point {
 			continue
 		}
-		judged := mutate.Mount{ID: m.ID, Device: m.Device(), Root: m.Root, Point: m.Point, Source: m.Source, FSType: m.FSType}
-		if err := n.Hand.Unmount(t.Context(), uid, judged, mutate.Plain); err == nil || !strings.Contains(err.Error(), "still in the host's") {
+		judged := mutate.Mount{ID: m.ID, Device: m.Device(), Root: m.Root, Point: m.Point, Source: m.Source,
+			FSType: m.FSType}
+		if err := n.Hand.Unmount(t.Context(), uid, judged, mutate.Plain); err == nil ||
+			!strings.Contains(err.Error(), "still in the host's") {
 			t.Errorf("got %v", err)
 		}
 		return

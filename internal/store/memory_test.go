@@ -31,7 +31,8 @@ func TestStoreTornLeaf(t *testing.T) {
 	torn := 0
 	for page := 2 * os.Getpagesize(); page < len(data); page += os.Getpagesize() {
 		// The header of a page: id (8 bytes), flags (2), count (2), overflow (4).
-		if flags := binary.NativeEndian.Uint16(data[page+8:]); flags == 0x02 && binary.NativeEndian.Uint64(data[page:]) > 0 {
+		if flags := binary.NativeEndian.Uint16(data[page+8:]); flags == 0x02 &&
+			binary.NativeEndian.Uint64(data[page:]) > 0 {
 			for i := page + 16; i < page+os.Getpagesize(); i++ {
 				data[i] = 0xff
 			}
@@ -56,7 +57,8 @@ func TestStoreNewerWriteCounts(t *testing.T) {
 	s := open(t, filepath.Join(t.TempDir(), "state.db"))
 	b := s.Bucket("outbox")
 	tooLarge := strings.Repeat("k", 40_000) // bbolt refuses it, and all that is written together with it
-	err := b.PutAll(map[string][]byte{"put": []byte("old"), "deleted": []byte("old"), tooLarge: nil, tooLarge + "1": []byte("x")})
+	err := b.PutAll(map[string][]byte{"put": []byte("old"), "deleted": []byte("old"), tooLarge: nil, tooLarge +
+		"1": []byte("x")})
 	if !errors.Is(err, bolterrors.ErrKeyTooLarge) {
 		t.Fatalf("error %v", err)
 	}

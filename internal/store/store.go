@@ -71,7 +71,8 @@ func (e *corruptError) Error() string { return e.err.Error() }
 
 func isCorrupt(err error) bool {
 	_, ok := errors.AsType[*corruptError](err)
-	return ok || errors.Is(err, bolterrors.ErrInvalid) || errors.Is(err, bolterrors.ErrChecksum) || errors.Is(err, bolterrors.ErrVersionMismatch)
+	return ok || errors.Is(err, bolterrors.ErrInvalid) || errors.Is(err, bolterrors.ErrChecksum) ||
+		errors.Is(err, bolterrors.ErrVersionMismatch)
 }
 
 // openSound opens a bbolt file after reading all of it. bbolt panics on pages that are torn, sometimes in a goroutine

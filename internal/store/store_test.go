@@ -27,9 +27,11 @@ func TestStoreSurvivesRestart(t *testing.T) {
 	s := open(t, path)
 	tracker := finding.NewTracker(nil, nil)
 	tracker.Observe(finding.Observation{
-		Check: "disk", At: finding.Timestamp{Wall: time.Unix(1_800_000_001, 0).UTC(), Boot: "boot-1", SinceBoot: time.Second},
+		Check: "disk", At: finding.Timestamp{Wall: time.Unix(1_800_000_001, 0).UTC(), Boot: "boot-1",
+			SinceBoot: time.Second},
 		Findings: []finding.Finding{{
-			Check: "disk", Subject: finding.Subject{Kind: "filesystem", Name: "/data"}, Severity: finding.Fatal, Reason: "ReadOnly", Message: "m",
+			Check: "disk", Subject: finding.Subject{Kind: "filesystem", Name: "/data"}, Severity: finding.Fatal,
+			Reason: "ReadOnly", Message: "m",
 		}},
 	})
 	if err := s.SaveCheck("disk", tracker.State()["disk"]); err != nil {
@@ -86,7 +88,8 @@ func TestStoreCorrupt(t *testing.T) {
 			path := filepath.Join(t.TempDir(), "state.db")
 			s := open(t, path)
 			for i := range 200 {
-				if err := s.Bucket("outbox").Put(string(rune('a'+i%26))+string(rune('a'+i/26)), make([]byte, 500)); err != nil {
+				if err := s.Bucket("outbox").Put(string(rune('a'+i%26))+string(rune('a'+i/26)),
+					make([]byte, 500)); err != nil {
 					t.Fatal(err)
 				}
 			}

@@ -30,14 +30,16 @@ func run(args []string, out io.Writer) error {
 	flags := flag.NewFlagSet("image", flag.ContinueOnError)
 	flags.Usage = func() { fmt.Fprint(os.Stderr, usage); flags.PrintDefaults() }
 	file := flags.String("o", "nodeagent.tar", "archive to write")
-	image := oci.Image{Path: "/usr/bin/nodeagent", Created: time.Unix(0, 0).UTC(), Source: "https://github.com/nodeagent/nodeagent"}
+	image := oci.Image{Path: "/usr/bin/nodeagent", Created: time.Unix(0, 0).UTC(),
+		Source: "https://github.com/nodeagent/nodeagent"}
 	flags.StringVar(&image.Reference, "ref", "localhost/nodeagent:dev", "name and tag of the image")
 	flags.StringVar(&image.Version, "version", "dev", "version of the program")
-	flags.Func("created", "when the program was made, such as 2026-01-31T12:00:00Z (default: 1970)", func(s string) (err error) {
-		image.Created, err = time.Parse(time.RFC3339, s)
-		image.Created = image.Created.UTC()
-		return err
-	})
+	flags.Func("created", "when the program was made, such as 2026-01-31T12:00:00Z (default: 1970)",
+		func(s string) (err error) {
+			image.Created, err = time.Parse(time.RFC3339, s)
+			image.Created = image.Created.UTC()
+			return err
+		})
 	if err := flags.Parse(args); err != nil {
 		return err
 	}

@@ -19,8 +19,9 @@ type Check struct {
 	Doc       Doc               // what people read of it
 	Condition finding.Condition // the node condition that fatal findings of this check make true; zero for none
 
-	Every    time.Duration    // interval between looks when nothing wakes the check
-	Deadline time.Duration    // a look that takes longer is abandoned and counts as an error; DefaultDeadline unless set
+	Every time.Duration // interval between looks when nothing wakes the check
+	// a look that takes longer is abandoned and counts as an error; DefaultDeadline unless set
+	Deadline time.Duration
 	Wakes    []Wake           // what makes the check look at once
 	Policy   finding.Policy   // when findings are believed and when they are cleared
 	Severity finding.Severity // of all findings, where a user has set it; otherwise each finding has its own
@@ -71,5 +72,6 @@ const (
 	WakeMounts    WakeSource = "mounts"     // the mount table changed: POLLPRI on /proc/PID/mountinfo
 	WakePlugins   WakeSource = "plugins"    // kubelet's plugin registration directory changed: inotify
 	WakeLinks     WakeSource = "links"      // a card, bond or team went up or down, came or went: RTNLGRP_LINK
-	WakeSystemd   WakeSource = "systemd"    // a service failed, or works again; a unit could not be started: signals on the system's bus
+	// a service failed, or works again; a unit could not be started: signals on the system's bus
+	WakeSystemd WakeSource = "systemd"
 )

@@ -63,7 +63,8 @@ const (
 )
 
 // NewEngine returns an engine that hands every look to tell, one at a time.
-func NewEngine(h *host.Host, log *slog.Logger, checks []Check, sources []Source, observer Observer, tell func(finding.Observation)) *Engine {
+func NewEngine(h *host.Host, log *slog.Logger, checks []Check, sources []Source, observer Observer,
+	tell func(finding.Observation)) *Engine {
 	var mu sync.Mutex // looks of different checks end at the same time; tell is called by one of them at a time
 	e := &Engine{host: h, log: log, sources: sources, observer: observer, tell: func(l finding.Observation) {
 		mu.Lock()
@@ -120,7 +121,10 @@ func (e *Engine) feed(ctx context.Context, s Source) {
 	for ctx.Err() == nil {
 		// A source that cannot be opened returns at once: nothing is proven before it has run for a moment.
 		told := make(chan struct{})
-		heard := time.AfterFunc(sourceProof, func() { defer close(told); e.tell(finding.Observation{Check: id, At: e.host.Clock()}) })
+		heard := time.AfterFunc(sourceProof, func() {
+			defer close(told)
+			e.tell(finding.Observation{Check: id, At: e.host.Clock()})
+		})
 		err := s.Run(ctx, func(change Change) { e.Wake(s.Name, change) })
 		if !heard.Stop() {
 			<-told // else that it is heard might be told after that it is lost
@@ -130,8 +134,10 @@ func (e *Engine) feed(ctx context.Context, s Source) {
 		}
 		e.log.Error("source lost", "source", s.Name, "err", err)
 		e.tell(finding.Observation{Check: id, At: e.host.Clock(), Findings: []finding.Finding{{
-			Check: id, Subject: finding.Subject{Kind: "source", Name: string(s.Name)}, Severity: finding.Warning, Reason: "SourceLost",
-			Message: fmt.Sprintf("the agent does not hear %s: %v; faults are found at the checks' intervals only", s.Name, err),
+			Check: id, Subject: finding.Subject{Kind: "source", Name: string(s.Name)}, Severity: finding.Warning,
+			Reason: "SourceLost",
+			Message: fmt.Sprintf("the agent does not hear %s: %v; faults are found at the checks' intervals only",
+				s.Name, err),
 		}}})
 		select {
 		case <-ctx.Done():

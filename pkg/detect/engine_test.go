@@ -86,7 +86,8 @@ func TestWantsWake(t *testing.T) {
 func TestEngineWakes(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var n atomic.Int32
-		e, _ := engineFor(t, nil, Check{ID: "a", Every: time.Hour, Run: counting(&n), Wakes: []Wake{{Source: WakeKernelLog, Match: "EXT4-fs"}}})
+		e, _ := engineFor(t, nil, Check{ID: "a", Every: time.Hour, Run: counting(&n),
+			Wakes: []Wake{{Source: WakeKernelLog, Match: "EXT4-fs"}}})
 		synctest.Wait()
 		e.Wake(WakeKernelLog, Change{Text: "usb 1-1: new device"})
 		e.Wake(WakeMounts, Change{})
@@ -121,11 +122,12 @@ func TestEngineAbandonsAHungLook(t *testing.T) {
 		hang := make(chan struct{})
 		defer close(hang)
 		_, looks := engineFor(t, nil,
-			Check{ID: "hung", Every: 10 * time.Second, Deadline: 5 * time.Second, Run: func(context.Context, *host.Host) ([]finding.Finding, error) {
-				starts.Add(1)
-				<-hang // deaf to its context, as a system call in the D state is
-				return nil, nil
-			}},
+			Check{ID: "hung", Every: 10 * time.Second, Deadline: 5 * time.Second,
+				Run: func(context.Context, *host.Host) ([]finding.Finding, error) {
+					starts.Add(1)
+					<-hang // deaf to its context, as a system call in the D state is
+					return nil, nil
+				}},
 			Check{ID: "healthy", Every: 10 * time.Second, Run: counting(&healthy)})
 		time.Sleep(60 * time.Second)
 		synctest.Wait()

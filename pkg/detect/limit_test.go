@@ -49,10 +49,11 @@ func TestAHungCheckIsProgress(t *testing.T) {
 		t.Cleanup(func() { close(hang) })
 		var n atomic.Int32
 		err := progressOf(t, false,
-			Check{ID: "hung", Every: 10 * time.Second, Deadline: 20 * time.Second, Run: func(context.Context, *host.Host) ([]finding.Finding, error) {
-				<-hang // in the D state
-				return nil, nil
-			}},
+			Check{ID: "hung", Every: 10 * time.Second, Deadline: 20 * time.Second,
+				Run: func(context.Context, *host.Host) ([]finding.Finding, error) {
+					<-hang // in the D state
+					return nil, nil
+				}},
 			Check{ID: "seldom", Every: 5 * time.Minute, Run: counting(&n)})
 		if err != nil {
 			t.Errorf("an engine that works is called stuck: %v", err)

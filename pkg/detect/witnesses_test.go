@@ -84,7 +84,8 @@ func TestFewSpans(t *testing.T) {
 		spans = fewSpans(append(spans, watchSpan{from, (i + 1) * time.Hour}))
 	}
 	past := pastWatch{Watched: map[string][]watchSpan{"a": spans}}
-	if len(spans) != maxWatchSpans || past.watched("a", 90*time.Hour+30*time.Second) || past.watched("a", 10*time.Hour+30*time.Second) || !past.watched("a", 15*time.Hour) {
+	if len(spans) != maxWatchSpans || past.watched("a", 90*time.Hour+30*time.Second) ||
+		past.watched("a", 10*time.Hour+30*time.Second) || !past.watched("a", 15*time.Hour) {
 		t.Errorf("%d spans: %v", len(spans), spans)
 	}
 }

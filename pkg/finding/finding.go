@@ -83,7 +83,8 @@ func Compare(a, b Finding) int {
 
 // id is the stable identity of one occurrence of a finding: the same fault seen again after it was gone is another.
 func (k Key) id(since Timestamp) string {
-	text := strings.Join([]string{k.Check, k.Subject.Kind, k.Subject.Name, k.Subject.UID, since.Boot, since.SinceBoot.String()}, "\x00")
+	text := strings.Join([]string{k.Check, k.Subject.Kind, k.Subject.Name, k.Subject.UID, since.Boot,
+		since.SinceBoot.String()}, "\x00")
 	sum := sha256.Sum256([]byte(text))
 	return hex.EncodeToString(sum[:8])
 }

@@ -22,14 +22,16 @@ type State map[string]*CheckState
 
 // CheckState is what is believed of one check.
 type CheckState struct {
-	Status     Status                 `json:"status"`
-	Since      Timestamp              `json:"since"`               // when Status last moved
-	Conclusive Timestamp              `json:"conclusive,omitzero"` // last look that learnt something
-	FirstLook  Timestamp              `json:"firstLook,omitzero"`  // first look of this boot: blindness counts from here
-	Err        string                 `json:"err,omitempty"`       // what the last look could not tell; empty if it could
-	Why        string                 `json:"why,omitempty"`       // why the check is not applicable
-	Subjects   map[string]*Believed   `json:"subjects,omitempty"`  // by Subject.key: raised and still pending findings
-	Flaps      map[string][]Timestamp `json:"flaps,omitempty"`     // by Subject.key: recent raises
+	Status     Status    `json:"status"`
+	Since      Timestamp `json:"since"`               // when Status last moved
+	Conclusive Timestamp `json:"conclusive,omitzero"` // last look that learnt something
+	// first look of this boot: blindness counts from here
+	FirstLook Timestamp `json:"firstLook,omitzero"`
+	// what the last look could not tell; empty if it could
+	Err      string                 `json:"err,omitempty"`
+	Why      string                 `json:"why,omitempty"`      // why the check is not applicable
+	Subjects map[string]*Believed   `json:"subjects,omitempty"` // by Subject.key: raised and still pending findings
+	Flaps    map[string][]Timestamp `json:"flaps,omitempty"`    // by Subject.key: recent raises
 }
 
 // Believed is a finding with its history. It is believed only when Raised is set.

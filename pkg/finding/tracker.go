@@ -139,7 +139,8 @@ func (c *CheckState) seen(f Finding, hold Hold, now Timestamp) []Update {
 	}
 	if !known {
 		if len(c.Subjects) >= maxSubjects { // an error may have kept older ones, which nobody has seen since
-			c.Err = cmp.Or(c.Err, fmt.Sprintf("more than %d subjects: not all that was seen is remembered", maxSubjects))
+			c.Err = cmp.Or(c.Err, fmt.Sprintf("more than %d subjects: not all that was seen is remembered",
+				maxSubjects))
 			return nil
 		}
 		b = &Believed{First: now}
@@ -185,7 +186,8 @@ func (c *CheckState) blindness(l Observation, p Policy) []Update {
 	case c.Err != "" && !known && c.BlindFor(l.At) >= p.blindAfter():
 		f := Finding{Check: l.Check, Subject: subject, Severity: Warning, Reason: blindReason,
 			Message: fmt.Sprintf("%s could not tell for %s: %s", l.Check, c.BlindFor(l.At).Round(time.Second), c.Err)}
-		b := &Believed{Finding: f, Latest: f.Message, First: l.At, Last: l.At, Raised: l.At, Looks: 1, ID: f.Key().id(l.At)}
+		b := &Believed{Finding: f, Latest: f.Message, First: l.At, Last: l.At, Raised: l.At, Looks: 1,
+			ID: f.Key().id(l.At)}
 		c.Subjects[key] = b
 		return []Update{b.update(Raised, l.At)}
 	case known:
@@ -203,7 +205,8 @@ func (c *CheckState) move(l Observation, p Policy) []Update {
 	from := c.Status
 	c.Status, c.Since = to, l.At
 	return []Update{{
-		ID: Key{Check: l.Check, Subject: Subject{Kind: "status", Name: string(to)}}.id(l.At), Kind: StatusChanged, At: l.At, Check: l.Check,
+		ID: Key{Check: l.Check, Subject: Subject{Kind: "status", Name: string(to)}}.id(l.At), Kind: StatusChanged,
+		At: l.At, Check: l.Check,
 		From: from, To: to,
 	}}
 }
@@ -281,7 +284,8 @@ func gravest(l Observation) ([]Finding, error) {
 	}
 	findings := slices.SortedFunc(maps.Values(bySubject), Compare)
 	if len(findings) > maxSubjects {
-		problems = append(problems, fmt.Errorf("%d findings, %d of the least severe left out", len(findings), len(findings)-maxSubjects))
+		problems = append(problems, fmt.Errorf("%d findings, %d of the least severe left out", len(findings),
+			len(findings)-maxSubjects))
 		findings = findings[:maxSubjects]
 	}
 	return findings, errors.Join(problems...)
@@ -303,7 +307,8 @@ func (b *Believed) isBlindness() bool {
 func (b *Believed) update(kind UpdateKind, at Timestamp) Update {
 	id := fmt.Sprintf("%s-%s", b.ID, kind)
 	if kind == Changed {
-		id += "-" + Key{Check: b.Reason + "/" + string(b.Severity)}.id(at) // the moment tells apart messages of one reason
+		// the moment tells apart messages of one reason
+		id += "-" + Key{Check: b.Reason + "/" + string(b.Severity)}.id(at)
 	}
 	return Update{ID: id, Kind: kind, At: at, Check: b.Check, Finding: b.Finding, Since: b.Raised}
 }

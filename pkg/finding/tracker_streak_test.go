@@ -43,20 +43,24 @@ func TestStreaksEndWithTheBoot(t *testing.T) {
 	}
 	raising := NewTracker(map[string]Policy{"disk": {Raise: hold}}, nil)
 	raising.Observe(Observation{Check: "disk", At: at(1), Findings: bad})
-	if got := told(raising.Observe(Observation{Check: "disk", At: after(1), Findings: bad})); len(got) > 0 && got[0] == "raised ReadOnly" {
+	if got := told(raising.Observe(Observation{Check: "disk", At: after(1), Findings: bad})); len(got) > 0 &&
+		got[0] == "raised ReadOnly" {
 		t.Errorf("raised by one look in each boot: %q", got)
 	}
-	if got := told(raising.Observe(Observation{Check: "disk", At: after(2), Findings: bad})); len(got) == 0 || got[0] != "raised ReadOnly" {
+	if got := told(raising.Observe(Observation{Check: "disk", At: after(2), Findings: bad})); len(got) == 0 ||
+		got[0] != "raised ReadOnly" {
 		t.Errorf("not raised by two looks of one boot: %q", got)
 	}
 
 	clearing := NewTracker(map[string]Policy{"disk": {Clear: hold}}, nil)
 	clearing.Observe(Observation{Check: "disk", At: at(1), Findings: bad})
 	clearing.Observe(Observation{Check: "disk", At: at(2)})
-	if got := told(clearing.Observe(Observation{Check: "disk", At: after(1)})); len(got) > 0 && got[0] == "cleared ReadOnly" {
+	if got := told(clearing.Observe(Observation{Check: "disk", At: after(1)})); len(got) > 0 &&
+		got[0] == "cleared ReadOnly" {
 		t.Errorf("cleared by one look in each boot: %q", got)
 	}
-	if got := told(clearing.Observe(Observation{Check: "disk", At: after(2)})); len(got) == 0 || got[0] != "cleared ReadOnly" {
+	if got := told(clearing.Observe(Observation{Check: "disk", At: after(2)})); len(got) == 0 ||
+		got[0] != "cleared ReadOnly" {
 		t.Errorf("not cleared by two looks of one boot: %q", got)
 	}
 }

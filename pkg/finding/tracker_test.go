@@ -18,7 +18,8 @@ func at(seconds int) Timestamp {
 }
 
 func disk(severity Severity, reason string) Finding {
-	return Finding{Check: "disk", Subject: Subject{Kind: "filesystem", Name: "/data"}, Severity: severity, Reason: reason, Message: "m"}
+	return Finding{Check: "disk", Subject: Subject{Kind: "filesystem", Name: "/data"}, Severity: severity,
+		Reason: reason, Message: "m"}
 }
 
 // retold is a finding of which each message is told.
@@ -77,7 +78,8 @@ func TestTracker(t *testing.T) {
 		{"a partial error leaves only its subjects in doubt", Policy{}, []step{
 			{at(1), []Finding{bad}, nil, []string{"raised ReadOnly", "unknown→faulty"}},
 			{at(2), nil, Partial(map[Subject]error{bad.Subject: broken}), nil},
-			{at(3), nil, Partial(map[Subject]error{{Kind: "filesystem", Name: "/other"}: broken}), []string{"cleared ReadOnly", "faulty→healthy"}},
+			{at(3), nil, Partial(map[Subject]error{{Kind: "filesystem", Name: "/other"}: broken}),
+				[]string{"cleared ReadOnly", "faulty→healthy"}},
 		}},
 		{"another message is told where the finding asks for it", Policy{}, []step{
 			{at(1), []Finding{retold("a")}, nil, []string{"raised ReadOnly", "unknown→faulty"}},
@@ -107,13 +109,14 @@ func TestTracker(t *testing.T) {
 			{at(2), []Finding{disk(Fatal, "DeviceGone")}, nil, []string{"changed DeviceGone"}},
 			{at(3), []Finding{disk(Warning, "DeviceGone")}, nil, []string{"changed DeviceGone", "faulty→healthy"}},
 		}},
-		{"blind for too long is unknown and is a finding; the fault is not cleared by it", Policy{BlindAfter: time.Minute}, []step{
-			{at(1), []Finding{bad}, nil, []string{"raised ReadOnly", "unknown→faulty"}},
-			{at(60), nil, broken, nil},
-			{at(61), nil, broken, []string{"raised CheckCouldNotTell", "faulty→unknown"}},
-			{at(90), nil, broken, nil},
-			{at(95), []Finding{bad}, nil, []string{"cleared CheckCouldNotTell", "unknown→faulty"}},
-		}},
+		{"blind for too long is unknown and is a finding; the fault is not cleared by it",
+			Policy{BlindAfter: time.Minute}, []step{
+				{at(1), []Finding{bad}, nil, []string{"raised ReadOnly", "unknown→faulty"}},
+				{at(60), nil, broken, nil},
+				{at(61), nil, broken, []string{"raised CheckCouldNotTell", "faulty→unknown"}},
+				{at(90), nil, broken, nil},
+				{at(95), []Finding{bad}, nil, []string{"cleared CheckCouldNotTell", "unknown→faulty"}},
+			}},
 		{"not applicable clears", Policy{}, []step{
 			{at(1), []Finding{bad}, nil, []string{"raised ReadOnly", "unknown→faulty"}},
 			{at(2), nil, NotApplicable("no disk"), []string{"cleared ReadOnly", "faulty→not-applicable"}},
@@ -149,12 +152,15 @@ func TestTracker(t *testing.T) {
 func TestReboot(t *testing.T) {
 	tracker := NewTracker(nil, nil)
 	tracker.Observe(Observation{Check: "disk", At: at(100), Findings: []Finding{disk(Fatal, "ReadOnly")}})
-	afterBoot := Timestamp{Wall: time.Unix(1, 0), Boot: "boot-2", SinceBoot: time.Second} // the wall clock has gone back by years
-	if got := told(tracker.Observe(Observation{Check: "disk", At: afterBoot, Err: errors.New("too early")})); !cmp.Equal(got, []string{"faulty→unknown"}) {
+	// the wall clock has gone back by years
+	afterBoot := Timestamp{Wall: time.Unix(1, 0), Boot: "boot-2", SinceBoot: time.Second}
+	if got := told(tracker.Observe(Observation{Check: "disk", At: afterBoot,
+		Err: errors.New("too early")})); !cmp.Equal(got, []string{"faulty→unknown"}) {
 		t.Errorf("nothing is proven after a reboot: got %q", got)
 	}
 	afterBoot.SinceBoot = 2 * time.Second
-	if got := told(tracker.Observe(Observation{Check: "disk", At: afterBoot})); !cmp.Equal(got, []string{"cleared ReadOnly", "unknown→healthy"}) {
+	if got := told(tracker.Observe(Observation{Check: "disk", At: afterBoot})); !cmp.Equal(got,
+		[]string{"cleared ReadOnly", "unknown→healthy"}) {
 		t.Errorf("gone with the reboot: got %q", got)
 	}
 }
@@ -185,9 +191,11 @@ func looks(t *rapid.T) []Observation {
 
 func policy(t *rapid.T) map[string]Policy {
 	hold := rapid.Custom(func(t *rapid.T) Hold {
-		return Hold{Looks: rapid.IntRange(0, 3).Draw(t, "looks"), For: time.Duration(rapid.IntRange(0, 200).Draw(t, "for")) * time.Second}
+		return Hold{Looks: rapid.IntRange(0, 3).Draw(t, "looks"),
+			For: time.Duration(rapid.IntRange(0, 200).Draw(t, "for")) * time.Second}
 	})
-	return map[string]Policy{"disk": {Raise: hold.Draw(t, "raise"), Clear: hold.Draw(t, "clear"), BlindAfter: time.Hour}}
+	return map[string]Policy{"disk": {Raise: hold.Draw(t, "raise"), Clear: hold.Draw(t, "clear"),
+		BlindAfter: time.Hour}}
 }
 
 // TestRestartChangesNothing: a tracker that is made anew from the saved state after every look tells the same.
@@ -317,7 +325,8 @@ func TestSubjectsAreBounded(t *testing.T) {
 	for look := range 3 {
 		l := Observation{Check: "disk", At: at(look), Err: errors.New("cannot tell of others")}
 		for i := range maxSubjects {
-			l.Findings = append(l.Findings, Finding{Subject: Subject{Kind: "pod", Name: fmt.Sprintf("%d-%d", look, i)}, Severity: Warning, Reason: "Bad"})
+			l.Findings = append(l.Findings, Finding{Subject: Subject{Kind: "pod", Name: fmt.Sprintf("%d-%d", look, i)},
+				Severity: Warning, Reason: "Bad"})
 		}
 		tracker.Observe(l)
 	}

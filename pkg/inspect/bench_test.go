@@ -35,8 +35,10 @@ func BenchmarkPass(b *testing.B) {
 		netns := filepath.Join(n.host.Paths.NetnsDirs[0], "cni-"+uid)
 		hosttest.PinNetns(b, netns)
 		hosttest.Veth(b, fmt.Sprintf("bench%d", p), "eth0", netns)
-		cached := fmt.Sprintf(`{"kind":"cniCacheV1","containerId":%q,"ifName":"eth0","networkName":"n","netns":%q,"cniArgs":[["K8S_POD_UID",%q]]}`, sandboxID, netns, uid)
-		if err := os.WriteFile(filepath.Join(n.mkdir(n.host.Paths.CNICacheDir, "results"), uid), []byte(cached), 0o600); err != nil {
+		cached := fmt.Sprintf(
+			`{"kind":"cniCacheV1","containerId":%q,"ifName":"eth0","networkName":"n","netns":%q,"cniArgs":[["K8S_POD_UID",%q]]}`, sandboxID, netns, uid)
+		if err := os.WriteFile(filepath.Join(n.mkdir(n.host.Paths.CNICacheDir, "results"), uid), []byte(cached),
+			0o600); err != nil {
 			b.Fatal(err)
 		}
 	}

@@ -58,9 +58,11 @@ func uidOf(n int) string { return fmt.Sprintf("%08d-0000-4000-8000-000000000000"
 func newFullNode(t *testing.T) *fullNode {
 	t.Helper()
 	n := &fullNode{
-		t: t, now: hosttest.Now(), kubelet: map[string]corev1.Pod{}, list: map[string]corev1.Pod{}, names: map[string]corev1.Pod{},
+		t: t, now: hosttest.Now(), kubelet: map[string]corev1.Pod{}, list: map[string]corev1.Pod{},
+		names:     map[string]corev1.Pod{},
 		sandboxes: map[string]*cri.PodSandbox{}, running: map[string]bool{}, history: History{},
-		metric: map[string]float64{`config="runtime_only",lifecycle="terminating",static="unknown"`: 0}, version: "v1.36.3",
+		metric:  map[string]float64{`config="runtime_only",lifecycle="terminating",static="unknown"`: 0},
+		version: "v1.36.3",
 	}
 	n.settings = settings()
 	n.host = hosttest.Host(t, n.doors)
@@ -110,7 +112,8 @@ func (n *fullNode) add(uid, name string) {
 
 func (n *fullNode) run(pod corev1.Pod) {
 	n.sandboxes[string(pod.UID)] = &cri.PodSandbox{
-		Id: strings.ReplaceAll(string(pod.UID), "-", "") + strings.Repeat("0", 32), State: cri.PodSandboxState_SANDBOX_READY,
+		Id:          strings.ReplaceAll(string(pod.UID), "-", "") + strings.Repeat("0", 32),
+		State:       cri.PodSandboxState_SANDBOX_READY,
 		Annotations: pod.Annotations,
 		Metadata:    &cri.PodSandboxMetadata{Uid: string(pod.UID), Namespace: pod.Namespace, Name: pod.Name},
 	}
@@ -155,7 +158,9 @@ func (n *fullNode) doors(h *host.Host) {
 		return &pod, nil
 	}
 	h.Cluster.PodsNamed = n.podsNamed
-	h.Runtime.Sandboxes = func(context.Context) ([]*cri.PodSandbox, error) { return slices.Collect(maps.Values(n.sandboxes)), nil }
+	h.Runtime.Sandboxes = func(context.Context) ([]*cri.PodSandbox, error) {
+		return slices.Collect(maps.Values(n.sandboxes)), nil
+	}
 	h.Runtime.Containers = func(context.Context) ([]*cri.Container, error) {
 		var all []*cri.Container
 		for uid, s := range n.sandboxes {
@@ -164,7 +169,8 @@ func (n *fullNode) doors(h *host.Host) {
 				state = cri.ContainerState_CONTAINER_RUNNING
 			}
 			all = append(all, &cri.Container{
-				Id: "c" + s.Id[1:], PodSandboxId: s.Id, State: state, Metadata: &cri.ContainerMetadata{}, Labels: map[string]string{uidLabel: uid},
+				Id: "c" + s.Id[1:], PodSandboxId: s.Id, State: state, Metadata: &cri.ContainerMetadata{},
+				Labels: map[string]string{uidLabel: uid},
 			})
 		}
 		return all, nil
@@ -281,7 +287,12 @@ func TestHalfBlindWitnesses(t *testing.T) {
 			forget(n.list, uidOf(3), uidOf(7))
 			n.nameErr = context.DeadlineExceeded
 		},
-		"the same, and even the names are gone": func(n *fullNode) { amnesia(n); old(n); forget(n.list, uidOf(3), uidOf(7)); n.names = nil },
+		"the same, and even the names are gone": func(n *fullNode) {
+			amnesia(n)
+			old(n)
+			forget(n.list, uidOf(3), uidOf(7))
+			n.names = nil
+		},
 		"the same, and nothing runs at this moment": func(n *fullNode) {
 			amnesia(n)
 			old(n)
@@ -292,12 +303,16 @@ func TestHalfBlindWitnesses(t *testing.T) {
 		"only the mirror is in the list": func(n *fullNode) {
 			amnesia(n)
 			old(n)
-			maps.DeleteFunc(n.list, func(_ string, pod corev1.Pod) bool { return pod.Annotations[mirrorAnnotation] == "" })
+			maps.DeleteFunc(n.list, func(_ string, pod corev1.Pod) bool {
+				return pod.Annotations[mirrorAnnotation] == ""
+			})
 			n.names = nil
 		},
 		"only the mirror is in the list, and kubelet is sure": func(n *fullNode) {
 			amnesia(n)
-			maps.DeleteFunc(n.list, func(_ string, pod corev1.Pod) bool { return pod.Annotations[mirrorAnnotation] == "" })
+			maps.DeleteFunc(n.list, func(_ string, pod corev1.Pod) bool {
+				return pod.Annotations[mirrorAnnotation] == ""
+			})
 			n.names = nil
 		},
 		"kubelet has eight, the list nine": func(n *fullNode) {
@@ -305,7 +320,10 @@ func TestHalfBlindWitnesses(t *testing.T) {
 			forget(n.list, uidOf(3))
 			n.names = nil
 		},
-		"both lack the same two, which answer to their names": func(n *fullNode) { forget(n.kubelet, uidOf(3), uidOf(7)); forget(n.list, uidOf(3), uidOf(7)) },
+		"both lack the same two, which answer to their names": func(n *fullNode) {
+			forget(n.kubelet, uidOf(3), uidOf(7))
+			forget(n.list, uidOf(3), uidOf(7))
+		},
 		"both lack the same two, and to get pods is forbidden": func(n *fullNode) {
 			forget(n.kubelet, uidOf(3), uidOf(7))
 			forget(n.list, uidOf(3), uidOf(7))
@@ -369,10 +387,12 @@ func TestNamedPodIsLive(t *testing.T) {
 	n.delete(uidOf(7))
 	n.running[uidOf(7)] = false
 	n.during(time.Hour, func(report Report) {
-		if verdict, why := n.verdict(report, uidOf(3)); verdict != Live || !strings.Contains(why, "has pod default/web-3 when asked for it by name") {
+		if verdict, why := n.verdict(report, uidOf(3)); verdict != Live ||
+			!strings.Contains(why, "has pod default/web-3 when asked for it by name") {
 			t.Errorf("%s: %s", verdict, why)
 		}
-		if verdict, why := n.verdict(report, uidOf(7)); verdict != Unknown || !strings.Contains(why, "gate list-is-ours is closed: the list lacks pods") {
+		if verdict, why := n.verdict(report, uidOf(7)); verdict != Unknown ||
+			!strings.Contains(why, "gate list-is-ours is closed: the list lacks pods") {
 			t.Errorf("%s: %s", verdict, why)
 		}
 	})
@@ -392,12 +412,17 @@ func TestRunningLeftover(t *testing.T) {
 		why  string
 		want []string // asked by name
 	}{
-		"no pod of that name": {func(*fullNode) {}, "the apiserver has no pod default/web-3", []string{"web-3", "web-3"}},
+		"no pod of that name": {func(*fullNode) {}, "the apiserver has no pod default/web-3",
+			[]string{"web-3", "web-3"}},
 		"another pod of that name": {func(n *fullNode) { replaced(n, uidOf(20), "web-3") },
 			"pod default/web-3 is another one now: its UID is " + uidOf(20), []string{"web-3", "web-3"}},
 		"forbidden, and the list is empty": {func(n *fullNode) { n.nameErr = forbidden },
-			"the apiserver lists no pod default/web-3 on this node", []string{"web-3", "list web-3", "web-3", "list web-3"}},
-		"forbidden, and the list has another pod": {func(n *fullNode) { n.nameErr = forbidden; replaced(n, uidOf(20), "web-3") },
+			"the apiserver lists no pod default/web-3 on this node", []string{"web-3", "list web-3", "web-3",
+				"list web-3"}},
+		"forbidden, and the list has another pod": {func(n *fullNode) {
+			n.nameErr = forbidden
+			replaced(n, uidOf(20), "web-3")
+		},
 			"pod default/web-3 is another one now", []string{"web-3", "list web-3", "web-3", "list web-3"}},
 	}
 	for name, test := range tests {
@@ -417,7 +442,8 @@ func TestRunningLeftover(t *testing.T) {
 						}
 						break
 					}
-					if verdict != Candidate || !strings.Contains(why, "it runs, so the apiserver must deny it twice, 10m0s apart") {
+					if verdict != Candidate || !strings.Contains(why,
+						"it runs, so the apiserver must deny it twice, 10m0s apart") {
 						t.Fatalf("after %s: %s: %s", n.now.SinceBoot-first, verdict, why)
 					}
 					n.after(time.Minute)
@@ -459,7 +485,8 @@ func TestOneRunningLeftoverAtATime(t *testing.T) {
 		}
 		for uid := range found {
 			for _, later := range dead {
-				if verdict, why := n.verdict(report, later); later != uid && n.sandboxes[later] != nil && len(released) == 0 &&
+				if verdict, why := n.verdict(report, later); later != uid && n.sandboxes[later] != nil &&
+					len(released) == 0 &&
 					verdict != Candidate {
 					t.Errorf("%s: %s", verdict, why)
 				}
@@ -478,7 +505,8 @@ func TestOneRunningLeftoverAtATime(t *testing.T) {
 func TestOldHistoryIsReadable(t *testing.T) {
 	n := newFullNode(t)
 	n.delete(uidOf(3))
-	data := fmt.Sprintf(`{"sandbox/%[1]s":{"identity":{"id":"%[1]s","created":"0"},"first":%[2]s,"last":%[2]s,"passes":9,"denials":[%[2]s]}}`,
+	data := fmt.Sprintf(
+		`{"sandbox/%[1]s":{"identity":{"id":"%[1]s","created":"0"},"first":%[2]s,"last":%[2]s,"passes":9,"denials":[%[2]s]}}`,
 		n.sandboxes[uidOf(3)].Id, `{"wall":"2026-03-01T10:00:00Z","boot":"`+hosttest.BootID+`","up":3600000000000}`)
 	if err := json.Unmarshal([]byte(data), &n.history); err != nil {
 		t.Fatal(err)
@@ -517,7 +545,9 @@ func TestListIsComparedWithThisKubelet(t *testing.T) {
 	for name, change := range map[string]func(n *fullNode){
 		"started again": func(n *fullNode) {
 			start := uint64((n.now.SinceBoot + 30*time.Second).Seconds()) * 100
-			n.host.Kubelet.Process = func() (host.Process, error) { return host.Process{PID: 901, StartTime: start}, nil }
+			n.host.Kubelet.Process = func() (host.Process, error) {
+				return host.Process{PID: 901, StartTime: start}, nil
+			}
 		},
 		"its process is not found": func(n *fullNode) {
 			n.host.Kubelet.Process = func() (host.Process, error) { return host.Process{}, errors.New("none") }
@@ -562,7 +592,8 @@ func TestWhatRuns(t *testing.T) {
 			s := n.sandboxes[uidOf(3)]
 			s.State = cri.PodSandboxState_SANDBOX_NOTREADY
 			n.host.Runtime.Containers = func(context.Context) ([]*cri.Container, error) {
-				return []*cri.Container{{Id: "c", PodSandboxId: s.Id, State: state, Labels: map[string]string{uidLabel: label}}}, nil
+				return []*cri.Container{{Id: "c", PodSandboxId: s.Id, State: state,
+					Labels: map[string]string{uidLabel: label}}}, nil
 			}
 			truth := askRuntime(t.Context(), NewScan(t.Context(), n.host))
 			if truth.Running[uidOf(3)] != want || truth.Running[""] {
@@ -577,7 +608,8 @@ func TestMisnamedPodIsNotProven(t *testing.T) {
 	n := newFullNode(t)
 	n.delete(uidOf(3))
 	n.sandboxes["second"] = &cri.PodSandbox{
-		Id: strings.Repeat("f", 64), Metadata: &cri.PodSandboxMetadata{Uid: uidOf(3), Namespace: "default", Name: "nobody"},
+		Id: strings.Repeat("f", 64), Metadata: &cri.PodSandboxMetadata{Uid: uidOf(3), Namespace: "default",
+			Name: "nobody"},
 	}
 	n.during(time.Hour, n.noLeftover)
 	if len(n.asked) > 0 {
@@ -597,16 +629,30 @@ func TestRunningPodRules(t *testing.T) {
 		named   NameAnswer
 		want    string
 	}{
-		"proven":                  {[]time.Duration{40 * time.Minute, 50 * time.Minute}, answer(func(*NameAnswer) {}), ""},
-		"never denied":            {nil, answer(func(*NameAnswer) {}), "must deny it twice"},
-		"denied once":             {[]time.Duration{40 * time.Minute}, answer(func(*NameAnswer) {}), "must deny it twice"},
-		"denied twice, too soon":  {[]time.Duration{40*time.Minute + 1, 50 * time.Minute}, answer(func(*NameAnswer) {}), "must deny it twice"},
-		"not asked by name":       {[]time.Duration{40 * time.Minute, 50 * time.Minute}, NameAnswer{}, "was not yet asked for it by name"},
-		"asked long ago":          {[]time.Duration{40 * time.Minute, 50 * time.Minute}, answer(func(a *NameAnswer) { a.At = at(50 * time.Minute) }), "long ago"},
-		"asked in an old boot":    {[]time.Duration{40 * time.Minute, 50 * time.Minute}, answer(func(a *NameAnswer) { a.At.Boot = "boot-0" }), "long ago"},
-		"asked, proved nothing":   {[]time.Duration{40 * time.Minute, 50 * time.Minute}, answer(func(a *NameAnswer) { a.Gone = false }), "proved nothing: nobody"},
-		"asked in the future":     {[]time.Duration{40 * time.Minute, 50 * time.Minute}, answer(func(a *NameAnswer) { a.At = at(2 * time.Hour) }), "long ago"},
-		"asked, and it was alive": {[]time.Duration{40 * time.Minute, 50 * time.Minute}, answer(func(a *NameAnswer) { a.Gone, a.Alive = false, true }), "has its"},
+		"proven": {[]time.Duration{40 * time.Minute, 50 * time.Minute}, answer(func(*NameAnswer) {}),
+			""},
+		"never denied": {nil, answer(func(*NameAnswer) {}), "must deny it twice"},
+		"denied once": {[]time.Duration{40 * time.Minute}, answer(func(*NameAnswer) {}),
+			"must deny it twice"},
+		"denied twice, too soon": {[]time.Duration{40*time.Minute + 1, 50 * time.Minute}, answer(func(*NameAnswer) {}),
+			"must deny it twice"},
+		"not asked by name": {[]time.Duration{40 * time.Minute, 50 * time.Minute}, NameAnswer{},
+			"was not yet asked for it by name"},
+		"asked long ago": {[]time.Duration{40 * time.Minute, 50 * time.Minute}, answer(func(a *NameAnswer) {
+			a.At = at(50 * time.Minute)
+		}), "long ago"},
+		"asked in an old boot": {[]time.Duration{40 * time.Minute, 50 * time.Minute}, answer(func(a *NameAnswer) {
+			a.At.Boot = "boot-0"
+		}), "long ago"},
+		"asked, proved nothing": {[]time.Duration{40 * time.Minute, 50 * time.Minute}, answer(func(a *NameAnswer) {
+			a.Gone = false
+		}), "proved nothing: nobody"},
+		"asked in the future": {[]time.Duration{40 * time.Minute, 50 * time.Minute}, answer(func(a *NameAnswer) {
+			a.At = at(2 * time.Hour)
+		}), "long ago"},
+		"asked, and it was alive": {[]time.Duration{40 * time.Minute, 50 * time.Minute}, answer(func(a *NameAnswer) {
+			a.Gone, a.Alive = false, true
+		}), "has its"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			o := object(Cgroup, dead)
@@ -636,7 +682,8 @@ func TestRunningPodRules(t *testing.T) {
 				t.Errorf("%s: %s", got.Verdict, got.Why)
 			case test.named.Alive && got.Verdict != Live:
 				t.Errorf("%s: %s", got.Verdict, got.Why)
-			case test.want != "" && !test.named.Alive && (got.Verdict != Candidate || !strings.Contains(got.Why, test.want)):
+			case test.want != "" && !test.named.Alive &&
+				(got.Verdict != Candidate || !strings.Contains(got.Why, test.want)):
 				t.Errorf("%s: %s", got.Verdict, got.Why)
 			}
 			if !got.Running {
@@ -659,7 +706,8 @@ func TestFirstDeniedIsFirst(t *testing.T) {
 		return &runningPod{Sighting: Sighting{Denials: []finding.Timestamp{at(d)}}}
 	}
 	for _, order := range [][]string{{"a", "b", "c"}, {"c", "b", "a"}, {"b", "c", "a"}} {
-		j := evaluation{pods: map[string]*runningPod{"a": denied(2 * time.Minute), "b": denied(time.Minute), "c": denied(time.Minute)}}
+		j := evaluation{pods: map[string]*runningPod{"a": denied(2 * time.Minute), "b": denied(time.Minute),
+			"c": denied(time.Minute)}}
 		var objects []Assessment
 		for _, uid := range order {
 			objects = append(objects, Assessment{Object: object(Process, uid), Verdict: Leftover, Running: true})
@@ -667,7 +715,8 @@ func TestFirstDeniedIsFirst(t *testing.T) {
 		objects = append(objects, Assessment{Object: object(Process, "d"), Verdict: Leftover})
 		j.onlyOneRuns(objects)
 		for _, o := range objects {
-			if want := map[string]Verdict{"a": Candidate, "b": Leftover, "c": Candidate, "d": Leftover}[o.Pod.UID]; o.Verdict != want {
+			if want := map[string]Verdict{"a": Candidate, "b": Leftover, "c": Candidate,
+				"d": Leftover}[o.Pod.UID]; o.Verdict != want {
 				t.Errorf("%v: %s is %s", order, o.Pod.UID, o.Verdict)
 			}
 		}

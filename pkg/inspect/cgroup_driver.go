@@ -86,7 +86,8 @@ func livingByDriver(objects []Object, kubelet KubeletTruth) map[string]int {
 	for i := range objects {
 		o := &objects[i]
 		driver := o.Facts["driver"]
-		if _, ok := kubelet.Pods[o.Pod.UID]; !ok || !kubelet.OK() || !inTree(o.Kind) || driver == "" || seen[driver+o.Pod.UID] {
+		if _, ok := kubelet.Pods[o.Pod.UID]; !ok || !kubelet.OK() || !inTree(o.Kind) || driver == "" ||
+			seen[driver+o.Pod.UID] {
 			continue
 		}
 		seen[driver+o.Pod.UID] = true

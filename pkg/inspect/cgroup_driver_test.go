@@ -23,7 +23,8 @@ func TestDriverIsDecided(t *testing.T) {
 		witness driverWitness
 		want    string
 	}{
-		"configured":           {driverWitness{configured: fs, living: map[string]int{systemd: 3}, runtime: systemd}, fs},
+		"configured": {driverWitness{configured: fs, living: map[string]int{systemd: 3}, runtime: systemd},
+			fs},
 		"living pods":          {driverWitness{living: map[string]int{fs: 1}}, fs},
 		"of systemd":           {driverWitness{living: map[string]int{systemd: 9}, runtimeErr: none}, systemd},
 		"before the runtime":   {driverWitness{living: map[string]int{fs: 1}, runtime: systemd}, fs},
@@ -99,7 +100,8 @@ func TestProcessInTreesOfBothDrivers(t *testing.T) {
 			}
 		}
 	}
-	if p, ours, _ := pods.ofProcess(map[string]string{"cpu": "/kubepods/pod" + dead, "pids": "/"}); p.conflict != "" || !ours {
+	if p, ours, _ := pods.ofProcess(map[string]string{"cpu": "/kubepods/pod" + dead, "pids": "/"}); p.conflict != "" ||
+		!ours {
 		t.Errorf("in some hierarchies only: %+v", p)
 	}
 }
@@ -118,7 +120,8 @@ func sharedNode(t *testing.T) *host.Host {
 	const mounts = "25 1 254:1 / / rw - ext4 /dev/vda1 rw\n30 25 0:26 / /sys/fs/cgroup rw - cgroup2 cgroup2 rw\n"
 	for pid, comm := range map[int]string{1: "init", 900: "kubelet"} {
 		put(fmt.Sprintf("proc/%d/mountinfo", pid), mounts)
-		put(fmt.Sprintf("proc/%d/stat", pid), fmt.Sprintf("%d (%s) S 1 0 0 0 -1 0 0 0 0 0 0 0 0 0 20 0 1 0 77 0 0\n", pid, comm))
+		put(fmt.Sprintf("proc/%d/stat", pid), fmt.Sprintf("%d (%s) S 1 0 0 0 -1 0 0 0 0 0 0 0 0 0 20 0 1 0 77 0 0\n",
+			pid, comm))
 		put(fmt.Sprintf("proc/%d/cgroup", pid), "0::/\n")
 		put(fmt.Sprintf("proc/%d/status", pid), "Uid:\t0 0 0 0\n")
 		put(fmt.Sprintf("proc/%d/cmdline", pid), comm+"\x00")
@@ -147,7 +150,8 @@ func TestOtherKubeletStopsEverything(t *testing.T) {
 		t.Fatalf("ours alone: %+v", g)
 	}
 	later(time.Minute)
-	if g := gateNow(901); g.Open || !strings.Contains(g.Why, "another kubelet runs here: PID 900 (kubelet): it may keep") {
+	if g := gateNow(901); g.Open || !strings.Contains(g.Why,
+		"another kubelet runs here: PID 900 (kubelet): it may keep") {
 		t.Errorf("another: %+v", g)
 	}
 	later(30 * time.Minute)

@@ -24,7 +24,8 @@ func listAttachments(_ context.Context, scan *Scan) ([]Object, error) {
 			SandboxID: a.ContainerID,
 			Identity: Identity{
 				"device": hosterr.Device(a.Stat.Device), "inode": strconv.FormatUint(a.Stat.Inode, 10),
-				"size": strconv.FormatUint(a.Stat.Size, 10), "modified": strconv.FormatInt(a.Stat.Modified.UnixNano(), 10),
+				"size": strconv.FormatUint(a.Stat.Size, 10), "modified": strconv.FormatInt(a.Stat.Modified.UnixNano(),
+					10),
 			},
 			Facts: facts("network", a.Network, "interface", a.IfName, "netns", a.Netns,
 				"addresses", strings.Join(a.Addresses, " "), "hostInterfaces", hostInterfaces(a),

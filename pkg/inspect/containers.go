@@ -72,9 +72,10 @@ func handmadeContainers(ctx context.Context, scan *Scan) ([]Object, error) {
 			Kind:        Container,
 			ID:          record.GetID(),
 			ContainerID: record.GetID(),
-			Identity:    Identity{"id": record.GetID(), "created": strconv.FormatInt(record.GetCreatedAt().AsTime().UnixNano(), 10)},
-			Facts:       facts("image", record.GetImage()),
-			Foreign:     "made by hand in containerd's namespace of Kubernetes: it carries no label " + kindLabel,
+			Identity: Identity{"id": record.GetID(),
+				"created": strconv.FormatInt(record.GetCreatedAt().AsTime().UnixNano(), 10)},
+			Facts:   facts("image", record.GetImage()),
+			Foreign: "made by hand in containerd's namespace of Kubernetes: it carries no label " + kindLabel,
 		})
 	}
 	return objects, nil

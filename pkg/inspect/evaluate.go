@@ -218,7 +218,8 @@ func (j *evaluation) missing(o *Object, sighting Sighting) []string {
 	}
 	n := len(sighting.Denials)
 	if n > 0 && sighting.Denials[n-1].Since(sighting.Denials[0]) < j.settings.ListSpacing {
-		missing = append(missing, fmt.Sprintf("the apiserver must deny it twice, %s apart", round(j.settings.ListSpacing)))
+		missing = append(missing, fmt.Sprintf("the apiserver must deny it twice, %s apart",
+			round(j.settings.ListSpacing)))
 	}
 	return missing
 }

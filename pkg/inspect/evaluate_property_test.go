@@ -74,7 +74,8 @@ func drawTruth(t *rapid.T) Inventory {
 	truth.Kubelet.Heard = drawHeard(t, "kubelet")
 	truth.Kubelet.Pods = drawPods(t, "kubelet's pods")
 	truth.Kubelet.Age, truth.Kubelet.AgeErr = drawAge(t, "kubelet age"), drawError(t, "kubelet process")
-	truth.Kubelet.Working, truth.Kubelet.WorkingErr = rapid.SampledFrom([]int{0, 0, 0, 0, 0, 1}).Draw(t, "working"), drawError(t, "metric")
+	truth.Kubelet.Working, truth.Kubelet.WorkingErr = rapid.SampledFrom([]int{0, 0, 0, 0, 0, 1}).Draw(t, "working"),
+		drawError(t, "metric")
 	truth.Cluster.Heard = drawHeard(t, "apiserver")
 	truth.Cluster.Pods = drawPods(t, "apiserver's pods")
 	truth.Cluster.Comparison = compare(truth.Cluster.Pods, truth.Kubelet.Pods, truth.Runtime.Running)
@@ -186,7 +187,9 @@ func checkLeftover(t *rapid.T, w world, o Assessment) {
 	if o.Pod.UID == "" || o.Foreign != "" || o.Doubt != "" {
 		t.Fatalf("leftover %+v", o.Object)
 	}
-	deadLease := slices.ContainsFunc(w.report.Objects, func(o Assessment) bool { return o.Kind == Lease && o.Verdict == Leftover })
+	deadLease := slices.ContainsFunc(w.report.Objects, func(o Assessment) bool {
+		return o.Kind == Lease && o.Verdict == Leftover
+	})
 	if networked(o.Kind) && (len(w.truth.Runtime.Sandboxes) > 0 || len(w.truth.Containerd.Known) > 0 && !deadLease) {
 		t.Fatalf("leftover %s of a sandbox that the runtime or containerd knows", o.ID)
 	}

@@ -47,8 +47,9 @@ func healthy() Inventory {
 		Containerd: ContainerdTruth{Heard: heard, Known: map[string]string{}, Pods: map[string]bool{}},
 		Kubelet:    KubeletTruth{Heard: heard, Pods: map[string]PodFact{living: pod(living, "web")}, Age: time.Hour},
 		Cluster: ClusterTruth{
-			Heard: heard, Pods: map[string]PodFact{living: pod(living, "web")}, Comparison: Comparison{Shared: 1, Wanted: 1, Listed: 1},
-			Node: "n", Machine: "m", Boot: "b", LocalMachine: "m", LocalBoot: "b",
+			Heard: heard, Pods: map[string]PodFact{living: pod(living, "web")},
+			Comparison: Comparison{Shared: 1, Wanted: 1, Listed: 1},
+			Node:       "n", Machine: "m", Boot: "b", LocalMachine: "m", LocalBoot: "b",
 		},
 		Static: StaticTruth{Asked: true},
 	}
@@ -59,7 +60,8 @@ func seenLong(objects ...Object) History {
 	history := make(History)
 	for i := range objects {
 		history[key(&objects[i])] = Sighting{
-			Identity: maps.Clone(objects[i].Identity), First: at(40 * time.Minute), Last: at(59 * time.Minute), Passes: 5,
+			Identity: maps.Clone(objects[i].Identity), First: at(40 * time.Minute), Last: at(59 * time.Minute),
+			Passes:  5,
 			Pod:     objects[i].Pod,
 			Denials: []finding.Timestamp{at(40 * time.Minute), at(50 * time.Minute)},
 		}
@@ -101,67 +103,122 @@ func TestJudgeRules(t *testing.T) {
 		{"every kind: cgroup", object(Cgroup, dead), nil, Leftover, ""},
 
 		{"kubelet knows", object(Cgroup, living), nil, Live, "kubelet has its pod"},
-		{"only the apiserver knows, in a final phase", object(PodDirectory, dead), func(t *Inventory, _ History, _ *Settings) {
-			t.Cluster.Pods[dead] = PodFact{Pod: Pod{UID: dead}, Phase: "Succeeded"}
-		}, Live, "the apiserver has its pod"},
+		{"only the apiserver knows, in a final phase", object(PodDirectory, dead),
+			func(t *Inventory, _ History, _ *Settings) {
+				t.Cluster.Pods[dead] = PodFact{Pod: Pod{UID: dead}, Phase: "Succeeded"}
+			}, Live, "the apiserver has its pod"},
 		{"an old attempt of a living pod", object(Sandbox, living), func(t *Inventory, _ History, _ *Settings) {
 			t.Runtime.Sandboxes[sandbox] = SandboxFact{ID: sandbox, State: "NOTREADY"}
 		}, Live, "kubelet has its pod"},
 		{"no pod", object(Netns, ""), nil, Unowned, "nothing on the node names the pod"},
-		{"doubt", func() Object { o := object(Netns, dead); o.Doubt = "who lives there"; return o }(), nil, Unknown, "who lives there"},
-		{"foreign", func() Object { o := object(Netns, dead); o.Foreign = "made by hand"; return o }(), nil, Foreign, "made by hand"},
+		{"doubt", func() Object {
+			o := object(Netns, dead)
+			o.Doubt = "who lives there"
+			return o
+		}(), nil, Unknown, "who lives there"},
+		{"foreign", func() Object {
+			o := object(Netns, dead)
+			o.Foreign = "made by hand"
+			return o
+		}(), nil, Foreign, "made by hand"},
 
-		{"its sandbox is a leftover: that the runtime knows it changes nothing", object(Sandbox, dead), func(t *Inventory, _ History, _ *Settings) {
-			t.Runtime.Sandboxes[sandbox] = SandboxFact{ID: sandbox, State: "READY"}
-		}, Leftover, ""},
-		{"network of a sandbox that the runtime knows", object(Netns, dead), func(t *Inventory, _ History, _ *Settings) {
-			t.Runtime.Sandboxes[sandbox] = SandboxFact{ID: sandbox, State: "NOTREADY"}
-		}, Candidate, "runtime still knows its sandbox"},
-		{"network of a sandbox with a lease only: it is starting", object(CNIAttachment, dead), func(t *Inventory, _ History, _ *Settings) {
-			t.Containerd.Known[sandbox] = "lease"
-		}, Candidate, "containerd still knows its sandbox"},
+		{"its sandbox is a leftover: that the runtime knows it changes nothing", object(Sandbox, dead),
+			func(t *Inventory, _ History, _ *Settings) {
+				t.Runtime.Sandboxes[sandbox] = SandboxFact{ID: sandbox, State: "READY"}
+			}, Leftover, ""},
+		{"network of a sandbox that the runtime knows", object(Netns, dead),
+			func(t *Inventory, _ History, _ *Settings) {
+				t.Runtime.Sandboxes[sandbox] = SandboxFact{ID: sandbox, State: "NOTREADY"}
+			}, Candidate, "runtime still knows its sandbox"},
+		{"network of a sandbox with a lease only: it is starting", object(CNIAttachment, dead),
+			func(t *Inventory, _ History, _ *Settings) {
+				t.Containerd.Known[sandbox] = "lease"
+			}, Candidate, "containerd still knows its sandbox"},
 		{"cri-o: containerd is no witness", object(Link, dead), func(t *Inventory, _ History, _ *Settings) {
 			t.Containerd = ContainerdTruth{Other: "cri-o"}
 		}, Leftover, ""},
 
-		{"kubelet not heard", object(Mount, dead), func(t *Inventory, _ History, _ *Settings) { t.Kubelet.Err = broken; t.Kubelet.Pods = nil }, Unknown, "kubelet could not be heard: broken"},
-		{"kubelet not heard, but the apiserver knows", object(Mount, living), func(t *Inventory, _ History, _ *Settings) { t.Kubelet.Err = broken; t.Kubelet.Pods = nil }, Live, ""},
-		{"runtime not heard", object(Mount, dead), func(t *Inventory, _ History, _ *Settings) { t.Runtime.Err = broken }, Unknown, "gate runtime-heard"},
-		{"containerd not heard", object(Mount, dead), func(t *Inventory, _ History, _ *Settings) { t.Containerd.Err = broken }, Unknown, "gate runtime-heard"},
+		{"kubelet not heard", object(Mount, dead), func(t *Inventory, _ History, _ *Settings) {
+			t.Kubelet.Err = broken
+			t.Kubelet.Pods = nil
+		}, Unknown, "kubelet could not be heard: broken"},
+		{"kubelet not heard, but the apiserver knows", object(Mount, living),
+			func(t *Inventory, _ History, _ *Settings) { t.Kubelet.Err = broken; t.Kubelet.Pods = nil }, Live, ""},
+		{"runtime not heard", object(Mount, dead), func(t *Inventory, _ History, _ *Settings) {
+			t.Runtime.Err = broken
+		}, Unknown, "gate runtime-heard"},
+		{"containerd not heard", object(Mount, dead), func(t *Inventory, _ History, _ *Settings) {
+			t.Containerd.Err = broken
+		}, Unknown, "gate runtime-heard"},
 		{"apiserver not heard", object(Mount, dead), func(t *Inventory, _ History, _ *Settings) {
 			t.Cluster = ClusterTruth{Heard: Heard{Asked: true, Err: broken}}
 		}, Unknown, "gate apiserver-heard"},
-		{"apiserver not asked", object(Mount, dead), func(t *Inventory, _ History, _ *Settings) { t.Cluster = ClusterTruth{} }, Unknown, "gate apiserver-heard"},
+		{"apiserver not asked", object(Mount, dead), func(t *Inventory, _ History, _ *Settings) {
+			t.Cluster = ClusterTruth{}
+		}, Unknown, "gate apiserver-heard"},
 		{"empty list", object(Mount, dead), func(t *Inventory, _ History, _ *Settings) {
 			t.Cluster.Pods, t.Cluster.Shared, t.Cluster.Missing = map[string]PodFact{}, 0, 1
 		}, Unknown, "gate list-is-ours is closed: none of kubelet's pods"},
 		{"empty list, and kubelet has none either", object(Mount, dead), func(t *Inventory, _ History, _ *Settings) {
 			t.Kubelet.Pods, t.Cluster.Pods, t.Cluster.Shared, t.Cluster.Wanted = nil, nil, 0, 0
 		}, Unknown, "gate list-is-ours"},
-		{"own pod is not in the list", object(Mount, dead), func(t *Inventory, _ History, _ *Settings) { t.Own = other }, Unknown, "lacks the agent's own pod"},
-		{"own pod is in the list", object(Mount, dead), func(t *Inventory, _ History, _ *Settings) { t.Own = living }, Leftover, ""},
-		{"list of another node", object(Mount, dead), func(t *Inventory, _ History, _ *Settings) { t.Cluster.Strangers = []string{`a/b on "m"`} }, Unknown, "pods of other nodes"},
-		{"old list", object(Mount, dead), func(t *Inventory, _ History, _ *Settings) { t.Cluster.Wanted, t.Cluster.Missing = 10, 4 }, Unknown, "lacks 4 of 10"},
-		{"node object not heard", object(Mount, dead), func(t *Inventory, _ History, _ *Settings) { t.Cluster.NodeErr = broken }, Unknown, "gate node-identity"},
-		{"node of another machine", object(Mount, dead), func(t *Inventory, _ History, _ *Settings) { t.Cluster.Machine = "x" }, Unknown, `machineID "x"`},
-		{"node of another boot", object(Mount, dead), func(t *Inventory, _ History, _ *Settings) { t.Cluster.Boot = "x" }, Unknown, `bootID "x"`},
-		{"boot ID unreadable", object(Mount, dead), func(t *Inventory, _ History, _ *Settings) { t.Cluster.Boot, t.Cluster.LocalBoot = "", "" }, Unknown, "gate node-identity"},
-		{"host namespaces", object(Mount, dead), func(_ *Inventory, _ History, s *Settings) { s.HostNamespaces = false }, Unknown, "gate host-namespaces"},
-
-		{"kubelet just started", object(Mount, dead), func(t *Inventory, _ History, _ *Settings) { t.Kubelet.Age = time.Minute }, Candidate, "kubelet has been up for 1m0s of 10m0s"},
-		{"kubelet's process not found", object(Mount, dead), func(t *Inventory, _ History, _ *Settings) { t.Kubelet.AgeErr = broken }, Unknown, "gate kubelet-uptime"},
-		{"runtime just started", object(Mount, dead), func(t *Inventory, _ History, _ *Settings) { t.Runtime.Age = time.Minute }, Candidate, "gate runtime-uptime"},
-		{"runtime not ready", object(Mount, dead), func(t *Inventory, _ History, _ *Settings) { t.Runtime.Ready.OK = false }, Candidate, "gate runtime-ready"},
-		{"network not ready, network object", object(Netns, dead), func(t *Inventory, _ History, _ *Settings) { t.Runtime.NetReady.OK = false }, Candidate, "gate network-ready"},
-		{"network not ready, other object", object(Cgroup, dead), func(t *Inventory, _ History, _ *Settings) { t.Runtime.NetReady.OK = false }, Leftover, ""},
-		{"kubelet works on orphans", object(Mount, dead), func(t *Inventory, _ History, _ *Settings) { t.Kubelet.Working = 1 }, Candidate, "still ending 1 pods"},
-		{"kubelet has worked on it for twice the grace period", object(Mount, dead), func(t *Inventory, h History, s *Settings) {
-			t.Kubelet.Working = 1
-			for k, sighting := range h {
-				sighting.First.SinceBoot -= 3 * s.Grace
-				h[k] = sighting
-			}
+		{"own pod is not in the list", object(Mount, dead), func(t *Inventory, _ History, _ *Settings) {
+			t.Own = other
+		}, Unknown, "lacks the agent's own pod"},
+		{"own pod is in the list", object(Mount, dead), func(t *Inventory, _ History, _ *Settings) {
+			t.Own = living
 		}, Leftover, ""},
+		{"list of another node", object(Mount, dead), func(t *Inventory, _ History, _ *Settings) {
+			t.Cluster.Strangers = []string{`a/b on "m"`}
+		}, Unknown, "pods of other nodes"},
+		{"old list", object(Mount, dead), func(t *Inventory, _ History, _ *Settings) {
+			t.Cluster.Wanted, t.Cluster.Missing = 10, 4
+		}, Unknown, "lacks 4 of 10"},
+		{"node object not heard", object(Mount, dead), func(t *Inventory, _ History, _ *Settings) {
+			t.Cluster.NodeErr = broken
+		}, Unknown, "gate node-identity"},
+		{"node of another machine", object(Mount, dead), func(t *Inventory, _ History, _ *Settings) {
+			t.Cluster.Machine = "x"
+		}, Unknown, `machineID "x"`},
+		{"node of another boot", object(Mount, dead), func(t *Inventory, _ History, _ *Settings) {
+			t.Cluster.Boot = "x"
+		}, Unknown, `bootID "x"`},
+		{"boot ID unreadable", object(Mount, dead), func(t *Inventory, _ History, _ *Settings) {
+			t.Cluster.Boot, t.Cluster.LocalBoot = "", ""
+		}, Unknown, "gate node-identity"},
+		{"host namespaces", object(Mount, dead), func(_ *Inventory, _ History, s *Settings) {
+			s.HostNamespaces = false
+		}, Unknown, "gate host-namespaces"},
+
+		{"kubelet just started", object(Mount, dead), func(t *Inventory, _ History, _ *Settings) {
+			t.Kubelet.Age = time.Minute
+		}, Candidate, "kubelet has been up for 1m0s of 10m0s"},
+		{"kubelet's process not found", object(Mount, dead), func(t *Inventory, _ History, _ *Settings) {
+			t.Kubelet.AgeErr = broken
+		}, Unknown, "gate kubelet-uptime"},
+		{"runtime just started", object(Mount, dead), func(t *Inventory, _ History, _ *Settings) {
+			t.Runtime.Age = time.Minute
+		}, Candidate, "gate runtime-uptime"},
+		{"runtime not ready", object(Mount, dead), func(t *Inventory, _ History, _ *Settings) {
+			t.Runtime.Ready.OK = false
+		}, Candidate, "gate runtime-ready"},
+		{"network not ready, network object", object(Netns, dead), func(t *Inventory, _ History, _ *Settings) {
+			t.Runtime.NetReady.OK = false
+		}, Candidate, "gate network-ready"},
+		{"network not ready, other object", object(Cgroup, dead), func(t *Inventory, _ History, _ *Settings) {
+			t.Runtime.NetReady.OK = false
+		}, Leftover, ""},
+		{"kubelet works on orphans", object(Mount, dead), func(t *Inventory, _ History, _ *Settings) {
+			t.Kubelet.Working = 1
+		}, Candidate, "still ending 1 pods"},
+		{"kubelet has worked on it for twice the grace period", object(Mount, dead),
+			func(t *Inventory, h History, s *Settings) {
+				t.Kubelet.Working = 1
+				for k, sighting := range h {
+					sighting.First.SinceBoot -= 3 * s.Grace
+					h[k] = sighting
+				}
+			}, Leftover, ""},
 		{"kubelet works on more pods than that", object(Mount, dead), func(t *Inventory, h History, s *Settings) {
 			t.Kubelet.Working = 2
 			for k, sighting := range h {
@@ -169,16 +226,19 @@ func TestJudgeRules(t *testing.T) {
 				h[k] = sighting
 			}
 		}, Candidate, "still ending 2 pods"},
-		{"kubelet does not count, nobody knows why", object(Mount, dead), func(t *Inventory, _ History, _ *Settings) { t.Kubelet.WorkingErr = errNoMetric }, Unknown, "its version is not known"},
+		{"kubelet does not count, nobody knows why", object(Mount, dead), func(t *Inventory, _ History, _ *Settings) {
+			t.Kubelet.WorkingErr = errNoMetric
+		}, Unknown, "its version is not known"},
 		{"kubelet does not count yet", object(Mount, dead), func(t *Inventory, _ History, _ *Settings) {
 			t.Kubelet.WorkingErr, t.Kubelet.Version = errNoMetric, "v1.27.0"
 		}, Unknown, "it is of version v1.27.0, so it has not read all its sources of pods yet"},
 		{"kubelet does not count yet, says its Node", object(Mount, dead), func(t *Inventory, _ History, _ *Settings) {
 			t.Kubelet.WorkingErr, t.Cluster.Version = errNoMetric, "v1.36.3-eks-1234567"
 		}, Unknown, "version v1.36.3-eks-1234567"},
-		{"kubelet was updated, and its Node is of before", object(Mount, dead), func(t *Inventory, _ History, _ *Settings) {
-			t.Kubelet.WorkingErr, t.Kubelet.Version, t.Cluster.Version = errNoMetric, "v1.27.1+k3s1", "v1.26.9"
-		}, Unknown, "version v1.27.1+k3s1"},
+		{"kubelet was updated, and its Node is of before", object(Mount, dead),
+			func(t *Inventory, _ History, _ *Settings) {
+				t.Kubelet.WorkingErr, t.Kubelet.Version, t.Cluster.Version = errNoMetric, "v1.27.1+k3s1", "v1.26.9"
+			}, Unknown, "version v1.27.1+k3s1"},
 		{"kubelet's version is no version", object(Mount, dead), func(t *Inventory, _ History, _ *Settings) {
 			t.Kubelet.WorkingErr, t.Kubelet.Version = errNoMetric, "unknown"
 		}, Unknown, "cannot be read"},
@@ -188,11 +248,16 @@ func TestJudgeRules(t *testing.T) {
 		{"kubelet has never counted, says its Node", object(Mount, dead), func(t *Inventory, _ History, _ *Settings) {
 			t.Kubelet.WorkingErr, t.Cluster.Version = errNoMetric, "v1.26.0"
 		}, Leftover, ""},
-		{"kubelet's count not heard", object(Mount, dead), func(t *Inventory, _ History, _ *Settings) { t.Kubelet.WorkingErr = broken }, Unknown, "gate kubelet-not-working"},
+		{"kubelet's count not heard", object(Mount, dead), func(t *Inventory, _ History, _ *Settings) {
+			t.Kubelet.WorkingErr = broken
+		}, Unknown, "gate kubelet-not-working"},
 
-		{"never seen before", object(Mount, dead), func(_ *Inventory, h History, _ *Settings) { clear(h) }, Candidate, "seen in 1 of 3 passes; 10m0s of 10m0s to go; the apiserver must deny it twice, 30s apart"},
+		{"never seen before", object(Mount, dead), func(_ *Inventory, h History, _ *Settings) {
+			clear(h)
+		}, Candidate, "seen in 1 of 3 passes; 10m0s of 10m0s to go; the apiserver must deny it twice, 30s apart"},
 		{"another object by that name", object(Mount, dead), func(_ *Inventory, h History, _ *Settings) {
-			h["mount/x"] = Sighting{Identity: Identity{"inode": "8"}, First: at(time.Minute), Last: at(2 * time.Minute), Passes: 9}
+			h["mount/x"] = Sighting{Identity: Identity{"inode": "8"}, First: at(time.Minute), Last: at(2 * time.Minute),
+				Passes: 9}
 		}, Candidate, "seen in 1 of 3"},
 		{"seen in an earlier boot", object(Mount, dead), func(_ *Inventory, h History, _ *Settings) {
 			s := h["mount/x"]
@@ -219,21 +284,31 @@ func TestJudgeRules(t *testing.T) {
 			t.Cluster.At = at(59 * time.Minute)
 			*s = Settings{HostNamespaces: true, MassOrphaning: 3}
 		}, Candidate, "the apiserver was not asked: since it was first seen"},
-		{"its containers have an hour to end", object(Mount, dead), func(t *Inventory, _ History, _ *Settings) { t.Runtime.Grace[dead] = time.Hour }, Candidate, "40m0s of 1h0m0s to go"},
+		{"its containers have an hour to end", object(Mount, dead), func(t *Inventory, _ History, _ *Settings) {
+			t.Runtime.Grace[dead] = time.Hour
+		}, Candidate, "40m0s of 1h0m0s to go"},
 		{"settings of zero", object(Mount, dead), func(_ *Inventory, h History, s *Settings) {
 			clear(h)
 			*s = Settings{HostNamespaces: true, MassOrphaning: 3}
 		}, Leftover, "seen in 1 passes over 0s"},
 
 		{"static pod, all manifests have theirs", object(Cgroup, static), nil, Leftover, ""},
-		{"static pod, manifests not read", object(Cgroup, static), func(t *Inventory, _ History, _ *Settings) { t.Static = StaticTruth{} }, Unknown, "manifests were not read"},
-		{"static pod, manifests unreadable", object(Cgroup, static), func(t *Inventory, _ History, _ *Settings) { t.Static.Err = broken }, Unknown, "broken"},
-		{"static pod, a manifest without pod", object(Cgroup, static), func(t *Inventory, _ History, _ *Settings) { t.Static.Missing = []string{"a/b"} }, Unknown, "manifest of a/b"},
+		{"static pod, manifests not read", object(Cgroup, static), func(t *Inventory, _ History, _ *Settings) {
+			t.Static = StaticTruth{}
+		}, Unknown, "manifests were not read"},
+		{"static pod, manifests unreadable", object(Cgroup, static), func(t *Inventory, _ History, _ *Settings) {
+			t.Static.Err = broken
+		}, Unknown, "broken"},
+		{"static pod, a manifest without pod", object(Cgroup, static), func(t *Inventory, _ History, _ *Settings) {
+			t.Static.Missing = []string{"a/b"}
+		}, Unknown, "manifest of a/b"},
 		{"static pod with its own UID", object(Cgroup, dead), func(t *Inventory, _ History, _ *Settings) {
 			t.Runtime.Pods[dead] = SandboxFact{Source: "file"}
 			t.Static.Missing = []string{"a/b"}
 		}, Unknown, "manifest of a/b"},
-		{"static pod from a URL", object(Cgroup, static), func(t *Inventory, _ History, _ *Settings) { t.Runtime.Pods[static] = SandboxFact{Source: "http"} }, Unknown, "from http"},
+		{"static pod from a URL", object(Cgroup, static), func(t *Inventory, _ History, _ *Settings) {
+			t.Runtime.Pods[static] = SandboxFact{Source: "http"}
+		}, Unknown, "from http"},
 	}
 	for _, test := range tests {
 		t.Run(test.name, func(t *testing.T) {
@@ -244,7 +319,8 @@ func TestJudgeRules(t *testing.T) {
 			report, _ := Evaluate([]Object{test.object}, truth, history, s, hour)
 			got := report.Objects[0]
 			if got.Verdict != test.want || !strings.Contains(got.Why, test.why) {
-				t.Errorf("got %s: %s\nwant %s: … %s …\nwitnesses %v", got.Verdict, got.Why, test.want, test.why, got.Witnesses)
+				t.Errorf("got %s: %s\nwant %s: … %s …\nwitnesses %v", got.Verdict, got.Why, test.want, test.why,
+					got.Witnesses)
 			}
 		})
 	}
@@ -323,8 +399,8 @@ func TestHistoryOverPasses(t *testing.T) {
 }
 
 func TestGatesAreAlwaysAllThere(t *testing.T) {
-	want := "kubelet-heard kubelet-uptime kubelet-not-working runtime-heard runtime-uptime runtime-ready network-ready " +
-		"host-namespaces no-other-kubelet no-mass-orphaning apiserver-heard list-is-ours kubelet-sources node-identity"
+	want := "kubelet-heard kubelet-uptime kubelet-not-working runtime-heard runtime-uptime runtime-ready " +
+		"network-ready host-namespaces no-other-kubelet no-mass-orphaning apiserver-heard list-is-ours kubelet-sources node-identity"
 	for name, truth := range map[string]Inventory{"healthy": healthy(), "nothing was asked": {}} {
 		report, _ := Evaluate([]Object{object(Mount, living)}, truth, nil, settings(), hour)
 		var names []string

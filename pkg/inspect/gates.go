@@ -180,7 +180,8 @@ func runtimeHeard(t *Inventory) gate {
 	case t.Containerd.Other == "" && !t.Containerd.OK():
 		return deaf(name, "containerd's lists: %v", reason(t.Containerd.Heard))
 	}
-	return opened(name, "the runtime has %d sandboxes and %d containers", len(t.Runtime.Sandboxes), len(t.Runtime.Containers))
+	return opened(name, "the runtime has %d sandboxes and %d containers", len(t.Runtime.Sandboxes),
+		len(t.Runtime.Containers))
 }
 
 func conditionGate(name string, r RuntimeTruth, c Condition) gate {
@@ -203,7 +204,8 @@ func noMassOrphaning(t *Inventory, s Settings, orphans int) gate {
 	const name = "no-mass-orphaning"
 	all := orphans + count(t.Kubelet.Pods, t.Cluster.Pods)
 	if most := max(s.MassOrphaning, all*s.MassPercent/100); orphans > most {
-		return closed(name, "%d of %d pods are known to no witness, more than %d: rather a witness is wrong", orphans, all, most)
+		return closed(name, "%d of %d pods are known to no witness, more than %d: rather a witness is wrong", orphans,
+			all, most)
 	}
 	return opened(name, "%d of %d pods are known to no witness", orphans, all)
 }

@@ -25,38 +25,76 @@ func TestEachGateCloses(t *testing.T) {
 		why  string // part of what the first of them says
 	}{
 		{"none", func(*Inventory, *Settings) {}, "", ""},
-		{"kubelet unheard", func(t *Inventory, _ *Settings) { t.Kubelet.Err = broken }, "kubelet-heard kubelet-sources", "broken"},
-		{"kubelet unasked", func(t *Inventory, _ *Settings) { t.Kubelet.Asked = false }, "kubelet-heard kubelet-sources", "not asked"},
-		{"kubelet young", func(t *Inventory, _ *Settings) { t.Kubelet.Age = 9 * time.Minute }, "kubelet-uptime", "9m0s of 10m0s"},
-		{"kubelet of unknown age", func(t *Inventory, _ *Settings) { t.Kubelet.AgeErr = broken }, "kubelet-uptime", "broken"},
-		{"kubelet works", func(t *Inventory, _ *Settings) { t.Kubelet.Working = 1 }, "kubelet-not-working", "still ending 1 pods"},
-		{"kubelet's work unknown", func(t *Inventory, _ *Settings) { t.Kubelet.WorkingErr = broken }, "kubelet-not-working", "broken"},
+		{"kubelet unheard", func(t *Inventory, _ *Settings) {
+			t.Kubelet.Err = broken
+		}, "kubelet-heard kubelet-sources", "broken"},
+		{"kubelet unasked", func(t *Inventory, _ *Settings) {
+			t.Kubelet.Asked = false
+		}, "kubelet-heard kubelet-sources", "not asked"},
+		{"kubelet young", func(t *Inventory, _ *Settings) {
+			t.Kubelet.Age = 9 * time.Minute
+		}, "kubelet-uptime", "9m0s of 10m0s"},
+		{"kubelet of unknown age", func(t *Inventory, _ *Settings) {
+			t.Kubelet.AgeErr = broken
+		}, "kubelet-uptime", "broken"},
+		{"kubelet works", func(t *Inventory, _ *Settings) {
+			t.Kubelet.Working = 1
+		}, "kubelet-not-working", "still ending 1 pods"},
+		{"kubelet's work unknown", func(t *Inventory, _ *Settings) {
+			t.Kubelet.WorkingErr = broken
+		}, "kubelet-not-working", "broken"},
 		{"kubelet does not count yet", func(t *Inventory, _ *Settings) {
 			t.Kubelet.WorkingErr, t.Kubelet.Version = errNoMetric, "v1.30.1"
 		}, "kubelet-not-working", "has not read all its sources"},
-		{"runtime unheard", func(t *Inventory, _ *Settings) { t.Runtime.Err = broken }, "runtime-heard runtime-ready network-ready", "broken"},
-		{"containerd unheard", func(t *Inventory, _ *Settings) { t.Containerd.Err = broken }, "runtime-heard", "containerd's lists: broken"},
-		{"containerd unasked", func(t *Inventory, _ *Settings) { t.Containerd.Asked = false }, "runtime-heard", "not asked"},
+		{"runtime unheard", func(t *Inventory, _ *Settings) {
+			t.Runtime.Err = broken
+		}, "runtime-heard runtime-ready network-ready", "broken"},
+		{"containerd unheard", func(t *Inventory, _ *Settings) {
+			t.Containerd.Err = broken
+		}, "runtime-heard", "containerd's lists: broken"},
+		{"containerd unasked", func(t *Inventory, _ *Settings) {
+			t.Containerd.Asked = false
+		}, "runtime-heard", "not asked"},
 		{"another runtime", func(t *Inventory, _ *Settings) { t.Containerd = ContainerdTruth{Other: "cri-o"} }, "", ""},
-		{"runtime young", func(t *Inventory, _ *Settings) { t.Runtime.Age = 4 * time.Minute }, "runtime-uptime", "4m0s of 5m0s"},
-		{"runtime of unknown age", func(t *Inventory, _ *Settings) { t.Runtime.AgeErr = broken }, "runtime-uptime", "broken"},
+		{"runtime young", func(t *Inventory, _ *Settings) {
+			t.Runtime.Age = 4 * time.Minute
+		}, "runtime-uptime", "4m0s of 5m0s"},
+		{"runtime of unknown age", func(t *Inventory, _ *Settings) {
+			t.Runtime.AgeErr = broken
+		}, "runtime-uptime", "broken"},
 		{"runtime not ready", func(t *Inventory, _ *Settings) { t.Runtime.Ready.OK = false }, "runtime-ready", ""},
 		{"network not ready", func(t *Inventory, _ *Settings) { t.Runtime.NetReady.OK = false }, "network-ready", ""},
-		{"other namespaces", func(_ *Inventory, s *Settings) { s.HostNamespaces = false }, "host-namespaces", "does not see"},
+		{"other namespaces", func(_ *Inventory, s *Settings) {
+			s.HostNamespaces = false
+		}, "host-namespaces", "does not see"},
 		{"mass orphaning", func(_ *Inventory, s *Settings) { s.MassOrphaning = 0 }, "no-mass-orphaning", "1 of 2 pods"},
 		{"apiserver unheard", func(t *Inventory, _ *Settings) { t.Cluster.Err = broken }, needList, "broken"},
 		{"apiserver unasked", func(t *Inventory, _ *Settings) { t.Cluster.Asked = false }, needList, "not asked"},
-		{"nothing shared", func(t *Inventory, _ *Settings) { t.Cluster.Shared = 0 }, "list-is-ours", "none of kubelet's pods is in the list"},
-		{"nothing shared but the agent's own pod", func(t *Inventory, _ *Settings) { t.Cluster.Shared, t.Own = 0, living }, "", ""},
+		{"nothing shared", func(t *Inventory, _ *Settings) {
+			t.Cluster.Shared = 0
+		}, "list-is-ours", "none of kubelet's pods is in the list"},
+		{"nothing shared but the agent's own pod", func(t *Inventory, _ *Settings) {
+			t.Cluster.Shared, t.Own = 0, living
+		}, "", ""},
 		{"the agent's own pod is a mirror", func(t *Inventory, _ *Settings) {
 			t.Cluster.Shared, t.Own = 0, living
 			t.Cluster.Pods = map[string]PodFact{living: {Pod: Pod{UID: living}, Mirror: true}}
 		}, "list-is-ours", "none of kubelet's pods"},
-		{"the agent's own pod is unlisted", func(t *Inventory, _ *Settings) { t.Own = other }, "list-is-ours", "lacks the agent's own pod"},
-		{"the agent's own pod is unknown", func(t *Inventory, _ *Settings) { t.Own = unknownPod }, "list-is-ours", "lacks the agent's own pod"},
-		{"strangers", func(t *Inventory, _ *Settings) { t.Cluster.Strangers = []string{"a", "b", "c", "d"} }, "list-is-ours", "a, b, c and 1 more"},
-		{"an old list", func(t *Inventory, _ *Settings) { t.Cluster.Wanted, t.Cluster.Missing = 50, 11 }, "list-is-ours", "lacks 11 of 50"},
-		{"a list of a moment ago", func(t *Inventory, _ *Settings) { t.Cluster.Wanted, t.Cluster.Missing = 50, 10 }, "", ""},
+		{"the agent's own pod is unlisted", func(t *Inventory, _ *Settings) {
+			t.Own = other
+		}, "list-is-ours", "lacks the agent's own pod"},
+		{"the agent's own pod is unknown", func(t *Inventory, _ *Settings) {
+			t.Own = unknownPod
+		}, "list-is-ours", "lacks the agent's own pod"},
+		{"strangers", func(t *Inventory, _ *Settings) {
+			t.Cluster.Strangers = []string{"a", "b", "c", "d"}
+		}, "list-is-ours", "a, b, c and 1 more"},
+		{"an old list", func(t *Inventory, _ *Settings) {
+			t.Cluster.Wanted, t.Cluster.Missing = 50, 11
+		}, "list-is-ours", "lacks 11 of 50"},
+		{"a list of a moment ago", func(t *Inventory, _ *Settings) {
+			t.Cluster.Wanted, t.Cluster.Missing = 50, 10
+		}, "", ""},
 		{"kubelet lacks the agent's own pod", func(t *Inventory, _ *Settings) {
 			t.Own = other
 			t.Cluster.Pods[other] = pod(other, "nodeagent")
@@ -64,8 +102,12 @@ func TestEachGateCloses(t *testing.T) {
 		{"kubelet lacks what it has known", func(t *Inventory, _ *Settings) {
 			t.Cluster.Listed, t.Cluster.Lacked, t.Cluster.Proven = 10, 1, []string{"default/web"}
 		}, "kubelet-sources", "that it has known: default/web"},
-		{"kubelet lacks most", func(t *Inventory, _ *Settings) { t.Cluster.Listed, t.Cluster.Lacked = 5, 3 }, "kubelet-sources", "lacks 3 of 5"},
-		{"kubelet lacks the one that was just bound", func(t *Inventory, _ *Settings) { t.Cluster.Listed, t.Cluster.Lacked = 2, 1 }, "", ""},
+		{"kubelet lacks most", func(t *Inventory, _ *Settings) {
+			t.Cluster.Listed, t.Cluster.Lacked = 5, 3
+		}, "kubelet-sources", "lacks 3 of 5"},
+		{"kubelet lacks the one that was just bound", func(t *Inventory, _ *Settings) {
+			t.Cluster.Listed, t.Cluster.Lacked = 2, 1
+		}, "", ""},
 		{"kubelet has static pods only, others run", func(t *Inventory, _ *Settings) {
 			t.Kubelet.Pods = map[string]PodFact{static: {Pod: Pod{UID: static}, Static: true}}
 			t.Runtime.Running = map[string]bool{other: true, static: true}
@@ -75,11 +117,17 @@ func TestEachGateCloses(t *testing.T) {
 			t.Runtime.Running = map[string]bool{static: true, strings.Repeat("7", 32): true, dead: true}
 			t.Runtime.Pods[dead] = SandboxFact{Source: "file"}
 		}, "", ""},
-		{"another machine", func(t *Inventory, _ *Settings) { t.Cluster.Machine = "x" }, "node-identity", `machineID "x"`},
+		{"another machine", func(t *Inventory, _ *Settings) {
+			t.Cluster.Machine = "x"
+		}, "node-identity", `machineID "x"`},
 		{"another boot", func(t *Inventory, _ *Settings) { t.Cluster.Boot = "x" }, "node-identity", `bootID "x"`},
-		{"no boot", func(t *Inventory, _ *Settings) { t.Cluster.Boot, t.Cluster.LocalBoot = "", "" }, "node-identity", `bootID ""`},
+		{"no boot", func(t *Inventory, _ *Settings) {
+			t.Cluster.Boot, t.Cluster.LocalBoot = "", ""
+		}, "node-identity", `bootID ""`},
 		{"node unheard", func(t *Inventory, _ *Settings) { t.Cluster.NodeErr = broken }, "node-identity", "broken"},
-		{"this machine unknown", func(t *Inventory, _ *Settings) { t.Cluster.LocalErr = broken }, "node-identity", "broken"},
+		{"this machine unknown", func(t *Inventory, _ *Settings) {
+			t.Cluster.LocalErr = broken
+		}, "node-identity", "broken"},
 	}
 	for _, test := range tests {
 		t.Run(test.name, func(t *testing.T) {
@@ -119,7 +167,8 @@ func TestBreaker(t *testing.T) {
 	for _, test := range []struct {
 		known, orphans int
 		open           bool
-	}{{0, 3, true}, {0, 4, false}, {10, 3, true}, {10, 4, false}, {80, 20, true}, {79, 21, false}, {160, 40, true}, {159, 41, false}, {100, 0, true}} {
+	}{{0, 3, true}, {0, 4, false}, {10, 3, true}, {10, 4, false}, {80, 20, true}, {79, 21, false}, {160, 40, true},
+		{159, 41, false}, {100, 0, true}} {
 		truth := healthy()
 		truth.Kubelet.Pods, truth.Cluster.Pods = map[string]PodFact{}, map[string]PodFact{}
 		for n := range test.known {
@@ -142,7 +191,8 @@ func TestWorkingPods(t *testing.T) {
 		{"runtime_only", "sync", 5}, {"runtime_only", "terminating", 5}, {"runtime_only", "terminated", 0},
 		{"desired", "sync", 0}, {"desired", "terminating", 0}, {"desired", "terminated", 0},
 	} {
-		text := "# HELP kubelet_working_pods [ALPHA] Number of pods the kubelet is actually running\n# TYPE kubelet_working_pods gauge\n"
+		text := "# HELP kubelet_working_pods [ALPHA] Number of pods the kubelet is actually running\n# TYPE " +
+			"kubelet_working_pods gauge\n"
 		for _, config := range []string{"desired", "orphan", "runtime_only"} {
 			for _, lifecycle := range []string{"sync", "terminated", "terminating"} {
 				for _, static := range []string{"", "true", "unknown"} {
@@ -150,7 +200,8 @@ func TestWorkingPods(t *testing.T) {
 					if config == test.config && lifecycle == test.lifecycle {
 						value = map[string]int{"": 1, "true": 4}[static]
 					}
-					text += fmt.Sprintf("kubelet_working_pods{config=%q,lifecycle=%q,static=%q} %d\n", config, lifecycle, static, value)
+					text += fmt.Sprintf("kubelet_working_pods{config=%q,lifecycle=%q,static=%q} %d\n", config,
+						lifecycle, static, value)
 				}
 			}
 		}
@@ -176,7 +227,9 @@ func TestWorkingPodsUnheard(t *testing.T) {
 	if _, err := askWorking(t.Context(), NewScan(t.Context(), n.host)); !errors.Is(err, errNoMetric) {
 		t.Errorf("no samples: %v", err)
 	}
-	n.host.Kubelet.Metric = func(context.Context, string) (map[string]float64, error) { return nil, errors.New("refused") }
+	n.host.Kubelet.Metric = func(context.Context, string) (map[string]float64, error) {
+		return nil, errors.New("refused")
+	}
 	if _, err := askWorking(t.Context(), NewScan(t.Context(), n.host)); err == nil || errors.Is(err, errNoMetric) {
 		t.Errorf("refused: %v", err)
 	}
@@ -198,19 +251,34 @@ func TestCompare(t *testing.T) {
 		running       bool
 		want          Comparison
 	}{
-		"both":                      {&plain, &plain, true, Comparison{Shared: 1, Wanted: 1, Listed: 1}},
-		"only kubelet":              {nil, &plain, true, Comparison{Wanted: 1, Missing: 1}},
-		"only kubelet, static":      {nil, new(fact(func(f *PodFact) { f.Static = true })), true, Comparison{}},
-		"static and its mirror":     {new(fact(func(f *PodFact) { f.Mirror = true })), new(fact(func(f *PodFact) { f.Static = true })), true, Comparison{}},
-		"kubelet forgot its source": {new(fact(func(f *PodFact) { f.Mirror = true })), &plain, true, Comparison{Wanted: 1}},
-		"only the mirror":           {new(fact(func(f *PodFact) { f.Mirror = true })), nil, true, Comparison{}},
-		"just bound":                {new(fact(func(f *PodFact) { f.Phase = "Pending" })), nil, false, Comparison{Listed: 1, Lacked: 1}},
-		"runs":                      {&plain, nil, true, Comparison{Listed: 1, Lacked: 1, Proven: []string{"default/x"}}},
-		"kubelet has said so":       {new(fact(func(f *PodFact) { f.Started = true })), nil, false, Comparison{Listed: 1, Lacked: 1, Proven: []string{"default/x"}}},
-		"has ended":                 {new(fact(func(f *PodFact) { f.Phase, f.Started = "Succeeded", true })), nil, false, Comparison{}},
-		"has failed":                {new(fact(func(f *PodFact) { f.Phase = "Failed" })), nil, false, Comparison{}},
-		"has failed, and runs":      {new(fact(func(f *PodFact) { f.Phase = "Failed" })), nil, true, Comparison{Listed: 1, Lacked: 1, Proven: []string{"default/x"}}},
-		"calls itself static":       {new(fact(func(f *PodFact) { f.Static = true })), nil, true, Comparison{Listed: 1, Lacked: 1, Proven: []string{"default/x"}}},
+		"both":                 {&plain, &plain, true, Comparison{Shared: 1, Wanted: 1, Listed: 1}},
+		"only kubelet":         {nil, &plain, true, Comparison{Wanted: 1, Missing: 1}},
+		"only kubelet, static": {nil, new(fact(func(f *PodFact) { f.Static = true })), true, Comparison{}},
+		"static and its mirror": {new(fact(func(f *PodFact) { f.Mirror = true })), new(fact(func(f *PodFact) {
+			f.Static = true
+		})), true, Comparison{}},
+		"kubelet forgot its source": {new(fact(func(f *PodFact) {
+			f.Mirror = true
+		})), &plain, true, Comparison{Wanted: 1}},
+		"only the mirror": {new(fact(func(f *PodFact) { f.Mirror = true })), nil, true, Comparison{}},
+		"just bound": {new(fact(func(f *PodFact) {
+			f.Phase = "Pending"
+		})), nil, false, Comparison{Listed: 1, Lacked: 1}},
+		"runs": {&plain, nil, true,
+			Comparison{Listed: 1, Lacked: 1, Proven: []string{"default/x"}}},
+		"kubelet has said so": {new(fact(func(f *PodFact) {
+			f.Started = true
+		})), nil, false, Comparison{Listed: 1, Lacked: 1, Proven: []string{"default/x"}}},
+		"has ended": {new(fact(func(f *PodFact) {
+			f.Phase, f.Started = "Succeeded", true
+		})), nil, false, Comparison{}},
+		"has failed": {new(fact(func(f *PodFact) { f.Phase = "Failed" })), nil, false, Comparison{}},
+		"has failed, and runs": {new(fact(func(f *PodFact) {
+			f.Phase = "Failed"
+		})), nil, true, Comparison{Listed: 1, Lacked: 1, Proven: []string{"default/x"}}},
+		"calls itself static": {new(fact(func(f *PodFact) {
+			f.Static = true
+		})), nil, true, Comparison{Listed: 1, Lacked: 1, Proven: []string{"default/x"}}},
 	} {
 		book := func(f *PodFact) map[string]PodFact {
 			if f == nil {
@@ -218,7 +286,8 @@ func TestCompare(t *testing.T) {
 			}
 			return map[string]PodFact{"x": *f}
 		}
-		if diff := cmp.Diff(test.want, compare(book(test.list), book(test.kubelet), map[string]bool{"x": test.running})); diff != "" {
+		if diff := cmp.Diff(test.want, compare(book(test.list), book(test.kubelet),
+			map[string]bool{"x": test.running})); diff != "" {
 			t.Errorf("%s: %s", name, diff)
 		}
 	}

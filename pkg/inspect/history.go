@@ -13,7 +13,8 @@ func key(o *Object) string { return string(o.Kind) + "/" + o.ID }
 // last seen before the machine started. The first of all sightings is now; one in which no pass counted was none.
 func (h History) sighting(o *Object, now finding.Timestamp) Sighting {
 	s, ok := h[key(o)]
-	if !ok || s.Passes == 0 || !sameBoot(s.First, now) || s.First.SinceBoot > now.SinceBoot || !maps.Equal(s.Identity, o.Identity) ||
+	if !ok || s.Passes == 0 || !sameBoot(s.First, now) || s.First.SinceBoot > now.SinceBoot ||
+		!maps.Equal(s.Identity, o.Identity) ||
 		losesOwner(o.Kind) && s.Pod.UID != o.Pod.UID { // no witness was asked for this pod then
 		return Sighting{Identity: maps.Clone(o.Identity), First: now, Last: now}
 	}

@@ -18,7 +18,9 @@ func holdable(scan *Scan, o *Assessment) holders.Holdable {
 	if err != nil {
 		return thing
 	}
-	if n := slices.IndexFunc(mounts, func(m mount.Mount) bool { return strconv.Itoa(m.ID) == o.Identity["id"] }); n >= 0 {
+	if n := slices.IndexFunc(mounts, func(m mount.Mount) bool {
+		return strconv.Itoa(m.ID) == o.Identity["id"]
+	}); n >= 0 {
 		thing.Mount = &mounts[n]
 	}
 	return thing

@@ -64,7 +64,8 @@ func TestHostilePodBlindsNobody(t *testing.T) {
 	const hostile, ordinary = "00000000-0000-4000-8000-0000000000bb", "00000000-0000-4000-8000-0000000000cc"
 	hosttest.PrivateNetwork(t)
 	n := newNode(t)
-	left := n.cgroups(filepath.Join(n.host.Paths.CgroupRoot, "kubepods/burstable/pod"+ordinary, strings.Repeat("c", 64)))
+	left := n.cgroups(filepath.Join(n.host.Paths.CgroupRoot, "kubepods/burstable/pod"+ordinary,
+		strings.Repeat("c", 64)))
 	tops := n.cgroups(filepath.Join(n.host.Paths.CgroupRoot, "kubepods/burstable/pod"+hostile))
 	at := slices.IndexFunc(tops, func(dir string) bool { return strings.Contains(dir, "/pids/") })
 	need.Has(t, at >= 0, "cgroup v1 with the pids controller")
@@ -77,7 +78,8 @@ func TestHostilePodBlindsNobody(t *testing.T) {
 	}
 	last := n.chain(tops[at], 20) // more than PATH_MAX
 	pid := n.process()
-	if err := os.WriteFile(fmt.Sprintf("/proc/self/fd/%d/cgroup.procs", last), []byte(strconv.Itoa(pid)), 0o644); err != nil {
+	if err := os.WriteFile(fmt.Sprintf("/proc/self/fd/%d/cgroup.procs", last), []byte(strconv.Itoa(pid)),
+		0o644); err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { // before the chain goes
@@ -100,7 +102,9 @@ func TestHostilePodBlindsNobody(t *testing.T) {
 		t.Errorf("the hostile pod has %d objects in the report", got)
 	}
 	// Some kernels say ENAMETOOLONG of its cgroups, Linux 6.18 cuts the path off.
-	is := slices.IndexFunc(report.Objects, func(o Assessment) bool { return o.Kind == Process && o.ID == strconv.Itoa(pid) })
+	is := slices.IndexFunc(report.Objects, func(o Assessment) bool {
+		return o.Kind == Process && o.ID == strconv.Itoa(pid)
+	})
 	if is < 0 || report.Objects[is].Pod.UID != hostile && report.Objects[is].Verdict != Unknown {
 		t.Errorf("its process: %d", is)
 	}
@@ -126,7 +130,8 @@ func TestPodOfManyProcesses(t *testing.T) {
 			t.Fatal(err)
 		}
 		write(t, filepath.Join(dir, "cgroup"), "0::/kubepods/pod"+uid+"\n")
-		write(t, filepath.Join(dir, "stat"), fmt.Sprintf("%d (a) S 1 0 0 0 -1 0 0 0 0 0 0 0 0 0 20 0 1 0 77 0 0\n", pid))
+		write(t, filepath.Join(dir, "stat"), fmt.Sprintf("%d (a) S 1 0 0 0 -1 0 0 0 0 0 0 0 0 0 20 0 1 0 77 0 0\n",
+			pid))
 	}
 	process(100, hostile)
 	for more := range maxPodProcesses { // all the same; it is for the count

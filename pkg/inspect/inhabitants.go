@@ -72,9 +72,11 @@ func inhabit(h *host.Host, o *Object, pids []int, pods map[int]string) {
 		if stat, err := h.ProcStat(pid); err == nil {
 			comm = stat.Comm
 		}
-		o.Holders = append(o.Holders, Holder{PID: pid, Command: comm, How: "network-namespace", Pod: Pod{UID: pods[pid]}})
+		o.Holders = append(o.Holders, Holder{PID: pid, Command: comm, How: "network-namespace",
+			Pod: Pod{UID: pods[pid]}})
 		if pods[pid] != o.Pod.UID || o.Pod.UID == "" {
-			o.Foreign = fmt.Sprintf("process %d (%s), which is not of this pod, lives in its network namespace", pid, comm)
+			o.Foreign = fmt.Sprintf("process %d (%s), which is not of this pod, lives in its network namespace", pid,
+				comm)
 			return
 		}
 	}

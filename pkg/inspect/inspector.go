@@ -56,9 +56,10 @@ func New(h *host.Host, s Settings, log *slog.Logger) *Inspector {
 func (i *Inspector) Pass(ctx context.Context, history History, kinds ...Kind) (Report, History) {
 	started := i.host.Clock()
 	ends := deadline{time.Now(), i.limit}
-	scan, err := within(ctx, ends, stageLocal, "the directories of kubelet and the runtime", func(context.Context) (*Scan, error) {
-		return newScan(ctx, i.host, ends), nil
-	})
+	scan, err := within(ctx, ends, stageLocal, "the directories of kubelet and the runtime",
+		func(context.Context) (*Scan, error) {
+			return newScan(ctx, i.host, ends), nil
+		})
 	if err != nil { // nothing can be said of paths that cannot be resolved
 		report, _ := Evaluate(nil, Inventory{}, history, i.settings, started)
 		report.Errors = append(report.Errors, Failure{"layout", err.Error()})
@@ -69,29 +70,32 @@ func (i *Inspector) Pass(ctx context.Context, history History, kinds ...Kind) (R
 	truth := Gather(ctx, scan)
 	truth.Others.recall(history, started)
 	judgeTrees(ctx, scan, objects, truth.Kubelet)
-	objects, err = onCopy(ctx, scan, "owners of network namespaces", objects, func(ctx context.Context, objects []Object) error {
-		return attachOwners(ctx, scan, objects)
-	})
+	objects, err = onCopy(ctx, scan, "owners of network namespaces", objects,
+		func(ctx context.Context, objects []Object) error {
+			return attachOwners(ctx, scan, objects)
+		})
 	if err != nil {
 		failures = append(failures, Failure{"owners of network namespaces", err.Error()})
 	}
 	recalled := recall(objects, history, started)
-	objects, err = onCopy(ctx, scan, "who lives in network namespaces of nobody", objects, func(_ context.Context, objects []Object) error {
-		explainUnowned(scan, objects)
-		return nil
-	})
+	objects, err = onCopy(ctx, scan, "who lives in network namespaces of nobody", objects,
+		func(_ context.Context, objects []Object) error {
+			explainUnowned(scan, objects)
+			return nil
+		})
 	if err != nil {
 		failures = append(failures, Failure{"network namespaces of nobody", err.Error()})
 	}
 	suspects := nominate(objects, &truth)
 	if len(suspects) > 0 {
 		local := truth
-		objects, err = onCopy(ctx, scan, "who lives in network namespaces", objects, func(ctx context.Context, objects []Object) error {
-			suspects := nominate(objects, &local)
-			explain(scan, suspects)
-			explainLeases(ctx, scan, suspects)
-			return nil
-		})
+		objects, err = onCopy(ctx, scan, "who lives in network namespaces", objects,
+			func(ctx context.Context, objects []Object) error {
+				suspects := nominate(objects, &local)
+				explain(scan, suspects)
+				explainLeases(ctx, scan, suspects)
+				return nil
+			})
 		if err != nil {
 			failures = append(failures, Failure{"suspects", err.Error()})
 			doubt(nominate(objects, &truth), err)
@@ -127,9 +131,10 @@ func list(ctx context.Context, scan *Scan, kinds []Kind) (objects []Object, blin
 		if lister.Kind == Sandbox || lister.Kind == Container || lister.Kind == Lease {
 			at = stageRuntime
 		}
-		found[n], errs[n] = within(ctx, scan.ends, at, "listing "+string(lister.Kind), func(ctx context.Context) ([]Object, error) {
-			return lister.List(ctx, scan)
-		})
+		found[n], errs[n] = within(ctx, scan.ends, at, "listing "+string(lister.Kind),
+			func(ctx context.Context) ([]Object, error) {
+				return lister.List(ctx, scan)
+			})
 	}
 	wanted := func(n int) bool { return len(kinds) == 0 || slices.Contains(kinds, listers[n].Kind) }
 	runtime := slices.IndexFunc(listers, func(l Lister) bool { return l.Kind == Sandbox }) // from there on: see Listers
@@ -154,7 +159,8 @@ func list(ctx context.Context, scan *Scan, kinds []Kind) (objects []Object, blin
 
 // onCopy has objects changed by something that may hang. Where time is short it works on copies, since it may go on
 // when nobody waits for it any more.
-func onCopy(ctx context.Context, scan *Scan, what string, objects []Object, change func(context.Context, []Object) error) ([]Object, error) {
+func onCopy(ctx context.Context, scan *Scan, what string, objects []Object,
+	change func(context.Context, []Object) error) ([]Object, error) {
 	if scan.ends.limit <= 0 {
 		return objects, change(ctx, objects)
 	}
@@ -223,7 +229,8 @@ func explainInhabitants(scan *Scan, network []*Object) {
 }
 
 // mustAsk reports whether a new list of the apiserver would tell something about suspects that the last one does not.
-func (i *Inspector) mustAsk(suspects []*Object, running []string, local *Inventory, history History, now finding.Timestamp) bool {
+func (i *Inspector) mustAsk(suspects []*Object, running []string, local *Inventory, history History,
+	now finding.Timestamp) bool {
 	last := i.cluster
 	if !last.OK() || last.NodeErr != nil || !sameBoot(last.At, now) || now.Since(last.At) >= recheck {
 		return true
@@ -231,7 +238,8 @@ func (i *Inspector) mustAsk(suspects []*Object, running []string, local *Invento
 	if kubelet := &local.Kubelet; kubelet.AgeErr != nil || now.SinceBoot-kubelet.Age > last.At.SinceBoot {
 		return true // it was another kubelet that the list was compared with
 	}
-	if c := compare(last.Pods, local.Kubelet.Pods, local.Runtime.Running); 2*c.Lacked > c.Listed || len(last.Proven) > 0 {
+	if c := compare(last.Pods, local.Kubelet.Pods, local.Runtime.Running); 2*c.Lacked > c.Listed ||
+		len(last.Proven) > 0 {
 		return true
 	}
 	for _, uid := range running {
@@ -290,7 +298,8 @@ func (t *Inventory) failures() []Failure {
 	for _, witness := range []struct {
 		name string
 		err  error
-	}{{Runtime, t.Runtime.Err}, {Containerd, t.Containerd.Err}, {Kubelet, t.Kubelet.Err}, {Apiserver, t.Cluster.Err}, {Apiserver, t.Cluster.NodeErr}} {
+	}{{Runtime, t.Runtime.Err}, {Containerd, t.Containerd.Err}, {Kubelet, t.Kubelet.Err}, {Apiserver, t.Cluster.Err},
+		{Apiserver, t.Cluster.NodeErr}} {
 		if witness.err != nil {
 			failures = append(failures, Failure{witness.name, witness.err.Error()})
 		}
@@ -321,7 +330,8 @@ func (i *Inspector) addHolders(ctx context.Context, scan *Scan, report *Report) 
 		holdings   [][]holders.Holding
 		incomplete string
 	}
-	search, err := within(ctx, scan.ends, stageHolders, "the search for holders", func(ctx context.Context) (f found, err error) {
+	search, err := within(ctx, scan.ends, stageHolders, "the search for holders", func(ctx context.Context) (f found,
+		err error) {
 		f.holdings, f.incomplete, err = holders.Holders(ctx, scan.Host, things)
 		return f, err
 	})

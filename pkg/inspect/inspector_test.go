@@ -113,7 +113,8 @@ func checkLeftovers(t *testing.T, report Report) {
 		if o.Kind == Cgroup && o.Facts["processes"] == "1" && !held("cgroup") {
 			t.Errorf("cgroup %s: holders %+v", o.ID, o.Holders)
 		}
-		if o.Kind == Cgroup && (o.Facts["hierarchy"] == "freezer" || o.Facts["hierarchy"] == "v2") && o.Facts["frozen"] == "" && o.Facts["depth"] != "" {
+		if o.Kind == Cgroup && (o.Facts["hierarchy"] == "freezer" || o.Facts["hierarchy"] == "v2") &&
+			o.Facts["frozen"] == "" && o.Facts["depth"] != "" {
 			t.Errorf("cgroup %s: facts %v", o.ID, o.Facts)
 		}
 		if networked(o.Kind) && (o.SandboxID != deadSandbox || o.Pod.Name != "p") {
@@ -151,7 +152,8 @@ func TestOrderOfAsking(t *testing.T) {
 	n.inspector().Pass(t.Context(), nil)
 	want := []string{"runtime", "containerd", "kubelet", "apiserver"}
 	n.order = slices.Compact(n.order)
-	if diff := cmp.Diff(want, n.order[len(n.order)-4:]); diff != "" || slices.Contains(n.order[:len(n.order)-2], "kubelet") {
+	if diff := cmp.Diff(want, n.order[len(n.order)-4:]); diff != "" || slices.Contains(n.order[:len(n.order)-2],
+		"kubelet") {
 		t.Errorf("%v", n.order)
 	}
 }
@@ -191,13 +193,18 @@ func TestForeignObjects(t *testing.T) {
 	write(t, filepath.Join(n.host.Paths.KubeletRoot, "pods", "notes"), "")
 	// Podman's and another kubelet's attachments in the shared cache.
 	results := n.mkdir(n.host.Paths.CNICacheDir, "results")
-	write(t, filepath.Join(results, "podman"), `{"kind":"cniCacheV1","containerId":"`+deadSandbox+`","ifName":"eth0","networkName":"podman","netns":"`+netns+`/cni-`+dead+`"}`)
-	write(t, filepath.Join(results, "second"), `{"kind":"cniCacheV1","containerId":"`+newSandbox+`","ifName":"eth0","networkName":"x","netns":"/run/second/netns/cni-`+other+`","cniArgs":[["K8S_POD_UID","`+other+`"]]}`)
+	write(t, filepath.Join(results, "podman"), `{"kind":"cniCacheV1","containerId":"`+deadSandbox+
+		`","ifName":"eth0","networkName":"podman","netns":"`+netns+`/cni-`+dead+`"}`)
+	write(t, filepath.Join(results, "second"), `{"kind":"cniCacheV1","containerId":"`+newSandbox+
+		`","ifName":"eth0","networkName":"x","netns":"/run/second/netns/cni-`+other+`","cniArgs":[["K8S_POD_UID","`+
+		other+`"]]}`)
 	n.sandbox(living, sandbox)
 	n.records = append(n.records, n.records[0])
 	n.records[1].Labels = nil
 
-	report, history := n.inspector(func(s *Settings) { *s = Settings{HostNamespaces: true, MassOrphaning: 100} }).Pass(t.Context(), nil)
+	report, history := n.inspector(func(s *Settings) {
+		*s = Settings{HostNamespaces: true, MassOrphaning: 100}
+	}).Pass(t.Context(), nil)
 	noErrors(t, report)
 	if n.requests != 0 || len(history) != 0 {
 		t.Errorf("%d requests, history %v", n.requests, history)
@@ -238,7 +245,9 @@ func TestInhabitedNamespaceIsForeign(t *testing.T) {
 	n := newNode(t)
 	netns := n.attach(dead, deadSandbox)
 	inhabitant := n.processIn(netns)
-	report, _ := n.inspector(func(s *Settings) { *s = Settings{HostNamespaces: true, MassOrphaning: 100} }).Pass(t.Context(), nil)
+	report, _ := n.inspector(func(s *Settings) {
+		*s = Settings{HostNamespaces: true, MassOrphaning: 100}
+	}).Pass(t.Context(), nil)
 	noErrors(t, report)
 	if diff := cmp.Diff([]Verdict{Foreign}, ofPod(report, dead)); diff != "" {
 		t.Error(diff, whys(report, dead))
@@ -252,7 +261,8 @@ func TestInhabitedNamespaceIsForeign(t *testing.T) {
 
 // Each way in which a list can be wrong without being an error, and those with one.
 func TestTruthFaults(t *testing.T) {
-	stranger := corev1.Pod{ObjectMeta: metav1.ObjectMeta{UID: other, Namespace: "a", Name: "b"}, Spec: corev1.PodSpec{NodeName: "node-b"}}
+	stranger := corev1.Pod{ObjectMeta: metav1.ObjectMeta{UID: other, Namespace: "a", Name: "b"},
+		Spec: corev1.PodSpec{NodeName: "node-b"}}
 	for name, fault := range map[string]func(*node){
 		"empty list":                   func(n *node) { n.cluster = nil },
 		"list of another node":         func(n *node) { n.cluster = []corev1.Pod{stranger} },
@@ -310,7 +320,9 @@ func TestHungVolumeHangsNobody(t *testing.T) {
 	n.mount(hung, n.podDir(other), "", unix.MS_BIND)
 	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
 	defer cancel()
-	report, _ := n.inspector(func(s *Settings) { *s = Settings{HostNamespaces: true, MassOrphaning: 100} }).Pass(ctx, nil)
+	report, _ := n.inspector(func(s *Settings) {
+		*s = Settings{HostNamespaces: true, MassOrphaning: 100}
+	}).Pass(ctx, nil)
 	noErrors(t, report)
 	got := verdicts(report)
 	if got[Mount][Leftover] != 2 || got[PodDirectory][Leftover] != 2 {
@@ -338,7 +350,9 @@ func TestHistoryOfWhatWasNotSeen(t *testing.T) {
 	n.host.Paths.KubeletRoot = "/proc/self/cmdline" // no directory
 	n.after(time.Minute)
 	report, history := i.Pass(t.Context(), history)
-	if len(history) != 1 || !slices.ContainsFunc(report.Errors, func(f Failure) bool { return f.What == string(PodDirectory) }) {
+	if len(history) != 1 || !slices.ContainsFunc(report.Errors, func(f Failure) bool {
+		return f.What == string(PodDirectory)
+	}) {
 		t.Errorf("lister failed: %v, %v", history, report.Errors)
 	}
 	n.host.Paths.KubeletRoot = root

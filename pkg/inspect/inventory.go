@@ -75,24 +75,32 @@ type KubeletTruth struct {
 func Gather(ctx context.Context, scan *Scan) Inventory {
 	var truth Inventory
 	var err error
-	truth.Own, err = within(ctx, scan.ends, stageLocal, "/proc/self", func(context.Context) (string, error) { return ownPod(scan), nil })
+	truth.Own, err = within(ctx, scan.ends, stageLocal, "/proc/self", func(context.Context) (string, error) {
+		return ownPod(scan), nil
+	})
 	if err != nil {
 		truth.Own = unknownPod
 	}
 	sideBySide(scan.ends, 2, func(i int) {
 		if i == 0 {
-			truth.Runtime = witness(ctx, scan, stageRuntime, "the runtime", askRuntime, func(h Heard) RuntimeTruth { return RuntimeTruth{Heard: h} })
+			truth.Runtime = witness(ctx, scan, stageRuntime, "the runtime", askRuntime, func(h Heard) RuntimeTruth {
+				return RuntimeTruth{Heard: h}
+			})
 		} else {
-			truth.Containerd = witness(ctx, scan, stageRuntime, "containerd", askContainerd, func(h Heard) ContainerdTruth { return ContainerdTruth{Heard: h} })
+			truth.Containerd = witness(ctx, scan, stageRuntime, "containerd", askContainerd,
+				func(h Heard) ContainerdTruth { return ContainerdTruth{Heard: h} })
 		}
 	})
 	if name := truth.Runtime.Name; name != "" && name != "containerd" {
 		truth.Containerd = ContainerdTruth{Other: name}
 	}
-	truth.Kubelet = witness(ctx, scan, stageKubelet, "kubelet", askKubelet, func(h Heard) KubeletTruth { return KubeletTruth{Heard: h} })
-	truth.Others, err = within(ctx, scan.ends, stageKubelet, "the search for other kubelets", func(ctx context.Context) (OthersTruth, error) {
-		return askOthers(ctx, scan), nil
+	truth.Kubelet = witness(ctx, scan, stageKubelet, "kubelet", askKubelet, func(h Heard) KubeletTruth {
+		return KubeletTruth{Heard: h}
 	})
+	truth.Others, err = within(ctx, scan.ends, stageKubelet, "the search for other kubelets",
+		func(ctx context.Context) (OthersTruth, error) {
+			return askOthers(ctx, scan), nil
+		})
 	if err != nil {
 		truth.Others = OthersTruth{Err: err}
 	}
@@ -100,7 +108,8 @@ func Gather(ctx context.Context, scan *Scan) Inventory {
 }
 
 // witness asks one witness; one that hangs was asked and not heard.
-func witness[T any](ctx context.Context, scan *Scan, s stage, who string, ask func(context.Context, *Scan) T, unheard func(Heard) T) T {
+func witness[T any](ctx context.Context, scan *Scan, s stage, who string, ask func(context.Context, *Scan) T,
+	unheard func(Heard) T) T {
 	at := scan.Host.Clock()
 	said, err := within(ctx, scan.ends, s, who, func(ctx context.Context) (T, error) { return ask(ctx, scan), nil })
 	if err != nil {
@@ -115,26 +124,30 @@ const unknownPod = "unknown"
 // Confirm asks what is only worth asking when something is suspicious: how many pods kubelet still works on, which
 // static pods it should have, and, after everything else, the apiserver.
 func (t *Inventory) Confirm(ctx context.Context, scan *Scan, cluster bool) {
-	t.Kubelet.Working, t.Kubelet.WorkingErr = within(ctx, scan.ends, stageCounts, "kubelet", func(ctx context.Context) (int, error) {
-		return askWorking(ctx, scan)
-	})
+	t.Kubelet.Working, t.Kubelet.WorkingErr = within(ctx, scan.ends, stageCounts, "kubelet",
+		func(ctx context.Context) (int, error) {
+			return askWorking(ctx, scan)
+		})
 	if errors.Is(t.Kubelet.WorkingErr, errNoMetric) {
-		t.Kubelet.Version, _ = within(ctx, scan.ends, stageCounts, "kubelet", func(ctx context.Context) (string, error) {
+		t.Kubelet.Version, _ = within(ctx, scan.ends, stageCounts, "kubelet", func(ctx context.Context) (string,
+			error) {
 			return askVersion(ctx, scan), nil
 		}) // not known is not old
 	}
 	var err error
-	t.Static, err = within(ctx, scan.ends, stageCounts, "the directory of manifests", func(context.Context) (StaticTruth, error) {
-		return readManifests(scan, t.Kubelet.Pods), nil
-	})
+	t.Static, err = within(ctx, scan.ends, stageCounts, "the directory of manifests",
+		func(context.Context) (StaticTruth, error) {
+			return readManifests(scan, t.Kubelet.Pods), nil
+		})
 	if err != nil {
 		t.Static = StaticTruth{Asked: true, Err: err}
 	}
 	if cluster {
 		local := *t
-		t.Cluster = witness(ctx, scan, stageApiserver, "the apiserver", func(ctx context.Context, scan *Scan) ClusterTruth {
-			return askCluster(ctx, scan, &local)
-		}, func(h Heard) ClusterTruth { return ClusterTruth{Heard: h} })
+		t.Cluster = witness(ctx, scan, stageApiserver, "the apiserver",
+			func(ctx context.Context, scan *Scan) ClusterTruth {
+				return askCluster(ctx, scan, &local)
+			}, func(h Heard) ClusterTruth { return ClusterTruth{Heard: h} })
 	}
 }
 

@@ -67,7 +67,8 @@ func askRuntime(ctx context.Context, scan *Scan) RuntimeTruth {
 	}
 	for _, s := range sandboxes {
 		fact := SandboxFact{
-			Pod: podOfSandbox(s), ID: s.GetId(), State: sandboxState(s.GetState()), Source: s.GetAnnotations()[sourceAnnotation],
+			Pod: podOfSandbox(s), ID: s.GetId(), State: sandboxState(s.GetState()),
+			Source: s.GetAnnotations()[sourceAnnotation],
 		}
 		r.Sandboxes[fact.ID] = fact
 		if known, ok := r.Pods[fact.UID]; ok && known.Pod != fact.Pod {

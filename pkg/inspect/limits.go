@@ -38,7 +38,8 @@ type deadline struct {
 func (d deadline) of(s stage) time.Time { return d.begun.Add(d.limit * time.Duration(s) / 100) }
 
 // within calls f, and gives up on it when its stage is over.
-func within[T any](ctx context.Context, d deadline, s stage, what string, f func(context.Context) (T, error)) (T, error) {
+func within[T any](ctx context.Context, d deadline, s stage, what string, f func(context.Context) (T, error)) (T,
+	error) {
 	if d.limit <= 0 {
 		return f(ctx)
 	}

@@ -41,18 +41,27 @@ func TestPassEndsInTime(t *testing.T) {
 		"containerd, all of it": {func(h *host.Host, _ chan struct{}) {
 			h.Runtime = host.Runtime{
 				Version: hosttest.Hang[*cri.VersionResponse], Status: hosttest.Hang[*cri.StatusResponse],
-				Sandboxes: hosttest.Hang[[]*cri.PodSandbox], Containers: hosttest.Hang[[]*cri.Container], Process: h.Runtime.Process,
+				Sandboxes: hosttest.Hang[[]*cri.PodSandbox], Containers: hosttest.Hang[[]*cri.Container],
+				Process: h.Runtime.Process,
 			}
-			h.Containerd = host.Containerd{Containers: hosttest.Hang[[]*containers.Container], Leases: hosttest.Hang[[]*leases.Lease]}
+			h.Containerd = host.Containerd{Containers: hosttest.Hang[[]*containers.Container],
+				Leases: hosttest.Hang[[]*leases.Lease]}
 		}, "runtime", "deadline", "", "runtime-heard"},
-		"the runtime's status": {func(h *host.Host, end chan struct{}) { h.Runtime.Status = stubborn[*cri.StatusResponse](end) },
+		"the runtime's status": {func(h *host.Host, end chan struct{}) {
+			h.Runtime.Status = stubborn[*cri.StatusResponse](end)
+		},
 			"runtime", "the runtime hangs: no answer within", Unknown, "runtime-heard"},
-		"containerd's leases": {func(h *host.Host, end chan struct{}) { h.Containerd.Leases = stubborn[[]*leases.Lease](end) },
+		"containerd's leases": {func(h *host.Host, end chan struct{}) {
+			h.Containerd.Leases = stubborn[[]*leases.Lease](end)
+		},
 			"containerd", "containerd hangs", Unknown, "runtime-heard"},
 		"kubelet": {func(h *host.Host, end chan struct{}) { h.Kubelet.Pods = stubborn[[]corev1.Pod](end) },
 			"kubelet", "kubelet hangs", Unknown, "kubelet-heard"},
 		"kubelet's counts": {func(h *host.Host, end chan struct{}) {
-			h.Kubelet.Metric = func(context.Context, string) (map[string]float64, error) { <-end; return nil, context.Canceled }
+			h.Kubelet.Metric = func(context.Context, string) (map[string]float64, error) {
+				<-end
+				return nil, context.Canceled
+			}
 		}, "", "", Unknown, "kubelet-not-working"},
 		"the search for kubelet": {func(h *host.Host, end chan struct{}) {
 			h.Kubelet.Process = func() (host.Process, error) { <-end; return host.Process{}, context.Canceled }
@@ -60,10 +69,14 @@ func TestPassEndsInTime(t *testing.T) {
 		"the apiserver": {func(h *host.Host, end chan struct{}) { h.Cluster.Pods = stubborn[[]corev1.Pod](end) },
 			"apiserver", "the apiserver hangs", Unknown, "apiserver-heard"},
 		"the apiserver's answer to a name": {func(h *host.Host, end chan struct{}) {
-			h.Cluster.Pod = func(context.Context, string, string) (*corev1.Pod, error) { <-end; return nil, context.Canceled }
+			h.Cluster.Pod = func(context.Context, string, string) (*corev1.Pod, error) {
+				<-end
+				return nil, context.Canceled
+			}
 		}, "", "", Candidate, ""},
 		"everything": {func(h *host.Host, end chan struct{}) {
-			h.Runtime.Sandboxes, h.Runtime.Containers = stubborn[[]*cri.PodSandbox](end), stubborn[[]*cri.Container](end)
+			h.Runtime.Sandboxes, h.Runtime.Containers = stubborn[[]*cri.PodSandbox](end),
+				stubborn[[]*cri.Container](end)
 			h.Containerd.Leases, h.Kubelet.Pods = stubborn[[]*leases.Lease](end), stubborn[[]corev1.Pod](end)
 			h.Cluster.Pods, h.Cluster.Node = stubborn[[]corev1.Pod](end), stubborn[*corev1.Node](end)
 			h.Kubelet.Process = func() (host.Process, error) { <-end; return host.Process{}, context.Canceled }
@@ -77,14 +90,17 @@ func TestPassEndsInTime(t *testing.T) {
 				end := make(chan struct{})
 				test.hang(n.host, end)
 				begun := time.Now()
-				report, _ := New(n.host, n.settings, n.inspector.log).Within(limit).Pass(t.Context(), nil, Sandbox, Container)
+				report, _ := New(n.host, n.settings, n.inspector.log).Within(limit).Pass(t.Context(), nil, Sandbox,
+					Container)
 				took := time.Since(begun)
 				close(end)
 				synctest.Wait()
 				if took > limit {
 					t.Errorf("took %s", took)
 				}
-				told := slices.ContainsFunc(report.Errors, func(f Failure) bool { return f.What == test.what && strings.Contains(f.Error, test.why) })
+				told := slices.ContainsFunc(report.Errors, func(f Failure) bool {
+					return f.What == test.what && strings.Contains(f.Error, test.why)
+				})
 				if test.what != "" && !told {
 					t.Errorf("errors: %+v", report.Errors)
 				}

@@ -74,7 +74,8 @@ func mountObjects(scan *Scan, view mount.MountView, mounts []mount.Mount, table 
 		volume, plugin := volumeOf(scan, m.Point, uid)
 		pod, foreign := Pod{UID: uid}, ""
 		if other := view.OtherPod(uid, m); other != "" {
-			pod, foreign = Pod{}, fmt.Sprintf("in the directory of pod %s, but it carries the UID of pod %s", uid, other)
+			pod, foreign = Pod{}, fmt.Sprintf("in the directory of pod %s, but it carries the UID of pod %s", uid,
+				other)
 		}
 		objects = append(objects, Object{
 			Kind: Mount,
@@ -148,7 +149,8 @@ func mountClass(m mount.Mount) string {
 	switch kind {
 	case "tmpfs", "ramfs", "hugetlbfs":
 		return "memory"
-	case "nfs", "nfs4", "cifs", "smb3", "ceph", "9p", "glusterfs", "lustre", "afs", "gpfs", "beegfs", "pvfs2", "ocfs2", "gfs2":
+	case "nfs", "nfs4", "cifs", "smb3", "ceph", "9p", "glusterfs", "lustre", "afs", "gpfs", "beegfs", "pvfs2", "ocfs2",
+		"gfs2":
 		return "network"
 	case "fuse", "fuseblk", "virtiofs":
 		return "fuse"

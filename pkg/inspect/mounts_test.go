@@ -70,7 +70,8 @@ func TestMountOfAnotherPod(t *testing.T) {
 		got[o.Identity["id"]] = o.Pod.UID + " " + o.Foreign
 	}
 	foreign := " in the directory of pod " + mountsDead + ", but it carries the UID of pod " + mountsLiving
-	want := map[string]string{"2": mountsDead + " ", "3": mountsLiving + " ", "4": foreign, "5": foreign, "6": mountsDead + " "}
+	want := map[string]string{"2": mountsDead + " ", "3": mountsLiving + " ", "4": foreign, "5": foreign,
+		"6": mountsDead + " "}
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Error(diff)
 	}
@@ -113,7 +114,8 @@ func TestExplainMounts(t *testing.T) {
 	}
 	got := map[string][4]string{}
 	for _, o := range objects {
-		got[o.Identity["id"]] = [4]string{o.Facts["propagation"], o.Facts["peer"], o.Facts["private"], o.Facts["refused"]}
+		got[o.Identity["id"]] = [4]string{o.Facts["propagation"], o.Facts["peer"], o.Facts["private"],
+			o.Facts["refused"]}
 	}
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Error(diff)

@@ -46,7 +46,8 @@ func TestNamespaceIsRemembered(t *testing.T) {
 		t.Error(diff)
 	}
 	n.podDir(dead, "volumes") // another object of the pod, which nobody has seen with the sandbox
-	fresh := []Object{{Kind: Mount, ID: "m", Pod: Pod{UID: dead}}, {Kind: Mount, ID: "other", Pod: Pod{UID: living}}, {Kind: Netns, ID: "untied"}}
+	fresh := []Object{{Kind: Mount, ID: "m", Pod: Pod{UID: dead}}, {Kind: Mount, ID: "other", Pod: Pod{UID: living}},
+		{Kind: Netns, ID: "untied"}}
 	nameThem(fresh, history)
 	for _, o := range fresh {
 		if want := map[string]string{"m": "default"}[o.ID]; o.Pod.Namespace != want {

@@ -107,7 +107,8 @@ func listNetns(_ context.Context, scan *Scan) ([]Object, error) {
 			o.Identity = Identity{"inode": strconv.FormatUint(p.inode, 10)}
 			o.Facts = facts("mounts", strconv.Itoa(p.mounts), "alsoAt", p.also)
 		} else {
-			o.Identity = Identity{"device": hosterr.Device(p.file.Device), "inode": strconv.FormatUint(p.file.Inode, 10)}
+			o.Identity = Identity{"device": hosterr.Device(p.file.Device), "inode": strconv.FormatUint(p.file.Inode,
+				10)}
 			o.Facts = map[string]string{"mounts": "0", "state": emptyFile}
 		}
 		objects = append(objects, o)

@@ -137,12 +137,14 @@ func (n *node) sandbox(uid, id string) {
 		Id: id, CreatedAt: 7, Metadata: &cri.PodSandboxMetadata{Uid: uid, Namespace: "default", Name: "pod-" + uid[:8]},
 	})
 	n.containers = append(n.containers, &cri.Container{
-		Id: strings.Repeat("c", 32) + id[:32], PodSandboxId: id, CreatedAt: 8, Metadata: &cri.ContainerMetadata{Name: "app"},
-		State:  cri.ContainerState_CONTAINER_RUNNING,
-		Labels: map[string]string{uidLabel: uid, namespaceLabel: "default", nameLabel: "pod-" + uid[:8]},
+		Id: strings.Repeat("c", 32) + id[:32], PodSandboxId: id, CreatedAt: 8,
+		Metadata: &cri.ContainerMetadata{Name: "app"},
+		State:    cri.ContainerState_CONTAINER_RUNNING,
+		Labels:   map[string]string{uidLabel: uid, namespaceLabel: "default", nameLabel: "pod-" + uid[:8]},
 	})
 	n.leases = append(n.leases, &leases.Lease{ID: id})
-	n.records = append(n.records, &containers.Container{ID: id, Labels: map[string]string{kindLabel: "sandbox", uidLabel: uid}})
+	n.records = append(n.records, &containers.Container{ID: id, Labels: map[string]string{kindLabel: "sandbox",
+		uidLabel: uid}})
 }
 
 // podDir returns a directory of a pod, which it makes.
@@ -254,7 +256,8 @@ func (n *node) attach(uid, sandbox string) string {
 	cni := libcni.NewCNIConfigWithCacheDir([]string{plugins}, n.host.Paths.CNICacheDir, nil)
 	_, err = cni.AddNetworkList(n.t.Context(), list, &libcni.RuntimeConf{
 		ContainerID: sandbox, NetNS: netns, IfName: "eth0",
-		Args: [][2]string{{"IgnoreUnknown", "1"}, {"K8S_POD_NAMESPACE", "default"}, {"K8S_POD_NAME", "p"}, {"K8S_POD_UID", uid}},
+		Args: [][2]string{{"IgnoreUnknown", "1"}, {"K8S_POD_NAMESPACE", "default"}, {"K8S_POD_NAME", "p"},
+			{"K8S_POD_UID", uid}},
 	})
 	if err != nil {
 		n.t.Fatalf("CNI ADD: %v", err)

@@ -67,7 +67,8 @@ type Object struct {
 	Holders     []Holder          `json:"holders"`
 	Foreign     string            `json:"-"` // why it can be no pod's of this kubelet; empty otherwise
 	Doubt       string            `json:"-"` // why nothing can be said of it; empty otherwise
-	Carried     string            `json:"-"` // what of the runtime still carries the sandbox of a lease; empty otherwise
+	// what of the runtime still carries the sandbox of a lease; empty otherwise
+	Carried string `json:"-"`
 }
 
 // Verdict is what an inspection says of an object.
@@ -155,6 +156,7 @@ type Settings struct {
 	KubeletUptime  time.Duration `yaml:"kubeletUptime"`  // kubelet must have been up so long
 	RuntimeUptime  time.Duration `yaml:"runtimeUptime"`  // and the runtime
 	MassOrphaning  int           `yaml:"massOrphaning"`  // breaker: more orphaned pods than this …
-	MassPercent    int           `yaml:"massPercent"`    // … and than this share of all pods on the node, stop everything
-	HostNamespaces bool          `yaml:"-"`              // the agent sees the host's processes
+	// … and than this share of all pods on the node, stop everything
+	MassPercent    int  `yaml:"massPercent"`
+	HostNamespaces bool `yaml:"-"` // the agent sees the host's processes
 }

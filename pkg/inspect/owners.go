@@ -71,11 +71,13 @@ func attachOwner(o *Object, owners []owner) {
 }
 
 func podOfSandbox(s *cri.PodSandbox) Pod {
-	return Pod{UID: s.GetMetadata().GetUid(), Namespace: s.GetMetadata().GetNamespace(), Name: s.GetMetadata().GetName()}
+	return Pod{UID: s.GetMetadata().GetUid(), Namespace: s.GetMetadata().GetNamespace(),
+		Name: s.GetMetadata().GetName()}
 }
 
 // pinOwners returns who owns each pinned network namespace, by the path of the pin.
-func pinOwners(ctx context.Context, scan *Scan, objects []Object, sandboxes []*cri.PodSandbox, attachments []cni.Attachment) (map[string][]owner, error) {
+func pinOwners(ctx context.Context, scan *Scan, objects []Object, sandboxes []*cri.PodSandbox,
+	attachments []cni.Attachment) (map[string][]owner, error) {
 	owners := make(map[string][]owner)
 	attached := make(map[string]bool)
 	for _, a := range attachments {
@@ -104,7 +106,8 @@ const maxStatuses = 256
 
 // askSandboxes asks the runtime for the network namespaces of sandboxes that have no cached CNI result. An error
 // means that one may be somebody's who could not be asked for.
-func askSandboxes(ctx context.Context, scan *Scan, owners map[string][]owner, attached map[string]bool, sandboxes []*cri.PodSandbox) error {
+func askSandboxes(ctx context.Context, scan *Scan, owners map[string][]owner, attached map[string]bool,
+	sandboxes []*cri.PodSandbox) error {
 	asked := 0
 	var unread []error
 	for _, s := range sandboxes {

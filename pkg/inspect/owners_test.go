@@ -137,19 +137,27 @@ func TestRecall(t *testing.T) {
 		foreign  bool
 		recalled bool
 	}{
-		"the same pin":          {Object{Kind: Netns, ID: "p", Identity: pin}, dead, false, true},
-		"another namespace":     {Object{Kind: Netns, ID: "p", Identity: Identity{"inode": "8"}}, "", false, false},
-		"another path":          {Object{Kind: Netns, ID: "q", Identity: pin}, "", false, false},
-		"only the file":         {Object{Kind: Netns, ID: "p", Identity: Identity{"device": "1:2", "inode": "9"}, Facts: facts("state", emptyFile)}, dead, false, true},
-		"a foreign pin":         {Object{Kind: Netns, ID: "p", Identity: pin, Foreign: "made by hand"}, "", true, false},
-		"still tied":            {Object{Kind: Netns, ID: "p", Identity: pin, Pod: Pod{UID: dead}, SandboxID: deadSandbox}, dead, false, false},
-		"another claims it":     {Object{Kind: Netns, ID: "p", Identity: pin, Pod: Pod{UID: dead}, SandboxID: newSandbox}, dead, true, false},
-		"the same link":         {Object{Kind: Link, ID: "l", Identity: link}, dead, false, true},
-		"its pin is gone":       {Object{Kind: Link, ID: "l", Identity: loose, Foreign: "no runtime pinned"}, dead, false, true},
-		"its peer moved":        {Object{Kind: Link, ID: "l", Identity: otherPeer, Foreign: "no runtime pinned"}, "", true, false},
-		"not remembered":        {Object{Kind: Link, ID: "k", Identity: loose, Foreign: "no runtime pinned"}, "", true, false},
-		"no kind to remember":   {Object{Kind: CNIAttachment, ID: "p", Identity: pin}, "", false, false},
-		"both ends on the host": {Object{Kind: Link, ID: "l", Identity: Identity{"peerNamespace": "-1"}, Foreign: "both ends"}, "", true, false},
+		"the same pin":      {Object{Kind: Netns, ID: "p", Identity: pin}, dead, false, true},
+		"another namespace": {Object{Kind: Netns, ID: "p", Identity: Identity{"inode": "8"}}, "", false, false},
+		"another path":      {Object{Kind: Netns, ID: "q", Identity: pin}, "", false, false},
+		"only the file": {Object{Kind: Netns, ID: "p", Identity: Identity{"device": "1:2", "inode": "9"},
+			Facts: facts("state", emptyFile)}, dead, false, true},
+		"a foreign pin": {Object{Kind: Netns, ID: "p", Identity: pin, Foreign: "made by hand"}, "", true,
+			false},
+		"still tied": {Object{Kind: Netns, ID: "p", Identity: pin, Pod: Pod{UID: dead},
+			SandboxID: deadSandbox}, dead, false, false},
+		"another claims it": {Object{Kind: Netns, ID: "p", Identity: pin, Pod: Pod{UID: dead},
+			SandboxID: newSandbox}, dead, true, false},
+		"the same link": {Object{Kind: Link, ID: "l", Identity: link}, dead, false, true},
+		"its pin is gone": {Object{Kind: Link, ID: "l", Identity: loose, Foreign: "no runtime pinned"}, dead,
+			false, true},
+		"its peer moved": {Object{Kind: Link, ID: "l", Identity: otherPeer, Foreign: "no runtime pinned"}, "",
+			true, false},
+		"not remembered": {Object{Kind: Link, ID: "k", Identity: loose, Foreign: "no runtime pinned"}, "", true,
+			false},
+		"no kind to remember": {Object{Kind: CNIAttachment, ID: "p", Identity: pin}, "", false, false},
+		"both ends on the host": {Object{Kind: Link, ID: "l", Identity: Identity{"peerNamespace": "-1"},
+			Foreign: "both ends"}, "", true, false},
 	} {
 		objects := []Object{test.object}
 		objects[0].Identity = maps.Clone(objects[0].Identity)
@@ -172,7 +180,8 @@ func TestPinOfNobody(t *testing.T) {
 	pin := filepath.Join(n.host.Paths.NetnsDirs[0], "cni-"+other)
 	hosttest.PinNetns(t, pin)
 	n.mkdir(n.host.Paths.CNICacheDir, "results")
-	write(t, filepath.Join(n.host.Paths.CNICacheDir, "results", "cut"), `{"kind":"cniCa`) // a crash in the middle of a write
+	// a crash in the middle of a write
+	write(t, filepath.Join(n.host.Paths.CNICacheDir, "results", "cut"), `{"kind":"cniCa`)
 	kinds := []Kind{Netns, CNIAttachment}
 	i := n.inspector()
 	report, history := passes(t, n, i, nil, 1, time.Minute)
@@ -180,7 +189,8 @@ func TestPinOfNobody(t *testing.T) {
 		t.Error("young: ", diff)
 	}
 	report, history = passes(t, n, i, history, 3, 4*time.Minute)
-	if diff := cmp.Diff(map[Kind]Verdict{Netns: Unowned, CNIAttachment: Unowned}, verdictsOf(report, kinds...)); diff != "" {
+	if diff := cmp.Diff(map[Kind]Verdict{Netns: Unowned, CNIAttachment: Unowned},
+		verdictsOf(report, kinds...)); diff != "" {
 		t.Error("old: ", diff)
 	}
 	if n.requests != 0 {
@@ -213,9 +223,12 @@ func TestOwnerByTheRuntime(t *testing.T) {
 			hosttest.PinNetns(t, pin(n))
 			n.sandbox(living, sandbox)
 			n.host.Runtime.SandboxStatus = func(context.Context, string) (*cri.PodSandboxStatusResponse, error) {
-				return &cri.PodSandboxStatusResponse{Info: map[string]string{"info": strings.ReplaceAll(test.info, "%", pin(n))}}, test.err
+				return &cri.PodSandboxStatusResponse{Info: map[string]string{"info": strings.ReplaceAll(test.info, "%",
+					pin(n))}}, test.err
 			}
-			report, _ := n.inspector(func(s *Settings) { *s = Settings{HostNamespaces: true, MassOrphaning: 100} }).Pass(t.Context(), nil)
+			report, _ := n.inspector(func(s *Settings) {
+				*s = Settings{HostNamespaces: true, MassOrphaning: 100}
+			}).Pass(t.Context(), nil)
 			for _, o := range report.Objects {
 				if o.Kind == Netns && (o.Verdict != test.want || o.Pod.UID != test.uid) {
 					t.Errorf("%s of %q: %s", o.Verdict, o.Pod.UID, o.Why)
@@ -296,20 +309,26 @@ func TestLeaseOfADeadSandbox(t *testing.T) {
 func TestLeaseOfASandboxThatIsNotGone(t *testing.T) {
 	for name, bend := range map[string]func(n *node){
 		"CRI has it": func(n *node) {
-			n.sandboxes = append(n.sandboxes, &cri.PodSandbox{Id: deadSandbox, Metadata: &cri.PodSandboxMetadata{Uid: dead}})
+			n.sandboxes = append(n.sandboxes, &cri.PodSandbox{Id: deadSandbox,
+				Metadata: &cri.PodSandboxMetadata{Uid: dead}})
 		},
 		"containerd's container": func(n *node) {
-			n.records = append(n.records, &containers.Container{ID: deadSandbox, Labels: map[string]string{kindLabel: "sandbox"}})
+			n.records = append(n.records, &containers.Container{ID: deadSandbox,
+				Labels: map[string]string{kindLabel: "sandbox"}})
 		},
-		"containerd's record":    func(n *node) { n.stored = []string{deadSandbox} },
-		"containerd's task":      func(n *node) { n.tasks = []*tasks.Process{{ID: deadSandbox}} },
-		"nobody can say":         func(n *node) { n.carrierErr = errors.New("away") },
-		"the pod is known":       func(n *node) { n.add(dead, "p") },
-		"the lease has a label":  func(n *node) { n.leases[0].Labels = map[string]string{"containerd.io/gc.expire": "tomorrow"} },
+		"containerd's record": func(n *node) { n.stored = []string{deadSandbox} },
+		"containerd's task":   func(n *node) { n.tasks = []*tasks.Process{{ID: deadSandbox}} },
+		"nobody can say":      func(n *node) { n.carrierErr = errors.New("away") },
+		"the pod is known":    func(n *node) { n.add(dead, "p") },
+		"the lease has a label": func(n *node) {
+			n.leases[0].Labels = map[string]string{"containerd.io/gc.expire": "tomorrow"}
+		},
 		"another client's lease": func(n *node) { n.leases[0].Labels = map[string]string{"x": "y"} },
 		"nothing at all":         func(n *node) { n.leases[0].CreatedAt = nil }, // the control
 		"containerd is not heard": func(n *node) {
-			n.host.Containerd.Containers = func(context.Context) ([]*containers.Container, error) { return nil, errors.New("away") }
+			n.host.Containerd.Containers = func(context.Context) ([]*containers.Container, error) {
+				return nil, errors.New("away")
+			}
 		},
 	} {
 		checkLease(t, name, bend, name == "nothing at all")
@@ -351,7 +370,8 @@ func (n *node) shim(id string) {
 	if err := os.WriteFile(program, shell, 0o700); err != nil {
 		n.t.Fatal(err)
 	}
-	process, err := os.StartProcess(program, []string{program, "-c", "sleep 60; :", "-", "-namespace", "k8s.io", "-id", id}, &os.ProcAttr{Sys: &syscall.SysProcAttr{Setpgid: true}})
+	process, err := os.StartProcess(program, []string{program, "-c", "sleep 60; :", "-", "-namespace", "k8s.io", "-id",
+		id}, &os.ProcAttr{Sys: &syscall.SysProcAttr{Setpgid: true}})
 	if err != nil {
 		n.t.Fatal(err)
 	}
@@ -370,7 +390,9 @@ func TestLeasesOfOthers(t *testing.T) {
 	if diff := cmp.Diff(map[Verdict]int{Foreign: 4, Live: 1}, got); diff != "" {
 		t.Error(diff)
 	}
-	report, _ = n.inspector(func(s *Settings) { *s = Settings{HostNamespaces: true, MassOrphaning: 9} }).Pass(t.Context(), nil)
+	report, _ = n.inspector(func(s *Settings) {
+		*s = Settings{HostNamespaces: true, MassOrphaning: 9}
+	}).Pass(t.Context(), nil)
 	if diff := cmp.Diff(map[Verdict]int{Foreign: 4, Unowned: 1}, verdicts(report)[Lease]); diff != "" {
 		t.Error(diff)
 	}

@@ -120,7 +120,9 @@ func (l *podLookup) of(cgroup string) cgroupPod {
 	if !ok {
 		found.CgroupPlace, found.ours = l.paths.PlaceOfCgroup(cgroup)
 		found.nested = !found.ours && strings.Contains(cgroup, "kubepods") &&
-			!slices.ContainsFunc(hostcgroup.KubepodsCgroups(l.paths), func(own string) bool { return mount.Below(cgroup, own) })
+			!slices.ContainsFunc(hostcgroup.KubepodsCgroups(l.paths), func(own string) bool {
+				return mount.Below(cgroup, own)
+			})
 		l.known[cgroup] = found
 	}
 	return found
@@ -146,7 +148,8 @@ func (l *podLookup) ofProcess(cgroups map[string]string) (p podProcess, ours, ne
 				p.cgroup = ""
 			}
 			ours, p.uid, p.driver = true, pod.UID, pod.Driver
-			p.container, p.cgroup = max(p.container, pod.ContainerID), max(p.cgroup, cgroup) // whichever order the map has
+			// whichever order the map has
+			p.container, p.cgroup = max(p.container, pod.ContainerID), max(p.cgroup, cgroup)
 		}
 	}
 	if ours && nested {

@@ -70,20 +70,23 @@ func runningSuspects(suspects []*Object, t *Inventory, history History, now find
 	}
 	slices.SortFunc(uids, func(a, b string) int {
 		x, y := history.podSighting(a, now), history.podSighting(b, now)
-		return cmp.Or(cmp.Compare(x.Named.At.SinceBoot, y.Named.At.SinceBoot), cmp.Compare(x.First.SinceBoot, y.First.SinceBoot), cmp.Compare(a, b))
+		return cmp.Or(cmp.Compare(x.Named.At.SinceBoot, y.Named.At.SinceBoot),
+			cmp.Compare(x.First.SinceBoot, y.First.SinceBoot), cmp.Compare(a, b))
 	})
 	return uids
 }
 
 // askOneByName asks the apiserver for the pod that runs and was not asked for longest, if its list lacks it: one in a
 // pass, each once in askAgain.
-func (t *Inventory) askOneByName(ctx context.Context, scan *Scan, running []string, history History, now finding.Timestamp) {
+func (t *Inventory) askOneByName(ctx context.Context, scan *Scan, running []string, history History,
+	now finding.Timestamp) {
 	for _, uid := range running {
 		if !t.Cluster.OK() || has(t.Cluster.Pods, uid) || history.podSighting(uid, now).Named.holds(now) {
 			continue
 		}
 		local := *t
-		answer, err := within(ctx, scan.ends, stageApiserver, "the apiserver", func(ctx context.Context) (NameAnswer, error) {
+		answer, err := within(ctx, scan.ends, stageApiserver, "the apiserver", func(ctx context.Context) (NameAnswer,
+			error) {
 			return askByName(ctx, scan, &local, uid), nil
 		})
 		if err != nil {
@@ -130,13 +133,16 @@ func askListOfName(ctx context.Context, scan *Scan, pod Pod, at finding.Timestam
 func answerOf(found []corev1.Pod, pod Pod, at finding.Timestamp) NameAnswer {
 	for i := range found {
 		if string(found[i].UID) == pod.UID || host.NodePodUID(&found[i]) == pod.UID {
-			return NameAnswer{At: at, Alive: true, Why: fmt.Sprintf("the apiserver has pod %s/%s when asked for it by name", pod.Namespace, pod.Name)}
+			return NameAnswer{At: at, Alive: true,
+				Why: fmt.Sprintf("the apiserver has pod %s/%s when asked for it by name", pod.Namespace, pod.Name)}
 		}
 	}
 	if len(found) == 0 {
-		return NameAnswer{At: at, Gone: true, Why: fmt.Sprintf("the apiserver lists no pod %s/%s on this node", pod.Namespace, pod.Name)}
+		return NameAnswer{At: at, Gone: true, Why: fmt.Sprintf("the apiserver lists no pod %s/%s on this node",
+			pod.Namespace, pod.Name)}
 	}
-	return NameAnswer{At: at, Gone: true, Why: fmt.Sprintf("pod %s/%s is another one now: its UID is %s", pod.Namespace, pod.Name, found[0].UID)}
+	return NameAnswer{At: at, Gone: true, Why: fmt.Sprintf("pod %s/%s is another one now: its UID is %s", pod.Namespace,
+		pod.Name, found[0].UID)}
 }
 
 // runningPod is what one judgement knows of a pod that runs.
@@ -183,7 +189,8 @@ func (p *runningPod) count(t *Inventory, now finding.Timestamp) {
 func (p *runningPod) missing(s Settings, now finding.Timestamp) []string {
 	var missing []string
 	if n := len(p.Denials); n == 0 || p.Denials[n-1].Since(p.Denials[0]) < s.RunningSpacing {
-		missing = append(missing, fmt.Sprintf("it runs, so the apiserver must deny it twice, %s apart", round(s.RunningSpacing)))
+		missing = append(missing, fmt.Sprintf("it runs, so the apiserver must deny it twice, %s apart",
+			round(s.RunningSpacing)))
 	}
 	switch {
 	case p.Named.At.IsZero():
@@ -204,7 +211,8 @@ func contrary(t *Inventory, history History, now finding.Timestamp) []string {
 		if !ok {
 			answer = history.podSighting(uid, now).Named
 		}
-		if answer.Alive && answer.holds(now) && t.Cluster.OK() && !has(t.Cluster.Pods, uid) && t.runs(uid, history, now) {
+		if answer.Alive && answer.holds(now) && t.Cluster.OK() && !has(t.Cluster.Pods, uid) &&
+			t.runs(uid, history, now) {
 			names = append(names, t.Runtime.Pods[uid].Namespace+"/"+t.Runtime.Pods[uid].Name)
 		}
 	}
@@ -224,7 +232,8 @@ func (j *evaluation) onlyOneRuns(objects []Assessment) {
 	for i := range objects {
 		o := &objects[i]
 		if o.Running && o.Verdict == Leftover && o.Pod.UID != first {
-			o.Verdict, o.Why = Candidate, fmt.Sprintf("not yet: another running pod is first, %s; pods that run are released one at a time", first)
+			o.Verdict, o.Why = Candidate, fmt.Sprintf("not yet: another running pod is first, %s; pods that run are "+
+				"released one at a time", first)
 		}
 	}
 }

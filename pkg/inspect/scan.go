@@ -46,13 +46,20 @@ func newScan(ctx context.Context, h *host.Host, ends deadline) *Scan {
 		resolved.Paths.NetnsDirs = append(resolved.Paths.NetnsDirs, resolve(h.Files, dir))
 	}
 	s := &Scan{Host: &resolved, dirs: make(map[string]string), ends: ends}
-	s.mounts = once(ctx, s, stageLocal, "the mount table", func(context.Context) ([]mount.Mount, error) { return mount.Table(&resolved) })
-	s.processes = once(ctx, s, stageLocal, "/proc", func(ctx context.Context) (processTable, error) { return readProcesses(ctx, &resolved) })
+	s.mounts = once(ctx, s, stageLocal, "the mount table", func(context.Context) ([]mount.Mount, error) {
+		return mount.Table(&resolved)
+	})
+	s.processes = once(ctx, s, stageLocal, "/proc", func(ctx context.Context) (processTable, error) {
+		return readProcesses(ctx, &resolved)
+	})
 	s.attachments = once(ctx, s, stageLocal, "the cache of CNI", func(context.Context) ([]cni.Attachment, error) {
 		return cni.Attachments(&resolved)
 	})
-	s.pins = once(ctx, s, stageLocal, "network namespaces", func(context.Context) ([]pin, error) { return s.readPins() })
-	s.kubelet = once(ctx, s, stageLocal, "the search for kubelet's process", func(context.Context) (host.Process, error) {
+	s.pins = once(ctx, s, stageLocal, "network namespaces", func(context.Context) ([]pin, error) {
+		return s.readPins()
+	})
+	s.kubelet = once(ctx, s, stageLocal, "the search for kubelet's process", func(context.Context) (host.Process,
+		error) {
 		if h.Kubelet.Process == nil {
 			return host.Process{}, fmt.Errorf("kubelet: %w", hosterr.ErrNotConfigured)
 		}
@@ -71,7 +78,8 @@ func newScan(ctx context.Context, h *host.Host, ends deadline) *Scan {
 }
 
 // once returns a function that reads something when it is first called, and gives up on it when the stage is over.
-func once[T any](ctx context.Context, s *Scan, of stage, what string, read func(context.Context) (T, error)) func() (T, error) {
+func once[T any](ctx context.Context, s *Scan, of stage, what string, read func(context.Context) (T, error)) func() (T,
+	error) {
 	return sync.OnceValues(func() (T, error) { return within(ctx, s.ends, of, what, read) })
 }
 

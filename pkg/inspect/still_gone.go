@@ -42,7 +42,8 @@ func (i *Inspector) StillGone(ctx context.Context, pod Pod) error {
 	case manifests.Err != nil:
 		return fmt.Errorf("pod %s may be a static one (%s): the manifests: %w", pod.UID, why, manifests.Err)
 	case len(manifests.Missing) > 0:
-		return fmt.Errorf("pod %s may be a static one (%s): kubelet has no pod for the manifest of %s yet", pod.UID, why, manifests.Missing[0])
+		return fmt.Errorf("pod %s may be a static one (%s): kubelet has no pod for the manifest of %s yet", pod.UID,
+			why, manifests.Missing[0])
 	}
 	return nil
 }
@@ -57,7 +58,8 @@ func looksStatic(scan *Scan, uid string) (bool, string) {
 		return true, "the runtime does not tell: " + err.Error()
 	}
 	for _, s := range sandboxes {
-		if source := s.GetAnnotations()[sourceAnnotation]; s.GetMetadata().GetUid() == uid && source != "" && source != "api" {
+		if source := s.GetAnnotations()[sourceAnnotation]; s.GetMetadata().GetUid() == uid && source != "" &&
+			source != "api" {
 			return true, "its source is " + source
 		}
 	}

@@ -23,37 +23,57 @@ func TestStillGone(t *testing.T) {
 		bend func(n *fullNode)
 		want string // part of the error; empty: still gone
 	}{
-		"a pod":                            {uidOf(3), func(*fullNode) {}, ""},
-		"a static pod":                     {goneStatic, func(*fullNode) {}, ""},
-		"nobody's":                         {"", func(*fullNode) {}, "which pod it belongs to"},
-		"kubelet has it again":             {uidOf(3), func(n *fullNode) { n.add(uidOf(3), "web-3") }, "kubelet has pod " + uidOf(3) + " again: default/web-3"},
-		"kubelet has the static pod again": {goneStatic, func(n *fullNode) { n.kubelet[goneStatic] = n.pod(goneStatic, "kube-system", "x") }, "kubelet has pod"},
+		"a pod":        {uidOf(3), func(*fullNode) {}, ""},
+		"a static pod": {goneStatic, func(*fullNode) {}, ""},
+		"nobody's":     {"", func(*fullNode) {}, "which pod it belongs to"},
+		"kubelet has it again": {uidOf(3), func(n *fullNode) {
+			n.add(uidOf(3), "web-3")
+		}, "kubelet has pod " + uidOf(3) + " again: default/web-3"},
+		"kubelet has the static pod again": {goneStatic, func(n *fullNode) {
+			n.kubelet[goneStatic] = n.pod(goneStatic, "kube-system", "x")
+		}, "kubelet has pod"},
 		"kubelet does not answer": {uidOf(3), func(n *fullNode) {
 			n.host.Kubelet.Pods = func(context.Context) ([]corev1.Pod, error) { return nil, errors.New("refused") }
 		}, "refused"},
-		"kubelet was just started": {uidOf(3), func(n *fullNode) { n.now.SinceBoot = 24*time.Hour + time.Minute }, "kubelet has been up for 1m0s of 10m0s"},
+		"kubelet was just started": {uidOf(3), func(n *fullNode) {
+			n.now.SinceBoot = 24*time.Hour + time.Minute
+		}, "kubelet has been up for 1m0s of 10m0s"},
 		"kubelet's process is not there": {uidOf(3), func(n *fullNode) {
 			n.host.Kubelet.Process = func() (host.Process, error) { return host.Process{}, errors.New("no process") }
 		}, "no process"},
-		"its manifest is back, and unread":  {goneStatic, func(n *fullNode) { manifest(n, "new.yaml", "{metadata: {name: x}}") }, "no pod for the manifest of default/x-node-a yet"},
-		"a manifest cannot be read":         {goneStatic, func(n *fullNode) { manifest(n, "new.yaml", "}") }, "new.yaml"},
-		"a manifest without a name":         {goneStatic, func(n *fullNode) { manifest(n, "new.yaml", "{metadata: {}}") }, "names no pod"},
-		"the manifests are not known":       {goneStatic, func(n *fullNode) { n.host.Paths.StaticPods = "" }, "not known"},
-		"an unread manifest of its own UID": {uidOf(3), func(n *fullNode) { manifest(n, "new.yaml", "{metadata: {name: x, uid: "+uidOf(3)+"}}") }, "gives its pod the UID"},
+		"its manifest is back, and unread": {goneStatic, func(n *fullNode) {
+			manifest(n, "new.yaml", "{metadata: {name: x}}")
+		}, "no pod for the manifest of default/x-node-a yet"},
+		"a manifest cannot be read": {goneStatic, func(n *fullNode) {
+			manifest(n, "new.yaml", "}")
+		}, "new.yaml"},
+		"a manifest without a name": {goneStatic, func(n *fullNode) {
+			manifest(n, "new.yaml", "{metadata: {}}")
+		}, "names no pod"},
+		"the manifests are not known": {goneStatic, func(n *fullNode) {
+			n.host.Paths.StaticPods = ""
+		}, "not known"},
+		"an unread manifest of its own UID": {uidOf(3), func(n *fullNode) {
+			manifest(n, "new.yaml", "{metadata: {name: x, uid: "+uidOf(3)+"}}")
+		}, "gives its pod the UID"},
 		"... beside one that is broken": {uidOf(3), func(n *fullNode) {
 			manifest(n, "a.yaml", "}")
 			manifest(n, "new.yaml", "{metadata: {name: x, uid: "+uidOf(3)+"}}")
 		}, "gives its pod the UID"},
 		"kubelet ignores hidden manifests": {goneStatic, func(n *fullNode) { manifest(n, ".new.yaml", "}") }, ""},
-		"others' manifests do not concern": {uidOf(3), func(n *fullNode) { manifest(n, "new.yaml", "{metadata: {name: x}}") }, ""},
-		"nor do broken ones":               {uidOf(3), func(n *fullNode) { manifest(n, "new.yaml", "}") }, ""},
+		"others' manifests do not concern": {uidOf(3), func(n *fullNode) {
+			manifest(n, "new.yaml", "{metadata: {name: x}}")
+		}, ""},
+		"nor do broken ones": {uidOf(3), func(n *fullNode) { manifest(n, "new.yaml", "}") }, ""},
 		"a static pod by its sandbox": {uidOf(3), func(n *fullNode) {
 			manifest(n, "new.yaml", "{metadata: {name: x}}")
 			n.sandboxes[uidOf(3)].Annotations = map[string]string{sourceAnnotation: "file"}
 		}, "its source is file"},
 		"a static pod for all that is known": {uidOf(3), func(n *fullNode) {
 			manifest(n, "new.yaml", "{metadata: {name: x}}")
-			n.host.Runtime.Sandboxes = func(context.Context) ([]*cri.PodSandbox, error) { return nil, errors.New("away") }
+			n.host.Runtime.Sandboxes = func(context.Context) ([]*cri.PodSandbox, error) {
+				return nil, errors.New("away")
+			}
 		}, "the runtime does not tell: away"},
 	}
 	for name, test := range tests {
@@ -81,12 +101,15 @@ func TestManifestIsBack(t *testing.T) {
 		want          Verdict
 		why           string
 	}{
-		"none":                  {goneStatic, "", Leftover, ""},
-		"none, own UID":         {own, "", Leftover, ""},
-		"unread":                {goneStatic, "{metadata: {name: x}}", Unknown, "no pod for the manifest of default/x-node-a yet"},
-		"unreadable":            {goneStatic, "}", Unknown, "a static pod; the manifests: "},
-		"unread, own UID":       {own, "{metadata: {name: x, uid: " + own + "}}", Live, "new.yaml gives its pod this UID"},
-		"too large":             {goneStatic, "{metadata: {name: x}}" + strings.Repeat(" ", maxManifest), Unknown, "no file of at most"},
+		"none":          {goneStatic, "", Leftover, ""},
+		"none, own UID": {own, "", Leftover, ""},
+		"unread": {goneStatic, "{metadata: {name: x}}", Unknown,
+			"no pod for the manifest of default/x-node-a yet"},
+		"unreadable": {goneStatic, "}", Unknown, "a static pod; the manifests: "},
+		"unread, own UID": {own, "{metadata: {name: x, uid: " + own + "}}", Live,
+			"new.yaml gives its pod this UID"},
+		"too large": {goneStatic, "{metadata: {name: x}}" + strings.Repeat(" ", maxManifest), Unknown,
+			"no file of at most"},
 		"another one, own UID":  {own, "{metadata: {name: x}}", Leftover, ""},
 		"one that kubelet has":  {goneStatic, "{metadata: {name: etcd, namespace: kube-system}}", Leftover, ""},
 		"of another namespace":  {goneStatic, "{metadata: {name: etcd}}", Unknown, "default/etcd-node-a"},

@@ -21,7 +21,8 @@ func (j *evaluation) unowned(o *Object, witnesses map[string]Answer, sighting Si
 	}
 	age := j.now.Since(sighting.First)
 	if sighting.Passes < j.settings.Passes || age < j.settings.Grace {
-		return Live, fmt.Sprintf("nothing names its pod yet: seen in %d passes over %s, it may just be starting", sighting.Passes, round(age))
+		return Live, fmt.Sprintf("nothing names its pod yet: seen in %d passes over %s, it may just be starting",
+			sighting.Passes, round(age))
 	}
 	return Unowned, fmt.Sprintf("%s; seen in %d passes over %s: left to a person", why,
 		sighting.Passes, round(age))

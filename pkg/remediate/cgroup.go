@@ -14,7 +14,8 @@ import (
 func cgroupAction() Action {
 	return Action{
 		Kind: inspect.Cgroup, Order: 80,
-		Summary: "StopUnit of the pod's slice and its containers' scopes, then rmdir, leaf first; v1 memory.force_empty before",
+		Summary: "StopUnit of the pod's slice and its containers' scopes, then rmdir, leaf first; v1 " +
+			"memory.force_empty before",
 		Plan: func(o inspect.Assessment, _ Settings) (string, string) {
 			return fmt.Sprintf("remove the empty cgroup %s", o.ID), ""
 		},

@@ -20,17 +20,20 @@ import (
 
 func TestCgroupNeeds(t *testing.T) {
 	mount := func(kind string) inspect.Assessment {
-		return inspect.Assessment{Object: inspect.Object{Kind: inspect.Mount, Identity: inspect.Identity{"type": kind, "point": "/p"}}}
+		return inspect.Assessment{Object: inspect.Object{Kind: inspect.Mount, Identity: inspect.Identity{"type": kind,
+			"point": "/p"}}}
 	}
 	container := func(state string) inspect.Assessment {
-		return inspect.Assessment{Object: inspect.Object{Kind: inspect.Container, ID: "c", Facts: map[string]string{"state": state}}}
+		return inspect.Assessment{Object: inspect.Object{Kind: inspect.Container, ID: "c",
+			Facts: map[string]string{"state": state}}}
 	}
 	for name, test := range map[string]struct {
 		rest []inspect.Assessment
 		want string
 	}{
-		"nothing":             {nil, ""},
-		"a volume in memory":  {[]inspect.Assessment{mount("ext4"), mount("tmpfs")}, "a volume in memory is still mounted on /p"},
+		"nothing": {nil, ""},
+		"a volume in memory": {[]inspect.Assessment{mount("ext4"), mount("tmpfs")},
+			"a volume in memory is still mounted on /p"},
 		"other volumes":       {[]inspect.Assessment{mount("ext4"), mount("nfs4")}, ""},
 		"a running container": {[]inspect.Assessment{container("RUNNING")}, "container c is still there"},
 		"one that may run":    {[]inspect.Assessment{container("UNKNOWN")}, "container c is still there"},
@@ -45,19 +48,22 @@ func TestCgroupNeeds(t *testing.T) {
 // Leaf first; at one depth that of systemd first, which takes the others away with it.
 func TestCgroupOrder(t *testing.T) {
 	var all []inspect.Assessment
-	for _, id := range []string{"memory/pod", "memory/pod/c", "pids/pod/c", "systemd/pod", "systemd/pod/c", "pids/pod", "pids/pod/c/d"} {
+	for _, id := range []string{"memory/pod", "memory/pod/c", "pids/pod/c", "systemd/pod", "systemd/pod/c", "pids/pod",
+		"pids/pod/c/d"} {
 		hierarchy, _, _ := strings.Cut(id, "/")
 		if hierarchy == "systemd" {
 			hierarchy = "name=systemd"
 		}
-		all = append(all, inspect.Assessment{Object: inspect.Object{ID: id, Facts: map[string]string{"hierarchy": hierarchy}}})
+		all = append(all, inspect.Assessment{Object: inspect.Object{ID: id,
+			Facts: map[string]string{"hierarchy": hierarchy}}})
 	}
 	slices.SortStableFunc(all, cgroupAction().Less)
 	var got []string
 	for _, o := range all {
 		got = append(got, o.ID)
 	}
-	want := []string{"pids/pod/c/d", "systemd/pod/c", "memory/pod/c", "pids/pod/c", "systemd/pod", "memory/pod", "pids/pod"}
+	want := []string{"pids/pod/c/d", "systemd/pod/c", "memory/pod/c", "pids/pod/c", "systemd/pod", "memory/pod",
+		"pids/pod"}
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Error(diff)
 	}
@@ -77,7 +83,8 @@ func TestProcessHasItsGrace(t *testing.T) {
 	w.settings.ProcessGrace = 20 * time.Second
 	uid := mutatetest.UID(t)
 	last := filepath.Join(w.Dir, "last-words")
-	w.Shell(uid, w.Cgroups(uid, ""), "trap 'sleep 0.5; echo done > "+last+"; exit' TERM; echo ready; while :; do sleep 0.1; done")
+	w.Shell(uid, w.Cgroups(uid, ""), "trap 'sleep 0.5; echo done > "+last+
+		"; exit' TERM; echo ready; while :; do sleep 0.1; done")
 	began := time.Now()
 	outcome := w.release()
 	if got, err := os.ReadFile(last); err != nil || string(got) != "done\n" {
@@ -117,7 +124,8 @@ func TestReleaseInTheTreeOfOurDriverOnly(t *testing.T) {
 	ours := w.Cgroups(uid, "")
 	w.Shell(uid, ours, "echo ready; while :; do sleep 0.1; done")
 	id := strings.ReplaceAll(strings.Trim(w.Host.Paths.CgroupRoot, "/"), "-", "_")
-	slice := filepath.Join(id+".slice", id+"-kubepods.slice", id+"-kubepods-pod"+strings.ReplaceAll(theirs, "-", "_")+".slice")
+	slice := filepath.Join(id+".slice", id+"-kubepods.slice", id+"-kubepods-pod"+strings.ReplaceAll(theirs, "-", "_")+
+		".slice")
 	var others []string
 	for _, dir := range ours {
 		point := strings.TrimSuffix(dir, filepath.Join(w.Host.Paths.CgroupRoot, "kubepods/besteffort/pod"+uid))

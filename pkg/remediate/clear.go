@@ -120,7 +120,8 @@ func clearFile(tree []mutate.Entry, entry mutate.Entry) (how, string) {
 	if isVolumeNote(entry.Path) {
 		mount := path.Join(path.Dir(entry.Path), "mount")
 		if hasChildren(tree, mount) {
-			return 0, fmt.Sprintf("%s is not empty: a volume's data may have been written where it ought to be mounted", mount)
+			return 0, fmt.Sprintf("%s is not empty: a volume's data may have been written where it ought to be mounted",
+				mount)
 		}
 		return moveAway, ""
 	}

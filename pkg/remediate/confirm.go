@@ -107,7 +107,8 @@ func (p *podRelease) accountFor(ctx context.Context, report inspect.Report) erro
 	for _, step := range p.steps {
 		if now, listed := find(p.rest, step.Kind, step.ID); listed {
 			if !sameIdentity(now.Identity, step.Object.Identity) {
-				return p.stopFor("%s %s is no longer what was judged: %v instead of %v", step.Kind, step.ID, now.Identity, step.Object.Identity)
+				return p.stopFor("%s %s is no longer what was judged: %v instead of %v", step.Kind, step.ID,
+					now.Identity, step.Object.Identity)
 			}
 			continue
 		}

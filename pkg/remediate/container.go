@@ -25,7 +25,8 @@ func containerAction() Action {
 			if err != nil {
 				return err
 			}
-			if err := t.Mutator.StopContainer(ctx, container, graceOf(o.Facts["terminationGracePeriod"], t.Settings)); err != nil {
+			if err := t.Mutator.StopContainer(ctx, container, graceOf(o.Facts["terminationGracePeriod"],
+				t.Settings)); err != nil {
 				return fmt.Errorf("stop container: %w", err)
 			}
 			if err := t.Hit("container: stopped"); err != nil {
@@ -35,7 +36,9 @@ func containerAction() Action {
 		},
 		Gone: func(ctx context.Context, t Tools, o inspect.Assessment) (bool, error) {
 			containers, err := listCRI(ctx, t.Host.Runtime.Containers)
-			return err == nil && !slices.ContainsFunc(containers, func(c *cri.Container) bool { return c.GetId() == o.ID }), err
+			return err == nil && !slices.ContainsFunc(containers, func(c *cri.Container) bool {
+				return c.GetId() == o.ID
+			}), err
 		},
 	}
 }

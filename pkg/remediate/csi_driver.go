@@ -153,7 +153,8 @@ func (w *driverWatch) look(ctx context.Context, t Tools) (driverLook, error) {
 // What cannot be told is not noted: it proves nothing in either direction.
 func (w *driverWatch) observe(ctx context.Context, t Tools, report inspect.Report) error {
 	if !slices.ContainsFunc(report.Objects, func(o inspect.Assessment) bool {
-		stays := o.Verdict == inspect.Leftover || o.Verdict == inspect.Candidate && report.At.Since(o.FirstSeen) >= driverPatience
+		stays := o.Verdict == inspect.Leftover || o.Verdict == inspect.Candidate &&
+			report.At.Since(o.FirstSeen) >= driverPatience
 		return stays && (o.Kind == inspect.PodDirectory || isCSI(o))
 	}) {
 		return nil
@@ -163,7 +164,8 @@ func (w *driverWatch) observe(ctx context.Context, t Tools, report inspect.Repor
 		looks = nil // what cannot be read is begun anew, and proves nothing till then
 	}
 	now := t.Host.Clock()
-	if n := len(looks); n > 0 && looks[n-1].At.Boot == now.Boot && now.SinceBoot-looks[n-1].At.SinceBoot < driverSpacing && now.SinceBoot >= looks[n-1].At.SinceBoot {
+	if n := len(looks); n > 0 && looks[n-1].At.Boot == now.Boot &&
+		now.SinceBoot-looks[n-1].At.SinceBoot < driverSpacing && now.SinceBoot >= looks[n-1].At.SinceBoot {
 		return nil
 	}
 	look, err := w.look(ctx, t)

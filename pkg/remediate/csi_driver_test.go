@@ -48,27 +48,51 @@ func TestDriverGoneSince(t *testing.T) {
 		looks []driverLook
 		want  string // empty: proven gone
 	}{
-		"three times over ten minutes":   {looked(0, 5, 10), ""},
-		"a look each two minutes":        {looked(0, 2, 4, 6, 8, 10), ""},
-		"never":                          {nil, "nobody has looked"},
-		"once":                           {looked(10), "1 times over 0s"},
-		"twice":                          {looked(0, 10), "2 times over 10m0s"},
-		"three times, too short":         {looked(0, 5, 9.9), "3 times over 9m"},
-		"three times, two at once":       {looked(0, 9.9, 10), "2 times"},
-		"a long time without a look":     {looked(0, 5, 50), "1 times"},
-		"from the future":                {looked(0, 20, 10), "1 times"},
-		"another boot":                   {with(looked(0, 5, 10), 0, func(l *driverLook) { l.At.Boot = "a" }), "2 times"},
-		"no boot known":                  {with(looked(0, 5, 10), 2, func(l *driverLook) { l.At.Boot = "" }), "cannot be told"},
-		"another CSINode":                {with(looked(0, 5, 10), 0, func(l *driverLook) { l.CSINode = "v" }), "2 times"},
-		"seen first":                     {with(looked(0, 5, 10), 0, func(l *driverLook) { l.Named = []string{driver} }), "2 times"},
-		"seen in between":                {with(looked(0, 5, 10), 1, func(l *driverLook) { l.Named = []string{driver} }), "1 times"},
-		"seen now":                       {with(looked(0, 5, 10), 2, func(l *driverLook) { l.Named = []string{driver} }), "CSINode names it"},
-		"seen now, in other letters":     {with(looked(0, 5, 10), 2, func(l *driverLook) { l.Named = []string{"A.Example.com"} }), "CSINode names it"},
-		"answers now":                    {with(looked(0, 5, 10), 2, func(l *driverLook) { l.Speak = []string{"A.example.com"} }), "answers"},
-		"a place of its name":            {with(looked(0, 5, 10), 2, func(l *driverLook) { l.Places = []string{"/k/plugins/A.EXAMPLE.com/x"} }), "in use"},
-		"somebody who does not say who":  {with(looked(0, 5, 10), 2, func(l *driverLook) { l.Unknown = []string{"/k/plugins/x.sock"} }), "does not say"},
-		"somebody unknown in between":    {with(looked(0, 5, 10), 1, func(l *driverLook) { l.Unknown = []string{"/k/plugins/x.sock"} }), "1 times"},
-		"another driver is there always": {with(looked(0, 5, 10), 2, func(l *driverLook) { l.Named = []string{"b.example.com"} }), ""},
+		"three times over ten minutes": {looked(0, 5, 10), ""},
+		"a look each two minutes":      {looked(0, 2, 4, 6, 8, 10), ""},
+		"never":                        {nil, "nobody has looked"},
+		"once":                         {looked(10), "1 times over 0s"},
+		"twice":                        {looked(0, 10), "2 times over 10m0s"},
+		"three times, too short":       {looked(0, 5, 9.9), "3 times over 9m"},
+		"three times, two at once":     {looked(0, 9.9, 10), "2 times"},
+		"a long time without a look":   {looked(0, 5, 50), "1 times"},
+		"from the future":              {looked(0, 20, 10), "1 times"},
+		"another boot": {with(looked(0, 5, 10), 0, func(l *driverLook) {
+			l.At.Boot = "a"
+		}), "2 times"},
+		"no boot known": {with(looked(0, 5, 10), 2, func(l *driverLook) {
+			l.At.Boot = ""
+		}), "cannot be told"},
+		"another CSINode": {with(looked(0, 5, 10), 0, func(l *driverLook) {
+			l.CSINode = "v"
+		}), "2 times"},
+		"seen first": {with(looked(0, 5, 10), 0, func(l *driverLook) {
+			l.Named = []string{driver}
+		}), "2 times"},
+		"seen in between": {with(looked(0, 5, 10), 1, func(l *driverLook) {
+			l.Named = []string{driver}
+		}), "1 times"},
+		"seen now": {with(looked(0, 5, 10), 2, func(l *driverLook) {
+			l.Named = []string{driver}
+		}), "CSINode names it"},
+		"seen now, in other letters": {with(looked(0, 5, 10), 2, func(l *driverLook) {
+			l.Named = []string{"A.Example.com"}
+		}), "CSINode names it"},
+		"answers now": {with(looked(0, 5, 10), 2, func(l *driverLook) {
+			l.Speak = []string{"A.example.com"}
+		}), "answers"},
+		"a place of its name": {with(looked(0, 5, 10), 2, func(l *driverLook) {
+			l.Places = []string{"/k/plugins/A.EXAMPLE.com/x"}
+		}), "in use"},
+		"somebody who does not say who": {with(looked(0, 5, 10), 2, func(l *driverLook) {
+			l.Unknown = []string{"/k/plugins/x.sock"}
+		}), "does not say"},
+		"somebody unknown in between": {with(looked(0, 5, 10), 1, func(l *driverLook) {
+			l.Unknown = []string{"/k/plugins/x.sock"}
+		}), "1 times"},
+		"another driver is there always": {with(looked(0, 5, 10), 2, func(l *driverLook) {
+			l.Named = []string{"b.example.com"}
+		}), ""},
 	} {
 		t.Run(name, func(t *testing.T) {
 			got := goneSince(test.looks, driver)
@@ -83,7 +107,8 @@ func TestDriverGoneSince(t *testing.T) {
 func (w *world) withNote(driver, handle string) (uid, note string) {
 	w.t.Helper()
 	uid = mutatetest.UID(w.t)
-	return uid, w.Write(w.PodDir(uid, "volumes/kubernetes.io~csi/pvc-1/vol_data.json"), volumeNoteOf("pvc-1", handle, driver))
+	return uid, w.Write(w.PodDir(uid, "volumes/kubernetes.io~csi/pvc-1/vol_data.json"),
+		volumeNoteOf("pvc-1", handle, driver))
 }
 
 // stays releases, and makes sure that a note is still there and why.
@@ -201,7 +226,8 @@ func TestDriverStillThere(t *testing.T) {
 			startDriver(w, "A.example.com")
 		}, "answers"},
 		"the directory of plugins is a link": {func(w *world) {
-			if err := os.Symlink(w.Mkdir(filepath.Join(w.Dir, "elsewhere")), filepath.Join(w.Host.Paths.KubeletRoot, "plugins")); err != nil {
+			if err := os.Symlink(w.Mkdir(filepath.Join(w.Dir, "elsewhere")), filepath.Join(w.Host.Paths.KubeletRoot,
+				"plugins")); err != nil {
 				w.t.Fatal(err)
 			}
 		}, "cannot be told"},
@@ -309,7 +335,8 @@ func TestDriverErrorIsLoggedOnce(t *testing.T) {
 	for _, pass := range []struct {
 		err  error
 		logs int // so far
-	}{{errors.New("away"), 1}, {errors.New("away"), 1}, {errors.New("refused"), 2}, {nil, 2}, {errors.New("refused"), 3}} {
+	}{{errors.New("away"), 1}, {errors.New("away"), 1}, {errors.New("refused"), 2}, {nil, 2},
+		{errors.New("refused"), 3}} {
 		w.csiNode = func() (*storagev1.CSINode, error) { return namesDrivers(), pass.err }
 		now.SinceBoot += driverSpacing
 		if _, err := runner.survey(t.Context(), w.inspect()); err != nil {

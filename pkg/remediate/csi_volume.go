@@ -91,10 +91,12 @@ func volumeNeeded(ctx context.Context, t Tools, uid string, entry mutate.Entry) 
 		return fmt.Sprintf("%s was written anew", entry.Path)
 	}
 	if why := t.Drivers.notGone(ctx, t, note.Driver); why != "" {
-		return fmt.Sprintf("%s is how kubelet knows that CSI driver %s has to take the volume down: %s", entry.Path, note.Driver, why)
+		return fmt.Sprintf("%s is how kubelet knows that CSI driver %s has to take the volume down: %s", entry.Path,
+			note.Driver, why)
 	}
 	if why := staged(ctx, t, note); why != "" {
-		return fmt.Sprintf("%s: volume %s of CSI driver %s is still staged on this node: %s", entry.Path, note.Handle, note.Driver, why)
+		return fmt.Sprintf("%s: volume %s of CSI driver %s is still staged on this node: %s", entry.Path, note.Handle,
+			note.Driver, why)
 	}
 	node, err := askNode(ctx, t)
 	if err != nil {
@@ -156,7 +158,8 @@ func stagedAt(names []string, note volumeNote) string {
 		switch {
 		case at(1) == handle, at(0) == "pv" && at(1) == volume:
 			return name
-		case at(0) == "volumeDevices" && (at(1) == volume || at(2) == volume && (at(1) == "staging" || at(1) == "publish")):
+		case at(0) == "volumeDevices" && (at(1) == volume || at(2) == volume &&
+			(at(1) == "staging" || at(1) == "publish")):
 			return name
 		}
 	}
@@ -206,7 +209,9 @@ func kubeletWorks(ctx context.Context, t Tools) string {
 	}
 	for labels, count := range samples {
 		if count > 0 && !strings.Contains(labels, `config="desired"`) {
-			return fmt.Sprintf("kubelet still works on %g pods that nobody wants any more {%s}: one may be this volume's", count, labels)
+			return fmt.Sprintf(
+				"kubelet still works on %g pods that nobody wants any more {%s}: one may be this volume's", count,
+				labels)
 		}
 	}
 	return ""

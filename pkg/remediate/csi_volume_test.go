@@ -60,7 +60,8 @@ func TestStagedAt(t *testing.T) {
 		csi + "a.example.com/" + handleSum("vol/2") + "/globalmount": false,
 		csi + "pv/pvc~2/globalmount":                                 false,
 		csi + "volumeDevices/staging/pvc~2":                          false,
-		csi:                                                          false, csi + "a.example.com": false, "plugins/a.example.com/csi.sock": false, "": false,
+		csi:                                                          false, csi + "a.example.com": false,
+		"plugins/a.example.com/csi.sock": false, "": false,
 	} {
 		if got := stagedAt([]string{"/", name}, note); (got != "") != want {
 			t.Errorf("%q: %q", name, got)
@@ -82,11 +83,21 @@ func TestVolumeNeeded(t *testing.T) {
 		"a globalmount": {func(w *world) {
 			w.Mount("tmpfs", plugins(w, driver, handleSum(handle), "globalmount"), "tmpfs", 0)
 		}, "still staged"},
-		"a globalmount that is not mounted": {func(w *world) { w.Mkdir(plugins(w, driver, handleSum(handle), "globalmount")) }, "still staged"},
-		"of a driver in other letters":      {func(w *world) { w.Mkdir(plugins(w, "A.Example.com", handleSum(handle))) }, "still staged"},
-		"of another driver":                 {func(w *world) { w.Mkdir(plugins(w, "b.example.com", handleSum(handle))) }, "still staged"},
-		"an old globalmount":                {func(w *world) { w.Mkdir(plugins(w, "pv/pvc-1/globalmount")) }, "still staged"},
-		"a device":                          {func(w *world) { w.Write(plugins(w, "volumeDevices/staging/pvc-1"), "") }, "still staged"},
+		"a globalmount that is not mounted": {func(w *world) {
+			w.Mkdir(plugins(w, driver, handleSum(handle), "globalmount"))
+		}, "still staged"},
+		"of a driver in other letters": {func(w *world) {
+			w.Mkdir(plugins(w, "A.Example.com", handleSum(handle)))
+		}, "still staged"},
+		"of another driver": {func(w *world) {
+			w.Mkdir(plugins(w, "b.example.com", handleSum(handle)))
+		}, "still staged"},
+		"an old globalmount": {func(w *world) {
+			w.Mkdir(plugins(w, "pv/pvc-1/globalmount"))
+		}, "still staged"},
+		"a device": {func(w *world) {
+			w.Write(plugins(w, "volumeDevices/staging/pvc-1"), "")
+		}, "still staged"},
 		"another volume of the driver": {func(w *world) {
 			w.Mount("tmpfs", plugins(w, driver, handleSum("disks/vol-2"), "globalmount"), "tmpfs", 0)
 		}, ""},
@@ -108,7 +119,8 @@ func TestVolumeNeeded(t *testing.T) {
 			w.attached = []corev1.AttachedVolume{{Name: "kubernetes.io/csi/" + driver + "^" + handle}}
 		}, "volumesAttached"},
 		"another volume is in use": {func(w *world) {
-			w.inUse = []corev1.UniqueVolumeName{"kubernetes.io/csi/" + driver + "^disks/vol-12", "kubernetes.io/csi/" + driver + "^vol-1"}
+			w.inUse = []corev1.UniqueVolumeName{"kubernetes.io/csi/" + driver + "^disks/vol-12", "kubernetes.io/csi/" +
+				driver + "^vol-1"}
 		}, ""},
 		"kubelet works on a terminated pod": {func(w *world) {
 			w.working[`config="orphan",lifecycle="terminated",static=""`] = 1
@@ -116,8 +128,10 @@ func TestVolumeNeeded(t *testing.T) {
 		"kubelet works on a pod of the runtime": {func(w *world) {
 			w.working[`config="runtime_only",lifecycle="terminated",static="unknown"`] = 2
 		}, "kubelet still works on 2"},
-		"completed jobs are desired": {func(w *world) { w.working[`config="desired",lifecycle="terminated",static=""`] = 5 }, ""},
-		"kubelet shows no count":     {func(w *world) { w.working = nil }, "cannot be told"},
+		"completed jobs are desired": {func(w *world) {
+			w.working[`config="desired",lifecycle="terminated",static=""`] = 5
+		}, ""},
+		"kubelet shows no count": {func(w *world) { w.working = nil }, "cannot be told"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			w := newWorld(t)
@@ -169,15 +183,18 @@ func TestVolumeNeededUnclear(t *testing.T) {
 func TestOneOfTwoVolumesIsStaged(t *testing.T) {
 	w := newWorld(t)
 	uid, _ := w.withNote("a.example.com", "v-1")
-	w.Write(w.PodDir(uid, "volumes/kubernetes.io~csi/pvc-2/vol_data.json"), volumeNoteOf("pvc-2", "v-2", "a.example.com"))
+	w.Write(w.PodDir(uid, "volumes/kubernetes.io~csi/pvc-2/vol_data.json"),
+		volumeNoteOf("pvc-2", "v-2", "a.example.com"))
 	w.Write(w.PodDir(uid, "etc-hosts"), "hosts")
-	w.Mkdir(filepath.Join(w.Host.Paths.KubeletRoot, "plugins/kubernetes.io/csi/a.example.com", handleSum("v-2"), "globalmount"))
+	w.Mkdir(filepath.Join(w.Host.Paths.KubeletRoot, "plugins/kubernetes.io/csi/a.example.com", handleSum("v-2"),
+		"globalmount"))
 	before := mutatetest.Snapshot(t, w.PodDir(uid))
 	steps, err := w.runner().Plan(t.Context(), w.inspect())
 	if err != nil || len(steps) != 1 || !strings.Contains(steps[0].Blocked, "still staged") {
 		t.Errorf("plan: %v, %+v", err, steps)
 	}
-	if text := describe(w.release()); !strings.Contains(text, "volume v-2 of CSI driver a.example.com is still staged") {
+	if text := describe(w.release()); !strings.Contains(text,
+		"volume v-2 of CSI driver a.example.com is still staged") {
 		t.Error(text)
 	}
 	unchanged(t, "the pod's directory", before, mutatetest.Snapshot(t, w.PodDir(uid)))
@@ -186,8 +203,9 @@ func TestOneOfTwoVolumesIsStaged(t *testing.T) {
 // Whatever a pod puts in the place of kubelet's note, the release ends soon, refuses, and lets go of the lock.
 func TestStrangeNotes(t *testing.T) {
 	for name, make := range map[string]func(name string) error{
-		"a pipe":   func(name string) error { return unix.Mkfifo(name, 0o600) },
-		"a device": func(name string) error { return unix.Mknod(name, unix.S_IFCHR|0o600, int(unix.Mkdev(1, 5))) }, // zero
+		"a pipe": func(name string) error { return unix.Mkfifo(name, 0o600) },
+		// zero
+		"a device": func(name string) error { return unix.Mknod(name, unix.S_IFCHR|0o600, int(unix.Mkdev(1, 5))) },
 		"a socket": func(name string) error { return unix.Mknod(name, unix.S_IFSOCK|0o600, 0) },
 		"a link":   func(name string) error { return os.Symlink("/dev/zero", name) },
 		"a link to a pipe": func(name string) error {
@@ -206,13 +224,16 @@ func TestStrangeNotes(t *testing.T) {
 			return file.Truncate(1 << 40)
 		},
 		"of a user": func(name string) error {
-			return errors.Join(os.WriteFile(name, []byte(volumeNoteOf("pvc-1", "v", "a.example.com")), 0o600), os.Chown(name, 1000, 0))
+			return errors.Join(os.WriteFile(name, []byte(volumeNoteOf("pvc-1", "v", "a.example.com")), 0o600),
+				os.Chown(name, 1000, 0))
 		},
 		"anybody's to write": func(name string) error {
-			return errors.Join(os.WriteFile(name, []byte(volumeNoteOf("pvc-1", "v", "a.example.com")), 0o600), os.Chmod(name, 0o606))
+			return errors.Join(os.WriteFile(name, []byte(volumeNoteOf("pvc-1", "v", "a.example.com")), 0o600),
+				os.Chmod(name, 0o606))
 		},
 		"with a second name": func(name string) error {
-			return errors.Join(os.WriteFile(name, []byte(volumeNoteOf("pvc-1", "v", "a.example.com")), 0o600), os.Link(name, name+".2"))
+			return errors.Join(os.WriteFile(name, []byte(volumeNoteOf("pvc-1", "v", "a.example.com")), 0o600),
+				os.Link(name, name+".2"))
 		},
 		"nothing": func(string) error { return nil },
 	} {
@@ -230,7 +251,8 @@ func TestStrangeNotes(t *testing.T) {
 				t.Errorf("plan: %v, %+v", err, steps)
 			}
 			text := describe(w.release())
-			if len(w.Mounts(m.Point)) != 1 || !strings.Contains(text, "which CSI driver the volume is of cannot be told") {
+			if len(w.Mounts(m.Point)) != 1 || !strings.Contains(text,
+				"which CSI driver the volume is of cannot be told") {
 				t.Error(text)
 			}
 			if took := time.Since(begin); took > time.Minute {
@@ -251,16 +273,19 @@ func TestStrangeNotes(t *testing.T) {
 func TestPodDirectoryNeeds(t *testing.T) {
 	action := podDirectoryAction()
 	object := func(kind inspect.Kind, facts map[string]string) inspect.Assessment {
-		return inspect.Assessment{Object: inspect.Object{Kind: kind, ID: "0123456789", Identity: inspect.Identity{"point": "/p"}, Facts: facts}}
+		return inspect.Assessment{Object: inspect.Object{Kind: kind, ID: "0123456789",
+			Identity: inspect.Identity{"point": "/p"}, Facts: facts}}
 	}
 	var got []string
 	for _, rest := range []inspect.Assessment{
 		object(inspect.Mount, nil), object(inspect.Process, nil), object(inspect.Container, nil),
-		object(inspect.Process, map[string]string{"state": "Z"}), object(inspect.PodDirectory, nil), object(inspect.Cgroup, nil),
+		object(inspect.Process, map[string]string{"state": "Z"}), object(inspect.PodDirectory, nil),
+		object(inspect.Cgroup, nil),
 	} {
 		got = append(got, action.Needs(object(inspect.PodDirectory, nil), []inspect.Assessment{rest}, Settings{}))
 	}
-	want := []string{"/p is still mounted", "process 0123456789 is still there", "container 0123456789 is still there", "", "", ""}
+	want := []string{"/p is still mounted", "process 0123456789 is still there", "container 0123456789 is still there",
+		"", "", ""}
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Error(diff)
 	}
@@ -280,12 +305,14 @@ func TestClearanceOfAnotherDirectory(t *testing.T) {
 		}}
 	}
 	tools := w.runner().tools
-	if err := removePodDirectory(t.Context(), tools, judged(uid, w.PodDir(uid), mutatetest.FileID(t, w.PodDir(other)))); !errors.Is(err, mutate.ErrChanged) {
+	if err := removePodDirectory(t.Context(), tools,
+		judged(uid, w.PodDir(uid), mutatetest.FileID(t, w.PodDir(other)))); !errors.Is(err, mutate.ErrChanged) {
 		t.Errorf("another inode: %v", err)
 	}
 	var refusal mutate.Refusal
 	// The inode is right, the name is not: whose directory it is cannot be told.
-	for _, o := range []inspect.Assessment{judged(uid, w.PodDir(other), id), judged("", w.PodDir(uid), id), judged("", "", id)} {
+	for _, o := range []inspect.Assessment{judged(uid, w.PodDir(other), id), judged("", w.PodDir(uid), id),
+		judged("", "", id)} {
 		if err := removePodDirectory(t.Context(), tools, o); !errors.As(err, &refusal) {
 			t.Errorf("%s of %q: %v", o.ID, o.Pod.UID, err)
 		}

@@ -36,7 +36,8 @@ func (w *world) disagree() {
 			return nil, err
 		}
 		for _, pod := range pods {
-			if pod.Namespace == namespace && strings.HasSuffix(name, string(pod.UID)[:8]) { // as tests name sandboxes and pods
+			// as tests name sandboxes and pods
+			if pod.Namespace == namespace && strings.HasSuffix(name, string(pod.UID)[:8]) {
 				return &pod, nil
 			}
 		}
@@ -44,7 +45,8 @@ func (w *world) disagree() {
 	}
 }
 
-func (w *world) seenBy(who string, pods func(context.Context) ([]corev1.Pod, error)) func(context.Context) ([]corev1.Pod, error) {
+func (w *world) seenBy(who string, pods func(context.Context) ([]corev1.Pod, error)) func(context.Context) (
+	[]corev1.Pod, error) {
 	return func(ctx context.Context) ([]corev1.Pod, error) {
 		all, err := pods(ctx)
 		return slices.DeleteFunc(all, func(p corev1.Pod) bool { return w.blind[who][string(p.UID)] }), err
@@ -66,7 +68,11 @@ func TestWitnessesDisagree(t *testing.T) {
 		"only the apiserver lists it": func(w *world, uid string) { w.blind[kubelet][uid] = true },
 		"kubelet has no other pod":    func(w *world, uid string) { delete(w.known, uid); w.hideOthers(kubelet) },
 		"the list has no other pod":   func(w *world, uid string) { delete(w.known, uid); w.hideOthers(list) },
-		"neither has any pod":         func(w *world, uid string) { w.known = nil; w.hideOthers(kubelet); w.hideOthers(list) },
+		"neither has any pod": func(w *world, uid string) {
+			w.known = nil
+			w.hideOthers(kubelet)
+			w.hideOthers(list)
+		},
 		"kubelet loses it in the midst": func(w *world, uid string) {
 			delete(w.known, uid)
 			w.onConfirm = func(int) { w.hideOthers(kubelet) }
@@ -122,7 +128,8 @@ func TestRunningPodIsKept(t *testing.T) {
 		}
 	}
 	for _, o := range w.inspect().Objects {
-		if o.Pod.UID == uid && (o.Verdict != inspect.Live || o.Kind == inspect.Container && o.Facts["state"] != "RUNNING") {
+		if o.Pod.UID == uid && (o.Verdict != inspect.Live || o.Kind == inspect.Container &&
+			o.Facts["state"] != "RUNNING") {
 			t.Errorf("%s %s: %s: %s", o.Kind, o.ID, o.Verdict, o.Why)
 		}
 	}
@@ -133,14 +140,16 @@ func TestPlanTakesOneRunningPod(t *testing.T) {
 	var report inspect.Report
 	for _, uid := range []string{"c", "a", "b"} {
 		report.Objects = append(report.Objects, inspect.Assessment{
-			Object: inspect.Object{Kind: inspect.Process, ID: uid, Pod: inspect.Pod{UID: uid}}, Verdict: inspect.Leftover, Running: uid != "b",
+			Object:  inspect.Object{Kind: inspect.Process, ID: uid, Pod: inspect.Pod{UID: uid}},
+			Verdict: inspect.Leftover, Running: uid != "b",
 		})
 	}
 	var got []string
 	for _, step := range Plan(report, Policy{Settings: Settings{Mode: On, PodsPerHour: 2}}, finding.Timestamp{}) {
 		got = append(got, step.Group+" "+step.Blocked)
 	}
-	want := []string{"a ", "b ", "c a container of it runs, and pod a, of which that is true, too, is released first: one at a time"}
+	want := []string{"a ", "b ", "c a container of it runs, and pod a, of which that is true, too, is released " +
+		"first: one at a time"}
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Error(diff)
 	}

@@ -59,15 +59,26 @@ func TestOptOut(t *testing.T) {
 		objects []inspect.Assessment
 		want    string
 	}{
-		"nothing is opted out":         {nil, []inspect.Assessment{object(inspect.Cgroup, "c", "", inspect.Leftover)}, ""},
-		"another one":                  {[]string{"kube-system"}, []inspect.Assessment{object(inspect.Cgroup, "c", "ns", inspect.Leftover)}, ""},
-		"this one":                     {[]string{"a", "ns"}, []inspect.Assessment{object(inspect.Cgroup, "c", "ns", inspect.Leftover)}, "namespace ns is opted out"},
-		"not known, as no sandbox is":  {[]string{"kube-system"}, []inspect.Assessment{object(inspect.Cgroup, "c", "", inspect.Leftover)}, "namespace is not known"},
-		"known of a part only":         {[]string{"kube-system"}, []inspect.Assessment{object(inspect.Sandbox, "s", "ns", inspect.Leftover), object(inspect.Cgroup, "c", "", inspect.Leftover)}, "not known"},
-		"a part is in it":              {[]string{"kube-system"}, []inspect.Assessment{object(inspect.Sandbox, "s", "kube-system", inspect.Leftover), object(inspect.Cgroup, "c", "ns", inspect.Leftover)}, "kube-system is opted out"},
-		"a part that is not proven is": {[]string{"kube-system"}, []inspect.Assessment{object(inspect.Sandbox, "s", "kube-system", inspect.Candidate), object(inspect.Cgroup, "c", "ns", inspect.Leftover)}, "kube-system is opted out"},
+		"nothing is opted out": {nil, []inspect.Assessment{object(inspect.Cgroup, "c", "", inspect.Leftover)},
+			""},
+		"another one": {[]string{"kube-system"},
+			[]inspect.Assessment{object(inspect.Cgroup, "c", "ns", inspect.Leftover)}, ""},
+		"this one": {[]string{"a", "ns"},
+			[]inspect.Assessment{object(inspect.Cgroup, "c", "ns", inspect.Leftover)}, "namespace ns is opted out"},
+		"not known, as no sandbox is": {[]string{"kube-system"},
+			[]inspect.Assessment{object(inspect.Cgroup, "c", "", inspect.Leftover)}, "namespace is not known"},
+		"known of a part only": {[]string{"kube-system"},
+			[]inspect.Assessment{object(inspect.Sandbox, "s", "ns", inspect.Leftover),
+				object(inspect.Cgroup, "c", "", inspect.Leftover)}, "not known"},
+		"a part is in it": {[]string{"kube-system"},
+			[]inspect.Assessment{object(inspect.Sandbox, "s", "kube-system", inspect.Leftover),
+				object(inspect.Cgroup, "c", "ns", inspect.Leftover)}, "kube-system is opted out"},
+		"a part that is not proven is": {[]string{"kube-system"},
+			[]inspect.Assessment{object(inspect.Sandbox, "s", "kube-system", inspect.Candidate),
+				object(inspect.Cgroup, "c", "ns", inspect.Leftover)}, "kube-system is opted out"},
 		"one that is not proven and tells nothing": {
-			[]string{"kube-system"}, []inspect.Assessment{object(inspect.Sandbox, "s", "", inspect.Candidate), object(inspect.Cgroup, "c", "ns", inspect.Leftover)}, "",
+			[]string{"kube-system"}, []inspect.Assessment{object(inspect.Sandbox, "s", "", inspect.Candidate),
+				object(inspect.Cgroup, "c", "ns", inspect.Leftover)}, "",
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -94,7 +105,9 @@ func TestKillSwitch(t *testing.T) {
 		"a directory":          {func(t *testing.T, file string) { os.Mkdir(file, 0o700) }, "is there"},
 		"a link to nowhere":    {func(t *testing.T, file string) { os.Symlink("nowhere", file) }, "is there"},
 		"a FIFO":               {func(t *testing.T, file string) { syscall.Mkfifo(file, 0o600) }, "is there"},
-		"below a file":         {func(t *testing.T, file string) { writeTo(t, filepath.Dir(file), "") }, "may be there"},
+		"below a file": {func(t *testing.T, file string) {
+			writeTo(t, filepath.Dir(file), "")
+		}, "may be there"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			s := newScript(t)

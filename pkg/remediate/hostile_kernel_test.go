@@ -110,7 +110,8 @@ func newHostilePod(w *world, seed uint64) *hostilePod {
 
 // cgroups gives it some with the host's names, and processes in them.
 func (p *hostilePod) cgroups() {
-	names := []string{"", "system.slice", "kubepods.slice/init.scope", "kubepods/besteffort/pod" + mutatetest.UID(p.t), `a\x2db.scope`, "user.slice"}
+	names := []string{"", "system.slice", "kubepods.slice/init.scope", "kubepods/besteffort/pod" + mutatetest.UID(p.t),
+		`a\x2db.scope`, "user.slice"}
 	for range p.rng.IntN(4) {
 		dirs := p.Cgroups(p.uid, filepath.Join(mutatetest.Hex(p.t, 64), names[p.rng.IntN(len(names))]))
 		if p.rng.IntN(2) == 0 {
@@ -223,7 +224,8 @@ func (p *hostilePod) mayGo(harm string) bool {
 		return false
 	}
 	own := func(uid string) bool { return strings.Contains(harm, uid) }
-	return !p.alive && own(p.uid) || slices.ContainsFunc(*p.gone, own) || strings.Contains(harm, "nodeagent-quarantine/.")
+	return !p.alive && own(p.uid) || slices.ContainsFunc(*p.gone, own) ||
+		strings.Contains(harm, "nodeagent-quarantine/.")
 }
 
 // remove takes the rest away: what was not released on purpose.

@@ -66,12 +66,14 @@ type simPod struct {
 // String names what is left of a pod.
 func (p *simPod) String() string {
 	return fmt.Sprintf("%s pod %s: sandbox %.6s, container %.6s, runs %t, PIDs %v, %d mounts, %d cgroups, directory %t",
-		p.life, p.name, p.sandbox, p.container, p.runs, slices.Collect(maps.Keys(p.pids)), len(p.mounts), len(p.cgroups), p.dir)
+		p.life, p.name, p.sandbox, p.container, p.runs, slices.Collect(maps.Keys(p.pids)), len(p.mounts),
+		len(p.cgroups), p.dir)
 }
 
 // empty reports whether nothing is left of a pod.
 func (p *simPod) empty() bool {
-	return p.sandbox == "" && p.container == "" && len(p.pids) == 0 && len(p.mounts) == 0 && len(p.cgroups) == 0 && !p.dir
+	return p.sandbox == "" && p.container == "" && len(p.pids) == 0 && len(p.mounts) == 0 && len(p.cgroups) == 0 &&
+		!p.dir
 }
 
 // hostile is a node whose kernel is a tree of files and whose witnesses fail, lie and change their minds at any call.
@@ -136,7 +138,8 @@ func newHostile(t testing.TB, seed uint64) *hostile {
 	n.host = &host.Host{
 		NodeName: "node", Files: host.Files{Root: n.root}, Clock: n.clock,
 		Paths: host.Paths{
-			InitPID: 1, KubeletRoot: "/var/lib/kubelet", StaticPods: "/manifests", CgroupMount: "/sys/fs/cgroup", CgroupRoot: "/",
+			InitPID: 1, KubeletRoot: "/var/lib/kubelet", StaticPods: "/manifests", CgroupMount: "/sys/fs/cgroup",
+			CgroupRoot:   "/",
 			CgroupDriver: "cgroupfs",
 		},
 	}
@@ -207,7 +210,8 @@ func (n *hostile) add(i int, l life) {
 	if p.runs || p.sandbox != "" && some() {
 		p.container = n.hex(64)
 	}
-	for _, below := range []string{"", "/" + n.hex(64), "/" + n.hex(64) + "/system.slice", "/" + n.hex(64) + "/kubepods/podx"} {
+	for _, below := range []string{"", "/" + n.hex(64), "/" + n.hex(64) + "/system.slice", "/" + n.hex(64) +
+		"/kubepods/podx"} {
 		if p.runs || some() {
 			p.cgroups = append(p.cgroups, "/kubepods/besteffort/pod"+p.uid+below)
 		}
@@ -223,7 +227,8 @@ func (n *hostile) add(i int, l life) {
 		n.mkdir("/var/lib/kubelet/pods/" + p.uid + "/volumes")
 		for range n.rng.IntN(3) {
 			id := n.number()
-			p.mounts[id] = fmt.Sprintf("/var/lib/kubelet/pods/%s/volumes/kubernetes.io~secret/v%d", p.uid, n.rng.IntN(2))
+			p.mounts[id] = fmt.Sprintf("/var/lib/kubelet/pods/%s/volumes/kubernetes.io~secret/v%d", p.uid,
+				n.rng.IntN(2))
 		}
 	}
 }
@@ -232,13 +237,15 @@ func (n *hostile) process(p *simPod, cgroup string) {
 	pid, start := n.number(), n.number()
 	p.pids[pid] = uint64(start)
 	n.write(fmt.Sprintf("/proc/%d/cgroup", pid), "0::"+cgroup+"\n")
-	n.write(fmt.Sprintf("/proc/%d/stat", pid), fmt.Sprintf("%d (sleep) S 1 %d %d 0 -1 0 0 0 0 0 0 0 0 0 20 0 1 0 %d 0 0 %s\n",
-		pid, pid, pid, start, strings.Repeat("0 ", 28)))
+	n.write(fmt.Sprintf("/proc/%d/stat", pid),
+		fmt.Sprintf("%d (sleep) S 1 %d %d 0 -1 0 0 0 0 0 0 0 0 0 20 0 1 0 %d 0 0 %s\n",
+			pid, pid, pid, start, strings.Repeat("0 ", 28)))
 }
 
 func (n *hostile) manifest(p *simPod) {
-	n.write("/manifests/"+p.name+".yaml", fmt.Sprintf("apiVersion: v1\nkind: Pod\nmetadata: {name: %s, namespace: kube-system}\n",
-		strings.TrimSuffix(p.name, "-node")))
+	n.write("/manifests/"+p.name+".yaml",
+		fmt.Sprintf("apiVersion: v1\nkind: Pod\nmetadata: {name: %s, namespace: kube-system}\n",
+			strings.TrimSuffix(p.name, "-node")))
 }
 
 // table writes the mount table.
@@ -404,13 +411,15 @@ func (n *hostile) witnesses() {
 			return nil, err
 		}
 		return n.known(true, func(p *simPod) bool {
-			return n.faults.empty || n.faults.halfBlind && p.life == running && victim(p) || n.faults.apiserver && victim(p)
+			return n.faults.empty || n.faults.halfBlind && p.life == running && victim(p) || n.faults.apiserver &&
+				victim(p)
 		}), nil
 	}
 	h.Cluster.Node = func(ctx context.Context) (*corev1.Node, error) {
-		return &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "node"}, Status: corev1.NodeStatus{NodeInfo: corev1.NodeSystemInfo{
-			MachineID: "machine", BootID: "boot", KubeletVersion: "v1.36.3",
-		}}}, n.called(ctx)
+		return &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "node"},
+			Status: corev1.NodeStatus{NodeInfo: corev1.NodeSystemInfo{
+				MachineID: "machine", BootID: "boot", KubeletVersion: "v1.36.3",
+			}}}, n.called(ctx)
 	}
 	h.Cluster.Pod = func(ctx context.Context, namespace, name string) (*corev1.Pod, error) {
 		if err := n.called(ctx); err != nil {
@@ -422,7 +431,8 @@ func (n *hostile) witnesses() {
 			}
 		}
 		if resource := (schema.GroupResource{Resource: "pods"}); n.faults.node {
-			return nil, apierrors.NewForbidden(resource, name, errors.New("no relationship found between node and this object"))
+			return nil, apierrors.NewForbidden(resource, name,
+				errors.New("no relationship found between node and this object"))
 		} else {
 			return nil, apierrors.NewNotFound(resource, name)
 		}
@@ -462,9 +472,11 @@ func (n *hostile) containers() []*cri.Container {
 			state = cri.ContainerState_CONTAINER_RUNNING
 		}
 		all = append(all, &cri.Container{
-			Id: p.container, PodSandboxId: p.sandbox, CreatedAt: 8, State: state, Metadata: &cri.ContainerMetadata{Name: "app"},
+			Id: p.container, PodSandboxId: p.sandbox, CreatedAt: 8, State: state,
+			Metadata: &cri.ContainerMetadata{Name: "app"},
 			Labels: map[string]string{
-				"io.kubernetes.pod.uid": p.uid, "io.kubernetes.pod.namespace": pod.Namespace, "io.kubernetes.pod.name": p.name,
+				"io.kubernetes.pod.uid": p.uid, "io.kubernetes.pod.namespace": pod.Namespace,
+				"io.kubernetes.pod.name": p.name,
 			},
 		})
 	}
@@ -517,7 +529,8 @@ func (n *hostile) act(_ context.Context, _ Tools, o inspect.Assessment) error {
 		n.take(p, o)
 	}
 	if !n.calm && n.rng.Float64() < n.faults.unreliable {
-		return []error{errors.New("simulated: failed"), mutate.ErrBusy, mutate.ErrChanged, mutate.Refusal{Why: "simulated"}}[n.rng.IntN(4)]
+		return []error{errors.New("simulated: failed"), mutate.ErrBusy, mutate.ErrChanged,
+			mutate.Refusal{Why: "simulated"}}[n.rng.IntN(4)]
 	}
 	return nil
 }
@@ -581,9 +594,11 @@ func (n *hostile) runner(inspector func() inspect.Report) *Runner {
 	n.t.Helper()
 	r, err := New(Options{
 		Settings: Settings{
-			Mode: On, PodsPerHour: 1000, KillSwitch: "/stop", Lock: filepath.Join(n.root, "lock"), VerifyWithin: time.Nanosecond,
+			Mode: On, PodsPerHour: 1000, KillSwitch: "/stop", Lock: filepath.Join(n.root, "lock"),
+			VerifyWithin: time.Nanosecond,
 		},
-		Host: n.host, Mutator: &mutate.Mutator{}, Log: slog.New(slog.DiscardHandler), StateDir: filepath.Join(n.root, "state"),
+		Host: n.host, Mutator: &mutate.Mutator{}, Log: slog.New(slog.DiscardHandler),
+		StateDir: filepath.Join(n.root, "state"),
 		Confirm: func(ctx context.Context, _ string) (inspect.Report, error) {
 			if err := n.called(ctx); err != nil {
 				return inspect.Report{}, err
@@ -623,7 +638,8 @@ func (n *hostile) run() {
 		history = next
 		n.released = map[string]bool{}
 		outcome, err := n.runner(func() inspect.Report {
-			confirming, _ := inspect.New(n.host, n.settings(), slog.New(slog.DiscardHandler)).Pass(n.t.Context(), history, simulatedKinds...)
+			confirming, _ := inspect.New(n.host, n.settings(), slog.New(slog.DiscardHandler)).Pass(n.t.Context(),
+				history, simulatedKinds...)
 			return confirming
 		}).Release(n.t.Context(), report)
 		if err != nil {

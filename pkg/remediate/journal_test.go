@@ -123,9 +123,11 @@ func TestJournalMemory(t *testing.T) {
 	records := []Record{
 		{At: ago(5 * time.Hour), Event: Begin, Group: "whole"}, {Event: Finish, Group: "whole", Result: Released},
 		{At: ago(4 * time.Hour), Event: Begin, Group: "part"},
-		{Event: Intent, Group: "part", Kind: inspect.Mount, ID: "m"}, {Event: End, Group: "part", Kind: inspect.Mount, ID: "m", Result: Failed},
+		{Event: Intent, Group: "part", Kind: inspect.Mount, ID: "m"}, {Event: End, Group: "part", Kind: inspect.Mount,
+			ID: "m", Result: Failed},
 		{Event: Finish, Group: "part", Result: Incomplete},
-		{At: ago(3 * time.Hour), Event: Begin, Group: "stopped"}, {Event: Finish, Group: "stopped", Result: Interrupted},
+		{At: ago(3 * time.Hour), Event: Begin, Group: "stopped"},
+		{Event: Finish, Group: "stopped", Result: Interrupted},
 		{At: ago(time.Hour), Event: Begin, Group: "cut"}, {Event: Intent, Group: "cut", Kind: inspect.Process, ID: "7"},
 	}
 	want := map[string]Attempt{
@@ -157,7 +159,8 @@ func FuzzParseJournal(f *testing.F) {
 func TestAttemptsIdle(t *testing.T) {
 	records := []Record{
 		{Event: Begin, Group: "waited"}, {Event: Finish, Group: "waited", Result: Incomplete},
-		{Event: Begin, Group: "tried"}, {Event: Intent, Group: "tried"}, {Event: End, Group: "tried"}, {Event: Finish, Group: "tried", Result: Incomplete},
+		{Event: Begin, Group: "tried"}, {Event: Intent, Group: "tried"}, {Event: End, Group: "tried"},
+		{Event: Finish, Group: "tried", Result: Incomplete},
 	}
 	all := attempts(records)
 	if !all["waited"].Idle || all["tried"].Idle || !all["tried"].Finished {

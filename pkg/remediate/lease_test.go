@@ -78,7 +78,8 @@ func TestReleaseLeaseOfADeadSandbox(t *testing.T) {
 	before["lease moby "+attached.ContainerID] = held.census(map[string]string{})["lease moby "+attached.ContainerID]
 	outcome := w.release()
 	want := map[inspect.Kind][]Result{
-		inspect.CNIAttachment: {Released}, inspect.Netns: {Released}, inspect.Link: {Vanished}, inspect.Lease: {Released},
+		inspect.CNIAttachment: {Released}, inspect.Netns: {Released}, inspect.Link: {Vanished},
+		inspect.Lease: {Released},
 	}
 	if diff := cmp.Diff(want, results(outcome)); diff != "" {
 		t.Error(diff, describe(outcome))

@@ -35,7 +35,8 @@ func TestLockIsNobodysRuntimeDirectory(t *testing.T) {
 		t.Error("the unit has no runtime directory: what does this test prove?")
 	}
 	for _, lock := range []string{defaultLock, formerLock} {
-		if got := (Settings{Lock: lock}).locks(); !slices.Contains(got, defaultLock) || !slices.Contains(got, formerLock) {
+		if got := (Settings{Lock: lock}).locks(); !slices.Contains(got, defaultLock) ||
+			!slices.Contains(got, formerLock) {
 			t.Errorf("%s: an agent of an earlier version may hold another: %q", lock, got)
 		}
 	}
@@ -65,7 +66,8 @@ func TestReleaseBusy(t *testing.T) {
 		lock := s.hold(held...)
 		s.stop()
 		outcome, err := s.release()
-		if err != nil || !outcome.Busy || outcome.Acted() || !strings.Contains(outcome.Stopped, "another release is running") {
+		if err != nil || !outcome.Busy || outcome.Acted() || !strings.Contains(outcome.Stopped,
+			"another release is running") {
 			t.Errorf("%s: %v: %s", name, err, describe(outcome))
 		}
 		lock.Unlock()
@@ -170,7 +172,8 @@ func TestReleasePlansUnderTheLock(t *testing.T) {
 	s.stop()
 	synctest.Test(t, func(t *testing.T) {
 		patient := s.runner().Waiting(time.Minute, func(string) {
-			write(t, open(t, s.host.Files.Path("state")), Record{At: now, Event: Begin, Group: uid2}, Record{At: now, Event: Finish, Group: uid2})
+			write(t, open(t, s.host.Files.Path("state")), Record{At: now, Event: Begin, Group: uid2},
+				Record{At: now, Event: Finish, Group: uid2})
 			lock.Unlock()
 		})
 		outcome, err := patient.Release(t.Context(), s.report())

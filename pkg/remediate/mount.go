@@ -77,7 +77,8 @@ func innermostFirst(a, b inspect.Assessment) int {
 func noContainers(_ inspect.Assessment, rest []inspect.Assessment, _ Settings) string {
 	for _, other := range rest {
 		if other.Kind == inspect.Container && other.Facts["state"] != "EXITED" {
-			return fmt.Sprintf("container %s is %s", short(other.ID), cmp.Or(other.Facts["state"], "in an unknown state"))
+			return fmt.Sprintf("container %s is %s", short(other.ID),
+				cmp.Or(other.Facts["state"], "in an unknown state"))
 		}
 	}
 	return ""
@@ -138,7 +139,8 @@ func strangersOf(ctx context.Context, t Tools, m mutate.Mount) ([]inspect.Holder
 	if at < 0 {
 		return nil, fmt.Errorf("mount %d: %w", m.ID, mutate.ErrChanged)
 	}
-	held, incomplete, err := hostholders.Holders(ctx, t.Host, []hostholders.Holdable{{Path: m.Point, Mount: &mounts[at]}})
+	held, incomplete, err := hostholders.Holders(ctx, t.Host,
+		[]hostholders.Holdable{{Path: m.Point, Mount: &mounts[at]}})
 	if err == nil && incomplete != "" {
 		err = fmt.Errorf("the search was cut short %s", incomplete)
 	}
@@ -149,7 +151,8 @@ func strangersOf(ctx context.Context, t Tools, m mutate.Mount) ([]inspect.Holder
 	for _, h := range held[0] {
 		stat, err := t.Host.ProcStat(h.PID)
 		if err != nil || stat.PPID != os.Getpid() {
-			strangers = append(strangers, inspect.Holder{PID: h.PID, Command: h.Comm, How: h.How, Pod: inspect.Pod{UID: h.UID}})
+			strangers = append(strangers, inspect.Holder{PID: h.PID, Command: h.Comm, How: h.How,
+				Pod: inspect.Pod{UID: h.UID}})
 		}
 	}
 	return strangers, nil

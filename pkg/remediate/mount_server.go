@@ -53,11 +53,13 @@ func fuseServed(ctx context.Context, t Tools, m mutate.Mount) (bool, error) {
 	major, minor, _ := strings.Cut(m.Device, ":")
 	connection, err := strconv.Atoi(minor)
 	if err != nil || major != "0" {
-		return false, mutate.Refusal{Why: fmt.Sprintf("%s: its FUSE connection cannot be told from device %q", m.Point, m.Device)}
+		return false, mutate.Refusal{Why: fmt.Sprintf("%s: its FUSE connection cannot be told from device %q", m.Point,
+			m.Device)}
 	}
 	servers, err := hostholders.FUSEServers(ctx, t.Host, connection)
 	if err != nil {
-		return false, mutate.Refusal{Why: fmt.Sprintf("%s: whether its FUSE server lives cannot be told: %v", m.Point, err)}
+		return false, mutate.Refusal{Why: fmt.Sprintf("%s: whether its FUSE server lives cannot be told: %v", m.Point,
+			err)}
 	}
 	if len(servers) > 0 {
 		t.Log.Info("a FUSE mount says that its server is gone, but it is held", "mount", m.Point, "pid", servers[0])

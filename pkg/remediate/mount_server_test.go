@@ -46,7 +46,8 @@ func TestLivingServerIsNotForced(t *testing.T) {
 		errno           unix.Errno
 		want            string
 	}{
-		"answers after 3 s":                  {3 * time.Second, 100 * time.Millisecond, unix.ENOSYS, "silent, but not proven dead"},
+		"answers after 3 s": {3 * time.Second, 100 * time.Millisecond, unix.ENOSYS,
+			"silent, but not proven dead"},
 		"says what it cannot reach is gone":  {0, 0, unix.ENOTCONN, "busy"},
 		"says that what it serves was ended": {0, 0, unix.ESHUTDOWN, "busy"},
 		"has an old handle":                  {0, 0, unix.ESTALE, "busy"},
@@ -168,7 +169,8 @@ func TestServerDead(t *testing.T) {
 		"CephFS, the client was evicted": {fsType: "ceph", probe: answer(syscall.ESHUTDOWN), dead: true},
 		"FUSE, nobody holds it":          {fsType: "fuse.x", probe: answer(syscall.ENOTCONN), dead: true},
 		"FUSE, cannot be looked at": {
-			fsType: "fuse.x", probe: answer(syscall.ENOTCONN), files: map[string]string{"proc/7/task/7/fd": ""}, refuse: "cannot be told",
+			fsType: "fuse.x", probe: answer(syscall.ENOTCONN), files: map[string]string{"proc/7/task/7/fd": ""},
+			refuse: "cannot be told",
 		},
 		"cannot be asked": {fsType: "nfs4", refuse: "no way to ask"},
 		"too many hang": {
@@ -193,12 +195,14 @@ func TestServerDead(t *testing.T) {
 				held(t, root, file, content)
 			}
 			tools := Tools{
-				Host: &host.Host{Files: host.Files{Root: root}, Prober: probe.Prober{Do: test.probe}}, Log: slog.New(slog.DiscardHandler),
+				Host:     &host.Host{Files: host.Files{Root: root}, Prober: probe.Prober{Do: test.probe}},
+				Log:      slog.New(slog.DiscardHandler),
 				patience: patience{server: 10 * time.Millisecond},
 			}
 			sign, err := serverDead(t.Context(), tools, mutate.Mount{FSType: test.fsType, Device: "0:45", Point: "/x"})
 			var refusal mutate.Refusal
-			if (sign != "") != test.dead || errors.As(err, &refusal) != (test.refuse != "") || !strings.Contains(refusal.Why, test.refuse) {
+			if (sign != "") != test.dead || errors.As(err, &refusal) != (test.refuse != "") ||
+				!strings.Contains(refusal.Why, test.refuse) {
 				t.Errorf("sign %q, error %v; want dead %v, refused %q", sign, err, test.dead, test.refuse)
 			}
 		})

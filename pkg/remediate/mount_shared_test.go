@@ -19,7 +19,8 @@ func TestReleaseKeepsDisksOfHost(t *testing.T) {
 	uid := mutatetest.UID(t)
 	data, local := w.Mkdir(filepath.Join(w.Dir, "data")), filepath.Join(w.Dir, "local")
 	w.Mount("local", local, "tmpfs", 0)
-	planned := []string{w.PodDir(uid, "volume-subpaths/data/app/0"), w.PodDir(uid, "volumes/kubernetes.io~local-volume/pv")}
+	planned := []string{w.PodDir(uid, "volume-subpaths/data/app/0"),
+		w.PodDir(uid, "volumes/kubernetes.io~local-volume/pv")}
 	w.Mount(data, planned[0], "", unix.MS_BIND)
 	w.Mount(local, planned[1], "", unix.MS_BIND)
 	for _, dir := range []string{data, local} {
@@ -78,7 +79,8 @@ func TestReleaseKeepsVolumesOfLivingPods(t *testing.T) {
 	}
 	now := w.Table(os.Getpid())
 	for id, line := range want {
-		own := strings.Contains(line, "/"+uid+"/") && !strings.Contains(line, w.living) && strings.Contains(line, "token")
+		own := strings.Contains(line, "/"+uid+"/") && !strings.Contains(line, w.living) &&
+			strings.Contains(line, "token")
 		if now[id] == "" && !own {
 			t.Errorf("gone: %s\n%s", line, text)
 		}

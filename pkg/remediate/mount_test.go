@@ -44,12 +44,15 @@ func TestMountPlanRefuses(t *testing.T) {
 		facts map[string]string
 		want  string
 	}{
-		"ours":                           {map[string]string{"table": "host"}, ""},
-		"kubelet's own":                  {map[string]string{"table": "kubelet"}, "kubelet's own mount namespace"},
-		"its unmount would reach others": {map[string]string{"table": "host", "refused": "mount 7 would go"}, "mount 7 would go"},
+		"ours":          {map[string]string{"table": "host"}, ""},
+		"kubelet's own": {map[string]string{"table": "kubelet"}, "kubelet's own mount namespace"},
+		"its unmount would reach others": {map[string]string{"table": "host", "refused": "mount 7 would go"},
+			"mount 7 would go"},
 	} {
-		does, refusal := action.Plan(inspect.Assessment{Object: inspect.Object{Kind: inspect.Mount, Facts: test.facts}}, Settings{})
-		if (refusal == "") != (test.want == "") || !strings.Contains(refusal, test.want) || (does == "") != (test.want != "") {
+		does, refusal := action.Plan(inspect.Assessment{Object: inspect.Object{Kind: inspect.Mount, Facts: test.facts}},
+			Settings{})
+		if (refusal == "") != (test.want == "") || !strings.Contains(refusal, test.want) ||
+			(does == "") != (test.want != "") {
 			t.Errorf("%s: %q, refused %q", name, does, refusal)
 		}
 	}
@@ -58,13 +61,16 @@ func TestMountPlanRefuses(t *testing.T) {
 // The volumes of a container stay as long as it may run.
 func TestMountNeedsEndedContainers(t *testing.T) {
 	for state, want := range map[string]string{
-		"EXITED": "", "RUNNING": "is RUNNING", "CREATED": "is CREATED", "UNKNOWN": "is UNKNOWN", "": "in an unknown state",
+		"EXITED": "", "RUNNING": "is RUNNING", "CREATED": "is CREATED", "UNKNOWN": "is UNKNOWN",
+		"": "in an unknown state",
 	} {
 		rest := []inspect.Assessment{
-			{Object: inspect.Object{Kind: inspect.Sandbox, ID: "s", Facts: map[string]string{"state": "SANDBOX_READY"}}},
+			{Object: inspect.Object{Kind: inspect.Sandbox, ID: "s",
+				Facts: map[string]string{"state": "SANDBOX_READY"}}},
 			{Object: inspect.Object{Kind: inspect.Container, ID: "c", Facts: map[string]string{"state": state}}},
 		}
-		if why := mountAction().Needs(inspect.Assessment{}, rest, Settings{}); (why == "") != (want == "") || !strings.Contains(why, want) {
+		if why := mountAction().Needs(inspect.Assessment{}, rest, Settings{}); (why == "") != (want == "") ||
+			!strings.Contains(why, want) {
 			t.Errorf("%q: %q, want %q", state, why, want)
 		}
 	}
@@ -93,7 +99,8 @@ func TestCSIMount(t *testing.T) {
 			uid := mutatetest.UID(t)
 			volume := w.PodDir(uid, "volumes/kubernetes.io~csi/pvc-1")
 			if test.driver != "" {
-				note, _ := json.Marshal(map[string]string{"driverName": test.driver, "volumeHandle": "v", "specVolID": "pvc-1"})
+				note, _ := json.Marshal(map[string]string{"driverName": test.driver, "volumeHandle": "v",
+					"specVolID": "pvc-1"})
 				w.Write(filepath.Join(volume, "vol_data.json"), string(note))
 			}
 			source := w.Mkdir(filepath.Join(w.Dir, "disk"))

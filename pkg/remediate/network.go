@@ -130,7 +130,8 @@ func leaseAction() Action {
 		Needs: func(o inspect.Assessment, rest []inspect.Assessment, _ Settings) string {
 			for _, other := range rest {
 				switch other.Kind {
-				case inspect.Sandbox, inspect.Container, inspect.Process, inspect.CNIAttachment, inspect.Netns, inspect.Link:
+				case inspect.Sandbox, inspect.Container, inspect.Process, inspect.CNIAttachment, inspect.Netns,
+					inspect.Link:
 					return fmt.Sprintf("the %s %s of its pod is still there", other.Kind, short(other.ID))
 				}
 			}

@@ -28,7 +28,8 @@ func TestNetworkNeeds(t *testing.T) {
 		if kind != inspect.Sandbox {
 			id = string(kind) + sandbox
 		}
-		return inspect.Assessment{Object: inspect.Object{Kind: kind, ID: id, SandboxID: sandbox, Facts: map[string]string{"state": state}}}
+		return inspect.Assessment{Object: inspect.Object{Kind: kind, ID: id, SandboxID: sandbox,
+			Facts: map[string]string{"state": state}}}
 	}
 	force := Settings{ForceNetwork: true}
 	for name, test := range map[string]struct {
@@ -37,26 +38,37 @@ func TestNetworkNeeds(t *testing.T) {
 		set  Settings
 		want string // part of the reason; empty: it may go
 	}{
-		"DEL, sandbox ready":                 {inspect.CNIAttachment, of(inspect.Sandbox, sandbox, "READY"), Settings{}, "still ready"},
-		"DEL, sandbox in a state unheard of": {inspect.CNIAttachment, of(inspect.Sandbox, sandbox, ""), Settings{}, "still ready"},
-		"DEL, sandbox stopped":               {inspect.CNIAttachment, of(inspect.Sandbox, sandbox, "NOTREADY"), Settings{}, ""},
-		"DEL, another sandbox ready":         {inspect.CNIAttachment, of(inspect.Sandbox, another, "READY"), Settings{}, ""},
-		"DEL, even by force":                 {inspect.CNIAttachment, of(inspect.Sandbox, sandbox, "READY"), force, "still ready"},
-		"pin, attachment left":               {inspect.Netns, of(inspect.CNIAttachment, sandbox, ""), Settings{}, "cni-attachment"},
-		"pin, sandbox left":                  {inspect.Netns, of(inspect.Sandbox, sandbox, "NOTREADY"), Settings{}, "sandbox"},
-		"pin, another's attachment":          {inspect.Netns, of(inspect.CNIAttachment, another, ""), Settings{}, ""},
-		"pin, attachment left, by force":     {inspect.Netns, of(inspect.CNIAttachment, sandbox, ""), force, ""},
-		"link, attachment left":              {inspect.Link, of(inspect.CNIAttachment, sandbox, ""), Settings{}, "CNI attachment"},
-		"link, another's attachment":         {inspect.Link, of(inspect.CNIAttachment, another, ""), Settings{}, ""},
-		"link, pin left":                     {inspect.Link, of(inspect.Netns, sandbox, ""), Settings{}, ""},
-		"link, attachment left, by force":    {inspect.Link, of(inspect.CNIAttachment, sandbox, ""), force, ""},
-		"lease, attachment left":             {inspect.Lease, of(inspect.CNIAttachment, sandbox, ""), Settings{}, "cni-attachment"},
-		"lease, pin left":                    {inspect.Lease, of(inspect.Netns, sandbox, ""), Settings{}, "netns"},
-		"lease, link left":                   {inspect.Lease, of(inspect.Link, sandbox, ""), Settings{}, "link"},
-		"lease, process left":                {inspect.Lease, of(inspect.Process, "", ""), Settings{}, "process"},
-		"lease, container left":              {inspect.Lease, of(inspect.Container, sandbox, ""), Settings{}, "container"},
-		"lease, sandbox left, even by force": {inspect.Lease, of(inspect.Sandbox, sandbox, "NOTREADY"), force, "sandbox"},
-		"lease, cgroup left":                 {inspect.Lease, of(inspect.Cgroup, "", ""), Settings{}, ""},
+		"DEL, sandbox ready": {inspect.CNIAttachment, of(inspect.Sandbox, sandbox, "READY"), Settings{},
+			"still ready"},
+		"DEL, sandbox in a state unheard of": {inspect.CNIAttachment, of(inspect.Sandbox, sandbox, ""), Settings{},
+			"still ready"},
+		"DEL, sandbox stopped": {inspect.CNIAttachment, of(inspect.Sandbox, sandbox, "NOTREADY"),
+			Settings{}, ""},
+		"DEL, another sandbox ready": {inspect.CNIAttachment, of(inspect.Sandbox, another, "READY"), Settings{},
+			""},
+		"DEL, even by force": {inspect.CNIAttachment, of(inspect.Sandbox, sandbox, "READY"), force,
+			"still ready"},
+		"pin, attachment left": {inspect.Netns, of(inspect.CNIAttachment, sandbox, ""), Settings{},
+			"cni-attachment"},
+		"pin, sandbox left": {inspect.Netns, of(inspect.Sandbox, sandbox, "NOTREADY"), Settings{},
+			"sandbox"},
+		"pin, another's attachment":      {inspect.Netns, of(inspect.CNIAttachment, another, ""), Settings{}, ""},
+		"pin, attachment left, by force": {inspect.Netns, of(inspect.CNIAttachment, sandbox, ""), force, ""},
+		"link, attachment left": {inspect.Link, of(inspect.CNIAttachment, sandbox, ""), Settings{},
+			"CNI attachment"},
+		"link, another's attachment":      {inspect.Link, of(inspect.CNIAttachment, another, ""), Settings{}, ""},
+		"link, pin left":                  {inspect.Link, of(inspect.Netns, sandbox, ""), Settings{}, ""},
+		"link, attachment left, by force": {inspect.Link, of(inspect.CNIAttachment, sandbox, ""), force, ""},
+		"lease, attachment left": {inspect.Lease, of(inspect.CNIAttachment, sandbox, ""), Settings{},
+			"cni-attachment"},
+		"lease, pin left":     {inspect.Lease, of(inspect.Netns, sandbox, ""), Settings{}, "netns"},
+		"lease, link left":    {inspect.Lease, of(inspect.Link, sandbox, ""), Settings{}, "link"},
+		"lease, process left": {inspect.Lease, of(inspect.Process, "", ""), Settings{}, "process"},
+		"lease, container left": {inspect.Lease, of(inspect.Container, sandbox, ""), Settings{},
+			"container"},
+		"lease, sandbox left, even by force": {inspect.Lease, of(inspect.Sandbox, sandbox, "NOTREADY"), force,
+			"sandbox"},
+		"lease, cgroup left": {inspect.Lease, of(inspect.Cgroup, "", ""), Settings{}, ""},
 	} {
 		action, ok := actionFor(test.kind)
 		if !ok {
@@ -79,7 +91,8 @@ func TestNetworkOrder(t *testing.T) {
 			order = append(order, action.Kind)
 		}
 	}
-	want := []inspect.Kind{inspect.Sandbox, inspect.Process, inspect.CNIAttachment, inspect.Netns, inspect.Link, inspect.Lease}
+	want := []inspect.Kind{inspect.Sandbox, inspect.Process, inspect.CNIAttachment, inspect.Netns, inspect.Link,
+		inspect.Lease}
 	if diff := cmp.Diff(want, order); diff != "" {
 		t.Error(diff)
 	}
@@ -120,10 +133,12 @@ func TestNetworkActionsCompareIdentity(t *testing.T) {
 		changed    bool
 	}{
 		{inspect.CNIAttachment, "inode", "7", true}, {inspect.CNIAttachment, "size", "7", true},
-		{inspect.CNIAttachment, "inode", "", false}, {inspect.CNIAttachment, "size", "", false}, {inspect.CNIAttachment, "device", "", false},
+		{inspect.CNIAttachment, "inode", "", false}, {inspect.CNIAttachment, "size", "", false},
+		{inspect.CNIAttachment, "device", "", false},
 		{inspect.Netns, "inode", "7", true}, {inspect.Netns, "inode", "", false}, {inspect.Netns, "inode", "0", false},
 		{inspect.Link, "peerIndex", "77", true}, {inspect.Link, "peerNamespace", "77", true},
-		{inspect.Link, "index", "", false}, {inspect.Link, "peerIndex", "", false}, {inspect.Link, "peerNamespace", "", false},
+		{inspect.Link, "index", "", false}, {inspect.Link, "peerIndex", "", false}, {inspect.Link, "peerNamespace", "",
+			false},
 		{inspect.Link, "index", "0", false}, {inspect.Link, "index", "1", false},
 	} {
 		action, _ := actionFor(test.kind)
@@ -131,7 +146,8 @@ func TestNetworkActionsCompareIdentity(t *testing.T) {
 		if !ok {
 			t.Fatalf("no %s", test.kind)
 		}
-		if err := action.Do(t.Context(), tools, with(o, test.key, test.value)); err == nil || errors.Is(err, mutate.ErrChanged) != test.changed {
+		if err := action.Do(t.Context(), tools, with(o, test.key, test.value)); err == nil ||
+			errors.Is(err, mutate.ErrChanged) != test.changed {
 			t.Errorf("%s with %s %q: %v", test.kind, test.key, test.value, err)
 		}
 	}

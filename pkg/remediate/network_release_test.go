@@ -54,7 +54,8 @@ func TestReleaseEndsTheNetwork(t *testing.T) {
 	if len(outcome.Pods) != 1 || outcome.Pods[0].Result != Released {
 		t.Error(describe(outcome))
 	}
-	want := map[inspect.Kind][]Result{inspect.CNIAttachment: {Released}, inspect.Netns: {Released}, inspect.Link: {Vanished}}
+	want := map[inspect.Kind][]Result{inspect.CNIAttachment: {Released}, inspect.Netns: {Released},
+		inspect.Link: {Vanished}}
 	if diff := cmp.Diff(want, results(outcome)); diff != "" {
 		t.Error(diff, describe(outcome))
 	}

@@ -96,7 +96,8 @@ func Plan(report inspect.Report, policy Policy, now finding.Timestamp) []Step {
 		again := recent(policy.Attempts, pod[0].Group, now) // has paid already
 		if why == "" && acts(pod) && runs(group) {
 			if running != "" {
-				why = fmt.Sprintf("a container of it runs, and pod %s, of which that is true, too, is released first: one at a time", running)
+				why = fmt.Sprintf("a container of it runs, and pod %s, of which that is true, too, is released "+
+					"first: one at a time", running)
 			}
 			running = cmp.Or(running, pod[0].Group)
 		}
@@ -168,7 +169,9 @@ func lastTry(attempts map[string]Attempt, group string, now finding.Timestamp) t
 func planGroup(objects []inspect.Assessment, policy Policy) []Step {
 	var steps []Step
 	for _, action := range policy.actions {
-		mine := slices.DeleteFunc(slices.Clone(objects), func(o inspect.Assessment) bool { return o.Kind != action.Kind })
+		mine := slices.DeleteFunc(slices.Clone(objects), func(o inspect.Assessment) bool {
+			return o.Kind != action.Kind
+		})
 		if action.Less != nil {
 			slices.SortStableFunc(mine, action.Less)
 		}
@@ -199,7 +202,8 @@ func planOne(action Action, o inspect.Assessment, s Settings) Step {
 }
 
 func stepOf(o inspect.Assessment, mode Mode, does, notNow string) Step {
-	return Step{Group: Group(o.Object), Pod: o.Pod, Kind: o.Kind, ID: o.ID, Why: o.Why, Description: does, Mode: mode, Blocked: notNow, Object: o}
+	return Step{Group: Group(o.Object), Pod: o.Pod, Kind: o.Kind, ID: o.ID, Why: o.Why, Description: does, Mode: mode,
+		Blocked: notNow, Object: o}
 }
 
 // keptOut returns by group why a pod is not to be released: something of it could not be judged, or its namespace.
@@ -209,7 +213,8 @@ func keptOut(report inspect.Report, s Settings) map[string]string {
 	kept := map[string]string{}
 	for _, o := range report.Objects {
 		if o.Verdict == inspect.Unknown {
-			kept[Group(o.Object)] = cmp.Or(kept[Group(o.Object)], fmt.Sprintf("%s %s of it could not be judged: %s", o.Kind, o.ID, o.Why))
+			kept[Group(o.Object)] = cmp.Or(kept[Group(o.Object)], fmt.Sprintf("%s %s of it could not be judged: %s",
+				o.Kind, o.ID, o.Why))
 		}
 		if why := s.keptOut(o.Pod.Namespace); why != "" && (o.Verdict == inspect.Leftover || o.Pod.Namespace != "") {
 			kept[Group(o.Object)] = why

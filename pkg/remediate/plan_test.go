@@ -24,7 +24,8 @@ func ago(d time.Duration) finding.Timestamp {
 
 func leftover(kind inspect.Kind, uid, id string) inspect.Assessment {
 	return inspect.Assessment{
-		Object:  inspect.Object{Kind: kind, ID: id, Pod: inspect.Pod{UID: uid, Namespace: "ns"}, Identity: inspect.Identity{"id": "1"}},
+		Object: inspect.Object{Kind: kind, ID: id, Pod: inspect.Pod{UID: uid, Namespace: "ns"},
+			Identity: inspect.Identity{"id": "1"}},
 		Verdict: inspect.Leftover,
 	}
 }
@@ -70,28 +71,41 @@ func TestPlanOrder(t *testing.T) {
 }
 
 func TestPlanNotNow(t *testing.T) {
-	report := inspect.Report{Objects: []inspect.Assessment{leftover(inspect.Cgroup, uid1, "/c1"), leftover(inspect.Cgroup, uid2, "/c2")}}
+	report := inspect.Report{Objects: []inspect.Assessment{leftover(inspect.Cgroup, uid1, "/c1"),
+		leftover(inspect.Cgroup, uid2, "/c2")}}
 	for name, test := range map[string]struct {
 		policy func(*Policy)
 		gates  []inspect.Gate
 		want   []string // for the two pods, a part of the reason; empty: done
 	}{
-		"on":              {func(*Policy) {}, nil, []string{"", ""}},
-		"dry run":         {func(p *Policy) { p.Mode = DryRun }, nil, []string{"dry-run", "dry-run"}},
-		"off":             {func(p *Policy) { p.Mode = Off }, nil, []string{"off", "off"}},
-		"off beats kinds": {func(p *Policy) { p.Mode, p.Kinds = Off, map[inspect.Kind]Mode{inspect.Cgroup: On} }, nil, []string{"off", "off"}},
-		"no settings":     {func(p *Policy) { p.Settings = Settings{PodsPerHour: 9} }, nil, []string{"off", "off"}},
-		"this kind only":  {func(p *Policy) { p.Mode, p.Kinds = DryRun, map[inspect.Kind]Mode{inspect.Cgroup: On} }, nil, []string{"", ""}},
-		"another kind":    {func(p *Policy) { p.Mode, p.Kinds = DryRun, map[inspect.Kind]Mode{inspect.Link: On} }, nil, []string{"dry-run", "dry-run"}},
-		"stopped":         {func(p *Policy) { p.Stop = "kill switch" }, nil, []string{"kill switch", "kill switch"}},
-		"closed gate":     {func(*Policy) {}, []inspect.Gate{{Name: "g", Why: "no"}}, []string{"gate g is closed: no", "gate g"}},
-		"opted out":       {func(p *Policy) { p.OptOut = []string{"ns"} }, nil, []string{"opted out", "opted out"}},
-		"budget of one":   {func(p *Policy) { p.PodsPerHour = 1 }, nil, []string{"", "budget"}},
-		"budget is spent": {func(p *Policy) { p.PodsPerHour, p.Attempts = 1, map[string]Attempt{"x": {At: ago(time.Minute)}} }, nil, []string{"budget", "budget"}},
-		"spent long ago":  {func(p *Policy) { p.PodsPerHour, p.Attempts = 2, map[string]Attempt{"x": {At: ago(2 * time.Hour)}} }, nil, []string{"", ""}},
+		"on":      {func(*Policy) {}, nil, []string{"", ""}},
+		"dry run": {func(p *Policy) { p.Mode = DryRun }, nil, []string{"dry-run", "dry-run"}},
+		"off":     {func(p *Policy) { p.Mode = Off }, nil, []string{"off", "off"}},
+		"off beats kinds": {func(p *Policy) {
+			p.Mode, p.Kinds = Off, map[inspect.Kind]Mode{inspect.Cgroup: On}
+		}, nil, []string{"off", "off"}},
+		"no settings": {func(p *Policy) { p.Settings = Settings{PodsPerHour: 9} }, nil, []string{"off", "off"}},
+		"this kind only": {func(p *Policy) {
+			p.Mode, p.Kinds = DryRun, map[inspect.Kind]Mode{inspect.Cgroup: On}
+		}, nil, []string{"", ""}},
+		"another kind": {func(p *Policy) {
+			p.Mode, p.Kinds = DryRun, map[inspect.Kind]Mode{inspect.Link: On}
+		}, nil, []string{"dry-run", "dry-run"}},
+		"stopped": {func(p *Policy) { p.Stop = "kill switch" }, nil, []string{"kill switch", "kill switch"}},
+		"closed gate": {func(*Policy) {}, []inspect.Gate{{Name: "g", Why: "no"}},
+			[]string{"gate g is closed: no", "gate g"}},
+		"opted out":     {func(p *Policy) { p.OptOut = []string{"ns"} }, nil, []string{"opted out", "opted out"}},
+		"budget of one": {func(p *Policy) { p.PodsPerHour = 1 }, nil, []string{"", "budget"}},
+		"budget is spent": {func(p *Policy) {
+			p.PodsPerHour, p.Attempts = 1, map[string]Attempt{"x": {At: ago(time.Minute)}}
+		}, nil, []string{"budget", "budget"}},
+		"spent long ago": {func(p *Policy) {
+			p.PodsPerHour, p.Attempts = 2, map[string]Attempt{"x": {At: ago(2 * time.Hour)}}
+		}, nil, []string{"", ""}},
 		"spent before a boot": {
 			func(p *Policy) {
-				p.PodsPerHour, p.Attempts = 2, map[string]Attempt{"x": {At: finding.Timestamp{Boot: "a", SinceBoot: 1e6 * time.Hour}}}
+				p.PodsPerHour, p.Attempts = 2, map[string]Attempt{"x": {At: finding.Timestamp{Boot: "a",
+					SinceBoot: 1e6 * time.Hour}}}
 			}, nil, []string{"", ""},
 		},
 		"was cut off by a crash": {
@@ -115,7 +129,9 @@ func TestPlanNotNow(t *testing.T) {
 			[]string{"", ""},
 		},
 		"could not be released long ago": {
-			func(p *Policy) { p.Attempts = map[string]Attempt{uid2: {At: ago(2 * time.Hour), Finished: true}} }, nil, []string{"", ""},
+			func(p *Policy) {
+				p.Attempts = map[string]Attempt{uid2: {At: ago(2 * time.Hour), Finished: true}}
+			}, nil, []string{"", ""},
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -140,9 +156,11 @@ func TestPlanNotNow(t *testing.T) {
 func TestPlanWaitsForTheUnknown(t *testing.T) {
 	unknown := leftover(inspect.Process, uid2, "7")
 	unknown.Verdict, unknown.Why = inspect.Unknown, "nobody could say"
-	report := inspect.Report{Objects: []inspect.Assessment{leftover(inspect.Cgroup, uid1, "/c1"), leftover(inspect.Cgroup, uid2, "/c2"), unknown}}
+	report := inspect.Report{Objects: []inspect.Assessment{leftover(inspect.Cgroup, uid1, "/c1"),
+		leftover(inspect.Cgroup, uid2, "/c2"), unknown}}
 	for _, step := range Plan(report, on(), now) {
-		if step.Acts() != (step.Pod.UID == uid1) || !step.Acts() && !strings.Contains(step.Blocked, "process 7 of it could not be judged: nobody could say") {
+		if step.Acts() != (step.Pod.UID == uid1) || !step.Acts() &&
+			!strings.Contains(step.Blocked, "process 7 of it could not be judged: nobody could say") {
 			t.Errorf("%s: %q", step.Pod.UID, step.Blocked)
 		}
 	}
@@ -150,7 +168,8 @@ func TestPlanWaitsForTheUnknown(t *testing.T) {
 
 // One pod that can never be released does not use up the budget of the others.
 func TestPlanFair(t *testing.T) {
-	report := inspect.Report{Objects: []inspect.Assessment{leftover(inspect.Cgroup, uid1, "/c1"), leftover(inspect.Cgroup, uid2, "/c2")}}
+	report := inspect.Report{Objects: []inspect.Assessment{leftover(inspect.Cgroup, uid1, "/c1"),
+		leftover(inspect.Cgroup, uid2, "/c2")}}
 	policy := on()
 	policy.PodsPerHour, policy.RetryAfter = 1, 0
 	policy.Attempts = map[string]Attempt{uid1: {At: ago(2 * time.Hour), Finished: true}}
@@ -159,13 +178,15 @@ func TestPlanFair(t *testing.T) {
 	}
 }
 
-var verdicts = []inspect.Verdict{inspect.Live, inspect.Leftover, inspect.Candidate, inspect.Unknown, inspect.Foreign, ""}
+var verdicts = []inspect.Verdict{inspect.Live, inspect.Leftover, inspect.Candidate, inspect.Unknown, inspect.Foreign,
+	""}
 
 func anyReport(t *rapid.T) inspect.Report {
 	kinds := append(inspect.Kinds(), "something-new")
 	report := inspect.Report{}
 	for i := range rapid.IntRange(0, 20).Draw(t, "objects") {
-		o := leftover(rapid.SampledFrom(kinds).Draw(t, "kind"), rapid.SampledFrom([]string{"", uid1, uid2}).Draw(t, "uid"), fmt.Sprint(i))
+		o := leftover(rapid.SampledFrom(kinds).Draw(t, "kind"), rapid.SampledFrom([]string{"", uid1, uid2}).Draw(t,
+			"uid"), fmt.Sprint(i))
 		o.Verdict = rapid.SampledFrom(verdicts).Draw(t, "verdict")
 		o.SandboxID = rapid.SampledFrom([]string{"", "s1", "s2"}).Draw(t, "sandbox")
 		report.Objects = append(report.Objects, o)

@@ -36,7 +36,8 @@ func (r *Runner) releasePod(ctx context.Context, j *journal, held func() error, 
 		return p.outcome, err
 	}
 	// Begin is written first, so that even a crash in the question counts against the budget.
-	if err := j.write(Record{At: r.options.Host.Clock(), Event: Begin, Group: p.outcome.Group, Pod: p.outcome.Pod}); err != nil {
+	if err := j.write(Record{At: r.options.Host.Clock(), Event: Begin, Group: p.outcome.Group,
+		Pod: p.outcome.Pod}); err != nil {
 		return p.outcome, err
 	}
 	if err := r.tools.Hit("begin"); err != nil {

@@ -17,7 +17,8 @@ func podDirectoryAction() Action {
 		Kind: inspect.PodDirectory, Order: 90,
 		Summary: "remove kubelet's own files by an allow-list, move vol_data.json to quarantine, rmdir bottom-up",
 		Plan: func(o inspect.Assessment, _ Settings) (string, string) {
-			return fmt.Sprintf("remove kubelet's own files and the empty directories in %s; nothing if it holds any data", o.ID), ""
+			return fmt.Sprintf(
+				"remove kubelet's own files and the empty directories in %s; nothing if it holds any data", o.ID), ""
 		},
 		Needs: func(_ inspect.Assessment, rest []inspect.Assessment, _ Settings) string {
 			for _, other := range rest {
@@ -103,7 +104,8 @@ func removePodDirectory(ctx context.Context, t Tools, o inspect.Assessment) erro
 		switch step.how {
 		case moveAway:
 			err = t.Mutator.Quarantine(ctx, o.Pod.UID, step.entry.Path, step.entry.File, t.Settings.Quarantine.MaxBytes)
-			t.Log.Info("moved to quarantine", "pod", o.Pod.UID, "file", step.entry.Path, "to", t.Mutator.QuarantineDir(), "err", err)
+			t.Log.Info("moved to quarantine", "pod", o.Pod.UID, "file", step.entry.Path, "to",
+				t.Mutator.QuarantineDir(), "err", err)
 		case unlink:
 			err = t.Mutator.RemoveFile(ctx, o.Pod.UID, step.entry.Path, step.entry.File)
 		case removeDir:

@@ -30,7 +30,8 @@ func TestPodRelease(t *testing.T) {
 		"intent sandbox s", "gone? " + uid1, "do sandbox s", "end sandbox s released",
 		"paused?", "confirm",
 		"intent process 1", "intent process 2", "gone? " + uid1, "prepare process",
-		"gone? " + uid1, "do process 1", "end process 1 released", "gone? " + uid1, "do process 2", "end process 2 released",
+		"gone? " + uid1, "do process 1", "end process 1 released", "gone? " + uid1, "do process 2",
+		"end process 2 released",
 		"paused?", "confirm",
 		"intent mount m", "gone? " + uid1, "do mount m", "end mount m released",
 		"paused?", "confirm",
@@ -80,7 +81,9 @@ func TestPodReleaseStops(t *testing.T) {
 	}
 	unlist := func(ids ...string) func(*script, *inspect.Report) error {
 		return func(_ *script, report *inspect.Report) error {
-			report.Objects = slices.DeleteFunc(report.Objects, func(o inspect.Assessment) bool { return slices.Contains(ids, o.ID) })
+			report.Objects = slices.DeleteFunc(report.Objects, func(o inspect.Assessment) bool {
+				return slices.Contains(ids, o.ID)
+			})
 			return nil
 		}
 	}
@@ -100,27 +103,50 @@ func TestPodReleaseStops(t *testing.T) {
 	}
 	upToSandbox, upToProcesses := wholePod[:1], wholePod[:4]
 	for name, test := range (tests{
-		"a witness knows the pod":                   {confirmWith(1, verdict("c", inspect.Live)), Stopped, "cgroup c is live", nil},
-		"a witness knows the pod in the middle":     {confirmWith(2, verdict("c", inspect.Live)), Stopped, "cgroup c is live", upToSandbox},
-		"an object cannot be judged":                {confirmWith(1, verdict("c", inspect.Unknown)), CouldNotTell, "cgroup c is unknown", nil},
-		"an object cannot be judged in the middle":  {confirmWith(3, verdict("c", inspect.Unknown)), CouldNotTell, "cgroup c is unknown", upToProcesses},
-		"a verdict that nobody knows":               {confirmWith(1, verdict("c", "strange")), CouldNotTell, "cgroup c is strange", nil},
-		"no verdict":                                {confirmWith(1, verdict("c", "")), CouldNotTell, "cgroup c is unknown", nil},
-		"a gate is closed":                          {confirmWith(1, closed("g")), Stopped, "gate g is closed", nil},
-		"a gate closes in the middle":               {confirmWith(2, closed("g")), Stopped, "gate g is closed", upToSandbox},
-		"a lister fails":                            {confirmWith(1, failed("mount")), CouldNotTell, "mount: as the script", nil},
-		"a lister fails in the middle":              {confirmWith(2, failed("mount")), CouldNotTell, "mount: as the script", upToSandbox},
-		"a lister fails at the end":                 {confirmWith(5, failed("cgroup")), CouldNotTell, "cgroup: as the script", wholePod},
-		"a witness fails at the end":                {confirmWith(5, failed("apiserver")), CouldNotTell, "apiserver: as the script", wholePod},
-		"owners of namespaces are not known at end": {confirmWith(5, failed("owners of network namespaces")), CouldNotTell, "owners of", wholePod},
-		"the witnesses cannot be asked":             {confirmWith(1, func(*script, *inspect.Report) error { return errScript }), CouldNotTell, "asked again", nil},
-		"nor in the middle":                         {confirmWith(2, func(*script, *inspect.Report) error { return errScript }), CouldNotTell, "asked again", upToSandbox},
-		"nor at the end":                            {confirmWith(5, func(*script, *inspect.Report) error { return errScript }), CouldNotTell, "asked again", wholePod},
-		"an object is not listed but there":         {confirmWith(1, unlist("m")), CouldNotTell, "mount m is still there, but the inspection did not find it", nil},
-		"one that was to be released next is not":   {confirmWith(3, unlist("m")), CouldNotTell, "mount m is still there", upToProcesses},
-		"all are not listed but there":              {confirmWith(2, unlist("1", "2", "m", "c")), CouldNotTell, "process 1 is still there", upToSandbox},
-		"an object has lost its tie":                {confirmWith(2, untied), CouldNotTell, "mount m is still there, but no longer known as the pod's: unknown", upToSandbox},
-		"an object is foreign now":                  {confirmWith(2, verdict("m", inspect.Foreign)), CouldNotTell, "no longer known as the pod's: foreign", upToSandbox},
+		"a witness knows the pod": {confirmWith(1, verdict("c", inspect.Live)), Stopped,
+			"cgroup c is live", nil},
+		"a witness knows the pod in the middle": {confirmWith(2, verdict("c", inspect.Live)), Stopped,
+			"cgroup c is live", upToSandbox},
+		"an object cannot be judged": {confirmWith(1, verdict("c", inspect.Unknown)), CouldNotTell,
+			"cgroup c is unknown", nil},
+		"an object cannot be judged in the middle": {confirmWith(3, verdict("c", inspect.Unknown)), CouldNotTell,
+			"cgroup c is unknown", upToProcesses},
+		"a verdict that nobody knows": {confirmWith(1, verdict("c", "strange")), CouldNotTell,
+			"cgroup c is strange", nil},
+		"no verdict": {confirmWith(1, verdict("c", "")), CouldNotTell,
+			"cgroup c is unknown", nil},
+		"a gate is closed": {confirmWith(1, closed("g")), Stopped, "gate g is closed", nil},
+		"a gate closes in the middle": {confirmWith(2, closed("g")), Stopped, "gate g is closed",
+			upToSandbox},
+		"a lister fails": {confirmWith(1, failed("mount")), CouldNotTell,
+			"mount: as the script", nil},
+		"a lister fails in the middle": {confirmWith(2, failed("mount")), CouldNotTell,
+			"mount: as the script", upToSandbox},
+		"a lister fails at the end": {confirmWith(5, failed("cgroup")), CouldNotTell,
+			"cgroup: as the script", wholePod},
+		"a witness fails at the end": {confirmWith(5, failed("apiserver")), CouldNotTell,
+			"apiserver: as the script", wholePod},
+		"owners of namespaces are not known at end": {confirmWith(5, failed("owners of network namespaces")),
+			CouldNotTell, "owners of", wholePod},
+		"the witnesses cannot be asked": {confirmWith(1, func(*script, *inspect.Report) error {
+			return errScript
+		}), CouldNotTell, "asked again", nil},
+		"nor in the middle": {confirmWith(2, func(*script, *inspect.Report) error {
+			return errScript
+		}), CouldNotTell, "asked again", upToSandbox},
+		"nor at the end": {confirmWith(5, func(*script, *inspect.Report) error {
+			return errScript
+		}), CouldNotTell, "asked again", wholePod},
+		"an object is not listed but there": {confirmWith(1, unlist("m")), CouldNotTell,
+			"mount m is still there, but the inspection did not find it", nil},
+		"one that was to be released next is not": {confirmWith(3, unlist("m")), CouldNotTell,
+			"mount m is still there", upToProcesses},
+		"all are not listed but there": {confirmWith(2, unlist("1", "2", "m", "c")), CouldNotTell,
+			"process 1 is still there", upToSandbox},
+		"an object has lost its tie": {confirmWith(2, untied), CouldNotTell,
+			"mount m is still there, but no longer known as the pod's: unknown", upToSandbox},
+		"an object is foreign now": {confirmWith(2, verdict("m", inspect.Foreign)), CouldNotTell,
+			"no longer known as the pod's: foreign", upToSandbox},
 		"whether it is gone cannot be told": {confirmWith(2, func(s *script, report *inspect.Report) error {
 			s.gone["m"] = func(context.Context) (bool, error) { return false, errScript }
 			return unlist("m")(s, report)
@@ -153,33 +179,69 @@ func TestPodReleaseStops(t *testing.T) {
 			func(s *script) { s.pauseFrom(4, "paused for a reason", nil) }, Stopped, "paused for a reason", upToSandbox,
 		},
 		"whether it is paused cannot be told": {
-			func(s *script) { s.pauseFrom(3, "", errScript) }, Stopped, "whether releasing is paused cannot be told", nil,
+			func(s *script) {
+				s.pauseFrom(3, "", errScript)
+			}, Stopped, "whether releasing is paused cannot be told", nil,
 		},
 		"nor in the middle, whether it is paused": {
-			func(s *script) { s.pauseFrom(5, "", errScript) }, Stopped, "whether releasing is paused cannot be told", upToProcesses,
+			func(s *script) {
+				s.pauseFrom(5, "", errScript)
+			}, Stopped, "whether releasing is paused cannot be told", upToProcesses,
 		},
 
 		"the switch is made while the witnesses are asked": {confirmWith(1, func(s *script, _ *inspect.Report) error {
 			s.makeSwitch()
 			return nil
 		}), Stopped, "kill switch", nil},
-		"the switch is made by the last look before a step":    {func(s *script) { s.switchAt(1) }, Stopped, "kill switch", nil},
-		"the switch is made before SIGTERM":                    {func(s *script) { s.switchAt(2) }, Stopped, "kill switch", upToSandbox},
-		"the switch is made between SIGTERM and SIGKILL":       {func(s *script) { s.switchAt(3) }, Stopped, "kill switch", wholePod[:2]},
-		"the switch is made between the steps of a kind":       {func(s *script) { s.switchAt(4) }, Stopped, "kill switch", wholePod[:3]},
-		"the switch is made between two kinds":                 {func(s *script) { s.switchAt(5) }, Stopped, "kill switch", upToProcesses},
-		"the switch is made by a step and seen by the confirm": {func(s *script) { s.switchIn("s") }, Stopped, "kill switch", upToSandbox},
+		"the switch is made by the last look before a step": {func(s *script) {
+			s.switchAt(1)
+		}, Stopped, "kill switch", nil},
+		"the switch is made before SIGTERM": {func(s *script) {
+			s.switchAt(2)
+		}, Stopped, "kill switch", upToSandbox},
+		"the switch is made between SIGTERM and SIGKILL": {func(s *script) {
+			s.switchAt(3)
+		}, Stopped, "kill switch", wholePod[:2]},
+		"the switch is made between the steps of a kind": {func(s *script) {
+			s.switchAt(4)
+		}, Stopped, "kill switch", wholePod[:3]},
+		"the switch is made between two kinds": {func(s *script) {
+			s.switchAt(5)
+		}, Stopped, "kill switch", upToProcesses},
+		"the switch is made by a step and seen by the confirm": {func(s *script) {
+			s.switchIn("s")
+		}, Stopped, "kill switch", upToSandbox},
 
-		"the pod is back before the first step":           {func(s *script) { s.backAt(1) }, Stopped, "the pod is back", nil},
-		"the pod is back before SIGTERM":                  {func(s *script) { s.backAt(2) }, Stopped, "the pod is back", upToSandbox},
-		"the pod is back after SIGTERM":                   {func(s *script) { s.backAt(3) }, Stopped, "the pod is back", wholePod[:2]},
-		"the pod is back between two processes":           {func(s *script) { s.backAt(4) }, Stopped, "the pod is back", wholePod[:3]},
-		"the pod is back before its volume is unmounted":  {func(s *script) { s.backAt(5) }, Stopped, "the pod is back", upToProcesses},
-		"the lock is taken away":                          {func(s *script) { s.unlockAt(1) }, Stopped, "another release may be running", nil},
-		"the lock is taken away in the middle":            {func(s *script) { s.unlockAt(5) }, Stopped, "another release may be running", upToProcesses},
-		"an object turns out to be another one":           {func(s *script) { s.failAt("s", mutate.ErrChanged) }, Stopped, mutate.ErrChanged.Error(), upToSandbox},
-		"the second process turns out to be another one":  {func(s *script) { s.failAt("2", mutate.ErrChanged) }, Stopped, mutate.ErrChanged.Error(), upToProcesses},
-		"a process turns out to be another one (SIGTERM)": {func(s *script) { s.failPrepare(mutate.ErrChanged) }, Stopped, mutate.ErrChanged.Error(), wholePod[:2]},
+		"the pod is back before the first step": {func(s *script) {
+			s.backAt(1)
+		}, Stopped, "the pod is back", nil},
+		"the pod is back before SIGTERM": {func(s *script) {
+			s.backAt(2)
+		}, Stopped, "the pod is back", upToSandbox},
+		"the pod is back after SIGTERM": {func(s *script) {
+			s.backAt(3)
+		}, Stopped, "the pod is back", wholePod[:2]},
+		"the pod is back between two processes": {func(s *script) {
+			s.backAt(4)
+		}, Stopped, "the pod is back", wholePod[:3]},
+		"the pod is back before its volume is unmounted": {func(s *script) {
+			s.backAt(5)
+		}, Stopped, "the pod is back", upToProcesses},
+		"the lock is taken away": {func(s *script) {
+			s.unlockAt(1)
+		}, Stopped, "another release may be running", nil},
+		"the lock is taken away in the middle": {func(s *script) {
+			s.unlockAt(5)
+		}, Stopped, "another release may be running", upToProcesses},
+		"an object turns out to be another one": {func(s *script) {
+			s.failAt("s", mutate.ErrChanged)
+		}, Stopped, mutate.ErrChanged.Error(), upToSandbox},
+		"the second process turns out to be another one": {func(s *script) {
+			s.failAt("2", mutate.ErrChanged)
+		}, Stopped, mutate.ErrChanged.Error(), upToProcesses},
+		"a process turns out to be another one (SIGTERM)": {func(s *script) {
+			s.failPrepare(mutate.ErrChanged)
+		}, Stopped, mutate.ErrChanged.Error(), wholePod[:2]},
 		"SIGTERM fails": {func(s *script) { s.failPrepare(errScript) }, Stopped, "as the script says", wholePod[:2]},
 	}) {
 		t.Run(name, func(t *testing.T) {
@@ -274,7 +336,9 @@ func TestPodReleaseLeaves(t *testing.T) {
 	}{
 		"a candidate is not touched": {func(s *script) {
 			s.confirm = func(_ context.Context, _ int, report *inspect.Report) error {
-				if at := slices.IndexFunc(report.Objects, func(o inspect.Assessment) bool { return o.ID == "m" }); at >= 0 {
+				if at := slices.IndexFunc(report.Objects, func(o inspect.Assessment) bool {
+					return o.ID == "m"
+				}); at >= 0 {
 					report.Objects[at].Verdict, report.Objects[at].Why = inspect.Candidate, "not yet proven"
 				}
 				return nil
@@ -288,7 +352,8 @@ func TestPodReleaseLeaves(t *testing.T) {
 				}
 				return ""
 			}
-		}, Released, "", nil, []string{"prepare process", "process 1", "process 2", "mount m", "cgroup c", "sandbox s"}},
+		}, Released, "", nil, []string{"prepare process", "process 1", "process 2", "mount m", "cgroup c",
+			"sandbox s"}},
 		"what has to go first stays": {func(s *script) {
 			s.needs = func(o inspect.Assessment, rest []inspect.Assessment) string {
 				if _, here := find(rest, inspect.Mount, "m"); here && o.ID == "c" {
@@ -343,7 +408,8 @@ func TestPodReleaseLeaves(t *testing.T) {
 		}, Released, "", nil, wholePod},
 		"it was dead before": {func(s *script) {
 			s.change("1", func(o *inspect.Assessment) { o.Facts = map[string]string{"state": "Z"} })
-		}, Released, "", map[string]Result{"1": Vanished}, []string{"sandbox s", "prepare process", "process 2", "mount m", "cgroup c"}},
+		}, Released, "", map[string]Result{"1": Vanished}, []string{"sandbox s", "prepare process", "process 2",
+			"mount m", "cgroup c"}},
 		"its owner took it away before anything was done": {func(s *script) {
 			s.confirm = func(_ context.Context, n int, report *inspect.Report) error {
 				if n == 1 {
@@ -352,7 +418,8 @@ func TestPodReleaseLeaves(t *testing.T) {
 				}
 				return nil
 			}
-		}, Released, "", map[string]Result{"m": Vanished}, []string{"sandbox s", "prepare process", "process 1", "process 2", "cgroup c"}},
+		}, Released, "", map[string]Result{"m": Vanished}, []string{"sandbox s", "prepare process", "process 1",
+			"process 2", "cgroup c"}},
 		"not all holders could be found": {func(s *script) {
 			s.confirm = func(_ context.Context, _ int, report *inspect.Report) error {
 				report.Errors = []inspect.Failure{{What: "holders", Error: "search cut short"}}
@@ -500,7 +567,9 @@ func TestPodReleaseInterruptedAnywhere(t *testing.T) {
 		"while confirming": func(s *script) {
 			s.confirm = func(ctx context.Context, _ int, _ *inspect.Report) error { return s.hangs(ctx) }
 		},
-		"in the last look":   func(s *script) { s.stillGone = func(ctx context.Context, _ int) error { return s.hangs(ctx) } },
+		"in the last look": func(s *script) {
+			s.stillGone = func(ctx context.Context, _ int) error { return s.hangs(ctx) }
+		},
 		"while it is paused": func(s *script) { s.pauseHangs() },
 		"while it is verified": func(s *script) {
 			s.do["m"] = func(context.Context) error {

@@ -21,7 +21,8 @@ func processAction() Action {
 			if dead(o) {
 				return "", "it is dead, and goes when its parent takes note of that"
 			}
-			return fmt.Sprintf("thaw process %s (%s) if it is frozen, SIGTERM, after %s SIGKILL", o.ID, o.Facts["command"], s.ProcessGrace), ""
+			return fmt.Sprintf("thaw process %s (%s) if it is frozen, SIGTERM, after %s SIGKILL", o.ID,
+				o.Facts["command"], s.ProcessGrace), ""
 		},
 		Prepare: terminateAll,
 		Do:      killProcess,

@@ -100,12 +100,14 @@ func (r *Runner) sweepOne(ctx context.Context, kept mutate.Kept, open func() (*j
 		ID:       path.Join(r.options.Mutator.QuarantineDir(), kept.Name),
 		Identity: inspect.Identity{"device": kept.File.Device, "inode": fmt.Sprint(kept.File.Inode)},
 	}
-	what := fmt.Sprintf("%s of pod %s (%d bytes), kept for %s", kept.Path, kept.UID, kept.Bytes, kept.Age.Round(time.Minute))
+	what := fmt.Sprintf("%s of pod %s (%d bytes), kept for %s", kept.Path, kept.UID, kept.Bytes,
+		kept.Age.Round(time.Minute))
 	log := r.options.Log.With("entry", record.ID, "pod", kept.UID, "bytes", kept.Bytes, "age", kept.Age)
 	switch fateOf(kept, keep) {
 	case tellOf:
 		log.Warn("quarantine: will be removed", "keep", keep)
-		record.Event, record.Does = Notice, fmt.Sprintf("will be removed from quarantine when it has been kept for %s: %s", keep, what)
+		record.Event, record.Does = Notice,
+			fmt.Sprintf("will be removed from quarantine when it has been kept for %s: %s", keep, what)
 		if err := r.record(open, record); err != nil {
 			return err
 		}

@@ -20,9 +20,10 @@ func TestFateOfKept(t *testing.T) {
 		keep time.Duration
 		want fate
 	}{
-		"young":                         {mutate.Kept{Age: day}, 30 * day, keepOn},
-		"a day before the end":          {mutate.Kept{Age: 29 * day}, 30 * day, tellOf},
-		"told already":                  {mutate.Kept{Age: 29*day + time.Hour, Told: true, At: 29 * day}, 30 * day, keepOn},
+		"young":                {mutate.Kept{Age: day}, 30 * day, keepOn},
+		"a day before the end": {mutate.Kept{Age: 29 * day}, 30 * day, tellOf},
+		"told already": {mutate.Kept{Age: 29*day + time.Hour, Told: true, At: 29 * day}, 30 * day,
+			keepOn},
 		"told a day ago":                {mutate.Kept{Age: 30 * day, Told: true, At: 29 * day}, 30 * day, empty},
 		"too old, but never told":       {mutate.Kept{Age: 90 * day}, 30 * day, tellOf},
 		"too old, told just now":        {mutate.Kept{Age: 90 * day, Told: true, At: 90 * day}, 30 * day, keepOn},
@@ -30,7 +31,8 @@ func TestFateOfKept(t *testing.T) {
 		"not the agent's":               {mutate.Kept{Age: 900 * day, Told: true, Foreign: "x"}, day, keepOn},
 		"kept longer since it was told": {mutate.Kept{Age: 30 * day, Told: true, At: 29 * day}, 60 * day, keepOn},
 		"a short time":                  {mutate.Kept{Age: time.Hour}, 2 * time.Hour, tellOf},
-		"a short time, told":            {mutate.Kept{Age: 2 * time.Hour, Told: true, At: time.Hour}, 2 * time.Hour, empty},
+		"a short time, told": {mutate.Kept{Age: 2 * time.Hour, Told: true, At: time.Hour}, 2 * time.Hour,
+			empty},
 	} {
 		if got := fateOf(test.kept, test.keep); got != test.want {
 			t.Errorf("%s: %v, want %v", name, got, test.want)
@@ -116,7 +118,8 @@ func TestQuarantineLife(t *testing.T) {
 	pass(2 * time.Hour)
 	release()
 	notices := records(Notice)
-	if len(notices) != 1 || !strings.Contains(notices[0].Does, "will be removed from quarantine when it has been kept for 72h0m0s") ||
+	if len(notices) != 1 || !strings.Contains(notices[0].Does, "will be removed from quarantine when it has been "+
+		"kept for 72h0m0s") ||
 		notices[0].Pod.UID != uid || notices[0].Identity["inode"] == "" {
 		t.Errorf("%+v", notices)
 	}
@@ -154,7 +157,8 @@ func TestQuarantineLife(t *testing.T) {
 	if s := state(); s.Entries != 1 || s.Foreign != 1 {
 		t.Errorf("%+v", s)
 	}
-	if intents, ends := records(Intent), records(End); len(intents) != 1 || len(ends) != 1 || ends[0].Result != Released ||
+	if intents, ends := records(Intent), records(End); len(intents) != 1 || len(ends) != 1 ||
+		ends[0].Result != Released ||
 		!strings.Contains(intents[0].Does, "volumes/kubernetes.io~empty-dir/db of pod "+uid) {
 		t.Errorf("%+v, %+v", intents, ends)
 	}
@@ -195,13 +199,15 @@ func TestQuarantineIsFull(t *testing.T) {
 
 // A volume that is mapped as a device, in whatever form, keeps the directory.
 func TestClearBlockVolume(t *testing.T) {
-	for _, entry := range []string{"volumeDevices/kubernetes.io~csi/pvc-1/", "volumeDevices/kubernetes.io~csi/pvc-1=", "volumeDevices/kubernetes.io~csi/pvc-1@"} {
+	for _, entry := range []string{"volumeDevices/kubernetes.io~csi/pvc-1/", "volumeDevices/kubernetes.io~csi/pvc-1=",
+		"volumeDevices/kubernetes.io~csi/pvc-1@"} {
 		steps, refusal := clear(tree("volumeDevices/", "volumeDevices/kubernetes.io~csi/", entry), true)
 		if len(steps) > 0 || !strings.Contains(refusal, "block volume is still mapped") {
 			t.Errorf("%s: %q, %v", entry, refusal, steps)
 		}
 	}
-	if steps, refusal := clear(tree("volumeDevices/", "volumeDevices/kubernetes.io~csi/"), true); refusal != "" || len(steps) != 3 {
+	if steps, refusal := clear(tree("volumeDevices/", "volumeDevices/kubernetes.io~csi/"), true); refusal != "" ||
+		len(steps) != 3 {
 		t.Errorf("empty: %q, %v", refusal, steps)
 	}
 }

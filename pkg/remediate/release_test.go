@@ -108,11 +108,17 @@ func TestReleaseGuards(t *testing.T) {
 		unset  func()
 		reason string
 	}{
-		{"kill switch", func() { w.Write(w.settings.KillSwitch, "") }, func() { os.Remove(w.settings.KillSwitch) }, "kill switch"},
-		{"kill switch that cannot be read", func() { w.Mkdir(w.settings.KillSwitch) }, func() { os.Remove(w.settings.KillSwitch) }, "kill switch"},
+		{"kill switch", func() { w.Write(w.settings.KillSwitch, "") }, func() {
+			os.Remove(w.settings.KillSwitch)
+		}, "kill switch"},
+		{"kill switch that cannot be read", func() { w.Mkdir(w.settings.KillSwitch) }, func() {
+			os.Remove(w.settings.KillSwitch)
+		}, "kill switch"},
 		{"paused", func() { w.paused = "annotation" }, func() { w.paused = "" }, "annotation"},
 		{"dry run", func() { w.settings.Mode = DryRun }, func() { w.settings.Mode = On }, "dry-run"},
-		{"opted out", func() { w.settings.OptOut = []string{"default"} }, func() { w.settings.OptOut = nil }, "opted out"},
+		{"opted out", func() { w.settings.OptOut = []string{"default"} }, func() {
+			w.settings.OptOut = nil
+		}, "opted out"},
 		{"budget", func() { w.settings.PodsPerHour = 0 }, func() { w.settings.PodsPerHour = 9 }, "budget"},
 	} {
 		test.set()
@@ -229,7 +235,8 @@ func TestReleaseKeepsUserData(t *testing.T) {
 		t.Errorf("plan: %v %+v", err, steps)
 	}
 	outcome := w.release()
-	if text := describe(outcome); outcome.Pods[0].Result != Incomplete || !strings.Contains(text, "user data in an emptyDir") {
+	if text := describe(outcome); outcome.Pods[0].Result != Incomplete ||
+		!strings.Contains(text, "user data in an emptyDir") {
 		t.Error(text)
 	}
 	want := map[string]string{

@@ -78,7 +78,8 @@ func New(o Options) (*Runner, error) {
 	return &Runner{
 		options: o, swept: &quarantineClock{},
 		tools: Tools{
-			Mutator: o.Mutator, Host: o.Host, Settings: o.Settings, Log: o.Log, Drivers: &driverWatch{dir: o.StateDir}, Hit: hit, patience: o.patience,
+			Mutator: o.Mutator, Host: o.Host, Settings: o.Settings, Log: o.Log, Drivers: &driverWatch{dir: o.StateDir},
+			Hit: hit, patience: o.patience,
 		},
 	}, nil
 }
@@ -115,7 +116,8 @@ func (r *Runner) Plan(ctx context.Context, report inspect.Report) ([]Step, error
 }
 
 func (r *Runner) policy(ctx context.Context, records []Record) Policy {
-	return Policy{Settings: r.options.Settings, Stop: r.stop(ctx), Attempts: attempts(records), actions: r.options.actions}
+	return Policy{Settings: r.options.Settings, Stop: r.stop(ctx), Attempts: attempts(records),
+		actions: r.options.actions}
 }
 
 // Waiting returns a runner that waits for another release to end, and tells at the start of it why.
@@ -156,7 +158,8 @@ func (r *Runner) Release(ctx context.Context, report inspect.Report) (Outcome, e
 
 // mustSweep reports whether it is time to look through the quarantine, and anything is in it.
 func (r *Runner) mustSweep(ctx context.Context, plan survey) bool {
-	if plan.stop != "" || r.options.Settings.ModeOf(inspect.PodDirectory) != On || !r.swept.due(r.options.Host.Clock()) {
+	if plan.stop != "" || r.options.Settings.ModeOf(inspect.PodDirectory) != On ||
+		!r.swept.due(r.options.Host.Clock()) {
 		return false
 	}
 	kept, err := r.options.Mutator.Quarantined(ctx)
@@ -255,12 +258,14 @@ func (r *Runner) openJournal(cutOff []Record) (*journal, error) {
 	}
 	j.onWrite = r.options.onWrite
 	for _, record := range cutOff {
-		r.options.Log.Warn("a release was cut off", "pod", record.Pod.UID, "kind", record.Kind, "id", record.ID, "step", record.Does)
+		r.options.Log.Warn("a release was cut off", "pod", record.Pod.UID, "kind", record.Kind, "id", record.ID, "step",
+			record.Does)
 		event := End
 		if record.Event == Begin {
 			event = Finish
 		}
-		record.At, record.Event, record.Result, record.Why = r.options.Host.Clock(), event, Interrupted, "a crash cut it off"
+		record.At, record.Event, record.Result, record.Why = r.options.Host.Clock(), event, Interrupted,
+			"a crash cut it off"
 		if err := j.write(record); err != nil {
 			return nil, errors.Join(err, j.close())
 		}

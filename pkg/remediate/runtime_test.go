@@ -50,7 +50,8 @@ func (w *world) ripen(uid string) {
 	for {
 		why := ""
 		for _, o := range w.inspect().Objects {
-			if o.Pod.UID == uid && o.Verdict != inspect.Leftover && o.Kind != inspect.Lease { // which goes with its sandbox
+			// which goes with its sandbox
+			if o.Pod.UID == uid && o.Verdict != inspect.Leftover && o.Kind != inspect.Lease {
 				why = string(o.Kind) + " is " + string(o.Verdict) + ": " + o.Why
 			}
 		}

@@ -21,7 +21,8 @@ func sandboxAction() Action {
 		Kind: inspect.Sandbox, Order: 10,
 		Summary: "CRI: StopContainer with grace for each container, StopPodSandbox, RemovePodSandbox",
 		Plan: func(o inspect.Assessment, s Settings) (string, string) {
-			return fmt.Sprintf("stop the containers of sandbox %s with %s grace, stop it (CNI DEL) and remove it, through CRI",
+			return fmt.Sprintf(
+				"stop the containers of sandbox %s with %s grace, stop it (CNI DEL) and remove it, through CRI",
 				short(o.ID), s.ContainerGrace), ""
 		},
 		Needs: notFrozen,
@@ -33,7 +34,9 @@ func sandboxAction() Action {
 // notFrozen keeps the runtime from waiting in vain: it cannot stop containers whose processes are frozen. The action on
 // processes thaws them.
 func notFrozen(_ inspect.Assessment, rest []inspect.Assessment, _ Settings) string {
-	frozen := slices.ContainsFunc(rest, func(o inspect.Assessment) bool { return o.Kind == inspect.Cgroup && o.Facts["frozen"] == "true" })
+	frozen := slices.ContainsFunc(rest, func(o inspect.Assessment) bool {
+		return o.Kind == inspect.Cgroup && o.Facts["frozen"] == "true"
+	})
 	alive := slices.ContainsFunc(rest, func(o inspect.Assessment) bool { return o.Kind == inspect.Process && !dead(o) })
 	if frozen && alive {
 		return "its processes are frozen: they are thawed and ended first"
@@ -55,7 +58,8 @@ func releaseSandbox(ctx context.Context, t Tools, o inspect.Assessment) error {
 			continue
 		}
 		grace := graceOf(c.GetAnnotations()[graceAnnotation], t.Settings)
-		if err := t.Mutator.StopContainer(ctx, mutate.RuntimeObject{ID: c.GetId(), CreatedAt: c.GetCreatedAt()}, grace); err != nil {
+		if err := t.Mutator.StopContainer(ctx, mutate.RuntimeObject{ID: c.GetId(), CreatedAt: c.GetCreatedAt()},
+			grace); err != nil {
 			return fmt.Errorf("stop container %s: %w", short(c.GetId()), err)
 		}
 		if err := t.Hit("sandbox: container stopped"); err != nil {

@@ -64,7 +64,8 @@ func newScript(t *testing.T) *script {
 	for _, o := range []struct {
 		kind inspect.Kind
 		id   string
-	}{{inspect.Sandbox, "s"}, {inspect.Process, "1"}, {inspect.Process, "2"}, {inspect.Mount, "m"}, {inspect.Cgroup, "c"}} {
+	}{{inspect.Sandbox, "s"}, {inspect.Process, "1"}, {inspect.Process, "2"}, {inspect.Mount, "m"},
+		{inspect.Cgroup, "c"}} {
 		s.there = append(s.there, leftover(o.kind, uid1, o.id))
 	}
 	return s

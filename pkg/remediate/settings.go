@@ -21,24 +21,28 @@ const (
 
 // Settings say what may be released and how. The zero value does nothing; see Defaults.
 type Settings struct {
-	Mode  Mode                  `yaml:"mode"`  // off switches everything off; otherwise it counts for kinds that are not in Kinds
+	// off switches everything off; otherwise it counts for kinds that are not in Kinds
+	Mode  Mode                  `yaml:"mode"`
 	Kinds map[inspect.Kind]Mode `yaml:"kinds"` // by kind
 
-	PodsPerHour   int      `yaml:"podsPerHour"`   // budget: so many pods are released in any hour
-	OptOut        []string `yaml:"optOut"`        // namespaces whose pods are never touched
-	KillSwitch    string   `yaml:"killSwitch"`    // while this file exists nothing is done
-	Lock          string   `yaml:"lock"`          // only one process on the node releases at a time
-	AllowEmptyDir bool     `yaml:"allowEmptyDir"` // move the data of disk-backed emptyDirs to quarantine: it is user data
-	UnmountCSI    bool     `yaml:"unmountCSI"`    // unmount CSI volumes although their driver is alive: it owns them
-	ForceNetwork  bool     `yaml:"forceNetwork"`  // remove a network namespace although CNI refused to take it down
+	PodsPerHour int      `yaml:"podsPerHour"` // budget: so many pods are released in any hour
+	OptOut      []string `yaml:"optOut"`      // namespaces whose pods are never touched
+	KillSwitch  string   `yaml:"killSwitch"`  // while this file exists nothing is done
+	Lock        string   `yaml:"lock"`        // only one process on the node releases at a time
+	// move the data of disk-backed emptyDirs to quarantine: it is user data
+	AllowEmptyDir bool `yaml:"allowEmptyDir"`
+	UnmountCSI    bool `yaml:"unmountCSI"`   // unmount CSI volumes although their driver is alive: it owns them
+	ForceNetwork  bool `yaml:"forceNetwork"` // remove a network namespace although CNI refused to take it down
 
 	Quarantine QuarantineSettings `yaml:"quarantine"` // bounds of what is moved away instead of deleted
 
-	OwnerGrace     time.Duration `yaml:"ownerGrace"`     // what kubelet and the runtime get to finish after each group of steps
+	// what kubelet and the runtime get to finish after each group of steps
+	OwnerGrace     time.Duration `yaml:"ownerGrace"`
 	ContainerGrace time.Duration `yaml:"containerGrace"` // between a container's stop signal and SIGKILL
 	ProcessGrace   time.Duration `yaml:"processGrace"`   // between SIGTERM and SIGKILL
 	VerifyWithin   time.Duration `yaml:"verifyWithin"`   // a step must show its effect within this
-	RetryAfter     time.Duration `yaml:"retryAfter"`     // a pod that could not be released whole is left alone for so long
+	// a pod that could not be released whole is left alone for so long
+	RetryAfter time.Duration `yaml:"retryAfter"`
 }
 
 // defaultLock lies in a directory that is no service's: systemd removes a service's runtime directory when the
@@ -64,7 +68,8 @@ func (s Settings) keptOut(namespace string) string {
 	case len(s.OptOut) == 0:
 		return ""
 	case namespace == "":
-		return fmt.Sprintf("its namespace is not known, and namespaces are opted out (%s)", strings.Join(s.OptOut, ", "))
+		return fmt.Sprintf("its namespace is not known, and namespaces are opted out (%s)",
+			strings.Join(s.OptOut, ", "))
 	case slices.Contains(s.OptOut, namespace):
 		return fmt.Sprintf("namespace %s is opted out", namespace)
 	}
@@ -73,8 +78,9 @@ func (s Settings) keptOut(namespace string) string {
 
 // QuarantineSettings bound what is moved away instead of deleted.
 type QuarantineSettings struct {
-	MaxBytes uint64        `yaml:"maxBytes"` // what does not fit is not moved, and thus stays where it is
-	Keep     time.Duration `yaml:"keep"`     // after so long the agent removes what it moved, a day after it said so; 0: never
+	MaxBytes uint64 `yaml:"maxBytes"` // what does not fit is not moved, and thus stays where it is
+	// after so long the agent removes what it moved, a day after it said so; 0: never
+	Keep time.Duration `yaml:"keep"`
 }
 
 // Defaults returns the settings of a new installation: all is planned and told, nothing done.

@@ -51,7 +51,8 @@ type world struct {
 
 func newWorld(t testing.TB, set ...func(*host.Paths)) *world {
 	w := &world{Node: mutatetest.New(t, set...), t: t, living: mutatetest.UID(t), history: inspect.History{},
-		working: map[string]float64{`config="desired",lifecycle="sync",static=""`: 1, `config="orphan",lifecycle="terminated",static=""`: 0}}
+		working: map[string]float64{`config="desired",lifecycle="sync",static=""`: 1,
+			`config="orphan",lifecycle="terminated",static=""`: 0}}
 	w.known = map[string]bool{w.living: true}
 	w.Host.NodeName = "node"
 	w.Host.Paths.StaticPods = w.Mkdir(filepath.Join(w.Dir, "manifests"))
@@ -99,7 +100,8 @@ func (w *world) node(context.Context) (*corev1.Node, error) {
 	return &corev1.Node{
 		ObjectMeta: metav1.ObjectMeta{Name: "node"},
 		Status: corev1.NodeStatus{
-			NodeInfo: corev1.NodeSystemInfo{MachineID: machine, BootID: boot}, VolumesInUse: w.inUse, VolumesAttached: w.attached,
+			NodeInfo: corev1.NodeSystemInfo{MachineID: machine, BootID: boot}, VolumesInUse: w.inUse,
+			VolumesAttached: w.attached,
 		},
 	}, err
 }
@@ -136,7 +138,8 @@ func (w *world) driversGone() {
 
 // volumeNoteOf is what kubelet writes beside a volume.
 func volumeNoteOf(volume, handle, driver string) string {
-	return fmt.Sprintf(`{"specVolID":%q,"volumeHandle":%q,"driverName":%q,"nodeName":"node","attachmentID":"csi-0","volumeLifecycleMode":"Persistent"}`,
+	return fmt.Sprintf(
+		`{"specVolID":%q,"volumeHandle":%q,"driverName":%q,"nodeName":"node","attachmentID":"csi-0","volumeLifecycleMode":"Persistent"}`,
 		volume, handle, driver)
 }
 
@@ -172,7 +175,8 @@ func (w *world) inspect() inspect.Report {
 func (w *world) runner() *Runner {
 	w.t.Helper()
 	r, err := New(Options{
-		Settings: w.settings, Host: w.Host, Mutator: w.Hand, Log: slog.New(slog.DiscardHandler), StateDir: filepath.Join(w.Dir, "state"),
+		Settings: w.settings, Host: w.Host, Mutator: w.Hand, Log: slog.New(slog.DiscardHandler),
+		StateDir: filepath.Join(w.Dir, "state"),
 		Confirm: func(context.Context, string) (inspect.Report, error) {
 			w.confirms++
 			if w.onConfirm != nil {
@@ -230,7 +234,8 @@ func (w *world) makePod(uid string) pod {
 	w.Write(w.PodDir(uid, "etc-hosts"), "127.0.0.1 localhost\n")
 	w.Write(w.PodDir(uid, "containers/app/1a2b3c4d"), "")
 	w.Write(w.PodDir(uid, "plugins/kubernetes.io~empty-dir/wrapped_token/ready"), "")
-	w.Write(w.PodDir(uid, "volumes/kubernetes.io~csi/gone/vol_data.json"), volumeNoteOf("gone", "vol-"+uid, "gone.example.com"))
+	w.Write(w.PodDir(uid, "volumes/kubernetes.io~csi/gone/vol_data.json"),
+		volumeNoteOf("gone", "vol-"+uid, "gone.example.com"))
 	w.Mount("tmpfs", w.PodDir(uid, "volumes/kubernetes.io~projected/token"), "tmpfs", 0)
 	w.Mount("tmpfs", w.PodDir(uid, "volumes/kubernetes.io~secret/stacked"), "tmpfs", 0)
 	w.Mount("tmpfs", w.PodDir(uid, "volumes/kubernetes.io~secret/stacked"), "tmpfs", 0)
@@ -249,7 +254,8 @@ func (w *world) census(p pod) map[string]string {
 			continue
 		}
 		text := string(o.Verdict)
-		for _, key := range []string{"id", "inode", "device", "startTime", "index", "peerIndex", "namespace", "created"} {
+		for _, key := range []string{"id", "inode", "device", "startTime", "index", "peerIndex", "namespace",
+			"created"} {
 			text += " " + key + "=" + o.Identity[key]
 		}
 		all[string(o.Kind)+" "+o.ID] = text

@@ -19,7 +19,8 @@ import (
 func TestBackoff(t *testing.T) {
 	plain := errors.New("connection refused")
 	throttled := func(seconds int32) error {
-		return fmt.Errorf("wrapped: %w", reporttest.Status(http.StatusTooManyRequests, metav1.StatusReasonTooManyRequests, seconds))
+		return fmt.Errorf("wrapped: %w", reporttest.Status(http.StatusTooManyRequests,
+			metav1.StatusReasonTooManyRequests, seconds))
 	}
 	b := report.Backoff{Rand: func() float64 { return 1 }}
 	var got []time.Duration
@@ -31,7 +32,8 @@ func TestBackoff(t *testing.T) {
 	for range 100 {
 		got = append(got[:6], b.Failed(plain))
 	}
-	want := []time.Duration{time.Second, 2 * time.Second, 14 * time.Second, 8 * time.Second, time.Hour + 16*time.Second, time.Second, 5 * time.Minute}
+	want := []time.Duration{time.Second, 2 * time.Second, 14 * time.Second, 8 * time.Second, time.Hour + 16*time.Second,
+		time.Second, 5 * time.Minute}
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Error(diff)
 	}

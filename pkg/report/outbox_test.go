@@ -37,7 +37,8 @@ func drain(o *report.Outbox) []string {
 
 func TestOverflowDropsTheOldestOfTheLeastSevere(t *testing.T) {
 	o := report.NewOutbox(4, nil, discard)
-	for i, s := range []finding.Severity{finding.Fatal, finding.Info, finding.Warning, finding.Info, finding.Fatal, finding.Warning, finding.Info, finding.Warning} {
+	for i, s := range []finding.Severity{finding.Fatal, finding.Info, finding.Warning, finding.Info, finding.Fatal,
+		finding.Warning, finding.Info, finding.Warning} {
 		o.Add(item(fmt.Sprintf("%d-%s", i, s), s))
 	}
 	o.Add(item("0-fatal", finding.Fatal)) // told twice

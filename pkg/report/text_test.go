@@ -31,7 +31,8 @@ func TestText(t *testing.T) {
 			}
 		})
 	}
-	if got := report.TextWith(strings.Repeat("x", 100), " (and 2 more)", 30); got != strings.Repeat("x", 14)+"… (and 2 more)" {
+	if got := report.TextWith(strings.Repeat("x", 100), " (and 2 more)", 30); got != strings.Repeat("x", 14)+
+		"… (and 2 more)" {
 		t.Errorf("%q", got)
 	}
 }
@@ -53,7 +54,8 @@ func FuzzText(f *testing.F) {
 		if limit < 10 || limit > 5000 {
 			return
 		}
-		if got := report.Text(s, limit); len(got) > limit || !utf8.ValidString(got) || strings.ContainsAny(got, "\n\x00\x1b") {
+		if got := report.Text(s, limit); len(got) > limit || !utf8.ValidString(got) ||
+			strings.ContainsAny(got, "\n\x00\x1b") {
 			t.Errorf("Text(%q, %d) = %q", s, limit, got)
 		}
 		if got := report.Reason(s, limit); got == "" || len(got) > limit {

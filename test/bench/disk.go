@@ -177,7 +177,8 @@ func buildPeer(ctx context.Context, dir string) (string, error) {
 		return "", err
 	}
 	binary := filepath.Join(dir, "node-problem-detector")
-	cmd := exec.CommandContext(ctx, "go", "build", "-trimpath", "-ldflags", "-s -w", "-o", binary, "k8s.io/node-problem-detector/cmd/nodeproblemdetector")
+	cmd := exec.CommandContext(ctx, "go", "build", "-trimpath", "-ldflags", "-s -w", "-o", binary,
+		"k8s.io/node-problem-detector/cmd/nodeproblemdetector")
 	cmd.Dir, cmd.Env = filepath.Join(repo, "test/peers"), append(cmd.Environ(), "CGO_ENABLED=0")
 	if out, err := cmd.CombinedOutput(); err != nil {
 		return "", fmt.Errorf("build node-problem-detector: %w\n%s", err, out)

@@ -34,7 +34,8 @@ func (b *bench) startPeer(ctx context.Context) (process, error) {
 	if err := os.WriteFile(config, []byte(peerConfig), 0o600); err != nil {
 		return process{}, err
 	}
-	cmd := exec.CommandContext(ctx, b.peer, "--config.system-log-monitor="+config, "--hostname-override="+b.lab.NodeName,
+	cmd := exec.CommandContext(ctx, b.peer, "--config.system-log-monitor="+config, "--hostname-override="+
+		b.lab.NodeName,
 		"--apiserver-override="+b.lab.Server()+"?inClusterConfig=false&auth="+b.lab.Paths.AdminKubeconfig,
 		"--port=0", "--prometheus-port=0")
 	return process{cmd}, cmd.Start()
@@ -72,17 +73,20 @@ func (b *bench) idleCost(ctx context.Context) (err error) {
 	mib := func(kib int) string { return fmt.Sprintf("%.1f MiB", float64(kib)/1024) }
 	cpu := func(s span) string { return fmt.Sprintf("%.2f s", s.perMinute((s.after.cpu - s.before.cpu).Seconds())) }
 	threads := func(s span) string {
-		return fmt.Sprintf("%d → %d, %d → %d, %d", s.before.threads, s.after.threads, s.before.fds, s.after.fds, s.after.kmsg)
+		return fmt.Sprintf("%d → %d, %d → %d, %d", s.before.threads, s.after.threads, s.before.fds, s.after.fds,
+			s.after.kmsg)
 	}
 	goroutines := func(s series) float64 { return s.sum("go_goroutines") }
-	requests := own.said.sum("nodeagent_apiserver_requests_total") - own.saidBefore.sum("nodeagent_apiserver_requests_total")
+	requests := own.said.sum("nodeagent_apiserver_requests_total") - own.saidBefore.sum(
+		"nodeagent_apiserver_requests_total")
 	b.rows = append(b.rows,
 		row{"idle: resident memory (peer: one monitor)", own.memory(), other.memory(), "30 MiB"},
 		row{"idle: of it not pages of the program's file", mib(own.after.own), mib(other.after.own), ""},
 		row{"resident memory, the most since the start", mib(own.after.peak), mib(other.after.peak), ""},
 		row{"idle: CPU per minute", cpu(own), cpu(other), "0.15 s"},
 		row{"idle: threads, descriptors, of them /dev/kmsg", threads(own), threads(other), "constant, 1"},
-		row{"idle: goroutines", fmt.Sprintf("%.0f → %.0f", goroutines(own.saidBefore), goroutines(own.said)), "–", "constant"},
+		row{"idle: goroutines", fmt.Sprintf("%.0f → %.0f", goroutines(own.saidBefore), goroutines(own.said)), "–",
+			"constant"},
 		row{"idle: requests to the apiserver per minute", fmt.Sprintf("%.1f", own.perMinute(requests)), "–", ""})
 	b.dearest(own)
 	return nil

@@ -23,7 +23,8 @@ func main() {
 	b := &bench{}
 	dir := flag.String("dir", lab.DefaultDir, "folder of the lab")
 	flag.IntVar(&b.trials, "trials", 20, "disk failures to time")
-	flag.IntVar(&b.peerTrials, "peer-trials", 5, "disk failures to time with the peer, which must be restarted for each")
+	flag.IntVar(&b.peerTrials, "peer-trials", 5,
+		"disk failures to time with the peer, which must be restarted for each")
 	flag.IntVar(&b.pods, "pods", 100, "pods of three containers for the inspection")
 	flag.DurationVar(&b.idle, "idle", time.Minute, "how long idle processes are measured")
 	flag.BoolVar(&b.costOnly, "cost", false, "measure only what the agent costs at rest: some minutes instead of ten")

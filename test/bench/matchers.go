@@ -13,7 +13,8 @@ import (
 // benchmarked is one line of a benchmark's output:
 //
 //	BenchmarkBenignLine/agent,_own_table-2    1000000    713.2 ns/op    0 B/op    0 allocs/op
-var benchmarked = regexp.MustCompile(`(?m)^BenchmarkBenignLine/(\S+?)(?:-\d+)?\s+\d+\s+([0-9.]+) ns/op\s+\d+ B/op\s+(\d+) allocs/op`)
+var benchmarked = regexp.MustCompile(
+	`(?m)^BenchmarkBenignLine/(\S+?)(?:-\d+)?\s+\d+\s+([0-9.]+) ns/op\s+\d+ B/op\s+(\d+) allocs/op`)
 
 // matchers measures what a line of the kernel costs that says nothing, in the agent and in node-problem-detector's
 // own code.
@@ -33,7 +34,8 @@ func (b *bench) matchers(ctx context.Context) error {
 	for _, found := range benchmarked.FindAllStringSubmatch(string(out), -1) {
 		told[found[1]] = fmt.Sprintf("%s ns, %s allocations", found[2], found[3])
 	}
-	const table, file, peer = "agent,_own_table", "agent,_kernel-monitor.json", "node-problem-detector,_kernel-monitor.json"
+	const table, file, peer = "agent,_own_table", "agent,_kernel-monitor.json",
+		"node-problem-detector,_kernel-monitor.json"
 	for _, name := range []string{table, file, peer} {
 		if told[name] == "" {
 			return fmt.Errorf("benchmark of the matchers: no line of %s in\n%s", name, out)

@@ -52,9 +52,11 @@ func (b *bench) inspection(ctx context.Context) error {
 		return err
 	}
 	defer func() {
-		_, _ = b.lab.Kubectl(context.WithoutCancel(ctx), "delete", "pods", "--all", "--force", "--grace-period=0", "-n", "default")
+		_, _ = b.lab.Kubectl(context.WithoutCancel(ctx), "delete", "pods", "--all", "--force", "--grace-period=0", "-n",
+			"default")
 	}()
-	if _, err := b.lab.Kubectl(ctx, "wait", "--for=condition=Ready", "pods", "--all", "-n", "default", "--timeout=5m"); err != nil {
+	if _, err := b.lab.Kubectl(ctx, "wait", "--for=condition=Ready", "pods", "--all", "-n", "default",
+		"--timeout=5m"); err != nil {
 		return err
 	}
 	var inspected harness.Inspected
@@ -70,8 +72,10 @@ func (b *bench) inspection(ctx context.Context) error {
 		cpu, wall = append(cpu, answer.CPU), append(wall, answer.Wall)
 	}
 	b.rows = append(b.rows,
-		row{fmt.Sprintf("inspect, %d pods, %d objects: CPU of the whole command", b.pods, len(inspected.Objects)), spread(cpu), "–", "150 ms"},
+		row{fmt.Sprintf("inspect, %d pods, %d objects: CPU of the whole command", b.pods, len(inspected.Objects)),
+			spread(cpu), "–", "150 ms"},
 		row{"inspect: wall time", spread(wall), "–", ""},
-		row{"inspect: suspicious objects → apiserver asked", fmt.Sprintf("%d → %s", inspected.Suspicious(), inspected.Gate("apiserver-heard")), "–", "not asked"})
+		row{"inspect: suspicious objects → apiserver asked", fmt.Sprintf("%d → %s", inspected.Suspicious(),
+			inspected.Gate("apiserver-heard")), "–", "not asked"})
 	return nil
 }

@@ -40,7 +40,8 @@ func measure(pid int) (cost, error) {
 	if err != nil {
 		return cost{}, err
 	}
-	c := cost{cpu: time.Duration(ticks) * 10 * time.Millisecond, rss: field(status, "VmRSS:"), own: field(status, "RssAnon:"), peak: field(status, "VmHWM:"), threads: field(status, "Threads:")}
+	c := cost{cpu: time.Duration(ticks) * 10 * time.Millisecond, rss: field(status, "VmRSS:"),
+		own: field(status, "RssAnon:"), peak: field(status, "VmHWM:"), threads: field(status, "Threads:")}
 	fds, err := os.ReadDir(filepath.Join(dir, "fd"))
 	c.fds = len(fds)
 	for _, fd := range fds {
@@ -62,7 +63,8 @@ type series map[string]float64
 
 // metrics reads the agent's own metrics.
 func metrics(ctx context.Context) (series, error) {
-	request, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://127.0.0.1:10681/metrics", nil) // as the harness configures it
+	// as the harness configures it
+	request, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://127.0.0.1:10681/metrics", nil)
 	if err != nil {
 		return nil, err
 	}

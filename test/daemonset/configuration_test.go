@@ -16,7 +16,8 @@ import (
 const probes = "127.0.0.1:10690"
 
 // wrongRule is a configuration that only the agent itself can see to be wrong: helm's schema takes it.
-var wrongRule = []string{"config.rules[0].id=wrong", "config.rules[0].reason=Wrong", "config.rules[0].summary=wrong", "config.rules[0].patterns[0]=^("}
+var wrongRule = []string{"config.rules[0].id=wrong", "config.rules[0].reason=Wrong", "config.rules[0].summary=wrong",
+	"config.rules[0].patterns[0]=^("}
 
 // testWrongConfiguration gives agents a configuration that they refuse: those that run go on, one that is started
 // goes on with the last good one, says so, and is not ready, so that a rollout stops.
@@ -27,7 +28,8 @@ func testWrongConfiguration(t *testing.T, c *cluster) {
 	running := agentPID(t)
 
 	// Somebody replaces the ConfigMap itself. Who reads it already has what it was.
-	name := c.kubectl(t, "get", "daemonset", "-n", namespace, "nodeagent", "-o", "jsonpath={.spec.template.spec.volumes[?(@.name=='config')].configMap.name}")
+	name := c.kubectl(t, "get", "daemonset", "-n", namespace, "nodeagent", "-o",
+		"jsonpath={.spec.template.spec.volumes[?(@.name=='config')].configMap.name}")
 	c.replaceConfigMap(t, name, "remediate: {mode: [\n")
 	status, err := c.status(t.Context())
 	if err != nil || status.PID != running || finds(status, "AgentConfigInvalid") {
@@ -38,10 +40,13 @@ func testWrongConfiguration(t *testing.T, c *cluster) {
 	// A rollout of a configuration that is wrong stops at its first pods, and one that is good mends it.
 	c.install(t, false, wrongRule...)
 	c.goesOn(t, running, "rules.0.patterns")
-	if after := c.awaitCondition(t, "ReadonlyFilesystem", "False"); !after.LastTransitionTime.Equal(before.LastTransitionTime) {
-		t.Errorf("a new pod moved lastTransitionTime from %s to %s: the condition was away", before.LastTransitionTime, after.LastTransitionTime)
+	if after := c.awaitCondition(t, "ReadonlyFilesystem",
+		"False"); !after.LastTransitionTime.Equal(before.LastTransitionTime) {
+		t.Errorf("a new pod moved lastTransitionTime from %s to %s: the condition was away", before.LastTransitionTime,
+			after.LastTransitionTime)
 	}
-	if out, err := c.Kubectl(t.Context(), "rollout", "status", "-n", namespace, "daemonset/nodeagent", "--timeout=12s"); err == nil {
+	if out, err := c.Kubectl(t.Context(), "rollout", "status", "-n", namespace, "daemonset/nodeagent",
+		"--timeout=12s"); err == nil {
 		t.Errorf("the rollout of a wrong configuration is through: %s", out)
 	}
 	c.install(t, true)

@@ -132,7 +132,8 @@ func (c *cluster) run(t *testing.T, argv ...string) string {
 	cmd := exec.CommandContext(context.WithoutCancel(t.Context()), argv[0], argv[1:]...)
 	cmd.Dir = c.repo
 	home := filepath.Join(c.Dir, "helm")
-	cmd.Env = append(os.Environ(), "KUBECONFIG="+c.Paths.AdminKubeconfig, "HELM_CACHE_HOME="+home, "HELM_CONFIG_HOME="+home, "HELM_DATA_HOME="+home)
+	cmd.Env = append(os.Environ(), "KUBECONFIG="+c.Paths.AdminKubeconfig, "HELM_CACHE_HOME="+home, "HELM_CONFIG_HOME="+
+		home, "HELM_DATA_HOME="+home)
 	out, err := cmd.CombinedOutput()
 	if err != nil {
 		t.Fatalf("%s: %v\n%s", strings.Join(argv, " "), err, out)
@@ -159,7 +160,8 @@ func (c *cluster) install(t *testing.T, wait bool, settings ...string) {
 	t.Helper()
 	host, port, _ := strings.Cut(strings.TrimPrefix(c.Server(), "https://"), ":")
 	args := []string{
-		"upgrade", "--install", "nodeagent", filepath.Join(c.repo, "packaging/kubernetes/chart"), "--namespace", namespace, "--create-namespace",
+		"upgrade", "--install", "nodeagent", filepath.Join(c.repo, "packaging/kubernetes/chart"), "--namespace",
+		namespace, "--create-namespace",
 		"--set", "apiserver.host=" + host, "--set", "apiserver.port=" + port, // there is no kube-proxy
 		"--set", "image.pullPolicy=Never",
 		"--set", "config.paths.initPID=" + strconv.Itoa(c.init),
@@ -168,7 +170,8 @@ func (c *cluster) install(t *testing.T, wait bool, settings ...string) {
 		"--set", "config.paths.cniNetworksDir=" + c.Paths.CNINetworksDir,
 		"--set", "config.report.conditions.spread=1s",
 		// Seconds where a real node takes ten minutes.
-		"--set", "config.inspect.every=2s,config.inspect.grace=6s,config.inspect.listSpacing=2s,config.inspect.runningSpacing=4s,config.inspect.kubeletUptime=5s,config.inspect.runtimeUptime=2s",
+		"--set",
+		"config.inspect.every=2s,config.inspect.grace=6s,config.inspect.listSpacing=2s,config.inspect.runningSpacing=4s,config.inspect.kubeletUptime=5s,config.inspect.runtimeUptime=2s",
 	}
 	for _, s := range settings {
 		args = append(args, "--set", s)
@@ -186,7 +189,8 @@ func (c *cluster) uninstall(t *testing.T) {
 		return
 	}
 	c.helm(t, "uninstall", "nodeagent", "--namespace", namespace, "--ignore-not-found", "--wait", "--timeout=60s")
-	c.kubectl(t, "delete", "-f", filepath.Join(c.repo, "packaging/kubernetes/manifests/nodeagent.yaml"), "--ignore-not-found", "--timeout=60s")
+	c.kubectl(t, "delete", "-f", filepath.Join(c.repo, "packaging/kubernetes/manifests/nodeagent.yaml"),
+		"--ignore-not-found", "--timeout=60s")
 }
 
 // pod is the agent's pod as far as the tests read it.
@@ -250,6 +254,7 @@ func (c *cluster) await1(t *testing.T, what string, ok func(pod) bool) pod {
 func ready(p pod) bool { return p.Status.ContainerStatuses[0].Ready }
 
 func (c *cluster) logs(t *testing.T) string {
-	out, err := c.Kubectl(context.WithoutCancel(t.Context()), "logs", "-n", namespace, "daemonset/nodeagent", "--tail=60")
+	out, err := c.Kubectl(context.WithoutCancel(t.Context()), "logs", "-n", namespace, "daemonset/nodeagent",
+		"--tail=60")
 	return fmt.Sprint(string(out), err)
 }

@@ -59,19 +59,23 @@ const foreignCondition = `{"status":{"conditions":[{"type":"SomebodyElses","stat
 func testNothingLeft(t *testing.T, c *cluster) {
 	t.Helper()
 	var types []string
-	if err := json.Unmarshal([]byte(c.kubectl(t, "get", "node", c.NodeName, "--output", `jsonpath=["{.status.conditions[*].type}"]`)), &types); err != nil {
+	if err := json.Unmarshal([]byte(c.kubectl(t, "get", "node", c.NodeName, "--output",
+		`jsonpath=["{.status.conditions[*].type}"]`)), &types); err != nil {
 		t.Fatal(err)
 	}
 	got := strings.Fields(types[0])
 	slices.Sort(got)
-	if diff := cmp.Diff([]string{"DiskPressure", "MemoryPressure", "PIDPressure", "Ready", "SomebodyElses"}, got); diff != "" {
+	if diff := cmp.Diff([]string{"DiskPressure", "MemoryPressure", "PIDPressure", "Ready", "SomebodyElses"},
+		got); diff != "" {
 		t.Errorf("conditions of the Node (-want +got):\n%s", diff)
 	}
 	const kinds = "clusterroles,clusterrolebindings,validatingadmissionpolicies,validatingadmissionpolicybindings"
-	if out := c.kubectl(t, "get", kinds, "--selector", "app.kubernetes.io/name=nodeagent", "--output", "name"); out != "" {
+	if out := c.kubectl(t, "get", kinds, "--selector", "app.kubernetes.io/name=nodeagent", "--output",
+		"name"); out != "" {
 		t.Errorf("in the cluster:\n%s", out)
 	}
-	if out := c.kubectl(t, "get", "roles,rolebindings,configmaps,leases", "--all-namespaces", "--output", "name"); strings.Contains(out, "nodeagent") {
+	if out := c.kubectl(t, "get", "roles,rolebindings,configmaps,leases", "--all-namespaces", "--output",
+		"name"); strings.Contains(out, "nodeagent") {
 		t.Errorf("in its namespaces:\n%s", out)
 	}
 	if out := c.kubectl(t, "get", "namespace", namespace, "--ignore-not-found", "--output", "name"); out != "" {
@@ -111,7 +115,8 @@ exec %[3]q "$@"
 [ "$1" = apply ] && set -- apply --filename %q
 exec %s "$@"
 `, applied, strings.Join(c.KubectlCommand(), " ")),
-		filepath.Join(dir, "ctr"): "#!/bin/sh\nexec " + c.Paths.Ctr + " --address " + strconv.Quote(c.Paths.ContainerdSocket) + " \"$@\"\n",
+		filepath.Join(dir, "ctr"): "#!/bin/sh\nexec " + c.Paths.Ctr + " --address " +
+			strconv.Quote(c.Paths.ContainerdSocket) + " \"$@\"\n",
 	} {
 		if err := os.WriteFile(name, []byte(text), 0o700); err != nil {
 			t.Fatal(err)

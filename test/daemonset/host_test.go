@@ -51,7 +51,9 @@ func listener(socket string) (int, error) {
 	}
 	var peer *unix.Ucred
 	var optErr error
-	err = raw.Control(func(fd uintptr) { peer, optErr = unix.GetsockoptUcred(int(fd), unix.SOL_SOCKET, unix.SO_PEERCRED) })
+	err = raw.Control(func(fd uintptr) {
+		peer, optErr = unix.GetsockoptUcred(int(fd), unix.SOL_SOCKET, unix.SO_PEERCRED)
+	})
 	if err := errors.Join(err, optErr); err != nil {
 		return 0, err
 	}
@@ -79,7 +81,8 @@ func testOnHost(t *testing.T, c *cluster) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if !strings.Contains(limit, p.Metadata.UID) || !strings.Contains(limit, id) || strings.TrimSpace(string(data)) != strconv.Itoa(256<<20) {
+	if !strings.Contains(limit, p.Metadata.UID) || !strings.Contains(limit, id) ||
+		strings.TrimSpace(string(data)) != strconv.Itoa(256<<20) {
 		t.Errorf("the agent's memory limit %s is %s; want 256 MiB in the cgroup of container %s", limit, data, id)
 	}
 	if n := p.Status.ContainerStatuses[0].RestartCount; n != 0 {
@@ -118,7 +121,8 @@ func exists(file string) bool {
 func testCommand(t *testing.T, c *cluster) {
 	var status harness.Status
 	// Its exit code says whether something is wrong with this machine, which is not the matter here.
-	out, failed := c.Kubectl(t.Context(), "exec", "-n", namespace, "daemonset/nodeagent", "--", link, "status", "-o", "json")
+	out, failed := c.Kubectl(t.Context(), "exec", "-n", namespace, "daemonset/nodeagent", "--", link, "status", "-o",
+		"json")
 	if err := json.Unmarshal(out, &status); err != nil {
 		t.Fatalf("%v, %v\n%s", err, failed, out)
 	}
@@ -127,7 +131,8 @@ func testCommand(t *testing.T, c *cluster) {
 	}
 	// These read the host's mounts, kubelet and the runtime over the host's network and sockets, and /dev/kmsg, which
 	// the device cgroup of a container without privileges does not have.
-	healthy := map[string]bool{"filesystem-readonly": true, "kubelet-health": true, "runtime-health": true, "source-kernel-log": true, "source-mounts": true}
+	healthy := map[string]bool{"filesystem-readonly": true, "kubelet-health": true, "runtime-health": true,
+		"source-kernel-log": true, "source-mounts": true}
 	for _, check := range status.Checks {
 		if healthy[check.Check] && check.Status != "healthy" {
 			t.Errorf("%s is %s: %s", check.Check, check.Status, check.Error)
@@ -205,7 +210,8 @@ func testLeftovers(t *testing.T, c *cluster) {
 	if traces, err := victim.Traces(t.Context()); err != nil || len(traces) == 0 {
 		t.Errorf("something was released in dry-run: %v, %v", traces, err)
 	}
-	c.install(t, true, "rights.kubelet=true", "config.remediate.mode=on", "config.remediate.ownerGrace=5s", "config.remediate.containerGrace=2s", "config.remediate.processGrace=2s")
+	c.install(t, true, "rights.kubelet=true", "config.remediate.mode=on", "config.remediate.ownerGrace=5s",
+		"config.remediate.containerGrace=2s", "config.remediate.processGrace=2s")
 	await(t, 100*time.Second, "the agent to release it", func() error {
 		traces, err := victim.Traces(t.Context())
 		if err == nil && len(traces) > 0 {
@@ -233,7 +239,9 @@ func testKilled(t *testing.T, c *cluster) {
 	if err := syscall.Kill(pid, syscall.SIGKILL); err != nil {
 		t.Fatal(err)
 	}
-	c.await1(t, "the agent to be back", func(p pod) bool { return ready(p) && p.Status.ContainerStatuses[0].RestartCount == 1 })
+	c.await1(t, "the agent to be back", func(p pod) bool {
+		return ready(p) && p.Status.ContainerStatuses[0].RestartCount == 1
+	})
 	await(t, 30*time.Second, "another process", func() error {
 		if again := agentPID(t); again == pid {
 			return fmt.Errorf("still %d", pid)
@@ -242,7 +250,8 @@ func testKilled(t *testing.T, c *cluster) {
 	})
 	after := c.awaitCondition(t, "ReadonlyFilesystem", "False")
 	if !after.LastTransitionTime.Equal(before.LastTransitionTime) {
-		t.Errorf("the restart moved lastTransitionTime from %s to %s", before.LastTransitionTime, after.LastTransitionTime)
+		t.Errorf("the restart moved lastTransitionTime from %s to %s", before.LastTransitionTime,
+			after.LastTransitionTime)
 	}
 }
 

@@ -29,7 +29,8 @@ func testImage(t *testing.T, c *cluster) {
 		}
 	}
 	c.run(t, c.Paths.Ctr, "--address", c.Paths.ContainerdSocket, "--namespace", "k8s.io", "images", "import", archive)
-	if out := c.run(t, c.Paths.Ctr, "--address", c.Paths.ContainerdSocket, "--namespace", "k8s.io", "images", "check"); !strings.Contains(out, reference) {
+	if out := c.run(t, c.Paths.Ctr, "--address", c.Paths.ContainerdSocket, "--namespace", "k8s.io", "images",
+		"check"); !strings.Contains(out, reference) {
 		t.Errorf("containerd does not have %s:\n%s", reference, out)
 	}
 }
@@ -62,7 +63,8 @@ func testManifests(t *testing.T, c *cluster) {
 	c.kubectl(t, "rollout", "status", "-n", namespace, "daemonset/nodeagent", "--timeout=90s")
 	c.await1(t, "the agent of the manifests to be ready", ready)
 	c.awaitCondition(t, "ReadonlyFilesystem", "False")
-	c.kubectl(t, "delete", "-f", filepath.Join(c.repo, "packaging/kubernetes/manifests/nodeagent.yaml"), "--ignore-not-found", "--timeout=60s")
+	c.kubectl(t, "delete", "-f", filepath.Join(c.repo, "packaging/kubernetes/manifests/nodeagent.yaml"),
+		"--ignore-not-found", "--timeout=60s")
 }
 
 // testChart goes from nothing to a reporting agent with one command.

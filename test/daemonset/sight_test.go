@@ -36,7 +36,8 @@ func testSight(t *testing.T, c *cluster) {
 	if err := onHost.Configure(harness.Overrides{
 		"paths":  map[string]any{"kubeconfig": c.Paths.AdminKubeconfig, "kubeletRoot": c.Paths.KubeletRoot},
 		"checks": map[string]any{"hung-mounts": map[string]any{"every": "2s"}},
-		"report": map[string]any{"conditions": map[string]any{"enabled": false}, "events": map[string]any{"enabled": false}},
+		"report": map[string]any{"conditions": map[string]any{"enabled": false},
+			"events": map[string]any{"enabled": false}},
 	}); err != nil {
 		t.Fatal(err)
 	}
@@ -60,11 +61,14 @@ func testSight(t *testing.T, c *cluster) {
 			return fmt.Errorf("checks see less or more (-on the host +in the pod):\n%s", diff)
 		}
 		for _, s := range []harness.Status{host, inPod} {
-			if !slices.ContainsFunc(s.Findings, func(f harness.Finding) bool { return f.Check == "hung-mounts" && f.Subject.Name == hung }) {
+			if !slices.ContainsFunc(s.Findings, func(f harness.Finding) bool {
+				return f.Check == "hung-mounts" && f.Subject.Name == hung
+			}) {
 				return fmt.Errorf("agent %d does not find that %s hangs", s.PID, hung)
 			}
 		}
-		t.Logf("%d checks, %d have nothing to look at or could not tell on the host", len(host.Checks), len(sights(host)))
+		t.Logf("%d checks, %d have nothing to look at or could not tell on the host", len(host.Checks),
+			len(sights(host)))
 		return nil
 	})
 	testSightByHand(t, c, onHost)
@@ -98,7 +102,8 @@ type looked struct {
 // exec has kubectl run a command of the agent in the pod and decodes what it printed.
 func (c *cluster) exec(t *testing.T, into any, verb string) error {
 	t.Helper()
-	out, failed := c.Kubectl(t.Context(), "exec", "-n", namespace, "daemonset/nodeagent", "--", link, verb, "-o", "json")
+	out, failed := c.Kubectl(t.Context(), "exec", "-n", namespace, "daemonset/nodeagent", "--", link, verb, "-o",
+		"json")
 	if err := json.Unmarshal(out, into); err != nil {
 		return fmt.Errorf("nodeagent %s: %w, %w\n%s", verb, err, failed, out)
 	}

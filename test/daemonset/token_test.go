@@ -87,7 +87,8 @@ func podToken(t *testing.T) string {
 }
 
 func conditionPatch(name string) string {
-	return fmt.Sprintf(`{"status":{"conditions":[{"type":%q,"status":"False","reason":"Test","message":"of a test"}]}}`, name)
+	return fmt.Sprintf(`{"status":{"conditions":[{"type":%q,"status":"False","reason":"Test","message":"of a test"}]}}`,
+		name)
 }
 
 func eventOf(kind, name, namespace, component string) string {
@@ -132,7 +133,8 @@ func requests(node, configuration string) []request {
 		status(node, `{"status":{"addresses":[{"type":"ExternalIP","address":"192.0.2.1"}]}}`, denied),
 		status(node, `{"metadata":{"labels":{"node-role.kubernetes.io/control-plane":""}}}`, denied),
 		status(node, `{"metadata":{"annotations":{"test":"test"}}}`, denied),
-		{"spec of the own node", "PATCH", nodes + node, strategic, `{"spec":{"unschedulable":true}}`, "cannot patch resource"},
+		{"spec of the own node", "PATCH", nodes + node, strategic, `{"spec":{"unschedulable":true}}`,
+			"cannot patch resource"},
 		{"delete the other node", "DELETE", nodes + otherNode, create, ``, "cannot delete resource"},
 
 		applied(leases, "node-"+node, leaseBody, ""),
@@ -143,9 +145,12 @@ func requests(node, configuration string) []request {
 		applied(configMaps, "node-"+node, configMapBody, ""),
 		applied(configMaps, "node-"+otherNode, configMapBody, denied),
 		applied(configMaps, configuration, labelBody, denied), // of all agents; what it says is immutable anyway
-		{"ConfigMap of any name", "POST", strings.TrimSuffix(configMaps, "/"), create, `{"metadata":{"generateName":"node-"}}`, denied},
-		{"ConfigMap elsewhere", "POST", "/api/v1/namespaces/default/configmaps", create, fmt.Sprintf(configMapBody, "node-"+node), "cannot create resource"},
-		{"Lease of kubelet", "PATCH", "/apis/coordination.k8s.io/v1/namespaces/kube-node-lease/leases/" + node + manager, apply, fmt.Sprintf(leaseBody, node), "cannot patch resource"},
+		{"ConfigMap of any name", "POST", strings.TrimSuffix(configMaps, "/"), create,
+			`{"metadata":{"generateName":"node-"}}`, denied},
+		{"ConfigMap elsewhere", "POST", "/api/v1/namespaces/default/configmaps", create,
+			fmt.Sprintf(configMapBody, "node-"+node), "cannot create resource"},
+		{"Lease of kubelet", "PATCH", "/apis/coordination.k8s.io/v1/namespaces/kube-node-lease/leases/" +
+			node + manager, apply, fmt.Sprintf(leaseBody, node), "cannot patch resource"},
 
 		{"event about the own node", "POST", events, create, eventOf("Node", node, "", "nodeagent"), ""},
 		{"event about the other node", "POST", events, create, eventOf("Node", otherNode, "", "nodeagent"), denied},
@@ -153,11 +158,13 @@ func requests(node, configuration string) []request {
 		{"event in kubelet's name", "POST", events, create, eventOf("Node", node, "", "kubelet"), denied},
 
 		{"pods of the cluster", "GET", "/api/v1/pods", create, ``, "cannot list resource"},
-		{"pods of the own node", "GET", "/api/v1/pods?fieldSelector=spec.nodeName%3D" + node, create, ``, "cannot list resource"},
+		{"pods of the own node", "GET", "/api/v1/pods?fieldSelector=spec.nodeName%3D" + node, create, ``,
+			"cannot list resource"},
 		{"a pod", "GET", "/api/v1/namespaces/kube-system/pods/any", create, ``, "cannot get resource"},
 		{"kubelet of the own node", "GET", nodes + node + "/proxy/pods", create, ``, "cannot get resource"},
 		{"secrets", "GET", "/api/v1/namespaces/nodeagent/secrets", create, ``, "cannot list resource"},
-		{"a token of its own making", "POST", "/api/v1/namespaces/nodeagent/serviceaccounts/nodeagent/token", create, `{"spec":{}}`, "cannot create resource"},
+		{"a token of its own making", "POST", "/api/v1/namespaces/nodeagent/serviceaccounts/nodeagent/token", create,
+			`{"spec":{}}`, "cannot create resource"},
 	}
 }
 
@@ -191,12 +198,14 @@ func TestEveryFieldOfTheStatusIsTried(t *testing.T) {
 
 // testOwnNodeOnly shows with real tokens that an agent writes what belongs to its own node and nothing else.
 func testOwnNodeOnly(t *testing.T, c *cluster) {
-	if err := c.KubectlApply(t.Context(), `{"apiVersion":"v1","kind":"Node","metadata":{"name":"`+otherNode+`"}}`); err != nil {
+	if err := c.KubectlApply(t.Context(), `{"apiVersion":"v1","kind":"Node","metadata":{"name":"`+otherNode+
+		`"}}`); err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { c.tidyTokens(t) })
 	own := c.identity(t, podToken(t))
-	configuration := strings.TrimPrefix(strings.TrimSpace(c.kubectl(t, "get", "configmap", "-n", namespace, "-l", "app.kubernetes.io/name=nodeagent", "-o", "name")), "configmap/")
+	configuration := strings.TrimPrefix(strings.TrimSpace(c.kubectl(t, "get", "configmap", "-n", namespace, "-l",
+		"app.kubernetes.io/name=nodeagent", "-o", "name")), "configmap/")
 	ask := func(t *testing.T, as identity, r request, want string) {
 		t.Helper()
 		code, said, err := as.send(t.Context(), r.method, r.path, r.contentType, r.body)
@@ -218,17 +227,20 @@ func testOwnNodeOnly(t *testing.T, c *cluster) {
 			return c.kubectl(t, "get", "node", c.NodeName, "-o", "jsonpath={.status."+field+"}")
 		}
 		before := status()
-		code, said, err := own.send(t.Context(), "PATCH", path+"/status", strategic, fmt.Sprintf(`{"status":{%q:%s}}`, field, value))
+		code, said, err := own.send(t.Context(), "PATCH", path+"/status", strategic,
+			fmt.Sprintf(`{"status":{%q:%s}}`, field, value))
 		// A field behind a feature gate that is off is dropped before the policy sees it: nothing changes then.
 		if err != nil || code/100 == 2 && status() != before || code/100 != 2 && !strings.Contains(said, denied) {
 			t.Errorf("status.%s: %d, %v: %s", field, code, err, said)
 		}
 	}
 	// The same with the token of the other node: what was refused there is allowed here, and the other way round.
-	other := c.identity(t, c.kubectl(t, "create", "token", "nodeagent", "-n", namespace, "--bound-object-kind", "Node", "--bound-object-name", otherNode))
+	other := c.identity(t, c.kubectl(t, "create", "token", "nodeagent", "-n", namespace, "--bound-object-kind", "Node",
+		"--bound-object-name", otherNode))
 	unbound := c.identity(t, c.kubectl(t, "create", "token", "nodeagent", "-n", namespace))
 	for _, node := range []string{c.NodeName, otherNode} {
-		r := request{"status of " + node, "PATCH", "/api/v1/nodes/" + node + "/status", strategic, conditionPatch("NodeagentTest"), ""}
+		r := request{"status of " + node, "PATCH", "/api/v1/nodes/" + node + "/status", strategic,
+			conditionPatch("NodeagentTest"), ""}
 		want := denied
 		if node == otherNode {
 			want = ""
@@ -241,7 +253,9 @@ func testOwnNodeOnly(t *testing.T, c *cluster) {
 // tidyTokens removes what the tokens were allowed to write.
 func (c *cluster) tidyTokens(t *testing.T) {
 	c.kubectl(t, "delete", "node", otherNode, "--ignore-not-found")
-	c.kubectl(t, "delete", "-n", namespace, "lease/node-"+c.NodeName, "configmap/node-"+c.NodeName, "--ignore-not-found")
-	c.kubectl(t, "patch", "node", c.NodeName, "--subresource=status", "--type=strategic", "-p", `{"status":{"conditions":[{"type":"NodeagentTest","$patch":"delete"}]}}`)
+	c.kubectl(t, "delete", "-n", namespace, "lease/node-"+c.NodeName, "configmap/node-"+c.NodeName,
+		"--ignore-not-found")
+	c.kubectl(t, "patch", "node", c.NodeName, "--subresource=status", "--type=strategic", "-p",
+		`{"status":{"conditions":[{"type":"NodeagentTest","$patch":"delete"}]}}`)
 	c.kubectl(t, "delete", "events", "-n", "default", "--field-selector=reason=Test", "--ignore-not-found")
 }

@@ -28,7 +28,9 @@ func (s *stage) startAgent(ctx context.Context) error {
 	if err := s.agent.Start(ctx); err != nil {
 		return err
 	}
-	err := harness.WaitFor(ctx, time.Minute, condition+" to be False", func() error { return s.conditionIs(ctx, "False") })
+	err := harness.WaitFor(ctx, time.Minute, condition+" to be False", func() error {
+		return s.conditionIs(ctx, "False")
+	})
 	s.showConditions(ctx)
 	return err
 }
@@ -54,7 +56,9 @@ func (s *stage) diskFails(ctx context.Context) error {
 	if err := disk.Fail(); err != nil {
 		return err
 	}
-	if err := harness.WaitFor(ctx, 10*time.Second, condition+" to be True", func() error { return s.conditionIs(ctx, "True") }); err != nil {
+	if err := harness.WaitFor(ctx, 10*time.Second, condition+" to be True", func() error {
+		return s.conditionIs(ctx, "True")
+	}); err != nil {
 		return err
 	}
 	s.say("Seen through the apiserver %s after the error:", time.Since(began).Round(time.Millisecond))
@@ -66,8 +70,11 @@ func (s *stage) diskFails(ctx context.Context) error {
 // showEvents waits for an event about the node whose reason begins with prefix.
 func (s *stage) showEvents(ctx context.Context, prefix string) error {
 	err := harness.WaitFor(ctx, 20*time.Second, "an event "+prefix+"…", func() error {
-		out, err := s.lab.Kubectl(ctx, "get", "events", "-n", "default", "-o", `jsonpath={range .items[*]}{.source.component}/{.reason}{"\n"}{end}`)
-		if err == nil && !slices.ContainsFunc(strings.Fields(string(out)), func(l string) bool { return strings.HasPrefix(l, "nodeagent/"+prefix) }) {
+		out, err := s.lab.Kubectl(ctx, "get", "events", "-n", "default", "-o",
+			`jsonpath={range .items[*]}{.source.component}/{.reason}{"\n"}{end}`)
+		if err == nil && !slices.ContainsFunc(strings.Fields(string(out)), func(l string) bool {
+			return strings.HasPrefix(l, "nodeagent/"+prefix)
+		}) {
 			err = fmt.Errorf("there are %q", strings.Fields(string(out)))
 		}
 		return err
@@ -85,7 +92,9 @@ func (s *stage) diskRepaired(ctx context.Context) error {
 	if err := s.disk.MountAgain(ctx); err != nil {
 		return err
 	}
-	err := harness.WaitFor(ctx, time.Minute, condition+" to be False", func() error { return s.conditionIs(ctx, "False") })
+	err := harness.WaitFor(ctx, time.Minute, condition+" to be False", func() error {
+		return s.conditionIs(ctx, "False")
+	})
 	s.showConditions(ctx)
 	if err != nil {
 		return err
@@ -100,7 +109,8 @@ func (s *stage) podLeavesThings(ctx context.Context) error {
 		return err
 	}
 	s.victim = victim
-	s.say("Pod default/victim (%s) runs. kubelet is stopped, the pod is force-deleted, its processes hang; kubelet comes back.", victim.UID)
+	s.say(
+		"Pod default/victim (%s) runs. kubelet is stopped, the pod is force-deleted, its processes hang; kubelet comes back.", victim.UID)
 	if err := victim.Abandon(ctx); err != nil {
 		return err
 	}

@@ -76,7 +76,8 @@ func demo(ctx context.Context, dir string, keep bool) (err error) {
 		return err
 	}
 	defer func() { err = errors.Join(err, s.agent.Stop()) }()
-	for _, act := range []func(context.Context) error{s.startAgent, s.diskFails, s.diskRepaired, s.podLeavesThings, s.clean} {
+	for _, act := range []func(context.Context) error{s.startAgent, s.diskFails, s.diskRepaired, s.podLeavesThings,
+		s.clean} {
 		if err := act(ctx); err != nil {
 			return fmt.Errorf("%w\n\nthe agent's log ends with:\n%s", err, s.agent.LogTail())
 		}
@@ -86,7 +87,8 @@ func demo(ctx context.Context, dir string, keep bool) (err error) {
 }
 
 func (s *stage) title(text string) {
-	fmt.Fprintf(s.out, "\n── %s %s [%.0f s]\n", text, strings.Repeat("─", max(0, 60-len(text))), time.Since(s.began).Seconds())
+	fmt.Fprintf(s.out, "\n── %s %s [%.0f s]\n", text, strings.Repeat("─", max(0, 60-len(text))),
+		time.Since(s.began).Seconds())
 }
 
 func (s *stage) say(format string, args ...any) { fmt.Fprintf(s.out, format+"\n", args...) }
@@ -104,7 +106,8 @@ func (s *stage) command(ctx context.Context, name string, args ...string) {
 // nodeagent shows a command of the agent.
 func (s *stage) nodeagent(ctx context.Context, args ...string) (harness.Answer, error) {
 	answer, err := s.agent.CLI(ctx, args...)
-	fmt.Fprintf(s.out, "\n$ nodeagent %s\n%s%s(exit code %d)\n", strings.Join(args, " "), answer.Stdout, answer.Stderr, answer.Code)
+	fmt.Fprintf(s.out, "\n$ nodeagent %s\n%s%s(exit code %d)\n", strings.Join(args, " "), answer.Stdout, answer.Stderr,
+		answer.Code)
 	return answer, err
 }
 

@@ -52,8 +52,10 @@ func silences() []silent {
 				}
 			},
 		},
-		{component: "kubelet", says: "KubeletStopped", limit: lookLimit, away: signal("kubelet", syscall.SIGSTOP), back: signal("kubelet", syscall.SIGCONT)},
-		{component: "containerd", says: "RuntimeStopped", limit: lookLimit, away: signal("containerd", syscall.SIGSTOP), back: signal("containerd", syscall.SIGCONT)},
+		{component: "kubelet", says: "KubeletStopped", limit: lookLimit, away: signal("kubelet", syscall.SIGSTOP),
+			back: signal("kubelet", syscall.SIGCONT)},
+		{component: "containerd", says: "RuntimeStopped", limit: lookLimit, away: signal("containerd", syscall.SIGSTOP),
+			back: signal("containerd", syscall.SIGCONT)},
 	}
 }
 
@@ -95,7 +97,9 @@ func TestBadDay(t *testing.T) {
 			}
 			s.back(t, l)
 			back = true
-			err := harness.WaitFor(t.Context(), time.Minute, "the node to be well again", func() error { return l.Healthy(t.Context()) })
+			err := harness.WaitFor(t.Context(), time.Minute, "the node to be well again", func() error {
+				return l.Healthy(t.Context())
+			})
 			if err != nil {
 				t.Fatal(err)
 			}

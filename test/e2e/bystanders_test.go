@@ -94,7 +94,8 @@ func (b *bystanders) look(t *testing.T) map[string]string {
 			seen["link "+link.Name] = fmt.Sprint(link.Index)
 		}
 	}
-	for _, pattern := range []string{b.lab.Paths.KubeletRoot + "/pods/" + b.pod.UID, "/sys/fs/cgroup/*" + b.lab.Paths.CgroupRoot + "/kubepods/*/pod" + b.pod.UID} {
+	for _, pattern := range []string{b.lab.Paths.KubeletRoot + "/pods/" + b.pod.UID, "/sys/fs/cgroup/*" +
+		b.lab.Paths.CgroupRoot + "/kubepods/*/pod" + b.pod.UID} {
 		dirs, err := filepath.Glob(pattern)
 		if err != nil {
 			t.Fatal(err)

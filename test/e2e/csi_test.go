@@ -37,7 +37,8 @@ func openCSILab(t *testing.T) *csiLab {
 	lookInTest(t)
 	l := openLab(t)
 	c := &csiLab{t: t, lab: l, binary: filepath.Join(t.TempDir(), "fakecsi")}
-	if out, err := exec.CommandContext(t.Context(), "go", "build", "-o", c.binary, "../fakecsi/cmd").CombinedOutput(); err != nil {
+	if out, err := exec.CommandContext(t.Context(), "go", "build", "-o", c.binary,
+		"../fakecsi/cmd").CombinedOutput(); err != nil {
 		t.Fatalf("build the fake driver: %v\n%s", err, out)
 	}
 	config := kube.Config{Node: l.NodeName, Kubeconfig: l.Paths.AdminKubeconfig}
@@ -64,7 +65,8 @@ func openCSILab(t *testing.T) *csiLab {
 // start runs the driver; arguments may make it fail.
 func (c *csiLab) start(args ...string) {
 	c.t.Helper()
-	args = append([]string{"-name", csiName, "-kubelet-root", c.lab.Paths.KubeletRoot, "-node-id", "lab-node-id"}, args...)
+	args = append([]string{"-name", csiName, "-kubelet-root", c.lab.Paths.KubeletRoot, "-node-id", "lab-node-id"},
+		args...)
 	c.driver = exec.CommandContext(c.t.Context(), c.binary, args...)
 	c.driver.Stdout, c.driver.Stderr = c.t.Output(), c.t.Output()
 	if err := c.driver.Start(); err != nil {
@@ -161,7 +163,8 @@ func TestCSIRegistrationSocketMissing(t *testing.T) {
 	c := openCSILab(t)
 	const pod = "fake-registrar"
 	endpoint := filepath.Join(c.lab.Paths.KubeletRoot, "plugins", csiName, "csi.sock")
-	if err := c.lab.RunPod(t.Context(), "default", pod, "sh", "-c", "sleep 100000; exit", "--kubelet-registration-path="+endpoint); err != nil {
+	if err := c.lab.RunPod(t.Context(), "default", pod, "sh", "-c", "sleep 100000; exit",
+		"--kubelet-registration-path="+endpoint); err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() {

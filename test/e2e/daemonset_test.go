@@ -85,7 +85,8 @@ func TestCriticalDaemonSets(t *testing.T) {
 		}
 	}
 	t.Cleanup(func() {
-		if out, err := c.lab.Kubectl(context.WithoutCancel(t.Context()), "delete", "daemonset", "-n", "default", "critical", "--ignore-not-found", "--timeout=60s"); err != nil {
+		if out, err := c.lab.Kubectl(context.WithoutCancel(t.Context()), "delete", "daemonset", "-n", "default",
+			"critical", "--ignore-not-found", "--timeout=60s"); err != nil {
 			t.Errorf("%v: %s", err, out)
 		}
 	})

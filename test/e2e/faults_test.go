@@ -30,7 +30,8 @@ func TestFaultsOfTheNode(t *testing.T) {
 	if err := a.Start(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	stuck := fmt.Sprintf(strings.Replace(stuckManifest, "lab-node", l.NodeName, 1), "faults-stuck", "127.0.0.1:9/absent:1", "", "")
+	stuck := fmt.Sprintf(strings.Replace(stuckManifest, "lab-node", l.NodeName, 1), "faults-stuck",
+		"127.0.0.1:9/absent:1", "", "")
 	var hung string
 	t.Run("of what pods use", func(t *testing.T) {
 		hung = hosttest.HangingFUSE(t)
@@ -71,15 +72,18 @@ func TestFaultsOfTheNode(t *testing.T) {
 func deadDriver(t *testing.T, l *lab.Lab) {
 	t.Helper()
 	binary := filepath.Join(t.TempDir(), "fakecsi")
-	if out, err := exec.CommandContext(t.Context(), "go", "build", "-o", binary, "../fakecsi/cmd").CombinedOutput(); err != nil {
+	if out, err := exec.CommandContext(t.Context(), "go", "build", "-o", binary,
+		"../fakecsi/cmd").CombinedOutput(); err != nil {
 		t.Fatalf("build the fake driver: %v\n%s", err, out)
 	}
-	driver := exec.CommandContext(t.Context(), binary, "-name", csiName, "-kubelet-root", l.Paths.KubeletRoot, "-node-id", "lab-node-id")
+	driver := exec.CommandContext(t.Context(), binary, "-name", csiName, "-kubelet-root", l.Paths.KubeletRoot,
+		"-node-id", "lab-node-id")
 	if err := driver.Start(); err != nil {
 		t.Fatal(err)
 	}
 	plugin := filepath.Join(l.Paths.KubeletRoot, "plugins", csiName)
-	sockets := []string{filepath.Join(l.Paths.KubeletRoot, "plugins_registry", csiName+"-reg.sock"), filepath.Join(plugin, "csi.sock")}
+	sockets := []string{filepath.Join(l.Paths.KubeletRoot, "plugins_registry", csiName+"-reg.sock"),
+		filepath.Join(plugin, "csi.sock")}
 	t.Cleanup(func() {
 		for _, name := range append(sockets, plugin) {
 			_ = os.Remove(name)
@@ -101,25 +105,26 @@ func deadDriver(t *testing.T, l *lab.Lab) {
 func awaitFinding(t *testing.T, a *harness.Agent, reason, name string, there bool) {
 	t.Helper()
 	began := time.Now()
-	err := harness.WaitFor(t.Context(), 90*time.Second, fmt.Sprintf("%s of %q to be found: %t", reason, name, there), func() error {
-		status, err := a.Status(t.Context())
-		if err != nil {
-			return err
-		}
-		for _, f := range status.Findings {
-			if f.Reason == reason && (name == "" || f.Subject.Name == name) {
-				if there {
-					t.Logf("%s: %s", time.Since(began).Round(time.Second), f.Message)
-					return nil
-				}
-				return errors.New(f.Message)
+	err := harness.WaitFor(t.Context(), 90*time.Second, fmt.Sprintf("%s of %q to be found: %t", reason, name, there),
+		func() error {
+			status, err := a.Status(t.Context())
+			if err != nil {
+				return err
 			}
-		}
-		if there {
-			return fmt.Errorf("findings %+v", status.Findings)
-		}
-		return nil
-	})
+			for _, f := range status.Findings {
+				if f.Reason == reason && (name == "" || f.Subject.Name == name) {
+					if there {
+						t.Logf("%s: %s", time.Since(began).Round(time.Second), f.Message)
+						return nil
+					}
+					return errors.New(f.Message)
+				}
+			}
+			if there {
+				return fmt.Errorf("findings %+v", status.Findings)
+			}
+			return nil
+		})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -134,7 +134,8 @@ func (c *churn) pod(n int) *corev1.Pod {
 	return &corev1.Pod{
 		ObjectMeta: metav1.ObjectMeta{Name: fmt.Sprintf("churn-%d", n)},
 		Spec: corev1.PodSpec{
-			NodeName: c.lab.NodeName, TerminationGracePeriodSeconds: &grace, HostNetwork: n%10 == 9, RestartPolicy: corev1.RestartPolicyNever,
+			NodeName: c.lab.NodeName, TerminationGracePeriodSeconds: &grace, HostNetwork: n%10 == 9,
+			RestartPolicy: corev1.RestartPolicyNever,
 			Containers: []corev1.Container{{
 				Name: "main", Image: lab.BusyboxImage, ImagePullPolicy: corev1.PullNever, Command: command,
 				VolumeMounts: []corev1.VolumeMount{{Name: "memory", MountPath: "/memory"}},
@@ -237,7 +238,8 @@ func (c *churn) makeNamespace() {
 		_ = c.rest.Delete().Resource("namespaces").Name(c.namespace).Do(ctx).Error()
 	})
 	for t.Context().Err() == nil { // the account that its pods run as comes a moment later
-		if c.rest.Get().Namespace(c.namespace).Resource("serviceaccounts").Name("default").Do(t.Context()).Error() == nil {
+		if c.rest.Get().Namespace(c.namespace).Resource("serviceaccounts").Name("default").Do(
+			t.Context()).Error() == nil {
 			return
 		}
 		pause(t.Context(), 100*time.Millisecond)

@@ -16,7 +16,8 @@ import (
 func TestRestartMissesNothing(t *testing.T) {
 	l := openLab(t)
 	a := install(t, l, harness.Overrides{"checks": map[string]any{"kernel-log": map[string]any{"programs": true}}})
-	device := func(n int) string { return fmt.Sprintf("e2e%d-%d", os.Getpid()%100000, n) } // as long as a link's name may be
+	// as long as a link's name may be
+	device := func(n int) string { return fmt.Sprintf("e2e%d-%d", os.Getpid()%100000, n) }
 	for n, between := range []struct {
 		name string
 		end  func() error
@@ -30,9 +31,10 @@ func TestRestartMissesNothing(t *testing.T) {
 		if err := a.Start(t.Context()); err != nil {
 			t.Fatal(err)
 		}
-		err := harness.WaitFor(t.Context(), 30*time.Second, "each line to be found once after "+between.name, func() error {
-			return eachOnce(t.Context(), a, device, n+1)
-		})
+		err := harness.WaitFor(t.Context(), 30*time.Second, "each line to be found once after "+between.name,
+			func() error {
+				return eachOnce(t.Context(), a, device, n+1)
+			})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -57,7 +59,8 @@ func TestRestartMissesNothing(t *testing.T) {
 
 func sayDuplicate(t *testing.T, device string) {
 	t.Helper()
-	line := fmt.Sprintf("<4>IPv6: %s: IPv6 duplicate address fe80::1 used by 02:42:ac:11:00:02 detected!\n", device) // without its end the kernel would wait for more
+	// without its end the kernel would wait for more
+	line := fmt.Sprintf("<4>IPv6: %s: IPv6 duplicate address fe80::1 used by 02:42:ac:11:00:02 detected!\n", device)
 	if err := os.WriteFile("/dev/kmsg", []byte(line), 0); err != nil {
 		t.Fatal(err)
 	}

@@ -43,9 +43,11 @@ func openKubeletLab(t *testing.T) *kubeletLab {
 	l := openLab(t)
 	k := &kubeletLab{t: t, lab: l, config: kube.Config{Node: l.NodeName, Kubeconfig: l.Paths.AdminKubeconfig}}
 	paths := discover.DefaultPaths()
-	paths.KubeletRoot, paths.KubeletConfig, paths.KubeletCAFile = l.Paths.KubeletRoot, l.Paths.KubeletConfig, l.Paths.CAFile
+	paths.KubeletRoot, paths.KubeletConfig, paths.KubeletCAFile = l.Paths.KubeletRoot, l.Paths.KubeletConfig,
+		l.Paths.CAFile
 	paths.KubeletAPI = "https://127.0.0.1:" + strconv.Itoa(l.KubeletPort())
-	paths.CRISocket, paths.ContainerdRoot, paths.CgroupRoot = l.Paths.CRISocket, l.Paths.ContainerdRoot, l.Paths.CgroupRoot
+	paths.CRISocket, paths.ContainerdRoot, paths.CgroupRoot = l.Paths.CRISocket, l.Paths.ContainerdRoot,
+		l.Paths.CgroupRoot
 	client, err := kube.New(k.config, slog.New(slog.DiscardHandler))
 	if err != nil {
 		t.Fatal(err)
@@ -56,7 +58,8 @@ func openKubeletLab(t *testing.T) *kubeletLab {
 	}
 	t.Cleanup(func() { _ = errors.Join(closer.Close(), client.Close()) })
 	k.host = &host.Host{
-		NodeName: l.NodeName, Paths: paths, Clock: host.Now, Runtime: runtime, Cluster: client.Cluster(), Prober: probe.NewProber(),
+		NodeName: l.NodeName, Paths: paths, Clock: host.Now, Runtime: runtime, Cluster: client.Cluster(),
+		Prober:    probe.NewProber(),
 		TimeClock: func() (host.ClockState, error) { return host.ClockState{MaxError: 20 * time.Millisecond}, nil },
 	}
 	k.renew()
@@ -92,7 +95,8 @@ func (k *kubeletLab) await(check detect.Check, limit time.Duration, want map[str
 		latest = k.look(check)
 		for subject, part := range want {
 			f, there := latest[subject]
-			if text := f.Reason + " " + f.Facts["stage"] + " " + f.Message; there == (part == "") || there && !strings.Contains(text, part) {
+			if text := f.Reason + " " + f.Facts["stage"] + " " + f.Message; there == (part == "") || there &&
+				!strings.Contains(text, part) {
 				return fmt.Errorf("%s: %q, want %q", subject, text, part)
 			}
 		}
@@ -133,7 +137,8 @@ func TestStuckPods(t *testing.T) {
 		fmt.Sprintf(stuckManifest, "stuck-env", image, "    envFrom: [{configMapRef: {name: stuck-settings}}]", "")+
 		fmt.Sprintf(stuckManifest, "stuck-csi", image, volume+"{name: v, csi: {driver: absent.csi.example.com}}", "")+
 		fmt.Sprintf(stuckManifest, "stuck-frozen", image, "", "")+
-		fmt.Sprintf(stuckManifest, "stuck-held", image, "", ", finalizers: [example.com/hold]"), "lab-node", k.lab.NodeName)
+		fmt.Sprintf(stuckManifest, "stuck-held", image, "", ", finalizers: [example.com/hold]"), "lab-node",
+		k.lab.NodeName)
 	if err := k.lab.KubectlApply(t.Context(), manifest); err != nil {
 		t.Fatal(err)
 	}
@@ -142,7 +147,8 @@ func TestStuckPods(t *testing.T) {
 	if _, err := k.lab.Kubectl(t.Context(), "delete", "pod", "stuck-frozen", "stuck-held", "--wait=false"); err != nil {
 		t.Fatal(err)
 	}
-	settings := stuckpods.Settings{StartAfter: 3 * time.Second, PullAfter: 3 * time.Second, TerminateAfter: 3 * time.Second, Many: 100}
+	settings := stuckpods.Settings{StartAfter: 3 * time.Second, PullAfter: 3 * time.Second,
+		TerminateAfter: 3 * time.Second, Many: 100}
 	check := stuckpods.New(settings)
 	volumes := kubernetes.VolumeMounts()
 	k.look(volumes)
@@ -163,7 +169,8 @@ func TestStuckPods(t *testing.T) {
 	}
 	k.clear(frozen, "stuck-frozen", "stuck-held")
 	k.await(check, 2*time.Minute, map[string]string{
-		"pod/default/stuck-volume": "", "pod/default/stuck-env": "", "pod/default/stuck-frozen": "", "pod/default/stuck-held": "",
+		"pod/default/stuck-volume": "", "pod/default/stuck-env": "", "pod/default/stuck-frozen": "",
+		"pod/default/stuck-held": "",
 	})
 }
 
@@ -187,7 +194,8 @@ func (k *kubeletLab) clear(frozen *harness.Victim, names ...string) {
 	_ = frozen.Freeze("THAWED") // gone already: fine
 	_, _ = k.lab.Kubectl(ctx, "patch", "pod", "stuck-held", "--type=merge", "-p", `{"metadata":{"finalizers":null}}`)
 	if len(names) == 0 {
-		_, _ = k.lab.Kubectl(ctx, "delete", "pod", "stuck-pull", "stuck-volume", "stuck-env", "stuck-csi", "stuck-frozen", "stuck-held", "--ignore-not-found", "--timeout=60s")
+		_, _ = k.lab.Kubectl(ctx, "delete", "pod", "stuck-pull", "stuck-volume", "stuck-env", "stuck-csi",
+			"stuck-frozen", "stuck-held", "--ignore-not-found", "--timeout=60s")
 		_, _ = k.lab.Kubectl(ctx, "delete", "configmap", "stuck-settings", "--ignore-not-found")
 	}
 }
@@ -246,7 +254,8 @@ func TestKubeletCertificates(t *testing.T) {
 	k.host.Clock = func() finding.Timestamp { now := host.Now(); now.Wall = now.Wall.AddDate(1, 0, 1); return now }
 	found := k.look(check)
 	client, serving := found["certificate/kubelet-client"], found["certificate/kubelet-serving"]
-	if client.Reason != "KubeletCertificateExpired" || client.Severity != finding.Fatal || serving.Reason != "KubeletCertificateExpired" || serving.Severity != finding.Warning {
+	if client.Reason != "KubeletCertificateExpired" || client.Severity != finding.Fatal ||
+		serving.Reason != "KubeletCertificateExpired" || serving.Severity != finding.Warning {
 		t.Errorf("a year later: %v", found)
 	}
 }
@@ -258,20 +267,24 @@ func TestNodeRegistration(t *testing.T) {
 		t.Errorf("found %v", found)
 	}
 	root := t.TempDir()
-	for name, text := range map[string]string{"etc/machine-id": "00000000000000000000000000000001", "proc/sys/kernel/random/boot_id": "other"} {
-		if err := errors.Join(os.MkdirAll(filepath.Join(root, filepath.Dir(name)), 0o755), os.WriteFile(filepath.Join(root, name), []byte(text), 0o600)); err != nil {
+	for name, text := range map[string]string{"etc/machine-id": "00000000000000000000000000000001",
+		"proc/sys/kernel/random/boot_id": "other"} {
+		if err := errors.Join(os.MkdirAll(filepath.Join(root, filepath.Dir(name)), 0o755),
+			os.WriteFile(filepath.Join(root, name), []byte(text), 0o600)); err != nil {
 			t.Fatal(err)
 		}
 	}
 	k.host.Files.Root = root
-	k.await(kubernetes.NodeRegistration(), time.Second, map[string]string{"node/" + k.lab.NodeName: "NodeIsAnotherMachine"})
+	k.await(kubernetes.NodeRegistration(), time.Second,
+		map[string]string{"node/" + k.lab.NodeName: "NodeIsAnotherMachine"})
 }
 
 // What reads kubelet's metrics, configuration and disks has nothing to say about a good node; where the apiserver is
 // away kubelet's requests fail, and do so no more when it is back.
 func TestKubeletSync(t *testing.T) {
 	k := openKubeletLab(t)
-	for _, check := range []detect.Check{kubernetes.KubeletRestarts(nil), kubernetes.KubeletConfig(nil), kubernetes.ProbeStorms(), kubernetes.KubeletSync()} {
+	for _, check := range []detect.Check{kubernetes.KubeletRestarts(nil), kubernetes.KubeletConfig(nil),
+		kubernetes.ProbeStorms(), kubernetes.KubeletSync()} {
 		for range 2 {
 			if found := k.look(check); len(found) > 0 {
 				t.Errorf("%s: found %v", check.ID, found)
@@ -313,7 +326,8 @@ func TestKubeletSync(t *testing.T) {
 func TestKubeletChecksCost(t *testing.T) {
 	k := openKubeletLab(t)
 	checks := []detect.Check{
-		kubernetes.KubeletPLEG(), kubernetes.KubeletSync(), kubernetes.VolumeMounts(), kubernetes.ProbeStorms(), kubernetes.Evictions(), kubernetes.KubeletRestarts(nil),
+		kubernetes.KubeletPLEG(), kubernetes.KubeletSync(), kubernetes.VolumeMounts(), kubernetes.ProbeStorms(),
+		kubernetes.Evictions(), kubernetes.KubeletRestarts(nil),
 		kubernetes.KubeletConfig(nil), stuckpods.New(stuckpods.DefaultSettings()),
 	}
 	const rounds = 10
@@ -357,8 +371,10 @@ func TestKubeletChecksOfTheAgent(t *testing.T) {
 	}
 	t.Logf("%s of a processor, %s\n%s", answer.CPU, answer.Wall, answer.Stdout)
 	for line := range strings.Lines(answer.Stdout) {
-		for _, id := range []string{"kubelet-", "stuck-pods", "volume-mounts", "probe-storms", "node-registration", "evictions"} {
-			if strings.Contains(line, id) && (strings.Contains(line, "forbidden") || strings.Contains(line, "could not tell")) {
+		for _, id := range []string{"kubelet-", "stuck-pods", "volume-mounts", "probe-storms", "node-registration",
+			"evictions"} {
+			if strings.Contains(line, id) && (strings.Contains(line, "forbidden") ||
+				strings.Contains(line, "could not tell")) {
 				t.Error(line)
 			}
 		}

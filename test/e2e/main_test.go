@@ -19,7 +19,8 @@ var containerd = flag.String("containerd", "", "run this containerd in the lab: 
 
 var long = flag.Bool("long", false, "run the tests too that wait for minutes")
 
-var withLab = flag.Bool("lab", false, "bring up a real one-node cluster for these tests, and remove it after; needs root")
+var withLab = flag.Bool("lab", false,
+	"bring up a real one-node cluster for these tests, and remove it after; needs root")
 
 func TestMain(m *testing.M) {
 	probe.ProbeMain()

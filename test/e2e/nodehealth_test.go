@@ -25,7 +25,8 @@ func TestKubeletAndRuntimeHealth(t *testing.T) {
 	c := openCSILab(t) // for its host; no driver is started
 	c.host.Paths.KubeletHealthz = fmt.Sprintf("http://127.0.0.1:%d/healthz", c.lab.KubeletHealthPort())
 	c.host.Paths.CRISocket = c.lab.Paths.CRISocket
-	c.host.Kubelet = kube.NewKubelet(kube.Config{Node: c.lab.NodeName, Kubeconfig: c.lab.Paths.AdminKubeconfig}, host.Files{}, c.host.Paths)
+	c.host.Kubelet = kube.NewKubelet(kube.Config{Node: c.lab.NodeName, Kubeconfig: c.lab.Paths.AdminKubeconfig},
+		host.Files{}, c.host.Paths)
 	pid, err := c.lab.PID("kubelet")
 	if err != nil {
 		t.Fatal(err)

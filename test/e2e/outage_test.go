@@ -15,7 +15,8 @@ const foreignCondition = `{"status":{"conditions":[{"type":"SomebodyElses","stat
 // stay.
 func TestApiserverAway(t *testing.T) {
 	l := openLab(t)
-	if out, err := l.Kubectl(t.Context(), "patch", "node", l.NodeName, "--subresource=status", "--type=strategic", "-p", foreignCondition); err != nil {
+	if out, err := l.Kubectl(t.Context(), "patch", "node", l.NodeName, "--subresource=status", "--type=strategic", "-p",
+		foreignCondition); err != nil {
 		t.Fatalf("%v: %s", err, out)
 	}
 	a := install(t, l, nil)

@@ -20,7 +20,9 @@ func openLab(t *testing.T) *lab.Lab {
 	need.Flag(t, *withLab, "-lab: uses a real node")
 	l, err := lab.Open("")
 	if err == nil { // the test before may have ended before the node was Ready again
-		err = harness.WaitFor(t.Context(), time.Minute, "the node to be well", func() error { return l.Healthy(t.Context()) })
+		err = harness.WaitFor(t.Context(), time.Minute, "the node to be well", func() error {
+			return l.Healthy(t.Context())
+		})
 	}
 	if err != nil {
 		t.Fatal(err)
@@ -89,7 +91,8 @@ func install(t *testing.T, l *lab.Lab, overrides harness.Overrides, tags ...stri
 func TestCrashAfterEveryStep(t *testing.T) {
 	ofTheProcess(t, "what is killed is a command on the host, beside which no daemon releases")
 	l := openLab(t)
-	a := install(t, l, harness.Overrides{"remediate": map[string]any{"retryAfter": "1ms", "podsPerHour": 1000, "ownerGrace": "2s"}}, "faultpoints")
+	a := install(t, l, harness.Overrides{"remediate": map[string]any{"retryAfter": "1ms", "podsPerHour": 1000,
+		"ownerGrace": "2s"}}, "faultpoints")
 	living := newBystanders(t, l)
 	victim, err := harness.NewVictim(t.Context(), l, "crash-victim")
 	if err != nil {
@@ -261,7 +264,8 @@ func TestKilledAgentComesBack(t *testing.T) {
 		t.Error("the restarted agent has forgotten the fault")
 	}
 	if after := awaitCondition(t, a, "True"); !after.LastTransitionTime.Equal(before.LastTransitionTime) {
-		t.Errorf("lastTransitionTime moved from %s to %s by a restart", before.LastTransitionTime, after.LastTransitionTime)
+		t.Errorf("lastTransitionTime moved from %s to %s by a restart", before.LastTransitionTime,
+			after.LastTransitionTime)
 	}
 	if err := disk.Unmount(); err != nil {
 		t.Fatal(err)

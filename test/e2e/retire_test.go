@@ -50,7 +50,8 @@ func TestRetire(t *testing.T) {
 	if err := a.Stop(); err != nil {
 		t.Fatal(err)
 	}
-	if answer := retire(); answer.Code != 0 || !strings.Contains(answer.Stdout, "condition removed: KubeletUnhealthy\n") {
+	if answer := retire(); answer.Code != 0 ||
+		!strings.Contains(answer.Stdout, "condition removed: KubeletUnhealthy\n") {
 		t.Errorf("exit code %d: %s%s", answer.Code, answer.Stdout, answer.Stderr)
 	}
 	await("the condition to be gone", false)

@@ -48,7 +48,8 @@ func TestRuntimeLatency(t *testing.T) {
 // The shims of pods that run are no leak, however old they are.
 func TestShimsOfLivingPods(t *testing.T) {
 	k := openKubeletLab(t)
-	if err := k.lab.KubectlApply(t.Context(), fmt.Sprintf(stuckManifest, "shim-living", "localhost/busybox:1", "", "")); err != nil {
+	if err := k.lab.KubectlApply(t.Context(), fmt.Sprintf(stuckManifest, "shim-living", "localhost/busybox:1", "",
+		"")); err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() {

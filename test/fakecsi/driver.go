@@ -72,7 +72,8 @@ func Start(ctx context.Context, o Options) (*Driver, error) {
 	if len(o.Versions) == 0 {
 		o.Versions = []string{"1.0.0"}
 	}
-	d := &Driver{options: o, knobs: o.Knobs, statuses: make(chan *registration.RegistrationStatus, 16), stopped: make(chan struct{})}
+	d := &Driver{options: o, knobs: o.Knobs, statuses: make(chan *registration.RegistrationStatus, 16),
+		stopped: make(chan struct{})}
 	err := d.serve(d.Endpoint(), func(s *grpc.Server) {
 		csi.RegisterIdentityServer(s, identity{d: d})
 		csi.RegisterNodeServer(s, node{d: d})

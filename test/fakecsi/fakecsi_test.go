@@ -98,7 +98,8 @@ func TestVolumes(t *testing.T) {
 	for _, publish := range []Publish{PublishTmpfs, PublishBind} {
 		t.Run(string(publish), func(t *testing.T) {
 			d, _ := start(t, Options{Publish: publish})
-			conn, err := grpc.NewClient("unix://"+d.Endpoint(), grpc.WithTransportCredentials(insecure.NewCredentials()))
+			conn, err := grpc.NewClient("unix://"+d.Endpoint(),
+				grpc.WithTransportCredentials(insecure.NewCredentials()))
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -109,15 +110,19 @@ func TestVolumes(t *testing.T) {
 			t.Cleanup(func() { _ = unmount(target); _ = unmount(staging) })
 
 			for range 2 { // each call may come twice
-				_, stageErr := client.NodeStageVolume(ctx, &csi.NodeStageVolumeRequest{VolumeId: "v", StagingTargetPath: staging})
-				_, publishErr := client.NodePublishVolume(ctx, &csi.NodePublishVolumeRequest{VolumeId: "v", StagingTargetPath: staging, TargetPath: target})
+				_, stageErr := client.NodeStageVolume(ctx, &csi.NodeStageVolumeRequest{VolumeId: "v",
+					StagingTargetPath: staging})
+				_, publishErr := client.NodePublishVolume(ctx, &csi.NodePublishVolumeRequest{VolumeId: "v",
+					StagingTargetPath: staging, TargetPath: target})
 				if err := errors.Join(stageErr, publishErr); err != nil || !mounted(staging) || !mounted(target) {
 					t.Fatalf("error %v, mounted %t %t", err, mounted(staging), mounted(target))
 				}
 			}
 			for range 2 {
-				_, unpublishErr := client.NodeUnpublishVolume(ctx, &csi.NodeUnpublishVolumeRequest{VolumeId: "v", TargetPath: target})
-				_, unstageErr := client.NodeUnstageVolume(ctx, &csi.NodeUnstageVolumeRequest{VolumeId: "v", StagingTargetPath: staging})
+				_, unpublishErr := client.NodeUnpublishVolume(ctx, &csi.NodeUnpublishVolumeRequest{VolumeId: "v",
+					TargetPath: target})
+				_, unstageErr := client.NodeUnstageVolume(ctx, &csi.NodeUnstageVolumeRequest{VolumeId: "v",
+					StagingTargetPath: staging})
 				if err := errors.Join(unpublishErr, unstageErr); err != nil || mounted(staging) || mounted(target) {
 					t.Fatalf("error %v, mounted %t %t", err, mounted(staging), mounted(target))
 				}

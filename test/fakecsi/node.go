@@ -29,7 +29,8 @@ func (n node) NodeGetInfo(context.Context, *csi.NodeGetInfoRequest) (*csi.NodeGe
 	return &csi.NodeGetInfoResponse{NodeId: n.d.options.NodeID}, nil
 }
 
-func (node) NodeGetCapabilities(context.Context, *csi.NodeGetCapabilitiesRequest) (*csi.NodeGetCapabilitiesResponse, error) {
+func (node) NodeGetCapabilities(context.Context, *csi.NodeGetCapabilitiesRequest) (*csi.NodeGetCapabilitiesResponse,
+	error) {
 	stage := &csi.NodeServiceCapability{Type: &csi.NodeServiceCapability_Rpc{
 		Rpc: &csi.NodeServiceCapability_RPC{Type: csi.NodeServiceCapability_RPC_STAGE_UNSTAGE_VOLUME},
 	}}
@@ -43,11 +44,13 @@ func (n node) NodeStageVolume(_ context.Context, r *csi.NodeStageVolumeRequest) 
 	return &csi.NodeStageVolumeResponse{}, mountTmpfs(r.GetStagingTargetPath())
 }
 
-func (node) NodeUnstageVolume(_ context.Context, r *csi.NodeUnstageVolumeRequest) (*csi.NodeUnstageVolumeResponse, error) {
+func (node) NodeUnstageVolume(_ context.Context, r *csi.NodeUnstageVolumeRequest) (*csi.NodeUnstageVolumeResponse,
+	error) {
 	return &csi.NodeUnstageVolumeResponse{}, unmount(r.GetStagingTargetPath())
 }
 
-func (n node) NodePublishVolume(_ context.Context, r *csi.NodePublishVolumeRequest) (*csi.NodePublishVolumeResponse, error) {
+func (n node) NodePublishVolume(_ context.Context, r *csi.NodePublishVolumeRequest) (*csi.NodePublishVolumeResponse,
+	error) {
 	if n.d.now().FailMounts {
 		return nil, status.Error(codes.Internal, "fake driver fails to mount")
 	}
@@ -61,7 +64,8 @@ func (n node) NodePublishVolume(_ context.Context, r *csi.NodePublishVolumeReque
 	return &csi.NodePublishVolumeResponse{}, bind(source, r.GetTargetPath())
 }
 
-func (node) NodeUnpublishVolume(_ context.Context, r *csi.NodeUnpublishVolumeRequest) (*csi.NodeUnpublishVolumeResponse, error) {
+func (node) NodeUnpublishVolume(_ context.Context, r *csi.NodeUnpublishVolumeRequest) (*csi.NodeUnpublishVolumeResponse,
+	error) {
 	if err := unmount(r.GetTargetPath()); err != nil {
 		return nil, err
 	}

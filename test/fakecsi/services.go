@@ -25,11 +25,13 @@ func (r registrar) GetInfo(_ context.Context, _ *registration.InfoRequest) (*reg
 		return nil, status.Error(codes.Internal, "fake driver refuses GetInfo")
 	}
 	return &registration.PluginInfo{
-		Type: registration.CSIPlugin, Name: r.d.options.Name, Endpoint: r.d.Endpoint(), SupportedVersions: r.d.options.Versions,
+		Type: registration.CSIPlugin, Name: r.d.options.Name, Endpoint: r.d.Endpoint(),
+		SupportedVersions: r.d.options.Versions,
 	}, nil
 }
 
-func (r registrar) NotifyRegistrationStatus(_ context.Context, s *registration.RegistrationStatus) (*registration.RegistrationStatusResponse, error) {
+func (r registrar) NotifyRegistrationStatus(_ context.Context,
+	s *registration.RegistrationStatus) (*registration.RegistrationStatusResponse, error) {
 	for {
 		select {
 		case r.d.statuses <- s:
@@ -53,7 +55,8 @@ func (i identity) GetPluginInfo(context.Context, *csi.GetPluginInfoRequest) (*cs
 	return &csi.GetPluginInfoResponse{Name: i.d.options.Name, VendorVersion: "0"}, nil
 }
 
-func (identity) GetPluginCapabilities(context.Context, *csi.GetPluginCapabilitiesRequest) (*csi.GetPluginCapabilitiesResponse, error) {
+func (identity) GetPluginCapabilities(context.Context,
+	*csi.GetPluginCapabilitiesRequest) (*csi.GetPluginCapabilitiesResponse, error) {
 	return &csi.GetPluginCapabilitiesResponse{}, nil
 }
 

@@ -25,7 +25,8 @@ type Guest struct {
 	Output io.Writer // what the guest prints
 
 	Systemd bool // is the guest's PID 1; else a shell is
-	Bare    bool // has nothing but the command and busybox, all in memory: such a machine can be saved, restored and suspended
+	// has nothing but the command and busybox, all in memory: such a machine can be saved, restored and suspended
+	Bare bool
 
 	Modules string   // folder with sources of kernel modules, which are built into the folder modules of Dir; or empty
 	Again   []string // the command of a bare guest that was booted again after a panic
@@ -64,8 +65,11 @@ func (g Guest) boot(ctx context.Context, kernel kernel, initrd string) (int, err
 	monitor, wishes := filepath.Join(g.Dir, "monitor"), filepath.Join(g.Dir, "wishes")
 	args := []string{
 		"-accel", "tcg,thread=multi", "-machine", "q35", "-smp", "2", "-display", "none", "-nodefaults",
-		"-kernel", kernel.image, "-initrd", initrd, "-append", "console=ttyS0 quiet loglevel=1 panic=-1 mitigations=off memmap=1M$128M systemd.unit=guest.service systemd.show_status=false systemd.condition-needs-update=no systemd.mask=systemd-timesyncd.service",
-		"-serial", "stdio", "-serial", "unix:" + wishes + ",server=on,wait=off", "-monitor", "unix:" + monitor + ",server=on,wait=off",
+		"-kernel", kernel.image, "-initrd", initrd, "-append",
+		"console=ttyS0 quiet loglevel=1 panic=-1 mitigations=off memmap=1M$128M systemd.unit=guest.service " +
+			"systemd.show_status=false systemd.condition-needs-update=no systemd.mask=systemd-timesyncd.service",
+		"-serial", "stdio", "-serial", "unix:" + wishes + ",server=on,wait=off", "-monitor", "unix:" + monitor +
+			",server=on,wait=off",
 	}
 	if g.Bare {
 		args = append(args, g.bareHardware()...)
@@ -99,12 +103,17 @@ func (g Guest) hardware() []string {
 		"-virtfs", "local,path=/,mount_tag=host,security_model=none,readonly=on,multidevs=remap",
 		"-netdev", "user,id=net0,restrict=on", "-device", "e1000,netdev=net0,id=nic0,mac=52:54:00:00:00:01",
 		"-netdev", "user,id=net1,restrict=on", "-device", "e1000,netdev=net1,id=nic1,mac=52:54:00:00:00:02",
-		"-drive", "file=" + filepath.Join(g.Dir, "nvme.img") + ",if=none,format=raw,id=nvme-drive", "-device", "nvme,drive=nvme-drive,serial=guest,id=nvme0",
-		"-drive", "file=" + filepath.Join(g.Dir, "worn.img") + ",if=none,format=raw,id=worn-drive", "-device", "nvme,drive=worn-drive,serial=worn,id=worn",
-		"-drive", "file=" + filepath.Join(g.Dir, "slow.img") + ",if=none,format=raw,id=slow-drive", "-device", "nvme,drive=slow-drive,serial=slow",
+		"-drive", "file=" + filepath.Join(g.Dir, "nvme.img") + ",if=none,format=raw,id=nvme-drive", "-device",
+		"nvme,drive=nvme-drive,serial=guest,id=nvme0",
+		"-drive", "file=" + filepath.Join(g.Dir, "worn.img") + ",if=none,format=raw,id=worn-drive", "-device",
+		"nvme,drive=worn-drive,serial=worn,id=worn",
+		"-drive", "file=" + filepath.Join(g.Dir, "slow.img") + ",if=none,format=raw,id=slow-drive", "-device",
+		"nvme,drive=slow-drive,serial=slow",
 		"-device", "pcie-root-port,id=port1,chassis=1", "-device", "x3130-upstream,bus=port1,id=switch",
-		"-device", "pcie-root-port,id=port2,chassis=2", "-device", "virtio-rng-pci,bus=port2,aer=on,disable-legacy=on,id=lost",
-		"-drive", "file=" + filepath.Join(g.Dir, "sata.img") + ",if=none,format=raw,id=sata-drive", "-device", "ide-hd,drive=sata-drive,bus=ide.0,serial=sata",
+		"-device", "pcie-root-port,id=port2,chassis=2", "-device",
+		"virtio-rng-pci,bus=port2,aer=on,disable-legacy=on,id=lost",
+		"-drive", "file=" + filepath.Join(g.Dir, "sata.img") + ",if=none,format=raw,id=sata-drive", "-device",
+		"ide-hd,drive=sata-drive,bus=ide.0,serial=sata",
 	}
 }
 
@@ -113,7 +122,8 @@ func (g Guest) hardware() []string {
 func (g Guest) bareHardware() []string {
 	return []string{
 		"-cpu", "max,vendor=GenuineIntel", "-m", "768", "-device", "i6300esb",
-		"-drive", "file=" + filepath.Join(g.Dir, "sata.img") + ",if=none,format=raw,snapshot=on,id=states", // where it is saved
+		// where it is saved
+		"-drive", "file=" + filepath.Join(g.Dir, "sata.img") + ",if=none,format=raw,snapshot=on,id=states",
 	}
 }
 

@@ -15,7 +15,8 @@ import (
 	"github.com/nodeagent/nodeagent/test/need"
 )
 
-var withGuest = flag.Bool("guest", false, "boot a machine of its own for these tests; needs qemu-system-x86 and the other packages of make packages")
+var withGuest = flag.Bool("guest", false, "boot a machine of its own for these tests; needs qemu-system-x86 and the "+
+	"other packages of make packages")
 
 // TestGuest breaks a guest whose PID 1 is a shell: it is up in seconds, and nothing but the test and the agent runs
 // there.
@@ -41,8 +42,10 @@ func inGuest(t *testing.T, word string, g Guest) {
 		t.Fatal(err)
 	}
 	dir := t.TempDir()
-	build(t, repo, "go", "build", "-trimpath", "-tags", "grpcnotrace", "-ldflags", "-s -w", "-o", filepath.Join(dir, "nodeagent"), "./cmd/nodeagent")
-	build(t, repo, "go", "test", "-c", "-trimpath", "-ldflags", "-s -w", "-o", filepath.Join(dir, "inside.test"), "./test/guest/inside")
+	build(t, repo, "go", "build", "-trimpath", "-tags", "grpcnotrace", "-ldflags", "-s -w", "-o",
+		filepath.Join(dir, "nodeagent"), "./cmd/nodeagent")
+	build(t, repo, "go", "test", "-c", "-trimpath", "-ldflags", "-s -w", "-o", filepath.Join(dir, "inside.test"),
+		"./test/guest/inside")
 	log := &strings.Builder{}
 	g.Cache, g.Dir, g.Output = filepath.Join(repo, ".cache"), dir, &tee{t: t, all: log}
 	if err := os.MkdirAll(g.Cache, 0o755); err != nil {
@@ -63,7 +66,9 @@ func inGuest(t *testing.T, word string, g Guest) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	args := []string{filepath.Join(dir, "inside.test"), "-test.v", "-test.parallel=24", "-test.timeout=18m", "-test.run", tests, "-test.skip", others, "-inside", "-agent", filepath.Join(dir, "nodeagent"), "-repo", repo, "-modules", filepath.Join(dir, "modules"), "-programs", programs}
+	args := []string{filepath.Join(dir, "inside.test"), "-test.v", "-test.parallel=24", "-test.timeout=18m",
+		"-test.run", tests, "-test.skip", others, "-inside", "-agent", filepath.Join(dir, "nodeagent"), "-repo", repo,
+		"-modules", filepath.Join(dir, "modules"), "-programs", programs}
 	g.Again = slices.Clone(args)
 	g.Again[slices.Index(args, tests)] = "^TestAgain"
 	code, err := g.Run(ctx, args...)
@@ -84,7 +89,8 @@ func inGuest(t *testing.T, word string, g Guest) {
 			}
 		})
 	}
-	if g.Bare && !strings.Contains(log.String(), "PASS: TestAgain") && regexp.MustCompile(tests).MatchString("TestMachinePanics") {
+	if g.Bare && !strings.Contains(log.String(), "PASS: TestAgain") &&
+		regexp.MustCompile(tests).MatchString("TestMachinePanics") {
 		t.Error("the guest was not booted again")
 	}
 	if code != 0 && !t.Failed() {

@@ -116,7 +116,8 @@ func (g Guest) initrd(ctx context.Context, k kernel, command []string) (string, 
 		return "", err
 	}
 	write("bin/busybox", string(busybox), 0o755)
-	for _, applet := range []string{"sh", "mount", "insmod", "cat", "cp", "rm", "mkdir", "echo", "ip", "stty", "switch_root"} {
+	for _, applet := range []string{"sh", "mount", "insmod", "cat", "cp", "rm", "mkdir", "echo", "ip", "stty",
+		"switch_root"} {
 		problems = append(problems, os.Symlink("busybox", filepath.Join(root, "bin", applet)))
 	}
 	modules, err := k.modules(ctx, needed)
@@ -157,7 +158,8 @@ func quoted(command []string) string {
 	for _, word := range command {
 		words = append(words, "'"+strings.ReplaceAll(word, "'", `'\''`)+"'")
 	}
-	return "export PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin HOME=/run/tmp TMPDIR=/run/tmp DM_DISABLE_UDEV=1\ncd /run/tmp && " + strings.Join(words, " ") +
+	return "export PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin HOME=/run/tmp TMPDIR=/run/tmp " +
+		"DM_DISABLE_UDEV=1\ncd /run/tmp && " + strings.Join(words, " ") +
 		"\necho \"" + doneLine + "$?\"\nsync\n/bin/busybox poweroff -f\n/bin/busybox sleep 10\n"
 }
 

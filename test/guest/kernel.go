@@ -75,7 +75,8 @@ func kernelPackages(ctx context.Context) ([]string, error) {
 	packages := []string{images[0], headers}
 	needed, err := depends(ctx, headers)
 	for _, name := range needed {
-		if strings.HasPrefix(name, "linux-headers-") || strings.HasPrefix(name, "linux-kbuild-") { // not the compiler, which is installed
+		// not the compiler, which is installed
+		if strings.HasPrefix(name, "linux-headers-") || strings.HasPrefix(name, "linux-kbuild-") {
 			packages = append(packages, name)
 		}
 	}
@@ -108,8 +109,10 @@ func (k kernel) build(ctx context.Context, sources, to string) error {
 	if err := os.CopyFS(to, os.DirFS(sources)); err != nil {
 		return err
 	}
-	common := strings.TrimSuffix(k.headers, "-amd64") + "-common" // their own Makefile includes this one by its place on a Debian
-	_, err := output(ctx, to, "make", "-s", "-C", k.headers, "-f", filepath.Join(common, "Makefile"), "M="+to, "modules")
+	// their own Makefile includes this one by its place on a Debian
+	common := strings.TrimSuffix(k.headers, "-amd64") + "-common"
+	_, err := output(ctx, to, "make", "-s", "-C", k.headers, "-f", filepath.Join(common, "Makefile"), "M="+to,
+		"modules")
 	return err
 }
 

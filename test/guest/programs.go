@@ -30,7 +30,8 @@ func (g Guest) programs(ctx context.Context) (string, error) {
 	if err := errors.Join(os.RemoveAll(fresh), os.MkdirAll(filepath.Join(fresh, "partial"), 0o755)); err != nil {
 		return "", err
 	}
-	args := append([]string{"install", "--download-only", "--yes", "--quiet", "--no-install-recommends", "-o", "Debug::NoLocking=1", "-o", "Dir::Cache::archives=" + fresh}, foreignPackages[:]...)
+	args := append([]string{"install", "--download-only", "--yes", "--quiet", "--no-install-recommends", "-o",
+		"Debug::NoLocking=1", "-o", "Dir::Cache::archives=" + fresh}, foreignPackages[:]...)
 	if _, err := output(ctx, fresh, "apt-get", args...); err != nil {
 		return "", err
 	}
@@ -46,5 +47,6 @@ func (g Guest) programs(ctx context.Context) (string, error) {
 			return "", err
 		}
 	}
-	return root, errors.Join(os.WriteFile(filepath.Join(fresh, "list"), []byte(list), 0o644), os.RemoveAll(root), os.Rename(fresh, root))
+	return root, errors.Join(os.WriteFile(filepath.Join(fresh, "list"), []byte(list), 0o644), os.RemoveAll(root),
+		os.Rename(fresh, root))
 }

@@ -43,7 +43,8 @@ func InstallDaemonSet(ctx context.Context, l *lab.Lab, dir, binary string, overr
 		return nil, err
 	}
 	set := &daemonSet{image, init}
-	a := &Agent{Lab: l, Dir: dir, Binary: filepath.Join(dir, "run/nodeagent"), Config: filepath.Join(dir, "config.yaml"), how: set}
+	a := &Agent{Lab: l, Dir: dir, Binary: filepath.Join(dir, "run/nodeagent"),
+		Config: filepath.Join(dir, "config.yaml"), how: set}
 	return a, a.Configure(overrides)
 }
 
@@ -56,7 +57,8 @@ func ImportImage(ctx context.Context, l *lab.Lab, binary string) (string, error)
 	sum := sha256.Sum256(data)
 	image := "localhost/nodeagent:" + hex.EncodeToString(sum[:6])
 	ctr := []string{"--address", l.Paths.ContainerdSocket, "--namespace", "k8s.io", "images"}
-	if known, err := output(ctx, l.Paths.Ctr, append(ctr, "list", "--quiet", "name=="+image)...); err != nil || known != "" {
+	if known, err := output(ctx, l.Paths.Ctr, append(ctr, "list", "--quiet", "name=="+image)...); err != nil ||
+		known != "" {
 		return image, err
 	}
 	repo, err := Repo()
@@ -117,7 +119,8 @@ func (d *daemonSet) start(ctx context.Context, a *Agent, env []string) error {
 func (d *daemonSet) stop(a *Agent) error {
 	ctx, cancel := context.WithTimeout(context.Background(), 90*time.Second)
 	defer cancel()
-	_, err := a.Lab.Kubectl(ctx, "delete", "daemonset", "--namespace="+namespace, "nodeagent", "--ignore-not-found", "--cascade=foreground", "--timeout=80s")
+	_, err := a.Lab.Kubectl(ctx, "delete", "daemonset", "--namespace="+namespace, "nodeagent", "--ignore-not-found",
+		"--cascade=foreground", "--timeout=80s")
 	return err
 }
 

@@ -83,7 +83,8 @@ func output(ctx context.Context, name string, args ...string) (string, error) {
 	out, err := cmd.Output()
 	text := strings.TrimSpace(string(out))
 	if err != nil {
-		return text, fmt.Errorf("%s %s: %w: %s %s", name, strings.Join(args, " "), err, text, bytes.TrimSpace(said.Bytes()))
+		return text, fmt.Errorf("%s %s: %w: %s %s", name, strings.Join(args, " "), err, text,
+			bytes.TrimSpace(said.Bytes()))
 	}
 	return text, nil
 }

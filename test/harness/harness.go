@@ -53,7 +53,8 @@ func Repo() (string, error) {
 		return "", err
 	}
 	for ; dir != "/"; dir = filepath.Dir(dir) {
-		if data, err := os.ReadFile(filepath.Join(dir, "go.mod")); err == nil && bytes.HasPrefix(data, []byte("module github.com/nodeagent/nodeagent\n")) {
+		if data, err := os.ReadFile(filepath.Join(dir, "go.mod")); err == nil &&
+			bytes.HasPrefix(data, []byte("module github.com/nodeagent/nodeagent\n")) {
 			return dir, nil
 		}
 	}
@@ -68,7 +69,8 @@ func Build(ctx context.Context, dir string, tags ...string) (string, error) {
 		return "", err
 	}
 	binary := filepath.Join(dir, "nodeagent")
-	cmd := exec.CommandContext(ctx, "go", "build", "-trimpath", "-tags", strings.Join(append(tags, "grpcnotrace"), ","), "-ldflags", "-s -w", "-o", binary, "./cmd/nodeagent")
+	cmd := exec.CommandContext(ctx, "go", "build", "-trimpath", "-tags", strings.Join(append(tags, "grpcnotrace"), ","),
+		"-ldflags", "-s -w", "-o", binary, "./cmd/nodeagent")
 	cmd.Dir, cmd.Env = repo, append(os.Environ(), "CGO_ENABLED=0")
 	if out, err := cmd.CombinedOutput(); err != nil {
 		return "", fmt.Errorf("build nodeagent: %w\n%s", err, out)
@@ -110,7 +112,8 @@ func (a *Agent) Configure(overrides Overrides) error {
 			"cniNetworksDir": a.Lab.Paths.CNINetworksDir,
 		},
 		"inspect": map[string]any{
-			"every": "2s", "passes": 3, "grace": "6s", "listSpacing": "2s", "runningSpacing": "4s", "kubeletUptime": "5s", "runtimeUptime": "2s",
+			"every": "2s", "passes": 3, "grace": "6s", "listSpacing": "2s", "runningSpacing": "4s",
+			"kubeletUptime": "5s", "runtimeUptime": "2s",
 		},
 		"remediate": map[string]any{
 			"killSwitch": filepath.Join(a.Dir, "stop"), "lock": filepath.Join(a.Dir, "release.lock"),
@@ -189,7 +192,8 @@ func (a *Agent) JSON(ctx context.Context, into any, args ...string) (Answer, err
 		return answer, err
 	}
 	if err := json.Unmarshal([]byte(answer.Stdout), into); err != nil {
-		return answer, fmt.Errorf("nodeagent %s: %w\nstdout: %s\nstderr: %s", strings.Join(args, " "), err, answer.Stdout, answer.Stderr)
+		return answer, fmt.Errorf("nodeagent %s: %w\nstdout: %s\nstderr: %s", strings.Join(args, " "), err,
+			answer.Stdout, answer.Stderr)
 	}
 	return answer, nil
 }
@@ -281,7 +285,8 @@ type Event struct {
 
 // Events reads the agent's events on the node.
 func (a *Agent) Events(ctx context.Context) ([]Event, error) {
-	out, err := a.Lab.Kubectl(ctx, "get", "events", "--all-namespaces", "--field-selector", "involvedObject.kind=Node,source=nodeagent", "-o", "json")
+	out, err := a.Lab.Kubectl(ctx, "get", "events", "--all-namespaces", "--field-selector",
+		"involvedObject.kind=Node,source=nodeagent", "-o", "json")
 	if err != nil {
 		return nil, err
 	}

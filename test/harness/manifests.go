@@ -75,7 +75,8 @@ func kubeletRight() (string, error) {
 		}
 	}
 	if len(kept) != 2 {
-		return "", fmt.Errorf("rights.yaml: %d objects called nodeagent-kubelet, want a role and its binding", len(kept))
+		return "", fmt.Errorf("rights.yaml: %d objects called nodeagent-kubelet, want a role and its binding",
+			len(kept))
 	}
 	return strings.Join(kept, "\n---\n"), nil
 }

@@ -117,7 +117,8 @@ func (v *Victim) Traces(ctx context.Context) ([]string, error) {
 		return nil, err
 	}
 	traces = append(traces, attachments...)
-	ids, err := output(ctx, v.Lab.Paths.Ctr, "-a", v.Lab.Paths.ContainerdSocket, "-n", "k8s.io", "containers", "list", "-q", "labels.\"io.kubernetes.pod.uid\"=="+v.UID)
+	ids, err := output(ctx, v.Lab.Paths.Ctr, "-a", v.Lab.Paths.ContainerdSocket, "-n", "k8s.io", "containers", "list",
+		"-q", "labels.\"io.kubernetes.pod.uid\"=="+v.UID)
 	if err != nil {
 		return nil, err
 	}

@@ -30,7 +30,8 @@ func helm(t *testing.T, args ...string) (stdout, stderr string, err error) {
 	cmd := exec.CommandContext(t.Context(), "go", append([]string{"tool", "helm"}, args...)...)
 	// Nothing of what the caller's helm knows.
 	home := t.TempDir()
-	cmd.Env = append(os.Environ(), "HELM_CACHE_HOME="+home, "HELM_CONFIG_HOME="+home, "HELM_DATA_HOME="+home, "KUBECONFIG="+os.DevNull)
+	cmd.Env = append(os.Environ(), "HELM_CACHE_HOME="+home, "HELM_CONFIG_HOME="+home, "HELM_DATA_HOME="+home,
+		"KUBECONFIG="+os.DevNull)
 	var out, errs bytes.Buffer
 	cmd.Stdout, cmd.Stderr = &out, &errs
 	err = cmd.Run()
@@ -39,7 +40,8 @@ func helm(t *testing.T, args ...string) (stdout, stderr string, err error) {
 
 func template(t *testing.T, args ...string) string {
 	t.Helper()
-	out, stderr, err := helm(t, append([]string{"template", "nodeagent", chart, "--namespace", "nodeagent"}, args...)...)
+	out, stderr, err := helm(t, append([]string{"template", "nodeagent", chart, "--namespace", "nodeagent"},
+		args...)...)
 	if err != nil {
 		t.Fatalf("helm template %v: %v\n%s", args, err, stderr)
 	}
@@ -68,7 +70,8 @@ func compare(t *testing.T, file, got string) {
 		t.Fatal(err)
 	}
 	if diff := cmp.Diff(string(want), got); diff != "" {
-		t.Errorf("%s is not what the chart renders; if the change is meant: make manifests, and in test/helm: go test . -update\n(-file +rendered):\n%s", file, diff)
+		t.Errorf("%s is not what the chart renders; if the change is meant: make manifests, and in test/helm: go "+
+			"test . -update\n(-file +rendered):\n%s", file, diff)
 	}
 }
 
@@ -85,7 +88,9 @@ func TestManifests(t *testing.T) {
 		plain = append(plain, "--show-only", "templates/"+name+".yaml")
 	}
 	compare(t, kubernetes+"/rbac.yaml", template(t, plain...))
-	compare(t, kubernetes+"/rights.yaml", template(t, "--set", "namespace.create=true,rights.kubelet=true,rights.pods=true", "--show-only", "templates/rights.yaml"))
+	compare(t, kubernetes+"/rights.yaml",
+		template(t, "--set", "namespace.create=true,rights.kubelet=true,rights.pods=true", "--show-only",
+			"templates/rights.yaml"))
 }
 
 func TestSchemaIsOfTheConfiguration(t *testing.T) {
@@ -101,7 +106,8 @@ func TestSchemaIsOfTheConfiguration(t *testing.T) {
 func TestSchemaRejects(t *testing.T) {
 	for _, tt := range []struct{ name, set, want string }{
 		{"unknown value", "imagee.tag=1", "additional properties 'imagee' not allowed"},
-		{"unknown key of the configuration", "config.checks.load.enbled=true", "additional properties 'enbled' not allowed"},
+		{"unknown key of the configuration", "config.checks.load.enbled=true",
+			"additional properties 'enbled' not allowed"},
 		{"duration without a unit", "config.inspect.every=5", "/config/inspect/every"},
 		{"unknown mode", "config.remediate.mode=yes", "'dry-run'"},
 		{"negative number", "config.checks.load.loadPerCPU=-1", "/config/checks/load/loadPerCPU"},
@@ -158,7 +164,8 @@ func objects(t *testing.T, rendered string) []object {
 // The agent takes the configurations that the chart writes.
 func TestConfigurationIsTaken(t *testing.T) {
 	agent := filepath.Join(t.TempDir(), "nodeagent")
-	if out, err := exec.CommandContext(t.Context(), "go", "-C", repository, "build", "-o", agent, "./cmd/nodeagent").CombinedOutput(); err != nil {
+	if out, err := exec.CommandContext(t.Context(), "go", "-C", repository, "build", "-o", agent,
+		"./cmd/nodeagent").CombinedOutput(); err != nil {
 		t.Fatalf("build: %v\n%s", err, out)
 	}
 	for name, args := range map[string][]string{"default": nil, "full": {"--values", "testdata/full.values.yaml"}} {
@@ -172,7 +179,8 @@ func TestConfigurationIsTaken(t *testing.T) {
 			if err := os.WriteFile(file, []byte(o.Data["config.yaml"]), 0o600); err != nil {
 				t.Fatal(err)
 			}
-			if out, err := exec.CommandContext(t.Context(), agent, "config", "validate", file).CombinedOutput(); err != nil {
+			if out, err := exec.CommandContext(t.Context(), agent, "config", "validate",
+				file).CombinedOutput(); err != nil {
 				t.Errorf("%s: %v\n%s", name, err, out)
 			}
 		}

@@ -63,7 +63,8 @@ func TestEveryWriteIsNarrowed(t *testing.T) {
 					writes++
 					for _, operation := range operations[verb] {
 						if !narrowed(policies, o.Metadata.Namespace, rule.APIGroups[0], resource, operation) {
-							t.Errorf("%s %s/%s lets the agent %s %s, and no policy looks at %s", o.Kind, o.Metadata.Namespace, o.Metadata.Name, verb, resource, operation)
+							t.Errorf("%s %s/%s lets the agent %s %s, and no policy looks at %s", o.Kind,
+								o.Metadata.Namespace, o.Metadata.Name, verb, resource, operation)
 						}
 					}
 				}
@@ -79,8 +80,10 @@ func TestEveryWriteIsNarrowed(t *testing.T) {
 // Kubernetes add to it.
 func TestNodePolicyListsWhatMayChange(t *testing.T) {
 	const (
-		metadata = "[object, oldObject].all(o, o.metadata.all(k, k in ['managedFields', 'resourceVersion'] || object.metadata[?k] == oldObject.metadata[?k])) && object.?spec == oldObject.?spec"
-		status   = "[object, oldObject].all(o, o.?status.orValue({}).all(k, k == 'conditions' || object.?status[?k] == oldObject.?status[?k]))"
+		metadata = "[object, oldObject].all(o, o.metadata.all(k, k in ['managedFields', 'resourceVersion'] || " +
+			"object.metadata[?k] == oldObject.metadata[?k])) && object.?spec == oldObject.?spec"
+		status = "[object, oldObject].all(o, o.?status.orValue({}).all(k, k == 'conditions' || object.?status[?k] " +
+			"== oldObject.?status[?k]))"
 	)
 	for _, o := range objects(t, template(t)) {
 		if o.Kind != "ValidatingAdmissionPolicy" || o.Metadata.Name != "nodeagent-node" {
@@ -113,7 +116,8 @@ func TestPodsOfTheClusterAreNotRead(t *testing.T) {
 			for _, rule := range o.Rules {
 				for _, resource := range rule.Resources {
 					base, sub, _ := strings.Cut(resource, "/")
-					if base == "pods" || base == "nodes" && sub != "" && sub != "status" && sub != "metrics" || strings.Contains(resource, "*") {
+					if base == "pods" || base == "nodes" && sub != "" && sub != "status" && sub != "metrics" ||
+						strings.Contains(resource, "*") {
 						found = append(found, o.Metadata.Name+" "+strings.Join(rule.Verbs, ",")+" "+resource)
 					}
 				}
@@ -139,7 +143,8 @@ func narrowed(policies []policy, namespace, group, resource, operation string) b
 			continue
 		}
 		for _, r := range p.MatchConstraints.ResourceRules {
-			if matches(r.APIGroups, group) && matches(r.Resources, resource) && slices.Contains(r.Operations, operation) {
+			if matches(r.APIGroups, group) && matches(r.Resources, resource) &&
+				slices.Contains(r.Operations, operation) {
 				return true
 			}
 		}

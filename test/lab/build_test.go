@@ -27,7 +27,8 @@ func newCheckout(t *testing.T) string {
 			files[program], files[program+".go.mod.sha256"] = "program", hex.EncodeToString(sum[:])+"\n"
 		}
 		for name, text := range files {
-			if err := errors.Join(os.MkdirAll(filepath.Dir(name), 0o755), os.WriteFile(name, []byte(text), 0o644)); err != nil {
+			if err := errors.Join(os.MkdirAll(filepath.Dir(name), 0o755),
+				os.WriteFile(name, []byte(text), 0o644)); err != nil {
 				t.Fatal(err)
 			}
 		}

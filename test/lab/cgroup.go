@@ -78,7 +78,8 @@ func labCgroups() ([]string, error) {
 	}
 	var found []string
 	for _, h := range all {
-		err := filepath.WalkDir(filepath.Join(h.Point, cgroupRoot), func(path string, entry fs.DirEntry, err error) error {
+		err := filepath.WalkDir(filepath.Join(h.Point, cgroupRoot), func(path string, entry fs.DirEntry,
+			err error) error {
 			if errors.Is(err, fs.ErrNotExist) {
 				return nil
 			}

@@ -30,14 +30,16 @@ func (l *Lab) component(name string) (component, error) {
 	case "etcd":
 		return component{l.etcdArgs(), l.get("http://"+loopback(p.Etcd)+"/health", ""), time.Minute}, nil
 	case "containerd":
-		return component{[]string{filepath.Join(l.Paths.ContainerdDir, "containerd"), "--config", l.containerdConfig()}, l.containerdReady, time.Minute}, nil
+		return component{[]string{filepath.Join(l.Paths.ContainerdDir, "containerd"), "--config", l.containerdConfig()},
+			l.containerdReady, time.Minute}, nil
 	case "node-proxy":
 		return component{[]string{filepath.Join(l.Dir, "bin/nodeproxy"), l.proxySocket(), NodeIP, "127.0.0.1"},
 			accepts("unix", l.proxySocket()), 10 * time.Second}, nil
 	case "kube-apiserver":
 		return component{l.apiserverArgs(), l.get(l.Server()+"/readyz", "ok"), 2 * time.Minute}, nil
 	case "kube-controller-manager":
-		return component{l.controllerManagerArgs(), l.get("https://"+loopback(p.ControllerManager)+"/healthz", "ok"), time.Minute}, nil
+		return component{l.controllerManagerArgs(), l.get("https://"+loopback(p.ControllerManager)+"/healthz", "ok"),
+			time.Minute}, nil
 	case "kube-scheduler":
 		return component{l.schedulerArgs(), l.get("https://"+loopback(p.Scheduler)+"/healthz", "ok"), time.Minute}, nil
 	case "kubelet":
@@ -61,14 +63,16 @@ func (l *Lab) etcdArgs() []string {
 func (l *Lab) apiserverArgs() []string {
 	return []string{
 		l.binary("kube-apiserver"), "--etcd-servers=http://" + loopback(l.state.Ports.Etcd),
-		"--bind-address=127.0.0.1", "--secure-port=" + strconv.Itoa(l.state.Ports.APIServer), "--advertise-address=" + NodeIP,
+		"--bind-address=127.0.0.1", "--secure-port=" + strconv.Itoa(l.state.Ports.APIServer), "--advertise-address=" +
+			NodeIP,
 		"--tls-cert-file=" + l.pki("apiserver.crt"), "--tls-private-key-file=" + l.pki("apiserver.key"),
 		"--client-ca-file=" + l.Paths.CAFile, "--service-cluster-ip-range=" + serviceCIDR,
 		"--service-account-issuer=https://kubernetes.default.svc", "--service-account-key-file=" + l.pki("sa.pub"),
 		"--service-account-signing-key-file=" + l.pki("sa.key"),
 		"--authorization-mode=Node,RBAC", "--enable-admission-plugins=NodeRestriction", "--allow-privileged=true",
 		"--kubelet-certificate-authority=" + l.Paths.CAFile, "--kubelet-preferred-address-types=InternalIP",
-		"--kubelet-client-certificate=" + l.pki("kubelet-client.crt"), "--kubelet-client-key=" + l.pki("kubelet-client.key"),
+		"--kubelet-client-certificate=" + l.pki("kubelet-client.crt"), "--kubelet-client-key=" +
+			l.pki("kubelet-client.key"),
 		"--egress-selector-config-file=" + l.egressConfig(), "--v=1",
 	}
 }
@@ -143,7 +147,8 @@ func (l *Lab) await(ctx context.Context, name string) error {
 		return c.ready(ctx)
 	})
 	if err != nil {
-		return fmt.Errorf("%s is not ready: %w\nlast lines of %s:\n%s", name, err, l.logFile(name), tail(l.logFile(name), 15))
+		return fmt.Errorf("%s is not ready: %w\nlast lines of %s:\n%s", name, err, l.logFile(name),
+			tail(l.logFile(name), 15))
 	}
 	return nil
 }

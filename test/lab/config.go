@@ -93,7 +93,8 @@ egressSelections:
       uds: {udsName: {{.ProxySocket}}}
 `))
 
-var resolvTemplate = template.Must(template.New("resolv.conf").Parse("nameserver 127.0.0.1\noptions timeout:1 attempts:1\n"))
+var resolvTemplate = template.Must(
+	template.New("resolv.conf").Parse("nameserver 127.0.0.1\noptions timeout:1 attempts:1\n"))
 
 func (l *Lab) proxySocket() string { return filepath.Join(l.Dir, "run/node-proxy.sock") }
 

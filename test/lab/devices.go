@@ -56,7 +56,8 @@ func abortFUSE(dir string) error {
 		}
 		connection := m.Major<<20 | m.Minor // the kernel's own form of a device number
 		err := overwrite(fmt.Sprintf("/sys/fs/fuse/connections/%d/abort", connection), "1")
-		if errors.Is(err, fs.ErrNotExist) { // without the control filesystem, a forced unmount aborts too, even where it fails
+		// without the control filesystem, a forced unmount aborts too, even where it fails
+		if errors.Is(err, fs.ErrNotExist) {
 			err = unix.Unmount(m.Point, unix.MNT_FORCE|unix.UMOUNT_NOFOLLOW)
 		}
 		if err != nil && !errors.Is(err, unix.EBUSY) {

@@ -39,7 +39,9 @@ func (l *Lab) down(ctx context.Context) error {
 		{"detach loop devices", func() error { return detachLoops(l.Dir) }},
 		{"remove links", func() error { return removeLinks(ctx, l.Paths) }},
 		{"remove cgroups", func() error { return retry(5*time.Second, removeCgroups) }},
-		{"remove files elsewhere", func() error { return removeFiles(append(foreignFiles(l.Paths, shims), old.deviceFiles()...)) }},
+		{"remove files elsewhere", func() error {
+			return removeFiles(append(foreignFiles(l.Paths, shims), old.deviceFiles()...))
+		}},
 		{"restore the host", old.restoreHost},
 		{"remove the folder", func() error { return removeContents(l.Dir) }},
 	}
@@ -98,15 +100,18 @@ func retry(limit time.Duration, do func() error) error {
 // shimSockets are the sockets of the lab's shims: containerd has them in /run/containerd/s, whatever its state
 // folder, and notes each beside the task it serves, 1.6 by itself and 2 among other things.
 func shimSockets(p Paths) []string {
-	notes, _ := filepath.Glob(filepath.Join(p.ContainerdState, "io.containerd.runtime.v2.task/*/*")) // the pattern is well-formed
+	// the pattern is well-formed
+	notes, _ := filepath.Glob(filepath.Join(p.ContainerdState, "io.containerd.runtime.v2.task/*/*"))
 	var sockets []string
 	for _, note := range notes {
 		address, _ := os.ReadFile(filepath.Join(note, "address"))
 		var boot struct{ Address string }
-		if data, err := os.ReadFile(filepath.Join(note, "bootstrap.json")); err == nil && json.Unmarshal(data, &boot) == nil {
+		if data, err := os.ReadFile(filepath.Join(note, "bootstrap.json")); err == nil &&
+			json.Unmarshal(data, &boot) == nil {
 			address = []byte(boot.Address)
 		}
-		if socket := strings.TrimPrefix(strings.TrimSpace(string(address)), "unix://"); within(socket, "/run/containerd/s") {
+		if socket := strings.TrimPrefix(strings.TrimSpace(string(address)), "unix://"); within(socket,
+			"/run/containerd/s") {
 			sockets = append(sockets, socket)
 		}
 	}

@@ -53,13 +53,15 @@ func (l *Lab) importImage(ctx context.Context, img image) error {
 }
 
 func (l *Lab) ctr(ctx context.Context, args ...string) ([]byte, error) {
-	return run(ctx, "", append([]string{l.Paths.Ctr, "--address", l.Paths.ContainerdSocket, "-n", "k8s.io"}, args...)...)
+	return run(ctx, "", append([]string{l.Paths.Ctr, "--address", l.Paths.ContainerdSocket, "-n", "k8s.io"},
+		args...)...)
 }
 
 // importBaseImages makes the sandbox image and busybox.
 func (l *Lab) importBaseImages(ctx context.Context) error {
 	pause := image{
-		ref: sandboxImage, files: map[string]string{"pause": filepath.Join(l.Dir, "bin/pause")}, entrypoint: []string{"/pause"},
+		ref: sandboxImage, files: map[string]string{"pause": filepath.Join(l.Dir, "bin/pause")},
+		entrypoint: []string{"/pause"},
 	}
 	if err := l.importImage(ctx, pause); err != nil {
 		return err
@@ -68,7 +70,8 @@ func (l *Lab) importBaseImages(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	busybox := image{ref: BusyboxImage, files: map[string]string{"bin/busybox": "/bin/busybox"}, links: map[string]string{}}
+	busybox := image{ref: BusyboxImage, files: map[string]string{"bin/busybox": "/bin/busybox"},
+		links: map[string]string{}}
 	for _, applet := range strings.Fields(string(applets)) {
 		if applet != "bin/busybox" {
 			busybox.links[applet] = "/bin/busybox"
@@ -143,7 +146,8 @@ func (img image) layer() ([]byte, error) {
 		}
 	}
 	for _, name := range slices.Sorted(maps.Keys(img.links)) {
-		header := &tar.Header{Typeflag: tar.TypeSymlink, Name: inside(name), Linkname: img.links[name], Mode: 0o777, Format: tar.FormatPAX}
+		header := &tar.Header{Typeflag: tar.TypeSymlink, Name: inside(name), Linkname: img.links[name], Mode: 0o777,
+			Format: tar.FormatPAX}
 		if err := archive.WriteHeader(header); err != nil {
 			return nil, err
 		}
@@ -171,7 +175,8 @@ func (img image) folders() []string {
 func inside(name string) string { return strings.TrimPrefix(path.Clean("/"+name), "/") }
 
 func addFile(archive *tar.Writer, name string, mode os.FileMode, data []byte) error {
-	header := &tar.Header{Typeflag: tar.TypeReg, Name: name, Mode: int64(mode), Size: int64(len(data)), Format: tar.FormatPAX}
+	header := &tar.Header{Typeflag: tar.TypeReg, Name: name, Mode: int64(mode), Size: int64(len(data)),
+		Format: tar.FormatPAX}
 	if err := archive.WriteHeader(header); err != nil {
 		return err
 	}

@@ -27,7 +27,8 @@ func (l *Lab) kubectl(ctx context.Context, stdin string, args ...string) ([]byte
 
 // KubectlCommand is kubectl with what it needs to be the admin of this cluster.
 func (l *Lab) KubectlCommand() []string {
-	return []string{l.Paths.Kubectl, "--kubeconfig=" + l.Paths.AdminKubeconfig, "--cache-dir=" + filepath.Join(l.Dir, "kubectl-cache")}
+	return []string{l.Paths.Kubectl, "--kubeconfig=" + l.Paths.AdminKubeconfig, "--cache-dir=" +
+		filepath.Join(l.Dir, "kubectl-cache")}
 }
 
 // waitNamespace waits until pods can be made in a namespace: they need its ServiceAccount and the CA's ConfigMap.

@@ -24,9 +24,10 @@ import (
 
 // Options says what Up should build. The zero value is good.
 type Options struct {
-	Dir        string    // DefaultDir when empty
-	NodeName   string    // "lab-node" when empty
-	Containerd string    // "1": Debian's 1.6; "2": the one of test/containerd; when empty that of the lab that runs, else Debian's
+	Dir      string // DefaultDir when empty
+	NodeName string // "lab-node" when empty
+	// "1": Debian's 1.6; "2": the one of test/containerd; when empty that of the lab that runs, else Debian's
+	Containerd string
 	Repo       string    // checkout of nodeagent; found from the working directory when empty
 	Log        io.Writer // progress, a line for each phase; discarded when nil
 }
@@ -71,7 +72,8 @@ func Up(ctx context.Context, opts Options) (*Lab, error) {
 	defer unlock()
 	if old, err := readState(l.Dir); err == nil && old.NodeName == l.NodeName {
 		running := open(l.Dir, old, l.out)
-		if err = running.Healthy(ctx); err == nil && opts.Containerd != "" && running.Paths.ContainerdDir != l.Paths.ContainerdDir {
+		if err = running.Healthy(ctx); err == nil && opts.Containerd != "" &&
+			running.Paths.ContainerdDir != l.Paths.ContainerdDir {
 			err = fmt.Errorf("it runs the containerd of %s", running.Paths.ContainerdDir)
 		}
 		if err == nil {
@@ -188,7 +190,9 @@ func (l *Lab) KubeletHealthPort() int { return l.state.Ports.KubeletHealth }
 
 // build makes a lab on a machine that has none.
 func (l *Lab) build(ctx context.Context) error {
-	for _, step := range []func(context.Context) error{func(ctx context.Context) error { return installPackages(ctx, l.progress) }, l.buildPrograms, l.prepare, l.startAll} {
+	for _, step := range []func(context.Context) error{func(ctx context.Context) error {
+		return installPackages(ctx, l.progress)
+	}, l.buildPrograms, l.prepare, l.startAll} {
 		if err := step(ctx); err != nil {
 			return err
 		}

@@ -149,7 +149,8 @@ func testServiceAccount(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for _, want := range []string{"system:serviceaccount:default:agent", "authentication.kubernetes.io/node-name", l.NodeName} {
+	for _, want := range []string{"system:serviceaccount:default:agent", "authentication.kubernetes.io/node-name",
+		l.NodeName} {
 		if !bytes.Contains(out, []byte(want)) {
 			t.Errorf("whoami: no %q in %s", want, out)
 		}

@@ -34,11 +34,12 @@ func kubernetes() module {
 }
 
 func containerd2() module {
-	return module{"containerd", "github.com/containerd/containerd/v2", "github.com/containerd/containerd/v2/version.Version", []program{
-		{"containerd", "about a minute the first time"},
-		{"containerd-shim-runc-v2", "some seconds"},
-		{"ctr", "some seconds"},
-	}}
+	return module{"containerd", "github.com/containerd/containerd/v2",
+		"github.com/containerd/containerd/v2/version.Version", []program{
+			{"containerd", "about a minute the first time"},
+			{"containerd-shim-runc-v2", "some seconds"},
+			{"ctr", "some seconds"},
+		}}
 }
 
 func (m module) dir(repo string) string { return filepath.Join(repo, "test", m.name) }
@@ -135,7 +136,8 @@ func (l progress) buildModule(ctx context.Context, repo string, m module) error 
 		}
 		began := time.Now()
 		l.say("building %s (%s) ...", p.name, p.takes)
-		if err := l.goBuild(ctx, m.dir(repo), out, m.source+"/cmd/"+p.name, "-ldflags", "-s -w -X "+m.version+"="+version); err != nil {
+		if err := l.goBuild(ctx, m.dir(repo), out, m.source+"/cmd/"+p.name, "-ldflags", "-s -w -X "+m.version+"="+
+			version); err != nil {
 			return err
 		}
 		if err := writeFile(stamp, []byte(want+"\n"), 0o644); err != nil {

@@ -185,7 +185,8 @@ func portmapRemoval(save string, keepTop bool) string {
 func portmapTop(save string) (rules, chains []string) {
 	for line := range strings.Lines(save) {
 		line = strings.TrimSpace(line)
-		if strings.HasPrefix(line, "-A ") && !strings.HasPrefix(line, "-A CNI-") && strings.HasPrefix(target(line), "CNI-HOSTPORT-") {
+		if strings.HasPrefix(line, "-A ") && !strings.HasPrefix(line, "-A CNI-") &&
+			strings.HasPrefix(target(line), "CNI-HOSTPORT-") {
 			rules = append(rules, "-D "+strings.TrimPrefix(line, "-A "))
 		}
 		if name, _, _ := strings.Cut(strings.TrimPrefix(line, ":"), " "); strings.HasPrefix(line, ":CNI-HOSTPORT-") {

@@ -98,7 +98,8 @@ func checkDir(dir string) error {
 	case strings.Count(dir, "/") < 2:
 		return fmt.Errorf("lab folder %q: must not be at the top of the filesystem, it is removed whole", dir)
 	case len(dir) > maxDirLen:
-		return fmt.Errorf("lab folder %q: longer than %d bytes, Unix sockets below it would not fit into 108", dir, maxDirLen)
+		return fmt.Errorf("lab folder %q: longer than %d bytes, Unix sockets below it would not fit into 108", dir,
+			maxDirLen)
 	case strings.ContainsAny(dir, " \t\n\\\"'"):
 		return fmt.Errorf("lab folder %q: must not contain spaces, quotes or backslashes", dir)
 	}

@@ -39,7 +39,8 @@ func createPKI(dir, node string) error {
 	leaves := []leaf{
 		{file: "apiserver", name: "kube-apiserver", hosts: []string{"127.0.0.1", "localhost", NodeIP, firstService,
 			"kubernetes", "kubernetes.default", "kubernetes.default.svc", "kubernetes.default.svc.cluster.local"}},
-		{file: "kubelet-serving", name: "system:node:" + node, group: "system:nodes", hosts: []string{"127.0.0.1", "localhost", node, NodeIP}},
+		{file: "kubelet-serving", name: "system:node:" + node, group: "system:nodes",
+			hosts: []string{"127.0.0.1", "localhost", node, NodeIP}},
 		{file: "kubelet", name: "system:node:" + node, group: "system:nodes"},
 		{file: "kubelet-client", name: "kube-apiserver-kubelet-client", group: "system:masters"},
 		{file: "controller-manager", name: "system:kube-controller-manager"},

@@ -127,7 +127,8 @@ func launch(dir, name, logFile string, argv []string) error {
 	cmd := exec.Command(argv[0], argv[1:]...)
 	cmd.Dir, cmd.Stdout, cmd.Stderr = "/", log, log
 	// containerd runs the first shim that it finds: its own, not Debian's.
-	cmd.Env = []string{"PATH=" + filepath.Dir(argv[0]) + ":/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin", "HOME=" + dir}
+	cmd.Env = []string{"PATH=" + filepath.Dir(argv[0]) +
+		":/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin", "HOME=" + dir}
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true}
 	if err := cmd.Start(); err != nil {
 		return fmt.Errorf("start %s: %w", name, err)

@@ -30,9 +30,12 @@ func TestParseMountinfo(t *testing.T) {
 	}
 	want := []mount{
 		{ID: 22, Parent: 27, Minor: 21, Root: "/", Point: "/proc", Type: "proc", Source: "proc"},
-		{ID: 42, Parent: 27, Major: 254, Root: "/var/lib/lab", Point: "/var/lib/lab", Shared: true, Type: "ext4", Source: "/dev/vda"},
-		{ID: 43, Parent: 42, Minor: 39, Root: "/", Point: "/var/lib/lab/with blank", Shared: true, Type: "tmpfs", Source: "rw,size=1k"},
-		{ID: 44, Parent: 42, Minor: 4, Root: "net:[4026532178]", Point: "/var/lib/lab/netns/cni-1", Type: "nsfs", Source: "nsfs"},
+		{ID: 42, Parent: 27, Major: 254, Root: "/var/lib/lab", Point: "/var/lib/lab", Shared: true, Type: "ext4",
+			Source: "/dev/vda"},
+		{ID: 43, Parent: 42, Minor: 39, Root: "/", Point: "/var/lib/lab/with blank", Shared: true, Type: "tmpfs",
+			Source: "rw,size=1k"},
+		{ID: 44, Parent: 42, Minor: 4, Root: "net:[4026532178]", Point: "/var/lib/lab/netns/cni-1", Type: "nsfs",
+			Source: "nsfs"},
 		{ID: 45, Parent: 27, Minor: 40, Root: "/", Point: "/var/lib/laboratory", Type: "tmpfs", Source: `x\y`},
 	}
 	if diff := cmp.Diff(want, got); diff != "" {
@@ -42,7 +45,8 @@ func TestParseMountinfo(t *testing.T) {
 	for _, m := range mountsWithin(got, "/var/lib/lab") {
 		points = append(points, m.Point)
 	}
-	if diff := cmp.Diff([]string{"/var/lib/lab/netns/cni-1", "/var/lib/lab/with blank", "/var/lib/lab"}, points); diff != "" {
+	if diff := cmp.Diff([]string{"/var/lib/lab/netns/cni-1", "/var/lib/lab/with blank", "/var/lib/lab"},
+		points); diff != "" {
 		t.Errorf("within: %s", diff)
 	}
 	if m, ok := mountOf(got, "/var/lib/lab/with blank/x"); !ok || m.ID != 43 {
@@ -80,7 +84,8 @@ func TestParseStat(t *testing.T) {
 	if diff := cmp.Diff(stat{State: 'S', Parent: 5, Session: 77, Start: 123456}, got); diff != "" {
 		t.Error(diff)
 	}
-	for _, line := range []string{"", "77", "77 (x) S 1 2", "77 (x) S a 6 b 0 -1 4194560 1 2 3 4 5 6 7 8 20 0 1 0 c 9"} {
+	for _, line := range []string{"", "77", "77 (x) S 1 2",
+		"77 (x) S a 6 b 0 -1 4194560 1 2 3 4 5 6 7 8 20 0 1 0 c 9"} {
 		if got, err := parseStat(line); err == nil {
 			t.Errorf("%q: got %+v, want an error", line, got)
 		}
@@ -121,7 +126,8 @@ func TestStartTellsWhy(t *testing.T) {
 		t.Fatal(err)
 	}
 	err := l.Start(t.Context(), "node-proxy")
-	if err == nil || !strings.Contains(err.Error(), "node-proxy is not ready") || !strings.Contains(err.Error(), "cannot access") {
+	if err == nil || !strings.Contains(err.Error(), "node-proxy is not ready") ||
+		!strings.Contains(err.Error(), "cannot access") {
 		t.Errorf("got %v", err)
 	}
 	if _, err := l.PID("no-such-thing"); err == nil {
@@ -158,7 +164,8 @@ func TestShimSockets(t *testing.T) {
 		"k8s.io/d/bootstrap.json": `{"version":3,"addr`,
 		"k8s.io/e/config.json":    "{}",
 	} {
-		if err := writeFile(filepath.Join(p.ContainerdState, "io.containerd.runtime.v2.task", name), []byte(text), 0o600); err != nil {
+		if err := writeFile(filepath.Join(p.ContainerdState, "io.containerd.runtime.v2.task", name), []byte(text),
+			0o600); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -174,7 +181,8 @@ func TestModules(t *testing.T) {
 		t.Fatal(err)
 	}
 	for _, m := range []module{kubernetes(), containerd2()} {
-		if dir, err := m.cacheDir(repo); err != nil || !strings.HasPrefix(dir, filepath.Join(repo, ".cache", m.name+"-v")) {
+		if dir, err := m.cacheDir(repo); err != nil ||
+			!strings.HasPrefix(dir, filepath.Join(repo, ".cache", m.name+"-v")) {
 			t.Errorf("%s: %q, %v", m.name, dir, err)
 		}
 		m.source += "/not"
@@ -186,7 +194,8 @@ func TestModules(t *testing.T) {
 
 func TestWhichContainerd(t *testing.T) {
 	need.Root(t, "is to make a lab")
-	for which, program := range map[string]string{"": "/usr/bin/ctr", "1": "/usr/bin/ctr", "2": ".cache/containerd-v2"} {
+	for which, program := range map[string]string{"": "/usr/bin/ctr", "1": "/usr/bin/ctr",
+		"2": ".cache/containerd-v2"} {
 		l, err := newLab(Options{Dir: "/tmp/lab", Containerd: which})
 		if err != nil || !strings.Contains(l.Paths.Ctr, program) {
 			t.Errorf("containerd %q: %+v, %v", which, l, err)
@@ -266,7 +275,8 @@ func TestImageArchive(t *testing.T) {
 	if err := json.Unmarshal([]byte(archive["manifest.json"]), &manifest); err != nil {
 		t.Fatal(err)
 	}
-	if len(manifest) != 1 || !cmp.Equal(manifest[0].RepoTags, []string{"localhost/x:1"}) || len(manifest[0].Layers) != 1 {
+	if len(manifest) != 1 || !cmp.Equal(manifest[0].RepoTags, []string{"localhost/x:1"}) ||
+		len(manifest[0].Layers) != 1 {
 		t.Fatalf("manifest %+v", manifest)
 	}
 	layer := archive[manifest[0].Layers[0]]

@@ -32,7 +32,8 @@ func takeSnapshot(t *testing.T) snapshot {
 	})
 	for kind, pattern := range map[string]string{
 		"link": "/sys/class/net/*", "netns": "/run/netns/*", "loop device": "/sys/block/loop*/loop/backing_file",
-		"shim socket": "/run/containerd/s/*", "CNI result": "/var/lib/cni/results/*", "log link": "/var/log/containers/*",
+		"shim socket": "/run/containerd/s/*", "CNI result": "/var/lib/cni/results/*",
+		"log link":     "/var/log/containers/*",
 		"kubelet file": "/var/lib/kubelet/*", "containerd file": "/run/containerd/*", "NRI file": "/run/nri/*",
 	} {
 		s[kind], _ = filepath.Glob(pattern)

@@ -42,26 +42,31 @@ func TestSkips(t *testing.T) {
 		say            string // what it prints
 		note           string // what the summary has of it
 	}{
-		"the machine has it":         {what: "nothing", want: "PASS"},
-		"the machine has it, short":  {what: "nothing", short: true, want: "SKIP", note: "needs cgroup v3"},
-		"it has not":                 {what: "kernel", want: "SKIP", say: "something17", note: "needs cgroup v3"},
-		"no program":                 {what: "program", want: "SKIP", note: "needs no-such-program"},
-		"CI, the machine has it":     {what: "nothing", ci: "1", want: "PASS"},
-		"CI":                         {what: "kernel", ci: "1", list: "\n", want: "FAIL", say: "\ntest/need TestChild needs cgroup v3\n"},
-		"CI, listed":                 {what: "kernel", ci: "1", list: listed, want: "SKIP", note: "needs cgroup v3"},
-		"CI, of another package":     {what: "kernel", ci: "1", list: "test TestChild needs cgroup v3", want: "FAIL"},
-		"CI, listed for another":     {what: "program", ci: "1", list: listed, want: "FAIL", say: "needs no-such-program"},
-		"CI, a list that is no list": {what: "kernel", ci: "1", list: "test/need TestChild", want: "FAIL", say: "want a package, a test and a reason"},
-		"CI without a list":          {what: "kernel", ci: "1", want: "FAIL", say: "no such file"},
-		"CI, short":                  {what: "kernel", ci: "1", short: true, want: "SKIP", note: "needs cgroup v3"},
-		"CI, of another run":         {what: "flag", ci: "1", want: "SKIP", note: "of another run: -lab: uses a real node"},
-		"a child that ran":           {what: "child", ci: "1", want: "PASS"},
-		"a child that was skipped":   {what: "skipped child", ci: "1", want: "SKIP"}, // and has noted it
+		"the machine has it":        {what: "nothing", want: "PASS"},
+		"the machine has it, short": {what: "nothing", short: true, want: "SKIP", note: "needs cgroup v3"},
+		"it has not":                {what: "kernel", want: "SKIP", say: "something17", note: "needs cgroup v3"},
+		"no program":                {what: "program", want: "SKIP", note: "needs no-such-program"},
+		"CI, the machine has it":    {what: "nothing", ci: "1", want: "PASS"},
+		"CI": {what: "kernel", ci: "1", list: "\n", want: "FAIL",
+			say: "\ntest/need TestChild needs cgroup v3\n"},
+		"CI, listed":             {what: "kernel", ci: "1", list: listed, want: "SKIP", note: "needs cgroup v3"},
+		"CI, of another package": {what: "kernel", ci: "1", list: "test TestChild needs cgroup v3", want: "FAIL"},
+		"CI, listed for another": {what: "program", ci: "1", list: listed, want: "FAIL",
+			say: "needs no-such-program"},
+		"CI, a list that is no list": {what: "kernel", ci: "1", list: "test/need TestChild", want: "FAIL",
+			say: "want a package, a test and a reason"},
+		"CI without a list": {what: "kernel", ci: "1", want: "FAIL", say: "no such file"},
+		"CI, short":         {what: "kernel", ci: "1", short: true, want: "SKIP", note: "needs cgroup v3"},
+		"CI, of another run": {what: "flag", ci: "1", want: "SKIP",
+			note: "of another run: -lab: uses a real node"},
+		"a child that ran":         {what: "child", ci: "1", want: "PASS"},
+		"a child that was skipped": {what: "skipped child", ci: "1", want: "SKIP"}, // and has noted it
 	} {
 		t.Run(name, func(t *testing.T) {
 			dir := t.TempDir()
 			pkg, skips := filepath.Join(dir, "test/need"), filepath.Join(dir, "skips")
-			if err := errors.Join(os.MkdirAll(pkg, 0o755), os.WriteFile(filepath.Join(dir, "go.mod"), nil, 0o644)); err != nil {
+			if err := errors.Join(os.MkdirAll(pkg, 0o755), os.WriteFile(filepath.Join(dir, "go.mod"), nil,
+				0o644)); err != nil {
 				t.Fatal(err)
 			}
 			if test.list != "" {
@@ -75,7 +80,8 @@ func TestSkips(t *testing.T) {
 			}
 			cmd.Dir, cmd.Env = pkg, append(os.Environ(), child+"="+test.what, "CI="+test.ci, "NODEAGENT_SKIPS="+skips)
 			out, err := cmd.CombinedOutput()
-			if !strings.Contains(string(out), "--- "+test.want+": TestChild ") || (err != nil) != (test.want == "FAIL") {
+			if !strings.Contains(string(out), "--- "+test.want+": TestChild ") ||
+				(err != nil) != (test.want == "FAIL") {
 				t.Errorf("want %s, got %v\n%s", test.want, err, out)
 			}
 			if !strings.Contains(strings.ReplaceAll(string(out), "\n        ", "\n"), test.say) {

@@ -95,7 +95,9 @@ func TestEachDomain(t *testing.T) {
 		}
 		lines := strings.Split(changed[4].text, "\n")
 		at := slices.Index(lines, "\t\tsimple("+folder+".DiskGlitter),")
-		if at < 1 || !slices.ContainsFunc(lines[max(0, at-3):at], func(l string) bool { return strings.Contains(l, folder+".") }) {
+		if at < 1 || !slices.ContainsFunc(lines[max(0, at-3):at], func(l string) bool {
+			return strings.Contains(l, folder+".")
+		}) {
 			t.Errorf("%s: line %d of the list", folder, at)
 		}
 	}
@@ -120,9 +122,11 @@ func TestContributing(t *testing.T) {
 	follow(t, tree, fixtures, "--- FAIL: TestFixtures/disk-glitter/bad")
 	replace(t, bad, "\n3\n", "\n2\n")
 
-	follow(t, tree, "go test -short -run TestDoc/disk-glitter|TestCoverage ./pkg/detect/checks", "not written yet: TODO")
+	follow(t, tree, "go test -short -run TestDoc/disk-glitter|TestCoverage ./pkg/detect/checks",
+		"not written yet: TODO")
 	for _, name := range []string{
-		"storage/disk_glitter.go", "storage/testdata/disk-glitter/ok.txtar", "storage/testdata/disk-glitter/bad.txtar", "checks/coverage_block.go",
+		"storage/disk_glitter.go", "storage/testdata/disk-glitter/ok.txtar", "storage/testdata/disk-glitter/bad.txtar",
+		"checks/coverage_block.go",
 	} {
 		replace(t, filepath.Join(tree, "pkg/detect", name), "TODO", "glitter")
 	}
@@ -185,7 +189,8 @@ func replace(t *testing.T, name, from, to string) {
 func copyOfTree(t *testing.T) string {
 	t.Helper()
 	tree := t.TempDir()
-	for _, name := range []string{"go.mod", "go.sum", "Makefile", "CONTRIBUTING.md", "cmd", "internal", "pkg", "packaging", "docs", "test/need", "test/newcheck"} {
+	for _, name := range []string{"go.mod", "go.sum", "Makefile", "CONTRIBUTING.md", "cmd", "internal", "pkg",
+		"packaging", "docs", "test/need", "test/newcheck"} {
 		err := filepath.WalkDir(filepath.Join(root, name), func(path string, d fs.DirEntry, err error) error {
 			if err != nil || d.IsDir() {
 				return err

@@ -45,7 +45,8 @@ const listFile = "pkg/detect/checks/checks.go"
 func plan(root, id, folder string) ([]change, error) {
 	d, ok := domains()[folder]
 	if !ok {
-		return nil, fmt.Errorf("DOMAIN=%s: must be one of %s", folder, strings.Join(slices.Sorted(maps.Keys(domains())), ", "))
+		return nil, fmt.Errorf("DOMAIN=%s: must be one of %s", folder, strings.Join(slices.Sorted(maps.Keys(domains())),
+			", "))
 	}
 	if err := checkID(id); err != nil {
 		return nil, fmt.Errorf("ID=%s: %w", id, err)
@@ -56,7 +57,8 @@ func plan(root, id, folder string) ([]change, error) {
 	}
 	changed := []change{{"made", n.file(), n.fill(checkTemplate)}}
 	for _, kind := range []string{"ok", "bad", "broken"} {
-		changed = append(changed, change{"made", filepath.Join(n.fixtures(), kind+".txtar"), n.fill(fixtureTemplates()[kind])})
+		changed = append(changed, change{"made", filepath.Join(n.fixtures(), kind+".txtar"),
+			n.fill(fixtureTemplates()[kind])})
 	}
 	list, err := addLine(root, listFile, "list", folder+".", n.fill("simple(FOLDER.CAMEL),"))
 	if err != nil {
@@ -79,10 +81,14 @@ func checkID(id string) error {
 	case strings.HasSuffix(id, "-test") || !builtEverywhere(file):
 		return fmt.Errorf("go would not build %s on every system: choose another last word", file)
 	}
-	if slices.ContainsFunc(checks.Checks(checks.DefaultSettings(), checks.Deps{}), func(c detect.Check) bool { return c.ID == id }) {
+	if slices.ContainsFunc(checks.Checks(checks.DefaultSettings(), checks.Deps{}), func(c detect.Check) bool {
+		return c.ID == id
+	}) {
 		return fmt.Errorf("there is such a check")
 	}
-	if slices.ContainsFunc(slices.Concat(rules.Kernel(), rules.Daemons()), func(r rules.Rule) bool { return r.ID == id }) {
+	if slices.ContainsFunc(slices.Concat(rules.Kernel(), rules.Daemons()), func(r rules.Rule) bool {
+		return r.ID == id
+	}) {
 		return fmt.Errorf("there is such a rule of the kernel's or the daemons' log")
 	}
 	return nil
@@ -90,7 +96,8 @@ func checkID(id string) error {
 
 // builtEverywhere reports whether no system or processor is read out of a file's name: disk_arm64.go.
 func builtEverywhere(file string) bool {
-	nowhere := build.Context{GOOS: "none", GOARCH: "none", Compiler: "gc", OpenFile: func(string) (io.ReadCloser, error) {
+	nowhere := build.Context{GOOS: "none", GOARCH: "none", Compiler: "gc", OpenFile: func(string) (io.ReadCloser,
+		error) {
 		return io.NopCloser(strings.NewReader("package p\n")), nil
 	}}
 	match, err := nowhere.MatchFile("", file)
@@ -121,7 +128,8 @@ func (n names) fixtures() string { return filepath.Join("pkg/detect", n.Folder, 
 
 func (n names) fill(template string) string {
 	lower := strings.ToLower(n.Camel[:1]) + n.Camel[1:]
-	return strings.NewReplacer("LOWERID", lower+"ID", "FOLDER", n.Folder, "SHOWN", n.Shown, "CAMEL", n.Camel, "CHECKID", n.ID).Replace(template)
+	return strings.NewReplacer("LOWERID", lower+"ID", "FOLDER", n.Folder, "SHOWN", n.Shown, "CAMEL", n.Camel, "CHECKID",
+		n.ID).Replace(template)
 }
 
 // free refuses a check whose files or names its folder has already.

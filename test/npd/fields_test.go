@@ -36,7 +36,8 @@ func fields(t reflect.Type) []string {
 
 // The one type that the agent mirrors instead of importing has the same keys.
 func TestMirroredFields(t *testing.T) {
-	if diff := cmp.Diff(fields(reflect.TypeFor[systemlogmonitor.MonitorConfig]()), fields(reflect.TypeFor[npd.LogConfig]())); diff != "" {
+	if diff := cmp.Diff(fields(reflect.TypeFor[systemlogmonitor.MonitorConfig]()),
+		fields(reflect.TypeFor[npd.LogConfig]())); diff != "" {
 		t.Error(diff)
 	}
 	theirs, ours := fields(reflect.TypeFor[logtypes.Rule]()), fields(reflect.TypeFor[npd.LogRule]())

@@ -27,7 +27,8 @@ func asFile(t *testing.T, config []byte, log string) []byte {
 		t.Fatal(err)
 	}
 	c["plugin"], c["logPath"], c["lookback"] = "filelog", log, "5m"
-	c["pluginConfig"] = map[string]string{"timestamp": `^(\S+)`, "message": `^\S+ (.*)`, "timestampFormat": time.RFC3339Nano}
+	c["pluginConfig"] = map[string]string{"timestamp": `^(\S+)`, "message": `^\S+ (.*)`,
+		"timestampFormat": time.RFC3339Nano}
 	data, err := json.Marshal(c)
 	if err != nil {
 		t.Fatal(err)
@@ -75,14 +76,21 @@ func monitors(t *testing.T) map[string][]byte {
 // what is said, by monitor; the others are given all of it.
 func said() []string {
 	return []string{
-		"nothing to see", "Killed process 1012 (heapster) total-vm:327128kB, anon-rss:306328kB, file-rss:11132kB", "begin", "middle", "end",
-		"task docker:20744 blocked for more than 120 seconds.", "task kworker/u8:2:77 blocked for more than 120 seconds.",
-		"unregister_netdevice: waiting for eth0 to become free. Usage count = 2", "EXT4-fs error (device sda1): ext4_find_entry:1455",
-		"XFS (sdb1): Shutting down filesystem", "XFS (sdb1): xfs_do_force_shutdown Shutting down filesystem.", "PANIC: at the disco", "odd", "x", "y", "z",
-		"EXT4-fs (sda1): Remounting filesystem read-only", "[Hardware Error]: event severity: fatal", "{1}[Hardware Error]: event severity: corrected",
-		"Buffer I/O error on dev sda, logical block 1", "BUG: unable to handle kernel NULL pointer dereference at 00000000", "end", "other", "begin", "middle",
+		"nothing to see", "Killed process 1012 (heapster) total-vm:327128kB, anon-rss:306328kB, file-rss:11132kB",
+		"begin", "middle", "end",
+		"task docker:20744 blocked for more than 120 seconds.",
+		"task kworker/u8:2:77 blocked for more than 120 seconds.",
+		"unregister_netdevice: waiting for eth0 to become free. Usage count = 2",
+		"EXT4-fs error (device sda1): ext4_find_entry:1455",
+		"XFS (sdb1): Shutting down filesystem", "XFS (sdb1): xfs_do_force_shutdown Shutting down filesystem.",
+		"PANIC: at the disco", "odd", "x", "y", "z",
+		"EXT4-fs (sda1): Remounting filesystem read-only", "[Hardware Error]: event severity: fatal",
+		"{1}[Hardware Error]: event severity: corrected",
+		"Buffer I/O error on dev sda, logical block 1",
+		"BUG: unable to handle kernel NULL pointer dereference at 00000000", "end", "other", "begin", "middle",
 		"Started kubelet.service - Kubernetes kubelet.", "Starting containerd.service...", "middle", "end",
-		"returned error: readlink /var/lib/docker/overlay2/x: invalid argument", "Process 12 (bash) crashed in libc", "Remounting filesystem read-only",
+		"returned error: readlink /var/lib/docker/overlay2/x: invalid argument", "Process 12 (bash) crashed in libc",
+		"Remounting filesystem read-only",
 	}
 }
 

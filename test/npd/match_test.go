@@ -38,10 +38,14 @@ func awkward() []string {
 	return []string{
 		"", "", "x", "Remounting filesystem read-only", "EXT4-fs (sda1): Remounting filesystem read-only",
 		"Remounting filesystem read-only and more", "task docker:1234 blocked for more than 120 seconds.",
-		"task kworker/u8:2:77 blocked for more than 120 seconds.", "INFO: task docker:20744 blocked for more than 120 seconds. ",
-		"Killed process 1012 (heapster) total-vm:327128kB, anon-rss:306328kB, file-rss:11132kB", "Started Kubernetes kubelet.",
-		"Starting Docker Application Container Engine...", "Stopping kubelet.service...", "begin", "middle", "end", "é\xff\x00",
-		"kernel BUG at fs/buffer.c:1", "multi\nline message", "panic: runtime error", "goroutine 1 [running]:", "BEGIN x", "x END",
+		"task kworker/u8:2:77 blocked for more than 120 seconds.", "INFO: task docker:20744 blocked for more than " +
+			"120 seconds. ",
+		"Killed process 1012 (heapster) total-vm:327128kB, anon-rss:306328kB, file-rss:11132kB",
+		"Started Kubernetes kubelet.",
+		"Starting Docker Application Container Engine...", "Stopping kubelet.service...", "begin", "middle", "end",
+		"é\xff\x00",
+		"kernel BUG at fs/buffer.c:1", "multi\nline message", "panic: runtime error", "goroutine 1 [running]:",
+		"BEGIN x", "x END",
 	}
 }
 
@@ -49,10 +53,14 @@ func awkward() []string {
 func patterns(t testing.TB) []string {
 	t.Helper()
 	found := []string{
-		`begin\nmiddle\nend`, `begin(.|\n)*end`, `(?s)begin.*end`, `(?m)^end$`, `^end`, `end$`, `middle|end`, `(middle|end)`, `begin|x`,
-		`.`, ``, `\s*`, `[^x]+`, `x\nRemount\w+ filesystem read-only`, `(?i)REMOUNTING FILESYSTEM READ-ONLY`, `\bend\b`, `mid{1,2}le`,
-		`Killed process \d+ (.+) total-vm`, `total-vm.*kB.*`, `panic: .*\ngoroutine \d+ \[running\]:`, `(?:begin|middle)\n(?:middle|end)`,
-		`a*`, `\S+ \S+`, `\n`, `[\s\S]*BUG[\s\S]*`, `multi`, `line message`, `multi\nline`, `BEGIN.*|.*END`, `(x|y)?end`, `docker|`,
+		`begin\nmiddle\nend`, `begin(.|\n)*end`, `(?s)begin.*end`, `(?m)^end$`, `^end`, `end$`, `middle|end`,
+		`(middle|end)`, `begin|x`,
+		`.`, ``, `\s*`, `[^x]+`, `x\nRemount\w+ filesystem read-only`, `(?i)REMOUNTING FILESYSTEM READ-ONLY`, `\bend\b`,
+		`mid{1,2}le`,
+		`Killed process \d+ (.+) total-vm`, `total-vm.*kB.*`, `panic: .*\ngoroutine \d+ \[running\]:`,
+		`(?:begin|middle)\n(?:middle|end)`,
+		`a*`, `\S+ \S+`, `\n`, `[\s\S]*BUG[\s\S]*`, `multi`, `line message`, `multi\nline`, `BEGIN.*|.*END`,
+		`(x|y)?end`, `docker|`,
 	}
 	names, _ := filepath.Glob(filepath.Join(shipped(t), "*.json"))
 	pattern := regexp.MustCompile(`"pattern": "((?:[^"\\]|\\.)*)"`)

@@ -53,7 +53,8 @@ func TestPluginRuns(t *testing.T) {
 		t.Run(test.name, func(t *testing.T) {
 			t.Parallel()
 			path, timeout := script(t, test.script), 1500*time.Millisecond
-			c := cpmtypes.CustomPluginConfig{Plugin: "custom", Rules: []*cpmtypes.CustomRule{{Path: path, Args: test.args, Reason: "R", Type: "temporary"}}}
+			c := cpmtypes.CustomPluginConfig{Plugin: "custom",
+				Rules: []*cpmtypes.CustomRule{{Path: path, Args: test.args, Reason: "R", Type: "temporary"}}}
 			if err := c.ApplyConfiguration(); err != nil {
 				t.Fatal(err)
 			}
@@ -64,8 +65,10 @@ func TestPluginRuns(t *testing.T) {
 			p.Stop()
 			want := fmt.Sprintf("%d %s", r.ExitStatus, r.Message)
 
-			o := (&ours.Plugin{Name: path, Timeout: timeout, MaxOutput: test.limit, Command: program.Command{Path: path, Args: test.args}}).Run(t.Context())
-			status := map[ours.Status]cpmtypes.Status{ours.OK: cpmtypes.OK, ours.Problem: cpmtypes.NonOK, ours.Unknown: cpmtypes.Unknown}[o.Status]
+			o := (&ours.Plugin{Name: path, Timeout: timeout, MaxOutput: test.limit, Command: program.Command{Path: path,
+				Args: test.args}}).Run(t.Context())
+			status := map[ours.Status]cpmtypes.Status{ours.OK: cpmtypes.OK, ours.Problem: cpmtypes.NonOK,
+				ours.Unknown: cpmtypes.Unknown}[o.Status]
 			if diff := cmp.Diff(want, fmt.Sprintf("%d %s", status, o.Message)); diff != "" {
 				t.Errorf("theirs (-), ours (+):\n%s", diff)
 			}
@@ -94,7 +97,8 @@ func TestPluginMonitors(t *testing.T) {
 		{"well", "", []string{"0 fine"}},
 		{"ill", "", []string{"1 bad"}},
 		{"ill and well again", "", []string{"0 fine", "1 bad", "1 worse", "0 fine"}},
-		{"each message is told", `, "enable_message_change_based_condition_update": true`, []string{"1 bad", "1 worse", "1 worse", "1 worst"}},
+		{"each message is told", `, "enable_message_change_based_condition_update": true`,
+			[]string{"1 bad", "1 worse", "1 worse", "1 worst"}},
 		{"twice", "", []string{"1 bad", "0 fine", "1 bad again"}},
 		{"short", `, "max_output_length": 5`, []string{"1 abcdefghij"}},
 	} {

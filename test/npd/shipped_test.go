@@ -62,7 +62,8 @@ func TestShippedFiles(t *testing.T) {
 				if diff := cmp.Diff(theirs.WatcherConfig.PluginConfig, file.Log.PluginConfig); diff != "" {
 					t.Error(diff)
 				}
-				if len(theirs.Rules) != len(file.Log.Rules) || theirs.BufferSize != file.Log.BufferSize || theirs.Source != file.Log.Source {
+				if len(theirs.Rules) != len(file.Log.Rules) || theirs.BufferSize != file.Log.BufferSize ||
+					theirs.Source != file.Log.Source {
 					t.Errorf("read otherwise: %+v", file.Log)
 				}
 				for i, r := range theirs.Rules {
@@ -79,8 +80,10 @@ func kindByName(name string) npd.Kind {
 	switch {
 	case strings.Contains(name, "system-stats"):
 		return npd.StatsMonitor
-	case strings.Contains(name, "counter"), strings.Contains(name, "health-checker"), strings.Contains(name, "custom-plugin"),
-		name == "iptables-mode-monitor.json", name == "network-problem-monitor.json", name == "windows-defender-monitor.json":
+	case strings.Contains(name, "counter"), strings.Contains(name, "health-checker"),
+		strings.Contains(name, "custom-plugin"),
+		name == "iptables-mode-monitor.json", name == "network-problem-monitor.json",
+		name == "windows-defender-monitor.json":
 		return npd.PluginMonitor
 	}
 	return npd.LogMonitor

@@ -49,10 +49,12 @@ func series(body string) []string {
 func machine(t *testing.T) string {
 	t.Helper()
 	root := t.TempDir()
-	for _, name := range []string{"stat", "loadavg", "meminfo", "diskstats", "net/dev", "cmdline", "filesystems", "1/mountinfo", "sys/kernel/osrelease"} {
+	for _, name := range []string{"stat", "loadavg", "meminfo", "diskstats", "net/dev", "cmdline", "filesystems",
+		"1/mountinfo", "sys/kernel/osrelease"} {
 		save(t, filepath.Join(root, "proc", name), read(t, filepath.Join("/proc", name)))
 	}
-	save(t, filepath.Join(root, "proc/modules"), []byte("nvidia 1 0 - Live 0x0 (PO)\nforeign 2 1 x, Live 0x0 (OE)\nnf_nat 3 0 - Live 0x0\n"))
+	save(t, filepath.Join(root, "proc/modules"),
+		[]byte("nvidia 1 0 - Live 0x0 (PO)\nforeign 2 1 x, Live 0x0 (OE)\nnf_nat 3 0 - Live 0x0\n"))
 	save(t, filepath.Join(root, "etc/os-release"), read(t, "/etc/os-release"))
 	if err := os.Symlink("/sys", filepath.Join(root, "sys")); err != nil {
 		t.Fatal(err)
@@ -109,7 +111,8 @@ func TestSystemStats(t *testing.T) {
 		}
 		files = append(files, file)
 	}
-	h := &host.Host{NodeName: "node", Paths: host.Paths{InitPID: 1}, Files: host.Files{Root: root}, Clock: host.Now, Prober: probe.NewProber()}
+	h := &host.Host{NodeName: "node", Paths: host.Paths{InitPID: 1}, Files: host.Files{Root: root}, Clock: host.Now,
+		Prober: probe.NewProber()}
 	m := npd.New(files, nil, npd.DefaultSettings(), npd.Doors{Host: h})
 	for _, l := range detect.LookOnce(t.Context(), h, m.Checks(), nil) {
 		if l.Err != nil {
@@ -125,7 +128,8 @@ func TestSystemStats(t *testing.T) {
 	ours := series(answer.Body.String())
 
 	var theirs []string
-	for deadline := time.Now().Add(10 * time.Second); len(theirs) < len(ours) && time.Now().Before(deadline); time.Sleep(100 * time.Millisecond) {
+	for deadline := time.Now().Add(10 * time.Second); len(theirs) < len(ours) &&
+		time.Now().Before(deadline); time.Sleep(100 * time.Millisecond) {
 		answer := httptest.NewRecorder()
 		exporter.ServeHTTP(answer, httptest.NewRequest("GET", "/metrics", nil))
 		theirs = series(answer.Body.String())

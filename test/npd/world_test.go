@@ -132,12 +132,13 @@ func we(t *testing.T, file npd.File, settings npd.Settings) *world {
 	}
 	w.tracker = finding.NewTracker(policies, nil)
 	w.reporter = event.New(event.Config{Node: "node", Sink: w.sink, Wordings: wordings, Burst: 1000, Resend: -1})
-	engine := detect.NewEngine(h, klogless(), w.monitors.Checks(), w.monitors.Sources(), detect.Observer{}, func(l finding.Observation) {
-		w.mu.Lock()
-		defer w.mu.Unlock()
-		updates := w.tracker.Observe(l)
-		w.reporter.Update(w.tracker.State(), updates)
-	})
+	engine := detect.NewEngine(h, klogless(), w.monitors.Checks(), w.monitors.Sources(), detect.Observer{},
+		func(l finding.Observation) {
+			w.mu.Lock()
+			defer w.mu.Unlock()
+			updates := w.tracker.Observe(l)
+			w.reporter.Update(w.tracker.State(), updates)
+		})
 	ctx, cancel := context.WithCancel(t.Context())
 	var running sync.WaitGroup
 	running.Go(func() { _ = engine.Run(ctx) })
@@ -158,7 +159,8 @@ func (w *world) told() answer {
 	w.stop()
 	var a answer
 	for _, e := range w.sink.events {
-		a.Events = append(a.Events, oneLine(fmt.Sprintf("%s %s %s %s", e.Source.Component, e.Type, e.Reason, e.Message)))
+		a.Events = append(a.Events, oneLine(fmt.Sprintf("%s %s %s %s", e.Source.Component, e.Type, e.Reason,
+			e.Message)))
 	}
 	slices.Sort(a.Events)
 	seen := map[string]bool{}
@@ -166,7 +168,8 @@ func (w *world) told() answer {
 		if name := c.Condition.Type; name != "" && !seen[name] {
 			seen[name] = true
 			v := report.Judge(c.Condition, w.tracker.State()[c.ID])
-			a.Conditions = append(a.Conditions, oneLine(fmt.Sprintf("%s %s %s %s", name, truth(v.Status), v.Reason, v.Message)))
+			a.Conditions = append(a.Conditions,
+				oneLine(fmt.Sprintf("%s %s %s %s", name, truth(v.Status), v.Reason, v.Message)))
 		}
 	}
 	return a

@@ -53,14 +53,17 @@ func TestReloadOfABadConfiguration(t *testing.T) {
 		if out := m.fails(1, "nodeagent", "reload"); !strings.Contains(out.stderr, name) {
 			t.Errorf("want %q: %s", name, out)
 		}
-		if out := m.fails(1, "nodeagent", "ready"); !strings.Contains(out.stdout, name) || !strings.Contains(out.stdout, "goes on with what it said before") {
+		if out := m.fails(1, "nodeagent", "ready"); !strings.Contains(out.stdout, name) ||
+			!strings.Contains(out.stdout, "goes on with what it said before") {
 			t.Errorf("want %q: %s", name, out)
 		}
-		if got := findings(m.status(), "agent-config"); len(got) != 1 || !strings.HasPrefix(got[0], "AgentConfigInvalid ") {
+		if got := findings(m.status(), "agent-config"); len(got) != 1 ||
+			!strings.HasPrefix(got[0], "AgentConfigInvalid ") {
 			t.Errorf("findings: %v", got)
 		}
 	}
-	if s := m.status(); s.Release.Mode != "on" || m.property("MainPID") != pid || m.property("ActiveState") != "active" {
+	if s := m.status(); s.Release.Mode != "on" || m.property("MainPID") != pid ||
+		m.property("ActiveState") != "active" {
 		t.Errorf("the old configuration is not in force: %+v", s)
 	}
 	m.write(configFile, good+"\n# corrected\n")
@@ -79,7 +82,8 @@ func TestStartWithABadConfiguration(t *testing.T) {
 	m.write(configFile, bad)
 	expect := func(instead string) {
 		t.Helper()
-		if out := m.fails(1, "nodeagent", "ready"); !strings.Contains(out.stdout, configFile+":3: ") || !strings.Contains(out.stdout, "goes on with "+instead+", and releases nothing") {
+		if out := m.fails(1, "nodeagent", "ready"); !strings.Contains(out.stdout, configFile+":3: ") ||
+			!strings.Contains(out.stdout, "goes on with "+instead+", and releases nothing") {
 			t.Errorf("ready: %s", out)
 		}
 		s := m.status()
@@ -95,7 +99,8 @@ func TestStartWithABadConfiguration(t *testing.T) {
 
 	// An upgrade is a restart too. The package says what is wrong and does not take the agent down.
 	out := m.try("rpm", "-U", "--nodeps", inMachine(newer))
-	if out.code != 0 || !strings.Contains(out.stderr, configFile+":3: ") || !strings.Contains(out.stderr, "until this is corrected") {
+	if out.code != 0 || !strings.Contains(out.stderr, configFile+":3: ") ||
+		!strings.Contains(out.stderr, "until this is corrected") {
 		t.Errorf("upgrade: %s", out)
 	}
 	m.eventually(10*time.Second, "the new version to run", func() error {

@@ -93,7 +93,8 @@ func (m *machine) start() {
 	}
 	name := "nodeagent-" + strings.ToLower(m.t.Name())
 	m.nspawn = exec.Command("/bin/sh", "-c", enter+`exec systemd-nspawn "$@"`, "sh", //nolint:gosec // of this test
-		"--boot", "--quiet", "--directory="+m.root, "--machine="+name, "--register=no", "--keep-unit", "--private-network", "--link-journal=no",
+		"--boot", "--quiet", "--directory="+m.root, "--machine="+name, "--register=no", "--keep-unit",
+		"--private-network", "--link-journal=no",
 		"--console=pipe", "--kill-signal=SIGRTMIN+3")
 	console, err := os.OpenFile(m.console, os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600)
 	if err != nil {
@@ -113,7 +114,8 @@ func (m *machine) start() {
 // remove ends the machine, in good order where it still can, and leaves nothing of it.
 func (m *machine) remove() {
 	if m.t.Failed() {
-		m.t.Logf("journal of the agent:\n%s", tail(m.try("journalctl", "--no-pager", "-u", "nodeagent", "-o", "short-precise").stdout))
+		m.t.Logf("journal of the agent:\n%s",
+			tail(m.try("journalctl", "--no-pager", "-u", "nodeagent", "-o", "short-precise").stdout))
 	}
 	if m.ended != nil {
 		_ = m.nspawn.Process.Signal(syscall.SIGTERM) // nspawn passes it on as a wish to halt

@@ -93,7 +93,8 @@ func (p *builtPackages) build() error {
 
 // makeRPM runs a target of packaging/rpm/Makefile.inc.
 func makeRPM(target, version, dir string, variables ...string) error {
-	arguments := append([]string{"--silent", "-f", "packaging/rpm/Makefile.inc", target, "RPM_ARCHES=x86_64", "RPM_VERSION=" + version, "RPM_DIR=" + dir}, variables...)
+	arguments := append([]string{"--silent", "-f", "packaging/rpm/Makefile.inc", target, "RPM_ARCHES=x86_64",
+		"RPM_VERSION=" + version, "RPM_DIR=" + dir}, variables...)
 	_, err := command("make", arguments...)
 	return err
 }
@@ -164,7 +165,8 @@ func debootstrap(ctx context.Context, root string) error {
 		return err
 	}
 	cmd := exec.CommandContext(ctx, "debootstrap", "--variant=minbase", "--merged-usr",
-		"--include=systemd,systemd-sysv,dbus,rpm,e2fsprogs,procps,bash-completion", "bookworm", half) // the mirror is debootstrap's default
+		// the mirror is debootstrap's default
+		"--include=systemd,systemd-sysv,dbus,rpm,e2fsprogs,procps,bash-completion", "bookworm", half)
 	if out, err := cmd.CombinedOutput(); err != nil {
 		lines := bytes.Split(bytes.TrimSpace(out), []byte("\n"))
 		return fmt.Errorf("debootstrap: %w: %s", err, lines[len(lines)-1])

@@ -33,14 +33,18 @@ func TestInstall(t *testing.T) {
 	if !m.exists("/usr/share/man/man1/nodeagent-check.1.gz") {
 		t.Error("the manual is missing")
 	}
-	if got := m.run("rpm", "-q", "--licensefiles", "nodeagent"); !strings.Contains(got, "/LICENSE\n") || !strings.Contains(got, "/THIRD-PARTY-NOTICES\n") {
+	if got := m.run("rpm", "-q", "--licensefiles", "nodeagent"); !strings.Contains(got, "/LICENSE\n") ||
+		!strings.Contains(got, "/THIRD-PARTY-NOTICES\n") {
 		t.Errorf("licences: %s", got)
 	}
-	if out := m.run("bash", "-c", ". /usr/share/bash-completion/bash_completion; . /usr/share/bash-completion/completions/nodeagent; complete -p nodeagent"); !strings.Contains(out, "__start_nodeagent") {
+	if out := m.run("bash", "-c", ". /usr/share/bash-completion/bash_completion; . "+
+		"/usr/share/bash-completion/completions/nodeagent; complete -p nodeagent"); !strings.Contains(out,
+		"__start_nodeagent") {
 		t.Errorf("completion of bash: %s", out)
 	}
 	m.run("rpm", "-V", "--nodeps", "nodeagent")
-	if got := m.run("stat", "-c", "%a %U %G", "/etc/nodeagent/config.yaml", "/var/lib/nodeagent", "/run/nodeagent/nodeagent.sock"); got != "640 root nodeagent\n700 root root\n600 root root\n" {
+	if got := m.run("stat", "-c", "%a %U %G", "/etc/nodeagent/config.yaml", "/var/lib/nodeagent",
+		"/run/nodeagent/nodeagent.sock"); got != "640 root nodeagent\n700 root root\n600 root root\n" {
 		t.Errorf("modes and owners:\n%s", got)
 	}
 	checkInMachine(t, m)
@@ -103,7 +107,8 @@ func TestUpgradeAndDowngrade(t *testing.T) {
 		t.Errorf("after the downgrade: %+v", s)
 	}
 	changed := m.fails(1, "rpm", "-V", "--nodeps", "nodeagent").stdout
-	if !strings.Contains(changed, "c /etc/nodeagent/config.yaml") || strings.Count(strings.TrimSpace(changed), "\n") != 0 {
+	if !strings.Contains(changed, "c /etc/nodeagent/config.yaml") || strings.Count(strings.TrimSpace(changed),
+		"\n") != 0 {
 		t.Errorf("rpm -V speaks of more than the changed configuration:\n%s", changed)
 	}
 }
@@ -125,7 +130,8 @@ func TestRemoval(t *testing.T) {
 	if out := m.try("pgrep", "-a", "nodeagent"); out.code != 1 {
 		t.Errorf("still running: %s", out)
 	}
-	for _, gone := range []string{"/usr/bin/nodeagent", "/usr/lib/systemd/system/nodeagent.service", "/etc/systemd/system/multi-user.target.wants/nodeagent.service", "/etc/nodeagent/config.yaml"} {
+	for _, gone := range []string{"/usr/bin/nodeagent", "/usr/lib/systemd/system/nodeagent.service",
+		"/etc/systemd/system/multi-user.target.wants/nodeagent.service", "/etc/nodeagent/config.yaml"} {
 		if m.exists(gone) {
 			t.Errorf("%s is left", gone)
 		}
@@ -166,7 +172,8 @@ func TestPackage(t *testing.T) {
 	}
 	t.Logf("%.1f MB", float64(info.Size())/1e6)
 	checkBinary(t, t.TempDir(), file, elf.EM_X86_64)
-	if out, err := command("rpmlint", "--strict", "-c", "packaging/rpm/rpmlint.toml", "packaging/rpm/nodeagent.spec", file); err != nil {
+	if out, err := command("rpmlint", "--strict", "-c", "packaging/rpm/rpmlint.toml", "packaging/rpm/nodeagent.spec",
+		file); err != nil {
 		t.Errorf("rpmlint: %s", out)
 	}
 }
@@ -174,7 +181,8 @@ func TestPackage(t *testing.T) {
 // checkBinary looks at the program in a package: for that machine, and static.
 func checkBinary(t *testing.T, dir, file string, machine elf.Machine) {
 	t.Helper()
-	if out, err := command("sh", "-c", `rpm2cpio "$1" | cpio -id --quiet -D "$2" ./usr/bin/nodeagent`, "sh", file, dir); err != nil {
+	if out, err := command("sh", "-c", `rpm2cpio "$1" | cpio -id --quiet -D "$2" ./usr/bin/nodeagent`, "sh", file,
+		dir); err != nil {
 		t.Fatal(out)
 	}
 	program, err := elf.Open(filepath.Join(dir, "usr/bin/nodeagent"))

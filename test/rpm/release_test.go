@@ -109,8 +109,8 @@ func (m *machine) released() string {
 // mode sets how far releases may go, with seconds in place of the minutes that a node has.
 func (m *machine) mode(mode string) {
 	m.t.Helper()
-	m.write(configFile, "inspect: {every: 2s, passes: 3, grace: 4s, listSpacing: 2s, kubeletUptime: 2s, runtimeUptime: 2s}\n"+
-		"remediate: {mode: "+mode+", ownerGrace: 1s, processGrace: 1s}\n")
+	m.write(configFile, "inspect: {every: 2s, passes: 3, grace: 4s, listSpacing: 2s, kubeletUptime: 2s, "+
+		"runtimeUptime: 2s}\nremediate: {mode: "+mode+", ownerGrace: 1s, processGrace: 1s}\n")
 	m.run("systemctl", "reload", "nodeagent")
 }
 
@@ -128,18 +128,22 @@ func (m *machine) startNode() {
 	copyFile(m.t, runtime, filepath.Join(m.root, "usr/bin/containerd"))
 	copyFile(m.t, kubelet, filepath.Join(m.root, "usr/bin/kubelet"))
 	m.run("chmod", "0755", "/usr/bin/containerd", "/usr/bin/kubelet")
-	m.write("/etc/containerd/config.toml", "version = 2\n[plugins.\"io.containerd.grpc.v1.cri\"]\n  restrict_oom_score_adj = true\n"+
-		"[plugins.\"io.containerd.grpc.v1.cri\".containerd]\n  snapshotter = \"native\"\n") // the root is an overlay already
+	m.write("/etc/containerd/config.toml", "version = 2\n[plugins.\"io.containerd.grpc.v1.cri\"]\n  "+
+		// the root is an overlay already
+		"restrict_oom_score_adj = true\n[plugins.\"io.containerd.grpc.v1.cri\".containerd]\n  snapshotter = "+
+		"\"native\"\n")
 	m.write("/etc/cni/net.d/10-net.conflist", `{"cniVersion": "0.4.0", "name": "net", "plugins": [{"type": "bridge"}]}`)
 	m.write("/var/lib/kubelet/config.yaml", "kind: KubeletConfiguration\napiVersion: kubelet.config.k8s.io/v1beta1\n"+
-		"staticPodPath: /etc/kubernetes/manifests\ncgroupDriver: systemd\ncontainerRuntimeEndpoint: unix:///run/containerd/containerd.sock\n")
+		"staticPodPath: /etc/kubernetes/manifests\ncgroupDriver: systemd\ncontainerRuntimeEndpoint: "+
+		"unix:///run/containerd/containerd.sock\n")
 	m.run("mkdir", "-p", "/etc/kubernetes/manifests")
 	m.write("/etc/kubernetes/kubelet.conf", `{"kind": "Config", "apiVersion": "v1", "current-context": "x",
 "clusters": [{"name": "c", "cluster": {"server": "https://127.0.0.1:6443", "certificate-authority": "/var/lib/kubelet/pki/kubelet.crt"}}],
 "users": [{"name": "u", "user": {"token": "of-this-node"}}], "contexts": [{"name": "x", "context": {"cluster": "c", "user": "u"}}]}`)
 	m.write("/etc/systemd/system/containerd.service", "[Service]\nExecStart=/usr/bin/containerd\nDelegate=yes\n")
 	m.write("/etc/systemd/system/kubelet.service", "[Service]\n"+
-		"ExecStart=/usr/bin/kubelet --kubeconfig=/etc/kubernetes/kubelet.conf --config=/var/lib/kubelet/config.yaml --hostname-override=node\n")
+		"ExecStart=/usr/bin/kubelet --kubeconfig=/etc/kubernetes/kubelet.conf --config=/var/lib/kubelet/config.yaml "+
+		"--hostname-override=node\n")
 	m.run("systemctl", "daemon-reload")
 	m.run("systemctl", "start", "containerd", "kubelet")
 }
@@ -161,7 +165,8 @@ func (m *machine) witnesses(uids ...string) {
 	}
 	id := func(file string) string { return strings.TrimSpace(m.run("cat", file)) }
 	node := corev1.Node{
-		TypeMeta: metav1.TypeMeta{Kind: "Node", APIVersion: "v1"}, ObjectMeta: metav1.ObjectMeta{Name: "node", UID: "of-node"},
+		TypeMeta: metav1.TypeMeta{Kind: "Node", APIVersion: "v1"}, ObjectMeta: metav1.ObjectMeta{Name: "node",
+			UID: "of-node"},
 		Status: corev1.NodeStatus{NodeInfo: corev1.NodeSystemInfo{
 			MachineID: id("/etc/machine-id"), BootID: id("/proc/sys/kernel/random/boot_id"), KubeletVersion: "v1.36.3",
 		}},
@@ -222,7 +227,8 @@ echo "cgroups" $(find /sys/fs/cgroup -path "*/$2*" -type d)
 for unit in "$2" "$3"; do echo "unit $unit" $(systemctl is-active "$unit" | grep -v inactive); done`, "sh", uid, slice(uid), scope(uid))
 	var left []string
 	for line := range strings.Lines(out) {
-		if words := strings.Fields(line); len(words) > 1 && words[0] != "unit" || len(words) > 2 || words[0] == "directory" {
+		if words := strings.Fields(line); len(words) > 1 && words[0] != "unit" || len(words) > 2 ||
+			words[0] == "directory" {
 			left = append(left, strings.Join(words, " "))
 		}
 	}
@@ -249,7 +255,8 @@ for file in /data/canary /data/disk/canary "/var/lib/kubelet/pods/$1/volume-subp
 	for line := range strings.Lines(out) {
 		// systemd writes "-" as \x2d in the names of mount units, kubelet as "_" in those of slices.
 		plain := strings.NewReplacer(`\x2d`, "-", "_", "-").Replace(line)
-		if line = strings.TrimSpace(line); line != "" && !strings.Contains(plain, dead) && !strings.Contains(line, scope(dead)) {
+		if line = strings.TrimSpace(line); line != "" && !strings.Contains(plain, dead) &&
+			!strings.Contains(line, scope(dead)) {
 			lines = append(lines, line)
 		}
 	}

@@ -146,7 +146,8 @@ func TestOutOfMemory(t *testing.T) {
 	m := boot(t)
 	m.install()
 	memory := "/sys/fs/cgroup/memory/nodeagent-rpm-" + strconv.Itoa(os.Getpid())
-	need.Kernel(t, "the memory controller of cgroup v1: inside of the machine systemd has none", os.Mkdir(memory, 0o755))
+	need.Kernel(t, "the memory controller of cgroup v1: inside of the machine systemd has none",
+		os.Mkdir(memory, 0o755))
 	t.Cleanup(func() {
 		m.eventually(5*time.Second, "the cgroup to be empty", func() error { return os.Remove(memory) })
 	})
@@ -196,7 +197,8 @@ func TestStandsBackBehindAnotherAgent(t *testing.T) {
 	m.run("nodeagent", "ready", "--wait=10s") // the other one answers
 	m.run("systemctl", "start", "--no-block", "nodeagent")
 	m.eventually(5*time.Second, "the service to stand back", func() error {
-		if state, text := m.property("ActiveState"), m.property("StatusText"); state != "activating" || !strings.HasPrefix(text, "stands back: another agent runs on this node") {
+		if state, text := m.property("ActiveState"), m.property("StatusText"); state != "activating" ||
+			!strings.HasPrefix(text, "stands back: another agent runs on this node") {
 			return fmt.Errorf("%s: %s", state, text)
 		}
 		return nil
@@ -213,7 +215,8 @@ func TestStandsBackBehindAnotherAgent(t *testing.T) {
 func TestUnit(t *testing.T) {
 	m := boot(t)
 	m.install()
-	if out := m.try("systemd-analyze", "verify", "--man=no", "/usr/lib/systemd/system/nodeagent.service"); out.code != 0 || out.stderr != "" {
+	if out := m.try("systemd-analyze", "verify", "--man=no",
+		"/usr/lib/systemd/system/nodeagent.service"); out.code != 0 || out.stderr != "" {
 		t.Errorf("systemd-analyze verify: %s", out)
 	}
 	pid := m.property("MainPID")
@@ -223,14 +226,17 @@ func TestUnit(t *testing.T) {
 		}
 	}
 	// RestrictSUIDSGID=yes refuses openat2, without which nothing is released: TestReleaseOnSystemdHost.
-	for name, want := range map[string]string{"RestrictSUIDSGID": "no", "MemoryMax": "268435456", "CPUQuotaPerSecUSec": "500ms", "OOMScoreAdjust": "-900", "Restart": "always", "WatchdogUSec": "1min", "Type": "notify", "StartLimitIntervalUSec": "0"} {
+	for name, want := range map[string]string{"RestrictSUIDSGID": "no", "MemoryMax": "268435456",
+		"CPUQuotaPerSecUSec": "500ms", "OOMScoreAdjust": "-900", "Restart": "always", "WatchdogUSec": "1min",
+		"Type": "notify", "StartLimitIntervalUSec": "0"} {
 		if got := m.property(name); got != want {
 			t.Errorf("%s is %s, want %s", name, got, want)
 		}
 	}
 	after := strings.Fields(m.property("After"))
 	for _, unit := range after {
-		if strings.Contains(unit, "kubelet") || strings.Contains(unit, "containerd") || strings.Contains(unit, "network") {
+		if strings.Contains(unit, "kubelet") || strings.Contains(unit, "containerd") ||
+			strings.Contains(unit, "network") {
 			t.Errorf("the agent waits for %s", unit)
 		}
 	}
@@ -250,7 +256,8 @@ func TestTheUnitMayDoItsWork(t *testing.T) {
 	for line := range strings.Lines(unit) {
 		key, _, _ := strings.Cut(line, "=")
 		switch key {
-		case "ExecStart", "ExecReload", "Type", "NotifyAccess", "Restart", "RestartSec", "WatchdogSec", "WatchdogSignal", "RuntimeDirectory", "WantedBy":
+		case "ExecStart", "ExecReload", "Type", "NotifyAccess", "Restart", "RestartSec", "WatchdogSec",
+			"WatchdogSignal", "RuntimeDirectory", "WantedBy":
 		default:
 			kept = append(kept, line)
 		}
@@ -270,12 +277,15 @@ func TestTheUnitMayDoItsWork(t *testing.T) {
 		"change the owner of what it sees": {"/usr/bin/chown nobody /srv", false},
 	} {
 		t.Run(name, func(t *testing.T) {
-			m.run("sh", "-c", "mount -t tmpfs none /mnt; mkdir -p /srv/of-a-user/empty; chown nobody /srv/of-a-user; setpriv --reuid=65534 setsid sleep 100 >/dev/null 2>&1 &")
-			m.write("/etc/systemd/system/twin.service", strings.Join(kept, "")+"\n[Service]\nType=oneshot\nExecStart="+test.does+"\n")
+			m.run("sh", "-c", "mount -t tmpfs none /mnt; mkdir -p /srv/of-a-user/empty; chown nobody /srv/of-a-user; "+
+				"setpriv --reuid=65534 setsid sleep 100 >/dev/null 2>&1 &")
+			m.write("/etc/systemd/system/twin.service", strings.Join(kept, "")+"\n[Service]\nType=oneshot\nExecStart="+
+				test.does+"\n")
 			m.run("systemctl", "daemon-reload")
 			out := m.try("systemctl", "start", "twin")
 			if may := out.code == 0; may != test.may {
-				t.Errorf("%s: may %v, want %v: %s", test.does, may, test.may, m.try("journalctl", "--no-pager", "-n", "5", "-u", "twin"))
+				t.Errorf("%s: may %v, want %v: %s", test.does, may, test.may, m.try("journalctl", "--no-pager", "-n",
+					"5", "-u", "twin"))
 			}
 			m.try("umount", "/mnt")
 		})

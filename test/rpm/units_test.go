@@ -131,7 +131,8 @@ func TestUnitAtOnce(t *testing.T) {
 		with, starts := m.measure(15 * time.Second)
 		m.run("systemctl", "stop", "nodeagent")
 		without, others := m.measure(15 * time.Second)
-		t.Logf("%s: CPU in 15 s: with the agent %v and %d starts, without it %v and %d", program, with, starts, without, others)
+		t.Logf("%s: CPU in 15 s: with the agent %v and %d starts, without it %v and %d", program, with, starts, without,
+			others)
 		if with["agent"] > time.Second || starts < 100 {
 			t.Errorf("%s was started %d times in 15 s, and the agent used %v", program, starts, with["agent"])
 		}
@@ -154,8 +155,10 @@ func (m *machine) measure(d time.Duration) (used map[string]time.Duration, start
 		pid := func(unit string) string {
 			return strings.TrimSpace(m.run("systemctl", "show", "--value", "-p", "MainPID", unit))
 		}
-		restarts, _ := strconv.Atoi(strings.TrimSpace(m.run("systemctl", "show", "--value", "-p", "NRestarts", "flaps")))
-		return map[string]time.Duration{"systemd": ticks("1"), "dbus": ticks(pid("dbus")), "agent": ticks(pid("nodeagent"))}, restarts
+		restarts, _ := strconv.Atoi(strings.TrimSpace(m.run("systemctl", "show", "--value", "-p", "NRestarts",
+			"flaps")))
+		return map[string]time.Duration{"systemd": ticks("1"), "dbus": ticks(pid("dbus")),
+			"agent": ticks(pid("nodeagent"))}, restarts
 	}
 	before, first := read()
 	<-time.After(d)
@@ -213,7 +216,8 @@ func (m *machine) startContainerd() {
 	copyFile(m.t, program, filepath.Join(m.root, "usr/bin/containerd"))
 	m.run("chmod", "0755", "/usr/bin/containerd")
 	m.write("/etc/containerd/config.toml", containerdConfig)
-	m.write("/etc/systemd/system/containerd.service", "[Unit]\nStartLimitIntervalSec=0\n[Service]\nExecStart=/usr/bin/containerd\nRestart=always\nRestartSec=200ms\n")
+	m.write("/etc/systemd/system/containerd.service",
+		"[Unit]\nStartLimitIntervalSec=0\n[Service]\nExecStart=/usr/bin/containerd\nRestart=always\nRestartSec=200ms\n")
 	m.run("systemctl", "daemon-reload")
 	m.run("systemctl", "start", "containerd")
 	m.install()
@@ -232,7 +236,8 @@ func (m *machine) containerdSeen(old string) string {
 		if pid == "0" || pid == old {
 			return errors.New("none")
 		}
-		conn, err := net.Dial("unix", filepath.Join("/proc", strconv.Itoa(m.outside("/usr/bin/containerd")), "root", containerdSocket))
+		conn, err := net.Dial("unix", filepath.Join("/proc", strconv.Itoa(m.outside("/usr/bin/containerd")), "root",
+			containerdSocket))
 		if err != nil {
 			return err
 		}

@@ -59,8 +59,10 @@ func TestPodCgroupsOfThisMachine(t *testing.T) {
 		cgroupfs := "/nodeagent-host-test/kubepods/burstable/pod" + hosttest.PodUID
 		slice := "/nodeagent_host_test.slice/nodeagent_host_test-kubepods.slice"
 		systemd := slice + "/nodeagent_host_test-kubepods-pod" + hosttest.UnderUID + ".slice"
-		want := []string{cgroupfs, cgroupfs + "/" + hosttest.ContainerID, cgroupfs + "/" + hosttest.ContainerID + "/init", systemd}
-		makeCgroups(t, hierarchy.Point, append(want, "/nodeagent-host-test/kubepods/podman", "/nodeagent-host-test/pod"+hosttest.PodUID)...)
+		want := []string{cgroupfs, cgroupfs + "/" + hosttest.ContainerID, cgroupfs + "/" + hosttest.ContainerID +
+			"/init", systemd}
+		makeCgroups(t, hierarchy.Point, append(want, "/nodeagent-host-test/kubepods/podman", "/nodeagent-host-test/pod"+
+			hosttest.PodUID)...)
 		cgroups, err := cgroup.PodCgroups(h, hierarchy)
 		if err != nil {
 			t.Fatal(err)
@@ -72,7 +74,8 @@ func TestPodCgroupsOfThisMachine(t *testing.T) {
 			if err != nil || stat.Inode != c.Inode || stat.Device != c.Device {
 				t.Errorf("%s is %d:%d, stat says %+v %v", c.Dir(), c.Device, c.Inode, stat, err)
 			}
-			if c.UID != hosttest.PodUID || (c.ContainerID == hosttest.ContainerID) != strings.Contains(c.Path, hosttest.ContainerID+"") && c.Depth < 2 {
+			if c.UID != hosttest.PodUID || (c.ContainerID == hosttest.ContainerID) != strings.Contains(c.Path,
+				hosttest.ContainerID+"") && c.Depth < 2 {
 				t.Errorf("%s: pod %s container %s", c.Path, c.UID, c.ContainerID)
 			}
 			if frozen, err := cgroup.Frozen(h, c); frozen || err != nil && (hierarchy.V2 || hierarchy.Has("freezer")) {
@@ -120,7 +123,8 @@ func TestPodCgroupsOfHostilePod(t *testing.T) {
 			want := map[string]int{}
 			for _, uid := range []string{hosttest.PodUID, other, hosttest.StaticUID} {
 				want[uid] = 3
-				if err := os.MkdirAll(filepath.Join(class, "pod"+uid, hosttest.ContainerID, "init"), 0o755); err != nil {
+				if err := os.MkdirAll(filepath.Join(class, "pod"+uid, hosttest.ContainerID, "init"),
+					0o755); err != nil {
 					t.Fatal(err)
 				}
 			}

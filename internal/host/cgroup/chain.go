@@ -21,7 +21,8 @@ func CgroupOf(h *host.Host, pid int, controller string) (CgroupHierarchy, string
 	}
 	for name, below := range cgroups {
 		if name != "" && slices.Contains(strings.Split(name, ","), controller) {
-			return CgroupHierarchy{Name: name, Point: path.Join(h.Paths.CgroupMount, controller)}, path.Clean(below), nil
+			return CgroupHierarchy{Name: name, Point: path.Join(h.Paths.CgroupMount, controller)}, path.Clean(below),
+				nil
 		}
 	}
 	below, ok := cgroups[""]

@@ -21,7 +21,8 @@ func TestCgroupOf(t *testing.T) {
 			"proc/7/cgroup": "0::/system.slice/a.service\n", "sys/fs/cgroup/cgroup.controllers": "cpu",
 		}, "/sys/fs/cgroup /system.slice/a.service"},
 		"v1": {map[string]string{
-			"proc/7/cgroup": "4:cpu,cpuacct:/a\n1:name=systemd:/b\n0::/c\n", "sys/fs/cgroup/cpu/cgroup.procs": "", "sys/fs/cgroup/unified/cgroup.controllers": "",
+			"proc/7/cgroup": "4:cpu,cpuacct:/a\n1:name=systemd:/b\n0::/c\n", "sys/fs/cgroup/cpu/cgroup.procs": "",
+			"sys/fs/cgroup/unified/cgroup.controllers": "",
 		}, "/sys/fs/cgroup/cpu /a"},
 		"hybrid": {map[string]string{
 			"proc/7/cgroup": "4:pids:/a\n0::/c\n", "sys/fs/cgroup/unified/cgroup.controllers": "cpu",

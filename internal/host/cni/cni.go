@@ -23,7 +23,8 @@ type Attachment struct {
 	File string
 	Stat host.FileStat
 
-	Malformed   string // what is wrong with its content, as after a crash in the middle of a write; nothing else below is set
+	// what is wrong with its content, as after a crash in the middle of a write; nothing else below is set
+	Malformed   string
 	Kind        string // "cniCacheV1"; nothing else below is set when it is another one
 	ContainerID string // of the sandbox
 	IfName      string
@@ -32,7 +33,8 @@ type Attachment struct {
 	Args        map[string]string // CNI_ARGS: K8S_POD_UID, K8S_POD_NAMESPACE, K8S_POD_NAME …
 	Interfaces  []AttachmentInterface
 	Addresses   []string // with prefix length
-	LeaseDirs   []string // dataDir of each plugin of the configuration that has its addresses from host-local; "": the usual one
+	// dataDir of each plugin of the configuration that has its addresses from host-local; "": the usual one
+	LeaseDirs []string
 }
 
 // AttachmentInterface is one interface in the result: on the host when Sandbox is empty.

@@ -31,7 +31,8 @@ func TestParseAttachment(t *testing.T) {
 	netns := "/var/run/netns/cni-" + hosttest.PodUID
 	want := cni.Attachment{
 		Kind: "cniCacheV1", ContainerID: hosttest.ContainerID, IfName: "eth0", Network: "pods", Netns: netns,
-		Args: map[string]string{"IgnoreUnknown": "1", "K8S_POD_NAMESPACE": "default", "K8S_POD_NAME": "web", "K8S_POD_UID": hosttest.PodUID},
+		Args: map[string]string{"IgnoreUnknown": "1", "K8S_POD_NAMESPACE": "default", "K8S_POD_NAME": "web",
+			"K8S_POD_UID": hosttest.PodUID},
 		Interfaces: []cni.AttachmentInterface{
 			{Name: "cni0", MAC: "aa:bb:cc:dd:ee:ff"}, {Name: "veth1", MAC: "aa:bb:cc:dd:ee:00"},
 			{Name: "eth0", MAC: "aa:bb:cc:dd:ee:01", Sandbox: netns},

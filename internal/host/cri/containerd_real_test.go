@@ -141,7 +141,8 @@ func TestRealContainerd(t *testing.T) {
 	// hear.
 	r.kill()
 	start := time.Now()
-	if err := version(hosttest.Within(t, 30*time.Second)); !errors.Is(err, syscall.ECONNREFUSED) || time.Since(start) > 5*time.Second {
+	if err := version(hosttest.Within(t, 30*time.Second)); !errors.Is(err, syscall.ECONNREFUSED) ||
+		time.Since(start) > 5*time.Second {
 		t.Errorf("killed: Version() = %v after %s, want ECONNREFUSED at once", err, time.Since(start))
 	}
 	r.start()

@@ -20,7 +20,8 @@ type configuredRuntime struct {
 	answer *cri.RuntimeConfigResponse
 }
 
-func (r configuredRuntime) RuntimeConfig(ctx context.Context, q *cri.RuntimeConfigRequest) (*cri.RuntimeConfigResponse, error) {
+func (r configuredRuntime) RuntimeConfig(ctx context.Context, q *cri.RuntimeConfigRequest) (*cri.RuntimeConfigResponse,
+	error) {
 	if r.answer == nil {
 		return r.UnimplementedRuntimeServiceServer.RuntimeConfig(ctx, q)
 	}

@@ -62,7 +62,8 @@ func (s *socketConn) Invoke(ctx context.Context, method string, args, reply any,
 }
 
 // NewStream implements grpc.ClientConnInterface; nothing that the agent asks is a stream.
-func (s *socketConn) NewStream(context.Context, *grpc.StreamDesc, string, ...grpc.CallOption) (grpc.ClientStream, error) {
+func (s *socketConn) NewStream(context.Context, *grpc.StreamDesc, string, ...grpc.CallOption) (grpc.ClientStream,
+	error) {
 	return nil, status.Error(codes.Unimplemented, "streams are not used")
 }
 
@@ -96,7 +97,8 @@ func (s *socketConn) open() (*dialed, error) {
 		grpc.WithNoProxy(),
 		grpc.WithDisableServiceConfig(),
 		grpc.WithConnectParams(grpc.ConnectParams{
-			Backoff: backoff.Config{BaseDelay: 100 * time.Millisecond, Multiplier: 1.6, Jitter: 0.2, MaxDelay: time.Second},
+			Backoff: backoff.Config{BaseDelay: 100 * time.Millisecond, Multiplier: 1.6, Jitter: 0.2,
+				MaxDelay: time.Second},
 			// A stopped daemon accepts and never greets. That is for the deadline of ctx to end: gRPC's own limit would
 			// make it look like one that cannot be reached.
 			MinConnectTimeout: time.Hour,

@@ -42,7 +42,8 @@ func TestSocketWithoutRights(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for _, err := range []error{os.Chmod(socket, 0o600), os.Chmod(dir, 0o755), os.WriteFile(program, self, 0o755), os.Chmod(program, 0o755)} {
+	for _, err := range []error{os.Chmod(socket, 0o600), os.Chmod(dir, 0o755), os.WriteFile(program, self, 0o755),
+		os.Chmod(program, 0o755)} {
 		if err != nil {
 			t.Fatal(err)
 		}

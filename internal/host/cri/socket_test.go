@@ -214,7 +214,8 @@ type fakeContainerd struct {
 	namespaces []string
 }
 
-func (f *fakeContainerd) List(ctx context.Context, _ *containers.ListContainersRequest) (*containers.ListContainersResponse, error) {
+func (f *fakeContainerd) List(ctx context.Context,
+	_ *containers.ListContainersRequest) (*containers.ListContainersResponse, error) {
 	incoming, _ := metadata.FromIncomingContext(ctx)
 	f.namespaces = incoming["containerd-namespace"]
 	return &containers.ListContainersResponse{Containers: []*containers.Container{{ID: "a"}}}, nil

@@ -278,8 +278,9 @@ func sameProgram(h *host.Host, pid int, checked owned.File) error {
 
 var (
 	// containerCgroup matches one part of the path of a cgroup that a container runtime makes.
-	containerCgroup = regexp.MustCompile(`^kubepods|^pod[0-9a-f]{8}-|^pod[0-9a-f]{32}$|[0-9a-f]{64}|^docker$|^machine\.slice$|^machine-.*\.scope$|` +
-		`^libpod|^lxc(\.|$)|^(docker|crio|cri-containerd|nerdctl|podman)-.*\.scope$`)
+	containerCgroup = regexp.MustCompile(
+		`^kubepods|^pod[0-9a-f]{8}-|^pod[0-9a-f]{32}$|[0-9a-f]{64}|^docker$|^machine\.slice$|^machine-.*\.scope$|` +
+			`^libpod|^lxc(\.|$)|^(docker|crio|cri-containerd|nerdctl|podman)-.*\.scope$`)
 	// runtimeCgroup matches its first part: the namespaces of containerd.
 	runtimeCgroup = regexp.MustCompile(`^(k8s\.io|moby|default|buildkit|machine)$`)
 	// userCgroup matches one part of the path of a session's.
@@ -342,12 +343,14 @@ func Impostors(ctx context.Context, h *host.Host) ([]Impostor, error) {
 	}
 	var impostors []Impostor
 	for _, c := range judgeAll(h, table, func(comm string, _ []string) bool {
-		return isKubelet(comm, nil) && daemonPrograms.MatchString(comm) && !strings.HasPrefix(comm, "ld-") || embedsKubelet(comm) || comm == "containerd"
+		return isKubelet(comm, nil) && daemonPrograms.MatchString(comm) && !strings.HasPrefix(comm, "ld-") ||
+			embedsKubelet(comm) || comm == "containerd"
 	}) {
 		if c.why == nil || harmless(h, c) {
 			continue
 		}
-		i := Impostor{Process: c.Process, User: c.uid, Program: c.program, Why: strings.TrimSuffix(c.why.Error(), ": "+ErrImpostor.Error())}
+		i := Impostor{Process: c.Process, User: c.uid, Program: c.program, Why: strings.TrimSuffix(c.why.Error(), ": "+
+			ErrImpostor.Error())}
 		if i.Program == "" {
 			i.Program, _ = h.Files.Link(host.ProcFile(c.PID, "exe")) // for people
 		}

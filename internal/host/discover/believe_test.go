@@ -83,11 +83,12 @@ func machine(t *testing.T) string {
 // impostors are processes called kubelet that nobody who is not root already needs more than his own rights for.
 func impostors() map[string]proc {
 	return map[string]proc{
-		"a user's":                     {uid: "1000\t1000\t1000\t1000"},
-		"really a user's":              {uid: "1000\t0\t0\t0"},
-		"effectively a user's":         {uid: "0\t1000\t0\t0"},
-		"saved a user's":               {uid: "0\t0\t1000\t0"},
-		"a user's by name":             {comm: "kubelet-1.36.3", uid: "1000\t1000\t1000\t1000", args: []string{"kubelet-1.36.3"}},
+		"a user's":             {uid: "1000\t1000\t1000\t1000"},
+		"really a user's":      {uid: "1000\t0\t0\t0"},
+		"effectively a user's": {uid: "0\t1000\t0\t0"},
+		"saved a user's":       {uid: "0\t0\t1000\t0"},
+		"a user's by name": {comm: "kubelet-1.36.3", uid: "1000\t1000\t1000\t1000",
+			args: []string{"kubelet-1.36.3"}},
 		"root of a user namespace":     {user: "user:[2]"},
 		"root of an unseen namespace":  {uidMap: "0 100000 65536\n"},
 		"in a pod":                     {cgroup: "0::/kubepods.slice/kubepods-burstable.slice/x"},
@@ -129,14 +130,16 @@ func doubtful() map[string]struct {
 			put(t, root+"/opt/x/kubelet", "ELF")
 			chmod(t, root+"/opt", 0o1777|os.ModeSticky)
 		}},
-		"a program that is gone from a user's folder": {proc{exe: "/opt/x/kubelet (deleted)"}, func(t *testing.T, root string) {
-			put(t, root+"/opt/x/other", "ELF")
-			chown(t, root+"/opt/x")
-		}},
-		"a root directory of a user's": {proc{args: []string{"kubelet", "--root-dir=/home/u/kubelet"}}, func(t *testing.T, root string) {
-			put(t, root+"/home/u/kubelet/x", "")
-			chown(t, root+"/home/u")
-		}},
+		"a program that is gone from a user's folder": {proc{exe: "/opt/x/kubelet (deleted)"},
+			func(t *testing.T, root string) {
+				put(t, root+"/opt/x/other", "ELF")
+				chown(t, root+"/opt/x")
+			}},
+		"a root directory of a user's": {proc{args: []string{"kubelet", "--root-dir=/home/u/kubelet"}},
+			func(t *testing.T, root string) {
+				put(t, root+"/home/u/kubelet/x", "")
+				chown(t, root+"/home/u")
+			}},
 	}
 }
 
@@ -192,11 +195,14 @@ func TestImpostorsAreNotHeard(t *testing.T) {
 	for name, impostor := range impostors() {
 		t.Run(name, func(t *testing.T) {
 			root := machine(t)
-			put(t, root+"/evil/config.yaml", "apiVersion: kubelet.config.k8s.io/v1beta1\nkind: KubeletConfiguration\nport: 666\nstaticPodPath: /evil/static\n")
-			impostor.args = []string{"kubelet", "--kubeconfig=/evil/kubeconfig", "--root-dir=/evil/root", "--config=/evil/config.yaml",
+			put(t, root+"/evil/config.yaml", "apiVersion: kubelet.config.k8s.io/v1beta1\nkind: "+
+				"KubeletConfiguration\nport: 666\nstaticPodPath: /evil/static\n")
+			impostor.args = []string{"kubelet", "--kubeconfig=/evil/kubeconfig", "--root-dir=/evil/root",
+				"--config=/evil/config.yaml",
 				"--container-runtime-endpoint=/evil/cri.sock", "--hostname-override=evil"}
 			impostor.write(t, root, 700)
-			impostor.comm, impostor.args = "containerd", []string{"containerd", "--config=/evil/containerd.toml", "--root=/evil/c", "--state=/evil/s"}
+			impostor.comm, impostor.args = "containerd", []string{"containerd", "--config=/evil/containerd.toml",
+				"--root=/evil/c", "--state=/evil/s"}
 			impostor.write(t, root, 701)
 			impostor.comm, impostor.args = "k3s-server", []string{"k3s", "server"}
 			impostor.write(t, root, 702)
@@ -204,7 +210,8 @@ func TestImpostorsAreNotHeard(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			if text := fmt.Sprintf("%+v", d); strings.Contains(text, "evil") || strings.Contains(text, "666") || d.KubeletRunning || d.KubeconfigNamed {
+			if text := fmt.Sprintf("%+v", d); strings.Contains(text, "evil") || strings.Contains(text, "666") ||
+				d.KubeletRunning || d.KubeconfigNamed {
 				t.Errorf("found %s", text)
 			}
 		})
@@ -297,7 +304,8 @@ func TestArgumentsOfStrangersAreNotRead(t *testing.T) {
 		t.Error(err)
 	}
 	h := &host.Host{Files: host.Files{Root: root}, Paths: host.Paths{InitPID: 1}}
-	if found, err := discover.Impostors(t.Context(), h); err != nil || len(found) != 1 || found[0].PID != 700 || found[0].User != 1000 {
+	if found, err := discover.Impostors(t.Context(), h); err != nil || len(found) != 1 || found[0].PID != 700 ||
+		found[0].User != 1000 {
 		t.Errorf("%+v, %v", found, err)
 	}
 }
@@ -314,7 +322,8 @@ func TestNumberIsReused(t *testing.T) {
 	go func() { // its arguments are read between the two looks at who it is
 		file, err := os.OpenFile(name, os.O_WRONLY, 0)
 		if err == nil {
-			err = os.WriteFile(root+"/proc/700/stat", []byte("700 (kubelet) S 1 1 1 0 -1 0 0 0 0 0 0 0 0 0 20 0 1 0 4711 0 0"), 0o644)
+			err = os.WriteFile(root+"/proc/700/stat",
+				[]byte("700 (kubelet) S 1 1 1 0 -1 0 0 0 0 0 0 0 0 0 20 0 1 0 4711 0 0"), 0o644)
 			_, writeErr := file.WriteString("kubelet\x00--root-dir=/evil\x00")
 			err = errors.Join(err, writeErr, file.Close())
 		}
@@ -347,25 +356,34 @@ func TestProgramIsRoots(t *testing.T) {
 // Files that kubelet and containerd name are read only where they are root's alone, with each folder and link on the
 // way.
 func TestFilesThatAreNotRootsAreNotRead(t *testing.T) {
-	const kubeletYAML = "apiVersion: kubelet.config.k8s.io/v1beta1\nkind: KubeletConfiguration\nport: 666\nstaticPodPath: /evil\n"
+	const kubeletYAML = "apiVersion: kubelet.config.k8s.io/v1beta1\nkind: KubeletConfiguration\nport: " +
+		"666\nstaticPodPath: /evil\n"
 	for name, spoil := range map[string]func(t *testing.T, root string){
 		"file of a user's":          func(t *testing.T, root string) { chown(t, root+"/srv/conf/file") },
 		"file that all may write":   func(t *testing.T, root string) { chmod(t, root+"/srv/conf/file", 0o666) },
 		"file that a group may":     func(t *testing.T, root string) { chmod(t, root+"/srv/conf/file", 0o660) },
 		"folder of a user's":        func(t *testing.T, root string) { chown(t, root+"/srv/conf") },
 		"folder that all may write": func(t *testing.T, root string) { chmod(t, root+"/srv/conf", 0o777) },
-		"folder with a sticky bit":  func(t *testing.T, root string) { chmod(t, root+"/srv/conf", 0o777|os.ModeSticky) },
-		"folder above of a user's":  func(t *testing.T, root string) { chown(t, root+"/srv") },
-		"link out of a good folder": func(t *testing.T, root string) { moveTo(t, root, "/home/u/file", func() { chown(t, root+"/home/u") }) },
-		"link to a user's file":     func(t *testing.T, root string) { moveTo(t, root, "/opt/file", func() { chown(t, root+"/opt/file") }) },
+		"folder with a sticky bit": func(t *testing.T, root string) {
+			chmod(t, root+"/srv/conf", 0o777|os.ModeSticky)
+		},
+		"folder above of a user's": func(t *testing.T, root string) { chown(t, root+"/srv") },
+		"link out of a good folder": func(t *testing.T, root string) {
+			moveTo(t, root, "/home/u/file", func() { chown(t, root+"/home/u") })
+		},
+		"link to a user's file": func(t *testing.T, root string) {
+			moveTo(t, root, "/opt/file", func() { chown(t, root+"/opt/file") })
+		},
 		"link of a user's": func(t *testing.T, root string) {
 			moveTo(t, root, "/opt/file", func() { lchown(t, root+"/srv/conf/file") })
 		},
 		"relative link": func(t *testing.T, root string) {
 			moveTo(t, root, "../../opt/file", func() { chmod(t, root+"/opt", 0o777) })
 		},
-		"FIFO in place of a file":   fifo,
-		"folder in place of a file": func(t *testing.T, root string) { replace(t, root, func(n string) error { return os.Mkdir(n, 0o755) }) },
+		"FIFO in place of a file": fifo,
+		"folder in place of a file": func(t *testing.T, root string) {
+			replace(t, root, func(n string) error { return os.Mkdir(n, 0o755) })
+		},
 		"link in a circle to itself": func(t *testing.T, root string) {
 			replace(t, root, func(n string) error { return os.Symlink("file", n) })
 		},
@@ -375,11 +393,14 @@ func TestFilesThatAreNotRootsAreNotRead(t *testing.T) {
 				text string
 				proc
 			}{
-				"kubelet's":    {kubeletYAML, proc{args: []string{"kubelet", "--config=/srv/conf/file"}}},
-				"drop-in":      {kubeletYAML, proc{args: []string{"kubelet", "--config-dir=/srv/conf"}}},
-				"containerd's": {"root = '/evil'\nstate = '/evil'\n", proc{comm: "containerd", exe: "/usr/bin/containerd", args: []string{"containerd", "-c", "/srv/conf/file"}}},
+				"kubelet's": {kubeletYAML, proc{args: []string{"kubelet", "--config=/srv/conf/file"}}},
+				"drop-in":   {kubeletYAML, proc{args: []string{"kubelet", "--config-dir=/srv/conf"}}},
+				"containerd's": {"root = '/evil'\nstate = '/evil'\n",
+					proc{comm: "containerd", exe: "/usr/bin/containerd", args: []string{"containerd", "-c",
+						"/srv/conf/file"}}},
 				"import of containerd's": {"root = '/evil'\nstate = '/evil'\n",
-					proc{comm: "containerd", exe: "/usr/bin/containerd", args: []string{"containerd", "-c", "/etc/c.toml"}}},
+					proc{comm: "containerd", exe: "/usr/bin/containerd", args: []string{"containerd", "-c",
+						"/etc/c.toml"}}},
 			} {
 				t.Run(what, func(t *testing.T) {
 					root := machine(t)
@@ -395,10 +416,12 @@ func TestFilesThatAreNotRootsAreNotRead(t *testing.T) {
 					if err != nil {
 						t.Fatal(err)
 					}
-					if text := fmt.Sprintf("%+v", d.Paths); strings.Contains(text, "evil") || strings.Contains(text, "666") {
+					if text := fmt.Sprintf("%+v", d.Paths); strings.Contains(text, "evil") ||
+						strings.Contains(text, "666") {
 						t.Errorf("found %s", text)
 					}
-					if !strings.Contains(strings.Join(d.Notes, "\n"), "file") && !strings.Contains(strings.Join(d.Notes, "\n"), "conf") {
+					if !strings.Contains(strings.Join(d.Notes, "\n"), "file") &&
+						!strings.Contains(strings.Join(d.Notes, "\n"), "conf") {
 						t.Errorf("nothing says why: %q", d.Notes)
 					}
 				})
@@ -422,7 +445,8 @@ func moveTo(t *testing.T, root, target string, then func()) {
 	if !filepath.IsAbs(target) {
 		to = filepath.Join(root, "srv/conf", target)
 	}
-	if err := errors.Join(os.MkdirAll(filepath.Dir(to), 0o755), os.Rename(root+"/srv/conf/file", to), os.Symlink(target, root+"/srv/conf/file")); err != nil {
+	if err := errors.Join(os.MkdirAll(filepath.Dir(to), 0o755), os.Rename(root+"/srv/conf/file", to),
+		os.Symlink(target, root+"/srv/conf/file")); err != nil {
 		t.Fatal(err)
 	}
 	then()

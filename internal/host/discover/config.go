@@ -59,7 +59,8 @@ func ParseKubeletConfiguration(config *KubeletConfiguration, data []byte, dir st
 		return err
 	}
 	if next.Kind != "KubeletConfiguration" || next.APIVersion != "kubelet.config.k8s.io/v1beta1" {
-		return fmt.Errorf("kind %q of %q is no KubeletConfiguration", hosterr.Clip(next.Kind), hosterr.Clip(next.APIVersion))
+		return fmt.Errorf("kind %q of %q is no KubeletConfiguration", hosterr.Clip(next.Kind),
+			hosterr.Clip(next.APIVersion))
 	}
 	// The paths that kubelet resolves: KubeletConfigurationPathRefs in pkg/kubelet/apis/config.
 	for _, path := range []*string{&next.StaticPodPath, &next.TLSCertFile, &next.PodLogsDir} {

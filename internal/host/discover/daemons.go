@@ -30,7 +30,8 @@ func Daemons(ctx context.Context, h *host.Host) ([]Daemon, error) {
 		switch {
 		case err == nil:
 			daemons = append(daemons, Daemon{role, p})
-		case !errors.Is(err, fs.ErrNotExist) && !errors.Is(err, syscall.ECONNREFUSED) && !errors.Is(err, hosterr.ErrNotConfigured):
+		case !errors.Is(err, fs.ErrNotExist) && !errors.Is(err, syscall.ECONNREFUSED) &&
+			!errors.Is(err, hosterr.ErrNotConfigured):
 			problems = append(problems, fmt.Errorf("find %s: %w", role, err))
 		}
 	}

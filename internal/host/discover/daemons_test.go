@@ -33,7 +33,8 @@ func TestDaemonsRemembersTheRuntime(t *testing.T) {
 		return daemons
 	}
 	look()
-	if got := look(); asked != 1 || len(got) != 2 || got[0].Role != "kubelet" || got[1].Role != "runtime" || got[1].PID != 800 {
+	if got := look(); asked != 1 || len(got) != 2 || got[0].Role != "kubelet" || got[1].Role != "runtime" ||
+		got[1].PID != 800 {
 		t.Errorf("asked %d times: %+v", asked, got)
 	}
 	hosttest.WriteStat(t, h, 800, "800 (containerd) Z 1"+hosttest.StatTail)

@@ -96,11 +96,13 @@ func TestDiscover(t *testing.T) {
 		},
 		"hostile": {
 			fixture: "hostile", installed: true, bend: func(*host.Paths) {},
-			notes: []string{"not an absolute path", "line 1: toml: basic strings cannot have new lines", "relative", "client certificate"},
+			notes: []string{"not an absolute path", "line 1: toml: basic strings cannot have new lines", "relative",
+				"client certificate"},
 		},
 		"configured over everything": {
 			fixture: "kubeadm", node: "worker-7", installed: true,
-			configured: host.Paths{CRISocket: "/x/crio.sock", CNIBinDirs: []string{"/x/bin"}, CgroupDriver: "cgroupfs", InitPID: 7},
+			configured: host.Paths{CRISocket: "/x/crio.sock", CNIBinDirs: []string{"/x/bin"}, CgroupDriver: "cgroupfs",
+				InitPID: 7},
 			bend: func(p *host.Paths) {
 				p.KubeletConfig = "/var/lib/kubelet/config.yaml"
 				p.StaticPods = "/etc/kubernetes/manifests"
@@ -122,7 +124,8 @@ func TestDiscover(t *testing.T) {
 				t.Errorf("paths (-want +got):\n%s\nnotes: %q", diff, got.Notes)
 			}
 			if got.NodeName != test.node || got.KubeletInstalled != test.installed {
-				t.Errorf("node %q, installed %v; want %q, %v", got.NodeName, got.KubeletInstalled, test.node, test.installed)
+				t.Errorf("node %q, installed %v; want %q, %v", got.NodeName, got.KubeletInstalled, test.node,
+					test.installed)
 			}
 			notes := strings.Join(got.Notes, "\n")
 			for _, part := range test.notes {

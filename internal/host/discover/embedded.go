@@ -36,7 +36,8 @@ func embeddedFlags(h *host.Host) map[string]string {
 
 // parseFlagLines reads flags one a line, as MicroK8s keeps them.
 func parseFlagLines(text string) map[string]string {
-	places := strings.NewReplacer("${SNAP_DATA}", "/var/snap/microk8s/current", "${SNAP_COMMON}", "/var/snap/microk8s/common", "${SNAP}", "/snap/microk8s/current",
+	places := strings.NewReplacer("${SNAP_DATA}", "/var/snap/microk8s/current", "${SNAP_COMMON}",
+		"/var/snap/microk8s/common", "${SNAP}", "/snap/microk8s/current",
 		`"`, "", "'", "")
 	var args []string
 	for line := range strings.Lines(text) {

@@ -17,22 +17,27 @@ func TestParseTOMLStrings(t *testing.T) {
 		want map[string][]string
 		bad  bool
 	}{
-		"empty":               {"", map[string][]string{}, false},
-		"top level":           {"root = \"/a\"\nstate='/b' # c\n", map[string][]string{"root": {"/a"}, "state": {"/b"}}, false},
-		"other types":         {"a = 1\nb = true\nc = {d = \"/e\"}\n", map[string][]string{"c.d": {"/e"}}, false},
-		"quoted table":        {"[plugins.\"a.b\".cni]\nx = \"y\"", map[string][]string{"plugins.a.b.cni.x": {"y"}}, false},
-		"quoted key":          {"\"a=b\" = \"y\"", map[string][]string{"a=b": {"y"}}, false},
-		"dotted key":          {"[a]\nb . c = \"d\"", map[string][]string{"a.b.c": {"d"}}, false},
-		"comment in table":    {"[a] # [b]\nc = \"#\"", map[string][]string{"a.c": {"#"}}, false},
-		"array":               {"a = ['x', \"y\"]", map[string][]string{"a": {"x", "y"}}, false},
-		"array of lines":      {"a = [ # one\n 'x', # two ]\n\n\"y\" ]\nb = \"z\"", map[string][]string{"a": {"x", "y"}, "b": {"z"}}, false},
-		"array of numbers":    {"a = [1, 2.5, true]\nb = \"z\"", map[string][]string{"b": {"z"}}, false},
-		"array of tables":     {"[[x]]\na = \"1\"\n[y]\na = \"2\"", map[string][]string{"y.a": {"2"}}, false},
-		"multi-line string":   {"a = \"\"\"\nroot = \"/no\"\n\"\"\"\nb = \"z\"", map[string][]string{"a": {"root = \"/no\"\n"}, "b": {"z"}}, false},
-		"escapes":             {`a = "x\"y"`, map[string][]string{"a": {`x"y`}}, false},
-		"unfinished string":   {"a = 'x\n", nil, true},
-		"deep arrays":         {"a = " + strings.Repeat("[", 1<<18) + strings.Repeat("]", 1<<18), nil, true},
-		"deep keys":           {strings.Repeat("a.", 20) + "a = 'x'\nb.c = 'y'", map[string][]string{"b.c": {"y"}}, false},
+		"empty": {"", map[string][]string{}, false},
+		"top level": {"root = \"/a\"\nstate='/b' # c\n", map[string][]string{"root": {"/a"}, "state": {"/b"}},
+			false},
+		"other types": {"a = 1\nb = true\nc = {d = \"/e\"}\n", map[string][]string{"c.d": {"/e"}}, false},
+		"quoted table": {"[plugins.\"a.b\".cni]\nx = \"y\"", map[string][]string{"plugins.a.b.cni.x": {"y"}},
+			false},
+		"quoted key":       {"\"a=b\" = \"y\"", map[string][]string{"a=b": {"y"}}, false},
+		"dotted key":       {"[a]\nb . c = \"d\"", map[string][]string{"a.b.c": {"d"}}, false},
+		"comment in table": {"[a] # [b]\nc = \"#\"", map[string][]string{"a.c": {"#"}}, false},
+		"array":            {"a = ['x', \"y\"]", map[string][]string{"a": {"x", "y"}}, false},
+		"array of lines": {"a = [ # one\n 'x', # two ]\n\n\"y\" ]\nb = \"z\"", map[string][]string{"a": {"x", "y"},
+			"b": {"z"}}, false},
+		"array of numbers": {"a = [1, 2.5, true]\nb = \"z\"", map[string][]string{"b": {"z"}}, false},
+		"array of tables":  {"[[x]]\na = \"1\"\n[y]\na = \"2\"", map[string][]string{"y.a": {"2"}}, false},
+		"multi-line string": {"a = \"\"\"\nroot = \"/no\"\n\"\"\"\nb = \"z\"",
+			map[string][]string{"a": {"root = \"/no\"\n"}, "b": {"z"}}, false},
+		"escapes":           {`a = "x\"y"`, map[string][]string{"a": {`x"y`}}, false},
+		"unfinished string": {"a = 'x\n", nil, true},
+		"deep arrays":       {"a = " + strings.Repeat("[", 1<<18) + strings.Repeat("]", 1<<18), nil, true},
+		"deep keys": {strings.Repeat("a.", 20) + "a = 'x'\nb.c = 'y'", map[string][]string{"b.c": {"y"}},
+			false},
 		"too large":           {"#" + strings.Repeat("x", 1<<20), nil, true},
 		"unfinished in array": {"a = ['x', 'y\n]", nil, true},
 	}
@@ -86,7 +91,8 @@ func FuzzParseTOMLStrings(f *testing.F) {
 }
 
 func FuzzParseKubeletConfiguration(f *testing.F) {
-	f.Add([]byte("apiVersion: kubelet.config.k8s.io/v1beta1\nkind: KubeletConfiguration\nhealthzPort: 1\nstaticPodPath: x\n"))
+	f.Add([]byte("apiVersion: kubelet.config.k8s.io/v1beta1\nkind: KubeletConfiguration\nhealthzPort: " +
+		"1\nstaticPodPath: x\n"))
 	f.Add([]byte(`{"kind": "KubeletConfiguration", "healthzPort": null}`))
 	f.Add([]byte("a: &a [x]\nb: &b [*a,*a]\nc: [*b,*b]\n"))
 	f.Fuzz(func(t *testing.T, data []byte) {
@@ -103,7 +109,8 @@ func FuzzParseKubeletConfiguration(f *testing.F) {
 
 // FuzzDiscover lets kubelet's arguments, its configuration and containerd's be anything.
 func FuzzDiscover(f *testing.F) {
-	f.Add("kubelet\x00--root-dir=/a\x00--config=/etc/k\x00", "kind: KubeletConfiguration\napiVersion: kubelet.config.k8s.io/v1beta1\n", "root = '/a'")
+	f.Add("kubelet\x00--root-dir=/a\x00--config=/etc/k\x00",
+		"kind: KubeletConfiguration\napiVersion: kubelet.config.k8s.io/v1beta1\n", "root = '/a'")
 	f.Add("kubelet\x00--config\x00/etc/k\x00--address=::\x00--port=-1\x00", "", "")
 	f.Fuzz(func(t *testing.T, args, config, toml string) {
 		root := t.TempDir()
@@ -139,7 +146,8 @@ func FuzzDiscover(f *testing.F) {
 			t.Fatal(err)
 		}
 		p := d.Paths
-		for _, path := range []string{p.KubeletRoot, p.PluginRegistry, p.CRISocket, p.ContainerdRoot, p.ContainerdState, p.CNIConfDir, p.PodLogs} {
+		for _, path := range []string{p.KubeletRoot, p.PluginRegistry, p.CRISocket, p.ContainerdRoot, p.ContainerdState,
+			p.CNIConfDir, p.PodLogs} {
 			if !filepath.IsAbs(path) {
 				t.Errorf("relative path %q in %+v", path, p)
 			}

@@ -88,7 +88,8 @@ func (d *discoverer) settingsOnDisk() (kubeletSettings, error) {
 
 // kubeletTraces are files that a machine has that should run a kubelet.
 func kubeletTraces() []string {
-	return []string{"/etc/kubernetes/kubelet.conf", "/etc/systemd/system/kubelet.service", "/usr/lib/systemd/system/kubelet.service",
+	return []string{"/etc/kubernetes/kubelet.conf", "/etc/systemd/system/kubelet.service",
+		"/usr/lib/systemd/system/kubelet.service",
 		"/lib/systemd/system/kubelet.service", "/usr/bin/kubelet", "/usr/local/bin/kubelet", "/opt/bin/kubelet"}
 }
 

@@ -12,7 +12,8 @@ import (
 )
 
 func TestKubeletEviction(t *testing.T) {
-	defaults := map[string]string{"memory.available": "100Mi", "nodefs.available": "10%", "nodefs.inodesFree": "5%", "imagefs.available": "15%", "imagefs.inodesFree": "5%"}
+	defaults := map[string]string{"memory.available": "100Mi", "nodefs.available": "10%", "nodefs.inodesFree": "5%",
+		"imagefs.available": "15%", "imagefs.inodesFree": "5%"}
 	for name, test := range map[string]struct {
 		files map[string]string
 		args  []string
@@ -20,10 +21,15 @@ func TestKubeletEviction(t *testing.T) {
 		bad   bool
 	}{
 		"defaults": {nil, nil, KubeletEviction{defaults, 85}, false},
-		"file":     {map[string]string{"config.yaml": "evictionHard: {nodefs.available: 3Gi}\nimageGCHighThresholdPercent: 70"}, nil, KubeletEviction{map[string]string{"nodefs.available": "3Gi"}, 70}, false},
-		"drop-ins": {map[string]string{"config.yaml": "evictionHard: {nodefs.available: 3Gi}", "d/10.conf": "evictionHard: {memory.available: 1Gi}", "d/x": "["}, []string{"kubelet", "--config-dir=/d"},
+		"file": {map[string]string{"config.yaml": "evictionHard: {nodefs.available: " +
+			"3Gi}\nimageGCHighThresholdPercent: 70"}, nil, KubeletEviction{map[string]string{"nodefs.available": "3Gi"},
+			70}, false},
+		"drop-ins": {map[string]string{"config.yaml": "evictionHard: {nodefs.available: 3Gi}",
+			"d/10.conf": "evictionHard: {memory.available: 1Gi}", "d/x": "["}, []string{"kubelet", "--config-dir=/d"},
 			KubeletEviction{map[string]string{"nodefs.available": "3Gi", "memory.available": "1Gi"}, 85}, false},
-		"flag": {map[string]string{"config.yaml": "evictionHard: {nodefs.available: 3Gi}"}, []string{"kubelet", "--eviction-hard=imagefs.available<20%, x"}, KubeletEviction{map[string]string{"imagefs.available": "20%"}, 85}, false},
+		"flag": {map[string]string{"config.yaml": "evictionHard: {nodefs.available: 3Gi}"},
+			[]string{"kubelet", "--eviction-hard=imagefs.available<20%, x"},
+			KubeletEviction{map[string]string{"imagefs.available": "20%"}, 85}, false},
 		"K3s": {map[string]string{
 			"var/lib/rancher/k3s/agent/etc/kubelet.conf.d/00-k3s-defaults.conf":      "evictionHard: {imagefs.available: 5%, nodefs.available: 5%}",
 			"var/lib/rancher/k3s/agent/etc/kubelet.conf.d/20-cli-config-dir/my.conf": "imageGCHighThresholdPercent: 60",

@@ -30,8 +30,9 @@ func TestReadKubeconfig(t *testing.T) {
 		want ClientCertificate
 		bad  bool
 	}{
-		"file":    {kubeconfigText, ClientCertificate{File: "/etc/kubernetes/pki/node.crt"}, false},
-		"data":    {"current-context: c\ncontexts: [{name: c, context: {user: u}}]\nusers: [{name: u, user: {client-certificate: /x, client-certificate-data: YWJj}}]", ClientCertificate{PEM: []byte("abc")}, false},
+		"file": {kubeconfigText, ClientCertificate{File: "/etc/kubernetes/pki/node.crt"}, false},
+		"data": {"current-context: c\ncontexts: [{name: c, context: {user: u}}]\nusers: [{name: u, user: " +
+			"{client-certificate: /x, client-certificate-data: YWJj}}]", ClientCertificate{PEM: []byte("abc")}, false},
 		"token":   {"current-context: c\ncontexts: [{name: c, context: {user: u}}]\nusers: [{name: u, user: {token: t}}]", ClientCertificate{}, false},
 		"no user": {"current-context: c\ncontexts: [{name: c, context: {user: u}}]", ClientCertificate{}, true},
 		"garbage": {"[", ClientCertificate{}, true},
@@ -41,7 +42,8 @@ func TestReadKubeconfig(t *testing.T) {
 			if err := os.MkdirAll(filepath.Join(root, "etc/kubernetes"), 0o755); err != nil {
 				t.Fatal(err)
 			}
-			if err := os.WriteFile(filepath.Join(root, "etc/kubernetes/kubelet.conf"), []byte(test.text), 0o600); err != nil {
+			if err := os.WriteFile(filepath.Join(root, "etc/kubernetes/kubelet.conf"), []byte(test.text),
+				0o600); err != nil {
 				t.Fatal(err)
 			}
 			got, err := ReadKubeconfig(host.Files{Root: root}, "/etc/kubernetes/kubelet.conf")
@@ -57,8 +59,10 @@ func TestKubeletCredentials(t *testing.T) {
 		args []string
 		want KubeletCredentials
 	}{
-		"defaults":   {[]string{"kubelet", "--kubeconfig=/etc/kubernetes/kubelet.conf"}, KubeletCredentials{"/etc/kubernetes/kubelet.conf", "/var/lib/kubelet/pki"}},
-		"moved":      {[]string{"kubelet", "--kubeconfig", "/a/conf", "--cert_dir=/a/pki"}, KubeletCredentials{"/a/conf", "/a/pki"}},
+		"defaults": {[]string{"kubelet", "--kubeconfig=/etc/kubernetes/kubelet.conf"},
+			KubeletCredentials{"/etc/kubernetes/kubelet.conf", "/var/lib/kubelet/pki"}},
+		"moved": {[]string{"kubelet", "--kubeconfig", "/a/conf", "--cert_dir=/a/pki"},
+			KubeletCredentials{"/a/conf", "/a/pki"}},
 		"standalone": {[]string{"kubelet"}, KubeletCredentials{"", "/var/lib/kubelet/pki"}},
 	} {
 		t.Run(name, func(t *testing.T) {

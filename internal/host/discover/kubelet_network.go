@@ -11,10 +11,11 @@ import (
 
 // KubeletNetwork is what kubelet was told about the network of its pods.
 type KubeletNetwork struct {
-	ClusterDNS    []string // addresses that kubelet writes into /etc/resolv.conf of pods with dnsPolicy ClusterFirst; may be none
-	ClusterDomain string   // "cluster.local"; empty where kubelet adds no search domain
-	ResolvConf    string   // the file that pods with dnsPolicy Default get; empty: none
-	PodCIDR       string   // of a kubelet without apiserver only
+	// addresses that kubelet writes into /etc/resolv.conf of pods with dnsPolicy ClusterFirst; may be none
+	ClusterDNS    []string
+	ClusterDomain string // "cluster.local"; empty where kubelet adds no search domain
+	ResolvConf    string // the file that pods with dnsPolicy Default get; empty: none
+	PodCIDR       string // of a kubelet without apiserver only
 }
 
 // networkFlags applies the flags to what the configuration file says. See AddKubeletConfigFlags in

@@ -48,7 +48,8 @@ func (d *discoverer) certifiedName(s kubeletSettings) string {
 		}
 		name, ok := strings.CutPrefix(certificate.Subject.CommonName, "system:node:")
 		if !ok {
-			d.note("kubelet's client certificate is for %q, not for a node", hosterr.Clip(certificate.Subject.CommonName))
+			d.note("kubelet's client certificate is for %q, not for a node",
+				hosterr.Clip(certificate.Subject.CommonName))
 		}
 		if ok {
 			return name

@@ -30,7 +30,8 @@ func TestNodePods(t *testing.T) {
 		wantErr         error
 	}{
 		{"kubelet answers", pods("kubelet", nil), pods("apiserver", nil), "kubelet", nil},
-		{"kubelet is away: that is no reason to believe somebody else", pods("", away), pods("apiserver", nil), "", away},
+		{"kubelet is away: that is no reason to believe somebody else", pods("", away), pods("apiserver", nil), "",
+			away},
 		{"kubelet refuses", pods("", fs.ErrPermission), pods("apiserver", nil), "apiserver", nil},
 		{"both fail", pods("", fs.ErrPermission), pods("", away), "", away},
 		{"no apiserver", pods("", fs.ErrPermission), nil, "", fs.ErrPermission},

@@ -38,7 +38,8 @@ func OtherKubelets(ctx context.Context, h *host.Host, ours func() (host.Process,
 	var others []OtherKubelet
 	var mounts []mount.Mount
 	for _, stat := range table {
-		if stat.PID == own.PID || stat.PPID == own.PID && own.PID > 1 || !host.Alive(stat) || !namedAsKubelet(stat.Comm) {
+		if stat.PID == own.PID || stat.PPID == own.PID && own.PID > 1 || !host.Alive(stat) ||
+			!namedAsKubelet(stat.Comm) {
 			continue // a child of ours that has not yet become another program bears its name
 		}
 		process := host.Process{PID: stat.PID, StartTime: stat.StartTime, Comm: stat.Comm}
@@ -73,7 +74,8 @@ func namedAsKubelet(comm string) bool {
 		return true
 	}
 	suffix, named := strings.CutPrefix(comm, "kubelet")
-	return named && (suffix == "" || strings.ContainsRune("-_.", rune(suffix[0]))) || strings.HasPrefix(comm, "ld-linux")
+	return named && (suffix == "" || strings.ContainsRune("-_.", rune(suffix[0]))) ||
+		strings.HasPrefix(comm, "ld-linux")
 }
 
 // runsKubelet rules out what bears the name and runs no kubelet: another command of a program of many, and who is asked
@@ -81,7 +83,9 @@ func namedAsKubelet(comm string) bool {
 func runsKubelet(comm string, args []string) bool {
 	first := args[:min(3, len(args))]
 	if comm == "hyperkube" || strings.HasPrefix(comm, "ld-linux") {
-		return slices.ContainsFunc(first, func(arg string) bool { return strings.HasPrefix(filepath.Base(arg), "kubelet") })
+		return slices.ContainsFunc(first, func(arg string) bool {
+			return strings.HasPrefix(filepath.Base(arg), "kubelet")
+		})
 	}
 	return !slices.ContainsFunc(args, func(arg string) bool {
 		return arg == "--version" || arg == "--version=true" || arg == "--help" || arg == "-h"

@@ -83,21 +83,26 @@ func TestOtherKubelets(t *testing.T) {
 		process program
 		want    string // "" is none, "apart" one that shares nothing
 	}{
-		"ours alone":                 {program{comm: "sshd"}, ""},
-		"a second one":               {program{comm: "kubelet", args: "/usr/bin/kubelet"}, cgroups},
-		"of kind":                    {program{comm: "kubelet", mounts: kindMounts, namespace: "mnt:[2]"}, "apart"},
-		"with the host's cgroups":    {program{comm: "kubelet", mounts: hostCgroupMounts, namespace: "mnt:[2]"}, cgroups},
-		"and a root of its own":      {program{comm: "kubelet", args: "kubelet --cgroup-root=/kubelet", mounts: hostCgroupMounts}, "apart"},
-		"and a root that is ours":    {program{comm: "kubelet", args: "kubelet --cgroup-root /", mounts: hostCgroupMounts}, cgroups},
-		"cgroup v1, one controller":  {program{comm: "kubelet", mounts: v1Mounts, namespace: "mnt:[2]"}, cgroups},
-		"with a version":             {program{comm: "kubelet-1.36.3"}, cgroups},
-		"hyperkube":                  {program{comm: "hyperkube", args: "/hyperkube kubelet --v=2"}, cgroups},
-		"another part of hyperkube":  {program{comm: "hyperkube", args: "/hyperkube proxy"}, ""},
-		"K3s":                        {program{comm: "k3s-server", args: "/usr/local/bin/k3s server"}, cgroups},
-		"an agent of k3d":            {program{comm: "k3s-agent", mounts: kindMounts, namespace: "mnt:[2]"}, "apart"},
-		"MicroK8s":                   {program{comm: "kubelite", args: "/snap/microk8s/1/kubelite"}, cgroups},
-		"behind a loader":            {program{comm: "ld-linux-x86-64", args: "/lib64/ld-linux-x86-64.so.2 /opt/kubelet"}, cgroups},
-		"something behind a loader":  {program{comm: "ld-linux-x86-64", args: "/lib64/ld-linux-x86-64.so.2 /opt/java"}, ""},
+		"ours alone":   {program{comm: "sshd"}, ""},
+		"a second one": {program{comm: "kubelet", args: "/usr/bin/kubelet"}, cgroups},
+		"of kind":      {program{comm: "kubelet", mounts: kindMounts, namespace: "mnt:[2]"}, "apart"},
+		"with the host's cgroups": {program{comm: "kubelet", mounts: hostCgroupMounts, namespace: "mnt:[2]"},
+			cgroups},
+		"and a root of its own": {program{comm: "kubelet", args: "kubelet --cgroup-root=/kubelet",
+			mounts: hostCgroupMounts}, "apart"},
+		"and a root that is ours": {program{comm: "kubelet", args: "kubelet --cgroup-root /",
+			mounts: hostCgroupMounts}, cgroups},
+		"cgroup v1, one controller": {program{comm: "kubelet", mounts: v1Mounts, namespace: "mnt:[2]"}, cgroups},
+		"with a version":            {program{comm: "kubelet-1.36.3"}, cgroups},
+		"hyperkube":                 {program{comm: "hyperkube", args: "/hyperkube kubelet --v=2"}, cgroups},
+		"another part of hyperkube": {program{comm: "hyperkube", args: "/hyperkube proxy"}, ""},
+		"K3s":                       {program{comm: "k3s-server", args: "/usr/local/bin/k3s server"}, cgroups},
+		"an agent of k3d":           {program{comm: "k3s-agent", mounts: kindMounts, namespace: "mnt:[2]"}, "apart"},
+		"MicroK8s":                  {program{comm: "kubelite", args: "/snap/microk8s/1/kubelite"}, cgroups},
+		"behind a loader": {program{comm: "ld-linux-x86-64",
+			args: "/lib64/ld-linux-x86-64.so.2 /opt/kubelet"}, cgroups},
+		"something behind a loader": {program{comm: "ld-linux-x86-64", args: "/lib64/ld-linux-x86-64.so.2 /opt/java"},
+			""},
 		"k0s, whose kubelet is ours": {program{comm: "k0s", args: "/usr/local/bin/k0s worker"}, ""},
 		"a user's":                   {program{comm: "kubelet", uids: "1000 1000 1000 1000"}, ""},
 		"of root by its file":        {program{comm: "kubelet", uids: "1000 0 0 0"}, cgroups},
@@ -109,12 +114,16 @@ func TestOtherKubelets(t *testing.T) {
 		"a similar name":             {program{comm: "kubeletx"}, ""},
 		"no mount table":             {program{comm: "kubelet", mounts: "nonsense\n"}, "cannot be read"},
 		"configured": {program{comm: "kubelet", args: "kubelet --config=/etc/k.yaml --root-dir=/var/lib/k2",
-			files: map[string]string{"etc/k.yaml": "kind: KubeletConfiguration\napiVersion: kubelet.config.k8s.io/v1beta1\ncgroupRoot: /lab\n"}}, "apart"},
-		"configured elsewhere": {program{comm: "kubelet", args: "kubelet --config=/etc/k.yaml --root-dir=/var/lib/k2", namespace: "mnt:[2]",
-			files: map[string]string{"etc/k.yaml": "kind: KubeletConfiguration\napiVersion: kubelet.config.k8s.io/v1beta1\ncgroupRoot: /lab\n"}}, cgroups},
+			files: map[string]string{"etc/k.yaml": "kind: KubeletConfiguration\napiVersion: " +
+				"kubelet.config.k8s.io/v1beta1\ncgroupRoot: /lab\n"}}, "apart"},
+		"configured elsewhere": {program{comm: "kubelet", args: "kubelet --config=/etc/k.yaml --root-dir=/var/lib/k2",
+			namespace: "mnt:[2]",
+			files: map[string]string{"etc/k.yaml": "kind: KubeletConfiguration\napiVersion: " +
+				"kubelet.config.k8s.io/v1beta1\ncgroupRoot: /lab\n"}}, cgroups},
 		"configured badly": {program{comm: "kubelet", args: "kubelet --config=/etc/k.yaml --root-dir=/var/lib/k2",
 			files: map[string]string{"etc/k.yaml": "cgroupRoot: [\n"}}, "its configuration"},
-		"configured by nothing": {program{comm: "kubelet", args: "kubelet --config=/etc/none.yaml --root-dir=/var/lib/k2"}, "its configuration"},
+		"configured by nothing": {program{comm: "kubelet",
+			args: "kubelet --config=/etc/none.yaml --root-dir=/var/lib/k2"}, "its configuration"},
 		"configured by a folder": {program{comm: "kubelet", args: "kubelet --config=/etc/pipe/ --root-dir=/var/lib/k2",
 			files: map[string]string{"etc/pipe/x": ""}}, "its configuration"},
 	} {
@@ -179,7 +188,8 @@ func TestOtherKubeletOfUnknownOwner(t *testing.T) {
 	if others, err := discover.OtherKubelets(t.Context(), h, h.Kubelet.Process); err == nil {
 		t.Errorf("%v", others)
 	}
-	if _, err := discover.OtherKubelets(t.Context(), (&host.Host{Files: host.Files{Root: t.TempDir()}}), nil); err == nil {
+	if _, err := discover.OtherKubelets(t.Context(), (&host.Host{Files: host.Files{Root: t.TempDir()}}),
+		nil); err == nil {
 		t.Error("no /proc, no error")
 	}
 }
@@ -189,7 +199,8 @@ func TestOtherKubeletOfUnknownOwner(t *testing.T) {
 func TestOtherKubeletsWaitForNobody(t *testing.T) {
 	for name, p := range map[string]program{
 		"proc/1000/cmdline": {comm: "kubelet", uids: "1000 1000 1000 1000"},
-		"etc/k.yaml":        {comm: "kubelet", args: "kubelet --config=/etc/k.yaml", files: map[string]string{"etc/k.yaml": ""}},
+		"etc/k.yaml": {comm: "kubelet", args: "kubelet --config=/etc/k.yaml",
+			files: map[string]string{"etc/k.yaml": ""}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			h := hosttest.Host(t)

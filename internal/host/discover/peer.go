@@ -71,7 +71,8 @@ func SocketOwner(ctx context.Context, files host.Files, socket string) (host.Pro
 	if unread != nil {
 		return host.Process{}, fmt.Errorf("owner of %s: %w", socket, unread)
 	}
-	return host.Process{}, fmt.Errorf("owner of %s: no process but the one that activates it: %w", socket, fs.ErrNotExist)
+	return host.Process{}, fmt.Errorf("owner of %s: no process but the one that activates it: %w", socket,
+		fs.ErrNotExist)
 }
 
 // peerPID returns the process that called listen(2) on the socket, 0 where it is in another PID namespace.
@@ -95,7 +96,9 @@ func RootsPeer(conn net.Conn, socket string) (int, error) {
 	}
 	var peer *unix.Ucred
 	var optErr error
-	err = raw.Control(func(fd uintptr) { peer, optErr = unix.GetsockoptUcred(int(fd), unix.SOL_SOCKET, unix.SO_PEERCRED) })
+	err = raw.Control(func(fd uintptr) {
+		peer, optErr = unix.GetsockoptUcred(int(fd), unix.SOL_SOCKET, unix.SO_PEERCRED)
+	})
 	if err := errors.Join(err, optErr); err != nil {
 		return 0, fmt.Errorf("peer of %s: %w", socket, err)
 	}
@@ -122,7 +125,8 @@ func listeningInodes(files host.Files, path string) (map[string]bool, error) {
 		real = path
 	}
 	return ParseListening(string(data), func(name string) bool {
-		return name == path || name == real || (strings.HasPrefix(name, "/var/run/") && strings.TrimPrefix(name, "/var") == real)
+		return name == path || name == real || (strings.HasPrefix(name, "/var/run/") &&
+			strings.TrimPrefix(name, "/var") == real)
 	}), nil
 }
 

@@ -36,13 +36,15 @@ func TestSocketOwnerThatCannotBeRead(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	put("proc/net/unix", fmt.Sprintf("Num RefCount Protocol Flags Type St Inode Path\nf: 00000002 00000000 00010000 0001 01 7 %s\n", socket))
+	put("proc/net/unix", fmt.Sprintf("Num RefCount Protocol Flags Type St Inode Path\nf: 00000002 00000000 00010000 "+
+		"0001 01 7 %s\n", socket))
 	put("proc/5/stat", "5 (x) S 1")
 	if _, err := SocketOwner(t.Context(), host.Files{Root: root}, socket); !errors.Is(err, fs.ErrNotExist) {
 		t.Errorf("%v, want that nobody holds it", err)
 	}
 	put("proc/5/fd", "no folder")
-	if _, err := SocketOwner(t.Context(), host.Files{Root: root}, socket); err == nil || errors.Is(err, fs.ErrNotExist) {
+	if _, err := SocketOwner(t.Context(), host.Files{Root: root}, socket); err == nil ||
+		errors.Is(err, fs.ErrNotExist) {
 		t.Errorf("%v, want that one cannot be read", err)
 	}
 }

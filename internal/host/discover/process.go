@@ -56,8 +56,10 @@ func findKubelet(h *host.Host, root string) (host.Process, error) {
 		if root != "" && !samePath(h, own, root) {
 			continue
 		}
-		if _, err := h.Files.CheckOwned(own); err != nil && !errors.Is(err, fs.ErrNotExist) && unlessUnprivileged(err) != nil {
-			unsure = errors.Join(unsure, fmt.Errorf("process %d (%s): its root directory: %w", process.PID, process.Comm, err))
+		if _, err := h.Files.CheckOwned(own); err != nil && !errors.Is(err, fs.ErrNotExist) &&
+			unlessUnprivileged(err) != nil {
+			unsure = errors.Join(unsure, fmt.Errorf("process %d (%s): its root directory: %w", process.PID,
+				process.Comm, err))
 			continue
 		}
 		found = append(found, process)

@@ -7,13 +7,16 @@ import (
 )
 
 func FuzzParseDNS(f *testing.F) {
-	question := dnsmessage.Question{Name: dnsmessage.MustNewName("a."), Type: dnsmessage.TypeA, Class: dnsmessage.ClassINET}
+	question := dnsmessage.Question{Name: dnsmessage.MustNewName("a."), Type: dnsmessage.TypeA,
+		Class: dnsmessage.ClassINET}
 	good := dnsmessage.Message{
 		Header:    dnsmessage.Header{ID: 7, Response: true},
 		Questions: []dnsmessage.Question{question},
 		Answers: []dnsmessage.Resource{
-			{Header: dnsmessage.ResourceHeader{Name: question.Name, Class: question.Class}, Body: &dnsmessage.AResource{A: [4]byte{10, 0, 0, 1}}},
-			{Header: dnsmessage.ResourceHeader{Name: question.Name, Class: question.Class}, Body: &dnsmessage.CNAMEResource{CNAME: question.Name}},
+			{Header: dnsmessage.ResourceHeader{Name: question.Name, Class: question.Class},
+				Body: &dnsmessage.AResource{A: [4]byte{10, 0, 0, 1}}},
+			{Header: dnsmessage.ResourceHeader{Name: question.Name, Class: question.Class},
+				Body: &dnsmessage.CNAMEResource{CNAME: question.Name}},
 		},
 	}
 	data, err := good.Pack()

@@ -39,7 +39,8 @@ const (
 // directory, root, program or mapping there, and other mount namespaces which hold the same part of the same
 // filesystem. Only links in /proc are read, which the kernel answers from memory, so that a hung filesystem cannot
 // block it. Where the search had to be cut short, incomplete says why.
-func Holders(ctx context.Context, h *host.Host, things []Holdable) (holdings [][]Holding, incomplete string, err error) {
+func Holders(ctx context.Context, h *host.Host, things []Holdable) (holdings [][]Holding, incomplete string,
+	err error) {
 	pids, err := h.PIDs()
 	if err != nil {
 		return nil, "", err
@@ -48,7 +49,8 @@ func Holders(ctx context.Context, h *host.Host, things []Holdable) (holdings [][
 	if err != nil {
 		return nil, "", err
 	}
-	s := holderSearch{host: h, things: things, found: make([][]Holding, len(things)), namespaces: map[string]bool{own: true}}
+	s := holderSearch{host: h, things: things, found: make([][]Holding, len(things)),
+		namespaces: map[string]bool{own: true}}
 	for i, pid := range pids {
 		switch {
 		case ctx.Err() != nil:
@@ -119,7 +121,8 @@ func (s *holderSearch) namespace(pid int) {
 	}
 	for _, m := range mounts {
 		for i, thing := range s.things {
-			if t := thing.Mount; t != nil && m.ID != t.ID && m.Major == t.Major && m.Minor == t.Minor && m.Root == t.Root {
+			if t := thing.Mount; t != nil && m.ID != t.ID && m.Major == t.Major && m.Minor == t.Minor &&
+				m.Root == t.Root {
 				s.hold(i, pid, "mount-namespace")
 			}
 		}

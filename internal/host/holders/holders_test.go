@@ -144,7 +144,9 @@ func TestHoldersOfHungMount(t *testing.T) {
 	if err != nil || incomplete != "" {
 		t.Fatal(incomplete, err)
 	}
-	if !slices.ContainsFunc(found[0], func(h holders.Holding) bool { return h.PID == os.Getpid() && h.How == "open-file" }) {
+	if !slices.ContainsFunc(found[0], func(h holders.Holding) bool {
+		return h.PID == os.Getpid() && h.How == "open-file"
+	}) {
 		t.Errorf("the descriptor of this test is not among %+v", found[0])
 	}
 }

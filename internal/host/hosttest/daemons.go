@@ -67,7 +67,9 @@ func completeProcess(root, dir, comm string) error {
 		if err := os.Symlink(program, name); err != nil {
 			return err
 		}
-		return absent(filepath.Join(root, program), func(name string) error { return os.WriteFile(name, []byte("\x7fELF"), 0o755) })
+		return absent(filepath.Join(root, program), func(name string) error {
+			return os.WriteFile(name, []byte("\x7fELF"), 0o755)
+		})
 	})
 }
 

@@ -75,7 +75,8 @@ func Fixture(t testing.TB, archive string, options ...Option) *host.Host {
 
 // Now is the moment at which made-up hosts stand still: two days after their boot.
 func Now() finding.Timestamp {
-	return finding.Timestamp{Wall: time.Date(2026, 3, 1, 12, 0, 0, 0, time.UTC), Boot: BootID, SinceBoot: 48 * time.Hour}
+	return finding.Timestamp{Wall: time.Date(2026, 3, 1, 12, 0, 0, 0, time.UTC), Boot: BootID,
+		SinceBoot: 48 * time.Hour}
 }
 
 // Clock is the clock of a made-up host.
@@ -108,7 +109,8 @@ func Kubelet() host.Kubelet {
 // Runtime is a containerd that is up for a day, ready, and has nothing to run.
 func Runtime() host.Runtime {
 	return host.Runtime{
-		Version: Answer(&cri.VersionResponse{Version: "0.1.0", RuntimeName: "containerd", RuntimeVersion: "1.6.20", RuntimeApiVersion: "v1"}, nil),
+		Version: Answer(&cri.VersionResponse{Version: "0.1.0", RuntimeName: "containerd", RuntimeVersion: "1.6.20",
+			RuntimeApiVersion: "v1"}, nil),
 		Status: Answer(&cri.StatusResponse{Status: &cri.RuntimeStatus{Conditions: []*cri.RuntimeCondition{
 			{Type: "RuntimeReady", Status: true}, {Type: "NetworkReady", Status: true},
 		}}}, nil),

@@ -175,10 +175,11 @@ var ErrNoKernelLog = errors.New("no kernel log")
 
 // kernelLogReader reads records, one a read.
 type kernelLogReader struct {
-	fd         int
-	log        *slog.Logger
-	each       func(KernelRecord)
-	slept      func() time.Duration // how far the kernel's local clock is behind the time since boot: each sleep adds to it
+	fd   int
+	log  *slog.Logger
+	each func(KernelRecord)
+	// how far the kernel's local clock is behind the time since boot: each sleep adds to it
+	slept      func() time.Duration
 	buffer     []byte
 	next, lost uint64 // sequence number expected, 0 when none is known; records dropped since the last one
 }
@@ -243,7 +244,8 @@ func (k *kernelLogReader) take(n int, err error) error {
 // asleep is how long the machine has slept since boot: what CLOCK_MONOTONIC, as the kernel's own log, leaves out.
 func asleep() time.Duration {
 	var boot, monotonic unix.Timespec
-	if unix.ClockGettime(unix.CLOCK_BOOTTIME, &boot) != nil || unix.ClockGettime(unix.CLOCK_MONOTONIC, &monotonic) != nil {
+	if unix.ClockGettime(unix.CLOCK_BOOTTIME, &boot) != nil || unix.ClockGettime(unix.CLOCK_MONOTONIC,
+		&monotonic) != nil {
 		return 0
 	}
 	return max(time.Duration(boot.Nano()-monotonic.Nano()), 0)

@@ -23,16 +23,19 @@ func TestParseKernelRecord(t *testing.T) {
 	}{
 		"kernel": {
 			"2,1290,1435275090,-;EXT4-fs error (device loop0): boom",
-			kmsg.KernelRecord{Priority: 2, Sequence: 1290, Time: 1435275090 * time.Microsecond, Text: "EXT4-fs error (device loop0): boom"},
+			kmsg.KernelRecord{Priority: 2, Sequence: 1290, Time: 1435275090 * time.Microsecond,
+				Text: "EXT4-fs error (device loop0): boom"},
 		},
 		"caller and dictionary": {
 			"30,7,1,-,caller=T12;text; with; more\n SUBSYSTEM=block\n DEVICE=b254:0\nnot a field",
-			kmsg.KernelRecord{Priority: 6, Facility: 3, Sequence: 7, Time: time.Microsecond, Caller: "T12", Text: "text; with; more",
+			kmsg.KernelRecord{Priority: 6, Facility: 3, Sequence: 7, Time: time.Microsecond, Caller: "T12",
+				Text:   "text; with; more",
 				Fields: map[string]string{"SUBSYSTEM": "block", "DEVICE": "b254:0"}},
 		},
 		"escapes": {
 			`6,1,1,c;caf\xc3\xa9 back\x5cslash line\x0afeed bad\xff \xzz`,
-			kmsg.KernelRecord{Priority: 6, Sequence: 1, Time: time.Microsecond, Fragment: true, Text: `café back\slash line\x0afeed bad` + "\uFFFD" + ` \xzz`},
+			kmsg.KernelRecord{Priority: 6, Sequence: 1, Time: time.Microsecond, Fragment: true,
+				Text: `café back\slash line\x0afeed bad` + "\uFFFD" + ` \xzz`},
 		},
 		"future fields": {"6,1,1,-,x=1,y;", kmsg.KernelRecord{Priority: 6, Sequence: 1, Time: time.Microsecond}},
 	} {
@@ -111,7 +114,10 @@ func TestWatchKernelLog(t *testing.T) {
 func TestWatchKernelLogEndsEarly(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	heard := false
-	err := kmsg.WatchKernelLog(ctx, slog.New(slog.DiscardHandler), func(kmsg.KernelRecord) { heard = true; cancel() }, cancel)
+	err := kmsg.WatchKernelLog(ctx, slog.New(slog.DiscardHandler), func(kmsg.KernelRecord) {
+		heard = true
+		cancel()
+	}, cancel)
 	need.Has(t, heard, "a kernel log that can be read")
 	if err != nil {
 		t.Error(err)

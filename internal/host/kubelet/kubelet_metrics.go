@@ -39,7 +39,8 @@ func KubeletMetrics() []string {
 		"kubelet_pleg_last_seen_seconds",
 		"kubelet_pleg_relist_duration_seconds_bucket", "kubelet_pleg_relist_duration_seconds_count",
 		"kubelet_evented_pleg_connection_success_count",
-		"kubelet_runtime_operations_total", "kubelet_runtime_operations_errors_total", "kubelet_runtime_operations_duration_seconds_bucket",
+		"kubelet_runtime_operations_total", "kubelet_runtime_operations_errors_total",
+		"kubelet_runtime_operations_duration_seconds_bucket",
 		"kubelet_pod_start_sli_duration_seconds_bucket", "kubelet_pod_worker_start_duration_seconds_bucket",
 		"rest_client_requests_total",
 		"kubelet_evictions",
@@ -77,7 +78,8 @@ func ParseMetrics(r io.Reader, wanted []string) (Metrics, error) {
 			if samples, ok := metrics[string(name)]; ok {
 				sample, parseErr := parseSample(line[len(name):])
 				if parseErr != nil {
-					return nil, fmt.Errorf("metric %q: %w", hosterr.Clip(strings.ToValidUTF8(string(line), "?")), parseErr)
+					return nil, fmt.Errorf("metric %q: %w", hosterr.Clip(strings.ToValidUTF8(string(line), "?")),
+						parseErr)
 				}
 				if count++; count > maxMetricSamples {
 					return nil, fmt.Errorf("more than %d samples", maxMetricSamples)

@@ -19,9 +19,11 @@ prober_probe_total{container="a}\"b",pod="x\\y"} 85
 `
 
 func TestParseMetrics(t *testing.T) {
-	got, err := kubelet.ParseMetrics(strings.NewReader(metricsText), []string{"kubelet_evictions", "kubelet_pleg_last_seen_seconds", "prober_probe_total", "absent"})
+	got, err := kubelet.ParseMetrics(strings.NewReader(metricsText),
+		[]string{"kubelet_evictions", "kubelet_pleg_last_seen_seconds", "prober_probe_total", "absent"})
 	want := kubelet.Metrics{
-		"kubelet_evictions":              {{Labels: `eviction_signal="memory.available"`, Value: 2}, {Labels: `eviction_signal="nodefs.available"`, Value: 1}},
+		"kubelet_evictions": {{Labels: `eviction_signal="memory.available"`, Value: 2},
+			{Labels: `eviction_signal="nodefs.available"`, Value: 1}},
 		"kubelet_pleg_last_seen_seconds": {{Value: 1795242986}},
 		"prober_probe_total":             {{Labels: `container="a}\"b",pod="x\\y"`, Value: 85}},
 	}
@@ -59,7 +61,8 @@ func FuzzParseMetrics(f *testing.F) {
 	f.Add([]byte(metricsText))
 	f.Add([]byte("m{a=\"\\"))
 	f.Fuzz(func(t *testing.T, data []byte) {
-		got, err := kubelet.ParseMetrics(strings.NewReader(string(data)), []string{"m", "kubelet_evictions", "prober_probe_total"})
+		got, err := kubelet.ParseMetrics(strings.NewReader(string(data)), []string{"m", "kubelet_evictions",
+			"prober_probe_total"})
 		if err != nil && got != nil {
 			t.Errorf("both %v and %v", got, err)
 		}

@@ -113,7 +113,8 @@ func (d pluginDialer) dial(ctx context.Context, socket string) (net.Conn, error)
 
 // split finds the root that socket lies below, the longest where several do.
 func (d pluginDialer) split(socket string) (root, name string, err error) {
-	if len(socket) > maxPluginText || !utf8.ValidString(socket) || !filepath.IsAbs(socket) || filepath.Clean(socket) != socket {
+	if len(socket) > maxPluginText || !utf8.ValidString(socket) || !filepath.IsAbs(socket) ||
+		filepath.Clean(socket) != socket {
 		return "", "", fmt.Errorf("connect to %.200q: not a clean absolute path", socket)
 	}
 	for _, r := range d.roots {

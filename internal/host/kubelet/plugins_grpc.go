@@ -82,7 +82,8 @@ func (d pluginDialer) getInfo(ctx context.Context, socket string) (PluginInfo, e
 	if err != nil {
 		return PluginInfo{}, err
 	}
-	info := PluginInfo{Type: answer.GetType(), Name: answer.GetName(), Endpoint: answer.GetEndpoint(), Versions: answer.GetSupportedVersions()}
+	info := PluginInfo{Type: answer.GetType(), Name: answer.GetName(), Endpoint: answer.GetEndpoint(),
+		Versions: answer.GetSupportedVersions()}
 	if info.Endpoint == "" {
 		info.Endpoint = socket // as kubelet understands it
 	}

@@ -61,7 +61,8 @@ func mountedOn(m, parent Mount) Place {
 	if parent.ID == 0 || !Below(m.Point, parent.Point) {
 		return Place{}
 	}
-	return Place{parent.Device(), path.Join(parent.Root, strings.TrimPrefix(m.Point, strings.TrimSuffix(parent.Point, "/")))}
+	return Place{parent.Device(), path.Join(parent.Root,
+		strings.TrimPrefix(m.Point, strings.TrimSuffix(parent.Point, "/")))}
 }
 
 // MountedFrom finds a mount of something in the file or directory name, or on it, in any mount namespace: who deletes

@@ -34,8 +34,9 @@ type Mount struct {
 
 	// What Optional says: numbers of peer groups, the same in all mount namespaces; 0 for none. See
 	// mount_namespaces(7).
-	Shared        int  // it and all others of this group pass mounts and unmounts below them on to one another
-	Master        int  // what is unmounted below a member of this group is unmounted below it too, not the other way round
+	Shared int // it and all others of this group pass mounts and unmounts below them on to one another
+	// what is unmounted below a member of this group is unmounted below it too, not the other way round
+	Master        int
 	PropagateFrom int  // where Master cannot be seen from here: the nearest group above it that can
 	Unbindable    bool // private, and cannot be the source of a bind
 }

@@ -25,18 +25,21 @@ func TestParseMounts(t *testing.T) {
 		},
 		"no tags, anonymous device": {
 			"61 27 0:115 /a /mnt ro - btrfs /dev/loop0 rw,subvol=/a",
-			mount.Mount{ID: 61, Parent: 27, Minor: 115, Root: "/a", Point: "/mnt", FSType: "btrfs", Source: "/dev/loop0",
+			mount.Mount{ID: 61, Parent: 27, Minor: 115, Root: "/a", Point: "/mnt", FSType: "btrfs",
+				Source:  "/dev/loop0",
 				Options: []string{"ro"}, SuperOptions: []string{"rw", "subvol=/a"}},
 		},
 		"unknown tags": {
 			"36 35 98:0 / /m rw master:2 propagate_from:1 novel - xfs /dev/sdb1 rw",
 			mount.Mount{ID: 36, Parent: 35, Major: 98, Root: "/", Point: "/m", FSType: "xfs", Source: "/dev/sdb1",
-				Options: []string{"rw"}, SuperOptions: []string{"rw"}, Optional: "master:2 propagate_from:1 novel", Master: 2, PropagateFrom: 1},
+				Options: []string{"rw"}, SuperOptions: []string{"rw"}, Optional: "master:2 propagate_from:1 novel",
+				Master: 2, PropagateFrom: 1},
 		},
 		"a slave that is shared": {
 			"36 35 98:0 / /m rw shared:7 master:2 - xfs /dev/sdb1 rw",
 			mount.Mount{ID: 36, Parent: 35, Major: 98, Root: "/", Point: "/m", FSType: "xfs", Source: "/dev/sdb1",
-				Options: []string{"rw"}, SuperOptions: []string{"rw"}, Optional: "shared:7 master:2", Shared: 7, Master: 2},
+				Options: []string{"rw"}, SuperOptions: []string{"rw"}, Optional: "shared:7 master:2", Shared: 7,
+				Master: 2},
 		},
 		"unbindable": {
 			"36 35 98:0 / /m rw unbindable - xfs /dev/sdb1 rw",
@@ -45,7 +48,8 @@ func TestParseMounts(t *testing.T) {
 		},
 		"escapes": {
 			`36 35 0:9 /r\134x /a\040b\011c\012d rw - tmpfs no\040ne rw,upper=/x\054y\040z`,
-			mount.Mount{ID: 36, Parent: 35, Minor: 9, Root: `/r\x`, Point: "/a b\tc\nd", FSType: "tmpfs", Source: "no ne",
+			mount.Mount{ID: 36, Parent: 35, Minor: 9, Root: `/r\x`, Point: "/a b\tc\nd", FSType: "tmpfs",
+				Source:  "no ne",
 				Options: []string{"rw"}, SuperOptions: []string{"rw", "upper=/x,y z"}},
 		},
 		"source is a dash": {
@@ -55,7 +59,8 @@ func TestParseMounts(t *testing.T) {
 		},
 		"source is empty": {
 			"36 35 0:9 / /m rw - tmpfs  rw",
-			mount.Mount{ID: 36, Parent: 35, Minor: 9, Root: "/", Point: "/m", FSType: "tmpfs", Options: []string{"rw"}, SuperOptions: []string{"rw"}},
+			mount.Mount{ID: 36, Parent: 35, Minor: 9, Root: "/", Point: "/m", FSType: "tmpfs", Options: []string{"rw"},
+				SuperOptions: []string{"rw"}},
 		},
 		"bare backslashes of CIFS": {
 			`36 35 0:9 / /m rw - cifs //srv\share rw,domain=D\user,unc=//srv/My Docs`,

@@ -31,9 +31,10 @@ type MountEffect struct {
 
 // UnmountPlan says how a mount can be unmounted without any effect outside of the directory of its pod.
 type UnmountPlan struct {
-	Refused string        // why it cannot; empty: it can
-	Private *Mount        // is to be made private before, with all below it; nil: nothing is
-	Along   []MountEffect // copies that go with it: the same directory of the same pod, under another name or elsewhere seen
+	Refused string // why it cannot; empty: it can
+	Private *Mount // is to be made private before, with all below it; nil: nothing is
+	// copies that go with it: the same directory of the same pod, under another name or elsewhere seen
+	Along []MountEffect
 }
 
 // Unmount decides how to unmount the mount with the given ID, which is to belong to the pod uid. It is pure.
@@ -57,12 +58,14 @@ func (v MountView) Unmount(uid string, id int) UnmountPlan {
 		}
 	}
 	if foreign, pod := v.foreignBelow(uid, m); pod != "" {
-		return UnmountPlan{Refused: fmt.Sprintf("mount %d on %s of pod %s lies below it", foreign.ID, foreign.Point, pod)}
+		return UnmountPlan{Refused: fmt.Sprintf("mount %d on %s of pod %s lies below it", foreign.ID, foreign.Point,
+			pod)}
 	}
 	if len(chain) > 1 && chain[1].Shared != 0 {
 		if private := v.privatize(chain); private != nil {
 			if foreign, pod := v.foreignBelow(uid, *private); pod != "" {
-				return UnmountPlan{Refused: fmt.Sprintf("%s would have to be made private, and mount %d on %s of pod %s lies below it",
+				return UnmountPlan{Refused: fmt.Sprintf("%s would have to be made private, and mount %d on %s of pod "+
+					"%s lies below it",
 					private.Point, foreign.ID, foreign.Point, pod)}
 			}
 			return UnmountPlan{Private: private}

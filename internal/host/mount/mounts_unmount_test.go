@@ -105,9 +105,11 @@ func TestMountViewUnmount(t *testing.T) {
 		"the same, with the directory of pods on a disk of its own": {tables: []string{root +
 			`2 1 8:7 / PODS shared:2 /dev/sdd
 			 3 2 8:7 /LIVE/volumes PODS/DEAD/volume-subpaths/v/c/0 shared:2 /dev/sdd`}, id: 3, refused: "UID of pod"},
-		"the source tells": {tables: []string{root + "2 1 0:9 / PODS/DEAD/volumes/a/b shared:2 srv:/export/pods/LIVE/x"}, id: 2, refused: "UID of pod"},
+		"the source tells": {tables: []string{root + "2 1 0:9 / PODS/DEAD/volumes/a/b shared:2 " +
+			"srv:/export/pods/LIVE/x"}, id: 2, refused: "UID of pod"},
 		"a volume and a disk named by UUIDs": {tables: []string{root +
-			"2 1 8:9 / PODS/DEAD/volumes/p/33333333-3333-3333-3333-333333333333/mount shared:2 /dev/topolvm/33333333-3333-3333-3333-333333333333"}, id: 2},
+			"2 1 8:9 / PODS/DEAD/volumes/p/33333333-3333-3333-3333-333333333333/mount shared:2 " +
+			"/dev/topolvm/33333333-3333-3333-3333-333333333333"}, id: 2},
 		"seen by a living pod": {tables: []string{root +
 			`2 1 0:9 / PODS/DEAD/volumes/a/t shared:2 tmpfs
 			 3 1 8:1 /var/lib/kubelet/pods/DEAD/volumes/a PODS/LIVE/volume-subpaths/v/c/0 shared:1 /dev/sda
@@ -132,25 +134,33 @@ func TestMountViewUnmount(t *testing.T) {
 			 5 2 8:9 / /data/kubelet/pods/DEAD/volumes/a/t shared:4 /dev/sdx`}, id: 4, refused: "mount 5"},
 		"a copy in another namespace": {tables: []string{
 			root + "2 1 0:9 / PODS/DEAD/volumes/a/t shared:2 tmpfs",
-			"11 0 8:1 / / master:1 /dev/sda\n 12 11 0:9 / PODS/DEAD/volumes/a/t master:2 tmpfs"}, id: 2, along: []int{12}},
+			"11 0 8:1 / / master:1 /dev/sda\n 12 11 0:9 / PODS/DEAD/volumes/a/t master:2 tmpfs"}, id: 2,
+			along: []int{12}},
 		"something else in another namespace": {tables: []string{
 			root + "2 1 0:9 / PODS/DEAD/volumes/a/t shared:2 tmpfs",
-			"11 0 8:1 / /host master:1 /dev/sda\n 12 11 8:9 / /hostPODS/DEAD/volumes/a/t /dev/sdx"}, id: 2, refused: "process 1001"},
+			"11 0 8:1 / /host master:1 /dev/sda\n 12 11 8:9 / /hostPODS/DEAD/volumes/a/t /dev/sdx"}, id: 2,
+			refused: "process 1001"},
 		"the slave of a slave, which cannot be seen": {tables: []string{
 			root + "2 1 0:9 / PODS/DEAD/volumes/a/t shared:2 tmpfs",
-			"11 0 8:1 / / master:5 propagate_from:1 /dev/sda\n 12 11 8:9 / PODS/DEAD/volumes/a/t /dev/sdx"}, id: 2, refused: "process 1001"},
+			"11 0 8:1 / / master:5 propagate_from:1 /dev/sda\n 12 11 8:9 / PODS/DEAD/volumes/a/t /dev/sdx"}, id: 2,
+			refused: "process 1001"},
 		"the slave of a slave": {tables: []string{
 			root + "2 1 0:9 / PODS/DEAD/volumes/a/t shared:2 tmpfs",
 			"11 0 8:1 / / shared:5 master:1 /dev/sda",
-			"21 0 8:1 / / master:5 /dev/sda\n 22 21 8:9 / PODS/DEAD/volumes/a/t /dev/sdx"}, id: 2, refused: "process 1002"},
+			"21 0 8:1 / / master:5 /dev/sda\n 22 21 8:9 / PODS/DEAD/volumes/a/t /dev/sdx"}, id: 2,
+			refused: "process 1002"},
 		"a chain of slaves, the last first": {tables: []string{
 			root + "2 1 0:9 / PODS/DEAD/volumes/a/t shared:2 tmpfs",
 			"21 0 8:1 / / shared:6 master:5 /dev/sda",
 			"31 0 8:1 / / shared:5 master:1 /dev/sda",
-			"41 0 8:1 / / master:6 /dev/sda\n 42 41 8:8 / PODS/DEAD/volumes/a/t /dev/sdy"}, id: 2, refused: "process 1003"},
-		"the pod's directory itself": {tables: []string{root + "2 1 0:9 / PODS/DEAD shared:2 tmpfs"}, id: 2, refused: "not below the directory"},
-		"another pod's":              {tables: []string{root + "2 1 0:9 / PODS/LIVE/volumes/a/b shared:2 tmpfs"}, id: 2, refused: "not below the directory"},
-		"its parent is not seen":     {tables: []string{"2 1 0:9 / PODS/DEAD/volumes/a/b shared:2 tmpfs"}, id: 2, refused: "cannot be seen"},
+			"41 0 8:1 / / master:6 /dev/sda\n 42 41 8:8 / PODS/DEAD/volumes/a/t /dev/sdy"}, id: 2,
+			refused: "process 1003"},
+		"the pod's directory itself": {tables: []string{root + "2 1 0:9 / PODS/DEAD shared:2 tmpfs"}, id: 2,
+			refused: "not below the directory"},
+		"another pod's": {tables: []string{root + "2 1 0:9 / PODS/LIVE/volumes/a/b shared:2 tmpfs"}, id: 2,
+			refused: "not below the directory"},
+		"its parent is not seen": {tables: []string{"2 1 0:9 / PODS/DEAD/volumes/a/b shared:2 tmpfs"}, id: 2,
+			refused: "cannot be seen"},
 		"a circle": {tables: []string{"2 3 0:9 / PODS/DEAD/volumes/a/b shared:2 x\n 3 2 0:9 / PODS/DEAD/volumes/a/b shared:2 x"}, id: 2,
 			refused: "circle"},
 	} {

@@ -6,15 +6,18 @@ import (
 
 // NetworkDevice is one network device of this network namespace.
 type NetworkDevice struct {
-	Index     int            `json:"index"`
-	Name      string         `json:"name"`
-	Kind      string         `json:"kind"`             // as "ip -d link" calls it: device, veth, bridge, vxlan, geneve, ipip, wireguard …
-	MTU       int            `json:"mtu"`              // bytes
-	Lower     int            `json:"lower,omitempty"`  // index of the device that a tunnel or VLAN sends through; 0: none, or not fixed
-	Master    int            `json:"master,omitempty"` // index of the bridge or bond that it is part of; 0: none
-	Up        bool           `json:"up,omitempty"`
-	Elsewhere bool           `json:"elsewhere,omitempty"` // the other end of the veth is in another network namespace
-	External  bool           `json:"external,omitempty"`  // a tunnel whose peers are chosen for each packet (collect metadata)
+	Index int    `json:"index"`
+	Name  string `json:"name"`
+	// as "ip -d link" calls it: device, veth, bridge, vxlan, geneve, ipip, wireguard …
+	Kind string `json:"kind"`
+	MTU  int    `json:"mtu"` // bytes
+	// index of the device that a tunnel or VLAN sends through; 0: none, or not fixed
+	Lower     int  `json:"lower,omitempty"`
+	Master    int  `json:"master,omitempty"` // index of the bridge or bond that it is part of; 0: none
+	Up        bool `json:"up,omitempty"`
+	Elsewhere bool `json:"elsewhere,omitempty"` // the other end of the veth is in another network namespace
+	// a tunnel whose peers are chosen for each packet (collect metadata)
+	External  bool           `json:"external,omitempty"`
 	IPv6      bool           `json:"ipv6,omitempty"`      // a tunnel that sends over IPv6
 	Addresses []netip.Prefix `json:"addresses,omitempty"` // with the length of their network
 }

@@ -72,8 +72,10 @@ func OpenLinkSocket() (int, error) {
 	}
 	filter := linkFilter()
 	// Without it nothing is missed; it only costs more.
-	_ = unix.SetsockoptSockFprog(fd, unix.SOL_SOCKET, unix.SO_ATTACH_FILTER, &unix.SockFprog{Len: uint16(len(filter)), Filter: &filter[0]})
-	if err := unix.Bind(fd, &unix.SockaddrNetlink{Family: unix.AF_NETLINK, Groups: 1 << (unix.RTNLGRP_LINK - 1)}); err != nil {
+	_ = unix.SetsockoptSockFprog(fd, unix.SOL_SOCKET, unix.SO_ATTACH_FILTER, &unix.SockFprog{Len: uint16(len(filter)),
+		Filter: &filter[0]})
+	if err := unix.Bind(fd, &unix.SockaddrNetlink{Family: unix.AF_NETLINK,
+		Groups: 1 << (unix.RTNLGRP_LINK - 1)}); err != nil {
 		unix.Close(fd)
 		return -1, fmt.Errorf("listen to link changes: %w", err)
 	}

@@ -45,8 +45,9 @@ func Veths(h *host.Host, pins []string) (veths []Veth, namespaceIDs map[string]i
 	for _, link := range links {
 		if at := link.Attrs(); link.Type() == "veth" {
 			veths = append(veths, Veth{
-				Index: at.Index, Name: at.Name, MAC: at.HardwareAddr.String(), Master: at.MasterIndex, MasterName: names[at.MasterIndex],
-				PeerIndex: at.ParentIndex, PeerNamespaceID: at.NetNsID, Up: at.RawFlags&unix.IFF_UP != 0,
+				Index: at.Index, Name: at.Name, MAC: at.HardwareAddr.String(), Master: at.MasterIndex,
+				MasterName: names[at.MasterIndex],
+				PeerIndex:  at.ParentIndex, PeerNamespaceID: at.NetNsID, Up: at.RawFlags&unix.IFF_UP != 0,
 			})
 		}
 	}

@@ -50,8 +50,9 @@ func TestVeths(t *testing.T) {
 	}
 	p := byName["port"]
 	want := network.Veth{
-		Index: port, Name: "port", MAC: link.Attrs().HardwareAddr.String(), Master: bridge.Attrs().Index, MasterName: "cni0",
-		PeerIndex: p.PeerIndex, PeerNamespaceID: ids[pinned],
+		Index: port, Name: "port", MAC: link.Attrs().HardwareAddr.String(), Master: bridge.Attrs().Index,
+		MasterName: "cni0",
+		PeerIndex:  p.PeerIndex, PeerNamespaceID: ids[pinned],
 	}
 	if diff := cmp.Diff(want, p); diff != "" || p.PeerIndex == 0 {
 		t.Errorf("port: %s", diff)

@@ -47,13 +47,15 @@ func ReadLayout(h *host.Host) (hostnetlink.NetworkLayout, error) {
 func networkDevice(link netlink.Link) hostnetlink.NetworkDevice {
 	at := link.Attrs()
 	d := hostnetlink.NetworkDevice{
-		Index: at.Index, Name: at.Name, Kind: link.Type(), MTU: at.MTU, Lower: at.ParentIndex, Master: at.MasterIndex, Up: at.RawFlags&unix.IFF_UP != 0,
+		Index: at.Index, Name: at.Name, Kind: link.Type(), MTU: at.MTU, Lower: at.ParentIndex, Master: at.MasterIndex,
+		Up: at.RawFlags&unix.IFF_UP != 0,
 	}
 	switch tunnel := link.(type) {
 	case *netlink.Veth:
 		d.Lower, d.Elsewhere = 0, at.NetNsID >= 0
 	case *netlink.Vxlan:
-		d.Lower, d.External, d.IPv6 = tunnel.VtepDevIndex, tunnel.FlowBased, tunnel.SrcAddr != nil && tunnel.SrcAddr.To4() == nil
+		d.Lower, d.External, d.IPv6 = tunnel.VtepDevIndex, tunnel.FlowBased, tunnel.SrcAddr != nil &&
+			tunnel.SrcAddr.To4() == nil
 	case *netlink.Geneve:
 		d.External, d.IPv6 = tunnel.FlowBased, tunnel.Remote != nil && tunnel.Remote.To4() == nil
 	case *netlink.Iptun:
@@ -91,7 +93,8 @@ func defaultRoutes(socket *netlink.Handle) ([]hostnetlink.DefaultRoute, error) {
 		}
 		for _, r := range routes {
 			gateway, _ := netip.AddrFromSlice(r.Gw)
-			route := hostnetlink.DefaultRoute{Device: r.LinkIndex, Gateway: gateway.Unmap(), Metric: r.Priority, IPv6: family == netlink.FAMILY_V6}
+			route := hostnetlink.DefaultRoute{Device: r.LinkIndex, Gateway: gateway.Unmap(), Metric: r.Priority,
+				IPv6: family == netlink.FAMILY_V6}
 			if len(r.MultiPath) == 0 {
 				found = append(found, route)
 			}

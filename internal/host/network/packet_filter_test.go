@@ -64,7 +64,8 @@ func sixth(family, text string) string {
 	if family == "ip" {
 		return text
 	}
-	return strings.NewReplacer("10.244.0.0/16", "fd00:244::/61", "10.96.0.10", "fd00:96::10", "10.0.0.0/13", "fd00::/9", "10.244.0.0/17", "fd00:244::/48", "/32", "/128").Replace(text)
+	return strings.NewReplacer("10.244.0.0/16", "fd00:244::/61", "10.96.0.10", "fd00:96::10", "10.0.0.0/13", "fd00::/9",
+		"10.244.0.0/17", "fd00:244::/48", "/32", "/128").Replace(text)
 }
 
 func readBack(t *testing.T, h *host.Host, family string, rules [][]string) {
@@ -74,7 +75,8 @@ func readBack(t *testing.T, h *host.Host, family string, rules [][]string) {
 		"filter/FORWARD": {
 			{Verdict: "jump", Target: "KUBE-FORWARD"},
 			{Verdict: "accept", Source: prefix("10.244.0.0/16"), In: "cali+", Out: "eth0"},
-			{Verdict: "reject", Destination: prefix("10.96.0.10/32"), Protocol: 17, Port: packetfilter.PortRange{From: 53, To: 53}},
+			{Verdict: "reject", Destination: prefix("10.96.0.10/32"), Protocol: 17,
+				Port: packetfilter.PortRange{From: 53, To: 53}},
 			{Verdict: "goto", Target: "mine", Protocol: 6, Port: packetfilter.PortRange{From: 1000, To: 2000}},
 			{Verdict: "drop"},
 			{},
@@ -87,7 +89,8 @@ func readBack(t *testing.T, h *host.Host, family string, rules [][]string) {
 		"filter/mine": {
 			{Target: "LOG", Matches: []string{"statistic"}},
 			{Verdict: "return"},
-			{Verdict: "accept", Protocol: 6, Ports: []packetfilter.PortRange{{From: 22, To: 22}, {From: 1000, To: 2000}, {From: 443, To: 443}}},
+			{Verdict: "accept", Protocol: 6, Ports: []packetfilter.PortRange{{From: 22, To: 22}, {From: 1000, To: 2000},
+				{From: 443, To: 443}}},
 			{Verdict: "accept", Protocol: 6, Matches: []string{"multiport"}},
 			{Verdict: "accept", Protocol: 6, Matches: []string{"multiport"}},
 			{Verdict: "accept", Translated: true},
@@ -129,7 +132,9 @@ func readBack(t *testing.T, h *host.Host, family string, rules [][]string) {
 			rules[i].Matches = slices.DeleteFunc(rules[i].Matches, func(m string) bool { return m == "nft source" })
 		}
 	}
-	if diff := cmp.Diff(want, got, cmpopts.EquateEmpty(), cmp.Comparer(func(a, b netip.Prefix) bool { return a == b })); diff != "" {
+	if diff := cmp.Diff(want, got, cmpopts.EquateEmpty(), cmp.Comparer(func(a, b netip.Prefix) bool {
+		return a == b
+	})); diff != "" {
 		t.Errorf("%s (-want +got):\n%s", family, diff)
 	}
 }
@@ -189,22 +194,27 @@ table ip6 six {
 			{Verdict: "accept"},
 			{Verdict: "accept", Matches: []string{"untracked"}},
 			{Verdict: "accept", Protocols: []uint8{1, 58}},
-			{Verdict: "accept", Protocol: tcp, Ports: []packetfilter.PortRange{{From: 22, To: 22}, {From: 443, To: 443}}},
-			{Verdict: "accept", Protocol: tcp, Ports: []packetfilter.PortRange{{From: 1000, To: 2000}, {From: 2001, To: 2002}, {From: 60000, To: 65535}}},
+			{Verdict: "accept", Protocol: tcp, Ports: []packetfilter.PortRange{{From: 22, To: 22},
+				{From: 443, To: 443}}},
+			{Verdict: "accept", Protocol: tcp, Ports: []packetfilter.PortRange{{From: 1000, To: 2000},
+				{From: 2001, To: 2002}, {From: 60000, To: 65535}}},
 			{Verdict: "accept", Protocol: tcp, Matches: []string{"lookup"}},
 			{Verdict: "accept", Protocol: tcp, Matches: []string{"lookup"}},
 			{Verdict: "accept", Family: "ip", Matches: []string{"lookup"}},
 			{Verdict: "accept", Family: "ip", Protocol: tcp, Matches: []string{"lookup"}},
 			{Verdict: "reject", Family: "ip6", Matches: []string{"lookup"}},
-			{Verdict: "accept", Family: "ip6", Source: prefix("fd00:244::/64"), Protocol: tcp, Port: packetfilter.PortRange{From: 80, To: 80}},
-			{Verdict: "drop", Family: "ip", Source: prefix("10.244.0.0/16"), Mark: packetfilter.PacketMark{Value: 0x4000, Mask: 0xffffffff}},
+			{Verdict: "accept", Family: "ip6", Source: prefix("fd00:244::/64"), Protocol: tcp,
+				Port: packetfilter.PortRange{From: 80, To: 80}},
+			{Verdict: "drop", Family: "ip", Source: prefix("10.244.0.0/16"),
+				Mark: packetfilter.PacketMark{Value: 0x4000, Mask: 0xffffffff}},
 			{Verdict: "accept", Protocol: tcp, Matches: []string{"nft map"}},
 			{Verdict: "accept", Matches: []string{"nft map"}},
 			{Verdict: "accept", Matches: []string{"fib", "nft "}},
 			{Verdict: "reject"},
 		},
 		"ip6 six INPUT": {
-			{Verdict: "accept", Destination: prefix("fe80::/10"), Protocol: udp, Port: packetfilter.PortRange{From: 546, To: 546}},
+			{Verdict: "accept", Destination: prefix("fe80::/10"), Protocol: udp, Port: packetfilter.PortRange{From: 546,
+				To: 546}},
 			{Verdict: "accept", Source: prefix("::1/128"), Protocol: tcp},
 		},
 	}

@@ -26,7 +26,8 @@ func TestTCPUser(t *testing.T) {
 		defer client.Close()
 		h := &host.Host{}
 		need.Has(t, h.HasModule("tcp_diag"), "tcp_diag")
-		local, peer := netip.MustParseAddrPort(client.LocalAddr().String()), netip.MustParseAddrPort(client.RemoteAddr().String())
+		local, peer := netip.MustParseAddrPort(client.LocalAddr().String()),
+			netip.MustParseAddrPort(client.RemoteAddr().String())
 		if uid, err := TCPUser(h, local, peer); err != nil || int(uid) != os.Getuid() {
 			t.Errorf("%s: user %d, %v", address, uid, err)
 		}

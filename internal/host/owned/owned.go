@@ -240,7 +240,8 @@ func notClaimed(shown string, at device) error {
 			continue
 		}
 		if users := strings.HasPrefix(kind[0], "fuse"); users && !mountedByRoot(kind[2]) || kind[0] == "proc" {
-			return fmt.Errorf("%s is on a filesystem (%s) whose owners and modes prove nothing: %w", shown, kind[0], ErrOthers)
+			return fmt.Errorf("%s is on a filesystem (%s) whose owners and modes prove nothing: %w", shown, kind[0],
+				ErrOthers)
 		}
 		return nil
 	}

@@ -51,17 +51,27 @@ func TestProgram(t *testing.T) {
 			root(t)
 			must(t, os.Chown(dir+"/bin/program", 65534, 0))
 		}, "program belongs to user 65534, mode 0755"},
-		"that its group may write": {func(t *testing.T, dir string) { must(t, os.Chmod(dir+"/bin/program", 0o775)) }, "mode 0775"},
-		"that all may write":       {func(t *testing.T, dir string) { must(t, os.Chmod(dir+"/bin/program", 0o757)) }, "mode 0757"},
+		"that its group may write": {func(t *testing.T, dir string) {
+			must(t, os.Chmod(dir+"/bin/program", 0o775))
+		}, "mode 0775"},
+		"that all may write": {func(t *testing.T, dir string) {
+			must(t, os.Chmod(dir+"/bin/program", 0o757))
+		}, "mode 0757"},
 		"in a folder of a user's": {func(t *testing.T, dir string) {
 			root(t)
 			must(t, os.Chown(dir+"/bin", 65534, 0))
 		}, "/bin belongs to user 65534"},
-		"in a folder that all may write": {func(t *testing.T, dir string) { must(t, os.Chmod(dir+"/bin", 0o777)) }, "/bin belongs to user"},
-		"in a folder like /tmp":          {func(t *testing.T, dir string) { must(t, os.Chmod(dir+"/bin", 0o777|os.ModeSticky)) }, "mode 1777"},
-		"below a folder that all may":    {func(t *testing.T, dir string) { must(t, os.Chmod(dir, 0o777)) }, "mode 0777"},
-		"by a link":                      {func(t *testing.T, dir string) { relink(t, dir, dir+"/other/program") }, ""},
-		"by a relative link":             {func(t *testing.T, dir string) { relink(t, dir, "../other/program") }, ""},
+		"in a folder that all may write": {func(t *testing.T, dir string) {
+			must(t, os.Chmod(dir+"/bin", 0o777))
+		}, "/bin belongs to user"},
+		"in a folder like /tmp": {func(t *testing.T, dir string) {
+			must(t, os.Chmod(dir+"/bin", 0o777|os.ModeSticky))
+		}, "mode 1777"},
+		"below a folder that all may": {func(t *testing.T, dir string) {
+			must(t, os.Chmod(dir, 0o777))
+		}, "mode 0777"},
+		"by a link":          {func(t *testing.T, dir string) { relink(t, dir, dir+"/other/program") }, ""},
+		"by a relative link": {func(t *testing.T, dir string) { relink(t, dir, "../other/program") }, ""},
 		"by a link into a bad folder": {func(t *testing.T, dir string) {
 			relink(t, dir, "../other/program")
 			must(t, os.Chmod(dir+"/other", 0o777))
@@ -71,8 +81,12 @@ func TestProgram(t *testing.T) {
 			relink(t, dir, "../other/program")
 			must(t, os.Lchown(dir+"/bin/program", 65534, 0))
 		}, "/bin/program belongs to user 65534"},
-		"by a link in /proc": {func(t *testing.T, dir string) { relink(t, dir, "/proc/self/exe") }, "owners and modes prove nothing"},
-		"not executable":     {func(t *testing.T, dir string) { must(t, os.Chmod(dir+"/bin/program", 0o644)) }, "not executable"},
+		"by a link in /proc": {func(t *testing.T, dir string) {
+			relink(t, dir, "/proc/self/exe")
+		}, "owners and modes prove nothing"},
+		"not executable": {func(t *testing.T, dir string) {
+			must(t, os.Chmod(dir+"/bin/program", 0o644))
+		}, "not executable"},
 		"a folder": {func(t *testing.T, dir string) {
 			must(t, os.Remove(dir+"/bin/program"), os.Mkdir(dir+"/bin/program", 0o755))
 		}, "not a regular file"},
@@ -84,9 +98,15 @@ func TestProgram(t *testing.T) {
 			write(t, dir+"/other/sh", "ELF", 0o777)
 			write(t, dir+"/bin/program", "#! "+dir+"/other/sh -e\n", 0o755)
 		}, "its interpreter"},
-		"whose interpreter is relative": {func(t *testing.T, dir string) { write(t, dir+"/bin/program", "#!sh\n", 0o755) }, "not an absolute path"},
-		"whose interpreter is itself":   {func(t *testing.T, dir string) { write(t, dir+"/bin/program", "#!"+dir+"/bin/program\n", 0o755) }, "interpreters"},
-		"that begins with nothing":      {func(t *testing.T, dir string) { write(t, dir+"/bin/program", "", 0o755) }, ""},
+		"whose interpreter is relative": {func(t *testing.T, dir string) {
+			write(t, dir+"/bin/program", "#!sh\n", 0o755)
+		}, "not an absolute path"},
+		"whose interpreter is itself": {func(t *testing.T, dir string) {
+			write(t, dir+"/bin/program", "#!"+dir+"/bin/program\n", 0o755)
+		}, "interpreters"},
+		"that begins with nothing": {func(t *testing.T, dir string) {
+			write(t, dir+"/bin/program", "", 0o755)
+		}, ""},
 	} {
 		t.Run(name, func(t *testing.T) {
 			dir := t.TempDir()
@@ -120,7 +140,8 @@ func TestRead(t *testing.T) {
 			t.Errorf("%s: %q, %v", name, data, err)
 		}
 	}
-	for name, want := range map[string]error{"/etc/none": fs.ErrNotExist, "/loop": unix.ELOOP, "/etc/file/x": unix.ENOTDIR, "/fifo": nil, "/etc": nil, "etc/file": nil} {
+	for name, want := range map[string]error{"/etc/none": fs.ErrNotExist, "/loop": unix.ELOOP,
+		"/etc/file/x": unix.ENOTDIR, "/fifo": nil, "/etc": nil, "etc/file": nil} {
 		if _, err := tree.Read(name, 100); err == nil || want != nil && !errors.Is(err, want) {
 			t.Errorf("%s: %v, want %v", name, err, want)
 		}

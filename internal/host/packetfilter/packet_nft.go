@@ -35,7 +35,8 @@ func (h nfHead) Serialize() []byte { return []byte{h.family, 0, 0, 0} }
 
 // foreignTable reports whether a table belongs to a component that keeps it for itself and drops in it on purpose.
 func foreignTable(name string) bool {
-	for _, owner := range []string{"kube-proxy", "calico", "cilium", "antrea", "kindnet", "kube-router", "kube-network-policies", "libvirt_network", "docker-bridges"} {
+	for _, owner := range []string{"kube-proxy", "calico", "cilium", "antrea", "kindnet", "kube-router",
+		"kube-network-policies", "libvirt_network", "docker-bridges"} {
 		if strings.HasPrefix(name, owner) {
 			return true
 		}

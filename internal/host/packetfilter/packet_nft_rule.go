@@ -15,7 +15,8 @@ import (
 
 // nftLoad is what a register holds: what the expressions before it have loaded.
 type nftLoad struct {
-	what string // iif, oif, index, protocol, family, mark, state, status, source, destination, port; else not understood
+	// iif, oif, index, protocol, family, mark, state, status, source, destination, port; else not understood
+	what string
 	size int    // bytes loaded
 	full int    // bytes of the whole address
 	mask []byte // what was laid over it, nil: nothing
@@ -81,7 +82,8 @@ func (r *nftRule) add(name string, data map[uint16][]byte) {
 	case "meta":
 		r.load(data[1], nftMeta(be32(data[2])))
 	case "ct":
-		r.load(data[1], nftLoad{what: map[uint32]string{0: "state", 2: "status"}[be32(data[2])], size: 4}) // NFT_CT_STATE, NFT_CT_STATUS
+		// NFT_CT_STATE, NFT_CT_STATUS
+		r.load(data[1], nftLoad{what: map[uint32]string{0: "state", 2: "status"}[be32(data[2])], size: 4})
 	case "payload":
 		r.loadPayload(data)
 	case "bitwise":
@@ -212,7 +214,8 @@ func (r *nftRule) compare(l nftLoad, operation uint32, value []byte) {
 		return
 	}
 	const translated = 1 << 5 // IPS_DST_NAT
-	if l.what == "status" && operation == unequal && len(l.mask) == 4 && be32(value) == 0 && binary.NativeEndian.Uint32(l.mask) == translated {
+	if l.what == "status" && operation == unequal && len(l.mask) == 4 && be32(value) == 0 &&
+		binary.NativeEndian.Uint32(l.mask) == translated {
 		r.rule.Translated = true
 		return
 	}
@@ -240,7 +243,8 @@ func (r *nftRule) equal(l nftLoad, value []byte) bool {
 		r.rule.Out = nftInterface(value)
 	case l.what == "protocol" && whole && len(value) == 1 && r.rule.Protocol == 0:
 		r.rule.Protocol = value[0]
-	case l.what == "index" && whole && len(value) == 4 && binary.NativeEndian.Uint32(value) == 1 && r.rule.In == "": // of the loopback device, everywhere
+	case l.what == "index" && whole && len(value) == 4 && binary.NativeEndian.Uint32(value) == 1 && r.rule.In == "":
+		// of the loopback device, everywhere
 		r.rule.In = "lo"
 	case l.what == "family" && whole && len(value) == 1 && value[0] == unix.AF_INET && r.rule.Family != "ip6":
 		r.rule.Family = "ip"

@@ -62,7 +62,8 @@ func ParseNFTElements(message []byte) ([]nftElement, error) {
 			return nil, errSetTooLarge
 		}
 		key := nested(fields[1], 1)
-		elements = append(elements, nftElement{from: key, to: key, end: be32(fields[3])&end != 0, verdict: nested(fields[2], 2)})
+		elements = append(elements, nftElement{from: key, to: key, end: be32(fields[3])&end != 0,
+			verdict: nested(fields[2], 2)})
 	}
 	return elements, nil
 }
@@ -141,7 +142,9 @@ func (r *nftRule) resolve(read func(set string) (NftSet, error)) error {
 		case err != nil:
 			return err
 		}
-		if !slices.ContainsFunc(set.Elements, func(e nftElement) bool { return len(e.from) != l.load.size || len(e.to) != l.load.size }) {
+		if !slices.ContainsFunc(set.Elements, func(e nftElement) bool {
+			return len(e.from) != l.load.size || len(e.to) != l.load.size
+		}) {
 			r.among(l, set)
 		} else { // the key is made of several
 			r.limited(l)
@@ -171,7 +174,8 @@ func (r *nftRule) among(l nftLookup, set NftSet) {
 		r.never(len(set.Elements) == 0)
 	case "port":
 		for _, e := range set.Elements {
-			r.rule.Ports = append(r.rule.Ports, PortRange{binary.BigEndian.Uint16(e.from), binary.BigEndian.Uint16(e.to)})
+			r.rule.Ports = append(r.rule.Ports, PortRange{binary.BigEndian.Uint16(e.from),
+				binary.BigEndian.Uint16(e.to)})
 		}
 		r.never(len(set.Elements) == 0)
 	}

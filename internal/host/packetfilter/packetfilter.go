@@ -16,10 +16,11 @@ import (
 
 // PacketChain is one chain of nf_tables, which iptables-nft, firewalld and nft itself write.
 type PacketChain struct {
-	Family   string       `json:"family"` // ip, ip6, or inet for both
-	Table    string       `json:"table"`
-	Name     string       `json:"name"`
-	Hook     string       `json:"hook,omitempty"`     // prerouting, input, forward, output; empty for a chain that others jump to
+	Family string `json:"family"` // ip, ip6, or inet for both
+	Table  string `json:"table"`
+	Name   string `json:"name"`
+	// prerouting, input, forward, output; empty for a chain that others jump to
+	Hook     string       `json:"hook,omitempty"`
 	Priority int          `json:"priority,omitempty"` // of a base chain: lower comes first
 	Policy   string       `json:"policy,omitempty"`   // of a base chain: accept or drop
 	Rules    []PacketRule `json:"rules,omitempty"`
@@ -27,8 +28,9 @@ type PacketChain struct {
 
 // PacketRule is one rule as far as it is understood. What limits it and is not understood is named in Matches.
 type PacketRule struct {
-	Verdict     string       `json:"verdict,omitempty"` // accept, drop, reject, return, jump, goto; empty: goes on, or Target does something else
-	Target      string       `json:"target,omitempty"`  // the chain of jump and goto, or the name of another target
+	// accept, drop, reject, return, jump, goto; empty: goes on, or Target does something else
+	Verdict     string       `json:"verdict,omitempty"`
+	Target      string       `json:"target,omitempty"` // the chain of jump and goto, or the name of another target
 	Source      netip.Prefix `json:"source,omitzero"`
 	Destination netip.Prefix `json:"destination,omitzero"`
 	Family      string       `json:"family,omitempty"` // ip or ip6: only those, in a table of both
@@ -111,7 +113,8 @@ const (
 // PacketFilter is the packet filter of this network namespace.
 type PacketFilter struct {
 	Chains []PacketChain `json:"chains"`
-	Legacy []string      `json:"legacy,omitempty"` // tables of iptables-legacy, such as "ip filter": their rules are not read
+	// tables of iptables-legacy, such as "ip filter": their rules are not read
+	Legacy []string `json:"legacy,omitempty"`
 }
 
 // packetHooks are the names of the hooks by their numbers, as far as they are looked at.
@@ -265,15 +268,16 @@ func (c *PacketChain) readNFTSet(name string) (NftSet, error) {
 	}
 	var elements []nftElement
 	var failure error
-	err = about(nftGetElements, unix.NLM_F_DUMP).ExecuteIter(unix.NETLINK_NETFILTER, nftSubsystem|nftNewElements, func(message []byte) bool {
-		more, err := ParseNFTElements(message)
-		elements = append(elements, more...)
-		if err == nil && len(elements) > maxSetElements {
-			err = errSetTooLarge
-		}
-		failure = err
-		return err == nil
-	})
+	err = about(nftGetElements, unix.NLM_F_DUMP).ExecuteIter(unix.NETLINK_NETFILTER, nftSubsystem|nftNewElements,
+		func(message []byte) bool {
+			more, err := ParseNFTElements(message)
+			elements = append(elements, more...)
+			if err == nil && len(elements) > maxSetElements {
+				err = errSetTooLarge
+			}
+			failure = err
+			return err == nil
+		})
 	if failure != nil || err != nil {
 		return NftSet{}, fmt.Errorf("set %s: %w", name, errors.Join(failure, err))
 	}

@@ -105,7 +105,8 @@ func ParseATASense(sense []byte) (ATARegisters, bool) {
 		if sense[12] != ataInformation || sense[13] != aboutATA {
 			return ATARegisters{}, false
 		}
-		return ATARegisters{Error: sense[3], Status: sense[4], Count: sense[6], LBAMid: sense[10], LBAHigh: sense[11]}, true
+		return ATARegisters{Error: sense[3], Status: sense[4], Count: sense[6], LBAMid: sense[10], LBAHigh: sense[11]},
+			true
 	}
 	return ATARegisters{}, false
 }

@@ -13,7 +13,8 @@ import (
 // Devices that do not know a command refuse it, and what is no device is not asked.
 func TestProbeOfDevicesThatDoNotKnow(t *testing.T) {
 	prober := probe.NewProber()
-	for _, op := range []probe.ProbeOp{probe.ProbeNVMeHealth, probe.ProbeNVMeEBS, probe.ProbeATAHealth, probe.ProbeSCSIHealth, probe.ProbeThinPools, probe.ProbeMultipath} {
+	for _, op := range []probe.ProbeOp{probe.ProbeNVMeHealth, probe.ProbeNVMeEBS, probe.ProbeATAHealth,
+		probe.ProbeSCSIHealth, probe.ProbeThinPools, probe.ProbeMultipath} {
 		answer, err := prober.Do(t.Context(), probe.ProbeRequest{Op: op, Path: "/dev/null"})
 		if err != nil || syscall.Errno(answer.Errno) != syscall.ENOTTY {
 			t.Errorf("%s of /dev/null: %+v, %v", op, answer, err)
@@ -26,7 +27,8 @@ func TestProbeOfDevicesThatDoNotKnow(t *testing.T) {
 		if err := os.WriteFile(file, nil, 0o600); err != nil {
 			t.Fatal(err)
 		}
-		if _, err := prober.Do(t.Context(), probe.ProbeRequest{Op: op, Path: file}); err == nil || !strings.Contains(err.Error(), "is no device") {
+		if _, err := prober.Do(t.Context(), probe.ProbeRequest{Op: op, Path: file}); err == nil ||
+			!strings.Contains(err.Error(), "is no device") {
 			t.Errorf("%s of a file: %v", op, err)
 		}
 	}

@@ -96,7 +96,8 @@ type ProbeAnswer struct {
 	Type       int64  `json:"type,omitempty"`      // f_type
 	FreeBytes  uint64 `json:"freeBytes,omitempty"` // f_bavail: what is left for all, as df and kubelet count
 	TotalBytes uint64 `json:"totalBytes,omitempty"`
-	RootBytes  uint64 `json:"rootBytes,omitempty"`  // f_bfree: what is left for root, who may use the reserved blocks too
+	// f_bfree: what is left for root, who may use the reserved blocks too
+	RootBytes  uint64 `json:"rootBytes,omitempty"`
 	FreeInodes uint64 `json:"freeInodes,omitempty"` // f_ffree
 	Inodes     uint64 `json:"inodes,omitempty"`     // f_files; 0 where the filesystem has no fixed number of them
 	Data       []byte `json:"data,omitempty"`       // what a disk said, as it said it: see the probes of disks

@@ -19,7 +19,8 @@ const (
 
 // probeBatch is what one child is asked.
 type probeBatch struct {
-	Patience time.Duration `json:"patience,omitempty"` // how long a path may take before it is said to hang; 0: for ever
+	// how long a path may take before it is said to hang; 0: for ever
+	Patience time.Duration `json:"patience,omitempty"`
 	Requests []wireRequest `json:"requests"`
 }
 
@@ -74,7 +75,8 @@ func (b probeBatch) serve(out io.Writer) error {
 }
 
 // collect writes lines as they come until enough, or until the limit.
-func collect(lines *json.Encoder, done <-chan probeLine, pending map[int]bool, limit <-chan time.Time, enough func() bool) error {
+func collect(lines *json.Encoder, done <-chan probeLine, pending map[int]bool, limit <-chan time.Time,
+	enough func() bool) error {
 	for !enough() {
 		select {
 		case line := <-done:

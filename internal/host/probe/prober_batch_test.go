@@ -30,13 +30,15 @@ func TestProbeBatchAnswers(t *testing.T) {
 	if err := os.Mkdir(odd, 0o755); err != nil {
 		t.Fatal(err)
 	}
-	requests := slices.Concat(statfsOf("/", odd, "/nonexistent"), []probe.ProbeRequest{{Op: "format", Path: "/"}}, statfsOf(slices.Repeat([]string{"/proc"}, 100)...))
+	requests := slices.Concat(statfsOf("/", odd, "/nonexistent"), []probe.ProbeRequest{{Op: "format", Path: "/"}},
+		statfsOf(slices.Repeat([]string{"/proc"}, 100)...))
 	results := probe.NewProber().All(t.Context(), time.Second, requests)
 	if len(results) != len(requests) {
 		t.Fatalf("%d results of %d", len(results), len(requests))
 	}
 	root := results[0]
-	if root.Err != nil || root.Answer.TotalBytes == 0 || root.Answer.RootBytes < root.Answer.FreeBytes || root.Answer.Inodes < root.Answer.FreeInodes {
+	if root.Err != nil || root.Answer.TotalBytes == 0 || root.Answer.RootBytes < root.Answer.FreeBytes ||
+		root.Answer.Inodes < root.Answer.FreeInodes {
 		t.Errorf("root: %+v", root)
 	}
 	if results[1].Err != nil || results[1].Answer.Errno != 0 || results[2].Answer.Errno == 0 {
@@ -69,7 +71,8 @@ func TestProbeBatchHangs(t *testing.T) {
 				t.Errorf("%+v", r)
 			}
 		}
-		for _, r := range []probe.ProbeResult{results[17], results[81]} { // too many in the child; and in what a second one would be asked
+		// too many in the child; and in what a second one would be asked
+		for _, r := range []probe.ProbeResult{results[17], results[81]} {
 			if !errors.Is(r.Err, probe.ErrTooManyAbandoned) {
 				t.Errorf("%+v", r)
 			}
@@ -100,7 +103,8 @@ func TestProbeBatchOutOfTime(t *testing.T) {
 	ctx, cancel := context.WithTimeout(t.Context(), 300*time.Millisecond)
 	defer cancel()
 	results := probe.NewProber().All(ctx, time.Minute, statfsOf("/", dir))
-	if results[0].Err != nil || !errors.Is(results[1].Err, context.DeadlineExceeded) || errors.Is(results[1].Err, probe.ErrHung) {
+	if results[0].Err != nil || !errors.Is(results[1].Err, context.DeadlineExceeded) ||
+		errors.Is(results[1].Err, probe.ErrHung) {
 		t.Errorf("%+v", results)
 	}
 }
@@ -118,7 +122,8 @@ func TestProbeAllOfDo(t *testing.T) {
 	if !errors.Is(results[0].Err, probe.ErrHung) || results[1].Answer.Type != 1 {
 		t.Errorf("%+v", results)
 	}
-	if results := (probe.Prober{}).All(t.Context(), time.Second, statfsOf("/")); !errors.Is(results[0].Err, hosterr.ErrNotConfigured) {
+	if results := (probe.Prober{}).All(t.Context(), time.Second, statfsOf("/")); !errors.Is(results[0].Err,
+		hosterr.ErrNotConfigured) {
 		t.Errorf("%+v", results)
 	}
 }

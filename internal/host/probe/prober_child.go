@@ -48,7 +48,8 @@ func (r wireRequest) answer() (ProbeAnswer, error) {
 	probe := diskProbe(r.Op)
 	if probe == nil {
 		probe = map[ProbeOp]func(path string) (ProbeAnswer, error){
-			ProbeStatfs: probeStatfs, ProbeAllowances: probeAllowances, ProbeFabric: probeFabric, ProbeJournals: probeJournals,
+			ProbeStatfs: probeStatfs, ProbeAllowances: probeAllowances, ProbeFabric: probeFabric,
+			ProbeJournals: probeJournals,
 		}[r.Op]
 	}
 	if probe == nil {
@@ -83,7 +84,8 @@ func probeStatfs(path string) (ProbeAnswer, error) {
 	var stat unix.Stat_t
 	if err = unix.Fstat(fd, &stat); err == nil && stat.Mode&unix.S_IFMT == unix.S_IFDIR {
 		var dir int
-		if dir, err = unix.Openat(fd, ".", unix.O_RDONLY|unix.O_DIRECTORY|unix.O_NONBLOCK|unix.O_CLOEXEC, 0); err == nil {
+		if dir, err = unix.Openat(fd, ".", unix.O_RDONLY|unix.O_DIRECTORY|unix.O_NONBLOCK|unix.O_CLOEXEC,
+			0); err == nil {
 			err = unix.Close(dir)
 		}
 	}

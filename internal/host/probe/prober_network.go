@@ -72,7 +72,8 @@ func driverCounters(fd int, name string) (map[string]uint64, error) {
 	if err := ethtool(fd, name, ethtoolGetStats, values); err != nil {
 		return nil, err
 	}
-	if named := int(binary.NativeEndian.Uint32(names[8:])); named != n || int(binary.NativeEndian.Uint32(values[4:])) != n {
+	if named := int(binary.NativeEndian.Uint32(names[8:])); named != n ||
+		int(binary.NativeEndian.Uint32(values[4:])) != n {
 		return nil, errors.New("the number of counters changes")
 	}
 	counters := make(map[string]uint64, n)
@@ -95,7 +96,8 @@ func ethtool(fd int, name string, command uint32, data []byte) error {
 		_    [16]byte
 	}{data: unsafe.Pointer(&data[0])}
 	copy(request.name[:], name)
-	_, _, errno := unix.Syscall(unix.SYS_IOCTL, uintptr(fd), unix.SIOCETHTOOL, uintptr(unsafe.Pointer(&request))) // #nosec G103 -- the only way to ask
+	// #nosec G103 -- the only way to ask
+	_, _, errno := unix.Syscall(unix.SYS_IOCTL, uintptr(fd), unix.SIOCETHTOOL, uintptr(unsafe.Pointer(&request)))
 	runtime.KeepAlive(data)
 	if errno != 0 {
 		return errno
@@ -111,8 +113,10 @@ const (
 // fabricFiles are what is read of each port, as far as its driver has it: mlx4 and mlx5, and EFA (hw_counters).
 var fabricFiles = []string{
 	"state", "phys_state", "link_layer",
-	"counters/symbol_error", "counters/link_downed", "counters/link_error_recovery", "counters/port_rcv_errors", "counters/local_link_integrity_errors",
-	"hw_counters/rx_drops", "hw_counters/retrans_timeout_events", "hw_counters/unresponsive_remote_events", "hw_counters/impaired_remote_conn_events",
+	"counters/symbol_error", "counters/link_downed", "counters/link_error_recovery", "counters/port_rcv_errors",
+	"counters/local_link_integrity_errors",
+	"hw_counters/rx_drops", "hw_counters/retrans_timeout_events", "hw_counters/unresponsive_remote_events",
+	"hw_counters/impaired_remote_conn_events",
 }
 
 // probeFabric reads the ports of all cards below a directory.

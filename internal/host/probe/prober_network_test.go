@@ -46,7 +46,8 @@ func TestProbeFabric(t *testing.T) {
 	dir := t.TempDir()
 	for name, text := range map[string]string{
 		"mlx5_0/ports/1/state": "4: ACTIVE\n", "mlx5_0/ports/1/counters/link_downed": "3\n", "mlx5_0/node_guid": "0\n",
-		"efa_0/ports/1/state": "4: ACTIVE\n", "efa_0/ports/1/hw_counters/rx_drops": strings.Repeat("9", 100), "bare/node_guid": "0",
+		"efa_0/ports/1/state": "4: ACTIVE\n", "efa_0/ports/1/hw_counters/rx_drops": strings.Repeat("9", 100),
+		"bare/node_guid": "0",
 	} {
 		path := filepath.Join(dir, name)
 		if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {

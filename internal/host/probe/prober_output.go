@@ -52,7 +52,8 @@ func (o *probeOutput) healthy() bool {
 
 // parse puts what the child said into the results of the requests. The last line may be cut short where the child was
 // killed.
-func (o *probeOutput) parse(results []ProbeResult, requests []ProbeRequest, patience time.Duration, ended <-chan struct{}) error {
+func (o *probeOutput) parse(results []ProbeResult, requests []ProbeRequest, patience time.Duration,
+	ended <-chan struct{}) error {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	whole := o.buffer.Bytes()

@@ -191,7 +191,8 @@ func newProbeChild(program string, patience time.Duration, requests []ProbeReque
 	if err != nil {
 		return nil, err
 	}
-	c := &probeChild{done: make(chan struct{}), out: newProbeOutput(len(requests)), errs: boundedBuffer{most: maxProbeLine}}
+	c := &probeChild{done: make(chan struct{}), out: newProbeOutput(len(requests)),
+		errs: boundedBuffer{most: maxProbeLine}}
 	c.cmd = &exec.Cmd{
 		Path: program,
 		Args: []string{probeName, string(argument)},

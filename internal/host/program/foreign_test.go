@@ -12,9 +12,11 @@ import (
 // A program that others than root can change is not run, by whatever way it is run, and is asked about before each run.
 func TestForeignProgramsAreNotRun(t *testing.T) {
 	for name, spoil := range map[string]func(path string) error{
-		"that all may write":           func(path string) error { return os.Chmod(path, 0o777) },
-		"in a folder that all may":     func(path string) error { return os.Chmod(filepath.Dir(path), 0o777) },
-		"in a folder with a sticky it": func(path string) error { return os.Chmod(filepath.Dir(path), 0o777|os.ModeSticky) },
+		"that all may write":       func(path string) error { return os.Chmod(path, 0o777) },
+		"in a folder that all may": func(path string) error { return os.Chmod(filepath.Dir(path), 0o777) },
+		"in a folder with a sticky it": func(path string) error {
+			return os.Chmod(filepath.Dir(path), 0o777|os.ModeSticky)
+		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			mark := filepath.Join(t.TempDir(), "mark")

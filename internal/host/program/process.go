@@ -112,7 +112,8 @@ func environment(own []string) []string {
 	for _, entry := range own {
 		name, _, _ := strings.Cut(entry, "=")
 		switch name {
-		case "NOTIFY_SOCKET", "WATCHDOG_PID", "WATCHDOG_USEC", "LISTEN_PID", "LISTEN_FDS", "LISTEN_FDNAMES", "INVOCATION_ID",
+		case "NOTIFY_SOCKET", "WATCHDOG_PID", "WATCHDOG_USEC", "LISTEN_PID", "LISTEN_FDS", "LISTEN_FDNAMES",
+			"INVOCATION_ID",
 			"JOURNAL_STREAM", "MAINPID", "GOMEMLIMIT", "GOMAXPROCS", "GOGC", "GODEBUG":
 			continue
 		case "PATH":

@@ -46,11 +46,13 @@ func TestRun(t *testing.T) {
 	}{
 		{"ends well", "echo good; echo aside >&2", nil, `0 "exit status 0" "good\n" "aside\n"`},
 		{"exit code", "echo bad; exit 3", nil, `3 "exit status 3" "bad\n" ""`},
-		{"arguments are no words of a shell", `printf '%s,' "$@"`, []string{"a b", "$(id)", ";x"}, `0 "exit status 0" "a b,$(id),;x," ""`},
+		{"arguments are no words of a shell", `printf '%s,' "$@"`, []string{"a b", "$(id)", ";x"},
+			`0 "exit status 0" "a b,$(id),;x," ""`},
 		{"killed by itself", "kill -9 $$", nil, `-1 "signal: killed" "" ""`},
 		{"no input", "read line || echo none", nil, `0 "exit status 0" "none\n" ""`},
 		{"begins at the root", "pwd", nil, `0 "exit status 0" "/\n" ""`},
-		{"is not protected from the OOM killer", "sleep 0.2; cat /proc/self/oom_score_adj", nil, `0 "exit status 0" "500\n" ""`},
+		{"is not protected from the OOM killer", "sleep 0.2; cat /proc/self/oom_score_adj", nil,
+			`0 "exit status 0" "500\n" ""`},
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			o, err := new(Runner).Run(t.Context(), Command{Path: script(t, test.script), Args: test.args})
@@ -66,14 +68,16 @@ func TestRun(t *testing.T) {
 
 func TestRunThatCannotStart(t *testing.T) {
 	for _, path := range []string{"relative", "/nonexistent/program", "/etc/passwd"} {
-		if _, err := new(Runner).Run(t.Context(), Command{Path: path}); err == nil || !strings.Contains(err.Error(), path) {
+		if _, err := new(Runner).Run(t.Context(), Command{Path: path}); err == nil ||
+			!strings.Contains(err.Error(), path) {
 			t.Errorf("%s: %v", path, err)
 		}
 	}
 }
 
 func TestOutputIsBounded(t *testing.T) {
-	o, err := new(Runner).Run(t.Context(), Command{Path: script(t, "head -c 5000000 /dev/zero; head -c 100000 /dev/zero >&2")})
+	o, err := new(Runner).Run(t.Context(),
+		Command{Path: script(t, "head -c 5000000 /dev/zero; head -c 100000 /dev/zero >&2")})
 	if err != nil || o.Exit != 0 || len(o.Stdout) != MaxOutput || len(o.Stderr) != MaxOutput {
 		t.Errorf("%d and %d bytes, exit %d, %v", len(o.Stdout), len(o.Stderr), o.Exit, err)
 	}
@@ -152,7 +156,8 @@ func TestRunThatHangs(t *testing.T) {
 			defer cancel()
 			began := time.Now()
 			o, err := new(Runner).Run(ctx, Command{Path: script(t, lines), Args: []string{pids, leftBehind(t)}})
-			if err != nil || !o.TimedOut || o.Exit != -1 || o.State != "signal: killed" || string(o.Stdout) != "begun\n" {
+			if err != nil || !o.TimedOut || o.Exit != -1 || o.State != "signal: killed" ||
+				string(o.Stdout) != "begun\n" {
 				t.Errorf("%+v %v", o, err)
 			}
 			if took := time.Since(began); took > 30*time.Second {
@@ -227,7 +232,8 @@ func TestEnvironment(t *testing.T) {
 
 func TestFollow(t *testing.T) {
 	pids := filepath.Join(t.TempDir(), "pids")
-	path := script(t, "sleep 100 & echo $! $$ >>$1; printf 'one\\ntwo\\n'; head -c 600000 /dev/zero; echo; echo three; wait")
+	path := script(t,
+		"sleep 100 & echo $! $$ >>$1; printf 'one\\ntwo\\n'; head -c 600000 /dev/zero; echo; echo three; wait")
 	ctx, cancel := context.WithCancel(t.Context())
 	var got []string
 	skipped := 0
@@ -254,7 +260,8 @@ func TestFollowThatEnds(t *testing.T) {
 		"head -c 600000 /dev/zero; kill -9 $$":    "ended: signal: killed",
 	} {
 		began := time.Now()
-		err := Follow(t.Context(), Command{Path: script(t, lines), Args: []string{leftBehind(t)}}, Lines{Each: func([]byte) {}})
+		err := Follow(t.Context(), Command{Path: script(t, lines), Args: []string{leftBehind(t)}},
+			Lines{Each: func([]byte) {}})
 		if err == nil || !strings.Contains(err.Error(), want) || time.Since(began) > 30*time.Second {
 			t.Errorf("%s: %v after %s", lines, err, time.Since(began))
 		}
@@ -264,7 +271,8 @@ func TestFollowThatEnds(t *testing.T) {
 func TestRead(t *testing.T) {
 	var got []string
 	each := Lines{Each: func(line []byte) { got = append(got, string(line)) }}
-	if err := Read(t.Context(), Command{Path: script(t, "echo a; echo b; printf c")}, each); err != nil || strings.Join(got, " ") != "a b" {
+	if err := Read(t.Context(), Command{Path: script(t, "echo a; echo b; printf c")}, each); err != nil ||
+		strings.Join(got, " ") != "a b" {
 		t.Errorf("%q %v", got, err)
 	}
 	if err := Read(t.Context(), Command{Path: script(t, "exit 1")}, each); err == nil {

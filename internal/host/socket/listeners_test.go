@@ -86,7 +86,8 @@ func TestListenersOfPods(t *testing.T) {
 			if test.unlink {
 				child.Env = append(child.Env, listenerEnv+"_UNLINK=1")
 			}
-			child.SysProcAttr = &syscall.SysProcAttr{Cloneflags: syscall.CLONE_NEWNS | syscall.CLONE_NEWNET, Pdeathsig: syscall.SIGKILL}
+			child.SysProcAttr = &syscall.SysProcAttr{Cloneflags: syscall.CLONE_NEWNS | syscall.CLONE_NEWNET,
+				Pdeathsig: syscall.SIGKILL}
 			out, err := child.StdoutPipe()
 			if err := errors.Join(err, child.Start()); err != nil {
 				t.Fatal(err)
@@ -121,7 +122,8 @@ func TestListenersBehindLink(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer os.RemoveAll(dir)
-	if err := errors.Join(os.MkdirAll(filepath.Join(dir, "disk/plugins"), 0o700), os.Symlink("disk", filepath.Join(dir, "kubelet"))); err != nil {
+	if err := errors.Join(os.MkdirAll(filepath.Join(dir, "disk/plugins"), 0o700),
+		os.Symlink("disk", filepath.Join(dir, "kubelet"))); err != nil {
 		t.Fatal(err)
 	}
 	l, err := net.Listen("unix", filepath.Join(dir, "disk/plugins/csi.sock"))
@@ -131,9 +133,10 @@ func TestListenersBehindLink(t *testing.T) {
 	defer l.Close()
 	h := &host.Host{Paths: host.Paths{InitPID: os.Getpid()}}
 	listeners, err := socket.Listeners(t.Context(), h, filepath.Join(dir, "kubelet/plugins"))
-	if want := filepath.Join(dir, "kubelet/plugins/csi.sock"); err != nil || !slices.ContainsFunc(listeners, func(l socket.Listener) bool {
-		return l.Inside && l.Path == want && l.PID == os.Getpid()
-	}) {
+	if want := filepath.Join(dir, "kubelet/plugins/csi.sock"); err != nil ||
+		!slices.ContainsFunc(listeners, func(l socket.Listener) bool {
+			return l.Inside && l.Path == want && l.PID == os.Getpid()
+		}) {
 		t.Errorf("%+v, %v", listeners, err)
 	}
 }
@@ -148,7 +151,8 @@ func TestMountedFrom(t *testing.T) {
 		}
 	}
 	h := &host.Host{Paths: host.Paths{InitPID: os.Getpid()}}
-	if at, err := mount.MountedFrom(t.Context(), h, filepath.Join(dir, "kept")); err != nil || at != (mount.MountedAt{}) {
+	if at, err := mount.MountedFrom(t.Context(), h, filepath.Join(dir, "kept")); err != nil ||
+		at != (mount.MountedAt{}) {
 		t.Fatalf("%+v, %v", at, err)
 	}
 	// Only in the mount namespace of another process, as a container's volume is.

@@ -46,7 +46,8 @@ func walkPlugins(root, dir string, depth int, sockets *[]kubelet.PluginSocket, s
 		switch {
 		case strings.HasPrefix(entry.Name(), "."):
 		case entry.IsDir() && depth > 0:
-			if err := walkPlugins(root, name, depth-1, sockets, shown); err != nil && !errors.Is(err, fs.ErrNotExist) && !errors.Is(err, unix.EXDEV) {
+			if err := walkPlugins(root, name, depth-1, sockets, shown); err != nil && !errors.Is(err, fs.ErrNotExist) &&
+				!errors.Is(err, unix.EXDEV) {
 				return err
 			}
 		case entry.Type() == fs.ModeSocket:
@@ -55,7 +56,8 @@ func walkPlugins(root, dir string, depth int, sockets *[]kubelet.PluginSocket, s
 			}
 			var stat unix.Stat_t
 			if unix.Fstatat(fd, entry.Name(), &stat, unix.AT_SYMLINK_NOFOLLOW) == nil {
-				*sockets = append(*sockets, kubelet.PluginSocket{Path: filepath.Join(shown, name), Inode: stat.Ino, Changed: stat.Ctim.Nano()})
+				*sockets = append(*sockets, kubelet.PluginSocket{Path: filepath.Join(shown, name), Inode: stat.Ino,
+					Changed: stat.Ctim.Nano()})
 			}
 		}
 	}

@@ -66,7 +66,8 @@ func TestPluginSockets(t *testing.T) {
 	got, err := PluginSockets((&host.Host{Paths: host.Paths{PluginRegistry: dir}}))
 	want := []kubelet.PluginSocket{{Path: filepath.Join(dir, "a-reg.sock")}, {Path: filepath.Join(dir, "sub/b.sock")}}
 	sorted := cmpopts.SortSlices(func(a, b kubelet.PluginSocket) bool { return a.Path < b.Path })
-	if diff := cmp.Diff(want, got, cmpopts.IgnoreFields(kubelet.PluginSocket{}, "Inode", "Changed"), sorted); diff != "" || err != nil {
+	if diff := cmp.Diff(want, got, cmpopts.IgnoreFields(kubelet.PluginSocket{}, "Inode", "Changed"),
+		sorted); diff != "" || err != nil {
 		t.Errorf("error %v (-want +got):\n%s", err, diff)
 	}
 	for _, socket := range got {
@@ -74,7 +75,8 @@ func TestPluginSockets(t *testing.T) {
 			t.Errorf("%+v has no identity", socket)
 		}
 	}
-	if _, err := PluginSockets((&host.Host{Paths: host.Paths{PluginRegistry: filepath.Join(dir, "none")}})); !errors.Is(err, fs.ErrNotExist) {
+	if _, err := PluginSockets((&host.Host{Paths: host.Paths{PluginRegistry: filepath.Join(dir, "none")}})); !errors.Is(
+		err, fs.ErrNotExist) {
 		t.Errorf("registry that is not there: %v", err)
 	}
 }
@@ -151,14 +153,17 @@ func TestPluginThatNeverAnswers(t *testing.T) {
 }
 
 func TestPluginInfoValidate(t *testing.T) {
-	good := kubelet.PluginInfo{Type: registration.CSIPlugin, Name: "ebs.csi.aws.com", Endpoint: "/x", Versions: []string{"1.0.0"}}
+	good := kubelet.PluginInfo{Type: registration.CSIPlugin, Name: "ebs.csi.aws.com", Endpoint: "/x",
+		Versions: []string{"1.0.0"}}
 	tests := []struct {
 		name string
 		edit func(i *kubelet.PluginInfo)
 		ok   bool
 	}{
 		{"good", func(*kubelet.PluginInfo) {}, true},
-		{"device plugin", func(i *kubelet.PluginInfo) { i.Type, i.Name = registration.DevicePlugin, "nvidia.com/gpu" }, true},
+		{"device plugin", func(i *kubelet.PluginInfo) {
+			i.Type, i.Name = registration.DevicePlugin, "nvidia.com/gpu"
+		}, true},
 		{"name with a slash", func(i *kubelet.PluginInfo) { i.Name = "../../etc" }, false},
 		{"empty name", func(i *kubelet.PluginInfo) { i.Name = "" }, false},
 		{"name too long", func(i *kubelet.PluginInfo) { i.Name = strings.Repeat("a", 64) }, false},

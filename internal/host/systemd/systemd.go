@@ -46,11 +46,13 @@ type Unit struct {
 
 	// Of failed units and of those that are to be started again.
 	Result string `json:"result"` // exit-code, signal, timeout, oom-kill …
-	Code   int32  `json:"code"`   // how the main process of a service ended: CLD_EXITED (1) and the like; 0: not, or there was none
-	Status int32  `json:"status"` // exit code or signal
+	// how the main process of a service ended: CLD_EXITED (1) and the like; 0: not, or there was none
+	Code   int32 `json:"code"`
+	Status int32 `json:"status"` // exit code or signal
 
 	// Of services that run or are to be started again.
-	Restarts uint32 `json:"restarts"` // NRestarts: by systemd itself since somebody else has started it; since systemd 235
+	// NRestarts: by systemd itself since somebody else has started it; since systemd 235
+	Restarts uint32 `json:"restarts"`
 }
 
 // Where systemd is.
@@ -234,7 +236,8 @@ func (a systemdAsk) describe(listed []listedUnit, wanted func(listedUnit) []stri
 	for i, u := range listed {
 		for _, name := range wanted(u) {
 			kind, property, _ := strings.Cut(name, ".")
-			calls = append(calls, busCall{systemdName, u.path, busName + ".Properties", "Get", []any{systemdName + "." + kind, property}})
+			calls = append(calls, busCall{systemdName, u.path, busName + ".Properties", "Get",
+				[]any{systemdName + "." + kind, property}})
 			of = append(of, i)
 		}
 	}

@@ -137,7 +137,8 @@ func (r *busReplying) units(units ...[3]string) {
 	at := len(r.body)
 	for _, u := range units {
 		r.body.align(8)
-		for _, text := range []string{u[0], "described", "loaded", u[1], u[2], "", "/org/freedesktop/systemd1/unit/" + u[0]} {
+		for _, text := range []string{u[0], "described", "loaded", u[1], u[2], "", "/org/freedesktop/systemd1/unit/" +
+			u[0]} {
 			r.body.text(text)
 		}
 		r.body.number(0)
@@ -158,9 +159,11 @@ func wellBehaved(call busMessage, out *busReplying) {
 	first, second := callTexts(call)
 	switch {
 	case first == "failed":
-		out.units([3]string{"b.service", "failed", "failed"}, [3]string{"a.mount", "failed", "failed"}, [3]string{"gone.scope", "failed", "failed"})
+		out.units([3]string{"b.service", "failed", "failed"}, [3]string{"a.mount", "failed", "failed"},
+			[3]string{"gone.scope", "failed", "failed"})
 	case first == "active":
-		out.units([3]string{"loop.service", "activating", "auto-restart"}, [3]string{"once.service", "active", "exited"})
+		out.units([3]string{"loop.service", "activating", "auto-restart"}, [3]string{"once.service", "active",
+			"exited"})
 	case second == "StateChangeTimestamp":
 		out.variant("t")
 		out.body.align(8)
@@ -202,11 +205,13 @@ func callTexts(call busMessage) (first, second string) {
 
 func TestSystemdUnits(t *testing.T) {
 	since := time.UnixMicro(1_700_000_000_000_000).UTC()
-	failed := Unit{Active: "failed", Sub: "failed", Since: since, Transient: true, TriggeredBy: []string{"b.timer"}, Result: "exit-code"}
+	failed := Unit{Active: "failed", Sub: "failed", Since: since, Transient: true, TriggeredBy: []string{"b.timer"},
+		Result: "exit-code"}
 	a, b := failed, failed
 	a.Name, b.Name = "a.mount", "b.service"
 	b.Code, b.Status = 1, 203
-	loop := Unit{Name: "loop.service", Active: "activating", Sub: "auto-restart", Result: "exit-code", Code: 1, Status: 203, Restarts: 41}
+	loop := Unit{Name: "loop.service", Active: "activating", Sub: "auto-restart", Result: "exit-code", Code: 1,
+		Status: 203, Restarts: 41}
 	want := Units{Failed: []Unit{a, b}, Running: []Unit{loop}}
 
 	got, err := fakeBus{answer: wellBehaved}.listen(t).door().Units(t.Context())
@@ -242,7 +247,8 @@ func TestSystemdManyFailed(t *testing.T) {
 		if first, _ := callTexts(call); first == "failed" {
 			var units [][3]string
 			for i := range maxFailedUnits + 20 {
-				units = append(units, [3]string{string(rune('a'+i%26)) + "-" + strings.Repeat("x", i) + ".target", "failed", "failed"})
+				units = append(units, [3]string{string(rune('a'+i%26)) + "-" + strings.Repeat("x", i) + ".target",
+					"failed", "failed"})
 			}
 			out.units(units...)
 			return
@@ -270,9 +276,12 @@ func TestSystemdBroken(t *testing.T) {
 		{"cut off", fakeBus{replies: reply[:len(reply)-2]}, "unexpected EOF"},
 		{"garbage", fakeBus{replies: bytes.Repeat([]byte("garbage "), 10)}, "a message of"},
 		{"huge", fakeBus{replies: huge}, "bytes"},
-		{"endless signals", fakeBus{replies: bytes.Repeat((&busReplying{serial: 99}).bytes(), 1<<20)}, "more than 16777216 bytes"},
+		{"endless signals", fakeBus{replies: bytes.Repeat((&busReplying{serial: 99}).bytes(), 1<<20)},
+			"more than 16777216 bytes"},
 		{"another type", fakeBus{replies: reply}, `list units: of type "s"`},
-		{"a failure", fakeBus{answer: func(_ busMessage, out *busReplying) { out.errorName = "org.freedesktop.DBus.Error.AccessDenied" }}, "AccessDenied"},
+		{"a failure", fakeBus{answer: func(_ busMessage, out *busReplying) {
+			out.errorName = "org.freedesktop.DBus.Error.AccessDenied"
+		}}, "AccessDenied"},
 		{"a property of another type", fakeBus{answer: func(call busMessage, out *busReplying) {
 			if _, property := callTexts(call); property == "NRestarts" {
 				out.variant("s")
@@ -310,7 +319,8 @@ func TestSystemdSilent(t *testing.T) {
 		t.Errorf("nobody listens: %v", err)
 	}
 	p.private = filepath.Join(p.booted, "none")
-	if _, err := p.door().Units(t.Context()); err == nil || errors.Is(err, ErrSystemdSilent) || !strings.Contains(err.Error(), p.bus) {
+	if _, err := p.door().Units(t.Context()); err == nil || errors.Is(err, ErrSystemdSilent) ||
+		!strings.Contains(err.Error(), p.bus) {
 		t.Errorf("neither socket: %v", err)
 	}
 	p.booted += "/none"
@@ -340,7 +350,8 @@ func FuzzBusMessage(f *testing.F) {
 		if units, err := parseUnits(message); err == nil && len(units) > len(data) {
 			t.Errorf("%d units of %d bytes", len(units), len(data))
 		}
-		for _, property := range []string{"StateChangeTimestamp", "Transient", "TriggeredBy", "Result", "ExecMainCode", "NRestarts"} {
+		for _, property := range []string{"StateChangeTimestamp", "Transient", "TriggeredBy", "Result", "ExecMainCode",
+			"NRestarts"} {
 			var unit Unit
 			_ = unit.set(property, message)
 		}

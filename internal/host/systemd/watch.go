@@ -110,11 +110,14 @@ func (w systemdWatch) listen(ctx context.Context) (*busConn, error) {
 	calls := []busCall{call(bus, "Hello")}
 	const from = "type='signal',sender='" + systemdName + "',"
 	for _, result := range []string{"failed", "timeout", "dependency"} {
-		calls = append(calls, call(bus, "AddMatch", from+"interface='"+systemdName+".Manager',member='JobRemoved',arg3='"+result+"'"))
+		calls = append(calls, call(bus, "AddMatch", from+"interface='"+systemdName+
+			".Manager',member='JobRemoved',arg3='"+result+"'"))
 	}
 	calls = append(calls,
-		call(bus, "AddMatch", from+"interface='"+busName+".Properties',member='PropertiesChanged',arg0='"+systemdName+".Service'"),
-		call(busCall{destination: systemdName, path: "/org/freedesktop/systemd1", face: systemdName + ".Manager"}, "Subscribe"))
+		call(bus, "AddMatch", from+"interface='"+busName+".Properties',member='PropertiesChanged',arg0='"+systemdName+
+			".Service'"),
+		call(busCall{destination: systemdName, path: "/org/freedesktop/systemd1", face: systemdName + ".Manager"},
+			"Subscribe"))
 	replies, err := conn.ask(calls...)
 	for _, reply := range replies {
 		err = errors.Join(err, reply.err)

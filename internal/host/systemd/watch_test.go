@@ -84,7 +84,8 @@ func (b *tellingBus) watch() systemdWatch {
 			go b.serve(conn, b.signals[min(n, len(b.signals))-1])
 		}
 	}()
-	return systemdWatch{paths: p, gap: 20 * time.Millisecond, longest: 160 * time.Millisecond, failing: map[string]bool{}}
+	return systemdWatch{paths: p, gap: 20 * time.Millisecond, longest: 160 * time.Millisecond,
+		failing: map[string]bool{}}
 }
 
 // serve answers calls until the watcher has subscribed.
@@ -134,7 +135,8 @@ func TestSystemdSignals(t *testing.T) {
 		{"another signal", busSignal("/", "UnitNew", "so", nil), false},
 		{"another body", busSignal("/", "PropertiesChanged", "s", nil), false},
 		{"nothing changed", busSignal("/", "PropertiesChanged", "sa{sv}as", nil), false},
-		{"Result at the very end", busSignal("/", "PropertiesChanged", "sa{sv}as", cut[len(cut)-24:len(cut)-16]), false},
+		{"Result at the very end", busSignal("/", "PropertiesChanged", "sa{sv}as", cut[len(cut)-24:len(cut)-16]),
+			false},
 	} {
 		message, err := parseBusMessage(tt.signal)
 		if err != nil {
@@ -209,7 +211,9 @@ func TestWatchSystemdBroken(t *testing.T) {
 			}
 		})
 	}
-	w := fakeBus{answer: func(_ busMessage, out *busReplying) { out.errorName = "org.freedesktop.DBus.Error.AccessDenied" }}.watch(t)
+	w := fakeBus{answer: func(_ busMessage, out *busReplying) {
+		out.errorName = "org.freedesktop.DBus.Error.AccessDenied"
+	}}.watch(t)
 	if err := w.run(t.Context(), func() {}); err == nil || !strings.Contains(err.Error(), "AccessDenied") {
 		t.Errorf("refused: %v", err)
 	}

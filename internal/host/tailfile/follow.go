@@ -43,7 +43,8 @@ const (
 // that is replaced or truncated is read from its beginning; the old one is read to its end first. caughtUp is called
 // when the end was reached first. It refuses a file on a foreign mount, which could hang the agent, and what is no
 // regular file.
-func FollowFile(ctx context.Context, h *host.Host, name string, from FilePlace, each func(line []byte, at FilePlace), caughtUp func()) error {
+func FollowFile(ctx context.Context, h *host.Host, name string, from FilePlace, each func(line []byte, at FilePlace),
+	caughtUp func()) error {
 	f := &follower{name: name, path: h.Files.Path(name), each: each}
 	if err := refuseForeign(h, f.path); err != nil {
 		return err
@@ -78,7 +79,8 @@ func FollowFile(ctx context.Context, h *host.Host, name string, from FilePlace, 
 // foreignKind reports whether a type of filesystem is one that somebody else serves: it may hang whoever reads.
 func foreignKind(kind string) bool {
 	return strings.HasPrefix(kind, "fuse") || slices.Contains([]string{
-		"nfs", "nfs4", "cifs", "smb3", "ceph", "9p", "glusterfs", "lustre", "afs", "gpfs", "beegfs", "ocfs2", "gfs2", "autofs",
+		"nfs", "nfs4", "cifs", "smb3", "ceph", "9p", "glusterfs", "lustre", "afs", "gpfs", "beegfs", "ocfs2", "gfs2",
+		"autofs",
 	}, kind)
 }
 

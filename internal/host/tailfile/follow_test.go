@@ -120,7 +120,8 @@ func TestFollowFileThatIsLarge(t *testing.T) {
 	}
 	synctest.Test(t, func(t *testing.T) {
 		f := startTail(t, name, tailfile.FilePlace{})
-		if n := len(f.lines); n < 16<<10-1 || n > 16<<10 || !strings.HasPrefix(f.lines[0], "04 ") && !strings.HasPrefix(f.lines[0], "03 ") {
+		if n := len(f.lines); n < 16<<10-1 || n > 16<<10 || !strings.HasPrefix(f.lines[0], "04 ") &&
+			!strings.HasPrefix(f.lines[0], "03 ") {
 			t.Errorf("%d lines, the first is %q", n, f.lines[0][:4])
 		}
 		if err := f.stop(); err != nil {
@@ -136,9 +137,11 @@ func TestFollowFileRefuses(t *testing.T) {
 		t.Fatal(err)
 	}
 	for name, want := range map[string]string{
-		filepath.Join(dir, "absent"): "no such file", pipe: "not a regular file", "/dev/null": "not a regular file", dir: "not a regular file",
+		filepath.Join(dir, "absent"): "no such file", pipe: "not a regular file", "/dev/null": "not a regular file",
+		dir: "not a regular file",
 	} {
-		err := tailfile.FollowFile(t.Context(), here(), name, tailfile.FilePlace{}, func([]byte, tailfile.FilePlace) {}, func() { t.Error("caught up") })
+		err := tailfile.FollowFile(t.Context(), here(), name, tailfile.FilePlace{}, func([]byte, tailfile.FilePlace) {},
+			func() { t.Error("caught up") })
 		if err == nil || !strings.Contains(err.Error(), want) || !strings.Contains(err.Error(), name) {
 			t.Errorf("%s: %v", name, err)
 		}
@@ -147,7 +150,8 @@ func TestFollowFileRefuses(t *testing.T) {
 
 func TestFollowFileOnAHungMount(t *testing.T) {
 	dir := hosttest.HangingFUSE(t)
-	err := tailfile.FollowFile(t.Context(), here(), filepath.Join(dir, "log"), tailfile.FilePlace{}, func([]byte, tailfile.FilePlace) {}, func() {})
+	err := tailfile.FollowFile(t.Context(), here(), filepath.Join(dir, "log"), tailfile.FilePlace{},
+		func([]byte, tailfile.FilePlace) {}, func() {})
 	if err == nil || !strings.Contains(err.Error(), "fuse.hang mount") {
 		t.Error(err)
 	}

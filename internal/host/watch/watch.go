@@ -82,7 +82,8 @@ func CancelDescriptor(ctx context.Context) (fd int, release func(), err error) {
 	written := make(chan struct{})
 	stop := context.AfterFunc(ctx, func() {
 		defer close(written)
-		_, _ = unix.Write(fd, []byte{1, 0, 0, 0, 0, 0, 0, 1}) // non-zero in either byte order; fails only when readable already
+		// non-zero in either byte order; fails only when readable already
+		_, _ = unix.Write(fd, []byte{1, 0, 0, 0, 0, 0, 0, 1})
 	})
 	return fd, func() {
 		if !stop() {

@@ -15,7 +15,9 @@ import (
 
 func TestWatchMounts(t *testing.T) {
 	need.Root(t, "mounts a tmpfs")
-	calls := hosttest.WatchCalls(t, func(ctx context.Context, changed func()) error { return watch.WatchMounts(ctx, os.Getpid(), changed) })
+	calls := hosttest.WatchCalls(t, func(ctx context.Context, changed func()) error {
+		return watch.WatchMounts(ctx, os.Getpid(), changed)
+	})
 	dir := t.TempDir()
 	hosttest.Until(t, calls, "mount and unmount", func() {
 		if err := unix.Mount("nodeagent-test", dir, "tmpfs", 0, "size=4k"); err != nil {
@@ -32,7 +34,9 @@ func TestWatchMounts(t *testing.T) {
 
 func TestWatchDir(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "plugins")
-	calls := hosttest.WatchCalls(t, func(ctx context.Context, changed func()) error { return watch.WatchDir(ctx, dir, changed) })
+	calls := hosttest.WatchCalls(t, func(ctx context.Context, changed func()) error {
+		return watch.WatchDir(ctx, dir, changed)
+	})
 	must := func(err error) {
 		t.Helper()
 		if err != nil {

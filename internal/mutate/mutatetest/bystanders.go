@@ -124,8 +124,10 @@ func (b *Bystanders) staticPod() {
 	n, uid := b.node, Hex(b.node.t, 32)
 	annotations := map[string]string{"kubernetes.io/config.hash": uid, "kubernetes.io/config.source": "file"}
 	pod := corev1.Pod{
-		ObjectMeta: metav1.ObjectMeta{UID: types.UID(uid), Namespace: "kube-system", Name: "etcd-" + NodeName, Annotations: annotations},
-		Spec:       corev1.PodSpec{NodeName: NodeName, HostNetwork: true}, Status: corev1.PodStatus{Phase: corev1.PodRunning},
+		ObjectMeta: metav1.ObjectMeta{UID: types.UID(uid), Namespace: "kube-system", Name: "etcd-" + NodeName,
+			Annotations: annotations},
+		Spec:   corev1.PodSpec{NodeName: NodeName, HostNetwork: true},
+		Status: corev1.PodStatus{Phase: corev1.PodRunning},
 	}
 	b.Kubelet = append(b.Kubelet, pod)
 	mirror := *pod.DeepCopy()
@@ -135,7 +137,8 @@ func (b *Bystanders) staticPod() {
 	b.process(uid, n.Cgroups(uid, Hex(n.t, 64)))
 	n.Write(n.PodDir(uid, "etc-hosts"), "127.0.0.1 localhost\n")
 	if dir := n.Host.Paths.StaticPods; dir != "" {
-		n.Write(filepath.Join(dir, "etcd.yaml"), "apiVersion: v1\nkind: Pod\nmetadata: {name: etcd, namespace: kube-system}\n")
+		n.Write(filepath.Join(dir, "etcd.yaml"), "apiVersion: v1\nkind: Pod\nmetadata: {name: etcd, namespace: "+
+			"kube-system}\n")
 	}
 }
 
@@ -172,7 +175,8 @@ func (b *Bystanders) startingPod() {
 func (b *Bystanders) attachment(uid, id, name, address string) {
 	n := b.node
 	pin := n.Pin(filepath.Join(n.Dir, "netns", "cni-"+UID(n.t))).Path
-	args := fmt.Sprintf(`[["IgnoreUnknown","1"],["K8S_POD_NAMESPACE","default"],["K8S_POD_NAME",%q],["K8S_POD_UID",%q]]`, name, uid)
+	args := fmt.Sprintf(
+		`[["IgnoreUnknown","1"],["K8S_POD_NAMESPACE","default"],["K8S_POD_NAME",%q],["K8S_POD_UID",%q]]`, name, uid)
 	n.Write(filepath.Join(n.Host.Paths.CNICacheDir, "results", "bystanders-"+id+"-eth0"), fmt.Sprintf(
 		`{"kind":"cniCacheV1","containerId":%q,"ifName":"eth0","networkName":"bystanders","netns":%q,"cniArgs":%s,"result":`+
 			`{"cniVersion":"0.4.0","interfaces":[{"name":"eth0","sandbox":%q}],"ips":[{"version":"4","interface":0,"address":%q}]}}`,
@@ -191,7 +195,8 @@ func (b *Bystanders) foreignKubelet() {
 // otherEngines are containers that are no pod's: docker's, podman's, and such as people start.
 func (b *Bystanders) otherEngines() {
 	n := b.node
-	for _, name := range []string{"docker/" + Hex(n.t, 64), "machine.slice/libpod-" + Hex(n.t, 64) + ".scope", "default/mine"} {
+	for _, name := range []string{"docker/" + Hex(n.t, 64), "machine.slice/libpod-" + Hex(n.t, 64) + ".scope",
+		"default/mine"} {
 		b.process("", n.cgroupsAt(name))
 	}
 }

@@ -55,8 +55,11 @@ func (c Census) Network(node string) Census {
 				continue
 			}
 		case "file":
-			if strings.HasPrefix(text, "d") || base == "lock" || strings.HasPrefix(base, "last_reserved") || !slices.ContainsFunc(
-				[]string{"netns", "cni"}, func(dir string) bool { return mount.Below(what, filepath.Join(node, dir)) }) {
+			if strings.HasPrefix(text, "d") || base == "lock" || strings.HasPrefix(base, "last_reserved") ||
+				!slices.ContainsFunc(
+					[]string{"netns", "cni"}, func(dir string) bool {
+						return mount.Below(what, filepath.Join(node, dir))
+					}) {
 				continue
 			}
 		case "cgroup":
@@ -88,7 +91,8 @@ func (n *Node) countLinks(c Census) {
 	}
 	for _, link := range links {
 		a := link.Attrs()
-		c[fmt.Sprintf("link %d", a.Index)] = fmt.Sprint(link.Type(), a.Name, a.ParentIndex, a.MasterIndex, a.NetNsID, a.HardwareAddr)
+		c[fmt.Sprintf("link %d", a.Index)] = fmt.Sprint(link.Type(), a.Name, a.ParentIndex, a.MasterIndex, a.NetNsID,
+			a.HardwareAddr)
 	}
 	for _, tool := range []string{"iptables-save", "ip6tables-save"} {
 		rules, err := exec.Command(tool).Output()
@@ -96,7 +100,8 @@ func (n *Node) countLinks(c Census) {
 			continue // without it no plugin makes rules
 		}
 		for line := range strings.Lines(string(rules)) {
-			chain, _, made := strings.Cut(line, " - [") // what follows are its counters; those of the kernel have a policy
+			// what follows are its counters; those of the kernel have a policy
+			chain, _, made := strings.Cut(line, " - [")
 			if made || strings.HasPrefix(line, "-A ") {
 				c[tool+" "+strings.TrimSpace(chain)] = ""
 			}

@@ -52,7 +52,8 @@ func StartContainerd(t testing.TB) *Containerd {
 		t.Fatal(err)
 	}
 	c := &Containerd{
-		t: t, Dir: dir, Socket: filepath.Join(dir, "s.sock"), ConfDir: filepath.Join(dir, "net.d"), BinDir: filepath.Join(dir, "bin"),
+		t: t, Dir: dir, Socket: filepath.Join(dir, "s.sock"), ConfDir: filepath.Join(dir, "net.d"),
+		BinDir: filepath.Join(dir, "bin"),
 	}
 	t.Cleanup(func() { c.stop() })
 	c.write("config.toml", c.config())
@@ -80,7 +81,8 @@ func StartContainerd(t testing.TB) *Containerd {
 	c.ready()
 	t.Cleanup(c.removeAll)
 	archive := c.write("image.tar", string(imageArchive(t)))
-	if out, err := exec.Command("ctr", "-a", c.Socket, "-n", "k8s.io", "image", "import", archive).CombinedOutput(); err != nil {
+	if out, err := exec.Command("ctr", "-a", c.Socket, "-n", "k8s.io", "image", "import",
+		archive).CombinedOutput(); err != nil {
 		t.Fatalf("import image: %v: %s", err, out)
 	}
 	return c
@@ -155,11 +157,13 @@ func (c *Containerd) Sandbox(uid, cgroupParent string, cni bool) *cri.PodSandbox
 	if cni {
 		mode = cri.NamespaceMode_POD
 	}
-	answer, err := c.Client.RunPodSandbox(c.t.Context(), &cri.RunPodSandboxRequest{Config: c.podConfig(uid, cgroupParent, mode)})
+	answer, err := c.Client.RunPodSandbox(c.t.Context(),
+		&cri.RunPodSandboxRequest{Config: c.podConfig(uid, cgroupParent, mode)})
 	if err != nil {
 		c.t.Fatal(err)
 	}
-	list, err := c.Client.ListPodSandbox(c.t.Context(), &cri.ListPodSandboxRequest{Filter: &cri.PodSandboxFilter{Id: answer.PodSandboxId}})
+	list, err := c.Client.ListPodSandbox(c.t.Context(),
+		&cri.ListPodSandboxRequest{Filter: &cri.PodSandboxFilter{Id: answer.PodSandboxId}})
 	if err != nil || len(list.Items) != 1 {
 		c.t.Fatalf("sandbox %s: %v, %v", answer.PodSandboxId, list, err)
 	}
@@ -171,7 +175,8 @@ func (c *Containerd) podConfig(uid, cgroupParent string, mode cri.NamespaceMode)
 	return &cri.PodSandboxConfig{
 		Metadata: &cri.PodSandboxMetadata{Name: "p-" + uid[:8], Namespace: "default", Uid: uid},
 		Labels: map[string]string{
-			"io.kubernetes.pod.uid": uid, "io.kubernetes.pod.namespace": "default", "io.kubernetes.pod.name": "p-" + uid[:8],
+			"io.kubernetes.pod.uid": uid, "io.kubernetes.pod.namespace": "default", "io.kubernetes.pod.name": "p-" +
+				uid[:8],
 		},
 		Linux: &cri.LinuxPodSandboxConfig{
 			CgroupParent:    cgroupParent,
@@ -195,10 +200,12 @@ func (c *Containerd) Container(sandbox *cri.PodSandbox, cgroupParent string) *cr
 	if err != nil {
 		c.t.Fatal(err)
 	}
-	if _, err := c.Client.StartContainer(c.t.Context(), &cri.StartContainerRequest{ContainerId: made.ContainerId}); err != nil {
+	if _, err := c.Client.StartContainer(c.t.Context(),
+		&cri.StartContainerRequest{ContainerId: made.ContainerId}); err != nil {
 		c.t.Fatal(err)
 	}
-	list, err := c.Client.ListContainers(c.t.Context(), &cri.ListContainersRequest{Filter: &cri.ContainerFilter{Id: made.ContainerId}})
+	list, err := c.Client.ListContainers(c.t.Context(),
+		&cri.ListContainersRequest{Filter: &cri.ContainerFilter{Id: made.ContainerId}})
 	if err != nil || len(list.Containers) != 1 {
 		c.t.Fatalf("container %s: %v, %v", made.ContainerId, list, err)
 	}
@@ -253,10 +260,12 @@ func imageArchive(t testing.TB) []byte {
 	layer := tarball(t, map[string][]byte{"busybox": busybox}, []string{"busybox"})
 	sum := sha256.Sum256(layer)
 	config := mustJSON(t, map[string]any{
-		"architecture": runtime.GOARCH, "os": "linux", "config": map[string]any{"Entrypoint": []string{"/busybox", "sleep", "100000"}},
+		"architecture": runtime.GOARCH, "os": "linux",
+		"config": map[string]any{"Entrypoint": []string{"/busybox", "sleep", "100000"}},
 		"rootfs": map[string]any{"type": "layers", "diff_ids": []string{"sha256:" + hex.EncodeToString(sum[:])}},
 	})
-	manifest := mustJSON(t, []map[string]any{{"Config": "config.json", "RepoTags": []string{Image}, "Layers": []string{"layer.tar"}}})
+	manifest := mustJSON(t, []map[string]any{{"Config": "config.json", "RepoTags": []string{Image},
+		"Layers": []string{"layer.tar"}}})
 	return tarball(t, map[string][]byte{"layer.tar": layer, "config.json": config, "manifest.json": manifest},
 		[]string{"layer.tar", "config.json", "manifest.json"})
 }

@@ -51,7 +51,8 @@ func (b *Bystanders) Engines(c *Containerd) {
 }
 
 func podLabels(kind, uid string) []string {
-	return []string{"io.cri-containerd.kind=" + kind, "io.kubernetes.pod.uid=" + uid, "io.kubernetes.pod.namespace=default"}
+	return []string{"io.cri-containerd.kind=" + kind, "io.kubernetes.pod.uid=" + uid,
+		"io.kubernetes.pod.namespace=default"}
 }
 
 // run starts a container with a lease of its name. Its cgroup is below parent in the node's corner.
@@ -90,7 +91,8 @@ func (e engines) run(namespace, id, parent string, labels ...string) {
 
 // in names the namespace of a call. Cleanups make some, too.
 func (e engines) in(namespace string) context.Context {
-	return metadata.AppendToOutgoingContext(context.WithoutCancel(e.node.t.Context()), "containerd-namespace", namespace)
+	return metadata.AppendToOutgoingContext(context.WithoutCancel(e.node.t.Context()), "containerd-namespace",
+		namespace)
 }
 
 // census is all that containerd knows in the namespaces of others, and what of it CRI does not know in Kubernetes' own.
@@ -132,7 +134,8 @@ func (e engines) count(c Census, namespace string) error {
 
 // countOne adds the snapshot of a container, where it is mounted, its process and its shim.
 func (e engines) countOne(ctx context.Context, c Census, name string, one *containers.Container) error {
-	snapshot, err := snapshots.NewSnapshotsClient(e.api).Mounts(ctx, &snapshots.MountsRequest{Snapshotter: one.Snapshotter, Key: one.SnapshotKey})
+	snapshot, err := snapshots.NewSnapshotsClient(e.api).Mounts(ctx,
+		&snapshots.MountsRequest{Snapshotter: one.Snapshotter, Key: one.SnapshotKey})
 	if err != nil {
 		return err
 	}

@@ -68,7 +68,8 @@ func (n *Node) Attach(uid, netns string) Attached {
 		Args: [][2]string{
 			{"IgnoreUnknown", "1"}, {"K8S_POD_NAMESPACE", "default"}, {"K8S_POD_NAME", "p"}, {"K8S_POD_UID", uid},
 		},
-		CapabilityArgs: map[string]any{"portMappings": []map[string]any{{"hostPort": 38080, "containerPort": 80, "protocol": "tcp"}}},
+		CapabilityArgs: map[string]any{"portMappings": []map[string]any{{"hostPort": 38080, "containerPort": 80,
+			"protocol": "tcp"}}},
 	})
 	if err != nil {
 		n.t.Fatal(err)

@@ -58,7 +58,8 @@ func (n *Node) cgroup(point, dir string) {
 		at = filepath.Join(at, part)
 		n.Mkdir(at)
 		for _, file := range []string{"cpuset.cpus", "cpuset.mems"} {
-			if value, err := os.ReadFile(filepath.Join(parent, file)); err == nil && len(strings.TrimSpace(string(value))) > 0 {
+			if value, err := os.ReadFile(filepath.Join(parent, file)); err == nil &&
+				len(strings.TrimSpace(string(value))) > 0 {
 				_ = os.WriteFile(filepath.Join(at, file), value, 0)
 			}
 		}
@@ -68,7 +69,8 @@ func (n *Node) cgroup(point, dir string) {
 // removeCgroups removes a cgroup and all below it, killing what is left in them.
 func removeCgroups(dir string) {
 	for _, file := range []string{"freezer.state", "cgroup.freeze"} {
-		_ = os.WriteFile(filepath.Join(dir, file), []byte(map[string]string{"freezer.state": "THAWED", "cgroup.freeze": "0"}[file]), 0)
+		_ = os.WriteFile(filepath.Join(dir, file),
+			[]byte(map[string]string{"freezer.state": "THAWED", "cgroup.freeze": "0"}[file]), 0)
 	}
 	entries, _ := os.ReadDir(dir)
 	for _, entry := range entries {

@@ -91,7 +91,8 @@ func (n *Node) Table(pid int) map[int]string {
 // script runs in it first. The propagation is that of unshare(1): unchanged, slave, private.
 func (n *Node) Namespace(propagation, script string) int {
 	n.t.Helper()
-	process := exec.Command("unshare", "-m", "--propagation", propagation, "/bin/sh", "-ec", script+"\necho ready; exec sleep 600")
+	process := exec.Command("unshare", "-m", "--propagation", propagation, "/bin/sh", "-ec", script+
+		"\necho ready; exec sleep 600")
 	process.Stderr = os.Stderr
 	out, err := process.StdoutPipe()
 	if err != nil {

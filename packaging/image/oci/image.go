@@ -69,7 +69,8 @@ func (i Image) layer(p Program) (layer, error) {
 	var plain bytes.Buffer
 	archive := tar.NewWriter(&plain)
 	for _, dir := range parents(i.Path) {
-		if err := archive.WriteHeader(&tar.Header{Typeflag: tar.TypeDir, Name: dir + "/", Mode: 0o755, ModTime: i.Created, Format: tar.FormatPAX}); err != nil {
+		if err := archive.WriteHeader(&tar.Header{Typeflag: tar.TypeDir, Name: dir + "/", Mode: 0o755,
+			ModTime: i.Created, Format: tar.FormatPAX}); err != nil {
 			return layer{}, err
 		}
 	}
@@ -133,7 +134,8 @@ func digest(data []byte) string {
 }
 
 func addFile(archive *tar.Writer, name string, mode int64, modified time.Time, data []byte) error {
-	header := &tar.Header{Typeflag: tar.TypeReg, Name: name, Mode: mode, Size: int64(len(data)), ModTime: modified, Format: tar.FormatPAX}
+	header := &tar.Header{Typeflag: tar.TypeReg, Name: name, Mode: mode, Size: int64(len(data)), ModTime: modified,
+		Format: tar.FormatPAX}
 	if err := archive.WriteHeader(header); err != nil {
 		return err
 	}

@@ -34,7 +34,8 @@ func program(t *testing.T, architecture string) string {
 }
 
 func image() Image {
-	return Image{Reference: "registry.example.com:5000/tools/nodeagent:1.0", Path: "/usr/bin/nodeagent", Version: "1.0", Source: "https://example.com"}
+	return Image{Reference: "registry.example.com:5000/tools/nodeagent:1.0", Path: "/usr/bin/nodeagent", Version: "1.0",
+		Source: "https://example.com"}
 }
 
 // files reads an archive.
@@ -97,7 +98,8 @@ func TestWrite(t *testing.T) {
 		archive := files(t, &first)
 		index := decode[document](t, []byte(archive["index.json"]))
 		top := index.Manifests[0]
-		if diff := cmp.Diff(map[string]string{annotationTag: "1.0", annotationName: image().Reference}, top.Annotations); diff != "" {
+		if diff := cmp.Diff(map[string]string{annotationTag: "1.0", annotationName: image().Reference},
+			top.Annotations); diff != "" {
 			t.Error(diff)
 		}
 		manifests := []descriptor{top}
@@ -139,7 +141,8 @@ func checkManifest(t *testing.T, archive map[string]string, m descriptor, want P
 		t.Errorf("configuration %+v is not of this layer", config)
 	}
 	inside := files(t, bytes.NewReader(plain))
-	if diff := cmp.Diff(map[string]string{"usr/": "", "usr/bin/": "", "usr/bin/nodeagent": string(want.Data)}, inside); diff != "" {
+	if diff := cmp.Diff(map[string]string{"usr/": "", "usr/bin/": "", "usr/bin/nodeagent": string(want.Data)},
+		inside); diff != "" {
 		t.Error("the image does not hold the one program and nothing else")
 	}
 	if diff := cmp.Diff([]string{"/usr/bin/nodeagent"}, config.Config.Entrypoint); diff != "" {

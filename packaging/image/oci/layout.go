@@ -79,7 +79,8 @@ func (i Image) Write(w io.Writer, programs ...Program) error {
 		}
 	}
 	top.Annotations = map[string]string{annotationTag: tag, annotationName: name + ":" + tag}
-	if err := l.json("index.json", document{SchemaVersion: 2, MediaType: typeIndex, Manifests: []descriptor{top}}); err != nil {
+	if err := l.json("index.json", document{SchemaVersion: 2, MediaType: typeIndex,
+		Manifests: []descriptor{top}}); err != nil {
 		return err
 	}
 	if err := l.json("oci-layout", map[string]string{"imageLayoutVersion": "1.0.0"}); err != nil {
@@ -115,13 +116,15 @@ func (l layout) platform(p Program, docker bool) (descriptor, error) {
 	}
 	if docker {
 		err := l.json("manifest.json", []map[string]any{{
-			"Config": blobPath(configBlob.Digest), "RepoTags": []string{l.image.Reference}, "Layers": []string{blobPath(layerBlob.Digest)},
+			"Config": blobPath(configBlob.Digest), "RepoTags": []string{l.image.Reference},
+			"Layers": []string{blobPath(layerBlob.Digest)},
 		}})
 		if err != nil {
 			return descriptor{}, err
 		}
 	}
-	d, err := l.document(document{MediaType: typeManifest, Config: &configBlob, Layers: []descriptor{layerBlob}, Annotations: l.image.annotations()})
+	d, err := l.document(document{MediaType: typeManifest, Config: &configBlob, Layers: []descriptor{layerBlob},
+		Annotations: l.image.annotations()})
 	d.Platform = &platform{p.Architecture, "linux"}
 	return d, err
 }

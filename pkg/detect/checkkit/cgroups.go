@@ -21,7 +21,8 @@ import (
 // which is two small reads; the mount table of a node with many pods is megabytes.
 func ControllerHierarchy(h *host.Host, controller string) (cgroup.CgroupHierarchy, error) {
 	mount := h.Paths.CgroupMount
-	if text, err := h.Files.Text(path.Join(mount, "cgroup.controllers")); err == nil && slices.Contains(strings.Fields(text), controller) {
+	if text, err := h.Files.Text(path.Join(mount, "cgroup.controllers")); err == nil &&
+		slices.Contains(strings.Fields(text), controller) {
 		return cgroup.CgroupHierarchy{Point: mount, V2: true}, nil
 	}
 	v1 := path.Join(mount, controller)
@@ -41,7 +42,8 @@ func DeadlineError(ctx context.Context, hierarchy cgroup.CgroupHierarchy) error 
 
 // WalkSlices calls visit with the cgroups below dir, the root or one above pods: with slices, into which it descends,
 // and with the units in them, which are all others but pods. A path is that below the hierarchy's root.
-func WalkSlices(files host.Files, root, dir string, abovePods map[string]bool, visit func(path string, slice bool) error) error {
+func WalkSlices(files host.Files, root, dir string, abovePods map[string]bool,
+	visit func(path string, slice bool) error) error {
 	entries, _, err := files.Entries(path.Join(root, dir))
 	if IsGone(err) {
 		return nil
@@ -92,7 +94,8 @@ func DaemonCgroups(ctx context.Context, h *host.Host, controller string) ([]Daem
 	var found []DaemonCgroup
 	for _, d := range daemons {
 		hierarchy, own, cgroupErr := cgroup.CgroupOf(h, d.PID, controller)
-		if errors.Is(cgroupErr, hosterr.ErrNotConfigured) || errors.Is(cgroupErr, fs.ErrNotExist) { // no such controller, or it ended
+		// no such controller, or it ended
+		if errors.Is(cgroupErr, hosterr.ErrNotConfigured) || errors.Is(cgroupErr, fs.ErrNotExist) {
 			continue
 		}
 		err = errors.Join(err, cgroupErr)
@@ -100,7 +103,8 @@ func DaemonCgroups(ctx context.Context, h *host.Host, controller string) ([]Daem
 			continue
 		}
 		for _, name := range cgroup.CgroupChain(own) {
-			found = append(found, DaemonCgroup{name, hierarchy.Point + name, "which " + Sanitize(d.Comm, 32) + " is in"})
+			found = append(found, DaemonCgroup{name, hierarchy.Point + name, "which " + Sanitize(d.Comm, 32) +
+				" is in"})
 		}
 	}
 	return found, err

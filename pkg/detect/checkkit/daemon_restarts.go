@@ -53,7 +53,8 @@ func (m *DaemonState) Load(now finding.Timestamp) {
 	m.Lives = daemonLives{Boot: now.Boot}
 	if !m.loaded && m.Memory != nil {
 		var kept daemonLives
-		if data, ok := m.Memory.Load(m.Key); ok && json.Unmarshal(data, &kept) == nil && kept.Boot == now.Boot && len(kept.Restarts) <= MaxRestarts {
+		if data, ok := m.Memory.Load(m.Key); ok && json.Unmarshal(data, &kept) == nil && kept.Boot == now.Boot &&
+			len(kept.Restarts) <= MaxRestarts {
 			m.Lives, m.Lives.Known = kept, false // nobody knows when systemd did what it did meanwhile
 		}
 	}
@@ -109,7 +110,8 @@ func (l *daemonLives) Judge(f finding.Finding, now finding.Timestamp, name, advi
 	latest := (host.Process{StartTime: l.Restarts[len(l.Restarts)-1]}).Age(now.SinceBoot)
 	f.Message = fmt.Sprintf("%s was restarted at least %d times in %s, the last time %s ago: see %s",
 		name, count, first.Round(time.Second), latest.Round(time.Second), advice)
-	f.Facts = map[string]string{"restarts": strconv.Itoa(count), "pid": strconv.Itoa(l.PID), "uptimeSeconds": strconv.Itoa(int(latest.Seconds()))}
+	f.Facts = map[string]string{"restarts": strconv.Itoa(count), "pid": strconv.Itoa(l.PID),
+		"uptimeSeconds": strconv.Itoa(int(latest.Seconds()))}
 	f.BelowRaise = count < restartsRaise
 	return []finding.Finding{f}
 }

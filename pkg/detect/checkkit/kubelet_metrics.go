@@ -64,7 +64,8 @@ const maxPoints = 64
 
 // Read takes one scrape into account. A nil map means that there is nothing to say yet: this is the first scrape, or
 // the first one of a new kubelet. Pick returns under which key a sample is counted, empty for none.
-func (m *KubeletMeter) Read(ctx context.Context, h *host.Host, pick func(name string, s kubelet.Sample) string, names ...string) (map[string]float64, *kubelet.Scrape, error) {
+func (m *KubeletMeter) Read(ctx context.Context, h *host.Host, pick func(name string, s kubelet.Sample) string,
+	names ...string) (map[string]float64, *kubelet.Scrape, error) {
 	scrape, err := scrapeKubelet(ctx, h)
 	if err != nil {
 		// Whoever could read them before has lost something.

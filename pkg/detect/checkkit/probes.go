@@ -17,7 +17,8 @@ type HungProbes map[string]probe.ProbeResult // by what the user calls the subje
 
 // All asks those that do not hang already, as a rule by one child, and returns a result for each key. What hung in an
 // earlier look is returned as it was until the kernel lets its child go.
-func (p HungProbes) All(ctx context.Context, h *host.Host, patience time.Duration, keys []string, requests []probe.ProbeRequest) map[string]probe.ProbeResult {
+func (p HungProbes) All(ctx context.Context, h *host.Host, patience time.Duration, keys []string,
+	requests []probe.ProbeRequest) map[string]probe.ProbeResult {
 	for key := range p {
 		p.Hangs(key) // which forgets it where it does not, also when nobody asks for it any more
 	}

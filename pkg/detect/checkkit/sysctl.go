@@ -62,7 +62,8 @@ func sysctlFiles(files host.Files) []string {
 	const most = 256
 	seen := make(map[string]bool)
 	var found []string
-	for _, dir := range []string{"/etc/sysctl.d", "/run/sysctl.d", "/usr/local/lib/sysctl.d", "/usr/lib/sysctl.d", "/lib/sysctl.d"} {
+	for _, dir := range []string{"/etc/sysctl.d", "/run/sysctl.d", "/usr/local/lib/sysctl.d", "/usr/lib/sysctl.d",
+		"/lib/sysctl.d"} {
 		names, err := files.List(dir)
 		if err != nil {
 			continue

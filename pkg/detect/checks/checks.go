@@ -39,7 +39,9 @@ func list() []entry {
 	return []entry{
 		// storage
 		plain(filesystemreadonly.DefaultSettings, filesystemreadonly.New),
-		aided(diskspace.DefaultSettings, func(s diskspace.Settings, a Deps) detect.Check { return diskspace.New(s, a.State) }),
+		aided(diskspace.DefaultSettings, func(s diskspace.Settings, a Deps) detect.Check {
+			return diskspace.New(s, a.State)
+		}),
 		plain(hungmounts.DefaultSettings, hungmounts.New),
 		plain(storage.DefaultFUSECongestionSettings, storage.FUSECongestion),
 		simple(storage.BtrfsErrors),
@@ -107,7 +109,9 @@ func list() []entry {
 		simple(packetfilter.New),
 		simple(network.CNIMTU),
 		plain(apiserverreachability.DefaultSettings, apiserverreachability.New),
-		aided(network.DefaultLinkStateSettings, func(s network.LinkStateSettings, a Deps) detect.Check { return network.LinkState(s, a.State) }),
+		aided(network.DefaultLinkStateSettings, func(s network.LinkStateSettings, a Deps) detect.Check {
+			return network.LinkState(s, a.State)
+		}),
 		simple(network.Bonds),
 		simple(network.NetworkErrors),
 		simple(network.NICAllowance),
@@ -140,9 +144,13 @@ func list() []entry {
 		simple(cri.RuntimeLatency),
 		stateful(cri.RuntimeRestarts),
 		simple(systemd.Journald),
-		aided(systemd.DefaultSystemdUnitsSettings, func(s systemd.SystemdUnitsSettings, a Deps) detect.Check { return systemd.SystemdUnits(s, a.State) }),
+		aided(systemd.DefaultSystemdUnitsSettings, func(s systemd.SystemdUnitsSettings, a Deps) detect.Check {
+			return systemd.SystemdUnits(s, a.State)
+		}),
 		simple(cri.ShimLeaks),
-		aided(csiregistration.DefaultSettings, func(s csiregistration.Settings, a Deps) detect.Check { return csiregistration.New(s, a.State) }),
+		aided(csiregistration.DefaultSettings, func(s csiregistration.Settings, a Deps) detect.Check {
+			return csiregistration.New(s, a.State)
+		}),
 		aided(criticaldaemonsets.DefaultSettings, func(s criticaldaemonsets.Settings, a Deps) detect.Check {
 			return criticaldaemonsets.New(s, a.DaemonSets)
 		}),

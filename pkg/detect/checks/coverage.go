@@ -15,7 +15,8 @@ type Coverage struct {
 // Known lists all faults that nodes are known to have, by domain.
 func Known() []Coverage {
 	return slices.Concat(
-		filesystemCoverage(), blockCoverage(), kernelCoverage(), memoryCoverage(), linkCoverage(), clusterNetworkCoverage(),
+		filesystemCoverage(), blockCoverage(), kernelCoverage(), memoryCoverage(), linkCoverage(),
+		clusterNetworkCoverage(),
 		kubeletCoverage(), serviceCoverage(), spokenCoverage(),
 	)
 }

@@ -7,8 +7,9 @@ func clusterNetworkCoverage() []Coverage {
 		{Fault: "service addresses lead nowhere on this node", By: []string{"apiserver-reachability", "dns"}},
 		{
 			Fault: "iptables-legacy and nf_tables are mixed",
-			Not: "iptables of RHEL 8, Debian 10, Ubuntu 20.10 and later writes to nf_tables; rules in iptables-legacy are not read; where there are tables of it, packet-filter says " +
-				"that it could not tell, and names them",
+			Not: "iptables of RHEL 8, Debian 10, Ubuntu 20.10 and later writes to nf_tables; rules in " +
+				"iptables-legacy are not read; where there are tables of it, packet-filter says that it could not " +
+				"tell, and names them",
 		},
 		{Fault: "unexpected REJECT or DROP ahead of kube-proxy or the network", By: []string{"packet-filter"}},
 		{Fault: "a hostPort takes kubelet's port", By: []string{"packet-filter"}},
@@ -19,33 +20,40 @@ func clusterNetworkCoverage() []Coverage {
 		{Fault: "MTU of pods or of the overlay is larger than the uplink's", By: []string{"cni-mtu"}},
 		{
 			Fault: "addresses of the node lie in the ranges of pods or services",
-			Not: "a mistake in planning the cluster, where its ranges are known: a node knows only the part that its own pods get, and a network with an " +
-				"IPAM of its own does not even use that, so nearly all real overlaps are out of its sight",
+			Not: "a mistake in planning the cluster, where its ranges are known: a node knows only the part that its " +
+				"own pods get, and a network with an IPAM of its own does not even use that, so nearly all real " +
+				"overlaps are out of its sight",
 		},
 		{
 			Fault: "no more addresses for pods (IPAM exhausted)",
-			Not:   "each network keeps its own books, some in the cloud; pods that wait for an address are stuck in ContainerCreating with the network's own words in the event",
+			Not: "each network keeps its own books, some in the cloud; pods that wait for an address are stuck in " +
+				"ContainerCreating with the network's own words in the event",
 		},
 		{
 			Fault: "books of the IPAM differ from what runs (leaked addresses)",
-			Not:   "a leftover and no fault: nodeagent inspect lists leases and attachments of pods that are gone, and can release them",
+			Not: "a leftover and no fault: nodeagent inspect lists leases and attachments of pods that are gone, " +
+				"and can release them",
 		},
 		{
 			Fault: "rules or routes of a pod's address are missing (VPC CNI)",
-			Not:   "only that network's daemon knows which there should be, and it repairs them itself; a pod that cannot be reached fails its probes",
+			Not: "only that network's daemon knows which there should be, and it repairs them itself; a pod that " +
+				"cannot be reached fails its probes",
 		},
 		{
 			Fault: "MACAddressPolicy of systemd changes the addresses of pods' devices",
-			Not:   "concerns one network plugin on some distributions, which newer versions of it work around; a plugin can compare the files",
+			Not: "concerns one network plugin on some distributions, which newer versions of it work around; a " +
+				"plugin can compare the files",
 		},
 		{
 			Fault: "egress to the outside is blocked",
-			Not:   "which addresses a node must reach is known to its owner only, and the agent calls nobody outside of the cluster; a plugin can try them, dns has upstreamName",
+			Not: "which addresses a node must reach is known to its owner only, and the agent calls nobody outside " +
+				"of the cluster; a plugin can try them, dns has upstreamName",
 		},
 		{
 			Fault: "maintenance announced by the cloud",
-			Not: "told by the metadata service of each cloud in its own way, which must be polled and is often closed to pods; the clouds' own " +
-				"termination handlers drain the node, and two that do so would be in each other's way",
+			Not: "told by the metadata service of each cloud in its own way, which must be polled and is often " +
+				"closed to pods; the clouds' own termination handlers drain the node, and two that do so would be in " +
+				"each other's way",
 		},
 	}
 }

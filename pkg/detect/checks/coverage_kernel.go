@@ -37,14 +37,15 @@ func kernelCoverage() []Coverage {
 		{Fault: "Audit records lost, programs held up by them", By: []string{"audit-backlog"}},
 		{
 			Fault: "Entropy low",
-			Not: "since Linux 5.18, and in the stable kernels since May 2022, the pool cannot run empty: entropy_avail always says 256, and nobody waits for it " +
-				"once the generator has begun",
+			Not: "since Linux 5.18, and in the stable kernels since May 2022, the pool cannot run empty: " +
+				"entropy_avail always says 256, and nobody waits for it once the generator has begun",
 		},
 		{Fault: "Programs that crash in series", By: []string{"app-crash", "program-dumped-core"}},
 		{
 			Fault: "Huge process environment (service links)",
-			Not: "to find it all environments would have to be read, each under the lock of its process, every few minutes; the pods concerned fail to " +
-				"start with a clear error (argument list too long), and enableServiceLinks: false is the remedy for all",
+			Not: "to find it all environments would have to be read, each under the lock of its process, every few " +
+				"minutes; the pods concerned fail to start with a clear error (argument list too long), and " +
+				"enableServiceLinks: false is the remedy for all",
 		},
 		{
 			Fault: "Cron job that runs too often",
@@ -52,18 +53,21 @@ func kernelCoverage() []Coverage {
 		},
 		{
 			Fault: "Processor vulnerabilities and their mitigations",
-			Not:   "a property of the kernel and its command line, the same on all nodes of an image: a matter for an inventory, not for a fault detector",
+			Not: "a property of the kernel and its command line, the same on all nodes of an image: a matter for " +
+				"an inventory, not for a fault detector",
 		},
 		{Fault: "Kernel modules missing", By: []string{"kernel-modules"}},
 		{Fault: "Kernel settings (sysctl) drifted", By: []string{"sysctls"}},
 		{
 			Fault: "Kernel command line, LSM and SELinux state",
-			Not:   "what is right differs from cluster to cluster, and nothing fails by it on its own: a matter for an inventory",
+			Not: "what is right differs from cluster to cluster, and nothing fails by it on its own: a matter for " +
+				"an inventory",
 		},
 		{Fault: "Hardware watchdog reset the node", By: []string{"hardware-watchdog"}},
 		{
 			Fault: "Hardware watchdog not armed",
-			Not:   "off is the default of every distribution, and right where nobody asked for it (RuntimeWatchdogSec of systemd)",
+			Not: "off is the default of every distribution, and right where nobody asked for it " +
+				"(RuntimeWatchdogSec of systemd)",
 		},
 		{Fault: "Unknown NMI, IOCK", By: []string{"unknown-nmi"}},
 
@@ -71,7 +75,8 @@ func kernelCoverage() []Coverage {
 		{Fault: "Clock off, by the time daemon's own measure", By: []string{"time-sync"}},
 		{
 			Fault: "Clock off, by comparison with other machines",
-			Not:   "would take a request to a time server or the apiserver from every node; a daemon that reaches its servers measures it better, and that it does is looked at",
+			Not: "would take a request to a time server or the apiserver from every node; a daemon that reaches " +
+				"its servers measures it better, and that it does is looked at",
 		},
 		{Fault: "Time daemon down", By: []string{"time-sync"}},
 	}

@@ -34,7 +34,8 @@ import (
 // conversing are checks whose evidence is not in files: their own tests play the other side, and have the three kinds
 // of cases.
 var conversing = []string{
-	"kubelet-health", "runtime-health", "csi-registration", "critical-daemonsets", "dns", "kube-proxy", "apiserver-reachability",
+	"kubelet-health", "runtime-health", "csi-registration", "critical-daemonsets", "dns", "kube-proxy",
+	"apiserver-reachability",
 	"kernel-modules", "last-panic",
 }
 
@@ -90,7 +91,8 @@ func TestDoc(t *testing.T) {
 	for _, check := range Checks(DefaultSettings(), Deps{}) {
 		t.Run(check.ID, func(t *testing.T) {
 			d := check.Doc
-			if check.Summary == "" || check.Advice == "" || len(d.Reads) == 0 || d.Why == "" || len(d.Faults) == 0 || d.FalseAlarms == "" {
+			if check.Summary == "" || check.Advice == "" || len(d.Reads) == 0 || d.Why == "" || len(d.Faults) == 0 ||
+				d.FalseAlarms == "" {
 				t.Errorf("summary, advice, reads, why, faults and false alarms must be told: %+v", d)
 			}
 			if text := fmt.Sprint(check.Summary, check.Advice, d); strings.Contains(text, "TODO") {

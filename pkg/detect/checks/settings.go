@@ -109,12 +109,14 @@ func (s *Settings) UnmarshalYAML(unmarshal func(any) error) error {
 	var mistakes []string
 	for _, key := range slices.SortedFunc(maps.Keys(parts), yamlKey.compare) {
 		if why, ok := Removed()[key.text]; ok {
-			s.Ignored = append(s.Ignored, fmt.Sprintf("line %d: checks.%s is ignored: this check was removed: %s", key.line, key.text, why))
+			s.Ignored = append(s.Ignored, fmt.Sprintf("line %d: checks.%s is ignored: this check was removed: %s",
+				key.line, key.text, why))
 			continue
 		}
 		settings, ok := s.ByID[key.text]
 		if !ok {
-			mistakes = append(mistakes, fmt.Sprintf("line %d: field %s not found in type checks.Settings", key.line, key.text))
+			mistakes = append(mistakes, fmt.Sprintf("line %d: field %s not found in type checks.Settings", key.line,
+				key.text))
 			continue
 		}
 		if parts[key] == nil { // "load:" and nothing

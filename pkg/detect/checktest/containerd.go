@@ -27,15 +27,16 @@ func StartContainerd(t *testing.T) *containerd {
 	need.Program(t, "containerd")
 	c := &containerd{Dir: t.TempDir()}
 	c.Socket = filepath.Join(c.Dir, "c.sock")
-	text := fmt.Sprintf("version = 2\nroot = %q\nstate = %q\ndisabled_plugins = [%q, %q, %q, %q]\n[grpc]\naddress = %q\n"+
-		"[plugins.\"io.containerd.grpc.v1.cri\"]\nrestrict_oom_score_adj = true\n"+
+	text := fmt.Sprintf("version = 2\nroot = %q\nstate = %q\ndisabled_plugins = [%q, %q, %q, %q]\n[grpc]\naddress = "+
+		"%q\n[plugins.\"io.containerd.grpc.v1.cri\"]\nrestrict_oom_score_adj = true\n"+
 		"stream_server_address = \"127.0.0.1\"\nstream_server_port = \"0\"\n"+
 		"[plugins.\"io.containerd.grpc.v1.cri\".containerd]\nsnapshotter = \"native\"\n"+
 		"[plugins.\"io.containerd.grpc.v1.cri\".cni]\nconf_dir = %q\nbin_dir = \"/usr/lib/cni\"\n"+
 		"[plugins.\"io.containerd.internal.v1.opt\"]\npath = %q\n"+
 		"[plugins.\"io.containerd.nri.v1.nri\"]\ndisable = true\n",
 		filepath.Join(c.Dir, "root"), filepath.Join(c.Dir, "state"),
-		"io.containerd.snapshotter.v1.btrfs", "io.containerd.snapshotter.v1.zfs", "io.containerd.snapshotter.v1.aufs", "io.containerd.snapshotter.v1.devmapper",
+		"io.containerd.snapshotter.v1.btrfs", "io.containerd.snapshotter.v1.zfs", "io.containerd.snapshotter.v1.aufs",
+		"io.containerd.snapshotter.v1.devmapper",
 		c.Socket, filepath.Join(c.Dir, "net.d"), filepath.Join(c.Dir, "opt"))
 	if err := os.WriteFile(filepath.Join(c.Dir, "config.toml"), []byte(text), 0o600); err != nil {
 		t.Fatal(err)

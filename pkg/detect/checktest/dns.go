@@ -104,8 +104,9 @@ func NewDNSHost(t *testing.T, cluster, resolver string) *DNSHost {
 	h := &DNSHost{Host: hosttest.Host(t), Up: time.Hour}
 	h.Kubelet.Process = nil
 	h.Clock = func() finding.Timestamp { return finding.Timestamp{SinceBoot: h.Up} }
-	WriteHostFile(t, h.Files, "/var/lib/kubelet/config.yaml", "kind: KubeletConfiguration\napiVersion: kubelet.config.k8s.io/v1beta1\n"+
-		"clusterDNS: ["+cluster+"]\nclusterDomain: cluster.local\nresolvConf: /run/resolv.conf\n")
+	WriteHostFile(t, h.Files, "/var/lib/kubelet/config.yaml", "kind: KubeletConfiguration\napiVersion: "+
+		"kubelet.config.k8s.io/v1beta1\nclusterDNS: ["+cluster+"]\nclusterDomain: cluster.local\nresolvConf: "+
+		"/run/resolv.conf\n")
 	WriteHostFile(t, h.Files, "/run/resolv.conf", "# comment\nsearch example.org\nnameserver "+resolver+"\n")
 	return h
 }

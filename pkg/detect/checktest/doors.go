@@ -37,7 +37,9 @@ func fixtureDoors() map[string]func(t *testing.T, h *host.Host, file txtar.File)
 		"cri-status.json": func(t *testing.T, h *host.Host, file txtar.File) {
 			var status cri.RuntimeStatus
 			strictJSON(t, file, &status)
-			h.Runtime.Status = func(context.Context) (*cri.StatusResponse, error) { return &cri.StatusResponse{Status: &status}, nil }
+			h.Runtime.Status = func(context.Context) (*cri.StatusResponse, error) {
+				return &cri.StatusResponse{Status: &status}, nil
+			}
 		},
 		"executables.json": func(t *testing.T, h *host.Host, file txtar.File) { // files that are programs
 			var names []string
@@ -49,7 +51,9 @@ func fixtureDoors() map[string]func(t *testing.T, h *host.Host, file txtar.File)
 				}
 			}
 		},
-		"probe.json":            func(t *testing.T, h *host.Host, file txtar.File) { h.Prober = fixtureProber(t, file) },
+		"probe.json": func(t *testing.T, h *host.Host, file txtar.File) {
+			h.Prober = fixtureProber(t, file)
+		},
 		"kubelet-metrics":       kubeletMetricsDoor,
 		"node.json":             nodeDoor,
 		"kubelet-serving":       kubeletServingDoor,

@@ -27,8 +27,10 @@ type fixtureWant struct {
 	Findings      []finding.Finding `json:"findings,omitempty"`
 	Marginal      bool              `json:"marginal,omitempty"`      // all findings are
 	NotApplicable bool              `json:"notApplicable,omitempty"` // there is nothing of this kind
-	Unknown       []string          `json:"unknown,omitempty"`       // subjects of which nothing could be told, as kind/name
-	Error         string            `json:"error,omitempty"`         // part of the error when nothing could be told at all
+	// subjects of which nothing could be told, as kind/name
+	Unknown []string `json:"unknown,omitempty"`
+	// part of the error when nothing could be told at all
+	Error string `json:"error,omitempty"`
 }
 
 // RunFixture looks with a check that has seen nothing yet at the machine of a file, which is of one kind: ok, bad or
@@ -156,7 +158,8 @@ func FixtureHost(t *testing.T, archive *txtar.Archive) (*host.Host, []moment, fi
 func (m moment) Come(t *testing.T, h *host.Host) {
 	t.Helper()
 	h.Clock = func() finding.Timestamp {
-		return finding.Timestamp{Wall: time.Date(2026, 11, 21, 2, 0, 0, 0, time.UTC).Add(m.after), Boot: "fixture", SinceBoot: time.Hour + m.after}
+		return finding.Timestamp{Wall: time.Date(2026, 11, 21, 2, 0, 0, 0, time.UTC).Add(m.after), Boot: "fixture",
+			SinceBoot: time.Hour + m.after}
 	}
 	for _, file := range m.files {
 		if door, ok := strings.CutPrefix(file.Name, "doors/"); ok {

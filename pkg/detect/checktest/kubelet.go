@@ -38,7 +38,8 @@ func kubeletMetricsDoor(t *testing.T, h *host.Host, file txtar.File) {
 // kubeletMetricsErrorDoor does not answer, with that error; "forbidden", "not configured" and "timeout" are known.
 func kubeletMetricsErrorDoor(_ *testing.T, h *host.Host, file txtar.File) {
 	text := strings.TrimSpace(string(file.Data))
-	err := map[string]error{"forbidden": hosterr.ErrForbidden, "not configured": hosterr.ErrNotConfigured, "timeout": context.DeadlineExceeded}[text]
+	err := map[string]error{"forbidden": hosterr.ErrForbidden, "not configured": hosterr.ErrNotConfigured,
+		"timeout": context.DeadlineExceeded}[text]
 	if err == nil {
 		err = errors.New(text)
 	}

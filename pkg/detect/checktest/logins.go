@@ -38,7 +38,8 @@ func fixtureLogins(t *testing.T, h *host.Host, file txtar.File) {
 	var data []byte
 	for _, entry := range list {
 		for what, at := range entry {
-			kind, user := map[string]uint16{"boot": wtmp.WtmpBoot, "shutdown": wtmp.WtmpRunLevel, "runlevel": wtmp.WtmpRunLevel, "login": 7}[what], what
+			kind, user := map[string]uint16{"boot": wtmp.WtmpBoot, "shutdown": wtmp.WtmpRunLevel,
+				"runlevel": wtmp.WtmpRunLevel, "login": 7}[what], what
 			if what == "boot" {
 				user = "reboot"
 			}

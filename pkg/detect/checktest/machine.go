@@ -43,7 +43,8 @@ func (m *LoadMachine) Write(name, content string) {
 
 // Process makes a process: its state, CPU time in ticks, and the service that it belongs to.
 func (m *LoadMachine) Process(pid int, state string, ticks int, service string) {
-	m.Write(fmt.Sprintf("proc/%d/stat", pid), fmt.Sprintf("%d (p) %s 1 1 1 0 -1 0 2 0 0 0 %d 0 0 0 20 0 1 0 339 1 1 1", pid, state, ticks))
+	m.Write(fmt.Sprintf("proc/%d/stat", pid), fmt.Sprintf("%d (p) %s 1 1 1 0 -1 0 2 0 0 0 %d 0 0 0 20 0 1 0 339 1 1 1",
+		pid, state, ticks))
 	m.Write(fmt.Sprintf("proc/%d/task/%d/wchan", pid, pid), "io_schedule")
 	m.Write(fmt.Sprintf("proc/%d/cgroup", pid), "0::/system.slice/"+service)
 }

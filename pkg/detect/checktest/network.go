@@ -46,7 +46,8 @@ func FixtureNetwork(t *testing.T, h *host.Host, file txtar.File) {
 				t.Error("sockets were counted without a reason")
 				return netlink.PortUse{}, nil
 			}
-			return netlink.PortUse{Local: answers.Ports.Local, Peer: answers.Ports.Peer, Count: answers.Ports.Count}, nil
+			return netlink.PortUse{Local: answers.Ports.Local, Peer: answers.Ports.Peer, Count: answers.Ports.Count},
+				nil
 		},
 	}
 }

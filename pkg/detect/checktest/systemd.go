@@ -22,7 +22,8 @@ func systemdDoor(t *testing.T, h *host.Host, file txtar.File) {
 		Error string `json:"error"`
 	}
 	strictJSON(t, file, &answer)
-	err := map[string]error{"": nil, "silent": fmt.Errorf("systemd: %w: read: i/o timeout", systemd.ErrSystemdSilent), "not configured": hosterr.ErrNotConfigured}[answer.Error]
+	err := map[string]error{"": nil, "silent": fmt.Errorf("systemd: %w: read: i/o timeout", systemd.ErrSystemdSilent),
+		"not configured": hosterr.ErrNotConfigured}[answer.Error]
 	if err == nil && answer.Error != "" {
 		err = errors.New(answer.Error)
 	}

@@ -41,14 +41,18 @@ func CPUsOffline() detect.Check {
 	return detect.Check{
 		ID: cpusOfflineID, Domain: "cpu",
 		Summary: "processors of the node are offline",
-		Advice: "dmesg | grep -i -e smpboot -e 'CPU.*offline' -e mce tells since when and why. Where nobody wanted it: echo 1 > /sys/devices/system/cpu/cpuN/online, " +
-			"have the hardware looked at, and restart kubelet if the number of processors is to stay as it is.",
+		Advice: "dmesg | grep -i -e smpboot -e 'CPU.*offline' -e mce tells since when and why. Where nobody wanted " +
+			"it: echo 1 > /sys/devices/system/cpu/cpuN/online, have the hardware looked at, and restart kubelet if " +
+			"the number of processors is to stay as it is.",
 		Doc: detect.Doc{
-			Reads: []string{cpuDir + "{present,online}", cpuDir + "smt/control and /proc/cmdline, where some are offline"},
-			Why:   "The scheduler goes on placing pods for processors that are not there: all become slower.",
+			Reads: []string{cpuDir + "{present,online}", cpuDir +
+				"smt/control and /proc/cmdline, where some are offline"},
+			Why: "The scheduler goes on placing pods for processors that are not there: all become slower.",
 			Faults: []detect.Fault{
-				{Reason: "CPUsWentOffline", Severity: finding.Warning, When: "fewer processors are online than were while the agent has run"},
-				{Reason: "CPUsOffline", Severity: finding.Info, When: "processors are present and offline, and neither SMT nor the command line explains it"},
+				{Reason: "CPUsWentOffline", Severity: finding.Warning, When: "fewer processors are online than were " +
+					"while the agent has run"},
+				{Reason: "CPUsOffline", Severity: finding.Info, When: "processors are present and offline, and " +
+					"neither SMT nor the command line explains it"},
 			},
 			FalseAlarms: "SMT that is switched off, maxcpus= and nosmt on the command line.",
 		},

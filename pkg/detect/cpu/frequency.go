@@ -43,13 +43,16 @@ func CPUFrequency() detect.Check {
 	return detect.Check{
 		ID: cpuFrequencyID, Domain: "cpu",
 		Summary: "busy processors are held at a low clock frequency",
-		Advice: "The message names the governor and the limit. cpupower frequency-info tells more; powersave of acpi-cpufreq never speeds up: use performance or schedutil. Where " +
-			"neither explains it, it is power or heat: look at the power supplies, the fans and the firmware's power cap (ipmitool dcmi power reading).",
+		Advice: "The message names the governor and the limit. cpupower frequency-info tells more; powersave of " +
+			"acpi-cpufreq never speeds up: use performance or schedutil. Where neither explains it, it is power or " +
+			"heat: look at the power supplies, the fans and the firmware's power cap (ipmitool dcmi power reading).",
 		Doc: detect.Doc{
-			Reads: []string{"/proc/stat", cpuDir + "cpufreq/policy*/{scaling_cur_freq,base_frequency,cpuinfo_max_freq,scaling_max_freq,scaling_governor}, of busy processors only"},
-			Why:   "Pods get half of the speed that they were promised, and nothing but the clock shows it.",
+			Reads: []string{"/proc/stat", cpuDir +
+				"cpufreq/policy*/{scaling_cur_freq,base_frequency,cpuinfo_max_freq,scaling_max_freq,scaling_governor}, of busy processors only"},
+			Why: "Pods get half of the speed that they were promised, and nothing but the clock shows it.",
 			Faults: []detect.Fault{
-				{Reason: "CPUFrequencyLow", Severity: finding.Warning, When: "half of the processors that are 80 % busy run below 60 % of their base frequency, for 5 minutes"},
+				{Reason: "CPUFrequencyLow", Severity: finding.Warning, When: "half of the processors that are 80 % " +
+					"busy run below 60 % of their base frequency, for 5 minutes"},
 			},
 			FalseAlarms: "Idle processors are slow by design and are not looked at. Virtual machines have no such files.",
 		},
@@ -175,10 +178,12 @@ func (p clockPolicy) finding(h *host.Host, slow, busy int) finding.Finding {
 	mhz := func(khz int) string { return strconv.Itoa(khz/1000) + " MHz" }
 	return finding.Finding{
 		Check: cpuFrequencyID, Subject: checkkit.NodeSubject(h), Severity: finding.Warning, Reason: "CPUFrequencyLow",
-		Message: fmt.Sprintf("%d of %d busy groups of processors are slow: %s runs at %s where %s are normal, its limit is %s, its governor %s",
+		Message: fmt.Sprintf("%d of %d busy groups of processors are slow: %s runs at %s where %s are normal, its "+
+			"limit is %s, its governor %s",
 			slow, busy, p.name, mhz(p.current), mhz(p.base), mhz(p.cap), p.governor),
 		Facts: map[string]string{
-			"slow": strconv.Itoa(slow), "busy": strconv.Itoa(busy), "currentKHz": strconv.Itoa(p.current), "baseKHz": strconv.Itoa(p.base),
+			"slow": strconv.Itoa(slow), "busy": strconv.Itoa(busy), "currentKHz": strconv.Itoa(p.current),
+			"baseKHz":  strconv.Itoa(p.base),
 			"limitKHz": strconv.Itoa(p.cap), "governor": p.governor,
 		},
 	}

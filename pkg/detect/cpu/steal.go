@@ -46,13 +46,14 @@ func CPUSteal(s CPUStealSettings) detect.Check {
 	return detect.Check{
 		ID: cpuStealID, Domain: "cpu",
 		Summary: "the hypervisor gives the node's processors to other machines",
-		Advice: "Nothing on the node helps. Move the machine to another host (stop and start it on most clouds), take a type without shared processors or with more " +
-			"credits, and tell the provider.",
+		Advice: "Nothing on the node helps. Move the machine to another host (stop and start it on most clouds), " +
+			"take a type without shared processors or with more credits, and tell the provider.",
 		Doc: detect.Doc{
 			Reads: []string{"/proc/stat"},
 			Why:   "Pods become slow although the node shows idle time, and kubelet, probes and leases miss their deadlines.",
 			Faults: []detect.Fault{
-				{Reason: "CPUStolen", Severity: finding.Warning, When: "10 % of the time of all processors over 10 minutes: every tenth time slice is not there when it is due"},
+				{Reason: "CPUStolen", Severity: finding.Warning, When: "10 % of the time of all processors over 10 " +
+					"minutes: every tenth time slice is not there when it is due"},
 			},
 			FalseAlarms: "None known. Real machines have no such time.",
 		},
@@ -71,7 +72,8 @@ func CPUSteal(s CPUStealSettings) detect.Check {
 			}
 			return []finding.Finding{{
 				Check: cpuStealID, Subject: checkkit.NodeSubject(h), Severity: finding.Warning, Reason: "CPUStolen",
-				Message:    fmt.Sprintf("the hypervisor kept %.0f %% of the processors' time for others in the last %s", percent, elapsed.Round(time.Minute)),
+				Message: fmt.Sprintf("the hypervisor kept %.0f %% of the processors' time for others in the last %s",
+					percent, elapsed.Round(time.Minute)),
 				Facts:      map[string]string{"percent": fmt.Sprintf("%.1f", percent)},
 				BelowRaise: percent < s.Percent,
 			}}, nil

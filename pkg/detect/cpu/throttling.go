@@ -49,13 +49,14 @@ func CPUThrottling(s CPUThrottlingSettings) detect.Check {
 	return detect.Check{
 		ID: cpuThrottlingID, Domain: "cpu",
 		Summary: "kubelet or the runtime is held back by a limit of processor time",
-		Advice: "systemctl show -p CPUQuotaPerSecUSec kubelet containerd system.slice tells who set it. Raise or remove the limit, or reserve more " +
-			"for the system (kubeReserved, systemReserved).",
+		Advice: "systemctl show -p CPUQuotaPerSecUSec kubelet containerd system.slice tells who set it. Raise or " +
+			"remove the limit, or reserve more for the system (kubeReserved, systemReserved).",
 		Doc: detect.Doc{
 			Reads: []string{"cpu.stat of the cgroups of kubelet and the runtime and of those above them"},
 			Why:   "Pods start late, probes time out and the node's lease is renewed late, while the processors are idle.",
 			Faults: []detect.Fault{
-				{Reason: "DaemonThrottled", Severity: finding.Warning, When: "a cgroup that kubelet or the runtime is in was throttled in 25 % of its periods, of at least 100, over 10 minutes"},
+				{Reason: "DaemonThrottled", Severity: finding.Warning, When: "a cgroup that kubelet or the runtime " +
+					"is in was throttled in 25 % of its periods, of at least 100, over 10 minutes"},
 			},
 			FalseAlarms: "Throttled pods are not looked at: their limits are theirs.",
 		},
@@ -104,9 +105,11 @@ func (m *throttleState) look(ctx context.Context, h *host.Host, s CPUThrottlingS
 		}
 		findings = append(findings, finding.Finding{
 			Check: cpuThrottlingID, Subject: subject, Severity: finding.Warning, Reason: "DaemonThrottled",
-			Message: fmt.Sprintf("%s, %s, had to wait for its next share of processor time in %.0f %% of its periods in the last %s",
+			Message: fmt.Sprintf("%s, %s, had to wait for its next share of processor time in %.0f %% of its periods "+
+				"in the last %s",
 				c.Name, c.Why, percent, elapsed.Round(time.Minute)),
-			Facts:      map[string]string{"percent": fmt.Sprintf("%.1f", percent), "periods": strconv.FormatUint(rise[0], 10)},
+			Facts: map[string]string{"percent": fmt.Sprintf("%.1f", percent),
+				"periods": strconv.FormatUint(rise[0], 10)},
 			BelowRaise: percent < s.Percent,
 		})
 	}

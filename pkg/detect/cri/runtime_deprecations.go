@@ -39,15 +39,18 @@ func RuntimeDeprecations() detect.Check {
 		ID:      runtimeDeprecationsID,
 		Domain:  "kubernetes",
 		Summary: "the container runtime was asked for what its next version does not have",
-		Advice: "`ctr deprecations list` tells what was used and when. Change /etc/containerd/config.toml (`containerd config migrate` of containerd 2 prints it anew), build the images anew or, " +
-			"for cgroup-v1, boot the node with cgroup v2 before containerd is upgraded.",
+		Advice: "`ctr deprecations list` tells what was used and when. Change /etc/containerd/config.toml " +
+			"(`containerd config migrate` of containerd 2 prints it anew), build the images anew or, for cgroup-v1, " +
+			"boot the node with cgroup v2 before containerd is upgraded.",
 		Doc: detect.Doc{
 			Reads: []string{"CRI Status over the runtime's socket"},
 			Why:   "After an upgrade containerd does not start with such a configuration, and such images cannot be pulled.",
 			Faults: []detect.Fault{
-				{Reason: "RuntimeFeatureDeprecated", Severity: finding.Info, When: "containerd's condition ContainerdHasNoDeprecationWarnings is false"},
+				{Reason: "RuntimeFeatureDeprecated", Severity: finding.Info,
+					When: "containerd's condition ContainerdHasNoDeprecationWarnings is false"},
 			},
-			FalseAlarms: "Other runtimes have no such condition. Accepted warnings can be named in containerd's setting ignore_deprecation_warnings.",
+			FalseAlarms: "Other runtimes have no such condition. Accepted warnings can be named in containerd's " +
+				"setting ignore_deprecation_warnings.",
 		},
 		Every:    time.Hour,
 		Deadline: 10 * time.Second,
@@ -70,7 +73,9 @@ func lookAtDeprecations(ctx context.Context, h *host.Host) ([]finding.Finding, e
 		return nil, fmt.Errorf("status of the container runtime: %w", err)
 	}
 	conditions := answer.GetStatus().GetConditions()
-	i := slices.IndexFunc(conditions, func(c *cri.RuntimeCondition) bool { return c.GetType() == "ContainerdHasNoDeprecationWarnings" })
+	i := slices.IndexFunc(conditions, func(c *cri.RuntimeCondition) bool {
+		return c.GetType() == "ContainerdHasNoDeprecationWarnings"
+	})
 	if i < 0 {
 		return nil, finding.NotApplicable("the container runtime does not tell of deprecations")
 	}
@@ -96,11 +101,14 @@ func deprecated(h *host.Host, message string) finding.Finding {
 			texts = append(texts, strings.TrimSuffix(checkkit.Sanitize(warnings[id], 300), "."))
 			ids[i] = checkkit.Sanitize(id, 100)
 		}
-		message, facts = strings.Join(texts[:min(len(texts), 3)], "; "), map[string]string{"deprecations": checkkit.JoinFirst(ids, 20)}
+		message, facts = strings.Join(texts[:min(len(texts), 3)], "; "),
+			map[string]string{"deprecations": checkkit.JoinFirst(ids, 20)}
 	}
 	return finding.Finding{
-		Check: runtimeDeprecationsID, Subject: finding.Subject{Kind: "container-runtime", Name: h.Paths.CRISocket}, Severity: finding.Info,
-		Reason: "RuntimeFeatureDeprecated", Facts: facts,
-		Message: "what a later containerd does not have is used here (`ctr deprecations list`): " + checkkit.Sanitize(message, 950),
+		Check: runtimeDeprecationsID, Subject: finding.Subject{Kind: "container-runtime", Name: h.Paths.CRISocket},
+		Severity: finding.Info,
+		Reason:   "RuntimeFeatureDeprecated", Facts: facts,
+		Message: "what a later containerd does not have is used here (`ctr deprecations list`): " +
+			checkkit.Sanitize(message, 950),
 	}
 }

@@ -49,27 +49,37 @@ func RuntimeHealth(s RuntimeHealthSettings) detect.Check {
 		ID:      "runtime-health",
 		Domain:  "kubernetes",
 		Summary: "the container runtime does not answer, or says that it or the pod network is not ready",
-		Advice: "Look at `journalctl -u containerd` (or crio) and `crictl info`. Running containers survive a restart of the runtime. " +
-			"A network that is not ready mostly lacks its CNI configuration: look at the pod of the network plugin on this node.",
+		Advice: "Look at `journalctl -u containerd` (or crio) and `crictl info`. Running containers survive a " +
+			"restart of the runtime. A network that is not ready mostly lacks its CNI configuration: look at the pod " +
+			"of the network plugin on this node.",
 		Doc: detect.Doc{
-			Reads: []string{"CRI Version and Status over the runtime's socket", "/proc/PID/stat of the runtime and its threads"},
-			Why:   "Without the runtime no container starts or ends. Those that run go on, so nobody else may notice.",
+			Reads: []string{"CRI Version and Status over the runtime's socket",
+				"/proc/PID/stat of the runtime and its threads"},
+			Why: "Without the runtime no container starts or ends. Those that run go on, so nobody else may notice.",
 			Faults: []detect.Fault{
 				{Reason: "RuntimeSocketMissing", Severity: finding.Fatal, When: "the socket does not exist"},
 				{Reason: "RuntimeNotRunning", Severity: finding.Fatal, When: "nobody listens on the socket"},
-				{Reason: "RuntimeStopped", Severity: finding.Fatal, When: "its process is in state T: a signal or a debugger stopped it"},
-				{Reason: "RuntimeHung", Severity: finding.Fatal, When: "it does not answer and threads of it hang in the kernel (state D)"},
-				{Reason: "RuntimeNotAnswering", Severity: finding.Fatal, When: "it takes connections but does not answer within 8 s"},
+				{Reason: "RuntimeStopped", Severity: finding.Fatal, When: "its process is in state T: a signal or a " +
+					"debugger stopped it"},
+				{Reason: "RuntimeHung", Severity: finding.Fatal, When: "it does not answer and threads of it hang in " +
+					"the kernel (state D)"},
+				{Reason: "RuntimeNotAnswering", Severity: finding.Fatal,
+					When: "it takes connections but does not answer within 8 s"},
 				{Reason: "RuntimeFailing", Severity: finding.Fatal, When: "it answers with an error"},
-				{Reason: "RuntimeNotReady", Severity: finding.Fatal, When: "its condition RuntimeReady is false or absent"},
-				{Reason: "NetworkNotReady", Severity: finding.Fatal, When: "its condition NetworkReady is false or absent: no pod with a network of its own can start"},
-				{Reason: "RuntimeSlow", Severity: finding.Warning, When: "Version or Status takes longer than 4 s; well again below 2 s"},
+				{Reason: "RuntimeNotReady", Severity: finding.Fatal,
+					When: "its condition RuntimeReady is false or absent"},
+				{Reason: "NetworkNotReady", Severity: finding.Fatal, When: "its condition NetworkReady is false or " +
+					"absent: no pod with a network of its own can start"},
+				{Reason: "RuntimeSlow", Severity: finding.Warning, When: "Version or Status takes longer than 4 s; " +
+					"well again below 2 s"},
 			},
-			FalseAlarms: "NetworkReady is false on a node that has just booted until its CNI DaemonSet has written the configuration: held for 30 s.",
+			FalseAlarms: "NetworkReady is false on a node that has just booted until its CNI DaemonSet has written " +
+				"the configuration: held for 30 s.",
 		},
 		Condition: finding.Condition{
 			Type: "ContainerRuntimeUnhealthy", ReadyType: "ContainerRuntimeReady",
-			HealthyReason: "ContainerRuntimeIsHealthy", HealthyMessage: "Container runtime on the node is functioning properly",
+			HealthyReason:  "ContainerRuntimeIsHealthy",
+			HealthyMessage: "Container runtime on the node is functioning properly",
 		},
 		Every:    15 * time.Second,
 		Deadline: 2*s.Timeout + 5*time.Second,
@@ -122,7 +132,8 @@ func lookAtRuntime(ctx context.Context, h *host.Host, s RuntimeHealthSettings) (
 	switch {
 	case err == nil:
 		return seen, nil
-	case errors.Is(err, fs.ErrPermission), errors.Is(err, net.ErrClosed): // ours to ask, or to have closed: that says nothing of the runtime
+	case errors.Is(err, fs.ErrPermission), errors.Is(err, net.ErrClosed):
+		// ours to ask, or to have closed: that says nothing of the runtime
 		return seen, fmt.Errorf("ask the container runtime: %w", err)
 	}
 	return seen, lookAtSilence(ctx, h, &seen)
@@ -176,16 +187,17 @@ func judgeRuntime(seen runtimeSeen, s RuntimeHealthSettings) ([]finding.Finding,
 	ready, message := runtimeCondition(seen.Status, cri.RuntimeReady)
 	switch {
 	case !ready:
-		found = append(found, seen.found(finding.Fatal, "RuntimeNotReady", "the container runtime says that it is not ready: %s: look at its log", message))
+		found = append(found, seen.found(finding.Fatal, "RuntimeNotReady",
+			"the container runtime says that it is not ready: %s: look at its log", message))
 	case seen.Latency >= s.SlowBefore:
-		slow := seen.found(finding.Warning, "RuntimeSlow", "the container runtime took %s to answer: look for disk pressure, and for very many "+
-			"containers or images", seen.Latency.Round(time.Millisecond))
+		slow := seen.found(finding.Warning, "RuntimeSlow", "the container runtime took %s to answer: look for disk "+
+			"pressure, and for very many containers or images", seen.Latency.Round(time.Millisecond))
 		slow.BelowRaise = seen.Latency < s.SlowAfter
 		found = append(found, slow)
 	}
 	if ready, message := runtimeCondition(seen.Status, cri.NetworkReady); !ready {
-		f := seen.found(finding.Fatal, "NetworkNotReady", "the container runtime has no pod network: %s: look at the network plugin's pod on "+
-			"this node and at its CNI configuration", message)
+		f := seen.found(finding.Fatal, "NetworkNotReady", "the container runtime has no pod network: %s: look at the "+
+			"network plugin's pod on this node and at its CNI configuration", message)
 		f.Subject = networkSubject()
 		found = append(found, f)
 	}
@@ -199,21 +211,26 @@ func (seen runtimeSeen) silent() finding.Finding {
 	why := errors.Join(seen.ConnectErr, seen.callErr()) // either may carry the kernel's word
 	switch {
 	case errors.Is(why, fs.ErrNotExist):
-		return seen.found(finding.Fatal, "RuntimeSocketMissing", "the container runtime's socket %s does not exist: start the runtime and look at "+
-			"its log, or correct the path in the configuration", seen.Socket)
+		return seen.found(finding.Fatal, "RuntimeSocketMissing", "the container runtime's socket %s does not exist: "+
+			"start the runtime and look at its log, or correct the path in the configuration", seen.Socket)
 	case errors.Is(why, syscall.ECONNREFUSED):
-		return seen.found(finding.Fatal, "RuntimeNotRunning", "nobody listens on %s: the container runtime has died; start it and look at its log", seen.Socket)
+		return seen.found(finding.Fatal, "RuntimeNotRunning", "nobody listens on %s: the container runtime has died; "+
+			"start it and look at its log", seen.Socket)
 	case state == 'T' || state == 't':
-		return seen.found(finding.Fatal, "RuntimeStopped", "the container runtime %s is stopped by a signal or a debugger: `kill -CONT %d` lets it go on",
+		return seen.found(finding.Fatal, "RuntimeStopped", "the container runtime %s is stopped by a signal or a "+
+			"debugger: `kill -CONT %d` lets it go on",
 			seen.daemon(), seen.Process.PID)
 	case seen.Threads.Blocked > 0:
-		return seen.found(finding.Fatal, "RuntimeHung", "the container runtime %s does not answer; %d of its threads hang in the kernel (state D): "+
-			"look for a dead mount or disk (%s)", seen.daemon(), seen.Threads.Blocked, err)
+		return seen.found(finding.Fatal, "RuntimeHung", "the container runtime %s does not answer; %d of its threads "+
+			"hang in the kernel (state D): look for a dead mount or disk (%s)", seen.daemon(), seen.Threads.Blocked,
+			err)
 	case isDeadline(seen.callErr()):
-		return seen.found(finding.Fatal, "RuntimeNotAnswering", "the container runtime %s accepts connections but does not answer within %s: "+
-			"look at its log and restart it; running containers survive that", seen.daemon(), seen.Latency.Round(time.Millisecond))
+		return seen.found(finding.Fatal, "RuntimeNotAnswering", "the container runtime %s accepts connections but "+
+			"does not answer within %s: look at its log and restart it; running containers survive that", seen.daemon(),
+			seen.Latency.Round(time.Millisecond))
 	default:
-		return seen.found(finding.Fatal, "RuntimeFailing", "the container runtime answers with an error: %s: look at its log", err)
+		return seen.found(finding.Fatal, "RuntimeFailing",
+			"the container runtime answers with an error: %s: look at its log", err)
 	}
 }
 
@@ -225,7 +242,8 @@ func (seen runtimeSeen) daemon() string {
 }
 
 func (seen runtimeSeen) found(severity finding.Severity, reason, format string, args ...any) finding.Finding {
-	facts := map[string]string{"socket": seen.Socket, "latencyMilliseconds": strconv.FormatInt(seen.Latency.Milliseconds(), 10)}
+	facts := map[string]string{"socket": seen.Socket,
+		"latencyMilliseconds": strconv.FormatInt(seen.Latency.Milliseconds(), 10)}
 	if seen.Version != nil {
 		facts["runtime"] = checkkit.Sanitize(seen.Version.RuntimeName+" "+seen.Version.RuntimeVersion, 100)
 	}
@@ -236,7 +254,8 @@ func (seen runtimeSeen) found(severity finding.Severity, reason, format string, 
 		facts["state"] = string(seen.Threads.Main)
 	}
 	return finding.Finding{
-		Check: "runtime-health", Subject: finding.Subject{Kind: "container-runtime", Name: seen.Socket}, Severity: severity,
-		Reason: reason, Message: fmt.Sprintf(format, args...), Facts: facts,
+		Check: "runtime-health", Subject: finding.Subject{Kind: "container-runtime", Name: seen.Socket},
+		Severity: severity,
+		Reason:   reason, Message: fmt.Sprintf(format, args...), Facts: facts,
 	}
 }

@@ -29,7 +29,8 @@ import (
 func criStatus(runtime, network bool) *cri.StatusResponse {
 	return &cri.StatusResponse{Status: &cri.RuntimeStatus{Conditions: []*cri.RuntimeCondition{
 		{Type: cri.RuntimeReady, Status: runtime, Reason: "R", Message: "runtime says"},
-		{Type: cri.NetworkReady, Status: network, Reason: "NetworkPluginNotReady", Message: "cni plugin not initialized"},
+		{Type: cri.NetworkReady, Status: network, Reason: "NetworkPluginNotReady",
+			Message: "cni plugin not initialized"},
 		{Type: "ContainerdHasNoDeprecationWarnings", Status: false},
 	}}}
 }
@@ -45,19 +46,32 @@ func TestJudgeRuntime(t *testing.T) {
 		partial bool
 	}{
 		{name: "ready", seen: runtimeSeen{Status: criStatus(true, true)}},
-		{name: "runtime not ready", seen: runtimeSeen{Status: criStatus(false, true)}, want: []string{socket + "RuntimeNotReady"}},
-		{name: "network not ready", seen: runtimeSeen{Status: criStatus(true, false)}, want: []string{"runtime-condition/NetworkReady=NetworkNotReady"}},
-		{name: "neither", seen: runtimeSeen{Status: criStatus(false, false)}, want: []string{socket + "RuntimeNotReady", "runtime-condition/NetworkReady=NetworkNotReady"}},
-		{name: "conditions not reported", seen: runtimeSeen{Status: &cri.StatusResponse{}}, want: []string{socket + "RuntimeNotReady", "runtime-condition/NetworkReady=NetworkNotReady"}},
-		{name: "rather slow", seen: runtimeSeen{Status: criStatus(true, true), Latency: 3 * time.Second}, want: []string{socket + "RuntimeSlow warning marginal"}},
-		{name: "slow", seen: runtimeSeen{Status: criStatus(true, true), Latency: 4 * time.Second}, want: []string{socket + "RuntimeSlow warning"}},
-		{name: "socket missing", seen: runtimeSeen{VersionErr: away, ConnectErr: fs.ErrNotExist, ProcessErr: away}, want: []string{socket + "RuntimeSocketMissing"}, partial: true},
-		{name: "nobody listens", seen: runtimeSeen{VersionErr: away, ConnectErr: syscall.ECONNREFUSED, ProcessErr: away}, want: []string{socket + "RuntimeNotRunning"}, partial: true},
-		{name: "stopped", seen: runtimeSeen{VersionErr: late, Threads: checkkit.ThreadStates{Main: 'T'}}, want: []string{socket + "RuntimeStopped"}, partial: true},
-		{name: "hung in the kernel", seen: runtimeSeen{VersionErr: late, Threads: checkkit.ThreadStates{Main: 'S', Blocked: 1}}, want: []string{socket + "RuntimeHung"}, partial: true},
-		{name: "silent", seen: runtimeSeen{StatusErr: late, Threads: checkkit.ThreadStates{Main: 'S'}}, want: []string{socket + "RuntimeNotAnswering"}, partial: true},
-		{name: "backlog full", seen: runtimeSeen{VersionErr: context.DeadlineExceeded, ConnectErr: syscall.EAGAIN, ProcessErr: away}, want: []string{socket + "RuntimeNotAnswering"}, partial: true},
-		{name: "fails", seen: runtimeSeen{VersionErr: status.Error(codes.Unimplemented, "unknown service")}, want: []string{socket + "RuntimeFailing"}, partial: true},
+		{name: "runtime not ready", seen: runtimeSeen{Status: criStatus(false, true)},
+			want: []string{socket + "RuntimeNotReady"}},
+		{name: "network not ready", seen: runtimeSeen{Status: criStatus(true, false)},
+			want: []string{"runtime-condition/NetworkReady=NetworkNotReady"}},
+		{name: "neither", seen: runtimeSeen{Status: criStatus(false, false)}, want: []string{socket + "RuntimeNotReady",
+			"runtime-condition/NetworkReady=NetworkNotReady"}},
+		{name: "conditions not reported", seen: runtimeSeen{Status: &cri.StatusResponse{}},
+			want: []string{socket + "RuntimeNotReady", "runtime-condition/NetworkReady=NetworkNotReady"}},
+		{name: "rather slow", seen: runtimeSeen{Status: criStatus(true, true), Latency: 3 * time.Second},
+			want: []string{socket + "RuntimeSlow warning marginal"}},
+		{name: "slow", seen: runtimeSeen{Status: criStatus(true, true), Latency: 4 * time.Second},
+			want: []string{socket + "RuntimeSlow warning"}},
+		{name: "socket missing", seen: runtimeSeen{VersionErr: away, ConnectErr: fs.ErrNotExist, ProcessErr: away},
+			want: []string{socket + "RuntimeSocketMissing"}, partial: true},
+		{name: "nobody listens", seen: runtimeSeen{VersionErr: away, ConnectErr: syscall.ECONNREFUSED,
+			ProcessErr: away}, want: []string{socket + "RuntimeNotRunning"}, partial: true},
+		{name: "stopped", seen: runtimeSeen{VersionErr: late, Threads: checkkit.ThreadStates{Main: 'T'}},
+			want: []string{socket + "RuntimeStopped"}, partial: true},
+		{name: "hung in the kernel", seen: runtimeSeen{VersionErr: late, Threads: checkkit.ThreadStates{Main: 'S',
+			Blocked: 1}}, want: []string{socket + "RuntimeHung"}, partial: true},
+		{name: "silent", seen: runtimeSeen{StatusErr: late, Threads: checkkit.ThreadStates{Main: 'S'}},
+			want: []string{socket + "RuntimeNotAnswering"}, partial: true},
+		{name: "backlog full", seen: runtimeSeen{VersionErr: context.DeadlineExceeded, ConnectErr: syscall.EAGAIN,
+			ProcessErr: away}, want: []string{socket + "RuntimeNotAnswering"}, partial: true},
+		{name: "fails", seen: runtimeSeen{VersionErr: status.Error(codes.Unimplemented, "unknown service")},
+			want: []string{socket + "RuntimeFailing"}, partial: true},
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
@@ -105,7 +119,8 @@ func TestRuntimeWeMayNotAsk(t *testing.T) {
 func TestRuntimeHealthAgainstContainerd(t *testing.T) {
 	c := checktest.StartContainerd(t)
 	h := c.RuntimeHost(t)
-	check := RuntimeHealth(RuntimeHealthSettings{Timeout: 500 * time.Millisecond, SlowAfter: 400 * time.Millisecond, SlowBefore: 300 * time.Millisecond})
+	check := RuntimeHealth(RuntimeHealthSettings{Timeout: 500 * time.Millisecond, SlowAfter: 400 * time.Millisecond,
+		SlowBefore: 300 * time.Millisecond})
 	subject := "container-runtime/" + c.Socket + "="
 
 	// Alive, without a CNI configuration.

@@ -50,13 +50,15 @@ type runtimeCalls struct {
 
 func runtimeQuestions() runtimeCalls {
 	return runtimeCalls{"questions", "RuntimeQuestionsSlow", 3.0517578125, 10, []string{
-		"version", "status", "list_containers", "list_podsandbox", "container_status", "podsandbox_status", "list_images", "image_status",
+		"version", "status", "list_containers", "list_podsandbox", "container_status", "podsandbox_status",
+		"list_images", "image_status",
 	}}
 }
 
 func runtimeWork() runtimeCalls {
 	return runtimeCalls{"work", "RuntimeWorkSlow", 19.073486328125, 3, []string{
-		"run_podsandbox", "stop_podsandbox", "remove_podsandbox", "create_container", "start_container", "remove_container",
+		"run_podsandbox", "stop_podsandbox", "remove_podsandbox", "create_container", "start_container",
+		"remove_container",
 	}}
 }
 
@@ -67,14 +69,18 @@ func RuntimeLatency() detect.Check {
 		ID:      runtimeLatencyID,
 		Domain:  "kubernetes",
 		Summary: "the container runtime does what kubelet asks of it, but late",
-		Advice: "`nodeagent check` for pressure of disk and CPU, disk-saturation and cpu-throttling above all: a slow disk below the runtime's root is the common cause. Then very many " +
-			"containers and images (`crictl ps -a | wc -l`, `crictl images | wc -l`), and for run_podsandbox the network plugin's own log.",
+		Advice: "`nodeagent check` for pressure of disk and CPU, disk-saturation and cpu-throttling above all: a " +
+			"slow disk below the runtime's root is the common cause. Then very many containers and images (`crictl " +
+			"ps -a | wc -l`, `crictl images | wc -l`), and for run_podsandbox the network plugin's own log.",
 		Doc: detect.Doc{
 			Reads: []string{"https://127.0.0.1:10250/metrics"},
 			Why:   "Pods start and end late, kubelet's PLEG falls behind, and at last the node is NotReady.",
 			Faults: []detect.Fault{
-				{Reason: "RuntimeQuestionsSlow", Severity: finding.Warning, When: "10 % of the calls of 15 minutes of one operation that only asks, at least 10, took more than 3 s; gone below half of it"},
-				{Reason: "RuntimeWorkSlow", Severity: finding.Warning, When: "10 % of the calls of 15 minutes of one operation on sandboxes or containers, at least 3, took more than 19 s; gone below half of it"},
+				{Reason: "RuntimeQuestionsSlow", Severity: finding.Warning,
+					When: "10 % of the calls of 15 minutes of one operation that only asks, at least 10, took more " +
+						"than 3 s; gone below half of it"},
+				{Reason: "RuntimeWorkSlow", Severity: finding.Warning, When: "10 % of the calls of 15 minutes of one " +
+					"operation on sandboxes or containers, at least 3, took more than 19 s; gone below half of it"},
 			},
 			FalseAlarms: "Image pulls, execs and stops of containers take as long as they want and are not counted.",
 		},
@@ -113,7 +119,8 @@ func latencyKey(_ string, s kubelet.Sample) string {
 			return "all " + operation
 		}
 		// The bound is the product of floating point numbers.
-		if bound, err := strconv.ParseFloat(le, 64); err == nil && bound > calls.slow*0.999 && bound < calls.slow*1.001 {
+		if bound, err := strconv.ParseFloat(le, 64); err == nil && bound > calls.slow*0.999 &&
+			bound < calls.slow*1.001 {
 			return "in time " + operation
 		}
 	}
@@ -140,10 +147,13 @@ func (c runtimeCalls) judge(grown map[string]float64, minutes time.Duration) []f
 	}
 	all := grown["all "+worst]
 	return []finding.Finding{{
-		Check: runtimeLatencyID, Subject: finding.Subject{Kind: "runtime-calls", Name: c.name}, Severity: finding.Warning, Reason: c.reason,
-		Message: fmt.Sprintf("%s of kubelet's %s calls of %s within %s took the container runtime more than %.0f s: look for a slow disk",
+		Check: runtimeLatencyID, Subject: finding.Subject{Kind: "runtime-calls", Name: c.name},
+		Severity: finding.Warning, Reason: c.reason,
+		Message: fmt.Sprintf("%s of kubelet's %s calls of %s within %s took the container runtime more than %.0f s: "+
+			"look for a slow disk",
 			checkkit.WholeNumber(most), checkkit.WholeNumber(all), worst, minutes, c.slow),
-		Facts:      map[string]string{"slow": checkkit.WholeNumber(most), "calls": checkkit.WholeNumber(all), "operation": worst, "lateOperations": strings.Join(late, ",")},
+		Facts: map[string]string{"slow": checkkit.WholeNumber(most), "calls": checkkit.WholeNumber(all),
+			"operation": worst, "lateOperations": strings.Join(late, ",")},
 		BelowRaise: most < c.least || most < 0.1*all,
 	}}
 }

@@ -46,14 +46,17 @@ func RuntimeRestarts(memory detect.StateStore) detect.Check {
 		ID:      runtimeRestartsID,
 		Domain:  "kubernetes",
 		Summary: "the container runtime is restarted again and again",
-		Advice: "`journalctl -u containerd -n 100` (or crio, docker) shows why it ended: common are a broken configuration or plugin, a full or damaged image store, and " +
-			"running out of memory (`journalctl -k -g oom`). Running containers survive its restarts.",
+		Advice: "`journalctl -u containerd -n 100` (or crio, docker) shows why it ended: common are a broken " +
+			"configuration or plugin, a full or damaged image store, and running out of memory (`journalctl -k -g " +
+			"oom`). Running containers survive its restarts.",
 		Doc: detect.Doc{
-			Reads: []string{"the runtime's socket, for the process behind it", "/proc/PID/stat and cgroup of it", "NRestarts of its service over D-Bus, while it is away"},
-			Why: "While the runtime starts nothing else is started or ended, and calls of kubelet fail. Between two ends it looks healthy to who asks for a " +
-				"moment only.",
+			Reads: []string{"the runtime's socket, for the process behind it", "/proc/PID/stat and cgroup of it",
+				"NRestarts of its service over D-Bus, while it is away"},
+			Why: "While the runtime starts nothing else is started or ended, and calls of kubelet fail. Between two " +
+				"ends it looks healthy to who asks for a moment only.",
 			Faults: []detect.Fault{
-				{Reason: "RuntimeRestartsOften", Severity: finding.Warning, When: "5 restarts in 20 minutes, as node-problem-detector counts; gone below 3"},
+				{Reason: "RuntimeRestartsOften", Severity: finding.Warning,
+					When: "5 restarts in 20 minutes, as node-problem-detector counts; gone below 3"},
 			},
 			FalseAlarms: "Reboots do not count. Restarts while the agent is away count as one.",
 		},
@@ -93,8 +96,9 @@ func (r *runtimeRestarts) look(ctx context.Context, h *host.Host) ([]finding.Fin
 		}
 	}
 	f := finding.Finding{
-		Check: runtimeRestartsID, Subject: finding.Subject{Kind: "container-runtime", Name: h.Paths.CRISocket}, Severity: finding.Warning,
-		Reason: "RuntimeRestartsOften",
+		Check: runtimeRestartsID, Subject: finding.Subject{Kind: "container-runtime", Name: h.Paths.CRISocket},
+		Severity: finding.Warning,
+		Reason:   "RuntimeRestartsOften",
 	}
 	name, unit := "the container runtime", "containerd"
 	if r.comm != "" {
@@ -119,7 +123,9 @@ func (r *runtimeRestarts) away(ctx context.Context, h *host.Host, now finding.Ti
 		return err
 	}
 	lives := &r.memory.Lives
-	i := slices.IndexFunc(units.Running, func(u systemd.Unit) bool { return u.Name == lives.Unit || lives.Unit == "" && runtimeService(u.Name) })
+	i := slices.IndexFunc(units.Running, func(u systemd.Unit) bool {
+		return u.Name == lives.Unit || lives.Unit == "" && runtimeService(u.Name)
+	})
 	if i < 0 {
 		lives.Known = false // it has failed, or was stopped: nobody starts it again
 		return nil
@@ -140,7 +146,8 @@ func (r *runtimeRestarts) away(ctx context.Context, h *host.Host, now finding.Ti
 
 // runtimeService tells whether a service is named as runtimes are.
 func runtimeService(name string) bool {
-	return slices.Contains([]string{"containerd.service", "crio.service", "cri-o.service", "cri-docker.service", "docker.service"}, name)
+	return slices.Contains([]string{"containerd.service", "crio.service", "cri-o.service", "cri-docker.service",
+		"docker.service"}, name)
 }
 
 // unitOfProcess returns the service that a process belongs to by its cgroup; empty where there is none.

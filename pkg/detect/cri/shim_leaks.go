@@ -54,18 +54,25 @@ func ShimLeaks() detect.Check {
 		ID:      shimLeaksID,
 		Domain:  "kubernetes",
 		Summary: "a shim of the container runtime has outlived its pod",
-		Advice: "`ps -o pid,lstart,args -p PID` and `pstree -p PID` show it and what still runs below it; `nodeagent inspect` what else is left of the pod. If no pod of " +
-			"this node needs what runs there: `ctr -n k8s.io task rm -f ID`, and only where containerd does not know the task, `kill PID`.",
+		Advice: "`ps -o pid,lstart,args -p PID` and `pstree -p PID` show it and what still runs below it; `nodeagent " +
+			"inspect` what else is left of the pod. If no pod of this node needs what runs there: `ctr -n k8s.io " +
+			"task rm -f ID`, and only where containerd does not know the task, `kill PID`.",
 		Doc: detect.Doc{
-			Reads: []string{"/proc/PID/stat of all processes, /proc/PID/cmdline and status of shims", "CRI ListPodSandbox and ListContainers", "containerd's containers and leases"},
-			Why: "What runs below such a shim goes on without anybody who would end it: it takes memory, ports and volumes that the scheduler believes to be " +
-				"free, and keeps volumes of deleted pods mounted.",
+			Reads: []string{"/proc/PID/stat of all processes, /proc/PID/cmdline and status of shims",
+				"CRI ListPodSandbox and ListContainers", "containerd's containers and leases"},
+			Why: "What runs below such a shim goes on without anybody who would end it: it takes memory, ports and " +
+				"volumes that the scheduler believes to be free, and keeps volumes of deleted pods mounted.",
 			Faults: []detect.Fault{
-				{Reason: "ShimWithoutContainer", Severity: finding.Warning, When: "a shim older than 10 minutes whose ID neither CRI nor containerd knows, seen twice 5 minutes apart"},
-				{Reason: "ShimOfDeadSandbox", Severity: finding.Warning, When: "a shim of runc older than 10 minutes that has no process below it, while its sandbox is not ready, seen twice 5 minutes apart"},
+				{Reason: "ShimWithoutContainer", Severity: finding.Warning,
+					When: "a shim older than 10 minutes whose ID neither CRI nor containerd knows, seen twice 5 " +
+						"minutes apart"},
+				{Reason: "ShimOfDeadSandbox", Severity: finding.Warning, When: "a shim of runc older than 10 minutes " +
+					"that has no process below it, while its sandbox is not ready, seen twice 5 minutes apart"},
 			},
-			FalseAlarms: "Only shims of the namespace k8s.io and conmon of CRI-O are judged. Those of other namespaces (moby: Docker, also as the runtime of Kubernetes behind cri-dockerd; default: ctr, nerdctl) " +
-				"and of podman belong to whoever made them, who alone knows which are still wanted: `docker ps -a`, `nerdctl ps -a`. Nor are those of a cluster that runs in a container (kind, k3d) judged.",
+			FalseAlarms: "Only shims of the namespace k8s.io and conmon of CRI-O are judged. Those of other " +
+				"namespaces (moby: Docker, also as the runtime of Kubernetes behind cri-dockerd; default: ctr, " +
+				"nerdctl) and of podman belong to whoever made them, who alone knows which are still wanted: `docker " +
+				"ps -a`, `nerdctl ps -a`. Nor are those of a cluster that runs in a container (kind, k3d) judged.",
 		},
 		Every:    5 * time.Minute,
 		Deadline: 10 * time.Second,
@@ -108,9 +115,11 @@ func (s *shimLook) look(ctx context.Context, h *host.Host) ([]finding.Finding, e
 		state, known := ids[p.id]
 		switch {
 		case !known:
-			found = append(found, p.leaked(ctx, h, "ShimWithoutContainer", "the runtime knows nothing of it", children...))
+			found = append(found, p.leaked(ctx, h, "ShimWithoutContainer", "the runtime knows nothing of it",
+				children...))
 		case state == sandboxNotReady && p.runc && len(children) == 0:
-			found = append(found, p.leaked(ctx, h, "ShimOfDeadSandbox", "its sandbox is not ready and nothing runs below it"))
+			found = append(found, p.leaked(ctx, h, "ShimOfDeadSandbox",
+				"its sandbox is not ready and nothing runs below it"))
 		}
 		if len(found) == maxShimLeaks {
 			break
@@ -178,7 +187,8 @@ func shimOf(args []string) shim {
 	switch {
 	case strings.HasPrefix(program, "containerd-shim") && value("-namespace") == "k8s.io":
 		id = value("-id")
-	case program == "conmon" && strings.Contains(value("--exit-dir"), "/crio/") && !slices.Contains(args, "-e") && !slices.Contains(args, "--exec-attach"):
+	case program == "conmon" && strings.Contains(value("--exit-dir"), "/crio/") && !slices.Contains(args, "-e") &&
+		!slices.Contains(args, "--exec-attach"):
 		id = value("-c")
 	}
 	if len(id) > maxShimIDs || strings.ContainsFunc(id, func(r rune) bool { return r <= ' ' || r >= 0x7f }) {
@@ -200,7 +210,8 @@ func childrenOf(table []host.ProcStat, pid int) []int {
 // leaked is what is said of a shim that ought not to run, and of processes below it.
 func (p runningShim) leaked(ctx context.Context, h *host.Host, reason, why string, children ...int) finding.Finding {
 	f := finding.Finding{
-		Check: shimLeaksID, Subject: finding.Subject{Kind: "shim", Name: p.id}, Severity: finding.Warning, Reason: reason,
+		Check: shimLeaksID, Subject: finding.Subject{Kind: "shim", Name: p.id}, Severity: finding.Warning,
+		Reason:  reason,
 		Message: fmt.Sprintf("the shim of %.12s (PID %d) has outlived its pod: %s", p.id, p.stat.PID, why),
 		Facts:   map[string]string{"pid": strconv.Itoa(p.stat.PID), "processesBelow": strconv.Itoa(len(children))},
 	}

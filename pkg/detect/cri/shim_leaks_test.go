@@ -68,10 +68,12 @@ func TestShimLeaksReal(t *testing.T) {
 	if diff := cmp.Diff([]string{"ShimWithoutContainer 1"}, look(stranger)); diff != "" {
 		t.Errorf("asked of another (-want +got):\n%s", diff)
 	}
-	if _, err := owner.Client.StopPodSandbox(t.Context(), &cri.StopPodSandboxRequest{PodSandboxId: sandbox.Id}); err != nil {
+	if _, err := owner.Client.StopPodSandbox(t.Context(),
+		&cri.StopPodSandboxRequest{PodSandboxId: sandbox.Id}); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := owner.Client.RemovePodSandbox(t.Context(), &cri.RemovePodSandboxRequest{PodSandboxId: sandbox.Id}); err != nil {
+	if _, err := owner.Client.RemovePodSandbox(t.Context(),
+		&cri.RemovePodSandboxRequest{PodSandboxId: sandbox.Id}); err != nil {
 		t.Fatal(err)
 	}
 	if got := look(stranger); got != nil {
@@ -118,7 +120,8 @@ func TestShimLeaksRuntimeHangs(t *testing.T) {
 		h.Runtime.Sandboxes = hosttest.Hang[[]*cri.PodSandbox]
 		began := time.Now()
 		found, err := ShimLeaks().Run(t.Context(), h)
-		if took := time.Since(began); took != shimLeakPatience || !errors.Is(err, context.DeadlineExceeded) || found != nil {
+		if took := time.Since(began); took != shimLeakPatience || !errors.Is(err, context.DeadlineExceeded) ||
+			found != nil {
 			t.Errorf("after %s: %v, %v", took, found, err)
 		}
 	})

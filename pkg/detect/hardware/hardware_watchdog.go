@@ -38,14 +38,18 @@ func HardwareWatchdog() detect.Check {
 	return detect.Check{
 		ID: hardwareWatchdogID, Domain: "hardware",
 		Summary: "the node was reset by its hardware watchdog",
-		Advice: "Read what the kernel said last: journalctl -k -b -1, /sys/fs/pstore, the serial console, the log of the management controller (ipmitool sel list). " +
-			"Where it happens again, take the node out of service and have it tested.",
+		Advice: "Read what the kernel said last: journalctl -k -b -1, /sys/fs/pstore, the serial console, the log of " +
+			"the management controller (ipmitool sel list). Where it happens again, take the node out of service and " +
+			"have it tested.",
 		Doc: detect.Doc{
 			Reads: []string{"/sys/class/watchdog/*/{bootstatus,identity}"},
-			Why:   "The machine hung so that nothing of it ran: all pods were lost without a trace, and it will most likely happen again.",
+			Why: "The machine hung so that nothing of it ran: all pods were lost without a trace, and it will most " +
+				"likely happen again.",
 			Faults: []detect.Fault{
-				{Reason: "WatchdogReset", Severity: finding.Warning, When: "bootstatus has WDIOF_CARDRESET; told for the first 24 hours after boot"},
-				{Reason: "WatchdogHardwareFault", Severity: finding.Warning, When: "bootstatus tells of overheating, a fan or the power; told for as long"},
+				{Reason: "WatchdogReset", Severity: finding.Warning, When: "bootstatus has WDIOF_CARDRESET; told for " +
+					"the first 24 hours after boot"},
+				{Reason: "WatchdogHardwareFault", Severity: finding.Warning,
+					When: "bootstatus tells of overheating, a fan or the power; told for as long"},
 			},
 			FalseAlarms: "Some boards keep the flag until power is cut. A watchdog that is not used is no fault.",
 		},
@@ -95,7 +99,8 @@ func watchdogFinding(h *host.Host, subject finding.Subject, status int) (finding
 	for _, flag := range []struct {
 		bit  int
 		text string
-	}{{0x01, "it had overheated"}, {0x02, "a fan had failed"}, {0x10, "the voltage was too low"}, {0x40, "the voltage was too high"}} {
+	}{{0x01, "it had overheated"}, {0x02, "a fan had failed"}, {0x10, "the voltage was too low"},
+		{0x40, "the voltage was too high"}} {
 		if status&flag.bit != 0 {
 			said = append(said, flag.text)
 		}
@@ -115,6 +120,7 @@ func watchdogFinding(h *host.Host, subject finding.Subject, status int) (finding
 	case len(said) == 0:
 		return finding.Finding{}, false
 	}
-	f.Message = fmt.Sprintf("the hardware watchdog %s tells of the last boot: %s", f.Facts["identity"], strings.Join(said, ", "))
+	f.Message = fmt.Sprintf("the hardware watchdog %s tells of the last boot: %s", f.Facts["identity"],
+		strings.Join(said, ", "))
 	return f, true
 }

@@ -32,11 +32,12 @@ func MemoryCorrupted() detect.Check {
 	return detect.Check{
 		ID: memoryCorruptedID, Domain: "memory",
 		Summary: "pages of memory are damaged; the kernel took them out of use",
-		Advice: "Find the module: the check edac, `ras-mc-ctl --errors`, or the event log of the BMC (`ipmitool sel list`). Drain the node " +
-			"and have the module replaced; a reboot brings the damaged pages back into use.",
+		Advice: "Find the module: the check edac, `ras-mc-ctl --errors`, or the event log of the BMC (`ipmitool sel " +
+			"list`). Drain the node and have the module replaced; a reboot brings the damaged pages back into use.",
 		Doc: detect.Doc{
 			Reads: []string{"/proc/meminfo"},
-			Why:   "A process that uses a damaged page is killed; a damaged page of the kernel stops the machine. The next ones are likely near.",
+			Why: "A process that uses a damaged page is killed; a damaged page of the kernel stops the machine. " +
+				"The next ones are likely near.",
 			Faults: []detect.Fault{{Reason: "MemoryCorrupted", Severity: finding.Warning,
 				When: "HardwareCorrupted is not 0: healthy memory has no such page; until the next boot"}},
 			FalseAlarms: "Pages that a test poisoned on purpose.",
@@ -63,7 +64,8 @@ func lookAtCorrupted(h *host.Host) ([]finding.Finding, error) {
 	}
 	return []finding.Finding{{
 		Check: memoryCorruptedID, Subject: checkkit.NodeSubject(h), Severity: finding.Warning,
-		Reason: "MemoryCorrupted", Message: fmt.Sprintf("%s of memory are damaged and out of use", checkkit.SizeText(bytes)),
+		Reason: "MemoryCorrupted", Message: fmt.Sprintf("%s of memory are damaged and out of use",
+			checkkit.SizeText(bytes)),
 		Facts: map[string]string{"bytes": strconv.FormatUint(bytes, 10)},
 	}}, nil
 }

@@ -51,14 +51,17 @@ func PCIeErrors() detect.Check {
 	return detect.Check{
 		ID: pcieErrorsID, Domain: "hardware",
 		Summary: "transfers of a PCIe device fail",
-		Advice: "`lspci -vvs DEVICE` shows what it is and its link (LnkSta, DevSta). Reseat or replace the card, riser or cable; update its " +
-			"firmware. pcie_aspm=off on the kernel's command line helps where only power saving of the link is broken.",
+		Advice: "`lspci -vvs DEVICE` shows what it is and its link (LnkSta, DevSta). Reseat or replace the card, " +
+			"riser or cable; update its firmware. pcie_aspm=off on the kernel's command line helps where only power " +
+			"saving of the link is broken.",
 		Doc: detect.Doc{
 			Reads: []string{"/sys/bus/pci/devices/*/aer_dev_nonfatal", "/sys/bus/pci/devices/*/aer_dev_correctable"},
 			Why:   "A disk or network card behind a bad link loses requests, gets slow, or goes away.",
 			Faults: []detect.Fault{
-				{Reason: "PCIeUncorrectedError", Severity: finding.Warning, When: "a transfer was lost (non-fatal error); for an hour"},
-				{Reason: "PCIeCorrectedError", Severity: finding.Warning, When: "60 transfers in a minute had to be repeated; for an hour. A healthy link has a few a day"},
+				{Reason: "PCIeUncorrectedError", Severity: finding.Warning,
+					When: "a transfer was lost (non-fatal error); for an hour"},
+				{Reason: "PCIeCorrectedError", Severity: finding.Warning, When: "60 transfers in a minute had to be " +
+					"repeated; for an hour. A healthy link has a few a day"},
 			},
 			FalseAlarms: "Advisory errors of devices that are asked for what they do not have; rarely that many.",
 		},
@@ -159,14 +162,18 @@ func (d *pcieDevice) judge(now aerCounts, up time.Duration) (finding.Finding, bo
 		d.base, d.since = now, up
 	}
 	f := finding.Finding{Severity: finding.Warning, Facts: map[string]string{
-		"nonFatalSinceBoot": strconv.FormatUint(now.nonfatal, 10), "correctedSinceBoot": strconv.FormatUint(now.corrected, 10),
+		"nonFatalSinceBoot":  strconv.FormatUint(now.nonfatal, 10),
+		"correctedSinceBoot": strconv.FormatUint(now.corrected, 10),
 	}}
 	lost, many := d.nonfatal.Recent(up, pcieErrorsFor), d.corrected.Recent(up, pcieErrorsFor)
 	switch {
 	case lost:
-		f.Reason, f.Message = "PCIeUncorrectedError", fmt.Sprintf("%d transfers were lost lately, %d since boot", d.nonfatal.Count, now.nonfatal)
+		f.Reason, f.Message = "PCIeUncorrectedError", fmt.Sprintf("%d transfers were lost lately, %d since boot",
+			d.nonfatal.Count, now.nonfatal)
 	case many:
-		f.Reason, f.Message = "PCIeCorrectedError", fmt.Sprintf("transfers had to be repeated more than %d times in a minute, %d times since boot; mostly %s", pcieRate, now.corrected, now.worst)
+		f.Reason, f.Message = "PCIeCorrectedError",
+			fmt.Sprintf("transfers had to be repeated more than %d times in a minute, %d times since boot; mostly %s",
+				pcieRate, now.corrected, now.worst)
 	}
 	return f, lost || many
 }
@@ -175,7 +182,8 @@ func (d *pcieDevice) judge(now aerCounts, up time.Duration) (finding.Finding, bo
 func readAER(files host.Files, dir string) (aerCounts, error) {
 	var counts aerCounts
 	var err error
-	if counts.corrected, counts.worst, err = readAERFile(files, path.Join(dir, "aer_dev_correctable"), "TOTAL_ERR_COR"); err != nil {
+	if counts.corrected, counts.worst, err = readAERFile(files, path.Join(dir, "aer_dev_correctable"),
+		"TOTAL_ERR_COR"); err != nil {
 		return aerCounts{}, err
 	}
 	counts.nonfatal, _, err = readAERFile(files, path.Join(dir, "aer_dev_nonfatal"), "TOTAL_ERR_NONFATAL")
@@ -194,7 +202,8 @@ func readAERFile(files host.Files, name, totalName string) (total uint64, worst 
 		at := strings.LastIndexByte(line, ' ')
 		count, err := strconv.ParseUint(line[at+1:], 10, 64)
 		if at < 0 || err != nil {
-			return 0, "", fmt.Errorf("read %s: line %q: want a name and a number", name, checkkit.Sanitize(line, checkkit.MaxLine))
+			return 0, "", fmt.Errorf("read %s: line %q: want a name and a number", name,
+				checkkit.Sanitize(line, checkkit.MaxLine))
 		}
 		if key := line[:at]; key == totalName {
 			total, found = count, true

@@ -54,15 +54,19 @@ func Sensors(memory detect.StateStore) detect.Check {
 	return detect.Check{
 		ID: sensorsID, Domain: "hardware",
 		Summary: "a fan, a temperature or a power supply of the machine alarms",
-		Advice:  "`sensors` and `ipmitool sdr` show the values. Replace the fan or power supply; a machine whose supply is lost runs on the other one, or on a battery.",
+		Advice: "`sensors` and `ipmitool sdr` show the values. Replace the fan or power supply; a machine whose " +
+			"supply is lost runs on the other one, or on a battery.",
 		Doc: detect.Doc{
 			Reads: []string{"/sys/class/hwmon/*: fan*_alarm, fan*_fault, temp*_crit_alarm, temp*_emergency_alarm, temp*_fault", "/sys/class/power_supply/*: online, status, health"},
 			Why:   "A machine without a fan throttles and then shuts down; one on its battery does so soon.",
 			Faults: []detect.Fault{
 				{Reason: "FanFailed", Severity: finding.Warning, When: "a fan that was well before alarms, in 2 looks"},
-				{Reason: "TemperatureAlarm", Severity: finding.Warning, When: "a sensor says that its temperature is critical, in 2 looks"},
-				{Reason: "SensorFailed", Severity: finding.Warning, When: "a temperature sensor that was well before is broken, in 2 looks"},
-				{Reason: "PowerSupplyFailed", Severity: finding.Warning, When: "a supply that was connected is not, or a battery or UPS says that it is broken or feeds the machine, in 2 looks"},
+				{Reason: "TemperatureAlarm", Severity: finding.Warning, When: "a sensor says that its temperature is " +
+					"critical, in 2 looks"},
+				{Reason: "SensorFailed", Severity: finding.Warning, When: "a temperature sensor that was well before " +
+					"is broken, in 2 looks"},
+				{Reason: "PowerSupplyFailed", Severity: finding.Warning, When: "a supply that was connected is not, " +
+					"or a battery or UPS says that it is broken or feeds the machine, in 2 looks"},
 			},
 			FalseAlarms: "Headers without fans and inputs without sensors, which alarm since ever, are left out.",
 		},
@@ -195,7 +199,8 @@ func findAlarms(files host.Files, parts []sensorPart) ([]sensorAlarm, error) {
 // boardAlarms lists the alarms of one chip. One that others tell of has none.
 func boardAlarms(files host.Files, dir string) []sensorAlarm {
 	chip, err := files.Text(path.Join(dir, "name"))
-	if err != nil || slices.Contains([]string{"coretemp", "k10temp", "zenpower", "acpitz", "power_meter", "nvme", "drivetemp"}, chip) {
+	if err != nil || slices.Contains([]string{"coretemp", "k10temp", "zenpower", "acpitz", "power_meter", "nvme",
+		"drivetemp"}, chip) {
 		return nil
 	}
 	names, err := files.List(dir)
@@ -240,10 +245,12 @@ func supplyAlarms(files host.Files, dir string) []sensorAlarm {
 	if scope, scopeErr := files.Text(path.Join(dir, "scope")); err != nil || scopeErr == nil && scope == "Device" {
 		return nil
 	}
-	supply := sensorAlarm{kind: "power-supply", name: checkkit.Sanitize(path.Base(dir), checkkit.MaxLine), reason: "PowerSupplyFailed"}
+	supply := sensorAlarm{kind: "power-supply", name: checkkit.Sanitize(path.Base(dir), checkkit.MaxLine),
+		reason: "PowerSupplyFailed"}
 	online, health, status := supply, supply, supply
 	online.file, online.mustBeWell, online.bad = path.Join(dir, "online"), true, []string{"0"}
-	health.file, health.bad = path.Join(dir, "health"), []string{"Overheat", "Dead", "Over voltage", "Under voltage", "Unspecified failure", "Over current", "Hot", "Cold"}
+	health.file, health.bad = path.Join(dir, "health"), []string{"Overheat", "Dead", "Over voltage", "Under voltage",
+		"Unspecified failure", "Over current", "Hot", "Cold"}
 	status.file, status.mustBeWell, status.bad = path.Join(dir, "status"), true, []string{"Discharging"}
 	switch kind {
 	case "Mains":

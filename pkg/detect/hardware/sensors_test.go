@@ -12,7 +12,9 @@ import (
 
 // A fan that failed is still told of after a restart of the agent, which then sees it for the first time.
 func TestSensorsSurviveTheAgent(t *testing.T) {
-	h := &host.Host{Files: host.Files{Root: t.TempDir()}, Clock: func() finding.Timestamp { return finding.Timestamp{SinceBoot: 1} }}
+	h := &host.Host{Files: host.Files{Root: t.TempDir()}, Clock: func() finding.Timestamp {
+		return finding.Timestamp{SinceBoot: 1}
+	}}
 	dir := filepath.Join(h.Files.Root, "sys/class/hwmon/hwmon0")
 	if err := os.MkdirAll(dir, 0o755); err != nil {
 		t.Fatal(err)

@@ -57,14 +57,18 @@ func Thermal() detect.Check {
 	return detect.Check{
 		ID: thermalID, Domain: "hardware",
 		Summary: "the machine is too hot: it runs slower, or is about to shut down",
-		Advice: "Look at fans, filters and the temperature of the room (`ipmitool sdr type Fan`, `sensors`); one machine alone: the heat sink. " +
-			"Drain it before the kernel shuts it down.",
+		Advice: "Look at fans, filters and the temperature of the room (`ipmitool sdr type Fan`, `sensors`); one " +
+			"machine alone: the heat sink. Drain it before the kernel shuts it down.",
 		Doc: detect.Doc{
-			Reads: []string{"/sys/class/thermal/thermal_zone*", "/sys/devices/system/cpu/cpu*/thermal_throttle/package_throttle_*, of one processor of each package"},
-			Why:   "A throttled processor makes all pods slow without any sign in them; a critical temperature ends all of them at once.",
+			Reads: []string{"/sys/class/thermal/thermal_zone*",
+				"/sys/devices/system/cpu/cpu*/thermal_throttle/package_throttle_*, of one processor of each package"},
+			Why: "A throttled processor makes all pods slow without any sign in them; a critical temperature ends " +
+				"all of them at once.",
 			Faults: []detect.Fault{
-				{Reason: "CPUThrottled", Severity: finding.Warning, When: "a processor package was throttled for 1 % of a minute, in two minutes in a row, or goes on to be; for 10 minutes after the last time"},
-				{Reason: "TemperatureHigh", Severity: finding.Warning, When: "a zone is within 5 °C of its critical point for a minute; gone 10 °C below"},
+				{Reason: "CPUThrottled", Severity: finding.Warning, When: "a processor package was throttled for 1 % " +
+					"of a minute, in two minutes in a row, or goes on to be; for 10 minutes after the last time"},
+				{Reason: "TemperatureHigh", Severity: finding.Warning, When: "a zone is within 5 °C of its critical " +
+					"point for a minute; gone 10 °C below"},
 			},
 			FalseAlarms: "Zones with absurd critical points are not judged; boards that reach theirs in normal use are.",
 		},
@@ -100,7 +104,8 @@ func (c *thermalCheck) look(h *host.Host) ([]finding.Finding, error) {
 		c.found, c.parts = now, parts
 	}
 	if len(c.zones) == 0 && len(c.first) == 0 {
-		return nil, finding.NotApplicable("neither a zone with a critical temperature nor a processor that counts throttling")
+		return nil, finding.NotApplicable(
+			"neither a zone with a critical temperature nor a processor that counts throttling")
 	}
 	var findings []finding.Finding
 	doubts := make(map[finding.Subject]error)

@@ -90,7 +90,8 @@ func (p *thermalPackage) judge(now thermalThrottling, up time.Duration) (finding
 	}
 	elapsed, spells, hot := up-p.since, now.count-p.base.count, now.time-p.base.time
 	goesOn := p.open > 0 && up-p.open >= time.Minute && up-p.open < thermalOpen && hot == 0
-	if goesOn || float64(hot)*100 >= thermalShare*float64(max(elapsed, time.Minute)) && now.timed || spells > 0 && p.hot {
+	if goesOn || float64(hot)*100 >= thermalShare*float64(max(elapsed, time.Minute)) && now.timed || spells > 0 &&
+		p.hot {
 		p.told.Add(spells, up)
 		p.base.count, p.base.time = now.count, now.time
 	}

@@ -79,15 +79,18 @@ func (z thermalZone) judge(files host.Files) (finding.Finding, bool, error) {
 	}
 	temperature, err := strconv.Atoi(text)
 	if err != nil {
-		return finding.Finding{}, false, fmt.Errorf("read %s: %q is no number", name, checkkit.Sanitize(text, checkkit.MaxLine))
+		return finding.Finding{}, false, fmt.Errorf("read %s: %q is no number", name,
+			checkkit.Sanitize(text, checkkit.MaxLine))
 	}
 	if temperature < z.critical-thermalKeep || temperature > thermalAbsurd {
 		return finding.Finding{}, false, nil
 	}
 	return finding.Finding{
 		Check: thermalID, Subject: z.subject(), Severity: finding.Warning, Reason: "TemperatureHigh",
-		Message:    fmt.Sprintf("%s has %d °C; the kernel shuts the machine down at %d °C", z.kind, temperature/1000, z.critical/1000),
-		Facts:      map[string]string{"type": z.kind, "milliCelsius": text, "criticalMilliCelsius": strconv.Itoa(z.critical)},
+		Message: fmt.Sprintf("%s has %d °C; the kernel shuts the machine down at %d °C", z.kind, temperature/1000,
+			z.critical/1000),
+		Facts: map[string]string{"type": z.kind, "milliCelsius": text,
+			"criticalMilliCelsius": strconv.Itoa(z.critical)},
 		BelowRaise: temperature < z.critical-thermalNear,
 	}, true, nil
 }
@@ -95,6 +98,7 @@ func (z thermalZone) judge(files host.Files) (finding.Finding, bool, error) {
 // hasNoReading reports whether a sensor says that it has none now: it is disabled, asleep, of a card that is off, or
 // gone.
 func hasNoReading(err error) bool {
-	return errors.Is(err, syscall.ENODATA) || errors.Is(err, syscall.EAGAIN) || errors.Is(err, syscall.EINVAL) || errors.Is(err, syscall.ENODEV) ||
+	return errors.Is(err, syscall.ENODATA) || errors.Is(err, syscall.EAGAIN) || errors.Is(err, syscall.EINVAL) ||
+		errors.Is(err, syscall.ENODEV) ||
 		errors.Is(err, syscall.ENXIO) || errors.Is(err, fs.ErrNotExist)
 }

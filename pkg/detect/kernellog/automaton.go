@@ -63,7 +63,8 @@ func newAutomaton(literals map[string]set) (*automaton, error) {
 		trie[at].found = trie[at].found.union(literals[text])
 	}
 	if len(trie) > maxStates {
-		return nil, fmt.Errorf("the literals of all rules have %d different beginnings: at most %d are possible", len(trie), maxStates)
+		return nil, fmt.Errorf("the literals of all rules have %d different beginnings: at most %d are possible",
+			len(trie), maxStates)
 	}
 	return tabulate(trie, link(trie), texts), nil
 }

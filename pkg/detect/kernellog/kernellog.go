@@ -41,7 +41,8 @@ type Settings struct {
 type RuleSettings struct {
 	Off      bool             `yaml:"off,omitempty"`
 	Severity finding.Severity `yaml:"severity,omitempty"` // of all its findings; the rule's own unless set
-	Expiry   time.Duration    `yaml:"expiry,omitempty"`   // how long the record alone keeps a finding; the rule's own unless set
+	// how long the record alone keeps a finding; the rule's own unless set
+	Expiry time.Duration `yaml:"expiry,omitempty"`
 }
 
 // DefaultSettings returns the settings that are used unless the configuration says otherwise.
@@ -118,14 +119,18 @@ func New(s Settings, follow *LiveKernelLog, witnesses *detect.StateSources, memo
 		Advice:  "read the lines around it: dmesg --time-format iso, or journalctl -k; nodeagent replay explains a saved log",
 		Doc: detect.Doc{
 			Reads: []string{"/dev/kmsg: records of the kernel itself (facility 0), from the oldest that it has kept"},
-			Why: "The kernel says many faults only once, in its log: an oops, a lockup, a machine check, a disk that resets. " +
-				"Where their state can be read, another check does that, raises and clears, and the line only makes it look at once.",
+			Why: "The kernel says many faults only once, in its log: an oops, a lockup, a machine check, a disk that " +
+				"resets. Where their state can be read, another check does that, raises and clears, and the line " +
+				"only makes it look at once.",
 			Faults: []detect.Fault{
-				{Reason: "(a rule's)", Severity: finding.Fatal, When: "see the rules of the kernel log; each has its own threshold, severity and expiry"},
-				{Reason: "KernelRecordsLost", Severity: finding.Warning, When: "the kernel dropped records before they could be read, in the last 10 minutes: something may have been missed"},
+				{Reason: "(a rule's)", Severity: finding.Fatal, When: "see the rules of the kernel log; each has its " +
+					"own threshold, severity and expiry"},
+				{Reason: "KernelRecordsLost", Severity: finding.Warning,
+					When: "the kernel dropped records before they could be read, in the last 10 minutes: something " +
+						"may have been missed"},
 			},
-			FalseAlarms: "A rule without state behind it keeps its finding until the record expires, although what it speaks of may be over sooner. " +
-				"What programs write into the kernel's log does not count.",
+			FalseAlarms: "A rule without state behind it keeps its finding until the record expires, although what " +
+				"it speaks of may be over sooner. What programs write into the kernel's log does not count.",
 		},
 		Condition: detect.KernelProblem(),
 		Every:     time.Minute, Deadline: 5 * time.Second, RunAfter: true,
@@ -180,7 +185,8 @@ func kernelLogError(err error) error {
 }
 
 // SaveKernelLog keeps what the next run of the agent in this boot must know. last says that the agent ends in order.
-func SaveKernelLog(follow *LiveKernelLog, witnesses *detect.StateSources, memory detect.StateStore, at finding.Timestamp, last bool) {
+func SaveKernelLog(follow *LiveKernelLog, witnesses *detect.StateSources, memory detect.StateStore,
+	at finding.Timestamp, last bool) {
 	if memory == nil {
 		return
 	}
@@ -196,7 +202,8 @@ type KernelWatch func(ctx context.Context, log *slog.Logger, each func(kmsg.Kern
 // KernelLogSource feeds follow with what watch reads, and wakes: checks that asked for a text, the check that
 // confirms the rule which recognised it, and kernel-log itself. lost is told how many records were lost; it may be
 // nil. What the kernel had kept wakes nobody one by one: every check looks at its start.
-func KernelLogSource(follow *LiveKernelLog, logger *slog.Logger, watch KernelWatch, lost func(records uint64)) detect.Source {
+func KernelLogSource(follow *LiveKernelLog, logger *slog.Logger, watch KernelWatch,
+	lost func(records uint64)) detect.Source {
 	return detect.Source{Name: detect.WakeKernelLog, Run: func(ctx context.Context, wake func(detect.Change)) error {
 		live := false
 		err := watch(ctx, logger, func(r kmsg.KernelRecord) {
@@ -230,7 +237,8 @@ func KernelLogSource(follow *LiveKernelLog, logger *slog.Logger, watch KernelWat
 }
 
 // RestoreKernelLog takes over what an earlier run of the agent in this boot has saved.
-func RestoreKernelLog(follow *LiveKernelLog, witnesses *detect.StateSources, memory detect.StateStore, boot string) error {
+func RestoreKernelLog(follow *LiveKernelLog, witnesses *detect.StateSources, memory detect.StateStore,
+	boot string) error {
 	if memory == nil {
 		return nil
 	}

@@ -48,7 +48,9 @@ func witnessing(ids ...string) *detect.StateSources {
 // kernelFindings is what the check says, shortly.
 func kernelFindings(t *testing.T, c detect.Check, up time.Duration) (got []string) {
 	t.Helper()
-	h := &host.Host{NodeName: "node-1", Clock: func() finding.Timestamp { return finding.Timestamp{Boot: "b", SinceBoot: up} }}
+	h := &host.Host{NodeName: "node-1", Clock: func() finding.Timestamp {
+		return finding.Timestamp{Boot: "b", SinceBoot: up}
+	}}
 	findings, err := c.Run(t.Context(), h)
 	if err != nil {
 		t.Fatal(err)
@@ -99,19 +101,22 @@ func TestKernelLog(t *testing.T) {
 		t.Error("the check has an answer before anybody read the log")
 	}
 	err := source.Run(t.Context(), func(c detect.Change) {
-		wakes = append(wakes, fmt.Sprintf("%.8q %v %v", c.Text, all.WantsWake(detect.WakeKernelLog, c), ext4.WantsWake(detect.WakeKernelLog, c)))
+		wakes = append(wakes, fmt.Sprintf("%.8q %v %v", c.Text, all.WantsWake(detect.WakeKernelLog, c),
+			ext4.WantsWake(detect.WakeKernelLog, c)))
 	})
 	if err != nil {
 		t.Fatal(err)
 	}
-	want := []string{`"" true true`, `"EXT4-fs " true true`, `"Kernel p" false false`, `"" true true`, `"usb 1-1:" false false`}
+	want := []string{`"" true true`, `"EXT4-fs " true true`, `"Kernel p" false false`, `"" true true`,
+		`"usb 1-1:" false false`}
 	if diff := cmp.Diff(want, wakes); diff != "" {
 		t.Errorf("wakes (-want +got):\n%s", diff)
 	}
 	if lost != 4 {
 		t.Errorf("%d records are told to be lost, want 4", lost)
 	}
-	want = []string{"fatal KernelOops node/node-1", "warning Ext4Error filesystem/sda1", "warning KernelRecordsLost source/kernel-log"}
+	want = []string{"fatal KernelOops node/node-1", "warning Ext4Error filesystem/sda1",
+		"warning KernelRecordsLost source/kernel-log"}
 	if diff := cmp.Diff(want, kernelFindings(t, all, 3*time.Minute)); diff != "" {
 		t.Errorf("(-want +got):\n%s", diff)
 	}
@@ -123,7 +128,9 @@ func TestKernelLog(t *testing.T) {
 // TestKernelLogLeavesToState: a rule is left to the check that reads the state behind it, as long as that check can.
 func TestKernelLogLeavesToState(t *testing.T) {
 	log := testLog(t)
-	source := KernelLogSource(log, slog.New(slog.DiscardHandler), kernelSays(nil, []kmsg.KernelRecord{record(1, time.Minute, "md/raid1:md0: Disk failure on sda1, disabling device.")}), nil)
+	source := KernelLogSource(log, slog.New(slog.DiscardHandler),
+		kernelSays(nil, []kmsg.KernelRecord{record(1, time.Minute,
+			"md/raid1:md0: Disk failure on sda1, disabling device.")}), nil)
 	if err := source.Run(t.Context(), func(detect.Change) {}); err != nil {
 		t.Fatal(err)
 	}
@@ -134,13 +141,15 @@ func TestKernelLogLeavesToState(t *testing.T) {
 		looks  []finding.Observation
 		leaves bool
 	}{
-		"not looked yet":     {nil, true},
-		"it can":             {[]finding.Observation{look(nil, time.Minute)}, true},
-		"it has no means":    {[]finding.Observation{look(finding.NotApplicable("no driver tells"), time.Minute)}, false},
+		"not looked yet": {nil, true},
+		"it can":         {[]finding.Observation{look(nil, time.Minute)}, true},
+		"it has no means": {[]finding.Observation{look(finding.NotApplicable("no driver tells"), time.Minute)},
+			false},
 		"none is left":       {[]finding.Observation{look(finding.NoneLeft("no arrays"), time.Minute)}, true},
 		"blind for a moment": {[]finding.Observation{look(errors.New("read"), 2*time.Minute)}, true},
-		"blind for long":     {[]finding.Observation{look(errors.New("read"), 30*time.Second), look(errors.New("read"), time.Minute)}, false},
-		"can again":          {[]finding.Observation{look(errors.New("read"), 0), look(nil, time.Minute)}, true},
+		"blind for long": {[]finding.Observation{look(errors.New("read"), 30*time.Second),
+			look(errors.New("read"), time.Minute)}, false},
+		"can again": {[]finding.Observation{look(errors.New("read"), 0), look(nil, time.Minute)}, true},
 	} {
 		t.Run(name, func(t *testing.T) {
 			w := witnessing("md-arrays")
@@ -164,7 +173,8 @@ func TestKernelLogAsTheUserWantsIt(t *testing.T) {
 	if problems := s.Problems(); len(problems) != 0 {
 		t.Fatal(problems)
 	}
-	h := &host.Host{NodeName: "n", Clock: hosttest.Clock, KernelLog: func(_ context.Context, each func(kmsg.KernelRecord)) error {
+	h := &host.Host{NodeName: "n", Clock: hosttest.Clock, KernelLog: func(_ context.Context,
+		each func(kmsg.KernelRecord)) error {
 		each(record(1, time.Minute, "Oops: 0000 [#1] PREEMPT SMP NOPTI"))
 		each(record(2, time.Minute, "EXT4-fs error (device sda1): x"))
 		return nil
@@ -184,7 +194,8 @@ func TestKernelLogWakesTheEngine(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		log := testLog(t)
 		clock := func() finding.Timestamp { return finding.Timestamp{Boot: "b", SinceBoot: time.Minute} }
-		source := KernelLogSource(log, slog.New(slog.DiscardHandler), func(ctx context.Context, _ *slog.Logger, each func(kmsg.KernelRecord), caughtUp func()) error {
+		source := KernelLogSource(log, slog.New(slog.DiscardHandler), func(ctx context.Context, _ *slog.Logger,
+			each func(kmsg.KernelRecord), caughtUp func()) error {
 			caughtUp()
 			<-time.After(5 * time.Second)
 			each(record(1, time.Minute, "Kernel panic - not syncing: x"))
@@ -194,12 +205,14 @@ func TestKernelLogWakesTheEngine(t *testing.T) {
 		ctx, cancel := context.WithCancel(t.Context())
 		began := time.Now()
 		var found time.Duration
-		e := detect.NewEngine(&host.Host{Clock: clock}, slog.New(slog.DiscardHandler), []detect.Check{New(DefaultSettings(), log, nil, nil)}, []detect.Source{source}, detect.Observer{}, func(l finding.Observation) {
-			if l.Check == ID && len(l.Findings) > 0 && found == 0 {
-				found = time.Since(began)
-				cancel()
-			}
-		})
+		e := detect.NewEngine(&host.Host{Clock: clock}, slog.New(slog.DiscardHandler),
+			[]detect.Check{New(DefaultSettings(), log, nil, nil)}, []detect.Source{source}, detect.Observer{},
+			func(l finding.Observation) {
+				if l.Check == ID && len(l.Findings) > 0 && found == 0 {
+					found = time.Since(began)
+					cancel()
+				}
+			})
 		_ = e.Run(ctx)
 		if found < 5*time.Second || found > 5*time.Second+500*time.Millisecond {
 			t.Errorf("found after %v", found)
@@ -215,9 +228,11 @@ func TestRealKernelLog(t *testing.T) {
 	dir := t.TempDir()
 	fs.Mount(dir, "errors=remount-ro")
 	log := testLog(t)
-	heard, done := make(chan string, 1024), make(chan error, 1) // more than the test causes; what is beyond is not needed
+	// more than the test causes; what is beyond is not needed
+	heard, done := make(chan string, 1024), make(chan error, 1)
 	ctx, stop := context.WithCancel(t.Context())
-	source := KernelLogSource(log, slog.New(slog.DiscardHandler), func(ctx context.Context, logger *slog.Logger, each func(kmsg.KernelRecord), caughtUp func()) error {
+	source := KernelLogSource(log, slog.New(slog.DiscardHandler), func(ctx context.Context, logger *slog.Logger,
+		each func(kmsg.KernelRecord), caughtUp func()) error {
 		return kmsg.WatchKernelLog(ctx, logger, func(r kmsg.KernelRecord) {
 			each(r)
 			select {
@@ -294,7 +309,8 @@ func awaitRecord(t *testing.T, heard <-chan string, part string) {
 // TestKernelLogGapOverRestarts: what the kernel said while no agent ran is told by its log, in every run of the agent
 // that follows, until it expires.
 func TestKernelLogGapOverRestarts(t *testing.T) {
-	const line = "Out of memory: Killed process 77 (stress) total-vm:1024kB, anon-rss:512kB, file-rss:0kB, shmem-rss:0kB, UID:0 pgtables:40kB oom_score_adj:0"
+	const line = "Out of memory: Killed process 77 (stress) total-vm:1024kB, anon-rss:512kB, file-rss:0kB, " +
+		"shmem-rss:0kB, UID:0 pgtables:40kB oom_score_adj:0"
 	memory := checktest.StateStore{}
 	said := []kmsg.KernelRecord{record(1, 5*time.Minute, "nothing"), record(2, 25*time.Minute, line)}
 	for _, run := range []struct {
@@ -318,7 +334,8 @@ func TestKernelLogGapOverRestarts(t *testing.T) {
 		if err := RestoreKernelLog(log, witnesses, memory, "b"); err != nil {
 			t.Fatal(err)
 		}
-		if err := KernelLogSource(log, slog.New(slog.DiscardHandler), kernelSays(kept, nil), nil).Run(t.Context(), func(detect.Change) {}); err != nil {
+		if err := KernelLogSource(log, slog.New(slog.DiscardHandler), kernelSays(kept, nil), nil).Run(t.Context(),
+			func(detect.Change) {}); err != nil {
 			t.Fatal(err)
 		}
 		witnesses.Saw(finding.Observation{Check: oomkills.ID, At: finding.Timestamp{Boot: "b", SinceBoot: run.from}})

@@ -18,7 +18,9 @@ func LiteralsOf(re *syntax.Regexp) []string {
 		if re.Flags&syntax.FoldCase != 0 {
 			return nil
 		}
-		longest := slices.MaxFunc(strings.Split(string(re.Rune), "\n"), func(a, b string) int { return len(a) - len(b) })
+		longest := slices.MaxFunc(strings.Split(string(re.Rune), "\n"), func(a, b string) int {
+			return len(a) - len(b)
+		})
 		if len(longest) < minLiteral {
 			return nil
 		}

@@ -25,18 +25,19 @@ const lostExpiry = 10 * time.Minute
 // Log remembers what the kernel of this boot said, for as long as each rule's record keeps a finding alive. Records
 // come from one source; findings are asked for at any time.
 type Log struct {
-	mu       sync.Mutex // guards all below
-	tally    *Tally
-	held     map[tallyKey]*held
-	orders   map[finding.Severity]*list.List // the same by severity: of *held, what was said longest ago first
-	tried    chan struct{}                   // closed when what the kernel had kept was read, or could not be
-	deaf     error                           // why nobody reads the log; nil while somebody does, and absence means something
-	seen     uint64                          // sequence number after the newest record; 0 before the first
-	told     uint64                          // records before this number were told of by an earlier run
-	complete uint64                          // the same, where that run ended in order: it saw none after them
-	moved    bool                            // what is held has changed since it was last saved
-	lost     uint64                          // records that the kernel dropped before they could be read
-	lostAt   time.Duration                   // when the last of them were
+	mu     sync.Mutex // guards all below
+	tally  *Tally
+	held   map[tallyKey]*held
+	orders map[finding.Severity]*list.List // the same by severity: of *held, what was said longest ago first
+	tried  chan struct{}                   // closed when what the kernel had kept was read, or could not be
+	// why nobody reads the log; nil while somebody does, and absence means something
+	deaf     error
+	seen     uint64        // sequence number after the newest record; 0 before the first
+	told     uint64        // records before this number were told of by an earlier run
+	complete uint64        // the same, where that run ended in order: it saw none after them
+	moved    bool          // what is held has changed since it was last saved
+	lost     uint64        // records that the kernel dropped before they could be read
+	lostAt   time.Duration // when the last of them were
 }
 
 // held is what is remembered of one rule and subject.
@@ -53,7 +54,8 @@ type held struct {
 
 // NewLog returns a log that has heard nothing.
 func NewLog(m *Matcher) *Log {
-	return &Log{tally: NewTally(m), held: map[tallyKey]*held{}, orders: map[finding.Severity]*list.List{}, tried: make(chan struct{})}
+	return &Log{tally: NewTally(m), held: map[tallyKey]*held{}, orders: map[finding.Severity]*list.List{},
+		tried: make(chan struct{})}
 }
 
 // CaughtUp notes that all that the kernel had kept was read: from now on the absence of records means something.
@@ -211,7 +213,8 @@ func (l *Log) Findings(now time.Duration, leave func(r *rules.Rule, at time.Dura
 	}
 	if l.lost > 0 && now-l.lostAt <= lostExpiry {
 		findings = append(findings, finding.Finding{
-			Subject: finding.Subject{Kind: "source", Name: "kernel-log"}, Severity: finding.Warning, Reason: "KernelRecordsLost",
+			Subject: finding.Subject{Kind: "source", Name: "kernel-log"}, Severity: finding.Warning,
+			Reason:  "KernelRecordsLost",
 			Message: "the kernel wrote faster than its log could be read: some records were never seen",
 			Facts:   map[string]string{"lost": strconv.FormatUint(l.lost, 10)},
 		})

@@ -46,7 +46,8 @@ func (l *Log) Save(boot string, last bool) ([]byte, error) {
 	defer l.mu.Unlock()
 	s := saved{Boot: boot, Next: l.seen, Last: last, Lost: l.lost, LostAt: l.lostAt}
 	for key, h := range l.held {
-		s.Held = append(s.Held, savedRecord{key.rule.ID, key.subject, h.severity, h.count, h.first, h.last, h.text, h.facts})
+		s.Held = append(s.Held, savedRecord{key.rule.ID, key.subject, h.severity, h.count, h.first, h.last, h.text,
+			h.facts})
 	}
 	// What was said longest ago first: the order in which they were held.
 	slices.SortFunc(s.Held, func(a, b savedRecord) int { return cmp.Compare(a.Last, b.Last) })
@@ -78,7 +79,8 @@ func (l *Log) Restore(data []byte, boot string) error {
 		if rule == nil || !r.Severity.Valid() || len(l.held) >= maxHeld {
 			continue
 		}
-		h := &held{key: tallyKey{rule, r.Subject}, severity: r.Severity, count: r.Count, first: r.First, last: r.Last, text: r.Text, facts: r.Facts}
+		h := &held{key: tallyKey{rule, r.Subject}, severity: r.Severity, count: r.Count, first: r.First, last: r.Last,
+			text: r.Text, facts: r.Facts}
 		if l.held[h.key] == nil {
 			l.held[h.key] = h
 			h.place = l.order(h.severity).PushBack(h)

@@ -35,7 +35,8 @@ func TestLogHoldsAndForgets(t *testing.T) {
 		}
 		return got
 	}
-	ext4, nfs, tcp := "FilesystemIsReadOnly filesystem/sda1 fatal", "NFSServerNotResponding nfs-server/a warning", "TCPMemoryExhausted node warning"
+	ext4, nfs, tcp := "FilesystemIsReadOnly filesystem/sda1 fatal", "NFSServerNotResponding nfs-server/a warning",
+		"TCPMemoryExhausted node warning"
 	if diff := cmp.Diff([]string{ext4, nfs, tcp}, reasons(2*minute, nil)); diff != "" {
 		t.Error(diff)
 	}
@@ -50,7 +51,8 @@ func TestLogHoldsAndForgets(t *testing.T) {
 	}
 	sequence += 7
 	say("usb 1-1: new device", 21*minute)
-	if diff := cmp.Diff([]string{ext4, "KernelRecordsLost source/kernel-log warning"}, reasons(21*minute, nil)); diff != "" {
+	if diff := cmp.Diff([]string{ext4, "KernelRecordsLost source/kernel-log warning"},
+		reasons(21*minute, nil)); diff != "" {
 		t.Error(diff)
 	}
 	if diff := cmp.Diff([]string{ext4}, reasons(1000*time.Hour, nil)); diff != "" { // until the next boot
@@ -82,7 +84,8 @@ func TestLogTellsTheLatest(t *testing.T) {
 	}
 	for name, l := range map[string]*Log{"first run": log, "next run": again} {
 		got := l.Findings(3*minute, nil)
-		if len(got) != 1 || got[0].Reason != "RCUStall" || !strings.HasSuffix(got[0].Message, "; also KernelMemoryCorruption") {
+		if len(got) != 1 || got[0].Reason != "RCUStall" || !strings.HasSuffix(got[0].Message,
+			"; also KernelMemoryCorruption") {
 			t.Errorf("%s: %+v", name, got)
 		}
 		if got := l.Findings(time.Hour, nil); len(got) != 1 || got[0].Reason != "KernelMemoryCorruption" {
@@ -159,10 +162,11 @@ func TestLogAcrossRuns(t *testing.T) {
 		from, to int // the records that the second run reads
 		want     []string
 	}{
-		"all is there still":         {true, "b", 0, 55, []string{"KernelPanic 1", "Ext4Error 1"}},
-		"the oldest are not":         {true, "b", 30, 55, []string{"KernelPanic 1", "Ext4Error 1"}},
-		"written between the runs":   {true, "b", 30, 70, []string{"KernelPanic 1", "Ext4Error 2"}},
-		"dropped between the runs":   {true, "b", 55, 70, []string{"KernelPanic 1", "Ext4Error 2", "KernelRecordsLost 5"}},
+		"all is there still":       {true, "b", 0, 55, []string{"KernelPanic 1", "Ext4Error 1"}},
+		"the oldest are not":       {true, "b", 30, 55, []string{"KernelPanic 1", "Ext4Error 1"}},
+		"written between the runs": {true, "b", 30, 70, []string{"KernelPanic 1", "Ext4Error 2"}},
+		"dropped between the runs": {true, "b", 55, 70, []string{"KernelPanic 1", "Ext4Error 2",
+			"KernelRecordsLost 5"}},
 		"perhaps seen by the killed": {false, "b", 55, 70, []string{"KernelPanic 1", "Ext4Error 2"}},
 		"another boot":               {true, "c", 45, 70, []string{"Ext4Error 1"}},
 	} {

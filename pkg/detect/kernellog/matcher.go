@@ -20,7 +20,8 @@ const MaxText = 8 << 10
 // some lines begin with the name of a program, and the kernel names input devices as they call themselves. What such
 // a line seems to say is nobody's word.
 var notTheKernels = regexp.MustCompile(`IN=[^ ]* OUT=[^ ]* ` +
-	`|^` + rules.Command + `(?: \(\d+\)(?:: drop_caches: | used greatest stack depth: )|: potentially unexpected fatal signal |` +
+	`|^` + rules.Command +
+	`(?: \(\d+\)(?:: drop_caches: | used greatest stack depth: )|: potentially unexpected fatal signal |` +
 	`: sending ioctl | uses obsolete \(PF_INET,SOCK_PACKET\)|\[\d+\] vsyscall attempted )` +
 	`|^input: .* as /devices/|^process '.*' started with executable stack`)
 
@@ -138,7 +139,8 @@ func (m *Matcher) MatchOf(speaker rules.Emitter, text []byte) (Hit, bool) {
 		if !c.Rule.EmittedBy(speaker) {
 			continue
 		}
-		if c.exclude != nil && c.exclude.Regexp().Match(text) { // before the patterns: a line that is let pass costs no copy
+		// before the patterns: a line that is let pass costs no copy
+		if c.exclude != nil && c.exclude.Regexp().Match(text) {
 			continue
 		}
 		for i, p := range c.Patterns {

@@ -59,12 +59,14 @@ func TestHostileText(t *testing.T) {
 }
 
 func TestPodOfCgroup(t *testing.T) {
-	const uid, id = "6a3c9a52-2a55-4fd7-9a5c-7d2a1c3f8e9b", "5e6ad7e6b2b3bd31c79a7e1b1f3f1a0b9b8d7c6e5f4a3b2c1d0e9f8a7b6c5d4e"
+	const uid, id = "6a3c9a52-2a55-4fd7-9a5c-7d2a1c3f8e9b",
+		"5e6ad7e6b2b3bd31c79a7e1b1f3f1a0b9b8d7c6e5f4a3b2c1d0e9f8a7b6c5d4e"
 	for _, c := range []struct{ path, uid, container string }{
 		{"/kubepods/burstable/pod" + uid + "/" + id, uid, id},
 		{"/kubepods/pod" + uid, uid, ""},
 		{"/lab/kubepods/besteffort/pod" + uid + "/" + id, uid, id},
-		{"/kubepods.slice/kubepods-pod6a3c9a52_2a55_4fd7_9a5c_7d2a1c3f8e9b.slice/cri-containerd-" + id + ".scope", uid, id},
+		{"/kubepods.slice/kubepods-pod6a3c9a52_2a55_4fd7_9a5c_7d2a1c3f8e9b.slice/cri-containerd-" + id + ".scope", uid,
+			id},
 		{"/kubelet.slice/kubelet-kubepods.slice/kubelet-kubepods-burstable.slice/kubelet-kubepods-burstable-pod6a3c9a52_2a55_4fd7_9a5c_7d2a1c3f8e9b.slice/crio-" + id + ".scope", uid, id},
 		{"/kubepods/burstable/pod0123456789abcdef0123456789abcdef/x", "0123456789abcdef0123456789abcdef", ""},
 		{"/kubepods/burstable/pod" + uid + "/" + id + "/kubepods/pod11111111-2a55-4fd7-9a5c-7d2a1c3f8e9b", uid, id},

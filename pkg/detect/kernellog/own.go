@@ -21,15 +21,17 @@ type OwnRule struct {
 	Summary  string           `yaml:"summary"` // what a line means, for people
 	Kind     string           `yaml:"kind,omitempty"`
 
-	Patterns []string `yaml:"patterns"`           // RE2, from the beginning of the kernel's text; the group "subject" names the subject
+	// RE2, from the beginning of the kernel's text; the group "subject" names the subject
+	Patterns []string `yaml:"patterns"`
 	Literals []string `yaml:"literals,omitempty"` // one of them is in every line; derived from the patterns unless set
 	Exclude  string   `yaml:"exclude,omitempty"`  // RE2, anywhere: no fault although a pattern matches
 
-	Raise     OwnRate       `yaml:"raise,omitempty"`       // how often before there is a finding; once unless set
-	Expiry    time.Duration `yaml:"expiry,omitempty"`      // how long a line keeps the finding; an hour unless set
-	UntilBoot bool          `yaml:"untilBoot,omitempty"`   // as long as the kernel runs instead
-	Recovery  string        `yaml:"recovery,omitempty"`    // RE2, as patterns: the kernel says that it is over
-	Confirms  string        `yaml:"confirmedBy,omitempty"` // ID of the check that reads the state behind the line and is woken by it
+	Raise     OwnRate       `yaml:"raise,omitempty"`     // how often before there is a finding; once unless set
+	Expiry    time.Duration `yaml:"expiry,omitempty"`    // how long a line keeps the finding; an hour unless set
+	UntilBoot bool          `yaml:"untilBoot,omitempty"` // as long as the kernel runs instead
+	Recovery  string        `yaml:"recovery,omitempty"`  // RE2, as patterns: the kernel says that it is over
+	// ID of the check that reads the state behind the line and is woken by it
+	Confirms string `yaml:"confirmedBy,omitempty"`
 
 	Matches []string `yaml:"matches,omitempty"` // lines that the rule must match: tried when the configuration is read
 	Ignores []string `yaml:"ignores,omitempty"` // lines that it must not
@@ -51,7 +53,8 @@ const (
 // Rule returns the rule.
 func (o OwnRule) Rule() rules.Rule {
 	r := rules.Rule{
-		ID: o.ID, Reason: o.Reason, Severity: o.Severity, Summary: o.Summary, Domain: ownDomain, Kind: cmp.Or(o.Kind, rules.NodeKind),
+		ID: o.ID, Reason: o.Reason, Severity: o.Severity, Summary: o.Summary, Domain: ownDomain,
+		Kind:     cmp.Or(o.Kind, rules.NodeKind),
 		Patterns: o.Patterns, Literals: o.Literals, Exclude: o.Exclude, Raise: rules.Rate(o.Raise),
 		Expiry: cmp.Or(o.Expiry, ownExpiry), ConfirmedBy: o.Confirms,
 	}
@@ -91,7 +94,8 @@ func (o OwnRule) Problems() map[string]string {
 		if _, err := regexp.Compile(expr); err != nil {
 			problems[key] = err.Error()
 		} else if key != "exclude" && !strings.HasPrefix(expr, "^") {
-			problems[key] = fmt.Sprintf("%q must begin with ^: only what the kernel's text begins with is its own word", expr)
+			problems[key] = fmt.Sprintf("%q must begin with ^: only what the kernel's text begins with is its own word",
+				expr)
 		}
 	}
 	switch {
@@ -134,7 +138,8 @@ func (o OwnRule) lineProblems() map[string]string {
 	case len(rule.Patterns) == 0:
 		return map[string]string{"id": "patterns are missing"}
 	case len(rule.Literals) == 0:
-		return map[string]string{"patterns": "no text of 3 letters or more is in every line that they match: name some as literals"}
+		return map[string]string{"patterns": "no text of 3 letters or more is in every line that they match: name " +
+			"some as literals"}
 	case rule.Recovery.Pattern != "" && len(rule.Recovery.Literals) == 0:
 		return map[string]string{"recovery": "no text of 3 letters or more is in every line that it matches"}
 	}
@@ -165,7 +170,8 @@ func OwnRules(own []OwnRule, table []rules.Rule) ([]rules.Rule, *OwnRuleError) {
 	var added []rules.Rule
 	for i, o := range own {
 		if slices.ContainsFunc(table, func(r rules.Rule) bool { return r.ID == o.ID }) {
-			return nil, &OwnRuleError{i, "id", "the agent has a rule of this name: checks.kernel-log.rules." + o.ID + " adjusts it"}
+			return nil, &OwnRuleError{i, "id", "the agent has a rule of this name: checks.kernel-log.rules." + o.ID +
+				" adjusts it"}
 		}
 		if slices.ContainsFunc(added, func(r rules.Rule) bool { return r.ID == o.ID }) {
 			return nil, &OwnRuleError{i, "id", "there are two rules of this name"}
@@ -179,7 +185,8 @@ func OwnRules(own []OwnRule, table []rules.Rule) ([]rules.Rule, *OwnRuleError) {
 	for i, o := range own {
 		for n, line := range o.Matches {
 			if hit, ok := m.Match([]byte(line)); ok && hit.Rule.ID != o.ID {
-				return nil, &OwnRuleError{i, fmt.Sprintf("matches.%d", n), fmt.Sprintf("the rule %s has this line already", hit.Rule.ID)}
+				return nil, &OwnRuleError{i, fmt.Sprintf("matches.%d", n),
+					fmt.Sprintf("the rule %s has this line already", hit.Rule.ID)}
 			}
 		}
 	}

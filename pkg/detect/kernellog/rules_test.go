@@ -24,7 +24,8 @@ func TestRulesMatchTheirLines(t *testing.T) {
 		t.Run(rule.ID, func(t *testing.T) {
 			e := rulestest.ReadExamples(t, rule.ID)
 			if len(e.Match) < 2 || len(e.NoMatch) < 2 {
-				t.Errorf("%d lines to match and %d not to match: at least 2 of each are needed", len(e.Match), len(e.NoMatch))
+				t.Errorf("%d lines to match and %d not to match: at least 2 of each are needed", len(e.Match),
+					len(e.NoMatch))
 			}
 			for _, want := range e.Match {
 				hit, ok := m.Match([]byte(want.Line))
@@ -32,8 +33,10 @@ func TestRulesMatchTheirLines(t *testing.T) {
 					t.Errorf("not recognised: %s", want.Line)
 					continue
 				}
-				got := rulestest.Example{Subject: hit.Rule.ID + " " + rulestest.SubjectText(hit.Subject), Line: want.Line}
-				if diff := cmp.Diff(rulestest.Example{Subject: rule.ID + " " + want.Subject, Line: want.Line}, got, cmp.AllowUnexported(rulestest.Example{})); diff != "" || hit.Recovered {
+				got := rulestest.Example{Subject: hit.Rule.ID + " " + rulestest.SubjectText(hit.Subject),
+					Line: want.Line}
+				if diff := cmp.Diff(rulestest.Example{Subject: rule.ID + " " + want.Subject, Line: want.Line}, got,
+					cmp.AllowUnexported(rulestest.Example{})); diff != "" || hit.Recovered {
 					t.Errorf("recovered %v, (-want +got):\n%s", hit.Recovered, diff)
 				}
 			}

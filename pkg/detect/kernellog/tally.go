@@ -104,11 +104,13 @@ func (t *Tally) Observe(r Record) (m Match, ok bool) {
 // does: lines of the same rule and subject do, and followers do.
 func (t *Tally) continues(m *Match, r Record) bool {
 	open := t.reports[m.Rule.Report]
-	if m.Rule.Report == "" || open == nil || r.At-open.at > reportGap || r.At < open.at || t.line-open.line > reportLines {
+	if m.Rule.Report == "" || open == nil || r.At-open.at > reportGap || r.At < open.at ||
+		t.line-open.line > reportLines {
 		return false
 	}
 	first := open.first
-	same := m.Rule == first.Rule && (m.Subject == first.Subject || m.Subject.Kind == rules.NodeKind || m.Subject.Name == first.Facts["from"])
+	same := m.Rule == first.Rule && (m.Subject == first.Subject || m.Subject.Kind == rules.NodeKind ||
+		m.Subject.Name == first.Facts["from"])
 	if !m.Rule.Continuation && (!same || m.Rule.Report == "oom") { // an OOM report begins anew with each first line
 		return false
 	}

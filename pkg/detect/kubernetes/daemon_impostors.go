@@ -40,15 +40,20 @@ func DaemonImpostors() detect.Check {
 	return detect.Check{
 		ID: impostorsID, Domain: "kubelet",
 		Summary: "a process is called like kubelet or the runtime, and is not root's own: the agent does not believe it",
-		Advice: "`ls -l /proc/PID/exe` and `cat /proc/PID/status /proc/PID/cgroup` say what it is and whose. Nobody but root has a reason to call a program so: " +
-			"find out who started it (`loginctl`, the pod of its cgroup) and end it. Where it is the node's kubelet after all, set `paths.kubeletElsewhere: true`.",
+		Advice: "`ls -l /proc/PID/exe` and `cat /proc/PID/status /proc/PID/cgroup` say what it is and whose. Nobody " +
+			"but root has a reason to call a program so: find out who started it (`loginctl`, the pod of its cgroup) " +
+			"and end it. Where it is the node's kubelet after all, set `paths.kubeletElsewhere: true`.",
 		Doc: detect.Doc{
-			Reads: []string{"/proc/PID/stat, shared with all checks", "/proc/PID/{status,uid_map,cgroup,exe,ns/user,ns/mnt} of processes with such a name"},
-			Why: "Anybody can start a process called kubelet. Who believes it takes credentials from its kubeconfig, shows its server a token and runs " +
-				"programs from its folders: as root.",
-			Faults: []detect.Fault{{Reason: "DaemonImpostor", Severity: finding.Warning, When: "a process has the name of a daemon of the node, and its user, namespaces, cgroup or program are not those of root's own"}},
-			FalseAlarms: "Nodes in containers and rootless runtimes have the name by right and are left out. A kubelet in a mount namespace of its own or started by hand is " +
-				"told of until `paths.kubeletElsewhere` is set.",
+			Reads: []string{"/proc/PID/stat, shared with all checks",
+				"/proc/PID/{status,uid_map,cgroup,exe,ns/user,ns/mnt} of processes with such a name"},
+			Why: "Anybody can start a process called kubelet. Who believes it takes credentials from its kubeconfig, " +
+				"shows its server a token and runs programs from its folders: as root.",
+			Faults: []detect.Fault{{Reason: "DaemonImpostor", Severity: finding.Warning,
+				When: "a process has the name of a daemon of the node, and its user, namespaces, cgroup or program " +
+					"are not those of root's own"}},
+			FalseAlarms: "Nodes in containers and rootless runtimes have the name by right and are left out. A " +
+				"kubelet in a mount namespace of its own or started by hand is told of until " +
+				"`paths.kubeletElsewhere` is set.",
 		},
 		Every: time.Minute,
 		Run: func(ctx context.Context, h *host.Host) ([]finding.Finding, error) {
@@ -73,9 +78,12 @@ func tellImpostors(impostors []discover.Impostor) []finding.Finding {
 		}
 		program := checkkit.Sanitize(cmp.Or(i.Program, "unknown"), 256)
 		findings = append(findings, finding.Finding{
-			Check: impostorsID, Subject: finding.Subject{Kind: "process", Name: name}, Severity: finding.Warning, Reason: "DaemonImpostor",
-			Message: fmt.Sprintf("process %d of user %d is called %s (program %s) and is not believed: %s", i.PID, i.User, comm, program, checkkit.Sanitize(i.Why, 512)),
-			Facts:   map[string]string{"pid": strconv.Itoa(i.PID), "user": strconv.FormatUint(uint64(i.User), 10), "program": program},
+			Check: impostorsID, Subject: finding.Subject{Kind: "process", Name: name}, Severity: finding.Warning,
+			Reason: "DaemonImpostor",
+			Message: fmt.Sprintf("process %d of user %d is called %s (program %s) and is not believed: %s", i.PID,
+				i.User, comm, program, checkkit.Sanitize(i.Why, 512)),
+			Facts: map[string]string{"pid": strconv.Itoa(i.PID), "user": strconv.FormatUint(uint64(i.User), 10),
+				"program": program},
 		})
 	}
 	for i := range findings {

@@ -53,16 +53,22 @@ func Evictions() detect.Check {
 		ID:      evictionsID,
 		Domain:  "kubernetes",
 		Summary: "kubelet evicts pods because the node is short of something, or is about to",
-		Advice: "`kubectl describe node` shows the pressure, `kubectl get events -A --field-selector reason=Evicted` whom it hit. Disk: `crictl rmi --prune`, `du -xh --max-depth=2 " +
-			"/var/lib/kubelet /var/lib/containerd /var/log | sort -h | tail`, limits for emptyDir and logs. Memory: requests that are too small for what pods use.",
+		Advice: "`kubectl describe node` shows the pressure, `kubectl get events -A --field-selector reason=Evicted` " +
+			"whom it hit. Disk: `crictl rmi --prune`, `du -xh --max-depth=2 /var/lib/kubelet /var/lib/containerd " +
+			"/var/log | sort -h | tail`, limits for emptyDir and logs. Memory: requests that are too small for what pods use.",
 		Doc: detect.Doc{
-			Reads: []string{"https://127.0.0.1:10250/metrics", "kubelet's configuration", "statfs(2) of kubelet's and the runtime's root directories"},
-			Why:   "Evicted pods are killed. Under disk pressure the node takes no new ones.",
+			Reads: []string{"https://127.0.0.1:10250/metrics", "kubelet's configuration",
+				"statfs(2) of kubelet's and the runtime's root directories"},
+			Why: "Evicted pods are killed. Under disk pressure the node takes no new ones.",
 			Faults: []detect.Fault{
-				{Reason: "EvictionThresholdMet", Severity: finding.Warning, When: "less disk is free than kubelet's hard threshold (10 % of nodefs, 15 % of imagefs unless configured)"},
-				{Reason: "EvictionThresholdNear", Severity: finding.Info, When: "within a tenth of the threshold, or 2 % of the disk, above it"},
-				{Reason: "PodsEvicted", Severity: finding.Warning, When: "kubelet has evicted pods within the last 30 minutes"},
-				{Reason: "ImageGCFailing", Severity: finding.Warning, When: "more than imageGCHighThresholdPercent of the image disk in use for 15 minutes: kubelet collects images every 5 minutes and frees too little"},
+				{Reason: "EvictionThresholdMet", Severity: finding.Warning,
+					When: "less disk is free than kubelet's hard threshold (10 % of nodefs, 15 % of imagefs unless configured)"},
+				{Reason: "EvictionThresholdNear", Severity: finding.Info, When: "within a tenth of the threshold, or " +
+					"2 % of the disk, above it"},
+				{Reason: "PodsEvicted", Severity: finding.Warning,
+					When: "kubelet has evicted pods within the last 30 minutes"},
+				{Reason: "ImageGCFailing", Severity: finding.Warning, When: "more than imageGCHighThresholdPercent " +
+					"of the image disk in use for 15 minutes: kubelet collects images every 5 minutes and frees too little"},
 			},
 			FalseAlarms: "Memory and PIDs are judged by checks of their own.",
 		},
@@ -79,7 +85,9 @@ type evictionState struct {
 }
 
 func (m *evictionState) look(ctx context.Context, h *host.Host) ([]finding.Finding, error) {
-	grown, _, err := m.meter.Read(ctx, h, func(_ string, s kubelet.Sample) string { return s.Label("eviction_signal") }, "kubelet_evictions")
+	grown, _, err := m.meter.Read(ctx, h, func(_ string, s kubelet.Sample) string {
+		return s.Label("eviction_signal")
+	}, "kubelet_evictions")
 	// Who may not read metrics can still look at disks.
 	if _, none := errors.AsType[*finding.NotApplicableError](err); err != nil && (!none || h.Kubelet.Scrape == nil) {
 		return nil, err
@@ -160,9 +168,11 @@ func judgeDisk(found map[string]finding.Finding, signal, path, threshold string,
 	near := max(limit*1.1, limit+0.02*float64(answer.TotalBytes))
 	f := finding.Finding{
 		Check: evictionsID, Subject: signalSubject(signal), Severity: finding.Warning, Reason: "EvictionThresholdMet",
-		Message: fmt.Sprintf("%s of %s are free where %s is, less than kubelet's threshold of %s: it evicts pods and reports DiskPressure",
+		Message: fmt.Sprintf("%s of %s are free where %s is, less than kubelet's threshold of %s: it evicts pods and "+
+			"reports DiskPressure",
 			evictionBytes(free), evictionBytes(float64(answer.TotalBytes)), path, threshold),
-		Facts: map[string]string{"freeBytes": checkkit.WholeNumber(free), "totalBytes": checkkit.WholeNumber(float64(answer.TotalBytes)), "threshold": threshold, "path": path},
+		Facts: map[string]string{"freeBytes": checkkit.WholeNumber(free),
+			"totalBytes": checkkit.WholeNumber(float64(answer.TotalBytes)), "threshold": threshold, "path": path},
 	}
 	switch {
 	case free < limit:
@@ -177,7 +187,8 @@ func judgeDisk(found map[string]finding.Finding, signal, path, threshold string,
 }
 
 // judgeImages tells that collecting images does not help.
-func (m *evictionState) judgeImages(found map[string]finding.Finding, now finding.Timestamp, path string, high int, answer probe.ProbeAnswer) {
+func (m *evictionState) judgeImages(found map[string]finding.Finding, now finding.Timestamp, path string, high int,
+	answer probe.ProbeAnswer) {
 	used := 100 - int(answer.FreeBytes*100/answer.TotalBytes) // as kubelet reckons
 	if high <= 0 || high >= 100 || used < high {
 		m.gcFull = finding.Timestamp{}
@@ -190,10 +201,13 @@ func (m *evictionState) judgeImages(found map[string]finding.Finding, now findin
 		return
 	}
 	found["image-gc"] = finding.Finding{
-		Check: evictionsID, Subject: finding.Subject{Kind: "image-gc", Name: "imagefs"}, Severity: finding.Warning, Reason: "ImageGCFailing",
-		Message: fmt.Sprintf("%d %% of the disk where %s is have been in use for %s, above the %d %% at which kubelet collects images: the images in use, or other files, fill it",
+		Check: evictionsID, Subject: finding.Subject{Kind: "image-gc", Name: "imagefs"}, Severity: finding.Warning,
+		Reason: "ImageGCFailing",
+		Message: fmt.Sprintf("%d %% of the disk where %s is have been in use for %s, above the %d %% at which "+
+			"kubelet collects images: the images in use, or other files, fill it",
 			used, path, now.Since(m.gcFull).Round(time.Minute), high),
-		Facts: map[string]string{"usedPercent": checkkit.WholeNumber(float64(used)), "thresholdPercent": checkkit.WholeNumber(float64(high)), "path": path},
+		Facts: map[string]string{"usedPercent": checkkit.WholeNumber(float64(used)),
+			"thresholdPercent": checkkit.WholeNumber(float64(high)), "path": path},
 	}
 }
 
@@ -203,12 +217,14 @@ func judgeEvicted(found map[string]finding.Finding, grown map[string]float64, mi
 		if count <= 0 {
 			continue
 		}
-		text := fmt.Sprintf("kubelet has evicted %s pods within %s because of %s", checkkit.WholeNumber(count), minutes, checkkit.Sanitize(signal, 60))
+		text := fmt.Sprintf("kubelet has evicted %s pods within %s because of %s", checkkit.WholeNumber(count), minutes,
+			checkkit.Sanitize(signal, 60))
 		f, met := found[signal]
 		if met && f.Severity == finding.Warning {
 			f.Message += "; " + text
 		} else {
-			f = finding.Finding{Check: evictionsID, Subject: signalSubject(signal), Severity: finding.Warning, Reason: "PodsEvicted", Message: text,
+			f = finding.Finding{Check: evictionsID, Subject: signalSubject(signal), Severity: finding.Warning,
+				Reason: "PodsEvicted", Message: text,
 				Facts: map[string]string{}}
 		}
 		f.Facts["evicted"] = checkkit.WholeNumber(count)

@@ -52,18 +52,28 @@ func KubeletCertificates() detect.Check {
 		ID:      certificatesID,
 		Domain:  "kubernetes",
 		Summary: "a certificate of kubelet has expired, or soon will",
-		Advice: "`kubectl get csr` shows requests that nobody has approved: `kubectl certificate approve NAME`. rotateCertificates must be true in kubelet's configuration. " +
-			"Expired: on kubeadm clusters remove /etc/kubernetes/kubelet.conf and /var/lib/kubelet/pki/kubelet-client*, and join the node again with a new bootstrap token. " +
-			"A self-signed serving certificate is renewed by removing kubelet.crt and kubelet.key and restarting kubelet.",
+		Advice: "`kubectl get csr` shows requests that nobody has approved: `kubectl certificate approve NAME`. " +
+			"rotateCertificates must be true in kubelet's configuration. Expired: on kubeadm clusters remove " +
+			"/etc/kubernetes/kubelet.conf and /var/lib/kubelet/pki/kubelet-client*, and join the node again with a " +
+			"new bootstrap token. A self-signed serving certificate is renewed by removing kubelet.crt and " +
+			"kubelet.key and restarting kubelet.",
 		Doc: detect.Doc{
-			Reads: []string{"kubelet's kubeconfig", "<cert-dir>/kubelet-client-current.pem", "TLS handshake with 127.0.0.1:10250 (hourly)", "adjtimex(2)"},
-			Why: "With an expired client certificate kubelet cannot speak to the apiserver: the node becomes NotReady and its pods are moved away. With an expired or " +
-				"missing serving certificate logs, exec, port-forward and metrics of this node fail.",
+			Reads: []string{"kubelet's kubeconfig", "<cert-dir>/kubelet-client-current.pem",
+				"TLS handshake with 127.0.0.1:10250 (hourly)", "adjtimex(2)"},
+			Why: "With an expired client certificate kubelet cannot speak to the apiserver: the node becomes " +
+				"NotReady and its pods are moved away. With an expired or missing serving certificate logs, exec, " +
+				"port-forward and metrics of this node fail.",
 			Faults: []detect.Fault{
-				{Reason: "KubeletCertificateExpired", Severity: finding.Fatal, When: "the client certificate has expired by a clock that is synchronised; a warning by one that is not, and for the serving certificate"},
-				{Reason: "KubeletCertificateExpiring", Severity: finding.Warning, When: "less than 7 days are left, or less than a tenth of its time where that is shorter: kubelet renews at 70 to 90 %"},
-				{Reason: "KubeletCertificateNotYetValid", Severity: finding.Warning, When: "its time has not begun: the wall clock is behind"},
-				{Reason: "KubeletServingCertificateMissing", Severity: finding.Warning, When: "kubelet's API answers every handshake with alert 80: its signing request was not approved"},
+				{Reason: "KubeletCertificateExpired", Severity: finding.Fatal,
+					When: "the client certificate has expired by a clock that is synchronised; a warning by one that " +
+						"is not, and for the serving certificate"},
+				{Reason: "KubeletCertificateExpiring", Severity: finding.Warning,
+					When: "less than 7 days are left, or less than a tenth of its time where that is shorter: " +
+						"kubelet renews at 70 to 90 %"},
+				{Reason: "KubeletCertificateNotYetValid", Severity: finding.Warning,
+					When: "its time has not begun: the wall clock is behind"},
+				{Reason: "KubeletServingCertificateMissing", Severity: finding.Warning,
+					When: "kubelet's API answers every handshake with alert 80: its signing request was not approved"},
 			},
 			FalseAlarms: "A wrong wall clock: it is asked whether it is synchronised, and nothing is fatal where it is not.",
 		},
@@ -101,8 +111,10 @@ func (m *servingState) look(ctx context.Context, h *host.Host) ([]finding.Findin
 	switch {
 	case errors.Is(err, hosterr.ErrNoCertificate):
 		found = append(found, finding.Finding{
-			Check: certificatesID, Subject: servingSubject(), Severity: finding.Warning, Reason: "KubeletServingCertificateMissing",
-			Message: "kubelet's API has no serving certificate, so that logs, exec and metrics of this node fail: approve its signing request (`kubectl get csr`)",
+			Check: certificatesID, Subject: servingSubject(), Severity: finding.Warning,
+			Reason: "KubeletServingCertificateMissing",
+			Message: "kubelet's API has no serving certificate, so that logs, exec and metrics of this node fail: " +
+				"approve its signing request (`kubectl get csr`)",
 		})
 	case errors.Is(err, hosterr.ErrNotConfigured):
 		if client == nil && clientErr == nil {

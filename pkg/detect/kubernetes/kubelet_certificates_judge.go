@@ -49,7 +49,8 @@ func judgeCertificate(subject finding.Subject, c *x509.Certificate, now time.Tim
 		}
 	case now.Before(c.NotBefore):
 		f.Reason = "KubeletCertificateNotYetValid"
-		f.Message = fmt.Sprintf("%s is not valid before %s: the clock of this machine or of the signer is wrong", what, f.Facts["notBefore"])
+		f.Message = fmt.Sprintf("%s is not valid before %s: the clock of this machine or of the signer is wrong", what,
+			f.Facts["notBefore"])
 	case left < min(certificateSoon, c.NotAfter.Sub(c.NotBefore)/10):
 		f.Reason = "KubeletCertificateExpiring"
 		f.Message = fmt.Sprintf("%s expires at %s and should have been renewed by now", what, f.Facts["notAfter"])

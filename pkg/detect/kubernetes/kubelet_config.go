@@ -46,12 +46,15 @@ func KubeletConfig(memory detect.StateStore) detect.Check {
 		ID:      kubeletConfigID,
 		Domain:  "kubernetes",
 		Summary: "kubelet's configuration files were changed after it had read them",
-		Advice:  "Look at what was changed (`stat` of the files tells when), then `systemctl restart kubelet` at a good moment, or put the old content back.",
+		Advice: "Look at what was changed (`stat` of the files tells when), then `systemctl restart kubelet` at a " +
+			"good moment, or put the old content back.",
 		Doc: detect.Doc{
 			Reads: []string{"kubelet's --config file and --config-dir", "/proc/PID/stat of kubelet"},
-			Why:   "Eviction thresholds, reserved resources and limits are other ones than people see, and change all at once at the next restart.",
+			Why: "Eviction thresholds, reserved resources and limits are other ones than people see, and change " +
+				"all at once at the next restart.",
 			Faults: []detect.Fault{
-				{Reason: "KubeletConfigNotApplied", Severity: finding.Info, When: "the files have differed for 30 minutes from what they were when this kubelet was seen first"},
+				{Reason: "KubeletConfigNotApplied", Severity: finding.Info,
+					When: "the files have differed for 30 minutes from what they were when this kubelet was seen first"},
 			},
 			FalseAlarms: "A change that was made before the agent saw this kubelet for the first time is not noticed.",
 		},
@@ -82,7 +85,8 @@ func (m *configState) look(_ context.Context, h *host.Host) ([]finding.Finding, 
 	case err != nil:
 		return nil, fmt.Errorf("kubelet's configuration: %w", err)
 	case len(names) == 0 || process.PID == 0 && h.Paths.KubeletConfig == "":
-		return nil, finding.NotApplicable("kubelet has no configuration file, there is no kubelet, or it is part of another program (K3s), whose start is not its own")
+		return nil, finding.NotApplicable("kubelet has no configuration file, there is no kubelet, or it is part of " +
+			"another program (K3s), whose start is not its own")
 	case process.PID == 0:
 		return nil, nil // the next one will read what is there
 	}
@@ -94,7 +98,8 @@ func (m *configState) look(_ context.Context, h *host.Host) ([]finding.Finding, 
 		}
 		fmt.Fprintf(sum, "%s %d\n%s", name, len(data), data)
 	}
-	now := configRead{Boot: h.Clock().Boot, PID: process.PID, Start: process.StartTime, Sum: hex.EncodeToString(sum.Sum(nil))}
+	now := configRead{Boot: h.Clock().Boot, PID: process.PID, Start: process.StartTime,
+		Sum: hex.EncodeToString(sum.Sum(nil))}
 	if m.read.PID == 0 && m.memory != nil {
 		if data, ok := m.memory.Load(kubeletConfigKey); ok && json.Unmarshal(data, &m.read) != nil {
 			m.read = configRead{}
@@ -110,7 +115,10 @@ func (m *configState) look(_ context.Context, h *host.Host) ([]finding.Finding, 
 		return nil, nil
 	}
 	return []finding.Finding{{
-		Check: kubeletConfigID, Subject: checkkit.KubeletSubject(), Severity: finding.Info, Reason: "KubeletConfigNotApplied",
-		Message: fmt.Sprintf("kubelet (pid %d) runs with an older configuration than %s: it reads it only when it starts", process.PID, checkkit.Sanitize(checkkit.JoinFirst(names, 3), checkkit.MaxReported)),
+		Check: kubeletConfigID, Subject: checkkit.KubeletSubject(), Severity: finding.Info,
+		Reason: "KubeletConfigNotApplied",
+		Message: fmt.Sprintf(
+			"kubelet (pid %d) runs with an older configuration than %s: it reads it only when it starts", process.PID,
+			checkkit.Sanitize(checkkit.JoinFirst(names, 3), checkkit.MaxReported)),
 	}}, nil
 }

@@ -60,18 +60,25 @@ func KubeletPLEG() detect.Check {
 		ID:      plegID,
 		Domain:  "kubernetes",
 		Summary: "kubelet does not hear from the container runtime which containers there are (PLEG)",
-		Advice: "The runtime answers slowly or not at all: see runtime-health, and `crictl ps` by hand with a stopwatch. Look for disk pressure (`nodeagent " +
-			"explain load`), a shim that hangs (`ps -eo pid,stat,wchan,args | grep containerd-shim`), or thousands of dead containers. Restarting kubelet alone does not help.",
+		Advice: "The runtime answers slowly or not at all: see runtime-health, and `crictl ps` by hand with a " +
+			"stopwatch. Look for disk pressure (`nodeagent explain load`), a shim that hangs (`ps -eo " +
+			"pid,stat,wchan,args | grep containerd-shim`), or thousands of dead containers. Restarting kubelet alone " +
+			"does not help.",
 		Doc: detect.Doc{
-			Reads: []string{"https://127.0.0.1:10250/metrics", "GET nodes/NAME of the apiserver, while these do not answer"},
-			Why: "All that kubelet does to pods begins with this list. Without it no pod starts, no death is noticed, and after three minutes kubelet " +
-				"declares the node NotReady.",
+			Reads: []string{"https://127.0.0.1:10250/metrics",
+				"GET nodes/NAME of the apiserver, while these do not answer"},
+			Why: "All that kubelet does to pods begins with this list. Without it no pod starts, no death is " +
+				"noticed, and after three minutes kubelet declares the node NotReady.",
 			Faults: []detect.Fault{
-				{Reason: "PLEGUnhealthy", Severity: finding.Fatal, When: "no relist has succeeded for 3 minutes (10 minutes where the runtime sends events): the limit at which kubelet itself becomes NotReady"},
-				{Reason: "PLEGLate", Severity: finding.Warning, When: "no relist has succeeded for a minute: one is due each second"},
-				{Reason: "PLEGSlow", Severity: finding.Warning, When: "more than 1 % of the relists of 5 minutes, and at least 3, took over 10 s"},
+				{Reason: "PLEGUnhealthy", Severity: finding.Fatal, When: "no relist has succeeded for 3 minutes (10 " +
+					"minutes where the runtime sends events): the limit at which kubelet itself becomes NotReady"},
+				{Reason: "PLEGLate", Severity: finding.Warning, When: "no relist has succeeded for a minute: one is " +
+					"due each second"},
+				{Reason: "PLEGSlow", Severity: finding.Warning, When: "more than 1 % of the relists of 5 minutes, " +
+					"and at least 3, took over 10 s"},
 			},
-			FalseAlarms: "A jump of the wall clock makes one look wrong; two in a row are needed. A kubelet that does not answer is found by kubelet-health.",
+			FalseAlarms: "A jump of the wall clock makes one look wrong; two in a row are needed. A kubelet that " +
+				"does not answer is found by kubelet-health.",
 		},
 		Condition: checkkit.KubeletProblem(),
 		Every:     time.Minute,
@@ -92,7 +99,9 @@ type plegState struct {
 func (m *plegState) look(ctx context.Context, h *host.Host) ([]finding.Finding, error) {
 	asking, cancel := context.WithTimeout(ctx, plegPatience)
 	defer cancel()
-	grown, scrape, err := m.meter.Read(asking, h, func(_ string, s kubelet.Sample) string { return s.Label("le") }, "kubelet_pleg_relist_duration_seconds_bucket")
+	grown, scrape, err := m.meter.Read(asking, h, func(_ string, s kubelet.Sample) string {
+		return s.Label("le")
+	}, "kubelet_pleg_relist_duration_seconds_bucket")
 	if errors.Is(err, context.DeadlineExceeded) && h.Cluster.Node != nil {
 		return plegOfNode(ctx, h, err)
 	}
@@ -123,11 +132,13 @@ func plegOfNode(ctx context.Context, h *host.Host, slow error) ([]finding.Findin
 		return nil, errors.Join(slow, err)
 	}
 	for _, c := range node.Status.Conditions {
-		if c.Type == corev1.NodeReady && c.Status == corev1.ConditionFalse && strings.Contains(c.Message, "PLEG is not healthy") {
+		if c.Type == corev1.NodeReady && c.Status == corev1.ConditionFalse &&
+			strings.Contains(c.Message, "PLEG is not healthy") {
 			return []finding.Finding{{
 				Check: plegID, Subject: checkkit.KubeletSubject(), Severity: finding.Fatal, Reason: "PLEGUnhealthy",
-				Message: "kubelet says that it cannot list the containers, and its metrics do not answer: the container runtime hangs (" + checkkit.Sanitize(c.Message, checkkit.MaxReported) + ")",
-				Facts:   map[string]string{"said": checkkit.Sanitize(c.Message, checkkit.MaxReported)},
+				Message: "kubelet says that it cannot list the containers, and its metrics do not answer: the " +
+					"container runtime hangs (" + checkkit.Sanitize(c.Message, checkkit.MaxReported) + ")",
+				Facts: map[string]string{"said": checkkit.Sanitize(c.Message, checkkit.MaxReported)},
 			}}, nil
 		}
 	}
@@ -156,18 +167,22 @@ func plegJudge(age time.Duration, evented bool, grown map[string]float64) []find
 	slow := all - grown["10"]
 	f := finding.Finding{
 		Check: plegID, Subject: checkkit.KubeletSubject(), Severity: finding.Warning,
-		Facts: map[string]string{"lastSeenSeconds": strconv.Itoa(int(age.Seconds())), "relists": checkkit.WholeNumber(all), "slowRelists": checkkit.WholeNumber(slow)},
+		Facts: map[string]string{"lastSeenSeconds": strconv.Itoa(int(age.Seconds())),
+			"relists": checkkit.WholeNumber(all), "slowRelists": checkkit.WholeNumber(slow)},
 	}
 	switch rounded := age.Round(time.Second); {
 	case age > threshold:
 		f.Severity, f.Reason = finding.Fatal, "PLEGUnhealthy"
-		f.Message = fmt.Sprintf("kubelet has not been able to list the containers for %s (it gives up after %s): the container runtime hangs or fails", rounded, threshold)
+		f.Message = fmt.Sprintf("kubelet has not been able to list the containers for %s (it gives up after %s): the "+
+			"container runtime hangs or fails", rounded, threshold)
 	case !evented && age > plegSlowAge/2:
 		f.Reason, f.BelowRaise = "PLEGLate", age <= plegSlowAge
-		f.Message = fmt.Sprintf("kubelet has not been able to list the containers for %s; one list is due each second, and it is NotReady after %s", rounded, threshold)
+		f.Message = fmt.Sprintf("kubelet has not been able to list the containers for %s; one list is due each "+
+			"second, and it is NotReady after %s", rounded, threshold)
 	case slow >= plegSlowLeast && slow > all*plegSlowShare/2:
 		f.Reason, f.BelowRaise = "PLEGSlow", slow <= math.Max(all*plegSlowShare, plegSlowLeast-1)
-		f.Message = fmt.Sprintf("%s of %s lists of the containers took more than 10 s: the container runtime is slow", checkkit.WholeNumber(slow), checkkit.WholeNumber(all))
+		f.Message = fmt.Sprintf("%s of %s lists of the containers took more than 10 s: the container runtime is slow",
+			checkkit.WholeNumber(slow), checkkit.WholeNumber(all))
 	default:
 		return nil
 	}

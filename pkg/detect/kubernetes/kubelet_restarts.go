@@ -37,14 +37,16 @@ func KubeletRestarts(memory detect.StateStore) detect.Check {
 		ID:      restartsID,
 		Domain:  "kubernetes",
 		Summary: "kubelet is restarted again and again",
-		Advice: "`journalctl -u kubelet -g 'E[0-9]{4}|panic|fatal' -n 100` shows why it ended; `systemctl status kubelet` who ended it. Common are a wrong flag or " +
-			"configuration, an expired certificate, a runtime that is away, and running out of memory (`journalctl -k -g oom`).",
+		Advice: "`journalctl -u kubelet -g 'E[0-9]{4}|panic|fatal' -n 100` shows why it ended; `systemctl status " +
+			"kubelet` who ended it. Common are a wrong flag or configuration, an expired certificate, a runtime that " +
+			"is away, and running out of memory (`journalctl -k -g oom`).",
 		Doc: detect.Doc{
 			Reads: []string{"/proc/PID/stat of kubelet"},
-			Why: "While kubelet starts nothing else on the node is started or ended, and each start asks the apiserver for everything anew. Between two ends it " +
-				"looks healthy to who asks for a moment only.",
+			Why: "While kubelet starts nothing else on the node is started or ended, and each start asks the " +
+				"apiserver for everything anew. Between two ends it looks healthy to who asks for a moment only.",
 			Faults: []detect.Fault{
-				{Reason: "KubeletRestartsOften", Severity: finding.Warning, When: "5 restarts in 20 minutes, as node-problem-detector counts; gone below 3"},
+				{Reason: "KubeletRestartsOften", Severity: finding.Warning,
+					When: "5 restarts in 20 minutes, as node-problem-detector counts; gone below 3"},
 			},
 			FalseAlarms: "Reboots do not count. Restarts while the agent is away count as one.",
 		},
@@ -68,12 +70,14 @@ func (m *kubeletRestarts) look(_ context.Context, h *host.Host) ([]finding.Findi
 	process, err := h.Kubelet.Process()
 	switch {
 	case errors.Is(err, fs.ErrNotExist) && m.lives.Lives.PID == 0:
-		return nil, finding.NotApplicable("no process called kubelet has run since boot: it may be part of another program")
+		return nil, finding.NotApplicable(
+			"no process called kubelet has run since boot: it may be part of another program")
 	case err != nil && !errors.Is(err, fs.ErrNotExist):
 		return nil, fmt.Errorf("kubelet: %w", err)
 	case err == nil:
 		m.lives.Saw(process)
 	}
-	f := finding.Finding{Check: restartsID, Subject: checkkit.KubeletSubject(), Severity: finding.Warning, Reason: "KubeletRestartsOften"}
+	f := finding.Finding{Check: restartsID, Subject: checkkit.KubeletSubject(), Severity: finding.Warning,
+		Reason: "KubeletRestartsOften"}
 	return m.lives.Lives.Judge(f, now, "kubelet", "why it ends in `journalctl -u kubelet`"), nil
 }

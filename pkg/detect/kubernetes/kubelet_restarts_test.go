@@ -46,7 +46,9 @@ func TestKubeletRestartsSurviveTheAgent(t *testing.T) {
 
 // What kubelet read when it started is remembered over restarts of the agent.
 func TestKubeletConfigSurvivesTheAgent(t *testing.T) {
-	h := &host.Host{Clock: func() finding.Timestamp { return finding.Timestamp{Boot: "a", SinceBoot: time.Hour} }, Files: host.Files{Root: t.TempDir()}}
+	h := &host.Host{Clock: func() finding.Timestamp {
+		return finding.Timestamp{Boot: "a", SinceBoot: time.Hour}
+	}, Files: host.Files{Root: t.TempDir()}}
 	h.Paths.KubeletConfig = "/config.yaml"
 	process := host.Process{PID: 10, StartTime: 300}
 	h.Kubelet.Process = func() (host.Process, error) { return process, nil }

@@ -47,18 +47,24 @@ func KubeletSync() detect.Check {
 		ID:      syncID,
 		Domain:  "kubernetes",
 		Summary: "kubelet's calls to the apiserver or the runtime fail, or its pods start slowly",
-		Advice: "Apiserver: from the node, `curl -k https://APISERVER/healthz`, then the load balancer, DNS and (401) kubelet's certificate. Runtime: `crictl info`, " +
-			"`journalctl -u containerd`. Slow starts: `nodeagent check` for disk and CPU pressure, and the CNI and CSI plugins' pods.",
+		Advice: "Apiserver: from the node, `curl -k https://APISERVER/healthz`, then the load balancer, DNS and " +
+			"(401) kubelet's certificate. Runtime: `crictl info`, `journalctl -u containerd`. Slow starts: " +
+			"`nodeagent check` for disk and CPU pressure, and the CNI and CSI plugins' pods.",
 		Doc: detect.Doc{
 			Reads: []string{"https://127.0.0.1:10250/metrics"},
 			Why:   "The node still looks Ready, but what is asked of it is done late or not at all.",
 			Faults: []detect.Fault{
-				{Reason: "ApiserverRequestsFail", Severity: finding.Warning, When: "20 % of kubelet's requests of 15 minutes, at least 10, were answered with 5xx, 401 or not at all"},
-				{Reason: "RuntimeOperationsFail", Severity: finding.Warning, When: "half of the calls of one operation of the runtime in 15 minutes, at least 10, failed"},
-				{Reason: "PodWorkersStartLate", Severity: finding.Warning, When: "3 pods and 10 % of those of 15 minutes waited more than 10 s for kubelet to begin with them"},
-				{Reason: "PodsStartSlowly", Severity: finding.Warning, When: "3 pods and 10 % of those of 15 minutes took more than a minute to start, without image pulls"},
+				{Reason: "ApiserverRequestsFail", Severity: finding.Warning,
+					When: "20 % of kubelet's requests of 15 minutes, at least 10, were answered with 5xx, 401 or not at all"},
+				{Reason: "RuntimeOperationsFail", Severity: finding.Warning,
+					When: "half of the calls of one operation of the runtime in 15 minutes, at least 10, failed"},
+				{Reason: "PodWorkersStartLate", Severity: finding.Warning,
+					When: "3 pods and 10 % of those of 15 minutes waited more than 10 s for kubelet to begin with them"},
+				{Reason: "PodsStartSlowly", Severity: finding.Warning, When: "3 pods and 10 % of those of 15 minutes " +
+					"took more than a minute to start, without image pulls"},
 			},
-			FalseAlarms: "Failing exec probes, wrong images and wrong commands count as errors of the runtime in kubelet's metrics; those operations are left out.",
+			FalseAlarms: "Failing exec probes, wrong images and wrong commands count as errors of the runtime in " +
+				"kubelet's metrics; those operations are left out.",
 		},
 		Every:    time.Minute,
 		Deadline: 10 * time.Second,
@@ -72,15 +78,19 @@ type syncState struct {
 }
 
 func (m *syncState) look(ctx context.Context, h *host.Host) ([]finding.Finding, error) {
-	grown, _, err := m.meter.Read(ctx, h, syncKey, "rest_client_requests_total", "kubelet_runtime_operations_total", "kubelet_runtime_operations_errors_total",
+	grown, _, err := m.meter.Read(ctx, h, syncKey, "rest_client_requests_total", "kubelet_runtime_operations_total",
+		"kubelet_runtime_operations_errors_total",
 		"kubelet_pod_worker_start_duration_seconds_bucket", "kubelet_pod_start_sli_duration_seconds_bucket")
 	if err != nil || grown == nil {
 		return nil, err
 	}
 	minutes := m.meter.Span()
 	found := slices.Concat(judgeRequests(grown, minutes), judgeOperations(h, grown, minutes),
-		lateStarts{checkkit.KubeletSubject(), "worker", "10", "PodWorkersStartLate", "waited more than 10 s for kubelet to begin with them: kubelet is short of CPU or blocked"}.judge(grown, minutes),
-		lateStarts{checkkit.NodeSubject(h), "start", "60", "PodsStartSlowly", "took more than a minute to start, image pulls not counted"}.judge(grown, minutes))
+		lateStarts{checkkit.KubeletSubject(), "worker", "10", "PodWorkersStartLate",
+			"waited more than 10 s for kubelet to begin with them: kubelet is short of CPU or blocked"}.judge(grown,
+			minutes),
+		lateStarts{checkkit.NodeSubject(h), "start", "60", "PodsStartSlowly",
+			"took more than a minute to start, image pulls not counted"}.judge(grown, minutes))
 	return found, nil
 }
 
@@ -110,7 +120,8 @@ func syncKey(name string, s kubelet.Sample) string {
 
 // nodeOperations are the calls of the runtime whose errors are not the pods' own.
 func nodeOperations() []string {
-	return []string{"run_podsandbox", "stop_podsandbox", "remove_podsandbox", "stop_container", "remove_container", "create_container",
+	return []string{"run_podsandbox", "stop_podsandbox", "remove_podsandbox", "stop_container", "remove_container",
+		"create_container",
 		"list_containers", "list_podsandbox", "list_images", "status", "version", "image_fs_info"}
 }
 
@@ -128,9 +139,12 @@ func judgeRequests(grown map[string]float64, minutes time.Duration) []finding.Fi
 		return nil
 	}
 	return []finding.Finding{{
-		Check: syncID, Subject: finding.Subject{Kind: "apiserver", Name: "apiserver"}, Severity: finding.Warning, Reason: "ApiserverRequestsFail",
-		Message: fmt.Sprintf("%s of kubelet's %s requests to the apiserver failed within %s (%s)", checkkit.WholeNumber(bad), checkkit.WholeNumber(all), minutes, checkkit.JoinFirst(codes, 5)),
-		Facts:   map[string]string{"failed": checkkit.WholeNumber(bad), "requests": checkkit.WholeNumber(all)}, BelowRaise: bad < syncLeast || bad < 0.2*all,
+		Check: syncID, Subject: finding.Subject{Kind: "apiserver", Name: "apiserver"}, Severity: finding.Warning,
+		Reason: "ApiserverRequestsFail",
+		Message: fmt.Sprintf("%s of kubelet's %s requests to the apiserver failed within %s (%s)",
+			checkkit.WholeNumber(bad), checkkit.WholeNumber(all), minutes, checkkit.JoinFirst(codes, 5)),
+		Facts:      map[string]string{"failed": checkkit.WholeNumber(bad), "requests": checkkit.WholeNumber(all)},
+		BelowRaise: bad < syncLeast || bad < 0.2*all,
 	}}
 }
 
@@ -138,7 +152,8 @@ func judgeRequests(grown map[string]float64, minutes time.Duration) []finding.Fi
 func judgeOperations(h *host.Host, grown map[string]float64, minutes time.Duration) []finding.Finding {
 	worst, bad := "", 0.0
 	for _, operation := range nodeOperations() {
-		if failed := grown["failed "+operation]; failed > bad && failed >= syncLeast/2 && failed >= 0.25*grown["all "+operation] {
+		if failed := grown["failed "+operation]; failed > bad && failed >= syncLeast/2 &&
+			failed >= 0.25*grown["all "+operation] {
 			worst, bad = operation, failed
 		}
 	}
@@ -147,9 +162,12 @@ func judgeOperations(h *host.Host, grown map[string]float64, minutes time.Durati
 	}
 	all := grown["all "+worst]
 	return []finding.Finding{{
-		Check: syncID, Subject: finding.Subject{Kind: "container-runtime", Name: h.Paths.CRISocket}, Severity: finding.Warning, Reason: "RuntimeOperationsFail",
-		Message: fmt.Sprintf("%s of kubelet's %s calls of %s failed within %s: see `journalctl -u containerd`", checkkit.WholeNumber(bad), checkkit.WholeNumber(all), worst, minutes),
-		Facts:   map[string]string{"operation": worst, "failed": checkkit.WholeNumber(bad), "calls": checkkit.WholeNumber(all)}, BelowRaise: bad < syncLeast || bad < 0.5*all,
+		Check: syncID, Subject: finding.Subject{Kind: "container-runtime", Name: h.Paths.CRISocket},
+		Severity: finding.Warning, Reason: "RuntimeOperationsFail",
+		Message: fmt.Sprintf("%s of kubelet's %s calls of %s failed within %s: see `journalctl -u containerd`",
+			checkkit.WholeNumber(bad), checkkit.WholeNumber(all), worst, minutes),
+		Facts: map[string]string{"operation": worst, "failed": checkkit.WholeNumber(bad),
+			"calls": checkkit.WholeNumber(all)}, BelowRaise: bad < syncLeast || bad < 0.5*all,
 	}}
 }
 
@@ -169,7 +187,9 @@ func (l lateStarts) judge(grown map[string]float64, minutes time.Duration) []fin
 	}
 	return []finding.Finding{{
 		Check: syncID, Subject: l.subject, Severity: finding.Warning, Reason: l.reason,
-		Message: fmt.Sprintf("%s of the %s pods that came within %s %s", checkkit.WholeNumber(slow), checkkit.WholeNumber(all), minutes, l.text),
-		Facts:   map[string]string{"slow": checkkit.WholeNumber(slow), "pods": checkkit.WholeNumber(all)}, BelowRaise: slow < 3 || slow < 0.1*all,
+		Message: fmt.Sprintf("%s of the %s pods that came within %s %s", checkkit.WholeNumber(slow),
+			checkkit.WholeNumber(all), minutes, l.text),
+		Facts:      map[string]string{"slow": checkkit.WholeNumber(slow), "pods": checkkit.WholeNumber(all)},
+		BelowRaise: slow < 3 || slow < 0.1*all,
 	}}
 }

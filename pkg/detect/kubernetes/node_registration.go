@@ -48,20 +48,31 @@ func NodeRegistration() detect.Check {
 		ID:      registrationID,
 		Domain:  "kubernetes",
 		Summary: "the cluster does not know this machine as the Node of its name, or thinks that it is not well",
-		Advice: "Not registered: kubelet creates its Node only when it starts, so restart it; then see its log for why it is refused. Another machine: two machines have the same " +
-			"host name (or a cloned disk, see /etc/machine-id): rename one, and join it anew. Not heard: look at the way to the apiserver (`nodeagent explain kubelet-sync`).",
+		Advice: "Not registered: kubelet creates its Node only when it starts, so restart it; then see its log for " +
+			"why it is refused. Another machine: two machines have the same host name (or a cloned disk, see " +
+			"/etc/machine-id): rename one, and join it anew. Not heard: look at the way to the apiserver (`nodeagent " +
+			"explain kubelet-sync`).",
 		Doc: detect.Doc{
-			Reads: []string{"GET nodes/NAME of the apiserver (hourly)", "/etc/machine-id", "/proc/sys/kernel/random/boot_id"},
-			Why:   "A machine without a Node gets no pods; two machines with one Node write over each other's status and kill each other's pods.",
+			Reads: []string{"GET nodes/NAME of the apiserver (hourly)", "/etc/machine-id",
+				"/proc/sys/kernel/random/boot_id"},
+			Why: "A machine without a Node gets no pods; two machines with one Node write over each other's status " +
+				"and kill each other's pods.",
 			Faults: []detect.Fault{
-				{Reason: "NodeNotRegistered", Severity: finding.Warning, When: "the apiserver has no Node of this name, although kubelet has run for 5 minutes"},
-				{Reason: "NodeIsAnotherMachine", Severity: finding.Warning, When: "the Node's machineID is not that of this machine: two machines share the name"},
-				{Reason: "NodeStatusStale", Severity: finding.Warning, When: "the Node's bootID is not of this boot, although kubelet has run for 5 minutes: its status is not written, or by another machine with a copy of the disk"},
-				{Reason: "NodeNotHeard", Severity: finding.Warning, When: "Ready is Unknown: the control plane has not heard from kubelet for 40 s or more"},
+				{Reason: "NodeNotRegistered", Severity: finding.Warning,
+					When: "the apiserver has no Node of this name, although kubelet has run for 5 minutes"},
+				{Reason: "NodeIsAnotherMachine", Severity: finding.Warning,
+					When: "the Node's machineID is not that of this machine: two machines share the name"},
+				{Reason: "NodeStatusStale", Severity: finding.Warning, When: "the Node's bootID is not of this boot, " +
+					"although kubelet has run for 5 minutes: its status is not written, or by another machine with a " +
+					"copy of the disk"},
+				{Reason: "NodeNotHeard", Severity: finding.Warning, When: "Ready is Unknown: the control plane has " +
+					"not heard from kubelet for 40 s or more"},
 				{Reason: "NodeNotReady", Severity: finding.Warning, When: "Ready is False: kubelet itself says why"},
-				{Reason: "NodeUnderPressure", Severity: finding.Warning, When: "DiskPressure, MemoryPressure, PIDPressure or NetworkUnavailable is True: no new pods come"},
+				{Reason: "NodeUnderPressure", Severity: finding.Warning,
+					When: "DiskPressure, MemoryPressure, PIDPressure or NetworkUnavailable is True: no new pods come"},
 			},
-			FalseAlarms: "A node that is being removed from the cluster. What the Node says may be an hour old until something is found; then it is asked every ten minutes.",
+			FalseAlarms: "A node that is being removed from the cluster. What the Node says may be an hour old until " +
+				"something is found; then it is asked every ten minutes.",
 		},
 		Every:    10 * time.Minute,
 		Deadline: 20 * time.Second,
@@ -95,7 +106,8 @@ func (m *registrationState) look(ctx context.Context, h *host.Host) ([]finding.F
 	settled := age >= registrationGrace
 	switch {
 	case apierrors.IsNotFound(err) && settled:
-		return []finding.Finding{registrationFinding(h, "NodeNotRegistered", "the cluster has no Node %s, although %s has run for %s",
+		return []finding.Finding{registrationFinding(h, "NodeNotRegistered",
+			"the cluster has no Node %s, although %s has run for %s",
 			h.NodeName, cmp.Or(process.Comm, "this machine"), age.Round(time.Minute))}, nil
 	case apierrors.IsNotFound(err):
 		return nil, nil // it is about to be
@@ -136,11 +148,14 @@ func judgeNode(h *host.Host, node *corev1.Node, settled bool) ([]finding.Finding
 	var found []finding.Finding
 	switch {
 	case machine != "" && info.MachineID != "" && !strings.EqualFold(info.MachineID, machine):
-		return []finding.Finding{registrationFinding(h, "NodeIsAnotherMachine", "Node %s is the machine with machineID %s (%s), and this one has %s: two machines share the name",
+		return []finding.Finding{registrationFinding(h, "NodeIsAnotherMachine",
+			"Node %s is the machine with machineID %s (%s), and this one has %s: two machines share the name",
 			h.NodeName, checkkit.Sanitize(info.MachineID, 64), addressesOf(node), machine)}, nil
 	case settled && info.BootID != "" && info.BootID != boot:
-		found = append(found, registrationFinding(h, "NodeStatusStale", "Node %s shows boot %s, and this machine runs boot %s: kubelet does not write its status, or another machine with a "+
-			"copy of this disk does (%s)", h.NodeName, checkkit.Sanitize(info.BootID, 64), boot, addressesOf(node)))
+		found = append(found, registrationFinding(h, "NodeStatusStale",
+			"Node %s shows boot %s, and this machine runs boot %s: kubelet does not write its status, or another "+
+				"machine with a copy of this disk does (%s)", h.NodeName, checkkit.Sanitize(info.BootID, 64), boot,
+			addressesOf(node)))
 	}
 	return append(found, judgeConditions(node)...), nil
 }
@@ -148,16 +163,23 @@ func judgeNode(h *host.Host, node *corev1.Node, settled bool) ([]finding.Finding
 func judgeConditions(node *corev1.Node) []finding.Finding {
 	var found []finding.Finding
 	for _, c := range node.Status.Conditions {
-		said := fmt.Sprintf("%s: %s", checkkit.Sanitize(c.Reason, 100), checkkit.Sanitize(c.Message, checkkit.MaxReported))
-		f := finding.Finding{Check: registrationID, Subject: finding.Subject{Kind: "node-condition", Name: string(c.Type)}, Severity: finding.Warning,
+		said := fmt.Sprintf("%s: %s", checkkit.Sanitize(c.Reason, 100),
+			checkkit.Sanitize(c.Message, checkkit.MaxReported))
+		f := finding.Finding{Check: registrationID, Subject: finding.Subject{Kind: "node-condition",
+			Name: string(c.Type)}, Severity: finding.Warning,
 			Facts: map[string]string{"status": string(c.Status), "reason": checkkit.Sanitize(c.Reason, 100)}}
 		switch {
 		case c.Type == corev1.NodeReady && c.Status == corev1.ConditionUnknown:
-			f.Reason, f.Message = "NodeNotHeard", fmt.Sprintf("the control plane has not heard from kubelet since %s (%s)", c.LastHeartbeatTime.UTC().Format(time.RFC3339), said)
+			f.Reason, f.Message = "NodeNotHeard",
+				fmt.Sprintf("the control plane has not heard from kubelet since %s (%s)",
+					c.LastHeartbeatTime.UTC().Format(time.RFC3339), said)
 		case c.Type == corev1.NodeReady && c.Status == corev1.ConditionFalse:
 			f.Reason, f.Message = "NodeNotReady", "kubelet says that the node is not ready: "+said
-		case c.Status == corev1.ConditionTrue && (c.Type == corev1.NodeDiskPressure || c.Type == corev1.NodeMemoryPressure || c.Type == corev1.NodePIDPressure || c.Type == corev1.NodeNetworkUnavailable):
-			f.Reason, f.Message = "NodeUnderPressure", fmt.Sprintf("%s is True, so that no new pods come: %s", c.Type, said)
+		case c.Status == corev1.ConditionTrue && (c.Type == corev1.NodeDiskPressure ||
+			c.Type == corev1.NodeMemoryPressure || c.Type == corev1.NodePIDPressure ||
+			c.Type == corev1.NodeNetworkUnavailable):
+			f.Reason, f.Message = "NodeUnderPressure", fmt.Sprintf("%s is True, so that no new pods come: %s", c.Type,
+				said)
 		default:
 			continue
 		}
@@ -190,6 +212,7 @@ func addressesOf(node *corev1.Node) string {
 
 func registrationFinding(h *host.Host, reason, format string, args ...any) finding.Finding {
 	return finding.Finding{
-		Check: registrationID, Subject: checkkit.NodeSubject(h), Severity: finding.Warning, Reason: reason, Message: fmt.Sprintf(format, args...),
+		Check: registrationID, Subject: checkkit.NodeSubject(h), Severity: finding.Warning, Reason: reason,
+		Message: fmt.Sprintf(format, args...),
 	}
 }

@@ -52,13 +52,15 @@ func ProbeStorms() detect.Check {
 		ID:      probeStormsID,
 		Domain:  "kubernetes",
 		Summary: "liveness or readiness probes of many different pods fail at the same time",
-		Advice: "Look for what the pods share: `nodeagent check` for CPU, memory and disk pressure and for the CNI plugin, then conntrack and DNS; then a service that all of them " +
-			"need. Liveness probes that fail restart containers and make it worse.",
+		Advice: "Look for what the pods share: `nodeagent check` for CPU, memory and disk pressure and for the CNI " +
+			"plugin, then conntrack and DNS; then a service that all of them need. Liveness probes that fail restart " +
+			"containers and make it worse.",
 		Doc: detect.Doc{
 			Reads: []string{"https://127.0.0.1:10250/metrics/probes", "https://127.0.0.1:10250/pods, in a storm"},
 			Why:   "Pods are taken out of their services or restarted, all at once, although their programs are well.",
 			Faults: []detect.Fault{
-				{Reason: "ProbeStorm", Severity: finding.Warning, When: "5 pods of 3 owners, and a third of those with probes, fail probes within 3 minutes that they did not fail before; kept above half of that"},
+				{Reason: "ProbeStorm", Severity: finding.Warning, When: "5 pods of 3 owners, and a third of those " +
+					"with probes, fail probes within 3 minutes that they did not fail before; kept above half of that"},
 			},
 			FalseAlarms: "A broken deployment alone is none; startup probes and pods younger than the window are left out.",
 		},
@@ -100,8 +102,10 @@ func (m *stormState) look(ctx context.Context, h *host.Host) ([]finding.Finding,
 	}
 	return []finding.Finding{{
 		Check: probeStormsID, Subject: checkkit.NodeSubject(h), Severity: finding.Warning, Reason: "ProbeStorm",
-		Message:    fmt.Sprintf("probes of %d of %d pods, of %d different owners, began to fail within %s: %s", len(failing), probed, owners, probeStormsWindow, checkkit.JoinFirst(names, 5)),
-		Facts:      map[string]string{"failing": strconv.Itoa(len(failing)), "probed": strconv.Itoa(probed), "owners": strconv.Itoa(owners), "pods": checkkit.JoinFirst(names, 50)},
+		Message: fmt.Sprintf("probes of %d of %d pods, of %d different owners, began to fail within %s: %s",
+			len(failing), probed, owners, probeStormsWindow, checkkit.JoinFirst(names, 5)),
+		Facts: map[string]string{"failing": strconv.Itoa(len(failing)), "probed": strconv.Itoa(probed),
+			"owners": strconv.Itoa(owners), "pods": checkkit.JoinFirst(names, 50)},
 		BelowRaise: len(failing) < probeStormPods || float64(len(failing)) < probeStormShare*float64(probed),
 	}}, nil
 }

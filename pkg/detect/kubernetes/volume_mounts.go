@@ -51,15 +51,20 @@ func VolumeMounts() detect.Check {
 		ID:      volumeMountsID,
 		Domain:  "kubernetes",
 		Summary: "kubelet keeps failing to mount or unmount volumes of one driver",
-		Advice: "`kubectl describe pod` of a pod that waits shows the driver's words (FailedMount). Then the log of the driver's pod on this node, whether it is registered " +
-			"(`nodeagent explain csi-registration`), and the storage behind it. A volume that cannot be unmounted is in use by a process: `nodeagent inspect` names it.",
+		Advice: "`kubectl describe pod` of a pod that waits shows the driver's words (FailedMount). Then the log of " +
+			"the driver's pod on this node, whether it is registered (`nodeagent explain csi-registration`), and the " +
+			"storage behind it. A volume that cannot be unmounted is in use by a process: `nodeagent inspect` names it.",
 		Doc: detect.Doc{
 			Reads: []string{"https://127.0.0.1:10250/metrics", "https://127.0.0.1:10250/pods, when volumes fail"},
 			Why:   "Pods with such volumes stay in ContainerCreating, or in Terminating, until somebody mends the driver.",
 			Faults: []detect.Fault{
-				{Reason: "VolumeMountsFail", Severity: finding.Warning, When: "5 failures of one driver and operation in 10 minutes, and more than successes: a volume that always fails makes that many"},
-				{Reason: "VolumeUnmountsFail", Severity: finding.Warning, When: "the same for unmounting and detaching"},
-				{Reason: "VolumeObjectsMissing", Severity: finding.Info, When: "the same for volumes made of objects of the cluster or paths of the host: most often these do not exist"},
+				{Reason: "VolumeMountsFail", Severity: finding.Warning,
+					When: "5 failures of one driver and operation in 10 minutes, and more than successes: a volume " +
+						"that always fails makes that many"},
+				{Reason: "VolumeUnmountsFail", Severity: finding.Warning,
+					When: "the same for unmounting and detaching"},
+				{Reason: "VolumeObjectsMissing", Severity: finding.Info, When: "the same for volumes made of objects " +
+					"of the cluster or paths of the host: most often these do not exist"},
 			},
 			FalseAlarms: "A driver that restarts makes a failure or two for each volume.",
 		},
@@ -74,7 +79,8 @@ type volumeState struct {
 }
 
 func (m *volumeState) look(ctx context.Context, h *host.Host) ([]finding.Finding, error) {
-	grown, _, err := m.meter.Read(ctx, h, volumeKey, "storage_operation_duration_seconds_count", "csi_operations_seconds_count")
+	grown, _, err := m.meter.Read(ctx, h, volumeKey, "storage_operation_duration_seconds_count",
+		"csi_operations_seconds_count")
 	if err != nil || grown == nil {
 		return nil, err
 	}
@@ -145,11 +151,15 @@ func (p pluginFailures) finding(name string, pods []corev1.Pod, minutes time.Dur
 		subject = finding.Subject{Kind: "csi-driver", Name: checkkit.Sanitize(driver, 200)}
 	}
 	f := finding.Finding{
-		Check: volumeMountsID, Subject: subject, Severity: finding.Warning, Reason: "VolumeMountsFail", BelowRaise: p.failed < volumeMountsRaise,
-		Message: fmt.Sprintf("%s failed %s times within %s and succeeded %s times", checkkit.Sanitize(p.operation, 60), checkkit.WholeNumber(p.failed), minutes, checkkit.WholeNumber(p.good)),
-		Facts:   map[string]string{"operation": checkkit.Sanitize(p.operation, 60), "failed": checkkit.WholeNumber(p.failed), "succeeded": checkkit.WholeNumber(p.good)},
+		Check: volumeMountsID, Subject: subject, Severity: finding.Warning, Reason: "VolumeMountsFail",
+		BelowRaise: p.failed < volumeMountsRaise,
+		Message: fmt.Sprintf("%s failed %s times within %s and succeeded %s times", checkkit.Sanitize(p.operation, 60),
+			checkkit.WholeNumber(p.failed), minutes, checkkit.WholeNumber(p.good)),
+		Facts: map[string]string{"operation": checkkit.Sanitize(p.operation, 60),
+			"failed": checkkit.WholeNumber(p.failed), "succeeded": checkkit.WholeNumber(p.good)},
 	}
-	ending := strings.Contains(p.operation, "unm") || strings.Contains(p.operation, "detach") || strings.Contains(p.operation, "tear")
+	ending := strings.Contains(p.operation, "unm") || strings.Contains(p.operation, "detach") ||
+		strings.Contains(p.operation, "tear")
 	switch {
 	case ending:
 		f.Reason = "VolumeUnmountsFail"
@@ -168,7 +178,8 @@ func (p pluginFailures) finding(name string, pods []corev1.Pod, minutes time.Dur
 
 // ownVolumes reports whether volumes of a plugin fail mostly because what they name does not exist.
 func ownVolumes(plugin string) bool {
-	return slices.Contains([]string{"kubernetes.io/configmap", "kubernetes.io/secret", "kubernetes.io/projected", "kubernetes.io/downward-api",
+	return slices.Contains([]string{"kubernetes.io/configmap", "kubernetes.io/secret", "kubernetes.io/projected",
+		"kubernetes.io/downward-api",
 		"kubernetes.io/host-path"}, plugin)
 }
 

@@ -47,14 +47,19 @@ func DyingCgroups() detect.Check {
 	return detect.Check{
 		ID: dyingCgroupsID, Domain: "memory",
 		Summary: "removed cgroups pile up in the kernel",
-		Advice: "Something makes and removes cgroups all the time: jobs, crash-looping pods, or session scopes (loginctl list-sessions). " +
-			"`echo 1 > /proc/sys/vm/drop_caches` once, at a quiet time, frees those that page cache holds; Linux 5.x and later leak far fewer.",
+		Advice: "Something makes and removes cgroups all the time: jobs, crash-looping pods, or session scopes " +
+			"(loginctl list-sessions). `echo 1 > /proc/sys/vm/drop_caches` once, at a quiet time, frees those that " +
+			"page cache holds; Linux 5.x and later leak far fewer.",
 		Doc: detect.Doc{
-			Reads: []string{"/sys/fs/cgroup/cgroup.stat", "/proc/cgroups and the directories of the memory hierarchy, in cgroup v1"},
-			Why:   "They take kernel memory that belongs to no pod, and slow down kubelet, which reads the statistics of all cgroups.",
-			Faults: []detect.Fault{{Reason: "DyingCgroups", Severity: finding.Warning, When: "10,000 removed cgroups of the memory controller, which " +
-				"is about a gigabyte on 64 processors; gone below 8,000"}},
-			FalseAlarms: "Some hundreds are normal where jobs come and go, and do not count. A node with very much free memory keeps them longer; memory pressure makes the kernel let go of them.",
+			Reads: []string{"/sys/fs/cgroup/cgroup.stat", "/proc/cgroups and the directories of the memory " +
+				"hierarchy, in cgroup v1"},
+			Why: "They take kernel memory that belongs to no pod, and slow down kubelet, which reads the " +
+				"statistics of all cgroups.",
+			Faults: []detect.Fault{{Reason: "DyingCgroups", Severity: finding.Warning,
+				When: "10,000 removed cgroups of the memory controller, which " +
+					"is about a gigabyte on 64 processors; gone below 8,000"}},
+			FalseAlarms: "Some hundreds are normal where jobs come and go, and do not count. A node with very much " +
+				"free memory keeps them longer; memory pressure makes the kernel let go of them.",
 		},
 		Every: 10 * time.Minute, Deadline: 10 * time.Second,
 		Run: lookAtDyingCgroups,

@@ -43,11 +43,14 @@ func Hugepages() detect.Check {
 	return detect.Check{
 		ID: hugepagesID, Domain: "memory",
 		Summary: "the node has fewer huge pages than it is configured to have",
-		Advice: "Reserve them on the kernel's command line (hugepagesz= hugepages=): later, memory is in too small pieces. Until the next boot, " +
-			"`echo N > /sys/kernel/mm/hugepages/hugepages-SIZE/nr_hugepages` may get some more; kubelet counts them when it starts.",
+		Advice: "Reserve them on the kernel's command line (hugepagesz= hugepages=): later, memory is in too small " +
+			"pieces. Until the next boot, `echo N > /sys/kernel/mm/hugepages/hugepages-SIZE/nr_hugepages` may get " +
+			"some more; kubelet counts them when it starts.",
 		Doc: detect.Doc{
-			Reads: []string{"/proc/cmdline", "/etc/sysctl.conf, /etc/sysctl.d, /run/sysctl.d, /usr/lib/sysctl.d", "/sys/kernel/mm/hugepages/*/nr_hugepages"},
-			Why:   "Pods that ask for huge pages stay pending, or are placed by a capacity that kubelet counted when there were more.",
+			Reads: []string{"/proc/cmdline", "/etc/sysctl.conf, /etc/sysctl.d, /run/sysctl.d, /usr/lib/sysctl.d",
+				"/sys/kernel/mm/hugepages/*/nr_hugepages"},
+			Why: "Pods that ask for huge pages stay pending, or are placed by a capacity that kubelet counted when " +
+				"there were more.",
 			Faults: []detect.Fault{{Reason: "HugepagesMissing", Severity: finding.Warning,
 				When: "fewer than the command line or sysctl asks for"}},
 			FalseAlarms: "Huge pages that somebody gave back by hand.",
@@ -87,8 +90,10 @@ func lookAtHugepages(files host.Files) ([]finding.Finding, error) {
 		case have < want:
 			findings = append(findings, finding.Finding{
 				Check: hugepagesID, Subject: subject, Severity: finding.Warning, Reason: "HugepagesMissing",
-				Message: fmt.Sprintf("%d of %d configured huge pages of %s are there", have, want, checkkit.SizeText(size)),
-				Facts:   map[string]string{"configured": strconv.FormatUint(want, 10), "present": strconv.FormatUint(have, 10)},
+				Message: fmt.Sprintf("%d of %d configured huge pages of %s are there", have, want,
+					checkkit.SizeText(size)),
+				Facts: map[string]string{"configured": strconv.FormatUint(want, 10),
+					"present": strconv.FormatUint(have, 10)},
 			})
 		}
 	}

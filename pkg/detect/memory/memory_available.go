@@ -55,17 +55,20 @@ func MemoryAvailable(s MemoryAvailableSettings) detect.Check {
 	return detect.Check{
 		ID: memoryAvailableID, Domain: "memory",
 		Summary: "the node is about to run out of memory",
-		Advice: "The message names the pods that use most. Give them limits (resources.limits.memory) or move them. What pods do not " +
-			"account for is in system services or in the kernel: systemd-cgtop -m, and the check slab-leak.",
+		Advice: "The message names the pods that use most. Give them limits (resources.limits.memory) or move them. " +
+			"What pods do not account for is in system services or in the kernel: systemd-cgtop -m, and the check slab-leak.",
 		Doc: detect.Doc{
-			Reads: []string{"/proc/meminfo", "memory.current and memory.stat of the pods' cgroups, when memory is short"},
-			Why:   "Below 100 MiB kubelet evicts pods; faster than kubelet looks, the kernel kills processes of its own choice.",
-			Faults: []detect.Fault{{Reason: "MemoryLow", Severity: finding.Warning, When: "MemAvailable stays below 2 % of the memory (at least " +
-				"150 MiB, at most 2 GiB) for a minute; gone at 1.25 times of it"}},
+			Reads: []string{"/proc/meminfo",
+				"memory.current and memory.stat of the pods' cgroups, when memory is short"},
+			Why: "Below 100 MiB kubelet evicts pods; faster than kubelet looks, the kernel kills processes of its own choice.",
+			Faults: []detect.Fault{{Reason: "MemoryLow", Severity: finding.Warning,
+				When: "MemAvailable stays below 2 % of the memory (at least " +
+					"150 MiB, at most 2 GiB) for a minute; gone at 1.25 times of it"}},
 			FalseAlarms: "A node that one program fills on purpose: set availablePercent lower.",
 		},
 		Every: 20 * time.Second, Deadline: 8 * time.Second,
-		Policy: finding.Policy{Raise: finding.Hold{Looks: 3, For: 40 * time.Second}, Clear: finding.Hold{Looks: 3, For: 40 * time.Second}},
+		Policy: finding.Policy{Raise: finding.Hold{Looks: 3, For: 40 * time.Second},
+			Clear: finding.Hold{Looks: 3, For: 40 * time.Second}},
 		Run: func(ctx context.Context, h *host.Host) ([]finding.Finding, error) {
 			return lookAtAvailable(ctx, h, s)
 		},
@@ -86,7 +89,8 @@ func lookAtAvailable(ctx context.Context, h *host.Host, s MemoryAvailableSetting
 	if float64(available) >= float64(threshold)*memoryAvailableKeep {
 		return nil, nil
 	}
-	message := fmt.Sprintf("%s of %s are available (threshold %s)", checkkit.SizeText(available), checkkit.SizeText(usable), checkkit.SizeText(threshold))
+	message := fmt.Sprintf("%s of %s are available (threshold %s)", checkkit.SizeText(available),
+		checkkit.SizeText(usable), checkkit.SizeText(threshold))
 	facts := map[string]string{
 		"availableBytes": strconv.FormatUint(available, 10), "usableBytes": strconv.FormatUint(usable, 10),
 		"thresholdBytes": strconv.FormatUint(threshold, 10),

@@ -53,7 +53,9 @@ func podsByMemory(ctx context.Context, h *host.Host) []string {
 			users = append(users, user{c.UID, bytes})
 		}
 	}
-	slices.SortFunc(users, func(a, b user) int { return cmp.Or(-cmp.Compare(a.bytes, b.bytes), cmp.Compare(a.uid, b.uid)) })
+	slices.SortFunc(users, func(a, b user) int {
+		return cmp.Or(-cmp.Compare(a.bytes, b.bytes), cmp.Compare(a.uid, b.uid))
+	})
 	names := checkkit.KubeletNames(ctx, h)
 	var words []string
 	for _, u := range users[:min(len(users), 10)] {

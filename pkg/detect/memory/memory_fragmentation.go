@@ -46,17 +46,21 @@ func MemoryFragmentation() detect.Check {
 	return detect.Check{
 		ID: memoryFragmentationID, Domain: "memory",
 		Summary: "free memory is in pieces too small for the kernel, and joining them fails",
-		Advice: "`echo 1 > /proc/sys/vm/compact_memory` joins what can be joined, at the cost of some stalls; a larger " +
-			"vm.min_free_kbytes keeps more free for the kernel. If it comes back, look for what holds kernel memory: slab-leak, dying-cgroups.",
+		Advice: "`echo 1 > /proc/sys/vm/compact_memory` joins what can be joined, at the cost of some stalls; a " +
+			"larger vm.min_free_kbytes keeps more free for the kernel. If it comes back, look for what holds kernel " +
+			"memory: slab-leak, dying-cgroups.",
 		Doc: detect.Doc{
 			Reads: []string{"/proc/buddyinfo", "/proc/vmstat"},
-			Why:   "Network cards drop packets, containers fail to start and iptables rules fail to load when the kernel finds no contiguous memory.",
-			Faults: []detect.Fault{{Reason: "MemoryFragmented", Severity: finding.Warning, When: "of a NUMA node, 99 % of the free memory is in " +
-				"blocks of fewer than 16 pages, and compaction failed within 10 minutes; for 5 minutes. Gone at 95 %"}},
+			Why: "Network cards drop packets, containers fail to start and iptables rules fail to load when the " +
+				"kernel finds no contiguous memory.",
+			Faults: []detect.Fault{{Reason: "MemoryFragmented", Severity: finding.Warning,
+				When: "of a NUMA node, 99 % of the free memory is in " +
+					"blocks of fewer than 16 pages, and compaction failed within 10 minutes; for 5 minutes. Gone at 95 %"}},
 			FalseAlarms: "Little free memory is in small pieces for lack of it: memory-available tells that.",
 		},
 		Every: time.Minute, Deadline: 5 * time.Second,
-		Policy: finding.Policy{Raise: finding.Hold{Looks: 3, For: 5 * time.Minute}, Clear: finding.Hold{Looks: 3, For: 3 * time.Minute}},
+		Policy: finding.Policy{Raise: finding.Hold{Looks: 3, For: 5 * time.Minute},
+			Clear: finding.Hold{Looks: 3, For: 3 * time.Minute}},
 		Run: func(_ context.Context, h *host.Host) ([]finding.Finding, error) {
 			return m.look(h)
 		},
@@ -114,9 +118,11 @@ func (n numaNode) unusable() float64 { return 100 - checkkit.PercentOf(n.large, 
 
 func (n numaNode) finding() finding.Finding {
 	return finding.Finding{
-		Check: memoryFragmentationID, Subject: finding.Subject{Kind: "numa-node", Name: n.name}, Severity: finding.Warning,
-		Reason: "MemoryFragmented", BelowRaise: n.unusable() < fragmentedAt,
-		Message: fmt.Sprintf("%.1f %% of the free memory of NUMA node %s is in blocks of fewer than 16 pages, and joining them failed", n.unusable(), n.name),
+		Check: memoryFragmentationID, Subject: finding.Subject{Kind: "numa-node", Name: n.name},
+		Severity: finding.Warning,
+		Reason:   "MemoryFragmented", BelowRaise: n.unusable() < fragmentedAt,
+		Message: fmt.Sprintf("%.1f %% of the free memory of NUMA node %s is in blocks of fewer than 16 pages, and "+
+			"joining them failed", n.unusable(), n.name),
 		Facts: map[string]string{
 			"freePages": strconv.FormatUint(n.free, 10), "freePagesInLargeBlocks": strconv.FormatUint(n.large, 10),
 		},
@@ -129,7 +135,8 @@ func parseBuddyinfo(text string) ([]numaNode, error) {
 	for line := range strings.Lines(text) {
 		fields := strings.Fields(line)
 		if len(fields) < 5 || fields[0] != "Node" || fields[2] != "zone" {
-			return nil, fmt.Errorf("line %q: want \"Node 0, zone Normal\" and numbers", checkkit.Sanitize(line, checkkit.MaxLine))
+			return nil, fmt.Errorf("line %q: want \"Node 0, zone Normal\" and numbers",
+				checkkit.Sanitize(line, checkkit.MaxLine))
 		}
 		name := strings.TrimSuffix(fields[1], ",")
 		if !slices.ContainsFunc(nodes, func(n numaNode) bool { return n.name == name }) {
@@ -142,7 +149,8 @@ func parseBuddyinfo(text string) ([]numaNode, error) {
 		for order, field := range fields[4:] {
 			blocks, err := strconv.ParseUint(field, 10, 32)
 			if err != nil || order > 30 {
-				return nil, fmt.Errorf("line %q: bad number %q", checkkit.Sanitize(line, checkkit.MaxLine), checkkit.Sanitize(field, checkkit.MaxLine))
+				return nil, fmt.Errorf("line %q: bad number %q", checkkit.Sanitize(line, checkkit.MaxLine),
+					checkkit.Sanitize(field, checkkit.MaxLine))
 			}
 			node.free += blocks << order
 			if order >= fragmentedOrder {

@@ -241,7 +241,8 @@ func TestRealSwap(t *testing.T) {
 	need.Root(t, "switches swap on")
 	dir := t.TempDir()
 	file, config := filepath.Join(dir, "swap"), filepath.Join(dir, "config.yaml")
-	for name, content := range map[string][]byte{file: make([]byte, 1<<20), config: []byte("kind: KubeletConfiguration\n")} {
+	for name, content := range map[string][]byte{file: make([]byte, 1<<20),
+		config: []byte("kind: KubeletConfiguration\n")} {
 		if err := os.WriteFile(name, content, 0o600); err != nil {
 			t.Fatal(err)
 		}

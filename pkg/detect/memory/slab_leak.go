@@ -56,19 +56,23 @@ func SlabLeak(s SlabLeakSettings) detect.Check {
 	return detect.Check{
 		ID: slabLeakID, Domain: "memory",
 		Summary: "the kernel itself holds too much memory",
-		Advice: "`slabtop -s c` shows the objects; names such as kmalloc-64 say little, but dentry, nf_conntrack, TCP, skbuff_head_cache or a " +
-			"driver's name lead to the cause. Much Percpu with many dead cgroups: see dying-cgroups. A leak ends only with a reboot: drain the node.",
+		Advice: "`slabtop -s c` shows the objects; names such as kmalloc-64 say little, but dentry, nf_conntrack, " +
+			"TCP, skbuff_head_cache or a driver's name lead to the cause. Much Percpu with many dead cgroups: see " +
+			"dying-cgroups. A leak ends only with a reboot: drain the node.",
 		Doc: detect.Doc{
 			Reads: []string{"/proc/meminfo", "/proc/slabinfo, when objects are too many"},
 			Why:   "Kernel memory belongs to no pod: kubelet evicts pods for it, one after the other, and nothing is gained.",
 			Faults: []detect.Fault{
-				{Reason: "SlabLeak", Severity: finding.Warning, When: "SUnreclaim is 25 % of the memory and 1 GiB for 5 minutes; gone at 20 %"},
-				{Reason: "KernelMemoryHigh", Severity: finding.Warning, When: "PageTables, Percpu or VmallocUsed is 25 % of the memory and 1 GiB for 5 minutes; gone at 20 %"},
+				{Reason: "SlabLeak", Severity: finding.Warning, When: "SUnreclaim is 25 % of the memory and 1 GiB " +
+					"for 5 minutes; gone at 20 %"},
+				{Reason: "KernelMemoryHigh", Severity: finding.Warning, When: "PageTables, Percpu or VmallocUsed is " +
+					"25 % of the memory and 1 GiB for 5 minutes; gone at 20 %"},
 			},
 			FalseAlarms: "Nodes that live from a kernel cache, such as ZFS: set kernelPercent higher.",
 		},
 		Every: time.Minute, Deadline: 5 * time.Second,
-		Policy: finding.Policy{Raise: finding.Hold{Looks: 3, For: 5 * time.Minute}, Clear: finding.Hold{Looks: 3, For: 3 * time.Minute}},
+		Policy: finding.Policy{Raise: finding.Hold{Looks: 3, For: 5 * time.Minute},
+			Clear: finding.Hold{Looks: 3, For: 3 * time.Minute}},
 		Run: func(_ context.Context, h *host.Host) ([]finding.Finding, error) {
 			return lookAtKernelMemory(h, s)
 		},
@@ -84,7 +88,9 @@ func lookAtKernelMemory(h *host.Host, s SlabLeakSettings) ([]finding.Finding, er
 		return nil, fmt.Errorf("read /proc/meminfo: no SUnreclaim")
 	}
 	total := info["MemTotal"]
-	worst := slices.MaxFunc([]string{"SUnreclaim", "PageTables", "Percpu", "VmallocUsed"}, func(a, b string) int { return cmp.Compare(info[a], info[b]) })
+	worst := slices.MaxFunc([]string{"SUnreclaim", "PageTables", "Percpu", "VmallocUsed"}, func(a, b string) int {
+		return cmp.Compare(info[a], info[b])
+	})
 	held := info[worst]
 	share := checkkit.PercentOf(held, total)
 	if s.KernelPercent <= 0 || held < slabLeakLeast || share < s.KernelPercent*slabLeakKeep {
@@ -93,8 +99,9 @@ func lookAtKernelMemory(h *host.Host, s SlabLeakSettings) ([]finding.Finding, er
 	f := finding.Finding{
 		Check: slabLeakID, Subject: checkkit.NodeSubject(h), Severity: finding.Warning,
 		Reason: "KernelMemoryHigh", BelowRaise: share < s.KernelPercent,
-		Message: fmt.Sprintf("the kernel holds %s of %s (%.0f %%) as %s", checkkit.SizeText(held), checkkit.SizeText(total), share, worst),
-		Facts:   map[string]string{"kind": worst, "bytes": strconv.FormatUint(held, 10)},
+		Message: fmt.Sprintf("the kernel holds %s of %s (%.0f %%) as %s", checkkit.SizeText(held),
+			checkkit.SizeText(total), share, worst),
+		Facts: map[string]string{"kind": worst, "bytes": strconv.FormatUint(held, 10)},
 	}
 	if worst == "SUnreclaim" {
 		f.Reason = "SlabLeak"

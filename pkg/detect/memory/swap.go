@@ -41,14 +41,18 @@ func Swap() detect.Check {
 	return detect.Check{
 		ID: swapID, Domain: "memory",
 		Summary: "there is swap that kubelet does not allow, or swap is used up",
-		Advice: "Unexpected: `swapoff -a`, and remove it from /etc/fstab and from systemd (`systemctl --type swap`; zram-generator), or allow it " +
-			"with failSwapOn: false and memorySwap. Used up: see memory-available for who uses memory.",
+		Advice: "Unexpected: `swapoff -a`, and remove it from /etc/fstab and from systemd (`systemctl --type swap`; " +
+			"zram-generator), or allow it with failSwapOn: false and memorySwap. Used up: see memory-available for " +
+			"who uses memory.",
 		Doc: detect.Doc{
 			Reads: []string{"/proc/swaps", "/proc/meminfo", "kubelet's arguments and configuration files"},
-			Why:   "Kubelet does not start while there is swap that it does not allow; and a node that has used up memory and swap kills processes next.",
+			Why: "Kubelet does not start while there is swap that it does not allow; and a node that has used up " +
+				"memory and swap kills processes next.",
 			Faults: []detect.Fault{
-				{Reason: "SwapUnexpected", Severity: finding.Warning, When: "there is swap, and the running kubelet is configured to refuse it when it starts"},
-				{Reason: "SwapFull", Severity: finding.Warning, When: "less than 10 % of swap is free and less than 10 % of memory available"},
+				{Reason: "SwapUnexpected", Severity: finding.Warning, When: "there is swap, and the running kubelet " +
+					"is configured to refuse it when it starts"},
+				{Reason: "SwapFull", Severity: finding.Warning, When: "less than 10 % of swap is free and less than " +
+					"10 % of memory available"},
 			},
 			FalseAlarms: "None known; a kubelet that has neither the flag --fail-swap-on nor a configuration file is not judged.",
 		},
@@ -91,11 +95,13 @@ func lookAtSwap(h *host.Host) ([]finding.Finding, error) {
 	}
 	f := finding.Finding{
 		Check: swapID, Subject: checkkit.NodeSubject(h), Severity: finding.Warning,
-		Facts: map[string]string{"areas": checkkit.JoinFirst(names, 10), "totalBytes": strconv.FormatUint(total, 10), "usedBytes": strconv.FormatUint(used, 10)},
+		Facts: map[string]string{"areas": checkkit.JoinFirst(names, 10), "totalBytes": strconv.FormatUint(total, 10),
+			"usedBytes": strconv.FormatUint(used, 10)},
 	}
 	if checkkit.PercentOf(used, total) > 90 && checkkit.PercentOf(info["MemAvailable"], info["MemTotal"]) < 10 {
 		f.Reason = "SwapFull"
-		f.Message = fmt.Sprintf("%s of %s swap are used, and %s of memory are available", checkkit.SizeText(used), checkkit.SizeText(total), checkkit.SizeText(info["MemAvailable"]))
+		f.Message = fmt.Sprintf("%s of %s swap are used, and %s of memory are available", checkkit.SizeText(used),
+			checkkit.SizeText(total), checkkit.SizeText(info["MemAvailable"]))
 		return []finding.Finding{f}, nil
 	}
 	refuses, err := kubeletRefusesSwap(h)
@@ -103,7 +109,8 @@ func lookAtSwap(h *host.Host) ([]finding.Finding, error) {
 		return nil, err
 	}
 	f.Reason = "SwapUnexpected"
-	f.Message = fmt.Sprintf("swap is on (%s), and kubelet, which is configured with failSwapOn, will not start again", checkkit.JoinFirst(names, 3))
+	f.Message = fmt.Sprintf("swap is on (%s), and kubelet, which is configured with failSwapOn, will not start again",
+		checkkit.JoinFirst(names, 3))
 	return []finding.Finding{f}, nil
 }
 

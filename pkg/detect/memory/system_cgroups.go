@@ -45,11 +45,13 @@ func SystemCgroups() detect.Check {
 	return detect.Check{
 		ID: systemCgroupsID, Domain: "memory",
 		Summary: "a slice or service is about to reach its limit of memory",
-		Advice: "kubepods: pods use more than the node allots to them; move some, or reserve less (kubeReserved, systemReserved). " +
-			"A slice or service of the system: reserve more for it, or raise MemoryMax (`systemctl edit`).",
+		Advice: "kubepods: pods use more than the node allots to them; move some, or reserve less (kubeReserved, " +
+			"systemReserved). A slice or service of the system: reserve more for it, or raise MemoryMax (`systemctl edit`).",
 		Doc: detect.Doc{
-			Reads: []string{"memory.max, memory.high, memory.current and memory.stat of slices and services in /sys/fs/cgroup (cgroup v1: memory.limit_in_bytes, …)"},
-			Why:   "When the limit of kubepods is reached, pods are killed that stay within their own; when that of a system slice is, kubelet or the runtime may be.",
+			Reads: []string{"memory.max, memory.high, memory.current and memory.stat of slices and services in " +
+				"/sys/fs/cgroup (cgroup v1: memory.limit_in_bytes, …)"},
+			Why: "When the limit of kubepods is reached, pods are killed that stay within their own; when that of " +
+				"a system slice is, kubelet or the runtime may be.",
 			Faults: []detect.Fault{{Reason: "CgroupMemoryNearLimit", Severity: finding.Warning,
 				When: "the working set is 95 % of the limit (or of memory.high) for a minute; gone below 90 %"}},
 			FalseAlarms: "Services that fill their limit on purpose.",
@@ -110,14 +112,18 @@ func nearLimit(h *host.Host, hierarchy cgroup.CgroupHierarchy, name string) (fin
 		return finding.Finding{}, false, err
 	}
 	return finding.Finding{
-		Severity: finding.Warning, Reason: "CgroupMemoryNearLimit", BelowRaise: checkkit.PercentOf(used, limit) < systemCgroupsAt,
-		Message: fmt.Sprintf("%s uses %s of %s (%s)", checkkit.Sanitize(name, checkkit.MaxLine), checkkit.SizeText(used), checkkit.SizeText(limit), what),
-		Facts:   map[string]string{"usedBytes": strconv.FormatUint(used, 10), "limitBytes": strconv.FormatUint(limit, 10)},
+		Severity: finding.Warning, Reason: "CgroupMemoryNearLimit", BelowRaise: checkkit.PercentOf(used,
+			limit) < systemCgroupsAt,
+		Message: fmt.Sprintf("%s uses %s of %s (%s)", checkkit.Sanitize(name, checkkit.MaxLine),
+			checkkit.SizeText(used), checkkit.SizeText(limit), what),
+		Facts: map[string]string{"usedBytes": strconv.FormatUint(used, 10), "limitBytes": strconv.FormatUint(limit,
+			10)},
 	}, true, nil
 }
 
 // memoryLimit returns the lower one of the limits of a cgroup and the name of its file; 0 for none.
-func memoryLimit(files host.Files, hierarchy cgroup.CgroupHierarchy, dir string) (limit uint64, what string, err error) {
+func memoryLimit(files host.Files, hierarchy cgroup.CgroupHierarchy, dir string) (limit uint64, what string,
+	err error) {
 	names := []string{"memory.max", "memory.high"}
 	if !hierarchy.V2 {
 		names = []string{"memory.limit_in_bytes"}

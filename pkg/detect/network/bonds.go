@@ -46,23 +46,28 @@ func Bonds() detect.Check {
 	return detect.Check{
 		ID: bondsID, Domain: "network",
 		Summary: "a bond of network cards lost one of its links, or all",
-		Advice:  "`cat /proc/net/bonding/BOND` shows each member. Look at cable, transceiver and switch port of what is down (`ethtool X`). Without an LACP partner the switch's ports are not configured as one channel.",
+		Advice: "`cat /proc/net/bonding/BOND` shows each member. Look at cable, transceiver and switch port of what " +
+			"is down (`ethtool X`). Without an LACP partner the switch's ports are not configured as one channel.",
 		Doc: detect.Doc{
 			Reads: []string{"/proc/net/bonding/*", "/sys/class/net/BOND/flags"},
 			Why:   "A bond hides the loss of a link until the last one goes, and half of the bandwidth with it.",
 			Faults: []detect.Fault{
-				{Reason: "BondDown", Severity: finding.Fatal, When: "a bond that is switched on has no link for 5 s; fatal when no other card of the node has one, since it is cut off then, else a warning"},
+				{Reason: "BondDown", Severity: finding.Fatal, When: "a bond that is switched on has no link for 5 s; " +
+					"fatal when no other card of the node has one, since it is cut off then, else a warning"},
 				{Reason: "BondDegraded", Severity: finding.Warning, When: "a member is down for 5 s"},
-				{Reason: "BondNoPartner", Severity: finding.Warning, When: "802.3ad: no switch answers to LACP, so that only one link is used, if any"},
-				{Reason: "BondSplit", Severity: finding.Warning, When: "802.3ad: a member is up but in another aggregator than the active one: it carries nothing"},
+				{Reason: "BondNoPartner", Severity: finding.Warning, When: "802.3ad: no switch answers to LACP, so " +
+					"that only one link is used, if any"},
+				{Reason: "BondSplit", Severity: finding.Warning, When: "802.3ad: a member is up but in another " +
+					"aggregator than the active one: it carries nothing"},
 			},
 			FalseAlarms: "Bonds without members, or that are switched off, do not count.",
 		},
 		Condition: detect.NetworkProblem(),
 		Every:     30 * time.Second, Deadline: 8 * time.Second,
-		Wakes:  []detect.Wake{{Source: detect.WakeLinks}, checkkit.KernelWake()},
-		Policy: finding.Policy{Raise: finding.Hold{Looks: 2, For: 5 * time.Second}, Clear: finding.Hold{Looks: 2, For: 5 * time.Second}},
-		Run:    lookAtBonds,
+		Wakes: []detect.Wake{{Source: detect.WakeLinks}, checkkit.KernelWake()},
+		Policy: finding.Policy{Raise: finding.Hold{Looks: 2, For: 5 * time.Second},
+			Clear: finding.Hold{Looks: 2, For: 5 * time.Second}},
+		Run: lookAtBonds,
 	}
 }
 
@@ -195,24 +200,28 @@ func (b bond) judge(othersWork bool) (finding.Finding, bool) {
 			}
 		}
 	}
-	facts := map[string]string{"mode": checkkit.Sanitize(b.mode, checkkit.MaxName), "members": strconv.Itoa(len(b.members)), "up": strconv.Itoa(up)}
+	facts := map[string]string{"mode": checkkit.Sanitize(b.mode, checkkit.MaxName),
+		"members": strconv.Itoa(len(b.members)), "up": strconv.Itoa(up)}
 	if len(down) > 0 {
 		facts["down"] = checkkit.JoinFirst(down, 10)
 	}
 	f := finding.Finding{Severity: finding.Warning, Facts: facts}
 	switch {
 	case b.status == "down" || len(down) == len(b.members):
-		f.Reason, f.Message = "BondDown", fmt.Sprintf("%s has no link: %d of %d members are down", b.name, len(down), len(b.members))
+		f.Reason, f.Message = "BondDown", fmt.Sprintf("%s has no link: %d of %d members are down", b.name, len(down),
+			len(b.members))
 		if !othersWork {
 			f.Severity = finding.Fatal
 			f.Message += "; no card of the node has one"
 		}
 	case len(down) > 0:
-		f.Reason, f.Message = "BondDegraded", fmt.Sprintf("%s has %d of %d links: %s is down", b.name, up, len(b.members), checkkit.JoinFirst(down, 5))
+		f.Reason, f.Message = "BondDegraded", fmt.Sprintf("%s has %d of %d links: %s is down", b.name, up,
+			len(b.members), checkkit.JoinFirst(down, 5))
 	case b.partner == "00:00:00:00:00:00":
 		f.Reason, f.Message = "BondNoPartner", b.name+": no switch answers to LACP"
 	case len(apart) > 0:
-		f.Reason, f.Message = "BondSplit", fmt.Sprintf("%s: %s is in another aggregator than the active one and carries nothing", b.name, checkkit.JoinFirst(apart, 5))
+		f.Reason, f.Message = "BondSplit", fmt.Sprintf("%s: %s is in another aggregator than the active one and "+
+			"carries nothing", b.name, checkkit.JoinFirst(apart, 5))
 	default:
 		return finding.Finding{}, false
 	}

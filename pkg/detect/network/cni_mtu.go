@@ -42,17 +42,23 @@ func CNIMTU() detect.Check {
 		ID:      cniMTUID,
 		Domain:  "network",
 		Summary: "packets of pods are larger than what the node can send",
-		Advice: "Set the MTU in the network's configuration to that of the smallest uplink less the overlay's header (VXLAN 50, Geneve 50, IP-in-IP 20, " +
-			"WireGuard 60; 20 more over IPv6), and start the pods anew: a pod keeps what it was given. Try: `ping -M do -s 1422 <pod on another node>`.",
+		Advice: "Set the MTU in the network's configuration to that of the smallest uplink less the overlay's header " +
+			"(VXLAN 50, Geneve 50, IP-in-IP 20, WireGuard 60; 20 more over IPv6), and start the pods anew: a pod " +
+			"keeps what it was given. Try: `ping -M do -s 1422 <pod on another node>`.",
 		Doc: detect.Doc{
-			Reads: []string{"MTU, kind and lower device of all network devices, and the default routes, from the kernel, every 5 minutes"},
-			Why: "Small requests pass and large answers do not: connections are made and hang. It comes with a change of the node's network, and hits " +
-				"all pods of the node.",
+			Reads: []string{"MTU, kind and lower device of all network devices, and the default routes, from the " +
+				"kernel, every 5 minutes"},
+			Why: "Small requests pass and large answers do not: connections are made and hang. It comes with a " +
+				"change of the node's network, and hits all pods of the node.",
 			Faults: []detect.Fault{
-				{Reason: "PodMTUTooLarge", Severity: finding.Warning, When: "a pod's veth, up, has a larger MTU than every uplink"},
-				{Reason: "OverlayMTUTooLarge", Severity: finding.Warning, When: "MTU of a tunnel and its header together are larger than the MTU of the device that it sends through"},
+				{Reason: "PodMTUTooLarge", Severity: finding.Warning,
+					When: "a pod's veth, up, has a larger MTU than every uplink"},
+				{Reason: "OverlayMTUTooLarge", Severity: finding.Warning,
+					When: "MTU of a tunnel and its header together are larger than the MTU of the device that it " +
+						"sends through"},
 			},
-			FalseAlarms: "Cilium's devices have large MTUs on purpose and are left out. Pods that are smaller than the uplink are no fault.",
+			FalseAlarms: "Cilium's devices have large MTUs on purpose and are left out. Pods that are smaller than " +
+				"the uplink are no fault.",
 		},
 		Every:  5 * time.Minute,
 		Policy: finding.Policy{Raise: finding.Hold{Looks: 2, For: 3 * time.Minute}},
@@ -109,10 +115,13 @@ func largePods(layout netlink.NetworkLayout, uplink netlink.NetworkDevice) (find
 		}
 	}
 	return finding.Finding{
-		Check: cniMTUID, Subject: finding.Subject{Kind: "network-device", Name: uplink.Name}, Severity: finding.Warning, Reason: "PodMTUTooLarge",
-		Message: fmt.Sprintf("%d pods send packets of up to %d bytes (%s), but the uplink %s takes %d: large answers to the outside may hang",
+		Check: cniMTUID, Subject: finding.Subject{Kind: "network-device", Name: uplink.Name}, Severity: finding.Warning,
+		Reason: "PodMTUTooLarge",
+		Message: fmt.Sprintf("%d pods send packets of up to %d bytes (%s), but the uplink %s takes %d: large answers "+
+			"to the outside may hang",
 			count, worst.MTU, checkkit.Sanitize(worst.Name, 32), checkkit.Sanitize(uplink.Name, 32), uplink.MTU),
-		Facts: map[string]string{"mtu": strconv.Itoa(uplink.MTU), "podMTU": strconv.Itoa(worst.MTU), "devices": strconv.Itoa(count)},
+		Facts: map[string]string{"mtu": strconv.Itoa(uplink.MTU), "podMTU": strconv.Itoa(worst.MTU),
+			"devices": strconv.Itoa(count)},
 	}, count > 0
 }
 
@@ -130,10 +139,13 @@ func largeTunnel(layout netlink.NetworkLayout, d, uplink netlink.NetworkDevice) 
 		return finding.Finding{}, false
 	}
 	return finding.Finding{
-		Check: cniMTUID, Subject: finding.Subject{Kind: "network-device", Name: d.Name}, Severity: finding.Warning, Reason: "OverlayMTUTooLarge",
-		Message: fmt.Sprintf("packets of %s (%s, %d bytes) and their header of %d bytes do not fit %s, which takes %d: large packets between nodes "+
-			"are cut in two or lost", checkkit.Sanitize(d.Name, 32), checkkit.Sanitize(d.Kind, 32), d.MTU, header, checkkit.Sanitize(lower.Name, 32), lower.MTU),
-		Facts: map[string]string{"mtu": strconv.Itoa(d.MTU), "header": strconv.Itoa(header), "lower": lower.Name, "lowerMTU": strconv.Itoa(lower.MTU)},
+		Check: cniMTUID, Subject: finding.Subject{Kind: "network-device", Name: d.Name}, Severity: finding.Warning,
+		Reason: "OverlayMTUTooLarge",
+		Message: fmt.Sprintf("packets of %s (%s, %d bytes) and their header of %d bytes do not fit %s, which takes "+
+			"%d: large packets between nodes are cut in two or lost", checkkit.Sanitize(d.Name, 32),
+			checkkit.Sanitize(d.Kind, 32), d.MTU, header, checkkit.Sanitize(lower.Name, 32), lower.MTU),
+		Facts: map[string]string{"mtu": strconv.Itoa(d.MTU), "header": strconv.Itoa(header), "lower": lower.Name,
+			"lowerMTU": strconv.Itoa(lower.MTU)},
 	}, true
 }
 

@@ -27,7 +27,8 @@ func TestNetworkForReal(t *testing.T) {
 	if err := netlink.RouteAdd(route); err != nil {
 		t.Fatal(err)
 	}
-	overlay := &netlink.Vxlan{LinkAttrs: netlink.LinkAttrs{Name: "flannel.1", MTU: 1450}, VxlanId: 1, VtepDevIndex: uplink.Attrs().Index, Port: 8472}
+	overlay := &netlink.Vxlan{LinkAttrs: netlink.LinkAttrs{Name: "flannel.1", MTU: 1450}, VxlanId: 1,
+		VtepDevIndex: uplink.Attrs().Index, Port: 8472}
 	need.Kernel(t, "vxlan", netlink.LinkAdd(overlay))
 	for _, link := range []netlink.Link{overlay, uplink} {
 		if err := netlink.LinkSetUp(link); err != nil {
@@ -47,7 +48,8 @@ func TestNetworkForReal(t *testing.T) {
 	}
 	see("as made")
 	setMTU(t, "uplink", 1400)
-	see("the uplink became smaller", "network-device/uplink=PodMTUTooLarge warning", "network-device/flannel.1=OverlayMTUTooLarge warning")
+	see("the uplink became smaller", "network-device/uplink=PodMTUTooLarge warning",
+		"network-device/flannel.1=OverlayMTUTooLarge warning")
 	setMTU(t, "cali0", 1400)
 	see("pods follow", "network-device/flannel.1=OverlayMTUTooLarge warning")
 	setMTU(t, "flannel.1", 1350)

@@ -47,23 +47,33 @@ func Conntrack() detect.Check {
 	return detect.Check{
 		ID: conntrackID, Domain: "network",
 		Summary: "the table of tracked connections is full or nearly so, or loses packets",
-		Advice: "`conntrack -S` and `conntrack -L | awk '{print $1,$4}' | sort | uniq -c | sort -rn | head` show what fills it. Raise net.netfilter.nf_conntrack_max " +
-			"(kube-proxy: --conntrack-max-per-core), shorten the timeouts of UDP and TIME_WAIT, or stop who opens so many. Failed insertions of DNS: use a node-local cache or TCP.",
+		Advice: "`conntrack -S` and `conntrack -L | awk '{print $1,$4}' | sort | uniq -c | sort -rn | head` show " +
+			"what fills it. Raise net.netfilter.nf_conntrack_max (kube-proxy: --conntrack-max-per-core), shorten the " +
+			"timeouts of UDP and TIME_WAIT, or stop who opens so many. Failed insertions of DNS: use a node-local " +
+			"cache or TCP.",
 		Doc: detect.Doc{
 			Reads: []string{"/proc/sys/net/netfilter/nf_conntrack_{count,max}", "/proc/net/stat/nf_conntrack"},
-			Why:   "When the table is full, packets of new connections are dropped: services, DNS and kubelet's own requests fail.",
+			Why: "When the table is full, packets of new connections are dropped: services, DNS and kubelet's own " +
+				"requests fail.",
 			Faults: []detect.Fault{
-				{Reason: "ConntrackFull", Severity: finding.Fatal, When: "above 95 % of the limit while packets are dropped, in two looks over 20 s: no new connection is made. A warning while other entries could be dropped instead"},
-				{Reason: "ConntrackNearlyFull", Severity: finding.Warning, When: "above 90 % of the limit, until below 80 %"},
-				{Reason: "ConntrackInsertFailed", Severity: finding.Warning, When: "one packet in a second, over 5 minutes, is lost because its connection clashed with another one: the known race of DNS over UDP behind kube-proxy"},
+				{Reason: "ConntrackFull", Severity: finding.Fatal, When: "above 95 % of the limit while packets are " +
+					"dropped, in two looks over 20 s: no new connection is made. A warning while other entries could " +
+					"be dropped instead"},
+				{Reason: "ConntrackNearlyFull", Severity: finding.Warning,
+					When: "above 90 % of the limit, until below 80 %"},
+				{Reason: "ConntrackInsertFailed", Severity: finding.Warning,
+					When: "one packet in a second, over 5 minutes, is lost because its connection clashed with " +
+						"another one: the known race of DNS over UDP behind kube-proxy"},
 			},
-			FalseAlarms: "Only the node's own table is looked at; a pod that fills the one of its own namespace harms itself only.",
+			FalseAlarms: "Only the node's own table is looked at; a pod that fills the one of its own namespace " +
+				"harms itself only.",
 		},
 		Condition:    detect.NetworkProblem(),
 		CounterBased: true,
 		Every:        30 * time.Second, Deadline: 5 * time.Second,
-		Wakes:  []detect.Wake{checkkit.KernelWake()},
-		Policy: finding.Policy{Raise: finding.Hold{Looks: 2, For: 20 * time.Second}, Clear: finding.Hold{Looks: 2, For: 30 * time.Second}},
+		Wakes: []detect.Wake{checkkit.KernelWake()},
+		Policy: finding.Policy{Raise: finding.Hold{Looks: 2, For: 20 * time.Second},
+			Clear: finding.Hold{Looks: 2, For: 30 * time.Second}},
 		Run: func(_ context.Context, h *host.Host) ([]finding.Finding, error) {
 			return c.look(h)
 		},
@@ -114,10 +124,12 @@ func (c *conntrackCheck) judge(count, limit uint64) (finding.Finding, bool) {
 	}
 	dropped, _, _ := c.recent.rise("drop")
 	early, _, _ := c.recent.rise("early")
-	clash, marginal, clashes := c.rates.judgeRate(netRate{key: "clash", least: conntrackClashes, text: "packets were lost because their connections clashed with others"}, errorLeast)
+	clash, marginal, clashes := c.rates.judgeRate(netRate{key: "clash", least: conntrackClashes,
+		text: "packets were lost because their connections clashed with others"}, errorLeast)
 	var texts []string
 	if share >= conntrackClear {
-		texts = append(texts, fmt.Sprintf("%d of %d connections are tracked (%s %%)", count, limit, netNumber(100*share)))
+		texts = append(texts, fmt.Sprintf("%d of %d connections are tracked (%s %%)", count, limit,
+			netNumber(100*share)))
 	}
 	switch {
 	case share >= conntrackFull && dropped > 0:

@@ -41,15 +41,23 @@ func DefaultRoute(memory detect.StateStore) detect.Check {
 	return detect.Check{
 		ID: defaultRouteID, Domain: "network",
 		Summary: "the node lost its default route, or it changed",
-		Advice: "`ip route; ip -6 route; ip rule` shows what is there. Look at what sets it: `networkctl status`, `nmcli device`, " +
-			"`journalctl -u systemd-networkd -u NetworkManager`, the DHCP server or the routers' advertisements.",
+		Advice: "`ip route; ip -6 route; ip rule` shows what is there. Look at what sets it: `networkctl status`, " +
+			"`nmcli device`, `journalctl -u systemd-networkd -u NetworkManager`, the DHCP server or the routers' " +
+			"advertisements.",
 		Doc: detect.Doc{
-			Reads: []string{"/proc/net/route", "/proc/net/ipv6_route", "the kernel's route to a documentation address, without sending anything, only where both have no default route"},
-			Why:   "Without it neither the apiserver nor registries nor other nodes are reached, unless they are in the same segment.",
+			Reads: []string{"/proc/net/route", "/proc/net/ipv6_route",
+				"the kernel's route to a documentation address, without sending anything, only where both have no " +
+					"default route"},
+			Why: "Without it neither the apiserver nor registries nor other nodes are reached, unless they are in " +
+				"the same segment.",
 			Faults: []detect.Fault{
-				{Reason: "DefaultRouteLost", Severity: finding.Fatal, When: "there was one, in neither family there is one now, and the kernel knows no other way out; two looks over 20 s. A warning where only one of two families lost its own, as such pods still reach the other"},
-				{Reason: "DefaultRouteChanged", Severity: finding.Info, When: "it goes through another device, or (IPv4) to another gateway; told for an hour"},
-				{Reason: "DefaultRouteMissing", Severity: finding.Info, When: "there is none and none was ever seen: right for an isolated node"},
+				{Reason: "DefaultRouteLost", Severity: finding.Fatal, When: "there was one, in neither family there " +
+					"is one now, and the kernel knows no other way out; two looks over 20 s. A warning where only " +
+					"one of two families lost its own, as such pods still reach the other"},
+				{Reason: "DefaultRouteChanged", Severity: finding.Info, When: "it goes through another device, or " +
+					"(IPv4) to another gateway; told for an hour"},
+				{Reason: "DefaultRouteMissing", Severity: finding.Info, When: "there is none and none was ever seen: " +
+					"right for an isolated node"},
 			},
 			FalseAlarms: "Nodes that never had one are not sick. One that was taken away on purpose is told for a week.",
 		},
@@ -113,7 +121,8 @@ func otherWay(network host.Network, ipv4 bool) (bool, error) {
 // noRoute reports whether the kernel says that there is no way: none at all, or one that refuses (unreachable,
 // prohibit, blackhole), or no source address to use it with.
 func noRoute(err error) bool {
-	for _, no := range []error{syscall.ENETUNREACH, syscall.EHOSTUNREACH, syscall.EACCES, syscall.EINVAL, syscall.EADDRNOTAVAIL, syscall.ENETDOWN, syscall.EAFNOSUPPORT} {
+	for _, no := range []error{syscall.ENETUNREACH, syscall.EHOSTUNREACH, syscall.EACCES, syscall.EINVAL,
+		syscall.EADDRNOTAVAIL, syscall.ENETDOWN, syscall.EAFNOSUPPORT} {
 		if errors.Is(err, no) {
 			return true
 		}
@@ -137,7 +146,8 @@ func (c *routeCheck) judge(have4, have6 bool, now finding.Timestamp) (finding.Fi
 			family, way = "IPv6", p.IPv6.Way
 		}
 		return finding.Finding{
-			Severity: finding.Warning, Reason: "DefaultRouteLost", Facts: map[string]string{"was": way, "family": family},
+			Severity: finding.Warning, Reason: "DefaultRouteLost", Facts: map[string]string{"was": way,
+				"family": family},
 			Message: fmt.Sprintf("the node has no default route for %s any more; it was %s", family, way),
 		}, true
 	case !have4 && !have6:
@@ -149,7 +159,8 @@ func (c *routeCheck) judge(have4, have6 bool, now finding.Timestamp) (finding.Fi
 	for _, family := range []*routeFamily{&p.IPv4, &p.IPv6} {
 		if family.Before != "" && now.Boot == family.boot && now.SinceBoot-family.changedAt < routeChangedFor {
 			return finding.Finding{
-				Severity: finding.Info, Reason: "DefaultRouteChanged", Facts: map[string]string{"was": family.Before, "is": family.Way},
+				Severity: finding.Info, Reason: "DefaultRouteChanged", Facts: map[string]string{"was": family.Before,
+					"is": family.Way},
 				Message: fmt.Sprintf("the default route changed from %s to %s", family.Before, family.Way),
 			}, true
 		}

@@ -44,7 +44,8 @@ func loadRoutePast(memory detect.StateStore) routeHistory {
 	if data, ok := memory.Load(routePastKey); ok && json.Unmarshal(data, &p) != nil {
 		return routeHistory{memory: memory}
 	}
-	p.IPv4.Way, p.IPv6.Way = checkkit.Sanitize(p.IPv4.Way, checkkit.MaxName), checkkit.Sanitize(p.IPv6.Way, checkkit.MaxName)
+	p.IPv4.Way, p.IPv6.Way = checkkit.Sanitize(p.IPv4.Way, checkkit.MaxName),
+		checkkit.Sanitize(p.IPv6.Way, checkkit.MaxName)
 	return p
 }
 

@@ -49,22 +49,29 @@ func Infiniband(memory detect.StateStore) detect.Check {
 	return detect.Check{
 		ID: infinibandID, Domain: "network",
 		Summary: "a port of an InfiniBand or EFA card is down, flaps or damages packets",
-		Advice:  "`ibstat` and `perfquery -x` show the port, `iblinkinfo` its other end. Symbol and receive errors: cable or transceiver. INIT: no subnet manager reaches it.",
+		Advice: "`ibstat` and `perfquery -x` show the port, `iblinkinfo` its other end. Symbol and receive errors: " +
+			"cable or transceiver. INIT: no subnet manager reaches it.",
 		Doc: detect.Doc{
-			Reads: []string{"/sys/class/infiniband/*/ports/*/{state,phys_state,link_layer,counters/*,hw_counters/*}, by a child process"},
-			Why:   "A job that spans nodes stops, or crawls, with its slowest port.",
+			Reads: []string{"/sys/class/infiniband/*/ports/*/{state,phys_state,link_layer,counters/*,hw_counters/*}, " +
+				"by a child process"},
+			Why: "A job that spans nodes stops, or crawls, with its slowest port.",
 			Faults: []detect.Fault{
-				{Reason: "PortDown", Severity: finding.Warning, When: "a port that was active is not, and is not disabled, in two looks over 30 s"},
+				{Reason: "PortDown", Severity: finding.Warning, When: "a port that was active is not, and is not " +
+					"disabled, in two looks over 30 s"},
 				{Reason: "PortFlapping", Severity: finding.Warning, When: "3 losses of link within 10 minutes"},
-				{Reason: "PortErrors", Severity: finding.Warning, When: "over 10 minutes: 2 symbol errors a minute, a receive error in ten seconds, a recovery of the link, or 100 packets dropped in a second"},
-				{Reason: "PortRetransmits", Severity: finding.Info, When: "EFA: a retransmission timeout, or a peer that does not answer, in ten seconds"},
+				{Reason: "PortErrors", Severity: finding.Warning, When: "over 10 minutes: 2 symbol errors a minute, " +
+					"a receive error in ten seconds, a recovery of the link, or 100 packets dropped in a second"},
+				{Reason: "PortRetransmits", Severity: finding.Info, When: "EFA: a retransmission timeout, or a peer " +
+					"that does not answer, in ten seconds"},
 			},
-			FalseAlarms: "Ports that never were active, or that are disabled, do not count. RoCE ports are those of network devices: link-state.",
+			FalseAlarms: "Ports that never were active, or that are disabled, do not count. RoCE ports are those of " +
+				"network devices: link-state.",
 		},
 		Every: time.Minute, Deadline: 20 * time.Second,
-		Wakes:  []detect.Wake{{Source: detect.WakeLinks}},
-		Policy: finding.Policy{Raise: finding.Hold{Looks: 2, For: 30 * time.Second}, Clear: finding.Hold{Looks: 2, For: 30 * time.Second}},
-		Run:    c.look,
+		Wakes: []detect.Wake{{Source: detect.WakeLinks}},
+		Policy: finding.Policy{Raise: finding.Hold{Looks: 2, For: 30 * time.Second},
+			Clear: finding.Hold{Looks: 2, For: 30 * time.Second}},
+		Run: c.look,
 	}
 }
 
@@ -92,7 +99,8 @@ func (c *fabricCheck) look(ctx context.Context, h *host.Host) ([]finding.Finding
 				continue // a state
 			}
 			if n, err := netCount(text, 10); err != nil {
-				doubts[portSubject(name)] = fmt.Errorf("read %s of port %s: %w", checkkit.Sanitize(key, checkkit.MaxName), name, err)
+				doubts[portSubject(name)] = fmt.Errorf("read %s of port %s: %w",
+					checkkit.Sanitize(key, checkkit.MaxName), name, err)
 			} else {
 				counters[name+"/"+key] = n
 			}
@@ -150,14 +158,18 @@ func portRates(port string) []netRate {
 		{key: port + "/local_link_integrity_errors", least: 0.1, reason: "PortErrors", text: "link integrity errors"},
 		{key: port + "/link_error_recovery", least: 1.0 / 601, reason: "PortErrors", text: "recoveries of the link"},
 		{key: port + "/rx_drops", least: 100, reason: "PortErrors", text: "received packets were dropped"},
-		{key: port + "/retrans_timeout_events", least: 0.1, reason: "PortRetransmits", text: "retransmission timeouts", info: true},
-		{key: port + "/unresponsive_remote_events", least: 0.1, reason: "PortRetransmits", text: "times a peer did not answer", info: true},
-		{key: port + "/impaired_remote_conn_events", least: 0.1, reason: "PortRetransmits", text: "times the way to a peer was impaired", info: true},
+		{key: port + "/retrans_timeout_events", least: 0.1, reason: "PortRetransmits", text: "retransmission timeouts",
+			info: true},
+		{key: port + "/unresponsive_remote_events", least: 0.1, reason: "PortRetransmits",
+			text: "times a peer did not answer", info: true},
+		{key: port + "/impaired_remote_conn_events", least: 0.1, reason: "PortRetransmits",
+			text: "times the way to a peer was impaired", info: true},
 	}
 }
 
 func (c *fabricCheck) judge(name string, port map[string]string) (finding.Finding, bool, error) {
-	f := finding.Finding{Check: infinibandID, Subject: portSubject(name), Severity: finding.Warning, Facts: map[string]string{}}
+	f := finding.Finding{Check: infinibandID, Subject: portSubject(name), Severity: finding.Warning,
+		Facts: map[string]string{}}
 	for _, key := range []string{"state", "phys_state", "link_layer"} {
 		f.Facts[key] = checkkit.Sanitize(port[key], checkkit.MaxName)
 	}
@@ -170,7 +182,8 @@ func (c *fabricCheck) judge(name string, port map[string]string) (finding.Findin
 	}
 	disabled := strings.HasSuffix(port["phys_state"], "Disabled")
 	if state != "ACTIVE" && !disabled && port["link_layer"] != "Ethernet" && c.past.Links[name] {
-		f.Reason, f.Message = "PortDown", fmt.Sprintf("port %s is %s, its link %s", name, checkkit.Sanitize(state, checkkit.MaxName), checkkit.Sanitize(port["phys_state"], checkkit.MaxName))
+		f.Reason, f.Message = "PortDown", fmt.Sprintf("port %s is %s, its link %s", name,
+			checkkit.Sanitize(state, checkkit.MaxName), checkkit.Sanitize(port["phys_state"], checkkit.MaxName))
 		if state == "INIT" {
 			f.Message += ": no subnet manager has set it up"
 		}

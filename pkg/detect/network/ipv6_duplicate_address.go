@@ -39,15 +39,18 @@ func DuplicateAddress() detect.Check {
 	return detect.Check{
 		ID: duplicateAddressID, Domain: "network",
 		Summary: "an IPv6 address of the node is in use by another machine, so that the node does not use it",
-		Advice:  "`ip -6 address show dadfailed` shows it, the kernel's log the other's hardware address. Take the address away from one of them, then `ip address del` and `add` it here.",
+		Advice: "`ip -6 address show dadfailed` shows it, the kernel's log the other's hardware address. Take the " +
+			"address away from one of them, then `ip address del` and `add` it here.",
 		Doc: detect.Doc{
-			Reads:       []string{"/proc/net/if_inet6"},
-			Why:         "What was told to use that address reaches the other machine.",
-			Faults:      []detect.Fault{{Reason: "DuplicateAddress", Severity: finding.Warning, When: "the kernel's search for duplicates found one"}},
+			Reads: []string{"/proc/net/if_inet6"},
+			Why:   "What was told to use that address reaches the other machine.",
+			Faults: []detect.Fault{{Reason: "DuplicateAddress", Severity: finding.Warning,
+				When: "the kernel's search for duplicates found one"}},
 			FalseAlarms: "A looped cable makes a machine its own duplicate.",
 		},
 		Every: 5 * time.Minute, Deadline: 5 * time.Second,
-		Wakes: []detect.Wake{{Source: detect.WakeKernelLog, Match: "IPv6 duplicate address"}, {Source: detect.WakeLinks}},
+		Wakes: []detect.Wake{{Source: detect.WakeKernelLog, Match: "IPv6 duplicate address"},
+			{Source: detect.WakeLinks}},
 		Run: func(_ context.Context, h *host.Host) ([]finding.Finding, error) {
 			data, err := h.Files.Read("/proc/net/if_inet6")
 			if errors.Is(err, fs.ErrNotExist) {
@@ -63,8 +66,10 @@ func DuplicateAddress() detect.Check {
 			var findings []finding.Finding
 			for _, device := range slices.Sorted(maps.Keys(failed)) {
 				findings = append(findings, finding.Finding{
-					Check: duplicateAddressID, Subject: finding.Subject{Kind: kindNetDevice, Name: device}, Severity: finding.Warning,
-					Reason: "DuplicateAddress", Message: fmt.Sprintf("%s: another machine uses %s", device, checkkit.JoinFirst(failed[device], 5)),
+					Check: duplicateAddressID, Subject: finding.Subject{Kind: kindNetDevice, Name: device},
+					Severity: finding.Warning,
+					Reason:   "DuplicateAddress", Message: fmt.Sprintf("%s: another machine uses %s", device,
+						checkkit.JoinFirst(failed[device], 5)),
 					Facts: map[string]string{"addresses": checkkit.JoinFirst(failed[device], 20)},
 				})
 			}

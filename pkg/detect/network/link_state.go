@@ -59,27 +59,39 @@ const (
 // LinkState finds cards that lost their link. Memory may be nil: then what was up before the agent started is not known
 // but from this boot's counters.
 func LinkState(s LinkStateSettings, memory detect.StateStore) detect.Check {
-	c := &linkCheck{settings: s, past: loadLinkPast(memory, "link-state/links"), speeds: map[string]linkSpeed{}, flaps: netWindow{span: flapWindow}}
+	c := &linkCheck{settings: s, past: loadLinkPast(memory, "link-state/links"), speeds: map[string]linkSpeed{},
+		flaps: netWindow{span: flapWindow}}
 	return detect.Check{
 		ID: linkStateID, Domain: "network",
 		Summary: "a network card lost its link, flaps, or is slower than it was",
-		Advice: "Look at `ip -s link show dev X` and `ethtool X`, then at the cable, the transceiver (`ethtool -m X`) and the switch's port. " +
-			"A port that is not meant to be used is switched off with `ip link set X down`, or named under ignore.",
+		Advice: "Look at `ip -s link show dev X` and `ethtool X`, then at the cable, the transceiver (`ethtool -m " +
+			"X`) and the switch's port. A port that is not meant to be used is switched off with `ip link set X " +
+			"down`, or named under ignore.",
 		Doc: detect.Doc{
-			Reads: []string{"/sys/class/net/X/{flags,operstate,type,carrier_up_count,carrier_down_count}", "/sys/class/net/X/{speed,duplex} after a change of carrier"},
-			Why:   "Without a link the node cannot be reached; one that flaps loses packets each time, and a slow one makes every transfer of its pods slow.",
+			Reads: []string{"/sys/class/net/X/{flags,operstate,type,carrier_up_count,carrier_down_count}",
+				"/sys/class/net/X/{speed,duplex} after a change of carrier"},
+			Why: "Without a link the node cannot be reached; one that flaps loses packets each time, and a slow " +
+				"one makes every transfer of its pods slow.",
 			Faults: []detect.Fault{
-				{Reason: "LinkDown", Severity: finding.Fatal, When: "a card that is switched on, and had a carrier before, has none for 10 s; fatal when no card of the node has one, since it is cut off then, else a warning"},
-				{Reason: "LinkFlapping", Severity: finding.Warning, When: "3 losses of carrier within 10 minutes; a restart of a switch causes one or two"},
-				{Reason: "LinkSpeedReduced", Severity: finding.Info, When: "the link came back slower than it was: a bad cable or transceiver is negotiated down"},
-				{Reason: "LinkHalfDuplex", Severity: finding.Info, When: "the two ends did not agree: above 10 Mbit/s nobody wants half duplex"},
+				{Reason: "LinkDown", Severity: finding.Fatal, When: "a card that is switched on, and had a carrier " +
+					"before, has none for 10 s; fatal when no card of the node has one, since it is cut off then, " +
+					"else a warning"},
+				{Reason: "LinkFlapping", Severity: finding.Warning, When: "3 losses of carrier within 10 minutes; a " +
+					"restart of a switch causes one or two"},
+				{Reason: "LinkSpeedReduced", Severity: finding.Info, When: "the link came back slower than it was: a " +
+					"bad cable or transceiver is negotiated down"},
+				{Reason: "LinkHalfDuplex", Severity: finding.Info, When: "the two ends did not agree: above 10 " +
+					"Mbit/s nobody wants half duplex"},
 			},
-			FalseAlarms: "Ports that never had a carrier, virtual devices and functions, IPoIB, and cards on USB do not count. Members of a bond are told by bonds. A cable that was pulled for good is told until its port is switched off.",
+			FalseAlarms: "Ports that never had a carrier, virtual devices and functions, IPoIB, and cards on USB do " +
+				"not count. Members of a bond are told by bonds. A cable that was pulled for good is told until its " +
+				"port is switched off.",
 		},
 		Condition: detect.NetworkProblem(),
 		Every:     20 * time.Second, Deadline: 8 * time.Second,
-		Wakes:  []detect.Wake{{Source: detect.WakeLinks}, checkkit.KernelWake()},
-		Policy: finding.Policy{Raise: finding.Hold{Looks: 2, For: 10 * time.Second}, Clear: finding.Hold{Looks: 2, For: 10 * time.Second}},
+		Wakes: []detect.Wake{{Source: detect.WakeLinks}, checkkit.KernelWake()},
+		Policy: finding.Policy{Raise: finding.Hold{Looks: 2, For: 10 * time.Second},
+			Clear: finding.Hold{Looks: 2, For: 10 * time.Second}},
 		Run: func(_ context.Context, h *host.Host) ([]finding.Finding, error) {
 			return c.look(h.Files, h.Clock().SinceBoot)
 		},
@@ -201,7 +213,9 @@ func (c *linkCheck) judge(files host.Files, l link, othersWork bool, up time.Dur
 // cannot be read is told by the check default-route.
 func carriesDefault(files host.Files, device string) bool {
 	four, six, err := readDefaultRoutes(files)
-	return err == nil && slices.ContainsFunc(slices.Concat(four, six), func(r netRoute) bool { return r.device == device })
+	return err == nil && slices.ContainsFunc(slices.Concat(four, six), func(r netRoute) bool {
+		return r.device == device
+	})
 }
 
 // linkSpeed is what a link had at its best, and what it has. Zero stands for unknown.

@@ -30,13 +30,15 @@ func Loopback() detect.Check {
 	return detect.Check{
 		ID: loopbackID, Domain: "network",
 		Summary: "the loopback device is down or has lost its address: the node cannot talk to itself",
-		Advice:  "`ip link set lo up; ip address add 127.0.0.1/8 dev lo`, then find out who took it down: `journalctl -k`, the network configuration.",
+		Advice: "`ip link set lo up; ip address add 127.0.0.1/8 dev lo`, then find out who took it down: " +
+			"`journalctl -k`, the network configuration.",
 		Doc: detect.Doc{
 			Reads: []string{"/sys/class/net/lo/flags", "the kernel's route to 127.0.0.1, without sending anything"},
 			Why:   "kubelet, the container runtime, local load balancers and name servers are reached through 127.0.0.1.",
 			Faults: []detect.Fault{
 				{Reason: "LoopbackDown", Severity: finding.Fatal, When: "lo is absent or not up, for 10 s"},
-				{Reason: "LoopbackWithoutAddress", Severity: finding.Fatal, When: "lo is up but the kernel has no route to 127.0.0.1, for 10 s"},
+				{Reason: "LoopbackWithoutAddress", Severity: finding.Fatal,
+					When: "lo is up but the kernel has no route to 127.0.0.1, for 10 s"},
 			},
 			FalseAlarms: "None known. ::1 is not asked for, since many nodes go without IPv6.",
 		},

@@ -43,16 +43,22 @@ func NeighbourTable() detect.Check {
 	return detect.Check{
 		ID: neighbourTableID, Domain: "network",
 		Summary: "the table of neighbours (ARP, NDP) is full or nearly so: new peers cannot be reached",
-		Advice: "`ip -s neigh show nud all | wc -l` in the node and in its pods shows who fills it. Raise net.ipv4.neigh.default.gc_thresh1, 2 and 3 " +
-			"(or net.ipv6…) to above the number of peers in the segment: 4096, 8192, 16384 are usual on large clusters.",
+		Advice: "`ip -s neigh show nud all | wc -l` in the node and in its pods shows who fills it. Raise " +
+			"net.ipv4.neigh.default.gc_thresh1, 2 and 3 (or net.ipv6…) to above the number of peers in the segment: " +
+			"4096, 8192, 16384 are usual on large clusters.",
 		Doc: detect.Doc{
-			Reads: []string{"/proc/net/stat/{arp_cache,ndisc_cache}", "/proc/sys/net/{ipv4,ipv6}/neigh/default/gc_thresh3"},
-			Why:   "A node that cannot note a neighbour's address cannot send to it: new pods, nodes and gateways are unreachable, at random.",
+			Reads: []string{"/proc/net/stat/{arp_cache,ndisc_cache}",
+				"/proc/sys/net/{ipv4,ipv6}/neigh/default/gc_thresh3"},
+			Why: "A node that cannot note a neighbour's address cannot send to it: new pods, nodes and gateways " +
+				"are unreachable, at random.",
 			Faults: []detect.Fault{
-				{Reason: "NeighbourTableFull", Severity: finding.Warning, When: "an entry was refused within 5 minutes"},
-				{Reason: "NeighbourTableNearlyFull", Severity: finding.Warning, When: "above 90 % of gc_thresh3, and collections were forced within 5 minutes"},
+				{Reason: "NeighbourTableFull", Severity: finding.Warning,
+					When: "an entry was refused within 5 minutes"},
+				{Reason: "NeighbourTableNearlyFull", Severity: finding.Warning,
+					When: "above 90 % of gc_thresh3, and collections were forced within 5 minutes"},
 			},
-			FalseAlarms: "Permanent entries, which overlay networks keep for every node, do not count towards the limit; the number alone is therefore not believed.",
+			FalseAlarms: "Permanent entries, which overlay networks keep for every node, do not count towards the " +
+				"limit; the number alone is therefore not believed.",
 		},
 		CounterBased: true,
 		Every:        time.Minute, Deadline: 5 * time.Second,
@@ -94,7 +100,8 @@ func (c *neighbourCheck) look(files host.Files, up time.Duration) ([]finding.Fin
 		counters[name+".fulls"], counters[name+".forced"] = p.Sum["table_fulls"], p.Sum["forced_gc_runs"]
 	}
 	if len(limits) == 0 && absent == len(neighbourTables) { // net/core/neighbour.c makes the files in init_net
-		return nil, finding.NotApplicable("the kernel counts neighbours in its first network namespace, and this host, a container, has another one")
+		return nil, finding.NotApplicable("the kernel counts neighbours in its first network namespace, and this " +
+			"host, a container, has another one")
 	}
 	c.window.add(up, counters)
 	var findings []finding.Finding
@@ -110,8 +117,10 @@ func (c *neighbourCheck) look(files host.Files, up time.Duration) ([]finding.Fin
 
 func (c *neighbourCheck) judge(table string, entries, limit uint64) (finding.Finding, bool) {
 	f := finding.Finding{
-		Check: neighbourTableID, Subject: finding.Subject{Kind: neighbourTableID, Name: table}, Severity: finding.Warning,
-		Facts: map[string]string{"entries": strconv.FormatUint(entries, 10), "gcThresh3": strconv.FormatUint(limit, 10)},
+		Check: neighbourTableID, Subject: finding.Subject{Kind: neighbourTableID, Name: table},
+		Severity: finding.Warning,
+		Facts: map[string]string{"entries": strconv.FormatUint(entries, 10), "gcThresh3": strconv.FormatUint(limit,
+			10)},
 	}
 	fulls, in, _ := c.window.rise(table + ".fulls")
 	forced, _, _ := c.window.rise(table + ".forced")
@@ -119,11 +128,13 @@ func (c *neighbourCheck) judge(table string, entries, limit uint64) (finding.Fin
 	switch {
 	case fulls > 0:
 		f.Reason = "NeighbourTableFull"
-		f.Message = fmt.Sprintf("%s refused %d new neighbours within %s; its limit is %d", table, fulls, in.Round(time.Second), limit)
+		f.Message = fmt.Sprintf("%s refused %d new neighbours within %s; its limit is %d", table, fulls,
+			in.Round(time.Second), limit)
 		f.Facts["refused"] = strconv.FormatUint(fulls, 10)
 	case forced > 0 && share >= neighbourNear*checkkit.ClearRatio && share <= 1:
 		f.Reason, f.BelowRaise = "NeighbourTableNearlyFull", share < neighbourNear
-		f.Message = fmt.Sprintf("%s holds %d of %d neighbours, and had to drop some %d times", table, entries, limit, forced)
+		f.Message = fmt.Sprintf("%s holds %d of %d neighbours, and had to drop some %d times", table, entries, limit,
+			forced)
 	default:
 		return f, false
 	}

@@ -49,17 +49,25 @@ func NetworkErrors() detect.Check {
 	return detect.Check{
 		ID: networkErrorsID, Domain: "network",
 		Summary: "a network card damages or drops packets, or stopped sending",
-		Advice: "`ethtool -S X` and `ip -s -s link show dev X` tell which errors they are. Checksum and frame errors: cable, transceiver, switch port. " +
-			"Missed and fifo: the card is overrun; `ethtool -g X` shows its rings. Timeouts: firmware and driver; `dmesg` names the queue.",
+		Advice: "`ethtool -S X` and `ip -s -s link show dev X` tell which errors they are. Checksum and frame " +
+			"errors: cable, transceiver, switch port. Missed and fifo: the card is overrun; `ethtool -g X` shows its " +
+			"rings. Timeouts: firmware and driver; `dmesg` names the queue.",
 		Doc: detect.Doc{
-			Reads: []string{"/proc/net/dev", "/sys/class/net/X/queues/tx-*/tx_timeout", "/sys/class/net/X/statistics/* of a card with errors"},
-			Why:   "A percent of lost packets makes every connection of every pod slow; a card that stopped sending cuts all of them for seconds.",
+			Reads: []string{"/proc/net/dev", "/sys/class/net/X/queues/tx-*/tx_timeout",
+				"/sys/class/net/X/statistics/* of a card with errors"},
+			Why: "A percent of lost packets makes every connection of every pod slow; a card that stopped sending " +
+				"cuts all of them for seconds.",
 			Faults: []detect.Fault{
-				{Reason: "NICTxTimeout", Severity: finding.Warning, When: "the kernel's watchdog found a queue that did not send for 5 s, within 30 minutes; the card is reset then"},
-				{Reason: "ReceiveErrors", Severity: finding.Warning, When: "1 % of received packets are damaged, and at least one in a second, over 5 minutes"},
-				{Reason: "TransmitErrors", Severity: finding.Warning, When: "1 % of sent packets fail, and at least one in a second, over 5 minutes"},
-				{Reason: "ReceiveDrops", Severity: finding.Warning, When: "1 % of received packets are dropped, and at least ten in a second, over 5 minutes"},
-				{Reason: "TransmitDrops", Severity: finding.Warning, When: "1 % of sent packets are dropped, and at least ten in a second, over 5 minutes"},
+				{Reason: "NICTxTimeout", Severity: finding.Warning, When: "the kernel's watchdog found a queue that " +
+					"did not send for 5 s, within 30 minutes; the card is reset then"},
+				{Reason: "ReceiveErrors", Severity: finding.Warning, When: "1 % of received packets are damaged, and " +
+					"at least one in a second, over 5 minutes"},
+				{Reason: "TransmitErrors", Severity: finding.Warning, When: "1 % of sent packets fail, and at least " +
+					"one in a second, over 5 minutes"},
+				{Reason: "ReceiveDrops", Severity: finding.Warning, When: "1 % of received packets are dropped, and " +
+					"at least ten in a second, over 5 minutes"},
+				{Reason: "TransmitDrops", Severity: finding.Warning, When: "1 % of sent packets are dropped, and at " +
+					"least ten in a second, over 5 minutes"},
 			},
 			FalseAlarms: "Frames that nobody on the node wants count as dropped; they are fewer than ten in a second.",
 		},
@@ -81,10 +89,14 @@ type errorsCheck struct {
 // errorRules are the judgements of one card; keys are those of parseNetDev.
 func errorRules(card string) []netRate {
 	return []netRate{
-		{key: card + ".rxErrors", of: card + ".rxPackets", least: 1, share: 0.01, reason: "ReceiveErrors", text: "received packets were damaged"},
-		{key: card + ".txErrors", of: card + ".txPackets", least: 1, share: 0.01, reason: "TransmitErrors", text: "packets could not be sent"},
-		{key: card + ".rxDrops", of: card + ".rxPackets", least: 10, share: 0.01, reason: "ReceiveDrops", text: "received packets were dropped"},
-		{key: card + ".txDrops", of: card + ".txPackets", least: 10, share: 0.01, reason: "TransmitDrops", text: "packets to be sent were dropped"},
+		{key: card + ".rxErrors", of: card + ".rxPackets", least: 1, share: 0.01, reason: "ReceiveErrors",
+			text: "received packets were damaged"},
+		{key: card + ".txErrors", of: card + ".txPackets", least: 1, share: 0.01, reason: "TransmitErrors",
+			text: "packets could not be sent"},
+		{key: card + ".rxDrops", of: card + ".rxPackets", least: 10, share: 0.01, reason: "ReceiveDrops",
+			text: "received packets were dropped"},
+		{key: card + ".txDrops", of: card + ".txPackets", least: 10, share: 0.01, reason: "TransmitDrops",
+			text: "packets to be sent were dropped"},
 	}
 }
 
@@ -156,7 +168,8 @@ func txTimeouts(files host.Files, card netCard, most int) (sum uint64, queues in
 func (c *errorsCheck) judge(files host.Files, card netCard) (finding.Finding, bool) {
 	var faults []netFault
 	if n, in, ok := c.timeouts.rise(card.name); ok && n > 0 {
-		faults = append(faults, netFault{reason: "NICTxTimeout", text: fmt.Sprintf("queues did not send %d times within %s", n, in.Round(time.Second))})
+		faults = append(faults, netFault{reason: "NICTxTimeout",
+			text: fmt.Sprintf("queues did not send %d times within %s", n, in.Round(time.Second))})
 	}
 	for _, r := range errorRules(card.name) {
 		if text, marginal, found := c.rates.judgeRate(r, errorLeast); found {
@@ -171,8 +184,9 @@ func (c *errorsCheck) judge(files host.Files, card netCard) (finding.Finding, bo
 		texts = append(texts, f.text)
 	}
 	return finding.Finding{
-		Check: networkErrorsID, Subject: finding.Subject{Kind: kindNetDevice, Name: card.name}, Severity: finding.Warning,
-		Reason: faults[0].reason, BelowRaise: faults[0].marginal,
+		Check: networkErrorsID, Subject: finding.Subject{Kind: kindNetDevice, Name: card.name},
+		Severity: finding.Warning,
+		Reason:   faults[0].reason, BelowRaise: faults[0].marginal,
 		Message: card.name + ": " + strings.Join(texts, "; "), Facts: errorFacts(files, card),
 	}, true
 }
@@ -181,8 +195,10 @@ func (c *errorsCheck) judge(files host.Files, card netCard) (finding.Finding, bo
 func errorFacts(files host.Files, card netCard) map[string]string {
 	facts := map[string]string{}
 	for fact, file := range map[string]string{
-		"rxCRCErrors": "rx_crc_errors", "rxFrameErrors": "rx_frame_errors", "rxLengthErrors": "rx_length_errors", "rxMissedErrors": "rx_missed_errors",
-		"rxFIFOErrors": "rx_fifo_errors", "txFIFOErrors": "tx_fifo_errors", "txCarrierErrors": "tx_carrier_errors", "txAbortedErrors": "tx_aborted_errors",
+		"rxCRCErrors": "rx_crc_errors", "rxFrameErrors": "rx_frame_errors", "rxLengthErrors": "rx_length_errors",
+		"rxMissedErrors": "rx_missed_errors",
+		"rxFIFOErrors":   "rx_fifo_errors", "txFIFOErrors": "tx_fifo_errors", "txCarrierErrors": "tx_carrier_errors",
+		"txAbortedErrors": "tx_aborted_errors",
 	} {
 		if n, err := checkkit.ReadCount(files, card.dir+"/statistics/"+file); err == nil && n > 0 {
 			facts[fact] = strconv.FormatUint(n, 10)
@@ -207,7 +223,8 @@ func parseNetDev(text string, cards []netCard) (map[string]uint64, error) {
 		if len(fields) != 16 {
 			return nil, fmt.Errorf("line %q: want 16 numbers", checkkit.Sanitize(line, checkkit.MaxName))
 		}
-		for key, column := range map[string]int{"rxPackets": 1, "rxErrors": 2, "rxDrops": 3, "txPackets": 9, "txErrors": 10, "txDrops": 11} {
+		for key, column := range map[string]int{"rxPackets": 1, "rxErrors": 2, "rxDrops": 3, "txPackets": 9,
+			"txErrors": 10, "txDrops": 11} {
 			value, err := netCount(fields[column], 10)
 			if err != nil {
 				return nil, fmt.Errorf("line %q: %w", checkkit.Sanitize(line, checkkit.MaxName), err)

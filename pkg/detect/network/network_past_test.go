@@ -29,7 +29,9 @@ type pastNode struct {
 func newPastNode(t *testing.T, files map[string]string) *pastNode {
 	t.Helper()
 	n := &pastNode{t: t, up: time.Hour}
-	n.host = &host.Host{NodeName: "fixture", Files: host.Files{Root: t.TempDir()}, Clock: func() finding.Timestamp { return finding.Timestamp{Boot: "b", SinceBoot: n.up} }}
+	n.host = &host.Host{NodeName: "fixture", Files: host.Files{Root: t.TempDir()}, Clock: func() finding.Timestamp {
+		return finding.Timestamp{Boot: "b", SinceBoot: n.up}
+	}}
 	checktest.FixtureNetwork(t, n.host, txtar.File{Data: []byte(`{}`)})
 	n.becomes(files)
 	return n
@@ -78,7 +80,8 @@ func TestLinkStateRemembers(t *testing.T) {
 // A route that is gone after a restart is missed, for a week.
 func TestDefaultRouteRemembers(t *testing.T) {
 	const header = "Iface\tDestination\tGateway\tFlags\tRefCnt\tUse\tMetric\tMask\tMTU\tWindow\tIRTT\n"
-	n := newPastNode(t, map[string]string{"proc/net/route": header + "eth0\t00000000\t0100000A\t0003\t0\t0\t0\t00000000\t0\t0\t0\n"})
+	n := newPastNode(t, map[string]string{"proc/net/route": header +
+		"eth0\t00000000\t0100000A\t0003\t0\t0\t0\t00000000\t0\t0\t0\n"})
 	memory := keeper{}
 	n.sees(DefaultRoute(memory))
 	n.becomes(map[string]string{"proc/net/route": header})

@@ -26,9 +26,10 @@ type netNode struct {
 func newNetNode(t *testing.T) *netNode {
 	t.Helper()
 	n := &netNode{t: t}
-	n.host = &host.Host{NodeName: "lab", Files: hosttest.PrivateNetworkFiles(t), Network: host.NewNetwork(), Clock: func() finding.Timestamp {
-		return finding.Timestamp{Wall: time.Unix(0, 0), Boot: "lab", SinceBoot: time.Hour + n.later}
-	}}
+	n.host = &host.Host{NodeName: "lab", Files: hosttest.PrivateNetworkFiles(t), Network: host.NewNetwork(),
+		Clock: func() finding.Timestamp {
+			return finding.Timestamp{Wall: time.Unix(0, 0), Boot: "lab", SinceBoot: time.Hour + n.later}
+		}}
 	n.must(netlink.LinkSetUp(n.link("lo")))
 	return n
 }

@@ -45,7 +45,8 @@ func defaultRoutes4(text string) ([]netRoute, error) {
 		if err != nil {
 			return nil, fmt.Errorf("line %q: %w", checkkit.Sanitize(line, checkkit.MaxName), err)
 		}
-		if fields[1] == "00000000" && fields[7] == "00000000" && flags&rtfUp != 0 && flags&rtfReject == 0 && fields[0] != "*" {
+		if fields[1] == "00000000" && fields[7] == "00000000" && flags&rtfUp != 0 && flags&rtfReject == 0 &&
+			fields[0] != "*" {
 			routes = append(routes, netRoute{fields[0], fields[2], metric})
 		}
 	}

@@ -53,7 +53,8 @@ func TestRealListenOverflow(t *testing.T) {
 	at, err := syscall.Getsockname(listener)
 	n.must(err)
 	for range 200 {
-		client, err := syscall.Socket(syscall.AF_INET, syscall.SOCK_STREAM|syscall.SOCK_NONBLOCK|syscall.SOCK_CLOEXEC, 0)
+		client, err := syscall.Socket(syscall.AF_INET, syscall.SOCK_STREAM|syscall.SOCK_NONBLOCK|syscall.SOCK_CLOEXEC,
+			0)
 		n.must(err)
 		defer syscall.Close(client)
 		if err := syscall.Connect(client, at); err != nil && err != syscall.EINPROGRESS {
@@ -68,7 +69,8 @@ func TestRealListenOverflow(t *testing.T) {
 // A program that opens connections to one peer until no port is left.
 func TestRealLocalPorts(t *testing.T) {
 	n, c := newNetNode(t), Sockets()
-	n.must(os.WriteFile("/proc/sys/net/ipv4/ip_local_port_range", []byte("40000 40049"), 0)) // of the test's own namespace
+	// of the test's own namespace
+	n.must(os.WriteFile("/proc/sys/net/ipv4/ip_local_port_range", []byte("40000 40049"), 0))
 	listener, err := net.Listen("tcp4", "127.0.0.1:0")
 	n.must(err)
 	defer listener.Close()

@@ -31,7 +31,8 @@ func TestRealNeighbourTable(t *testing.T) {
 		var err error
 		limit, err = checkkit.ReadCount(host.Files{}, "/proc/sys/net/"+family+"/"+name)
 		need.Has(t, err == nil && limit <= 8192, "a gc_thresh3 of at most 8192")
-		checktest.WriteFile(t, root, txtar.File{Name: "proc/sys/net/" + family + "/" + name, Data: strconv.AppendUint(nil, limit, 10)})
+		checktest.WriteFile(t, root, txtar.File{Name: "proc/sys/net/" + family + "/" + name,
+			Data: strconv.AppendUint(nil, limit, 10)})
 	}
 	// This process's own may become that of the test's namespace.
 	checktest.WriteFile(t, root, txtar.File{Name: "proc/net@", Data: []byte(fmt.Sprintf("/proc/%d/net", os.Getppid()))})
@@ -45,7 +46,8 @@ func TestRealNeighbourTable(t *testing.T) {
 	for i := range uint32(limit) + 64 {
 		address := binary.BigEndian.AppendUint32(nil, 10<<24|9<<16|9<<8|3+i)
 		err := netlink.NeighAdd(&netlink.Neigh{
-			LinkIndex: index, Family: unix.AF_INET, State: netlink.NUD_STALE, IP: net.IP(address), HardwareAddr: net.HardwareAddr{2, 0, 0, 0, 0, 1},
+			LinkIndex: index, Family: unix.AF_INET, State: netlink.NUD_STALE, IP: net.IP(address),
+			HardwareAddr: net.HardwareAddr{2, 0, 0, 0, 0, 1},
 		})
 		if errors.Is(err, unix.ENOBUFS) {
 			refused++

@@ -21,7 +21,8 @@ func FuzzParsePerCPU(f *testing.F) {
 
 func FuzzDefaultRoutes(f *testing.F) {
 	f.Add("Iface\tDestination\neth0\t00000000\t010200C0\t0003\t0\t0\t0\t00000000\t0\t0\t0\n")
-	f.Add("00000000000000000000000000000000 00 00000000000000000000000000000000 00 fd000000000000000000000000000001 00000400 00000003 00000000 00000003     eth0\n")
+	f.Add("00000000000000000000000000000000 00 00000000000000000000000000000000 00 fd000000000000000000000000000001 " +
+		"00000400 00000003 00000000 00000003     eth0\n")
 	f.Fuzz(func(t *testing.T, text string) {
 		for _, parse := range []func(string) ([]netRoute, error){defaultRoutes4, defaultRoutes6} {
 			if routes, err := parse(text); err != nil && routes != nil {
@@ -50,7 +51,8 @@ func FuzzParseNetDev(f *testing.F) {
 }
 
 func FuzzParseSoftnet(f *testing.F) {
-	f.Add("00194bbf 000000e5 00000000 00000000 00000000 00000000 00000000 00000000 00000000 00000000 00000000 00000000 00000001 00000000 00000000\n")
+	f.Add("00194bbf 000000e5 00000000 00000000 00000000 00000000 00000000 00000000 00000000 00000000 00000000 " +
+		"00000000 00000001 00000000 00000000\n")
 	f.Fuzz(func(t *testing.T, text string) {
 		if counters, cpus, err := parseSoftnet(text); err != nil && (counters != nil || cpus != nil) {
 			t.Error("an error and a value")

@@ -32,7 +32,8 @@ func parseCounterPairs(text string, into map[string]uint64) error {
 		case names == nil:
 			names = fields
 		case fields[0] != names[0] || len(fields) > len(names):
-			return fmt.Errorf("line %q does not fit the names %q", checkkit.Sanitize(line, checkkit.MaxName), checkkit.Sanitize(strings.Join(names, " "), checkkit.MaxName))
+			return fmt.Errorf("line %q does not fit the names %q", checkkit.Sanitize(line, checkkit.MaxName),
+				checkkit.Sanitize(strings.Join(names, " "), checkkit.MaxName))
 		default:
 			for i, field := range fields[1:] {
 				if strings.HasPrefix(field, "-") {
@@ -40,7 +41,8 @@ func parseCounterPairs(text string, into map[string]uint64) error {
 				}
 				value, err := netCount(field, 10)
 				if err != nil {
-					return fmt.Errorf("%s%s: %w", checkkit.Sanitize(names[0], checkkit.MaxName), checkkit.Sanitize(names[i+1], checkkit.MaxName), err)
+					return fmt.Errorf("%s%s: %w", checkkit.Sanitize(names[0], checkkit.MaxName),
+						checkkit.Sanitize(names[i+1], checkkit.MaxName), err)
 				}
 				into[strings.TrimSuffix(names[0], ":")+"."+names[i+1]] = value
 			}
@@ -71,7 +73,8 @@ func parsePerCPU(text string) (perCPU, error) {
 			continue
 		}
 		if len(fields) < 2 || len(fields) > len(names) {
-			return perCPU{}, fmt.Errorf("line %q: want up to %d values", checkkit.Sanitize(line, checkkit.MaxName), len(names))
+			return perCPU{}, fmt.Errorf("line %q: want up to %d values", checkkit.Sanitize(line, checkkit.MaxName),
+				len(names))
 		}
 		for i, field := range fields {
 			value, err := netCount(field, 16)
@@ -87,7 +90,8 @@ func parsePerCPU(text string) (perCPU, error) {
 		rows++
 	}
 	if rows == 0 || names[0] != "entries" {
-		return perCPU{}, fmt.Errorf("%q: want a line that begins with entries, and values", checkkit.Sanitize(text, checkkit.MaxName))
+		return perCPU{}, fmt.Errorf("%q: want a line that begins with entries, and values",
+			checkkit.Sanitize(text, checkkit.MaxName))
 	}
 	return p, nil
 }

@@ -44,15 +44,21 @@ func NICAllowance() detect.Check {
 	return detect.Check{
 		ID: allowanceID, Domain: "network",
 		Summary: "the cloud holds back or drops packets: the instance used up its network allowance",
-		Advice:  "`ethtool -S X | grep allowance` shows the counters. Use a larger instance, spread its pods, or fewer connections; for linklocal use a node-local DNS cache.",
+		Advice: "`ethtool -S X | grep allowance` shows the counters. Use a larger instance, spread its pods, or " +
+			"fewer connections; for linklocal use a node-local DNS cache.",
 		Doc: detect.Doc{
-			Reads: []string{"the driver's counters *_allowance_exceeded (ethtool -S) of cards with the driver ena, by a child process"},
-			Why:   "No counter of the kernel shows these drops: connections and DNS of pods fail without any trace.",
+			Reads: []string{"the driver's counters *_allowance_exceeded (ethtool -S) of cards with the driver ena, " +
+				"by a child process"},
+			Why: "No counter of the kernel shows these drops: connections and DNS of pods fail without any trace.",
 			Faults: []detect.Fault{
-				{Reason: "ConnectionAllowanceExceeded", Severity: finding.Warning, When: "one packet a minute was dropped over 10 minutes or more, since no further connection is tracked"},
-				{Reason: "LinkLocalAllowanceExceeded", Severity: finding.Warning, When: "one packet a minute to DNS, clock or metadata was dropped over 10 minutes or more"},
-				{Reason: "PacketAllowanceExceeded", Severity: finding.Warning, When: "ten packets in a second were held back over 10 minutes or more, by the limit of packets per second"},
-				{Reason: "BandwidthAllowanceExceeded", Severity: finding.Warning, When: "ten packets in a second were held back over 10 minutes or more, by the limit of bandwidth"},
+				{Reason: "ConnectionAllowanceExceeded", Severity: finding.Warning,
+					When: "one packet a minute was dropped over 10 minutes or more, since no further connection is tracked"},
+				{Reason: "LinkLocalAllowanceExceeded", Severity: finding.Warning,
+					When: "one packet a minute to DNS, clock or metadata was dropped over 10 minutes or more"},
+				{Reason: "PacketAllowanceExceeded", Severity: finding.Warning,
+					When: "ten packets in a second were held back over 10 minutes or more, by the limit of packets per second"},
+				{Reason: "BandwidthAllowanceExceeded", Severity: finding.Warning,
+					When: "ten packets in a second were held back over 10 minutes or more, by the limit of bandwidth"},
 			},
 			FalseAlarms: "Bursts above the allowance are normal on instances that may burst.",
 		},
@@ -118,11 +124,16 @@ func cardsOf(files host.Files, driver string) ([]string, error) {
 
 func (c *allowanceCheck) judge(name string) (finding.Finding, bool) {
 	rules := []netRate{
-		{key: "conntrack", least: 1.0 / 60, reason: "ConnectionAllowanceExceeded", text: "packets were dropped since no further connection is tracked"},
-		{key: "linklocal", least: 1.0 / 60, reason: "LinkLocalAllowanceExceeded", text: "packets to DNS, clock or metadata were dropped"},
-		{key: "pps", least: 10, reason: "PacketAllowanceExceeded", text: "packets were held back by the limit of packets"},
-		{key: "bw_in", least: 10, reason: "BandwidthAllowanceExceeded", text: "received packets were held back by the limit of bandwidth"},
-		{key: "bw_out", least: 10, reason: "BandwidthAllowanceExceeded", text: "packets to be sent were held back by the limit of bandwidth"},
+		{key: "conntrack", least: 1.0 / 60, reason: "ConnectionAllowanceExceeded",
+			text: "packets were dropped since no further connection is tracked"},
+		{key: "linklocal", least: 1.0 / 60, reason: "LinkLocalAllowanceExceeded",
+			text: "packets to DNS, clock or metadata were dropped"},
+		{key: "pps", least: 10, reason: "PacketAllowanceExceeded",
+			text: "packets were held back by the limit of packets"},
+		{key: "bw_in", least: 10, reason: "BandwidthAllowanceExceeded",
+			text: "received packets were held back by the limit of bandwidth"},
+		{key: "bw_out", least: 10, reason: "BandwidthAllowanceExceeded", text: "packets to be sent were held back by " +
+			"the limit of bandwidth"},
 	}
 	var faults []netFault
 	for _, r := range rules {

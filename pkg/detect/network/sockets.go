@@ -51,22 +51,32 @@ func Sockets() detect.Check {
 	return detect.Check{
 		ID: socketsID, Domain: "network",
 		Summary: "memory of sockets, orphaned sockets or local ports run out",
-		Advice: "`ss -s` and `cat /proc/net/sockstat` show the numbers, `ss -tan | awk '{print $5}' | sort | uniq -c | sort -rn | head` the peers. Raise net.ipv4.tcp_mem, tcp_max_orphans " +
-			"or ip_local_port_range, or let the program that opens so many connections keep them.",
+		Advice: "`ss -s` and `cat /proc/net/sockstat` show the numbers, `ss -tan | awk '{print $5}' | sort | uniq -c " +
+			"| sort -rn | head` the peers. Raise net.ipv4.tcp_mem, tcp_max_orphans or ip_local_port_range, or let " +
+			"the program that opens so many connections keep them.",
 		Doc: detect.Doc{
-			Reads: []string{"/proc/net/{sockstat,sockstat6}", "/proc/sys/net/ipv4/{tcp_mem,udp_mem,tcp_max_orphans,tcp_max_tw_buckets,ip_local_port_range}", "the table of TCP sockets (sock_diag), only where the node has many"},
-			Why:   "At its limit TCP cuts connections and drops packets of all pods; without a free port no connection to that peer can be made from the node.",
+			Reads: []string{"/proc/net/{sockstat,sockstat6}",
+				"/proc/sys/net/ipv4/{tcp_mem,udp_mem,tcp_max_orphans,tcp_max_tw_buckets,ip_local_port_range}",
+				"the table of TCP sockets (sock_diag), only where the node has many"},
+			Why: "At its limit TCP cuts connections and drops packets of all pods; without a free port no " +
+				"connection to that peer can be made from the node.",
 			Faults: []detect.Fault{
-				{Reason: "TCPMemoryExhausted", Severity: finding.Warning, When: "TCP uses 90 % of tcp_mem's limit, in all network namespaces together"},
+				{Reason: "TCPMemoryExhausted", Severity: finding.Warning,
+					When: "TCP uses 90 % of tcp_mem's limit, in all network namespaces together"},
 				{Reason: "UDPMemoryExhausted", Severity: finding.Warning, When: "UDP uses 90 % of udp_mem's limit"},
-				{Reason: "OrphanedSockets", Severity: finding.Warning, When: "90 % of tcp_max_orphans connections were closed by their programs and still have data to send"},
-				{Reason: "LocalPortsExhausted", Severity: finding.Warning, When: "90 % of the local ports are in use to one peer"},
-				{Reason: "TimeWaitFull", Severity: finding.Info, When: "90 % of tcp_max_tw_buckets connections are in TIME_WAIT; above, they are closed at once"},
+				{Reason: "OrphanedSockets", Severity: finding.Warning, When: "90 % of tcp_max_orphans connections " +
+					"were closed by their programs and still have data to send"},
+				{Reason: "LocalPortsExhausted", Severity: finding.Warning,
+					When: "90 % of the local ports are in use to one peer"},
+				{Reason: "TimeWaitFull", Severity: finding.Info, When: "90 % of tcp_max_tw_buckets connections are " +
+					"in TIME_WAIT; above, they are closed at once"},
 			},
-			FalseAlarms: "Ports are counted by peer, since for another peer they can be used again. Those of pods with a network of their own are not seen.",
+			FalseAlarms: "Ports are counted by peer, since for another peer they can be used again. Those of pods " +
+				"with a network of their own are not seen.",
 		},
 		Every: time.Minute, Deadline: 10 * time.Second,
-		Wakes:  []detect.Wake{{Source: detect.WakeKernelLog, Match: "TCP: out of memory"}, {Source: detect.WakeKernelLog, Match: "orphaned sockets"}},
+		Wakes: []detect.Wake{{Source: detect.WakeKernelLog, Match: "TCP: out of memory"},
+			{Source: detect.WakeKernelLog, Match: "orphaned sockets"}},
 		Policy: finding.Policy{Clear: finding.Hold{Looks: 2, For: time.Minute}},
 		Run:    c.look,
 	}
@@ -123,7 +133,8 @@ func socketLimits() []socketLimit {
 		{key: "TCP.mem", file: "tcp_mem", column: 2, reason: "TCPMemoryExhausted", text: "pages that TCP uses"},
 		{key: "UDP.mem", file: "udp_mem", column: 2, reason: "UDPMemoryExhausted", text: "pages that UDP uses"},
 		{key: "TCP.orphan", file: "tcp_max_orphans", reason: "OrphanedSockets", text: "orphaned sockets"},
-		{key: "TCP.tw", file: "tcp_max_tw_buckets", reason: "TimeWaitFull", text: "connections in TIME_WAIT", info: true},
+		{key: "TCP.tw", file: "tcp_max_tw_buckets", reason: "TimeWaitFull", text: "connections in TIME_WAIT",
+			info: true},
 	}
 }
 
@@ -138,7 +149,8 @@ func readFieldOf(files host.Files, name string, column int) (limit uint64, ok bo
 	}
 	fields := strings.Fields(text)
 	if len(fields) <= column {
-		return 0, false, fmt.Errorf("read %s%s: %q: want %d numbers", sysctlIPv4, name, checkkit.Sanitize(text, checkkit.MaxName), column+1)
+		return 0, false, fmt.Errorf("read %s%s: %q: want %d numbers", sysctlIPv4, name,
+			checkkit.Sanitize(text, checkkit.MaxName), column+1)
 	}
 	if limit, err = netCount(fields[column], 10); err != nil {
 		return 0, false, fmt.Errorf("read %s%s: %w", sysctlIPv4, name, err)
@@ -176,7 +188,8 @@ func (c *socketsCheck) ports(ctx context.Context, h *host.Host, seen map[string]
 	}
 	return netFault{
 		reason: "LocalPortsExhausted", marginal: share < socketsNear,
-		text: fmt.Sprintf("local ports from %s to %s: %d of %d (%s %%)", c.busiest.Local, c.busiest.Peer, c.busiest.Count, uint64(size), netNumber(100*share)),
+		text: fmt.Sprintf("local ports from %s to %s: %d of %d (%s %%)", c.busiest.Local, c.busiest.Peer,
+			c.busiest.Count, uint64(size), netNumber(100*share)),
 	}, true, nil
 }
 

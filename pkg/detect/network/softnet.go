@@ -42,14 +42,16 @@ func Softnet() detect.Check {
 	return detect.Check{
 		ID: softnetID, Domain: "network",
 		Summary: "processors cannot keep up with packets: they are dropped before any program sees them",
-		Advice: "The facts name the processors. Spread the card's interrupts (`/proc/interrupts`, irqbalance) and its queues (`ethtool -l X`, RPS), " +
-			"raise net.core.netdev_max_backlog (drops) or net.core.netdev_budget (squeezes).",
+		Advice: "The facts name the processors. Spread the card's interrupts (`/proc/interrupts`, irqbalance) and " +
+			"its queues (`ethtool -l X`, RPS), raise net.core.netdev_max_backlog (drops) or net.core.netdev_budget (squeezes).",
 		Doc: detect.Doc{
 			Reads: []string{"/proc/net/softnet_stat"},
 			Why:   "All packets from and to pods go through these queues; what is dropped there is counted nowhere else.",
 			Faults: []detect.Fault{
-				{Reason: "BacklogDrops", Severity: finding.Warning, When: "one packet in a second is dropped, over 5 minutes"},
-				{Reason: "BacklogSqueezed", Severity: finding.Info, When: "one processor runs out of its budget 100 times in a second, over 5 minutes"},
+				{Reason: "BacklogDrops", Severity: finding.Warning,
+					When: "one packet in a second is dropped, over 5 minutes"},
+				{Reason: "BacklogSqueezed", Severity: finding.Info, When: "one processor runs out of its budget 100 " +
+					"times in a second, over 5 minutes"},
 			},
 			FalseAlarms: "Being squeezed now and then is normal on a busy node.",
 		},
@@ -97,10 +99,12 @@ func (c *softnetCheck) look(h *host.Host) ([]finding.Finding, error) {
 	if len(squeezed) > 0 {
 		faults = append(faults, netFault{
 			reason: "BacklogSqueezed", info: true, marginal: squeeze < softnetSqueeze,
-			text: fmt.Sprintf("CPU %s ran out of budget for packets up to %s times in a second", checkkit.JoinFirst(squeezed, 5), netNumber(squeeze)),
+			text: fmt.Sprintf("CPU %s ran out of budget for packets up to %s times in a second",
+				checkkit.JoinFirst(squeezed, 5), netNumber(squeeze)),
 		})
 	}
-	return netFinding(softnetID, h, faults, map[string]string{"dropping": checkkit.JoinFirst(dropping, 20), "squeezed": checkkit.JoinFirst(squeezed, 20)}), nil
+	return netFinding(softnetID, h, faults, map[string]string{"dropping": checkkit.JoinFirst(dropping, 20),
+		"squeezed": checkkit.JoinFirst(squeezed, 20)}), nil
 }
 
 // parseSoftnet returns the counters, and the processors in the order of their lines.

@@ -45,24 +45,37 @@ func TCP() detect.Check {
 	return detect.Check{
 		ID: tcpID, Domain: "network",
 		Summary: "TCP of the node suffers: packets are lost, connections are not accepted, or memory is short",
-		Advice: "`nstat -az | grep -E 'Retrans|Listen|Prune|MTUP|FragFails'` shows the counters, `ss -ti` which connections retransmit, `ss -lnt` which listening " +
-			"sockets are full (Recv-Q at Send-Q): make that program faster, or raise its backlog and net.core.somaxconn.",
+		Advice: "`nstat -az | grep -E 'Retrans|Listen|Prune|MTUP|FragFails'` shows the counters, `ss -ti` which " +
+			"connections retransmit, `ss -lnt` which listening sockets are full (Recv-Q at Send-Q): make that " +
+			"program faster, or raise its backlog and net.core.somaxconn.",
 		Doc: detect.Doc{
 			Reads: []string{"/proc/net/snmp", "/proc/net/netstat"},
-			Why:   "Every retransmission delays a request by at least 200 ms, every connection that is not accepted by a second.",
+			Why: "Every retransmission delays a request by at least 200 ms, every connection that is not accepted " +
+				"by a second.",
 			Faults: []detect.Fault{
-				{Reason: "TCPRetransmitsHigh", Severity: finding.Warning, When: "5 % of sent segments are sent again, and at least two in a second, over 5 minutes"},
-				{Reason: "ListenOverflows", Severity: finding.Warning, When: "one connection in 5 s, over 5 minutes, is not accepted in time"},
-				{Reason: "ListenDrops", Severity: finding.Warning, When: "the same, for another reason than a full queue"},
-				{Reason: "SYNQueueFull", Severity: finding.Warning, When: "one connection in 5 s is dropped since too many are half open, over 5 minutes"},
-				{Reason: "TCPAbortedForMemory", Severity: finding.Warning, When: "a connection was cut for want of memory within 5 minutes"},
-				{Reason: "TCPMemoryPressure", Severity: finding.Warning, When: "TCP came under memory pressure within 5 minutes"},
-				{Reason: "ReceiveQueuesPruned", Severity: finding.Warning, When: "one packet in a second is dropped since its socket is full, over 5 minutes"},
-				{Reason: "TimeWaitOverflow", Severity: finding.Info, When: "one closed connection in a second is not kept in TIME_WAIT, over 5 minutes"},
-				{Reason: "FragmentationNeeded", Severity: finding.Info, When: "one packet in a second is too large for the next device's MTU and may not be cut, over 5 minutes"},
-				{Reason: "MTUProbesFail", Severity: finding.Info, When: "one probe in ten seconds for a larger MTU is lost, over 5 minutes"},
+				{Reason: "TCPRetransmitsHigh", Severity: finding.Warning,
+					When: "5 % of sent segments are sent again, and at least two in a second, over 5 minutes"},
+				{Reason: "ListenOverflows", Severity: finding.Warning, When: "one connection in 5 s, over 5 minutes, " +
+					"is not accepted in time"},
+				{Reason: "ListenDrops", Severity: finding.Warning,
+					When: "the same, for another reason than a full queue"},
+				{Reason: "SYNQueueFull", Severity: finding.Warning, When: "one connection in 5 s is dropped since " +
+					"too many are half open, over 5 minutes"},
+				{Reason: "TCPAbortedForMemory", Severity: finding.Warning,
+					When: "a connection was cut for want of memory within 5 minutes"},
+				{Reason: "TCPMemoryPressure", Severity: finding.Warning,
+					When: "TCP came under memory pressure within 5 minutes"},
+				{Reason: "ReceiveQueuesPruned", Severity: finding.Warning,
+					When: "one packet in a second is dropped since its socket is full, over 5 minutes"},
+				{Reason: "TimeWaitOverflow", Severity: finding.Info, When: "one closed connection in a second is not " +
+					"kept in TIME_WAIT, over 5 minutes"},
+				{Reason: "FragmentationNeeded", Severity: finding.Info, When: "one packet in a second is too large " +
+					"for the next device's MTU and may not be cut, over 5 minutes"},
+				{Reason: "MTUProbesFail", Severity: finding.Info, When: "one probe in ten seconds for a larger MTU " +
+					"is lost, over 5 minutes"},
 			},
-			FalseAlarms: "A few retransmissions, as after the death of a peer, are below the floor. Only the host's network namespace is counted, and what it forwards.",
+			FalseAlarms: "A few retransmissions, as after the death of a peer, are below the floor. Only the host's " +
+				"network namespace is counted, and what it forwards.",
 		},
 		Every: time.Minute, Deadline: 5 * time.Second,
 		Policy: finding.Policy{Clear: finding.Hold{Looks: 2, For: 2 * time.Minute}},
@@ -78,7 +91,9 @@ func TCP() detect.Check {
 			}
 			faults := c.judge(counters, tcpRules(), h.Clock().SinceBoot)
 			faults = slices.DeleteFunc(faults, func(f netFault) bool { // the one counts the other, too
-				return f.reason == "ListenDrops" && slices.ContainsFunc(faults, func(f netFault) bool { return f.reason == "ListenOverflows" })
+				return f.reason == "ListenDrops" && slices.ContainsFunc(faults, func(f netFault) bool {
+					return f.reason == "ListenOverflows"
+				})
 			})
 			return netFinding(tcpID, h, faults, c.facts(tcpRules())), nil
 		},
@@ -90,16 +105,26 @@ const once = 1.0 / 301
 
 func tcpRules() []netRate {
 	return []netRate{
-		{key: "Tcp.RetransSegs", of: "Tcp.OutSegs", least: 2, share: 0.05, reason: "TCPRetransmitsHigh", text: "segments were sent again"},
-		{key: "TcpExt.ListenOverflows", least: 0.2, reason: "ListenOverflows", text: "connections were not accepted in time"},
-		{key: "TcpExt.ListenDrops", least: 0.2, reason: "ListenDrops", text: "connections to listening sockets were dropped"},
-		{key: "TcpExt.TCPReqQFullDrop", least: 0.2, reason: "SYNQueueFull", text: "connections were dropped since too many are half open"},
-		{key: "TcpExt.TCPAbortOnMemory", least: once, reason: "TCPAbortedForMemory", text: "connections were cut for want of memory"},
-		{key: "TcpExt.TCPMemoryPressures", least: once, reason: "TCPMemoryPressure", text: "times TCP came under memory pressure"},
-		{key: "TcpExt.RcvPruned", least: 1, reason: "ReceiveQueuesPruned", text: "packets were dropped since their sockets are full"},
-		{key: "TcpExt.TCPTimeWaitOverflow", least: 1, reason: "TimeWaitOverflow", text: "closed connections were not kept in TIME_WAIT", info: true},
-		{key: "Ip.FragFails", least: 1, reason: "FragmentationNeeded", text: "packets were larger than the next device's MTU", info: true},
-		{key: "TcpExt.TCPMTUPFail", least: 0.1, reason: "MTUProbesFail", text: "probes for a larger MTU were lost", info: true},
+		{key: "Tcp.RetransSegs", of: "Tcp.OutSegs", least: 2, share: 0.05, reason: "TCPRetransmitsHigh",
+			text: "segments were sent again"},
+		{key: "TcpExt.ListenOverflows", least: 0.2, reason: "ListenOverflows",
+			text: "connections were not accepted in time"},
+		{key: "TcpExt.ListenDrops", least: 0.2, reason: "ListenDrops",
+			text: "connections to listening sockets were dropped"},
+		{key: "TcpExt.TCPReqQFullDrop", least: 0.2, reason: "SYNQueueFull",
+			text: "connections were dropped since too many are half open"},
+		{key: "TcpExt.TCPAbortOnMemory", least: once, reason: "TCPAbortedForMemory",
+			text: "connections were cut for want of memory"},
+		{key: "TcpExt.TCPMemoryPressures", least: once, reason: "TCPMemoryPressure",
+			text: "times TCP came under memory pressure"},
+		{key: "TcpExt.RcvPruned", least: 1, reason: "ReceiveQueuesPruned",
+			text: "packets were dropped since their sockets are full"},
+		{key: "TcpExt.TCPTimeWaitOverflow", least: 1, reason: "TimeWaitOverflow",
+			text: "closed connections were not kept in TIME_WAIT", info: true},
+		{key: "Ip.FragFails", least: 1, reason: "FragmentationNeeded",
+			text: "packets were larger than the next device's MTU", info: true},
+		{key: "TcpExt.TCPMTUPFail", least: 0.1, reason: "MTUProbesFail", text: "probes for a larger MTU were lost",
+			info: true},
 	}
 }
 

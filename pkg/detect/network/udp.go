@@ -36,17 +36,24 @@ func UDP() detect.Check {
 	return detect.Check{
 		ID: udpID, Domain: "network",
 		Summary: "the node loses UDP datagrams: programs do not read them in time, or buffers are too small",
-		Advice:  "`ss -uanm` shows which socket is full (Recv-Q) and what it dropped (d…). Make that program faster, or raise net.core.rmem_max and its buffer. On checksum errors look at the card: `ethtool -K X rx off` tells whether its offload is wrong.",
+		Advice: "`ss -uanm` shows which socket is full (Recv-Q) and what it dropped (d…). Make that program faster, " +
+			"or raise net.core.rmem_max and its buffer. On checksum errors look at the card: `ethtool -K X rx off` " +
+			"tells whether its offload is wrong.",
 		Doc: detect.Doc{
 			Reads: []string{"/proc/net/snmp", "/proc/net/snmp6"},
 			Why:   "A DNS answer that is lost costs a pod five seconds.",
 			Faults: []detect.Fault{
-				{Reason: "UDPReceiveBufferErrors", Severity: finding.Warning, When: "one datagram in a second, and a thousandth of all, does not fit into its socket's buffer, over 5 minutes"},
+				{Reason: "UDPReceiveBufferErrors", Severity: finding.Warning,
+					When: "one datagram in a second, and a thousandth of all, does not fit into its socket's buffer, " +
+						"over 5 minutes"},
 				{Reason: "UDPSendBufferErrors", Severity: finding.Warning, When: "the same for datagrams to be sent"},
-				{Reason: "UDPChecksumErrors", Severity: finding.Warning, When: "one datagram in a second comes damaged, over 5 minutes"},
-				{Reason: "UDPMemoryExhausted", Severity: finding.Warning, When: "a datagram was dropped within 5 minutes since udp_mem is used up"},
+				{Reason: "UDPChecksumErrors", Severity: finding.Warning,
+					When: "one datagram in a second comes damaged, over 5 minutes"},
+				{Reason: "UDPMemoryExhausted", Severity: finding.Warning,
+					When: "a datagram was dropped within 5 minutes since udp_mem is used up"},
 			},
-			FalseAlarms: "A program that does not mind losing datagrams is told, too; sockets of pods with a network of their own are not seen.",
+			FalseAlarms: "A program that does not mind losing datagrams is told, too; sockets of pods with a network " +
+				"of their own are not seen.",
 		},
 		Every: time.Minute, Deadline: 5 * time.Second,
 		Policy: finding.Policy{Clear: finding.Hold{Looks: 2, For: 2 * time.Minute}},
@@ -62,10 +69,13 @@ func UDP() detect.Check {
 
 func udpRules() []netRate {
 	return []netRate{
-		{key: "Udp.RcvbufErrors", of: "Udp.InDatagrams", least: 1, share: 0.001, reason: "UDPReceiveBufferErrors", text: "datagrams were not read in time"},
-		{key: "Udp.SndbufErrors", of: "Udp.OutDatagrams", least: 1, share: 0.001, reason: "UDPSendBufferErrors", text: "datagrams did not fit into the send buffer"},
+		{key: "Udp.RcvbufErrors", of: "Udp.InDatagrams", least: 1, share: 0.001, reason: "UDPReceiveBufferErrors",
+			text: "datagrams were not read in time"},
+		{key: "Udp.SndbufErrors", of: "Udp.OutDatagrams", least: 1, share: 0.001, reason: "UDPSendBufferErrors",
+			text: "datagrams did not fit into the send buffer"},
 		{key: "Udp.InCsumErrors", least: 1, reason: "UDPChecksumErrors", text: "datagrams came damaged"},
-		{key: "Udp.MemErrors", least: once, reason: "UDPMemoryExhausted", text: "datagrams were dropped for want of memory"},
+		{key: "Udp.MemErrors", least: once, reason: "UDPMemoryExhausted",
+			text: "datagrams were dropped for want of memory"},
 	}
 }
 
@@ -87,7 +97,8 @@ func readUDP(files host.Files) (map[string]uint64, error) {
 	for line := range strings.Lines(string(data)) {
 		fields := strings.Fields(line)
 		if len(fields) != 2 {
-			return nil, fmt.Errorf("read /proc/net/snmp6: line %q: want a name and a value", checkkit.Sanitize(line, checkkit.MaxName))
+			return nil, fmt.Errorf("read /proc/net/snmp6: line %q: want a name and a value",
+				checkkit.Sanitize(line, checkkit.MaxName))
 		}
 		name, ok := strings.CutPrefix(fields[0], "Udp6")
 		if !ok {

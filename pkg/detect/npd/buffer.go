@@ -29,7 +29,8 @@ func NewBuffer(size int, exprs ...string) (*Buffer, error) {
 }
 
 func newBuffer(size int, patterns []*pattern) *Buffer {
-	b := &Buffer{patterns: patterns, lines: make([]string, size), may: make([][]bool, size), count: make([]int, len(patterns))}
+	b := &Buffer{patterns: patterns, lines: make([]string, size), may: make([][]bool, size),
+		count: make([]int, len(patterns))}
 	flags := make([]bool, size*len(patterns))
 	for i := range b.may {
 		b.may[i] = flags[i*len(patterns):][:len(patterns)]
@@ -83,7 +84,8 @@ func (b *Buffer) Match(i int) (text string, ok bool) {
 // all returns the lines, the oldest first.
 func (b *Buffer) all() string {
 	if b.joined == "" {
-		b.joined = strings.Join(append(append(make([]string, 0, len(b.lines)), b.lines[b.next:]...), b.lines[:b.next]...), "\n")
+		b.joined = strings.Join(append(append(make([]string, 0, len(b.lines)), b.lines[b.next:]...),
+			b.lines[:b.next]...), "\n")
 	}
 	return b.joined
 }

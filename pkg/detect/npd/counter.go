@@ -89,7 +89,8 @@ func (c *counter) count(ctx context.Context, h *host.Host) plugin.Result {
 	case err != nil:
 		return plugin.Result{Message: err.Error()}
 	case entries > maxEntries:
-		return plugin.Result{Message: fmt.Sprintf("%s wrote more than %d entries within %s", c.identifier, maxEntries, now.Wall.Sub(from).Round(time.Second))}
+		return plugin.Result{Message: fmt.Sprintf("%s wrote more than %d entries within %s", c.identifier, maxEntries,
+			now.Wall.Sub(from).Round(time.Second))}
 	case malformed > 0:
 		return plugin.Result{Message: fmt.Sprintf("%d entries of the journal could not be read", malformed)}
 	case found < c.threshold:

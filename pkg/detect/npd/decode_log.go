@@ -53,7 +53,8 @@ func (f *File) decodeLog() error {
 	}
 	for i, r := range c.Rules {
 		if r.Type != types.Temp && !hasCondition(c.DefaultConditions, r.Condition) {
-			f.Notes = append(f.Notes, fmt.Sprintf("rules[%d] (%s) tells nothing: the file has no condition %q", i, r.Reason, r.Condition))
+			f.Notes = append(f.Notes, fmt.Sprintf("rules[%d] (%s) tells nothing: the file has no condition %q", i,
+				r.Reason, r.Condition))
 		}
 	}
 	f.Log = c
@@ -103,7 +104,8 @@ func (c *LogConfig) pluginProblem() error {
 	switch c.Plugin {
 	case journaldPlugin:
 		if c.PluginConfig["source"] == "" {
-			return problem{"the plugin journald needs a source: the syslog identifier whose entries count", steps("pluginConfig")}
+			return problem{"the plugin journald needs a source: the syslog identifier whose entries count",
+				steps("pluginConfig")}
 		}
 	case filelogPlugin:
 		if c.LogPath == "" {

@@ -91,7 +91,8 @@ func (c *PluginConfig) ruleProblem() error {
 		case r.Path == "":
 			return problem{"a rule needs the path of a plugin", steps("rules", i)}
 		case r.Timeout != nil && *r.Timeout > *c.PluginGlobalConfig.Timeout:
-			return problem{fmt.Sprintf("%s is longer than the timeout of the file, %s", r.Timeout, c.PluginGlobalConfig.Timeout), steps("rules", i, "timeout")}
+			return problem{fmt.Sprintf("%s is longer than the timeout of the file, %s", r.Timeout,
+				c.PluginGlobalConfig.Timeout), steps("rules", i, "timeout")}
 		case r.Type == types.Perm && !hasCondition(c.DefaultConditions, r.Condition):
 			return problem{fmt.Sprintf("the file has no condition %q", r.Condition), steps("rules", i, "condition")}
 		}

@@ -70,13 +70,14 @@ func (m *Monitors) addFile(l *logMonitor, was saved) error {
 	}
 	e := &fileEar{monitor: l, translator: t, clock: m.doors.Host.Clock, place: was.Place}
 	m.remember(l, func(s *saved) { s.Place = e.at() })
-	m.sources = append(m.sources, detect.Source{Name: detect.WakeSource(l.id), Run: func(ctx context.Context, _ func(detect.Change)) error {
-		err := e.follow(ctx, m.doors.Host)
-		if err != nil && ctx.Err() == nil {
-			l.hears(err)
-		}
-		return err
-	}})
+	m.sources = append(m.sources, detect.Source{Name: detect.WakeSource(l.id),
+		Run: func(ctx context.Context, _ func(detect.Change)) error {
+			err := e.follow(ctx, m.doors.Host)
+			if err != nil && ctx.Err() == nil {
+				l.hears(err)
+			}
+			return err
+		}})
 	return nil
 }
 
@@ -93,7 +94,8 @@ func (e *fileEar) follow(ctx context.Context, h *host.Host) error {
 	began := e.clock()
 	from := began.Wall.Add(e.monitor.times.start(began.SinceBoot) - began.SinceBoot)
 	if e.at() != (tailfile.FilePlace{}) {
-		from = began.Wall.Add(e.monitor.times.delay - began.SinceBoot) // what was written while the agent was away counts, too
+		// what was written while the agent was away counts, too
+		from = began.Wall.Add(e.monitor.times.delay - began.SinceBoot)
 	}
 	return tailfile.FollowFile(ctx, h, e.monitor.file.Log.LogPath, e.at(), func(text []byte, at tailfile.FilePlace) {
 		e.hear(string(text), from)

@@ -135,7 +135,8 @@ func sinceArg(from time.Time) string {
 // journalCommand returns journalctl for entries of some syslog identifiers. A folder that is not there stands for the
 // machine's own journal: a node keeps it in /var/log/journal or in /run/log/journal.
 func journalCommand(h *host.Host, folder string, args []string, identifiers map[string]bool) program.Command {
-	args = append([]string{"--output=json", "--output-fields=MESSAGE,SYSLOG_IDENTIFIER", "--all", "--no-pager", "--quiet"}, args...)
+	args = append([]string{"--output=json", "--output-fields=MESSAGE,SYSLOG_IDENTIFIER", "--all", "--no-pager",
+		"--quiet"}, args...)
 	if folder != "" {
 		if _, err := h.Files.List(folder); err == nil {
 			args = append(args, "--directory="+folder)

@@ -29,7 +29,9 @@ const domain = "node-problem-detector"
 func (m *logMonitor) checks(o own) []detect.Check {
 	var checks []detect.Check
 	for i, c := range m.file.Log.DefaultConditions {
-		if slices.ContainsFunc(m.file.Log.DefaultConditions[:i], func(other types.Condition) bool { return other.Type == c.Type }) {
+		if slices.ContainsFunc(m.file.Log.DefaultConditions[:i], func(other types.Condition) bool {
+			return other.Type == c.Type
+		}) {
 			continue
 		}
 		check := m.base(conditionID(m.id, c.Type))
@@ -62,12 +64,14 @@ func (m *logMonitor) checks(o own) []detect.Check {
 
 func (m *logMonitor) base(id string) detect.Check {
 	return detect.Check{
-		ID: id, Domain: domain, Every: time.Minute, Deadline: 5 * time.Second, Wakes: []detect.Wake{{Source: relay, Named: true}},
+		ID: id, Domain: domain, Every: time.Minute, Deadline: 5 * time.Second,
+		Wakes:  []detect.Wake{{Source: relay, Named: true}},
 		Advice: "read the lines around it in " + m.source() + "; the rule is in " + m.file.Name,
 		Doc: detect.Doc{
-			Reads:       []string{m.source()},
-			Why:         "A rule of a system log monitor of node-problem-detector: " + m.file.Name + ".",
-			FalseAlarms: "The patterns are the file's; a permanent problem stays until what docs/node-problem-detector.md names clears it.",
+			Reads: []string{m.source()},
+			Why:   "A rule of a system log monitor of node-problem-detector: " + m.file.Name + ".",
+			FalseAlarms: "The patterns are the file's; a permanent problem stays until what " +
+				"docs/node-problem-detector.md names clears it.",
 		},
 	}
 }
@@ -134,7 +138,8 @@ func (m *logMonitor) lookMoments(now time.Duration) ([]finding.Finding, error) {
 	var findings []finding.Finding
 	for _, o := range m.moments {
 		findings = append(findings, finding.Finding{
-			Subject:  finding.Subject{Kind: "log-line", Name: fmt.Sprintf("%s@%.6f.%d", o.reason, o.at.Seconds(), o.serial)},
+			Subject: finding.Subject{Kind: "log-line", Name: fmt.Sprintf("%s@%.6f.%d", o.reason, o.at.Seconds(),
+				o.serial)},
 			Severity: finding.Warning, Reason: o.reason, Message: o.message, OneShot: true,
 			Facts: map[string]string{"file": m.file.Name, "source": m.file.Log.Source},
 		})

@@ -81,9 +81,10 @@ func newLogMonitor(f File, id string, s Settings) (*logMonitor, error) {
 		return nil, err
 	}
 	m := &logMonitor{
-		file: f, id: id, settings: s, times: times, held: map[string]held{}, deaf: errNotRead, heard: make(chan struct{}),
-		up:   func() time.Duration { return 0 },
-		wake: func(string) {}, happened: func(string, int) {}, save: func(string, bool) {},
+		file: f, id: id, settings: s, times: times, held: map[string]held{}, deaf: errNotRead,
+		heard: make(chan struct{}),
+		up:    func() time.Duration { return 0 },
+		wake:  func(string) {}, happened: func(string, int) {}, save: func(string, bool) {},
 	}
 	var patterns []*pattern
 	compile := func(expr string) (int, error) {

@@ -163,11 +163,14 @@ func TestRestart(t *testing.T) {
 // A condition that an own check reads from state is over when that check says so, and not before.
 func TestOwnState(t *testing.T) {
 	files := []File{mustDecode(t, "/etc/npd/kernel.json", kernelMonitor)}
-	own := []detect.Check{{ID: "filesystem-readonly", Condition: finding.Condition{Type: "ReadonlyFilesystem", ReadyType: "StorageReady"}}}
+	own := []detect.Check{{ID: "filesystem-readonly", Condition: finding.Condition{Type: "ReadonlyFilesystem",
+		ReadyType: "StorageReady"}}}
 	bubble(t, "state", func(t *testing.T, h *host.Host, k *kmsg) {
 		var believed atomic.Pointer[finding.CheckState]
 		believed.Store(&finding.CheckState{Status: finding.StatusUnknown})
-		d := Doors{Host: h, Own: own, Believed: func(string) (finding.CheckState, bool) { return *believed.Load(), true }}
+		d := Doors{Host: h, Own: own, Believed: func(string) (finding.CheckState, bool) {
+			return *believed.Load(), true
+		}}
 		w := run(t, files, DefaultSettings(), d, k, nil)
 		healthy := finding.CheckState{Status: finding.StatusHealthy, Conclusive: h.Clock()}
 		k.says(roLine)
@@ -175,8 +178,10 @@ func TestOwnState(t *testing.T) {
 		for what, state := range map[string]finding.CheckState{
 			"looked before the line": healthy,
 			"could not tell":         {Status: finding.StatusHealthy, Conclusive: h.Clock(), Err: "no"},
-			"sees it too":            {Status: finding.StatusFaulty, Conclusive: finding.Timestamp{Boot: "boot", SinceBoot: 100 * time.Hour}},
-			"sees something": {Status: finding.StatusHealthy, Conclusive: finding.Timestamp{Boot: "boot", SinceBoot: 100 * time.Hour},
+			"sees it too": {Status: finding.StatusFaulty, Conclusive: finding.Timestamp{Boot: "boot",
+				SinceBoot: 100 * time.Hour}},
+			"sees something": {Status: finding.StatusHealthy, Conclusive: finding.Timestamp{Boot: "boot",
+				SinceBoot: 100 * time.Hour},
 				Subjects: map[string]*finding.Believed{"x": {Raised: h.Clock()}}},
 		} {
 			believed.Store(&state)
@@ -240,7 +245,8 @@ func TestFileLog(t *testing.T) {
 	bubble(t, "file", func(t *testing.T, h *host.Host, _ *kmsg) {
 		m := &memory{}
 		w := run(t, []File{file}, DefaultSettings(), Doors{Host: h, Memory: m}, nil, nil)
-		w.tells(t, "raised SourceLost the agent does not hear npd-file: open "+log+": no such file or directory; faults are found at the checks' intervals only")
+		w.tells(t, "raised SourceLost the agent does not hear npd-file: open "+log+
+			": no such file or directory; faults are found at the checks' intervals only")
 		if s := w.status("npd-file"); s != finding.StatusUnknown {
 			t.Errorf("without the file it is %s", s)
 		}
@@ -249,7 +255,8 @@ func TestFileLog(t *testing.T) {
 		w.stop()
 		w.told = nil
 		m = &memory{}
-		add("host kernel: bad 1", "host kernel: bad audit: x", "garbage", "host user: bad 3", "host kernel: one", "host kernel: two")
+		add("host kernel: bad 1", "host kernel: bad audit: x", "garbage", "host user: bad 3", "host kernel: one",
+			"host kernel: two")
 		w = run(t, []File{file}, DefaultSettings(), Doors{Host: h, Memory: m}, nil, nil)
 		w.tells(t, "raised Bad bad 1", "raised Two one two")
 		if s := w.status("npd-file"); s != finding.StatusHealthy {
@@ -266,7 +273,8 @@ func TestFileLog(t *testing.T) {
 
 // Times without a year are of the last twelve months, whatever the day.
 func TestTranslate(t *testing.T) {
-	tr, err := newTranslator(map[string]string{"timestamp": "^.{15}", "message": "kernel: (.*)", "timestampFormat": "Jan _2 15:04:05"})
+	tr, err := newTranslator(map[string]string{"timestamp": "^.{15}", "message": "kernel: (.*)",
+		"timestampFormat": "Jan _2 15:04:05"})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -295,7 +303,8 @@ const journalMonitor = `{"plugin": "journald", "pluginConfig": {"source": "syste
 // One child follows the journal for all monitors, goes on where it was, and what it says is believed of its own
 // source only.
 func TestJournal(t *testing.T) {
-	files := []File{mustDecode(t, "/etc/npd/a.json", journalMonitor), mustDecode(t, "/etc/npd/b.json", strings.ReplaceAll(journalMonitor, "systemd", "dockerd"))}
+	files := []File{mustDecode(t, "/etc/npd/a.json", journalMonitor),
+		mustDecode(t, "/etc/npd/b.json", strings.ReplaceAll(journalMonitor, "systemd", "dockerd"))}
 	bubble(t, "journal", func(t *testing.T, h *host.Host, _ *kmsg) {
 		m := &memory{}
 		var commands []string
@@ -311,7 +320,9 @@ func TestJournal(t *testing.T) {
 			}
 		}}
 		entry := func(cursor, identifier, message string) {
-			each([]byte(fmt.Sprintf(`{"__CURSOR": %q, "__REALTIME_TIMESTAMP": "%d", "SYSLOG_IDENTIFIER": %q, "MESSAGE": %s}`, cursor, time.Now().UnixMicro(), identifier, message)))
+			each([]byte(fmt.Sprintf(
+				`{"__CURSOR": %q, "__REALTIME_TIMESTAMP": "%d", "SYSLOG_IDENTIFIER": %q, "MESSAGE": %s}`, cursor,
+				time.Now().UnixMicro(), identifier, message)))
 		}
 		w := run(t, files, DefaultSettings(), d, nil, nil)
 		w.tells(t)
@@ -323,22 +334,27 @@ func TestJournal(t *testing.T) {
 		entry("c1", "systemd", `"Started kubelet.service - x."`)
 		entry("c2", "dockerd", `"Started kubelet.service"`)
 		entry("c3", "someone", `"Started kubelet.service"`)
-		entry("c4", "systemd", `[83,116,97,114,116,101,100,32,107,117,98,101,108,101,116,46,115,101,114,118,105,99,101,255]`)
+		entry("c4", "systemd",
+			`[83,116,97,114,116,101,100,32,107,117,98,101,108,101,116,46,115,101,114,118,105,99,101,255]`)
 		each([]byte(`{"__REALTIME_TIMESTAMP": "x"}`))
 		each([]byte(`{`))
 		entry("c5", "systemd", `["Started kubelet.service twice", "x"]`)
-		w.tells(t, "raised KubeletStart Started kubelet.service - x.", "raised KubeletStart Started kubelet.service", "raised KubeletStart Started kubelet.service�", "raised KubeletStart Started kubelet.service twice")
+		w.tells(t, "raised KubeletStart Started kubelet.service - x.", "raised KubeletStart Started kubelet.service",
+			"raised KubeletStart Started kubelet.service�", "raised KubeletStart Started kubelet.service twice")
 		end <- errors.New("journalctl ended")
-		w.tells(t, "raised SourceLost the agent does not hear npd-journal: journalctl ended; faults are found at the checks' intervals only")
+		w.tells(t, "raised SourceLost the agent does not hear npd-journal: journalctl ended; faults are found at the "+
+			"checks' intervals only")
 		if c := w.tracker.State()["npd-a"]; c.Err == "" {
 			t.Error("the check claims to know while nobody reads")
 		}
 		time.Sleep(15 * time.Second)
-		w.tells(t, "cleared SourceLost the agent does not hear npd-journal: journalctl ended; faults are found at the checks' intervals only")
+		w.tells(t, "cleared SourceLost the agent does not hear npd-journal: journalctl ended; faults are found at "+
+			"the checks' intervals only")
 		w.stop()
 		w = run(t, files, DefaultSettings(), d, nil, w.tracker.State())
 		w.stop()
-		options := "/usr/bin/journalctl --output=json --output-fields=MESSAGE,SYSLOG_IDENTIFIER --all --no-pager --quiet --follow --no-tail "
+		options := "/usr/bin/journalctl --output=json --output-fields=MESSAGE,SYSLOG_IDENTIFIER --all --no-pager " +
+			"--quiet --follow --no-tail "
 		want := []string{
 			options + sinceArg(time.Unix(946684800-300, 0)) + " SYSLOG_IDENTIFIER=dockerd SYSLOG_IDENTIFIER=systemd",
 			options + "--after-cursor=c5 SYSLOG_IDENTIFIER=dockerd SYSLOG_IDENTIFIER=systemd",
@@ -351,7 +367,9 @@ func TestJournal(t *testing.T) {
 }
 
 func FuzzJournalEntry(f *testing.F) {
-	f.Add([]byte(`{"__CURSOR": "c", "__REALTIME_TIMESTAMP": "1700000000000000", "SYSLOG_IDENTIFIER": "a", "MESSAGE": [1, 2, 255]}`))
+	f.Add(
+		[]byte(
+			`{"__CURSOR": "c", "__REALTIME_TIMESTAMP": "1700000000000000", "SYSLOG_IDENTIFIER": "a", "MESSAGE": [1, 2, 255]}`))
 	f.Add([]byte(`{"__REALTIME_TIMESTAMP": ["1", "2"], "MESSAGE": [["a"], "b"], "SYSLOG_IDENTIFIER": null}`))
 	f.Fuzz(func(t *testing.T, data []byte) {
 		e, at, err := parseEntry(data)

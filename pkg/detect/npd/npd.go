@@ -84,7 +84,8 @@ func Decode(name string, data []byte) (File, error) {
 			return f, f.syntax(err)
 		}
 		f.data = mended
-		f.Notes = append(f.Notes, "node-problem-detector itself refuses this file: it has a comma before a closing bracket")
+		f.Notes = append(f.Notes,
+			"node-problem-detector itself refuses this file: it has a comma before a closing bracket")
 	}
 	kind, err := kindOf(top)
 	if err != nil {
@@ -123,14 +124,16 @@ func kindOf(top map[string]json.RawMessage) (Kind, error) {
 		case kmsgPlugin, filelogPlugin, journaldPlugin:
 			return LogMonitor, nil
 		}
-		return "", problem{fmt.Sprintf("unknown plugin %q: kmsg, filelog, journald and custom are known", plugin), steps("plugin")}
+		return "", problem{fmt.Sprintf("unknown plugin %q: kmsg, filelog, journald and custom are known", plugin),
+			steps("plugin")}
 	}
 	for _, key := range []string{"cpu", "disk", "host", "memory", "osFeature", "net"} {
 		if _, ok := has(key); ok {
 			return StatsMonitor, nil
 		}
 	}
-	return "", problem{"this is no monitor of node-problem-detector: it has neither a plugin nor one of the groups of system stats", nil}
+	return "", problem{"this is no monitor of node-problem-detector: it has neither a plugin nor one of the groups " +
+		"of system stats", nil}
 }
 
 // decodeInto reads the file into one of its types.

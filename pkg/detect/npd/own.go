@@ -53,7 +53,8 @@ func (o own) condition(c types.Condition) finding.Condition {
 	own, _ := o.byCondition(c.Type)
 	return finding.Condition{
 		Type: c.Type, ReadyType: own.Condition.ReadyType,
-		HealthyReason: cmp.Or(c.Reason, own.Condition.HealthyReason), HealthyMessage: cmp.Or(c.Message, own.Condition.HealthyMessage),
+		HealthyReason:  cmp.Or(c.Reason, own.Condition.HealthyReason),
+		HealthyMessage: cmp.Or(c.Message, own.Condition.HealthyMessage),
 	}
 }
 

@@ -74,7 +74,8 @@ func (m *pluginMonitor) worst(condition string, rules []*pluginRule, shown strin
 		case !ok:
 			unknown = append(unknown, fmt.Errorf("%s: it has not been run yet", r.Path))
 		case answer.Status == plugin.Unknown:
-			unknown = append(unknown, fmt.Errorf("%s: %s", r.Path, cmp.Or(answer.Message, answer.Stderr, "it could not tell")))
+			unknown = append(unknown, fmt.Errorf("%s: %s", r.Path, cmp.Or(answer.Message, answer.Stderr,
+				"it could not tell")))
 		case answer.Status == plugin.Problem && (worst == nil || r.Reason == shown && worst.Reason != shown):
 			worst, told = r, answer
 		}

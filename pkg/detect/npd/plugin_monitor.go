@@ -85,7 +85,8 @@ func (m *pluginMonitor) prepare(r *pluginRule) error {
 		}
 		return nil
 	}
-	p := &plugin.Plugin{Name: r.Path, Timeout: r.timeout, MaxOutput: min(*m.file.Plugin.PluginGlobalConfig.MaxOutputLength, maxOutputLength)}
+	p := &plugin.Plugin{Name: r.Path, Timeout: r.timeout,
+		MaxOutput: min(*m.file.Plugin.PluginGlobalConfig.MaxOutputLength, maxOutputLength)}
 	r.ask = func(ctx context.Context, h *host.Host) plugin.Result {
 		p.Command = m.command(r, h) // each time: the plugin may come later than the file
 		return p.Run(ctx)
@@ -109,7 +110,8 @@ func (m *pluginMonitor) command(r *pluginRule, h *host.Host) program.Command {
 			return program.Command{Path: name, Args: r.Args, Dir: dir}
 		}
 	}
-	return program.Command{Path: filepath.Join(dirs[0], r.Path), Args: r.Args, Dir: dirs[0]} // whose absence is then told
+	// whose absence is then told
+	return program.Command{Path: filepath.Join(dirs[0], r.Path), Args: r.Args, Dir: dirs[0]}
 }
 
 // due returns those of some rules whose time has come.

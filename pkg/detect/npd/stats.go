@@ -101,8 +101,10 @@ func (m *statsMonitor) check() detect.Check {
 		Summary: "metrics of " + m.file.Name + " cannot be read",
 		Advice:  "the error names what could not be read; the metrics of the others are served",
 		Doc: detect.Doc{
-			Reads: []string{"/proc/stat", "/proc/loadavg", "/proc/meminfo", "/proc/diskstats", "/proc/net/dev", "/proc/modules", "/proc/cmdline"},
-			Why:   "A system stats monitor of node-problem-detector: " + m.file.Name + ". It finds nothing; it serves metrics.",
+			Reads: []string{"/proc/stat", "/proc/loadavg", "/proc/meminfo", "/proc/diskstats", "/proc/net/dev",
+				"/proc/modules", "/proc/cmdline"},
+			Why: "A system stats monitor of node-problem-detector: " + m.file.Name +
+				". It finds nothing; it serves metrics.",
 		},
 		Run: func(ctx context.Context, h *host.Host) ([]finding.Finding, error) { return nil, m.sample(ctx, h) },
 	}

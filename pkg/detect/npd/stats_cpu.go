@@ -55,7 +55,8 @@ func sampleLoad(fs procfs.FS) ([]sample, error) {
 		return nil, fmt.Errorf("read /proc/loadavg: %w", err)
 	}
 	return []sample{
-		{metric: cpuMetric("cpu/runnable_task_count", "The average number of runnable tasks in the run-queue during the last minute", false), value: load.Load1},
+		{metric: cpuMetric("cpu/runnable_task_count", "The average number of runnable tasks in the run-queue during "+
+			"the last minute", false), value: load.Load1},
 		{metric: cpuMetric("cpu/load_1m", "CPU average load (1m)", false), value: load.Load1},
 		{metric: cpuMetric("cpu/load_5m", "CPU average load (5m)", false), value: load.Load5},
 		{metric: cpuMetric("cpu/load_15m", "CPU average load (15m)", false), value: load.Load15},
@@ -71,7 +72,8 @@ type stage struct {
 func stages(c procfs.CPUStat) []stage {
 	return []stage{
 		{"user", "user", c.User}, {"nice", "nice", c.Nice}, {"system", "system", c.System}, {"idle", "idle", c.Idle},
-		{"iowait", "iowait", c.Iowait}, {"irq", "iRQ", c.IRQ}, {"softirq", "softIRQ", c.SoftIRQ}, {"steal", "steal", c.Steal},
+		{"iowait", "iowait", c.Iowait}, {"irq", "iRQ", c.IRQ}, {"softirq", "softIRQ", c.SoftIRQ},
+		{"steal", "steal", c.Steal},
 		{"guest", "guest", c.Guest}, {"guest_nice", "guestNice", c.GuestNice},
 	}
 }

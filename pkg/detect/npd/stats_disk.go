@@ -52,7 +52,8 @@ func addWholeDisks(h *host.Host, devices map[string]bool) error {
 		return err
 	}
 	for _, name := range names {
-		if size, err := h.Files.Text("/sys/block/" + name + "/size"); err == nil && size != "0" && !strings.HasPrefix(name, "ram") {
+		if size, err := h.Files.Text("/sys/block/" + name + "/size"); err == nil && size != "0" &&
+			!strings.HasPrefix(name, "ram") {
 			devices[name] = true
 		}
 	}
@@ -106,8 +107,10 @@ func sampleIO(h *host.Host, devices map[string]bool, last *previous) ([]sample, 
 		samples = append(samples, ioSamples(name, s.IOStats)...)
 		weighted[s.DeviceName] = s.WeightedIOTicks
 		if before, ok := last.weighted[s.DeviceName]; ok && elapsed > 0 && s.WeightedIOTicks >= before {
-			queue := &metric{id: "disk/avg_queue_len", help: "The average queue length on the disk", labels: []string{"device_name"}}
-			samples = append(samples, sample{queue, []string{name}, float64(s.WeightedIOTicks-before) / float64(elapsed.Milliseconds()+1)})
+			queue := &metric{id: "disk/avg_queue_len", help: "The average queue length on the disk",
+				labels: []string{"device_name"}}
+			samples = append(samples, sample{queue, []string{name},
+				float64(s.WeightedIOTicks-before) / float64(elapsed.Milliseconds()+1)})
 		}
 	}
 	last.weighted = weighted
@@ -154,8 +157,10 @@ func sampleSpace(ctx context.Context, h *host.Host, disks []mount.Mount) ([]samp
 	}
 	var samples []sample
 	var problems []error
-	used := &metric{id: "disk/bytes_used", help: "Disk bytes used, in Bytes", labels: []string{"device_name", "fs_type", "mount_option", "state"}}
-	percent := &metric{id: "disk/percent_used", help: "Disk usage in percentage of total space", labels: []string{"device_name"}}
+	used := &metric{id: "disk/bytes_used", help: "Disk bytes used, in Bytes", labels: []string{"device_name", "fs_type",
+		"mount_option", "state"}}
+	percent := &metric{id: "disk/percent_used", help: "Disk usage in percentage of total space",
+		labels: []string{"device_name"}}
 	for i, r := range h.Prober.All(ctx, spacePatience, requests) {
 		m := disks[i]
 		if r.Err != nil || r.Answer.Errno != 0 || r.Answer.TotalBytes == 0 {
@@ -163,7 +168,8 @@ func sampleSpace(ctx context.Context, h *host.Host, disks []mount.Mount) ([]samp
 			continue
 		}
 		name := label(strings.TrimPrefix(m.Source, "/dev/"))
-		free, taken := float64(r.Answer.FreeBytes), float64(r.Answer.TotalBytes-min(r.Answer.TotalBytes, r.Answer.RootBytes))
+		free, taken := float64(r.Answer.FreeBytes),
+			float64(r.Answer.TotalBytes-min(r.Answer.TotalBytes, r.Answer.RootBytes))
 		labels := func(state string) []string {
 			return []string{name, label(m.FSType), label(strings.Join(m.Options, ",")), state}
 		}

@@ -27,8 +27,10 @@ func sampleHost(_ context.Context, h *host.Host, _ *previous) ([]sample, error) 
 	if err != nil {
 		return nil, err
 	}
-	m := &metric{id: "host/uptime", help: "The uptime of the operating system", labels: []string{"kernel_version", "os_version"}}
-	return []sample{{m, []string{label(kernel), label(osVersion(release))}, float64(int64(h.Clock().SinceBoot.Seconds()))}}, nil
+	m := &metric{id: "host/uptime", help: "The uptime of the operating system", labels: []string{"kernel_version",
+		"os_version"}}
+	return []sample{{m, []string{label(kernel), label(osVersion(release))},
+		float64(int64(h.Clock().SinceBoot.Seconds()))}}, nil
 }
 
 // osVersion names the system as node-problem-detector does, which refuses those that it does not know.
@@ -103,7 +105,8 @@ func featureSampler(file, known string) sampler {
 	}
 	m := &metric{
 		id: "system/os_feature", labels: []string{"os_feature", "value"},
-		help: "OS Features like GPU support, KTD kernel, third party modules as unknown modules. 1 if the feature is enabled and 0, if disabled.",
+		help: "OS Features like GPU support, KTD kernel, third party modules as unknown modules. 1 if the feature is " +
+			"enabled and 0, if disabled.",
 	}
 	return func(_ context.Context, h *host.Host, _ *previous) ([]sample, error) {
 		var samples []sample
@@ -137,7 +140,8 @@ func bootFeatures(commandLine string) map[string]float64 {
 		given[key] = float64(n)
 	}
 	features := map[string]float64{
-		"KTD": given["csm.enabled"], "UnifiedCgroupHierarchy": given["systemd.unified_cgroup_hierarchy"], "KernelModuleIntegrity": 0,
+		"KTD": given["csm.enabled"], "UnifiedCgroupHierarchy": given["systemd.unified_cgroup_hierarchy"],
+		"KernelModuleIntegrity": 0,
 	}
 	if given["module.sig_enforce"] == 1 && given["loadpin.enabled"] == 1 {
 		features["KernelModuleIntegrity"] = 1

@@ -26,24 +26,29 @@ func sampleMemory(_ context.Context, h *host.Host, _ *previous) ([]sample, error
 		}
 	}
 	gauge := func(id, help string, labels ...string) *metric { return &metric{id: id, help: help, labels: labels} }
-	used := gauge("memory/bytes_used", "Memory usage by each memory state, in Bytes. Summing values of all states yields the total memory on the node.", "state")
+	used := gauge("memory/bytes_used", "Memory usage by each memory state, in Bytes. Summing values of all states "+
+		"yields the total memory on the node.", "state")
 	add(used, "free", info.MemFree)
 	add(used, "buffered", info.Buffers)
 	add(used, "cached", info.Cached)
 	add(used, "slab", info.Slab)
-	if info.MemTotal != nil && *info.MemTotal > 0 && info.MemFree != nil && info.Buffers != nil && info.Cached != nil && info.Slab != nil {
+	if info.MemTotal != nil && *info.MemTotal > 0 && info.MemFree != nil && info.Buffers != nil && info.Cached != nil &&
+		info.Slab != nil {
 		rest := *info.MemTotal - min(*info.MemTotal, *info.MemFree+*info.Buffers+*info.Cached+*info.Slab)
 		add(used, "used", &rest)
 		percent := gauge("memory/percent_used", "Memory usage in percentage of total memory.", "state")
 		samples = append(samples, sample{percent, []string{"used"}, 100 * float64(rest) / float64(*info.MemTotal)})
 	}
-	dirty := gauge("memory/dirty_used", "Dirty pages usage, in Bytes. Dirty means the memory is waiting to be written back to disk, and writeback means the memory is actively being written back to disk.", "state")
+	dirty := gauge("memory/dirty_used", "Dirty pages usage, in Bytes. Dirty means the memory is waiting to be "+
+		"written back to disk, and writeback means the memory is actively being written back to disk.", "state")
 	add(dirty, "dirty", info.Dirty)
 	add(dirty, "writeback", info.Writeback)
-	anonymous := gauge("memory/anonymous_used", "Anonymous memory usage, in Bytes. Summing values of all states yields the total anonymous memory used.", "state")
+	anonymous := gauge("memory/anonymous_used", "Anonymous memory usage, in Bytes. Summing values of all states "+
+		"yields the total anonymous memory used.", "state")
 	add(anonymous, "active", info.ActiveAnon)
 	add(anonymous, "inactive", info.InactiveAnon)
-	cache := gauge("memory/page_cache_used", "Page cache memory usage, in Bytes. Summing values of all states yields the total anonymous memory used.", "state")
+	cache := gauge("memory/page_cache_used", "Page cache memory usage, in Bytes. Summing values of all states yields "+
+		"the total anonymous memory used.", "state")
 	add(cache, "active", info.ActiveFile)
 	add(cache, "inactive", info.InactiveFile)
 	add(gauge("memory/unevictable_used", "Unevictable memory usage, in Bytes"), "", info.Unevictable)

@@ -152,7 +152,8 @@ func (t *translation) kernelRule(rule RuleFate, expr string) {
 		return
 	}
 	own := kernellog.OwnRule{
-		ID: t.uniqueRule(kebab(rule.Reason)), Reason: rule.Reason, Severity: finding.Warning, Summary: "from " + path.Base(rule.File),
+		ID: t.uniqueRule(kebab(rule.Reason)), Reason: rule.Reason, Severity: finding.Warning, Summary: "from " +
+			path.Base(rule.File),
 		Patterns: []string{`^.*(?:` + expr + `)\s*$`},
 	}
 	if len(own.Problems()) > 0 {
@@ -231,7 +232,8 @@ func (t *translation) health(rule RuleFate, args []string) {
 	id := healthCheckOf(args)
 	check, ok := t.own.find(id)
 	if !ok {
-		t.add(rule, Stays, "no check of the agent does what health-checker --component=%s does: it is run", flagOf(args, "component", "kubelet"))
+		t.add(rule, Stays, "no check of the agent does what health-checker --component=%s does: it is run",
+			flagOf(args, "component", "kubelet"))
 		return
 	}
 	var without []string

@@ -103,9 +103,10 @@ func run(t *testing.T, files []File, s Settings, d Doors, k *kmsg, state finding
 	sources := w.Sources()
 	if k != nil {
 		watch := w.Kernel(k.watch)
-		sources = append(sources, detect.Source{Name: detect.WakeKernelLog, Run: func(ctx context.Context, _ func(detect.Change)) error {
-			return watch(ctx, slog.New(slog.DiscardHandler), func(hostkmsg.KernelRecord) {}, func() {})
-		}})
+		sources = append(sources, detect.Source{Name: detect.WakeKernelLog,
+			Run: func(ctx context.Context, _ func(detect.Change)) error {
+				return watch(ctx, slog.New(slog.DiscardHandler), func(hostkmsg.KernelRecord) {}, func() {})
+			}})
 	}
 	engine := detect.NewEngine(d.Host, slog.New(slog.DiscardHandler), w.Checks(), sources, detect.Observer{}, w.observe)
 	ctx, cancel := context.WithCancel(t.Context())

@@ -37,14 +37,16 @@ func (s Settings) check() detect.Check {
 		Every:   cmp.Or(s.Every, defaultEvery), Deadline: timeout + 3*time.Second, // what it may take to be killed
 		Policy: finding.Policy{Raise: finding.Hold{Looks: s.Runs}},
 		Doc: detect.Doc{
-			Reads:  []string{s.Path},
-			Why:    "A check of the user: plugins in the configuration.",
-			Faults: []detect.Fault{{Reason: s.Reason, Severity: s.severity(), When: "the plugin ends with exit code 1"}},
+			Reads: []string{s.Path},
+			Why:   "A check of the user: plugins in the configuration.",
+			Faults: []detect.Fault{{Reason: s.Reason, Severity: s.severity(),
+				When: "the plugin ends with exit code 1"}},
 		},
 	}
 	if s.Condition != nil {
 		c.Condition = finding.Condition{
-			Type: s.Condition.Type, HealthyReason: s.Condition.HealthyReason, HealthyMessage: s.Condition.HealthyMessage,
+			Type: s.Condition.Type, HealthyReason: s.Condition.HealthyReason,
+			HealthyMessage: s.Condition.HealthyMessage,
 		}
 	}
 	c.Run = func(ctx context.Context, h *host.Host) ([]finding.Finding, error) {
@@ -69,8 +71,9 @@ func (s Settings) look(r Result, node string) ([]finding.Finding, error) {
 		return nil, errors.New(cmp.Or(r.Message, r.Stderr, "the plugin could not tell"))
 	}
 	f := finding.Finding{
-		Subject: finding.Subject{Kind: "node", Name: node}, Severity: s.severity(), Reason: s.Reason, Message: r.Message,
-		Facts: map[string]string{"plugin": s.Path},
+		Subject: finding.Subject{Kind: "node", Name: node}, Severity: s.severity(), Reason: s.Reason,
+		Message: r.Message,
+		Facts:   map[string]string{"plugin": s.Path},
 	}
 	if r.Stderr != "" {
 		f.Facts["stderr"] = r.Stderr

@@ -47,7 +47,8 @@ func (p *Plugin) Run(ctx context.Context) Result {
 	if err != nil {
 		return Result{Message: err.Error()}
 	}
-	r := Result{Message: strings.TrimSpace(string(o.Stdout)), Stderr: text(strings.TrimSpace(string(o.Stderr)), program.MaxOutput)}
+	r := Result{Message: strings.TrimSpace(string(o.Stdout)), Stderr: text(strings.TrimSpace(string(o.Stderr)),
+		program.MaxOutput)}
 	if o.TimedOut {
 		r.Message = fmt.Sprintf("Timeout when running plugin %q: state - %s. output - %q", p.Name, o.State, r.Message)
 	}

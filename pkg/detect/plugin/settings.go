@@ -17,15 +17,17 @@ type Settings struct {
 	Args []string `yaml:"args,omitempty"`
 	Dir  string   `yaml:"directory,omitempty"` // working directory; "/" unless set
 
-	Every     time.Duration `yaml:"every,omitempty"`     // a minute unless set
-	Timeout   time.Duration `yaml:"timeout,omitempty"`   // 10 seconds unless set; then the program is killed with its children
+	Every time.Duration `yaml:"every,omitempty"` // a minute unless set
+	// 10 seconds unless set; then the program is killed with its children
+	Timeout   time.Duration `yaml:"timeout,omitempty"`
 	MaxOutput int           `yaml:"maxOutput,omitempty"` // bytes of its output that are told; 512 unless set
 
 	Reason   string           `yaml:"reason"`             // CamelCase
 	Severity finding.Severity `yaml:"severity,omitempty"` // warning unless set
 	Summary  string           `yaml:"summary,omitempty"`  // what is wrong when it finds something
 	Advice   string           `yaml:"advice,omitempty"`   // what a person should do next
-	Runs     int              `yaml:"runs,omitempty"`     // how many in a row must say so before it is believed; 1 unless set
+	// how many in a row must say so before it is believed; 1 unless set
+	Runs int `yaml:"runs,omitempty"`
 
 	// Condition is the condition of the Node that it makes; its severity is then fatal.
 	Condition *Condition `yaml:"condition,omitempty"`

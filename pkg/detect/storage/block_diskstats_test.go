@@ -13,11 +13,15 @@ func TestParseDiskStats(t *testing.T) {
 	}{
 		"Linux 6.18": {
 			" 254       0 vda 1 2 3 4 5 6 7 8 9 10 11 12 13 14 15 16 17\n   1       0 ram0 0 0 0 0 0 0 0 0 0 0 0\n",
-			[]diskStat{{major: 254, name: "vda", completed: 1 + 5 + 12 + 16, inFlight: 9, weightedMS: 11, sectors: 3 + 7}},
+			[]diskStat{{major: 254, name: "vda", completed: 1 + 5 + 12 + 16, inFlight: 9, weightedMS: 11,
+				sectors: 3 + 7}},
 		},
-		"Linux 4.14":               {"8 0 sda 1 2 3 4 5 6 7 8 9 10 11\n", []diskStat{{major: 8, name: "sda", completed: 6, inFlight: 9, weightedMS: 11, sectors: 10}}},
-		"less than none in flight": {"8 0 sda 1 2 3 4 5 6 7 8 4294967295 10 11\n", []diskStat{{major: 8, name: "sda", completed: 6, weightedMS: 11, sectors: 10}}},
-		"of a newer kernel":        {"8 0 sda 1 2 3 4 5 6 7 8 9 10 11 12 13 14 15 16 17 new\n", []diskStat{{major: 8, name: "sda", completed: 34, inFlight: 9, weightedMS: 11, sectors: 10}}},
+		"Linux 4.14": {"8 0 sda 1 2 3 4 5 6 7 8 9 10 11\n",
+			[]diskStat{{major: 8, name: "sda", completed: 6, inFlight: 9, weightedMS: 11, sectors: 10}}},
+		"less than none in flight": {"8 0 sda 1 2 3 4 5 6 7 8 4294967295 10 11\n",
+			[]diskStat{{major: 8, name: "sda", completed: 6, weightedMS: 11, sectors: 10}}},
+		"of a newer kernel": {"8 0 sda 1 2 3 4 5 6 7 8 9 10 11 12 13 14 15 16 17 new\n",
+			[]diskStat{{major: 8, name: "sda", completed: 34, inFlight: 9, weightedMS: 11, sectors: 10}}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			got, err := parseDiskStats(c.text)

@@ -35,7 +35,8 @@ func newRealDisks(t *testing.T, programs ...string) realDisks {
 	for _, program := range programs {
 		need.Program(t, program)
 	}
-	return realDisks{t, &host.Host{Clock: host.Now, Prober: probe.NewProber(), Paths: host.Paths{InitPID: os.Getpid()}}, t.TempDir()}
+	return realDisks{t, &host.Host{Clock: host.Now, Prober: probe.NewProber(), Paths: host.Paths{InitPID: os.Getpid()}},
+		t.TempDir()}
 }
 
 func (r realDisks) run(program string, arguments ...string) string {
@@ -105,7 +106,8 @@ func TestRealThinPool(t *testing.T) {
 	out, err := exec.Command("dmsetup", "targets").Output()
 	need.Has(t, err == nil && bytes.Contains(out, []byte("thin-pool")), "the device mapper with thin pools")
 	metadata, data := r.loop("metadata", 4), r.loop("data", 64)
-	r.run("dmsetup", "create", "nodeagent-pool", "--table", fmt.Sprintf("0 131072 thin-pool %s %s 128 100 1 error_if_no_space", metadata, data))
+	r.run("dmsetup", "create", "nodeagent-pool", "--table",
+		fmt.Sprintf("0 131072 thin-pool %s %s 128 100 1 error_if_no_space", metadata, data))
 	t.Cleanup(func() { r.run("dmsetup", "remove", "--retry", "nodeagent-pool") })
 	r.run("dmsetup", "message", "nodeagent-pool", "0", "create_thin 0")
 	number := r.run("dmsetup", "info", "-c", "--noheadings", "-o", "major,minor", "nodeagent-pool")
@@ -161,7 +163,8 @@ func (r realDisks) scsiDebug(options ...string) (name string) {
 	need.Kernel(r.t, "scsi_debug", err)
 	r.t.Cleanup(func() { r.run("modprobe", "-r", "scsi_debug") })
 	for range 50 {
-		if disks, _ := filepath.Glob("/sys/bus/pseudo/drivers/scsi_debug/adapter*/host*/target*/*/block/*"); len(disks) > 0 {
+		if disks, _ := filepath.Glob("/sys/bus/pseudo/drivers/scsi_debug/adapter*/host*/target*/*/block/*"); len(
+			disks) > 0 {
 			return filepath.Base(disks[0])
 		}
 		r.run("udevadm", "settle")

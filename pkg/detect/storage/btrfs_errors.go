@@ -59,15 +59,20 @@ func BtrfsErrors() detect.Check {
 		ID:      btrfsErrorsID,
 		Domain:  "storage",
 		Summary: "a device of a btrfs filesystem fails, returns wrong data, or is gone",
-		Advice: "`btrfs device stats MOUNTPOINT` and `btrfs filesystem show` name the device; `btrfs scrub start MOUNTPOINT` finds and, where there is " +
-			"a second copy, mends what is damaged. Replace the device (`btrfs replace`). Then `btrfs device stats -z MOUNTPOINT` sets the counters to 0.",
+		Advice: "`btrfs device stats MOUNTPOINT` and `btrfs filesystem show` name the device; `btrfs scrub start " +
+			"MOUNTPOINT` finds and, where there is a second copy, mends what is damaged. Replace the device (`btrfs " +
+			"replace`). Then `btrfs device stats -z MOUNTPOINT` sets the counters to 0.",
 		Doc: detect.Doc{
 			Reads: []string{btrfsRoot + "/UUID/devinfo/N/{missing,error_stats}"},
-			Why:   "btrfs notices wrong data where others hand them on. With one copy these data are lost; with two the next failure takes the rest.",
+			Why: "btrfs notices wrong data where others hand them on. With one copy these data are lost; with two " +
+				"the next failure takes the rest.",
 			Faults: []detect.Fault{
-				{Reason: reasonBtrfsMissing, Severity: finding.Warning, When: "a device is missing: the filesystem was mounted degraded"},
-				{Reason: reasonBtrfsErrors, Severity: finding.Warning, When: "a counter of errors has risen within a day"},
-				{Reason: reasonBtrfsRecorded, Severity: finding.Info, When: "counters are not 0, and none has risen within a day or since the agent's start"},
+				{Reason: reasonBtrfsMissing, Severity: finding.Warning,
+					When: "a device is missing: the filesystem was mounted degraded"},
+				{Reason: reasonBtrfsErrors, Severity: finding.Warning,
+					When: "a counter of errors has risen within a day"},
+				{Reason: reasonBtrfsRecorded, Severity: finding.Info, When: "counters are not 0, and none has risen " +
+					"within a day or since the agent's start"},
 			},
 			FalseAlarms: "Old errors that nobody has reset stay as info.",
 		},

@@ -124,7 +124,8 @@ func (d btrfsDevice) judge(subject finding.Subject, past btrfsHistory, up time.D
 	case past.risen > 0 && up-past.risen < btrfsFresh:
 		f.Reason, f.Message = reasonBtrfsErrors, what+" fails: "+strings.Join(counts, ", ")
 	case d.sum() > 0:
-		f.Severity, f.Reason, f.Message = finding.Info, reasonBtrfsRecorded, what+" has failed before: "+strings.Join(counts, ", ")
+		f.Severity, f.Reason, f.Message = finding.Info, reasonBtrfsRecorded, what+" has failed before: "+
+			strings.Join(counts, ", ")
 	default:
 		return finding.Finding{}, false
 	}

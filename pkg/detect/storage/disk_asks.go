@@ -53,7 +53,8 @@ func (a *diskAsks[T]) keep(name, disk string) (diskAnswer[T], bool) {
 
 // ask returns what a disk says, or what it said within the hour. One that did not answer is left alone for an hour:
 // it hangs, and so would each further process.
-func (a *diskAsks[T]) ask(ctx context.Context, h *host.Host, request probe.ProbeRequest, disk string, parse func([]byte) (T, bool, error)) diskAnswer[T] {
+func (a *diskAsks[T]) ask(ctx context.Context, h *host.Host, request probe.ProbeRequest, disk string,
+	parse func([]byte) (T, bool, error)) diskAnswer[T] {
 	now, name := h.Clock().SinceBoot, path.Base(request.Path)
 	if last, known := a.keep(name, disk); known && now >= last.at {
 		age := now - last.at

@@ -90,7 +90,9 @@ func (c *errorCounters) note(disk string, count uint64, now finding.Timestamp) (
 
 // forgetOldest forgets the disk that has not been seen for longest: most likely it was taken away.
 func (c *errorCounters) forgetOldest() {
-	oldest := slices.MinFunc(slices.Collect(maps.Keys(c.disks)), func(a, b string) int { return cmp.Compare(c.noted[a], c.noted[b]) })
+	oldest := slices.MinFunc(slices.Collect(maps.Keys(c.disks)), func(a, b string) int {
+		return cmp.Compare(c.noted[a], c.noted[b])
+	})
 	delete(c.disks, oldest)
 	delete(c.noted, oldest)
 }

@@ -59,25 +59,32 @@ func DiskHealth(memory detect.StateStore) detect.Check {
 		ID:      diskHealthID,
 		Domain:  "storage",
 		Summary: "a SATA or SAS disk says that it is about to fail, or cannot read some of its sectors",
-		Advice: "See `smartctl -x /dev/DISK`. Failing: drain the node, save the data, replace the disk. Sectors that cannot be read: their data are lost (`dmesg -T` tells which); " +
-			"writing them mends them, in an array a check does (`echo check > /sys/block/ARRAY/md/sync_action`). A number that goes on growing: replace the disk.",
+		Advice: "See `smartctl -x /dev/DISK`. Failing: drain the node, save the data, replace the disk. Sectors that " +
+			"cannot be read: their data are lost (`dmesg -T` tells which); writing them mends them, in an array a " +
+			"check does (`echo check > /sys/block/ARRAY/md/sync_action`). A number that goes on growing: replace the disk.",
 		Doc: detect.Doc{
 			Reads: []string{
 				"/sys/class/scsi_disk/*/device/{vendor,model,wwid,state,power/runtime_status}",
-				"SMART of SATA disks (ATA PASS-THROUGH over SG_IO) and log pages 00h and 2Fh of SAS disks, in a child process, every hour",
+				"SMART of SATA disks (ATA PASS-THROUGH over SG_IO) and log pages 00h and 2Fh of SAS disks, in a " +
+					"child process, every hour",
 			},
 			Why: "a disk that predicts its failure gives time to move the pods' data; afterwards it is too late",
 			Faults: []detect.Fault{
-				{Reason: reasonDiskFailing, Severity: finding.Warning, When: "the disk's own judgement: a threshold of SMART was exceeded, or SCSI predicts a failure"},
-				{Reason: reasonDiskBadSectors, Severity: finding.Warning, When: "100 sectors or more that cannot be read (attributes 197, 198), or any growth of 5, 187, 197, 198 within a day; fewer: info"},
+				{Reason: reasonDiskFailing, Severity: finding.Warning, When: "the disk's own judgement: a threshold " +
+					"of SMART was exceeded, or SCSI predicts a failure"},
+				{Reason: reasonDiskBadSectors, Severity: finding.Warning, When: "100 sectors or more that cannot be " +
+					"read (attributes 197, 198), or any growth of 5, 187, 197, 198 within a day; fewer: info"},
 				{Reason: reasonDiskHot, Severity: finding.Warning, When: "a SAS disk says that it is too hot"},
 			},
-			FalseAlarms: "Old defects that do not grow are info at most. Raw values that each maker fills differently are not looked at. Sleeping disks are not woken: what they said last is kept.",
+			FalseAlarms: "Old defects that do not grow are info at most. Raw values that each maker fills " +
+				"differently are not looked at. Sleeping disks are not woken: what they said last is kept.",
 		},
 		Every:    5 * time.Minute,
 		Deadline: time.Minute,
-		Wakes:    []detect.Wake{{Source: detect.WakeKernelLog, Match: "critical medium error, dev sd"}, {Source: detect.WakeKernelLog, Match: "Sense Key : Medium Error"}, {Source: detect.WakeKernelLog, Match: "Sense Key : Hardware Error"}},
-		Run:      d.look,
+		Wakes: []detect.Wake{{Source: detect.WakeKernelLog, Match: "critical medium error, dev sd"},
+			{Source: detect.WakeKernelLog, Match: "Sense Key : Medium Error"},
+			{Source: detect.WakeKernelLog, Match: "Sense Key : Hardware Error"}},
+		Run: d.look,
 	}
 }
 
@@ -134,12 +141,14 @@ type healthDisk struct {
 func askable(files host.Files, disk scsiDisk) (healthDisk, bool) {
 	d := healthDisk{scsiDisk: disk}
 	way, err := files.Link("/sys/block/" + disk.name)
-	if err != nil || strings.Contains(way, "/usb") || strings.Contains(way, "/session") || strings.Contains(way, "/rport-") {
+	if err != nil || strings.Contains(way, "/usb") || strings.Contains(way, "/session") ||
+		strings.Contains(way, "/rport-") {
 		return d, false
 	}
 	var vendor, removable, runtime string
 	for name, into := range map[string]*string{
-		disk.dir + "/vendor": &vendor, disk.dir + "/model": &d.model, disk.dir + "/wwid": &d.wwid, disk.dir + "/state": &d.run,
+		disk.dir + "/vendor": &vendor, disk.dir + "/model": &d.model, disk.dir + "/wwid": &d.wwid, disk.dir +
+			"/state": &d.run,
 		"/sys/block/" + disk.name + "/removable": &removable, disk.dir + "/power/runtime_status": &runtime,
 	} {
 		if *into, err = checkkit.OptionalDeviceText(files, name); err != nil {
@@ -159,7 +168,8 @@ func (m *diskHealthState) ask(ctx context.Context, h *host.Host, d healthDisk) (
 	if d.suspended {
 		return before, known
 	}
-	request, parse := probe.ProbeRequest{Op: probe.ProbeSCSIHealth, Path: "/dev/" + d.name}, parseInformationalExceptions
+	request, parse := probe.ProbeRequest{Op: probe.ProbeSCSIHealth, Path: "/dev/" + d.name},
+		parseInformationalExceptions
 	if d.ata {
 		request.Op, parse = probe.ProbeATAHealth, parseATAHealth
 	}

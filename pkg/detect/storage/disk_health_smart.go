@@ -99,7 +99,8 @@ func (s *diskSMART) attributes(values, thresholds []byte) {
 			s.unreadable = uint64(binary.LittleEndian.Uint32(raw))
 		}
 		// 0, FEh and FFh are no values; neither are these thresholds.
-		if limit := limits[number]; number != 0 && failure && limit > 0 && limit < 0xfe && value > 0 && value < 0xfe && value <= limit {
+		if limit := limits[number]; number != 0 && failure && limit > 0 && limit < 0xfe && value > 0 && value < 0xfe &&
+			value <= limit {
 			exceeded = append(exceeded, fmt.Sprintf("attribute %d is %d, its threshold %d", number, value, limit))
 		}
 	}
@@ -121,7 +122,8 @@ func parseInformationalExceptions(data []byte) (s diskSMART, unwell bool, err er
 	}
 	page := data[size:]
 	length := int(binary.BigEndian.Uint16(page[2:]))
-	if page[0]&0x3f != 0x2f || length < 6 || length > size-header || binary.BigEndian.Uint16(page[4:]) != 0 || page[7] < 2 {
+	if page[0]&0x3f != 0x2f || length < 6 || length > size-header || binary.BigEndian.Uint16(page[4:]) != 0 ||
+		page[7] < 2 {
 		return diskSMART{}, false, fmt.Errorf("log page 2Fh begins with % x", page[:12])
 	}
 	const (
@@ -147,13 +149,15 @@ func (s diskSMART) judge(f *finding.Finding, grown uint64) bool {
 	case s.failing != "":
 		f.Reason, f.Message = reasonDiskFailing, "says that it is about to fail: "+s.failing
 	case grown > 0:
-		f.Reason, f.Message = reasonDiskBadSectors, fmt.Sprintf("had %d more defects within a day: %s", grown, s.defects())
+		f.Reason, f.Message = reasonDiskBadSectors, fmt.Sprintf("had %d more defects within a day: %s", grown,
+			s.defects())
 	case lost >= manyBadSectors:
 		f.Reason, f.Message = reasonDiskBadSectors, "cannot read many of its sectors: "+s.defects()
 	case s.hot:
 		f.Reason, f.Message = reasonDiskHot, "says that it is too hot"
 	case lost > 0:
-		f.Severity, f.Reason, f.Message = finding.Info, reasonDiskBadSectors, "cannot read some of its sectors: "+s.defects()
+		f.Severity, f.Reason, f.Message = finding.Info, reasonDiskBadSectors, "cannot read some of its sectors: "+
+			s.defects()
 	default:
 		return false
 	}
@@ -165,5 +169,6 @@ func (s diskSMART) judge(f *finding.Finding, grown uint64) bool {
 }
 
 func (s diskSMART) defects() string {
-	return fmt.Sprintf("%d reallocated, %d reported uncorrectable, %d pending, %d unreadable", s.reallocated, s.reported, s.pending, s.unreadable)
+	return fmt.Sprintf("%d reallocated, %d reported uncorrectable, %d pending, %d unreadable", s.reallocated,
+		s.reported, s.pending, s.unreadable)
 }

@@ -58,20 +58,26 @@ func DiskSaturation(s DiskSaturationSettings) detect.Check {
 		ID:      diskSaturationID,
 		Domain:  "storage",
 		Summary: "a disk has more to do than it can, or takes very long for what it does",
-		Advice: "Find who does it with `iostat -x 5`, `pidstat -d 5` or the io.stat files of the pods' cgroups, and limit or move it. A disk that is slow with little " +
-			"to do is about to fail or is throttled by its provider: see its health (nvme-health, disk-health) and its limits.",
+		Advice: "Find who does it with `iostat -x 5`, `pidstat -d 5` or the io.stat files of the pods' cgroups, and " +
+			"limit or move it. A disk that is slow with little to do is about to fail or is throttled by its " +
+			"provider: see its health (nvme-health, disk-health) and its limits.",
 		Doc: detect.Doc{
 			Reads: []string{diskStatsFile},
-			Why:   "every pod with a volume on the disk waits, probes time out and databases elect new leaders; on the disk of the node, kubelet and the runtime become slow too",
+			Why: "every pod with a volume on the disk waits, probes time out and databases elect new leaders; on " +
+				"the disk of the node, kubelet and the runtime become slow too",
 			Faults: []detect.Fault{
-				{Reason: reasonDiskSaturated, Severity: finding.Warning, When: "on average of 15 minutes more than 10 I/Os wait or are served and each takes more than 100 ms: ten seeks of a spinning disk"},
-				{Reason: reasonDiskSlow, Severity: finding.Warning, When: "each I/O takes more than a second on average, for 15 minutes"},
+				{Reason: reasonDiskSaturated, Severity: finding.Warning, When: "on average of 15 minutes more than " +
+					"10 I/Os wait or are served and each takes more than 100 ms: ten seeks of a spinning disk"},
+				{Reason: reasonDiskSlow, Severity: finding.Warning, When: "each I/O takes more than a second on " +
+					"average, for 15 minutes"},
 			},
-			FalseAlarms: "Backups and scrubbing fill the queue for long: it is a warning only, and begins after 15 minutes. Flash disks with a long queue that answer fast are not reported.",
+			FalseAlarms: "Backups and scrubbing fill the queue for long: it is a warning only, and begins after 15 " +
+				"minutes. Flash disks with a long queue that answer fast are not reported.",
 		},
 		Every:    time.Minute,
 		Deadline: 5 * time.Second,
-		Policy:   finding.Policy{Raise: finding.Hold{Looks: 10, For: 15 * time.Minute}, Clear: finding.Hold{Looks: 3, For: 3 * time.Minute}},
+		Policy: finding.Policy{Raise: finding.Hold{Looks: 10, For: 15 * time.Minute},
+			Clear: finding.Hold{Looks: 3, For: 3 * time.Minute}},
 		Run: func(_ context.Context, h *host.Host) ([]finding.Finding, error) {
 			return memory.look(h, s)
 		},
@@ -123,7 +129,8 @@ func (m *saturationState) look(h *host.Host, s DiskSaturationSettings) ([]findin
 // saturation compares two looks at a disk.
 func saturation(s DiskSaturationSettings, before, now diskStat, passed time.Duration) (finding.Finding, bool) {
 	// The time is a 32-bit number of ms, which wraps every 50 days of I/O; a look in which it does says nothing.
-	if now.weightedMS < before.weightedMS || now.completed < before.completed || now.completed-before.completed < leastIOs {
+	if now.weightedMS < before.weightedMS || now.completed < before.completed ||
+		now.completed-before.completed < leastIOs {
 		return finding.Finding{}, false
 	}
 	spent := time.Duration(now.weightedMS-before.weightedMS) * time.Millisecond
@@ -134,7 +141,8 @@ func saturation(s DiskSaturationSettings, before, now diskStat, passed time.Dura
 		Facts: map[string]string{
 			"queue": fmt.Sprintf("%.1f", queue), "latencyMilliseconds": fmt.Sprint(latency.Milliseconds()),
 			"iosPerSecond": fmt.Sprintf("%.0f", float64(now.completed-before.completed)/passed.Seconds()),
-			"mibPerSecond": fmt.Sprintf("%.1f", float64(now.sectors-min(before.sectors, now.sectors))*512/(1<<20)/passed.Seconds()),
+			"mibPerSecond": fmt.Sprintf("%.1f",
+				float64(now.sectors-min(before.sectors, now.sectors))*512/(1<<20)/passed.Seconds()),
 		},
 	}
 	// How far it is above the thresholds: of the one the lesser of both parts counts.
@@ -148,7 +156,8 @@ func saturation(s DiskSaturationSettings, before, now diskStat, passed time.Dura
 	default:
 		f.Reason, f.BelowRaise = reasonDiskSaturated, worst < 1
 	}
-	f.Message = fmt.Sprintf("disk %s takes %s for each I/O on average, with %.1f waiting or served at a time (%s I/Os and %s MiB a second)",
+	f.Message = fmt.Sprintf("disk %s takes %s for each I/O on average, with %.1f waiting or served at a time (%s "+
+		"I/Os and %s MiB a second)",
 		now.name, latency.Round(time.Millisecond), queue, f.Facts["iosPerSecond"], f.Facts["mibPerSecond"])
 	return f, true
 }

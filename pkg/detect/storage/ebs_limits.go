@@ -52,16 +52,21 @@ func EBSLimits() detect.Check {
 		ID:      ebsLimitsID,
 		Domain:  "storage",
 		Summary: "a volume of Amazon EBS is throttled at its own limits or those of the instance",
-		Advice: "Find who writes with `pidstat -d 5` or the io.stat files of the pods' cgroups. The volume's limit: give it more IOPS or throughput (gp3 without a restart). " +
-			"The instance's: spread the pods, or take a larger instance; more volumes do not help.",
+		Advice: "Find who writes with `pidstat -d 5` or the io.stat files of the pods' cgroups. The volume's limit: " +
+			"give it more IOPS or throughput (gp3 without a restart). The instance's: spread the pods, or take a " +
+			"larger instance; more volumes do not help.",
 		Doc: detect.Doc{
-			Reads: []string{"/sys/class/nvme/*/model", "log page D0h of /dev/nvme* (NVME_IOCTL_ADMIN_CMD) of EBS volumes, in a child process"},
-			Why:   "what looks like a slow disk, and makes probes and image pulls time out, is a limit that was paid for",
+			Reads: []string{"/sys/class/nvme/*/model", "log page D0h of /dev/nvme* (NVME_IOCTL_ADMIN_CMD) of EBS " +
+				"volumes, in a child process"},
+			Why: "what looks like a slow disk, and makes probes and image pulls time out, is a limit that was paid for",
 			Faults: []detect.Fault{
-				{Reason: "EBSVolumeIOPSExceeded", Severity: finding.Warning, When: "more than 5 s a minute over the limit, on average of 10 minutes"},
+				{Reason: "EBSVolumeIOPSExceeded", Severity: finding.Warning,
+					When: "more than 5 s a minute over the limit, on average of 10 minutes"},
 				{Reason: "EBSVolumeThroughputExceeded", Severity: finding.Warning, When: "the same of throughput"},
-				{Reason: "EBSInstanceIOPSExceeded", Severity: finding.Warning, When: "the same of the limit of the instance"},
-				{Reason: "EBSInstanceThroughputExceeded", Severity: finding.Warning, When: "the same of the instance's throughput"},
+				{Reason: "EBSInstanceIOPSExceeded", Severity: finding.Warning,
+					When: "the same of the limit of the instance"},
+				{Reason: "EBSInstanceThroughputExceeded", Severity: finding.Warning,
+					When: "the same of the instance's throughput"},
 			},
 			FalseAlarms: "Bursts shorter than a minute in ten are not reported.",
 		},
@@ -155,7 +160,8 @@ func (s ebsStats) judge(d nvmeDisk, last ebsStats) (finding.Finding, bool) {
 	var over []limit
 	for i, l := range ebsLimits() {
 		if share := float64(s.exceeded[i]-last.exceeded[i]) / float64(passed); share > ebsShare {
-			over = append(over, limit{l.reason, fmt.Sprintf("%s (%.0f %% of the time)", l.text, min(share, 1)*100), share})
+			over = append(over, limit{l.reason, fmt.Sprintf("%s (%.0f %% of the time)", l.text, min(share, 1)*100),
+				share})
 		}
 	}
 	if len(over) == 0 {
@@ -168,7 +174,8 @@ func (s ebsStats) judge(d nvmeDisk, last ebsStats) (finding.Finding, bool) {
 	}
 	return finding.Finding{
 		Check: ebsLimitsID, Subject: deviceSubject(d.name), Severity: finding.Warning, Reason: over[0].reason,
-		Message: fmt.Sprintf("volume %s (%s) is held back by %s", d.name, d.serial, checkkit.JoinFirst(texts, len(texts))),
-		Facts:   map[string]string{"volume": d.serial},
+		Message: fmt.Sprintf("volume %s (%s) is held back by %s", d.name, d.serial,
+			checkkit.JoinFirst(texts, len(texts))),
+		Facts: map[string]string{"volume": d.serial},
 	}, true
 }

@@ -43,13 +43,18 @@ func FstabMounts() detect.Check {
 		ID:      fstabMountsID,
 		Domain:  "storage",
 		Summary: "a filesystem that /etc/fstab mounts at boot is not mounted: what is meant for it lands on another disk",
-		Advice: "`findmnt --verify` and `systemctl status MOUNT.mount` tell why. Before it is mounted (`mount MOUNTPOINT`), move away what was " +
-			"written to the directory below meanwhile: the mount would hide it. An entry that may be absent wants nofail or noauto.",
+		Advice: "`findmnt --verify` and `systemctl status MOUNT.mount` tell why. Before it is mounted (`mount " +
+			"MOUNTPOINT`), move away what was written to the directory below meanwhile: the mount would hide it. An " +
+			"entry that may be absent wants nofail or noauto.",
 		Doc: detect.Doc{
-			Reads:       []string{"/etc/fstab", "/proc/1/mountinfo", "/dev/disk/by-*, only names of links"},
-			Why:         "Images, logs or data of a node land on its root disk, which fills up; after the next mount they seem to be lost.",
-			Faults:      []detect.Fault{{Reason: reasonFstabMissing, Severity: finding.Warning, When: "an entry without noauto and nofail, of which neither the place nor the device is mounted for five minutes"}},
-			FalseAlarms: "What somebody unmounted on purpose and left in /etc/fstab. Entries with noauto, nofail or x-systemd.automount are left out.",
+			Reads: []string{"/etc/fstab", "/proc/1/mountinfo", "/dev/disk/by-*, only names of links"},
+			Why: "Images, logs or data of a node land on its root disk, which fills up; after the next mount " +
+				"they seem to be lost.",
+			Faults: []detect.Fault{{Reason: reasonFstabMissing, Severity: finding.Warning,
+				When: "an entry without noauto and nofail, of which neither the place nor the device is mounted for " +
+					"five minutes"}},
+			FalseAlarms: "What somebody unmounted on purpose and left in /etc/fstab. Entries with noauto, nofail or " +
+				"x-systemd.automount are left out.",
 		},
 		Every:    5 * time.Minute,
 		Deadline: 5 * time.Second,
@@ -85,7 +90,8 @@ func lookAtFstab(_ context.Context, h *host.Host) ([]finding.Finding, error) {
 
 // atBoot reports whether the entry is to be mounted at boot, come what may.
 func atBoot(e filesystem.FstabEntry) bool {
-	return strings.HasPrefix(e.Point, "/") && e.Fstype != "swap" && !e.Has("noauto") && !e.Has("nofail") && !e.Has("x-systemd.automount")
+	return strings.HasPrefix(e.Point, "/") && e.Fstype != "swap" && !e.Has("noauto") && !e.Has("nofail") &&
+		!e.Has("x-systemd.automount")
 }
 
 // isMounted reports whether something is mounted where the entry wants it, or the entry's device anywhere.

@@ -34,7 +34,8 @@ import (
 
 // FUSECongestionSettings are the thresholds of fuse-congestion.
 type FUSECongestionSettings struct {
-	BackgroundPercent int `yaml:"backgroundPercent"` // of max_background that wait for an answer; a finding is kept above half of it
+	// of max_background that wait for an answer; a finding is kept above half of it
+	BackgroundPercent int `yaml:"backgroundPercent"`
 }
 
 // DefaultFUSECongestionSettings returns the settings that are used unless the configuration says otherwise: as many
@@ -56,13 +57,17 @@ func FUSECongestion(s FUSECongestionSettings) detect.Check {
 		ID:      fuseCongestionID,
 		Domain:  "storage",
 		Summary: "a FUSE daemon answers more slowly than it is asked: the pods on its volume wait",
-		Advice: "Look at the CPU and memory limits of the daemon's pod (the volume's driver) and at what it talks to (object store, server). Most " +
-			"daemons take more requests at a time with `-o max_background=N`.",
+		Advice: "Look at the CPU and memory limits of the daemon's pod (the volume's driver) and at what it talks to " +
+			"(object store, server). Most daemons take more requests at a time with `-o max_background=N`.",
 		Doc: detect.Doc{
-			Reads:       []string{fuseConnections + "/N/{waiting,congestion_threshold,max_background}"},
-			Why:         "Reads and writes on the volume wait for each other; what looks like a slow application is a slow daemon.",
-			Faults:      []detect.Fault{{Reason: reasonFUSECongestion, Severity: finding.Warning, When: "as many requests wait as max_background allows, in three looks over two minutes; it is kept above half of that"}},
-			FalseAlarms: "Many readers at the same time of a daemon that is fast enough for them: raise backgroundPercent.",
+			Reads: []string{fuseConnections + "/N/{waiting,congestion_threshold,max_background}"},
+			Why: "Reads and writes on the volume wait for each other; what looks like a slow application is " +
+				"a slow daemon.",
+			Faults: []detect.Fault{{Reason: reasonFUSECongestion, Severity: finding.Warning,
+				When: "as many requests wait as max_background allows, in three looks over two minutes; it is kept " +
+					"above half of that"}},
+			FalseAlarms: "Many readers at the same time of a daemon that is fast enough for them: raise " +
+				"backgroundPercent.",
 		},
 		Every:    time.Minute,
 		Deadline: 5 * time.Second,
@@ -148,7 +153,8 @@ func readFUSE(files host.Files, name string) (fuseConnection, error) {
 // fuseOf returns the mounts of a connection, whose name is the kernel's device number. One that the host's table does
 // not show is in a container's alone.
 func fuseOf(mounts []mount.Mount, name string) filesystem.Filesystem {
-	f := filesystem.Filesystem{Principal: mount.Mount{Point: "FUSE connection " + name, FSType: "fuse", Source: "a mount of a container"}}
+	f := filesystem.Filesystem{Principal: mount.Mount{Point: "FUSE connection " + name, FSType: "fuse",
+		Source: "a mount of a container"}}
 	for _, m := range mounts {
 		if strconv.Itoa(m.Major<<20|m.Minor) == name {
 			f.Mounts = append(f.Mounts, m)
@@ -163,11 +169,14 @@ func fuseOf(mounts []mount.Mount, name string) filesystem.Filesystem {
 
 func congestionFinding(f filesystem.Filesystem, c fuseConnection, marginal bool, pods []string) finding.Finding {
 	told := finding.Finding{
-		Check: fuseCongestionID, Subject: f.Subject(), Severity: finding.Warning, Reason: reasonFUSECongestion, BelowRaise: marginal,
-		Message: fmt.Sprintf("%s (%s from %s) is congested: %d requests wait for its daemon, %d are allowed in the background",
+		Check: fuseCongestionID, Subject: f.Subject(), Severity: finding.Warning, Reason: reasonFUSECongestion,
+		BelowRaise: marginal,
+		Message: fmt.Sprintf(
+			"%s (%s from %s) is congested: %d requests wait for its daemon, %d are allowed in the background",
 			f.Principal.Point, f.Principal.FSType, f.Principal.Source, c.waiting, c.background),
 		Facts: map[string]string{
-			"device": f.Device, "source": f.Principal.Source, "fstype": f.Principal.FSType, "waiting": strconv.Itoa(c.waiting),
+			"device": f.Device, "source": f.Principal.Source, "fstype": f.Principal.FSType,
+			"waiting":       strconv.Itoa(c.waiting),
 			"maxBackground": strconv.Itoa(c.background), "congestionThreshold": strconv.Itoa(c.threshold),
 		},
 	}

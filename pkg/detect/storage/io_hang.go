@@ -70,19 +70,24 @@ func IOHang(s IOHangSettings) detect.Check {
 		ID:      ioHangID,
 		Domain:  "storage",
 		Summary: "a disk takes I/O and completes none of it",
-		Advice: "Everything that touches the disk waits in state D and cannot be killed. See `dmesg -T | tail -50` for resets and timeouts of the disk, " +
-			"`cat /sys/block/DISK/inflight`, and at a network disk its server or the cloud's status. Cordon the node; if the disk does not come back, " +
-			"fail over its pods and power-cycle the machine: an orderly reboot will wait for the disk too.",
+		Advice: "Everything that touches the disk waits in state D and cannot be killed. See `dmesg -T | tail -50` " +
+			"for resets and timeouts of the disk, `cat /sys/block/DISK/inflight`, and at a network disk its server " +
+			"or the cloud's status. Cordon the node; if the disk does not come back, fail over its pods and " +
+			"power-cycle the machine: an orderly reboot will wait for the disk too.",
 		Doc: detect.Doc{
-			Reads: []string{diskStatsFile, "/proc/pressure/io, /sys/block/*/{slaves,mq} and the mount table while a disk hangs"},
-			Why:   "pods on the disk freeze without dying; where it holds the node's own filesystems, kubelet and the runtime freeze too, often while the node still looks Ready",
+			Reads: []string{diskStatsFile,
+				"/proc/pressure/io, /sys/block/*/{slaves,mq} and the mount table while a disk hangs"},
+			Why: "pods on the disk freeze without dying; where it holds the node's own filesystems, kubelet and " +
+				"the runtime freeze too, often while the node still looks Ready",
 			Faults: []detect.Fault{{
 				Reason: reasonDiskHung, Severity: finding.Fatal,
-				When: "no I/O completed for 30 s while some are in flight: warning (drivers themselves give up a command after 30 s); fatal after 60 s where the disk " +
-					"holds the filesystem of /, kubelet or the runtime, I/O to that filesystem hangs, and tasks wait for it (resets and failovers take up to a minute)",
+				When: "no I/O completed for 30 s while some are in flight: warning (drivers themselves give up a " +
+					"command after 30 s); fatal after 60 s where the disk holds the filesystem of /, kubelet or the " +
+					"runtime, I/O to that filesystem hangs, and tasks wait for it (resets and failovers take up to a minute)",
 			}},
-			FalseAlarms: "Stacked devices (dm, md) whose count of I/Os in flight the kernel has lost: not believed unless a disk below hangs or tasks wait for I/O. " +
-				"Clock jumps and machines that were stopped: two looks never count for more than 20 s.",
+			FalseAlarms: "Stacked devices (dm, md) whose count of I/Os in flight the kernel has lost: not believed " +
+				"unless a disk below hangs or tasks wait for I/O. Clock jumps and machines that were stopped: two " +
+				"looks never count for more than 20 s.",
 		},
 		Condition: detect.StorageProblem(),
 		Every:     ioHangEvery,
@@ -96,11 +101,12 @@ func IOHang(s IOHangSettings) detect.Check {
 
 // ioHangState is what one look leaves for the next.
 type ioHangState struct {
-	looked    time.Duration
-	stalls    map[string]ioStall // by name; only of devices with I/O in flight
-	ioWaited  time.Duration      // total of /proc/pressure/io at the last look
-	ioKnown   bool
-	waitShare float64 // share of the time between the last two looks in which some task waited for I/O; below 0: unknown
+	looked   time.Duration
+	stalls   map[string]ioStall // by name; only of devices with I/O in flight
+	ioWaited time.Duration      // total of /proc/pressure/io at the last look
+	ioKnown  bool
+	// share of the time between the last two looks in which some task waited for I/O; below 0: unknown
+	waitShare float64
 }
 
 // ioStall is a device with I/O in flight.

@@ -15,7 +15,8 @@ import (
 
 // judge says which of the devices that hang are the cause, and what that means for the node. A device that is stacked
 // on one that hangs, hangs for that reason: it is named by the finding of the lowest.
-func (m *ioHangState) judge(ctx context.Context, h *host.Host, s IOHangSettings, hung []string) ([]finding.Finding, error) {
+func (m *ioHangState) judge(ctx context.Context, h *host.Host, s IOHangSettings, hung []string) ([]finding.Finding,
+	error) {
 	mounts, mountsErr := mount.Table(h)
 	doubts := make(map[finding.Subject]error)
 	causes := make(map[string][]string) // disk to all devices that hang because of it, itself included
@@ -32,7 +33,8 @@ func (m *ioHangState) judge(ctx context.Context, h *host.Host, s IOHangSettings,
 		case !m.countsMayBeLost(h.Files, disk) || m.waitShare >= waitingShare:
 			causes[disk] = append(causes[disk], name)
 		case m.waitShare < 0:
-			doubts[deviceSubject(disk)] = errors.New("I/O in flight and none completed, but nothing in flight below it; without /proc/pressure/io it cannot be told whether the count is right")
+			doubts[deviceSubject(disk)] = errors.New("I/O in flight and none completed, but nothing in flight below " +
+				"it; without /proc/pressure/io it cannot be told whether the count is right")
 		}
 	}
 	vital := m.vitalThatHang(h, s, mounts)
@@ -51,7 +53,9 @@ func (m *ioHangState) judge(ctx context.Context, h *host.Host, s IOHangSettings,
 func (m *ioHangState) culprits(files host.Files, disk string, hung []string) []string {
 	var lowest []string
 	for _, lower := range wholeStack(files, disk)[1:] {
-		if slices.Contains(hung, lower) && !slices.ContainsFunc(wholeStack(files, lower)[1:], func(l string) bool { return slices.Contains(hung, l) }) {
+		if slices.Contains(hung, lower) && !slices.ContainsFunc(wholeStack(files, lower)[1:], func(l string) bool {
+			return slices.Contains(hung, l)
+		}) {
 			lowest = append(lowest, lower)
 		}
 	}

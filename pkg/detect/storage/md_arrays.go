@@ -58,25 +58,36 @@ func MDArrays() detect.Check {
 		ID:      mdArraysID,
 		Domain:  "storage",
 		Summary: "a software RAID array failed, or lost a disk",
-		Advice: "See `cat /proc/mdstat` and `mdadm --detail /dev/ARRAY`. Degraded: replace the disk (`mdadm /dev/ARRAY --fail DISK --remove DISK`, then `--add` the new one) and let it " +
-			"rebuild; do not reboot before. Failed or inactive: do not write to the members; `mdadm --examine` each, `mdadm --assemble --force` as the last resort.",
+		Advice: "See `cat /proc/mdstat` and `mdadm --detail /dev/ARRAY`. Degraded: replace the disk (`mdadm " +
+			"/dev/ARRAY --fail DISK --remove DISK`, then `--add` the new one) and let it rebuild; do not reboot " +
+			"before. Failed or inactive: do not write to the members; `mdadm --examine` each, `mdadm --assemble " +
+			"--force` as the last resort.",
 		Doc: detect.Doc{
 			Reads: []string{"/sys/block/md*/md/{array_state,level,raid_disks,degraded,sync_action,sync_completed,metadata_version}", "/sys/block/md*/md/dev-*/{state,bad_blocks}"},
-			Why:   "a degraded array loses all its data with the next disk, and an array that failed takes the filesystems on it along",
+			Why: "a degraded array loses all its data with the next disk, and an array that failed takes the " +
+				"filesystems on it along",
 			Faults: []detect.Fault{
-				{Reason: reasonRAIDFailed, Severity: finding.Fatal, When: "state broken, or more members missing than the level can do without: warning; fatal where the filesystem of /, kubelet or the runtime is on it"},
-				{Reason: reasonRAIDInactive, Severity: finding.Warning, When: "an array with members is not started for a minute"},
-				{Reason: reasonRAIDDegraded, Severity: finding.Warning, When: "at least one member is missing, being rebuilt or not"},
-				{Reason: reasonRAIDDisk, Severity: finding.Warning, When: "a member is faulty, although the array is complete again without it"},
-				{Reason: reasonRAIDBadBlocks, Severity: finding.Warning, When: "a member has blocks that can neither be read nor be mended"},
+				{Reason: reasonRAIDFailed, Severity: finding.Fatal, When: "state broken, or more members missing " +
+					"than the level can do without: warning; fatal where the filesystem of /, kubelet or the runtime is on it"},
+				{Reason: reasonRAIDInactive, Severity: finding.Warning,
+					When: "an array with members is not started for a minute"},
+				{Reason: reasonRAIDDegraded, Severity: finding.Warning,
+					When: "at least one member is missing, being rebuilt or not"},
+				{Reason: reasonRAIDDisk, Severity: finding.Warning, When: "a member is faulty, although the array is " +
+					"complete again without it"},
+				{Reason: reasonRAIDBadBlocks, Severity: finding.Warning, When: "a member has blocks that can neither " +
+					"be read nor be mended"},
 			},
-			FalseAlarms: "A new raid5 is degraded until its first rebuild ends, and an array that was made with a member missing is so by design. Containers of external metadata, arrays that are still being assembled and regular checks are no faults.",
+			FalseAlarms: "A new raid5 is degraded until its first rebuild ends, and an array that was made with a " +
+				"member missing is so by design. Containers of external metadata, arrays that are still being " +
+				"assembled and regular checks are no faults.",
 		},
 		Condition: detect.StorageProblem(),
 		Every:     time.Minute,
 		Deadline:  5 * time.Second,
 		// A member that fails is in the state before the kernel's line; read errors leave no state but may lead to one.
-		Wakes: []detect.Wake{checkkit.KernelWake(), {Source: detect.WakeKernelLog, Match: "md/raid"}, {Source: detect.WakeKernelLog, Match: "md: "}},
+		Wakes: []detect.Wake{checkkit.KernelWake(), {Source: detect.WakeKernelLog, Match: "md/raid"},
+			{Source: detect.WakeKernelLog, Match: "md: "}},
 		Run: func(ctx context.Context, h *host.Host) ([]finding.Finding, error) {
 			return lookAtArrays(ctx, h, memory)
 		},
@@ -210,7 +221,8 @@ func (a mdArray) fault() (reason, text string) {
 	case a.state == "inactive" && a.members > 0:
 		return reasonRAIDInactive, fmt.Sprintf("is not started, with %d members present", a.members)
 	case a.degraded > a.spare() && a.disks > 0:
-		return reasonRAIDFailed, fmt.Sprintf("misses %d of %d disks, which is more than %s can do without", a.degraded, a.disks, a.level)
+		return reasonRAIDFailed, fmt.Sprintf("misses %d of %d disks, which is more than %s can do without", a.degraded,
+			a.disks, a.level)
 	case a.degraded > 0:
 		text = fmt.Sprintf("misses %d of %d disks", a.degraded, a.disks)
 		if a.syncAction == "recover" {
@@ -220,7 +232,8 @@ func (a mdArray) fault() (reason, text string) {
 	case len(a.faulty) > 0:
 		return reasonRAIDDisk, "is complete, but has a faulty member that was not removed"
 	case len(a.badBlocks) > 0:
-		return reasonRAIDBadBlocks, "has blocks that can neither be read nor be mended on " + checkkit.JoinFirst(a.badBlocks, 5)
+		return reasonRAIDBadBlocks, "has blocks that can neither be read nor be mended on " +
+			checkkit.JoinFirst(a.badBlocks, 5)
 	}
 	return "", ""
 }
@@ -239,11 +252,13 @@ func (a mdArray) progress() string {
 	return fmt.Sprintf(" (%.0f %%)", part/whole*100)
 }
 
-func (a mdArray) finding(ctx context.Context, h *host.Host, subject finding.Subject, reason, text string) finding.Finding {
+func (a mdArray) finding(ctx context.Context, h *host.Host, subject finding.Subject, reason,
+	text string) finding.Finding {
 	f := finding.Finding{
 		Check: mdArraysID, Subject: subject, Severity: finding.Warning, Reason: reason,
 		Message: fmt.Sprintf("%s array %s %s", a.level, a.name, text),
-		Facts:   map[string]string{"state": a.state, "level": a.level, "disks": strconv.Itoa(a.disks), "degraded": strconv.Itoa(a.degraded)},
+		Facts: map[string]string{"state": a.state, "level": a.level, "disks": strconv.Itoa(a.disks),
+			"degraded": strconv.Itoa(a.degraded)},
 	}
 	if a.syncAction != "" {
 		f.Facts["syncAction"] = a.syncAction

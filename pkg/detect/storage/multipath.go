@@ -59,21 +59,29 @@ func Multipath() detect.Check {
 		ID:      multipathID,
 		Domain:  "storage",
 		Summary: "a disk of the storage network lost paths",
-		Advice: "See `multipath -ll` or `nvme list-subsys` for which paths, and `dmesg -T` for why. All paths through one port: its cable, switch or zone " +
-			"(`/sys/class/fc_host/*/port_state`, the link of the NIC). No path left: I/O waits or fails until one is back; pods that wait cannot be killed.",
+		Advice: "See `multipath -ll` or `nvme list-subsys` for which paths, and `dmesg -T` for why. All paths " +
+			"through one port: its cable, switch or zone (`/sys/class/fc_host/*/port_state`, the link of the NIC). " +
+			"No path left: I/O waits or fails until one is back; pods that wait cannot be killed.",
 		Doc: detect.Doc{
-			Reads: []string{"/sys/block/dm-*/{dm/uuid,dm/name,slaves} and the state of the paths", "/dev/mapper/control (DM_LIST_DEVICES, DM_TABLE_STATUS with DM_NOFLUSH_FLAG) in a child process", "/sys/class/nvme-subsystem/*/nvme*/{state,transport,*/ana_state}"},
-			Why:   "with one path left the next failure stops every pod on the disk; with none they hang or their filesystems shut down",
+			Reads: []string{"/sys/block/dm-*/{dm/uuid,dm/name,slaves} and the state of the paths",
+				"/dev/mapper/control (DM_LIST_DEVICES, DM_TABLE_STATUS with DM_NOFLUSH_FLAG) in a child process",
+				"/sys/class/nvme-subsystem/*/nvme*/{state,transport,*/ana_state}"},
+			Why: "with one path left the next failure stops every pod on the disk; with none they hang or their " +
+				"filesystems shut down",
 			Faults: []detect.Fault{
-				{Reason: reasonNoPath, Severity: finding.Fatal, When: "no path serves for 10 s: warning; fatal after a minute where the filesystem of /, kubelet or the runtime is on it"},
-				{Reason: reasonPathsMissing, Severity: finding.Warning, When: "a path is not running or live, or the device mapper has it as failed, for 30 s, while another one serves"},
+				{Reason: reasonNoPath, Severity: finding.Fatal, When: "no path serves for 10 s: warning; fatal after " +
+					"a minute where the filesystem of /, kubelet or the runtime is on it"},
+				{Reason: reasonPathsMissing, Severity: finding.Warning, When: "a path is not running or live, or the " +
+					"device mapper has it as failed, for 30 s, while another one serves"},
 			},
-			FalseAlarms: "Paths that the storage keeps as inaccessible standby are no fault while another one serves. A path that was removed altogether leaves no trace.",
+			FalseAlarms: "Paths that the storage keeps as inaccessible standby are no fault while another one " +
+				"serves. A path that was removed altogether leaves no trace.",
 		},
 		Condition: detect.StorageProblem(),
 		Every:     multipathEvery,
 		Deadline:  10 * time.Second,
-		Wakes:     []detect.Wake{checkkit.KernelWake(), {Source: detect.WakeKernelLog, Match: "device-mapper: multipath"}},
+		Wakes: []detect.Wake{checkkit.KernelWake(),
+			{Source: detect.WakeKernelLog, Match: "device-mapper: multipath"}},
 		Run: func(ctx context.Context, h *host.Host) ([]finding.Finding, error) {
 			return lookAtPaths(ctx, h, memory)
 		},
@@ -159,7 +167,8 @@ func nvmePaths(files host.Files, doubts map[finding.Subject]error) ([]pathSet, e
 type nvmeController struct{ name, state, transport string }
 
 // readControllers tells the controllers (nvme1) from the disks (nvme0n1) of a subsystem.
-func readControllers(files host.Files, dir string, entries []string) (controllers []nvmeController, disks []string, err error) {
+func readControllers(files host.Files, dir string, entries []string) (controllers []nvmeController, disks []string,
+	err error) {
 	for _, entry := range entries {
 		number, ok := strings.CutPrefix(entry, "nvme")
 		switch {
@@ -186,10 +195,12 @@ func nvmePathSet(files host.Files, dir, disk, subsystem string, controllers []nv
 	instance, namespace, _ := strings.Cut(strings.TrimPrefix(disk, "nvme"), "n")
 	for _, c := range controllers {
 		if c.state != "live" {
-			s.lost = append(s.lost, fmt.Sprintf("%s (%s) %s", c.name, checkkit.Sanitize(c.transport, 16), checkkit.Sanitize(c.state, 32)))
+			s.lost = append(s.lost, fmt.Sprintf("%s (%s) %s", c.name, checkkit.Sanitize(c.transport, 16),
+				checkkit.Sanitize(c.state, 32)))
 			continue
 		}
-		path := fmt.Sprintf("%s/%s/nvme%sc%sn%s/ana_state", dir, c.name, instance, strings.TrimPrefix(c.name, "nvme"), namespace)
+		path := fmt.Sprintf("%s/%s/nvme%sc%sn%s/ana_state", dir, c.name, instance, strings.TrimPrefix(c.name, "nvme"),
+			namespace)
 		switch state, _ := checkkit.OptionalDeviceText(files, path); state {
 		case "optimized", "non-optimized", "": // storage without ANA has no such file
 			s.usable++
@@ -207,7 +218,8 @@ func (s pathSet) finding(ctx context.Context, h *host.Host, reason string, long 
 	f := finding.Finding{
 		Check: multipathID, Subject: deviceSubject(s.disk), Severity: finding.Warning, Reason: reason,
 		Message: fmt.Sprintf("disk %s (%s): %d of %d paths serve", s.disk, s.alias, s.usable, all),
-		Facts:   map[string]string{"alias": s.alias, "paths": fmt.Sprint(all), "usable": fmt.Sprint(s.usable), "standby": fmt.Sprint(s.waiting)},
+		Facts: map[string]string{"alias": s.alias, "paths": fmt.Sprint(all), "usable": fmt.Sprint(s.usable),
+			"standby": fmt.Sprint(s.waiting)},
 	}
 	if len(s.lost) > 0 {
 		f.Facts["lost"] = checkkit.JoinFirst(s.lost, 20)

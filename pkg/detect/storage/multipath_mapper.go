@@ -97,7 +97,8 @@ func parseMultipaths(text string) (map[string]map[string]bool, error) {
 		disk, status, ok := strings.Cut(strings.TrimSuffix(line, "\n"), "\t")
 		paths, err := parseMultipath(status)
 		if !ok || err != nil {
-			return nil, fmt.Errorf("line %q: want a device and the status of a multipath target", checkkit.Sanitize(line, 200))
+			return nil, fmt.Errorf("line %q: want a device and the status of a multipath target",
+				checkkit.Sanitize(line, 200))
 		}
 		disks[disk] = paths
 	}

@@ -62,28 +62,42 @@ func NVMeHealth(memory detect.StateStore) detect.Check {
 		ID:      nvmeHealthID,
 		Domain:  "storage",
 		Summary: "an NVMe disk is dead, says that it is damaged, or does not come out of a reset",
-		Advice: "See `nvme smart-log /dev/DISK`, `nvme error-log /dev/DISK` and `dmesg -T | grep nvme`. Read-only, degraded or out of spare: drain the node, save the data, replace the disk. " +
-			"Too hot: look at fans and air flow. Dead: a power cycle (not a reboot) brings some back; a cloud's disk is replaced by stopping and starting the machine.",
+		Advice: "See `nvme smart-log /dev/DISK`, `nvme error-log /dev/DISK` and `dmesg -T | grep nvme`. Read-only, " +
+			"degraded or out of spare: drain the node, save the data, replace the disk. Too hot: look at fans and " +
+			"air flow. Dead: a power cycle (not a reboot) brings some back; a cloud's disk is replaced by stopping " +
+			"and starting the machine.",
 		Doc: detect.Doc{
-			Reads: []string{"/sys/class/nvme/*/{state,transport,serial,model}", "log page 02h of /dev/nvme* (NVME_IOCTL_ADMIN_CMD) in a child process, every hour"},
-			Why:   "disks tell days before they fail; afterwards the pods' local data are gone, and so is the node when it was its disk",
+			Reads: []string{"/sys/class/nvme/*/{state,transport,serial,model}",
+				"log page 02h of /dev/nvme* (NVME_IOCTL_ADMIN_CMD) in a child process, every hour"},
+			Why: "disks tell days before they fail; afterwards the pods' local data are gone, and so is the node " +
+				"when it was its disk",
 			Faults: []detect.Fault{
-				{Reason: reasonNVMeDead, Severity: finding.Fatal, When: "the kernel gave up the controller: warning; fatal where the filesystem of /, kubelet or the runtime is on it"},
-				{Reason: reasonNVMeStuck, Severity: finding.Warning, When: "it is not live for 30 s: a reset takes seconds"},
-				{Reason: reasonNVMeRO, Severity: finding.Fatal, When: "critical warning bit 3, takes no more writes: warning; fatal as above"},
-				{Reason: reasonNVMeFailing, Severity: finding.Warning, When: "critical warning bit 2, 4 or 5: reliability degraded by errors, or its backup of memory failed"},
-				{Reason: reasonNVMeSpare, Severity: finding.Warning, When: "critical warning bit 0, or less spare blocks left than its own threshold"},
-				{Reason: reasonNVMeHot, Severity: finding.Warning, When: "critical warning bit 1: above or below its own limits of temperature"},
-				{Reason: reasonNVMeMedia, Severity: finding.Warning, When: "its count of medium and data errors grew within a day"},
-				{Reason: reasonNVMeWorn, Severity: finding.Info, When: "all of its life is used, as its maker estimates it"},
+				{Reason: reasonNVMeDead, Severity: finding.Fatal, When: "the kernel gave up the controller: warning; " +
+					"fatal where the filesystem of /, kubelet or the runtime is on it"},
+				{Reason: reasonNVMeStuck, Severity: finding.Warning,
+					When: "it is not live for 30 s: a reset takes seconds"},
+				{Reason: reasonNVMeRO, Severity: finding.Fatal, When: "critical warning bit 3, takes no more writes: " +
+					"warning; fatal as above"},
+				{Reason: reasonNVMeFailing, Severity: finding.Warning,
+					When: "critical warning bit 2, 4 or 5: reliability degraded by errors, or its backup of memory failed"},
+				{Reason: reasonNVMeSpare, Severity: finding.Warning, When: "critical warning bit 0, or less spare " +
+					"blocks left than its own threshold"},
+				{Reason: reasonNVMeHot, Severity: finding.Warning, When: "critical warning bit 1: above or below its " +
+					"own limits of temperature"},
+				{Reason: reasonNVMeMedia, Severity: finding.Warning,
+					When: "its count of medium and data errors grew within a day"},
+				{Reason: reasonNVMeWorn, Severity: finding.Info,
+					When: "all of its life is used, as its maker estimates it"},
 			},
-			FalseAlarms: "Old errors that no longer grow, resets that last seconds, and disks that know no health log (virtual ones) are no faults. What a disk says of its life is an estimate.",
+			FalseAlarms: "Old errors that no longer grow, resets that last seconds, and disks that know no health " +
+				"log (virtual ones) are no faults. What a disk says of its life is an estimate.",
 		},
 		Condition: detect.StorageProblem(),
 		Every:     time.Minute,
 		Deadline:  30 * time.Second,
-		Wakes:     []detect.Wake{{Source: detect.WakeKernelLog, Match: "nvme nvme"}, {Source: detect.WakeKernelLog, Match: "critical medium error, dev nvme"}},
-		Run:       n.look,
+		Wakes: []detect.Wake{{Source: detect.WakeKernelLog, Match: "nvme nvme"},
+			{Source: detect.WakeKernelLog, Match: "critical medium error, dev nvme"}},
+		Run: n.look,
 	}
 }
 
@@ -173,7 +187,8 @@ func (n *nvmeState) ask(ctx context.Context, h *host.Host, d nvmeDisk) (diskAnsw
 	if d.model == ebsModel {
 		return diskAnswer[nvmeSMART]{}, 0
 	}
-	answer := n.asks.ask(ctx, h, probe.ProbeRequest{Op: probe.ProbeNVMeHealth, Path: "/dev/" + d.name}, d.serial, parseNVMeSMART)
+	answer := n.asks.ask(ctx, h, probe.ProbeRequest{Op: probe.ProbeNVMeHealth, Path: "/dev/" + d.name}, d.serial,
+		parseNVMeSMART)
 	if answer.err != nil || !answer.knows {
 		return answer, 0
 	}

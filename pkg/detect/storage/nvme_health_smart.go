@@ -33,7 +33,8 @@ func parseNVMeSMART(page []byte) (log nvmeSMART, unwell bool, err error) {
 		return nvmeSMART{}, false, fmt.Errorf("%d bytes, want %d", len(page), size)
 	}
 	log = nvmeSMART{
-		warning: page[0], kelvin: binary.LittleEndian.Uint16(page[1:]), spare: page[3], spareThreshold: page[4], usedUp: page[5],
+		warning: page[0], kelvin: binary.LittleEndian.Uint16(page[1:]), spare: page[3], spareThreshold: page[4],
+		usedUp:      page[5],
 		mediaErrors: binary.LittleEndian.Uint64(page[mediaErrors:]),
 	}
 	if binary.LittleEndian.Uint64(page[mediaErrors+8:]) != 0 {
@@ -59,19 +60,25 @@ func (l nvmeSMART) judge(f *finding.Finding, grown uint64) bool {
 	case l.warning&(warnBackup|warnMemory) != 0:
 		f.Reason, f.Message = reasonNVMeFailing, "says that its memory can no longer be relied on when power fails"
 	case l.spareShort():
-		f.Reason, f.Message = reasonNVMeSpare, fmt.Sprintf("has %d %% of its spare blocks left, its threshold is %d %%", l.spare, l.spareThreshold)
+		f.Reason, f.Message = reasonNVMeSpare, fmt.Sprintf("has %d %% of its spare blocks left, its threshold is %d %%",
+			l.spare, l.spareThreshold)
 	case grown > 0:
-		f.Reason, f.Message = reasonNVMeMedia, fmt.Sprintf("had %d more errors of its medium within a day, %d in all", grown, l.mediaErrors)
+		f.Reason, f.Message = reasonNVMeMedia, fmt.Sprintf("had %d more errors of its medium within a day, %d in all",
+			grown, l.mediaErrors)
 	case l.warning&warnTemperature != 0:
-		f.Reason, f.Message = reasonNVMeHot, fmt.Sprintf("is at %d °C, which is beyond its own limits", int(l.kelvin)-273)
+		f.Reason, f.Message = reasonNVMeHot, fmt.Sprintf("is at %d °C, which is beyond its own limits",
+			int(l.kelvin)-273)
 	case l.usedUp >= 100:
-		f.Severity, f.Reason, f.Message = finding.Info, reasonNVMeWorn, fmt.Sprintf("has used %d %% of its life, as its maker estimates it", l.usedUp)
+		f.Severity, f.Reason, f.Message = finding.Info, reasonNVMeWorn,
+			fmt.Sprintf("has used %d %% of its life, as its maker estimates it", l.usedUp)
 	default:
 		return false
 	}
 	f.Facts = map[string]string{
-		"criticalWarning": fmt.Sprintf("%#02x", l.warning), "spare": fmt.Sprint(l.spare), "spareThreshold": fmt.Sprint(l.spareThreshold),
-		"percentageUsed": fmt.Sprint(l.usedUp), "mediaErrors": fmt.Sprint(l.mediaErrors), "celsius": fmt.Sprint(int(l.kelvin) - 273),
+		"criticalWarning": fmt.Sprintf("%#02x", l.warning), "spare": fmt.Sprint(l.spare),
+		"spareThreshold": fmt.Sprint(l.spareThreshold),
+		"percentageUsed": fmt.Sprint(l.usedUp), "mediaErrors": fmt.Sprint(l.mediaErrors),
+		"celsius": fmt.Sprint(int(l.kelvin) - 273),
 	}
 	return true
 }

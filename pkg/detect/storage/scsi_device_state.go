@@ -51,16 +51,25 @@ func SCSIDeviceState() detect.Check {
 		ID:      scsiDeviceStateID,
 		Domain:  "storage",
 		Summary: "the kernel gave up a SCSI or SATA disk, or its transport lost it",
-		Advice: "See `dmesg -T | grep -i -e DISK -e scsi` for why. A local disk: look at cable, power and backplane, then `echo running > /sys/block/DISK/device/state`; if it goes " +
-			"offline again, replace it. A network disk: look at its session (`iscsiadm -m session -P 1`) or port (`/sys/class/fc_host`, `/sys/class/fc_remote_ports`).",
+		Advice: "See `dmesg -T | grep -i -e DISK -e scsi` for why. A local disk: look at cable, power and backplane, " +
+			"then `echo running > /sys/block/DISK/device/state`; if it goes offline again, replace it. A network " +
+			"disk: look at its session (`iscsiadm -m session -P 1`) or port (`/sys/class/fc_host`, " +
+			"`/sys/class/fc_remote_ports`).",
 		Doc: detect.Doc{
-			Reads: []string{"/sys/class/scsi_disk/*/device/{state,block}", "the mount table when a disk is not running"},
-			Why:   "all I/O to an offline disk fails at once, and to a blocked one waits: the filesystems on it turn read-only, shut down or hang, and pods with them",
+			Reads: []string{"/sys/class/scsi_disk/*/device/{state,block}",
+				"the mount table when a disk is not running"},
+			Why: "all I/O to an offline disk fails at once, and to a blocked one waits: the filesystems on it turn " +
+				"read-only, shut down or hang, and pods with them",
 			Faults: []detect.Fault{
-				{Reason: reasonDiskOffline, Severity: finding.Fatal, When: "state offline or transport-offline: warning; fatal where the filesystem of /, kubelet or the runtime is on just this disk (no array or multipath in between)"},
-				{Reason: reasonDiskBlocked, Severity: finding.Warning, When: "state blocked, created-blocked, quiesce, created or cancel for 30 s: transports need seconds to find a port again"},
+				{Reason: reasonDiskOffline, Severity: finding.Fatal, When: "state offline or transport-offline: " +
+					"warning; fatal where the filesystem of /, kubelet or the runtime is on just this disk (no array " +
+					"or multipath in between)"},
+				{Reason: reasonDiskBlocked, Severity: finding.Warning,
+					When: "state blocked, created-blocked, quiesce, created or cancel for 30 s: transports need " +
+						"seconds to find a port again"},
 			},
-			FalseAlarms: "A disk that a person set offline on purpose looks the same as one that failed. States that transports pass through count after 30 s.",
+			FalseAlarms: "A disk that a person set offline on purpose looks the same as one that failed. States that " +
+				"transports pass through count after 30 s.",
 		},
 		Condition: detect.StorageProblem(),
 		Every:     scsiDeviceStateEvery,

@@ -41,8 +41,9 @@ import (
 
 // ThinPoolsSettings are the thresholds of thin-pools. What was raised is kept until five percent below.
 type ThinPoolsSettings struct {
-	DataPercent     float64 `yaml:"dataPercent"`
-	MetadataPercent float64 `yaml:"metadataPercent"` // lower: running out of it does more harm, and cannot be mended online
+	DataPercent float64 `yaml:"dataPercent"`
+	// lower: running out of it does more harm, and cannot be mended online
+	MetadataPercent float64 `yaml:"metadataPercent"`
 }
 
 // DefaultThinPoolsSettings returns the settings that are used unless the configuration says otherwise.
@@ -70,17 +71,26 @@ func ThinPools(s ThinPoolsSettings) detect.Check {
 		ID:      thinPoolsID,
 		Domain:  "storage",
 		Summary: "a thin pool is full, nearly full, or damaged",
-		Advice: "See `lvs -a -o+metadata_percent` or `dmsetup status --noflush --target thin-pool`. Full: extend it (`lvextend -L+10G VG/POOL`, `--poolmetadatasize +1G` for the metadata) or " +
-			"`fstrim` the filesystems on it. Read-only or needs check: stop what uses it and `lvconvert --repair VG/POOL`; extending does not help there.",
+		Advice: "See `lvs -a -o+metadata_percent` or `dmsetup status --noflush --target thin-pool`. Full: extend it " +
+			"(`lvextend -L+10G VG/POOL`, `--poolmetadatasize +1G` for the metadata) or `fstrim` the filesystems on " +
+			"it. Read-only or needs check: stop what uses it and `lvconvert --repair VG/POOL`; extending does not help there.",
 		Doc: detect.Doc{
-			Reads: []string{"/sys/block/dm-*/{dm/uuid,dm/name,slaves}", "/dev/mapper/control (DM_LIST_DEVICES, DM_TABLE_STATUS with DM_NOFLUSH_FLAG) in a child process"},
-			Why:   "all volumes of a pool fail together when it runs out, although each of them looks half empty; the runtime's own layers may be among them",
+			Reads: []string{"/sys/block/dm-*/{dm/uuid,dm/name,slaves}",
+				"/dev/mapper/control (DM_LIST_DEVICES, DM_TABLE_STATUS with DM_NOFLUSH_FLAG) in a child process"},
+			Why: "all volumes of a pool fail together when it runs out, although each of them looks half empty; " +
+				"the runtime's own layers may be among them",
 			Faults: []detect.Fault{
-				{Reason: reasonPoolFull, Severity: finding.Fatal, When: "mode out_of_data_space, or no free block of data or metadata: writes wait for a minute, then fail; warning, fatal where the filesystem of /, kubelet or the runtime is on it"},
-				{Reason: reasonPoolReadOnly, Severity: finding.Fatal, When: "mode ro, after an error of its metadata; fatal as above"},
-				{Reason: reasonPoolFailed, Severity: finding.Fatal, When: "status Fail or Error: no I/O at all; fatal as above"},
-				{Reason: reasonPoolDamaged, Severity: finding.Warning, When: "its metadata needs a check: it will turn read-only at the next activation"},
-				{Reason: reasonPoolLow, Severity: finding.Warning, When: "85 % of the data or 75 % of the metadata is used, or less is free than the pool's own low water mark"},
+				{Reason: reasonPoolFull, Severity: finding.Fatal, When: "mode out_of_data_space, or no free block of " +
+					"data or metadata: writes wait for a minute, then fail; warning, fatal where the filesystem of " +
+					"/, kubelet or the runtime is on it"},
+				{Reason: reasonPoolReadOnly, Severity: finding.Fatal,
+					When: "mode ro, after an error of its metadata; fatal as above"},
+				{Reason: reasonPoolFailed, Severity: finding.Fatal,
+					When: "status Fail or Error: no I/O at all; fatal as above"},
+				{Reason: reasonPoolDamaged, Severity: finding.Warning, When: "its metadata needs a check: it will " +
+					"turn read-only at the next activation"},
+				{Reason: reasonPoolLow, Severity: finding.Warning, When: "85 % of the data or 75 % of the metadata " +
+					"is used, or less is free than the pool's own low water mark"},
 			},
 			FalseAlarms: "A pool that is kept nearly full on purpose: raise the threshold, and the pool's low water mark.",
 		},

@@ -82,17 +82,20 @@ func (p thinPool) judge(s ThinPoolsSettings) (finding.Finding, bool) {
 	f := finding.Finding{
 		Check: thinPoolsID, Subject: finding.Subject{Kind: "thin-pool", Name: p.device}, Severity: finding.Warning,
 		Facts: map[string]string{
-			"dataPercent": fmt.Sprintf("%.1f", p.data.percent()), "metadataPercent": fmt.Sprintf("%.1f", p.metadata.percent()), "mode": p.mode,
+			"dataPercent": fmt.Sprintf("%.1f", p.data.percent()), "metadataPercent": fmt.Sprintf("%.1f",
+				p.metadata.percent()), "mode": p.mode,
 		},
 	}
 	whenFull := "writes wait for up to a minute, then fail"
 	if p.failsWhenFull {
 		whenFull = "writes fail"
 	}
-	used := fmt.Sprintf("%.1f %% of its data and %.1f %% of its metadata are used", p.data.percent(), p.metadata.percent())
+	used := fmt.Sprintf("%.1f %% of its data and %.1f %% of its metadata are used", p.data.percent(),
+		p.metadata.percent())
 	switch {
 	case p.failed:
-		f.Reason, f.Message, f.Facts = reasonPoolFailed, "failed: it takes no I/O and tells nothing of itself", map[string]string{}
+		f.Reason, f.Message, f.Facts = reasonPoolFailed, "failed: it takes no I/O and tells nothing of itself",
+			map[string]string{}
 	case p.mode == "out_of_data_space", p.data.free() == 0, p.metadata.free() == 0:
 		f.Reason, f.Message = reasonPoolFull, "is full, "+whenFull+"; "+used
 	case p.mode == "ro":
@@ -141,7 +144,8 @@ func (p thinPool) explain(ctx context.Context, h *host.Host, f finding.Finding) 
 		return f // what is known is enough
 	}
 	paths := vitalWithoutSpare(h, mounts, disk)
-	if fatal := []string{reasonPoolFull, reasonPoolReadOnly, reasonPoolFailed}; len(paths) > 0 && slices.Contains(fatal, f.Reason) {
+	if fatal := []string{reasonPoolFull, reasonPoolReadOnly, reasonPoolFailed}; len(paths) > 0 &&
+		slices.Contains(fatal, f.Reason) {
 		f.Severity = finding.Fatal
 	}
 	checkkit.AddNeededFor(&f, paths)

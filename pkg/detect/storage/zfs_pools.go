@@ -49,16 +49,22 @@ func ZFSPools() detect.Check {
 		ID:      zfsPoolsID,
 		Domain:  "storage",
 		Summary: "a ZFS pool lost disks: it lives on what is left, or takes no more reads and writes",
-		Advice: "`zpool status -x` names the disks. A degraded pool: replace the disk (`zpool replace POOL OLD NEW`) before the next one fails. A " +
-			"suspended one: bring the disks back, then `zpool clear POOL`; what waits goes on by itself.",
+		Advice: "`zpool status -x` names the disks. A degraded pool: replace the disk (`zpool replace POOL OLD NEW`) " +
+			"before the next one fails. A suspended one: bring the disks back, then `zpool clear POOL`; what waits " +
+			"goes on by itself.",
 		Doc: detect.Doc{
 			Reads: []string{zfsStats + "/POOL/state"},
-			Why:   "All of a suspended pool hangs: images, volumes, the root filesystem where it is there. A degraded one has nothing left to lose.",
+			Why: "All of a suspended pool hangs: images, volumes, the root filesystem where it is there. A " +
+				"degraded one has nothing left to lose.",
 			Faults: []detect.Fault{
-				{Reason: reasonZFSPoolFailed, Severity: finding.Fatal, When: "the state is SUSPENDED, FAULTED, UNAVAIL or REMOVED; fatal where the node's own data lie on the pool, else a warning"},
-				{Reason: reasonZFSPoolDegraded, Severity: finding.Warning, When: "the state is DEGRADED, or another than ONLINE"},
+				{Reason: reasonZFSPoolFailed, Severity: finding.Fatal,
+					When: "the state is SUSPENDED, FAULTED, UNAVAIL or REMOVED; fatal where the node's own data lie " +
+						"on the pool, else a warning"},
+				{Reason: reasonZFSPoolDegraded, Severity: finding.Warning,
+					When: "the state is DEGRADED, or another than ONLINE"},
 			},
-			FalseAlarms: "A disk that somebody took offline on purpose. A pool that is just being imported or exported (TRANSITIONING) is left out.",
+			FalseAlarms: "A disk that somebody took offline on purpose. A pool that is just being imported or " +
+				"exported (TRANSITIONING) is left out.",
 		},
 		Condition: detect.StorageProblem(),
 		Every:     time.Minute,
@@ -144,7 +150,8 @@ func onPool(h *host.Host, pool string) []string {
 	}
 	var own []string
 	for _, p := range filesystem.NodePaths(h.Paths) {
-		if m, ok := filesystem.MountHolding(mounts, p.Path); ok && m.FSType == "zfs" && (m.Source == pool || strings.HasPrefix(m.Source, pool+"/")) {
+		if m, ok := filesystem.MountHolding(mounts, p.Path); ok && m.FSType == "zfs" &&
+			(m.Source == pool || strings.HasPrefix(m.Source, pool+"/")) {
 			own = append(own, p.Name)
 		}
 	}

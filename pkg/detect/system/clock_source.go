@@ -39,16 +39,20 @@ func ClockSource() detect.Check {
 	return detect.Check{
 		ID: clockSourceID, Domain: "kernel",
 		Summary: "the kernel reads the time from a slow clock because it gave up the good one",
-		Advice: "dmesg | grep -i -e clocksource -e tsc tells why. Most often it is firmware that stops the counter in deep sleep states, or a virtual machine that was " +
-			"moved to another processor: update the firmware, or reboot; where the counter is known to be good, boot with tsc=reliable.",
+		Advice: "dmesg | grep -i -e clocksource -e tsc tells why. Most often it is firmware that stops the counter " +
+			"in deep sleep states, or a virtual machine that was moved to another processor: update the firmware, or " +
+			"reboot; where the counter is known to be good, boot with tsc=reliable.",
 		Doc: detect.Doc{
-			Reads: []string{clockSourceDir + "{current,available}_clocksource", "/proc/cmdline, where the clock is a slow one"},
-			Why: "Asking for the time becomes fifty times slower on all processors together: busy pods lose a tenth and more of their speed, for no reason that " +
-				"they can see.",
+			Reads: []string{clockSourceDir + "{current,available}_clocksource",
+				"/proc/cmdline, where the clock is a slow one"},
+			Why: "Asking for the time becomes fifty times slower on all processors together: busy pods lose a tenth " +
+				"and more of their speed, for no reason that they can see.",
 			Faults: []detect.Fault{
-				{Reason: "ClocksourceSlow", Severity: finding.Warning, When: "the current clock is hpet, acpi_pm, pit, jiffies or refined-jiffies, and nobody asked for it on the kernel's command line"},
+				{Reason: "ClocksourceSlow", Severity: finding.Warning, When: "the current clock is hpet, acpi_pm, " +
+					"pit, jiffies or refined-jiffies, and nobody asked for it on the kernel's command line"},
 			},
-			FalseAlarms: "A slow clock that the command line asks for. Nothing is said of the first minutes after boot, in which clocks are still compared.",
+			FalseAlarms: "A slow clock that the command line asks for. Nothing is said of the first minutes after " +
+				"boot, in which clocks are still compared.",
 		},
 		Every: 10 * time.Minute,
 		Wakes: []detect.Wake{checkkit.KernelWake()},
@@ -67,7 +71,8 @@ func lookAtClockSource(h *host.Host) ([]finding.Finding, error) {
 	if current == "" {
 		return nil, fmt.Errorf("read %scurrent_clocksource: empty", clockSourceDir)
 	}
-	if !slices.Contains([]string{"hpet", "acpi_pm", "pit", "jiffies", "refined-jiffies"}, current) || h.Clock().SinceBoot < settling {
+	if !slices.Contains([]string{"hpet", "acpi_pm", "pit", "jiffies", "refined-jiffies"}, current) ||
+		h.Clock().SinceBoot < settling {
 		return nil, nil
 	}
 	cmdline, err := h.Files.Text("/proc/cmdline")
@@ -83,8 +88,10 @@ func lookAtClockSource(h *host.Host) ([]finding.Finding, error) {
 		return nil, err
 	}
 	return []finding.Finding{{
-		Check: clockSourceID, Subject: finding.Subject{Kind: "clocksource", Name: current}, Severity: finding.Warning, Reason: "ClocksourceSlow",
-		Message: fmt.Sprintf("the kernel reads the time from %s, a slow clock; it has left %s", current, checkkit.Sanitize(available, 120)),
-		Facts:   map[string]string{"current": current, "available": checkkit.Sanitize(available, 120)},
+		Check: clockSourceID, Subject: finding.Subject{Kind: "clocksource", Name: current}, Severity: finding.Warning,
+		Reason: "ClocksourceSlow",
+		Message: fmt.Sprintf("the kernel reads the time from %s, a slow clock; it has left %s", current,
+			checkkit.Sanitize(available, 120)),
+		Facts: map[string]string{"current": current, "available": checkkit.Sanitize(available, 120)},
 	}}, nil
 }

@@ -42,15 +42,19 @@ func FileHandles(s UsageSettings) detect.Check {
 	return detect.Check{
 		ID: fileHandlesID, Domain: "kernel",
 		Summary: "the node, kubelet or the runtime has nearly as many files open as it may",
-		Advice: "Find who has most: for p in /proc/[0-9]*; do echo $(ls $p/fd | wc -l) $p $(cat $p/comm); done | sort -n | tail. Restart what leaks, or " +
-			"raise the limit that the message names: sysctl fs.file-max, LimitNOFILE= in the unit.",
+		Advice: "Find who has most: for p in /proc/[0-9]*; do echo $(ls $p/fd | wc -l) $p $(cat $p/comm); done | " +
+			"sort -n | tail. Restart what leaks, or raise the limit that the message names: sysctl fs.file-max, " +
+			"LimitNOFILE= in the unit.",
 		Doc: detect.Doc{
-			Reads: []string{"/proc/sys/fs/file-nr", "/proc/PID/limits and the size of /proc/PID/fd, of kubelet and the runtime"},
-			Why: "Without a free file handle no program can open a file, a pipe or a connection: \"too many open files in system\". A kubelet or runtime " +
-				"without a free descriptor accepts no request and starts no container.",
+			Reads: []string{"/proc/sys/fs/file-nr",
+				"/proc/PID/limits and the size of /proc/PID/fd, of kubelet and the runtime"},
+			Why: "Without a free file handle no program can open a file, a pipe or a connection: \"too many open " +
+				"files in system\". A kubelet or runtime without a free descriptor accepts no request and starts no container.",
 			Faults: []detect.Fault{
-				{Reason: "FileHandlesNearLimit", Severity: finding.Fatal, When: "open files are 80 % of fs.file-max (warning), or 95 % (fatal: pods cannot open files)"},
-				{Reason: "DescriptorsNearLimit", Severity: finding.Warning, When: "kubelet or the runtime has 80 % of the descriptors that its own limit allows"},
+				{Reason: "FileHandlesNearLimit", Severity: finding.Fatal, When: "open files are 80 % of fs.file-max " +
+					"(warning), or 95 % (fatal: pods cannot open files)"},
+				{Reason: "DescriptorsNearLimit", Severity: finding.Warning,
+					When: "kubelet or the runtime has 80 % of the descriptors that its own limit allows"},
 			},
 			FalseAlarms: "None known. Where fs.file-max is 2^63-1, as systemd sets it, there is no limit.",
 		},
@@ -103,9 +107,10 @@ func nodeFileHandles(h *host.Host, s UsageSettings, memory usageState) ([]findin
 		return nil, nil
 	}
 	return []finding.Finding{{
-		Check: fileHandlesID, Subject: subject, Severity: severity, Reason: "FileHandlesNearLimit", BelowRaise: marginal,
-		Message: "the node has " + u.String() + " open files, by fs.file-max",
-		Facts:   map[string]string{"open": strconv.FormatUint(u.used, 10), "limit": strconv.FormatUint(u.limit, 10)},
+		Check: fileHandlesID, Subject: subject, Severity: severity, Reason: "FileHandlesNearLimit",
+		BelowRaise: marginal,
+		Message:    "the node has " + u.String() + " open files, by fs.file-max",
+		Facts:      map[string]string{"open": strconv.FormatUint(u.used, 10), "limit": strconv.FormatUint(u.limit, 10)},
 	}}, nil
 }
 
@@ -123,16 +128,19 @@ func parseFileNr(text string) (usage, error) {
 	return usage{used, limit}, err
 }
 
-func descriptorFinding(s UsageSettings, memory usageState, subject finding.Subject, d discover.Daemon, u usage) []finding.Finding {
+func descriptorFinding(s UsageSettings, memory usageState, subject finding.Subject, d discover.Daemon,
+	u usage) []finding.Finding {
 	severity, marginal, ok := memory.judge(s, subject, u, false)
 	if !ok {
 		return nil
 	}
 	return []finding.Finding{{
-		Check: fileHandlesID, Subject: subject, Severity: severity, Reason: "DescriptorsNearLimit", BelowRaise: marginal,
-		Message: fmt.Sprintf("%s (PID %d) has %s descriptors open, by its own limit", subject.Name, d.PID, u),
+		Check: fileHandlesID, Subject: subject, Severity: severity, Reason: "DescriptorsNearLimit",
+		BelowRaise: marginal,
+		Message:    fmt.Sprintf("%s (PID %d) has %s descriptors open, by its own limit", subject.Name, d.PID, u),
 		Facts: map[string]string{
-			"pid": strconv.Itoa(d.PID), "role": d.Role, "open": strconv.FormatUint(u.used, 10), "limit": strconv.FormatUint(u.limit, 10),
+			"pid": strconv.Itoa(d.PID), "role": d.Role, "open": strconv.FormatUint(u.used, 10),
+			"limit": strconv.FormatUint(u.limit, 10),
 		},
 	}}
 }

@@ -33,15 +33,20 @@ func Inotify() detect.Check {
 	return detect.Check{
 		ID: inotifyID, Domain: "kernel",
 		Summary: "root has used up its inotify instances or watches",
-		Advice: "Raise fs.inotify.max_user_instances (8192 is usual on large nodes) or fs.inotify.max_user_watches (524288) with sysctl and a file in " +
-			"/etc/sysctl.d. Who holds most: find /proc/*/fd -lname anon_inode:inotify 2>/dev/null | cut -d/ -f3 | sort | uniq -c | sort -n | tail.",
+		Advice: "Raise fs.inotify.max_user_instances (8192 is usual on large nodes) or fs.inotify.max_user_watches " +
+			"(524288) with sysctl and a file in /etc/sysctl.d. Who holds most: find /proc/*/fd -lname " +
+			"anon_inode:inotify 2>/dev/null | cut -d/ -f3 | sort | uniq -c | sort -n | tail.",
 		Doc: detect.Doc{
-			Reads: []string{"inotify_init1(2) and inotify_add_watch(2), given back at once", "/proc/sys/fs/inotify/{max_user_instances,max_user_watches}"},
-			Why: "Kubelet, the runtime, kubectl logs -f and many programs in pods watch files. Without an instance they fail with \"too many open files\", without a " +
-				"watch with \"no space left on device\"; a kubelet that restarts then does not come up.",
+			Reads: []string{"inotify_init1(2) and inotify_add_watch(2), given back at once",
+				"/proc/sys/fs/inotify/{max_user_instances,max_user_watches}"},
+			Why: "Kubelet, the runtime, kubectl logs -f and many programs in pods watch files. Without an instance " +
+				"they fail with \"too many open files\", without a watch with \"no space left on device\"; a kubelet " +
+				"that restarts then does not come up.",
 			Faults: []detect.Fault{
-				{Reason: "InotifyInstancesExhausted", Severity: finding.Warning, When: "the kernel refuses root another instance; what runs goes on, what starts may fail"},
-				{Reason: "InotifyWatchesExhausted", Severity: finding.Warning, When: "the kernel refuses root another watch"},
+				{Reason: "InotifyInstancesExhausted", Severity: finding.Warning,
+					When: "the kernel refuses root another instance; what runs goes on, what starts may fail"},
+				{Reason: "InotifyWatchesExhausted", Severity: finding.Warning,
+					When: "the kernel refuses root another watch"},
 			},
 			FalseAlarms: "None. Not seen: other users at their own limit, and how near a limit is.",
 		},

@@ -44,12 +44,15 @@ func KernelModules(s KernelModulesSettings) detect.Check {
 	return detect.Check{
 		ID: kernelModulesID, Domain: "kernel",
 		Summary: "a kernel module that the configuration names is not there",
-		Advice: "modprobe NAME loads it, and its error tells why it does not; a file in /etc/modules-load.d loads it at each boot. After an update of the kernel without " +
-			"its modules, reboot.",
+		Advice: "modprobe NAME loads it, and its error tells why it does not; a file in /etc/modules-load.d loads it " +
+			"at each boot. After an update of the kernel without its modules, reboot.",
 		Doc: detect.Doc{
-			Reads:       []string{"/proc/modules", "/sys/module/NAME and /lib/modules/RELEASE/modules.builtin, for those that are not loaded"},
-			Why:         "Without its module a network, a filesystem or a device of pods does not work, often with an error that does not name it.",
-			Faults:      []detect.Fault{{Reason: "KernelModuleMissing", Severity: finding.Warning, When: "a module of the setting modules is neither loaded nor built in; the list is empty unless you fill it"}},
+			Reads: []string{"/proc/modules", "/sys/module/NAME and /lib/modules/RELEASE/modules.builtin, for " +
+				"those that are not loaded"},
+			Why: "Without its module a network, a filesystem or a device of pods does not work, often with " +
+				"an error that does not name it.",
+			Faults: []detect.Fault{{Reason: "KernelModuleMissing", Severity: finding.Warning,
+				When: "a module of the setting modules is neither loaded nor built in; the list is empty unless you fill it"}},
 			FalseAlarms: "Modules that the kernel loads at their first use may be absent until then.",
 		},
 		Every: 10 * time.Minute,
@@ -79,7 +82,8 @@ func missingModules(h *host.Host, wanted []string) ([]finding.Finding, error) {
 		}
 		if !there {
 			findings = append(findings, finding.Finding{
-				Check: kernelModulesID, Subject: finding.Subject{Kind: "kernel-module", Name: module}, Severity: finding.Warning, Reason: "KernelModuleMissing",
+				Check: kernelModulesID, Subject: finding.Subject{Kind: "kernel-module", Name: module},
+				Severity: finding.Warning, Reason: "KernelModuleMissing",
 				Message: fmt.Sprintf("kernel module %s is neither loaded nor built in", module),
 			})
 		}

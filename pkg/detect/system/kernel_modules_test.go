@@ -12,19 +12,25 @@ import (
 
 // Nothing is wanted by default, so that these cases are not fixtures.
 func TestKernelModules(t *testing.T) {
-	const loaded = "overlay 151552 12 - Live 0x0000000000000000\nbr_netfilter 32768 0 - Live 0x0\nip_vs 1 0 - Unloading 0x0\n"
+	const loaded = "overlay 151552 12 - Live 0x0000000000000000\nbr_netfilter 32768 0 - Live 0x0\nip_vs 1 0 - " +
+		"Unloading 0x0\n"
 	for name, test := range map[string]struct {
 		files   map[string]string
 		wanted  string
 		missing []string
 		err     string
 	}{
-		"loaded":           {map[string]string{"proc/modules": loaded}, "overlay br-netfilter", nil, ""},
-		"built in":         {map[string]string{"proc/modules": loaded, "sys/module/nf_conntrack/parameters/hashsize": "1"}, "nf_conntrack", nil, ""},
-		"built in, silent": {map[string]string{"proc/sys/kernel/osrelease": "6.1", "lib/modules/6.1/modules.builtin": "kernel/x/ext4.ko\nkernel/net/nf-tables.ko\n"}, "nf_tables ext4", nil, ""},
-		"missing": {map[string]string{"proc/modules": loaded, "proc/sys/kernel/osrelease": "6.1", "lib/modules/6.1/modules.builtin": "kernel/x/ext4.ko\n"},
+		"loaded": {map[string]string{"proc/modules": loaded}, "overlay br-netfilter", nil, ""},
+		"built in": {map[string]string{"proc/modules": loaded,
+			"sys/module/nf_conntrack/parameters/hashsize": "1"}, "nf_conntrack", nil, ""},
+		"built in, silent": {map[string]string{"proc/sys/kernel/osrelease": "6.1",
+			"lib/modules/6.1/modules.builtin": "kernel/x/ext4.ko\nkernel/net/nf-tables.ko\n"}, "nf_tables ext4", nil,
+			""},
+		"missing": {map[string]string{"proc/modules": loaded, "proc/sys/kernel/osrelease": "6.1",
+			"lib/modules/6.1/modules.builtin": "kernel/x/ext4.ko\n"},
 			"dm_thin_pool overlay ext4 xt4", []string{"dm_thin_pool", "xt4"}, ""},
-		"being unloaded": {map[string]string{"proc/modules": loaded, "proc/sys/kernel/osrelease": "6.1"}, "ip_vs", []string{"ip_vs"}, ""},
+		"being unloaded": {map[string]string{"proc/modules": loaded, "proc/sys/kernel/osrelease": "6.1"}, "ip_vs",
+			[]string{"ip_vs"}, ""},
 		"malformed":      {map[string]string{"proc/modules": "overlay\n"}, "overlay", nil, "/proc/modules"},
 		"no release":     {map[string]string{"proc/modules": loaded}, "zfs", nil, "osrelease"},
 		"nothing wanted": {nil, "", nil, "not applicable"},
@@ -34,7 +40,8 @@ func TestKernelModules(t *testing.T) {
 			for file, content := range test.files {
 				m.Write(file, content)
 			}
-			findings, err := KernelModules(KernelModulesSettings{Modules: strings.Fields(test.wanted)}).Run(t.Context(), m.Host)
+			findings, err := KernelModules(KernelModulesSettings{Modules: strings.Fields(test.wanted)}).Run(t.Context(),
+				m.Host)
 			var missing []string
 			for _, f := range findings {
 				missing = append(missing, f.Subject.Name)

@@ -38,15 +38,18 @@ func KernelTaint() detect.Check {
 	return detect.Check{
 		ID: kernelTaintID, Domain: "kernel",
 		Summary: "the kernel had an error in this boot after which it says that it cannot be trusted fully",
-		Advice: "Look for what it was: journalctl -k -b | grep -E 'Oops|BUG|Hardware Error|soft lockup'. Nothing but a reboot clears it: drain the node " +
-			"and reboot it when it suits; after a machine check have the hardware tested first.",
+		Advice: "Look for what it was: journalctl -k -b | grep -E 'Oops|BUG|Hardware Error|soft lockup'. Nothing but " +
+			"a reboot clears it: drain the node and reboot it when it suits; after a machine check have the hardware " +
+			"tested first.",
 		Doc: detect.Doc{
 			Reads: []string{"/proc/sys/kernel/tainted"},
-			Why: "After an oops locks may be held for ever and memory may be wrong; after a bad page or a machine check data may be. Pods fail in odd " +
-				"ways that no restart mends. The kernel's own watch for hung tasks stops at an oops.",
+			Why: "After an oops locks may be held for ever and memory may be wrong; after a bad page or a machine " +
+				"check data may be. Pods fail in odd ways that no restart mends. The kernel's own watch for hung " +
+				"tasks stops at an oops.",
 			Faults: taintFaults(),
-			FalseAlarms: "Bits of a normal distribution (P, O, E, C, K, A, I, S, U, X, T, J) and W, a warning, are no findings. D may come from a driver " +
-				"that failed at boot on a node that serves well: it is a warning, never fatal. M is also set by i915 on early silicon.",
+			FalseAlarms: "Bits of a normal distribution (P, O, E, C, K, A, I, S, U, X, T, J) and W, a warning, are " +
+				"no findings. D may come from a driver that failed at boot on a node that serves well: it is a " +
+				"warning, never fatal. M is also set by i915 on early silicon.",
 		},
 		Every: time.Minute,
 		Run: func(_ context.Context, h *host.Host) ([]finding.Finding, error) {
@@ -67,9 +70,11 @@ type taintBit struct {
 func taintBits() []taintBit {
 	return []taintBit{
 		{7, "D", "KernelDied", finding.Warning, "the kernel had an oops or hit a BUG"},
-		{4, "M", "MachineCheckOccurred", finding.Warning, "a processor reported a hardware error that was not corrected"},
+		{4, "M", "MachineCheckOccurred", finding.Warning,
+			"a processor reported a hardware error that was not corrected"},
 		{5, "B", "BadPageFound", finding.Warning, "the kernel found a page of its memory in a state that cannot be"},
-		{14, "L", "SoftLockupOccurred", finding.Info, "a processor ran kernel code for more than 20 s without giving way"},
+		{14, "L", "SoftLockupOccurred", finding.Info,
+			"a processor ran kernel code for more than 20 s without giving way"},
 		{1, "F", "ModuleForced", finding.Info, "a kernel module was loaded by force"},
 		{3, "R", "ModuleForced", finding.Info, "a kernel module was unloaded by force"},
 	}
@@ -79,7 +84,8 @@ func taintFaults() []detect.Fault {
 	var faults []detect.Fault
 	for _, b := range taintBits() {
 		if len(faults) == 0 || faults[len(faults)-1].Reason != b.reason {
-			faults = append(faults, detect.Fault{Reason: b.reason, Severity: b.severity, When: fmt.Sprintf("taint bit %d (%s) is set: %s since the last boot", b.number, b.letter, b.text)})
+			faults = append(faults, detect.Fault{Reason: b.reason, Severity: b.severity,
+				When: fmt.Sprintf("taint bit %d (%s) is set: %s since the last boot", b.number, b.letter, b.text)})
 		}
 	}
 	return faults

@@ -40,13 +40,17 @@ func LastPanic() detect.Check {
 	return detect.Check{
 		ID: lastPanicID, Domain: "kernel",
 		Summary: "the kernel panicked before this boot",
-		Advice: "Read the dump that the message names (crash vmlinux vmcore, or the text itself): its last lines tell why. Keep it elsewhere, then remove it: the firmware has " +
-			"room for few. After hardware errors have the machine tested; otherwise look for a newer kernel.",
+		Advice: "Read the dump that the message names (crash vmlinux vmcore, or the text itself): its last lines " +
+			"tell why. Keep it elsewhere, then remove it: the firmware has room for few. After hardware errors have " +
+			"the machine tested; otherwise look for a newer kernel.",
 		Doc: detect.Doc{
-			Reads: []string{"/sys/fs/pstore/dmesg-*", "/var/lib/systemd/pstore", "/var/crash, where it is on a disk of the node"},
-			Why:   "All pods of the node were killed without notice, and a kernel that panicked once for a reason that is still there will do it again.",
+			Reads: []string{"/sys/fs/pstore/dmesg-*", "/var/lib/systemd/pstore",
+				"/var/crash, where it is on a disk of the node"},
+			Why: "All pods of the node were killed without notice, and a kernel that panicked once for a reason " +
+				"that is still there will do it again.",
 			Faults: []detect.Fault{
-				{Reason: "KernelPanicBefore", Severity: finding.Warning, When: "a dump of a panic was written in the day before this boot; a warning for 24 hours after boot, information until 72"},
+				{Reason: "KernelPanicBefore", Severity: finding.Warning, When: "a dump of a panic was written in the " +
+					"day before this boot; a warning for 24 hours after boot, information until 72"},
 			},
 			FalseAlarms: "Dumps of an oops, crash reports of programs, and dumps of earlier boots are not told.",
 		},

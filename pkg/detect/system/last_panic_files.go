@@ -110,7 +110,8 @@ func onLocalDisk(h *host.Host, name string) (bool, error) {
 	for _, m := range mounts {
 		if len(m.Point) >= best && (mount.Below(name, m.Point) || mount.Below(m.Point, name)) {
 			best = len(m.Point)
-			local = filesystem.OnBlockDevice(m) && m.FSType != "fuseblk" || slices.Contains([]string{"overlay", "tmpfs", "zfs", "ramfs", "bcachefs"}, m.FSType)
+			local = filesystem.OnBlockDevice(m) && m.FSType != "fuseblk" ||
+				slices.Contains([]string{"overlay", "tmpfs", "zfs", "ramfs", "bcachefs"}, m.FSType)
 		}
 	}
 	return local, nil

@@ -31,7 +31,8 @@ func panicMachine(t *testing.T) (m *checktest.LoadMachine, dump func(name, text 
 
 var panicBoot = time.Date(2026, 11, 21, 1, 0, 0, 0, time.UTC)
 
-const panicText = "Panic#1 Part1\n<4>[  120.1] Call Trace:\n<0>[  123.456789] Kernel panic - not syncing: Fatal exception in interrupt\n<0>[  124.0] ---[ end Kernel panic - not syncing: x ]---\n"
+const panicText = "Panic#1 Part1\n<4>[  120.1] Call Trace:\n<0>[  123.456789] Kernel panic - not syncing: Fatal " +
+	"exception in interrupt\n<0>[  124.0] ---[ end Kernel panic - not syncing: x ]---\n"
 
 func TestLastPanic(t *testing.T) {
 	justBefore := panicBoot.Add(-2 * time.Minute)
@@ -41,14 +42,24 @@ func TestLastPanic(t *testing.T) {
 		up         time.Duration
 		want       string // severity and message; empty for nothing
 	}{
-		"pstore":              {"sys/fs/pstore/dmesg-efi-1", panicText, justBefore, time.Hour, "warning the kernel panicked before this boot: Fatal exception in interrupt; its dump is /sys/fs/pstore/dmesg-efi-1"},
-		"second day":          {"sys/fs/pstore/dmesg-efi-1", panicText, justBefore, 30 * time.Hour, "info the kernel panicked before this boot: Fatal exception in interrupt; its dump is /sys/fs/pstore/dmesg-efi-1"},
-		"fourth day":          {"sys/fs/pstore/dmesg-efi-1", panicText, justBefore, 73 * time.Hour, ""},
-		"no line of it":       {"sys/fs/pstore/dmesg-ramoops-0", "Panic#1 Part2\n<4>[  1.0] x\n", justBefore, time.Hour, "warning the kernel panicked before this boot; its dump is /sys/fs/pstore/dmesg-ramoops-0"},
-		"moved by systemd":    {"var/lib/systemd/pstore/1795222680/001/dmesg.txt", panicText, justBefore, time.Hour, "warning the kernel panicked before this boot: Fatal exception in interrupt; its dump is /var/lib/systemd/pstore/1795222680/001/dmesg.txt"},
-		"kdump":               {"var/crash/127.0.0.1-2026-11-21/vmcore", "KDUMP", justBefore, time.Hour, "warning the kernel panicked before this boot; its dump is /var/crash/127.0.0.1-2026-11-21/vmcore"},
-		"an oops":             {"sys/fs/pstore/dmesg-efi-1", "Oops#1 Part1\n<4>[  1.0] Oops: 0000 [#1]\n", justBefore, time.Hour, ""},
-		"a program's name":    {"sys/fs/pstore/dmesg-efi-1", "Oops#1 Part1\n<4>[  1.0] CPU: 1 PID: 7 Comm: Kernel panic - not syncing: x\n", justBefore, time.Hour, ""},
+		"pstore": {"sys/fs/pstore/dmesg-efi-1", panicText, justBefore, time.Hour,
+			"warning the kernel panicked before this boot: Fatal exception in interrupt; its dump is " +
+				"/sys/fs/pstore/dmesg-efi-1"},
+		"second day": {"sys/fs/pstore/dmesg-efi-1", panicText, justBefore, 30 * time.Hour,
+			"info the kernel panicked before this boot: Fatal exception in interrupt; its dump is " +
+				"/sys/fs/pstore/dmesg-efi-1"},
+		"fourth day": {"sys/fs/pstore/dmesg-efi-1", panicText, justBefore, 73 * time.Hour, ""},
+		"no line of it": {"sys/fs/pstore/dmesg-ramoops-0", "Panic#1 Part2\n<4>[  1.0] x\n", justBefore, time.Hour,
+			"warning the kernel panicked before this boot; its dump is /sys/fs/pstore/dmesg-ramoops-0"},
+		"moved by systemd": {"var/lib/systemd/pstore/1795222680/001/dmesg.txt", panicText, justBefore, time.Hour,
+			"warning the kernel panicked before this boot: Fatal exception in interrupt; its dump is " +
+				"/var/lib/systemd/pstore/1795222680/001/dmesg.txt"},
+		"kdump": {"var/crash/127.0.0.1-2026-11-21/vmcore", "KDUMP", justBefore, time.Hour,
+			"warning the kernel panicked before this boot; its dump is /var/crash/127.0.0.1-2026-11-21/vmcore"},
+		"an oops": {"sys/fs/pstore/dmesg-efi-1", "Oops#1 Part1\n<4>[  1.0] Oops: 0000 [#1]\n", justBefore,
+			time.Hour, ""},
+		"a program's name": {"sys/fs/pstore/dmesg-efi-1", "Oops#1 Part1\n<4>[  1.0] CPU: 1 PID: 7 Comm: Kernel " +
+			"panic - not syncing: x\n", justBefore, time.Hour, ""},
 		"a program's crash":   {"var/crash/_usr_bin_x.0.crash", panicText, justBefore, time.Hour, ""},
 		"of an earlier boot":  {"sys/fs/pstore/dmesg-efi-1", panicText, justBefore.Add(-48 * time.Hour), time.Hour, ""},
 		"from the future":     {"sys/fs/pstore/dmesg-efi-1", panicText, justBefore.Add(9 * time.Hour), time.Hour, ""},

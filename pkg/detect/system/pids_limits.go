@@ -46,14 +46,17 @@ func PIDsLimits() detect.Check {
 	return detect.Check{
 		ID: pidsLimitsID, Domain: "cpu",
 		Summary: "a pod or service has as many processes and threads as it may, and cannot start others",
-		Advice: "Look for a leak: `kubectl exec POD -- ps -eLf`, or `systemd-cgls`. A pod that needs more: podPidsLimit in kubelet's configuration. " +
-			"A service: TasksMax in its unit.",
+		Advice: "Look for a leak: `kubectl exec POD -- ps -eLf`, or `systemd-cgls`. A pod that needs more: " +
+			"podPidsLimit in kubelet's configuration. A service: TasksMax in its unit.",
 		Doc: detect.Doc{
-			Reads: []string{"pids.max, pids.current and pids.events of pods, containers, slices and services in /sys/fs/cgroup"},
-			Why:   "Programs that cannot start a thread crash or hang; probes by exec fail, and so does kubectl exec.",
+			Reads: []string{"pids.max, pids.current and pids.events of pods, containers, slices and services in " +
+				"/sys/fs/cgroup"},
+			Why: "Programs that cannot start a thread crash or hang; probes by exec fail, and so does kubectl exec.",
 			Faults: []detect.Fault{
-				{Reason: "PIDsLimitReached", Severity: finding.Warning, When: "a process or thread could not be started since the last look; for 10 minutes"},
-				{Reason: "PIDsNearLimit", Severity: finding.Warning, When: "95 % of the limit are there; gone below 90 %"},
+				{Reason: "PIDsLimitReached", Severity: finding.Warning,
+					When: "a process or thread could not be started since the last look; for 10 minutes"},
+				{Reason: "PIDsNearLimit", Severity: finding.Warning,
+					When: "95 % of the limit are there; gone below 90 %"},
 			},
 			FalseAlarms: "Programs with a full pool of threads on purpose.",
 		},
@@ -83,7 +86,8 @@ func (c *pidsCheck) look(ctx context.Context, h *host.Host) ([]finding.Finding, 
 		return nil, err
 	}
 	s := pidsScan{files: h.Files, root: hierarchy.Point, before: c.failed, first: !c.seen,
-		failed: make(map[string]uint64), groups: make(map[finding.Subject]pidsGroup), doubts: make(map[finding.Subject]error)}
+		failed: make(map[string]uint64), groups: make(map[finding.Subject]pidsGroup),
+		doubts: make(map[finding.Subject]error)}
 	if err := s.all(ctx, h, hierarchy); err != nil {
 		return nil, err
 	}
@@ -111,9 +115,11 @@ func (c *pidsCheck) judge(ctx context.Context, h *host.Host, s pidsScan, now tim
 			continue
 		}
 		f := finding.Finding{
-			Check: pidsLimitsID, Subject: subject, Severity: finding.Warning, Reason: "PIDsNearLimit", BelowRaise: !reached && share < pidsLimitsAt,
-			Message: fmt.Sprintf("%d of %d processes and threads are there", g.current, g.limit),
-			Facts:   map[string]string{"current": strconv.FormatUint(g.current, 10), "limit": strconv.FormatUint(g.limit, 10)},
+			Check: pidsLimitsID, Subject: subject, Severity: finding.Warning, Reason: "PIDsNearLimit",
+			BelowRaise: !reached && share < pidsLimitsAt,
+			Message:    fmt.Sprintf("%d of %d processes and threads are there", g.current, g.limit),
+			Facts: map[string]string{"current": strconv.FormatUint(g.current, 10),
+				"limit": strconv.FormatUint(g.limit, 10)},
 		}
 		if reached {
 			f.Reason, f.Facts["failed"] = "PIDsLimitReached", strconv.FormatUint(t.Count, 10)
@@ -161,10 +167,11 @@ type pidsScan struct {
 }
 
 func (s *pidsScan) all(ctx context.Context, h *host.Host, hierarchy cgroup.CgroupHierarchy) error {
-	err := checkkit.WalkSlices(h.Files, hierarchy.Point, "/", checkkit.FoldersAbove(cgroup.PodCgroupDirs(h.Paths)), func(name string, _ bool) error {
-		s.add(finding.Subject{Kind: "cgroup", Name: name}, name)
-		return checkkit.DeadlineError(ctx, hierarchy)
-	})
+	err := checkkit.WalkSlices(h.Files, hierarchy.Point, "/", checkkit.FoldersAbove(cgroup.PodCgroupDirs(h.Paths)),
+		func(name string, _ bool) error {
+			s.add(finding.Subject{Kind: "cgroup", Name: name}, name)
+			return checkkit.DeadlineError(ctx, hierarchy)
+		})
 	if err != nil {
 		return err
 	}

@@ -55,15 +55,21 @@ func Sysctls(s SysctlsSettings) detect.Check {
 	return detect.Check{
 		ID: sysctlsID, Domain: "kernel",
 		Summary: "a kernel setting is not what Kubernetes needs, or what the configuration wants",
-		Advice: "sysctl -w NAME=VALUE sets it now; a file in /etc/sysctl.d that sorts behind the one that the message names keeps it. systemd-networkd and VPN clients set " +
-			"forwarding too. What kubelet set comes back when it is restarted.",
+		Advice: "sysctl -w NAME=VALUE sets it now; a file in /etc/sysctl.d that sorts behind the one that the " +
+			"message names keeps it. systemd-networkd and VPN clients set forwarding too. What kubelet set comes " +
+			"back when it is restarted.",
 		Doc: detect.Doc{
-			Reads: []string{"/proc/sys/<name> of what is wanted", "/etc/cni/net.d, /sys/class/net/cni0: whether it matters here", "sysctl.conf(5) and sysctl.d(5), where one has drifted"},
-			Why: "Without forwarding no packet leaves a pod for another node; without bridge-nf-call-iptables pods do not reach Services on their own node; a machine that panics when " +
-				"memory is short takes all pods with it. A restart of systemd-sysctl or of a network tool sets them back, often weeks after the node was made.",
+			Reads: []string{"/proc/sys/<name> of what is wanted", "/etc/cni/net.d, /sys/class/net/cni0: whether it " +
+				"matters here", "sysctl.conf(5) and sysctl.d(5), where one has drifted"},
+			Why: "Without forwarding no packet leaves a pod for another node; without bridge-nf-call-iptables pods " +
+				"do not reach Services on their own node; a machine that panics when memory is short takes all pods " +
+				"with it. A restart of systemd-sysctl or of a network tool sets them back, often weeks after the " +
+				"node was made.",
 			Faults: []detect.Fault{
-				{Reason: "SysctlDrift", Severity: finding.Warning, When: "a wanted setting has another value, or does not exist"},
-				{Reason: "KubeletSysctlDrift", Severity: finding.Info, When: "what kubelet set at its start was changed since; a warning where pods suffer from it"},
+				{Reason: "SysctlDrift", Severity: finding.Warning,
+					When: "a wanted setting has another value, or does not exist"},
+				{Reason: "KubeletSysctlDrift", Severity: finding.Info,
+					When: "what kubelet set at its start was changed since; a warning where pods suffer from it"},
 			},
 			FalseAlarms: "Networks that forward without the kernel's routing. Set want, or kubernetes: false.",
 		},
@@ -74,7 +80,8 @@ func Sysctls(s SysctlsSettings) detect.Check {
 				return nil, err
 			}
 			if len(wanted) == 0 {
-				return nil, finding.NotApplicable("no pods' network, no kubelet, and nothing named in the configuration")
+				return nil, finding.NotApplicable("no pods' network, no kubelet, and nothing named in the " +
+					"configuration")
 			}
 			return lookAtSysctls(h, wanted)
 		},
@@ -94,7 +101,8 @@ type wantedSysctl struct {
 func wantedSysctls(h *host.Host, s SysctlsSettings) ([]wantedSysctl, error) {
 	var wanted []wantedSysctl
 	for _, name := range slices.Sorted(maps.Keys(s.Want)) {
-		wanted = append(wanted, wantedSysctl{name: name, value: s.Want[name], reason: "SysctlDrift", severity: finding.Warning, why: "the configuration wants it"})
+		wanted = append(wanted, wantedSysctl{name: name, value: s.Want[name], reason: "SysctlDrift",
+			severity: finding.Warning, why: "the configuration wants it"})
 	}
 	if !s.Kubernetes {
 		return wanted, nil
@@ -115,13 +123,15 @@ func kubernetesSysctls(h *host.Host) ([]wantedSysctl, error) {
 		return nil, err
 	}
 	if network {
-		wanted = append(wanted, wantedSysctl{name: "net.ipv4.ip_forward", value: "1", reason: "SysctlDrift", severity: finding.Warning, why: "nothing leaves a pod otherwise"})
+		wanted = append(wanted, wantedSysctl{name: "net.ipv4.ip_forward", value: "1", reason: "SysctlDrift",
+			severity: finding.Warning, why: "nothing leaves a pod otherwise"})
 	}
 	const bridge = "net.bridge.bridge-nf-call-iptables"
 	_, errCNI := h.Files.Stat("/sys/class/net/cni0")
 	_, errModule := h.Files.Stat(checkkit.SysctlFile(bridge))
 	if errCNI == nil && errModule == nil {
-		wanted = append(wanted, wantedSysctl{name: bridge, value: "1", reason: "SysctlDrift", severity: finding.Warning, why: "pods do not reach Services on their own node otherwise"})
+		wanted = append(wanted, wantedSysctl{name: bridge, value: "1", reason: "SysctlDrift", severity: finding.Warning,
+			why: "pods do not reach Services on their own node otherwise"})
 	}
 	if h.Kubelet.Process == nil {
 		return wanted, nil
@@ -131,9 +141,12 @@ func kubernetesSysctls(h *host.Host) ([]wantedSysctl, error) {
 	}
 	const set = "kubelet set it at its start; "
 	return append(wanted,
-		wantedSysctl{"vm.overcommit_memory", "2", true, "KubeletSysctlDrift", finding.Warning, set + "programs get no memory although there is some"},
-		wantedSysctl{"vm.panic_on_oom", "0", false, "KubeletSysctlDrift", finding.Warning, set + "one pod without memory takes the node down"},
-		wantedSysctl{"kernel.panic_on_oops", "1", false, "KubeletSysctlDrift", finding.Info, set + "the node goes on after an error of the kernel"},
+		wantedSysctl{"vm.overcommit_memory", "2", true, "KubeletSysctlDrift", finding.Warning, set +
+			"programs get no memory although there is some"},
+		wantedSysctl{"vm.panic_on_oom", "0", false, "KubeletSysctlDrift", finding.Warning, set +
+			"one pod without memory takes the node down"},
+		wantedSysctl{"kernel.panic_on_oops", "1", false, "KubeletSysctlDrift", finding.Info, set +
+			"the node goes on after an error of the kernel"},
 	), nil
 }
 
@@ -148,7 +161,8 @@ func podNetwork(h *host.Host) (bool, error) {
 		return false, err
 	}
 	return slices.ContainsFunc(names, func(name string) bool {
-		return (strings.HasSuffix(name, ".conf") || strings.HasSuffix(name, ".conflist")) && !strings.Contains(name, "loopback")
+		return (strings.HasSuffix(name, ".conf") || strings.HasSuffix(name, ".conflist")) &&
+			!strings.Contains(name, "loopback")
 	}), nil
 }
 
@@ -184,7 +198,8 @@ func (w wantedSysctl) finding(files host.Files, subject finding.Subject, value s
 	switch {
 	case missing:
 		f.Facts["wanted"] = checkkit.Sanitize(w.value, 128)
-		f.Message = fmt.Sprintf("%s does not exist: its module is not loaded; wanted is %s: %s", subject.Name, f.Facts["wanted"], w.why)
+		f.Message = fmt.Sprintf("%s does not exist: its module is not loaded; wanted is %s: %s", subject.Name,
+			f.Facts["wanted"], w.why)
 		return f
 	case w.not:
 		f.Facts["wanted"] = "not " + f.Facts["wanted"]

@@ -39,11 +39,14 @@ func TestSysctlsWanted(t *testing.T) {
 		want     []string // messages begin so
 		err      string
 	}{
-		"as wanted":    {SysctlsSettings{Want: map[string]string{"net.ipv4.tcp_rmem": "4096 131072 6291456"}}, nil, ""},
-		"drifted":      {SysctlsSettings{Want: map[string]string{"net.ipv4.tcp_rmem": "4096 131072 99"}}, []string{"net.ipv4.tcp_rmem is 4096 131072 6291456, wanted is 4096 131072 99"}, ""},
-		"missing":      {SysctlsSettings{Want: map[string]string{"net.netfilter.nf_conntrack_max": "1"}}, []string{"net.netfilter.nf_conntrack_max does not exist"}, ""},
-		"built in":     {SysctlsSettings{Kubernetes: true}, []string{"net.ipv4.ip_forward is 0"}, ""},
-		"overridden":   {SysctlsSettings{Kubernetes: true, Want: map[string]string{"net.ipv4.ip_forward": "0"}}, nil, ""},
+		"as wanted": {SysctlsSettings{Want: map[string]string{"net.ipv4.tcp_rmem": "4096 131072 6291456"}}, nil, ""},
+		"drifted": {SysctlsSettings{Want: map[string]string{"net.ipv4.tcp_rmem": "4096 131072 99"}},
+			[]string{"net.ipv4.tcp_rmem is 4096 131072 6291456, wanted is 4096 131072 99"}, ""},
+		"missing": {SysctlsSettings{Want: map[string]string{"net.netfilter.nf_conntrack_max": "1"}},
+			[]string{"net.netfilter.nf_conntrack_max does not exist"}, ""},
+		"built in": {SysctlsSettings{Kubernetes: true}, []string{"net.ipv4.ip_forward is 0"}, ""},
+		"overridden": {SysctlsSettings{Kubernetes: true, Want: map[string]string{"net.ipv4.ip_forward": "0"}}, nil,
+			""},
 		"not a name":   {SysctlsSettings{Want: map[string]string{"../etc": "1"}}, nil, "not the name"},
 		"nothing here": {SysctlsSettings{}, nil, "not applicable"},
 	} {
@@ -91,7 +94,8 @@ func TestSysctlWriter(t *testing.T) {
 func FuzzSysctlFile(f *testing.F) {
 	f.Add("net.ipv4.conf.eth0/100.forwarding")
 	f.Fuzz(func(t *testing.T, name string) {
-		if file := checkkit.SysctlFile(name); file != "" && (!strings.HasPrefix(file, "/proc/sys/") || strings.Contains(file, "/../")) {
+		if file := checkkit.SysctlFile(name); file != "" && (!strings.HasPrefix(file, "/proc/sys/") ||
+			strings.Contains(file, "/../")) {
 			t.Fatalf("%q is %q", name, file)
 		}
 	})

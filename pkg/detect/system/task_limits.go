@@ -40,16 +40,21 @@ func TaskLimits(s UsageSettings) detect.Check {
 	return detect.Check{
 		ID: taskLimitsID, Domain: "kernel",
 		Summary: "the node, the runtime or a pod has nearly as many processes and threads as it may",
-		Advice: "Find who has most: ps -eLo pid,comm | sort | uniq -c | sort -n. Restart what leaks threads, or raise the limit that the message names: " +
-			"sysctl kernel.pid_max or kernel.threads-max, TasksMax=infinity in the unit of the runtime, podPidsLimit of kubelet.",
+		Advice: "Find who has most: ps -eLo pid,comm | sort | uniq -c | sort -n. Restart what leaks threads, or " +
+			"raise the limit that the message names: sysctl kernel.pid_max or kernel.threads-max, TasksMax=infinity " +
+			"in the unit of the runtime, podPidsLimit of kubelet.",
 		Doc: detect.Doc{
-			Reads: []string{"/proc/loadavg", "/proc/sys/kernel/{pid_max,threads-max}", "pids.current and pids.max of kubelet's, the runtime's, kubepods' and the pods' cgroups"},
-			Why: "Where no PID is left, fork fails with \"resource temporarily unavailable\": containers do not start, exec probes fail, and programs written " +
-				"in Go, kubelet and containerd among them, crash.",
+			Reads: []string{"/proc/loadavg", "/proc/sys/kernel/{pid_max,threads-max}",
+				"pids.current and pids.max of kubelet's, the runtime's, kubepods' and the pods' cgroups"},
+			Why: "Where no PID is left, fork fails with \"resource temporarily unavailable\": containers do not " +
+				"start, exec probes fail, and programs written in Go, kubelet and containerd among them, crash.",
 			Faults: []detect.Fault{
-				{Reason: "TasksNearLimit", Severity: finding.Fatal, When: "the node's tasks are 80 % of the smaller of kernel.pid_max and kernel.threads-max (warning), or 95 % (fatal: the next pods cannot start)"},
-				{Reason: "CgroupTasksNearLimit", Severity: finding.Fatal, When: "the same for pids.max of the cgroup of kubelet, the runtime or kubepods, or one above"},
-				{Reason: "PodTasksNearLimit", Severity: finding.Warning, When: "the same for a pod; a pod's own limit is never fatal to the node"},
+				{Reason: "TasksNearLimit", Severity: finding.Fatal, When: "the node's tasks are 80 % of the smaller " +
+					"of kernel.pid_max and kernel.threads-max (warning), or 95 % (fatal: the next pods cannot start)"},
+				{Reason: "CgroupTasksNearLimit", Severity: finding.Fatal, When: "the same for pids.max of the cgroup " +
+					"of kubelet, the runtime or kubepods, or one above"},
+				{Reason: "PodTasksNearLimit", Severity: finding.Warning,
+					When: "the same for a pod; a pod's own limit is never fatal to the node"},
 			},
 			FalseAlarms: "A pod that runs at its limit by design; bursts shorter than a minute are not told.",
 		},

@@ -103,7 +103,8 @@ func allTasks(loadavg string) (uint64, error) {
 func kubepodsCgroups(h *host.Host, hierarchy cgroup.CgroupHierarchy) []checkkit.DaemonCgroup {
 	var found []checkkit.DaemonCgroup
 	for _, name := range cgroup.KubepodsCgroups(h.Paths) {
-		found = append(found, checkkit.DaemonCgroup{Name: name, Dir: hierarchy.Point + name, Why: "which all pods are in"})
+		found = append(found, checkkit.DaemonCgroup{Name: name, Dir: hierarchy.Point + name,
+			Why: "which all pods are in"})
 	}
 	return found
 }

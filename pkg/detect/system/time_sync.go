@@ -61,19 +61,26 @@ func TimeSync(s TimeSyncSettings) detect.Check {
 	return detect.Check{
 		ID: TimeSyncID, Domain: "kernel",
 		Summary: "nobody keeps the node's clock right, or it is wrong",
-		Advice: "chronyc tracking, or timedatectl timesync-status, tells whether the daemon reaches its servers: look at UDP port 123 and at the servers' names. " +
-			"Where no daemon is installed, install chrony; on a virtual machine /dev/ptp_kvm or the cloud's own server is the best source.",
+		Advice: "chronyc tracking, or timedatectl timesync-status, tells whether the daemon reaches its servers: " +
+			"look at UDP port 123 and at the servers' names. Where no daemon is installed, install chrony; on a " +
+			"virtual machine /dev/ptp_kvm or the cloud's own server is the best source.",
 		Doc: detect.Doc{
-			Reads: []string{"adjtimex(2), asked only", "the names of all processes, where the clock is not synchronised"},
-			Why: "Certificates and tokens are refused by a node whose clock is wrong by minutes, leases are lost, logs and traces of pods do not fit together, and databases " +
-				"that compare clocks stop.",
+			Reads: []string{"adjtimex(2), asked only", "the names of all processes, where the clock is not " +
+				"synchronised"},
+			Why: "Certificates and tokens are refused by a node whose clock is wrong by minutes, leases are lost, " +
+				"logs and traces of pods do not fit together, and databases that compare clocks stop.",
 			Faults: []detect.Fault{
-				{Reason: reasonUnsynchronised, Severity: finding.Warning, When: "a time daemon runs, and the kernel has not heard from it for nine hours (STA_UNSYNC, maxerror 16 s)"},
-				{Reason: reasonNoTimeDaemon, Severity: finding.Warning, When: "the same, and no time daemon runs; information on a virtual machine, whose hypervisor may set the clock"},
-				{Reason: reasonErrorGrows, Severity: finding.Warning, When: "maxerror is 4 s: no update for more than two hours, four times as long as the slowest daemon waits"},
-				{Reason: reasonOffset, Severity: finding.Warning, When: "the clock is 50 ms off, by ntpd's or systemd-timesyncd's own measure"},
+				{Reason: reasonUnsynchronised, Severity: finding.Warning, When: "a time daemon runs, and the kernel " +
+					"has not heard from it for nine hours (STA_UNSYNC, maxerror 16 s)"},
+				{Reason: reasonNoTimeDaemon, Severity: finding.Warning, When: "the same, and no time daemon runs; " +
+					"information on a virtual machine, whose hypervisor may set the clock"},
+				{Reason: reasonErrorGrows, Severity: finding.Warning, When: "maxerror is 4 s: no update for more " +
+					"than two hours, four times as long as the slowest daemon waits"},
+				{Reason: reasonOffset, Severity: finding.Warning, When: "the clock is 50 ms off, by ntpd's or " +
+					"systemd-timesyncd's own measure"},
 			},
-			FalseAlarms: "chronyd without rtcsync leaves STA_UNSYNC set: maxerror decides. The first 15 minutes after boot do not count. Not seen: servers that tell the wrong time.",
+			FalseAlarms: "chronyd without rtcsync leaves STA_UNSYNC set: maxerror decides. The first 15 minutes " +
+				"after boot do not count. Not seen: servers that tell the wrong time.",
 		},
 		Every:  time.Minute,
 		Policy: finding.Policy{Raise: finding.Hold{Looks: 5, For: 10 * time.Minute}, Clear: finding.Hold{Looks: 2}},
@@ -98,7 +105,8 @@ func lookAtClock(ctx context.Context, h *host.Host, s TimeSyncSettings) ([]findi
 	f := finding.Finding{
 		Check: TimeSyncID, Subject: checkkit.NodeSubject(h), Severity: finding.Warning,
 		Facts: map[string]string{
-			"unsynchronised": fmt.Sprint(clock.Unsynchronised), "maxError": clock.MaxError.String(), "offset": clock.Offset.String(),
+			"unsynchronised": fmt.Sprint(clock.Unsynchronised), "maxError": clock.MaxError.String(),
+			"offset": clock.Offset.String(),
 		},
 	}
 	kept := func(limit time.Duration) time.Duration { return time.Duration(float64(limit) * checkkit.ClearRatio) }
@@ -109,7 +117,8 @@ func lookAtClock(ctx context.Context, h *host.Host, s TimeSyncSettings) ([]findi
 		}
 	case s.MaxError > 0 && clock.MaxError >= kept(s.MaxError):
 		f.Reason, f.BelowRaise = reasonErrorGrows, clock.MaxError < s.MaxError
-		f.Message = fmt.Sprintf("the clock may be wrong by %s and nobody corrects it: the last correction was about %s ago",
+		f.Message = fmt.Sprintf(
+			"the clock may be wrong by %s and nobody corrects it: the last correction was about %s ago",
 			clock.MaxError.Round(100*time.Millisecond), (clock.MaxError * 2000).Round(time.Minute))
 	case s.Offset > 0 && offset >= kept(s.Offset):
 		f.Reason, f.BelowRaise = reasonOffset, offset < s.Offset
@@ -129,7 +138,8 @@ func nobodyKeepsTime(ctx context.Context, h *host.Host, f *finding.Finding) erro
 	i := slices.IndexFunc(table, func(p host.ProcStat) bool { return isTimeDaemon(p.Comm) })
 	switch {
 	case i >= 0:
-		f.Reason, f.Message = reasonUnsynchronised, checkkit.Sanitize(table[i].Comm, 32)+" runs, but the clock is not synchronised: it reaches none of its servers, or does not trust them"
+		f.Reason, f.Message = reasonUnsynchronised, checkkit.Sanitize(table[i].Comm, 32)+
+			" runs, but the clock is not synchronised: it reaches none of its servers, or does not trust them"
 		f.Facts["daemon"] = checkkit.Sanitize(table[i].Comm, 32)
 	case hypervisorClock(h.Files):
 		f.Severity, f.Reason = finding.Info, reasonNoTimeDaemon
@@ -142,7 +152,8 @@ func nobodyKeepsTime(ctx context.Context, h *host.Host, f *finding.Finding) erro
 
 // isTimeDaemon knows those that discipline the kernel's clock, by the names that the kernel keeps (15 bytes).
 func isTimeDaemon(comm string) bool {
-	return slices.Contains([]string{"chronyd", "ntpd", "systemd-timesyn", "ptp4l", "phc2sys", "timemaster", "ntp-daemon", "openntpd"}, comm)
+	return slices.Contains([]string{"chronyd", "ntpd", "systemd-timesyn", "ptp4l", "phc2sys", "timemaster",
+		"ntp-daemon", "openntpd"}, comm)
 }
 
 // hypervisorClock reports whether the machine reads the time from its hypervisor. One that uses the processor's own
@@ -150,6 +161,7 @@ func isTimeDaemon(comm string) bool {
 func hypervisorClock(files host.Files) bool {
 	text, err := files.Text(clockSourceDir + "available_clocksource")
 	return err == nil && slices.ContainsFunc(strings.Fields(text), func(name string) bool {
-		return name == "kvm-clock" || name == "xen" || strings.HasPrefix(name, "hyperv_clocksource") || name == "vmware_clocksource"
+		return name == "kvm-clock" || name == "xen" || strings.HasPrefix(name, "hyperv_clocksource") ||
+			name == "vmware_clocksource"
 	})
 }

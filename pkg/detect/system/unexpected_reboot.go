@@ -41,15 +41,20 @@ func UnexpectedReboot() detect.Check {
 	return detect.Check{
 		ID: unexpectedRebootID, Domain: "kernel",
 		Summary: "the node went down without being shut down: a crash, a reset or a loss of power",
-		Advice: "Look for its last words: journalctl -b -1 -n 100, /sys/fs/pstore, /var/crash, the serial console and the log of the management controller (ipmitool sel list). " +
-			"Nothing in any of them points to power, or to the host of a virtual machine.",
+		Advice: "Look for its last words: journalctl -b -1 -n 100, /sys/fs/pstore, /var/crash, the serial console " +
+			"and the log of the management controller (ipmitool sel list). Nothing in any of them points to power, " +
+			"or to the host of a virtual machine.",
 		Doc: detect.Doc{
 			Reads: []string{"/var/log/wtmp"},
-			Why:   "All pods of the node were killed without notice, and what they had not written is lost. A machine that does so twice will do it again.",
+			Why: "All pods of the node were killed without notice, and what they had not written is lost. A " +
+				"machine that does so twice will do it again.",
 			Faults: []detect.Fault{
-				{Reason: "UnexpectedReboot", Severity: finding.Warning, When: "the login records show two boots without a shutdown between them; told for the first 24 hours after boot"},
+				{Reason: "UnexpectedReboot", Severity: finding.Warning,
+					When: "the login records show two boots without a shutdown between them; told for the first 24 " +
+						"hours after boot"},
 			},
-			FalseAlarms: "reboot -f, kexec -e, and a virtual machine that was switched off. Does not apply where the records cannot prove it.",
+			FalseAlarms: "reboot -f, kexec -e, and a virtual machine that was switched off. Does not apply where the " +
+				"records cannot prove it.",
 		},
 		Every: time.Hour,
 		Run: func(_ context.Context, h *host.Host) ([]finding.Finding, error) {
@@ -97,7 +102,8 @@ func lookAtReboots(h *host.Host) ([]finding.Finding, error) {
 
 // judgeReboots looks at what is before the record of this boot. Records are those of boots and shutdowns only.
 func judgeReboots(h *host.Host, records []wtmp.Login) ([]finding.Finding, error) {
-	const slack = 15 * time.Minute // between the kernel's start and the record of it, and for a clock that was set since
+	// between the kernel's start and the record of it, and for a clock that was set since
+	const slack = 15 * time.Minute
 	isBoot := func(r wtmp.Login) bool { return !r.Shutdown }
 	last := len(records) - 1
 	for last >= 0 && !isBoot(records[last]) {
@@ -116,8 +122,10 @@ func judgeReboots(h *host.Host, records []wtmp.Login) ([]finding.Finding, error)
 	}
 	up, down := previous.At.UTC().Format(time.RFC3339), records[last].At.UTC().Format(time.RFC3339)
 	return []finding.Finding{{
-		Check: unexpectedRebootID, Subject: checkkit.NodeSubject(h), Severity: finding.Warning, Reason: "UnexpectedReboot",
-		Message: fmt.Sprintf("the machine, up since %s, was booted again at %s without having been shut down", up, down),
-		Facts:   map[string]string{"previousBoot": up, "boot": down},
+		Check: unexpectedRebootID, Subject: checkkit.NodeSubject(h), Severity: finding.Warning,
+		Reason: "UnexpectedReboot",
+		Message: fmt.Sprintf("the machine, up since %s, was booted again at %s without having been shut down", up,
+			down),
+		Facts: map[string]string{"previousBoot": up, "boot": down},
 	}}, nil
 }

@@ -48,8 +48,9 @@ func TestParseLogins(t *testing.T) {
 func TestRealLogins(t *testing.T) {
 	utmpdump := need.Program(t, "utmpdump")
 	dump := exec.CommandContext(t.Context(), utmpdump, "-r")
-	dump.Stdin = strings.NewReader("[2] [00000] [~~  ] [reboot  ] [~           ] [6.1.0-18-amd64      ] [0.0.0.0        ] [2026-11-20T10:00:00,000000+00:00]\n" +
-		"[1] [00000] [~~  ] [shutdown] [~           ] [6.1.0-18-amd64      ] [0.0.0.0        ] [2026-11-20T11:00:00,000000+00:00]\n")
+	dump.Stdin = strings.NewReader("[2] [00000] [~~  ] [reboot  ] [~           ] [6.1.0-18-amd64      ] [0.0.0.0     " +
+		"   ] [2026-11-20T10:00:00,000000+00:00]\n[1] [00000] [~~  ] [shutdown] [~           ] [6.1.0-18-amd64      " +
+		"] [0.0.0.0        ] [2026-11-20T11:00:00,000000+00:00]\n")
 	data, err := dump.Output()
 	if err != nil {
 		t.Fatal(err)
@@ -63,7 +64,8 @@ func TestRealLogins(t *testing.T) {
 		t.Fatal(err)
 	}
 	got, err := wtmp.ParseLogins(tail, size)
-	if err != nil || len(got) != 2 || got[0].Shutdown || !got[1].Shutdown || !got[1].At.Equal(time.Date(2026, 11, 20, 11, 0, 0, 0, time.UTC)) {
+	if err != nil || len(got) != 2 || got[0].Shutdown || !got[1].Shutdown ||
+		!got[1].At.Equal(time.Date(2026, 11, 20, 11, 0, 0, 0, time.UTC)) {
 		t.Errorf("%+v, %v", got, err)
 	}
 }

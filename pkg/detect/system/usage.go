@@ -38,7 +38,8 @@ type usageState map[finding.Subject]bool
 
 // judge returns what a usage means for a subject; ok is false where it means nothing. mayBeFatal is whether the node
 // needs it.
-func (m usageState) judge(s UsageSettings, subject finding.Subject, u usage, mayBeFatal bool) (severity finding.Severity, marginal, ok bool) {
+func (m usageState) judge(s UsageSettings, subject finding.Subject, u usage,
+	mayBeFatal bool) (severity finding.Severity, marginal, ok bool) {
 	percent := u.percent()
 	fatalAt := s.FatalPercent
 	if m[subject] {

@@ -47,13 +47,16 @@ func Zombies(s ZombiesSettings) detect.Check {
 	return detect.Check{
 		ID: zombiesID, Domain: "kernel",
 		Summary: "a process does not reap its children: dead processes pile up and take PIDs",
-		Advice: "The parent is at fault: restart its pod or service, its zombies go with it. In a pod, run an init (tini, or shareProcessNamespace) as " +
-			"PID 1. Where the parent itself is in state D or stopped (ps -o stat,wchan PID), mend that first.",
+		Advice: "The parent is at fault: restart its pod or service, its zombies go with it. In a pod, run an init " +
+			"(tini, or shareProcessNamespace) as PID 1. Where the parent itself is in state D or stopped (ps -o " +
+			"stat,wchan PID), mend that first.",
 		Doc: detect.Doc{
 			Reads: []string{"/proc/PID/stat, shared with all checks"},
-			Why:   "Each zombie keeps a PID. When the pod's or the node's are used up nothing can be started any more, not even a probe or a shell.",
+			Why: "Each zombie keeps a PID. When the pod's or the node's are used up nothing can be started any " +
+				"more, not even a probe or a shell.",
 			Faults: []detect.Fault{
-				{Reason: "ZombieProcesses", Severity: finding.Warning, When: "a process has 100 dead children or more that it has not reaped, for 5 minutes; fewer are normal in a busy shell"},
+				{Reason: "ZombieProcesses", Severity: finding.Warning, When: "a process has 100 dead children or " +
+					"more that it has not reaped, for 5 minutes; fewer are normal in a busy shell"},
 			},
 			FalseAlarms: "A process whose main thread ended before the others is no zombie and is not counted.",
 		},
@@ -125,7 +128,8 @@ func zombieParents(table []host.ProcStat, least float64) []zombieParent {
 }
 
 // finding tells of all parents of one name, which most often are one program in many pods.
-func (m *zombieState) finding(ctx context.Context, h *host.Host, name string, parents []zombieParent, s ZombiesSettings) finding.Finding {
+func (m *zombieState) finding(ctx context.Context, h *host.Host, name string, parents []zombieParent,
+	s ZombiesSettings) finding.Finding {
 	total, before, since := 0, 0, h.Clock().SinceBoot
 	var pids []string
 	pods := make(map[string]bool)
@@ -138,8 +142,10 @@ func (m *zombieState) finding(ctx context.Context, h *host.Host, name string, pa
 		}
 	}
 	f := finding.Finding{
-		Check: zombiesID, Subject: finding.Subject{Kind: "process", Name: name}, Severity: finding.Warning, Reason: "ZombieProcesses",
-		Message:    fmt.Sprintf("%s (PID %s) has %d dead children that it does not reap", name, checkkit.JoinFirst(pids, 3), total),
+		Check: zombiesID, Subject: finding.Subject{Kind: "process", Name: name}, Severity: finding.Warning,
+		Reason: "ZombieProcesses",
+		Message: fmt.Sprintf("%s (PID %s) has %d dead children that it does not reap", name,
+			checkkit.JoinFirst(pids, 3), total),
 		Facts:      map[string]string{"zombies": strconv.Itoa(total), "pids": checkkit.JoinFirst(pids, 20)},
 		BelowRaise: parents[0].count < s.PerParent,
 	}

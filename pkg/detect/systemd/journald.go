@@ -59,14 +59,19 @@ func Journald() detect.Check {
 		ID:      journaldID,
 		Domain:  "kubernetes",
 		Summary: "the node's log daemon is stopped, or has lost messages",
-		Advice: "`systemctl status systemd-journald` and `journalctl -u systemd-journald -n 30`; `journalctl --verify` names damaged files. `systemctl restart systemd-journald` " +
-			"is safe: services keep their connections.",
+		Advice: "`systemctl status systemd-journald` and `journalctl -u systemd-journald -n 30`; `journalctl " +
+			"--verify` names damaged files. `systemctl restart systemd-journald` is safe: services keep their " +
+			"connections.",
 		Doc: detect.Doc{
-			Reads: []string{"/proc/PID/stat of systemd-journald", "/etc/machine-id", "names in /var/log/journal and /run/log/journal (in a child process)"},
-			Why:   "Services that log wait for journald, kubelet and the runtime among them; and what is lost cannot be looked at on a bad day.",
+			Reads: []string{"/proc/PID/stat of systemd-journald", "/etc/machine-id",
+				"names in /var/log/journal and /run/log/journal (in a child process)"},
+			Why: "Services that log wait for journald, kubelet and the runtime among them; and what is lost cannot " +
+				"be looked at on a bad day.",
 			Faults: []detect.Fault{
-				{Reason: "JournaldStopped", Severity: finding.Warning, When: "its process is in state T, seen twice: a signal or a debugger stopped it"},
-				{Reason: "JournalDamaged", Severity: finding.Info, When: "journald gave up a file of the system within the last 24 hours, later than 10 minutes after boot"},
+				{Reason: "JournaldStopped", Severity: finding.Warning, When: "its process is in state T, seen twice: " +
+					"a signal or a debugger stopped it"},
+				{Reason: "JournalDamaged", Severity: finding.Info, When: "journald gave up a file of the system " +
+					"within the last 24 hours, later than 10 minutes after boot"},
 			},
 			FalseAlarms: "Files given up at boot, after a crash of the machine, and those of users do not count.",
 		},
@@ -115,9 +120,11 @@ func journalSubject() finding.Subject { return finding.Subject{Kind: "journal", 
 
 func stoppedJournald(pid int) finding.Finding {
 	return finding.Finding{
-		Check: journaldID, Subject: finding.Subject{Kind: "unit", Name: "systemd-journald.service"}, Severity: finding.Warning, Reason: "JournaldStopped",
-		Message: fmt.Sprintf("systemd-journald (PID %d) is stopped by a signal or a debugger: services that log will wait for it; `kill -CONT %d` lets it go on", pid, pid),
-		Facts:   map[string]string{"pid": strconv.Itoa(pid)},
+		Check: journaldID, Subject: finding.Subject{Kind: "unit", Name: "systemd-journald.service"},
+		Severity: finding.Warning, Reason: "JournaldStopped",
+		Message: fmt.Sprintf("systemd-journald (PID %d) is stopped by a signal or a debugger: services that log will "+
+			"wait for it; `kill -CONT %d` lets it go on", pid, pid),
+		Facts: map[string]string{"pid": strconv.Itoa(pid)},
 	}
 }
 
@@ -193,7 +200,8 @@ func (j *journaldLook) judge(now finding.Timestamp) []finding.Finding {
 	}
 	return []finding.Finding{{
 		Check: journaldID, Subject: journalSubject(), Severity: finding.Info, Reason: "JournalDamaged",
-		Message: fmt.Sprintf("journald gave up %d files of its own within %.0f hours, damaged or not closed, the last one at %s: messages may be missing",
+		Message: fmt.Sprintf("journald gave up %d files of its own within %.0f hours, damaged or not closed, the "+
+			"last one at %s: messages may be missing",
 			count, journalDisposed.Hours(), last.UTC().Format(time.RFC3339)),
 		Facts: map[string]string{"files": strconv.Itoa(count), "last": last.UTC().Format(time.RFC3339)},
 	}}

@@ -22,7 +22,8 @@ func TestJournaldDiskHangs(t *testing.T) {
 	root := t.TempDir()
 	checktest.WriteFile(t, root, txtar.File{Name: "run/systemd/journal/stdout"})
 	checktest.WriteFile(t, root, txtar.File{Name: "etc/machine-id", Data: []byte("0123456789abcdef0123456789abcdef\n")})
-	checktest.WriteFile(t, root, txtar.File{Name: "proc/1/stat", Data: []byte("1 (init) S 0 1 1 0 -1 0 1 0 0 0 1 1 0 0 20 0 1 0 1 1 1\n")})
+	checktest.WriteFile(t, root, txtar.File{Name: "proc/1/stat",
+		Data: []byte("1 (init) S 0 1 1 0 -1 0 1 0 0 0 1 1 0 0 20 0 1 0 1 1 1\n")})
 	synctest.Test(t, func(t *testing.T) {
 		now, asked, hang := hosttest.Now(), 0, true
 		h := &host.Host{Files: host.Files{Root: root}, Clock: func() finding.Timestamp { return now }}

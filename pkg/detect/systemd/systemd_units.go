@@ -57,8 +57,10 @@ type SystemdUnitsSettings struct {
 // DefaultSystemdUnitsSettings returns the settings that are used unless the configuration says otherwise.
 func DefaultSystemdUnitsSettings() SystemdUnitsSettings {
 	return SystemdUnitsSettings{Critical: []string{
-		"kubelet.service", "kubelet.*.service", "k3s*.service", "rke2-*.service", "containerd.service", "crio.service", "cri-o.service", "docker.service",
-		"cri-docker.service", "kube-proxy.service", "calico-node.service", "cilium.service", "flanneld.service", "dbus*.service",
+		"kubelet.service", "kubelet.*.service", "k3s*.service", "rke2-*.service", "containerd.service", "crio.service",
+		"cri-o.service", "docker.service",
+		"cri-docker.service", "kube-proxy.service", "calico-node.service", "cilium.service", "flanneld.service",
+		"dbus*.service",
 		"systemd-journald.service", "systemd-networkd.service", "NetworkManager.service", "sshd.service", "ssh.service",
 	}}
 }
@@ -70,21 +72,29 @@ func SystemdUnits(s SystemdUnitsSettings, memory detect.StateStore) detect.Check
 		ID:      systemdUnitsID,
 		Domain:  "kubernetes",
 		Summary: "a service of the node has failed, or is started again and again",
-		Advice: "`systemctl status UNIT` and `journalctl -u UNIT -n 50` show why it ended. Mend the cause, then `systemctl restart UNIT`; a unit that nobody needs: " +
-			"`systemctl disable --now UNIT` and `systemctl reset-failed UNIT`.",
+		Advice: "`systemctl status UNIT` and `journalctl -u UNIT -n 50` show why it ended. Mend the cause, then " +
+			"`systemctl restart UNIT`; a unit that nobody needs: `systemctl disable --now UNIT` and `systemctl " +
+			"reset-failed UNIT`.",
 		Doc: detect.Doc{
-			Reads: []string{"systemd over D-Bus: lists of units, and how those ended that failed or are started again", "its signals of services that fail, at which it looks at once"},
-			Why:   "Mounts, time, name resolution, logs and security of the node are kept by its services. Kubernetes does not look at them.",
+			Reads: []string{"systemd over D-Bus: lists of units, and how those ended that failed or are started again",
+				"its signals of services that fail, at which it looks at once"},
+			Why: "Mounts, time, name resolution, logs and security of the node are kept by its services. " +
+				"Kubernetes does not look at them.",
 			Faults: []detect.Fault{
-				{Reason: unitFailed, Severity: finding.Warning, When: "a unit is in the state failed, seen twice; information for jobs of timers, sessions of people, units that programs " +
-					"made, consoles, and services that only wait at boot"},
-				{Reason: unitFlapping, Severity: finding.Warning, When: "systemd has started a service again 3 times in 10 minutes, or is about to after a failure, seen twice; gone after " +
+				{Reason: unitFailed, Severity: finding.Warning, When: "a unit is in the state failed, seen twice; " +
+					"information for jobs of timers, sessions of people, units that programs made, consoles, and " +
+					"services that only wait at boot"},
+				{Reason: unitFlapping, Severity: finding.Warning, When: "systemd has started a service again 3 times " +
+					"in 10 minutes, or is about to after a failure, seen twice; gone after " +
 					"10 minutes without; information for consoles"},
-				{Reason: systemdManyFailed, Severity: finding.Warning, When: "more than 100 units have failed: the first 100 are told one by one"},
-				{Reason: systemdSilent, Severity: finding.Warning, When: "systemd takes no connection, or does not answer within 5 s: it has crashed, or PID 1 hangs"},
+				{Reason: systemdManyFailed, Severity: finding.Warning, When: "more than 100 units have failed: the " +
+					"first 100 are told one by one"},
+				{Reason: systemdSilent, Severity: finding.Warning, When: "systemd takes no connection, or does not " +
+					"answer within 5 s: it has crashed, or PID 1 hangs"},
 			},
-			FalseAlarms: "A failed unit is told until it is started or `systemctl reset-failed` forgets it, also when nobody needs it any more: see the setting " +
-				"ignore. Kubelet and the container runtime are judged by kubelet-health and runtime-health; here they are never more than a warning.",
+			FalseAlarms: "A failed unit is told until it is started or `systemctl reset-failed` forgets it, also " +
+				"when nobody needs it any more: see the setting ignore. Kubelet and the container runtime are judged " +
+				"by kubelet-health and runtime-health; here they are never more than a warning.",
 		},
 		Every:    30 * time.Second,
 		Deadline: 10 * time.Second,

@@ -24,7 +24,8 @@ func systemdSubject() finding.Subject {
 func silentSystemd(err error) finding.Finding {
 	return finding.Finding{
 		Check: systemdUnitsID, Subject: systemdSubject(), Severity: finding.Warning, Reason: systemdSilent,
-		Message: "systemd does not answer (" + checkkit.Sanitize(err.Error(), 300) + "): see `journalctl _PID=1 -n 50` for a crash (\"freezing execution\"), and whether " +
+		Message: "systemd does not answer (" + checkkit.Sanitize(err.Error(), 300) +
+			"): see `journalctl _PID=1 -n 50` for a crash (\"freezing execution\"), and whether " +
 			"PID 1 hangs in state D; as long as it does not, no service is started or stopped",
 	}
 }
@@ -49,8 +50,9 @@ func (l *unitsLook) judge(units systemd.Units, now finding.Timestamp) []finding.
 	if units.Omitted > 0 {
 		found = append(found, finding.Finding{
 			Check: systemdUnitsID, Subject: systemdSubject(), Severity: finding.Warning, Reason: systemdManyFailed,
-			Message: fmt.Sprintf("%d units have failed, more than are told one by one: see `systemctl --failed`", len(units.Failed)+units.Omitted),
-			Facts:   map[string]string{"failed": strconv.Itoa(len(units.Failed) + units.Omitted)},
+			Message: fmt.Sprintf("%d units have failed, more than are told one by one: see `systemctl --failed`",
+				len(units.Failed)+units.Omitted),
+			Facts: map[string]string{"failed": strconv.Itoa(len(units.Failed) + units.Omitted)},
 		})
 	}
 	return found
@@ -64,13 +66,15 @@ func (l *unitsLook) failed(u systemd.Unit, now finding.Timestamp) finding.Findin
 	}
 	return finding.Finding{
 		Check: systemdUnitsID, Subject: unitSubject(u), Severity: severity, Reason: unitFailed,
-		Message: fmt.Sprintf("%s has failed: %s%s: see `systemctl status %s`", unitName(u), howItEnded(u), aside, unitName(u)), Facts: facts,
+		Message: fmt.Sprintf("%s has failed: %s%s: see `systemctl status %s`", unitName(u), howItEnded(u), aside,
+			unitName(u)), Facts: facts,
 	}
 }
 
 func (l *unitsLook) flapping(u systemd.Unit, count uint32) finding.Finding {
 	severity, aside := l.weigh(u)
-	text := fmt.Sprintf("systemd has started %s again %d times in %.0f minutes", unitName(u), count, unitFlappingWindow.Minutes())
+	text := fmt.Sprintf("systemd has started %s again %d times in %.0f minutes", unitName(u), count,
+		unitFlappingWindow.Minutes())
 	if count < unitFlappingRestarts && restarting(u) {
 		text = "systemd is about to start " + unitName(u) + " again"
 	}
@@ -78,8 +82,10 @@ func (l *unitsLook) flapping(u systemd.Unit, count uint32) finding.Finding {
 		text += ": " + howItEnded(u)
 	}
 	return finding.Finding{
-		Check: systemdUnitsID, Subject: unitSubject(u), Severity: severity, Reason: unitFlapping, Message: text + aside + ": see `systemctl status " + unitName(u) + "`",
-		Facts: map[string]string{"restarts": strconv.Itoa(int(u.Restarts)), "restartsInWindow": strconv.Itoa(int(count)), "state": checkkit.Sanitize(u.Sub, 50)},
+		Check: systemdUnitsID, Subject: unitSubject(u), Severity: severity, Reason: unitFlapping,
+		Message: text + aside + ": see `systemctl status " + unitName(u) + "`",
+		Facts: map[string]string{"restarts": strconv.Itoa(int(u.Restarts)),
+			"restartsInWindow": strconv.Itoa(int(count)), "state": checkkit.Sanitize(u.Sub, 50)},
 	}
 }
 
@@ -109,7 +115,8 @@ func minorUnit(u systemd.Unit) string {
 	switch {
 	case slices.ContainsFunc(u.TriggeredBy, func(name string) bool { return strings.HasSuffix(name, ".timer") }):
 		return "a job of a timer, which will start it again"
-	case instance != "" && slices.Contains([]string{"getty", "serial-getty", "console-getty", "container-getty", "autovt"}, base), u.Name == "console-getty.service":
+	case instance != "" && slices.Contains([]string{"getty", "serial-getty", "console-getty", "container-getty",
+		"autovt"}, base), u.Name == "console-getty.service":
 		return "a console for people"
 	case instance != "" && (base == "user" || base == "user-runtime-dir"), strings.HasPrefix(u.Name, "session-"):
 		return "it belongs to somebody's login"

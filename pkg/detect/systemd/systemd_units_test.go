@@ -57,7 +57,8 @@ func TestSystemdUnitsRestarts(t *testing.T) {
 func TestSystemdUnitsSettings(t *testing.T) {
 	now := finding.Timestamp{Boot: "a", SinceBoot: time.Hour}
 	h, units := unitsHost(&now)
-	units.Failed = []systemd.Unit{{Name: "logrotate.service", TriggeredBy: []string{"logrotate.timer"}}, {Name: "data.mount"}}
+	units.Failed = []systemd.Unit{{Name: "logrotate.service", TriggeredBy: []string{"logrotate.timer"}},
+		{Name: "data.mount"}}
 	tests := []struct {
 		name     string
 		settings SystemdUnitsSettings
@@ -65,8 +66,10 @@ func TestSystemdUnitsSettings(t *testing.T) {
 		wrong    bool
 	}{
 		{name: "none", want: []string{"unit/logrotate.service=UnitFailed info", "unit/data.mount=UnitFailed warning"}},
-		{name: "ignore", settings: SystemdUnitsSettings{Ignore: []string{"*.mount"}}, want: []string{"unit/logrotate.service=UnitFailed info"}},
-		{name: "critical", settings: SystemdUnitsSettings{Critical: []string{"logrotate.*"}}, want: []string{"unit/logrotate.service=UnitFailed warning", "unit/data.mount=UnitFailed warning"}},
+		{name: "ignore", settings: SystemdUnitsSettings{Ignore: []string{"*.mount"}},
+			want: []string{"unit/logrotate.service=UnitFailed info"}},
+		{name: "critical", settings: SystemdUnitsSettings{Critical: []string{"logrotate.*"}},
+			want: []string{"unit/logrotate.service=UnitFailed warning", "unit/data.mount=UnitFailed warning"}},
 		{name: "malformed", settings: SystemdUnitsSettings{Critical: []string{"["}}, wrong: true},
 	}
 	for _, tt := range tests {

@@ -35,7 +35,8 @@ type Config struct {
 	// moved.
 	Started finding.Timestamp
 
-	Spread  time.Duration // start-up and other writes that are not urgent come at random within it; zero: DefaultSpread, negative: none
+	// start-up and other writes that are not urgent come at random within it; zero: DefaultSpread, negative: none
+	Spread  time.Duration
 	Grace   time.Duration // for first conclusive looks; zero: DefaultGrace
 	Refresh time.Duration // all is written again after this, give or take a tenth; zero: DefaultRefresh
 	Timeout time.Duration // of one request; zero: DefaultTimeout
@@ -76,7 +77,8 @@ func New(c Config) *Reporter {
 	c = c.withDefaults()
 	r := &Reporter{
 		config: c, kinds: kinds(c.Conditions, c.Vocabulary), byName: map[string]*kind{},
-		behind: report.NewWriteBehind(c.Store, c.Log), told: make(chan struct{}, 1), backoff: report.Backoff{Rand: c.Rand},
+		behind: report.NewWriteBehind(c.Store, c.Log), told: make(chan struct{}, 1),
+		backoff:  report.Backoff{Rand: c.Rand},
 		verdicts: map[string]report.Verdict{}, ledger: newLedger(c.Started), graceEnd: time.Now().Add(c.Grace),
 		pace: pace{refresh: c.Refresh, spread: c.Spread, rand: c.Rand}, shown: map[string]corev1.NodeCondition{},
 	}
@@ -92,7 +94,8 @@ func (c Config) withDefaults() Config {
 	for _, d := range []struct {
 		value     *time.Duration
 		otherwise time.Duration
-	}{{&c.Spread, DefaultSpread}, {&c.Grace, DefaultGrace}, {&c.Refresh, DefaultRefresh}, {&c.Timeout, DefaultTimeout}} {
+	}{{&c.Spread, DefaultSpread}, {&c.Grace, DefaultGrace}, {&c.Refresh, DefaultRefresh},
+		{&c.Timeout, DefaultTimeout}} {
 		if *d.value == 0 {
 			*d.value = d.otherwise
 		}

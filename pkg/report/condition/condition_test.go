@@ -16,7 +16,8 @@ import (
 	"github.com/nodeagent/nodeagent/pkg/report/reporttest"
 )
 
-var diskNaming = finding.Condition{Type: "ReadonlyFilesystem", ReadyType: "StorageReady", HealthyReason: "FilesystemIsNotReadOnly", HealthyMessage: "Filesystem is not read-only"}
+var diskNaming = finding.Condition{Type: "ReadonlyFilesystem", ReadyType: "StorageReady",
+	HealthyReason: "FilesystemIsNotReadOnly", HealthyMessage: "Filesystem is not read-only"}
 
 func testConfig(node Node) Config {
 	return Config{
@@ -29,7 +30,8 @@ func shownLine(c *corev1.NodeCondition) string {
 	if c == nil {
 		return "none"
 	}
-	return strings.Join([]string{string(c.Status), c.Reason, c.Message, c.LastTransitionTime.UTC().Format(time.TimeOnly)}, " | ")
+	return strings.Join([]string{string(c.Status), c.Reason, c.Message,
+		c.LastTransitionTime.UTC().Format(time.TimeOnly)}, " | ")
 }
 
 // at words a moment as shownLine does.
@@ -38,7 +40,8 @@ func at(t time.Time) string { return t.UTC().Format(time.TimeOnly) }
 func old(status corev1.ConditionStatus, reason string, ago time.Duration) corev1.NodeCondition {
 	return corev1.NodeCondition{
 		Type: "ReadonlyFilesystem", Status: status, Reason: reason, Message: "before",
-		LastTransitionTime: metav1.NewTime(time.Now().Add(-ago)), LastHeartbeatTime: metav1.NewTime(time.Now().Add(-ago)),
+		LastTransitionTime: metav1.NewTime(time.Now().Add(-ago)),
+		LastHeartbeatTime:  metav1.NewTime(time.Now().Add(-ago)),
 	}
 }
 
@@ -94,7 +97,8 @@ func TestFaultIsShownAtOnce(t *testing.T) {
 
 func TestPatchIsWhatTheNodeNeeds(t *testing.T) {
 	when := metav1.NewTime(time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC))
-	got, err := encode([]corev1.NodeCondition{{Type: "A", Status: "True", Reason: "R", LastTransitionTime: when}}, []string{"B"}, when)
+	got, err := encode([]corev1.NodeCondition{{Type: "A", Status: "True", Reason: "R", LastTransitionTime: when}},
+		[]string{"B"}, when)
 	want := `{"status":{"conditions":[{"type":"A","status":"True","lastHeartbeatTime":"2026-01-02T03:04:05Z",` +
 		`"lastTransitionTime":"2026-01-02T03:04:05Z","reason":"R","message":""},{"$patch":"delete","type":"B"}]}}`
 	if diff := cmp.Diff(want, string(got)); diff != "" || err != nil {
@@ -110,20 +114,30 @@ func TestStatuses(t *testing.T) {
 		look       func(w *reporttest.World) (finding.State, []finding.Update)
 		kind, want string
 	}{
-		{"faulty", Problem, func(w *reporttest.World) (finding.State, []finding.Update) { return w.Look("disk", nil, "A", "B", "C") },
+		{"faulty", Problem, func(w *reporttest.World) (finding.State, []finding.Update) {
+			return w.Look("disk", nil, "A", "B", "C")
+		},
 			"ReadonlyFilesystem", "True | A | thing 0 is A (and 2 more)"},
 		{"healthy", Problem, func(w *reporttest.World) (finding.State, []finding.Update) { return w.Look("disk", nil) },
 			"ReadonlyFilesystem", "False | FilesystemIsNotReadOnly | Filesystem is not read-only"},
-		{"unknown", Problem, func(w *reporttest.World) (finding.State, []finding.Update) { return w.Look("disk", errBlind) },
+		{"unknown", Problem, func(w *reporttest.World) (finding.State, []finding.Update) {
+			return w.Look("disk", errBlind)
+		},
 			"ReadonlyFilesystem", "Unknown | CheckCouldNotTell | mountinfo: permission denied"},
 		{"not applicable", Problem, func(w *reporttest.World) (finding.State, []finding.Update) {
 			return w.Look("disk", finding.NotApplicable("no disk"))
 		}, "ReadonlyFilesystem", "none"},
-		{"not looked at", Problem, func(w *reporttest.World) (finding.State, []finding.Update) { return w.State(), nil },
+		{"not looked at", Problem, func(w *reporttest.World) (finding.State, []finding.Update) {
+			return w.State(), nil
+		},
 			"ReadonlyFilesystem", "Unknown | CheckCouldNotTell | no conclusive look yet"},
-		{"faulty, ready vocabulary", Ready, func(w *reporttest.World) (finding.State, []finding.Update) { return w.Look("disk", nil, "A") },
+		{"faulty, ready vocabulary", Ready, func(w *reporttest.World) (finding.State, []finding.Update) {
+			return w.Look("disk", nil, "A")
+		},
 			"StorageReady", "False | A | thing 0 is A"},
-		{"healthy, ready vocabulary", Ready, func(w *reporttest.World) (finding.State, []finding.Update) { return w.Look("disk", nil) },
+		{"healthy, ready vocabulary", Ready, func(w *reporttest.World) (finding.State, []finding.Update) {
+			return w.Look("disk", nil)
+		},
 			"StorageReady", "True | FilesystemIsNotReadOnly | Filesystem is not read-only"},
 		{"no word in the ready vocabulary", Ready, func(w *reporttest.World) (finding.State, []finding.Update) {
 			return w.Look(reporttest.Check, nil, "A")
@@ -158,8 +172,10 @@ func cutLast(line string) (before, after string, found bool) {
 
 func TestOthersAreNeverTouched(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		ready := corev1.NodeCondition{Type: "Ready", Status: "True", Reason: "KubeletReady", Message: "kubelet is posting ready status"}
-		deadlock := corev1.NodeCondition{Type: "KernelDeadlock", Status: "False", Reason: "KernelHasNoDeadlock", Message: "npd's own"}
+		ready := corev1.NodeCondition{Type: "Ready", Status: "True", Reason: "KubeletReady",
+			Message: "kubelet is posting ready status"}
+		deadlock := corev1.NodeCondition{Type: "KernelDeadlock", Status: "False", Reason: "KernelHasNoDeadlock",
+			Message: "npd's own"}
 		node, store, w := reporttest.NewNode(ready, deadlock), reporttest.NewStore(), reporttest.NewWorld()
 		c := testConfig(node)
 		c.Store = store
@@ -271,7 +287,8 @@ func TestChecksThatShareACondition(t *testing.T) {
 		r.Update(w.Look("one", nil))
 		ended := time.Now()
 		time.Sleep(time.Minute)
-		if diff := cmp.Diff("False | FilesystemIsNotReadOnly | Filesystem is not read-only | "+at(ended), shown()); diff != "" {
+		if diff := cmp.Diff("False | FilesystemIsNotReadOnly | Filesystem is not read-only | "+at(ended),
+			shown()); diff != "" {
 			t.Error(diff)
 		}
 	})

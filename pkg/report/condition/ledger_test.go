@@ -20,7 +20,8 @@ import (
 func TestObserve(t *testing.T) {
 	day := time.Date(2026, 1, 2, 0, 0, 0, 0, time.UTC)
 	stamp := func(hour int) finding.Timestamp {
-		return finding.Timestamp{Wall: day.Add(time.Duration(hour) * time.Hour), Boot: "boot", SinceBoot: time.Duration(hour) * time.Hour}
+		return finding.Timestamp{Wall: day.Add(time.Duration(hour) * time.Hour), Boot: "boot",
+			SinceBoot: time.Duration(hour) * time.Hour}
 	}
 	const started = 10
 	disk := &kind{name: "Disk"}
@@ -32,10 +33,14 @@ func TestObserve(t *testing.T) {
 		want   int
 	}{
 		{"as stored", record{Status: finding.StatusFaulty, Since: stamp(3), Shown: day.Add(time.Hour)}, 3, true, 1},
-		{"moved there and back before the restart, which was not stored", record{Status: finding.StatusFaulty, Since: stamp(3), Shown: day.Add(3 * time.Hour)}, 5, true, 5},
-		{"first look of a tracker without memory", record{Status: finding.StatusFaulty, Since: stamp(3), Shown: day.Add(3 * time.Hour)}, 11, true, 3},
-		{"another check of the same condition speaks", record{Status: finding.StatusFaulty, Since: stamp(3), Shown: day.Add(3 * time.Hour)}, 5, false, 3},
-		{"another status", record{Status: finding.StatusHealthy, Since: stamp(3), Shown: day.Add(3 * time.Hour)}, 4, true, 4},
+		{"moved there and back before the restart, which was not stored", record{Status: finding.StatusFaulty,
+			Since: stamp(3), Shown: day.Add(3 * time.Hour)}, 5, true, 5},
+		{"first look of a tracker without memory", record{Status: finding.StatusFaulty, Since: stamp(3),
+			Shown: day.Add(3 * time.Hour)}, 11, true, 3},
+		{"another check of the same condition speaks", record{Status: finding.StatusFaulty, Since: stamp(3),
+			Shown: day.Add(3 * time.Hour)}, 5, false, 3},
+		{"another status", record{Status: finding.StatusHealthy, Since: stamp(3), Shown: day.Add(3 * time.Hour)}, 4,
+			true, 4},
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			l := newLedger(stamp(started))
@@ -102,7 +107,8 @@ type step struct {
 
 var steps = rapid.SliceOfN(rapid.Custom(func(t *rapid.T) step {
 	return step{
-		what:   rapid.SampledFrom([]string{"faulty", "faulty", "healthy", "healthy", "error", "restart", "lose", "away", "back"}).Draw(t, "what"),
+		what: rapid.SampledFrom([]string{"faulty", "faulty", "healthy", "healthy", "error", "restart", "lose", "away",
+			"back"}).Draw(t, "what"),
 		reason: rapid.SampledFrom([]string{"A", "B", "C"}).Draw(t, "reason"),
 		wait:   time.Duration(rapid.IntRange(0, 400).Draw(t, "seconds")) * time.Second,
 	}

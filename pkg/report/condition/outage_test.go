@@ -23,8 +23,10 @@ func TestOutages(t *testing.T) {
 	}{
 		{"401", reporttest.Status(http.StatusUnauthorized, metav1.StatusReasonUnauthorized, 0), 500 * time.Millisecond},
 		{"403", reporttest.Status(http.StatusForbidden, metav1.StatusReasonForbidden, 0), 500 * time.Millisecond},
-		{"429 with Retry-After", reporttest.Status(http.StatusTooManyRequests, metav1.StatusReasonTooManyRequests, 17), 17500 * time.Millisecond},
-		{"500", reporttest.Status(http.StatusInternalServerError, metav1.StatusReasonInternalError, 0), 500 * time.Millisecond},
+		{"429 with Retry-After", reporttest.Status(http.StatusTooManyRequests, metav1.StatusReasonTooManyRequests, 17),
+			17500 * time.Millisecond},
+		{"500", reporttest.Status(http.StatusInternalServerError, metav1.StatusReasonInternalError, 0),
+			500 * time.Millisecond},
 		{"no connection", errors.New("connect: connection refused"), 500 * time.Millisecond},
 	} {
 		t.Run(test.name, func(t *testing.T) {
@@ -40,7 +42,8 @@ func TestOutages(t *testing.T) {
 				if got := attempts[1].Sub(attempts[0]); got != test.wait {
 					t.Errorf("second attempt after %s, want %s", got, test.wait)
 				}
-				if got := attempts[len(attempts)-1].Sub(attempts[len(attempts)-2]); got < 2*time.Minute || got > 5*time.Minute {
+				if got := attempts[len(attempts)-1].Sub(attempts[len(attempts)-2]); got < 2*time.Minute ||
+					got > 5*time.Minute {
 					t.Errorf("after hours it is tried each %s", got)
 				}
 				node.Mend()

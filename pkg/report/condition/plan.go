@@ -48,7 +48,8 @@ func (r *Reporter) plan(now time.Time) plan {
 			want := r.want(k, v)
 			p.add(k, want, r.shown)
 			if have, ok := r.shown[k.name]; ok && sameWords(want, have) {
-				r.ledger.written(k.name, true) // an agent before us, which has left no memory, wrote it: we keep it true now
+				// an agent before us, which has left no memory, wrote it: we keep it true now
+				r.ledger.written(k.name, true)
 			}
 		}
 	}

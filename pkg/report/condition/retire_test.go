@@ -14,7 +14,8 @@ import (
 
 // TestRetire: what the agent has written goes, also what an agent before it wrote and it only kept true; others' stays.
 func TestRetire(t *testing.T) {
-	ready := corev1.NodeCondition{Type: "Ready", Status: "True", Reason: "KubeletReady", Message: "kubelet is posting ready status"}
+	ready := corev1.NodeCondition{Type: "Ready", Status: "True", Reason: "KubeletReady",
+		Message: "kubelet is posting ready status"}
 	kept := old("False", diskNaming.HealthyReason, 0)
 	kept.Message = diskNaming.HealthyMessage
 	for name, before := range map[string][]corev1.NodeCondition{
@@ -27,7 +28,8 @@ func TestRetire(t *testing.T) {
 				for i := range before { // a bubble's clock begins long ago
 					before[i].LastTransitionTime = metav1.NewTime(time.Now().Add(-time.Hour))
 				}
-				node, store, w := reporttest.NewNode(append(before, ready)...), reporttest.NewStore(), reporttest.NewWorld()
+				node, store, w := reporttest.NewNode(append(before, ready)...), reporttest.NewStore(),
+					reporttest.NewWorld()
 				c := testConfig(node)
 				c.Store = store
 				delete(c.Conditions, reporttest.Check)

@@ -36,8 +36,10 @@ func TestAdoption(t *testing.T) {
 		{"still healthy", "False", look(), "False | FilesystemIsNotReadOnly | Filesystem is not read-only", true},
 		{"mended meanwhile", "True", look(), "False | FilesystemIsNotReadOnly | Filesystem is not read-only", false},
 		{"broken meanwhile", "False", look("Ext4Error"), "True | Ext4Error | thing 0 is Ext4Error", false},
-		{"blind at first, still faulty", "True", blindThen("Ext4Error"), "True | Ext4Error | thing 0 is Ext4Error", true},
-		{"blind at first, still healthy", "False", blindThen(), "False | FilesystemIsNotReadOnly | Filesystem is not read-only", true},
+		{"blind at first, still faulty", "True", blindThen("Ext4Error"), "True | Ext4Error | thing 0 is Ext4Error",
+			true},
+		{"blind at first, still healthy", "False", blindThen(),
+			"False | FilesystemIsNotReadOnly | Filesystem is not read-only", true},
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
@@ -52,7 +54,8 @@ func TestAdoption(t *testing.T) {
 				moved := time.Now()
 				time.Sleep(10 * time.Minute)
 				for _, patch := range node.Patches() {
-					if strings.Contains(patch, "Unknown") && strings.Contains(patch, "ReadonlyFilesystem\",\"status\":\"Unknown") {
+					if strings.Contains(patch, "Unknown") &&
+						strings.Contains(patch, "ReadonlyFilesystem\",\"status\":\"Unknown") {
 						t.Errorf("it was Unknown in between: %s", patch)
 					}
 				}

@@ -31,9 +31,10 @@ type Config struct {
 	Store report.Store // keeps what was not sent yet; nil: a restart loses it
 	Limit int          // how much may wait; zero: report.DefaultOutboxLimit
 
-	Burst   int           // events of one reason at once; zero: DefaultBurst
-	Every   time.Duration // and one more after each of these; zero: DefaultEvery
-	Resend  time.Duration // what is still wrong is told again after this, give or take half; zero: DefaultResend, negative: never
+	Burst int           // events of one reason at once; zero: DefaultBurst
+	Every time.Duration // and one more after each of these; zero: DefaultEvery
+	// what is still wrong is told again after this, give or take half; zero: DefaultResend, negative: never
+	Resend  time.Duration
 	Timeout time.Duration // of one request; zero: DefaultTimeout
 
 	Wordings map[string]Wording // by check, where its changes are told in other words
@@ -167,7 +168,8 @@ func (r *Reporter) add(id string, severity finding.Severity, at time.Time, n not
 	case waiting < r.config.Burst && r.budgets.Take(n.Reason, time.Now()):
 		r.outbox.Add(report.Item{ID: id, Key: n.Reason, Severity: severity, Count: 1, First: at, Last: at, Body: body})
 	default:
-		r.outbox.Add(report.Item{ID: id, Key: n.Reason, Severity: severity, Count: 1, First: at, Last: at, Body: body, Held: true})
+		r.outbox.Add(report.Item{ID: id, Key: n.Reason, Severity: severity, Count: 1, First: at, Last: at, Body: body,
+			Held: true})
 	}
 	for s, count := range r.outbox.TakeDropped() {
 		r.lost[s] += count

@@ -20,7 +20,9 @@ import (
 )
 
 func testConfig(sink Sink) Config {
-	return Config{Node: "node-1", Sink: sink, Resend: -1, Rand: func() float64 { return 0.5 }, Log: slog.New(slog.DiscardHandler)}
+	return Config{Node: "node-1", Sink: sink, Resend: -1, Rand: func() float64 {
+		return 0.5
+	}, Log: slog.New(slog.DiscardHandler)}
 }
 
 func TestBehaviour(t *testing.T) {
@@ -55,8 +57,9 @@ func TestEventIsWhatTheApiserverTakes(t *testing.T) {
 			}
 		}
 		want := []*corev1.Event{{
-			ObjectMeta: metav1.ObjectMeta{Name: nameOf("node-1", id), Namespace: "default", Annotations: map[string]string{
-				"nodeagent/id": id, "nodeagent/check": "disk", "nodeagent/subject": "thing/0"}},
+			ObjectMeta: metav1.ObjectMeta{Name: nameOf("node-1", id), Namespace: "default",
+				Annotations: map[string]string{
+					"nodeagent/id": id, "nodeagent/check": "disk", "nodeagent/subject": "thing/0"}},
 			InvolvedObject: corev1.ObjectReference{APIVersion: "v1", Kind: "Node", Name: "node-1", UID: "node-1"},
 			Reason:         "Ext4Error", Message: "thing 0 is Ext4Error", Type: "Warning", Count: 1,
 			Source: corev1.EventSource{Component: "nodeagent", Host: "node-1"}, FirstTimestamp: now, LastTimestamp: now,
@@ -69,7 +72,8 @@ func TestEventIsWhatTheApiserverTakes(t *testing.T) {
 }
 
 func TestNotes(t *testing.T) {
-	f := finding.Finding{Check: "disk", Subject: finding.Subject{Kind: "disk", Name: "sda"}, Severity: finding.Fatal, Reason: "Ext4Error", Message: "bad\nblock"}
+	f := finding.Finding{Check: "disk", Subject: finding.Subject{Kind: "disk", Name: "sda"}, Severity: finding.Fatal,
+		Reason: "Ext4Error", Message: "bad\nblock"}
 	info, moment := f, f
 	moment.OneShot = true
 	info.Severity = finding.Info
@@ -83,10 +87,12 @@ func TestNotes(t *testing.T) {
 		{"raised", finding.Update{Kind: finding.Raised, Finding: f}, "Warning Ext4Error bad block"},
 		{"raised info", finding.Update{Kind: finding.Raised, Finding: info}, "Normal Ext4Error bad block"},
 		{"changed", finding.Update{Kind: finding.Changed, Finding: f}, "Warning Ext4Error bad block"},
-		{"cleared", finding.Update{Kind: finding.Cleared, Finding: f}, "Normal Ext4ErrorCleared no longer so: bad block"},
+		{"cleared", finding.Update{Kind: finding.Cleared, Finding: f},
+			"Normal Ext4ErrorCleared no longer so: bad block"},
 		{"a moment", finding.Update{Kind: finding.Raised, Finding: moment}, "Warning Ext4Error bad block"},
 		{"a moment is never gone", finding.Update{Kind: finding.Cleared, Finding: moment}, "none"},
-		{"moved", finding.Update{Kind: finding.StatusChanged, From: finding.StatusHealthy, To: finding.StatusFaulty}, "none"},
+		{"moved", finding.Update{Kind: finding.StatusChanged, From: finding.StatusHealthy, To: finding.StatusFaulty},
+			"none"},
 		{"long", finding.Update{Kind: finding.Cleared, Finding: long}, ""},
 	} {
 		t.Run(test.name, func(t *testing.T) {
@@ -98,7 +104,8 @@ func TestNotes(t *testing.T) {
 			if test.name == "long" {
 				test.want = got
 			}
-			if diff := cmp.Diff(test.want, got); diff != "" || len(n.Reason) > maxReason || len(n.Message) > maxMessage {
+			if diff := cmp.Diff(test.want, got); diff != "" || len(n.Reason) > maxReason ||
+				len(n.Message) > maxMessage {
 				t.Errorf("reason of %d bytes, message of %d: %s", len(n.Reason), len(n.Message), diff)
 			}
 		})
@@ -107,7 +114,8 @@ func TestNotes(t *testing.T) {
 
 func TestNames(t *testing.T) {
 	again := nameOf("node-1", "a")
-	if nameOf("node-1", "a") != again || nameOf("node-1", "a") == nameOf("node-1", "b") || nameOf("node-1", "a") == nameOf("node-2", "a") {
+	if nameOf("node-1", "a") != again || nameOf("node-1", "a") == nameOf("node-1", "b") ||
+		nameOf("node-1", "a") == nameOf("node-2", "a") {
 		t.Error("names are not those of their node and ID alone")
 	}
 	long := nameOf(strings.Repeat("a", 235)+"-."+strings.Repeat("b", 16), "a")
@@ -158,7 +166,8 @@ func TestStormDuringAnOutage(t *testing.T) {
 		r.Update(w.Look("quiet", nil, "Quiet"))
 		const raised = 24 * 60
 		for i := range raised {
-			r.Update(w.State(), []finding.Update{{ID: fmt.Sprint("storm-", i), Kind: finding.Raised, At: w.Now(), Finding: reporttest.Fatal("stormy", i, "Storm")}})
+			r.Update(w.State(), []finding.Update{{ID: fmt.Sprint("storm-", i), Kind: finding.Raised, At: w.Now(),
+				Finding: reporttest.Fatal("stormy", i, "Storm")}})
 			time.Sleep(time.Minute)
 		}
 		if n := r.outbox.Len(); n > 12 {
@@ -196,7 +205,8 @@ func TestOverflowIsTold(t *testing.T) {
 		events.Mend()
 		time.Sleep(time.Hour)
 		want := []string{
-			"Warning Reason7 1 thing 0 is Reason7", "Warning Reason8 1 thing 0 is Reason8", "Warning Reason9 1 thing 0 is Reason9",
+			"Warning Reason7 1 thing 0 is Reason7", "Warning Reason8 1 thing 0 is Reason8",
+			"Warning Reason9 1 thing 0 is Reason9",
 			"Warning Reason10 1 thing 0 is Reason10", "Warning Reason11 1 thing 0 is Reason11",
 			"Warning EventsDropped 1 7 events could not be delivered and were given up: 7 fatal",
 		}
@@ -256,7 +266,8 @@ func TestRejectedEventHoldsUpNothing(t *testing.T) {
 					t.Errorf("%d attempts", len(attempts))
 				}
 				// Retry-After of 17 s and half of a second, then ever longer.
-				if wait := attempts[min(1, len(attempts)-1)].Sub(attempts[0]); !test.hopeless && (wait != 17500*time.Millisecond || len(attempts) > 40) {
+				if wait := attempts[min(1, len(attempts)-1)].Sub(attempts[0]); !test.hopeless &&
+					(wait != 17500*time.Millisecond || len(attempts) > 40) {
 					t.Errorf("%d attempts, the second after %s", len(attempts), wait)
 				}
 			})
@@ -300,7 +311,8 @@ func TestResend(t *testing.T) {
 		r.Update(w.Look("disk", nil))
 		time.Sleep(13 * time.Hour)
 		again := "Warning Ext4Error 1 thing 0 is Ext4Error (since " + since + ")"
-		want := []string{"Warning Ext4Error 1 thing 0 is Ext4Error", again, again, "Normal Ext4ErrorCleared 1 no longer so: thing 0 is Ext4Error"}
+		want := []string{"Warning Ext4Error 1 thing 0 is Ext4Error", again, again,
+			"Normal Ext4ErrorCleared 1 no longer so: thing 0 is Ext4Error"}
 		if diff := cmp.Diff(want, events.Lines()); diff != "" {
 			t.Error(diff)
 		}

@@ -46,7 +46,8 @@ type note struct {
 // condition, and by the findings that moved it.
 func noteOf(u finding.Update) (note, bool) {
 	f := u.Finding
-	n := note{Type: typeOf(f.Severity), Check: report.Text(f.Check, maxReason), Subject: report.Text(f.Subject.String(), maxSubject)}
+	n := note{Type: typeOf(f.Severity), Check: report.Text(f.Check, maxReason), Subject: report.Text(f.Subject.String(),
+		maxSubject)}
 	switch u.Kind {
 	case finding.Raised, finding.Changed:
 		n.Reason, n.Message = report.Reason(f.Reason, maxReason), report.Text(f.Message, maxMessage)
@@ -100,7 +101,8 @@ func eventOf(node string, item report.Item, n note) *corev1.Event {
 		annotations[annotationsFor+"check"], annotations[annotationsFor+"subject"] = n.Check, n.Subject
 	}
 	return &corev1.Event{
-		ObjectMeta: metav1.ObjectMeta{Name: nameOf(node, item.ID), Namespace: metav1.NamespaceDefault, Annotations: annotations},
+		ObjectMeta: metav1.ObjectMeta{Name: nameOf(node, item.ID), Namespace: metav1.NamespaceDefault,
+			Annotations: annotations},
 		// "kubectl describe node" shows events whose UID is the Node's or its name, and none without; the name is
 		// what can be known without reading the Node.
 		InvolvedObject: corev1.ObjectReference{APIVersion: "v1", Kind: "Node", Name: node, UID: types.UID(node)},

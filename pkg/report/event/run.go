@@ -104,7 +104,8 @@ var errUnreadable = errors.New("stored event is not readable")
 
 // hopeless reports whether an attempt will fail in the same way each time. Without it one bad event would hold up all.
 func hopeless(err error) bool {
-	return apierrors.IsInvalid(err) || apierrors.IsBadRequest(err) || apierrors.IsRequestEntityTooLargeError(err) || errors.Is(err, errUnreadable)
+	return apierrors.IsInvalid(err) || apierrors.IsBadRequest(err) || apierrors.IsRequestEntityTooLargeError(err) ||
+		errors.Is(err, errUnreadable)
 }
 
 // confess tells what was given up, as soon as the sink takes events again.

@@ -29,6 +29,7 @@ func (w Wording) word(n note, u finding.Update) note {
 		n.Type = corev1.EventTypeNormal
 	}
 	n.Reason = report.Reason(reason, maxReason)
-	n.Message = report.Text(fmt.Sprintf("Node condition %s is now: %s, reason: %s, message: %q", w.Condition.Type, truth, reason, message), maxMessage)
+	n.Message = report.Text(fmt.Sprintf("Node condition %s is now: %s, reason: %s, message: %q", w.Condition.Type,
+		truth, reason, message), maxMessage)
 	return n
 }

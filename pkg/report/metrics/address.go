@@ -10,7 +10,8 @@ import (
 func CheckAddress(address string) error {
 	a, err := netip.ParseAddrPort(address)
 	if err != nil {
-		return fmt.Errorf("metrics address %q: want an IP of the loopback and a port, such as 127.0.0.1:20257: %w", address, err)
+		return fmt.Errorf("metrics address %q: want an IP of the loopback and a port, such as 127.0.0.1:20257: %w",
+			address, err)
 	}
 	if !a.Addr().Unmap().IsLoopback() {
 		return fmt.Errorf("metrics address %q: %s is not an IP of the loopback", address, a.Addr())

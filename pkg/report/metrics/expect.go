@@ -20,7 +20,8 @@ func (m *Metrics) Expect(reasons map[string][]string) {
 		for _, reason := range all {
 			reason = report.Reason(reason, maxLabel)
 			m.problems.WithLabelValues(m.reasons.bound(reason))
-			if condition != "" && len(m.state.expected[condition]) < maxExpected && !slices.Contains(m.state.expected[condition], reason) {
+			if condition != "" && len(m.state.expected[condition]) < maxExpected &&
+				!slices.Contains(m.state.expected[condition], reason) {
 				m.state.expected[condition] = append(m.state.expected[condition], reason)
 			}
 		}

@@ -53,15 +53,22 @@ func New(c Config) *Metrics {
 	m := &Metrics{
 		registry: prometheus.NewRegistry(), state: newState(c.Conditions), reasons: newVocabulary(maxReasons),
 		// The name and the help text are node-problem-detector's.
-		problems:   prometheus.NewCounterVec(prometheus.CounterOpts{Name: "problem_counter", Help: "Number of times a specific type of problem have occurred."}, []string{"reason"}),
-		errors:     counter("check_errors_total", "Looks of a check that could not tell.", "check"),
-		abandoned:  counter("check_abandoned_total", "Looks of a check that took longer than allowed and were given up.", "check"),
-		kmsgLost:   prometheus.NewCounter(prometheus.CounterOpts{Namespace: namespace, Name: "kmsg_lost_total", Help: "Records of the kernel log that were overwritten before they were read."}),
-		writes:     counter("report_writes_total", "Attempts to write a report, by result: ok, error (tried again) or rejected (not tried again).", "reporter", "result"),
-		dropped:    counter("outbox_dropped_total", "Reports that were given up because too many waited.", "reporter", "severity"),
-		releases:   counter("releases_total", "Releases of leftovers, by kind and result.", "kind", "result"),
-		apirequest: counter("apiserver_requests_total", "Requests to the apiserver, by HTTP status code; 0 where there was no answer.", "verb", "resource", "code"),
-		queued:     prometheus.NewGaugeVec(prometheus.GaugeOpts{Namespace: namespace, Name: "outbox_length", Help: "Reports that wait to be sent."}, []string{"reporter"}),
+		problems: prometheus.NewCounterVec(prometheus.CounterOpts{Name: "problem_counter",
+			Help: "Number of times a specific type of problem have occurred."}, []string{"reason"}),
+		errors: counter("check_errors_total", "Looks of a check that could not tell.", "check"),
+		abandoned: counter("check_abandoned_total",
+			"Looks of a check that took longer than allowed and were given up.", "check"),
+		kmsgLost: prometheus.NewCounter(prometheus.CounterOpts{Namespace: namespace, Name: "kmsg_lost_total",
+			Help: "Records of the kernel log that were overwritten before they were read."}),
+		writes: counter("report_writes_total", "Attempts to write a report, by result: ok, error (tried again) "+
+			"or rejected (not tried again).", "reporter", "result"),
+		dropped: counter("outbox_dropped_total", "Reports that were given up because too many waited.", "reporter",
+			"severity"),
+		releases: counter("releases_total", "Releases of leftovers, by kind and result.", "kind", "result"),
+		apirequest: counter("apiserver_requests_total", "Requests to the apiserver, by HTTP status code; 0 where "+
+			"there was no answer.", "verb", "resource", "code"),
+		queued: prometheus.NewGaugeVec(prometheus.GaugeOpts{Namespace: namespace, Name: "outbox_length",
+			Help: "Reports that wait to be sent."}, []string{"reporter"}),
 		durations: prometheus.NewHistogramVec(prometheus.HistogramOpts{
 			Namespace: namespace, Name: "check_duration_seconds", Help: "How long a look of a check took.",
 			Buckets: []float64{0.001, 0.01, 0.1, 1, 10}, // few: there are hundreds of checks on ten thousand nodes
@@ -69,10 +76,12 @@ func New(c Config) *Metrics {
 	}
 	info := prometheus.NewGauge(prometheus.GaugeOpts{
 		Namespace: namespace, Name: "build_info", Help: "Always 1; the labels say what is running.",
-		ConstLabels: prometheus.Labels{"version": label(c.Version), "revision": label(c.Revision), "goversion": runtime.Version()},
+		ConstLabels: prometheus.Labels{"version": label(c.Version), "revision": label(c.Revision),
+			"goversion": runtime.Version()},
 	})
 	info.Set(1)
-	m.registry.MustRegister(info, m.state, m.problems, m.durations, m.errors, m.abandoned, m.kmsgLost, m.writes, m.queued,
+	m.registry.MustRegister(info, m.state, m.problems, m.durations, m.errors, m.abandoned, m.kmsgLost, m.writes,
+		m.queued,
 		m.dropped, m.releases, m.apirequest,
 		collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
 	return m
@@ -104,7 +113,8 @@ func (m *Metrics) Run(ctx context.Context) error {
 func (m *Metrics) Update(state finding.State, updates []finding.Update) {
 	for _, u := range updates {
 		// A changed finding counts when its reason changed, as node-problem-detector counts, not when its severity did.
-		if u.Kind == finding.Raised || u.Kind == finding.Changed && m.state.reason(u.Finding.Key()) != u.Finding.Reason {
+		if u.Kind == finding.Raised || u.Kind == finding.Changed &&
+			m.state.reason(u.Finding.Key()) != u.Finding.Reason {
 			m.problems.WithLabelValues(m.reasons.bound(report.Reason(u.Finding.Reason, maxLabel))).Inc()
 		}
 	}

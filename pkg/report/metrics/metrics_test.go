@@ -63,28 +63,35 @@ func TestProblemMetrics(t *testing.T) {
 			want    []string
 		}{
 			{nil, nil, []string{
-				"# HELP problem_gauge Whether a specific type of problem is affecting the node or not.", "# TYPE problem_gauge gauge",
+				"# HELP problem_gauge Whether a specific type of problem is affecting the node or not.",
+				"# TYPE problem_gauge gauge",
 				`problem_gauge{reason="CheckCouldNotTell",type="Suite"} 0`,
 				`problem_gauge{reason="FilesystemIsNotReadOnly",type="ReadonlyFilesystem"} 0`,
 			}},
 			{[]string{"Ext4Error"}, nil, []string{
-				"# HELP problem_counter Number of times a specific type of problem have occurred.", "# TYPE problem_counter counter",
+				"# HELP problem_counter Number of times a specific type of problem have occurred.",
+				"# TYPE problem_counter counter",
 				`problem_counter{reason="Ext4Error"} 1`,
-				"# HELP problem_gauge Whether a specific type of problem is affecting the node or not.", "# TYPE problem_gauge gauge",
+				"# HELP problem_gauge Whether a specific type of problem is affecting the node or not.",
+				"# TYPE problem_gauge gauge",
 				`problem_gauge{reason="CheckCouldNotTell",type="Suite"} 0`,
 				`problem_gauge{reason="Ext4Error",type="ReadonlyFilesystem"} 1`,
 			}},
 			{[]string{"XFSShutdown"}, nil, []string{
-				"# HELP problem_counter Number of times a specific type of problem have occurred.", "# TYPE problem_counter counter",
+				"# HELP problem_counter Number of times a specific type of problem have occurred.",
+				"# TYPE problem_counter counter",
 				`problem_counter{reason="Ext4Error"} 1`, `problem_counter{reason="XFSShutdown"} 1`,
-				"# HELP problem_gauge Whether a specific type of problem is affecting the node or not.", "# TYPE problem_gauge gauge",
+				"# HELP problem_gauge Whether a specific type of problem is affecting the node or not.",
+				"# TYPE problem_gauge gauge",
 				`problem_gauge{reason="CheckCouldNotTell",type="Suite"} 0`,
 				`problem_gauge{reason="XFSShutdown",type="ReadonlyFilesystem"} 1`,
 			}},
 			{nil, finding.NotApplicable("no disk"), []string{
-				"# HELP problem_counter Number of times a specific type of problem have occurred.", "# TYPE problem_counter counter",
+				"# HELP problem_counter Number of times a specific type of problem have occurred.",
+				"# TYPE problem_counter counter",
 				`problem_counter{reason="Ext4Error"} 1`, `problem_counter{reason="XFSShutdown"} 1`,
-				"# HELP problem_gauge Whether a specific type of problem is affecting the node or not.", "# TYPE problem_gauge gauge",
+				"# HELP problem_gauge Whether a specific type of problem is affecting the node or not.",
+				"# TYPE problem_gauge gauge",
 				`problem_gauge{reason="CheckCouldNotTell",type="Suite"} 0`,
 			}},
 		} {
@@ -106,7 +113,8 @@ func TestSeverityChangeIsNotCounted(t *testing.T) {
 			m.Update(w.Observe(finding.Observation{Check: "disk", At: w.Now(), Findings: []finding.Finding{f}}))
 			time.Sleep(time.Minute)
 		}
-		if diff := cmp.Diff([]string{`problem_counter{reason="Ext4Error"} 1`}, scrape(t, m, "problem_counter{")); diff != "" {
+		if diff := cmp.Diff([]string{`problem_counter{reason="Ext4Error"} 1`},
+			scrape(t, m, "problem_counter{")); diff != "" {
 			t.Error(diff)
 		}
 	})
@@ -118,10 +126,14 @@ func TestGoneSeriesAreGone(t *testing.T) {
 		m.Update(w.Look("disk", nil, "A", "B"))
 		m.Leftovers(map[Leftover]int{{"sandbox", "leftover"}: 2, {"mount", "unknown"}: 1})
 		want := []string{
-			`nodeagent_check_status{check="disk",status="faulty"} 1`, `nodeagent_check_status{check="disk",status="healthy"} 0`,
-			`nodeagent_check_status{check="disk",status="not-applicable"} 0`, `nodeagent_check_status{check="disk",status="unknown"} 0`,
-			`nodeagent_findings{check="disk",severity="fatal"} 2`, `nodeagent_findings{check="disk",severity="info"} 0`, `nodeagent_findings{check="disk",severity="warning"} 0`,
-			`nodeagent_leftovers{kind="mount",verdict="unknown"} 1`, `nodeagent_leftovers{kind="sandbox",verdict="leftover"} 2`,
+			`nodeagent_check_status{check="disk",status="faulty"} 1`,
+			`nodeagent_check_status{check="disk",status="healthy"} 0`,
+			`nodeagent_check_status{check="disk",status="not-applicable"} 0`,
+			`nodeagent_check_status{check="disk",status="unknown"} 0`,
+			`nodeagent_findings{check="disk",severity="fatal"} 2`, `nodeagent_findings{check="disk",severity="info"} 0`,
+			`nodeagent_findings{check="disk",severity="warning"} 0`,
+			`nodeagent_leftovers{kind="mount",verdict="unknown"} 1`,
+			`nodeagent_leftovers{kind="sandbox",verdict="leftover"} 2`,
 		}
 		prefixes := []string{"nodeagent_check_status", "nodeagent_findings", "nodeagent_leftovers"}
 		if diff := cmp.Diff(want, scrape(t, m, prefixes...)); diff != "" {
@@ -172,12 +184,14 @@ func TestCounts(t *testing.T) {
 		`nodeagent_report_writes_total{reporter="condition",result="ok"} 1`,
 	}
 	got := slices.DeleteFunc(scrape(t, m, "nodeagent_"), func(line string) bool {
-		return strings.Contains(line, "build_info") || strings.Contains(line, `duration_seconds_`) && strings.Contains(line, `"load"`)
+		return strings.Contains(line, "build_info") || strings.Contains(line, `duration_seconds_`) &&
+			strings.Contains(line, `"load"`)
 	})
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Error(diff)
 	}
-	if got := scrape(t, m, `nodeagent_build_info{goversion="go1.`); len(got) != 1 || !strings.HasSuffix(got[0], `revision="abc",version="v1"} 1`) {
+	if got := scrape(t, m, `nodeagent_build_info{goversion="go1.`); len(got) != 1 ||
+		!strings.HasSuffix(got[0], `revision="abc",version="v1"} 1`) {
 		t.Error(got)
 	}
 }
@@ -194,7 +208,8 @@ func TestNoGlobalState(t *testing.T) {
 func TestReasonsAreBounded(t *testing.T) {
 	m := New(Config{})
 	for i := range 5000 {
-		m.Update(finding.State{}, []finding.Update{{Kind: finding.Raised, Finding: finding.Finding{Reason: fmt.Sprint("R", i)}}})
+		m.Update(finding.State{}, []finding.Update{{Kind: finding.Raised,
+			Finding: finding.Finding{Reason: fmt.Sprint("R", i)}}})
 	}
 	lines := scrape(t, m, "problem_counter{")
 	if len(lines) != maxReasons+1 || !slices.Contains(lines, `problem_counter{reason="OtherReasons"} 4500`) {
@@ -205,7 +220,8 @@ func TestReasonsAreBounded(t *testing.T) {
 func TestCheckAddress(t *testing.T) {
 	for address, ok := range map[string]bool{
 		"127.0.0.1:20257": true, "127.1.2.3:1": true, "[::1]:20257": true, "[::ffff:127.0.0.1]:1": true,
-		"0.0.0.0:20257": false, ":20257": false, "[::]:20257": false, "10.0.0.1:1": false, "localhost:1": false, "127.0.0.1": false, "": false,
+		"0.0.0.0:20257": false, ":20257": false, "[::]:20257": false, "10.0.0.1:1": false, "localhost:1": false,
+		"127.0.0.1": false, "": false,
 		"127.0.0.1:99999": false, "169.254.1.1:1": false,
 	} {
 		if err := CheckAddress(address); (err == nil) != ok {

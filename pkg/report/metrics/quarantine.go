@@ -25,16 +25,19 @@ type quarantine struct {
 
 func (q *quarantine) register(registry *prometheus.Registry) {
 	gauge := func(name, help string) prometheus.Gauge {
-		g := prometheus.NewGauge(prometheus.GaugeOpts{Namespace: namespace, Subsystem: "quarantine", Name: name, Help: help})
+		g := prometheus.NewGauge(prometheus.GaugeOpts{Namespace: namespace, Subsystem: "quarantine", Name: name,
+			Help: help})
 		registry.MustRegister(g)
 		return g
 	}
 	q.bytes = gauge("bytes", "What was moved to quarantine instead of being deleted.")
 	q.limit = gauge("limit_bytes", "What may be in quarantine; more is not moved.")
 	q.entries = gauge("entries", "Files and directories in quarantine.")
-	q.foreign = gauge("foreign_entries", "Entries of the quarantine that the agent did not put there and never removes.")
+	q.foreign = gauge("foreign_entries",
+		"Entries of the quarantine that the agent did not put there and never removes.")
 	q.due = gauge("due_entries", "Entries of which it was reported that they will be removed within a day.")
-	q.oldest = gauge("oldest_seconds", "How long the oldest entry has been kept, not counting time in which the machine was off.")
+	q.oldest = gauge("oldest_seconds", "How long the oldest entry has been kept, not counting time in which the "+
+		"machine was off.")
 }
 
 // Quarantined sets what is in quarantine.

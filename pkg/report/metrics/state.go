@@ -47,8 +47,10 @@ func newState(namings map[string]finding.Condition) *state {
 		checksOf: map[string][]string{}, namings: map[string]finding.Condition{},
 		status:   desc("check_status", "Whether a check has this status (1) or another (0).", "check", "status"),
 		findings: desc("findings", "Problems that are believed to exist now.", "check", "severity"),
-		objects:  desc("leftovers", "Objects on the node, by what the last inspection says of them.", "kind", "verdict"),
-		problem:  prometheus.NewDesc("problem_gauge", "Whether a specific type of problem is affecting the node or not.", []string{"type", "reason"}, nil),
+		objects: desc("leftovers", "Objects on the node, by what the last inspection says of them.", "kind",
+			"verdict"),
+		problem: prometheus.NewDesc("problem_gauge",
+			"Whether a specific type of problem is affecting the node or not.", []string{"type", "reason"}, nil),
 	}
 	for _, id := range slices.Sorted(maps.Keys(namings)) {
 		n := namings[id]
@@ -135,7 +137,8 @@ func (s *state) Collect(metrics chan<- prometheus.Metric) {
 		metrics <- m
 	}
 	for id, c := range checks {
-		for _, status := range []finding.Status{finding.StatusUnknown, finding.StatusHealthy, finding.StatusFaulty, finding.StatusNotApplicable} {
+		for _, status := range []finding.Status{finding.StatusUnknown, finding.StatusHealthy, finding.StatusFaulty,
+			finding.StatusNotApplicable} {
 			value := 0.0
 			if c.status == status {
 				value = 1

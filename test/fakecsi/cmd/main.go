@@ -30,7 +30,8 @@ func run() error {
 	flag.StringVar(&o.NodeID, "node-id", "", "what NodeGetInfo answers")
 	flag.StringVar(&publish, "publish", string(fakecsi.PublishTmpfs), "tmpfs or bind")
 	flag.StringVar(&knobs, "knobs", "{}", `how it fails, as JSON: {"notReady":true}`)
-	exit := flag.Bool("exit-when-rejected", false, "end with an error when kubelet rejects the driver, as registrars do")
+	exit := flag.Bool("exit-when-rejected", false,
+		"end with an error when kubelet rejects the driver, as registrars do")
 	flag.Parse()
 	if err := json.Unmarshal([]byte(knobs), &o.Knobs); err != nil {
 		return fmt.Errorf("-knobs: %w", err)

@@ -58,7 +58,8 @@ func TestBtrfsDisk(t *testing.T) {
 	a := watch(t)
 	run(t, "modprobe", "btrfs")
 	run(t, "modprobe", "dm-flakey")
-	first, second, spare := newLeg(t, "btrfs-a", "ram8", 400000), newLeg(t, "btrfs-b", "ram9", 400000), newLeg(t, "btrfs-c", "ram10", 800000)
+	first, second, spare := newLeg(t, "btrfs-a", "ram8", 400000), newLeg(t, "btrfs-b", "ram9", 400000),
+		newLeg(t, "btrfs-c", "ram10", 800000)
 	run(t, "mkfs.btrfs", "-q", "-f", "-m", "raid1", "-d", "raid1", first.path(), second.path())
 	_, uuid, _ := strings.Cut(run(t, "btrfs", "filesystem", "show", first.path()), "uuid: ")
 	subject := strings.Fields(uuid)[0] + "/2"

@@ -24,7 +24,8 @@ func TestCard(t *testing.T) {
 	needGuest(t)
 	t.Parallel()
 	insert(t, "guest_card")
-	const settings = "checks: {link-state: {every: 5s, flaps: 8}, network-errors: {every: 5s}, kernel-log: {every: 5s, rules: {unregister-netdevice: {expiry: 20s}}}}\n"
+	const settings = "checks: {link-state: {every: 5s, flaps: 8}, network-errors: {every: 5s}, kernel-log: {every: " +
+		"5s, rules: {unregister-netdevice: {expiry: 20s}}}}\n"
 	a, stop := start(t, t.TempDir(), settings)
 	defer stop()
 	run(t, "ip", "link", "set", guestCard, "up")
@@ -57,9 +58,11 @@ func TestCard(t *testing.T) {
 	a.awaitReason("link-state", "LinkFlapping", guestCard, true)
 
 	damaged := func(f believed) bool {
-		return f.Subject.Name == guestCard && strings.Contains(f.Latest, "received packets were damaged") && f.Severity == "warning"
+		return f.Subject.Name == guestCard && strings.Contains(f.Latest, "received packets were damaged") &&
+			f.Severity == "warning"
 	}
-	a.awaitFound("network-errors", func(f believed) bool { return damaged(f) && f.Reason == "ReceiveErrors" }, true) // over five minutes
+	// over five minutes
+	a.awaitFound("network-errors", func(f believed) bool { return damaged(f) && f.Reason == "ReceiveErrors" }, true)
 	tell(t, "guest_card", "rx_packets", "10000000")
 	run(t, "ip", "address", "add", "192.0.2.1/24", "dev", guestCard)
 	tell(t, "guest_card", "stuck", "1")

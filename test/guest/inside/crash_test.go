@@ -22,12 +22,15 @@ type crash struct {
 // crashes are in the order in which they are made: after an oops the kernel no longer looks for hung tasks.
 func crashes() []crash {
 	return []crash{
-		{"hung 90", "task-hung", "INFO: task guest-hung:", "", "", false}, // what the check hung-tasks makes of it comes later
+		// what the check hung-tasks makes of it comes later
+		{"hung 90", "task-hung", "INFO: task guest-hung:", "", "", false},
 		{"warn", "kernel-warning", "guest_faults", "KernelWarning", "info", false},
 		{"atomic", "kernel-bug", "scheduling while atomic: guest-atomic/", "KernelBug", "warning", false},
-		{"no-page", "page-allocation-failure", "guest-no-page: page allocation failure", "PageAllocationFailure", "warning", false},
+		{"no-page", "page-allocation-failure", "guest-no-page: page allocation failure", "PageAllocationFailure",
+			"warning", false},
 		{"realtime 3", "realtime-throttled", "RT throttling activated", "RealtimeThrottled", "warning", false},
-		{"bad-page", "kernel-memory-corruption", "Bad page state in process guest-bad-page", "KernelMemoryCorruption", "warning", true},
+		{"bad-page", "kernel-memory-corruption", "Bad page state in process guest-bad-page", "KernelMemoryCorruption",
+			"warning", true},
 		{"used-freed", "kernel-memory-corruption", "): Poison overwritten", "KernelMemoryCorruption", "warning", true},
 		{"soft-lockup 7", "soft-lockup", "soft lockup - CPU#1 stuck for", "SoftLockup", "warning", false},
 		{"soft-lockup 7", "soft-lockup", "soft lockup - CPU#1 stuck for", "SoftLockup", "warning", false},
@@ -35,7 +38,8 @@ func crashes() []crash {
 		{"rcu-task 9", "rcu-stall", "rcu_preempt detected stalls on CPUs/tasks", "RCUStall", "warning", false},
 		{"irqs-off 9", "rcu-stall", "rcu_preempt detected stalls on CPUs/tasks", "RCUStall", "", false},
 		{"list", "kernel-memory-corruption", "list_add corruption", "KernelMemoryCorruption", "warning", true},
-		{"usercopy", "kernel-memory-corruption", "Kernel memory exposure attempt detected", "KernelMemoryCorruption", "warning", true},
+		{"usercopy", "kernel-memory-corruption", "Kernel memory exposure attempt detected", "KernelMemoryCorruption",
+			"warning", true},
 		{"null", "kernel-oops", "NULL pointer dereference", "KernelOops", "fatal", true},
 		{"page", "kernel-oops", "unable to handle page fault for address", "KernelOops", "fatal", true},
 		{"protection", "kernel-oops", "general protection fault", "KernelOops", "fatal", true},
@@ -50,8 +54,9 @@ func TestCrash(t *testing.T) {
 	insert(t, "guest_sensors")
 	run(t, "insmod", filepath.Join(*modules, "guest_faults.ko")) // for good: what died in it still uses it
 	for file, value := range map[string]string{
-		"/proc/sys/kernel/watchdog_thresh": "2", "/proc/sys/kernel/hung_task_timeout_secs": "10", "/proc/sys/kernel/hung_task_check_interval_secs": "5",
-		"/proc/sys/kernel/poweroff_cmd": "/bin/true", // else the thermal zone ends the test
+		"/proc/sys/kernel/watchdog_thresh": "2", "/proc/sys/kernel/hung_task_timeout_secs": "10",
+		"/proc/sys/kernel/hung_task_check_interval_secs": "5",
+		"/proc/sys/kernel/poweroff_cmd":                  "/bin/true", // else the thermal zone ends the test
 	} {
 		put(t, file, value)
 	}
@@ -61,7 +66,8 @@ func TestCrash(t *testing.T) {
 			rules = append(rules, rule)
 		}
 	}
-	a, stop := start(t, t.TempDir(), "checks: {hung-tasks: {after: 20s, every: 5s}, kernel-taint: {every: 5s}, kernel-log: {every: 5s, rules: {"+strings.Join(rules, ", ")+"}}}\n")
+	a, stop := start(t, t.TempDir(), "checks: {hung-tasks: {after: 20s, every: 5s}, kernel-taint: {every: 5s}, "+
+		"kernel-log: {every: 5s, rules: {"+strings.Join(rules, ", ")+"}}}\n")
 	defer stop()
 	t.Cleanup(func() {
 		if t.Failed() {
@@ -97,7 +103,8 @@ func TestCrash(t *testing.T) {
 		if f.Subject.Kind == "node" && f.Subject.Name == "" {
 			t.Errorf("a node without a name: %+v", f)
 		}
-		t.Logf("to the end: %s %s %s %s %s: %s", f.Check, f.Severity, f.Reason, f.Subject.Kind, f.Subject.Name, f.Message)
+		t.Logf("to the end: %s %s %s %s %s: %s", f.Check, f.Severity, f.Reason, f.Subject.Kind, f.Subject.Name,
+			f.Message)
 	}
 }
 

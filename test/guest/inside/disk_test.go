@@ -84,7 +84,8 @@ func TestArrayLosesADisk(t *testing.T) {
 	a := watch(t)
 	ram(t)
 	run(t, "modprobe", "raid1")
-	run(t, "mdadm", "--create", "/dev/md0", "--run", "--level=1", "--raid-devices=2", "--metadata=1.2", "--size=20480", "/dev/ram2", "/dev/ram3")
+	run(t, "mdadm", "--create", "/dev/md0", "--run", "--level=1", "--raid-devices=2", "--metadata=1.2", "--size=20480",
+		"/dev/ram2", "/dev/ram3")
 	t.Cleanup(func() { run(t, "mdadm", "--stop", "/dev/md0") })
 	run(t, "mdadm", "/dev/md0", "--fail", "/dev/ram3", "--remove", "/dev/ram3")
 	a.awaitReason("md-arrays", "", "md0", true)

@@ -14,7 +14,8 @@ func TestMemoryErrors(t *testing.T) {
 	)
 	is := func(subject, reason, severity string) func(believed) bool {
 		return func(f believed) bool {
-			return f.Subject.Kind == "memory-module" && f.Subject.Name == subject && f.Reason == reason && f.Severity == severity
+			return f.Subject.Kind == "memory-module" && f.Subject.Name == subject && f.Reason == reason &&
+				f.Severity == severity
 		}
 	}
 	for _, step := range []struct {

@@ -21,11 +21,13 @@ func TestFstabMount(t *testing.T) {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { put(t, "/etc/fstab", string(before)) })
-	if err := os.WriteFile("/etc/fstab", []byte(string(before)+"\n/dev/ram13 "+dir+" ext4 defaults 0 2\n"), 0o644); err != nil {
+	if err := os.WriteFile("/etc/fstab", []byte(string(before)+"\n/dev/ram13 "+dir+" ext4 defaults 0 2\n"),
+		0o644); err != nil {
 		t.Fatal(err)
 	}
 	look := func() bool {
-		out, _ := exec.Command(*binary, "check", "fstab-mounts", "--config", a.config, "-o", "json").CombinedOutput() // its exit code is that of what it found
+		// its exit code is that of what it found
+		out, _ := exec.Command(*binary, "check", "fstab-mounts", "--config", a.config, "-o", "json").CombinedOutput()
 		t.Logf("%s", out)
 		return strings.Contains(string(out), `"FstabMountMissing"`) && strings.Contains(string(out), dir)
 	}

@@ -44,7 +44,8 @@ func TestHungDisk(t *testing.T) {
 	mapped(t, "above", "0 65536 linear /dev/"+disk+" 0")
 	throttle(t, "nvme-drive", true)
 	readers := []*exec.Cmd{
-		exec.Command("dd", "if=/dev/mapper/above", "of=/dev/null", "bs=64k", "count=4", "iflag=direct"), // the first passes
+		// the first passes
+		exec.Command("dd", "if=/dev/mapper/above", "of=/dev/null", "bs=64k", "count=4", "iflag=direct"),
 		exec.Command("dd", "if=/dev/mapper/above", "of=/dev/null", "bs=64k", "count=4", "skip=8", "iflag=direct"),
 	}
 	for _, reader := range readers {

@@ -59,7 +59,9 @@ func TestPCIeSwitchRecovers(t *testing.T) {
 		return found && strings.Contains(after, port+": AER: device recovery successful")
 	})
 	time.Sleep(10 * time.Second)
-	a.awaitFound("kernel-log", func(f believed) bool { return f.Subject.Name == port || f.Subject.Name == device }, false)
+	a.awaitFound("kernel-log", func(f believed) bool {
+		return f.Subject.Name == port || f.Subject.Name == device
+	}, false)
 	put(t, "/sys/bus/pci/devices/"+device+"/remove", "1")
 	a.awaitReason("pcie-errors", "", device, false)
 }
@@ -78,7 +80,8 @@ func TestPCIeDeviceLost(t *testing.T) {
 	if _, err := fmt.Sscanf(device, "%x:%x:%x.%x", &domain, &bus, &slot, &function); err != nil {
 		t.Fatal(err)
 	}
-	var errorWord bytes.Buffer // struct aer_error_inj: a receiver error, which the kernel's module has the device seem to report
+	// struct aer_error_inj: a receiver error, which the kernel's module has the device seem to report
+	var errorWord bytes.Buffer
 	_ = native.Write(&errorWord, native.LittleEndian, struct {
 		Bus, Slot, Function, _ uint8
 		Uncorrected, Corrected uint32
@@ -99,7 +102,8 @@ func TestPCIeDeviceLost(t *testing.T) {
 	run(t, "modprobe", "-r", "aer_inject") // which hides what the port really says
 	wish(t, "pcie_aer_inject_error lost DLP")
 	a.awaitFound("kernel-log", func(f believed) bool {
-		return f.Subject.Name == port && f.Reason == "PCIeFatalError" && strings.Contains(f.Latest, "PCIeRecoveryFailed")
+		return f.Subject.Name == port && f.Reason == "PCIeFatalError" &&
+			strings.Contains(f.Latest, "PCIeRecoveryFailed")
 	}, true)
 	put(t, "/sys/bus/pci/devices/"+device+"/remove", "1")
 	a.awaitReason("pcie-errors", "", device, false)
@@ -120,7 +124,8 @@ func TestSensorAlarms(t *testing.T) {
 			bus = strings.TrimPrefix(filepath.Base(dir), "i2c-")
 		}
 	}
-	register := func(number, value string) { run(t, "busybox", "i2cset", "-f", "-y", bus, "0x18", number, value, "w") } // big-endian, as the chip
+	// big-endian, as the chip
+	register := func(number, value string) { run(t, "busybox", "i2cset", "-f", "-y", bus, "0x18", number, value, "w") }
 	register("0x00", "0x0f00")
 	register("0x05", "0xd001") // 29 °C
 	put(t, "/sys/bus/i2c/devices/i2c-"+bus+"/new_device", "jc42 0x18\n")
@@ -149,5 +154,7 @@ func TestNVMeTimesOut(t *testing.T) {
 	}, true)
 	throttle(t, "slow-drive", false)
 	_ = reader.Wait()
-	eventually(t, "live controller", func() bool { return read("/sys/class/nvme/"+strings.TrimSuffix(disk, "n1")+"/state") == "live" })
+	eventually(t, "live controller", func() bool {
+		return read("/sys/class/nvme/"+strings.TrimSuffix(disk, "n1")+"/state") == "live"
+	})
 }

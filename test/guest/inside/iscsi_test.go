@@ -19,10 +19,14 @@ func iscsiTarget(t *testing.T, name string, number int, iqn, disk string) server
 	store := dir + "/core/iblock_0/" + name
 	configure(t, store, "control", "udev_path=/dev/"+disk, "enable", "1")
 	group := dir + "/iscsi/" + iqn + "/tpgt_1"
-	configure(t, group, "attrib/authentication", "0", "attrib/generate_node_acls", "1", "attrib/demo_mode_write_protect", "0", "attrib/cache_dynamic_acls", "1")
-	s.shell(fmt.Sprintf("mkdir %[1]s/np/%[2]s:3260 %[1]s/lun/lun_0; ln -s %[3]s %[1]s/lun/lun_0/disk; echo 1 >%[1]s/enable", group, s.address, store))
+	configure(t, group, "attrib/authentication", "0", "attrib/generate_node_acls", "1",
+		"attrib/demo_mode_write_protect", "0", "attrib/cache_dynamic_acls", "1")
+	s.shell(fmt.Sprintf("mkdir %[1]s/np/%[2]s:3260 %[1]s/lun/lun_0; ln -s %[3]s %[1]s/lun/lun_0/disk; echo 1 "+
+		">%[1]s/enable", group, s.address, store))
 	t.Cleanup(func() {
-		s.shell(fmt.Sprintf("echo 0 >%[1]s/enable; rm %[1]s/lun/lun_0/disk; rmdir %[1]s/lun/lun_0 %[1]s/np/* %[1]s %[2]s %[3]s", group, filepath.Dir(group), store))
+		s.shell(fmt.Sprintf(
+			"echo 0 >%[1]s/enable; rm %[1]s/lun/lun_0/disk; rmdir %[1]s/lun/lun_0 %[1]s/np/* %[1]s %[2]s %[3]s", group,
+			filepath.Dir(group), store))
 	})
 	return s
 }
@@ -34,7 +38,8 @@ func initiate(t *testing.T, s server, iqn string) (disk string) {
 	run(t, "modprobe", "sd_mod")
 	run(t, "modprobe", "iscsi_tcp")
 	run(t, "mkdir", "-p", "/etc/iscsi", "/run/lock/iscsi")
-	for file, text := range map[string]string{"initiatorname.iscsi": "InitiatorName=iqn.1993-08.org.test:guest\n", "iscsid.conf": "node.startup = manual\n"} {
+	for file, text := range map[string]string{"initiatorname.iscsi": "InitiatorName=iqn.1993-08.org.test:guest\n",
+		"iscsid.conf": "node.startup = manual\n"} {
 		if err := os.WriteFile("/etc/iscsi/"+file, []byte(text), 0o600); err != nil {
 			t.Fatal(err)
 		}
@@ -49,13 +54,15 @@ func initiate(t *testing.T, s server, iqn string) (disk string) {
 	})
 	admin := func(args ...string) {
 		t.Helper()
-		out, err := unpacked("sbin/iscsiadm", append([]string{"-m", "node", "-T", iqn, "-p", s.address + ":3260,1"}, args...)...).CombinedOutput()
+		out, err := unpacked("sbin/iscsiadm", append([]string{"-m", "node", "-T", iqn, "-p", s.address + ":3260,1"},
+			args...)...).CombinedOutput()
 		if err != nil {
 			t.Fatalf("iscsiadm %q: %v: %s", args, err, out)
 		}
 	}
 	admin("-o", "new")
-	for name, value := range map[string]string{"node.session.timeo.replacement_timeout": "5", "node.conn[0].timeo.noop_out_interval": "2", "node.conn[0].timeo.noop_out_timeout": "2"} {
+	for name, value := range map[string]string{"node.session.timeo.replacement_timeout": "5",
+		"node.conn[0].timeo.noop_out_interval": "2", "node.conn[0].timeo.noop_out_timeout": "2"} {
 		admin("-o", "update", "-n", name, "-v", value)
 	}
 	admin("--login")
@@ -79,7 +86,8 @@ func TestISCSISession(t *testing.T) {
 	disk := initiate(t, s, iqn)
 	s.cable(false)
 	a.awaitReason("scsi-device-state", "DiskOffline", disk, true)
-	if out, err := exec.Command("dd", "if=/dev/"+disk, "of=/dev/null", "bs=4096", "count=1", "iflag=direct").CombinedOutput(); err == nil {
+	if out, err := exec.Command("dd", "if=/dev/"+disk, "of=/dev/null", "bs=4096", "count=1",
+		"iflag=direct").CombinedOutput(); err == nil {
 		t.Errorf("the disk was read: %s", out)
 	}
 	said(t, "ISCSIConnectionLost: connection/", "")

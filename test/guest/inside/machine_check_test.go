@@ -17,10 +17,12 @@ func TestMachineCheck(t *testing.T) {
 	put(t, "/sys/devices/system/machinecheck/machinecheck0/check_interval", "1") // seconds between looks of the kernel
 	of := func(severity string) func(believed) bool {
 		return func(f believed) bool {
-			return f.Reason == "MachineCheckCorrected" && f.Subject.Kind == "cpu" && f.Subject.Name == "1" && f.Severity == severity
+			return f.Reason == "MachineCheckCorrected" && f.Subject.Kind == "cpu" && f.Subject.Name == "1" &&
+				f.Severity == severity
 		}
 	}
-	correct := func() { wish(t, "mce 1 5 0x9c00000000000090 0 0x1000 0x8c") } // valid, enabled, with an address: a memory read
+	// valid, enabled, with an address: a memory read
+	correct := func() { wish(t, "mce 1 5 0x9c00000000000090 0 0x1000 0x8c") }
 	correct()
 	a.awaitFound("kernel-log", of("info"), true)
 	for range 10 {
@@ -63,7 +65,8 @@ func TestMachineMemory(t *testing.T) {
 func somePage(t *testing.T) (page []byte, address uint64) {
 	t.Helper()
 	size := os.Getpagesize()
-	page, err := syscall.Mmap(-1, 0, size, syscall.PROT_READ|syscall.PROT_WRITE, syscall.MAP_PRIVATE|syscall.MAP_ANON|syscall.MAP_LOCKED)
+	page, err := syscall.Mmap(-1, 0, size, syscall.PROT_READ|syscall.PROT_WRITE,
+		syscall.MAP_PRIVATE|syscall.MAP_ANON|syscall.MAP_LOCKED)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -36,7 +36,8 @@ func machine(t *testing.T) *agent {
 			run(t, "mkdir", "/run/"+fmt.Sprint(i))
 			run(t, "mount", "-t", "ext4", disk, "/run/"+fmt.Sprint(i))
 		}
-		put(t, "/sys/devices/system/clocksource/clocksource0/current_clocksource", "hpet") // which is restored; the emulated TSC is not
+		// which is restored; the emulated TSC is not
+		put(t, "/sys/devices/system/clocksource/clocksource0/current_clocksource", "hpet")
 		whole.agent, _ = start(t, "/run/tmp", "checks: {memory-corrupted: {every: 5s}, kernel-taint: {every: 5s}}\n")
 		whole.agent.t = t
 		breakDisk(whole.agent, brokenDisk)
@@ -54,7 +55,9 @@ func machine(t *testing.T) *agent {
 func breakDisk(a *agent, disk int) {
 	a.t.Helper()
 	put(a.t, fmt.Sprintf("/sys/fs/ext4/ram%d/trigger_fs_error", disk), "test")
-	a.awaitFound("filesystem-readonly", func(f believed) bool { return f.Subject.Name == fmt.Sprintf("/run/%d", disk) }, true)
+	a.awaitFound("filesystem-readonly", func(f believed) bool {
+		return f.Subject.Name == fmt.Sprintf("/run/%d", disk)
+	}, true)
 }
 
 // goesOn finds a new fault, and that it is gone.
@@ -87,7 +90,8 @@ func TestMachineSuspended(t *testing.T) {
 	before, began, up := settled(a), time.Now(), uptime(t)
 	put(t, "/sys/class/rtc/rtc0/wakealarm", "+30")
 	put(t, "/sys/power/state", "mem")
-	if slept := uptime(t) - up - time.Since(began); slept < 20*time.Second { // what is between both stands still in sleep
+	// what is between both stands still in sleep
+	if slept := uptime(t) - up - time.Since(began); slept < 20*time.Second {
 		t.Fatalf("it slept for %s only", slept)
 	}
 	unchanged(a, before, "the machine was suspended")

@@ -82,7 +82,8 @@ func start(t *testing.T, dir, settings string) (*agent, func()) {
 	t.Helper()
 	needGuest(t)
 	a := &agent{t: t, config: filepath.Join(dir, "config.yaml"), log: filepath.Join(dir, "log")}
-	text := fmt.Sprintf("stateDir: %[1]s/state\nsocket: %[1]s/sock\nreport: {metrics: {enabled: false}}\n%s", dir, settings)
+	text := fmt.Sprintf("stateDir: %[1]s/state\nsocket: %[1]s/sock\nreport: {metrics: {enabled: false}}\n%s", dir,
+		settings)
 	if err := os.WriteFile(a.config, []byte(text), 0o600); err != nil {
 		t.Fatal(err)
 	}
@@ -113,7 +114,8 @@ type status struct {
 type checkStatus struct{ Check, Status, Error, Why string }
 
 type believed struct {
-	Check, Reason, Severity, Message, Latest, ID string // Message is the one that was told, Latest that of the latest look
+	// Message is the one that was told, Latest that of the latest look
+	Check, Reason, Severity, Message, Latest, ID string
 	Subject                                      struct{ Kind, Name string }
 	Raised                                       struct{ Wall time.Time }
 }
@@ -133,7 +135,8 @@ func (a *agent) status() status {
 }
 
 func (a *agent) ask() (s status) {
-	out, _ := exec.Command(*binary, "--config", a.config, "status", "-o", "json").Output() // the exit code tells what the answer does
+	// the exit code tells what the answer does
+	out, _ := exec.Command(*binary, "--config", a.config, "status", "-o", "json").Output()
 	_ = json.Unmarshal(out, &s)
 	return s
 }
@@ -147,7 +150,8 @@ func (a *agent) await(limit time.Duration, what string, is func(status) bool) {
 		}
 	}
 	log := read(a.log)
-	a.t.Fatalf("waited %s for %s; findings %+v, checks %+v; end of the log:\n%s", limit, what, s.Findings, s.Checks, log[max(0, len(log)-2000):])
+	a.t.Fatalf("waited %s for %s; findings %+v, checks %+v; end of the log:\n%s", limit, what, s.Findings, s.Checks,
+		log[max(0, len(log)-2000):])
 }
 
 // awaitReason waits until a reason is believed of a subject, or no longer is. An empty reason or subject stands for
@@ -167,7 +171,8 @@ func (a *agent) awaitFound(check string, is func(believed) bool, there bool) {
 		at := slices.IndexFunc(s.Findings, func(f believed) bool { return f.Check == check && is(f) })
 		if at >= 0 && there {
 			f := s.Findings[at]
-			a.t.Logf("found after %s: %s %s %s of %s: %s", time.Since(began).Round(time.Second/10), f.Check, f.Severity, f.Reason, f.Subject.Name, f.Message)
+			a.t.Logf("found after %s: %s %s %s of %s: %s", time.Since(began).Round(time.Second/10), f.Check, f.Severity,
+				f.Reason, f.Subject.Name, f.Message)
 		} else if at < 0 && !there && s.PID != 0 {
 			a.t.Logf("cleared after %s: %s", time.Since(began).Round(time.Second/10), check)
 		}

@@ -25,7 +25,8 @@ func TestOutOfMemoryInPod(t *testing.T) {
 			}
 		}()
 	}
-	for _, dir := range []string{"/sys/fs/cgroup", "/sys/fs/cgroup/kubepods", "/sys/fs/cgroup/kubepods/burstable", pod} {
+	for _, dir := range []string{"/sys/fs/cgroup", "/sys/fs/cgroup/kubepods", "/sys/fs/cgroup/kubepods/burstable",
+		pod} {
 		put(t, dir+"/cgroup.subtree_control", "+memory")
 	}
 	put(t, container+"/memory.max", "20M")
@@ -34,7 +35,8 @@ func TestOutOfMemoryInPod(t *testing.T) {
 		t.Fatalf("it was not killed: %s", out)
 	}
 	a.awaitFound("oom-kills", func(f believed) bool {
-		return f.Reason == "ContainerOOMKilled" && f.Severity == "info" && strings.Contains(f.Message+f.Subject.Name, uid)
+		return f.Reason == "ContainerOOMKilled" && f.Severity == "info" && strings.Contains(f.Message+f.Subject.Name,
+			uid)
 	}, true)
 	if s := a.status(); has(s, "oom-kills", "OOMKilling") || has(s, "kernel-log", "OOMKilling") {
 		t.Errorf("the node is blamed: %+v", s.Findings)

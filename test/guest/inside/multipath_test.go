@@ -20,7 +20,8 @@ func scsiDisks(t *testing.T, n int) (disks []string) {
 	scsi.Lock()
 	defer scsi.Unlock()
 	run(t, "modprobe", "sd_mod")
-	run(t, "modprobe", "scsi_debug", "add_host=0", "dev_size_mb=8", "medium_error_start=8", "medium_error_count=8", "opts=2")
+	run(t, "modprobe", "scsi_debug", "add_host=0", "dev_size_mb=8", "medium_error_start=8", "medium_error_count=8",
+		"opts=2")
 	find := func() []string {
 		found, _ := filepath.Glob("/sys/bus/pseudo/drivers/scsi_debug/adapter*/host*/target*/*/block/*")
 		for i := range found {
@@ -31,7 +32,9 @@ func scsiDisks(t *testing.T, n int) (disks []string) {
 	before := find()
 	put(t, "/sys/bus/pseudo/drivers/scsi_debug/add_host", fmt.Sprint(n))
 	eventually(t, "SCSI disks", func() bool {
-		disks = slices.DeleteFunc(find(), func(disk string) bool { return slices.Contains(before, disk) || !exists("/dev/"+disk) })
+		disks = slices.DeleteFunc(find(), func(disk string) bool {
+			return slices.Contains(before, disk) || !exists("/dev/"+disk)
+		})
 		return len(disks) == n
 	})
 	for _, disk := range disks {
@@ -50,7 +53,8 @@ func waiter(t *testing.T, device, name string, block int) *exec.Cmd {
 	if err := os.Symlink("/bin/dd", program); err != nil {
 		t.Fatal(err)
 	}
-	return exec.Command(program, "if=/dev/mapper/"+device, "of=/dev/null", "bs=4096", "count=1", fmt.Sprintf("skip=%d", block), "iflag=direct")
+	return exec.Command(program, "if=/dev/mapper/"+device, "of=/dev/null", "bs=4096", "count=1",
+		fmt.Sprintf("skip=%d", block), "iflag=direct")
 }
 
 // TestMultipath: the kernel gives up a path to a disk, then the other one while what is asked for waits for a path;
@@ -61,7 +65,8 @@ func TestMultipath(t *testing.T) {
 	run(t, "modprobe", "dm-round-robin")
 	const name = "mpathtest"
 	paths := scsiDisks(t, 2)
-	table := fmt.Sprintf("0 16384 multipath 1 queue_if_no_path 0 1 1 round-robin 0 2 1 %s 1 %s 1", device(paths[0]), device(paths[1]))
+	table := fmt.Sprintf("0 16384 multipath 1 queue_if_no_path 0 1 1 round-robin 0 2 1 %s 1 %s 1", device(paths[0]),
+		device(paths[1]))
 	disk := mapped(t, name, table, "--uuid", "mpath-3600a0b8000test")
 	t.Cleanup(func() { dmsetup(t, "message", name, "0", "fail_if_no_path") })
 	set := func(state string, paths ...string) {
@@ -99,7 +104,8 @@ func TestMultipath(t *testing.T) {
 	}
 
 	dmsetup(t, "message", name, "0", "fail_if_no_path")
-	for _, path := range paths { // as multipathd does when its own test of a path fails: the SCSI layer knows nothing of that
+	// as multipathd does when its own test of a path fails: the SCSI layer knows nothing of that
+	for _, path := range paths {
 		dmsetup(t, "message", name, "0", "fail_path "+device(path))
 	}
 	if out, err := waiter(t, name, "reader", 64).CombinedOutput(); err == nil {

@@ -31,7 +31,8 @@ func nfsd(t *testing.T, name string, number int) nfsServer {
 	t.Cleanup(func() { _ = syscall.Unmount(s.exported, syscall.MNT_DETACH) })
 	s.shell("mount -t nfsd nfsd " + s.control)
 	t.Cleanup(func() { _ = syscall.Unmount(s.control, 0) })
-	for file, text := range map[string]string{"versions": "-3 +4 +4.1 +4.2", "nfsv4leasetime": "10", "nfsv4gracetime": "10"} {
+	for file, text := range map[string]string{"versions": "-3 +4 +4.1 +4.2", "nfsv4leasetime": "10",
+		"nfsv4gracetime": "10"} {
 		put(t, s.control+"/"+file, text+"\n")
 	}
 	s.start()
@@ -77,7 +78,8 @@ func (s nfsServer) unexport() {
 func mountNFS(t *testing.T, s nfsServer, dir, options string) {
 	t.Helper()
 	run(t, "mkdir", "-p", dir)
-	run(t, "mount", "-i", "-t", "nfs4", "-o", fmt.Sprintf("vers=4.2,addr=%s,clientaddr=%s,%s", s.address, s.own, options), s.address+":/", dir)
+	run(t, "mount", "-i", "-t", "nfs4", "-o", fmt.Sprintf("vers=4.2,addr=%s,clientaddr=%s,%s", s.address, s.own,
+		options), s.address+":/", dir)
 	t.Cleanup(func() { _ = syscall.Unmount(dir, syscall.MNT_FORCE|syscall.MNT_DETACH) })
 }
 
@@ -99,7 +101,8 @@ func TestNFSServerGone(t *testing.T) {
 	}, true)
 	said(t, "NFSServerNotResponding: nfs-server/"+s.address, "line ")
 	began := time.Now()
-	out, _ := exec.Command(*binary, "check", "--config", a.config).CombinedOutput() // its exit code is that of what it found
+	// its exit code is that of what it found
+	out, _ := exec.Command(*binary, "check", "--config", a.config).CombinedOutput()
 	t.Logf("nodeagent check ended after %s", time.Since(began).Round(time.Second/10))
 	if took := time.Since(began); took > 30*time.Second || !strings.Contains(string(out), dir) {
 		t.Errorf("nodeagent check took %s: %s", took, out)
@@ -124,7 +127,8 @@ func TestNFSExportGone(t *testing.T) {
 	if _, err := os.ReadDir(dir); !errors.Is(err, fs.ErrPermission) {
 		t.Errorf("root may read what the server keeps from it: %v", err)
 	}
-	if out, _ := exec.Command(*binary, "check", "hung-mounts", "--config", a.config).CombinedOutput(); strings.Contains(string(out), dir) {
+	if out, _ := exec.Command(*binary, "check", "hung-mounts", "--config", a.config).CombinedOutput(); strings.Contains(
+		string(out), dir) {
 		t.Errorf("a refusal is an answer: %s", out)
 	}
 	s.unexport()
@@ -152,7 +156,8 @@ func TestNFSServerEnds(t *testing.T) {
 	eventually(t, "lock", func() bool {
 		var st syscall.Stat_t
 		err := syscall.Stat(s.exported+"/lock", &st)
-		return err == nil && regexp.MustCompile(fmt.Sprintf(`POSIX .*:%02x:%d `, st.Dev&0xff, st.Ino)).MatchString(read("/proc/locks"))
+		return err == nil && regexp.MustCompile(fmt.Sprintf(`POSIX .*:%02x:%d `, st.Dev&0xff, st.Ino)).MatchString(
+			read("/proc/locks"))
 	})
 	s.stop()
 	a.awaitReason("hung-mounts", "MountBroken", dir, true)

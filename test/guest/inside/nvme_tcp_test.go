@@ -46,10 +46,13 @@ func ways(t *testing.T) (disk string, servers []server) {
 	for i := range 2 {
 		s := connect(t, fmt.Sprintf("nvme-tcp%d", i), 5+i)
 		port := fmt.Sprintf("%s/ports/%d", dir, i+1)
-		configure(t, port, "addr_trtype", "tcp", "addr_adrfam", "ipv4", "addr_traddr", s.address, "addr_trsvcid", "4420")
+		configure(t, port, "addr_trtype", "tcp", "addr_adrfam", "ipv4", "addr_traddr", s.address, "addr_trsvcid",
+			"4420")
 		s.shell(fmt.Sprintf("ln -s %s %s/subsystems/", subsystem, port))
 		t.Cleanup(func() { run(t, "rm", port+"/subsystems/"+nvmeTCP) })
-		put(t, "/dev/nvme-fabrics", fmt.Sprintf("transport=tcp,traddr=%s,trsvcid=4420,nqn=%s,hostnqn=nqn.2014-08.test:guest,reconnect_delay=2,keep_alive_tmo=5", s.address, nvmeTCP))
+		put(t, "/dev/nvme-fabrics",
+			fmt.Sprintf(
+				"transport=tcp,traddr=%s,trsvcid=4420,nqn=%s,hostnqn=nqn.2014-08.test:guest,reconnect_delay=2,keep_alive_tmo=5", s.address, nvmeTCP))
 		servers = append(servers, s)
 	}
 	t.Cleanup(func() {
@@ -84,7 +87,8 @@ func TestNVMeOverTCP(t *testing.T) {
 	a := watch(t)
 	disk, servers := ways(t)
 	read := func(block int) *exec.Cmd {
-		return exec.Command("dd", "if=/dev/"+disk, "of=/dev/null", "bs=4096", "count=1", fmt.Sprintf("skip=%d", block), "iflag=direct")
+		return exec.Command("dd", "if=/dev/"+disk, "of=/dev/null", "bs=4096", "count=1", fmt.Sprintf("skip=%d", block),
+			"iflag=direct")
 	}
 	servers[0].cable(false)
 	a.awaitReason("multipath", "MultipathDegraded", disk, true)

@@ -24,7 +24,9 @@ func TestMachinePanics(t *testing.T) {
 func TestAgain(t *testing.T) {
 	a, stop := start(t, "/run/tmp", "checks: {last-panic: {every: 5s}}\n")
 	defer stop()
-	a.awaitFound("last-panic", func(f believed) bool { return strings.Contains(f.Message, "Fatal machine check") }, true)
+	a.awaitFound("last-panic", func(f believed) bool {
+		return strings.Contains(f.Message, "Fatal machine check")
+	}, true)
 	a.awaitReason("hardware-watchdog", "WatchdogReset", "watchdog0", true)
 	a.awaitReason("kernel-log", "MachineCheckUncorrected", "0", true) // which the processor remembers
 	for _, f := range a.status().Findings {

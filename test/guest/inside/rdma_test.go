@@ -29,7 +29,9 @@ func TestRDMAPort(t *testing.T) {
 		run(t, "rdma", "link", "delete", "rxe0")
 	})
 	a.await(3*time.Minute, "a look at the port that is well", func(s status) bool {
-		return slices.ContainsFunc(s.Checks, func(c checkStatus) bool { return c.Check == "infiniband" && c.Status == "healthy" })
+		return slices.ContainsFunc(s.Checks, func(c checkStatus) bool {
+			return c.Check == "infiniband" && c.Status == "healthy"
+		})
 	})
 	s.cable(false)
 	eventually(t, "loss of the link", func() bool { return read(port+"/state") == "1: DOWN" })

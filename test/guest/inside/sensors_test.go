@@ -15,7 +15,9 @@ func TestSensors(t *testing.T) {
 	defer stop()
 	insert(t, "guest_sensors") // its driver is loaded late
 	a.await(time.Minute, "a look at what is well", func(s status) bool {
-		return slices.ContainsFunc(s.Checks, func(c checkStatus) bool { return c.Check == "sensors" && c.Status == "healthy" })
+		return slices.ContainsFunc(s.Checks, func(c checkStatus) bool {
+			return c.Check == "sensors" && c.Status == "healthy"
+		})
 	})
 	zone := run(t, "sh", "-c", "grep -l guest_zone /sys/class/thermal/thermal_zone*/type | cut -d / -f 5")
 	for _, fault := range []struct {
@@ -24,7 +26,8 @@ func TestSensors(t *testing.T) {
 	}{
 		{"fan_alarm", "1", "0", "sensors", "FanFailed", "fan", "guest guest_sensors fan1 (CPU Fan)"},
 		{"fan_fault", "1", "0", "sensors", "FanFailed", "fan", "guest guest_sensors fan1 (CPU Fan)"},
-		{"temp_crit_alarm", "1", "0", "sensors", "TemperatureAlarm", "temperature-sensor", "guest guest_sensors temp1 (Board)"},
+		{"temp_crit_alarm", "1", "0", "sensors", "TemperatureAlarm", "temperature-sensor",
+			"guest guest_sensors temp1 (Board)"},
 		{"temp_fault", "1", "0", "sensors", "SensorFailed", "temperature-sensor", "guest guest_sensors temp1 (Board)"},
 		{"mains_online", "0", "1", "sensors", "PowerSupplyFailed", "power-supply", "guest_mains"},
 		{"ups_status", "2", "4", "sensors", "PowerSupplyFailed", "power-supply", "guest_ups"}, // Discharging, Full
@@ -32,7 +35,8 @@ func TestSensors(t *testing.T) {
 		{"zone_temp", "96000", "89000", "thermal", "TemperatureHigh", "thermal-zone", zone},
 	} {
 		is := func(f believed) bool {
-			return f.Reason == fault.reason && f.Severity == "warning" && f.Subject.Kind == fault.kind && f.Subject.Name == fault.subject
+			return f.Reason == fault.reason && f.Severity == "warning" && f.Subject.Kind == fault.kind &&
+				f.Subject.Name == fault.subject
 		}
 		tell(t, "guest_sensors", fault.parameter, fault.bad)
 		a.awaitFound(fault.check, is, true)

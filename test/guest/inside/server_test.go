@@ -52,7 +52,8 @@ func (s server) shell(script string) {
 // unpacked is a command of a package that is not installed.
 func unpacked(program string, args ...string) *exec.Cmd {
 	cmd := exec.Command(filepath.Join(*programs, program), args...)
-	cmd.Env = append(os.Environ(), fmt.Sprintf("LD_LIBRARY_PATH=%[1]s/usr/lib/x86_64-linux-gnu:%[1]s/usr/lib/x86_64-linux-gnu/samba", *programs))
+	cmd.Env = append(os.Environ(),
+		fmt.Sprintf("LD_LIBRARY_PATH=%[1]s/usr/lib/x86_64-linux-gnu:%[1]s/usr/lib/x86_64-linux-gnu/samba", *programs))
 	return cmd
 }
 
@@ -72,7 +73,8 @@ func said(t *testing.T, subject, want string) {
 			}
 		}
 	}
-	t.Errorf("nothing is told of %s that contains %q; end of the kernel's log:\n%s", subject, want, log[max(0, len(log)-3000):])
+	t.Errorf("nothing is told of %s that contains %q; end of the kernel's log:\n%s", subject, want,
+		log[max(0, len(log)-3000):])
 }
 
 // probesLeft fails when more of the agent's children hang than hung-mounts may leave, or when they hide their name.
@@ -82,7 +84,8 @@ func (a *agent) probesLeft() {
 	hang := map[string]bool{}
 	for _, file := range threads {
 		pid := strings.Split(file, "/")[2]
-		if fields := strings.Fields(read(file)); len(fields) > 3 && fields[2] == "D" && strings.HasPrefix(read("/proc/"+pid+"/cmdline"), "nodeagent-probe") {
+		if fields := strings.Fields(read(file)); len(fields) > 3 && fields[2] == "D" &&
+			strings.HasPrefix(read("/proc/"+pid+"/cmdline"), "nodeagent-probe") {
 			hang[pid] = true
 			if fields[1] != "(nodeagent-probe)" {
 				a.t.Errorf("a probe hangs under the name %s", fields[1])

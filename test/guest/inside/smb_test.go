@@ -65,7 +65,8 @@ func (s *smbServer) start() {
 		s.t.Fatal(err)
 	}
 	eventually(s.t, "SMB server", func() bool {
-		return exec.Command("nsenter", "--net=/run/netns/"+s.name, "grep", "-q", ":01BD .* 0A ", "/proc/net/tcp", "/proc/net/tcp6").Run() == nil
+		return exec.Command("nsenter", "--net=/run/netns/"+s.name, "grep", "-q", ":01BD .* 0A ", "/proc/net/tcp",
+			"/proc/net/tcp6").Run() == nil
 	})
 }
 

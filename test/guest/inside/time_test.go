@@ -48,7 +48,8 @@ func settled(a *agent) (all []string) {
 // unchanged watches for half a minute that nothing is raised or cleared after something happened.
 func unchanged(a *agent, before []string, happened string) {
 	a.t.Helper()
-	for began := time.Now(); time.Since(began) < 35*time.Second; time.Sleep(time.Second) { // by a clock that does not jump
+	// by a clock that does not jump
+	for began := time.Now(); time.Since(began) < 35*time.Second; time.Sleep(time.Second) {
 		if after := told(a.status()); !slices.Equal(before, after) {
 			a.t.Fatalf("%s: believed before %v, now %v", happened, before, after)
 		}
@@ -58,7 +59,8 @@ func unchanged(a *agent, before []string, happened string) {
 // told returns what is believed, but for what is about the clock.
 func told(s status) (all []string) {
 	for _, f := range s.Findings {
-		if f.Check != "time-sync" && f.Check != "clock-source" { // an emulated machine's clock source may be given up at any time
+		// an emulated machine's clock source may be given up at any time
+		if f.Check != "time-sync" && f.Check != "clock-source" {
 			all = append(all, f.Check+" "+f.Reason+" "+f.Subject.Name+" "+f.ID)
 		}
 	}
@@ -110,15 +112,21 @@ func TestKernelLogFlood(t *testing.T) {
 		if i == 10_000 {
 			put(t, "/sys/fs/ext4/ram9/trigger_fs_error", "in the flood")
 		}
-		if _, err := fmt.Fprintf(log, "<6>flood: line %d, which says nothing that anybody would want to know\n", i); err != nil {
+		if _, err := fmt.Fprintf(log, "<6>flood: line %d, which says nothing that anybody would want to know\n",
+			i); err != nil {
 			t.Fatal(err)
 		}
 	}
 	t.Logf("20000 lines in %s", uptime(t)-began)
-	a.awaitFound("filesystem-readonly", func(f believed) bool { return strings.Contains(f.Message, "ram9") || strings.Contains(f.Message, dir) }, true)
+	a.awaitFound("filesystem-readonly", func(f believed) bool {
+		return strings.Contains(f.Message, "ram9") || strings.Contains(f.Message, dir)
+	}, true)
 	s := a.status()
-	t.Logf("the kernel's line told: %v; records lost told: %v", has(s, "kernel-log", "FilesystemIsReadOnly"), has(s, "kernel-log", "KernelRecordsLost"))
-	if !has(s, "kernel-log", "KernelRecordsLost") && !slices.ContainsFunc(s.Findings, func(f believed) bool { return f.Check == "kernel-log" }) {
+	t.Logf("the kernel's line told: %v; records lost told: %v", has(s, "kernel-log", "FilesystemIsReadOnly"),
+		has(s, "kernel-log", "KernelRecordsLost"))
+	if !has(s, "kernel-log", "KernelRecordsLost") && !slices.ContainsFunc(s.Findings, func(f believed) bool {
+		return f.Check == "kernel-log"
+	}) {
 		t.Errorf("neither is the line told nor that lines were lost: %+v", s.Findings)
 	}
 	cpuAfter, memoryAfter := cost(t, pid)

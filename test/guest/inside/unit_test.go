@@ -28,7 +28,8 @@ func unit(t *testing.T) *agent {
 	installed.Do(func() {
 		furnish(t)
 		run(t, "install", "-D", "-m", "755", *binary, "/usr/bin/nodeagent")
-		run(t, "install", "-D", "-m", "644", filepath.Join(*repo, "systemd/nodeagent.service"), "/etc/systemd/system/"+service)
+		run(t, "install", "-D", "-m", "644", filepath.Join(*repo, "systemd/nodeagent.service"), "/etc/systemd/system/"+
+			service)
 		run(t, "install", "-D", "-m", "640", filepath.Join(*repo, "packaging/rpm/config.yaml"), a.config)
 		run(t, "install", "-d", "-m", "700", "/var/lib/nodeagent")
 		run(t, "systemctl", "daemon-reload")
@@ -53,26 +54,30 @@ func unit(t *testing.T) *agent {
 // certificate.
 func furnish(t *testing.T) {
 	t.Helper()
-	for _, module := range []string{"nvme", "ahci", "sd_mod", "ext4", "xfs", "raid1", "dm-thin-pool", "bonding", "nf_conntrack", "fuse", "e1000"} {
+	for _, module := range []string{"nvme", "ahci", "sd_mod", "ext4", "xfs", "raid1", "dm-thin-pool", "bonding",
+		"nf_conntrack", "fuse", "e1000"} {
 		run(t, "modprobe", module)
 	}
 	run(t, "modprobe", "brd", "rd_nr=4", "rd_size=131072")
 	for _, disk := range []string{"nvme0n1", "sda"} {
 		eventually(t, disk, func() bool { return exists("/dev/" + disk) })
 	}
-	mounts := map[string]string{"mkfs.ext4 -q -F /dev/nvme0n1": "/run/tmp/nvme", "mkfs.xfs -q -f /dev/sda": "/run/tmp/xfs"}
+	mounts := map[string]string{"mkfs.ext4 -q -F /dev/nvme0n1": "/run/tmp/nvme",
+		"mkfs.xfs -q -f /dev/sda": "/run/tmp/xfs"}
 	for mkfs, dir := range mounts {
 		words := strings.Fields(mkfs)
 		run(t, words[0], words[1:]...)
 		run(t, "mkdir", "-p", dir)
 		run(t, "mount", words[len(words)-1], dir)
 	}
-	run(t, "mdadm", "--create", "/dev/md0", "--run", "--level=1", "--raid-devices=2", "--metadata=1.2", "/dev/ram0", "/dev/ram1")
+	run(t, "mdadm", "--create", "/dev/md0", "--run", "--level=1", "--raid-devices=2", "--metadata=1.2", "/dev/ram0",
+		"/dev/ram1")
 	run(t, "dmsetup", "create", "pool", "--table", "0 131072 thin-pool /dev/ram2 /dev/ram3 128 0")
 	run(t, "ip", "link", "add", "bond0", "type", "bond", "mode", "active-backup", "miimon", "100")
 	run(t, "ip", "link", "set", "bond0", "up")
 	run(t, "mkdir", "-p", "/var/lib/kubelet/pki")
-	run(t, "openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256", "-nodes", "-days", "365", "-subj", "/O=system:nodes/CN=system:node:guest",
+	run(t, "openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256", "-nodes", "-days", "365",
+		"-subj", "/O=system:nodes/CN=system:node:guest",
 		"-keyout", "/run/tmp/key", "-out", "/var/lib/kubelet/pki/kubelet-client-current.pem")
 }
 
@@ -101,13 +106,15 @@ func TestUnitIsNotBlind(t *testing.T) {
 		root[n.Check] = "not-applicable"
 	}
 	looked, blind := 0, ""
-	a.await(3*time.Minute, "a look of each check", func(s status) bool { // a look that takes too long on a slow machine is no blindness
+	// a look that takes too long on a slow machine is no blindness
+	a.await(3*time.Minute, "a look of each check", func(s status) bool {
 		looked, blind = 0, ""
 		for _, c := range s.Checks {
 			if c.Status != "not-applicable" && c.Status != "unknown" {
 				looked++
 			} else if root[c.Check] != c.Status && c.Check != "leftovers" { // which "nodeagent inspect" looks for
-				blind += fmt.Sprintf("%s is %q in the unit and %q without it: %s%s\n", c.Check, c.Status, root[c.Check], c.Error, c.Why)
+				blind += fmt.Sprintf("%s is %q in the unit and %q without it: %s%s\n", c.Check, c.Status, root[c.Check],
+					c.Error, c.Why)
 			}
 		}
 		return blind == "" || !strings.Contains(blind, "no answer within")
@@ -116,7 +123,8 @@ func TestUnitIsNotBlind(t *testing.T) {
 		t.Error(blind)
 	}
 	t.Logf("%d checks look, %d have nothing to look at", looked, len(free.NotApplicable))
-	for _, check := range []string{"time-sync", "kubelet-certificates", "disk-health", "nvme-health", "md-arrays", "thin-pools", "bonds", "conntrack", "filesystem-readonly", "packet-filter"} {
+	for _, check := range []string{"time-sync", "kubelet-certificates", "disk-health", "nvme-health", "md-arrays",
+		"thin-pools", "bonds", "conntrack", "filesystem-readonly", "packet-filter"} {
 		if root[check] != "" {
 			t.Logf("%s has nothing to look at in this guest", check)
 		}
@@ -152,7 +160,8 @@ func TestUnitComesBack(t *testing.T) {
 	a := unit(t)
 	dropIn := "/etc/systemd/system/" + service + ".d/test.conf"
 	run(t, "mkdir", "-p", filepath.Dir(dropIn))
-	if err := os.WriteFile(dropIn, []byte("[Service]\nWatchdogSec=10\n"), 0o644); err != nil { // else the test takes a minute
+	// else the test takes a minute
+	if err := os.WriteFile(dropIn, []byte("[Service]\nWatchdogSec=10\n"), 0o644); err != nil {
 		t.Fatal(err)
 	}
 	run(t, "systemctl", "daemon-reload")
@@ -171,14 +180,17 @@ func TestUnitComesBack(t *testing.T) {
 		before := a.status()
 		began := time.Now()
 		end.do(fmt.Sprint(before.PID))
-		a.await(time.Minute, "another agent to answer after "+end.name, func(s status) bool { return s.PID != 0 && s.PID != before.PID })
+		a.await(time.Minute, "another agent to answer after "+end.name, func(s status) bool {
+			return s.PID != 0 && s.PID != before.PID
+		})
 		t.Logf("%s: another agent answers after %s", end.name, time.Since(began))
 		a.await(time.Minute, "it to be ready", func(s status) bool { return s.Readiness.Ready })
 		t.Logf("%s: it is ready after %s", end.name, time.Since(began))
 		if got := read(cgroup + "/memory.max"); got != "268435456" {
 			t.Errorf("%s: the next agent's memory.max is %s", end.name, got)
 		}
-		if want, got := since(before, "filesystem-readonly"), since(a.status(), "filesystem-readonly"); want == "" || got != want {
+		if want, got := since(before, "filesystem-readonly"), since(a.status(), "filesystem-readonly"); want == "" ||
+			got != want {
 			t.Errorf("%s: it believed %q, and now %q", end.name, want, got)
 		}
 		if log := run(t, "journalctl", "--no-pager", "-b", "-u", service); !strings.Contains(log, end.says) {

@@ -44,7 +44,8 @@ func realMain(ctx context.Context, args []string) int {
 		fmt.Fprint(os.Stderr, usage)
 		return 2
 	}
-	if err := command(ctx, lab.Options{Dir: *dir, Containerd: *containerd, Log: os.Stderr}, flags.Arg(0), flags.Args()[1:]); err != nil {
+	if err := command(ctx, lab.Options{Dir: *dir, Containerd: *containerd, Log: os.Stderr}, flags.Arg(0),
+		flags.Args()[1:]); err != nil {
 		if exit := (*exec.ExitError)(nil); flags.Arg(0) == "kubectl" && errors.As(err, &exit) {
 			return exit.ExitCode() // kubectl has said why
 		}

@@ -55,7 +55,8 @@ func serve() error {
 	}
 	failed := make(chan error, 3) // one of each server
 	listen := func(port int, handler http.HandlerFunc, secure bool) {
-		server := &http.Server{Addr: fmt.Sprintf("127.0.0.1:%d", port), Handler: handler, ReadHeaderTimeout: 5 * time.Second}
+		server := &http.Server{Addr: fmt.Sprintf("127.0.0.1:%d", port), Handler: handler,
+			ReadHeaderTimeout: 5 * time.Second}
 		if !secure {
 			failed <- server.ListenAndServe()
 			return
@@ -93,7 +94,8 @@ func apiserver(w http.ResponseWriter, r *http.Request) {
 		answer(w, "pods.json")
 	case strings.HasPrefix(path, "/apis/storage.k8s.io/v1/csinodes/"):
 		w.Header().Set("Content-Type", "application/json")
-		fmt.Fprint(w, `{"kind":"CSINode","apiVersion":"storage.k8s.io/v1","metadata":{"name":"node","uid":"of-csinode"},"spec":{"drivers":null}}`)
+		fmt.Fprint(w,
+			`{"kind":"CSINode","apiVersion":"storage.k8s.io/v1","metadata":{"name":"node","uid":"of-csinode"},"spec":{"drivers":null}}`)
 	case strings.HasPrefix(path, "/api/v1/nodes/"): // also a patch of its status
 		answer(w, "node.json")
 	default:
@@ -131,7 +133,8 @@ func selfSigned() (tls.Certificate, error) {
 		SerialNumber: big.NewInt(time.Now().UnixNano()), Subject: pkix.Name{CommonName: "node"},
 		NotBefore: time.Now().Add(-time.Hour), NotAfter: time.Now().Add(24 * time.Hour),
 		IPAddresses: []net.IP{net.IPv4(127, 0, 0, 1)}, IsCA: true, BasicConstraintsValid: true,
-		KeyUsage: x509.KeyUsageDigitalSignature | x509.KeyUsageCertSign, ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth},
+		KeyUsage:    x509.KeyUsageDigitalSignature | x509.KeyUsageCertSign,
+		ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth},
 	}
 	data, err := x509.CreateCertificate(rand.Reader, template, template, &key.PublicKey, key)
 	if err != nil {

@@ -56,14 +56,17 @@ func New(s Settings, memory detect.StateStore) detect.Check {
 	return detect.Check{
 		ID: edacID, Domain: "hardware",
 		Summary: "a module of memory fails",
-		Advice: "Drain the node and replace the module that the message names; `ras-mc-ctl --layout` and the board's manual tell where it is. " +
-			"After an error that could not be corrected do so at once, after many corrected ones soon.",
+		Advice: "Drain the node and replace the module that the message names; `ras-mc-ctl --layout` and the board's " +
+			"manual tell where it is. After an error that could not be corrected do so at once, after many corrected ones soon.",
 		Doc: detect.Doc{
 			Reads: []string{"/sys/devices/system/edac"},
-			Why:   "An error that cannot be corrected kills the process, or the machine, that uses the data. Modules mostly announce it by errors that could be corrected.",
+			Why: "An error that cannot be corrected kills the process, or the machine, that uses the data. Modules " +
+				"mostly announce it by errors that could be corrected.",
 			Faults: []detect.Fault{
-				{Reason: "MemoryUncorrectedError", Severity: finding.Fatal, When: "one error that could not be corrected since boot"},
-				{Reason: "MemoryReadError", Severity: finding.Warning, When: "100 corrected errors of one module in 24 hours (correctedPerDay), gone below 75; info from 10 on"},
+				{Reason: "MemoryUncorrectedError", Severity: finding.Fatal,
+					When: "one error that could not be corrected since boot"},
+				{Reason: "MemoryReadError", Severity: finding.Warning, When: "100 corrected errors of one module in " +
+					"24 hours (correctedPerDay), gone below 75; info from 10 on"},
 			},
 			FalseAlarms: "Errors that a test injects.",
 		},
@@ -88,7 +91,8 @@ func (c *edacCheck) look(h *host.Host) ([]finding.Finding, error) {
 		return nil, err
 	}
 	if len(modules) == 0 && len(doubts) == 0 {
-		return nil, finding.NotApplicable("no memory controller reports errors: there is none, or no EDAC driver for it")
+		return nil, finding.NotApplicable(
+			"no memory controller reports errors: there is none, or no EDAC driver for it")
 	}
 	now := h.Clock()
 	c.past.load(now.Boot)
@@ -109,7 +113,8 @@ func (c *edacCheck) judge(name string, counts edacCounts, day uint64) (finding.F
 	f := finding.Finding{
 		Check: edacID, Subject: finding.Subject{Kind: "memory-module", Name: name},
 		Facts: map[string]string{
-			"uncorrected": strconv.FormatUint(counts.uncorrected, 10), "corrected": strconv.FormatUint(counts.corrected, 10),
+			"uncorrected": strconv.FormatUint(counts.uncorrected, 10), "corrected": strconv.FormatUint(counts.corrected,
+				10),
 			"correctedLastDay": strconv.FormatUint(day, 10), "path": counts.dir,
 		},
 	}
@@ -117,7 +122,9 @@ func (c *edacCheck) judge(name string, counts edacCounts, day uint64) (finding.F
 	switch {
 	case counts.uncorrected > 0:
 		f.Severity, f.Reason = finding.Fatal, "MemoryUncorrectedError"
-		f.Message = fmt.Sprintf("%s returned data that could not be corrected, %d times since boot; %d errors were corrected", name, counts.uncorrected, counts.corrected)
+		f.Message = fmt.Sprintf(
+			"%s returned data that could not be corrected, %d times since boot; %d errors were corrected", name,
+			counts.uncorrected, counts.corrected)
 	case grave || day >= edacKeep:
 		f.Severity, f.Reason = finding.Info, "MemoryReadError"
 		f.Message = fmt.Sprintf("%s had %d errors in 24 hours that could be corrected", name, day)

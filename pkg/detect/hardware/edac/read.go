@@ -92,7 +92,8 @@ func (r edacReader) controllers(dir string) error {
 			if err != nil || label == "" {
 				label = mc + "/" + module
 			}
-			if err := r.add(checkkit.Sanitize(label, checkkit.MaxLine), at, "dimm_ce_count", "dimm_ue_count"); err != nil {
+			if err := r.add(checkkit.Sanitize(label, checkkit.MaxLine), at, "dimm_ce_count",
+				"dimm_ue_count"); err != nil {
 				return err
 			}
 		}

@@ -111,21 +111,22 @@ func TestPodsCannotForge(t *testing.T) {
 		})
 	}
 	for name, line := range map[string]string{
-		"PID 1":                   `{"_TRANSPORT":"journal","_SYSTEMD_UNIT":"init.scope","_COMM":"systemd","_PID":"1","MESSAGE":"` + said + `"}`,
-		"early boot":              `{"_TRANSPORT":"kernel","SYSLOG_FACILITY":"3","SYSLOG_IDENTIFIER":"systemd","SYSLOG_PID":"1","MESSAGE":"` + said + `"}`,
-		"fields were left out":    `{"SYSLOG_IDENTIFIER":"systemd","MESSAGE":"` + said + `"}`,
-		"short":                   "Nov 21 01:02:03 host systemd[1]: " + said,
-		"no number":               "Nov 21 01:02:03 host systemd: " + said,
-		"no host":                 "Nov 21 01:02:03 systemd[1]: " + said,
-		"dmesg":                   "[   12.345678] systemd[1]: " + said,
-		"kmsg":                    "30,812,12345678,-;systemd[1]: " + said,
-		"RFC 5424":                "<27>1 2023-11-21T01:02:03.123456+00:00 host systemd 1 - - " + said,
-		"RFC 5424 with data":      `<27>1 2023-11-21T01:02:03Z host systemd 1 - [a@1 b="]"][c d="e"] ` + said,
-		"priority":                "<27>Nov 21 01:02:03 host systemd[1]: " + said,
-		"short-monotonic":         "[   12.345678] host systemd[1]: " + said,
-		"a container's time":      "2023-11-21T01:02:03.123456789Z systemd[1]: " + said,
-		"a console":               "[FAILED] Failed to start kubelet.service - kubelet: The Kubernetes Node Agent.",
-		"a coloured console":      "[\x1b[0;1;31mFAILED\x1b[0m] Failed to start \x1b[0;1;39mkubelet.service\x1b[0m - kubelet: The Kubernetes Node Agent.",
+		"PID 1":                `{"_TRANSPORT":"journal","_SYSTEMD_UNIT":"init.scope","_COMM":"systemd","_PID":"1","MESSAGE":"` + said + `"}`,
+		"early boot":           `{"_TRANSPORT":"kernel","SYSLOG_FACILITY":"3","SYSLOG_IDENTIFIER":"systemd","SYSLOG_PID":"1","MESSAGE":"` + said + `"}`,
+		"fields were left out": `{"SYSLOG_IDENTIFIER":"systemd","MESSAGE":"` + said + `"}`,
+		"short":                "Nov 21 01:02:03 host systemd[1]: " + said,
+		"no number":            "Nov 21 01:02:03 host systemd: " + said,
+		"no host":              "Nov 21 01:02:03 systemd[1]: " + said,
+		"dmesg":                "[   12.345678] systemd[1]: " + said,
+		"kmsg":                 "30,812,12345678,-;systemd[1]: " + said,
+		"RFC 5424":             "<27>1 2023-11-21T01:02:03.123456+00:00 host systemd 1 - - " + said,
+		"RFC 5424 with data":   `<27>1 2023-11-21T01:02:03Z host systemd 1 - [a@1 b="]"][c d="e"] ` + said,
+		"priority":             "<27>Nov 21 01:02:03 host systemd[1]: " + said,
+		"short-monotonic":      "[   12.345678] host systemd[1]: " + said,
+		"a container's time":   "2023-11-21T01:02:03.123456789Z systemd[1]: " + said,
+		"a console":            "[FAILED] Failed to start kubelet.service - kubelet: The Kubernetes Node Agent.",
+		"a coloured console": "[\x1b[0;1;31mFAILED\x1b[0m] Failed to start \x1b[0;1;39mkubelet.service\x1b[0m - " +
+			"kubelet: The Kubernetes Node Agent.",
 		"colour, carriage return": "\x1b[0mNov 21 01:02:03 host \x1b[1msystemd[1]\x1b[0m: " + said + "\r",
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -172,7 +173,8 @@ func TestHealthyNodes(t *testing.T) {
 // healthyDaemons is what the daemons of the healthy nodes say.
 func healthyDaemons(t testing.TB) (said []entry) {
 	t.Helper()
-	for _, name := range []string{"healthy-lab.kubelet.log.txt", "healthy-lab.containerd.log.txt", "healthy-lab.containerd2.log.txt"} {
+	for _, name := range []string{"healthy-lab.kubelet.log.txt", "healthy-lab.containerd.log.txt",
+		"healthy-lab.containerd2.log.txt"} {
 		p := parser{format: Auto}
 		for _, line := range corpus(t, name) {
 			if e := p.parse([]byte(line)); e.speaker != rules.TheKernel {

@@ -20,7 +20,8 @@ var frames = []struct {
 	rules string
 }{
 	{"%s[4711]: segfault at 8 ip 0000000000401136 sp 00007ffe5a6bd0a0 error 6 in a.out[401000+1000]", 15, "app-crash"},
-	{"traps: %s[4711] general protection fault ip:401136 sp:7ffe5a6bd0a0 error:0 in a.out[401000+1000]", 15, "app-crash"},
+	{"traps: %s[4711] general protection fault ip:401136 sp:7ffe5a6bd0a0 error:0 in a.out[401000+1000]", 15,
+		"app-crash"},
 	{"%s (4711): drop_caches: 3", 15, ""},
 	{"%s (4711) used greatest stack depth: 11240 bytes left", 15, ""},
 	{"%s invoked oom-killer: gfp_mask=0x100cca(GFP_HIGHUSER_MOVABLE), order=0, oom_score_adj=0", 15, "oom-report"},
@@ -32,18 +33,23 @@ var frames = []struct {
 	{"warning: `%s' uses wireless extensions which will stop working for Wi-Fi 7 hardware; use nl80211", 15, ""},
 	{"[   4711]  1000  4711    12345     6789      123      456        0   102400        0           985 %s", 15, ""},
 	{"CPU: 3 UID: 0 PID: 4711 Comm: %s Not tainted 6.12.9 #1", 15, ""},
-	{"Out of memory: Killed process 4711 (%s) total-vm:8388608kB, anon-rss:4194304kB, file-rss:0kB, shmem-rss:0kB, UID:1000 pgtables:9216kB oom_score_adj:0", 15, "system-oom-killed"},
-	{"Memory cgroup out of memory: Killed process 4711 (%s) total-vm:8388608kB, anon-rss:4194304kB, file-rss:0kB, shmem-rss:0kB, UID:1000 pgtables:9216kB oom_score_adj:0", 15, "container-oom-killed"},
+	{"Out of memory: Killed process 4711 (%s) total-vm:8388608kB, anon-rss:4194304kB, file-rss:0kB, shmem-rss:0kB, " +
+		"UID:1000 pgtables:9216kB oom_score_adj:0", 15, "system-oom-killed"},
+	{"Memory cgroup out of memory: Killed process 4711 (%s) total-vm:8388608kB, anon-rss:4194304kB, file-rss:0kB, " +
+		"shmem-rss:0kB, UID:1000 pgtables:9216kB oom_score_adj:0", 15, "container-oom-killed"},
 	{"oom_reaper: reaped process 4711 (%s), now anon-rss:0kB, file-rss:0kB, shmem-rss:0kB", 15, ""},
 	{"INFO: task %s:4711 blocked for more than 120 seconds.", 15, "task-hung"},
-	{"audit: type=1400 audit(1700528523.123:456): apparmor=\"DENIED\" operation=\"open\" profile=\"docker-default\" name=\"%s\" pid=4711 comm=\"%[1]s\"", 200, ""},
-	{"%sIN=eth0 OUT= MAC=02:42:ac:11:00:02:02:42:ac:11:00:01:08:00 SRC=10.0.0.1 DST=10.0.0.2 LEN=60 TOS=0x00 PREC=0x00 TTL=64 ID=4711 DF PROTO=TCP SPT=4711 DPT=80 WINDOW=64240 RES=0x00 SYN URGP=0 ", 127, ""},
+	{"audit: type=1400 audit(1700528523.123:456): apparmor=\"DENIED\" operation=\"open\" profile=\"docker-default\" " +
+		"name=\"%s\" pid=4711 comm=\"%[1]s\"", 200, ""},
+	{"%sIN=eth0 OUT= MAC=02:42:ac:11:00:02:02:42:ac:11:00:01:08:00 SRC=10.0.0.1 DST=10.0.0.2 LEN=60 TOS=0x00 " +
+		"PREC=0x00 TTL=64 ID=4711 DF PROTO=TCP SPT=4711 DPT=80 WINDOW=64240 RES=0x00 SYN URGP=0 ", 127, ""},
 	{"%s IN= OUT=veth0 ARP HTYPE=1 PTYPE=0x0800 OPCODE=1", 127, ""},
 	{"usb 1-1: Product: %s", 126, ""},
 	{"usb 1-1: Manufacturer: %s", 126, ""},
 	{"usb 1-1: SerialNumber: %s", 126, ""},
 	{"input: %s as /devices/pci0000:00/0000:00:14.0/usb1/1-1/1-1:1.0/input/input5", 126, ""},
-	{"hid-generic 0003:046D:C31C.0001: input,hidraw0: USB HID v1.10 Keyboard [%s] on usb-0000:00:14.0-1/input0", 126, ""},
+	{"hid-generic 0003:046D:C31C.0001: input,hidraw0: USB HID v1.10 Keyboard [%s] on usb-0000:00:14.0-1/input0", 126,
+		""},
 	{"scsi 0:0:0:0: Direct-Access     %.8s %.16[1]s 0001 PQ: 0 ANSI: 5", 126, ""},
 	{"BTRFS: device label %s devid 1 transid 9 /dev/sdb scanned by mount (4711)", 255, ""},
 	{"systemd[1]: %s", 200, ""},
@@ -133,7 +139,8 @@ func TestNearMisses(t *testing.T) {
 	for _, rule := range rules.Kernel() {
 		for _, line := range rulestest.ReadExamples(t, rule.ID).NoMatch {
 			hit, ok := m.Match([]byte(line))
-			if ok && !wanted[line] && hit.Rule.ID != "app-crash" && hit.Rule.Report != "oom" && hit.Rule.ID != "oom-report" {
+			if ok && !wanted[line] && hit.Rule.ID != "app-crash" && hit.Rule.Report != "oom" &&
+				hit.Rule.ID != "oom-report" {
 				t.Errorf("%s (near miss of %s): %s", hit.Rule.ID, rule.ID, line)
 			}
 		}

@@ -116,7 +116,8 @@ func looksLikeRecord(line []byte) bool {
 	if !ok || bytes.Count(head, []byte(",")) < 3 {
 		return false
 	}
-	return len(bytes.TrimLeft(head[:bytes.LastIndexByte(head, ',')], "0123456789,")) < len(head)/2 && head[0] >= '0' && head[0] <= '9'
+	return len(bytes.TrimLeft(head[:bytes.LastIndexByte(head, ',')], "0123456789,")) < len(head)/2 && head[0] >= '0' &&
+		head[0] <= '9'
 }
 
 func (p *parser) parseKmsg(line []byte) entry {
@@ -153,7 +154,8 @@ func (p *parser) parseJournal(line []byte, monotonic bool) entry {
 	if trimmed := trimJSON(line); bytes.HasPrefix(trimmed, []byte("{")) {
 		return parseJournalJSON(trimmed)
 	}
-	if heading, ok := bytes.CutPrefix(line, []byte("-- ")); ok { // -- Boot 1234… --, -- Logs begin at …, -- No entries --
+	// -- Boot 1234… --, -- Logs begin at …, -- No entries --
+	if heading, ok := bytes.CutPrefix(line, []byte("-- ")); ok {
 		if bytes.HasPrefix(heading, []byte("Boot ")) || bytes.HasPrefix(heading, []byte("Reboot ")) {
 			return entry{what: bootBoundary}
 		}

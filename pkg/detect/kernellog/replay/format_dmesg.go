@@ -56,7 +56,8 @@ func cutLogin(line []byte) []byte {
 
 // talos is how Talos prints the kernel's records, those of several nodes after their names: "10.0.0.2: kern: warning:
 // [2024-10-29T13:44:17.6Z]: ".
-var talos = kernellog.WhenNeeded(`^(?:[\w.:-]{1,64}: )?([a-z0-9]{3,8}): +(?:emerg|alert|crit|err|warning|notice|info|debug): \[([0-9T:.-]{19,29}Z)\]: ?`)
+var talos = kernellog.WhenNeeded(
+	`^(?:[\w.:-]{1,64}: )?([a-z0-9]{3,8}): +(?:emerg|alert|crit|err|warning|notice|info|debug): \[([0-9T:.-]{19,29}Z)\]: ?`)
 
 // talosDictionary is how Talos ends a line whose record has a dictionary.
 var talosDictionary = kernellog.WhenNeeded(` SUBSYSTEM=\S+(?: DEVICE=\S+)?$`)
@@ -197,7 +198,8 @@ func cutCaller(text []byte) []byte {
 }
 
 // isoForms are the forms in which dmesg, journalctl and syslog daemons write ISO 8601.
-var isoForms = []string{"2006-01-02T15:04:05,999999Z07:00", "2006-01-02T15:04:05.999999Z07:00", "2006-01-02T15:04:05Z07:00", "2006-01-02T15:04:05Z0700", "2006-01-02T15:04:05.999999Z0700"}
+var isoForms = []string{"2006-01-02T15:04:05,999999Z07:00", "2006-01-02T15:04:05.999999Z07:00",
+	"2006-01-02T15:04:05Z07:00", "2006-01-02T15:04:05Z0700", "2006-01-02T15:04:05.999999Z0700"}
 
 // cutISO removes an ISO 8601 time and the blank after it.
 func cutISO(line []byte) (t time.Time, rest []byte, ok bool) {

@@ -63,9 +63,12 @@ func TestRecordsOfSeveralLines(t *testing.T) {
 		number int
 		line   string
 	}{
-		"journalctl -o json-pretty": {journalPretty, 4, `        "MESSAGE" : "EXT4-fs (sda1): Remounting filesystem read-only",`},
-		"dmesg --json":              {dmesgPretty, 10, `         "msg": "EXT4-fs (sda1): Remounting filesystem read-only"`},
-		"a brace before a log":      {"{\n[  812.000001] EXT4-fs (sda1): Remounting filesystem read-only\n", 2, "[  812.000001] EXT4-fs (sda1): Remounting filesystem read-only"},
+		"journalctl -o json-pretty": {journalPretty, 4,
+			`        "MESSAGE" : "EXT4-fs (sda1): Remounting filesystem read-only",`},
+		"dmesg --json": {dmesgPretty, 10,
+			`         "msg": "EXT4-fs (sda1): Remounting filesystem read-only"`},
+		"a brace before a log": {"{\n[  812.000001] EXT4-fs (sda1): Remounting filesystem read-only\n", 2,
+			"[  812.000001] EXT4-fs (sda1): Remounting filesystem read-only"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			for _, log := range []string{c.log, strings.ReplaceAll(c.log, "\n", "\r\n")} {
@@ -73,7 +76,8 @@ func TestRecordsOfSeveralLines(t *testing.T) {
 				if len(found) != 1 {
 					t.Fatalf("%d matches: %+v", len(found), found)
 				}
-				if diff := cmp.Diff([]any{c.number, c.line, "filesystem/sda1"}, []any{found[0].Number, found[0].Line, rulestest.SubjectText(found[0].Subject)}); diff != "" {
+				if diff := cmp.Diff([]any{c.number, c.line, "filesystem/sda1"}, []any{found[0].Number, found[0].Line,
+					rulestest.SubjectText(found[0].Subject)}); diff != "" {
 					t.Error(diff)
 				}
 			}
@@ -82,14 +86,16 @@ func TestRecordsOfSeveralLines(t *testing.T) {
 }
 
 func TestRecordWithoutEnd(t *testing.T) {
-	log := "{\n" + strings.Repeat(`  "MESSAGE" : "x",`+"\n", 3*maxObject/18) + "[  812.000001] EXT4-fs (sda1): Remounting filesystem read-only\n"
+	log := "{\n" + strings.Repeat(`  "MESSAGE" : "x",`+"\n", 3*maxObject/18) +
+		"[  812.000001] EXT4-fs (sda1): Remounting filesystem read-only\n"
 	if found := replayText(t, Replay{}, log); len(found) != 1 {
 		t.Errorf("%d matches", len(found))
 	}
 }
 
 func TestDockersOwnLog(t *testing.T) {
-	found := replayText(t, Replay{}, `{"log":"[  812.000001] EXT4-fs (sda1): Remounting filesystem read-only\n","stream":"stdout","time":"2023-11-21T01:02:03.123456789Z"}`)
+	found := replayText(t, Replay{},
+		`{"log":"[  812.000001] EXT4-fs (sda1): Remounting filesystem read-only\n","stream":"stdout","time":"2023-11-21T01:02:03.123456789Z"}`)
 	if len(found) != 1 {
 		t.Errorf("%d matches", len(found))
 	}
@@ -98,9 +104,12 @@ func TestDockersOwnLog(t *testing.T) {
 // TestForeignForms: what is not read is said to be so, and nothing in it is believed.
 func TestForeignForms(t *testing.T) {
 	for name, c := range map[string]struct{ log, strange string }{
-		"export":  {"__CURSOR=s=1\n__REALTIME_TIMESTAMP=1700528523123456\n_TRANSPORT=kernel\nMESSAGE=EXT4-fs (sda1): Remounting filesystem read-only\n\n", "journalctl -o export"},
-		"verbose": {"Tue 2023-11-21 01:02:03.123456 UTC [s=3f;i=1;b=ab]\n    _TRANSPORT=kernel\n    MESSAGE=EXT4-fs (sda1): Remounting filesystem read-only\n", "journalctl -o verbose"},
-		"array":   {`[{"_TRANSPORT":"kernel","MESSAGE":"EXT4-fs (sda1): Remounting filesystem read-only"}]` + "\n", "a JSON array in one line"},
+		"export": {"__CURSOR=s=1\n__REALTIME_TIMESTAMP=1700528523123456\n_TRANSPORT=kernel\nMESSAGE=EXT4-fs (sda1): " +
+			"Remounting filesystem read-only\n\n", "journalctl -o export"},
+		"verbose": {"Tue 2023-11-21 01:02:03.123456 UTC [s=3f;i=1;b=ab]\n    _TRANSPORT=kernel\n    MESSAGE=EXT4-fs " +
+			"(sda1): Remounting filesystem read-only\n", "journalctl -o verbose"},
+		"array": {`[{"_TRANSPORT":"kernel","MESSAGE":"EXT4-fs (sda1): Remounting filesystem read-only"}]` + "\n",
+			"a JSON array in one line"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			sum, err := Replay{}.Read(kernelMatcher(t), strings.NewReader(c.log), func(f Found) error {
@@ -122,8 +131,11 @@ func TestCompressed(t *testing.T) {
 	if found := replayText(t, Replay{}, gz.String()); len(found) != 1 {
 		t.Errorf("%d matches", len(found))
 	}
-	for _, log := range []string{gz.String()[:gz.Len()-9], "\xfd7zXZ\x00\x00\x04", "\xff\xfe[\x00 \x00", "LPKSHHRH\x00\x00"} {
-		if sum, err := (Replay{}).Read(kernelMatcher(t), strings.NewReader(log), func(Found) error { return nil }); err == nil {
+	for _, log := range []string{gz.String()[:gz.Len()-9], "\xfd7zXZ\x00\x00\x04", "\xff\xfe[\x00 \x00",
+		"LPKSHHRH\x00\x00"} {
+		if sum, err := (Replay{}).Read(kernelMatcher(t), strings.NewReader(log), func(Found) error {
+			return nil
+		}); err == nil {
 			t.Errorf("%q: %+v", log, sum)
 		}
 	}

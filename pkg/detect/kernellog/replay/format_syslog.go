@@ -9,11 +9,13 @@ import (
 
 // rfc5424 is how syslog daemons begin a line in their newer form, after the priority: "1 TIME HOST APP PID MSGID DATA
 // ".
-var rfc5424 = kernellog.WhenNeeded(`^1 (\S{1,40} )\S{1,255} (\S{1,128}) (\S{1,128}) \S{1,32} (?:-|(?:\[(?:[^\]"\\]|"(?:[^"\\]|\\.)*")*\])+)(?: |$)(?:\x{FEFF})?`)
+var rfc5424 = kernellog.WhenNeeded(
+	`^1 (\S{1,40} )\S{1,255} (\S{1,128}) (\S{1,128}) \S{1,32} (?:-|(?:\[(?:[^\]"\\]|"(?:[^"\\]|\\.)*")*\])+)(?: |$)(?:\x{FEFF})?`)
 
 // containerLine is how container runtimes and kubectl logs --timestamps begin a line. Its time has nanoseconds, and
 // always "Z" or a zone: no other log's does.
-var containerLine = kernellog.WhenNeeded(`^\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{7,9}(?:Z|[+-]\d\d:\d\d) (?:std(?:out|err) [FP] )?`)
+var containerLine = kernellog.WhenNeeded(
+	`^\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{7,9}(?:Z|[+-]\d\d:\d\d) (?:std(?:out|err) [FP] )?`)
 
 // cutContainer removes the time that a container runtime put before what a container said, where that is itself a
 // line of a log.
@@ -83,7 +85,8 @@ func parseRFC5424(at []int, line []byte, facility int) (e entry, ok bool) {
 
 // monotonic is how journalctl -o short-monotonic begins a line. A line of dmesg looks like it, but the kernel begins no
 // sentence with a word and its own name, or that of a daemon and its number.
-var monotonic = kernellog.WhenNeeded(`^\[ *\d{1,10}\.\d{6}\] [\w.-]{1,255} (?:kernel: |([\w.@()-]{1,64})\[(\d{1,10})\]: )`)
+var monotonic = kernellog.WhenNeeded(
+	`^\[ *\d{1,10}\.\d{6}\] [\w.-]{1,255} (?:kernel: |([\w.@()-]{1,64})\[(\d{1,10})\]: )`)
 
 func parseShortMonotonic(line []byte) (entry, bool) {
 	if len(line) == 0 || line[0] != '[' {

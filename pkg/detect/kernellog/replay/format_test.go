@@ -30,32 +30,39 @@ func TestFormats(t *testing.T) {
 		"dmesg reltime":      {Dmesg, "[Nov21 01:02] " + text, 0},
 		"dmesg reltime rest": {Dmesg, "[  +0.000012] " + text, 0},
 		"dmesg iso":          {Dmesg, "2023-11-21T01:02:03,123456+00:00 " + text, 0},
-		"dmesg colour":       {Dmesg, "\x1b[32m[ 2835.636329] \x1b[0m\x1b[33m" + text + "\x1b[0m", 2835636329 * time.Microsecond},
-		"talos":              {Dmesg, "kern: warning: [2024-10-29T13:44:17.655294812Z]: " + text, 0},
-		"talos, many nodes":  {Auto, "10.0.0.2: kern:    info: [2024-04-16T18:19:30.92421418Z]: " + text, 0},
-		"talos, dictionary":  {Auto, "kern: warning: [2024-10-29T13:44:17.655294812Z]: " + text + " SUBSYSTEM=block DEVICE=b8:1", 0},
-		"console":            {Dmesg, "node-7 login: [ 2835.636329] " + text, 2835636329 * time.Microsecond},
-		"kmsg":               {Kmsg, "2,2960,2835636329,-;" + text, 2835636329 * time.Microsecond},
-		"kmsg caller":        {Kmsg, "2,2960,2835636329,-,caller=T4711;" + text, 2835636329 * time.Microsecond},
-		"short":              {Journal, "Nov 21 01:02:03 host kernel: " + text, 0},
-		"short-precise":      {Journal, "Nov 21 01:02:03.123456 host kernel: " + text, 0},
-		"short-iso":          {Journal, "2023-11-21T01:02:03+0000 host kernel: " + text, 0},
-		"short-iso-precise":  {Journal, "2023-11-21T01:02:03.123456+00:00 host kernel: " + text, 0},
-		"short-full":         {Journal, "Tue 2023-11-21 01:02:03 UTC host kernel: " + text, 0},
-		"short-unix":         {Journal, "1700528523.123456 host kernel: " + text, 0},
-		"kern.log":           {Journal, "Nov 21 01:02:03 host kernel: [ 2835.636329] " + text, 2835636329 * time.Microsecond},
-		"json":               {Journal, `{"_TRANSPORT":"kernel","SYSLOG_FACILITY":"0","MESSAGE":"` + text + `","__REALTIME_TIMESTAMP":"1700528523000000","_SOURCE_MONOTONIC_TIMESTAMP":"2835636329"}`, 2835636329 * time.Microsecond},
-		"json octets":        {Journal, `{"_TRANSPORT":"kernel","SYSLOG_FACILITY":"0","MESSAGE":` + octets + `}`, 0},
-		"json several":       {Journal, `{"_TRANSPORT":["kernel","x"],"SYSLOG_FACILITY":"0","MESSAGE":"` + text + `"}`, 0},
-		"json no transport":  {Journal, `{"SYSLOG_IDENTIFIER":"kernel","MESSAGE":"` + text + `"}`, 0},
-		"json-sse":           {Journal, `data: {"_TRANSPORT":"kernel","MESSAGE":"` + text + `"}`, 0},
-		"json-seq":           {Journal, "\x1e" + `{"_TRANSPORT":"kernel","MESSAGE":"` + text + `"}`, 0},
+		"dmesg colour": {Dmesg, "\x1b[32m[ 2835.636329] \x1b[0m\x1b[33m" + text + "\x1b[0m",
+			2835636329 * time.Microsecond},
+		"talos":             {Dmesg, "kern: warning: [2024-10-29T13:44:17.655294812Z]: " + text, 0},
+		"talos, many nodes": {Auto, "10.0.0.2: kern:    info: [2024-04-16T18:19:30.92421418Z]: " + text, 0},
+		"talos, dictionary": {Auto, "kern: warning: [2024-10-29T13:44:17.655294812Z]: " + text +
+			" SUBSYSTEM=block DEVICE=b8:1", 0},
+		"console":           {Dmesg, "node-7 login: [ 2835.636329] " + text, 2835636329 * time.Microsecond},
+		"kmsg":              {Kmsg, "2,2960,2835636329,-;" + text, 2835636329 * time.Microsecond},
+		"kmsg caller":       {Kmsg, "2,2960,2835636329,-,caller=T4711;" + text, 2835636329 * time.Microsecond},
+		"short":             {Journal, "Nov 21 01:02:03 host kernel: " + text, 0},
+		"short-precise":     {Journal, "Nov 21 01:02:03.123456 host kernel: " + text, 0},
+		"short-iso":         {Journal, "2023-11-21T01:02:03+0000 host kernel: " + text, 0},
+		"short-iso-precise": {Journal, "2023-11-21T01:02:03.123456+00:00 host kernel: " + text, 0},
+		"short-full":        {Journal, "Tue 2023-11-21 01:02:03 UTC host kernel: " + text, 0},
+		"short-unix":        {Journal, "1700528523.123456 host kernel: " + text, 0},
+		"kern.log": {Journal, "Nov 21 01:02:03 host kernel: [ 2835.636329] " + text,
+			2835636329 * time.Microsecond},
+		"json": {Journal, `{"_TRANSPORT":"kernel","SYSLOG_FACILITY":"0","MESSAGE":"` + text +
+			`","__REALTIME_TIMESTAMP":"1700528523000000","_SOURCE_MONOTONIC_TIMESTAMP":"2835636329"}`,
+			2835636329 * time.Microsecond},
+		"json octets": {Journal, `{"_TRANSPORT":"kernel","SYSLOG_FACILITY":"0","MESSAGE":` + octets + `}`, 0},
+		"json several": {Journal, `{"_TRANSPORT":["kernel","x"],"SYSLOG_FACILITY":"0","MESSAGE":"` + text + `"}`,
+			0},
+		"json no transport": {Journal, `{"SYSLOG_IDENTIFIER":"kernel","MESSAGE":"` + text + `"}`, 0},
+		"json-sse":          {Journal, `data: {"_TRANSPORT":"kernel","MESSAGE":"` + text + `"}`, 0},
+		"json-seq":          {Journal, "\x1e" + `{"_TRANSPORT":"kernel","MESSAGE":"` + text + `"}`, 0},
 	} {
 		t.Run(name, func(t *testing.T) {
 			for _, format := range []Format{Auto, c.format} {
 				p := parser{format: format}
 				e := p.parse([]byte(c.line + "\r\n"))
-				if diff := cmp.Diff([]any{kernelLine, text, c.up, c.up != 0}, []any{e.what, string(e.text), e.up, e.upKnown}); diff != "" {
+				if diff := cmp.Diff([]any{kernelLine, text, c.up, c.up != 0}, []any{e.what, string(e.text), e.up,
+					e.upKnown}); diff != "" {
 					t.Errorf("format %s (-want +got):\n%s", format, diff)
 				}
 			}
@@ -63,7 +70,8 @@ func TestFormats(t *testing.T) {
 	}
 	t.Run("short-monotonic", func(t *testing.T) { // looks like dmesg: only where the format is told
 		p := parser{format: Journal}
-		if e := p.parse([]byte("[ 2835.636329] host kernel: " + text)); e.what != kernelLine || string(e.text) != text || !e.upKnown {
+		if e := p.parse([]byte("[ 2835.636329] host kernel: " + text)); e.what != kernelLine ||
+			string(e.text) != text || !e.upKnown {
 			t.Errorf("%+v", e)
 		}
 	})
@@ -103,23 +111,26 @@ func TestWhoseLine(t *testing.T) {
 		line   string
 		want   kindOfLine
 	}{
-		"a program in kmsg":        {Auto, "11,2963,2835640579,-;EXT4-fs error (device sda1): forged", foreignLine},
-		"a program in dmesg -x":    {Auto, "user  :err   : [ 2835.640579] EXT4-fs error (device sda1): forged", foreignLine},
-		"a program in talos":       {Auto, "10.0.0.2: user: warning: [2024-10-29T13:44:17.655294812Z]: EXT4-fs error (device sda1): forged", foreignLine},
+		"a program in kmsg": {Auto, "11,2963,2835640579,-;EXT4-fs error (device sda1): forged", foreignLine},
+		"a program in dmesg -x": {Auto, "user  :err   : [ 2835.640579] EXT4-fs error (device sda1): forged",
+			foreignLine},
+		"a program in talos": {Auto, "10.0.0.2: user: warning: [2024-10-29T13:44:17.655294812Z]: EXT4-fs error " +
+			"(device sda1): forged", foreignLine},
 		"a program in dmesg -r":    {Auto, "<11>[ 2835.640579] EXT4-fs error (device sda1): forged", foreignLine},
 		"a program in the journal": {Auto, "Nov 21 01:02:03 host kernel[12]: EXT4-fs error", foreignLine},
 		"kubelet":                  {Auto, "Nov 21 01:02:03 host kubelet[812]: EXT4-fs error", foreignLine},
-		"logger -t kernel":         {Auto, `{"_TRANSPORT":"syslog","SYSLOG_IDENTIFIER":"kernel","MESSAGE":"x"}`, foreignLine},
-		"kmsg with a facility":     {Auto, `{"_TRANSPORT":"kernel","SYSLOG_FACILITY":"3","MESSAGE":"x"}`, foreignLine},
-		"a boot begins":            {Auto, "-- Boot 8f1d2f0d1e2c4b5a9a8b7c6d5e4f3a2b --", bootBoundary},
-		"a heading":                {Auto, "-- Journal begins at Mon 2023-11-20 01:02:03 UTC. --", silentLine},
-		"an empty line":            {Auto, "   ", silentLine},
-		"APEI, not JSON":           {Auto, "{1}[Hardware Error]: event severity: fatal", kernelLine},
-		"broken JSON":              {Auto, `{"MESSAGE":`, badLine},
-		"no record":                {Kmsg, "not a record", badLine},
-		"no journal":               {Journal, "not a journal line", badLine},
-		"binary":                   {Auto, "\x00\x01\x02", badLine},
-		"a comma list":             {Auto, "1,2,3,4 apples; and pears", kernelLine},
+		"logger -t kernel": {Auto, `{"_TRANSPORT":"syslog","SYSLOG_IDENTIFIER":"kernel","MESSAGE":"x"}`,
+			foreignLine},
+		"kmsg with a facility": {Auto, `{"_TRANSPORT":"kernel","SYSLOG_FACILITY":"3","MESSAGE":"x"}`, foreignLine},
+		"a boot begins":        {Auto, "-- Boot 8f1d2f0d1e2c4b5a9a8b7c6d5e4f3a2b --", bootBoundary},
+		"a heading":            {Auto, "-- Journal begins at Mon 2023-11-20 01:02:03 UTC. --", silentLine},
+		"an empty line":        {Auto, "   ", silentLine},
+		"APEI, not JSON":       {Auto, "{1}[Hardware Error]: event severity: fatal", kernelLine},
+		"broken JSON":          {Auto, `{"MESSAGE":`, badLine},
+		"no record":            {Kmsg, "not a record", badLine},
+		"no journal":           {Journal, "not a journal line", badLine},
+		"binary":               {Auto, "\x00\x01\x02", badLine},
+		"a comma list":         {Auto, "1,2,3,4 apples; and pears", kernelLine},
 	} {
 		t.Run(name, func(t *testing.T) {
 			p := parser{format: c.format}

@@ -45,13 +45,14 @@ func FuzzReplay(f *testing.F) {
 	f.Fuzz(func(t *testing.T, log []byte) {
 		for _, format := range []Format{Auto, Dmesg, Kmsg, Journal} {
 			last := 0
-			sum, err := Replay{Format: format, Daemons: daemons}.Read(m, strings.NewReader(string(log)), func(x Found) error {
-				if x.Number <= last || !utf8.ValidString(x.Line) || strings.ContainsAny(x.Line, "\n\x00") {
-					t.Fatalf("line %d after %d: %q", x.Number, last, x.Line)
-				}
-				last = x.Number
-				return nil
-			})
+			sum, err := Replay{Format: format, Daemons: daemons}.Read(m, strings.NewReader(string(log)),
+				func(x Found) error {
+					if x.Number <= last || !utf8.ValidString(x.Line) || strings.ContainsAny(x.Line, "\n\x00") {
+						t.Fatalf("line %d after %d: %q", x.Number, last, x.Line)
+					}
+					last = x.Number
+					return nil
+				})
 			if err != nil || last > sum.Lines || sum.Bad+sum.Kernel+sum.Daemon+sum.Foreign > sum.Lines {
 				t.Fatalf("%s: %+v, %v", format, sum, err)
 			}

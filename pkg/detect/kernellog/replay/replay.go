@@ -123,7 +123,8 @@ func (s *replaying) line(line []byte, cut bool) error {
 	case badLine:
 		s.sum.Bad++
 		if s.sum.FirstBad == 0 {
-			s.sum.FirstBad, s.sum.FirstBadLine = s.sum.Lines, kernellog.PrintableUpTo(bytes.TrimRight(line, "\r\n"), maxQuoted)
+			s.sum.FirstBad, s.sum.FirstBadLine = s.sum.Lines, kernellog.PrintableUpTo(bytes.TrimRight(line, "\r\n"),
+				maxQuoted)
 		}
 		return nil
 	case bootBoundary:
@@ -167,7 +168,8 @@ func (s *replaying) observe(tally *kernellog.Tally, r kernellog.Record, e entry,
 	if e.number > 0 {
 		number, line = e.number, e.line
 	}
-	return s.emit(Found{Match: m, Number: number, Line: kernellog.PrintableUpTo(bytes.TrimRight(line, "\r\n"), kernellog.MaxText), Text: kernellog.Printable(r.Text)})
+	return s.emit(Found{Match: m, Number: number, Line: kernellog.PrintableUpTo(bytes.TrimRight(line, "\r\n"),
+		kernellog.MaxText), Text: kernellog.Printable(r.Text)})
 }
 
 // record puts a line into its time and boot.
@@ -198,7 +200,8 @@ func (s *replaying) record(e entry) kernellog.Record {
 // startsUp recognises lines that the kernel only writes in its first seconds: of a boot whose first line is not in
 // the log.
 func startsUp(text []byte) bool {
-	for _, start := range []string{"Command line: ", "ACPI: PCI Root Bridge ", "pci_bus 0000:00: root bus resource ", "Run /init as init process", "Freeing initrd memory: "} {
+	for _, start := range []string{"Command line: ", "ACPI: PCI Root Bridge ", "pci_bus 0000:00: root bus resource ",
+		"Run /init as init process", "Freeing initrd memory: "} {
 		if bytes.HasPrefix(text, []byte(start)) {
 			return true
 		}

@@ -39,7 +39,8 @@ func TestReplayCountsWhatItCannotRead(t *testing.T) {
 		lines = append(lines, f.Number)
 		return nil
 	})
-	want := Summary{Lines: 5, Kernel: 3, Foreign: 1, Bad: 1, Cut: 1, FirstBad: 2, FirstBadLine: "broken", Matches: 2, Counts: map[finding.Severity]int{finding.Fatal: 2}}
+	want := Summary{Lines: 5, Kernel: 3, Foreign: 1, Bad: 1, Cut: 1, FirstBad: 2, FirstBadLine: "broken", Matches: 2,
+		Counts: map[finding.Severity]int{finding.Fatal: 2}}
 	if diff := cmp.Diff(want, sum); diff != "" || err != nil {
 		t.Errorf("%v (-want +got):\n%s", err, diff)
 	}
@@ -89,7 +90,8 @@ func TestReplayBoots(t *testing.T) {
 	for _, f := range replayText(t, Replay{}, log) {
 		got = append(got, fmt.Sprintf("%d %s %v", f.Number, f.Rule.ID, f.Raised))
 	}
-	want := []string{"1 unregister-netdevice false", "2 unregister-netdevice false", "6 unregister-netdevice false", "7 nic-link-down true"}
+	want := []string{"1 unregister-netdevice false", "2 unregister-netdevice false", "6 unregister-netdevice false",
+		"7 nic-link-down true"}
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Error(diff)
 	}

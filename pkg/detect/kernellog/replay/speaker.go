@@ -18,10 +18,12 @@ func speakerOf(name string) (rules.Emitter, bool) {
 		name = instance
 	}
 	switch name {
-	case "kubelet", "kubelet.daemon", "kubelet-wrapper", "hyperkube", "kubelite", "microk8s.daemon-kubelite", "microk8s.daemon-kubelet", "kube-kubelet",
+	case "kubelet", "kubelet.daemon", "kubelet-wrapper", "hyperkube", "kubelite", "microk8s.daemon-kubelite",
+		"microk8s.daemon-kubelet", "kube-kubelet",
 		"k3s", "k3s-agent", "k3s-server", "rke2", "rke2-server", "rke2-agent", "k0s", "k0sworker", "k0scontroller":
 		return rules.Kubelet, true
-	case "containerd", "docker", "dockerd", "docker-containerd", "dockerd-current", "crio", "cri-o", "cri-docker", "cri-dockerd", "microk8s.daemon-containerd":
+	case "containerd", "docker", "dockerd", "docker-containerd", "dockerd-current", "crio", "cri-o", "cri-docker",
+		"cri-dockerd", "microk8s.daemon-containerd":
 		return rules.Runtime, true
 	case "systemd", "init.scope":
 		return rules.Systemd, true
@@ -138,12 +140,14 @@ func flattenJSON(text []byte) ([]byte, bool) {
 }
 
 func cutKlog(text []byte) (rest []byte, ok bool) {
-	if at := bytes.Index(text[:min(len(text), 80)], []byte(".go:")); at > 0 && bytes.IndexByte(text[:at], ' ') < 0 { // only "kubelet.go:2073] "
+	// only "kubelet.go:2073] "
+	if at := bytes.Index(text[:min(len(text), 80)], []byte(".go:")); at > 0 && bytes.IndexByte(text[:at], ' ') < 0 {
 		line, rest, ok := bytes.Cut(text[at+len(".go:"):], []byte("] "))
 		return rest, ok && digits(line)
 	}
 	const header = len("E1106 14:02:11.")
-	if len(text) < header+10 || bytes.IndexByte([]byte("IWEF"), text[0]) < 0 || !digits(text[1:5]) || text[5] != ' ' || text[8] != ':' || text[11] != ':' || text[14] != '.' {
+	if len(text) < header+10 || bytes.IndexByte([]byte("IWEF"), text[0]) < 0 || !digits(text[1:5]) || text[5] != ' ' ||
+		text[8] != ':' || text[11] != ':' || text[14] != '.' {
 		return text, false
 	}
 	head, rest, ok := bytes.Cut(text[:min(len(text), 200)], []byte("] "))

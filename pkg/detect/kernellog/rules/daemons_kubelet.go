@@ -14,122 +14,164 @@ func kubeletRules() []Rule {
 	speakers := []Emitter{Kubelet}
 	const neverYet = `active 2562047h47m` // since the beginning of time: until 1.13, of a kubelet that has just started
 	return []Rule{{
-		ID: "kubelet-pleg-silent", Reason: "PLEGUnhealthy", Domain: Kubernetes, Severity: finding.Warning, Emitters: speakers,
-		Summary:  "kubelet has not heard from the runtime for minutes what its containers do", // pkg/kubelet/pleg/generic.go
+		ID: "kubelet-pleg-silent", Reason: "PLEGUnhealthy", Domain: Kubernetes, Severity: finding.Warning,
+		Emitters: speakers,
+		// pkg/kubelet/pleg/generic.go
+		Summary:  "kubelet has not heard from the runtime for minutes what its containers do",
 		Literals: []string{"pleg was last seen active"},
-		Patterns: []string{quoted + `(?:[Ss]kipping pod synchronization|Node became not ready|PLEG is not healthy).*pleg was last seen active (?P<since>\S+) ago`},
-		Exclude:  neverYet,
-		Kind:     NodeKind, Expiry: hour, ConfirmedBy: "kubelet-pleg",
+		Patterns: []string{quoted +
+			`(?:[Ss]kipping pod synchronization|Node became not ready|PLEG is not healthy).*pleg was last seen active (?P<since>\S+) ago`},
+		Exclude: neverYet,
+		Kind:    NodeKind, Expiry: hour, ConfirmedBy: "kubelet-pleg",
 	}, {
-		ID: "kubelet-runtime-down", Reason: "RuntimeNotAnswering", Domain: Kubernetes, Severity: finding.Warning, Emitters: speakers,
-		Summary: "kubelet does not reach the container runtime",
+		ID: "kubelet-runtime-down", Reason: "RuntimeNotAnswering", Domain: Kubernetes, Severity: finding.Warning,
+		Emitters: speakers,
+		Summary:  "kubelet does not reach the container runtime",
 		Literals: []string{
-			"ontainer runtime is down", "ontainer runtime not ready", "ontainer runtime sanity check failed", "untime service failed", "mage service failed",
+			"ontainer runtime is down", "ontainer runtime not ready", "ontainer runtime sanity check failed",
+			"untime service failed", "mage service failed",
 			"GenericPLEG: Unable to retrieve pods", "mage filesystem stats", "alidate service connection",
 		},
 		Patterns: []string{
 			quoted + `[Ss]kipping pod synchronization.*container runtime is down`,
 			quoted + `Container runtime (?:not ready|sanity check failed)`,
-			quoted + `(?P<call>\w+) (?:\S.{0,80} )?from (?:runtime|image) service failed"?.*(?:code = Unavailable|dial unix \S+: connect: (?:connection refused|no such file or directory)|Cannot connect to the Docker daemon)`,
-			quoted + `GenericPLEG: Unable to retrieve pods.*(?:code = Unavailable|DeadlineExceeded|connection refused|Cannot connect)`,
-			quoted + `(?:command failed"? err="failed to run Kubelet: )?validate service connection: .*(?:connection refused|no such file|Unimplemented|DeadlineExceeded)`,
+			quoted +
+				`(?P<call>\w+) (?:\S.{0,80} )?from (?:runtime|image) service failed"?.*(?:code = Unavailable|dial unix \S+: connect: (?:connection refused|no such file or directory)|Cannot connect to the Docker daemon)`,
+			quoted +
+				`GenericPLEG: Unable to retrieve pods.*(?:code = Unavailable|DeadlineExceeded|connection refused|Cannot connect)`,
+			quoted +
+				`(?:command failed"? err="failed to run Kubelet: )?validate service connection: .*(?:connection refused|no such file|Unimplemented|DeadlineExceeded)`,
 		},
 		Exclude: `^"?(?:PullImage|ExecSync|Exec) |` + neverYet, // a registry's, a container's
 		Kind:    NodeKind, Report: "runtime-down", Expiry: hour, ConfirmedBy: "runtime-health",
 	}, {
-		ID: "kubelet-runtime-slow", Reason: "RuntimeOperationsFail", Domain: Kubernetes, Severity: finding.Warning, Emitters: speakers,
+		ID: "kubelet-runtime-slow", Reason: "RuntimeOperationsFail", Domain: Kubernetes, Severity: finding.Warning,
+		Emitters: speakers,
 		Summary:  "calls of the container runtime do not come back in time",
 		Literals: []string{"ontainer garbage collection failed", "untime service failed", "mage service failed"},
-		Patterns: []string{quoted + `Container garbage collection failed"?.*(?:DeadlineExceeded|context deadline exceeded)`, quoted + `(?P<call>\w+) (?:\S.{0,400} )?from (?:runtime|image) service failed"?.*(?:DeadlineExceeded|context deadline exceeded|operation timeout)`},
-		Exclude:  `^"?(?:ExecSync|Exec|PullImage) `, // a probe that is late, a registry that is slow
-		Kind:     NodeKind, Raise: Rate{3, 10 * time.Minute}, Expiry: hour, ConfirmedBy: "kubelet-sync",
+		Patterns: []string{quoted +
+			`Container garbage collection failed"?.*(?:DeadlineExceeded|context deadline exceeded)`, quoted +
+			`(?P<call>\w+) (?:\S.{0,400} )?from (?:runtime|image) service failed"?.*(?:DeadlineExceeded|context deadline exceeded|operation timeout)`},
+		Exclude: `^"?(?:ExecSync|Exec|PullImage) `, // a probe that is late, a registry that is slow
+		Kind:    NodeKind, Raise: Rate{3, 10 * time.Minute}, Expiry: hour, ConfirmedBy: "kubelet-sync",
 	}, {
-		ID: "kubelet-network-not-ready", Reason: "NetworkNotReady", Domain: Kubernetes, Severity: finding.Warning, Emitters: speakers,
+		ID: "kubelet-network-not-ready", Reason: "NetworkNotReady", Domain: Kubernetes, Severity: finding.Warning,
+		Emitters: speakers,
 		Summary:  "the network for pods is not ready: new pods cannot start",
-		Literals: []string{"untime network not ready", "NetworkPluginNotReady", "etwork is not ready", "nable to update cni config"},
+		Literals: []string{"untime network not ready", "NetworkPluginNotReady", "etwork is not ready",
+			"nable to update cni config"},
 		// While a node joins, it takes a while until the network's own pod has written its configuration: said every
 		// 5 s.
-		Patterns: []string{quoted + `(?:Container runtime network not ready|[Uu]nable to update cni config)`, quoted + `Error syncing pod,? .*(?:network is not ready|NetworkPluginNotReady)`},
-		Kind:     NodeKind, Raise: Rate{10, 2 * time.Minute}, Expiry: hour, ConfirmedBy: "runtime-health",
+		Patterns: []string{quoted + `(?:Container runtime network not ready|[Uu]nable to update cni config)`, quoted +
+			`Error syncing pod,? .*(?:network is not ready|NetworkPluginNotReady)`},
+		Kind: NodeKind, Raise: Rate{10, 2 * time.Minute}, Expiry: hour, ConfirmedBy: "runtime-health",
 	}, {
-		ID: "kubelet-not-ready", Reason: "NodeNotReady", Domain: Kubernetes, Severity: finding.Warning, Emitters: speakers,
+		ID: "kubelet-not-ready", Reason: "NodeNotReady", Domain: Kubernetes, Severity: finding.Warning,
+		Emitters: speakers,
 		Summary:  "kubelet itself calls the node not ready",
 		Literals: []string{"ode became not ready", "NodeNotReady"},
-		Patterns: []string{quoted + `(?:Node became not ready|Recording NodeNotReady event message|Recording event message for node".*event="NodeNotReady")`},
-		Exclude:  `may not have completed yet|has yet to be successful|CSINode is not yet initialized|node is shutting down|NetworkPluginNotReady|cni config uninitialized|missing node capacity`,
-		Kind:     NodeKind, Expiry: hour, ConfirmedBy: "node-registration",
+		Patterns: []string{quoted +
+			`(?:Node became not ready|Recording NodeNotReady event message|Recording event message for node".*event="NodeNotReady")`},
+		Exclude: `may not have completed yet|has yet to be successful|CSINode is not yet initialized|node is shutting down|NetworkPluginNotReady|cni config uninitialized|missing node capacity`,
+		Kind:    NodeKind, Expiry: hour, ConfirmedBy: "node-registration",
 		Recovery: Recovery{
 			Literals: []string{"NodeReady", "just became ready"},
-			Pattern:  quoted + `(?:Recording NodeReady event message|Recording event message for node".*event="NodeReady"|Fast updating node status as it just became ready)`,
+			Pattern: quoted +
+				`(?:Recording NodeReady event message|Recording event message for node".*event="NodeReady"|Fast updating node status as it just became ready)`,
 		},
 	}, {
-		ID: "kubelet-pressure", Reason: "NodeUnderPressure", Domain: Kubernetes, Severity: finding.Warning, Emitters: speakers,
+		ID: "kubelet-pressure", Reason: "NodeUnderPressure", Domain: Kubernetes, Severity: finding.Warning,
+		Emitters: speakers,
 		Summary:  "kubelet calls the node short of memory, disk or PIDs",
 		Literals: []string{"NodeHasDiskPressure", "NodeHasInsufficient"},
-		Patterns: []string{quoted + `Recording (?P<event>NodeHasDiskPressure|NodeHasInsufficient\w+) event message`, quoted + `Recording event message for node".* event="(?P<event>NodeHasDiskPressure|NodeHasInsufficient\w+)"`},
-		Kind:     NodeKind, Expiry: hour, ConfirmedBy: "node-registration",
+		Patterns: []string{quoted + `Recording (?P<event>NodeHasDiskPressure|NodeHasInsufficient\w+) event message`,
+			quoted +
+				`Recording event message for node".* event="(?P<event>NodeHasDiskPressure|NodeHasInsufficient\w+)"`},
+		Kind: NodeKind, Expiry: hour, ConfirmedBy: "node-registration",
 		Recovery: Recovery{
 			Literals: []string{"NodeHasNoDiskPressure", "NodeHasSufficient"},
-			Pattern:  quoted + `(?:Recording NodeHas(?:NoDiskPressure|Sufficient\w+) event message|Recording event message for node".* event="NodeHas(?:NoDiskPressure|Sufficient\w+)")`,
+			Pattern: quoted +
+				`(?:Recording NodeHas(?:NoDiskPressure|Sufficient\w+) event message|Recording event message for node".* event="NodeHas(?:NoDiskPressure|Sufficient\w+)")`,
 		},
 	}, {
-		ID: "kubelet-apiserver", Reason: "ApiserverRequestsFail", Domain: Kubernetes, Severity: finding.Warning, Emitters: speakers,
-		Summary: "kubelet cannot tell the apiserver that the node lives",
+		ID: "kubelet-apiserver", Reason: "ApiserverRequestsFail", Domain: Kubernetes, Severity: finding.Warning,
+		Emitters: speakers,
+		Summary:  "kubelet cannot tell the apiserver that the node lives",
 		Literals: []string{
-			"rror updating node status", "nable to update node status", "ailed to update lease", "ailed to update node lease", "ailed to ensure lease exists", "ailed to ensure node lease exists",
+			"rror updating node status", "nable to update node status", "ailed to update lease",
+			"ailed to update node lease", "ailed to ensure lease exists", "ailed to ensure node lease exists",
 		},
 		Patterns: []string{
-			quoted + `(?:Error updating node status, will retry|Unable to update node status|[Ff]ailed to update (?:node )?lease\b|[Ff]ailed to ensure (?:node )?lease exists)`,
+			quoted +
+				`(?:Error updating node status, will retry|Unable to update node status|[Ff]ailed to update (?:node )?lease\b|[Ff]ailed to ensure (?:node )?lease exists)`,
 		},
 		Exclude: `the object has been modified|using latest lease, fallback`,
 		Kind:    NodeKind, Raise: Rate{3, 5 * time.Minute}, Expiry: hour, ConfirmedBy: "kubelet-sync",
 	}, {
-		ID: "kubelet-not-registered", Reason: "NodeNotRegistered", Domain: Kubernetes, Severity: finding.Warning, Emitters: speakers,
+		ID: "kubelet-not-registered", Reason: "NodeNotRegistered", Domain: Kubernetes, Severity: finding.Warning,
+		Emitters: speakers,
 		Summary:  "kubelet cannot register the node",
 		Literals: []string{"nable to register node"},
 		Patterns: []string{quoted + `Unable to register node\b`},
 		Kind:     NodeKind, Raise: Rate{3, 10 * time.Minute}, Expiry: hour, ConfirmedBy: "node-registration",
-		Recovery: Recovery{Literals: []string{"uccessfully registered node"}, Pattern: quoted + `Successfully registered node`},
+		Recovery: Recovery{Literals: []string{"uccessfully registered node"}, Pattern: quoted +
+			`Successfully registered node`},
 	}, {
-		ID: "kubelet-node-unknown", Reason: "NodeNotRegistered", Domain: Kubernetes, Severity: finding.Warning, Emitters: speakers,
+		ID: "kubelet-node-unknown", Reason: "NodeNotRegistered", Domain: Kubernetes, Severity: finding.Warning,
+		Emitters: speakers,
 		Summary:  "the apiserver does not know this node",
 		Literals: []string{"rror getting node", "rror getting the current node", "node \""},
 		// Said ten times a second until a new node is registered.
 		Patterns: []string{quoted + `Error getting (?:the current )?node\b.* not found`, `^node "[^"]+" not found$`},
 		Kind:     NodeKind, Raise: Rate{300, 10 * time.Minute}, Expiry: hour, ConfirmedBy: "node-registration",
 	}, {
-		ID: "kubelet-certificate-expired", Reason: "KubeletCertificateExpired", Domain: Kubernetes, Severity: finding.Warning, Emitters: speakers,
-		Summary:  "a certificate between kubelet and apiserver has expired",
-		Literals: []string{"client certificate has expired", "existing bootstrap client", "o valid client certificate is found", "client certificate is expired", "certificate has expired or is not yet valid"},
+		ID: "kubelet-certificate-expired", Reason: "KubeletCertificateExpired", Domain: Kubernetes,
+		Severity: finding.Warning, Emitters: speakers,
+		Summary: "a certificate between kubelet and apiserver has expired",
+		Literals: []string{"client certificate has expired", "existing bootstrap client",
+			"o valid client certificate is found", "client certificate is expired",
+			"certificate has expired or is not yet valid"},
 		Patterns: []string{
-			quoted + `(?:The currently active client certificate has expired|No valid client certificate is found)`, quoted + `[Pp]art of the existing bootstrap client certificate.* is expired`,
+			quoted + `(?:The currently active client certificate has expired|No valid client certificate is found)`,
+			quoted + `[Pp]art of the existing bootstrap client certificate.* is expired`,
 			`^.*x509: certificate has expired or is not yet valid`,
 		},
 		Exclude: `(?i)pull(?:ing)? image|pullimage|imagepull|back-off|webhook|probe`, // a registry's, a pod's
 		Kind:    NodeKind, Expiry: hour, ConfirmedBy: "kubelet-certificates",
 	}, {
 		// While a node joins, its first request waits for somebody, or a controller, to approve it.
-		ID: "kubelet-certificate-waits", Reason: "KubeletCertificatePending", Domain: Kubernetes, Severity: finding.Warning, Emitters: speakers,
-		Summary:  "kubelet does not get a new certificate: nobody approves or signs its request",
-		Literals: []string{"requesting a signed certificate", "certificate request was not", "no serving certificate available"},
-		Patterns: []string{`^.*Failed while requesting a signed certificate from the`, `^.*certificate request was not (?:signed|approved|issued)`, quoted + `http: TLS handshake error from \S+: no serving certificate available`},
-		Kind:     NodeKind, Raise: Rate{5, hour}, Expiry: hour, ConfirmedBy: "kubelet-certificates",
+		ID: "kubelet-certificate-waits", Reason: "KubeletCertificatePending", Domain: Kubernetes,
+		Severity: finding.Warning, Emitters: speakers,
+		Summary: "kubelet does not get a new certificate: nobody approves or signs its request",
+		Literals: []string{"requesting a signed certificate", "certificate request was not",
+			"no serving certificate available"},
+		Patterns: []string{`^.*Failed while requesting a signed certificate from the`,
+			`^.*certificate request was not (?:signed|approved|issued)`, quoted +
+				`http: TLS handshake error from \S+: no serving certificate available`},
+		Kind: NodeKind, Raise: Rate{5, hour}, Expiry: hour, ConfirmedBy: "kubelet-certificates",
 	}, {
 		// The node of a control plane says so for a minute or two until its own apiserver runs.
-		ID: "kubelet-apiserver-calls", Reason: "ApiserverRequestsFail", Domain: Kubernetes, Severity: finding.Warning, Emitters: speakers,
+		ID: "kubelet-apiserver-calls", Reason: "ApiserverRequestsFail", Domain: Kubernetes, Severity: finding.Warning,
+		Emitters: speakers,
 		Summary:  "kubelet's requests to the apiserver fail",
 		Literals: []string{"ailed to list *", "ailed to watch *", "nable to write event", "erver rejected event"},
 		Patterns: []string{
 			`^.*[Ff]ailed to (?:list|watch) \*\S+: .*(?:dial tcp|i/o timeout|TLS handshake timeout|connection refused|connect: no route|context deadline exceeded|EOF|Unauthorized)`,
-			quoted + `(?:Server rejected event|Unable to write event)\b.*(?:dial tcp|i/o timeout|TLS handshake timeout|connection refused|context deadline exceeded|EOF|Unauthorized)`,
+			quoted +
+				`(?:Server rejected event|Unable to write event)\b.*(?:dial tcp|i/o timeout|TLS handshake timeout|connection refused|context deadline exceeded|EOF|Unauthorized)`,
 		},
 		Kind: NodeKind, Raise: Rate{100, 10 * time.Minute}, Expiry: hour, ConfirmedBy: "apiserver-reachability",
 	}, {
-		ID: "kubelet-start-failed", Reason: "KubeletNotRunning", Domain: Kubernetes, Severity: finding.Warning, Emitters: speakers,
+		ID: "kubelet-start-failed", Reason: "KubeletNotRunning", Domain: Kubernetes, Severity: finding.Warning,
+		Emitters: speakers,
 		Summary:  "kubelet could not start, or ended",
-		Literals: []string{"ommand failed", "ailed to run Kubelet", "ailed to run kubelet", "ailed to start ContainerManager", "ailed to start container manager", "ailed to start cAdvisor", "ailed to load kubelet config", "ailed to load Kubelet config", "nable to load bootstrap", "ailed to validate kubelet"},
+		Literals: []string{"ommand failed", "ailed to run Kubelet", "ailed to run kubelet",
+			"ailed to start ContainerManager", "ailed to start container manager", "ailed to start cAdvisor",
+			"ailed to load kubelet config", "ailed to load Kubelet config", "nable to load bootstrap",
+			"ailed to validate kubelet"},
 		Patterns: []string{
-			quoted + `(?:command failed" err=|[Ff]ailed to run [Kk]ubelet|Failed to start (?:ContainerManager|container manager|cAdvisor)|failed to load [Kk]ubelet config|[Ff]ailed to validate kubelet)`,
+			quoted +
+				`(?:command failed" err=|[Ff]ailed to run [Kk]ubelet|Failed to start (?:ContainerManager|container manager|cAdvisor)|failed to load [Kk]ubelet config|[Ff]ailed to validate kubelet)`,
 		},
 		Kind: NodeKind, Expiry: hour, ConfirmedBy: "kubelet-health",
 	}}

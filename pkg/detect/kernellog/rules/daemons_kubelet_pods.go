@@ -13,53 +13,69 @@ func kubeletPodRules() []Rule {
 	lasting := Rate{3, 10 * time.Minute}
 	const operation = `^(?:Operation for .+? failed\. .*?(?:Error: )?)?"?`
 	return []Rule{{
-		ID: "kubelet-image-gc", Reason: "ImageGCFailing", Domain: Kubernetes, Severity: finding.Warning, Emitters: speakers,
+		ID: "kubelet-image-gc", Reason: "ImageGCFailing", Domain: Kubernetes, Severity: finding.Warning,
+		Emitters: speakers,
 		Summary:  "kubelet cannot free space by removing images",
-		Literals: []string{"mage garbage collection failed multiple times", "garbage collect required amount of images"},
-		Patterns: []string{quoted + `Image garbage collection failed multiple times in a row`, quoted + `.*[Ff]ailed to garbage collect required amount of images`},
-		Kind:     NodeKind, Report: "image-gc", Expiry: hour, ConfirmedBy: "evictions",
+		Literals: []string{"mage garbage collection failed multiple times",
+			"garbage collect required amount of images"},
+		Patterns: []string{quoted + `Image garbage collection failed multiple times in a row`, quoted +
+			`.*[Ff]ailed to garbage collect required amount of images`},
+		Kind: NodeKind, Report: "image-gc", Expiry: hour, ConfirmedBy: "evictions",
 	}, {
 		ID: "kubelet-evicts", Reason: "PodsEvicted", Domain: Kubernetes, Severity: finding.Warning, Emitters: speakers,
-		Summary:  "kubelet ends pods because the node is short of memory, disk or PIDs",
-		Literals: []string{"must evict pod(s) to reclaim", "is evicted successfully", "thresholds have been met", "unable to evict any pods from", "pods evicted, waiting", "pods ranked for eviction"},
+		Summary: "kubelet ends pods because the node is short of memory, disk or PIDs",
+		Literals: []string{"must evict pod(s) to reclaim", "is evicted successfully", "thresholds have been met",
+			"unable to evict any pods from", "pods evicted, waiting", "pods ranked for eviction"},
 		Patterns: []string{
-			quoted + `[Ee]viction manager: (?:must evict pod\(s\) to reclaim"?(?: resourceName=)?"? ?(?P<resource>[\w.-]+)|pod \S+ is evicted successfully|eviction thresholds have been met|unable to evict any pods from the node|pods evicted, waiting for pod|pods ranked for eviction)`,
+			quoted +
+				`[Ee]viction manager: (?:must evict pod\(s\) to reclaim"?(?: resourceName=)?"? ?(?P<resource>[\w.-]+)|pod \S+ is evicted successfully|eviction thresholds have been met|unable to evict any pods from the node|pods evicted, waiting for pod|pods ranked for eviction)`,
 		},
 		Kind: NodeKind, Report: "eviction", Expiry: hour, ConfirmedBy: "evictions",
 	}, {
-		ID: "kubelet-eviction-threshold", Reason: "EvictionThresholdMet", Domain: Kubernetes, Severity: finding.Warning, Emitters: speakers,
+		ID: "kubelet-eviction-threshold", Reason: "EvictionThresholdMet", Domain: Kubernetes, Severity: finding.Warning,
+		Emitters: speakers,
 		Summary:  "the node is so short of a resource that kubelet looks for what it can free",
 		Literals: []string{"viction manager: attempting to reclaim"},
-		Patterns: []string{quoted + `[Ee]viction manager: attempting to reclaim"?(?: resourceName=)?"? ?(?P<resource>[\w.-]+)`},
-		Kind:     NodeKind, Report: "eviction", Expiry: hour, ConfirmedBy: "evictions",
+		Patterns: []string{quoted +
+			`[Ee]viction manager: attempting to reclaim"?(?: resourceName=)?"? ?(?P<resource>[\w.-]+)`},
+		Kind: NodeKind, Report: "eviction", Expiry: hour, ConfirmedBy: "evictions",
 	}, {
-		ID: "kubelet-volume-mount", Reason: "VolumeMountsFail", Domain: Kubernetes, Severity: finding.Warning, Emitters: speakers,
-		Summary: "a volume cannot be mounted, its pods cannot start",
+		ID: "kubelet-volume-mount", Reason: "VolumeMountsFail", Domain: Kubernetes, Severity: finding.Warning,
+		Emitters: speakers,
+		Summary:  "a volume cannot be mounted, its pods cannot start",
 		Literals: []string{
-			"MountVolume.", "VolumeSubpath", "MapVolume.", "VerifyControllerAttachedVolume failed", "nable to mount volumes for pod", "nable to attach or mount volumes", "AttachVolume.",
+			"MountVolume.", "VolumeSubpath", "MapVolume.", "VerifyControllerAttachedVolume failed",
+			"nable to mount volumes for pod", "nable to attach or mount volumes", "AttachVolume.",
 		},
 		Patterns: []string{
 			operation + `(?:MountVolume|MapVolume|AttachVolume)\.\w+ failed for volume \\?"(?P<subject>[^"\\]{1,256})`,
-			operation + `(?:Operation )?VerifyControllerAttachedVolume failed for volume \\?"(?P<subject2>[^"\\]{1,256})`,
+			operation +
+				`(?:Operation )?VerifyControllerAttachedVolume failed for volume \\?"(?P<subject2>[^"\\]{1,256})`,
 			quoted + `Unable to (?:attach or )?mount volumes for pod\b`,
 		},
 		// After a restart kubelet has not read again yet what configuration a pod wants.
 		Exclude: `not registered|failed to sync (?:secret|configmap) cache`,
 		Kind:    "volume", Raise: lasting, Expiry: hour, ConfirmedBy: "volume-mounts",
 	}, {
-		ID: "kubelet-volume-unmount", Reason: "VolumeUnmountsFail", Domain: Kubernetes, Severity: finding.Warning, Emitters: speakers,
+		ID: "kubelet-volume-unmount", Reason: "VolumeUnmountsFail", Domain: Kubernetes, Severity: finding.Warning,
+		Emitters: speakers,
 		Summary:  "a volume cannot be unmounted, its pods cannot end",
-		Literals: []string{"UnmountVolume.", "UnmountDevice failed", "UnmapVolume.", "Timed out waiting for unmount of "},
-		Patterns: []string{operation + `(?:UnmountVolume|UnmapVolume)\.\w+ failed for volume \\?"(?P<subject>[^"\\]{1,256})`, operation + `UnmountDevice failed for volume \\?"(?P<subject2>[^"\\]{1,256})`, `^Timed out waiting for unmount of /`},
-		Kind:     "volume", Raise: lasting, Expiry: hour, ConfirmedBy: "volume-mounts",
+		Literals: []string{"UnmountVolume.", "UnmountDevice failed", "UnmapVolume.",
+			"Timed out waiting for unmount of "},
+		Patterns: []string{operation +
+			`(?:UnmountVolume|UnmapVolume)\.\w+ failed for volume \\?"(?P<subject>[^"\\]{1,256})`, operation +
+			`UnmountDevice failed for volume \\?"(?P<subject2>[^"\\]{1,256})`, `^Timed out waiting for unmount of /`},
+		Kind: "volume", Raise: lasting, Expiry: hour, ConfirmedBy: "volume-mounts",
 	}, {
-		ID: "kubelet-csi-missing", Reason: "CSIDriverNotRegistered", Domain: Kubernetes, Severity: finding.Warning, Emitters: speakers,
+		ID: "kubelet-csi-missing", Reason: "CSIDriverNotRegistered", Domain: Kubernetes, Severity: finding.Warning,
+		Emitters: speakers,
 		Summary:  "volumes of a CSI driver are wanted that is not registered on the node",
 		Literals: []string{"not found in the list of registered CSI drivers"},
 		Patterns: []string{`^.*driver name (?P<subject>[\w.-]{1,128}) not found in the list of registered CSI drivers`},
 		Kind:     "csi-driver", Raise: lasting, Expiry: hour, ConfirmedBy: "csi-registration",
 	}, {
-		ID: "kubelet-orphaned-pod", Reason: "OrphanedPodVolumes", Domain: Kubernetes, Severity: finding.Warning, Emitters: speakers,
+		ID: "kubelet-orphaned-pod", Reason: "OrphanedPodVolumes", Domain: Kubernetes, Severity: finding.Warning,
+		Emitters: speakers,
 		Summary:  "volumes of a pod that is gone are still there, and kubelet does not remove them",
 		Literals: []string{"rphaned pod "},
 		Patterns: []string{
@@ -69,21 +85,29 @@ func kubeletPodRules() []Rule {
 		},
 		Kind: PodKind, Raise: lasting, Expiry: hour,
 	}, {
-		ID: "kubelet-sandbox-failed", Reason: "PodSandboxesFail", Domain: Kubernetes, Severity: finding.Warning, Emitters: speakers,
+		ID: "kubelet-sandbox-failed", Reason: "PodSandboxesFail", Domain: Kubernetes, Severity: finding.Warning,
+		Emitters: speakers,
 		Summary:  "the runtime cannot make sandboxes, no pod can start",
-		Literals: []string{"CreatePodSandbox", "RunPodSandbox from runtime service failed", "ailed to create sandbox for pod", "CreatePodSandboxError"},
-		Patterns: []string{quoted + `(?:RunPodSandbox from runtime service failed|CreatePodSandbox for pod\b.* failed|[Ff]ailed to create sandbox for pod|Error syncing pod\b.*failed to \\?"CreatePodSandbox\\?")`},
-		Kind:     NodeKind, Raise: lasting, Expiry: hour, ConfirmedBy: "stuck-pods",
+		Literals: []string{"CreatePodSandbox", "RunPodSandbox from runtime service failed",
+			"ailed to create sandbox for pod", "CreatePodSandboxError"},
+		Patterns: []string{quoted +
+			`(?:RunPodSandbox from runtime service failed|CreatePodSandbox for pod\b.* failed|[Ff]ailed to create sandbox for pod|Error syncing pod\b.*failed to \\?"CreatePodSandbox\\?")`},
+		Kind: NodeKind, Raise: lasting, Expiry: hour, ConfirmedBy: "stuck-pods",
 	}, {
-		ID: "kubelet-pod-kill-failed", Reason: "PodsStuckTerminating", Domain: Kubernetes, Severity: finding.Warning, Emitters: speakers,
+		ID: "kubelet-pod-kill-failed", Reason: "PodsStuckTerminating", Domain: Kubernetes, Severity: finding.Warning,
+		Emitters: speakers,
 		Summary:  "containers or sandboxes of pods that end cannot be stopped",
-		Literals: []string{"KillContainer", "KillPodSandbox", "ontainer termination failed", "rror killing pod", "ill container failed", "illPodWithSyncResult failed", "KillPod failed", "ailed to kill ", "ailed to stop container"},
-		Patterns: []string{quoted + `(?:Error syncing pod\b.*|[Ee]rror killing pod: |\[)?(?:failed to|Failed to) \\?"?Kill(?:Container|PodSandbox)\b`, quoted + `(?:Container termination failed with gracePeriod|Kill container failed|killPodWithSyncResult failed|KillPod failed|Failed to (?:kill|stop) container"|Failed to kill process from cgroup|Attempt failed to kill all unwanted process from cgroup)`, quoted + `Error syncing pod\b.*with Kill(?:Container|PodSandbox)Error`},
+		Literals: []string{"KillContainer", "KillPodSandbox", "ontainer termination failed", "rror killing pod",
+			"ill container failed", "illPodWithSyncResult failed", "KillPod failed", "ailed to kill ",
+			"ailed to stop container"},
+		Patterns: []string{quoted +
+			`(?:Error syncing pod\b.*|[Ee]rror killing pod: |\[)?(?:failed to|Failed to) \\?"?Kill(?:Container|PodSandbox)\b`, quoted + `(?:Container termination failed with gracePeriod|Kill container failed|killPodWithSyncResult failed|KillPod failed|Failed to (?:kill|stop) container"|Failed to kill process from cgroup|Attempt failed to kill all unwanted process from cgroup)`, quoted + `Error syncing pod\b.*with Kill(?:Container|PodSandbox)Error`},
 		// A container that is gone already cannot be stopped, and need not be.
 		Exclude: `No such container|NotFound|not found`,
 		Kind:    NodeKind, Raise: lasting, Expiry: hour, ConfirmedBy: "stuck-pods",
 	}, {
-		ID: "kubelet-probes-fail", Reason: "ProbeStorm", Domain: Kubernetes, Severity: finding.Warning, Emitters: speakers,
+		ID: "kubelet-probes-fail", Reason: "ProbeStorm", Domain: Kubernetes, Severity: finding.Warning,
+		Emitters: speakers,
 		Summary:  "many probes of pods fail at once",
 		Literals: []string{"Probe failed", "probe for \""},
 		Patterns: []string{`^"Probe failed" probeType=`, `^(?:Readiness|Liveness|Startup) probe for ".{1,300}" failed`},

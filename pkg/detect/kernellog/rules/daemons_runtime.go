@@ -11,76 +11,102 @@ func runtimeRules() []Rule {
 	speakers := []Emitter{Runtime}
 	lasting := Rate{3, 10 * time.Minute}
 	return []Rule{{
-		ID: "runtime-name-reserved", Reason: "SandboxNameReserved", Domain: Kubernetes, Severity: finding.Warning, Emitters: []Emitter{Runtime, Kubelet},
-		Summary:  "the runtime still works on a sandbox or container, and refuses to make it again: disk or runtime are too slow, or hang",
+		ID: "runtime-name-reserved", Reason: "SandboxNameReserved", Domain: Kubernetes, Severity: finding.Warning,
+		Emitters: []Emitter{Runtime, Kubelet},
+		Summary: "the runtime still works on a sandbox or container, and refuses to make it again: disk or runtime " +
+			"are too slow, or hang",
 		Literals: []string{"ailed to reserve sandbox name", "ailed to reserve container name", "name is reserved"},
 		Patterns: []string{
 			logrus + `.*failed to reserve (?:sandbox|container) name`,
-			quoted + `[\w ]{1,80}(?: failed"?|skipping"?).*(?:failed to reserve (?:sandbox|container) name|name is reserved)`,
+			quoted +
+				`[\w ]{1,80}(?: failed"?|skipping"?).*(?:failed to reserve (?:sandbox|container) name|name is reserved)`,
 		},
 		Kind: NodeKind, Raise: lasting, Expiry: hour, ConfirmedBy: "runtime-health",
 	}, {
-		ID: "runtime-network-setup", Reason: "PodNetworkSetupFails", Domain: Kubernetes, Severity: finding.Warning, Emitters: []Emitter{Runtime, Kubelet},
+		ID: "runtime-network-setup", Reason: "PodNetworkSetupFails", Domain: Kubernetes, Severity: finding.Warning,
+		Emitters: []Emitter{Runtime, Kubelet},
 		Summary:  "the network plugin cannot connect pods",
-		Literals: []string{"ailed to setup network for sandbox", "ailed to set up sandbox container", "ailed to destroy network for sandbox", "adding pod to CNI network", "rror adding ", "rror deleting "},
+		Literals: []string{"ailed to setup network for sandbox", "ailed to set up sandbox container",
+			"ailed to destroy network for sandbox", "adding pod to CNI network", "rror adding ", "rror deleting "},
 		Patterns: []string{
-			logrus + `.*(?:[Ff]ailed to (?:setup|destroy) network for sandbox|rror adding pod to CNI network|rror (?:adding|deleting) network: )`,
-			quoted + `(?:RunPodSandbox|StopPodSandbox|CreatePodSandbox|[Ff]ailed to create sandbox|Error syncing pod).*(?:failed to (?:setup|destroy) network for sandbox|ailed to set up sandbox container)`,
+			logrus +
+				`.*(?:[Ff]ailed to (?:setup|destroy) network for sandbox|rror adding pod to CNI network|rror (?:adding|deleting) network: )`,
+			quoted +
+				`(?:RunPodSandbox|StopPodSandbox|CreatePodSandbox|[Ff]ailed to create sandbox|Error syncing pod).*(?:failed to (?:setup|destroy) network for sandbox|ailed to set up sandbox container)`,
 			quoted + `Error (?:adding|deleting) (?:pod |\S+ )?(?:to network|from network|network: )`,
 		},
 		Kind: NodeKind, Raise: lasting, Expiry: hour, ConfirmedBy: "stuck-pods",
 	}, {
-		ID: "runtime-sandbox-failed", Reason: "PodSandboxesFail", Domain: Kubernetes, Severity: finding.Warning, Emitters: speakers,
+		ID: "runtime-sandbox-failed", Reason: "PodSandboxesFail", Domain: Kubernetes, Severity: finding.Warning,
+		Emitters: speakers,
 		Summary:  "the runtime cannot make sandboxes, no pod can start",
 		Literals: []string{`msg="RunPodSandbox for`},
 		Patterns: []string{`^level=error msg="RunPodSandbox for .* failed, error"`},
 		Kind:     NodeKind, Raise: lasting, Expiry: hour, ConfirmedBy: "stuck-pods",
 	}, {
-		ID: "runtime-shim-failed", Reason: "RuntimeShimFailed", Domain: Kubernetes, Severity: finding.Warning, Emitters: speakers,
-		Summary: "the process between runtime and container failed, or could not be cleaned up",
+		ID: "runtime-shim-failed", Reason: "RuntimeShimFailed", Domain: Kubernetes, Severity: finding.Warning,
+		Emitters: speakers,
+		Summary:  "the process between runtime and container failed, or could not be cleaned up",
 		Literals: []string{
-			"failed to clean up after shim disconnected", "failed to delete dead shim", "failed to start shim", "failed to handle container TaskExit event", "failed to load shim", "failed to delete shim", "failed to handle sandbox TaskExit", "ailed to handle event", "ailed to handle backOff event",
-			"failed to shutdown shim", "failed to clean up shim", "failed to handle sandbox exit event", "device or resource busy", // those of clean up and sandbox exit are containerd 2's
+			"failed to clean up after shim disconnected", "failed to delete dead shim", "failed to start shim",
+			"failed to handle container TaskExit event", "failed to load shim", "failed to delete shim",
+			"failed to handle sandbox TaskExit", "ailed to handle event", "ailed to handle backOff event",
+			// those of clean up and sandbox exit are containerd 2's
+			"failed to shutdown shim", "failed to clean up shim", "failed to handle sandbox exit event",
+			"device or resource busy",
 		},
-		Patterns: []string{logrus + `(?:failed to (?:clean up (?:after shim disconnected|shim)|delete (?:dead )?shim|load shim|shutdown shim)|.*failed to start shim|failed to handle (?:(?:container|sandbox) TaskExit|sandbox exit) event|[Ff]ailed to handle (?:event|backOff event) .*TaskExit|(?:Stop|Remove)(?:PodSandbox|Container) for .* failed"?.*device or resource busy)`},
-		Kind:     NodeKind, Raise: lasting, Expiry: hour, ConfirmedBy: "runtime-health",
+		Patterns: []string{logrus +
+			`(?:failed to (?:clean up (?:after shim disconnected|shim)|delete (?:dead )?shim|load shim|shutdown shim)|.*failed to start shim|failed to handle (?:(?:container|sandbox) TaskExit|sandbox exit) event|[Ff]ailed to handle (?:event|backOff event) .*TaskExit|(?:Stop|Remove)(?:PodSandbox|Container) for .* failed"?.*device or resource busy)`},
+		Kind: NodeKind, Raise: lasting, Expiry: hour, ConfirmedBy: "runtime-health",
 	}, {
-		ID: "runtime-slow", Reason: "RuntimeOperationsFail", Domain: Kubernetes, Severity: finding.Warning, Emitters: speakers,
+		ID: "runtime-slow", Reason: "RuntimeOperationsFail", Domain: Kubernetes, Severity: finding.Warning,
+		Emitters: speakers,
 		Summary:  "calls of the container runtime do not come back in time",
-		Literals: []string{"context deadline exceeded", "DeadlineExceeded", "context canceled", "waiting for response from boltdb open"},
+		Literals: []string{"context deadline exceeded", "DeadlineExceeded", "context canceled",
+			"waiting for response from boltdb open"},
 		Patterns: []string{
 			`^level=error msg="(?:Stop|Run|Remove|List|Create|Start|Kill|Update)\w*(?:Sandbox|Container|Image)s?\b.* failed"? ?.*(?:context deadline exceeded|DeadlineExceeded)`,
 			`^level=error msg="StopContainer for .* failed"? ?.*context canceled`,
-			`^level=warning msg="waiting for response from boltdb open"`, // its disk is slow, or another containerd runs
+			// its disk is slow, or another containerd runs
+			`^level=warning msg="waiting for response from boltdb open"`,
 			`^level=error msg="(?:Status|get state|collecting metrics|failed to (?:stop|kill|delete) \w+)\b.*(?:context deadline exceeded|DeadlineExceeded)`,
 		},
 		Exclude: `msg="(?:Pull|Exec)`,
 		Kind:    NodeKind, Raise: lasting, Expiry: hour, ConfirmedBy: "runtime-health",
 	}, {
 		// Said once at each start, and while the network's own pod writes its configuration.
-		ID: "runtime-cni-missing", Reason: "NetworkNotReady", Domain: Kubernetes, Severity: finding.Warning, Emitters: speakers,
+		ID: "runtime-cni-missing", Reason: "NetworkNotReady", Domain: Kubernetes, Severity: finding.Warning,
+		Emitters: speakers,
 		Summary:  "the runtime finds no usable configuration of the network for pods",
-		Literals: []string{"reload cni configuration", "cni plugin not initialized", "o network config found in", "No networks found in"},
-		Patterns: []string{logrus + `(?:failed to reload cni configuration|.*cni plugin not initialized|.*no network config found in|.*[Nn]o networks found in)`},
-		Exclude:  `^level=\w+ msg="failed to load cni during init`,
-		Kind:     NodeKind, Raise: Rate{10, 10 * time.Minute}, Expiry: hour, ConfirmedBy: "cni-config",
+		Literals: []string{"reload cni configuration", "cni plugin not initialized", "o network config found in",
+			"No networks found in"},
+		Patterns: []string{logrus +
+			`(?:failed to reload cni configuration|.*cni plugin not initialized|.*no network config found in|.*[Nn]o networks found in)`},
+		Exclude: `^level=\w+ msg="failed to load cni during init`,
+		Kind:    NodeKind, Raise: Rate{10, 10 * time.Minute}, Expiry: hour, ConfirmedBy: "cni-config",
 	}, {
-		ID: "runtime-failed", Reason: "RuntimeNotRunning", Domain: Kubernetes, Severity: finding.Warning, Emitters: speakers,
+		ID: "runtime-failed", Reason: "RuntimeNotRunning", Domain: Kubernetes, Severity: finding.Warning,
+		Emitters: speakers,
 		Summary:  "the container runtime could not start, or ended",
-		Literals: []string{"level=fatal msg=", "failed to start daemon", "Error starting daemon", "containerd: ", "failed to start containerd"},
-		Patterns: []string{`^level=fatal msg=".`, `^containerd: .*(?:failed|permission denied|error|timeout)`, `^(?:failed to start (?:daemon|containerd)|Error starting daemon): `},
-		Kind:     NodeKind, Expiry: hour, ConfirmedBy: "runtime-health",
+		Literals: []string{"level=fatal msg=", "failed to start daemon", "Error starting daemon", "containerd: ",
+			"failed to start containerd"},
+		Patterns: []string{`^level=fatal msg=".`, `^containerd: .*(?:failed|permission denied|error|timeout)`,
+			`^(?:failed to start (?:daemon|containerd)|Error starting daemon): `},
+		Kind: NodeKind, Expiry: hour, ConfirmedBy: "runtime-health",
 	}, {
-		ID: "image-store-corrupt", Reason: "ImageStoreCorrupt", Domain: Kubernetes, Severity: finding.Warning, Emitters: []Emitter{Runtime, Kubelet},
-		Summary: "files of the image store are damaged",
+		ID: "image-store-corrupt", Reason: "ImageStoreCorrupt", Domain: Kubernetes, Severity: finding.Warning,
+		Emitters: []Emitter{Runtime, Kubelet},
+		Summary:  "files of the image store are damaged",
 		Literals: []string{
-			"failed to register layer: rename", "readlink /var/lib/docker/overlay2", ": structure needs cleaning", "layer does not exist", "failed to extract layer", "unexpected commit digest", "content digest sha256:",
+			"failed to register layer: rename", "readlink /var/lib/docker/overlay2", ": structure needs cleaning",
+			"layer does not exist", "failed to extract layer", "unexpected commit digest", "content digest sha256:",
 		},
 		Patterns: []string{
 			`^.*failed to register layer: rename \S+ \S+: (?:directory not empty|file exists)`,
 			`^.*readlink /var/lib/docker/overlay2\S*: invalid argument`,
 			`^.*/\S+: structure needs cleaning`,
-			logrus + `.*(?:failed to extract layer .*: .*(?:input/output error|unexpected EOF|invalid checksum)|unexpected commit digest)`,
+			logrus +
+				`.*(?:failed to extract layer .*: .*(?:input/output error|unexpected EOF|invalid checksum)|unexpected commit digest)`,
 			`^.*failed to extract layer .*: .*(?:input/output error|unexpected EOF|invalid checksum|content digest \S+: not found)`,
 		},
 		Kind: NodeKind, Expiry: hour,
@@ -91,31 +117,41 @@ func runtimeRules() []Rule {
 func sharedRules() []Rule {
 	daemons := []Emitter{Kubelet, Runtime}
 	return []Rule{{
-		ID: "daemon-no-addresses", Reason: "PodAddressesExhausted", Domain: Network, Severity: finding.Warning, Emitters: daemons,
+		ID: "daemon-no-addresses", Reason: "PodAddressesExhausted", Domain: Network, Severity: finding.Warning,
+		Emitters: daemons,
 		Summary:  "no address is left for pods",
-		Literals: []string{"no IP addresses available in range set", "failed to assign an IP address to container", "failed to allocate for range"},
+		Literals: []string{"no IP addresses available in range set", "failed to assign an IP address to container",
+			"failed to allocate for range"},
 		Patterns: []string{`^.*(?:no IP addresses available in range set|failed to assign an IP address to container|failed to allocate for range \d+: no)`},
 		Kind:     NodeKind, Expiry: hour,
 	}, {
-		ID: "daemon-fork-failed", Reason: "ForkFailed", Domain: CPU, Severity: finding.Warning, Emitters: append(daemons, Systemd),
+		ID: "daemon-fork-failed", Reason: "ForkFailed", Domain: CPU, Severity: finding.Warning,
+		Emitters: append(daemons, Systemd),
 		Summary:  "no process or thread can be started any more: a limit of PIDs is reached",
-		Literals: []string{"resource temporarily unavailable", "failed to create new OS thread", "newosproc", "ailed to fork", "ailed to spawn", "ailed to run '", "pthread_create failed"},
+		Literals: []string{"resource temporarily unavailable", "failed to create new OS thread", "newosproc",
+			"ailed to fork", "ailed to spawn", "ailed to run '", "pthread_create failed"},
 		Patterns: []string{
-			`^.*fork/exec \S+: resource temporarily unavailable`, `^(?:runtime: |runtime/cgo: )?(?:failed to create new OS thread|pthread_create failed)`, `^fatal error: newosproc`,
+			`^.*fork/exec \S+: resource temporarily unavailable`,
+			`^(?:runtime: |runtime/cgo: )?(?:failed to create new OS thread|pthread_create failed)`,
+			`^fatal error: newosproc`,
 			`^(?:\S+: )?Failed to (?:fork|spawn \S+|run '[\w-]+' task): (?:Resource temporarily unavailable|Cannot allocate memory)`,
 		},
 		Kind: NodeKind, Expiry: hour, ConfirmedBy: "task-limits",
 	}, {
-		ID: "daemon-descriptors", Reason: "DescriptorsExhausted", Domain: CPU, Severity: finding.Warning, Emitters: append(daemons, Systemd),
+		ID: "daemon-descriptors", Reason: "DescriptorsExhausted", Domain: CPU, Severity: finding.Warning,
+		Emitters: append(daemons, Systemd),
 		Summary:  "a daemon cannot open files, sockets or watches any more",
 		Literals: []string{"too many open files", "Too many open files", "inotify"},
-		Patterns: []string{`^.*: [Tt]oo many open files`, `^.*inotify[ _](?:add[ _]watch|init)\w*\b.*: no space left on device`},
-		Kind:     NodeKind, Expiry: hour, ConfirmedBy: "file-handles",
+		Patterns: []string{`^.*: [Tt]oo many open files`,
+			`^.*inotify[ _](?:add[ _]watch|init)\w*\b.*: no space left on device`},
+		Kind: NodeKind, Expiry: hour, ConfirmedBy: "file-handles",
 	}, {
-		ID: "daemon-disk-full", Reason: "DiskFull", Domain: Storage, Severity: finding.Warning, Emitters: append(daemons, Systemd, Journald, Auditd),
-		Summary: "a daemon could not write: its disk, or a limit of cgroups, is full",
+		ID: "daemon-disk-full", Reason: "DiskFull", Domain: Storage, Severity: finding.Warning,
+		Emitters: append(daemons, Systemd, Journald, Auditd),
+		Summary:  "a daemon could not write: its disk, or a limit of cgroups, is full",
 		Literals: []string{
-			"no space left on device", "No space left on device", "low on disk space for logging", "no space left on logging partition", "disk quota exceeded", "suspending logging due to",
+			"no space left on device", "No space left on device", "low on disk space for logging",
+			"no space left on logging partition", "disk quota exceeded", "suspending logging due to",
 		},
 		Patterns: []string{
 			`^.*: [Nn]o space left on device`, `^.*: disk quota exceeded`,
@@ -123,7 +159,8 @@ func sharedRules() []Rule {
 		},
 		Kind: NodeKind, Expiry: hour, ConfirmedBy: "disk-space",
 	}, {
-		ID: "daemon-readonly", Reason: "FilesystemIsReadOnly", Domain: Storage, Severity: finding.Warning, Emitters: append(daemons, Systemd, Journald),
+		ID: "daemon-readonly", Reason: "FilesystemIsReadOnly", Domain: Storage, Severity: finding.Warning,
+		Emitters: append(daemons, Systemd, Journald),
 		Summary:  "a daemon could not write because a filesystem is read-only",
 		Literals: []string{"ead-only file system"},
 		Patterns: []string{
@@ -132,31 +169,38 @@ func sharedRules() []Rule {
 		},
 		Kind: NodeKind, Expiry: hour, ConfirmedBy: "filesystem-readonly",
 	}, {
-		ID: "daemon-io-error", Reason: "BlockIOError", Domain: Storage, Severity: finding.Warning, Emitters: append(daemons, Systemd, Journald),
+		ID: "daemon-io-error", Reason: "BlockIOError", Domain: Storage, Severity: finding.Warning,
+		Emitters: append(daemons, Systemd, Journald),
 		Summary:  "a daemon could not read or write a file",
 		Literals: []string{"nput/output error"},
-		Patterns: []string{`^.*/(?:var/(?:lib|log)|run/containerd|etc|usr)/\S*: input/output error`, `^(?:\S+: )?Failed to (?:write entry|create|open|rotate|sync|read|load|execute)\b.*: Input/output error`},
-		Kind:     NodeKind, Expiry: hour,
+		Patterns: []string{`^.*/(?:var/(?:lib|log)|run/containerd|etc|usr)/\S*: input/output error`,
+			`^(?:\S+: )?Failed to (?:write entry|create|open|rotate|sync|read|load|execute)\b.*: Input/output error`},
+		Kind: NodeKind, Expiry: hour,
 	}, {
 		ID: "daemon-panic", Reason: "DaemonPanicked", Domain: Kubernetes, Severity: finding.Warning, Emitters: daemons,
-		Summary:  "kubelet or the runtime crashed, or part of it",
-		Literals: []string{"panic: ", "fatal error: ", "bserved a panic", "SIGSEGV: segmentation violation", "level=panic msg="},
-		Patterns: []string{`^(?:panic|fatal error): .`, quoted + `Observed a panic`, `^\[signal SIGSEGV: segmentation violation`, `^level=panic msg=".`},
-		Exclude:  `^fatal error: newosproc`,
-		Kind:     NodeKind, Report: "daemon-panic", Expiry: hour,
+		Summary: "kubelet or the runtime crashed, or part of it",
+		Literals: []string{"panic: ", "fatal error: ", "bserved a panic", "SIGSEGV: segmentation violation",
+			"level=panic msg="},
+		Patterns: []string{`^(?:panic|fatal error): .`, quoted + `Observed a panic`,
+			`^\[signal SIGSEGV: segmentation violation`, `^level=panic msg=".`},
+		Exclude: `^fatal error: newosproc`,
+		Kind:    NodeKind, Report: "daemon-panic", Expiry: hour,
 	}, {
-		ID: "etc-hosts-mount", Reason: "EtcHostsMountFailed", Domain: Kubernetes, Severity: finding.Warning, Emitters: daemons,
+		ID: "etc-hosts-mount", Reason: "EtcHostsMountFailed", Domain: Kubernetes, Severity: finding.Warning,
+		Emitters: daemons,
 		Summary:  "the file /etc/hosts of a pod cannot be mounted into its containers",
 		Literals: []string{"etc-hosts"},
 		Patterns: []string{`^.*error mounting \\*"/\S+/etc-hosts\\*" to rootfs at \\*"/etc/hosts`},
 		Kind:     NodeKind, Expiry: hour,
 	}, {
 		// The command of a container that does not exist is its author's affair.
-		ID: "oci-create-failed", Reason: "OCICreateFailed", Domain: Kubernetes, Severity: finding.Info, Emitters: daemons,
+		ID: "oci-create-failed", Reason: "OCICreateFailed", Domain: Kubernetes, Severity: finding.Info,
+		Emitters: daemons,
 		Summary:  "the runtime could not start a container",
 		Literals: []string{"OCI runtime create failed", "OCI runtime start failed", "runc create failed"},
 		Patterns: []string{`^.*(?:OCI runtime (?:create|start) failed|runc create failed)`},
 		Exclude:  `executable file not found|exec: \\*"[^"]*": (?:stat|permission denied)|no such file or directory: unknown$`,
-		Kind:     NodeKind, Escalate: Rate{5, 10 * time.Minute}, EscalateSeverity: finding.Warning, Expiry: hour, ConfirmedBy: "stuck-pods",
+		Kind:     NodeKind, Escalate: Rate{5, 10 * time.Minute}, EscalateSeverity: finding.Warning, Expiry: hour,
+		ConfirmedBy: "stuck-pods",
 	}}
 }

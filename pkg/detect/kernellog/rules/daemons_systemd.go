@@ -29,7 +29,8 @@ func systemdRules() []Rule {
 			`^(?P<subject3>` + unit + `)(?: failed\.$|: Unit entered failed state)`,
 		}
 	}
-	failedWords := []string{": Failed with result '", " entered failed state", ": Unit entered failed state", " failed."}
+	failedWords := []string{": Failed with result '", " entered failed state", ": Unit entered failed state",
+		" failed."}
 	flapping := func(unit string) []string {
 		return []string{
 			`^(?P<subject>` + unit + `): Start request repeated too quickly`,
@@ -39,12 +40,14 @@ func systemdRules() []Rule {
 	}
 	flappingWords := []string{"tart request repeated too quickly", "restart counter is at "}
 	ended := func(unit string) []string {
-		return []string{`^(?P<subject>` + unit + `): [Mm]ain process exited, code=(?:(?:killed|dumped), status=(?P<signal>(?:9/KILL|6/ABRT|11/SEGV|7/BUS|4/ILL|8/FPE|31/SYS))|exited, status=(?P<status>[1-9]\d*))`}
+		return []string{`^(?P<subject>` + unit +
+			`): [Mm]ain process exited, code=(?:(?:killed|dumped), status=(?P<signal>(?:9/KILL|6/ABRT|11/SEGV|7/BUS|4/ILL|8/FPE|31/SYS))|exited, status=(?P<status>[1-9]\d*))`}
 	}
 	endedWords := []string{"ain process exited, code="}
 	restarted := func(unit string) []string {
 		return []string{
-			`^(?P<subject>` + unit + `): (?:Scheduled restart job, restart counter is at [1-4]\.|Service \S+ expired, scheduling restart|Service has no hold-off time.*, scheduling restart)`,
+			`^(?P<subject>` + unit +
+				`): (?:Scheduled restart job, restart counter is at [1-4]\.|Service \S+ expired, scheduling restart|Service has no hold-off time.*, scheduling restart)`,
 			`^(?P<subject2>` + unit + `):? (?:Service hold-?off|holdoff) time over, scheduling restart`,
 		}
 	}
@@ -55,81 +58,112 @@ func systemdRules() []Rule {
 		ID: "systemd-dead", Reason: "SystemdDead", Domain: System, Severity: finding.Fatal, Emitters: speakers,
 		Summary:  "PID 1 crashed: nothing can be started or stopped on the node until it is restarted",
 		Literals: []string{"reezing execution", ", freezing", "Caught <"},
-		Patterns: []string{`^(?:Freezing execution|.{1,80}, freezing(?:\.|$))`, `^Caught <(?:SEGV|ABRT|BUS|ILL|FPE|QUIT|SYS)>`},
-		Kind:     NodeKind, Report: "systemd-dead", Expiry: UntilBoot,
+		Patterns: []string{`^(?:Freezing execution|.{1,80}, freezing(?:\.|$))`,
+			`^Caught <(?:SEGV|ABRT|BUS|ILL|FPE|QUIT|SYS)>`},
+		Kind: NodeKind, Report: "systemd-dead", Expiry: UntilBoot,
 	}, {
-		ID: "kubelet-unit-failed", Reason: "KubeletNotRunning", Domain: Kubernetes, Severity: finding.Warning, Emitters: speakers,
+		ID: "kubelet-unit-failed", Reason: "KubeletNotRunning", Domain: Kubernetes, Severity: finding.Warning,
+		Emitters: speakers,
 		Summary:  "kubelet's unit failed",
-		Literals: append([]string{"Failed to start kubelet", "Failed to start Kubernetes", "Failed to start Lightweight Kubernetes", "Failed to start Rancher Kubernetes"}, failedWords...),
-		Patterns: append(failed(kubeletUnit), `^Failed to start (?:kubelet\b|Kubernetes Kubelet|Kubernetes systemd probe|Kubelet|Lightweight Kubernetes|Rancher Kubernetes)`),
-		Kind:     "unit", Report: "kubelet-unit", Expiry: hour, ConfirmedBy: "kubelet-health",
-	}, {
-		ID: "kubelet-unit-flapping", Reason: "KubeletRestartsOften", Domain: Kubernetes, Severity: finding.Warning, Emitters: speakers,
-		Summary: "kubelet ends again and again", Literals: flappingWords, Patterns: flapping(kubeletUnit),
-		Kind: "unit", Expiry: hour, ConfirmedBy: "kubelet-restarts",
-	}, {
-		ID: "kubelet-restarted", Reason: "KubeletRestartsOften", Domain: Kubernetes, Severity: finding.Warning, Emitters: speakers,
-		Summary: "kubelet ends again and again", Literals: restartedWords, Patterns: restarted(kubeletUnit),
-		Kind: "unit", Raise: often, Expiry: hour, ConfirmedBy: "kubelet-restarts",
-	}, {
-		ID: "kubelet-killed", Reason: "KubeletNotRunning", Domain: Kubernetes, Severity: finding.Warning, Emitters: speakers,
-		Summary: "kubelet was killed, crashed, or ended with an error", Literals: endedWords, Patterns: ended(kubeletUnit),
+		Literals: append([]string{"Failed to start kubelet", "Failed to start Kubernetes",
+			"Failed to start Lightweight Kubernetes", "Failed to start Rancher Kubernetes"}, failedWords...),
+		Patterns: append(failed(kubeletUnit),
+			`^Failed to start (?:kubelet\b|Kubernetes Kubelet|Kubernetes systemd probe|Kubelet|Lightweight Kubernetes|Rancher Kubernetes)`),
 		Kind: "unit", Report: "kubelet-unit", Expiry: hour, ConfirmedBy: "kubelet-health",
 	}, {
-		ID: "runtime-unit-failed", Reason: "RuntimeNotRunning", Domain: Kubernetes, Severity: finding.Warning, Emitters: speakers,
+		ID: "kubelet-unit-flapping", Reason: "KubeletRestartsOften", Domain: Kubernetes, Severity: finding.Warning,
+		Emitters: speakers,
+		Summary:  "kubelet ends again and again", Literals: flappingWords, Patterns: flapping(kubeletUnit),
+		Kind: "unit", Expiry: hour, ConfirmedBy: "kubelet-restarts",
+	}, {
+		ID: "kubelet-restarted", Reason: "KubeletRestartsOften", Domain: Kubernetes, Severity: finding.Warning,
+		Emitters: speakers,
+		Summary:  "kubelet ends again and again", Literals: restartedWords, Patterns: restarted(kubeletUnit),
+		Kind: "unit", Raise: often, Expiry: hour, ConfirmedBy: "kubelet-restarts",
+	}, {
+		ID: "kubelet-killed", Reason: "KubeletNotRunning", Domain: Kubernetes, Severity: finding.Warning,
+		Emitters: speakers,
+		Summary:  "kubelet was killed, crashed, or ended with an error", Literals: endedWords,
+		Patterns: ended(kubeletUnit),
+		Kind:     "unit", Report: "kubelet-unit", Expiry: hour, ConfirmedBy: "kubelet-health",
+	}, {
+		ID: "runtime-unit-failed", Reason: "RuntimeNotRunning", Domain: Kubernetes, Severity: finding.Warning,
+		Emitters: speakers,
 		Summary:  "the container runtime's unit failed",
-		Literals: append([]string{"Failed to start containerd", "Failed to start Docker", "Failed to start docker", "Failed to start Container Runtime Interface", "Failed to start crio"}, failedWords...),
-		Patterns: append(failed(runtimeUnit), `^Failed to start (?:containerd\b|[Dd]ocker(?:\.service| Application Container Engine|\.$)|Container Runtime Interface|crio\.service)`),
-		Kind:     "unit", Report: "runtime-unit", Expiry: hour, ConfirmedBy: "runtime-health",
-	}, {
-		ID: "runtime-unit-flapping", Reason: "RuntimeRestartsOften", Domain: Kubernetes, Severity: finding.Warning, Emitters: speakers,
-		Summary: "the container runtime ends again and again", Literals: flappingWords, Patterns: flapping(runtimeUnit),
-		Kind: "unit", Expiry: hour, ConfirmedBy: "runtime-health",
-	}, {
-		ID: "runtime-restarted", Reason: "RuntimeRestartsOften", Domain: Kubernetes, Severity: finding.Warning, Emitters: speakers,
-		Summary: "the container runtime ends again and again", Literals: restartedWords, Patterns: restarted(runtimeUnit),
-		Kind: "unit", Raise: often, Expiry: hour, ConfirmedBy: "runtime-health",
-	}, {
-		ID: "runtime-killed", Reason: "RuntimeNotRunning", Domain: Kubernetes, Severity: finding.Warning, Emitters: speakers,
-		Summary: "the container runtime was killed, crashed, or ended with an error", Literals: endedWords, Patterns: ended(runtimeUnit),
+		Literals: append([]string{"Failed to start containerd", "Failed to start Docker", "Failed to start docker",
+			"Failed to start Container Runtime Interface", "Failed to start crio"}, failedWords...),
+		Patterns: append(failed(runtimeUnit),
+			`^Failed to start (?:containerd\b|[Dd]ocker(?:\.service| Application Container Engine|\.$)|Container Runtime Interface|crio\.service)`),
 		Kind: "unit", Report: "runtime-unit", Expiry: hour, ConfirmedBy: "runtime-health",
+	}, {
+		ID: "runtime-unit-flapping", Reason: "RuntimeRestartsOften", Domain: Kubernetes, Severity: finding.Warning,
+		Emitters: speakers,
+		Summary:  "the container runtime ends again and again", Literals: flappingWords,
+		Patterns: flapping(runtimeUnit),
+		Kind:     "unit", Expiry: hour, ConfirmedBy: "runtime-health",
+	}, {
+		ID: "runtime-restarted", Reason: "RuntimeRestartsOften", Domain: Kubernetes, Severity: finding.Warning,
+		Emitters: speakers,
+		Summary:  "the container runtime ends again and again", Literals: restartedWords,
+		Patterns: restarted(runtimeUnit),
+		Kind:     "unit", Raise: often, Expiry: hour, ConfirmedBy: "runtime-health",
+	}, {
+		ID: "runtime-killed", Reason: "RuntimeNotRunning", Domain: Kubernetes, Severity: finding.Warning,
+		Emitters: speakers,
+		Summary:  "the container runtime was killed, crashed, or ended with an error", Literals: endedWords,
+		Patterns: ended(runtimeUnit),
+		Kind:     "unit", Report: "runtime-unit", Expiry: hour, ConfirmedBy: "runtime-health",
 	}, {
 		ID: "unit-hung", Reason: "SystemdUnitHung", Domain: System, Severity: finding.Warning, Emitters: speakers,
 		Summary:  "a service does not give its sign of life, or does not end when it is killed: it hangs in the kernel",
 		Literals: []string{"atchdog timeout", "rocesses still around after", " still around after "},
-		Patterns: []string{`^(?P<subject>` + oneUnit + `):? [Ww]atchdog timeout(?: \(limit|!)`, `^(?P<subject2>` + oneUnit + `): Processes still around after (?:final )?SIGKILL`, `^(?P<subject3>` + oneUnit + `) still around after (?:final )?SIGKILL`},
-		Exclude:  notOurUnits,
-		Kind:     "unit", Expiry: hour,
+		Patterns: []string{`^(?P<subject>` + oneUnit + `):? [Ww]atchdog timeout(?: \(limit|!)`, `^(?P<subject2>` +
+			oneUnit + `): Processes still around after (?:final )?SIGKILL`, `^(?P<subject3>` + oneUnit +
+			`) still around after (?:final )?SIGKILL`},
+		Exclude: notOurUnits,
+		Kind:    "unit", Expiry: hour,
 	}, {
-		ID: "unit-flapping", Reason: "SystemdUnitFlapping", Domain: System, Severity: finding.Warning, Emitters: speakers,
-		Summary: "a service ends again and again", Literals: flappingWords, Patterns: flapping(oneUnit), Exclude: notOurUnits,
-		Kind: "unit", Expiry: hour,
+		ID: "unit-flapping", Reason: "SystemdUnitFlapping", Domain: System, Severity: finding.Warning,
+		Emitters: speakers,
+		Summary:  "a service ends again and again", Literals: flappingWords, Patterns: flapping(oneUnit),
+		Exclude: notOurUnits,
+		Kind:    "unit", Expiry: hour,
 	}, {
-		ID: "unit-restarted", Reason: "SystemdUnitFlapping", Domain: System, Severity: finding.Warning, Emitters: speakers,
-		Summary: "a service ends again and again", Literals: restartedWords, Patterns: restarted(oneUnit), Exclude: notOurUnits,
-		Kind: "unit", Raise: often, Expiry: hour,
+		ID: "unit-restarted", Reason: "SystemdUnitFlapping", Domain: System, Severity: finding.Warning,
+		Emitters: speakers,
+		Summary:  "a service ends again and again", Literals: restartedWords, Patterns: restarted(oneUnit),
+		Exclude: notOurUnits,
+		Kind:    "unit", Raise: often, Expiry: hour,
 	}, {
-		ID: "container-unit-oom", Reason: "ContainerOOMKilled", Domain: Memory, Severity: finding.Info, Emitters: speakers,
-		Summary: "a container reached its memory limit and the kernel killed one of its processes", Literals: oom,
+		ID: "container-unit-oom", Reason: "ContainerOOMKilled", Domain: Memory, Severity: finding.Info,
+		Emitters: speakers,
+		Summary:  "a container reached its memory limit and the kernel killed one of its processes", Literals: oom,
 		Patterns: []string{`^(?P<subject>(?:cri-containerd-|crio-|docker-[0-9a-f]|libpod-|kubepods)\S{0,250}): A process of this unit has been killed by the OOM killer`},
 		Kind:     "unit", Report: "unit-oom", Expiry: 10 * time.Minute, ConfirmedBy: "oom-kills",
 	}, {
 		ID: "unit-oom", Reason: "OOMKilling", Domain: Memory, Severity: finding.Warning, Emitters: speakers,
-		Summary: "the kernel killed a process of a service for want of memory", Literals: append([]string{"Failed with result 'oom-kill'"}, oom...),
-		Patterns: []string{`^(?P<subject>` + oneUnit + `): (?:A process of this unit has been killed by the OOM killer|Failed with result 'oom-kill')`},
-		Exclude:  `^(?:cri-containerd-|crio-|docker-|libpod-|kubepods)`,
-		Kind:     "unit", Report: "unit-oom", Expiry: hour, ConfirmedBy: "oom-kills",
+		Summary:  "the kernel killed a process of a service for want of memory",
+		Literals: append([]string{"Failed with result 'oom-kill'"}, oom...),
+		Patterns: []string{`^(?P<subject>` + oneUnit +
+			`): (?:A process of this unit has been killed by the OOM killer|Failed with result 'oom-kill')`},
+		Exclude: `^(?:cri-containerd-|crio-|docker-|libpod-|kubepods)`,
+		Kind:    "unit", Report: "unit-oom", Expiry: hour, ConfirmedBy: "oom-kills",
 	}, {
-		ID: "system-unit-failed", Reason: "SystemdUnitFailed", Domain: System, Severity: finding.Warning, Emitters: speakers,
+		ID: "system-unit-failed", Reason: "SystemdUnitFailed", Domain: System, Severity: finding.Warning,
+		Emitters: speakers,
 		Summary:  "a service that the machine needs failed",
-		Literals: append([]string{"ain process exited, code="}, failedWords...), Patterns: append(failed(systemUnit), ended(systemUnit)...),
+		Literals: append([]string{"ain process exited, code="}, failedWords...), Patterns: append(failed(systemUnit),
+			ended(systemUnit)...),
 		Kind: "unit", Report: "system-unit", Expiry: hour,
 	}, {
 		ID: "mount-failed", Reason: "FstabMountMissing", Domain: Storage, Severity: finding.Warning, Emitters: speakers,
-		Summary:  "a filesystem could not be mounted, or its disk did not appear",
-		Literals: []string{"Failed to mount ", "Timed out waiting for device ", "Dependency failed for /", "Dependency failed for Local", "Dependency failed for Remote", "Failed with result '", "ount process exited", ".device/start "},
+		Summary: "a filesystem could not be mounted, or its disk did not appear",
+		Literals: []string{"Failed to mount ", "Timed out waiting for device ", "Dependency failed for /",
+			"Dependency failed for Local", "Dependency failed for Remote", "Failed with result '",
+			"ount process exited", ".device/start "},
 		Patterns: []string{
-			`^Failed to mount (?P<subject>.{1,200}?)\.?$`, `^Timed out waiting for device (?P<subject2>.{1,200}?)\.?$`, `^Dependency failed for (?P<subject3>/.{1,200}?|(?:local-fs\.target - |remote-fs\.target - )?(?:Local|Remote) File Systems)\.?$`,
+			`^Failed to mount (?P<subject>.{1,200}?)\.?$`, `^Timed out waiting for device (?P<subject2>.{1,200}?)\.?$`,
+			`^Dependency failed for (?P<subject3>/.{1,200}?|(?:local-fs\.target - |remote-fs\.target - )?(?:Local|Remote) File Systems)\.?$`,
 			`^(?:\S+: )?Job (?P<subject5>\S{1,255})\.device/start (?:timed out|failed with result 'timeout')`,
 			`^(?P<subject4>[\w:@.\\-]{1,255}\.mount):? (?:Failed with result '|[Mm]ount process exited, code=exited,? status=[1-9])`,
 		},
@@ -144,12 +178,17 @@ func systemdRules() []Rule {
 	}, {
 		// Some unit of somebody's fails on every second machine; it is worth knowing, no more.
 		ID: "unit-failed", Reason: "SystemdUnitFailed", Domain: System, Severity: finding.Info, Emitters: speakers,
-		Summary:  "a unit failed",
-		Literals: append([]string{"Failed to start ", "ain process exited, code=", "Failed to listen on ", "Failed at step ", "ontrol process exited, ", "operation timed out", "' timed out", "stop-", "start failed with result '", "Dependency failed for "}, failedWords...),
+		Summary: "a unit failed",
+		Literals: append([]string{"Failed to start ", "ain process exited, code=", "Failed to listen on ",
+			"Failed at step ", "ontrol process exited, ", "operation timed out", "' timed out", "stop-",
+			"start failed with result '", "Dependency failed for "}, failedWords...),
 		Patterns: append(append(failed(oneUnit), ended(oneUnit)...),
-			`^Failed to (?:start|listen on) (?P<subject4>.{1,200}?)\.?$`, `^Dependency failed for (?P<subject5>.{1,200}?)\.?$`,
-			`^(?P<subject6>`+oneUnit+`):? (?:Failed at step [A-Z_]+ spawning |[Cc]ontrol process exited, code=(?:(?:killed|dumped),? status=|exited,? status=[1-9])|[Ss]tart(?:-\w+)? operation timed out|State '[\w-]+' timed out|stop-\w+ timed out)`,
-			`^(?:`+oneUnit+`: )?Job (?P<subject7>`+oneUnit+`)/start failed with result '(?:dependency|timeout|failed)'`),
+			`^Failed to (?:start|listen on) (?P<subject4>.{1,200}?)\.?$`,
+			`^Dependency failed for (?P<subject5>.{1,200}?)\.?$`,
+			`^(?P<subject6>`+oneUnit+
+				`):? (?:Failed at step [A-Z_]+ spawning |[Cc]ontrol process exited, code=(?:(?:killed|dumped),? status=|exited,? status=[1-9])|[Ss]tart(?:-\w+)? operation timed out|State '[\w-]+' timed out|stop-\w+ timed out)`,
+			`^(?:`+oneUnit+`: )?Job (?P<subject7>`+oneUnit+
+				`)/start failed with result '(?:dependency|timeout|failed)'`),
 		Exclude: notOurUnits + `|^Failed to start (?:Session|User Manager|run-|transient|Transient|User Runtime)`,
 		Kind:    "unit", Report: "unit-failed", Expiry: hour,
 	}}
@@ -158,36 +197,46 @@ func systemdRules() []Rule {
 // journalRules recognise what journald and systemd-oomd say.
 func journalRules() []Rule {
 	return []Rule{{
-		ID: "journal-corrupted", Reason: "JournalCorrupted", Domain: System, Severity: finding.Info, Emitters: []Emitter{Journald},
+		ID: "journal-corrupted", Reason: "JournalCorrupted", Domain: System, Severity: finding.Info,
+		Emitters: []Emitter{Journald},
 		Summary:  "a file of the journal was not closed in order: the machine went down hard, or its disk is damaged",
 		Literals: []string{"corrupted or uncleanly shut down, renaming", "Journal file corrupted"},
-		Patterns: []string{`^File (?P<subject>/\S{1,255}) corrupted or uncleanly shut down, renaming and replacing`, `^(?P<subject>/\S{1,255}): Journal file corrupted, rotating`},
-		Kind:     "file", Expiry: hour,
+		Patterns: []string{`^File (?P<subject>/\S{1,255}) corrupted or uncleanly shut down, renaming and replacing`,
+			`^(?P<subject>/\S{1,255}): Journal file corrupted, rotating`},
+		Kind: "file", Expiry: hour,
 	}, {
-		ID: "journal-not-written", Reason: "JournalNotWritten", Domain: System, Severity: finding.Warning, Emitters: []Emitter{Journald},
+		ID: "journal-not-written", Reason: "JournalNotWritten", Domain: System, Severity: finding.Warning,
+		Emitters: []Emitter{Journald},
 		Summary:  "journald cannot write its files",
-		Literals: []string{"Failed to write entry", "Failed to create new", "Failed to open system journal", "Failed to open runtime journal", "Failed to rotate"},
+		Literals: []string{"Failed to write entry", "Failed to create new", "Failed to open system journal",
+			"Failed to open runtime journal", "Failed to rotate"},
 		Patterns: []string{`^Failed to (?:write entry \(|create new \w+ journal|open (?:system|runtime) journal|rotate /)`},
 		Exclude:  `Read-only file system|No space left on device|Input/output error|: Argument list too long|, rotating before retrying`,
 		Kind:     NodeKind, Expiry: hour,
 	}, {
-		ID: "journal-lost", Reason: "JournalMessagesLost", Domain: System, Severity: finding.Info, Emitters: []Emitter{Journald},
+		ID: "journal-lost", Reason: "JournalMessagesLost", Domain: System, Severity: finding.Info,
+		Emitters: []Emitter{Journald},
 		Summary:  "messages came faster than journald takes them, and some were dropped",
 		Literals: []string{"Suppressed ", "Missed ", "Forwarding to syslog missed "},
-		Patterns: []string{`^Suppressed \d+ messages from (?P<subject>\S+)`, `^Missed \d+ kernel messages`, `^Forwarding to syslog missed \d+ messages`},
-		Kind:     "unit", Raise: Rate{5, 10 * time.Minute}, Expiry: hour, // a burst, as of a boot, is nothing
+		Patterns: []string{`^Suppressed \d+ messages from (?P<subject>\S+)`, `^Missed \d+ kernel messages`,
+			`^Forwarding to syslog missed \d+ messages`},
+		Kind: "unit", Raise: Rate{5, 10 * time.Minute}, Expiry: hour, // a burst, as of a boot, is nothing
 	}, {
 		// Unlike the kernel's own lines, for every signal that leaves a core. What crashed names itself.
-		ID: "program-dumped-core", Reason: "AppCrash", Domain: CPU, Severity: finding.Info, Emitters: []Emitter{Coredump},
+		ID: "program-dumped-core", Reason: "AppCrash", Domain: CPU, Severity: finding.Info,
+		Emitters: []Emitter{Coredump},
 		Summary:  "a program crashed; many in a short time point to bad memory, a bad library or a crash loop",
 		Literals: []string{" dumped core"},
-		Patterns: []string{`^(?:\[.{1,8}\] )?Process (?P<pid>\d+) \((?P<subject>` + Command + `)\) of user \d+ dumped core`},
-		Kind:     "process", Escalate: Rate{5, 10 * time.Minute}, EscalateSeverity: finding.Warning, Expiry: 10 * time.Minute,
+		Patterns: []string{`^(?:\[.{1,8}\] )?Process (?P<pid>\d+) \((?P<subject>` + Command +
+			`)\) of user \d+ dumped core`},
+		Kind: "process", Escalate: Rate{5, 10 * time.Minute}, EscalateSeverity: finding.Warning,
+		Expiry: 10 * time.Minute,
 	}, {
 		ID: "oomd-killed", Reason: "OOMKilling", Domain: Memory, Severity: finding.Warning, Emitters: []Emitter{Oomd},
 		Summary:  "systemd-oomd killed a cgroup because memory was short",
 		Literals: []string{"Killed /", "emory pressure for /", "emory used ("},
-		Patterns: []string{`^Killed (?P<subject>/\S{1,255}) due to (?:memory|swap)`, `^(?:Memory pressure for (?P<subject2>/\S{1,255}) is \S+ > |Memory used \()`},
-		Kind:     "cgroup", Report: "oomd", Expiry: hour, ConfirmedBy: "oom-kills",
+		Patterns: []string{`^Killed (?P<subject>/\S{1,255}) due to (?:memory|swap)`,
+			`^(?:Memory pressure for (?P<subject2>/\S{1,255}) is \S+ > |Memory used \()`},
+		Kind: "cgroup", Report: "oomd", Expiry: hour, ConfirmedBy: "oom-kills",
 	}}
 }

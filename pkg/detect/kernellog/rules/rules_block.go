@@ -30,16 +30,19 @@ func blockRules() []Rule {
 		ID: "block-io-error", Reason: "BlockIOError", Domain: Storage, Severity: finding.Warning,
 		Summary:  "reads or writes of a disk fail",
 		Literals: []string{" error, dev "},
-		Patterns: []string{request + `(?P<class>I/O|critical (?:target|space allocation|nexus)|timeout|protection|integrity|(?:recoverable )?transport|device offline|duration limit exceeded|reservation conflict|zone (?:open|active) resources exceeded|invalid) error, dev (?P<subject>[^\s,]+), sector (?P<sector>\d+)`},
+		Patterns: []string{request +
+			`(?P<class>I/O|critical (?:target|space allocation|nexus)|timeout|protection|integrity|(?:recoverable )?transport|device offline|duration limit exceeded|reservation conflict|zone (?:open|active) resources exceeded|invalid) error, dev (?P<subject>[^\s,]+), sector (?P<sector>\d+)`},
 		// A device that cannot discard or zero says so once with "critical target error" (until 5.2 the flags end
 		// with the number of what it was to do); nbd devices without a server fail the first read that looks for
 		// partitions.
-		Exclude: `error, dev ` + noDisk + `,|critical target error, .* flags (?:[0-9a-f]*0)?[3579]$|critical target error, .*\((?:DISCARD|WRITE_ZEROES|WRITE_SAME|SECURE_ERASE)\)|error, dev nbd\d+, sector 0\b`,
-		Kind:    "device", Expiry: time.Hour,
+		Exclude: `error, dev ` + noDisk +
+			`,|critical target error, .* flags (?:[0-9a-f]*0)?[3579]$|critical target error, .*\((?:DISCARD|WRITE_ZEROES|WRITE_SAME|SECURE_ERASE)\)|error, dev nbd\d+, sector 0\b`,
+		Kind: "device", Expiry: time.Hour,
 	}, {
 		ID: "buffer-io-error", Reason: "IOError", Domain: Storage, Severity: finding.Warning,
-		Summary:  "a block of a disk could not be read, or what was written to it is lost",
-		Literals: []string{"Buffer I/O error on dev", "lost page write due to I/O error on ", ": writeback error on inode "},
+		Summary: "a block of a disk could not be read, or what was written to it is lost",
+		Literals: []string{"Buffer I/O error on dev", "lost page write due to I/O error on ",
+			": writeback error on inode "},
 		Patterns: []string{
 			`^(?P<subject3>[\w!-]+): writeback error on inode \d+, offset \d+, sector \d+`, // fs/iomap/buffered-io.c
 			`^Buffer I/O error on dev(?:ice)? (?P<subject>[^\s,]+), logical block (?P<block>\d+)`,
@@ -53,7 +56,8 @@ func blockRules() []Rule {
 		Summary:  "a filesystem asked for blocks that its disk does not have: it is damaged, or the disk shrank",
 		Literals: []string{"attempt to access beyond end of device", ": rw="},
 		Patterns: []string{
-			`^(?P<subject>[\w!-]+): rw=\d+, (?:want=\d+, |sector=\d+, nr_sectors = \d+ )limit=\d+$`, // the second line, in records of their own
+			// the second line, in records of their own
+			`^(?P<subject>[\w!-]+): rw=\d+, (?:want=\d+, |sector=\d+, nr_sectors = \d+ )limit=\d+$`,
 			`^(?:` + Command + `: )?attempt to access beyond end of device(?:$|\\x0a(?P<subject>[^\s:]+): rw=)`},
 		Exclude: `(?:^|\\x0a)` + noDisk + `: `,
 		Kind:    "device", Report: "beyond-end", Expiry: time.Hour,
@@ -67,14 +71,17 @@ func scsiRules() []Rule {
 		ID: "scsi-medium-error", Reason: "SCSIMediumError", Domain: Storage, Severity: finding.Warning,
 		Summary:  "a disk says that it cannot read some of its blocks, or that it is broken",
 		Literals: []string{"Sense Key : ", "Add. Sense: "},
-		Patterns: []string{device + `(?:Sense Key : (?P<sense>Medium Error|Hardware Error)|Add\. Sense: (?:Unrecovered read error|Write error|Peripheral device write fault|Internal target failure|Logical unit failure|Id CRC or ECC error|Failure prediction threshold exceeded|Hardware impending failure))`},
-		Kind:     "device", Report: "scsi-sense", Expiry: 24 * time.Hour,
+		Patterns: []string{device +
+			`(?:Sense Key : (?P<sense>Medium Error|Hardware Error)|Add\. Sense: (?:Unrecovered read error|Write error|Peripheral device write fault|Internal target failure|Logical unit failure|Id CRC or ECC error|Failure prediction threshold exceeded|Hardware impending failure))`},
+		Kind: "device", Report: "scsi-sense", Expiry: 24 * time.Hour,
 	}, {
 		ID: "scsi-device-offline", Reason: "DiskOffline", Domain: Storage, Severity: finding.Warning,
-		Summary:  "the kernel gave up a disk: every access to it fails",
-		Literals: []string{"rejecting I/O to offline device", "Device offlined - not ready", "Offlining disk!", "killing request"},
-		Patterns: []string{device + `(?:rejecting I/O to offline device|killing request$|Device offlined - not ready after error recovery|Medium access timeout failure\. Offlining disk!)`},
-		Kind:     "device", Expiry: 24 * time.Hour, ConfirmedBy: "scsi-device-state",
+		Summary: "the kernel gave up a disk: every access to it fails",
+		Literals: []string{"rejecting I/O to offline device", "Device offlined - not ready", "Offlining disk!",
+			"killing request"},
+		Patterns: []string{device +
+			`(?:rejecting I/O to offline device|killing request$|Device offlined - not ready after error recovery|Medium access timeout failure\. Offlining disk!)`},
+		Kind: "device", Expiry: 24 * time.Hour, ConfirmedBy: "scsi-device-state",
 	}, {
 		ID: "scsi-device-dead", Reason: "DiskGone", Domain: Storage, Severity: finding.Warning,
 		Summary:  "a disk that was removed is still in use: every access to it fails",
@@ -83,27 +90,40 @@ func scsiRules() []Rule {
 		Kind:     "device", Expiry: time.Hour,
 	}, {
 		ID: "scsi-command-failed", Reason: "SCSICommandFailed", Domain: Storage, Severity: finding.Warning,
-		Summary:  "a disk or the way to it does not answer",
-		Literals: []string{"Result: hostbyte=", "timing out command, waited", "Sense Key : Aborted Command", "attempting task abort!", "attempting device reset!", "attempting target reset!", "attempting host reset!", "attempting bus reset!", "RESET ISSUED nexus", "Abort command issued nexus", ": resetting ", " resetting logical", " resetting physical", " cmd 0x"},
+		Summary: "a disk or the way to it does not answer",
+		Literals: []string{"Result: hostbyte=", "timing out command, waited", "Sense Key : Aborted Command",
+			"attempting task abort!", "attempting device reset!", "attempting target reset!", "attempting host reset!",
+			"attempting bus reset!", "RESET ISSUED nexus", "Abort command issued nexus", ": resetting ",
+			" resetting logical", " resetting physical", " cmd 0x"},
 		Patterns: []string{
-			device + `(?:(?:UNKNOWN\(0x[0-9a-f]+\) |FAILED |alua: rtpg failed, )?Result: hostbyte=(?:DID_(?P<result>TIME_OUT|NO_CONNECT|BAD_TARGET|TRANSPORT_\w+|ABORT|ERROR|SOFT_ERROR)|0x0*(?:[13457bef])\b)|timing out command, waited \d+s|Sense Key : Aborted Command)`,
+			device +
+				`(?:(?:UNKNOWN\(0x[0-9a-f]+\) |FAILED |alua: rtpg failed, )?Result: hostbyte=(?:DID_(?P<result>TIME_OUT|NO_CONNECT|BAD_TARGET|TRANSPORT_\w+|ABORT|ERROR|SOFT_ERROR)|0x0*(?:[13457bef])\b)|timing out command, waited \d+s|Sense Key : Aborted Command)`,
 			device + `attempting (?:task abort|device reset|target reset)! ?scmd\(`, // drivers/scsi/mpt3sas
 			`^(?P<subject>mpt[23]sas(?:_cm)?\d+): attempting (?:task abort|device reset|target reset|host reset)! ?scmd\(`,
 			`^mptscsih: (?P<subject>ioc\d+): attempting (?:task abort|target reset|bus reset|host reset)! \(sc=`,
-			`^qla2xxx \[(?P<subject>` + pciAddress + `)\]-[0-9a-f]+:\d+: (?:(?:DEVICE|TARGET|BUS|ADAPTER) RESET ISSUED|Abort command issued) nexus`,
-			`^(?:hpsa|smartpqi) (?P<subject>` + pciAddress + `): (?:scsi \S+ resetting (?:logical|physical) |resetting scsi \S+)`,
+			`^qla2xxx \[(?P<subject>` + pciAddress +
+				`)\]-[0-9a-f]+:\d+: (?:(?:DEVICE|TARGET|BUS|ADAPTER) RESET ISSUED|Abort command issued) nexus`,
+			`^(?:hpsa|smartpqi) (?P<subject>` + pciAddress +
+				`): (?:scsi \S+ resetting (?:logical|physical) |resetting scsi \S+)`,
 			// What the storage of Hyper-V answers to reads and writes; it refuses other commands of every boot.
 			`^hv_storvsc (?P<subject>\S+): tag#\d+ cmd 0x(?:28|2a|35|88|8a|8f) status: scsi 0x`,
 		},
 		Kind: "device", Report: "scsi-sense", Expiry: time.Hour,
 	}, {
 		ID: "storage-controller-fault", Reason: "StorageControllerFault", Domain: Storage, Severity: finding.Warning,
-		Summary:  "a storage controller stopped or was reset",
-		Literals: []string{"FW in FAULT state", "fault_state(0x", "SAS host is non-operational", "Controller lockup detected", "controller is offline", "controller offline: ", "Host adapter abort request", "Host bus reset request", "Adapter health - ", "megasas: RESET cmd=", "resetting fusion adapter", "Controller in crit error", "no heartbeat detected", " commands to complete", "ISP error recovery", "Firmware is halted", "/FATAL) - ", "/CRIT) - ", "/DEAD) - ", "- Predictive failure", "failed due to timeout count("},
+		Summary: "a storage controller stopped or was reset",
+		Literals: []string{"FW in FAULT state", "fault_state(0x", "SAS host is non-operational",
+			"Controller lockup detected", "controller is offline", "controller offline: ", "Host adapter abort request",
+			"Host bus reset request", "Adapter health - ", "megasas: RESET cmd=", "resetting fusion adapter",
+			"Controller in crit error", "no heartbeat detected", " commands to complete", "ISP error recovery",
+			"Firmware is halted", "/FATAL) - ", "/CRIT) - ", "/DEAD) - ", "- Predictive failure",
+			"failed due to timeout count("},
 		Patterns: []string{
-			`^(?:megaraid_sas|hpsa|smartpqi|aacraid) (?P<subject>` + pciAddress + `): (?:.*FW in FAULT state|Controller lockup detected|controller is offline|controller offline: |Adapter health - |resetting fusion adapter|Controller in crit error|no heartbeat detected|\[ *\d+\]waiting for \d+ commands to complete)`,
+			`^(?:megaraid_sas|hpsa|smartpqi|aacraid) (?P<subject>` + pciAddress +
+				`): (?:.*FW in FAULT state|Controller lockup detected|controller is offline|controller offline: |Adapter health - |resetting fusion adapter|Controller in crit error|no heartbeat detected|\[ *\d+\]waiting for \d+ commands to complete)`,
 			// What the firmware of megaraid controllers tells: number, time, what it is about, how grave it is.
-			`^megaraid_sas (?P<subject>` + pciAddress + `): \d+ \([^)]{1,40}/0x[0-9a-f]+/(?:(?:CRIT|FATAL|DEAD)\) - |WARN\) - Predictive failure)`,
+			`^megaraid_sas (?P<subject>` + pciAddress +
+				`): \d+ \([^)]{1,40}/0x[0-9a-f]+/(?:(?:CRIT|FATAL|DEAD)\) - |WARN\) - Predictive failure)`,
 			`^qla2xxx \[(?P<subject>` + pciAddress + `)\]-[0-9a-f]+:\d+: Performing ISP error recovery`,
 			`^(?P<subject2>mpt[23]sas(?:_cm)?\d+): (?:fault_state\(0x|SAS host is non-operational|Firmware is halted|\w+: failed due to timeout count\()`,
 			`^sd \d+:\d+:\d+:\d+: \[(?P<subject3>\w+)\] megasas: RESET cmd=`,
@@ -120,19 +140,24 @@ func ataRules() []Rule {
 		ID: "ata-device-disabled", Reason: "ATADeviceDisabled", Domain: Storage, Severity: finding.Warning,
 		Summary:  "the kernel gave up a SATA disk",
 		Literals: []string{": disable device", ": disabled", "giving up"},
-		Patterns: []string{port + `(?:disable device|disabled$|reset failed, giving up|EH pending after \d+ tries, giving up)`},
-		Kind:     "device", Expiry: UntilBoot,
-		Recovery: Recovery{Literals: []string{": configured for ", ": SATA link up "}, Pattern: port + `(?:configured for |SATA link up )`},
+		Patterns: []string{port +
+			`(?:disable device|disabled$|reset failed, giving up|EH pending after \d+ tries, giving up)`},
+		Kind: "device", Expiry: UntilBoot,
+		Recovery: Recovery{Literals: []string{": configured for ", ": SATA link up "}, Pattern: port +
+			`(?:configured for |SATA link up )`},
 	}, {
 		ID: "ata-error", Reason: "ATAError", Domain: Storage, Severity: finding.Warning,
 		Summary: "commands to a SATA disk fail: the disk, its cable or its power",
 		Literals: []string{
-			": exception Emask ", ": failed command: ", ": NCQ disabled due to excessive errors", ": qc timeout ", ": COMRESET failed", ": status: { ", ": error: { ", ": SError: { ",
-			" resetting link", ": revalidation failed", ": failed to IDENTIFY", ": limiting SATA link speed", ": softreset failed", ": hardreset failed", ": SRST failed",
+			": exception Emask ", ": failed command: ", ": NCQ disabled due to excessive errors", ": qc timeout ",
+			": COMRESET failed", ": status: { ", ": error: { ", ": SError: { ",
+			" resetting link", ": revalidation failed", ": failed to IDENTIFY", ": limiting SATA link speed",
+			": softreset failed", ": hardreset failed", ": SRST failed",
 		},
-		Patterns: []string{port + `(?:(?:status|error|SError): \{ |(?:hard|soft) resetting link|revalidation failed|failed to IDENTIFY \(|limiting SATA link speed|(?:softreset|hardreset|SRST) failed|exception Emask 0x[0-9a-f]+ |failed command: (?P<command>\S.*)|NCQ disabled due to excessive errors|COMRESET failed|qc timeout (?:after \d+ msecs )?\(cmd )`},
-		Exclude:  `failed command: (?:PACKET|IDENTIFY PACKET DEVICE)`,
-		Kind:     "device", Report: "ata", Expiry: time.Hour,
+		Patterns: []string{port +
+			`(?:(?:status|error|SError): \{ |(?:hard|soft) resetting link|revalidation failed|failed to IDENTIFY \(|limiting SATA link speed|(?:softreset|hardreset|SRST) failed|exception Emask 0x[0-9a-f]+ |failed command: (?P<command>\S.*)|NCQ disabled due to excessive errors|COMRESET failed|qc timeout (?:after \d+ msecs )?\(cmd )`},
+		Exclude: `failed command: (?:PACKET|IDENTIFY PACKET DEVICE)`,
+		Kind:    "device", Report: "ata", Expiry: time.Hour,
 	}}
 }
 
@@ -146,25 +171,32 @@ func nvmeRules() []Rule {
 		ID: "nvme-disabled", Reason: "NVMeDisabled", Domain: Storage, Severity: finding.Warning,
 		Summary: "the kernel gave up an NVMe disk: every access to it fails",
 		Literals: []string{
-			": Disabling device after reset failure", ": Removing after probe failure", ": Device not ready; aborting ", ": failed to mark controller ",
+			": Disabling device after reset failure", ": Removing after probe failure", ": Device not ready; aborting ",
+			": failed to mark controller ",
 			": could not bring controller to ", ": failure state error detected", ": Identify Controller failed (",
 		},
-		Patterns: []string{controller + `(?:Identify Controller failed \(|could not bring controller to|Disabling device after reset failure|Removing after probe failure|Device not ready; aborting (?:initiali[sz]ation|reset)|failed to mark controller |failure state error detected)`},
-		Kind:     "device", Expiry: UntilBoot,
-		Recovery: Recovery{Literals: []string{" default/read/poll queues"}, Pattern: controller + `\d+/\d+/\d+ default/read/poll queues`},
+		Patterns: []string{controller +
+			`(?:Identify Controller failed \(|could not bring controller to|Disabling device after reset failure|Removing after probe failure|Device not ready; aborting (?:initiali[sz]ation|reset)|failed to mark controller |failure state error detected)`},
+		Kind: "device", Expiry: UntilBoot,
+		Recovery: Recovery{Literals: []string{" default/read/poll queues"}, Pattern: controller +
+			`\d+/\d+/\d+ default/read/poll queues`},
 	}, {
 		ID: "nvme-controller-down", Reason: "NVMeControllerDown", Domain: Storage, Severity: finding.Warning,
-		Summary:  "an NVMe disk stopped answering and is being reset",
-		Literals: []string{": controller is down; will reset", "persistent internal error", ": frozen state error detected", ": IO queues lost", "have a faulty power saving mode"},
-		Patterns: []string{controller + `(?:controller is down; will reset|resetting controller due to persistent internal error|frozen state error detected, reset controller|IO queues lost|Does your device have a faulty power saving mode enabled\?)`},
-		Kind:     "device", Expiry: 24 * time.Hour,
+		Summary: "an NVMe disk stopped answering and is being reset",
+		Literals: []string{": controller is down; will reset", "persistent internal error",
+			": frozen state error detected", ": IO queues lost", "have a faulty power saving mode"},
+		Patterns: []string{controller +
+			`(?:controller is down; will reset|resetting controller due to persistent internal error|frozen state error detected, reset controller|IO queues lost|Does your device have a faulty power saving mode enabled\?)`},
+		Kind: "device", Expiry: 24 * time.Hour,
 	}, {
 		ID: "nvme-timeout", Reason: "NVMeTimeout", Domain: Storage, Severity: finding.Warning,
 		Summary:  "an NVMe disk does not answer some commands in time",
 		Literals: []string{"timeout, ", ": timeout cid 0x", ": queue ", " QID ", ": Abort status: 0x"},
 		Patterns: []string{
-			controller + `I/O [^:]{0,120} QID \d+ timeout, (?:aborting|reset controller|disable controller|completion polled)`,
-			controller + `I/O (?:tag )?\d+ .{0,160}timeout, (?:aborting|reset controller|disable controller|completion polled)`,
+			controller +
+				`I/O [^:]{0,120} QID \d+ timeout, (?:aborting|reset controller|disable controller|completion polled)`,
+			controller +
+				`I/O (?:tag )?\d+ .{0,160}timeout, (?:aborting|reset controller|disable controller|completion polled)`,
 			controller + `I/O [^:]{0,120} QID \d+ timeout$`, // of a fabric
 			controller + `queue \d+: timeout (?:cid|request) 0x[0-9a-f]+`,
 			controller + `Abort status: 0x[1-9a-f][0-9a-f]*`, // the late command could not be aborted
@@ -197,10 +229,14 @@ func nvmeRules() []Rule {
 		Kind:     "device", Expiry: time.Hour,
 	}, {
 		ID: "nvme-keepalive", Reason: "NVMeConnectionLost", Domain: Storage, Severity: finding.Warning,
-		Summary:  "the connection to an NVMe disk over the network broke",
-		Literals: []string{"nvme_keep_alive_end_io error", ": keep-alive failed", ": failed to connect queue", ": starting error recovery", ": Failed reconnect attempt ", ": Reconnecting in ", ": Removing controller...", ": NVME-FC{"},
-		Patterns: []string{controller + `(?:failed nvme_keep_alive_end_io error=|keep-alive failed: -?\d+|failed to connect queue: \d+ ret=|starting error recovery|Failed reconnect attempt \d+|Reconnecting in \d+ seconds|Removing controller\.\.\.|NVME-FC\{\d+\}: (?:controller connectivity lost|io failed|transport (?:association|detected)|dev_loss_tmo|couldn't reconnect|.*(?:reconnect|Reconnect) (?:failure|attempt)))`},
-		Kind:     "device", Expiry: time.Hour,
-		Recovery: Recovery{Literals: []string{": Successfully reconnected"}, Pattern: controller + `Successfully reconnected`},
+		Summary: "the connection to an NVMe disk over the network broke",
+		Literals: []string{"nvme_keep_alive_end_io error", ": keep-alive failed", ": failed to connect queue",
+			": starting error recovery", ": Failed reconnect attempt ", ": Reconnecting in ",
+			": Removing controller...", ": NVME-FC{"},
+		Patterns: []string{controller +
+			`(?:failed nvme_keep_alive_end_io error=|keep-alive failed: -?\d+|failed to connect queue: \d+ ret=|starting error recovery|Failed reconnect attempt \d+|Reconnecting in \d+ seconds|Removing controller\.\.\.|NVME-FC\{\d+\}: (?:controller connectivity lost|io failed|transport (?:association|detected)|dev_loss_tmo|couldn't reconnect|.*(?:reconnect|Reconnect) (?:failure|attempt)))`},
+		Kind: "device", Expiry: time.Hour,
+		Recovery: Recovery{Literals: []string{": Successfully reconnected"}, Pattern: controller +
+			`Successfully reconnected`},
 	}}
 }

@@ -26,12 +26,15 @@ func crashRules() []Rule {
 		Summary:  "a program crashed; many in a short time point to bad memory, a bad library or a crash loop",
 		Literals: []string{"]: segfault at ", " sp:", "]: unhandled ", "] bad frame in "},
 		Patterns: []string{
-			`^(?P<subject>` + Command + `)\[(?P<pid>\d+)\]: segfault at [0-9a-f]+ ip (?:0x)?[0-9a-f]+ sp (?:0x)?[0-9a-f]+ error [0-9a-f]+`,
-			`^(?:traps: )?(?P<subject>` + Command + `)\[(?P<pid>\d+)\] (?P<trap>[a-z][a-zA-Z0-9#: ]{2,40}?) ?ip:[0-9a-f]+ sp:[0-9a-f]+ error:[0-9a-f]+`,
+			`^(?P<subject>` + Command +
+				`)\[(?P<pid>\d+)\]: segfault at [0-9a-f]+ ip (?:0x)?[0-9a-f]+ sp (?:0x)?[0-9a-f]+ error [0-9a-f]+`,
+			`^(?:traps: )?(?P<subject>` + Command +
+				`)\[(?P<pid>\d+)\] (?P<trap>[a-z][a-zA-Z0-9#: ]{2,40}?) ?ip:[0-9a-f]+ sp:[0-9a-f]+ error:[0-9a-f]+`,
 			`^(?P<subject>` + Command + `)\[(?P<pid>\d+)\]: unhandled (?P<trap>exception|signal|level [0-3] [a-z ]+)\b`,
 			`^(?P<subject>` + Command + `)\[(?P<pid>\d+)\] bad frame in [a-z_0-9 ]+ frame:`,
 		},
-		Named: true, Kind: "process", Escalate: Rate{5, 10 * time.Minute}, EscalateSeverity: finding.Warning, Expiry: 10 * time.Minute,
+		Named: true, Kind: "process", Escalate: Rate{5, 10 * time.Minute}, EscalateSeverity: finding.Warning,
+		Expiry: 10 * time.Minute,
 	}}
 }
 
@@ -45,13 +48,15 @@ func limitRules() []Rule {
 		Kind:     NodeKind, Expiry: 10 * time.Minute, ConfirmedBy: "file-handles",
 	}, {
 		ID: "pids-limit", Reason: "PIDsLimitReached", Domain: CPU, Severity: finding.Warning,
-		Summary:  "a cgroup reached its limit of processes and threads, its programs cannot start others", // kernel/cgroup/pids.c
+		// kernel/cgroup/pids.c
+		Summary:  "a cgroup reached its limit of processes and threads, its programs cannot start others",
 		Literals: []string{"cgroup: fork rejected by pids controller"},
 		Patterns: []string{`^cgroup: fork rejected by pids controller in (?P<cgroup>/.*)`},
 		Kind:     "cgroup", Expiry: 10 * time.Minute, ConfirmedBy: "pids-limits",
 	}, {
 		ID: "audit-backlog", Reason: "AuditBacklogExceeded", Domain: CPU, Severity: finding.Warning,
-		Summary:  "audit records are produced faster than they are read; programs are slowed down or records lost", // kernel/audit.c
+		// kernel/audit.c
+		Summary:  "audit records are produced faster than they are read; programs are slowed down or records lost",
 		Literals: []string{"audit: audit_backlog=", "audit: backlog limit exceeded"},
 		Patterns: []string{`^audit: audit_backlog=\d+ > audit_backlog_limit=\d+`, `^audit: backlog limit exceeded$`},
 		Kind:     NodeKind, Expiry: 10 * time.Minute,

@@ -52,20 +52,27 @@ func ext4Rules() []Rule {
 		ID: "ext4-recorded-errors", Reason: "Ext4ErrorsRecorded", Domain: Storage, Severity: finding.Warning,
 		Summary:  "an ext4 filesystem remembers errors, maybe from before this boot: it wants e2fsck",
 		Literals: []string{": error count since last fsck: ", "mounting fs with errors, running e2fsck"},
-		Patterns: []string{message + `error count since last fsck: (?P<count>\d+)`, message + `(?:warning: )?mounting fs with errors, running e2fsck is recommended`},
-		Kind:     "filesystem", Expiry: 25 * time.Hour, ConfirmedBy: "filesystem-readonly", // told again every 24 hours
+		Patterns: []string{message + `error count since last fsck: (?P<count>\d+)`, message +
+			`(?:warning: )?mounting fs with errors, running e2fsck is recommended`},
+		Kind: "filesystem", Expiry: 25 * time.Hour, ConfirmedBy: "filesystem-readonly", // told again every 24 hours
 	}, {
 		ID: "superblock-write-error", Reason: "SuperblockWriteError", Domain: Storage, Severity: finding.Warning,
 		Summary:  "the most important block of a filesystem could not be written: the disk is failing or gone",
 		Literals: []string{"I/O error while writing superblock", "previous I/O error to superblock detected"},
-		Patterns: []string{message + `(?:I/O error while writing superblock|previous I/O error to superblock detected)`},
-		Kind:     "filesystem", Expiry: 24 * time.Hour,
+		Patterns: []string{message +
+			`(?:I/O error while writing superblock|previous I/O error to superblock detected)`},
+		Kind: "filesystem", Expiry: 24 * time.Hour,
 	}, {
 		ID: "ext4-data-loss", Reason: "Ext4DataLoss", Domain: Storage, Severity: finding.Warning,
-		Summary:  "data that programs had written did not reach the disk, or the filesystem's own tables are damaged",
-		Literals: []string{"This should not happen!! Data will be lost", "Delayed block allocation failed for inode", "group descriptors corrupted!", "potential data loss!", "ext4_check_descriptors: ", ": jbd2_start: ", "nvalid superblock checksum", "can't read group descriptor", "corrupt root inode", "get root inode failed", "error loading journal", "I/O error on journal device", "journal bmap failed", "Could not load journal inode"},
+		Summary: "data that programs had written did not reach the disk, or the filesystem's own tables are damaged",
+		Literals: []string{"This should not happen!! Data will be lost", "Delayed block allocation failed for inode",
+			"group descriptors corrupted!", "potential data loss!", "ext4_check_descriptors: ", ": jbd2_start: ",
+			"nvalid superblock checksum", "can't read group descriptor", "corrupt root inode", "get root inode failed",
+			"error loading journal", "I/O error on journal device", "journal bmap failed",
+			"Could not load journal inode"},
 		Patterns: []string{
-			message + `(?:This should not happen!! Data will be lost|Delayed block allocation failed for inode \d+|failed to convert unwritten extents to written extents -- potential data loss!|group descriptors corrupted!|ext4_check_descriptors: |\w+: jbd2_start: \d+ pages, ino \d+; err |` +
+			message +
+				`(?:This should not happen!! Data will be lost|Delayed block allocation failed for inode \d+|failed to convert unwritten extents to written extents -- potential data loss!|group descriptors corrupted!|ext4_check_descriptors: |\w+: jbd2_start: \d+ pages, ino \d+; err |` +
 				`VFS: Found ext4 filesystem with invalid superblock checksum|can't read group descriptor \d+|corrupt root inode|get root inode failed|error loading journal|I/O error on journal device|journal bmap failed|Could not load journal inode)`,
 		},
 		Kind: "filesystem", Report: "ext4-data-loss", Expiry: 24 * time.Hour,
@@ -91,22 +98,26 @@ func xfsRules() []Rule {
 	const message = `^XFS \((?P<subject>[^)\s]+)\): `
 	return []Rule{{
 		ID: "xfs-shutdown", Reason: "XfsHasShutdown", Domain: Storage, Severity: finding.Fatal,
-		Summary:  "an XFS filesystem was shut down: every access to it fails",
-		Literals: []string{"hutting down filesystem", "ilesystem has been shut down due to", "xfs_do_force_shutdown(", "User initiated shutdown received", "rectify the problem", "I/O error", "I/O Error"},
-		Patterns: []string{message + `(?:.*[Ss]hutting down filesystem|Filesystem has been shut down due to|xfs_do_force_shutdown\(|User initiated shutdown received|(?:I/O Error|I/O error) Detected\. Shutting down|Please (?:un|u)mount the filesystem,? and rectify the problem|.*I/O error.* Shutting down)`},
-		Kind:     "filesystem", Report: "xfs-shutdown", Expiry: UntilBoot, ConfirmedBy: "filesystem-readonly",
+		Summary: "an XFS filesystem was shut down: every access to it fails",
+		Literals: []string{"hutting down filesystem", "ilesystem has been shut down due to", "xfs_do_force_shutdown(",
+			"User initiated shutdown received", "rectify the problem", "I/O error", "I/O Error"},
+		Patterns: []string{message +
+			`(?:.*[Ss]hutting down filesystem|Filesystem has been shut down due to|xfs_do_force_shutdown\(|User initiated shutdown received|(?:I/O Error|I/O error) Detected\. Shutting down|Please (?:un|u)mount the filesystem,? and rectify the problem|.*I/O error.* Shutting down)`},
+		Kind: "filesystem", Report: "xfs-shutdown", Expiry: UntilBoot, ConfirmedBy: "filesystem-readonly",
 	}, {
 		ID: "xfs-corruption", Reason: "XfsCorruption", Domain: Storage, Severity: finding.Warning,
 		Summary:  "an XFS filesystem found itself damaged: it wants xfs_repair",
 		Literals: []string{"XFS (", "XFS: Internal error", "XFS: Assertion failed"},
-		Patterns: []string{`^XFS: (?:Internal error |Assertion failed: )`, message + `(?:Metadata (?:corruption|CRC error) detected at |Corruption detected\. |Corruption warning: |Internal error |Unmount and run xfs_repair|Corruption of in-memory data|xfs_\w+: (?:[Bb]ad |detected corrupt |daddr 0x[0-9a-f]+ out of range)|Uncorrected metadata errors detected|First \d+ bytes of corrupted metadata buffer|Bad inode |Bad [\w ]{3,40} magic!|log record CRC mismatch|corrupt dinode |Allocated a known in-use inode |Access to block zero in inode )`},
-		Kind:     "filesystem", Report: "xfs-corruption", Expiry: 24 * time.Hour,
+		Patterns: []string{`^XFS: (?:Internal error |Assertion failed: )`, message +
+			`(?:Metadata (?:corruption|CRC error) detected at |Corruption detected\. |Corruption warning: |Internal error |Unmount and run xfs_repair|Corruption of in-memory data|xfs_\w+: (?:[Bb]ad |detected corrupt |daddr 0x[0-9a-f]+ out of range)|Uncorrected metadata errors detected|First \d+ bytes of corrupted metadata buffer|Bad inode |Bad [\w ]{3,40} magic!|log record CRC mismatch|corrupt dinode |Allocated a known in-use inode |Access to block zero in inode )`},
+		Kind: "filesystem", Report: "xfs-corruption", Expiry: 24 * time.Hour,
 	}, {
 		ID: "xfs-io-error", Reason: "XfsIOError", Domain: Storage, Severity: finding.Warning,
 		Summary:  "an XFS filesystem could not read or write its disk",
 		Literals: []string{"XFS ("},
-		Patterns: []string{message + `(?:[Mm]etadata I/O error|log I/O error|Log I/O [Ee]rror|writeback error on |Failing async write|page discard on page|log mount/recovery failed: error|xfs_log_force: error -\d+|xfs_imap_to_bp: xfs_trans_read_buf\(\) returned error|log recovery (?:write|read) I/O error|log mount (?:finish )?failed|empty log check failed|xfs_\w+: xfs_\w+(?:\(\))? returned error -?\d+|Failed to recover intents|failed to (?:find log head|locate log tail))`},
-		Kind:     "filesystem", Report: "xfs-io-error", Expiry: 24 * time.Hour,
+		Patterns: []string{message +
+			`(?:[Mm]etadata I/O error|log I/O error|Log I/O [Ee]rror|writeback error on |Failing async write|page discard on page|log mount/recovery failed: error|xfs_log_force: error -\d+|xfs_imap_to_bp: xfs_trans_read_buf\(\) returned error|log recovery (?:write|read) I/O error|log mount (?:finish )?failed|empty log check failed|xfs_\w+: xfs_\w+(?:\(\))? returned error -?\d+|Failed to recover intents|failed to (?:find log head|locate log tail))`},
+		Kind: "filesystem", Report: "xfs-io-error", Expiry: 24 * time.Hour,
 	}, {
 		ID: "xfs-memory-deadlock", Reason: "XfsMemoryDeadlock", Domain: Storage, Severity: finding.Warning,
 		Summary:  "XFS waits for memory that may only become free when XFS goes on", // fs/xfs/kmem.c, until 6.8
@@ -138,7 +149,8 @@ func btrfsRules() []Rule {
 		Summary:  "a btrfs filesystem read data that was not what it had written, or could not reach its disk",
 		Literals: []string{"BTRFS error (device ", "BTRFS critical (device ", "BTRFS warning (device "},
 		Patterns: []string{
-			`^BTRFS (?:error|critical|warning) ` + device + `: (?:.*csum failed|checksum (?:verify failed|error)|parent transid verify failed|bad tree block|bad fsid|` +
+			`^BTRFS (?:error|critical|warning) ` + device +
+				`: (?:.*csum failed|checksum (?:verify failed|error)|parent transid verify failed|bad tree block|bad fsid|` +
 				`bdev \S+ errs: |corrupt (?:leaf|node)|(?:read|write) time tree block corruption|tree (?:level|first key) mismatch|invalid tree nritems|super ?block (?:corruption|contains fatal errors)|\d+ errors while writing supers|` +
 				`open_ctree failed|devid \d+ uuid \S+ (?:is )?missing|failed to (?:verify dev extents|load root|run delayed ref|recover relocation)|i/o error at logical|direct IO failed ino|(?:unexpected zero|invalid) (?:reference count|iref|refs_to_drop|extent)|` +
 				`unable to find (?:ref|block group)|extent item not found|bytenr \d+ has 0 references|btree block \d+ has|inode mode mismatch|error writing primary super block|lost (?:page|super block) write|lost super block|unable to find logical|unable to fixup|` +

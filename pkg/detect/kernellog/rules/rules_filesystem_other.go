@@ -77,11 +77,13 @@ func remoteFilesystemRules() []Rule {
 		Literals: []string{" not responding, "},
 		Patterns: []string{`^(?:nfsd|lockd|mountd?|statd|portmap|rpcbind|nfs_acl): server (?P<subject>.+) not responding, (?:still trying|timed out)`},
 		Kind:     "nfs-server", Expiry: time.Hour,
-		Recovery: Recovery{Literals: []string{": server "}, Pattern: `^(?:nfsd|lockd|mountd?|statd|portmap|rpcbind|nfs_acl): server (?P<subject>.+) OK$`},
+		Recovery: Recovery{Literals: []string{": server "},
+			Pattern: `^(?:nfsd|lockd|mountd?|statd|portmap|rpcbind|nfs_acl): server (?P<subject>.+) OK$`},
 	}, {
 		ID: "nfs-lock-lost", Reason: "NFSLockReclaimFailed", Domain: Storage, Severity: finding.Warning,
-		Summary:  "after an NFS server came back, locks or open files could not be had again",
-		Literals: []string{"nfs4_reclaim_open_state: ", "reclaim_locks: ", ": lost ", "NFS: state manager"}, // "lost" since Linux 6.0
+		Summary: "after an NFS server came back, locks or open files could not be had again",
+		// "lost" since Linux 6.0
+		Literals: []string{"nfs4_reclaim_open_state: ", "reclaim_locks: ", ": lost ", "NFS: state manager"},
 		Patterns: []string{
 			`^(?:NFS: )?_*nfs4_reclaim_(?:open_state|locks): (?:Lock reclaim failed|unhandled error)`,
 			`^NFS: (?P<subject>\S+): lost \d+ locks$`,
@@ -92,8 +94,9 @@ func remoteFilesystemRules() []Rule {
 		ID: "smb-server-silent", Reason: "SMBServerNotResponding", Domain: Storage, Severity: finding.Warning,
 		Summary:  "an SMB server does not answer",
 		Literals: []string{" has not responded in "},
-		Patterns: []string{`^CIFS: (?:VFS: )?(?P<subject>\S+) has not responded in \d+ seconds`, `^CIFS VFS: Server (?P<subject2>\S+) has not responded in \d+ seconds`},
-		Kind:     "smb-server", Expiry: 30 * time.Minute, ConfirmedBy: "hung-mounts",
+		Patterns: []string{`^CIFS: (?:VFS: )?(?P<subject>\S+) has not responded in \d+ seconds`,
+			`^CIFS VFS: Server (?P<subject2>\S+) has not responded in \d+ seconds`},
+		Kind: "smb-server", Expiry: 30 * time.Minute, ConfirmedBy: "hung-mounts",
 	}, {
 		ID: "ceph-hung", Reason: "CephHung", Domain: Storage, Severity: finding.Warning,
 		Summary:  "a Ceph server does not answer",
@@ -105,7 +108,8 @@ func remoteFilesystemRules() []Rule {
 		},
 		Kind: "ceph-server", Expiry: 30 * time.Minute,
 		Recovery: Recovery{
-			Literals: []string{"ceph: "}, Pattern: `^(?:ceph: (?:\[[^\]]+\]: )?(?P<subject>mds\d+) (?:came back|reconnect success)|libceph: (?P<subject2>osd\d+) (?:\S+ )?up$)`,
+			Literals: []string{"ceph: "},
+			Pattern:  `^(?:ceph: (?:\[[^\]]+\]: )?(?P<subject>mds\d+) (?:came back|reconnect success)|libceph: (?P<subject2>osd\d+) (?:\S+ )?up$)`,
 		},
 	}}
 }

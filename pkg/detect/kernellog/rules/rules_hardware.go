@@ -25,8 +25,9 @@ func machineCheckRules() []Rule {
 		Kind:     "cpu", Report: "mce", Expiry: 24 * time.Hour,
 	}, {
 		ID: "machine-check-uncorrected", Reason: "MachineCheckUncorrected", Domain: Hardware, Severity: finding.Fatal,
-		Summary:  "a processor met an error that it could not correct",
-		Literals: []string{"Machine Check", "Hardware Error]: Uncorrected", "Hardware Error]: System Fatal error", "Processor context corrupt", "Machine check: ", "_STATUS["},
+		Summary: "a processor met an error that it could not correct",
+		Literals: []string{"Machine Check", "Hardware Error]: Uncorrected", "Hardware Error]: System Fatal error",
+			"Processor context corrupt", "Machine check: ", "_STATUS["},
 		Patterns: []string{
 			machineCheck + `(?P<status>[37bfBF][0-9a-fA-F]{15})`,
 			`^(?:mce: )?\[Hardware Error\]: (?:Uncorrected, software (?:restartable|containable) error|Uncorrected error|System Fatal error)`,
@@ -36,15 +37,17 @@ func machineCheckRules() []Rule {
 		Kind: "cpu", Report: "mce", Expiry: UntilBoot,
 	}, {
 		ID: "machine-check-corrected", Reason: "MachineCheckCorrected", Domain: Hardware, Severity: finding.Info,
-		Summary:  "a processor met an error and corrected it; many mean that it is about to fail",
-		Literals: []string{"Machine Check", "Hardware Error]: Corrected error", "Hardware Error]: Deferred error", "Machine check events logged", "CMCI storm detected", "_STATUS["},
+		Summary: "a processor met an error and corrected it; many mean that it is about to fail",
+		Literals: []string{"Machine Check", "Hardware Error]: Corrected error", "Hardware Error]: Deferred error",
+			"Machine check events logged", "CMCI storm detected", "_STATUS["},
 		Patterns: []string{
 			machineCheck + `(?P<status>[0-9a-fA-F]{16})`,
 			`^(?:mce: )?\[Hardware Error\]: (?:Corrected error|Deferred error|Machine check events logged)`,
 			amdStatus,
 			`^(?:mce: )?CMCI storm detected: switching to poll mode`, `^(?:mce: )?CPU\d+ BANK\d+ CMCI storm detected`,
 		},
-		Kind: "cpu", Report: "mce", Escalate: Rate{10, time.Hour}, EscalateSeverity: finding.Warning, Expiry: 24 * time.Hour,
+		Kind: "cpu", Report: "mce", Escalate: Rate{10, time.Hour}, EscalateSeverity: finding.Warning,
+		Expiry: 24 * time.Hour,
 	}, {
 		ID: "edac-uncorrected", Reason: "MemoryUncorrectedError", Domain: Hardware, Severity: finding.Fatal,
 		Summary:  "a memory module returned data that could not be corrected: it must be replaced",
@@ -63,7 +66,8 @@ func machineCheckRules() []Rule {
 			`^EDAC (?:DEVICE|PCI)\d+: CE: (?:\S+ )?instance: \S+ block: (?P<subject2>\S+) `,
 			`^EDAC \w+ MC\d+: HANDLING MCE MEMORY ERROR`, // what it was follows
 		},
-		Kind: "memory-module", Escalate: Rate{100, 24 * time.Hour}, EscalateSeverity: finding.Warning, Expiry: 24 * time.Hour, ConfirmedBy: "edac",
+		Kind: "memory-module", Escalate: Rate{100, 24 * time.Hour}, EscalateSeverity: finding.Warning,
+		Expiry: 24 * time.Hour, ConfirmedBy: "edac",
 	}}
 }
 
@@ -92,12 +96,15 @@ func firmwareErrorRules() []Rule {
 		Kind: NodeKind, Report: "bert", Continuation: true, Expiry: UntilBoot,
 	}, {
 		ID: "cper-recoverable", Reason: "CperHardwareErrorRecoverable", Domain: Hardware, Severity: finding.Warning,
-		Summary: "the firmware reports a hardware error that can be recovered from", Literals: literals, Patterns: severity("recoverable"),
-		Kind: NodeKind, Report: "bert", Continuation: true, Expiry: 24 * time.Hour,
+		Summary: "the firmware reports a hardware error that can be recovered from", Literals: literals,
+		Patterns: severity("recoverable"),
+		Kind:     NodeKind, Report: "bert", Continuation: true, Expiry: 24 * time.Hour,
 	}, {
 		ID: "cper-corrected", Reason: "CperHardwareErrorCorrected", Domain: Hardware, Severity: finding.Info,
-		Summary: "the firmware reports a hardware error that was corrected", Literals: literals, Patterns: severity("corrected"),
-		Kind: NodeKind, Report: "bert", Continuation: true, Escalate: Rate{10, time.Hour}, EscalateSeverity: finding.Warning, Expiry: 24 * time.Hour,
+		Summary: "the firmware reports a hardware error that was corrected", Literals: literals,
+		Patterns: severity("corrected"),
+		Kind:     NodeKind, Report: "bert", Continuation: true, Escalate: Rate{10, time.Hour},
+		EscalateSeverity: finding.Warning, Expiry: 24 * time.Hour,
 	}}
 }
 
@@ -110,7 +117,8 @@ func pcieRules() []Rule {
 	words := func(severity string) []string {
 		const device = `^(?:[\w-]+ )?(?P<subject>` + pciAddress + `): `
 		return []string{
-			device + `(?:AER: )?(?:Multiple )?` + severity + ` error (?:message )?received(?:(?: from|:) (?P<from>` + pciAddress + `))?`,
+			device + `(?:AER: )?(?:Multiple )?` + severity + ` error (?:message )?received(?:(?: from|:) (?P<from>` +
+				pciAddress + `))?`,
 			device + `(?:AER: )?PCIe Bus Error: severity=` + severity + `,`,
 		}
 	}
@@ -120,7 +128,8 @@ func pcieRules() []Rule {
 		Summary:  "a PCIe link failed; the device behind it is lost or was reset",
 		Literals: literals, Patterns: words(`Uncorrect(?:ed|able) \(Fatal\)`),
 		Kind: "device", Report: "aer", Expiry: 24 * time.Hour,
-		Recovery: Recovery{Literals: []string{"evice recovery successful"}, Pattern: `^(?:[\w-]+ )?(?P<subject>` + pciAddress + `): (?:AER: )?[Dd]evice recovery successful`},
+		Recovery: Recovery{Literals: []string{"evice recovery successful"}, Pattern: `^(?:[\w-]+ )?(?P<subject>` +
+			pciAddress + `): (?:AER: )?[Dd]evice recovery successful`},
 	}, {
 		ID: "pcie-uncorrected", Reason: "PCIeUncorrectedError", Domain: Hardware, Severity: finding.Warning,
 		Summary:  "a PCIe transfer was lost; the device goes on",
@@ -130,24 +139,31 @@ func pcieRules() []Rule {
 		ID: "pcie-corrected", Reason: "PCIeCorrectedError", Domain: Hardware, Severity: finding.Info,
 		Summary:  "a PCIe transfer had to be repeated; many mean a bad slot, riser or cable",
 		Literals: literals, Patterns: words(`Correct(?:ed|able)`),
-		Kind: "device", Report: "aer", Escalate: Rate{60, time.Minute}, EscalateSeverity: finding.Warning, Expiry: time.Hour, ConfirmedBy: "pcie-errors",
+		Kind: "device", Report: "aer", Escalate: Rate{60, time.Minute}, EscalateSeverity: finding.Warning,
+		Expiry: time.Hour, ConfirmedBy: "pcie-errors",
 	}, {
 		ID: "pcie-recovery-failed", Reason: "PCIeRecoveryFailed", Domain: Hardware, Severity: finding.Warning,
-		Summary:  "a PCIe device did not come back after an error",
-		Literals: []string{"evice recovery failed", "device reset failed", "DPC: ", "AER: can't recover", "config space inaccessible)", "device inaccessible"},
+		Summary: "a PCIe device did not come back after an error",
+		Literals: []string{"evice recovery failed", "device reset failed", "DPC: ", "AER: can't recover",
+			"config space inaccessible)", "device inaccessible"},
 		Patterns: []string{
-			`^(?:[\w-]+ )?(?P<subject>` + pciAddress + `): AER: (?:[Dd]evice recovery failed|subordinate device reset failed|can't recover )`,
-			`^(?:[\w-]+ )?(?P<subject2>` + pciAddress + `): DPC: (?:containment event|unmasked uncorrectable error detected|RP PIO (?:error|log))`,
-			`^(?:[\w-]+ )?(?P<subject3>` + pciAddress + `): (?:can't|Unable to) change power state from D3\w+ to D0[ ,(]+(?:device inaccessible|config space inaccessible)`,
+			`^(?:[\w-]+ )?(?P<subject>` + pciAddress +
+				`): AER: (?:[Dd]evice recovery failed|subordinate device reset failed|can't recover )`,
+			`^(?:[\w-]+ )?(?P<subject2>` + pciAddress +
+				`): DPC: (?:containment event|unmasked uncorrectable error detected|RP PIO (?:error|log))`,
+			`^(?:[\w-]+ )?(?P<subject3>` + pciAddress +
+				`): (?:can't|Unable to) change power state from D3\w+ to D0[ ,(]+(?:device inaccessible|config space inaccessible)`,
 		},
 		Kind: "device", Expiry: 24 * time.Hour,
 	}, {
 		ID: "pcie-surprise-removal", Reason: "PCIeLinkDown", Domain: Hardware, Severity: finding.Warning,
 		Summary:  "a PCIe device went away without being asked to",
 		Literals: []string{": Slot("},
-		Patterns: []string{`^(?:pcieport (?P<subject>` + pciAddress + `): pciehp|pciehp (?P<subject2>` + pciAddress + `):pcie\d+): Slot\([^)]*\): (?:Link Down|Card not present|Power fault)`},
-		Kind:     "device", BootGrace: time.Minute, Expiry: time.Hour,
-		Recovery: Recovery{Literals: []string{": Slot("}, Pattern: `^(?:pcieport (?P<subject>` + pciAddress + `): pciehp|pciehp (?P<subject2>` + pciAddress + `):pcie\d+): Slot\([^)]*\): (?:Link Up|Card present)`},
+		Patterns: []string{`^(?:pcieport (?P<subject>` + pciAddress + `): pciehp|pciehp (?P<subject2>` + pciAddress +
+			`):pcie\d+): Slot\([^)]*\): (?:Link Down|Card not present|Power fault)`},
+		Kind: "device", BootGrace: time.Minute, Expiry: time.Hour,
+		Recovery: Recovery{Literals: []string{": Slot("}, Pattern: `^(?:pcieport (?P<subject>` + pciAddress +
+			`): pciehp|pciehp (?P<subject2>` + pciAddress + `):pcie\d+): Slot\([^)]*\): (?:Link Up|Card present)`},
 	}, {
 		ID: "iommu-fault", Reason: "IOMMUFault", Domain: Hardware, Severity: finding.Warning,
 		Summary:  "a device touched memory that it must not touch: a broken device or driver",
@@ -171,7 +187,8 @@ func temperatureRules() []Rule {
 		Literals: []string{"cpu clock throttled", "cpu clock is throttled", "CPU clock throttled"},
 		Patterns: []string{`^(?:mce: |thermal: )?CPU(?P<subject>\d+): (?:Core|Package) temperature (?:is )?above threshold, (?:cpu|CPU) clock (?:is )?throttled`},
 		Kind:     "cpu", Expiry: 10 * time.Minute, ConfirmedBy: "thermal",
-		Recovery: Recovery{Literals: []string{"temperature/speed normal"}, Pattern: `^(?:mce: |thermal: )?CPU(?P<subject>\d+): (?:Core|Package) temperature/speed normal`},
+		Recovery: Recovery{Literals: []string{"temperature/speed normal"},
+			Pattern: `^(?:mce: |thermal: )?CPU(?P<subject>\d+): (?:Core|Package) temperature/speed normal`},
 	}, {
 		ID: "critical-temperature", Reason: "CriticalTemperature", Domain: Hardware, Severity: finding.Fatal,
 		Summary:  "the machine is so hot that it shuts down",

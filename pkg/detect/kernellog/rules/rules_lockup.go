@@ -15,36 +15,44 @@ func lockupRules() []Rule {
 		Summary:  "a processor ran kernel code for more than 20 s without giving way",
 		Literals: []string{"BUG: soft lockup - CPU#"},
 		Patterns: []string{`^(?:NMI )?(?:watchdog: )?BUG: soft lockup - CPU#(?P<subject>\d+) stuck for (?P<seconds>\d+)s! \[(?P<process>.*):(?P<pid>\d+)\]`},
-		Kind:     "cpu", Escalate: Rate{3, 10 * time.Minute}, EscalateSeverity: finding.Fatal, Aggregate: true, Expiry: 30 * time.Minute,
+		Kind:     "cpu", Escalate: Rate{3, 10 * time.Minute}, EscalateSeverity: finding.Fatal, Aggregate: true,
+		Expiry: 30 * time.Minute,
 	}, {
 		ID: "hard-lockup", Reason: "HardLockup", Domain: CPU, Severity: finding.Fatal,
 		Summary:  "a processor does not even answer interrupts",
 		Literals: []string{"hard LOCKUP on ", "Hard LOCKUP", "self-detected hard LOCKUP"},
 		Patterns: []string{
 			`^(?:NMI )?(?:watchdog: )?(?:CPU\d+: )?Watchdog detected hard LOCKUP on cpu (?P<subject>\d+)`,
-			`^(?:watchdog: )?CPU (?P<cpu>\d+) (?:detected hard LOCKUP on other CPUs (?P<subject>[\d,-]+)|self-detected hard LOCKUP @|Hard LOCKUP)`, // powerpc
+			// powerpc
+			`^(?:watchdog: )?CPU (?P<cpu>\d+) (?:detected hard LOCKUP on other CPUs (?P<subject>[\d,-]+)|self-detected hard LOCKUP @|Hard LOCKUP)`,
 		},
 		Kind: "cpu", Expiry: time.Hour,
 	}, {
 		// A program can call itself containerd, and hang itself on a filesystem of its own: the name decides nothing.
 		ID: "task-hung", Reason: "TaskHung", Domain: CPU, Severity: finding.Warning,
-		Summary:  "a task has waited in the kernel for minutes and cannot be killed: a dead disk, a dead server or a deadlock",
-		Literals: []string{" blocked for more than ", " blocked in I/O wait for more than ", " blocked on a", "Future hung task reports are suppressed"},
-		Patterns: []string{`^INFO: task (?P<subject>` + Command + `):(?P<pid>\d+) blocked (?:in I/O wait )?for more than (?P<seconds>\d+) seconds`,
-			`^INFO: task (?P<subject>` + Command + `):(?P<pid>\d+) (?:is )?blocked on an? [a-z -]{3,24}(?:likely )?(?:last )?(?:owned|held|acquired) by task `, // since 6.15
+		Summary: "a task has waited in the kernel for minutes and cannot be killed: a dead disk, a dead server or a deadlock",
+		Literals: []string{" blocked for more than ", " blocked in I/O wait for more than ", " blocked on a",
+			"Future hung task reports are suppressed"},
+		Patterns: []string{`^INFO: task (?P<subject>` + Command +
+			`):(?P<pid>\d+) blocked (?:in I/O wait )?for more than (?P<seconds>\d+) seconds`,
+			// since 6.15
+			`^INFO: task (?P<subject>` + Command +
+				`):(?P<pid>\d+) (?:is )?blocked on an? [a-z -]{3,24}(?:likely )?(?:last )?(?:owned|held|acquired) by task `,
 			`^Future hung task reports are suppressed, see sysctl kernel\.hung_task_warnings`,
 		},
 		Kind: "process", Expiry: 10 * time.Minute, ConfirmedBy: "hung-tasks",
 	}, {
 		ID: "rcu-stall", Reason: "RCUStall", Domain: CPU, Severity: finding.Warning,
-		Summary:  "the kernel waits for a processor or task that does not come along; memory cannot be given back meanwhile",
-		Literals: []string{"self-detected stall", "detected stall", "detected expedited stall", "kthread starved for", "kthread timer wakeup didn't happen", "OOM is now expected behavior"},
+		Summary: "the kernel waits for a processor or task that does not come along; memory cannot be given back meanwhile",
+		Literals: []string{"self-detected stall", "detected stall", "detected expedited stall", "kthread starved for",
+			"kthread timer wakeup didn't happen", "OOM is now expected behavior"},
 		Patterns: []string{
 			`^(?:rcu: )?INFO: (?:rcu_\w+|srcu\w*) (?:self-detected stall on CPU|detected (?:expedited )?stalls? on |detected (?:expedited )?stalls?(?:, but suppressed|\?))`,
 			`^(?:rcu: )?\s*Unless rcu_\w+ kthread gets sufficient CPU time, OOM is now expected behavior`,
 			`^(?:rcu: )?rcu_\w+ kthread (?:starved for|timer wakeup didn't happen for) \d+ jiffies`,
 		},
-		Kind: NodeKind, Report: "rcu-stall", Escalate: Rate{3, 10 * time.Minute}, EscalateSeverity: finding.Fatal, Aggregate: true, Expiry: 30 * time.Minute,
+		Kind: NodeKind, Report: "rcu-stall", Escalate: Rate{3, 10 * time.Minute}, EscalateSeverity: finding.Fatal,
+		Aggregate: true, Expiry: 30 * time.Minute,
 	}, {
 		ID: "workqueue-lockup", Reason: "WorkqueueLockup", Domain: CPU, Severity: finding.Warning,
 		Summary:  "work that the kernel put off is not done",
@@ -65,8 +73,9 @@ func lockupRules() []Rule {
 		Kind:     NodeKind, Expiry: time.Hour,
 	}, {
 		ID: "unknown-nmi", Reason: "UnknownNMI", Domain: Hardware, Severity: finding.Warning,
-		Summary:  "the hardware signalled an error without saying which", // arch/x86/kernel/nmi.c
-		Literals: []string{"NMI received for unknown reason", "NMI: IOCK error", "NMI: PCI system error", "Dazed and confused, but ", "Do you have a strange power saving mode"},
+		Summary: "the hardware signalled an error without saying which", // arch/x86/kernel/nmi.c
+		Literals: []string{"NMI received for unknown reason", "NMI: IOCK error", "NMI: PCI system error",
+			"Dazed and confused, but ", "Do you have a strange power saving mode"},
 		Patterns: []string{
 			`^(?:Uhhuh\. )?NMI received for unknown reason (?P<code>[0-9a-f]{2}) on CPU (?P<cpu>\d+)`,
 			`^NMI: IOCK error \(debug interrupt`, `^NMI: PCI system error \(SERR\) for reason`,
@@ -80,12 +89,14 @@ func lockupRules() []Rule {
 func clockRules() []Rule {
 	return []Rule{{
 		ID: "clocksource-unstable", Reason: "ClocksourceUnstable", Domain: CPU, Severity: finding.Warning,
-		Summary:  "the kernel gave up a clock because it runs wrong; reading the time becomes slow",
-		Literals: []string{"as unstable because", "Marking TSC unstable due to ", "TSC warp between CPUs", "TSC found unstable after boot", "ns, attempt ", "excessive read-back delay", " skewed "},
+		Summary: "the kernel gave up a clock because it runs wrong; reading the time becomes slow",
+		Literals: []string{"as unstable because", "Marking TSC unstable due to ", "TSC warp between CPUs",
+			"TSC found unstable after boot", "ns, attempt ", "excessive read-back delay", " skewed "},
 		Patterns: []string{
 			`^(?:clocksource: )?timekeeping watchdog(?: on CPU\d+)?: Marking clocksource '(?P<subject>[^']+)' as unstable because`,
 			`^(?:clocksource: )?timekeeping watchdog on CPU\d+: wd-(?P<subject>[\w-]+)-wd excessive read-back delay of .* marking \S+ unstable`,
-			`^(?:clocksource: )?timekeeping watchdog on CPU\d+: (?P<subject>[\w-]+) read-back delay of \d+ns, attempt \d+, marking unstable`, // 5.13, 5.14
+			// 5.13, 5.14
+			`^(?:clocksource: )?timekeeping watchdog on CPU\d+: (?P<subject>[\w-]+) read-back delay of \d+ns, attempt \d+, marking unstable`,
 			`^clocksource: +Clocksource '?(?P<subject>[\w-]+)'? skewed -?\d+ ns`,
 			`^(?:tsc: )?Marking TSC unstable due to (?P<why>clocksource watchdog|check_tsc_sync_source failed|TSCs unsynchronized)`,
 			`^Measured \d+ cycles TSC warp between CPUs, turning off TSC clock`,

@@ -28,9 +28,11 @@ func oomRules() []Rule {
 		Literals: []string{"oom-kill:constraint=CONSTRAINT_"},
 		Patterns: []string{
 			`^oom-kill:constraint=CONSTRAINT_(?P<constraint>NONE|CPUSET|MEMORY_POLICY),.*,task_memcg=(?P<cgroup>/.*),task=(?P<process>` + Command + `),pid=(?P<pid>\d+),uid=\d+$`,
-			`^oom-kill:constraint=CONSTRAINT_(?P<constraint>NONE|CPUSET|MEMORY_POLICY),.*,task=(?P<process>` + Command + `),pid=(?P<pid>\d+),uid=\d+$`,
+			`^oom-kill:constraint=CONSTRAINT_(?P<constraint>NONE|CPUSET|MEMORY_POLICY),.*,task=(?P<process>` + Command +
+				`),pid=(?P<pid>\d+),uid=\d+$`,
 		},
-		Kind: "process", Report: "oom", Escalate: Rate{3, 10 * time.Minute}, EscalateSeverity: finding.Fatal, Aggregate: true, Expiry: 30 * time.Minute, ConfirmedBy: "oom-kills",
+		Kind: "process", Report: "oom", Escalate: Rate{3, 10 * time.Minute}, EscalateSeverity: finding.Fatal,
+		Aggregate: true, Expiry: 30 * time.Minute, ConfirmedBy: "oom-kills",
 	}, {
 		ID: "system-oom-killed", Reason: "OOMKilling", Domain: Memory, Severity: finding.Warning,
 		Summary:  "the node ran out of memory and the kernel killed a process",
@@ -38,11 +40,13 @@ func oomRules() []Rule {
 		Patterns: []string{
 			`^Out of memory(?: \(oom_kill_allocating_task\))?: Kill(?:ed)? process ` + victim,
 		},
-		Kind: "process", Report: "oom", Continuation: true, Escalate: Rate{3, 10 * time.Minute}, EscalateSeverity: finding.Fatal, Aggregate: true, Expiry: 30 * time.Minute, ConfirmedBy: "oom-kills",
+		Kind: "process", Report: "oom", Continuation: true, Escalate: Rate{3, 10 * time.Minute},
+		EscalateSeverity: finding.Fatal, Aggregate: true, Expiry: 30 * time.Minute, ConfirmedBy: "oom-kills",
 	}, {
 		ID: "container-oom", Reason: "ContainerOOMKilled", Domain: Memory, Severity: finding.Info,
-		Summary:  "a container reached its memory limit and the kernel killed one of its processes",
-		Literals: []string{"oom-kill:constraint=CONSTRAINT_", "killed as a result of limit of ", "are going to be killed due to memory.oom.group"},
+		Summary: "a container reached its memory limit and the kernel killed one of its processes",
+		Literals: []string{"oom-kill:constraint=CONSTRAINT_", "killed as a result of limit of ",
+			"are going to be killed due to memory.oom.group"},
 		Patterns: []string{
 			`^oom-kill:constraint=CONSTRAINT_MEMCG,.*oom_memcg=(?P<limit>/.*),task_memcg=(?P<cgroup>/.*),task=(?P<process>` + Command + `),pid=(?P<pid>\d+),uid=\d+$`,
 			`^Task in (?P<cgroup>/.*) killed as a result of limit of (?P<limit>/.*)`,
@@ -53,8 +57,9 @@ func oomRules() []Rule {
 		ID: "container-oom-killed", Reason: "ContainerOOMKilled", Domain: Memory, Severity: finding.Info,
 		Summary:  "a container reached its memory limit and the kernel killed one of its processes",
 		Literals: []string{"Memory cgroup out of memory: Kill", "Memory cgroup out of memory: OOM victim"},
-		Patterns: []string{`^Memory cgroup out of memory: Kill(?:ed)? process ` + victim, `^Memory cgroup out of memory: OOM victim ` + victim},
-		Kind:     "process", Report: "oom", Continuation: true, Expiry: 10 * time.Minute, ConfirmedBy: "oom-kills",
+		Patterns: []string{`^Memory cgroup out of memory: Kill(?:ed)? process ` + victim,
+			`^Memory cgroup out of memory: OOM victim ` + victim},
+		Kind: "process", Report: "oom", Continuation: true, Expiry: 10 * time.Minute, ConfirmedBy: "oom-kills",
 	}, {
 		ID: "oom-victim", Reason: "OOMKilling", Domain: Memory, Severity: finding.Warning,
 		Summary:  "the kernel killed a process for want of memory; the line does not say whose limit it was (kernels before 5.3)",
@@ -63,10 +68,12 @@ func oomRules() []Rule {
 		Kind:     "process", Report: "oom", Continuation: true, Expiry: 10 * time.Minute, ConfirmedBy: "oom-kills",
 	}, {
 		ID: "oom-stuck", Reason: "OOMStuck", Domain: Memory, Severity: finding.Warning,
-		Summary:  "the kernel cannot kill for want of memory: nothing may be killed, or what was killed does not end", // no state tells
+		// no state tells
+		Summary:  "the kernel cannot kill for want of memory: nothing may be killed, or what was killed does not end",
 		Literals: []string{"Out of memory and no killable processes", "oom_reaper: unable to reap"},
-		Patterns: []string{`^Out of memory and no killable processes\.\.\.`, `^oom_reaper: unable to reap pid:(?P<pid>\d+) \((?P<subject>` + Command + `)\)`},
-		Kind:     "process", Expiry: 10 * time.Minute,
+		Patterns: []string{`^Out of memory and no killable processes\.\.\.`,
+			`^oom_reaper: unable to reap pid:(?P<pid>\d+) \((?P<subject>` + Command + `)\)`},
+		Kind: "process", Expiry: 10 * time.Minute,
 	}}
 }
 
@@ -80,13 +87,16 @@ func oomRules() []Rule {
 func memoryRules() []Rule {
 	return []Rule{{
 		ID: "page-allocation-failure", Reason: "PageAllocationFailure", Domain: Memory, Severity: finding.Warning,
-		Summary:  "the kernel found no memory of the kind that it needed: too little is free, or it is in too small pieces",
-		Literals: []string{": page allocation failure", ": page allocation stalls for ", "vmalloc: allocation failure", "vmalloc error: size", "SLUB: Unable to allocate memory on ", "percpu: allocation failed, size=", "vmap allocation for size "},
+		Summary: "the kernel found no memory of the kind that it needed: too little is free, or it is in too small pieces",
+		Literals: []string{": page allocation failure", ": page allocation stalls for ", "vmalloc: allocation failure",
+			"vmalloc error: size", "SLUB: Unable to allocate memory on ", "percpu: allocation failed, size=",
+			"vmap allocation for size "},
 		Patterns: []string{
 			`^(?P<subject>` + Command + `): page allocation failure[:.] order:(?P<order>\d+), mode:`,
 			`^(?P<subject>` + Command + `): page allocation stalls for \d+ms, order:(?P<order>\d+), mode:`,
 			`^(?P<subject>` + Command + `): vmalloc(?:: allocation failure(?::|,)| error: size) ?\d+`,
-			`^SLUB: Unable to allocate memory on (?:node|CPU)`, `^vmap allocation for size \d+ failed`, `^percpu: allocation failed, size=\d+`,
+			`^SLUB: Unable to allocate memory on (?:node|CPU)`, `^vmap allocation for size \d+ failed`,
+			`^percpu: allocation failed, size=\d+`,
 		},
 		Kind: "process", Expiry: 30 * time.Minute,
 	}, {
@@ -101,11 +111,13 @@ func memoryRules() []Rule {
 		Kind:    NodeKind, Report: "poison", Expiry: UntilBoot,
 	}, {
 		ID: "memory-failure", Reason: "MemoryFailure", Domain: Memory, Severity: finding.Warning,
-		Summary:  "a page of memory is damaged; the kernel took it out of use",
-		Literals: []string{"Memory failure: 0x", "due to hardware memory corruption", "Uncorrected hardware memory error in user-access", "Soft-offlining pfn: ", "oft offline: 0x"},
+		Summary: "a page of memory is damaged; the kernel took it out of use",
+		Literals: []string{"Memory failure: 0x", "due to hardware memory corruption",
+			"Uncorrected hardware memory error in user-access", "Soft-offlining pfn: ", "oft offline: 0x"},
 		Patterns: []string{
 			`^Memory failure: (?P<page>0x[0-9a-f]+): (?:\S)`,
-			`^RAS: Soft-offlining pfn: 0x[0-9a-f]+`, `^soft offline: 0x[0-9a-f]+: .*(?:failed|isolation)`, // pages with many corrected errors
+			// pages with many corrected errors
+			`^RAS: Soft-offlining pfn: 0x[0-9a-f]+`, `^soft offline: 0x[0-9a-f]+: .*(?:failed|isolation)`,
 			`^MCE: Killing ` + Command + `:\d+ due to hardware memory corruption fault at [0-9a-f]+`,
 			`^mce: Uncorrected hardware memory error in user-access at [0-9a-f]+`,
 		},

@@ -19,7 +19,8 @@ func networkTableRules() []Rule {
 		Patterns: []string{`^(?:nf_conntrack: |ip_conntrack: ){1,2}table full(?: in netns \d+)?(?:, dropping packet|$)`},
 		Kind:     NodeKind, Expiry: 5 * time.Minute, ConfirmedBy: "conntrack",
 	}, {
-		ID: "conntrack-expectations-full", Reason: "ConntrackExpectationsFull", Domain: Network, Severity: finding.Warning,
+		ID: "conntrack-expectations-full", Reason: "ConntrackExpectationsFull", Domain: Network,
+		Severity: finding.Warning,
 		Summary:  "the table of connections that helpers (FTP, SIP) expect is full: those connections fail",
 		Literals: []string{"expectation table full"},
 		Patterns: []string{`^(?:nf_conntrack: |ip_conntrack: ){1,2}expectation table full`},
@@ -28,8 +29,9 @@ func networkTableRules() []Rule {
 		ID: "neighbour-table-full", Reason: "NeighbourTableFull", Domain: Network, Severity: finding.Warning,
 		Summary:  "the table of neighbours (ARP, NDP) is full: new peers cannot be reached",
 		Literals: []string{"neighbor table overflow", "Neighbour table overflow"},
-		Patterns: []string{`^(?:neighbour: |(?:arp|ndisc)_cache: )?(?P<subject>\w+): neighbor table overflow!`, `^(?:neighbour: |ipv4: )?Neighbour table overflow`},
-		Kind:     "neighbour-table", Expiry: 5 * time.Minute, ConfirmedBy: "neighbour-table",
+		Patterns: []string{`^(?:neighbour: |(?:arp|ndisc)_cache: )?(?P<subject>\w+): neighbor table overflow!`,
+			`^(?:neighbour: |ipv4: )?Neighbour table overflow`},
+		Kind: "neighbour-table", Expiry: 5 * time.Minute, ConfirmedBy: "neighbour-table",
 	}, {
 		ID: "route-cache-full", Reason: "RouteCacheFull", Domain: Network, Severity: finding.Warning,
 		Summary:  "the table of routes in use is full",
@@ -38,8 +40,9 @@ func networkTableRules() []Rule {
 		Kind:     NodeKind, Expiry: 5 * time.Minute,
 	}, {
 		ID: "tcp-memory", Reason: "TCPMemoryExhausted", Domain: Network, Severity: finding.Warning,
-		Summary:  "TCP has used up the memory, or the closed sockets, that it is allowed: connections are cut",
-		Literals: []string{"TCP: out of memory -- consider", "TCP: too many orphaned sockets", "TCP: too many of orphaned sockets"},
+		Summary: "TCP has used up the memory, or the closed sockets, that it is allowed: connections are cut",
+		Literals: []string{"TCP: out of memory -- consider", "TCP: too many orphaned sockets",
+			"TCP: too many of orphaned sockets"},
 		Patterns: []string{`^TCP: (?:out of memory -- consider tuning tcp_mem|too many (?:of )?orphaned sockets)`},
 		// The memory may be free again, and the counter of what was cut is that of a pod's namespace: only the line
 		// is sure.
@@ -61,8 +64,9 @@ func networkTableRules() []Rule {
 		ID: "duplicate-address", Reason: "DuplicateAddress", Domain: Network, Severity: finding.Warning,
 		Summary:  "another machine or pod uses an address of this one",
 		Literals: []string{"IPv6 duplicate address ", "duplicate address detected"},
-		Patterns: []string{`^(?:IPv6: |ICMPv6: )?(?P<subject>` + netdev + `): (?:IPv6 duplicate address (?P<address>[0-9a-f:]+) (?:used by \S+ )?detected!|IPv6 duplicate address detected!)`},
-		Kind:     "network-device", Expiry: time.Hour,
+		Patterns: []string{`^(?:IPv6: |ICMPv6: )?(?P<subject>` + netdev +
+			`): (?:IPv6 duplicate address (?P<address>[0-9a-f:]+) (?:used by \S+ )?detected!|IPv6 duplicate address detected!)`},
+		Kind: "network-device", Expiry: time.Hour,
 	}}
 }
 
@@ -77,7 +81,8 @@ func linkRules() []Rule {
 		Summary:  "a network card does not send any more and is being reset",
 		Literals: []string{"NETDEV WATCHDOG: "},
 		Patterns: []string{
-			`^NETDEV WATCHDOG: (?P<subject>` + netdev + `) \((?P<driver>[^)]*)\): transmit queue (?P<queue>\d+) timed out`,
+			`^NETDEV WATCHDOG: (?P<subject>` + netdev +
+				`) \((?P<driver>[^)]*)\): transmit queue (?P<queue>\d+) timed out`,
 			device + `NETDEV WATCHDOG: CPU: \d+: transmit queue (?P<queue>\d+) timed out`,
 		},
 		Kind: "network-device", Report: "tx-timeout", Expiry: time.Hour, ConfirmedBy: "network-errors",
@@ -86,25 +91,38 @@ func linkRules() []Rule {
 		ID: "nic-hang", Reason: "NICHang", Domain: Network, Severity: finding.Warning,
 		Summary: "the driver of a network card found it hanging and resets it",
 		Literals: []string{
-			"tx_timeout recovery level", "tx_timeout: VSI", "Reset adapter", "wasn't completed on time", "TX hasn't completed", "rigger reset is on", "_stop_block timed out", "_cond == ", "Timeout on tx queue", "Tx timeout", "tx timeout", "tx_timeout recovery unsuccessful", "bnx2x: [",
-			"nit Hang", "TX timeout", "initiating reset due to tx timeout", "transmit timed out, resetting", "Keep alive watchdog timeout", "Lost TX completions are above", ": tx hang", "Transmit timeout reset Device!",
+			"tx_timeout recovery level", "tx_timeout: VSI", "Reset adapter", "wasn't completed on time",
+			"TX hasn't completed", "rigger reset is on", "_stop_block timed out", "_cond == ", "Timeout on tx queue",
+			"Tx timeout", "tx timeout", "tx_timeout recovery unsuccessful", "bnx2x: [",
+			"nit Hang", "TX timeout", "initiating reset due to tx timeout", "transmit timed out, resetting",
+			"Keep alive watchdog timeout", "Lost TX completions are above", ": tx hang",
+			"Transmit timeout reset Device!",
 		},
 		Patterns: []string{
-			`^(?P<driver>[\w-]+) (?P<subject>` + pciAddress + `): (?:(?P<device>` + netdev + `): )?(?:Detected (?:Hardware|Tx) Unit Hang|tx_timeout recovery level \d+|Trigger reset is on|tg3_stop_block timed out|[Ii]nitiating reset due to tx timeout)`,
+			`^(?P<driver>[\w-]+) (?P<subject>` + pciAddress + `): (?:(?P<device>` + netdev +
+				`): )?(?:Detected (?:Hardware|Tx) Unit Hang|tx_timeout recovery level \d+|Trigger reset is on|tg3_stop_block timed out|[Ii]nitiating reset due to tx timeout)`,
 			`^mlx4_en: (?P<subject>` + netdev + `): TX timeout on queue: `,
 			`^\[qede_tx_timeout:\d+\((?P<subject>[^)]{1,15})\)\]TX timeout`,
 			`^bnx2x: \[bnx2x_\w+:\d+\((?P<subject>[^)]{1,15})\)\](?:begin crash dump|MC assert|SPIO5 hw attention|.*timeout)`,
-			device + `(?:Detected (?:Hardware|Tx) Unit Hang|(?:TX|Tx|tx) timeout\b|[Ii]nitiating reset due to tx timeout|tx_timeout recovery unsuccessful|tx_timeout: VSI_(?:seid|num)|tx_timeout recovery level \d+|transmit timed out, resetting|Reset adapter(?: unexpectedly)?\s*$|tx hang|Transmit timeout reset Device!|Timeout on tx queue|rtl_\w+_cond == \d \(loop: |` +
+			device +
+				`(?:Detected (?:Hardware|Tx) Unit Hang|(?:TX|Tx|tx) timeout\b|[Ii]nitiating reset due to tx timeout|tx_timeout recovery unsuccessful|tx_timeout: VSI_(?:seid|num)|tx_timeout recovery level \d+|transmit timed out, resetting|Reset adapter(?: unexpectedly)?\s*$|tx hang|Transmit timeout reset Device!|Timeout on tx queue|rtl_\w+_cond == \d \(loop: |` +
 				`Keep alive watchdog timeout|Lost TX completions are above the threshold|Found a Tx that wasn't completed on time|TX hasn't completed|Trigger reset is on)`,
 		},
 		Kind: "network-device", Report: "tx-timeout", Continuation: true, Expiry: time.Hour,
 	}, {
 		ID: "nic-hardware-error", Reason: "NICHardwareError", Domain: Network, Severity: finding.Warning,
-		Summary:  "a network card, its module or its cable reports an error",
-		Literals: []string{": Fatal error ", "ealth issue observed", "health recovery ", "High temperature on sensors", "Will cause a leak of a command resource", "firmware internal error", "Internal error detected", "Error (timeout: ", "Firmware not responding", "Firmware reports adapter error", "Abandoning msg {", "Error detected in the ", "Firmware fatal ", "Firmware non-fatal reset", "nsufficient power on the PCIe slot", "Port module event", "health compromised", "handling bad device here", "Detected thermal alarm", "over heat", "overheated", "Adapter removed", "PCIe link lost"},
+		Summary: "a network card, its module or its cable reports an error",
+		Literals: []string{": Fatal error ", "ealth issue observed", "health recovery ", "High temperature on sensors",
+			"Will cause a leak of a command resource", "firmware internal error", "Internal error detected",
+			"Error (timeout: ", "Firmware not responding", "Firmware reports adapter error", "Abandoning msg {",
+			"Error detected in the ", "Firmware fatal ", "Firmware non-fatal reset",
+			"nsufficient power on the PCIe slot", "Port module event", "health compromised", "handling bad device here",
+			"Detected thermal alarm", "over heat", "overheated", "Adapter removed", "PCIe link lost"},
 		Patterns: []string{
-			`^mlx[45]_core (?P<subject>` + pciAddress + `)(?: \S+)?: .*(?:Detected insufficient power on the PCIe slot|Port module event\[error\]|health compromised|handling bad device here|Fatal error \d+ detected|Health issue observed|health recovery (?:flow aborted|failed)|High temperature on sensors|timeout\. Will cause a leak of a command resource|firmware internal error|Internal error detected)`,
-			`^(?P<driver>[\w-]+) (?P<subject2>` + pciAddress + `)(?: (?P<device>` + netdev + `))?: (?:.*: )?(?:Error \(timeout: \d+\) msg|Firmware not responding|Firmware reports adapter error|Abandoning msg \{|Error detected in the (?:card|adapter)|Firmware (?:fatal|non-fatal) reset event|Network adapter has been stopped because it has over ?heated|The network adapter (?:was stopped|link speed was downshifted) because it overheated|Adapter removed|PCIe link lost)`,
+			`^mlx[45]_core (?P<subject>` + pciAddress +
+				`)(?: \S+)?: .*(?:Detected insufficient power on the PCIe slot|Port module event\[error\]|health compromised|handling bad device here|Fatal error \d+ detected|Health issue observed|health recovery (?:flow aborted|failed)|High temperature on sensors|timeout\. Will cause a leak of a command resource|firmware internal error|Internal error detected)`,
+			`^(?P<driver>[\w-]+) (?P<subject2>` + pciAddress + `)(?: (?P<device>` + netdev +
+				`))?: (?:.*: )?(?:Error \(timeout: \d+\) msg|Firmware not responding|Firmware reports adapter error|Abandoning msg \{|Error detected in the (?:card|adapter)|Firmware (?:fatal|non-fatal) reset event|Network adapter has been stopped because it has over ?heated|The network adapter (?:was stopped|link speed was downshifted) because it overheated|Adapter removed|PCIe link lost)`,
 		},
 		Kind: "device", Expiry: 24 * time.Hour,
 	}, {
@@ -114,21 +132,26 @@ func linkRules() []Rule {
 		Patterns: []string{
 			`^(?:e1000e?|igb|ixgbe|i40e|r8169|mlx4_en): (?P<subject>` + netdev + `):? (?:NIC )?Link (?:is )?Down`,
 			device + `(?:(?:ena|hns3|igb): )?(?:NIC (?:\w+ )?|Device |HINIC_)?[Ll]ink (?:is )?(?:[Dd]own|DOWN)\.?\s*$`,
-			`^(?:ixgbevf|igbvf) (?P<subject>` + pciAddress + `): (?:NIC )?Link is Down`, // older kernels' virtual functions name no interface
+			// older kernels' virtual functions name no interface
+			`^(?:ixgbevf|igbvf) (?P<subject>` + pciAddress + `): (?:NIC )?Link is Down`,
 			`^\[qede_link_update:\d+\((?P<subject>[^)]{1,15})\)\]Link is down`,
 			`^mlx[45]_(?:core|en) (?P<pci>` + pciAddress + `)(?:: | )(?P<subject>` + netdev + `): Link [Dd]own`,
 		},
 		Kind: "network-device", BootGrace: 2 * time.Minute, Expiry: 30 * time.Minute, ConfirmedBy: "link-state",
-		Recovery: Recovery{Literals: []string{"ink is Up", "ink is up", "ink up", "ink Up", "ink UP", "ink is UP"}, Pattern: device + `(?:(?:ena|hns3|igb): )?(?:NIC (?:\w+ )?|Device |HINIC_)?[Ll]ink (?:is )?(?:[Uu]p|UP)\b|^(?:ixgbevf|igbvf) (?P<subject2>` + pciAddress + `): (?:NIC )?Link is Up`},
+		Recovery: Recovery{Literals: []string{"ink is Up", "ink is up", "ink up", "ink Up", "ink UP", "ink is UP"},
+			Pattern: device +
+				`(?:(?:ena|hns3|igb): )?(?:NIC (?:\w+ )?|Device |HINIC_)?[Ll]ink (?:is )?(?:[Uu]p|UP)\b|^(?:ixgbevf|igbvf) (?P<subject2>` + pciAddress + `): (?:NIC )?Link is Up`},
 	}, {
 		ID: "bond-no-link", Reason: "BondDown", Domain: Network, Severity: finding.Warning,
 		Summary:  "a bond has no link left",
 		Literals: []string{"now running without any active interface", "No 802.3ad response from"},
-		Patterns: []string{`^(?:bonding: )?(?P<subject>` + netdev + `): (?:now running without any active interface|Warning: No 802\.3ad response from the link partner)`},
-		Kind:     "network-device", BootGrace: 2 * time.Minute, Expiry: time.Hour, ConfirmedBy: "bonds",
+		Patterns: []string{`^(?:bonding: )?(?P<subject>` + netdev +
+			`): (?:now running without any active interface|Warning: No 802\.3ad response from the link partner)`},
+		Kind: "network-device", BootGrace: 2 * time.Minute, Expiry: time.Hour, ConfirmedBy: "bonds",
 		Recovery: Recovery{
 			Literals: []string{": active interface up!", "making interface ", ": first active interface up!"},
-			Pattern:  `^(?:bonding: )?(?P<subject>` + netdev + `): (?:(?:first )?active interface up!|(?:\(slave [^)]+\): )?making interface .*the new active one)`,
+			Pattern: `^(?:bonding: )?(?P<subject>` + netdev +
+				`): (?:(?:first )?active interface up!|(?:\(slave [^)]+\): )?making interface .*the new active one)`,
 		},
 	}, {
 		ID: "bond-link-down", Reason: "BondDegraded", Domain: Network, Severity: finding.Warning,
@@ -136,9 +159,11 @@ func linkRules() []Rule {
 		Literals: []string{"link status definitely down", "ink status down for"},
 		Patterns: []string{
 			`^(?P<bond>` + netdev + `): \(slave (?P<subject>[^)]+)\): link status (?:definitely down|down for )`,
-			`^(?:bonding: )?(?P<bond>` + netdev + `): link status (?:definitely )?down for (?:(?:active|backup|idle) )?interface (?P<subject>[^\s,]+)`,
+			`^(?:bonding: )?(?P<bond>` + netdev +
+				`): link status (?:definitely )?down for (?:(?:active|backup|idle) )?interface (?P<subject>[^\s,]+)`,
 		},
 		Kind: "network-device", BootGrace: 2 * time.Minute, Expiry: time.Hour, ConfirmedBy: "bonds",
-		Recovery: Recovery{Literals: []string{"link status definitely up"}, Pattern: `^(?:bonding: )?` + netdev + `: (?:\(slave (?P<subject>[^)]+)\): link status definitely up|link status definitely up for interface (?P<subject2>[^\s,]+))`},
+		Recovery: Recovery{Literals: []string{"link status definitely up"}, Pattern: `^(?:bonding: )?` + netdev +
+			`: (?:\(slave (?P<subject>[^)]+)\): link status definitely up|link status definitely up for interface (?P<subject2>[^\s,]+))`},
 	}}
 }

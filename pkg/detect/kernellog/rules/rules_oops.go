@@ -15,8 +15,9 @@ func panicRules() []Rule {
 		ID: "kernel-panic", Reason: "KernelPanic", Domain: CPU, Severity: finding.Fatal,
 		Summary:  "the kernel stopped", // kernel/panic.c; seen in saved logs, pstore and serial consoles
 		Literals: []string{"Kernel panic - not syncing", "Trigger a crash"},
-		Patterns: []string{`^(?:---\[ end )?Kernel panic - not syncing(?:: (?P<why>.*)|$)`, `^sysrq: (?:SysRq : )?Trigger a crash$`},
-		Kind:     NodeKind, Report: "panic", Expiry: UntilBoot,
+		Patterns: []string{`^(?:---\[ end )?Kernel panic - not syncing(?:: (?P<why>.*)|$)`,
+			`^sysrq: (?:SysRq : )?Trigger a crash$`},
+		Kind: NodeKind, Report: "panic", Expiry: UntilBoot,
 	}}
 }
 
@@ -28,10 +29,14 @@ func panicRules() []Rule {
 func oopsRules() []Rule {
 	return []Rule{{
 		ID: "kernel-oops", Reason: "KernelOops", Domain: CPU, Severity: finding.Fatal,
-		Summary: "the kernel killed one of its own paths in the middle of its work; locks may be held for ever and memory may be wrong until the next boot",
+		Summary: "the kernel killed one of its own paths in the middle of its work; locks may be held for ever and " +
+			"memory may be wrong until the next boot",
 		Literals: []string{
-			"kernel NULL pointer dereference", "BUG: unable to handle ", "ernel BUG at ", " [#", "Unable to handle kernel ",
-			"PANIC: double fault", "stack guard page was hit at", "recursive fault but reboot is needed", "SError Interrupt on CPU", ": Corrupted page table at address ", " handler detected", "BUG: Kernel NULL pointer dereference", "BUG: Unable to handle ", "exploit attempt? (uid: ",
+			"kernel NULL pointer dereference", "BUG: unable to handle ", "ernel BUG at ", " [#",
+			"Unable to handle kernel ",
+			"PANIC: double fault", "stack guard page was hit at", "recursive fault but reboot is needed",
+			"SError Interrupt on CPU", ": Corrupted page table at address ", " handler detected",
+			"BUG: Kernel NULL pointer dereference", "BUG: Unable to handle ", "exploit attempt? (uid: ",
 		},
 		Patterns: []string{
 			`^BUG: kernel NULL pointer dereference, address: (?P<address>\S+)`,
@@ -49,10 +54,14 @@ func oopsRules() []Rule {
 				`execute from non-executable memory|execution of user memory|access to user memory outside uaccess routines|` +
 				`access to unreadable memory|pointer dereference) (?:at|in) virtual (?:kernel )?address`,
 			`^(?:traps: )?PANIC: double fault, error_code: 0x`,
-			`^BUG: (?:Kernel NULL pointer dereference|Unable to handle (?:kernel |unknown )[a-z ]{4,60}) (?:on (?:read|write|exec\w*) )?at 0x[0-9a-f]+`,                                  // powerpc, since 5.2
-			`^Unable to handle kernel paging request for (?:data|instruction fetch|unaligned access at address|unknown fault)`,                                                           // powerpc, until 5.1
-			`^(?:illegal operation|addressing exception|specification exception|data exception|protection exception|translation exception|monitor event): [0-9a-f]{4} ilc:\d` + dieFlags, // s390
-			`^Bad mode in [\w ]+ handler detected(?: on CPU\d+)?, code 0x[0-9a-f]+`,                                                                                                      // arm64, until 5.12
+			// powerpc, since 5.2
+			`^BUG: (?:Kernel NULL pointer dereference|Unable to handle (?:kernel |unknown )[a-z ]{4,60}) (?:on (?:read|write|exec\w*) )?at 0x[0-9a-f]+`,
+			// powerpc, until 5.1
+			`^Unable to handle kernel paging request for (?:data|instruction fetch|unaligned access at address|unknown fault)`,
+			// s390
+			`^(?:illegal operation|addressing exception|specification exception|data exception|protection exception|translation exception|monitor event): [0-9a-f]{4} ilc:\d` + dieFlags,
+			// arm64, until 5.12
+			`^Bad mode in [\w ]+ handler detected(?: on CPU\d+)?, code 0x[0-9a-f]+`,
 			`^kernel tried to execute (?:NX-protected|user) (?:page|address \S+) - exploit attempt\? \(uid: `,
 			`^SError Interrupt on CPU\d+, code 0x[0-9a-f]+`,
 			`^BUG: [\w ]*stack guard page was hit at `,
@@ -64,8 +73,10 @@ func oopsRules() []Rule {
 		ID: "kernel-memory-corruption", Reason: "KernelMemoryCorruption", Domain: CPU, Severity: finding.Warning,
 		Summary: "the kernel found its own data wrong: bad memory or an error in a driver",
 		Literals: []string{
-			"BUG: Bad page ", "BUG: Bad rss-counter state", "BUG: non-zero ", "list_add corruption", "list_del corruption",
-			"BUG: KASAN: ", "BUG: KFENCE: ", "BUG: KMSAN: ", "Tainted: ", "Not tainted): ", "usercopy: Kernel memory ", "slab error in ", "refcount_t: ",
+			"BUG: Bad page ", "BUG: Bad rss-counter state", "BUG: non-zero ", "list_add corruption",
+			"list_del corruption",
+			"BUG: KASAN: ", "BUG: KFENCE: ", "BUG: KMSAN: ", "Tainted: ", "Not tainted): ", "usercopy: Kernel memory ",
+			"slab error in ", "refcount_t: ",
 		},
 		Patterns: []string{
 			`^BUG: Bad page (?:state|map|cache) in process (?P<process>` + Command + `)  ?p(?:fn|te):`,
@@ -74,7 +85,8 @@ func oopsRules() []Rule {
 			`^list_(?:add|del) corruption[.,] `,
 			`^BUG: K(?:A|M)SAN: [a-z-]+ (?:in|on|from) `, `^BUG: KFENCE: [a-z -]+ in `,
 			`^BUG [\w:.-]+ \((?:Not tainted|Tainted: [^)]*)\): \S`, // mm/slub.c
-			`^slab error in \w+\(\): cache `, `^refcount_t: (?:underflow|overflow|saturated|addition on 0|increment on 0|decrement hit 0)`,
+			`^slab error in \w+\(\): cache `,
+			`^refcount_t: (?:underflow|overflow|saturated|addition on 0|increment on 0|decrement hit 0)`,
 			`^usercopy: Kernel memory (?:exposure|overwrite) attempt detected`,
 		},
 		Kind: NodeKind, Report: "oops", Expiry: UntilBoot,
@@ -82,7 +94,8 @@ func oopsRules() []Rule {
 		ID: "kernel-bug", Reason: "KernelBug", Domain: CPU, Severity: finding.Warning,
 		Summary: "the kernel broke one of its own rules of locking or scheduling",
 		Literals: []string{
-			"BUG: scheduling while atomic", "BUG: sleeping function called", "BUG: spinlock ", "BUG: rwlock ", "BUG: workqueue leaked",
+			"BUG: scheduling while atomic", "BUG: sleeping function called", "BUG: spinlock ", "BUG: rwlock ",
+			"BUG: workqueue leaked",
 			"BUG: scheduling in a non-blocking", "BUG: using ",
 		},
 		Patterns: []string{
@@ -96,12 +109,15 @@ func oopsRules() []Rule {
 		Kind: NodeKind, Report: "oops", Expiry: 24 * time.Hour,
 	}, {
 		ID: "kernel-warning", Reason: "KernelWarning", Domain: CPU, Severity: finding.Info,
-		Summary:  "something that its authors thought impossible happened in the kernel; it went on", // kernel/panic.c __warn; new words in 6.19
-		Literals: []string{"WARNING: CPU: ", ", CPU#", "WARNING: possible ", "WARNING: suspicious RCU usage", "WARNING: inconsistent lock state", "WARNING: bad unlock balance", "WARNING: held lock freed"},
+		// kernel/panic.c __warn; new words in 6.19
+		Summary: "something that its authors thought impossible happened in the kernel; it went on",
+		Literals: []string{"WARNING: CPU: ", ", CPU#", "WARNING: possible ", "WARNING: suspicious RCU usage",
+			"WARNING: inconsistent lock state", "WARNING: bad unlock balance", "WARNING: held lock freed"},
 		Patterns: []string{
 			`^WARNING: CPU: \d+ PID: \d+ at (?P<where>\S+)`,
 			`^WARNING: (?P<where>[\w./-]+:\d+) at \S+, CPU#\d+: .+/\d+$`,
-			`^WARNING: (?:possible (?:circular locking|recursive locking|irq lock inversion) |suspicious RCU usage|inconsistent lock state|bad unlock balance detected|held lock freed)`, // kernel/locking/lockdep.c
+			// kernel/locking/lockdep.c
+			`^WARNING: (?:possible (?:circular locking|recursive locking|irq lock inversion) |suspicious RCU usage|inconsistent lock state|bad unlock balance detected|held lock freed)`,
 			`^WARNING: at (?P<where>\S+), CPU#\d+: .+/\d+$`,
 		},
 		Kind: NodeKind, Escalate: Rate{3, 10 * time.Minute}, EscalateSeverity: finding.Warning, Expiry: time.Hour,

@@ -20,34 +20,46 @@ func raidRules() []Rule {
 		ID: "md-array-failed", Reason: "RAIDFailed", Domain: Storage, Severity: finding.Warning,
 		Summary: "a RAID array lost more disks than it can do without",
 		Literals: []string{
-			"Cannot continue operation (", "not enough operational devices", "failing array", "cannot start dirty degraded array", "not enough operational mirrors", "too few disks (", "pers->run() failed",
+			"Cannot continue operation (", "not enough operational devices", "failing array",
+			"cannot start dirty degraded array", "not enough operational mirrors", "too few disks (",
+			"pers->run() failed",
 		},
-		Patterns: []string{array + `(?:Cannot continue operation \(|not enough operational (?:devices|mirrors)|Disk failure on (?P<disk>\S+) detected, failing array|cannot start dirty degraded array|too few disks \(\d+ of \d+\))`, `^md: pers->run\(\) failed`},
-		Kind:     "raid-array", Expiry: UntilBoot,
+		Patterns: []string{array +
+			`(?:Cannot continue operation \(|not enough operational (?:devices|mirrors)|Disk failure on (?P<disk>\S+) detected, failing array|cannot start dirty degraded array|too few disks \(\d+ of \d+\))`, `^md: pers->run\(\) failed`},
+		Kind: "raid-array", Expiry: UntilBoot,
 		// A degraded start is a match of the next rule; what every start says comes after it.
-		Recovery: Recovery{Literals: []string{" active with ", "detected capacity change from 0 to "}, Pattern: `^(?:md/(?:raid\d*|linear|multipath):?(?P<subject>md[\w-]+|[^\s:]+): (?:raid level \d+ )?active with \d+ out of \d+ |(?P<subject2>md[\w-]+): detected capacity change from 0 to [1-9])`},
+		Recovery: Recovery{Literals: []string{" active with ", "detected capacity change from 0 to "},
+			Pattern: `^(?:md/(?:raid\d*|linear|multipath):?(?P<subject>md[\w-]+|[^\s:]+): (?:raid level \d+ )?active with \d+ out of \d+ |(?P<subject2>md[\w-]+): detected capacity change from 0 to [1-9])`},
 	}, {
 		ID: "md-disk-failed", Reason: "RAIDDiskFailed", Domain: Storage, Severity: finding.Warning,
-		Summary:  "a RAID array lost a disk and goes on without it",
-		Literals: []string{": Disk failure on ", ": Operation continuing on ", "failing device ", "md: kicking non-fresh ", " active with "},
+		Summary: "a RAID array lost a disk and goes on without it",
+		Literals: []string{": Disk failure on ", ": Operation continuing on ", "failing device ",
+			"md: kicking non-fresh ", " active with "},
 		Patterns: []string{
-			array + `(?:Disk failure on (?P<disk>[^\s,]+), disabling device|Operation continuing on \d+ devices?|Too many read errors, failing device (?P<device>\S+?)\.?$)`,
+			array +
+				`(?:Disk failure on (?P<disk>[^\s,]+), disabling device|Operation continuing on \d+ devices?|Too many read errors, failing device (?P<device>\S+?)\.?$)`,
 			array + `(?:raid level \d+ )?active with ` + fewerThan + ` (?:mirrors|devices)`, // at the start
 			`^md: kicking non-fresh (?P<subject2>\S+) from array!`,
 		},
 		Kind: "raid-array", Report: "md", Expiry: UntilBoot, ConfirmedBy: "md-arrays",
 	}, {
 		ID: "md-read-error", Reason: "RAIDReadError", Domain: Storage, Severity: finding.Warning,
-		Summary:  "a RAID array could not read, and could not mend, some of its blocks",
-		Literals: []string{"unrecoverable I/O read error", "read error NOT corrected", "read error not correctable", "read error on replacement device", "read correction write failed", "unrecoverable I/O error", "md: super_written gets error"},
-		Patterns: []string{array + `(?:\S+: unrecoverable I/O (?:read )?error for block|read error NOT corrected|read error not correctable|read error on replacement device|read correction write failed)`, `^md: super_written gets error=-?\d+`},
-		Kind:     "raid-array", Expiry: 24 * time.Hour,
+		Summary: "a RAID array could not read, and could not mend, some of its blocks",
+		Literals: []string{"unrecoverable I/O read error", "read error NOT corrected", "read error not correctable",
+			"read error on replacement device", "read correction write failed", "unrecoverable I/O error",
+			"md: super_written gets error"},
+		Patterns: []string{array +
+			`(?:\S+: unrecoverable I/O (?:read )?error for block|read error NOT corrected|read error not correctable|read error on replacement device|read correction write failed)`, `^md: super_written gets error=-?\d+`},
+		Kind: "raid-array", Expiry: 24 * time.Hour,
 	}, {
 		ID: "md-read-corrected", Reason: "RAIDReadCorrected", Domain: Storage, Severity: finding.Info,
-		Summary:  "a RAID array could not read some blocks of a disk and took them from another; the disk may be about to fail",
+		Summary: "a RAID array could not read some blocks of a disk and took them from another; the disk may be " +
+			"about to fail",
 		Literals: []string{": read error corrected (", ": redirecting sector "},
-		Patterns: []string{array + `(?:(?P<disk>\S+): )?(?:read error corrected \(\d+ sectors at|redirecting sector \d+ to (?:other|another) mirror)`},
-		Kind:     "raid-array", Escalate: Rate{10, time.Hour}, EscalateSeverity: finding.Warning, Expiry: 24 * time.Hour,
+		Patterns: []string{array +
+			`(?:(?P<disk>\S+): )?(?:read error corrected \(\d+ sectors at|redirecting sector \d+ to (?:other|another) mirror)`},
+		Kind: "raid-array", Escalate: Rate{10, time.Hour}, EscalateSeverity: finding.Warning,
+		Expiry: 24 * time.Hour,
 	}, {
 		ID: "bcache-error", Reason: "BcacheError", Domain: Storage, Severity: finding.Warning,
 		Summary:  "a cached disk or its cache fails",
@@ -60,7 +72,8 @@ func raidRules() []Rule {
 		Literals: []string{"drbd"},
 		Patterns: []string{`^(?:block )?drbd (?P<subject>[^\s:]+)(?: [^:]+)?: .*(?:conn\( \w+ -> (?:NetworkFailure|StandAlone|Timeout|BrokenPipe|ProtocolError) \)|disk\( \w+ -> (?:Failed|Diskless) \)|pdsk\( \w+ -> Failed \))`, `^block (?P<subject2>drbd\d+): .*(?:disk\( \w+ -> (?:Failed|Diskless) \)|conn\( \w+ -> (?:NetworkFailure|StandAlone|Timeout|BrokenPipe|ProtocolError) \))`},
 		Kind:     "device", Expiry: time.Hour,
-		Recovery: Recovery{Literals: []string{"drbd "}, Pattern: `^(?:block )?drbd (?P<subject>[^\s:]+)(?: [^:]+)?: .*conn\( \w+ -> Connected \)`},
+		Recovery: Recovery{Literals: []string{"drbd "},
+			Pattern: `^(?:block )?drbd (?P<subject>[^\s:]+)(?: [^:]+)?: .*conn\( \w+ -> Connected \)`},
 	}}
 }
 
@@ -74,7 +87,8 @@ func mapperRules() []Rule {
 		Literals: []string{"ailing path "},
 		Patterns: []string{`^device-mapper: multipath: (?:(?P<device>\d+:\d+): )?Failing path (?P<subject>\S+?)\.?$`},
 		Kind:     "path", Expiry: 24 * time.Hour,
-		Recovery: Recovery{Literals: []string{"einstating path "}, Pattern: `^device-mapper: multipath: (?:\d+:\d+: )?Reinstating path (?P<subject>\S+?)\.?$`},
+		Recovery: Recovery{Literals: []string{"einstating path "},
+			Pattern: `^device-mapper: multipath: (?:\d+:\d+: )?Reinstating path (?P<subject>\S+?)\.?$`},
 	}, {
 		ID: "multipath-no-path", Reason: "MultipathNoPath", Domain: Storage, Severity: finding.Warning,
 		Summary:  "no path to a disk is left and what waited for one fails",
@@ -83,8 +97,10 @@ func mapperRules() []Rule {
 		Kind:     "device", Expiry: 24 * time.Hour,
 	}, {
 		ID: "thin-pool-full", Reason: "ThinPoolFull", Domain: Storage, Severity: finding.Warning,
-		Summary:  "a thin pool is full or damaged: writes to its volumes wait or fail",
-		Literals: []string{"switching pool to ", "metadata operation '", "No free metadata blocks", "no free data space available", "no free metadata space available", "aborting current metadata transaction"},
+		Summary: "a thin pool is full or damaged: writes to its volumes wait or fail",
+		Literals: []string{"switching pool to ", "metadata operation '", "No free metadata blocks",
+			"no free data space available", "no free metadata space available",
+			"aborting current metadata transaction"},
 		Patterns: []string{
 			thin + `switching pool to (?P<mode>out-of-data-space|read-only|fail)`,
 			thin + `(?:no free (?:data|metadata) space available|aborting current metadata transaction)`,
@@ -92,7 +108,8 @@ func mapperRules() []Rule {
 			`^device-mapper: thin: (?:(?P<subject2>\d+:\d+): )?No free metadata blocks`,
 		},
 		Kind: "thin-pool", Report: "thin", Expiry: UntilBoot, ConfirmedBy: "thin-pools",
-		Recovery: Recovery{Literals: []string{"switching pool to write mode"}, Pattern: thin + `switching pool to write mode`},
+		Recovery: Recovery{Literals: []string{"switching pool to write mode"}, Pattern: thin +
+			`switching pool to write mode`},
 	}, {
 		ID: "thin-pool-low", Reason: "ThinPoolLow", Domain: Storage, Severity: finding.Warning,
 		Summary:  "a thin pool has little space left",
@@ -103,7 +120,9 @@ func mapperRules() []Rule {
 		ID: "device-mapper-error", Reason: "DeviceMapperError", Domain: Storage, Severity: finding.Warning,
 		Summary: "the device mapper found data damaged, or lost a mirror or a snapshot",
 		Literals: []string{
-			"device-mapper: verity: ", "device-mapper: integrity: ", "device-mapper: snapshots: ", "device-mapper: raid1: ", "device-mapper: raid: Failed", "device-mapper: crypt: ", "device-mapper: space map ", "device-mapper: block manager: ", "device-mapper: btree ",
+			"device-mapper: verity: ", "device-mapper: integrity: ", "device-mapper: snapshots: ",
+			"device-mapper: raid1: ", "device-mapper: raid: Failed", "device-mapper: crypt: ",
+			"device-mapper: space map ", "device-mapper: block manager: ", "device-mapper: btree ",
 		},
 		Patterns: []string{
 			`^device-mapper: verity: (?P<subject>[\w:-]+): (?:data|metadata) block \d+ is corrupted`,
@@ -132,11 +151,13 @@ func remoteBlockRules() []Rule {
 		Kind: "connection", Expiry: time.Hour,
 	}, {
 		ID: "fc-port-lost", Reason: "FCPortLost", Domain: Storage, Severity: finding.Warning,
-		Summary:  "a Fibre Channel port went away",
-		Literals: []string{": blocked FC remote port time out: ", ": LOOP DOWN detected", " Link Down Event ", "0203 Devloss timeout on "},
+		Summary: "a Fibre Channel port went away",
+		Literals: []string{": blocked FC remote port time out: ", ": LOOP DOWN detected", " Link Down Event ",
+			"0203 Devloss timeout on "},
 		Patterns: []string{
 			`^ ?(?P<subject>rport-[\d:-]+): blocked FC remote port time out: `,
-			`^qla2xxx \[(?P<subject2>` + pciAddress + `)\]-[0-9a-f]+:\d+: LOOP DOWN detected`, `^lpfc (?P<subject3>` + pciAddress + `): \d+:(?:\(\d+\):)?(?:1305 Link Down Event |0203 Devloss timeout on )`,
+			`^qla2xxx \[(?P<subject2>` + pciAddress + `)\]-[0-9a-f]+:\d+: LOOP DOWN detected`, `^lpfc (?P<subject3>` +
+				pciAddress + `): \d+:(?:\(\d+\):)?(?:1305 Link Down Event |0203 Devloss timeout on )`,
 		},
 		Kind: "port", BootGrace: 2 * time.Minute, Expiry: time.Hour,
 	}, {

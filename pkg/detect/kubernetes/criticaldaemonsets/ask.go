@@ -71,7 +71,8 @@ type confirmation struct {
 }
 
 // complete adds to what is seen of a DaemonSet all that must be asked for.
-func (c *daemonSetCheck) complete(ctx context.Context, h *host.Host, seen *daemonSetSeen, setsErr error, now finding.Timestamp) {
+func (c *daemonSetCheck) complete(ctx context.Context, h *host.Host, seen *daemonSetSeen, setsErr error,
+	now finding.Timestamp) {
 	seen.SetsErr = setsErr
 	if seen.Set == nil {
 		// Only the configuration says that it belongs here; it counts where nobody else may be asked.
@@ -101,7 +102,8 @@ func (c *daemonSetCheck) complete(ctx context.Context, h *host.Host, seen *daemo
 	}
 }
 
-func (c *daemonSetCheck) placed(ctx context.Context, h *host.Host, set *appsv1.DaemonSet, now finding.Timestamp, missing bool) placement {
+func (c *daemonSetCheck) placed(ctx context.Context, h *host.Host, set *appsv1.DaemonSet, now finding.Timestamp,
+	missing bool) placement {
 	node, err := c.node.get(ctx, h, now, false)
 	if node == nil {
 		return placement{Err: err}
@@ -118,7 +120,8 @@ func (c *daemonSetCheck) placed(ctx context.Context, h *host.Host, set *appsv1.D
 }
 
 // confirm asks the apiserver about a DaemonSet whose pod seems to be missing, with growing distance.
-func (c *daemonSetCheck) confirm(ctx context.Context, h *host.Host, set *appsv1.DaemonSet, now finding.Timestamp) confirmation {
+func (c *daemonSetCheck) confirm(ctx context.Context, h *host.Host, set *appsv1.DaemonSet,
+	now finding.Timestamp) confirmation {
 	name := set.Namespace + "/" + set.Name
 	last, known := c.confirmed[name]
 	if known && now.Since(last.asked) < last.wait {
@@ -172,14 +175,16 @@ type rollout struct {
 func (c *daemonSetCheck) follow(ctx context.Context, h *host.Host, seen *daemonSetSeen, now finding.Timestamp) {
 	set := seen.Set
 	kind := set.Spec.UpdateStrategy.Type
-	done := set.Status.UpdatedNumberScheduled >= set.Status.DesiredNumberScheduled && set.Status.ObservedGeneration >= set.Generation
+	done := set.Status.UpdatedNumberScheduled >= set.Status.DesiredNumberScheduled &&
+		set.Status.ObservedGeneration >= set.Generation
 	if done || kind != "" && kind != appsv1.RollingUpdateDaemonSetStrategyType || h.Cluster.ControllerRevisions == nil {
 		delete(c.rollouts, seen.Name)
 		return
 	}
 	last, known := c.rollouts[seen.Name]
 	if !known || last.generation != set.Generation || last.updated != set.Status.UpdatedNumberScheduled {
-		last = rollout{generation: set.Generation, updated: set.Status.UpdatedNumberScheduled, moved: now, watched: known}
+		last = rollout{generation: set.Generation, updated: set.Status.UpdatedNumberScheduled, moved: now,
+			watched: known}
 		c.rollouts[seen.Name] = last
 	}
 	revisions, err := h.Cluster.ControllerRevisions(ctx, set.Namespace)

@@ -88,30 +88,41 @@ type DaemonSetLookups struct {
 
 // New finds critical DaemonSets that have no ready pod on this node although they ought to.
 func New(s Settings, lookups DaemonSetLookups) detect.Check {
-	c := &daemonSetCheck{settings: s, lookups: lookups, confirmed: map[string]confirmation{}, rollouts: map[string]rollout{}}
+	c := &daemonSetCheck{settings: s, lookups: lookups, confirmed: map[string]confirmation{},
+		rollouts: map[string]rollout{}}
 	c.node.seldom = 10*time.Minute + rand.N(5*time.Minute) // #nosec G404 -- spreads load over time, no secret
 	return detect.Check{
 		ID:      daemonSetCheckID,
 		Domain:  "kubernetes",
 		Summary: "a critical DaemonSet has no ready pod on this node",
-		Advice: "Look at the pod with `kubectl -n NAMESPACE get pods -o wide --field-selector spec.nodeName=NODE` and `kubectl describe` it. " +
-			"No pod: look at the DaemonSet's events; not scheduled: at the pod's events; crash looping: at the log of the container that failed.",
+		Advice: "Look at the pod with `kubectl -n NAMESPACE get pods -o wide --field-selector spec.nodeName=NODE` " +
+			"and `kubectl describe` it. No pod: look at the DaemonSet's events; not scheduled: at the pod's events; " +
+			"crash looping: at the log of the container that failed.",
 		Doc: detect.Doc{
-			Reads: []string{"kubelet's pods", "DaemonSets, from the apiserver's cache and seldom", "this Node's labels and taints"},
-			Why:   "Without its network, storage or proxy agent a node takes pods that cannot work.",
+			Reads: []string{"kubelet's pods", "DaemonSets, from the apiserver's cache and seldom",
+				"this Node's labels and taints"},
+			Why: "Without its network, storage or proxy agent a node takes pods that cannot work.",
 			Faults: []detect.Fault{
-				{Reason: "DaemonSetPodMissing", Severity: finding.Fatal, When: "no pod of it is on this node although its controller would place one here"},
-				{Reason: "DaemonSetPodNotScheduled", Severity: finding.Fatal, When: "its pod for this node is not scheduled"},
-				{Reason: "DaemonSetPodNotReady", Severity: finding.Fatal, When: "its pod is not ready for 3 minutes, or does not end"},
-				{Reason: "DaemonSetPodCrashLooping", Severity: finding.Fatal, When: "a container of its pod crashes again and again, also where it is ready in between"},
-				{Reason: "DaemonSetRevisionStuck", Severity: finding.Warning, When: "its pod is of an old revision and the rollout has stood still for 2 hours"},
-				{Reason: "DaemonSetNotFound", Severity: finding.Warning, When: "the configuration lists one that does not exist"},
+				{Reason: "DaemonSetPodMissing", Severity: finding.Fatal,
+					When: "no pod of it is on this node although its controller would place one here"},
+				{Reason: "DaemonSetPodNotScheduled", Severity: finding.Fatal,
+					When: "its pod for this node is not scheduled"},
+				{Reason: "DaemonSetPodNotReady", Severity: finding.Fatal,
+					When: "its pod is not ready for 3 minutes, or does not end"},
+				{Reason: "DaemonSetPodCrashLooping", Severity: finding.Fatal,
+					When: "a container of its pod crashes again and again, also where it is ready in between"},
+				{Reason: "DaemonSetRevisionStuck", Severity: finding.Warning,
+					When: "its pod is of an old revision and the rollout has stood still for 2 hours"},
+				{Reason: "DaemonSetNotFound", Severity: finding.Warning,
+					When: "the configuration lists one that does not exist"},
 			},
-			FalseAlarms: "A node that has just booted, a pod that has just been made: graces. OnDelete, where an old revision is by design.",
+			FalseAlarms: "A node that has just booted, a pod that has just been made: graces. OnDelete, where an old " +
+				"revision is by design.",
 		},
 		Condition: finding.Condition{
 			Type: "CriticalDaemonSetNotReady", ReadyType: "CriticalDaemonSetsReady",
-			HealthyReason: "CriticalDaemonSetsAreReady", HealthyMessage: "All critical DaemonSets have a ready pod on the node",
+			HealthyReason:  "CriticalDaemonSetsAreReady",
+			HealthyMessage: "All critical DaemonSets have a ready pod on the node",
 		},
 		Every:    30 * time.Second,
 		Deadline: 30 * time.Second,
@@ -167,7 +178,8 @@ func (c *daemonSetCheck) run(ctx context.Context, h *host.Host) ([]finding.Findi
 	case setsErr != nil && !mayNotList(setsErr) && !c.heard:
 		return found, checkkit.Inconclusive(fmt.Errorf("which DaemonSets are critical: %w", setsErr), doubts)
 	case len(critical) == 0 && setsErr != nil && !c.heard:
-		return nil, finding.NotApplicable("DaemonSets may not be listed, the configuration names none and no critical pod is here: %v", setsErr)
+		return nil, finding.NotApplicable("DaemonSets may not be listed, the configuration names none and no "+
+			"critical pod is here: %v", setsErr)
 	}
 	return found, finding.Partial(doubts)
 }

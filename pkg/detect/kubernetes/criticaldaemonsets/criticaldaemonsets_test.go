@@ -36,11 +36,14 @@ type daemonNode struct {
 }
 
 func newDaemonNode() *daemonNode {
-	n := &daemonNode{clock: finding.Timestamp{Wall: time.Date(2026, 5, 1, 12, 0, 0, 0, time.UTC), Boot: "b", SinceBoot: time.Hour}}
+	n := &daemonNode{clock: finding.Timestamp{Wall: time.Date(2026, 5, 1, 12, 0, 0, 0, time.UTC), Boot: "b",
+		SinceBoot: time.Hour}}
 	long := metav1.NewTime(n.clock.Wall.Add(-24 * time.Hour))
-	n.node = corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "node-1", CreationTimestamp: long, Labels: map[string]string{"kubernetes.io/os": "linux"}}}
+	n.node = corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "node-1", CreationTimestamp: long,
+		Labels: map[string]string{"kubernetes.io/os": "linux"}}}
 	n.set = &appsv1.DaemonSet{
-		ObjectMeta: metav1.ObjectMeta{Namespace: "kube-system", Name: "proxy", UID: "ds-1", CreationTimestamp: long, Generation: 1},
+		ObjectMeta: metav1.ObjectMeta{Namespace: "kube-system", Name: "proxy", UID: "ds-1", CreationTimestamp: long,
+			Generation: 1},
 		Spec: appsv1.DaemonSetSpec{
 			Selector: &metav1.LabelSelector{MatchLabels: map[string]string{"app": "proxy"}},
 			Template: corev1.PodTemplateSpec{Spec: corev1.PodSpec{PriorityClassName: "system-node-critical"}},
@@ -52,7 +55,9 @@ func newDaemonNode() *daemonNode {
 	n.host = &host.Host{NodeName: "node-1", Clock: func() finding.Timestamp { return n.clock }}
 	n.host.Kubelet.Pods = func(context.Context) ([]corev1.Pod, error) { return n.pods, nil }
 	n.host.Cluster.DaemonSets = func(context.Context) ([]appsv1.DaemonSet, error) { return n.cached, n.setsErr }
-	n.host.Cluster.ControllerRevisions = func(context.Context, string) ([]appsv1.ControllerRevision, error) { return n.revisions, nil }
+	n.host.Cluster.ControllerRevisions = func(context.Context, string) ([]appsv1.ControllerRevision, error) {
+		return n.revisions, nil
+	}
 	n.host.Cluster.Node = func(context.Context) (*corev1.Node, error) { n.requests++; return &n.node, n.nodeErr }
 	return n
 }
@@ -66,7 +71,10 @@ func (n *daemonNode) lookups() DaemonSetLookups {
 			}
 			return n.set, nil
 		},
-		Unscheduled: func(context.Context, string, string) ([]corev1.Pod, error) { n.requests++; return n.pending, nil },
+		Unscheduled: func(context.Context, string, string) ([]corev1.Pod, error) {
+			n.requests++
+			return n.pending, nil
+		},
 	}
 }
 
@@ -86,18 +94,21 @@ func (n *daemonNode) pod(ready corev1.ConditionStatus, age time.Duration) corev1
 	return corev1.Pod{
 		ObjectMeta: metav1.ObjectMeta{
 			Namespace: "kube-system", Name: "proxy-x", CreationTimestamp: metav1.NewTime(n.clock.Wall.Add(-age)),
-			Labels:          map[string]string{"controller-revision-hash": "old"},
-			OwnerReferences: []metav1.OwnerReference{{Kind: "DaemonSet", Name: "proxy", UID: "ds-1", Controller: &controller}},
+			Labels: map[string]string{"controller-revision-hash": "old"},
+			OwnerReferences: []metav1.OwnerReference{{Kind: "DaemonSet", Name: "proxy", UID: "ds-1",
+				Controller: &controller}},
 		},
 		Spec: corev1.PodSpec{PriorityClassName: "system-node-critical"},
 		Status: corev1.PodStatus{Phase: corev1.PodRunning, Conditions: []corev1.PodCondition{
-			{Type: corev1.PodReady, Status: ready, Reason: "ContainersNotReady", Message: "containers with unready status: [proxy]"}}},
+			{Type: corev1.PodReady, Status: ready, Reason: "ContainersNotReady",
+				Message: "containers with unready status: [proxy]"}}},
 	}
 }
 
 func (n *daemonNode) loop(pod corev1.Pod, running bool) corev1.Pod {
 	c := corev1.ContainerStatus{Name: "proxy", RestartCount: 4, LastTerminationState: corev1.ContainerState{
-		Terminated: &corev1.ContainerStateTerminated{ExitCode: 1, Reason: "Error", Message: "no route", FinishedAt: metav1.NewTime(n.clock.Wall.Add(-time.Minute))}}}
+		Terminated: &corev1.ContainerStateTerminated{ExitCode: 1, Reason: "Error", Message: "no route",
+			FinishedAt: metav1.NewTime(n.clock.Wall.Add(-time.Minute))}}}
 	if !running {
 		c.State.Waiting = &corev1.ContainerStateWaiting{Reason: "CrashLoopBackOff"}
 	}
@@ -108,7 +119,8 @@ func (n *daemonNode) loop(pod corev1.Pod, running bool) corev1.Pod {
 // unscheduled is a pod of the DaemonSet that the controller made for a node.
 func (n *daemonNode) unscheduled(node string) corev1.Pod {
 	pod := n.pod(corev1.ConditionFalse, time.Hour)
-	pod.Status.Conditions = []corev1.PodCondition{{Type: corev1.PodScheduled, Status: corev1.ConditionFalse, Reason: "Unschedulable", Message: "Insufficient cpu"}}
+	pod.Status.Conditions = []corev1.PodCondition{{Type: corev1.PodScheduled, Status: corev1.ConditionFalse,
+		Reason: "Unschedulable", Message: "Insufficient cpu"}}
 	pod.Spec.Affinity = &corev1.Affinity{NodeAffinity: &corev1.NodeAffinity{RequiredDuringSchedulingIgnoredDuringExecution: &corev1.NodeSelector{
 		NodeSelectorTerms: []corev1.NodeSelectorTerm{{MatchFields: []corev1.NodeSelectorRequirement{{
 			Key: "metadata.name", Operator: corev1.NodeSelectorOpIn, Values: []string{node}}}}}}}}
@@ -118,8 +130,10 @@ func (n *daemonNode) unscheduled(node string) corev1.Pod {
 func (n *daemonNode) revision(name string, number int64, age time.Duration) {
 	controller := true
 	n.revisions = append(n.revisions, appsv1.ControllerRevision{Revision: number, ObjectMeta: metav1.ObjectMeta{
-		Name: name, Labels: map[string]string{"controller-revision-hash": name}, CreationTimestamp: metav1.NewTime(n.clock.Wall.Add(-age)),
-		OwnerReferences: []metav1.OwnerReference{{Kind: "DaemonSet", UID: types.UID("ds-1"), Controller: &controller}}}})
+		Name: name, Labels: map[string]string{"controller-revision-hash": name},
+		CreationTimestamp: metav1.NewTime(n.clock.Wall.Add(-age)),
+		OwnerReferences: []metav1.OwnerReference{{Kind: "DaemonSet", UID: types.UID("ds-1"),
+			Controller: &controller}}}})
 	n.edit(func(s *appsv1.DaemonSet) {
 		s.Status.DesiredNumberScheduled, s.Status.UpdatedNumberScheduled = 10, 4
 	})
@@ -144,27 +158,43 @@ func TestCriticalDaemonSetsReasons(t *testing.T) {
 		{name: "critical by label", arrange: func(n *daemonNode) {
 			n.pods = nil
 			n.edit(func(s *appsv1.DaemonSet) {
-				s.Spec.Template.Spec.PriorityClassName, s.Labels = "", map[string]string{"nodeagent.io/critical": "true"}
+				s.Spec.Template.Spec.PriorityClassName, s.Labels = "",
+					map[string]string{"nodeagent.io/critical": "true"}
 			})
 		}, want: []string{subject + "DaemonSetPodMissing"}},
-		{name: "ignored", arrange: func(n *daemonNode) { n.pods = nil }, set: func(s *Settings) { s.Ignore = []string{"kube-system/proxy"} }},
-		{name: "no pod", arrange: func(n *daemonNode) { n.pods = nil }, want: []string{subject + "DaemonSetPodMissing"}},
-		{name: "pod evicted", arrange: func(n *daemonNode) { n.pods[0].Status.Phase = corev1.PodFailed }, want: []string{subject + "DaemonSetPodMissing"}},
-		{name: "pod of an earlier DaemonSet", arrange: func(n *daemonNode) { n.pods[0].OwnerReferences[0].UID = "ds-0" }, want: []string{subject + "DaemonSetPodMissing"}},
+		{name: "ignored", arrange: func(n *daemonNode) { n.pods = nil }, set: func(s *Settings) {
+			s.Ignore = []string{"kube-system/proxy"}
+		}},
+		{name: "no pod", arrange: func(n *daemonNode) {
+			n.pods = nil
+		}, want: []string{subject + "DaemonSetPodMissing"}},
+		{name: "pod evicted", arrange: func(n *daemonNode) {
+			n.pods[0].Status.Phase = corev1.PodFailed
+		}, want: []string{subject + "DaemonSetPodMissing"}},
+		{name: "pod of an earlier DaemonSet", arrange: func(n *daemonNode) {
+			n.pods[0].OwnerReferences[0].UID = "ds-0"
+		}, want: []string{subject + "DaemonSetPodMissing"}},
 		{name: "deleted since the cache", arrange: func(n *daemonNode) { n.pods, n.set = nil, nil }},
 		{name: "not scheduled", arrange: func(n *daemonNode) {
 			n.pods, n.pending = nil, []corev1.Pod{n.unscheduled("node-2"), n.unscheduled("node-1")}
 		}, want: []string{subject + "DaemonSetPodNotScheduled"}, message: "Insufficient cpu"},
-		{name: "not scheduled elsewhere", arrange: func(n *daemonNode) { n.pods, n.pending = nil, []corev1.Pod{n.unscheduled("node-2")} },
+		{name: "not scheduled elsewhere", arrange: func(n *daemonNode) {
+			n.pods, n.pending = nil, []corev1.Pod{n.unscheduled("node-2")}
+		},
 			want: []string{subject + "DaemonSetPodMissing"}},
-		{name: "not ready", arrange: func(n *daemonNode) { n.pods = []corev1.Pod{n.pod(corev1.ConditionFalse, time.Hour)} },
+		{name: "not ready", arrange: func(n *daemonNode) {
+			n.pods = []corev1.Pod{n.pod(corev1.ConditionFalse, time.Hour)}
+		},
 			want: []string{subject + "DaemonSetPodNotReady"}, message: "unready status: [proxy]"},
 		{name: "image missing", arrange: func(n *daemonNode) {
 			n.pods = []corev1.Pod{n.pod(corev1.ConditionFalse, time.Hour)}
 			n.pods[0].Status.ContainerStatuses = []corev1.ContainerStatus{{Name: "proxy", State: corev1.ContainerState{
 				Waiting: &corev1.ContainerStateWaiting{Reason: "ImagePullBackOff", Message: "no such image"}}}}
-		}, want: []string{subject + "DaemonSetPodNotReady"}, message: "container proxy: ImagePullBackOff no such image"},
-		{name: "starting", arrange: func(n *daemonNode) { n.pods = []corev1.Pod{n.pod(corev1.ConditionFalse, time.Minute)} },
+		}, want: []string{subject + "DaemonSetPodNotReady"},
+			message: "container proxy: ImagePullBackOff no such image"},
+		{name: "starting", arrange: func(n *daemonNode) {
+			n.pods = []corev1.Pod{n.pod(corev1.ConditionFalse, time.Minute)}
+		},
 			want: []string{"daemonset/kube-system/proxy: pod proxy-x is starting"}},
 		{name: "crash looping", arrange: func(n *daemonNode) {
 			n.pods = []corev1.Pod{n.loop(n.pod(corev1.ConditionFalse, time.Minute), false)}
@@ -176,14 +206,18 @@ func TestCriticalDaemonSetsReasons(t *testing.T) {
 			n.pods = []corev1.Pod{n.pod(corev1.ConditionFalse, time.Hour)}
 			n.pods[0].DeletionTimestamp = &metav1.Time{Time: n.clock.Wall.Add(-10 * time.Minute)}
 		}, want: []string{subject + "DaemonSetPodNotReady"}, message: "has not ended"},
-		{name: "machine boots", arrange: func(n *daemonNode) { n.pods, n.clock.SinceBoot = nil, time.Minute }, want: []string{"daemonset/kube-system/proxy: the machine has been up"}},
+		{name: "machine boots", arrange: func(n *daemonNode) {
+			n.pods, n.clock.SinceBoot = nil, time.Minute
+		}, want: []string{"daemonset/kube-system/proxy: the machine has been up"}},
 		{name: "kubelet has just started", arrange: func(n *daemonNode) {
 			n.pods = nil
 			n.host.Kubelet.Process = func() (host.Process, error) {
 				return host.Process{PID: 7, StartTime: uint64(n.clock.SinceBoot.Seconds()-5) * 100}, nil
 			}
 		}, want: []string{"daemonset/kube-system/proxy: kubelet has been up for 5s"}},
-		{name: "node has just joined", arrange: func(n *daemonNode) { n.pods, n.node.CreationTimestamp = nil, metav1.NewTime(n.clock.Wall) },
+		{name: "node has just joined", arrange: func(n *daemonNode) {
+			n.pods, n.node.CreationTimestamp = nil, metav1.NewTime(n.clock.Wall)
+		},
 			want: []string{"daemonset/kube-system/proxy: the node has just joined"}},
 		{name: "just made", arrange: func(n *daemonNode) {
 			n.pods = nil
@@ -195,18 +229,34 @@ func TestCriticalDaemonSetsReasons(t *testing.T) {
 		}},
 		{name: "node cannot be read", arrange: func(n *daemonNode) { n.pods, n.nodeErr = nil, errors.New("away") },
 			want: []string{"daemonset/kube-system/proxy: it has no pod here, and whether it ought to"}},
-		{name: "apiserver away from the start", arrange: func(n *daemonNode) { n.setsErr = errors.New("away") }, want: []string{"which DaemonSets are critical: away"}},
-		{name: "kubelet's credentials, none listed", arrange: func(n *daemonNode) { n.pods, n.cached, n.setsErr = nil, nil, forbidden }, want: []string{"not applicable: DaemonSets"}},
-		{name: "kubelet's credentials, ready", arrange: func(n *daemonNode) { n.cached, n.setsErr = nil, forbidden }, set: listed},
-		{name: "kubelet's credentials, missing", arrange: func(n *daemonNode) { n.pods, n.cached, n.setsErr = nil, nil, forbidden }, set: listed,
+		{name: "apiserver away from the start", arrange: func(n *daemonNode) {
+			n.setsErr = errors.New("away")
+		}, want: []string{"which DaemonSets are critical: away"}},
+		{name: "kubelet's credentials, none listed", arrange: func(n *daemonNode) {
+			n.pods, n.cached, n.setsErr = nil, nil, forbidden
+		}, want: []string{"not applicable: DaemonSets"}},
+		{name: "kubelet's credentials, ready", arrange: func(n *daemonNode) {
+			n.cached, n.setsErr = nil, forbidden
+		}, set: listed},
+		{name: "kubelet's credentials, missing", arrange: func(n *daemonNode) {
+			n.pods, n.cached, n.setsErr = nil, nil, forbidden
+		}, set: listed,
 			want: []string{subject + "DaemonSetPodMissing"}},
 		{name: "kubelet's credentials, a critical pod is not ready", arrange: func(n *daemonNode) {
 			n.pods, n.cached, n.setsErr = []corev1.Pod{n.pod(corev1.ConditionFalse, time.Hour)}, nil, forbidden
 		}, want: []string{subject + "DaemonSetPodNotReady"}},
-		{name: "listed, no such DaemonSet", arrange: func(n *daemonNode) { n.pods, n.cached = nil, nil }, set: listed, want: []string{subject + "DaemonSetNotFound warning"}},
-		{name: "old revision stands still", arrange: func(n *daemonNode) { n.revision("old", 1, 24*time.Hour); n.revision("new", 2, 3*time.Hour) },
+		{name: "listed, no such DaemonSet", arrange: func(n *daemonNode) {
+			n.pods, n.cached = nil, nil
+		}, set: listed, want: []string{subject + "DaemonSetNotFound warning"}},
+		{name: "old revision stands still", arrange: func(n *daemonNode) {
+			n.revision("old", 1, 24*time.Hour)
+			n.revision("new", 2, 3*time.Hour)
+		},
 			want: []string{subject + "DaemonSetRevisionStuck warning"}, message: "of revision old, not new"},
-		{name: "rollout goes on", arrange: func(n *daemonNode) { n.revision("old", 1, 24*time.Hour); n.revision("new", 2, time.Hour) }},
+		{name: "rollout goes on", arrange: func(n *daemonNode) {
+			n.revision("old", 1, 24*time.Hour)
+			n.revision("new", 2, time.Hour)
+		}},
 		{name: "rollout waits for other nodes", arrange: func(n *daemonNode) {
 			n.revision("old", 1, 24*time.Hour)
 			n.revision("new", 2, 3*time.Hour)
@@ -284,7 +334,10 @@ func TestCriticalDaemonSetsRequests(t *testing.T) {
 		{"forbidden", func(n *daemonNode) {
 			n.cached, n.setsErr = nil, apierrors.NewForbidden(schema.GroupResource{}, "", errors.New("no"))
 			list := n.host.Cluster.DaemonSets
-			n.host.Cluster.DaemonSets = func(ctx context.Context) ([]appsv1.DaemonSet, error) { n.requests++; return list(ctx) }
+			n.host.Cluster.DaemonSets = func(ctx context.Context) ([]appsv1.DaemonSet, error) {
+				n.requests++
+				return list(ctx)
+			}
 		}, 4, 7},
 	}
 	for _, tt := range tests {
@@ -319,22 +372,26 @@ func TestPlace(t *testing.T) {
 		{name: "anywhere", want: true},
 		{name: "this node by name", spec: corev1.PodSpec{NodeName: "node-1"}, want: true},
 		{name: "another node by name", spec: corev1.PodSpec{NodeName: "node-2"}},
-		{name: "selector matches", spec: corev1.PodSpec{NodeSelector: map[string]string{"a": "b"}}, labels: map[string]string{"a": "b"}, want: true},
+		{name: "selector matches", spec: corev1.PodSpec{NodeSelector: map[string]string{"a": "b"}},
+			labels: map[string]string{"a": "b"}, want: true},
 		{name: "selector does not match", spec: corev1.PodSpec{NodeSelector: map[string]string{"a": "b"}}},
 		{name: "cordoned", taints: taint(corev1.TaintNodeUnschedulable, corev1.TaintEffectNoSchedule), want: true},
 		{name: "not ready", taints: taint(corev1.TaintNodeNotReady, corev1.TaintEffectNoExecute), want: true},
 		{name: "disk pressure", taints: taint(corev1.TaintNodeDiskPressure, corev1.TaintEffectNoSchedule), want: true},
 		{name: "no network", taints: taint(corev1.TaintNodeNetworkUnavailable, corev1.TaintEffectNoSchedule)},
-		{name: "no network needed", spec: corev1.PodSpec{HostNetwork: true}, taints: taint(corev1.TaintNodeNetworkUnavailable, corev1.TaintEffectNoSchedule), want: true},
+		{name: "no network needed", spec: corev1.PodSpec{HostNetwork: true},
+			taints: taint(corev1.TaintNodeNetworkUnavailable, corev1.TaintEffectNoSchedule), want: true},
 		{name: "reserved", taints: taint("team", corev1.TaintEffectNoSchedule)},
 		{name: "preferably elsewhere", taints: taint("team", corev1.TaintEffectPreferNoSchedule), want: true},
-		{name: "reserved for it", spec: corev1.PodSpec{Tolerations: []corev1.Toleration{{Key: "team", Operator: corev1.TolerationOpExists}}},
+		{name: "reserved for it", spec: corev1.PodSpec{Tolerations: []corev1.Toleration{{Key: "team",
+			Operator: corev1.TolerationOpExists}}},
 			taints: taint("team", corev1.TaintEffectNoExecute), want: true},
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
 			set := &appsv1.DaemonSet{Spec: appsv1.DaemonSetSpec{Template: corev1.PodTemplateSpec{Spec: tt.spec}}}
-			node := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "node-1", Labels: tt.labels}, Spec: corev1.NodeSpec{Taints: tt.taints}}
+			node := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "node-1", Labels: tt.labels},
+				Spec: corev1.NodeSpec{Taints: tt.taints}}
 			if got := place(set, node); got.Here != tt.want {
 				t.Errorf("got %+v, want %t", got, tt.want)
 			}

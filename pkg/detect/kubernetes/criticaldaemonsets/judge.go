@@ -28,21 +28,25 @@ func judgeDaemonSet(d daemonSetSeen, s Settings, now time.Time) (*finding.Findin
 	case podReady(pod) && looping == "":
 		return judgeRevision(d, s, pod), nil
 	case podReady(pod):
-		f := d.found(finding.Fatal, "DaemonSetPodCrashLooping", "pod %s is ready for now, but crashes again and again: %s", pod.Name, looping)
+		f := d.found(finding.Fatal, "DaemonSetPodCrashLooping",
+			"pod %s is ready for now, but crashes again and again: %s", pod.Name, looping)
 		f.BelowRaise = true // between two crashes a pod may be ready
 		return f, nil
 	case looping != "":
-		return d.found(finding.Fatal, "DaemonSetPodCrashLooping", "pod %s crashes again and again: %s: look at `kubectl -n %s logs --previous %[1]s`",
+		return d.found(finding.Fatal, "DaemonSetPodCrashLooping", "pod %s crashes again and again: %s: look at "+
+			"`kubectl -n %s logs --previous %[1]s`",
 			pod.Name, looping, pod.Namespace), nil
 	case now.Sub(pod.CreationTimestamp.Time) < s.ReadyGrace && now.Sub(pod.CreationTimestamp.Time) > -s.ReadyGrace:
 		return nil, fmt.Errorf("pod %s is starting", pod.Name)
 	case pod.DeletionTimestamp != nil && now.Sub(pod.DeletionTimestamp.Time) < s.ReadyGrace:
 		return nil, fmt.Errorf("pod %s is being replaced", pod.Name)
 	case pod.DeletionTimestamp != nil:
-		return d.found(finding.Fatal, "DaemonSetPodNotReady", "pod %s has not ended since it was told to at %s: look at kubelet's log for what holds it",
+		return d.found(finding.Fatal, "DaemonSetPodNotReady", "pod %s has not ended since it was told to at %s: look "+
+			"at kubelet's log for what holds it",
 			pod.Name, pod.DeletionTimestamp.UTC().Format(time.RFC3339)), nil
 	default:
-		return d.found(finding.Fatal, "DaemonSetPodNotReady", "pod %s is not ready: %s: look at `kubectl -n %s describe pod %[1]s`",
+		return d.found(finding.Fatal, "DaemonSetPodNotReady", "pod %s is not ready: %s: look at `kubectl -n %s "+
+			"describe pod %[1]s`",
 			pod.Name, whyNotReady(pod), pod.Namespace), nil
 	}
 }
@@ -55,20 +59,25 @@ func judgeMissing(d daemonSetSeen, s Settings, now time.Time) (*finding.Finding,
 	case !d.Placed.Here:
 		return nil, nil
 	case d.Set == nil && d.SetsErr == nil:
-		return d.found(finding.Warning, "DaemonSetNotFound", "the configuration lists it, but there is no such DaemonSet: correct the configuration or create it"), nil
+		return d.found(finding.Warning, "DaemonSetNotFound", "the configuration lists it, but there is no such "+
+			"DaemonSet: correct the configuration or create it"), nil
 	case d.Set == nil && !mayNotList(d.SetsErr):
 		return nil, fmt.Errorf("it has no pod here, and whether it ought to could not be told: %w", d.SetsErr)
 	case d.Set == nil:
-		return d.found(finding.Fatal, "DaemonSetPodMissing", "no pod of it is on this node: look at the DaemonSet's status and events"), nil
+		return d.found(finding.Fatal, "DaemonSetPodMissing", "no pod of it is on this node: look at the DaemonSet's "+
+			"status and events"), nil
 	case now.Sub(d.Set.CreationTimestamp.Time).Abs() < s.ReadyGrace, d.Set.Status.ObservedGeneration < d.Set.Generation:
 		return nil, errors.New("it has just been made or changed")
 	case len(d.Pending) > 0:
 		pod := &d.Pending[0]
-		return d.found(finding.Fatal, "DaemonSetPodNotScheduled", "pod %s for this node is not scheduled: %s: make room or correct what keeps it away",
+		return d.found(finding.Fatal, "DaemonSetPodNotScheduled", "pod %s for this node is not scheduled: %s: make "+
+			"room or correct what keeps it away",
 			pod.Name, condition(pod, corev1.PodScheduled)), nil
 	default:
-		return d.found(finding.Fatal, "DaemonSetPodMissing", "%s", strings.TrimSuffix("no pod of it is on this node "+d.Open, " ")+
-			": look at the DaemonSet's events: its controller may be down, or a quota or an admission webhook refuses the pod"), nil
+		return d.found(finding.Fatal, "DaemonSetPodMissing", "%s", strings.TrimSuffix("no pod of it is on this node "+
+			d.Open, " ")+
+			": look at the DaemonSet's events: its controller may be down, or a quota or an admission webhook "+
+			"refuses the pod"), nil
 	}
 }
 
@@ -77,12 +86,14 @@ func judgeRevision(d daemonSetSeen, s Settings, pod *corev1.Pod) *finding.Findin
 	if d.Newest == nil {
 		return nil
 	}
-	want, have := d.Newest.Labels[appsv1.ControllerRevisionHashLabelKey], pod.Labels[appsv1.ControllerRevisionHashLabelKey]
+	want, have := d.Newest.Labels[appsv1.ControllerRevisionHashLabelKey],
+		pod.Labels[appsv1.ControllerRevisionHashLabelKey]
 	if want == "" || have == want || d.Still < s.RevisionGrace {
 		return nil
 	}
-	f := d.found(finding.Warning, "DaemonSetRevisionStuck", "pod %s is of revision %s, not %s, and the rollout has stood still for %s: look at the DaemonSet's "+
-		"pods on other nodes (%d are unavailable), then delete this one", pod.Name, have, want, d.Still.Round(time.Minute), d.Set.Status.NumberUnavailable)
+	f := d.found(finding.Warning, "DaemonSetRevisionStuck", "pod %s is of revision %s, not %s, and the rollout has "+
+		"stood still for %s: look at the DaemonSet's pods on other nodes (%d are unavailable), then delete this one",
+		pod.Name, have, want, d.Still.Round(time.Minute), d.Set.Status.NumberUnavailable)
 	f.Facts["revision"], f.Facts["newestRevision"] = have, want
 	return f
 }
@@ -106,7 +117,8 @@ func bestPod(pods []corev1.Pod) *corev1.Pod {
 		if p.Status.Phase == corev1.PodFailed || p.Status.Phase == corev1.PodSucceeded {
 			continue // the controller replaces it
 		}
-		if best == nil || rank(p) > rank(best) || rank(p) == rank(best) && best.CreationTimestamp.Before(&p.CreationTimestamp) {
+		if best == nil || rank(p) > rank(best) || rank(p) == rank(best) &&
+			best.CreationTimestamp.Before(&p.CreationTimestamp) {
 			best = p
 		}
 	}
@@ -152,7 +164,8 @@ func loopingContainer(pod *corev1.Pod, now time.Time) string {
 			end = c.State.Terminated
 		}
 		waiting := c.State.Waiting != nil && c.State.Waiting.Reason == "CrashLoopBackOff"
-		recent := end != nil && end.ExitCode != 0 && now.Sub(end.FinishedAt.Time) < loopWindow && c.RestartCount >= loopRestarts
+		recent := end != nil && end.ExitCode != 0 && now.Sub(end.FinishedAt.Time) < loopWindow &&
+			c.RestartCount >= loopRestarts
 		if !waiting && !recent {
 			continue
 		}

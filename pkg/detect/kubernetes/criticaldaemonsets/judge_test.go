@@ -26,7 +26,9 @@ func TestCriticalDaemonSetsLimits(t *testing.T) {
 		err     string
 	}{
 		{name: "two restarts are no loop", arrange: func(n *daemonNode) { restarted(n, 2) }},
-		{name: "three are", arrange: func(n *daemonNode) { restarted(n, 3) }, want: []string{subject + "DaemonSetPodCrashLooping marginal"}},
+		{name: "three are", arrange: func(n *daemonNode) {
+			restarted(n, 3)
+		}, want: []string{subject + "DaemonSetPodCrashLooping marginal"}},
 		{name: "made in a far future, by a clock that was wrong", arrange: func(n *daemonNode) {
 			n.pods = []corev1.Pod{n.pod(corev1.ConditionFalse, -24*time.Hour)}
 		}, want: []string{subject + "DaemonSetPodNotReady"}},

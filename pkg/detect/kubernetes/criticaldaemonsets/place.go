@@ -29,9 +29,10 @@ func place(set *appsv1.DaemonSet, node *corev1.Node) placement {
 		return placement{Why: "its node selector or affinity does not match"}
 	}
 	tolerations := slices.Concat(pod.Spec.Tolerations, daemonTolerations(pod.Spec.HostNetwork))
-	taint, repelled := corev1helpers.FindMatchingUntoleratedTaint(klog.Logger{}, node.Spec.Taints, tolerations, func(t *corev1.Taint) bool {
-		return t.Effect == corev1.TaintEffectNoExecute || t.Effect == corev1.TaintEffectNoSchedule
-	}, true)
+	taint, repelled := corev1helpers.FindMatchingUntoleratedTaint(klog.Logger{}, node.Spec.Taints, tolerations,
+		func(t *corev1.Taint) bool {
+			return t.Effect == corev1.TaintEffectNoExecute || t.Effect == corev1.TaintEffectNoSchedule
+		}, true)
 	if repelled {
 		return placement{Why: fmt.Sprintf("it does not tolerate taint %s", taint.ToString())}
 	}
@@ -70,7 +71,8 @@ func meantFor(pod *corev1.Pod, node string) bool {
 	}
 	return !slices.ContainsFunc(required.NodeSelectorTerms, func(term corev1.NodeSelectorTerm) bool {
 		return !slices.ContainsFunc(term.MatchFields, func(r corev1.NodeSelectorRequirement) bool {
-			return r.Key == "metadata.name" && r.Operator == corev1.NodeSelectorOpIn && slices.Equal(r.Values, []string{node})
+			return r.Key == "metadata.name" && r.Operator == corev1.NodeSelectorOpIn &&
+				slices.Equal(r.Values, []string{node})
 		})
 	})
 }

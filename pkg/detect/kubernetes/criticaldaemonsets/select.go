@@ -75,7 +75,8 @@ func criticalSets(s Settings, sets []appsv1.DaemonSet, pods []corev1.Pod) ([]dae
 			continue
 		}
 		if !ok {
-			seen = daemonSetSeen{Name: name, Because: "the priority class of its pod is " + pods[i].Spec.PriorityClassName}
+			seen = daemonSetSeen{Name: name, Because: "the priority class of its pod is " +
+				pods[i].Spec.PriorityClassName}
 		}
 		if seen.Set != nil && seen.Set.UID != owner.UID {
 			continue // of an earlier DaemonSet of this name
@@ -86,5 +87,7 @@ func criticalSets(s Settings, sets []appsv1.DaemonSet, pods []corev1.Pod) ([]dae
 	for _, name := range s.Ignore {
 		delete(critical, name)
 	}
-	return slices.SortedFunc(maps.Values(critical), func(a, b daemonSetSeen) int { return cmp.Compare(a.Name, b.Name) }), nil
+	return slices.SortedFunc(maps.Values(critical), func(a, b daemonSetSeen) int {
+		return cmp.Compare(a.Name, b.Name)
+	}), nil
 }

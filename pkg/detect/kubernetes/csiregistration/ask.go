@@ -46,7 +46,8 @@ func (c *csiCheck) ask(ctx context.Context, h *host.Host, sockets []kubelet.Plug
 }
 
 // askOne speaks to one plugin, given what it said last time.
-func (c *csiCheck) askOne(ctx context.Context, h *host.Host, socket kubelet.PluginSocket, last csiAnswer, now finding.Timestamp) csiAnswer {
+func (c *csiCheck) askOne(ctx context.Context, h *host.Host, socket kubelet.PluginSocket, last csiAnswer,
+	now finding.Timestamp) csiAnswer {
 	ctx, cancel := context.WithTimeout(ctx, c.settings.Timeout)
 	defer cancel()
 	answer := last

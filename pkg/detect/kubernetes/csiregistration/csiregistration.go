@@ -68,25 +68,34 @@ func New(s Settings, memory detect.StateStore) detect.Check {
 		ID:      "csi-registration",
 		Domain:  "kubernetes",
 		Summary: "a CSI driver that ought to serve this node is not registered with kubelet or not ready",
-		Advice: "Look at the driver's pod on this node: the log of its registrar container (node-driver-registrar) tells why kubelet " +
-			"rejected it, the log of the driver why it is not ready. Deleting the pod lets both start again.",
+		Advice: "Look at the driver's pod on this node: the log of its registrar container (node-driver-registrar) " +
+			"tells why kubelet rejected it, the log of the driver why it is not ready. Deleting the pod lets both " +
+			"start again.",
 		Doc: detect.Doc{
-			Reads: []string{"<kubelet root>/plugins_registry and its sockets (GetInfo)", "the driver's own socket (CSI Probe)", "kubelet's pods", "this node's CSINode object, seldom"},
-			Why:   "Pods with volumes of that driver wait in ContainerCreating for ever.",
+			Reads: []string{"<kubelet root>/plugins_registry and its sockets (GetInfo)",
+				"the driver's own socket (CSI Probe)", "kubelet's pods", "this node's CSINode object, seldom"},
+			Why: "Pods with volumes of that driver wait in ContainerCreating for ever.",
 			Faults: []detect.Fault{
-				{Reason: "CSISocketMissing", Severity: finding.Fatal, When: "the driver ought to be here and has no registration socket"},
+				{Reason: "CSISocketMissing", Severity: finding.Fatal, When: "the driver ought to be here and has no " +
+					"registration socket"},
 				{Reason: "CSISocketStale", Severity: finding.Fatal, When: "the socket is there, but nobody listens"},
-				{Reason: "CSIGetInfoFailed", Severity: finding.Fatal, When: "the registrar does not answer kubelet's question within 4 s"},
-				{Reason: "CSIDriverNotReady", Severity: finding.Fatal, When: "the driver's Probe fails or says not ready"},
-				{Reason: "CSIRegistrationRejected", Severity: finding.Fatal, When: "all is well here, but kubelet did not enter the driver in CSINode"},
-				{Reason: "CSIDriverPodMissing", Severity: finding.Fatal, When: "the driver was here before, and its pod is gone"},
+				{Reason: "CSIGetInfoFailed", Severity: finding.Fatal, When: "the registrar does not answer kubelet's " +
+					"question within 4 s"},
+				{Reason: "CSIDriverNotReady", Severity: finding.Fatal,
+					When: "the driver's Probe fails or says not ready"},
+				{Reason: "CSIRegistrationRejected", Severity: finding.Fatal,
+					When: "all is well here, but kubelet did not enter the driver in CSINode"},
+				{Reason: "CSIDriverPodMissing", Severity: finding.Fatal,
+					When: "the driver was here before, and its pod is gone"},
 			},
-			FalseAlarms: "Drivers being updated: held for 30 s, and a pod that has just started has a minute. A driver removed for good is forgotten after a day. " +
-				"Fatal only for drivers of the configuration, whose volumes pods here use, or that run as system-node-critical; else a warning.",
+			FalseAlarms: "Drivers being updated: held for 30 s, and a pod that has just started has a minute. A " +
+				"driver removed for good is forgotten after a day. Fatal only for drivers of the configuration, " +
+				"whose volumes pods here use, or that run as system-node-critical; else a warning.",
 		},
 		Condition: finding.Condition{
 			Type: "CSIPluginNotRegistered", ReadyType: "CSIPluginsRegistered",
-			HealthyReason: "CSIPluginsAreRegistered", HealthyMessage: "All CSI drivers of the node are registered and ready",
+			HealthyReason:  "CSIPluginsAreRegistered",
+			HealthyMessage: "All CSI drivers of the node are registered and ready",
 		},
 		Every:    15 * time.Second,
 		Deadline: 30 * time.Second,

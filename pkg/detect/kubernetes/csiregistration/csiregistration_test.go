@@ -37,7 +37,8 @@ type csiNode struct {
 }
 
 func newCSINode(t *testing.T) *csiNode {
-	n := &csiNode{t: t, nodeIDs: map[string]string{}, clock: finding.Timestamp{Wall: time.Now(), Boot: "b", SinceBoot: time.Hour}}
+	n := &csiNode{t: t, nodeIDs: map[string]string{}, clock: finding.Timestamp{Wall: time.Now(), Boot: "b",
+		SinceBoot: time.Hour}}
 	root, err := os.MkdirTemp("", "csi") // t.TempDir is too long for the name of a socket
 	if err != nil {
 		t.Fatal(err)
@@ -46,7 +47,9 @@ func newCSINode(t *testing.T) *csiNode {
 	if err := os.Mkdir(filepath.Join(root, "plugins_registry"), 0o750); err != nil {
 		t.Fatal(err)
 	}
-	n.host = &host.Host{NodeName: "node-1", Plugins: kubelet.NewPlugins(root), Clock: func() finding.Timestamp { return n.clock }}
+	n.host = &host.Host{NodeName: "node-1", Plugins: kubelet.NewPlugins(root), Clock: func() finding.Timestamp {
+		return n.clock
+	}}
 	n.host.Paths.KubeletRoot, n.host.Paths.PluginRegistry = root, filepath.Join(root, "plugins_registry")
 	n.host.Kubelet.Pods = func(context.Context) ([]corev1.Pod, error) { return n.pods, n.podsErr }
 	n.host.Cluster.CSINode = func(context.Context) (*storagev1.CSINode, error) {
@@ -87,10 +90,12 @@ func (n *csiNode) driverPod(name string, age time.Duration) corev1.Pod {
 		ObjectMeta: metav1.ObjectMeta{Namespace: "kube-system", Name: "csi-node", CreationTimestamp: started},
 		Spec: corev1.PodSpec{Containers: []corev1.Container{
 			{Name: "driver"},
-			{Name: "registrar", Args: []string{"--v=2", "--kubelet-registration-path=$(SOCKET)"}, Env: []corev1.EnvVar{{Name: "SOCKET", Value: endpoint}}},
+			{Name: "registrar", Args: []string{"--v=2", "--kubelet-registration-path=$(SOCKET)"},
+				Env: []corev1.EnvVar{{Name: "SOCKET", Value: endpoint}}},
 		}},
 		Status: corev1.PodStatus{Phase: corev1.PodRunning, ContainerStatuses: []corev1.ContainerStatus{
-			{Name: "registrar", State: corev1.ContainerState{Running: &corev1.ContainerStateRunning{StartedAt: started}}},
+			{Name: "registrar",
+				State: corev1.ContainerState{Running: &corev1.ContainerStateRunning{StartedAt: started}}},
 		}},
 	}
 }
@@ -110,7 +115,10 @@ func TestCSIRegistrationReasons(t *testing.T) {
 		want    []string // findings; "ok" for none and no error, or the beginning of the error
 		message string   // part of the first finding's message
 	}{
-		{name: "registered", arrange: func(n *csiNode) { n.start(fakecsi.Options{}); n.nodeIDs = registered }, want: []string{ok}},
+		{name: "registered", arrange: func(n *csiNode) {
+			n.start(fakecsi.Options{})
+			n.nodeIDs = registered
+		}, want: []string{ok}},
 		{name: "GetInfo refused", arrange: func(n *csiNode) {
 			n.start(fakecsi.Options{Knobs: fakecsi.Knobs{RefuseGetInfo: true}})
 			n.nodeIDs = registered
@@ -138,7 +146,9 @@ func TestCSIRegistrationReasons(t *testing.T) {
 			n.start(fakecsi.Options{Knobs: fakecsi.Knobs{EmptyNodeID: true}})
 			n.nodeIDs[fakeName] = ""
 		}, want: []string{subject + "CSIRegistrationRejected warning"}, message: "empty node ID"},
-		{name: "version unsupported", arrange: func(n *csiNode) { n.start(fakecsi.Options{Versions: []string{"0.3.0"}}) },
+		{name: "version unsupported", arrange: func(n *csiNode) {
+			n.start(fakecsi.Options{Versions: []string{"0.3.0"}})
+		},
 			want: []string{subject + "CSIRegistrationRejected warning"}, message: "supports none of its versions"},
 		{name: "killed", arrange: func(n *csiNode) {
 			_ = n.start(fakecsi.Options{}).Abandon()
@@ -146,28 +156,37 @@ func TestCSIRegistrationReasons(t *testing.T) {
 		}, want: []string{subject + "CSISocketStale warning"}},
 		{name: "killed, whose is not known", arrange: func(n *csiNode) { _ = n.start(fakecsi.Options{}).Abandon() },
 			want: []string{"plugin-socket/REG/" + fakeName + "-reg.sock=CSISocketStale warning"}},
-		{name: "socket missing, pod here", arrange: func(n *csiNode) { n.pods = []corev1.Pod{n.driverPod(fakeName, time.Hour)} },
+		{name: "socket missing, pod here", arrange: func(n *csiNode) {
+			n.pods = []corev1.Pod{n.driverPod(fakeName, time.Hour)}
+		},
 			want: []string{subject + "CSISocketMissing warning"}, message: "kube-system/csi-node"},
 		{name: "critical pod", arrange: func(n *csiNode) {
 			n.pods = []corev1.Pod{n.driverPod(fakeName, time.Hour)}
 			n.pods[0].Spec.PriorityClassName = "system-node-critical"
 		}, want: []string{subject + "CSISocketMissing"}},
-		{name: "pod has just started", arrange: func(n *csiNode) { n.pods = []corev1.Pod{n.driverPod(fakeName, 5*time.Second)} },
+		{name: "pod has just started", arrange: func(n *csiNode) {
+			n.pods = []corev1.Pod{n.driverPod(fakeName, 5*time.Second)}
+		},
 			want: []string{"csi-driver/" + fakeName + ": driver's pod kube-system/csi-node is starting"}},
 		{name: "pod restarts again and again", arrange: func(n *csiNode) {
 			n.pods = []corev1.Pod{n.driverPod(fakeName, 5*time.Second)}
 			n.pods[0].Status.ContainerStatuses[0].RestartCount = 7
 		}, want: []string{subject + "CSISocketMissing warning"}},
-		{name: "was here before", arrange: func(n *csiNode) { n.nodeIDs = registered }, want: []string{subject + "CSIDriverPodMissing warning"}},
+		{name: "was here before", arrange: func(n *csiNode) {
+			n.nodeIDs = registered
+		}, want: []string{subject + "CSIDriverPodMissing warning"}},
 		{name: "volume in use", arrange: func(n *csiNode) {
 			n.pods = []corev1.Pod{{
-				ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "db", UID: "0c2b7b0e-7d4b-4f0c-9a77-111111111111"},
+				ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "db",
+					UID: "0c2b7b0e-7d4b-4f0c-9a77-111111111111"},
 				Spec: corev1.PodSpec{Volumes: []corev1.Volume{{VolumeSource: corev1.VolumeSource{
 					PersistentVolumeClaim: &corev1.PersistentVolumeClaimVolumeSource{ClaimName: "data"}}}}},
 			}}
-			dir := filepath.Join(n.host.Paths.KubeletRoot, "pods/0c2b7b0e-7d4b-4f0c-9a77-111111111111/volumes/kubernetes.io~csi/pvc-1")
+			dir := filepath.Join(n.host.Paths.KubeletRoot,
+				"pods/0c2b7b0e-7d4b-4f0c-9a77-111111111111/volumes/kubernetes.io~csi/pvc-1")
 			data := []byte(`{"driverName":"` + fakeName + `","volumeHandle":"v"}`)
-			if err := errors.Join(os.MkdirAll(dir, 0o750), os.WriteFile(filepath.Join(dir, "vol_data.json"), data, 0o600)); err != nil {
+			if err := errors.Join(os.MkdirAll(dir, 0o750), os.WriteFile(filepath.Join(dir, "vol_data.json"), data,
+				0o600)); err != nil {
 				n.t.Fatal(err)
 			}
 		}, want: []string{subject + "CSIDriverPodMissing"}, message: "default/db"},
@@ -175,7 +194,8 @@ func TestCSIRegistrationReasons(t *testing.T) {
 			n.start(fakecsi.Options{})
 			n.start(fakecsi.Options{Name: "sick.example.com", Knobs: fakecsi.Knobs{NotReady: true}})
 			n.nodeErr = errors.New("connection refused")
-		}, want: []string{"csi-driver/sick.example.com=CSIDriverNotReady warning", "csi-driver/" + fakeName + ": whether kubelet registered the driver"}},
+		}, want: []string{"csi-driver/sick.example.com=CSIDriverNotReady warning", "csi-driver/" + fakeName +
+			": whether kubelet registered the driver"}},
 		{name: "kubelet away", arrange: func(n *csiNode) {
 			n.start(fakecsi.Options{})
 			n.nodeIDs, n.podsErr = registered, errors.New("connection refused")
@@ -212,7 +232,8 @@ func TestCSIRegistrationConfigured(t *testing.T) {
 	s := testCSISettings()
 	s.Drivers = []string{fakeName}
 	found, err := New(s, nil).Run(t.Context(), n.host)
-	if diff := cmp.Diff([]string{"csi-driver/" + fakeName + "=CSIDriverPodMissing"}, checktest.Reasons(found)); diff != "" || err != nil {
+	if diff := cmp.Diff([]string{"csi-driver/" + fakeName + "=CSIDriverPodMissing"},
+		checktest.Reasons(found)); diff != "" || err != nil {
 		t.Errorf("error %v (-want +got):\n%s", err, diff)
 	}
 	s.Ignore = s.Drivers

@@ -93,7 +93,8 @@ func (c *csiCheck) attach(e csiExpectation, sockets []kubelet.PluginSocket) {
 			d.answered(socket, a)
 		case known: // another socket of this driver answers
 		default: // of a CSI driver, but as well of a device or DRA plugin: it is named by its socket
-			unknown := &csiDriver{Name: socket.Path, Kind: pluginSocketKind, Because: []string{"it has a registration socket"}}
+			unknown := &csiDriver{Name: socket.Path, Kind: pluginSocketKind,
+				Because: []string{"it has a registration socket"}}
 			unknown.answered(socket, a)
 			e[socket.Path] = unknown
 		}
@@ -128,8 +129,11 @@ func (c *csiCheck) notCSI(h *host.Host, folder string) bool {
 			return true
 		}
 	}
-	names, _ := h.Files.List(filepath.Join(h.Paths.KubeletRoot, "plugins", folder)) // not there yet: it may become CSI's
-	return slices.ContainsFunc(names, func(name string) bool { return strings.HasPrefix(name, "dra") && strings.HasSuffix(name, ".sock") })
+	// not there yet: it may become CSI's
+	names, _ := h.Files.List(filepath.Join(h.Paths.KubeletRoot, "plugins", folder))
+	return slices.ContainsFunc(names, func(name string) bool {
+		return strings.HasPrefix(name, "dra") && strings.HasSuffix(name, ".sock")
+	})
 }
 
 // folderOf returns the name of the folder that a socket is in.

@@ -48,7 +48,8 @@ func judgeCSIDriver(d csiDriver, s Settings) (*finding.Finding, error) {
 		return nil, err
 	}
 	if youngest, ok := d.starting(s.StartGrace); ok {
-		return nil, fmt.Errorf("driver's pod %s is starting (%s): %s", youngest.Name, youngest.Up.Round(time.Second), f.Message)
+		return nil, fmt.Errorf("driver's pod %s is starting (%s): %s", youngest.Name, youngest.Up.Round(time.Second),
+			f.Message)
 	}
 	return f, nil
 }
@@ -57,25 +58,28 @@ func judgeCSIDriver(d csiDriver, s Settings) (*finding.Finding, error) {
 func (d csiDriver) wrong() (*finding.Finding, error) {
 	switch {
 	case d.Socket == "" && len(d.Pods) == 0:
-		return d.found("CSIDriverPodMissing", "it has no registration socket and none of its pods runs on this node: look at the driver's DaemonSet; "+
-			"if the driver was removed on purpose, this will be forgotten when no pod uses it"), nil
+		return d.found("CSIDriverPodMissing", "it has no registration socket and none of its pods runs on this node: "+
+			"look at the driver's DaemonSet; if the driver was removed on purpose, this will be forgotten when no pod uses it"), nil
 	case d.Socket == "":
-		return d.found("CSISocketMissing", "it has no socket in kubelet's plugin registry although its pod %s is here: look at the log of the registrar container",
+		return d.found("CSISocketMissing", "it has no socket in kubelet's plugin registry although its pod %s is "+
+			"here: look at the log of the registrar container",
 			d.Pods[0].Name), nil
 	case stale(d.InfoErr):
-		return d.found("CSISocketStale", "nobody listens on its registration socket %s: its registrar has died; delete the driver's pod so that it starts "+
-			"again, or delete the socket if the driver was removed on purpose", d.Socket), nil
+		return d.found("CSISocketStale", "nobody listens on its registration socket %s: its registrar has died; "+
+			"delete the driver's pod so that it starts again, or delete the socket if the driver was removed on purpose", d.Socket), nil
 	case errors.Is(d.InfoErr, fs.ErrNotExist):
 		return nil, fmt.Errorf("registration socket has just gone: %w", d.InfoErr)
 	case d.InfoErr != nil:
 		//nolint:nilerr // the error is the finding
-		return d.found("CSIGetInfoFailed", "its registration socket %s does not say who it registers: %s: look at the log of the registrar container",
+		return d.found("CSIGetInfoFailed", "its registration socket %s does not say who it registers: %s: look at "+
+			"the log of the registrar container",
 			d.Socket, checkkit.Sanitize(d.InfoErr.Error(), 300)), nil
 	case errors.Is(d.ProbeErr, kubelet.ErrOutside), errors.Is(d.ProbeErr, syscall.EXDEV):
 		return d.unregistered(fmt.Errorf("the driver cannot be asked: %w", d.ProbeErr))
 	case d.ProbeErr != nil:
 		//nolint:nilerr // the error is the finding
-		return d.found("CSIDriverNotReady", "it does not say whether it is ready: %s: look at the log of the driver", checkkit.Sanitize(d.ProbeErr.Error(), 300)), nil
+		return d.found("CSIDriverNotReady", "it does not say whether it is ready: %s: look at the log of the driver",
+			checkkit.Sanitize(d.ProbeErr.Error(), 300)), nil
 	case !d.Ready:
 		return d.found("CSIDriverNotReady", "it says that it is not ready: look at the log of the driver"), nil
 	default:
@@ -91,7 +95,8 @@ func (d csiDriver) unregistered(doubt error) (*finding.Finding, error) {
 	case d.NodeID != "":
 		return nil, doubt
 	}
-	return d.found("CSIRegistrationRejected", "kubelet has not registered it, although its sockets answer: %s", d.rejection()), nil
+	return d.found("CSIRegistrationRejected", "kubelet has not registered it, although its sockets answer: %s",
+		d.rejection()), nil
 }
 
 // rejection is why kubelet did not accept the driver, as far as can be known from outside of kubelet: it tells the
@@ -151,7 +156,8 @@ func (d csiDriver) found(reason, format string, args ...any) *finding.Finding {
 	if d.Fatal {
 		f.Severity = finding.Fatal
 	}
-	for key, value := range map[string]string{"socket": d.Socket, "endpoint": d.Endpoint, "nodeID": d.NodeID, "usedBy": checkkit.JoinFirst(d.UsedBy, 10)} {
+	for key, value := range map[string]string{"socket": d.Socket, "endpoint": d.Endpoint, "nodeID": d.NodeID,
+		"usedBy": checkkit.JoinFirst(d.UsedBy, 10)} {
 		if value != "" {
 			f.Facts[key] = value
 		}
@@ -160,7 +166,8 @@ func (d csiDriver) found(reason, format string, args ...any) *finding.Finding {
 		f.Facts["driverPod"] = d.Pods[0].Name
 	}
 	if len(d.UsedBy) > 0 {
-		f.Message += fmt.Sprintf(" (volumes of %d pods on this node are its: %s)", len(d.UsedBy), checkkit.JoinFirst(d.UsedBy, 3))
+		f.Message += fmt.Sprintf(" (volumes of %d pods on this node are its: %s)", len(d.UsedBy),
+			checkkit.JoinFirst(d.UsedBy, 3))
 	}
 	return &f
 }

@@ -25,7 +25,8 @@ func TestCSIStartGrace(t *testing.T) {
 	} {
 		d := csiDriver{Name: fakeName, Kind: csiDriverKind, Pods: []csiPod{{Name: "kube-system/csi-node", Up: test.up}}}
 		f, err := judgeCSIDriver(d, s)
-		if grace := err != nil && strings.Contains(err.Error(), "is starting"); grace != test.grace || (f == nil) != test.grace {
+		if grace := err != nil && strings.Contains(err.Error(), "is starting"); grace != test.grace ||
+			(f == nil) != test.grace {
 			t.Errorf("%s: %+v, %v", name, f, err)
 		}
 	}
@@ -33,7 +34,8 @@ func TestCSIStartGrace(t *testing.T) {
 
 // A socket that went between being listed and being asked is no fault: the next look will show.
 func TestCSISocketHasJustGone(t *testing.T) {
-	d := csiDriver{Name: fakeName, Kind: csiDriverKind, Socket: "/r/s.sock", InfoErr: fmt.Errorf("connect: %w", fs.ErrNotExist)}
+	d := csiDriver{Name: fakeName, Kind: csiDriverKind, Socket: "/r/s.sock", InfoErr: fmt.Errorf("connect: %w",
+		fs.ErrNotExist)}
 	f, err := judgeCSIDriver(d, testCSISettings())
 	if f != nil || err == nil || !strings.Contains(err.Error(), "has just gone") {
 		t.Errorf("%+v, %v", f, err)

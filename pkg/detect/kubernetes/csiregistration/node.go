@@ -26,16 +26,18 @@ type csiNodeCache struct {
 	seldom  time.Duration // between reads while all is well
 	longest time.Duration // between reads while something is wrong
 
-	read    finding.Timestamp
-	seen    string            // what was seen locally at the last read
-	changed finding.Timestamp // the first read after what was seen locally had changed; zero when it was read again since
-	wait    time.Duration     // until the next read, while something is wrong
+	read finding.Timestamp
+	seen string // what was seen locally at the last read
+	// the first read after what was seen locally had changed; zero when it was read again since
+	changed finding.Timestamp
+	wait    time.Duration // until the next read, while something is wrong
 	nodeIDs map[string]string
 	err     error
 }
 
 // refresh returns the node ID of each driver in the node's CSINode, read again where that is due.
-func (c *csiNodeCache) refresh(ctx context.Context, h *host.Host, now finding.Timestamp, drivers []csiDriver) (map[string]string, error) {
+func (c *csiNodeCache) refresh(ctx context.Context, h *host.Host, now finding.Timestamp,
+	drivers []csiDriver) (map[string]string, error) {
 	if h.Cluster.CSINode == nil {
 		return nil, fmt.Errorf("CSINode: %w", hosterr.ErrNotConfigured)
 	}

@@ -93,7 +93,8 @@ func csiPodOf(pod *corev1.Pod, kubeletRoot string) (csiPod, bool) {
 		}
 		dir := path.Clean(volume.HostPath.Path)
 		registers = registers || dir == filepath.Join(kubeletRoot, "plugins_registry")
-		if path.Dir(dir) == filepath.Join(kubeletRoot, "plugins") && kubelet.IsCSIDriverName(path.Base(dir)) && path.Base(dir) != "kubernetes.io" {
+		if path.Dir(dir) == filepath.Join(kubeletRoot, "plugins") && kubelet.IsCSIDriverName(path.Base(dir)) &&
+			path.Base(dir) != "kubernetes.io" {
 			driver = path.Base(dir)
 		}
 	}
@@ -139,7 +140,8 @@ func (p *csiPod) life(pod *corev1.Pod, now time.Time) {
 			end = c.State.Terminated
 		}
 		if end != nil {
-			p.LastEnd = checkkit.Sanitize(fmt.Sprintf("%s has restarted %d times, the last time with exit code %d (%s) %s",
+			p.LastEnd = checkkit.Sanitize(fmt.Sprintf(
+				"%s has restarted %d times, the last time with exit code %d (%s) %s",
 				c.Name, c.RestartCount, end.ExitCode, end.Reason, end.Message), 300)
 		}
 	}

@@ -10,7 +10,8 @@ func TestCSIPodOf(t *testing.T) {
 	hostPath := func(paths ...string) corev1.PodSpec {
 		var spec corev1.PodSpec
 		for _, p := range paths {
-			spec.Volumes = append(spec.Volumes, corev1.Volume{VolumeSource: corev1.VolumeSource{HostPath: &corev1.HostPathVolumeSource{Path: p}}})
+			spec.Volumes = append(spec.Volumes,
+				corev1.Volume{VolumeSource: corev1.VolumeSource{HostPath: &corev1.HostPathVolumeSource{Path: p}}})
 		}
 		return spec
 	}
@@ -22,14 +23,17 @@ func TestCSIPodOf(t *testing.T) {
 		spec corev1.PodSpec
 		want string
 	}{
-		{"registrar", args("/r", "--kubelet-registration-path=/var/lib/kubelet/plugins/ebs.csi.aws.com/csi.sock"), "ebs.csi.aws.com"},
+		{"registrar", args("/r", "--kubelet-registration-path=/var/lib/kubelet/plugins/ebs.csi.aws.com/csi.sock"),
+			"ebs.csi.aws.com"},
 		{"registrar, two words", args("/r", "-kubelet-registration-path", "/k/plugins/x/csi.sock"), "x"},
 		{"registrar, variable unknown", args("/r", "--kubelet-registration-path=$(X)"), ""},
 		{"registrar, relative", args("/r", "--kubelet-registration-path=x/csi.sock"), ""},
-		{"folders", hostPath("/var/lib/kubelet/plugins_registry/", "/var/lib/kubelet/plugins/nfs.csi.k8s.io"), "nfs.csi.k8s.io"},
+		{"folders", hostPath("/var/lib/kubelet/plugins_registry/", "/var/lib/kubelet/plugins/nfs.csi.k8s.io"),
+			"nfs.csi.k8s.io"},
 		{"all plugins", hostPath("/var/lib/kubelet/plugins_registry", "/var/lib/kubelet/plugins"), ""},
 		{"no registry", hostPath("/var/lib/kubelet/plugins/x"), ""},
-		{"another path", hostPath("/var/lib/kubelet/plugins_registry", "/var/lib/kubelet/plugins/x/y", "/data/plugins/z"), ""},
+		{"another path", hostPath("/var/lib/kubelet/plugins_registry", "/var/lib/kubelet/plugins/x/y",
+			"/data/plugins/z"), ""},
 		{"any pod", corev1.PodSpec{}, ""},
 	}
 	for _, tt := range tests {

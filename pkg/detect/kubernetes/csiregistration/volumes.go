@@ -59,7 +59,8 @@ func claimedDrivers(h *host.Host, uid string) []string {
 	}
 	names, _ = h.Files.List(filepath.Join(pod, "volumeDevices", "kubernetes.io~csi"))
 	for _, name := range names {
-		notes = append(notes, filepath.Join(root, "plugins/kubernetes.io/csi/volumeDevices", name, "data", "vol_data.json"))
+		notes = append(notes, filepath.Join(root, "plugins/kubernetes.io/csi/volumeDevices", name, "data",
+			"vol_data.json"))
 	}
 	var drivers []string
 	for _, note := range notes {
@@ -83,7 +84,8 @@ func parseVolumeData(data []byte) (string, error) {
 		return "", fmt.Errorf("parse vol_data.json: %w", err)
 	}
 	if !kubelet.IsCSIDriverName(note.DriverName) {
-		return "", fmt.Errorf("parse vol_data.json: %q cannot be a driver's name", checkkit.Sanitize(note.DriverName, 100))
+		return "", fmt.Errorf("parse vol_data.json: %q cannot be a driver's name", checkkit.Sanitize(note.DriverName,
+			100))
 	}
 	return note.DriverName, nil
 }

@@ -49,22 +49,34 @@ func New(s Settings) detect.Check {
 		ID:      "kubelet-health",
 		Domain:  "kubernetes",
 		Summary: "kubelet does not run, does not answer, or says that it is not healthy",
-		Advice: "Look at `journalctl -u kubelet` and `systemctl status kubelet`. A stopped kubelet goes on after `kill -CONT`; " +
-			"one that hangs in the kernel (state D) usually waits for a dead mount or disk: restore that before restarting it.",
+		Advice: "Look at `journalctl -u kubelet` and `systemctl status kubelet`. A stopped kubelet goes on after " +
+			"`kill -CONT`; one that hangs in the kernel (state D) usually waits for a dead mount or disk: restore " +
+			"that before restarting it.",
 		Doc: detect.Doc{
 			Reads: []string{"GET http://127.0.0.1:10248/healthz", "/proc/PID/stat of kubelet and its threads"},
-			Why:   "Without kubelet no pod is started, probed or ended on this node; the cluster notices after 40 seconds at best.",
+			Why: "Without kubelet no pod is started, probed or ended on this node; the cluster notices after 40 " +
+				"seconds at best.",
 			Faults: []detect.Fault{
-				{Reason: "KubeletNotRunning", Severity: finding.Fatal, When: "there is no process of that name and nobody answers healthz"},
-				{Reason: "KubeletStopped", Severity: finding.Fatal, When: "its process is in state T: a signal or a debugger stopped it"},
-				{Reason: "KubeletHung", Severity: finding.Fatal, When: "healthz does not answer and threads of it hang in the kernel (state D)"},
-				{Reason: "KubeletNotAnswering", Severity: finding.Fatal, When: "it takes connections but healthz does not answer within 5 s, the time its supervisors commonly allow"},
-				{Reason: "KubeletNotListening", Severity: finding.Fatal, When: "its process runs, but nobody listens on the healthz port"},
-				{Reason: "KubeletPortTaken", Severity: finding.Fatal, When: "another process listens on the healthz port"},
-				{Reason: "KubeletHealthzFailed", Severity: finding.Fatal, When: "healthz answers that kubelet is not well; the message says which of its checks failed"},
-				{Reason: "KubeletSlow", Severity: finding.Warning, When: "healthz takes longer than 2 s; well again below 1 s"},
+				{Reason: "KubeletNotRunning", Severity: finding.Fatal, When: "there is no process of that name and " +
+					"nobody answers healthz"},
+				{Reason: "KubeletStopped", Severity: finding.Fatal, When: "its process is in state T: a signal or a " +
+					"debugger stopped it"},
+				{Reason: "KubeletHung", Severity: finding.Fatal, When: "healthz does not answer and threads of it " +
+					"hang in the kernel (state D)"},
+				{Reason: "KubeletNotAnswering", Severity: finding.Fatal,
+					When: "it takes connections but healthz does not answer within 5 s, the time its supervisors " +
+						"commonly allow"},
+				{Reason: "KubeletNotListening", Severity: finding.Fatal,
+					When: "its process runs, but nobody listens on the healthz port"},
+				{Reason: "KubeletPortTaken", Severity: finding.Fatal,
+					When: "another process listens on the healthz port"},
+				{Reason: "KubeletHealthzFailed", Severity: finding.Fatal, When: "healthz answers that kubelet is not " +
+					"well; the message says which of its checks failed"},
+				{Reason: "KubeletSlow", Severity: finding.Warning,
+					When: "healthz takes longer than 2 s; well again below 1 s"},
 			},
-			FalseAlarms: "A kubelet that restarts for an upgrade: held for 20 s. One that lives inside another process (k3s, rke2): a healthz that answers is proof enough.",
+			FalseAlarms: "A kubelet that restarts for an upgrade: held for 20 s. One that lives inside another " +
+				"process (k3s, rke2): a healthz that answers is proof enough.",
 		},
 		Condition: checkkit.KubeletProblem(),
 
@@ -111,7 +123,8 @@ func lookAtKubelet(ctx context.Context, h *host.Host, s Settings, owners *portOw
 		return seen, fmt.Errorf("ask kubelet's healthz: %w", err) // our own time is up: that says nothing of kubelet
 	}
 	if absent(seen) && !checkkit.KubeletInstalled(h) {
-		return seen, finding.NotApplicable("no kubelet runs on this host and none has left its files in %s", h.Paths.KubeletRoot)
+		return seen, finding.NotApplicable("no kubelet runs on this host and none has left its files in %s",
+			h.Paths.KubeletRoot)
 	}
 	if seen.ProcessErr != nil {
 		return seen, nil
@@ -132,7 +145,8 @@ func absent(seen kubeletSeen) bool {
 // answered reports whether an HTTP answer came, whatever it said. The transport's failures are *url.Error.
 func answered(err error) bool {
 	_, transport := errors.AsType[*url.Error](err)
-	return err == nil || !transport && !errors.Is(err, context.DeadlineExceeded) && !errors.Is(err, syscall.ECONNREFUSED)
+	return err == nil || !transport && !errors.Is(err, context.DeadlineExceeded) &&
+		!errors.Is(err, syscall.ECONNREFUSED)
 }
 
 // judgeKubelet says what is wrong with what was seen.
@@ -142,34 +156,39 @@ func judgeKubelet(seen kubeletSeen, s Settings) ([]finding.Finding, error) {
 	ms := seen.Latency.Round(time.Millisecond)
 	switch {
 	case seen.Impostor:
-		return seen.fatal("KubeletPortTaken", "%s is answered by a process that is not kubelet: find it with `ss -ltnp`, stop it, "+
-			"and kubelet will take its port within seconds", seen.URL)
+		return seen.fatal("KubeletPortTaken", "%s is answered by a process that is not kubelet: find it with `ss "+
+			"-ltnp`, stop it, and kubelet will take its port within seconds", seen.URL)
 	case seen.HealthzErr == nil && seen.Latency < s.SlowBefore:
 		return nil, nil
 	case seen.HealthzErr == nil:
-		found, err := seen.fatal("KubeletSlow", "kubelet took %s to answer healthz: look for disk or CPU pressure on the node", ms)
+		found, err := seen.fatal("KubeletSlow",
+			"kubelet took %s to answer healthz: look for disk or CPU pressure on the node", ms)
 		if seen.Latency < s.SlowAfter {
 			found[0].BelowRaise = true
 		}
 		found[0].Severity = finding.Warning
 		return found, err
 	case answered(seen.HealthzErr):
-		return seen.fatal("KubeletHealthzFailed", "kubelet says that it is not healthy: %s: look at its log", checkkit.Sanitize(tell(seen), 500))
+		return seen.fatal("KubeletHealthzFailed", "kubelet says that it is not healthy: %s: look at its log",
+			checkkit.Sanitize(tell(seen), 500))
 	case gone:
-		return seen.fatal("KubeletNotRunning", "no kubelet process runs: start it with `systemctl start kubelet` and read why it ended in "+
-			"`journalctl -u kubelet`")
+		return seen.fatal("KubeletNotRunning", "no kubelet process runs: start it with `systemctl start kubelet` and "+
+			"read why it ended in `journalctl -u kubelet`")
 	case seen.ProcessErr != nil && !refused && !checkkit.IsTimeout(seen.HealthzErr):
 		return nil, fmt.Errorf("kubelet: process: %w; healthz: %w", seen.ProcessErr, seen.HealthzErr)
 	case seen.Threads.Main == 'T' || seen.Threads.Main == 't':
-		return seen.fatal("KubeletStopped", "kubelet (pid %d) is stopped by a signal or a debugger: `kill -CONT %[1]d` lets it go on", seen.Process.PID)
+		return seen.fatal("KubeletStopped", "kubelet (pid %d) is stopped by a signal or a debugger: `kill -CONT "+
+			"%[1]d` lets it go on", seen.Process.PID)
 	case refused && seen.ProcessErr != nil:
-		return seen.fatal("KubeletNotListening", "nobody listens on %s: kubelet is not running or still starting", seen.URL)
+		return seen.fatal("KubeletNotListening", "nobody listens on %s: kubelet is not running or still starting",
+			seen.URL)
 	case refused:
-		return seen.fatal("KubeletNotListening", "kubelet (pid %d, up %s) runs, but nobody listens on %s: it is still starting, fails again "+
-			"and again (see its log), or healthzPort differs", seen.Process.PID, seen.Age.Round(time.Second), seen.URL)
+		return seen.fatal("KubeletNotListening", "kubelet (pid %d, up %s) runs, but nobody listens on %s: it is "+
+			"still starting, fails again and again (see its log), or healthzPort differs", seen.Process.PID,
+			seen.Age.Round(time.Second), seen.URL)
 	case seen.Threads.Blocked > 0:
-		return seen.fatal("KubeletHung", "kubelet (pid %d) does not answer healthz; %d of its threads hang in the kernel (state D): "+
-			"look for a dead mount or disk", seen.Process.PID, seen.Threads.Blocked)
+		return seen.fatal("KubeletHung", "kubelet (pid %d) does not answer healthz; %d of its threads hang in the "+
+			"kernel (state D): look for a dead mount or disk", seen.Process.PID, seen.Threads.Blocked)
 	default:
 		return seen.fatal("KubeletNotAnswering", "kubelet does not answer healthz within %s (%v): look at its log; "+
 			"`kill -QUIT` makes it write all its goroutines there and end", ms, seen.HealthzErr)
@@ -185,7 +204,8 @@ func tell(seen kubeletSeen) string {
 }
 
 func (seen kubeletSeen) fatal(reason, format string, args ...any) ([]finding.Finding, error) {
-	facts := map[string]string{"url": seen.URL, "latencyMilliseconds": strconv.FormatInt(seen.Latency.Milliseconds(), 10)}
+	facts := map[string]string{"url": seen.URL, "latencyMilliseconds": strconv.FormatInt(seen.Latency.Milliseconds(),
+		10)}
 	if seen.ProcessErr == nil {
 		facts["pid"] = strconv.Itoa(seen.Process.PID)
 		facts["uptimeSeconds"] = strconv.FormatInt(int64(seen.Age.Seconds()), 10)

@@ -39,19 +39,32 @@ func TestJudgeKubelet(t *testing.T) {
 	}{
 		{name: "ok", seen: kubeletSeen{Body: "ok", Latency: time.Millisecond}},
 		{name: "ok inside another process", seen: kubeletSeen{Body: "ok", ProcessErr: gone}},
-		{name: "rather slow", seen: kubeletSeen{Body: "ok", Latency: 1500 * time.Millisecond}, want: []string{"kubelet/kubelet=KubeletSlow warning marginal"}},
-		{name: "slow", seen: kubeletSeen{Body: "ok", Latency: 2 * time.Second}, want: []string{"kubelet/kubelet=KubeletSlow warning"}},
-		{name: "dead", seen: kubeletSeen{HealthzErr: refused, ProcessErr: gone}, want: []string{"kubelet/kubelet=KubeletNotRunning"}},
-		{name: "zombie", seen: kubeletSeen{HealthzErr: refused, Threads: checkkit.ThreadStates{Main: 'Z'}}, want: []string{"kubelet/kubelet=KubeletNotRunning"}},
-		{name: "running, nobody listens", seen: kubeletSeen{HealthzErr: refused}, want: []string{"kubelet/kubelet=KubeletNotListening"}},
-		{name: "nobody listens, process unknown", seen: kubeletSeen{HealthzErr: refused, ProcessErr: errors.New("EPERM")}, want: []string{"kubelet/kubelet=KubeletNotListening"}},
-		{name: "stopped", seen: kubeletSeen{HealthzErr: timeout, Threads: checkkit.ThreadStates{Main: 'T'}}, want: []string{"kubelet/kubelet=KubeletStopped"}},
-		{name: "traced", seen: kubeletSeen{HealthzErr: timeout, Threads: checkkit.ThreadStates{Main: 't'}}, want: []string{"kubelet/kubelet=KubeletStopped"}},
-		{name: "hung in the kernel", seen: kubeletSeen{HealthzErr: timeout, Threads: checkkit.ThreadStates{Main: 'S', Blocked: 3}}, want: []string{"kubelet/kubelet=KubeletHung"}},
-		{name: "silent", seen: kubeletSeen{HealthzErr: timeout, Threads: checkkit.ThreadStates{Main: 'S'}}, want: []string{"kubelet/kubelet=KubeletNotAnswering"}},
-		{name: "says 500", seen: kubeletSeen{HealthzErr: errors.New("status 500"), Body: "[-]syncloop failed"}, want: []string{"kubelet/kubelet=KubeletHealthzFailed"}},
-		{name: "somebody else answers", seen: kubeletSeen{Body: "ok", Impostor: true}, want: []string{"kubelet/kubelet=KubeletPortTaken"}},
-		{name: "neither could be told", seen: kubeletSeen{HealthzErr: &url.Error{Op: "Get", Err: errors.New("EOF")}, ProcessErr: errors.New("EPERM")}, wantErr: true},
+		{name: "rather slow", seen: kubeletSeen{Body: "ok", Latency: 1500 * time.Millisecond},
+			want: []string{"kubelet/kubelet=KubeletSlow warning marginal"}},
+		{name: "slow", seen: kubeletSeen{Body: "ok", Latency: 2 * time.Second},
+			want: []string{"kubelet/kubelet=KubeletSlow warning"}},
+		{name: "dead", seen: kubeletSeen{HealthzErr: refused, ProcessErr: gone},
+			want: []string{"kubelet/kubelet=KubeletNotRunning"}},
+		{name: "zombie", seen: kubeletSeen{HealthzErr: refused, Threads: checkkit.ThreadStates{Main: 'Z'}},
+			want: []string{"kubelet/kubelet=KubeletNotRunning"}},
+		{name: "running, nobody listens", seen: kubeletSeen{HealthzErr: refused},
+			want: []string{"kubelet/kubelet=KubeletNotListening"}},
+		{name: "nobody listens, process unknown", seen: kubeletSeen{HealthzErr: refused,
+			ProcessErr: errors.New("EPERM")}, want: []string{"kubelet/kubelet=KubeletNotListening"}},
+		{name: "stopped", seen: kubeletSeen{HealthzErr: timeout, Threads: checkkit.ThreadStates{Main: 'T'}},
+			want: []string{"kubelet/kubelet=KubeletStopped"}},
+		{name: "traced", seen: kubeletSeen{HealthzErr: timeout, Threads: checkkit.ThreadStates{Main: 't'}},
+			want: []string{"kubelet/kubelet=KubeletStopped"}},
+		{name: "hung in the kernel", seen: kubeletSeen{HealthzErr: timeout, Threads: checkkit.ThreadStates{Main: 'S',
+			Blocked: 3}}, want: []string{"kubelet/kubelet=KubeletHung"}},
+		{name: "silent", seen: kubeletSeen{HealthzErr: timeout, Threads: checkkit.ThreadStates{Main: 'S'}},
+			want: []string{"kubelet/kubelet=KubeletNotAnswering"}},
+		{name: "says 500", seen: kubeletSeen{HealthzErr: errors.New("status 500"), Body: "[-]syncloop failed"},
+			want: []string{"kubelet/kubelet=KubeletHealthzFailed"}},
+		{name: "somebody else answers", seen: kubeletSeen{Body: "ok", Impostor: true},
+			want: []string{"kubelet/kubelet=KubeletPortTaken"}},
+		{name: "neither could be told", seen: kubeletSeen{HealthzErr: &url.Error{Op: "Get", Err: errors.New("EOF")},
+			ProcessErr: errors.New("EPERM")}, wantErr: true},
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
@@ -114,7 +127,8 @@ func stopped(t *testing.T) int {
 }
 
 func TestKubeletHealthAgainstProcesses(t *testing.T) {
-	settings := Settings{Timeout: 300 * time.Millisecond, SlowAfter: 200 * time.Millisecond, SlowBefore: 100 * time.Millisecond}
+	settings := Settings{Timeout: 300 * time.Millisecond, SlowAfter: 200 * time.Millisecond,
+		SlowBefore: 100 * time.Millisecond}
 	look := func(t *testing.T, h *host.Host) []string {
 		t.Helper()
 		found, err := New(settings).Run(t.Context(), h)
@@ -155,15 +169,27 @@ func TestKubeletHealthAgainstProcesses(t *testing.T) {
 		process func(t *testing.T) func() (host.Process, error)
 		want    []string
 	}{
-		{"healthy", func(t *testing.T) string { return serve(t, 200, "ok") }, func(*testing.T) func() (host.Process, error) { return self }, nil},
-		{"unwell", func(t *testing.T) string { return serve(t, 500, "no") }, func(*testing.T) func() (host.Process, error) { return self }, []string{"kubelet/kubelet=KubeletHealthzFailed"}},
-		{"hung", mute, func(*testing.T) func() (host.Process, error) { return self }, []string{"kubelet/kubelet=KubeletNotAnswering"}},
+		{"healthy", func(t *testing.T) string {
+			return serve(t, 200, "ok")
+		}, func(*testing.T) func() (host.Process, error) { return self }, nil},
+		{"unwell", func(t *testing.T) string {
+			return serve(t, 500, "no")
+		}, func(*testing.T) func() (host.Process, error) {
+			return self
+		}, []string{"kubelet/kubelet=KubeletHealthzFailed"}},
+		{"hung", mute, func(*testing.T) func() (host.Process, error) {
+			return self
+		}, []string{"kubelet/kubelet=KubeletNotAnswering"}},
 		{"stopped", mute, func(t *testing.T) func() (host.Process, error) {
 			pid := stopped(t)
 			return func() (host.Process, error) { return processOf(pid) }
 		}, []string{"kubelet/kubelet=KubeletStopped"}},
-		{"dead", closed, func(*testing.T) func() (host.Process, error) { return none }, []string{"kubelet/kubelet=KubeletNotRunning"}},
-		{"port taken", func(t *testing.T) string { return serve(t, 200, "ok") }, func(t *testing.T) func() (host.Process, error) {
+		{"dead", closed, func(*testing.T) func() (host.Process, error) {
+			return none
+		}, []string{"kubelet/kubelet=KubeletNotRunning"}},
+		{"port taken", func(t *testing.T) string {
+			return serve(t, 200, "ok")
+		}, func(t *testing.T) func() (host.Process, error) {
 			pid := stopped(t) // it runs, and does not hold the port, which is the test's
 			return func() (host.Process, error) { return processOf(pid) }
 		}, []string{"kubelet/kubelet=KubeletPortTaken"}},
@@ -198,7 +224,8 @@ func TestParseListeners(t *testing.T) {
 	if diff := cmp.Diff([]string{"24342"}, got); diff != "" || err != nil {
 		t.Errorf("error %v (-want +got):\n%s", err, diff)
 	}
-	for _, bad := range []string{"head\n 0: x", "head\n0: 0100007F 0:0 0A a b 0 0 0 1", "head\n0: 0100007F:XYZ 0:0 0A a b 0 0 0 1"} {
+	for _, bad := range []string{"head\n 0: x", "head\n0: 0100007F 0:0 0A a b 0 0 0 1",
+		"head\n0: 0100007F:XYZ 0:0 0A a b 0 0 0 1"} {
 		if _, err := parseListeners([]byte(bad), 1); err == nil {
 			t.Errorf("%q: no error", bad)
 		}
@@ -206,7 +233,9 @@ func TestParseListeners(t *testing.T) {
 }
 
 func FuzzParseListeners(f *testing.F) {
-	f.Add([]byte("head\n   0: 0100007F:2808 00000000:0000 0A 00000000:00000000 00:00000000 00000000     0        0 24342 1\n"))
+	f.Add(
+		[]byte(
+			"head\n   0: 0100007F:2808 00000000:0000 0A 00000000:00000000 00:00000000 00000000     0        0 24342 1\n"))
 	f.Fuzz(func(t *testing.T, data []byte) {
 		if got, err := parseListeners(data, 10248); err != nil && got != nil {
 			t.Errorf("both %v and %v", got, err)

@@ -83,7 +83,8 @@ func parseListeners(data []byte, port uint16) ([]string, error) {
 			continue
 		}
 		if len(fields) < 10 {
-			return nil, fmt.Errorf("line %d has %d fields: %q", number+1, len(fields), checkkit.Sanitize(lines.Text(), 200))
+			return nil, fmt.Errorf("line %d has %d fields: %q", number+1, len(fields),
+				checkkit.Sanitize(lines.Text(), 200))
 		}
 		_, hex, ok := strings.Cut(fields[1], ":")
 		local, err := strconv.ParseUint(hex, 16, 16)

@@ -38,7 +38,8 @@ func PodStarting(pod *corev1.Pod) bool {
 func WaitingContainer(pod *corev1.Pod) (corev1.ContainerStatus, bool) {
 	for _, c := range pod.Status.InitContainerStatuses {
 		switch {
-		case c.State.Terminated != nil && c.State.Terminated.ExitCode == 0, c.Started != nil && *c.Started && restartable(pod, c.Name):
+		case c.State.Terminated != nil && c.State.Terminated.ExitCode == 0, c.Started != nil && *c.Started &&
+			restartable(pod, c.Name):
 			continue
 		case c.State.Waiting == nil || c.State.Waiting.Reason == "CrashLoopBackOff":
 			return corev1.ContainerStatus{}, false

@@ -23,25 +23,33 @@ func (e *podEvidence) endStage(ctx context.Context, p podstate.Pod) podstate.Pod
 		return stage
 	}
 	if err := e.ask(ctx); err != nil {
-		return podstate.PodStage{Stage: "unknown", Text: "none of its processes live, and the container runtime does not answer: " + checkkit.Sanitize(err.Error(), checkkit.MaxReported)}
+		return podstate.PodStage{Stage: "unknown", Text: "none of its processes live, and the container runtime does " +
+			"not answer: " + checkkit.Sanitize(err.Error(), checkkit.MaxReported)}
 	}
 	ready, _ := e.sandboxesOf(uid)
 	for _, c := range e.containers {
 		if c.State == cri.ContainerState_CONTAINER_RUNNING && c.Labels["io.kubernetes.pod.uid"] == uid {
-			return podstate.PodStage{Stage: "container", Text: fmt.Sprintf("none of its processes live, but the runtime says that container %s runs: its shim or the runtime hangs",
-				checkkit.Sanitize(c.GetMetadata().GetName(), 63))}
+			return podstate.PodStage{Stage: "container",
+				Text: fmt.Sprintf("none of its processes live, but the runtime says that container %s runs: its shim "+
+					"or the runtime hangs",
+					checkkit.Sanitize(c.GetMetadata().GetName(), 63))}
 		}
 	}
 	if ready != nil {
-		return podstate.PodStage{Stage: "sandbox", Text: "its containers have ended, but its sandbox stays: the runtime or its network plugin (CNI DEL) fails; see `journalctl -u containerd`"}
+		return podstate.PodStage{Stage: "sandbox", Text: "its containers have ended, but its sandbox stays: the " +
+			"runtime or its network plugin (CNI DEL) fails; see `journalctl -u containerd`"}
 	}
 	if points := e.mountsOf(uid); len(points) > 0 {
-		return podstate.PodStage{Stage: "volumes", Text: fmt.Sprintf("its containers have ended, but %d volumes are still mounted: %s", len(points), checkkit.JoinFirst(points, 3))}
+		return podstate.PodStage{Stage: "volumes",
+			Text: fmt.Sprintf("its containers have ended, but %d volumes are still mounted: %s", len(points),
+				checkkit.JoinFirst(points, 3))}
 	}
 	if finalizers := p.Pod.Finalizers; len(finalizers) > 0 {
-		return podstate.PodStage{Stage: "finalizers", Own: true, Text: "nothing of it runs here any more; its finalizers keep it: " + checkkit.Sanitize(checkkit.JoinFirst(finalizers, 5), checkkit.MaxReported)}
+		return podstate.PodStage{Stage: "finalizers", Own: true, Text: "nothing of it runs here any more; its " +
+			"finalizers keep it: " + checkkit.Sanitize(checkkit.JoinFirst(finalizers, 5), checkkit.MaxReported)}
 	}
-	return podstate.PodStage{Stage: "release", Text: "nothing of it runs here any more, but kubelet has not let the apiserver delete it: see `journalctl -u kubelet`, and whether it reaches the apiserver"}
+	return podstate.PodStage{Stage: "release", Text: "nothing of it runs here any more, but kubelet has not let the " +
+		"apiserver delete it: see `journalctl -u kubelet`, and whether it reaches the apiserver"}
 }
 
 // mountsOf returns what is mounted below the directory of a pod, as volume names where they show.
@@ -50,7 +58,8 @@ func (e *podEvidence) mountsOf(uid string) []string {
 	var points []string
 	for _, m := range e.mounts {
 		if mount.Below(m.Point, dir) {
-			points = append(points, checkkit.Sanitize(strings.TrimPrefix(m.Point, dir+"/"), 200)+" ("+checkkit.Sanitize(m.FSType, 40)+")")
+			points = append(points, checkkit.Sanitize(strings.TrimPrefix(m.Point, dir+"/"), 200)+" ("+
+				checkkit.Sanitize(m.FSType, 40)+")")
 		}
 	}
 	slices.Sort(points)
@@ -91,12 +100,17 @@ func (e *podEvidence) processStage(uid string) podstate.PodStage {
 	case len(alive) == 0:
 		return podstate.PodStage{}
 	case frozen != "":
-		return podstate.PodStage{Stage: "frozen", Text: fmt.Sprintf("its processes are frozen by cgroup %s and cannot be killed: %s", frozen, checkkit.JoinFirst(alive, 5))}
+		return podstate.PodStage{Stage: "frozen",
+			Text: fmt.Sprintf("its processes are frozen by cgroup %s and cannot be killed: %s", frozen,
+				checkkit.JoinFirst(alive, 5))}
 	case len(blocked) > 0:
-		return podstate.PodStage{Stage: "blocked", Text: "its processes hang in the kernel (state D) and cannot be killed: " + checkkit.JoinFirst(blocked, 5)}
+		return podstate.PodStage{Stage: "blocked",
+			Text: "its processes hang in the kernel (state D) and cannot be killed: " + checkkit.JoinFirst(blocked, 5)}
 	}
-	return podstate.PodStage{Stage: "processes", Text: fmt.Sprintf("%d of its processes live: %s: kubelet or the runtime does not kill them; see `journalctl -u kubelet -u containerd`",
-		len(alive), checkkit.JoinFirst(alive, 5))}
+	return podstate.PodStage{Stage: "processes",
+		Text: fmt.Sprintf("%d of its processes live: %s: kubelet or the runtime does not kill them; see `journalctl "+
+			"-u kubelet -u containerd`",
+			len(alive), checkkit.JoinFirst(alive, 5))}
 }
 
 // cgroupsOf returns the first frozen cgroup of a pod, and its processes.

@@ -48,7 +48,8 @@ func (m *stuckState) late(pods []corev1.Pod, now finding.Timestamp, s Settings) 
 	}
 	m.looked, m.pods = now, clocks
 	slices.SortStableFunc(late, func(a, b podstate.Pod) int {
-		return cmp.Or(cmp.Compare(b.Late, a.Late), cmp.Compare(a.Pod.Namespace, b.Pod.Namespace), cmp.Compare(a.Pod.Name, b.Pod.Name))
+		return cmp.Or(cmp.Compare(b.Late, a.Late), cmp.Compare(a.Pod.Namespace, b.Pod.Namespace),
+			cmp.Compare(a.Pod.Name, b.Pod.Name))
 	})
 	return late
 }
@@ -93,7 +94,8 @@ func began(pod *corev1.Pod) time.Time {
 		latest = pod.Status.StartTime.Time
 	}
 	for _, c := range slices.Concat(pod.Status.InitContainerStatuses, pod.Status.ContainerStatuses) {
-		for _, ended := range []*corev1.ContainerStateTerminated{c.LastTerminationState.Terminated, c.State.Terminated} {
+		for _, ended := range []*corev1.ContainerStateTerminated{c.LastTerminationState.Terminated,
+			c.State.Terminated} {
 			if ended != nil && ended.FinishedAt.After(latest) {
 				latest = ended.FinishedAt.Time
 			}

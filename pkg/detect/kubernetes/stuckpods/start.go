@@ -23,30 +23,39 @@ func (e *podEvidence) startStage(ctx context.Context, p podstate.Pod) podstate.P
 		}
 	}
 	if err := e.ask(ctx); err != nil {
-		return podstate.PodStage{Stage: "unknown", Text: "what it waits for cannot be told, because the container runtime does not answer: " + checkkit.Sanitize(err.Error(), checkkit.MaxReported)}
+		return podstate.PodStage{Stage: "unknown", Text: "what it waits for cannot be told, because the container " +
+			"runtime does not answer: " + checkkit.Sanitize(err.Error(), checkkit.MaxReported)}
 	}
 	ready, other := e.sandboxesOf(p.NodeUID())
 	switch {
 	case ready != nil && e.containerOf(ready.Id, c.Name) != nil:
-		return podstate.PodStage{Stage: "container", Text: fmt.Sprintf("container %s is created, but the runtime does not start it", c.Name)}
+		return podstate.PodStage{Stage: "container",
+			Text: fmt.Sprintf("container %s is created, but the runtime does not start it", c.Name)}
 	case ready != nil && p.Late < e.settings.PullAfter:
 		return podstate.PodStage{} // an image may be large
 	case ready != nil:
-		return podstate.PodStage{Stage: "image", Text: fmt.Sprintf("its sandbox is ready, but container %s is not created: its image %s is still being pulled, or the runtime hangs in "+
-			"creating the container", c.Name, checkkit.Sanitize(imageOf(p.Pod, c.Name), checkkit.MaxReported))}
+		return podstate.PodStage{Stage: "image", Text: fmt.Sprintf("its sandbox is ready, but container %s is not "+
+			"created: its image %s is still being pulled, or the runtime hangs in creating the container", c.Name,
+			checkkit.Sanitize(imageOf(p.Pod, c.Name), checkkit.MaxReported))}
 	}
 	if missing := e.missingVolumes(p); len(missing) > 0 && other == 0 {
-		return podstate.PodStage{Stage: "volumes", Text: "waits for volumes: " + checkkit.JoinFirst(missing, 5) + "; kubelet's log and `kubectl describe pod` say why"}
+		return podstate.PodStage{Stage: "volumes", Text: "waits for volumes: " + checkkit.JoinFirst(missing, 5) +
+			"; kubelet's log and `kubectl describe pod` say why"}
 	}
 	if e.networkNotReady != "" && !p.Pod.Spec.HostNetwork {
-		return podstate.PodStage{Stage: "network", Text: "has no sandbox, because the runtime has no network: " + e.networkNotReady}
+		return podstate.PodStage{Stage: "network", Text: "has no sandbox, because the runtime has no network: " +
+			e.networkNotReady}
 	}
 	if other > 0 {
-		return podstate.PodStage{Stage: "sandbox", Text: fmt.Sprintf("its sandbox does not become ready (%d were tried): see `journalctl -u containerd` for its network (CNI) or runtime class", other)}
+		return podstate.PodStage{Stage: "sandbox",
+			Text: fmt.Sprintf("its sandbox does not become ready (%d were tried): see `journalctl -u containerd` for "+
+				"its network (CNI) or runtime class", other)}
 	}
-	text := "its volumes are there, but it has no sandbox: the runtime or its network plugin (CNI) hangs or fails in creating one"
+	text := "its volumes are there, but it has no sandbox: the runtime or its network plugin (CNI) hangs or fails in " +
+		"creating one"
 	if len(p.Pod.Status.ContainerStatuses) == 0 {
-		text = "kubelet has not begun with it: it may wait for its image credentials, its devices or the end of an earlier pod of the same name"
+		text = "kubelet has not begun with it: it may wait for its image credentials, its devices or the end of an " +
+			"earlier pod of the same name"
 	}
 	return podstate.PodStage{Stage: "sandbox", Text: text}
 }
@@ -54,7 +63,8 @@ func (e *podEvidence) startStage(ctx context.Context, p podstate.Pod) podstate.P
 // saidStage is the stage where kubelet itself names it:
 // https://github.com/kubernetes/kubernetes/blob/master/pkg/kubelet/images/types.go and pkg/kubelet/kuberuntime.
 func saidStage(c corev1.ContainerStatus) podstate.PodStage {
-	said := fmt.Sprintf("container %s: %s: %s", c.Name, c.State.Waiting.Reason, checkkit.Sanitize(c.State.Waiting.Message, checkkit.MaxReported))
+	said := fmt.Sprintf("container %s: %s: %s", c.Name, c.State.Waiting.Reason,
+		checkkit.Sanitize(c.State.Waiting.Message, checkkit.MaxReported))
 	switch c.State.Waiting.Reason {
 	case "ErrImageNeverPull", "InvalidImageName":
 		return podstate.PodStage{Stage: "image", Text: said, Own: true}
@@ -93,7 +103,8 @@ func (e *podEvidence) sandboxesOf(uid string) (ready *cri.PodSandbox, others int
 
 func (e *podEvidence) containerOf(sandbox, name string) *cri.Container {
 	for _, c := range e.containers {
-		if c.PodSandboxId == sandbox && c.GetMetadata().GetName() == name && c.State == cri.ContainerState_CONTAINER_CREATED {
+		if c.PodSandboxId == sandbox && c.GetMetadata().GetName() == name &&
+			c.State == cri.ContainerState_CONTAINER_CREATED {
 			return c
 		}
 	}

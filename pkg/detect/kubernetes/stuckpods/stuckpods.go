@@ -41,7 +41,8 @@ type Settings struct {
 	StartAfter     time.Duration `yaml:"startAfter"`     // a pod that has been starting for longer is stuck
 	PullAfter      time.Duration `yaml:"pullAfter"`      // the same while an image is being pulled
 	TerminateAfter time.Duration `yaml:"terminateAfter"` // a pod that is there so long after its grace period is stuck
-	Many           int           `yaml:"many"`           // so many pods stuck in one stage are a fault of the node, told once
+	// so many pods stuck in one stage are a fault of the node, told once
+	Many int `yaml:"many"`
 }
 
 // DefaultSettings returns the settings that are used unless the configuration says otherwise.
@@ -62,22 +63,32 @@ func New(s Settings) detect.Check {
 		ID:      stuckPodsID,
 		Domain:  "kubernetes",
 		Summary: "pods on this node do not start, or do not end",
-		Advice: "The message tells the stage. Volumes: `kubectl describe pod` and the driver's own log. Sandbox and network: `journalctl -u kubelet -u containerd` and the " +
-			"CNI plugin's pod. Images: the registry. Processes that do not die: `cat /proc/PID/stack`; one in state D waits for a disk or server, a frozen one for " +
-			"whoever froze its cgroup. Finalizers: their controller. `nodeagent inspect` shows what deleted pods have left.",
+		Advice: "The message tells the stage. Volumes: `kubectl describe pod` and the driver's own log. Sandbox and " +
+			"network: `journalctl -u kubelet -u containerd` and the CNI plugin's pod. Images: the registry. " +
+			"Processes that do not die: `cat /proc/PID/stack`; one in state D waits for a disk or server, a frozen " +
+			"one for whoever froze its cgroup. Finalizers: their controller. `nodeagent inspect` shows what deleted " +
+			"pods have left.",
 		Doc: detect.Doc{
-			Reads: []string{"https://127.0.0.1:10250/pods", "<kubelet root>/pods/UID/volumes", "CRI ListPodSandbox, ListContainers and Status",
+			Reads: []string{"https://127.0.0.1:10250/pods", "<kubelet root>/pods/UID/volumes",
+				"CRI ListPodSandbox, ListContainers and Status",
 				"/proc/1/mountinfo", "the cgroups of late pods", "/proc/PID/task/TID/stat of their processes"},
-			Why: "A pod that does not start is what users wait for; one that does not end blocks its StatefulSet, its volumes and the drain of the node.",
+			Why: "A pod that does not start is what users wait for; one that does not end blocks its StatefulSet, " +
+				"its volumes and the drain of the node.",
 			Faults: []detect.Fault{
-				{Reason: "PodStuckStarting", Severity: finding.Warning, When: "not started for 5 minutes (15 while an image is pulled), in a stage that the node or the cluster has to finish"},
-				{Reason: "PodStuckTerminating", Severity: finding.Warning, When: "still there 10 minutes after its grace period"},
-				{Reason: "PodCannotStart", Severity: finding.Info, When: "not started for 5 minutes for a reason that only the pod's own specification can mend"},
-				{Reason: "PodHeldByFinalizers", Severity: finding.Info, When: "nothing of the pod is left here 10 minutes after its grace period, but its finalizers keep the object"},
-				{Reason: "ManyPodsStuck", Severity: finding.Warning, When: "5 pods or more are stuck in the same stage: the cause is most likely the node's"},
+				{Reason: "PodStuckStarting", Severity: finding.Warning, When: "not started for 5 minutes (15 while " +
+					"an image is pulled), in a stage that the node or the cluster has to finish"},
+				{Reason: "PodStuckTerminating", Severity: finding.Warning,
+					When: "still there 10 minutes after its grace period"},
+				{Reason: "PodCannotStart", Severity: finding.Info, When: "not started for 5 minutes for a reason " +
+					"that only the pod's own specification can mend"},
+				{Reason: "PodHeldByFinalizers", Severity: finding.Info, When: "nothing of the pod is left here 10 " +
+					"minutes after its grace period, but its finalizers keep the object"},
+				{Reason: "ManyPodsStuck", Severity: finding.Warning, When: "5 pods or more are stuck in the same " +
+					"stage: the cause is most likely the node's"},
 			},
-			FalseAlarms: "Init containers that run for long, containers that crash (CrashLoopBackOff) and preStop hooks within the grace period are left out. After a start " +
-				"of the agent ages are taken from the wall clock once: after a jump of it they may be wrong until the pod has started.",
+			FalseAlarms: "Init containers that run for long, containers that crash (CrashLoopBackOff) and preStop " +
+				"hooks within the grace period are left out. After a start of the agent ages are taken from the wall " +
+				"clock once: after a jump of it they may be wrong until the pod has started.",
 		},
 		Every:    2 * time.Minute,
 		Deadline: 15 * time.Second,

@@ -17,10 +17,12 @@ func tellStuck(h *host.Host, stuck []podstate.Pod, s Settings) []finding.Finding
 	found := manyStuck(h, stuck, s.Many)
 	for _, p := range stuck[:min(len(stuck), maxStuckPods)] {
 		f := finding.Finding{
-			Check: stuckPodsID, Subject: finding.Subject{Kind: "pod", Name: p.Name(), UID: string(p.Pod.UID)}, Severity: finding.Warning,
+			Check: stuckPodsID, Subject: finding.Subject{Kind: "pod", Name: p.Name(), UID: string(p.Pod.UID)},
+			Severity: finding.Warning,
 			Facts: map[string]string{
-				"stage": p.Where.Stage, "lateSeconds": strconv.Itoa(int(p.Late.Seconds())), "phase": string(p.Pod.Status.Phase),
-				"pods": p.Name(),
+				"stage": p.Where.Stage, "lateSeconds": strconv.Itoa(int(p.Late.Seconds())),
+				"phase": string(p.Pod.Status.Phase),
+				"pods":  p.Name(),
 			},
 		}
 		if p.Where.Own {
@@ -70,7 +72,10 @@ func manyStuck(h *host.Host, stuck []podstate.Pod, many int) []finding.Finding {
 	slices.Sort(pods)
 	return []finding.Finding{{
 		Check: stuckPodsID, Subject: checkkit.NodeSubject(h), Severity: finding.Warning, Reason: "ManyPodsStuck",
-		Message: fmt.Sprintf("%d pods are stuck in the same stage (%s): the cause is most likely the node's, not theirs: %s", len(pods), worst, checkkit.JoinFirst(pods, 5)),
-		Facts:   map[string]string{"stage": worst, "count": strconv.Itoa(len(pods)), "pods": checkkit.JoinFirst(pods, 50)},
+		Message: fmt.Sprintf(
+			"%d pods are stuck in the same stage (%s): the cause is most likely the node's, not theirs: %s", len(pods),
+			worst, checkkit.JoinFirst(pods, 5)),
+		Facts: map[string]string{"stage": worst, "count": strconv.Itoa(len(pods)),
+			"pods": checkkit.JoinFirst(pods, 50)},
 	}}
 }

@@ -128,7 +128,8 @@ func (kills oomNews) name(ctx context.Context, h *host.Host) {
 		}
 		for i := range known {
 			pods[host.NodePodUID(&known[i])] = known[i].Namespace + "/" + known[i].Name
-			for _, status := range slices.Concat(known[i].Status.InitContainerStatuses, known[i].Status.ContainerStatuses) {
+			for _, status := range slices.Concat(known[i].Status.InitContainerStatuses,
+				known[i].Status.ContainerStatuses) {
 				_, id, _ := strings.Cut(status.ContainerID, "://")
 				containers[id] = status.Name
 			}

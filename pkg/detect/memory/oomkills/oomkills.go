@@ -59,18 +59,25 @@ func New(memory detect.StateStore) detect.Check {
 	return detect.Check{
 		ID: ID, Domain: "memory",
 		Summary: "the kernel killed processes for want of memory",
-		Advice: "A pod: raise its limit or find its leak (`kubectl describe pod` shows OOMKilled). The node: see memory-available for who uses " +
-			"memory, give pods requests that are true, and reserve memory for the system (systemReserved, kubeReserved). " +
-			"`dmesg | grep -i 'killed process'` names the processes.",
+		Advice: "A pod: raise its limit or find its leak (`kubectl describe pod` shows OOMKilled). The node: see " +
+			"memory-available for who uses memory, give pods requests that are true, and reserve memory for the " +
+			"system (systemReserved, kubeReserved). `dmesg | grep -i 'killed process'` names the processes.",
 		Doc: detect.Doc{
-			Reads: []string{"/proc/vmstat", "memory.events and memory.events.local of pods, containers, services and slices (cgroup v2), after a kill"},
-			Why:   "A killed process of a pod is a crash; a node that kills for its own want of memory kills what it likes, system services too.",
+			Reads: []string{"/proc/vmstat", "memory.events and memory.events.local of pods, containers, services and " +
+				"slices (cgroup v2), after a kill"},
+			Why: "A killed process of a pod is a crash; a node that kills for its own want of memory kills what it " +
+				"likes, system services too.",
 			Faults: []detect.Fault{
-				{Reason: "ContainerOOMKilled", Severity: finding.Warning, When: "a process in a pod was killed by the pod's or container's own limit: info for 10 minutes; a warning from the third in 10 minutes"},
-				{Reason: "CgroupOOMKilled", Severity: finding.Warning, When: "a process was killed by the limit of a service, or of a slice such as kubepods; for 30 minutes"},
-				{Reason: "OOMKilling", Severity: finding.Fatal, When: "a process was killed because the node had no memory: a warning for 30 minutes; fatal from the third in 10 minutes, when kubelet cannot keep up"},
+				{Reason: "ContainerOOMKilled", Severity: finding.Warning,
+					When: "a process in a pod was killed by the pod's or container's own limit: info for 10 minutes; " +
+						"a warning from the third in 10 minutes"},
+				{Reason: "CgroupOOMKilled", Severity: finding.Warning, When: "a process was killed by the limit of a " +
+					"service, or of a slice such as kubepods; for 30 minutes"},
+				{Reason: "OOMKilling", Severity: finding.Fatal, When: "a process was killed because the node had no " +
+					"memory: a warning for 30 minutes; fatal from the third in 10 minutes, when kubelet cannot keep up"},
 			},
-			FalseAlarms: "None known. In cgroup v1 the check does not apply: there only the kernel's log tells whose limit it was.",
+			FalseAlarms: "None known. In cgroup v1 the check does not apply: there only the kernel's log tells whose " +
+				"limit it was.",
 		},
 		Condition:    detect.MemoryProblem(),
 		CounterBased: true,

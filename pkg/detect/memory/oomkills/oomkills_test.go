@@ -78,7 +78,8 @@ func TestOOMKillsSurviveTheAgent(t *testing.T) {
 // What an agent left in its memory may be of any age and form.
 func TestOOMKillsForgetsWhatIsMalformed(t *testing.T) {
 	h, _ := oomMachine(t)
-	for _, text := range []string{"", "{", `{"boot":"fixture","counted":true,"total":36,"tallies":{"x":null,"y":{}}}`, `{"boot":"fixture","counted":true,"total":99}`} {
+	for _, text := range []string{"", "{", `{"boot":"fixture","counted":true,"total":36,"tallies":{"x":null,"y":{}}}`,
+		`{"boot":"fixture","counted":true,"total":99}`} {
 		if got := oomReasons(t, New(checktest.StateStore{oomKey: []byte(text)}), h); got != "" {
 			t.Errorf("%s: %q", text, got)
 		}

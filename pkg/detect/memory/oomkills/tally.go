@@ -36,7 +36,8 @@ type oomTally struct {
 	Victims []string        `json:"victims"` // containers of the pod, or pods and services
 	Times   []time.Duration `json:"times"`   // uptimes of kills, the last ones
 	Count   int             `json:"count"`   // of all kills since it is told
-	Gone    bool            `json:"gone"`    // only pods or services below it that are gone were killed, by limits of their own
+	// only pods or services below it that are gone were killed, by limits of their own
+	Gone bool `json:"gone"`
 }
 
 // load reads what an earlier agent counted since this boot. What is malformed is forgotten.
@@ -157,15 +158,18 @@ func (t *oomTally) finding(key, node string, now time.Duration) finding.Finding 
 		}
 	case t.Gone && !strings.Contains(key, "kubepods"): // systemd makes the cgroup of a service that it restarts anew
 		f.Subject, f.Reason = finding.Subject{Kind: "cgroup", Name: key}, "CgroupOOMKilled"
-		f.Message = fmt.Sprintf("a service below %s that is gone, or was started again, reached its memory limit: %s", checkkit.Sanitize(key, checkkit.MaxLine), times)
+		f.Message = fmt.Sprintf("a service below %s that is gone, or was started again, reached its memory limit: %s",
+			checkkit.Sanitize(key, checkkit.MaxLine), times)
 	case t.Gone:
 		f.Subject, f.Severity = finding.Subject{Kind: "cgroup", Name: key}, finding.Info
 		f.Reason = "ContainerOOMKilled"
-		f.Message = fmt.Sprintf("a pod below %s that is gone reached its memory limit: %s", checkkit.Sanitize(key, checkkit.MaxLine), times)
+		f.Message = fmt.Sprintf("a pod below %s that is gone reached its memory limit: %s",
+			checkkit.Sanitize(key, checkkit.MaxLine), times)
 	case key != "":
 		f.Subject = finding.Subject{Kind: "cgroup", Name: key}
 		f.Reason, f.Facts["victims"] = "CgroupOOMKilled", checkkit.JoinFirst(t.Victims, 10)
-		f.Message = fmt.Sprintf("%s reached its memory limit: %s, in %s", checkkit.Sanitize(key, checkkit.MaxLine), times, checkkit.JoinFirst(t.Victims, 3))
+		f.Message = fmt.Sprintf("%s reached its memory limit: %s, in %s", checkkit.Sanitize(key, checkkit.MaxLine),
+			times, checkkit.JoinFirst(t.Victims, 3))
 	default:
 		f.Subject = finding.Subject{Kind: "node", Name: node}
 		f.Reason, f.Facts["victims"] = "OOMKilling", checkkit.JoinFirst(t.Victims, 10)

@@ -33,8 +33,9 @@ import (
 const (
 	apiserverID = "apiserver-reachability"
 
-	apiserverOwnAnswer    = 2 * time.Minute // how old the agent's own last answer may be
-	apiserverHeard        = time.Minute     // how old data from there may be: six renewals of the Lease, two pings of HTTP/2
+	apiserverOwnAnswer = 2 * time.Minute // how old the agent's own last answer may be
+	// how old data from there may be: six renewals of the Lease, two pings of HTTP/2
+	apiserverHeard        = time.Minute
 	apiserverAskEvery     = 5 * time.Minute // while all is well and the kernel cannot be asked
 	apiserverResolveEvery = 10 * time.Minute
 	serviceTryEvery       = 5 * time.Minute
@@ -59,23 +60,35 @@ func New(s Settings) detect.Check {
 		ID:      apiserverID,
 		Domain:  "network",
 		Summary: "the apiserver cannot be reached from this node",
-		Advice: "Try by hand: `curl -k https://<endpoint>/livez`, here and on another node. Only here: look at routes, packet filter and the load balancer's " +
-			"view of this node. When only the service address fails, look at kube-proxy or the network plugin of this node.",
+		Advice: "Try by hand: `curl -k https://<endpoint>/livez`, here and on another node. Only here: look at " +
+			"routes, packet filter and the load balancer's view of this node. When only the service address fails, " +
+			"look at kube-proxy or the network plugin of this node.",
 		Doc: detect.Doc{
 			Reads: []string{
-				"when the agent's own last request was answered", "the kernel's list of connections to the apiserver's port: when data last came",
-				"GET /livez of the server in kubelet's kubeconfig, only when neither has an answer", "a TCP connection to the service kubernetes.default every 5 minutes",
+				"when the agent's own last request was answered",
+				"the kernel's list of connections to the apiserver's port: when data last came",
+				"GET /livez of the server in kubelet's kubeconfig, only when neither has an answer",
+				"a TCP connection to the service kubernetes.default every 5 minutes",
 			},
-			Why: "A node that cannot reach the apiserver gets no new pods and cannot tell of those that it has. Controllers and operators among " +
-				"its pods use the service address and stand still when that leads nowhere.",
+			Why: "A node that cannot reach the apiserver gets no new pods and cannot tell of those that it has. " +
+				"Controllers and operators among its pods use the service address and stand still when that leads nowhere.",
 			Faults: []detect.Fault{
-				{Reason: "APIServerUnreachable", Severity: finding.Warning, When: "no connection or no answer within 5 s, in 3 looks over 2 minutes, and no data from there for a minute"},
-				{Reason: "APIServerNameUnknown", Severity: finding.Warning, When: "the name in kubelet's kubeconfig cannot be resolved, as above"},
-				{Reason: "APIServerCertificateInvalid", Severity: finding.Warning, When: "who answers there has no certificate that kubelet's kubeconfig trusts: expired, or somebody else's"},
-				{Reason: "APIServerFailing", Severity: finding.Warning, When: "the apiserver, or the load balancer before it, answers with 5xx"},
-				{Reason: "APIServerServiceUnreachable", Severity: finding.Warning, When: "the apiserver answers, but its service address does not, in 3 looks over 2 minutes: the fault is on this node"},
+				{Reason: "APIServerUnreachable", Severity: finding.Warning,
+					When: "no connection or no answer within 5 s, in 3 looks over 2 minutes, and no data from there " +
+						"for a minute"},
+				{Reason: "APIServerNameUnknown", Severity: finding.Warning,
+					When: "the name in kubelet's kubeconfig cannot be resolved, as above"},
+				{Reason: "APIServerCertificateInvalid", Severity: finding.Warning,
+					When: "who answers there has no certificate that kubelet's kubeconfig trusts: expired, or " +
+						"somebody else's"},
+				{Reason: "APIServerFailing", Severity: finding.Warning, When: "the apiserver, or the load balancer " +
+					"before it, answers with 5xx"},
+				{Reason: "APIServerServiceUnreachable", Severity: finding.Warning,
+					When: "the apiserver answers, but its service address does not, in 3 looks over 2 minutes: the " +
+						"fault is on this node"},
 			},
-			FalseAlarms: "An apiserver that restarts is held for two minutes. Where the apiserver is away from all nodes, all say so: never fatal.",
+			FalseAlarms: "An apiserver that restarts is held for two minutes. Where the apiserver is away from all " +
+				"nodes, all say so: never fatal.",
 		},
 		Every:    time.Minute,
 		Deadline: 4*s.Timeout + time.Second,

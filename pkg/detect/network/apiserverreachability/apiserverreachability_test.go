@@ -55,7 +55,8 @@ func (s *apiserver) kubeconfig(server string) string {
 	ca := pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: s.Certificate().Raw})
 	return "apiVersion: v1\nkind: Config\ncurrent-context: c\ncontexts: [{name: c, context: {cluster: c, user: u}}]\n" +
 		"users: [{name: u, user: {token: secret}}]\n" +
-		"clusters: [{name: c, cluster: {server: \"" + server + "\", certificate-authority-data: " + base64.StdEncoding.EncodeToString(ca) + "}}]\n"
+		"clusters: [{name: c, cluster: {server: \"" + server + "\", certificate-authority-data: " +
+		base64.StdEncoding.EncodeToString(ca) + "}}]\n"
 }
 
 // reachHost is a machine whose kubelet has that kubeconfig.
@@ -64,8 +65,9 @@ func reachHost(t *testing.T, kubeconfig string) *checktest.DNSHost {
 	h := checktest.NewDNSHost(t, "10.96.0.10", "192.0.2.53")
 	checktest.WriteHostFile(t, h.Files, "/etc/kubernetes/kubelet.conf", kubeconfig)
 	client, err := kube.New(kube.Config{
-		Node: "node-a", KubeletKubeconfig: h.Files.Path("/etc/kubernetes/kubelet.conf"), ServiceAccountDir: filepath.Join(t.TempDir(), "none"),
-		Timeout: 200 * time.Millisecond,
+		Node: "node-a", KubeletKubeconfig: h.Files.Path("/etc/kubernetes/kubelet.conf"),
+		ServiceAccountDir: filepath.Join(t.TempDir(), "none"),
+		Timeout:           200 * time.Millisecond,
 	}, nil)
 	if err != nil {
 		t.Fatal(err)
@@ -160,7 +162,8 @@ func TestAPIServerForReal(t *testing.T) {
 	see("cleared")
 	checktest.WriteHostFile(t, h.Files, "/etc/kubernetes/kubelet.conf", server.kubeconfig("https://localhost:1"))
 	see("nobody listens", "apiserver/localhost:1=APIServerUnreachable warning")
-	checktest.WriteHostFile(t, h.Files, "/etc/kubernetes/kubelet.conf", server.kubeconfig("https://no-such-name.invalid:6443"))
+	checktest.WriteHostFile(t, h.Files, "/etc/kubernetes/kubelet.conf",
+		server.kubeconfig("https://no-such-name.invalid:6443"))
 	see("no such name", "apiserver/no-such-name.invalid:6443=APIServerNameUnknown warning")
 }
 
@@ -174,7 +177,8 @@ func endpointAddresses(t *testing.T, endpoint string) []netip.AddrPort {
 func TestAPIServerCertificate(t *testing.T) {
 	server := newAPIServer(t)
 	kubeconfig := server.kubeconfig(server.URL)
-	c, err := kube.New(kube.Config{Node: "node-a", KubeletKubeconfig: filepath.Join(t.TempDir(), "k"), ServiceAccountDir: "/nonexistent"}, nil)
+	c, err := kube.New(kube.Config{Node: "node-a", KubeletKubeconfig: filepath.Join(t.TempDir(), "k"),
+		ServiceAccountDir: "/nonexistent"}, nil)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -188,7 +192,8 @@ func TestAPIServerCertificate(t *testing.T) {
 	checktest.WriteHostFile(t, h.Files, "/etc/kubernetes/kubelet.conf", server.kubeconfig("https://localhost:"+port))
 	check := New(DefaultSettings())
 	found, _ := check.Run(t.Context(), h.Host)
-	if diff := cmp.Diff([]string{"apiserver/localhost:" + port + "=APIServerCertificateInvalid warning"}, checktest.Reasons(found)); diff != "" {
+	if diff := cmp.Diff([]string{"apiserver/localhost:" + port + "=APIServerCertificateInvalid warning"},
+		checktest.Reasons(found)); diff != "" {
 		t.Errorf("(-want +got):\n%s", diff)
 	}
 	h.Cluster = c.Cluster()
@@ -197,7 +202,10 @@ func TestAPIServerCertificate(t *testing.T) {
 	}
 	h.Cluster.Endpoint = func() (string, error) { return "a:1", nil }
 	h.Cluster.Answered = func() (time.Duration, bool) { return time.Minute, true }
-	h.Cluster.Reach = func(context.Context) (int, error) { t.Error("asked although it has just answered"); return 0, nil }
+	h.Cluster.Reach = func(context.Context) (int, error) {
+		t.Error("asked although it has just answered")
+		return 0, nil
+	}
 	if found, err := check.Run(t.Context(), h.Host); err != nil || found != nil {
 		t.Errorf("it has just answered: %v, %v", found, err)
 	}
@@ -205,7 +213,8 @@ func TestAPIServerCertificate(t *testing.T) {
 
 // What is heard of the apiserver that kubelet spoke to before proves nothing of the one that it speaks to now.
 func TestAPIServerMoved(t *testing.T) {
-	c := &apiserverCheck{settings: DefaultSettings(), endpoint: "10.0.0.1:6443", addresses: []netip.AddrPort{netip.MustParseAddrPort("10.0.0.1:6443")}}
+	c := &apiserverCheck{settings: DefaultSettings(), endpoint: "10.0.0.1:6443",
+		addresses: []netip.AddrPort{netip.MustParseAddrPort("10.0.0.1:6443")}}
 	h := hosttest.Host(t)
 	h.Cluster.Endpoint = func() (string, error) { return "away.invalid:6443", nil }
 	h.Cluster.Reach = func(context.Context) (int, error) { return 0, errors.New("no such host") }

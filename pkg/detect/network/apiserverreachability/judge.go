@@ -25,13 +25,16 @@ func judgeReach(endpoint string, status int, err error) *finding.Finding {
 		if status < http.StatusInternalServerError {
 			return nil
 		}
-		return fault("APIServerFailing", "answers /livez with status %d: it, or the load balancer before it, is not well", status)
+		return fault("APIServerFailing",
+			"answers /livez with status %d: it, or the load balancer before it, is not well", status)
 	}
 	if _, ok := errors.AsType[*net.DNSError](err); ok {
 		return fault("APIServerNameUnknown", "cannot be resolved by this node: %s", checkkit.Sanitize(err.Error(), 200))
 	}
 	if _, ok := errors.AsType[*tls.CertificateVerificationError](err); ok {
-		return fault("APIServerCertificateInvalid", "shows a certificate that kubelet's kubeconfig does not trust: %s", checkkit.Sanitize(err.Error(), 300))
+		return fault("APIServerCertificateInvalid", "shows a certificate that kubelet's kubeconfig does not trust: %s",
+			checkkit.Sanitize(err.Error(), 300))
 	}
-	return fault("APIServerUnreachable", "cannot be reached from this node: %s; try from another node whose fault it is", checkkit.ErrorText(err))
+	return fault("APIServerUnreachable",
+		"cannot be reached from this node: %s; try from another node whose fault it is", checkkit.ErrorText(err))
 }

@@ -55,7 +55,8 @@ func (c *apiserverCheck) look(ctx context.Context, h *host.Host) ([]finding.Find
 	}
 	service := finding.Subject{Kind: "service", Name: "default/kubernetes"}
 	if c.fault != nil {
-		return []finding.Finding{*c.fault}, finding.Partial(map[finding.Subject]error{service: errors.New(c.fault.Message)})
+		return []finding.Finding{*c.fault},
+			finding.Partial(map[finding.Subject]error{service: errors.New(c.fault.Message)})
 	}
 	c.tryService(ctx, h, now)
 	if ctx.Err() != nil {
@@ -66,8 +67,9 @@ func (c *apiserverCheck) look(ctx context.Context, h *host.Host) ([]finding.Find
 	}
 	return []finding.Finding{{
 		Check: apiserverID, Subject: service, Severity: finding.Warning, Reason: "APIServerServiceUnreachable",
-		Message: fmt.Sprintf("the apiserver answers at %s, but its service address %s leads nowhere on this node (%s): look at kube-proxy "+
-			"or the network plugin", c.endpoint, c.serviceAddress(), checkkit.ErrorText(c.serviceErr)),
+		Message: fmt.Sprintf("the apiserver answers at %s, but its service address %s leads nowhere on this node "+
+			"(%s): look at kube-proxy or the network plugin", c.endpoint, c.serviceAddress(),
+			checkkit.ErrorText(c.serviceErr)),
 		Facts: map[string]string{"address": c.serviceAddress().String(), "endpoint": c.endpoint},
 	}}, nil
 }
@@ -166,7 +168,8 @@ func (c *apiserverCheck) findService(ctx context.Context, h *host.Host, now time
 	defer cancel()
 	c.serviceResolved = now
 	answer, err := dns.AskDNS(call, dns.DNSQuestion{
-		Server: netip.AddrPortFrom(server, 53), Protocol: "udp", Name: "kubernetes.default.svc." + network.ClusterDomain, IPv6: server.Is6(),
+		Server: netip.AddrPortFrom(server, 53), Protocol: "udp", Name: "kubernetes.default.svc." +
+			network.ClusterDomain, IPv6: server.Is6(),
 	})
 	if err == nil && len(answer.Addresses) > 0 {
 		c.service = answer.Addresses[0]

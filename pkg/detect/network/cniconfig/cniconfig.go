@@ -38,9 +38,10 @@ func New() detect.Check {
 		ID:      cniConfigID,
 		Domain:  "network",
 		Summary: "the network configuration of pods is missing or broken: new pods get no network",
-		Advice: "The network's DaemonSet (calico-node, cilium, kube-flannel …) writes both the configuration and the plugins: look at its pod on this " +
-			"node, above all at its init containers (`kubectl get pods -A -o wide --field-selector spec.nodeName=NODE`: not every network is in kube-system). " +
-			"Move a malformed file that belongs to nobody out of the directory; the runtime notices by itself.",
+		Advice: "The network's DaemonSet (calico-node, cilium, kube-flannel …) writes both the configuration and the " +
+			"plugins: look at its pod on this node, above all at its init containers (`kubectl get pods -A -o wide " +
+			"--field-selector spec.nodeName=NODE`: not every network is in kube-system). Move a malformed file that " +
+			"belongs to nobody out of the directory; the runtime notices by itself.",
 		Doc:       cniConfigDoc(),
 		Condition: detect.NetworkProblem(),
 		Every:     time.Minute,
@@ -55,19 +56,25 @@ func New() detect.Check {
 func cniConfigDoc() detect.Doc {
 	return detect.Doc{
 		Reads: []string{
-			"the first *.conf, *.conflist or *.json in /etc/cni/net.d", "the plugins that it names in /opt/cni/bin (both as containerd is told)",
+			"the first *.conf, *.conflist or *.json in /etc/cni/net.d", "the plugins that it names in /opt/cni/bin " +
+				"(both as containerd is told)",
 			"the runtime's NetworkReady over CRI, only when something is wrong",
 		},
-		Why: "Without a network configuration no pod can start, and one that is malformed is found out only at the next restart of the runtime. " +
-			"A missing plugin leaves every new pod in ContainerCreating, although node and runtime say that they are ready.",
+		Why: "Without a network configuration no pod can start, and one that is malformed is found out only at the " +
+			"next restart of the runtime. A missing plugin leaves every new pod in ContainerCreating, although node " +
+			"and runtime say that they are ready.",
 		Faults: []detect.Fault{
-			{Reason: "CNIConfigMissing", Severity: finding.Fatal, When: "no configuration for two minutes (a new node has none for about one); fatal while the runtime says that its network is not ready"},
-			{Reason: "CNIConfigInvalid", Severity: finding.Fatal, When: "the file that the runtime takes is malformed, for two minutes; fatal as above"},
-			{Reason: "CNIPluginMissing", Severity: finding.Fatal, When: "a plugin or its IPAM plugin is in none of the directories; fatal as above"},
-			{Reason: "CNIPluginNotExecutable", Severity: finding.Fatal, When: "a plugin is empty, no file, or not executable; fatal as above"},
+			{Reason: "CNIConfigMissing", Severity: finding.Fatal, When: "no configuration for two minutes (a new " +
+				"node has none for about one); fatal while the runtime says that its network is not ready"},
+			{Reason: "CNIConfigInvalid", Severity: finding.Fatal, When: "the file that the runtime takes is " +
+				"malformed, for two minutes; fatal as above"},
+			{Reason: "CNIPluginMissing", Severity: finding.Fatal, When: "a plugin or its IPAM plugin is in none of " +
+				"the directories; fatal as above"},
+			{Reason: "CNIPluginNotExecutable", Severity: finding.Fatal, When: "a plugin is empty, no file, or not " +
+				"executable; fatal as above"},
 		},
-		FalseAlarms: "Files of other programs (podman's bridge) sort behind and are not looked at. Plugins that a plugin runs by itself (flannel's " +
-			"bridge) are not known from the configuration and not looked for.",
+		FalseAlarms: "Files of other programs (podman's bridge) sort behind and are not looked at. Plugins that a " +
+			"plugin runs by itself (flannel's bridge) are not known from the configuration and not looked for.",
 	}
 }
 

@@ -39,7 +39,8 @@ func judgeCNIConfig(h *host.Host, seen cniSeen, ready, known bool) ([]finding.Fi
 	if name == "" {
 		name = h.Paths.CNIConfDir
 		if known && ready {
-			return nil, fmt.Errorf("%s, but the runtime says that its network is ready: it is told another directory: set paths.cniConfDir", seen.problem)
+			return nil, fmt.Errorf("%s, but the runtime says that its network is ready: it is told another "+
+				"directory: set paths.cniConfDir", seen.problem)
 		}
 		if !known && !checkkit.KubeletInstalled(h) {
 			return nil, finding.NotApplicable("%s, and no kubelet is installed on this host", seen.problem)

@@ -106,7 +106,8 @@ func readCNIFile(h *host.Host, file string) (cniSeen, error) {
 }
 
 func (c cniSeen) invalid(err error) cniSeen {
-	c.reason, c.problem = "CNIConfigInvalid", fmt.Sprintf("%s cannot be loaded: %s", c.file, checkkit.Sanitize(err.Error(), 300))
+	c.reason, c.problem = "CNIConfigInvalid", fmt.Sprintf("%s cannot be loaded: %s", c.file,
+		checkkit.Sanitize(err.Error(), 300))
 	return c
 }
 
@@ -172,7 +173,8 @@ func (c cniSeen) withBinaries(h *host.Host) cniSeen {
 		c.problem = fmt.Sprintf("%s needs plugins that are not in %s: %s", c.file, dirs, checkkit.JoinFirst(missing, 5))
 	case len(broken) > 0:
 		c.reason = "CNIPluginNotExecutable"
-		c.problem = fmt.Sprintf("%s needs plugins in %s that cannot be run: %s", c.file, dirs, checkkit.JoinFirst(broken, 5))
+		c.problem = fmt.Sprintf("%s needs plugins in %s that cannot be run: %s", c.file, dirs,
+			checkkit.JoinFirst(broken, 5))
 	}
 	return c
 }

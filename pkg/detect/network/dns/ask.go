@@ -69,7 +69,8 @@ func (c *dnsCheck) look(ctx context.Context, h *host.Host) ([]finding.Finding, e
 }
 
 // dnsServers lists whom pods ask. What is no address is kubelet's own fault to tell: it refuses to start.
-func dnsServers(files host.Files, network discover.KubeletNetwork) (servers []dnsServer, doubts map[finding.Subject]error) {
+func dnsServers(files host.Files, network discover.KubeletNetwork) (servers []dnsServer,
+	doubts map[finding.Subject]error) {
 	for _, text := range network.ClusterDNS[:min(len(network.ClusterDNS), checkkit.MaxNameservers)] {
 		if address, err := netip.ParseAddr(strings.TrimSpace(text)); err == nil {
 			servers = append(servers, dnsServer{Address: address})
@@ -80,7 +81,8 @@ func dnsServers(files host.Files, network discover.KubeletNetwork) (servers []dn
 		return servers, map[finding.Subject]error{{Kind: "file", Name: network.ResolvConf}: err}
 	}
 	for _, address := range upstream {
-		if server := (dnsServer{Address: address, Upstream: true}); !slices.Contains(servers, dnsServer{Address: address}) {
+		if server := (dnsServer{Address: address, Upstream: true}); !slices.Contains(servers,
+			dnsServer{Address: address}) {
 			servers = append(servers, server)
 		}
 	}
@@ -135,7 +137,8 @@ func (c *dnsCheck) ask(ctx context.Context, servers []dnsServer, domain string, 
 }
 
 // askOne asks one server. Only it touches past.
-func (c *dnsCheck) askOne(ctx context.Context, server dnsServer, past *dnsHistory, domain string, now time.Duration) dnsSeen {
+func (c *dnsCheck) askOne(ctx context.Context, server dnsServer, past *dnsHistory, domain string,
+	now time.Duration) dnsSeen {
 	seen := dnsSeen{Server: server}
 	question := c.question(server, domain)
 	for range 2 {
@@ -143,7 +146,8 @@ func (c *dnsCheck) askOne(ctx context.Context, server dnsServer, past *dnsHistor
 			break
 		}
 	}
-	if !server.Upstream && (seen.Err != nil || past.tcpErr != nil || past.tcpAsked == 0 || now-past.tcpAsked >= dnsTCPEvery) {
+	if !server.Upstream && (seen.Err != nil || past.tcpErr != nil || past.tcpAsked == 0 ||
+		now-past.tcpAsked >= dnsTCPEvery) {
 		question.Protocol = "tcp"
 		_, past.tcpErr = c.try(ctx, question)
 		past.tcpAsked = now

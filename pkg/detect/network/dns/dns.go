@@ -38,9 +38,10 @@ import (
 
 // Settings are the thresholds of dns.
 type Settings struct {
-	Timeout      time.Duration `yaml:"timeout"`      // of one try; a question over UDP has two
-	UpstreamName string        `yaml:"upstreamName"` // a name that the resolvers of the node must know; unless set, any answer is good
-	FatalAfter   time.Duration `yaml:"fatalAfter"`   // silence that is the node's own share, for this long
+	Timeout time.Duration `yaml:"timeout"` // of one try; a question over UDP has two
+	// a name that the resolvers of the node must know; unless set, any answer is good
+	UpstreamName string        `yaml:"upstreamName"`
+	FatalAfter   time.Duration `yaml:"fatalAfter"` // silence that is the node's own share, for this long
 }
 
 // DefaultSettings returns the settings that are used unless the configuration says otherwise. A server in the same
@@ -61,9 +62,10 @@ func New(s Settings) detect.Check {
 		ID:      ID,
 		Domain:  "network",
 		Summary: "pods of this node cannot resolve names",
-		Advice: "Ask by hand: `dig @<server> kubernetes.default.svc.cluster.local +time=2 +tries=1`, also with `+tcp`, here and on another node. " +
-			"Silent here only: look at kube-proxy, the packet filter and the routes of this node. Silent everywhere: look at the pods " +
-			"with label k8s-app=kube-dns in kube-system, and at what they forward to.",
+		Advice: "Ask by hand: `dig @<server> kubernetes.default.svc.cluster.local +time=2 +tries=1`, also with " +
+			"`+tcp`, here and on another node. Silent here only: look at kube-proxy, the packet filter and the " +
+			"routes of this node. Silent everywhere: look at the pods with label k8s-app=kube-dns in kube-system, " +
+			"and at what they forward to.",
 		Doc:       dnsDoc(),
 		Condition: detect.NetworkProblem(),
 		Every:     time.Minute,
@@ -82,19 +84,26 @@ func dnsDoc() detect.Doc {
 			"kubelet's configuration: clusterDNS, clusterDomain, resolvConf", "the nameserver lines of resolvConf",
 			"one DNS question a minute to each of these servers, one over TCP every 5 minutes to those of the cluster",
 		},
-		Why: "Nearly every request of a pod begins with a name. A dead resolver looks like slow or failing applications, and CoreDNS " +
-			"forwards to the resolvers of the node that it runs on.",
+		Why: "Nearly every request of a pod begins with a name. A dead resolver looks like slow or failing " +
+			"applications, and CoreDNS forwards to the resolvers of the node that it runs on.",
 		Faults: []detect.Fault{
-			{Reason: "DNSNotAnswering", Severity: finding.Fatal, When: "two tries of 2 s without answer, in 3 looks; fatal after 5 minutes when all servers are silent, or when the server is on this node"},
-			{Reason: "DNSUnreachable", Severity: finding.Fatal, When: "the kernel refuses to send there: no route, or the node's own packet filter; fatal as above"},
-			{Reason: "DNSPortRefused", Severity: finding.Fatal, When: "nobody is behind the address: kube-proxy rejects services without ready pods; fatal only for a server on this node"},
-			{Reason: "DNSNameMissing", Severity: finding.Warning, When: "NXDOMAIN for the name that every cluster has: clusterDomain is another one, or the server is not this cluster's"},
-			{Reason: "DNSServerFailing", Severity: finding.Warning, When: "SERVFAIL, REFUSED or a malformed answer: the server runs and has nothing to answer from"},
-			{Reason: "DNSOverTCPFailing", Severity: finding.Warning, When: "UDP is answered, TCP is not: answers above 512 bytes are lost"},
+			{Reason: "DNSNotAnswering", Severity: finding.Fatal, When: "two tries of 2 s without answer, in 3 looks; " +
+				"fatal after 5 minutes when all servers are silent, or when the server is on this node"},
+			{Reason: "DNSUnreachable", Severity: finding.Fatal, When: "the kernel refuses to send there: no route, " +
+				"or the node's own packet filter; fatal as above"},
+			{Reason: "DNSPortRefused", Severity: finding.Fatal, When: "nobody is behind the address: kube-proxy " +
+				"rejects services without ready pods; fatal only for a server on this node"},
+			{Reason: "DNSNameMissing", Severity: finding.Warning, When: "NXDOMAIN for the name that every cluster " +
+				"has: clusterDomain is another one, or the server is not this cluster's"},
+			{Reason: "DNSServerFailing", Severity: finding.Warning, When: "SERVFAIL, REFUSED or a malformed answer: " +
+				"the server runs and has nothing to answer from"},
+			{Reason: "DNSOverTCPFailing", Severity: finding.Warning, When: "UDP is answered, TCP is not: answers " +
+				"above 512 bytes are lost"},
 			{Reason: "DNSOverUDPFailing", Severity: finding.Warning, When: "TCP is answered, UDP is not"},
-			{Reason: "DNSResolverOnLoopback", Severity: finding.Info, When: "resolvConf names an address such as 127.0.0.53, which is another machine's in each pod; a CoreDNS here asks itself and dies of it"},
+			{Reason: "DNSResolverOnLoopback", Severity: finding.Info, When: "resolvConf names an address such as " +
+				"127.0.0.53, which is another machine's in each pod; a CoreDNS here asks itself and dies of it"},
 		},
-		FalseAlarms: "A cluster without DNS whose kubelets are told a clusterDNS address: take it out, or switch the check off. Network policies of " +
-			"pods are not seen, since the questions come from the host.",
+		FalseAlarms: "A cluster without DNS whose kubelets are told a clusterDNS address: take it out, or switch the " +
+			"check off. Network policies of pods are not seen, since the questions come from the host.",
 	}
 }

@@ -65,7 +65,9 @@ func TestDNSForReal(t *testing.T) {
 		{"a resolver may fail", code(resolver, 2), nil},
 		{"and refuse", code(resolver, 5), nil},
 		{"nothing is heard", add(dropAll), []string{c + "DNSNotAnswering warning", r + "DNSNotAnswering warning"}},
-		{"for four minutes", func() { h.Up += 3 * time.Minute }, []string{c + "DNSNotAnswering warning", r + "DNSNotAnswering warning"}},
+		{"for four minutes", func() {
+			h.Up += 3 * time.Minute
+		}, []string{c + "DNSNotAnswering warning", r + "DNSNotAnswering warning"}},
 		{"for five", func() { h.Up += time.Minute }, []string{c + "DNSNotAnswering", r + "DNSNotAnswering"}},
 		{"cleared", remove(dropAll), nil},
 	}
@@ -111,7 +113,8 @@ func TestDNSTraffic(t *testing.T) {
 	server.Rcode.Store(-1)
 	for _, want := range []string{"DNSNotAnswering warning", "DNSNotAnswering"} {
 		found, err := quick.Run(t.Context(), h.Host)
-		if diff := cmp.Diff([]string{"dns-server/169.254.20.10=" + want}, checktest.Reasons(found)); diff != "" || err != nil {
+		if diff := cmp.Diff([]string{"dns-server/169.254.20.10=" + want}, checktest.Reasons(found)); diff != "" ||
+			err != nil {
 			t.Errorf("error %v (-want +got):\n%s", err, diff)
 		}
 		h.Up += time.Minute
@@ -122,7 +125,8 @@ func TestDNSWithoutServers(t *testing.T) {
 	h := checktest.NewDNSHost(t, "", "127.0.0.53")
 	check := New(Settings{Timeout: time.Millisecond})
 	found, err := check.Run(t.Context(), h.Host)
-	if diff := cmp.Diff([]string{"dns-server/127.0.0.53=DNSResolverOnLoopback info"}, checktest.Reasons(found)); diff != "" || err != nil {
+	if diff := cmp.Diff([]string{"dns-server/127.0.0.53=DNSResolverOnLoopback info"},
+		checktest.Reasons(found)); diff != "" || err != nil {
 		t.Errorf("loopback: error %v (-want +got):\n%s", err, diff)
 	}
 	checktest.WriteHostFile(t, h.Files, "/run/resolv.conf", "options edns0\n")
@@ -133,7 +137,8 @@ func TestDNSWithoutServers(t *testing.T) {
 		t.Fatal(err)
 	}
 	_, err = check.Run(t.Context(), h.Host)
-	if partial, ok := errors.AsType[*finding.PartialError](err); !ok || partial.Subjects[finding.Subject{Kind: "file", Name: "/run/resolv.conf"}] == nil {
+	if partial, ok := errors.AsType[*finding.PartialError](err); !ok ||
+		partial.Subjects[finding.Subject{Kind: "file", Name: "/run/resolv.conf"}] == nil {
 		t.Errorf("resolvConf is missing: %v, want doubt about it", err)
 	}
 	checktest.WriteHostFile(t, h.Files, "/var/lib/kubelet/config.yaml", "kind: Deployment\n")
@@ -150,7 +155,8 @@ func TestDNSWithoutServers(t *testing.T) {
 
 func TestDNSNeedsName(t *testing.T) {
 	network := discover.KubeletNetwork{ResolvConf: "/r"}
-	seen := dnsSeen{Server: dnsServer{Address: netip.MustParseAddr("192.0.2.1"), Upstream: true}, Answer: dns.DNSAnswer{RCode: "SERVFAIL"}}
+	seen := dnsSeen{Server: dnsServer{Address: netip.MustParseAddr("192.0.2.1"), Upstream: true},
+		Answer: dns.DNSAnswer{RCode: "SERVFAIL"}}
 	c := &dnsCheck{settings: Settings{UpstreamName: "example.org"}}
 	want := []string{"dns-server/192.0.2.1=DNSServerFailing warning"}
 	if diff := cmp.Diff(want, checktest.Reasons(c.judge([]dnsSeen{seen}, network))); diff != "" {

@@ -25,12 +25,14 @@ func (c *dnsCheck) judge(seen []dnsSeen, network discover.KubeletNetwork) []find
 		if reason == "DNSResolverOnLoopback" {
 			severity = finding.Info
 		}
-		if s.Silence >= c.settings.FatalAfter && c.settings.FatalAfter > 0 && s.Err != nil && (alone || s.onThisNode()) {
+		if s.Silence >= c.settings.FatalAfter && c.settings.FatalAfter > 0 && s.Err != nil &&
+			(alone || s.onThisNode()) {
 			severity = finding.Fatal
 		}
 		found = append(found, finding.Finding{
-			Check: ID, Subject: finding.Subject{Kind: "dns-server", Name: s.Server.Address.String()}, Severity: severity,
-			Reason: reason, Message: message, Facts: s.facts(),
+			Check: ID, Subject: finding.Subject{Kind: "dns-server", Name: s.Server.Address.String()},
+			Severity: severity,
+			Reason:   reason, Message: message, Facts: s.facts(),
 		})
 	}
 	return found
@@ -62,27 +64,37 @@ func (s dnsSeen) fault(settings Settings, network discover.KubeletNetwork) (reas
 	who := s.who(network)
 	switch {
 	case s.Server.Upstream && s.Server.Address.IsLoopback():
-		return "DNSResolverOnLoopback", fmt.Sprintf("%s is told to pods with dnsPolicy Default, for which that address is themselves: point "+
-			"kubelet's resolvConf to a file with the real servers (with systemd-resolved: /run/systemd/resolve/resolv.conf)", who)
+		return "DNSResolverOnLoopback", fmt.Sprintf("%s is told to pods with dnsPolicy Default, for which that "+
+			"address is themselves: point kubelet's resolvConf to a file with the real servers (with "+
+			"systemd-resolved: /run/systemd/resolve/resolv.conf)", who)
 	case s.Err != nil && s.TCP:
-		return "DNSOverUDPFailing", fmt.Sprintf("%s answers over TCP, but not over UDP: %s", who, checkkit.ErrorText(s.Err))
+		return "DNSOverUDPFailing", fmt.Sprintf("%s answers over TCP, but not over UDP: %s", who,
+			checkkit.ErrorText(s.Err))
 	case s.Err != nil && errors.Is(s.Err, syscall.ECONNREFUSED):
-		return "DNSPortRefused", fmt.Sprintf("%s: nobody is behind the address: its service has no ready pod, or its process has ended", who)
+		return "DNSPortRefused", fmt.Sprintf("%s: nobody is behind the address: its service has no ready pod, or its "+
+			"process has ended", who)
 	case s.Err != nil && checkkit.IsTimeout(s.Err):
-		return "DNSNotAnswering", fmt.Sprintf("%s does not answer: two tries of %s; look whether other nodes hear it", who, settings.Timeout)
+		return "DNSNotAnswering", fmt.Sprintf("%s does not answer: two tries of %s; look whether other nodes hear it",
+			who, settings.Timeout)
 	case s.Err != nil && isErrno(s.Err):
 		return "DNSUnreachable", fmt.Sprintf("%s cannot be reached from this node: %s", who, checkkit.ErrorText(s.Err))
 	case s.Err != nil:
-		return "DNSServerFailing", fmt.Sprintf("%s sent an answer that is malformed: %s", who, checkkit.ErrorText(s.Err))
+		return "DNSServerFailing", fmt.Sprintf("%s sent an answer that is malformed: %s", who,
+			checkkit.ErrorText(s.Err))
 	}
 	must := !s.Server.Upstream && network.ClusterDomain != "" || s.Server.Upstream && settings.UpstreamName != ""
 	switch {
 	case must && s.Answer.RCode == "NXDOMAIN":
-		return "DNSNameMissing", fmt.Sprintf("%s does not know %s: it is not this cluster's server, or clusterDomain is another one", who, s.name(settings, network))
+		return "DNSNameMissing", fmt.Sprintf("%s does not know %s: it is not this cluster's server, or clusterDomain "+
+			"is another one", who, s.name(settings, network))
 	case (must || !s.Server.Upstream) && !slices.Contains([]string{"NOERROR", "NXDOMAIN"}, s.Answer.RCode):
-		return "DNSServerFailing", fmt.Sprintf("%s answers %s when asked for %s: it runs, but has nothing to answer from", who, s.Answer.RCode, s.name(settings, network))
+		return "DNSServerFailing",
+			fmt.Sprintf("%s answers %s when asked for %s: it runs, but has nothing to answer from", who, s.Answer.RCode,
+				s.name(settings, network))
 	case s.TCPErr != nil:
-		return "DNSOverTCPFailing", fmt.Sprintf("%s answers over UDP, but not over TCP, so that long answers are lost: %s", who, checkkit.ErrorText(s.TCPErr))
+		return "DNSOverTCPFailing",
+			fmt.Sprintf("%s answers over UDP, but not over TCP, so that long answers are lost: %s", who,
+				checkkit.ErrorText(s.TCPErr))
 	}
 	return "", ""
 }

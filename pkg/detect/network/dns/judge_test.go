@@ -31,14 +31,18 @@ func TestDNSCutOff(t *testing.T) {
 		want []string
 	}{
 		{"nothing is heard", []dnsSeen{cluster, resolver}, []string{a + "DNSNotAnswering", r + "DNSNotAnswering"}},
-		{"one server refuses", []dnsSeen{cluster, refused(resolver)}, []string{a + "DNSNotAnswering warning", r + "DNSPortRefused warning"}},
-		{"both refuse", []dnsSeen{refused(cluster), refused(resolver)}, []string{a + "DNSPortRefused warning", r + "DNSPortRefused warning"}},
-		{"there are only the cluster's servers", []dnsSeen{cluster, other}, []string{a + "DNSNotAnswering warning", b + "DNSNotAnswering warning"}},
+		{"one server refuses", []dnsSeen{cluster, refused(resolver)}, []string{a + "DNSNotAnswering warning", r +
+			"DNSPortRefused warning"}},
+		{"both refuse", []dnsSeen{refused(cluster), refused(resolver)}, []string{a + "DNSPortRefused warning", r +
+			"DNSPortRefused warning"}},
+		{"there are only the cluster's servers", []dnsSeen{cluster, other}, []string{a + "DNSNotAnswering warning", b +
+			"DNSNotAnswering warning"}},
 		{"there are only the node's resolvers", []dnsSeen{resolver}, []string{r + "DNSNotAnswering warning"}},
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			c := &dnsCheck{settings: Settings{FatalAfter: 5 * time.Minute}}
-			if diff := cmp.Diff(test.want, checktest.Reasons(c.judge(test.seen, discover.KubeletNetwork{ResolvConf: "/r"}))); diff != "" {
+			if diff := cmp.Diff(test.want, checktest.Reasons(c.judge(test.seen,
+				discover.KubeletNetwork{ResolvConf: "/r"}))); diff != "" {
 				t.Errorf("(-want +got):\n%s", diff)
 			}
 		})
@@ -47,13 +51,15 @@ func TestDNSCutOff(t *testing.T) {
 
 // TestDNSMissingName: a resolver that was asked for no name in particular may say that there is none.
 func TestDNSMissingName(t *testing.T) {
-	seen := dnsSeen{Server: dnsServer{Address: netip.MustParseAddr("192.0.2.53"), Upstream: true}, Answer: dns.DNSAnswer{RCode: "NXDOMAIN"}}
+	seen := dnsSeen{Server: dnsServer{Address: netip.MustParseAddr("192.0.2.53"), Upstream: true},
+		Answer: dns.DNSAnswer{RCode: "NXDOMAIN"}}
 	for name, want := range map[string][]string{
 		"":            nil,
 		"example.org": {"dns-server/192.0.2.53=DNSNameMissing warning"},
 	} {
 		c := &dnsCheck{settings: Settings{UpstreamName: name}}
-		if diff := cmp.Diff(want, checktest.Reasons(c.judge([]dnsSeen{seen}, discover.KubeletNetwork{ResolvConf: "/r"}))); diff != "" {
+		if diff := cmp.Diff(want, checktest.Reasons(c.judge([]dnsSeen{seen},
+			discover.KubeletNetwork{ResolvConf: "/r"}))); diff != "" {
 			t.Errorf("asked for %q (-want +got):\n%s", name, diff)
 		}
 	}

@@ -40,10 +40,12 @@ func (seen proxySeen) judge() []finding.Finding {
 	case draining && strings.HasSuffix(seen.url, "/healthz"):
 		return nil // which of both it is cannot be told, and the node is being removed anyway
 	case known && seen.status == http.StatusServiceUnavailable:
-		return seen.fault("KubeProxyNotSyncing", "has not brought the services up to date%s: read its log, and look who holds /run/xtables.lock",
+		return seen.fault("KubeProxyNotSyncing", "has not brought the services up to date%s: read its log, and look "+
+			"who holds /run/xtables.lock",
 			health.age())
 	}
-	return seen.fault("KubeProxyNotAnswering", "answers %s with status %d: %s", seen.url, seen.status, checkkit.Sanitize(seen.body, 200))
+	return seen.fault("KubeProxyNotAnswering", "answers %s with status %d: %s", seen.url, seen.status,
+		checkkit.Sanitize(seen.body, 200))
 }
 
 // age words how long ago the last update was. Both times are kube-proxy's own, with Go's monotonic reading behind them.

@@ -49,19 +49,25 @@ func New(s Settings) detect.Check {
 		ID:      ID,
 		Domain:  "network",
 		Summary: "kube-proxy does not run or does not follow: services lead to pods that are gone",
-		Advice: "Find its pod, `kubectl -n kube-system get pods -l k8s-app=kube-proxy --field-selector spec.nodeName=NODE`, and read its log, `kubectl -n kube-system logs POD`, " +
-			"or on the node `crictl ps -a --name kube-proxy` and `crictl logs ID`. One that does " +
-			"not sync mostly waits for the lock of iptables (`fuser /run/xtables.lock`) or fails to load rules that somebody else broke.",
+		Advice: "Find its pod, `kubectl -n kube-system get pods -l k8s-app=kube-proxy --field-selector " +
+			"spec.nodeName=NODE`, and read its log, `kubectl -n kube-system logs POD`, or on the node `crictl ps -a " +
+			"--name kube-proxy` and `crictl logs ID`. One that does not sync mostly waits for the lock of iptables " +
+			"(`fuser /run/xtables.lock`) or fails to load rules that somebody else broke.",
 		Doc: detect.Doc{
-			Reads: []string{"GET /livez (or /healthz) of kube-proxy on this node, a minute", "/proc/PID/stat of its process", "kubelet's pods, only while no kube-proxy is found"},
-			Why: "The addresses of services are rules in the kernel. Without kube-proxy they stay as they are: requests go on to be sent to pods " +
-				"that are gone, and new services do not exist on this node.",
+			Reads: []string{"GET /livez (or /healthz) of kube-proxy on this node, a minute",
+				"/proc/PID/stat of its process", "kubelet's pods, only while no kube-proxy is found"},
+			Why: "The addresses of services are rules in the kernel. Without kube-proxy they stay as they are: " +
+				"requests go on to be sent to pods that are gone, and new services do not exist on this node.",
 			Faults: []detect.Fault{
-				{Reason: "KubeProxyNotSyncing", Severity: finding.Fatal, When: "it says itself that a change has waited for longer than a minute, for two minutes"},
-				{Reason: "KubeProxyNotAnswering", Severity: finding.Fatal, When: "its process lives and its health server does not answer within 3 s, for two minutes"},
-				{Reason: "KubeProxyNotRunning", Severity: finding.Fatal, When: "a pod of it is on this node and there is no process, for two minutes"},
+				{Reason: "KubeProxyNotSyncing", Severity: finding.Fatal,
+					When: "it says itself that a change has waited for longer than a minute, for two minutes"},
+				{Reason: "KubeProxyNotAnswering", Severity: finding.Fatal,
+					When: "its process lives and its health server does not answer within 3 s, for two minutes"},
+				{Reason: "KubeProxyNotRunning", Severity: finding.Fatal,
+					When: "a pod of it is on this node and there is no process, for two minutes"},
 			},
-			FalseAlarms: "Network plugins that replace kube-proxy: not applicable. Draining by the autoscaler (healthz is 503, livez is not): no fault.",
+			FalseAlarms: "Network plugins that replace kube-proxy: not applicable. Draining by the autoscaler " +
+				"(healthz is 503, livez is not): no fault.",
 		},
 		Condition: finding.Condition{
 			Type: "KubeProxyUnhealthy", ReadyType: "KubeProxyReady",

@@ -46,20 +46,21 @@ func TestKubeProxyStandIn(t *testing.T) {
 		}
 		fmt.Fprint(w, "}")
 	}
-	server := http.Server{ReadHeaderTimeout: time.Second, Handler: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		mode, err := os.ReadFile(modes)
-		if err != nil {
-			t.Error(err)
-		}
-		switch text := string(mode); {
-		case strings.HasPrefix(text, "old") && r.URL.Path == "/livez":
-			http.NotFound(w, r)
-		case text == "error":
-			http.Error(w, "no", http.StatusInternalServerError)
-		default:
-			say(w, !strings.Contains(text, "stale"), !strings.Contains(text, "draining"), r.URL.Path)
-		}
-	})}
+	server := http.Server{ReadHeaderTimeout: time.Second,
+		Handler: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			mode, err := os.ReadFile(modes)
+			if err != nil {
+				t.Error(err)
+			}
+			switch text := string(mode); {
+			case strings.HasPrefix(text, "old") && r.URL.Path == "/livez":
+				http.NotFound(w, r)
+			case text == "error":
+				http.Error(w, "no", http.StatusInternalServerError)
+			default:
+				say(w, !strings.Contains(text, "stale"), !strings.Contains(text, "draining"), r.URL.Path)
+			}
+		})}
 	server.Addr = os.Args[len(os.Args)-1]
 	if err := server.ListenAndServe(); err != nil {
 		t.Fatal(err)
@@ -86,7 +87,8 @@ func (w *proxyWorld) start(args ...string) {
 	if err != nil {
 		w.t.Fatal(err)
 	}
-	w.cmd = exec.CommandContext(w.t.Context(), program, append([]string{"-test.run=^TestKubeProxyStandIn$", "--"}, args...)...)
+	w.cmd = exec.CommandContext(w.t.Context(), program, append([]string{"-test.run=^TestKubeProxyStandIn$", "--"},
+		args...)...)
 	w.cmd.Env = append(os.Environ(), standIn+"="+w.modes)
 	if err := w.cmd.Start(); err != nil {
 		w.t.Fatal(err)
@@ -119,7 +121,8 @@ func proxyPod() corev1.Pod {
 		ObjectMeta: metav1.ObjectMeta{Namespace: "kube-system", Name: "kube-proxy-x7k2p"},
 		Spec:       corev1.PodSpec{HostNetwork: true, Containers: []corev1.Container{{Name: "kube-proxy"}}},
 		Status: corev1.PodStatus{ContainerStatuses: []corev1.ContainerStatus{
-			{Name: "kube-proxy", State: corev1.ContainerState{Waiting: &corev1.ContainerStateWaiting{Reason: "CrashLoopBackOff"}}},
+			{Name: "kube-proxy",
+				State: corev1.ContainerState{Waiting: &corev1.ContainerStateWaiting{Reason: "CrashLoopBackOff"}}},
 		}},
 	}
 }
@@ -155,7 +158,8 @@ func TestKubeProxyForReal(t *testing.T) {
 	w.start("127.0.0.1:10256")
 	see("cleared", "")
 	for _, step := range [][2]string{
-		{"stale", "KubeProxyNotSyncing"}, {"ok", ""}, {"draining", ""}, {"draining stale", "KubeProxyNotSyncing"}, {"error", "KubeProxyNotAnswering"},
+		{"stale", "KubeProxyNotSyncing"}, {"ok", ""}, {"draining", ""}, {"draining stale", "KubeProxyNotSyncing"},
+		{"error", "KubeProxyNotAnswering"},
 		{"old", ""}, {"old draining", ""}, {"old stale", "KubeProxyNotSyncing"}, {"ok", ""},
 	} {
 		w.mode(step[0])
@@ -185,12 +189,16 @@ func TestKubeProxyForReal(t *testing.T) {
 func TestListeningAddress(t *testing.T) {
 	const head = "  sl  local_address rem_address   st\n"
 	for text, want := range map[string]string{
-		head + "   0: 0100007F:2810 00000000:0000 0A 0 0\n":                                                 "127.0.0.1",
-		head + "   0: 00000000:2810 00000000:0000 0A 0 0\n":                                                 "127.0.0.1",
+		head +
+			"   0: 0100007F:2810 00000000:0000 0A 0 0\n": "127.0.0.1",
+		head +
+			"   0: 00000000:2810 00000000:0000 0A 0 0\n": "127.0.0.1",
 		head + "   0: 00000000000000000000000000000000:2810 00000000000000000000000000000000:0000 0A 0 0\n": "::1",
 		head + "   0: 0000000000000000FFFF00000200000A:2810 00000000000000000000000000000000:0000 0A 0 0\n": "10.0.0.2",
-		head + "   0: 0200000A:2810 0300000A:1234 01 0 0\n":                                                 "invalid IP",
-		head + "   0: zz:2810 0300000A:1234 0A\n   0: 00:2810 x 0A\n":                                       "invalid IP",
+		head +
+			"   0: 0200000A:2810 0300000A:1234 01 0 0\n": "invalid IP",
+		head +
+			"   0: zz:2810 0300000A:1234 0A\n   0: 00:2810 x 0A\n": "invalid IP",
 	} {
 		ip, _ := listeningAddress([]byte(text), 10256)
 		if diff := cmp.Diff(want, ip.String()); diff != "" {

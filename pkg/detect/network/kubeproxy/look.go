@@ -74,7 +74,8 @@ func (c *kubeProxyCheck) look(ctx context.Context, h *host.Host) ([]finding.Find
 	case seen.runs && listens:
 		return seen.judge(), nil
 	case seen.runs:
-		return nil, finding.NotApplicable("kube-proxy (pid %d) serves no health on port %d: set the port of this check", seen.process.PID, c.settings.Port)
+		return nil, finding.NotApplicable("kube-proxy (pid %d) serves no health on port %d: set the port of this check",
+			seen.process.PID, c.settings.Port)
 	}
 	return c.judgeAbsent(ctx, h, now)
 }
@@ -99,8 +100,9 @@ func (c *kubeProxyCheck) judgeAbsent(ctx context.Context, h *host.Host, now time
 		return nil, errNoKubeProxy()
 	}
 	pod := &pods[i]
-	f := proxyFinding("KubeProxyNotRunning", fmt.Sprintf("pod %s/%s is on this node, but no kube-proxy runs%s: look at its log",
-		pod.Namespace, pod.Name, waitingBecause(pod)))
+	f := proxyFinding("KubeProxyNotRunning",
+		fmt.Sprintf("pod %s/%s is on this node, but no kube-proxy runs%s: look at its log",
+			pod.Namespace, pod.Name, waitingBecause(pod)))
 	f.Facts["pods"] = pod.Namespace + "/" + pod.Name
 	return []finding.Finding{f}, nil
 }
@@ -115,7 +117,8 @@ func isKubeProxyPod(pod corev1.Pod) bool {
 func waitingBecause(pod *corev1.Pod) string {
 	for _, status := range slices.Concat(pod.Status.InitContainerStatuses, pod.Status.ContainerStatuses) {
 		if w := status.State.Waiting; w != nil && w.Reason != "" {
-			return fmt.Sprintf(" (container %s: %s)", checkkit.Sanitize(status.Name, 64), checkkit.Sanitize(w.Reason, 64))
+			return fmt.Sprintf(" (container %s: %s)", checkkit.Sanitize(status.Name, 64),
+				checkkit.Sanitize(w.Reason, 64))
 		}
 	}
 	return ""

@@ -76,17 +76,20 @@ func kubeletPort(h *host.Host) uint16 {
 }
 
 func (d *packetDrop) finding(sample judgedSample) finding.Finding {
-	name := strings.Join([]string{"nft", d.chain.Family, checkkit.Sanitize(d.chain.Table, 64), checkkit.Sanitize(d.chain.Name, 64)}, " ")
+	name := strings.Join([]string{"nft", d.chain.Family, checkkit.Sanitize(d.chain.Table, 64),
+		checkkit.Sanitize(d.chain.Name, 64)}, " ")
 	facts := map[string]string{"rule": checkkit.Sanitize(d.rule, 200), "hook": sample.hook}
 	if d.count > 0 {
 		facts["packets"] = strconv.FormatUint(d.count, 10)
 	}
-	message := fmt.Sprintf("%s drops new %s: %s, and no rule before lets them through", name, sample.what, facts["rule"])
+	message := fmt.Sprintf("%s drops new %s: %s, and no rule before lets them through", name, sample.what,
+		facts["rule"])
 	if d.translated && sample.hook == "forward" {
 		message += " (those to services and host ports, whose address is translated, may pass)"
 	}
 	return finding.Finding{
-		Check: packetFilterID, Subject: finding.Subject{Kind: "packet-filter", Name: name}, Severity: finding.Warning, Reason: sample.reason, Message: message, Facts: facts,
+		Check: packetFilterID, Subject: finding.Subject{Kind: "packet-filter", Name: name}, Severity: finding.Warning,
+		Reason: sample.reason, Message: message, Facts: facts,
 	}
 }
 
@@ -96,7 +99,8 @@ func notRead(filter packetfilter.PacketFilter) map[finding.Subject]error {
 		return nil
 	}
 	return map[finding.Subject]error{
-		{Kind: "packet-filter", Name: "iptables-legacy"}: fmt.Errorf("rules in iptables-legacy are not read, and there are tables of it: %s",
+		{Kind: "packet-filter", Name: "iptables-legacy"}: fmt.Errorf("rules in iptables-legacy are not read, and "+
+			"there are tables of it: %s",
 			checkkit.Sanitize(strings.Join(filter.Legacy, ", "), 200)),
 	}
 }
@@ -112,10 +116,12 @@ func shadowingPods(pods []corev1.Pod, port uint16) []finding.Finding {
 		}
 		name := pod.Namespace + "/" + pod.Name
 		found = append(found, finding.Finding{
-			Check: packetFilterID, Subject: finding.Subject{Kind: "pod", Name: name, UID: host.NodePodUID(pod)}, Severity: finding.Warning,
-			Reason:  "HostPortShadowsKubelet",
-			Message: fmt.Sprintf("pod %s has hostPort %d, which is kubelet's: requests for kubelet on this node reach the pod", name, port),
-			Facts:   map[string]string{"pods": name, "port": strconv.Itoa(int(port))},
+			Check: packetFilterID, Subject: finding.Subject{Kind: "pod", Name: name, UID: host.NodePodUID(pod)},
+			Severity: finding.Warning,
+			Reason:   "HostPortShadowsKubelet",
+			Message: fmt.Sprintf("pod %s has hostPort %d, which is kubelet's: requests for kubelet on this node "+
+				"reach the pod", name, port),
+			Facts: map[string]string{"pods": name, "port": strconv.Itoa(int(port))},
 		})
 	}
 	return found

@@ -51,9 +51,10 @@ func New() detect.Check {
 		ID:      packetFilterID,
 		Domain:  "network",
 		Summary: "the packet filter of the node drops traffic of pods, of services or to kubelet",
-		Advice: "The message names backend, family, table, chain and rule. `nft list ruleset` shows what is around it. " +
-			"Find who made it (firewalld, ufw, iptables-services, Docker's policy DROP), and open it for pods there; what is deleted by hand comes back. firewalld: " +
-			"`firewall-cmd --permanent --zone=trusted --add-source=PODS/16`, `firewall-cmd --permanent --add-port=10250/tcp`, then `firewall-cmd --reload`; " +
+		Advice: "The message names backend, family, table, chain and rule. `nft list ruleset` shows what is around " +
+			"it. Find who made it (firewalld, ufw, iptables-services, Docker's policy DROP), and open it for pods " +
+			"there; what is deleted by hand comes back. firewalld: `firewall-cmd --permanent --zone=trusted " +
+			"--add-source=PODS/16`, `firewall-cmd --permanent --add-port=10250/tcp`, then `firewall-cmd --reload`; " +
 			"ufw: `ufw default allow routed`, `ufw allow 10250/tcp`.",
 		Doc: detect.Doc{
 			Reads: []string{
@@ -61,19 +62,30 @@ func New() detect.Check {
 				"/proc/net/{ip,ip6}_tables_names: tables of iptables-legacy, whose rules are not read",
 				"kubelet's pods: one pod's address of each family, and their hostPorts; the route to that pod",
 			},
-			Why: "A rule ahead of those of kube-proxy and of the network cuts off all pods of the node, while node and pods look healthy.",
+			Why: "A rule ahead of those of kube-proxy and of the network cuts off all pods of the node, while node " +
+				"and pods look healthy.",
 			Faults: []detect.Fault{
-				{Reason: "PodTrafficDropped", Severity: finding.Warning, When: "new connections of pods, or to pods, meet a rule or policy that drops them, and nothing before may have let them through; those to services may pass"},
-				{Reason: "ServiceTrafficDropped", Severity: finding.Warning, When: "the same for questions of pods to the cluster's name server, before their address is translated (raw, mangle)"},
-				{Reason: "NodeTrafficDropped", Severity: finding.Warning, When: "the same for all new connections of the node itself"},
-				{Reason: "KubeletPortDropped", Severity: finding.Warning, When: "the same for connections to kubelet's port: logs, exec and metrics do not work"},
-				{Reason: "HostPortShadowsKubelet", Severity: finding.Warning, When: "a pod has the hostPort of kubelet: its translation of addresses takes all requests that are meant for kubelet"},
+				{Reason: "PodTrafficDropped", Severity: finding.Warning, When: "new connections of pods, or to pods, " +
+					"meet a rule or policy that drops them, and nothing before may have let them through; those to " +
+					"services may pass"},
+				{Reason: "ServiceTrafficDropped", Severity: finding.Warning,
+					When: "the same for questions of pods to the cluster's name server, before their address is " +
+						"translated (raw, mangle)"},
+				{Reason: "NodeTrafficDropped", Severity: finding.Warning,
+					When: "the same for all new connections of the node itself"},
+				{Reason: "KubeletPortDropped", Severity: finding.Warning,
+					When: "the same for connections to kubelet's port: logs, exec and metrics do not work"},
+				{Reason: "HostPortShadowsKubelet", Severity: finding.Warning,
+					When: "a pod has the hostPort of kubelet: its translation of addresses takes all requests that " +
+						"are meant for kubelet"},
 			},
-			FalseAlarms: "Rules that are not understood may accept, and what comes after them is not judged. Forwarding is not judged where pods pass by the packet filter: " +
-				"with devices of Cilium, of Calico's eBPF data plane or of Open vSwitch, and where pods are reached through the uplink or a device above it (macvlan, ipvlan). " +
-				"Where iptables-legacy is used (any table but nat), the check could not tell: its rules may drop what those of nf_tables let through. " +
-				"`iptables-legacy-save` and `ip6tables-legacy-save` show them; what has moved to iptables-nft leaves tables that a restart of the node clears. " +
-				"IPv6 is judged where pods, the node's first address or the cluster's name server have it.",
+			FalseAlarms: "Rules that are not understood may accept, and what comes after them is not judged. " +
+				"Forwarding is not judged where pods pass by the packet filter: with devices of Cilium, of Calico's " +
+				"eBPF data plane or of Open vSwitch, and where pods are reached through the uplink or a device above " +
+				"it (macvlan, ipvlan). Where iptables-legacy is used (any table but nat), the check could not tell: " +
+				"its rules may drop what those of nf_tables let through. `iptables-legacy-save` and " +
+				"`ip6tables-legacy-save` show them; what has moved to iptables-nft leaves tables that a restart of " +
+				"the node clears. IPv6 is judged where pods, the node's first address or the cluster's name server have it.",
 		},
 		Every:    5 * time.Minute,
 		Deadline: 10 * time.Second,

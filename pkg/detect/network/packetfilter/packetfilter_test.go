@@ -69,30 +69,46 @@ func ruleSets() []ruleSet {
 		{name: "kube-proxy", rules: kubeRules, out: true, in: true},
 		{name: "Docker leaves a policy, nobody opens it", rules: dockerRules + kubeRules, want: []string{forward}},
 		{name: "flannel opens it", rules: dockerRules + kubeRules + flannelRules, out: true, in: true},
-		{name: "iptables-services before flannel", rules: kubeRules + "-A FORWARD -j REJECT --reject-with icmp-host-prohibited\n" + flannelRules, want: []string{forward}},
-		{name: "iptables-services behind flannel", rules: kubeRules + flannelRules + "-A FORWARD -j REJECT --reject-with icmp-host-prohibited\n", out: true, in: true},
-		{name: "only out is opened", rules: "-P FORWARD DROP\n-A FORWARD -m state --state ESTABLISHED -j ACCEPT\n-A FORWARD -s 10.244.0.0/16 -j ACCEPT\n", out: true}, // other pods reach it
-		{name: "a pod is dropped by its address", rules: "-N rogue\n-I FORWARD -j rogue\n-A rogue -s 10.244.0.0/24 -j DROP\n", in: false,
+		{name: "iptables-services before flannel", rules: kubeRules +
+			"-A FORWARD -j REJECT --reject-with icmp-host-prohibited\n" + flannelRules, want: []string{forward}},
+		{name: "iptables-services behind flannel", rules: kubeRules + flannelRules +
+			"-A FORWARD -j REJECT --reject-with icmp-host-prohibited\n", out: true, in: true},
+		// other pods reach it
+		{name: "only out is opened", rules: "-P FORWARD DROP\n-A FORWARD -m state --state ESTABLISHED -j ACCEPT\n-A " +
+			"FORWARD -s 10.244.0.0/16 -j ACCEPT\n", out: true},
+		{name: "a pod is dropped by its address",
+			rules: "-N rogue\n-I FORWARD -j rogue\n-A rogue -s 10.244.0.0/24 -j DROP\n", in: false,
 			want: []string{"packet-filter/nft ip filter rogue=PodTrafficDropped warning"}},
-		{name: "another address is dropped", rules: "-I FORWARD -s 10.9.0.0/16 -j DROP\n-I FORWARD -p udp -j DROP\n-I FORWARD -i docker0 -j DROP\n", out: true, in: true},
+		{name: "another address is dropped", rules: "-I FORWARD -s 10.9.0.0/16 -j DROP\n-I FORWARD -p udp -j " +
+			"DROP\n-I FORWARD -i docker0 -j DROP\n", out: true, in: true},
 		{name: "calico accepts by mark", rules: "-N cali-FORWARD\n-P FORWARD DROP\n-A FORWARD -j cali-FORWARD\n" +
-			"-A cali-FORWARD -i cali+ -j MARK --set-xmark 0x10000/0x10000\n-A cali-FORWARD -o cali+ -j MARK --set-xmark 0x10000/0x10000\n" +
-			"-A FORWARD -m mark --mark 0x10000/0x10000 -j ACCEPT\n-A FORWARD -m state --state ESTABLISHED -j ACCEPT\n", out: true, in: true},
+			"-A cali-FORWARD -i cali+ -j MARK --set-xmark 0x10000/0x10000\n-A cali-FORWARD -o cali+ -j MARK " +
+			"--set-xmark 0x10000/0x10000\n-A FORWARD -m mark --mark 0x10000/0x10000 -j ACCEPT\n-A FORWARD -m state " +
+			"--state ESTABLISHED -j ACCEPT\n", out: true, in: true},
 		{name: "raw drops questions", rules: "-t raw -A PREROUTING -p udp --dport 53 -j DROP\n", out: true, in: true,
 			want: []string{"packet-filter/nft ip raw PREROUTING=ServiceTrafficDropped warning"}},
-		{name: "kubelet's port", rules: "-A INPUT -m state --state RELATED,ESTABLISHED -j ACCEPT\n-A INPUT -i lo -j ACCEPT\n-A INPUT -p tcp --dport 22 -j ACCEPT\n-A INPUT -j REJECT\n", out: true, in: true,
+		{name: "kubelet's port", rules: "-A INPUT -m state --state RELATED,ESTABLISHED -j ACCEPT\n-A INPUT -i lo -j " +
+			"ACCEPT\n-A INPUT -p tcp --dport 22 -j ACCEPT\n-A INPUT -j REJECT\n", out: true, in: true,
 			want: []string{"packet-filter/nft ip filter INPUT=KubeletPortDropped warning"}},
-		{name: "kubelet's port is open for some", rules: "-A INPUT -p tcp --dport 22 -j ACCEPT\n-A INPUT -s 192.0.2.0/24 -j ACCEPT\n-A INPUT -j REJECT\n", out: true, in: true},
-		{name: "kubelet's port is open", rules: "-P INPUT DROP\n-A INPUT -p tcp --dport 10000:11000 -j ACCEPT\n-A INPUT -p tcp --dport 10250 -j DROP\n", out: true, in: true},
-		{name: "a list of ports is open", rules: "-A INPUT -i lo -j ACCEPT\n-A INPUT -p tcp -m multiport --dports 22,443 -j ACCEPT\n-P INPUT DROP\n", out: true, in: true,
+		{name: "kubelet's port is open for some", rules: "-A INPUT -p tcp --dport 22 -j ACCEPT\n-A INPUT -s " +
+			"192.0.2.0/24 -j ACCEPT\n-A INPUT -j REJECT\n", out: true, in: true},
+		{name: "kubelet's port is open", rules: "-P INPUT DROP\n-A INPUT -p tcp --dport 10000:11000 -j ACCEPT\n-A " +
+			"INPUT -p tcp --dport 10250 -j DROP\n", out: true, in: true},
+		{name: "a list of ports is open", rules: "-A INPUT -i lo -j ACCEPT\n-A INPUT -p tcp -m multiport --dports " +
+			"22,443 -j ACCEPT\n-P INPUT DROP\n", out: true, in: true,
 			want: []string{"packet-filter/nft ip filter INPUT=KubeletPortDropped warning"}},
-		{name: "a list with kubelet's port", rules: "-P INPUT DROP\n-A INPUT -p tcp -m multiport --dports 22,10250:10260 -j ACCEPT\n", out: true, in: true},
-		{name: "only what is translated, in both ways of saying it", rules: "-A FORWARD -m state --state ESTABLISHED -j ACCEPT\n-A FORWARD -m conntrack --ctstate DNAT -j ACCEPT\n-A FORWARD -j DROP\n",
+		{name: "a list with kubelet's port", rules: "-P INPUT DROP\n-A INPUT -p tcp -m multiport --dports " +
+			"22,10250:10260 -j ACCEPT\n", out: true, in: true},
+		{name: "only what is translated, in both ways of saying it", rules: "-A FORWARD -m state --state ESTABLISHED " +
+			"-j ACCEPT\n-A FORWARD -m conntrack --ctstate DNAT -j ACCEPT\n-A FORWARD -j DROP\n",
 			want: []string{forward}},
-		{name: "output", rules: "-P OUTPUT DROP\n-A OUTPUT -m conntrack --ctstate ESTABLISHED -j ACCEPT\n", out: true, in: true,
+		{name: "output", rules: "-P OUTPUT DROP\n-A OUTPUT -m conntrack --ctstate ESTABLISHED -j ACCEPT\n", out: true,
+			in:   true,
 			want: []string{"packet-filter/nft ip filter OUTPUT=NodeTrafficDropped warning"}},
-		{name: "a chain that returns", rules: "-N x\n-A FORWARD -j x\n-A x -s 10.244.0.0/16 -j RETURN\n-A x -d 10.244.0.0/16 -j RETURN\n-A x -j DROP\n", out: true, in: true},
-		{name: "an unlikely match before", rules: "-A FORWARD -m statistic --mode random --probability 0.999999 -j ACCEPT\n-A FORWARD -j DROP\n", out: true, in: true},
+		{name: "a chain that returns", rules: "-N x\n-A FORWARD -j x\n-A x -s 10.244.0.0/16 -j RETURN\n-A x -d " +
+			"10.244.0.0/16 -j RETURN\n-A x -j DROP\n", out: true, in: true},
+		{name: "an unlikely match before", rules: "-A FORWARD -m statistic --mode random --probability 0.999999 -j " +
+			"ACCEPT\n-A FORWARD -j DROP\n", out: true, in: true},
 	}
 }
 
@@ -122,7 +138,8 @@ func TestPacketFilterForReal(t *testing.T) {
 	if out, in := bench.connects(ipv4); out || in {
 		t.Errorf("the other backend drops: out %t, in %t", out, in)
 	}
-	if found, err := bench.check.Run(t.Context(), bench.host); found != nil || err == nil || !strings.Contains(err.Error(), "tables of it: ip filter") {
+	if found, err := bench.check.Run(t.Context(), bench.host); found != nil || err == nil ||
+		!strings.Contains(err.Error(), "tables of it: ip filter") {
 		t.Errorf("the other backend drops: %v, %v, want that it could not be told", found, err)
 	}
 }
@@ -132,7 +149,8 @@ func sixth(family, text string) string {
 	if family == ipv4 {
 		return text
 	}
-	return strings.NewReplacer("10.244.0.0/16", "fd00:244::/48", "10.244.0.0/24", "fd00:244::/64", "10.9.0.0/16", "fd00:9::/48", "192.0.2.0/24", "2001:db8:2::/64",
+	return strings.NewReplacer("10.244.0.0/16", "fd00:244::/48", "10.244.0.0/24", "fd00:244::/64", "10.9.0.0/16",
+		"fd00:9::/48", "192.0.2.0/24", "2001:db8:2::/64",
 		"icmp-host-prohibited", "icmp6-adm-prohibited", "nft ip ", "nft ip6 ").Replace(text)
 }
 
@@ -204,23 +222,36 @@ func TestPacketFilterNative(t *testing.T) {
 	// As in the nftables wiki's example for a server.
 	server := func(policy, rules string) string {
 		return "table inet filter { chain forward { type filter hook forward priority 0; policy " + policy + ";\n" +
-			"ct state vmap { established : accept, related : accept, invalid : drop }\n iif lo accept\n icmpv6 type { nd-neighbor-solicit, nd-neighbor-advert } accept\n" + rules + "\n }\n}"
+			"ct state vmap { established : accept, related : accept, invalid : drop }\n iif lo accept\n icmpv6 type " +
+			"{ nd-neighbor-solicit, nd-neighbor-advert } accept\n" + rules + "\n }\n}"
 	}
 	bench := newFilterBench(t)
 	for _, s := range []ruleSet{
 		{name: "firewalld as it is installed", rules: firewalld(""), out: true, want: []string{input, forward}},
-		{name: "firewalld trusts the device of pods", rules: firewalld(`iifname "cali0" goto filter_FWD_trusted`), out: true, want: []string{input}}, // of other pods
-		{name: "firewalld trusts the network of pods", rules: firewalld("ip saddr 10.244.0.0/16 goto filter_FWD_trusted\nip6 saddr fd00:244::/48 goto filter_FWD_trusted"),
+		// of other pods
+		{name: "firewalld trusts the device of pods", rules: firewalld(`iifname "cali0" goto filter_FWD_trusted`),
+			out: true, want: []string{input}},
+		{name: "firewalld trusts the network of pods",
+			rules: firewalld("ip saddr 10.244.0.0/16 goto filter_FWD_trusted\nip6 saddr fd00:244::/48 goto " +
+				"filter_FWD_trusted"),
 			out: true, want: []string{input}},
 		{name: "a server's rules", rules: server("drop", ""), want: []string{mine}},
-		{name: "a server's rules, opened by device", rules: server("drop", `iifname "cali*" accept; oifname "cali0" ct state new accept`), out: true, in: true},
-		{name: "another device is open", rules: server("drop", `iifname "eth1" accept; oifname { "eth1", "eth2" } accept`), out: false, in: false, want: nil}, // a set of names may hold it
-		{name: "opened by a map", rules: server("drop", `iifname vmap { "cali0" : accept, "uplink" : accept }`), out: true, in: true},
-		{name: "opened by a set", rules: server("drop", "ip saddr { 10.244.0.0/16, 192.0.2.0/24 } accept; ip6 saddr { fd00:244::/48, 2001:db8:2::/64 } accept"), out: true, in: true},
+		{name: "a server's rules, opened by device",
+			rules: server("drop", `iifname "cali*" accept; oifname "cali0" ct state new accept`), out: true, in: true},
+		// a set of names may hold it
+		{name: "another device is open", rules: server("drop",
+			`iifname "eth1" accept; oifname { "eth1", "eth2" } accept`), out: false, in: false, want: nil},
+		{name: "opened by a map", rules: server("drop", `iifname vmap { "cali0" : accept, "uplink" : accept }`),
+			out: true, in: true},
+		{name: "opened by a set", rules: server("drop", "ip saddr { 10.244.0.0/16, 192.0.2.0/24 } accept; ip6 saddr "+
+			"{ fd00:244::/48, 2001:db8:2::/64 } accept"), out: true, in: true},
 		{name: "ports are open", rules: server("accept", "tcp dport { 80, 443 } accept; drop"), out: true, in: true},
-		{name: "translated connections only", rules: server("accept", "ct status dnat accept; drop"), want: []string{mine}},
-		{name: "new ones by a map", rules: server("accept", "ct state vmap { new : drop, untracked : accept }"), want: []string{mine}},
-		{name: "neither ping nor UDP", rules: server("accept", "meta l4proto { icmp, ipv6-icmp, udp } drop; meta l4proto vmap { icmp : drop }"), out: true, in: true},
+		{name: "translated connections only", rules: server("accept", "ct status dnat accept; drop"),
+			want: []string{mine}},
+		{name: "new ones by a map", rules: server("accept", "ct state vmap { new : drop, untracked : accept }"),
+			want: []string{mine}},
+		{name: "neither ping nor UDP", rules: server("accept", "meta l4proto { icmp, ipv6-icmp, udp } drop; meta "+
+			"l4proto vmap { icmp : drop }"), out: true, in: true},
 	} {
 		hosttest.NFT(t, s.rules)
 		for _, family := range []string{ipv4, ipv6} {
@@ -234,9 +265,12 @@ func TestPacketFilterNative(t *testing.T) {
 		bench.judge(t, family, family+" alone", false, false, []string{mine})
 		bench.judge(t, other, "not "+other, true, true, []string{mine}) // a node of both families
 		pods := bench.host.Kubelet.Pods
-		bench.host.Kubelet.Pods = func(ctx context.Context) ([]corev1.Pod, error) { // where pods have no such address it is no fault
+		// where pods have no such address it is no fault
+		bench.host.Kubelet.Pods = func(ctx context.Context) ([]corev1.Pod, error) {
 			list, err := pods(ctx)
-			list[0].Status.PodIPs = slices.DeleteFunc(list[0].Status.PodIPs, func(ip corev1.PodIP) bool { return familyOf(netip.MustParseAddr(ip.IP)) == family })
+			list[0].Status.PodIPs = slices.DeleteFunc(list[0].Status.PodIPs, func(ip corev1.PodIP) bool {
+				return familyOf(netip.MustParseAddr(ip.IP)) == family
+			})
 			return list, err
 		}
 		bench.judge(t, other, "nobody has "+family, true, true, nil)
@@ -279,15 +313,18 @@ func newFilterBench(t *testing.T) *filterBench {
 	}
 	real := &host.Host{Network: host.NewNetwork()}
 	hosttest.Sysfs(t, dir)
-	b.host = &host.Host{NodeName: "node-a", Paths: discover.DefaultPaths(), Clock: host.Now, Files: host.Files{Root: dir}, Network: real.Network}
+	b.host = &host.Host{NodeName: "node-a", Paths: discover.DefaultPaths(), Clock: host.Now,
+		Files: host.Files{Root: dir}, Network: real.Network}
 	b.host.Network.PacketFilter = func() (packetfilter.PacketFilter, error) { return network.ReadPacketFilter(real) }
 	b.host.Kubelet.Pods = func(context.Context) ([]corev1.Pod, error) {
 		return []corev1.Pod{{Status: corev1.PodStatus{
-			HostIP: map[string]string{ipv4: "192.0.2.1", ipv6: "2001:db8:2::1"}[b.primary], PodIPs: []corev1.PodIP{{IP: "10.244.0.2"}, {IP: "fd00:244::2"}},
+			HostIP: map[string]string{ipv4: "192.0.2.1", ipv6: "2001:db8:2::1"}[b.primary],
+			PodIPs: []corev1.PodIP{{IP: "10.244.0.2"}, {IP: "fd00:244::2"}},
 		}}}, nil
 	}
 	checktest.WriteHostFile(t, host.Files{Root: dir}, "var/lib/kubelet/config.yaml",
-		"kind: KubeletConfiguration\napiVersion: kubelet.config.k8s.io/v1beta1\nclusterDNS: [10.96.0.10, fd00:96::10]\n")
+		"kind: KubeletConfiguration\napiVersion: kubelet.config.k8s.io/v1beta1\nclusterDNS: [10.96.0.10, "+
+			"fd00:96::10]\n")
 	return b
 }
 
@@ -311,7 +348,8 @@ func (b *filterBench) judge(t *testing.T, family, name string, out, in bool, wan
 		t.Errorf("%s: the outside really reaches a pod: %t, want %t", name, gotIn, in)
 	}
 	found, err := b.check.Run(t.Context(), b.host)
-	if diff := cmp.Diff(want, checktest.Reasons(found), cmpopts.EquateEmpty(), cmpopts.SortSlices(strings.Compare)); diff != "" || err != nil {
+	if diff := cmp.Diff(want, checktest.Reasons(found), cmpopts.EquateEmpty(),
+		cmpopts.SortSlices(strings.Compare)); diff != "" || err != nil {
 		t.Errorf("%s: error %v (-want +got):\n%s", name, err, diff)
 	}
 	for _, f := range found {

@@ -36,9 +36,11 @@ func checkOneFilter(t *rapid.T) {
 		return
 	}
 	for range 20 {
-		source := netip.MustParseAddr(rapid.SampledFrom([]string{"10.0.0.9", "10.9.0.9", "192.0.2.1"}).Draw(t, "source"))
+		source := netip.MustParseAddr(rapid.SampledFrom([]string{"10.0.0.9", "10.9.0.9", "192.0.2.1"}).Draw(t,
+			"source"))
 		truth := func() bool { return rapid.Bool().Draw(t, "match") }
-		if verdict := follow(filter, filter.Chains[0], source, sample, truth); verdict == "accept" || verdict == "" && filter.Chains[0].Policy == "accept" {
+		if verdict := follow(filter, filter.Chains[0], source, sample, truth); verdict == "accept" || verdict == "" &&
+			filter.Chains[0].Policy == "accept" {
 			t.Fatalf("%s is said to drop, and a packet passes: %+v", drop.rule, filter)
 		}
 	}
@@ -70,7 +72,8 @@ func drawRule(t *rapid.T, chain int) packetfilter.PacketRule {
 }
 
 // follow is what the kernel does with one packet, given whether each match applies that depends on what is not known.
-func follow(filter packetfilter.PacketFilter, chain packetfilter.PacketChain, source netip.Addr, sample packetSample, truth func() bool) string {
+func follow(filter packetfilter.PacketFilter, chain packetfilter.PacketChain, source netip.Addr, sample packetSample,
+	truth func() bool) string {
 	for _, rule := range chain.Rules {
 		open := len(rule.Matches) > 0 || rule.Port != packetfilter.PortRange{} || rule.In == "cali+"
 		switch {

@@ -40,18 +40,23 @@ func (c *packetFilterCheck) samples(h *host.Host, pods []corev1.Pod, kubeletPort
 			samples = append(samples, judgedSample{s, reason})
 		}
 		if node == family {
-			add("NodeTrafficDropped", packetSample{hook: "output", protocol: tcp, what: "connections of the node itself"})
-			add("KubeletPortDropped", packetSample{hook: "input", protocol: tcp, port: kubeletPort, what: "connections to kubelet's port " + strconv.Itoa(int(kubeletPort))})
+			add("NodeTrafficDropped", packetSample{hook: "output", protocol: tcp,
+				what: "connections of the node itself"})
+			add("KubeletPortDropped", packetSample{hook: "input", protocol: tcp, port: kubeletPort,
+				what: "connections to kubelet's port " + strconv.Itoa(int(kubeletPort))})
 		}
 		pod, device, certain := podBehind(h, pods, family)
 		if certain && !unjudged {
-			add("PodTrafficDropped", packetSample{hook: "forward", source: pod, in: device, protocol: tcp, what: "connections of pods"})
-			add("PodTrafficDropped", packetSample{hook: "forward", destination: pod, out: device, protocol: tcp, what: "connections to pods"})
+			add("PodTrafficDropped", packetSample{hook: "forward", source: pod, in: device, protocol: tcp,
+				what: "connections of pods"})
+			add("PodTrafficDropped", packetSample{hook: "forward", destination: pod, out: device, protocol: tcp,
+				what: "connections to pods"})
 		}
 		for _, server := range servers {
 			if familyOf(server) == family {
 				add("ServiceTrafficDropped", packetSample{
-					hook: "prerouting", source: pod, destination: server, protocol: udp, port: 53, what: "questions of pods to the cluster's name server " + server.String(),
+					hook: "prerouting", source: pod, destination: server, protocol: udp, port: 53,
+					what: "questions of pods to the cluster's name server " + server.String(),
 				})
 				break
 			}
@@ -111,7 +116,8 @@ func elsewhere(family string) netip.Addr {
 // Calico's eBPF data plane, and Open vSwitch.
 func podsPassBy(h *host.Host) bool {
 	names, err := h.Files.List("/sys/class/net")
-	return err == nil && slices.ContainsFunc([]string{"cilium_host", "bpfout.cali", "ovs-system"}, func(name string) bool { return slices.Contains(names, name) })
+	return err == nil && slices.ContainsFunc([]string{"cilium_host", "bpfout.cali", "ovs-system"},
+		func(name string) bool { return slices.Contains(names, name) })
 }
 
 // maxPodsAsked is how many pods are looked at for one whose device is known.
@@ -134,7 +140,8 @@ func podBehind(h *host.Host, pods []corev1.Pod, family string) (pod netip.Addr, 
 	}
 	uplink, _ := h.Network.RouteDevice(elsewhere(family)) // empty: no default route
 	for _, address := range addresses[:min(len(addresses), maxPodsAsked)] {
-		if device, err := h.Network.RouteDevice(address); err == nil && device != uplink && device != "lo" && !aboveAnother(h, device) {
+		if device, err := h.Network.RouteDevice(address); err == nil && device != uplink && device != "lo" &&
+			!aboveAnother(h, device) {
 			return address, device, true
 		}
 	}
@@ -145,7 +152,8 @@ func podBehind(h *host.Host, pods []corev1.Pod, family string) (pod netip.Addr, 
 func podAddresses(pods []corev1.Pod) []netip.Addr {
 	var addresses []netip.Addr
 	for i := range pods {
-		if pods[i].Spec.HostNetwork || pods[i].Status.Phase == corev1.PodSucceeded || pods[i].Status.Phase == corev1.PodFailed {
+		if pods[i].Spec.HostNetwork || pods[i].Status.Phase == corev1.PodSucceeded ||
+			pods[i].Status.Phase == corev1.PodFailed {
 			continue
 		}
 		for _, ip := range pods[i].Status.PodIPs {
@@ -160,5 +168,7 @@ func podAddresses(pods []corev1.Pod) []netip.Addr {
 // aboveAnother reports whether a device is made on top of another one and is no bridge.
 func aboveAnother(h *host.Host, device string) bool {
 	names, err := h.Files.List("/sys/class/net/" + device)
-	return err != nil || !slices.Contains(names, "bridge") && slices.ContainsFunc(names, func(name string) bool { return strings.HasPrefix(name, "lower_") })
+	return err != nil || !slices.Contains(names, "bridge") && slices.ContainsFunc(names, func(name string) bool {
+		return strings.HasPrefix(name, "lower_")
+	})
 }

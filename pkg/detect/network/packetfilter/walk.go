@@ -86,7 +86,8 @@ func findDrop(filter packetfilter.PacketFilter, sample packetSample) *packetDrop
 // meets reports whether a packet comes through a base chain as it was sent.
 func (s packetSample) meets(base *packetfilter.PacketChain) bool {
 	const translation = -100 // NF_IP_PRI_NAT_DST
-	return base.Hook == s.hook && (base.Family == s.family || base.Family == "inet") && (s.hook != "prerouting" || base.Priority < translation)
+	return base.Hook == s.hook && (base.Family == s.family || base.Family == "inet") &&
+		(s.hook != "prerouting" || base.Priority < translation)
 }
 
 func chainKey(c *packetfilter.PacketChain) string {
@@ -161,7 +162,8 @@ func (w *packetWalk) jump(c *packetfilter.PacketChain, name string, reached answ
 func (w *packetWalk) applies(r packetfilter.PacketRule) answer {
 	s := w.sample
 	result := yes
-	if r.NotNew || r.Translated || r.Family != "" && r.Family != s.family || r.Mark == (packetfilter.PacketMark{Value: 0x4000, Mask: 0x4000}) {
+	if r.NotNew || r.Translated || r.Family != "" && r.Family != s.family ||
+		r.Mark == (packetfilter.PacketMark{Value: 0x4000, Mask: 0x4000}) {
 		return no // the mark is kube-proxy's, for what it will masquerade
 	}
 	if len(r.Matches) > 0 || r.Mark != (packetfilter.PacketMark{}) {
@@ -169,7 +171,8 @@ func (w *packetWalk) applies(r packetfilter.PacketRule) answer {
 	}
 	result = result.and(within(r.Source, s.source)).and(within(r.Destination, s.destination))
 	result = result.and(throughInterface(r.In, s.in)).and(throughInterface(r.Out, s.out))
-	if r.Protocol != 0 && r.Protocol != s.protocol || len(r.Protocols) > 0 && !slices.Contains(r.Protocols, s.protocol) {
+	if r.Protocol != 0 && r.Protocol != s.protocol || len(r.Protocols) > 0 &&
+		!slices.Contains(r.Protocols, s.protocol) {
 		return no
 	}
 	if r.Port != (packetfilter.PortRange{}) {
@@ -181,7 +184,9 @@ func (w *packetWalk) applies(r packetfilter.PacketRule) answer {
 // toPort tells whether a port, 0 for any, is in one of some ranges; none: any.
 func toPort(ranges []packetfilter.PortRange, port uint16) answer {
 	switch {
-	case len(ranges) == 0 || slices.ContainsFunc(ranges, func(r packetfilter.PortRange) bool { return port != 0 && r.From <= port && port <= r.To }):
+	case len(ranges) == 0 || slices.ContainsFunc(ranges, func(r packetfilter.PortRange) bool {
+		return port != 0 && r.From <= port && port <= r.To
+	}):
 		return yes
 	case port == 0:
 		return maybe

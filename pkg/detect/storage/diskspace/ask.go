@@ -34,7 +34,9 @@ func spacesOf(mounts []mount.Mount, paths host.Paths, ignore []string) []space {
 	var spaces []space
 	for _, f := range filesystem.FilesystemsOf(mounts, func(mount.Mount) bool { return true }) {
 		s := space{Filesystem: f, holds: holds[f.Device]}
-		s.volume = !slices.ContainsFunc(s.Mounts, func(m mount.Mount) bool { return !filesystem.BelowKubelet(m.Point, paths) })
+		s.volume = !slices.ContainsFunc(s.Mounts, func(m mount.Mount) bool {
+			return !filesystem.BelowKubelet(m.Point, paths)
+		})
 		if s.matters() && !s.Option("ro") && !s.Ignored(ignore) {
 			spaces = append(spaces, s)
 		}
@@ -58,7 +60,8 @@ func (s space) matters() bool {
 
 // ask returns the filesystems that answered, and why others did not. One that something covers wholly is left out:
 // nobody can write to it by any path.
-func (c *diskSpace) ask(ctx context.Context, h *host.Host, mounts []mount.Mount, all []space) ([]space, map[finding.Subject]error) {
+func (c *diskSpace) ask(ctx context.Context, h *host.Host, mounts []mount.Mount, all []space) ([]space,
+	map[finding.Subject]error) {
 	var keys []string
 	var requests []probe.ProbeRequest
 	for _, s := range all {

@@ -36,16 +36,17 @@ import (
 // Settings are the thresholds of disk-space, in percent of the whole. A finding that was raised is kept until
 // there is a fifth more than that.
 type Settings struct {
-	NodePercent   float64       `yaml:"nodePercent"`   // free space of filesystems that hold the node's own data
-	Percent       float64       `yaml:"percent"`       // of other filesystems
-	VolumePercent float64       `yaml:"volumePercent"` // of volumes of pods
-	EnoughBytes   uint64        `yaml:"enoughBytes"`   // so much is no lack of space, except on the node's own filesystems
-	InodePercent  float64       `yaml:"inodePercent"`  // free inodes, of all filesystems
-	FatalBytes    uint64        `yaml:"fatalBytes"`    // of the node's own filesystems, or 3 percent if that is less
-	FatalInodes   uint64        `yaml:"fatalInodes"`   // of the node's own filesystems, or 1 percent if that is less
-	FullWithin    time.Duration `yaml:"fullWithin"`    // the prediction looks so far ahead
-	Patience      time.Duration `yaml:"patience"`      // how long one filesystem may take to answer
-	Ignore        []string      `yaml:"ignore"`        // mount points of filesystems that are not looked at
+	NodePercent   float64 `yaml:"nodePercent"`   // free space of filesystems that hold the node's own data
+	Percent       float64 `yaml:"percent"`       // of other filesystems
+	VolumePercent float64 `yaml:"volumePercent"` // of volumes of pods
+	// so much is no lack of space, except on the node's own filesystems
+	EnoughBytes  uint64        `yaml:"enoughBytes"`
+	InodePercent float64       `yaml:"inodePercent"` // free inodes, of all filesystems
+	FatalBytes   uint64        `yaml:"fatalBytes"`   // of the node's own filesystems, or 3 percent if that is less
+	FatalInodes  uint64        `yaml:"fatalInodes"`  // of the node's own filesystems, or 1 percent if that is less
+	FullWithin   time.Duration `yaml:"fullWithin"`   // the prediction looks so far ahead
+	Patience     time.Duration `yaml:"patience"`     // how long one filesystem may take to answer
+	Ignore       []string      `yaml:"ignore"`       // mount points of filesystems that are not looked at
 }
 
 // DefaultSettings returns the settings that are used unless the configuration says otherwise. 100 MiB are less than
@@ -75,33 +76,41 @@ func New(s Settings, memory detect.StateStore) detect.Check {
 		ID:      ID,
 		Domain:  "storage",
 		Summary: "a filesystem has little space or few inodes left, or will soon be full",
-		Advice: "`du -xh --max-depth=2 MOUNTPOINT | sort -h | tail` (inodes: `du -x --inodes`) tells what fills it. On a node it is mostly " +
-			"images (`crictl rmi --prune`), logs (`journalctl --vacuum-size=1G`, /var/log/pods) or a pod's emptyDir " +
-			"(`kubectl get --raw /api/v1/nodes/NODE/proxy/stats/summary` tells by pod). Files that were deleted and are still open count: `lsof +L1`.",
+		Advice: "`du -xh --max-depth=2 MOUNTPOINT | sort -h | tail` (inodes: `du -x --inodes`) tells what fills it. " +
+			"On a node it is mostly images (`crictl rmi --prune`), logs (`journalctl --vacuum-size=1G`, " +
+			"/var/log/pods) or a pod's emptyDir (`kubectl get --raw /api/v1/nodes/NODE/proxy/stats/summary` tells by " +
+			"pod). Files that were deleted and are still open count: `lsof +L1`.",
 		Doc:       diskSpaceDoc(),
 		Condition: detect.StorageProblem(),
 		Every:     time.Minute,
 		Deadline:  10 * time.Second,
-		Policy:    finding.Policy{Clear: finding.Hold{Looks: 3, For: 2 * time.Minute}}, // room that is taken again at once is none
-		Run:       c.look,
+		// room that is taken again at once is none
+		Policy: finding.Policy{Clear: finding.Hold{Looks: 3, For: 2 * time.Minute}},
+		Run:    c.look,
 	}
 }
 
 func diskSpaceDoc() detect.Doc {
 	return detect.Doc{
-		Reads: []string{"/proc/1/mountinfo", "statfs(2) of filesystems on block devices and of tmpfs at /, /run and /dev/shm, in a child process", "ImageFsInfo of the runtime, when its filesystem is short of room"},
-		Why: "Without space or inodes no image can be unpacked, no log written and no pod made; databases stop. kubelet evicts pods before, " +
-			"which shows that it happens but not where the space went.",
+		Reads: []string{"/proc/1/mountinfo", "statfs(2) of filesystems on block devices and of tmpfs at /, /run and " +
+			"/dev/shm, in a child process", "ImageFsInfo of the runtime, when its filesystem is short of room"},
+		Why: "Without space or inodes no image can be unpacked, no log written and no pod made; databases stop. " +
+			"kubelet evicts pods before, which shows that it happens but not where the space went.",
 		Faults: []detect.Fault{
-			{Reason: reasonDiskFull, Severity: finding.Fatal, When: "less than 100 MiB (or 3 % if that is less) is left even for root where kubelet, the runtime, pod logs or the system write"},
-			{Reason: reasonInodesGone, Severity: finding.Fatal, When: "less than 1000 inodes (or 1 % if that is less) are left there: less than one image layer needs"},
-			{Reason: reasonDiskSpaceLow, Severity: finding.Warning, When: "less than 10 % is left there (kubelet evicts pods); less than 5 % and less than 100 GiB elsewhere; less than 3 % and 100 GiB of a volume of a pod"},
-			{Reason: reasonInodesLow, Severity: finding.Warning, When: "less than 5 % of the inodes are left: kubelet evicts pods on its own filesystem"},
-			{Reason: reasonDiskFilling, Severity: finding.Warning, When: "at the pace of the last hours, and of the last one, full within 4 hours and less than 15 % left; info: 24 hours and 20 %"},
+			{Reason: reasonDiskFull, Severity: finding.Fatal, When: "less than 100 MiB (or 3 % if that is less) is " +
+				"left even for root where kubelet, the runtime, pod logs or the system write"},
+			{Reason: reasonInodesGone, Severity: finding.Fatal, When: "less than 1000 inodes (or 1 % if that is " +
+				"less) are left there: less than one image layer needs"},
+			{Reason: reasonDiskSpaceLow, Severity: finding.Warning, When: "less than 10 % is left there (kubelet " +
+				"evicts pods); less than 5 % and less than 100 GiB elsewhere; less than 3 % and 100 GiB of a volume of a pod"},
+			{Reason: reasonInodesLow, Severity: finding.Warning, When: "less than 5 % of the inodes are left: " +
+				"kubelet evicts pods on its own filesystem"},
+			{Reason: reasonDiskFilling, Severity: finding.Warning, When: "at the pace of the last hours, and of the " +
+				"last one, full within 4 hours and less than 15 % left; info: 24 hours and 20 %"},
 		},
-		FalseAlarms: "A volume that is filled on purpose (a database that takes all its disk at once) is a warning about that pod: lower " +
-			"volumePercent, or put its mount point under ignore. Read-only filesystems are never full. btrfs says that nothing is left when " +
-			"only its metadata has no room: writes then fail too.",
+		FalseAlarms: "A volume that is filled on purpose (a database that takes all its disk at once) is a warning " +
+			"about that pod: lower volumePercent, or put its mount point under ignore. Read-only filesystems are " +
+			"never full. btrfs says that nothing is left when only its metadata has no room: writes then fail too.",
 	}
 }
 
@@ -110,9 +119,10 @@ type diskSpace struct {
 	settings Settings
 	memory   detect.StateStore
 
-	hung  checkkit.HungProbes
-	full  map[string]bool // filesystems that were full when they last answered: they stay so until there is twice as much
-	trend *spaceTrend     // nil until the first look
+	hung checkkit.HungProbes
+	// filesystems that were full when they last answered: they stay so until there is twice as much
+	full  map[string]bool
+	trend *spaceTrend // nil until the first look
 }
 
 func (c *diskSpace) look(ctx context.Context, h *host.Host) ([]finding.Finding, error) {

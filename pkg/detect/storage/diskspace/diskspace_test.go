@@ -70,11 +70,17 @@ func TestSpaceTrendSurvives(t *testing.T) {
 		want    string
 	}{
 		"restart of the agent": {func(*fillingNode, checktest.StateStore) {}, reasonDiskFilling},
-		"wall clock jumps":     {func(n *fillingNode, _ checktest.StateStore) { n.now.Wall = n.now.Wall.AddDate(-30, 0, 0) }, reasonDiskFilling},
-		"reboot":               {func(n *fillingNode, _ checktest.StateStore) { n.now.Boot, n.now.SinceBoot = "another", 2*time.Minute }, ""},
-		"nothing kept":         {func(_ *fillingNode, kept checktest.StateStore) { delete(kept, spaceTrendKey) }, ""},
-		"damaged":              {func(_ *fillingNode, kept checktest.StateStore) { kept[spaceTrendKey] = kept[spaceTrendKey][1:] }, ""},
-		"from the future":      {func(n *fillingNode, _ checktest.StateStore) { n.now.SinceBoot = time.Minute }, ""},
+		"wall clock jumps": {func(n *fillingNode, _ checktest.StateStore) {
+			n.now.Wall = n.now.Wall.AddDate(-30, 0, 0)
+		}, reasonDiskFilling},
+		"reboot": {func(n *fillingNode, _ checktest.StateStore) {
+			n.now.Boot, n.now.SinceBoot = "another", 2*time.Minute
+		}, ""},
+		"nothing kept": {func(_ *fillingNode, kept checktest.StateStore) { delete(kept, spaceTrendKey) }, ""},
+		"damaged": {func(_ *fillingNode, kept checktest.StateStore) {
+			kept[spaceTrendKey] = kept[spaceTrendKey][1:]
+		}, ""},
+		"from the future": {func(n *fillingNode, _ checktest.StateStore) { n.now.SinceBoot = time.Minute }, ""},
 	} {
 		t.Run(name, func(t *testing.T) {
 			n, kept := newFillingNode(t), checktest.StateStore{}
@@ -120,7 +126,8 @@ func (m *countingMemory) Save(key string, value []byte) {
 func FuzzSpaceHistory(f *testing.F) {
 	f.Add([]byte(`{"boot":"b","samples":{"ext4 /":[[10,5],[20,4]]}}`))
 	f.Fuzz(func(t *testing.T, data []byte) {
-		trend := loadSpaceTrend(checktest.StateStore{spaceTrendKey: data}, finding.Timestamp{Boot: "b", SinceBoot: time.Hour})
+		trend := loadSpaceTrend(checktest.StateStore{spaceTrendKey: data},
+			finding.Timestamp{Boot: "b", SinceBoot: time.Hour})
 		s := space{answer: probe.ProbeAnswer{FreeBytes: 5, TotalBytes: 10}}
 		s.Principal = mount.Mount{FSType: "ext4", Point: "/"}
 		trend.sample(finding.Timestamp{Boot: "b", SinceBoot: time.Hour}, []space{s}, nil)
@@ -234,7 +241,8 @@ func TestBytesText(t *testing.T) {
 	for _, n := range []uint64{0, 1023, 1 << 20, 3 << 29, 1<<64 - 1} {
 		got[n] = bytesText(n)
 	}
-	want := map[uint64]string{0: "0 bytes", 1023: "1023 bytes", 1 << 20: "1.0 MiB", 3 << 29: "1.5 GiB", 1<<64 - 1: "16.0 EiB"}
+	want := map[uint64]string{0: "0 bytes", 1023: "1023 bytes", 1 << 20: "1.0 MiB", 3 << 29: "1.5 GiB",
+		1<<64 - 1: "16.0 EiB"}
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Error(diff)
 	}

@@ -68,7 +68,8 @@ func (s space) exhausted(set Settings, was bool) []spaceFault {
 		faults = append(faults, spaceFault{reason: reasonDiskFull, severity: finding.Fatal, text: "is full"})
 	}
 	if limit := min(set.FatalInodes, s.answer.Inodes/100) * more; s.answer.FreeInodes < limit {
-		faults = append(faults, spaceFault{reason: reasonInodesGone, severity: finding.Fatal, text: "has no inodes left"})
+		faults = append(faults, spaceFault{reason: reasonInodesGone, severity: finding.Fatal,
+			text: "has no inodes left"})
 	}
 	return faults
 }
@@ -93,10 +94,12 @@ func (s space) low(set Settings) []spaceFault {
 	}
 	var faults []spaceFault
 	if free := s.freePercent(); free < threshold*spaceKeep && s.answer.FreeBytes < enough {
-		faults = append(faults, spaceFault{reason: reasonDiskSpaceLow, severity: finding.Warning, text: "has little space left", marginal: free >= threshold})
+		faults = append(faults, spaceFault{reason: reasonDiskSpaceLow, severity: finding.Warning,
+			text: "has little space left", marginal: free >= threshold})
 	}
 	if free := s.freeInodePercent(); free < set.InodePercent*spaceKeep {
-		faults = append(faults, spaceFault{reason: reasonInodesLow, severity: finding.Warning, text: "has few inodes left", marginal: free >= set.InodePercent})
+		faults = append(faults, spaceFault{reason: reasonInodesLow, severity: finding.Warning,
+			text: "has few inodes left", marginal: free >= set.InodePercent})
 	}
 	return faults
 }
@@ -136,9 +139,11 @@ func (s space) report(f spaceFault, pods []string, images uint64) finding.Findin
 	facts := map[string]string{
 		"device": s.Device, "source": s.Principal.Source, "fstype": s.Principal.FSType,
 		"freeBytes": strconv.FormatUint(a.FreeBytes, 10), "rootBytes": strconv.FormatUint(a.RootBytes, 10),
-		"totalBytes": strconv.FormatUint(a.TotalBytes, 10), "freePercent": strconv.FormatFloat(s.freePercent(), 'f', 1, 64),
+		"totalBytes": strconv.FormatUint(a.TotalBytes, 10), "freePercent": strconv.FormatFloat(s.freePercent(), 'f', 1,
+			64),
 	}
-	message := fmt.Sprintf("%s (%s on %s) %s: %s of %s free (%.1f %%)", s.Principal.Point, s.Principal.FSType, s.Principal.Source, f.text,
+	message := fmt.Sprintf("%s (%s on %s) %s: %s of %s free (%.1f %%)", s.Principal.Point, s.Principal.FSType,
+		s.Principal.Source, f.text,
 		bytesText(a.FreeBytes), bytesText(a.TotalBytes), s.freePercent())
 	if a.RootBytes > a.FreeBytes {
 		message += fmt.Sprintf(", %s for root", bytesText(a.RootBytes))

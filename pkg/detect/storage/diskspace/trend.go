@@ -43,7 +43,8 @@ func loadSpaceTrend(memory detect.StateStore, now finding.Timestamp) *spaceTrend
 	}
 	for key, samples := range kept.Samples {
 		inOrder := slices.IsSortedFunc(samples, func(a, b spaceSample) int { return cmp.Compare(a[0], b[0]) })
-		if len(samples) == 0 || len(samples) > spaceSamples || !inOrder || samples[0][0] < 0 || samples[len(samples)-1][0] > int64(now.SinceBoot.Seconds()) {
+		if len(samples) == 0 || len(samples) > spaceSamples || !inOrder || samples[0][0] < 0 ||
+			samples[len(samples)-1][0] > int64(now.SinceBoot.Seconds()) {
 			continue
 		}
 		fresh.Samples[key] = samples
@@ -91,7 +92,8 @@ func (t *spaceTrend) sample(now finding.Timestamp, spaces []space, memory detect
 // fullIn foretells when a filesystem will be full, or 0: when the history is shorter than an hour, or the space does
 // not shrink over all of it and over its last hour. The slower of the two paces counts.
 func (t *spaceTrend) fullIn(s space, up time.Duration) time.Duration {
-	samples := append(slices.Clone(t.Samples[s.spaceKey()]), spaceSample{int64(up.Seconds()), int64(min(s.answer.FreeBytes, 1<<62))})
+	samples := append(slices.Clone(t.Samples[s.spaceKey()]),
+		spaceSample{int64(up.Seconds()), int64(min(s.answer.FreeBytes, 1<<62))})
 	from := int64((up - spaceLatest - spaceEvery/2).Seconds())
 	latest := samples[slices.IndexFunc(samples, func(x spaceSample) bool { return x[0] >= from }):]
 	if time.Duration(samples[len(samples)-1][0]-samples[0][0])*time.Second < spaceLatest || len(latest) < 4 {

@@ -34,7 +34,8 @@ func BelowKubelet(point string, paths host.Paths) bool {
 	if paths.KubeletRoot == "" {
 		return false
 	}
-	return mount.Below(point, path.Join(paths.KubeletRoot, "pods")) || mount.Below(point, path.Join(paths.KubeletRoot, "plugins"))
+	return mount.Below(point, path.Join(paths.KubeletRoot, "pods")) ||
+		mount.Below(point, path.Join(paths.KubeletRoot, "plugins"))
 }
 
 // Filesystem is one superblock and its mounts. Its binds are the same thing.
@@ -47,7 +48,8 @@ type Filesystem struct {
 // ReadOnlyByDesign reports filesystems that were never writable, and those of which the mount table's device number
 // is not one of a block device, or whose state only a foreign daemon knows (fuseblk).
 func ReadOnlyByDesign(fstype string) bool {
-	return slices.Contains([]string{"squashfs", "erofs", "iso9660", "udf", "cramfs", "romfs", "jffs2", "fuseblk"}, fstype)
+	return slices.Contains([]string{"squashfs", "erofs", "iso9660", "udf", "cramfs", "romfs", "jffs2", "fuseblk"},
+		fstype)
 }
 
 // OnBlockDevice tells filesystems on disks from all others by their device number, which is anonymous (major 0) for
@@ -166,7 +168,8 @@ func Covered(mounts []mount.Mount, byID map[int]mount.Mount, m mount.Mount) bool
 // IsRemote reports whether the data of a filesystem come from a server, a host or a daemon that may be gone.
 func IsRemote(fstype string) bool {
 	return strings.HasPrefix(fstype, "fuse.") || slices.Contains([]string{
-		"nfs", "nfs4", "cifs", "smb3", "smbfs", "ceph", "fuse", "fuseblk", "9p", "virtiofs", "lustre", "glusterfs", "afs", "beegfs",
+		"nfs", "nfs4", "cifs", "smb3", "smbfs", "ceph", "fuse", "fuseblk", "9p", "virtiofs", "lustre", "glusterfs",
+		"afs", "beegfs",
 		"gpfs", "orangefs", "coda", "panfs", "wekafs", "vboxsf", "ncpfs", "daos", "quobyte",
 	}, fstype)
 }

@@ -50,5 +50,7 @@ func (e FstabEntry) readOnly() bool {
 
 // Has reports whether the entry has an option, with or without a value.
 func (e FstabEntry) Has(option string) bool {
-	return slices.ContainsFunc(e.options, func(o string) bool { return o == option || strings.HasPrefix(o, option+"=") })
+	return slices.ContainsFunc(e.options, func(o string) bool {
+		return o == option || strings.HasPrefix(o, option+"=")
+	})
 }

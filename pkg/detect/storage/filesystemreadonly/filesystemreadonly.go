@@ -48,9 +48,10 @@ import (
 
 // Settings adjust filesystem-readonly.
 type Settings struct {
-	ProbeTimeout    time.Duration `yaml:"probeTimeout"`    // how long one XFS filesystem may take to answer
-	PodVolumesFatal bool          `yaml:"podVolumesFatal"` // a pod's own volume counts as much as the node's filesystems
-	Ignore          []string      `yaml:"ignore"`          // mount points of filesystems that are not looked at
+	ProbeTimeout time.Duration `yaml:"probeTimeout"` // how long one XFS filesystem may take to answer
+	// a pod's own volume counts as much as the node's filesystems
+	PodVolumesFatal bool     `yaml:"podVolumesFatal"`
+	Ignore          []string `yaml:"ignore"` // mount points of filesystems that are not looked at
 }
 
 // DefaultSettings returns the settings that are used unless the configuration says otherwise. Opening a
@@ -71,8 +72,9 @@ func New(s Settings) detect.Check {
 		ID:      ID,
 		Domain:  "storage",
 		Summary: "a filesystem that ought to be writable stopped taking writes, or its disk is gone",
-		Advice: "Look at `dmesg` and the disk's health first. The filesystem takes writes again only after it was unmounted, " +
-			"checked (`e2fsck`, `xfs_repair`, `btrfs check`) and mounted anew; for the root filesystem that is a reboot. Drain the node.",
+		Advice: "Look at `dmesg` and the disk's health first. The filesystem takes writes again only after it was " +
+			"unmounted, checked (`e2fsck`, `xfs_repair`, `btrfs check`) and mounted anew; for the root filesystem " +
+			"that is a reboot. Drain the node.",
 		Doc: filesystemReadonlyDoc(),
 		Condition: finding.Condition{
 			Type: "ReadonlyFilesystem", ReadyType: "StorageReady",
@@ -81,8 +83,10 @@ func New(s Settings) detect.Check {
 		Every:    filesystemReadonlyEvery,
 		Deadline: 10 * time.Second,
 		Wakes: []detect.Wake{
-			{Source: detect.WakeKernelLog, Match: "EXT4-fs"}, {Source: detect.WakeKernelLog, Match: "XFS ("}, {Source: detect.WakeKernelLog, Match: "BTRFS"},
-			{Source: detect.WakeKernelLog, Match: "JBD2"}, {Source: detect.WakeKernelLog, Match: "I/O error"}, {Source: detect.WakeMounts},
+			{Source: detect.WakeKernelLog, Match: "EXT4-fs"}, {Source: detect.WakeKernelLog, Match: "XFS ("},
+			{Source: detect.WakeKernelLog, Match: "BTRFS"},
+			{Source: detect.WakeKernelLog, Match: "JBD2"}, {Source: detect.WakeKernelLog, Match: "I/O error"},
+			{Source: detect.WakeMounts},
 			checkkit.KernelWake(),
 		},
 		Run: func(ctx context.Context, h *host.Host) ([]finding.Finding, error) {
@@ -95,25 +99,34 @@ func filesystemReadonlyDoc() detect.Doc {
 	return detect.Doc{
 		Reads: []string{
 			"/proc/1/mountinfo, /etc/fstab", "/sys/dev/block, size and device/state of the disk",
-			"/sys/fs/ext4/DEV/{errors_count,last_error_time,last_error_func}", "open(2) of the root directory of XFS filesystems, in a child process",
+			"/sys/fs/ext4/DEV/{errors_count,last_error_time,last_error_func}",
+			"open(2) of the root directory of XFS filesystems, in a child process",
 		},
-		Why: "Whatever writes to such a filesystem fails or hangs: databases lose data, and on the node's own filesystems neither " +
-			"kubelet nor the runtime can start a pod any more.",
+		Why: "Whatever writes to such a filesystem fails or hangs: databases lose data, and on the node's own " +
+			"filesystems neither kubelet nor the runtime can start a pod any more.",
 		Faults: []detect.Fault{
-			{Reason: reasonDeviceGone, Severity: finding.Fatal, When: "the block device has no entry in /sys/dev/block, has size 0, or its disk is offline"},
-			{Reason: reasonShutdown, Severity: finding.Fatal, When: "the mount table says shutdown (ext4, Linux 6.15), or XFS answers EIO to opening its root directory"},
-			{Reason: reasonEmergencyRO, Severity: finding.Fatal, When: "the mount table says emergency_ro (ext4, Linux 6.15), or, where kernels show nothing, an error came with errors=remount-ro or an aborted journal: it takes no writes"},
-			{Reason: reasonRemountedRO, Severity: finding.Fatal, When: "the filesystem is ro, and nobody mounted it so; ext4 must have recorded an error in this boot"},
+			{Reason: reasonDeviceGone, Severity: finding.Fatal,
+				When: "the block device has no entry in /sys/dev/block, has size 0, or its disk is offline"},
+			{Reason: reasonShutdown, Severity: finding.Fatal, When: "the mount table says shutdown (ext4, Linux " +
+				"6.15), or XFS answers EIO to opening its root directory"},
+			{Reason: reasonEmergencyRO, Severity: finding.Fatal, When: "the mount table says emergency_ro (ext4, " +
+				"Linux 6.15), or, where kernels show nothing, an error came with errors=remount-ro or an aborted " +
+				"journal: it takes no writes"},
+			{Reason: reasonRemountedRO, Severity: finding.Fatal, When: "the filesystem is ro, and nobody mounted it " +
+				"so; ext4 must have recorded an error in this boot"},
 			{Reason: reasonErrors, Severity: finding.Warning, When: "ext4 recorded an error in this boot, and goes on"},
-			{Reason: reasonOldErrors, Severity: finding.Info, When: "ext4 recorded errors in an earlier boot, and e2fsck has not looked at it since"},
+			{Reason: reasonOldErrors, Severity: finding.Info, When: "ext4 recorded errors in an earlier boot, and " +
+				"e2fsck has not looked at it since"},
 		},
-		FalseAlarms: "A filesystem other than ext4 and XFS that was mounted with ro=fs, or whose whole was remounted read-only through one " +
-			"of its binds, looks as if the kernel had done it: put it under ignore. Images (squashfs, erofs, iso9660), read-only binds, and " +
-			"what /etc/fstab wants read-only are known and left out. A volume of a pod is a warning, unless podVolumesFatal is set.",
+		FalseAlarms: "A filesystem other than ext4 and XFS that was mounted with ro=fs, or whose whole was remounted " +
+			"read-only through one of its binds, looks as if the kernel had done it: put it under ignore. Images " +
+			"(squashfs, erofs, iso9660), read-only binds, and what /etc/fstab wants read-only are known and left " +
+			"out. A volume of a pod is a warning, unless podVolumesFatal is set.",
 	}
 }
 
-func lookAtFilesystems(ctx context.Context, h *host.Host, s Settings, memory *probeState, errors *ext4State) ([]finding.Finding, error) {
+func lookAtFilesystems(ctx context.Context, h *host.Host, s Settings, memory *probeState,
+	errors *ext4State) ([]finding.Finding, error) {
 	mounts, err := mount.Table(h)
 	if err != nil {
 		return nil, err
@@ -172,7 +185,8 @@ func severityOf(f filesystem.Filesystem, what filesystem.Fault, paths host.Paths
 func (f examined) finding(what filesystem.Fault, pods []string, severity finding.Severity) finding.Finding {
 	told := finding.Finding{
 		Check: ID, Subject: f.Subject(), Severity: severity, Reason: what.Reason,
-		Message: fmt.Sprintf("%s (%s on %s) %s: %s", f.Principal.Point, f.Principal.FSType, f.Principal.Source, what.Text, what.Evidence),
+		Message: fmt.Sprintf("%s (%s on %s) %s: %s", f.Principal.Point, f.Principal.FSType, f.Principal.Source,
+			what.Text, what.Evidence),
 		Facts: map[string]string{
 			"device": f.Device, "source": f.Principal.Source, "fstype": f.Principal.FSType,
 			"evidence": what.Evidence, "mountPoints": fmt.Sprint(len(f.Mounts)),

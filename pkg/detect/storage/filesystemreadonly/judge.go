@@ -14,10 +14,11 @@ import (
 type examined struct {
 	filesystem.Filesystem
 
-	gone       string      // why there is no device behind it; empty when there is
-	fstabRO    bool        // /etc/fstab wants it read-only
-	ext4       *ext4Errors // nil: not ext4, or unknown
-	probeErrno string      // why the filesystem refuses to open its root directory; empty: it does not, or was not asked
+	gone    string      // why there is no device behind it; empty when there is
+	fstabRO bool        // /etc/fstab wants it read-only
+	ext4    *ext4Errors // nil: not ext4, or unknown
+	// why the filesystem refuses to open its root directory; empty: it does not, or was not asked
+	probeErrno string
 }
 
 // ext4Errors is what the running kernel and earlier ones recorded in the superblock.
@@ -27,7 +28,8 @@ type ext4Errors struct {
 	function  string // of the kernel, that found the last error
 	sinceBoot bool   // the last one is of this boot; others are not this kernel's
 	seenCome  bool   // one came since this mount of the filesystem was seen first
-	shown     bool   // the mount table showed then that it takes no writes: this kernel shows it, and shows when that is over
+	// the mount table showed then that it takes no writes: this kernel shows it, and shows when that is over
+	shown bool
 }
 
 // The reasons.
@@ -47,19 +49,26 @@ func (f examined) judge() (filesystem.Fault, bool) {
 	case f.gone != "":
 		return filesystem.Fault{Reason: reasonDeviceGone, Text: "lost its device", Evidence: f.gone}, true
 	case f.Option("shutdown"):
-		return filesystem.Fault{Reason: reasonShutdown, Text: "was shut down by the kernel", Evidence: "mount table says shutdown" + f.recorded()}, true
+		return filesystem.Fault{Reason: reasonShutdown, Text: "was shut down by the kernel",
+			Evidence: "mount table says shutdown" + f.recorded()}, true
 	case f.probeErrno != "":
-		return filesystem.Fault{Reason: reasonShutdown, Text: "was shut down by the kernel", Evidence: "opening its root directory: " + f.probeErrno}, true
+		return filesystem.Fault{Reason: reasonShutdown, Text: "was shut down by the kernel",
+			Evidence: "opening its root directory: " + f.probeErrno}, true
 	case f.Option("emergency_ro"):
-		return filesystem.Fault{Reason: reasonEmergencyRO, Text: "takes no writes after an error", Evidence: "mount table says emergency_ro" + f.recorded()}, true
+		return filesystem.Fault{Reason: reasonEmergencyRO, Text: "takes no writes after an error",
+			Evidence: "mount table says emergency_ro" + f.recorded()}, true
 	case f.Option("ro") && f.forcedReadOnly():
-		return filesystem.Fault{Reason: reasonRemountedRO, Text: "was made read-only by the kernel", Evidence: "filesystem is ro without being mounted so" + f.recorded()}, true
+		return filesystem.Fault{Reason: reasonRemountedRO, Text: "was made read-only by the kernel",
+			Evidence: "filesystem is ro without being mounted so" + f.recorded()}, true
 	case f.stoppedUnseen():
-		return filesystem.Fault{Reason: reasonEmergencyRO, Text: "takes no writes after an error", Evidence: "the kernel stopped it, which the mount table does not show" + f.recorded()}, true
+		return filesystem.Fault{Reason: reasonEmergencyRO, Text: "takes no writes after an error",
+			Evidence: "the kernel stopped it, which the mount table does not show" + f.recorded()}, true
 	case f.erredThisBoot():
-		return filesystem.Fault{Reason: reasonErrors, Text: "has errors", Evidence: strings.TrimPrefix(f.recorded(), ", ")}, true
+		return filesystem.Fault{Reason: reasonErrors, Text: "has errors", Evidence: strings.TrimPrefix(f.recorded(),
+			", ")}, true
 	case f.ext4 != nil && f.ext4.count > 0:
-		return filesystem.Fault{Reason: reasonOldErrors, Text: "was never checked after errors of an earlier boot", Evidence: f.ext4.String()}, true
+		return filesystem.Fault{Reason: reasonOldErrors, Text: "was never checked after errors of an earlier boot",
+			Evidence: f.ext4.String()}, true
 	}
 	return filesystem.Fault{}, false
 }
@@ -68,7 +77,9 @@ func (f examined) judge() (filesystem.Fault, bool) {
 // records every error that makes it do so; what others record is lost, but only a person sets the flag of the mount
 // too. Any mount of the whole that says rw counts, because another one may be a read-only bind.
 func (f examined) forcedReadOnly() bool {
-	mountRW := slices.ContainsFunc(f.Mounts, func(m mount.Mount) bool { return filesystem.WholeRank(m) == 1 && slices.Contains(m.Options, "rw") })
+	mountRW := slices.ContainsFunc(f.Mounts, func(m mount.Mount) bool {
+		return filesystem.WholeRank(m) == 1 && slices.Contains(m.Options, "rw")
+	})
 	switch {
 	case f.fstabRO:
 		return false
@@ -83,7 +94,8 @@ func (f examined) forcedReadOnly() bool {
 // filesystemreadonly.go. The error must have come during this mount, since after another one the filesystem takes
 // writes again.
 func (f examined) stoppedUnseen() bool {
-	return f.ext4 != nil && f.ext4.seenCome && !f.ext4.shown && (f.Option("errors=remount-ro") || f.ext4.function == "ext4_journal_check_start")
+	return f.ext4 != nil && f.ext4.seenCome && !f.ext4.shown &&
+		(f.Option("errors=remount-ro") || f.ext4.function == "ext4_journal_check_start")
 }
 
 func (f examined) erredThisBoot() bool { return f.ext4 != nil && f.ext4.sinceBoot }

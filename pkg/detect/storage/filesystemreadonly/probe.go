@@ -47,7 +47,8 @@ func (r probeResult) known(now time.Duration) bool {
 
 // probeAll asks the XFS filesystems, all by one child, whether they were shut down, sets their errno, and returns those
 // that did not answer.
-func (p *probeState) probeAll(ctx context.Context, h *host.Host, timeout time.Duration, mounts []mount.Mount, filesystems []examined) map[finding.Subject]error {
+func (p *probeState) probeAll(ctx context.Context, h *host.Host, timeout time.Duration, mounts []mount.Mount,
+	filesystems []examined) map[finding.Subject]error {
 	now := h.Clock().SinceBoot
 	fresh := make(map[string]probeResult)
 	doubts := make(map[finding.Subject]error)

@@ -20,7 +20,8 @@ import (
 func TestXFSIsAskedSparingly(t *testing.T) {
 	var mounts []mount.Mount
 	for i := range 12 {
-		mounts = append(mounts, mount.Mount{ID: i, Parent: i, Major: 8, Minor: i, Root: "/", Point: fmt.Sprintf("/%d", i), FSType: "xfs"})
+		mounts = append(mounts, mount.Mount{ID: i, Parent: i, Major: 8, Minor: i, Root: "/",
+			Point: fmt.Sprintf("/%d", i), FSType: "xfs"})
 	}
 	var filesystems []examined
 	for _, f := range filesystem.BlockFilesystems(mounts) {
@@ -31,7 +32,8 @@ func TestXFSIsAskedSparingly(t *testing.T) {
 	ended := make(chan struct{})
 	h := &host.Host{
 		Clock: func() finding.Timestamp { return finding.Timestamp{SinceBoot: up} },
-		Prober: probe.Prober{Batch: func(_ context.Context, _ time.Duration, requests []probe.ProbeRequest) []probe.ProbeResult {
+		Prober: probe.Prober{Batch: func(_ context.Context, _ time.Duration,
+			requests []probe.ProbeRequest) []probe.ProbeResult {
 			var results []probe.ProbeResult
 			for _, r := range requests {
 				result := probe.ProbeResult{Answer: probe.ProbeAnswer{Type: xfsMagic}}
@@ -79,7 +81,8 @@ func TestXFSIsAskedSparingly(t *testing.T) {
 			filesystems[i].probeErrno = ""
 		}
 		if asked != step.asked || found != step.found || len(doubts) != step.doubts {
-			t.Errorf("%s: asked %d, found %d, doubts %v; want %d, %d, %d", step.name, asked, found, doubts, step.asked, step.found, step.doubts)
+			t.Errorf("%s: asked %d, found %d, doubts %v; want %d, %d, %d", step.name, asked, found, doubts, step.asked,
+				step.found, step.doubts)
 		}
 	}
 	if children != 7 {
@@ -118,7 +121,8 @@ func TestCovered(t *testing.T) {
 func BenchmarkBlockFilesystems(b *testing.B) {
 	var mounts []mount.Mount
 	for i := range 5000 {
-		mounts = append(mounts, mount.Mount{ID: i, Minor: i, Root: "/", Point: fmt.Sprintf("/run/%d", i), FSType: "overlay"})
+		mounts = append(mounts, mount.Mount{ID: i, Minor: i, Root: "/", Point: fmt.Sprintf("/run/%d", i),
+			FSType: "overlay"})
 	}
 	mounts = append(mounts, mount.Mount{ID: 9000, Major: 8, Minor: 1, Root: "/", Point: "/", FSType: "ext4"})
 	for b.Loop() {

@@ -24,7 +24,8 @@ const (
 )
 
 // ask asks the filesystems whose turn it is, brings the past up to date, and returns those of which nothing was learnt.
-func (c *hungMounts) ask(ctx context.Context, h *host.Host, mounts []mount.Mount, filesystems []filesystem.Filesystem) map[finding.Subject]error {
+func (c *hungMounts) ask(ctx context.Context, h *host.Host, mounts []mount.Mount,
+	filesystems []filesystem.Filesystem) map[finding.Subject]error {
 	moment := h.Clock()
 	now := moment.SinceBoot
 	woken := c.looked > 0 && now-c.looked < hungMountsEvery*9/10
@@ -102,8 +103,10 @@ func foreignFault(result probe.ProbeResult) (filesystem.Fault, error) {
 		return filesystem.Fault{}, result.Err
 	}
 	switch errno := syscall.Errno(result.Answer.Errno); errno {
-	case syscall.ENOTCONN, syscall.ECONNABORTED, syscall.ESTALE, syscall.EIO, syscall.EREMOTEIO, syscall.ETIMEDOUT, syscall.EHOSTDOWN,
-		syscall.EHOSTUNREACH, syscall.ENETUNREACH, syscall.ECONNREFUSED, syscall.ECONNRESET, syscall.ESHUTDOWN, syscall.ENXIO, syscall.ENODEV:
+	case syscall.ENOTCONN, syscall.ECONNABORTED, syscall.ESTALE, syscall.EIO, syscall.EREMOTEIO, syscall.ETIMEDOUT,
+		syscall.EHOSTDOWN,
+		syscall.EHOSTUNREACH, syscall.ENETUNREACH, syscall.ECONNREFUSED, syscall.ECONNRESET, syscall.ESHUTDOWN,
+		syscall.ENXIO, syscall.ENODEV:
 		return filesystem.Fault{Reason: reasonMountBroken, Text: "refuses every access", Evidence: errno.Error()}, nil
 	case syscall.ENOENT, syscall.ENOTDIR:
 		return filesystem.Fault{}, fmt.Errorf("probe: %w: unmounted meanwhile", errno)

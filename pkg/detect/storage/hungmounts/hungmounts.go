@@ -65,16 +65,18 @@ func New(s Settings) detect.Check {
 		ID:      ID,
 		Domain:  "storage",
 		Summary: "a network or FUSE filesystem does not answer; whatever touches it hangs",
-		Advice: "Bring the server or the daemon back: the mount then goes on by itself. Look at the pod of the volume's driver, at `dmesg`, and " +
-			"whether the server can be reached. A FUSE mount whose daemon is gone is freed by `echo 1 > /sys/fs/fuse/connections/N/abort` " +
-			"(N is the second part of the device) and unmounted; an NFS mount whose server will not come back by `umount -f`. Do not run " +
-			"`df` or `ls` there: it will hang too.",
+		Advice: "Bring the server or the daemon back: the mount then goes on by itself. Look at the pod of the " +
+			"volume's driver, at `dmesg`, and whether the server can be reached. A FUSE mount whose daemon is gone " +
+			"is freed by `echo 1 > /sys/fs/fuse/connections/N/abort` (N is the second part of the device) and " +
+			"unmounted; an NFS mount whose server will not come back by `umount -f`. Do not run `df` or `ls` there: " +
+			"it will hang too.",
 		Doc:       hungMountsDoc(),
 		Condition: detect.StorageProblem(),
 		Every:     hungMountsEvery,
 		Deadline:  30 * time.Second,
 		Wakes: []detect.Wake{
-			checkkit.KernelWake(), {Source: detect.WakeKernelLog, Match: "nfs: server "}, {Source: detect.WakeKernelLog, Match: "ceph: "}, {Source: detect.WakeKernelLog, Match: "CIFS: "},
+			checkkit.KernelWake(), {Source: detect.WakeKernelLog, Match: "nfs: server "},
+			{Source: detect.WakeKernelLog, Match: "ceph: "}, {Source: detect.WakeKernelLog, Match: "CIFS: "},
 		},
 		Policy: finding.Policy{Raise: finding.Hold{Looks: 2}},
 		Run:    c.look,
@@ -83,15 +85,19 @@ func New(s Settings) detect.Check {
 
 func hungMountsDoc() detect.Doc {
 	return detect.Doc{
-		Reads: []string{"/proc/1/mountinfo", "statfs(2), fstat(2) and open(2) of the root of each network and FUSE filesystem, in a child process"},
-		Why: "A pod whose volume hangs can neither work nor be killed, and its deletion hangs as well; kubelet's own look at the volume, " +
-			"backups and every df on the node wait in the kernel too.",
+		Reads: []string{"/proc/1/mountinfo", "statfs(2), fstat(2) and open(2) of the root of each network and FUSE " +
+			"filesystem, in a child process"},
+		Why: "A pod whose volume hangs can neither work nor be killed, and its deletion hangs as well; kubelet's own " +
+			"look at the volume, backups and every df on the node wait in the kernel too.",
 		Faults: []detect.Fault{
-			{Reason: reasonMountHung, Severity: finding.Fatal, When: "no answer within 5 seconds in two looks; fatal where the node's own data lie on it, else a warning"},
-			{Reason: reasonMountBroken, Severity: finding.Fatal, When: "every access is refused: the FUSE daemon is gone (ENOTCONN), the export is lost (ESTALE), EIO, or the server is unreachable; same severities"},
+			{Reason: reasonMountHung, Severity: finding.Fatal, When: "no answer within 5 seconds in two looks; fatal " +
+				"where the node's own data lie on it, else a warning"},
+			{Reason: reasonMountBroken, Severity: finding.Fatal, When: "every access is refused: the FUSE daemon is " +
+				"gone (ENOTCONN), the export is lost (ESTALE), EIO, or the server is unreachable; same severities"},
 		},
-		FalseAlarms: "A server that is only slow is believed to hang after a minute. Automounts that lie below their trigger (/net, /misc) are " +
-			"not looked at: touching them would mount them. Mounts that only exist inside a container are not looked at either.",
+		FalseAlarms: "A server that is only slow is believed to hang after a minute. Automounts that lie below their " +
+			"trigger (/net, /misc) are not looked at: touching them would mount them. Mounts that only exist inside " +
+			"a container are not looked at either.",
 	}
 }
 

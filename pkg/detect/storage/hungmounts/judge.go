@@ -17,7 +17,9 @@ import (
 func foreignFilesystems(mounts []mount.Mount, ignore []string) []filesystem.Filesystem {
 	byID := filesystem.MountsByID(mounts)
 	var filesystems []filesystem.Filesystem
-	for _, f := range filesystem.FilesystemsOf(mounts, func(m mount.Mount) bool { return filesystem.IsRemote(m.FSType) && !belowTrigger(byID, m) }) {
+	for _, f := range filesystem.FilesystemsOf(mounts, func(m mount.Mount) bool {
+		return filesystem.IsRemote(m.FSType) && !belowTrigger(byID, m)
+	}) {
 		// Asked is where the way leads through no other filesystem that may hang, if there is such a place.
 		free := slices.DeleteFunc(slices.Clone(f.Mounts), func(m mount.Mount) bool { return throughForeign(byID, m) })
 		if len(free) == 0 {
@@ -32,7 +34,9 @@ func foreignFilesystems(mounts []mount.Mount, ignore []string) []filesystem.File
 }
 
 func throughForeign(byID map[int]mount.Mount, m mount.Mount) bool {
-	return slices.ContainsFunc(above(byID, m), func(a mount.Mount) bool { return filesystem.IsRemote(a.FSType) && a.Device() != m.Device() })
+	return slices.ContainsFunc(above(byID, m), func(a mount.Mount) bool {
+		return filesystem.IsRemote(a.FSType) && a.Device() != m.Device()
+	})
 }
 
 // superblock identifies a filesystem for as long as it is mounted anywhere. The kernel gives the number of one that
@@ -58,7 +62,9 @@ func above(byID map[int]mount.Mount, m mount.Mount) []mount.Mount {
 // belowTrigger reports whether the way to m leads through an automount's trigger, or could if something expired. A
 // mount right on its trigger does not count: the last step of a path is made without triggering anything.
 func belowTrigger(byID map[int]mount.Mount, m mount.Mount) bool {
-	return slices.ContainsFunc(above(byID, m), func(a mount.Mount) bool { return a.FSType == "autofs" && a.Point != m.Point })
+	return slices.ContainsFunc(above(byID, m), func(a mount.Mount) bool {
+		return a.FSType == "autofs" && a.Point != m.Point
+	})
 }
 
 // behind returns the filesystem that fails on the way to another one: nothing is known of the latter then.
@@ -86,11 +92,13 @@ func errBehind(front mount.Mount) error {
 }
 
 // hungFinding words what is wrong. Fatal is what takes the node's own data away; a volume is the trouble of its pods.
-func hungFinding(f filesystem.Filesystem, past mountHistory, paths host.Paths, mounts []mount.Mount, pods []string) finding.Finding {
+func hungFinding(f filesystem.Filesystem, past mountHistory, paths host.Paths, mounts []mount.Mount,
+	pods []string) finding.Finding {
 	since := past.wall.UTC().Format(time.RFC3339)
 	told := finding.Finding{
 		Check: ID, Subject: f.Subject(), Severity: finding.Warning, Reason: past.fault.Reason,
-		Message: fmt.Sprintf("%s (%s from %s) %s since %s", f.Principal.Point, f.Principal.FSType, f.Principal.Source, past.fault.Text, since),
+		Message: fmt.Sprintf("%s (%s from %s) %s since %s", f.Principal.Point, f.Principal.FSType, f.Principal.Source,
+			past.fault.Text, since),
 		Facts: map[string]string{
 			"device": f.Device, "source": f.Principal.Source, "fstype": f.Principal.FSType,
 			"mountPoints": fmt.Sprint(len(f.Mounts)), "since": since, "asked": fmt.Sprint(past.times),

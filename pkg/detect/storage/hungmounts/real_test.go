@@ -106,16 +106,19 @@ func TestRealHungMounts(t *testing.T) {
 			}
 			// A third one is not asked: others need to probe too.
 			third := hosttest.HangingFUSE(t)
-			hungSees(t, n, append(slices.Clone(dirs), third), time.Minute, map[string]string{"0": "warning MountHung", "1": "warning MountHung"})
+			hungSees(t, n, append(slices.Clone(dirs), third), time.Minute, map[string]string{"0": "warning MountHung",
+				"1": "warning MountHung"})
 			if got := hungChildren(t); got != 2 {
 				t.Errorf("%d children hang, want 2", got)
 			}
-			if _, err := n.Host.Prober.Do(t.Context(), probe.ProbeRequest{Op: probe.ProbeStatfs, Path: "/"}); err != nil {
+			if _, err := n.Host.Prober.Do(t.Context(), probe.ProbeRequest{Op: probe.ProbeStatfs,
+				Path: "/"}); err != nil {
 				t.Error(err)
 			}
 			hosttest.AbortFUSE(t, dirs[1])
 			untilChildren(t, 1)
-			hungSees(t, n, dirs, time.Second, map[string]string{"0": "warning MountHung", "1": "warning MountBroken"}) // woken
+			// woken
+			hungSees(t, n, dirs, time.Second, map[string]string{"0": "warning MountHung", "1": "warning MountBroken"})
 		})
 		hungSees(t, n, dirs, time.Minute, map[string]string{"0": "warning MountHung"})
 	})

@@ -70,21 +70,30 @@ func New(s Settings) detect.Check {
 	return detect.Check{
 		ID: hungTasksID, Domain: "kernel",
 		Summary: "tasks wait in the kernel for minutes and cannot be killed",
-		Advice: "What they wait in tells where to look: rpc_, nfs_ a dead NFS server; request_wait_answer a dead FUSE daemon; io_schedule, blk_, " +
-			"xfs_, jbd2_ a disk; a mapped device that is named as suspended: " +
-			"dmsetup resume NAME; anything else a lock: echo w > /proc/sysrq-trigger writes all their stacks to dmesg. Bring the server or disk back, or " +
-			"unmount it by force; killing them does not help. Where it is a lock in the kernel, drain and reboot.",
+		Advice: "What they wait in tells where to look: rpc_, nfs_ a dead NFS server; request_wait_answer a dead " +
+			"FUSE daemon; io_schedule, blk_, xfs_, jbd2_ a disk; a mapped device that is named as suspended: " +
+			"dmsetup resume NAME; anything else a lock: echo w > /proc/sysrq-trigger writes all their stacks to " +
+			"dmesg. Bring the server or disk back, or unmount it by force; killing them does not help. Where it is a " +
+			"lock in the kernel, drain and reboot.",
 		Doc: detect.Doc{
-			Reads: []string{"/proc/loadavg", "/proc/sys/kernel/hung_task_detect_count", "/proc/PID/task/TID/{stat,status,wchan}, only where the load is above 0.5", "/sys/block/dm-*/dm/suspended, only where tasks hang"},
-			Why: "A pod with such a task cannot be stopped or restarted, and its volumes cannot be unmounted. Where it is kubelet's or the runtime's own " +
-				"thread, whatever else needs the same lock or mount will hang as well.",
+			Reads: []string{"/proc/loadavg", "/proc/sys/kernel/hung_task_detect_count",
+				"/proc/PID/task/TID/{stat,status,wchan}, only where the load is above 0.5",
+				"/sys/block/dm-*/dm/suspended, only where tasks hang"},
+			Why: "A pod with such a task cannot be stopped or restarted, and its volumes cannot be unmounted. Where " +
+				"it is kubelet's or the runtime's own thread, whatever else needs the same lock or mount will hang as well.",
 			Faults: []detect.Fault{
-				{Reason: reasonTaskHung, Severity: finding.Warning, When: "a task is in state D and has not run for 120 s, as long as the kernel's own watch waits"},
-				{Reason: reasonKubeletTaskHung, Severity: finding.Warning, When: "the same for a thread of kubelet; kubelet-health tells whether it still answers"},
-				{Reason: reasonRuntimeTaskHung, Severity: finding.Warning, When: "the same for a thread of the container runtime, a shim or runc; runtime-health tells whether the runtime still answers"},
-				{Reason: reasonTaskWasHung, Severity: finding.Info, When: "the kernel counted a hung task that is not hung any more; told for 10 minutes"},
+				{Reason: reasonTaskHung, Severity: finding.Warning, When: "a task is in state D and has not run for " +
+					"120 s, as long as the kernel's own watch waits"},
+				{Reason: reasonKubeletTaskHung, Severity: finding.Warning,
+					When: "the same for a thread of kubelet; kubelet-health tells whether it still answers"},
+				{Reason: reasonRuntimeTaskHung, Severity: finding.Warning,
+					When: "the same for a thread of the container runtime, a shim or runc; runtime-health tells " +
+						"whether the runtime still answers"},
+				{Reason: reasonTaskWasHung, Severity: finding.Info, When: "the kernel counted a hung task that is " +
+					"not hung any more; told for 10 minutes"},
 			},
-			FalseAlarms: "Frozen tasks and parents that wait for a vfork child are left out. Threads that a driver parks in state D can be named in ignore.",
+			FalseAlarms: "Frozen tasks and parents that wait for a vfork child are left out. Threads that a driver " +
+				"parks in state D can be named in ignore.",
 		},
 		CounterBased: true,
 		Every:        30 * time.Second,
@@ -195,7 +204,8 @@ func (c *kernelHungCount) finding(h *host.Host, now time.Duration) []finding.Fin
 	}
 	return []finding.Finding{{
 		Check: hungTasksID, Subject: checkkit.NodeSubject(h), Severity: finding.Info, Reason: reasonTaskWasHung,
-		Message: fmt.Sprintf("the kernel found hung tasks %d times, %s ago; none is hung now", c.rise, (now - c.at).Round(time.Second)),
-		Facts:   map[string]string{"detectCount": strconv.FormatUint(c.last, 10)},
+		Message: fmt.Sprintf("the kernel found hung tasks %d times, %s ago; none is hung now", c.rise,
+			(now - c.at).Round(time.Second)),
+		Facts: map[string]string{"detectCount": strconv.FormatUint(c.last, 10)},
 	}}
 }

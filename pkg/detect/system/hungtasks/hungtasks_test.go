@@ -18,7 +18,8 @@ import (
 )
 
 func FuzzTaskStatus(f *testing.F) {
-	f.Add([]byte("Name:\tState:\\n\nState:\tD (disk sleep)\nvoluntary_ctxt_switches:\t150\nnonvoluntary_ctxt_switches:\t545\n"))
+	f.Add([]byte("Name:\tState:\\n\nState:\tD (disk " +
+		"sleep)\nvoluntary_ctxt_switches:\t150\nnonvoluntary_ctxt_switches:\t545\n"))
 	f.Fuzz(func(t *testing.T, data []byte) {
 		if s, err := parseTaskStatus(data); err != nil && s != (taskStatus{}) {
 			t.Fatal("error and value")
@@ -106,7 +107,8 @@ func TestRealVforkParentIsNotHung(t *testing.T) {
 	deadline := time.After(5 * time.Second)
 	for {
 		pid := parent.Process.Pid
-		if stat, err := h.ProcStat(pid); err == nil && stat.State == 'D' && waitsForVfork(tasks.WaitChannel(h.Files, pid, pid)) {
+		if stat, err := h.ProcStat(pid); err == nil && stat.State == 'D' &&
+			waitsForVfork(tasks.WaitChannel(h.Files, pid, pid)) {
 			break
 		}
 		select {

@@ -72,7 +72,8 @@ func (g *hungGroup) explain(h *host.Host, t *blockedTask, daemons []discover.Dae
 	}
 	if uid, ok := checkkit.PodOfProcess(h, t.PID); ok {
 		g.pods[uid] = true
-	} else if g.reason == reasonTaskHung && (t.Comm == "runc" || t.Comm == "crun" || t.Comm == "conmon" || strings.HasPrefix(t.Comm, "containerd-shim")) {
+	} else if g.reason == reasonTaskHung && (t.Comm == "runc" || t.Comm == "crun" || t.Comm == "conmon" ||
+		strings.HasPrefix(t.Comm, "containerd-shim")) {
 		g.reason = reasonRuntimeTaskHung
 	}
 }
@@ -93,10 +94,13 @@ func (g *hungGroup) finding(ctx context.Context, h *host.Host, now time.Duration
 	}
 	waited := now - g.tasks[0].since
 	f := finding.Finding{
-		Check: hungTasksID, Subject: finding.Subject{Kind: "process", Name: g.name}, Severity: finding.Warning, Reason: g.reason,
-		Message: fmt.Sprintf("%s waited in the kernel without running for at least %s: %s", what, waited.Round(time.Second), checkkit.JoinFirst(places, 3)),
+		Check: hungTasksID, Subject: finding.Subject{Kind: "process", Name: g.name}, Severity: finding.Warning,
+		Reason: g.reason,
+		Message: fmt.Sprintf("%s waited in the kernel without running for at least %s: %s", what,
+			waited.Round(time.Second), checkkit.JoinFirst(places, 3)),
 		Facts: map[string]string{
-			"tasks": strconv.Itoa(len(g.tasks)), "tids": checkkit.JoinFirst(ids, 20), "waitsIn": checkkit.JoinFirst(places, 10),
+			"tasks": strconv.Itoa(len(g.tasks)), "tids": checkkit.JoinFirst(ids, 20),
+			"waitsIn": checkkit.JoinFirst(places, 10),
 			"seconds": strconv.Itoa(int(waited.Seconds())),
 		},
 	}

@@ -29,7 +29,8 @@ type blockedTask struct {
 const pfKthread = 0x00200000
 
 // stillBlocked returns the tasks that are in state D now, with the time since when that is known.
-func stillBlocked(ctx context.Context, h *host.Host, before map[tasks.TaskID]*blockedTask, ignore []string) (map[tasks.TaskID]*blockedTask, error) {
+func stillBlocked(ctx context.Context, h *host.Host, before map[tasks.TaskID]*blockedTask,
+	ignore []string) (map[tasks.TaskID]*blockedTask, error) {
 	inStateD, err := tasksInD(ctx, h)
 	if err != nil {
 		return nil, err
@@ -54,7 +55,8 @@ func stillBlocked(ctx context.Context, h *host.Host, before map[tasks.TaskID]*bl
 			continue
 		}
 		id := tasks.TaskID{Tid: t.stat.PID, Start: t.stat.StartTime}
-		found := &blockedTask{Task: tasks.Task{PID: t.pid, ID: id, Comm: t.stat.Comm}, switches: status.switches, first: status.switches, since: now}
+		found := &blockedTask{Task: tasks.Task{PID: t.pid, ID: id, Comm: t.stat.Comm}, switches: status.switches,
+			first: status.switches, since: now}
 		if old := before[id]; old != nil {
 			same, err := wakes.continues(h.Files, old, found)
 			if err != nil {

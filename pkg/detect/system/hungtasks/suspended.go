@@ -63,6 +63,7 @@ func tellSuspended(findings []finding.Finding, files host.Files) {
 	text := checkkit.JoinFirst(suspended, maxSuspended)
 	for i := range findings {
 		findings[i].Facts["suspended"] = text
-		findings[i].Message += fmt.Sprintf("; of mapped devices %s %s suspended, which holds back all I/O to it", text, is)
+		findings[i].Message += fmt.Sprintf("; of mapped devices %s %s suspended, which holds back all I/O to it", text,
+			is)
 	}
 }

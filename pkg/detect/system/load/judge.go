@@ -25,9 +25,11 @@ func (l LoadSeen) perCPU(load float64) float64 { return load / float64(max(l.CPU
 // unusual reports whether it is worth to look at tasks, which costs some milliseconds for a thousand of them. Blocked
 // tasks are part of the load, so that many of them show as load that is not runnable.
 func (l LoadSeen) unusual(s Settings) bool {
-	return l.perCPU(l.Load5) >= s.LoadPerCPU*checkkit.ClearRatio || l.perCPU(l.Load15) >= s.FatalLoadPerCPU*checkkit.ClearRatio ||
+	return l.perCPU(l.Load5) >= s.LoadPerCPU*checkkit.ClearRatio ||
+		l.perCPU(l.Load15) >= s.FatalLoadPerCPU*checkkit.ClearRatio ||
 		l.CPU.Some60 >= s.CPUPressure*checkkit.ClearRatio ||
-		l.Memory.Full60 >= s.MemoryPressure*checkkit.ClearRatio || l.Memory.Full300 >= s.FatalMemoryStalls*checkkit.ClearRatio ||
+		l.Memory.Full60 >= s.MemoryPressure*checkkit.ClearRatio ||
+		l.Memory.Full300 >= s.FatalMemoryStalls*checkkit.ClearRatio ||
 		l.IO.Full60 >= s.IOPressure*checkkit.ClearRatio ||
 		l.Load1-float64(l.Runnable) >= float64(s.BlockedTasks)*checkkit.ClearRatio/2
 }
@@ -40,18 +42,22 @@ func (l LoadSeen) judge(s Settings) []loadFault {
 			faults = append(faults, loadFault{reason, fmt.Sprintf(format, args...), value < threshold})
 		}
 	}
-	add(l.Memory.Full60, s.MemoryPressure, "MemoryPressureStall", "all tasks waited for memory in %.0f %% of the last minute", l.Memory.Full60)
+	add(l.Memory.Full60, s.MemoryPressure, "MemoryPressureStall",
+		"all tasks waited for memory in %.0f %% of the last minute", l.Memory.Full60)
 	// Where no earlier scan could tell which tasks are blocked for long, the load of five minutes must show them.
 	blocked := max(l.BlockedLong, min(l.Blocked, int(l.Load5/0.8)))
 	add(float64(blocked), float64(s.BlockedTasks), "BlockedTasks", "%d tasks are blocked in the kernel", l.Blocked)
 	// Little work that waits for I/O all the time is no fault of the node.
 	if l.perCPU(l.Load5) >= 1 {
-		add(l.IO.Full60, s.IOPressure, "IOPressureStall", "all tasks waited for I/O in %.0f %% of the last minute", l.IO.Full60)
+		add(l.IO.Full60, s.IOPressure, "IOPressureStall", "all tasks waited for I/O in %.0f %% of the last minute",
+			l.IO.Full60)
 	}
-	add(l.perCPU(l.Load5), s.LoadPerCPU, "HighLoad", "load is %.1f for each of %d CPUs over 5 minutes", l.perCPU(l.Load5), l.CPUs)
+	add(l.perCPU(l.Load5), s.LoadPerCPU, "HighLoad", "load is %.1f for each of %d CPUs over 5 minutes",
+		l.perCPU(l.Load5), l.CPUs)
 	// Tasks that only their own limit holds back are no fault of the node.
 	if l.perCPU(l.Load5) >= 1 {
-		add(l.CPU.Some60, s.CPUPressure, "CPUPressure", "tasks waited for a CPU in %.0f %% of the last minute", l.CPU.Some60)
+		add(l.CPU.Some60, s.CPUPressure, "CPUPressure", "tasks waited for a CPU in %.0f %% of the last minute",
+			l.CPU.Some60)
 	}
 	slices.SortStableFunc(faults, func(a, b loadFault) int {
 		switch {

@@ -37,8 +37,9 @@ import (
 // Settings are the thresholds of load. A finding that was raised is kept until the value is below three quarters of
 // them.
 type Settings struct {
-	LoadPerCPU        float64 `yaml:"loadPerCPU"`        // load over 5 minutes, for each processor
-	CPUPressure       float64 `yaml:"cpuPressure"`       // percent of a minute in which some task waited for a processor
+	LoadPerCPU float64 `yaml:"loadPerCPU"` // load over 5 minutes, for each processor
+	// percent of a minute in which some task waited for a processor
+	CPUPressure       float64 `yaml:"cpuPressure"`
 	MemoryPressure    float64 `yaml:"memoryPressure"`    // percent of a minute in which all tasks waited for memory
 	IOPressure        float64 `yaml:"ioPressure"`        // percent of a minute in which all tasks waited for I/O
 	BlockedTasks      int     `yaml:"blockedTasks"`      // tasks in state D, for longer than half a minute
@@ -65,19 +66,27 @@ func New(s Settings) detect.Check {
 		ID:      loadID,
 		Domain:  "cpu",
 		Summary: "the node is overloaded: too much work for its processors, memory or disks",
-		Advice: "The message names the pods and services that cause it. Give them limits or move them. Tasks blocked in the kernel " +
-			"wait for the disk or server that their wait channel tells: more processors do not help there.",
+		Advice: "The message names the pods and services that cause it. Give them limits or move them. Tasks blocked " +
+			"in the kernel wait for the disk or server that their wait channel tells: more processors do not help there.",
 		Doc: detect.Doc{
-			Reads: []string{"/proc/loadavg", "/proc/pressure/{cpu,memory,io}", "/sys/devices/system/cpu/online", "/proc/PID/{stat,cgroup} and wchan, only when these are unusual"},
-			Why:   "kubelet and the runtime wait like everybody else: pods start late, probes time out, and healthy pods are restarted.",
+			Reads: []string{"/proc/loadavg", "/proc/pressure/{cpu,memory,io}", "/sys/devices/system/cpu/online",
+				"/proc/PID/{stat,cgroup} and wchan, only when these are unusual"},
+			Why: "kubelet and the runtime wait like everybody else: pods start late, probes time out, and healthy " +
+				"pods are restarted.",
 			Faults: []detect.Fault{
-				{Reason: "MemoryPressureStall", Severity: finding.Fatal, When: "all tasks waited for memory in 20 % of the last minute; fatal at 60 % over five minutes: the node does little but reclaim"},
-				{Reason: "BlockedTasks", Severity: finding.Warning, When: "10 tasks in state D for longer than half a minute: a disk or server does not answer"},
-				{Reason: "IOPressureStall", Severity: finding.Warning, When: "all tasks waited for I/O in half of the last minute, on a machine with work for each processor"},
-				{Reason: "HighLoad", Severity: finding.Fatal, When: "4 tasks for each processor over 5 minutes; fatal at 20 over 15 minutes: kubelet gets one twentieth of a processor"},
-				{Reason: "CPUPressure", Severity: finding.Warning, When: "some task waited for a processor in 80 % of the last minute, on a machine with work for each processor"},
+				{Reason: "MemoryPressureStall", Severity: finding.Fatal, When: "all tasks waited for memory in 20 % " +
+					"of the last minute; fatal at 60 % over five minutes: the node does little but reclaim"},
+				{Reason: "BlockedTasks", Severity: finding.Warning, When: "10 tasks in state D for longer than half " +
+					"a minute: a disk or server does not answer"},
+				{Reason: "IOPressureStall", Severity: finding.Warning, When: "all tasks waited for I/O in half of " +
+					"the last minute, on a machine with work for each processor"},
+				{Reason: "HighLoad", Severity: finding.Fatal, When: "4 tasks for each processor over 5 minutes; " +
+					"fatal at 20 over 15 minutes: kubelet gets one twentieth of a processor"},
+				{Reason: "CPUPressure", Severity: finding.Warning, When: "some task waited for a processor in 80 % " +
+					"of the last minute, on a machine with work for each processor"},
 			},
-			FalseAlarms: "Pods throttled by their own CPU limit, one backup on an idle machine, and tasks that the freezer of cgroup v1 holds do not count.",
+			FalseAlarms: "Pods throttled by their own CPU limit, one backup on an idle machine, and tasks that the " +
+				"freezer of cgroup v1 holds do not count.",
 		},
 		Condition: finding.Condition{
 			Type: "NodeOverloaded", ReadyType: "NodeLoadAcceptable",
@@ -85,7 +94,8 @@ func New(s Settings) detect.Check {
 		},
 		Every:    10 * time.Second,
 		Deadline: 8 * time.Second,
-		Policy:   finding.Policy{Raise: finding.Hold{Looks: 3, For: time.Minute}, Clear: finding.Hold{Looks: 3, For: time.Minute}},
+		Policy: finding.Policy{Raise: finding.Hold{Looks: 3, For: time.Minute},
+			Clear: finding.Hold{Looks: 3, For: time.Minute}},
 		Run: func(ctx context.Context, h *host.Host) ([]finding.Finding, error) {
 			return memory.look(ctx, h, s)
 		},

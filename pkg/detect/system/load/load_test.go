@@ -12,10 +12,12 @@ import (
 )
 
 func FuzzLoadFiles(f *testing.F) {
-	f.Add("0.14 0.25 0.30 1/96 488\n", "some avg10=0.24 avg60=0.72 avg300=1.73 total=1\nfull avg10=0.00 avg60=0.00 avg300=0.00 total=0\n", "0-3,8")
+	f.Add("0.14 0.25 0.30 1/96 488\n", "some avg10=0.24 avg60=0.72 avg300=1.73 total=1\nfull avg10=0.00 avg60=0.00 "+
+		"avg300=0.00 total=0\n", "0-3,8")
 	f.Fuzz(func(t *testing.T, loadavg, pressureFile, cpus string) {
 		var seen LoadSeen
-		if err := ParseLoadavg(loadavg, &seen); err == nil && (seen.Load1 < 0 || seen.Load1 != seen.Load1 || seen.Runnable < 0) {
+		if err := ParseLoadavg(loadavg, &seen); err == nil && (seen.Load1 < 0 || seen.Load1 != seen.Load1 ||
+			seen.Runnable < 0) {
 			t.Fatalf("%q is %+v", loadavg, seen)
 		}
 		if p, err := parsePressure(pressureFile); err != nil && p != (pressure{}) {
@@ -46,7 +48,8 @@ func TestLoadRemembers(t *testing.T) {
 	m.Process(11, "S", 500+300, "calm.service")
 	m.Write("proc/loadavg", "10.00 3.00 1.00 3/96 488") // five minutes do not show them yet
 	got := m.Look(check)[0]
-	if got.Reason != "BlockedTasks" || !strings.Contains(got.Message, "most CPU: system.slice/busy.service 1.5 CPUs, system.slice/calm.service 0.1 CPUs") ||
+	if got.Reason != "BlockedTasks" || !strings.Contains(got.Message, "most CPU: system.slice/busy.service 1.5 CPUs, "+
+		"system.slice/calm.service 0.1 CPUs") ||
 		!strings.Contains(got.Message, "blocked: 12 in io_schedule (system.slice/stuck.service: p)") {
 		t.Errorf("second look: %+v", got)
 	}
@@ -62,7 +65,8 @@ func TestLoadFatalDoesNotFlap(t *testing.T) {
 	for _, step := range []struct {
 		load15 float64 // of two processors
 		want   finding.Severity
-	}{{39, finding.Warning}, {41, finding.Fatal}, {39, finding.Fatal}, {31, finding.Fatal}, {29, finding.Warning}, {39, finding.Warning}} {
+	}{{39, finding.Warning}, {41, finding.Fatal}, {39, finding.Fatal}, {31, finding.Fatal}, {29, finding.Warning},
+		{39, finding.Warning}} {
 		m.Write("proc/loadavg", fmt.Sprintf("40.00 40.00 %.2f 3/96 488", step.load15))
 		if got := m.Look(check)[0].Severity; got != step.want {
 			t.Errorf("load15 %v: %s, want %s", step.load15, got, step.want)

@@ -18,7 +18,8 @@ type LoadSeen struct {
 	Load1, Load5, Load15 float64
 	Runnable             int // tasks that run or wait for a processor at this moment
 	CPU, Memory, IO      pressure
-	Blocked, BlockedLong int // tasks in state D now; and those that were so half a minute ago too. Known only after a scan
+	// tasks in state D now; and those that were so half a minute ago too. Known only after a scan
+	Blocked, BlockedLong int
 }
 
 // pressure is one file of /proc/pressure, in percent; zero where the kernel has none.

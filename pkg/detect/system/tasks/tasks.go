@@ -53,7 +53,8 @@ func (before TaskScan) Renew(ctx context.Context, h *host.Host) (TaskScan, error
 	if before.at > 0 && now-before.at < scanEvery {
 		return before, nil
 	}
-	scan := TaskScan{at: now, ticks: make(map[TaskID]uint64), since: make(map[TaskID]time.Duration), Freezers: make(map[string]bool)}
+	scan := TaskScan{at: now, ticks: make(map[TaskID]uint64), since: make(map[TaskID]time.Duration),
+		Freezers: make(map[string]bool)}
 	pids, err := h.PIDs()
 	if err != nil {
 		return TaskScan{}, err
@@ -184,7 +185,9 @@ func (s TaskScan) Causes(ctx context.Context, h *host.Host) LoadCauses {
 	owners := ownerNames{host: h, pods: make(map[string]string)}
 	amount, unit := make(map[string]float64), "%s %.1f CPUs"
 	if s.delta != nil {
-		pids := slices.SortedFunc(maps.Keys(s.delta), func(a, b int) int { return -cmp.Compare(s.delta[a], s.delta[b]) })
+		pids := slices.SortedFunc(maps.Keys(s.delta), func(a, b int) int {
+			return -cmp.Compare(s.delta[a], s.delta[b])
+		})
 		for _, pid := range pids[:min(len(pids), MaxOwners)] {
 			amount[owners.of(pid)] += s.delta[pid]
 		}

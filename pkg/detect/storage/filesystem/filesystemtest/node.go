@@ -103,5 +103,7 @@ func (n *RealNode) SuperOption(point, option string) bool {
 	if err != nil {
 		n.t.Fatal(err)
 	}
-	return slices.ContainsFunc(mounts, func(m mount.Mount) bool { return m.Point == point && slices.Contains(m.SuperOptions, option) })
+	return slices.ContainsFunc(mounts, func(m mount.Mount) bool {
+		return m.Point == point && slices.Contains(m.SuperOptions, option)
+	})
 }
