@@ -15,8 +15,8 @@ type counterSample struct {
 	values []uint64
 }
 
-// maxSamples bounds a window, however often a check is woken.
-const maxSamples = 64
+// maxOldSamples bounds a window, however often a check is woken.
+const maxOldSamples = 64
 
 // Add takes what the counters show now and returns how much each rose since the oldest sample in the window, and
 // within which time. A counter that went back is another one (the machine was moved, the group made anew): the window
@@ -32,7 +32,7 @@ func (w *CounterWindow) Add(at, span time.Duration, values ...uint64) (rise []ui
 		}
 	}
 	w.samples = append(w.samples, counterSample{at, values})
-	for len(w.samples) > 2 && (at-w.samples[1].at >= span || len(w.samples) > maxSamples) {
+	for len(w.samples) > 2 && (at-w.samples[1].at >= span || len(w.samples) > maxOldSamples) {
 		w.samples = w.samples[1:]
 	}
 	oldest := w.samples[0]
