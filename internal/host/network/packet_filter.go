@@ -31,10 +31,9 @@ func ReadPacketFilter(h *host.Host) (packetfilter.PacketFilter, error) {
 		return packetfilter.PacketFilter{Legacy: legacy}, nil
 	}
 	for range dumpTries {
-		whole := packetfilter.PacketFilter{Legacy: legacy}
-		err := packetfilter.NftTables(&whole)
+		chains, err := packetfilter.ReadChains()
 		if err == nil {
-			return whole, nil
+			return packetfilter.PacketFilter{Chains: chains, Legacy: legacy}, nil
 		}
 		if !errors.Is(err, nl.ErrDumpInterrupted) { // by a change, which may be the half of another
 			return packetfilter.PacketFilter{}, fmt.Errorf("read nf_tables: %w", err)
