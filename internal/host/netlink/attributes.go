@@ -3,6 +3,7 @@ package netlink
 import (
 	"encoding/binary"
 	"fmt"
+	"slices"
 )
 
 // Attribute is one attribute of a netlink message (netlink(7), linux/netlink.h struct nlattr).
@@ -11,11 +12,24 @@ type Attribute struct {
 	Value []byte
 }
 
+// AttributeList is the attributes of one message, or of one value that nests them.
+type AttributeList []Attribute
+
+// Get returns the value of the last attribute of a type; nil: there is none.
+func (l AttributeList) Get(kind uint16) []byte {
+	for _, a := range slices.Backward(l) {
+		if a.Type == kind {
+			return a.Value
+		}
+	}
+	return nil
+}
+
 // Attributes splits a message, or a value that nests attributes. Each begins at a multiple of four; the last need not
 // be padded, which the parser of the library panics on.
-func Attributes(data []byte) ([]Attribute, error) {
+func Attributes(data []byte) (AttributeList, error) {
 	const header, typeMask = 4, 0x3fff
-	var found []Attribute
+	var found AttributeList
 	for len(data) >= header {
 		length := int(binary.NativeEndian.Uint16(data))
 		if length < header || length > len(data) {

@@ -98,11 +98,9 @@ func parseTCPSocket(message []byte) (s TCPSocket, ok bool) {
 	if err != nil {
 		return s, true // the socket itself is reported
 	}
-	for _, a := range attributes {
-		if a.Type == diagInfo && len(a.Value) >= diagLastData+4 {
-			s.LastData = time.Duration(binary.NativeEndian.Uint32(a.Value[diagLastData:])) * time.Millisecond
-			s.HasInfo = true
-		}
+	if info := attributes.Get(diagInfo); len(info) >= diagLastData+4 {
+		s.LastData = time.Duration(binary.NativeEndian.Uint32(info[diagLastData:])) * time.Millisecond
+		s.HasInfo = true
 	}
 	return s, true
 }

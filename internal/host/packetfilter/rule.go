@@ -38,65 +38,66 @@ func parseRule(message []byte, readSet func(name string) ([]element, error)) (ru
 	if err != nil {
 		return PacketRule{}, "", err
 	}
-	expressions, err := netlink.Attributes(attributes[unix.NFTA_RULE_EXPRESSIONS])
+	expressions, err := netlink.Attributes(attributes.Get(unix.NFTA_RULE_EXPRESSIONS))
 	if err != nil {
 		return PacketRule{}, "", err
 	}
 	r := ruleParser{family: message[0], registers: map[uint32]loaded{}}
 	for _, e := range expressions {
-		fields, err := attributeMap(e.Value)
+		fields, err := netlink.Attributes(e.Value)
 		if err != nil {
 			return PacketRule{}, "", err
 		}
-		data, err := attributeMap(fields[unix.NFTA_EXPR_DATA])
+		data, err := netlink.Attributes(fields.Get(unix.NFTA_EXPR_DATA))
 		if err != nil {
 			return PacketRule{}, "", err
 		}
-		r.add(cString(fields[unix.NFTA_EXPR_NAME]), data)
+		r.add(cString(fields.Get(unix.NFTA_EXPR_NAME)), data)
 	}
 	err = r.resolve(readSet)
-	return r.rule, cString(attributes[unix.NFTA_RULE_CHAIN]), err
+	return r.rule, cString(attributes.Get(unix.NFTA_RULE_CHAIN)), err
 }
 
 // add takes one expression. What is not understood limits the rule in an unknown way.
-func (r *ruleParser) add(name string, data map[uint16][]byte) {
+func (r *ruleParser) add(name string, data netlink.AttributeList) {
 	switch name {
 	case "meta":
-		r.load(data[unix.NFTA_META_DREG], metaValue(be32(data[unix.NFTA_META_KEY])))
+		r.load(data.Get(unix.NFTA_META_DREG), metaValue(be32(data.Get(unix.NFTA_META_KEY))))
 	case "ct":
 		what := map[uint32]string{unix.NFT_CT_STATE: "state", unix.NFT_CT_STATUS: "status"}
-		r.load(data[unix.NFTA_CT_DREG], loaded{what: what[be32(data[unix.NFTA_CT_KEY])], size: 4})
+		r.load(data.Get(unix.NFTA_CT_DREG), loaded{what: what[be32(data.Get(unix.NFTA_CT_KEY))], size: 4})
 	case "payload":
 		r.loadPayload(data)
 	case "bitwise":
-		l := r.register(data[unix.NFTA_BITWISE_SREG])
-		l.mask = value(data[unix.NFTA_BITWISE_MASK])
-		if strings.Trim(string(value(data[unix.NFTA_BITWISE_XOR])), "\x00") != "" || l.mask == nil {
+		l := r.register(data.Get(unix.NFTA_BITWISE_SREG))
+		l.mask = value(data.Get(unix.NFTA_BITWISE_MASK))
+		if strings.Trim(string(value(data.Get(unix.NFTA_BITWISE_XOR))), "\x00") != "" || l.mask == nil {
 			l.what = ""
 		}
-		r.load(data[unix.NFTA_BITWISE_DREG], l)
+		r.load(data.Get(unix.NFTA_BITWISE_DREG), l)
 	case "cmp":
-		r.compare(r.register(data[unix.NFTA_CMP_SREG]), be32(data[unix.NFTA_CMP_OP]), value(data[unix.NFTA_CMP_DATA]))
+		r.compare(r.register(data.Get(unix.NFTA_CMP_SREG)), be32(data.Get(unix.NFTA_CMP_OP)),
+			value(data.Get(unix.NFTA_CMP_DATA)))
 	case "range":
-		r.inRange(r.register(data[unix.NFTA_RANGE_SREG]), be32(data[unix.NFTA_RANGE_OP]),
-			value(data[unix.NFTA_RANGE_FROM_DATA]), value(data[unix.NFTA_RANGE_TO_DATA]))
+		r.inRange(r.register(data.Get(unix.NFTA_RANGE_SREG)), be32(data.Get(unix.NFTA_RANGE_OP)),
+			value(data.Get(unix.NFTA_RANGE_FROM_DATA)), value(data.Get(unix.NFTA_RANGE_TO_DATA)))
 	case "lookup":
 		r.lookUp(data)
 	case "counter":
-		if packets := data[unix.NFTA_COUNTER_PACKETS]; len(packets) >= 8 {
+		if packets := data.Get(unix.NFTA_COUNTER_PACKETS); len(packets) >= 8 {
 			r.rule.Packets = binary.BigEndian.Uint64(packets)
 		}
 	case "log", "notrack":
 	case "immediate":
-		if verdict := nested(data[unix.NFTA_IMMEDIATE_DATA], unix.NFTA_DATA_VERDICT); verdict != nil {
+		if verdict := nested(data.Get(unix.NFTA_IMMEDIATE_DATA), unix.NFTA_DATA_VERDICT); verdict != nil {
 			r.verdict(verdict)
 		}
 	case "reject":
 		r.rule.Verdict = "reject"
 	case "match":
-		r.rule.matchExtension(cString(data[unix.NFTA_MATCH_NAME]), data[unix.NFTA_MATCH_INFO])
+		r.rule.matchExtension(cString(data.Get(unix.NFTA_MATCH_NAME)), data.Get(unix.NFTA_MATCH_INFO))
 	case "target":
-		if target := cString(data[unix.NFTA_TARGET_NAME]); target == "REJECT" {
+		if target := cString(data.Get(unix.NFTA_TARGET_NAME)); target == "REJECT" {
 			r.rule.Verdict = "reject"
 		} else {
 			r.rule.Target = hosterr.Clip(target)
@@ -130,13 +131,13 @@ func metaValue(key uint32) loaded {
 
 // verdict takes a verdict: a code and, for jump and goto, a chain.
 func (r *ruleParser) verdict(data []byte) {
-	fields, err := attributeMap(data)
+	fields, err := netlink.Attributes(data)
 	if err != nil {
 		r.unknown("verdict")
 		return
 	}
-	chain := cString(fields[unix.NFTA_VERDICT_CHAIN])
-	switch code := int32(be32(fields[unix.NFTA_VERDICT_CODE])); { //nolint:gosec // the kernel's int
+	chain := cString(fields.Get(unix.NFTA_VERDICT_CHAIN))
+	switch code := int32(be32(fields.Get(unix.NFTA_VERDICT_CODE))); { //nolint:gosec // the kernel's int
 	case code >= 0 && code&0xff == 3: // NF_QUEUE, with the number of the queue
 		r.rule.Target = "QUEUE"
 	case code == 0: // NF_DROP
@@ -171,9 +172,9 @@ func (r *ruleParser) load(register []byte, l loaded) {
 }
 
 // loadPayload knows the fields of the IP header that most rules load, and the destination port.
-func (r *ruleParser) loadPayload(data map[uint16][]byte) {
-	base, offset := be32(data[unix.NFTA_PAYLOAD_BASE]), be32(data[unix.NFTA_PAYLOAD_OFFSET])
-	size := int(be32(data[unix.NFTA_PAYLOAD_LEN]))
+func (r *ruleParser) loadPayload(data netlink.AttributeList) {
+	base, offset := be32(data.Get(unix.NFTA_PAYLOAD_BASE)), be32(data.Get(unix.NFTA_PAYLOAD_OFFSET))
+	size := int(be32(data.Get(unix.NFTA_PAYLOAD_LEN)))
 	l := loaded{size: size}
 	source, protocol := uint32(12), uint32(9)
 	l.full = 4
@@ -192,7 +193,7 @@ func (r *ruleParser) loadPayload(data map[uint16][]byte) {
 	case base == transport && offset == 2 && size == 2:
 		l.what = "port"
 	}
-	r.load(data[unix.NFTA_PAYLOAD_DREG], l)
+	r.load(data.Get(unix.NFTA_PAYLOAD_DREG), l)
 }
 
 func (r *ruleParser) isIPv6() bool { return r.family == unix.AF_INET6 || r.rule.Family == "ip6" }

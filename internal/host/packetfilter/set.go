@@ -54,7 +54,7 @@ func (c *PacketChain) readSet(name string) ([]element, error) {
 	if failure != nil || err != nil {
 		return nil, fmt.Errorf("set %s: %w", name, errors.Join(failure, err))
 	}
-	if be32(set[unix.NFTA_SET_FLAGS])&unix.NFT_SET_INTERVAL != 0 {
+	if be32(set.Get(unix.NFTA_SET_FLAGS))&unix.NFT_SET_INTERVAL != 0 {
 		elements = intervals(elements)
 	}
 	return elements, nil
@@ -66,24 +66,24 @@ func parseElements(message []byte) ([]element, error) {
 	if err != nil {
 		return nil, err
 	}
-	list, err := netlink.Attributes(attributes[unix.NFTA_SET_ELEM_LIST_ELEMENTS])
+	list, err := netlink.Attributes(attributes.Get(unix.NFTA_SET_ELEM_LIST_ELEMENTS))
 	if err != nil {
 		return nil, err
 	}
 	var elements []element
 	for _, item := range list {
-		fields, err := attributeMap(item.Value)
+		fields, err := netlink.Attributes(item.Value)
 		if err != nil {
 			return nil, err
 		}
 		const catchAll, keyEnd = 2, 10 // NFT_SET_ELEM_CATCHALL, NFTA_SET_ELEM_KEY_END
-		flags := be32(fields[unix.NFTA_SET_ELEM_FLAGS])
-		if flags&catchAll != 0 || fields[keyEnd] != nil { // "*", or an interval of several keys at once
+		flags := be32(fields.Get(unix.NFTA_SET_ELEM_FLAGS))
+		if flags&catchAll != 0 || fields.Get(keyEnd) != nil { // "*", or an interval of several keys at once
 			return nil, errSetTooLarge
 		}
-		key := value(fields[unix.NFTA_SET_ELEM_KEY])
+		key := value(fields.Get(unix.NFTA_SET_ELEM_KEY))
 		elements = append(elements, element{from: key, to: key, end: flags&unix.NFT_SET_ELEM_INTERVAL_END != 0,
-			verdict: nested(fields[unix.NFTA_SET_ELEM_DATA], unix.NFTA_DATA_VERDICT)})
+			verdict: nested(fields.Get(unix.NFTA_SET_ELEM_DATA), unix.NFTA_DATA_VERDICT)})
 	}
 	return elements, nil
 }
@@ -134,10 +134,10 @@ type lookup struct {
 
 // lookUp takes a lookup. A map with a verdict for each key may do anything, unless it is understood; so may a map whose
 // value is compared later.
-func (r *ruleParser) lookUp(data map[uint16][]byte) {
-	l, set := r.register(data[unix.NFTA_LOOKUP_SREG]), cString(data[unix.NFTA_LOOKUP_SET])
-	inverted := be32(data[unix.NFTA_LOOKUP_FLAGS])&unix.NFT_LOOKUP_F_INV != 0
-	destination := data[unix.NFTA_LOOKUP_DREG]
+func (r *ruleParser) lookUp(data netlink.AttributeList) {
+	l, set := r.register(data.Get(unix.NFTA_LOOKUP_SREG)), cString(data.Get(unix.NFTA_LOOKUP_SET))
+	inverted := be32(data.Get(unix.NFTA_LOOKUP_FLAGS))&unix.NFT_LOOKUP_F_INV != 0
+	destination := data.Get(unix.NFTA_LOOKUP_DREG)
 	switch verdicts := destination != nil && be32(destination) == unix.NFT_REG_VERDICT; {
 	case verdicts && l.what == "state" && l.mask == nil && !inverted:
 		r.lookups = append(r.lookups, lookup{set, l, true})

@@ -130,23 +130,24 @@ func parseChain(message []byte) (PacketChain, bool, error) {
 	default:
 		return chain, false, nil
 	}
-	chain.Table, chain.Name = cString(attributes[unix.NFTA_CHAIN_TABLE]), cString(attributes[unix.NFTA_CHAIN_NAME])
-	if hook := attributes[unix.NFTA_CHAIN_HOOK]; hook != nil {
-		fields, err := attributeMap(hook)
-		if err != nil || len(fields[unix.NFTA_HOOK_HOOKNUM]) < 4 || len(fields[unix.NFTA_HOOK_PRIORITY]) < 4 {
+	chain.Table, chain.Name = cString(attributes.Get(unix.NFTA_CHAIN_TABLE)),
+		cString(attributes.Get(unix.NFTA_CHAIN_NAME))
+	if hook := attributes.Get(unix.NFTA_CHAIN_HOOK); hook != nil {
+		fields, err := netlink.Attributes(hook)
+		if err != nil || len(fields.Get(unix.NFTA_HOOK_HOOKNUM)) < 4 || len(fields.Get(unix.NFTA_HOOK_PRIORITY)) < 4 {
 			return chain, false, errors.Join(err, fmt.Errorf("hook of chain %s", chain.Name))
 		}
-		if number := binary.BigEndian.Uint32(fields[unix.NFTA_HOOK_HOOKNUM]); int(number) < len(packetHooks()) {
+		if number := binary.BigEndian.Uint32(fields.Get(unix.NFTA_HOOK_HOOKNUM)); int(number) < len(packetHooks()) {
 			chain.Hook = packetHooks()[number]
 		}
-		priority := binary.BigEndian.Uint32(fields[unix.NFTA_HOOK_PRIORITY])
+		priority := binary.BigEndian.Uint32(fields.Get(unix.NFTA_HOOK_PRIORITY))
 		chain.Priority = int(int32(priority)) //nolint:gosec // the kernel's int
 		chain.Policy = "accept"
-		if policy := attributes[unix.NFTA_CHAIN_POLICY]; len(policy) >= 4 && binary.BigEndian.Uint32(policy) == 0 {
+		if policy := attributes.Get(unix.NFTA_CHAIN_POLICY); len(policy) >= 4 && binary.BigEndian.Uint32(policy) == 0 {
 			chain.Policy = "drop"
 		}
 	}
-	if cString(attributes[unix.NFTA_CHAIN_TYPE]) == "nat" {
+	if cString(attributes.Get(unix.NFTA_CHAIN_TYPE)) == "nat" {
 		chain.Hook, chain.Policy = "", "" // it translates; what it drops is rare enough to be left out
 	}
 	return chain, true, nil
@@ -190,34 +191,21 @@ func (c *PacketChain) readRules(limit int, sets *int) error {
 	return errors.Join(failure, err)
 }
 
-// attributeMap maps attributes by their type.
-func attributeMap(data []byte) (map[uint16][]byte, error) {
-	list, err := netlink.Attributes(data)
-	if err != nil {
-		return nil, err
-	}
-	attributes := make(map[uint16][]byte, len(list))
-	for _, a := range list {
-		attributes[a.Type] = a.Value
-	}
-	return attributes, nil
-}
-
 // nested returns an attribute within an attribute.
 func nested(data []byte, kind uint16) []byte {
-	fields, err := attributeMap(data)
+	fields, err := netlink.Attributes(data)
 	if err != nil {
 		return nil
 	}
-	return fields[kind]
+	return fields.Get(kind)
 }
 
 // body returns the attributes of a message.
-func body(message []byte) (map[uint16][]byte, error) {
+func body(message []byte) (netlink.AttributeList, error) {
 	if len(message) < nl.SizeofNfgenmsg {
 		return nil, errors.New("short message")
 	}
-	return attributeMap(message[nl.SizeofNfgenmsg:])
+	return netlink.Attributes(message[nl.SizeofNfgenmsg:])
 }
 
 func be32(data []byte) uint32 {
