@@ -130,8 +130,8 @@ func TestWaitAsksForMoreTime(t *testing.T) {
 func TestProgress(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		p := NewProgress(map[string]time.Duration{"fast": 10 * time.Second, "slow": time.Minute})
-		p.Saw("source-mounts") // nobody waits for it
-		p.Saw("fast")
+		p.Ended("source-mounts") // nobody waits for it
+		p.Ended("fast")
 		if diff := cmp.Diff([]string{"slow"}, p.Waiting()); diff != "" {
 			t.Error(diff)
 		}
@@ -140,17 +140,17 @@ func TestProgress(t *testing.T) {
 			t.Error("done before all have ended once")
 		default:
 		}
-		p.Saw("slow")
-		p.Saw("slow") // twice is no harm
+		p.Ended("slow")
+		p.Ended("slow") // twice is no harm
 		<-p.Done()
 		for range 7 { // fast goes on, slow stands still: one does not cover for the other
 			time.Sleep(9 * time.Second)
-			p.Saw("fast")
+			p.Ended("fast")
 		}
 		if err := p.Stuck(); err == nil || err.Error() != "no progress: slow for 1m3s (limit 1m0s)" {
 			t.Errorf("got %v", err)
 		}
-		p.Saw("slow")
+		p.Ended("slow")
 		if err := p.Stuck(); err != nil {
 			t.Error(err)
 		}

@@ -16,7 +16,7 @@ func TestKernelRecordAfterASleep(t *testing.T) {
 	}
 	take := func(line string) {
 		t.Helper()
-		if err := k.take(copy(k.buffer, line), nil); err != nil {
+		if err := k.add(copy(k.buffer, line), nil); err != nil {
 			t.Fatal(err)
 		}
 	}

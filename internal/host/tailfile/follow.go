@@ -1,4 +1,5 @@
-// Package tailfile follows files that are written to and rotated.
+// Package tailfile follows files that are written to and rotated, and reads the ends of large ones. It refuses what
+// could block it: a file on a mount that another machine or process serves, a pipe, a device.
 package tailfile
 
 import (
@@ -29,20 +30,20 @@ type FilePlace struct {
 }
 
 const (
-	// followEvery is how often a file is looked at for more.
+	// followEvery is how often a file is checked for more.
 	followEvery = time.Second
-	// maxBehind is how far back a file is read that was never read before.
+	// maxBehind is how far from its end a file is read that was never read before.
 	maxBehind = 16 << 20
 	// maxLogLine bounds a line; the rest of a longer one is left out.
 	maxLogLine = 64 << 10
 )
 
 // FollowFile calls each for every line of a log file, from a place on, and for those that are added, until ctx ends;
-// then it returns nil. The line has no newline, is cut where it is longer than 64 KiB, and is valid until each
-// returns; the place is behind it. A place in another file, or the zero place, stands for the last 16 MiB. A file
-// that is replaced or truncated is read from its beginning; the old one is read to its end first. caughtUp is called
-// when the end was reached first. It refuses a file on a foreign mount, which could hang the agent, and what is no
-// regular file.
+// then it returns nil. The line has no newline, is cut off after 64 KiB, and is valid until each returns; the place is
+// behind it. A place in another file, or the zero place, stands for the last 16 MiB. A file that is replaced or
+// truncated is read from its beginning; the old one is read to its end first. caughtUp is called when the end is
+// reached for the first time. It refuses a file on a foreign mount, which could hang the agent, and what is no regular
+// file.
 func FollowFile(ctx context.Context, h *host.Host, name string, from FilePlace, each func(line []byte, at FilePlace),
 	caughtUp func()) error {
 	f := &follower{name: name, path: h.Files.Path(name), each: each}
@@ -76,7 +77,7 @@ func FollowFile(ctx context.Context, h *host.Host, name string, from FilePlace, 
 	}
 }
 
-// foreignKind reports whether a type of filesystem is one that somebody else serves: it may hang whoever reads.
+// foreignKind reports whether another machine or process serves a type of filesystem: reading it may hang.
 func foreignKind(kind string) bool {
 	return strings.HasPrefix(kind, "fuse") || slices.Contains([]string{
 		"nfs", "nfs4", "cifs", "smb3", "ceph", "9p", "glusterfs", "lustre", "afs", "gpfs", "beegfs", "ocfs2", "gfs2",
@@ -108,14 +109,14 @@ type follower struct {
 	file       *os.File
 	place      FilePlace
 	partial    []byte // the beginning of a line whose end is not written yet
-	skip       bool   // the line up to the next newline is not told
+	skip       bool   // the line up to the next newline is left out
 	buffer     []byte
 }
 
-// open begins with the file that has the name now: at from where it is that file, else near its end, or at its
-// beginning.
+// open begins with the file that has the name now: at from if it is that file, else near its end, or at its
+// beginning where whole is set.
 func (f *follower) open(from FilePlace, whole bool) error {
-	// A pipe or a device could block, or do something, by being opened; non-blocking, it is looked at first.
+	// Opening a pipe or a device could block, or do something: it is opened non-blocking, and checked before a read.
 	file, err := os.OpenFile(f.path, os.O_RDONLY|unix.O_NONBLOCK|unix.O_NOCTTY, 0)
 	if err != nil {
 		return err
@@ -150,7 +151,7 @@ func (f *follower) drain(ctx context.Context) error {
 	}
 	for ctx.Err() == nil {
 		n, err := f.file.ReadAt(f.buffer, f.place.Offset+int64(len(f.partial)))
-		f.take(f.buffer[:n])
+		f.addData(f.buffer[:n])
 		if errors.Is(err, io.EOF) {
 			return nil
 		}
@@ -161,13 +162,13 @@ func (f *follower) drain(ctx context.Context) error {
 	return nil
 }
 
-// take splits what was read into lines.
-func (f *follower) take(data []byte) {
+// addData splits what was read into lines.
+func (f *follower) addData(data []byte) {
 	for len(data) > 0 {
 		end := bytes.IndexByte(data, '\n')
 		if end < 0 {
 			if f.partial = append(f.partial, data...); len(f.partial) > maxLogLine {
-				f.cut()
+				f.cutLine()
 			}
 			return
 		}
@@ -183,8 +184,8 @@ func (f *follower) take(data []byte) {
 	}
 }
 
-// cut tells the beginning of a line that is too long and leaves out the rest.
-func (f *follower) cut() {
+// cutLine reports the beginning of a line that is too long and leaves out the rest.
+func (f *follower) cutLine() {
 	f.place.Offset += int64(len(f.partial))
 	if !f.skip {
 		f.each(f.partial[:maxLogLine], f.place)
@@ -192,7 +193,7 @@ func (f *follower) cut() {
 	f.partial, f.skip = nil, true
 }
 
-// renew goes on with the file that has the name now, and reports whether that is another one, or has been emptied.
+// renew continues with the file that has the name now, and reports whether that is another one, or was truncated.
 func (f *follower) renew() (bool, error) {
 	info, err := f.file.Stat()
 	if err != nil {
