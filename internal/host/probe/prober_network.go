@@ -16,8 +16,8 @@ import (
 
 // The probes of network cards, which children run.
 
-// include/uapi/linux/ethtool.h, by hand: Stats of github.com/safchain/ethtool v0.7.0 passes the address of a variable on
-// the stack as a number through a call, in which Go may move the stack, so that the kernel would write elsewhere. It
+// include/uapi/linux/ethtool.h, by hand: Stats of github.com/safchain/ethtool v0.7.0 passes the address of a variable
+// on the stack as a number through a call, in which Go may move the stack, so that the kernel would write elsewhere. It
 // does not notice that the number of counters changed between names and values, which then belong to other counters;
 // and a device without counters is an error there.
 const (
