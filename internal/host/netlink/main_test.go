@@ -1,6 +1,7 @@
 package netlink_test
 
 import (
+	"os"
 	"testing"
 
 	"github.com/nodeagent/nodeagent/internal/host/owned/ownedtest"
@@ -9,5 +10,5 @@ import (
 
 func TestMain(m *testing.M) {
 	probe.ProbeMain()
-	ownedtest.Main(m)
+	ownedtest.Main(m, os.Exit)
 }

@@ -11,12 +11,12 @@ import (
 	"github.com/nodeagent/nodeagent/internal/host/owned"
 )
 
-// Main runs the tests of a package with Temp, and fails when they leave goroutines. It ends the process.
-func Main(m *testing.M) {
+// Main runs the tests of a package with Temp, and fails when they leave goroutines. It ends with exit, which is os.Exit.
+func Main(m *testing.M, exit func(code int)) {
 	remove := Temp()
 	goleak.VerifyTestMain(m, goleak.Cleanup(func(code int) {
 		remove()
-		os.Exit(code)
+		exit(code)
 	}))
 }
 
