@@ -11,7 +11,7 @@ import (
 	"github.com/nodeagent/nodeagent/internal/host/owned"
 )
 
-// Main runs the tests of a package with Temp, and fails when they leave goroutines. It ends with exit, which is os.Exit.
+// Main runs the tests of a package with Temp, and fails when they leave goroutines. It ends by exit, os.Exit.
 func Main(m *testing.M, exit func(code int)) {
 	remove := Temp()
 	goleak.VerifyTestMain(m, goleak.Cleanup(func(code int) {
