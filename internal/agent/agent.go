@@ -146,7 +146,7 @@ func (a *agent) observe(l finding.Observation) {
 	a.deps.Sources.Saw(l)
 	a.tell(state, updates)
 	a.saver.enqueue(l.Check, before, state[l.Check], l.At)
-	a.progress.Saw(l.Check)
+	a.progress.Ended(l.Check)
 }
 
 func (a *agent) tell(state finding.State, updates []finding.Update) {

@@ -10,10 +10,10 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Entered is the first thing to do after the second start: the process gets its name back (it was executed as a
-// descriptor), and the kept descriptors stay with it alone: none of its children has a use for them.
+// Entered is called first after the second start: the process gets its name back (it was executed as a descriptor),
+// and the kept descriptors are closed in its children, which do not need them.
 func Entered(kept ...string) error {
-	// Not worth ending for: people see another name in the process list.
+	// An error does not matter: only the name in the process list differs.
 	_ = os.WriteFile("/proc/self/comm", []byte("nodeagent"), 0)
 	var errs []error
 	for _, path := range kept {

@@ -1,9 +1,9 @@
 // Package hostns lets the agent leave the container that it was started in: it enters the host's namespaces and
-// executes itself again, so that after that there is one code path for the agent of a DaemonSet and the agent of a
-// package. The host is not mounted into the container: a mount of the host's root would pin the volumes of other
-// pods, and paths below it lead elsewhere as soon as a symbolic link is on them.
+// executes itself again, so that from then on an agent of a DaemonSet and an agent of a package have one code path. The
+// host is not mounted into the container: a mount of the host's root would hold the volumes of other pods, and paths
+// below it lead elsewhere as soon as a symbolic link is on them.
 //
-// It refuses to enter where it does not see the host's processes: what cannot be seen looks like nothing there.
+// It refuses to enter where it does not see the host's processes: they would seem not to exist.
 package hostns
 
 import (
@@ -30,13 +30,13 @@ var namespaces = [...]struct {
 	{"mnt", unix.CLONE_NEWNS}, // last: it also replaces root and working directory
 }
 
-// Entry is how to enter the host's namespaces.
+// Entry configures how to enter the host's namespaces.
 type Entry struct {
 	InitPID int      // the process whose namespaces stand for the host's; 1 unless set
-	Keep    []string // directories of the container that are needed after it is left; empty ones are passed over
+	Keep    []string // directories of the container that are needed after it is left; empty ones stay empty
 	// Args returns the command line of the second start, without the program's name. kept are the paths under which
-	// it finds the directories of Keep: they lead through a descriptor, and what is replaced in them (rotated tokens)
-	// is seen.
+	// it finds the directories of Keep: they lead through a descriptor, so what is replaced in them (rotated tokens)
+	// is read.
 	Args func(kept []string) []string
 }
 
@@ -49,7 +49,7 @@ func (e Entry) Enter() error {
 	if err := SeesHost(e.InitPID); err != nil {
 		return fmt.Errorf("enter the host's namespaces: %w", err)
 	}
-	// The descriptor of the program is what is executed: its path means something else, or nothing, on the host.
+	// The program is executed through its descriptor: on the host its path is another file, or none.
 	program, err := unix.Open("/proc/self/exe", unix.O_RDONLY|unix.O_CLOEXEC, 0)
 	if err != nil {
 		return fmt.Errorf("open the agent's own program: %w", err)
@@ -62,7 +62,7 @@ func (e Entry) Enter() error {
 	if err := enter(e.InitPID); err != nil {
 		return err
 	}
-	if err := seesItself(); err != nil { // now through the host's /proc
+	if err := checkProc(); err != nil { // now through the host's /proc
 		return fmt.Errorf("on the host: %w", err)
 	}
 	argv := append([]string{"nodeagent"}, e.Args(kept)...)
@@ -81,7 +81,8 @@ func enter(pid int) error {
 		}
 		opened[i] = fd
 	}
-	// The kernel lets no thread change its mount namespace that shares its root and working directory with others.
+	// The kernel lets no thread change its mount namespace while it shares root and working directory with other
+	// threads.
 	if err := unix.Unshare(unix.CLONE_FS); err != nil {
 		return fmt.Errorf("unshare root and working directory: %w", err)
 	}

@@ -18,7 +18,7 @@ import (
 	"github.com/nodeagent/nodeagent/test/need"
 )
 
-// roleKey says in the environment what a process of this test's binary is: the test when it is empty.
+// roleKey is the environment variable with the role of a process of this test's binary: the test when it is empty.
 const roleKey = "HOSTNS_TEST_ROLE"
 
 func TestMain(m *testing.M) {
@@ -212,10 +212,10 @@ func TestSeesHost(t *testing.T) {
 	if err := SeesHost(os.Getppid()); err != nil {
 		t.Error(err)
 	}
-	for name, pid := range map[string]int{"itself": os.Getpid(), "nobody": 1 << 30} {
+	for name, pid := range map[string]int{"itself": os.Getpid(), "no process": 1 << 30} {
 		err := SeesHost(pid)
 		own, _ := os.Readlink("/proc/self/ns/pid")
-		if name == "nobody" && own == firstPIDNamespace {
+		if name == "no process" && own == firstPIDNamespace {
 			continue // there is no other host than this one
 		}
 		if err == nil {

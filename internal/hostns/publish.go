@@ -12,16 +12,16 @@ import (
 	"github.com/nodeagent/nodeagent/internal/host/owned"
 )
 
-// programName is what the program is called, where it is kept and where it is found.
+// programName is the name of the program, both where it is kept and where it is found.
 const programName = "nodeagent"
 
 // Publish makes the program findable on the host while it runs, as dir/nodeagent, although nothing of it is installed
-// there: a link to a copy in keep. A link to the process would be a stranger's program as soon as the process is
-// killed and its number is another's; what a killed agent leaves is a copy of itself, which the next one takes over.
+// there: a link to a copy in keep. A link to the process would be another program as soon as the process is
+// killed and its number reused; what a killed agent leaves is a copy of itself, which the next one takes over.
 // The copy is not in dir itself: programs in /run cannot be executed on many hosts (noexec), and it would take
 // memory.
 //
-// The function that it returns takes both away, unless the link has become another agent's.
+// The function that it returns removes both, unless the link has become another agent's.
 func Publish(dir, keep string) (remove func() error, err error) {
 	link, program := filepath.Join(dir, programName), filepath.Join(keep, programName)
 	if err := os.MkdirAll(dir, 0o700); err != nil {
@@ -31,14 +31,14 @@ func Publish(dir, keep string) (remove func() error, err error) {
 		// One of an earlier agent may lead anywhere by now.
 		return nil, errors.Join(fmt.Errorf("copy of the program: %w", err), unlink(link))
 	}
-	// Each link has a time of its own, so that it is known again.
-	made, err := replaceLink(link, program)
+	// Each link has its own time, by which it is recognized.
+	created, err := replaceLink(link, program)
 	if err != nil {
 		return nil, errors.Join(err, unlink(link))
 	}
 	return func() error {
-		if is, err := os.Lstat(link); err != nil || !os.SameFile(is, made) {
-			return nil //nolint:nilerr // it is gone, or another agent's, who has the copy too
+		if current, err := os.Lstat(link); err != nil || !os.SameFile(current, created) {
+			return nil //nolint:nilerr // it is gone, or another agent's, which has the copy too
 		}
 		return errors.Join(unlink(link), unlink(program))
 	}, nil
@@ -51,7 +51,7 @@ func unlink(name string) error {
 	return nil
 }
 
-// replaceLink makes a symbolic link in one step, whatever is there.
+// replaceLink creates a symbolic link in one step, in place of whatever has the name.
 func replaceLink(link, target string) (os.FileInfo, error) {
 	next := link + ".new"
 	if err := unlink(next); err != nil {
@@ -60,15 +60,15 @@ func replaceLink(link, target string) (os.FileInfo, error) {
 	if err := os.Symlink(target, next); err != nil {
 		return nil, err
 	}
-	made, err := os.Lstat(next)
+	created, err := os.Lstat(next)
 	if err != nil {
 		return nil, err
 	}
-	return made, os.Rename(next, link)
+	return created, os.Rename(next, link)
 }
 
-// copySelf has a file be a copy of the program that runs, root's own and for no one else to write. One that is the same
-// already is left alone: a restart writes nothing.
+// copySelf makes a file a copy of the running program, which belongs to root and which only root may write. One that is
+// the same already stays: a restart writes nothing.
 func copySelf(keep, name string) error {
 	if _, err := (owned.Tree{}).Check(keep); err != nil {
 		return err // others could put another program there
@@ -78,7 +78,7 @@ func copySelf(keep, name string) error {
 		return err
 	}
 	defer self.Close()
-	if same(self, name) {
+	if isCopy(self, name) {
 		return nil
 	}
 	if _, err := self.Seek(0, io.SeekStart); err != nil {
@@ -98,19 +98,19 @@ func copySelf(keep, name string) error {
 		err = os.Rename(next, name)
 	}
 	if err != nil {
-		return errors.Join(err, unlink(next)) // a full disk gets its room back
+		return errors.Join(err, unlink(next)) // a full disk gets its space back
 	}
 	return nil
 }
 
-// same reports whether a file is what copySelf would make of it.
-func same(self *os.File, name string) bool {
+// isCopy reports whether a file is what copySelf would write.
+func isCopy(self *os.File, name string) bool {
 	file, err := os.OpenFile(name, os.O_RDONLY|syscall.O_NOFOLLOW|syscall.O_NONBLOCK, 0)
 	if err != nil {
 		return false
 	}
 	defer file.Close()
-	is, err := file.Stat()
+	current, err := file.Stat()
 	if err != nil {
 		return false
 	}
@@ -118,8 +118,8 @@ func same(self *os.File, name string) bool {
 	if err != nil {
 		return false
 	}
-	stat, ok := is.Sys().(*syscall.Stat_t)
-	if !ok || int(stat.Uid) != os.Geteuid() || is.Mode() != 0o755 || is.Size() != own.Size() {
+	stat, ok := current.Sys().(*syscall.Stat_t)
+	if !ok || int(stat.Uid) != os.Geteuid() || current.Mode() != 0o755 || current.Size() != own.Size() {
 		return false
 	}
 	var a, b [64 << 10]byte

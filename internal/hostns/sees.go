@@ -7,18 +7,19 @@ import (
 	"strconv"
 )
 
-// firstPIDNamespace is the first PID namespace of every machine (PROC_PID_INIT_INO in include/linux/proc_ns.h).
+// firstPIDNamespace is the initial PID namespace of every machine (PROC_PID_INIT_INO in include/linux/proc_ns.h).
 const firstPIDNamespace = "pid:[4026531836]"
 
 // SeesHost returns why this process does not see the processes of the host that process initPID stands for, nil when it
 // does. Without them a full cgroup looks empty, and what belongs to a living pod looks abandoned.
 func SeesHost(initPID int) error {
-	// Whoever is the first process of a PID namespace, or has joined one from outside, has a parent that it cannot see
-	// (getppid(2)). It tells a container without hostPID from a host even where containers share a PID namespace.
+	// The first process of a PID namespace, or one that joined from outside, has a parent that it cannot see
+	// (getppid(2)). This distinguishes a container without hostPID from a host even where containers share a PID
+	// namespace.
 	if os.Getppid() == 0 {
-		return errors.New("this process has a PID namespace of its own: set hostPID")
+		return errors.New("this process has its own PID namespace: set hostPID")
 	}
-	if err := seesItself(); err != nil {
+	if err := checkProc(); err != nil {
 		return err
 	}
 	if initPID == os.Getpid() {
@@ -42,8 +43,8 @@ func SeesHost(initPID int) error {
 	return nil
 }
 
-// seesItself returns an error when /proc is of another PID namespace than this process's.
-func seesItself() error {
+// checkProc returns an error when /proc is of a PID namespace other than this process's.
+func checkProc() error {
 	shown, err := os.Readlink("/proc/self")
 	if err != nil {
 		return fmt.Errorf("/proc does not show this process: %w; set hostPID", err)

@@ -1,6 +1,6 @@
-// Package notify speaks with the service manager that started the agent: systemd's sd_notify protocol. It tells the
-// truth only: ready means that every check has looked, alive means that looks go on. Where there is no service
-// manager it is silent, and nothing else differs.
+// Package notify reports to the service manager that started the agent (systemd's sd_notify protocol), and proves that
+// the agent makes progress. It reports only what is proven: ready means that every check has run once, alive means that
+// checks continue to run. Where there is no service manager it sends nothing, and nothing else differs.
 package notify
 
 import (
@@ -13,14 +13,14 @@ import (
 	"github.com/coreos/go-systemd/v22/daemon"
 )
 
-// Manager is the service manager, or nobody.
+// Manager is the service manager, or none.
 type Manager struct {
 	log      *slog.Logger
-	watchdog time.Duration // it restarts the agent after so long without a sign of life; 0: it does not wait for any
+	watchdog time.Duration // it restarts the agent after this time without a keep-alive; 0: it expects none
 	send     func(message string) error
 }
 
-// New returns the service manager that the environment names (NOTIFY_SOCKET, WATCHDOG_USEC, WATCHDOG_PID), or nobody.
+// New returns the service manager that the environment names (NOTIFY_SOCKET, WATCHDOG_USEC, WATCHDOG_PID), or none.
 func New(log *slog.Logger) *Manager {
 	watchdog, err := daemon.SdWatchdogEnabled(false)
 	if err != nil {
@@ -32,27 +32,27 @@ func New(log *slog.Logger) *Manager {
 	}}
 }
 
-// Ready tells that the agent works, after a start or after a change of its configuration.
-func (m *Manager) Ready() { m.tell(daemon.SdNotifyReady) }
+// Ready reports that the agent works, after a start or after a change of its configuration.
+func (m *Manager) Ready() { m.notify(daemon.SdNotifyReady) }
 
-// Reloading tells that the configuration is about to change. Ready ends it.
+// Reloading reports that the configuration is about to change. Ready ends it.
 func (m *Manager) Reloading() {
-	m.tell(daemon.SdNotifyReloading + "\n" + daemon.SdNotifyMonotonicUsec())
+	m.notify(daemon.SdNotifyReloading + "\n" + daemon.SdNotifyMonotonicUsec())
 }
 
-// Stopping tells that the agent ends.
-func (m *Manager) Stopping() { m.tell(daemon.SdNotifyStopping) }
+// Stopping reports that the agent ends.
+func (m *Manager) Stopping() { m.notify(daemon.SdNotifyStopping) }
 
 // Status shows one line of text in "systemctl status".
-func (m *Manager) Status(text string) { m.tell("STATUS=" + oneLine(text)) }
+func (m *Manager) Status(text string) { m.notify("STATUS=" + oneLine(text)) }
 
-// Wait asks for more time to start, again and again until ctx ends, and says why.
+// Wait asks for more time to start, again and again until ctx ends, and shows the reason.
 func (m *Manager) Wait(ctx context.Context, why string) error {
-	const ask = time.Minute
-	ticker := time.NewTicker(ask / 4)
+	const extension = time.Minute
+	ticker := time.NewTicker(extension / 4)
 	defer ticker.Stop()
 	for {
-		m.tell(fmt.Sprintf("EXTEND_TIMEOUT_USEC=%d\nSTATUS=%s", ask.Microseconds(), oneLine(why)))
+		m.notify(fmt.Sprintf("EXTEND_TIMEOUT_USEC=%d\nSTATUS=%s", extension.Microseconds(), oneLine(why)))
 		select {
 		case <-ctx.Done():
 			return nil
@@ -61,21 +61,21 @@ func (m *Manager) Wait(ctx context.Context, why string) error {
 	}
 }
 
-// Watchdog gives signs of life until ctx ends, for as long as alive returns nil. It is silent while it does not, so
-// that the service manager restarts the agent, which begins anew with what it remembers.
+// Watchdog sends keep-alives until ctx ends, for as long as alive returns nil. It sends none while alive fails, so that
+// the service manager restarts the agent, which continues with its saved state.
 func (m *Manager) Watchdog(ctx context.Context, alive func() error) error {
 	if m.watchdog <= 0 {
 		return nil
 	}
-	ticker := time.NewTicker(m.watchdog / 4) // two signs may come late before one is missed
+	ticker := time.NewTicker(m.watchdog / 4) // two may come late before one is missed
 	defer ticker.Stop()
 	silent := false
 	for {
 		err := alive()
 		if err == nil {
-			m.tell(daemon.SdNotifyWatchdog)
+			m.notify(daemon.SdNotifyWatchdog)
 		} else if !silent {
-			m.log.Error("the agent stands still, the service manager will restart it", "err", err)
+			m.log.Error("the agent makes no progress, the service manager will restart it", "err", err)
 		}
 		silent = err != nil
 		select {
@@ -86,11 +86,11 @@ func (m *Manager) Watchdog(ctx context.Context, alive func() error) error {
 	}
 }
 
-// tell sends a message. That the service manager does not hear is no reason to do anything else: it restarts what it
-// does not hear.
-func (m *Manager) tell(message string) {
+// notify sends a message. A failure needs no reaction: the service manager restarts an agent from which it receives
+// nothing.
+func (m *Manager) notify(message string) {
 	if err := m.send(message); err != nil {
-		m.log.Warn("the service manager cannot be told", "message", message, "err", err)
+		m.log.Warn("notify the service manager", "message", message, "err", err)
 	}
 }
 

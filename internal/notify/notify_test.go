@@ -17,25 +17,25 @@ import (
 	"github.com/google/go-cmp/cmp"
 )
 
-// record is what a manager was told.
+// record is what a manager sent.
 type record struct {
-	mu   sync.Mutex // guards told
-	told []string
+	mu   sync.Mutex // guards sent
+	sent []string
 }
 
 func (r *record) list() []string {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	return slices.Clone(r.told)
+	return slices.Clone(r.sent)
 }
 
-// recorder returns a manager that only notes what it is told.
+// recorder returns a manager that only records what it sends.
 func recorder(watchdog time.Duration) (*Manager, *record) {
 	r := &record{}
 	return &Manager{log: slog.New(slog.DiscardHandler), watchdog: watchdog, send: func(m string) error {
 		r.mu.Lock()
 		defer r.mu.Unlock()
-		r.told = append(r.told, m)
+		r.sent = append(r.sent, m)
 		return nil
 	}}, r
 }
@@ -73,14 +73,14 @@ func TestWithoutAManagerNothingHappens(t *testing.T) {
 	t.Setenv("WATCHDOG_USEC", "")
 	m := New(slog.New(slog.DiscardHandler))
 	m.Ready()
-	if err := m.Watchdog(t.Context(), func() error { panic("nobody asked") }); err != nil {
+	if err := m.Watchdog(t.Context(), func() error { panic("no one asked") }); err != nil {
 		t.Error(err)
 	}
 }
 
 func TestWatchdogIsFedOnlyWhileAlive(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		m, told := recorder(40 * time.Second)
+		m, sent := recorder(40 * time.Second)
 		ctx, cancel := context.WithCancel(t.Context())
 		defer cancel()
 		var stuck atomic.Bool
@@ -94,19 +94,19 @@ func TestWatchdogIsFedOnlyWhileAlive(t *testing.T) {
 		}()
 		time.Sleep(61 * time.Second)
 		synctest.Wait()
-		if n := len(told.list()); n != 7 { // at once and every 10 s
+		if n := len(sent.list()); n != 7 { // at once and every 10 s
 			t.Errorf("%d signs of life in 61 s", n)
 		}
 		stuck.Store(true)
 		time.Sleep(time.Hour)
 		synctest.Wait()
-		if n := len(told.list()); n != 7 {
+		if n := len(sent.list()); n != 7 {
 			t.Errorf("%d signs of life after it was stuck", n-7)
 		}
 		stuck.Store(false)
 		time.Sleep(10 * time.Second)
 		synctest.Wait()
-		if n := len(told.list()); n != 8 {
+		if n := len(sent.list()); n != 8 {
 			t.Errorf("%d signs of life after it went on", n-7)
 		}
 	})
@@ -114,15 +114,15 @@ func TestWatchdogIsFedOnlyWhileAlive(t *testing.T) {
 
 func TestWaitAsksForMoreTime(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		m, told := recorder(0)
+		m, sent := recorder(0)
 		ctx, cancel := context.WithTimeout(t.Context(), 50*time.Second)
 		defer cancel()
 		_ = m.Wait(ctx, "another agent runs")
-		if diff := cmp.Diff(4, len(told.list())); diff != "" {
+		if diff := cmp.Diff(4, len(sent.list())); diff != "" {
 			t.Error(diff)
 		}
-		if want := "EXTEND_TIMEOUT_USEC=60000000\nSTATUS=another agent runs"; told.list()[0] != want {
-			t.Errorf("got %q, want %q", told.list()[0], want)
+		if want := "EXTEND_TIMEOUT_USEC=60000000\nSTATUS=another agent runs"; sent.list()[0] != want {
+			t.Errorf("got %q, want %q", sent.list()[0], want)
 		}
 	})
 }
@@ -130,8 +130,8 @@ func TestWaitAsksForMoreTime(t *testing.T) {
 func TestProgress(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		p := NewProgress(map[string]time.Duration{"fast": 10 * time.Second, "slow": time.Minute})
-		p.Saw("source-mounts") // nobody waits for it
-		p.Saw("fast")
+		p.Ended("source-mounts") // no limit: not waited for
+		p.Ended("fast")
 		if diff := cmp.Diff([]string{"slow"}, p.Waiting()); diff != "" {
 			t.Error(diff)
 		}
@@ -140,17 +140,17 @@ func TestProgress(t *testing.T) {
 			t.Error("done before all have ended once")
 		default:
 		}
-		p.Saw("slow")
-		p.Saw("slow") // twice is no harm
+		p.Ended("slow")
+		p.Ended("slow") // twice is no harm
 		<-p.Done()
 		for range 7 { // fast goes on, slow stands still: one does not cover for the other
 			time.Sleep(9 * time.Second)
-			p.Saw("fast")
+			p.Ended("fast")
 		}
 		if err := p.Stuck(); err == nil || err.Error() != "no progress: slow for 1m3s (limit 1m0s)" {
 			t.Errorf("got %v", err)
 		}
-		p.Saw("slow")
+		p.Ended("slow")
 		if err := p.Stuck(); err != nil {
 			t.Error(err)
 		}
@@ -170,7 +170,7 @@ func TestProgressThatNeverBegan(t *testing.T) {
 		}
 		time.Sleep(time.Second)
 		if p.Stuck() == nil {
-			t.Error("a first look that never comes is not noticed")
+			t.Error("a first run that never ends is not noticed")
 		}
 	})
 }

@@ -8,51 +8,51 @@ import (
 	"time"
 )
 
-// Progress is the proof that an engine works: every one of its tasks comes to an end again and again, each within its
-// own limit. What ends may be a good result, an error, or that a hung task was given up; only silence is no progress.
-// One busy task does not cover for another that stands still.
+// Progress is the proof that an engine works: every one of its tasks ends again and again, each within its own limit.
+// It may end with a good result, an error, or because a hung task was abandoned; only silence is no progress. One busy
+// task does not cover for another that is stuck.
 type Progress struct {
 	limits map[string]time.Duration
-	begun  time.Time     // monotonic, as all times here: the clock may be set
+	start  time.Time     // monotonic, as all times here: the clock may be set
 	done   chan struct{} // closed when every task has ended once
 
-	mu   sync.Mutex // guards last
-	last map[string]time.Time
+	mu   sync.Mutex           // guards ends
+	ends map[string]time.Time // the last one of each task
 }
 
 // NewProgress returns a progress that begins now. Limits are by task: how long the time between two ends may be.
 func NewProgress(limits map[string]time.Duration) *Progress {
-	p := &Progress{limits: limits, begun: time.Now(), done: make(chan struct{}), last: map[string]time.Time{}}
+	p := &Progress{limits: limits, start: time.Now(), done: make(chan struct{}), ends: map[string]time.Time{}}
 	if len(limits) == 0 {
 		close(p.done)
 	}
 	return p
 }
 
-// Saw takes note that a task has come to an end. Tasks without a limit are nobody's proof.
-func (p *Progress) Saw(task string) {
+// Ended records that a task has ended. Tasks without a limit prove nothing.
+func (p *Progress) Ended(task string) {
 	if _, ok := p.limits[task]; !ok {
 		return
 	}
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	before := len(p.last)
-	p.last[task] = time.Now()
-	if before < len(p.limits) && len(p.last) == len(p.limits) {
+	before := len(p.ends)
+	p.ends[task] = time.Now()
+	if before < len(p.limits) && len(p.ends) == len(p.limits) {
 		close(p.done)
 	}
 }
 
-// Done is closed when every task has come to an end at least once.
+// Done is closed when every task has ended at least once.
 func (p *Progress) Done() <-chan struct{} { return p.done }
 
-// Waiting returns the tasks that have not come to an end yet, sorted.
+// Waiting returns the tasks that have not ended yet, sorted.
 func (p *Progress) Waiting() []string {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	var waiting []string
 	for task := range p.limits {
-		if _, ok := p.last[task]; !ok {
+		if _, ok := p.ends[task]; !ok {
 			waiting = append(waiting, task)
 		}
 	}
@@ -66,8 +66,8 @@ func (p *Progress) Stuck() error {
 	defer p.mu.Unlock()
 	var overdue []string
 	for task, limit := range p.limits {
-		since := p.begun
-		if last, ok := p.last[task]; ok {
+		since := p.start
+		if last, ok := p.ends[task]; ok {
 			since = last
 		}
 		if silence := time.Since(since); silence > limit {

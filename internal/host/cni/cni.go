@@ -1,4 +1,5 @@
-// Package cni reads libcni's cache of attachments.
+// Package cni reads libcni's cache of attachments. It runs no plugin and decides nothing: a malformed file is reported
+// beside the others.
 package cni
 
 import (
@@ -33,7 +34,7 @@ type Attachment struct {
 	Args        map[string]string // CNI_ARGS: K8S_POD_UID, K8S_POD_NAMESPACE, K8S_POD_NAME …
 	Interfaces  []AttachmentInterface
 	Addresses   []string // with prefix length
-	// dataDir of each plugin of the configuration that has its addresses from host-local; "": the usual one
+	// dataDir of each plugin of the configuration that uses host-local; "": the default
 	LeaseDirs []string
 }
 
@@ -44,7 +45,7 @@ type AttachmentInterface struct {
 	Sandbox string `json:"sandbox"`
 }
 
-// ParseAttachment parses one cached result. Of another kind than cniCacheV1 only the kind is told.
+// ParseAttachment parses one cached result. Of a kind other than cniCacheV1 only the kind is returned.
 func ParseAttachment(data []byte) (Attachment, error) {
 	var cached struct {
 		Kind        string      `json:"kind"`
@@ -107,7 +108,7 @@ func leaseDirs(config []byte) []string {
 		Plugins []plugin `json:"plugins"`
 	}
 	if err := json.Unmarshal(config, &list); err != nil {
-		return nil // a DEL with it will say so
+		return nil // a DEL with it will report it
 	}
 	var dirs []string
 	for _, p := range append(list.Plugins, list.plugin) {
@@ -118,8 +119,8 @@ func leaseDirs(config []byte) []string {
 	return dirs
 }
 
-// Attachments reads all cached CNI results. The error joins one for each file that cannot be read; all others are
-// returned beside it, those that are malformed too. A cache that does not exist is an empty one.
+// Attachments reads all cached CNI results. The error joins one for each file that cannot be read; the
+// attachments of all other files are returned with it, malformed ones too. A cache that does not exist is an empty one.
 func Attachments(h *host.Host) ([]Attachment, error) {
 	dir := path.Join(h.Paths.CNICacheDir, "results")
 	entries, _, err := h.Files.Entries(dir)
@@ -150,7 +151,7 @@ func attachment(h *host.Host, file string) (Attachment, error) {
 		return Attachment{}, err
 	}
 	if !stat.IsFile() {
-		return Attachment{File: file, Stat: stat}, nil // reading a pipe could block; libcni makes none
+		return Attachment{File: file, Stat: stat}, nil // reading a pipe could block; libcni creates none
 	}
 	if stat.Size > maxAttachment {
 		return Attachment{File: file, Stat: stat, Malformed: fmt.Sprintf("larger than %d bytes", maxAttachment)}, nil
@@ -161,7 +162,7 @@ func attachment(h *host.Host, file string) (Attachment, error) {
 	}
 	a, err := ParseAttachment(data)
 	if err != nil {
-		return Attachment{File: file, Stat: stat, Malformed: err.Error()}, nil //nolint:nilerr // the attachment says that it is malformed
+		return Attachment{File: file, Stat: stat, Malformed: err.Error()}, nil //nolint:nilerr // it is in Malformed
 	}
 	a.File, a.Stat = file, stat
 	return a, nil

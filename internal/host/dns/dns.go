@@ -1,4 +1,5 @@
-// Package dns asks name servers.
+// Package dns sends questions to name servers. It does not resolve: nothing of the host's own resolver takes part, no
+// search list, no cache, no second server, no retry.
 package dns
 
 import (
@@ -22,24 +23,23 @@ const maxDNSDatagram = 4 << 10
 // maxDNSAddresses bounds the addresses that are taken from one answer.
 const maxDNSAddresses = 64
 
-// DNSQuestion asks one server for the addresses of one name. Nothing of the host's own resolver has a part in it: no
-// search list, no cache, no second server, no retry.
+// DNSQuestion asks one server for the addresses of one name.
 type DNSQuestion struct {
 	Server   netip.AddrPort
 	Protocol string // udp or tcp
-	Name     string // fully qualified; the dot at its end may be left out
+	Name     string // fully qualified; the final dot may be left out
 	IPv6     bool   // AAAA instead of A
 }
 
-// DNSAnswer is what a server said. RCode is "NOERROR", "NXDOMAIN", "SERVFAIL", "REFUSED" and so on.
+// DNSAnswer is what a server answered. RCode is "NOERROR", "NXDOMAIN", "SERVFAIL", "REFUSED" and so on.
 type DNSAnswer struct {
 	RCode     string
 	Addresses []netip.Addr
-	Truncated bool // over UDP: the whole answer is to be had over TCP
+	Truncated bool // over UDP: the whole answer is available over TCP
 }
 
-// AskDNS sends one question and waits for its answer until ctx ends. What comes from somebody else or answers another
-// question is passed over. ECONNREFUSED means that the host or a packet filter on the way said that nobody is there.
+// AskDNS sends one question and waits for its answer until ctx ends. What comes from another address or answers another
+// question is ignored. ECONNREFUSED means that the host or a packet filter on the way reported that no process listens.
 func AskDNS(ctx context.Context, q DNSQuestion) (DNSAnswer, error) {
 	answer, err := askDNS(ctx, q)
 	if err != nil {
@@ -49,7 +49,7 @@ func AskDNS(ctx context.Context, q DNSQuestion) (DNSAnswer, error) {
 }
 
 func askDNS(ctx context.Context, q DNSQuestion) (DNSAnswer, error) {
-	id := uint16(rand.N(1 << 16)) //nolint:gosec // a connected socket with a port of its own; nothing is believed for long
+	id := uint16(rand.N(1 << 16)) //nolint:gosec // a connected socket with its own port; no answer is believed for long
 	message, question, err := q.pack(id)
 	if err != nil {
 		return DNSAnswer{}, err
@@ -72,14 +72,14 @@ func askDNS(ctx context.Context, q DNSQuestion) (DNSAnswer, error) {
 		if err != nil {
 			return DNSAnswer{}, orEnded(ctx, err)
 		}
-		answer, ours, err := parseDNS(data, id, question)
-		if ours {
+		answer, matches, err := parseDNS(data, id, question)
+		if matches {
 			return answer, err
 		}
 	}
 }
 
-// orEnded says that time was up where that is why a call failed.
+// orEnded returns the error of ctx where its end is why a call failed.
 func orEnded(ctx context.Context, err error) error {
 	if ctx.Err() != nil {
 		return ctx.Err()
@@ -121,13 +121,13 @@ func readDNS(conn net.Conn, stream bool) ([]byte, error) {
 	return data, err
 }
 
-// parseDNS parses an answer. It is ours when it has our number and repeats our question; a server that cannot even
-// read the question may leave it out.
-func parseDNS(data []byte, id uint16, question dnsmessage.Question) (answer DNSAnswer, ours bool, err error) {
+// parseDNS parses an answer. It matches when it has the question's number and repeats the question; a server that
+// cannot read the question may leave it out.
+func parseDNS(data []byte, id uint16, question dnsmessage.Question) (answer DNSAnswer, matches bool, err error) {
 	var parser dnsmessage.Parser
 	header, err := parser.Start(data)
 	if err != nil || header.ID != id || !header.Response {
-		return DNSAnswer{}, false, nil //nolint:nilerr // not the answer: another datagram is waited for
+		return DNSAnswer{}, false, nil //nolint:nilerr // not the answer: the next datagram may be
 	}
 	questions, err := parser.AllQuestions()
 	if err != nil {

@@ -13,9 +13,9 @@ import (
 )
 
 // FUSEServers returns the processes that may serve a FUSE connection, which is named by the minor number of the
-// filesystem's anonymous device: all that hold /dev/fuse open, but those of which the kernel tells that theirs is
-// another connection (Linux 6.16 has fuse_connection in /proc/PID/fdinfo). When the last of them is gone the kernel
-// ends the connection. It is an error if one process could not be looked at.
+// filesystem's anonymous device: all that hold /dev/fuse open, except those whose
+// connection the kernel shows to be another one (Linux 6.16 has fuse_connection in /proc/PID/fdinfo). When the last of
+// them is gone the kernel ends the connection. It is an error if the files of one process could not be read.
 func FUSEServers(ctx context.Context, h *host.Host, connection int) ([]int, error) {
 	pids, err := h.PIDs()
 	if err != nil {
@@ -38,7 +38,7 @@ func FUSEServers(ctx context.Context, h *host.Host, connection int) ([]int, erro
 	return servers, nil
 }
 
-// servesFUSE looks at the open files of all threads, which may have their own, or have outlived the first one.
+// servesFUSE checks the open files of all threads, which may have their own, or have outlived the first one.
 func servesFUSE(h *host.Host, pid, connection int, left *int) (bool, error) {
 	threads, err := h.Files.List(host.ProcFile(pid, "task"))
 	if err != nil {

@@ -48,6 +48,6 @@ func TestFUSEServers(t *testing.T) {
 	}
 	hosttest.Write(t, root, "proc/21/task/21/fd", "") // cannot be listed
 	if servers, err := holders.FUSEServers(t.Context(), h, 45); err == nil {
-		t.Errorf("a process that could not be looked at: %v", servers)
+		t.Errorf("a process whose files could not be read: %v", servers)
 	}
 }

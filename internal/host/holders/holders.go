@@ -1,4 +1,5 @@
-// Package holders says which processes hold a mount, a namespace or a FUSE connection.
+// Package holders finds the processes that hold a mount, a namespace or a FUSE connection. It reads only what the
+// kernel answers from memory, and never the files that are held.
 package holders
 
 import (
@@ -32,13 +33,13 @@ type Holding struct {
 const (
 	maxHolderProcesses = 1 << 14
 	maxHolderFiles     = 1 << 18
-	maxHoldings        = 16 // for one thing: who wants to know more has to look himself
+	maxHoldings        = 16 // of one Holdable; the first ones are enough for a report
 )
 
-// Holders finds what keeps each of things busy: processes in this mount namespace with an open file, working
+// Holders finds what keeps each Holdable busy: processes in this mount namespace with an open file, working
 // directory, root, program or mapping there, and other mount namespaces which hold the same part of the same
 // filesystem. Only links in /proc are read, which the kernel answers from memory, so that a hung filesystem cannot
-// block it. Where the search had to be cut short, incomplete says why.
+// block it. Where the search stopped early, incomplete is the reason.
 func Holders(ctx context.Context, h *host.Host, things []Holdable) (holdings [][]Holding, incomplete string,
 	err error) {
 	pids, err := h.PIDs()
@@ -54,11 +55,11 @@ func Holders(ctx context.Context, h *host.Host, things []Holdable) (holdings [][
 	for i, pid := range pids {
 		switch {
 		case ctx.Err() != nil:
-			return s.found, fmt.Sprintf("after %d of %d processes: %v", i, len(pids), ctx.Err()), nil //nolint:nilerr // the answer says how far it got
+			return s.found, fmt.Sprintf("after %d of %d processes: %v", i, len(pids), ctx.Err()), nil //nolint:nilerr // incomplete reports how far it got
 		case i == maxHolderProcesses || s.files > maxHolderFiles:
 			return s.found, fmt.Sprintf("after %d of %d processes and %d open files", i, len(pids), s.files), nil
 		}
-		s.process(pid, own)
+		s.addProcess(pid, own)
 	}
 	return s.found, "", nil
 }
@@ -68,12 +69,13 @@ type holderSearch struct {
 	host       *host.Host
 	things     []Holdable
 	found      [][]Holding
-	namespaces map[string]bool // mount namespaces that were looked at
+	namespaces map[string]bool // mount namespaces that were read
 	files      int
 }
 
-// process looks at one process. What cannot be read belongs to a process that has just ended, or is a kernel thread.
-func (s *holderSearch) process(pid int, own string) {
+// addProcess adds what one process holds. What cannot be read belongs to a process that has just ended, or to a kernel
+// thread.
+func (s *holderSearch) addProcess(pid int, own string) {
 	namespace, err := s.host.Files.Link(host.ProcFile(pid, "ns/mnt"))
 	if err != nil {
 		return
@@ -81,26 +83,26 @@ func (s *holderSearch) process(pid int, own string) {
 	if namespace != own {
 		if !s.namespaces[namespace] {
 			s.namespaces[namespace] = true
-			s.namespace(pid)
+			s.addNamespace(pid)
 		}
-		return // its paths are those of its own namespace and tell nothing here
+		return // its paths are those of its own namespace, and mean nothing here
 	}
-	s.link(pid, "cwd", "cwd")
-	s.link(pid, "root", "root")
-	s.link(pid, "exe", "mapped")
+	s.addLink(pid, "cwd", "cwd")
+	s.addLink(pid, "root", "root")
+	s.addLink(pid, "exe", "mapped")
 	files, err := s.host.Files.List(host.ProcFile(pid, "fd"))
 	if err != nil {
 		return
 	}
 	s.files += len(files)
 	for _, fd := range files {
-		s.link(pid, "fd/"+fd, "open-file")
+		s.addLink(pid, "fd/"+fd, "open-file")
 	}
-	s.mappings(pid)
+	s.addMappings(pid)
 }
 
-// link notes pid as a holder of the things that one of its links leads to.
-func (s *holderSearch) link(pid int, link, how string) {
+// addLink adds pid as a holder of the things that one of its links leads to.
+func (s *holderSearch) addLink(pid int, link, how string) {
 	target, err := s.host.Files.Link(host.ProcFile(pid, link))
 	if err != nil || !strings.HasPrefix(target, "/") {
 		return
@@ -108,13 +110,13 @@ func (s *holderSearch) link(pid int, link, how string) {
 	target = strings.TrimSuffix(target, " (deleted)")
 	for i, thing := range s.things {
 		if mount.Below(target, thing.Path) {
-			s.hold(i, pid, how)
+			s.add(i, pid, how)
 		}
 	}
 }
 
-// namespace notes pid as a holder of the mounts that its namespace shares.
-func (s *holderSearch) namespace(pid int) {
+// addNamespace adds pid as a holder of the mounts that its namespace shares.
+func (s *holderSearch) addNamespace(pid int) {
 	mounts, err := mount.TableOf(s.host, pid)
 	if err != nil {
 		return
@@ -123,15 +125,15 @@ func (s *holderSearch) namespace(pid int) {
 		for i, thing := range s.things {
 			if t := thing.Mount; t != nil && m.ID != t.ID && m.Major == t.Major && m.Minor == t.Minor &&
 				m.Root == t.Root {
-				s.hold(i, pid, "mount-namespace")
+				s.add(i, pid, "mount-namespace")
 			}
 		}
 	}
 }
 
-// mappings looks at mapped files. Reading them takes the memory lock of the process, which a task that waits for a hung
+// addMappings adds mapped files. Reading them takes the memory lock of the process, which a task that waits for a hung
 // filesystem may hold, so that processes with a task in D state are left out.
-func (s *holderSearch) mappings(pid int) {
+func (s *holderSearch) addMappings(pid int) {
 	tasks, err := s.host.Files.List(host.ProcFile(pid, "task"))
 	if err != nil {
 		return
@@ -147,14 +149,14 @@ func (s *holderSearch) mappings(pid int) {
 		return
 	}
 	for i, thing := range s.things {
-		if mapped(maps, thing.Path) {
-			s.hold(i, pid, "mapped")
+		if hasFileBelow(maps, thing.Path) {
+			s.add(i, pid, "mapped")
 		}
 	}
 }
 
-// mapped reports whether a table as in /proc/PID/maps has a file below dir.
-func mapped(maps []byte, dir string) bool {
+// hasFileBelow reports whether a table as in /proc/PID/maps has a file below dir.
+func hasFileBelow(maps []byte, dir string) bool {
 	for {
 		at := bytes.Index(maps, []byte(dir))
 		if at < 0 {
@@ -168,8 +170,8 @@ func mapped(maps []byte, dir string) bool {
 	}
 }
 
-// hold notes a holding once.
-func (s *holderSearch) hold(thing, pid int, how string) {
+// add adds a holding once.
+func (s *holderSearch) add(thing, pid int, how string) {
 	for _, known := range s.found[thing] {
 		if known.PID == pid && known.How == how {
 			return

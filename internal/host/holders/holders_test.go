@@ -117,7 +117,7 @@ func TestHolders(t *testing.T) {
 		}
 	}
 	if len(found[1]) != 0 || len(found[2]) != 0 {
-		t.Errorf("nobody holds these: %+v %+v", found[1], found[2])
+		t.Errorf("no process holds these: %+v %+v", found[1], found[2])
 	}
 }
 

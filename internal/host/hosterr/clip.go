@@ -2,9 +2,9 @@ package hosterr
 
 // Clip keeps what is quoted in an error short.
 func Clip(text string) string {
-	const most = 200
-	if len(text) > most {
-		return text[:most] + "…"
+	const maxText = 200
+	if len(text) > maxText {
+		return text[:maxText] + "…"
 	}
 	return text
 }

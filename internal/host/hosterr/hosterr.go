@@ -1,15 +1,16 @@
-// Package hosterr holds the errors that all rooms of the host share.
+// Package hosterr has the errors that the packages of internal/host share, and the two ways in which their texts quote
+// what was read.
 package hosterr
 
 import (
 	"errors"
 )
 
-// ErrNotConfigured says that the host has no such component as far as the agent knows.
+// ErrNotConfigured means that the host has no such component, as far as the agent knows.
 var ErrNotConfigured = errors.New("not configured")
 
-// ErrForbidden says that somebody knows the agent, and that it has no right to what it asked for.
+// ErrForbidden means that a server authenticated the agent, and denied what it asked for.
 var ErrForbidden = errors.New("forbidden")
 
-// ErrNoCertificate says that a server has no certificate to show.
+// ErrNoCertificate means that a server presents no certificate.
 var ErrNoCertificate = errors.New("no certificate")

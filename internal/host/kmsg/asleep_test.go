@@ -14,16 +14,16 @@ func TestKernelRecordAfterASleep(t *testing.T) {
 		log: slog.New(slog.DiscardHandler), each: func(r KernelRecord) { up = append(up, r.Up) },
 		slept: func() time.Duration { return slept }, buffer: make([]byte, 64),
 	}
-	take := func(line string) {
+	add := func(line string) {
 		t.Helper()
-		if err := k.take(copy(k.buffer, line), nil); err != nil {
+		if err := k.add(copy(k.buffer, line), nil); err != nil {
 			t.Fatal(err)
 		}
 	}
-	take("6,1,1000000,-;before\n")
+	add("6,1,1000000,-;before\n")
 	slept = time.Hour
-	take("6,2,2000000,-;after\n")
+	add("6,2,2000000,-;after\n")
 	if len(up) != 2 || up[0] != time.Second || up[1] != time.Hour+2*time.Second {
-		t.Errorf("told at %v, want 1s and 1h0m2s", up)
+		t.Errorf("records at %v, want 1s and 1h0m2s", up)
 	}
 }

@@ -1,4 +1,7 @@
-// Package kmsg follows the kernel's log.
+// Package kmsg reads and follows the kernel's log, /dev/kmsg. It writes nothing, and does not interpret the text.
+//
+// It reads and parses by hand: github.com/euank/go-kmsg-parser keeps neither the flags nor the dictionary of a record,
+// and ends at the first overrun: it compares the error with a bare EPIPE, and os.File wraps it.
 package kmsg
 
 import (
@@ -25,14 +28,14 @@ type KernelRecord struct {
 	Sequence uint64 // counts up by one from boot
 	// Time is the kernel's local clock: time since boot without sleep, and on some machines off by seconds.
 	Time time.Duration
-	// Up is about the same moment on the clock of finding.Stamp, sleep included; set by who reads the log.
+	// Up is about the same moment on the clock of finding.Timestamp, sleep included; set by the reader of the log.
 	Up time.Duration
-	// Fragment marks what continues another task's line, so that nobody knows how the line began (kernels before 5.10).
+	// Fragment marks what continues another task's line, whose beginning is unknown (kernels before 5.10).
 	Fragment bool
 	Caller   string            // "T1234" a task, "C0" a processor; empty on most kernels
 	Text     string            // valid UTF-8 without control characters
 	Fields   map[string]string // SUBSYSTEM, DEVICE
-	// Lost is how many records the kernel dropped just before this one, at least, because nobody read fast enough.
+	// Lost is how many records, at least, the kernel dropped just before this one, because they were read too slowly.
 	Lost uint64
 }
 
@@ -116,7 +119,7 @@ func printable(text string) string {
 				continue
 			}
 		}
-		if c < ' ' || c == 0x7f { // the kernel escapes these; whoever writes them here is not the kernel
+		if c < ' ' || c == 0x7f { // the kernel escapes these; the kernel itself did not write this one
 			fmt.Fprintf(&out, `\x%02x`, c)
 			continue
 		}
@@ -132,7 +135,7 @@ func KernelLog(ctx context.Context, each func(KernelRecord)) error {
 		return err
 	}
 	defer unix.Close(reader.fd)
-	return reader.kept(ctx)
+	return reader.readKept(ctx)
 }
 
 // WatchKernelLog calls each for every record of this boot that the kernel has kept, the oldest first, then caughtUp,
@@ -143,7 +146,7 @@ func WatchKernelLog(ctx context.Context, log *slog.Logger, each func(KernelRecor
 	if err != nil {
 		return err
 	}
-	if err := reader.kept(ctx); err != nil {
+	if err := reader.readKept(ctx); err != nil {
 		unix.Close(reader.fd)
 		if ctx.Err() != nil {
 			return nil
@@ -151,13 +154,13 @@ func WatchKernelLog(ctx context.Context, log *slog.Logger, each func(KernelRecor
 		return err
 	}
 	caughtUp()
-	// os.OpenFile would make it blocking; a non-blocking descriptor is waited for by Go's own poller, in no thread.
+	// os.OpenFile would make it blocking; Go's poller waits for a non-blocking descriptor, without a thread.
 	file := os.NewFile(uintptr(reader.fd), kernelLogFile)
 	defer file.Close()
 	stop := context.AfterFunc(ctx, func() { _ = file.SetReadDeadline(time.Unix(1, 0)) })
 	defer stop()
 	for {
-		err := reader.take(file.Read(reader.buffer))
+		err := reader.add(file.Read(reader.buffer))
 		if ctx.Err() != nil {
 			return nil
 		}
@@ -169,8 +172,8 @@ func WatchKernelLog(ctx context.Context, log *slog.Logger, each func(KernelRecor
 
 const kernelLogFile = "/dev/kmsg"
 
-// ErrNoKernelLog says that there is no kernel log here: the kernel itself makes its device on every machine, but
-// containers have none, or a pipe in its place.
+// ErrNoKernelLog means that there is no kernel log here: the kernel creates its device on every machine, but containers
+// have none, or a pipe in its place.
 var ErrNoKernelLog = errors.New("no kernel log")
 
 // kernelLogReader reads records, one a read.
@@ -196,25 +199,25 @@ func openKernelLog(log *slog.Logger, each func(KernelRecord)) (*kernelLogReader,
 		return nil, fmt.Errorf("open %s: %w", kernelLogFile, err)
 	}
 	// A record is at most 8 KiB; what does not fit could never be read.
-	return &kernelLogReader{fd: fd, log: log, each: each, slept: asleep, buffer: make([]byte, 16<<10)}, nil
+	return &kernelLogReader{fd: fd, log: log, each: each, slept: timeAsleep, buffer: make([]byte, 16<<10)}, nil
 }
 
-// kept reads what is there.
-func (k *kernelLogReader) kept(ctx context.Context) error {
+// readKept reads the records that the kernel has kept.
+func (k *kernelLogReader) readKept(ctx context.Context) error {
 	for ctx.Err() == nil {
 		n, err := unix.Read(k.fd, k.buffer)
 		if errors.Is(err, unix.EAGAIN) {
 			return nil
 		}
-		if err := k.take(n, err); err != nil {
+		if err := k.add(n, err); err != nil {
 			return err
 		}
 	}
 	return ctx.Err()
 }
 
-// take handles what one read returned.
-func (k *kernelLogReader) take(n int, err error) error {
+// add handles what one read returned.
+func (k *kernelLogReader) add(n int, err error) error {
 	switch {
 	case errors.Is(err, unix.EPIPE): // overwritten before it was read; the next read continues with the oldest left
 		k.lost++
@@ -241,8 +244,8 @@ func (k *kernelLogReader) take(n int, err error) error {
 	return nil
 }
 
-// asleep is how long the machine has slept since boot: what CLOCK_MONOTONIC, as the kernel's own log, leaves out.
-func asleep() time.Duration {
+// timeAsleep is how long the machine has slept since boot: what CLOCK_MONOTONIC, as the kernel's own log, leaves out.
+func timeAsleep() time.Duration {
 	var boot, monotonic unix.Timespec
 	if unix.ClockGettime(unix.CLOCK_BOOTTIME, &boot) != nil || unix.ClockGettime(unix.CLOCK_MONOTONIC,
 		&monotonic) != nil {

@@ -85,7 +85,7 @@ func TestWatchKernelLog(t *testing.T) {
 		}, func() {})
 	}()
 	deadline := time.After(10 * time.Second)
-	for n := 0; ; n++ { // what it has not heard may still come
+	for n := 0; ; n++ { // what it has not received may still come
 		fmt.Fprintf(out, "<12>%s %d", mark, n)
 		select {
 		case r := <-records:
@@ -95,7 +95,7 @@ func TestWatchKernelLog(t *testing.T) {
 		case <-time.After(50 * time.Millisecond):
 			continue
 		case <-deadline:
-			t.Fatal("nothing heard")
+			t.Fatal("no record")
 		}
 		break
 	}
@@ -113,12 +113,12 @@ func TestWatchKernelLog(t *testing.T) {
 // An end that comes while the kept records are read is an end like any other.
 func TestWatchKernelLogEndsEarly(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
-	heard := false
+	received := false
 	err := kmsg.WatchKernelLog(ctx, slog.New(slog.DiscardHandler), func(kmsg.KernelRecord) {
-		heard = true
+		received = true
 		cancel()
 	}, cancel)
-	need.Has(t, heard, "a kernel log that can be read")
+	need.Has(t, received, "a kernel log that can be read")
 	if err != nil {
 		t.Error(err)
 	}

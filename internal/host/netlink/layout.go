@@ -22,7 +22,7 @@ type NetworkDevice struct {
 	Addresses []netip.Prefix `json:"addresses,omitempty"` // with the length of their network
 }
 
-// DefaultRoute is one way to everywhere. Gateway may be not valid; the smallest metric wins.
+// DefaultRoute is one default route. Gateway may be not valid; the smallest metric wins.
 type DefaultRoute struct {
 	Device  int        `json:"device"`
 	Gateway netip.Addr `json:"gateway,omitzero"`

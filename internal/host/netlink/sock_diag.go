@@ -2,6 +2,7 @@ package netlink
 
 import (
 	"encoding/binary"
+	"errors"
 	"net/netip"
 	"time"
 
@@ -11,54 +12,77 @@ import (
 
 // The parts of include/uapi/linux/inet_diag.h and tcp.h that are used. Ports and addresses are in network byte order.
 const (
-	DiagRequestSize = 56 // struct inet_diag_req_v2
-	DiagMessageSize = 72 // struct inet_diag_msg
+	diagRequestSize = 56 // struct inet_diag_req_v2
+	diagMessageSize = 72 // struct inet_diag_msg
+	diagUID         = 64 // idiag_uid in it
 	diagInfo        = 2  // the attribute with struct tcp_info
 	diagLastData    = 52 // tcpi_last_data_recv in it, milliseconds
 )
 
-// DiagRequest is struct inet_diag_req_v2: it asks for the TCP sockets of a family that are in one of a set of states.
-type DiagRequest struct {
-	Family     uint8
-	States     uint32
-	RemotePort uint16 // 0: any
-	Info       bool   // also struct tcp_info of each
+// TCPQuery is struct inet_diag_req_v2: it asks for TCP sockets of a family.
+type TCPQuery struct {
+	Family uint8
+	States uint32 // a set of bits
+	// One asks for the socket of exactly these two. Each heeds only their ports, of which 0 stands for any.
+	Local, Peer netip.AddrPort
+	Info        bool // also struct tcp_info of each
 }
 
-func (r DiagRequest) Len() int { return DiagRequestSize }
+// Len implements nl.NetlinkRequestData.
+func (q TCPQuery) Len() int { return diagRequestSize }
 
-func (r DiagRequest) Serialize() []byte {
-	data := make([]byte, DiagRequestSize)
-	data[0], data[1] = r.Family, unix.IPPROTO_TCP
-	if r.Info {
+// Serialize implements nl.NetlinkRequestData.
+func (q TCPQuery) Serialize() []byte {
+	data := make([]byte, diagRequestSize)
+	data[0], data[1] = q.Family, unix.IPPROTO_TCP
+	if q.Info {
 		data[2] = 1 << (diagInfo - 1)
 	}
-	binary.NativeEndian.PutUint32(data[4:], r.States)
-	binary.BigEndian.PutUint16(data[10:], r.RemotePort)
-	binary.NativeEndian.PutUint64(data[DiagRequestSize-8:], ^uint64(0)) // any cookie
+	binary.NativeEndian.PutUint32(data[4:], q.States)
+	binary.BigEndian.PutUint16(data[8:], q.Local.Port())
+	binary.BigEndian.PutUint16(data[10:], q.Peer.Port())
+	copy(data[12:28], q.Local.Addr().AsSlice())
+	copy(data[28:44], q.Peer.Addr().AsSlice())
+	binary.NativeEndian.PutUint64(data[diagRequestSize-8:], ^uint64(0)) // any cookie
 	return data
 }
 
-// Dump hands each socket to the function until it returns false.
-func (r DiagRequest) Dump(each func(DiagSocket) bool) error {
-	request := nl.NewNetlinkRequest(nl.SOCK_DIAG_BY_FAMILY, unix.NLM_F_DUMP)
-	request.AddData(r)
+// Each dumps the sockets and calls each for one after the other, until it returns false.
+func (q TCPQuery) Each(each func(TCPSocket) bool) error { return q.send(unix.NLM_F_DUMP, each) }
+
+// One returns the one socket with these addresses.
+func (q TCPQuery) One() (socket TCPSocket, err error) {
+	found := false
+	err = q.send(0, func(s TCPSocket) bool {
+		socket, found = s, true
+		return true
+	})
+	if err == nil && !found {
+		err = errors.New("malformed answer")
+	}
+	return socket, err
+}
+
+func (q TCPQuery) send(flags int, each func(TCPSocket) bool) error {
+	request := nl.NewNetlinkRequest(nl.SOCK_DIAG_BY_FAMILY, flags)
+	request.AddData(q)
 	return request.ExecuteIter(unix.NETLINK_INET_DIAG, nl.SOCK_DIAG_BY_FAMILY, func(message []byte) bool {
-		socket, ok := parseDiag(message)
+		socket, ok := parseTCPSocket(message)
 		return !ok || each(socket)
 	})
 }
 
-// DiagSocket is one TCP socket.
-type DiagSocket struct {
-	local, Peer netip.AddrPort
-	LastData    time.Duration // since data last came; only where hasInfo
+// TCPSocket is one TCP socket.
+type TCPSocket struct {
+	Local, Peer netip.AddrPort
+	UID         uint32
+	LastData    time.Duration // since data last came; only where HasInfo
 	HasInfo     bool
 }
 
-// parseDiag reads a struct inet_diag_msg with its attributes. A malformed one is not ok.
-func parseDiag(message []byte) (s DiagSocket, ok bool) {
-	if len(message) < DiagMessageSize {
+// parseTCPSocket reads a struct inet_diag_msg with its attributes. A malformed one is not ok.
+func parseTCPSocket(message []byte) (s TCPSocket, ok bool) {
+	if len(message) < diagMessageSize {
 		return s, false
 	}
 	address := func(data []byte) netip.Addr {
@@ -67,17 +91,16 @@ func parseDiag(message []byte) (s DiagSocket, ok bool) {
 		}
 		return netip.AddrFrom16([16]byte(data)).Unmap()
 	}
-	s.local = netip.AddrPortFrom(address(message[8:]), binary.BigEndian.Uint16(message[4:]))
+	s.Local = netip.AddrPortFrom(address(message[8:]), binary.BigEndian.Uint16(message[4:]))
 	s.Peer = netip.AddrPortFrom(address(message[24:]), binary.BigEndian.Uint16(message[6:]))
-	attributes, err := NetlinkAttributes(message[DiagMessageSize:])
+	s.UID = binary.NativeEndian.Uint32(message[diagUID:])
+	attributes, err := Attributes(message[diagMessageSize:])
 	if err != nil {
-		return s, true // the socket itself is told
+		return s, true // the socket itself is reported
 	}
-	for _, a := range attributes {
-		if a.Kind == diagInfo && len(a.Value) >= diagLastData+4 {
-			s.LastData = time.Duration(binary.NativeEndian.Uint32(a.Value[diagLastData:])) * time.Millisecond
-			s.HasInfo = true
-		}
+	if info := attributes.Get(diagInfo); len(info) >= diagLastData+4 {
+		s.LastData = time.Duration(binary.NativeEndian.Uint32(info[diagLastData:])) * time.Millisecond
+		s.HasInfo = true
 	}
 	return s, true
 }

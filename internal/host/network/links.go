@@ -10,25 +10,25 @@ import (
 	"github.com/nodeagent/nodeagent/internal/host"
 )
 
-// Veth is one end of a pair of virtual Ethernet devices, as seen in the network namespace of the caller.
+// Veth is one end of a pair of virtual Ethernet devices, as it is in the network namespace of the caller.
 type Veth struct {
 	Index           int
 	Name            string
 	MAC             string
 	Master          int    // index of the bridge that it is a port of; 0 for none
 	MasterName      string //
-	PeerIndex       int    // in the peer's namespace; 0 when the kernel does not tell
+	PeerIndex       int    // in the peer's namespace; 0 when the kernel does not report it
 	PeerNamespaceID int    // number that this namespace gives to the peer's; -1: the peer is in this one
 	Up              bool
 }
 
-// dumpTries bounds how often a dump is repeated that a change on the host interrupted.
+// dumpTries bounds how often a dump is started that a change on the host interrupts.
 const dumpTries = 3
 
 // Veths lists the veth devices of this network namespace, and the number (nsid) that it gives to each of the
-// namespaces pinned at the given paths, as far as it gives one: the kernel assigns them when a device first gets a
-// peer there. Nothing is assigned by asking.
-func Veths(h *host.Host, pins []string) (veths []Veth, namespaceIDs map[string]int, err error) {
+// namespaces mounted at the given paths, as far as it gives one: the kernel assigns them when a device first gets a
+// peer there. Reading assigns none.
+func Veths(h *host.Host, netnsMounts []string) (veths []Veth, namespaceIDs map[string]int, err error) {
 	socket, err := netlink.NewHandle(unix.NETLINK_ROUTE)
 	if err != nil {
 		return nil, nil, fmt.Errorf("open route socket: %w", err)
@@ -52,22 +52,22 @@ func Veths(h *host.Host, pins []string) (veths []Veth, namespaceIDs map[string]i
 		}
 	}
 	namespaceIDs = make(map[string]int)
-	for _, pin := range pins {
-		id, err := namespaceID(h, socket, pin)
+	for _, netns := range netnsMounts {
+		id, err := namespaceID(h, socket, netns)
 		if errors.Is(err, unix.ENOENT) || errors.Is(err, unix.EINVAL) {
-			continue // unpinned meanwhile
+			continue // unmounted meanwhile
 		}
 		if err != nil {
-			return nil, nil, fmt.Errorf("number of network namespace %s: %w", pin, err)
+			return nil, nil, fmt.Errorf("number of network namespace %s: %w", netns, err)
 		}
 		if id >= 0 {
-			namespaceIDs[pin] = id
+			namespaceIDs[netns] = id
 		}
 	}
 	return veths, namespaceIDs, nil
 }
 
-// wholeDump repeats a dump that was interrupted by a change: it may lack something.
+// wholeDump repeats a dump that was interrupted by a change, and so may be incomplete.
 func wholeDump[T any](dump func() ([]T, error)) (all []T, err error) {
 	for range dumpTries {
 		if all, err = dump(); !errors.Is(err, netlink.ErrDumpInterrupted) {
@@ -86,10 +86,10 @@ func dumpLinks(socket *netlink.Handle) ([]netlink.Link, error) {
 	return links, nil
 }
 
-// namespaceID asks for the number of the namespace pinned at a path. The file is opened for a moment only: an open one
-// keeps the namespace alive.
-func namespaceID(h *host.Host, socket *netlink.Handle, pin string) (int, error) {
-	fd, err := unix.Open(h.Files.Path(pin), unix.O_RDONLY|unix.O_NONBLOCK|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0)
+// namespaceID returns the number of the namespace mounted at a path. The file is opened only briefly: an open one keeps
+// the namespace alive.
+func namespaceID(h *host.Host, socket *netlink.Handle, netns string) (int, error) {
+	fd, err := unix.Open(h.Files.Path(netns), unix.O_RDONLY|unix.O_NONBLOCK|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0)
 	if err != nil {
 		return -1, err
 	}

@@ -1,4 +1,5 @@
-// Package network reads the host's links, routes, sockets and packet filter.
+// Package network reads the links, routes, TCP connections and packet filter of the host, or what a test configured in
+// their place. It changes nothing, and does not ask where the kernel would have to load a module to answer.
 package network
 
 import (
@@ -13,7 +14,7 @@ import (
 	hostnetlink "github.com/nodeagent/nodeagent/internal/host/netlink"
 )
 
-// ReadLayout asks the kernel for devices, addresses and default routes.
+// ReadLayout reads devices, addresses and default routes from the kernel.
 func ReadLayout(h *host.Host) (hostnetlink.NetworkLayout, error) {
 	if h.Network.Layout != nil {
 		return h.Network.Layout()
@@ -80,7 +81,7 @@ func deviceAddresses(socket *netlink.Handle) (map[int][]netip.Prefix, error) {
 	return addresses, nil
 }
 
-// defaultRoutes lists the default routes of the main table. Those with several ways count for each.
+// defaultRoutes lists the default routes of the main table. One with several next hops counts once for each.
 func defaultRoutes(socket *netlink.Handle) ([]hostnetlink.DefaultRoute, error) {
 	var found []hostnetlink.DefaultRoute
 	for _, family := range []int{netlink.FAMILY_V4, netlink.FAMILY_V6} {
@@ -98,9 +99,9 @@ func defaultRoutes(socket *netlink.Handle) ([]hostnetlink.DefaultRoute, error) {
 			if len(r.MultiPath) == 0 {
 				found = append(found, route)
 			}
-			for _, way := range r.MultiPath {
-				route.Device = way.LinkIndex
-				gateway, _ := netip.AddrFromSlice(way.Gw)
+			for _, hop := range r.MultiPath {
+				route.Device = hop.LinkIndex
+				gateway, _ := netip.AddrFromSlice(hop.Gw)
 				route.Gateway = gateway.Unmap()
 				found = append(found, route)
 			}

@@ -15,7 +15,7 @@ import (
 
 // ReadPacketFilter reads the chains of the hooks prerouting, input, forward and output, and those that they jump to:
 // rules that translate addresses (nat) are left out, and so is what belongs to a component that keeps whole tables
-// for itself (kube-proxy's nftables mode). The kernel is asked itself; no module is loaded by it, no program is run.
+// for itself (kube-proxy's nftables mode).
 func ReadPacketFilter(h *host.Host) (packetfilter.PacketFilter, error) {
 	if h.Network.PacketFilter != nil {
 		return h.Network.PacketFilter()
@@ -31,20 +31,19 @@ func ReadPacketFilter(h *host.Host) (packetfilter.PacketFilter, error) {
 		return packetfilter.PacketFilter{Legacy: legacy}, nil
 	}
 	for range dumpTries {
-		whole := packetfilter.PacketFilter{Legacy: legacy}
-		err := packetfilter.NftTables(&whole)
+		chains, err := packetfilter.ReadChains()
 		if err == nil {
-			return whole, nil
+			return packetfilter.PacketFilter{Chains: chains, Legacy: legacy}, nil
 		}
-		if !errors.Is(err, nl.ErrDumpInterrupted) { // by a change, which may be the half of another
+		if !errors.Is(err, nl.ErrDumpInterrupted) { // by a change, of which it may show only half
 			return packetfilter.PacketFilter{}, fmt.Errorf("read nf_tables: %w", err)
 		}
 	}
-	return packetfilter.PacketFilter{}, errors.New("read nf_tables: the rules change too often to be read whole")
+	return packetfilter.PacketFilter{}, errors.New("read nf_tables: the rules change too often to be read completely")
 }
 
-// legacyTables names the tables of iptables-legacy that can drop something: all but nat. They are there once somebody
-// has used them, with rules or without, until the module is unloaded.
+// legacyTables names the tables of iptables-legacy that can drop something: all but nat. They exist from their first
+// use, with rules or without, until the module is unloaded.
 func legacyTables(h *host.Host) ([]string, error) {
 	var tables []string
 	for _, family := range []string{"ip", "ip6"} {

@@ -1,11 +1,12 @@
-// Package owned decides which files and programs the agent believes: those that nobody but root can change. A file is
-// root's when it, each folder on the way to it and each symbolic link that is followed belong to root, and none of
-// them can be written by group or others. An access control list that lets somebody write shows in the mode of the
-// group. A folder that all may write in is refused with the sticky bit (/tmp), too: who comes first has the name.
+// Package owned decides which files and programs the agent trusts: those that only root can change. A file is root's
+// when it, each directory on the way to it and each symbolic link that is followed belong to root, and none of them can
+// be written by group or others. An access control list that lets another user write shows in the mode of the group. A
+// directory that all may write to is refused even with the sticky bit (/tmp): whoever comes first has the name.
 //
-// Where the agent does not run as root, what belongs to its own user counts like root's: it is no more than that user.
+// Where the agent does not run as root, what belongs to its own user counts like root's: it has no more rights than
+// that user.
 //
-// Nothing here opens what it checks before it was found to be root's: no FIFO is waited for, no device is touched.
+// Nothing here opens a file before it was found to be root's: no FIFO is waited for, no device is touched.
 package owned
 
 import (
@@ -22,10 +23,10 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// ErrOthers says that others than root can change a file, or what lies at its name.
+// ErrOthers means that users other than root can change a file, or what lies at its name.
 var ErrOthers = errors.New("others than root can change it")
 
-// Tree is where names begin. The zero value is the machine's root; Root puts a fixture tree in its place, which is
+// Tree is the root of absolute names. The zero value is the machine's; Root puts a fixture tree in its place, which is
 // itself not checked.
 type Tree struct{ Root string }
 
@@ -42,9 +43,8 @@ const maxLinks = 40
 // UID reports whether a user counts as root.
 func UID(uid uint32) bool { return uid == 0 || int(uid) == os.Geteuid() }
 
-// Check walks to a file or folder and returns it where it is root's. An error that wraps ErrOthers says what is not;
-// any other, like fs.ErrNotExist, that it could not be told. Of a socket the mode does not count: it says who may
-// connect.
+// Check walks to a file or directory and returns it if it is root's. An error that wraps ErrOthers names what is not;
+// with any other, like fs.ErrNotExist, that is unknown. The mode of a socket does not count: it rules who may connect.
 func (t Tree) Check(name string) (File, error) {
 	fd, file, err := t.open(name)
 	if err != nil {
@@ -105,12 +105,12 @@ func parts(path string) []string {
 	return strings.FieldsFunc(path, func(r rune) bool { return r == '/' })
 }
 
-// walk goes to a file part by part: each is opened in the folder before it, which was checked.
+// walk goes to a file part by part: each is opened in the directory before it, which was checked.
 type walk struct {
 	name, root string // as asked for; where absolute names begin
 	fd         int
 	at         File
-	device     device // of the folder, to see where another filesystem begins
+	device     device // of the directory, to notice where another filesystem begins
 	links      int
 }
 
@@ -143,7 +143,7 @@ func (w *walk) close() {
 	}
 }
 
-// step goes one part further. Of a symbolic link it returns the target, which is to be gone next.
+// step goes one part further. For a symbolic link it returns the target, which comes next.
 func (w *walk) step(part string) (target string, err error) {
 	path := filepath.Join(w.at.Path, part)
 	if part == "." || part == ".." && w.at.Path == "/" {
@@ -162,15 +162,15 @@ func (w *walk) step(part string) (target string, err error) {
 		return "", w.enter(fd, path, stat)
 	}
 	defer unix.Close(fd)
-	if err := w.rootsAlone(path, stat); err != nil {
+	if err := w.checkOwner(path, stat); err != nil {
 		return "", err
 	}
 	return w.follow(fd, path)
 }
 
-// enter makes a folder or file the place where the walk is.
+// enter makes a directory or file the current one.
 func (w *walk) enter(fd int, path string, stat unix.Statx_t) error {
-	if err := w.rootsAlone(path, stat); err != nil {
+	if err := w.checkOwner(path, stat); err != nil {
 		unix.Close(fd)
 		return err
 	}
@@ -197,15 +197,15 @@ func (w *walk) follow(fd int, path string) (string, error) {
 	return string(target[:n]), nil
 }
 
-// status asks for owner, mode and device without a question to a remote server.
+// status returns owner, mode and device without a request to a remote server.
 func status(fd int) (unix.Statx_t, error) {
 	var stat unix.Statx_t
 	err := unix.Statx(fd, "", unix.AT_EMPTY_PATH|unix.AT_STATX_DONT_SYNC, unix.STATX_BASIC_STATS, &stat)
 	return stat, err
 }
 
-// rootsAlone says what of a file, folder or link is not root's alone.
-func (w *walk) rootsAlone(path string, stat unix.Statx_t) error {
+// checkOwner returns an error if a file, directory or link is not root's alone.
+func (w *walk) checkOwner(path string, stat unix.Statx_t) error {
 	shown := path
 	if path != w.name {
 		shown = w.name + ": " + path
@@ -217,14 +217,14 @@ func (w *walk) rootsAlone(path string, stat unix.Statx_t) error {
 	case kind != unix.S_IFLNK && kind != unix.S_IFSOCK && stat.Mode&0o022 != 0:
 		return fmt.Errorf("%s belongs to user %d, mode %04o: %w", shown, stat.Uid, stat.Mode&0o7777, ErrOthers)
 	case at != w.device && at.major == 0:
-		return notClaimed(shown, at)
+		return checkFilesystem(shown, at)
 	}
 	return nil
 }
 
-// notClaimed refuses filesystems where owner and mode are no proof: what a user has mounted himself (FUSE) says what
-// that user wants, and the links in /proc lead elsewhere than their text says. Both have no block device.
-func notClaimed(shown string, at device) error {
+// checkFilesystem refuses filesystems where owner and mode are no proof: what a user has mounted (FUSE) shows what that
+// user wants, and the links in /proc lead elsewhere than their text. Both have no block device.
+func checkFilesystem(shown string, at device) error {
 	file, err := os.Open("/proc/self/mountinfo")
 	if err != nil {
 		return fmt.Errorf("%s: which filesystem: %w", shown, err)
@@ -248,7 +248,7 @@ func notClaimed(shown string, at device) error {
 	if err := lines.Err(); err != nil {
 		return fmt.Errorf("%s: which filesystem: %w", shown, err)
 	}
-	return nil // a subvolume of btrfs has a number of its own, which is in no table; a FUSE mount is in it
+	return nil // a subvolume of btrfs has its own number, which is in no table; that of a FUSE mount is
 }
 
 // mountedByRoot reads the options of a FUSE mount.

@@ -14,10 +14,10 @@ import (
 // maxInterpreters bounds scripts whose interpreters are scripts, as the kernel does.
 const maxInterpreters = 4
 
-// Program returns nil for a program that may be run with the agent's rights: an executable file that is root's, and
-// of a script its interpreter, too. It is asked before each run. The program is then run by its name, not by a
-// descriptor (a script has no other, and the kernel would call the process by the descriptor's number): nobody but
-// root can put another one there, for each folder on the way was found to be root's.
+// Program returns nil for a program that may be run with the agent's rights: an executable file that is root's, and if
+// it is a script, whose interpreter is too. It is called before each run. The program is then run by its name, not by a
+// descriptor (a script has no other, and the kernel would name the process after the descriptor's number): only root
+// can put another one there, since each directory on the way was found to be root's.
 func Program(name string) error { return Tree{}.program(name, 0) }
 
 func (t Tree) program(name string, depth int) error {
@@ -34,7 +34,7 @@ func (t Tree) program(name string, depth int) error {
 	}
 	opened, err := os.OpenFile(descriptor(fd), os.O_RDONLY|unix.O_NONBLOCK, 0)
 	if errors.Is(err, os.ErrPermission) {
-		return nil // it may be run and not read: it can be no script then
+		return nil // it may be run and not read: it cannot be a script then
 	}
 	if err != nil {
 		return fmt.Errorf("%s: %w", name, errors.Unwrap(err))

@@ -14,9 +14,12 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// What children do to ask network cards.
+// The probes of network cards, which children run.
 
-// include/uapi/linux/ethtool.h
+// include/uapi/linux/ethtool.h, by hand: Stats of github.com/safchain/ethtool v0.7.0 passes the address of a variable
+// on the stack as a number through a call, in which Go may move the stack, so that the kernel would write elsewhere. It
+// does not notice that the number of counters changed between names and values, which then belong to other counters;
+// and a device without counters is an error there.
 const (
 	ethtoolGetStrings = 0x1b // struct ethtool_gstrings: cmd, string_set, len, then 32 bytes for each
 	ethtoolGetStats   = 0x1d // struct ethtool_stats: cmd, n_stats, then 8 bytes for each
@@ -84,7 +87,7 @@ func driverCounters(fd int, name string) (map[string]uint64, error) {
 	return counters, nil
 }
 
-// ethtool makes one request; data begins with the place for the command.
+// ethtool sends one request; data begins with the space for the command.
 func ethtool(fd int, name string, command uint32, data []byte) error {
 	if len(name) >= unix.IFNAMSIZ {
 		return unix.ENODEV
@@ -96,7 +99,7 @@ func ethtool(fd int, name string, command uint32, data []byte) error {
 		_    [16]byte
 	}{data: unsafe.Pointer(&data[0])}
 	copy(request.name[:], name)
-	// #nosec G103 -- the only way to ask
+	// #nosec G103 -- the ioctl takes pointers
 	_, _, errno := unix.Syscall(unix.SYS_IOCTL, uintptr(fd), unix.SIOCETHTOOL, uintptr(unsafe.Pointer(&request)))
 	runtime.KeepAlive(data)
 	if errno != 0 {
@@ -130,7 +133,7 @@ func probeFabric(dir string) (ProbeAnswer, error) {
 	for _, card := range cards {
 		numbers, err := os.ReadDir(path.Join(dir, card.Name(), "ports"))
 		if err != nil {
-			continue // it went meanwhile, or has none
+			continue // it was removed meanwhile, or has none
 		}
 		for _, number := range numbers {
 			if ports++; ports > maxFabricPorts {

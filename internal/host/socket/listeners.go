@@ -1,4 +1,5 @@
-// Package socket says who listens on Unix sockets.
+// Package socket finds the processes that listen on Unix sockets, and the sockets of kubelet's plugins. It reads /proc
+// and directories, and connects to nothing.
 package socket
 
 import (
@@ -15,9 +16,9 @@ import (
 	"github.com/nodeagent/nodeagent/internal/host/mount"
 )
 
-// Listener is a Unix socket with a name in the filesystem on which somebody listens.
+// Listener is a listening Unix socket with a name in the filesystem.
 type Listener struct {
-	Path   string // of the host, where it lies in one of the directories; as its owner calls it otherwise
+	Path   string // the host's, where it lies in one of the directories; otherwise the one that its owner gave it
 	Inside bool   // it lies in one of the directories that were asked for
 	PID    int    // a process that holds it; 0: none was found
 }
@@ -28,11 +29,10 @@ const (
 	maxListeners     = 10_000
 )
 
-// Listeners finds the Unix sockets on which somebody listens, and tells which of them lie in one of dirs.
-// /proc/net/unix shows those of one network namespace only, so that it is read for each; and a socket's name is the
-// one that its owner gave to bind(2), in its own mount namespace (/csi/csi.sock), so that it is held against the
-// owner's mount table. A socket whose file was deleted still has its name. An error means that something could not be
-// looked at.
+// Listeners finds the listening Unix sockets, and which of them lie in one of dirs. /proc/net/unix shows those of one
+// network namespace only, so it is read for each; and a socket's name is the one that its owner gave to bind(2), in its
+// own mount namespace (/csi/csi.sock), so it is resolved with the owner's mount table. A socket whose file was deleted
+// still has its name. An error means that something could not be read.
 func Listeners(ctx context.Context, h *host.Host, dirs ...string) ([]Listener, error) {
 	pids, err := h.PIDs()
 	if err != nil {
@@ -50,14 +50,14 @@ func Listeners(ctx context.Context, h *host.Host, dirs ...string) ([]Listener, e
 	if err != nil {
 		return nil, err
 	}
-	places := map[string]mount.Place{} // of dirs
+	locations := map[string]mount.Place{} // of dirs
 	for _, dir := range dirs {
 		resolved, err := mount.Real(h, dir)
 		if err != nil {
 			return nil, err
 		}
 		if at, ok := mount.Located(table, resolved); ok {
-			places[dir] = at
+			locations[dir] = at
 		}
 	}
 	tables := map[int][]mount.Mount{}
@@ -71,14 +71,14 @@ func Listeners(ctx context.Context, h *host.Host, dirs ...string) ([]Listener, e
 			if _, ok := tables[pid]; !ok {
 				tables[pid], _ = mount.TableOf(h, pid)
 			}
-			at, ok := mount.Located(tables[pid], bound(h, pid, name))
+			at, ok := mount.Located(tables[pid], absolute(h, pid, name))
 			if !ok {
-				continue // it has ended, or where its paths lead is not known: not an owner that tells anything
+				continue // it has ended, or where its paths lead is unknown: this owner shows nothing
 			}
 			l.PID = pid
-			for dir, place := range places {
-				if at.Within(place) {
-					l.Path, l.Inside = path.Join(dir, strings.TrimPrefix(at.Path, place.Path)), true
+			for dir, location := range locations {
+				if at.Within(location) {
+					l.Path, l.Inside = path.Join(dir, strings.TrimPrefix(at.Path, location.Path)), true
 				}
 			}
 		}
@@ -87,8 +87,8 @@ func Listeners(ctx context.Context, h *host.Host, dirs ...string) ([]Listener, e
 	return all, nil
 }
 
-// bound returns the absolute path of a name that a process gave to bind(2).
-func bound(h *host.Host, pid int, name string) string {
+// absolute returns the absolute path of a name that a process gave to bind(2).
+func absolute(h *host.Host, pid int, name string) string {
 	if path.IsAbs(name) {
 		return path.Clean(name)
 	}
@@ -101,16 +101,16 @@ func bound(h *host.Host, pid int, name string) string {
 
 // listeningNames returns the names of the listening sockets of all network namespaces, by inode.
 func listeningNames(ctx context.Context, h *host.Host, pids []int) (map[string]string, error) {
-	names, seen := map[string]string{}, map[string]bool{}
+	names, read := map[string]string{}, map[string]bool{} // read: network namespaces
 	for _, pid := range pids {
 		if ctx.Err() != nil {
 			return nil, ctx.Err()
 		}
 		namespace, err := h.Files.Link(host.ProcFile(pid, "ns/net"))
-		if mount.Ended(err) || err == nil && seen[namespace] {
+		if mount.Ended(err) || err == nil && read[namespace] {
 			continue
 		}
-		data, err := h.Files.Read(host.ProcFile(pid, "net/unix")) // also where the namespace's name is not told
+		data, err := h.Files.Read(host.ProcFile(pid, "net/unix")) // also where the namespace's name is unknown
 		if mount.Ended(err) || errors.Is(err, unix.EINVAL) {
 			continue
 		}
@@ -118,10 +118,10 @@ func listeningNames(ctx context.Context, h *host.Host, pids []int) (map[string]s
 			return nil, err
 		}
 		if namespace != "" {
-			seen[namespace] = true
+			read[namespace] = true
 		}
 		for line := range strings.Lines(string(data)) {
-			if inode, name, ok := listening(line); ok {
+			if inode, name, ok := parseListening(line); ok {
 				names[inode] = name
 			}
 		}
@@ -129,14 +129,14 @@ func listeningNames(ctx context.Context, h *host.Host, pids []int) (map[string]s
 			return nil, fmt.Errorf("more than %d Unix sockets listen", maxListeners)
 		}
 	}
-	if len(seen) == 0 {
-		return nil, fmt.Errorf("no network namespace could be looked at")
+	if len(read) == 0 {
+		return nil, errors.New("no network namespace could be read")
 	}
 	return names, nil
 }
 
-// listening parses a line as of /proc/net/unix: see listeningInodes. Abstract names are no files.
-func listening(line string) (inode, name string, ok bool) {
+// parseListening parses a line of /proc/net/unix: see discover.ParseListening. Abstract names are no files.
+func parseListening(line string) (inode, name string, ok bool) {
 	found := discover.ParseListening(line, func(n string) bool {
 		name = n
 		return !strings.HasPrefix(n, "@")
@@ -147,10 +147,10 @@ func listening(line string) (inode, name string, ok bool) {
 	return inode, name, ok
 }
 
-// socketHolders returns who holds sockets, by inode. Of a process that may not be looked at, its sockets have no
-// holder.
+// socketHolders returns the processes that hold sockets, by inode. A process whose open files may not be read holds
+// none.
 func socketHolders(ctx context.Context, h *host.Host, pids []int, sockets map[string]string) (map[string][]int, error) {
-	const most = 8 // processes of one socket
+	const maxHolders = 8 // processes of one socket
 	holders, files := map[string][]int{}, 0
 	for _, pid := range pids {
 		if ctx.Err() != nil {
@@ -171,7 +171,7 @@ func socketHolders(ctx context.Context, h *host.Host, pids []int, sockets map[st
 			}
 			inode, ok := strings.CutPrefix(target, "socket:[")
 			inode = strings.TrimSuffix(inode, "]")
-			if _, wanted := sockets[inode]; ok && wanted && len(holders[inode]) < most {
+			if _, wanted := sockets[inode]; ok && wanted && len(holders[inode]) < maxHolders {
 				holders[inode] = append(holders[inode], pid)
 			}
 		}

@@ -141,7 +141,7 @@ func TestListenersBehindLink(t *testing.T) {
 	}
 }
 
-// What can be bound to another place is found wherever it is mounted.
+// What can be bound to another path is found wherever it is mounted.
 func TestMountedFrom(t *testing.T) {
 	need.Root(t, "mounts")
 	dir := t.TempDir()

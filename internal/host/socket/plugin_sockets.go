@@ -16,7 +16,7 @@ import (
 	"github.com/nodeagent/nodeagent/internal/host/kubelet"
 )
 
-// PluginSockets lists the sockets in kubelet's plugin registry and in folders below it, as kubelet's plugin watcher
+// PluginSockets lists the sockets in kubelet's plugin registry and in directories below it, as kubelet's plugin watcher
 // does: names that begin with a dot are left out. It follows no symbolic link and crosses no mount.
 func PluginSockets(h *host.Host) ([]kubelet.PluginSocket, error) {
 	if h.Paths.PluginRegistry == "" {
@@ -32,9 +32,9 @@ func walkPlugins(root, dir string, depth int, sockets *[]kubelet.PluginSocket, s
 	if err != nil {
 		return err
 	}
-	folder := os.NewFile(uintptr(fd), filepath.Join(root, dir))
-	defer folder.Close()
-	entries, err := folder.ReadDir(kubelet.MaxPluginSockets)
+	directory := os.NewFile(uintptr(fd), filepath.Join(root, dir))
+	defer directory.Close()
+	entries, err := directory.ReadDir(kubelet.MaxPluginSockets)
 	if err != nil && !errors.Is(err, io.EOF) {
 		return fmt.Errorf("list %s: %w", filepath.Join(shown, dir), err)
 	}

@@ -1,4 +1,5 @@
-// Package tailfile follows files that are written to and rotated.
+// Package tailfile follows files that are written to and rotated, and reads the ends of large ones. It refuses what
+// could block it: a file on a mount that another machine or process serves, a pipe, a device.
 package tailfile
 
 import (
@@ -20,30 +21,31 @@ import (
 	"github.com/nodeagent/nodeagent/internal/host/mount"
 )
 
-// FilePlace is how far a growing file has been read. It survives restarts, and is of use as long as the file is the
+// FilePosition is how far a growing file has been read. It survives restarts, and is of use as long as the file is the
 // same.
-type FilePlace struct {
+type FilePosition struct {
 	Device uint64 `json:"device"`
 	Inode  uint64 `json:"inode"`
 	Offset int64  `json:"offset"`
 }
 
 const (
-	// followEvery is how often a file is looked at for more.
+	// followEvery is how often a file is checked for more.
 	followEvery = time.Second
-	// maxBehind is how far back a file is read that was never read before.
+	// maxBehind is how far from its end a file is read that was never read before.
 	maxBehind = 16 << 20
 	// maxLogLine bounds a line; the rest of a longer one is left out.
 	maxLogLine = 64 << 10
 )
 
-// FollowFile calls each for every line of a log file, from a place on, and for those that are added, until ctx ends;
-// then it returns nil. The line has no newline, is cut where it is longer than 64 KiB, and is valid until each
-// returns; the place is behind it. A place in another file, or the zero place, stands for the last 16 MiB. A file
-// that is replaced or truncated is read from its beginning; the old one is read to its end first. caughtUp is called
-// when the end was reached first. It refuses a file on a foreign mount, which could hang the agent, and what is no
-// regular file.
-func FollowFile(ctx context.Context, h *host.Host, name string, from FilePlace, each func(line []byte, at FilePlace),
+// FollowFile calls each for every line of a log file, from a position on, and for those that are added, until ctx ends;
+// then it returns nil. The line has no newline, is cut off after 64 KiB, and is valid until each returns; the position
+// is behind it. A position in another file, or the zero position, stands for the last 16 MiB. A file that is replaced
+// or truncated is read from its beginning; the old one is read to its end first. caughtUp is called when the end is
+// reached for the first time. It refuses a file on a foreign mount, which could hang the agent, and what is no regular
+// file.
+func FollowFile(ctx context.Context, h *host.Host, name string, from FilePosition,
+	each func(line []byte, at FilePosition),
 	caughtUp func()) error {
 	f := &follower{name: name, path: h.Files.Path(name), each: each}
 	if err := refuseForeign(h, f.path); err != nil {
@@ -76,7 +78,7 @@ func FollowFile(ctx context.Context, h *host.Host, name string, from FilePlace, 
 	}
 }
 
-// foreignKind reports whether a type of filesystem is one that somebody else serves: it may hang whoever reads.
+// foreignKind reports whether another machine or process serves a type of filesystem: reading it may hang.
 func foreignKind(kind string) bool {
 	return strings.HasPrefix(kind, "fuse") || slices.Contains([]string{
 		"nfs", "nfs4", "cifs", "smb3", "ceph", "9p", "glusterfs", "lustre", "afs", "gpfs", "beegfs", "ocfs2", "gfs2",
@@ -104,18 +106,18 @@ func refuseForeign(h *host.Host, path string) error {
 // follower reads one file.
 type follower struct {
 	name, path string
-	each       func(line []byte, at FilePlace)
+	each       func(line []byte, at FilePosition)
 	file       *os.File
-	place      FilePlace
+	position   FilePosition
 	partial    []byte // the beginning of a line whose end is not written yet
-	skip       bool   // the line up to the next newline is not told
+	skip       bool   // the line up to the next newline is left out
 	buffer     []byte
 }
 
-// open begins with the file that has the name now: at from where it is that file, else near its end, or at its
-// beginning.
-func (f *follower) open(from FilePlace, whole bool) error {
-	// A pipe or a device could block, or do something, by being opened; non-blocking, it is looked at first.
+// open begins with the file that has the name now: at from if it is that file, else near its end, or at its
+// beginning where whole is set.
+func (f *follower) open(from FilePosition, whole bool) error {
+	// Opening a pipe or a device could block, or do something: it is opened non-blocking, and checked before a read.
 	file, err := os.OpenFile(f.path, os.O_RDONLY|unix.O_NONBLOCK|unix.O_NOCTTY, 0)
 	if err != nil {
 		return err
@@ -133,12 +135,12 @@ func (f *follower) open(from FilePlace, whole bool) error {
 		f.file.Close()
 	}
 	f.file, f.partial, f.skip = file, nil, false
-	f.place = FilePlace{Device: stat.Dev, Inode: stat.Ino}
+	f.position = FilePosition{Device: stat.Dev, Inode: stat.Ino}
 	switch {
 	case from.Device == stat.Dev && from.Inode == stat.Ino && from.Offset <= stat.Size:
-		f.place.Offset = from.Offset
+		f.position.Offset = from.Offset
 	case stat.Size > maxBehind && !whole:
-		f.place.Offset, f.skip = stat.Size-maxBehind, true
+		f.position.Offset, f.skip = stat.Size-maxBehind, true
 	}
 	return nil
 }
@@ -149,8 +151,8 @@ func (f *follower) drain(ctx context.Context) error {
 		f.buffer = make([]byte, 32<<10)
 	}
 	for ctx.Err() == nil {
-		n, err := f.file.ReadAt(f.buffer, f.place.Offset+int64(len(f.partial)))
-		f.take(f.buffer[:n])
+		n, err := f.file.ReadAt(f.buffer, f.position.Offset+int64(len(f.partial)))
+		f.addData(f.buffer[:n])
 		if errors.Is(err, io.EOF) {
 			return nil
 		}
@@ -161,13 +163,13 @@ func (f *follower) drain(ctx context.Context) error {
 	return nil
 }
 
-// take splits what was read into lines.
-func (f *follower) take(data []byte) {
+// addData splits what was read into lines.
+func (f *follower) addData(data []byte) {
 	for len(data) > 0 {
 		end := bytes.IndexByte(data, '\n')
 		if end < 0 {
 			if f.partial = append(f.partial, data...); len(f.partial) > maxLogLine {
-				f.cut()
+				f.cutLine()
 			}
 			return
 		}
@@ -175,31 +177,31 @@ func (f *follower) take(data []byte) {
 		if len(f.partial) > 0 {
 			line = append(f.partial, line...)
 		}
-		f.place.Offset += int64(len(line)) + 1
+		f.position.Offset += int64(len(line)) + 1
 		if !f.skip {
-			f.each(line[:min(len(line), maxLogLine)], f.place)
+			f.each(line[:min(len(line), maxLogLine)], f.position)
 		}
 		f.partial, f.skip, data = nil, false, data[end+1:]
 	}
 }
 
-// cut tells the beginning of a line that is too long and leaves out the rest.
-func (f *follower) cut() {
-	f.place.Offset += int64(len(f.partial))
+// cutLine reports the beginning of a line that is too long and leaves out the rest.
+func (f *follower) cutLine() {
+	f.position.Offset += int64(len(f.partial))
 	if !f.skip {
-		f.each(f.partial[:maxLogLine], f.place)
+		f.each(f.partial[:maxLogLine], f.position)
 	}
 	f.partial, f.skip = nil, true
 }
 
-// renew goes on with the file that has the name now, and reports whether that is another one, or has been emptied.
+// renew continues with the file that has the name now, and reports whether that is another one, or was truncated.
 func (f *follower) renew() (bool, error) {
 	info, err := f.file.Stat()
 	if err != nil {
 		return false, fmt.Errorf("follow %s: %w", f.name, err)
 	}
-	if info.Size() < f.place.Offset+int64(len(f.partial)) {
-		f.place.Offset, f.partial, f.skip = 0, nil, false
+	if info.Size() < f.position.Offset+int64(len(f.partial)) {
+		f.position.Offset, f.partial, f.skip = 0, nil, false
 		return true, nil
 	}
 	var stat unix.Stat_t
@@ -209,8 +211,8 @@ func (f *follower) renew() (bool, error) {
 		return false, nil
 	case err != nil:
 		return false, fmt.Errorf("follow %s: %w", filepath.Clean(f.name), err)
-	case stat.Dev == f.place.Device && stat.Ino == f.place.Inode:
+	case stat.Dev == f.position.Device && stat.Ino == f.position.Inode:
 		return false, nil
 	}
-	return true, f.open(FilePlace{}, true)
+	return true, f.open(FilePosition{}, true)
 }

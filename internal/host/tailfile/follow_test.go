@@ -36,27 +36,27 @@ func appendTo(t *testing.T, name, text string) {
 
 // tail follows a file in a bubble whose time passes at once.
 type tail struct {
-	name   string
-	lines  []string
-	place  tailfile.FilePlace
-	caught int
-	stop   func() error
+	name     string
+	lines    []string
+	position tailfile.FilePosition
+	caught   int
+	stop     func() error
 }
 
-func startTail(t *testing.T, name string, from tailfile.FilePlace) *tail {
+func startTail(t *testing.T, name string, from tailfile.FilePosition) *tail {
 	ctx, cancel := context.WithCancel(t.Context())
 	ended := make(chan error, 1)
 	f := &tail{name: name, stop: func() error { cancel(); return <-ended }}
 	go func() {
-		ended <- tailfile.FollowFile(ctx, here(), name, from, func(line []byte, at tailfile.FilePlace) {
-			f.lines, f.place = append(f.lines, string(line)), at
+		ended <- tailfile.FollowFile(ctx, here(), name, from, func(line []byte, at tailfile.FilePosition) {
+			f.lines, f.position = append(f.lines, string(line)), at
 		}, func() { f.caught++ })
 	}()
 	synctest.Wait()
 	return f
 }
 
-// wants waits until the file was looked at again.
+// wants waits until the file was checked again.
 func (f *tail) wants(t *testing.T, want ...string) {
 	t.Helper()
 	time.Sleep(3 * time.Second)
@@ -71,13 +71,13 @@ func TestFollowFile(t *testing.T) {
 	name := filepath.Join(t.TempDir(), "log")
 	synctest.Test(t, func(t *testing.T) {
 		appendTo(t, name, "one\ntwo\nthr")
-		f := startTail(t, name, tailfile.FilePlace{})
+		f := startTail(t, name, tailfile.FilePosition{})
 		f.wants(t, "one", "two")
 		appendTo(t, name, "ee\n\n")
 		f.wants(t, "three", "")
 		appendTo(t, name, strings.Repeat("x", 200_000)+"\nafter\n")
 		f.wants(t, strings.Repeat("x", 64<<10), "after")
-		middle := f.place
+		middle := f.position
 
 		if err := os.Rename(name, name+".1"); err != nil { // rotated, and written to under both names
 			t.Fatal(err)
@@ -93,7 +93,7 @@ func TestFollowFile(t *testing.T) {
 		}
 		appendTo(t, name, "again\n")
 		f.wants(t, "again")
-		end := f.place
+		end := f.position
 		if err := f.stop(); err != nil || f.caught != 1 {
 			t.Errorf("caught up %d times, %v", f.caught, err)
 		}
@@ -104,7 +104,7 @@ func TestFollowFile(t *testing.T) {
 		if err := f.stop(); err != nil {
 			t.Error(err)
 		}
-		f = startTail(t, name, middle) // a place in another file
+		f = startTail(t, name, middle) // a position in another file
 		f.wants(t, "again", "while away")
 		if err := f.stop(); err != nil {
 			t.Error(err)
@@ -119,7 +119,7 @@ func TestFollowFileThatIsLarge(t *testing.T) {
 		appendTo(t, name, strings.Repeat(fmt.Sprintf("%02d %s\n", i, strings.Repeat("x", 1020)), 1024))
 	}
 	synctest.Test(t, func(t *testing.T) {
-		f := startTail(t, name, tailfile.FilePlace{})
+		f := startTail(t, name, tailfile.FilePosition{})
 		if n := len(f.lines); n < 16<<10-1 || n > 16<<10 || !strings.HasPrefix(f.lines[0], "04 ") &&
 			!strings.HasPrefix(f.lines[0], "03 ") {
 			t.Errorf("%d lines, the first is %q", n, f.lines[0][:4])
@@ -140,7 +140,8 @@ func TestFollowFileRefuses(t *testing.T) {
 		filepath.Join(dir, "absent"): "no such file", pipe: "not a regular file", "/dev/null": "not a regular file",
 		dir: "not a regular file",
 	} {
-		err := tailfile.FollowFile(t.Context(), here(), name, tailfile.FilePlace{}, func([]byte, tailfile.FilePlace) {},
+		err := tailfile.FollowFile(t.Context(), here(), name, tailfile.FilePosition{},
+			func([]byte, tailfile.FilePosition) {},
 			func() { t.Error("caught up") })
 		if err == nil || !strings.Contains(err.Error(), want) || !strings.Contains(err.Error(), name) {
 			t.Errorf("%s: %v", name, err)
@@ -150,8 +151,8 @@ func TestFollowFileRefuses(t *testing.T) {
 
 func TestFollowFileOnAHungMount(t *testing.T) {
 	dir := hosttest.HangingFUSE(t)
-	err := tailfile.FollowFile(t.Context(), here(), filepath.Join(dir, "log"), tailfile.FilePlace{},
-		func([]byte, tailfile.FilePlace) {}, func() {})
+	err := tailfile.FollowFile(t.Context(), here(), filepath.Join(dir, "log"), tailfile.FilePosition{},
+		func([]byte, tailfile.FilePosition) {}, func() {})
 	if err == nil || !strings.Contains(err.Error(), "fuse.hang mount") {
 		t.Error(err)
 	}

@@ -7,8 +7,8 @@ import (
 	"github.com/nodeagent/nodeagent/internal/host"
 )
 
-// Tail returns the last bytes of a regular file, at most so many, and how large the whole is: for logs that only grow.
-func Tail(f host.Files, name string, most int64) (data []byte, size int64, err error) {
+// Tail returns the last bytes of a regular file, at most limit, and the size of the whole: for logs that only grow.
+func Tail(f host.Files, name string, limit int64) (data []byte, size int64, err error) {
 	file, err := f.Open(name)
 	if err != nil {
 		return nil, 0, err
@@ -19,21 +19,21 @@ func Tail(f host.Files, name string, most int64) (data []byte, size int64, err e
 		return nil, 0, err
 	}
 	size = info.Size()
-	section := io.NewSectionReader(file, max(size-most, 0), min(size, most)) // what is added meanwhile is left out
+	section := io.NewSectionReader(file, max(size-limit, 0), min(size, limit)) // what is added meanwhile is left out
 	if data, err = io.ReadAll(section); err != nil {
 		return nil, 0, fmt.Errorf("read %s: %w", name, err)
 	}
 	return data, size, nil
 }
 
-// Head returns the first bytes of a file, at most so many.
-func Head(f host.Files, name string, most int64) ([]byte, error) {
+// Head returns the first bytes of a file, at most limit.
+func Head(f host.Files, name string, limit int64) ([]byte, error) {
 	file, err := f.Open(name)
 	if err != nil {
 		return nil, err
 	}
 	defer file.Close()
-	data, err := io.ReadAll(io.LimitReader(file, most))
+	data, err := io.ReadAll(io.LimitReader(file, limit))
 	if err != nil {
 		return nil, fmt.Errorf("read %s: %w", name, err)
 	}

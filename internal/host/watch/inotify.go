@@ -7,23 +7,24 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// InotifyRoom is whether the user of this process, root as a rule, can watch files still.
+// InotifyRoom is whether the user of this process, normally root, can still watch files.
 type InotifyRoom struct {
 	Instances bool `json:"instances"` // below fs.inotify.max_user_instances
-	Watches   bool `json:"watches"`   // below fs.inotify.max_user_watches; true where there is no instance to try with
+	// below fs.inotify.max_user_watches; true where there is no instance to test it with
+	Watches bool `json:"watches"`
 }
 
-// ProbeInotify takes an inotify instance and a watch, and gives them back at once. The kernel counts them for each user
-// and shows the counts nowhere, so that to try is the only cheap way to know.
+// ProbeInotify takes an inotify instance and a watch, and releases them at once. The kernel counts them for each user
+// and shows the counts nowhere, so trying is the only cheap way to find out.
 func ProbeInotify() (InotifyRoom, error) {
 	fd, err := unix.InotifyInit1(unix.IN_CLOEXEC | unix.IN_NONBLOCK)
 	if errors.Is(err, unix.EMFILE) {
-		// The same number says that this process itself has too many descriptors.
-		own, openErr := unix.Open("/", unix.O_PATH|unix.O_CLOEXEC, 0)
+		// The same errno means that this process itself has too many descriptors.
+		fd, openErr := unix.Open("/", unix.O_PATH|unix.O_CLOEXEC, 0)
 		if openErr != nil {
 			return InotifyRoom{}, fmt.Errorf("inotify: %w", openErr)
 		}
-		unix.Close(own)
+		unix.Close(fd)
 		return InotifyRoom{Watches: true}, nil
 	}
 	if err != nil {

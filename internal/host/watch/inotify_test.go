@@ -22,9 +22,9 @@ func TestProbeInotify(t *testing.T) {
 	}
 }
 
-// All instances of a user of our own are taken, and given back.
+// A dedicated user takes all of its instances, and releases them.
 func TestProbeInotifyExhausted(t *testing.T) {
-	need.Root(t, "becomes another user, whose limit hurts nobody")
+	need.Root(t, "becomes another user, whose limit affects no other process")
 	type answer struct {
 		full, after watch.InotifyRoom
 		err         error
@@ -33,8 +33,8 @@ func TestProbeInotifyExhausted(t *testing.T) {
 	go func() {
 		runtime.LockOSThread() // never unlocked: the thread ends with its user
 		var a answer
-		const nobodyElse = 987654321
-		if _, _, errno := unix.RawSyscall(unix.SYS_SETRESUID, nobodyElse, nobodyElse, nobodyElse); errno != 0 {
+		const unusedUID = 987654321
+		if _, _, errno := unix.RawSyscall(unix.SYS_SETRESUID, unusedUID, unusedUID, unusedUID); errno != 0 {
 			a.err = errno
 			done <- a
 			return

@@ -1,4 +1,5 @@
-// Package watch says when the mount table or a directory has changed.
+// Package watch reports when the mount table or a directory has changed. It does not report what changed: the kernel's
+// events may be lost, and its callers read the state.
 package watch
 
 import (
@@ -13,11 +14,12 @@ import (
 )
 
 const (
-	// WatchGap is the least time between two calls of a watcher: a thousand mounts in a second are told twenty times.
+	// WatchGap is the least time between two calls of a watcher: a thousand mounts in a second are reported twenty
+	// times.
 	WatchGap = 50 * time.Millisecond
 	// RecheckEvery is how often a watcher makes sure that what it watches is still what it was.
 	RecheckEvery = 10 * time.Second
-	// absentEvery is how often a directory that is absent is looked for.
+	// absentEvery is how often a watcher checks whether an absent directory exists again.
 	absentEvery = time.Second
 )
 
@@ -36,7 +38,7 @@ func WatchMounts(ctx context.Context, pid int, changed func()) error {
 		return err
 	}
 	defer release()
-	// The kernel counts changes from the open on, and forgets them when it tells of them.
+	// The kernel counts changes from open on, and forgets them once it has reported them.
 	both := []unix.PollFd{{Fd: int32(end), Events: unix.POLLIN}, {Fd: int32(table.Fd()), Events: unix.POLLPRI}}
 	for {
 		n, err := Poll(both, RecheckEvery)
@@ -73,7 +75,7 @@ func Poll(descriptors []unix.PollFd, timeout time.Duration) (int, error) {
 	return n, err
 }
 
-// CancelDescriptor returns a descriptor that becomes readable when ctx ends, and how to give it back.
+// CancelDescriptor returns a descriptor that becomes readable when ctx ends, and how to release it.
 func CancelDescriptor(ctx context.Context) (fd int, release func(), err error) {
 	fd, err = unix.Eventfd(0, unix.EFD_CLOEXEC|unix.EFD_NONBLOCK)
 	if err != nil {
@@ -87,14 +89,14 @@ func CancelDescriptor(ctx context.Context) (fd int, release func(), err error) {
 	})
 	return fd, func() {
 		if !stop() {
-			<-written // the number must not be closed, and so reused, under the write
+			<-written // the number must not be closed, and so reused, during the write
 		}
 		unix.Close(fd)
 	}, nil
 }
 
-// WatchDir calls changed after entries of a directory came, went or changed their attributes, until ctx ends; then it
-// returns nil. The directory may be absent, be removed and come back: each of these is a change too.
+// WatchDir calls changed after entries of a directory were added, removed or changed their attributes, until ctx ends;
+// then it returns nil. The directory may be absent, be removed and come back: each of these is a change too.
 func WatchDir(ctx context.Context, dir string, changed func()) error {
 	fd, err := unix.InotifyInit1(unix.IN_CLOEXEC | unix.IN_NONBLOCK)
 	if err != nil {
@@ -120,17 +122,16 @@ func WatchDir(ctx context.Context, dir string, changed func()) error {
 		if ctx.Err() != nil { // checked after our deadline is set, so that it cannot undo that of the end
 			return nil
 		}
-		// What happened is not read from the events: they may be lost (IN_Q_OVERFLOW), and whoever is called looks
-		// anyway.
+		// The events are not parsed: they may be lost (IN_Q_OVERFLOW), and the caller reads the directory anyway.
 		_, err := events.Read(buffer)
 		if err != nil && !errors.Is(err, os.ErrDeadlineExceeded) {
 			return fmt.Errorf("watch %s: %w", dir, err)
 		}
-		other, renewErr := w.renew()
+		replaced, renewErr := w.renew()
 		if renewErr != nil {
 			return renewErr
 		}
-		if (err == nil || other) && ctx.Err() == nil {
+		if (err == nil || replaced) && ctx.Err() == nil {
 			changed()
 			select {
 			case <-ctx.Done():
@@ -147,24 +148,24 @@ type dirWatch struct {
 	watched int // watch descriptor; -1 while there is no such directory
 }
 
-// renew watches the directory that has the name now and reports whether it is another one than before. The kernel gives
-// a directory that is watched already the same number again, and never a number twice.
-func (w *dirWatch) renew() (other bool, err error) {
-	const what = unix.IN_CREATE | unix.IN_DELETE | unix.IN_ATTRIB | unix.IN_MOVED_FROM | unix.IN_MOVED_TO |
+// renew watches the directory that has the name now and reports whether it is another one than before. The kernel
+// returns the same number again for a directory that is watched already, and never reuses a number.
+func (w *dirWatch) renew() (replaced bool, err error) {
+	const events = unix.IN_CREATE | unix.IN_DELETE | unix.IN_ATTRIB | unix.IN_MOVED_FROM | unix.IN_MOVED_TO |
 		unix.IN_DELETE_SELF | unix.IN_MOVE_SELF | unix.IN_ONLYDIR
-	now, err := unix.InotifyAddWatch(w.fd, w.dir, what)
+	current, err := unix.InotifyAddWatch(w.fd, w.dir, events)
 	if errors.Is(err, unix.ENOENT) || errors.Is(err, unix.ENOTDIR) {
-		now, err = -1, nil
+		current, err = -1, nil
 	}
 	if err != nil {
 		return false, fmt.Errorf("watch %s: %w", w.dir, err)
 	}
-	if now == w.watched {
+	if current == w.watched {
 		return false, nil
 	}
 	if w.watched >= 0 {
-		_, _ = unix.InotifyRmWatch(w.fd, uint32(w.watched)) // EINVAL: went with its directory
+		_, _ = unix.InotifyRmWatch(w.fd, uint32(w.watched)) // EINVAL: removed with its directory
 	}
-	w.watched = now
+	w.watched = current
 	return true, nil
 }

@@ -60,7 +60,7 @@ type fileEar struct {
 	clock      func() finding.Timestamp
 
 	mu    sync.Mutex // guards place
-	place tailfile.FilePlace
+	place tailfile.FilePosition
 }
 
 func (m *Monitors) addFile(l *logMonitor, was saved) error {
@@ -81,7 +81,7 @@ func (m *Monitors) addFile(l *logMonitor, was saved) error {
 	return nil
 }
 
-func (e *fileEar) at() tailfile.FilePlace {
+func (e *fileEar) at() tailfile.FilePosition {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	return e.place
@@ -93,11 +93,11 @@ func (e *fileEar) follow(ctx context.Context, h *host.Host) error {
 	}
 	began := e.clock()
 	from := began.Wall.Add(e.monitor.times.start(began.SinceBoot) - began.SinceBoot)
-	if e.at() != (tailfile.FilePlace{}) {
+	if e.at() != (tailfile.FilePosition{}) {
 		// what was written while the agent was away counts, too
 		from = began.Wall.Add(e.monitor.times.delay - began.SinceBoot)
 	}
-	return tailfile.FollowFile(ctx, h, e.monitor.file.Log.LogPath, e.at(), func(text []byte, at tailfile.FilePlace) {
+	return tailfile.FollowFile(ctx, h, e.monitor.file.Log.LogPath, e.at(), func(text []byte, at tailfile.FilePosition) {
 		e.hear(string(text), from)
 		e.mu.Lock()
 		e.place = at

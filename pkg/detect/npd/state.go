@@ -14,9 +14,9 @@ type saved struct {
 	Held   map[string]held `json:"held,omitempty"`
 	Serial int             `json:"serial,omitempty"`
 	// Where it has read to: a number of the kernel's log, a place in a file, or a cursor of the journal.
-	Next   uint64             `json:"next,omitempty"`
-	Place  tailfile.FilePlace `json:"place,omitzero"`
-	Cursor string             `json:"cursor,omitempty"`
+	Next   uint64                `json:"next,omitempty"`
+	Place  tailfile.FilePosition `json:"place,omitzero"`
+	Cursor string                `json:"cursor,omitempty"`
 }
 
 // keep saves s if there is a memory.

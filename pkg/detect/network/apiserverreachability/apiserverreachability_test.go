@@ -144,7 +144,7 @@ func TestAPIServerForReal(t *testing.T) {
 	}
 	_ = conn.Close()
 	checktest.AwaitError(t, detect.Check{Run: func(context.Context, *host.Host) ([]finding.Finding, error) {
-		_, heard, err := network.TCPHeard(h.Host, endpointAddresses(t, endpoint))
+		_, heard, err := network.LastReceived(h.Host, endpointAddresses(t, endpoint))
 		if err == nil && heard {
 			return nil, nil
 		}

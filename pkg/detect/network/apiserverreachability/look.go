@@ -83,7 +83,7 @@ func (c *apiserverCheck) askEndpoint(ctx context.Context, h *host.Host, now time
 		}
 	}
 	c.resolve(ctx, now)
-	ago, heard, err := network.TCPHeard(h, c.addresses)
+	ago, heard, err := network.LastReceived(h, c.addresses)
 	if err == nil && heard && ago < apiserverHeard {
 		c.fault = nil
 		return nil

@@ -16,9 +16,9 @@ func TestRouteDevice(t *testing.T) {
 	if !hosttest.OwnNetwork(t) {
 		return
 	}
-	pin := filepath.Join(t.TempDir(), "pod")
-	hosttest.Attach(t, pin, "cali0", "10.244.0.1/24", "10.244.0.2/24")
-	hosttest.Addresses(t, pin, "cali0", "fd00:244::1/64", "fd00:244::2/64")
+	netns := filepath.Join(t.TempDir(), "pod")
+	hosttest.Attach(t, netns, "cali0", "10.244.0.1/24", "10.244.0.2/24")
+	hosttest.Addresses(t, netns, "cali0", "fd00:244::1/64", "fd00:244::2/64")
 	device := host.NewNetwork().RouteDevice
 	for address, want := range map[string]string{"127.0.0.1": "lo", "10.244.0.2": "cali0", "10.244.0.1": "lo",
 		"fd00:244::2": "cali0"} {

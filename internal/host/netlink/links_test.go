@@ -14,7 +14,7 @@ import (
 	hostnetlink "github.com/nodeagent/nodeagent/internal/host/netlink"
 )
 
-// The watcher is told of links that stand for cards, and of nothing that is made for pods. A card is a link without a
+// The watcher reports links that stand for cards, and none that is created for pods. A card is a link without a
 // kind; so is loopback, which every namespace has.
 func TestWatchLinks(t *testing.T) {
 	hosttest.PrivateNetwork(t)
@@ -67,7 +67,7 @@ func TestWatchLinks(t *testing.T) {
 	}
 	select {
 	case <-calls:
-		t.Error("told of links that are made for pods")
+		t.Error("links that are created for pods are reported")
 	case <-time.After(300 * time.Millisecond):
 	}
 	hosttest.Until(t, calls, "loopback again", flip)

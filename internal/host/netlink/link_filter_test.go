@@ -1,7 +1,8 @@
-package network
+package netlink
 
 import (
 	"fmt"
+	"syscall"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
@@ -9,39 +10,38 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/nodeagent/nodeagent/internal/host/hosttest/thread"
-	hostnetlink "github.com/nodeagent/nodeagent/internal/host/netlink"
 	"github.com/nodeagent/nodeagent/test/need"
 )
 
-// What is made for pods does not even reach the socket.
+// What is created for pods does not even reach the socket.
 func TestLinkFilter(t *testing.T) {
 	need.Root(t, "makes a network namespace")
 	thread.Spoil()
 	need.Kernel(t, "network namespaces", unix.Unshare(unix.CLONE_NEWNET))
-	fd, err := hostnetlink.OpenLinkSocket()
+	fd, err := openLinkSocket()
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer unix.Close(fd)
-	// families and kinds of what the socket is told of.
-	told := func() (seen map[string]bool) {
-		seen = map[string]bool{}
+	// families and kinds of the links of which the socket reports something
+	received := func() map[string]bool {
+		links := map[string]bool{}
 		for buffer := make([]byte, 32<<10); ; {
 			n, _, err := unix.Recvfrom(fd, buffer, 0)
 			if err != nil {
-				return seen
+				return links
 			}
-			kind := ""
-			hostnetlink.Attributes(buffer[unix.NLMSG_HDRLEN+hostnetlink.IfinfoSize:n], func(k uint16, value []byte) {
-				if k == unix.IFLA_LINKINFO {
-					hostnetlink.Attributes(value, func(k uint16, value []byte) {
-						if k == unix.IFLA_INFO_KIND {
-							kind = unix.ByteSliceToString(value)
-						}
-					})
+			messages, err := syscall.ParseNetlinkMessage(buffer[:n])
+			if err != nil {
+				t.Fatal(err)
+			}
+			for _, m := range messages {
+				link, err := netlink.LinkDeserialize((*unix.NlMsghdr)(&m.Header), m.Data)
+				if err != nil {
+					t.Fatal(err)
 				}
-			})
-			seen[fmt.Sprintf("family %d kind %q", buffer[unix.NLMSG_HDRLEN], kind)] = true
+				links[fmt.Sprintf("family %d kind %q", m.Data[0], link.Type())] = true
+			}
 		}
 	}
 	bridge := &netlink.Bridge{LinkAttrs: netlink.LinkAttrs{Name: "br"}}
@@ -55,7 +55,7 @@ func TestLinkFilter(t *testing.T) {
 	if err := netlink.LinkSetUp(veth); err != nil {
 		t.Fatal(err)
 	}
-	if diff := cmp.Diff(map[string]bool{`family 0 kind "bridge"`: true}, told()); diff != "" {
+	if diff := cmp.Diff(map[string]bool{`family 0 kind "bridge"`: true}, received()); diff != "" {
 		t.Error(diff)
 	}
 }

@@ -66,6 +66,6 @@ func TestBusiestPorts(t *testing.T) {
 		t.Errorf("%+v, want 7 ports to %s", use, peer)
 	}
 	if use, err := host.NewNetwork().BusiestPorts(t.Context(), 1, 2); err != nil || use.Count != 0 {
-		t.Errorf("ports that nobody uses: %+v, %v", use, err)
+		t.Errorf("ports that are not in use: %+v, %v", use, err)
 	}
 }

@@ -8,7 +8,25 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// RouteDevice asks RTM_GETROUTE, which needs no lock, and SIOCGIFNAME.
+// LookupRoute connects a datagram socket, which is a lookup of the route (rules and all tables included) and no packet.
+func LookupRoute(to netip.Addr) error {
+	const discard = 9
+	family, address := unix.AF_INET6, unix.Sockaddr(&unix.SockaddrInet6{Port: discard, Addr: to.As16()})
+	if to.Is4() {
+		family, address = unix.AF_INET, &unix.SockaddrInet4{Port: discard, Addr: to.As4()}
+	}
+	fd, err := unix.Socket(family, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC, 0)
+	if err != nil {
+		return fmt.Errorf("socket: %w", err)
+	}
+	defer unix.Close(fd)
+	if err := unix.Connect(fd, address); err != nil {
+		return fmt.Errorf("route to %s: %w", to, err)
+	}
+	return nil
+}
+
+// RouteDevice sends RTM_GETROUTE, which needs no lock, and SIOCGIFNAME.
 func RouteDevice(to netip.Addr) (string, error) {
 	socket, err := netlink.NewHandle(unix.NETLINK_ROUTE)
 	if err != nil {

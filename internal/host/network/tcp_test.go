@@ -10,7 +10,7 @@ import (
 	"github.com/nodeagent/nodeagent/test/need"
 )
 
-// TestTCPUser: the kernel says whose the other end of a connection is, and that there is none.
+// TestTCPUser: the user of the other end of a connection is found, and of one that does not exist none is.
 func TestTCPUser(t *testing.T) {
 	for _, address := range []string{"127.0.0.1:0", "[::1]:0"} {
 		listener, err := net.Listen("tcp", address)
@@ -32,7 +32,7 @@ func TestTCPUser(t *testing.T) {
 			t.Errorf("%s: user %d, %v", address, uid, err)
 		}
 		if uid, err := TCPUser(h, netip.AddrPortFrom(local.Addr(), 1), peer); err == nil {
-			t.Errorf("%s: a socket that is not there is of user %d", address, uid)
+			t.Errorf("%s: a socket that does not exist is of user %d", address, uid)
 		}
 	}
 }

@@ -1,0 +1,77 @@
+package network
+
+import (
+	"fmt"
+	"net/netip"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/nodeagent/nodeagent/internal/host"
+	"github.com/nodeagent/nodeagent/internal/host/hosterr"
+	"github.com/nodeagent/nodeagent/internal/host/netlink"
+)
+
+// LastReceived returns how long ago the kernel received data from one of the remote addresses, which have one port, on
+// an established connection of this network namespace, of whichever process; false when there is no such connection.
+// Only the kernel is asked (sock_diag(7)), and nothing is sent. ErrNotConfigured means that the kernel would have to
+// load a module to answer.
+func LastReceived(h *host.Host, remotes []netip.AddrPort) (ago time.Duration, ok bool, err error) {
+	if len(remotes) == 0 {
+		return 0, false, nil
+	}
+	if err := canQueryTCP(h); err != nil {
+		return 0, false, err
+	}
+	const established = 1 << 1 // in the set of states
+	for _, family := range []uint8{unix.AF_INET, unix.AF_INET6} {
+		query := netlink.TCPQuery{Family: family, States: established, Info: true,
+			Peer: netip.AddrPortFrom(netip.Addr{}, remotes[0].Port())}
+		err := query.Each(func(s netlink.TCPSocket) bool {
+			if s.HasInfo && isOneOf(remotes, s.Peer) && (!ok || s.LastData < ago) {
+				ago, ok = s.LastData, true
+			}
+			return true
+		})
+		if err != nil {
+			return 0, false, fmt.Errorf("list connections: %w", err)
+		}
+	}
+	return ago, ok, nil
+}
+
+func canQueryTCP(h *host.Host) error {
+	if !h.HasModule("tcp_diag") {
+		return fmt.Errorf("tcp_diag is not loaded: %w", hosterr.ErrNotConfigured)
+	}
+	return nil
+}
+
+func isOneOf(remotes []netip.AddrPort, remote netip.AddrPort) bool {
+	for _, r := range remotes {
+		if r.Port() == remote.Port() && r.Addr().Unmap() == remote.Addr() {
+			return true
+		}
+	}
+	return false
+}
+
+// TCPUser returns the user of the socket that is bound to local and connected to peer, in this network namespace: of a
+// connection over the loopback, the user at the other end. It asks the kernel for this one socket (sock_diag(7)).
+// ErrNotConfigured means that the kernel would have to load a module to answer.
+func TCPUser(h *host.Host, local, peer netip.AddrPort) (uid uint32, err error) {
+	if err := canQueryTCP(h); err != nil {
+		return 0, err
+	}
+	query := netlink.TCPQuery{Family: unix.AF_INET6, States: ^uint32(0),
+		Local: netip.AddrPortFrom(local.Addr().Unmap(), local.Port()),
+		Peer:  netip.AddrPortFrom(peer.Addr().Unmap(), peer.Port())}
+	if query.Local.Addr().Is4() {
+		query.Family = unix.AF_INET
+	}
+	socket, err := query.One()
+	if err != nil {
+		return 0, fmt.Errorf("user of the socket %s to %s: %w", local, peer, err)
+	}
+	return socket.UID, nil
+}
