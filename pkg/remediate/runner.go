@@ -55,10 +55,10 @@ type Runner struct {
 // New returns a runner.
 func New(o Options) (*Runner, error) {
 	if o.Host == nil || o.Mutator == nil || o.Log == nil || o.Confirm == nil || o.StillGone == nil || o.StateDir == "" {
-		return nil, errors.New("remediate: host, hand, log, confirm, stillGone and state directory are needed")
+		return nil, errors.New("remediate: host, mutator, log, confirm, stillGone and state directory are needed")
 	}
-	if err := o.Settings.Validate(); err != nil {
-		return nil, fmt.Errorf("remediate: %w", err)
+	if problems := o.Settings.Problems(); len(problems) > 0 {
+		return nil, fmt.Errorf("remediate: %v", problems)
 	}
 	if o.hit == nil {
 		o.hit = func(point string) error {

@@ -105,35 +105,38 @@ func (s Settings) ModeOf(kind inspect.Kind) Mode {
 	return s.Mode
 }
 
-// Validate names the first setting that makes no sense.
-func (s Settings) Validate() error {
+// Problems returns what is wrong with s, by key.
+func (s Settings) Problems() map[string]string {
+	problems := map[string]string{}
 	if !validMode(s.Mode) {
-		return fmt.Errorf("mode %q: want off, dry-run or on", s.Mode)
+		problems["mode"] = wrongMode(s.Mode)
 	}
 	for kind, mode := range s.Kinds {
 		if _, ok := actionFor(kind); !ok {
-			return fmt.Errorf("kinds: no action on kind %q", kind)
-		}
-		if !validMode(mode) {
-			return fmt.Errorf("kinds: %s: mode %q: want off, dry-run or on", kind, mode)
+			problems["kinds."+string(kind)] = "there is no action for this kind"
+		} else if !validMode(mode) {
+			problems["kinds."+string(kind)] = wrongMode(mode)
 		}
 	}
-	for name, d := range map[string]time.Duration{
+	for key, d := range map[string]time.Duration{
 		"ownerGrace": s.OwnerGrace, "containerGrace": s.ContainerGrace, "processGrace": s.ProcessGrace,
-		"verifyWithin": s.VerifyWithin, "retryAfter": s.RetryAfter,
-		"quarantine: keep": s.Quarantine.Keep,
+		"verifyWithin": s.VerifyWithin, "retryAfter": s.RetryAfter, "quarantine.keep": s.Quarantine.Keep,
 	} {
 		if d < 0 {
-			return fmt.Errorf("%s: %s is negative", name, d)
+			problems[key] = "must not be negative"
 		}
 	}
 	if s.PodsPerHour < 0 {
-		return fmt.Errorf("podsPerHour: %d is negative", s.PodsPerHour)
+		problems["podsPerHour"] = "must not be negative"
 	}
-	if s.Lock == "" || s.KillSwitch == "" {
-		return fmt.Errorf("lock and killSwitch must be set")
+	for key, name := range map[string]string{"lock": s.Lock, "killSwitch": s.KillSwitch} {
+		if name == "" {
+			problems[key] = "must be set"
+		}
 	}
-	return nil
+	return problems
 }
 
 func validMode(m Mode) bool { return m == Off || m == DryRun || m == On }
+
+func wrongMode(m Mode) string { return fmt.Sprintf("%q: must be off, dry-run or on", m) }
