@@ -19,7 +19,7 @@ import (
 // pluginExec runs CNI plugins for libcni. Its own runner would wait for ever for a plugin that hangs in the kernel, or
 // whose own children keep its pipes open.
 type pluginExec struct {
-	hand *Mutator
+	mutator *Mutator
 	version.PluginDecoder
 }
 
@@ -33,7 +33,7 @@ func (e *pluginExec) FindInPath(plugin string, dirs []string) (string, error) {
 
 // ExecPlugin runs a plugin with the environment that libcni made for it.
 func (e *pluginExec) ExecPlugin(ctx context.Context, plugin string, stdin []byte, environ []string) ([]byte, error) {
-	if !slices.Contains(e.hand.host.Paths.CNIBinDirs, path.Dir(plugin)) {
+	if !slices.Contains(e.mutator.host.Paths.CNIBinDirs, path.Dir(plugin)) {
 		return nil, refuse("plugin %s is in no configured directory", plugin)
 	}
 	// A DEL that is refused is made again: what is wrong with the program is an error, not the end.
@@ -43,7 +43,7 @@ func (e *pluginExec) ExecPlugin(ctx context.Context, plugin string, stdin []byte
 	ctx, cancel := context.WithTimeoutCause(ctx, pluginLimit, fmt.Errorf("plugin %s took longer than %s",
 		path.Base(plugin), pluginLimit))
 	defer cancel()
-	output, err := e.hand.plugins.run(ctx, &exec.Cmd{Path: plugin, Args: []string{plugin}, Env: environ, Dir: "/",
+	output, err := e.mutator.plugins.run(ctx, &exec.Cmd{Path: plugin, Args: []string{plugin}, Env: environ, Dir: "/",
 		Stdin: bytes.NewReader(stdin)})
 	if err == nil {
 		return output, nil

@@ -507,7 +507,7 @@ func (n *hostile) actions() actions {
 func (n *hostile) act(_ context.Context, _ Tools, o inspect.Assessment) error {
 	p, ok := n.pods[o.Pod.UID]
 	if !ok || !n.has(o) {
-		return mutate.ErrChanged // the real hand compares the identity right before the call
+		return mutate.ErrChanged // the real Mutator compares the identity right before the call
 	}
 	n.acts++
 	switch {

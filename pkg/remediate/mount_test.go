@@ -29,7 +29,7 @@ func TestBusyMountNamesHolder(t *testing.T) {
 	if got := w.Mounts(m.Point); len(got) != 1 || got[0] != m {
 		t.Errorf("mount: %+v", got)
 	}
-	if ended, err := w.Hand.Ended(holder); ended || err != nil {
+	if ended, err := w.Mutator.Ended(holder); ended || err != nil {
 		t.Errorf("the holder ended: %v, %v", ended, err)
 	}
 	if again := w.release(); !again.Acted() { // no RetryAfter in this test

@@ -73,8 +73,8 @@ func TestQuarantineLife(t *testing.T) {
 	w.settings.Quarantine.Keep = 72 * time.Hour
 	uid := mutatetest.UID(t)
 	w.Write(w.PodDir(uid, "volumes/kubernetes.io~empty-dir/db/table"), "precious")
-	foreign := w.Write(filepath.Join(w.Hand.QuarantineDir(), "somebody's"), "1234")
-	if err := os.Chmod(w.Hand.QuarantineDir(), 0o700); err != nil {
+	foreign := w.Write(filepath.Join(w.Mutator.QuarantineDir(), "somebody's"), "1234")
+	if err := os.Chmod(w.Mutator.QuarantineDir(), 0o700); err != nil {
 		t.Fatal(err)
 	}
 	outside := w.Write(filepath.Join(w.Dir, "outside"), "alive")

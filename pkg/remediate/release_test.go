@@ -256,7 +256,7 @@ func TestReleaseKeepsUserData(t *testing.T) {
 		t.Errorf("left: %q", left)
 	}
 	kept := false
-	for _, content := range mutatetest.Snapshot(t, w.Hand.QuarantineDir()) {
+	for _, content := range mutatetest.Snapshot(t, w.Mutator.QuarantineDir()) {
 		kept = kept || strings.HasSuffix(content, ":precious")
 	}
 	if !kept {

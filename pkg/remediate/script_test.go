@@ -29,7 +29,7 @@ import (
 type script struct {
 	t        *testing.T
 	host     *host.Host
-	hand     *mutate.Mutator
+	mutator  *mutate.Mutator
 	settings Settings
 	there    []inspect.Assessment // on the node now
 	trace    []string
@@ -56,7 +56,7 @@ func newScript(t *testing.T) *script {
 	}
 	s.host.Clock = func() finding.Timestamp { return s.clock }
 	var err error
-	if s.hand, err = mutate.New(s.host, slog.New(slog.DiscardHandler)); err != nil {
+	if s.mutator, err = mutate.New(s.host, slog.New(slog.DiscardHandler)); err != nil {
 		t.Fatal(err)
 	}
 	s.settings = Defaults()
@@ -173,7 +173,7 @@ func (s *script) actions() actions {
 func (s *script) runner() *Runner {
 	s.t.Helper()
 	r, err := New(Options{
-		Settings: s.settings, Host: s.host, Mutator: s.hand, Log: slog.New(slog.DiscardHandler),
+		Settings: s.settings, Host: s.host, Mutator: s.mutator, Log: slog.New(slog.DiscardHandler),
 		StateDir: filepath.Join(s.host.Files.Root, "state"), hit: s.hit, actions: s.actions(),
 		Confirm: func(ctx context.Context, _ string) (inspect.Report, error) {
 			s.say("confirm")

@@ -175,7 +175,7 @@ func (w *world) inspect() inspect.Report {
 func (w *world) runner() *Runner {
 	w.t.Helper()
 	r, err := New(Options{
-		Settings: w.settings, Host: w.Host, Mutator: w.Hand, Log: slog.New(slog.DiscardHandler),
+		Settings: w.settings, Host: w.Host, Mutator: w.Mutator, Log: slog.New(slog.DiscardHandler),
 		StateDir: filepath.Join(w.Dir, "state"),
 		Confirm: func(context.Context, string) (inspect.Report, error) {
 			w.confirms++

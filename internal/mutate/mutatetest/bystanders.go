@@ -21,14 +21,14 @@ type Bystanders struct {
 	Kubelet []corev1.Pod // as kubelet knows the pods among them
 	Cluster []corev1.Pod // as the apiserver does
 
-	starting  made // the pod that has no sandbox yet
+	starting  madePod // the pod that has no sandbox yet
 	node      *Node
 	processes []mutate.Process
 	before    Census
 }
 
-// made is what a runtime makes of a pod.
-type made struct{ uid, id string }
+// madePod is what a runtime makes of a pod.
+type madePod struct{ uid, id string }
 
 // NodeName is the name of the Node object that a Node stands for.
 const NodeName = "node"
@@ -165,7 +165,7 @@ func (b *Bystanders) statefulPod() {
 func (b *Bystanders) startingPod() {
 	n, uid, id := b.node, UID(b.node.t), Hex(b.node.t, 64)
 	b.pod(uid, "default", "starting", corev1.PodPending)
-	b.starting = made{uid, id}
+	b.starting = madePod{uid, id}
 	n.Cgroups(uid, id)
 	n.Mkdir(n.PodDir(uid, "volumes"))
 	b.attachment(uid, id, "starting", "10.204.0.3")

@@ -101,8 +101,8 @@ func (n *Node) countLinks(c Census) {
 		}
 		for line := range strings.Lines(string(rules)) {
 			// what follows are its counters; those of the kernel have a policy
-			chain, _, made := strings.Cut(line, " - [")
-			if made || strings.HasPrefix(line, "-A ") {
+			chain, _, madePod := strings.Cut(line, " - [")
+			if madePod || strings.HasPrefix(line, "-A ") {
 				c[tool+" "+strings.TrimSpace(chain)] = ""
 			}
 		}

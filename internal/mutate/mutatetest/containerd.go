@@ -189,7 +189,7 @@ func (c *Containerd) podConfig(uid, cgroupParent string, mode cri.NamespaceMode)
 func (c *Containerd) Container(sandbox *cri.PodSandbox, cgroupParent string) *cri.Container {
 	c.t.Helper()
 	uid := sandbox.Metadata.Uid
-	made, err := c.Client.CreateContainer(c.t.Context(), &cri.CreateContainerRequest{
+	madePod, err := c.Client.CreateContainer(c.t.Context(), &cri.CreateContainerRequest{
 		PodSandboxId: sandbox.Id, SandboxConfig: c.podConfig(uid, cgroupParent, cri.NamespaceMode_NODE),
 		Config: &cri.ContainerConfig{
 			Metadata: &cri.ContainerMetadata{Name: "app"}, Image: &cri.ImageSpec{Image: Image},
@@ -201,13 +201,13 @@ func (c *Containerd) Container(sandbox *cri.PodSandbox, cgroupParent string) *cr
 		c.t.Fatal(err)
 	}
 	if _, err := c.Client.StartContainer(c.t.Context(),
-		&cri.StartContainerRequest{ContainerId: made.ContainerId}); err != nil {
+		&cri.StartContainerRequest{ContainerId: madePod.ContainerId}); err != nil {
 		c.t.Fatal(err)
 	}
 	list, err := c.Client.ListContainers(c.t.Context(),
-		&cri.ListContainersRequest{Filter: &cri.ContainerFilter{Id: made.ContainerId}})
+		&cri.ListContainersRequest{Filter: &cri.ContainerFilter{Id: madePod.ContainerId}})
 	if err != nil || len(list.Containers) != 1 {
-		c.t.Fatalf("container %s: %v, %v", made.ContainerId, list, err)
+		c.t.Fatalf("container %s: %v, %v", madePod.ContainerId, list, err)
 	}
 	return list.Containers[0]
 }

@@ -31,13 +31,13 @@ func Root(t testing.TB) {
 
 // Node is a private node: only its directories and its corner of the cgroups are in reach of the Mutator.
 type Node struct {
-	t    testing.TB
-	Host *host.Host
-	Hand *mutate.Mutator
-	Dir  string
+	t       testing.TB
+	Host    *host.Host
+	Mutator *mutate.Mutator
+	Dir     string
 }
 
-// New makes a node. Its hand knows no runtime unless paths says so.
+// New makes a node. Its Mutator knows no runtime unless paths says so.
 func New(t testing.TB, set ...func(*host.Paths)) *Node {
 	t.Helper()
 	Root(t)
@@ -67,7 +67,7 @@ func New(t testing.TB, set ...func(*host.Paths)) *Node {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { d.Close() })
-	n := &Node{t: t, Host: h, Hand: d, Dir: dir}
+	n := &Node{t: t, Host: h, Mutator: d, Dir: dir}
 	for _, sub := range []string{"kubelet/pods", "kubelet/plugins_registry", "cni/results", "netns", "state"} {
 		n.Mkdir(filepath.Join(dir, sub))
 	}
