@@ -595,9 +595,9 @@ func TestWhatRuns(t *testing.T) {
 				return []*cri.Container{{Id: "c", PodSandboxId: s.Id, State: state,
 					Labels: map[string]string{uidLabel: label}}}, nil
 			}
-			truth := askRuntime(t.Context(), NewScan(t.Context(), n.host))
-			if truth.Running[uidOf(3)] != want || truth.Running[""] {
-				t.Errorf("%s, label %q: %v", state, label, truth.Running)
+			inventory := askRuntime(t.Context(), NewScan(t.Context(), n.host))
+			if inventory.Running[uidOf(3)] != want || inventory.Running[""] {
+				t.Errorf("%s, label %q: %v", state, label, inventory.Running)
 			}
 		}
 	}
@@ -656,26 +656,27 @@ func TestRunningPodRules(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			o := object(Cgroup, dead)
-			truth, history := healthy(), seenLong(o)
-			truth.Runtime.Running = map[string]bool{dead: true}
-			truth.Runtime.Pods[dead] = SandboxFact{Pod: Pod{UID: dead, Namespace: "default", Name: "x"}, State: "READY"}
+			inventory, history := healthy(), seenLong(o)
+			inventory.Runtime.Running = map[string]bool{dead: true}
+			inventory.Runtime.Pods[dead] = SandboxFact{Pod: Pod{UID: dead, Namespace: "default", Name: "x"},
+				State: "READY"}
 			s := Sighting{First: at(30 * time.Minute), Last: at(50 * time.Minute), Passes: 5, Named: test.named}
 			for _, d := range test.denials {
 				s.Denials = append(s.Denials, at(d))
 			}
 			history[podKey(dead)] = s
-			truth.Cluster.At = at(50 * time.Minute) // the list that was the last denial
+			inventory.Cluster.At = at(50 * time.Minute) // the list that was the last denial
 			if len(test.denials) < 2 {
-				truth.Cluster.At = at(40 * time.Minute)
+				inventory.Cluster.At = at(40 * time.Minute)
 			}
 			if test.denials == nil {
-				truth.Cluster.At = at(30 * time.Minute)
+				inventory.Cluster.At = at(30 * time.Minute)
 			}
 			history[key(&o)] = Sighting{
 				Identity: o.Identity, First: at(30 * time.Minute), Last: at(50 * time.Minute), Passes: 5,
 				Denials: []finding.Timestamp{at(31 * time.Minute), at(40 * time.Minute)},
 			}
-			report, _ := Evaluate([]Object{o}, truth, history, settings(), hour)
+			report, _ := Evaluate([]Object{o}, inventory, history, settings(), hour)
 			got := report.Objects[0]
 			switch {
 			case test.want == "" && got.Verdict != Leftover:
@@ -694,8 +695,8 @@ func TestRunningPodRules(t *testing.T) {
 	n := newFullNode(t)
 	n.delete(uidOf(3))
 	n.nameErr, n.namedErr, n.host.Cluster.PodsNamed = forbidden, forbidden, nil
-	truth := Gather(t.Context(), NewScan(t.Context(), n.host))
-	if got := askByName(t.Context(), NewScan(t.Context(), n.host), &truth, uidOf(3)); got.Gone || got.Alive {
+	inventory := Gather(t.Context(), NewScan(t.Context(), n.host))
+	if got := askByName(t.Context(), NewScan(t.Context(), n.host), &inventory, uidOf(3)); got.Gone || got.Alive {
 		t.Errorf("forbidden: %+v", got)
 	}
 }

@@ -47,21 +47,21 @@ func (w driverWitness) decide() (driver, why string) {
 	return "", fmt.Sprintf("none of its pods has a cgroup, and the runtime tells %q", w.runtime)
 }
 
-// inTree reports whether objects of a kind are told by a cgroup.
-func inTree(kind Kind) bool { return kind == Cgroup || kind == Process }
+// hasDriver reports whether objects of a kind are told by a cgroup.
+func hasDriver(kind Kind) bool { return kind == Cgroup || kind == Process }
 
-// driverPatience bounds the one question to the runtime.
-const driverPatience = 5 * time.Second
+// driverTimeout bounds the one question to the runtime.
+const driverTimeout = 5 * time.Second
 
-// judgeTrees says of each cgroup and process that is not in the tree of our kubelet's driver that it is foreign;
+// markOtherTrees says of each cgroup and process that is not in the tree of our kubelet's driver that it is foreign;
 // where the driver is not known, nothing is known of any.
-func judgeTrees(ctx context.Context, scan *Scan, objects []Object, kubelet KubeletTruth) {
-	if !slices.ContainsFunc(objects, func(o Object) bool { return inTree(o.Kind) }) {
+func markOtherTrees(ctx context.Context, scan *Scan, objects []Object, kubelet KubeletInventory) {
+	if !slices.ContainsFunc(objects, func(o Object) bool { return hasDriver(o.Kind) }) {
 		return
 	}
 	w := driverWitness{configured: scan.Host.Paths.CgroupDriver, living: livingByDriver(objects, kubelet)}
 	if w.configured == "" && len(w.living) == 0 {
-		limited, cancel := context.WithTimeout(ctx, driverPatience)
+		limited, cancel := context.WithTimeout(ctx, driverTimeout)
 		defer cancel()
 		w.runtime, w.runtimeErr = ask(limited, "runtime", scan.Host.Runtime.CgroupDriver)
 	}
@@ -70,7 +70,7 @@ func judgeTrees(ctx context.Context, scan *Scan, objects []Object, kubelet Kubel
 		o := &objects[i]
 		its := o.Facts["driver"]
 		switch {
-		case !inTree(o.Kind) || its == "" || its == driver || o.Foreign != "":
+		case !hasDriver(o.Kind) || its == "" || its == driver || o.Foreign != "":
 		case driver != "":
 			o.Foreign = fmt.Sprintf("in the cgroup tree of driver %s, while our kubelet's is %s: %s", its, driver, why)
 		case o.Doubt == "":
@@ -80,13 +80,13 @@ func judgeTrees(ctx context.Context, scan *Scan, objects []Object, kubelet Kubel
 }
 
 // livingByDriver counts kubelet's pods in each tree.
-func livingByDriver(objects []Object, kubelet KubeletTruth) map[string]int {
+func livingByDriver(objects []Object, kubelet KubeletInventory) map[string]int {
 	seen := make(map[string]bool)
 	living := make(map[string]int)
 	for i := range objects {
 		o := &objects[i]
 		driver := o.Facts["driver"]
-		if _, ok := kubelet.Pods[o.Pod.UID]; !ok || !kubelet.OK() || !inTree(o.Kind) || driver == "" ||
+		if _, ok := kubelet.Pods[o.Pod.UID]; !ok || !kubelet.OK() || !hasDriver(o.Kind) || driver == "" ||
 			seen[driver+o.Pod.UID] {
 			continue
 		}

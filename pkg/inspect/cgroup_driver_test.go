@@ -184,7 +184,7 @@ func TestOtherKubeletOfAnotherBoot(t *testing.T) {
 	for boot, want := range map[string]bool{seen.Boot: true, "another": false} {
 		now := at(time.Hour + time.Minute)
 		now.Boot = boot
-		var o OthersTruth
+		var o OtherKubelets
 		o.recall(history, now)
 		if (o.Past != "") != want {
 			t.Errorf("boot %s: %q", boot, o.Past)
@@ -196,12 +196,12 @@ func TestOtherKubeletOfAnotherBoot(t *testing.T) {
 func TestLivingPodsOfAnUnheardKubelet(t *testing.T) {
 	o := object(Cgroup, living)
 	o.Facts = map[string]string{"driver": host.CgroupfsDriver}
-	truth := healthy().Kubelet
-	if got := livingByDriver([]Object{o, o}, truth); got[host.CgroupfsDriver] != 1 {
+	inventory := healthy().Kubelet
+	if got := livingByDriver([]Object{o, o}, inventory); got[host.CgroupfsDriver] != 1 {
 		t.Errorf("heard: %v", got)
 	}
-	truth.Err = errors.New("cut off")
-	if got := livingByDriver([]Object{o}, truth); len(got) != 0 {
+	inventory.Err = errors.New("cut off")
+	if got := livingByDriver([]Object{o}, inventory); len(got) != 0 {
 		t.Errorf("not heard: %v", got)
 	}
 }

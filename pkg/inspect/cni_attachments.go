@@ -56,7 +56,7 @@ func foreignAttachment(scan *Scan, a cni.Attachment) string {
 	case a.Netns != "" && !inNetnsDirs(scan, a.Netns):
 		return "of another runtime: its network namespace is elsewhere, at " + a.Netns
 	}
-	return strangeUID(a.Args["K8S_POD_UID"])
+	return foreignUID(a.Args["K8S_POD_UID"])
 }
 
 // leaseDirectories returns where host-local keeps the addresses that it gave to the attachment, joined by colons;

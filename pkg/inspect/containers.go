@@ -47,7 +47,7 @@ func listContainers(ctx context.Context, scan *Scan) ([]Object, error) {
 				"attempt", strconv.FormatUint(uint64(c.GetMetadata().GetAttempt()), 10),
 				"terminationGracePeriod", c.GetAnnotations()[graceAnnotation],
 			),
-			Foreign: strangeUID(labels[uidLabel]),
+			Foreign: foreignUID(labels[uidLabel]),
 		})
 	}
 	handmade, err := handmadeContainers(ctx, scan)

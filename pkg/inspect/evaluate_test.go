@@ -37,21 +37,22 @@ func pod(uid, name string) PodFact {
 
 // healthy is a node on which one pod lives, all witnesses are heard, and all gates are open.
 func healthy() Inventory {
-	heard := Heard{Asked: true, At: hour}
+	heard := Response{Asked: true, At: hour}
 	return Inventory{
-		Runtime: RuntimeTruth{
-			Heard: heard, Name: "containerd", Age: time.Hour,
+		Runtime: RuntimeInventory{
+			Response: heard, Name: "containerd", Age: time.Hour,
 			Sandboxes: map[string]SandboxFact{}, Pods: map[string]SandboxFact{}, Containers: map[string]string{},
 			Grace: map[string]time.Duration{}, Ready: Condition{OK: true}, NetReady: Condition{OK: true},
 		},
-		Containerd: ContainerdTruth{Heard: heard, Known: map[string]string{}, Pods: map[string]bool{}},
-		Kubelet:    KubeletTruth{Heard: heard, Pods: map[string]PodFact{living: pod(living, "web")}, Age: time.Hour},
-		Cluster: ClusterTruth{
-			Heard: heard, Pods: map[string]PodFact{living: pod(living, "web")},
+		Containerd: ContainerdInventory{Response: heard, Known: map[string]string{}, Pods: map[string]bool{}},
+		Kubelet: KubeletInventory{Response: heard, Pods: map[string]PodFact{living: pod(living, "web")},
+			Age: time.Hour},
+		Cluster: ClusterInventory{
+			Response: heard, Pods: map[string]PodFact{living: pod(living, "web")},
 			Comparison: Comparison{Shared: 1, Wanted: 1, Listed: 1},
 			Node:       "n", Machine: "m", Boot: "b", LocalMachine: "m", LocalBoot: "b",
 		},
-		Static: StaticTruth{Asked: true},
+		Static: StaticPodInventory{Asked: true},
 	}
 }
 
@@ -135,7 +136,7 @@ func TestJudgeRules(t *testing.T) {
 				t.Containerd.Known[sandbox] = "lease"
 			}, Candidate, "containerd still knows its sandbox"},
 		{"cri-o: containerd is no witness", object(Link, dead), func(t *Inventory, _ History, _ *Settings) {
-			t.Containerd = ContainerdTruth{Other: "cri-o"}
+			t.Containerd = ContainerdInventory{Other: "cri-o"}
 		}, Leftover, ""},
 
 		{"kubelet not heard", object(Mount, dead), func(t *Inventory, _ History, _ *Settings) {
@@ -151,10 +152,10 @@ func TestJudgeRules(t *testing.T) {
 			t.Containerd.Err = broken
 		}, Unknown, "gate runtime-heard"},
 		{"apiserver not heard", object(Mount, dead), func(t *Inventory, _ History, _ *Settings) {
-			t.Cluster = ClusterTruth{Heard: Heard{Asked: true, Err: broken}}
+			t.Cluster = ClusterInventory{Response: Response{Asked: true, Err: broken}}
 		}, Unknown, "gate apiserver-heard"},
 		{"apiserver not asked", object(Mount, dead), func(t *Inventory, _ History, _ *Settings) {
-			t.Cluster = ClusterTruth{}
+			t.Cluster = ClusterInventory{}
 		}, Unknown, "gate apiserver-heard"},
 		{"empty list", object(Mount, dead), func(t *Inventory, _ History, _ *Settings) {
 			t.Cluster.Pods, t.Cluster.Shared, t.Cluster.Missing = map[string]PodFact{}, 0, 1
@@ -169,7 +170,7 @@ func TestJudgeRules(t *testing.T) {
 			t.Own = living
 		}, Leftover, ""},
 		{"list of another node", object(Mount, dead), func(t *Inventory, _ History, _ *Settings) {
-			t.Cluster.Strangers = []string{`a/b on "m"`}
+			t.Cluster.OnOtherNodes = []string{`a/b on "m"`}
 		}, Unknown, "pods of other nodes"},
 		{"old list", object(Mount, dead), func(t *Inventory, _ History, _ *Settings) {
 			t.Cluster.Wanted, t.Cluster.Missing = 10, 4
@@ -294,7 +295,7 @@ func TestJudgeRules(t *testing.T) {
 
 		{"static pod, all manifests have theirs", object(Cgroup, static), nil, Leftover, ""},
 		{"static pod, manifests not read", object(Cgroup, static), func(t *Inventory, _ History, _ *Settings) {
-			t.Static = StaticTruth{}
+			t.Static = StaticPodInventory{}
 		}, Unknown, "manifests were not read"},
 		{"static pod, manifests unreadable", object(Cgroup, static), func(t *Inventory, _ History, _ *Settings) {
 			t.Static.Err = broken
@@ -312,11 +313,11 @@ func TestJudgeRules(t *testing.T) {
 	}
 	for _, test := range tests {
 		t.Run(test.name, func(t *testing.T) {
-			truth, history, s := healthy(), seenLong(test.object), settings()
+			inventory, history, s := healthy(), seenLong(test.object), settings()
 			if test.bend != nil {
-				test.bend(&truth, history, &s)
+				test.bend(&inventory, history, &s)
 			}
-			report, _ := Evaluate([]Object{test.object}, truth, history, s, hour)
+			report, _ := Evaluate([]Object{test.object}, inventory, history, s, hour)
 			got := report.Objects[0]
 			if got.Verdict != test.want || !strings.Contains(got.Why, test.why) {
 				t.Errorf("got %s: %s\nwant %s: … %s …\nwitnesses %v", got.Verdict, got.Why, test.want, test.why,
@@ -353,12 +354,12 @@ func TestMassOrphaningStopsEverything(t *testing.T) {
 func TestHistoryOverPasses(t *testing.T) {
 	o := object(Mount, dead)
 	pass := func(history History, now time.Duration, bend func(*Inventory)) (Verdict, History) {
-		truth := healthy()
-		truth.Cluster.At = at(now + time.Second)
+		inventory := healthy()
+		inventory.Cluster.At = at(now + time.Second)
 		if bend != nil {
-			bend(&truth)
+			bend(&inventory)
 		}
-		report, next := Evaluate([]Object{o}, truth, history, settings(), at(now))
+		report, next := Evaluate([]Object{o}, inventory, history, settings(), at(now))
 		return report.Objects[0].Verdict, next
 	}
 	deafKubelet := func(t *Inventory) { t.Kubelet.Err, t.Kubelet.Pods = errors.New("away"), nil }
@@ -401,8 +402,8 @@ func TestHistoryOverPasses(t *testing.T) {
 func TestGatesAreAlwaysAllThere(t *testing.T) {
 	want := "kubelet-heard kubelet-uptime kubelet-not-working runtime-heard runtime-uptime runtime-ready " +
 		"network-ready host-namespaces no-other-kubelet no-mass-orphaning apiserver-heard list-is-ours kubelet-sources node-identity"
-	for name, truth := range map[string]Inventory{"healthy": healthy(), "nothing was asked": {}} {
-		report, _ := Evaluate([]Object{object(Mount, living)}, truth, nil, settings(), hour)
+	for name, inventory := range map[string]Inventory{"healthy": healthy(), "nothing was asked": {}} {
+		report, _ := Evaluate([]Object{object(Mount, living)}, inventory, nil, settings(), hour)
 		var names []string
 		for _, g := range report.Gates {
 			names = append(names, g.Name)
@@ -417,9 +418,9 @@ func TestGatesAreAlwaysAllThere(t *testing.T) {
 }
 
 func TestQuietNodeHasOpenGates(t *testing.T) {
-	truth := healthy()
-	truth.Cluster = ClusterTruth{}
-	report, _ := Evaluate([]Object{object(Mount, living)}, truth, nil, settings(), hour)
+	inventory := healthy()
+	inventory.Cluster = ClusterInventory{}
+	report, _ := Evaluate([]Object{object(Mount, living)}, inventory, nil, settings(), hour)
 	for _, g := range report.Gates {
 		if !g.Open {
 			t.Errorf("gate %s is closed: %s", g.Name, g.Why)
@@ -428,9 +429,9 @@ func TestQuietNodeHasOpenGates(t *testing.T) {
 }
 
 func TestNotConfiguredKubeletIsNotHeard(t *testing.T) {
-	truth := healthy()
-	truth.Kubelet = KubeletTruth{Heard: Heard{Asked: true, Err: hosterr.ErrNotConfigured}}
-	report, _ := Evaluate([]Object{object(Mount, dead)}, truth, nil, settings(), hour)
+	inventory := healthy()
+	inventory.Kubelet = KubeletInventory{Response: Response{Asked: true, Err: hosterr.ErrNotConfigured}}
+	report, _ := Evaluate([]Object{object(Mount, dead)}, inventory, nil, settings(), hour)
 	if report.Objects[0].Verdict != Unknown {
 		t.Errorf("got %s", report.Objects[0].Verdict)
 	}

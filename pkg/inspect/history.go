@@ -21,9 +21,9 @@ func (h History) sighting(o *Object, now finding.Timestamp) Sighting {
 	return s
 }
 
-// seen counts a pass in which o was there and denied by all local witnesses, who could be believed. Two passes at one
+// addPass counts a pass in which o was there and denied by all local witnesses, who could be believed. Two passes at one
 // moment are one.
-func (s Sighting) seen(now finding.Timestamp) Sighting {
+func (s Sighting) addPass(now finding.Timestamp) Sighting {
 	if s.Passes == 0 || now.SinceBoot > s.Last.SinceBoot {
 		s.Passes++
 	}
@@ -31,9 +31,9 @@ func (s Sighting) seen(now finding.Timestamp) Sighting {
 	return s
 }
 
-// denied notes a list of the apiserver without the pod. Only the first and the last are kept: what counts is that they
+// addDenial notes a list of the apiserver without the pod. Only the first and the last are kept: what counts is that they
 // are apart.
-func (s Sighting) denied(at finding.Timestamp) Sighting {
+func (s Sighting) addDenial(at finding.Timestamp) Sighting {
 	switch n := len(s.Denials); {
 	case n == 0:
 		s.Denials = []finding.Timestamp{at}

@@ -41,7 +41,7 @@ type Inspector struct {
 	host     *host.Host
 	settings Settings
 	log      *slog.Logger
-	cluster  ClusterTruth
+	cluster  ClusterInventory
 	limit    time.Duration // of one pass: see Within
 }
 
@@ -66,10 +66,10 @@ func (i *Inspector) Pass(ctx context.Context, history History, kinds ...Kind) (R
 		return report, history
 	}
 	objects, blind, failures := list(ctx, scan, kinds)
-	nameThem(objects, history)
-	truth := Gather(ctx, scan)
-	truth.Others.recall(history, started)
-	judgeTrees(ctx, scan, objects, truth.Kubelet)
+	addNames(objects, history)
+	inventory := Gather(ctx, scan)
+	inventory.Others.recall(history, started)
+	markOtherTrees(ctx, scan, objects, inventory.Kubelet)
 	objects, err = onCopy(ctx, scan, "owners of network namespaces", objects,
 		func(ctx context.Context, objects []Object) error {
 			return attachOwners(ctx, scan, objects)
@@ -86,9 +86,9 @@ func (i *Inspector) Pass(ctx context.Context, history History, kinds ...Kind) (R
 	if err != nil {
 		failures = append(failures, Failure{"network namespaces of nobody", err.Error()})
 	}
-	suspects := nominate(objects, &truth)
+	suspects := nominate(objects, &inventory)
 	if len(suspects) > 0 {
-		local := truth
+		local := inventory
 		objects, err = onCopy(ctx, scan, "who lives in network namespaces", objects,
 			func(ctx context.Context, objects []Object) error {
 				suspects := nominate(objects, &local)
@@ -98,22 +98,22 @@ func (i *Inspector) Pass(ctx context.Context, history History, kinds ...Kind) (R
 			})
 		if err != nil {
 			failures = append(failures, Failure{"suspects", err.Error()})
-			doubt(nominate(objects, &truth), err)
+			doubtNetwork(nominate(objects, &inventory), err)
 		}
-		suspects = nominate(objects, &truth)
-		running := runningSuspects(suspects, &truth, history, started)
-		fresh := i.mustAsk(suspects, running, &truth, history, started)
-		truth.Cluster = i.cluster
-		truth.Confirm(ctx, scan, fresh)
-		i.cluster = truth.Cluster
-		truth.askOneByName(ctx, scan, running, history, started)
+		suspects = nominate(objects, &inventory)
+		running := runningSuspects(suspects, &inventory, history, started)
+		fresh := i.mustAsk(suspects, running, &inventory, history, started)
+		inventory.Cluster = i.cluster
+		inventory.Confirm(ctx, scan, fresh)
+		i.cluster = inventory.Cluster
+		inventory.askOneByName(ctx, scan, running, history, started)
 	}
-	report, next := Evaluate(objects, truth, history, i.settings, started)
+	report, next := Evaluate(objects, inventory, history, i.settings, started)
 	keepNames(objects, next)
 	report.Errors = append(report.Errors, failures...)
-	report.Errors = append(report.Errors, truth.failures()...)
+	report.Errors = append(report.Errors, inventory.failures()...)
 	keepUnseen(history, next, blind, objects, started)
-	truth.Others.note(history, next, started)
+	inventory.Others.note(history, next, started)
 	keepOwners(objects, recalled, next, started)
 	i.addHolders(ctx, scan, &report)
 	i.log.Debug("inspected", "objects", len(objects), "suspects", len(suspects), "took", i.host.Clock().Since(started))
@@ -139,7 +139,7 @@ func list(ctx context.Context, scan *Scan, kinds []Kind) (objects []Object, blin
 	wanted := func(n int) bool { return len(kinds) == 0 || slices.Contains(kinds, listers[n].Kind) }
 	runtime := slices.IndexFunc(listers, func(l Lister) bool { return l.Kind == Sandbox }) // from there on: see Listers
 	for _, part := range [][2]int{{0, runtime}, {runtime, len(listers)}} {
-		sideBySide(scan.ends, part[1]-part[0], func(n int) {
+		parallel(scan.ends, part[1]-part[0], func(n int) {
 			if n += part[0]; wanted(n) {
 				listOf(n)
 			}
@@ -177,8 +177,8 @@ func onCopy(ctx context.Context, scan *Scan, what string, objects []Object,
 	return changed, err
 }
 
-// doubt says of network objects that it is not known who lives there.
-func doubt(suspects []*Object, err error) {
+// doubtNetwork says of network objects that it is not known who lives there.
+func doubtNetwork(suspects []*Object, err error) {
 	for _, o := range suspects {
 		if networked(o.Kind) {
 			o.Doubt = "who lives in its network namespace: " + err.Error()
@@ -187,10 +187,10 @@ func doubt(suspects []*Object, err error) {
 }
 
 // nominate returns the objects that no witness on this node knows.
-func nominate(objects []Object, truth *Inventory) []*Object {
+func nominate(objects []Object, inventory *Inventory) []*Object {
 	var suspects []*Object
 	for i := range objects {
-		if suspicious(&objects[i], truth) {
+		if suspicious(&objects[i], inventory) {
 			suspects = append(suspects, &objects[i])
 		}
 	}
@@ -215,16 +215,16 @@ func explain(scan *Scan, suspects []*Object) {
 	if len(mounts) > 0 {
 		explainMounts(scan, mounts)
 	}
-	explainInhabitants(scan, network)
+	explainNetwork(scan, network)
 }
 
-// explainInhabitants looks who lives in the network namespaces of objects.
-func explainInhabitants(scan *Scan, network []*Object) {
+// explainNetwork looks who lives in the network namespaces of objects.
+func explainNetwork(scan *Scan, network []*Object) {
 	if len(network) == 0 {
 		return
 	}
-	if err := explainNetwork(scan, network); err != nil {
-		doubt(network, err)
+	if err := findNetnsUsers(scan, network); err != nil {
+		doubtNetwork(network, err)
 	}
 }
 
@@ -247,10 +247,10 @@ func (i *Inspector) mustAsk(suspects []*Object, running []string, local *Invento
 			return true
 		}
 	}
-	truth := Inventory{Cluster: last}
+	inventory := Inventory{Cluster: last}
 	for _, o := range suspects {
 		sighting := history.sighting(o, now)
-		if truth.askedApiserver(o, sighting.First) != Denies {
+		if inventory.apiserverAnswer(o, sighting.First) != Denies {
 			return true
 		}
 		if denyAgain(sighting.Denials, i.settings.ListSpacing, now) {

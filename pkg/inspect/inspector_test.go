@@ -304,8 +304,8 @@ func TestTruthFaults(t *testing.T) {
 	}
 }
 
-func manyPods(count int) []corev1.Pod {
-	pods := make([]corev1.Pod, count)
+func manyPods(countPods int) []corev1.Pod {
+	pods := make([]corev1.Pod, countPods)
 	for i := range pods {
 		pods[i].UID = types.UID(fmt.Sprintf("aaaaaaaa-0000-4000-8000-%012d", i))
 	}

@@ -11,15 +11,15 @@ import (
 	"github.com/nodeagent/nodeagent/pkg/finding"
 )
 
-// Heard is how a witness was asked. What it said counts only if Asked and no Err.
-type Heard struct {
+// Response is how a witness was asked. What it said counts only if Asked and no Err.
+type Response struct {
 	Asked bool
 	At    finding.Timestamp
 	Err   error
 }
 
 // OK reports whether the witness was asked and answered.
-func (h Heard) OK() bool { return h.Asked && h.Err == nil }
+func (h Response) OK() bool { return h.Asked && h.Err == nil }
 
 // Inventory is who may live on this node, as each witness says, and what is needed to believe them. It is gathered in
 // an order on which everything rests:
@@ -36,12 +36,12 @@ func (h Heard) OK() bool { return h.Asked && h.Err == nil }
 // moment; such a pod lives no more, and the grace period leaves it to kubelet. UIDs never return: a list that did not
 // have the UID of an object which was there before the list was made proves for ever that this pod is gone.
 type Inventory struct {
-	Runtime    RuntimeTruth
-	Containerd ContainerdTruth
-	Kubelet    KubeletTruth
-	Cluster    ClusterTruth
-	Static     StaticTruth
-	Others     OthersTruth
+	Runtime    RuntimeInventory
+	Containerd ContainerdInventory
+	Kubelet    KubeletInventory
+	Cluster    ClusterInventory
+	Static     StaticPodInventory
+	Others     OtherKubelets
 	Named      map[string]NameAnswer // of pods that the apiserver was asked for by name in this pass, by UID
 	Own        string                // UID of the agent's own pod; empty where it runs outside Kubernetes
 }
@@ -55,9 +55,9 @@ type PodFact struct {
 	Started bool // kubelet has noted in the apiserver that it knows of it
 }
 
-// KubeletTruth is what kubelet says.
-type KubeletTruth struct {
-	Heard
+// KubeletInventory is what kubelet says.
+type KubeletInventory struct {
+	Response
 	Pods   map[string]PodFact // by UID
 	Age    time.Duration      // of the process
 	AgeErr error
@@ -73,49 +73,50 @@ type KubeletTruth struct {
 
 // Gather asks the local witnesses, those that cost the apiserver nothing. The objects must have been listed before.
 func Gather(ctx context.Context, scan *Scan) Inventory {
-	var truth Inventory
+	var inventory Inventory
 	var err error
-	truth.Own, err = within(ctx, scan.ends, stageLocal, "/proc/self", func(context.Context) (string, error) {
+	inventory.Own, err = within(ctx, scan.ends, stageLocal, "/proc/self", func(context.Context) (string, error) {
 		return ownPod(scan), nil
 	})
 	if err != nil {
-		truth.Own = unknownPod
+		inventory.Own = unknownPod
 	}
-	sideBySide(scan.ends, 2, func(i int) {
+	parallel(scan.ends, 2, func(i int) {
 		if i == 0 {
-			truth.Runtime = witness(ctx, scan, stageRuntime, "the runtime", askRuntime, func(h Heard) RuntimeTruth {
-				return RuntimeTruth{Heard: h}
-			})
+			inventory.Runtime = askWitness(ctx, scan, stageRuntime, "the runtime", askRuntime,
+				func(h Response) RuntimeInventory {
+					return RuntimeInventory{Response: h}
+				})
 		} else {
-			truth.Containerd = witness(ctx, scan, stageRuntime, "containerd", askContainerd,
-				func(h Heard) ContainerdTruth { return ContainerdTruth{Heard: h} })
+			inventory.Containerd = askWitness(ctx, scan, stageRuntime, "containerd", askContainerd,
+				func(h Response) ContainerdInventory { return ContainerdInventory{Response: h} })
 		}
 	})
-	if name := truth.Runtime.Name; name != "" && name != "containerd" {
-		truth.Containerd = ContainerdTruth{Other: name}
+	if name := inventory.Runtime.Name; name != "" && name != "containerd" {
+		inventory.Containerd = ContainerdInventory{Other: name}
 	}
-	truth.Kubelet = witness(ctx, scan, stageKubelet, "kubelet", askKubelet, func(h Heard) KubeletTruth {
-		return KubeletTruth{Heard: h}
+	inventory.Kubelet = askWitness(ctx, scan, stageKubelet, "kubelet", askKubelet, func(h Response) KubeletInventory {
+		return KubeletInventory{Response: h}
 	})
-	truth.Others, err = within(ctx, scan.ends, stageKubelet, "the search for other kubelets",
-		func(ctx context.Context) (OthersTruth, error) {
+	inventory.Others, err = within(ctx, scan.ends, stageKubelet, "the search for other kubelets",
+		func(ctx context.Context) (OtherKubelets, error) {
 			return askOthers(ctx, scan), nil
 		})
 	if err != nil {
-		truth.Others = OthersTruth{Err: err}
+		inventory.Others = OtherKubelets{Err: err}
 	}
-	return truth
+	return inventory
 }
 
-// witness asks one witness; one that hangs was asked and not heard.
-func witness[T any](ctx context.Context, scan *Scan, s stage, who string, ask func(context.Context, *Scan) T,
-	unheard func(Heard) T) T {
+// askWitness asks one witness; one that hangs was asked and not heard.
+func askWitness[T any](ctx context.Context, scan *Scan, s stage, who string, ask func(context.Context, *Scan) T,
+	failed func(Response) T) T {
 	at := scan.Host.Clock()
-	said, err := within(ctx, scan.ends, s, who, func(ctx context.Context) (T, error) { return ask(ctx, scan), nil })
+	answer, err := within(ctx, scan.ends, s, who, func(ctx context.Context) (T, error) { return ask(ctx, scan), nil })
 	if err != nil {
-		return unheard(Heard{Asked: true, At: at, Err: err})
+		return failed(Response{Asked: true, At: at, Err: err})
 	}
-	return said
+	return answer
 }
 
 // unknownPod stands for the agent's own pod where nobody can say whether it is in one: no list has it.
@@ -136,18 +137,18 @@ func (t *Inventory) Confirm(ctx context.Context, scan *Scan, cluster bool) {
 	}
 	var err error
 	t.Static, err = within(ctx, scan.ends, stageCounts, "the directory of manifests",
-		func(context.Context) (StaticTruth, error) {
+		func(context.Context) (StaticPodInventory, error) {
 			return readManifests(scan, t.Kubelet.Pods), nil
 		})
 	if err != nil {
-		t.Static = StaticTruth{Asked: true, Err: err}
+		t.Static = StaticPodInventory{Asked: true, Err: err}
 	}
 	if cluster {
 		local := *t
-		t.Cluster = witness(ctx, scan, stageApiserver, "the apiserver",
-			func(ctx context.Context, scan *Scan) ClusterTruth {
+		t.Cluster = askWitness(ctx, scan, stageApiserver, "the apiserver",
+			func(ctx context.Context, scan *Scan) ClusterInventory {
 				return askCluster(ctx, scan, &local)
-			}, func(h Heard) ClusterTruth { return ClusterTruth{Heard: h} })
+			}, func(h Response) ClusterInventory { return ClusterInventory{Response: h} })
 	}
 }
 
@@ -166,8 +167,8 @@ func ownPod(scan *Scan) string {
 	return p.uid
 }
 
-func askKubelet(ctx context.Context, scan *Scan) KubeletTruth {
-	k := KubeletTruth{Heard: Heard{Asked: true, At: scan.Host.Clock()}}
+func askKubelet(ctx context.Context, scan *Scan) KubeletInventory {
+	k := KubeletInventory{Response: Response{Asked: true, At: scan.Host.Clock()}}
 	pods, err := ask(ctx, "kubelet", scan.Host.Kubelet.Pods)
 	k.Err = err
 	k.Pods = podFacts(pods)

@@ -17,11 +17,11 @@ import (
 	"github.com/nodeagent/nodeagent/internal/host"
 )
 
-// ClusterTruth is what the apiserver says, and what shows whether its list is one of this node, and fresh.
-type ClusterTruth struct {
-	Heard
-	Pods      map[string]PodFact // by UID, in every phase
-	Strangers []string           // pods in the list that are on another node
+// ClusterInventory is what the apiserver says, and what shows whether its list is one of this node, and fresh.
+type ClusterInventory struct {
+	Response
+	Pods         map[string]PodFact // by UID, in every phase
+	OnOtherNodes []string           // pods in the list that are on another node
 	Comparison
 
 	Node    string // name of the Node object
@@ -48,9 +48,9 @@ type Comparison struct {
 }
 
 // askCluster lists the node's pods and gets its Node object, after everything else was asked.
-func askCluster(ctx context.Context, scan *Scan, t *Inventory) ClusterTruth {
+func askCluster(ctx context.Context, scan *Scan, t *Inventory) ClusterInventory {
 	h := scan.Host
-	c := ClusterTruth{Heard: Heard{Asked: true, At: h.Clock()}}
+	c := ClusterInventory{Response: Response{Asked: true, At: h.Clock()}}
 	pods, err := ask(ctx, "apiserver", h.Cluster.Pods)
 	if c.Err = err; err != nil {
 		return c
@@ -58,7 +58,8 @@ func askCluster(ctx context.Context, scan *Scan, t *Inventory) ClusterTruth {
 	c.Pods = podFacts(pods)
 	for _, pod := range pods {
 		if pod.Spec.NodeName != h.NodeName {
-			c.Strangers = append(c.Strangers, fmt.Sprintf("%s/%s on %q", pod.Namespace, pod.Name, pod.Spec.NodeName))
+			c.OnOtherNodes = append(c.OnOtherNodes, fmt.Sprintf("%s/%s on %q", pod.Namespace, pod.Name,
+				pod.Spec.NodeName))
 		}
 	}
 	c.Comparison = compare(c.Pods, t.Kubelet.Pods, t.Runtime.Running)
@@ -92,7 +93,7 @@ func compare(list, kubelet map[string]PodFact, running map[string]bool) Comparis
 			continue
 		}
 		c.Listed++
-		if has(kubelet, uid) {
+		if hasPod(kubelet, uid) {
 			continue
 		}
 		c.Lacked++
@@ -121,8 +122,8 @@ func machine(files host.Files) (machine, boot string, err error) {
 	return machine, boot, err
 }
 
-// StaticTruth is what the manifests of static pods say.
-type StaticTruth struct {
+// StaticPodInventory is what the manifests of static pods say.
+type StaticPodInventory struct {
 	Asked   bool
 	Err     error             // they could not be read
 	Missing []string          // manifests whose pod kubelet does not have, as namespace/name
@@ -132,17 +133,17 @@ type StaticTruth struct {
 // readManifests holds the manifests in kubelet's directory for static pods against its /pods. The UID that kubelet
 // makes up for one is a hash of things that cannot all be known here, so that only this is provable: when each
 // manifest has its pod, a UID which kubelet does not have is of no manifest.
-func readManifests(scan *Scan, kubelet map[string]PodFact) StaticTruth {
+func readManifests(scan *Scan, kubelet map[string]PodFact) StaticPodInventory {
 	dir := scan.Host.Paths.StaticPods
-	truth := StaticTruth{Asked: true, UIDs: make(map[string]string)}
+	inventory := StaticPodInventory{Asked: true, UIDs: make(map[string]string)}
 	if dir == "" {
-		truth.Err = errors.New("kubelet's directory of static pods is not known")
-		return truth
+		inventory.Err = errors.New("kubelet's directory of static pods is not known")
+		return inventory
 	}
 	names, err := scan.Host.Files.List(dir)
 	if err != nil {
-		truth.Err = err
-		return truth
+		inventory.Err = err
+		return inventory
 	}
 	static := make(map[string]bool)
 	for _, pod := range kubelet {
@@ -157,20 +158,20 @@ func readManifests(scan *Scan, kubelet map[string]PodFact) StaticTruth {
 		}
 		pod, err := manifestPod(scan.Host, path.Join(dir, name))
 		if err != nil {
-			truth.Err = errors.Join(truth.Err, err) // the others are read all the same: they may name a UID
+			inventory.Err = errors.Join(inventory.Err, err) // the others are read all the same: they may name a UID
 			continue
 		}
 		if pod.Name == "" {
 			continue
 		}
-		if called := pod.Namespace + "/" + pod.Name; !static[called] {
-			truth.Missing = append(truth.Missing, called)
+		if fullName := pod.Namespace + "/" + pod.Name; !static[fullName] {
+			inventory.Missing = append(inventory.Missing, fullName)
 		}
 		if pod.UID != "" {
-			truth.UIDs[pod.UID] = path.Join(dir, name)
+			inventory.UIDs[pod.UID] = path.Join(dir, name)
 		}
 	}
-	return truth
+	return inventory
 }
 
 // maxManifest bounds a manifest.

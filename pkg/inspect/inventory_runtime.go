@@ -10,9 +10,9 @@ import (
 	cri "k8s.io/cri-api/pkg/apis/runtime/v1"
 )
 
-// RuntimeTruth is what the container runtime says over CRI.
-type RuntimeTruth struct {
-	Heard
+// RuntimeInventory is what the container runtime says over CRI.
+type RuntimeInventory struct {
+	Response
 	Name       string                   // "containerd", "cri-o"; empty when it does not tell
 	Sandboxes  map[string]SandboxFact   // by ID
 	Pods       map[string]SandboxFact   // by UID: one of its sandboxes, a READY one if there is any
@@ -40,17 +40,17 @@ type Condition struct {
 	Why string
 }
 
-// ContainerdTruth is what containerd knows below CRI.
-type ContainerdTruth struct {
-	Heard
+// ContainerdInventory is what containerd knows below CRI.
+type ContainerdInventory struct {
+	Response
 	Other string            // the runtime when it is not containerd, which then is no witness
 	Known map[string]string // container or lease ID to what it is
 	Pods  map[string]bool   // UIDs in labels of containers
 }
 
-func askRuntime(ctx context.Context, scan *Scan) RuntimeTruth {
-	r := RuntimeTruth{
-		Heard:     Heard{Asked: true, At: scan.Host.Clock()},
+func askRuntime(ctx context.Context, scan *Scan) RuntimeInventory {
+	r := RuntimeInventory{
+		Response:  Response{Asked: true, At: scan.Host.Clock()},
 		Sandboxes: make(map[string]SandboxFact), Pods: make(map[string]SandboxFact),
 		Containers: make(map[string]string), Grace: make(map[string]time.Duration),
 		Running: make(map[string]bool), Misnamed: make(map[string]bool),
@@ -133,10 +133,10 @@ func conditionOf(status *cri.StatusResponse, kind string) Condition {
 
 // askContainerd asks for the containers and leases of containerd. A sandbox that is being created has a lease or a
 // container of its ID long before CRI lists it.
-func askContainerd(ctx context.Context, scan *Scan) ContainerdTruth {
-	c := ContainerdTruth{
-		Heard: Heard{Asked: true, At: scan.Host.Clock()},
-		Known: make(map[string]string), Pods: make(map[string]bool),
+func askContainerd(ctx context.Context, scan *Scan) ContainerdInventory {
+	c := ContainerdInventory{
+		Response: Response{Asked: true, At: scan.Host.Clock()},
+		Known:    make(map[string]string), Pods: make(map[string]bool),
 	}
 	leases, err := scan.leases()
 	if err != nil {

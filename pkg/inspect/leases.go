@@ -86,17 +86,17 @@ func explainLeases(ctx context.Context, scan *Scan, suspects []*Object) {
 	if len(suspects) == 0 {
 		return
 	}
-	carriers, err := sandboxCarriers(ctx, scan, suspects)
+	carriers, err := sandboxUsers(ctx, scan, suspects)
 	for _, o := range suspects {
-		o.Carried = carriers[o.ID]
-		if err != nil && o.Carried == "" {
+		o.InUse = carriers[o.ID]
+		if err != nil && o.InUse == "" {
 			o.Doubt = "whether anything still carries its sandbox: " + err.Error()
 		}
 	}
 }
 
-// sandboxCarriers says what carries the sandboxes of leases, by ID.
-func sandboxCarriers(ctx context.Context, scan *Scan, leases []*Object) (map[string]string, error) {
+// sandboxUsers says what carries the sandboxes of leases, by ID.
+func sandboxUsers(ctx context.Context, scan *Scan, leases []*Object) (map[string]string, error) {
 	carriers := make(map[string]string)
 	table, err := scan.processes()
 	if err != nil {
@@ -143,26 +143,26 @@ func runtimeCommand(h *host.Host, pid int) (string, error) {
 }
 
 func ignoreGone(err error) error {
-	if gone(err) {
+	if processGone(err) {
 		return nil
 	}
 	return err
 }
 
-// notesDeadLease remembers that a lease was proven to be a leftover: it then speaks no more for the network of its
+// noteDeadLease remembers that a lease was proven to be a leftover: it then speaks no more for the network of its
 // sandbox.
-func (j *evaluation) notesDeadLease(o Assessment) {
+func (e *evaluation) noteDeadLease(o Assessment) {
 	if o.Kind == Lease && o.Verdict == Leftover {
-		j.deadLeases[o.SandboxID] = true
+		e.deadLeases[o.SandboxID] = true
 	}
 }
 
 // onlyDeadLease reports whether all that containerd knows of the sandbox of o is a lease that is itself a leftover.
-func (j *evaluation) onlyDeadLease(o *Object) bool {
-	return networked(o.Kind) && j.deadLeases[o.SandboxID] && j.truth.Containerd.Known[o.SandboxID] == leaseName
+func (e *evaluation) onlyDeadLease(o *Object) bool {
+	return networked(o.Kind) && e.deadLeases[o.SandboxID] && e.inventory.Containerd.Known[o.SandboxID] == leaseName
 }
 
-// leaseName is what ContainerdTruth.Known calls a lease.
+// leaseName is what ContainerdInventory.Known calls a lease.
 const leaseName = "lease"
 
 // needsSandboxGone reports whether the runtime must not know the sandbox of an object before that can be a leftover.

@@ -63,7 +63,7 @@ func within[T any](ctx context.Context, d deadline, s stage, what string, f func
 	select { // it may have ended with its context, and tell more
 	case a := <-answered:
 		return a.value, a.err
-	case <-time.After(lastWords):
+	case <-time.After(replyGrace):
 	}
 	var none T
 	if err := outer.Err(); err != nil {
@@ -72,11 +72,11 @@ func within[T any](ctx context.Context, d deadline, s stage, what string, f func
 	return none, fmt.Errorf("%s hangs: no answer within %s", what, time.Since(d.begun).Round(100*time.Millisecond))
 }
 
-// lastWords is how long one may take to say that its time was over.
-const lastWords = 20 * time.Millisecond
+// replyGrace is how long one may take to say that its time was over.
+const replyGrace = 20 * time.Millisecond
 
-// sideBySide calls f for each number below n, at the same time where time is short.
-func sideBySide(d deadline, n int, f func(i int)) {
+// parallel calls f for each number below n, at the same time where time is short.
+func parallel(d deadline, n int, f func(i int)) {
 	if d.limit <= 0 {
 		for i := range n {
 			f(i)

@@ -12,8 +12,8 @@ import (
 // number that this namespace gives it (nsid) says so only while a runtime pins it.
 const namespaceKey = "namespace"
 
-// unpinned reports whether o is a link that is foreign only because no runtime pins the namespace at its other end.
-func unpinned(o *Object) bool {
+// lostNetns reports whether o is a link that is foreign only because no runtime pins the namespace at its other end.
+func lostNetns(o *Object) bool {
 	return o.Kind == Link && o.Identity[namespaceKey] == "" && o.Identity["peerNamespace"] != "-1"
 }
 
@@ -21,14 +21,14 @@ func unpinned(o *Object) bool {
 // runtime pinned for that pod: see tie. Its name tells nothing, because several network plugins give a pod that was
 // made anew the name of the old one.
 func listLinks(_ context.Context, scan *Scan) ([]Object, error) {
-	pins, err := scan.pins()
+	netnsMounts, err := scan.netnsMounts()
 	if err != nil {
 		return nil, err
 	}
 	var paths []string
 	inodes := make(map[string]uint64)
-	for _, p := range pins {
-		if p.inode != 0 && foreignPin(p) == "" {
+	for _, p := range netnsMounts {
+		if p.inode != 0 && foreignNetns(p) == "" {
 			paths = append(paths, p.path)
 			inodes[p.path] = p.inode
 		}

@@ -1,9 +1,9 @@
 package inspect
 
-// nameThem adds namespace and name to objects that tell only the UID of their pod: a cgroup, a process, a mount.
+// addNames adds namespace and name to objects that tell only the UID of their pod: a cgroup, a process, a mount.
 // Another object of the pod tells them, or did so in an earlier pass: the sandbox may be gone by now, and what is
 // said of a namespace in the settings must hold for all that the pod leaves behind.
-func nameThem(objects []Object, history History) {
+func addNames(objects []Object, history History) {
 	names := make(map[string]Pod)
 	for _, s := range history {
 		if s.Pod.UID != "" && s.Pod.Namespace != "" {

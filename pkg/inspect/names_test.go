@@ -48,7 +48,7 @@ func TestNamespaceIsRemembered(t *testing.T) {
 	n.podDir(dead, "volumes") // another object of the pod, which nobody has seen with the sandbox
 	fresh := []Object{{Kind: Mount, ID: "m", Pod: Pod{UID: dead}}, {Kind: Mount, ID: "other", Pod: Pod{UID: living}},
 		{Kind: Netns, ID: "untied"}}
-	nameThem(fresh, history)
+	addNames(fresh, history)
 	for _, o := range fresh {
 		if want := map[string]string{"m": "default"}[o.ID]; o.Pod.Namespace != want {
 			t.Errorf("%s: namespace %q, want %q", o.ID, o.Pod.Namespace, want)
@@ -75,7 +75,7 @@ func TestNamespaceOfOneIsThatOfAll(t *testing.T) {
 		{Kind: Mount, ID: "m", Pod: Pod{UID: dead}},
 		{Kind: CNIAttachment, ID: "a", Pod: Pod{UID: dead, Namespace: "default", Name: "job"}},
 	}
-	nameThem(objects, nil)
+	addNames(objects, nil)
 	if diff := cmp.Diff(objects[1].Pod, objects[0].Pod); diff != "" {
 		t.Error(diff)
 	}

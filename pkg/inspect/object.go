@@ -68,7 +68,7 @@ type Object struct {
 	Foreign     string            `json:"-"` // why it can be no pod's of this kubelet; empty otherwise
 	Doubt       string            `json:"-"` // why nothing can be said of it; empty otherwise
 	// what of the runtime still carries the sandbox of a lease; empty otherwise
-	Carried string `json:"-"`
+	InUse string `json:"-"`
 }
 
 // Verdict is what an inspection says of an object.
@@ -92,7 +92,7 @@ const (
 	Knows    Answer = "knows"
 	Denies   Answer = "does not know"
 	NotAsked Answer = "not asked"
-	NotHeard Answer = "could not be heard"
+	NoAnswer Answer = "could not be heard"
 )
 
 // Assessment is an object with the verdict on it and how it came about. Its JSON form is a contract.

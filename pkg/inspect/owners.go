@@ -25,8 +25,8 @@ type owner struct {
 // end, a lease by its sandbox. What stays untied is never a leftover, and in doubt where something that could name
 // its owner was not read. Names are added from the runtime where an object tells only the UID.
 func attachOwners(ctx context.Context, scan *Scan, objects []Object) error {
-	sandboxes, unread := scan.sandboxes()
-	if unread != nil {
+	sandboxes, unreadable := scan.sandboxes()
+	if unreadable != nil {
 		sandboxes = nil // the truth says so
 	}
 	names := make(map[string]Pod)
@@ -34,21 +34,21 @@ func attachOwners(ctx context.Context, scan *Scan, objects []Object) error {
 		names[s.GetMetadata().GetUid()] = podOfSandbox(s)
 	}
 	attachments, cacheErr := scan.attachments() // the error is told by the lister of attachments, too
-	pins, err := pinOwners(ctx, scan, objects, sandboxes, attachments)
-	unread = errors.Join(unread, cacheErr, err)
+	netnsMounts, err := netnsOwners(ctx, scan, objects, sandboxes, attachments)
+	unreadable = errors.Join(unreadable, cacheErr, err)
 	leases := leaseOwners(sandboxes, attachments)
 	for i := range objects {
 		o := &objects[i]
 		switch o.Kind {
 		case Netns:
-			attachOwner(o, pins[o.ID])
+			attachOwner(o, netnsMounts[o.ID])
 		case Link:
-			attachOwner(o, pins[o.Facts["netns"]])
+			attachOwner(o, netnsMounts[o.Facts["netns"]])
 		case Lease:
 			attachOwner(o, leases[o.ID])
 		}
-		if unread != nil && losesOwner(o.Kind) && o.Foreign == "" && o.Pod.UID == "" {
-			o.Doubt = "whose it is: " + unread.Error()
+		if unreadable != nil && losesOwner(o.Kind) && o.Foreign == "" && o.Pod.UID == "" {
+			o.Doubt = "whose it is: " + unreadable.Error()
 		}
 		if name, ok := names[o.Pod.UID]; ok && o.Pod.Name == "" {
 			o.Pod = name
@@ -67,7 +67,7 @@ func attachOwner(o *Object, owners []owner) {
 		return
 	}
 	o.SandboxID, o.Pod = owners[0].sandbox, owners[0].pod
-	o.Foreign = strangeUID(o.Pod.UID)
+	o.Foreign = foreignUID(o.Pod.UID)
 }
 
 func podOfSandbox(s *cri.PodSandbox) Pod {
@@ -75,15 +75,15 @@ func podOfSandbox(s *cri.PodSandbox) Pod {
 		Name: s.GetMetadata().GetName()}
 }
 
-// pinOwners returns who owns each pinned network namespace, by the path of the pin.
-func pinOwners(ctx context.Context, scan *Scan, objects []Object, sandboxes []*cri.PodSandbox,
+// netnsOwners returns who owns each pinned network namespace, by the path of the pin.
+func netnsOwners(ctx context.Context, scan *Scan, objects []Object, sandboxes []*cri.PodSandbox,
 	attachments []cni.Attachment) (map[string][]owner, error) {
 	owners := make(map[string][]owner)
 	attached := make(map[string]bool)
 	for _, a := range attachments {
 		attached[a.ContainerID] = true
 		if a.Netns != "" {
-			add(owners, pinPath(scan, a.Netns), owner{a.ContainerID, podOfAttachment(a)})
+			add(owners, netnsPath(scan, a.Netns), owner{a.ContainerID, podOfAttachment(a)})
 		}
 	}
 	for _, o := range objects {
@@ -109,13 +109,13 @@ const maxStatuses = 256
 func askSandboxes(ctx context.Context, scan *Scan, owners map[string][]owner, attached map[string]bool,
 	sandboxes []*cri.PodSandbox) error {
 	asked := 0
-	var unread []error
+	var unreadable []error
 	for _, s := range sandboxes {
 		if attached[s.GetId()] || scan.Host.Runtime.SandboxStatus == nil {
 			continue
 		}
 		if asked++; asked > maxStatuses {
-			unread = append(unread, fmt.Errorf("more than %d sandboxes have no cached CNI result", maxStatuses))
+			unreadable = append(unreadable, fmt.Errorf("more than %d sandboxes have no cached CNI result", maxStatuses))
 			break
 		}
 		status, err := scan.Host.Runtime.SandboxStatus(ctx, s.GetId())
@@ -123,14 +123,14 @@ func askSandboxes(ctx context.Context, scan *Scan, owners map[string][]owner, at
 			continue // removed meanwhile
 		}
 		if err != nil {
-			unread = append(unread, fmt.Errorf("status of sandbox %s: %w", s.GetId(), err))
+			unreadable = append(unreadable, fmt.Errorf("status of sandbox %s: %w", s.GetId(), err))
 			continue
 		}
 		if pin := netnsOfStatus(status); pin != "" {
-			add(owners, pinPath(scan, pin), owner{s.GetId(), podOfSandbox(s)})
+			add(owners, netnsPath(scan, pin), owner{s.GetId(), podOfSandbox(s)})
 		}
 	}
-	return errors.Join(unread[:min(len(unread), 3)]...)
+	return errors.Join(unreadable[:min(len(unreadable), 3)]...)
 }
 
 // netnsOfStatus finds the path of the network namespace in the verbose status of containerd and CRI-O; empty for one

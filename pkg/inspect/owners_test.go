@@ -262,7 +262,7 @@ func TestFailedNetworkLookIsDoubt(t *testing.T) {
 	scan := NewScan(t.Context(), hosttest.Host(t))
 	scan.processes = func() (processTable, error) { return processTable{}, errors.New("away") }
 	o := object(Netns, dead)
-	if explainInhabitants(scan, []*Object{&o}); !strings.Contains(o.Doubt, "away") {
+	if explainNetwork(scan, []*Object{&o}); !strings.Contains(o.Doubt, "away") {
 		t.Errorf("doubt %q", o.Doubt)
 	}
 }
@@ -436,17 +436,17 @@ func TestStartingSandboxKeepsItsLease(t *testing.T) {
 // A lease that is a leftover says nothing more of the network; a container of that ID does. (No lease is a leftover
 // beside one: this holds even if that were wrong.)
 func TestDeadLeaseDoesNotSpeakForContainers(t *testing.T) {
-	truth := healthy()
-	j := evaluation{truth: &truth, deadLeases: map[string]bool{deadSandbox: true}}
+	inventory := healthy()
+	j := evaluation{inventory: &inventory, deadLeases: map[string]bool{deadSandbox: true}}
 	o := Object{Kind: Netns, SandboxID: deadSandbox}
 	for known, want := range map[string]bool{leaseName: true, "container": false} {
-		truth.Containerd.Known[deadSandbox] = known
+		inventory.Containerd.Known[deadSandbox] = known
 		if got := j.onlyDeadLease(&o); got != want {
 			t.Errorf("%s: %v", known, got)
 		}
 	}
 	o.Kind = Cgroup
-	truth.Containerd.Known[deadSandbox] = leaseName
+	inventory.Containerd.Known[deadSandbox] = leaseName
 	if j.onlyDeadLease(&o) {
 		t.Error("a cgroup is no matter of leases")
 	}

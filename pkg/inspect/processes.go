@@ -42,8 +42,10 @@ type podProcess struct {
 // memberKey names one cgroup of one hierarchy, both as in /proc/PID/cgroup.
 func memberKey(hierarchy, cgroup string) string { return hierarchy + ":" + cgroup }
 
-// gone reports whether a read in /proc failed because the process has ended.
-func gone(err error) bool { return errors.Is(err, fs.ErrNotExist) || errors.Is(err, syscall.ESRCH) }
+// processGone reports whether a read in /proc failed because the process has ended.
+func processGone(err error) bool {
+	return errors.Is(err, fs.ErrNotExist) || errors.Is(err, syscall.ESRCH)
+}
 
 // readProcesses makes one pass over /proc. A process is the pod's that any of its cgroups belongs to: half-done
 // clean-ups leave processes in some hierarchies only. In cgroup v1 a zombie is in no cgroup and is not seen. A
@@ -61,7 +63,7 @@ func readProcesses(ctx context.Context, h *host.Host) (processTable, error) {
 			return processTable{}, fmt.Errorf("processes: %w", err)
 		}
 		cgroups, err := h.ProcCgroups(pid)
-		if gone(err) {
+		if processGone(err) {
 			continue
 		}
 		if err != nil {
@@ -72,7 +74,7 @@ func readProcesses(ctx context.Context, h *host.Host) (processTable, error) {
 		if !ours && !nested {
 			continue
 		}
-		if p.ProcStat, err = h.ProcStat(pid); gone(err) {
+		if p.ProcStat, err = h.ProcStat(pid); processGone(err) {
 			continue
 		} else if err != nil {
 			table.hide(h, pid, p, err)

@@ -41,13 +41,13 @@ func recall(objects []Object, history History, now finding.Timestamp) map[string
 // foreign for a reason other than that its tie is gone.
 func remembered(o *Object, history History, now finding.Timestamp) Sighting {
 	s, ok := history[key(o)]
-	if !ok || !sameBoot(s.First, now) || o.Foreign != "" && !unpinned(o) {
+	if !ok || !sameBoot(s.First, now) || o.Foreign != "" && !lostNetns(o) {
 		return Sighting{}
 	}
 	switch {
 	case o.Kind == Netns && o.Facts["state"] == emptyFile:
 		return s // its name is a UUID, and the runtime gives it once
-	case unpinned(o):
+	case lostNetns(o):
 		whole := maps.Clone(o.Identity)
 		whole[namespaceKey] = s.Identity[namespaceKey]
 		if maps.Equal(whole, s.Identity) {

@@ -81,7 +81,7 @@ func runningSuspects(suspects []*Object, t *Inventory, history History, now find
 func (t *Inventory) askOneByName(ctx context.Context, scan *Scan, running []string, history History,
 	now finding.Timestamp) {
 	for _, uid := range running {
-		if !t.Cluster.OK() || has(t.Cluster.Pods, uid) || history.podSighting(uid, now).Named.holds(now) {
+		if !t.Cluster.OK() || hasPod(t.Cluster.Pods, uid) || history.podSighting(uid, now).Named.holds(now) {
 			continue
 		}
 		local := *t
@@ -99,14 +99,14 @@ func (t *Inventory) askOneByName(ctx context.Context, scan *Scan, running []stri
 
 func askByName(ctx context.Context, scan *Scan, t *Inventory, uid string) NameAnswer {
 	pod, at := t.Runtime.Pods[uid].Pod, scan.Host.Clock()
-	called := pod.Namespace + "/" + pod.Name
+	fullName := pod.Namespace + "/" + pod.Name
 	switch {
 	case t.Runtime.Misnamed[uid]:
 		return NameAnswer{At: at, Why: "its sandboxes tell different names"}
 	case pod.Namespace == "" || pod.Name == "":
 		return NameAnswer{At: at, Why: "its sandbox tells no name"}
 	case scan.Host.Cluster.Pod == nil:
-		return NameAnswer{At: at, Why: "there is no apiserver to ask for " + called}
+		return NameAnswer{At: at, Why: "there is no apiserver to ask for " + fullName}
 	}
 	found, err := scan.Host.Cluster.Pod(ctx, pod.Namespace, pod.Name)
 	switch {
@@ -114,7 +114,7 @@ func askByName(ctx context.Context, scan *Scan, t *Inventory, uid string) NameAn
 		// A node may get the pods that are bound to it, so that one which does not exist is forbidden to it, too.
 		return askListOfName(ctx, scan, pod, at)
 	case apierrors.IsNotFound(err):
-		return NameAnswer{At: at, Gone: true, Why: "the apiserver has no pod " + called}
+		return NameAnswer{At: at, Gone: true, Why: "the apiserver has no pod " + fullName}
 	case err != nil:
 		return NameAnswer{At: at, Why: err.Error()}
 	}
@@ -152,17 +152,17 @@ type runningPod struct {
 }
 
 // running returns what is known of a pod that runs, with the last word of the apiserver; nil for one that does not run.
-func (j *evaluation) running(uid string) *runningPod {
-	if !j.truth.runs(uid, j.history, j.now) {
+func (e *evaluation) running(uid string) *runningPod {
+	if !e.inventory.runs(uid, e.history, e.now) {
 		return nil
 	}
-	pod := j.pods[uid]
+	pod := e.pods[uid]
 	if pod == nil {
-		pod = &runningPod{Sighting: j.history.podSighting(uid, j.now)}
-		if answer, ok := j.truth.Named[uid]; ok {
+		pod = &runningPod{Sighting: e.history.podSighting(uid, e.now)}
+		if answer, ok := e.inventory.Named[uid]; ok {
 			pod.Named = answer
 		}
-		j.pods[uid] = pod
+		e.pods[uid] = pod
 	}
 	return pod
 }
@@ -179,9 +179,9 @@ func (p *runningPod) count(t *Inventory, now finding.Timestamp) {
 	}
 	p.counted = true
 	older := !sameBoot(t.Cluster.At, p.First) || t.Cluster.At.SinceBoot < p.First.SinceBoot // than the first sighting
-	p.Sighting = p.seen(now)
+	p.Sighting = p.addPass(now)
 	if t.Cluster.OK() && !older {
-		p.Sighting = p.denied(t.Cluster.At)
+		p.Sighting = p.addDenial(t.Cluster.At)
 	}
 }
 
@@ -203,15 +203,15 @@ func (p *runningPod) missing(s Settings, now finding.Timestamp) []string {
 	return missing
 }
 
-// contrary names the pods that run and that the apiserver has by name, or had a moment ago, while its list lacks them.
-func contrary(t *Inventory, history History, now finding.Timestamp) []string {
+// missingFromList names the pods that run and that the apiserver has by name, or had a moment ago, while its list lacks them.
+func missingFromList(t *Inventory, history History, now finding.Timestamp) []string {
 	var names []string
 	for uid := range t.Runtime.Pods {
 		answer, ok := t.Named[uid]
 		if !ok {
 			answer = history.podSighting(uid, now).Named
 		}
-		if answer.Alive && answer.holds(now) && t.Cluster.OK() && !has(t.Cluster.Pods, uid) &&
+		if answer.Alive && answer.holds(now) && t.Cluster.OK() && !hasPod(t.Cluster.Pods, uid) &&
 			t.runs(uid, history, now) {
 			names = append(names, t.Runtime.Pods[uid].Namespace+"/"+t.Runtime.Pods[uid].Name)
 		}
@@ -221,11 +221,11 @@ func contrary(t *Inventory, history History, now finding.Timestamp) []string {
 }
 
 // onlyOneRuns leaves at most one pod that runs among the leftovers: the one that was first denied.
-func (j *evaluation) onlyOneRuns(objects []Assessment) {
+func (e *evaluation) onlyOneRuns(objects []Assessment) {
 	first := ""
 	for i := range objects {
 		uid := objects[i].Pod.UID
-		if objects[i].Running && objects[i].Verdict == Leftover && (first == "" || j.sooner(uid, first)) {
+		if objects[i].Running && objects[i].Verdict == Leftover && (first == "" || e.deniedBefore(uid, first)) {
 			first = uid
 		}
 	}
@@ -238,15 +238,15 @@ func (j *evaluation) onlyOneRuns(objects []Assessment) {
 	}
 }
 
-// sooner reports whether the apiserver denied the pod a before it denied b.
-func (j *evaluation) sooner(a, b string) bool {
-	x, y := j.pods[a], j.pods[b]
+// deniedBefore reports whether the apiserver denied the pod a before it denied b.
+func (e *evaluation) deniedBefore(a, b string) bool {
+	x, y := e.pods[a], e.pods[b]
 	return cmp.Or(cmp.Compare(x.Denials[0].SinceBoot, y.Denials[0].SinceBoot), cmp.Compare(a, b)) < 0
 }
 
-// remember keeps what is known of the suspected pods that run.
-func (j *evaluation) remember() {
-	for uid, pod := range j.pods {
-		j.next[podKey(uid)] = pod.Sighting
+// keepRunning keeps what is known of the suspected pods that run.
+func (e *evaluation) keepRunning() {
+	for uid, pod := range e.pods {
+		e.next[podKey(uid)] = pod.Sighting
 	}
 }

@@ -39,14 +39,14 @@ func listSandboxes(_ context.Context, scan *Scan) ([]Object, error) {
 				"source", s.GetAnnotations()[sourceAnnotation],
 				"handler", s.GetRuntimeHandler(),
 			),
-			Foreign: strangeUID(s.GetMetadata().GetUid()),
+			Foreign: foreignUID(s.GetMetadata().GetUid()),
 		})
 	}
 	return objects, nil
 }
 
-// strangeUID says why an object is nobody's of kubelet's when it carries a UID that kubelet does not give.
-func strangeUID(uid string) string {
+// foreignUID says why an object is nobody's of kubelet's when it carries a UID that kubelet does not give.
+func foreignUID(uid string) string {
 	switch {
 	case uid == "":
 		return "carries no pod UID"

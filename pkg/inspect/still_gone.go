@@ -35,7 +35,7 @@ func (i *Inspector) StillGone(ctx context.Context, pod Pod) error {
 	if file := manifests.UIDs[pod.UID]; file != "" {
 		return fmt.Errorf("the manifest %s gives its pod the UID %s", file, pod.UID)
 	}
-	static, why := looksStatic(scan, pod.UID)
+	static, why := maybeStatic(scan, pod.UID)
 	switch {
 	case !static:
 		return nil
@@ -48,8 +48,8 @@ func (i *Inspector) StillGone(ctx context.Context, pod Pod) error {
 	return nil
 }
 
-// looksStatic reports whether a UID may be one of a static pod, for all that is known now, and why.
-func looksStatic(scan *Scan, uid string) (bool, string) {
+// maybeStatic reports whether a UID may be one of a static pod, for all that is known now, and why.
+func maybeStatic(scan *Scan, uid string) (bool, string) {
 	if len(uid) == 32 {
 		return true, "its UID has 32 digits"
 	}

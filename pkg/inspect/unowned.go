@@ -9,7 +9,7 @@ func isUnowned(o *Object) bool { return o.Foreign == "" && o.Doubt == "" && o.Po
 
 // unowned judges such an object. What a sandbox that is just starting makes has no owner for a moment either; when that
 // lasts, the object is told of once as what it is. It is never released, and no reason to doubt the rest of a pass.
-func (j *evaluation) unowned(o *Object, witnesses map[string]Answer, sighting Sighting) (Verdict, string) {
+func (e *evaluation) unowned(o *Object, witnesses map[string]Answer, sighting Sighting) (Verdict, string) {
 	for _, name := range []string{Runtime, Containerd} {
 		if witnesses[name].confirms() {
 			return Live, name + " still knows its sandbox, though not whose it is"
@@ -19,8 +19,8 @@ func (j *evaluation) unowned(o *Object, witnesses map[string]Answer, sighting Si
 	if malformed := o.Facts["malformed"]; malformed != "" {
 		why = "its content, which would name its pod, is malformed: " + malformed
 	}
-	age := j.now.Since(sighting.First)
-	if sighting.Passes < j.settings.Passes || age < j.settings.Grace {
+	age := e.now.Since(sighting.First)
+	if sighting.Passes < e.settings.Passes || age < e.settings.Grace {
 		return Live, fmt.Sprintf("nothing names its pod yet: seen in %d passes over %s, it may just be starting",
 			sighting.Passes, round(age))
 	}
@@ -36,5 +36,5 @@ func explainUnowned(scan *Scan, objects []Object) {
 			network = append(network, o)
 		}
 	}
-	explainInhabitants(scan, network)
+	explainNetwork(scan, network)
 }

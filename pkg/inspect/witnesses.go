@@ -34,14 +34,14 @@ func networked(kind Kind) bool { return kind == CNIAttachment || kind == Netns |
 // nothing.
 func (t *Inventory) answers(o *Object, first finding.Timestamp) map[string]Answer {
 	return map[string]Answer{
-		Apiserver:  t.askedApiserver(o, first),
-		Kubelet:    t.askedKubelet(o),
-		Runtime:    t.askedRuntime(o),
-		Containerd: t.askedContainerd(o),
+		Apiserver:  t.apiserverAnswer(o, first),
+		Kubelet:    t.kubeletAnswer(o),
+		Runtime:    t.runtimeAnswer(o),
+		Containerd: t.containerdAnswer(o),
 	}
 }
 
-func notHeard(err error) Answer { return NotHeard + Answer(": "+err.Error()) }
+func noAnswer(err error) Answer { return NoAnswer + Answer(": "+err.Error()) }
 
 func knows(format string, args ...any) Answer {
 	return Knows + Answer(": "+fmt.Sprintf(format, args...))
@@ -52,13 +52,13 @@ func (a Answer) confirms() bool {
 	return a == Knows || strings.HasPrefix(string(a), string(Knows)+":")
 }
 
-func (t *Inventory) askedApiserver(o *Object, first finding.Timestamp) Answer {
+func (t *Inventory) apiserverAnswer(o *Object, first finding.Timestamp) Answer {
 	c := &t.Cluster
 	switch pod, ok := c.Pods[o.Pod.UID]; {
 	case !c.Asked:
 		return NotAsked
 	case c.Err != nil:
-		return notHeard(c.Err)
+		return noAnswer(c.Err)
 	case ok:
 		return knows("%s/%s %s", pod.Namespace, pod.Name, pod.Phase)
 	case first.Boot != c.At.Boot || c.At.SinceBoot < first.SinceBoot:
@@ -67,25 +67,25 @@ func (t *Inventory) askedApiserver(o *Object, first finding.Timestamp) Answer {
 	return Denies
 }
 
-func (t *Inventory) askedKubelet(o *Object) Answer {
+func (t *Inventory) kubeletAnswer(o *Object) Answer {
 	pod, ok := t.Kubelet.Pods[o.Pod.UID]
 	switch {
 	case !t.Kubelet.Asked:
 		return NotAsked
 	case t.Kubelet.Err != nil:
-		return notHeard(t.Kubelet.Err)
+		return noAnswer(t.Kubelet.Err)
 	case ok:
 		return knows("%s/%s %s", pod.Namespace, pod.Name, pod.Phase)
 	}
 	return Denies
 }
 
-func (t *Inventory) askedRuntime(o *Object) Answer {
+func (t *Inventory) runtimeAnswer(o *Object) Answer {
 	switch {
 	case !t.Runtime.Asked:
 		return NotAsked
 	case t.Runtime.Err != nil:
-		return notHeard(t.Runtime.Err)
+		return noAnswer(t.Runtime.Err)
 	}
 	if o.SandboxID != "" {
 		if s, ok := t.Runtime.Sandboxes[o.SandboxID]; ok {
@@ -104,7 +104,7 @@ func (t *Inventory) askedRuntime(o *Object) Answer {
 	return Denies
 }
 
-func (t *Inventory) askedContainerd(o *Object) Answer {
+func (t *Inventory) containerdAnswer(o *Object) Answer {
 	c := &t.Containerd
 	switch {
 	case c.Other != "":
@@ -112,7 +112,7 @@ func (t *Inventory) askedContainerd(o *Object) Answer {
 	case !c.Asked:
 		return NotAsked
 	case c.Err != nil:
-		return notHeard(c.Err)
+		return noAnswer(c.Err)
 	}
 	for _, id := range []string{o.SandboxID, o.ContainerID} {
 		if what, ok := c.Known[id]; ok && id != "" && (o.Kind != Lease || what != leaseName) {

@@ -8,42 +8,42 @@ import (
 	"github.com/nodeagent/nodeagent/internal/host/holders"
 )
 
-// explainNetwork looks whether processes live in the network namespace of a suspect. One that is not of the same pod
+// findNetnsUsers looks whether processes live in the network namespace of a suspect. One that is not of the same pod
 // makes the object somebody else's: another runtime on this machine may share the directories with ours.
-func explainNetwork(scan *Scan, suspects []*Object) error {
+func findNetnsUsers(scan *Scan, suspects []*Object) error {
 	table, err := scan.processes()
 	if err != nil {
 		return err
 	}
-	pins, err := scan.pins()
+	netnsMounts, err := scan.netnsMounts()
 	if err != nil {
 		return err
 	}
 	inodes := make(map[string]uint64)
-	for _, p := range pins {
+	for _, p := range netnsMounts {
 		inodes[p.path] = p.inode
 	}
 	pods := make(map[int]string)
 	for _, p := range table.pods {
 		pods[p.PID] = p.uid
 	}
-	inhabitants := make(map[uint64][]int)
+	users := make(map[uint64][]int)
 	for _, pid := range table.pids {
 		if pid == 1 || pid == scan.Host.Paths.InitPID {
 			continue // it stands for the host, and some do not let themselves be looked at
 		}
 		inode, err := holders.NetworkNamespace(scan.Host, pid)
-		if gone(err) {
+		if processGone(err) {
 			continue
 		}
 		if err != nil {
 			return err
 		}
-		inhabitants[inode] = append(inhabitants[inode], pid)
+		users[inode] = append(users[inode], pid)
 	}
 	for _, o := range suspects {
 		if inode := namespaceOf(scan, o, inodes); inode != 0 {
-			inhabit(scan.Host, o, inhabitants[inode], pods)
+			addNetnsUsers(scan.Host, o, users[inode], pods)
 		}
 	}
 	return nil
@@ -62,11 +62,11 @@ func namespaceOf(scan *Scan, o *Object, pinned map[string]uint64) uint64 {
 	if netns == "" {
 		return 0
 	}
-	return pinned[pinPath(scan, netns)]
+	return pinned[netnsPath(scan, netns)]
 }
 
-// inhabit notes the processes that live in the network namespace of o.
-func inhabit(h *host.Host, o *Object, pids []int, pods map[int]string) {
+// addNetnsUsers notes the processes that live in the network namespace of o.
+func addNetnsUsers(h *host.Host, o *Object, pids []int, pods map[int]string) {
 	for _, pid := range pids {
 		comm := "?"
 		if stat, err := h.ProcStat(pid); err == nil {
