@@ -52,7 +52,7 @@ func realPath(fd int) (string, error) {
 // openPodDir opens the directory that holds name, a path relative to the pod's directory, and returns it with the last
 // component of name. Name "" is the pod's directory itself.
 func openPodDir(r request, resolve uint64) (fd int, last string, err error) {
-	if !local(r.UID) || strings.Contains(r.UID, "/") || r.Path != "" && !local(r.Path) {
+	if !isLocal(r.UID) || strings.Contains(r.UID, "/") || r.Path != "" && !isLocal(r.Path) {
 		return -1, "", refuse("%q below pod %q is no plain relative path", r.Path, r.UID)
 	}
 	base, err := openBase(r.Base)
@@ -68,15 +68,15 @@ func openPodDir(r request, resolve uint64) (fd int, last string, err error) {
 	return fd, last, err
 }
 
-// local reports whether name is a clean relative path that stays where it begins.
-func local(name string) bool {
+// isLocal reports whether name is a clean relative path that stays where it begins.
+func isLocal(name string) bool {
 	return name != "" && name != "." && name != ".." && path.Clean(name) == name && !path.IsAbs(name) &&
 		!strings.HasPrefix(name, "../") && !strings.ContainsRune(name, 0)
 }
 
-// look stats name in an open directory without following it, without triggering an automount and without asking a
+// statAt stats name in an open directory without following it, without triggering an automount and without asking a
 // filesystem's server. An empty name means the directory itself.
-func look(dir int, name string) (unix.Statx_t, error) {
+func statAt(dir int, name string) (unix.Statx_t, error) {
 	flags := unix.AT_SYMLINK_NOFOLLOW | unix.AT_NO_AUTOMOUNT | unix.AT_STATX_DONT_SYNC
 	if name == "" {
 		flags |= unix.AT_EMPTY_PATH

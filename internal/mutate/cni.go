@@ -99,7 +99,7 @@ func (d *Mutator) readAttachment(a Attachment) (cached, error) {
 	}
 	file := os.NewFile(uintptr(fd), a.File)
 	defer file.Close()
-	st, err := look(fd, "")
+	st, err := statAt(fd, "")
 	if err != nil {
 		return cached{}, err
 	}

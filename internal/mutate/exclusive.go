@@ -75,7 +75,7 @@ func (d *Mutator) exclusiveFrom(pid int, uid string, m Mount, seen map[string]bo
 		return nil // it is ending, and has left its namespaces
 	}
 	if err != nil {
-		return d.unlessEnded(pid, err)
+		return d.ignoreEnded(pid, err)
 	}
 	seen[space] = true // not before: another process of this namespace may live on
 	for _, other := range mounts {
@@ -90,7 +90,7 @@ func (d *Mutator) exclusiveFrom(pid int, uid string, m Mount, seen map[string]bo
 func (d *Mutator) isOfPod(pid int, uid string) (bool, error) {
 	cgroups, err := d.host.ProcCgroups(pid)
 	if err != nil {
-		return false, d.unlessEnded(pid, err)
+		return false, d.ignoreEnded(pid, err)
 	}
 	for _, name := range cgroups {
 		if d.ofPod(name, uid) {
@@ -100,8 +100,8 @@ func (d *Mutator) isOfPod(pid int, uid string) (bool, error) {
 	return false, nil
 }
 
-// unlessEnded forgets an error about a process that has ended meanwhile: such a one holds no mounts.
-func (d *Mutator) unlessEnded(pid int, err error) error {
+// ignoreEnded forgets an error about a process that has ended meanwhile: such a one holds no mounts.
+func (d *Mutator) ignoreEnded(pid int, err error) error {
 	stat, now := d.host.ProcStat(pid)
 	if vanished(now) || now == nil && (stat.State == 'Z' || stat.State == 'X') {
 		return nil

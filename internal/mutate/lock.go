@@ -44,7 +44,7 @@ func Lock(names ...string) (*ReleaseLock, error) {
 // Held returns an error where a name is no longer that of what is locked: somebody else may hold the lock, too, by now.
 func (l *ReleaseLock) Held() error {
 	for _, file := range l.files {
-		if err := named(file); err != nil {
+		if err := checkName(file); err != nil {
 			return fmt.Errorf("lock: %w", err)
 		}
 	}
@@ -77,7 +77,7 @@ func lockOne(name string, open func(string) (*os.File, error)) (*os.File, error)
 			return nil, err
 		}
 		if err == nil {
-			err = named(file)
+			err = checkName(file)
 		}
 		if err == nil {
 			return file, nil
@@ -100,8 +100,8 @@ func openLock(name string) (*os.File, error) {
 	return os.OpenFile(name, os.O_RDWR|os.O_CREATE|unix.O_NOFOLLOW|unix.O_NONBLOCK, 0o600)
 }
 
-// named returns an error unless the name by which a file was opened is still that of this very file.
-func named(file *os.File) error {
+// checkName returns an error unless the name by which a file was opened is still that of this very file.
+func checkName(file *os.File) error {
 	mine, err := file.Stat()
 	if err != nil {
 		return err

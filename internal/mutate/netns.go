@@ -22,9 +22,9 @@ type Netns struct {
 	Inode uint64
 }
 
-// pinName is the form of the names that containerd gives: cni-<uuid>. Whatever else lies there belongs to somebody else
+// netnsName is the form of the names that containerd gives: cni-<uuid>. Whatever else lies there belongs to somebody else
 // (`ip netns add`, routers).
-var pinName = regexp.MustCompile(`^cni-[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}$`)
+var netnsName = regexp.MustCompile(`^cni-[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}$`)
 
 // nsfsMagic is NSFS_MAGIC of linux/magic.h.
 const nsfsMagic = 0x6e736673
@@ -33,13 +33,13 @@ const nsfsMagic = 0x6e736673
 // and with it the virtual links in it and their other ends. Physical devices would fall back to the host.
 func (d *Mutator) RemoveNetns(ctx context.Context, n Netns) error {
 	dir, name := path.Split(n.Path)
-	if !pinName.MatchString(name) {
+	if !netnsName.MatchString(name) {
 		return refuse("%s is not named as a runtime names it", n.Path)
 	}
 	if !d.isNetnsDir(path.Clean(dir)) {
 		return refuse("%s is in no directory for network namespaces", n.Path)
 	}
-	if err := d.pinnedElsewhere(n); err != nil {
+	if err := d.mountedElsewhere(n); err != nil {
 		return err
 	}
 	user, err := d.userOfNetns(n.Inode)
@@ -90,9 +90,9 @@ func (d *Mutator) userOfNetns(inode uint64) (int, error) {
 	return 0, nil
 }
 
-// pinnedElsewhere refuses a pin whose namespace is mounted at another point of the host, too: it would not end. While
+// mountedElsewhere refuses a pin whose namespace is mounted at another point of the host, too: it would not end. While
 // the pin is there the number of the namespace is no other's.
-func (d *Mutator) pinnedElsewhere(n Netns) error {
+func (d *Mutator) mountedElsewhere(n Netns) error {
 	mounts, err := mount.Table(d.host)
 	if err != nil {
 		return err
@@ -128,8 +128,8 @@ func (d *Mutator) NetnsGone(n Netns) (bool, error) {
 	return true, nil
 }
 
-// maxPins bounds how often one name may have been mounted on.
-const maxPins = 16
+// maxNetnsMounts bounds how often one name may have been mounted on.
+const maxNetnsMounts = 16
 
 func removeNetnsChild(r request) error {
 	base, err := openBase(r.Base)
@@ -140,8 +140,8 @@ func removeNetnsChild(r request) error {
 	if err := unix.Fchdir(base); err != nil {
 		return err
 	}
-	for range maxPins {
-		mounted, err := checkPin(r.Path, r.File.Inode)
+	for range maxNetnsMounts {
+		mounted, err := checkNetnsFile(r.Path, r.File.Inode)
 		if err != nil {
 			return err
 		}
@@ -153,12 +153,12 @@ func removeNetnsChild(r request) error {
 		}
 		r.File.Inode = 0 // below it is the plain file, or the same namespace once more
 	}
-	return refuse("%s is mounted more than %d times", r.Path, maxPins)
+	return refuse("%s is mounted more than %d times", r.Path, maxNetnsMounts)
 }
 
-// checkPin looks at what a name is: a namespace that is the judged one, or a plain empty file. Inode 0 stands for any
+// checkNetnsFile looks at what a name is: a namespace that is the judged one, or a plain empty file. Inode 0 stands for any
 // file.
-func checkPin(name string, inode uint64) (mounted bool, err error) {
+func checkNetnsFile(name string, inode uint64) (mounted bool, err error) {
 	fd, err := unix.Open(name, unix.O_PATH|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0)
 	if errors.Is(err, unix.ENOENT) {
 		return false, errGone
@@ -167,7 +167,7 @@ func checkPin(name string, inode uint64) (mounted bool, err error) {
 		return false, fmt.Errorf("%s: %w", name, err)
 	}
 	defer unix.Close(fd)
-	st, err := look(fd, "")
+	st, err := statAt(fd, "")
 	if err != nil {
 		return false, err
 	}

@@ -51,7 +51,7 @@ func readNoteChild(r request) (Note, error) {
 		return Note{}, err
 	}
 	defer unix.Close(handle)
-	st, err := look(handle, "")
+	st, err := statAt(handle, "")
 	if err != nil {
 		return Note{}, err
 	}

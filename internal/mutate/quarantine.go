@@ -29,10 +29,10 @@ type Kept struct {
 	Bytes uint64            `json:"bytes"`
 	Moved finding.Timestamp `json:"moved"`
 
-	Age  time.Duration     `json:"age"`            // as observed, clocks that jump and time switched off do not count
-	Aged finding.Timestamp `json:"aged"`           // when Age was last added to
-	Told bool              `json:"told,omitempty"` // it was reported that this will be emptied,
-	At   time.Duration     `json:"at,omitempty"`   // and how old it was then
+	Age        time.Duration     `json:"age"`            // as observed, clocks that jump and time switched off do not count
+	Aged       finding.Timestamp `json:"aged"`           // when Age was last added to
+	Reported   bool              `json:"told,omitempty"` // it was reported that this will be emptied,
+	ReportedAt time.Duration     `json:"at,omitempty"`   // and how old it was then
 
 	Foreign string `json:"foreign,omitempty"` // why it is not the agent's to remove; empty otherwise
 }
@@ -99,7 +99,7 @@ func openQuarantine(dir string) (int, error) {
 	if err != nil {
 		return -1, fmt.Errorf("open %s: %w", dir, err)
 	}
-	st, err := look(fd, "")
+	st, err := statAt(fd, "")
 	if err == nil && (st.Uid != 0 || st.Mode&0o077 != 0) {
 		err = refuse("%s belongs to user %d and has mode %o: it must be root's alone", dir, st.Uid, st.Mode)
 	}
@@ -127,7 +127,7 @@ func quarantineChild(r request) error {
 	if err != nil {
 		return err
 	}
-	if why := Full(all, need, r.Limit); why != "" {
+	if why := QuarantineFull(all, need, r.Limit); why != "" {
 		return refuse("%s", why)
 	}
 	to, err := openQuarantine(r.Quarantine)
@@ -148,8 +148,8 @@ func quarantineChild(r request) error {
 	return unix.Fsync(to)
 }
 
-// Full returns why so many more bytes do not fit into the quarantine.
-func Full(all []Kept, need, limit uint64) string {
+// QuarantineFull returns why so many more bytes do not fit into the quarantine.
+func QuarantineFull(all []Kept, need, limit uint64) string {
 	held := uint64(0)
 	for _, kept := range all {
 		held = AddBytes(held, kept.Bytes)
@@ -175,7 +175,7 @@ func AddBytes(a, b uint64) uint64 {
 
 // bytesOf returns how much a file or a whole directory holds. What has a mount in it is refused.
 func bytesOf(dir int, name string) (uint64, error) {
-	st, err := look(dir, name)
+	st, err := statAt(dir, name)
 	if err != nil {
 		return 0, err
 	}
@@ -209,7 +209,7 @@ func reserve(to int, kept Kept) (string, error) {
 	prefix = prefix[:min(len(prefix), longest)]
 	for attempt := 1; attempt <= 100; attempt++ {
 		kept.Name = fmt.Sprintf("%s.%d", prefix, attempt)
-		if _, err := look(to, kept.Name); !errors.Is(err, errGone) {
+		if _, err := statAt(to, kept.Name); !errors.Is(err, errGone) {
 			if err != nil {
 				return "", err
 			}
@@ -257,7 +257,7 @@ func readRecord(dir int, name string) (Kept, error) {
 	}
 	file := os.NewFile(uintptr(fd), name)
 	defer file.Close()
-	st, err := look(fd, "")
+	st, err := statAt(fd, "")
 	if err != nil {
 		return Kept{}, err
 	}
@@ -317,7 +317,7 @@ func listQuarantine(name string) ([]Kept, error) {
 // keptEntry holds an entry against its record.
 func keptEntry(dir int, name string) (Kept, error) {
 	kept, recordErr := readRecord(dir, name)
-	st, err := look(dir, name)
+	st, err := statAt(dir, name)
 	switch {
 	case errors.Is(err, errGone) && recordErr == nil && kept.Name == name:
 		// a crash came before the move, or amid the removal

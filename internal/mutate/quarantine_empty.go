@@ -10,9 +10,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// own opens the quarantine and makes sure that an entry is the one that was judged.
-func own(r request) (dir int, err error) {
-	if !local(r.Kept.Name) || strings.ContainsRune(r.Kept.Name, '/') || strings.HasPrefix(r.Kept.Name, ".") {
+// openOwnEntry opens the quarantine and makes sure that an entry is the one that was judged.
+func openOwnEntry(r request) (dir int, err error) {
+	if !isLocal(r.Kept.Name) || strings.ContainsRune(r.Kept.Name, '/') || strings.HasPrefix(r.Kept.Name, ".") {
 		return -1, refuse("%q is no entry of the quarantine", r.Kept.Name)
 	}
 	dir, err = openQuarantine(r.Quarantine)
@@ -35,7 +35,7 @@ func own(r request) (dir int, err error) {
 }
 
 func agedChild(r request) error {
-	dir, err := own(r)
+	dir, err := openOwnEntry(r)
 	if err != nil {
 		return err
 	}
@@ -57,7 +57,7 @@ func agedChild(r request) error {
 // emptyChild removes an entry: all of it is listed first, and then removed name by name, each only while it is what was
 // listed. What appears meanwhile keeps its directory.
 func emptyChild(r request) error {
-	dir, err := own(r)
+	dir, err := openOwnEntry(r)
 	if err != nil {
 		return err
 	}
@@ -79,7 +79,7 @@ func emptyChild(r request) error {
 
 // keptTree lists all of an entry. Nothing may be mounted in it.
 func keptTree(dir int, kept Kept) ([]Entry, error) {
-	st, err := look(dir, kept.Name)
+	st, err := statAt(dir, kept.Name)
 	if errors.Is(err, errGone) {
 		return nil, nil
 	}
@@ -115,7 +115,7 @@ func removeKept(quarantine int, name string, entry Entry) error {
 		return err
 	}
 	defer unix.Close(dir)
-	st, err := look(dir, last)
+	st, err := statAt(dir, last)
 	if err != nil {
 		return err
 	}

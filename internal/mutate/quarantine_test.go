@@ -99,7 +99,7 @@ func TestQuarantineFull(t *testing.T) {
 		"many":                     {make([]mutate.Kept, 10_000), 0, 6, true},
 		"no limit set":             {nil, 1, 0, true},
 	} {
-		if why := mutate.Full(test.all, test.need, test.limit); (why != "") != test.full {
+		if why := mutate.QuarantineFull(test.all, test.need, test.limit); (why != "") != test.full {
 			t.Errorf("%s: %q", name, why)
 		}
 	}
@@ -126,11 +126,11 @@ func TestEmptyQuarantine(t *testing.T) {
 	}
 	before := mutatetest.Snapshot(t, filepath.Join(n.Mutator.QuarantineDir(), other.Name))
 	etc := mutatetest.Snapshot(t, "/etc/systemd")
-	one.Age, one.Told, one.At = 5, true, 3
+	one.Age, one.Reported, one.ReportedAt = 5, true, 3
 	if err := n.Mutator.NoteQuarantine(t.Context(), one); err != nil {
 		t.Fatal(err)
 	}
-	if all := list(t, n); len(all) != 2 || !(all[0].Age == 5 && all[0].Told || all[1].Age == 5 && all[1].Told) {
+	if all := list(t, n); len(all) != 2 || !(all[0].Age == 5 && all[0].Reported || all[1].Age == 5 && all[1].Reported) {
 		t.Errorf("noted: %+v", all)
 	}
 	if err := n.Mutator.EmptyQuarantine(t.Context(), one); err != nil {

@@ -31,15 +31,15 @@ func target(r request, types ...uint16) (dir int, name string, err error) {
 	if err != nil {
 		return -1, "", err
 	}
-	if err := judged(dir, name, r.File, types); err != nil {
+	if err := checkTarget(dir, name, r.File, types); err != nil {
 		unix.Close(dir)
 		return -1, "", err
 	}
 	return dir, name, nil
 }
 
-func judged(dir int, name string, id FileID, types []uint16) error {
-	st, err := look(dir, name)
+func checkTarget(dir int, name string, id FileID, types []uint16) error {
+	st, err := statAt(dir, name)
 	if err != nil {
 		return err
 	}

@@ -71,7 +71,7 @@ func treeChild(r request) ([]Entry, error) {
 
 // treeBelow lists what is in the directory name of an open directory.
 func treeBelow(parent int, name string) ([]Entry, error) {
-	st, err := look(parent, name)
+	st, err := statAt(parent, name)
 	if errors.Is(err, errGone) {
 		return nil, nil
 	}
@@ -111,7 +111,7 @@ func listDir(parent int, name string, dir Entry) ([]Entry, error) {
 	}
 	file := os.NewFile(uintptr(fd), name)
 	defer file.Close()
-	st, err := look(fd, "")
+	st, err := statAt(fd, "")
 	if err != nil {
 		return nil, err
 	}
@@ -125,7 +125,7 @@ func listDir(parent int, name string, dir Entry) ([]Entry, error) {
 	slices.Sort(names)
 	entries := make([]Entry, 0, len(names))
 	for _, child := range names {
-		st, err := look(fd, child)
+		st, err := statAt(fd, child)
 		if errors.Is(err, errGone) {
 			continue
 		}

@@ -74,7 +74,7 @@ func (d *Mutator) Unmount(ctx context.Context, uid string, m Mount, way Way) err
 	for _, note := range a.Notes {
 		d.log.Info("unmounting", "mount", m.Point, "note", note)
 	}
-	if err := d.unmounted(m); err != nil {
+	if err := d.checkUnmounted(m); err != nil {
 		return err
 	}
 	if a.Outcome == outcomeDone && way == Lazy {
@@ -83,9 +83,9 @@ func (d *Mutator) Unmount(ctx context.Context, uid string, m Mount, way Way) err
 	return nil
 }
 
-// unmounted checks that the host's mount table no longer holds the mount. It does when the agent lives in another mount
+// checkUnmounted checks that the host's mount table no longer holds the mount. It does when the agent lives in another mount
 // namespace than the host.
-func (d *Mutator) unmounted(m Mount) error {
+func (d *Mutator) checkUnmounted(m Mount) error {
 	mounts, err := mount.Table(d.host)
 	if err != nil {
 		return err
@@ -114,10 +114,10 @@ func sameMount(now mount.Mount, judged Mount) bool {
 // pod's directory, makes private what the mount lies on where that is needed, and looks at the table afterwards.
 func unmountChild(r request) ([]string, error) {
 	own := host.Host{}
-	return unmountWatched(r, func() ([]mount.Mount, error) { return mount.TableOf(&own, unix.Getpid()) })
+	return unmountAndCheck(r, func() ([]mount.Mount, error) { return mount.TableOf(&own, unix.Getpid()) })
 }
 
-func unmountWatched(r request, table func() ([]mount.Mount, error)) ([]string, error) {
+func unmountAndCheck(r request, table func() ([]mount.Mount, error)) ([]string, error) {
 	before, m, err := viewMounts(r, table)
 	if err != nil {
 		return nil, err
@@ -137,7 +137,7 @@ func unmountWatched(r request, table func() ([]mount.Mount, error)) ([]string, e
 		return notes, harm{fmt.Sprintf("%s was unmounted; whether others went with it cannot be told: %v", m.Point,
 			err)}
 	}
-	more, err := compare(before, later, m, plan)
+	more, err := checkEffects(before, later, m, plan)
 	return append(notes, more...), err
 }
 
@@ -168,8 +168,8 @@ func confine(r request, view mount.MountView, m mount.Mount, table func() ([]mou
 	return plan, notes, nil
 }
 
-// compare says what else is gone after an unmount.
-func compare(before mount.MountView, later []mount.Mount, m mount.Mount, plan mount.UnmountPlan) (notes []string,
+// checkEffects says what else is gone after an unmount.
+func checkEffects(before mount.MountView, later []mount.Mount, m mount.Mount, plan mount.UnmountPlan) (notes []string,
 	err error) {
 	for _, effect := range plan.Along {
 		notes = append(notes, "gone with it: "+effect.String())
@@ -299,7 +299,7 @@ func openMountParent(r request, m mount.Mount) (dir int, name string, err error)
 		return -1, "", err
 	}
 	rest, ok := strings.CutPrefix(m.Point, path.Join(real, r.UID)+"/")
-	if !ok || !local(r.UID) || strings.Contains(r.UID, "/") || !local(rest) {
+	if !ok || !isLocal(r.UID) || strings.Contains(r.UID, "/") || !isLocal(rest) {
 		return -1, "", refuse("%s is not below the directory of pod %s", m.Point, r.UID)
 	}
 	parent, name := path.Split(path.Join(r.UID, rest))
@@ -310,7 +310,7 @@ func openMountParent(r request, m mount.Mount) (dir int, name string, err error)
 
 // isMount makes sure that name is the root of the very mount.
 func isMount(dir int, name string, m mount.Mount) error {
-	st, err := look(dir, name)
+	st, err := statAt(dir, name)
 	if err != nil {
 		return err
 	}

@@ -226,7 +226,7 @@ func TestUnmountTellsHarm(t *testing.T) {
 			n, uid := mutatetest.New(t), mutatetest.UID(t)
 			m := n.Mount("mine", n.PodDir(uid, "volumes/x/y"), "tmpfs", 0)
 			other := n.Mount("other", n.PodDir(mutatetest.UID(t), "volumes/x/y"), "tmpfs", 0)
-			err := mutate.UnmountWatched(n.Mutator, uid, m, func() ([]mount.Mount, error) {
+			err := mutate.UnmountAndCheck(n.Mutator, uid, m, func() ([]mount.Mount, error) {
 				mounts, err := mount.TableOf(n.Host, os.Getpid())
 				gone := len(n.Mounts(m.Point)) == 0
 				if gone && test.unread {
@@ -262,7 +262,7 @@ func TestUnmountStillShared(t *testing.T) {
 	n, uid := mutatetest.New(t), mutatetest.UID(t)
 	outer := n.Mount("outer", n.PodDir(uid, "volumes/x/y"), "tmpfs", 0)
 	m := n.Mount("inner", filepath.Join(outer.Point, "in"), "tmpfs", 0)
-	err := mutate.UnmountWatched(n.Mutator, uid, m, func() ([]mount.Mount, error) {
+	err := mutate.UnmountAndCheck(n.Mutator, uid, m, func() ([]mount.Mount, error) {
 		mounts, err := mount.TableOf(n.Host, os.Getpid())
 		for i := range mounts {
 			if mounts[i].ID == outer.ID {

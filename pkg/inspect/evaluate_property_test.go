@@ -144,7 +144,7 @@ func drawWorld(t *rapid.T) world {
 	return w
 }
 
-func TestJudgeProperties(t *testing.T) {
+func TestEvaluateProperties(t *testing.T) {
 	leftovers := 0
 	rapid.Check(t, func(t *rapid.T) {
 		w := drawWorld(t)
@@ -202,7 +202,7 @@ func checkLeftover(t *rapid.T, w world, o Assessment) {
 	}
 }
 
-func TestJudgeIsPure(t *testing.T) {
+func TestEvaluateIsPure(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		w := drawWorld(t)
 		report, next := Evaluate(w.objects, w.inventory, w.history, w.settings, hour)

@@ -84,7 +84,7 @@ func settings() Settings {
 	return s
 }
 
-func TestJudgeRules(t *testing.T) {
+func TestEvaluateRules(t *testing.T) {
 	broken := errors.New("broken")
 	tests := []struct {
 		name   string

@@ -156,7 +156,7 @@ func TestEachGateCloses(t *testing.T) {
 	}
 }
 
-func TestContraryNamesCloseTheList(t *testing.T) {
+func TestPodMissingFromTheListClosesTheGate(t *testing.T) {
 	inventory := healthy()
 	g := listIsOurs(&inventory, settings(), 1, []string{"default/web"})
 	if g.Open || !g.unknown || !strings.Contains(g.Why, "asked for them by name: default/web") {

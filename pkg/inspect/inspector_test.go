@@ -260,7 +260,7 @@ func TestInhabitedNamespaceIsForeign(t *testing.T) {
 }
 
 // Each way in which a list can be wrong without being an error, and those with one.
-func TestTruthFaults(t *testing.T) {
+func TestWitnessFaults(t *testing.T) {
 	stranger := corev1.Pod{ObjectMeta: metav1.ObjectMeta{UID: other, Namespace: "a", Name: "b"},
 		Spec: corev1.PodSpec{NodeName: "node-b"}}
 	for name, fault := range map[string]func(*node){

@@ -174,7 +174,7 @@ func TestRecall(t *testing.T) {
 
 // A pin that nothing ties to a pod may be of a pod that is starting. When it stays it is told of as what it is: no
 // error, no leftover, no question to the apiserver. One in which somebody lives is that one's.
-func TestPinOfNobody(t *testing.T) {
+func TestNamespaceWithoutOwner(t *testing.T) {
 	hosttest.PrivateNetwork(t)
 	n := newNode(t)
 	pin := filepath.Join(n.host.Paths.NetnsDirs[0], "cni-"+other)

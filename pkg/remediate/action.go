@@ -36,28 +36,28 @@ type Action struct {
 	Prepare func(ctx context.Context, t Tools, all []inspect.Assessment) error
 	// Do releases the object. It may be called again for one that is half released or gone.
 	Do func(ctx context.Context, t Tools, o inspect.Assessment) error
-	// Gone verifies. An error means that nobody can say.
-	Gone func(ctx context.Context, t Tools, o inspect.Assessment) (bool, error)
+	// Verify verifies. An error means that nobody can say.
+	Verify func(ctx context.Context, t Tools, o inspect.Assessment) (bool, error)
 }
 
 // Tools is what an action works with.
 type Tools struct {
-	Mutator  *mutate.Mutator
-	Host     *host.Host
-	Settings Settings
-	Log      *slog.Logger
-	Drivers  *driverWatch             // what is known of CSI drivers
-	Hit      func(point string) error // fault point between two changes of one step
+	Mutator    *mutate.Mutator
+	Host       *host.Host
+	Settings   Settings
+	Log        *slog.Logger
+	Drivers    *driverWatch             // what is known of CSI drivers
+	FaultPoint func(point string) error // fault point between two changes of one step
 
-	patience patience
+	timeouts timeouts
 }
 
-// patience is how long an answer is waited for of those who may never give one. The zero value stands for the limits
+// timeouts are how long an answer is waited for of those who may never give one. The zero value stands for the limits
 // of use.
-type patience struct {
+type timeouts struct {
 	server time.Duration // of a mount
 	socket time.Duration // of a plugin
 }
 
-func (p patience) ofServer() time.Duration { return cmp.Or(p.server, 5*time.Second) }
-func (p patience) ofSocket() time.Duration { return cmp.Or(p.socket, 2*time.Second) }
+func (t timeouts) forServer() time.Duration { return cmp.Or(t.server, 5*time.Second) }
+func (t timeouts) forSocket() time.Duration { return cmp.Or(t.socket, 2*time.Second) }

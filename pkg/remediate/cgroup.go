@@ -32,7 +32,7 @@ func cgroupAction() Action {
 				case other.Kind == inspect.Mount && other.Identity["type"] == "tmpfs":
 					return fmt.Sprintf("a volume in memory is still mounted on %s", other.Identity["point"])
 				case other.Kind == inspect.Container && other.Facts["state"] != "EXITED":
-					return fmt.Sprintf("container %s is still there", short(other.ID))
+					return fmt.Sprintf("container %s is still there", shortID(other.ID))
 				}
 			}
 			return ""
@@ -44,7 +44,7 @@ func cgroupAction() Action {
 			}
 			return t.Mutator.RemoveCgroup(ctx, c)
 		},
-		Gone: fileGone,
+		Verify: fileGone,
 	}
 }
 

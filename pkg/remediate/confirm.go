@@ -28,26 +28,26 @@ func (p *podRelease) confirm(ctx context.Context) error {
 		return errStop
 	}
 	if err != nil {
-		return p.unsure("the witnesses could not be asked again: %v", err)
+		return p.couldNotTell("the witnesses could not be asked again: %v", err)
 	}
-	if why := blind(report); why != "" {
-		return p.unsure("not all could be looked at again: %s", why)
+	if why := inspectionError(report); why != "" {
+		return p.couldNotTell("not all could be looked at again: %s", why)
 	}
 	if why := closedGate(report); why != "" {
 		return p.stopFor("%s", why)
 	}
-	if err := p.takeRest(report); err != nil {
+	if err := p.updateRest(report); err != nil {
 		return err
 	}
-	return p.accountFor(ctx, report)
+	return p.checkPlan(ctx, report)
 }
 
 // holders is what an inspection calls the search for who keeps an object busy.
 const holders = "holders"
 
-// blind returns what an inspection could not look at. That it could not find all holders does not matter here: it says
+// inspectionError returns what an inspection could not look at. That it could not find all holders does not matter here: it says
 // nothing of what is there and whose it is.
-func blind(report inspect.Report) string {
+func inspectionError(report inspect.Report) string {
 	for _, failure := range report.Errors {
 		if failure.What != holders {
 			return failure.What + ": " + failure.Error
@@ -56,14 +56,14 @@ func blind(report inspect.Report) string {
 	return ""
 }
 
-// takeRest notes what is left of the pod.
-func (p *podRelease) takeRest(report inspect.Report) error {
+// updateRest notes what is left of the pod.
+func (p *podRelease) updateRest(report inspect.Report) error {
 	p.rest = nil
 	for _, o := range report.Objects {
-		if !p.mine(o.Object) {
+		if !p.belongsToPod(o.Object) {
 			continue
 		}
-		if why := p.options.Settings.keptOut(cmp.Or(o.Pod.Namespace, p.outcome.Pod.Namespace)); why != "" {
+		if why := p.options.Settings.optedOut(cmp.Or(o.Pod.Namespace, p.outcome.Pod.Namespace)); why != "" {
 			return p.stopFor("%s %s: %s", o.Kind, o.ID, why)
 		}
 		switch o.Verdict {
@@ -71,17 +71,17 @@ func (p *podRelease) takeRest(report inspect.Report) error {
 			p.rest = append(p.rest, withUnknownHolders(o, report))
 		case inspect.Live:
 			return p.stopFor("%s %s is %s: %s", o.Kind, o.ID, o.Verdict, o.Why)
-		case inspect.Foreign: // never touched; where it was planned, accountFor finds it
+		case inspect.Foreign: // never touched; where it was planned, checkPlan finds it
 		default:
-			return p.unsure("%s %s is %s: %s", o.Kind, o.ID, cmp.Or(o.Verdict, inspect.Unknown), o.Why)
+			return p.couldNotTell("%s %s is %s: %s", o.Kind, o.ID, cmp.Or(o.Verdict, inspect.Unknown), o.Why)
 		}
 	}
 	return nil
 }
 
-// mine reports whether an object belongs to this pod: by what it tells, or, where it tells no pod, by the pod's
+// belongsToPod reports whether an object belongs to this pod: by what it tells, or, where it tells no pod, by the pod's
 // sandbox.
-func (p *podRelease) mine(o inspect.Object) bool {
+func (p *podRelease) belongsToPod(o inspect.Object) bool {
 	if o.Pod.UID != "" || o.SandboxID == "" {
 		return Group(o) == p.outcome.Group
 	}
@@ -101,11 +101,11 @@ func withUnknownHolders(o inspect.Assessment, report inspect.Report) inspect.Ass
 	return o
 }
 
-// accountFor holds what was planned against what is listed now. What is listed must be the very thing that was
+// checkPlan holds what was planned against what is listed now. What is listed must be the very thing that was
 // judged; what is not must be gone.
-func (p *podRelease) accountFor(ctx context.Context, report inspect.Report) error {
+func (p *podRelease) checkPlan(ctx context.Context, report inspect.Report) error {
 	for _, step := range p.steps {
-		if now, listed := find(p.rest, step.Kind, step.ID); listed {
+		if now, listed := findObject(p.rest, step.Kind, step.ID); listed {
 			if !sameIdentity(now.Identity, step.Object.Identity) {
 				return p.stopFor("%s %s is no longer what was judged: %v instead of %v", step.Kind, step.ID,
 					now.Identity, step.Object.Identity)
@@ -117,18 +117,18 @@ func (p *podRelease) accountFor(ctx context.Context, report inspect.Report) erro
 			return errStop
 		}
 		if err != nil {
-			return p.unsure("whether %s %s is gone: %v", step.Kind, step.ID, err)
+			return p.couldNotTell("whether %s %s is gone: %v", step.Kind, step.ID, err)
 		}
 		if !gone {
-			return p.unsure("%s %s is still there, but %s", step.Kind, step.ID, saidOf(report, step))
+			return p.couldNotTell("%s %s is still there, but %s", step.Kind, step.ID, verdictOf(report, step))
 		}
 	}
 	return nil
 }
 
-// saidOf words what an inspection says of a step's object that it does not list as the pod's.
-func saidOf(report inspect.Report, step Step) string {
-	o, ok := find(report.Objects, step.Kind, step.ID)
+// verdictOf words what an inspection says of a step's object that it does not list as the pod's.
+func verdictOf(report inspect.Report, step Step) string {
+	o, ok := findObject(report.Objects, step.Kind, step.ID)
 	if !ok {
 		return "the inspection did not find it"
 	}
@@ -143,5 +143,5 @@ func (p *podRelease) gone(ctx context.Context, o inspect.Assessment) (bool, erro
 	}
 	ctx, cancel := context.WithTimeout(ctx, askLimit)
 	defer cancel()
-	return action.Gone(ctx, p.tools, o)
+	return action.Verify(ctx, p.tools, o)
 }

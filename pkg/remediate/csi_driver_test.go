@@ -29,23 +29,23 @@ import (
 )
 
 // looked makes looks at the given minutes of one boot.
-func looked(minutes ...float64) []driverLook {
-	looks := make([]driverLook, 0, len(minutes))
+func looked(minutes ...float64) []driverObservation {
+	looks := make([]driverObservation, 0, len(minutes))
 	for _, m := range minutes {
 		at := finding.Timestamp{Boot: "b", SinceBoot: time.Hour + time.Duration(m*float64(time.Minute))}
-		looks = append(looks, driverLook{At: at, CSINode: "u"})
+		looks = append(looks, driverObservation{At: at, CSINode: "u"})
 	}
 	return looks
 }
 
 func TestDriverGoneSince(t *testing.T) {
-	with := func(looks []driverLook, i int, change func(*driverLook)) []driverLook {
+	with := func(looks []driverObservation, i int, change func(*driverObservation)) []driverObservation {
 		change(&looks[i])
 		return looks
 	}
 	const driver = "a.example.com"
 	for name, test := range map[string]struct {
-		looks []driverLook
+		looks []driverObservation
 		want  string // empty: proven gone
 	}{
 		"three times over ten minutes": {looked(0, 5, 10), ""},
@@ -57,40 +57,40 @@ func TestDriverGoneSince(t *testing.T) {
 		"three times, two at once":     {looked(0, 9.9, 10), "2 times"},
 		"a long time without a look":   {looked(0, 5, 50), "1 times"},
 		"from the future":              {looked(0, 20, 10), "1 times"},
-		"another boot": {with(looked(0, 5, 10), 0, func(l *driverLook) {
+		"another boot": {with(looked(0, 5, 10), 0, func(l *driverObservation) {
 			l.At.Boot = "a"
 		}), "2 times"},
-		"no boot known": {with(looked(0, 5, 10), 2, func(l *driverLook) {
+		"no boot known": {with(looked(0, 5, 10), 2, func(l *driverObservation) {
 			l.At.Boot = ""
 		}), "cannot be told"},
-		"another CSINode": {with(looked(0, 5, 10), 0, func(l *driverLook) {
+		"another CSINode": {with(looked(0, 5, 10), 0, func(l *driverObservation) {
 			l.CSINode = "v"
 		}), "2 times"},
-		"seen first": {with(looked(0, 5, 10), 0, func(l *driverLook) {
+		"seen first": {with(looked(0, 5, 10), 0, func(l *driverObservation) {
 			l.Named = []string{driver}
 		}), "2 times"},
-		"seen in between": {with(looked(0, 5, 10), 1, func(l *driverLook) {
+		"seen in between": {with(looked(0, 5, 10), 1, func(l *driverObservation) {
 			l.Named = []string{driver}
 		}), "1 times"},
-		"seen now": {with(looked(0, 5, 10), 2, func(l *driverLook) {
+		"seen now": {with(looked(0, 5, 10), 2, func(l *driverObservation) {
 			l.Named = []string{driver}
 		}), "CSINode names it"},
-		"seen now, in other letters": {with(looked(0, 5, 10), 2, func(l *driverLook) {
+		"seen now, in other letters": {with(looked(0, 5, 10), 2, func(l *driverObservation) {
 			l.Named = []string{"A.Example.com"}
 		}), "CSINode names it"},
-		"answers now": {with(looked(0, 5, 10), 2, func(l *driverLook) {
-			l.Speak = []string{"A.example.com"}
+		"answers now": {with(looked(0, 5, 10), 2, func(l *driverObservation) {
+			l.Answering = []string{"A.example.com"}
 		}), "answers"},
-		"a place of its name": {with(looked(0, 5, 10), 2, func(l *driverLook) {
-			l.Places = []string{"/k/plugins/A.EXAMPLE.com/x"}
+		"a place of its name": {with(looked(0, 5, 10), 2, func(l *driverObservation) {
+			l.InUse = []string{"/k/plugins/A.EXAMPLE.com/x"}
 		}), "in use"},
-		"somebody who does not say who": {with(looked(0, 5, 10), 2, func(l *driverLook) {
+		"somebody who does not say who": {with(looked(0, 5, 10), 2, func(l *driverObservation) {
 			l.Unknown = []string{"/k/plugins/x.sock"}
 		}), "does not say"},
-		"somebody unknown in between": {with(looked(0, 5, 10), 1, func(l *driverLook) {
+		"somebody unknown in between": {with(looked(0, 5, 10), 1, func(l *driverObservation) {
 			l.Unknown = []string{"/k/plugins/x.sock"}
 		}), "1 times"},
-		"another driver is there always": {with(looked(0, 5, 10), 2, func(l *driverLook) {
+		"another driver is there always": {with(looked(0, 5, 10), 2, func(l *driverObservation) {
 			l.Named = []string{"b.example.com"}
 		}), ""},
 	} {
@@ -160,7 +160,7 @@ func (w *world) listen(name string) *net.UnixListener {
 		w.t.Fatal(err)
 	}
 	w.t.Cleanup(func() { l.Close() })
-	w.patience.socket = 50 * time.Millisecond
+	w.timeouts.socket = 50 * time.Millisecond
 	return l
 }
 
@@ -315,7 +315,7 @@ func TestDriverLooksCost(t *testing.T) {
 	// A pod that is just ending causes no look: a Watch without tools would fail if it looked.
 	young := inspect.Assessment{Object: inspect.Object{Kind: inspect.PodDirectory}, Verdict: inspect.Candidate}
 	young.FirstSeen = finding.Timestamp{Boot: "b", SinceBoot: time.Hour}
-	at := finding.Timestamp{Boot: "b", SinceBoot: time.Hour + driverPatience - 1}
+	at := finding.Timestamp{Boot: "b", SinceBoot: time.Hour + driverMinAge - 1}
 	for _, report := range []inspect.Report{{}, {At: at, Objects: []inspect.Assessment{young}}} {
 		if err := new(driverWatch).observe(t.Context(), Tools{}, report); err != nil {
 			t.Error(err)
@@ -356,13 +356,13 @@ func TestDriverLooksAreBounded(t *testing.T) {
 	w.withNote("a.example.com", "v-1")
 	tools := w.runner().tools
 	report := w.inspect()
-	for range driverKept + 5 {
+	for range driverHistory + 5 {
 		now.SinceBoot += driverSpacing
 		if err := tools.Drivers.observe(t.Context(), tools, report); err != nil {
 			t.Fatal(err)
 		}
 	}
-	if looks, err := tools.Drivers.read(); err != nil || len(looks) != driverKept {
+	if looks, err := tools.Drivers.read(); err != nil || len(looks) != driverHistory {
 		t.Errorf("%d looks, %v", len(looks), err)
 	}
 }
@@ -418,10 +418,10 @@ func TestListenerWithoutOwner(t *testing.T) {
 		"named after kubelet":        {socket.Listener{Path: "/var/lib/kubelet2/x", PID: 5}, 0, 1},
 		"another":                    {socket.Listener{Path: "/run/dbus/system_bus_socket"}, 0, 0},
 	} {
-		look := driverLook{}
-		s := socketSearch{look: &look, known: map[string]bool{"/k/plugins/known.sock": true}}
+		look := driverObservation{}
+		s := socketSearch{observation: &look, known: map[string]bool{"/k/plugins/known.sock": true}}
 		s.listener(test.listener)
-		if len(look.Unknown) != test.unknown || len(look.Places) != test.places {
+		if len(look.Unknown) != test.unknown || len(look.InUse) != test.places {
 			t.Errorf("%s: %+v", name, look)
 		}
 	}

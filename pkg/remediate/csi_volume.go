@@ -72,14 +72,14 @@ func parseVolumeNote(data []byte, volume string) (volumeNote, error) {
 		return volumeNote{}, fmt.Errorf("driver name %q", note.Driver)
 	case note.Handle == "":
 		return volumeNote{}, errors.New("it names no volume handle")
-	case escaped(note.Spec) != volume:
+	case escapeVolume(note.Spec) != volume:
 		return volumeNote{}, fmt.Errorf("it is of volume %q, in the directory of %q", note.Spec, volume)
 	}
 	return note, nil
 }
 
-// escaped is how kubelet writes the name of a volume as that of a directory.
-func escaped(name string) string { return strings.ReplaceAll(name, "/", "~") }
+// escapeVolume is how kubelet writes the name of a volume as that of a directory.
+func escapeVolume(name string) string { return strings.ReplaceAll(name, "/", "~") }
 
 // volumeNeeded returns why the note of a volume has to stay; empty when nobody needs it.
 func volumeNeeded(ctx context.Context, t Tools, uid string, entry mutate.Entry) string {
@@ -105,7 +105,7 @@ func volumeNeeded(ctx context.Context, t Tools, uid string, entry mutate.Entry) 
 	if why := volumeInUse(node, note); why != "" {
 		return fmt.Sprintf("%s: %s", entry.Path, why)
 	}
-	if why := kubeletWorks(ctx, t); why != "" {
+	if why := kubeletWorking(ctx, t); why != "" {
 		return fmt.Sprintf("%s: %s", entry.Path, why)
 	}
 	return ""
@@ -142,7 +142,7 @@ func staged(ctx context.Context, t Tools, note volumeNote) string {
 // directory alone is enough: kubelet removes it as the last of all, when NodeUnstage is done.
 func stagedAt(names []string, note volumeNote) string {
 	sum := sha256.Sum256([]byte(note.Handle))
-	handle, volume := hex.EncodeToString(sum[:]), escaped(note.Spec)
+	handle, volume := hex.EncodeToString(sum[:]), escapeVolume(note.Spec)
 	for _, name := range names {
 		_, below, ok := strings.Cut(name, "plugins/kubernetes.io/csi/")
 		if !ok {
@@ -193,10 +193,10 @@ func volumeInUse(node *corev1.Node, note volumeNote) string {
 	return ""
 }
 
-// kubeletWorks returns whether kubelet still works on a pod that nobody wants any more: it may be the one whose
+// kubeletWorking returns whether kubelet still works on a pod that nobody wants any more: it may be the one whose
 // volume this is, and only waits for its driver. kubelet_working_pods has the labels lifecycle (sync, terminating,
 // terminated) and config (desired, orphan, runtime_only); pods that are desired are in its /pods.
-func kubeletWorks(ctx context.Context, t Tools) string {
+func kubeletWorking(ctx context.Context, t Tools) string {
 	if t.Host.Kubelet.Metric == nil {
 		return "whether kubelet still works on its pod cannot be told: its metrics are not configured"
 	}

@@ -492,7 +492,7 @@ func (n *hostile) actions() actions {
 		}
 		a.Preview, a.Prepare = nil, nil
 		a.Do = n.act
-		a.Gone = func(_ context.Context, _ Tools, o inspect.Assessment) (bool, error) {
+		a.Verify = func(_ context.Context, _ Tools, o inspect.Assessment) (bool, error) {
 			if !n.calm && n.rng.Float64() < n.faults.errors {
 				return false, errors.New("simulated: nobody can say")
 			}

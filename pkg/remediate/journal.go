@@ -203,7 +203,7 @@ func attempts(records []Record) map[string]Attempt {
 			}
 		case Finish:
 			if attempt, ok := all[r.Group]; ok && r.Result != Interrupted {
-				attempt.Finished, attempt.Whole = true, r.Result == Released
+				attempt.Finished, attempt.Complete = true, r.Result == Released
 				all[r.Group] = attempt
 			}
 		}

@@ -44,7 +44,7 @@ func mountAction() Action {
 		Needs:   noContainers,
 		Preview: csiOwned,
 		Do:      unmount,
-		Gone: func(_ context.Context, t Tools, o inspect.Assessment) (bool, error) {
+		Verify: func(_ context.Context, t Tools, o inspect.Assessment) (bool, error) {
 			m, err := mountOf(o)
 			if err != nil {
 				return false, err
@@ -77,7 +77,7 @@ func innermostFirst(a, b inspect.Assessment) int {
 func noContainers(_ inspect.Assessment, rest []inspect.Assessment, _ Settings) string {
 	for _, other := range rest {
 		if other.Kind == inspect.Container && other.Facts["state"] != "EXITED" {
-			return fmt.Sprintf("container %s is %s", short(other.ID),
+			return fmt.Sprintf("container %s is %s", shortID(other.ID),
 				cmp.Or(other.Facts["state"], "in an unknown state"))
 		}
 	}
@@ -118,19 +118,19 @@ func unmountDead(ctx context.Context, t Tools, o inspect.Assessment, m mutate.Mo
 	if pollErr != nil || !errors.Is(err, mutate.ErrBusy) {
 		return heldBy(cmp.Or(err, pollErr), o)
 	}
-	strangers, lookErr := strangersOf(ctx, t, m)
-	if lookErr != nil {
-		return fmt.Errorf("%w; who uses it cannot be told: %w", err, lookErr)
+	others, searchErr := otherUsers(ctx, t, m)
+	if searchErr != nil {
+		return fmt.Errorf("%w; who uses it cannot be told: %w", err, searchErr)
 	}
-	if len(strangers) > 0 {
-		o.Holders = strangers
+	if len(others) > 0 {
+		o.Holders = others
 		return heldBy(err, o)
 	}
 	return t.Mutator.Unmount(ctx, uid, m, mutate.Lazy)
 }
 
-// strangersOf looks for whoever uses a mount at this moment, but our own children.
-func strangersOf(ctx context.Context, t Tools, m mutate.Mount) ([]inspect.Holder, error) {
+// otherUsers looks for whoever uses a mount at this moment, but our own children.
+func otherUsers(ctx context.Context, t Tools, m mutate.Mount) ([]inspect.Holder, error) {
 	mounts, err := mount.Table(t.Host)
 	if err != nil {
 		return nil, err
@@ -147,15 +147,15 @@ func strangersOf(ctx context.Context, t Tools, m mutate.Mount) ([]inspect.Holder
 	if err != nil {
 		return nil, err
 	}
-	var strangers []inspect.Holder
+	var others []inspect.Holder
 	for _, h := range held[0] {
 		stat, err := t.Host.ProcStat(h.PID)
 		if err != nil || stat.PPID != os.Getpid() {
-			strangers = append(strangers, inspect.Holder{PID: h.PID, Command: h.Comm, How: h.How,
+			others = append(others, inspect.Holder{PID: h.PID, Command: h.Comm, How: h.How,
 				Pod: inspect.Pod{UID: h.UID}})
 		}
 	}
-	return strangers, nil
+	return others, nil
 }
 
 // heldBy adds to an error who keeps the mount busy.

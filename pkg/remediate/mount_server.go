@@ -20,7 +20,7 @@ func serverDead(ctx context.Context, t Tools, m mutate.Mount) (sign string, err 
 	if t.Host.Prober.Do == nil {
 		return "", mutate.Refusal{Why: fmt.Sprintf("%s: there is no way to ask whether its server lives", m.Point)}
 	}
-	patience := t.patience.ofServer()
+	patience := t.timeouts.forServer()
 	limited, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()
 	answer, err := t.Host.Prober.Do(limited, probe.ProbeRequest{Op: probe.ProbeStatfs, Path: m.Point})

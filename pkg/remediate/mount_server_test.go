@@ -42,7 +42,7 @@ func (w *world) detach(point string) {
 // forced.
 func TestLivingServerIsNotForced(t *testing.T) {
 	for name, test := range map[string]struct {
-		delay, patience time.Duration
+		delay, timeouts time.Duration
 		errno           unix.Errno
 		want            string
 	}{
@@ -54,7 +54,7 @@ func TestLivingServerIsNotForced(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			w := newWorld(t)
-			w.settings.VerifyWithin, w.patience.server = time.Second, test.patience
+			w.settings.VerifyWithin, w.timeouts.server = time.Second, test.timeouts
 			uid := mutatetest.UID(t)
 			server := hosttest.ServeFUSE(t, test.delay, test.errno)
 			m := w.takeOver(uid, server.Point)
@@ -197,7 +197,7 @@ func TestServerDead(t *testing.T) {
 			tools := Tools{
 				Host:     &host.Host{Files: host.Files{Root: root}, Prober: probe.Prober{Do: test.probe}},
 				Log:      slog.New(slog.DiscardHandler),
-				patience: patience{server: 10 * time.Millisecond},
+				timeouts: timeouts{server: 10 * time.Millisecond},
 			}
 			sign, err := serverDead(t.Context(), tools, mutate.Mount{FSType: test.fsType, Device: "0:45", Point: "/x"})
 			var refusal mutate.Refusal

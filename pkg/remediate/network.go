@@ -21,10 +21,10 @@ func attachmentAction() Action {
 		Summary: "CNI DEL with the configuration, arguments and capabilities that libcni kept of the ADD",
 		Plan: func(o inspect.Assessment, _ Settings) (string, string) {
 			return fmt.Sprintf("replay CNI DEL of network %s for sandbox %s and verify that its addresses %s are free",
-				o.Facts["network"], short(o.SandboxID), o.Facts["addresses"]), ""
+				o.Facts["network"], shortID(o.SandboxID), o.Facts["addresses"]), ""
 		},
 		Needs: func(o inspect.Assessment, rest []inspect.Assessment, _ Settings) string {
-			if s, ok := find(rest, inspect.Sandbox, o.SandboxID); ok && s.Facts["state"] != "NOTREADY" {
+			if s, ok := findObject(rest, inspect.Sandbox, o.SandboxID); ok && s.Facts["state"] != "NOTREADY" {
 				return "its sandbox is still ready"
 			}
 			return ""
@@ -36,7 +36,7 @@ func attachmentAction() Action {
 			}
 			return t.Mutator.DelAttachment(ctx, attachment)
 		},
-		Gone: attachmentGone,
+		Verify: attachmentGone,
 	}
 }
 
@@ -59,7 +59,7 @@ func netnsAction() Action {
 			for _, other := range rest {
 				if other.SandboxID == o.SandboxID && o.SandboxID != "" &&
 					(other.Kind == inspect.CNIAttachment || other.Kind == inspect.Sandbox) {
-					return fmt.Sprintf("its %s %s is still there", other.Kind, short(other.ID))
+					return fmt.Sprintf("its %s %s is still there", other.Kind, shortID(other.ID))
 				}
 			}
 			return ""
@@ -71,7 +71,7 @@ func netnsAction() Action {
 			}
 			return t.Mutator.RemoveNetns(ctx, netns)
 		},
-		Gone: func(_ context.Context, t Tools, o inspect.Assessment) (bool, error) {
+		Verify: func(_ context.Context, t Tools, o inspect.Assessment) (bool, error) {
 			netns, err := netnsOf(o)
 			if err != nil {
 				return false, err
@@ -107,7 +107,7 @@ func linkAction() Action {
 			}
 			return t.Mutator.DeleteLink(link)
 		},
-		Gone: func(_ context.Context, t Tools, o inspect.Assessment) (bool, error) {
+		Verify: func(_ context.Context, t Tools, o inspect.Assessment) (bool, error) {
 			link, err := linkOf(o)
 			if err != nil {
 				return false, err
@@ -125,14 +125,14 @@ func leaseAction() Action {
 		Kind: inspect.Lease, Order: 65,
 		Summary: "delete containerd's lease of a sandbox that is gone",
 		Plan: func(o inspect.Assessment, _ Settings) (string, string) {
-			return fmt.Sprintf("delete lease %s in containerd's namespace of Kubernetes", short(o.ID)), ""
+			return fmt.Sprintf("delete lease %s in containerd's namespace of Kubernetes", shortID(o.ID)), ""
 		},
 		Needs: func(o inspect.Assessment, rest []inspect.Assessment, _ Settings) string {
 			for _, other := range rest {
 				switch other.Kind {
 				case inspect.Sandbox, inspect.Container, inspect.Process, inspect.CNIAttachment, inspect.Netns,
 					inspect.Link:
-					return fmt.Sprintf("the %s %s of its pod is still there", other.Kind, short(other.ID))
+					return fmt.Sprintf("the %s %s of its pod is still there", other.Kind, shortID(other.ID))
 				}
 			}
 			return ""
@@ -144,7 +144,7 @@ func leaseAction() Action {
 			}
 			return t.Mutator.DeleteRuntimeLease(ctx, lease)
 		},
-		Gone: leaseGone,
+		Verify: leaseGone,
 	}
 }
 
@@ -198,7 +198,7 @@ func pathGone(h *host.Host, name string) (bool, error) {
 	return false, err
 }
 
-func find(objects []inspect.Assessment, kind inspect.Kind, id string) (inspect.Assessment, bool) {
+func findObject(objects []inspect.Assessment, kind inspect.Kind, id string) (inspect.Assessment, bool) {
 	at := slices.IndexFunc(objects, func(o inspect.Assessment) bool { return o.Kind == kind && o.ID == id })
 	if at < 0 {
 		return inspect.Assessment{}, false

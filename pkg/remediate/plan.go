@@ -17,15 +17,15 @@ type Policy struct {
 	Attempts map[string]Attempt // by group: what the journal knows of earlier releases
 
 	actions actions           // nil: all of them
-	keptOut map[string]string // by group: see keptOut
+	blocked map[string]string // by group: see blockedGroups
 }
 
-// toward completes a policy with what depends on the report.
-func (p Policy) toward(report inspect.Report) Policy {
+// withReport completes a policy with what depends on the report.
+func (p Policy) withReport(report inspect.Report) Policy {
 	if p.actions == nil {
 		p.actions = Actions()
 	}
-	p.keptOut = keptOut(report, p.Settings)
+	p.blocked = blockedGroups(report, p.Settings)
 	return p
 }
 
@@ -33,7 +33,7 @@ func (p Policy) toward(report inspect.Report) Policy {
 type Attempt struct {
 	At       finding.Timestamp
 	Finished bool // it was not cut off by a crash
-	Whole    bool // nothing was left
+	Complete bool // nothing was left
 	Idle     bool // nothing was even begun: all steps had to wait for something
 }
 
@@ -85,23 +85,23 @@ func Group(o inspect.Object) string {
 // pure, and never contains an object that is no leftover. Pods that were not tried yet come first, so that one which
 // cannot be released does not use up the budget of others.
 func Plan(report inspect.Report, policy Policy, now finding.Timestamp) []Step {
-	policy = policy.toward(report)
+	policy = policy.withReport(report)
 	stop := cmp.Or(policy.Stop, closedGate(report))
-	left := policy.PodsPerHour - spent(policy.Attempts, now)
+	left := policy.PodsPerHour - releasedLastHour(policy.Attempts, now)
 	var steps []Step
 	running := "" // the one pod with a container that runs
 	for _, group := range groups(report, policy.Attempts, now) {
 		pod := planGroup(group, policy)
-		why := cmp.Or(stop, notThisPod(pod, policy, now))
+		why := cmp.Or(stop, podBlocked(pod, policy, now))
 		again := recent(policy.Attempts, pod[0].Group, now) // has paid already
-		if why == "" && acts(pod) && runs(group) {
+		if why == "" && anyActs(pod) && anyRuns(group) {
 			if running != "" {
 				why = fmt.Sprintf("a container of it runs, and pod %s, of which that is true, too, is released "+
 					"first: one at a time", running)
 			}
 			running = cmp.Or(running, pod[0].Group)
 		}
-		if why == "" && acts(pod) && !again {
+		if why == "" && anyActs(pod) && !again {
 			if left <= 0 {
 				why = fmt.Sprintf("budget: %d pods were released in the last hour", policy.PodsPerHour)
 			}
@@ -115,13 +115,13 @@ func Plan(report inspect.Report, policy Policy, now finding.Timestamp) []Step {
 	return steps
 }
 
-// runs reports whether objects are of a pod that has a container which runs: where that was an error, somebody's work
+// anyRuns reports whether objects are of a pod that has a container which runs: where that was an error, somebody's work
 // ends.
-func runs(objects []inspect.Assessment) bool {
+func anyRuns(objects []inspect.Assessment) bool {
 	return slices.ContainsFunc(objects, func(o inspect.Assessment) bool { return o.Running })
 }
 
-func acts(steps []Step) bool { return slices.ContainsFunc(steps, Step.Acts) }
+func anyActs(steps []Step) bool { return slices.ContainsFunc(steps, Step.Acts) }
 
 // networkGate counts for network objects alone, and their verdict takes it into account.
 const networkGate = "network-ready"
@@ -206,39 +206,39 @@ func stepOf(o inspect.Assessment, mode Mode, does, notNow string) Step {
 		Blocked: notNow, Object: o}
 }
 
-// keptOut returns by group why a pod is not to be released: something of it could not be judged, or its namespace.
+// blockedGroups returns by group why a pod is not to be released: something of it could not be judged, or its namespace.
 // What is to be released must tell its namespace where any is opted out; one object of a pod that tells such a
 // namespace speaks for all of them, whatever its verdict.
-func keptOut(report inspect.Report, s Settings) map[string]string {
+func blockedGroups(report inspect.Report, s Settings) map[string]string {
 	kept := map[string]string{}
 	for _, o := range report.Objects {
 		if o.Verdict == inspect.Unknown {
 			kept[Group(o.Object)] = cmp.Or(kept[Group(o.Object)], fmt.Sprintf("%s %s of it could not be judged: %s",
 				o.Kind, o.ID, o.Why))
 		}
-		if why := s.keptOut(o.Pod.Namespace); why != "" && (o.Verdict == inspect.Leftover || o.Pod.Namespace != "") {
+		if why := s.optedOut(o.Pod.Namespace); why != "" && (o.Verdict == inspect.Leftover || o.Pod.Namespace != "") {
 			kept[Group(o.Object)] = why
 		}
 	}
 	return kept
 }
 
-// notThisPod returns why one pod is not released.
-func notThisPod(steps []Step, policy Policy, now finding.Timestamp) string {
+// podBlocked returns why one pod is not released.
+func podBlocked(steps []Step, policy Policy, now finding.Timestamp) string {
 	group := steps[0].Group
-	if why := policy.keptOut[group]; why != "" {
+	if why := policy.blocked[group]; why != "" {
 		return why
 	}
 	attempt, ok := policy.Attempts[group]
-	if after := policy.retryAfter(attempt); ok && attempt.Finished && !attempt.Whole && now.Since(attempt.At) < after {
+	if after := policy.retryAfter(attempt); ok && attempt.Finished && !attempt.Complete && now.Since(attempt.At) < after {
 		return fmt.Sprintf("was tried %s ago and could not be released whole; next try after %s",
 			now.Since(attempt.At).Round(time.Second), after)
 	}
 	return ""
 }
 
-// spent counts the pods that were released in the last hour.
-func spent(attempts map[string]Attempt, now finding.Timestamp) int {
+// releasedLastHour counts the pods that were released in the last hour.
+func releasedLastHour(attempts map[string]Attempt, now finding.Timestamp) int {
 	n := 0
 	for group := range attempts {
 		if recent(attempts, group, now) {

@@ -40,23 +40,23 @@ func (r *Runner) releasePod(ctx context.Context, j *journal, held func() error, 
 		Pod: p.outcome.Pod}); err != nil {
 		return p.outcome, err
 	}
-	if err := r.tools.Hit("begin"); err != nil {
+	if err := r.tools.FaultPoint("begin"); err != nil {
 		return p.outcome, err
 	}
 	err := p.confirm(ctx)
 	if err == nil {
-		err = p.rounds(ctx)
+		err = p.releaseKinds(ctx)
 	}
 	if err != nil && !errors.Is(err, errStop) {
 		return p.outcome, err
 	}
 	p.conclude()
 	for _, step := range slices.Clone(p.open) { // intended, and not done
-		if err := p.end(step, Stopped, p.outcome.Why); err != nil {
+		if err := p.recordEnd(step, Stopped, p.outcome.Why); err != nil {
 			return p.outcome, err
 		}
 	}
-	if err := r.tools.Hit("finish"); err != nil {
+	if err := r.tools.FaultPoint("finish"); err != nil {
 		return p.outcome, err
 	}
 	return p.outcome, j.write(Record{
@@ -65,12 +65,12 @@ func (r *Runner) releasePod(ctx context.Context, j *journal, held func() error, 
 	})
 }
 
-// rounds does all steps in their order. What failed, or was blocked, is tried once more when something else was
+// releaseKinds does all steps in their order. What failed, or was blocked, is tried once more when something else was
 // released after it: the runtime cannot stop a container whose processes are frozen, but it can when they are gone.
-func (p *podRelease) rounds(ctx context.Context) error {
+func (p *podRelease) releaseKinds(ctx context.Context) error {
 	for steps := p.steps; len(steps) > 0; steps = p.takeFailed() {
 		for _, kind := range kindsOf(steps) {
-			if err := p.group(ctx, kind, steps); err != nil {
+			if err := p.releaseKind(ctx, kind, steps); err != nil {
 				return err
 			}
 		}
@@ -90,7 +90,7 @@ func (p *podRelease) takeFailed() []Step {
 	}
 	var failed []Step
 	p.outcome.Steps = slices.DeleteFunc(p.outcome.Steps, func(s StepOutcome) bool {
-		_, here := find(p.rest, s.Kind, s.ID)
+		_, here := findObject(p.rest, s.Kind, s.ID)
 		again := here && slices.Contains([]Result{Failed, Blocked, CouldNotTell}, s.Result)
 		if again {
 			s.Blocked = ""
@@ -116,8 +116,8 @@ func (p *podRelease) stopFor(format string, args ...any) error {
 	return p.stopAs(Stopped, format, args...)
 }
 
-// unsure ends the release of this pod because something that must be known could not be learnt.
-func (p *podRelease) unsure(format string, args ...any) error {
+// couldNotTell ends the release of this pod because something that must be known could not be learnt.
+func (p *podRelease) couldNotTell(format string, args ...any) error {
 	return p.stopAs(CouldNotTell, format, args...)
 }
 
@@ -135,8 +135,8 @@ func (p *podRelease) interrupted(ctx context.Context) bool {
 	return true
 }
 
-// group releases all objects of one kind, gives the owners time to do the rest, and asks the witnesses again.
-func (p *podRelease) group(ctx context.Context, kind inspect.Kind, steps []Step) error {
+// releaseKind releases all objects of one kind, gives the owners time to do the rest, and asks the witnesses again.
+func (p *podRelease) releaseKind(ctx context.Context, kind inspect.Kind, steps []Step) error {
 	action, ok := p.options.actions.on(kind)
 	if !ok {
 		p.skip(kind, steps)
@@ -145,15 +145,15 @@ func (p *podRelease) group(ctx context.Context, kind inspect.Kind, steps []Step)
 	var todo []StepOutcome
 	for _, step := range steps {
 		if step.Kind == kind {
-			todo = append(todo, p.first(action, step))
+			todo = append(todo, p.precheck(action, step))
 		}
 	}
-	acted, err := p.work(ctx, action, todo)
+	acted, err := p.runSteps(ctx, action, todo)
 	p.outcome.Steps = append(p.outcome.Steps, todo...)
 	if err != nil || !acted {
 		return err
 	}
-	if err := p.tools.Hit("group done: " + string(kind)); err != nil {
+	if err := p.tools.FaultPoint("group done: " + string(kind)); err != nil {
 		return err
 	}
 	p.ownerFinishes(ctx)
@@ -168,10 +168,10 @@ func (p *podRelease) skip(kind inspect.Kind, steps []Step) {
 	}
 }
 
-// first decides what happens to a step before anything is done. An empty result means that it is to be done.
-func (p *podRelease) first(action Action, step Step) StepOutcome {
+// precheck decides what happens to a step before anything is done. An empty result means that it is to be done.
+func (p *podRelease) precheck(action Action, step Step) StepOutcome {
 	s := StepOutcome{Step: step}
-	now, ok := find(p.rest, step.Kind, step.ID)
+	now, ok := findObject(p.rest, step.Kind, step.ID)
 	switch {
 	case !ok:
 		s.Result = Vanished
@@ -215,19 +215,19 @@ func (p *podRelease) conclude() {
 	p.outcome.Result = Released
 	for i := range p.outcome.Steps {
 		s := &p.outcome.Steps[i]
-		now, here := find(p.rest, s.Kind, s.ID)
+		now, here := findObject(p.rest, s.Kind, s.ID)
 		switch {
-		case here && dead(now): // it holds nothing but its number
+		case here && isDead(now): // it holds nothing but its number
 		case here:
-			p.left(s)
+			p.markLeft(s)
 		case s.Result != Released:
 			s.Result = Vanished // what the step could not do was done by the owner, or by a later step
 		}
 	}
 	for _, o := range p.rest {
-		if !dead(o) && !slices.ContainsFunc(p.steps, func(s Step) bool { return s.Kind == o.Kind && s.ID == o.ID }) {
+		if !isDead(o) && !slices.ContainsFunc(p.steps, func(s Step) bool { return s.Kind == o.Kind && s.ID == o.ID }) {
 			s := StepOutcome{Step: stepOf(o, Off, "", "appeared after the plan was made"), Result: NotActed}
-			p.left(&s)
+			p.markLeft(&s)
 			p.outcome.Steps = append(p.outcome.Steps, s)
 		}
 	}
@@ -248,8 +248,8 @@ func (p *podRelease) notReached() {
 	}
 }
 
-// left says that an object of the pod is still there.
-func (p *podRelease) left(s *StepOutcome) {
+// markLeft says that an object of the pod is still there.
+func (p *podRelease) markLeft(s *StepOutcome) {
 	if s.Result == Released || s.Result == Vanished {
 		s.Result, s.Error = Failed, "it is there again"
 	}

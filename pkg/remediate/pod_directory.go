@@ -23,11 +23,11 @@ func podDirectoryAction() Action {
 		Needs: func(_ inspect.Assessment, rest []inspect.Assessment, _ Settings) string {
 			for _, other := range rest {
 				switch {
-				case dead(other):
+				case isDead(other):
 				case other.Kind == inspect.Mount:
 					return fmt.Sprintf("%s is still mounted", other.Identity["point"])
 				case other.Kind == inspect.Process, other.Kind == inspect.Container:
-					return fmt.Sprintf("%s %s is still there", other.Kind, short(other.ID))
+					return fmt.Sprintf("%s %s is still there", other.Kind, shortID(other.ID))
 				}
 			}
 			return ""
@@ -40,8 +40,8 @@ func podDirectoryAction() Action {
 			}
 			return ""
 		},
-		Do:   removePodDirectory,
-		Gone: fileGone,
+		Do:     removePodDirectory,
+		Verify: fileGone,
 	}
 }
 
@@ -61,9 +61,9 @@ func clearance(ctx context.Context, t Tools, o inspect.Assessment) ([]removal, e
 	if tree[0].File != judged {
 		return nil, fmt.Errorf("directory %s is inode %d: %w", o.ID, tree[0].File.Inode, mutate.ErrChanged)
 	}
-	steps, refusal := clear(tree, t.Settings.AllowEmptyDir)
+	steps, refusal := planRemoval(tree, t.Settings.AllowEmptyDir)
 	if refusal == "" {
-		refusal = mayMove(ctx, t, o.Pod.UID, tree, steps)
+		refusal = mustStay(ctx, t, o.Pod.UID, tree, steps)
 	}
 	if refusal != "" {
 		return nil, mutate.Refusal{Why: refusal}
@@ -71,11 +71,11 @@ func clearance(ctx context.Context, t Tools, o inspect.Assessment) ([]removal, e
 	return steps, nil
 }
 
-// mayMove returns why what is to be moved away has to stay: somebody needs it, or there is no room for it.
-func mayMove(ctx context.Context, t Tools, uid string, tree []mutate.Entry, steps []removal) string {
+// mustStay returns why what is to be moved away has to stay: somebody needs it, or there is no room for it.
+func mustStay(ctx context.Context, t Tools, uid string, tree []mutate.Entry, steps []removal) string {
 	need, moves := uint64(0), false
 	for _, step := range steps {
-		if step.how != moveAway {
+		if step.kind != moveAway {
 			continue
 		}
 		if isVolumeNote(step.entry.Path) {
@@ -92,7 +92,7 @@ func mayMove(ctx context.Context, t Tools, uid string, tree []mutate.Entry, step
 	if err != nil {
 		return fmt.Sprintf("what the quarantine holds cannot be told: %v", err)
 	}
-	return mutate.Full(kept, need, t.Settings.Quarantine.MaxBytes)
+	return mutate.QuarantineFull(kept, need, t.Settings.Quarantine.MaxBytes)
 }
 
 func removePodDirectory(ctx context.Context, t Tools, o inspect.Assessment) error {
@@ -101,7 +101,7 @@ func removePodDirectory(ctx context.Context, t Tools, o inspect.Assessment) erro
 		return err
 	}
 	for _, step := range steps {
-		switch step.how {
+		switch step.kind {
 		case moveAway:
 			err = t.Mutator.Quarantine(ctx, o.Pod.UID, step.entry.Path, step.entry.File, t.Settings.Quarantine.MaxBytes)
 			t.Log.Info("moved to quarantine", "pod", o.Pod.UID, "file", step.entry.Path, "to",
@@ -114,7 +114,7 @@ func removePodDirectory(ctx context.Context, t Tools, o inspect.Assessment) erro
 		if err != nil {
 			return err
 		}
-		if err := t.Hit("pod-directory: one entry"); err != nil {
+		if err := t.FaultPoint("pod-directory: one entry"); err != nil {
 			return err
 		}
 	}

@@ -347,7 +347,7 @@ func TestPodReleaseLeaves(t *testing.T) {
 			[]string{"sandbox s", "prepare process", "process 1", "process 2", "cgroup c"}},
 		"what has to go first is there": {func(s *script) {
 			s.needs = func(o inspect.Assessment, rest []inspect.Assessment) string {
-				if _, here := find(rest, inspect.Mount, "m"); here && o.ID == "s" {
+				if _, here := findObject(rest, inspect.Mount, "m"); here && o.ID == "s" {
 					return "the mount goes first"
 				}
 				return ""
@@ -356,7 +356,7 @@ func TestPodReleaseLeaves(t *testing.T) {
 			"sandbox s"}},
 		"what has to go first stays": {func(s *script) {
 			s.needs = func(o inspect.Assessment, rest []inspect.Assessment) string {
-				if _, here := find(rest, inspect.Mount, "m"); here && o.ID == "c" {
+				if _, here := findObject(rest, inspect.Mount, "m"); here && o.ID == "c" {
 					return "the mount goes first"
 				}
 				return ""
@@ -650,7 +650,7 @@ func TestPodReleaseCrashes(t *testing.T) {
 		s := newScript(t)
 		n := 0
 		crashed = false
-		s.hit = func(string) error {
+		s.faultPoint = func(string) error {
 			if n++; n == at {
 				crashed = true
 				s.stop()
@@ -667,7 +667,7 @@ func TestPodReleaseCrashes(t *testing.T) {
 			}
 			return
 		}
-		s.hit, s.trace = nil, nil
+		s.faultPoint, s.trace = nil, nil
 		left := len(s.there)
 		outcome, err := s.release()
 		if err != nil || len(outcome.CutOff) == 0 && left > 0 || len(s.there) > 0 {

@@ -18,7 +18,7 @@ func processAction() Action {
 		Kind: inspect.Process, Order: 30,
 		Summary: "thaw its cgroups, SIGTERM, wait, SIGKILL, each through a pidfd",
 		Plan: func(o inspect.Assessment, s Settings) (string, string) {
-			if dead(o) {
+			if isDead(o) {
 				return "", "it is dead, and goes when its parent takes note of that"
 			}
 			return fmt.Sprintf("thaw process %s (%s) if it is frozen, SIGTERM, after %s SIGKILL", o.ID,
@@ -26,7 +26,7 @@ func processAction() Action {
 		},
 		Prepare: terminateAll,
 		Do:      killProcess,
-		Gone: func(_ context.Context, t Tools, o inspect.Assessment) (bool, error) {
+		Verify: func(_ context.Context, t Tools, o inspect.Assessment) (bool, error) {
 			p, err := processOf(o)
 			if err != nil {
 				return false, err
@@ -36,9 +36,9 @@ func processAction() Action {
 	}
 }
 
-// dead reports whether a process has ended and is only waiting for its parent. It holds nothing but its number;
+// isDead reports whether a process has ended and is only waiting for its parent. It holds nothing but its number;
 // cgroup v2 goes on telling where it was.
-func dead(o inspect.Assessment) bool {
+func isDead(o inspect.Assessment) bool {
 	return o.Kind == inspect.Process && (o.Facts["state"] == "Z" || o.Facts["state"] == "X")
 }
 
@@ -65,7 +65,7 @@ func terminateAll(ctx context.Context, t Tools, all []inspect.Assessment) error 
 			asked = append(asked, p)
 		}
 	}
-	if err := t.Hit("process: SIGTERM sent"); err != nil {
+	if err := t.FaultPoint("process: SIGTERM sent"); err != nil {
 		return err
 	}
 	end := time.Now().Add(t.Settings.ProcessGrace)

@@ -32,7 +32,7 @@ func (r *Runner) Quarantine(ctx context.Context) (QuarantineState, error) {
 		switch {
 		case kept.Foreign != "":
 			state.Foreign++
-		case kept.Told:
+		case kept.Reported:
 			state.Due++
 		}
 		state.Oldest = max(state.Oldest, kept.Age)

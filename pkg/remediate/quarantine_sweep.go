@@ -36,13 +36,13 @@ func (c *quarantineClock) due(now finding.Timestamp) bool {
 	return true
 }
 
-// fate is what happens to one entry of the quarantine at this look.
-type fate int
+// sweepAction is what happens to one entry of the quarantine at this look.
+type sweepAction int
 
 const (
-	keepOn fate = iota
-	tellOf      // report that it will be emptied
-	empty
+	keepEntry   sweepAction = iota
+	reportEntry             // report that it will be emptied
+	emptyEntry
 )
 
 // older returns an entry with its age at a moment: what passed since the last look counts, unless the machine was
@@ -55,18 +55,18 @@ func older(kept mutate.Kept, now finding.Timestamp) mutate.Kept {
 	return kept
 }
 
-// fateOf decides about an entry whose age is known. It goes only when that was reported long enough before.
-func fateOf(kept mutate.Kept, keep time.Duration) fate {
+// sweepActionFor decides about an entry whose age is known. It goes only when that was reported long enough before.
+func sweepActionFor(kept mutate.Kept, keep time.Duration) sweepAction {
 	notice := min(quarantineNotice, keep/2)
 	switch {
 	case kept.Foreign != "", keep <= 0:
-		return keepOn
-	case kept.Told && kept.Age >= keep && kept.Age-kept.At >= notice:
-		return empty
-	case !kept.Told && kept.Age >= keep-notice:
-		return tellOf
+		return keepEntry
+	case kept.Reported && kept.Age >= keep && kept.Age-kept.ReportedAt >= notice:
+		return emptyEntry
+	case !kept.Reported && kept.Age >= keep-notice:
+		return reportEntry
 	}
-	return keepOn
+	return keepEntry
 }
 
 // sweep notes the age of what is in the quarantine, reports what will go, and empties what was kept long enough.
@@ -84,7 +84,7 @@ func (r *Runner) sweep(ctx context.Context, open func() (*journal, error)) error
 			break
 		}
 		if err := r.sweepOne(ctx, older(kept, r.options.Host.Clock()), open); err != nil {
-			if crash := (cut{}); errors.As(err, &crash) {
+			if crash := (injectedCrash{}); errors.As(err, &crash) {
 				return err
 			}
 			problems = append(problems, fmt.Errorf("quarantine: %s: %w", kept.Name, err))
@@ -103,28 +103,28 @@ func (r *Runner) sweepOne(ctx context.Context, kept mutate.Kept, open func() (*j
 	what := fmt.Sprintf("%s of pod %s (%d bytes), kept for %s", kept.Path, kept.UID, kept.Bytes,
 		kept.Age.Round(time.Minute))
 	log := r.options.Log.With("entry", record.ID, "pod", kept.UID, "bytes", kept.Bytes, "age", kept.Age)
-	switch fateOf(kept, keep) {
-	case tellOf:
+	switch sweepActionFor(kept, keep) {
+	case reportEntry:
 		log.Warn("quarantine: will be removed", "keep", keep)
 		record.Event, record.Does = Notice,
 			fmt.Sprintf("will be removed from quarantine when it has been kept for %s: %s", keep, what)
 		if err := r.record(open, record); err != nil {
 			return err
 		}
-		kept.Told, kept.At = true, kept.Age
-	case empty:
+		kept.Reported, kept.ReportedAt = true, kept.Age
+	case emptyEntry:
 		log.Warn("quarantine: removing")
 		record.Event, record.Does = Intent, "remove from quarantine: "+what
-		return r.empty(ctx, kept, record, open)
+		return r.removeEntry(ctx, kept, record, open)
 	}
 	return r.options.Mutator.NoteQuarantine(ctx, kept)
 }
 
 // empty removes an entry for good, between its intent and its end in the journal.
-func (r *Runner) empty(ctx context.Context, kept mutate.Kept, record Record, open func() (*journal, error)) error {
+func (r *Runner) removeEntry(ctx context.Context, kept mutate.Kept, record Record, open func() (*journal, error)) error {
 	err := r.record(open, record)
 	if err == nil {
-		err = r.tools.Hit("quarantine: intent")
+		err = r.tools.FaultPoint("quarantine: intent")
 	}
 	if err != nil {
 		return err

@@ -80,7 +80,7 @@ func (w *world) crash(at int, skip ...inspect.Kind) (crashed bool) {
 	w.t.Helper()
 	crash := errors.New("crash")
 	n := 0
-	w.hit = func(point string) error {
+	w.faultPoint = func(point string) error {
 		if slices.ContainsFunc(skip, func(k inspect.Kind) bool { return strings.HasSuffix(point, ": "+string(k)) }) {
 			return nil
 		}
@@ -93,7 +93,7 @@ func (w *world) crash(at int, skip ...inspect.Kind) (crashed bool) {
 	if _, err := w.runner().Release(w.t.Context(), w.inspect()); crashed != errors.Is(err, crash) {
 		w.t.Fatalf("at %d: crashed %v, %v", at, crashed, err)
 	}
-	w.hit = nil
+	w.faultPoint = nil
 	return crashed
 }
 
@@ -206,7 +206,7 @@ func TestReleaseInterrupted(t *testing.T) {
 	w := newWorld(t)
 	dead := w.makePod(mutatetest.UID(t))
 	ctx, cancel := context.WithCancel(t.Context())
-	w.hit = func(point string) error {
+	w.faultPoint = func(point string) error {
 		if strings.HasPrefix(point, "group done") {
 			cancel()
 		}
@@ -216,7 +216,7 @@ func TestReleaseInterrupted(t *testing.T) {
 	if err != nil || outcome.Pods[0].Result != Interrupted {
 		t.Errorf("%v: %s", err, describe(outcome))
 	}
-	w.hit = nil
+	w.faultPoint = nil
 	w.release() // at once
 	if left := w.left(dead.uid); len(left) > 0 {
 		t.Errorf("left: %q", left)

@@ -17,7 +17,7 @@ func TestPodReturnsBeforeAStep(t *testing.T) {
 			w.Shell(uid, w.Cgroups(uid, mutatetest.Hex(t, 64)), "echo ready; exec sleep 600")
 			w.Write(w.PodDir(uid, "etc-hosts"), "hosts")
 			w.Mount("tmpfs", w.PodDir(uid, "volumes/kubernetes.io~secret/s"), "tmpfs", 0)
-			w.hit = func(at string) error {
+			w.faultPoint = func(at string) error {
 				if at == point {
 					w.known[uid] = true
 				}

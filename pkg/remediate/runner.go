@@ -36,10 +36,10 @@ type Options struct {
 	Paused func(ctx context.Context) (string, error)
 
 	// Tests only.
-	hit      func(point string) error // an error stops the release there, as a crash would
-	actions  actions                  // in place of the real ones
-	patience patience
-	onWrite  func(Record) error // sees what is to be written to the journal; an error is the disk's
+	faultPoint func(point string) error // an error stops the release there, as a crash would
+	actions    actions                  // in place of the real ones
+	timeouts   timeouts
+	onWrite    func(Record) error // sees what is to be written to the journal; an error is the disk's
 }
 
 // Runner releases leftovers. It has no state of its own but the journal: a Runner may be made anew at any time.
@@ -47,8 +47,8 @@ type Runner struct {
 	options Options
 	tools   Tools
 
-	patience time.Duration    // how long another release is waited for
-	waiting  func(why string) // told once when that begins
+	lockWait time.Duration    // how long another release is waited for
+	onWait   func(why string) // told once when that begins
 	swept    *quarantineClock
 }
 
@@ -60,8 +60,8 @@ func New(o Options) (*Runner, error) {
 	if problems := o.Settings.Problems(); len(problems) > 0 {
 		return nil, fmt.Errorf("remediate: %v", problems)
 	}
-	if o.hit == nil {
-		o.hit = func(point string) error {
+	if o.faultPoint == nil {
+		o.faultPoint = func(point string) error {
 			faultpoint.Hit(point)
 			return nil
 		}
@@ -70,8 +70,8 @@ func New(o Options) (*Runner, error) {
 		o.actions = Actions()
 	}
 	hit := func(point string) error {
-		if err := o.hit(point); err != nil {
-			return cut{err}
+		if err := o.faultPoint(point); err != nil {
+			return injectedCrash{err}
 		}
 		return nil
 	}
@@ -79,15 +79,15 @@ func New(o Options) (*Runner, error) {
 		options: o, swept: &quarantineClock{},
 		tools: Tools{
 			Mutator: o.Mutator, Host: o.Host, Settings: o.Settings, Log: o.Log, Drivers: &driverWatch{dir: o.StateDir},
-			Hit: hit, patience: o.patience,
+			FaultPoint: hit, timeouts: o.timeouts,
 		},
 	}, nil
 }
 
-// cut is the error of a fault point: it ends everything, as a crash would, wherever it comes from.
-type cut struct{ error }
+// injectedCrash is the error of a fault point: it ends everything, as a crash would, wherever it comes from.
+type injectedCrash struct{ error }
 
-func (c cut) Unwrap() error { return c.error }
+func (c injectedCrash) Unwrap() error { return c.error }
 
 // maxPreviews bounds how many objects are looked into for a plan: nodes with thousands of left pod directories were
 // seen.
@@ -101,13 +101,13 @@ func (r *Runner) Plan(ctx context.Context, report inspect.Report) ([]Step, error
 		return nil, err
 	}
 	steps := Plan(report, r.policy(ctx, records), r.options.Host.Clock())
-	looks := 0
+	previews := 0
 	for i := range steps {
 		action, ok := r.options.actions.on(steps[i].Kind)
-		if !ok || action.Preview == nil || steps[i].refused || looks == maxPreviews {
+		if !ok || action.Preview == nil || steps[i].refused || previews == maxPreviews {
 			continue
 		}
-		looks++
+		previews++
 		if why := action.Preview(ctx, r.tools, steps[i].Object); why != "" {
 			steps[i].Blocked, steps[i].refused = "refused: "+why, true
 		}
@@ -120,10 +120,10 @@ func (r *Runner) policy(ctx context.Context, records []Record) Policy {
 		actions: r.options.actions}
 }
 
-// Waiting returns a runner that waits for another release to end, and tells at the start of it why.
-func (r *Runner) Waiting(most time.Duration, told func(why string)) *Runner {
+// WaitForLock returns a runner that waits for another release to end, and tells at the start of it why.
+func (r *Runner) WaitForLock(most time.Duration, onWait func(why string)) *Runner {
 	patient := *r
-	patient.patience, patient.waiting = most, told
+	patient.lockWait, patient.onWait = most, onWait
 	return &patient
 }
 
@@ -135,7 +135,7 @@ func (r *Runner) Release(ctx context.Context, report inspect.Report) (Outcome, e
 	if err != nil {
 		return Outcome{}, err
 	}
-	acting, sweep := slices.ContainsFunc(plan.pods, acts), r.mustSweep(ctx, plan)
+	acting, sweep := slices.ContainsFunc(plan.pods, anyActs), r.sweepDue(ctx, plan)
 	if !acting && !sweep {
 		return r.release(ctx, plan, false, nil)
 	}
@@ -156,8 +156,8 @@ func (r *Runner) Release(ctx context.Context, report inspect.Report) (Outcome, e
 	return outcome, errors.Join(err, lock.Unlock())
 }
 
-// mustSweep reports whether it is time to look through the quarantine, and anything is in it.
-func (r *Runner) mustSweep(ctx context.Context, plan survey) bool {
+// sweepDue reports whether it is time to look through the quarantine, and anything is in it.
+func (r *Runner) sweepDue(ctx context.Context, plan survey) bool {
 	if plan.stop != "" || r.options.Settings.ModeOf(inspect.PodDirectory) != On ||
 		!r.swept.due(r.options.Host.Clock()) {
 		return false
@@ -173,13 +173,13 @@ func (r *Runner) lock(ctx context.Context) (lock *mutate.ReleaseLock, err error)
 		return nil, fmt.Errorf("journal: %w", err)
 	}
 	names := append(r.options.Settings.locks(), r.options.StateDir)
-	told := r.waiting == nil
-	interrupted := poll(ctx, r.patience, func() (bool, error) {
+	notified := r.onWait == nil
+	interrupted := poll(ctx, r.lockWait, func() (bool, error) {
 		lock, err = mutate.Lock(names...)
 		busy := errors.Is(err, mutate.ErrBusy)
-		if busy && !told {
-			r.waiting(err.Error())
-			told = true
+		if busy && !notified {
+			r.onWait(err.Error())
+			notified = true
 		}
 		return !busy, nil
 	})
@@ -203,7 +203,7 @@ func (r *Runner) survey(ctx context.Context, report inspect.Report) (survey, err
 	}
 	policy := r.policy(ctx, records)
 	if policy.Stop == "" && r.options.Settings.ModeOf(inspect.PodDirectory) != Off {
-		if err := r.tools.Drivers.observe(ctx, r.tools, report); r.tools.Drivers.isNews(err) {
+		if err := r.tools.Drivers.observe(ctx, r.tools, report); r.tools.Drivers.isNewError(err) {
 			r.options.Log.Warn("CSI drivers could not be looked at", "err", err)
 		}
 	}
@@ -229,7 +229,7 @@ func (r *Runner) release(ctx context.Context, plan survey, sweep bool, held func
 		}
 	}()
 	for _, steps := range plan.pods {
-		if !acts(steps) {
+		if !anyActs(steps) {
 			outcome.Pods = append(outcome.Pods, notActed(steps))
 			continue
 		}
@@ -296,7 +296,7 @@ func notActed(steps []Step) PodOutcome {
 
 func resultOf(step Step) Result {
 	switch {
-	case dead(step.Object):
+	case isDead(step.Object):
 		return Vanished
 	case step.refused:
 		return Refused

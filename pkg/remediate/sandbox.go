@@ -23,11 +23,11 @@ func sandboxAction() Action {
 		Plan: func(o inspect.Assessment, s Settings) (string, string) {
 			return fmt.Sprintf(
 				"stop the containers of sandbox %s with %s grace, stop it (CNI DEL) and remove it, through CRI",
-				short(o.ID), s.ContainerGrace), ""
+				shortID(o.ID), s.ContainerGrace), ""
 		},
-		Needs: notFrozen,
-		Do:    releaseSandbox,
-		Gone:  sandboxGone,
+		Needs:  notFrozen,
+		Do:     releaseSandbox,
+		Verify: sandboxGone,
 	}
 }
 
@@ -37,7 +37,7 @@ func notFrozen(_ inspect.Assessment, rest []inspect.Assessment, _ Settings) stri
 	frozen := slices.ContainsFunc(rest, func(o inspect.Assessment) bool {
 		return o.Kind == inspect.Cgroup && o.Facts["frozen"] == "true"
 	})
-	alive := slices.ContainsFunc(rest, func(o inspect.Assessment) bool { return o.Kind == inspect.Process && !dead(o) })
+	alive := slices.ContainsFunc(rest, func(o inspect.Assessment) bool { return o.Kind == inspect.Process && !isDead(o) })
 	if frozen && alive {
 		return "its processes are frozen: they are thawed and ended first"
 	}
@@ -60,16 +60,16 @@ func releaseSandbox(ctx context.Context, t Tools, o inspect.Assessment) error {
 		grace := graceOf(c.GetAnnotations()[graceAnnotation], t.Settings)
 		if err := t.Mutator.StopContainer(ctx, mutate.RuntimeObject{ID: c.GetId(), CreatedAt: c.GetCreatedAt()},
 			grace); err != nil {
-			return fmt.Errorf("stop container %s: %w", short(c.GetId()), err)
+			return fmt.Errorf("stop container %s: %w", shortID(c.GetId()), err)
 		}
-		if err := t.Hit("sandbox: container stopped"); err != nil {
+		if err := t.FaultPoint("sandbox: container stopped"); err != nil {
 			return err
 		}
 	}
 	if err := t.Mutator.StopSandbox(ctx, sandbox); err != nil {
 		return fmt.Errorf("stop sandbox: %w", err)
 	}
-	if err := t.Hit("sandbox: stopped"); err != nil {
+	if err := t.FaultPoint("sandbox: stopped"); err != nil {
 		return err
 	}
 	if err := t.Mutator.RemoveSandbox(ctx, sandbox); err != nil {
@@ -106,5 +106,5 @@ func listCRI[T any](ctx context.Context, list func(context.Context) ([]T, error)
 	return list(ctx)
 }
 
-// short abbreviates an ID for people.
-func short(id string) string { return id[:min(len(id), 13)] }
+// shortID abbreviates an ID for people.
+func shortID(id string) string { return id[:min(len(id), 13)] }

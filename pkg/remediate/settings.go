@@ -61,9 +61,9 @@ func (s Settings) locks() []string {
 	return []string{s.Lock}
 }
 
-// keptOut returns why nothing of a namespace may be released. Where any is opted out, one that is not known may be
+// optedOut returns why nothing of a namespace may be released. Where any is opted out, one that is not known may be
 // that one.
-func (s Settings) keptOut(namespace string) string {
+func (s Settings) optedOut(namespace string) string {
 	switch {
 	case len(s.OptOut) == 0:
 		return ""

@@ -46,17 +46,17 @@ func (n *Node) Bystanders() *Bystanders {
 	b.foreignKubelet()
 	b.otherEngines()
 	b.network()
-	b.before = b.look()
+	b.before = b.census()
 	n.t.Cleanup(func() {
-		for _, harm := range b.before.Missing(b.look(), n.Dir) {
+		for _, harm := range b.before.Missing(b.census(), n.Dir) {
 			n.t.Errorf("a bystander was harmed: %s", harm)
 		}
 	})
 	return b
 }
 
-// look takes the census of the machine and of the bystanders' processes.
-func (b *Bystanders) look() Census {
+// census takes the census of the machine and of the bystanders' processes.
+func (b *Bystanders) census() Census {
 	c := b.node.Census()
 	for _, p := range b.processes {
 		stat, err := b.node.Host.ProcStat(p.PID)

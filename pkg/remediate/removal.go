@@ -12,13 +12,13 @@ import (
 // removal is what to do to one entry of a pod's directory.
 type removal struct {
 	entry mutate.Entry
-	how   how
+	kind  removalKind
 }
 
-type how int
+type removalKind int
 
 const (
-	removeDir how = iota
+	removeDir removalKind = iota
 	unlink
 	moveAway
 )
@@ -27,9 +27,9 @@ const (
 // volume is among them. See pkg/kubelet (kubelet_pods.go: etc-hosts), kuberuntime_container.go (termination logs),
 // userns/userns_manager.go, and volume/util (SetReady).
 var kubeletFiles = []struct {
-	pattern   string
-	empty     bool // only without content
-	whatItsOf string
+	pattern string
+	empty   bool // only without content
+	origin  string
 }{
 	{"etc-hosts", false, "made from the pod's addresses at each start"},
 	{"userns", false, "the range of user IDs, freed when the directory goes"},
@@ -38,9 +38,9 @@ var kubeletFiles = []struct {
 	{"volume-subpaths/*/*/*", true, "what a subpath of a file was mounted on"},
 }
 
-// clear decides what to do to a pod's directory, or why nothing. It is pure. Entries come parents first, the directory
+// planRemoval decides what to do to a pod's directory, or why nothing. It is pure. Entries come parents first, the directory
 // itself before all.
-func clear(tree []mutate.Entry, allowEmptyDir bool) (steps []removal, refusal string) {
+func planRemoval(tree []mutate.Entry, allowEmptyDir bool) (steps []removal, refusal string) {
 	moved := map[string]bool{} // volumes that are moved away whole
 	var dirs []mutate.Entry
 	for _, entry := range tree {
@@ -61,11 +61,11 @@ func clear(tree []mutate.Entry, allowEmptyDir bool) (steps []removal, refusal st
 		case entry.Type == mutate.Directory:
 			dirs = append(dirs, entry)
 		default:
-			how, why := clearFile(tree, entry)
+			kind, why := planFile(tree, entry)
 			if why != "" {
 				return nil, why
 			}
-			steps = append(steps, removal{entry, how})
+			steps = append(steps, removal{entry, kind})
 		}
 	}
 	for _, dir := range slices.Backward(dirs) {
@@ -107,8 +107,8 @@ func hasChildren(tree []mutate.Entry, dir string) bool {
 	return slices.ContainsFunc(tree, func(e mutate.Entry) bool { return path.Dir(e.Path) == dir })
 }
 
-// clearFile decides about what is no directory.
-func clearFile(tree []mutate.Entry, entry mutate.Entry) (how, string) {
+// planFile decides about what is no directory.
+func planFile(tree []mutate.Entry, entry mutate.Entry) (removalKind, string) {
 	if entry.Type != mutate.Regular {
 		return 0, fmt.Sprintf("%s is neither a directory nor a regular file", entry.Path)
 	}
