@@ -287,7 +287,7 @@ func TestReadNoteOfPipe(t *testing.T) {
 			t.Fatal(err)
 		}
 		if note, err := n.Mutator.ReadNote(t.Context(), uid, name); err == nil ||
-			!strings.Contains(err.Error(), "is no regular file") {
+			!strings.Contains(err.Error(), "is not a regular file") {
 			t.Errorf("%s: %+v, %v", name, note, err)
 		}
 	}

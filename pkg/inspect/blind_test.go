@@ -388,7 +388,7 @@ func TestNamedPodIsLive(t *testing.T) {
 	n.running[uidOf(7)] = false
 	n.during(time.Hour, func(report Report) {
 		if verdict, why := n.verdict(report, uidOf(3)); verdict != Live ||
-			!strings.Contains(why, "has pod default/web-3 when asked for it by name") {
+			!strings.Contains(why, "returns pod default/web-3 by name") {
 			t.Errorf("%s: %s", verdict, why)
 		}
 		if verdict, why := n.verdict(report, uidOf(7)); verdict != Unknown ||
@@ -443,7 +443,7 @@ func TestRunningLeftover(t *testing.T) {
 						break
 					}
 					if verdict != Candidate || !strings.Contains(why,
-						"it runs, so the apiserver must deny it twice, 10m0s apart") {
+						"it is running, so the apiserver must deny it twice, at least 10m0s apart") {
 						t.Fatalf("after %s: %s: %s", n.now.SinceBoot-first, verdict, why)
 					}
 					n.after(time.Minute)
@@ -637,19 +637,19 @@ func TestRunningPodRules(t *testing.T) {
 		"denied twice, too soon": {[]time.Duration{40*time.Minute + 1, 50 * time.Minute}, answer(func(*NameAnswer) {}),
 			"must deny it twice"},
 		"not asked by name": {[]time.Duration{40 * time.Minute, 50 * time.Minute}, NameAnswer{},
-			"was not yet asked for it by name"},
+			"was not asked for it by name yet"},
 		"asked long ago": {[]time.Duration{40 * time.Minute, 50 * time.Minute}, answer(func(a *NameAnswer) {
 			a.At = at(50 * time.Minute)
-		}), "long ago"},
+		}), "by name recently"},
 		"asked in an old boot": {[]time.Duration{40 * time.Minute, 50 * time.Minute}, answer(func(a *NameAnswer) {
 			a.At.Boot = "boot-0"
-		}), "long ago"},
+		}), "by name recently"},
 		"asked, proved nothing": {[]time.Duration{40 * time.Minute, 50 * time.Minute}, answer(func(a *NameAnswer) {
 			a.Gone = false
 		}), "proved nothing: nobody"},
 		"asked in the future": {[]time.Duration{40 * time.Minute, 50 * time.Minute}, answer(func(a *NameAnswer) {
 			a.At = at(2 * time.Hour)
-		}), "long ago"},
+		}), "by name recently"},
 		"asked, and it was alive": {[]time.Duration{40 * time.Minute, 50 * time.Minute}, answer(func(a *NameAnswer) {
 			a.Gone, a.Alive = false, true
 		}), "has its"},

@@ -10,11 +10,10 @@ import (
 	"github.com/nodeagent/nodeagent/pkg/finding"
 )
 
-// Evaluate says of each object whether it is a leftover. It is pure. An object is one if all witnesses were heard and
-// none knows its pod, all gates are open, and it was seen often and long enough as the same object; everything less
-// is a candidate, or unknown where a witness could not be heard or believed. The history that it returns is the one
-// for the next pass; it holds the objects that kubelet denies, and keeps those of which nothing could be learnt this
-// time.
+// Evaluate decides for each object whether it is a leftover. It is pure. An object is a leftover when all witnesses
+// answered and none knows its pod, all gates are open, and it was seen as the same object often and long enough.
+// Otherwise it is a candidate, or unknown when a witness did not answer or could not be trusted. The returned history
+// is for the next pass: it holds the objects that kubelet denies, and keeps those about which this pass learnt nothing.
 func Evaluate(objects []Object, inventory Inventory, history History, s Settings, now finding.Timestamp) (Report,
 	History) {
 	e := evaluation{
@@ -25,7 +24,7 @@ func Evaluate(objects []Object, inventory Inventory, history History, s Settings
 	orphans := orphanAges(objects, &inventory, history, now)
 	e.gates = gates(&inventory, s, len(orphans), stuck(orphans, s), missingFromList(&inventory, history, now))
 	report := Report{At: now, Objects: make([]Assessment, 0, len(objects)), Gates: []Gate{}, Errors: []Failure{}}
-	for _, leases := range []bool{true, false} { // what is said of a lease decides on the network of its sandbox
+	for _, leases := range []bool{true, false} { // the verdict on a lease decides about the network of its sandbox
 		for i := range objects {
 			if leases == (objects[i].Kind == Lease) {
 				a := e.object(&objects[i])
@@ -48,12 +47,12 @@ func Evaluate(objects []Object, inventory Inventory, history History, s Settings
 // rank orders kinds by when they are released.
 func rank(kind Kind) int { return slices.Index(Kinds(), kind) }
 
-// suspicious reports whether nobody on this node knows o, so that it is worth asking the apiserver.
+// suspicious reports whether kubelet does not know the pod of o, so that the apiserver has to be asked.
 func suspicious(o *Object, inventory *Inventory) bool {
 	return o.Foreign == "" && o.Doubt == "" && o.Pod.UID != "" && inventory.kubeletAnswer(o) == Denies
 }
 
-// orphanAges finds the pods that have objects here while no witness that was heard knows them, and for how long the
+// orphanAges returns the pods that have objects here while no witness that answered knows them, and for how long the
 // oldest of these objects has been seen.
 func orphanAges(objects []Object, inventory *Inventory, history History,
 	now finding.Timestamp) map[string]time.Duration {
@@ -68,7 +67,7 @@ func orphanAges(objects []Object, inventory *Inventory, history History,
 	return ages
 }
 
-// stuck counts the orphans of which kubelet had twice the grace period to get rid: if it is still at it, it cannot.
+// stuck counts the orphans that kubelet has not removed within twice the grace period: it cannot remove them.
 func stuck(ages map[string]time.Duration, s Settings) int {
 	n := 0
 	for _, age := range ages {
@@ -79,7 +78,7 @@ func stuck(ages map[string]time.Duration, s Settings) int {
 	return n
 }
 
-// evaluation is one judgement of all objects.
+// evaluation is one evaluation of all objects.
 type evaluation struct {
 	inventory  *Inventory
 	history    History
@@ -107,7 +106,7 @@ func (e *evaluation) object(o *Object) Assessment {
 	a.Verdict, a.Why = e.belongs(o, a.Witnesses)
 	if a.Verdict != "" {
 		if _, known := e.history[key(o)]; known && a.Verdict == Unknown && sighting.Passes > 0 {
-			e.next[key(o)] = sighting // nothing was learnt
+			e.next[key(o)] = sighting // this pass learnt nothing
 		}
 		return a
 	}
@@ -118,7 +117,7 @@ func (e *evaluation) object(o *Object) Assessment {
 		a.Witnesses[Apiserver] = knows("asked by name; its list lacks it")
 		return a
 	}
-	if why := e.unknownBecause(o); why != "" { // what a witness says that cannot be believed does not count
+	if why := e.unknownBecause(o); why != "" { // the answer of a witness that cannot be trusted does not count
 		e.next[key(o)] = sighting
 		a.FirstSeen, a.Passes = sighting.First, sighting.Passes
 		a.Verdict, a.Why = Unknown, why
@@ -137,7 +136,7 @@ func (e *evaluation) object(o *Object) Assessment {
 	return a
 }
 
-// belongs gives the verdict on what no witness denies, or on what could not be asked of kubelet. Empty: kubelet
+// belongs gives the verdict on an object that a witness knows, or that kubelet did not answer for. Empty: kubelet
 // denies it and the apiserver does not know it.
 func (e *evaluation) belongs(o *Object, witnesses map[string]Answer) (Verdict, string) {
 	switch {
@@ -155,7 +154,7 @@ func (e *evaluation) belongs(o *Object, witnesses map[string]Answer) (Verdict, s
 	return "", ""
 }
 
-// proven gives the verdict on what kubelet denies and the apiserver does not know.
+// proven gives the verdict on an object that kubelet denies and the apiserver does not know.
 func (e *evaluation) proven(o *Object, witnesses map[string]Answer, sighting Sighting) (Verdict, string) {
 	if o.InUse != "" {
 		return Candidate, "its sandbox is not gone: " + o.InUse
@@ -163,7 +162,7 @@ func (e *evaluation) proven(o *Object, witnesses map[string]Answer, sighting Sig
 	if needsSandboxGone(o.Kind) {
 		for _, name := range []string{Runtime, Containerd} {
 			if witnesses[name].confirms() {
-				return Candidate, name + " still knows its sandbox; removing that releases it"
+				return Candidate, name + " still knows its sandbox; removing the sandbox releases it"
 			}
 		}
 	}
@@ -179,7 +178,7 @@ func (e *evaluation) proven(o *Object, witnesses map[string]Answer, sighting Sig
 		o.Pod.UID, sighting.Passes, round(e.now.Since(sighting.First)))
 	if pod := e.pods[o.Pod.UID]; pod != nil {
 		missing = append(missing, pod.missing(e.settings, e.now)...)
-		proof += "; it runs, and " + pod.Named.Why
+		proof += "; it is running, and " + pod.Named.Why
 	}
 	if len(missing) > 0 {
 		return Candidate, "not yet proven: " + strings.Join(missing, "; ")
@@ -187,7 +186,7 @@ func (e *evaluation) proven(o *Object, witnesses map[string]Answer, sighting Sig
 	return Leftover, proof
 }
 
-// unknownBecause says which closed gate makes it impossible to know.
+// unknownBecause returns the closed gate that makes the verdict unknown.
 func (e *evaluation) unknownBecause(o *Object) string {
 	for _, g := range e.gates {
 		if !g.Open && g.unknown && (!g.network || networked(o.Kind)) {
@@ -197,7 +196,7 @@ func (e *evaluation) unknownBecause(o *Object) string {
 	return ""
 }
 
-// closedGates lists the closed gates that are only a matter of time.
+// closedGates lists the closed gates that apply to o.
 func (e *evaluation) closedGates(o *Object) []string {
 	var waits []string
 	for _, g := range e.gates {
@@ -208,44 +207,44 @@ func (e *evaluation) closedGates(o *Object) []string {
 	return waits
 }
 
-// missing says what of the sightings is still missing.
+// missing returns what is still missing from the sightings.
 func (e *evaluation) missing(o *Object, sighting Sighting) []string {
 	var missing []string
 	if sighting.Passes < e.settings.Passes {
 		missing = append(missing, fmt.Sprintf("seen in %d of %d passes", sighting.Passes, e.settings.Passes))
 	}
-	// Kubelet gives the containers their own grace to end, which nothing may cut short.
+	// Kubelet gives the containers their termination grace period, which must not be cut short.
 	grace := max(e.settings.Grace, e.inventory.Runtime.Grace[o.Pod.UID])
 	if left := grace - e.now.Since(sighting.First); left > 0 {
-		missing = append(missing, fmt.Sprintf("%s of %s to go", roundUp(left), round(grace)))
+		missing = append(missing, fmt.Sprintf("%s of %s remaining", roundUp(left), round(grace)))
 	}
 	n := len(sighting.Denials)
 	if n > 0 && sighting.Denials[n-1].Since(sighting.Denials[0]) < e.settings.ListSpacing {
-		missing = append(missing, fmt.Sprintf("the apiserver must deny it twice, %s apart",
+		missing = append(missing, fmt.Sprintf("the apiserver must deny it twice, at least %s apart",
 			round(e.settings.ListSpacing)))
 	}
 	return missing
 }
 
-// roundUp never says "0s to go".
+// roundUp never returns 0s for a remaining time.
 func roundUp(d time.Duration) time.Duration { return (d + time.Second - 1).Truncate(time.Second) }
 
-// static judges what belongs to a static pod: kubelet alone knows those, and only while it has read their manifests.
-// Their UIDs are 32 digits, unless the manifest carries one; then the runtime may still tell.
+// static gives the verdict on objects of static pods: only kubelet knows those, and only once it has read their
+// manifests. Their UIDs have 32 digits, unless the manifest sets one; then the runtime may still show it.
 func (e *evaluation) static(o *Object) (Verdict, string) {
 	source := e.inventory.Runtime.Pods[o.Pod.UID].Source
 	isStatic := len(o.Pod.UID) == 32 || source != "" && source != "api"
 	switch static := e.inventory.Static; {
 	case static.UIDs[o.Pod.UID] != "":
-		return Live, fmt.Sprintf("the manifest %s gives its pod this UID", static.UIDs[o.Pod.UID])
+		return Live, fmt.Sprintf("the manifest %s sets this UID for its pod", static.UIDs[o.Pod.UID])
 	case !isStatic:
 		return "", ""
 	case source != "" && source != "api" && source != "file":
-		return Unknown, "a static pod from " + source + ", which cannot be read here"
+		return Unknown, "a static pod from " + source + ", a source that the agent cannot read"
 	case !static.Asked:
 		return Unknown, "a static pod; the manifests were not read"
 	case static.Err != nil:
-		return Unknown, fmt.Sprintf("a static pod; the manifests: %v", static.Err)
+		return Unknown, fmt.Sprintf("a static pod; read the manifests: %v", static.Err)
 	case len(static.Missing) > 0:
 		return Unknown, fmt.Sprintf("a static pod; kubelet has no pod for the manifest of %s yet", static.Missing[0])
 	}

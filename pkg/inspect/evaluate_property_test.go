@@ -99,7 +99,7 @@ func drawObject(t *rapid.T) Object {
 	o := object(rapid.SampledFrom(Kinds()).Draw(t, "kind"), drawUID.Draw(t, "uid"))
 	o.ID = rapid.SampledFrom([]string{"x", "y", "z"}).Draw(t, "id")
 	o.Identity["inode"] = rapid.SampledFrom([]string{"7", "8"}).Draw(t, "inode")
-	o.Foreign = rapid.SampledFrom([]string{"", "", "", "made by hand"}).Draw(t, "foreign")
+	o.Foreign = rapid.SampledFrom([]string{"", "", "", "created by hand"}).Draw(t, "foreign")
 	o.Doubt = rapid.SampledFrom([]string{"", "", "", "cannot tell"}).Draw(t, "doubt")
 	return o
 }

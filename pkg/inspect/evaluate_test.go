@@ -119,9 +119,9 @@ func TestEvaluateRules(t *testing.T) {
 		}(), nil, Unknown, "who lives there"},
 		{"foreign", func() Object {
 			o := object(Netns, dead)
-			o.Foreign = "made by hand"
+			o.Foreign = "created by hand"
 			return o
-		}(), nil, Foreign, "made by hand"},
+		}(), nil, Foreign, "created by hand"},
 
 		{"its sandbox is a leftover: that the runtime knows it changes nothing", object(Sandbox, dead),
 			func(t *Inventory, _ History, _ *Settings) {
@@ -211,7 +211,7 @@ func TestEvaluateRules(t *testing.T) {
 		}, Leftover, ""},
 		{"kubelet works on orphans", object(Mount, dead), func(t *Inventory, _ History, _ *Settings) {
 			t.Kubelet.Working = 1
-		}, Candidate, "still ending 1 pods"},
+		}, Candidate, "still terminating 1 pods"},
 		{"kubelet has worked on it for twice the grace period", object(Mount, dead),
 			func(t *Inventory, h History, s *Settings) {
 				t.Kubelet.Working = 1
@@ -226,23 +226,23 @@ func TestEvaluateRules(t *testing.T) {
 				sighting.First.SinceBoot -= 3 * s.Grace
 				h[k] = sighting
 			}
-		}, Candidate, "still ending 2 pods"},
+		}, Candidate, "still terminating 2 pods"},
 		{"kubelet does not count, nobody knows why", object(Mount, dead), func(t *Inventory, _ History, _ *Settings) {
 			t.Kubelet.WorkingErr = errNoMetric
 		}, Unknown, "its version is not known"},
 		{"kubelet does not count yet", object(Mount, dead), func(t *Inventory, _ History, _ *Settings) {
 			t.Kubelet.WorkingErr, t.Kubelet.Version = errNoMetric, "v1.27.0"
-		}, Unknown, "it is of version v1.27.0, so it has not read all its sources of pods yet"},
+		}, Unknown, "its version is v1.27.0, so it has not received all its sources of pods yet"},
 		{"kubelet does not count yet, says its Node", object(Mount, dead), func(t *Inventory, _ History, _ *Settings) {
 			t.Kubelet.WorkingErr, t.Cluster.Version = errNoMetric, "v1.36.3-eks-1234567"
-		}, Unknown, "version v1.36.3-eks-1234567"},
+		}, Unknown, "version is v1.36.3-eks-1234567"},
 		{"kubelet was updated, and its Node is of before", object(Mount, dead),
 			func(t *Inventory, _ History, _ *Settings) {
 				t.Kubelet.WorkingErr, t.Kubelet.Version, t.Cluster.Version = errNoMetric, "v1.27.1+k3s1", "v1.26.9"
-			}, Unknown, "version v1.27.1+k3s1"},
+			}, Unknown, "version is v1.27.1+k3s1"},
 		{"kubelet's version is no version", object(Mount, dead), func(t *Inventory, _ History, _ *Settings) {
 			t.Kubelet.WorkingErr, t.Kubelet.Version = errNoMetric, "unknown"
-		}, Unknown, "cannot be read"},
+		}, Unknown, "cannot be parsed"},
 		{"kubelet has never counted", object(Mount, dead), func(t *Inventory, _ History, _ *Settings) {
 			t.Kubelet.WorkingErr, t.Kubelet.Version, t.Cluster.Version = errNoMetric, "v1.26.15", "v1.26.15"
 		}, Leftover, ""},
@@ -255,7 +255,7 @@ func TestEvaluateRules(t *testing.T) {
 
 		{"never seen before", object(Mount, dead), func(_ *Inventory, h History, _ *Settings) {
 			clear(h)
-		}, Candidate, "seen in 1 of 3 passes; 10m0s of 10m0s to go; the apiserver must deny it twice, 30s apart"},
+		}, Candidate, "seen in 1 of 3 passes; 10m0s of 10m0s remaining; the apiserver must deny it twice, at least 30s apart"},
 		{"another object by that name", object(Mount, dead), func(_ *Inventory, h History, _ *Settings) {
 			h["mount/x"] = Sighting{Identity: Identity{"inode": "8"}, First: at(time.Minute), Last: at(2 * time.Minute),
 				Passes: 9}
@@ -274,12 +274,12 @@ func TestEvaluateRules(t *testing.T) {
 			s := h["mount/x"]
 			s.First, s.Denials = at(59*time.Minute-30*time.Second), []finding.Timestamp{at(59 * time.Minute)}
 			h["mount/x"] = s
-		}, Candidate, "not yet proven: 8m30s of 10m0s to go"},
+		}, Candidate, "not yet proven: 8m30s of 10m0s remaining"},
 		{"denied once", object(Mount, dead), func(t *Inventory, h History, _ *Settings) {
 			s := h["mount/x"]
 			s.Denials = nil
 			h["mount/x"] = s
-		}, Candidate, "not yet proven: the apiserver must deny it twice, 30s apart"},
+		}, Candidate, "not yet proven: the apiserver must deny it twice, at least 30s apart"},
 		{"the list is older than the first sighting", object(Mount, dead), func(t *Inventory, h History, s *Settings) {
 			clear(h)
 			t.Cluster.At = at(59 * time.Minute)
@@ -287,7 +287,7 @@ func TestEvaluateRules(t *testing.T) {
 		}, Candidate, "the apiserver was not asked: since it was first seen"},
 		{"its containers have an hour to end", object(Mount, dead), func(t *Inventory, _ History, _ *Settings) {
 			t.Runtime.Grace[dead] = time.Hour
-		}, Candidate, "40m0s of 1h0m0s to go"},
+		}, Candidate, "40m0s of 1h0m0s remaining"},
 		{"settings of zero", object(Mount, dead), func(_ *Inventory, h History, s *Settings) {
 			clear(h)
 			*s = Settings{HostNamespaces: true, MassOrphaning: 3}

@@ -11,15 +11,15 @@ import (
 	"github.com/nodeagent/nodeagent/pkg/finding"
 )
 
-// gate is a Gate and what it means for an object when it is closed: unknown where a witness could not be heard or
-// believed, candidate where one has to wait.
+// gate is a Gate with the verdict on objects while it is closed: unknown when a witness did not answer or cannot be
+// trusted, otherwise candidate.
 type gate struct {
 	Gate
 	unknown bool
-	network bool // holds for network objects only
+	network bool // applies to network objects only
 }
 
-// openGate, closed and deaf make gates: deaf is closed because something could not be learnt.
+// openGate, closedGate and unknownGate make gates: an unknownGate is closed because something could not be read.
 func openGate(name, format string, args ...any) gate {
 	return gate{Gate: Gate{Name: name, Open: true, Why: fmt.Sprintf(format, args...)}}
 }
@@ -34,17 +34,17 @@ func unknownGate(name, format string, args ...any) gate {
 	return g
 }
 
-// notNeeded is why the apiserver is not asked most of the time.
+// notNeeded is the usual reason why the apiserver is not asked.
 const notNeeded = "not asked: nothing is suspicious"
 
-// nothingSuspicious reports whether there was nothing to ask the apiserver for.
+// nothingSuspicious reports whether there was no reason to ask the apiserver.
 func nothingSuspicious(t *Inventory, orphans int) bool {
 	return orphans == 0 && !t.Cluster.Asked && t.Kubelet.OK()
 }
 
-// gates are all conditions on the whole node, always in the same order. orphans is the number of pods that no witness
-// knows but that have objects on the node; stuck are those of them that kubelet cannot get rid of.
-// contrary are pods that the apiserver has when it is asked for them by name, while its list lacks them.
+// gates returns all conditions on the whole node, always in the same order. orphans is the number of pods that have
+// objects on the node but that no witness knows; stuck is how many of them kubelet cannot remove. missingFromList are
+// pods that the apiserver returns by name although its list lacks them.
 func gates(t *Inventory, s Settings, orphans, stuck int, missingFromList []string) []gate {
 	network := conditionGate("network-ready", t.Runtime, t.Runtime.NetReady)
 	network.network = true
@@ -93,10 +93,10 @@ func uptimeGate(name, who string, age time.Duration, err error, least time.Durat
 	return openGate(name, "%s has been up for %s", who, round(age))
 }
 
-// kubeletNotWorking is closed while kubelet still ends pods that have left its list. A kubelet older than v1.27 does
-// not count them: there the grace period, which is never shorter than that of the pod's containers, must be enough.
-// One that is not proven to be older has not begun to count: it waits for a source of its pods. Kubelet tries for
-// ever to end a pod whose processes do not die; that is no reason to wait for ever.
+// kubeletNotWorking is closed while kubelet still terminates pods that have left its list. A kubelet older than v1.27
+// does not count them: the grace period, which is never shorter than that of the pod's containers, has to be enough
+// there. One that is not proven to be older has not begun to count: it waits for a source of its pods. Kubelet retries
+// forever to terminate a pod whose processes do not die; the agent does not wait that long.
 func kubeletNotWorking(t *Inventory, orphans, stuck int) gate {
 	const name = "kubelet-not-working"
 	switch k := t.Kubelet; {
@@ -106,19 +106,19 @@ func kubeletNotWorking(t *Inventory, orphans, stuck int) gate {
 		if why := notOld(k.Version, t.Cluster.Version); why != "" {
 			return unknownGate(name, "%v, and %s", k.WorkingErr, why)
 		}
-		return openGate(name, "%v: left to the grace period", k.WorkingErr)
+		return openGate(name, "%v: the grace period has to be enough", k.WorkingErr)
 	case k.WorkingErr != nil:
 		return unknownGate(name, "%s: %v", workingFamily, k.WorkingErr)
 	case k.Working > 0 && k.Working <= stuck:
-		return openGate(name, "kubelet has been ending %d pods for twice the grace period and cannot", k.Working)
+		return openGate(name, "kubelet has been terminating %d pods for twice the grace period without success", k.Working)
 	case k.Working > 0:
-		return closedGate(name, "kubelet is still ending %d pods that are no longer wanted", k.Working)
+		return closedGate(name, "kubelet is still terminating %d pods that are no longer wanted", k.Working)
 	}
-	return openGate(name, "kubelet is ending no pod that is no longer wanted")
+	return openGate(name, "kubelet is terminating no unwanted pods")
 }
 
-// kubeletSources is open when kubelet shows that it has read what the apiserver wants of it. After a start while its
-// own LIST is refused its /pods has the static pods only, and looks like the list of a node that was emptied.
+// kubeletSources is open when kubelet shows that it has received its pods from the apiserver. While its own LIST is
+// refused after a start, its /pods has only static pods and looks like that of a drained node.
 func kubeletSources(t *Inventory, orphans int) gate {
 	const name = "kubelet-sources"
 	c := &t.Cluster
@@ -127,13 +127,13 @@ func kubeletSources(t *Inventory, orphans int) gate {
 	case nothingSuspicious(t, orphans):
 		return openGate(name, notNeeded)
 	case !t.Kubelet.OK():
-		return unknownGate(name, "kubelet could not be heard")
+		return unknownGate(name, "kubelet did not answer")
 	case !c.OK():
-		return unknownGate(name, "there is no list of the apiserver's to hold kubelet's against")
+		return unknownGate(name, "there is no list of the apiserver to compare kubelet's with")
 	case listed && !own.Mirror && !hasPod(t.Kubelet.Pods, t.Own):
 		return unknownGate(name, "kubelet lacks the agent's own pod %s, which the apiserver lists", t.Own)
 	case len(c.Proven) > 0:
-		return unknownGate(name, "kubelet lacks pods that the apiserver lists and that it has known: %s",
+		return unknownGate(name, "kubelet lacks pods that the apiserver lists and that it has known before: %s",
 			firstThree(c.Proven))
 	case 2*c.Lacked > c.Listed:
 		return unknownGate(name, "kubelet lacks %d of %d pods that the apiserver lists", c.Lacked, c.Listed)
@@ -145,14 +145,14 @@ func kubeletSources(t *Inventory, orphans int) gate {
 		}
 	}
 	if others := othersRunning(t); ordinary == 0 && len(others) > 0 {
-		return unknownGate(name, "kubelet has no pod from the apiserver, while the runtime runs %s", firstThree(others))
+		return unknownGate(name, "kubelet has no pod from the apiserver, while these are running: %s", firstThree(others))
 	}
 	return openGate(name, "kubelet has %d of %d pods that the apiserver lists", c.Listed-c.Lacked, c.Listed)
 }
 
 func hasPod(pods map[string]PodFact, uid string) bool { _, ok := pods[uid]; return ok }
 
-// firstThree names the first of many.
+// firstThree lists at most three names.
 func firstThree(names []string) string {
 	if len(names) <= 3 {
 		return strings.Join(names, ", ")
@@ -160,7 +160,7 @@ func firstThree(names []string) string {
 	return fmt.Sprintf("%s and %d more", strings.Join(names[:3], ", "), len(names)-3)
 }
 
-// othersRunning names the pods that the runtime runs and kubelet lacks, but for static ones.
+// othersRunning names the running pods that kubelet lacks, except static ones.
 func othersRunning(t *Inventory) []string {
 	var names []string
 	for uid := range t.Runtime.Running {
@@ -187,7 +187,7 @@ func runtimeAnswers(t *Inventory) gate {
 
 func conditionGate(name string, r RuntimeInventory, c Condition) gate {
 	if !r.OK() {
-		return unknownGate(name, "the runtime could not be heard")
+		return unknownGate(name, "the runtime did not answer")
 	}
 	return gate{Gate: Gate{Name: name, Open: c.OK, Why: c.Why}}
 }
@@ -200,12 +200,12 @@ func hostNamespaces(s Settings) gate {
 	return openGate(name, "the agent sees the host's processes")
 }
 
-// noMassOrphaning is the breaker: many pods that vanish at once are rather a witness in error than leftovers.
+// noMassOrphaning is the circuit breaker: when many pods vanish at once, it is more likely that a witness is wrong.
 func noMassOrphaning(t *Inventory, s Settings, orphans int) gate {
 	const name = "no-mass-orphaning"
 	all := orphans + countPods(t.Kubelet.Pods, t.Cluster.Pods)
 	if most := max(s.MassOrphaning, all*s.MassPercent/100); orphans > most {
-		return closedGate(name, "%d of %d pods are known to no witness, more than %d: rather a witness is wrong",
+		return closedGate(name, "%d of %d pods are known to no witness, more than %d: more likely a witness is wrong",
 			orphans,
 			all, most)
 	}
@@ -234,8 +234,8 @@ func apiserverAnswers(t *Inventory, orphans int) gate {
 	return unknownGate(name, "the apiserver's list of pods: %v", responseError(t.Cluster.Response))
 }
 
-// listIsOurs is open when something proves that the list is of this node and not empty by mistake: our own pod, or one
-// that kubelet has from the apiserver. A list that lacks many of kubelet's pods is an old one.
+// listIsOurs is open when something proves that the list belongs to this node and is not empty by mistake: the agent's
+// own pod, or one that kubelet has from the apiserver. A list without many of kubelet's pods is outdated.
 func listIsOurs(t *Inventory, s Settings, orphans int, missingFromList []string) gate {
 	const name = "list-is-ours"
 	c := &t.Cluster
@@ -248,7 +248,7 @@ func listIsOurs(t *Inventory, s Settings, orphans int, missingFromList []string)
 	case len(c.OnOtherNodes) > 0:
 		return unknownGate(name, "the list has pods of other nodes: %s", firstThree(c.OnOtherNodes))
 	case len(missingFromList) > 0:
-		return unknownGate(name, "the list lacks pods that the apiserver has when asked for them by name: %s",
+		return unknownGate(name, "the list lacks pods that the apiserver returns by name: %s",
 			firstThree(missingFromList))
 	case t.Own != "" && !listed:
 		return unknownGate(name, "the list lacks the agent's own pod %s", t.Own)
@@ -262,15 +262,15 @@ func listIsOurs(t *Inventory, s Settings, orphans int, missingFromList []string)
 	return openGate(name, "%d of kubelet's pods from the apiserver are in the list", c.Shared)
 }
 
-// nodeIdentity is open when the Node object is of this very machine and boot, and not of another one by the same
-// name. Its Lease is not looked at: that kubelet is alive is told by kubelet.
+// nodeIdentity is open when the Node object belongs to this machine and boot, not to another one of the same name. Its
+// Lease does not matter: whether kubelet is alive is learnt from kubelet.
 func nodeIdentity(t *Inventory, orphans int) gate {
 	const name = "node-identity"
 	switch c := &t.Cluster; {
 	case nothingSuspicious(t, orphans):
 		return openGate(name, notNeeded)
 	case !c.OK():
-		return unknownGate(name, "the apiserver could not be heard")
+		return unknownGate(name, "the apiserver did not answer")
 	case c.NodeErr != nil:
 		return unknownGate(name, "the Node object: %v", c.NodeErr)
 	case c.LocalErr != nil:
@@ -283,8 +283,8 @@ func nodeIdentity(t *Inventory, orphans int) gate {
 	return openGate(name, "machineID and bootID of Node %s are this machine's", t.Cluster.Node)
 }
 
-// round makes a duration short enough to read.
+// round makes a duration readable.
 func round(d time.Duration) time.Duration { return d.Round(time.Second) }
 
-// sameBoot reports whether two moments can be compared.
+// sameBoot reports whether two timestamps can be compared.
 func sameBoot(a, b finding.Timestamp) bool { return a.Boot == b.Boot }

@@ -39,13 +39,13 @@ func TestEachGateCloses(t *testing.T) {
 		}, "kubelet-uptime", "broken"},
 		{"kubelet works", func(t *Inventory, _ *Settings) {
 			t.Kubelet.Working = 1
-		}, "kubelet-not-working", "still ending 1 pods"},
+		}, "kubelet-not-working", "still terminating 1 pods"},
 		{"kubelet's work unknown", func(t *Inventory, _ *Settings) {
 			t.Kubelet.WorkingErr = broken
 		}, "kubelet-not-working", "broken"},
 		{"kubelet does not count yet", func(t *Inventory, _ *Settings) {
 			t.Kubelet.WorkingErr, t.Kubelet.Version = errNoMetric, "v1.30.1"
-		}, "kubelet-not-working", "has not read all its sources"},
+		}, "kubelet-not-working", "has not received all its sources"},
 		{"runtime unheard", func(t *Inventory, _ *Settings) {
 			t.Runtime.Err = broken
 		}, "runtime-heard runtime-ready network-ready", "broken"},
@@ -103,7 +103,7 @@ func TestEachGateCloses(t *testing.T) {
 		}, "kubelet-sources", "lacks the agent's own pod"},
 		{"kubelet lacks what it has known", func(t *Inventory, _ *Settings) {
 			t.Cluster.Listed, t.Cluster.Lacked, t.Cluster.Proven = 10, 1, []string{"default/web"}
-		}, "kubelet-sources", "that it has known: default/web"},
+		}, "kubelet-sources", "that it has known before: default/web"},
 		{"kubelet lacks most", func(t *Inventory, _ *Settings) {
 			t.Cluster.Listed, t.Cluster.Lacked = 5, 3
 		}, "kubelet-sources", "lacks 3 of 5"},
@@ -113,7 +113,7 @@ func TestEachGateCloses(t *testing.T) {
 		{"kubelet has static pods only, others run", func(t *Inventory, _ *Settings) {
 			t.Kubelet.Pods = map[string]PodFact{static: {Pod: Pod{UID: static}, Static: true}}
 			t.Runtime.Running = map[string]bool{other: true, static: true}
-		}, "kubelet-sources", "no pod from the apiserver, while the runtime runs " + other},
+		}, "kubelet-sources", "no pod from the apiserver, while these are running: " + other},
 		{"kubelet has static pods only, and they run", func(t *Inventory, _ *Settings) {
 			t.Kubelet.Pods = map[string]PodFact{static: {Pod: Pod{UID: static}, Static: true}}
 			t.Runtime.Running = map[string]bool{static: true, strings.Repeat("7", 32): true, dead: true}
@@ -159,7 +159,7 @@ func TestEachGateCloses(t *testing.T) {
 func TestPodMissingFromTheListClosesTheGate(t *testing.T) {
 	inventory := healthy()
 	g := listIsOurs(&inventory, settings(), 1, []string{"default/web"})
-	if g.Open || !g.unknown || !strings.Contains(g.Why, "asked for them by name: default/web") {
+	if g.Open || !g.unknown || !strings.Contains(g.Why, "returns by name: default/web") {
 		t.Errorf("%+v", g)
 	}
 }

@@ -161,10 +161,10 @@ func TestPodOfManyProcesses(t *testing.T) {
 	if got := doubts[hostile]; len(got) != 1 || !strings.Contains(got[0], "more than 4096 processes") {
 		t.Errorf("the hostile pod: %q", got)
 	}
-	if got := doubts[""]; len(got) != 1 || got[0] != "96000 it could not be looked at" {
+	if got := doubts[""]; len(got) != 1 || got[0] != "96000 it could not be read" {
 		t.Errorf("one that cannot be read: %q", got)
 	}
-	want := []string{"99 ", "90000 ", "95000 it could not be looked at"}
+	want := []string{"99 ", "90000 ", "95000 it could not be read"}
 	if got := doubts[ordinary]; !slices.Equal(got, want) {
 		t.Errorf("the other pod: %q, want %q", got, want)
 	}

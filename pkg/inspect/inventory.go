@@ -11,7 +11,7 @@ import (
 	"github.com/nodeagent/nodeagent/pkg/finding"
 )
 
-// Response is how a witness was asked. What it said counts only if Asked and no Err.
+// Response is whether and when a witness was asked. Its data counts only when it was asked and there is no error.
 type Response struct {
 	Asked bool
 	At    finding.Timestamp
@@ -21,20 +21,20 @@ type Response struct {
 // OK reports whether the witness was asked and answered.
 func (h Response) OK() bool { return h.Asked && h.Err == nil }
 
-// Inventory is who may live on this node, as each witness says, and what is needed to believe them. It is gathered in
-// an order on which everything rests:
+// Inventory is which pods may exist on this node according to each witness, and what is needed to trust them. It is
+// gathered in an order that every verdict relies on:
 //
 //  1. the objects on the node,
 //  2. the runtime and containerd,
 //  3. kubelet,
 //  4. the apiserver.
 //
-// A pod comes to be in the opposite order: the apiserver has it before kubelet, kubelet's /pods before any of its
-// objects exist, containerd has a lease or a container before CRI lists the sandbox. So each witness is asked after
-// everything that it must know if the object is a living or a starting pod's, and one that does not know the object
-// then is no victim of the moment. The other direction, a pod that is just ending, can look like a leftover for a
-// moment; such a pod lives no more, and the grace period leaves it to kubelet. UIDs never return: a list that did not
-// have the UID of an object which was there before the list was made proves for ever that this pod is gone.
+// A pod is created in the opposite order: the apiserver has it before kubelet, kubelet's /pods has it before any of its
+// objects exist, containerd has a lease or a container before CRI lists the sandbox. So each witness is asked after the
+// objects were listed that it must know if they belong to a living or starting pod, and a race cannot make a witness
+// deny them. In the other direction, a pod that is just terminating can look like a leftover for a moment; such a pod
+// is no longer running, and the grace period leaves it to kubelet. UIDs are never reused: a list without the UID of an
+// object that existed before the list was made proves permanently that this pod is gone.
 type Inventory struct {
 	Runtime    RuntimeInventory
 	Containerd ContainerdInventory
@@ -46,32 +46,32 @@ type Inventory struct {
 	Own        string                // UID of the agent's own pod; empty where it runs outside Kubernetes
 }
 
-// PodFact is what a witness says of one pod.
+// PodFact is what a witness states about one pod.
 type PodFact struct {
 	Pod
 	Phase   string
-	Static  bool // kubelet's word: not from the apiserver
-	Mirror  bool // the apiserver's word: it only mirrors a static pod, and is made by kubelet itself
-	Started bool // kubelet has noted in the apiserver that it knows of it
+	Static  bool // according to kubelet: not from the apiserver
+	Mirror  bool // according to the apiserver: a mirror of a static pod, created by kubelet itself
+	Started bool // kubelet has set its status in the apiserver, so it knows the pod
 }
 
-// KubeletInventory is what kubelet says.
+// KubeletInventory is what kubelet reports.
 type KubeletInventory struct {
 	Response
 	Pods   map[string]PodFact // by UID
 	Age    time.Duration      // of the process
 	AgeErr error
 
-	// Working is how many pods kubelet still works on though they are no longer wanted (kubelet_working_pods): such
-	// pods leave /pods at once when they are force-deleted. WorkingErr wraps host.ErrNotConfigured when there is
-	// nobody to ask, and errNoMetric when kubelet does not count them (yet); Version, its own word
-	// (kubernetes_build_info), is asked then. All are asked only when something is suspicious.
+	// Working is the number of pods that kubelet still works on although they are no longer wanted
+	// (kubelet_working_pods): force-deleted pods leave /pods at once. WorkingErr wraps hosterr.ErrNotConfigured when
+	// there is no kubelet to ask, and errNoMetric when kubelet does not count them (yet); then Version is read from
+	// kubelet itself (kubernetes_build_info). All of this is read only when something is suspicious.
 	Working    int
 	WorkingErr error
 	Version    string
 }
 
-// Gather asks the local witnesses, those that cost the apiserver nothing. The objects must have been listed before.
+// Gather asks the local witnesses, which cause no load on the apiserver. The objects must have been listed before.
 func Gather(ctx context.Context, scan *Scan) Inventory {
 	var inventory Inventory
 	var err error
@@ -108,7 +108,7 @@ func Gather(ctx context.Context, scan *Scan) Inventory {
 	return inventory
 }
 
-// askWitness asks one witness; one that hangs was asked and not heard.
+// askWitness asks one witness. One that hangs counts as asked without an answer.
 func askWitness[T any](ctx context.Context, scan *Scan, s stage, who string, ask func(context.Context, *Scan) T,
 	failed func(Response) T) T {
 	at := scan.Host.Clock()
@@ -119,11 +119,11 @@ func askWitness[T any](ctx context.Context, scan *Scan, s stage, who string, ask
 	return answer
 }
 
-// unknownPod stands for the agent's own pod where nobody can say whether it is in one: no list has it.
+// unknownPod stands for the agent's own pod when it is not known whether the agent runs in one: no list contains it.
 const unknownPod = "unknown"
 
-// Confirm asks what is only worth asking when something is suspicious: how many pods kubelet still works on, which
-// static pods it should have, and, after everything else, the apiserver.
+// Confirm asks for what is needed only when something is suspicious: how many pods kubelet still works on, which static
+// pods it should have, and last of all the apiserver.
 func (t *Inventory) Confirm(ctx context.Context, scan *Scan, cluster bool) {
 	t.Kubelet.Working, t.Kubelet.WorkingErr = within(ctx, scan.ends, stageCounts, "kubelet",
 		func(ctx context.Context) (int, error) {
@@ -133,7 +133,7 @@ func (t *Inventory) Confirm(ctx context.Context, scan *Scan, cluster bool) {
 		t.Kubelet.Version, _ = within(ctx, scan.ends, stageCounts, "kubelet", func(ctx context.Context) (string,
 			error) {
 			return askVersion(ctx, scan), nil
-		}) // not known is not old
+		}) // an unknown version does not count as an old one
 	}
 	var err error
 	t.Static, err = within(ctx, scan.ends, stageCounts, "the directory of manifests",
@@ -194,6 +194,6 @@ func podFacts(pods []corev1.Pod) map[string]PodFact {
 		known[fact.UID] = fact
 		known[string(pod.UID)] = fact
 	}
-	delete(known, "") // a pod without UID stands for nothing
+	delete(known, "") // a pod without UID identifies nothing
 	return known
 }

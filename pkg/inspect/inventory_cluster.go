@@ -17,7 +17,7 @@ import (
 	"github.com/nodeagent/nodeagent/internal/host"
 )
 
-// ClusterInventory is what the apiserver says, and what shows whether its list is one of this node, and fresh.
+// ClusterInventory is what the apiserver reports, and what shows whether its list is current and belongs to this node.
 type ClusterInventory struct {
 	Response
 	Pods         map[string]PodFact // by UID, in every phase
@@ -35,16 +35,16 @@ type ClusterInventory struct {
 	LocalErr     error
 }
 
-// Comparison is what a list of the apiserver and kubelet's /pods, asked for right before, prove of one another.
-// Static pods prove nothing: kubelet has them without the apiserver, and makes their mirrors there itself.
+// Comparison is what the apiserver's list and kubelet's /pods, read right before it, prove about each other. Static
+// pods prove nothing: kubelet has them without the apiserver, and creates their mirrors there itself.
 type Comparison struct {
 	Shared  int // pods of the list that kubelet has from the apiserver
 	Wanted  int // pods of kubelet's that it must have from the apiserver,
-	Missing int // and how many of them the list lacks
+	Missing int // and how many of them are not in the list
 
 	Listed int      // pods of the list that have not ended, which kubelet must have from the apiserver,
 	Lacked int      // and how many of them kubelet lacks
-	Proven []string // those that kubelet lacks though it must have known them: the runtime runs them, or it has said so
+	Proven []string // those that kubelet lacks although it has known them: they run, or it has set their status
 }
 
 // askCluster lists the node's pods and gets its Node object, after everything else was asked.
@@ -72,8 +72,8 @@ func askCluster(ctx context.Context, scan *Scan, t *Inventory) ClusterInventory 
 	return c
 }
 
-// compare holds the apiserver's list and kubelet's against one another. Kubelet was asked first, so that a pod in the
-// list may be one that kubelet has not heard of yet, unless something shows that it had.
+// compare compares the apiserver's list with kubelet's. Kubelet was asked first, so kubelet may not have received a pod
+// of the list yet, unless something shows that it had.
 func compare(list, kubelet map[string]PodFact, running map[string]bool) Comparison {
 	var c Comparison
 	for uid, pod := range kubelet {
@@ -122,17 +122,17 @@ func machine(files host.Files) (machine, boot string, err error) {
 	return machine, boot, err
 }
 
-// StaticPodInventory is what the manifests of static pods say.
+// StaticPodInventory is what the manifests of static pods state.
 type StaticPodInventory struct {
 	Asked   bool
 	Err     error             // they could not be read
 	Missing []string          // manifests whose pod kubelet does not have, as namespace/name
-	UIDs    map[string]string // manifests by the UID that they themselves give their pod
+	UIDs    map[string]string // manifests by the UID that they set for their pod
 }
 
-// readManifests holds the manifests in kubelet's directory for static pods against its /pods. The UID that kubelet
-// makes up for one is a hash of things that cannot all be known here, so that only this is provable: when each
-// manifest has its pod, a UID which kubelet does not have is of no manifest.
+// readManifests compares the manifests in kubelet's directory of static pods with its /pods. Kubelet computes the UID
+// of such a pod as a hash over data that is not fully known here. Only this can be proven: when each manifest has its
+// pod, a UID that kubelet does not have belongs to no manifest.
 func readManifests(scan *Scan, kubelet map[string]PodFact) StaticPodInventory {
 	dir := scan.Host.Paths.StaticPods
 	inventory := StaticPodInventory{Asked: true, UIDs: make(map[string]string)}
@@ -154,11 +154,11 @@ func readManifests(scan *Scan, kubelet map[string]PodFact) StaticPodInventory {
 	slices.Sort(names)
 	for _, name := range names {
 		if strings.HasPrefix(name, ".") {
-			continue // kubelet ignores them, too
+			continue // kubelet ignores them too
 		}
 		pod, err := manifestPod(scan.Host, path.Join(dir, name))
 		if err != nil {
-			inventory.Err = errors.Join(inventory.Err, err) // the others are read all the same: they may name a UID
+			inventory.Err = errors.Join(inventory.Err, err) // go on with the other manifests: they may name a UID
 			continue
 		}
 		if pod.Name == "" {
@@ -177,8 +177,8 @@ func readManifests(scan *Scan, kubelet map[string]PodFact) StaticPodInventory {
 // maxManifest bounds a manifest.
 const maxManifest = 1 << 20
 
-// manifestPod returns the static pod that kubelet makes of a manifest: it adds the node's name. The UID is the one
-// that the manifest gives, if any. Empty for what is no file.
+// manifestPod returns the static pod that kubelet creates from a manifest: it adds the node's name. The UID is the one
+// in the manifest, if any. The result is empty for a directory.
 func manifestPod(h *host.Host, file string) (Pod, error) {
 	stat, err := h.Files.Stat(file)
 	if err != nil {
@@ -188,7 +188,7 @@ func manifestPod(h *host.Host, file string) (Pod, error) {
 		return Pod{}, nil
 	}
 	if !stat.IsFile() || stat.Size > maxManifest {
-		return Pod{}, fmt.Errorf("read %s: no file of at most %d bytes", file, maxManifest)
+		return Pod{}, fmt.Errorf("read %s: not a regular file of at most %d bytes", file, maxManifest)
 	}
 	data, err := h.Files.Read(file)
 	if err != nil {
@@ -199,7 +199,7 @@ func manifestPod(h *host.Host, file string) (Pod, error) {
 		return Pod{}, fmt.Errorf("read %s: %w", file, err)
 	}
 	if manifest.Name == "" {
-		return Pod{}, fmt.Errorf("read %s: names no pod", file)
+		return Pod{}, fmt.Errorf("read %s: no pod name", file)
 	}
 	return Pod{
 		UID:       string(manifest.UID),

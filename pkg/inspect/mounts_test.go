@@ -69,7 +69,7 @@ func TestMountOfAnotherPod(t *testing.T) {
 	for _, o := range objects {
 		got[o.Identity["id"]] = o.Pod.UID + " " + o.Foreign
 	}
-	foreign := " in the directory of pod " + mountsDead + ", but it carries the UID of pod " + mountsLiving
+	foreign := " in the directory of pod " + mountsDead + ", but it contains the UID of pod " + mountsLiving
 	want := map[string]string{"2": mountsDead + " ", "3": mountsLiving + " ", "4": foreign, "5": foreign,
 		"6": mountsDead + " "}
 	if diff := cmp.Diff(want, got); diff != "" {

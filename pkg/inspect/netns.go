@@ -14,8 +14,8 @@ import (
 	"github.com/nodeagent/nodeagent/internal/host/hosterr"
 )
 
-// netnsMount is a name under which a network namespace is kept alive: a bind mount of it on an empty file. A file with nothing
-// mounted on it, as a crash or an unmount elsewhere leaves it, is one with inode 0.
+// netnsMount is a bind mount of a network namespace on an empty file, which keeps the namespace alive. A file with
+// nothing mounted on it, as a crash or an unmount in another namespace leaves it, is one with inode 0.
 type netnsMount struct {
 	path   string
 	inode  uint64 // of the namespace
@@ -24,7 +24,7 @@ type netnsMount struct {
 	file   host.FileStat
 }
 
-// readNetnsMounts finds the pins in the directories of the runtime: the mounts by the mount table, the files by listing.
+// readNetnsMounts finds them in the directories of the runtime: the mounts in the mount table, the files by listing.
 func (s *Scan) readNetnsMounts() ([]netnsMount, error) {
 	mounts, err := s.mounts()
 	if err != nil {
@@ -67,7 +67,7 @@ func (s *Scan) readNetnsMounts() ([]netnsMount, error) {
 	return netnsMounts, nil
 }
 
-// addFiles adds the files in a directory on which nothing is mounted.
+// addFiles adds the files of a directory that have nothing mounted on them.
 func (s *Scan) addFiles(found map[string]*netnsMount, dir string) error {
 	entries, _, err := s.Host.Files.Entries(dir)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -93,8 +93,8 @@ func (s *Scan) addFiles(found map[string]*netnsMount, dir string) error {
 	return nil
 }
 
-// listNetns lists network namespaces that a runtime pinned. Which pod one is of is told by the CNI cache or the
-// runtime: see tie.
+// listNetns lists the network namespaces that a runtime mounted. The CNI cache or the runtime names the pod: see
+// attachOwners.
 func listNetns(_ context.Context, scan *Scan) ([]Object, error) {
 	netnsMounts, err := scan.netnsMounts()
 	if err != nil {
@@ -116,17 +116,18 @@ func listNetns(_ context.Context, scan *Scan) ([]Object, error) {
 	return objects, nil
 }
 
-// emptyFile is the state of a pin on which nothing is mounted any more.
+// emptyFile is the state of a file that no longer has a namespace mounted on it.
 const emptyFile = "empty file"
 
-// foreignNetns says why a pin is none of a CRI runtime's: those are named cni- and a UUID, and their files are empty.
+// foreignNetns returns why a mount does not belong to a CRI runtime: those are named cni-<UUID>, and their files are
+// empty.
 func foreignNetns(p netnsMount) string {
 	uuid, ok := strings.CutPrefix(path.Base(p.path), "cni-")
 	switch {
 	case !ok || len(uuid) != 36 || !host.IsPodUID(strings.ToLower(uuid)):
-		return "made by no CRI runtime: its name is not cni- and a UUID"
+		return "not created by a CRI runtime: its name is not cni-<UUID>"
 	case p.inode == 0 && p.file.Size != 0:
-		return "no network namespace: a file with content"
+		return "not a network namespace: a file with content"
 	}
 	return ""
 }
@@ -136,7 +137,7 @@ func inNetnsDirs(scan *Scan, name string) bool {
 	return slices.Contains(scan.Host.Paths.NetnsDirs, path.Dir(netnsPath(scan, name)))
 }
 
-// netnsPath returns the path of a pin as the mount table shows it: runtimes say /var/run, which is a link to /run.
+// netnsPath returns a path as the mount table shows it: runtimes use /var/run, which is a link to /run.
 func netnsPath(scan *Scan, name string) string {
 	dir := path.Dir(name)
 	scan.mu.Lock()

@@ -8,8 +8,8 @@ import (
 	"github.com/nodeagent/nodeagent/internal/host/holders"
 )
 
-// findNetnsUsers looks whether processes live in the network namespace of a suspect. One that is not of the same pod
-// makes the object somebody else's: another runtime on this machine may share the directories with ours.
+// findNetnsUsers finds the processes in the network namespaces of suspects. A process of another pod or of none makes
+// the object foreign: another runtime on this machine may share the directories with ours.
 func findNetnsUsers(scan *Scan, suspects []*Object) error {
 	table, err := scan.processes()
 	if err != nil {
@@ -30,7 +30,7 @@ func findNetnsUsers(scan *Scan, suspects []*Object) error {
 	users := make(map[uint64][]int)
 	for _, pid := range table.pids {
 		if pid == 1 || pid == scan.Host.Paths.InitPID {
-			continue // it stands for the host, and some do not let themselves be looked at
+			continue // it is in the host's namespace, and some kernels do not let it be read
 		}
 		inode, err := holders.NetworkNamespace(scan.Host, pid)
 		if processGone(err) {
@@ -49,11 +49,11 @@ func findNetnsUsers(scan *Scan, suspects []*Object) error {
 	return nil
 }
 
-// namespaceOf returns the number of the network namespace that o is about; 0 where there is none any more.
+// namespaceOf returns the inode of the network namespace of o; 0 when it no longer exists.
 func namespaceOf(scan *Scan, o *Object, pinned map[string]uint64) uint64 {
 	netns := o.ID
 	switch o.Kind {
-	case Link: // its namespace may live on without the pin
+	case Link: // its namespace may outlive the mount
 		inode, _ := strconv.ParseUint(o.Identity[namespaceKey], 10, 64)
 		return inode
 	case CNIAttachment:
@@ -65,7 +65,7 @@ func namespaceOf(scan *Scan, o *Object, pinned map[string]uint64) uint64 {
 	return pinned[netnsPath(scan, netns)]
 }
 
-// addNetnsUsers notes the processes that live in the network namespace of o.
+// addNetnsUsers adds the processes in the network namespace of o as holders.
 func addNetnsUsers(h *host.Host, o *Object, pids []int, pods map[int]string) {
 	for _, pid := range pids {
 		comm := "?"
@@ -75,7 +75,7 @@ func addNetnsUsers(h *host.Host, o *Object, pids []int, pods map[int]string) {
 		o.Holders = append(o.Holders, Holder{PID: pid, Command: comm, How: "network-namespace",
 			Pod: Pod{UID: pods[pid]}})
 		if pods[pid] != o.Pod.UID || o.Pod.UID == "" {
-			o.Foreign = fmt.Sprintf("process %d (%s), which is not of this pod, lives in its network namespace", pid,
+			o.Foreign = fmt.Sprintf("process %d (%s), which does not belong to this pod, is in its network namespace", pid,
 				comm)
 			return
 		}

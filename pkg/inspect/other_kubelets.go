@@ -10,21 +10,21 @@ import (
 	"github.com/nodeagent/nodeagent/pkg/finding"
 )
 
-// Two kubelets that keep their pods in one tree of cgroups each take the other's for orphans (talos#6071). So would
-// the agent: while another kubelet may share our kubelet's tree or directory, nothing is a leftover. One that keeps
-// its pods elsewhere, as a node of kind below its container's cgroup does, bothers nobody: what is not right below
-// our kubelet's own kubepods is never ours.
+// Two kubelets that keep their pods in one cgroup tree each take the other's pods for orphans (talos#6071). So would
+// the agent: while another kubelet may share our kubelet's tree or directory, nothing is a leftover. One that keeps its
+// pods elsewhere, such as a kind node below its container's cgroup, does not matter: only what is directly below our
+// kubelet's kubepods cgroup is ours.
 
-// otherKubeletMemory is how long after another kubelet was last seen its pods may still be there: it may crash, be
-// restarted or be stopped for an upgrade while they run on.
+// otherKubeletMemory is how long the pods of another kubelet are assumed to exist after it was last seen: they keep
+// running when it crashes, is restarted or is stopped for an upgrade.
 const otherKubeletMemory = time.Hour
 
-// OtherKubelets is which kubelets besides ours run on the host.
+// OtherKubelets are the kubelets besides ours on the host.
 type OtherKubelets struct {
-	Sharing  []string // those that may keep their pods where ours are, each with why
+	Sharing  []string // those that may keep their pods where ours are, each with the reason
 	Separate []string // those that do not
-	Past     string   // one that did, and was last seen less than otherKubeletMemory ago
-	Err      error    // it could not be told
+	Past     string   // one that did, last seen less than otherKubeletMemory ago
+	Err      error    // they could not be determined
 }
 
 func askOthers(ctx context.Context, scan *Scan) OtherKubelets {
@@ -41,10 +41,10 @@ func askOthers(ctx context.Context, scan *Scan) OtherKubelets {
 	return inventory
 }
 
-// otherKubeletKey is where the history keeps the kubelet that was seen last. It names no kind.
+// otherKubeletKey is the key in the history of the other kubelet seen last. It is not the key of a kind.
 const otherKubeletKey = "other-kubelet"
 
-// recall takes from the history who shared our kubelet's places before this pass.
+// recall takes from the history which kubelet shared our kubelet's cgroups or directory before this pass.
 func (o *OtherKubelets) recall(history History, now finding.Timestamp) {
 	last, ok := history[otherKubeletKey]
 	if ok && sameBoot(last.Last, now) && now.Since(last.Last) < otherKubeletMemory {
@@ -52,7 +52,7 @@ func (o *OtherKubelets) recall(history History, now finding.Timestamp) {
 	}
 }
 
-// note keeps for the next pass who shares them now, or did.
+// note stores for the next pass which kubelet shares them now, or did.
 func (o *OtherKubelets) note(history, next History, now finding.Timestamp) {
 	switch {
 	case len(o.Sharing) > 0:
@@ -71,7 +71,7 @@ func noOtherKubelet(t *Inventory) gate {
 		return unknownGate(name, "another kubelet runs here: %s", strings.Join(o.Sharing[:min(3, len(o.Sharing))],
 			"; "))
 	case o.Past != "":
-		return unknownGate(name, "another kubelet ran here %s: its pods count as living for %s", o.Past,
+		return unknownGate(name, "another kubelet ran here %s: its pods count as live for %s", o.Past,
 			otherKubeletMemory)
 	case len(o.Separate) > 0:
 		return openGate(name, "%s: keeps its pods elsewhere", strings.Join(o.Separate[:min(3, len(o.Separate))], ", "))

@@ -14,26 +14,26 @@ import (
 	"github.com/nodeagent/nodeagent/internal/host/cni"
 )
 
-// owner is the sandbox that something in the network belongs to, with its pod.
+// owner is the sandbox that a network object belongs to, with its pod.
 type owner struct {
 	sandbox string
 	pod     Pod
 }
 
-// attachOwners gives the network objects the sandbox and the pod that they belong to, where there is proof: a network
-// namespace by the CNI cache or the runtime's own status of a sandbox, a link by the network namespace at its other
-// end, a lease by its sandbox. What stays untied is never a leftover, and in doubt where something that could name
-// its owner was not read. Names are added from the runtime where an object tells only the UID.
+// attachOwners sets the sandbox and the pod of network objects where there is proof: of a network namespace by the CNI
+// cache or the runtime's status of a sandbox, of a link by the network namespace of its other end, of a lease by its
+// sandbox. An object without an owner is never a leftover, and is in doubt when something that could name its owner was
+// not read. Names are added from the runtime where an object has only the UID.
 func attachOwners(ctx context.Context, scan *Scan, objects []Object) error {
 	sandboxes, unreadable := scan.sandboxes()
 	if unreadable != nil {
-		sandboxes = nil // the truth says so
+		sandboxes = nil // the inventory has that error
 	}
 	names := make(map[string]Pod)
 	for _, s := range sandboxes {
 		names[s.GetMetadata().GetUid()] = podOfSandbox(s)
 	}
-	attachments, cacheErr := scan.attachments() // the error is told by the lister of attachments, too
+	attachments, cacheErr := scan.attachments() // the lister of attachments reports the error too
 	netnsMounts, err := netnsOwners(ctx, scan, objects, sandboxes, attachments)
 	unreadable = errors.Join(unreadable, cacheErr, err)
 	leases := leaseOwners(sandboxes, attachments)
@@ -48,7 +48,7 @@ func attachOwners(ctx context.Context, scan *Scan, objects []Object) error {
 			attachOwner(o, leases[o.ID])
 		}
 		if unreadable != nil && losesOwner(o.Kind) && o.Foreign == "" && o.Pod.UID == "" {
-			o.Doubt = "whose it is: " + unreadable.Error()
+			o.Doubt = "its owner is not known: " + unreadable.Error()
 		}
 		if name, ok := names[o.Pod.UID]; ok && o.Pod.Name == "" {
 			o.Pod = name
@@ -57,7 +57,7 @@ func attachOwners(ctx context.Context, scan *Scan, objects []Object) error {
 	return err
 }
 
-// attachOwner gives o its owner, of which there must be one and no more.
+// attachOwner sets the owner of o. There must be exactly one.
 func attachOwner(o *Object, owners []owner) {
 	if o.Foreign != "" || len(owners) == 0 {
 		return
@@ -75,7 +75,7 @@ func podOfSandbox(s *cri.PodSandbox) Pod {
 		Name: s.GetMetadata().GetName()}
 }
 
-// netnsOwners returns who owns each pinned network namespace, by the path of the pin.
+// netnsOwners returns the owners of each mounted network namespace, by path.
 func netnsOwners(ctx context.Context, scan *Scan, objects []Object, sandboxes []*cri.PodSandbox,
 	attachments []cni.Attachment) (map[string][]owner, error) {
 	owners := make(map[string][]owner)
@@ -101,11 +101,12 @@ func add(owners map[string][]owner, pin string, o owner) {
 	}
 }
 
-// maxStatuses bounds the requests for a sandbox's verbose status in one pass: more than kubelet runs pods on a node.
+// maxStatuses bounds the requests for a sandbox's verbose status in one pass. It is more than the pods that kubelet
+// runs on a node.
 const maxStatuses = 256
 
-// askSandboxes asks the runtime for the network namespaces of sandboxes that have no cached CNI result. An error
-// means that one may be somebody's who could not be asked for.
+// askSandboxes asks the runtime for the network namespaces of sandboxes without a cached CNI result. An error means
+// that the owner of a namespace may be missing.
 func askSandboxes(ctx context.Context, scan *Scan, owners map[string][]owner, attached map[string]bool,
 	sandboxes []*cri.PodSandbox) error {
 	asked := 0
@@ -133,9 +134,9 @@ func askSandboxes(ctx context.Context, scan *Scan, owners map[string][]owner, at
 	return errors.Join(unreadable[:min(len(unreadable), 3)]...)
 }
 
-// netnsOfStatus finds the path of the network namespace in the verbose status of containerd and CRI-O; empty for one
-// that uses the host's. containerd 2 knows sandboxes without a container and so without runtimeSpec (sandboxer shim,
-// of virtual machines), but always tells what it keeps itself (internal/cri/store/sandbox/metadata.go).
+// netnsOfStatus finds the path of the network namespace in the verbose status of containerd and CRI-O; empty for a
+// sandbox in the host's network. containerd 2 has sandboxes without a container and so without runtimeSpec (sandboxer
+// shim, for virtual machines), but always reports its own metadata (internal/cri/store/sandbox/metadata.go).
 func netnsOfStatus(status *cri.PodSandboxStatusResponse) string {
 	var info struct {
 		RuntimeSpec struct {

@@ -142,7 +142,7 @@ func TestRecall(t *testing.T) {
 		"another path":      {Object{Kind: Netns, ID: "q", Identity: pin}, "", false, false},
 		"only the file": {Object{Kind: Netns, ID: "p", Identity: Identity{"device": "1:2", "inode": "9"},
 			Facts: facts("state", emptyFile)}, dead, false, true},
-		"a foreign pin": {Object{Kind: Netns, ID: "p", Identity: pin, Foreign: "made by hand"}, "", true,
+		"a foreign pin": {Object{Kind: Netns, ID: "p", Identity: pin, Foreign: "created by hand"}, "", true,
 			false},
 		"still tied": {Object{Kind: Netns, ID: "p", Identity: pin, Pod: Pod{UID: dead},
 			SandboxID: deadSandbox}, dead, false, false},

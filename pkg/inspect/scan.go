@@ -16,8 +16,7 @@ import (
 	"github.com/nodeagent/nodeagent/internal/host/mount"
 )
 
-// Scan is one pass's view of the host. What several listers and the truth need is read once, when it is first asked
-// for.
+// Scan is one pass's view of the host. What several listers and the inventory need is read once, on first use.
 type Scan struct {
 	Host *host.Host
 
@@ -35,7 +34,7 @@ type Scan struct {
 	dirs map[string]string // resolved directories of network namespaces
 }
 
-// NewScan begins a pass. Its paths have symbolic links resolved where the kernel tells resolved ones.
+// NewScan begins a pass. Symbolic links are resolved in those of its paths that the kernel reports in resolved form.
 func NewScan(ctx context.Context, h *host.Host) *Scan { return newScan(ctx, h, deadline{}) }
 
 func newScan(ctx context.Context, h *host.Host, ends deadline) *Scan {
@@ -77,14 +76,14 @@ func newScan(ctx context.Context, h *host.Host, ends deadline) *Scan {
 	return s
 }
 
-// readOnce returns a function that reads something when it is first called, and gives up on it when the stage is over.
+// readOnce returns a function that reads something on its first call, and abandons it when the stage is over.
 func readOnce[T any](ctx context.Context, s *Scan, of stage, what string,
 	read func(context.Context) (T, error)) func() (T,
 	error) {
 	return sync.OnceValues(func() (T, error) { return within(ctx, s.ends, of, what, read) })
 }
 
-// ask calls a door's function, which is nil where the host has no such thing.
+// ask makes a call to a client, which is nil when it is not configured.
 func ask[T any](ctx context.Context, what string, call func(context.Context) (T, error)) (T, error) {
 	if call == nil {
 		var none T
@@ -93,8 +92,8 @@ func ask[T any](ctx context.Context, what string, call func(context.Context) (T,
 	return call(ctx)
 }
 
-// resolve returns a directory of the node itself without symbolic links, since the mount table shows none: kubelet's
-// root may be a link to another disk, and /var/run is one to /run. What cannot be resolved is left as it is.
+// resolve returns a directory of the node without symbolic links, as the mount table shows it: kubelet's root may be a
+// link to another disk, and /var/run is one to /run. What cannot be resolved is returned as it is.
 func resolve(files host.Files, dir string) string {
 	real, err := filepath.EvalSymlinks(files.Path(dir))
 	if err != nil {

@@ -7,7 +7,7 @@ import (
 	"github.com/nodeagent/nodeagent/pkg/finding"
 )
 
-// The witnesses, as Judged.Witnesses names them.
+// The witnesses, as Assessment.Witnesses names them.
 const (
 	Apiserver  = "apiserver"
 	Kubelet    = "kubelet"
@@ -15,8 +15,8 @@ const (
 	Containerd = "containerd"
 )
 
-// networked reports whether objects of a kind belong to the network of a sandbox. This is the whole matrix of who must
-// deny an object before it can be a leftover:
+// networked reports whether objects of a kind belong to the network of a sandbox. This is the whole matrix of the
+// witnesses that must deny an object before it can be a leftover:
 //
 //	kind                                                apiserver  kubelet  runtime      containerd
 //	sandbox, container                                  UID        UID      -            -
@@ -24,14 +24,14 @@ const (
 //	cni-attachment, netns, link                         UID        UID      sandbox ID   sandbox ID
 //	lease                                               UID        UID      sandbox ID   container, sandbox, task
 //
-// Where the runtime still lists the sandbox of a pod that is gone, that sandbox is itself the leftover, so that the
-// runtime's knowing it does not speak for what belongs to the pod. But as long as it knows the sandbox, removing it is
-// the way to release its network, and nothing of that is touched behind the runtime's back. A lease is containerd's
-// knowing a sandbox, too, until it is proven to be a leftover itself. Every witness must be heard for every kind.
+// When the runtime still lists the sandbox of a pod that is gone, that sandbox is itself the leftover, so it is no
+// evidence for the pod's other objects. But as long as the runtime knows the sandbox, its network is released by
+// removing the sandbox, and never without the runtime. A lease also means that containerd knows a sandbox, until it is
+// proven to be a leftover itself. Every witness must answer for every kind.
 func networked(kind Kind) bool { return kind == CNIAttachment || kind == Netns || kind == Link }
 
-// answers asks every witness for o. first is when o was first seen: a list of the apiserver that is older proves
-// nothing.
+// answers returns the answer of every witness about o. first is when o was first seen: an older list of the apiserver
+// proves nothing.
 func (t *Inventory) answers(o *Object, first finding.Timestamp) map[string]Answer {
 	return map[string]Answer{
 		Apiserver:  t.apiserverAnswer(o, first),

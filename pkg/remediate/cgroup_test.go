@@ -35,8 +35,8 @@ func TestCgroupNeeds(t *testing.T) {
 		"a volume in memory": {[]inspect.Assessment{mount("ext4"), mount("tmpfs")},
 			"a volume in memory is still mounted on /p"},
 		"other volumes":       {[]inspect.Assessment{mount("ext4"), mount("nfs4")}, ""},
-		"a running container": {[]inspect.Assessment{container("RUNNING")}, "container c is still there"},
-		"one that may run":    {[]inspect.Assessment{container("UNKNOWN")}, "container c is still there"},
+		"a running container": {[]inspect.Assessment{container("RUNNING")}, "container c still exists"},
+		"one that may run":    {[]inspect.Assessment{container("UNKNOWN")}, "container c still exists"},
 		"one that has ended":  {[]inspect.Assessment{container("EXITED")}, ""},
 	} {
 		if got := cgroupAction().Needs(inspect.Assessment{}, test.rest, Settings{}); got != test.want {

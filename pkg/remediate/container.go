@@ -10,7 +10,7 @@ import (
 	"github.com/nodeagent/nodeagent/pkg/inspect"
 )
 
-// containerAction is for containers that the runtime still lists when their sandbox is gone or cannot be removed.
+// containerAction removes containers that the runtime still lists when their sandbox is gone or cannot be removed.
 func containerAction() Action {
 	return Action{
 		Kind: inspect.Container, Order: 20,

@@ -24,31 +24,31 @@ import (
 	"github.com/nodeagent/nodeagent/pkg/inspect"
 )
 
-// A CSI driver is gone when the Node's CSINode does not name it and no process holds a socket of it below the
-// directories of kubelet's plugins, as often and for as long as the constants say, without one look in between that
-// saw it.
+// A CSI driver is gone when the Node's CSINode does not name it and no process holds a socket of it below kubelet's
+// plugin directories, in as many observations and for as long as the constants require, without one in between that
+// shows it.
 const (
 	driverObservations = 3
 	driverSpan         = 10 * time.Minute
-	driverSpacing      = 3 * time.Minute  // looks that are closer together count as one
-	driverGap          = 30 * time.Minute // what was seen before a longer time without a look proves nothing
-	driverHistory      = 32               // looks that are remembered
-	driverMinAge       = 2 * time.Minute  // pods that end as they should are gone before, and cause no look
-	driverFresh        = 10 * time.Second // how long a look stands for the present
+	driverSpacing      = 3 * time.Minute  // observations that are closer together count as one
+	driverGap          = 30 * time.Minute // observations before a longer gap prove nothing
+	driverHistory      = 32               // observations that are kept
+	driverMinAge       = 2 * time.Minute  // pods that terminate normally are gone before, and cause no observation
+	driverFresh        = 10 * time.Second // how long an observation counts as current
 	driverFile         = "csi-drivers.json"
 )
 
-// driverObservation is what showed of CSI drivers at one moment: of all of them, so that the same look counts for each.
+// driverObservation is the evidence of all CSI drivers at one moment: it counts for each of them.
 type driverObservation struct {
 	At        finding.Timestamp `json:"at"`
 	CSINode   string            `json:"csiNode"`           // UID of the object
 	Named     []string          `json:"named,omitempty"`   // drivers in it
-	Answering []string          `json:"speak,omitempty"`   // what those call themselves that answer on sockets
+	Answering []string          `json:"speak,omitempty"`   // names of those that answer on sockets
 	InUse     []string          `json:"places,omitempty"`  // of sockets with a listener, and of mounts among the plugins
-	Unknown   []string          `json:"unknown,omitempty"` // sockets with a listener that does not say who it is
+	Unknown   []string          `json:"unknown,omitempty"` // sockets with a listener that does not report its name
 }
 
-// evidenceOf returns how a look shows that a driver may be there; empty when it shows that it is not.
+// evidenceOf returns the evidence that a driver may exist; empty when there is none.
 func (l driverObservation) evidenceOf(driver string) string {
 	same := func(name string) bool { return strings.EqualFold(name, driver) }
 	switch {
@@ -57,7 +57,7 @@ func (l driverObservation) evidenceOf(driver string) string {
 	case slices.ContainsFunc(l.Answering, same):
 		return "it answers on its socket"
 	case len(l.Unknown) > 0:
-		return fmt.Sprintf("somebody listens on %s and does not say which driver it is", l.Unknown[0])
+		return fmt.Sprintf("a process listens on %s and does not report which driver it is", l.Unknown[0])
 	}
 	lower := strings.ToLower(driver)
 	for _, place := range l.InUse {
@@ -68,14 +68,15 @@ func (l driverObservation) evidenceOf(driver string) string {
 	return ""
 }
 
-// goneSince returns why looks, oldest first, do not prove that a driver is gone. The last of them is the present one.
+// goneSince returns why observations, oldest first, do not prove that a driver is gone. The last of them is the current
+// one.
 func goneSince(observations []driverObservation, driver string) string {
 	if len(observations) == 0 {
-		return "nobody has looked for it yet"
+		return "it was not observed yet"
 	}
 	last := observations[len(observations)-1]
 	if last.At.Boot == "" {
-		return "which boot of the machine this is cannot be told"
+		return "the boot ID of the machine is not known"
 	}
 	if why := last.evidenceOf(driver); why != "" {
 		return why
@@ -91,24 +92,24 @@ func goneSince(observations []driverObservation, driver string) string {
 		}
 	}
 	if span := last.At.SinceBoot - first.At.SinceBoot; count < driverObservations || span < driverSpan {
-		return fmt.Sprintf("it looks gone, but has been seen so only %d times over %s; that takes %d times over %s",
+		return fmt.Sprintf("it seems to be gone, but that was observed only %d times over %s; %d times over %s are required",
 			count, span.Round(time.Second), driverObservations, driverSpan)
 	}
 	return ""
 }
 
-// driverWatch remembers looks at CSI drivers, in a file that the daemon and the command line share.
+// driverWatch keeps observations of CSI drivers, in a file that the daemon and the command line share.
 type driverWatch struct {
 	dir string // of the state
 
 	mu         sync.Mutex        // guards what follows
-	fresh      driverObservation // the last look of this process
+	fresh      driverObservation // the last observation of this process
 	err        error             // of it
 	asked      finding.Timestamp
-	lastLogged string // the error that was logged last; empty where the last look was none
+	lastLogged string // the error that was logged last; empty if the last observation had none
 }
 
-// isNewError reports whether an error is another than the one before: it comes again with each pass.
+// isNewError reports whether an error differs from the last one: the same one comes with each pass.
 func (w *driverWatch) isNewError(err error) bool {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -120,20 +121,20 @@ func (w *driverWatch) isNewError(err error) bool {
 	return w.lastLogged != "" && w.lastLogged != before
 }
 
-// notGone returns why a driver is not proven gone. It looks now, and holds that against what was seen before.
+// notGone returns why a driver is not proven to be gone. It observes the drivers now and adds the earlier observations.
 func (w *driverWatch) notGone(ctx context.Context, t Tools, driver string) string {
 	observation, err := w.current(ctx, t)
 	if err != nil {
-		return fmt.Sprintf("whether it is gone cannot be told: %v", err)
+		return fmt.Sprintf("whether it is gone is not known: %v", err)
 	}
 	before, err := w.read()
 	if err != nil {
-		return fmt.Sprintf("whether it has been gone for long cannot be told: %v", err)
+		return fmt.Sprintf("for how long it has been gone is not known: %v", err)
 	}
 	return goneSince(append(before, observation), driver)
 }
 
-// current observes the drivers, unless that was done a moment ago.
+// current returns a current observation of the drivers.
 func (w *driverWatch) current(ctx context.Context, t Tools) (driverObservation, error) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -149,8 +150,8 @@ func (w *driverWatch) current(ctx context.Context, t Tools) (driverObservation, 
 	return w.fresh, w.err
 }
 
-// observe notes a look when something that may be a leftover may have to do with CSI, and the last one is old enough.
-// What cannot be told is not noted: it proves nothing in either direction.
+// observe records an observation when a possible leftover may involve CSI, and the last one is old enough. A failed
+// observation is not recorded: it proves nothing in either direction.
 func (w *driverWatch) observe(ctx context.Context, t Tools, report inspect.Report) error {
 	if !slices.ContainsFunc(report.Objects, func(o inspect.Assessment) bool {
 		stays := o.Verdict == inspect.Leftover || o.Verdict == inspect.Candidate &&
@@ -161,7 +162,7 @@ func (w *driverWatch) observe(ctx context.Context, t Tools, report inspect.Repor
 	}
 	observations, err := w.read()
 	if err != nil {
-		observations = nil // what cannot be read is begun anew, and proves nothing till then
+		observations = nil // an unreadable file is replaced, and proves nothing until then
 	}
 	now := t.Host.Clock()
 	if n := len(observations); n > 0 && observations[n-1].At.Boot == now.Boot &&
@@ -206,7 +207,7 @@ func (w *driverWatch) write(observations []driverObservation) error {
 	return os.Rename(name+".new", name)
 }
 
-// readDrivers looks at everything that may show a driver. An error means that something could not be looked at.
+// readDrivers reads everything that may show a driver. An error means that something could not be read.
 func readDrivers(ctx context.Context, t Tools) (driverObservation, error) {
 	observation := driverObservation{At: t.Host.Clock()}
 	if t.Host.Cluster.CSINode == nil {
@@ -227,7 +228,7 @@ func readDrivers(ctx context.Context, t Tools) (driverObservation, error) {
 	}
 	plugins, registry := path.Join(t.Host.Paths.KubeletRoot, "plugins"), t.Host.Paths.PluginRegistry
 	s := socketSearch{t: t, observation: &observation, known: map[string]bool{}}
-	for _, dir := range []string{registry, plugins} { // a registrar names the driver's own socket too
+	for _, dir := range []string{registry, plugins} { // a registrar also names the driver's own socket
 		tree, err := t.Mutator.Plugins(ctx, dir)
 		if err != nil {
 			return observation, err
@@ -236,7 +237,7 @@ func readDrivers(ctx context.Context, t Tools) (driverObservation, error) {
 			name := path.Join(dir, entry.Path)
 			switch {
 			case entry.Mount && dir == plugins && strings.HasPrefix(entry.Path, "kubernetes.io/"):
-				// a volume, which kubelet had some driver stage: see staged
+				// a volume that a driver staged: see staged
 			case entry.Mount:
 				observation.InUse = append(observation.InUse, name)
 			case entry.Type == mutate.Socket:
@@ -256,7 +257,7 @@ func readDrivers(ctx context.Context, t Tools) (driverObservation, error) {
 	return observation, ctx.Err()
 }
 
-// socketSearch finds out whose the sockets of plugins are.
+// socketSearch determines the owners of plugin sockets.
 type socketSearch struct {
 	t           Tools
 	observation *driverObservation
@@ -264,10 +265,10 @@ type socketSearch struct {
 	known       map[string]bool // paths of sockets whose driver is known
 }
 
-// maxDriverSockets bounds how many sockets are asked. A node has some ten.
+// maxDriverSockets bounds how many sockets are queried. A node has about ten.
 const maxDriverSockets = 200
 
-// file asks a socket who listens on it.
+// file queries the listener of a socket.
 func (s *socketSearch) file(ctx context.Context, name string, registrar bool) error {
 	if s.asked++; s.asked > maxDriverSockets {
 		return fmt.Errorf("more than %d sockets among the plugins", maxDriverSockets)
@@ -289,7 +290,7 @@ func (s *socketSearch) file(ctx context.Context, name string, registrar bool) er
 	return nil
 }
 
-// ask notes what the one who listens on a socket calls himself.
+// ask records the name that the listener of a socket reports.
 func (s *socketSearch) ask(ctx context.Context, name string, registrar bool) (err error) {
 	var info hostkubelet.PluginInfo
 	if registrar {
@@ -308,20 +309,20 @@ func (s *socketSearch) ask(ctx context.Context, name string, registrar bool) (er
 	return nil
 }
 
-// noListener reports whether an error of a connection says that nobody listens: the socket is gone, or was left behind.
+// noListener reports whether a connection error means that no process listens: the socket is gone, or was left behind.
 func noListener(err error) bool {
 	return errors.Is(err, fs.ErrNotExist) || errors.Is(err, syscall.ECONNREFUSED)
 }
 
-// listener takes in a socket of which a process, or the kernel's table alone, shows that somebody listens on it.
+// listener records a socket that has a listener according to a process, or to the kernel's table alone.
 func (s *socketSearch) listener(l socket.Listener) {
 	base := path.Base(l.Path)
 	like := base == "csi.sock" || strings.HasSuffix(base, "-reg.sock")
 	switch {
 	case l.Inside && s.known[l.Path]:
-	case l.Inside, l.PID == 0 && like: // its file is gone, or whose it is cannot be told
+	case l.Inside, l.PID == 0 && like: // its file is gone, or its owner is not known
 		s.observation.Unknown = append(s.observation.Unknown, l.Path)
-	case like, strings.Contains(l.Path, "kubelet"): // of a CSI controller; or by a name that leads elsewhere
+	case like, strings.Contains(l.Path, "kubelet"): // of a CSI controller, or a path in another mount namespace
 		s.observation.InUse = append(s.observation.InUse, l.Path)
 	}
 }

@@ -50,7 +50,7 @@ func TestDriverGoneSince(t *testing.T) {
 	}{
 		"three times over ten minutes": {looked(0, 5, 10), ""},
 		"a look each two minutes":      {looked(0, 2, 4, 6, 8, 10), ""},
-		"never":                        {nil, "nobody has looked"},
+		"never":                        {nil, "not observed yet"},
 		"once":                         {looked(10), "1 times over 0s"},
 		"twice":                        {looked(0, 10), "2 times over 10m0s"},
 		"three times, too short":       {looked(0, 5, 9.9), "3 times over 9m"},
@@ -62,7 +62,7 @@ func TestDriverGoneSince(t *testing.T) {
 		}), "2 times"},
 		"no boot known": {with(looked(0, 5, 10), 2, func(l *driverObservation) {
 			l.At.Boot = ""
-		}), "cannot be told"},
+		}), "not known"},
 		"another CSINode": {with(looked(0, 5, 10), 0, func(l *driverObservation) {
 			l.CSINode = "v"
 		}), "2 times"},
@@ -86,7 +86,7 @@ func TestDriverGoneSince(t *testing.T) {
 		}), "in use"},
 		"somebody who does not say who": {with(looked(0, 5, 10), 2, func(l *driverObservation) {
 			l.Unknown = []string{"/k/plugins/x.sock"}
-		}), "does not say"},
+		}), "does not report"},
 		"somebody unknown in between": {with(looked(0, 5, 10), 1, func(l *driverObservation) {
 			l.Unknown = []string{"/k/plugins/x.sock"}
 		}), "1 times"},
@@ -177,20 +177,20 @@ func TestDriverStillThere(t *testing.T) {
 		}, "CSINode names it"},
 		"CSINode is refused": {func(w *world) {
 			w.csiNode = func() (*storagev1.CSINode, error) { return nil, hosterr.ErrForbidden }
-		}, "cannot be told"},
+		}, "not known"},
 		"there is no CSINode": {func(w *world) {
 			w.csiNode = func() (*storagev1.CSINode, error) {
 				return nil, apierrors.NewNotFound(schema.GroupResource{Resource: "csinodes"}, "node")
 			}
-		}, "cannot be told"},
+		}, "not known"},
 		"an empty answer": {func(w *world) {
 			w.csiNode = func() (*storagev1.CSINode, error) { return &storagev1.CSINode{}, nil }
 		}, "has no UID"},
 		"the apiserver is away": {func(w *world) {
 			w.csiNode = func() (*storagev1.CSINode, error) { return nil, context.DeadlineExceeded }
-		}, "cannot be told"},
-		"no apiserver":      {func(w *world) { w.Host.Cluster.CSINode = nil }, "cannot be told"},
-		"no way to sockets": {func(w *world) { w.Host.Plugins = hostkubelet.Plugins{} }, "cannot be told"},
+		}, "not known"},
+		"no apiserver":      {func(w *world) { w.Host.Cluster.CSINode = nil }, "not known"},
+		"no way to sockets": {func(w *world) { w.Host.Plugins = hostkubelet.Plugins{} }, "not known"},
 		"its own socket": {func(w *world) {
 			w.listen(filepath.Join(w.Host.Paths.KubeletRoot, "plugins", driver, "csi.sock"))
 		}, "csi.sock"},
@@ -230,10 +230,10 @@ func TestDriverStillThere(t *testing.T) {
 				"plugins")); err != nil {
 				w.t.Fatal(err)
 			}
-		}, "cannot be told"},
+		}, "not known"},
 		"the state cannot be read": {func(w *world) {
 			w.Write(filepath.Join(w.Dir, "state", driverFile), "{")
-		}, "cannot be told"},
+		}, "not known"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			w := shortNode(t)
@@ -342,7 +342,7 @@ func TestDriverErrorIsLoggedOnce(t *testing.T) {
 		if _, err := runner.survey(t.Context(), w.inspect()); err != nil {
 			t.Fatal(err)
 		}
-		if got := strings.Count(log.String(), "CSI drivers could not be looked at"); got != pass.logs {
+		if got := strings.Count(log.String(), "CSI drivers could not be observed"); got != pass.logs {
 			t.Errorf("%v: %d lines, want %d: %s", pass.err, got, pass.logs, log.String())
 		}
 	}
@@ -381,7 +381,7 @@ func TestDriverOddSockets(t *testing.T) {
 				w.t.Fatal(err)
 			}
 			w.t.Cleanup(func() { conn.Close() })
-		}, "does not say which driver"},
+		}, "does not report which driver"},
 		"a mount of its own": {func(w *world) {
 			w.Mount("tmpfs", filepath.Join(w.Host.Paths.KubeletRoot, "plugins/A.example.com/mounts"), "tmpfs", 0)
 		}, "is in use"},

@@ -47,7 +47,7 @@ func TestLivingServerIsNotForced(t *testing.T) {
 		want            string
 	}{
 		"answers after 3 s": {3 * time.Second, 100 * time.Millisecond, unix.ENOSYS,
-			"silent, but not proven dead"},
+			"not proven to be gone"},
 		"says what it cannot reach is gone":  {0, 0, unix.ENOTCONN, "busy"},
 		"says that what it serves was ended": {0, 0, unix.ESHUTDOWN, "busy"},
 		"has an old handle":                  {0, 0, unix.ESTALE, "busy"},
@@ -114,7 +114,7 @@ func TestDeadServer(t *testing.T) {
 	}{
 		"nobody uses it":         {false, false, ""},
 		"a stranger uses it":     {true, false, "held by"},
-		"also mounted elsewhere": {false, true, "the same filesystem is mounted on"},
+		"also mounted elsewhere": {false, true, "the same filesystem is also mounted on"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			w := newWorld(t)
@@ -170,17 +170,17 @@ func TestServerDead(t *testing.T) {
 		"FUSE, nobody holds it":          {fsType: "fuse.x", probe: answer(syscall.ENOTCONN), dead: true},
 		"FUSE, cannot be looked at": {
 			fsType: "fuse.x", probe: answer(syscall.ENOTCONN), files: map[string]string{"proc/7/task/7/fd": ""},
-			refuse: "cannot be told",
+			refuse: "not known",
 		},
-		"cannot be asked": {fsType: "nfs4", refuse: "no way to ask"},
+		"cannot be asked": {fsType: "nfs4", refuse: "no prober"},
 		"too many hang": {
-			fsType: "nfs4", refuse: "cannot be told",
+			fsType: "nfs4", refuse: "not known",
 			probe: func(context.Context, probe.ProbeRequest) (probe.ProbeAnswer, error) {
 				return probe.ProbeAnswer{}, probe.ErrTooManyAbandoned
 			},
 		},
 		"NFS, silent": {
-			fsType: "nfs4", refuse: "silent, but not proven dead",
+			fsType: "nfs4", refuse: "not proven to be gone",
 			probe: func(ctx context.Context, _ probe.ProbeRequest) (probe.ProbeAnswer, error) {
 				<-ctx.Done()
 				return probe.ProbeAnswer{}, ctx.Err()

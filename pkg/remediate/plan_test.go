@@ -160,7 +160,7 @@ func TestPlanWaitsForTheUnknown(t *testing.T) {
 		leftover(inspect.Cgroup, uid2, "/c2"), unknown}}
 	for _, step := range Plan(report, on(), now) {
 		if step.Acts() != (step.Pod.UID == uid1) || !step.Acts() &&
-			!strings.Contains(step.Blocked, "process 7 of it could not be judged: nobody could say") {
+			!strings.Contains(step.Blocked, "the verdict on its process 7 is unknown: nobody could say") {
 			t.Errorf("%s: %q", step.Pod.UID, step.Blocked)
 		}
 	}

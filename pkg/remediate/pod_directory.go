@@ -10,8 +10,8 @@ import (
 	"github.com/nodeagent/nodeagent/pkg/inspect"
 )
 
-// podDirectoryAction takes down the directory of a pod when it holds nothing but directories and the few files that
-// kubelet itself makes. Whatever else is in it is somebody's data, and then nothing at all is touched.
+// podDirectoryAction removes the directory of a pod when it holds only directories and the few files that kubelet
+// itself creates. Anything else may be user data, and then nothing at all is touched.
 func podDirectoryAction() Action {
 	return Action{
 		Kind: inspect.PodDirectory, Order: 90,
@@ -27,7 +27,7 @@ func podDirectoryAction() Action {
 				case other.Kind == inspect.Mount:
 					return fmt.Sprintf("%s is still mounted", other.Identity["point"])
 				case other.Kind == inspect.Process, other.Kind == inspect.Container:
-					return fmt.Sprintf("%s %s is still there", other.Kind, shortID(other.ID))
+					return fmt.Sprintf("%s %s still exists", other.Kind, shortID(other.ID))
 				}
 			}
 			return ""
@@ -45,9 +45,9 @@ func podDirectoryAction() Action {
 	}
 }
 
-// clearance looks at the whole directory and decides what to do to each entry.
+// clearance reads the whole directory and decides how to remove each entry.
 func clearance(ctx context.Context, t Tools, o inspect.Assessment) ([]removal, error) {
-	judged, err := fileOf(o)
+	evaluated, err := fileOf(o)
 	if err != nil {
 		return nil, err
 	}
@@ -58,7 +58,7 @@ func clearance(ctx context.Context, t Tools, o inspect.Assessment) ([]removal, e
 	if err != nil || len(tree) == 0 {
 		return nil, err
 	}
-	if tree[0].File != judged {
+	if tree[0].File != evaluated {
 		return nil, fmt.Errorf("directory %s is inode %d: %w", o.ID, tree[0].File.Inode, mutate.ErrChanged)
 	}
 	steps, refusal := planRemoval(tree, t.Settings.AllowEmptyDir)
@@ -71,7 +71,7 @@ func clearance(ctx context.Context, t Tools, o inspect.Assessment) ([]removal, e
 	return steps, nil
 }
 
-// mustStay returns why what is to be moved away has to stay: somebody needs it, or there is no room for it.
+// mustStay returns why entries must not be moved away: they are still needed, or there is no room for them.
 func mustStay(ctx context.Context, t Tools, uid string, tree []mutate.Entry, steps []removal) string {
 	need, moves := uint64(0), false
 	for _, step := range steps {
@@ -90,7 +90,7 @@ func mustStay(ctx context.Context, t Tools, uid string, tree []mutate.Entry, ste
 	}
 	kept, err := t.Mutator.Quarantined(ctx)
 	if err != nil {
-		return fmt.Sprintf("what the quarantine holds cannot be told: %v", err)
+		return fmt.Sprintf("the size of the quarantine is not known: %v", err)
 	}
 	return mutate.QuarantineFull(kept, need, t.Settings.Quarantine.MaxBytes)
 }

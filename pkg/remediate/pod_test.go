@@ -130,23 +130,23 @@ func TestPodReleaseStops(t *testing.T) {
 			CouldNotTell, "owners of", wholePod},
 		"the witnesses cannot be asked": {confirmWith(1, func(*script, *inspect.Report) error {
 			return errScript
-		}), CouldNotTell, "asked again", nil},
+		}), CouldNotTell, "ask the witnesses again", nil},
 		"nor in the middle": {confirmWith(2, func(*script, *inspect.Report) error {
 			return errScript
-		}), CouldNotTell, "asked again", upToSandbox},
+		}), CouldNotTell, "ask the witnesses again", upToSandbox},
 		"nor at the end": {confirmWith(5, func(*script, *inspect.Report) error {
 			return errScript
-		}), CouldNotTell, "asked again", wholePod},
+		}), CouldNotTell, "ask the witnesses again", wholePod},
 		"an object is not listed but there": {confirmWith(1, unlist("m")), CouldNotTell,
-			"mount m is still there, but the inspection did not find it", nil},
+			"mount m still exists, but the inspection did not find it", nil},
 		"one that was to be released next is not": {confirmWith(3, unlist("m")), CouldNotTell,
-			"mount m is still there", upToProcesses},
+			"mount m still exists", upToProcesses},
 		"all are not listed but there": {confirmWith(2, unlist("1", "2", "m", "c")), CouldNotTell,
-			"process 1 is still there", upToSandbox},
+			"process 1 still exists", upToSandbox},
 		"an object has lost its tie": {confirmWith(2, untied), CouldNotTell,
-			"mount m is still there, but no longer known as the pod's: unknown", upToSandbox},
+			"mount m still exists, but it is no longer known to be the pod's: unknown", upToSandbox},
 		"an object is foreign now": {confirmWith(2, verdict("m", inspect.Foreign)), CouldNotTell,
-			"no longer known as the pod's: foreign", upToSandbox},
+			"no longer known to be the pod's: foreign", upToSandbox},
 		"whether it is gone cannot be told": {confirmWith(2, func(s *script, report *inspect.Report) error {
 			s.gone["m"] = func(context.Context) (bool, error) { return false, errScript }
 			return unlist("m")(s, report)
@@ -164,7 +164,7 @@ func TestPodReleaseStops(t *testing.T) {
 			s.change("m", func(o *inspect.Assessment) { o.Identity["id"] = "2" })
 			*report = s.report()
 			return nil
-		}), Stopped, "mount m is no longer what was judged", upToSandbox},
+		}), Stopped, "mount m is no longer the object that was inspected", upToSandbox},
 		"its namespace is opted out, as it turns out": {func(s *script) {
 			s.settings.OptOut = []string{"secret"}
 			confirmWith(2, func(s *script, report *inspect.Report) error {
@@ -181,12 +181,12 @@ func TestPodReleaseStops(t *testing.T) {
 		"whether it is paused cannot be told": {
 			func(s *script) {
 				s.pauseFrom(3, "", errScript)
-			}, Stopped, "whether releasing is paused cannot be told", nil,
+			}, Stopped, "whether releases are paused is not known", nil,
 		},
 		"nor in the middle, whether it is paused": {
 			func(s *script) {
 				s.pauseFrom(5, "", errScript)
-			}, Stopped, "whether releasing is paused cannot be told", upToProcesses,
+			}, Stopped, "whether releases are paused is not known", upToProcesses,
 		},
 
 		"the switch is made while the witnesses are asked": {confirmWith(1, func(s *script, _ *inspect.Report) error {
@@ -366,7 +366,7 @@ func TestPodReleaseLeaves(t *testing.T) {
 			[]string{"sandbox s", "prepare process", "process 1", "process 2"}},
 		"it is still there after the step": {func(s *script) {
 			s.do["m"] = func(context.Context) error { return nil }
-		}, Incomplete, "mount m: it is still there", map[string]Result{"m": Failed},
+		}, Incomplete, "mount m: it still exists", map[string]Result{"m": Failed},
 			append(slices.Clone(wholePod), "mount m")},
 		"it goes while its effect is awaited": {func(s *script) {
 			s.goesAfter("m", s.settings.VerifyWithin/2)
@@ -382,7 +382,7 @@ func TestPodReleaseLeaves(t *testing.T) {
 				}
 				return nil
 			}
-		}, Incomplete, "mount m: it is there again", map[string]Result{"m": Failed}, wholePod},
+		}, Incomplete, "mount m: it exists again", map[string]Result{"m": Failed}, wholePod},
 		"something new appears after the plan": {func(s *script) {
 			s.do["c"] = func(context.Context) error {
 				s.remove("c")

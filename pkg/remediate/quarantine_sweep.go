@@ -16,16 +16,16 @@ import (
 const (
 	quarantineGroup  = "quarantine" // in the journal
 	quarantineNotice = 24 * time.Hour
-	quarantineEvery  = time.Hour // between two looks at the age of what is kept
+	quarantineEvery  = time.Hour // between two sweeps
 )
 
-// quarantineClock remembers when the quarantine was last looked at.
+// quarantineClock holds the time of the last sweep.
 type quarantineClock struct {
 	mu   sync.Mutex // guards last
 	last finding.Timestamp
 }
 
-// due reports whether it is time to look again, and notes that it was done.
+// due reports whether a sweep is due, and then records it as done.
 func (c *quarantineClock) due(now finding.Timestamp) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -36,17 +36,17 @@ func (c *quarantineClock) due(now finding.Timestamp) bool {
 	return true
 }
 
-// sweepAction is what happens to one entry of the quarantine at this look.
+// sweepAction is what a sweep does to one entry of the quarantine.
 type sweepAction int
 
 const (
 	keepEntry   sweepAction = iota
-	reportEntry             // report that it will be emptied
+	reportEntry             // report that it will be removed
 	emptyEntry
 )
 
-// older returns an entry with its age at a moment: what passed since the last look counts, unless the machine was
-// started anew in between. So neither a clock that jumps nor a machine that was off makes anything old.
+// older returns an entry with its age at a moment: the time since the last sweep counts, unless the machine was
+// rebooted in between. So neither a clock that jumps nor a machine that was off makes an entry older.
 func older(kept mutate.Kept, now finding.Timestamp) mutate.Kept {
 	if kept.Aged.Boot == now.Boot && now.SinceBoot > kept.Aged.SinceBoot {
 		kept.Age += now.SinceBoot - kept.Aged.SinceBoot
@@ -55,7 +55,7 @@ func older(kept mutate.Kept, now finding.Timestamp) mutate.Kept {
 	return kept
 }
 
-// sweepActionFor decides about an entry whose age is known. It goes only when that was reported long enough before.
+// sweepActionFor decides about an entry. It is removed only if that was reported long enough before.
 func sweepActionFor(kept mutate.Kept, keep time.Duration) sweepAction {
 	notice := min(quarantineNotice, keep/2)
 	switch {
@@ -69,7 +69,8 @@ func sweepActionFor(kept mutate.Kept, keep time.Duration) sweepAction {
 	return keepEntry
 }
 
-// sweep notes the age of what is in the quarantine, reports what will go, and empties what was kept long enough.
+// sweep updates the age of the entries of the quarantine, reports those that will be removed, and removes those that
+// were kept long enough.
 func (r *Runner) sweep(ctx context.Context, open func() (*journal, error)) error {
 	all, err := r.options.Mutator.Quarantined(ctx)
 	if err != nil {
@@ -105,7 +106,7 @@ func (r *Runner) sweepOne(ctx context.Context, kept mutate.Kept, open func() (*j
 	log := r.options.Log.With("entry", record.ID, "pod", kept.UID, "bytes", kept.Bytes, "age", kept.Age)
 	switch sweepActionFor(kept, keep) {
 	case reportEntry:
-		log.Warn("quarantine: will be removed", "keep", keep)
+		log.Warn("quarantine entry will be removed", "keep", keep)
 		record.Event, record.Does = Notice,
 			fmt.Sprintf("will be removed from quarantine when it has been kept for %s: %s", keep, what)
 		if err := r.record(open, record); err != nil {
@@ -113,14 +114,14 @@ func (r *Runner) sweepOne(ctx context.Context, kept mutate.Kept, open func() (*j
 		}
 		kept.Reported, kept.ReportedAt = true, kept.Age
 	case emptyEntry:
-		log.Warn("quarantine: removing")
+		log.Warn("removing quarantine entry")
 		record.Event, record.Does = Intent, "remove from quarantine: "+what
 		return r.removeEntry(ctx, kept, record, open)
 	}
 	return r.options.Mutator.NoteQuarantine(ctx, kept)
 }
 
-// empty removes an entry for good, between its intent and its end in the journal.
+// removeEntry removes an entry permanently, between its intent and its end in the journal.
 func (r *Runner) removeEntry(ctx context.Context, kept mutate.Kept, record Record, open func() (*journal, error)) error {
 	err := r.record(open, record)
 	if err == nil {
@@ -138,7 +139,7 @@ func (r *Runner) removeEntry(ctx context.Context, kept mutate.Kept, record Recor
 	return errors.Join(failure, r.options.Mutator.NoteQuarantine(ctx, kept))
 }
 
-// record writes to the journal. Without it nothing is removed.
+// record writes to the journal. Without a journal nothing is removed.
 func (r *Runner) record(open func() (*journal, error), record Record) error {
 	j, err := open()
 	if err != nil {

@@ -14,8 +14,8 @@ import (
 	"github.com/nodeagent/nodeagent/pkg/inspect"
 )
 
-// sandboxAction lets the runtime do all it can: it ends containers, takes down the network through CNI, and removes
-// cgroups, root filesystems and the name. StopPodSandbox alone would kill containers without grace.
+// sandboxAction lets the runtime do all it can: stop containers, take down the network through CNI, and remove cgroups,
+// root filesystems and the name. StopPodSandbox alone would kill containers without a grace period.
 func sandboxAction() Action {
 	return Action{
 		Kind: inspect.Sandbox, Order: 10,
@@ -31,8 +31,7 @@ func sandboxAction() Action {
 	}
 }
 
-// notFrozen keeps the runtime from waiting in vain: it cannot stop containers whose processes are frozen. The action on
-// processes thaws them.
+// notFrozen delays the runtime, which cannot stop containers whose processes are frozen. The process action thaws them.
 func notFrozen(_ inspect.Assessment, rest []inspect.Assessment, _ Settings) string {
 	frozen := slices.ContainsFunc(rest, func(o inspect.Assessment) bool {
 		return o.Kind == inspect.Cgroup && o.Facts["frozen"] == "true"
@@ -83,10 +82,10 @@ func sandboxGone(ctx context.Context, t Tools, o inspect.Assessment) (bool, erro
 	return err == nil && !slices.ContainsFunc(sandboxes, func(s *cri.PodSandbox) bool { return s.GetId() == o.ID }), err
 }
 
-// graceAnnotation is kubelet's on every container: the pod's terminationGracePeriodSeconds.
+// graceAnnotation is set by kubelet on every container: the pod's terminationGracePeriodSeconds.
 const graceAnnotation = "io.kubernetes.pod.terminationGracePeriod"
 
-// graceOf returns what the pod asked for, but no more than is configured: its real grace was over long ago.
+// graceOf returns the pod's grace period, but at most the configured one: the real grace period was over long ago.
 func graceOf(seconds string, s Settings) time.Duration {
 	n, err := strconv.ParseInt(seconds, 10, 32)
 	if err != nil || n < 0 {
@@ -106,5 +105,5 @@ func listCRI[T any](ctx context.Context, list func(context.Context) ([]T, error)
 	return list(ctx)
 }
 
-// shortID abbreviates an ID for people.
+// shortID abbreviates an ID for users.
 func shortID(id string) string { return id[:min(len(id), 13)] }

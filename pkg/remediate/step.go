@@ -10,8 +10,8 @@ import (
 	"github.com/nodeagent/nodeagent/pkg/inspect"
 )
 
-// runSteps does the steps of one kind. Steps that found something busy are tried again as long as others get on: of mounts
-// stacked on one point the lower can only go after the upper.
+// runSteps does the steps of one kind. Steps whose object is busy are tried again as long as others succeed: of mounts
+// stacked on one point the lower can only be unmounted after the upper.
 func (p *podRelease) runSteps(ctx context.Context, action Action, steps []StepOutcome) (acted bool, err error) {
 	due := slices.DeleteFunc(indexes(steps), func(i int) bool { return steps[i].Result != "" })
 	if len(due) == 0 {
@@ -49,7 +49,7 @@ func indexes(steps []StepOutcome) []int {
 	return all
 }
 
-// prepare does what has to be done once before the first of several objects.
+// prepare runs the action's Prepare before the first object.
 func (p *podRelease) prepare(ctx context.Context, action Action, steps []StepOutcome, due []int) error {
 	objects := make([]inspect.Assessment, 0, len(due))
 	for _, i := range due {
@@ -119,7 +119,7 @@ func (p *podRelease) runStep(ctx context.Context, action Action, s *StepOutcome)
 	return errors.Is(failure, mutate.ErrBusy), nil
 }
 
-// recordIntent writes to the journal that a step is about to be done, unless that is said already.
+// recordIntent writes to the journal that a step is about to be done, unless it is there already.
 func (p *podRelease) recordIntent(step Step) error {
 	if slices.ContainsFunc(p.open, step.same) {
 		return nil
@@ -140,7 +140,7 @@ func (p *podRelease) recordEnd(step Step, result Result, why string) error {
 	})
 }
 
-// unproven is the error of a step that was done and of which nobody can say whether it had its effect.
+// unproven is the error of a step that was done without its effect being known.
 type unproven struct{ error }
 
 func (u unproven) Unwrap() error { return u.error }
@@ -158,7 +158,7 @@ func resultOfDo(failure error) (Result, string) {
 	return Failed, clip(failure.Error())
 }
 
-// clip keeps what a plugin or a runtime says to a size that fits the journal.
+// clip limits messages of plugins and runtimes to a size that fits the journal.
 func clip(text string) string {
 	const most = 4 << 10
 	return text[:min(len(text), most)]
@@ -175,12 +175,12 @@ func (p *podRelease) verify(ctx context.Context, o inspect.Assessment) error {
 		return unproven{err}
 	}
 	if !gone {
-		return errors.New("it is still there")
+		return errors.New("it still exists")
 	}
 	return nil
 }
 
-// poll calls look until it is done, fails, or most of time is over.
+// poll calls check until it is done, fails, or the time most is over.
 func poll(ctx context.Context, most time.Duration, check func() (bool, error)) error {
 	deadline := time.NewTimer(most)
 	defer deadline.Stop()
