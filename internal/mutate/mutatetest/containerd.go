@@ -37,12 +37,12 @@ type Containerd struct {
 	Socket  string
 	Client  cri.RuntimeServiceClient
 	ConfDir string // CNI configuration; empty of files at first
-	BinDir  string // CNI plugins that the test brings; Debian's are not in it
+	BinDir  string // CNI plugins of the test, without Debian's
 	process *exec.Cmd
 }
 
-// StartContainerd starts a private containerd, the first in the PATH: its shim must be beside it. containerd 2 reads
-// the older form of the configuration too.
+// StartContainerd starts a private containerd, the first in the PATH: its shim must be beside it. containerd 2 also
+// reads this older version of the configuration.
 func StartContainerd(t testing.TB) *Containerd {
 	t.Helper()
 	Root(t)
@@ -185,7 +185,7 @@ func (c *Containerd) podConfig(uid, cgroupParent string, mode cri.NamespaceMode)
 	}
 }
 
-// Container starts a container in a sandbox. Its process is init of a PID namespace and thus deaf to SIGTERM.
+// Container starts a container in a sandbox. Its process is init of a PID namespace and thus ignores SIGTERM.
 func (c *Containerd) Container(sandbox *cri.PodSandbox, cgroupParent string) *cri.Container {
 	c.t.Helper()
 	uid := sandbox.Metadata.Uid
@@ -250,7 +250,7 @@ func (c *Containerd) stop() {
 	_ = os.RemoveAll(c.Dir)
 }
 
-// imageArchive makes an image in the form of `docker save` that holds nothing but busybox.
+// imageArchive returns an image in the format of `docker save` that contains only busybox.
 func imageArchive(t testing.TB) []byte {
 	t.Helper()
 	busybox, err := os.ReadFile("/bin/busybox")
