@@ -111,7 +111,7 @@ func cacheFile(t *testing.T, n *mutatetest.Node, network, id, conf string) {
 	n.Write(filepath.Join(n.Host.Paths.CNICacheDir, "results", network+"-"+id+"-eth0"), string(data))
 }
 
-// A plugin that refuses says why, and the attachment stays known. One that never ends is given up.
+// The error of a plugin is returned, and the attachment stays known. One that never ends is abandoned.
 func TestDelAttachmentPluginFails(t *testing.T) {
 	n, id := mutatetest.New(t), mutatetest.Hex(t, 64)
 	plugin := n.Write(filepath.Join(n.Dir, "bin/broken"),
@@ -179,7 +179,7 @@ func recordingPlugin(t *testing.T, n *mutatetest.Node, name string) (seen func()
 	}
 }
 
-// A plugin enters the namespace that it is given: it must be one, and lie where the runtime pins them.
+// A plugin enters the namespace that it is given: it must be one, in a directory of the runtime.
 func TestDelAttachmentNetns(t *testing.T) {
 	for name, test := range map[string]struct {
 		make func(n *mutatetest.Node) string
@@ -222,7 +222,7 @@ func TestDelAttachmentNetns(t *testing.T) {
 	}
 }
 
-// link is a symbolic link among the pins to a namespace elsewhere.
+// link is a symbolic link in the runtime's directory to a namespace elsewhere.
 func link(t *testing.T, n *mutatetest.Node) string {
 	t.Helper()
 	name := filepath.Join(n.Dir, "netns", "cni-"+mutatetest.UID(t))
@@ -232,7 +232,7 @@ func link(t *testing.T, n *mutatetest.Node) string {
 	return name
 }
 
-// The address is free before the file that tells of it is gone: what fails in between can be tried again.
+// The address is freed before the file that records it is gone: a failure in between can be tried again.
 func TestDelAttachmentFreesLeaseFirst(t *testing.T) {
 	n, id := mutatetest.New(t), mutatetest.Hex(t, 64)
 	seen := recordingPlugin(t, n, "bridge")

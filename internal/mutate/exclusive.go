@@ -47,8 +47,8 @@ func (d *Mutator) Exclusive(uid string, m Mount) error {
 
 // inPod reports whether another mount is in the directory of the pod. The path of that directory in the mount table is
 // taken from the inspected mount, which is known to be there.
-func (d *Mutator) inPod(uid string, judged Mount, other mount.Mount) bool {
-	pods, _, ok := strings.Cut(judged.Point, "/"+uid+"/")
+func (d *Mutator) inPod(uid string, inspected Mount, other mount.Mount) bool {
+	pods, _, ok := strings.Cut(inspected.Point, "/"+uid+"/")
 	if !ok || uid == "" {
 		return false
 	}

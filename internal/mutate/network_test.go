@@ -119,7 +119,7 @@ func TestRemoveNetnsRefuses(t *testing.T) {
 	}
 }
 
-// veth makes a pair with one end in a pinned namespace, or both on the host, and returns the host's end.
+// veth creates a pair with one end in a mounted namespace, or both on the host, and returns the host's end.
 func veth(t *testing.T, netns string) (mutate.Link, string) {
 	t.Helper()
 	name := "nat" + mutatetest.Hex(t, 8)

@@ -80,7 +80,7 @@ func TestSignalRefuses(t *testing.T) {
 	}
 }
 
-// A process that is in cgroups of two pods is nobody's to end.
+// A process that is in cgroups of two pods must not be killed.
 func TestSignalRefusesProcessOfTwoPods(t *testing.T) {
 	n, uid, other := mutatetest.New(t), mutatetest.UID(t), mutatetest.UID(t)
 	mine, theirs := n.Cgroups(uid, ""), n.Cgroups(other, "")

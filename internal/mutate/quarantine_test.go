@@ -209,7 +209,7 @@ func TestEmptyQuarantineRefuses(t *testing.T) {
 	}
 }
 
-// What the agent did not put there is told, counts, and stays.
+// What the agent did not put there is reported, counts, and stays.
 func TestQuarantineForeign(t *testing.T) {
 	n := mutatetest.New(t)
 	k := kept(t, n)
@@ -231,7 +231,7 @@ func TestQuarantineForeign(t *testing.T) {
 	}
 }
 
-// A crash between record and move leaves a record of nothing: it is told, counts no bytes, and goes.
+// A crash between record and move leaves a record without an entry: it is reported, counts no bytes, and is removed.
 func TestQuarantineCrash(t *testing.T) {
 	n := mutatetest.New(t)
 	k := kept(t, n)
@@ -278,7 +278,7 @@ func TestReadNote(t *testing.T) {
 	}
 }
 
-// What is no regular file is not even opened.
+// Anything but a regular file is not even opened.
 func TestReadNoteOfPipe(t *testing.T) {
 	n, uid := mutatetest.New(t), mutatetest.UID(t)
 	n.Mkdir(n.PodDir(uid))

@@ -105,9 +105,9 @@ func Remote(fsType string) bool {
 		"beegfs", "gpfs", "fuse"}, kind)
 }
 
-func sameMount(now mount.Mount, judged Mount) bool {
-	return now.Device() == judged.Device && now.Root == judged.Root &&
-		now.Source == judged.Source && now.FSType == judged.FSType && now.Point == judged.Point
+func sameMount(now mount.Mount, inspected Mount) bool {
+	return now.Device() == inspected.Device && now.Root == inspected.Root &&
+		now.Source == inspected.Source && now.FSType == inspected.FSType && now.Point == inspected.Point
 }
 
 // unmountChild unmounts one mount. It decides again, from the current mount table, whether that stays within the pod's
@@ -262,13 +262,13 @@ func otherNamespaces(mounts []mount.Mount, m mount.Mount) ([]mount.MountNamespac
 }
 
 // pickMount finds the inspected mount in a mount table.
-func pickMount(mounts []mount.Mount, judged Mount) (mount.Mount, error) {
-	at := slices.IndexFunc(mounts, func(m mount.Mount) bool { return m.ID == judged.ID })
+func pickMount(mounts []mount.Mount, inspected Mount) (mount.Mount, error) {
+	at := slices.IndexFunc(mounts, func(m mount.Mount) bool { return m.ID == inspected.ID })
 	if at < 0 {
 		return mount.Mount{}, errGone
 	}
 	m := mounts[at]
-	if !sameMount(m, judged) {
+	if !sameMount(m, inspected) {
 		return m, changed("mount %d is %s of device %s on %s", m.ID, m.FSType, m.Device(), m.Point)
 	}
 	if child, ok := childOf(mounts, m); ok && child.Point == m.Point {

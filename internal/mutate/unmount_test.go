@@ -92,7 +92,7 @@ func TestUnmountBusy(t *testing.T) {
 	}
 }
 
-// Each of these is somebody else's mount or a trick; none may be unmounted.
+// Each of these is another owner's mount or a trick; none may be unmounted.
 func TestUnmountRefuses(t *testing.T) {
 	n, uid := mutatetest.New(t), mutatetest.UID(t)
 	other := mutatetest.UID(t)
@@ -209,7 +209,7 @@ func TestLazyNotWithMountsBelow(t *testing.T) {
 	}
 }
 
-// Whatever else is gone after an unmount and had to do with it is told as harm, and what ended by itself is not.
+// Related mounts that are gone after an unmount are reported as harm, unrelated ones are not.
 func TestUnmountTellsHarm(t *testing.T) {
 	mutatetest.Root(t)
 	t.Chdir(t.TempDir())
@@ -255,7 +255,7 @@ func TestUnmountTellsHarm(t *testing.T) {
 	}
 }
 
-// What lies on a shared mount that could not be made private stays, and so does what somebody shares again.
+// A mount on a shared mount that could not be made private stays, also if it was made shared again.
 func TestUnmountStillShared(t *testing.T) {
 	mutatetest.Root(t)
 	t.Chdir(t.TempDir())

@@ -84,7 +84,7 @@ func TestOtherDriversTreeIsForeign(t *testing.T) {
 	}
 }
 
-// A process that is in both trees is nobody's of ours.
+// A process that is in both trees is foreign.
 func TestProcessInTreesOfBothDrivers(t *testing.T) {
 	pods := podLookup{known: make(map[string]cgroupPod)}
 	slice := "/kubepods.slice/kubepods-pod" + strings.ReplaceAll(dead, "-", "_") + ".slice"
@@ -129,8 +129,8 @@ func sharedNode(t *testing.T) *host.Host {
 	return h
 }
 
-// While another kubelet may keep its pods where ours are, and for a time after, nothing is a leftover: the gate says
-// who.
+// While another kubelet may keep its pods where ours are, and for some time afterwards, nothing is a leftover: the gate
+// says who.
 func TestOtherKubeletStopsEverything(t *testing.T) {
 	h := sharedNode(t)
 	now := hosttest.Now()

@@ -11,7 +11,7 @@ import (
 	"pgregory.net/rapid"
 )
 
-// Any world at all: witnesses heard or not, pods known or not, gates open or not, any history, any settings.
+// Any state: witnesses that answer or not, pods known or not, gates open or not, any history, any settings.
 
 var drawUID = rapid.SampledFrom([]string{living, dead, other, static, ""})
 

@@ -27,14 +27,14 @@ func at(d time.Duration) finding.Timestamp {
 	return finding.Timestamp{Wall: time.Unix(1_700_000_000, 0).Add(d).UTC(), Boot: boot, SinceBoot: d}
 }
 
-// hour is when the tests judge.
+// hour is the time of the evaluations.
 var hour = at(time.Hour)
 
 func pod(uid, name string) PodFact {
 	return PodFact{Pod: Pod{UID: uid, Namespace: "default", Name: name}, Phase: "Running"}
 }
 
-// healthy is a node on which one pod lives, all witnesses are heard, and all gates are open.
+// healthy is a node with one live pod, on which all witnesses answer and all gates are open.
 func healthy() Inventory {
 	heard := Response{Asked: true, At: hour}
 	return Inventory{

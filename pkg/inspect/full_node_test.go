@@ -120,7 +120,7 @@ func (n *fullNode) run(pod corev1.Pod) {
 	n.running[string(pod.UID)] = true
 }
 
-// forget takes pods away from somebody.
+// forget removes pods from the list of a witness.
 func forget(book map[string]corev1.Pod, uids ...string) {
 	maps.DeleteFunc(book, func(_ string, pod corev1.Pod) bool { return slices.Contains(uids, string(pod.UID)) })
 }
@@ -229,7 +229,7 @@ func (n *fullNode) verdict(report Report, uid string) (Verdict, string) {
 	return "", ""
 }
 
-// during makes a pass a minute and returns the worst that was said of any pod: a leftover before a candidate.
+// during makes a pass a minute and calls each with its report.
 func (n *fullNode) during(d time.Duration, each func(Report)) {
 	n.t.Helper()
 	for end := n.now.SinceBoot + d; n.now.SinceBoot <= end; n.after(time.Minute) {

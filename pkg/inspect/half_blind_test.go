@@ -149,7 +149,7 @@ func TestOldHistoryIsReadable(t *testing.T) {
 	}
 }
 
-// While a witness cannot be believed nothing ripens: when kubelet is believed again the proof begins anew.
+// Passes in which a witness cannot be trusted do not count: when kubelet can be trusted again, the proof starts again.
 func TestUnbelievedPassesDoNotCount(t *testing.T) {
 	n := newFullNode(t)
 	n.delete(uidOf(3))
@@ -173,7 +173,8 @@ func TestUnbelievedPassesDoNotCount(t *testing.T) {
 	}
 }
 
-// A list says nothing of the kubelet that was started after it, nor while kubelet lacks most of it: it is made anew.
+// A list proves nothing about a kubelet that was started after it, nor while kubelet lacks most of it: a new one is
+// made.
 func TestListIsComparedWithThisKubelet(t *testing.T) {
 	for name, change := range map[string]func(n *fullNode){
 		"started again": func(n *fullNode) {

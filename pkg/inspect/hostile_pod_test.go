@@ -16,7 +16,7 @@ import (
 	"github.com/nodeagent/nodeagent/test/need"
 )
 
-// ripen makes so many passes that what nobody knows is a leftover in the last.
+// ripen makes enough passes for unknown objects to be leftovers in the last one.
 func (n *node) ripen(t *testing.T, history History, i *Inspector) Report {
 	t.Helper()
 	var report Report
@@ -101,7 +101,7 @@ func TestHostilePodBlindsNobody(t *testing.T) {
 	if got := objectsOf(report, hostile); got > 100 {
 		t.Errorf("the hostile pod has %d objects in the report", got)
 	}
-	// Some kernels say ENAMETOOLONG of its cgroups, Linux 6.18 cuts the path off.
+	// Some kernels return ENAMETOOLONG for its cgroups, Linux 6.18 truncates the path.
 	is := slices.IndexFunc(report.Objects, func(o Assessment) bool {
 		return o.Kind == Process && o.ID == strconv.Itoa(pid)
 	})

@@ -37,7 +37,7 @@ func furnish(n *node, uid, sandbox string) {
 	n.attach(uid, sandbox)
 }
 
-// A pod's whole life as an inspector sees it: it lives, it is deleted while kubelet looks away, it becomes a leftover
+// The life of a pod as an inspector observes it: it is live, it is deleted while kubelet is down, it becomes a leftover
 // after three passes and ten minutes, and it is gone.
 func TestLifeOfAPod(t *testing.T) {
 	hosttest.PrivateNetwork(t)
@@ -95,7 +95,7 @@ func TestLifeOfAPod(t *testing.T) {
 	}
 }
 
-// checkLeftovers looks at what is told of the leftovers.
+// checkLeftovers checks the reported leftovers.
 func checkLeftovers(t *testing.T, report Report) {
 	t.Helper()
 	kinds := make(map[Kind]int)
@@ -179,7 +179,7 @@ func TestStartingPodIsLive(t *testing.T) {
 	}
 }
 
-// What looks like a leftover and is none of ours: the fixtures of leftovers §4.3 that concern listing.
+// Objects that resemble leftovers and are not ours.
 func TestForeignObjects(t *testing.T) {
 	hosttest.PrivateNetwork(t)
 	n := newNode(t)
@@ -238,8 +238,8 @@ func write(t *testing.T, name, data string) {
 	}
 }
 
-// An attachment in a shared cache may be of another kubelet on this machine: if somebody else lives in its namespace,
-// it is.
+// An attachment in a shared cache may belong to another kubelet on this machine: if another process is in its
+// namespace, it is.
 func TestInhabitedNamespaceIsForeign(t *testing.T) {
 	hosttest.PrivateNetwork(t)
 	n := newNode(t)

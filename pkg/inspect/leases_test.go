@@ -93,7 +93,7 @@ func TestLeaseOfASandboxWithAShim(t *testing.T) {
 	checkLease(t, "a shim", func(n *node) { n.shim(deadSandbox) }, false)
 }
 
-// checkLease makes passes long enough and looks whether the lease, and the network with it, has become a leftover.
+// checkLease makes enough passes and checks whether the lease, and the network with it, has become a leftover.
 func checkLease(t *testing.T, name string, bend func(*node), leftover bool) {
 	t.Helper()
 	n := leaseWorld(t)
@@ -131,7 +131,7 @@ func (n *node) shim(id string) {
 	n.t.Cleanup(func() { _ = syscall.Kill(-process.Pid, syscall.SIGKILL); _, _ = process.Wait() })
 }
 
-// Leases of other forms are nobody's of ours, and one that nothing ties to a pod is only told of.
+// Leases of other formats are foreign, and one without a pod is only reported.
 func TestLeasesOfOthers(t *testing.T) {
 	n := newNode(t)
 	n.leases = []*leases.Lease{
@@ -186,7 +186,7 @@ func TestStartingSandboxKeepsItsLease(t *testing.T) {
 	never(report, "deleted a moment ago")
 }
 
-// A lease that is a leftover says nothing more of the network; a container of that ID does. (No lease is a leftover
+// A lease that is a leftover no longer protects the network; a container of that ID does. (No lease is a leftover
 // beside one: this holds even if that were wrong.)
 func TestDeadLeaseDoesNotSpeakForContainers(t *testing.T) {
 	inventory := healthy()

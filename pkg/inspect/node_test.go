@@ -122,7 +122,7 @@ func (n *node) remove(uid string) {
 	n.kubelet, n.cluster = slices.DeleteFunc(n.kubelet, processGone), slices.DeleteFunc(n.cluster, processGone)
 }
 
-// inspector looks with the default settings.
+// inspector returns one with the default settings.
 func (n *node) inspector(change ...func(*Settings)) *Inspector {
 	s := settings()
 	for _, f := range change {
@@ -215,7 +215,7 @@ func (n *node) process(cgroups ...string) int {
 	return process.Pid
 }
 
-// processIn runs a process in a pinned network namespace until the test ends.
+// processIn runs a process in a mounted network namespace until the test ends.
 func (n *node) processIn(netns string) int {
 	n.t.Helper()
 	started := make(chan int)

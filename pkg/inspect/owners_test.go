@@ -45,7 +45,7 @@ func verdictsOf(report Report, kinds ...Kind) map[Kind]Verdict {
 }
 
 // CNI DEL has taken away the cache file, and a process visits the namespace for a moment: it stays the pod's all the
-// same. A namespace that is pinned anew under the name, another boot, or no memory at all: nothing tells whose it is.
+// same. With a new namespace under the name, in another boot, or without a history, its owner is not known.
 func TestOwnerOutlivesTheCache(t *testing.T) {
 	hosttest.PrivateNetwork(t)
 	n := newNode(t)
@@ -167,8 +167,8 @@ func TestRecall(t *testing.T) {
 	}
 }
 
-// A pin that nothing ties to a pod may be of a pod that is starting. When it stays it is told of as what it is: no
-// error, no leftover, no question to the apiserver. One in which somebody lives is that one's.
+// A network namespace without an owner may belong to a starting pod. When it stays it is reported as unowned: no error,
+// no leftover, no request to the apiserver. One with a process in it is foreign.
 func TestNamespaceWithoutOwner(t *testing.T) {
 	hosttest.PrivateNetwork(t)
 	n := newNode(t)
@@ -198,8 +198,8 @@ func TestNamespaceWithoutOwner(t *testing.T) {
 	}
 }
 
-// Who owns a pin without a cached result is told by the runtime's status of its sandbox. Where that cannot be had,
-// nobody can say; a sandbox that has been removed meanwhile is nobody.
+// The owner of a network namespace without a cached result comes from the runtime's status of its sandbox. Without that
+// status the owner is not known; a sandbox that was removed meanwhile owns nothing.
 func TestOwnerByTheRuntime(t *testing.T) {
 	pin := func(n *node) string { return filepath.Join(n.host.Paths.NetnsDirs[0], "cni-"+other) }
 	for name, test := range map[string]struct {
@@ -252,7 +252,7 @@ func TestClaimedByTwo(t *testing.T) {
 	}
 }
 
-// Where nobody can say who lives in a namespace, nothing is said of it.
+// A namespace whose processes are not known is unknown.
 func TestFailedNetworkLookIsDoubt(t *testing.T) {
 	scan := NewScan(t.Context(), hosttest.Host(t))
 	scan.processes = func() (processTable, error) { return processTable{}, errors.New("away") }

@@ -13,7 +13,8 @@ import (
 	"github.com/nodeagent/nodeagent/pkg/finding"
 )
 
-// What the apiserver has by name lives, whatever its list says, and such a list proves nothing of others.
+// A pod that the apiserver returns by name is live, whatever its list says, and such a list proves nothing about other
+// pods.
 func TestNamedPodIsLive(t *testing.T) {
 	n := newFullNode(t)
 	forget(n.kubelet, uidOf(3))
@@ -135,8 +136,7 @@ func TestOneRunningLeftoverAtATime(t *testing.T) {
 	}
 }
 
-// A container of which the runtime says that it runs, or not what it does, makes its pod one that runs, whatever its
-// sandbox.
+// A container in state running or unknown makes its pod a running one, whatever its sandbox.
 func TestWhatRuns(t *testing.T) {
 	for state, want := range map[cri.ContainerState]bool{
 		cri.ContainerState_CONTAINER_RUNNING: true, cri.ContainerState_CONTAINER_UNKNOWN: true,

@@ -19,7 +19,7 @@ import (
 	"github.com/nodeagent/nodeagent/pkg/inspect"
 )
 
-// looked makes looks at the given minutes of one boot.
+// looked returns observations at the given minutes of one boot.
 func looked(minutes ...float64) []driverObservation {
 	looks := make([]driverObservation, 0, len(minutes))
 	for _, m := range minutes {
@@ -127,8 +127,8 @@ func (w *world) goes(note string) {
 	}
 }
 
-// One look is no proof, however clear: the driver may be starting anew. Looks are noted while something may be a
-// leftover, survive the process, and what cannot be told is none.
+// One observation is no proof: the driver may be restarting. Observations are recorded while something may be a
+// leftover, and survive the process; a failed one does not count.
 func TestDriverLooksAreNoted(t *testing.T) {
 	w := shortNode(t)
 	now := host.Now()
@@ -150,7 +150,7 @@ func TestDriverLooksAreNoted(t *testing.T) {
 	w.csiNode = nil
 	w.goes(note) // three clear looks, the first 14 minutes ago
 
-	// And one that was seen in the middle begins anew.
+	// Evidence in between starts the proof again.
 	_, note = w.withNote("a.example.com", "v-1")
 	pass(4 * time.Minute)
 	w.csiNode = func() (*storagev1.CSINode, error) { return namesDrivers("a.example.com"), nil }
@@ -160,7 +160,7 @@ func TestDriverLooksAreNoted(t *testing.T) {
 	w.stays(note, "1 times over 0s")
 }
 
-// Nothing is looked at, and nothing noted, where no leftover has to do with CSI, or where nothing may be done.
+// Nothing is observed or recorded if no leftover involves CSI, or if nothing may be done.
 func TestDriverLooksCost(t *testing.T) {
 	w := newWorld(t)
 	asked := 0
@@ -184,7 +184,7 @@ func TestDriverLooksCost(t *testing.T) {
 	if looks, err := w.runner().tools.Drivers.read(); err != nil || len(looks) != 1 {
 		t.Errorf("%v, %v", looks, err)
 	}
-	// A pod that is just ending causes no look: a Watch without tools would fail if it looked.
+	// A pod that is just terminating causes no observation, which would fail without tools.
 	young := inspect.Assessment{Object: inspect.Object{Kind: inspect.PodDirectory}, Verdict: inspect.Candidate}
 	young.FirstSeen = finding.Timestamp{Boot: "b", SinceBoot: time.Hour}
 	at := finding.Timestamp{Boot: "b", SinceBoot: time.Hour + driverMinAge - 1}
@@ -195,7 +195,7 @@ func TestDriverLooksCost(t *testing.T) {
 	}
 }
 
-// What cannot be looked at is logged once, not in each pass.
+// A failed observation is logged once, not in each pass.
 func TestDriverErrorIsLoggedOnce(t *testing.T) {
 	w := newWorld(t)
 	w.withNote("a.example.com", "v-1")

@@ -36,7 +36,7 @@ func shortNode(t *testing.T) *world {
 	return w
 }
 
-// listen listens on a socket without ever saying a word, for which nobody waits for long.
+// listen listens on a socket and never answers; the timeout for answers is short.
 func (w *world) listen(name string) *net.UnixListener {
 	w.t.Helper()
 	w.Mkdir(filepath.Dir(name))
@@ -49,7 +49,8 @@ func (w *world) listen(name string) *net.UnixListener {
 	return l
 }
 
-// Wherever a driver may still be, its volume's note stays; and what cannot be told is never taken for its absence.
+// While there is any evidence of a driver, its volume's note stays; and a failed observation is never taken for its
+// absence.
 func TestDriverStillThere(t *testing.T) {
 	const driver = "a.example.com"
 	for name, test := range map[string]struct {

@@ -69,7 +69,7 @@ func TestStagedAt(t *testing.T) {
 	}
 }
 
-// While anything on the node or in the cluster says that a volume is not down yet, its note stays.
+// While anything on the node or in the cluster shows that a volume is still in use, its note stays.
 func TestVolumeNeeded(t *testing.T) {
 	const driver, handle = "a.example.com", "disks/vol-1"
 	plugins := func(w *world, parts ...string) string {
@@ -269,7 +269,7 @@ func TestStrangeNotes(t *testing.T) {
 	}
 }
 
-// The directory of a pod comes last, and only as the one that was judged.
+// The directory of a pod comes last, and only if it is the one that was inspected.
 func TestPodDirectoryNeeds(t *testing.T) {
 	action := podDirectoryAction()
 	object := func(kind inspect.Kind, facts map[string]string) inspect.Assessment {
@@ -310,7 +310,7 @@ func TestClearanceOfAnotherDirectory(t *testing.T) {
 		t.Errorf("another inode: %v", err)
 	}
 	var refusal mutate.Refusal
-	// The inode is right, the name is not: whose directory it is cannot be told.
+	// The inode is right, the name is not: the owner of the directory is not known.
 	for _, o := range []inspect.Assessment{judged(uid, w.PodDir(other), id), judged("", w.PodDir(uid), id),
 		judged("", "", id)} {
 		if err := removePodDirectory(t.Context(), tools, o); !errors.As(err, &refusal) {

@@ -135,7 +135,7 @@ func TestRunningPodIsKept(t *testing.T) {
 	}
 }
 
-// Of two pods with containers that run one release takes one, whatever the report says.
+// Of two running pods one release takes one, whatever the report says.
 func TestPlanTakesOneRunningPod(t *testing.T) {
 	var report inspect.Report
 	for _, uid := range []string{"c", "a", "b"} {

@@ -93,7 +93,7 @@ func TestOptOut(t *testing.T) {
 	}
 }
 
-// The switch counts when it is there, whatever it is, and when nobody can say whether it is.
+// The kill switch counts if it exists, whatever file type it has, and if it is not known whether it exists.
 func TestKillSwitch(t *testing.T) {
 	for name, test := range map[string]struct {
 		make func(t *testing.T, file string)

@@ -98,7 +98,7 @@ func (n *hostile) take(p *simPod, o inspect.Assessment) {
 
 func (n *hostile) populated(p *simPod) bool { return len(p.pids) > 0 }
 
-// has reports whether a judged object is still there, as the same one.
+// has reports whether an inspected object still exists with the same identity.
 func (n *hostile) has(o inspect.Assessment) bool {
 	p, ok := n.pods[o.Pod.UID]
 	if !ok {
@@ -180,7 +180,7 @@ func (n *hostile) run() {
 	}
 }
 
-// audit holds what is said of a release against the truth.
+// audit compares the outcome of a release with the real state.
 func (n *hostile) audit(outcome Outcome) {
 	for _, pod := range outcome.Pods {
 		if p := n.pods[pod.Group]; p != nil && pod.Result == Released && !p.empty() {

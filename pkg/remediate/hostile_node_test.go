@@ -24,7 +24,7 @@ var simulatedKinds = []inspect.Kind{
 	inspect.Sandbox, inspect.Container, inspect.Process, inspect.Mount, inspect.Cgroup, inspect.PodDirectory,
 }
 
-// life is the truth about a pod, which no witness need tell.
+// life is the real state of a pod, which no witness has to report.
 type life string
 
 const (
@@ -297,7 +297,7 @@ func (n *hostile) called(ctx context.Context) error {
 	return ctx.Err()
 }
 
-// change lets something happen on the node that nobody planned.
+// change makes an unexpected change on the node.
 func (n *hostile) change() {
 	pods := n.sorted()
 	p := pods[n.rng.IntN(len(pods))]

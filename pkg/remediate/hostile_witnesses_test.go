@@ -35,7 +35,7 @@ func (p *simPod) object(mirror bool) corev1.Pod {
 	return pod
 }
 
-// known lists the living pods that a witness tells of.
+// known lists the live pods that a witness reports.
 func (n *hostile) known(mirrors bool, lacks func(p *simPod) bool) []corev1.Pod {
 	var pods []corev1.Pod
 	for _, p := range n.sorted() {

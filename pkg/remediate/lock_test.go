@@ -101,7 +101,7 @@ func TestReleaseBusyAlthoughTheFileIsNew(t *testing.T) {
 	}
 }
 
-// Whoever asks for it waits, and is told once for whom.
+// A second release waits, and onWait is called once with the holder.
 func TestReleaseWaits(t *testing.T) {
 	for name, test := range map[string]struct {
 		ends time.Duration // of the other release

@@ -33,13 +33,13 @@ func (w *world) takeOver(uid, origin string) mutate.Mount {
 	return m
 }
 
-// detach unmounts something when the test ends, before anybody looks at it who has to wait for its server.
+// detach unmounts a filesystem when the test ends, before anything accesses it and waits for its server.
 func (w *world) detach(point string) {
 	w.t.Cleanup(func() { _ = unix.Unmount(point, unix.MNT_DETACH|unix.UMOUNT_NOFOLLOW) })
 }
 
-// A server that lives is not dead, however slow it is and whatever it says: its connection stays, and nothing is
-// forced.
+// A live server is not taken for dead, however slow it is and whatever error it returns: its connection stays, and
+// nothing is forced.
 func TestLivingServerIsNotForced(t *testing.T) {
 	for name, test := range map[string]struct {
 		delay, timeouts time.Duration
@@ -106,7 +106,8 @@ func (w *world) strangerIn(dir string) int {
 	return pid
 }
 
-// A server that is gone for good: forced, and lazily if need be, but never while somebody uses the mount.
+// A server that is gone permanently: unmounted by force, and lazily if needed, but never while a process uses the
+// mount.
 func TestDeadServer(t *testing.T) {
 	for name, test := range map[string]struct {
 		stranger, shared bool
@@ -137,7 +138,7 @@ func TestDeadServer(t *testing.T) {
 	}
 }
 
-// What the mount says, and who holds its connection, decide together.
+// The error of the mount and the holders of its connection decide together.
 func TestServerDead(t *testing.T) {
 	answer := func(errno syscall.Errno) func(context.Context, probe.ProbeRequest) (probe.ProbeAnswer, error) {
 		return func(context.Context, probe.ProbeRequest) (probe.ProbeAnswer, error) {

@@ -226,7 +226,7 @@ func TestNetworkGone(t *testing.T) {
 	}
 }
 
-// A namespace that is mounted elsewhere on the host as well is left, and that is told before anything is done.
+// A namespace that is also mounted elsewhere on the host is left, and the plan says so.
 func TestPinnedElsewhereIsRefused(t *testing.T) {
 	w := newNetworkWorld(t)
 	dead := mutatetest.UID(t)

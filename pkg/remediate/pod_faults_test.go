@@ -10,7 +10,7 @@ import (
 	"github.com/nodeagent/nodeagent/pkg/inspect"
 )
 
-// Each fault at each place. The invariants of a release hold, nobody hangs, and it is never called released.
+// Each fault at each point. The invariants of a release hold, nothing hangs, and the result is never released.
 func TestPodReleaseFaults(t *testing.T) {
 	ids := []string{"s", "1", "2", "m", "c"}
 	gone := func(t *testing.T, s *script, id string, answer func(context.Context) (bool, error)) {
@@ -160,7 +160,7 @@ func (s *script) pauseHangs() {
 	}
 }
 
-// A journal that cannot be written ends everything: nothing is done that it does not tell of.
+// A journal that cannot be written ends everything: nothing is done that is not in it.
 func TestPodReleaseJournalFails(t *testing.T) {
 	for at := range 11 { // begin, intents and ends, finish
 		t.Run(fmt.Sprint(at), func(t *testing.T) {
@@ -180,7 +180,7 @@ func TestPodReleaseJournalFails(t *testing.T) {
 	}
 }
 
-// A crash at any point: nothing is done after it, and the next release tells of it and comes to the same end.
+// A crash at any point: nothing is done after it, and the next release reports it and has the same result.
 func TestPodReleaseCrashes(t *testing.T) {
 	for at, crashed := 1, true; crashed; at++ {
 		s := newScript(t)

@@ -171,7 +171,7 @@ func TestQuarantineLife(t *testing.T) {
 	}
 }
 
-// What does not fit stays where it is, whole, and the plan says so.
+// What does not fit stays where it is, and the plan says so.
 func TestQuarantineIsFull(t *testing.T) {
 	w := newWorld(t)
 	w.settings.AllowEmptyDir = true

@@ -7,8 +7,8 @@ import (
 	"github.com/nodeagent/nodeagent/internal/mutate/mutatetest"
 )
 
-// A static pod comes back under its UID between two looks at the node: nothing more of it is touched, in whatever
-// step that is.
+// A static pod comes back with its UID between two inspections: nothing more of it is touched, in whatever step that
+// is.
 func TestPodReturnsBeforeAStep(t *testing.T) {
 	for _, point := range []string{"intent: process", "intent: mount", "intent: cgroup", "intent: pod-directory"} {
 		t.Run(point, func(t *testing.T) {

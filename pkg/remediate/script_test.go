@@ -315,7 +315,7 @@ func (s *script) invariants(outcome Outcome, err error) {
 	}
 }
 
-// releasedIsTrue checks that nothing of the pod is there, and that this was looked at after the last change.
+// releasedIsTrue checks that nothing of the pod is left, and that this was verified after the last change.
 func (s *script) releasedIsTrue(bad func(string, ...any)) {
 	for _, o := range s.there {
 		if Group(o.Object) == uid1 && !isDead(o) {
