@@ -59,7 +59,8 @@ func (d *Mutator) DelAttachment(ctx context.Context, a Attachment) error {
 	if err != nil {
 		return err
 	}
-	plugins := libcni.NewCNIConfigWithCacheDir(d.host.Paths.CNIBinDirs, d.host.Paths.CNICacheDir, &pluginExec{mutator: d})
+	plugins := libcni.NewCNIConfigWithCacheDir(d.host.Paths.CNIBinDirs, d.host.Paths.CNICacheDir,
+		&pluginExec{mutator: d})
 	attachment := &libcni.RuntimeConf{
 		ContainerID: entry.ContainerID, NetNS: netns, IfName: entry.IfName,
 		Args: entry.CniArgs, CapabilityArgs: entry.CapabilityArgs,

@@ -122,7 +122,8 @@ func TestDelAttachmentPluginFails(t *testing.T) {
 	n.Host.Paths.CNIBinDirs = []string{filepath.Join(n.Dir, "bin")}
 	cacheFile(t, n, "net", id, `{"cniVersion":"0.4.0","name":"net","plugins":[{"type":"broken"}]}`)
 	a := attachment(t, n, "net", id)
-	if err := n.Mutator.DelAttachment(t.Context(), a); err == nil || !strings.Contains(err.Error(), "the agent is down") {
+	if err := n.Mutator.DelAttachment(t.Context(), a); err == nil ||
+		!strings.Contains(err.Error(), "the agent is down") {
 		t.Errorf("got %v, want the plugin's words", err)
 	}
 	if _, err := os.Lstat(a.File); err != nil {

@@ -102,7 +102,7 @@ func (d *Mutator) isOfPod(pid int, uid string) (bool, error) {
 // ignoreEnded ignores an error about a process that has ended meanwhile: it holds no mounts.
 func (d *Mutator) ignoreEnded(pid int, err error) error {
 	stat, now := d.host.ProcStat(pid)
-	if vanished(now) || now == nil && (stat.State == 'Z' || stat.State == 'X') {
+	if mount.Ended(now) || now == nil && (stat.State == 'Z' || stat.State == 'X') {
 		return nil
 	}
 	return err

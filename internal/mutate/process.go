@@ -4,12 +4,13 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io/fs"
 	"os"
 	"syscall"
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/nodeagent/nodeagent/internal/host/mount"
 )
 
 // Process is the identity of one process of a pod.
@@ -67,7 +68,7 @@ func (d *Mutator) openProcess(p Process) (int, error) {
 func (d *Mutator) verifyProcess(p Process) error {
 	stat, err := d.host.ProcStat(p.PID)
 	switch {
-	case vanished(err):
+	case mount.Ended(err):
 		return errGone
 	case err != nil:
 		return err
@@ -79,7 +80,7 @@ func (d *Mutator) verifyProcess(p Process) error {
 		return errGone
 	}
 	cgroups, err := d.host.ProcCgroups(p.PID)
-	if vanished(err) {
+	if mount.Ended(err) {
 		return errGone
 	}
 	if err != nil {
@@ -102,7 +103,7 @@ func (d *Mutator) verifyProcess(p Process) error {
 // Ended reports whether a process is gone, or dead and waiting to be reaped.
 func (d *Mutator) Ended(p Process) (bool, error) {
 	stat, err := d.host.ProcStat(p.PID)
-	if vanished(err) {
+	if mount.Ended(err) {
 		return true, nil
 	}
 	if err != nil {
@@ -143,6 +144,3 @@ func (d *Mutator) Stuck(p Process) string {
 	}
 	return fmt.Sprintf("%s (%d) is in state %c in %s", stat.Comm, p.PID, stat.State, where)
 }
-
-// vanished reports whether an error of /proc means that the process is gone.
-func vanished(err error) bool { return errors.Is(err, fs.ErrNotExist) || errors.Is(err, unix.ESRCH) }

@@ -29,7 +29,8 @@ type Kept struct {
 	Bytes uint64            `json:"bytes"`
 	Moved finding.Timestamp `json:"moved"`
 
-	Age        time.Duration     `json:"age"`            // as observed: clock jumps and time when the machine was off do not count
+	// as observed: clock jumps and time when the machine was off do not count
+	Age        time.Duration     `json:"age"`
 	Aged       finding.Timestamp `json:"aged"`           // when Age was last added to
 	Reported   bool              `json:"told,omitempty"` // it was reported that this will be removed,
 	ReportedAt time.Duration     `json:"at,omitempty"`   // and its age at that time
@@ -84,7 +85,8 @@ func (d *Mutator) EmptyQuarantine(ctx context.Context, kept Kept) error {
 		return fmt.Errorf("whether a part of %s is mounted elsewhere: %w", kept.Name, err)
 	}
 	if holder != (mount.MountedAt{}) {
-		return refuse("a part of %s is mounted on %s in the mount namespace of process %d", kept.Name, holder.Point, holder.PID)
+		return refuse("a part of %s is mounted on %s in the mount namespace of process %d", kept.Name, holder.Point,
+			holder.PID)
 	}
 	_, err = d.do(ctx, request{Op: opEmpty, Quarantine: d.QuarantineDir(), Kept: kept})
 	return err

@@ -139,7 +139,8 @@ func TestEmptyQuarantine(t *testing.T) {
 	if all := list(t, n); len(all) != 1 || all[0].Name != other.Name {
 		t.Errorf("left: %+v", all)
 	}
-	if diff := cmp.Diff(before, mutatetest.Snapshot(t, filepath.Join(n.Mutator.QuarantineDir(), other.Name))); diff != "" {
+	if diff := cmp.Diff(before, mutatetest.Snapshot(t, filepath.Join(n.Mutator.QuarantineDir(),
+		other.Name))); diff != "" {
 		t.Error(diff)
 	}
 	if diff := cmp.Diff(etc, mutatetest.Snapshot(t, "/etc/systemd")); diff != "" {

@@ -57,7 +57,9 @@ func TestRemoveRefuses(t *testing.T) {
 	canary, empty := mutatetest.FileID(t, filepath.Join(outside, "canary")),
 		mutatetest.FileID(t, filepath.Join(outside, "empty"))
 	for name, try := range map[string]func() error{
-		"file through a link":      func() error { return n.Mutator.RemoveFile(t.Context(), uid, "link/canary", canary) },
+		"file through a link": func() error {
+			return n.Mutator.RemoveFile(t.Context(), uid, "link/canary", canary)
+		},
 		"directory through a link": func() error { return n.Mutator.RemoveDir(t.Context(), uid, "link/empty", empty) },
 		"file through a relative link": func() error {
 			return n.Mutator.RemoveFile(t.Context(), uid, "relative/canary", canary)
@@ -68,7 +70,9 @@ func TestRemoveRefuses(t *testing.T) {
 		"the link itself": func() error {
 			return n.Mutator.RemoveFile(t.Context(), uid, "link", mutatetest.FileID(t, filepath.Join(pod, "link")))
 		},
-		"file behind a bind":      func() error { return n.Mutator.RemoveFile(t.Context(), uid, "bind/canary", canary) },
+		"file behind a bind": func() error {
+			return n.Mutator.RemoveFile(t.Context(), uid, "bind/canary", canary)
+		},
 		"directory behind a bind": func() error { return n.Mutator.RemoveDir(t.Context(), uid, "bind/empty", empty) },
 		"quarantine behind a bind": func() error {
 			return n.Mutator.Quarantine(t.Context(), uid, "bind/canary", canary, 1<<20)

@@ -40,7 +40,8 @@ func (w driverWitness) decide() (driver, why string) {
 	case systemd > 0:
 		return host.SystemdDriver, fmt.Sprintf("%d of its pods are in that tree", systemd)
 	case w.runtimeErr != nil:
-		return "", fmt.Sprintf("none of its pods has a cgroup, and the runtime does not report its driver: %v", w.runtimeErr)
+		return "", fmt.Sprintf("none of its pods has a cgroup, and the runtime does not report its driver: %v",
+			w.runtimeErr)
 	case w.runtime == host.CgroupfsDriver || w.runtime == host.SystemdDriver:
 		return w.runtime, "as the runtime reports"
 	}

@@ -18,7 +18,7 @@ const (
 	uidLabel        = "io.kubernetes.pod.uid"
 	namespaceLabel  = "io.kubernetes.pod.namespace"
 	nameLabel       = "io.kubernetes.pod.name"
-	graceAnnotation = "io.kubernetes.pod.terminationGracePeriod" // seconds
+	GraceAnnotation = "io.kubernetes.pod.terminationGracePeriod" // of the pod, in seconds
 )
 
 // kindLabel is on everything that containerd's CRI plugin creates in its namespace; the value is sandbox or container.
@@ -45,7 +45,7 @@ func listContainers(ctx context.Context, scan *Scan) ([]Object, error) {
 				"name", c.GetMetadata().GetName(),
 				"state", containerState(c.GetState()),
 				"attempt", strconv.FormatUint(uint64(c.GetMetadata().GetAttempt()), 10),
-				"terminationGracePeriod", c.GetAnnotations()[graceAnnotation],
+				"terminationGracePeriod", c.GetAnnotations()[GraceAnnotation],
 			),
 			Foreign: foreignUID(labels[uidLabel]),
 		})

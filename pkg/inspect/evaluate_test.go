@@ -254,7 +254,8 @@ func TestEvaluateRules(t *testing.T) {
 
 		{"never seen before", object(Mount, dead), func(_ *Inventory, h History, _ *Settings) {
 			clear(h)
-		}, Candidate, "seen in 1 of 3 passes; 10m0s of 10m0s remaining; the apiserver must deny it twice, at least 30s apart"},
+		}, Candidate,
+			"seen in 1 of 3 passes; 10m0s of 10m0s remaining; the apiserver must deny it twice, at least 30s apart"},
 		{"another object by that name", object(Mount, dead), func(_ *Inventory, h History, _ *Settings) {
 			h["mount/x"] = Sighting{Identity: Identity{"inode": "8"}, First: at(time.Minute), Last: at(2 * time.Minute),
 				Passes: 9}

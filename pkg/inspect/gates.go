@@ -110,7 +110,8 @@ func kubeletNotWorking(t *Inventory, orphans, stuck int) gate {
 	case k.WorkingErr != nil:
 		return unknownGate(name, "%s: %v", workingFamily, k.WorkingErr)
 	case k.Working > 0 && k.Working <= stuck:
-		return openGate(name, "kubelet has been terminating %d pods for twice the grace period without success", k.Working)
+		return openGate(name, "kubelet has been terminating %d pods for twice the grace period without success",
+			k.Working)
 	case k.Working > 0:
 		return closedGate(name, "kubelet is still terminating %d pods that are no longer wanted", k.Working)
 	}
@@ -145,7 +146,8 @@ func kubeletSources(t *Inventory, orphans int) gate {
 		}
 	}
 	if others := othersRunning(t); ordinary == 0 && len(others) > 0 {
-		return unknownGate(name, "kubelet has no pod from the apiserver, while these are running: %s", firstThree(others))
+		return unknownGate(name, "kubelet has no pod from the apiserver, while these are running: %s",
+			firstThree(others))
 	}
 	return openGate(name, "kubelet has %d of %d pods that the apiserver lists", c.Listed-c.Lacked, c.Listed)
 }

@@ -69,34 +69,30 @@ func (i *Inspector) Pass(ctx context.Context, history History, kinds ...Kind) (R
 	inventory := Gather(ctx, scan)
 	inventory.Others.recall(history, started)
 	markOtherTrees(ctx, scan, objects, inventory.Kubelet)
-	objects, err = onCopy(ctx, scan, "owners of network namespaces", objects,
-		func(ctx context.Context, objects []Object) error {
-			return attachOwners(ctx, scan, objects)
-		})
-	if err != nil {
-		failures = append(failures, Failure{"owners of network namespaces", err.Error()})
+	add := func(what string, change func(context.Context, []Object) error) error {
+		var err error
+		if objects, err = onCopy(ctx, scan, what, objects, change); err != nil {
+			failures = append(failures, Failure{what, err.Error()})
+		}
+		return err
 	}
+	_ = add("owners of network namespaces", func(ctx context.Context, objects []Object) error {
+		return attachOwners(ctx, scan, objects)
+	})
 	recalled := recall(objects, history, started)
-	objects, err = onCopy(ctx, scan, "processes in network namespaces without an owner", objects,
-		func(_ context.Context, objects []Object) error {
-			explainUnowned(scan, objects)
-			return nil
-		})
-	if err != nil {
-		failures = append(failures, Failure{"network namespaces without an owner", err.Error()})
-	}
+	_ = add("processes in network namespaces without an owner", func(_ context.Context, objects []Object) error {
+		explainUnowned(scan, objects)
+		return nil
+	})
 	suspects := nominate(objects, &inventory)
 	if len(suspects) > 0 {
 		local := inventory
-		objects, err = onCopy(ctx, scan, "processes in network namespaces", objects,
-			func(ctx context.Context, objects []Object) error {
-				suspects := nominate(objects, &local)
-				explain(scan, suspects)
-				explainLeases(ctx, scan, suspects)
-				return nil
-			})
-		if err != nil {
-			failures = append(failures, Failure{"suspects", err.Error()})
+		if err := add("processes in network namespaces", func(ctx context.Context, objects []Object) error {
+			suspects := nominate(objects, &local)
+			explain(scan, suspects)
+			explainLeases(ctx, scan, suspects)
+			return nil
+		}); err != nil {
 			doubtNetwork(nominate(objects, &inventory), err)
 		}
 		suspects = nominate(objects, &inventory)
@@ -136,7 +132,8 @@ func list(ctx context.Context, scan *Scan, kinds []Kind) (objects []Object, blin
 			})
 	}
 	wanted := func(n int) bool { return len(kinds) == 0 || slices.Contains(kinds, listers[n].Kind) }
-	runtime := slices.IndexFunc(listers, func(l Lister) bool { return l.Kind == Sandbox }) // the first kind that the runtime is asked for: see Listers
+	// the first kind that the runtime is asked for: see Listers
+	runtime := slices.IndexFunc(listers, func(l Lister) bool { return l.Kind == Sandbox })
 	for _, part := range [][2]int{{0, runtime}, {runtime, len(listers)}} {
 		parallel(scan.ends, part[1]-part[0], func(n int) {
 			if n += part[0]; wanted(n) {

@@ -84,7 +84,7 @@ func askRuntime(ctx context.Context, scan *Scan) RuntimeInventory {
 		if runs(c.GetState()) {
 			r.Running[uid], r.Running[r.Sandboxes[c.GetPodSandboxId()].UID] = true, true
 		}
-		if seconds, err := strconv.ParseInt(c.GetAnnotations()[graceAnnotation], 10, 32); err == nil {
+		if seconds, err := strconv.ParseInt(c.GetAnnotations()[GraceAnnotation], 10, 32); err == nil {
 			r.Grace[uid] = max(r.Grace[uid], time.Duration(seconds)*time.Second)
 		}
 	}

@@ -15,6 +15,7 @@ import (
 	"github.com/nodeagent/nodeagent/internal/host"
 	"github.com/nodeagent/nodeagent/internal/host/cni"
 	"github.com/nodeagent/nodeagent/internal/host/hosterr"
+	"github.com/nodeagent/nodeagent/internal/host/mount"
 )
 
 // listLeases lists containerd's leases in the namespace k8s.io. The CRI plugin creates one for each sandbox before
@@ -143,7 +144,7 @@ func runtimeCommand(h *host.Host, pid int) (string, error) {
 }
 
 func ignoreGone(err error) error {
-	if processGone(err) {
+	if mount.Ended(err) {
 		return nil
 	}
 	return err

@@ -6,6 +6,7 @@ import (
 
 	"github.com/nodeagent/nodeagent/internal/host"
 	"github.com/nodeagent/nodeagent/internal/host/holders"
+	"github.com/nodeagent/nodeagent/internal/host/mount"
 )
 
 // findNetnsUsers finds the processes in the network namespaces of suspects. A process of another pod or of none makes
@@ -33,7 +34,7 @@ func findNetnsUsers(scan *Scan, suspects []*Object) error {
 			continue // it is in the host's namespace, and some kernels do not let it be read
 		}
 		inode, err := holders.NetworkNamespace(scan.Host, pid)
-		if processGone(err) {
+		if mount.Ended(err) {
 			continue
 		}
 		if err != nil {
@@ -75,7 +76,8 @@ func addNetnsUsers(h *host.Host, o *Object, pids []int, pods map[int]string) {
 		o.Holders = append(o.Holders, Holder{PID: pid, Command: comm, How: "network-namespace",
 			Pod: Pod{UID: pods[pid]}})
 		if pods[pid] != o.Pod.UID || o.Pod.UID == "" {
-			o.Foreign = fmt.Sprintf("process %d (%s), which does not belong to this pod, is in its network namespace", pid,
+			o.Foreign = fmt.Sprintf("process %d (%s), which does not belong to this pod, is in its network namespace",
+				pid,
 				comm)
 			return
 		}

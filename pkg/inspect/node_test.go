@@ -118,8 +118,8 @@ func (n *node) add(uid, name string) {
 
 // remove deletes a pod from both.
 func (n *node) remove(uid string) {
-	processGone := func(p corev1.Pod) bool { return string(p.UID) == uid }
-	n.kubelet, n.cluster = slices.DeleteFunc(n.kubelet, processGone), slices.DeleteFunc(n.cluster, processGone)
+	deleted := func(p corev1.Pod) bool { return string(p.UID) == uid }
+	n.kubelet, n.cluster = slices.DeleteFunc(n.kubelet, deleted), slices.DeleteFunc(n.cluster, deleted)
 }
 
 // inspector returns one with the default settings.

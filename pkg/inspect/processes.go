@@ -3,13 +3,10 @@ package inspect
 import (
 	"cmp"
 	"context"
-	"errors"
 	"fmt"
-	"io/fs"
 	"slices"
 	"strconv"
 	"strings"
-	"syscall"
 
 	"github.com/nodeagent/nodeagent/internal/host"
 	hostcgroup "github.com/nodeagent/nodeagent/internal/host/cgroup"
@@ -41,11 +38,6 @@ type podProcess struct {
 // memberKey names one cgroup of one hierarchy, both as in /proc/PID/cgroup.
 func memberKey(hierarchy, cgroup string) string { return hierarchy + ":" + cgroup }
 
-// processGone reports whether a read in /proc failed because the process has ended.
-func processGone(err error) bool {
-	return errors.Is(err, fs.ErrNotExist) || errors.Is(err, syscall.ESRCH)
-}
-
 // readProcesses makes one pass over /proc. A process belongs to the pod of any of its cgroups: interrupted clean-ups
 // leave processes in some hierarchies only. In cgroup v1 a zombie is in no cgroup and is not listed. A process that
 // cannot be read affects only itself: some kernels report no cgroups at all if the path is longer than PATH_MAX.
@@ -61,7 +53,7 @@ func readProcesses(ctx context.Context, h *host.Host) (processTable, error) {
 			return processTable{}, fmt.Errorf("processes: %w", err)
 		}
 		cgroups, err := h.ProcCgroups(pid)
-		if processGone(err) {
+		if mount.Ended(err) {
 			continue
 		}
 		if err != nil {
@@ -72,7 +64,7 @@ func readProcesses(ctx context.Context, h *host.Host) (processTable, error) {
 		if !ours && !nested {
 			continue
 		}
-		if p.ProcStat, err = h.ProcStat(pid); processGone(err) {
+		if p.ProcStat, err = h.ProcStat(pid); mount.Ended(err) {
 			continue
 		} else if err != nil {
 			table.hide(h, pid, p, err)

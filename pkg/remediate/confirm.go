@@ -105,7 +105,8 @@ func (p *podRelease) checkPlan(ctx context.Context, report inspect.Report) error
 	for _, step := range p.steps {
 		if now, listed := findObject(p.rest, step.Kind, step.ID); listed {
 			if !sameIdentity(now.Identity, step.Object.Identity) {
-				return p.stopFor("%s %s is no longer the object that was inspected: %v instead of %v", step.Kind, step.ID,
+				return p.stopFor("%s %s is no longer the object that was inspected: %v instead of %v", step.Kind,
+					step.ID,
 					now.Identity, step.Object.Identity)
 			}
 			continue

@@ -41,11 +41,12 @@ const (
 // driverObservation is the evidence of all CSI drivers at one moment: it counts for each of them.
 type driverObservation struct {
 	At        finding.Timestamp `json:"at"`
-	CSINode   string            `json:"csiNode"`           // UID of the object
-	Named     []string          `json:"named,omitempty"`   // drivers in it
-	Answering []string          `json:"speak,omitempty"`   // names of those that answer on sockets
-	InUse     []string          `json:"places,omitempty"`  // of sockets with a listener, and of mounts among the plugins
-	Unknown   []string          `json:"unknown,omitempty"` // sockets with a listener that does not report its name
+	CSINode   string            `json:"csiNode"`         // UID of the object
+	Named     []string          `json:"named,omitempty"` // drivers in it
+	Answering []string          `json:"speak,omitempty"` // names of those that answer on sockets
+	// of sockets with a listener, and of mounts among the plugins
+	InUse   []string `json:"places,omitempty"`
+	Unknown []string `json:"unknown,omitempty"` // sockets with a listener that does not report its name
 }
 
 // evidenceOf returns the evidence that a driver may exist; empty when there is none.
@@ -83,7 +84,8 @@ func goneSince(observations []driverObservation, driver string) string {
 	}
 	first, counted, count := last, last, 1
 	for _, observation := range slices.Backward(observations[:len(observations)-1]) {
-		if observation.At.Boot != last.At.Boot || observation.CSINode != last.CSINode || observation.evidenceOf(driver) != "" ||
+		if observation.At.Boot != last.At.Boot || observation.CSINode != last.CSINode ||
+			observation.evidenceOf(driver) != "" ||
 			first.At.SinceBoot-observation.At.SinceBoot > driverGap || first.At.SinceBoot < observation.At.SinceBoot {
 			break
 		}
@@ -92,7 +94,8 @@ func goneSince(observations []driverObservation, driver string) string {
 		}
 	}
 	if span := last.At.SinceBoot - first.At.SinceBoot; count < driverObservations || span < driverSpan {
-		return fmt.Sprintf("it seems to be gone, but that was observed only %d times over %s; %d times over %s are required",
+		return fmt.Sprintf(
+			"it seems to be gone, but that was observed only %d times over %s; %d times over %s are required",
 			count, span.Round(time.Second), driverObservations, driverSpan)
 	}
 	return ""
@@ -166,7 +169,8 @@ func (w *driverWatch) observe(ctx context.Context, t Tools, report inspect.Repor
 	}
 	now := t.Host.Clock()
 	if n := len(observations); n > 0 && observations[n-1].At.Boot == now.Boot &&
-		now.SinceBoot-observations[n-1].At.SinceBoot < driverSpacing && now.SinceBoot >= observations[n-1].At.SinceBoot {
+		now.SinceBoot-observations[n-1].At.SinceBoot < driverSpacing &&
+		now.SinceBoot >= observations[n-1].At.SinceBoot {
 		return nil
 	}
 	observation, err := w.current(ctx, t)

@@ -18,7 +18,8 @@ import (
 // this unknown, is a Refusal.
 func serverDead(ctx context.Context, t Tools, m mutate.Mount) (evidence string, err error) {
 	if t.Host.Prober.Do == nil {
-		return "", mutate.Refusal{Why: fmt.Sprintf("%s: there is no prober to check whether its server is alive", m.Point)}
+		return "", mutate.Refusal{Why: fmt.Sprintf("%s: there is no prober to check whether its server is alive",
+			m.Point)}
 	}
 	patience := t.timeouts.forServer()
 	limited, cancel := context.WithTimeout(ctx, patience)
@@ -28,7 +29,8 @@ func serverDead(ctx context.Context, t Tools, m mutate.Mount) (evidence string, 
 	case ctx.Err() != nil:
 		return "", ctx.Err()
 	case err != nil && limited.Err() != nil:
-		return "", mutate.Refusal{Why: fmt.Sprintf("%s (%s %s) does not answer within %s, but its server is not proven to be gone",
+		return "", mutate.Refusal{Why: fmt.Sprintf("%s (%s %s) does not answer within %s, but its server is not "+
+			"proven to be gone",
 			m.Point, m.FSType, m.Source, patience)}
 	case err != nil:
 		return "", mutate.Refusal{Why: fmt.Sprintf("%s: whether its server is alive is not known: %v", m.Point, err)}
@@ -63,7 +65,8 @@ func fuseServed(ctx context.Context, t Tools, m mutate.Mount) (bool, error) {
 			err)}
 	}
 	if len(servers) > 0 {
-		t.Log.Info("a FUSE mount reports that its server is gone, but a process holds its connection", "mount", m.Point, "pid", servers[0])
+		t.Log.Info("a FUSE mount reports that its server is gone, but a process holds its connection", "mount", m.Point,
+			"pid", servers[0])
 	}
 	return len(servers) > 0, nil
 }

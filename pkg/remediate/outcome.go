@@ -11,7 +11,8 @@ type Result string
 
 // The results.
 const (
-	Released    Result = "released"    // done and verified; of a pod: an inspection of the whole node found nothing left
+	// done and verified; of a pod: an inspection of the whole node found nothing left
+	Released    Result = "released"
 	Vanished    Result = "vanished"    // it was gone before anything was done: its owner removed it
 	NotActed    Result = "not-acted"   // mode, budget, guard: see the reason
 	Refused     Result = "refused"     // because of the object itself, e.g. user data

@@ -229,7 +229,8 @@ func podBlocked(steps []Step, policy Policy, now finding.Timestamp) string {
 		return why
 	}
 	attempt, ok := policy.Attempts[group]
-	if after := policy.retryAfter(attempt); ok && attempt.Finished && !attempt.Complete && now.Since(attempt.At) < after {
+	if after := policy.retryAfter(attempt); ok && attempt.Finished && !attempt.Complete &&
+		now.Since(attempt.At) < after {
 		return fmt.Sprintf("was tried %s ago and could not be released completely; next try after %s",
 			now.Since(attempt.At).Round(time.Second), after)
 	}

@@ -122,7 +122,8 @@ func (r *Runner) sweepOne(ctx context.Context, kept mutate.Kept, open func() (*j
 }
 
 // removeEntry removes an entry permanently, between its intent and its end in the journal.
-func (r *Runner) removeEntry(ctx context.Context, kept mutate.Kept, record Record, open func() (*journal, error)) error {
+func (r *Runner) removeEntry(ctx context.Context, kept mutate.Kept, record Record,
+	open func() (*journal, error)) error {
 	err := r.record(open, record)
 	if err == nil {
 		err = r.tools.FaultPoint("quarantine: intent")

@@ -176,7 +176,8 @@ func TestConfirmStops(t *testing.T) {
 	}
 	w.settings.RetryAfter = 0
 	outcome, err := w.runner().Release(t.Context(), report)
-	if err != nil || outcome.Acted() || !strings.Contains(describe(outcome), "no longer the object that was inspected") {
+	if err != nil || outcome.Acted() || !strings.Contains(describe(outcome),
+		"no longer the object that was inspected") {
 		t.Errorf("%v: %s", err, describe(outcome))
 	}
 	unchanged(t, "the pod", before, w.census(dead))

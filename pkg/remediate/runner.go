@@ -258,7 +258,8 @@ func (r *Runner) openJournal(cutOff []Record) (*journal, error) {
 	}
 	j.onWrite = r.options.onWrite
 	for _, record := range cutOff {
-		r.options.Log.Warn("a release was interrupted", "pod", record.Pod.UID, "kind", record.Kind, "id", record.ID, "step",
+		r.options.Log.Warn("a release was interrupted", "pod", record.Pod.UID, "kind", record.Kind, "id", record.ID,
+			"step",
 			record.Does)
 		event := End
 		if record.Event == Begin {

@@ -36,7 +36,9 @@ func notFrozen(_ inspect.Assessment, rest []inspect.Assessment, _ Settings) stri
 	frozen := slices.ContainsFunc(rest, func(o inspect.Assessment) bool {
 		return o.Kind == inspect.Cgroup && o.Facts["frozen"] == "true"
 	})
-	alive := slices.ContainsFunc(rest, func(o inspect.Assessment) bool { return o.Kind == inspect.Process && !isDead(o) })
+	alive := slices.ContainsFunc(rest, func(o inspect.Assessment) bool {
+		return o.Kind == inspect.Process && !isDead(o)
+	})
 	if frozen && alive {
 		return "its processes are frozen: they are thawed and ended first"
 	}
@@ -56,7 +58,7 @@ func releaseSandbox(ctx context.Context, t Tools, o inspect.Assessment) error {
 		if c.GetPodSandboxId() != o.ID || c.GetState() != cri.ContainerState_CONTAINER_RUNNING {
 			continue
 		}
-		grace := graceOf(c.GetAnnotations()[graceAnnotation], t.Settings)
+		grace := graceOf(c.GetAnnotations()[inspect.GraceAnnotation], t.Settings)
 		if err := t.Mutator.StopContainer(ctx, mutate.RuntimeObject{ID: c.GetId(), CreatedAt: c.GetCreatedAt()},
 			grace); err != nil {
 			return fmt.Errorf("stop container %s: %w", shortID(c.GetId()), err)
@@ -81,9 +83,6 @@ func sandboxGone(ctx context.Context, t Tools, o inspect.Assessment) (bool, erro
 	sandboxes, err := listCRI(ctx, t.Host.Runtime.Sandboxes)
 	return err == nil && !slices.ContainsFunc(sandboxes, func(s *cri.PodSandbox) bool { return s.GetId() == o.ID }), err
 }
-
-// graceAnnotation is set by kubelet on every container: the pod's terminationGracePeriodSeconds.
-const graceAnnotation = "io.kubernetes.pod.terminationGracePeriod"
 
 // graceOf returns the pod's grace period, but at most the configured one: the real grace period was over long ago.
 func graceOf(seconds string, s Settings) time.Duration {
