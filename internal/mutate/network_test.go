@@ -45,7 +45,7 @@ func TestRemoveNetns(t *testing.T) {
 }
 
 // A namespace that is mounted elsewhere, too, would not end: taking its name away would only hide it.
-func TestRemoveNetnsPinnedElsewhere(t *testing.T) {
+func TestRemoveNetnsMountedElsewhere(t *testing.T) {
 	n := mutatetest.New(t)
 	pinned := n.Pin(filepath.Join(n.Dir, "netns", "cni-"+mutatetest.UID(t)))
 	copied := n.Write(filepath.Join(n.Dir, "copy"), "")

@@ -173,7 +173,7 @@ func TestUnmountComparesID(t *testing.T) {
 }
 
 // The host's mount table is another one than ours: what is still in it is not unmounted.
-func TestUnmountLooksAtHost(t *testing.T) {
+func TestUnmountChecksHostMountTable(t *testing.T) {
 	n, uid := mutatetest.New(t), mutatetest.UID(t)
 	point := n.Mount("mine", n.PodDir(uid, "volumes/x/y"), "tmpfs", 0).Point
 	n.Host.Paths.InitPID = n.Namespace("private", "")
@@ -210,7 +210,7 @@ func TestLazyNotWithMountsBelow(t *testing.T) {
 }
 
 // Related mounts that are gone after an unmount are reported as harm, unrelated ones are not.
-func TestUnmountTellsHarm(t *testing.T) {
+func TestUnmountReportsHarm(t *testing.T) {
 	mutatetest.Root(t)
 	t.Chdir(t.TempDir())
 	for name, test := range map[string]struct {

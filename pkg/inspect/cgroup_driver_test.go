@@ -193,7 +193,7 @@ func TestOtherKubeletOfAnotherBoot(t *testing.T) {
 }
 
 // A list that came with an error proves nothing of what is in it.
-func TestLivingPodsOfAnUnheardKubelet(t *testing.T) {
+func TestLivePodsOfAKubeletThatDoesNotAnswer(t *testing.T) {
 	o := object(Cgroup, living)
 	o.Facts = map[string]string{"driver": host.CgroupfsDriver}
 	inventory := healthy().Kubelet

@@ -235,7 +235,7 @@ func TestHistoryRoundTrips(t *testing.T) {
 }
 
 // A pass in which a witness is away must never bring an object nearer to being a leftover than one in which it answers.
-func TestSilenceIsNoDenial(t *testing.T) {
+func TestNoAnswerIsNoDenial(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		w := drawWorld(t)
 		silenced := w.inventory

@@ -379,7 +379,7 @@ func TestQuietNodeHasOpenGates(t *testing.T) {
 	}
 }
 
-func TestNotConfiguredKubeletIsNotHeard(t *testing.T) {
+func TestNotConfiguredKubeletIsUnknown(t *testing.T) {
 	inventory := healthy()
 	inventory.Kubelet = KubeletInventory{Response: Response{Asked: true, Err: hosterr.ErrNotConfigured}}
 	report, _ := Evaluate([]Object{object(Mount, dead)}, inventory, nil, settings(), hour)

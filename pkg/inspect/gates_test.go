@@ -223,7 +223,7 @@ func TestWorkingPods(t *testing.T) {
 	}
 }
 
-func TestWorkingPodsUnheard(t *testing.T) {
+func TestWorkingPodsUnknown(t *testing.T) {
 	n := newFullNode(t)
 	n.metric = nil
 	if _, err := askWorking(t.Context(), NewScan(t.Context(), n.host)); !errors.Is(err, errNoMetric) {

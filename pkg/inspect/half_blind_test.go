@@ -150,7 +150,7 @@ func TestOldHistoryIsReadable(t *testing.T) {
 }
 
 // Passes in which a witness cannot be trusted do not count: when kubelet can be trusted again, the proof starts again.
-func TestUnbelievedPassesDoNotCount(t *testing.T) {
+func TestUntrustedPassesDoNotCount(t *testing.T) {
 	n := newFullNode(t)
 	n.delete(uidOf(3))
 	n.running[uidOf(3)] = false

@@ -60,7 +60,7 @@ func (n *node) chain(top string, length int) int {
 
 // A pod that makes cgroups without measure, deep, many or with long names, is unknown. What another pod left behind is
 // found all the same.
-func TestHostilePodBlindsNobody(t *testing.T) {
+func TestHostilePodAffectsOnlyItself(t *testing.T) {
 	const hostile, ordinary = "00000000-0000-4000-8000-0000000000bb", "00000000-0000-4000-8000-0000000000cc"
 	hosttest.PrivateNetwork(t)
 	n := newNode(t)

@@ -313,7 +313,7 @@ func manyPods(countPods int) []corev1.Pod {
 }
 
 // A volume whose server is gone, and a directory of a pod on which such a thing is mounted.
-func TestHungVolumeHangsNobody(t *testing.T) {
+func TestHungVolumeAffectsOnlyItself(t *testing.T) {
 	n := newNode(t)
 	hung := hosttest.HangingFUSE(t)
 	n.mount(hung, n.podDir(dead, "volumes/kubernetes.io~nfs/data"), "", unix.MS_BIND)
@@ -336,7 +336,7 @@ func TestHungVolumeHangsNobody(t *testing.T) {
 }
 
 // A kind that was not asked for, or whose lister failed, keeps its history.
-func TestHistoryOfWhatWasNotSeen(t *testing.T) {
+func TestHistoryOfUnlistedObjects(t *testing.T) {
 	n := newNode(t)
 	n.podDir(dead)
 	i := n.inspector()

@@ -188,7 +188,7 @@ func TestStartingSandboxKeepsItsLease(t *testing.T) {
 
 // A lease that is a leftover no longer protects the network; a container of that ID does. (No lease is a leftover
 // beside one: this holds even if that were wrong.)
-func TestDeadLeaseDoesNotSpeakForContainers(t *testing.T) {
+func TestDeadLeaseDoesNotHideContainers(t *testing.T) {
 	inventory := healthy()
 	j := evaluation{inventory: &inventory, deadLeases: map[string]bool{deadSandbox: true}}
 	o := Object{Kind: Netns, SandboxID: deadSandbox}

@@ -120,7 +120,7 @@ func TestPassEndsInTime(t *testing.T) {
 }
 
 // Without a limit no call is abandoned: only the caller's context ends it.
-func TestNoLimitLeavesNobodyBehind(t *testing.T) {
+func TestNoLimitAbandonsNoCall(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := newFullNode(t)
 		n.host.Kubelet.Pods = hosttest.Hang[[]corev1.Pod]

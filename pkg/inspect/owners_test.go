@@ -253,7 +253,7 @@ func TestClaimedByTwo(t *testing.T) {
 }
 
 // A namespace whose processes are not known is unknown.
-func TestFailedNetworkLookIsDoubt(t *testing.T) {
+func TestUnreadableNetworkIsUnknown(t *testing.T) {
 	scan := NewScan(t.Context(), hosttest.Host(t))
 	scan.processes = func() (processTable, error) { return processTable{}, errors.New("away") }
 	o := object(Netns, dead)

@@ -137,7 +137,7 @@ func TestOneRunningLeftoverAtATime(t *testing.T) {
 }
 
 // A container in state running or unknown makes its pod a running one, whatever its sandbox.
-func TestWhatRuns(t *testing.T) {
+func TestRunningStates(t *testing.T) {
 	for state, want := range map[cri.ContainerState]bool{
 		cri.ContainerState_CONTAINER_RUNNING: true, cri.ContainerState_CONTAINER_UNKNOWN: true,
 		cri.ContainerState_CONTAINER_CREATED: false, cri.ContainerState_CONTAINER_EXITED: false,

@@ -129,7 +129,7 @@ func (w *world) goes(note string) {
 
 // One observation is no proof: the driver may be restarting. Observations are recorded while something may be a
 // leftover, and survive the process; a failed one does not count.
-func TestDriverLooksAreNoted(t *testing.T) {
+func TestDriverObservationsAreRecorded(t *testing.T) {
 	w := shortNode(t)
 	now := host.Now()
 	w.Host.Clock = func() finding.Timestamp { return now }
@@ -161,7 +161,7 @@ func TestDriverLooksAreNoted(t *testing.T) {
 }
 
 // Nothing is observed or recorded if no leftover involves CSI, or if nothing may be done.
-func TestDriverLooksCost(t *testing.T) {
+func TestDriverIsObservedOnlyIfNeeded(t *testing.T) {
 	w := newWorld(t)
 	asked := 0
 	w.csiNode = func() (*storagev1.CSINode, error) { asked++; return namesDrivers(), nil }
@@ -221,7 +221,7 @@ func TestDriverErrorIsLoggedOnce(t *testing.T) {
 }
 
 // What is remembered is bounded.
-func TestDriverLooksAreBounded(t *testing.T) {
+func TestDriverObservationsAreBounded(t *testing.T) {
 	w := newWorld(t)
 	now := host.Now()
 	w.Host.Clock = func() finding.Timestamp { return now }

@@ -201,7 +201,7 @@ func TestOneOfTwoVolumesIsStaged(t *testing.T) {
 }
 
 // Whatever a pod puts in the place of kubelet's note, the release ends soon, refuses, and lets go of the lock.
-func TestStrangeNotes(t *testing.T) {
+func TestForeignVolumeNotes(t *testing.T) {
 	for name, make := range map[string]func(name string) error{
 		"a pipe": func(name string) error { return unix.Mkfifo(name, 0o600) },
 		// zero

@@ -15,7 +15,7 @@ import (
 )
 
 // Systemd removes the runtime directory of a service when that ends, with a lock that the command line holds in it.
-func TestLockIsNobodysRuntimeDirectory(t *testing.T) {
+func TestLockIsInNoRuntimeDirectory(t *testing.T) {
 	unit, err := os.ReadFile("../../systemd/nodeagent.service")
 	if err != nil {
 		t.Fatal(err)

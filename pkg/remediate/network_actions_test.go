@@ -227,7 +227,7 @@ func TestNetworkGone(t *testing.T) {
 }
 
 // A namespace that is also mounted elsewhere on the host is left, and the plan says so.
-func TestPinnedElsewhereIsRefused(t *testing.T) {
+func TestNetnsMountedElsewhereIsRefused(t *testing.T) {
 	w := newNetworkWorld(t)
 	dead := mutatetest.UID(t)
 	pin, _ := w.attachPod(dead)

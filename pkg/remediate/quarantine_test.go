@@ -13,7 +13,7 @@ import (
 	"github.com/nodeagent/nodeagent/pkg/finding"
 )
 
-func TestFateOfKept(t *testing.T) {
+func TestSweepAction(t *testing.T) {
 	const day = 24 * time.Hour
 	for name, test := range map[string]struct {
 		kept mutate.Kept
@@ -67,7 +67,7 @@ func TestOlder(t *testing.T) {
 }
 
 // The data of an emptyDir is moved when that is allowed, reported before it goes, and gone when its time is over.
-func TestQuarantineLife(t *testing.T) {
+func TestQuarantineLifeCycle(t *testing.T) {
 	w := newWorld(t)
 	now := host.Now()
 	w.Host.Clock = func() finding.Timestamp { return now }
@@ -201,7 +201,7 @@ func TestQuarantineIsFull(t *testing.T) {
 }
 
 // A volume that is mapped as a device, in whatever form, keeps the directory.
-func TestClearBlockVolume(t *testing.T) {
+func TestPlanRemovalBlockVolume(t *testing.T) {
 	for _, entry := range []string{"volumeDevices/kubernetes.io~csi/pvc-1/", "volumeDevices/kubernetes.io~csi/pvc-1=",
 		"volumeDevices/kubernetes.io~csi/pvc-1@"} {
 		steps, refusal := planRemoval(tree("volumeDevices/", "volumeDevices/kubernetes.io~csi/", entry), true)

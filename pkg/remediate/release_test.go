@@ -17,7 +17,7 @@ import (
 	"github.com/nodeagent/nodeagent/pkg/inspect"
 )
 
-func TestReleaseWholePod(t *testing.T) {
+func TestReleaseCompletePod(t *testing.T) {
 	w := newWorld(t)
 	neighbour := w.makePod(w.living)
 	dead := w.makePod(mutatetest.UID(t))
