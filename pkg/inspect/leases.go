@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
 	"strconv"
 	"strings"
@@ -50,19 +51,10 @@ func foreignLease(lease *leasesapi.Lease) string {
 	if !host.IsContainerID(lease.GetID()) {
 		return "not a sandbox's: its ID has another format"
 	}
-	for _, label := range sortedLabels(lease.GetLabels()) {
+	for _, label := range slices.Sorted(maps.Keys(lease.GetLabels())) {
 		return fmt.Sprintf("not a sandbox's: it has the label %s, and the CRI plugin sets none", label)
 	}
 	return ""
-}
-
-func sortedLabels(labels map[string]string) []string {
-	names := make([]string, 0, len(labels))
-	for name := range labels {
-		names = append(names, name)
-	}
-	slices.Sort(names)
-	return names
 }
 
 // leaseOwners returns the owners of each sandbox ID according to the runtime and the CNI cache.

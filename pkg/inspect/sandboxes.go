@@ -28,10 +28,9 @@ func listSandboxes(_ context.Context, scan *Scan) ([]Object, error) {
 	objects := make([]Object, 0, len(sandboxes))
 	for _, s := range sandboxes {
 		objects = append(objects, Object{
-			Kind: Sandbox,
-			ID:   s.GetId(),
-			Pod: Pod{UID: s.GetMetadata().GetUid(), Namespace: s.GetMetadata().GetNamespace(),
-				Name: s.GetMetadata().GetName()},
+			Kind:      Sandbox,
+			ID:        s.GetId(),
+			Pod:       podOfSandbox(s),
 			SandboxID: s.GetId(),
 			Identity:  Identity{"id": s.GetId(), "created": strconv.FormatInt(s.GetCreatedAt(), 10)},
 			Facts: facts(

@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
 
 	"github.com/nodeagent/nodeagent/pkg/inspect"
@@ -104,7 +105,7 @@ func withUnknownHolders(o inspect.Assessment, report inspect.Report) inspect.Ass
 func (p *podRelease) checkPlan(ctx context.Context, report inspect.Report) error {
 	for _, step := range p.steps {
 		if now, listed := findObject(p.rest, step.Kind, step.ID); listed {
-			if !sameIdentity(now.Identity, step.Object.Identity) {
+			if !maps.Equal(now.Identity, step.Object.Identity) {
 				return p.stopFor("%s %s is no longer the object that was inspected: %v instead of %v", step.Kind,
 					step.ID,
 					now.Identity, step.Object.Identity)

@@ -2,7 +2,6 @@ package remediate
 
 import (
 	"fmt"
-	"maps"
 	"strconv"
 
 	"github.com/nodeagent/nodeagent/internal/mutate"
@@ -99,5 +98,3 @@ func unsigned(o inspect.Assessment, key string) (uint64, error) {
 	}
 	return n, nil
 }
-
-func sameIdentity(a, b inspect.Identity) bool { return maps.Equal(a, b) }
