@@ -126,5 +126,5 @@ const LockWait = 30 * time.Second
 // Release releases them. It says for whom it waits where another release is running.
 func (b *Bench) Release(ctx context.Context, report inspect.Report, waiting func(why string)) (remediate.Outcome,
 	error) {
-	return b.runner.Waiting(LockWait, waiting).Release(ctx, report)
+	return b.runner.WaitForLock(LockWait, waiting).Release(ctx, report)
 }

@@ -37,27 +37,16 @@ func (c Config) problems() []problem {
 	return problems
 }
 
-// Settings that know more of their values than their types say have one of these methods. The error of Validate begins
-// with the key that it is about.
-type (
-	manyProblems interface{ Problems() map[string]string }
-	oneProblem   interface{ Validate() error }
-)
-
 // ownProblems asks settings about themselves.
 func ownProblems(settings any, path []string) []problem {
-	var problems []problem
-	if s, ok := settings.(manyProblems); ok {
-		wrong := s.Problems()
-		for _, key := range slices.Sorted(maps.Keys(wrong)) {
-			problems = append(problems, problem{slices.Concat(path, strings.Split(key, ".")), wrong[key]})
-		}
+	s, ok := settings.(interface{ Problems() map[string]string })
+	if !ok {
+		return nil
 	}
-	if s, ok := settings.(oneProblem); ok {
-		if err := s.Validate(); err != nil {
-			key, _, _ := strings.Cut(strings.Trim(err.Error(), ":"), " ")
-			problems = append(problems, problem{append(slices.Clone(path), strings.TrimSuffix(key, ":")), err.Error()})
-		}
+	wrong := s.Problems()
+	problems := make([]problem, 0, len(wrong))
+	for _, key := range slices.Sorted(maps.Keys(wrong)) {
+		problems = append(problems, problem{slices.Concat(path, strings.Split(key, ".")), wrong[key]})
 	}
 	return problems
 }

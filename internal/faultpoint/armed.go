@@ -18,7 +18,7 @@ var armed struct {
 	sync.Mutex
 	name string // only points whose name contains this count; empty: all
 	left int    // the process dies at the left-th hit; 0: not armed
-	log  string // every hit is appended here, so that a test can enumerate them
+	log  string // every hit is appended to this file, so that a test can list them
 }
 
 // Arm reads what to do from a file with lines "at N", "name TEXT" and "log PATH": the process is killed (SIGKILL, as
@@ -49,7 +49,7 @@ func Arm(file string) error {
 	return nil
 }
 
-// Hit counts, and kills the process when its count has come.
+// Hit counts, and kills the process when the count is reached.
 func Hit(name string) {
 	armed.Lock()
 	defer armed.Unlock()

@@ -10,7 +10,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Rules for looking up a path below a trusted directory. Both need Linux 5.6; older kernels answer ENOSYS, and nothing
+// Rules for resolving a path below a trusted directory. Both need Linux 5.6; older kernels return ENOSYS, and nothing
 // is done there.
 const (
 	resolveBeneath = unix.RESOLVE_BENEATH | unix.RESOLVE_NO_SYMLINKS | unix.RESOLVE_NO_MAGICLINKS
@@ -39,7 +39,7 @@ func openBelow(dir int, name string, flags int, resolve uint64) (int, error) {
 	return fd, nil
 }
 
-// realPath returns what an open directory is called, without any symbolic link.
+// realPath returns the path of an open directory without symbolic links.
 func realPath(fd int) (string, error) {
 	buffer := make([]byte, unix.PathMax)
 	n, err := unix.Readlink("/proc/self/fd/"+strconv.Itoa(fd), buffer)
@@ -52,7 +52,7 @@ func realPath(fd int) (string, error) {
 // openPodDir opens the directory that holds name, a path relative to the pod's directory, and returns it with the last
 // component of name. Name "" is the pod's directory itself.
 func openPodDir(r request, resolve uint64) (fd int, last string, err error) {
-	if !local(r.UID) || strings.Contains(r.UID, "/") || r.Path != "" && !local(r.Path) {
+	if !isLocal(r.UID) || strings.Contains(r.UID, "/") || r.Path != "" && !isLocal(r.Path) {
 		return -1, "", refuse("%q below pod %q is no plain relative path", r.Path, r.UID)
 	}
 	base, err := openBase(r.Base)
@@ -68,15 +68,15 @@ func openPodDir(r request, resolve uint64) (fd int, last string, err error) {
 	return fd, last, err
 }
 
-// local reports whether name is a clean relative path that stays where it begins.
-func local(name string) bool {
+// isLocal reports whether name is a clean relative path that does not leave its base.
+func isLocal(name string) bool {
 	return name != "" && name != "." && name != ".." && path.Clean(name) == name && !path.IsAbs(name) &&
 		!strings.HasPrefix(name, "../") && !strings.ContainsRune(name, 0)
 }
 
-// look stats name in an open directory without following it, without triggering an automount and without asking a
+// statAt stats name in an open directory without following it, without triggering an automount and without asking a
 // filesystem's server. An empty name means the directory itself.
-func look(dir int, name string) (unix.Statx_t, error) {
+func statAt(dir int, name string) (unix.Statx_t, error) {
 	flags := unix.AT_SYMLINK_NOFOLLOW | unix.AT_NO_AUTOMOUNT | unix.AT_STATX_DONT_SYNC
 	if name == "" {
 		flags |= unix.AT_EMPTY_PATH
@@ -91,18 +91,18 @@ func look(dir int, name string) (unix.Statx_t, error) {
 	return st, nil
 }
 
-// mountID returns the ID of the mount that something lies on.
+// mountID returns the ID of the mount that a file is on.
 func mountID(st unix.Statx_t) (int, error) {
 	if st.Mask&unix.STATX_MNT_ID == 0 {
-		return 0, refuse("the kernel does not tell mount IDs (Linux 5.8 or newer is needed)")
+		return 0, refuse("the kernel does not report mount IDs (Linux 5.8 or newer is needed)")
 	}
 	return int(st.Mnt_id), nil
 }
 
-// isMountRoot reports whether something is mounted right there.
+// isMountRoot reports whether a file is the root of a mount.
 func isMountRoot(st unix.Statx_t) bool {
 	return st.Attributes&st.Attributes_mask&unix.STATX_ATTR_MOUNT_ROOT != 0
 }
 
-// knowsMountRoot reports whether the kernel can tell that something is a mount root (Linux 5.8).
+// knowsMountRoot reports whether the kernel reports mount roots (Linux 5.8).
 func knowsMountRoot(st unix.Statx_t) bool { return st.Attributes_mask&unix.STATX_ATTR_MOUNT_ROOT != 0 }

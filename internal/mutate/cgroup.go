@@ -108,7 +108,7 @@ func openCgroup(point, name string, id *FileID) (int, error) {
 	if err != nil {
 		return -1, err
 	}
-	st, err := look(fd, "")
+	st, err := statAt(fd, "")
 	if err == nil && id != nil && st.Ino != id.Inode {
 		err = changed("cgroup %s is inode %d instead of %d", name, st.Ino, id.Inode)
 	}
@@ -167,7 +167,7 @@ func removeTop(fd int, r request) error {
 		return err
 	}
 	defer unix.Close(parent)
-	st, err := look(parent, name)
+	st, err := statAt(parent, name)
 	if err != nil {
 		return err
 	}
@@ -206,7 +206,7 @@ func childCgroups(top int, name string) ([]string, error) {
 	}
 	var below []string
 	for _, entry := range entries {
-		if st, err := look(fd, entry); err == nil && st.Mode&unix.S_IFMT == unix.S_IFDIR {
+		if st, err := statAt(fd, entry); err == nil && st.Mode&unix.S_IFMT == unix.S_IFDIR {
 			below = append(below, path.Join(name, entry))
 		}
 	}

@@ -21,7 +21,7 @@ func TestRemoveCgroupInEveryHierarchy(t *testing.T) {
 		pod := filepath.Dir(filepath.Dir(leaf))
 		cgroup := podCgroup(t, uid, pod)
 		for range 2 {
-			if err := n.Hand.RemoveCgroup(t.Context(), cgroup); err != nil {
+			if err := n.Mutator.RemoveCgroup(t.Context(), cgroup); err != nil {
 				t.Fatal(err)
 			}
 		}
@@ -45,7 +45,7 @@ func TestRemoveCgroupWithProcess(t *testing.T) {
 		for i := range 26 { // the kernel has an order of its own: some come before the process's, some after
 			empty = append(empty, n.Mkdir(filepath.Join(container, string(rune('a'+i)))))
 		}
-		if err := n.Hand.RemoveCgroup(t.Context(), podCgroup(t, uid, filepath.Dir(container))); !errors.Is(err,
+		if err := n.Mutator.RemoveCgroup(t.Context(), podCgroup(t, uid, filepath.Dir(container))); !errors.Is(err,
 			mutate.ErrBusy) {
 			t.Errorf("%s: %v", leaf, err)
 		}
@@ -71,13 +71,13 @@ func TestRemoveCgroupRefuses(t *testing.T) {
 			"no hierarchy":   {Dir: n.Dir, UID: uid, File: mutatetest.FileID(t, n.Dir)},
 			"a crooked path": {Dir: dir + "/../pod" + uid, UID: uid, File: mutatetest.FileID(t, dir)},
 		} {
-			if err := n.Hand.RemoveCgroup(t.Context(), try); !errors.As(err, &refusal) {
+			if err := n.Mutator.RemoveCgroup(t.Context(), try); !errors.As(err, &refusal) {
 				t.Errorf("%s: %v", name, err)
 			}
 		}
 		again := podCgroup(t, uid, dir)
 		again.File.Inode++
-		if err := n.Hand.RemoveCgroup(t.Context(), again); !errors.Is(err, mutate.ErrChanged) {
+		if err := n.Mutator.RemoveCgroup(t.Context(), again); !errors.Is(err, mutate.ErrChanged) {
 			t.Errorf("made again: %v", err)
 		}
 		if _, err := os.Lstat(dir); err != nil {

@@ -9,7 +9,7 @@ import (
 )
 
 // ChildMain does the work of a child and reports true when this process is one. It must be called first thing in main,
-// and in TestMain of every test that uses a Hand; when it reports true, the process has nothing else to do.
+// and in TestMain of every test that uses a Mutator; when it reports true, the process has nothing else to do.
 func ChildMain() bool {
 	if len(os.Args) == 0 || os.Args[0] != childName {
 		return false

@@ -16,7 +16,7 @@ import (
 	"github.com/nodeagent/nodeagent/internal/host"
 )
 
-// Attachment is the identity of a CNI attachment: the file in which libcni keeps how it was made.
+// Attachment is the identity of a CNI attachment: the cache file in which libcni stores the ADD.
 type Attachment struct {
 	File        string // absolute, <CNICacheDir>/results/<network>-<container>-<interface>
 	Inode       uint64
@@ -40,9 +40,9 @@ type cached struct {
 const maxCache = 1 << 20
 
 // DelAttachment undoes a CNI ADD as the runtime would: DEL with the configuration, arguments and capabilities of the
-// ADD (portmap without its capability answers success and removes nothing), and with the network namespace where that
-// still is. Afterwards the cache file and the leases of host-local must be gone. A DEL that the plugins refuse is an
-// error in their words; nothing is deleted behind their backs.
+// ADD (portmap without its capability returns success and removes nothing), and with the network namespace if it still
+// exists. Afterwards the cache file and the leases of host-local must be gone. When a plugin fails, its error is
+// returned; nothing is deleted without the plugins.
 func (d *Mutator) DelAttachment(ctx context.Context, a Attachment) error {
 	entry, err := d.readAttachment(a)
 	if errors.Is(err, errGone) {
@@ -59,7 +59,8 @@ func (d *Mutator) DelAttachment(ctx context.Context, a Attachment) error {
 	if err != nil {
 		return err
 	}
-	plugins := libcni.NewCNIConfigWithCacheDir(d.host.Paths.CNIBinDirs, d.host.Paths.CNICacheDir, &pluginExec{hand: d})
+	plugins := libcni.NewCNIConfigWithCacheDir(d.host.Paths.CNIBinDirs, d.host.Paths.CNICacheDir,
+		&pluginExec{mutator: d})
 	attachment := &libcni.RuntimeConf{
 		ContainerID: entry.ContainerID, NetNS: netns, IfName: entry.IfName,
 		Args: entry.CniArgs, CapabilityArgs: entry.CapabilityArgs,
@@ -67,8 +68,8 @@ func (d *Mutator) DelAttachment(ctx context.Context, a Attachment) error {
 	ctx, cancel := context.WithTimeout(ctx, networkLimit)
 	defer cancel()
 	if netns == "" {
-		// Nothing has the address any more, and some plugins return before they free it: it goes before the cache
-		// file, which is all that tells of it.
+		// The address is no longer in use, and some plugins return before they free it: it is freed before the cache
+		// file goes, which is the only record of it.
 		if err := d.freeLeases(ctx, plugins, list, attachment); err != nil {
 			return err
 		}
@@ -80,15 +81,15 @@ func (d *Mutator) DelAttachment(ctx context.Context, a Attachment) error {
 		return err
 	}
 	if _, err := os.Lstat(a.File); err == nil {
-		return fmt.Errorf("%s is still there after DEL", a.File)
+		return fmt.Errorf("%s still exists after DEL", a.File)
 	}
 	return nil
 }
 
-// readAttachment reads a cache file and makes sure that it is the judged one and says what its name says.
+// readAttachment reads a cache file and checks that it is the inspected one and matches its name.
 func (d *Mutator) readAttachment(a Attachment) (cached, error) {
 	if path.Dir(a.File) != path.Join("/", d.host.Paths.CNICacheDir, "results") || !host.IsContainerID(a.ContainerID) {
-		return cached{}, refuse("%s with container %q is no attachment of the runtime", a.File, a.ContainerID)
+		return cached{}, refuse("%s with container %q is not an attachment of the runtime", a.File, a.ContainerID)
 	}
 	fd, err := unix.Open(a.File, unix.O_RDONLY|unix.O_NOFOLLOW|unix.O_CLOEXEC|unix.O_NONBLOCK, 0)
 	if errors.Is(err, unix.ENOENT) {
@@ -99,7 +100,7 @@ func (d *Mutator) readAttachment(a Attachment) (cached, error) {
 	}
 	file := os.NewFile(uintptr(fd), a.File)
 	defer file.Close()
-	st, err := look(fd, "")
+	st, err := statAt(fd, "")
 	if err != nil {
 		return cached{}, err
 	}
@@ -117,7 +118,7 @@ func (d *Mutator) readAttachment(a Attachment) (cached, error) {
 	return parseAttachment(data, path.Base(a.File), a.ContainerID)
 }
 
-// parseAttachment parses a cache file. What it says must be what its name and the judgement say.
+// parseAttachment parses a cache file. Its content must match its name and the inspected container.
 func parseAttachment(data []byte, name, containerID string) (cached, error) {
 	var entry cached
 	if err := json.Unmarshal(data, &entry); err != nil {
@@ -129,7 +130,7 @@ func parseAttachment(data []byte, name, containerID string) (cached, error) {
 	case entry.ContainerID != containerID:
 		return cached{}, changed("%s is of container %q", name, entry.ContainerID)
 	case name != entry.NetworkName+"-"+entry.ContainerID+"-"+entry.IfName:
-		return cached{}, refuse("%s says network %q and interface %q", name, entry.NetworkName, entry.IfName)
+		return cached{}, refuse("%s has network %q and interface %q", name, entry.NetworkName, entry.IfName)
 	case entry.IfName == "" || len(entry.IfName) > 15 || strings.ContainsAny(entry.IfName, "/: \t\n"):
 		return cached{}, refuse("%s: interface %q", name, entry.IfName)
 	}
@@ -149,19 +150,19 @@ func networkOf(entry cached) (*libcni.NetworkConfigList, error) {
 		}
 	}
 	if list.Name != entry.NetworkName {
-		return nil, refuse("the cached configuration is of network %q instead of %q", list.Name, entry.NetworkName)
+		return nil, refuse("the cached configuration is for network %q instead of %q", list.Name, entry.NetworkName)
 	}
 	return list, nil
 }
 
-// livingNetns returns the name of a pinned network namespace, or none when it is gone: plugins then clean up what is
-// outside of it. A name outside of the configured directories is refused.
+// livingNetns returns the path of a mounted network namespace, or none when it is gone: plugins then clean up what is
+// outside of it. A path outside of the configured directories is refused.
 func (d *Mutator) livingNetns(name string) (string, error) {
 	if name == "" {
 		return "", nil
 	}
 	if path.Clean(name) != name || !d.isNetnsDir(path.Dir(name)) {
-		return "", refuse("network namespace %q is in no directory for them", name)
+		return "", refuse("network namespace %q is not in a configured directory", name)
 	}
 	fd, err := unix.Open(name, unix.O_PATH|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0)
 	if errors.Is(err, unix.ENOENT) {
@@ -181,5 +182,5 @@ func (d *Mutator) livingNetns(name string) (string, error) {
 	return name, nil
 }
 
-// pluginLimit bounds one plugin of a chain. Plugins that ask a server of their own may take a while.
+// pluginLimit bounds one plugin of a chain. Plugins that use their own server may take a while.
 const pluginLimit = time.Minute

@@ -16,10 +16,10 @@ import (
 	"github.com/nodeagent/nodeagent/internal/host/owned"
 )
 
-// pluginExec runs CNI plugins for libcni. Its own runner would wait for ever for a plugin that hangs in the kernel, or
-// whose own children keep its pipes open.
+// pluginExec runs CNI plugins for libcni, whose own runner would wait forever for a plugin that hangs in the kernel, or
+// whose children keep its pipes open.
 type pluginExec struct {
-	hand *Mutator
+	mutator *Mutator
 	version.PluginDecoder
 }
 
@@ -31,24 +31,24 @@ func (e *pluginExec) FindInPath(plugin string, dirs []string) (string, error) {
 	return invoke.FindInPath(plugin, absolute)
 }
 
-// ExecPlugin runs a plugin with the environment that libcni made for it.
+// ExecPlugin runs a plugin with the environment that libcni prepared.
 func (e *pluginExec) ExecPlugin(ctx context.Context, plugin string, stdin []byte, environ []string) ([]byte, error) {
-	if !slices.Contains(e.hand.host.Paths.CNIBinDirs, path.Dir(plugin)) {
-		return nil, refuse("plugin %s is in no configured directory", plugin)
+	if !slices.Contains(e.mutator.host.Paths.CNIBinDirs, path.Dir(plugin)) {
+		return nil, refuse("plugin %s is not in a configured directory", plugin)
 	}
-	// A DEL that is refused is made again: what is wrong with the program is an error, not the end.
+	// This is an error and not a Refusal, so that DEL is tried again.
 	if err := owned.Program(plugin); err != nil {
 		return nil, fmt.Errorf("plugin %s is not run: %w", path.Base(plugin), err)
 	}
 	ctx, cancel := context.WithTimeoutCause(ctx, pluginLimit, fmt.Errorf("plugin %s took longer than %s",
 		path.Base(plugin), pluginLimit))
 	defer cancel()
-	output, err := e.hand.plugins.run(ctx, &exec.Cmd{Path: plugin, Args: []string{plugin}, Env: environ, Dir: "/",
+	output, err := e.mutator.plugins.run(ctx, &exec.Cmd{Path: plugin, Args: []string{plugin}, Env: environ, Dir: "/",
 		Stdin: bytes.NewReader(stdin)})
 	if err == nil {
 		return output, nil
 	}
-	// A plugin explains on its standard output why it refuses.
+	// A plugin reports its error on standard output.
 	refusal := &types.Error{}
 	if json.Unmarshal(output, refusal) == nil && refusal.Msg != "" {
 		return nil, refusal

@@ -33,7 +33,7 @@ func TestDelAttachmentForeignPlugin(t *testing.T) {
 			}
 			cacheFile(t, n, "net", id, `{"cniVersion":"0.4.0","name":"net","plugins":[{"type":"mine"}]}`)
 			a := attachment(t, n, "net", id)
-			if err := n.Hand.DelAttachment(t.Context(), a); !errors.Is(err, owned.ErrOthers) {
+			if err := n.Mutator.DelAttachment(t.Context(), a); !errors.Is(err, owned.ErrOthers) {
 				t.Errorf("got %v", err)
 			}
 			if _, err := os.Lstat(mark); err == nil {

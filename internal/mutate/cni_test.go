@@ -60,12 +60,12 @@ func TestDelAttachment(t *testing.T) {
 				t.Fatal("the attachment left no rules or no lease: this test shows nothing")
 			}
 			if !there {
-				if err := n.Hand.RemoveNetns(t.Context(), netns); err != nil {
+				if err := n.Mutator.RemoveNetns(t.Context(), netns); err != nil {
 					t.Fatal(err)
 				}
 			}
 			for range 2 {
-				if err := n.Hand.DelAttachment(t.Context(), a); err != nil {
+				if err := n.Mutator.DelAttachment(t.Context(), a); err != nil {
 					t.Fatal(err)
 				}
 			}
@@ -91,7 +91,7 @@ func TestDelAttachmentFreesLease(t *testing.T) {
 	cacheFile(t, n, network, id, conf)
 	n.Write(filepath.Join(n.Host.Paths.CNINetworksDir, network, "10.204.0.5"), id+"\r\neth0")
 	n.Write(filepath.Join(n.Host.Paths.CNINetworksDir, network, "10.204.0.6"), mutatetest.Hex(t, 64)+"\r\neth0")
-	if err := n.Hand.DelAttachment(t.Context(), attachment(t, n, network, id)); err != nil {
+	if err := n.Mutator.DelAttachment(t.Context(), attachment(t, n, network, id)); err != nil {
 		t.Fatal(err)
 	}
 	if got := leases(t, n, network); len(got) != 1 || got[0] != "10.204.0.6" {
@@ -111,7 +111,7 @@ func cacheFile(t *testing.T, n *mutatetest.Node, network, id, conf string) {
 	n.Write(filepath.Join(n.Host.Paths.CNICacheDir, "results", network+"-"+id+"-eth0"), string(data))
 }
 
-// A plugin that refuses says why, and the attachment stays known. One that never ends is given up.
+// The error of a plugin is returned, and the attachment stays known. One that never ends is abandoned.
 func TestDelAttachmentPluginFails(t *testing.T) {
 	n, id := mutatetest.New(t), mutatetest.Hex(t, 64)
 	plugin := n.Write(filepath.Join(n.Dir, "bin/broken"),
@@ -122,7 +122,8 @@ func TestDelAttachmentPluginFails(t *testing.T) {
 	n.Host.Paths.CNIBinDirs = []string{filepath.Join(n.Dir, "bin")}
 	cacheFile(t, n, "net", id, `{"cniVersion":"0.4.0","name":"net","plugins":[{"type":"broken"}]}`)
 	a := attachment(t, n, "net", id)
-	if err := n.Hand.DelAttachment(t.Context(), a); err == nil || !strings.Contains(err.Error(), "the agent is down") {
+	if err := n.Mutator.DelAttachment(t.Context(), a); err == nil ||
+		!strings.Contains(err.Error(), "the agent is down") {
 		t.Errorf("got %v, want the plugin's words", err)
 	}
 	if _, err := os.Lstat(a.File); err != nil {
@@ -149,12 +150,12 @@ func TestDelAttachmentRefuses(t *testing.T) {
 		"a plugin outside of the directories": good, "was written again": bigger, "another file": replaced,
 		"another container": other, "another directory": outside,
 	} {
-		if err := n.Hand.DelAttachment(t.Context(), try); err == nil {
+		if err := n.Mutator.DelAttachment(t.Context(), try); err == nil {
 			t.Errorf("%s: no error", name)
 		}
 	}
 	for _, try := range []mutate.Attachment{bigger, replaced} {
-		if err := n.Hand.DelAttachment(t.Context(), try); !errors.Is(err, mutate.ErrChanged) {
+		if err := n.Mutator.DelAttachment(t.Context(), try); !errors.Is(err, mutate.ErrChanged) {
 			t.Errorf("was written again: %v", err)
 		}
 	}
@@ -179,7 +180,7 @@ func recordingPlugin(t *testing.T, n *mutatetest.Node, name string) (seen func()
 	}
 }
 
-// A plugin enters the namespace that it is given: it must be one, and lie where the runtime pins them.
+// A plugin enters the namespace that it is given: it must be one, in a directory of the runtime.
 func TestDelAttachmentNetns(t *testing.T) {
 	for name, test := range map[string]struct {
 		make func(n *mutatetest.Node) string
@@ -215,14 +216,14 @@ func TestDelAttachmentNetns(t *testing.T) {
 			t.Fatal(err)
 		}
 		n.Write(filepath.Join(n.Host.Paths.CNICacheDir, "results", "net-"+id+"-eth0"), string(data))
-		err = n.Hand.DelAttachment(t.Context(), attachment(t, n, "net", id))
+		err = n.Mutator.DelAttachment(t.Context(), attachment(t, n, "net", id))
 		if want := strings.ReplaceAll(test.want, "%", netns); seen() != want || (err == nil) != (want != "") {
 			t.Errorf("%s: the plugin saw %q, want %q; %v", name, seen(), want, err)
 		}
 	}
 }
 
-// link is a symbolic link among the pins to a namespace elsewhere.
+// link is a symbolic link in the runtime's directory to a namespace elsewhere.
 func link(t *testing.T, n *mutatetest.Node) string {
 	t.Helper()
 	name := filepath.Join(n.Dir, "netns", "cni-"+mutatetest.UID(t))
@@ -232,7 +233,7 @@ func link(t *testing.T, n *mutatetest.Node) string {
 	return name
 }
 
-// The address is free before the file that tells of it is gone: what fails in between can be tried again.
+// The address is freed before the file that records it is gone: a failure in between can be tried again.
 func TestDelAttachmentFreesLeaseFirst(t *testing.T) {
 	n, id := mutatetest.New(t), mutatetest.Hex(t, 64)
 	seen := recordingPlugin(t, n, "bridge")
@@ -245,13 +246,13 @@ func TestDelAttachmentFreesLeaseFirst(t *testing.T) {
 	cacheFile(t, n, "net", id, conf)
 	lease := n.Write(filepath.Join(n.Host.Paths.CNINetworksDir, "net", "10.204.0.5"), id+"\r\neth0")
 	a := attachment(t, n, "net", id)
-	if err := n.Hand.DelAttachment(t.Context(), a); err == nil || !strings.Contains(err.Error(), "no lock") {
+	if err := n.Mutator.DelAttachment(t.Context(), a); err == nil || !strings.Contains(err.Error(), "no lock") {
 		t.Errorf("got %v, want host-local's words", err)
 	}
 	if _, err := os.Lstat(a.File); err != nil || seen() != "" {
 		t.Errorf("the cache file: %v; the plugin saw %q", err, seen())
 	}
-	if held, err := n.Hand.LeasesHeld(filepath.Dir(lease), id, "eth0"); err != nil || len(held) != 1 {
+	if held, err := n.Mutator.LeasesHeld(filepath.Dir(lease), id, "eth0"); err != nil || len(held) != 1 {
 		t.Errorf("held %v, %v", held, err)
 	}
 }
@@ -266,16 +267,16 @@ func TestLeasesHeld(t *testing.T) {
 	} {
 		n.Write(filepath.Join(dir, name), content)
 	}
-	held, err := n.Hand.LeasesHeld(dir, id, "eth0")
+	held, err := n.Mutator.LeasesHeld(dir, id, "eth0")
 	if want := []string{"10.204.0.2", "10.204.0.5", "fd00__7"}; err != nil ||
 		!slices.Equal(slices.Sorted(slices.Values(held)), want) {
 		t.Errorf("held %v, %v; want %v", held, err, want)
 	}
-	if held, err := n.Hand.LeasesHeld(filepath.Join(n.Dir, "none"), id, "eth0"); err != nil || len(held) != 0 {
+	if held, err := n.Mutator.LeasesHeld(filepath.Join(n.Dir, "none"), id, "eth0"); err != nil || len(held) != 0 {
 		t.Errorf("no directory: %v, %v", held, err)
 	}
 	for _, try := range [][2]string{{dir, ""}, {"", id}, {"networks", id}} {
-		if _, err := n.Hand.LeasesHeld(try[0], try[1], "eth0"); err == nil {
+		if _, err := n.Mutator.LeasesHeld(try[0], try[1], "eth0"); err == nil {
 			t.Errorf("%q: no error", try)
 		}
 	}

@@ -32,32 +32,32 @@ func TestCRI(t *testing.T) {
 	var refusal mutate.Refusal
 	again := sandbox
 	again.CreatedAt++
-	if err := n.Hand.StopSandbox(ctx, again); !errors.Is(err, mutate.ErrChanged) {
+	if err := n.Mutator.StopSandbox(ctx, again); !errors.Is(err, mutate.ErrChanged) {
 		t.Errorf("another sandbox: %v", err)
 	}
-	if err := n.Hand.StopSandbox(ctx, mutate.RuntimeObject{ID: s.Id[:12], CreatedAt: s.CreatedAt}); !errors.As(err,
+	if err := n.Mutator.StopSandbox(ctx, mutate.RuntimeObject{ID: s.Id[:12], CreatedAt: s.CreatedAt}); !errors.As(err,
 		&refusal) {
 		t.Errorf("an abbreviated ID: %v", err)
 	}
-	if err := n.Hand.RemoveSandbox(ctx, sandbox); !errors.As(err, &refusal) {
+	if err := n.Mutator.RemoveSandbox(ctx, sandbox); !errors.As(err, &refusal) {
 		t.Errorf("a ready sandbox: %v", err)
 	}
-	if err := n.Hand.RemoveContainer(ctx, container); !errors.As(err, &refusal) {
+	if err := n.Mutator.RemoveContainer(ctx, container); !errors.As(err, &refusal) {
 		t.Errorf("a running container: %v", err)
 	}
 	for range 2 { // the second time all is done already, or gone
-		if err := n.Hand.StopContainer(ctx, container, time.Second); err != nil {
+		if err := n.Mutator.StopContainer(ctx, container, time.Second); err != nil {
 			t.Fatal(err)
 		}
-		if err := n.Hand.RemoveContainer(ctx, container); err != nil {
+		if err := n.Mutator.RemoveContainer(ctx, container); err != nil {
 			t.Fatal(err)
 		}
 	}
 	for range 2 {
-		if err := n.Hand.StopSandbox(ctx, sandbox); err != nil {
+		if err := n.Mutator.StopSandbox(ctx, sandbox); err != nil {
 			t.Fatal(err)
 		}
-		if err := n.Hand.RemoveSandbox(ctx, sandbox); err != nil {
+		if err := n.Mutator.RemoveSandbox(ctx, sandbox); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -100,17 +100,17 @@ echo '{"cniVersion":"0.4.0","interfaces":[],"ips":[{"version":"4","address":"10.
 	s := c.Sandbox(uid, n.Host.Paths.CgroupRoot+"/kubepods/besteffort/pod"+uid, true)
 	sandbox := mutate.RuntimeObject{ID: s.Id, CreatedAt: s.CreatedAt}
 	t.Cleanup(func() { os.WriteFile(mood, nil, 0o644) })
-	if err := n.Hand.StopSandbox(t.Context(), sandbox); err == nil ||
+	if err := n.Mutator.StopSandbox(t.Context(), sandbox); err == nil ||
 		!strings.Contains(err.Error(), "the agent is down") {
 		t.Errorf("got %v, want the plugin's words", err)
 	}
 	if err := os.WriteFile(mood, nil, 0o644); err != nil {
 		t.Fatal(err)
 	}
-	if err := n.Hand.StopSandbox(t.Context(), sandbox); err != nil {
+	if err := n.Mutator.StopSandbox(t.Context(), sandbox); err != nil {
 		t.Error(err)
 	}
-	if err := n.Hand.RemoveSandbox(t.Context(), sandbox); err != nil {
+	if err := n.Mutator.RemoveSandbox(t.Context(), sandbox); err != nil {
 		t.Error(err)
 	}
 }

@@ -12,9 +12,8 @@ import (
 	"github.com/nodeagent/nodeagent/internal/host/mount"
 )
 
-// Exclusive makes sure that a filesystem is mounted nowhere but below the directory of the pod uid and in the mount
-// namespaces of that pod's own processes. What is done to the filesystem as a whole (a forced unmount) would otherwise
-// hit others.
+// Exclusive checks that a filesystem is mounted only below the directory of the pod uid and in the mount namespaces of
+// that pod's processes. A change to the whole filesystem (a forced unmount) would otherwise affect other users.
 func (d *Mutator) Exclusive(uid string, m Mount) error {
 	mounts, err := mount.Table(d.host)
 	if err != nil {
@@ -27,7 +26,7 @@ func (d *Mutator) Exclusive(uid string, m Mount) error {
 			continue
 		}
 		if !d.inPod(uid, m, other) {
-			return refuse("the same filesystem is mounted on %s too", other.Point)
+			return refuse("the same filesystem is also mounted on %s", other.Point)
 		}
 	}
 	pids, err := d.host.PIDs()
@@ -36,7 +35,7 @@ func (d *Mutator) Exclusive(uid string, m Mount) error {
 	}
 	seen := map[string]bool{}
 	if own, err := d.host.Files.Link("/proc/self/ns/mnt"); err == nil {
-		seen[own] = true // the host's, looked at above
+		seen[own] = true // the host's, checked above
 	}
 	for _, pid := range pids {
 		if err := d.exclusiveFrom(pid, uid, m, seen, known); err != nil {
@@ -46,10 +45,10 @@ func (d *Mutator) Exclusive(uid string, m Mount) error {
 	return nil
 }
 
-// inPod reports whether another mount lies in the directory of the pod. That directory in the mount table's words is
-// taken from the judged mount, which is known to lie there.
-func (d *Mutator) inPod(uid string, judged Mount, other mount.Mount) bool {
-	pods, _, ok := strings.Cut(judged.Point, "/"+uid+"/")
+// inPod reports whether another mount is in the directory of the pod. The path of that directory in the mount table is
+// taken from the inspected mount, which is known to be there.
+func (d *Mutator) inPod(uid string, inspected Mount, other mount.Mount) bool {
+	pods, _, ok := strings.Cut(inspected.Point, "/"+uid+"/")
 	if !ok || uid == "" {
 		return false
 	}
@@ -57,27 +56,27 @@ func (d *Mutator) inPod(uid string, judged Mount, other mount.Mount) bool {
 	return mount.Below(other.Point, path.Join(pods, uid)) && view.OtherPod(uid, other) == ""
 }
 
-// exclusiveFrom looks for the filesystem in the mount namespace of one process, unless that process is one of the
-// pod's.
+// exclusiveFrom searches for the filesystem in the mount namespace of one process, unless the process belongs to the
+// pod.
 func (d *Mutator) exclusiveFrom(pid int, uid string, m Mount, seen map[string]bool, known map[int]bool) error {
 	space, err := d.host.Files.Link(fmt.Sprintf("/proc/%d/ns/mnt", pid))
 	if err != nil {
-		space = strconv.Itoa(pid) // gone, or a namespace that cannot be named
+		space = strconv.Itoa(pid) // gone, or its namespace cannot be read
 	}
 	if seen[space] {
 		return nil
 	}
 	if ours, err := d.isOfPod(pid, uid); ours || err != nil {
-		return err // not marked as seen: a stranger might live in the same namespace
+		return err // not marked as seen: a process of another pod may be in the same namespace
 	}
 	mounts, err := mount.TableOf(d.host, pid)
 	if errors.Is(err, unix.EINVAL) {
 		return nil // it is ending, and has left its namespaces
 	}
 	if err != nil {
-		return d.unlessEnded(pid, err)
+		return d.ignoreEnded(pid, err)
 	}
-	seen[space] = true // not before: another process of this namespace may live on
+	seen[space] = true // not before: another process of this namespace may still exist
 	for _, other := range mounts {
 		if other.Device() == m.Device && !known[other.ID] {
 			return refuse("the same filesystem is mounted in the mount namespace of process %d, on %s", pid,
@@ -90,7 +89,7 @@ func (d *Mutator) exclusiveFrom(pid int, uid string, m Mount, seen map[string]bo
 func (d *Mutator) isOfPod(pid int, uid string) (bool, error) {
 	cgroups, err := d.host.ProcCgroups(pid)
 	if err != nil {
-		return false, d.unlessEnded(pid, err)
+		return false, d.ignoreEnded(pid, err)
 	}
 	for _, name := range cgroups {
 		if d.ofPod(name, uid) {
@@ -100,10 +99,10 @@ func (d *Mutator) isOfPod(pid int, uid string) (bool, error) {
 	return false, nil
 }
 
-// unlessEnded forgets an error about a process that has ended meanwhile: such a one holds no mounts.
-func (d *Mutator) unlessEnded(pid int, err error) error {
+// ignoreEnded ignores an error about a process that has ended meanwhile: it holds no mounts.
+func (d *Mutator) ignoreEnded(pid int, err error) error {
 	stat, now := d.host.ProcStat(pid)
-	if vanished(now) || now == nil && (stat.State == 'Z' || stat.State == 'X') {
+	if mount.Ended(now) || now == nil && (stat.State == 'Z' || stat.State == 'X') {
 		return nil
 	}
 	return err

@@ -32,7 +32,7 @@ func hangingVolume(t *testing.T, n *mutatetest.Node, uid string, shared bool) mu
 	return m
 }
 
-// The hand itself must not hang on such a mount, whichever way it is unmounted.
+// The Mutator itself must not hang on such a mount, whichever way it is unmounted.
 func TestForceAndLazyOnHangingFUSE(t *testing.T) {
 	n, uid := mutatetest.New(t), mutatetest.UID(t)
 	m := hangingVolume(t, n, uid, false)
@@ -41,10 +41,10 @@ func TestForceAndLazyOnHangingFUSE(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer unix.Close(holder)
-	if err := n.Hand.Unmount(t.Context(), uid, m, mutate.Forced); !errors.Is(err, mutate.ErrBusy) {
+	if err := n.Mutator.Unmount(t.Context(), uid, m, mutate.Forced); !errors.Is(err, mutate.ErrBusy) {
 		t.Fatalf("forced: %v, want busy", err)
 	}
-	if err := n.Hand.Unmount(t.Context(), uid, m, mutate.Lazy); err != nil {
+	if err := n.Mutator.Unmount(t.Context(), uid, m, mutate.Lazy); err != nil {
 		t.Fatalf("lazy: %v", err)
 	}
 	if left := n.Mounts(m.Point); len(left) > 0 {
@@ -57,11 +57,11 @@ func TestExclusive(t *testing.T) {
 	n, uid := mutatetest.New(t), mutatetest.UID(t)
 	m := hangingVolume(t, n, uid, true)
 	var refusal mutate.Refusal
-	if err := n.Hand.Exclusive(uid, m); !errors.As(err, &refusal) {
+	if err := n.Mutator.Exclusive(uid, m); !errors.As(err, &refusal) {
 		t.Errorf("mounted elsewhere too: %v", err)
 	}
 	for _, way := range []mutate.Way{mutate.Forced, mutate.Lazy} {
-		if err := n.Hand.Unmount(t.Context(), uid, m, way); !errors.As(err, &refusal) {
+		if err := n.Mutator.Unmount(t.Context(), uid, m, way); !errors.As(err, &refusal) {
 			t.Errorf("way %d: %v", way, err)
 		}
 	}
@@ -76,7 +76,7 @@ func TestExclusiveOtherPodBelow(t *testing.T) {
 	m := n.Mount("tmpfs", n.PodDir(uid, "volumes/x/y"), "tmpfs", 0)
 	n.Mount(m.Point, n.PodDir(uid, "volume-subpaths/v/c/0/pods", mutatetest.UID(t), "volumes/x/y"), "", unix.MS_BIND)
 	var refusal mutate.Refusal
-	if err := n.Hand.Exclusive(uid, m); !errors.As(err, &refusal) {
+	if err := n.Mutator.Exclusive(uid, m); !errors.As(err, &refusal) {
 		t.Errorf("got %v, want a refusal", err)
 	}
 }
@@ -85,7 +85,7 @@ func TestExclusiveOtherPodBelow(t *testing.T) {
 func TestExclusiveSeesOtherNamespaces(t *testing.T) {
 	n, uid := mutatetest.New(t), mutatetest.UID(t)
 	m := n.Mount("tmpfs", n.PodDir(uid, "volumes/x/y"), "tmpfs", 0)
-	if err := n.Hand.Exclusive(uid, m); err != nil {
+	if err := n.Mutator.Exclusive(uid, m); err != nil {
 		t.Fatal(err)
 	}
 	other := exec.Command("/usr/bin/unshare", "-m", "--propagation", "private", "/bin/sh", "-c",
@@ -100,7 +100,7 @@ func TestExclusiveSeesOtherNamespaces(t *testing.T) {
 		t.Fatal(err)
 	}
 	var refusal mutate.Refusal
-	if err := n.Hand.Exclusive(uid, m); !errors.As(err, &refusal) {
+	if err := n.Mutator.Exclusive(uid, m); !errors.As(err, &refusal) {
 		t.Errorf("got %v, want a refusal", err)
 	}
 }
@@ -111,7 +111,7 @@ func TestAbandonedChildren(t *testing.T) {
 	m := hangingVolume(t, n, uid, false)
 	var errs []error
 	for range 4 {
-		errs = append(errs, mutate.RunChild(t.Context(), n.Hand, 300*time.Millisecond, "/bin/ls", m.Point))
+		errs = append(errs, mutate.RunChild(t.Context(), n.Mutator, 300*time.Millisecond, "/bin/ls", m.Point))
 	}
 	if !errors.Is(errs[3], mutate.ErrTooManyAbandoned) {
 		t.Errorf("got %v", errs)

@@ -17,10 +17,10 @@ func RunChild(ctx context.Context, d *Mutator, limit time.Duration, args ...stri
 	return err
 }
 
-// UnmountWatched does in this process what the child does, with another view of the mount table.
-func UnmountWatched(d *Mutator, uid string, m Mount, table func() ([]mount.Mount, error)) error {
+// UnmountAndCheck does in this process what the child does, with another view of the mount table.
+func UnmountAndCheck(d *Mutator, uid string, m Mount, table func() ([]mount.Mount, error)) error {
 	r := request{Op: opUnmount, Base: d.podsDir(), UID: uid, Mount: m, Flags: unix.UMOUNT_NOFOLLOW}
-	_, err := unmountWatched(r, table)
+	_, err := unmountAndCheck(r, table)
 	return err
 }
 

@@ -16,7 +16,7 @@ type Link struct {
 	PeerNetns int // netnsid of the peer as this namespace numbers it; -1 when the peer is in this namespace
 }
 
-// DeleteLink deletes one end of a veth pair, and with it the other. A link that is gone is no error.
+// DeleteLink deletes one end of a veth pair, and with it the other. It is no error if the link is gone.
 func (d *Mutator) DeleteLink(l Link) error {
 	if l.Index <= 1 {
 		return refuse("link %d", l.Index)
@@ -40,8 +40,8 @@ func (d *Mutator) DeleteLink(l Link) error {
 	return nil
 }
 
-// LinkGone reports whether the link is there no more: none has its index, or one that is not its pair has. A link
-// whose peer is in another namespace now is still there.
+// LinkGone reports whether the link no longer exists: its index is unused, or used by a link with another peer. A link
+// whose peer is in another namespace now still exists.
 func (d *Mutator) LinkGone(l Link) (bool, error) {
 	link, err := findLink(l.Index)
 	if err != nil {

@@ -14,18 +14,18 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// ReleaseLock is the one lock of this node for releasing, so that a daemon, its successor in a rolling update and a
-// person at the command line never release at once.
+// ReleaseLock is the lock of this node for releases, so that a daemon, its successor in a rolling update and the
+// command line never release at the same time.
 type ReleaseLock struct {
 	files []*os.File
 }
 
-// Lock takes a lock on every one of names: a directory is locked itself, anything else is a file that is made where
-// there is none. ErrBusy when somebody has one of them. The kernel lets go of them when the process ends.
+// Lock locks every one of names: a directory is locked itself, anything else is a file that is created if it does not
+// exist. ErrBusy when one of them is locked already. The kernel releases them when the process ends.
 //
-// A file that is removed while it is locked can be made and locked a second time by somebody else. This is why there
-// may be several names, in places that nothing removes together, why the name must still be that of the locked file
-// when the lock is had, and why Held asks that again.
+// A file that is removed while it is locked can be created and locked again by another process. This is why there may
+// be several names, in locations that nothing removes together, why the name is checked after the file was locked, and
+// why Held checks it again.
 func Lock(names ...string) (*ReleaseLock, error) {
 	if len(names) == 0 {
 		return nil, errors.New("lock: no name")
@@ -41,17 +41,17 @@ func Lock(names ...string) (*ReleaseLock, error) {
 	return l, nil
 }
 
-// Held returns an error where a name is no longer that of what is locked: somebody else may hold the lock, too, by now.
+// Held returns an error when a name no longer refers to the locked file: another process may hold the lock too by now.
 func (l *ReleaseLock) Held() error {
 	for _, file := range l.files {
-		if err := named(file); err != nil {
+		if err := checkName(file); err != nil {
 			return fmt.Errorf("lock: %w", err)
 		}
 	}
 	return nil
 }
 
-// Unlock lets go of the lock.
+// Unlock releases the lock.
 func (l *ReleaseLock) Unlock() error {
 	var problems []error
 	for _, file := range slices.Backward(l.files) {
@@ -61,7 +61,7 @@ func (l *ReleaseLock) Unlock() error {
 	return errors.Join(problems...)
 }
 
-// lockTries bounds how often a file is opened anew that was removed between opening and locking it.
+// lockTries bounds how often a file is reopened that was removed between opening and locking it.
 const lockTries = 8
 
 func lockOne(name string, open func(string) (*os.File, error)) (*os.File, error) {
@@ -77,7 +77,7 @@ func lockOne(name string, open func(string) (*os.File, error)) (*os.File, error)
 			return nil, err
 		}
 		if err == nil {
-			err = named(file)
+			err = checkName(file)
 		}
 		if err == nil {
 			return file, nil
@@ -100,8 +100,8 @@ func openLock(name string) (*os.File, error) {
 	return os.OpenFile(name, os.O_RDWR|os.O_CREATE|unix.O_NOFOLLOW|unix.O_NONBLOCK, 0o600)
 }
 
-// named returns an error unless the name by which a file was opened is still that of this very file.
-func named(file *os.File) error {
+// checkName returns an error unless the name of an open file still refers to that file.
+func checkName(file *os.File) error {
 	mine, err := file.Stat()
 	if err != nil {
 		return err
@@ -119,7 +119,8 @@ func named(file *os.File) error {
 	return nil
 }
 
-// holderOf words who has a file locked; empty where that cannot be told. It reads /proc/locks, of which a line is
+// holderOf describes the process that has a file locked; empty if it is not known. It reads /proc/locks, of which a
+// line is
 //
 //	3: FLOCK  ADVISORY  WRITE 4711 00:19:1234 0 EOF
 //

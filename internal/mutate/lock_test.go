@@ -98,7 +98,7 @@ func TestLockFileRemoved(t *testing.T) {
 	}
 }
 
-// The file is removed after it was opened and before it is locked: what is locked then is nobody's.
+// The file is removed after it was opened and before it is locked: the lock on it is worth nothing.
 func TestLockTakesWhatIsNamed(t *testing.T) {
 	file, _ := lockPlace(t)
 	opened := 0
@@ -129,7 +129,7 @@ func TestLockFollowsNoLink(t *testing.T) {
 	}
 }
 
-// Another process holds it: whoever waits is told which.
+// Another process holds it: the error names that process.
 func TestLockNamesItsHolder(t *testing.T) {
 	file, _ := lockPlace(t)
 	take(t, file).Unlock()

@@ -1,10 +1,10 @@
-// Package mutate is the only code of the agent that changes anything on the host. Each method makes one
-// smallest change, and looks again immediately before it whether the thing is still the one that was judged: a name (a
-// PID, a path, an interface) may belong to somebody else by now. It decides nothing; pkg/remediate does.
+// Package mutate is the only code of the agent that changes anything on the host. Each method makes one minimal change,
+// and checks immediately before it that the object is still the one that was inspected: a name (a PID, a path, an
+// interface) may belong to another object by now. It decides nothing; pkg/remediate does.
 //
 // It never deletes recursively, never follows a symbolic link that a pod could have planted, never crosses a mount
 // while deleting, never detaches a mount of a local filesystem, never kills by PID alone, and never deletes a link by
-// name. What could block for ever in the kernel is done by a short-lived child (see child.go).
+// name. What could block forever in the kernel is done by a short-lived child (see child.go).
 package mutate
 
 import (
@@ -25,16 +25,16 @@ import (
 	hostcri "github.com/nodeagent/nodeagent/internal/host/cri"
 )
 
-// ErrChanged says that what is there now is not what was judged. Nothing was done.
-var ErrChanged = errors.New("is no longer what was judged")
+// ErrChanged means that the object now is not the one that was inspected. Nothing was done.
+var ErrChanged = errors.New("is no longer the object that was inspected")
 
-// ErrBusy says that the kernel or an owner still needs the thing. Nothing was done.
+// ErrBusy means that the object is still in use. Nothing was done.
 var ErrBusy = errors.New("busy")
 
-// ErrTooManyAbandoned says that so many child processes hang in the kernel that no more are started.
+// ErrTooManyAbandoned means that too many child processes hang in the kernel to start another one.
 var ErrTooManyAbandoned = errors.New("too many hanging child processes")
 
-// Refusal is an error that says why the Mutator would not do what it was asked.
+// Refusal is the error of a change that the Mutator must not make.
 type Refusal struct{ Why string }
 
 func (r Refusal) Error() string { return "refused: " + r.Why }
@@ -51,15 +51,15 @@ type Mutator struct {
 	log      *slog.Logger
 	children children                 // of our own binary
 	plugins  children                 // CNI's
-	runtime  cri.RuntimeServiceClient // nil where no runtime is configured
+	runtime  cri.RuntimeServiceClient // nil if no runtime is configured
 	closer   io.Closer
-	systemd  func(ctx context.Context) (units, error) // nil units where systemd is not init
+	systemd  func(ctx context.Context) (units, error) // nil units if systemd is not init
 }
 
 // childLimit is how long one change may take in a child. Unmounting a filesystem writes its dirty pages back first.
 const childLimit = 30 * time.Second
 
-// New returns the Mutator of a host. It connects to the container runtime when that is first needed.
+// New returns the Mutator of a host. It connects to the container runtime on first use.
 func New(h *host.Host, log *slog.Logger) (*Mutator, error) {
 	d := &Mutator{host: h, log: log, children: children{limit: childLimit}, plugins: children{limit: pluginLimit}}
 	d.systemd = d.dialSystemd
@@ -88,6 +88,6 @@ func (d *Mutator) Close() error {
 	return d.closer.Close()
 }
 
-// podsDir is where kubelet keeps the directories of pods. It is configured and thus trusted: symbolic links in it are
-// followed (kubelet's root is a link to another disk on many nodes), those below it never.
+// podsDir is kubelet's directory of pods. It is configured and thus trusted: symbolic links in its path are followed
+// (kubelet's root is a link to another disk on many nodes), those below it never.
 func (d *Mutator) podsDir() string { return path.Join("/", d.host.Paths.KubeletRoot, "pods") }

@@ -15,31 +15,31 @@ import (
 	"github.com/nodeagent/nodeagent/internal/host/mount"
 )
 
-// Netns is the identity of a pinned network namespace: the file it is pinned to and its number in nsfs, or the file's
-// own inode where nothing is mounted on it any more.
+// Netns is the identity of a mounted network namespace: the file it is mounted on and its inode in nsfs, or the file's
+// own inode if nothing is mounted on it any more.
 type Netns struct {
 	Path  string
 	Inode uint64
 }
 
-// pinName is the form of the names that containerd gives: cni-<uuid>. Whatever else lies there belongs to somebody else
-// (`ip netns add`, routers).
-var pinName = regexp.MustCompile(`^cni-[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}$`)
+// netnsName matches the names that containerd uses: cni-<uuid>. Everything else belongs to other programs (`ip netns
+// add`, routers).
+var netnsName = regexp.MustCompile(`^cni-[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}$`)
 
 // nsfsMagic is NSFS_MAGIC of linux/magic.h.
 const nsfsMagic = 0x6e736673
 
-// RemoveNetns takes away the pin of a network namespace that no process lives in. The kernel then ends the namespace,
-// and with it the virtual links in it and their other ends. Physical devices would fall back to the host.
+// RemoveNetns removes the mount of a network namespace without processes. The kernel then destroys the namespace, and
+// with it the virtual links in it and their other ends. Physical devices would move back to the host.
 func (d *Mutator) RemoveNetns(ctx context.Context, n Netns) error {
 	dir, name := path.Split(n.Path)
-	if !pinName.MatchString(name) {
-		return refuse("%s is not named as a runtime names it", n.Path)
+	if !netnsName.MatchString(name) {
+		return refuse("%s does not have the name that a runtime uses", n.Path)
 	}
 	if !d.isNetnsDir(path.Clean(dir)) {
-		return refuse("%s is in no directory for network namespaces", n.Path)
+		return refuse("%s is not in a configured directory of network namespaces", n.Path)
 	}
-	if err := d.pinnedElsewhere(n); err != nil {
+	if err := d.mountedElsewhere(n); err != nil {
 		return err
 	}
 	user, err := d.userOfNetns(n.Inode)
@@ -47,13 +47,13 @@ func (d *Mutator) RemoveNetns(ctx context.Context, n Netns) error {
 		return err
 	}
 	if user != 0 {
-		return fmt.Errorf("%s: process %d lives in it: %w", n.Path, user, ErrBusy)
+		return fmt.Errorf("%s: process %d is in it: %w", n.Path, user, ErrBusy)
 	}
 	_, err = d.do(ctx, request{Op: opNetns, Base: path.Clean(dir), Path: name, File: FileID{Inode: n.Inode}})
 	return err
 }
 
-// isNetnsDir compares directories by what they really are: /var/run is a link to /run on most systems.
+// isNetnsDir compares resolved directories: /var/run is a link to /run on most systems.
 func (d *Mutator) isNetnsDir(dir string) bool {
 	real, err := filepath.EvalSymlinks(dir)
 	if err != nil {
@@ -67,7 +67,7 @@ func (d *Mutator) isNetnsDir(dir string) bool {
 	return false
 }
 
-// userOfNetns returns a process that lives in a network namespace, or 0.
+// userOfNetns returns a process in a network namespace, or 0.
 func (d *Mutator) userOfNetns(inode uint64) (int, error) {
 	pids, err := d.host.PIDs()
 	if err != nil {
@@ -76,13 +76,13 @@ func (d *Mutator) userOfNetns(inode uint64) (int, error) {
 	wanted := "net:[" + strconv.FormatUint(inode, 10) + "]"
 	for _, pid := range pids {
 		if pid == 1 || pid == d.host.Paths.InitPID {
-			continue // it stands for the host, and some do not let themselves be looked at
+			continue // it is in the host's namespace, and some kernels do not let it be read
 		}
 		link, err := d.host.Files.Link(fmt.Sprintf("/proc/%d/ns/net", pid))
 		switch {
 		case errors.Is(err, unix.ENOENT), errors.Is(err, unix.ESRCH): // it has ended
 		case err != nil:
-			return 0, fmt.Errorf("where process %d lives: %w", pid, err)
+			return 0, fmt.Errorf("network namespace of process %d: %w", pid, err)
 		case link == wanted:
 			return pid, nil
 		}
@@ -90,9 +90,9 @@ func (d *Mutator) userOfNetns(inode uint64) (int, error) {
 	return 0, nil
 }
 
-// pinnedElsewhere refuses a pin whose namespace is mounted at another point of the host, too: it would not end. While
-// the pin is there the number of the namespace is no other's.
-func (d *Mutator) pinnedElsewhere(n Netns) error {
+// mountedElsewhere refuses a namespace that is also mounted at another point of the host: it would not be destroyed.
+// While it is mounted, its inode cannot be reused.
+func (d *Mutator) mountedElsewhere(n Netns) error {
 	mounts, err := mount.Table(d.host)
 	if err != nil {
 		return err
@@ -104,14 +104,13 @@ func (d *Mutator) pinnedElsewhere(n Netns) error {
 	wanted := "net:[" + strconv.FormatUint(n.Inode, 10) + "]"
 	for _, m := range mounts {
 		if m.FSType == "nsfs" && m.Root == wanted && m.Point != path.Join(dir, name) {
-			return refuse("%s is mounted at %s as well: its network namespace would not end", n.Path, m.Point)
+			return refuse("%s is also mounted at %s: its network namespace would stay", n.Path, m.Point)
 		}
 	}
 	return nil
 }
 
-// NetnsGone reports whether a pin is there no more: neither its file nor anything mounted on that, in the host's
-// mount table.
+// NetnsGone reports whether neither the file nor a mount on it, in the host's mount table, exists any more.
 func (d *Mutator) NetnsGone(n Netns) (bool, error) {
 	if _, err := d.host.Files.Stat(n.Path); !errors.Is(err, fs.ErrNotExist) {
 		return false, err
@@ -128,8 +127,8 @@ func (d *Mutator) NetnsGone(n Netns) (bool, error) {
 	return true, nil
 }
 
-// maxPins bounds how often one name may have been mounted on.
-const maxPins = 16
+// maxNetnsMounts bounds the mounts that are stacked on one file.
+const maxNetnsMounts = 16
 
 func removeNetnsChild(r request) error {
 	base, err := openBase(r.Base)
@@ -140,8 +139,8 @@ func removeNetnsChild(r request) error {
 	if err := unix.Fchdir(base); err != nil {
 		return err
 	}
-	for range maxPins {
-		mounted, err := checkPin(r.Path, r.File.Inode)
+	for range maxNetnsMounts {
+		mounted, err := checkNetnsFile(r.Path, r.File.Inode)
 		if err != nil {
 			return err
 		}
@@ -151,14 +150,13 @@ func removeNetnsChild(r request) error {
 		if err := unix.Unmount(r.Path, unix.UMOUNT_NOFOLLOW|unix.MNT_DETACH); err != nil {
 			return fmt.Errorf("%s: %w", r.Path, err)
 		}
-		r.File.Inode = 0 // below it is the plain file, or the same namespace once more
+		r.File.Inode = 0 // below it is the plain file, or the same namespace again
 	}
-	return refuse("%s is mounted more than %d times", r.Path, maxPins)
+	return refuse("%s is mounted more than %d times", r.Path, maxNetnsMounts)
 }
 
-// checkPin looks at what a name is: a namespace that is the judged one, or a plain empty file. Inode 0 stands for any
-// file.
-func checkPin(name string, inode uint64) (mounted bool, err error) {
+// checkNetnsFile checks that a file is the inspected namespace or a plain empty file. Inode 0 stands for any file.
+func checkNetnsFile(name string, inode uint64) (mounted bool, err error) {
 	fd, err := unix.Open(name, unix.O_PATH|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0)
 	if errors.Is(err, unix.ENOENT) {
 		return false, errGone
@@ -167,7 +165,7 @@ func checkPin(name string, inode uint64) (mounted bool, err error) {
 		return false, fmt.Errorf("%s: %w", name, err)
 	}
 	defer unix.Close(fd)
-	st, err := look(fd, "")
+	st, err := statAt(fd, "")
 	if err != nil {
 		return false, err
 	}
@@ -185,7 +183,7 @@ func checkPin(name string, inode uint64) (mounted bool, err error) {
 		return true, nil
 	}
 	if st.Mode&unix.S_IFMT != unix.S_IFREG || st.Size != 0 {
-		return false, refuse("%s is no empty file", name)
+		return false, refuse("%s is not an empty file", name)
 	}
 	return false, nil
 }

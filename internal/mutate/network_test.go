@@ -25,11 +25,11 @@ func TestRemoveNetns(t *testing.T) {
 	}
 	again := pinned
 	again.Inode++
-	if err := n.Hand.RemoveNetns(t.Context(), again); !errors.Is(err, mutate.ErrChanged) {
+	if err := n.Mutator.RemoveNetns(t.Context(), again); !errors.Is(err, mutate.ErrChanged) {
 		t.Errorf("another namespace: %v", err)
 	}
 	for range 2 {
-		if err := n.Hand.RemoveNetns(t.Context(), pinned); err != nil {
+		if err := n.Mutator.RemoveNetns(t.Context(), pinned); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -38,14 +38,14 @@ func TestRemoveNetns(t *testing.T) {
 	}
 	empty := filepath.Join(n.Dir, "netns", "cni-"+mutatetest.UID(t)) // as a reboot leaves it
 	n.Write(empty, "")
-	if err := n.Hand.RemoveNetns(t.Context(),
+	if err := n.Mutator.RemoveNetns(t.Context(),
 		mutate.Netns{Path: empty, Inode: mutatetest.FileID(t, empty).Inode}); err != nil {
 		t.Error(err)
 	}
 }
 
 // A namespace that is mounted elsewhere, too, would not end: taking its name away would only hide it.
-func TestRemoveNetnsPinnedElsewhere(t *testing.T) {
+func TestRemoveNetnsMountedElsewhere(t *testing.T) {
 	n := mutatetest.New(t)
 	pinned := n.Pin(filepath.Join(n.Dir, "netns", "cni-"+mutatetest.UID(t)))
 	copied := n.Write(filepath.Join(n.Dir, "copy"), "")
@@ -53,23 +53,23 @@ func TestRemoveNetnsPinnedElsewhere(t *testing.T) {
 		t.Fatal(err)
 	}
 	var refusal mutate.Refusal
-	if err := n.Hand.RemoveNetns(t.Context(), pinned); !errors.As(err, &refusal) ||
+	if err := n.Mutator.RemoveNetns(t.Context(), pinned); !errors.As(err, &refusal) ||
 		!strings.Contains(refusal.Why, copied) {
 		t.Errorf("got %v, want a refusal that names %s", err, copied)
 	}
-	if gone, err := n.Hand.NetnsGone(pinned); gone || err != nil {
+	if gone, err := n.Mutator.NetnsGone(pinned); gone || err != nil {
 		t.Errorf("gone %v, %v", gone, err)
 	}
 	if err := unix.Unmount(copied, unix.MNT_DETACH); err != nil {
 		t.Fatal(err)
 	}
-	if err := n.Hand.RemoveNetns(t.Context(), pinned); err != nil {
+	if err := n.Mutator.RemoveNetns(t.Context(), pinned); err != nil {
 		t.Fatal(err)
 	}
-	if gone, err := n.Hand.NetnsGone(pinned); !gone || err != nil {
+	if gone, err := n.Mutator.NetnsGone(pinned); !gone || err != nil {
 		t.Errorf("gone %v, %v", gone, err)
 	}
-	if gone, err := n.Hand.NetnsGone(mutate.Netns{Path: filepath.Join(copied, "x"), Inode: 7}); gone || err == nil {
+	if gone, err := n.Mutator.NetnsGone(mutate.Netns{Path: filepath.Join(copied, "x"), Inode: 7}); gone || err == nil {
 		t.Errorf("nobody can say: gone %v, %v", gone, err)
 	}
 }
@@ -105,7 +105,7 @@ func TestRemoveNetnsRefuses(t *testing.T) {
 		"a mount of something": {Path: tmpfs.Point, Inode: mutatetest.FileID(t, tmpfs.Point).Inode},
 		"a link":               {Path: link, Inode: mutatetest.FileID(t, link).Inode},
 	} {
-		if err := n.Hand.RemoveNetns(t.Context(), try); err == nil {
+		if err := n.Mutator.RemoveNetns(t.Context(), try); err == nil {
 			t.Errorf("%s: no error", name)
 		}
 	}
@@ -119,7 +119,7 @@ func TestRemoveNetnsRefuses(t *testing.T) {
 	}
 }
 
-// veth makes a pair with one end in a pinned namespace, or both on the host, and returns the host's end.
+// veth creates a pair with one end in a mounted namespace, or both on the host, and returns the host's end.
 func veth(t *testing.T, netns string) (mutate.Link, string) {
 	t.Helper()
 	name := "nat" + mutatetest.Hex(t, 8)
@@ -158,7 +158,7 @@ func TestDeleteLink(t *testing.T) {
 	otherPeer.PeerIndex++
 	otherSpace.PeerNetns++
 	for what, try := range map[string]mutate.Link{"other peer": otherPeer, "other namespace": otherSpace} {
-		if err := n.Hand.DeleteLink(try); !errors.Is(err, mutate.ErrChanged) {
+		if err := n.Mutator.DeleteLink(try); !errors.Is(err, mutate.ErrChanged) {
 			t.Errorf("%s: %v", what, err)
 		}
 	}
@@ -168,36 +168,36 @@ func TestDeleteLink(t *testing.T) {
 	}
 	defer func() { _ = netlink.LinkDel(bridge) }()
 	noPair := mutate.Link{Index: bridge.Index, PeerNetns: -1}
-	if err := n.Hand.DeleteLink(noPair); !errors.Is(err, mutate.ErrChanged) {
+	if err := n.Mutator.DeleteLink(noPair); !errors.Is(err, mutate.ErrChanged) {
 		t.Errorf("no veth: %v", err)
 	}
 	if _, err := netlink.LinkByIndex(bridge.Index); err != nil {
 		t.Errorf("no veth: %v", err)
 	}
-	if gone, err := n.Hand.LinkGone(noPair); err != nil || !gone {
+	if gone, err := n.Mutator.LinkGone(noPair); err != nil || !gone {
 		t.Errorf("another link has the index: gone %v, %v", gone, err)
 	}
-	if gone, err := n.Hand.LinkGone(otherPeer); err != nil || !gone {
+	if gone, err := n.Mutator.LinkGone(otherPeer); err != nil || !gone {
 		t.Errorf("another pair has the index: gone %v, %v", gone, err)
 	}
-	if gone, err := n.Hand.LinkGone(otherSpace); err != nil || gone {
+	if gone, err := n.Mutator.LinkGone(otherSpace); err != nil || gone {
 		t.Errorf("its peer moved: gone %v, %v", gone, err)
 	}
-	if err := n.Hand.DeleteLink(mutate.Link{Index: 1}); err == nil {
+	if err := n.Mutator.DeleteLink(mutate.Link{Index: 1}); err == nil {
 		t.Error("loopback: no error")
 	}
 	for range 2 {
-		if err := n.Hand.DeleteLink(inside); err != nil {
+		if err := n.Mutator.DeleteLink(inside); err != nil {
 			t.Fatal(err)
 		}
 	}
 	if _, err := netlink.LinkByName(name); err == nil {
 		t.Error("still there")
 	}
-	if gone, err := n.Hand.LinkGone(inside); err != nil || !gone {
+	if gone, err := n.Mutator.LinkGone(inside); err != nil || !gone {
 		t.Errorf("gone %v, %v", gone, err)
 	}
-	if gone, err := n.Hand.LinkGone(both); err != nil || gone {
+	if gone, err := n.Mutator.LinkGone(both); err != nil || gone {
 		t.Errorf("another link: gone %v, %v", gone, err)
 	}
 }
@@ -220,7 +220,7 @@ func TestDeleteLinkNeverByName(t *testing.T) {
 		t.Fatal(err)
 	}
 	before, _ := netlink.LinkByName(name)
-	if err := n.Hand.DeleteLink(old); err != nil {
+	if err := n.Mutator.DeleteLink(old); err != nil {
 		t.Fatal(err)
 	}
 	after, err := netlink.LinkByName(name)

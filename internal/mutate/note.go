@@ -12,7 +12,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Note is a small file that root wrote into a pod's directory, and which file it was.
+// Note is a small file that root wrote into a pod's directory, with its identity.
 type Note struct {
 	Content []byte `json:"content"`
 	File    FileID `json:"file"`
@@ -21,10 +21,9 @@ type Note struct {
 // maxNote bounds a note. Kubelet's are below 1 KiB.
 const maxNote = 64 << 10
 
-// ReadNote reads a file in the directory of the pod uid. The pod may have put anything in its place: a pipe, a
-// device, a link, something mounted, a file without an end. So it is opened in a child, beneath the directory, only
-// when it is a regular file that root alone can have written, and only so much of it is read. An error that wraps
-// fs.ErrNotExist means that there is none.
+// ReadNote reads a file in the directory of the pod uid. The pod may have replaced it by anything: a pipe, a device, a
+// link, a mount, an endless file. So it is opened in a child, beneath the directory, only if it is a regular file that
+// only root can have written, and the read is bounded. An error that wraps fs.ErrNotExist means that it does not exist.
 func (d *Mutator) ReadNote(ctx context.Context, uid, name string) (Note, error) {
 	if name == "" {
 		return Note{}, refuse("no name")
@@ -42,7 +41,7 @@ func readNoteChild(r request) (Note, error) {
 		return Note{}, err
 	}
 	defer unix.Close(dir)
-	// Without opening it for reading: that would wait for the other end of a pipe, or wind a tape.
+	// Not opened for reading: that would wait for the other end of a pipe, or rewind a tape.
 	handle, err := openBelow(dir, name, unix.O_PATH|unix.O_NOFOLLOW, resolveInside)
 	if errors.Is(err, unix.ENOENT) {
 		return Note{}, errGone
@@ -51,7 +50,7 @@ func readNoteChild(r request) (Note, error) {
 		return Note{}, err
 	}
 	defer unix.Close(handle)
-	st, err := look(handle, "")
+	st, err := statAt(handle, "")
 	if err != nil {
 		return Note{}, err
 	}
@@ -77,16 +76,16 @@ func readNoteChild(r request) (Note, error) {
 	return Note{Content: content, File: fileID(st)}, nil
 }
 
-// notByRoot returns why something may have been written by others than root; empty when it is a regular file that only
-// root can write, under one name.
+// notByRoot returns why a file may have been written by other users than root; empty for a regular file with one name
+// that only root can write.
 func notByRoot(st unix.Statx_t) string {
 	switch {
 	case st.Mode&unix.S_IFMT != unix.S_IFREG:
-		return fmt.Sprintf("is no regular file (mode %o)", st.Mode)
+		return fmt.Sprintf("is not a regular file (mode %o)", st.Mode)
 	case st.Uid != 0:
 		return fmt.Sprintf("belongs to user %d", st.Uid)
 	case st.Mode&0o022 != 0:
-		return fmt.Sprintf("can be written by others (mode %o)", st.Mode)
+		return fmt.Sprintf("is writable by other users (mode %o)", st.Mode)
 	case st.Nlink != 1:
 		return fmt.Sprintf("has %d names", st.Nlink)
 	}

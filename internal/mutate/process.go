@@ -4,12 +4,13 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io/fs"
 	"os"
 	"syscall"
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/nodeagent/nodeagent/internal/host/mount"
 )
 
 // Process is the identity of one process of a pod.
@@ -17,13 +18,13 @@ type Process struct {
 	PID       int
 	StartTime uint64 // field 22 of /proc/PID/stat
 	UID       string // of the pod whose cgroup it is in
-	Driver    string // of our kubelet, as was judged: see Cgroup
+	Driver    string // cgroup driver of our kubelet, as inspected: see Cgroup
 }
 
 // kernelThread is PF_KTHREAD in the flags of /proc/PID/stat.
 const kernelThread = 0x00200000
 
-// Terminate sends SIGTERM to a process. One that is gone, or dead and not yet reaped, is no error.
+// Terminate sends SIGTERM to a process. It is no error if the process is gone, or dead and not yet reaped.
 func (d *Mutator) Terminate(p Process) error { return d.signal(p, unix.SIGTERM) }
 
 // Kill sends SIGKILL to a process.
@@ -44,8 +45,8 @@ func (d *Mutator) signal(p Process, signal syscall.Signal) error {
 	return nil
 }
 
-// openProcess opens a process and makes sure that it is the judged one. From then on the descriptor stands for that
-// process, whoever gets its number later. The checks come after the opening for that reason.
+// openProcess opens a process and checks that it is the inspected one. The descriptor refers to that process even if
+// its PID is reused, so the checks come after opening it.
 func (d *Mutator) openProcess(p Process) (int, error) {
 	if p.PID <= 1 || p.PID == os.Getpid() || p.UID == "" {
 		return -1, refuse("process %d of pod %q", p.PID, p.UID)
@@ -67,19 +68,19 @@ func (d *Mutator) openProcess(p Process) (int, error) {
 func (d *Mutator) verifyProcess(p Process) error {
 	stat, err := d.host.ProcStat(p.PID)
 	switch {
-	case vanished(err):
+	case mount.Ended(err):
 		return errGone
 	case err != nil:
 		return err
 	case stat.StartTime != p.StartTime:
 		return changed("process %d started at %d instead of %d", p.PID, stat.StartTime, p.StartTime)
 	case stat.Flags&kernelThread != 0:
-		return refuse("process %d is a thread of the kernel", p.PID)
+		return refuse("process %d is a kernel thread", p.PID)
 	case stat.State == 'Z' || stat.State == 'X':
 		return errGone
 	}
 	cgroups, err := d.host.ProcCgroups(p.PID)
-	if vanished(err) {
+	if mount.Ended(err) {
 		return errGone
 	}
 	if err != nil {
@@ -99,10 +100,10 @@ func (d *Mutator) verifyProcess(p Process) error {
 	return changed("process %d is in no cgroup of pod %s", p.PID, p.UID)
 }
 
-// Ended reports whether a process is gone, or dead and only waiting for its parent.
+// Ended reports whether a process is gone, or dead and waiting to be reaped.
 func (d *Mutator) Ended(p Process) (bool, error) {
 	stat, err := d.host.ProcStat(p.PID)
-	if vanished(err) {
+	if mount.Ended(err) {
 		return true, nil
 	}
 	if err != nil {
@@ -131,7 +132,7 @@ func (d *Mutator) AwaitEnd(ctx context.Context, p Process, most time.Duration) (
 	}
 }
 
-// Stuck tells in what a process hangs that does not end: its state and the kernel function it waits in.
+// Stuck describes where a process hangs: its state and the kernel function it waits in.
 func (d *Mutator) Stuck(p Process) string {
 	stat, err := d.host.ProcStat(p.PID)
 	if err != nil || stat.StartTime != p.StartTime {
@@ -143,6 +144,3 @@ func (d *Mutator) Stuck(p Process) string {
 	}
 	return fmt.Sprintf("%s (%d) is in state %c in %s", stat.Comm, p.PID, stat.State, where)
 }
-
-// vanished reports whether an error of /proc means that the process is gone.
-func vanished(err error) bool { return errors.Is(err, fs.ErrNotExist) || errors.Is(err, unix.ESRCH) }

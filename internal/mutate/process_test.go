@@ -18,7 +18,7 @@ import (
 
 func ended(t *testing.T, n *mutatetest.Node, p mutate.Process, most time.Duration) bool {
 	t.Helper()
-	ended, err := n.Hand.AwaitEnd(t.Context(), p, most)
+	ended, err := n.Mutator.AwaitEnd(t.Context(), p, most)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -31,7 +31,7 @@ func TestTerminateAndKill(t *testing.T) {
 	polite := n.Shell(uid, cgroups, "echo ready; while :; do sleep 0.1; done")
 	deaf := n.Shell(uid, cgroups, "trap '' TERM; echo ready; while :; do sleep 0.1; done")
 	for _, p := range []mutate.Process{polite, deaf} {
-		if err := n.Hand.Terminate(p); err != nil {
+		if err := n.Mutator.Terminate(p); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -42,7 +42,7 @@ func TestTerminateAndKill(t *testing.T) {
 		t.Error("SIGTERM ended a process that ignores it")
 	}
 	for range 2 { // the second finds it gone
-		if err := n.Hand.Kill(deaf); err != nil {
+		if err := n.Mutator.Kill(deaf); err != nil {
 			t.Fatal(err)
 		}
 		if !ended(t, n, deaf, 5*time.Second) {
@@ -61,7 +61,7 @@ func TestSignalRefuses(t *testing.T) {
 	for name, try := range map[string]mutate.Process{
 		"PID was given again": reused, "another pod's": elsewhere, "in no pod's cgroup": outside,
 	} {
-		if err := n.Hand.Kill(try); !errors.Is(err, mutate.ErrChanged) {
+		if err := n.Mutator.Kill(try); !errors.Is(err, mutate.ErrChanged) {
 			t.Errorf("%s: %v", name, err)
 		}
 	}
@@ -69,7 +69,7 @@ func TestSignalRefuses(t *testing.T) {
 		"init": {PID: 1, StartTime: 1, UID: uid}, "ourselves": {PID: os.Getpid(), UID: uid},
 		"no pod": {PID: p.PID, StartTime: p.StartTime},
 	} {
-		if err := n.Hand.Kill(try); err == nil {
+		if err := n.Mutator.Kill(try); err == nil {
 			t.Errorf("%s: no error", name)
 		}
 	}
@@ -80,7 +80,7 @@ func TestSignalRefuses(t *testing.T) {
 	}
 }
 
-// A process that is in cgroups of two pods is nobody's to end.
+// A process that is in cgroups of two pods must not be killed.
 func TestSignalRefusesProcessOfTwoPods(t *testing.T) {
 	n, uid, other := mutatetest.New(t), mutatetest.UID(t), mutatetest.UID(t)
 	mine, theirs := n.Cgroups(uid, ""), n.Cgroups(other, "")
@@ -88,7 +88,7 @@ func TestSignalRefusesProcessOfTwoPods(t *testing.T) {
 	p := n.Shell(uid, append(theirs[1:], mine[0]), "echo ready; while :; do sleep 0.1; done")
 	for _, uid := range []string{uid, other} {
 		p.UID = uid
-		if err := n.Hand.Kill(p); !errors.Is(err, mutate.ErrChanged) {
+		if err := n.Mutator.Kill(p); !errors.Is(err, mutate.ErrChanged) {
 			t.Errorf("pod %s: %v", uid, err)
 		}
 	}
@@ -106,13 +106,13 @@ func TestNoDriverNoAction(t *testing.T) {
 	var refusal mutate.Refusal
 	for _, driver := range []string{"", host.SystemdDriver} {
 		p.Driver = driver
-		if err := n.Hand.Kill(p); !errors.Is(err, mutate.ErrChanged) {
+		if err := n.Mutator.Kill(p); !errors.Is(err, mutate.ErrChanged) {
 			t.Errorf("driver %q: %v", driver, err)
 		}
 		for _, dir := range n.Cgroups(uid, "empty") {
 			c := podCgroup(t, uid, dir)
 			c.Driver = driver
-			if err := n.Hand.RemoveCgroup(t.Context(), c); !errors.As(err, &refusal) {
+			if err := n.Mutator.RemoveCgroup(t.Context(), c); !errors.As(err, &refusal) {
 				t.Errorf("driver %q: %s: %v", driver, dir, err)
 			}
 		}
@@ -121,7 +121,7 @@ func TestNoDriverNoAction(t *testing.T) {
 		t.Fatal("it was killed")
 	}
 	p.Driver = host.CgroupfsDriver
-	if err := n.Hand.Kill(p); err != nil || !ended(t, n, p, 5*time.Second) {
+	if err := n.Mutator.Kill(p); err != nil || !ended(t, n, p, 5*time.Second) {
 		t.Errorf("its own driver: %v", err)
 	}
 }
@@ -146,7 +146,7 @@ func TestSignalRefusesKernelThread(t *testing.T) {
 			}
 		}
 		var refusal mutate.Refusal
-		err := n.Hand.Terminate(mutate.Process{PID: pid, StartTime: 77, UID: uid})
+		err := n.Mutator.Terminate(mutate.Process{PID: pid, StartTime: 77, UID: uid})
 		if kernel := flags == "2129984"; errors.As(err, &refusal) != kernel {
 			t.Errorf("flags %s: %v", flags, err)
 		}
@@ -167,16 +167,16 @@ func TestThawFrozen(t *testing.T) {
 		}
 	}
 	need.Has(t, frozen != "", "the freezer of cgroup v1")
-	if err := n.Hand.Kill(p); err != nil {
+	if err := n.Mutator.Kill(p); err != nil {
 		t.Fatal(err)
 	}
 	if ended(t, n, p, 300*time.Millisecond) {
 		t.Fatal("a frozen process died: this test shows nothing")
 	}
-	if why := n.Hand.Stuck(p); !strings.Contains(why, "state D") {
+	if why := n.Mutator.Stuck(p); !strings.Contains(why, "state D") {
 		t.Logf("stuck: %s", why)
 	}
-	if thawed, err := n.Hand.Thaw(p); err != nil || !thawed {
+	if thawed, err := n.Mutator.Thaw(p); err != nil || !thawed {
 		t.Fatalf("thawed %v, %v", thawed, err)
 	}
 	if !ended(t, n, p, 5*time.Second) {
@@ -195,7 +195,7 @@ func TestThawV2(t *testing.T) {
 		}
 	}
 	need.Has(t, frozen != "", "cgroup v2")
-	if thawed, err := n.Hand.Thaw(p); err != nil || !thawed {
+	if thawed, err := n.Mutator.Thaw(p); err != nil || !thawed {
 		t.Fatalf("thawed %v, %v", thawed, err)
 	}
 	if now, _ := os.ReadFile(filepath.Join(frozen, "cgroup.freeze")); strings.TrimSpace(string(now)) != "0" {
@@ -215,11 +215,11 @@ func TestKillCgroup(t *testing.T) {
 		tried = true
 		id := mutatetest.FileID(t, dir)
 		wrong := mutate.FileID{Inode: id.Inode + 1}
-		if err := n.Hand.KillCgroup(mutate.Cgroup{Dir: dir, UID: uid, File: wrong}); !errors.Is(err,
+		if err := n.Mutator.KillCgroup(mutate.Cgroup{Dir: dir, UID: uid, File: wrong}); !errors.Is(err,
 			mutate.ErrChanged) {
 			t.Errorf("another cgroup: %v", err)
 		}
-		if err := n.Hand.KillCgroup(mutate.Cgroup{Dir: dir, UID: uid, File: id}); err != nil {
+		if err := n.Mutator.KillCgroup(mutate.Cgroup{Dir: dir, UID: uid, File: id}); err != nil {
 			t.Error(err)
 		}
 	}

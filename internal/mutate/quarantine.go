@@ -19,8 +19,8 @@ import (
 	"github.com/nodeagent/nodeagent/pkg/finding"
 )
 
-// Kept is one entry of the quarantine. Beside each thing that was moved there lies a record of it, written before: what
-// has no record, or is not what its record says, was not moved by the agent and is never removed.
+// Kept is one entry of the quarantine. Beside each entry is its record, which was written before the move: an entry
+// without a record, or that does not match it, was not moved by the agent and is never removed.
 type Kept struct {
 	Name  string            `json:"name"` // in the quarantine
 	UID   string            `json:"uid"`  // of the pod
@@ -29,10 +29,11 @@ type Kept struct {
 	Bytes uint64            `json:"bytes"`
 	Moved finding.Timestamp `json:"moved"`
 
-	Age  time.Duration     `json:"age"`            // as observed, clocks that jump and time switched off do not count
-	Aged finding.Timestamp `json:"aged"`           // when Age was last added to
-	Told bool              `json:"told,omitempty"` // it was reported that this will be emptied,
-	At   time.Duration     `json:"at,omitempty"`   // and how old it was then
+	// as observed: clock jumps and time when the machine was off do not count
+	Age        time.Duration     `json:"age"`
+	Aged       finding.Timestamp `json:"aged"`           // when Age was last added to
+	Reported   bool              `json:"told,omitempty"` // it was reported that this will be removed,
+	ReportedAt time.Duration     `json:"at,omitempty"`   // and its age at that time
 
 	Foreign string `json:"foreign,omitempty"` // why it is not the agent's to remove; empty otherwise
 }
@@ -40,14 +41,14 @@ type Kept struct {
 // maxKept bounds how many entries the quarantine may have.
 const maxKept = 10_000
 
-// QuarantineDir is where Quarantine puts things: beside the directories of pods, on the same filesystem.
+// QuarantineDir is the directory of the quarantine: beside the directories of pods, on the same filesystem.
 func (d *Mutator) QuarantineDir() string {
 	return path.Join("/", d.host.Paths.KubeletRoot, "nodeagent-quarantine")
 }
 
 // Quarantine moves a regular file or a directory out of the directory of the pod uid instead of deleting it. Nothing is
-// ever replaced, nothing copied: the quarantine must be on the same filesystem. What would make it hold more than limit
-// bytes is refused.
+// replaced or copied: the quarantine must be on the same filesystem. It is a Refusal if the quarantine would hold more
+// than limit bytes.
 func (d *Mutator) Quarantine(ctx context.Context, uid, name string, id FileID, limit uint64) error {
 	if name == "" {
 		return refuse("no name")
@@ -67,30 +68,31 @@ func (d *Mutator) Quarantined(ctx context.Context) ([]Kept, error) {
 	return a.Kept, err
 }
 
-// NoteQuarantine writes the age of an entry, and whether its end was reported, into its record.
+// NoteQuarantine writes the age of an entry, and whether its removal was reported, into its record.
 func (d *Mutator) NoteQuarantine(ctx context.Context, kept Kept) error {
 	_, err := d.do(ctx, request{Op: opAged, Quarantine: d.QuarantineDir(), Kept: kept})
 	return err
 }
 
-// EmptyQuarantine removes one entry that the agent itself moved there. Nothing of it is removed when something is
-// mounted in it, or when any process sees a part of it mounted elsewhere.
+// EmptyQuarantine removes one entry that the agent itself moved there. Nothing of it is removed if something is mounted
+// in it, or if a part of it is mounted elsewhere in any mount namespace.
 func (d *Mutator) EmptyQuarantine(ctx context.Context, kept Kept) error {
 	if kept.Foreign != "" {
 		return refuse("%s is not the agent's: %s", kept.Name, kept.Foreign)
 	}
 	holder, err := mount.MountedFrom(ctx, d.host, path.Join(d.QuarantineDir(), kept.Name))
 	if err != nil {
-		return fmt.Errorf("whether something of %s is mounted elsewhere: %w", kept.Name, err)
+		return fmt.Errorf("whether a part of %s is mounted elsewhere: %w", kept.Name, err)
 	}
 	if holder != (mount.MountedAt{}) {
-		return refuse("a part of %s is mounted on %s, as process %d sees it", kept.Name, holder.Point, holder.PID)
+		return refuse("a part of %s is mounted on %s in the mount namespace of process %d", kept.Name, holder.Point,
+			holder.PID)
 	}
 	_, err = d.do(ctx, request{Op: opEmpty, Quarantine: d.QuarantineDir(), Kept: kept})
 	return err
 }
 
-// openQuarantine opens the quarantine, which must be root's alone. errGone when there is none.
+// openQuarantine opens the quarantine, to which only root may have access. errGone when there is none.
 func openQuarantine(dir string) (int, error) {
 	fd, err := unix.Open(dir, unix.O_RDONLY|unix.O_DIRECTORY|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0)
 	if errors.Is(err, unix.ENOENT) {
@@ -99,9 +101,9 @@ func openQuarantine(dir string) (int, error) {
 	if err != nil {
 		return -1, fmt.Errorf("open %s: %w", dir, err)
 	}
-	st, err := look(fd, "")
+	st, err := statAt(fd, "")
 	if err == nil && (st.Uid != 0 || st.Mode&0o077 != 0) {
-		err = refuse("%s belongs to user %d and has mode %o: it must be root's alone", dir, st.Uid, st.Mode)
+		err = refuse("%s belongs to user %d and has mode %o: only root may have access to it", dir, st.Uid, st.Mode)
 	}
 	if err != nil {
 		unix.Close(fd)
@@ -127,7 +129,7 @@ func quarantineChild(r request) error {
 	if err != nil {
 		return err
 	}
-	if why := Full(all, need, r.Limit); why != "" {
+	if why := QuarantineFull(all, need, r.Limit); why != "" {
 		return refuse("%s", why)
 	}
 	to, err := openQuarantine(r.Quarantine)
@@ -142,14 +144,14 @@ func quarantineChild(r request) error {
 	}
 	err = gone("move "+name+" to "+r.Quarantine, unix.Renameat2(dir, name, to, kept.Name, unix.RENAME_NOREPLACE))
 	if err != nil {
-		_ = unix.Unlinkat(to, recordOf(kept.Name), 0) // a record of nothing is removed later, too
+		_ = unix.Unlinkat(to, recordOf(kept.Name), 0) // a record without an entry is also removed later
 		return err
 	}
 	return unix.Fsync(to)
 }
 
-// Full returns why so many more bytes do not fit into the quarantine.
-func Full(all []Kept, need, limit uint64) string {
+// QuarantineFull returns why need more bytes do not fit into the quarantine.
+func QuarantineFull(all []Kept, need, limit uint64) string {
 	held := uint64(0)
 	for _, kept := range all {
 		held = AddBytes(held, kept.Bytes)
@@ -165,7 +167,7 @@ func Full(all []Kept, need, limit uint64) string {
 	return ""
 }
 
-// AddBytes adds without an overflow: the sizes of sparse files are as large as their owner likes.
+// AddBytes adds without an overflow: sparse files may have any size.
 func AddBytes(a, b uint64) uint64 {
 	if a > math.MaxUint64-b {
 		return math.MaxUint64
@@ -173,9 +175,9 @@ func AddBytes(a, b uint64) uint64 {
 	return a + b
 }
 
-// bytesOf returns how much a file or a whole directory holds. What has a mount in it is refused.
+// bytesOf returns the size of a file or of everything in a directory. A mount in it is an error.
 func bytesOf(dir int, name string) (uint64, error) {
-	st, err := look(dir, name)
+	st, err := statAt(dir, name)
 	if err != nil {
 		return 0, err
 	}
@@ -196,20 +198,20 @@ func bytesOf(dir int, name string) (uint64, error) {
 	return total, nil
 }
 
-// recordNew ends the name of a record that is being written anew.
+// recordNew is the suffix of a record that is being rewritten.
 const recordNew = ".json.new"
 
 // recordOf is the name of the record of an entry. Entries begin with the UID of a pod, never with a dot.
 func recordOf(name string) string { return "." + name + ".json" }
 
-// reserve finds a free name for what is to be moved and writes its record, which is then on the disk.
+// reserve finds a free name for a new entry and writes its record to disk.
 func reserve(to int, kept Kept) (string, error) {
 	prefix := strings.ReplaceAll(path.Join(kept.UID, kept.Path), "/", "_")
 	const longest = 200 // of 255 that a file name may have
 	prefix = prefix[:min(len(prefix), longest)]
 	for attempt := 1; attempt <= 100; attempt++ {
 		kept.Name = fmt.Sprintf("%s.%d", prefix, attempt)
-		if _, err := look(to, kept.Name); !errors.Is(err, errGone) {
+		if _, err := statAt(to, kept.Name); !errors.Is(err, errGone) {
 			if err != nil {
 				return "", err
 			}
@@ -221,10 +223,10 @@ func reserve(to int, kept Kept) (string, error) {
 		}
 		return kept.Name, err
 	}
-	return "", refuse("quarantine has a hundred entries named %s already", prefix)
+	return "", refuse("the quarantine already has a hundred entries named %s", prefix)
 }
 
-// writeRecord writes a record under a new name.
+// writeRecord writes a record to a new file.
 func writeRecord(to int, kept Kept, name string) error {
 	data, err := json.Marshal(kept)
 	if err != nil {
@@ -246,7 +248,7 @@ func writeRecord(to int, kept Kept, name string) error {
 	return nil
 }
 
-// readRecord reads the record of an entry, as root alone can have written it.
+// readRecord reads the record of an entry, which only root can have written.
 func readRecord(dir int, name string) (Kept, error) {
 	fd, err := openBelow(dir, recordOf(name), unix.O_RDONLY|unix.O_NONBLOCK|unix.O_NOFOLLOW, resolveInside)
 	if errors.Is(err, unix.ENOENT) {
@@ -257,7 +259,7 @@ func readRecord(dir int, name string) (Kept, error) {
 	}
 	file := os.NewFile(uintptr(fd), name)
 	defer file.Close()
-	st, err := look(fd, "")
+	st, err := statAt(fd, "")
 	if err != nil {
 		return Kept{}, err
 	}
@@ -275,7 +277,7 @@ func readRecord(dir int, name string) (Kept, error) {
 	return kept, nil
 }
 
-// listQuarantine lists the entries of the quarantine, and the records of entries that are not there.
+// listQuarantine lists the entries of the quarantine, and the records without an entry.
 func listQuarantine(name string) ([]Kept, error) {
 	fd, err := openQuarantine(name)
 	if errors.Is(err, errGone) {
@@ -314,23 +316,23 @@ func listQuarantine(name string) ([]Kept, error) {
 	return all, nil
 }
 
-// keptEntry holds an entry against its record.
+// keptEntry compares an entry with its record.
 func keptEntry(dir int, name string) (Kept, error) {
 	kept, recordErr := readRecord(dir, name)
-	st, err := look(dir, name)
+	st, err := statAt(dir, name)
 	switch {
 	case errors.Is(err, errGone) && recordErr == nil && kept.Name == name:
-		// a crash came before the move, or amid the removal
+		// a crash came before the move, or during the removal
 		kept.Bytes = 0
 		return kept, nil
 	case errors.Is(err, errGone):
-		return Kept{Name: name, Foreign: "it is no entry"}, nil
+		return Kept{Name: name, Foreign: "it is not an entry"}, nil
 	case err != nil:
 		return Kept{}, err
 	case recordErr == nil && kept.Name == name && kept.File == fileID(st):
 		return kept, nil
 	}
-	foreign := Kept{Name: name, File: fileID(st), Foreign: "it is not what its record says"}
+	foreign := Kept{Name: name, File: fileID(st), Foreign: "it does not match its record"}
 	if recordErr != nil {
 		foreign.Foreign = "it has no record: " + recordErr.Error()
 	}

@@ -10,10 +10,10 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// own opens the quarantine and makes sure that an entry is the one that was judged.
-func own(r request) (dir int, err error) {
-	if !local(r.Kept.Name) || strings.ContainsRune(r.Kept.Name, '/') || strings.HasPrefix(r.Kept.Name, ".") {
-		return -1, refuse("%q is no entry of the quarantine", r.Kept.Name)
+// openOwnEntry opens the quarantine and checks that an entry is the one that was inspected.
+func openOwnEntry(r request) (dir int, err error) {
+	if !isLocal(r.Kept.Name) || strings.ContainsRune(r.Kept.Name, '/') || strings.HasPrefix(r.Kept.Name, ".") {
+		return -1, refuse("%q is not an entry of the quarantine", r.Kept.Name)
 	}
 	dir, err = openQuarantine(r.Quarantine)
 	if err != nil {
@@ -35,13 +35,13 @@ func own(r request) (dir int, err error) {
 }
 
 func agedChild(r request) error {
-	dir, err := own(r)
+	dir, err := openOwnEntry(r)
 	if err != nil {
 		return err
 	}
 	defer unix.Close(dir)
 	record := recordOf(r.Kept.Name)
-	next := strings.TrimSuffix(record, ".json") + recordNew // one that a crash left is no entry, and is written anew
+	next := strings.TrimSuffix(record, ".json") + recordNew // one that a crash left is not an entry, and is rewritten
 	if err := unix.Unlinkat(dir, next, 0); err != nil && !errors.Is(err, unix.ENOENT) {
 		return fmt.Errorf("record %s: %w", next, err)
 	}
@@ -54,10 +54,10 @@ func agedChild(r request) error {
 	return unix.Fsync(dir)
 }
 
-// emptyChild removes an entry: all of it is listed first, and then removed name by name, each only while it is what was
-// listed. What appears meanwhile keeps its directory.
+// emptyChild removes an entry: it is listed completely first, and then removed name by name, each only if it is still
+// what was listed. A file that appears meanwhile keeps its directory.
 func emptyChild(r request) error {
-	dir, err := own(r)
+	dir, err := openOwnEntry(r)
 	if err != nil {
 		return err
 	}
@@ -77,9 +77,9 @@ func emptyChild(r request) error {
 	return unix.Fsync(dir)
 }
 
-// keptTree lists all of an entry. Nothing may be mounted in it.
+// keptTree lists an entry completely. Nothing may be mounted in it.
 func keptTree(dir int, kept Kept) ([]Entry, error) {
-	st, err := look(dir, kept.Name)
+	st, err := statAt(dir, kept.Name)
 	if errors.Is(err, errGone) {
 		return nil, nil
 	}
@@ -115,7 +115,7 @@ func removeKept(quarantine int, name string, entry Entry) error {
 		return err
 	}
 	defer unix.Close(dir)
-	st, err := look(dir, last)
+	st, err := statAt(dir, last)
 	if err != nil {
 		return err
 	}

@@ -34,7 +34,7 @@ func kept(t *testing.T, n *mutatetest.Node) mutate.Kept {
 	if err := os.Symlink("/etc", filepath.Join(dir, "link")); err != nil {
 		t.Fatal(err)
 	}
-	if err := n.Hand.Quarantine(t.Context(), uid, "volumes/kubernetes.io~empty-dir/v", mutatetest.FileID(t, dir),
+	if err := n.Mutator.Quarantine(t.Context(), uid, "volumes/kubernetes.io~empty-dir/v", mutatetest.FileID(t, dir),
 		plenty); err != nil {
 		t.Fatal(err)
 	}
@@ -49,7 +49,7 @@ func kept(t *testing.T, n *mutatetest.Node) mutate.Kept {
 
 func list(t *testing.T, n *mutatetest.Node) []mutate.Kept {
 	t.Helper()
-	all, err := n.Hand.Quarantined(t.Context())
+	all, err := n.Mutator.Quarantined(t.Context())
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -64,7 +64,7 @@ func TestQuarantineIsBounded(t *testing.T) {
 		t.Fatal(err)
 	}
 	move := func(name string, limit uint64) error {
-		return n.Hand.Quarantine(t.Context(), uid, name, mutatetest.FileID(t, n.PodDir(uid, name)), limit)
+		return n.Mutator.Quarantine(t.Context(), uid, name, mutatetest.FileID(t, n.PodDir(uid, name)), limit)
 	}
 	for name, limit := range map[string]uint64{"v/file": 999, "v/hole": 1<<42 - 1, "v": 1 << 42} {
 		var refusal mutate.Refusal
@@ -99,7 +99,7 @@ func TestQuarantineFull(t *testing.T) {
 		"many":                     {make([]mutate.Kept, 10_000), 0, 6, true},
 		"no limit set":             {nil, 1, 0, true},
 	} {
-		if why := mutate.Full(test.all, test.need, test.limit); (why != "") != test.full {
+		if why := mutate.QuarantineFull(test.all, test.need, test.limit); (why != "") != test.full {
 			t.Errorf("%s: %q", name, why)
 		}
 	}
@@ -109,11 +109,11 @@ func TestQuarantineFull(t *testing.T) {
 func TestQuarantineWithMount(t *testing.T) {
 	n, uid := mutatetest.New(t), mutatetest.UID(t)
 	m := n.Mount("tmpfs", n.PodDir(uid, "v/a/mount"), "tmpfs", 0)
-	err := n.Hand.Quarantine(t.Context(), uid, "v", mutatetest.FileID(t, n.PodDir(uid, "v")), plenty)
+	err := n.Mutator.Quarantine(t.Context(), uid, "v", mutatetest.FileID(t, n.PodDir(uid, "v")), plenty)
 	if !errors.Is(err, mutate.ErrBusy) || len(n.Mounts(m.Point)) != 1 {
 		t.Errorf("%v", err)
 	}
-	if _, err := os.Lstat(n.Hand.QuarantineDir()); err == nil && len(list(t, n)) > 0 {
+	if _, err := os.Lstat(n.Mutator.QuarantineDir()); err == nil && len(list(t, n)) > 0 {
 		t.Error("something is in quarantine")
 	}
 }
@@ -124,28 +124,29 @@ func TestEmptyQuarantine(t *testing.T) {
 	if one.Bytes < 4 || one.Path != "volumes/kubernetes.io~empty-dir/v" || one.Foreign != "" || one.Moved.Boot == "" {
 		t.Errorf("%+v", one)
 	}
-	before := mutatetest.Snapshot(t, filepath.Join(n.Hand.QuarantineDir(), other.Name))
+	before := mutatetest.Snapshot(t, filepath.Join(n.Mutator.QuarantineDir(), other.Name))
 	etc := mutatetest.Snapshot(t, "/etc/systemd")
-	one.Age, one.Told, one.At = 5, true, 3
-	if err := n.Hand.NoteQuarantine(t.Context(), one); err != nil {
+	one.Age, one.Reported, one.ReportedAt = 5, true, 3
+	if err := n.Mutator.NoteQuarantine(t.Context(), one); err != nil {
 		t.Fatal(err)
 	}
-	if all := list(t, n); len(all) != 2 || !(all[0].Age == 5 && all[0].Told || all[1].Age == 5 && all[1].Told) {
+	if all := list(t, n); len(all) != 2 || !(all[0].Age == 5 && all[0].Reported || all[1].Age == 5 && all[1].Reported) {
 		t.Errorf("noted: %+v", all)
 	}
-	if err := n.Hand.EmptyQuarantine(t.Context(), one); err != nil {
+	if err := n.Mutator.EmptyQuarantine(t.Context(), one); err != nil {
 		t.Fatal(err)
 	}
 	if all := list(t, n); len(all) != 1 || all[0].Name != other.Name {
 		t.Errorf("left: %+v", all)
 	}
-	if diff := cmp.Diff(before, mutatetest.Snapshot(t, filepath.Join(n.Hand.QuarantineDir(), other.Name))); diff != "" {
+	if diff := cmp.Diff(before, mutatetest.Snapshot(t, filepath.Join(n.Mutator.QuarantineDir(),
+		other.Name))); diff != "" {
 		t.Error(diff)
 	}
 	if diff := cmp.Diff(etc, mutatetest.Snapshot(t, "/etc/systemd")); diff != "" {
 		t.Error(diff)
 	}
-	entries, err := os.ReadDir(n.Hand.QuarantineDir())
+	entries, err := os.ReadDir(n.Mutator.QuarantineDir())
 	if err != nil || len(entries) != 2 {
 		t.Errorf("%v, %v", entries, err)
 	}
@@ -197,9 +198,9 @@ func TestEmptyQuarantineRefuses(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			n := mutatetest.New(t)
 			k := kept(t, n)
-			arrange(t, n, &k, filepath.Join(n.Hand.QuarantineDir(), k.Name))
+			arrange(t, n, &k, filepath.Join(n.Mutator.QuarantineDir(), k.Name))
 			before := mutatetest.Snapshot(t, n.Dir)
-			if err := n.Hand.EmptyQuarantine(t.Context(), k); err == nil {
+			if err := n.Mutator.EmptyQuarantine(t.Context(), k); err == nil {
 				t.Error("no error")
 			}
 			if diff := cmp.Diff(before, mutatetest.Snapshot(t, n.Dir)); diff != "" {
@@ -209,12 +210,12 @@ func TestEmptyQuarantineRefuses(t *testing.T) {
 	}
 }
 
-// What the agent did not put there is told, counts, and stays.
+// What the agent did not put there is reported, counts, and stays.
 func TestQuarantineForeign(t *testing.T) {
 	n := mutatetest.New(t)
 	k := kept(t, n)
-	n.Write(filepath.Join(n.Hand.QuarantineDir(), "old_vol_data.json.1"), "12345")
-	n.Write(filepath.Join(n.Hand.QuarantineDir(), ".half.json"), "{")
+	n.Write(filepath.Join(n.Mutator.QuarantineDir(), "old_vol_data.json.1"), "12345")
+	n.Write(filepath.Join(n.Mutator.QuarantineDir(), ".half.json"), "{")
 	all := list(t, n)
 	var got []string
 	for _, e := range all {
@@ -231,19 +232,19 @@ func TestQuarantineForeign(t *testing.T) {
 	}
 }
 
-// A crash between record and move leaves a record of nothing: it is told, counts no bytes, and goes.
+// A crash between record and move leaves a record without an entry: it is reported, counts no bytes, and is removed.
 func TestQuarantineCrash(t *testing.T) {
 	n := mutatetest.New(t)
 	k := kept(t, n)
-	if err := os.RemoveAll(filepath.Join(n.Hand.QuarantineDir(), k.Name)); err != nil {
+	if err := os.RemoveAll(filepath.Join(n.Mutator.QuarantineDir(), k.Name)); err != nil {
 		t.Fatal(err)
 	}
-	n.Write(filepath.Join(n.Hand.QuarantineDir(), "."+k.Name+".json.new"), "torn")
+	n.Write(filepath.Join(n.Mutator.QuarantineDir(), "."+k.Name+".json.new"), "torn")
 	all := list(t, n)
 	if len(all) != 1 || all[0].Foreign != "" || all[0].Bytes != 0 {
 		t.Fatalf("%+v", all)
 	}
-	if err := errors.Join(n.Hand.NoteQuarantine(t.Context(), all[0]), n.Hand.EmptyQuarantine(t.Context(),
+	if err := errors.Join(n.Mutator.NoteQuarantine(t.Context(), all[0]), n.Mutator.EmptyQuarantine(t.Context(),
 		all[0])); err != nil {
 		t.Fatal(err)
 	}
@@ -255,12 +256,12 @@ func TestQuarantineCrash(t *testing.T) {
 func TestReadNote(t *testing.T) {
 	n, uid := mutatetest.New(t), mutatetest.UID(t)
 	file := n.Write(n.PodDir(uid, "v/note"), "text")
-	note, err := n.Hand.ReadNote(t.Context(), uid, "v/note")
+	note, err := n.Mutator.ReadNote(t.Context(), uid, "v/note")
 	if err != nil || string(note.Content) != "text" || note.File != mutatetest.FileID(t, file) {
 		t.Errorf("%+v, %v", note, err)
 	}
 	for _, name := range []string{"v/none", "none/none"} {
-		if _, err := n.Hand.ReadNote(t.Context(), uid, name); !errors.Is(err, fs.ErrNotExist) {
+		if _, err := n.Mutator.ReadNote(t.Context(), uid, name); !errors.Is(err, fs.ErrNotExist) {
 			t.Errorf("%s: %v", name, err)
 		}
 	}
@@ -272,13 +273,13 @@ func TestReadNote(t *testing.T) {
 	n.Write(n.PodDir(uid, "v/bound"), "")
 	n.Mount(file, n.PodDir(uid, "v/bound"), "", unix.MS_BIND)
 	for _, name := range []string{"v/large", "v/link", "dir/note", "v/bound", "v", "", "../x", "/etc/hostname"} {
-		if note, err := n.Hand.ReadNote(t.Context(), uid, name); err == nil || errors.Is(err, fs.ErrNotExist) {
+		if note, err := n.Mutator.ReadNote(t.Context(), uid, name); err == nil || errors.Is(err, fs.ErrNotExist) {
 			t.Errorf("%q: %+v, %v", name, note, err)
 		}
 	}
 }
 
-// What is no regular file is not even opened.
+// Anything but a regular file is not even opened.
 func TestReadNoteOfPipe(t *testing.T) {
 	n, uid := mutatetest.New(t), mutatetest.UID(t)
 	n.Mkdir(n.PodDir(uid))
@@ -286,8 +287,8 @@ func TestReadNoteOfPipe(t *testing.T) {
 		if err := unix.Mknod(n.PodDir(uid, name), mode|0o600, int(unix.Mkdev(1, 3))); err != nil { // null
 			t.Fatal(err)
 		}
-		if note, err := n.Hand.ReadNote(t.Context(), uid, name); err == nil ||
-			!strings.Contains(err.Error(), "is no regular file") {
+		if note, err := n.Mutator.ReadNote(t.Context(), uid, name); err == nil ||
+			!strings.Contains(err.Error(), "is not a regular file") {
 			t.Errorf("%s: %+v, %v", name, note, err)
 		}
 	}
@@ -298,12 +299,12 @@ func TestTreeOfMountedDirectory(t *testing.T) {
 	n.Mount("tmpfs", n.PodDir(uid), "tmpfs", 0)
 	n.Write(n.PodDir(uid, "etc-hosts"), "x")
 	var refusal mutate.Refusal
-	if tree, err := n.Hand.Tree(t.Context(), uid); !errors.As(err, &refusal) {
+	if tree, err := n.Mutator.Tree(t.Context(), uid); !errors.As(err, &refusal) {
 		t.Errorf("%+v, %v", tree, err)
 	}
 	other := mutatetest.UID(t)
 	n.Write(n.PodDir(other), "a file")
-	if tree, err := n.Hand.Tree(t.Context(), other); !errors.As(err, &refusal) {
+	if tree, err := n.Mutator.Tree(t.Context(), other); !errors.As(err, &refusal) {
 		t.Errorf("%+v, %v", tree, err)
 	}
 }
@@ -317,7 +318,7 @@ func TestTreeIsBounded(t *testing.T) {
 		}
 	}
 	var refusal mutate.Refusal
-	if _, err := n.Hand.Tree(t.Context(), uid); !errors.As(err, &refusal) ||
+	if _, err := n.Mutator.Tree(t.Context(), uid); !errors.As(err, &refusal) ||
 		!strings.Contains(refusal.Why, "more than 20000 entries") {
 		t.Error(err)
 	}
@@ -360,9 +361,9 @@ func TestLinkInsideThePod(t *testing.T) {
 	}
 	before := mutatetest.Snapshot(t, n.Dir)
 	for name, err := range map[string]error{
-		"file":       n.Hand.RemoveFile(t.Context(), uid, "link/file", mutatetest.FileID(t, file)),
-		"directory":  n.Hand.RemoveDir(t.Context(), uid, "link/empty", mutatetest.FileID(t, empty)),
-		"quarantine": n.Hand.Quarantine(t.Context(), uid, "link/file", mutatetest.FileID(t, file), plenty),
+		"file":       n.Mutator.RemoveFile(t.Context(), uid, "link/file", mutatetest.FileID(t, file)),
+		"directory":  n.Mutator.RemoveDir(t.Context(), uid, "link/empty", mutatetest.FileID(t, empty)),
+		"quarantine": n.Mutator.Quarantine(t.Context(), uid, "link/file", mutatetest.FileID(t, file), plenty),
 	} {
 		if err == nil {
 			t.Errorf("%s: no error", name)
@@ -377,13 +378,13 @@ func TestLinkInsideThePod(t *testing.T) {
 func TestQuarantineRecord(t *testing.T) {
 	n := mutatetest.New(t)
 	k := kept(t, n)
-	data, err := os.ReadFile(filepath.Join(n.Hand.QuarantineDir(), "."+k.Name+".json"))
+	data, err := os.ReadFile(filepath.Join(n.Mutator.QuarantineDir(), "."+k.Name+".json"))
 	var record mutate.Kept
 	if err := errors.Join(err, json.Unmarshal(data, &record)); err != nil || record.File != k.File ||
 		record.UID != k.UID {
 		t.Errorf("%s: %v", data, err)
 	}
-	if st, err := os.Stat(n.Hand.QuarantineDir()); err != nil || st.Mode().Perm() != 0o700 {
+	if st, err := os.Stat(n.Mutator.QuarantineDir()); err != nil || st.Mode().Perm() != 0o700 {
 		t.Errorf("%v, %v", st, err)
 	}
 }

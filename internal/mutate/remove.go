@@ -9,14 +9,13 @@ import (
 )
 
 // RemoveDir removes one empty directory in the directory of the pod uid, or with the empty name that directory itself.
-// It never deletes what is in it: ErrBusy when it is not empty or a mount point.
+// It never deletes its content: ErrBusy when it is not empty or a mount point.
 func (d *Mutator) RemoveDir(ctx context.Context, uid, name string, id FileID) error {
 	_, err := d.do(ctx, request{Op: opRemoveDir, Base: d.podsDir(), UID: uid, Path: name, File: id})
 	return err
 }
 
-// RemoveFile removes one regular file in the directory of the pod uid. That it is one of those that nobody misses is
-// for the caller to know.
+// RemoveFile removes one regular file in the directory of the pod uid. The caller must know that it is not user data.
 func (d *Mutator) RemoveFile(ctx context.Context, uid, name string, id FileID) error {
 	if name == "" {
 		return refuse("no name")
@@ -25,26 +24,26 @@ func (d *Mutator) RemoveFile(ctx context.Context, uid, name string, id FileID) e
 	return err
 }
 
-// target opens the directory around what is to be removed and makes sure that the name in it is what was judged.
+// target opens the parent directory of a file to be removed and checks that its name refers to the inspected file.
 func target(r request, types ...uint16) (dir int, name string, err error) {
 	dir, name, err = openPodDir(r, resolveInside)
 	if err != nil {
 		return -1, "", err
 	}
-	if err := judged(dir, name, r.File, types); err != nil {
+	if err := checkTarget(dir, name, r.File, types); err != nil {
 		unix.Close(dir)
 		return -1, "", err
 	}
 	return dir, name, nil
 }
 
-func judged(dir int, name string, id FileID, types []uint16) error {
-	st, err := look(dir, name)
+func checkTarget(dir int, name string, id FileID, types []uint16) error {
+	st, err := statAt(dir, name)
 	if err != nil {
 		return err
 	}
 	if !knowsMountRoot(st) {
-		return refuse("the kernel does not tell mount points (Linux 5.8 or newer is needed)")
+		return refuse("the kernel does not report mount points (Linux 5.8 or newer is needed)")
 	}
 	if isMountRoot(st) {
 		return fmt.Errorf("%s is a mount point: %w", name, unix.EBUSY)
@@ -79,7 +78,7 @@ func removeFileChild(r request) error {
 	return gone(name, unix.Unlinkat(dir, name, 0))
 }
 
-// gone gives a system call's error its operand; that there was nothing left is its own.
+// gone adds the operand to a system call's error; ENOENT becomes errGone.
 func gone(name string, err error) error {
 	if errors.Is(err, unix.ENOENT) {
 		return errGone

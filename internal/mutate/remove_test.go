@@ -19,15 +19,15 @@ func TestRemoveDir(t *testing.T) {
 	dir := n.Mkdir(n.PodDir(uid, "volumes/empty"))
 	id := mutatetest.FileID(t, dir)
 	wrong := mutate.FileID{Device: id.Device, Inode: id.Inode + 1}
-	if err := n.Hand.RemoveDir(t.Context(), uid, "volumes/empty", wrong); !errors.Is(err, mutate.ErrChanged) {
+	if err := n.Mutator.RemoveDir(t.Context(), uid, "volumes/empty", wrong); !errors.Is(err, mutate.ErrChanged) {
 		t.Errorf("wrong inode: %v", err)
 	}
-	if err := n.Hand.RemoveDir(t.Context(), uid, "volumes", mutatetest.FileID(t, filepath.Dir(dir))); !errors.Is(err,
+	if err := n.Mutator.RemoveDir(t.Context(), uid, "volumes", mutatetest.FileID(t, filepath.Dir(dir))); !errors.Is(err,
 		mutate.ErrBusy) {
 		t.Errorf("not empty: %v", err)
 	}
 	for range 2 { // the second finds nothing
-		if err := n.Hand.RemoveDir(t.Context(), uid, "volumes/empty", id); err != nil {
+		if err := n.Mutator.RemoveDir(t.Context(), uid, "volumes/empty", id); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -57,34 +57,38 @@ func TestRemoveRefuses(t *testing.T) {
 	canary, empty := mutatetest.FileID(t, filepath.Join(outside, "canary")),
 		mutatetest.FileID(t, filepath.Join(outside, "empty"))
 	for name, try := range map[string]func() error{
-		"file through a link":      func() error { return n.Hand.RemoveFile(t.Context(), uid, "link/canary", canary) },
-		"directory through a link": func() error { return n.Hand.RemoveDir(t.Context(), uid, "link/empty", empty) },
+		"file through a link": func() error {
+			return n.Mutator.RemoveFile(t.Context(), uid, "link/canary", canary)
+		},
+		"directory through a link": func() error { return n.Mutator.RemoveDir(t.Context(), uid, "link/empty", empty) },
 		"file through a relative link": func() error {
-			return n.Hand.RemoveFile(t.Context(), uid, "relative/canary", canary)
+			return n.Mutator.RemoveFile(t.Context(), uid, "relative/canary", canary)
 		},
 		"directory through a relative link": func() error {
-			return n.Hand.RemoveDir(t.Context(), uid, "relative/empty", empty)
+			return n.Mutator.RemoveDir(t.Context(), uid, "relative/empty", empty)
 		},
 		"the link itself": func() error {
-			return n.Hand.RemoveFile(t.Context(), uid, "link", mutatetest.FileID(t, filepath.Join(pod, "link")))
+			return n.Mutator.RemoveFile(t.Context(), uid, "link", mutatetest.FileID(t, filepath.Join(pod, "link")))
 		},
-		"file behind a bind":      func() error { return n.Hand.RemoveFile(t.Context(), uid, "bind/canary", canary) },
-		"directory behind a bind": func() error { return n.Hand.RemoveDir(t.Context(), uid, "bind/empty", empty) },
+		"file behind a bind": func() error {
+			return n.Mutator.RemoveFile(t.Context(), uid, "bind/canary", canary)
+		},
+		"directory behind a bind": func() error { return n.Mutator.RemoveDir(t.Context(), uid, "bind/empty", empty) },
 		"quarantine behind a bind": func() error {
-			return n.Hand.Quarantine(t.Context(), uid, "bind/canary", canary, 1<<20)
+			return n.Mutator.Quarantine(t.Context(), uid, "bind/canary", canary, 1<<20)
 		},
 		"a bind": func() error {
-			return n.Hand.RemoveDir(t.Context(), uid, "bind", mutatetest.FileID(t, outside))
+			return n.Mutator.RemoveDir(t.Context(), uid, "bind", mutatetest.FileID(t, outside))
 		},
-		"a file that is bound": func() error { return n.Hand.RemoveFile(t.Context(), uid, "placeholder", canary) },
+		"a file that is bound": func() error { return n.Mutator.RemoveFile(t.Context(), uid, "placeholder", canary) },
 		"upwards": func() error {
-			return n.Hand.RemoveDir(t.Context(), uid, "../../../outside/empty", empty)
+			return n.Mutator.RemoveDir(t.Context(), uid, "../../../outside/empty", empty)
 		},
-		"an absolute path":   func() error { return n.Hand.RemoveDir(t.Context(), uid, outside+"/empty", empty) },
-		"upwards by the UID": func() error { return n.Hand.RemoveDir(t.Context(), "../../outside", "empty", empty) },
-		"no UID":             func() error { return n.Hand.RemoveDir(t.Context(), "", "empty", empty) },
+		"an absolute path":   func() error { return n.Mutator.RemoveDir(t.Context(), uid, outside+"/empty", empty) },
+		"upwards by the UID": func() error { return n.Mutator.RemoveDir(t.Context(), "../../outside", "empty", empty) },
+		"no UID":             func() error { return n.Mutator.RemoveDir(t.Context(), "", "empty", empty) },
 		"a directory as a file": func() error {
-			return n.Hand.RemoveFile(t.Context(), uid, "bind", mutatetest.FileID(t, outside))
+			return n.Mutator.RemoveFile(t.Context(), uid, "bind", mutatetest.FileID(t, outside))
 		},
 	} {
 		if err := try(); err == nil {
@@ -105,7 +109,7 @@ func TestQuarantineKeepsContent(t *testing.T) {
 	n, uid := mutatetest.New(t), mutatetest.UID(t)
 	for range 2 { // a second file of the same name does not replace the first
 		file := n.Write(n.PodDir(uid, "volumes/kubernetes.io~csi/p/vol_data.json"), `{"driverName":"d"}`)
-		if err := n.Hand.Quarantine(t.Context(), uid, "volumes/kubernetes.io~csi/p/vol_data.json",
+		if err := n.Mutator.Quarantine(t.Context(), uid, "volumes/kubernetes.io~csi/p/vol_data.json",
 			mutatetest.FileID(t, file), 1<<20); err != nil {
 			t.Fatal(err)
 		}
@@ -114,7 +118,7 @@ func TestQuarantineKeepsContent(t *testing.T) {
 		}
 	}
 	var kept []string
-	for name, content := range mutatetest.Snapshot(t, n.Hand.QuarantineDir()) {
+	for name, content := range mutatetest.Snapshot(t, n.Mutator.QuarantineDir()) {
 		if strings.HasSuffix(content, `:{"driverName":"d"}`) {
 			kept = append(kept, name)
 		}
@@ -126,7 +130,7 @@ func TestQuarantineKeepsContent(t *testing.T) {
 
 func TestTree(t *testing.T) {
 	n, uid := mutatetest.New(t), mutatetest.UID(t)
-	if tree, err := n.Hand.Tree(t.Context(), uid); err != nil || len(tree) > 0 {
+	if tree, err := n.Mutator.Tree(t.Context(), uid); err != nil || len(tree) > 0 {
 		t.Fatalf("no directory: %+v, %v", tree, err)
 	}
 	n.Write(n.PodDir(uid, "etc-hosts"), "hosts")
@@ -136,7 +140,7 @@ func TestTree(t *testing.T) {
 	if err := os.Symlink("/etc", n.PodDir(uid, "link")); err != nil {
 		t.Fatal(err)
 	}
-	tree, err := n.Hand.Tree(t.Context(), uid)
+	tree, err := n.Mutator.Tree(t.Context(), uid)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -90,23 +90,23 @@ func TestDeleteRuntimeLease(t *testing.T) {
 		"another form": short, "labelled": labelled, "with a container": contained, "with a sandbox": lives,
 		"made again": again,
 	} {
-		if err := n.Hand.DeleteRuntimeLease(t.Context(), try); err == nil {
+		if err := n.Mutator.DeleteRuntimeLease(t.Context(), try); err == nil {
 			t.Errorf("%s: no error", name)
 		}
 	}
-	if err := n.Hand.DeleteRuntimeLease(t.Context(), again); !errors.Is(err, mutate.ErrChanged) {
+	if err := n.Mutator.DeleteRuntimeLease(t.Context(), again); !errors.Is(err, mutate.ErrChanged) {
 		t.Errorf("made again: %v", err)
 	}
-	if err := n.Hand.DeleteRuntimeLease(t.Context(), contained); !errors.Is(err, mutate.ErrBusy) {
+	if err := n.Mutator.DeleteRuntimeLease(t.Context(), contained); !errors.Is(err, mutate.ErrBusy) {
 		t.Errorf("with a container: %v", err)
 	}
 	before := list()
 	for range 2 {
-		if err := n.Hand.DeleteRuntimeLease(t.Context(), old); err != nil {
+		if err := n.Mutator.DeleteRuntimeLease(t.Context(), old); err != nil {
 			t.Fatal(err)
 		}
 	}
-	if err := n.Hand.DeleteRuntimeLease(t.Context(), elsewhere); err != nil {
+	if err := n.Mutator.DeleteRuntimeLease(t.Context(), elsewhere); err != nil {
 		t.Error(err)
 	}
 	want := slices.DeleteFunc(before, func(id string) bool { return id == old.ID })
@@ -116,7 +116,7 @@ func TestDeleteRuntimeLease(t *testing.T) {
 	if answer, err := client.List(other, &leasesapi.ListRequest{}); err != nil || len(answer.GetLeases()) != 1 {
 		t.Errorf("another namespace's lease: %v, %v", answer.GetLeases(), err)
 	}
-	if err := mutatetest.New(t).Hand.DeleteRuntimeLease(t.Context(), old); err == nil {
+	if err := mutatetest.New(t).Mutator.DeleteRuntimeLease(t.Context(), old); err == nil {
 		t.Error("no containerd: no error")
 	}
 }

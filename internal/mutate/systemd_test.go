@@ -79,7 +79,7 @@ func newSlices(t *testing.T, below ...string) *sliceNode {
 		}
 		return n.pod + "/" + unit
 	}}
-	mutate.WithUnits(n.Hand, n.recorder)
+	mutate.WithUnits(n.Mutator, n.recorder)
 	return n
 }
 
@@ -98,7 +98,7 @@ func (n *sliceNode) remove(t *testing.T, name string) {
 	t.Helper()
 	for _, h := range n.hierarchies {
 		dir := filepath.Join(h.Point, n.pod, name)
-		if err := n.Hand.RemoveCgroup(t.Context(), podCgroup(t, n.uid, dir)); err != nil {
+		if err := n.Mutator.RemoveCgroup(t.Context(), podCgroup(t, n.uid, dir)); err != nil {
 			t.Errorf("%s: %v", dir, err)
 		}
 		if _, err := os.Lstat(dir); !os.IsNotExist(err) {
@@ -197,7 +197,7 @@ func TestStopUnitWhenSystemdCannotTell(t *testing.T) {
 			continue
 		}
 		dir := filepath.Join(h.Point, n.pod)
-		if err := n.Hand.RemoveCgroup(t.Context(), podCgroup(t, n.uid, dir)); !errors.Is(err, n.err) {
+		if err := n.Mutator.RemoveCgroup(t.Context(), podCgroup(t, n.uid, dir)); !errors.Is(err, n.err) {
 			t.Errorf("%s: %v", dir, err)
 		}
 		if _, err := os.Lstat(dir); err != nil {
@@ -225,7 +225,7 @@ func TestStopUnitWithProcess(t *testing.T) {
 				if h.Name != "name=systemd" {
 					continue
 				}
-				err := n.Hand.RemoveCgroup(t.Context(), podCgroup(t, n.uid, filepath.Join(h.Point, n.pod, scope)))
+				err := n.Mutator.RemoveCgroup(t.Context(), podCgroup(t, n.uid, filepath.Join(h.Point, n.pod, scope)))
 				if !errors.Is(err, mutate.ErrBusy) {
 					t.Errorf("removed: %v", err)
 				}

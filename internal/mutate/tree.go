@@ -18,7 +18,7 @@ type FileID struct {
 	Inode  uint64 `json:"inode"`
 }
 
-// EntryType is what an entry of a directory is.
+// EntryType is the file type of an entry.
 type EntryType string
 
 // The types of entries that matter.
@@ -29,28 +29,27 @@ const (
 	Other     EntryType = "other" // symbolic link, device, pipe
 )
 
-// Entry is one thing in a pod's directory.
+// Entry is one file or directory in a pod's directory.
 type Entry struct {
 	Path  string    `json:"path"` // relative to the pod's directory; "" is that directory itself
 	Type  EntryType `json:"type"`
 	File  FileID    `json:"file"`
 	Size  uint64    `json:"size"`
 	Links uint32    `json:"links"`           // hard links
-	Mount bool      `json:"mount,omitempty"` // something is mounted there; nothing below it was looked at
+	Mount bool      `json:"mount,omitempty"` // something is mounted there; nothing below it was read
 }
 
-// maxTree bounds how much of a pod's directory is looked at. What is larger holds data that is nobody's to delete.
+// maxTree bounds the entries of a pod's directory. A larger one holds data that must not be deleted.
 const maxTree = 20_000
 
 // Tree lists everything in a pod's directory, parents before children, without entering any mount. A directory that is
-// gone gives an empty list. It changes nothing; it stands here because removal must see with the same rules.
+// gone gives an empty list. It changes nothing; it is in this package because removal must follow the same rules.
 func (d *Mutator) Tree(ctx context.Context, uid string) ([]Entry, error) {
 	a, err := d.do(ctx, request{Op: opTree, Base: d.podsDir(), UID: uid})
 	return a.Entries, err
 }
 
-// Plugins lists everything in the directory of kubelet's plugins, or in that of their registry, as Tree does. A path is
-// relative to that directory.
+// Plugins lists kubelet's plugin or plugin registry directory in the same way. Paths are relative to that directory.
 func (d *Mutator) Plugins(ctx context.Context, dir string) ([]Entry, error) {
 	dir = path.Clean("/" + dir)
 	a, err := d.do(ctx, request{Op: opTree, Base: path.Dir(dir), UID: path.Base(dir)})
@@ -69,9 +68,9 @@ func treeChild(r request) ([]Entry, error) {
 	return treeBelow(parent, name)
 }
 
-// treeBelow lists what is in the directory name of an open directory.
+// treeBelow lists the tree in the directory name of an open directory.
 func treeBelow(parent int, name string) ([]Entry, error) {
-	st, err := look(parent, name)
+	st, err := statAt(parent, name)
 	if errors.Is(err, errGone) {
 		return nil, nil
 	}
@@ -86,7 +85,7 @@ func treeBelow(parent int, name string) ([]Entry, error) {
 		return nil, refuse("the directory %s is a mount point or no directory", name)
 	}
 	entries := []Entry{top}
-	// Breadth first, with one descriptor open at a time, however deep a pod made it.
+	// Breadth first, with one open descriptor at a time, however deep the tree is.
 	for at := 0; at < len(entries); at++ {
 		if entries[at].Type != Directory || entries[at].Mount {
 			continue
@@ -103,7 +102,7 @@ func treeBelow(parent int, name string) ([]Entry, error) {
 	return entries, nil
 }
 
-// listDir lists one directory by names only and then looks at each, so that nothing is followed or waited for.
+// listDir reads the names in one directory and stats each of them, so that nothing is followed and nothing blocks.
 func listDir(parent int, name string, dir Entry) ([]Entry, error) {
 	fd, err := openBelow(parent, name, unix.O_RDONLY|unix.O_DIRECTORY|unix.O_NOFOLLOW, resolveInside)
 	if err != nil {
@@ -111,7 +110,7 @@ func listDir(parent int, name string, dir Entry) ([]Entry, error) {
 	}
 	file := os.NewFile(uintptr(fd), name)
 	defer file.Close()
-	st, err := look(fd, "")
+	st, err := statAt(fd, "")
 	if err != nil {
 		return nil, err
 	}
@@ -125,7 +124,7 @@ func listDir(parent int, name string, dir Entry) ([]Entry, error) {
 	slices.Sort(names)
 	entries := make([]Entry, 0, len(names))
 	for _, child := range names {
-		st, err := look(fd, child)
+		st, err := statAt(fd, child)
 		if errors.Is(err, errGone) {
 			continue
 		}
@@ -143,7 +142,7 @@ func listDir(parent int, name string, dir Entry) ([]Entry, error) {
 
 func entryOf(name string, st unix.Statx_t) (Entry, error) {
 	if !knowsMountRoot(st) {
-		return Entry{}, refuse("the kernel does not tell mount points (Linux 5.8 or newer is needed)")
+		return Entry{}, refuse("the kernel does not report mount points (Linux 5.8 or newer is needed)")
 	}
 	entry := Entry{Path: name, Type: Other, File: fileID(st), Size: st.Size, Links: st.Nlink, Mount: isMountRoot(st)}
 	switch st.Mode & unix.S_IFMT {

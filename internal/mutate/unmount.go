@@ -15,7 +15,7 @@ import (
 	"github.com/nodeagent/nodeagent/internal/host/mount"
 )
 
-// Mount is the identity of one mount, as it was judged.
+// Mount is the identity of one mount, as it was inspected.
 type Mount struct {
 	ID     int    `json:"id"`
 	Device string `json:"device"` // major:minor
@@ -31,26 +31,26 @@ type Way int
 // The ways, gentlest first.
 const (
 	Plain  Way = iota // the kernel refuses when anything uses the mount
-	Forced            // MNT_FORCE: gives up requests to a server that is gone, for all mounts of that filesystem
+	Forced            // MNT_FORCE: aborts requests to a server that is gone, for all mounts of that filesystem
 	Lazy              // MNT_DETACH: takes the mount out of the tree while it is in use; network and FUSE only
 )
 
-// harm says that an unmount took more away than it was to. It counts as ErrChanged too: nothing may go on.
+// harm means that an unmount affected other mounts. It is also an ErrChanged, which stops the release.
 type harm struct{ why string }
 
 func (h harm) Error() string { return h.why }
 
 func (h harm) Is(target error) bool { return target == ErrHarm || target == ErrChanged }
 
-// ErrHarm says that other mounts went together with the one that was unmounted, which nobody had foreseen.
+// ErrHarm means that an unmount unexpectedly removed other mounts too.
 var ErrHarm = errors.New("other mounts are gone too")
 
-// Unmount takes one mount below the directory of the pod uid out of the mount table. ErrBusy when something uses it
-// or it is covered by another mount; ErrChanged when the mount is another one now; a Refusal when the unmount would
-// be passed on to mounts outside of the pod's directory; ErrHarm when it was. A mount that is gone is no error.
+// Unmount unmounts one mount below the directory of the pod uid. ErrBusy when it is in use or covered by another mount;
+// ErrChanged when the mount is another one now; a Refusal when the unmount would propagate to mounts outside of the
+// pod's directory; ErrHarm when it did. It is no error if the mount is gone.
 //
-// The kernel has no way to unmount by ID, so that between the last look and the call somebody could mount on top: the
-// last look is the system call right before. See unmountChild.
+// The kernel cannot unmount by ID, so something could be mounted on top between the last check and the unmount: the
+// check is the system call right before it. See unmountChild.
 func (d *Mutator) Unmount(ctx context.Context, uid string, m Mount, way Way) error {
 	r := request{Op: opUnmount, Base: d.podsDir(), UID: uid, Mount: m, Flags: unix.UMOUNT_NOFOLLOW}
 	switch way {
@@ -74,7 +74,7 @@ func (d *Mutator) Unmount(ctx context.Context, uid string, m Mount, way Way) err
 	for _, note := range a.Notes {
 		d.log.Info("unmounting", "mount", m.Point, "note", note)
 	}
-	if err := d.unmounted(m); err != nil {
+	if err := d.checkUnmounted(m); err != nil {
 		return err
 	}
 	if a.Outcome == outcomeDone && way == Lazy {
@@ -83,9 +83,9 @@ func (d *Mutator) Unmount(ctx context.Context, uid string, m Mount, way Way) err
 	return nil
 }
 
-// unmounted checks that the host's mount table no longer holds the mount. It does when the agent lives in another mount
-// namespace than the host.
-func (d *Mutator) unmounted(m Mount) error {
+// checkUnmounted checks that the mount is no longer in the host's mount table. It still is when the agent runs in
+// another mount namespace than the host.
+func (d *Mutator) checkUnmounted(m Mount) error {
 	mounts, err := mount.Table(d.host)
 	if err != nil {
 		return err
@@ -98,32 +98,32 @@ func (d *Mutator) unmounted(m Mount) error {
 	return nil
 }
 
-// Remote reports whether a filesystem lives from a server that may be gone: network filesystems and FUSE.
+// Remote reports whether a filesystem depends on a server that may be gone: network filesystems and FUSE.
 func Remote(fsType string) bool {
 	kind, _, _ := strings.Cut(fsType, ".")
 	return slices.Contains([]string{"nfs", "nfs4", "cifs", "smb3", "smbfs", "ceph", "9p", "glusterfs", "lustre", "afs",
 		"beegfs", "gpfs", "fuse"}, kind)
 }
 
-func sameMount(now mount.Mount, judged Mount) bool {
-	return now.Device() == judged.Device && now.Root == judged.Root &&
-		now.Source == judged.Source && now.FSType == judged.FSType && now.Point == judged.Point
+func sameMount(now mount.Mount, inspected Mount) bool {
+	return now.Device() == inspected.Device && now.Root == inspected.Root &&
+		now.Source == inspected.Source && now.FSType == inspected.FSType && now.Point == inspected.Point
 }
 
-// unmountChild unmounts one mount. It decides anew, from the mount table of this moment, whether that stays within the
-// pod's directory, makes private what the mount lies on where that is needed, and looks at the table afterwards.
+// unmountChild unmounts one mount. It decides again, from the current mount table, whether that stays within the pod's
+// directory, makes the parent mount private if needed, and compares the table afterwards.
 func unmountChild(r request) ([]string, error) {
 	own := host.Host{}
-	return unmountWatched(r, func() ([]mount.Mount, error) { return mount.TableOf(&own, unix.Getpid()) })
+	return unmountAndCheck(r, func() ([]mount.Mount, error) { return mount.TableOf(&own, unix.Getpid()) })
 }
 
-func unmountWatched(r request, table func() ([]mount.Mount, error)) ([]string, error) {
+func unmountAndCheck(r request, table func() ([]mount.Mount, error)) ([]string, error) {
 	before, m, err := viewMounts(r, table)
 	if err != nil {
 		return nil, err
 	}
 	if child, ok := childOf(before.Mounts, m); ok && r.Flags&unix.MNT_DETACH != 0 {
-		return nil, fmt.Errorf("%s: mount %d on %s lies below it: %w", m.Point, child.ID, child.Point, unix.EBUSY)
+		return nil, fmt.Errorf("%s: mount %d on %s is below it: %w", m.Point, child.ID, child.Point, unix.EBUSY)
 	}
 	plan, notes, err := confine(r, before, m, table)
 	if err != nil {
@@ -134,14 +134,14 @@ func unmountWatched(r request, table func() ([]mount.Mount, error)) ([]string, e
 	}
 	later, err := table()
 	if err != nil {
-		return notes, harm{fmt.Sprintf("%s was unmounted; whether others went with it cannot be told: %v", m.Point,
+		return notes, harm{fmt.Sprintf("%s was unmounted; whether other mounts are gone too is not known: %v", m.Point,
 			err)}
 	}
-	more, err := compare(before, later, m, plan)
+	more, err := checkEffects(before, later, m, plan)
 	return append(notes, more...), err
 }
 
-// confine makes sure that the unmount of m has no effect outside of the pod's directory.
+// confine ensures that the unmount of m has no effect outside of the pod's directory.
 func confine(r request, view mount.MountView, m mount.Mount, table func() ([]mount.Mount, error)) (
 	plan mount.UnmountPlan, notes []string, err error,
 ) {
@@ -168,27 +168,27 @@ func confine(r request, view mount.MountView, m mount.Mount, table func() ([]mou
 	return plan, notes, nil
 }
 
-// compare says what else is gone after an unmount.
-func compare(before mount.MountView, later []mount.Mount, m mount.Mount, plan mount.UnmountPlan) (notes []string,
+// checkEffects reports which other mounts are gone after an unmount.
+func checkEffects(before mount.MountView, later []mount.Mount, m mount.Mount, plan mount.UnmountPlan) (notes []string,
 	err error) {
 	for _, effect := range plan.Along {
 		notes = append(notes, "gone with it: "+effect.String())
 	}
 	lost, unrelated := before.Vanished(later, m, plan.Along)
 	if len(unrelated) > 0 {
-		notes = append(notes, fmt.Sprintf("%d mounts that have nothing to do with it ended meanwhile, one of them %s",
+		notes = append(notes, fmt.Sprintf("%d unrelated mounts were unmounted meanwhile, one of them %s",
 			len(unrelated), unrelated[0].Point))
 	}
 	if len(lost) > 0 {
 		return notes, harm{fmt.Sprintf(
-			"after the unmount of %s %d mounts are gone that were not to be, the first is %s",
+			"the unmount of %s removed %d other mounts, the first is %s",
 			m.Point, len(lost), mount.MountEffect{Mount: lost[0]})}
 	}
 	return notes, nil
 }
 
-// unmountAt walks to the directory that holds the mount point without following any link, enters it, makes sure that
-// the name in it is the very mount, and unmounts it by that name.
+// unmountAt opens the parent directory of the mount point without following links, enters it, checks that the name in
+// it is this mount, and unmounts it by that name.
 func unmountAt(r request, m mount.Mount) error {
 	dir, name, err := openMountParent(r, m)
 	if err != nil {
@@ -228,7 +228,7 @@ func makePrivate(r request, m mount.Mount) error {
 	return nil
 }
 
-// viewMounts reads the mount table and finds the judged mount in it.
+// viewMounts reads the mount table and finds the inspected mount in it.
 func viewMounts(r request, table func() ([]mount.Mount, error)) (mount.MountView, mount.Mount, error) {
 	mounts, err := table()
 	if err != nil {
@@ -251,8 +251,8 @@ func viewMounts(r request, table func() ([]mount.Mount, error)) (mount.MountView
 	return mount.MountView{Mounts: mounts, PodsDir: real, Pods: pods}, m, err
 }
 
-// otherNamespaces returns the mount tables of all other namespaces in which there are processes; none if what m lies
-// on is not shared.
+// otherNamespaces returns the mount tables of all other namespaces with processes; none if the parent mount of m is not
+// shared.
 func otherNamespaces(mounts []mount.Mount, m mount.Mount) ([]mount.MountNamespace, error) {
 	if !slices.ContainsFunc(mounts, func(p mount.Mount) bool { return p.ID == m.Parent && p.Shared != 0 }) {
 		return nil, nil
@@ -261,23 +261,23 @@ func otherNamespaces(mounts []mount.Mount, m mount.Mount) ([]mount.MountNamespac
 	return mount.OtherMountNamespaces(&own)
 }
 
-// pickMount finds the judged mount in a mount table.
-func pickMount(mounts []mount.Mount, judged Mount) (mount.Mount, error) {
-	at := slices.IndexFunc(mounts, func(m mount.Mount) bool { return m.ID == judged.ID })
+// pickMount finds the inspected mount in a mount table.
+func pickMount(mounts []mount.Mount, inspected Mount) (mount.Mount, error) {
+	at := slices.IndexFunc(mounts, func(m mount.Mount) bool { return m.ID == inspected.ID })
 	if at < 0 {
 		return mount.Mount{}, errGone
 	}
 	m := mounts[at]
-	if !sameMount(m, judged) {
+	if !sameMount(m, inspected) {
 		return m, changed("mount %d is %s of device %s on %s", m.ID, m.FSType, m.Device(), m.Point)
 	}
 	if child, ok := childOf(mounts, m); ok && child.Point == m.Point {
-		return m, fmt.Errorf("%s: mount %d lies on top of it: %w", m.Point, child.ID, unix.EBUSY)
+		return m, fmt.Errorf("%s: mount %d is on top of it: %w", m.Point, child.ID, unix.EBUSY)
 	}
 	return m, nil
 }
 
-// childOf returns a mount that lies on m, one that covers it first.
+// childOf returns a child mount of m, preferably one that covers it.
 func childOf(mounts []mount.Mount, m mount.Mount) (child mount.Mount, ok bool) {
 	for _, c := range mounts {
 		if c.Parent == m.ID && c.ID != m.ID && (!ok || c.Point == m.Point) {
@@ -287,7 +287,7 @@ func childOf(mounts []mount.Mount, m mount.Mount) (child mount.Mount, ok bool) {
 	return child, ok
 }
 
-// openMountParent opens the directory around a mount point, which must lie below the pod's own directory.
+// openMountParent opens the parent directory of a mount point, which must be below the pod's own directory.
 func openMountParent(r request, m mount.Mount) (dir int, name string, err error) {
 	base, err := openBase(r.Base)
 	if err != nil {
@@ -299,18 +299,18 @@ func openMountParent(r request, m mount.Mount) (dir int, name string, err error)
 		return -1, "", err
 	}
 	rest, ok := strings.CutPrefix(m.Point, path.Join(real, r.UID)+"/")
-	if !ok || !local(r.UID) || strings.Contains(r.UID, "/") || !local(rest) {
+	if !ok || !isLocal(r.UID) || strings.Contains(r.UID, "/") || !isLocal(rest) {
 		return -1, "", refuse("%s is not below the directory of pod %s", m.Point, r.UID)
 	}
 	parent, name := path.Split(path.Join(r.UID, rest))
-	// Mounts are nested below each other, so the walk may cross some: where it ends is checked by the caller.
+	// Mounts may be nested, so resolving the path may cross some: the caller checks where it ends.
 	dir, err = openBelow(base, path.Clean(parent), unix.O_PATH|unix.O_DIRECTORY, resolveBeneath)
 	return dir, name, err
 }
 
-// isMount makes sure that name is the root of the very mount.
+// isMount checks that name is the root of this mount.
 func isMount(dir int, name string, m mount.Mount) error {
-	st, err := look(dir, name)
+	st, err := statAt(dir, name)
 	if err != nil {
 		return err
 	}

@@ -119,7 +119,7 @@ func TestUnmountRandomTrees(t *testing.T) {
 				tried++
 				judged := mutate.Mount{ID: m.ID, Device: m.Device(), Root: m.Root, Point: m.Point, Source: m.Source,
 					FSType: m.FSType}
-				err := f.Hand.Unmount(t.Context(), f.dead, judged, mutate.Plain)
+				err := f.Mutator.Unmount(t.Context(), f.dead, judged, mutate.Plain)
 				var refusal mutate.Refusal
 				switch {
 				case err == nil:

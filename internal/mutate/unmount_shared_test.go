@@ -235,7 +235,7 @@ func TestUnmountStaysInPod(t *testing.T) {
 			}
 			for _, step := range test.steps {
 				m := s.top(step.point(s))
-				err := s.Hand.Unmount(t.Context(), s.dead, m, mutate.Plain)
+				err := s.Mutator.Unmount(t.Context(), s.dead, m, mutate.Plain)
 				var refusal mutate.Refusal
 				switch {
 				case step.refuse == "" && err != nil:

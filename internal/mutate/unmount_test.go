@@ -20,13 +20,13 @@ func TestUnmountTmpfs(t *testing.T) {
 	n, uid := mutatetest.New(t), mutatetest.UID(t)
 	m := n.Mount("tmpfs", n.PodDir(uid, "volumes/kubernetes.io~secret/s"), "tmpfs", 0)
 	n.Write(filepath.Join(m.Point, "key"), "secret")
-	if err := n.Hand.Unmount(t.Context(), uid, m, mutate.Plain); err != nil {
+	if err := n.Mutator.Unmount(t.Context(), uid, m, mutate.Plain); err != nil {
 		t.Fatal(err)
 	}
 	if left := n.Mounts(m.Point); len(left) > 0 {
 		t.Fatalf("still mounted: %+v", left)
 	}
-	if err := n.Hand.Unmount(t.Context(), uid, m, mutate.Plain); err != nil {
+	if err := n.Mutator.Unmount(t.Context(), uid, m, mutate.Plain); err != nil {
 		t.Errorf("a second time: %v", err)
 	}
 }
@@ -38,7 +38,7 @@ func TestUnmountBindKeepsData(t *testing.T) {
 	n.Write(filepath.Join(data, "canary"), "alive")
 	before := mutatetest.Snapshot(t, data)
 	m := n.Mount(data, n.PodDir(uid, "volume-subpaths/v/c/0"), "", unix.MS_BIND)
-	if err := n.Hand.Unmount(t.Context(), uid, m, mutate.Plain); err != nil {
+	if err := n.Mutator.Unmount(t.Context(), uid, m, mutate.Plain); err != nil {
 		t.Fatal(err)
 	}
 	if diff := cmp.Diff(before, mutatetest.Snapshot(t, data)); diff != "" {
@@ -63,7 +63,7 @@ func TestUnmountStackedAndNested(t *testing.T) {
 		{"upper", upper, nil},
 		{"lower", lower, nil},
 	} {
-		if err := n.Hand.Unmount(t.Context(), uid, step.m, mutate.Plain); !errors.Is(err, step.want) {
+		if err := n.Mutator.Unmount(t.Context(), uid, step.m, mutate.Plain); !errors.Is(err, step.want) {
 			t.Fatalf("%s: %v, want %v", step.name, err, step.want)
 		}
 	}
@@ -80,19 +80,19 @@ func TestUnmountBusy(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer file.Close()
-	if err := n.Hand.Unmount(t.Context(), uid, m, mutate.Plain); !errors.Is(err, mutate.ErrBusy) {
+	if err := n.Mutator.Unmount(t.Context(), uid, m, mutate.Plain); !errors.Is(err, mutate.ErrBusy) {
 		t.Fatalf("got %v, want busy", err)
 	}
 	if got := n.Mounts(m.Point); len(got) != 1 || got[0] != m {
 		t.Errorf("the mount changed: %+v", got)
 	}
 	var refusal mutate.Refusal
-	if err := n.Hand.Unmount(t.Context(), uid, m, mutate.Lazy); !errors.As(err, &refusal) {
+	if err := n.Mutator.Unmount(t.Context(), uid, m, mutate.Lazy); !errors.As(err, &refusal) {
 		t.Errorf("lazy unmount of a local filesystem: %v, want a refusal", err)
 	}
 }
 
-// Each of these is somebody else's mount or a trick; none may be unmounted.
+// Each of these is another owner's mount or a trick; none may be unmounted.
 func TestUnmountRefuses(t *testing.T) {
 	n, uid := mutatetest.New(t), mutatetest.UID(t)
 	other := mutatetest.UID(t)
@@ -117,7 +117,7 @@ func TestUnmountRefuses(t *testing.T) {
 		"other source":              {uid, changedSource, true},
 		"ID was given again":        {uid, changedID, true},
 	} {
-		err := n.Hand.Unmount(t.Context(), try.uid, try.m, mutate.Plain)
+		err := n.Mutator.Unmount(t.Context(), try.uid, try.m, mutate.Plain)
 		if try.changed && !errors.Is(err, mutate.ErrChanged) || !try.changed && !errors.As(err, &refusal) {
 			t.Errorf("%s: %v", name, err)
 		}
@@ -142,7 +142,7 @@ func TestUnmountFollowsNoLink(t *testing.T) {
 	if err := os.Symlink(filepath.Join(n.Dir, "victim"), filepath.Join(volume, "sub")); err != nil {
 		t.Fatal(err)
 	}
-	if err := n.Hand.Unmount(t.Context(), uid, mine, mutate.Plain); err == nil {
+	if err := n.Mutator.Unmount(t.Context(), uid, mine, mutate.Plain); err == nil {
 		t.Error("unmounted something through a link")
 	}
 	if got := n.Mounts(victim.Point); len(got) != 1 || got[0] != victim {
@@ -150,7 +150,7 @@ func TestUnmountFollowsNoLink(t *testing.T) {
 	}
 	// The kernel moved the mount with its directory, so that it is found at its true place.
 	mine.Point = filepath.Join(volume, "moved/vol")
-	if err := n.Hand.Unmount(t.Context(), uid, mine, mutate.Plain); err != nil {
+	if err := n.Mutator.Unmount(t.Context(), uid, mine, mutate.Plain); err != nil {
 		t.Errorf("at its true place: %v", err)
 	}
 }
@@ -162,7 +162,7 @@ func TestUnmountComparesID(t *testing.T) {
 	mine := n.Mount("mine", n.PodDir(uid, "volumes/x/y"), "tmpfs", 0)
 	n.Mount("cover", n.PodDir(uid, "volumes"), "tmpfs", 0)
 	other := n.Mount("mine", mine.Point, "tmpfs", 0)
-	if err := n.Hand.Unmount(t.Context(), uid, mine, mutate.Plain); !errors.Is(err, mutate.ErrChanged) {
+	if err := n.Mutator.Unmount(t.Context(), uid, mine, mutate.Plain); !errors.Is(err, mutate.ErrChanged) {
 		t.Errorf("got %v, want it changed", err)
 	}
 	for _, m := range []mutate.Mount{mine, other} {
@@ -173,7 +173,7 @@ func TestUnmountComparesID(t *testing.T) {
 }
 
 // The host's mount table is another one than ours: what is still in it is not unmounted.
-func TestUnmountLooksAtHost(t *testing.T) {
+func TestUnmountChecksHostMountTable(t *testing.T) {
 	n, uid := mutatetest.New(t), mutatetest.UID(t)
 	point := n.Mount("mine", n.PodDir(uid, "volumes/x/y"), "tmpfs", 0).Point
 	n.Host.Paths.InitPID = n.Namespace("private", "")
@@ -187,7 +187,7 @@ func TestUnmountLooksAtHost(t *testing.T) {
 		}
 		judged := mutate.Mount{ID: m.ID, Device: m.Device(), Root: m.Root, Point: m.Point, Source: m.Source,
 			FSType: m.FSType}
-		if err := n.Hand.Unmount(t.Context(), uid, judged, mutate.Plain); err == nil ||
+		if err := n.Mutator.Unmount(t.Context(), uid, judged, mutate.Plain); err == nil ||
 			!strings.Contains(err.Error(), "still in the host's") {
 			t.Errorf("got %v", err)
 		}
@@ -201,7 +201,7 @@ func TestLazyNotWithMountsBelow(t *testing.T) {
 	n, uid := mutatetest.New(t), mutatetest.UID(t)
 	m := n.Mount("outer", n.PodDir(uid, "volumes/x/y"), "tmpfs", 0)
 	n.Mount("inner", filepath.Join(m.Point, "in"), "tmpfs", 0)
-	if err := mutate.UnmountDetached(t.Context(), n.Hand, uid, m); !errors.Is(err, mutate.ErrBusy) {
+	if err := mutate.UnmountDetached(t.Context(), n.Mutator, uid, m); !errors.Is(err, mutate.ErrBusy) {
 		t.Errorf("got %v, want busy", err)
 	}
 	if got := n.Mounts(m.Point); len(got) != 1 {
@@ -209,8 +209,8 @@ func TestLazyNotWithMountsBelow(t *testing.T) {
 	}
 }
 
-// Whatever else is gone after an unmount and had to do with it is told as harm, and what ended by itself is not.
-func TestUnmountTellsHarm(t *testing.T) {
+// Related mounts that are gone after an unmount are reported as harm, unrelated ones are not.
+func TestUnmountReportsHarm(t *testing.T) {
 	mutatetest.Root(t)
 	t.Chdir(t.TempDir())
 	for name, test := range map[string]struct {
@@ -226,7 +226,7 @@ func TestUnmountTellsHarm(t *testing.T) {
 			n, uid := mutatetest.New(t), mutatetest.UID(t)
 			m := n.Mount("mine", n.PodDir(uid, "volumes/x/y"), "tmpfs", 0)
 			other := n.Mount("other", n.PodDir(mutatetest.UID(t), "volumes/x/y"), "tmpfs", 0)
-			err := mutate.UnmountWatched(n.Hand, uid, m, func() ([]mount.Mount, error) {
+			err := mutate.UnmountAndCheck(n.Mutator, uid, m, func() ([]mount.Mount, error) {
 				mounts, err := mount.TableOf(n.Host, os.Getpid())
 				gone := len(n.Mounts(m.Point)) == 0
 				if gone && test.unread {
@@ -255,14 +255,14 @@ func TestUnmountTellsHarm(t *testing.T) {
 	}
 }
 
-// What lies on a shared mount that could not be made private stays, and so does what somebody shares again.
+// A mount on a shared mount that could not be made private stays, also if it was made shared again.
 func TestUnmountStillShared(t *testing.T) {
 	mutatetest.Root(t)
 	t.Chdir(t.TempDir())
 	n, uid := mutatetest.New(t), mutatetest.UID(t)
 	outer := n.Mount("outer", n.PodDir(uid, "volumes/x/y"), "tmpfs", 0)
 	m := n.Mount("inner", filepath.Join(outer.Point, "in"), "tmpfs", 0)
-	err := mutate.UnmountWatched(n.Hand, uid, m, func() ([]mount.Mount, error) {
+	err := mutate.UnmountAndCheck(n.Mutator, uid, m, func() ([]mount.Mount, error) {
 		mounts, err := mount.TableOf(n.Host, os.Getpid())
 		for i := range mounts {
 			if mounts[i].ID == outer.ID {
@@ -286,7 +286,7 @@ func TestUnmountBelowLinkedRoot(t *testing.T) {
 		t.Fatal(err)
 	}
 	n.Host.Paths.KubeletRoot = link
-	if err := n.Hand.Unmount(t.Context(), uid, m, mutate.Plain); err != nil {
+	if err := n.Mutator.Unmount(t.Context(), uid, m, mutate.Plain); err != nil {
 		t.Error(err)
 	}
 }

@@ -13,7 +13,7 @@ import (
 	"github.com/nodeagent/nodeagent/internal/host/hosttest"
 )
 
-// BenchmarkPass looks at a quiet node of 100 pods with 300 containers, all of them real but for what CRI says:
+// BenchmarkPass inspects a quiet node of 100 pods with 300 containers, all of them real except the answers of CRI:
 // cgroups in all hierarchies, processes, volumes, network namespaces with veth pairs and cached CNI results. It tells
 // the CPU time of one pass, that of the kernel included.
 func BenchmarkPass(b *testing.B) {

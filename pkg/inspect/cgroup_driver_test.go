@@ -84,7 +84,7 @@ func TestOtherDriversTreeIsForeign(t *testing.T) {
 	}
 }
 
-// A process that is in both trees is nobody's of ours.
+// A process that is in both trees is foreign.
 func TestProcessInTreesOfBothDrivers(t *testing.T) {
 	pods := podLookup{known: make(map[string]cgroupPod)}
 	slice := "/kubepods.slice/kubepods-pod" + strings.ReplaceAll(dead, "-", "_") + ".slice"
@@ -129,8 +129,8 @@ func sharedNode(t *testing.T) *host.Host {
 	return h
 }
 
-// While another kubelet may keep its pods where ours are, and for a time after, nothing is a leftover: the gate says
-// who.
+// While another kubelet may keep its pods where ours are, and for some time afterwards, nothing is a leftover: the gate
+// says who.
 func TestOtherKubeletStopsEverything(t *testing.T) {
 	h := sharedNode(t)
 	now := hosttest.Now()
@@ -184,7 +184,7 @@ func TestOtherKubeletOfAnotherBoot(t *testing.T) {
 	for boot, want := range map[string]bool{seen.Boot: true, "another": false} {
 		now := at(time.Hour + time.Minute)
 		now.Boot = boot
-		var o OthersTruth
+		var o OtherKubelets
 		o.recall(history, now)
 		if (o.Past != "") != want {
 			t.Errorf("boot %s: %q", boot, o.Past)
@@ -193,15 +193,15 @@ func TestOtherKubeletOfAnotherBoot(t *testing.T) {
 }
 
 // A list that came with an error proves nothing of what is in it.
-func TestLivingPodsOfAnUnheardKubelet(t *testing.T) {
+func TestLivePodsOfAKubeletThatDoesNotAnswer(t *testing.T) {
 	o := object(Cgroup, living)
 	o.Facts = map[string]string{"driver": host.CgroupfsDriver}
-	truth := healthy().Kubelet
-	if got := livingByDriver([]Object{o, o}, truth); got[host.CgroupfsDriver] != 1 {
+	inventory := healthy().Kubelet
+	if got := livingByDriver([]Object{o, o}, inventory); got[host.CgroupfsDriver] != 1 {
 		t.Errorf("heard: %v", got)
 	}
-	truth.Err = errors.New("cut off")
-	if got := livingByDriver([]Object{o}, truth); len(got) != 0 {
+	inventory.Err = errors.New("cut off")
+	if got := livingByDriver([]Object{o}, inventory); len(got) != 0 {
 		t.Errorf("not heard: %v", got)
 	}
 }

@@ -11,8 +11,8 @@ import (
 	"github.com/nodeagent/nodeagent/internal/host/hosterr"
 )
 
-// listCgroups lists the cgroups of pods: one object for each directory in each mounted hierarchy, because each is
-// removed by itself, those below a pod's own after it.
+// listCgroups lists the cgroups of pods: one object per directory and mounted hierarchy, because each is removed
+// separately. Those below a pod's own cgroup come after it.
 func listCgroups(_ context.Context, scan *Scan) ([]Object, error) {
 	mounts, err := scan.mounts()
 	if err != nil {
@@ -34,17 +34,17 @@ func listCgroups(_ context.Context, scan *Scan) ([]Object, error) {
 			failures = append(failures, err)
 			continue
 		}
-		unlisted := "" // UID of the pod whose cgroups come now, where not all of them are listed
+		unlisted := "" // UID of the current pod, if not all of its cgroups are listed
 		for _, c := range cgroups {
 			if c.Depth == 0 {
 				unlisted = ""
 			}
 			if unlisted != "" {
-				continue // some of the pod's prove nothing, and may be very many
+				continue // an incomplete list proves nothing, and may be very long
 			}
 			o := cgroupObject(c, len(table.members[memberKey(hierarchy.Name, c.Path)]))
 			if c.Unlisted != "" {
-				unlisted, o.Doubt = c.UID, "not all cgroups below it could be looked at: "+c.Unlisted
+				unlisted, o.Doubt = c.UID, "not all cgroups below it could be read: "+c.Unlisted
 			}
 			objects = append(objects, o)
 		}
@@ -70,7 +70,7 @@ func cgroupObject(c cgroup.PodCgroup, processes int) Object {
 	}
 }
 
-// explainCgroup adds what is worth reading of a suspect only: whether its tasks are frozen, and so deaf to signals.
+// explainCgroup adds what is only read of suspects: whether its tasks are frozen and do not react to signals.
 func explainCgroup(h *host.Host, o *Object) {
 	hierarchy := cgroup.CgroupHierarchy{Name: o.Facts["hierarchy"], V2: o.Facts["hierarchy"] == "v2"}
 	path := o.Facts["path"]

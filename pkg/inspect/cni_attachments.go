@@ -11,8 +11,8 @@ import (
 	"github.com/nodeagent/nodeagent/internal/host/hosterr"
 )
 
-// listAttachments lists the cached results of CNI ADDs. Podman, nerdctl and others share the cache; theirs carry no pod
-// UID in CNI_ARGS and are foreign.
+// listAttachments lists the cached results of CNI ADDs. Podman, nerdctl and other engines share the cache; their
+// results have no pod UID in CNI_ARGS and are foreign.
 func listAttachments(_ context.Context, scan *Scan) ([]Object, error) {
 	attachments, err := scan.attachments()
 	objects := make([]Object, 0, len(attachments))
@@ -40,27 +40,27 @@ func podOfAttachment(a cni.Attachment) Pod {
 	return Pod{UID: a.Args["K8S_POD_UID"], Namespace: a.Args["K8S_POD_NAMESPACE"], Name: a.Args["K8S_POD_NAME"]}
 }
 
-// foreignAttachment says why an attachment is none of our runtime's.
+// foreignAttachment returns why an attachment does not belong to our runtime.
 func foreignAttachment(scan *Scan, a cni.Attachment) string {
 	switch {
 	case a.Malformed != "":
-		return "" // it may be any pod's
+		return "" // it may belong to any pod
 	case a.Kind == "":
-		return "no cache file of libcni"
+		return "not a cache file of libcni"
 	case a.ContainerID == "":
 		return "a cache file of the unknown kind " + strconv.Quote(a.Kind)
 	case a.Args["K8S_POD_UID"] == "":
-		return "made by no CRI runtime: its CNI_ARGS carry no K8S_POD_UID"
+		return "not created by a CRI runtime: its CNI_ARGS have no K8S_POD_UID"
 	case !host.IsContainerID(a.ContainerID):
-		return "made by no CRI runtime: its container ID has another form"
+		return "not created by a CRI runtime: its container ID has another format"
 	case a.Netns != "" && !inNetnsDirs(scan, a.Netns):
-		return "of another runtime: its network namespace is elsewhere, at " + a.Netns
+		return "created by another runtime: its network namespace is at " + a.Netns
 	}
-	return strangeUID(a.Args["K8S_POD_UID"])
+	return foreignUID(a.Args["K8S_POD_UID"])
 }
 
-// leaseDirectories returns where host-local keeps the addresses that it gave to the attachment, joined by colons;
-// empty where another plugin gives addresses, or none does.
+// leaseDirectories returns where host-local stores the addresses of the attachment, joined by colons; empty when
+// another plugin assigns addresses, or none does.
 func leaseDirectories(scan *Scan, a cni.Attachment) string {
 	var dirs []string
 	for _, dir := range a.LeaseDirs {
@@ -72,7 +72,7 @@ func leaseDirectories(scan *Scan, a cni.Attachment) string {
 	return strings.Join(dirs, ":")
 }
 
-// hostInterfaces returns the names of the interfaces that a plugin made on the host, for people: names prove nothing.
+// hostInterfaces returns the names of the interfaces that a plugin created on the host, for users: names prove nothing.
 func hostInterfaces(a cni.Attachment) string {
 	var names []string
 	for _, i := range a.Interfaces {

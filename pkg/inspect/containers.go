@@ -18,14 +18,14 @@ const (
 	uidLabel        = "io.kubernetes.pod.uid"
 	namespaceLabel  = "io.kubernetes.pod.namespace"
 	nameLabel       = "io.kubernetes.pod.name"
-	graceAnnotation = "io.kubernetes.pod.terminationGracePeriod" // seconds
+	GraceAnnotation = "io.kubernetes.pod.terminationGracePeriod" // of the pod, in seconds
 )
 
-// kindLabel is on everything that containerd's CRI plugin makes in its namespace; the value is sandbox or container.
+// kindLabel is on everything that containerd's CRI plugin creates in its namespace; the value is sandbox or container.
 const kindLabel = "io.cri-containerd.kind"
 
-// listContainers lists CRI containers in every state, and as foreign what somebody made by hand in containerd's
-// namespace of Kubernetes.
+// listContainers lists CRI containers in every state, and as foreign the containers in containerd's namespace k8s.io
+// that were created by hand.
 func listContainers(ctx context.Context, scan *Scan) ([]Object, error) {
 	containers, err := scan.containers()
 	if err != nil {
@@ -45,16 +45,16 @@ func listContainers(ctx context.Context, scan *Scan) ([]Object, error) {
 				"name", c.GetMetadata().GetName(),
 				"state", containerState(c.GetState()),
 				"attempt", strconv.FormatUint(uint64(c.GetMetadata().GetAttempt()), 10),
-				"terminationGracePeriod", c.GetAnnotations()[graceAnnotation],
+				"terminationGracePeriod", c.GetAnnotations()[GraceAnnotation],
 			),
-			Foreign: strangeUID(labels[uidLabel]),
+			Foreign: foreignUID(labels[uidLabel]),
 		})
 	}
 	handmade, err := handmadeContainers(ctx, scan)
 	return append(objects, handmade...), err
 }
 
-// handmadeContainers lists containers in containerd's namespace k8s.io that CRI did not make.
+// handmadeContainers lists containers in containerd's namespace k8s.io that were not created through CRI.
 func handmadeContainers(ctx context.Context, scan *Scan) ([]Object, error) {
 	records, err := ask(ctx, "containerd", scan.Host.Containerd.Containers)
 	if errors.Is(err, hosterr.ErrNotConfigured) {
@@ -75,7 +75,7 @@ func handmadeContainers(ctx context.Context, scan *Scan) ([]Object, error) {
 			Identity: Identity{"id": record.GetID(),
 				"created": strconv.FormatInt(record.GetCreatedAt().AsTime().UnixNano(), 10)},
 			Facts:   facts("image", record.GetImage()),
-			Foreign: "made by hand in containerd's namespace of Kubernetes: it carries no label " + kindLabel,
+			Foreign: "created by hand in containerd's namespace k8s.io: it has no label " + kindLabel,
 		})
 	}
 	return objects, nil

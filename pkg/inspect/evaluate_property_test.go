@@ -11,7 +11,7 @@ import (
 	"pgregory.net/rapid"
 )
 
-// Any world at all: witnesses heard or not, pods known or not, gates open or not, any history, any settings.
+// Any state: witnesses that answer or not, pods known or not, gates open or not, any history, any settings.
 
 var drawUID = rapid.SampledFrom([]string{living, dead, other, static, ""})
 
@@ -32,8 +32,8 @@ func drawError(t *rapid.T, label string) error {
 	return nil
 }
 
-func drawHeard(t *rapid.T, label string) Heard {
-	return Heard{Asked: !rare(t, label+" asked"), At: hour, Err: drawError(t, label)}
+func drawHeard(t *rapid.T, label string) Response {
+	return Response{Asked: !rare(t, label+" asked"), At: hour, Err: drawError(t, label)}
 }
 
 func drawPods(t *rapid.T, label string) map[string]PodFact {
@@ -56,33 +56,34 @@ func drawAge(t *rapid.T, label string) time.Duration {
 }
 
 func drawTruth(t *rapid.T) Inventory {
-	truth := healthy()
+	inventory := healthy()
 	if rapid.Bool().Draw(t, "all is well") {
-		return truth
+		return inventory
 	}
-	truth.Runtime.Heard = drawHeard(t, "runtime")
-	truth.Runtime.Ready.OK = drawOften(t, "ready")
-	truth.Runtime.NetReady.OK = drawOften(t, "network ready")
-	truth.Runtime.Age, truth.Runtime.AgeErr = drawAge(t, "runtime age"), drawError(t, "runtime process")
+	inventory.Runtime.Response = drawHeard(t, "runtime")
+	inventory.Runtime.Ready.OK = drawOften(t, "ready")
+	inventory.Runtime.NetReady.OK = drawOften(t, "network ready")
+	inventory.Runtime.Age, inventory.Runtime.AgeErr = drawAge(t, "runtime age"), drawError(t, "runtime process")
 	if rapid.Bool().Draw(t, "runtime knows") {
-		truth.Runtime.Sandboxes[sandbox] = SandboxFact{ID: sandbox}
+		inventory.Runtime.Sandboxes[sandbox] = SandboxFact{ID: sandbox}
 	}
-	truth.Containerd.Heard = drawHeard(t, "containerd")
+	inventory.Containerd.Response = drawHeard(t, "containerd")
 	if rapid.Bool().Draw(t, "containerd knows") {
-		truth.Containerd.Known[sandbox] = "lease"
+		inventory.Containerd.Known[sandbox] = "lease"
 	}
-	truth.Kubelet.Heard = drawHeard(t, "kubelet")
-	truth.Kubelet.Pods = drawPods(t, "kubelet's pods")
-	truth.Kubelet.Age, truth.Kubelet.AgeErr = drawAge(t, "kubelet age"), drawError(t, "kubelet process")
-	truth.Kubelet.Working, truth.Kubelet.WorkingErr = rapid.SampledFrom([]int{0, 0, 0, 0, 0, 1}).Draw(t, "working"),
+	inventory.Kubelet.Response = drawHeard(t, "kubelet")
+	inventory.Kubelet.Pods = drawPods(t, "kubelet's pods")
+	inventory.Kubelet.Age, inventory.Kubelet.AgeErr = drawAge(t, "kubelet age"), drawError(t, "kubelet process")
+	inventory.Kubelet.Working, inventory.Kubelet.WorkingErr = rapid.SampledFrom([]int{0, 0, 0, 0, 0, 1}).Draw(t,
+		"working"),
 		drawError(t, "metric")
-	truth.Cluster.Heard = drawHeard(t, "apiserver")
-	truth.Cluster.Pods = drawPods(t, "apiserver's pods")
-	truth.Cluster.Comparison = compare(truth.Cluster.Pods, truth.Kubelet.Pods, truth.Runtime.Running)
-	truth.Cluster.NodeErr = drawError(t, "node")
-	truth.Cluster.Boot = rapid.SampledFrom([]string{"b", "b", "b", "b", "b", "x", ""}).Draw(t, "bootID")
-	truth.Static.Err = drawError(t, "manifests")
-	return truth
+	inventory.Cluster.Response = drawHeard(t, "apiserver")
+	inventory.Cluster.Pods = drawPods(t, "apiserver's pods")
+	inventory.Cluster.Comparison = compare(inventory.Cluster.Pods, inventory.Kubelet.Pods, inventory.Runtime.Running)
+	inventory.Cluster.NodeErr = drawError(t, "node")
+	inventory.Cluster.Boot = rapid.SampledFrom([]string{"b", "b", "b", "b", "b", "x", ""}).Draw(t, "bootID")
+	inventory.Static.Err = drawError(t, "manifests")
+	return inventory
 }
 
 func drawSettings(t *rapid.T) Settings {
@@ -98,7 +99,7 @@ func drawObject(t *rapid.T) Object {
 	o := object(rapid.SampledFrom(Kinds()).Draw(t, "kind"), drawUID.Draw(t, "uid"))
 	o.ID = rapid.SampledFrom([]string{"x", "y", "z"}).Draw(t, "id")
 	o.Identity["inode"] = rapid.SampledFrom([]string{"7", "8"}).Draw(t, "inode")
-	o.Foreign = rapid.SampledFrom([]string{"", "", "", "made by hand"}).Draw(t, "foreign")
+	o.Foreign = rapid.SampledFrom([]string{"", "", "", "created by hand"}).Draw(t, "foreign")
 	o.Doubt = rapid.SampledFrom([]string{"", "", "", "cannot tell"}).Draw(t, "doubt")
 	return o
 }
@@ -128,22 +129,22 @@ func drawHistory(t *rapid.T, objects []Object) History {
 
 // world is a drawn world and its judgement.
 type world struct {
-	objects  []Object
-	truth    Inventory
-	history  History
-	settings Settings
-	report   Report
-	next     History
+	objects   []Object
+	inventory Inventory
+	history   History
+	settings  Settings
+	report    Report
+	next      History
 }
 
 func drawWorld(t *rapid.T) world {
-	w := world{objects: drawObjects(t), truth: drawTruth(t), settings: drawSettings(t)}
+	w := world{objects: drawObjects(t), inventory: drawTruth(t), settings: drawSettings(t)}
 	w.history = drawHistory(t, w.objects)
-	w.report, w.next = Evaluate(w.objects, w.truth, w.history, w.settings, hour)
+	w.report, w.next = Evaluate(w.objects, w.inventory, w.history, w.settings, hour)
 	return w
 }
 
-func TestJudgeProperties(t *testing.T) {
+func TestEvaluateProperties(t *testing.T) {
 	leftovers := 0
 	rapid.Check(t, func(t *rapid.T) {
 		w := drawWorld(t)
@@ -165,9 +166,9 @@ func TestJudgeProperties(t *testing.T) {
 
 // checkLeftover holds a leftover against everything that must be so.
 func checkLeftover(t *rapid.T, w world, o Assessment) {
-	for name, heard := range map[string]Heard{
-		"apiserver": w.truth.Cluster.Heard, "kubelet": w.truth.Kubelet.Heard,
-		"runtime": w.truth.Runtime.Heard, "containerd": w.truth.Containerd.Heard,
+	for name, heard := range map[string]Response{
+		"apiserver": w.inventory.Cluster.Response, "kubelet": w.inventory.Kubelet.Response,
+		"runtime": w.inventory.Runtime.Response, "containerd": w.inventory.Containerd.Response,
 	} {
 		if !heard.OK() {
 			t.Fatalf("leftover %s although %s was not heard", o.ID, name)
@@ -178,10 +179,10 @@ func checkLeftover(t *rapid.T, w world, o Assessment) {
 			t.Fatalf("leftover %s although gate %s is closed", o.ID, g.Name)
 		}
 	}
-	if _, ok := w.truth.Cluster.Pods[o.Pod.UID]; ok {
+	if _, ok := w.inventory.Cluster.Pods[o.Pod.UID]; ok {
 		t.Fatalf("leftover %s of pod %s that the apiserver knows", o.ID, o.Pod.UID)
 	}
-	if _, ok := w.truth.Kubelet.Pods[o.Pod.UID]; ok {
+	if _, ok := w.inventory.Kubelet.Pods[o.Pod.UID]; ok {
 		t.Fatalf("leftover %s of pod %s that kubelet knows", o.ID, o.Pod.UID)
 	}
 	if o.Pod.UID == "" || o.Foreign != "" || o.Doubt != "" {
@@ -190,7 +191,8 @@ func checkLeftover(t *rapid.T, w world, o Assessment) {
 	deadLease := slices.ContainsFunc(w.report.Objects, func(o Assessment) bool {
 		return o.Kind == Lease && o.Verdict == Leftover
 	})
-	if networked(o.Kind) && (len(w.truth.Runtime.Sandboxes) > 0 || len(w.truth.Containerd.Known) > 0 && !deadLease) {
+	if networked(o.Kind) && (len(w.inventory.Runtime.Sandboxes) > 0 || len(w.inventory.Containerd.Known) > 0 &&
+		!deadLease) {
 		t.Fatalf("leftover %s of a sandbox that the runtime or containerd knows", o.ID)
 	}
 	s := w.next[key(&o.Object)]
@@ -200,10 +202,10 @@ func checkLeftover(t *rapid.T, w world, o Assessment) {
 	}
 }
 
-func TestJudgeIsPure(t *testing.T) {
+func TestEvaluateIsPure(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		w := drawWorld(t)
-		report, next := Evaluate(w.objects, w.truth, w.history, w.settings, hour)
+		report, next := Evaluate(w.objects, w.inventory, w.history, w.settings, hour)
 		if diff := cmp.Diff(w.report, report); diff != "" {
 			t.Fatal(diff)
 		}
@@ -224,8 +226,8 @@ func TestHistoryRoundTrips(t *testing.T) {
 		if err := json.Unmarshal(data, &restored); err != nil {
 			t.Fatal(err)
 		}
-		want, wantNext := Evaluate(w.objects, w.truth, w.next, w.settings, at(2*time.Hour))
-		got, gotNext := Evaluate(w.objects, w.truth, restored, w.settings, at(2*time.Hour))
+		want, wantNext := Evaluate(w.objects, w.inventory, w.next, w.settings, at(2*time.Hour))
+		got, gotNext := Evaluate(w.objects, w.inventory, restored, w.settings, at(2*time.Hour))
 		if diff := cmp.Diff(want, got) + cmp.Diff(wantNext, gotNext); diff != "" {
 			t.Fatal(diff)
 		}
@@ -233,10 +235,10 @@ func TestHistoryRoundTrips(t *testing.T) {
 }
 
 // A pass in which a witness is away must never bring an object nearer to being a leftover than one in which it answers.
-func TestSilenceIsNoDenial(t *testing.T) {
+func TestNoAnswerIsNoDenial(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		w := drawWorld(t)
-		silenced := w.truth
+		silenced := w.inventory
 		switch rapid.IntRange(0, 3).Draw(t, "who") {
 		case 0:
 			silenced.Kubelet.Err = errors.New("away")

@@ -1,7 +1,6 @@
 package inspect
 
 import (
-	"encoding/json"
 	"errors"
 	"maps"
 	"strings"
@@ -28,30 +27,31 @@ func at(d time.Duration) finding.Timestamp {
 	return finding.Timestamp{Wall: time.Unix(1_700_000_000, 0).Add(d).UTC(), Boot: boot, SinceBoot: d}
 }
 
-// hour is when the tests judge.
+// hour is the time of the evaluations.
 var hour = at(time.Hour)
 
 func pod(uid, name string) PodFact {
 	return PodFact{Pod: Pod{UID: uid, Namespace: "default", Name: name}, Phase: "Running"}
 }
 
-// healthy is a node on which one pod lives, all witnesses are heard, and all gates are open.
+// healthy is a node with one live pod, on which all witnesses answer and all gates are open.
 func healthy() Inventory {
-	heard := Heard{Asked: true, At: hour}
+	heard := Response{Asked: true, At: hour}
 	return Inventory{
-		Runtime: RuntimeTruth{
-			Heard: heard, Name: "containerd", Age: time.Hour,
+		Runtime: RuntimeInventory{
+			Response: heard, Name: "containerd", Age: time.Hour,
 			Sandboxes: map[string]SandboxFact{}, Pods: map[string]SandboxFact{}, Containers: map[string]string{},
 			Grace: map[string]time.Duration{}, Ready: Condition{OK: true}, NetReady: Condition{OK: true},
 		},
-		Containerd: ContainerdTruth{Heard: heard, Known: map[string]string{}, Pods: map[string]bool{}},
-		Kubelet:    KubeletTruth{Heard: heard, Pods: map[string]PodFact{living: pod(living, "web")}, Age: time.Hour},
-		Cluster: ClusterTruth{
-			Heard: heard, Pods: map[string]PodFact{living: pod(living, "web")},
+		Containerd: ContainerdInventory{Response: heard, Known: map[string]string{}, Pods: map[string]bool{}},
+		Kubelet: KubeletInventory{Response: heard, Pods: map[string]PodFact{living: pod(living, "web")},
+			Age: time.Hour},
+		Cluster: ClusterInventory{
+			Response: heard, Pods: map[string]PodFact{living: pod(living, "web")},
 			Comparison: Comparison{Shared: 1, Wanted: 1, Listed: 1},
 			Node:       "n", Machine: "m", Boot: "b", LocalMachine: "m", LocalBoot: "b",
 		},
-		Static: StaticTruth{Asked: true},
+		Static: StaticPodInventory{Asked: true},
 	}
 }
 
@@ -83,7 +83,7 @@ func settings() Settings {
 	return s
 }
 
-func TestJudgeRules(t *testing.T) {
+func TestEvaluateRules(t *testing.T) {
 	broken := errors.New("broken")
 	tests := []struct {
 		name   string
@@ -118,9 +118,9 @@ func TestJudgeRules(t *testing.T) {
 		}(), nil, Unknown, "who lives there"},
 		{"foreign", func() Object {
 			o := object(Netns, dead)
-			o.Foreign = "made by hand"
+			o.Foreign = "created by hand"
 			return o
-		}(), nil, Foreign, "made by hand"},
+		}(), nil, Foreign, "created by hand"},
 
 		{"its sandbox is a leftover: that the runtime knows it changes nothing", object(Sandbox, dead),
 			func(t *Inventory, _ History, _ *Settings) {
@@ -135,7 +135,7 @@ func TestJudgeRules(t *testing.T) {
 				t.Containerd.Known[sandbox] = "lease"
 			}, Candidate, "containerd still knows its sandbox"},
 		{"cri-o: containerd is no witness", object(Link, dead), func(t *Inventory, _ History, _ *Settings) {
-			t.Containerd = ContainerdTruth{Other: "cri-o"}
+			t.Containerd = ContainerdInventory{Other: "cri-o"}
 		}, Leftover, ""},
 
 		{"kubelet not heard", object(Mount, dead), func(t *Inventory, _ History, _ *Settings) {
@@ -151,10 +151,10 @@ func TestJudgeRules(t *testing.T) {
 			t.Containerd.Err = broken
 		}, Unknown, "gate runtime-heard"},
 		{"apiserver not heard", object(Mount, dead), func(t *Inventory, _ History, _ *Settings) {
-			t.Cluster = ClusterTruth{Heard: Heard{Asked: true, Err: broken}}
+			t.Cluster = ClusterInventory{Response: Response{Asked: true, Err: broken}}
 		}, Unknown, "gate apiserver-heard"},
 		{"apiserver not asked", object(Mount, dead), func(t *Inventory, _ History, _ *Settings) {
-			t.Cluster = ClusterTruth{}
+			t.Cluster = ClusterInventory{}
 		}, Unknown, "gate apiserver-heard"},
 		{"empty list", object(Mount, dead), func(t *Inventory, _ History, _ *Settings) {
 			t.Cluster.Pods, t.Cluster.Shared, t.Cluster.Missing = map[string]PodFact{}, 0, 1
@@ -169,7 +169,7 @@ func TestJudgeRules(t *testing.T) {
 			t.Own = living
 		}, Leftover, ""},
 		{"list of another node", object(Mount, dead), func(t *Inventory, _ History, _ *Settings) {
-			t.Cluster.Strangers = []string{`a/b on "m"`}
+			t.Cluster.OnOtherNodes = []string{`a/b on "m"`}
 		}, Unknown, "pods of other nodes"},
 		{"old list", object(Mount, dead), func(t *Inventory, _ History, _ *Settings) {
 			t.Cluster.Wanted, t.Cluster.Missing = 10, 4
@@ -210,7 +210,7 @@ func TestJudgeRules(t *testing.T) {
 		}, Leftover, ""},
 		{"kubelet works on orphans", object(Mount, dead), func(t *Inventory, _ History, _ *Settings) {
 			t.Kubelet.Working = 1
-		}, Candidate, "still ending 1 pods"},
+		}, Candidate, "still terminating 1 pods"},
 		{"kubelet has worked on it for twice the grace period", object(Mount, dead),
 			func(t *Inventory, h History, s *Settings) {
 				t.Kubelet.Working = 1
@@ -225,23 +225,23 @@ func TestJudgeRules(t *testing.T) {
 				sighting.First.SinceBoot -= 3 * s.Grace
 				h[k] = sighting
 			}
-		}, Candidate, "still ending 2 pods"},
+		}, Candidate, "still terminating 2 pods"},
 		{"kubelet does not count, nobody knows why", object(Mount, dead), func(t *Inventory, _ History, _ *Settings) {
 			t.Kubelet.WorkingErr = errNoMetric
 		}, Unknown, "its version is not known"},
 		{"kubelet does not count yet", object(Mount, dead), func(t *Inventory, _ History, _ *Settings) {
 			t.Kubelet.WorkingErr, t.Kubelet.Version = errNoMetric, "v1.27.0"
-		}, Unknown, "it is of version v1.27.0, so it has not read all its sources of pods yet"},
+		}, Unknown, "its version is v1.27.0, so it has not received all its sources of pods yet"},
 		{"kubelet does not count yet, says its Node", object(Mount, dead), func(t *Inventory, _ History, _ *Settings) {
 			t.Kubelet.WorkingErr, t.Cluster.Version = errNoMetric, "v1.36.3-eks-1234567"
-		}, Unknown, "version v1.36.3-eks-1234567"},
+		}, Unknown, "version is v1.36.3-eks-1234567"},
 		{"kubelet was updated, and its Node is of before", object(Mount, dead),
 			func(t *Inventory, _ History, _ *Settings) {
 				t.Kubelet.WorkingErr, t.Kubelet.Version, t.Cluster.Version = errNoMetric, "v1.27.1+k3s1", "v1.26.9"
-			}, Unknown, "version v1.27.1+k3s1"},
+			}, Unknown, "version is v1.27.1+k3s1"},
 		{"kubelet's version is no version", object(Mount, dead), func(t *Inventory, _ History, _ *Settings) {
 			t.Kubelet.WorkingErr, t.Kubelet.Version = errNoMetric, "unknown"
-		}, Unknown, "cannot be read"},
+		}, Unknown, "cannot be parsed"},
 		{"kubelet has never counted", object(Mount, dead), func(t *Inventory, _ History, _ *Settings) {
 			t.Kubelet.WorkingErr, t.Kubelet.Version, t.Cluster.Version = errNoMetric, "v1.26.15", "v1.26.15"
 		}, Leftover, ""},
@@ -254,7 +254,8 @@ func TestJudgeRules(t *testing.T) {
 
 		{"never seen before", object(Mount, dead), func(_ *Inventory, h History, _ *Settings) {
 			clear(h)
-		}, Candidate, "seen in 1 of 3 passes; 10m0s of 10m0s to go; the apiserver must deny it twice, 30s apart"},
+		}, Candidate,
+			"seen in 1 of 3 passes; 10m0s of 10m0s remaining; the apiserver must deny it twice, at least 30s apart"},
 		{"another object by that name", object(Mount, dead), func(_ *Inventory, h History, _ *Settings) {
 			h["mount/x"] = Sighting{Identity: Identity{"inode": "8"}, First: at(time.Minute), Last: at(2 * time.Minute),
 				Passes: 9}
@@ -273,12 +274,12 @@ func TestJudgeRules(t *testing.T) {
 			s := h["mount/x"]
 			s.First, s.Denials = at(59*time.Minute-30*time.Second), []finding.Timestamp{at(59 * time.Minute)}
 			h["mount/x"] = s
-		}, Candidate, "not yet proven: 8m30s of 10m0s to go"},
+		}, Candidate, "not yet proven: 8m30s of 10m0s remaining"},
 		{"denied once", object(Mount, dead), func(t *Inventory, h History, _ *Settings) {
 			s := h["mount/x"]
 			s.Denials = nil
 			h["mount/x"] = s
-		}, Candidate, "not yet proven: the apiserver must deny it twice, 30s apart"},
+		}, Candidate, "not yet proven: the apiserver must deny it twice, at least 30s apart"},
 		{"the list is older than the first sighting", object(Mount, dead), func(t *Inventory, h History, s *Settings) {
 			clear(h)
 			t.Cluster.At = at(59 * time.Minute)
@@ -286,7 +287,7 @@ func TestJudgeRules(t *testing.T) {
 		}, Candidate, "the apiserver was not asked: since it was first seen"},
 		{"its containers have an hour to end", object(Mount, dead), func(t *Inventory, _ History, _ *Settings) {
 			t.Runtime.Grace[dead] = time.Hour
-		}, Candidate, "40m0s of 1h0m0s to go"},
+		}, Candidate, "40m0s of 1h0m0s remaining"},
 		{"settings of zero", object(Mount, dead), func(_ *Inventory, h History, s *Settings) {
 			clear(h)
 			*s = Settings{HostNamespaces: true, MassOrphaning: 3}
@@ -294,7 +295,7 @@ func TestJudgeRules(t *testing.T) {
 
 		{"static pod, all manifests have theirs", object(Cgroup, static), nil, Leftover, ""},
 		{"static pod, manifests not read", object(Cgroup, static), func(t *Inventory, _ History, _ *Settings) {
-			t.Static = StaticTruth{}
+			t.Static = StaticPodInventory{}
 		}, Unknown, "manifests were not read"},
 		{"static pod, manifests unreadable", object(Cgroup, static), func(t *Inventory, _ History, _ *Settings) {
 			t.Static.Err = broken
@@ -312,11 +313,11 @@ func TestJudgeRules(t *testing.T) {
 	}
 	for _, test := range tests {
 		t.Run(test.name, func(t *testing.T) {
-			truth, history, s := healthy(), seenLong(test.object), settings()
+			inventory, history, s := healthy(), seenLong(test.object), settings()
 			if test.bend != nil {
-				test.bend(&truth, history, &s)
+				test.bend(&inventory, history, &s)
 			}
-			report, _ := Evaluate([]Object{test.object}, truth, history, s, hour)
+			report, _ := Evaluate([]Object{test.object}, inventory, history, s, hour)
 			got := report.Objects[0]
 			if got.Verdict != test.want || !strings.Contains(got.Why, test.why) {
 				t.Errorf("got %s: %s\nwant %s: … %s …\nwitnesses %v", got.Verdict, got.Why, test.want, test.why,
@@ -349,60 +350,11 @@ func TestMassOrphaningStopsEverything(t *testing.T) {
 	}
 }
 
-// What takes three passes and ten minutes, and what interrupts it.
-func TestHistoryOverPasses(t *testing.T) {
-	o := object(Mount, dead)
-	pass := func(history History, now time.Duration, bend func(*Inventory)) (Verdict, History) {
-		truth := healthy()
-		truth.Cluster.At = at(now + time.Second)
-		if bend != nil {
-			bend(&truth)
-		}
-		report, next := Evaluate([]Object{o}, truth, history, settings(), at(now))
-		return report.Objects[0].Verdict, next
-	}
-	deafKubelet := func(t *Inventory) { t.Kubelet.Err, t.Kubelet.Pods = errors.New("away"), nil }
-	steps := []struct {
-		now    time.Duration
-		bend   func(*Inventory)
-		want   Verdict
-		passes int
-	}{
-		{time.Hour, nil, Candidate, 1},
-		{time.Hour, nil, Candidate, 1}, // the same moment is no second pass
-		{time.Hour + 4*time.Minute, nil, Candidate, 2},
-		{time.Hour + 8*time.Minute, deafKubelet, Unknown, 2}, // kept, not counted
-		{time.Hour + 9*time.Minute, nil, Candidate, 3},
-		{time.Hour + 10*time.Minute, nil, Leftover, 4},
-		{time.Hour + 11*time.Minute, func(t *Inventory) { t.Kubelet.Pods[dead] = pod(dead, "back") }, Live, 0},
-		{time.Hour + 12*time.Minute, nil, Candidate, 1},
-	}
-	history := History{}
-	for i, step := range steps {
-		var got Verdict
-		got, history = pass(history, step.now, step.bend)
-		if passes := history[key(&o)].Passes; got != step.want || passes != step.passes {
-			t.Errorf("step %d: got %s after %d passes, want %s after %d", i, got, passes, step.want, step.passes)
-		}
-		data, err := json.Marshal(history)
-		if err != nil {
-			t.Fatal(err)
-		}
-		history = nil // the agent restarts between any two passes
-		if err := json.Unmarshal(data, &history); err != nil {
-			t.Fatal(err)
-		}
-	}
-	if _, next := Evaluate(nil, healthy(), history, settings(), at(2*time.Hour)); len(next) != 0 {
-		t.Errorf("what is gone is remembered: %v", next)
-	}
-}
-
 func TestGatesAreAlwaysAllThere(t *testing.T) {
 	want := "kubelet-heard kubelet-uptime kubelet-not-working runtime-heard runtime-uptime runtime-ready " +
 		"network-ready host-namespaces no-other-kubelet no-mass-orphaning apiserver-heard list-is-ours kubelet-sources node-identity"
-	for name, truth := range map[string]Inventory{"healthy": healthy(), "nothing was asked": {}} {
-		report, _ := Evaluate([]Object{object(Mount, living)}, truth, nil, settings(), hour)
+	for name, inventory := range map[string]Inventory{"healthy": healthy(), "nothing was asked": {}} {
+		report, _ := Evaluate([]Object{object(Mount, living)}, inventory, nil, settings(), hour)
 		var names []string
 		for _, g := range report.Gates {
 			names = append(names, g.Name)
@@ -417,9 +369,9 @@ func TestGatesAreAlwaysAllThere(t *testing.T) {
 }
 
 func TestQuietNodeHasOpenGates(t *testing.T) {
-	truth := healthy()
-	truth.Cluster = ClusterTruth{}
-	report, _ := Evaluate([]Object{object(Mount, living)}, truth, nil, settings(), hour)
+	inventory := healthy()
+	inventory.Cluster = ClusterInventory{}
+	report, _ := Evaluate([]Object{object(Mount, living)}, inventory, nil, settings(), hour)
 	for _, g := range report.Gates {
 		if !g.Open {
 			t.Errorf("gate %s is closed: %s", g.Name, g.Why)
@@ -427,10 +379,10 @@ func TestQuietNodeHasOpenGates(t *testing.T) {
 	}
 }
 
-func TestNotConfiguredKubeletIsNotHeard(t *testing.T) {
-	truth := healthy()
-	truth.Kubelet = KubeletTruth{Heard: Heard{Asked: true, Err: hosterr.ErrNotConfigured}}
-	report, _ := Evaluate([]Object{object(Mount, dead)}, truth, nil, settings(), hour)
+func TestNotConfiguredKubeletIsUnknown(t *testing.T) {
+	inventory := healthy()
+	inventory.Kubelet = KubeletInventory{Response: Response{Asked: true, Err: hosterr.ErrNotConfigured}}
+	report, _ := Evaluate([]Object{object(Mount, dead)}, inventory, nil, settings(), hour)
 	if report.Objects[0].Verdict != Unknown {
 		t.Errorf("got %s", report.Objects[0].Verdict)
 	}

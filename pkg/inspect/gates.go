@@ -11,70 +11,70 @@ import (
 	"github.com/nodeagent/nodeagent/pkg/finding"
 )
 
-// gate is a Gate and what it means for an object when it is closed: unknown where a witness could not be heard or
-// believed, candidate where one has to wait.
+// gate is a Gate with the verdict on objects while it is closed: unknown when a witness did not answer or cannot be
+// trusted, otherwise candidate.
 type gate struct {
 	Gate
 	unknown bool
-	network bool // holds for network objects only
+	network bool // applies to network objects only
 }
 
-// opened, closed and deaf make gates: deaf is closed because something could not be learnt.
-func opened(name, format string, args ...any) gate {
+// openGate, closedGate and unknownGate make gates: an unknownGate is closed because something could not be read.
+func openGate(name, format string, args ...any) gate {
 	return gate{Gate: Gate{Name: name, Open: true, Why: fmt.Sprintf(format, args...)}}
 }
 
-func closed(name, format string, args ...any) gate {
+func closedGate(name, format string, args ...any) gate {
 	return gate{Gate: Gate{Name: name, Why: fmt.Sprintf(format, args...)}}
 }
 
-func deaf(name, format string, args ...any) gate {
-	g := closed(name, format, args...)
+func unknownGate(name, format string, args ...any) gate {
+	g := closedGate(name, format, args...)
 	g.unknown = true
 	return g
 }
 
-// quiet is why the apiserver is not asked most of the time.
-const quiet = "not asked: nothing is suspicious"
+// notNeeded is the usual reason why the apiserver is not asked.
+const notNeeded = "not asked: nothing is suspicious"
 
-// isQuiet reports whether there was nothing to ask the apiserver for.
-func isQuiet(t *Inventory, orphans int) bool {
+// nothingSuspicious reports whether there was no reason to ask the apiserver.
+func nothingSuspicious(t *Inventory, orphans int) bool {
 	return orphans == 0 && !t.Cluster.Asked && t.Kubelet.OK()
 }
 
-// gates are all conditions on the whole node, always in the same order. orphans is the number of pods that no witness
-// knows but that have objects on the node; stuck are those of them that kubelet cannot get rid of.
-// contrary are pods that the apiserver has when it is asked for them by name, while its list lacks them.
-func gates(t *Inventory, s Settings, orphans, stuck int, contrary []string) []gate {
+// gates returns all conditions on the whole node, always in the same order. orphans is the number of pods that have
+// objects on the node but that no witness knows; stuck is how many of them kubelet cannot remove. missingFromList are
+// pods that the apiserver returns by name although its list lacks them.
+func gates(t *Inventory, s Settings, orphans, stuck int, missingFromList []string) []gate {
 	network := conditionGate("network-ready", t.Runtime, t.Runtime.NetReady)
 	network.network = true
 	return []gate{
-		kubeletHeard(t),
+		kubeletAnswers(t),
 		uptimeGate("kubelet-uptime", "kubelet", t.Kubelet.Age, t.Kubelet.AgeErr, s.KubeletUptime),
 		kubeletNotWorking(t, orphans, stuck),
-		runtimeHeard(t),
+		runtimeAnswers(t),
 		uptimeGate("runtime-uptime", "the runtime", t.Runtime.Age, t.Runtime.AgeErr, s.RuntimeUptime),
 		conditionGate("runtime-ready", t.Runtime, t.Runtime.Ready),
 		network,
 		hostNamespaces(s),
 		noOtherKubelet(t),
 		noMassOrphaning(t, s, orphans),
-		apiserverHeard(t, orphans),
-		listIsOurs(t, s, orphans, contrary),
+		apiserverAnswers(t, orphans),
+		listIsOurs(t, s, orphans, missingFromList),
 		kubeletSources(t, orphans),
 		nodeIdentity(t, orphans),
 	}
 }
 
-func kubeletHeard(t *Inventory) gate {
+func kubeletAnswers(t *Inventory) gate {
 	const name = "kubelet-heard"
 	if !t.Kubelet.OK() {
-		return deaf(name, "kubelet's /pods: %v", reason(t.Kubelet.Heard))
+		return unknownGate(name, "kubelet's /pods: %v", responseError(t.Kubelet.Response))
 	}
-	return opened(name, "kubelet has %d pods", count(t.Kubelet.Pods))
+	return openGate(name, "kubelet has %d pods", countPods(t.Kubelet.Pods))
 }
 
-func reason(h Heard) error {
+func responseError(h Response) error {
 	if !h.Asked {
 		return errors.New("not asked")
 	}
@@ -84,58 +84,60 @@ func reason(h Heard) error {
 func uptimeGate(name, who string, age time.Duration, err error, least time.Duration) gate {
 	switch {
 	case least <= 0:
-		return opened(name, "not required")
+		return openGate(name, "not required")
 	case err != nil:
-		return deaf(name, "its process: %v", err)
+		return unknownGate(name, "its process: %v", err)
 	case age < least:
-		return closed(name, "%s has been up for %s of %s", who, round(age), round(least))
+		return closedGate(name, "%s has been up for %s of %s", who, round(age), round(least))
 	}
-	return opened(name, "%s has been up for %s", who, round(age))
+	return openGate(name, "%s has been up for %s", who, round(age))
 }
 
-// kubeletNotWorking is closed while kubelet still ends pods that have left its list. A kubelet older than v1.27 does
-// not count them: there the grace period, which is never shorter than that of the pod's containers, must be enough.
-// One that is not proven to be older has not begun to count: it waits for a source of its pods. Kubelet tries for
-// ever to end a pod whose processes do not die; that is no reason to wait for ever.
+// kubeletNotWorking is closed while kubelet still terminates pods that have left its list. A kubelet older than v1.27
+// does not count them: the grace period, which is never shorter than that of the pod's containers, has to be enough
+// there. One that is not proven to be older has not begun to count: it waits for a source of its pods. Kubelet retries
+// forever to terminate a pod whose processes do not die; the agent does not wait that long.
 func kubeletNotWorking(t *Inventory, orphans, stuck int) gate {
 	const name = "kubelet-not-working"
 	switch k := t.Kubelet; {
-	case isQuiet(t, orphans):
-		return opened(name, quiet)
+	case nothingSuspicious(t, orphans):
+		return openGate(name, notNeeded)
 	case errors.Is(k.WorkingErr, errNoMetric):
 		if why := notOld(k.Version, t.Cluster.Version); why != "" {
-			return deaf(name, "%v, and %s", k.WorkingErr, why)
+			return unknownGate(name, "%v, and %s", k.WorkingErr, why)
 		}
-		return opened(name, "%v: left to the grace period", k.WorkingErr)
+		return openGate(name, "%v: the grace period has to be enough", k.WorkingErr)
 	case k.WorkingErr != nil:
-		return deaf(name, "%s: %v", workingFamily, k.WorkingErr)
+		return unknownGate(name, "%s: %v", workingFamily, k.WorkingErr)
 	case k.Working > 0 && k.Working <= stuck:
-		return opened(name, "kubelet has been ending %d pods for twice the grace period and cannot", k.Working)
+		return openGate(name, "kubelet has been terminating %d pods for twice the grace period without success",
+			k.Working)
 	case k.Working > 0:
-		return closed(name, "kubelet is still ending %d pods that are no longer wanted", k.Working)
+		return closedGate(name, "kubelet is still terminating %d pods that are no longer wanted", k.Working)
 	}
-	return opened(name, "kubelet is ending no pod that is no longer wanted")
+	return openGate(name, "kubelet is terminating no unwanted pods")
 }
 
-// kubeletSources is open when kubelet shows that it has read what the apiserver wants of it. After a start while its
-// own LIST is refused its /pods has the static pods only, and looks like the list of a node that was emptied.
+// kubeletSources is open when kubelet shows that it has received its pods from the apiserver. While its own LIST is
+// refused after a start, its /pods has only static pods and looks like that of a drained node.
 func kubeletSources(t *Inventory, orphans int) gate {
 	const name = "kubelet-sources"
 	c := &t.Cluster
 	own, listed := c.Pods[t.Own]
 	switch {
-	case isQuiet(t, orphans):
-		return opened(name, quiet)
+	case nothingSuspicious(t, orphans):
+		return openGate(name, notNeeded)
 	case !t.Kubelet.OK():
-		return deaf(name, "kubelet could not be heard")
+		return unknownGate(name, "kubelet did not answer")
 	case !c.OK():
-		return deaf(name, "there is no list of the apiserver's to hold kubelet's against")
-	case listed && !own.Mirror && !has(t.Kubelet.Pods, t.Own):
-		return deaf(name, "kubelet lacks the agent's own pod %s, which the apiserver lists", t.Own)
+		return unknownGate(name, "there is no list of the apiserver to compare kubelet's with")
+	case listed && !own.Mirror && !hasPod(t.Kubelet.Pods, t.Own):
+		return unknownGate(name, "kubelet lacks the agent's own pod %s, which the apiserver lists", t.Own)
 	case len(c.Proven) > 0:
-		return deaf(name, "kubelet lacks pods that the apiserver lists and that it has known: %s", some(c.Proven))
+		return unknownGate(name, "kubelet lacks pods that the apiserver lists and that it has known before: %s",
+			firstThree(c.Proven))
 	case 2*c.Lacked > c.Listed:
-		return deaf(name, "kubelet lacks %d of %d pods that the apiserver lists", c.Lacked, c.Listed)
+		return unknownGate(name, "kubelet lacks %d of %d pods that the apiserver lists", c.Lacked, c.Listed)
 	}
 	ordinary := 0
 	for _, pod := range t.Kubelet.Pods {
@@ -144,27 +146,28 @@ func kubeletSources(t *Inventory, orphans int) gate {
 		}
 	}
 	if others := othersRunning(t); ordinary == 0 && len(others) > 0 {
-		return deaf(name, "kubelet has no pod from the apiserver, while the runtime runs %s", some(others))
+		return unknownGate(name, "kubelet has no pod from the apiserver, while these are running: %s",
+			firstThree(others))
 	}
-	return opened(name, "kubelet has %d of %d pods that the apiserver lists", c.Listed-c.Lacked, c.Listed)
+	return openGate(name, "kubelet has %d of %d pods that the apiserver lists", c.Listed-c.Lacked, c.Listed)
 }
 
-func has(pods map[string]PodFact, uid string) bool { _, ok := pods[uid]; return ok }
+func hasPod(pods map[string]PodFact, uid string) bool { _, ok := pods[uid]; return ok }
 
-// some names the first of many.
-func some(names []string) string {
+// firstThree lists at most three names.
+func firstThree(names []string) string {
 	if len(names) <= 3 {
 		return strings.Join(names, ", ")
 	}
 	return fmt.Sprintf("%s and %d more", strings.Join(names[:3], ", "), len(names)-3)
 }
 
-// othersRunning names the pods that the runtime runs and kubelet lacks, but for static ones.
+// othersRunning names the running pods that kubelet lacks, except static ones.
 func othersRunning(t *Inventory) []string {
 	var names []string
 	for uid := range t.Runtime.Running {
 		pod := t.Runtime.Pods[uid]
-		if !has(t.Kubelet.Pods, uid) && len(uid) != 32 && (pod.Source == "" || pod.Source == "api") {
+		if !hasPod(t.Kubelet.Pods, uid) && len(uid) != 32 && (pod.Source == "" || pod.Source == "api") {
 			names = append(names, cmp.Or(strings.Trim(pod.Namespace+"/"+pod.Name, "/"), uid))
 		}
 	}
@@ -172,21 +175,21 @@ func othersRunning(t *Inventory) []string {
 	return names
 }
 
-func runtimeHeard(t *Inventory) gate {
+func runtimeAnswers(t *Inventory) gate {
 	const name = "runtime-heard"
 	switch {
 	case !t.Runtime.OK():
-		return deaf(name, "the runtime's lists: %v", reason(t.Runtime.Heard))
+		return unknownGate(name, "the runtime's lists: %v", responseError(t.Runtime.Response))
 	case t.Containerd.Other == "" && !t.Containerd.OK():
-		return deaf(name, "containerd's lists: %v", reason(t.Containerd.Heard))
+		return unknownGate(name, "containerd's lists: %v", responseError(t.Containerd.Response))
 	}
-	return opened(name, "the runtime has %d sandboxes and %d containers", len(t.Runtime.Sandboxes),
+	return openGate(name, "the runtime has %d sandboxes and %d containers", len(t.Runtime.Sandboxes),
 		len(t.Runtime.Containers))
 }
 
-func conditionGate(name string, r RuntimeTruth, c Condition) gate {
+func conditionGate(name string, r RuntimeInventory, c Condition) gate {
 	if !r.OK() {
-		return deaf(name, "the runtime could not be heard")
+		return unknownGate(name, "the runtime did not answer")
 	}
 	return gate{Gate: Gate{Name: name, Open: c.OK, Why: c.Why}}
 }
@@ -194,24 +197,25 @@ func conditionGate(name string, r RuntimeTruth, c Condition) gate {
 func hostNamespaces(s Settings) gate {
 	const name = "host-namespaces"
 	if !s.HostNamespaces {
-		return deaf(name, "the agent does not see all processes of the host")
+		return unknownGate(name, "the agent does not see all processes of the host")
 	}
-	return opened(name, "the agent sees the host's processes")
+	return openGate(name, "the agent sees the host's processes")
 }
 
-// noMassOrphaning is the breaker: many pods that vanish at once are rather a witness in error than leftovers.
+// noMassOrphaning is the circuit breaker: when many pods vanish at once, it is more likely that a witness is wrong.
 func noMassOrphaning(t *Inventory, s Settings, orphans int) gate {
 	const name = "no-mass-orphaning"
-	all := orphans + count(t.Kubelet.Pods, t.Cluster.Pods)
+	all := orphans + countPods(t.Kubelet.Pods, t.Cluster.Pods)
 	if most := max(s.MassOrphaning, all*s.MassPercent/100); orphans > most {
-		return closed(name, "%d of %d pods are known to no witness, more than %d: rather a witness is wrong", orphans,
+		return closedGate(name, "%d of %d pods are known to no witness, more than %d: more likely a witness is wrong",
+			orphans,
 			all, most)
 	}
-	return opened(name, "%d of %d pods are known to no witness", orphans, all)
+	return openGate(name, "%d of %d pods are known to no witness", orphans, all)
 }
 
-// count returns how many pods there are; a static pod is known by two UIDs.
-func count(known ...map[string]PodFact) int {
+// countPods returns how many pods there are; a static pod is known by two UIDs.
+func countPods(known ...map[string]PodFact) int {
 	uids := make(map[string]bool)
 	for _, pods := range known {
 		for _, pod := range pods {
@@ -221,66 +225,68 @@ func count(known ...map[string]PodFact) int {
 	return len(uids)
 }
 
-func apiserverHeard(t *Inventory, orphans int) gate {
+func apiserverAnswers(t *Inventory, orphans int) gate {
 	const name = "apiserver-heard"
 	switch {
 	case t.Cluster.OK():
-		return opened(name, "it lists %d pods of this node", count(t.Cluster.Pods))
-	case isQuiet(t, orphans):
-		return opened(name, quiet)
+		return openGate(name, "it lists %d pods of this node", countPods(t.Cluster.Pods))
+	case nothingSuspicious(t, orphans):
+		return openGate(name, notNeeded)
 	}
-	return deaf(name, "the apiserver's list of pods: %v", reason(t.Cluster.Heard))
+	return unknownGate(name, "the apiserver's list of pods: %v", responseError(t.Cluster.Response))
 }
 
-// listIsOurs is open when something proves that the list is of this node and not empty by mistake: our own pod, or one
-// that kubelet has from the apiserver. A list that lacks many of kubelet's pods is an old one.
-func listIsOurs(t *Inventory, s Settings, orphans int, contrary []string) gate {
+// listIsOurs is open when something proves that the list belongs to this node and is not empty by mistake: the agent's
+// own pod, or one that kubelet has from the apiserver. A list without many of kubelet's pods is outdated.
+func listIsOurs(t *Inventory, s Settings, orphans int, missingFromList []string) gate {
 	const name = "list-is-ours"
 	c := &t.Cluster
 	own, listed := c.Pods[t.Own]
 	switch {
-	case isQuiet(t, orphans):
-		return opened(name, quiet)
+	case nothingSuspicious(t, orphans):
+		return openGate(name, notNeeded)
 	case !c.OK():
-		return deaf(name, "there is no list")
-	case len(c.Strangers) > 0:
-		return deaf(name, "the list has pods of other nodes: %s", some(c.Strangers))
-	case len(contrary) > 0:
-		return deaf(name, "the list lacks pods that the apiserver has when asked for them by name: %s", some(contrary))
+		return unknownGate(name, "there is no list")
+	case len(c.OnOtherNodes) > 0:
+		return unknownGate(name, "the list has pods of other nodes: %s", firstThree(c.OnOtherNodes))
+	case len(missingFromList) > 0:
+		return unknownGate(name, "the list lacks pods that the apiserver returns by name: %s",
+			firstThree(missingFromList))
 	case t.Own != "" && !listed:
-		return deaf(name, "the list lacks the agent's own pod %s", t.Own)
+		return unknownGate(name, "the list lacks the agent's own pod %s", t.Own)
 	case c.Shared == 0 && (!listed || own.Mirror):
-		return deaf(name, "none of kubelet's pods is in the list but static ones, whose mirrors kubelet makes itself: "+
-			"an empty or foreign list proves nothing")
+		return unknownGate(name, "none of kubelet's pods is in the list but static ones, whose mirrors kubelet makes "+
+			"itself: an empty or foreign list proves nothing")
 	case c.Missing > max(s.MassOrphaning, c.Wanted*s.MassPercent/100):
-		return deaf(name, "the list lacks %d of %d pods that kubelet has from the apiserver", c.Missing, c.Wanted)
+		return unknownGate(name, "the list lacks %d of %d pods that kubelet has from the apiserver", c.Missing,
+			c.Wanted)
 	}
-	return opened(name, "%d of kubelet's pods from the apiserver are in the list", c.Shared)
+	return openGate(name, "%d of kubelet's pods from the apiserver are in the list", c.Shared)
 }
 
-// nodeIdentity is open when the Node object is of this very machine and boot, and not of another one by the same
-// name. Its Lease is not looked at: that kubelet is alive is told by kubelet.
+// nodeIdentity is open when the Node object belongs to this machine and boot, not to another one of the same name. Its
+// Lease does not matter: whether kubelet is alive is learnt from kubelet.
 func nodeIdentity(t *Inventory, orphans int) gate {
 	const name = "node-identity"
 	switch c := &t.Cluster; {
-	case isQuiet(t, orphans):
-		return opened(name, quiet)
+	case nothingSuspicious(t, orphans):
+		return openGate(name, notNeeded)
 	case !c.OK():
-		return deaf(name, "the apiserver could not be heard")
+		return unknownGate(name, "the apiserver did not answer")
 	case c.NodeErr != nil:
-		return deaf(name, "the Node object: %v", c.NodeErr)
+		return unknownGate(name, "the Node object: %v", c.NodeErr)
 	case c.LocalErr != nil:
-		return deaf(name, "the IDs of this machine: %v", c.LocalErr)
+		return unknownGate(name, "the IDs of this machine: %v", c.LocalErr)
 	case c.LocalBoot == "" || c.Boot != c.LocalBoot:
-		return deaf(name, "Node %s has bootID %q, this machine %q", c.Node, c.Boot, c.LocalBoot)
+		return unknownGate(name, "Node %s has bootID %q, this machine %q", c.Node, c.Boot, c.LocalBoot)
 	case c.Machine != c.LocalMachine:
-		return deaf(name, "Node %s has machineID %q, this machine %q", c.Node, c.Machine, c.LocalMachine)
+		return unknownGate(name, "Node %s has machineID %q, this machine %q", c.Node, c.Machine, c.LocalMachine)
 	}
-	return opened(name, "machineID and bootID of Node %s are this machine's", t.Cluster.Node)
+	return openGate(name, "machineID and bootID of Node %s are this machine's", t.Cluster.Node)
 }
 
-// round makes a duration short enough to read.
+// round makes a duration readable.
 func round(d time.Duration) time.Duration { return d.Round(time.Second) }
 
-// sameBoot reports whether two moments can be compared.
+// sameBoot reports whether two timestamps can be compared.
 func sameBoot(a, b finding.Timestamp) bool { return a.Boot == b.Boot }

@@ -39,13 +39,13 @@ func TestEachGateCloses(t *testing.T) {
 		}, "kubelet-uptime", "broken"},
 		{"kubelet works", func(t *Inventory, _ *Settings) {
 			t.Kubelet.Working = 1
-		}, "kubelet-not-working", "still ending 1 pods"},
+		}, "kubelet-not-working", "still terminating 1 pods"},
 		{"kubelet's work unknown", func(t *Inventory, _ *Settings) {
 			t.Kubelet.WorkingErr = broken
 		}, "kubelet-not-working", "broken"},
 		{"kubelet does not count yet", func(t *Inventory, _ *Settings) {
 			t.Kubelet.WorkingErr, t.Kubelet.Version = errNoMetric, "v1.30.1"
-		}, "kubelet-not-working", "has not read all its sources"},
+		}, "kubelet-not-working", "has not received all its sources"},
 		{"runtime unheard", func(t *Inventory, _ *Settings) {
 			t.Runtime.Err = broken
 		}, "runtime-heard runtime-ready network-ready", "broken"},
@@ -55,7 +55,9 @@ func TestEachGateCloses(t *testing.T) {
 		{"containerd unasked", func(t *Inventory, _ *Settings) {
 			t.Containerd.Asked = false
 		}, "runtime-heard", "not asked"},
-		{"another runtime", func(t *Inventory, _ *Settings) { t.Containerd = ContainerdTruth{Other: "cri-o"} }, "", ""},
+		{"another runtime", func(t *Inventory, _ *Settings) {
+			t.Containerd = ContainerdInventory{Other: "cri-o"}
+		}, "", ""},
 		{"runtime young", func(t *Inventory, _ *Settings) {
 			t.Runtime.Age = 4 * time.Minute
 		}, "runtime-uptime", "4m0s of 5m0s"},
@@ -87,7 +89,7 @@ func TestEachGateCloses(t *testing.T) {
 			t.Own = unknownPod
 		}, "list-is-ours", "lacks the agent's own pod"},
 		{"strangers", func(t *Inventory, _ *Settings) {
-			t.Cluster.Strangers = []string{"a", "b", "c", "d"}
+			t.Cluster.OnOtherNodes = []string{"a", "b", "c", "d"}
 		}, "list-is-ours", "a, b, c and 1 more"},
 		{"an old list", func(t *Inventory, _ *Settings) {
 			t.Cluster.Wanted, t.Cluster.Missing = 50, 11
@@ -101,7 +103,7 @@ func TestEachGateCloses(t *testing.T) {
 		}, "kubelet-sources", "lacks the agent's own pod"},
 		{"kubelet lacks what it has known", func(t *Inventory, _ *Settings) {
 			t.Cluster.Listed, t.Cluster.Lacked, t.Cluster.Proven = 10, 1, []string{"default/web"}
-		}, "kubelet-sources", "that it has known: default/web"},
+		}, "kubelet-sources", "that it has known before: default/web"},
 		{"kubelet lacks most", func(t *Inventory, _ *Settings) {
 			t.Cluster.Listed, t.Cluster.Lacked = 5, 3
 		}, "kubelet-sources", "lacks 3 of 5"},
@@ -111,7 +113,7 @@ func TestEachGateCloses(t *testing.T) {
 		{"kubelet has static pods only, others run", func(t *Inventory, _ *Settings) {
 			t.Kubelet.Pods = map[string]PodFact{static: {Pod: Pod{UID: static}, Static: true}}
 			t.Runtime.Running = map[string]bool{other: true, static: true}
-		}, "kubelet-sources", "no pod from the apiserver, while the runtime runs " + other},
+		}, "kubelet-sources", "no pod from the apiserver, while these are running: " + other},
 		{"kubelet has static pods only, and they run", func(t *Inventory, _ *Settings) {
 			t.Kubelet.Pods = map[string]PodFact{static: {Pod: Pod{UID: static}, Static: true}}
 			t.Runtime.Running = map[string]bool{static: true, strings.Repeat("7", 32): true, dead: true}
@@ -131,11 +133,11 @@ func TestEachGateCloses(t *testing.T) {
 	}
 	for _, test := range tests {
 		t.Run(test.name, func(t *testing.T) {
-			truth, s := healthy(), settings()
-			test.bend(&truth, &s)
+			inventory, s := healthy(), settings()
+			test.bend(&inventory, &s)
 			var names []string
 			why := ""
-			for _, g := range gates(&truth, s, 1, 0, nil) {
+			for _, g := range gates(&inventory, s, 1, 0, nil) {
 				if !g.Open {
 					if names = append(names, g.Name); why == "" {
 						why = g.Why
@@ -146,7 +148,7 @@ func TestEachGateCloses(t *testing.T) {
 				t.Errorf("closed: %s: %s\nwant %s: … %s …", got, why, test.want, test.why)
 			}
 			o := object(Netns, "66666666-6666-4666-8666-666666666666")
-			report, _ := Evaluate([]Object{o}, truth, seenLong(o), s, hour)
+			report, _ := Evaluate([]Object{o}, inventory, seenLong(o), s, hour)
 			if got := report.Objects[0]; (got.Verdict == Leftover) != (test.want == "") {
 				t.Errorf("%s: %s", got.Verdict, got.Why)
 			}
@@ -154,10 +156,10 @@ func TestEachGateCloses(t *testing.T) {
 	}
 }
 
-func TestContraryNamesCloseTheList(t *testing.T) {
-	truth := healthy()
-	g := listIsOurs(&truth, settings(), 1, []string{"default/web"})
-	if g.Open || !g.unknown || !strings.Contains(g.Why, "asked for them by name: default/web") {
+func TestPodMissingFromTheListClosesTheGate(t *testing.T) {
+	inventory := healthy()
+	g := listIsOurs(&inventory, settings(), 1, []string{"default/web"})
+	if g.Open || !g.unknown || !strings.Contains(g.Why, "returns by name: default/web") {
 		t.Errorf("%+v", g)
 	}
 }
@@ -169,13 +171,13 @@ func TestBreaker(t *testing.T) {
 		open           bool
 	}{{0, 3, true}, {0, 4, false}, {10, 3, true}, {10, 4, false}, {80, 20, true}, {79, 21, false}, {160, 40, true},
 		{159, 41, false}, {100, 0, true}} {
-		truth := healthy()
-		truth.Kubelet.Pods, truth.Cluster.Pods = map[string]PodFact{}, map[string]PodFact{}
+		inventory := healthy()
+		inventory.Kubelet.Pods, inventory.Cluster.Pods = map[string]PodFact{}, map[string]PodFact{}
 		for n := range test.known {
-			truth.Kubelet.Pods[uidOf(n)] = PodFact{Pod: Pod{UID: uidOf(n)}}
-			truth.Cluster.Pods[uidOf(n)] = PodFact{Pod: Pod{UID: uidOf(n)}} // the same pod, not another one
+			inventory.Kubelet.Pods[uidOf(n)] = PodFact{Pod: Pod{UID: uidOf(n)}}
+			inventory.Cluster.Pods[uidOf(n)] = PodFact{Pod: Pod{UID: uidOf(n)}} // the same pod, not another one
 		}
-		if g := noMassOrphaning(&truth, settings(), test.orphans); g.Open != test.open {
+		if g := noMassOrphaning(&inventory, settings(), test.orphans); g.Open != test.open {
 			t.Errorf("%d of %d known: %+v", test.orphans, test.known, g)
 		}
 	}
@@ -221,7 +223,7 @@ func TestWorkingPods(t *testing.T) {
 	}
 }
 
-func TestWorkingPodsUnheard(t *testing.T) {
+func TestWorkingPodsUnknown(t *testing.T) {
 	n := newFullNode(t)
 	n.metric = nil
 	if _, err := askWorking(t.Context(), NewScan(t.Context(), n.host)); !errors.Is(err, errNoMetric) {

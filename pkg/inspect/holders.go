@@ -8,7 +8,7 @@ import (
 	"github.com/nodeagent/nodeagent/internal/host/mount"
 )
 
-// holdable returns what of an object may be kept busy.
+// holdable returns the path or mount of an object that processes may keep busy.
 func holdable(scan *Scan, o *Assessment) holders.Holdable {
 	if o.Kind != Mount {
 		return holders.Holdable{Path: o.ID}
@@ -26,10 +26,10 @@ func holdable(scan *Scan, o *Assessment) holders.Holdable {
 	return thing
 }
 
-// maxCgroupHolders bounds how many processes of one cgroup are named.
+// maxCgroupHolders bounds how many processes of one cgroup are reported.
 const maxCgroupHolders = 16
 
-// cgroupHolders returns the processes in a cgroup, without those in cgroups below it.
+// cgroupHolders returns the processes in a cgroup, without those in its children.
 func cgroupHolders(scan *Scan, o *Assessment) []Holder {
 	table, err := scan.processes()
 	if err != nil {

@@ -16,7 +16,7 @@ import (
 	"github.com/nodeagent/nodeagent/test/need"
 )
 
-// ripen makes so many passes that what nobody knows is a leftover in the last.
+// ripen makes enough passes for unknown objects to be leftovers in the last one.
 func (n *node) ripen(t *testing.T, history History, i *Inspector) Report {
 	t.Helper()
 	var report Report
@@ -60,7 +60,7 @@ func (n *node) chain(top string, length int) int {
 
 // A pod that makes cgroups without measure, deep, many or with long names, is unknown. What another pod left behind is
 // found all the same.
-func TestHostilePodBlindsNobody(t *testing.T) {
+func TestHostilePodAffectsOnlyItself(t *testing.T) {
 	const hostile, ordinary = "00000000-0000-4000-8000-0000000000bb", "00000000-0000-4000-8000-0000000000cc"
 	hosttest.PrivateNetwork(t)
 	n := newNode(t)
@@ -101,7 +101,7 @@ func TestHostilePodBlindsNobody(t *testing.T) {
 	if got := objectsOf(report, hostile); got > 100 {
 		t.Errorf("the hostile pod has %d objects in the report", got)
 	}
-	// Some kernels say ENAMETOOLONG of its cgroups, Linux 6.18 cuts the path off.
+	// Some kernels return ENAMETOOLONG for its cgroups, Linux 6.18 truncates the path.
 	is := slices.IndexFunc(report.Objects, func(o Assessment) bool {
 		return o.Kind == Process && o.ID == strconv.Itoa(pid)
 	})
@@ -161,10 +161,10 @@ func TestPodOfManyProcesses(t *testing.T) {
 	if got := doubts[hostile]; len(got) != 1 || !strings.Contains(got[0], "more than 4096 processes") {
 		t.Errorf("the hostile pod: %q", got)
 	}
-	if got := doubts[""]; len(got) != 1 || got[0] != "96000 it could not be looked at" {
+	if got := doubts[""]; len(got) != 1 || got[0] != "96000 it could not be read" {
 		t.Errorf("one that cannot be read: %q", got)
 	}
-	want := []string{"99 ", "90000 ", "95000 it could not be looked at"}
+	want := []string{"99 ", "90000 ", "95000 it could not be read"}
 	if got := doubts[ordinary]; !slices.Equal(got, want) {
 		t.Errorf("the other pod: %q, want %q", got, want)
 	}

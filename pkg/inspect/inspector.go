@@ -14,7 +14,7 @@ import (
 	"github.com/nodeagent/nodeagent/pkg/finding"
 )
 
-// DefaultSettings are the thresholds unless the configuration says otherwise.
+// DefaultSettings are the thresholds unless configured otherwise.
 func DefaultSettings() Settings {
 	return Settings{
 		Every:       time.Minute,
@@ -31,17 +31,17 @@ func DefaultSettings() Settings {
 	}
 }
 
-// recheck is how often the apiserver is asked again for what it has denied already. A denial holds for ever, as UIDs do
-// not return; asking again is for the case that somebody restores an old state of the cluster.
+// recheck is how often the apiserver is asked again about pods that it has denied already. A denial stays valid, as
+// UIDs are not reused; asking again is for the case that an old state of the cluster is restored.
 const recheck = 10 * time.Minute
 
-// Inspector makes passes over one host. It remembers the last list of the apiserver, so that a leftover which stays
-// does not cost a request in every pass. It is not safe for concurrent use.
+// Inspector makes passes over one host. It remembers the last list of the apiserver, so that a leftover that stays does
+// not cause a request in every pass. It is not safe for concurrent use.
 type Inspector struct {
 	host     *host.Host
 	settings Settings
 	log      *slog.Logger
-	cluster  ClusterTruth
+	cluster  ClusterInventory
 	limit    time.Duration // of one pass: see Within
 }
 
@@ -50,9 +50,8 @@ func New(h *host.Host, s Settings, log *slog.Logger) *Inspector {
 	return &Inspector{host: h, settings: s, log: log}
 }
 
-// Pass looks at all objects of the given kinds, or of all kinds, and judges them: list, nominate by the local
-// witnesses, and confirm by the apiserver only what they do not know. It returns the history for the next pass. It
-// must not run twice at a time.
+// Pass lists and evaluates all objects of the given kinds, or of all kinds. Only those that the local witnesses do not
+// know are confirmed with the apiserver. It returns the history for the next pass. It must not run concurrently.
 func (i *Inspector) Pass(ctx context.Context, history History, kinds ...Kind) (Report, History) {
 	started := i.host.Clock()
 	ends := deadline{time.Now(), i.limit}
@@ -60,68 +59,64 @@ func (i *Inspector) Pass(ctx context.Context, history History, kinds ...Kind) (R
 		func(context.Context) (*Scan, error) {
 			return newScan(ctx, i.host, ends), nil
 		})
-	if err != nil { // nothing can be said of paths that cannot be resolved
+	if err != nil { // nothing is known about paths that cannot be resolved
 		report, _ := Evaluate(nil, Inventory{}, history, i.settings, started)
 		report.Errors = append(report.Errors, Failure{"layout", err.Error()})
 		return report, history
 	}
 	objects, blind, failures := list(ctx, scan, kinds)
-	nameThem(objects, history)
-	truth := Gather(ctx, scan)
-	truth.Others.recall(history, started)
-	judgeTrees(ctx, scan, objects, truth.Kubelet)
-	objects, err = onCopy(ctx, scan, "owners of network namespaces", objects,
-		func(ctx context.Context, objects []Object) error {
-			return attachOwners(ctx, scan, objects)
-		})
-	if err != nil {
-		failures = append(failures, Failure{"owners of network namespaces", err.Error()})
-	}
-	recalled := recall(objects, history, started)
-	objects, err = onCopy(ctx, scan, "who lives in network namespaces of nobody", objects,
-		func(_ context.Context, objects []Object) error {
-			explainUnowned(scan, objects)
-			return nil
-		})
-	if err != nil {
-		failures = append(failures, Failure{"network namespaces of nobody", err.Error()})
-	}
-	suspects := nominate(objects, &truth)
-	if len(suspects) > 0 {
-		local := truth
-		objects, err = onCopy(ctx, scan, "who lives in network namespaces", objects,
-			func(ctx context.Context, objects []Object) error {
-				suspects := nominate(objects, &local)
-				explain(scan, suspects)
-				explainLeases(ctx, scan, suspects)
-				return nil
-			})
-		if err != nil {
-			failures = append(failures, Failure{"suspects", err.Error()})
-			doubt(nominate(objects, &truth), err)
+	addNames(objects, history)
+	inventory := Gather(ctx, scan)
+	inventory.Others.recall(history, started)
+	markOtherTrees(ctx, scan, objects, inventory.Kubelet)
+	add := func(what string, change func(context.Context, []Object) error) error {
+		var err error
+		if objects, err = onCopy(ctx, scan, what, objects, change); err != nil {
+			failures = append(failures, Failure{what, err.Error()})
 		}
-		suspects = nominate(objects, &truth)
-		running := runningSuspects(suspects, &truth, history, started)
-		fresh := i.mustAsk(suspects, running, &truth, history, started)
-		truth.Cluster = i.cluster
-		truth.Confirm(ctx, scan, fresh)
-		i.cluster = truth.Cluster
-		truth.askOneByName(ctx, scan, running, history, started)
+		return err
 	}
-	report, next := Evaluate(objects, truth, history, i.settings, started)
+	_ = add("owners of network namespaces", func(ctx context.Context, objects []Object) error {
+		return attachOwners(ctx, scan, objects)
+	})
+	recalled := recall(objects, history, started)
+	_ = add("processes in network namespaces without an owner", func(_ context.Context, objects []Object) error {
+		explainUnowned(scan, objects)
+		return nil
+	})
+	suspects := nominate(objects, &inventory)
+	if len(suspects) > 0 {
+		local := inventory
+		if err := add("processes in network namespaces", func(ctx context.Context, objects []Object) error {
+			suspects := nominate(objects, &local)
+			explain(scan, suspects)
+			explainLeases(ctx, scan, suspects)
+			return nil
+		}); err != nil {
+			doubtNetwork(nominate(objects, &inventory), err)
+		}
+		suspects = nominate(objects, &inventory)
+		running := runningSuspects(suspects, &inventory, history, started)
+		fresh := i.mustAsk(suspects, running, &inventory, history, started)
+		inventory.Cluster = i.cluster
+		inventory.Confirm(ctx, scan, fresh)
+		i.cluster = inventory.Cluster
+		inventory.askOneByName(ctx, scan, running, history, started)
+	}
+	report, next := Evaluate(objects, inventory, history, i.settings, started)
 	keepNames(objects, next)
 	report.Errors = append(report.Errors, failures...)
-	report.Errors = append(report.Errors, truth.failures()...)
+	report.Errors = append(report.Errors, inventory.failures()...)
 	keepUnseen(history, next, blind, objects, started)
-	truth.Others.note(history, next, started)
+	inventory.Others.note(history, next, started)
 	keepOwners(objects, recalled, next, started)
 	i.addHolders(ctx, scan, &report)
 	i.log.Debug("inspected", "objects", len(objects), "suspects", len(suspects), "took", i.host.Clock().Since(started))
 	return report, next
 }
 
-// list runs the listers of the given kinds. blind are the kinds of which something may have been missed: those whose
-// lister failed, and those that were not asked for.
+// list runs the listers of the given kinds. blind are the kinds of which objects may have been missed: those whose
+// lister failed, and those that were not requested.
 func list(ctx context.Context, scan *Scan, kinds []Kind) (objects []Object, blind map[Kind]bool, failures []Failure) {
 	blind = make(map[Kind]bool)
 	listers := Listers()
@@ -137,9 +132,10 @@ func list(ctx context.Context, scan *Scan, kinds []Kind) (objects []Object, blin
 			})
 	}
 	wanted := func(n int) bool { return len(kinds) == 0 || slices.Contains(kinds, listers[n].Kind) }
-	runtime := slices.IndexFunc(listers, func(l Lister) bool { return l.Kind == Sandbox }) // from there on: see Listers
+	// the first kind that the runtime is asked for: see Listers
+	runtime := slices.IndexFunc(listers, func(l Lister) bool { return l.Kind == Sandbox })
 	for _, part := range [][2]int{{0, runtime}, {runtime, len(listers)}} {
-		sideBySide(scan.ends, part[1]-part[0], func(n int) {
+		parallel(scan.ends, part[1]-part[0], func(n int) {
 			if n += part[0]; wanted(n) {
 				listOf(n)
 			}
@@ -157,8 +153,8 @@ func list(ctx context.Context, scan *Scan, kinds []Kind) (objects []Object, blin
 	return objects, blind, failures
 }
 
-// onCopy has objects changed by something that may hang. Where time is short it works on copies, since it may go on
-// when nobody waits for it any more.
+// onCopy lets change modify objects. It may hang; with a time limit it works on copies, since it may go on after the
+// limit.
 func onCopy(ctx context.Context, scan *Scan, what string, objects []Object,
 	change func(context.Context, []Object) error) ([]Object, error) {
 	if scan.ends.limit <= 0 {
@@ -177,27 +173,27 @@ func onCopy(ctx context.Context, scan *Scan, what string, objects []Object,
 	return changed, err
 }
 
-// doubt says of network objects that it is not known who lives there.
-func doubt(suspects []*Object, err error) {
+// doubtNetwork marks network objects whose processes could not be determined.
+func doubtNetwork(suspects []*Object, err error) {
 	for _, o := range suspects {
 		if networked(o.Kind) {
-			o.Doubt = "who lives in its network namespace: " + err.Error()
+			o.Doubt = "processes in its network namespace: " + err.Error()
 		}
 	}
 }
 
-// nominate returns the objects that no witness on this node knows.
-func nominate(objects []Object, truth *Inventory) []*Object {
+// nominate returns the objects that no local witness knows.
+func nominate(objects []Object, inventory *Inventory) []*Object {
 	var suspects []*Object
 	for i := range objects {
-		if suspicious(&objects[i], truth) {
+		if suspicious(&objects[i], inventory) {
 			suspects = append(suspects, &objects[i])
 		}
 	}
 	return suspects
 }
 
-// explain adds to suspects what is too dear to be read of everything.
+// explain adds facts to suspects that are too expensive to read for all objects.
 func explain(scan *Scan, suspects []*Object) {
 	var network, mounts []*Object
 	for _, o := range suspects {
@@ -215,20 +211,20 @@ func explain(scan *Scan, suspects []*Object) {
 	if len(mounts) > 0 {
 		explainMounts(scan, mounts)
 	}
-	explainInhabitants(scan, network)
+	explainNetwork(scan, network)
 }
 
-// explainInhabitants looks who lives in the network namespaces of objects.
-func explainInhabitants(scan *Scan, network []*Object) {
+// explainNetwork finds the processes in the network namespaces of objects.
+func explainNetwork(scan *Scan, network []*Object) {
 	if len(network) == 0 {
 		return
 	}
-	if err := explainNetwork(scan, network); err != nil {
-		doubt(network, err)
+	if err := findNetnsUsers(scan, network); err != nil {
+		doubtNetwork(network, err)
 	}
 }
 
-// mustAsk reports whether a new list of the apiserver would tell something about suspects that the last one does not.
+// mustAsk reports whether a new list of the apiserver could show something about suspects that the last one does not.
 func (i *Inspector) mustAsk(suspects []*Object, running []string, local *Inventory, history History,
 	now finding.Timestamp) bool {
 	last := i.cluster
@@ -236,7 +232,7 @@ func (i *Inspector) mustAsk(suspects []*Object, running []string, local *Invento
 		return true
 	}
 	if kubelet := &local.Kubelet; kubelet.AgeErr != nil || now.SinceBoot-kubelet.Age > last.At.SinceBoot {
-		return true // it was another kubelet that the list was compared with
+		return true // the list was compared with another kubelet process
 	}
 	if c := compare(last.Pods, local.Kubelet.Pods, local.Runtime.Running); 2*c.Lacked > c.Listed ||
 		len(last.Proven) > 0 {
@@ -247,10 +243,10 @@ func (i *Inspector) mustAsk(suspects []*Object, running []string, local *Invento
 			return true
 		}
 	}
-	truth := Inventory{Cluster: last}
+	inventory := Inventory{Cluster: last}
 	for _, o := range suspects {
 		sighting := history.sighting(o, now)
-		if truth.askedApiserver(o, sighting.First) != Denies {
+		if inventory.apiserverAnswer(o, sighting.First) != Denies {
 			return true
 		}
 		if denyAgain(sighting.Denials, i.settings.ListSpacing, now) {
@@ -260,22 +256,22 @@ func (i *Inspector) mustAsk(suspects []*Object, running []string, local *Invento
 	return false
 }
 
-// denyAgain reports whether it is time for the second of two denials that must be so far apart. Where there is none
+// denyAgain reports whether it is time for the second of two denials that must be at least apart. When there is none
 // yet, the last list counts as the first.
 func denyAgain(denials []finding.Timestamp, apart time.Duration, now finding.Timestamp) bool {
 	n := len(denials)
 	return n > 0 && denials[n-1].Since(denials[0]) < apart && now.Since(denials[0]) >= apart
 }
 
-// keepUnseen carries over what is remembered of objects that this pass may have missed.
+// keepUnseen carries over the history of objects that this pass may have missed.
 func keepUnseen(old, next History, blind map[Kind]bool, objects []Object, now finding.Timestamp) {
 	listed := make(map[string]bool, len(objects))
 	for i := range objects {
 		listed[key(&objects[i])] = true
 	}
 	for k, s := range old {
-		_, judged := next[k]
-		ofPod := strings.HasPrefix(k, podKey("")) && (blind[Sandbox] || blind[Container]) && !judged
+		_, evaluated := next[k]
+		ofPod := strings.HasPrefix(k, podKey("")) && (blind[Sandbox] || blind[Container]) && !evaluated
 		if (ofPod || blind[kindOf(k)] && !listed[k]) && sameBoot(s.First, now) {
 			next[k] = s
 		}
@@ -292,7 +288,7 @@ func kindOf(key string) Kind {
 	return ""
 }
 
-// failures lists the witnesses that could not be heard.
+// failures lists the witnesses that did not answer.
 func (t *Inventory) failures() []Failure {
 	var failures []Failure
 	for _, witness := range []struct {
@@ -307,7 +303,7 @@ func (t *Inventory) failures() []Failure {
 	return failures
 }
 
-// addHolders finds out who keeps leftovers and candidates busy.
+// addHolders finds the processes that keep leftovers and candidates busy.
 func (i *Inspector) addHolders(ctx context.Context, scan *Scan, report *Report) {
 	var things []holders.Holdable
 	var of []int

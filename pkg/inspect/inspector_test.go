@@ -37,7 +37,7 @@ func furnish(n *node, uid, sandbox string) {
 	n.attach(uid, sandbox)
 }
 
-// A pod's whole life as an inspector sees it: it lives, it is deleted while kubelet looks away, it becomes a leftover
+// The life of a pod as an inspector observes it: it is live, it is deleted while kubelet is down, it becomes a leftover
 // after three passes and ten minutes, and it is gone.
 func TestLifeOfAPod(t *testing.T) {
 	hosttest.PrivateNetwork(t)
@@ -95,7 +95,7 @@ func TestLifeOfAPod(t *testing.T) {
 	}
 }
 
-// checkLeftovers looks at what is told of the leftovers.
+// checkLeftovers checks the reported leftovers.
 func checkLeftovers(t *testing.T, report Report) {
 	t.Helper()
 	kinds := make(map[Kind]int)
@@ -179,7 +179,7 @@ func TestStartingPodIsLive(t *testing.T) {
 	}
 }
 
-// What looks like a leftover and is none of ours: the fixtures of leftovers §4.3 that concern listing.
+// Objects that resemble leftovers and are not ours.
 func TestForeignObjects(t *testing.T) {
 	hosttest.PrivateNetwork(t)
 	n := newNode(t)
@@ -238,8 +238,8 @@ func write(t *testing.T, name, data string) {
 	}
 }
 
-// An attachment in a shared cache may be of another kubelet on this machine: if somebody else lives in its namespace,
-// it is.
+// An attachment in a shared cache may belong to another kubelet on this machine: if another process is in its
+// namespace, it is.
 func TestInhabitedNamespaceIsForeign(t *testing.T) {
 	hosttest.PrivateNetwork(t)
 	n := newNode(t)
@@ -260,7 +260,7 @@ func TestInhabitedNamespaceIsForeign(t *testing.T) {
 }
 
 // Each way in which a list can be wrong without being an error, and those with one.
-func TestTruthFaults(t *testing.T) {
+func TestWitnessFaults(t *testing.T) {
 	stranger := corev1.Pod{ObjectMeta: metav1.ObjectMeta{UID: other, Namespace: "a", Name: "b"},
 		Spec: corev1.PodSpec{NodeName: "node-b"}}
 	for name, fault := range map[string]func(*node){
@@ -304,8 +304,8 @@ func TestTruthFaults(t *testing.T) {
 	}
 }
 
-func manyPods(count int) []corev1.Pod {
-	pods := make([]corev1.Pod, count)
+func manyPods(countPods int) []corev1.Pod {
+	pods := make([]corev1.Pod, countPods)
 	for i := range pods {
 		pods[i].UID = types.UID(fmt.Sprintf("aaaaaaaa-0000-4000-8000-%012d", i))
 	}
@@ -313,7 +313,7 @@ func manyPods(count int) []corev1.Pod {
 }
 
 // A volume whose server is gone, and a directory of a pod on which such a thing is mounted.
-func TestHungVolumeHangsNobody(t *testing.T) {
+func TestHungVolumeAffectsOnlyItself(t *testing.T) {
 	n := newNode(t)
 	hung := hosttest.HangingFUSE(t)
 	n.mount(hung, n.podDir(dead, "volumes/kubernetes.io~nfs/data"), "", unix.MS_BIND)
@@ -336,7 +336,7 @@ func TestHungVolumeHangsNobody(t *testing.T) {
 }
 
 // A kind that was not asked for, or whose lister failed, keeps its history.
-func TestHistoryOfWhatWasNotSeen(t *testing.T) {
+func TestHistoryOfUnlistedObjects(t *testing.T) {
 	n := newNode(t)
 	n.podDir(dead)
 	i := n.inspector()

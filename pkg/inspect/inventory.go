@@ -11,118 +11,119 @@ import (
 	"github.com/nodeagent/nodeagent/pkg/finding"
 )
 
-// Heard is how a witness was asked. What it said counts only if Asked and no Err.
-type Heard struct {
+// Response is whether and when a witness was asked. Its data counts only when it was asked and there is no error.
+type Response struct {
 	Asked bool
 	At    finding.Timestamp
 	Err   error
 }
 
 // OK reports whether the witness was asked and answered.
-func (h Heard) OK() bool { return h.Asked && h.Err == nil }
+func (h Response) OK() bool { return h.Asked && h.Err == nil }
 
-// Inventory is who may live on this node, as each witness says, and what is needed to believe them. It is gathered in
-// an order on which everything rests:
+// Inventory is which pods may exist on this node according to each witness, and what is needed to trust them. It is
+// gathered in an order that every verdict relies on:
 //
 //  1. the objects on the node,
 //  2. the runtime and containerd,
 //  3. kubelet,
 //  4. the apiserver.
 //
-// A pod comes to be in the opposite order: the apiserver has it before kubelet, kubelet's /pods before any of its
-// objects exist, containerd has a lease or a container before CRI lists the sandbox. So each witness is asked after
-// everything that it must know if the object is a living or a starting pod's, and one that does not know the object
-// then is no victim of the moment. The other direction, a pod that is just ending, can look like a leftover for a
-// moment; such a pod lives no more, and the grace period leaves it to kubelet. UIDs never return: a list that did not
-// have the UID of an object which was there before the list was made proves for ever that this pod is gone.
+// A pod is created in the opposite order: the apiserver has it before kubelet, kubelet's /pods has it before any of its
+// objects exist, containerd has a lease or a container before CRI lists the sandbox. So each witness is asked after the
+// objects were listed that it must know if they belong to a living or starting pod, and a race cannot make a witness
+// deny them. In the other direction, a pod that is just terminating can look like a leftover for a moment; such a pod
+// is no longer running, and the grace period leaves it to kubelet. UIDs are never reused: a list without the UID of an
+// object that existed before the list was made proves permanently that this pod is gone.
 type Inventory struct {
-	Runtime    RuntimeTruth
-	Containerd ContainerdTruth
-	Kubelet    KubeletTruth
-	Cluster    ClusterTruth
-	Static     StaticTruth
-	Others     OthersTruth
+	Runtime    RuntimeInventory
+	Containerd ContainerdInventory
+	Kubelet    KubeletInventory
+	Cluster    ClusterInventory
+	Static     StaticPodInventory
+	Others     OtherKubelets
 	Named      map[string]NameAnswer // of pods that the apiserver was asked for by name in this pass, by UID
 	Own        string                // UID of the agent's own pod; empty where it runs outside Kubernetes
 }
 
-// PodFact is what a witness says of one pod.
+// PodFact is what a witness states about one pod.
 type PodFact struct {
 	Pod
 	Phase   string
-	Static  bool // kubelet's word: not from the apiserver
-	Mirror  bool // the apiserver's word: it only mirrors a static pod, and is made by kubelet itself
-	Started bool // kubelet has noted in the apiserver that it knows of it
+	Static  bool // according to kubelet: not from the apiserver
+	Mirror  bool // according to the apiserver: a mirror of a static pod, created by kubelet itself
+	Started bool // kubelet has set its status in the apiserver, so it knows the pod
 }
 
-// KubeletTruth is what kubelet says.
-type KubeletTruth struct {
-	Heard
+// KubeletInventory is what kubelet reports.
+type KubeletInventory struct {
+	Response
 	Pods   map[string]PodFact // by UID
 	Age    time.Duration      // of the process
 	AgeErr error
 
-	// Working is how many pods kubelet still works on though they are no longer wanted (kubelet_working_pods): such
-	// pods leave /pods at once when they are force-deleted. WorkingErr wraps host.ErrNotConfigured when there is
-	// nobody to ask, and errNoMetric when kubelet does not count them (yet); Version, its own word
-	// (kubernetes_build_info), is asked then. All are asked only when something is suspicious.
+	// Working is the number of pods that kubelet still works on although they are no longer wanted
+	// (kubelet_working_pods): force-deleted pods leave /pods at once. WorkingErr wraps hosterr.ErrNotConfigured when
+	// there is no kubelet to ask, and errNoMetric when kubelet does not count them (yet); then Version is read from
+	// kubelet itself (kubernetes_build_info). All of this is read only when something is suspicious.
 	Working    int
 	WorkingErr error
 	Version    string
 }
 
-// Gather asks the local witnesses, those that cost the apiserver nothing. The objects must have been listed before.
+// Gather asks the local witnesses, which cause no load on the apiserver. The objects must have been listed before.
 func Gather(ctx context.Context, scan *Scan) Inventory {
-	var truth Inventory
+	var inventory Inventory
 	var err error
-	truth.Own, err = within(ctx, scan.ends, stageLocal, "/proc/self", func(context.Context) (string, error) {
+	inventory.Own, err = within(ctx, scan.ends, stageLocal, "/proc/self", func(context.Context) (string, error) {
 		return ownPod(scan), nil
 	})
 	if err != nil {
-		truth.Own = unknownPod
+		inventory.Own = unknownPod
 	}
-	sideBySide(scan.ends, 2, func(i int) {
+	parallel(scan.ends, 2, func(i int) {
 		if i == 0 {
-			truth.Runtime = witness(ctx, scan, stageRuntime, "the runtime", askRuntime, func(h Heard) RuntimeTruth {
-				return RuntimeTruth{Heard: h}
-			})
+			inventory.Runtime = askWitness(ctx, scan, stageRuntime, "the runtime", askRuntime,
+				func(h Response) RuntimeInventory {
+					return RuntimeInventory{Response: h}
+				})
 		} else {
-			truth.Containerd = witness(ctx, scan, stageRuntime, "containerd", askContainerd,
-				func(h Heard) ContainerdTruth { return ContainerdTruth{Heard: h} })
+			inventory.Containerd = askWitness(ctx, scan, stageRuntime, "containerd", askContainerd,
+				func(h Response) ContainerdInventory { return ContainerdInventory{Response: h} })
 		}
 	})
-	if name := truth.Runtime.Name; name != "" && name != "containerd" {
-		truth.Containerd = ContainerdTruth{Other: name}
+	if name := inventory.Runtime.Name; name != "" && name != "containerd" {
+		inventory.Containerd = ContainerdInventory{Other: name}
 	}
-	truth.Kubelet = witness(ctx, scan, stageKubelet, "kubelet", askKubelet, func(h Heard) KubeletTruth {
-		return KubeletTruth{Heard: h}
+	inventory.Kubelet = askWitness(ctx, scan, stageKubelet, "kubelet", askKubelet, func(h Response) KubeletInventory {
+		return KubeletInventory{Response: h}
 	})
-	truth.Others, err = within(ctx, scan.ends, stageKubelet, "the search for other kubelets",
-		func(ctx context.Context) (OthersTruth, error) {
+	inventory.Others, err = within(ctx, scan.ends, stageKubelet, "the search for other kubelets",
+		func(ctx context.Context) (OtherKubelets, error) {
 			return askOthers(ctx, scan), nil
 		})
 	if err != nil {
-		truth.Others = OthersTruth{Err: err}
+		inventory.Others = OtherKubelets{Err: err}
 	}
-	return truth
+	return inventory
 }
 
-// witness asks one witness; one that hangs was asked and not heard.
-func witness[T any](ctx context.Context, scan *Scan, s stage, who string, ask func(context.Context, *Scan) T,
-	unheard func(Heard) T) T {
+// askWitness asks one witness. One that hangs counts as asked without an answer.
+func askWitness[T any](ctx context.Context, scan *Scan, s stage, who string, ask func(context.Context, *Scan) T,
+	failed func(Response) T) T {
 	at := scan.Host.Clock()
-	said, err := within(ctx, scan.ends, s, who, func(ctx context.Context) (T, error) { return ask(ctx, scan), nil })
+	answer, err := within(ctx, scan.ends, s, who, func(ctx context.Context) (T, error) { return ask(ctx, scan), nil })
 	if err != nil {
-		return unheard(Heard{Asked: true, At: at, Err: err})
+		return failed(Response{Asked: true, At: at, Err: err})
 	}
-	return said
+	return answer
 }
 
-// unknownPod stands for the agent's own pod where nobody can say whether it is in one: no list has it.
+// unknownPod stands for the agent's own pod when it is not known whether the agent runs in one: no list contains it.
 const unknownPod = "unknown"
 
-// Confirm asks what is only worth asking when something is suspicious: how many pods kubelet still works on, which
-// static pods it should have, and, after everything else, the apiserver.
+// Confirm asks for what is needed only when something is suspicious: how many pods kubelet still works on, which static
+// pods it should have, and last of all the apiserver.
 func (t *Inventory) Confirm(ctx context.Context, scan *Scan, cluster bool) {
 	t.Kubelet.Working, t.Kubelet.WorkingErr = within(ctx, scan.ends, stageCounts, "kubelet",
 		func(ctx context.Context) (int, error) {
@@ -132,22 +133,22 @@ func (t *Inventory) Confirm(ctx context.Context, scan *Scan, cluster bool) {
 		t.Kubelet.Version, _ = within(ctx, scan.ends, stageCounts, "kubelet", func(ctx context.Context) (string,
 			error) {
 			return askVersion(ctx, scan), nil
-		}) // not known is not old
+		}) // an unknown version does not count as an old one
 	}
 	var err error
 	t.Static, err = within(ctx, scan.ends, stageCounts, "the directory of manifests",
-		func(context.Context) (StaticTruth, error) {
+		func(context.Context) (StaticPodInventory, error) {
 			return readManifests(scan, t.Kubelet.Pods), nil
 		})
 	if err != nil {
-		t.Static = StaticTruth{Asked: true, Err: err}
+		t.Static = StaticPodInventory{Asked: true, Err: err}
 	}
 	if cluster {
 		local := *t
-		t.Cluster = witness(ctx, scan, stageApiserver, "the apiserver",
-			func(ctx context.Context, scan *Scan) ClusterTruth {
+		t.Cluster = askWitness(ctx, scan, stageApiserver, "the apiserver",
+			func(ctx context.Context, scan *Scan) ClusterInventory {
 				return askCluster(ctx, scan, &local)
-			}, func(h Heard) ClusterTruth { return ClusterTruth{Heard: h} })
+			}, func(h Response) ClusterInventory { return ClusterInventory{Response: h} })
 	}
 }
 
@@ -166,8 +167,8 @@ func ownPod(scan *Scan) string {
 	return p.uid
 }
 
-func askKubelet(ctx context.Context, scan *Scan) KubeletTruth {
-	k := KubeletTruth{Heard: Heard{Asked: true, At: scan.Host.Clock()}}
+func askKubelet(ctx context.Context, scan *Scan) KubeletInventory {
+	k := KubeletInventory{Response: Response{Asked: true, At: scan.Host.Clock()}}
 	pods, err := ask(ctx, "kubelet", scan.Host.Kubelet.Pods)
 	k.Err = err
 	k.Pods = podFacts(pods)
@@ -193,6 +194,6 @@ func podFacts(pods []corev1.Pod) map[string]PodFact {
 		known[fact.UID] = fact
 		known[string(pod.UID)] = fact
 	}
-	delete(known, "") // a pod without UID stands for nothing
+	delete(known, "") // a pod without UID identifies nothing
 	return known
 }

@@ -17,11 +17,11 @@ import (
 	"github.com/nodeagent/nodeagent/internal/host"
 )
 
-// ClusterTruth is what the apiserver says, and what shows whether its list is one of this node, and fresh.
-type ClusterTruth struct {
-	Heard
-	Pods      map[string]PodFact // by UID, in every phase
-	Strangers []string           // pods in the list that are on another node
+// ClusterInventory is what the apiserver reports, and what shows whether its list is current and belongs to this node.
+type ClusterInventory struct {
+	Response
+	Pods         map[string]PodFact // by UID, in every phase
+	OnOtherNodes []string           // pods in the list that are on another node
 	Comparison
 
 	Node    string // name of the Node object
@@ -35,22 +35,22 @@ type ClusterTruth struct {
 	LocalErr     error
 }
 
-// Comparison is what a list of the apiserver and kubelet's /pods, asked for right before, prove of one another.
-// Static pods prove nothing: kubelet has them without the apiserver, and makes their mirrors there itself.
+// Comparison is what the apiserver's list and kubelet's /pods, read right before it, prove about each other. Static
+// pods prove nothing: kubelet has them without the apiserver, and creates their mirrors there itself.
 type Comparison struct {
 	Shared  int // pods of the list that kubelet has from the apiserver
 	Wanted  int // pods of kubelet's that it must have from the apiserver,
-	Missing int // and how many of them the list lacks
+	Missing int // and how many of them are not in the list
 
 	Listed int      // pods of the list that have not ended, which kubelet must have from the apiserver,
 	Lacked int      // and how many of them kubelet lacks
-	Proven []string // those that kubelet lacks though it must have known them: the runtime runs them, or it has said so
+	Proven []string // those that kubelet lacks although it has known them: they run, or it has set their status
 }
 
 // askCluster lists the node's pods and gets its Node object, after everything else was asked.
-func askCluster(ctx context.Context, scan *Scan, t *Inventory) ClusterTruth {
+func askCluster(ctx context.Context, scan *Scan, t *Inventory) ClusterInventory {
 	h := scan.Host
-	c := ClusterTruth{Heard: Heard{Asked: true, At: h.Clock()}}
+	c := ClusterInventory{Response: Response{Asked: true, At: h.Clock()}}
 	pods, err := ask(ctx, "apiserver", h.Cluster.Pods)
 	if c.Err = err; err != nil {
 		return c
@@ -58,7 +58,8 @@ func askCluster(ctx context.Context, scan *Scan, t *Inventory) ClusterTruth {
 	c.Pods = podFacts(pods)
 	for _, pod := range pods {
 		if pod.Spec.NodeName != h.NodeName {
-			c.Strangers = append(c.Strangers, fmt.Sprintf("%s/%s on %q", pod.Namespace, pod.Name, pod.Spec.NodeName))
+			c.OnOtherNodes = append(c.OnOtherNodes, fmt.Sprintf("%s/%s on %q", pod.Namespace, pod.Name,
+				pod.Spec.NodeName))
 		}
 	}
 	c.Comparison = compare(c.Pods, t.Kubelet.Pods, t.Runtime.Running)
@@ -71,8 +72,8 @@ func askCluster(ctx context.Context, scan *Scan, t *Inventory) ClusterTruth {
 	return c
 }
 
-// compare holds the apiserver's list and kubelet's against one another. Kubelet was asked first, so that a pod in the
-// list may be one that kubelet has not heard of yet, unless something shows that it had.
+// compare compares the apiserver's list with kubelet's. Kubelet was asked first, so kubelet may not have received a pod
+// of the list yet, unless something shows that it had.
 func compare(list, kubelet map[string]PodFact, running map[string]bool) Comparison {
 	var c Comparison
 	for uid, pod := range kubelet {
@@ -92,7 +93,7 @@ func compare(list, kubelet map[string]PodFact, running map[string]bool) Comparis
 			continue
 		}
 		c.Listed++
-		if has(kubelet, uid) {
+		if hasPod(kubelet, uid) {
 			continue
 		}
 		c.Lacked++
@@ -121,28 +122,28 @@ func machine(files host.Files) (machine, boot string, err error) {
 	return machine, boot, err
 }
 
-// StaticTruth is what the manifests of static pods say.
-type StaticTruth struct {
+// StaticPodInventory is what the manifests of static pods state.
+type StaticPodInventory struct {
 	Asked   bool
 	Err     error             // they could not be read
 	Missing []string          // manifests whose pod kubelet does not have, as namespace/name
-	UIDs    map[string]string // manifests by the UID that they themselves give their pod
+	UIDs    map[string]string // manifests by the UID that they set for their pod
 }
 
-// readManifests holds the manifests in kubelet's directory for static pods against its /pods. The UID that kubelet
-// makes up for one is a hash of things that cannot all be known here, so that only this is provable: when each
-// manifest has its pod, a UID which kubelet does not have is of no manifest.
-func readManifests(scan *Scan, kubelet map[string]PodFact) StaticTruth {
+// readManifests compares the manifests in kubelet's directory of static pods with its /pods. Kubelet computes the UID
+// of such a pod as a hash over data that is not fully known here. Only this can be proven: when each manifest has its
+// pod, a UID that kubelet does not have belongs to no manifest.
+func readManifests(scan *Scan, kubelet map[string]PodFact) StaticPodInventory {
 	dir := scan.Host.Paths.StaticPods
-	truth := StaticTruth{Asked: true, UIDs: make(map[string]string)}
+	inventory := StaticPodInventory{Asked: true, UIDs: make(map[string]string)}
 	if dir == "" {
-		truth.Err = errors.New("kubelet's directory of static pods is not known")
-		return truth
+		inventory.Err = errors.New("kubelet's directory of static pods is not known")
+		return inventory
 	}
 	names, err := scan.Host.Files.List(dir)
 	if err != nil {
-		truth.Err = err
-		return truth
+		inventory.Err = err
+		return inventory
 	}
 	static := make(map[string]bool)
 	for _, pod := range kubelet {
@@ -153,31 +154,31 @@ func readManifests(scan *Scan, kubelet map[string]PodFact) StaticTruth {
 	slices.Sort(names)
 	for _, name := range names {
 		if strings.HasPrefix(name, ".") {
-			continue // kubelet ignores them, too
+			continue // kubelet ignores them too
 		}
 		pod, err := manifestPod(scan.Host, path.Join(dir, name))
 		if err != nil {
-			truth.Err = errors.Join(truth.Err, err) // the others are read all the same: they may name a UID
+			inventory.Err = errors.Join(inventory.Err, err) // go on with the other manifests: they may name a UID
 			continue
 		}
 		if pod.Name == "" {
 			continue
 		}
-		if called := pod.Namespace + "/" + pod.Name; !static[called] {
-			truth.Missing = append(truth.Missing, called)
+		if fullName := pod.Namespace + "/" + pod.Name; !static[fullName] {
+			inventory.Missing = append(inventory.Missing, fullName)
 		}
 		if pod.UID != "" {
-			truth.UIDs[pod.UID] = path.Join(dir, name)
+			inventory.UIDs[pod.UID] = path.Join(dir, name)
 		}
 	}
-	return truth
+	return inventory
 }
 
 // maxManifest bounds a manifest.
 const maxManifest = 1 << 20
 
-// manifestPod returns the static pod that kubelet makes of a manifest: it adds the node's name. The UID is the one
-// that the manifest gives, if any. Empty for what is no file.
+// manifestPod returns the static pod that kubelet creates from a manifest: it adds the node's name. The UID is the one
+// in the manifest, if any. The result is empty for a directory.
 func manifestPod(h *host.Host, file string) (Pod, error) {
 	stat, err := h.Files.Stat(file)
 	if err != nil {
@@ -187,7 +188,7 @@ func manifestPod(h *host.Host, file string) (Pod, error) {
 		return Pod{}, nil
 	}
 	if !stat.IsFile() || stat.Size > maxManifest {
-		return Pod{}, fmt.Errorf("read %s: no file of at most %d bytes", file, maxManifest)
+		return Pod{}, fmt.Errorf("read %s: not a regular file of at most %d bytes", file, maxManifest)
 	}
 	data, err := h.Files.Read(file)
 	if err != nil {
@@ -198,7 +199,7 @@ func manifestPod(h *host.Host, file string) (Pod, error) {
 		return Pod{}, fmt.Errorf("read %s: %w", file, err)
 	}
 	if manifest.Name == "" {
-		return Pod{}, fmt.Errorf("read %s: names no pod", file)
+		return Pod{}, fmt.Errorf("read %s: no pod name", file)
 	}
 	return Pod{
 		UID:       string(manifest.UID),

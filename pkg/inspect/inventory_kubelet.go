@@ -12,13 +12,13 @@ import (
 	"github.com/nodeagent/nodeagent/internal/host/kubelet"
 )
 
-// workingFamily is kubelet's count of pods by lifecycle, since v1.27. Kubelet shows it when it has cleaned up for the
-// first time, which it does only when each of its sources, the apiserver among them, has told it of its pods:
+// workingFamily is kubelet's count of pods by lifecycle, since v1.27. It appears after kubelet's first housekeeping,
+// which waits until each source of pods, including the apiserver, has been received:
 //
 //	kubelet_working_pods{config="orphan",lifecycle="terminating",static=""} 0
 const workingFamily = "kubelet_working_pods"
 
-// askWorking counts the pods that kubelet works on though neither the apiserver nor a manifest wants them any more.
+// askWorking counts the pods that kubelet still works on although neither the apiserver nor a manifest wants them.
 func askWorking(ctx context.Context, scan *Scan) (int, error) {
 	if scan.Host.Kubelet.Metric == nil {
 		return 0, fmt.Errorf("kubelet's metrics: %w", hosterr.ErrNotConfigured)
@@ -41,13 +41,13 @@ func askWorking(ctx context.Context, scan *Scan) (int, error) {
 	return working, nil
 }
 
-// errNoMetric says that kubelet does not have workingFamily.
+// errNoMetric means that kubelet does not report workingFamily.
 var errNoMetric = errors.New("kubelet has no metric " + workingFamily)
 
-// versionFamily is what every component of Kubernetes says of itself.
+// versionFamily is the version metric of every Kubernetes component.
 const versionFamily = "kubernetes_build_info"
 
-// askVersion returns the version of the kubelet that runs; empty where it does not tell.
+// askVersion returns the version of the running kubelet; empty when it is not reported.
 func askVersion(ctx context.Context, scan *Scan) string {
 	samples, err := scan.Host.Kubelet.Metric(ctx, versionFamily)
 	if err != nil || len(samples) != 1 {
@@ -59,11 +59,11 @@ func askVersion(ctx context.Context, scan *Scan) string {
 	return ""
 }
 
-// counting is the first version of kubelet that has workingFamily.
+// counting is the first kubelet version that has workingFamily.
 var counting = version.MajorMinor(1, 27)
 
-// notOld says why a kubelet without workingFamily is not proven to be one that never had it. versions are what it
-// says of itself and what its Node says, which may be of the kubelet before an update; empty where nobody told.
+// notOld returns why a kubelet without workingFamily is not proven to be one that never had it. versions are those that
+// kubelet itself and its Node report (the Node's may be from before an update); empty when unknown.
 func notOld(versions ...string) string {
 	known := false
 	for _, text := range versions {
@@ -72,10 +72,10 @@ func notOld(versions ...string) string {
 		}
 		v, err := version.ParseGeneric(text)
 		if err != nil {
-			return fmt.Sprintf("its version %q cannot be read", text)
+			return fmt.Sprintf("its version %q cannot be parsed", text)
 		}
 		if v.AtLeast(counting) {
-			return fmt.Sprintf("it is of version %s, so it has not read all its sources of pods yet", text)
+			return fmt.Sprintf("its version is %s, so it has not received all its sources of pods yet", text)
 		}
 		known = true
 	}

@@ -10,15 +10,15 @@ import (
 	cri "k8s.io/cri-api/pkg/apis/runtime/v1"
 )
 
-// RuntimeTruth is what the container runtime says over CRI.
-type RuntimeTruth struct {
-	Heard
-	Name       string                   // "containerd", "cri-o"; empty when it does not tell
+// RuntimeInventory is what the container runtime reports over CRI.
+type RuntimeInventory struct {
+	Response
+	Name       string                   // "containerd", "cri-o"; empty when not reported
 	Sandboxes  map[string]SandboxFact   // by ID
 	Pods       map[string]SandboxFact   // by UID: one of its sandboxes, a READY one if there is any
 	Containers map[string]string        // sandbox ID by container ID
-	Running    map[string]bool          // UIDs that have a container which runs
-	Misnamed   map[string]bool          // UIDs whose sandboxes tell different names
+	Running    map[string]bool          // UIDs with a running container
+	Misnamed   map[string]bool          // UIDs whose sandboxes have different pod names
 	Grace      map[string]time.Duration // termination grace period by UID
 	Ready      Condition
 	NetReady   Condition
@@ -26,7 +26,7 @@ type RuntimeTruth struct {
 	AgeErr     error
 }
 
-// SandboxFact is what the runtime says of one sandbox.
+// SandboxFact is what the runtime reports about one sandbox.
 type SandboxFact struct {
 	Pod
 	ID     string
@@ -40,17 +40,17 @@ type Condition struct {
 	Why string
 }
 
-// ContainerdTruth is what containerd knows below CRI.
-type ContainerdTruth struct {
-	Heard
-	Other string            // the runtime when it is not containerd, which then is no witness
-	Known map[string]string // container or lease ID to what it is
-	Pods  map[string]bool   // UIDs in labels of containers
+// ContainerdInventory is what containerd knows below CRI.
+type ContainerdInventory struct {
+	Response
+	Other string            // the runtime's name when it is not containerd; containerd is then not a witness
+	Known map[string]string // by container or lease ID: what it is
+	Pods  map[string]bool   // UIDs in container labels
 }
 
-func askRuntime(ctx context.Context, scan *Scan) RuntimeTruth {
-	r := RuntimeTruth{
-		Heard:     Heard{Asked: true, At: scan.Host.Clock()},
+func askRuntime(ctx context.Context, scan *Scan) RuntimeInventory {
+	r := RuntimeInventory{
+		Response:  Response{Asked: true, At: scan.Host.Clock()},
 		Sandboxes: make(map[string]SandboxFact), Pods: make(map[string]SandboxFact),
 		Containers: make(map[string]string), Grace: make(map[string]time.Duration),
 		Running: make(map[string]bool), Misnamed: make(map[string]bool),
@@ -84,7 +84,7 @@ func askRuntime(ctx context.Context, scan *Scan) RuntimeTruth {
 		if runs(c.GetState()) {
 			r.Running[uid], r.Running[r.Sandboxes[c.GetPodSandboxId()].UID] = true, true
 		}
-		if seconds, err := strconv.ParseInt(c.GetAnnotations()[graceAnnotation], 10, 32); err == nil {
+		if seconds, err := strconv.ParseInt(c.GetAnnotations()[GraceAnnotation], 10, 32); err == nil {
 			r.Grace[uid] = max(r.Grace[uid], time.Duration(seconds)*time.Second)
 		}
 	}
@@ -98,7 +98,7 @@ func askRuntime(ctx context.Context, scan *Scan) RuntimeTruth {
 	return r
 }
 
-// runs reports whether a container works for somebody, for all that the runtime knows.
+// runs reports whether a container may be running: an unknown state counts as running.
 func runs(state cri.ContainerState) bool {
 	return state == cri.ContainerState_CONTAINER_RUNNING || state == cri.ContainerState_CONTAINER_UNKNOWN
 }
@@ -112,7 +112,7 @@ func askProcess(ctx context.Context, scan *Scan) (time.Duration, error) {
 func askConditions(ctx context.Context, scan *Scan) (runtime, network Condition) {
 	status, err := ask(ctx, "runtime", scan.Host.Runtime.Status)
 	if err != nil {
-		why := "its status could not be had: " + err.Error()
+		why := "its status could not be read: " + err.Error()
 		return Condition{Why: why}, Condition{Why: why}
 	}
 	return conditionOf(status, cri.RuntimeReady), conditionOf(status, cri.NetworkReady)
@@ -128,15 +128,15 @@ func conditionOf(status *cri.StatusResponse, kind string) Condition {
 		}
 		return Condition{Why: strings.TrimSpace(fmt.Sprintf("%s is false: %s %s", kind, c.GetReason(), c.GetMessage()))}
 	}
-	return Condition{Why: "the runtime does not tell " + kind}
+	return Condition{Why: "the runtime does not report " + kind}
 }
 
-// askContainerd asks for the containers and leases of containerd. A sandbox that is being created has a lease or a
-// container of its ID long before CRI lists it.
-func askContainerd(ctx context.Context, scan *Scan) ContainerdTruth {
-	c := ContainerdTruth{
-		Heard: Heard{Asked: true, At: scan.Host.Clock()},
-		Known: make(map[string]string), Pods: make(map[string]bool),
+// askContainerd lists containerd's containers and leases. A sandbox that is being created has a lease or a container
+// with its ID long before CRI lists it.
+func askContainerd(ctx context.Context, scan *Scan) ContainerdInventory {
+	c := ContainerdInventory{
+		Response: Response{Asked: true, At: scan.Host.Clock()},
+		Known:    make(map[string]string), Pods: make(map[string]bool),
 	}
 	leases, err := scan.leases()
 	if err != nil {

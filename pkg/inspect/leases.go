@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
 	"strconv"
 	"strings"
@@ -15,11 +16,12 @@ import (
 	"github.com/nodeagent/nodeagent/internal/host"
 	"github.com/nodeagent/nodeagent/internal/host/cni"
 	"github.com/nodeagent/nodeagent/internal/host/hosterr"
+	"github.com/nodeagent/nodeagent/internal/host/mount"
 )
 
-// listLeases lists containerd's leases in the namespace of Kubernetes. The CRI plugin makes one for each sandbox
-// before anything else of it, under the sandbox's ID, without labels and without end, and deletes it when it removes
-// the sandbox (internal/cri/server/sandbox_run.go): one that a crash left behind stays for ever.
+// listLeases lists containerd's leases in the namespace k8s.io. The CRI plugin creates one for each sandbox before
+// anything else, with the sandbox's ID, without labels and without expiry, and deletes it when it removes the sandbox
+// (internal/cri/server/sandbox_run.go): one that a crash left behind stays forever.
 func listLeases(_ context.Context, scan *Scan) ([]Object, error) {
 	leases, err := scan.leases()
 	if errors.Is(err, hosterr.ErrNotConfigured) {
@@ -44,27 +46,18 @@ func listLeases(_ context.Context, scan *Scan) ([]Object, error) {
 	return objects, nil
 }
 
-// foreignLease says why a lease is no sandbox's.
+// foreignLease returns why a lease does not belong to a sandbox.
 func foreignLease(lease *leasesapi.Lease) string {
 	if !host.IsContainerID(lease.GetID()) {
-		return "no sandbox's: its ID has another form"
+		return "not a sandbox's: its ID has another format"
 	}
-	for _, label := range sortedLabels(lease.GetLabels()) {
-		return fmt.Sprintf("no sandbox's: it carries the label %s, and the CRI plugin gives none", label)
+	for _, label := range slices.Sorted(maps.Keys(lease.GetLabels())) {
+		return fmt.Sprintf("not a sandbox's: it has the label %s, and the CRI plugin sets none", label)
 	}
 	return ""
 }
 
-func sortedLabels(labels map[string]string) []string {
-	names := make([]string, 0, len(labels))
-	for name := range labels {
-		names = append(names, name)
-	}
-	slices.Sort(names)
-	return names
-}
-
-// leaseOwners returns whose sandbox each ID is, as the runtime and the CNI cache say.
+// leaseOwners returns the owners of each sandbox ID according to the runtime and the CNI cache.
 func leaseOwners(sandboxes []*cri.PodSandbox, attachments []cni.Attachment) map[string][]owner {
 	owners := make(map[string][]owner)
 	for _, s := range sandboxes {
@@ -78,25 +71,25 @@ func leaseOwners(sandboxes []*cri.PodSandbox, attachments []cni.Attachment) map[
 	return owners
 }
 
-// explainLeases looks what of the runtime still carries the sandbox of a suspect lease: containerd's record of the
-// sandbox, which a starting one has right after the lease; its task; or a process, as the shim, that has the ID on
-// its command line.
+// explainLeases finds what in the runtime still uses the sandbox of a suspect lease: containerd's record of the
+// sandbox, which is created right after the lease; its task; or a process, such as the shim, with the ID on its command
+// line.
 func explainLeases(ctx context.Context, scan *Scan, suspects []*Object) {
 	suspects = slices.DeleteFunc(slices.Clone(suspects), func(o *Object) bool { return o.Kind != Lease })
 	if len(suspects) == 0 {
 		return
 	}
-	carriers, err := sandboxCarriers(ctx, scan, suspects)
+	carriers, err := sandboxUsers(ctx, scan, suspects)
 	for _, o := range suspects {
-		o.Carried = carriers[o.ID]
-		if err != nil && o.Carried == "" {
-			o.Doubt = "whether anything still carries its sandbox: " + err.Error()
+		o.InUse = carriers[o.ID]
+		if err != nil && o.InUse == "" {
+			o.Doubt = "whether anything still uses its sandbox: " + err.Error()
 		}
 	}
 }
 
-// sandboxCarriers says what carries the sandboxes of leases, by ID.
-func sandboxCarriers(ctx context.Context, scan *Scan, leases []*Object) (map[string]string, error) {
+// sandboxUsers returns what uses the sandboxes of leases, by ID.
+func sandboxUsers(ctx context.Context, scan *Scan, leases []*Object) (map[string]string, error) {
 	carriers := make(map[string]string)
 	table, err := scan.processes()
 	if err != nil {
@@ -109,7 +102,7 @@ func sandboxCarriers(ctx context.Context, scan *Scan, leases []*Object) (map[str
 		}
 		for _, o := range leases {
 			if strings.Contains(line, o.ID) {
-				carriers[o.ID] = fmt.Sprintf("process %d names it on its command line", pid)
+				carriers[o.ID] = fmt.Sprintf("process %d has it on its command line", pid)
 			}
 		}
 	}
@@ -118,7 +111,7 @@ func sandboxCarriers(ctx context.Context, scan *Scan, leases []*Object) (map[str
 		return carriers, fmt.Errorf("containerd's tasks: %w", err)
 	}
 	for _, task := range tasks {
-		carriers[task.GetID()] = "containerd has a task of it"
+		carriers[task.GetID()] = "containerd has a task for it"
 	}
 	records, err := ask(ctx, "containerd", scan.Host.Containerd.Sandboxes)
 	if err != nil {
@@ -130,8 +123,8 @@ func sandboxCarriers(ctx context.Context, scan *Scan, leases []*Object) (map[str
 	return carriers, nil
 }
 
-// runtimeCommand returns the command line of a process that a runtime started for a sandbox; empty of any other.
-// Those of others are not read: a process that hangs in the kernel can hang whoever reads its command line.
+// runtimeCommand returns the command line of a process that a runtime started for a sandbox; empty for any other. Other
+// command lines are not read: reading that of a process that hangs in the kernel can hang as well.
 func runtimeCommand(h *host.Host, pid int) (string, error) {
 	stat, err := h.ProcStat(pid)
 	if err == nil && slices.Contains([]string{"containerd-shim", "runc", "crun", "conmon"}, stat.Comm) {
@@ -143,27 +136,27 @@ func runtimeCommand(h *host.Host, pid int) (string, error) {
 }
 
 func ignoreGone(err error) error {
-	if gone(err) {
+	if mount.Ended(err) {
 		return nil
 	}
 	return err
 }
 
-// notesDeadLease remembers that a lease was proven to be a leftover: it then speaks no more for the network of its
-// sandbox.
-func (j *evaluation) notesDeadLease(o Assessment) {
+// noteDeadLease records that a lease is a leftover: it then no longer protects the network of its sandbox.
+func (e *evaluation) noteDeadLease(o Assessment) {
 	if o.Kind == Lease && o.Verdict == Leftover {
-		j.deadLeases[o.SandboxID] = true
+		e.deadLeases[o.SandboxID] = true
 	}
 }
 
-// onlyDeadLease reports whether all that containerd knows of the sandbox of o is a lease that is itself a leftover.
-func (j *evaluation) onlyDeadLease(o *Object) bool {
-	return networked(o.Kind) && j.deadLeases[o.SandboxID] && j.truth.Containerd.Known[o.SandboxID] == leaseName
+// onlyDeadLease reports whether all that containerd knows about the sandbox of o is a lease that is itself a leftover.
+func (e *evaluation) onlyDeadLease(o *Object) bool {
+	return networked(o.Kind) && e.deadLeases[o.SandboxID] && e.inventory.Containerd.Known[o.SandboxID] == leaseName
 }
 
-// leaseName is what ContainerdTruth.Known calls a lease.
+// leaseName is what ContainerdInventory.Known calls a lease.
 const leaseName = "lease"
 
-// needsSandboxGone reports whether the runtime must not know the sandbox of an object before that can be a leftover.
+// needsSandboxGone reports whether objects of a kind can be leftovers only when the runtime no longer knows their
+// sandbox.
 func needsSandboxGone(kind Kind) bool { return networked(kind) || kind == Lease }

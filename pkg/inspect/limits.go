@@ -7,29 +7,29 @@ import (
 	"time"
 )
 
-// stage is a part of a pass: by when, in per cent of the time that a pass may take, it must be over. What is asked in
-// one stage is asked side by side; the order of stages is the order on which Truth rests.
+// stage is a part of a pass. Its value is when it must end, in percent of the time limit of the pass. Requests of one
+// stage run in parallel; the order of the stages is the one that Inventory relies on.
 type stage int
 
 const (
 	stageLocal     stage = 33 // the objects on the node
 	stageRuntime   stage = 55 // the runtime and containerd
 	stageKubelet   stage = 70
-	stageOwners    stage = 77 // what is only worth knowing of suspects
+	stageOwners    stage = 77 // what is only read of suspects
 	stageCounts    stage = 84 // kubelet's counts, the manifests
 	stageApiserver stage = 96
 	stageHolders   stage = 100
 )
 
-// Within bounds how long a pass may take, whatever hangs: a kernel interface, the runtime, kubelet, the apiserver.
-// What has not answered by then is a failure that names it, and the report has the rest. It is for a command, which
-// ends afterwards: a call that hangs in the kernel is left behind. Zero, as at first: as long as its context.
+// Within limits how long a pass may take, whatever hangs: a kernel interface, the runtime, kubelet, the apiserver. What
+// has not answered by then is reported as a failure, and the report has the rest. It is for commands that end
+// afterwards: a call that hangs in the kernel is abandoned. Zero, the default, means no limit but the context.
 func (i *Inspector) Within(limit time.Duration) *Inspector {
 	i.limit = limit
 	return i
 }
 
-// deadline is when the stages of one pass are over; none where it is zero.
+// deadline is when the stages of one pass end; never when it is zero.
 type deadline struct {
 	begun time.Time
 	limit time.Duration
@@ -37,7 +37,7 @@ type deadline struct {
 
 func (d deadline) of(s stage) time.Time { return d.begun.Add(d.limit * time.Duration(s) / 100) }
 
-// within calls f, and gives up on it when its stage is over.
+// within calls f, and abandons it when its stage is over.
 func within[T any](ctx context.Context, d deadline, s stage, what string, f func(context.Context) (T, error)) (T,
 	error) {
 	if d.limit <= 0 {
@@ -50,7 +50,7 @@ func within[T any](ctx context.Context, d deadline, s stage, what string, f func
 		value T
 		err   error
 	}
-	answered := make(chan answer, 1) // an answer that comes too late waits for nobody
+	answered := make(chan answer, 1) // buffered, so that a late answer does not block
 	go func() {
 		value, err := f(ctx)
 		answered <- answer{value, err}
@@ -60,10 +60,10 @@ func within[T any](ctx context.Context, d deadline, s stage, what string, f func
 		return a.value, a.err
 	case <-ctx.Done():
 	}
-	select { // it may have ended with its context, and tell more
+	select { // it may have returned because of its context, with a better error
 	case a := <-answered:
 		return a.value, a.err
-	case <-time.After(lastWords):
+	case <-time.After(replyGrace):
 	}
 	var none T
 	if err := outer.Err(); err != nil {
@@ -72,11 +72,11 @@ func within[T any](ctx context.Context, d deadline, s stage, what string, f func
 	return none, fmt.Errorf("%s hangs: no answer within %s", what, time.Since(d.begun).Round(100*time.Millisecond))
 }
 
-// lastWords is how long one may take to say that its time was over.
-const lastWords = 20 * time.Millisecond
+// replyGrace is how long a call may take to return after its deadline.
+const replyGrace = 20 * time.Millisecond
 
-// sideBySide calls f for each number below n, at the same time where time is short.
-func sideBySide(d deadline, n int, f func(i int)) {
+// parallel calls f for each number below n, concurrently if there is a time limit.
+func parallel(d deadline, n int, f func(i int)) {
 	if d.limit <= 0 {
 		for i := range n {
 			f(i)

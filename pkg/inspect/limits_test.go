@@ -19,7 +19,7 @@ import (
 
 const limit = 10 * time.Second
 
-// stubborn is a door whose answer nobody can cut short: it comes when the test ends.
+// stubborn is a call that ignores its context and returns when the test ends.
 func stubborn[T any](end chan struct{}) func(context.Context) (T, error) {
 	return func(context.Context) (T, error) {
 		<-end
@@ -28,7 +28,7 @@ func stubborn[T any](end chan struct{}) func(context.Context) (T, error) {
 	}
 }
 
-// Whatever hangs, a pass ends in its time, says what hung, and has the rest.
+// Whatever hangs, a pass ends in time, reports what hung, and has the rest.
 func TestPassEndsInTime(t *testing.T) {
 	suspect := func(n *fullNode) { n.delete(uidOf(3)) }
 	tests := map[string]struct {
@@ -119,8 +119,8 @@ func TestPassEndsInTime(t *testing.T) {
 	}
 }
 
-// Without a limit nobody is left behind: the caller's context alone ends what hangs.
-func TestNoLimitLeavesNobodyBehind(t *testing.T) {
+// Without a limit no call is abandoned: only the caller's context ends it.
+func TestNoLimitAbandonsNoCall(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := newFullNode(t)
 		n.host.Kubelet.Pods = hosttest.Hang[[]corev1.Pod]

@@ -8,27 +8,28 @@ import (
 	"github.com/nodeagent/nodeagent/internal/host/network"
 )
 
-// namespaceKey is the part of a link's identity that says which namespace its other end is in: the number in nsfs. The
-// number that this namespace gives it (nsid) says so only while a runtime pins it.
+// namespaceKey is the part of a link's identity that names the namespace of its other end: the inode in nsfs. The nsid
+// can be resolved to it only while a runtime keeps that namespace mounted.
 const namespaceKey = "namespace"
 
-// unpinned reports whether o is a link that is foreign only because no runtime pins the namespace at its other end.
-func unpinned(o *Object) bool {
+// lostNetns reports whether o is a link that is foreign only because no runtime keeps the namespace of its other end
+// mounted.
+func lostNetns(o *Object) bool {
 	return o.Kind == Link && o.Identity[namespaceKey] == "" && o.Identity["peerNamespace"] != "-1"
 }
 
-// listLinks lists the veth devices of the host. One is a pod's if its other end is in a network namespace that a
-// runtime pinned for that pod: see tie. Its name tells nothing, because several network plugins give a pod that was
-// made anew the name of the old one.
+// listLinks lists the veth devices of the host. One belongs to a pod if its other end is in a network namespace that a
+// runtime mounted for that pod: see attachOwners. Its name proves nothing, because several network plugins give a
+// re-created pod the name of the old one.
 func listLinks(_ context.Context, scan *Scan) ([]Object, error) {
-	pins, err := scan.pins()
+	netnsMounts, err := scan.netnsMounts()
 	if err != nil {
 		return nil, err
 	}
 	var paths []string
 	inodes := make(map[string]uint64)
-	for _, p := range pins {
-		if p.inode != 0 && foreignPin(p) == "" {
+	for _, p := range netnsMounts {
+		if p.inode != 0 && foreignNetns(p) == "" {
 			paths = append(paths, p.path)
 			inodes[p.path] = p.inode
 		}
@@ -57,9 +58,9 @@ func listLinks(_ context.Context, scan *Scan) ([]Object, error) {
 		}
 		switch {
 		case v.PeerNamespaceID < 0:
-			o.Foreign = "both ends are on the host: nothing tells whose it is"
+			o.Foreign = "both ends are on the host: nothing shows its owner"
 		case pinOf[v.PeerNamespaceID] == "":
-			o.Foreign = "its other end is in a network namespace that no CRI runtime pinned"
+			o.Foreign = "its other end is in a network namespace that no CRI runtime mounted"
 		default:
 			o.Identity[namespaceKey] = strconv.FormatUint(inodes[pinOf[v.PeerNamespaceID]], 10)
 		}

@@ -2,16 +2,16 @@ package inspect
 
 import "context"
 
-// Lister lists the objects of one kind that are on the node now, whoever they belong to. An error beside objects
-// means that some could not be looked at: nothing is known of what is not listed. A lister never touches what it
-// lists in a way that could block: no path below a mount is looked up.
+// Lister lists the objects of one kind that exist on the node, whoever owns them. An error together with objects means
+// that some could not be read: nothing is known about objects that are not listed. A lister never blocks on what it
+// lists: no path below a mount is looked up.
 type Lister struct {
 	Kind Kind
 	List func(ctx context.Context, scan *Scan) ([]Object, error)
 }
 
-// Listers is the list of all listers. What is local comes before what the runtime is asked for, so that its answers are
-// younger than the objects they are held against: see Gather.
+// Listers is the list of all listers. Local objects come before those that the runtime lists, so that its answers are
+// newer than the objects they are compared with: see Inventory.
 func Listers() []Lister {
 	return []Lister{
 		{Mount, listMounts},

@@ -14,9 +14,9 @@ import (
 	"github.com/nodeagent/nodeagent/internal/host/mount"
 )
 
-// listMounts lists the mounts below kubelet's pod directories: in the host's mount table, and in kubelet's where that
-// one runs in a mount namespace of its own. Several mounts on one point are several objects. No mount is touched: a
-// look at one whose server is gone would never return.
+// listMounts lists the mounts below kubelet's pod directories: in the host's mount table, and in kubelet's if it runs
+// in its own mount namespace. Several mounts on one point are several objects. No mount is accessed: that would hang
+// when its server is gone.
 func listMounts(_ context.Context, scan *Scan) ([]Object, error) {
 	mounts, err := scan.mounts()
 	if err != nil {
@@ -39,21 +39,21 @@ func listMounts(_ context.Context, scan *Scan) ([]Object, error) {
 	return append(objects, mountObjects(scan, view, private, "kubelet")...), nil
 }
 
-// viewOf returns what must be known to tell whose a mount is, and how far its unmount reaches.
+// viewOf returns what is needed to determine the owner of a mount, and which mounts its unmount affects.
 func viewOf(scan *Scan, mounts []mount.Mount) (mount.MountView, error) {
 	dir := path.Join(scan.Host.Paths.KubeletRoot, "pods")
 	pods, err := scan.Host.Files.List(dir)
 	if errors.Is(err, fs.ErrNotExist) {
-		err = nil // kubelet makes it with its first pod
+		err = nil // kubelet creates it with its first pod
 	}
 	return mount.MountView{Mounts: mounts, PodsDir: dir, Pods: pods}, err
 }
 
-// kubeletMounts returns kubelet's mount table where it has another one than the agent.
+// kubeletMounts returns kubelet's mount table if it differs from the agent's.
 func kubeletMounts(scan *Scan) ([]mount.Mount, error) {
 	kubelet, err := scan.kubelet()
 	if err != nil {
-		return nil, nil //nolint:nilerr // not running; the truth says so
+		return nil, nil //nolint:nilerr // not running; the inventory has that error
 	}
 	files := scan.Host.Files
 	own, ownErr := files.Link("/proc/self/ns/mnt")
@@ -74,7 +74,7 @@ func mountObjects(scan *Scan, view mount.MountView, mounts []mount.Mount, table 
 		volume, plugin := volumeOf(scan, m.Point, uid)
 		pod, foreign := Pod{UID: uid}, ""
 		if other := view.OtherPod(uid, m); other != "" {
-			pod, foreign = Pod{}, fmt.Sprintf("in the directory of pod %s, but it carries the UID of pod %s", uid,
+			pod, foreign = Pod{}, fmt.Sprintf("in the directory of pod %s, but it contains the UID of pod %s", uid,
 				other)
 		}
 		objects = append(objects, Object{
@@ -89,20 +89,20 @@ func mountObjects(scan *Scan, view mount.MountView, mounts []mount.Mount, table 
 				"volume", volume, "plugin", plugin, "table", table, "propagation", m.Optional),
 		})
 	}
-	// The mount table's own order is that of mounting, so that of two mounts on one point the upper comes later.
+	// The mount table is in the order of mounting, so that of two mounts on one point the upper one comes later.
 	slices.SortStableFunc(objects, func(a, b Object) int { return cmp.Compare(a.Facts["point"], b.Facts["point"]) })
 	return objects
 }
 
-// maxExplained bounds of how many mounts a pass finds out how far their unmount would reach.
+// maxExplained bounds for how many mounts a pass computes what their unmount affects.
 const maxExplained = 128
 
-// explainMounts adds to suspects what their unmount takes, or why it is refused: as far as the host's own table
-// tells. It is found out again, with all other namespaces, right before anything is unmounted.
+// explainMounts adds to suspects what their unmount affects, or why it is refused, according to the host's mount table.
+// It is computed again, with all other namespaces, right before anything is unmounted.
 func explainMounts(scan *Scan, suspects []*Object) {
 	mounts, err := scan.mounts()
 	if err != nil {
-		return // the lister has said so
+		return // the lister has reported it
 	}
 	view, err := viewOf(scan, mounts)
 	if err != nil {
@@ -143,7 +143,7 @@ func volumeOf(scan *Scan, point, uid string) (volume, plugin string) {
 	return "", ""
 }
 
-// mountClass sorts mounts by what their release needs and risks.
+// mountClass classifies mounts by what their release needs and risks.
 func mountClass(m mount.Mount) string {
 	kind, _, _ := strings.Cut(m.FSType, ".")
 	switch kind {

@@ -52,7 +52,7 @@ func mountScan(t *testing.T, table string, kubelets ...string) *Scan {
 	return NewScan(t.Context(), h)
 }
 
-// A mount in a pod's directory that carries another pod's UID is nobody's leftover.
+// A mount in a pod's directory that contains another pod's UID is not a leftover.
 func TestMountOfAnotherPod(t *testing.T) {
 	scan := mountScan(t, `1 0 8:1 / / rw shared:1 - ext4 /dev/sda rw
 2 1 8:1 /var/lib/kubelet PODS/DEAD/volume-subpaths/v/c/0 rw shared:1 - ext4 /dev/sda rw
@@ -69,7 +69,7 @@ func TestMountOfAnotherPod(t *testing.T) {
 	for _, o := range objects {
 		got[o.Identity["id"]] = o.Pod.UID + " " + o.Foreign
 	}
-	foreign := " in the directory of pod " + mountsDead + ", but it carries the UID of pod " + mountsLiving
+	foreign := " in the directory of pod " + mountsDead + ", but it contains the UID of pod " + mountsLiving
 	want := map[string]string{"2": mountsDead + " ", "3": mountsLiving + " ", "4": foreign, "5": foreign,
 		"6": mountsDead + " "}
 	if diff := cmp.Diff(want, got); diff != "" {
@@ -83,7 +83,7 @@ func TestMountOfAnotherPod(t *testing.T) {
 	}
 }
 
-// Of what may be a leftover the report tells what its unmount would take, and why it is refused.
+// For suspects the report has what their unmount affects, and why it is refused.
 func TestExplainMounts(t *testing.T) {
 	scan := mountScan(t, `1 0 8:1 / / rw shared:1 - ext4 /dev/sda rw
 2 1 8:1 /data PODS/DEAD/volume-subpaths/v/c/0 rw shared:1 - ext4 /dev/sda rw

@@ -1,9 +1,9 @@
 package inspect
 
-// nameThem adds namespace and name to objects that tell only the UID of their pod: a cgroup, a process, a mount.
-// Another object of the pod tells them, or did so in an earlier pass: the sandbox may be gone by now, and what is
-// said of a namespace in the settings must hold for all that the pod leaves behind.
-func nameThem(objects []Object, history History) {
+// addNames adds namespace and name to objects that have only the UID of their pod: a cgroup, a process, a mount. They
+// come from another object of the pod, or from an earlier pass: the sandbox may be gone by now, and settings for a
+// namespace must apply to everything that the pod leaves behind.
+func addNames(objects []Object, history History) {
 	names := make(map[string]Pod)
 	for _, s := range history {
 		if s.Pod.UID != "" && s.Pod.Namespace != "" {
@@ -22,7 +22,7 @@ func nameThem(objects []Object, history History) {
 	}
 }
 
-// keepNames adds them to the history for the next pass.
+// keepNames stores them in the history for the next pass.
 func keepNames(objects []Object, next History) {
 	for i := range objects {
 		o := &objects[i]

@@ -7,7 +7,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 )
 
-// namespaces returns what is told of the namespace of a pod's objects, by kind.
+// namespaces returns the reported namespace of a pod's objects, by kind.
 func namespaces(report Report, uid string) map[Kind]string {
 	told := make(map[Kind]string)
 	for _, o := range report.Objects {
@@ -18,8 +18,7 @@ func namespaces(report Report, uid string) map[Kind]string {
 	return told
 }
 
-// A directory tells only a UID. Its namespace is known as long as a sandbox tells it, and is remembered when that is
-// gone.
+// A directory shows only a UID. Its namespace is known while a sandbox has it, and is remembered when that is gone.
 func TestNamespaceIsRemembered(t *testing.T) {
 	n := newNode(t)
 	n.podDir(dead)
@@ -48,7 +47,7 @@ func TestNamespaceIsRemembered(t *testing.T) {
 	n.podDir(dead, "volumes") // another object of the pod, which nobody has seen with the sandbox
 	fresh := []Object{{Kind: Mount, ID: "m", Pod: Pod{UID: dead}}, {Kind: Mount, ID: "other", Pod: Pod{UID: living}},
 		{Kind: Netns, ID: "untied"}}
-	nameThem(fresh, history)
+	addNames(fresh, history)
 	for _, o := range fresh {
 		if want := map[string]string{"m": "default"}[o.ID]; o.Pod.Namespace != want {
 			t.Errorf("%s: namespace %q, want %q", o.ID, o.Pod.Namespace, want)
@@ -59,7 +58,7 @@ func TestNamespaceIsRemembered(t *testing.T) {
 	}
 }
 
-// Without the history nobody knows it.
+// Without the history it is not known.
 func TestNamespaceIsNotGuessed(t *testing.T) {
 	n := newNode(t)
 	n.podDir(dead)
@@ -69,13 +68,13 @@ func TestNamespaceIsNotGuessed(t *testing.T) {
 	}
 }
 
-// One object that tells the namespace tells it for all of its pod, also where the runtime has no sandbox any more.
+// One object with the namespace is enough for all of its pod, also when the runtime has no sandbox any more.
 func TestNamespaceOfOneIsThatOfAll(t *testing.T) {
 	objects := []Object{
 		{Kind: Mount, ID: "m", Pod: Pod{UID: dead}},
 		{Kind: CNIAttachment, ID: "a", Pod: Pod{UID: dead, Namespace: "default", Name: "job"}},
 	}
-	nameThem(objects, nil)
+	addNames(objects, nil)
 	if diff := cmp.Diff(objects[1].Pod, objects[0].Pod); diff != "" {
 		t.Error(diff)
 	}

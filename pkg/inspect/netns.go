@@ -14,9 +14,9 @@ import (
 	"github.com/nodeagent/nodeagent/internal/host/hosterr"
 )
 
-// pin is a name under which a network namespace is kept alive: a bind mount of it on an empty file. A file with nothing
-// mounted on it, as a crash or an unmount elsewhere leaves it, is one with inode 0.
-type pin struct {
+// netnsMount is a bind mount of a network namespace on an empty file, which keeps the namespace alive. A file with
+// nothing mounted on it, as a crash or an unmount in another namespace leaves it, is one with inode 0.
+type netnsMount struct {
 	path   string
 	inode  uint64 // of the namespace
 	mounts int    // how often it is mounted there
@@ -24,13 +24,13 @@ type pin struct {
 	file   host.FileStat
 }
 
-// readPins finds the pins in the directories of the runtime: the mounts by the mount table, the files by listing.
-func (s *Scan) readPins() ([]pin, error) {
+// readNetnsMounts finds them in the directories of the runtime: the mounts in the mount table, the files by listing.
+func (s *Scan) readNetnsMounts() ([]netnsMount, error) {
 	mounts, err := s.mounts()
 	if err != nil {
 		return nil, err
 	}
-	found := make(map[string]*pin)
+	found := make(map[string]*netnsMount)
 	points := make(map[uint64][]string) // of each namespace, wherever it is mounted
 	for _, m := range mounts {
 		if m.FSType != "nsfs" {
@@ -46,7 +46,7 @@ func (s *Scan) readPins() ([]pin, error) {
 		}
 		p := found[m.Point]
 		if p == nil {
-			p = &pin{path: m.Point}
+			p = &netnsMount{path: m.Point}
 			found[m.Point] = p
 		}
 		p.inode, p.mounts = inode, p.mounts+1 // the last one in the table is on top
@@ -56,19 +56,19 @@ func (s *Scan) readPins() ([]pin, error) {
 			return nil, err
 		}
 	}
-	pins := make([]pin, 0, len(found))
+	netnsMounts := make([]netnsMount, 0, len(found))
 	for _, p := range found {
 		if at := slices.IndexFunc(points[p.inode], func(point string) bool { return point != p.path }); at >= 0 {
 			p.also = points[p.inode][at]
 		}
-		pins = append(pins, *p)
+		netnsMounts = append(netnsMounts, *p)
 	}
-	slices.SortFunc(pins, func(a, b pin) int { return strings.Compare(a.path, b.path) })
-	return pins, nil
+	slices.SortFunc(netnsMounts, func(a, b netnsMount) int { return strings.Compare(a.path, b.path) })
+	return netnsMounts, nil
 }
 
-// addFiles adds the files in a directory on which nothing is mounted.
-func (s *Scan) addFiles(found map[string]*pin, dir string) error {
+// addFiles adds the files of a directory that have nothing mounted on them.
+func (s *Scan) addFiles(found map[string]*netnsMount, dir string) error {
 	entries, _, err := s.Host.Files.Entries(dir)
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil
@@ -88,21 +88,21 @@ func (s *Scan) addFiles(found map[string]*pin, dir string) error {
 		if err != nil {
 			return err
 		}
-		found[name] = &pin{path: name, file: stat}
+		found[name] = &netnsMount{path: name, file: stat}
 	}
 	return nil
 }
 
-// listNetns lists network namespaces that a runtime pinned. Which pod one is of is told by the CNI cache or the
-// runtime: see tie.
+// listNetns lists the network namespaces that a runtime mounted. The CNI cache or the runtime names the pod: see
+// attachOwners.
 func listNetns(_ context.Context, scan *Scan) ([]Object, error) {
-	pins, err := scan.pins()
+	netnsMounts, err := scan.netnsMounts()
 	if err != nil {
 		return nil, err
 	}
-	objects := make([]Object, 0, len(pins))
-	for _, p := range pins {
-		o := Object{Kind: Netns, ID: p.path, Foreign: foreignPin(p)}
+	objects := make([]Object, 0, len(netnsMounts))
+	for _, p := range netnsMounts {
+		o := Object{Kind: Netns, ID: p.path, Foreign: foreignNetns(p)}
 		if p.inode != 0 {
 			o.Identity = Identity{"inode": strconv.FormatUint(p.inode, 10)}
 			o.Facts = facts("mounts", strconv.Itoa(p.mounts), "alsoAt", p.also)
@@ -116,28 +116,29 @@ func listNetns(_ context.Context, scan *Scan) ([]Object, error) {
 	return objects, nil
 }
 
-// emptyFile is the state of a pin on which nothing is mounted any more.
+// emptyFile is the state of a file that no longer has a namespace mounted on it.
 const emptyFile = "empty file"
 
-// foreignPin says why a pin is none of a CRI runtime's: those are named cni- and a UUID, and their files are empty.
-func foreignPin(p pin) string {
+// foreignNetns returns why a mount does not belong to a CRI runtime: those are named cni-<UUID>, and their files are
+// empty.
+func foreignNetns(p netnsMount) string {
 	uuid, ok := strings.CutPrefix(path.Base(p.path), "cni-")
 	switch {
 	case !ok || len(uuid) != 36 || !host.IsPodUID(strings.ToLower(uuid)):
-		return "made by no CRI runtime: its name is not cni- and a UUID"
+		return "not created by a CRI runtime: its name is not cni-<UUID>"
 	case p.inode == 0 && p.file.Size != 0:
-		return "no network namespace: a file with content"
+		return "not a network namespace: a file with content"
 	}
 	return ""
 }
 
 // inNetnsDirs reports whether a path is directly in one of the runtime's directories for network namespaces.
 func inNetnsDirs(scan *Scan, name string) bool {
-	return slices.Contains(scan.Host.Paths.NetnsDirs, path.Dir(pinPath(scan, name)))
+	return slices.Contains(scan.Host.Paths.NetnsDirs, path.Dir(netnsPath(scan, name)))
 }
 
-// pinPath returns the path of a pin as the mount table shows it: runtimes say /var/run, which is a link to /run.
-func pinPath(scan *Scan, name string) string {
+// netnsPath returns a path as the mount table shows it: runtimes use /var/run, which is a link to /run.
+func netnsPath(scan *Scan, name string) string {
 	dir := path.Dir(name)
 	scan.mu.Lock()
 	defer scan.mu.Unlock()

@@ -86,21 +86,21 @@ func newNode(t testing.TB) *node {
 
 // witnesses puts the node's answers behind the doors, counts what the apiserver is asked and notes the order of asking.
 func (n *node) witnesses(h *host.Host) {
-	h.Kubelet.Pods = door(n, "kubelet", func() ([]corev1.Pod, error) { return n.kubelet, n.kubeletErr })
+	h.Kubelet.Pods = call(n, "kubelet", func() ([]corev1.Pod, error) { return n.kubelet, n.kubeletErr })
 	h.Kubelet.Metric = func(context.Context, string) (map[string]float64, error) { return n.working, n.kubeletErr }
 	h.Kubelet.Process = func() (host.Process, error) { return host.Process{PID: os.Getpid(), Comm: "kubelet"}, nil }
 	h.Runtime.Process = func(context.Context) (host.Process, error) { return host.Process{PID: os.Getpid()}, nil }
-	h.Runtime.Sandboxes = door(n, "runtime", func() ([]*cri.PodSandbox, error) { return n.sandboxes, n.runtimeErr })
-	h.Runtime.Containers = door(n, "runtime", func() ([]*cri.Container, error) { return n.containers, n.runtimeErr })
-	h.Containerd.Containers = door(n, "containerd", func() ([]*containers.Container, error) { return n.records, nil })
-	h.Containerd.Leases = door(n, "containerd", func() ([]*leases.Lease, error) { return n.leases, nil })
-	h.Containerd.Tasks = door(n, "containerd", func() ([]*tasks.Process, error) { return n.tasks, n.carrierErr })
-	h.Containerd.Sandboxes = door(n, "containerd", func() ([]string, error) { return n.stored, n.carrierErr })
-	h.Cluster.Pods = door(n, "apiserver", func() ([]corev1.Pod, error) { n.requests++; return n.cluster, n.clusterErr })
-	h.Cluster.Node = door(n, "apiserver", func() (*corev1.Node, error) { n.requests++; return &n.object, n.clusterErr })
+	h.Runtime.Sandboxes = call(n, "runtime", func() ([]*cri.PodSandbox, error) { return n.sandboxes, n.runtimeErr })
+	h.Runtime.Containers = call(n, "runtime", func() ([]*cri.Container, error) { return n.containers, n.runtimeErr })
+	h.Containerd.Containers = call(n, "containerd", func() ([]*containers.Container, error) { return n.records, nil })
+	h.Containerd.Leases = call(n, "containerd", func() ([]*leases.Lease, error) { return n.leases, nil })
+	h.Containerd.Tasks = call(n, "containerd", func() ([]*tasks.Process, error) { return n.tasks, n.carrierErr })
+	h.Containerd.Sandboxes = call(n, "containerd", func() ([]string, error) { return n.stored, n.carrierErr })
+	h.Cluster.Pods = call(n, "apiserver", func() ([]corev1.Pod, error) { n.requests++; return n.cluster, n.clusterErr })
+	h.Cluster.Node = call(n, "apiserver", func() (*corev1.Node, error) { n.requests++; return &n.object, n.clusterErr })
 }
 
-func door[T any](n *node, name string, answer func() (T, error)) func(context.Context) (T, error) {
+func call[T any](n *node, name string, answer func() (T, error)) func(context.Context) (T, error) {
 	return func(context.Context) (T, error) {
 		if len(n.order) == 0 || n.order[len(n.order)-1] != name {
 			n.order = append(n.order, name)
@@ -118,11 +118,11 @@ func (n *node) add(uid, name string) {
 
 // remove deletes a pod from both.
 func (n *node) remove(uid string) {
-	gone := func(p corev1.Pod) bool { return string(p.UID) == uid }
-	n.kubelet, n.cluster = slices.DeleteFunc(n.kubelet, gone), slices.DeleteFunc(n.cluster, gone)
+	deleted := func(p corev1.Pod) bool { return string(p.UID) == uid }
+	n.kubelet, n.cluster = slices.DeleteFunc(n.kubelet, deleted), slices.DeleteFunc(n.cluster, deleted)
 }
 
-// inspector looks with the default settings.
+// inspector returns one with the default settings.
 func (n *node) inspector(change ...func(*Settings)) *Inspector {
 	s := settings()
 	for _, f := range change {
@@ -215,7 +215,7 @@ func (n *node) process(cgroups ...string) int {
 	return process.Pid
 }
 
-// processIn runs a process in a pinned network namespace until the test ends.
+// processIn runs a process in a mounted network namespace until the test ends.
 func (n *node) processIn(netns string) int {
 	n.t.Helper()
 	started := make(chan int)

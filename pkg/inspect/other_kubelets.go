@@ -10,50 +10,50 @@ import (
 	"github.com/nodeagent/nodeagent/pkg/finding"
 )
 
-// Two kubelets that keep their pods in one tree of cgroups each take the other's for orphans (talos#6071). So would
-// the agent: while another kubelet may share our kubelet's tree or directory, nothing is a leftover. One that keeps
-// its pods elsewhere, as a node of kind below its container's cgroup does, bothers nobody: what is not right below
-// our kubelet's own kubepods is never ours.
+// Two kubelets that keep their pods in one cgroup tree each take the other's pods for orphans (talos#6071). So would
+// the agent: while another kubelet may share our kubelet's tree or directory, nothing is a leftover. One that keeps its
+// pods elsewhere, such as a kind node below its container's cgroup, does not matter: only what is directly below our
+// kubelet's kubepods cgroup is ours.
 
-// otherKubeletMemory is how long after another kubelet was last seen its pods may still be there: it may crash, be
-// restarted or be stopped for an upgrade while they run on.
+// otherKubeletMemory is how long the pods of another kubelet are assumed to exist after it was last seen: they keep
+// running when it crashes, is restarted or is stopped for an upgrade.
 const otherKubeletMemory = time.Hour
 
-// OthersTruth is which kubelets besides ours run on the host.
-type OthersTruth struct {
-	Sharing []string // those that may keep their pods where ours are, each with why
-	Apart   []string // those that do not
-	Past    string   // one that did, and was last seen less than otherKubeletMemory ago
-	Err     error    // it could not be told
+// OtherKubelets are the kubelets besides ours on the host.
+type OtherKubelets struct {
+	Sharing  []string // those that may keep their pods where ours are, each with the reason
+	Separate []string // those that do not
+	Past     string   // one that did, last seen less than otherKubeletMemory ago
+	Err      error    // they could not be determined
 }
 
-func askOthers(ctx context.Context, scan *Scan) OthersTruth {
-	var truth OthersTruth
+func askOthers(ctx context.Context, scan *Scan) OtherKubelets {
+	var inventory OtherKubelets
 	others, err := discover.OtherKubelets(ctx, scan.Host, scan.Host.Kubelet.Process)
-	truth.Err = err
+	inventory.Err = err
 	for _, other := range others {
 		if other.Shares == "" {
-			truth.Apart = append(truth.Apart, other.String())
+			inventory.Separate = append(inventory.Separate, other.String())
 		} else {
-			truth.Sharing = append(truth.Sharing, other.String()+": "+other.Shares)
+			inventory.Sharing = append(inventory.Sharing, other.String()+": "+other.Shares)
 		}
 	}
-	return truth
+	return inventory
 }
 
-// otherKubeletKey is where the history keeps the kubelet that was seen last. It names no kind.
+// otherKubeletKey is the key in the history of the other kubelet seen last. It is not the key of a kind.
 const otherKubeletKey = "other-kubelet"
 
-// recall takes from the history who shared our kubelet's places before this pass.
-func (o *OthersTruth) recall(history History, now finding.Timestamp) {
+// recall takes from the history which kubelet shared our kubelet's cgroups or directory before this pass.
+func (o *OtherKubelets) recall(history History, now finding.Timestamp) {
 	last, ok := history[otherKubeletKey]
 	if ok && sameBoot(last.Last, now) && now.Since(last.Last) < otherKubeletMemory {
 		o.Past = fmt.Sprintf("%s ago: %s", round(now.Since(last.Last)), last.Identity["kubelet"])
 	}
 }
 
-// note keeps for the next pass who shares them now, or did.
-func (o *OthersTruth) note(history, next History, now finding.Timestamp) {
+// note stores for the next pass which kubelet shares them now, or did.
+func (o *OtherKubelets) note(history, next History, now finding.Timestamp) {
 	switch {
 	case len(o.Sharing) > 0:
 		next[otherKubeletKey] = Sighting{Identity: Identity{"kubelet": o.Sharing[0]}, First: now, Last: now}
@@ -66,13 +66,15 @@ func noOtherKubelet(t *Inventory) gate {
 	const name = "no-other-kubelet"
 	switch o := &t.Others; {
 	case o.Err != nil:
-		return deaf(name, "whether another kubelet runs here: %v", o.Err)
+		return unknownGate(name, "whether another kubelet runs here: %v", o.Err)
 	case len(o.Sharing) > 0:
-		return deaf(name, "another kubelet runs here: %s", strings.Join(o.Sharing[:min(3, len(o.Sharing))], "; "))
+		return unknownGate(name, "another kubelet runs here: %s", strings.Join(o.Sharing[:min(3, len(o.Sharing))],
+			"; "))
 	case o.Past != "":
-		return deaf(name, "another kubelet ran here %s: its pods count as living for %s", o.Past, otherKubeletMemory)
-	case len(o.Apart) > 0:
-		return opened(name, "%s: keeps its pods elsewhere", strings.Join(o.Apart[:min(3, len(o.Apart))], ", "))
+		return unknownGate(name, "another kubelet ran here %s: its pods count as live for %s", o.Past,
+			otherKubeletMemory)
+	case len(o.Separate) > 0:
+		return openGate(name, "%s: keeps its pods elsewhere", strings.Join(o.Separate[:min(3, len(o.Separate))], ", "))
 	}
-	return opened(name, "no kubelet but ours runs here")
+	return openGate(name, "no kubelet but ours runs here")
 }

@@ -14,41 +14,41 @@ import (
 	"github.com/nodeagent/nodeagent/internal/host/cni"
 )
 
-// owner is the sandbox that something in the network belongs to, with its pod.
+// owner is the sandbox that a network object belongs to, with its pod.
 type owner struct {
 	sandbox string
 	pod     Pod
 }
 
-// attachOwners gives the network objects the sandbox and the pod that they belong to, where there is proof: a network
-// namespace by the CNI cache or the runtime's own status of a sandbox, a link by the network namespace at its other
-// end, a lease by its sandbox. What stays untied is never a leftover, and in doubt where something that could name
-// its owner was not read. Names are added from the runtime where an object tells only the UID.
+// attachOwners sets the sandbox and the pod of network objects where there is proof: of a network namespace by the CNI
+// cache or the runtime's status of a sandbox, of a link by the network namespace of its other end, of a lease by its
+// sandbox. An object without an owner is never a leftover, and is in doubt when something that could name its owner was
+// not read. Names are added from the runtime where an object has only the UID.
 func attachOwners(ctx context.Context, scan *Scan, objects []Object) error {
-	sandboxes, unread := scan.sandboxes()
-	if unread != nil {
-		sandboxes = nil // the truth says so
+	sandboxes, unreadable := scan.sandboxes()
+	if unreadable != nil {
+		sandboxes = nil // the inventory has that error
 	}
 	names := make(map[string]Pod)
 	for _, s := range sandboxes {
 		names[s.GetMetadata().GetUid()] = podOfSandbox(s)
 	}
-	attachments, cacheErr := scan.attachments() // the error is told by the lister of attachments, too
-	pins, err := pinOwners(ctx, scan, objects, sandboxes, attachments)
-	unread = errors.Join(unread, cacheErr, err)
+	attachments, cacheErr := scan.attachments() // the lister of attachments reports the error too
+	netnsMounts, err := netnsOwners(ctx, scan, objects, sandboxes, attachments)
+	unreadable = errors.Join(unreadable, cacheErr, err)
 	leases := leaseOwners(sandboxes, attachments)
 	for i := range objects {
 		o := &objects[i]
 		switch o.Kind {
 		case Netns:
-			attachOwner(o, pins[o.ID])
+			attachOwner(o, netnsMounts[o.ID])
 		case Link:
-			attachOwner(o, pins[o.Facts["netns"]])
+			attachOwner(o, netnsMounts[o.Facts["netns"]])
 		case Lease:
 			attachOwner(o, leases[o.ID])
 		}
-		if unread != nil && losesOwner(o.Kind) && o.Foreign == "" && o.Pod.UID == "" {
-			o.Doubt = "whose it is: " + unread.Error()
+		if unreadable != nil && losesOwner(o.Kind) && o.Foreign == "" && o.Pod.UID == "" {
+			o.Doubt = "its owner is not known: " + unreadable.Error()
 		}
 		if name, ok := names[o.Pod.UID]; ok && o.Pod.Name == "" {
 			o.Pod = name
@@ -57,7 +57,7 @@ func attachOwners(ctx context.Context, scan *Scan, objects []Object) error {
 	return err
 }
 
-// attachOwner gives o its owner, of which there must be one and no more.
+// attachOwner sets the owner of o. There must be exactly one.
 func attachOwner(o *Object, owners []owner) {
 	if o.Foreign != "" || len(owners) == 0 {
 		return
@@ -67,7 +67,7 @@ func attachOwner(o *Object, owners []owner) {
 		return
 	}
 	o.SandboxID, o.Pod = owners[0].sandbox, owners[0].pod
-	o.Foreign = strangeUID(o.Pod.UID)
+	o.Foreign = foreignUID(o.Pod.UID)
 }
 
 func podOfSandbox(s *cri.PodSandbox) Pod {
@@ -75,15 +75,15 @@ func podOfSandbox(s *cri.PodSandbox) Pod {
 		Name: s.GetMetadata().GetName()}
 }
 
-// pinOwners returns who owns each pinned network namespace, by the path of the pin.
-func pinOwners(ctx context.Context, scan *Scan, objects []Object, sandboxes []*cri.PodSandbox,
+// netnsOwners returns the owners of each mounted network namespace, by path.
+func netnsOwners(ctx context.Context, scan *Scan, objects []Object, sandboxes []*cri.PodSandbox,
 	attachments []cni.Attachment) (map[string][]owner, error) {
 	owners := make(map[string][]owner)
 	attached := make(map[string]bool)
 	for _, a := range attachments {
 		attached[a.ContainerID] = true
 		if a.Netns != "" {
-			add(owners, pinPath(scan, a.Netns), owner{a.ContainerID, podOfAttachment(a)})
+			add(owners, netnsPath(scan, a.Netns), owner{a.ContainerID, podOfAttachment(a)})
 		}
 	}
 	for _, o := range objects {
@@ -101,21 +101,22 @@ func add(owners map[string][]owner, pin string, o owner) {
 	}
 }
 
-// maxStatuses bounds the requests for a sandbox's verbose status in one pass: more than kubelet runs pods on a node.
+// maxStatuses bounds the requests for a sandbox's verbose status in one pass. It is more than the pods that kubelet
+// runs on a node.
 const maxStatuses = 256
 
-// askSandboxes asks the runtime for the network namespaces of sandboxes that have no cached CNI result. An error
-// means that one may be somebody's who could not be asked for.
+// askSandboxes asks the runtime for the network namespaces of sandboxes without a cached CNI result. An error means
+// that the owner of a namespace may be missing.
 func askSandboxes(ctx context.Context, scan *Scan, owners map[string][]owner, attached map[string]bool,
 	sandboxes []*cri.PodSandbox) error {
 	asked := 0
-	var unread []error
+	var unreadable []error
 	for _, s := range sandboxes {
 		if attached[s.GetId()] || scan.Host.Runtime.SandboxStatus == nil {
 			continue
 		}
 		if asked++; asked > maxStatuses {
-			unread = append(unread, fmt.Errorf("more than %d sandboxes have no cached CNI result", maxStatuses))
+			unreadable = append(unreadable, fmt.Errorf("more than %d sandboxes have no cached CNI result", maxStatuses))
 			break
 		}
 		status, err := scan.Host.Runtime.SandboxStatus(ctx, s.GetId())
@@ -123,19 +124,19 @@ func askSandboxes(ctx context.Context, scan *Scan, owners map[string][]owner, at
 			continue // removed meanwhile
 		}
 		if err != nil {
-			unread = append(unread, fmt.Errorf("status of sandbox %s: %w", s.GetId(), err))
+			unreadable = append(unreadable, fmt.Errorf("status of sandbox %s: %w", s.GetId(), err))
 			continue
 		}
 		if pin := netnsOfStatus(status); pin != "" {
-			add(owners, pinPath(scan, pin), owner{s.GetId(), podOfSandbox(s)})
+			add(owners, netnsPath(scan, pin), owner{s.GetId(), podOfSandbox(s)})
 		}
 	}
-	return errors.Join(unread[:min(len(unread), 3)]...)
+	return errors.Join(unreadable[:min(len(unreadable), 3)]...)
 }
 
-// netnsOfStatus finds the path of the network namespace in the verbose status of containerd and CRI-O; empty for one
-// that uses the host's. containerd 2 knows sandboxes without a container and so without runtimeSpec (sandboxer shim,
-// of virtual machines), but always tells what it keeps itself (internal/cri/store/sandbox/metadata.go).
+// netnsOfStatus finds the path of the network namespace in the verbose status of containerd and CRI-O; empty for a
+// sandbox in the host's network. containerd 2 has sandboxes without a container and so without runtimeSpec (sandboxer
+// shim, for virtual machines), but always reports its own metadata (internal/cri/store/sandbox/metadata.go).
 func netnsOfStatus(status *cri.PodSandboxStatusResponse) string {
 	var info struct {
 		RuntimeSpec struct {

@@ -11,13 +11,13 @@ import (
 	"github.com/nodeagent/nodeagent/internal/host/hosterr"
 )
 
-// listPodDirectories lists <kubelet root>/pods/*. A directory on which something is mounted is told by its parent's
-// listing alone; what is mounted on it is not touched.
+// listPodDirectories lists <kubelet root>/pods/*. A directory with something mounted on it is described by its parent's
+// listing alone; the mount is not accessed.
 func listPodDirectories(_ context.Context, scan *Scan) ([]Object, error) {
 	dir := path.Join(scan.Host.Paths.KubeletRoot, "pods")
 	entries, device, err := scan.Host.Files.Entries(dir)
 	if errors.Is(err, fs.ErrNotExist) {
-		return nil, nil // kubelet makes it with its first pod
+		return nil, nil // kubelet creates it with its first pod
 	}
 	if err != nil {
 		return nil, err
@@ -47,9 +47,9 @@ func listPodDirectories(_ context.Context, scan *Scan) ([]Object, error) {
 		o.Identity = Identity{"device": hosterr.Device(stat.Device), "inode": strconv.FormatUint(stat.Inode, 10)}
 		switch {
 		case !host.IsPodUID(entry.Name):
-			o.Pod.UID, o.Foreign = "", "its name is no pod UID"
+			o.Pod.UID, o.Foreign = "", "its name is not a pod UID"
 		case !mounted[name] && !stat.IsDir():
-			o.Pod.UID, o.Foreign = "", "no directory"
+			o.Pod.UID, o.Foreign = "", "not a directory"
 		}
 		objects = append(objects, o)
 	}

@@ -3,13 +3,10 @@ package inspect
 import (
 	"cmp"
 	"context"
-	"errors"
 	"fmt"
-	"io/fs"
 	"slices"
 	"strconv"
 	"strings"
-	"syscall"
 
 	"github.com/nodeagent/nodeagent/internal/host"
 	hostcgroup "github.com/nodeagent/nodeagent/internal/host/cgroup"
@@ -20,35 +17,30 @@ import (
 type processTable struct {
 	pods    []podProcess     // those in a pod's cgroup
 	nested  []podProcess     // those in a kubepods tree that is not our kubelet's
-	hidden  []podProcess     // those that could not be looked at
+	hidden  []podProcess     // those that could not be read
 	count   map[string]int   // processes by UID
 	members map[string][]int // processes by cgroup, at most maxPodProcesses of each: memberKey
 	pids    []int            // all
 }
 
-// maxPodProcesses is how many processes of one pod are listed. A pod with more costs nobody but itself: see
-// listProcesses.
+// maxPodProcesses is how many processes of one pod are listed. A pod with more affects only itself: see listProcesses.
 const maxPodProcesses = 4096
 
 // podProcess is a process in a cgroup of a pod.
 type podProcess struct {
 	host.ProcStat
 	uid, container, cgroup string
-	driver                 string // whose tree it is in
-	conflict               string // set when hierarchies tell different pods, or different drivers
-	unread                 string // why it could not be looked at
+	driver                 string // of the tree that it is in
+	conflict               string // set when hierarchies name different pods or drivers
+	unread                 string // why it could not be read
 }
 
 // memberKey names one cgroup of one hierarchy, both as in /proc/PID/cgroup.
 func memberKey(hierarchy, cgroup string) string { return hierarchy + ":" + cgroup }
 
-// gone reports whether a read in /proc failed because the process has ended.
-func gone(err error) bool { return errors.Is(err, fs.ErrNotExist) || errors.Is(err, syscall.ESRCH) }
-
-// readProcesses makes one pass over /proc. A process is the pod's that any of its cgroups belongs to: half-done
-// clean-ups leave processes in some hierarchies only. In cgroup v1 a zombie is in no cgroup and is not seen. A
-// process that cannot be looked at hides itself only: of one whose path is longer than PATH_MAX some kernels tell no
-// cgroups at all.
+// readProcesses makes one pass over /proc. A process belongs to the pod of any of its cgroups: interrupted clean-ups
+// leave processes in some hierarchies only. In cgroup v1 a zombie is in no cgroup and is not listed. A process that
+// cannot be read affects only itself: some kernels report no cgroups at all if the path is longer than PATH_MAX.
 func readProcesses(ctx context.Context, h *host.Host) (processTable, error) {
 	pids, err := h.PIDs()
 	if err != nil {
@@ -61,7 +53,7 @@ func readProcesses(ctx context.Context, h *host.Host) (processTable, error) {
 			return processTable{}, fmt.Errorf("processes: %w", err)
 		}
 		cgroups, err := h.ProcCgroups(pid)
-		if gone(err) {
+		if mount.Ended(err) {
 			continue
 		}
 		if err != nil {
@@ -72,7 +64,7 @@ func readProcesses(ctx context.Context, h *host.Host) (processTable, error) {
 		if !ours && !nested {
 			continue
 		}
-		if p.ProcStat, err = h.ProcStat(pid); gone(err) {
+		if p.ProcStat, err = h.ProcStat(pid); mount.Ended(err) {
 			continue
 		} else if err != nil {
 			table.hide(h, pid, p, err)
@@ -94,7 +86,7 @@ func readProcesses(ctx context.Context, h *host.Host) (processTable, error) {
 	return table, nil
 }
 
-// hide notes a process that could not be looked at.
+// hide records a process that could not be read.
 func (t *processTable) hide(h *host.Host, pid int, p podProcess, err error) {
 	if stat, statErr := h.ProcStat(pid); statErr == nil {
 		p.ProcStat = stat
@@ -103,13 +95,13 @@ func (t *processTable) hide(h *host.Host, pid int, p podProcess, err error) {
 	t.hidden = append(t.hidden, p)
 }
 
-// cgroupPod is what the path of a cgroup tells.
+// cgroupPod is what the path of a cgroup shows.
 type cgroupPod struct {
 	host.CgroupPlace
 	ours, nested bool
 }
 
-// podLookup remembers what paths tell: the same few occur in every hierarchy and for every process.
+// podLookup caches what paths show: the same few occur in every hierarchy and for many processes.
 type podLookup struct {
 	paths host.Paths
 	known map[string]cgroupPod
@@ -148,12 +140,12 @@ func (l *podLookup) ofProcess(cgroups map[string]string) (p podProcess, ours, ne
 				p.cgroup = ""
 			}
 			ours, p.uid, p.driver = true, pod.UID, pod.Driver
-			// whichever order the map has
+			// independent of the order of the map
 			p.container, p.cgroup = max(p.container, pod.ContainerID), max(p.cgroup, cgroup)
 		}
 	}
 	if ours && nested {
-		p.conflict = cmp.Or(p.conflict, "in a kubepods tree that is not our kubelet's, too")
+		p.conflict = cmp.Or(p.conflict, "also in a kubepods tree that is not our kubelet's")
 	}
 	return p, ours, nested
 }
@@ -171,7 +163,7 @@ func listProcesses(_ context.Context, scan *Scan) ([]Object, error) {
 		o.Foreign = p.conflict
 		if table.count[p.uid] > maxPodProcesses {
 			if crowded[p.uid] {
-				continue // one of them tells of all
+				continue // one object stands for all of them
 			}
 			crowded[p.uid] = true
 			o.Doubt = fmt.Sprintf("pod %s has more than %d processes", p.uid, maxPodProcesses)
@@ -185,7 +177,7 @@ func listProcesses(_ context.Context, scan *Scan) ([]Object, error) {
 	}
 	for _, p := range table.hidden {
 		o := processObject(p)
-		o.Doubt = "it could not be looked at: " + p.unread
+		o.Doubt = "it could not be read: " + p.unread
 		objects = append(objects, o)
 	}
 	return objects, nil
@@ -203,7 +195,7 @@ func processObject(p podProcess) Object {
 	}
 }
 
-// explainProcess adds what is worth reading of a suspect only: what a task in D state waits for.
+// explainProcess adds what is only read of suspects: what a task in D state waits for.
 func explainProcess(h *host.Host, o *Object) {
 	if o.Facts["state"] != "D" {
 		return

@@ -6,15 +6,14 @@ import (
 	"github.com/nodeagent/nodeagent/pkg/finding"
 )
 
-// losesOwner reports whether what ties objects of a kind to their pod can go before they do. CNI DEL deletes the
-// cache file, which may be the only thing that names the pod of a network namespace, of the link into it, and of a
-// lease.
+// losesOwner reports whether objects of a kind can outlive what names their pod. CNI DEL deletes the cache file, which
+// may be the only thing that names the pod of a network namespace, of the link into it, and of a lease.
 func losesOwner(kind Kind) bool { return kind == Netns || kind == Link || kind == Lease }
 
-// recall gives back to objects the owner that an earlier pass saw, where nothing on the node names one any more. It
-// holds for the very same object only: a namespace under the same number at the same path, a link with the same index
-// and peer. Where something does name an owner now and it is another one, the object is claimed by both. It returns
-// the keys of the objects of which only the memory knows the owner.
+// recall restores the owner that an earlier pass saw when nothing on the node names one any more. It applies to the
+// very same object only: a namespace with the same inode at the same path, a link with the same index and peer. When
+// something names another owner now, the object is claimed by both. It returns the keys of the objects whose owner only
+// the history knows.
 func recall(objects []Object, history History, now finding.Timestamp) map[string]bool {
 	recalled := make(map[string]bool)
 	for i := range objects {
@@ -37,17 +36,17 @@ func recall(objects []Object, history History, now finding.Timestamp) map[string
 	return recalled
 }
 
-// remembered returns the sighting whose owner is that of o. It is empty where o is another object now, and where o is
-// foreign for a reason other than that its tie is gone.
+// remembered returns the sighting that has the owner of o. It is empty when o is another object now, and when o is
+// foreign for another reason than that nothing names its owner.
 func remembered(o *Object, history History, now finding.Timestamp) Sighting {
 	s, ok := history[key(o)]
-	if !ok || !sameBoot(s.First, now) || o.Foreign != "" && !unpinned(o) {
+	if !ok || !sameBoot(s.First, now) || o.Foreign != "" && !lostNetns(o) {
 		return Sighting{}
 	}
 	switch {
 	case o.Kind == Netns && o.Facts["state"] == emptyFile:
-		return s // its name is a UUID, and the runtime gives it once
-	case unpinned(o):
+		return s // its name is a UUID, which the runtime uses once
+	case lostNetns(o):
 		whole := maps.Clone(o.Identity)
 		whole[namespaceKey] = s.Identity[namespaceKey]
 		if maps.Equal(whole, s.Identity) {
@@ -61,8 +60,9 @@ func remembered(o *Object, history History, now finding.Timestamp) Sighting {
 	return s
 }
 
-// keepOwners adds to the next history whose the objects are. One that only the memory ties stays in it whatever the
-// verdict was: a process that visits a namespace for a moment makes it foreign, but must not make it nobody's.
+// keepOwners stores the owners of objects in the next history. An owner that only the history knows stays in it
+// whatever the verdict was: a process that enters a namespace for a moment makes it foreign, but its owner must not be
+// forgotten.
 func keepOwners(objects []Object, recalled map[string]bool, next History, now finding.Timestamp) {
 	for i := range objects {
 		o := &objects[i]

@@ -14,34 +14,34 @@ import (
 	"github.com/nodeagent/nodeagent/pkg/finding"
 )
 
-// A container that runs is a witness for its pod: two lists that lack a pod can be wrong for the same reason, and
-// what is ended by mistake was somebody's work. So a pod that runs is left over only when, besides everything else,
+// A running container is a witness for its pod: two lists without a pod can be wrong for the same reason, and a mistake
+// would kill a workload. So a running pod is a leftover only when, in addition to everything else,
 //
 //   - a second list lacks it, Settings.RunningSpacing after the first one,
 //   - the apiserver, asked for it by name, does not have it, or has another one of that name,
-//   - it is the first of its like: there is never more than one in a report.
+//   - it is the first one: a report never has more than one such pod.
 
-// NameAnswer is what the apiserver said of a pod when it was asked for it by name. It says something only where Gone or
-// Alive is true.
+// NameAnswer is the apiserver's answer to a request for a pod by name. It proves something only when Gone or Alive is
+// set.
 type NameAnswer struct {
 	At    finding.Timestamp `json:"at"`
-	Gone  bool              `json:"gone,omitempty"`  // there is none, or it is another one by that name
-	Alive bool              `json:"alive,omitempty"` // it is there
+	Gone  bool              `json:"gone,omitempty"`  // there is none, or another pod has that name
+	Alive bool              `json:"alive,omitempty"` // it exists
 	Why   string            `json:"why"`
 }
 
-// askAgain is how often one pod is asked for by name, and for how long an answer holds.
+// askAgain is how often one pod is requested by name, and for how long an answer is valid.
 const askAgain = 10 * time.Minute
 
-// holds reports whether an answer still counts.
+// holds reports whether an answer is still valid.
 func (a NameAnswer) holds(now finding.Timestamp) bool {
 	return !a.At.IsZero() && sameBoot(a.At, now) && a.At.SinceBoot <= now.SinceBoot && now.Since(a.At) < askAgain
 }
 
-// podKey is the key in the history of a pod that runs. No kind of object has such keys.
+// podKey is the key of a running pod in the history. No kind of object has such keys.
 func podKey(uid string) string { return "pod/" + uid }
 
-// podSighting is what is remembered of a pod that runs.
+// podSighting is what is remembered about a running pod.
 func (h History) podSighting(uid string, now finding.Timestamp) Sighting {
 	s, ok := h[podKey(uid)]
 	if !ok || !sameBoot(s.First, now) || s.First.SinceBoot > now.SinceBoot {
@@ -50,8 +50,8 @@ func (h History) podSighting(uid string, now finding.Timestamp) Sighting {
 	return s
 }
 
-// runs reports whether a pod has a container that runs, or had one since it is suspected while its sandbox is still
-// READY: nobody starts the containers of a pod again that kubelet does not know.
+// runs reports whether a pod has a running container, or had one since it became suspect while its sandbox is still
+// READY: nothing restarts the containers of a pod that kubelet does not know.
 func (t *Inventory) runs(uid string, history History, now finding.Timestamp) bool {
 	if uid == "" || t.Runtime.Running[uid] {
 		return uid != ""
@@ -60,7 +60,7 @@ func (t *Inventory) runs(uid string, history History, now finding.Timestamp) boo
 	return ok && sameBoot(s.First, now) && t.Runtime.Pods[uid].State == "READY"
 }
 
-// runningSuspects returns the UIDs of the suspects that run, those that are to be asked for by name first.
+// runningSuspects returns the UIDs of the running suspects, sorted by when they are due to be requested by name.
 func runningSuspects(suspects []*Object, t *Inventory, history History, now finding.Timestamp) []string {
 	var uids []string
 	for _, o := range suspects {
@@ -76,12 +76,12 @@ func runningSuspects(suspects []*Object, t *Inventory, history History, now find
 	return uids
 }
 
-// askOneByName asks the apiserver for the pod that runs and was not asked for longest, if its list lacks it: one in a
-// pass, each once in askAgain.
+// askOneByName asks the apiserver by name for one running pod that its list lacks: the one whose request is the longest
+// ago, one in a pass, each once in askAgain.
 func (t *Inventory) askOneByName(ctx context.Context, scan *Scan, running []string, history History,
 	now finding.Timestamp) {
 	for _, uid := range running {
-		if !t.Cluster.OK() || has(t.Cluster.Pods, uid) || history.podSighting(uid, now).Named.holds(now) {
+		if !t.Cluster.OK() || hasPod(t.Cluster.Pods, uid) || history.podSighting(uid, now).Named.holds(now) {
 			continue
 		}
 		local := *t
@@ -99,33 +99,33 @@ func (t *Inventory) askOneByName(ctx context.Context, scan *Scan, running []stri
 
 func askByName(ctx context.Context, scan *Scan, t *Inventory, uid string) NameAnswer {
 	pod, at := t.Runtime.Pods[uid].Pod, scan.Host.Clock()
-	called := pod.Namespace + "/" + pod.Name
+	fullName := pod.Namespace + "/" + pod.Name
 	switch {
 	case t.Runtime.Misnamed[uid]:
-		return NameAnswer{At: at, Why: "its sandboxes tell different names"}
+		return NameAnswer{At: at, Why: "its sandboxes have different pod names"}
 	case pod.Namespace == "" || pod.Name == "":
-		return NameAnswer{At: at, Why: "its sandbox tells no name"}
+		return NameAnswer{At: at, Why: "its sandbox has no pod name"}
 	case scan.Host.Cluster.Pod == nil:
-		return NameAnswer{At: at, Why: "there is no apiserver to ask for " + called}
+		return NameAnswer{At: at, Why: "there is no apiserver to ask for " + fullName}
 	}
 	found, err := scan.Host.Cluster.Pod(ctx, pod.Namespace, pod.Name)
 	switch {
 	case apierrors.IsForbidden(err) && scan.Host.Cluster.PodsNamed != nil:
-		// A node may get the pods that are bound to it, so that one which does not exist is forbidden to it, too.
+		// A node may get only pods bound to it, so that it also gets Forbidden for one that does not exist.
 		return askListOfName(ctx, scan, pod, at)
 	case apierrors.IsNotFound(err):
-		return NameAnswer{At: at, Gone: true, Why: "the apiserver has no pod " + called}
+		return NameAnswer{At: at, Gone: true, Why: "the apiserver has no pod " + fullName}
 	case err != nil:
 		return NameAnswer{At: at, Why: err.Error()}
 	}
 	return answerOf([]corev1.Pod{*found}, pod, at)
 }
 
-// askListOfName asks for a list of this one pod.
+// askListOfName lists this one pod.
 func askListOfName(ctx context.Context, scan *Scan, pod Pod, at finding.Timestamp) NameAnswer {
 	found, err := scan.Host.Cluster.PodsNamed(ctx, pod.Namespace, pod.Name)
 	if err != nil {
-		return NameAnswer{At: at, Why: "to get it is forbidden, and to list it: " + err.Error()}
+		return NameAnswer{At: at, Why: "getting it is forbidden; list it: " + err.Error()}
 	}
 	return answerOf(found, pod, at)
 }
@@ -134,7 +134,7 @@ func answerOf(found []corev1.Pod, pod Pod, at finding.Timestamp) NameAnswer {
 	for i := range found {
 		if string(found[i].UID) == pod.UID || host.NodePodUID(&found[i]) == pod.UID {
 			return NameAnswer{At: at, Alive: true,
-				Why: fmt.Sprintf("the apiserver has pod %s/%s when asked for it by name", pod.Namespace, pod.Name)}
+				Why: fmt.Sprintf("the apiserver returns pod %s/%s by name", pod.Namespace, pod.Name)}
 		}
 	}
 	if len(found) == 0 {
@@ -145,73 +145,73 @@ func answerOf(found []corev1.Pod, pod Pod, at finding.Timestamp) NameAnswer {
 		pod.Name, found[0].UID)}
 }
 
-// runningPod is what one judgement knows of a pod that runs.
+// runningPod is what one evaluation knows about a running pod.
 type runningPod struct {
 	Sighting
 	counted bool // in this pass
 }
 
-// running returns what is known of a pod that runs, with the last word of the apiserver; nil for one that does not run.
-func (j *evaluation) running(uid string) *runningPod {
-	if !j.truth.runs(uid, j.history, j.now) {
+// running returns what is known about a running pod, with the apiserver's latest answer; nil if it is not running.
+func (e *evaluation) running(uid string) *runningPod {
+	if !e.inventory.runs(uid, e.history, e.now) {
 		return nil
 	}
-	pod := j.pods[uid]
+	pod := e.pods[uid]
 	if pod == nil {
-		pod = &runningPod{Sighting: j.history.podSighting(uid, j.now)}
-		if answer, ok := j.truth.Named[uid]; ok {
+		pod = &runningPod{Sighting: e.history.podSighting(uid, e.now)}
+		if answer, ok := e.inventory.Named[uid]; ok {
 			pod.Named = answer
 		}
-		j.pods[uid] = pod
+		e.pods[uid] = pod
 	}
 	return pod
 }
 
-// alive reports whether the apiserver has a pod that it was asked for by name.
+// alive reports whether the apiserver has returned the pod by name.
 func (p *runningPod) alive(now finding.Timestamp) bool {
 	return p != nil && p.Named.Alive && p.Named.holds(now)
 }
 
-// count counts a pass in which nobody knew the pod.
+// count counts a pass in which no witness knew the pod.
 func (p *runningPod) count(t *Inventory, now finding.Timestamp) {
 	if p.counted {
 		return
 	}
 	p.counted = true
 	older := !sameBoot(t.Cluster.At, p.First) || t.Cluster.At.SinceBoot < p.First.SinceBoot // than the first sighting
-	p.Sighting = p.seen(now)
+	p.Sighting = p.addPass(now)
 	if t.Cluster.OK() && !older {
-		p.Sighting = p.denied(t.Cluster.At)
+		p.Sighting = p.addDenial(t.Cluster.At)
 	}
 }
 
-// missing says what is still missing to call a pod that runs a leftover.
+// missing returns what is still missing to call a running pod a leftover.
 func (p *runningPod) missing(s Settings, now finding.Timestamp) []string {
 	var missing []string
 	if n := len(p.Denials); n == 0 || p.Denials[n-1].Since(p.Denials[0]) < s.RunningSpacing {
-		missing = append(missing, fmt.Sprintf("it runs, so the apiserver must deny it twice, %s apart",
+		missing = append(missing, fmt.Sprintf("it is running, so the apiserver must deny it twice, at least %s apart",
 			round(s.RunningSpacing)))
 	}
 	switch {
 	case p.Named.At.IsZero():
-		missing = append(missing, "it runs, and the apiserver was not yet asked for it by name")
+		missing = append(missing, "it is running, and the apiserver was not asked for it by name yet")
 	case !p.Named.holds(now):
-		missing = append(missing, "it runs, and it is long ago that the apiserver was asked for it by name")
+		missing = append(missing, "it is running, and the apiserver was not asked for it by name recently")
 	case !p.Named.Gone:
-		missing = append(missing, "it runs, and asking the apiserver for it by name proved nothing: "+p.Named.Why)
+		missing = append(missing, "it is running, and asking the apiserver for it by name proved nothing: "+p.Named.Why)
 	}
 	return missing
 }
 
-// contrary names the pods that run and that the apiserver has by name, or had a moment ago, while its list lacks them.
-func contrary(t *Inventory, history History, now finding.Timestamp) []string {
+// missingFromList returns the running pods that the apiserver has returned by name recently while its list lacks them.
+func missingFromList(t *Inventory, history History, now finding.Timestamp) []string {
 	var names []string
 	for uid := range t.Runtime.Pods {
 		answer, ok := t.Named[uid]
 		if !ok {
 			answer = history.podSighting(uid, now).Named
 		}
-		if answer.Alive && answer.holds(now) && t.Cluster.OK() && !has(t.Cluster.Pods, uid) &&
+		if answer.Alive && answer.holds(now) && t.Cluster.OK() && !hasPod(t.Cluster.Pods, uid) &&
 			t.runs(uid, history, now) {
 			names = append(names, t.Runtime.Pods[uid].Namespace+"/"+t.Runtime.Pods[uid].Name)
 		}
@@ -220,33 +220,33 @@ func contrary(t *Inventory, history History, now finding.Timestamp) []string {
 	return names
 }
 
-// onlyOneRuns leaves at most one pod that runs among the leftovers: the one that was first denied.
-func (j *evaluation) onlyOneRuns(objects []Assessment) {
+// onlyOneRuns leaves at most one running pod among the leftovers: the one that was denied first.
+func (e *evaluation) onlyOneRuns(objects []Assessment) {
 	first := ""
 	for i := range objects {
 		uid := objects[i].Pod.UID
-		if objects[i].Running && objects[i].Verdict == Leftover && (first == "" || j.sooner(uid, first)) {
+		if objects[i].Running && objects[i].Verdict == Leftover && (first == "" || e.deniedBefore(uid, first)) {
 			first = uid
 		}
 	}
 	for i := range objects {
 		o := &objects[i]
 		if o.Running && o.Verdict == Leftover && o.Pod.UID != first {
-			o.Verdict, o.Why = Candidate, fmt.Sprintf("not yet: another running pod is first, %s; pods that run are "+
+			o.Verdict, o.Why = Candidate, fmt.Sprintf("not yet: another running pod is first, %s; running pods are "+
 				"released one at a time", first)
 		}
 	}
 }
 
-// sooner reports whether the apiserver denied the pod a before it denied b.
-func (j *evaluation) sooner(a, b string) bool {
-	x, y := j.pods[a], j.pods[b]
+// deniedBefore reports whether the apiserver denied the pod a before it denied b.
+func (e *evaluation) deniedBefore(a, b string) bool {
+	x, y := e.pods[a], e.pods[b]
 	return cmp.Or(cmp.Compare(x.Denials[0].SinceBoot, y.Denials[0].SinceBoot), cmp.Compare(a, b)) < 0
 }
 
-// remember keeps what is known of the suspected pods that run.
-func (j *evaluation) remember() {
-	for uid, pod := range j.pods {
-		j.next[podKey(uid)] = pod.Sighting
+// keepRunning stores what is known about running suspects.
+func (e *evaluation) keepRunning() {
+	for uid, pod := range e.pods {
+		e.next[podKey(uid)] = pod.Sighting
 	}
 }

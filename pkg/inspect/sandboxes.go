@@ -10,12 +10,13 @@ import (
 	"github.com/nodeagent/nodeagent/internal/host"
 )
 
-// sourceAnnotation is where kubelet had the pod from: api, file or http. kubelet copies the pod's annotations to the
-// sandbox. https://kubernetes.io/docs/reference/labels-annotations-taints/#kubernetes-io-config-source
+// sourceAnnotation is the source from which kubelet got the pod: api, file or http. kubelet copies the pod's
+// annotations to the sandbox.
+// https://kubernetes.io/docs/reference/labels-annotations-taints/#kubernetes-io-config-source
 const sourceAnnotation = "kubernetes.io/config.source"
 
-// mirrorAnnotation is on what kubelet makes in the apiserver to show a static pod there: its value is the UID on the
-// node.
+// mirrorAnnotation is on the pods that kubelet creates in the apiserver to show static pods: its value is the UID on
+// the node.
 const mirrorAnnotation = "kubernetes.io/config.mirror"
 
 // listSandboxes lists CRI pod sandboxes in every state, all attempts.
@@ -27,10 +28,9 @@ func listSandboxes(_ context.Context, scan *Scan) ([]Object, error) {
 	objects := make([]Object, 0, len(sandboxes))
 	for _, s := range sandboxes {
 		objects = append(objects, Object{
-			Kind: Sandbox,
-			ID:   s.GetId(),
-			Pod: Pod{UID: s.GetMetadata().GetUid(), Namespace: s.GetMetadata().GetNamespace(),
-				Name: s.GetMetadata().GetName()},
+			Kind:      Sandbox,
+			ID:        s.GetId(),
+			Pod:       podOfSandbox(s),
 			SandboxID: s.GetId(),
 			Identity:  Identity{"id": s.GetId(), "created": strconv.FormatInt(s.GetCreatedAt(), 10)},
 			Facts: facts(
@@ -39,19 +39,19 @@ func listSandboxes(_ context.Context, scan *Scan) ([]Object, error) {
 				"source", s.GetAnnotations()[sourceAnnotation],
 				"handler", s.GetRuntimeHandler(),
 			),
-			Foreign: strangeUID(s.GetMetadata().GetUid()),
+			Foreign: foreignUID(s.GetMetadata().GetUid()),
 		})
 	}
 	return objects, nil
 }
 
-// strangeUID says why an object is nobody's of kubelet's when it carries a UID that kubelet does not give.
-func strangeUID(uid string) string {
+// foreignUID returns why an object with this UID does not belong to kubelet.
+func foreignUID(uid string) string {
 	switch {
 	case uid == "":
-		return "carries no pod UID"
+		return "has no pod UID"
 	case !host.IsPodUID(uid):
-		return "its UID has no form that kubelet gives: made by hand"
+		return "its UID is not one that kubelet assigns: created by hand"
 	}
 	return ""
 }
@@ -61,7 +61,7 @@ func sandboxState(state cri.PodSandboxState) string {
 	return strings.TrimPrefix(state.String(), "SANDBOX_")
 }
 
-// facts makes a map of names and values, without those that are empty.
+// facts returns a map of names and values, without empty values.
 func facts(pairs ...string) map[string]string {
 	made := make(map[string]string, len(pairs)/2)
 	for i := 0; i+1 < len(pairs); i += 2 {

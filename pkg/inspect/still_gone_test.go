@@ -25,7 +25,7 @@ func TestStillGone(t *testing.T) {
 	}{
 		"a pod":        {uidOf(3), func(*fullNode) {}, ""},
 		"a static pod": {goneStatic, func(*fullNode) {}, ""},
-		"nobody's":     {"", func(*fullNode) {}, "which pod it belongs to"},
+		"nobody's":     {"", func(*fullNode) {}, "its pod is not known"},
 		"kubelet has it again": {uidOf(3), func(n *fullNode) {
 			n.add(uidOf(3), "web-3")
 		}, "kubelet has pod " + uidOf(3) + " again: default/web-3"},
@@ -49,17 +49,17 @@ func TestStillGone(t *testing.T) {
 		}, "new.yaml"},
 		"a manifest without a name": {goneStatic, func(n *fullNode) {
 			manifest(n, "new.yaml", "{metadata: {}}")
-		}, "names no pod"},
+		}, "no pod name"},
 		"the manifests are not known": {goneStatic, func(n *fullNode) {
 			n.host.Paths.StaticPods = ""
 		}, "not known"},
 		"an unread manifest of its own UID": {uidOf(3), func(n *fullNode) {
 			manifest(n, "new.yaml", "{metadata: {name: x, uid: "+uidOf(3)+"}}")
-		}, "gives its pod the UID"},
+		}, "sets the UID"},
 		"... beside one that is broken": {uidOf(3), func(n *fullNode) {
 			manifest(n, "a.yaml", "}")
 			manifest(n, "new.yaml", "{metadata: {name: x, uid: "+uidOf(3)+"}}")
-		}, "gives its pod the UID"},
+		}, "sets the UID"},
 		"kubelet ignores hidden manifests": {goneStatic, func(n *fullNode) { manifest(n, ".new.yaml", "}") }, ""},
 		"others' manifests do not concern": {uidOf(3), func(n *fullNode) {
 			manifest(n, "new.yaml", "{metadata: {name: x}}")
@@ -74,7 +74,7 @@ func TestStillGone(t *testing.T) {
 			n.host.Runtime.Sandboxes = func(context.Context) ([]*cri.PodSandbox, error) {
 				return nil, errors.New("away")
 			}
-		}, "the runtime does not tell: away"},
+		}, "the runtime does not answer: away"},
 	}
 	for name, test := range tests {
 		t.Run(name, func(t *testing.T) {
@@ -92,8 +92,8 @@ func TestStillGone(t *testing.T) {
 	}
 }
 
-// A static pod whose manifest is put back: whatever kubelet says of it by then, nothing of it is a leftover. Its UID
-// may be one that the manifest gives.
+// A static pod whose manifest is put back: whatever kubelet reports by then, nothing of it is a leftover. Its UID may
+// be one that the manifest gives.
 func TestManifestIsBack(t *testing.T) {
 	own := uidOf(30)
 	for name, test := range map[string]struct {
@@ -105,15 +105,15 @@ func TestManifestIsBack(t *testing.T) {
 		"none, own UID": {own, "", Leftover, ""},
 		"unread": {goneStatic, "{metadata: {name: x}}", Unknown,
 			"no pod for the manifest of default/x-node-a yet"},
-		"unreadable": {goneStatic, "}", Unknown, "a static pod; the manifests: "},
+		"unreadable": {goneStatic, "}", Unknown, "a static pod; read the manifests: "},
 		"unread, own UID": {own, "{metadata: {name: x, uid: " + own + "}}", Live,
-			"new.yaml gives its pod this UID"},
+			"new.yaml sets this UID for its pod"},
 		"too large": {goneStatic, "{metadata: {name: x}}" + strings.Repeat(" ", maxManifest), Unknown,
-			"no file of at most"},
+			"not a regular file of at most"},
 		"another one, own UID":  {own, "{metadata: {name: x}}", Leftover, ""},
 		"one that kubelet has":  {goneStatic, "{metadata: {name: etcd, namespace: kube-system}}", Leftover, ""},
 		"of another namespace":  {goneStatic, "{metadata: {name: etcd}}", Unknown, "default/etcd-node-a"},
-		"names no pod":          {goneStatic, "{metadata: {namespace: x}}", Unknown, "names no pod"},
+		"no pod name":           {goneStatic, "{metadata: {namespace: x}}", Unknown, "no pod name"},
 		"of a form with no end": {goneStatic, "{metadata: ", Unknown, "new.yaml"},
 	} {
 		t.Run(name, func(t *testing.T) {

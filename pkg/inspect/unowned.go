@@ -4,31 +4,31 @@ import (
 	"fmt"
 )
 
-// isUnowned reports whether all that could name the pod of o was read, and nothing did.
+// isUnowned reports whether everything that could name the pod of o was read, and nothing did.
 func isUnowned(o *Object) bool { return o.Foreign == "" && o.Doubt == "" && o.Pod.UID == "" }
 
-// unowned judges such an object. What a sandbox that is just starting makes has no owner for a moment either; when that
-// lasts, the object is told of once as what it is. It is never released, and no reason to doubt the rest of a pass.
-func (j *evaluation) unowned(o *Object, witnesses map[string]Answer, sighting Sighting) (Verdict, string) {
+// unowned evaluates such an object. Objects of a starting sandbox have no owner for a moment either; when that lasts,
+// the object is reported once. It is never released, and does not affect the other verdicts of a pass.
+func (e *evaluation) unowned(o *Object, witnesses map[string]Answer, sighting Sighting) (Verdict, string) {
 	for _, name := range []string{Runtime, Containerd} {
 		if witnesses[name].confirms() {
-			return Live, name + " still knows its sandbox, though not whose it is"
+			return Live, name + " still knows its sandbox, but not its pod"
 		}
 	}
-	why := "nothing on the node names the pod it was made for"
+	why := "nothing on the node names the pod it was created for"
 	if malformed := o.Facts["malformed"]; malformed != "" {
 		why = "its content, which would name its pod, is malformed: " + malformed
 	}
-	age := j.now.Since(sighting.First)
-	if sighting.Passes < j.settings.Passes || age < j.settings.Grace {
+	age := e.now.Since(sighting.First)
+	if sighting.Passes < e.settings.Passes || age < e.settings.Grace {
 		return Live, fmt.Sprintf("nothing names its pod yet: seen in %d passes over %s, it may just be starting",
 			sighting.Passes, round(age))
 	}
-	return Unowned, fmt.Sprintf("%s; seen in %d passes over %s: left to a person", why,
+	return Unowned, fmt.Sprintf("%s; seen in %d passes over %s: an administrator has to decide", why,
 		sighting.Passes, round(age))
 }
 
-// explainUnowned looks who lives in network namespaces that nothing ties to a pod: they are somebody's then.
+// explainUnowned finds the processes in network namespaces without an owner: such a namespace is foreign.
 func explainUnowned(scan *Scan, objects []Object) {
 	var network []*Object
 	for i := range objects {
@@ -36,5 +36,5 @@ func explainUnowned(scan *Scan, objects []Object) {
 			network = append(network, o)
 		}
 	}
-	explainInhabitants(scan, network)
+	explainNetwork(scan, network)
 }

@@ -7,7 +7,7 @@ import (
 	"github.com/nodeagent/nodeagent/pkg/finding"
 )
 
-// The witnesses, as Judged.Witnesses names them.
+// The witnesses, as Assessment.Witnesses names them.
 const (
 	Apiserver  = "apiserver"
 	Kubelet    = "kubelet"
@@ -15,8 +15,8 @@ const (
 	Containerd = "containerd"
 )
 
-// networked reports whether objects of a kind belong to the network of a sandbox. This is the whole matrix of who must
-// deny an object before it can be a leftover:
+// networked reports whether objects of a kind belong to the network of a sandbox. This is the whole matrix of the
+// witnesses that must deny an object before it can be a leftover:
 //
 //	kind                                                apiserver  kubelet  runtime      containerd
 //	sandbox, container                                  UID        UID      -            -
@@ -24,24 +24,24 @@ const (
 //	cni-attachment, netns, link                         UID        UID      sandbox ID   sandbox ID
 //	lease                                               UID        UID      sandbox ID   container, sandbox, task
 //
-// Where the runtime still lists the sandbox of a pod that is gone, that sandbox is itself the leftover, so that the
-// runtime's knowing it does not speak for what belongs to the pod. But as long as it knows the sandbox, removing it is
-// the way to release its network, and nothing of that is touched behind the runtime's back. A lease is containerd's
-// knowing a sandbox, too, until it is proven to be a leftover itself. Every witness must be heard for every kind.
+// When the runtime still lists the sandbox of a pod that is gone, that sandbox is itself the leftover, so it is no
+// evidence for the pod's other objects. But as long as the runtime knows the sandbox, its network is released by
+// removing the sandbox, and never without the runtime. A lease also means that containerd knows a sandbox, until it is
+// proven to be a leftover itself. Every witness must answer for every kind.
 func networked(kind Kind) bool { return kind == CNIAttachment || kind == Netns || kind == Link }
 
-// answers asks every witness for o. first is when o was first seen: a list of the apiserver that is older proves
-// nothing.
+// answers returns the answer of every witness about o. first is when o was first seen: an older list of the apiserver
+// proves nothing.
 func (t *Inventory) answers(o *Object, first finding.Timestamp) map[string]Answer {
 	return map[string]Answer{
-		Apiserver:  t.askedApiserver(o, first),
-		Kubelet:    t.askedKubelet(o),
-		Runtime:    t.askedRuntime(o),
-		Containerd: t.askedContainerd(o),
+		Apiserver:  t.apiserverAnswer(o, first),
+		Kubelet:    t.kubeletAnswer(o),
+		Runtime:    t.runtimeAnswer(o),
+		Containerd: t.containerdAnswer(o),
 	}
 }
 
-func notHeard(err error) Answer { return NotHeard + Answer(": "+err.Error()) }
+func noAnswer(err error) Answer { return NoAnswer + Answer(": "+err.Error()) }
 
 func knows(format string, args ...any) Answer {
 	return Knows + Answer(": "+fmt.Sprintf(format, args...))
@@ -52,13 +52,13 @@ func (a Answer) confirms() bool {
 	return a == Knows || strings.HasPrefix(string(a), string(Knows)+":")
 }
 
-func (t *Inventory) askedApiserver(o *Object, first finding.Timestamp) Answer {
+func (t *Inventory) apiserverAnswer(o *Object, first finding.Timestamp) Answer {
 	c := &t.Cluster
 	switch pod, ok := c.Pods[o.Pod.UID]; {
 	case !c.Asked:
 		return NotAsked
 	case c.Err != nil:
-		return notHeard(c.Err)
+		return noAnswer(c.Err)
 	case ok:
 		return knows("%s/%s %s", pod.Namespace, pod.Name, pod.Phase)
 	case first.Boot != c.At.Boot || c.At.SinceBoot < first.SinceBoot:
@@ -67,25 +67,25 @@ func (t *Inventory) askedApiserver(o *Object, first finding.Timestamp) Answer {
 	return Denies
 }
 
-func (t *Inventory) askedKubelet(o *Object) Answer {
+func (t *Inventory) kubeletAnswer(o *Object) Answer {
 	pod, ok := t.Kubelet.Pods[o.Pod.UID]
 	switch {
 	case !t.Kubelet.Asked:
 		return NotAsked
 	case t.Kubelet.Err != nil:
-		return notHeard(t.Kubelet.Err)
+		return noAnswer(t.Kubelet.Err)
 	case ok:
 		return knows("%s/%s %s", pod.Namespace, pod.Name, pod.Phase)
 	}
 	return Denies
 }
 
-func (t *Inventory) askedRuntime(o *Object) Answer {
+func (t *Inventory) runtimeAnswer(o *Object) Answer {
 	switch {
 	case !t.Runtime.Asked:
 		return NotAsked
 	case t.Runtime.Err != nil:
-		return notHeard(t.Runtime.Err)
+		return noAnswer(t.Runtime.Err)
 	}
 	if o.SandboxID != "" {
 		if s, ok := t.Runtime.Sandboxes[o.SandboxID]; ok {
@@ -104,7 +104,7 @@ func (t *Inventory) askedRuntime(o *Object) Answer {
 	return Denies
 }
 
-func (t *Inventory) askedContainerd(o *Object) Answer {
+func (t *Inventory) containerdAnswer(o *Object) Answer {
 	c := &t.Containerd
 	switch {
 	case c.Other != "":
@@ -112,7 +112,7 @@ func (t *Inventory) askedContainerd(o *Object) Answer {
 	case !c.Asked:
 		return NotAsked
 	case c.Err != nil:
-		return notHeard(c.Err)
+		return noAnswer(c.Err)
 	}
 	for _, id := range []string{o.SandboxID, o.ContainerID} {
 		if what, ok := c.Known[id]; ok && id != "" && (o.Kind != Lease || what != leaseName) {

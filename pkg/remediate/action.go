@@ -1,10 +1,10 @@
-// Package remediate releases what deleted pods left behind. It acts on nothing but objects that an inspection called
-// leftovers, one pod at a time, in the order of the catalogue; it removes the smallest blocker first and then gives the
-// owner (kubelet, the runtime) time to finish its own work. It is the only package that is given a Mutator.
+// Package remediate releases what deleted pods left behind. It acts only on objects that an inspection called
+// leftovers, one pod at a time, in the order of Actions. It removes the smallest blocker first and then gives the owner
+// (kubelet, the runtime) time to finish its own work. It is the only package that is given a Mutator.
 //
-// Every step goes: intent in the journal, guards, another look at the object's identity (by package mutate, right
-// before the system call), the step, verification, end in the journal. A crash between any two of them is harmless:
-// the next release begins with what is there, never with what was planned.
+// Every step is: intent in the journal, guards, another check of the object's identity (by package mutate, right before
+// the system call), the change, verification, end in the journal. A crash between any two of them is harmless: the next
+// release starts from the state of the node, never from an old plan.
 package remediate
 
 import (
@@ -21,43 +21,43 @@ import (
 // Action is how leftovers of one kind are released.
 type Action struct {
 	Kind    inspect.Kind
-	Order   int    // kinds with a lower one are released first
+	Order   int    // kinds with a lower value are released first
 	Summary string // one line for the documentation
 
-	// Plan says what would be done, or why not. It is pure.
+	// Plan returns what would be done, or why not. It is pure.
 	Plan func(o inspect.Assessment, s Settings) (does, refuse string)
-	// Less puts the objects of one pod in order; nil keeps that of the report.
+	// Less orders the objects of one pod; nil keeps the order of the report.
 	Less func(a, b inspect.Assessment) int
-	// Needs says what has to be gone before this object may be released, given what is left of its pod; empty: nothing.
+	// Needs returns what must be gone before this object may be released, given what is left of its pod; empty:
+	// nothing.
 	Needs func(o inspect.Assessment, rest []inspect.Assessment, s Settings) string
-	// Preview says what Do would refuse, with reading alone; nil where Plan knows all.
+	// Preview returns why Do would refuse, without changing anything; nil if Plan knows everything.
 	Preview func(ctx context.Context, t Tools, o inspect.Assessment) (refuse string)
-	// Prepare is done once before the first object of a pod; nil where there is nothing to do for all together.
+	// Prepare runs once before the first object of a pod; may be nil.
 	Prepare func(ctx context.Context, t Tools, all []inspect.Assessment) error
-	// Do releases the object. It may be called again for one that is half released or gone.
+	// Do releases the object. It may be called again for an object that is partly released or gone.
 	Do func(ctx context.Context, t Tools, o inspect.Assessment) error
-	// Gone verifies. An error means that nobody can say.
-	Gone func(ctx context.Context, t Tools, o inspect.Assessment) (bool, error)
+	// Verify reports whether the object is gone. An error means that this is not known.
+	Verify func(ctx context.Context, t Tools, o inspect.Assessment) (bool, error)
 }
 
-// Tools is what an action works with.
+// Tools is what an action uses.
 type Tools struct {
-	Mutator  *mutate.Mutator
-	Host     *host.Host
-	Settings Settings
-	Log      *slog.Logger
-	Drivers  *driverWatch             // what is known of CSI drivers
-	Hit      func(point string) error // fault point between two changes of one step
+	Mutator    *mutate.Mutator
+	Host       *host.Host
+	Settings   Settings
+	Log        *slog.Logger
+	Drivers    *driverWatch             // what is known about CSI drivers
+	FaultPoint func(point string) error // fault point between two changes of one step
 
-	patience patience
+	timeouts timeouts
 }
 
-// patience is how long an answer is waited for of those who may never give one. The zero value stands for the limits
-// of use.
-type patience struct {
+// timeouts bound the wait for answers that may never come. The zero value stands for the defaults.
+type timeouts struct {
 	server time.Duration // of a mount
 	socket time.Duration // of a plugin
 }
 
-func (p patience) ofServer() time.Duration { return cmp.Or(p.server, 5*time.Second) }
-func (p patience) ofSocket() time.Duration { return cmp.Or(p.socket, 2*time.Second) }
+func (t timeouts) forServer() time.Duration { return cmp.Or(t.server, 5*time.Second) }
+func (t timeouts) forSocket() time.Duration { return cmp.Or(t.socket, 2*time.Second) }

@@ -6,9 +6,9 @@ import (
 	"github.com/nodeagent/nodeagent/pkg/inspect"
 )
 
-// Actions lists all actions in the order in which leftovers of one pod are released: what the runtime can do comes
-// first; the network is taken down by its plugins before its namespace goes; volumes go before cgroups, so that what
-// they hold in memory is not charged to the parent; the directory is last.
+// Actions lists all actions in the order in which leftovers of one pod are released: first what the runtime can do; CNI
+// plugins take down the network before its namespace is removed; volumes go before cgroups, so that their memory is not
+// charged to the parent; the directory is last.
 func Actions() []Action {
 	return []Action{
 		sandboxAction(),
@@ -24,7 +24,7 @@ func Actions() []Action {
 	}
 }
 
-// actions are the ways to release, one for each kind.
+// actions has at most one action for each kind.
 type actions []Action
 
 func (all actions) on(kind inspect.Kind) (Action, bool) {

@@ -9,8 +9,8 @@ import (
 	"github.com/nodeagent/nodeagent/pkg/inspect"
 )
 
-// cgroupAction removes empty cgroups, those below first. Volumes in memory must be unmounted before: what they hold
-// would be charged to the parent for ever (kubelet keeps the same order).
+// cgroupAction removes empty cgroups, children first. Volumes in memory must be unmounted before: their memory would be
+// charged to the parent permanently (kubelet uses the same order).
 func cgroupAction() Action {
 	return Action{
 		Kind: inspect.Cgroup, Order: 80,
@@ -22,7 +22,7 @@ func cgroupAction() Action {
 		Less: func(a, b inspect.Assessment) int {
 			return cmp.Or(
 				cmp.Compare(strings.Count(b.ID, "/"), strings.Count(a.ID, "/")),
-				cmp.Compare(ofSystemd(b), ofSystemd(a)), // it takes the others away itself
+				cmp.Compare(ofSystemd(b), ofSystemd(a)), // systemd removes the others itself
 				cmp.Compare(a.ID, b.ID),
 			)
 		},
@@ -32,7 +32,7 @@ func cgroupAction() Action {
 				case other.Kind == inspect.Mount && other.Identity["type"] == "tmpfs":
 					return fmt.Sprintf("a volume in memory is still mounted on %s", other.Identity["point"])
 				case other.Kind == inspect.Container && other.Facts["state"] != "EXITED":
-					return fmt.Sprintf("container %s is still there", short(other.ID))
+					return fmt.Sprintf("container %s still exists", shortID(other.ID))
 				}
 			}
 			return ""
@@ -44,7 +44,7 @@ func cgroupAction() Action {
 			}
 			return t.Mutator.RemoveCgroup(ctx, c)
 		},
-		Gone: fileGone,
+		Verify: fileGone,
 	}
 }
 

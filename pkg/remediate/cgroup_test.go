@@ -35,8 +35,8 @@ func TestCgroupNeeds(t *testing.T) {
 		"a volume in memory": {[]inspect.Assessment{mount("ext4"), mount("tmpfs")},
 			"a volume in memory is still mounted on /p"},
 		"other volumes":       {[]inspect.Assessment{mount("ext4"), mount("nfs4")}, ""},
-		"a running container": {[]inspect.Assessment{container("RUNNING")}, "container c is still there"},
-		"one that may run":    {[]inspect.Assessment{container("UNKNOWN")}, "container c is still there"},
+		"a running container": {[]inspect.Assessment{container("RUNNING")}, "container c still exists"},
+		"one that may run":    {[]inspect.Assessment{container("UNKNOWN")}, "container c still exists"},
 		"one that has ended":  {[]inspect.Assessment{container("EXITED")}, ""},
 	} {
 		if got := cgroupAction().Needs(inspect.Assessment{}, test.rest, Settings{}); got != test.want {
@@ -109,7 +109,7 @@ func TestChangedProcessStopsTheRound(t *testing.T) {
 		t.Errorf("%v", err)
 	}
 	for _, p := range []mutate.Process{other, p} {
-		if ended, err := w.Hand.AwaitEnd(t.Context(), p, 300*time.Millisecond); ended || err != nil {
+		if ended, err := w.Mutator.AwaitEnd(t.Context(), p, 300*time.Millisecond); ended || err != nil {
 			t.Errorf("process %d: ended %v, %v", p.PID, ended, err)
 		}
 	}
@@ -149,7 +149,7 @@ func TestReleaseInTheTreeOfOurDriverOnly(t *testing.T) {
 			t.Error(err)
 		}
 	}
-	if ended, err := w.Hand.AwaitEnd(t.Context(), stranger, 300*time.Millisecond); ended || err != nil {
+	if ended, err := w.Mutator.AwaitEnd(t.Context(), stranger, 300*time.Millisecond); ended || err != nil {
 		t.Errorf("the other kubelet's process: ended %v, %v", ended, err)
 	}
 	if slices.ContainsFunc(outcome.Pods, func(p PodOutcome) bool { return p.Group == theirs }) {

@@ -5,14 +5,15 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
 
 	"github.com/nodeagent/nodeagent/pkg/inspect"
 )
 
-// confirm looks at the whole node again and asks all witnesses about the pod. When one knows it, or an object is
-// another one now, the pod is left alone; when anything could not be looked at, or could not be judged, nobody can
-// tell. That an object is not listed does not mean that it is gone: that is asked of the object itself.
+// confirm inspects the whole node again and asks all witnesses about the pod. When one knows it, or an object is
+// another one now, the release of the pod stops; when anything could not be read or evaluated, it ends as CouldNotTell.
+// An object that is not listed is not necessarily gone: its action verifies that.
 func (p *podRelease) confirm(ctx context.Context) error {
 	why := p.stop(ctx)
 	if p.interrupted(ctx) {
@@ -28,26 +29,26 @@ func (p *podRelease) confirm(ctx context.Context) error {
 		return errStop
 	}
 	if err != nil {
-		return p.unsure("the witnesses could not be asked again: %v", err)
+		return p.couldNotTell("ask the witnesses again: %v", err)
 	}
-	if why := blind(report); why != "" {
-		return p.unsure("not all could be looked at again: %s", why)
+	if why := inspectionError(report); why != "" {
+		return p.couldNotTell("the inspection is incomplete: %s", why)
 	}
 	if why := closedGate(report); why != "" {
 		return p.stopFor("%s", why)
 	}
-	if err := p.takeRest(report); err != nil {
+	if err := p.updateRest(report); err != nil {
 		return err
 	}
-	return p.accountFor(ctx, report)
+	return p.checkPlan(ctx, report)
 }
 
-// holders is what an inspection calls the search for who keeps an object busy.
+// holders is the name of the search for holders in the errors of an inspection.
 const holders = "holders"
 
-// blind returns what an inspection could not look at. That it could not find all holders does not matter here: it says
-// nothing of what is there and whose it is.
-func blind(report inspect.Report) string {
+// inspectionError returns what an inspection could not read. Missing holders do not matter here: they change neither
+// which objects exist nor who owns them.
+func inspectionError(report inspect.Report) string {
 	for _, failure := range report.Errors {
 		if failure.What != holders {
 			return failure.What + ": " + failure.Error
@@ -56,14 +57,14 @@ func blind(report inspect.Report) string {
 	return ""
 }
 
-// takeRest notes what is left of the pod.
-func (p *podRelease) takeRest(report inspect.Report) error {
+// updateRest records what is left of the pod.
+func (p *podRelease) updateRest(report inspect.Report) error {
 	p.rest = nil
 	for _, o := range report.Objects {
-		if !p.mine(o.Object) {
+		if !p.belongsToPod(o.Object) {
 			continue
 		}
-		if why := p.options.Settings.keptOut(cmp.Or(o.Pod.Namespace, p.outcome.Pod.Namespace)); why != "" {
+		if why := p.options.Settings.optedOut(cmp.Or(o.Pod.Namespace, p.outcome.Pod.Namespace)); why != "" {
 			return p.stopFor("%s %s: %s", o.Kind, o.ID, why)
 		}
 		switch o.Verdict {
@@ -71,17 +72,16 @@ func (p *podRelease) takeRest(report inspect.Report) error {
 			p.rest = append(p.rest, withUnknownHolders(o, report))
 		case inspect.Live:
 			return p.stopFor("%s %s is %s: %s", o.Kind, o.ID, o.Verdict, o.Why)
-		case inspect.Foreign: // never touched; where it was planned, accountFor finds it
+		case inspect.Foreign: // never touched; if it was planned, checkPlan finds it
 		default:
-			return p.unsure("%s %s is %s: %s", o.Kind, o.ID, cmp.Or(o.Verdict, inspect.Unknown), o.Why)
+			return p.couldNotTell("%s %s is %s: %s", o.Kind, o.ID, cmp.Or(o.Verdict, inspect.Unknown), o.Why)
 		}
 	}
 	return nil
 }
 
-// mine reports whether an object belongs to this pod: by what it tells, or, where it tells no pod, by the pod's
-// sandbox.
-func (p *podRelease) mine(o inspect.Object) bool {
+// belongsToPod reports whether an object belongs to this pod: by its UID, or, when it has none, by the pod's sandbox.
+func (p *podRelease) belongsToPod(o inspect.Object) bool {
 	if o.Pod.UID != "" || o.SandboxID == "" {
 		return Group(o) == p.outcome.Group
 	}
@@ -90,8 +90,7 @@ func (p *podRelease) mine(o inspect.Object) bool {
 	})
 }
 
-// withUnknownHolders makes a holder of those that could not be looked for: whoever asks whether somebody uses an
-// object must not take it for unused.
+// withUnknownHolders adds a holder when the search for holders failed, so that the object does not look unused.
 func withUnknownHolders(o inspect.Assessment, report inspect.Report) inspect.Assessment {
 	for _, failure := range report.Errors {
 		if failure.What == holders {
@@ -101,13 +100,14 @@ func withUnknownHolders(o inspect.Assessment, report inspect.Report) inspect.Ass
 	return o
 }
 
-// accountFor holds what was planned against what is listed now. What is listed must be the very thing that was
-// judged; what is not must be gone.
-func (p *podRelease) accountFor(ctx context.Context, report inspect.Report) error {
+// checkPlan compares the plan with the objects that are listed now. A listed object must be the one that was evaluated;
+// one that is not listed must be gone.
+func (p *podRelease) checkPlan(ctx context.Context, report inspect.Report) error {
 	for _, step := range p.steps {
-		if now, listed := find(p.rest, step.Kind, step.ID); listed {
-			if !sameIdentity(now.Identity, step.Object.Identity) {
-				return p.stopFor("%s %s is no longer what was judged: %v instead of %v", step.Kind, step.ID,
+		if now, listed := findObject(p.rest, step.Kind, step.ID); listed {
+			if !maps.Equal(now.Identity, step.Object.Identity) {
+				return p.stopFor("%s %s is no longer the object that was inspected: %v instead of %v", step.Kind,
+					step.ID,
 					now.Identity, step.Object.Identity)
 			}
 			continue
@@ -117,31 +117,31 @@ func (p *podRelease) accountFor(ctx context.Context, report inspect.Report) erro
 			return errStop
 		}
 		if err != nil {
-			return p.unsure("whether %s %s is gone: %v", step.Kind, step.ID, err)
+			return p.couldNotTell("whether %s %s is gone: %v", step.Kind, step.ID, err)
 		}
 		if !gone {
-			return p.unsure("%s %s is still there, but %s", step.Kind, step.ID, saidOf(report, step))
+			return p.couldNotTell("%s %s still exists, but %s", step.Kind, step.ID, verdictOf(report, step))
 		}
 	}
 	return nil
 }
 
-// saidOf words what an inspection says of a step's object that it does not list as the pod's.
-func saidOf(report inspect.Report, step Step) string {
-	o, ok := find(report.Objects, step.Kind, step.ID)
+// verdictOf describes the verdict on a step's object that an inspection does not list as the pod's.
+func verdictOf(report inspect.Report, step Step) string {
+	o, ok := findObject(report.Objects, step.Kind, step.ID)
 	if !ok {
 		return "the inspection did not find it"
 	}
-	return fmt.Sprintf("no longer known as the pod's: %s: %s", o.Verdict, o.Why)
+	return fmt.Sprintf("it is no longer known to be the pod's: %s: %s", o.Verdict, o.Why)
 }
 
-// gone asks an object itself whether it is gone.
+// gone verifies whether an object is gone.
 func (p *podRelease) gone(ctx context.Context, o inspect.Assessment) (bool, error) {
 	action, ok := p.options.actions.on(o.Kind)
 	if !ok {
-		return false, errors.New("there is no action on this kind that could tell")
+		return false, errors.New("there is no action for this kind to verify it")
 	}
 	ctx, cancel := context.WithTimeout(ctx, askLimit)
 	defer cancel()
-	return action.Gone(ctx, p.tools, o)
+	return action.Verify(ctx, p.tools, o)
 }

@@ -10,14 +10,14 @@ import (
 	"github.com/nodeagent/nodeagent/pkg/inspect"
 )
 
-// containerAction is for containers that the runtime still lists when their sandbox is gone or cannot be removed.
+// containerAction removes containers that the runtime still lists when their sandbox is gone or cannot be removed.
 func containerAction() Action {
 	return Action{
 		Kind: inspect.Container, Order: 20,
 		Summary: "CRI: StopContainer with grace, RemoveContainer",
 		Plan: func(o inspect.Assessment, s Settings) (string, string) {
 			return fmt.Sprintf("stop container %s (%s) with %s grace and remove it, through CRI",
-				short(o.ID), o.Facts["name"], graceOf(o.Facts["terminationGracePeriod"], s)), ""
+				shortID(o.ID), o.Facts["name"], graceOf(o.Facts["terminationGracePeriod"], s)), ""
 		},
 		Needs: notFrozen,
 		Do: func(ctx context.Context, t Tools, o inspect.Assessment) error {
@@ -29,12 +29,12 @@ func containerAction() Action {
 				t.Settings)); err != nil {
 				return fmt.Errorf("stop container: %w", err)
 			}
-			if err := t.Hit("container: stopped"); err != nil {
+			if err := t.FaultPoint("container: stopped"); err != nil {
 				return err
 			}
 			return t.Mutator.RemoveContainer(ctx, container)
 		},
-		Gone: func(ctx context.Context, t Tools, o inspect.Assessment) (bool, error) {
+		Verify: func(ctx context.Context, t Tools, o inspect.Assessment) (bool, error) {
 			containers, err := listCRI(ctx, t.Host.Runtime.Containers)
 			return err == nil && !slices.ContainsFunc(containers, func(c *cri.Container) bool {
 				return c.GetId() == o.ID

@@ -24,43 +24,44 @@ import (
 	"github.com/nodeagent/nodeagent/pkg/inspect"
 )
 
-// A CSI driver is gone when the Node's CSINode does not name it and no process holds a socket of it below the
-// directories of kubelet's plugins, as often and for as long as the constants say, without one look in between that
-// saw it.
+// A CSI driver is gone when the Node's CSINode does not name it and no process holds a socket of it below kubelet's
+// plugin directories, in as many observations and for as long as the constants require, without one in between that
+// shows it.
 const (
-	driverLooks    = 3
-	driverSpan     = 10 * time.Minute
-	driverSpacing  = 3 * time.Minute  // looks that are closer together count as one
-	driverGap      = 30 * time.Minute // what was seen before a longer time without a look proves nothing
-	driverKept     = 32               // looks that are remembered
-	driverPatience = 2 * time.Minute  // pods that end as they should are gone before, and cause no look
-	driverFresh    = 10 * time.Second // how long a look stands for the present
-	driverFile     = "csi-drivers.json"
+	driverObservations = 3
+	driverSpan         = 10 * time.Minute
+	driverSpacing      = 3 * time.Minute  // observations that are closer together count as one
+	driverGap          = 30 * time.Minute // observations before a longer gap prove nothing
+	driverHistory      = 32               // observations that are kept
+	driverMinAge       = 2 * time.Minute  // pods that terminate normally are gone before, and cause no observation
+	driverFresh        = 10 * time.Second // how long an observation counts as current
+	driverFile         = "csi-drivers.json"
 )
 
-// driverLook is what showed of CSI drivers at one moment: of all of them, so that the same look counts for each.
-type driverLook struct {
-	At      finding.Timestamp `json:"at"`
-	CSINode string            `json:"csiNode"`           // UID of the object
-	Named   []string          `json:"named,omitempty"`   // drivers in it
-	Speak   []string          `json:"speak,omitempty"`   // what those call themselves that answer on sockets
-	Places  []string          `json:"places,omitempty"`  // of sockets with a listener, and of mounts among the plugins
-	Unknown []string          `json:"unknown,omitempty"` // sockets with a listener that does not say who it is
+// driverObservation is the evidence of all CSI drivers at one moment: it counts for each of them.
+type driverObservation struct {
+	At        finding.Timestamp `json:"at"`
+	CSINode   string            `json:"csiNode"`         // UID of the object
+	Named     []string          `json:"named,omitempty"` // drivers in it
+	Answering []string          `json:"speak,omitempty"` // names of those that answer on sockets
+	// of sockets with a listener, and of mounts among the plugins
+	InUse   []string `json:"places,omitempty"`
+	Unknown []string `json:"unknown,omitempty"` // sockets with a listener that does not report its name
 }
 
-// shows returns how a look shows that a driver may be there; empty when it shows that it is not.
-func (l driverLook) shows(driver string) string {
+// evidenceOf returns the evidence that a driver may exist; empty when there is none.
+func (l driverObservation) evidenceOf(driver string) string {
 	same := func(name string) bool { return strings.EqualFold(name, driver) }
 	switch {
 	case slices.ContainsFunc(l.Named, same):
 		return "the Node's CSINode names it"
-	case slices.ContainsFunc(l.Speak, same):
+	case slices.ContainsFunc(l.Answering, same):
 		return "it answers on its socket"
 	case len(l.Unknown) > 0:
-		return fmt.Sprintf("somebody listens on %s and does not say which driver it is", l.Unknown[0])
+		return fmt.Sprintf("a process listens on %s and does not report which driver it is", l.Unknown[0])
 	}
 	lower := strings.ToLower(driver)
-	for _, place := range l.Places {
+	for _, place := range l.InUse {
 		if strings.Contains(strings.ToLower(place), lower) {
 			return place + " is in use"
 		}
@@ -68,73 +69,76 @@ func (l driverLook) shows(driver string) string {
 	return ""
 }
 
-// goneSince returns why looks, oldest first, do not prove that a driver is gone. The last of them is the present one.
-func goneSince(looks []driverLook, driver string) string {
-	if len(looks) == 0 {
-		return "nobody has looked for it yet"
+// goneSince returns why observations, oldest first, do not prove that a driver is gone. The last of them is the current
+// one.
+func goneSince(observations []driverObservation, driver string) string {
+	if len(observations) == 0 {
+		return "it was not observed yet"
 	}
-	last := looks[len(looks)-1]
+	last := observations[len(observations)-1]
 	if last.At.Boot == "" {
-		return "which boot of the machine this is cannot be told"
+		return "the boot ID of the machine is not known"
 	}
-	if why := last.shows(driver); why != "" {
+	if why := last.evidenceOf(driver); why != "" {
 		return why
 	}
 	first, counted, count := last, last, 1
-	for _, look := range slices.Backward(looks[:len(looks)-1]) {
-		if look.At.Boot != last.At.Boot || look.CSINode != last.CSINode || look.shows(driver) != "" ||
-			first.At.SinceBoot-look.At.SinceBoot > driverGap || first.At.SinceBoot < look.At.SinceBoot {
+	for _, observation := range slices.Backward(observations[:len(observations)-1]) {
+		if observation.At.Boot != last.At.Boot || observation.CSINode != last.CSINode ||
+			observation.evidenceOf(driver) != "" ||
+			first.At.SinceBoot-observation.At.SinceBoot > driverGap || first.At.SinceBoot < observation.At.SinceBoot {
 			break
 		}
-		if first = look; counted.At.SinceBoot-look.At.SinceBoot >= driverSpacing {
-			counted, count = look, count+1
+		if first = observation; counted.At.SinceBoot-observation.At.SinceBoot >= driverSpacing {
+			counted, count = observation, count+1
 		}
 	}
-	if span := last.At.SinceBoot - first.At.SinceBoot; count < driverLooks || span < driverSpan {
-		return fmt.Sprintf("it looks gone, but has been seen so only %d times over %s; that takes %d times over %s",
-			count, span.Round(time.Second), driverLooks, driverSpan)
+	if span := last.At.SinceBoot - first.At.SinceBoot; count < driverObservations || span < driverSpan {
+		return fmt.Sprintf(
+			"it seems to be gone, but that was observed only %d times over %s; %d times over %s are required",
+			count, span.Round(time.Second), driverObservations, driverSpan)
 	}
 	return ""
 }
 
-// driverWatch remembers looks at CSI drivers, in a file that the daemon and the command line share.
+// driverWatch keeps observations of CSI drivers, in a file that the daemon and the command line share.
 type driverWatch struct {
 	dir string // of the state
 
-	mu    sync.Mutex // guards what follows
-	fresh driverLook // the last look of this process
-	err   error      // of it
-	asked finding.Timestamp
-	said  string // the error that was logged last; empty where the last look was none
+	mu         sync.Mutex        // guards what follows
+	fresh      driverObservation // the last observation of this process
+	err        error             // of it
+	asked      finding.Timestamp
+	lastLogged string // the error that was logged last; empty if the last observation had none
 }
 
-// isNews reports whether an error is another than the one before: it comes again with each pass.
-func (w *driverWatch) isNews(err error) bool {
+// isNewError reports whether an error differs from the last one: the same one comes with each pass.
+func (w *driverWatch) isNewError(err error) bool {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	before := w.said
-	w.said = ""
+	before := w.lastLogged
+	w.lastLogged = ""
 	if err != nil {
-		w.said = err.Error()
+		w.lastLogged = err.Error()
 	}
-	return w.said != "" && w.said != before
+	return w.lastLogged != "" && w.lastLogged != before
 }
 
-// notGone returns why a driver is not proven gone. It looks now, and holds that against what was seen before.
+// notGone returns why a driver is not proven to be gone. It observes the drivers now and adds the earlier observations.
 func (w *driverWatch) notGone(ctx context.Context, t Tools, driver string) string {
-	look, err := w.look(ctx, t)
+	observation, err := w.current(ctx, t)
 	if err != nil {
-		return fmt.Sprintf("whether it is gone cannot be told: %v", err)
+		return fmt.Sprintf("whether it is gone is not known: %v", err)
 	}
 	before, err := w.read()
 	if err != nil {
-		return fmt.Sprintf("whether it has been gone for long cannot be told: %v", err)
+		return fmt.Sprintf("for how long it has been gone is not known: %v", err)
 	}
-	return goneSince(append(before, look), driver)
+	return goneSince(append(before, observation), driver)
 }
 
-// look observes the drivers, unless that was done a moment ago.
-func (w *driverWatch) look(ctx context.Context, t Tools) (driverLook, error) {
+// current returns a current observation of the drivers.
+func (w *driverWatch) current(ctx context.Context, t Tools) (driverObservation, error) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	now := t.Host.Clock()
@@ -144,39 +148,40 @@ func (w *driverWatch) look(ctx context.Context, t Tools) (driverLook, error) {
 	const patience = 20 * time.Second
 	ctx, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()
-	w.fresh, w.err = observeDrivers(ctx, t)
+	w.fresh, w.err = readDrivers(ctx, t)
 	w.asked = t.Host.Clock()
 	return w.fresh, w.err
 }
 
-// observe notes a look when something that may be a leftover may have to do with CSI, and the last one is old enough.
-// What cannot be told is not noted: it proves nothing in either direction.
+// observe records an observation when a possible leftover may involve CSI, and the last one is old enough. A failed
+// observation is not recorded: it proves nothing in either direction.
 func (w *driverWatch) observe(ctx context.Context, t Tools, report inspect.Report) error {
 	if !slices.ContainsFunc(report.Objects, func(o inspect.Assessment) bool {
 		stays := o.Verdict == inspect.Leftover || o.Verdict == inspect.Candidate &&
-			report.At.Since(o.FirstSeen) >= driverPatience
+			report.At.Since(o.FirstSeen) >= driverMinAge
 		return stays && (o.Kind == inspect.PodDirectory || isCSI(o))
 	}) {
 		return nil
 	}
-	looks, err := w.read()
+	observations, err := w.read()
 	if err != nil {
-		looks = nil // what cannot be read is begun anew, and proves nothing till then
+		observations = nil // an unreadable file is replaced, and proves nothing until then
 	}
 	now := t.Host.Clock()
-	if n := len(looks); n > 0 && looks[n-1].At.Boot == now.Boot &&
-		now.SinceBoot-looks[n-1].At.SinceBoot < driverSpacing && now.SinceBoot >= looks[n-1].At.SinceBoot {
+	if n := len(observations); n > 0 && observations[n-1].At.Boot == now.Boot &&
+		now.SinceBoot-observations[n-1].At.SinceBoot < driverSpacing &&
+		now.SinceBoot >= observations[n-1].At.SinceBoot {
 		return nil
 	}
-	look, err := w.look(ctx, t)
+	observation, err := w.current(ctx, t)
 	if err != nil {
 		return err
 	}
-	looks = append(looks, look)
-	return w.write(looks[max(0, len(looks)-driverKept):])
+	observations = append(observations, observation)
+	return w.write(observations[max(0, len(observations)-driverHistory):])
 }
 
-func (w *driverWatch) read() ([]driverLook, error) {
+func (w *driverWatch) read() ([]driverObservation, error) {
 	data, err := host.Files{}.Read(filepath.Join(w.dir, driverFile))
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil, nil
@@ -184,15 +189,15 @@ func (w *driverWatch) read() ([]driverLook, error) {
 	if err != nil {
 		return nil, err
 	}
-	var looks []driverLook
-	if err := json.Unmarshal(data, &looks); err != nil {
+	var observations []driverObservation
+	if err := json.Unmarshal(data, &observations); err != nil {
 		return nil, fmt.Errorf("%s: %w", driverFile, err)
 	}
-	return looks, nil
+	return observations, nil
 }
 
-func (w *driverWatch) write(looks []driverLook) error {
-	data, err := json.Marshal(looks)
+func (w *driverWatch) write(observations []driverObservation) error {
+	data, err := json.Marshal(observations)
 	if err != nil {
 		return err
 	}
@@ -206,90 +211,90 @@ func (w *driverWatch) write(looks []driverLook) error {
 	return os.Rename(name+".new", name)
 }
 
-// observeDrivers looks at everything that may show a driver. An error means that something could not be looked at.
-func observeDrivers(ctx context.Context, t Tools) (driverLook, error) {
-	look := driverLook{At: t.Host.Clock()}
+// readDrivers reads everything that may show a driver. An error means that something could not be read.
+func readDrivers(ctx context.Context, t Tools) (driverObservation, error) {
+	observation := driverObservation{At: t.Host.Clock()}
 	if t.Host.Cluster.CSINode == nil {
-		return look, fmt.Errorf("the Node's CSINode: %w", hosterr.ErrNotConfigured)
+		return observation, fmt.Errorf("the Node's CSINode: %w", hosterr.ErrNotConfigured)
 	}
 	if t.Host.Plugins.Connect == nil {
-		return look, fmt.Errorf("sockets of plugins: %w", hosterr.ErrNotConfigured)
+		return observation, fmt.Errorf("sockets of plugins: %w", hosterr.ErrNotConfigured)
 	}
 	object, err := t.Host.Cluster.CSINode(ctx)
 	if err != nil {
-		return look, fmt.Errorf("the Node's CSINode: %w", err)
+		return observation, fmt.Errorf("the Node's CSINode: %w", err)
 	}
-	if look.CSINode = string(object.UID); look.CSINode == "" {
-		return look, errors.New("the Node's CSINode has no UID")
+	if observation.CSINode = string(object.UID); observation.CSINode == "" {
+		return observation, errors.New("the Node's CSINode has no UID")
 	}
 	for _, driver := range object.Spec.Drivers {
-		look.Named = append(look.Named, driver.Name)
+		observation.Named = append(observation.Named, driver.Name)
 	}
 	plugins, registry := path.Join(t.Host.Paths.KubeletRoot, "plugins"), t.Host.Paths.PluginRegistry
-	s := socketSearch{t: t, look: &look, known: map[string]bool{}}
-	for _, dir := range []string{registry, plugins} { // a registrar names the driver's own socket too
+	s := socketSearch{t: t, observation: &observation, known: map[string]bool{}}
+	for _, dir := range []string{registry, plugins} { // a registrar also names the driver's own socket
 		tree, err := t.Mutator.Plugins(ctx, dir)
 		if err != nil {
-			return look, err
+			return observation, err
 		}
 		for _, entry := range tree {
 			name := path.Join(dir, entry.Path)
 			switch {
 			case entry.Mount && dir == plugins && strings.HasPrefix(entry.Path, "kubernetes.io/"):
-				// a volume, which kubelet had some driver stage: see staged
+				// a volume that a driver staged: see staged
 			case entry.Mount:
-				look.Places = append(look.Places, name)
+				observation.InUse = append(observation.InUse, name)
 			case entry.Type == mutate.Socket:
 				if err := s.file(ctx, name, dir == registry); err != nil {
-					return look, err
+					return observation, err
 				}
 			}
 		}
 	}
 	listeners, err := socket.Listeners(ctx, t.Host, plugins, registry)
 	if err != nil {
-		return look, fmt.Errorf("unix sockets of all processes: %w", err)
+		return observation, fmt.Errorf("unix sockets of all processes: %w", err)
 	}
 	for _, l := range listeners {
 		s.listener(l)
 	}
-	return look, ctx.Err()
+	return observation, ctx.Err()
 }
 
-// socketSearch finds out whose the sockets of plugins are.
+// socketSearch determines the owners of plugin sockets.
 type socketSearch struct {
-	t     Tools
-	look  *driverLook
-	asked int
-	known map[string]bool // paths of sockets whose driver is known
+	t           Tools
+	observation *driverObservation
+	asked       int
+	known       map[string]bool // paths of sockets whose driver is known
 }
 
-// maxDriverSockets bounds how many sockets are asked. A node has some ten.
+// maxDriverSockets bounds how many sockets are queried. A node has about ten.
 const maxDriverSockets = 200
 
-// file asks a socket who listens on it.
+// file queries the listener of a socket.
 func (s *socketSearch) file(ctx context.Context, name string, registrar bool) error {
 	if s.asked++; s.asked > maxDriverSockets {
 		return fmt.Errorf("more than %d sockets among the plugins", maxDriverSockets)
 	}
-	limited, cancel := context.WithTimeout(ctx, s.t.patience.ofSocket())
+	limited, cancel := context.WithTimeout(ctx, s.t.timeouts.forSocket())
 	defer cancel()
 	plugins := s.t.Host.Plugins
 	err := plugins.Connect(limited, name)
-	if nobody(err) {
+	if noListener(err) {
 		return nil
 	}
-	s.look.Places = append(s.look.Places, name)
+	s.observation.InUse = append(s.observation.InUse, name)
 	if err == nil {
 		err = s.ask(limited, name, registrar)
 	}
 	if err != nil && !s.known[name] {
-		s.look.Unknown = append(s.look.Unknown, name)
+		s.observation.Unknown = append(s.observation.Unknown, name)
 	}
 	return nil
 }
 
-// ask notes what the one who listens on a socket calls himself.
+// ask records the name that the listener of a socket reports.
 func (s *socketSearch) ask(ctx context.Context, name string, registrar bool) (err error) {
 	var info hostkubelet.PluginInfo
 	if registrar {
@@ -303,25 +308,25 @@ func (s *socketSearch) ask(ctx context.Context, name string, registrar bool) (er
 	if err != nil {
 		return err
 	}
-	s.look.Speak = append(s.look.Speak, info.Name)
+	s.observation.Answering = append(s.observation.Answering, info.Name)
 	s.known[name], s.known[path.Clean(info.Endpoint)] = true, true
 	return nil
 }
 
-// nobody reports whether an error of a connection says that nobody listens: the socket is gone, or was left behind.
-func nobody(err error) bool {
+// noListener reports whether a connection error means that no process listens: the socket is gone, or was left behind.
+func noListener(err error) bool {
 	return errors.Is(err, fs.ErrNotExist) || errors.Is(err, syscall.ECONNREFUSED)
 }
 
-// listener takes in a socket of which a process, or the kernel's table alone, shows that somebody listens on it.
+// listener records a socket that has a listener according to a process, or to the kernel's table alone.
 func (s *socketSearch) listener(l socket.Listener) {
 	base := path.Base(l.Path)
 	like := base == "csi.sock" || strings.HasSuffix(base, "-reg.sock")
 	switch {
 	case l.Inside && s.known[l.Path]:
-	case l.Inside, l.PID == 0 && like: // its file is gone, or whose it is cannot be told
-		s.look.Unknown = append(s.look.Unknown, l.Path)
-	case like, strings.Contains(l.Path, "kubelet"): // of a CSI controller; or by a name that leads elsewhere
-		s.look.Places = append(s.look.Places, l.Path)
+	case l.Inside, l.PID == 0 && like: // its file is gone, or its owner is not known
+		s.observation.Unknown = append(s.observation.Unknown, l.Path)
+	case like, strings.Contains(l.Path, "kubelet"): // of a CSI controller, or a path in another mount namespace
+		s.observation.InUse = append(s.observation.InUse, l.Path)
 	}
 }

@@ -2,95 +2,86 @@ package remediate
 
 import (
 	"bytes"
-	"context"
 	"errors"
 	"log/slog"
-	"net"
 	"os"
 	"path/filepath"
 	"strings"
 	"testing"
 	"time"
 
-	"golang.org/x/sys/unix"
 	storagev1 "k8s.io/api/storage/v1"
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
-	"k8s.io/apimachinery/pkg/runtime/schema"
 
 	"github.com/nodeagent/nodeagent/internal/host"
-	"github.com/nodeagent/nodeagent/internal/host/hosterr"
-	hostkubelet "github.com/nodeagent/nodeagent/internal/host/kubelet"
-	"github.com/nodeagent/nodeagent/internal/host/socket"
 	"github.com/nodeagent/nodeagent/internal/mutate"
 	"github.com/nodeagent/nodeagent/internal/mutate/mutatetest"
 	"github.com/nodeagent/nodeagent/pkg/finding"
 	"github.com/nodeagent/nodeagent/pkg/inspect"
-	"github.com/nodeagent/nodeagent/test/fakecsi"
 )
 
-// looked makes looks at the given minutes of one boot.
-func looked(minutes ...float64) []driverLook {
-	looks := make([]driverLook, 0, len(minutes))
+// looked returns observations at the given minutes of one boot.
+func looked(minutes ...float64) []driverObservation {
+	looks := make([]driverObservation, 0, len(minutes))
 	for _, m := range minutes {
 		at := finding.Timestamp{Boot: "b", SinceBoot: time.Hour + time.Duration(m*float64(time.Minute))}
-		looks = append(looks, driverLook{At: at, CSINode: "u"})
+		looks = append(looks, driverObservation{At: at, CSINode: "u"})
 	}
 	return looks
 }
 
 func TestDriverGoneSince(t *testing.T) {
-	with := func(looks []driverLook, i int, change func(*driverLook)) []driverLook {
+	with := func(looks []driverObservation, i int, change func(*driverObservation)) []driverObservation {
 		change(&looks[i])
 		return looks
 	}
 	const driver = "a.example.com"
 	for name, test := range map[string]struct {
-		looks []driverLook
+		looks []driverObservation
 		want  string // empty: proven gone
 	}{
 		"three times over ten minutes": {looked(0, 5, 10), ""},
 		"a look each two minutes":      {looked(0, 2, 4, 6, 8, 10), ""},
-		"never":                        {nil, "nobody has looked"},
+		"never":                        {nil, "not observed yet"},
 		"once":                         {looked(10), "1 times over 0s"},
 		"twice":                        {looked(0, 10), "2 times over 10m0s"},
 		"three times, too short":       {looked(0, 5, 9.9), "3 times over 9m"},
 		"three times, two at once":     {looked(0, 9.9, 10), "2 times"},
 		"a long time without a look":   {looked(0, 5, 50), "1 times"},
 		"from the future":              {looked(0, 20, 10), "1 times"},
-		"another boot": {with(looked(0, 5, 10), 0, func(l *driverLook) {
+		"another boot": {with(looked(0, 5, 10), 0, func(l *driverObservation) {
 			l.At.Boot = "a"
 		}), "2 times"},
-		"no boot known": {with(looked(0, 5, 10), 2, func(l *driverLook) {
+		"no boot known": {with(looked(0, 5, 10), 2, func(l *driverObservation) {
 			l.At.Boot = ""
-		}), "cannot be told"},
-		"another CSINode": {with(looked(0, 5, 10), 0, func(l *driverLook) {
+		}), "not known"},
+		"another CSINode": {with(looked(0, 5, 10), 0, func(l *driverObservation) {
 			l.CSINode = "v"
 		}), "2 times"},
-		"seen first": {with(looked(0, 5, 10), 0, func(l *driverLook) {
+		"seen first": {with(looked(0, 5, 10), 0, func(l *driverObservation) {
 			l.Named = []string{driver}
 		}), "2 times"},
-		"seen in between": {with(looked(0, 5, 10), 1, func(l *driverLook) {
+		"seen in between": {with(looked(0, 5, 10), 1, func(l *driverObservation) {
 			l.Named = []string{driver}
 		}), "1 times"},
-		"seen now": {with(looked(0, 5, 10), 2, func(l *driverLook) {
+		"seen now": {with(looked(0, 5, 10), 2, func(l *driverObservation) {
 			l.Named = []string{driver}
 		}), "CSINode names it"},
-		"seen now, in other letters": {with(looked(0, 5, 10), 2, func(l *driverLook) {
+		"seen now, in other letters": {with(looked(0, 5, 10), 2, func(l *driverObservation) {
 			l.Named = []string{"A.Example.com"}
 		}), "CSINode names it"},
-		"answers now": {with(looked(0, 5, 10), 2, func(l *driverLook) {
-			l.Speak = []string{"A.example.com"}
+		"answers now": {with(looked(0, 5, 10), 2, func(l *driverObservation) {
+			l.Answering = []string{"A.example.com"}
 		}), "answers"},
-		"a place of its name": {with(looked(0, 5, 10), 2, func(l *driverLook) {
-			l.Places = []string{"/k/plugins/A.EXAMPLE.com/x"}
+		"a place of its name": {with(looked(0, 5, 10), 2, func(l *driverObservation) {
+			l.InUse = []string{"/k/plugins/A.EXAMPLE.com/x"}
 		}), "in use"},
-		"somebody who does not say who": {with(looked(0, 5, 10), 2, func(l *driverLook) {
+		"somebody who does not say who": {with(looked(0, 5, 10), 2, func(l *driverObservation) {
 			l.Unknown = []string{"/k/plugins/x.sock"}
-		}), "does not say"},
-		"somebody unknown in between": {with(looked(0, 5, 10), 1, func(l *driverLook) {
+		}), "does not report"},
+		"somebody unknown in between": {with(looked(0, 5, 10), 1, func(l *driverObservation) {
 			l.Unknown = []string{"/k/plugins/x.sock"}
 		}), "1 times"},
-		"another driver is there always": {with(looked(0, 5, 10), 2, func(l *driverLook) {
+		"another driver is there always": {with(looked(0, 5, 10), 2, func(l *driverObservation) {
 			l.Named = []string{"b.example.com"}
 		}), ""},
 	} {
@@ -136,128 +127,9 @@ func (w *world) goes(note string) {
 	}
 }
 
-// shortNode is a world whose paths are short enough for the names of sockets.
-func shortNode(t *testing.T) *world {
-	dir, err := os.MkdirTemp("", "k")
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { os.RemoveAll(dir) })
-	w := newWorld(t, func(p *host.Paths) {
-		p.KubeletRoot, p.PluginRegistry = dir, filepath.Join(dir, "plugins_registry")
-	})
-	w.Mkdir(filepath.Join(dir, "pods"))
-	w.Mkdir(filepath.Join(dir, "plugins_registry"))
-	return w
-}
-
-// listen listens on a socket without ever saying a word, for which nobody waits for long.
-func (w *world) listen(name string) *net.UnixListener {
-	w.t.Helper()
-	w.Mkdir(filepath.Dir(name))
-	l, err := net.ListenUnix("unix", &net.UnixAddr{Name: name, Net: "unix"})
-	if err != nil {
-		w.t.Fatal(err)
-	}
-	w.t.Cleanup(func() { l.Close() })
-	w.patience.socket = 50 * time.Millisecond
-	return l
-}
-
-// Wherever a driver may still be, its volume's note stays; and what cannot be told is never taken for its absence.
-func TestDriverStillThere(t *testing.T) {
-	const driver = "a.example.com"
-	for name, test := range map[string]struct {
-		arrange func(w *world)
-		want    string // empty: the note goes
-	}{
-		"nowhere": {func(*world) {}, ""},
-		"in CSINode": {func(w *world) {
-			w.csiNode = func() (*storagev1.CSINode, error) { return namesDrivers(driver), nil }
-		}, "CSINode names it"},
-		"CSINode is refused": {func(w *world) {
-			w.csiNode = func() (*storagev1.CSINode, error) { return nil, hosterr.ErrForbidden }
-		}, "cannot be told"},
-		"there is no CSINode": {func(w *world) {
-			w.csiNode = func() (*storagev1.CSINode, error) {
-				return nil, apierrors.NewNotFound(schema.GroupResource{Resource: "csinodes"}, "node")
-			}
-		}, "cannot be told"},
-		"an empty answer": {func(w *world) {
-			w.csiNode = func() (*storagev1.CSINode, error) { return &storagev1.CSINode{}, nil }
-		}, "has no UID"},
-		"the apiserver is away": {func(w *world) {
-			w.csiNode = func() (*storagev1.CSINode, error) { return nil, context.DeadlineExceeded }
-		}, "cannot be told"},
-		"no apiserver":      {func(w *world) { w.Host.Cluster.CSINode = nil }, "cannot be told"},
-		"no way to sockets": {func(w *world) { w.Host.Plugins = hostkubelet.Plugins{} }, "cannot be told"},
-		"its own socket": {func(w *world) {
-			w.listen(filepath.Join(w.Host.Paths.KubeletRoot, "plugins", driver, "csi.sock"))
-		}, "csi.sock"},
-		"its registrar's socket": {func(w *world) {
-			w.listen(filepath.Join(w.Host.Paths.PluginRegistry, driver+"-reg.sock"))
-		}, "-reg.sock"},
-		"a socket of another name, deep": {func(w *world) {
-			w.listen(filepath.Join(w.Host.Paths.KubeletRoot, "plugins/x/y/.hidden"))
-		}, ".hidden"},
-		"a socket left behind": {func(w *world) {
-			l := w.listen(filepath.Join(w.Host.Paths.KubeletRoot, "plugins", driver, "csi.sock"))
-			l.SetUnlinkOnClose(false)
-			l.Close()
-		}, ""},
-		"a socket whose file was deleted": {func(w *world) {
-			l := w.listen(filepath.Join(w.Host.Paths.KubeletRoot, "plugins", driver, "csi.sock"))
-			if err := os.Remove(l.Addr().String()); err != nil {
-				w.t.Fatal(err)
-			}
-		}, "csi.sock"},
-		"a socket of another name whose file was deleted": {func(w *world) {
-			w.Host.Paths.KubeletRoot = w.Mkdir(filepath.Join(w.Dir, "k"))
-			l := w.listen(filepath.Join(w.Host.Paths.KubeletRoot, "plugins/x/y"))
-			if err := os.Remove(l.Addr().String()); err != nil {
-				w.t.Fatal(err)
-			}
-		}, "plugins/x/y"},
-		"another driver that says so": {func(w *world) {
-			startDriver(w, "b.example.com")
-			w.csiNode = func() (*storagev1.CSINode, error) { return namesDrivers("b.example.com"), nil }
-		}, ""},
-		"it answers under another path, and is not in CSINode": {func(w *world) {
-			startDriver(w, "A.example.com")
-		}, "answers"},
-		"the directory of plugins is a link": {func(w *world) {
-			if err := os.Symlink(w.Mkdir(filepath.Join(w.Dir, "elsewhere")), filepath.Join(w.Host.Paths.KubeletRoot,
-				"plugins")); err != nil {
-				w.t.Fatal(err)
-			}
-		}, "cannot be told"},
-		"the state cannot be read": {func(w *world) {
-			w.Write(filepath.Join(w.Dir, "state", driverFile), "{")
-		}, "cannot be told"},
-	} {
-		t.Run(name, func(t *testing.T) {
-			w := shortNode(t)
-			test.arrange(w)
-			why := w.needed(w.withNote(driver, "v-1"))
-			if (why == "") != (test.want == "") || !strings.Contains(why, test.want) {
-				t.Errorf("%q, want %q", why, test.want)
-			}
-		})
-	}
-}
-
-func startDriver(w *world, name string) {
-	w.t.Helper()
-	d, err := fakecsi.Start(w.t.Context(), fakecsi.Options{Name: name, KubeletRoot: w.Host.Paths.KubeletRoot})
-	if err != nil {
-		w.t.Fatal(err)
-	}
-	w.t.Cleanup(func() { _ = d.Stop() })
-}
-
-// One look is no proof, however clear: the driver may be starting anew. Looks are noted while something may be a
-// leftover, survive the process, and what cannot be told is none.
-func TestDriverLooksAreNoted(t *testing.T) {
+// One observation is no proof: the driver may be restarting. Observations are recorded while something may be a
+// leftover, and survive the process; a failed one does not count.
+func TestDriverObservationsAreRecorded(t *testing.T) {
 	w := shortNode(t)
 	now := host.Now()
 	w.Host.Clock = func() finding.Timestamp { return now }
@@ -278,7 +150,7 @@ func TestDriverLooksAreNoted(t *testing.T) {
 	w.csiNode = nil
 	w.goes(note) // three clear looks, the first 14 minutes ago
 
-	// And one that was seen in the middle begins anew.
+	// Evidence in between starts the proof again.
 	_, note = w.withNote("a.example.com", "v-1")
 	pass(4 * time.Minute)
 	w.csiNode = func() (*storagev1.CSINode, error) { return namesDrivers("a.example.com"), nil }
@@ -288,8 +160,8 @@ func TestDriverLooksAreNoted(t *testing.T) {
 	w.stays(note, "1 times over 0s")
 }
 
-// Nothing is looked at, and nothing noted, where no leftover has to do with CSI, or where nothing may be done.
-func TestDriverLooksCost(t *testing.T) {
+// Nothing is observed or recorded if no leftover involves CSI, or if nothing may be done.
+func TestDriverIsObservedOnlyIfNeeded(t *testing.T) {
 	w := newWorld(t)
 	asked := 0
 	w.csiNode = func() (*storagev1.CSINode, error) { asked++; return namesDrivers(), nil }
@@ -312,10 +184,10 @@ func TestDriverLooksCost(t *testing.T) {
 	if looks, err := w.runner().tools.Drivers.read(); err != nil || len(looks) != 1 {
 		t.Errorf("%v, %v", looks, err)
 	}
-	// A pod that is just ending causes no look: a Watch without tools would fail if it looked.
+	// A pod that is just terminating causes no observation, which would fail without tools.
 	young := inspect.Assessment{Object: inspect.Object{Kind: inspect.PodDirectory}, Verdict: inspect.Candidate}
 	young.FirstSeen = finding.Timestamp{Boot: "b", SinceBoot: time.Hour}
-	at := finding.Timestamp{Boot: "b", SinceBoot: time.Hour + driverPatience - 1}
+	at := finding.Timestamp{Boot: "b", SinceBoot: time.Hour + driverMinAge - 1}
 	for _, report := range []inspect.Report{{}, {At: at, Objects: []inspect.Assessment{young}}} {
 		if err := new(driverWatch).observe(t.Context(), Tools{}, report); err != nil {
 			t.Error(err)
@@ -323,7 +195,7 @@ func TestDriverLooksCost(t *testing.T) {
 	}
 }
 
-// What cannot be looked at is logged once, not in each pass.
+// A failed observation is logged once, not in each pass.
 func TestDriverErrorIsLoggedOnce(t *testing.T) {
 	w := newWorld(t)
 	w.withNote("a.example.com", "v-1")
@@ -342,87 +214,27 @@ func TestDriverErrorIsLoggedOnce(t *testing.T) {
 		if _, err := runner.survey(t.Context(), w.inspect()); err != nil {
 			t.Fatal(err)
 		}
-		if got := strings.Count(log.String(), "CSI drivers could not be looked at"); got != pass.logs {
+		if got := strings.Count(log.String(), "CSI drivers could not be observed"); got != pass.logs {
 			t.Errorf("%v: %d lines, want %d: %s", pass.err, got, pass.logs, log.String())
 		}
 	}
 }
 
 // What is remembered is bounded.
-func TestDriverLooksAreBounded(t *testing.T) {
+func TestDriverObservationsAreBounded(t *testing.T) {
 	w := newWorld(t)
 	now := host.Now()
 	w.Host.Clock = func() finding.Timestamp { return now }
 	w.withNote("a.example.com", "v-1")
 	tools := w.runner().tools
 	report := w.inspect()
-	for range driverKept + 5 {
+	for range driverHistory + 5 {
 		now.SinceBoot += driverSpacing
 		if err := tools.Drivers.observe(t.Context(), tools, report); err != nil {
 			t.Fatal(err)
 		}
 	}
-	if looks, err := tools.Drivers.read(); err != nil || len(looks) != driverKept {
+	if looks, err := tools.Drivers.read(); err != nil || len(looks) != driverHistory {
 		t.Errorf("%d looks, %v", len(looks), err)
-	}
-}
-
-// What cannot be spoken to, and what is mounted beside a driver's socket, are signs of it.
-func TestDriverOddSockets(t *testing.T) {
-	const driver = "a.example.com"
-	for name, test := range map[string]struct {
-		arrange func(w *world)
-		want    string
-	}{
-		"a socket of another type": {func(w *world) {
-			dir := w.Mkdir(filepath.Join(w.Host.Paths.KubeletRoot, "plugins/x"))
-			conn, err := net.ListenUnixgram("unixgram", &net.UnixAddr{Name: filepath.Join(dir, "d"), Net: "unixgram"})
-			if err != nil {
-				w.t.Fatal(err)
-			}
-			w.t.Cleanup(func() { conn.Close() })
-		}, "does not say which driver"},
-		"a mount of its own": {func(w *world) {
-			w.Mount("tmpfs", filepath.Join(w.Host.Paths.KubeletRoot, "plugins/A.example.com/mounts"), "tmpfs", 0)
-		}, "is in use"},
-		"more sockets than can be asked": {func(w *world) {
-			dir := w.Mkdir(filepath.Join(w.Host.Paths.KubeletRoot, "plugins/x"))
-			for i := range maxDriverSockets + 1 {
-				if err := unix.Mknod(filepath.Join(dir, itoa(i)), unix.S_IFSOCK|0o600, 0); err != nil {
-					w.t.Fatal(err)
-				}
-			}
-		}, "more than 200 sockets"},
-	} {
-		t.Run(name, func(t *testing.T) {
-			w := shortNode(t)
-			test.arrange(w)
-			if why := w.needed(w.withNote(driver, "v")); !strings.Contains(why, test.want) {
-				t.Errorf("%q, want %q", why, test.want)
-			}
-		})
-	}
-}
-
-func TestListenerWithoutOwner(t *testing.T) {
-	for name, test := range map[string]struct {
-		listener        socket.Listener
-		unknown, places int
-	}{
-		"inside":                     {socket.Listener{Path: "/k/plugins/x.sock", Inside: true, PID: 5}, 1, 0},
-		"inside, no owner":           {socket.Listener{Path: "/k/plugins/x.sock", Inside: true}, 1, 0},
-		"inside, it said who it is":  {socket.Listener{Path: "/k/plugins/known.sock", Inside: true, PID: 5}, 0, 0},
-		"like a driver's, no owner":  {socket.Listener{Path: "/csi/csi.sock"}, 1, 0},
-		"like a registrar's":         {socket.Listener{Path: "/registration/a-reg.sock"}, 1, 0},
-		"like a driver's, elsewhere": {socket.Listener{Path: "/csi/csi.sock", PID: 5}, 0, 1},
-		"named after kubelet":        {socket.Listener{Path: "/var/lib/kubelet2/x", PID: 5}, 0, 1},
-		"another":                    {socket.Listener{Path: "/run/dbus/system_bus_socket"}, 0, 0},
-	} {
-		look := driverLook{}
-		s := socketSearch{look: &look, known: map[string]bool{"/k/plugins/known.sock": true}}
-		s.listener(test.listener)
-		if len(look.Unknown) != test.unknown || len(look.Places) != test.places {
-			t.Errorf("%s: %+v", name, look)
-		}
 	}
 }

@@ -18,20 +18,20 @@ import (
 	"github.com/nodeagent/nodeagent/internal/mutate"
 )
 
-// Kubelet notes what a CSI volume is in <pod>/volumes/kubernetes.io~csi/<volume>/vol_data.json (pkg/volume/csi,
+// Kubelet stores what a CSI volume is in <pod>/volumes/kubernetes.io~csi/<volume>/vol_data.json (pkg/volume/csi,
 // csi_mounter.go):
 //
 //	{"attachmentID":"csi-…","driverName":"ebs.csi.aws.com","nodeName":"n","specVolID":"pvc-…","volumeHandle":"vol-…",
 //	 "volumeLifecycleMode":"Persistent"}
 //
-// From nothing but this note it knows, after a restart, that the volume has to be unpublished, unstaged and detached.
-// So it is taken away only when there is nobody left who could do that, and nothing left to be done.
+// After a restart kubelet knows only from this file that the volume has to be unpublished, unstaged and detached. So it
+// is removed only when no driver is left that could do that, and nothing is left to do.
 const (
 	csiVolumes = "volumes/kubernetes.io~csi/"
 	noteName   = "vol_data.json"
 )
 
-// volumeNote is what kubelet noted of a volume.
+// volumeNote is the content of a volume's vol_data.json.
 type volumeNote struct {
 	Spec   string `json:"specVolID"` // name of the PersistentVolume, or of an inline volume
 	Handle string `json:"volumeHandle"`
@@ -40,7 +40,7 @@ type volumeNote struct {
 	file mutate.FileID
 }
 
-// isVolumeNote reports whether a path in a pod's directory is that of a note.
+// isVolumeNote reports whether a path in a pod's directory is that of a volume note.
 func isVolumeNote(name string) bool {
 	ok, _ := path.Match(csiVolumes+"*/"+noteName, name)
 	return ok
@@ -60,8 +60,8 @@ func readVolumeNote(ctx context.Context, t Tools, uid, name string) (volumeNote,
 	return note, err
 }
 
-// parseVolumeNote reads a note that lies in the directory of a volume. One that does not say all, or that speaks of
-// another volume, says nothing.
+// parseVolumeNote parses the note in the directory of a volume. An incomplete note, or one of another volume, is an
+// error.
 func parseVolumeNote(data []byte, volume string) (volumeNote, error) {
 	var note volumeNote
 	if err := json.Unmarshal(data, &note); err != nil {
@@ -71,27 +71,27 @@ func parseVolumeNote(data []byte, volume string) (volumeNote, error) {
 	case !hostkubelet.IsCSIDriverName(note.Driver):
 		return volumeNote{}, fmt.Errorf("driver name %q", note.Driver)
 	case note.Handle == "":
-		return volumeNote{}, errors.New("it names no volume handle")
-	case escaped(note.Spec) != volume:
-		return volumeNote{}, fmt.Errorf("it is of volume %q, in the directory of %q", note.Spec, volume)
+		return volumeNote{}, errors.New("it has no volume handle")
+	case escapeVolume(note.Spec) != volume:
+		return volumeNote{}, fmt.Errorf("it is for volume %q, in the directory of %q", note.Spec, volume)
 	}
 	return note, nil
 }
 
-// escaped is how kubelet writes the name of a volume as that of a directory.
-func escaped(name string) string { return strings.ReplaceAll(name, "/", "~") }
+// escapeVolume returns the name of the directory that kubelet uses for a volume.
+func escapeVolume(name string) string { return strings.ReplaceAll(name, "/", "~") }
 
-// volumeNeeded returns why the note of a volume has to stay; empty when nobody needs it.
+// volumeNeeded returns why the note of a volume has to stay; empty when it is no longer needed.
 func volumeNeeded(ctx context.Context, t Tools, uid string, entry mutate.Entry) string {
 	note, err := readVolumeNote(ctx, t, uid, entry.Path)
 	switch {
 	case err != nil:
-		return fmt.Sprintf("which volume %s is of cannot be told: %v", entry.Path, err)
+		return fmt.Sprintf("the volume of %s is not known: %v", entry.Path, err)
 	case note.file != entry.File:
-		return fmt.Sprintf("%s was written anew", entry.Path)
+		return fmt.Sprintf("%s was rewritten", entry.Path)
 	}
 	if why := t.Drivers.notGone(ctx, t, note.Driver); why != "" {
-		return fmt.Sprintf("%s is how kubelet knows that CSI driver %s has to take the volume down: %s", entry.Path,
+		return fmt.Sprintf("kubelet needs %s to let CSI driver %s unpublish the volume: %s", entry.Path,
 			note.Driver, why)
 	}
 	if why := staged(ctx, t, note); why != "" {
@@ -100,27 +100,26 @@ func volumeNeeded(ctx context.Context, t Tools, uid string, entry mutate.Entry) 
 	}
 	node, err := askNode(ctx, t)
 	if err != nil {
-		return fmt.Sprintf("%s: whether the volume is in use cannot be told: %v", entry.Path, err)
+		return fmt.Sprintf("%s: whether the volume is in use is not known: %v", entry.Path, err)
 	}
 	if why := volumeInUse(node, note); why != "" {
 		return fmt.Sprintf("%s: %s", entry.Path, why)
 	}
-	if why := kubeletWorks(ctx, t); why != "" {
+	if why := kubeletWorking(ctx, t); why != "" {
 		return fmt.Sprintf("%s: %s", entry.Path, why)
 	}
 	return ""
 }
 
-// staged returns where a volume is prepared for pods on this node: by kubelet's directories for it, and by the mount
-// table.
+// staged returns where a volume is staged on this node, according to kubelet's directories and the mount table.
 func staged(ctx context.Context, t Tools, note volumeNote) string {
 	tree, err := t.Mutator.Plugins(ctx, path.Join(t.Host.Paths.KubeletRoot, "plugins"))
 	if err != nil {
-		return fmt.Sprintf("cannot be told: %v", err)
+		return fmt.Sprintf("not known: %v", err)
 	}
 	mounts, err := mount.Table(t.Host)
 	if err != nil {
-		return fmt.Sprintf("cannot be told: %v", err)
+		return fmt.Sprintf("not known: %v", err)
 	}
 	names := make([]string, 0, len(tree)+len(mounts))
 	for _, entry := range tree {
@@ -132,17 +131,17 @@ func staged(ctx context.Context, t Tools, note volumeNote) string {
 	return stagedAt(names, note)
 }
 
-// stagedAt finds a path that stands for a staged volume (pkg/volume/csi, csi_attacher.go and csi_block.go):
+// stagedAt finds a path of a staged volume (pkg/volume/csi, csi_attacher.go and csi_block.go):
 //
 //	plugins/kubernetes.io/csi/<driver>/<sha256 of the handle>/globalmount
 //	plugins/kubernetes.io/csi/pv/<volume>/globalmount, before 1.24
 //	plugins/kubernetes.io/csi/volumeDevices/{staging,publish}/<volume>, and volumeDevices/<volume>/{dev,data}
 //
-// The driver in the path does not count, as a handle in two spellings of one driver would be the same volume. The
-// directory alone is enough: kubelet removes it as the last of all, when NodeUnstage is done.
+// The driver in the path is ignored, as it may be spelled in two ways for the same volume. The directory alone is
+// enough: kubelet removes it last, when NodeUnstageVolume is done.
 func stagedAt(names []string, note volumeNote) string {
 	sum := sha256.Sum256([]byte(note.Handle))
-	handle, volume := hex.EncodeToString(sum[:]), escaped(note.Spec)
+	handle, volume := hex.EncodeToString(sum[:]), escapeVolume(note.Spec)
 	for _, name := range names {
 		_, below, ok := strings.Cut(name, "plugins/kubernetes.io/csi/")
 		if !ok {
@@ -173,8 +172,8 @@ func askNode(ctx context.Context, t Tools) (*corev1.Node, error) {
 	return t.Host.Cluster.Node(ctx)
 }
 
-// volumeInUse returns how the Node's status names a volume: "kubernetes.io/csi/<driver>^<handle>". The driver does not
-// count, nor does the case of letters: a volume too many keeps a note, one too few loses data.
+// volumeInUse returns where the Node's status names a volume: "kubernetes.io/csi/<driver>^<handle>". The driver and the
+// case of letters are ignored: a false match keeps a note, a missed one loses data.
 func volumeInUse(node *corev1.Node, note volumeNote) string {
 	same := func(name string) bool {
 		end := "^" + note.Handle
@@ -193,24 +192,24 @@ func volumeInUse(node *corev1.Node, note volumeNote) string {
 	return ""
 }
 
-// kubeletWorks returns whether kubelet still works on a pod that nobody wants any more: it may be the one whose
-// volume this is, and only waits for its driver. kubelet_working_pods has the labels lifecycle (sync, terminating,
-// terminated) and config (desired, orphan, runtime_only); pods that are desired are in its /pods.
-func kubeletWorks(ctx context.Context, t Tools) string {
+// kubeletWorking returns why kubelet may still work on a pod that is no longer wanted: it may be the pod of this
+// volume, waiting for its driver. kubelet_working_pods has the labels lifecycle (sync, terminating, terminated) and
+// config (desired, orphan, runtime_only); pods that are desired are in its /pods.
+func kubeletWorking(ctx context.Context, t Tools) string {
 	if t.Host.Kubelet.Metric == nil {
-		return "whether kubelet still works on its pod cannot be told: its metrics are not configured"
+		return "whether kubelet still works on its pod is not known: its metrics are not configured"
 	}
 	samples, err := t.Host.Kubelet.Metric(ctx, "kubelet_working_pods")
 	if err != nil {
-		return fmt.Sprintf("whether kubelet still works on its pod cannot be told: %v", err)
+		return fmt.Sprintf("whether kubelet still works on its pod is not known: %v", err)
 	}
 	if len(samples) == 0 {
-		return "whether kubelet still works on its pod cannot be told: it shows no kubelet_working_pods"
+		return "whether kubelet still works on its pod is not known: it has no metric kubelet_working_pods"
 	}
 	for labels, count := range samples {
 		if count > 0 && !strings.Contains(labels, `config="desired"`) {
 			return fmt.Sprintf(
-				"kubelet still works on %g pods that nobody wants any more {%s}: one may be this volume's", count,
+				"kubelet still works on %g pods that are no longer wanted {%s}: one may have this volume", count,
 				labels)
 		}
 	}

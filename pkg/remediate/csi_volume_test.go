@@ -29,8 +29,8 @@ func TestParseVolumeNote(t *testing.T) {
 	for name, test := range map[string]struct{ note, volume, want string }{
 		"whole":                 {volumeNoteOf("pvc-1", "v", "a.example.com"), "pvc-1", ""},
 		"a name with a slash":   {volumeNoteOf("a/b", "v", "a.example.com"), "a~b", ""},
-		"of another volume":     {volumeNoteOf("pvc-2", "v", "a.example.com"), "pvc-1", "of volume"},
-		"no volume":             {`{"driverName":"a","volumeHandle":"v"}`, "pvc-1", "of volume"},
+		"of another volume":     {volumeNoteOf("pvc-2", "v", "a.example.com"), "pvc-1", "for volume"},
+		"no volume":             {`{"driverName":"a","volumeHandle":"v"}`, "pvc-1", "for volume"},
 		"no handle":             {`{"driverName":"a","specVolID":"pvc-1"}`, "pvc-1", "no volume handle"},
 		"no driver":             {`{"specVolID":"pvc-1","volumeHandle":"v"}`, "pvc-1", "driver name"},
 		"a path as a driver":    {volumeNoteOf("pvc-1", "v", "../../etc"), "pvc-1", "driver name"},
@@ -69,7 +69,7 @@ func TestStagedAt(t *testing.T) {
 	}
 }
 
-// While anything on the node or in the cluster says that a volume is not down yet, its note stays.
+// While anything on the node or in the cluster shows that a volume is still in use, its note stays.
 func TestVolumeNeeded(t *testing.T) {
 	const driver, handle = "a.example.com", "disks/vol-1"
 	plugins := func(w *world, parts ...string) string {
@@ -108,7 +108,7 @@ func TestVolumeNeeded(t *testing.T) {
 					w.t.Fatal(err)
 				}
 			}
-		}, "cannot be told"},
+		}, "not known"},
 		"in use": {func(w *world) {
 			w.inUse = []corev1.UniqueVolumeName{"kubernetes.io/csi/" + driver + "^" + handle}
 		}, "volumesInUse"},
@@ -131,7 +131,7 @@ func TestVolumeNeeded(t *testing.T) {
 		"completed jobs are desired": {func(w *world) {
 			w.working[`config="desired",lifecycle="terminated",static=""`] = 5
 		}, ""},
-		"kubelet shows no count": {func(w *world) { w.working = nil }, "cannot be told"},
+		"kubelet shows no count": {func(w *world) { w.working = nil }, "not known"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			w := newWorld(t)
@@ -156,7 +156,7 @@ func TestVolumeNeededUnclear(t *testing.T) {
 	}
 	metric, node, away := w.Host.Kubelet.Metric, w.Host.Cluster.Node, errors.New("away")
 	w.Host.Kubelet.Metric = func(context.Context, string) (map[string]float64, error) { return nil, away }
-	if why := needed(); !strings.Contains(why, "cannot be told: away") {
+	if why := needed(); !strings.Contains(why, "not known: away") {
 		t.Error(why)
 	}
 	w.Host.Kubelet.Metric = nil
@@ -165,7 +165,7 @@ func TestVolumeNeededUnclear(t *testing.T) {
 	}
 	w.Host.Kubelet.Metric = metric
 	w.Host.Cluster.Node = func(context.Context) (*corev1.Node, error) { return nil, away }
-	if why := needed(); !strings.Contains(why, "in use cannot be told: away") {
+	if why := needed(); !strings.Contains(why, "in use not known: away") {
 		t.Error(why)
 	}
 	w.Host.Cluster.Node = nil
@@ -174,7 +174,7 @@ func TestVolumeNeededUnclear(t *testing.T) {
 	}
 	w.Host.Cluster.Node = node
 	entry.File.Inode++
-	if why := needed(); !strings.Contains(why, "written anew") {
+	if why := needed(); !strings.Contains(why, "rewritten") {
 		t.Error(why)
 	}
 }
@@ -201,7 +201,7 @@ func TestOneOfTwoVolumesIsStaged(t *testing.T) {
 }
 
 // Whatever a pod puts in the place of kubelet's note, the release ends soon, refuses, and lets go of the lock.
-func TestStrangeNotes(t *testing.T) {
+func TestForeignVolumeNotes(t *testing.T) {
 	for name, make := range map[string]func(name string) error{
 		"a pipe": func(name string) error { return unix.Mkfifo(name, 0o600) },
 		// zero
@@ -247,12 +247,12 @@ func TestStrangeNotes(t *testing.T) {
 			m := w.Mount("tmpfs", filepath.Join(volume, "mount"), "tmpfs", 0)
 			begin := time.Now()
 			steps, err := w.runner().Plan(t.Context(), w.inspect())
-			if err != nil || !strings.Contains(steps[0].Blocked, "cannot be told") {
+			if err != nil || !strings.Contains(steps[0].Blocked, "not known") {
 				t.Errorf("plan: %v, %+v", err, steps)
 			}
 			text := describe(w.release())
 			if len(w.Mounts(m.Point)) != 1 || !strings.Contains(text,
-				"which CSI driver the volume is of cannot be told") {
+				"the CSI driver of the volume is not known") {
 				t.Error(text)
 			}
 			if took := time.Since(begin); took > time.Minute {
@@ -269,7 +269,7 @@ func TestStrangeNotes(t *testing.T) {
 	}
 }
 
-// The directory of a pod comes last, and only as the one that was judged.
+// The directory of a pod comes last, and only if it is the one that was inspected.
 func TestPodDirectoryNeeds(t *testing.T) {
 	action := podDirectoryAction()
 	object := func(kind inspect.Kind, facts map[string]string) inspect.Assessment {
@@ -284,7 +284,7 @@ func TestPodDirectoryNeeds(t *testing.T) {
 	} {
 		got = append(got, action.Needs(object(inspect.PodDirectory, nil), []inspect.Assessment{rest}, Settings{}))
 	}
-	want := []string{"/p is still mounted", "process 0123456789 is still there", "container 0123456789 is still there",
+	want := []string{"/p is still mounted", "process 0123456789 still exists", "container 0123456789 still exists",
 		"", "", ""}
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Error(diff)
@@ -310,7 +310,7 @@ func TestClearanceOfAnotherDirectory(t *testing.T) {
 		t.Errorf("another inode: %v", err)
 	}
 	var refusal mutate.Refusal
-	// The inode is right, the name is not: whose directory it is cannot be told.
+	// The inode is right, the name is not: the owner of the directory is not known.
 	for _, o := range []inspect.Assessment{judged(uid, w.PodDir(other), id), judged("", w.PodDir(uid), id),
 		judged("", "", id)} {
 		if err := removePodDirectory(t.Context(), tools, o); !errors.As(err, &refusal) {

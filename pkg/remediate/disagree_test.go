@@ -135,7 +135,7 @@ func TestRunningPodIsKept(t *testing.T) {
 	}
 }
 
-// Of two pods with containers that run one release takes one, whatever the report says.
+// Of two running pods one release takes one, whatever the report says.
 func TestPlanTakesOneRunningPod(t *testing.T) {
 	var report inspect.Report
 	for _, uid := range []string{"c", "a", "b"} {
@@ -148,7 +148,7 @@ func TestPlanTakesOneRunningPod(t *testing.T) {
 	for _, step := range Plan(report, Policy{Settings: Settings{Mode: On, PodsPerHour: 2}}, finding.Timestamp{}) {
 		got = append(got, step.Group+" "+step.Blocked)
 	}
-	want := []string{"a ", "b ", "c a container of it runs, and pod a, of which that is true, too, is released " +
+	want := []string{"a ", "b ", "c it has a running container, and pod a, which has one too, is released " +
 		"first: one at a time"}
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Error(diff)

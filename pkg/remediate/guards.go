@@ -10,26 +10,26 @@ import (
 	"github.com/nodeagent/nodeagent/pkg/inspect"
 )
 
-// The bounds of what could hang while the lock is held.
+// Limits for what could hang while the lock is held.
 const (
-	askLimit  = 2 * time.Minute  // one question to the witnesses or the apiserver
+	askLimit  = 2 * time.Minute  // one request to the witnesses or the apiserver
 	stepLimit = 15 * time.Minute // one step: of a sandbox, many containers with their grace, and CNI
 )
 
-// killSwitch returns why nothing may be done: the file that stops everything exists, or nobody can say whether it does.
+// killSwitch returns why nothing may be done: the kill switch exists, or it is not known whether it does.
 func (r *Runner) killSwitch() string {
 	name := r.options.Settings.KillSwitch
-	_, err := r.options.Host.Files.Stat(name) // whatever it is: nothing of it is read
+	_, err := r.options.Host.Files.Stat(name) // any type of file: its content is not read
 	switch {
 	case errors.Is(err, fs.ErrNotExist):
 		return ""
 	case err == nil:
-		return fmt.Sprintf("the kill switch %s is there", name)
+		return fmt.Sprintf("the kill switch %s exists", name)
 	}
-	return fmt.Sprintf("the kill switch %s may be there: %v", name, err)
+	return fmt.Sprintf("the kill switch %s may exist: %v", name, err)
 }
 
-// stop returns why nothing may be done now. It may ask the apiserver.
+// stop returns why nothing may be done now. It may make a request to the apiserver.
 func (r *Runner) stop(ctx context.Context) string {
 	if why := r.killSwitch(); why != "" {
 		return why
@@ -44,13 +44,13 @@ func (r *Runner) stop(ctx context.Context) string {
 	defer cancel()
 	why, err := r.options.Paused(ctx)
 	if err != nil {
-		return fmt.Sprintf("whether releasing is paused cannot be told: %v", err)
+		return fmt.Sprintf("whether releases are paused is not known: %v", err)
 	}
 	return why
 }
 
-// guard is passed right before every change: the agent is not ending, the pod has not come back, the lock is still
-// ours, and nobody has made the kill switch. It comes after the intent, since writing that may have taken long.
+// guard checks right before every change that the agent is not shutting down, the pod has not come back, the lock is
+// still held, and the kill switch does not exist. It comes after the intent, since writing that may take long.
 func (p *podRelease) guard(ctx context.Context, pod inspect.Pod) error {
 	asking, cancel := context.WithTimeout(ctx, askLimit)
 	defer cancel()
@@ -59,7 +59,7 @@ func (p *podRelease) guard(ctx context.Context, pod inspect.Pod) error {
 		return errStop
 	}
 	if err != nil {
-		return p.stopFor("asked right before the step: %v", err)
+		return p.stopFor("checked right before the step: %v", err)
 	}
 	if err := p.held(); err != nil {
 		return p.stopFor("another release may be running: %v", err)

@@ -93,26 +93,26 @@ func TestOptOut(t *testing.T) {
 	}
 }
 
-// The switch counts when it is there, whatever it is, and when nobody can say whether it is.
+// The kill switch counts if it exists, whatever file type it has, and if it is not known whether it exists.
 func TestKillSwitch(t *testing.T) {
 	for name, test := range map[string]struct {
 		make func(t *testing.T, file string)
 		want string
 	}{
 		"none":                 {func(*testing.T, string) {}, ""},
-		"an empty file":        {func(t *testing.T, file string) { writeTo(t, file, "") }, "is there"},
-		"a file with a reason": {func(t *testing.T, file string) { writeTo(t, file, "why") }, "is there"},
-		"a directory":          {func(t *testing.T, file string) { os.Mkdir(file, 0o700) }, "is there"},
-		"a link to nowhere":    {func(t *testing.T, file string) { os.Symlink("nowhere", file) }, "is there"},
-		"a FIFO":               {func(t *testing.T, file string) { syscall.Mkfifo(file, 0o600) }, "is there"},
+		"an empty file":        {func(t *testing.T, file string) { writeTo(t, file, "") }, "exists"},
+		"a file with a reason": {func(t *testing.T, file string) { writeTo(t, file, "why") }, "exists"},
+		"a directory":          {func(t *testing.T, file string) { os.Mkdir(file, 0o700) }, "exists"},
+		"a link to nowhere":    {func(t *testing.T, file string) { os.Symlink("nowhere", file) }, "exists"},
+		"a FIFO":               {func(t *testing.T, file string) { syscall.Mkfifo(file, 0o600) }, "exists"},
 		"below a file": {func(t *testing.T, file string) {
 			writeTo(t, filepath.Dir(file), "")
-		}, "may be there"},
+		}, "may exist"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			s := newScript(t)
 			s.settings.KillSwitch = "/etc/stop"
-			if test.want != "may be there" {
+			if test.want != "may exist" {
 				os.Mkdir(s.host.Files.Path("/etc"), 0o700)
 			}
 			test.make(t, s.host.Files.Path(s.settings.KillSwitch))

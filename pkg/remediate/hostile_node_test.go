@@ -4,27 +4,16 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"log/slog"
 	"maps"
 	"math/rand/v2"
 	"os"
 	"path/filepath"
 	"slices"
-	"strconv"
 	"strings"
 	"testing"
 	"time"
 
-	corev1 "k8s.io/api/core/v1"
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/runtime/schema"
-	"k8s.io/apimachinery/pkg/types"
-	cri "k8s.io/cri-api/pkg/apis/runtime/v1"
-
 	"github.com/nodeagent/nodeagent/internal/host"
-	"github.com/nodeagent/nodeagent/internal/host/mount"
-	"github.com/nodeagent/nodeagent/internal/mutate"
 	"github.com/nodeagent/nodeagent/pkg/finding"
 	"github.com/nodeagent/nodeagent/pkg/inspect"
 )
@@ -35,7 +24,7 @@ var simulatedKinds = []inspect.Kind{
 	inspect.Sandbox, inspect.Container, inspect.Process, inspect.Mount, inspect.Cgroup, inspect.PodDirectory,
 }
 
-// life is the truth about a pod, which no witness need tell.
+// life is the real state of a pod, which no witness has to report.
 type life string
 
 const (
@@ -308,7 +297,7 @@ func (n *hostile) called(ctx context.Context) error {
 	return ctx.Err()
 }
 
-// change lets something happen on the node that nobody planned.
+// change makes an unexpected change on the node.
 func (n *hostile) change() {
 	pods := n.sorted()
 	p := pods[n.rng.IntN(len(pods))]
@@ -342,322 +331,5 @@ func (n *hostile) change() {
 		if p.life == running {
 			p.life = haunting
 		}
-	}
-}
-
-// object is how the API shows a pod.
-func (p *simPod) object(mirror bool) corev1.Pod {
-	pod := corev1.Pod{
-		ObjectMeta: metav1.ObjectMeta{UID: types.UID(p.uid), Namespace: "default", Name: p.name},
-		Spec:       corev1.PodSpec{NodeName: "node"}, Status: corev1.PodStatus{Phase: corev1.PodRunning},
-	}
-	if p.life == succeeded {
-		pod.Status.Phase = corev1.PodSucceeded
-	}
-	if p.life == static {
-		pod.Namespace = "kube-system"
-		pod.Annotations = map[string]string{"kubernetes.io/config.source": "file", "kubernetes.io/config.hash": p.uid}
-		if mirror {
-			pod.UID = types.UID("mirror-" + p.uid)
-			pod.Annotations["kubernetes.io/config.mirror"] = p.uid
-		}
-	}
-	return pod
-}
-
-// known lists the living pods that a witness tells of.
-func (n *hostile) known(mirrors bool, lacks func(p *simPod) bool) []corev1.Pod {
-	var pods []corev1.Pod
-	for _, p := range n.sorted() {
-		if p.life.alive() && (n.calm || !lacks(p)) {
-			pods = append(pods, p.object(mirrors))
-		}
-	}
-	return pods
-}
-
-// witnesses puts the node's answers behind the host. A list that lacks a pod lacks it for the whole life of the node:
-// whoever lies, lies well. Two of them never lack the same pod unless it runs, which the third can tell.
-func (n *hostile) witnesses() {
-	h := n.host
-	victim := func(p *simPod) bool { return p.uid[0]%2 == 0 }
-	h.Kubelet.Pods = func(ctx context.Context) ([]corev1.Pod, error) {
-		if err := n.called(ctx); err != nil {
-			return nil, err
-		}
-		return n.known(false, func(p *simPod) bool {
-			return n.faults.halfBlind && p.life != static || n.faults.kubelet && p.life != static && victim(p)
-		}), nil
-	}
-	h.Kubelet.Metric = func(ctx context.Context, family string) (map[string]float64, error) {
-		if family != "kubelet_working_pods" {
-			return map[string]float64{`git_version="v1.36.3"`: 1}, n.called(ctx)
-		}
-		return map[string]float64{`config="orphan",lifecycle="terminating",static=""`: 0}, n.called(ctx)
-	}
-	h.Kubelet.Process = func() (host.Process, error) { return host.Process{PID: 1, Comm: "kubelet"}, nil }
-	h.Runtime.Process = func(ctx context.Context) (host.Process, error) { return host.Process{PID: 8}, n.called(ctx) }
-	h.Runtime.Version = func(ctx context.Context) (*cri.VersionResponse, error) {
-		return &cri.VersionResponse{RuntimeName: "simulated"}, n.called(ctx)
-	}
-	h.Runtime.Status = func(ctx context.Context) (*cri.StatusResponse, error) {
-		status, _ := noSandboxes().Status(ctx)
-		return status, n.called(ctx)
-	}
-	h.Runtime.Sandboxes = func(ctx context.Context) ([]*cri.PodSandbox, error) { return n.sandboxes(), n.called(ctx) }
-	h.Runtime.Containers = func(ctx context.Context) ([]*cri.Container, error) { return n.containers(), n.called(ctx) }
-	h.Cluster.Pods = func(ctx context.Context) ([]corev1.Pod, error) {
-		if err := n.called(ctx); err != nil {
-			return nil, err
-		}
-		return n.known(true, func(p *simPod) bool {
-			return n.faults.empty || n.faults.halfBlind && p.life == running && victim(p) || n.faults.apiserver &&
-				victim(p)
-		}), nil
-	}
-	h.Cluster.Node = func(ctx context.Context) (*corev1.Node, error) {
-		return &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "node"},
-			Status: corev1.NodeStatus{NodeInfo: corev1.NodeSystemInfo{
-				MachineID: "machine", BootID: "boot", KubeletVersion: "v1.36.3",
-			}}}, n.called(ctx)
-	}
-	h.Cluster.Pod = func(ctx context.Context, namespace, name string) (*corev1.Pod, error) {
-		if err := n.called(ctx); err != nil {
-			return nil, err
-		}
-		for _, p := range n.sorted() {
-			if pod := p.object(true); p.life.alive() && pod.Name == name && pod.Namespace == namespace {
-				return &pod, nil
-			}
-		}
-		if resource := (schema.GroupResource{Resource: "pods"}); n.faults.node {
-			return nil, apierrors.NewForbidden(resource, name,
-				errors.New("no relationship found between node and this object"))
-		} else {
-			return nil, apierrors.NewNotFound(resource, name)
-		}
-	}
-	h.Cluster.PodsNamed = func(ctx context.Context, namespace, name string) ([]corev1.Pod, error) {
-		if err := n.called(ctx); err != nil {
-			return nil, err
-		}
-		return slices.DeleteFunc(n.known(true, func(*simPod) bool { return false }), func(p corev1.Pod) bool {
-			return p.Name != name || p.Namespace != namespace
-		}), nil
-	}
-}
-
-func (n *hostile) sandboxes() []*cri.PodSandbox {
-	var all []*cri.PodSandbox
-	for _, p := range n.sorted() {
-		if p.sandbox != "" {
-			pod := p.object(false)
-			all = append(all, &cri.PodSandbox{
-				Id: p.sandbox, CreatedAt: 7, State: cri.PodSandboxState_SANDBOX_READY, Annotations: pod.Annotations,
-				Metadata: &cri.PodSandboxMetadata{Uid: p.uid, Namespace: pod.Namespace, Name: p.name},
-			})
-		}
-	}
-	return all
-}
-
-func (n *hostile) containers() []*cri.Container {
-	var all []*cri.Container
-	for _, p := range n.sorted() {
-		if p.container == "" {
-			continue
-		}
-		pod, state := p.object(false), cri.ContainerState_CONTAINER_EXITED
-		if p.runs {
-			state = cri.ContainerState_CONTAINER_RUNNING
-		}
-		all = append(all, &cri.Container{
-			Id: p.container, PodSandboxId: p.sandbox, CreatedAt: 8, State: state,
-			Metadata: &cri.ContainerMetadata{Name: "app"},
-			Labels: map[string]string{
-				"io.kubernetes.pod.uid": p.uid, "io.kubernetes.pod.namespace": pod.Namespace,
-				"io.kubernetes.pod.name": p.name,
-			},
-		})
-	}
-	return all
-}
-
-// actions are the real ones with another effect.
-func (n *hostile) actions() actions {
-	var all actions
-	for _, a := range Actions() {
-		if !slices.Contains(simulatedKinds, a.Kind) {
-			continue
-		}
-		a.Preview, a.Prepare = nil, nil
-		a.Do = n.act
-		a.Gone = func(_ context.Context, _ Tools, o inspect.Assessment) (bool, error) {
-			if !n.calm && n.rng.Float64() < n.faults.errors {
-				return false, errors.New("simulated: nobody can say")
-			}
-			return !n.has(o), nil
-		}
-		all = append(all, a)
-	}
-	return all
-}
-
-// act does what is asked to the tree, after it has held the act against the truth.
-func (n *hostile) act(_ context.Context, _ Tools, o inspect.Assessment) error {
-	p, ok := n.pods[o.Pod.UID]
-	if !ok || !n.has(o) {
-		return mutate.ErrChanged // the real hand compares the identity right before the call
-	}
-	n.acts++
-	switch {
-	case p.life.alive():
-		n.violate("%s %s of %s pod %s was touched", o.Kind, o.ID, p.life, p.name)
-	case n.stopped:
-		n.violate("%s %s was touched although the kill switch is there", o.Kind, o.ID)
-	case n.intent != string(o.Kind)+" "+o.ID:
-		n.violate("%s %s was touched, and the last intent is of %q", o.Kind, o.ID, n.intent)
-	}
-	if p.runs {
-		n.released[p.uid] = true
-	}
-	if len(n.released) > 1 {
-		n.violate("%d pods that ran were touched in one release", len(n.released))
-	}
-	lies := !n.calm && n.rng.Float64() < n.faults.dishonest
-	if !lies {
-		n.take(p, o)
-	}
-	if !n.calm && n.rng.Float64() < n.faults.unreliable {
-		return []error{errors.New("simulated: failed"), mutate.ErrBusy, mutate.ErrChanged,
-			mutate.Refusal{Why: "simulated"}}[n.rng.IntN(4)]
-	}
-	return nil
-}
-
-// take removes an object from the node.
-func (n *hostile) take(p *simPod, o inspect.Assessment) {
-	switch o.Kind {
-	case inspect.Sandbox:
-		p.sandbox, p.container, p.runs = "", "", false
-	case inspect.Container:
-		p.container, p.runs = "", false
-	case inspect.Process:
-		pid, _ := strconv.Atoi(o.ID)
-		delete(p.pids, pid)
-		n.remove("/proc/" + o.ID)
-	case inspect.Mount:
-		id, _ := strconv.Atoi(o.Identity["id"])
-		delete(p.mounts, id)
-		n.table()
-	case inspect.Cgroup:
-		if n.populated(p) {
-			return // EBUSY
-		}
-		p.cgroups = slices.DeleteFunc(p.cgroups, func(c string) bool { return mount.Below("/sys/fs/cgroup"+c, o.ID) })
-		n.remove(o.ID)
-	case inspect.PodDirectory:
-		if len(p.mounts) > 0 {
-			n.violate("the directory of pod %s was removed with mounts in it", p.name)
-		}
-		p.dir = false
-		n.remove(o.ID)
-	}
-}
-
-func (n *hostile) populated(p *simPod) bool { return len(p.pids) > 0 }
-
-// has reports whether a judged object is still there, as the same one.
-func (n *hostile) has(o inspect.Assessment) bool {
-	p, ok := n.pods[o.Pod.UID]
-	if !ok {
-		return false
-	}
-	switch o.Kind {
-	case inspect.Sandbox:
-		return p.sandbox == o.ID
-	case inspect.Container:
-		return p.container == o.ID
-	case inspect.Process:
-		pid, _ := strconv.Atoi(o.ID)
-		return p.pids[pid] != 0 && strconv.FormatUint(p.pids[pid], 10) == o.Identity["startTime"]
-	case inspect.Mount:
-		id, _ := strconv.Atoi(o.Identity["id"])
-		return p.mounts[id] != ""
-	}
-	_, err := n.host.Files.Stat(o.ID)
-	return err == nil
-}
-
-// runner is the real one, with this node's hands.
-func (n *hostile) runner(inspector func() inspect.Report) *Runner {
-	n.t.Helper()
-	r, err := New(Options{
-		Settings: Settings{
-			Mode: On, PodsPerHour: 1000, KillSwitch: "/stop", Lock: filepath.Join(n.root, "lock"),
-			VerifyWithin: time.Nanosecond,
-		},
-		Host: n.host, Mutator: &mutate.Mutator{}, Log: slog.New(slog.DiscardHandler),
-		StateDir: filepath.Join(n.root, "state"),
-		Confirm: func(ctx context.Context, _ string) (inspect.Report, error) {
-			if err := n.called(ctx); err != nil {
-				return inspect.Report{}, err
-			}
-			return inspector(), nil
-		},
-		StillGone: inspect.New(n.host, n.settings(), slog.New(slog.DiscardHandler)).StillGone,
-		Paused:    func(ctx context.Context) (string, error) { return "", n.called(ctx) },
-		actions:   n.actions(),
-		onWrite: func(r Record) error {
-			if r.Event == Intent {
-				n.intent = string(r.Kind) + " " + r.ID
-			}
-			return nil
-		},
-	})
-	if err != nil {
-		n.t.Fatal(err)
-	}
-	r.swept.due(n.clock()) // the quarantine is the machine's own
-	return r
-}
-
-func (n *hostile) settings() inspect.Settings {
-	s := inspect.DefaultSettings()
-	s.HostNamespaces = true
-	return s
-}
-
-// run lets the agent live on the node for 40 minutes: a pass and a release every five.
-func (n *hostile) run() {
-	history := inspect.History{}
-	inspector := inspect.New(n.host, n.settings(), slog.New(slog.DiscardHandler))
-	for range 8 {
-		n.now += 5 * time.Minute
-		report, next := inspector.Pass(n.t.Context(), history, simulatedKinds...)
-		history = next
-		n.released = map[string]bool{}
-		outcome, err := n.runner(func() inspect.Report {
-			confirming, _ := inspect.New(n.host, n.settings(), slog.New(slog.DiscardHandler)).Pass(n.t.Context(),
-				history, simulatedKinds...)
-			return confirming
-		}).Release(n.t.Context(), report)
-		if err != nil {
-			n.violate("release: %v", err)
-		}
-		n.audit(outcome)
-	}
-}
-
-// audit holds what is said of a release against the truth.
-func (n *hostile) audit(outcome Outcome) {
-	for _, pod := range outcome.Pods {
-		if p := n.pods[pod.Group]; p != nil && pod.Result == Released && !p.empty() {
-			n.violate("is said to be released: %s", p)
-		}
-	}
-	records, _, err := ReadJournal(filepath.Join(n.root, "state"))
-	if err != nil || len(unfinished(records)) > 0 {
-		n.violate("journal: %v, unfinished %+v", err, unfinished(records))
 	}
 }

@@ -88,7 +88,7 @@ func failedSeeds(t *testing.T) []uint64 {
 	return seeds
 }
 
-// Where everybody tells the truth, everything that is dead goes, and only that.
+// When all witnesses are right, all leftovers are released, and nothing else.
 func TestHonestNodes(t *testing.T) {
 	for seed := range uint64(100) {
 		n := newHostile(t, seed+1_000_000)

@@ -2,16 +2,15 @@ package remediate
 
 import (
 	"fmt"
-	"maps"
 	"strconv"
 
 	"github.com/nodeagent/nodeagent/internal/mutate"
 	"github.com/nodeagent/nodeagent/pkg/inspect"
 )
 
-// The functions here translate what was judged into what package mutate compares before it acts. The keys are those
-// of the listers in pkg/inspect. A number that is missing or malformed is an error: nothing is done with an object
-// whose identity is not known.
+// The functions here translate the identity of an evaluated object into what package mutate compares before it acts.
+// The keys are those of the listers in pkg/inspect. A missing or malformed number is an error: an object without a
+// known identity is not touched.
 
 func runtimeObject(o inspect.Assessment) (mutate.RuntimeObject, error) {
 	created, err := integer(o, "created")
@@ -57,7 +56,7 @@ func attachmentOf(o inspect.Assessment) (mutate.Attachment, error) {
 	return mutate.Attachment{File: o.ID, Inode: file.Inode, Size: size, ContainerID: o.SandboxID}, err
 }
 
-// netnsOf takes the number of the namespace, or of the empty file where nothing is pinned any more.
+// netnsOf takes the inode of the namespace, or of the empty file when no namespace is mounted on it any more.
 func netnsOf(o inspect.Assessment) (mutate.Netns, error) {
 	inode, err := unsigned(o, "inode")
 	return mutate.Netns{Path: o.ID, Inode: inode}, err
@@ -88,7 +87,7 @@ func integer(o inspect.Assessment, key string) (int64, error) {
 	return n, nil
 }
 
-// unsigned is for numbers that are never 0, so that a lister that could not tell is noticed.
+// unsigned is for numbers that are never 0: 0 means that the lister did not know it.
 func unsigned(o inspect.Assessment, key string) (uint64, error) {
 	n, err := strconv.ParseUint(o.Identity[key], 10, 64)
 	if err != nil {
@@ -99,5 +98,3 @@ func unsigned(o inspect.Assessment, key string) (uint64, error) {
 	}
 	return n, nil
 }
-
-func sameIdentity(a, b inspect.Identity) bool { return maps.Equal(a, b) }

@@ -29,26 +29,26 @@ type Record struct {
 	Why      string            `json:"why,omitempty"`
 }
 
-// Event is what a record tells.
+// Event is what a record is about.
 type Event string
 
 // The events.
 const (
 	Begin  Event = "begin"  // the release of one pod begins
 	Intent Event = "intent" // a step is about to be done
-	End    Event = "end"    // it was done and verified, or failed
-	Finish Event = "finish" // the release of the pod is over
-	Notice Event = "notice" // something in quarantine will be removed; nothing is done yet
+	End    Event = "end"    // it was done and verified, or it failed
+	Finish Event = "finish" // the release of the pod has ended
+	Notice Event = "notice" // an entry of the quarantine will be removed; nothing is done yet
 )
 
 const (
 	journalName = "release.journal"
-	maxJournal  = 1 << 20 // then it becomes release.journal.1: together more than a year of ordinary use
+	maxJournal  = 1 << 20 // then it becomes release.journal.1: both hold more than a year of normal use
 	maxRecord   = 64 << 10
 )
 
 // journal is an append-only file of JSON lines. It is open only while the release lock is held, since the daemon and
-// the command line write the same one.
+// the command line write the same file.
 type journal struct {
 	file *os.File
 	dir  string
@@ -57,11 +57,11 @@ type journal struct {
 	onWrite func(Record) error // tests only; may be nil
 }
 
-// ReadJournal returns all records, oldest first. A torn last line, as a crash leaves it, and lines that cannot be
-// read are counted and skipped: what was done is never concluded from the journal.
+// ReadJournal returns all records, oldest first. A truncated last line, as a crash leaves it, and malformed lines are
+// counted and skipped: the state of the node is never derived from the journal.
 func ReadJournal(dir string) (records []Record, skipped int, err error) {
 	for _, name := range []string{journalName + ".1", journalName} {
-		data, err := host.Files{}.Read(filepath.Join(dir, name)) // which waits for nothing
+		data, err := host.Files{}.Read(filepath.Join(dir, name)) // never blocks
 		if errors.Is(err, fs.ErrNotExist) {
 			continue
 		}
@@ -89,7 +89,7 @@ func parseJournal(data []byte) (records []Record, skipped int) {
 	return records, skipped
 }
 
-// openJournal opens the journal for appending. Where that cannot be done nothing may be released.
+// openJournal opens the journal for appending. Without it nothing may be released.
 func openJournal(dir string) (*journal, error) {
 	if err := os.MkdirAll(dir, 0o700); err != nil {
 		return nil, fmt.Errorf("journal: %w", err)
@@ -121,7 +121,7 @@ func (j *journal) open() error {
 	return nil
 }
 
-// endLine ends a line that a crash has torn, so that the next record stands on its own.
+// endLine ends a line that a crash has truncated, so that the next record gets its own line.
 func endLine(file *os.File, size int64) error {
 	if size == 0 {
 		return nil
@@ -137,7 +137,7 @@ func endLine(file *os.File, size int64) error {
 	return err
 }
 
-// write appends one record. It is on the disk when write returns.
+// write appends one record and syncs it to disk.
 func (j *journal) write(r Record) error {
 	line, err := json.Marshal(r)
 	if err != nil {
@@ -151,7 +151,7 @@ func (j *journal) write(r Record) error {
 			return fmt.Errorf("journal: %w", err)
 		}
 	}
-	// One write, so that only a crash or a full disk can tear it.
+	// One write, so that only a crash or a full disk can truncate it.
 	n, err := j.file.Write(append(line, '\n'))
 	j.size += int64(n)
 	if err == nil {
@@ -163,7 +163,7 @@ func (j *journal) write(r Record) error {
 	return nil
 }
 
-// rotate puts a journal that has grown too large aside. The one before is forgotten.
+// rotate renames a journal that has grown too large. It replaces the previous one.
 func (j *journal) rotate() error {
 	if j.size < maxJournal {
 		return nil
@@ -189,7 +189,7 @@ func syncDir(name string) error {
 	return dir.Sync()
 }
 
-// attempts returns what the journal knows of earlier releases.
+// attempts returns the last release of each pod according to the journal.
 func attempts(records []Record) map[string]Attempt {
 	all := map[string]Attempt{}
 	for _, r := range records {
@@ -203,7 +203,7 @@ func attempts(records []Record) map[string]Attempt {
 			}
 		case Finish:
 			if attempt, ok := all[r.Group]; ok && r.Result != Interrupted {
-				attempt.Finished, attempt.Whole = true, r.Result == Released
+				attempt.Finished, attempt.Complete = true, r.Result == Released
 				all[r.Group] = attempt
 			}
 		}
@@ -211,7 +211,7 @@ func attempts(records []Record) map[string]Attempt {
 	return all
 }
 
-// unfinished returns the intents without an end, and the releases without a finish: what a crash cut off.
+// unfinished returns the intents without an end, and the releases without a finish: those that a crash interrupted.
 func unfinished(records []Record) []Record {
 	type key struct {
 		group string

@@ -131,7 +131,7 @@ func TestJournalMemory(t *testing.T) {
 		{At: ago(time.Hour), Event: Begin, Group: "cut"}, {Event: Intent, Group: "cut", Kind: inspect.Process, ID: "7"},
 	}
 	want := map[string]Attempt{
-		"whole":   {At: ago(5 * time.Hour), Finished: true, Whole: true, Idle: true},
+		"whole":   {At: ago(5 * time.Hour), Finished: true, Complete: true, Idle: true},
 		"part":    {At: ago(4 * time.Hour), Finished: true},
 		"stopped": {At: ago(3 * time.Hour), Idle: true},
 		"cut":     {At: ago(time.Hour)},

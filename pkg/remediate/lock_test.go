@@ -15,7 +15,7 @@ import (
 )
 
 // Systemd removes the runtime directory of a service when that ends, with a lock that the command line holds in it.
-func TestLockIsNobodysRuntimeDirectory(t *testing.T) {
+func TestLockIsInNoRuntimeDirectory(t *testing.T) {
 	unit, err := os.ReadFile("../../systemd/nodeagent.service")
 	if err != nil {
 		t.Fatal(err)
@@ -101,7 +101,7 @@ func TestReleaseBusyAlthoughTheFileIsNew(t *testing.T) {
 	}
 }
 
-// Whoever asks for it waits, and is told once for whom.
+// A second release waits, and onWait is called once with the holder.
 func TestReleaseWaits(t *testing.T) {
 	for name, test := range map[string]struct {
 		ends time.Duration // of the other release
@@ -121,7 +121,7 @@ func TestReleaseWaits(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				begin := time.Now()
 				time.AfterFunc(test.ends, func() { lock.Unlock() })
-				patient := s.runner().Waiting(30*time.Second, func(why string) { told = append(told, why) })
+				patient := s.runner().WaitForLock(30*time.Second, func(why string) { told = append(told, why) })
 				outcome, err = patient.Release(t.Context(), s.report())
 				took = time.Since(begin)
 			})
@@ -171,7 +171,7 @@ func TestReleasePlansUnderTheLock(t *testing.T) {
 	lock := s.hold(s.settings.Lock)
 	s.stop()
 	synctest.Test(t, func(t *testing.T) {
-		patient := s.runner().Waiting(time.Minute, func(string) {
+		patient := s.runner().WaitForLock(time.Minute, func(string) {
 			write(t, open(t, s.host.Files.Path("state")), Record{At: now, Event: Begin, Group: uid2},
 				Record{At: now, Event: Finish, Group: uid2})
 			lock.Unlock()

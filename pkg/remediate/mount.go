@@ -15,11 +15,12 @@ import (
 	"github.com/nodeagent/nodeagent/pkg/inspect"
 )
 
-// mountAction unmounts what is mounted in the pod's directory, innermost first. A mount that is busy is told with its
-// holders and left: those that are the pod's own are the process action's to end, others' are their owners'. An
-// unmount that would be passed on to mounts outside of the pod's directory is refused; see host.MountView.
+// mountAction unmounts what is mounted in the pod's directory, innermost first. A busy mount is reported with its
+// holders and left: the process action ends the pod's own processes, others are not touched. An unmount that would
+// propagate to mounts outside of the pod's directory is refused; see mount.MountView.
 //
-// CSI volumes belong to kubelet and the driver as long as that one is alive: it may have to flush, log out or count.
+// CSI volumes belong to kubelet and the driver as long as the driver is alive: it may have to flush data, log out or
+// update its state.
 func mountAction() Action {
 	return Action{
 		Kind: inspect.Mount, Order: 70,
@@ -44,7 +45,7 @@ func mountAction() Action {
 		Needs:   noContainers,
 		Preview: csiOwned,
 		Do:      unmount,
-		Gone: func(_ context.Context, t Tools, o inspect.Assessment) (bool, error) {
+		Verify: func(_ context.Context, t Tools, o inspect.Assessment) (bool, error) {
 			m, err := mountOf(o)
 			if err != nil {
 				return false, err
@@ -57,8 +58,8 @@ func mountAction() Action {
 	}
 }
 
-// innermostFirst puts subpath binds before the volumes that they are binds of, deeper mounts before those around
-// them, and of mounts stacked on one point the upper (younger) before the lower.
+// innermostFirst sorts subpath binds before their volumes, deeper mounts before the mounts that contain them, and of
+// mounts stacked on one point the upper (newer) before the lower.
 func innermostFirst(a, b inspect.Assessment) int {
 	x, y := a.Identity["point"], b.Identity["point"]
 	subpath := func(o inspect.Assessment) int {
@@ -73,11 +74,11 @@ func innermostFirst(a, b inspect.Assessment) int {
 		cmp.Compare(strings.Count(y, "/"), strings.Count(x, "/")), cmp.Compare(x, y), cmp.Compare(j, i))
 }
 
-// noContainers: as long as a container may run, its volumes stay.
+// noContainers keeps volumes as long as a container may be running.
 func noContainers(_ inspect.Assessment, rest []inspect.Assessment, _ Settings) string {
 	for _, other := range rest {
 		if other.Kind == inspect.Container && other.Facts["state"] != "EXITED" {
-			return fmt.Sprintf("container %s is %s", short(other.ID),
+			return fmt.Sprintf("container %s is %s", shortID(other.ID),
 				cmp.Or(other.Facts["state"], "in an unknown state"))
 		}
 	}
@@ -105,11 +106,11 @@ func unmount(ctx context.Context, t Tools, o inspect.Assessment) error {
 	return heldBy(t.Mutator.Unmount(ctx, o.Pod.UID, m, mutate.Plain), o)
 }
 
-// unmountDead frees a mount whose server is gone. Force gives up requests for the whole filesystem, so that it must be
-// mounted nowhere else. Only when nothing can be found that uses it is it taken out of the tree lazily.
+// unmountDead unmounts a mount whose server is gone. A forced unmount aborts the requests of the whole filesystem, so
+// it must not be mounted anywhere else. Only when no process uses it is it unmounted lazily.
 func unmountDead(ctx context.Context, t Tools, o inspect.Assessment, m mutate.Mount) error {
 	uid := o.Pod.UID
-	// What waited for the server fails now, and lets go of the mount a moment later: also our own probe.
+	// What waited for the server fails now and releases the mount a moment later: also our own probe.
 	var err error
 	pollErr := poll(ctx, t.Settings.VerifyWithin, func() (bool, error) {
 		err = t.Mutator.Unmount(ctx, uid, m, mutate.Forced)
@@ -118,19 +119,19 @@ func unmountDead(ctx context.Context, t Tools, o inspect.Assessment, m mutate.Mo
 	if pollErr != nil || !errors.Is(err, mutate.ErrBusy) {
 		return heldBy(cmp.Or(err, pollErr), o)
 	}
-	strangers, lookErr := strangersOf(ctx, t, m)
-	if lookErr != nil {
-		return fmt.Errorf("%w; who uses it cannot be told: %w", err, lookErr)
+	others, searchErr := otherUsers(ctx, t, m)
+	if searchErr != nil {
+		return fmt.Errorf("%w; its users are not known: %w", err, searchErr)
 	}
-	if len(strangers) > 0 {
-		o.Holders = strangers
+	if len(others) > 0 {
+		o.Holders = others
 		return heldBy(err, o)
 	}
 	return t.Mutator.Unmount(ctx, uid, m, mutate.Lazy)
 }
 
-// strangersOf looks for whoever uses a mount at this moment, but our own children.
-func strangersOf(ctx context.Context, t Tools, m mutate.Mount) ([]inspect.Holder, error) {
+// otherUsers finds the processes that use a mount now, except our own children.
+func otherUsers(ctx context.Context, t Tools, m mutate.Mount) ([]inspect.Holder, error) {
 	mounts, err := mount.Table(t.Host)
 	if err != nil {
 		return nil, err
@@ -142,23 +143,23 @@ func strangersOf(ctx context.Context, t Tools, m mutate.Mount) ([]inspect.Holder
 	held, incomplete, err := hostholders.Holders(ctx, t.Host,
 		[]hostholders.Holdable{{Path: m.Point, Mount: &mounts[at]}})
 	if err == nil && incomplete != "" {
-		err = fmt.Errorf("the search was cut short %s", incomplete)
+		err = fmt.Errorf("the search for holders is incomplete: %s", incomplete)
 	}
 	if err != nil {
 		return nil, err
 	}
-	var strangers []inspect.Holder
+	var others []inspect.Holder
 	for _, h := range held[0] {
 		stat, err := t.Host.ProcStat(h.PID)
 		if err != nil || stat.PPID != os.Getpid() {
-			strangers = append(strangers, inspect.Holder{PID: h.PID, Command: h.Comm, How: h.How,
+			others = append(others, inspect.Holder{PID: h.PID, Command: h.Comm, How: h.How,
 				Pod: inspect.Pod{UID: h.UID}})
 		}
 	}
-	return strangers, nil
+	return others, nil
 }
 
-// heldBy adds to an error who keeps the mount busy.
+// heldBy adds the processes that keep the mount busy to an error.
 func heldBy(err error, o inspect.Assessment) error {
 	if err == nil || !errors.Is(err, mutate.ErrBusy) || len(o.Holders) == 0 {
 		return err

@@ -13,14 +13,15 @@ import (
 	"github.com/nodeagent/nodeagent/internal/mutate"
 )
 
-// serverDead returns the sign by which a mount shows that nobody serves it any more; empty when its server lives.
-// Silence is no sign: a server may be slow, and what it has not written yet would be lost. It is a Refusal, as is
-// whatever makes it impossible to know.
-func serverDead(ctx context.Context, t Tools, m mutate.Mount) (sign string, err error) {
+// serverDead returns the evidence that the server of a mount is gone; empty when it is alive. A timeout is no evidence:
+// a server may be slow, and data that it has not written yet would be lost. A timeout, and anything else that leaves
+// this unknown, is a Refusal.
+func serverDead(ctx context.Context, t Tools, m mutate.Mount) (evidence string, err error) {
 	if t.Host.Prober.Do == nil {
-		return "", mutate.Refusal{Why: fmt.Sprintf("%s: there is no way to ask whether its server lives", m.Point)}
+		return "", mutate.Refusal{Why: fmt.Sprintf("%s: there is no prober to check whether its server is alive",
+			m.Point)}
 	}
-	patience := t.patience.ofServer()
+	patience := t.timeouts.forServer()
 	limited, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()
 	answer, err := t.Host.Prober.Do(limited, probe.ProbeRequest{Op: probe.ProbeStatfs, Path: m.Point})
@@ -28,12 +29,14 @@ func serverDead(ctx context.Context, t Tools, m mutate.Mount) (sign string, err 
 	case ctx.Err() != nil:
 		return "", ctx.Err()
 	case err != nil && limited.Err() != nil:
-		return "", mutate.Refusal{Why: fmt.Sprintf("%s (%s %s) is silent, but not proven dead: no answer within %s",
+		return "", mutate.Refusal{Why: fmt.Sprintf("%s (%s %s) does not answer within %s, but its server is not "+
+			"proven to be gone",
 			m.Point, m.FSType, m.Source, patience)}
 	case err != nil:
-		return "", mutate.Refusal{Why: fmt.Sprintf("%s: whether its server lives cannot be told: %v", m.Point, err)}
+		return "", mutate.Refusal{Why: fmt.Sprintf("%s: whether its server is alive is not known: %v", m.Point, err)}
 	}
-	// All else (a stale handle, a timeout, a refused connection) comes from a server or a network that may come back.
+	// Everything else (a stale handle, a timeout, a refused connection) comes from a server or a network that may
+	// recover.
 	hard := []syscall.Errno{syscall.ENOTCONN, syscall.ESHUTDOWN}
 	errno := syscall.Errno(answer.Errno)
 	if !slices.Contains(hard, errno) {
@@ -42,7 +45,7 @@ func serverDead(ctx context.Context, t Tools, m mutate.Mount) (sign string, err 
 	if kind, _, _ := strings.Cut(m.FSType, "."); kind == "fuse" {
 		serves, err := fuseServed(ctx, t, m)
 		if err != nil || serves {
-			return "", err // servers use such errors too, when they cannot reach what is behind them
+			return "", err // servers also return such errors when they cannot reach their backend
 		}
 	}
 	return errno.Error(), nil
@@ -53,16 +56,17 @@ func fuseServed(ctx context.Context, t Tools, m mutate.Mount) (bool, error) {
 	major, minor, _ := strings.Cut(m.Device, ":")
 	connection, err := strconv.Atoi(minor)
 	if err != nil || major != "0" {
-		return false, mutate.Refusal{Why: fmt.Sprintf("%s: its FUSE connection cannot be told from device %q", m.Point,
+		return false, mutate.Refusal{Why: fmt.Sprintf("%s: device %q is not that of a FUSE connection", m.Point,
 			m.Device)}
 	}
 	servers, err := hostholders.FUSEServers(ctx, t.Host, connection)
 	if err != nil {
-		return false, mutate.Refusal{Why: fmt.Sprintf("%s: whether its FUSE server lives cannot be told: %v", m.Point,
+		return false, mutate.Refusal{Why: fmt.Sprintf("%s: whether its FUSE server is alive is not known: %v", m.Point,
 			err)}
 	}
 	if len(servers) > 0 {
-		t.Log.Info("a FUSE mount says that its server is gone, but it is held", "mount", m.Point, "pid", servers[0])
+		t.Log.Info("a FUSE mount reports that its server is gone, but a process holds its connection", "mount", m.Point,
+			"pid", servers[0])
 	}
 	return len(servers) > 0, nil
 }

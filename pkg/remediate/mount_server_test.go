@@ -33,28 +33,28 @@ func (w *world) takeOver(uid, origin string) mutate.Mount {
 	return m
 }
 
-// detach unmounts something when the test ends, before anybody looks at it who has to wait for its server.
+// detach unmounts a filesystem when the test ends, before anything accesses it and waits for its server.
 func (w *world) detach(point string) {
 	w.t.Cleanup(func() { _ = unix.Unmount(point, unix.MNT_DETACH|unix.UMOUNT_NOFOLLOW) })
 }
 
-// A server that lives is not dead, however slow it is and whatever it says: its connection stays, and nothing is
-// forced.
+// A live server is not taken for dead, however slow it is and whatever error it returns: its connection stays, and
+// nothing is forced.
 func TestLivingServerIsNotForced(t *testing.T) {
 	for name, test := range map[string]struct {
-		delay, patience time.Duration
+		delay, timeouts time.Duration
 		errno           unix.Errno
 		want            string
 	}{
 		"answers after 3 s": {3 * time.Second, 100 * time.Millisecond, unix.ENOSYS,
-			"silent, but not proven dead"},
+			"not proven to be gone"},
 		"says what it cannot reach is gone":  {0, 0, unix.ENOTCONN, "busy"},
 		"says that what it serves was ended": {0, 0, unix.ESHUTDOWN, "busy"},
 		"has an old handle":                  {0, 0, unix.ESTALE, "busy"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			w := newWorld(t)
-			w.settings.VerifyWithin, w.patience.server = time.Second, test.patience
+			w.settings.VerifyWithin, w.timeouts.server = time.Second, test.timeouts
 			uid := mutatetest.UID(t)
 			server := hosttest.ServeFUSE(t, test.delay, test.errno)
 			m := w.takeOver(uid, server.Point)
@@ -106,7 +106,8 @@ func (w *world) strangerIn(dir string) int {
 	return pid
 }
 
-// A server that is gone for good: forced, and lazily if need be, but never while somebody uses the mount.
+// A server that is gone permanently: unmounted by force, and lazily if needed, but never while a process uses the
+// mount.
 func TestDeadServer(t *testing.T) {
 	for name, test := range map[string]struct {
 		stranger, shared bool
@@ -114,7 +115,7 @@ func TestDeadServer(t *testing.T) {
 	}{
 		"nobody uses it":         {false, false, ""},
 		"a stranger uses it":     {true, false, "held by"},
-		"also mounted elsewhere": {false, true, "the same filesystem is mounted on"},
+		"also mounted elsewhere": {false, true, "the same filesystem is also mounted on"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			w := newWorld(t)
@@ -137,7 +138,7 @@ func TestDeadServer(t *testing.T) {
 	}
 }
 
-// What the mount says, and who holds its connection, decide together.
+// The error of the mount and the holders of its connection decide together.
 func TestServerDead(t *testing.T) {
 	answer := func(errno syscall.Errno) func(context.Context, probe.ProbeRequest) (probe.ProbeAnswer, error) {
 		return func(context.Context, probe.ProbeRequest) (probe.ProbeAnswer, error) {
@@ -170,17 +171,17 @@ func TestServerDead(t *testing.T) {
 		"FUSE, nobody holds it":          {fsType: "fuse.x", probe: answer(syscall.ENOTCONN), dead: true},
 		"FUSE, cannot be looked at": {
 			fsType: "fuse.x", probe: answer(syscall.ENOTCONN), files: map[string]string{"proc/7/task/7/fd": ""},
-			refuse: "cannot be told",
+			refuse: "not known",
 		},
-		"cannot be asked": {fsType: "nfs4", refuse: "no way to ask"},
+		"cannot be asked": {fsType: "nfs4", refuse: "no prober"},
 		"too many hang": {
-			fsType: "nfs4", refuse: "cannot be told",
+			fsType: "nfs4", refuse: "not known",
 			probe: func(context.Context, probe.ProbeRequest) (probe.ProbeAnswer, error) {
 				return probe.ProbeAnswer{}, probe.ErrTooManyAbandoned
 			},
 		},
 		"NFS, silent": {
-			fsType: "nfs4", refuse: "silent, but not proven dead",
+			fsType: "nfs4", refuse: "not proven to be gone",
 			probe: func(ctx context.Context, _ probe.ProbeRequest) (probe.ProbeAnswer, error) {
 				<-ctx.Done()
 				return probe.ProbeAnswer{}, ctx.Err()
@@ -197,7 +198,7 @@ func TestServerDead(t *testing.T) {
 			tools := Tools{
 				Host:     &host.Host{Files: host.Files{Root: root}, Prober: probe.Prober{Do: test.probe}},
 				Log:      slog.New(slog.DiscardHandler),
-				patience: patience{server: 10 * time.Millisecond},
+				timeouts: timeouts{server: 10 * time.Millisecond},
 			}
 			sign, err := serverDead(t.Context(), tools, mutate.Mount{FSType: test.fsType, Device: "0:45", Point: "/x"})
 			var refusal mutate.Refusal

@@ -29,7 +29,7 @@ func TestBusyMountNamesHolder(t *testing.T) {
 	if got := w.Mounts(m.Point); len(got) != 1 || got[0] != m {
 		t.Errorf("mount: %+v", got)
 	}
-	if ended, err := w.Hand.Ended(holder); ended || err != nil {
+	if ended, err := w.Mutator.Ended(holder); ended || err != nil {
 		t.Errorf("the holder ended: %v, %v", ended, err)
 	}
 	if again := w.release(); !again.Acted() { // no RetryAfter in this test
@@ -89,8 +89,8 @@ func TestCSIMount(t *testing.T) {
 	}{
 		"driver is alive":           {"a.example.com", true, false, "owns the volume"},
 		"driver is gone":            {"a.example.com", false, false, ""},
-		"driver is not known":       {"", false, false, "cannot be told"},
-		"driver has a strange name": {"../../etc", false, false, "cannot be told"},
+		"driver is not known":       {"", false, false, "not known"},
+		"driver has a strange name": {"../../etc", false, false, "not known"},
 		"alive, but policy":         {"a.example.com", true, true, ""},
 	} {
 		t.Run(name, func(t *testing.T) {

@@ -13,18 +13,18 @@ import (
 	"github.com/nodeagent/nodeagent/pkg/inspect"
 )
 
-// attachmentAction replays the CNI DEL that a runtime forgot or could not finish. It comes before the network namespace
-// goes, because physical devices and virtual functions must be moved back out of it.
+// attachmentAction repeats the CNI DEL that a runtime did not do or could not finish. It comes before the network
+// namespace is removed, because physical devices and virtual functions must be moved out of it first.
 func attachmentAction() Action {
 	return Action{
 		Kind: inspect.CNIAttachment, Order: 40,
 		Summary: "CNI DEL with the configuration, arguments and capabilities that libcni kept of the ADD",
 		Plan: func(o inspect.Assessment, _ Settings) (string, string) {
-			return fmt.Sprintf("replay CNI DEL of network %s for sandbox %s and verify that its addresses %s are free",
-				o.Facts["network"], short(o.SandboxID), o.Facts["addresses"]), ""
+			return fmt.Sprintf("repeat CNI DEL of network %s for sandbox %s and verify that its addresses %s are free",
+				o.Facts["network"], shortID(o.SandboxID), o.Facts["addresses"]), ""
 		},
 		Needs: func(o inspect.Assessment, rest []inspect.Assessment, _ Settings) string {
-			if s, ok := find(rest, inspect.Sandbox, o.SandboxID); ok && s.Facts["state"] != "NOTREADY" {
+			if s, ok := findObject(rest, inspect.Sandbox, o.SandboxID); ok && s.Facts["state"] != "NOTREADY" {
 				return "its sandbox is still ready"
 			}
 			return ""
@@ -36,19 +36,19 @@ func attachmentAction() Action {
 			}
 			return t.Mutator.DelAttachment(ctx, attachment)
 		},
-		Gone: attachmentGone,
+		Verify: attachmentGone,
 	}
 }
 
-// netnsAction takes away the pin that keeps an empty network namespace alive.
+// netnsAction removes the mount that keeps an empty network namespace alive.
 func netnsAction() Action {
 	return Action{
 		Kind: inspect.Netns, Order: 50,
-		Summary: "unmount and unlink the pin of a network namespace without processes",
+		Summary: "unmount and unlink the file of a network namespace without processes",
 		Plan: func(o inspect.Assessment, _ Settings) (string, string) {
 			does := fmt.Sprintf("unmount and unlink %s", o.ID)
 			if other := o.Facts["alsoAt"]; other != "" {
-				return does, fmt.Sprintf("its network namespace is mounted at %s as well and would not end", other)
+				return does, fmt.Sprintf("its network namespace is also mounted at %s and would stay", other)
 			}
 			return does, ""
 		},
@@ -59,7 +59,7 @@ func netnsAction() Action {
 			for _, other := range rest {
 				if other.SandboxID == o.SandboxID && o.SandboxID != "" &&
 					(other.Kind == inspect.CNIAttachment || other.Kind == inspect.Sandbox) {
-					return fmt.Sprintf("its %s %s is still there", other.Kind, short(other.ID))
+					return fmt.Sprintf("its %s %s still exists", other.Kind, shortID(other.ID))
 				}
 			}
 			return ""
@@ -71,7 +71,7 @@ func netnsAction() Action {
 			}
 			return t.Mutator.RemoveNetns(ctx, netns)
 		},
-		Gone: func(_ context.Context, t Tools, o inspect.Assessment) (bool, error) {
+		Verify: func(_ context.Context, t Tools, o inspect.Assessment) (bool, error) {
 			netns, err := netnsOf(o)
 			if err != nil {
 				return false, err
@@ -81,7 +81,7 @@ func netnsAction() Action {
 	}
 }
 
-// linkAction deletes a host's end of a pod's veth pair: by index, after its peer was compared, never by name.
+// linkAction deletes the host end of a pod's veth pair: by index, after its peer was compared, never by name.
 func linkAction() Action {
 	return Action{
 		Kind: inspect.Link, Order: 60,
@@ -95,7 +95,7 @@ func linkAction() Action {
 			}
 			for _, other := range rest {
 				if other.Kind == inspect.CNIAttachment && other.SandboxID == o.SandboxID {
-					return fmt.Sprintf("its CNI attachment %s is still there", other.ID)
+					return fmt.Sprintf("its CNI attachment %s still exists", other.ID)
 				}
 			}
 			return ""
@@ -107,7 +107,7 @@ func linkAction() Action {
 			}
 			return t.Mutator.DeleteLink(link)
 		},
-		Gone: func(_ context.Context, t Tools, o inspect.Assessment) (bool, error) {
+		Verify: func(_ context.Context, t Tools, o inspect.Assessment) (bool, error) {
 			link, err := linkOf(o)
 			if err != nil {
 				return false, err
@@ -117,22 +117,21 @@ func linkAction() Action {
 	}
 }
 
-// leaseAction deletes the lease by which containerd keeps what belongs to a sandbox. It comes when nothing of the
-// sandbox runs and its network is down, as in the runtime's own order: what the lease kept may be collected from then
-// on.
+// leaseAction deletes containerd's lease of a sandbox. It comes when nothing of the sandbox is running and its network
+// is down, as in the runtime's own order: from then on containerd may garbage-collect what the lease kept.
 func leaseAction() Action {
 	return Action{
 		Kind: inspect.Lease, Order: 65,
 		Summary: "delete containerd's lease of a sandbox that is gone",
 		Plan: func(o inspect.Assessment, _ Settings) (string, string) {
-			return fmt.Sprintf("delete lease %s in containerd's namespace of Kubernetes", short(o.ID)), ""
+			return fmt.Sprintf("delete lease %s in containerd's namespace k8s.io", shortID(o.ID)), ""
 		},
 		Needs: func(o inspect.Assessment, rest []inspect.Assessment, _ Settings) string {
 			for _, other := range rest {
 				switch other.Kind {
 				case inspect.Sandbox, inspect.Container, inspect.Process, inspect.CNIAttachment, inspect.Netns,
 					inspect.Link:
-					return fmt.Sprintf("the %s %s of its pod is still there", other.Kind, short(other.ID))
+					return fmt.Sprintf("the %s %s of its pod still exists", other.Kind, shortID(other.ID))
 				}
 			}
 			return ""
@@ -144,11 +143,11 @@ func leaseAction() Action {
 			}
 			return t.Mutator.DeleteRuntimeLease(ctx, lease)
 		},
-		Gone: leaseGone,
+		Verify: leaseGone,
 	}
 }
 
-// leaseGone asks containerd.
+// leaseGone reports whether containerd no longer lists a lease.
 func leaseGone(ctx context.Context, t Tools, o inspect.Assessment) (bool, error) {
 	if t.Host.Containerd.Leases == nil {
 		return false, fmt.Errorf("leases: %w", hosterr.ErrNotConfigured)
@@ -198,7 +197,7 @@ func pathGone(h *host.Host, name string) (bool, error) {
 	return false, err
 }
 
-func find(objects []inspect.Assessment, kind inspect.Kind, id string) (inspect.Assessment, bool) {
+func findObject(objects []inspect.Assessment, kind inspect.Kind, id string) (inspect.Assessment, bool) {
 	at := slices.IndexFunc(objects, func(o inspect.Assessment) bool { return o.Kind == kind && o.ID == id })
 	if at < 0 {
 		return inspect.Assessment{}, false

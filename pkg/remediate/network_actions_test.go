@@ -155,13 +155,13 @@ func TestNetworkActionsCompareIdentity(t *testing.T) {
 		t.Error(diff)
 	}
 	link, _ := actionFor(inspect.Link)
-	if gone, err := link.Gone(t.Context(), tools, objects[inspect.Link]); gone || err != nil {
+	if gone, err := link.Verify(t.Context(), tools, objects[inspect.Link]); gone || err != nil {
 		t.Errorf("link: gone %v, %v", gone, err)
 	}
 	if err := link.Do(t.Context(), tools, objects[inspect.Link]); err != nil {
 		t.Error(err)
 	}
-	if gone, err := link.Gone(t.Context(), tools, objects[inspect.Link]); !gone || err != nil {
+	if gone, err := link.Verify(t.Context(), tools, objects[inspect.Link]); !gone || err != nil {
 		t.Errorf("link: gone %v, %v", gone, err)
 	}
 }
@@ -174,7 +174,7 @@ func TestNetworkGone(t *testing.T) {
 	objects, tools := w.objectsOf(dead), w.runner().tools
 	gone := func(kind inspect.Kind) (bool, error) {
 		action, _ := actionFor(kind)
-		return action.Gone(t.Context(), tools, objects[kind])
+		return action.Verify(t.Context(), tools, objects[kind])
 	}
 	for _, kind := range []inspect.Kind{inspect.CNIAttachment, inspect.Netns, inspect.Link} {
 		if is, err := gone(kind); is || err != nil {
@@ -226,8 +226,8 @@ func TestNetworkGone(t *testing.T) {
 	}
 }
 
-// A namespace that is mounted elsewhere on the host as well is left, and that is told before anything is done.
-func TestPinnedElsewhereIsRefused(t *testing.T) {
+// A namespace that is also mounted elsewhere on the host is left, and the plan says so.
+func TestNetnsMountedElsewhereIsRefused(t *testing.T) {
 	w := newNetworkWorld(t)
 	dead := mutatetest.UID(t)
 	pin, _ := w.attachPod(dead)
@@ -252,7 +252,7 @@ func TestCrashAfterDEL(t *testing.T) {
 	before := w.networkCensus()
 	w.attachPod(mutatetest.UID(t))
 	crash := errors.New("crash")
-	w.hit = func(point string) error {
+	w.faultPoint = func(point string) error {
 		if point == "done: "+string(inspect.CNIAttachment) {
 			return crash
 		}
@@ -261,7 +261,7 @@ func TestCrashAfterDEL(t *testing.T) {
 	if _, err := w.runner().Release(t.Context(), w.inspect()); !errors.Is(err, crash) {
 		t.Fatal(err)
 	}
-	w.hit = nil
+	w.faultPoint = nil
 	outcome := w.release()
 	if diff := cmp.Diff(before, w.networkCensus()); diff != "" {
 		t.Error(diff, describe(outcome))

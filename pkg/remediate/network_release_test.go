@@ -17,7 +17,7 @@ func (w *world) networkCensus() mutatetest.Census {
 	return w.Census().Network(w.Dir)
 }
 
-// attachPod gives a pod a network namespace and a real attachment, and returns the pin.
+// attachPod gives a pod a network namespace and a real attachment, and returns the namespace.
 func (w *world) attachPod(uid string) (pin string, attached mutatetest.Attached) {
 	w.t.Helper()
 	pin = w.Pin(filepath.Join(w.Dir, "netns", "cni-"+mutatetest.UID(w.t))).Path
@@ -43,8 +43,8 @@ func results(outcome Outcome) map[inspect.Kind][]Result {
 	return all
 }
 
-// CNI DEL takes away the file that tells whose the pin is. The pin must go all the same, and the node must be as it
-// was before the pod came.
+// CNI DEL removes the file that names the owner of the network namespace. The namespace must go all the same, and the
+// node must be as it was before the pod came.
 func TestReleaseEndsTheNetwork(t *testing.T) {
 	w := newNetworkWorld(t)
 	before := w.networkCensus()

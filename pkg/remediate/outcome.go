@@ -11,17 +11,19 @@ type Result string
 
 // The results.
 const (
-	Released    Result = "released"    // done and verified; of a pod: a look at the whole node found nothing left
-	Vanished    Result = "vanished"    // it was gone before anything was done: its owner did it
-	NotActed    Result = "not-acted"   // mode, budget, guard: see why
-	Refused     Result = "refused"     // the object itself forbids it, e.g. user data
-	Blocked     Result = "blocked"     // something else of the pod has to go first
-	Failed      Result = "failed"      // tried, and still there
+	// done and verified; of a pod: an inspection of the whole node found nothing left
+	Released    Result = "released"
+	Vanished    Result = "vanished"    // it was gone before anything was done: its owner removed it
+	NotActed    Result = "not-acted"   // mode, budget, guard: see the reason
+	Refused     Result = "refused"     // because of the object itself, e.g. user data
+	Blocked     Result = "blocked"     // something else of the pod must be released first
+	Failed      Result = "failed"      // tried, but it still exists
 	Stopped     Result = "stopped"     // the release of the pod was stopped before or during it
 	Incomplete  Result = "incomplete"  // of a pod: something is left
-	Interrupted Result = "interrupted" // a crash cut it off; told when the next release begins
+	Interrupted Result = "interrupted" // by a crash; reported when the next release begins
 
-	// CouldNotTell: whether it is gone, or still a leftover, could not be learnt. Of a pod it ends the release.
+	// CouldNotTell means that it is not known whether the object is gone or still a leftover. It ends the release of a
+	// pod.
 	CouldNotTell Result = "could-not-tell"
 )
 
@@ -46,10 +48,10 @@ type Outcome struct {
 	Stopped string       `json:"stopped,omitempty"` // why nothing, or nothing more, was done
 	Busy    bool         `json:"busy,omitempty"`    // it was stopped because another release is running
 	Pods    []PodOutcome `json:"pods"`
-	CutOff  []Record     `json:"cutOff,omitempty"` // what an earlier crash had cut off
+	CutOff  []Record     `json:"cutOff,omitempty"` // what an earlier crash interrupted
 }
 
-// Acted reports whether anything was done or tried.
+// Acted reports whether anything was done or attempted.
 func (o Outcome) Acted() bool {
 	return slices.ContainsFunc(o.Pods, func(pod PodOutcome) bool {
 		return slices.ContainsFunc(pod.Steps, func(step StepOutcome) bool {

@@ -10,38 +10,38 @@ import (
 	"github.com/nodeagent/nodeagent/pkg/inspect"
 )
 
-// Policy is all that a plan depends on besides the report.
+// Policy is everything that a plan depends on besides the report.
 type Policy struct {
 	Settings
 	Stop     string             // why nothing at all may be done now; empty when something may
-	Attempts map[string]Attempt // by group: what the journal knows of earlier releases
+	Attempts map[string]Attempt // by group: earlier releases according to the journal
 
 	actions actions           // nil: all of them
-	keptOut map[string]string // by group: see keptOut
+	blocked map[string]string // by group: see blockedGroups
 }
 
-// toward completes a policy with what depends on the report.
-func (p Policy) toward(report inspect.Report) Policy {
+// withReport completes a policy with what depends on the report.
+func (p Policy) withReport(report inspect.Report) Policy {
 	if p.actions == nil {
 		p.actions = Actions()
 	}
-	p.keptOut = keptOut(report, p.Settings)
+	p.blocked = blockedGroups(report, p.Settings)
 	return p
 }
 
 // Attempt is the last release of one pod.
 type Attempt struct {
 	At       finding.Timestamp
-	Finished bool // it was not cut off by a crash
-	Whole    bool // nothing was left
-	Idle     bool // nothing was even begun: all steps had to wait for something
+	Finished bool // it was not interrupted by a crash
+	Complete bool // nothing was left
+	Idle     bool // no step was begun: all of them had to wait for something
 }
 
-// idleRetry is when a release that had nothing to do yet is tried again, if Settings.RetryAfter is longer: what is to
-// go first may just not have been proven yet.
+// idleRetry is when a release without any begun step is tried again, if Settings.RetryAfter is longer: what must be
+// released first may not have been proven yet.
 const idleRetry = time.Minute
 
-// retryAfter is how long a pod is left alone after an attempt.
+// retryAfter is how long to wait after an attempt.
 func (s Settings) retryAfter(a Attempt) time.Duration {
 	if a.Idle {
 		return min(s.RetryAfter, idleRetry)
@@ -51,7 +51,7 @@ func (s Settings) retryAfter(a Attempt) time.Duration {
 
 // Step is one object in the plan.
 type Step struct {
-	Group       string             `json:"group"` // what is released together: a pod's UID, or what stands for it
+	Group       string             `json:"group"` // what is released together: a pod's UID, or its substitute
 	Pod         inspect.Pod        `json:"pod"`
 	Kind        inspect.Kind       `json:"kind"`
 	ID          string             `json:"id"`
@@ -60,7 +60,7 @@ type Step struct {
 	Mode        Mode               `json:"mode"`               // of the action
 	Blocked     string             `json:"notActed,omitempty"` // why it is not done; empty when it will be
 	Object      inspect.Assessment `json:"-"`
-	refused     bool               // the reason lies in the object, not in the circumstances
+	refused     bool               // because of the object itself
 }
 
 // Acts reports whether the step will be done.
@@ -69,8 +69,8 @@ func (s Step) Acts() bool { return s.Blocked == "" }
 // same reports whether a step is about the same object.
 func (s Step) same(other Step) bool { return s.Kind == other.Kind && s.ID == other.ID }
 
-// Group returns what an object is released together with: its pod's UID; its sandbox where the pod is not known; itself
-// where not even that is.
+// Group returns what an object is released together with: its pod's UID; its sandbox if the pod is not known; itself if
+// neither is known.
 func Group(o inspect.Object) string {
 	switch {
 	case o.Pod.UID != "":
@@ -81,27 +81,27 @@ func Group(o inspect.Object) string {
 	return string(o.Kind) + "/" + o.ID
 }
 
-// Plan lists what would be done about the leftovers of a report, pod by pod, and why not where nothing would. It is
-// pure, and never contains an object that is no leftover. Pods that were not tried yet come first, so that one which
-// cannot be released does not use up the budget of others.
+// Plan lists what would be done about the leftovers of a report, pod by pod, and why not if nothing would. It is pure,
+// and never contains an object that is not a leftover. Pods that were not tried yet come first, so that one that cannot
+// be released does not use up the budget of others.
 func Plan(report inspect.Report, policy Policy, now finding.Timestamp) []Step {
-	policy = policy.toward(report)
+	policy = policy.withReport(report)
 	stop := cmp.Or(policy.Stop, closedGate(report))
-	left := policy.PodsPerHour - spent(policy.Attempts, now)
+	left := policy.PodsPerHour - releasedLastHour(policy.Attempts, now)
 	var steps []Step
-	running := "" // the one pod with a container that runs
+	running := "" // the one pod with a running container
 	for _, group := range groups(report, policy.Attempts, now) {
 		pod := planGroup(group, policy)
-		why := cmp.Or(stop, notThisPod(pod, policy, now))
-		again := recent(policy.Attempts, pod[0].Group, now) // has paid already
-		if why == "" && acts(pod) && runs(group) {
+		why := cmp.Or(stop, podBlocked(pod, policy, now))
+		again := recent(policy.Attempts, pod[0].Group, now) // already counted in the budget
+		if why == "" && anyActs(pod) && anyRuns(group) {
 			if running != "" {
-				why = fmt.Sprintf("a container of it runs, and pod %s, of which that is true, too, is released "+
+				why = fmt.Sprintf("it has a running container, and pod %s, which has one too, is released "+
 					"first: one at a time", running)
 			}
 			running = cmp.Or(running, pod[0].Group)
 		}
-		if why == "" && acts(pod) && !again {
+		if why == "" && anyActs(pod) && !again {
 			if left <= 0 {
 				why = fmt.Sprintf("budget: %d pods were released in the last hour", policy.PodsPerHour)
 			}
@@ -115,19 +115,18 @@ func Plan(report inspect.Report, policy Policy, now finding.Timestamp) []Step {
 	return steps
 }
 
-// runs reports whether objects are of a pod that has a container which runs: where that was an error, somebody's work
-// ends.
-func runs(objects []inspect.Assessment) bool {
+// anyRuns reports whether the pod of objects has a running container: a mistake there would kill a workload.
+func anyRuns(objects []inspect.Assessment) bool {
 	return slices.ContainsFunc(objects, func(o inspect.Assessment) bool { return o.Running })
 }
 
-func acts(steps []Step) bool { return slices.ContainsFunc(steps, Step.Acts) }
+func anyActs(steps []Step) bool { return slices.ContainsFunc(steps, Step.Acts) }
 
-// networkGate counts for network objects alone, and their verdict takes it into account.
+// networkGate applies to network objects only, and their verdicts take it into account.
 const networkGate = "network-ready"
 
-// closedGate returns why the report as a whole cannot be acted upon. No object of such a report should be a leftover;
-// that is made sure of here once more.
+// closedGate returns why nothing in the report may be released. No object of such a report should be a leftover; this
+// is an additional check.
 func closedGate(report inspect.Report) string {
 	for _, gate := range report.Gates {
 		if !gate.Open && gate.Name != networkGate {
@@ -156,7 +155,7 @@ func groups(report inspect.Report, attempts map[string]Attempt, now finding.Time
 	return all
 }
 
-// lastTry returns how long ago a group was tried; never is longer than anything.
+// lastTry returns how long ago a group was tried; never is the longest time.
 func lastTry(attempts map[string]Attempt, group string, now finding.Timestamp) time.Duration {
 	const never = time.Duration(1<<63 - 1)
 	if attempt, ok := attempts[group]; ok {
@@ -165,7 +164,7 @@ func lastTry(attempts map[string]Attempt, group string, now finding.Timestamp) t
 	return never
 }
 
-// planGroup plans one pod without regard to others.
+// planGroup plans one pod independently of others.
 func planGroup(objects []inspect.Assessment, policy Policy) []Step {
 	var steps []Step
 	for _, action := range policy.actions {
@@ -181,7 +180,7 @@ func planGroup(objects []inspect.Assessment, policy Policy) []Step {
 	}
 	for _, o := range objects {
 		if _, ok := policy.actions.on(o.Kind); !ok {
-			steps = append(steps, stepOf(o, Off, "", "there is no action on this kind"))
+			steps = append(steps, stepOf(o, Off, "", "there is no action for this kind"))
 		}
 	}
 	return steps
@@ -206,39 +205,40 @@ func stepOf(o inspect.Assessment, mode Mode, does, notNow string) Step {
 		Blocked: notNow, Object: o}
 }
 
-// keptOut returns by group why a pod is not to be released: something of it could not be judged, or its namespace.
-// What is to be released must tell its namespace where any is opted out; one object of a pod that tells such a
-// namespace speaks for all of them, whatever its verdict.
-func keptOut(report inspect.Report, s Settings) map[string]string {
+// blockedGroups returns by group why a pod must not be released: an object of it has an unknown verdict, or its
+// namespace is opted out. When any namespace is opted out, leftovers must have a known namespace; one object in an
+// opted-out namespace blocks the whole pod, whatever its verdict is.
+func blockedGroups(report inspect.Report, s Settings) map[string]string {
 	kept := map[string]string{}
 	for _, o := range report.Objects {
 		if o.Verdict == inspect.Unknown {
-			kept[Group(o.Object)] = cmp.Or(kept[Group(o.Object)], fmt.Sprintf("%s %s of it could not be judged: %s",
+			kept[Group(o.Object)] = cmp.Or(kept[Group(o.Object)], fmt.Sprintf("the verdict on its %s %s is unknown: %s",
 				o.Kind, o.ID, o.Why))
 		}
-		if why := s.keptOut(o.Pod.Namespace); why != "" && (o.Verdict == inspect.Leftover || o.Pod.Namespace != "") {
+		if why := s.optedOut(o.Pod.Namespace); why != "" && (o.Verdict == inspect.Leftover || o.Pod.Namespace != "") {
 			kept[Group(o.Object)] = why
 		}
 	}
 	return kept
 }
 
-// notThisPod returns why one pod is not released.
-func notThisPod(steps []Step, policy Policy, now finding.Timestamp) string {
+// podBlocked returns why one pod is not released.
+func podBlocked(steps []Step, policy Policy, now finding.Timestamp) string {
 	group := steps[0].Group
-	if why := policy.keptOut[group]; why != "" {
+	if why := policy.blocked[group]; why != "" {
 		return why
 	}
 	attempt, ok := policy.Attempts[group]
-	if after := policy.retryAfter(attempt); ok && attempt.Finished && !attempt.Whole && now.Since(attempt.At) < after {
-		return fmt.Sprintf("was tried %s ago and could not be released whole; next try after %s",
+	if after := policy.retryAfter(attempt); ok && attempt.Finished && !attempt.Complete &&
+		now.Since(attempt.At) < after {
+		return fmt.Sprintf("was tried %s ago and could not be released completely; next try after %s",
 			now.Since(attempt.At).Round(time.Second), after)
 	}
 	return ""
 }
 
-// spent counts the pods that were released in the last hour.
-func spent(attempts map[string]Attempt, now finding.Timestamp) int {
+// releasedLastHour counts the pods that were released in the last hour.
+func releasedLastHour(attempts map[string]Attempt, now finding.Timestamp) int {
 	n := 0
 	for group := range attempts {
 		if recent(attempts, group, now) {

@@ -152,7 +152,7 @@ func TestPlanNotNow(t *testing.T) {
 	}
 }
 
-// While something of a pod could not be judged, nothing of it is released.
+// While the verdict on one object of a pod is unknown, nothing of the pod is released.
 func TestPlanWaitsForTheUnknown(t *testing.T) {
 	unknown := leftover(inspect.Process, uid2, "7")
 	unknown.Verdict, unknown.Why = inspect.Unknown, "nobody could say"
@@ -160,7 +160,7 @@ func TestPlanWaitsForTheUnknown(t *testing.T) {
 		leftover(inspect.Cgroup, uid2, "/c2"), unknown}}
 	for _, step := range Plan(report, on(), now) {
 		if step.Acts() != (step.Pod.UID == uid1) || !step.Acts() &&
-			!strings.Contains(step.Blocked, "process 7 of it could not be judged: nobody could say") {
+			!strings.Contains(step.Blocked, "the verdict on its process 7 is unknown: nobody could say") {
 			t.Errorf("%s: %q", step.Pod.UID, step.Blocked)
 		}
 	}

@@ -10,23 +10,22 @@ import (
 	"github.com/nodeagent/nodeagent/pkg/inspect"
 )
 
-// podRelease is the release of one pod while it goes on.
+// podRelease is the release of one pod in progress.
 type podRelease struct {
 	*Runner
 	journal *journal
 	held    func() error // the lock
 	outcome PodOutcome
-	steps   []Step               // of the plan, by which nothing but what was judged at first is touched
+	steps   []Step               // of the plan: only objects that were evaluated at the beginning are touched
 	rest    []inspect.Assessment // what is left of the pod, as last confirmed
-	open    []Step               // intents in the journal that have no end yet
+	open    []Step               // intents in the journal without an end
 	tried   bool                 // the first round is over
 }
 
 // errStop ends the release of one pod; the reason is in its outcome.
 var errStop = errors.New("stop")
 
-// releasePod releases one pod. An error is one of the journal or of a fault point; everything else is told in the
-// outcome.
+// releasePod releases one pod. An error comes from the journal or a fault point; everything else is in the outcome.
 func (r *Runner) releasePod(ctx context.Context, j *journal, held func() error, steps []Step) (PodOutcome, error) {
 	p := &podRelease{
 		Runner: r, journal: j, held: held, steps: steps,
@@ -35,28 +34,28 @@ func (r *Runner) releasePod(ctx context.Context, j *journal, held func() error, 
 	if err := j.rotate(); err != nil {
 		return p.outcome, err
 	}
-	// Begin is written first, so that even a crash in the question counts against the budget.
+	// Begin is written first, so that even a crash during confirm counts against the budget.
 	if err := j.write(Record{At: r.options.Host.Clock(), Event: Begin, Group: p.outcome.Group,
 		Pod: p.outcome.Pod}); err != nil {
 		return p.outcome, err
 	}
-	if err := r.tools.Hit("begin"); err != nil {
+	if err := r.tools.FaultPoint("begin"); err != nil {
 		return p.outcome, err
 	}
 	err := p.confirm(ctx)
 	if err == nil {
-		err = p.rounds(ctx)
+		err = p.releaseKinds(ctx)
 	}
 	if err != nil && !errors.Is(err, errStop) {
 		return p.outcome, err
 	}
 	p.conclude()
-	for _, step := range slices.Clone(p.open) { // intended, and not done
-		if err := p.end(step, Stopped, p.outcome.Why); err != nil {
+	for _, step := range slices.Clone(p.open) { // intended but not done
+		if err := p.recordEnd(step, Stopped, p.outcome.Why); err != nil {
 			return p.outcome, err
 		}
 	}
-	if err := r.tools.Hit("finish"); err != nil {
+	if err := r.tools.FaultPoint("finish"); err != nil {
 		return p.outcome, err
 	}
 	return p.outcome, j.write(Record{
@@ -65,12 +64,12 @@ func (r *Runner) releasePod(ctx context.Context, j *journal, held func() error, 
 	})
 }
 
-// rounds does all steps in their order. What failed, or was blocked, is tried once more when something else was
-// released after it: the runtime cannot stop a container whose processes are frozen, but it can when they are gone.
-func (p *podRelease) rounds(ctx context.Context) error {
+// releaseKinds does all steps in order. Steps that failed or were blocked are tried once more if anything was released:
+// the runtime cannot stop a container whose processes are frozen, but it can when they are gone.
+func (p *podRelease) releaseKinds(ctx context.Context) error {
 	for steps := p.steps; len(steps) > 0; steps = p.takeFailed() {
 		for _, kind := range kindsOf(steps) {
-			if err := p.group(ctx, kind, steps); err != nil {
+			if err := p.releaseKind(ctx, kind, steps); err != nil {
 				return err
 			}
 		}
@@ -82,15 +81,15 @@ func (p *podRelease) rounds(ctx context.Context) error {
 	return nil
 }
 
-// takeFailed takes the steps out of the outcome that failed or were blocked and whose object is still there, if
-// anything was released.
+// takeFailed removes from the outcome, and returns, the steps that failed or were blocked and whose object still
+// exists, if anything was released.
 func (p *podRelease) takeFailed() []Step {
 	if !slices.ContainsFunc(p.outcome.Steps, func(s StepOutcome) bool { return s.Result == Released }) {
 		return nil
 	}
 	var failed []Step
 	p.outcome.Steps = slices.DeleteFunc(p.outcome.Steps, func(s StepOutcome) bool {
-		_, here := find(p.rest, s.Kind, s.ID)
+		_, here := findObject(p.rest, s.Kind, s.ID)
 		again := here && slices.Contains([]Result{Failed, Blocked, CouldNotTell}, s.Result)
 		if again {
 			s.Blocked = ""
@@ -111,13 +110,13 @@ func kindsOf(steps []Step) []inspect.Kind {
 	return kinds
 }
 
-// stopFor ends the release of this pod because something speaks against it.
+// stopFor ends the release of this pod because it must not go on.
 func (p *podRelease) stopFor(format string, args ...any) error {
 	return p.stopAs(Stopped, format, args...)
 }
 
-// unsure ends the release of this pod because something that must be known could not be learnt.
-func (p *podRelease) unsure(format string, args ...any) error {
+// couldNotTell ends the release of this pod because something that must be known is not.
+func (p *podRelease) couldNotTell(format string, args ...any) error {
 	return p.stopAs(CouldNotTell, format, args...)
 }
 
@@ -126,7 +125,7 @@ func (p *podRelease) stopAs(result Result, format string, args ...any) error {
 	return errStop
 }
 
-// interrupted ends the release of this pod because the agent ends. It may be tried again at once.
+// interrupted ends the release of this pod when the agent shuts down. It may be tried again at once.
 func (p *podRelease) interrupted(ctx context.Context) bool {
 	if ctx.Err() == nil {
 		return false
@@ -135,8 +134,8 @@ func (p *podRelease) interrupted(ctx context.Context) bool {
 	return true
 }
 
-// group releases all objects of one kind, gives the owners time to do the rest, and asks the witnesses again.
-func (p *podRelease) group(ctx context.Context, kind inspect.Kind, steps []Step) error {
+// releaseKind releases all objects of one kind, gives their owners time to finish, and asks the witnesses again.
+func (p *podRelease) releaseKind(ctx context.Context, kind inspect.Kind, steps []Step) error {
 	action, ok := p.options.actions.on(kind)
 	if !ok {
 		p.skip(kind, steps)
@@ -145,15 +144,15 @@ func (p *podRelease) group(ctx context.Context, kind inspect.Kind, steps []Step)
 	var todo []StepOutcome
 	for _, step := range steps {
 		if step.Kind == kind {
-			todo = append(todo, p.first(action, step))
+			todo = append(todo, p.precheck(action, step))
 		}
 	}
-	acted, err := p.work(ctx, action, todo)
+	acted, err := p.runSteps(ctx, action, todo)
 	p.outcome.Steps = append(p.outcome.Steps, todo...)
 	if err != nil || !acted {
 		return err
 	}
-	if err := p.tools.Hit("group done: " + string(kind)); err != nil {
+	if err := p.tools.FaultPoint("group done: " + string(kind)); err != nil {
 		return err
 	}
 	p.ownerFinishes(ctx)
@@ -168,10 +167,10 @@ func (p *podRelease) skip(kind inspect.Kind, steps []Step) {
 	}
 }
 
-// first decides what happens to a step before anything is done. An empty result means that it is to be done.
-func (p *podRelease) first(action Action, step Step) StepOutcome {
+// precheck decides about a step before anything is done. An empty result means that the step is due.
+func (p *podRelease) precheck(action Action, step Step) StepOutcome {
 	s := StepOutcome{Step: step}
-	now, ok := find(p.rest, step.Kind, step.ID)
+	now, ok := findObject(p.rest, step.Kind, step.ID)
 	switch {
 	case !ok:
 		s.Result = Vanished
@@ -183,7 +182,7 @@ func (p *podRelease) first(action Action, step Step) StepOutcome {
 		s.Result, s.Blocked = Blocked, fmt.Sprintf("is %s now: %s", now.Verdict, now.Why)
 		return s
 	}
-	s.Object = now // with its holders and state of this moment
+	s.Object = now // with its current holders and state
 	if action.Needs != nil {
 		if why := action.Needs(now, p.rest, p.options.Settings); why != "" {
 			s.Result, s.Blocked = Blocked, why
@@ -192,21 +191,21 @@ func (p *podRelease) first(action Action, step Step) StepOutcome {
 	return s
 }
 
-// ownerFinishes gives kubelet and the runtime time to do what they can do now that something is out of their way, but
-// no more than they need. It only looks at the node itself, and proves nothing.
+// ownerFinishes gives kubelet and the runtime time to continue now that a blocker is gone, but no more than they need.
+// It only reads the node, and proves nothing.
 func (p *podRelease) ownerFinishes(ctx context.Context) {
 	_ = poll(ctx, p.options.Settings.OwnerGrace, func() (bool, error) {
 		for _, o := range p.rest {
 			if gone, err := p.gone(ctx, o); err != nil || !gone {
-				return false, nil //nolint:nilerr // asked again until the grace is over
+				return false, nil //nolint:nilerr // checked again until the grace period is over
 			}
 		}
 		return true, nil
 	})
 }
 
-// conclude sums up. What the last look at the whole node, which was after the last change, did not list has been
-// proven to be gone by confirm.
+// conclude sets the final results. Objects that the last inspection, which was after the last change, did not list have
+// been proven to be gone by confirm.
 func (p *podRelease) conclude() {
 	if p.outcome.Result != "" {
 		p.notReached()
@@ -215,25 +214,25 @@ func (p *podRelease) conclude() {
 	p.outcome.Result = Released
 	for i := range p.outcome.Steps {
 		s := &p.outcome.Steps[i]
-		now, here := find(p.rest, s.Kind, s.ID)
+		now, here := findObject(p.rest, s.Kind, s.ID)
 		switch {
-		case here && dead(now): // it holds nothing but its number
+		case here && isDead(now): // it holds nothing but its PID
 		case here:
-			p.left(s)
+			p.markLeft(s)
 		case s.Result != Released:
-			s.Result = Vanished // what the step could not do was done by the owner, or by a later step
+			s.Result = Vanished // released by its owner or by a later step
 		}
 	}
 	for _, o := range p.rest {
-		if !dead(o) && !slices.ContainsFunc(p.steps, func(s Step) bool { return s.Kind == o.Kind && s.ID == o.ID }) {
+		if !isDead(o) && !slices.ContainsFunc(p.steps, func(s Step) bool { return s.Kind == o.Kind && s.ID == o.ID }) {
 			s := StepOutcome{Step: stepOf(o, Off, "", "appeared after the plan was made"), Result: NotActed}
-			p.left(&s)
+			p.markLeft(&s)
 			p.outcome.Steps = append(p.outcome.Steps, s)
 		}
 	}
 }
 
-// notReached ends the steps that the release was stopped before.
+// notReached sets the results of the steps that were not begun when the release stopped.
 func (p *podRelease) notReached() {
 	for i := range p.outcome.Steps {
 		if s := &p.outcome.Steps[i]; s.Result == "" {
@@ -248,10 +247,10 @@ func (p *podRelease) notReached() {
 	}
 }
 
-// left says that an object of the pod is still there.
-func (p *podRelease) left(s *StepOutcome) {
+// markLeft records that an object of the pod still exists.
+func (p *podRelease) markLeft(s *StepOutcome) {
 	if s.Result == Released || s.Result == Vanished {
-		s.Result, s.Error = Failed, "it is there again"
+		s.Result, s.Error = Failed, "it exists again"
 	}
 	why := fmt.Sprintf("%s %s: %s", s.Kind, s.ID, cmp.Or(s.Error, s.Blocked))
 	p.outcome.Result, p.outcome.Why = Incomplete, cmp.Or(p.outcome.Why, clip(why))

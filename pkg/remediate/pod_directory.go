@@ -10,8 +10,8 @@ import (
 	"github.com/nodeagent/nodeagent/pkg/inspect"
 )
 
-// podDirectoryAction takes down the directory of a pod when it holds nothing but directories and the few files that
-// kubelet itself makes. Whatever else is in it is somebody's data, and then nothing at all is touched.
+// podDirectoryAction removes the directory of a pod when it holds only directories and the few files that kubelet
+// itself creates. Anything else may be user data, and then nothing at all is touched.
 func podDirectoryAction() Action {
 	return Action{
 		Kind: inspect.PodDirectory, Order: 90,
@@ -23,11 +23,11 @@ func podDirectoryAction() Action {
 		Needs: func(_ inspect.Assessment, rest []inspect.Assessment, _ Settings) string {
 			for _, other := range rest {
 				switch {
-				case dead(other):
+				case isDead(other):
 				case other.Kind == inspect.Mount:
 					return fmt.Sprintf("%s is still mounted", other.Identity["point"])
 				case other.Kind == inspect.Process, other.Kind == inspect.Container:
-					return fmt.Sprintf("%s %s is still there", other.Kind, short(other.ID))
+					return fmt.Sprintf("%s %s still exists", other.Kind, shortID(other.ID))
 				}
 			}
 			return ""
@@ -40,14 +40,14 @@ func podDirectoryAction() Action {
 			}
 			return ""
 		},
-		Do:   removePodDirectory,
-		Gone: fileGone,
+		Do:     removePodDirectory,
+		Verify: fileGone,
 	}
 }
 
-// clearance looks at the whole directory and decides what to do to each entry.
+// clearance reads the whole directory and decides how to remove each entry.
 func clearance(ctx context.Context, t Tools, o inspect.Assessment) ([]removal, error) {
-	judged, err := fileOf(o)
+	evaluated, err := fileOf(o)
 	if err != nil {
 		return nil, err
 	}
@@ -58,12 +58,12 @@ func clearance(ctx context.Context, t Tools, o inspect.Assessment) ([]removal, e
 	if err != nil || len(tree) == 0 {
 		return nil, err
 	}
-	if tree[0].File != judged {
+	if tree[0].File != evaluated {
 		return nil, fmt.Errorf("directory %s is inode %d: %w", o.ID, tree[0].File.Inode, mutate.ErrChanged)
 	}
-	steps, refusal := clear(tree, t.Settings.AllowEmptyDir)
+	steps, refusal := planRemoval(tree, t.Settings.AllowEmptyDir)
 	if refusal == "" {
-		refusal = mayMove(ctx, t, o.Pod.UID, tree, steps)
+		refusal = mustStay(ctx, t, o.Pod.UID, tree, steps)
 	}
 	if refusal != "" {
 		return nil, mutate.Refusal{Why: refusal}
@@ -71,11 +71,11 @@ func clearance(ctx context.Context, t Tools, o inspect.Assessment) ([]removal, e
 	return steps, nil
 }
 
-// mayMove returns why what is to be moved away has to stay: somebody needs it, or there is no room for it.
-func mayMove(ctx context.Context, t Tools, uid string, tree []mutate.Entry, steps []removal) string {
+// mustStay returns why entries must not be moved away: they are still needed, or there is no room for them.
+func mustStay(ctx context.Context, t Tools, uid string, tree []mutate.Entry, steps []removal) string {
 	need, moves := uint64(0), false
 	for _, step := range steps {
-		if step.how != moveAway {
+		if step.kind != moveAway {
 			continue
 		}
 		if isVolumeNote(step.entry.Path) {
@@ -90,9 +90,9 @@ func mayMove(ctx context.Context, t Tools, uid string, tree []mutate.Entry, step
 	}
 	kept, err := t.Mutator.Quarantined(ctx)
 	if err != nil {
-		return fmt.Sprintf("what the quarantine holds cannot be told: %v", err)
+		return fmt.Sprintf("the size of the quarantine is not known: %v", err)
 	}
-	return mutate.Full(kept, need, t.Settings.Quarantine.MaxBytes)
+	return mutate.QuarantineFull(kept, need, t.Settings.Quarantine.MaxBytes)
 }
 
 func removePodDirectory(ctx context.Context, t Tools, o inspect.Assessment) error {
@@ -101,7 +101,7 @@ func removePodDirectory(ctx context.Context, t Tools, o inspect.Assessment) erro
 		return err
 	}
 	for _, step := range steps {
-		switch step.how {
+		switch step.kind {
 		case moveAway:
 			err = t.Mutator.Quarantine(ctx, o.Pod.UID, step.entry.Path, step.entry.File, t.Settings.Quarantine.MaxBytes)
 			t.Log.Info("moved to quarantine", "pod", o.Pod.UID, "file", step.entry.Path, "to",
@@ -114,7 +114,7 @@ func removePodDirectory(ctx context.Context, t Tools, o inspect.Assessment) erro
 		if err != nil {
 			return err
 		}
-		if err := t.Hit("pod-directory: one entry"); err != nil {
+		if err := t.FaultPoint("pod-directory: one entry"); err != nil {
 			return err
 		}
 	}

@@ -10,23 +10,23 @@ import (
 	"github.com/nodeagent/nodeagent/pkg/inspect"
 )
 
-// processAction ends processes that live on in the cgroups of a pod. They are thawed first, because a frozen process
-// of cgroup v1 cannot be killed, and all are asked to end before the first one is killed. One that SIGKILL does not
-// end waits in the kernel: it is told with what it waits in, and never tried in a loop.
+// processAction ends processes that are left in the cgroups of a pod. They are thawed first, because a frozen process
+// of cgroup v1 cannot be killed, and all get SIGTERM before the first one is killed. A process that survives SIGKILL
+// hangs in the kernel: it is reported with its wait channel and not killed in a loop.
 func processAction() Action {
 	return Action{
 		Kind: inspect.Process, Order: 30,
 		Summary: "thaw its cgroups, SIGTERM, wait, SIGKILL, each through a pidfd",
 		Plan: func(o inspect.Assessment, s Settings) (string, string) {
-			if dead(o) {
-				return "", "it is dead, and goes when its parent takes note of that"
+			if isDead(o) {
+				return "", "it is dead, and disappears when its parent reaps it"
 			}
 			return fmt.Sprintf("thaw process %s (%s) if it is frozen, SIGTERM, after %s SIGKILL", o.ID,
 				o.Facts["command"], s.ProcessGrace), ""
 		},
 		Prepare: terminateAll,
 		Do:      killProcess,
-		Gone: func(_ context.Context, t Tools, o inspect.Assessment) (bool, error) {
+		Verify: func(_ context.Context, t Tools, o inspect.Assessment) (bool, error) {
 			p, err := processOf(o)
 			if err != nil {
 				return false, err
@@ -36,14 +36,14 @@ func processAction() Action {
 	}
 }
 
-// dead reports whether a process has ended and is only waiting for its parent. It holds nothing but its number;
-// cgroup v2 goes on telling where it was.
-func dead(o inspect.Assessment) bool {
+// isDead reports whether a process has ended and is only waiting to be reaped. It holds nothing but its PID; cgroup v2
+// still lists it.
+func isDead(o inspect.Assessment) bool {
 	return o.Kind == inspect.Process && (o.Facts["state"] == "Z" || o.Facts["state"] == "X")
 }
 
-// terminateAll asks all processes of a pod to end and gives them the grace together. What it cannot do to one,
-// killProcess will find out again and tell.
+// terminateAll sends SIGTERM to all processes of a pod and gives them one common grace period. An error about one
+// process is ignored: killProcess will meet and report it again.
 func terminateAll(ctx context.Context, t Tools, all []inspect.Assessment) error {
 	var asked []mutate.Process
 	for _, o := range all {
@@ -65,7 +65,7 @@ func terminateAll(ctx context.Context, t Tools, all []inspect.Assessment) error 
 			asked = append(asked, p)
 		}
 	}
-	if err := t.Hit("process: SIGTERM sent"); err != nil {
+	if err := t.FaultPoint("process: SIGTERM sent"); err != nil {
 		return err
 	}
 	end := time.Now().Add(t.Settings.ProcessGrace)
@@ -85,7 +85,7 @@ func killProcess(ctx context.Context, t Tools, o inspect.Assessment) error {
 	if ended, err := t.Mutator.Ended(p); ended || err != nil {
 		return err
 	}
-	if _, err := t.Mutator.Thaw(p); err != nil { // somebody may have frozen it meanwhile
+	if _, err := t.Mutator.Thaw(p); err != nil { // it may have been frozen again meanwhile
 		return err
 	}
 	if err := t.Mutator.Kill(p); err != nil {

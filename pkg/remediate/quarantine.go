@@ -8,18 +8,18 @@ import (
 	"github.com/nodeagent/nodeagent/internal/mutate"
 )
 
-// QuarantineState is what is kept instead of having been deleted.
+// QuarantineState is what the quarantine holds.
 type QuarantineState struct {
 	Dir      string        `json:"dir"`
 	Bytes    uint64        `json:"bytes"`
 	MaxBytes uint64        `json:"maxBytes"`
 	Entries  int           `json:"entries"`
-	Oldest   time.Duration `json:"oldest"`  // age of the oldest entry of the agent's own, as observed
-	Due      int           `json:"due"`     // entries that will be emptied within a day
-	Foreign  int           `json:"foreign"` // entries that the agent did not put there, and does not remove
+	Oldest   time.Duration `json:"oldest"`  // age of the agent's oldest entry, as observed
+	Due      int           `json:"due"`     // entries that will be removed within a day
+	Foreign  int           `json:"foreign"` // entries that the agent did not create and does not remove
 }
 
-// Quarantine returns what the quarantine holds now.
+// Quarantine returns the current state of the quarantine.
 func (r *Runner) Quarantine(ctx context.Context) (QuarantineState, error) {
 	state := QuarantineState{Dir: r.options.Mutator.QuarantineDir(), MaxBytes: r.options.Settings.Quarantine.MaxBytes}
 	all, err := r.options.Mutator.Quarantined(ctx)
@@ -32,7 +32,7 @@ func (r *Runner) Quarantine(ctx context.Context) (QuarantineState, error) {
 		switch {
 		case kept.Foreign != "":
 			state.Foreign++
-		case kept.Told:
+		case kept.Reported:
 			state.Due++
 		}
 		state.Oldest = max(state.Oldest, kept.Age)

@@ -16,16 +16,16 @@ import (
 const (
 	quarantineGroup  = "quarantine" // in the journal
 	quarantineNotice = 24 * time.Hour
-	quarantineEvery  = time.Hour // between two looks at the age of what is kept
+	quarantineEvery  = time.Hour // between two sweeps
 )
 
-// quarantineClock remembers when the quarantine was last looked at.
+// quarantineClock holds the time of the last sweep.
 type quarantineClock struct {
 	mu   sync.Mutex // guards last
 	last finding.Timestamp
 }
 
-// due reports whether it is time to look again, and notes that it was done.
+// due reports whether a sweep is due, and then records it as done.
 func (c *quarantineClock) due(now finding.Timestamp) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -36,17 +36,17 @@ func (c *quarantineClock) due(now finding.Timestamp) bool {
 	return true
 }
 
-// fate is what happens to one entry of the quarantine at this look.
-type fate int
+// sweepAction is what a sweep does to one entry of the quarantine.
+type sweepAction int
 
 const (
-	keepOn fate = iota
-	tellOf      // report that it will be emptied
-	empty
+	keepEntry   sweepAction = iota
+	reportEntry             // report that it will be removed
+	emptyEntry
 )
 
-// older returns an entry with its age at a moment: what passed since the last look counts, unless the machine was
-// started anew in between. So neither a clock that jumps nor a machine that was off makes anything old.
+// older returns an entry with its age at a moment: the time since the last sweep counts, unless the machine was
+// rebooted in between. So neither a clock that jumps nor a machine that was off makes an entry older.
 func older(kept mutate.Kept, now finding.Timestamp) mutate.Kept {
 	if kept.Aged.Boot == now.Boot && now.SinceBoot > kept.Aged.SinceBoot {
 		kept.Age += now.SinceBoot - kept.Aged.SinceBoot
@@ -55,21 +55,22 @@ func older(kept mutate.Kept, now finding.Timestamp) mutate.Kept {
 	return kept
 }
 
-// fateOf decides about an entry whose age is known. It goes only when that was reported long enough before.
-func fateOf(kept mutate.Kept, keep time.Duration) fate {
+// sweepActionFor decides about an entry. It is removed only if that was reported long enough before.
+func sweepActionFor(kept mutate.Kept, keep time.Duration) sweepAction {
 	notice := min(quarantineNotice, keep/2)
 	switch {
 	case kept.Foreign != "", keep <= 0:
-		return keepOn
-	case kept.Told && kept.Age >= keep && kept.Age-kept.At >= notice:
-		return empty
-	case !kept.Told && kept.Age >= keep-notice:
-		return tellOf
+		return keepEntry
+	case kept.Reported && kept.Age >= keep && kept.Age-kept.ReportedAt >= notice:
+		return emptyEntry
+	case !kept.Reported && kept.Age >= keep-notice:
+		return reportEntry
 	}
-	return keepOn
+	return keepEntry
 }
 
-// sweep notes the age of what is in the quarantine, reports what will go, and empties what was kept long enough.
+// sweep updates the age of the entries of the quarantine, reports those that will be removed, and removes those that
+// were kept long enough.
 func (r *Runner) sweep(ctx context.Context, open func() (*journal, error)) error {
 	all, err := r.options.Mutator.Quarantined(ctx)
 	if err != nil {
@@ -84,7 +85,7 @@ func (r *Runner) sweep(ctx context.Context, open func() (*journal, error)) error
 			break
 		}
 		if err := r.sweepOne(ctx, older(kept, r.options.Host.Clock()), open); err != nil {
-			if crash := (cut{}); errors.As(err, &crash) {
+			if crash := (injectedCrash{}); errors.As(err, &crash) {
 				return err
 			}
 			problems = append(problems, fmt.Errorf("quarantine: %s: %w", kept.Name, err))
@@ -103,28 +104,29 @@ func (r *Runner) sweepOne(ctx context.Context, kept mutate.Kept, open func() (*j
 	what := fmt.Sprintf("%s of pod %s (%d bytes), kept for %s", kept.Path, kept.UID, kept.Bytes,
 		kept.Age.Round(time.Minute))
 	log := r.options.Log.With("entry", record.ID, "pod", kept.UID, "bytes", kept.Bytes, "age", kept.Age)
-	switch fateOf(kept, keep) {
-	case tellOf:
-		log.Warn("quarantine: will be removed", "keep", keep)
+	switch sweepActionFor(kept, keep) {
+	case reportEntry:
+		log.Warn("quarantine entry will be removed", "keep", keep)
 		record.Event, record.Does = Notice,
 			fmt.Sprintf("will be removed from quarantine when it has been kept for %s: %s", keep, what)
 		if err := r.record(open, record); err != nil {
 			return err
 		}
-		kept.Told, kept.At = true, kept.Age
-	case empty:
-		log.Warn("quarantine: removing")
+		kept.Reported, kept.ReportedAt = true, kept.Age
+	case emptyEntry:
+		log.Warn("removing quarantine entry")
 		record.Event, record.Does = Intent, "remove from quarantine: "+what
-		return r.empty(ctx, kept, record, open)
+		return r.removeEntry(ctx, kept, record, open)
 	}
 	return r.options.Mutator.NoteQuarantine(ctx, kept)
 }
 
-// empty removes an entry for good, between its intent and its end in the journal.
-func (r *Runner) empty(ctx context.Context, kept mutate.Kept, record Record, open func() (*journal, error)) error {
+// removeEntry removes an entry permanently, between its intent and its end in the journal.
+func (r *Runner) removeEntry(ctx context.Context, kept mutate.Kept, record Record,
+	open func() (*journal, error)) error {
 	err := r.record(open, record)
 	if err == nil {
-		err = r.tools.Hit("quarantine: intent")
+		err = r.tools.FaultPoint("quarantine: intent")
 	}
 	if err != nil {
 		return err
@@ -138,7 +140,7 @@ func (r *Runner) empty(ctx context.Context, kept mutate.Kept, record Record, ope
 	return errors.Join(failure, r.options.Mutator.NoteQuarantine(ctx, kept))
 }
 
-// record writes to the journal. Without it nothing is removed.
+// record writes to the journal. Without a journal nothing is removed.
 func (r *Runner) record(open func() (*journal, error), record Record) error {
 	j, err := open()
 	if err != nil {

@@ -13,28 +13,31 @@ import (
 	"github.com/nodeagent/nodeagent/pkg/finding"
 )
 
-func TestFateOfKept(t *testing.T) {
+func TestSweepAction(t *testing.T) {
 	const day = 24 * time.Hour
 	for name, test := range map[string]struct {
 		kept mutate.Kept
 		keep time.Duration
-		want fate
+		want sweepAction
 	}{
-		"young":                {mutate.Kept{Age: day}, 30 * day, keepOn},
-		"a day before the end": {mutate.Kept{Age: 29 * day}, 30 * day, tellOf},
-		"told already": {mutate.Kept{Age: 29*day + time.Hour, Told: true, At: 29 * day}, 30 * day,
-			keepOn},
-		"told a day ago":                {mutate.Kept{Age: 30 * day, Told: true, At: 29 * day}, 30 * day, empty},
-		"too old, but never told":       {mutate.Kept{Age: 90 * day}, 30 * day, tellOf},
-		"too old, told just now":        {mutate.Kept{Age: 90 * day, Told: true, At: 90 * day}, 30 * day, keepOn},
-		"kept for ever":                 {mutate.Kept{Age: 900 * day, Told: true}, 0, keepOn},
-		"not the agent's":               {mutate.Kept{Age: 900 * day, Told: true, Foreign: "x"}, day, keepOn},
-		"kept longer since it was told": {mutate.Kept{Age: 30 * day, Told: true, At: 29 * day}, 60 * day, keepOn},
-		"a short time":                  {mutate.Kept{Age: time.Hour}, 2 * time.Hour, tellOf},
-		"a short time, told": {mutate.Kept{Age: 2 * time.Hour, Told: true, At: time.Hour}, 2 * time.Hour,
-			empty},
+		"young":                {mutate.Kept{Age: day}, 30 * day, keepEntry},
+		"a day before the end": {mutate.Kept{Age: 29 * day}, 30 * day, reportEntry},
+		"told already": {mutate.Kept{Age: 29*day + time.Hour, Reported: true, ReportedAt: 29 * day}, 30 * day,
+			keepEntry},
+		"told a day ago": {mutate.Kept{Age: 30 * day, Reported: true, ReportedAt: 29 * day}, 30 * day,
+			emptyEntry},
+		"too old, but never told": {mutate.Kept{Age: 90 * day}, 30 * day, reportEntry},
+		"too old, told just now": {mutate.Kept{Age: 90 * day, Reported: true, ReportedAt: 90 * day}, 30 * day,
+			keepEntry},
+		"kept for ever":   {mutate.Kept{Age: 900 * day, Reported: true}, 0, keepEntry},
+		"not the agent's": {mutate.Kept{Age: 900 * day, Reported: true, Foreign: "x"}, day, keepEntry},
+		"kept longer since it was told": {mutate.Kept{Age: 30 * day, Reported: true, ReportedAt: 29 * day}, 60 * day,
+			keepEntry},
+		"a short time": {mutate.Kept{Age: time.Hour}, 2 * time.Hour, reportEntry},
+		"a short time, told": {mutate.Kept{Age: 2 * time.Hour, Reported: true, ReportedAt: time.Hour}, 2 * time.Hour,
+			emptyEntry},
 	} {
-		if got := fateOf(test.kept, test.keep); got != test.want {
+		if got := sweepActionFor(test.kept, test.keep); got != test.want {
 			t.Errorf("%s: %v, want %v", name, got, test.want)
 		}
 	}
@@ -64,7 +67,7 @@ func TestOlder(t *testing.T) {
 }
 
 // The data of an emptyDir is moved when that is allowed, reported before it goes, and gone when its time is over.
-func TestQuarantineLife(t *testing.T) {
+func TestQuarantineLifeCycle(t *testing.T) {
 	w := newWorld(t)
 	now := host.Now()
 	w.Host.Clock = func() finding.Timestamp { return now }
@@ -73,8 +76,8 @@ func TestQuarantineLife(t *testing.T) {
 	w.settings.Quarantine.Keep = 72 * time.Hour
 	uid := mutatetest.UID(t)
 	w.Write(w.PodDir(uid, "volumes/kubernetes.io~empty-dir/db/table"), "precious")
-	foreign := w.Write(filepath.Join(w.Hand.QuarantineDir(), "somebody's"), "1234")
-	if err := os.Chmod(w.Hand.QuarantineDir(), 0o700); err != nil {
+	foreign := w.Write(filepath.Join(w.Mutator.QuarantineDir(), "somebody's"), "1234")
+	if err := os.Chmod(w.Mutator.QuarantineDir(), 0o700); err != nil {
 		t.Fatal(err)
 	}
 	outside := w.Write(filepath.Join(w.Dir, "outside"), "alive")
@@ -171,7 +174,7 @@ func TestQuarantineLife(t *testing.T) {
 	}
 }
 
-// What does not fit stays where it is, whole, and the plan says so.
+// What does not fit stays where it is, and the plan says so.
 func TestQuarantineIsFull(t *testing.T) {
 	w := newWorld(t)
 	w.settings.AllowEmptyDir = true
@@ -198,15 +201,15 @@ func TestQuarantineIsFull(t *testing.T) {
 }
 
 // A volume that is mapped as a device, in whatever form, keeps the directory.
-func TestClearBlockVolume(t *testing.T) {
+func TestPlanRemovalBlockVolume(t *testing.T) {
 	for _, entry := range []string{"volumeDevices/kubernetes.io~csi/pvc-1/", "volumeDevices/kubernetes.io~csi/pvc-1=",
 		"volumeDevices/kubernetes.io~csi/pvc-1@"} {
-		steps, refusal := clear(tree("volumeDevices/", "volumeDevices/kubernetes.io~csi/", entry), true)
+		steps, refusal := planRemoval(tree("volumeDevices/", "volumeDevices/kubernetes.io~csi/", entry), true)
 		if len(steps) > 0 || !strings.Contains(refusal, "block volume is still mapped") {
 			t.Errorf("%s: %q, %v", entry, refusal, steps)
 		}
 	}
-	if steps, refusal := clear(tree("volumeDevices/", "volumeDevices/kubernetes.io~csi/"), true); refusal != "" ||
+	if steps, refusal := planRemoval(tree("volumeDevices/", "volumeDevices/kubernetes.io~csi/"), true); refusal != "" ||
 		len(steps) != 3 {
 		t.Errorf("empty: %q, %v", refusal, steps)
 	}

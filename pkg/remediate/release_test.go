@@ -17,7 +17,7 @@ import (
 	"github.com/nodeagent/nodeagent/pkg/inspect"
 )
 
-func TestReleaseWholePod(t *testing.T) {
+func TestReleaseCompletePod(t *testing.T) {
 	w := newWorld(t)
 	neighbour := w.makePod(w.living)
 	dead := w.makePod(mutatetest.UID(t))
@@ -80,7 +80,7 @@ func (w *world) crash(at int, skip ...inspect.Kind) (crashed bool) {
 	w.t.Helper()
 	crash := errors.New("crash")
 	n := 0
-	w.hit = func(point string) error {
+	w.faultPoint = func(point string) error {
 		if slices.ContainsFunc(skip, func(k inspect.Kind) bool { return strings.HasSuffix(point, ": "+string(k)) }) {
 			return nil
 		}
@@ -93,7 +93,7 @@ func (w *world) crash(at int, skip ...inspect.Kind) (crashed bool) {
 	if _, err := w.runner().Release(w.t.Context(), w.inspect()); crashed != errors.Is(err, crash) {
 		w.t.Fatalf("at %d: crashed %v, %v", at, crashed, err)
 	}
-	w.hit = nil
+	w.faultPoint = nil
 	return crashed
 }
 
@@ -176,7 +176,8 @@ func TestConfirmStops(t *testing.T) {
 	}
 	w.settings.RetryAfter = 0
 	outcome, err := w.runner().Release(t.Context(), report)
-	if err != nil || outcome.Acted() || !strings.Contains(describe(outcome), "no longer what was judged") {
+	if err != nil || outcome.Acted() || !strings.Contains(describe(outcome),
+		"no longer the object that was inspected") {
 		t.Errorf("%v: %s", err, describe(outcome))
 	}
 	unchanged(t, "the pod", before, w.census(dead))
@@ -206,7 +207,7 @@ func TestReleaseInterrupted(t *testing.T) {
 	w := newWorld(t)
 	dead := w.makePod(mutatetest.UID(t))
 	ctx, cancel := context.WithCancel(t.Context())
-	w.hit = func(point string) error {
+	w.faultPoint = func(point string) error {
 		if strings.HasPrefix(point, "group done") {
 			cancel()
 		}
@@ -216,7 +217,7 @@ func TestReleaseInterrupted(t *testing.T) {
 	if err != nil || outcome.Pods[0].Result != Interrupted {
 		t.Errorf("%v: %s", err, describe(outcome))
 	}
-	w.hit = nil
+	w.faultPoint = nil
 	w.release() // at once
 	if left := w.left(dead.uid); len(left) > 0 {
 		t.Errorf("left: %q", left)
@@ -256,7 +257,7 @@ func TestReleaseKeepsUserData(t *testing.T) {
 		t.Errorf("left: %q", left)
 	}
 	kept := false
-	for _, content := range mutatetest.Snapshot(t, w.Hand.QuarantineDir()) {
+	for _, content := range mutatetest.Snapshot(t, w.Mutator.QuarantineDir()) {
 		kept = kept || strings.HasSuffix(content, ":precious")
 	}
 	if !kept {

@@ -7,8 +7,8 @@ import (
 	"github.com/nodeagent/nodeagent/internal/mutate/mutatetest"
 )
 
-// A static pod comes back under its UID between two looks at the node: nothing more of it is touched, in whatever
-// step that is.
+// A static pod comes back with its UID between two inspections: nothing more of it is touched, in whatever step that
+// is.
 func TestPodReturnsBeforeAStep(t *testing.T) {
 	for _, point := range []string{"intent: process", "intent: mount", "intent: cgroup", "intent: pod-directory"} {
 		t.Run(point, func(t *testing.T) {
@@ -17,7 +17,7 @@ func TestPodReturnsBeforeAStep(t *testing.T) {
 			w.Shell(uid, w.Cgroups(uid, mutatetest.Hex(t, 64)), "echo ready; exec sleep 600")
 			w.Write(w.PodDir(uid, "etc-hosts"), "hosts")
 			w.Mount("tmpfs", w.PodDir(uid, "volumes/kubernetes.io~secret/s"), "tmpfs", 0)
-			w.hit = func(at string) error {
+			w.faultPoint = func(at string) error {
 				if at == point {
 					w.known[uid] = true
 				}

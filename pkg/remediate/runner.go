@@ -24,44 +24,44 @@ type Options struct {
 	Log      *slog.Logger
 	StateDir string // holds the journal
 
-	// Confirm asks all witnesses again, for the objects of one pod: the answer may contain others too. It is called
-	// right before the first step of a pod, and again after each group of steps. The empty UID stands for objects
-	// that tell no pod. It must come from a fresh and consistent LIST of the apiserver.
+	// Confirm inspects the objects of one pod again, with all witnesses: the report may contain others too. It is
+	// called right before the first step of a pod, and again after each group of steps. The empty UID stands for
+	// objects without a known pod. It must use a fresh and consistent LIST of the apiserver.
 	Confirm func(ctx context.Context, uid string) (inspect.Report, error)
-	// StillGone asks right before a step whether the pod has come back: an error when it has, or when nobody can say.
+	// StillGone checks right before a step whether the pod has come back: an error if it has, or if that is not known.
 	// It asks kubelet and the manifests of static pods, and takes well under a second.
 	StillGone func(ctx context.Context, pod inspect.Pod) error
-	// Paused says why an operator wants nothing to be released (an annotation of the Node), or "". Nil: cannot be
-	// paused. An error means that nobody can say, and then nothing is released.
+	// Paused returns why an operator has paused releases (an annotation of the Node), or "". Nil: there is no pause. An
+	// error means that this is not known, and nothing is released.
 	Paused func(ctx context.Context) (string, error)
 
 	// Tests only.
-	hit      func(point string) error // an error stops the release there, as a crash would
-	actions  actions                  // in place of the real ones
-	patience patience
-	onWrite  func(Record) error // sees what is to be written to the journal; an error is the disk's
+	faultPoint func(point string) error // an error stops the release there, as a crash would
+	actions    actions                  // in place of the real ones
+	timeouts   timeouts
+	onWrite    func(Record) error // called before a write to the journal; an error stands for one of the disk
 }
 
-// Runner releases leftovers. It has no state of its own but the journal: a Runner may be made anew at any time.
+// Runner releases leftovers. Its only state is the journal: a Runner may be re-created at any time.
 type Runner struct {
 	options Options
 	tools   Tools
 
-	patience time.Duration    // how long another release is waited for
-	waiting  func(why string) // told once when that begins
+	lockWait time.Duration    // how long to wait for another release
+	onWait   func(why string) // called once when that begins
 	swept    *quarantineClock
 }
 
 // New returns a runner.
 func New(o Options) (*Runner, error) {
 	if o.Host == nil || o.Mutator == nil || o.Log == nil || o.Confirm == nil || o.StillGone == nil || o.StateDir == "" {
-		return nil, errors.New("remediate: host, hand, log, confirm, stillGone and state directory are needed")
+		return nil, errors.New("remediate: host, mutator, log, confirm, stillGone and state directory are needed")
 	}
-	if err := o.Settings.Validate(); err != nil {
-		return nil, fmt.Errorf("remediate: %w", err)
+	if problems := o.Settings.Problems(); len(problems) > 0 {
+		return nil, fmt.Errorf("remediate: %v", problems)
 	}
-	if o.hit == nil {
-		o.hit = func(point string) error {
+	if o.faultPoint == nil {
+		o.faultPoint = func(point string) error {
 			faultpoint.Hit(point)
 			return nil
 		}
@@ -70,8 +70,8 @@ func New(o Options) (*Runner, error) {
 		o.actions = Actions()
 	}
 	hit := func(point string) error {
-		if err := o.hit(point); err != nil {
-			return cut{err}
+		if err := o.faultPoint(point); err != nil {
+			return injectedCrash{err}
 		}
 		return nil
 	}
@@ -79,21 +79,20 @@ func New(o Options) (*Runner, error) {
 		options: o, swept: &quarantineClock{},
 		tools: Tools{
 			Mutator: o.Mutator, Host: o.Host, Settings: o.Settings, Log: o.Log, Drivers: &driverWatch{dir: o.StateDir},
-			Hit: hit, patience: o.patience,
+			FaultPoint: hit, timeouts: o.timeouts,
 		},
 	}, nil
 }
 
-// cut is the error of a fault point: it ends everything, as a crash would, wherever it comes from.
-type cut struct{ error }
+// injectedCrash is the error of a fault point: it ends everything, as a crash would.
+type injectedCrash struct{ error }
 
-func (c cut) Unwrap() error { return c.error }
+func (c injectedCrash) Unwrap() error { return c.error }
 
-// maxPreviews bounds how many objects are looked into for a plan: nodes with thousands of left pod directories were
-// seen.
+// maxPreviews bounds how many objects are read for a plan: there are nodes with thousands of orphaned pod directories.
 const maxPreviews = 100
 
-// Plan lists what Release would do about the report and why not, with what can be seen by reading alone (user data in a
+// Plan lists what Release would do about the report and why not, including what is found by reading (user data in a
 // pod's directory, a CSI driver that is alive). It changes nothing and writes nothing.
 func (r *Runner) Plan(ctx context.Context, report inspect.Report) ([]Step, error) {
 	records, _, err := ReadJournal(r.options.StateDir)
@@ -101,13 +100,13 @@ func (r *Runner) Plan(ctx context.Context, report inspect.Report) ([]Step, error
 		return nil, err
 	}
 	steps := Plan(report, r.policy(ctx, records), r.options.Host.Clock())
-	looks := 0
+	previews := 0
 	for i := range steps {
 		action, ok := r.options.actions.on(steps[i].Kind)
-		if !ok || action.Preview == nil || steps[i].refused || looks == maxPreviews {
+		if !ok || action.Preview == nil || steps[i].refused || previews == maxPreviews {
 			continue
 		}
-		looks++
+		previews++
 		if why := action.Preview(ctx, r.tools, steps[i].Object); why != "" {
 			steps[i].Blocked, steps[i].refused = "refused: "+why, true
 		}
@@ -120,22 +119,23 @@ func (r *Runner) policy(ctx context.Context, records []Record) Policy {
 		actions: r.options.actions}
 }
 
-// Waiting returns a runner that waits for another release to end, and tells at the start of it why.
-func (r *Runner) Waiting(most time.Duration, told func(why string)) *Runner {
+// WaitForLock returns a runner that waits up to most for another release to end, and calls onWait when it begins to
+// wait.
+func (r *Runner) WaitForLock(most time.Duration, onWait func(why string)) *Runner {
 	patient := *r
-	patient.patience, patient.waiting = most, told
+	patient.lockWait, patient.onWait = most, onWait
 	return &patient
 }
 
-// Release does what the plan of a report says, pod by pod. It may be called again with the same report at any time:
-// what is gone is gone. An error means that nothing more may be done now: the journal cannot be written, or a fault
-// point was hit. Without a journal nothing is done, and where nothing is to be done the lock is not taken.
+// Release executes the plan of a report, pod by pod. It may be called again with the same report at any time. An error
+// means that nothing more may be done now: the journal cannot be written, or a fault point was hit. Without a journal
+// nothing is done, and if nothing is to be done the lock is not taken.
 func (r *Runner) Release(ctx context.Context, report inspect.Report) (Outcome, error) {
 	plan, err := r.survey(ctx, report)
 	if err != nil {
 		return Outcome{}, err
 	}
-	acting, sweep := slices.ContainsFunc(plan.pods, acts), r.mustSweep(ctx, plan)
+	acting, sweep := slices.ContainsFunc(plan.pods, anyActs), r.sweepDue(ctx, plan)
 	if !acting && !sweep {
 		return r.release(ctx, plan, false, nil)
 	}
@@ -156,8 +156,8 @@ func (r *Runner) Release(ctx context.Context, report inspect.Report) (Outcome, e
 	return outcome, errors.Join(err, lock.Unlock())
 }
 
-// mustSweep reports whether it is time to look through the quarantine, and anything is in it.
-func (r *Runner) mustSweep(ctx context.Context, plan survey) bool {
+// sweepDue reports whether a sweep of the quarantine is due, and anything is in it.
+func (r *Runner) sweepDue(ctx context.Context, plan survey) bool {
 	if plan.stop != "" || r.options.Settings.ModeOf(inspect.PodDirectory) != On ||
 		!r.swept.due(r.options.Host.Clock()) {
 		return false
@@ -166,27 +166,27 @@ func (r *Runner) mustSweep(ctx context.Context, plan survey) bool {
 	return err != nil || len(kept) > 0 // an error is reported by the sweep
 }
 
-// lock takes the lock of releases. Beside the file of its own it is one on the directory of the journal, of which
-// there must be one writer: two places are not removed together.
+// lock takes the release lock. Besides the lock file it locks the directory of the journal, which must have one writer:
+// the two are not removed together.
 func (r *Runner) lock(ctx context.Context) (lock *mutate.ReleaseLock, err error) {
 	if err := os.MkdirAll(r.options.StateDir, 0o700); err != nil {
 		return nil, fmt.Errorf("journal: %w", err)
 	}
 	names := append(r.options.Settings.locks(), r.options.StateDir)
-	told := r.waiting == nil
-	interrupted := poll(ctx, r.patience, func() (bool, error) {
+	notified := r.onWait == nil
+	interrupted := poll(ctx, r.lockWait, func() (bool, error) {
 		lock, err = mutate.Lock(names...)
 		busy := errors.Is(err, mutate.ErrBusy)
-		if busy && !told {
-			r.waiting(err.Error())
-			told = true
+		if busy && !notified {
+			r.onWait(err.Error())
+			notified = true
 		}
 		return !busy, nil
 	})
 	return lock, cmp.Or(err, interrupted)
 }
 
-// survey is the plan of a report, pod by pod, with what the journal knows.
+// survey is the plan of a report, pod by pod, with what the journal shows.
 type survey struct {
 	pods   [][]Step
 	stop   string   // why nothing at all may be done
@@ -199,12 +199,12 @@ func (r *Runner) survey(ctx context.Context, report inspect.Report) (survey, err
 		return survey{}, err
 	}
 	if skipped > 0 {
-		r.options.Log.Warn("the journal has lines that cannot be read", "lines", skipped)
+		r.options.Log.Warn("the journal has malformed lines", "lines", skipped)
 	}
 	policy := r.policy(ctx, records)
 	if policy.Stop == "" && r.options.Settings.ModeOf(inspect.PodDirectory) != Off {
-		if err := r.tools.Drivers.observe(ctx, r.tools, report); r.tools.Drivers.isNews(err) {
-			r.options.Log.Warn("CSI drivers could not be looked at", "err", err)
+		if err := r.tools.Drivers.observe(ctx, r.tools, report); r.tools.Drivers.isNewError(err) {
+			r.options.Log.Warn("CSI drivers could not be observed", "err", err)
 		}
 	}
 	return survey{
@@ -213,11 +213,11 @@ func (r *Runner) survey(ctx context.Context, report inspect.Report) (survey, err
 	}, nil
 }
 
-// release runs under the lock where anything is to be done; held is nil where not.
+// release runs with the lock held if anything is to be done; otherwise held is nil.
 func (r *Runner) release(ctx context.Context, plan survey, sweep bool, held func() error) (Outcome, error) {
 	outcome := Outcome{Stopped: plan.stop, CutOff: plan.cutOff}
 	var opened *journal
-	open := func() (_ *journal, err error) { // where nothing is done nothing is written
+	open := func() (_ *journal, err error) { // nothing is written if nothing is done
 		if opened == nil {
 			opened, err = r.openJournal(outcome.CutOff)
 		}
@@ -229,7 +229,7 @@ func (r *Runner) release(ctx context.Context, plan survey, sweep bool, held func
 		}
 	}()
 	for _, steps := range plan.pods {
-		if !acts(steps) {
+		if !anyActs(steps) {
 			outcome.Pods = append(outcome.Pods, notActed(steps))
 			continue
 		}
@@ -249,8 +249,8 @@ func (r *Runner) release(ctx context.Context, plan survey, sweep bool, held func
 	return outcome, nil
 }
 
-// openJournal opens the journal and closes what a crash cut off, so that it is told once. Nothing is done about it:
-// what is left over is found again by looking.
+// openJournal opens the journal and closes what a crash interrupted, so that it is reported once. Nothing else is
+// needed: the next inspection finds the leftovers again.
 func (r *Runner) openJournal(cutOff []Record) (*journal, error) {
 	j, err := openJournal(r.options.StateDir)
 	if err != nil {
@@ -258,14 +258,15 @@ func (r *Runner) openJournal(cutOff []Record) (*journal, error) {
 	}
 	j.onWrite = r.options.onWrite
 	for _, record := range cutOff {
-		r.options.Log.Warn("a release was cut off", "pod", record.Pod.UID, "kind", record.Kind, "id", record.ID, "step",
+		r.options.Log.Warn("a release was interrupted", "pod", record.Pod.UID, "kind", record.Kind, "id", record.ID,
+			"step",
 			record.Does)
 		event := End
 		if record.Event == Begin {
 			event = Finish
 		}
 		record.At, record.Event, record.Result, record.Why = r.options.Host.Clock(), event, Interrupted,
-			"a crash cut it off"
+			"interrupted by a crash"
 		if err := j.write(record); err != nil {
 			return nil, errors.Join(err, j.close())
 		}
@@ -273,7 +274,7 @@ func (r *Runner) openJournal(cutOff []Record) (*journal, error) {
 	return j, nil
 }
 
-// byGroup parts a plan by pod, in order.
+// byGroup splits a plan by pod, in order.
 func byGroup(steps []Step) [][]Step {
 	var pods [][]Step
 	for i, step := range steps {
@@ -285,7 +286,7 @@ func byGroup(steps []Step) [][]Step {
 	return pods
 }
 
-// notActed is the outcome of a pod of which nothing may be released.
+// notActed is the outcome of a pod that must not be released.
 func notActed(steps []Step) PodOutcome {
 	pod := PodOutcome{Group: steps[0].Group, Pod: steps[0].Pod, Result: NotActed, Why: steps[0].Blocked}
 	for _, step := range steps {
@@ -296,7 +297,7 @@ func notActed(steps []Step) PodOutcome {
 
 func resultOf(step Step) Result {
 	switch {
-	case dead(step.Object):
+	case isDead(step.Object):
 		return Vanished
 	case step.refused:
 		return Refused

@@ -14,8 +14,8 @@ import (
 	"github.com/nodeagent/nodeagent/pkg/inspect"
 )
 
-// sandboxAction lets the runtime do all it can: it ends containers, takes down the network through CNI, and removes
-// cgroups, root filesystems and the name. StopPodSandbox alone would kill containers without grace.
+// sandboxAction lets the runtime do all it can: stop containers, take down the network through CNI, and remove cgroups,
+// root filesystems and the name. StopPodSandbox alone would kill containers without a grace period.
 func sandboxAction() Action {
 	return Action{
 		Kind: inspect.Sandbox, Order: 10,
@@ -23,21 +23,22 @@ func sandboxAction() Action {
 		Plan: func(o inspect.Assessment, s Settings) (string, string) {
 			return fmt.Sprintf(
 				"stop the containers of sandbox %s with %s grace, stop it (CNI DEL) and remove it, through CRI",
-				short(o.ID), s.ContainerGrace), ""
+				shortID(o.ID), s.ContainerGrace), ""
 		},
-		Needs: notFrozen,
-		Do:    releaseSandbox,
-		Gone:  sandboxGone,
+		Needs:  notFrozen,
+		Do:     releaseSandbox,
+		Verify: sandboxGone,
 	}
 }
 
-// notFrozen keeps the runtime from waiting in vain: it cannot stop containers whose processes are frozen. The action on
-// processes thaws them.
+// notFrozen delays the runtime, which cannot stop containers whose processes are frozen. The process action thaws them.
 func notFrozen(_ inspect.Assessment, rest []inspect.Assessment, _ Settings) string {
 	frozen := slices.ContainsFunc(rest, func(o inspect.Assessment) bool {
 		return o.Kind == inspect.Cgroup && o.Facts["frozen"] == "true"
 	})
-	alive := slices.ContainsFunc(rest, func(o inspect.Assessment) bool { return o.Kind == inspect.Process && !dead(o) })
+	alive := slices.ContainsFunc(rest, func(o inspect.Assessment) bool {
+		return o.Kind == inspect.Process && !isDead(o)
+	})
 	if frozen && alive {
 		return "its processes are frozen: they are thawed and ended first"
 	}
@@ -57,19 +58,19 @@ func releaseSandbox(ctx context.Context, t Tools, o inspect.Assessment) error {
 		if c.GetPodSandboxId() != o.ID || c.GetState() != cri.ContainerState_CONTAINER_RUNNING {
 			continue
 		}
-		grace := graceOf(c.GetAnnotations()[graceAnnotation], t.Settings)
+		grace := graceOf(c.GetAnnotations()[inspect.GraceAnnotation], t.Settings)
 		if err := t.Mutator.StopContainer(ctx, mutate.RuntimeObject{ID: c.GetId(), CreatedAt: c.GetCreatedAt()},
 			grace); err != nil {
-			return fmt.Errorf("stop container %s: %w", short(c.GetId()), err)
+			return fmt.Errorf("stop container %s: %w", shortID(c.GetId()), err)
 		}
-		if err := t.Hit("sandbox: container stopped"); err != nil {
+		if err := t.FaultPoint("sandbox: container stopped"); err != nil {
 			return err
 		}
 	}
 	if err := t.Mutator.StopSandbox(ctx, sandbox); err != nil {
 		return fmt.Errorf("stop sandbox: %w", err)
 	}
-	if err := t.Hit("sandbox: stopped"); err != nil {
+	if err := t.FaultPoint("sandbox: stopped"); err != nil {
 		return err
 	}
 	if err := t.Mutator.RemoveSandbox(ctx, sandbox); err != nil {
@@ -83,10 +84,7 @@ func sandboxGone(ctx context.Context, t Tools, o inspect.Assessment) (bool, erro
 	return err == nil && !slices.ContainsFunc(sandboxes, func(s *cri.PodSandbox) bool { return s.GetId() == o.ID }), err
 }
 
-// graceAnnotation is kubelet's on every container: the pod's terminationGracePeriodSeconds.
-const graceAnnotation = "io.kubernetes.pod.terminationGracePeriod"
-
-// graceOf returns what the pod asked for, but no more than is configured: its real grace was over long ago.
+// graceOf returns the pod's grace period, but at most the configured one: the real grace period was over long ago.
 func graceOf(seconds string, s Settings) time.Duration {
 	n, err := strconv.ParseInt(seconds, 10, 32)
 	if err != nil || n < 0 {
@@ -106,5 +104,5 @@ func listCRI[T any](ctx context.Context, list func(context.Context) ([]T, error)
 	return list(ctx)
 }
 
-// short abbreviates an ID for people.
-func short(id string) string { return id[:min(len(id), 13)] }
+// shortID abbreviates an ID for users.
+func shortID(id string) string { return id[:min(len(id), 13)] }

@@ -29,22 +29,22 @@ import (
 type script struct {
 	t        *testing.T
 	host     *host.Host
-	hand     *mutate.Mutator
+	mutator  *mutate.Mutator
 	settings Settings
 	there    []inspect.Assessment // on the node now
 	trace    []string
 	clock    finding.Timestamp
 	cancel   func() // ends the agent
 
-	prepare   func(ctx context.Context) error
-	do        map[string]func(ctx context.Context) error         // by ID; nil: the object goes away
-	gone      map[string]func(ctx context.Context) (bool, error) // by ID; nil: the truth
-	needs     func(o inspect.Assessment, rest []inspect.Assessment) string
-	confirm   func(ctx context.Context, n int, report *inspect.Report) error
-	stillGone func(ctx context.Context, n int) error
-	paused    func(ctx context.Context, n int) (string, error)
-	write     func(Record) error
-	hit       func(point string) error
+	prepare    func(ctx context.Context) error
+	do         map[string]func(ctx context.Context) error         // by ID; nil: the object goes away
+	gone       map[string]func(ctx context.Context) (bool, error) // by ID; nil: the truth
+	needs      func(o inspect.Assessment, rest []inspect.Assessment) string
+	confirm    func(ctx context.Context, n int, report *inspect.Report) error
+	stillGone  func(ctx context.Context, n int) error
+	paused     func(ctx context.Context, n int) (string, error)
+	write      func(Record) error
+	faultPoint func(point string) error
 }
 
 func newScript(t *testing.T) *script {
@@ -56,7 +56,7 @@ func newScript(t *testing.T) *script {
 	}
 	s.host.Clock = func() finding.Timestamp { return s.clock }
 	var err error
-	if s.hand, err = mutate.New(s.host, slog.New(slog.DiscardHandler)); err != nil {
+	if s.mutator, err = mutate.New(s.host, slog.New(slog.DiscardHandler)); err != nil {
 		t.Fatal(err)
 	}
 	s.settings = Defaults()
@@ -106,7 +106,7 @@ func (s *script) makeSwitch() {
 }
 
 func (s *script) isThere(o inspect.Assessment) bool {
-	_, there := find(s.there, o.Kind, o.ID)
+	_, there := findObject(s.there, o.Kind, o.ID)
 	return there
 }
 
@@ -130,7 +130,7 @@ func (s *script) actions() actions {
 		all = append(all, Action{
 			Kind: kind,
 			Plan: func(o inspect.Assessment, _ Settings) (string, string) {
-				if dead(o) {
+				if isDead(o) {
 					return "", "it is dead"
 				}
 				return "release " + o.ID, o.Facts["refuse"]
@@ -149,7 +149,7 @@ func (s *script) actions() actions {
 				s.remove(o.ID)
 				return nil
 			},
-			Gone: func(ctx context.Context, _ Tools, o inspect.Assessment) (bool, error) {
+			Verify: func(ctx context.Context, _ Tools, o inspect.Assessment) (bool, error) {
 				if gone := s.gone[o.ID]; gone != nil {
 					return gone(ctx)
 				}
@@ -159,7 +159,7 @@ func (s *script) actions() actions {
 	}
 	all[1].Prepare = func(ctx context.Context, t Tools, _ []inspect.Assessment) error {
 		s.say("prepare %s", inspect.Process)
-		if err := t.Hit("SIGTERM sent"); err != nil {
+		if err := t.FaultPoint("SIGTERM sent"); err != nil {
 			return err
 		}
 		if s.prepare != nil {
@@ -173,8 +173,8 @@ func (s *script) actions() actions {
 func (s *script) runner() *Runner {
 	s.t.Helper()
 	r, err := New(Options{
-		Settings: s.settings, Host: s.host, Mutator: s.hand, Log: slog.New(slog.DiscardHandler),
-		StateDir: filepath.Join(s.host.Files.Root, "state"), hit: s.hit, actions: s.actions(),
+		Settings: s.settings, Host: s.host, Mutator: s.mutator, Log: slog.New(slog.DiscardHandler),
+		StateDir: filepath.Join(s.host.Files.Root, "state"), faultPoint: s.faultPoint, actions: s.actions(),
 		Confirm: func(ctx context.Context, _ string) (inspect.Report, error) {
 			s.say("confirm")
 			report := s.report()
@@ -315,10 +315,10 @@ func (s *script) invariants(outcome Outcome, err error) {
 	}
 }
 
-// releasedIsTrue checks that nothing of the pod is there, and that this was looked at after the last change.
+// releasedIsTrue checks that nothing of the pod is left, and that this was verified after the last change.
 func (s *script) releasedIsTrue(bad func(string, ...any)) {
 	for _, o := range s.there {
-		if Group(o.Object) == uid1 && !dead(o) {
+		if Group(o.Object) == uid1 && !isDead(o) {
 			bad("released, and %s %s is there", o.Kind, o.ID)
 		}
 	}

@@ -15,39 +15,39 @@ type Mode string
 // The modes.
 const (
 	Off    Mode = "off"     // not even planned
-	DryRun Mode = "dry-run" // planned and told, never done
+	DryRun Mode = "dry-run" // planned and reported, never done
 	On     Mode = "on"
 )
 
-// Settings say what may be released and how. The zero value does nothing; see Defaults.
+// Settings define what may be released and how. The zero value does nothing; see Defaults.
 type Settings struct {
-	// off switches everything off; otherwise it counts for kinds that are not in Kinds
+	// Off switches everything off; otherwise it applies to kinds that are not in Kinds.
 	Mode  Mode                  `yaml:"mode"`
 	Kinds map[inspect.Kind]Mode `yaml:"kinds"` // by kind
 
-	PodsPerHour int      `yaml:"podsPerHour"` // budget: so many pods are released in any hour
+	PodsPerHour int      `yaml:"podsPerHour"` // budget: pods that are released in any hour
 	OptOut      []string `yaml:"optOut"`      // namespaces whose pods are never touched
 	KillSwitch  string   `yaml:"killSwitch"`  // while this file exists nothing is done
 	Lock        string   `yaml:"lock"`        // only one process on the node releases at a time
 	// move the data of disk-backed emptyDirs to quarantine: it is user data
 	AllowEmptyDir bool `yaml:"allowEmptyDir"`
-	UnmountCSI    bool `yaml:"unmountCSI"`   // unmount CSI volumes although their driver is alive: it owns them
-	ForceNetwork  bool `yaml:"forceNetwork"` // remove a network namespace although CNI refused to take it down
+	UnmountCSI    bool `yaml:"unmountCSI"`   // unmount CSI volumes even if their driver is alive: it owns them
+	ForceNetwork  bool `yaml:"forceNetwork"` // remove a network namespace even if CNI DEL failed
 
-	Quarantine QuarantineSettings `yaml:"quarantine"` // bounds of what is moved away instead of deleted
+	Quarantine QuarantineSettings `yaml:"quarantine"` // limits for what is moved away instead of deleted
 
-	// what kubelet and the runtime get to finish after each group of steps
+	// for kubelet and the runtime to finish after each group of steps
 	OwnerGrace     time.Duration `yaml:"ownerGrace"`
 	ContainerGrace time.Duration `yaml:"containerGrace"` // between a container's stop signal and SIGKILL
 	ProcessGrace   time.Duration `yaml:"processGrace"`   // between SIGTERM and SIGKILL
 	VerifyWithin   time.Duration `yaml:"verifyWithin"`   // a step must show its effect within this
-	// a pod that could not be released whole is left alone for so long
+	// until a pod that could not be released completely is tried again
 	RetryAfter time.Duration `yaml:"retryAfter"`
 }
 
-// defaultLock lies in a directory that is no service's: systemd removes a service's runtime directory when the
-// service ends, with the lock in it. That is where the lock of earlier versions was (formerLock); such an agent may
-// still run during an update, so that both are taken.
+// defaultLock is not in the runtime directory of a service: systemd removes that when the service ends, with the lock
+// in it. Earlier versions had their lock there (formerLock); such an agent may still be running during an update, so
+// both are taken.
 const (
 	defaultLock = "/run/nodeagent-release.lock"
 	formerLock  = "/run/nodeagent/release.lock"
@@ -61,9 +61,8 @@ func (s Settings) locks() []string {
 	return []string{s.Lock}
 }
 
-// keptOut returns why nothing of a namespace may be released. Where any is opted out, one that is not known may be
-// that one.
-func (s Settings) keptOut(namespace string) string {
+// optedOut returns why nothing of a namespace may be released. When any is opted out, an unknown one may be that one.
+func (s Settings) optedOut(namespace string) string {
 	switch {
 	case len(s.OptOut) == 0:
 		return ""
@@ -76,14 +75,14 @@ func (s Settings) keptOut(namespace string) string {
 	return ""
 }
 
-// QuarantineSettings bound what is moved away instead of deleted.
+// QuarantineSettings limit what is moved away instead of deleted.
 type QuarantineSettings struct {
-	MaxBytes uint64 `yaml:"maxBytes"` // what does not fit is not moved, and thus stays where it is
-	// after so long the agent removes what it moved, a day after it said so; 0: never
+	MaxBytes uint64 `yaml:"maxBytes"` // what does not fit is not moved and stays where it is
+	// then the agent removes what it moved, a day after it reported that; 0: never
 	Keep time.Duration `yaml:"keep"`
 }
 
-// Defaults returns the settings of a new installation: all is planned and told, nothing done.
+// Defaults returns the settings of a new installation: everything is planned and reported, nothing is done.
 func Defaults() Settings {
 	return Settings{
 		Mode: DryRun, Kinds: map[inspect.Kind]Mode{},
@@ -105,35 +104,38 @@ func (s Settings) ModeOf(kind inspect.Kind) Mode {
 	return s.Mode
 }
 
-// Validate names the first setting that makes no sense.
-func (s Settings) Validate() error {
+// Problems returns what is wrong with s, by key.
+func (s Settings) Problems() map[string]string {
+	problems := map[string]string{}
 	if !validMode(s.Mode) {
-		return fmt.Errorf("mode %q: want off, dry-run or on", s.Mode)
+		problems["mode"] = wrongMode(s.Mode)
 	}
 	for kind, mode := range s.Kinds {
 		if _, ok := actionFor(kind); !ok {
-			return fmt.Errorf("kinds: no action on kind %q", kind)
-		}
-		if !validMode(mode) {
-			return fmt.Errorf("kinds: %s: mode %q: want off, dry-run or on", kind, mode)
+			problems["kinds."+string(kind)] = "there is no action for this kind"
+		} else if !validMode(mode) {
+			problems["kinds."+string(kind)] = wrongMode(mode)
 		}
 	}
-	for name, d := range map[string]time.Duration{
+	for key, d := range map[string]time.Duration{
 		"ownerGrace": s.OwnerGrace, "containerGrace": s.ContainerGrace, "processGrace": s.ProcessGrace,
-		"verifyWithin": s.VerifyWithin, "retryAfter": s.RetryAfter,
-		"quarantine: keep": s.Quarantine.Keep,
+		"verifyWithin": s.VerifyWithin, "retryAfter": s.RetryAfter, "quarantine.keep": s.Quarantine.Keep,
 	} {
 		if d < 0 {
-			return fmt.Errorf("%s: %s is negative", name, d)
+			problems[key] = "must not be negative"
 		}
 	}
 	if s.PodsPerHour < 0 {
-		return fmt.Errorf("podsPerHour: %d is negative", s.PodsPerHour)
+		problems["podsPerHour"] = "must not be negative"
 	}
-	if s.Lock == "" || s.KillSwitch == "" {
-		return fmt.Errorf("lock and killSwitch must be set")
+	for key, name := range map[string]string{"lock": s.Lock, "killSwitch": s.KillSwitch} {
+		if name == "" {
+			problems[key] = "must be set"
+		}
 	}
-	return nil
+	return problems
 }
 
 func validMode(m Mode) bool { return m == Off || m == DryRun || m == On }
+
+func wrongMode(m Mode) string { return fmt.Sprintf("%q: must be off, dry-run or on", m) }

@@ -10,9 +10,9 @@ import (
 	"github.com/nodeagent/nodeagent/pkg/inspect"
 )
 
-// work does the steps of one kind. Steps that found something busy are tried again as long as others get on: of mounts
-// stacked on one point the lower can only go after the upper.
-func (p *podRelease) work(ctx context.Context, action Action, steps []StepOutcome) (acted bool, err error) {
+// runSteps does the steps of one kind. Steps whose object is busy are tried again as long as others succeed: of mounts
+// stacked on one point the lower can only be unmounted after the upper.
+func (p *podRelease) runSteps(ctx context.Context, action Action, steps []StepOutcome) (acted bool, err error) {
 	due := slices.DeleteFunc(indexes(steps), func(i int) bool { return steps[i].Result != "" })
 	if len(due) == 0 {
 		return false, nil
@@ -25,7 +25,7 @@ func (p *podRelease) work(ctx context.Context, action Action, steps []StepOutcom
 	for len(due) > 0 {
 		var again []int
 		for _, i := range due {
-			busy, err := p.one(ctx, action, &steps[i])
+			busy, err := p.runStep(ctx, action, &steps[i])
 			if err != nil {
 				return true, err
 			}
@@ -49,12 +49,12 @@ func indexes(steps []StepOutcome) []int {
 	return all
 }
 
-// prepare does what has to be done once before the first of several objects.
+// prepare runs the action's Prepare before the first object.
 func (p *podRelease) prepare(ctx context.Context, action Action, steps []StepOutcome, due []int) error {
 	objects := make([]inspect.Assessment, 0, len(due))
 	for _, i := range due {
 		objects = append(objects, steps[i].Object)
-		if err := p.intend(steps[i].Step); err != nil {
+		if err := p.recordIntent(steps[i].Step); err != nil {
 			return err
 		}
 	}
@@ -64,7 +64,7 @@ func (p *podRelease) prepare(ctx context.Context, action Action, steps []StepOut
 	limited, cancel := context.WithTimeout(ctx, stepLimit)
 	defer cancel()
 	err := action.Prepare(limited, p.tools, objects)
-	if crash := (cut{}); errors.As(err, &crash) {
+	if crash := (injectedCrash{}); errors.As(err, &crash) {
 		return crash
 	}
 	if p.interrupted(ctx) {
@@ -76,15 +76,15 @@ func (p *podRelease) prepare(ctx context.Context, action Action, steps []StepOut
 	return nil
 }
 
-// one does one step: intent, guards, the step, verification, end.
-func (p *podRelease) one(ctx context.Context, action Action, s *StepOutcome) (busy bool, err error) {
+// runStep does one step: intent, guards, the step, verification, end.
+func (p *podRelease) runStep(ctx context.Context, action Action, s *StepOutcome) (busy bool, err error) {
 	if p.interrupted(ctx) {
 		return false, errStop
 	}
-	if err := p.intend(s.Step); err != nil {
+	if err := p.recordIntent(s.Step); err != nil {
 		return false, err
 	}
-	if err := p.tools.Hit("intent: " + string(s.Kind)); err != nil {
+	if err := p.tools.FaultPoint("intent: " + string(s.Kind)); err != nil {
 		return false, err
 	}
 	if err := p.guard(ctx, s.Pod); err != nil {
@@ -94,23 +94,23 @@ func (p *podRelease) one(ctx context.Context, action Action, s *StepOutcome) (bu
 	limited, cancel := context.WithTimeout(ctx, stepLimit)
 	defer cancel()
 	failure := action.Do(limited, p.tools, s.Object)
-	if crash := (cut{}); errors.As(failure, &crash) {
+	if crash := (injectedCrash{}); errors.As(failure, &crash) {
 		return false, crash
 	}
-	if err := p.tools.Hit("done: " + string(s.Kind)); err != nil {
+	if err := p.tools.FaultPoint("done: " + string(s.Kind)); err != nil {
 		return false, err
 	}
 	if failure == nil {
 		failure = p.verify(ctx, s.Object)
 	}
 	s.Result, s.Error = resultOfDo(failure)
-	if err := p.end(s.Step, s.Result, s.Error); err != nil {
+	if err := p.recordEnd(s.Step, s.Result, s.Error); err != nil {
 		return false, err
 	}
 	if failure != nil {
 		p.options.Log.Warn("not released", "pod", s.Pod.UID, "kind", s.Kind, "id", s.ID, "err", failure)
 	}
-	if err := p.tools.Hit("end: " + string(s.Kind)); err != nil {
+	if err := p.tools.FaultPoint("end: " + string(s.Kind)); err != nil {
 		return false, err
 	}
 	if errors.Is(failure, mutate.ErrChanged) {
@@ -119,8 +119,8 @@ func (p *podRelease) one(ctx context.Context, action Action, s *StepOutcome) (bu
 	return errors.Is(failure, mutate.ErrBusy), nil
 }
 
-// intend writes to the journal that a step is about to be done, unless that is said already.
-func (p *podRelease) intend(step Step) error {
+// recordIntent writes to the journal that a step is about to be done, unless it is there already.
+func (p *podRelease) recordIntent(step Step) error {
 	if slices.ContainsFunc(p.open, step.same) {
 		return nil
 	}
@@ -131,8 +131,8 @@ func (p *podRelease) intend(step Step) error {
 	})
 }
 
-// end writes to the journal how a step ended.
-func (p *podRelease) end(step Step, result Result, why string) error {
+// recordEnd writes to the journal how a step ended.
+func (p *podRelease) recordEnd(step Step, result Result, why string) error {
 	p.open = slices.DeleteFunc(p.open, step.same)
 	return p.journal.write(Record{
 		At: p.options.Host.Clock(), Event: End, Group: p.outcome.Group, Pod: step.Pod, Kind: step.Kind, ID: step.ID,
@@ -140,7 +140,7 @@ func (p *podRelease) end(step Step, result Result, why string) error {
 	})
 }
 
-// unproven is the error of a step that was done and of which nobody can say whether it had its effect.
+// unproven is the error of a step that was done without its effect being known.
 type unproven struct{ error }
 
 func (u unproven) Unwrap() error { return u.error }
@@ -158,7 +158,7 @@ func resultOfDo(failure error) (Result, string) {
 	return Failed, clip(failure.Error())
 }
 
-// clip keeps what a plugin or a runtime says to a size that fits the journal.
+// clip limits messages of plugins and runtimes to a size that fits the journal.
 func clip(text string) string {
 	const most = 4 << 10
 	return text[:min(len(text), most)]
@@ -175,19 +175,19 @@ func (p *podRelease) verify(ctx context.Context, o inspect.Assessment) error {
 		return unproven{err}
 	}
 	if !gone {
-		return errors.New("it is still there")
+		return errors.New("it still exists")
 	}
 	return nil
 }
 
-// poll calls look until it is done, fails, or most of time is over.
-func poll(ctx context.Context, most time.Duration, look func() (bool, error)) error {
+// poll calls check until it is done, fails, or the time most is over.
+func poll(ctx context.Context, most time.Duration, check func() (bool, error)) error {
 	deadline := time.NewTimer(most)
 	defer deadline.Stop()
 	tick := time.NewTicker(min(max(most/20, 20*time.Millisecond), time.Second))
 	defer tick.Stop()
 	for {
-		if done, err := look(); done || err != nil {
+		if done, err := check(); done || err != nil {
 			return err
 		}
 		select {

@@ -30,23 +30,23 @@ import (
 // apiserver know one living pod.
 type world struct {
 	*mutatetest.Node
-	t         testing.TB
-	living    string // UID of the pod that everybody knows
-	known     map[string]bool
-	beside    *mutatetest.Bystanders
-	settings  Settings
-	inspector *inspect.Inspector
-	history   inspect.History
-	hit       func(string) error
-	paused    string
-	patience  patience
-	inUse     []corev1.UniqueVolumeName // by the Node's status
-	attached  []corev1.AttachedVolume
-	csiNode   func() (*storagev1.CSINode, error) // nil: it names no driver
-	working   map[string]float64                 // kubelet_working_pods
-	confirms  int
-	blind     map[string]map[string]bool // UIDs that a witness lacks although they are known: see disagree
-	onConfirm func(n int)
+	t          testing.TB
+	living     string // UID of the pod that everybody knows
+	known      map[string]bool
+	beside     *mutatetest.Bystanders
+	settings   Settings
+	inspector  *inspect.Inspector
+	history    inspect.History
+	faultPoint func(string) error
+	paused     string
+	timeouts   timeouts
+	inUse      []corev1.UniqueVolumeName // by the Node's status
+	attached   []corev1.AttachedVolume
+	csiNode    func() (*storagev1.CSINode, error) // nil: it names no driver
+	working    map[string]float64                 // kubelet_working_pods
+	confirms   int
+	blind      map[string]map[string]bool // UIDs that a witness lacks although they are known: see disagree
+	onConfirm  func(n int)
 }
 
 func newWorld(t testing.TB, set ...func(*host.Paths)) *world {
@@ -125,11 +125,11 @@ func namesDrivers(names ...string) *storagev1.CSINode {
 // driversGone makes it so that no driver was seen for a while.
 func (w *world) driversGone() {
 	w.t.Helper()
-	var looks []driverLook
+	var looks []driverObservation
 	for ago := 12 * time.Minute; ago > 0; ago -= 2 * time.Minute {
 		at := host.Now()
 		at.SinceBoot -= ago
-		looks = append(looks, driverLook{At: at, CSINode: "csinode"})
+		looks = append(looks, driverObservation{At: at, CSINode: "csinode"})
 	}
 	if err := (&driverWatch{dir: filepath.Join(w.Dir, "state")}).write(looks); err != nil {
 		w.t.Fatal(err)
@@ -175,7 +175,7 @@ func (w *world) inspect() inspect.Report {
 func (w *world) runner() *Runner {
 	w.t.Helper()
 	r, err := New(Options{
-		Settings: w.settings, Host: w.Host, Mutator: w.Hand, Log: slog.New(slog.DiscardHandler),
+		Settings: w.settings, Host: w.Host, Mutator: w.Mutator, Log: slog.New(slog.DiscardHandler),
 		StateDir: filepath.Join(w.Dir, "state"),
 		Confirm: func(context.Context, string) (inspect.Report, error) {
 			w.confirms++
@@ -184,10 +184,10 @@ func (w *world) runner() *Runner {
 			}
 			return w.inspect(), nil
 		},
-		StillGone: w.inspector.StillGone,
-		Paused:    func(context.Context) (string, error) { return w.paused, nil },
-		hit:       w.hit,
-		patience:  w.patience,
+		StillGone:  w.inspector.StillGone,
+		Paused:     func(context.Context) (string, error) { return w.paused, nil },
+		faultPoint: w.faultPoint,
+		timeouts:   w.timeouts,
 	})
 	if err != nil {
 		w.t.Fatal(err)

@@ -11,7 +11,7 @@ import (
 	"time"
 )
 
-// result is what the tests said of a guard that was taken out.
+// result is what the tests found without a guard.
 type result string
 
 const (
@@ -23,10 +23,10 @@ const (
 // bench runs tests.
 type bench struct {
 	limit time.Duration
-	sound map[string]error // by package and pattern: whether the tests pass with the guard in
+	sound map[string]error // by package and pattern: whether the tests pass with the guard
 }
 
-// try takes one guard out. What is wrong with an entry goes to standard error.
+// try removes one guard. Problems of an entry go to standard error.
 func (b *bench) try(ctx context.Context, m mutant) result {
 	if err := b.baseline(ctx, m); err != nil {
 		fmt.Fprintln(os.Stderr, err)
@@ -46,7 +46,7 @@ func (b *bench) try(ctx context.Context, m mutant) result {
 	return noticed
 }
 
-// baseline makes sure that the tests are there, run, and pass while the guard is in.
+// baseline checks that the tests exist, run, and pass with the guard.
 func (b *bench) baseline(ctx context.Context, m mutant) error {
 	key := m.Package + " " + m.Run
 	if err, known := b.sound[key]; known {
@@ -63,7 +63,7 @@ func (b *bench) baseline(ctx context.Context, m mutant) error {
 	return err
 }
 
-// test runs the tests with the guard taken out.
+// test runs the tests without the guard.
 func (b *bench) test(ctx context.Context, m mutant) (output string, passed bool, err error) {
 	text, err := os.ReadFile(m.File)
 	if err != nil {

@@ -1,11 +1,10 @@
-// Command mutants takes out the guards of nodeagent one at a time and runs the tests that ought to notice. A guard
-// without a test that fails when it is taken out is no guard. See the tables beside it, *.yaml, and README's `make
-// mutants`.
+// Command mutants removes the guards of nodeagent one at a time and runs the tests that should notice. A guard without
+// a test that fails when it is removed may get lost. See the tables beside it, *.yaml, and `make mutants`.
 //
 //	go run ./test/mutants [-run REGEXP] [-list] [FOLDER]
 //
-// Nothing in the tree is changed: the compiler is given the changed file in the place of the real one (go test
-// -overlay). Exit status: 0 every change was noticed, 1 one was not, or an entry is wrong.
+// Nothing in the tree is changed: the compiler gets the changed file instead of the real one (go test -overlay). Exit
+// status: 0 every change was noticed, 1 one was not, or an entry is wrong.
 package main
 
 import (
@@ -20,7 +19,7 @@ import (
 )
 
 func main() {
-	wanted := flag.String("run", "", "only guards whose words or file match this regular expression")
+	wanted := flag.String("run", "", "only guards whose description or file matches this regular expression")
 	list := flag.Bool("list", false, "list the guards, run nothing")
 	limit := flag.Duration("limit", 3*time.Minute, "for the tests of one guard, without building them")
 	flag.Parse()

@@ -11,12 +11,12 @@ import (
 	"sigs.k8s.io/yaml"
 )
 
-// mutant is one guard and how it is taken out.
+// mutant is one guard and how it is removed.
 type mutant struct {
-	Guard   string `json:"guard"`   // what it guards, in words
+	Guard   string `json:"guard"`   // description
 	File    string `json:"file"`    // below the root of the tree
-	Old     string `json:"old"`     // stands exactly once in File, whatever white space is between its words
-	New     string `json:"new"`     // what takes its place; must compile
+	Old     string `json:"old"`     // occurs exactly once in File, with any white space between its words
+	New     string `json:"new"`     // replacement; must compile
 	Package string `json:"package"` // whose tests must notice
 	Run     string `json:"run"`     // which of them, as of go test -run
 }
@@ -45,7 +45,7 @@ func load(dir string) ([]mutant, error) {
 	return all, nil
 }
 
-// apply returns the text with the guard taken out.
+// apply returns the text without the guard.
 func (m mutant) apply(text string) (string, error) {
 	words := strings.Fields(m.Old)
 	for i, word := range words {
@@ -57,7 +57,7 @@ func (m mutant) apply(text string) (string, error) {
 	}
 	found := old.FindAllStringIndex(text, 2)
 	if len(words) == 0 || len(found) != 1 {
-		return "", fmt.Errorf("%s: %q does not stand there just once", m.File, m.Old)
+		return "", fmt.Errorf("%s: %q does not occur exactly once", m.File, m.Old)
 	}
 	changed := text[:found[0][0]] + strings.TrimSpace(m.New) + text[found[0][1]:]
 	if changed == text {

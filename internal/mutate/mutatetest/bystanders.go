@@ -15,25 +15,25 @@ import (
 	"github.com/nodeagent/nodeagent/internal/mutate"
 )
 
-// Bystanders are the things beside a dead pod that no release may touch. They look as much like leftovers as living
-// things can.
+// Bystanders are objects beside a deleted pod that no release may touch. They resemble leftovers as closely as live
+// objects can.
 type Bystanders struct {
-	Kubelet []corev1.Pod // as kubelet knows the pods among them
-	Cluster []corev1.Pod // as the apiserver does
+	Kubelet []corev1.Pod // the pods among them, as kubelet knows them
+	Cluster []corev1.Pod // and as the apiserver knows them
 
-	starting  made // the pod that has no sandbox yet
+	starting  madePod // the pod that has no sandbox yet
 	node      *Node
 	processes []mutate.Process
 	before    Census
 }
 
-// made is what a runtime makes of a pod.
-type made struct{ uid, id string }
+// madePod identifies what a runtime creates for a pod.
+type madePod struct{ uid, id string }
 
 // NodeName is the name of the Node object that a Node stands for.
 const NodeName = "node"
 
-// Bystanders makes them all and compares them when the test ends: bit by bit, mount by mount, process by process.
+// Bystanders creates all of them and compares them when the test ends: every file, mount and process.
 func (n *Node) Bystanders() *Bystanders {
 	n.t.Helper()
 	b := &Bystanders{node: n}
@@ -46,17 +46,17 @@ func (n *Node) Bystanders() *Bystanders {
 	b.foreignKubelet()
 	b.otherEngines()
 	b.network()
-	b.before = b.look()
+	b.before = b.census()
 	n.t.Cleanup(func() {
-		for _, harm := range b.before.Missing(b.look(), n.Dir) {
+		for _, harm := range b.before.Missing(b.census(), n.Dir) {
 			n.t.Errorf("a bystander was harmed: %s", harm)
 		}
 	})
 	return b
 }
 
-// look takes the census of the machine and of the bystanders' processes.
-func (b *Bystanders) look() Census {
+// census lists the machine and the bystanders' processes.
+func (b *Bystanders) census() Census {
 	c := b.node.Census()
 	for _, p := range b.processes {
 		stat, err := b.node.Host.ProcStat(p.PID)
@@ -65,7 +65,7 @@ func (b *Bystanders) look() Census {
 	return c
 }
 
-// pod is one that kubelet and the apiserver know by the same UID.
+// pod adds a pod that kubelet and the apiserver know by the same UID.
 func (b *Bystanders) pod(uid, namespace, name string, phase corev1.PodPhase) corev1.Pod {
 	pod := corev1.Pod{
 		ObjectMeta: metav1.ObjectMeta{UID: types.UID(uid), Namespace: namespace, Name: name},
@@ -76,7 +76,7 @@ func (b *Bystanders) pod(uid, namespace, name string, phase corev1.PodPhase) cor
 	return pod
 }
 
-// dir is a directory of the host that is no pod's.
+// dir is a directory of the host that belongs to no pod.
 func (b *Bystanders) dir(parts ...string) string {
 	return filepath.Join(append([]string{b.node.Dir, "bystanders"}, parts...)...)
 }
@@ -86,9 +86,9 @@ func (b *Bystanders) process(uid string, cgroups []string) {
 	b.processes = append(b.processes, b.node.Shell(uid, cgroups, "echo ready; exec sleep 3600"))
 }
 
-// livingPod has a volume in memory, an emptyDir with data, a bind of a directory of the same filesystem, and a bind
-// of a directory on which the host mounts a disk of its own later: on a shared root the disk shows up in the pod's
-// directory, too.
+// livingPod has a volume in memory, an emptyDir with data, a bind of a directory of the same filesystem, and a bind of
+// a directory on which the host mounts its own disk later: on a shared root the disk also appears in the pod's
+// directory.
 func (b *Bystanders) livingPod() {
 	n, uid := b.node, UID(b.node.t)
 	b.pod(uid, "default", "living", corev1.PodRunning)
@@ -118,8 +118,7 @@ func (b *Bystanders) systemdInAPod() {
 	}
 }
 
-// staticPod is known to kubelet by a hash, and to the apiserver by its mirror's UID. It uses the host's network and
-// has none of its own.
+// staticPod is known to kubelet by a hash, and to the apiserver by its mirror's UID. It uses the host's network.
 func (b *Bystanders) staticPod() {
 	n, uid := b.node, Hex(b.node.t, 32)
 	annotations := map[string]string{"kubernetes.io/config.hash": uid, "kubernetes.io/config.source": "file"}
@@ -142,7 +141,7 @@ func (b *Bystanders) staticPod() {
 	}
 }
 
-// succeededPod has ended, and its directory is still its own.
+// succeededPod has ended, but its directory still belongs to it.
 func (b *Bystanders) succeededPod() {
 	n, uid := b.node, UID(b.node.t)
 	b.pod(uid, "default", "job", corev1.PodSucceeded)
@@ -151,7 +150,7 @@ func (b *Bystanders) succeededPod() {
 	n.Write(n.PodDir(uid, "containers/app/1a2b3c4d"), "")
 }
 
-// statefulPod was made anew under the name that a dead pod had.
+// statefulPod was re-created with the name of a deleted pod.
 func (b *Bystanders) statefulPod() {
 	n, uid, id := b.node, UID(b.node.t), Hex(b.node.t, 64)
 	b.pod(uid, "default", "p", corev1.PodRunning) // the name in the attachments of Attach
@@ -160,18 +159,18 @@ func (b *Bystanders) statefulPod() {
 	n.Write(n.PodDir(uid, "volumes/kubernetes.io~csi/pvc/vol_data.json"), `{"driverName":"living.example.com"}`)
 }
 
-// startingPod is being made: the runtime has a network and a cgroup for it, in which nothing runs yet, and lists no
+// startingPod is being created: the runtime has a network and a cgroup for it, in which nothing runs yet, and lists no
 // sandbox.
 func (b *Bystanders) startingPod() {
 	n, uid, id := b.node, UID(b.node.t), Hex(b.node.t, 64)
 	b.pod(uid, "default", "starting", corev1.PodPending)
-	b.starting = made{uid, id}
+	b.starting = madePod{uid, id}
 	n.Cgroups(uid, id)
 	n.Mkdir(n.PodDir(uid, "volumes"))
 	b.attachment(uid, id, "starting", "10.204.0.3")
 }
 
-// attachment is a pod's to a network: the pin of its namespace, what libcni remembers, and the lease of an address.
+// attachment attaches a pod to a network: the mount of its namespace, libcni's cache file, and the lease of an address.
 func (b *Bystanders) attachment(uid, id, name, address string) {
 	n := b.node
 	pin := n.Pin(filepath.Join(n.Dir, "netns", "cni-"+UID(n.t))).Path
@@ -184,7 +183,8 @@ func (b *Bystanders) attachment(uid, id, name, address string) {
 	n.Write(filepath.Join(n.Host.Paths.CNINetworksDir, "bystanders", address), id+"\r\neth0")
 }
 
-// foreignKubelet is a node in a container: its own root directory, its own tree of cgroups below the container's.
+// foreignKubelet is a node in a container: its own root directory, and its own cgroup tree below the container's
+// cgroup.
 func (b *Bystanders) foreignKubelet() {
 	n, uid := b.node, UID(b.node.t)
 	n.Write(b.dir("node", "pods", uid, "etc-hosts"), "127.0.0.1 localhost\n")
@@ -192,7 +192,7 @@ func (b *Bystanders) foreignKubelet() {
 	b.process(uid, n.cgroupsAt("docker/"+Hex(n.t, 64)+"/kubelet/kubepods/besteffort/pod"+uid+"/"+Hex(n.t, 64)))
 }
 
-// otherEngines are containers that are no pod's: docker's, podman's, and such as people start.
+// otherEngines are containers that belong to no pod: docker's, podman's, and one started by hand.
 func (b *Bystanders) otherEngines() {
 	n := b.node
 	for _, name := range []string{"docker/" + Hex(n.t, 64), "machine.slice/libpod-" + Hex(n.t, 64) + ".scope",
@@ -201,7 +201,7 @@ func (b *Bystanders) otherEngines() {
 	}
 }
 
-// network: a namespace and a pair of links that a person made, and podman's network with its own leases.
+// network has a namespace and a pair of links that were created by hand, and podman's network with its own leases.
 func (b *Bystanders) network() {
 	n := b.node
 	n.Pin(filepath.Join(n.Dir, "netns", "mine"))
@@ -218,13 +218,13 @@ func (b *Bystanders) network() {
 	n.Write(filepath.Join(n.Host.Paths.CNINetworksDir, "podman", "10.88.0.2"), Hex(n.t, 64)+"\r\neth0")
 }
 
-// cgroupsAt makes a cgroup in the node's corner of every hierarchy and returns the directories.
+// cgroupsAt creates a cgroup below the node's root in every hierarchy and returns the directories.
 func (n *Node) cgroupsAt(name string) []string {
 	n.t.Helper()
 	return n.cgroupsBelow(name, func(top string) {
 		removeCgroups(filepath.Join(top, name))
 		for dir := filepath.Dir(filepath.Join(top, name)); dir != filepath.Dir(top); dir = filepath.Dir(dir) {
-			_ = os.Remove(dir) // the last one takes it
+			_ = os.Remove(dir) // the last one removes it
 		}
 	})
 }

@@ -19,12 +19,12 @@ import (
 	"github.com/nodeagent/nodeagent/internal/host/mount"
 )
 
-// Census is everything that is there, by name, with what identifies it and what is in it.
+// Census is everything that exists, by name, with its identity and content.
 type Census map[string]string
 
 // Census lists what a release may change on a machine: the whole mount table with its propagation, links and packet
-// filter rules of the network namespace, the cgroups of the node and who is in them, and all files of the node but
-// the agent's own (state, lock). Files below the points of hung are not read.
+// filter rules of the network namespace, the cgroups of the node and their processes, and all files of the node except
+// the agent's own (state, lock). Files below the mount points in hung are not read.
 func (n *Node) Census(hung ...string) Census {
 	n.t.Helper()
 	c := Census{}
@@ -37,9 +37,9 @@ func (n *Node) Census(hung ...string) Census {
 	return c
 }
 
-// Network returns what pods of a node have of the network: mounts and files in the directory of the pins, links,
-// addresses that host-local gave, libcni's cache, and rules of the packet filter. What plugins make with the first
-// attachment and never remove is left out: bridges, and host-local's own files.
+// Network returns the network objects of a node's pods: mounts and files of network namespaces, links, addresses that
+// host-local assigned, libcni's cache, and packet filter rules. What plugins create with the first attachment and never
+// remove is left out: bridges, and host-local's own files.
 func (c Census) Network(node string) Census {
 	net := Census{}
 	for name, text := range c {
@@ -70,7 +70,7 @@ func (c Census) Network(node string) Census {
 	return net
 }
 
-// countMounts reads mountinfo itself, so that what is compared does not depend on what the agent understands of it.
+// countMounts reads mountinfo itself, so that the comparison does not depend on the agent's parser.
 func (n *Node) countMounts(c Census) {
 	n.t.Helper()
 	data, err := os.ReadFile("/proc/self/mountinfo")
@@ -97,19 +97,19 @@ func (n *Node) countLinks(c Census) {
 	for _, tool := range []string{"iptables-save", "ip6tables-save"} {
 		rules, err := exec.Command(tool).Output()
 		if err != nil {
-			continue // without it no plugin makes rules
+			continue // without it no plugin creates rules
 		}
 		for line := range strings.Lines(string(rules)) {
 			// what follows are its counters; those of the kernel have a policy
-			chain, _, made := strings.Cut(line, " - [")
-			if made || strings.HasPrefix(line, "-A ") {
+			chain, _, madePod := strings.Cut(line, " - [")
+			if madePod || strings.HasPrefix(line, "-A ") {
 				c[tool+" "+strings.TrimSpace(chain)] = ""
 			}
 		}
 	}
 }
 
-// countCgroups lists the node's corner of each hierarchy. The pods' parents (kubepods, QoS classes) are kubelet's.
+// countCgroups lists the cgroups below the node's root in each hierarchy.
 func (n *Node) countCgroups(c Census) {
 	n.t.Helper()
 	mounts, err := mount.Table(n.Host)
@@ -129,7 +129,7 @@ func (n *Node) countCgroups(c Census) {
 	}
 }
 
-// countFiles reads a tree with its contents, links and owners; what does not exist has no files.
+// countFiles reads a tree with the contents and links; root need not exist.
 func countFiles(t testing.TB, c Census, root string, hung []string) {
 	t.Helper()
 	err := filepath.WalkDir(root, func(name string, entry fs.DirEntry, err error) error {
@@ -152,7 +152,7 @@ func countFiles(t testing.TB, c Census, root string, hung []string) {
 		switch {
 		case info.Mode().IsRegular():
 			data, err := content(name)
-			if errors.Is(err, syscall.EINVAL) { // a pinned namespace
+			if errors.Is(err, syscall.EINVAL) { // a mounted namespace
 				data, err = "namespace "+fmt.Sprint(FileID(t, name).Inode), nil
 			}
 			if err != nil {
@@ -171,7 +171,7 @@ func countFiles(t testing.TB, c Census, root string, hung []string) {
 	}
 }
 
-// content returns the first MiB of a file: some that tests make are a terabyte of nothing.
+// content returns the first MiB of a file: some tests create sparse files of a terabyte.
 func content(name string) (string, error) {
 	file, err := os.Open(name)
 	if err != nil {
@@ -182,10 +182,9 @@ func content(name string) (string, error) {
 	return string(data), err
 }
 
-// Missing returns what is in c and is not the same in after. What has come since does not count. Of mounts outside of
-// the node's directory, which others on the machine may move, it counts only that they are gone, and not where the
-// mount point is gone too: when somebody removes that in another mount namespace, the kernel takes the mount away in
-// all.
+// Missing returns what is in c and is not the same in after. New objects do not count. A mount outside of the node's
+// directory, which other processes may change, counts only if it is gone while its mount point still exists: when a
+// mount point is removed in another mount namespace, the kernel unmounts it in all of them.
 func (c Census) Missing(after Census, node string) []string {
 	var missing []string
 	for name, was := range c {

@@ -37,12 +37,12 @@ type Containerd struct {
 	Socket  string
 	Client  cri.RuntimeServiceClient
 	ConfDir string // CNI configuration; empty of files at first
-	BinDir  string // CNI plugins that the test brings; Debian's are not in it
+	BinDir  string // CNI plugins of the test, without Debian's
 	process *exec.Cmd
 }
 
-// StartContainerd starts a private containerd, the first in the PATH: its shim must be beside it. containerd 2 reads
-// the older form of the configuration too.
+// StartContainerd starts a private containerd, the first in the PATH: its shim must be beside it. containerd 2 also
+// reads this older version of the configuration.
 func StartContainerd(t testing.TB) *Containerd {
 	t.Helper()
 	Root(t)
@@ -185,11 +185,11 @@ func (c *Containerd) podConfig(uid, cgroupParent string, mode cri.NamespaceMode)
 	}
 }
 
-// Container starts a container in a sandbox. Its process is init of a PID namespace and thus deaf to SIGTERM.
+// Container starts a container in a sandbox. Its process is init of a PID namespace and thus ignores SIGTERM.
 func (c *Containerd) Container(sandbox *cri.PodSandbox, cgroupParent string) *cri.Container {
 	c.t.Helper()
 	uid := sandbox.Metadata.Uid
-	made, err := c.Client.CreateContainer(c.t.Context(), &cri.CreateContainerRequest{
+	madePod, err := c.Client.CreateContainer(c.t.Context(), &cri.CreateContainerRequest{
 		PodSandboxId: sandbox.Id, SandboxConfig: c.podConfig(uid, cgroupParent, cri.NamespaceMode_NODE),
 		Config: &cri.ContainerConfig{
 			Metadata: &cri.ContainerMetadata{Name: "app"}, Image: &cri.ImageSpec{Image: Image},
@@ -201,13 +201,13 @@ func (c *Containerd) Container(sandbox *cri.PodSandbox, cgroupParent string) *cr
 		c.t.Fatal(err)
 	}
 	if _, err := c.Client.StartContainer(c.t.Context(),
-		&cri.StartContainerRequest{ContainerId: made.ContainerId}); err != nil {
+		&cri.StartContainerRequest{ContainerId: madePod.ContainerId}); err != nil {
 		c.t.Fatal(err)
 	}
 	list, err := c.Client.ListContainers(c.t.Context(),
-		&cri.ListContainersRequest{Filter: &cri.ContainerFilter{Id: made.ContainerId}})
+		&cri.ListContainersRequest{Filter: &cri.ContainerFilter{Id: madePod.ContainerId}})
 	if err != nil || len(list.Containers) != 1 {
-		c.t.Fatalf("container %s: %v, %v", made.ContainerId, list, err)
+		c.t.Fatalf("container %s: %v, %v", madePod.ContainerId, list, err)
 	}
 	return list.Containers[0]
 }
@@ -250,7 +250,7 @@ func (c *Containerd) stop() {
 	_ = os.RemoveAll(c.Dir)
 }
 
-// imageArchive makes an image in the form of `docker save` that holds nothing but busybox.
+// imageArchive returns an image in the format of `docker save` that contains only busybox.
 func imageArchive(t testing.TB) []byte {
 	t.Helper()
 	busybox, err := os.ReadFile("/bin/busybox")

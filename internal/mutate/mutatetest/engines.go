@@ -17,15 +17,15 @@ import (
 	"google.golang.org/grpc/metadata"
 )
 
-// engines are the clients of a real containerd in which others than Kubernetes have containers, too.
+// engines are the clients of a real containerd that also has containers of other engines.
 type engines struct {
 	*Bystanders
 	containerd *Containerd
 	api        *grpc.ClientConn
 }
 
-// Engines runs containers in a real containerd that CRI does not know, and compares them when the test ends:
-// Docker's, some that people made, by whatever name, and the one of the pod that is just being made.
+// Engines runs containers in a real containerd that CRI does not know, and compares them when the test ends: one of
+// Docker's, some that were started by hand, and that of a starting pod.
 func (b *Bystanders) Engines(c *Containerd) {
 	n := b.node
 	n.t.Helper()
@@ -39,7 +39,7 @@ func (b *Bystanders) Engines(c *Containerd) {
 		n.cgroupsAt(parent)
 	}
 	e.run("moby", Hex(n.t, 64), "moby", "com.docker/engine.bundle.path=/var/run/docker/containerd")
-	e.run("default", Hex(n.t, 64), "nerdctl", podLabels("container", UID(n.t))...) // as if it were a dead pod's
+	e.run("default", Hex(n.t, 64), "nerdctl", podLabels("container", UID(n.t))...) // with the labels of a deleted pod
 	e.run("k8s.io", "mine", "ctr")
 	e.run("k8s.io", b.starting.id, "kubepods/besteffort/pod"+b.starting.uid, podLabels("sandbox", b.starting.uid)...)
 	before := e.census()
@@ -66,7 +66,7 @@ func (e engines) run(namespace, id, parent string, labels ...string) {
 		}
 		return err
 	}
-	if namespace != "k8s.io" { // whose image is there
+	if namespace != "k8s.io" { // which has the image
 		if err := ctr("image", "import", filepath.Join(c.Dir, "image.tar")); err != nil {
 			n.t.Fatal(err)
 		}
@@ -89,13 +89,13 @@ func (e engines) run(namespace, id, parent string, labels ...string) {
 	}
 }
 
-// in names the namespace of a call. Cleanups make some, too.
+// in returns a context for calls in a namespace, also during clean-up.
 func (e engines) in(namespace string) context.Context {
 	return metadata.AppendToOutgoingContext(context.WithoutCancel(e.node.t.Context()), "containerd-namespace",
 		namespace)
 }
 
-// census is all that containerd knows in the namespaces of others, and what of it CRI does not know in Kubernetes' own.
+// census lists what containerd has in the namespaces of other engines, and in k8s.io what CRI does not know.
 func (e engines) census() Census {
 	e.node.t.Helper()
 	c := Census{}

@@ -12,11 +12,11 @@ import (
 	"github.com/nodeagent/nodeagent/test/need"
 )
 
-// Pin makes a network namespace pinned at name, as a runtime does.
+// Pin creates a network namespace and mounts it at name, as a runtime does.
 func (n *Node) Pin(name string) mutate.Netns {
 	n.t.Helper()
 	n.Write(name, "")
-	// Another process's, because a thread of ours would be seen as living in it.
+	// The namespace of another process, because a thread of ours would count as a process in it.
 	owner := exec.Command("/usr/bin/unshare", "-n", "/bin/sh", "-c", "echo ready; exec sleep 60")
 	out, err := owner.StdoutPipe()
 	if err != nil {
@@ -45,8 +45,8 @@ type Attached struct {
 	File        string
 }
 
-// Attach makes a real attachment as a runtime does: bridge with host-local, and portmap, which needs its capability
-// again to be undone.
+// Attach creates a real attachment as a runtime does: bridge with host-local, and portmap, which also needs its
+// capability for DEL.
 func (n *Node) Attach(uid, netns string) Attached {
 	n.t.Helper()
 	need.Program(n.t, "/usr/lib/cni/portmap")

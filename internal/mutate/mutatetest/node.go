@@ -1,5 +1,5 @@
-// Package mutatetest makes private pieces of a node for tests that really change things: kubelet's directories,
-// cgroups, network namespaces, a container runtime. Everything it makes is removed when the test ends, also when it
+// Package mutatetest creates private parts of a node for tests that change real objects: kubelet's directories,
+// cgroups, network namespaces, a container runtime. Everything it creates is removed when the test ends, also when it
 // failed.
 package mutatetest
 
@@ -23,21 +23,21 @@ import (
 	"github.com/nodeagent/nodeagent/test/need"
 )
 
-// Root skips a test by name where it does not run as root.
+// Root skips a test that does not run as root.
 func Root(t testing.TB) {
 	t.Helper()
 	need.Root(t, "changes mounts, cgroups or network namespaces for real")
 }
 
-// Node is a private node: only its directories and its corner of the cgroups are in reach of the Mutator.
+// Node is a private node: the Mutator can only reach its directories and its cgroups.
 type Node struct {
-	t    testing.TB
-	Host *host.Host
-	Hand *mutate.Mutator
-	Dir  string
+	t       testing.TB
+	Host    *host.Host
+	Mutator *mutate.Mutator
+	Dir     string
 }
 
-// New makes a node. Its hand knows no runtime unless paths says so.
+// New creates a node. Its Mutator has no runtime unless set configures one.
 func New(t testing.TB, set ...func(*host.Paths)) *Node {
 	t.Helper()
 	Root(t)
@@ -67,7 +67,7 @@ func New(t testing.TB, set ...func(*host.Paths)) *Node {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { d.Close() })
-	n := &Node{t: t, Host: h, Hand: d, Dir: dir}
+	n := &Node{t: t, Host: h, Mutator: d, Dir: dir}
 	for _, sub := range []string{"kubelet/pods", "kubelet/plugins_registry", "cni/results", "netns", "state"} {
 		n.Mkdir(filepath.Join(dir, sub))
 	}
@@ -114,7 +114,7 @@ func UID(t testing.TB) string {
 	return strings.Join([]string{h[:8], h[8:12], h[12:16], h[16:20], h[20:]}, "-")
 }
 
-// Mkdir makes a directory and those around it.
+// Mkdir creates a directory and its parents.
 func (n *Node) Mkdir(name string) string {
 	n.t.Helper()
 	if err := os.MkdirAll(name, 0o755); err != nil {
@@ -123,7 +123,7 @@ func (n *Node) Mkdir(name string) string {
 	return name
 }
 
-// Write makes a file and the directories around it.
+// Write creates a file and its parent directories.
 func (n *Node) Write(name, content string) string {
 	n.t.Helper()
 	n.Mkdir(filepath.Dir(name))
@@ -133,12 +133,12 @@ func (n *Node) Write(name, content string) string {
 	return name
 }
 
-// PodDir returns where something in a pod's directory is.
+// PodDir returns a path in a pod's directory.
 func (n *Node) PodDir(uid string, parts ...string) string {
 	return filepath.Join(append([]string{n.Host.Paths.KubeletRoot, "pods", uid}, parts...)...)
 }
 
-// Mount mounts something on a new directory and returns its identity.
+// Mount mounts a filesystem on a new directory and returns its identity.
 func (n *Node) Mount(source, point, fsType string, flags uintptr) mutate.Mount {
 	n.t.Helper()
 	if _, err := os.Lstat(point); os.IsNotExist(err) {
@@ -179,7 +179,7 @@ func (n *Node) Mounts(point string) []mutate.Mount {
 	return on
 }
 
-// Snapshot reads a whole tree: names, types and contents. It is for must-not-touch assertions.
+// Snapshot reads a whole tree: names, types and contents. It is for checking that nothing was touched.
 func Snapshot(t testing.TB, root string) map[string]string {
 	t.Helper()
 	all := map[string]string{}

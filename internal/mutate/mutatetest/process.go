@@ -16,21 +16,20 @@ import (
 	"github.com/nodeagent/nodeagent/test/need"
 )
 
-// Cgroups makes the cgroup of a pod, and optionally one below it, in every mounted hierarchy, and returns the
-// directories.
+// Cgroups creates the cgroup of a pod, and optionally a child, in every mounted hierarchy, and returns the directories.
 func (n *Node) Cgroups(uid, below string) []string {
 	n.t.Helper()
 	pod := filepath.Join("kubepods/besteffort", "pod"+uid)
 	return n.cgroupsBelow(filepath.Join(pod, below), func(top string) {
 		removeCgroups(filepath.Join(top, pod))
 		for _, around := range []string{filepath.Dir(filepath.Join(top, pod)), filepath.Join(top, "kubepods"), top} {
-			_ = os.Remove(around) // the last pod's takes it
+			_ = os.Remove(around) // the last pod removes it
 		}
 	})
 }
 
-// cgroupsBelow makes a cgroup in the node's corner of every mounted hierarchy. remove is called with each corner in
-// the end.
+// cgroupsBelow creates a cgroup below the node's root in every mounted hierarchy. remove is called with each of these
+// roots at the end.
 func (n *Node) cgroupsBelow(name string, remove func(top string)) []string {
 	n.t.Helper()
 	mounts, err := mount.Table(n.Host)
@@ -49,7 +48,7 @@ func (n *Node) cgroupsBelow(name string, remove func(top string)) []string {
 	return dirs
 }
 
-// cgroup makes a cgroup and those around it. A v1 cpuset takes processes only when it has CPUs and memory nodes.
+// cgroup creates a cgroup and its parents. A v1 cpuset accepts processes only if it has CPUs and memory nodes.
 func (n *Node) cgroup(point, dir string) {
 	rel, _ := filepath.Rel(point, dir)
 	at := point
@@ -78,7 +77,7 @@ func removeCgroups(dir string) {
 			removeCgroups(filepath.Join(dir, entry.Name()))
 		}
 	}
-	// What was killed leaves its cgroup a moment after its parent was told.
+	// A killed process leaves its cgroup a moment after its parent was notified.
 	for range 100 {
 		if err := os.Remove(dir); !errors.Is(err, syscall.EBUSY) {
 			return

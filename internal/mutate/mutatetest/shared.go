@@ -17,12 +17,12 @@ import (
 	"github.com/nodeagent/nodeagent/test/need"
 )
 
-// partMark names the part of a test that a test program runs.
+// partMark is the environment variable with the part that a test program runs.
 const partMark = "NODEAGENT_TEST_PART"
 
-// Parts runs the calling test, which must not be a subtest, several times at once, each on a shared root of its own.
-// There it returns which part that is; where it reports false, all have run and the test is to return. Such a test
-// may be parallel.
+// Parts runs the calling test, which must not be a subtest, several times in parallel, each on its own shared root. In
+// these runs it returns the number of the part and true; otherwise all parts have run and the test has to return. Such
+// a test may be parallel.
 func Parts(t *testing.T, count int) (part int, inside bool) {
 	t.Helper()
 	Root(t)
@@ -69,8 +69,8 @@ func runPart(t *testing.T, part int) (output string, err error) {
 	return string(out), err
 }
 
-// Table returns what of the mount table of a process lies in the node's own directory, as a text for each mount ID,
-// without propagation. Elsewhere the copies of others' mounts come and go.
+// Table returns the mounts in the node's directory from the mount table of a process, as a text by mount ID, without
+// propagation. Elsewhere copies of other mounts come and go.
 func (n *Node) Table(pid int) map[int]string {
 	n.t.Helper()
 	mounts, err := mount.TableOf(n.Host, pid)
@@ -87,8 +87,8 @@ func (n *Node) Table(pid int) map[int]string {
 	return table
 }
 
-// Namespace starts a process in a mount namespace of its own, which has copies of all mounts, and returns its ID.
-// script runs in it first. The propagation is that of unshare(1): unchanged, slave, private.
+// Namespace starts a process in its own mount namespace, which has copies of all mounts, and returns its PID. script
+// runs in it first. The propagation is that of unshare(1): unchanged, slave, private.
 func (n *Node) Namespace(propagation, script string) int {
 	n.t.Helper()
 	process := exec.Command("unshare", "-m", "--propagation", propagation, "/bin/sh", "-ec", script+

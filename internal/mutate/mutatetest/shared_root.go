@@ -12,13 +12,13 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// sharedRootMark tells a test program what it is: see SharedRoot.
+// sharedRootMark is the environment variable with the role of a test program: see SharedRoot.
 const sharedRootMark = "NODEAGENT_TEST_SHARED_ROOT"
 
-// SharedRoot runs the test program once more in a mount namespace whose root is shared, as systemd makes it on every
-// node, among processes of its own, and in a network namespace of its own: what a test mounts, unmounts, ends and
-// connects then has the effects that it has on a node, and none on the machine. It returns the exit status of that
-// program and false, or true in the program itself, which goes on. For TestMain; without root there is nothing to do.
+// SharedRoot runs the test program again in its own mount namespace with a shared root, as systemd sets it up on every
+// node, and in its own PID and network namespaces: a test has the same effects as on a node, but none on the machine.
+// It returns the exit status of that program and false, or true in the program itself. For TestMain; without root it
+// does nothing.
 func SharedRoot() (status int, inside bool) {
 	if os.Geteuid() != 0 {
 		return 0, true
@@ -45,7 +45,7 @@ func SharedRoot() (status int, inside bool) {
 	return status, false
 }
 
-// again is the test program with another mark. It ends with this one.
+// again is the test program with another role. It is killed when this one ends.
 func again(mark string) *exec.Cmd {
 	cmd := exec.Command("/proc/self/exe", os.Args[1:]...)
 	cmd.Args[0] = os.Args[0]
@@ -55,10 +55,10 @@ func again(mark string) *exec.Cmd {
 	return cmd
 }
 
-// reap runs the test program and is the parent of the processes that lose theirs, as a node's init is: a runtime's
-// shims and what a crash leaves behind.
+// reap runs the test program and adopts orphaned processes, as a node's init does: a runtime's shims and what a crash
+// leaves behind.
 func reap() (status int, err error) {
-	runtime.LockOSThread() // with which the program would end
+	runtime.LockOSThread() // Pdeathsig is sent when this thread ends
 	program := again("inside")
 	if err := program.Start(); err != nil {
 		return 0, err
@@ -78,7 +78,7 @@ func reap() (status int, err error) {
 	}
 }
 
-// shareRoot cuts all ties with the machine's own mounts before it makes peers of those here.
+// shareRoot detaches all mounts from the machine's peer groups before it makes them shared.
 func shareRoot() error {
 	for _, propagation := range []uintptr{unix.MS_PRIVATE, unix.MS_SHARED} {
 		if err := unix.Mount("", "/", "", unix.MS_REC|propagation, ""); err != nil {

@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"math/rand/v2"
-	"slices"
 	"strings"
 	"time"
 
@@ -63,18 +62,21 @@ func DefaultSettings() Settings {
 	}
 }
 
-// Validate returns what is malformed in s.
-func (s Settings) Validate() error {
+// Problems returns what is malformed in s, by key.
+func (s Settings) Problems() map[string]string {
+	problems := map[string]string{}
 	if _, err := labels.Parse(s.Selector); err != nil {
-		return fmt.Errorf("selector %q: %w", s.Selector, err)
+		problems["selector"] = fmt.Sprintf("%q: %v", s.Selector, err)
 	}
-	for _, name := range slices.Concat(s.DaemonSets, s.Ignore) {
-		namespace, base, ok := strings.Cut(name, "/")
-		if !ok || namespace == "" || base == "" || strings.Contains(base, "/") {
-			return fmt.Errorf("DaemonSet %q: want namespace/name", name)
+	for key, names := range map[string][]string{"daemonSets": s.DaemonSets, "ignore": s.Ignore} {
+		for _, name := range names {
+			namespace, base, ok := strings.Cut(name, "/")
+			if !ok || namespace == "" || base == "" || strings.Contains(base, "/") {
+				problems[key] = fmt.Sprintf("%q: must be namespace/name", name)
+			}
 		}
 	}
-	return nil
+	return problems
 }
 
 // DaemonSetLookups are the requests that are made only when a pod seems to be missing. Either may be nil: then its

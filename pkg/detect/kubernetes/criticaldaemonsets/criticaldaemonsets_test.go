@@ -399,7 +399,7 @@ func TestPlace(t *testing.T) {
 	}
 }
 
-func TestCriticalDaemonSetsValidate(t *testing.T) {
+func TestSettingsProblems(t *testing.T) {
 	for _, tt := range []struct {
 		name string
 		set  func(s *Settings)
@@ -412,8 +412,8 @@ func TestCriticalDaemonSetsValidate(t *testing.T) {
 	} {
 		s := DefaultSettings()
 		tt.set(&s)
-		if err := s.Validate(); (err == nil) != tt.ok {
-			t.Errorf("%s: %v", tt.name, err)
+		if problems := s.Problems(); (len(problems) == 0) != tt.ok {
+			t.Errorf("%s: %v", tt.name, problems)
 		}
 	}
 }

@@ -6,54 +6,55 @@ import (
 
 	"github.com/nodeagent/nodeagent/internal/host"
 	"github.com/nodeagent/nodeagent/internal/host/holders"
+	"github.com/nodeagent/nodeagent/internal/host/mount"
 )
 
-// explainNetwork looks whether processes live in the network namespace of a suspect. One that is not of the same pod
-// makes the object somebody else's: another runtime on this machine may share the directories with ours.
-func explainNetwork(scan *Scan, suspects []*Object) error {
+// findNetnsUsers finds the processes in the network namespaces of suspects. A process of another pod or of none makes
+// the object foreign: another runtime on this machine may share the directories with ours.
+func findNetnsUsers(scan *Scan, suspects []*Object) error {
 	table, err := scan.processes()
 	if err != nil {
 		return err
 	}
-	pins, err := scan.pins()
+	netnsMounts, err := scan.netnsMounts()
 	if err != nil {
 		return err
 	}
 	inodes := make(map[string]uint64)
-	for _, p := range pins {
+	for _, p := range netnsMounts {
 		inodes[p.path] = p.inode
 	}
 	pods := make(map[int]string)
 	for _, p := range table.pods {
 		pods[p.PID] = p.uid
 	}
-	inhabitants := make(map[uint64][]int)
+	users := make(map[uint64][]int)
 	for _, pid := range table.pids {
 		if pid == 1 || pid == scan.Host.Paths.InitPID {
-			continue // it stands for the host, and some do not let themselves be looked at
+			continue // it is in the host's namespace, and some kernels do not let it be read
 		}
 		inode, err := holders.NetworkNamespace(scan.Host, pid)
-		if gone(err) {
+		if mount.Ended(err) {
 			continue
 		}
 		if err != nil {
 			return err
 		}
-		inhabitants[inode] = append(inhabitants[inode], pid)
+		users[inode] = append(users[inode], pid)
 	}
 	for _, o := range suspects {
 		if inode := namespaceOf(scan, o, inodes); inode != 0 {
-			inhabit(scan.Host, o, inhabitants[inode], pods)
+			addNetnsUsers(scan.Host, o, users[inode], pods)
 		}
 	}
 	return nil
 }
 
-// namespaceOf returns the number of the network namespace that o is about; 0 where there is none any more.
+// namespaceOf returns the inode of the network namespace of o; 0 when it no longer exists.
 func namespaceOf(scan *Scan, o *Object, pinned map[string]uint64) uint64 {
 	netns := o.ID
 	switch o.Kind {
-	case Link: // its namespace may live on without the pin
+	case Link: // its namespace may outlive the mount
 		inode, _ := strconv.ParseUint(o.Identity[namespaceKey], 10, 64)
 		return inode
 	case CNIAttachment:
@@ -62,11 +63,11 @@ func namespaceOf(scan *Scan, o *Object, pinned map[string]uint64) uint64 {
 	if netns == "" {
 		return 0
 	}
-	return pinned[pinPath(scan, netns)]
+	return pinned[netnsPath(scan, netns)]
 }
 
-// inhabit notes the processes that live in the network namespace of o.
-func inhabit(h *host.Host, o *Object, pids []int, pods map[int]string) {
+// addNetnsUsers adds the processes in the network namespace of o as holders.
+func addNetnsUsers(h *host.Host, o *Object, pids []int, pods map[int]string) {
 	for _, pid := range pids {
 		comm := "?"
 		if stat, err := h.ProcStat(pid); err == nil {
@@ -75,7 +76,8 @@ func inhabit(h *host.Host, o *Object, pids []int, pods map[int]string) {
 		o.Holders = append(o.Holders, Holder{PID: pid, Command: comm, How: "network-namespace",
 			Pod: Pod{UID: pods[pid]}})
 		if pods[pid] != o.Pod.UID || o.Pod.UID == "" {
-			o.Foreign = fmt.Sprintf("process %d (%s), which is not of this pod, lives in its network namespace", pid,
+			o.Foreign = fmt.Sprintf("process %d (%s), which does not belong to this pod, is in its network namespace",
+				pid,
 				comm)
 			return
 		}

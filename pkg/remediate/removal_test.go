@@ -31,7 +31,7 @@ func tree(lines ...string) []mutate.Entry {
 	return entries
 }
 
-func TestClear(t *testing.T) {
+func TestPlanRemoval(t *testing.T) {
 	for name, test := range map[string]struct {
 		tree    []mutate.Entry
 		allow   bool
@@ -101,11 +101,11 @@ func TestClear(t *testing.T) {
 			"volume-subpaths/v/c/0"), false, nil, "may be user data"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			steps, refusal := clear(test.tree, test.allow)
+			steps, refusal := planRemoval(test.tree, test.allow)
 			var got []string
 			for _, s := range steps {
-				got = append(got, map[how]string{removeDir: "rmdir ", unlink: "unlink ",
-					moveAway: "move "}[s.how]+s.entry.Path)
+				got = append(got, map[removalKind]string{removeDir: "rmdir ", unlink: "unlink ",
+					moveAway: "move "}[s.kind]+s.entry.Path)
 			}
 			if diff := cmp.Diff(test.want, got); diff != "" || !strings.Contains(refusal, test.refusal) ||
 				(refusal == "") != (test.refusal == "") {
@@ -116,7 +116,7 @@ func TestClear(t *testing.T) {
 }
 
 // Whatever is in a directory: no file with content outside of the allow-list is ever unlinked, and a refusal is whole.
-func TestClearProperties(t *testing.T) {
+func TestPlanRemovalProperties(t *testing.T) {
 	part := rapid.SampledFrom([]string{"volumes", "containers", "plugins", "kubernetes.io~csi",
 		"kubernetes.io~empty-dir", "a", "ready", "etc-hosts", "vol_data.json", "mount"})
 	rapid.Check(t, func(t *rapid.T) {
@@ -130,16 +130,16 @@ func TestClearProperties(t *testing.T) {
 			}
 			entries = append(entries, e)
 		}
-		steps, refusal := clear(entries, rapid.Bool().Draw(t, "allow"))
+		steps, refusal := planRemoval(entries, rapid.Bool().Draw(t, "allow"))
 		if refusal != "" && len(steps) > 0 {
 			t.Fatal("steps beside a refusal")
 		}
 		for _, s := range steps {
-			if s.entry.Mount || s.how == unlink && s.entry.Type != mutate.Regular || s.how == removeDir &&
+			if s.entry.Mount || s.kind == unlink && s.entry.Type != mutate.Regular || s.kind == removeDir &&
 				s.entry.Type != mutate.Directory {
 				t.Fatalf("%+v", s)
 			}
-			if s.how == unlink && strings.HasPrefix(s.entry.Path, "volumes/") {
+			if s.kind == unlink && strings.HasPrefix(s.entry.Path, "volumes/") {
 				t.Fatalf("a volume's file is unlinked: %+v", s)
 			}
 		}

@@ -9,39 +9,39 @@ import (
 	"github.com/nodeagent/nodeagent/internal/mutate"
 )
 
-// removal is what to do to one entry of a pod's directory.
+// removal is how one entry of a pod's directory is removed.
 type removal struct {
 	entry mutate.Entry
-	how   how
+	kind  removalKind
 }
 
-type how int
+type removalKind int
 
 const (
-	removeDir how = iota
+	removeDir removalKind = iota
 	unlink
 	moveAway
 )
 
-// kubeletFiles are the patterns of the regular files that kubelet makes for itself, relative to the pod's directory. No
-// volume is among them. See pkg/kubelet (kubelet_pods.go: etc-hosts), kuberuntime_container.go (termination logs),
-// userns/userns_manager.go, and volume/util (SetReady).
+// kubeletFiles are the patterns of the regular files that kubelet creates for itself, relative to the pod's directory.
+// None of them is in a volume. See pkg/kubelet (kubelet_pods.go: etc-hosts), kuberuntime_container.go (termination
+// logs), userns/userns_manager.go, and volume/util (SetReady).
 var kubeletFiles = []struct {
-	pattern   string
-	empty     bool // only without content
-	whatItsOf string
+	pattern string
+	empty   bool // only if it is empty
+	origin  string
 }{
-	{"etc-hosts", false, "made from the pod's addresses at each start"},
+	{"etc-hosts", false, "generated from the pod's addresses at each start"},
 	{"userns", false, "the range of user IDs, freed when the directory goes"},
 	{"containers/*/*", false, "termination message, which kubelet has read"},
-	{"plugins/*/*/ready", true, "mark that a volume was set up"},
-	{"volume-subpaths/*/*/*", true, "what a subpath of a file was mounted on"},
+	{"plugins/*/*/ready", true, "marks that a volume was set up"},
+	{"volume-subpaths/*/*/*", true, "mount point of a subpath that is a file"},
 }
 
-// clear decides what to do to a pod's directory, or why nothing. It is pure. Entries come parents first, the directory
-// itself before all.
-func clear(tree []mutate.Entry, allowEmptyDir bool) (steps []removal, refusal string) {
-	moved := map[string]bool{} // volumes that are moved away whole
+// planRemoval returns how to remove a pod's directory, or why it must not be removed. It is pure. tree lists parents
+// before children and begins with the directory itself.
+func planRemoval(tree []mutate.Entry, allowEmptyDir bool) (steps []removal, refusal string) {
+	moved := map[string]bool{} // volumes that are moved away as a whole
 	var dirs []mutate.Entry
 	for _, entry := range tree {
 		if inMoved(moved, entry.Path) {
@@ -61,11 +61,11 @@ func clear(tree []mutate.Entry, allowEmptyDir bool) (steps []removal, refusal st
 		case entry.Type == mutate.Directory:
 			dirs = append(dirs, entry)
 		default:
-			how, why := clearFile(tree, entry)
+			kind, why := planFile(tree, entry)
 			if why != "" {
 				return nil, why
 			}
-			steps = append(steps, removal{entry, how})
+			steps = append(steps, removal{entry, kind})
 		}
 	}
 	for _, dir := range slices.Backward(dirs) {
@@ -74,13 +74,13 @@ func clear(tree []mutate.Entry, allowEmptyDir bool) (steps []removal, refusal st
 	return steps, ""
 }
 
-// inMoved reports whether a path lies in something that is moved away whole. Volumes are three levels deep.
+// inMoved reports whether a path is in a volume that is moved away as a whole. Volumes are three levels deep.
 func inMoved(moved map[string]bool, name string) bool {
 	parts := strings.SplitN(name, "/", 4)
 	return len(parts) == 4 && moved[strings.Join(parts[:3], "/")]
 }
 
-// isEmptyDir reports whether a path is the top of a disk-backed emptyDir volume.
+// isEmptyDir reports whether a path is the root of a disk-backed emptyDir volume.
 func isEmptyDir(name string) bool {
 	ok, _ := path.Match("volumes/kubernetes.io~empty-dir/*", name)
 	return ok
@@ -92,7 +92,7 @@ func isBlockVolume(name string) bool {
 	return ok
 }
 
-// sizeBelow returns how many bytes a file, or all in a directory, has.
+// sizeBelow returns the size of a file, or of everything in a directory, in bytes.
 func sizeBelow(tree []mutate.Entry, top string) uint64 {
 	total := uint64(0)
 	for _, entry := range tree {
@@ -107,8 +107,8 @@ func hasChildren(tree []mutate.Entry, dir string) bool {
 	return slices.ContainsFunc(tree, func(e mutate.Entry) bool { return path.Dir(e.Path) == dir })
 }
 
-// clearFile decides about what is no directory.
-func clearFile(tree []mutate.Entry, entry mutate.Entry) (how, string) {
+// planFile decides about an entry that is not a directory.
+func planFile(tree []mutate.Entry, entry mutate.Entry) (removalKind, string) {
 	if entry.Type != mutate.Regular {
 		return 0, fmt.Sprintf("%s is neither a directory nor a regular file", entry.Path)
 	}
@@ -120,7 +120,7 @@ func clearFile(tree []mutate.Entry, entry mutate.Entry) (how, string) {
 	if isVolumeNote(entry.Path) {
 		mount := path.Join(path.Dir(entry.Path), "mount")
 		if hasChildren(tree, mount) {
-			return 0, fmt.Sprintf("%s is not empty: a volume's data may have been written where it ought to be mounted",
+			return 0, fmt.Sprintf("%s is not empty: data of the volume may have been written below its mount point",
 				mount)
 		}
 		return moveAway, ""

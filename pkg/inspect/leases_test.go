@@ -1,0 +1,206 @@
+package inspect
+
+import (
+	"context"
+	"errors"
+	"os"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	containers "github.com/containerd/containerd/api/services/containers/v1"
+	leases "github.com/containerd/containerd/api/services/leases/v1"
+	tasks "github.com/containerd/containerd/api/types/task"
+	"github.com/google/go-cmp/cmp"
+	cri "k8s.io/cri-api/pkg/apis/runtime/v1"
+
+	"github.com/nodeagent/nodeagent/internal/host"
+	"github.com/nodeagent/nodeagent/internal/host/hosttest"
+)
+
+// leaseWorld is a node on which nothing is left of a dead pod's sandbox but its lease and its network.
+func leaseWorld(t *testing.T) *node {
+	t.Helper()
+	hosttest.PrivateNetwork(t)
+	n := newNode(t)
+	n.attach(dead, deadSandbox)
+	n.leases = append(n.leases, &leases.Lease{ID: deadSandbox})
+	return n
+}
+
+var leaseKinds = []Kind{Lease, CNIAttachment, Netns, Link}
+
+func allOf(v Verdict) map[Kind]Verdict {
+	return map[Kind]Verdict{Lease: v, CNIAttachment: v, Netns: v, Link: v}
+}
+
+// A lease that outlived a crash of containerd is a leftover after passes and grace, and the network of its sandbox
+// with it; not a moment before, for a sandbox that is being made has its lease before all else.
+func TestLeaseOfADeadSandbox(t *testing.T) {
+	n := leaseWorld(t)
+	i := n.inspector()
+	report, history := passes(t, n, i, nil, 3, 4*time.Minute)
+	if diff := cmp.Diff(allOf(Candidate), verdictsOf(report, leaseKinds...)); diff != "" {
+		t.Error("before the grace: ", diff)
+	}
+	report, history = passes(t, n, i, history, 1, 4*time.Minute)
+	if diff := cmp.Diff(allOf(Leftover), verdictsOf(report, leaseKinds...)); diff != "" {
+		t.Error(diff, whys(report, dead))
+	}
+	if err := os.RemoveAll(filepath.Join(n.host.Paths.CNICacheDir, "results")); err != nil { // as after CNI DEL
+		t.Fatal(err)
+	}
+	report, _ = passes(t, n, i, history, 1, time.Minute)
+	if diff := cmp.Diff(map[Kind]Verdict{Lease: Leftover}, verdictsOf(report, Lease)); diff != "" {
+		t.Error("after DEL: ", diff)
+	}
+}
+
+// Whatever still carries the sandbox keeps the lease, and the lease keeps the network.
+func TestLeaseOfASandboxThatIsNotGone(t *testing.T) {
+	for name, bend := range map[string]func(n *node){
+		"CRI has it": func(n *node) {
+			n.sandboxes = append(n.sandboxes, &cri.PodSandbox{Id: deadSandbox,
+				Metadata: &cri.PodSandboxMetadata{Uid: dead}})
+		},
+		"containerd's container": func(n *node) {
+			n.records = append(n.records, &containers.Container{ID: deadSandbox,
+				Labels: map[string]string{kindLabel: "sandbox"}})
+		},
+		"containerd's record": func(n *node) { n.stored = []string{deadSandbox} },
+		"containerd's task":   func(n *node) { n.tasks = []*tasks.Process{{ID: deadSandbox}} },
+		"nobody can say":      func(n *node) { n.carrierErr = errors.New("away") },
+		"the pod is known":    func(n *node) { n.add(dead, "p") },
+		"the lease has a label": func(n *node) {
+			n.leases[0].Labels = map[string]string{"containerd.io/gc.expire": "tomorrow"}
+		},
+		"another client's lease": func(n *node) { n.leases[0].Labels = map[string]string{"x": "y"} },
+		"nothing at all":         func(n *node) { n.leases[0].CreatedAt = nil }, // the control
+		"containerd is not heard": func(n *node) {
+			n.host.Containerd.Containers = func(context.Context) ([]*containers.Container, error) {
+				return nil, errors.New("away")
+			}
+		},
+	} {
+		checkLease(t, name, bend, name == "nothing at all")
+	}
+}
+
+// A shim that outlived its sandbox, too.
+func TestLeaseOfASandboxWithAShim(t *testing.T) {
+	checkLease(t, "a shim", func(n *node) { n.shim(deadSandbox) }, false)
+}
+
+// checkLease makes enough passes and checks whether the lease, and the network with it, has become a leftover.
+func checkLease(t *testing.T, name string, bend func(*node), leftover bool) {
+	t.Helper()
+	n := leaseWorld(t)
+	bend(n)
+	i := n.inspector()
+	var report Report
+	var history History
+	for range 5 {
+		n.after(4 * time.Minute)
+		report, history = i.Pass(t.Context(), history)
+	}
+	for _, kind := range leaseKinds {
+		if got := verdictsOf(report, kind)[kind]; (got == Leftover) != leftover {
+			t.Errorf("%s: %s is %q\n%s", name, kind, got, whys(report, dead))
+		}
+	}
+}
+
+// shim runs a process that has the ID of a sandbox on its command line.
+func (n *node) shim(id string) {
+	n.t.Helper()
+	shell, err := os.ReadFile("/bin/sh")
+	if err != nil {
+		n.t.Fatal(err)
+	}
+	program := filepath.Join(n.t.TempDir(), "containerd-shim-runc-v2")
+	if err := os.WriteFile(program, shell, 0o700); err != nil {
+		n.t.Fatal(err)
+	}
+	process, err := os.StartProcess(program, []string{program, "-c", "sleep 60; :", "-", "-namespace", "k8s.io", "-id",
+		id}, &os.ProcAttr{Sys: &syscall.SysProcAttr{Setpgid: true}})
+	if err != nil {
+		n.t.Fatal(err)
+	}
+	n.t.Cleanup(func() { _ = syscall.Kill(-process.Pid, syscall.SIGKILL); _, _ = process.Wait() })
+}
+
+// Leases of other formats are foreign, and one without a pod is only reported.
+func TestLeasesOfOthers(t *testing.T) {
+	n := newNode(t)
+	n.leases = []*leases.Lease{
+		{ID: "1234-abcd"}, {ID: strings.ToUpper(strings.Repeat("ab", 32))}, {ID: deadSandbox + "0"},
+		{ID: deadSandbox, Labels: map[string]string{"containerd.io/gc.flat": "1"}}, {ID: newSandbox},
+	}
+	report, _ := passes(t, n, n.inspector(), nil, 1, time.Minute)
+	got := verdicts(report)[Lease]
+	if diff := cmp.Diff(map[Verdict]int{Foreign: 4, Live: 1}, got); diff != "" {
+		t.Error(diff)
+	}
+	report, _ = n.inspector(func(s *Settings) {
+		*s = Settings{HostNamespaces: true, MassOrphaning: 9}
+	}).Pass(t.Context(), nil)
+	if diff := cmp.Diff(map[Verdict]int{Foreign: 4, Unowned: 1}, verdicts(report)[Lease]); diff != "" {
+		t.Error(diff)
+	}
+	n.host.Containerd = host.Containerd{} // another runtime
+	if objects, err := listLeases(t.Context(), NewScan(t.Context(), n.host)); len(objects) != 0 || err != nil {
+		t.Errorf("%v, %v", objects, err)
+	}
+}
+
+// A sandbox that is being made has its lease before all else, then its namespace, then its attachment; CRI lists it
+// last. At no moment is any of it a leftover, however long that takes within the grace, nor when the lists of pods
+// lag behind.
+func TestStartingSandboxKeepsItsLease(t *testing.T) {
+	hosttest.PrivateNetwork(t)
+	n := newNode(t)
+	n.leases = append(n.leases, &leases.Lease{ID: newSandbox})
+	i := n.inspector()
+	never := func(report Report, what string) {
+		t.Helper()
+		for kind, verdict := range verdictsOf(report, leaseKinds...) {
+			if verdict == Leftover || verdict == Unowned {
+				t.Errorf("%s: %s is %s", what, kind, verdict)
+			}
+		}
+	}
+	report, history := passes(t, n, i, nil, 3, time.Minute)
+	never(report, "lease alone")
+	n.attach(other, newSandbox)
+	report, history = passes(t, n, i, history, 3, 3*time.Minute)
+	never(report, "attached, and no list has the pod")
+	n.add(other, "late")
+	report, history = passes(t, n, i, history, 2, 10*time.Minute)
+	if diff := cmp.Diff(allOf(Live), verdictsOf(report, leaseKinds...)); diff != "" {
+		t.Error("listed: ", diff)
+	}
+	n.remove(other)
+	report, _ = passes(t, n, i, history, 2, 4*time.Minute)
+	never(report, "deleted a moment ago")
+}
+
+// A lease that is a leftover no longer protects the network; a container of that ID does. (No lease is a leftover
+// beside one: this holds even if that were wrong.)
+func TestDeadLeaseDoesNotHideContainers(t *testing.T) {
+	inventory := healthy()
+	j := evaluation{inventory: &inventory, deadLeases: map[string]bool{deadSandbox: true}}
+	o := Object{Kind: Netns, SandboxID: deadSandbox}
+	for known, want := range map[string]bool{leaseName: true, "container": false} {
+		inventory.Containerd.Known[deadSandbox] = known
+		if got := j.onlyDeadLease(&o); got != want {
+			t.Errorf("%s: %v", known, got)
+		}
+	}
+	o.Kind = Cgroup
+	inventory.Containerd.Known[deadSandbox] = leaseName
+	if j.onlyDeadLease(&o) {
+		t.Error("a cgroup is no matter of leases")
+	}
+}
