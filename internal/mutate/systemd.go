@@ -14,6 +14,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/nodeagent/nodeagent/internal/host/mount"
+	hostsystemd "github.com/nodeagent/nodeagent/internal/host/systemd"
 )
 
 // unitLimit bounds the stop of an empty unit. kubelet gives it 30 seconds too.
@@ -113,7 +114,7 @@ func (d *Mutator) dialSystemd(ctx context.Context) (units, error) {
 	if _, err := d.host.Files.List("/run/systemd/system"); err != nil {
 		return nil, nil //nolint:nilnil,nilerr // nothing to ask is an answer
 	}
-	connection, err := systemd.NewSystemdConnectionContext(ctx)
+	connection, err := hostsystemd.Connect(ctx)
 	if err != nil {
 		return nil, err
 	}

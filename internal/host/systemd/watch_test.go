@@ -1,6 +1,7 @@
 package systemd
 
 import (
+	"bytes"
 	"context"
 	"encoding/binary"
 	"net"
@@ -10,49 +11,20 @@ import (
 	"sync/atomic"
 	"testing"
 	"time"
+
+	"github.com/godbus/dbus/v5"
 )
 
-// busSignal makes a signal.
-func busSignal(path, member, signature string, body busWriter) []byte {
-	head := busWriter{'l', 4, 1, 1}
-	head.number(uint32(len(body)))
-	head.number(9)
-	head.number(0)
-	head.field(busFieldPath, "o", path)
-	head.field(busFieldMember, "s", member)
-	head.align(8)
-	head = append(head, busFieldSignature, 1, 'g', 0, byte(len(signature)))
-	head = append(append(head, signature...), 0)
-	binary.LittleEndian.PutUint32(head[12:], uint32(len(head)-busHead))
-	head.align(8)
-	return append(head, body...)
-}
-
-// serviceSignal tells of a service's Result, behind another property.
+// serviceSignal is about a service's Result, beside another property.
 func serviceSignal(unit, result string) []byte {
-	var body busWriter
-	body.text(systemdName + ".Service")
-	body.number(0)
-	body.align(8)
-	at := len(body)
-	for _, p := range [][2]string{{"StatusText", "Result"}, {"Result", result}} {
-		body.align(8)
-		body.text(p[0])
-		body = append(body, 1, 's', 0)
-		body.text(p[1])
-	}
-	binary.LittleEndian.PutUint32(body[at-4:], uint32(len(body)-at))
-	body.number(0)
-	return busSignal("/org/freedesktop/systemd1/unit/"+unit, "PropertiesChanged", "sa{sv}as", body)
+	return signal("/org/freedesktop/systemd1/unit/"+unit, busName+".Properties", "PropertiesChanged",
+		systemdName+".Service", map[string]dbus.Variant{"StatusText": dbus.MakeVariant("Result"),
+			"Result": dbus.MakeVariant(result)}, []string{})
 }
 
 func jobSignal(result string) []byte {
-	var body busWriter
-	body.number(7)
-	body.text("/org/freedesktop/systemd1/job/7")
-	body.text("data.mount")
-	body.text(result)
-	return busSignal("/org/freedesktop/systemd1", "JobRemoved", "uoss", body)
+	return signal("/org/freedesktop/systemd1", systemdName+".Manager", "JobRemoved", uint32(7),
+		dbus.ObjectPath("/org/freedesktop/systemd1/job/7"), "data.mount", result)
 }
 
 // tellingBus is a bus that answers, and then sends signals to each connection in its turn.
@@ -65,7 +37,7 @@ type tellingBus struct {
 	sent      atomic.Int64
 }
 
-func (b *tellingBus) watch() systemdWatch {
+func (b *tellingBus) watch() *systemdWatch {
 	b.t.Helper()
 	dir := b.t.TempDir()
 	p := systemdPaths{booted: dir, bus: filepath.Join(dir, "bus")}
@@ -84,20 +56,14 @@ func (b *tellingBus) watch() systemdWatch {
 			go b.serve(conn, b.signals[min(n, len(b.signals))-1])
 		}
 	}()
-	return systemdWatch{paths: p, gap: 20 * time.Millisecond, longest: 160 * time.Millisecond,
+	return &systemdWatch{paths: p, gap: 20 * time.Millisecond, longest: 160 * time.Millisecond,
 		failing: map[string]bool{}}
 }
 
 // serve answers calls until the watcher has subscribed.
 func (b *tellingBus) serve(conn net.Conn, signals []byte) {
 	defer conn.Close()
-	subscribed := make(chan struct{})
-	go func() {
-		select {
-		case <-subscribed:
-		case <-b.t.Context().Done():
-			return
-		}
+	send := func() {
 		for {
 			n, err := conn.Write(signals)
 			b.sent.Add(int64(n))
@@ -108,41 +74,42 @@ func (b *tellingBus) serve(conn net.Conn, signals []byte) {
 				return
 			}
 		}
-	}()
-	answer := func(call busMessage, _ *busReplying) {
-		if call.member == "Subscribe" {
-			time.AfterFunc(time.Millisecond, func() { close(subscribed) }) // behind the answer
-		}
 	}
-	fakeBus{answer: answer}.serve(conn)
+	fakeBus{called: func(_ net.Conn, call string) {
+		if call == "Subscribe" {
+			time.AfterFunc(time.Millisecond, send)
+		}
+	}}.serve(conn)
 }
 
 func TestSystemdSignals(t *testing.T) {
-	w := systemdWatch{failing: map[string]bool{}}
-	cut := serviceSignal("a", "exit-code")
+	w := &systemdWatch{failing: map[string]bool{}}
+	service := func(unit, result string) *dbus.Signal {
+		return &dbus.Signal{Path: dbus.ObjectPath(unit), Name: busName + ".Properties.PropertiesChanged", Body: []any{
+			systemdName + ".Service", map[string]dbus.Variant{"Result": dbus.MakeVariant(result)}, []string{}}}
+	}
+	odd := func(body ...any) *dbus.Signal {
+		return &dbus.Signal{Path: "/", Name: busName + ".Properties.PropertiesChanged", Body: body}
+	}
 	for _, tt := range []struct {
 		name   string
-		signal []byte
+		signal *dbus.Signal
 		want   bool
 	}{
-		{"a service starts", serviceSignal("a", "success"), false},
-		{"it fails", serviceSignal("a", "exit-code"), true},
-		{"it fails again", serviceSignal("a", "signal"), true},
-		{"another one ends well", serviceSignal("b", "success"), false},
-		{"it works again", serviceSignal("a", "success"), true},
-		{"and goes on", serviceSignal("a", "success"), false},
-		{"a job fails", jobSignal("failed"), true},
-		{"another signal", busSignal("/", "UnitNew", "so", nil), false},
-		{"another body", busSignal("/", "PropertiesChanged", "s", nil), false},
-		{"nothing changed", busSignal("/", "PropertiesChanged", "sa{sv}as", nil), false},
-		{"Result at the very end", busSignal("/", "PropertiesChanged", "sa{sv}as", cut[len(cut)-24:len(cut)-16]),
-			false},
+		{"a service starts", service("a", "success"), false},
+		{"it fails", service("a", "exit-code"), true},
+		{"it fails again", service("a", "signal"), true},
+		{"another one ends well", service("b", "success"), false},
+		{"it works again", service("a", "success"), true},
+		{"and goes on", service("a", "success"), false},
+		{"a job fails", &dbus.Signal{Name: systemdName + ".Manager.JobRemoved"}, true},
+		{"another signal", &dbus.Signal{Name: systemdName + ".Manager.UnitNew"}, false},
+		{"another body", odd("x"), false},
+		{"another type", odd("x", "Result"), false},
+		{"nothing changed", odd("x", map[string]dbus.Variant{}), false},
+		{"Result of another type", odd("x", map[string]dbus.Variant{"Result": dbus.MakeVariant(7)}), false},
 	} {
-		message, err := parseBusMessage(tt.signal)
-		if err != nil {
-			t.Fatal(err)
-		}
-		if got := w.matters(message); got != tt.want {
+		if got := w.matters(tt.signal); got != tt.want {
 			t.Errorf("%s: matters: %t", tt.name, got)
 		}
 	}
@@ -187,16 +154,14 @@ func TestWatchSystemdStorm(t *testing.T) {
 }
 
 func TestWatchSystemdBroken(t *testing.T) {
-	garbage := busSignal("/", "JobRemoved", "uoss", nil)
-	garbage[0] = 'x'
-	huge := busSignal("/", "JobRemoved", "uoss", nil)
+	huge := jobSignal("failed")
 	binary.LittleEndian.PutUint32(huge[4:], 1<<31)
 	for name, tt := range map[string]struct {
 		bus  *tellingBus
 		want string
 	}{
-		"garbage": {&tellingBus{signals: [][]byte{garbage}}, "byte order"},
-		"huge":    {&tellingBus{signals: [][]byte{huge}}, "bytes"},
+		"garbage": {&tellingBus{signals: [][]byte{bytes.Repeat([]byte("x"), 100)}}, "byte order"},
+		"huge":    {&tellingBus{signals: [][]byte{huge}}, "a message of"},
 		"cut off": {&tellingBus{signals: [][]byte{jobSignal("failed")[:30]}, closes: true}, "EOF"},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -211,9 +176,7 @@ func TestWatchSystemdBroken(t *testing.T) {
 			}
 		})
 	}
-	w := fakeBus{answer: func(_ busMessage, out *busReplying) {
-		out.errorName = "org.freedesktop.DBus.Error.AccessDenied"
-	}}.watch(t)
+	w := fakeBus{answer: func(*dbus.Message) []any { return failure("AccessDenied") }}.watch(t)
 	if err := w.run(t.Context(), func() {}); err == nil || !strings.Contains(err.Error(), "AccessDenied") {
 		t.Errorf("refused: %v", err)
 	}
@@ -231,8 +194,8 @@ func TestWatchSystemdBroken(t *testing.T) {
 	}
 }
 
-func (f fakeBus) watch(t *testing.T) systemdWatch {
+func (f fakeBus) watch(t *testing.T) *systemdWatch {
 	p := f.listen(t)
 	p.bus = p.private
-	return systemdWatch{paths: p, gap: time.Minute, longest: time.Millisecond, failing: map[string]bool{}}
+	return &systemdWatch{paths: p, gap: time.Minute, longest: time.Millisecond, failing: map[string]bool{}}
 }
