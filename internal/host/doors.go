@@ -6,9 +6,9 @@ import (
 	"net/netip"
 	"time"
 
-	containers "github.com/containerd/containerd/api/services/containers/v1"
-	leases "github.com/containerd/containerd/api/services/leases/v1"
 	tasks "github.com/containerd/containerd/api/types/task"
+	"github.com/containerd/containerd/v2/core/containers"
+	"github.com/containerd/containerd/v2/core/leases"
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
 	storagev1 "k8s.io/api/storage/v1"
@@ -59,8 +59,8 @@ type Runtime struct {
 // Containerd is containerd's own view of its namespace "k8s.io", below CRI. It knows sandboxes that are still being
 // created (their lease comes first) and containers that CRI never loaded.
 type Containerd struct {
-	Containers func(ctx context.Context) ([]*containers.Container, error)
-	Leases     func(ctx context.Context) ([]*leases.Lease, error)
+	Containers func(ctx context.Context) ([]containers.Container, error)
+	Leases     func(ctx context.Context) ([]leases.Lease, error)
 	Tasks      func(ctx context.Context) ([]*tasks.Process, error)
 	// Sandboxes are the IDs of the sandboxes that containerd 2 keeps records of; older ones keep none.
 	Sandboxes func(ctx context.Context) ([]string, error)

@@ -13,9 +13,9 @@ import (
 	"testing"
 	"time"
 
-	containers "github.com/containerd/containerd/api/services/containers/v1"
-	leases "github.com/containerd/containerd/api/services/leases/v1"
 	tasks "github.com/containerd/containerd/api/types/task"
+	"github.com/containerd/containerd/v2/core/containers"
+	"github.com/containerd/containerd/v2/core/leases"
 	"github.com/google/go-cmp/cmp"
 	"golang.org/x/sys/unix"
 	"google.golang.org/grpc/codes"
@@ -273,7 +273,7 @@ func leaseWorld(t *testing.T) *node {
 	hosttest.PrivateNetwork(t)
 	n := newNode(t)
 	n.attach(dead, deadSandbox)
-	n.leases = append(n.leases, &leases.Lease{ID: deadSandbox})
+	n.leases = append(n.leases, leases.Lease{ID: deadSandbox})
 	return n
 }
 
@@ -313,7 +313,7 @@ func TestLeaseOfASandboxThatIsNotGone(t *testing.T) {
 				Metadata: &cri.PodSandboxMetadata{Uid: dead}})
 		},
 		"containerd's container": func(n *node) {
-			n.records = append(n.records, &containers.Container{ID: deadSandbox,
+			n.records = append(n.records, containers.Container{ID: deadSandbox,
 				Labels: map[string]string{kindLabel: "sandbox"}})
 		},
 		"containerd's record": func(n *node) { n.stored = []string{deadSandbox} },
@@ -324,9 +324,9 @@ func TestLeaseOfASandboxThatIsNotGone(t *testing.T) {
 			n.leases[0].Labels = map[string]string{"containerd.io/gc.expire": "tomorrow"}
 		},
 		"another client's lease": func(n *node) { n.leases[0].Labels = map[string]string{"x": "y"} },
-		"nothing at all":         func(n *node) { n.leases[0].CreatedAt = nil }, // the control
+		"nothing at all":         func(n *node) { n.leases[0].CreatedAt = time.Time{} }, // the control
 		"containerd is not heard": func(n *node) {
-			n.host.Containerd.Containers = func(context.Context) ([]*containers.Container, error) {
+			n.host.Containerd.Containers = func(context.Context) ([]containers.Container, error) {
 				return nil, errors.New("away")
 			}
 		},
@@ -381,7 +381,7 @@ func (n *node) shim(id string) {
 // Leases of other forms are nobody's of ours, and one that nothing ties to a pod is only told of.
 func TestLeasesOfOthers(t *testing.T) {
 	n := newNode(t)
-	n.leases = []*leases.Lease{
+	n.leases = []leases.Lease{
 		{ID: "1234-abcd"}, {ID: strings.ToUpper(strings.Repeat("ab", 32))}, {ID: deadSandbox + "0"},
 		{ID: deadSandbox, Labels: map[string]string{"containerd.io/gc.flat": "1"}}, {ID: newSandbox},
 	}
@@ -408,7 +408,7 @@ func TestLeasesOfOthers(t *testing.T) {
 func TestStartingSandboxKeepsItsLease(t *testing.T) {
 	hosttest.PrivateNetwork(t)
 	n := newNode(t)
-	n.leases = append(n.leases, &leases.Lease{ID: newSandbox})
+	n.leases = append(n.leases, leases.Lease{ID: newSandbox})
 	i := n.inspector()
 	never := func(report Report, what string) {
 		t.Helper()

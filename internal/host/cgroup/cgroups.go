@@ -1,4 +1,10 @@
 // Package cgroup lists the cgroups of pods, and the hierarchies.
+//
+// Of opencontainers/cgroups the agent uses the parser of /proc/PID/cgroup (internal/host, ProcCgroups). The rest of
+// it does not fit: it looks at /sys/fs/cgroup and nowhere else (its files must be cgroupfs below that directory, and
+// IsCgroup2UnifiedMode caches what it found there first), while the agent reads below a root that is configured, as
+// for the host's files mounted into a pod; its GetStats reads all files of a cgroup, of which a check wants one number; and RemovePath
+// removes recursively by path, with retries, where the agent removes what it has compared by its inode.
 package cgroup
 
 import (

@@ -13,6 +13,7 @@ import (
 	"google.golang.org/grpc/connectivity"
 	"google.golang.org/grpc/credentials/insecure"
 	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/proto"
 
 	"github.com/nodeagent/nodeagent/internal/host/discover"
 )
@@ -45,13 +46,18 @@ type dialed struct {
 // Invoke implements grpc.ClientConnInterface. Errors name socket and method, keep the gRPC status, and wrap the error
 // of ctx or of the dial (fs.ErrNotExist, syscall.ECONNREFUSED) where that was the reason.
 func (s *socketConn) Invoke(ctx context.Context, method string, args, reply any, opts ...grpc.CallOption) error {
+	return s.call(ctx, method, func(conn *grpc.ClientConn) error {
+		return conn.Invoke(ctx, method, args, reply, opts...)
+	})
+}
+
+func (s *socketConn) call(ctx context.Context, method string, invoke func(*grpc.ClientConn) error) error {
 	for attempt := 0; ; attempt++ {
 		conn, err := s.open()
 		if err != nil {
 			return &socketError{s.path, method, err, nil}
 		}
-		err = conn.Invoke(ctx, method, args, reply, opts...)
-		if err == nil {
+		if err = invoke(conn.ClientConn); err == nil {
 			return nil
 		}
 		err, cause, stale := s.judge(ctx, conn, err)
@@ -61,7 +67,7 @@ func (s *socketConn) Invoke(ctx context.Context, method string, args, reply any,
 	}
 }
 
-// NewStream implements grpc.ClientConnInterface; nothing that the agent asks is a stream.
+// NewStream implements grpc.ClientConnInterface; CRI is not asked for streams.
 func (s *socketConn) NewStream(context.Context, *grpc.StreamDesc, string, ...grpc.CallOption) (grpc.ClientStream,
 	error) {
 	return nil, status.Error(codes.Unimplemented, "streams are not used")
@@ -104,6 +110,7 @@ func (s *socketConn) open() (*dialed, error) {
 			MinConnectTimeout: time.Hour,
 		}),
 		grpc.WithDefaultCallOptions(grpc.MaxCallRecvMsgSize(maxMessage), grpc.WaitForReady(false)),
+		grpc.WithStreamInterceptor(boundStream),
 	)
 	if err != nil {
 		return nil, err
@@ -111,6 +118,30 @@ func (s *socketConn) open() (*dialed, error) {
 	next.ClientConn = conn
 	s.current = next
 	return next, nil
+}
+
+// boundStream bounds a stream, as which containerd's client lists containers, like one message.
+func boundStream(ctx context.Context, desc *grpc.StreamDesc, conn *grpc.ClientConn, method string,
+	streamer grpc.Streamer, opts ...grpc.CallOption) (grpc.ClientStream, error) {
+	stream, err := streamer(ctx, desc, conn, method, opts...)
+	return &boundedStream{stream, maxMessage}, err
+}
+
+type boundedStream struct {
+	grpc.ClientStream
+
+	left int // bytes
+}
+
+// RecvMsg implements grpc.ClientStream.
+func (s *boundedStream) RecvMsg(m any) error {
+	err := s.ClientStream.RecvMsg(m)
+	if message, ok := m.(proto.Message); ok && err == nil {
+		if s.left -= proto.Size(message); s.left < 0 {
+			return status.Errorf(codes.ResourceExhausted, "more than %d bytes", maxMessage)
+		}
+	}
+	return err
 }
 
 func (s *socketConn) dial(ctx context.Context, of *dialed) (net.Conn, error) {
