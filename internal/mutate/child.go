@@ -12,6 +12,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/nodeagent/nodeagent/internal/host/program"
 )
 
 // childName is argv[0] of the agent's own binary when it is to make one change and end.
@@ -19,6 +21,11 @@ const childName = "nodeagent-hand"
 
 // maxAbandoned is how many children may hang in the kernel at once. A process in the D state cannot be killed.
 const maxAbandoned = 3
+
+const (
+	killGrace      = 2 * time.Second // how long a killed child may take to go before it is abandoned
+	maxChildOutput = 64 << 20        // bytes; the longest answer lists a tree
+)
 
 // children starts child processes and gives up on those that hang.
 type children struct {
@@ -137,31 +144,37 @@ func (c *children) run(ctx context.Context, cmd *exec.Cmd) ([]byte, error) {
 	}
 	ctx, cancel := context.WithTimeout(ctx, c.limit)
 	defer cancel()
-	var output, complaint bytes.Buffer
+	output, complaint := program.Buffer{Limit: maxChildOutput}, program.Buffer{Limit: maxChildOutput}
 	cmd.Stdout, cmd.Stderr = &output, &complaint
 	cmd.WaitDelay = time.Second // a grandchild may keep the pipes open
-	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
-	if err := cmd.Start(); err != nil {
-		return nil, err
+	if request := cmd.Stdin; request != nil {
+		cmd.Stdin = readFunc(func(data []byte) (int, error) {
+			if err := ctx.Err(); err != nil {
+				return 0, err // the start has hung: a child whose answer is not awaited gets no request
+			}
+			return request.Read(data)
+		})
 	}
-	ended := make(chan error, 1) // so that the waiter of an abandoned child can end too
-	go func() { ended <- cmd.Wait() }()
+	child := &program.Child{Cmd: cmd}
+	child.Start()
 	select {
-	case err := <-ended:
-		return result(output.Bytes(), complaint.Bytes(), err)
+	case <-child.Done():
+		return result(output.Bytes(), complaint.Bytes(), child.Err())
 	case <-ctx.Done():
 	}
-	_ = cmd.Process.Kill() // through its pidfd: the waiter may just have reaped it
-	select {
-	case <-ended:
-	case <-time.After(2 * time.Second):
-		c.abandon(ended)
+	if !child.Kill(killGrace) {
+		c.abandon(child.Done())
 	}
 	return nil, fmt.Errorf("no answer: %w", context.Cause(ctx))
 }
 
+type readFunc func(data []byte) (int, error)
+
+// Read implements io.Reader.
+func (f readFunc) Read(data []byte) (int, error) { return f(data) }
+
 // abandon counts a child that hangs until it ends after all.
-func (c *children) abandon(ended <-chan error) {
+func (c *children) abandon(ended <-chan struct{}) {
 	c.mu.Lock()
 	c.abandoned++
 	c.mu.Unlock()

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/nodeagent/nodeagent/internal/host/hosterr"
+	"github.com/nodeagent/nodeagent/internal/host/program"
 )
 
 // errNoAnswer says that a child ended without a word about a request.
@@ -20,14 +21,14 @@ type probeOutput struct {
 	complete chan struct{} // closed with the last line that is expected
 
 	mu     sync.Mutex // guards what follows
-	buffer boundedBuffer
+	buffer program.Buffer
 	lines  int // still to come
 }
 
 func newProbeOutput(requests int) *probeOutput {
 	return &probeOutput{
 		complete: make(chan struct{}), lines: requests,
-		buffer: boundedBuffer{most: maxProbeOutput + maxProbeLine*requests},
+		buffer: program.Buffer{Limit: maxProbeOutput + maxProbeLine*requests},
 	}
 }
 

@@ -60,24 +60,24 @@ func (r *Runner) Run(ctx context.Context, c Command) (Outcome, error) {
 		return Outcome{}, fmt.Errorf("run %s: %w", c.Path, ErrStuck)
 	}
 	out, errs := &head{limit: MaxOutput}, &head{limit: MaxOutput}
-	p := newProcess(c)
-	p.cmd.Stdout, p.cmd.Stderr = out, errs
-	p.reaped = r.end
-	go p.run() // supervises one program until it is reaped, however long that takes
+	p := newChild(c)
+	p.Cmd.Stdout, p.Cmd.Stderr = out, errs
+	p.Reaped = r.end
+	p.Start()
 	timedOut := false
 	select {
 	case <-p.done:
 	case <-ctx.Done():
 		timedOut = true
-		if !p.killWait() {
+		if !p.Kill(killGrace) {
 			return Outcome{TimedOut: true}, fmt.Errorf("run %s: %w", c.Path, ErrAbandoned)
 		}
 	}
-	if p.cmd.ProcessState == nil {
+	if p.Cmd.ProcessState == nil {
 		return Outcome{TimedOut: timedOut}, fmt.Errorf("run %s: %w", c.Path, p.err)
 	}
 	return Outcome{
-		Exit: p.cmd.ProcessState.ExitCode(), State: p.cmd.ProcessState.String(),
+		Exit: p.Cmd.ProcessState.ExitCode(), State: p.Cmd.ProcessState.String(),
 		Stdout: out.bytes(), Stderr: errs.bytes(), TimedOut: timedOut,
 	}, nil
 }
