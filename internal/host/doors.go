@@ -49,8 +49,8 @@ type Runtime struct {
 	// ImageBytes is what images, and layers of containers where the runtime counts them with those, take on the disk: a
 	// number that the runtime keeps, not a walk.
 	ImageBytes func(ctx context.Context) (uint64, error)
-	// CgroupDriver is the driver that the runtime tells kubelet to have (RuntimeConfig: containerd 2.0, CRI-O 1.28),
-	// which kubelet follows since 1.31. Nil, or an error, where it tells none.
+	// CgroupDriver is the driver that the runtime tells kubelet to use (RuntimeConfig: containerd 2.0, CRI-O 1.28),
+	// which kubelet follows since 1.31. Nil, or an error, where it names none.
 	CgroupDriver func(ctx context.Context) (string, error)
 	// Process finds the runtime's daemon by the peer credentials of its socket.
 	Process func(ctx context.Context) (Process, error)
@@ -86,7 +86,7 @@ type Cluster struct {
 	DaemonSets          func(ctx context.Context) ([]appsv1.DaemonSet, error)
 	ControllerRevisions func(ctx context.Context, namespace string) ([]appsv1.ControllerRevision, error)
 
-	// Answered tells how long ago the apiserver last answered a request of the agent, whatever it said. No request is
+	// Answered returns how long ago the apiserver last answered a request of the agent, whatever it said. No request is
 	// made.
 	Answered func() (ago time.Duration, ever bool)
 	// Endpoint is where kubelet finds the apiserver, host:port. ErrNotConfigured: nothing on this node says so.
@@ -127,7 +127,7 @@ type Network struct {
 	Layout       func() (netlink.NetworkLayout, error)
 }
 
-// NewNetwork returns the door to the network namespace in which the agent lives.
+// NewNetwork returns the client of the network namespace in which the agent lives.
 func NewNetwork() Network {
 	return Network{Route: netlink.LookupRoute, RouteDevice: netlink.RouteDevice, BusiestPorts: netlink.BusiestPorts}
 }

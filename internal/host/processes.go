@@ -179,7 +179,7 @@ func (h *Host) cgroups(name string) (map[string]string, error) {
 const maxArgs = 1 << 20
 
 // ProcArgs reads the arguments of a process; none for kernel threads and zombies. Reading them takes the process's mmap
-// lock and so may block for as long as somebody holds it: only for where it is needed, and never for all processes.
+// lock and so may block for as long as another task holds it: only for where it is needed, and never for all processes.
 func (h *Host) ProcArgs(pid int) ([]string, error) {
 	file, err := os.Open(h.Files.Path(ProcFile(pid, "cmdline")))
 	if err != nil {

@@ -91,7 +91,7 @@ type answer struct {
 	Notes   []string `json:"notes,omitempty"` // what else was done or seen
 }
 
-// do has a child make one change. An error means that it was not made, or that nobody can say whether it was.
+// do has a child make one change. An error means that it was not made, or that it is not known whether it was.
 func (d *Mutator) do(ctx context.Context, r request) (answer, error) {
 	input, err := json.Marshal(r)
 	if err != nil {

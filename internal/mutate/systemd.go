@@ -80,7 +80,7 @@ func ofSystemd(m mount.Mount, mounts []mount.Mount) bool {
 	return own(m) || m.FSType == "cgroup2" && !slices.ContainsFunc(mounts, own)
 }
 
-// emptyEverywhere makes sure that a cgroup is the judged one, and that no process is in it or below it, nor in the
+// emptyEverywhere makes sure that a cgroup is the evaluated one, and that no process is in it or below it, nor in the
 // cgroup of that name in any other hierarchy: a process may have been moved in some of them only.
 func emptyEverywhere(c Cgroup, at cgroupPlace) error {
 	if err := emptyCgroup(at.mount.Point, at.name, &c.File); err != nil {

@@ -24,9 +24,9 @@ const maxMessage = 16 << 20
 
 // socketConn is a gRPC connection to a daemon on this machine, made when it is first needed. It differs from a plain
 // grpc.ClientConn in what happens after a failure: the next call dials at once, so that neither a daemon that has come
-// back is called dead for the length of a back-off, nor is an old failure told as a new one. No call waits for a daemon
-// to appear: a missing or dead one is an error at once, and one that accepts but does not answer (SIGSTOP) is an error
-// at the deadline of ctx. Nothing is asked of a server that is not root's, whatever the path of its socket.
+// back is called dead for the length of a back-off, nor is an old failure reported as a new one. No call waits for a
+// daemon to appear: a missing or dead one is an error at once, and one that accepts but does not answer (SIGSTOP) is an
+// error at the deadline of ctx. Nothing is asked of a server that is not root's, whatever the path of its socket.
 type socketConn struct {
 	path string
 
@@ -36,7 +36,7 @@ type socketConn struct {
 }
 
 // dialed is one connection and what became of it. Calls share it: one of them throws it away, and the others must learn
-// why from here, since gRPC tells them only that it was closed.
+// why from here, since gRPC reports only that it was closed.
 type dialed struct {
 	*grpc.ClientConn
 	dialErr error // why the latest dial failed; gRPC flattens it to text
@@ -60,7 +60,7 @@ func (s *socketConn) call(ctx context.Context, method string, invoke func(*grpc.
 		if err = invoke(conn.ClientConn); err == nil {
 			return nil
 		}
-		err, cause, stale := s.judge(ctx, conn, err)
+		err, cause, stale := s.classify(ctx, conn, err)
 		if !stale || attempt > 0 || ctx.Err() != nil {
 			return &socketError{s.path, method, err, cause}
 		}
@@ -168,12 +168,12 @@ func DialRoots(ctx context.Context, path string) (net.Conn, error) {
 	return conn, nil
 }
 
-// judge throws away a connection that failed, and returns the failure and what it wraps. Of a connection that another
-// call has thrown away, that is the failure of the other call, and not that the connection is closed, which is our
-// own doing. The failure is stale where it tells of a connection made earlier and not of the daemon now: it broke
-// since (the daemon was started again), or was thrown away. Then it is worth to ask once more; everything that is
-// asked here only reads.
-func (s *socketConn) judge(ctx context.Context, conn *dialed, err error) (failure, cause error, stale bool) {
+// classify throws away a connection that failed, and returns the failure and what it wraps. Of a connection that
+// another call has thrown away, that is the failure of the other call, and not that the connection is closed, which is
+// our own doing. The failure is stale where it is about a connection made earlier and not about the daemon now: it
+// broke since (the daemon was started again), or was thrown away. Then the call is worth one retry; all calls made here
+// only read.
+func (s *socketConn) classify(ctx context.Context, conn *dialed, err error) (failure, cause error, stale bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	switch status.Code(err) {

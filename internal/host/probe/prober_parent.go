@@ -19,7 +19,7 @@ import (
 var ErrTooManyAbandoned = errors.New("too many probes hang in the kernel")
 
 const (
-	// maxProbes bounds the children that exist at any time, hung ones included. More would help nobody: one dead disk
+	// maxProbes bounds the children that exist at any time, hung ones included. More would not help: one dead disk
 	// or server is enough to hang them all, and each is a process that people see in state D.
 	maxProbes = 3
 	// probeTimeout bounds a probe whose context has no deadline.
@@ -123,7 +123,7 @@ func failed(requests []ProbeRequest, err error) []ProbeResult {
 // end kills a child that is not needed any more, or has no more time. The channel that it returns is nil when the child
 // went, and otherwise closed when it does.
 func (p *prober) end(child *probeChild) <-chan struct{} {
-	if child.out.healthy() { // it has said all, and ends by itself
+	if child.out.healthy() { // it has answered all, and ends by itself
 		select {
 		case <-child.Done():
 			return nil

@@ -13,7 +13,7 @@ import (
 	"github.com/nodeagent/nodeagent/internal/host/owned"
 )
 
-// pipeGrace is how long the output of a program that has ended is still read: somebody who left its process group may
+// pipeGrace is how long the output of a program that has ended is still read: a process that left its group may
 // hold the pipe for ever.
 const pipeGrace = 500 * time.Millisecond
 
@@ -67,7 +67,8 @@ func environment(own []string) []string {
 	return kept
 }
 
-// head keeps the beginning of what is written, and takes in the rest: a program must not hang because nobody reads.
+// head keeps the beginning of what is written, and takes in the rest: a program must not hang because its output is not
+// read.
 type head struct {
 	limit int
 	mu    sync.Mutex // guards kept: an abandoned writer may still write

@@ -1,5 +1,5 @@
 // Package program runs programs of others for checks: plugins that users configure, and journalctl. Each is one
-// absolute path with its arguments, never a shell; it is run only where nobody but root can change it (see package
+// absolute path with its arguments, never a shell; it is run only where no one but root can change it (see package
 // owned); its output is bounded; and one that hangs, ignores signals or leaves children behind costs only itself: its
 // whole process group is killed, and what even that does not end is abandoned and not started again before the kernel
 // has let it go.
@@ -51,7 +51,7 @@ type Runner struct {
 }
 
 // Run runs the program until it ends, or until ctx does: then it is killed with its process group. An error says that
-// nothing can be told: it could not be started, or does not end.
+// nothing is known: it could not be started, or does not end.
 func (r *Runner) Run(ctx context.Context, c Command) (Outcome, error) {
 	if !filepath.IsAbs(c.Path) {
 		return Outcome{}, fmt.Errorf("run %q: not an absolute path", c.Path)

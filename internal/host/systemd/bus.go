@@ -25,7 +25,8 @@ import (
 // maxBusBytes bounds what is read from one connection. A unit in a list takes some 300 bytes.
 const maxBusBytes = 16 << 20
 
-// Connect connects go-systemd to systemd itself. Whatever waits for an answer ends with ctx, and so does the connection.
+// Connect connects go-systemd to systemd itself. Whatever waits for an answer ends with ctx, and so does the
+// connection.
 func Connect(ctx context.Context) (*systemd.Conn, error) {
 	return (&peer{path: realSystemd().private}).connect(ctx)
 }

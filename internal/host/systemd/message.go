@@ -51,7 +51,7 @@ func readMessage(r *bufio.Reader) ([]byte, error) {
 
 // hasEmptyStruct reports whether there is a signature with a structure without fields, which D-Bus forbids: godbus
 // would read an array of them without end. A signature is a byte that is its length, and so many types; text that only
-// looks like it has a zero there.
+// resembles one has a zero there.
 func hasEmptyStruct(message []byte) bool {
 	empty := []byte("()")
 	for at := bytes.Index(message, empty); at >= 0; {

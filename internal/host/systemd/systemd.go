@@ -22,7 +22,7 @@ import (
 // https://www.freedesktop.org/software/systemd/man/latest/org.freedesktop.systemd1.html
 type Systemd struct {
 	// Units returns the units that have failed and the services that have something running, or wait to be started
-	// again. Where another service manager runs, the error is ErrNotConfigured. One that wraps ErrSystemdSilent tells
+	// again. Where another service manager runs, the error is ErrNotConfigured. One that wraps ErrSystemdSilent says
 	// that systemd itself does not answer.
 	Units func(ctx context.Context) (Units, error)
 }
@@ -55,7 +55,7 @@ type Unit struct {
 	Status int32 `json:"status"` // exit code or signal
 
 	// Of services that run or are to be started again.
-	// NRestarts: by systemd itself since somebody else has started it; since systemd 235
+	// NRestarts: by systemd itself since it was last started in another way; since systemd 235
 	Restarts uint32 `json:"restarts"`
 }
 
@@ -78,16 +78,16 @@ const (
 	maxServices = 1000
 )
 
-// NewSystemd returns the door to the service manager of this machine. A connection lives as long as one call: systemd
+// NewSystemd returns the client of the service manager of this machine. A connection lives as long as one call: systemd
 // sends all its signals to whoever is connected to its own socket, whether wanted or not, and a hundred pods that
 // start make thousands.
-func NewSystemd() Systemd { return realSystemd().door() }
+func NewSystemd() Systemd { return realSystemd().client() }
 
 func realSystemd() systemdPaths {
 	return systemdPaths{"/run/systemd/system", "/run/systemd/private", "/run/dbus/system_bus_socket"}
 }
 
-func (p systemdPaths) door() Systemd {
+func (p systemdPaths) client() Systemd {
 	return Systemd{Units: func(ctx context.Context) (Units, error) {
 		ctx, cancel := context.WithTimeout(ctx, systemdTimeout)
 		defer cancel()

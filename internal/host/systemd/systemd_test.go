@@ -85,12 +85,12 @@ func TestSystemdUnits(t *testing.T) {
 		Status: 203, Restarts: 41}
 	want := Units{Failed: []Unit{a, b}, Running: []Unit{loop}}
 
-	got, err := fakeBus{answer: wellBehaved}.listen(t).door().Units(t.Context())
+	got, err := fakeBus{answer: wellBehaved}.listen(t).client().Units(t.Context())
 	if diff := cmp.Diff(want, got); diff != "" || err != nil {
 		t.Errorf("error %v (-want +got):\n%s", err, diff)
 	}
 
-	got, err = fakeBus{answer: wellBehaved, twice: true}.listen(t).door().Units(t.Context())
+	got, err = fakeBus{answer: wellBehaved, twice: true}.listen(t).client().Units(t.Context())
 	if diff := cmp.Diff(want, got); diff != "" || err != nil {
 		t.Errorf("answers twice: error %v (-want +got):\n%s", err, diff)
 	}
@@ -106,7 +106,7 @@ func TestSystemdUnits(t *testing.T) {
 		return wellBehaved(call)
 	}
 	want.Running[0].Restarts = 0
-	got, err = fakeBus{answer: old}.listen(t).door().Units(t.Context())
+	got, err = fakeBus{answer: old}.listen(t).client().Units(t.Context())
 	if diff := cmp.Diff(want, got); diff != "" || err != nil {
 		t.Errorf("old systemd: error %v (-want +got):\n%s", err, diff)
 	}
@@ -124,7 +124,7 @@ func TestSystemdManyFailed(t *testing.T) {
 		}
 		return wellBehaved(call)
 	}
-	got, err := fakeBus{answer: many}.listen(t).door().Units(t.Context())
+	got, err := fakeBus{answer: many}.listen(t).client().Units(t.Context())
 	if err != nil || len(got.Failed) != maxFailedUnits || got.Omitted != 20 {
 		t.Errorf("%d units, %d omitted, %v", len(got.Failed), got.Omitted, err)
 	}
@@ -158,7 +158,7 @@ func TestSystemdBroken(t *testing.T) {
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
-			_, err := tt.bus.listen(t).door().Units(t.Context())
+			_, err := tt.bus.listen(t).client().Units(t.Context())
 			if err == nil || !strings.Contains(err.Error(), tt.want) || errors.Is(err, ErrSystemdSilent) {
 				t.Errorf("error = %v, want %q", err, tt.want)
 			}
@@ -170,7 +170,7 @@ func TestSystemdSilent(t *testing.T) {
 	p := fakeBus{hang: true}.listen(t)
 	ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
 	defer cancel()
-	if _, err := p.door().Units(ctx); !errors.Is(err, ErrSystemdSilent) {
+	if _, err := p.client().Units(ctx); !errors.Is(err, ErrSystemdSilent) {
 		t.Errorf("hangs: %v", err)
 	}
 	p.private = filepath.Join(p.booted, "closed")
@@ -180,16 +180,16 @@ func TestSystemdSilent(t *testing.T) {
 	}
 	listener.SetUnlinkOnClose(false)
 	listener.Close()
-	if _, err := p.door().Units(t.Context()); !errors.Is(err, ErrSystemdSilent) {
+	if _, err := p.client().Units(t.Context()); !errors.Is(err, ErrSystemdSilent) {
 		t.Errorf("nobody listens: %v", err)
 	}
 	p.private = filepath.Join(p.booted, "none")
-	if _, err := p.door().Units(t.Context()); err == nil || errors.Is(err, ErrSystemdSilent) ||
+	if _, err := p.client().Units(t.Context()); err == nil || errors.Is(err, ErrSystemdSilent) ||
 		!strings.Contains(err.Error(), p.bus) {
 		t.Errorf("neither socket: %v", err)
 	}
 	p.booted += "/none"
-	if _, err := p.door().Units(t.Context()); !errors.Is(err, hosterr.ErrNotConfigured) {
+	if _, err := p.client().Units(t.Context()); !errors.Is(err, hosterr.ErrNotConfigured) {
 		t.Errorf("no systemd: %v", err)
 	}
 }

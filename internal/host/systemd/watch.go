@@ -14,7 +14,7 @@ import (
 	"github.com/nodeagent/nodeagent/internal/host/hosterr"
 )
 
-// Systemd tells of services that fail, on the system's message bus:
+// Systemd reports services that fail on the system's message bus:
 //
 //	PropertiesChanged("org.freedesktop.systemd1.Service", {"Result": "exit-code", …}, [])   of a service, whenever its state changes
 //	JobRemoved(7, "/org/…/job/7", "data.mount", "failed")                                     when something could not be started
@@ -24,10 +24,10 @@ import (
 // agent. Its own socket would send all that, and would make PID 1 write every signal once more.
 
 // WatchSystemd calls changed after a service has failed, is about to be started again after a failure, or works again
-// after one that was told, and after anything could not be started. It ends with ctx and then returns nil. After each
-// call it leaves the bus for a while, a second at first and half a minute while there is always something to tell, so
-// that a service that starts and ends a hundred times a second costs nothing, here or in the bus. Where there is no
-// systemd or no bus, it waits for them.
+// after a failure that was reported, and after anything could not be started. It ends with ctx and then returns nil.
+// After each call it leaves the bus for a while, a second at first and half a minute while there is always something to
+// report, so that a service that starts and ends a hundred times a second costs nothing, here or in the bus. Where
+// there is no systemd or no bus, it waits for them.
 func WatchSystemd(ctx context.Context, changed func()) error {
 	w := systemdWatch{paths: realSystemd(), gap: time.Second, longest: 30 * time.Second, failing: map[string]bool{}}
 	return w.run(ctx, changed)

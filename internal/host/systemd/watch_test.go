@@ -121,34 +121,35 @@ func TestWatchSystemd(t *testing.T) {
 	}}
 	w := bus.watch()
 	ctx, cancel := context.WithCancel(t.Context())
-	told, ended := make(chan int32, 10), make(chan error, 1)
-	go func() { ended <- w.run(ctx, func() { told <- bus.connected.Load() }) }()
-	if first, second := <-told, <-told; first != 1 || second != 2 {
-		t.Errorf("told on connections %d and %d, want 1 and, after being away, 2", first, second)
+	reported, ended := make(chan int32, 10), make(chan error, 1)
+	go func() { ended <- w.run(ctx, func() { reported <- bus.connected.Load() }) }()
+	if first, second := <-reported, <-reported; first != 1 || second != 2 {
+		t.Errorf("reported on connections %d and %d, want 1 and, after being away, 2", first, second)
 	}
 	cancel()
-	if err := <-ended; err != nil || len(told) != 0 {
-		t.Errorf("ended with %v, told %d times more", err, len(told))
+	if err := <-ended; err != nil || len(reported) != 0 {
+		t.Errorf("ended with %v, reported %d times more", err, len(reported))
 	}
 }
 
-// TestWatchSystemdStorm: a service that fails or starts all the time is told seldom, and not read of meanwhile.
+// TestWatchSystemdStorm: a service that fails or starts all the time is reported seldom, and not read of meanwhile.
 func TestWatchSystemdStorm(t *testing.T) {
 	for _, result := range []string{"exit-code", "success"} {
 		t.Run(result, func(t *testing.T) {
 			bus := &tellingBus{t: t, signals: [][]byte{serviceSignal("a", result)}, endless: true}
 			w := bus.watch()
-			var told atomic.Int32
+			var reported atomic.Int32
 			ctx, cancel := context.WithTimeout(t.Context(), time.Second)
 			defer cancel()
-			if err := w.run(ctx, func() { told.Add(1) }); err != nil {
+			if err := w.run(ctx, func() { reported.Add(1) }); err != nil {
 				t.Error(err)
 			}
 			// 20, 40, 80 and 160 ms away, then always 160: nine connections, two calls for each.
-			if n, sent := told.Load(), bus.sent.Load(); n < 3 || n > 20 || sent > 8<<20 {
-				t.Errorf("told %d times in a second, %d bytes sent", n, sent)
+			if n, sent := reported.Load(), bus.sent.Load(); n < 3 || n > 20 || sent > 8<<20 {
+				t.Errorf("reported %d times in a second, %d bytes sent", n, sent)
 			}
-			t.Logf("told %d times, %d connections, %d KiB sent", told.Load(), bus.connected.Load(), bus.sent.Load()>>10)
+			t.Logf("reported %d times, %d connections, %d KiB sent", reported.Load(), bus.connected.Load(),
+				bus.sent.Load()>>10)
 		})
 	}
 }
@@ -170,7 +171,7 @@ func TestWatchSystemdBroken(t *testing.T) {
 			w.gap = time.Minute // a bus that breaks off sooner is of no use
 			ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
 			defer cancel()
-			err := w.run(ctx, func() { t.Error("told") })
+			err := w.run(ctx, func() { t.Error("reported") })
 			if err == nil || !strings.Contains(err.Error(), tt.want) || !strings.Contains(err.Error(), w.paths.bus) {
 				t.Errorf("error %v, want %q", err, tt.want)
 			}
@@ -189,7 +190,7 @@ func TestWatchSystemdBroken(t *testing.T) {
 	w.paths.bus += ".none" // nobody listens, and nobody should
 	ctx, cancel = context.WithTimeout(t.Context(), 50*time.Millisecond)
 	defer cancel()
-	if err := w.run(ctx, func() { t.Error("told") }); err != nil {
+	if err := w.run(ctx, func() { t.Error("reported") }); err != nil {
 		t.Errorf("no bus: %v", err)
 	}
 }
