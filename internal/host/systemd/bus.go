@@ -137,8 +137,8 @@ func isBusFailure(err error, names ...string) bool {
 // busSocket is what godbus reads from and writes to. It gives it whole messages of a bounded size, and sends BEGIN
 // together with AUTH, as systemd's own clients do. godbus sends BEGIN when it has the answer to AUTH, and its first
 // call right behind it, to which there is no answer: systemd takes both into the buffer of its handshake when they come
-// together, and then leaves the call there until more comes, which is never (one in three connections, tried with
-// systemd 252).
+// together, and then leaves the call there until more comes, which is never. That depends on timing: with systemd 252
+// it was one in three connections, and another time none of 60. In this order it cannot happen.
 type busSocket struct {
 	net.Conn
 
