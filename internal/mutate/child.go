@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"os/exec"
 	"sync"
 	"syscall"
@@ -147,13 +148,8 @@ func (c *children) run(ctx context.Context, cmd *exec.Cmd) ([]byte, error) {
 	output, complaint := program.Buffer{Limit: maxChildOutput}, program.Buffer{Limit: maxChildOutput}
 	cmd.Stdout, cmd.Stderr = &output, &complaint
 	cmd.WaitDelay = time.Second // a grandchild may keep the pipes open
-	if request := cmd.Stdin; request != nil {
-		cmd.Stdin = readFunc(func(data []byte) (int, error) {
-			if err := ctx.Err(); err != nil {
-				return 0, err // the start has hung: a child whose answer is not awaited gets no request
-			}
-			return request.Read(data)
-		})
+	if cmd.Stdin != nil {
+		cmd.Stdin = awaited(ctx, cmd.Stdin)
 	}
 	child := &program.Child{Cmd: cmd}
 	child.Start()
@@ -166,6 +162,16 @@ func (c *children) run(ctx context.Context, cmd *exec.Cmd) ([]byte, error) {
 		c.abandon(child.Done())
 	}
 	return nil, fmt.Errorf("no answer: %w", context.Cause(ctx))
+}
+
+// awaited gives a child its request only while its answer is awaited: its start may have hung.
+func awaited(ctx context.Context, request io.Reader) io.Reader {
+	return readFunc(func(data []byte) (int, error) {
+		if err := ctx.Err(); err != nil {
+			return 0, err
+		}
+		return request.Read(data)
+	})
 }
 
 type readFunc func(data []byte) (int, error)
