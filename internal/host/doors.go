@@ -6,9 +6,9 @@ import (
 	"net/netip"
 	"time"
 
-	containers "github.com/containerd/containerd/api/services/containers/v1"
-	leases "github.com/containerd/containerd/api/services/leases/v1"
 	tasks "github.com/containerd/containerd/api/types/task"
+	"github.com/containerd/containerd/v2/core/containers"
+	"github.com/containerd/containerd/v2/core/leases"
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
 	storagev1 "k8s.io/api/storage/v1"
@@ -49,8 +49,8 @@ type Runtime struct {
 	// ImageBytes is what images, and layers of containers where the runtime counts them with those, take on the disk: a
 	// number that the runtime keeps, not a walk.
 	ImageBytes func(ctx context.Context) (uint64, error)
-	// CgroupDriver is the driver that the runtime tells kubelet to have (RuntimeConfig: containerd 2.0, CRI-O 1.28),
-	// which kubelet follows since 1.31. Nil, or an error, where it tells none.
+	// CgroupDriver is the driver that the runtime tells kubelet to use (RuntimeConfig: containerd 2.0, CRI-O 1.28),
+	// which kubelet follows since 1.31. Nil, or an error, where it names none.
 	CgroupDriver func(ctx context.Context) (string, error)
 	// Process finds the runtime's daemon by the peer credentials of its socket.
 	Process func(ctx context.Context) (Process, error)
@@ -59,8 +59,8 @@ type Runtime struct {
 // Containerd is containerd's own view of its namespace "k8s.io", below CRI. It knows sandboxes that are still being
 // created (their lease comes first) and containers that CRI never loaded.
 type Containerd struct {
-	Containers func(ctx context.Context) ([]*containers.Container, error)
-	Leases     func(ctx context.Context) ([]*leases.Lease, error)
+	Containers func(ctx context.Context) ([]containers.Container, error)
+	Leases     func(ctx context.Context) ([]leases.Lease, error)
 	Tasks      func(ctx context.Context) ([]*tasks.Process, error)
 	// Sandboxes are the IDs of the sandboxes that containerd 2 keeps records of; older ones keep none.
 	Sandboxes func(ctx context.Context) ([]string, error)
@@ -86,7 +86,7 @@ type Cluster struct {
 	DaemonSets          func(ctx context.Context) ([]appsv1.DaemonSet, error)
 	ControllerRevisions func(ctx context.Context, namespace string) ([]appsv1.ControllerRevision, error)
 
-	// Answered tells how long ago the apiserver last answered a request of the agent, whatever it said. No request is
+	// Answered returns how long ago the apiserver last answered a request of the agent, whatever it said. No request is
 	// made.
 	Answered func() (ago time.Duration, ever bool)
 	// Endpoint is where kubelet finds the apiserver, host:port. ErrNotConfigured: nothing on this node says so.
@@ -127,7 +127,7 @@ type Network struct {
 	Layout       func() (netlink.NetworkLayout, error)
 }
 
-// NewNetwork returns the door to the network namespace in which the agent lives.
+// NewNetwork returns the client of the network namespace in which the agent lives.
 func NewNetwork() Network {
 	return Network{Route: netlink.LookupRoute, RouteDevice: netlink.RouteDevice, BusiestPorts: netlink.BusiestPorts}
 }

@@ -10,18 +10,18 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Entry is one name in a directory as the directory itself tells it (getdents64), so that nothing below is touched:
+// Entry is one name in a directory as the directory itself lists it (getdents64), so that nothing below is touched:
 // of a mount point it shows what lies under the mount.
 type Entry struct {
 	Name  string
 	Inode uint64
-	Type  uint8 // unix.DT_*; DT_UNKNOWN on filesystems that do not tell
+	Type  uint8 // unix.DT_*; DT_UNKNOWN on filesystems that do not report it
 }
 
-// IsDir reports whether e is a directory, or may be one on a filesystem that does not tell.
+// IsDir reports whether e is a directory, or may be one on a filesystem that does not report it.
 func (e Entry) IsDir() bool { return e.Type == unix.DT_DIR || e.Type == unix.DT_UNKNOWN }
 
-// IsFile reports whether e is a regular file, or may be one on a filesystem that does not tell.
+// IsFile reports whether e is a regular file, or may be one on a filesystem that does not report it.
 func (e Entry) IsFile() bool { return e.Type == unix.DT_REG || e.Type == unix.DT_UNKNOWN }
 
 // direntHeader is the length of struct linux_dirent64 before the name: d_ino, d_off, d_reclen, d_type.
@@ -93,8 +93,8 @@ func (s FileStat) IsDir() bool { return s.Mode&unix.S_IFMT == unix.S_IFDIR }
 // IsFile reports whether the file is a regular one.
 func (s FileStat) IsFile() bool { return s.Mode&unix.S_IFMT == unix.S_IFREG }
 
-// Stat looks at one file without following a symbolic link, without starting an automount and without asking a server
-// (AT_STATX_DONT_SYNC). It must not be used on a path below a mount that is not the node's own.
+// Stat reads the attributes of one file without following a symbolic link, without starting an automount and without
+// asking a server (AT_STATX_DONT_SYNC). It must not be used on a path below a mount that is not the node's own.
 func (f Files) Stat(name string) (FileStat, error) {
 	var st unix.Statx_t
 	const flags = unix.AT_SYMLINK_NOFOLLOW | unix.AT_NO_AUTOMOUNT | unix.AT_STATX_DONT_SYNC

@@ -43,7 +43,7 @@ func (f Files) Read(name string) ([]byte, error) {
 	return data, nil
 }
 
-// ReadOwned is Read for what the agent acts on: a regular file that nobody but root can change, see package owned.
+// ReadOwned is Read for what the agent acts on: a regular file that no one but root can change, see package owned.
 func (f Files) ReadOwned(name string) ([]byte, error) {
 	return owned.Tree{Root: f.Root}.Read(name, MaxFile)
 }
@@ -53,7 +53,7 @@ func (f Files) CheckOwned(name string) (owned.File, error) {
 	return owned.Tree{Root: f.Root}.Check(name)
 }
 
-// Open opens a regular file for reading, as those of /proc and /sys are too. A pipe or a device that somebody put in
+// Open opens a regular file for reading, as those of /proc and /sys are too. A pipe or a device that was put in
 // the place of a file is an error at once, and never waited for.
 func (f Files) Open(name string) (*os.File, error) {
 	file, err := os.OpenFile(f.Path(name), os.O_RDONLY|unix.O_NONBLOCK|unix.O_NOCTTY, 0)

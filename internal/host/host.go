@@ -15,14 +15,14 @@ import (
 	"github.com/nodeagent/nodeagent/pkg/finding"
 )
 
-// Host is one machine as the agent sees it. The zero value of a door's function means that this host has no such thing
-// configured; the door's methods then answer ErrNotConfigured.
+// Host is one machine as the agent sees it. A client's function that is nil means that this host has no such thing
+// configured; the client's methods then return ErrNotConfigured.
 type Host struct {
 	NodeName string // the Node object that stands for this machine; empty where there is no Kubernetes
 	Paths    Paths
 	Files    Files
 	Clock    func() finding.Timestamp
-	// Processes shares scans of /proc: see ProcessTable. Where it is nil every call scans anew.
+	// Processes shares scans of /proc: see ProcessTable. Where it is nil every call scans again.
 	Processes *Processes
 
 	Kubelet    Kubelet

@@ -69,15 +69,15 @@ func (p Paths) PodOfCgroup(name string) (uid, containerID string, ok bool) {
 	return place.UID, place.ContainerID, ok
 }
 
-// CgroupPlace is what the path of a cgroup tells of the pod that it belongs to.
+// CgroupPlace is what the path of a cgroup says about the pod that it belongs to.
 type CgroupPlace struct {
 	UID         string
-	ContainerID string // empty where the path tells none
+	ContainerID string // empty where the path has none
 	Driver      string // whose tree it is in: CgroupfsDriver or SystemdDriver
 	Unit        string // the systemd unit that the cgroup stands for; empty where it stands for none: see unitBelow
 }
 
-// PlaceOfCgroup is PodOfCgroup with all that the path tells.
+// PlaceOfCgroup is PodOfCgroup with all that the path says.
 func (p Paths) PlaceOfCgroup(name string) (CgroupPlace, bool) {
 	if !strings.Contains(name, "kubepods") {
 		return CgroupPlace{}, false // the quick answer for most processes
@@ -108,7 +108,7 @@ func (p Paths) PlaceOfCgroup(name string) (CgroupPlace, bool) {
 
 // unitBelow returns the systemd unit that a cgroup stands for, given the pod's slice and what is below it: the slice
 // itself, or a scope that the runtime made right below it. Whatever else is there a container made, and chose its
-// name: none of that is a unit, also where the host has one of that name. The scope's name is made anew from the
+// name: none of that is a unit, also where the host has one of that name. The scope's name is built again from the
 // container's ID, and counts only where it is the same.
 func unitBelow(slice, below string) string {
 	if below == "" {
@@ -129,7 +129,7 @@ const (
 	SystemdDriver  = "systemd"
 )
 
-// Problems tells what is wrong with a configured driver: a misspelt one would make both trees ours.
+// Problems returns what is wrong with a configured driver: a misspelt one would make both trees ours.
 func (p Paths) Problems() map[string]string {
 	if p.CgroupDriver == "" || p.CgroupDriver == CgroupfsDriver || p.CgroupDriver == SystemdDriver {
 		return nil
@@ -200,7 +200,7 @@ func systemdSlice(names []string) (dir, slice string) {
 }
 
 // ContainerOfCgroup returns the container ID in the name of a container's cgroup: the ID itself, or
-// <runtime>-<ID>.scope. It is empty where the name tells none.
+// <runtime>-<ID>.scope. It is empty where the name has none.
 func ContainerOfCgroup(name string) string {
 	if scope, ok := strings.CutSuffix(name, ".scope"); ok {
 		name = scope[strings.LastIndexByte(scope, '-')+1:]

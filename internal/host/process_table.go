@@ -60,7 +60,7 @@ func (h *Host) ProcessTable(ctx context.Context, maxAge time.Duration) ([]ProcSt
 	return table, nil
 }
 
-// Threads tells of all threads of some processes, with the thread's ID in PID. Processes that have ended are left out.
+// Threads returns all threads of some processes, with the thread's ID in PID. Processes that have ended are left out.
 func (h *Host) Threads(ctx context.Context, pids []int, each func(pid int, thread ProcStat)) error {
 	scan := &ProcessScan{Files: h.Files}
 	for _, pid := range pids {

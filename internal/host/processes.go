@@ -12,6 +12,7 @@ import (
 	"strings"
 	"syscall"
 
+	"github.com/opencontainers/cgroups"
 	"golang.org/x/sys/unix"
 
 	"github.com/nodeagent/nodeagent/internal/host/hosterr"
@@ -157,40 +158,28 @@ func (h *Host) TaskStat(pid, tid int) (ProcStat, error) {
 // TIDs lists the threads of a process, ascending.
 func (h *Host) TIDs(pid int) ([]int, error) { return h.numbers(ProcFile(pid, "task")) }
 
-// ProcCgroups reads /proc/PID/cgroup: from the controller list ("" for cgroup v2, "cpu,cpuacct", "name=systemd") to
-// the path in that hierarchy. The path of a cgroup that was removed ends in " (deleted)", and a zombie is in the root
-// of v1.
+// ProcCgroups reads /proc/PID/cgroup: from the controller ("" for cgroup v2, "cpu", "name=systemd") to the path in its
+// hierarchy. The path of a cgroup that was removed ends in " (deleted)", and a zombie is in the root of v1.
 func (h *Host) ProcCgroups(pid int) (map[string]string, error) {
-	data, err := h.Files.Read(ProcFile(pid, "cgroup"))
-	if err != nil {
-		return nil, err
-	}
-	cgroups, err := ParseProcCgroups(data)
-	if err != nil {
-		return nil, fmt.Errorf("read %s: %w", ProcFile(pid, "cgroup"), err)
-	}
-	return cgroups, nil
+	return h.cgroups(ProcFile(pid, "cgroup"))
 }
 
-// ParseProcCgroups parses lines of the form "4:memory:/kubepods/pod1": see cgroups(7). Paths may contain colons.
-func ParseProcCgroups(data []byte) (map[string]string, error) {
-	cgroups := make(map[string]string)
-	for line := range strings.Lines(string(data)) {
-		line = strings.TrimSuffix(line, "\n")
-		fields := strings.SplitN(line, ":", 3)
-		if len(fields) != 3 || !strings.HasPrefix(fields[2], "/") {
-			return nil, fmt.Errorf("line %q: want hierarchy:controllers:/path", hosterr.Clip(line))
-		}
-		cgroups[fields[1]] = fields[2]
+// OwnCgroups is ProcCgroups of this process.
+func (h *Host) OwnCgroups() (map[string]string, error) { return h.cgroups("/proc/self/cgroup") }
+
+func (h *Host) cgroups(name string) (map[string]string, error) {
+	paths, err := cgroups.ParseCgroupFile(h.Files.Path(name))
+	if err != nil {
+		return nil, fmt.Errorf("read %s: %w", name, err)
 	}
-	return cgroups, nil
+	return paths, nil
 }
 
 // maxArgs bounds the command line of one process.
 const maxArgs = 1 << 20
 
 // ProcArgs reads the arguments of a process; none for kernel threads and zombies. Reading them takes the process's mmap
-// lock and so may block for as long as somebody holds it: only for where it is needed, and never for all processes.
+// lock and so may block for as long as another task holds it: only for where it is needed, and never for all processes.
 func (h *Host) ProcArgs(pid int) ([]string, error) {
 	file, err := os.Open(h.Files.Path(ProcFile(pid, "cmdline")))
 	if err != nil {

@@ -1,7 +1,10 @@
 package host_test
 
 import (
+	"errors"
+	"io/fs"
 	"os"
+	"path/filepath"
 	"slices"
 	"testing"
 	"time"
@@ -43,19 +46,29 @@ func TestParseProcStat(t *testing.T) {
 	}
 }
 
-func TestParseProcCgroups(t *testing.T) {
-	got, err := host.ParseProcCgroups([]byte(
-		"5:memory:/kubepods/pod1\n2:cpu,cpuacct:/a:b:c\n1:name=systemd:/x\n0::/../y (deleted)\n"))
+func TestProcCgroups(t *testing.T) {
+	h := &host.Host{Files: host.Files{Root: t.TempDir()}}
+	write := func(pid, text string) {
+		dir := filepath.Join(h.Files.Root, "proc", pid)
+		if err := errors.Join(os.MkdirAll(dir, 0o755), os.WriteFile(dir+"/cgroup", []byte(text), 0o600)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	write("7", "5:memory:/kubepods/pod1\n2:cpu,cpuacct:/a:b:c\n1:name=systemd:/x\n0::/../y (deleted)\n")
+	write("8", "5:memory\n")
+	got, err := h.ProcCgroups(7)
 	if err != nil {
 		t.Fatal(err)
 	}
-	want := map[string]string{"memory": "/kubepods/pod1", "cpu,cpuacct": "/a:b:c", "name=systemd": "/x",
+	want := map[string]string{"memory": "/kubepods/pod1", "cpu": "/a:b:c", "cpuacct": "/a:b:c", "name=systemd": "/x",
 		"": "/../y (deleted)"}
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Error(diff)
 	}
-	if _, err := host.ParseProcCgroups([]byte("5:memory\n")); err == nil {
-		t.Error("want an error")
+	for pid, want := range map[int]error{8: nil, 9: fs.ErrNotExist} {
+		if got, err := h.ProcCgroups(pid); err == nil || got != nil || want != nil && !errors.Is(err, want) {
+			t.Errorf("%d: %v, %v", pid, got, err)
+		}
 	}
 }
 
@@ -95,15 +108,6 @@ func FuzzParseProcStat(f *testing.F) {
 	f.Add([]byte("12 (a) R (b\n c) D 3" + hosttest.StatTail))
 	f.Fuzz(func(t *testing.T, data []byte) {
 		if stat, err := host.ParseProcStat(data); err != nil && stat != (host.ProcStat{}) {
-			t.Fatal("error and value")
-		}
-	})
-}
-
-func FuzzParseProcCgroups(f *testing.F) {
-	f.Add([]byte("5:memory:/kubepods/pod1\n0::/\n"))
-	f.Fuzz(func(t *testing.T, data []byte) {
-		if cgroups, err := host.ParseProcCgroups(data); err != nil && cgroups != nil {
 			t.Fatal("error and value")
 		}
 	})

@@ -9,7 +9,7 @@ import (
 
 // ClockState is what the kernel knows of the quality of the wall clock: see adjtimex(2).
 type ClockState struct {
-	// Unsynchronised is STA_UNSYNC: set at boot, and again when nobody has set the clock for nine hours. chronyd
+	// Unsynchronised is STA_UNSYNC: set at boot, and again when the clock was not set for nine hours. chronyd
 	// without rtcsync leaves it set for ever.
 	Unsynchronised bool `json:"unsynchronised"`
 	// MaxError is how wrong the clock may be. It grows by 500 µs a second until who keeps the time sets it back; at
@@ -19,10 +19,10 @@ type ClockState struct {
 	Offset time.Duration `json:"offset"`
 }
 
-// Right reports whether something keeps the clock right. STA_UNSYNC alone does not tell: see there.
+// Right reports whether something keeps the clock right. STA_UNSYNC alone is no proof: see there.
 func (c ClockState) Right() bool { return !c.Unsynchronised || c.MaxError < MaxClockError }
 
-// MaxClockError is where the kernel's estimate of the clock's error stops growing, and begins at boot: nobody keeps
+// MaxClockError is where the kernel's estimate of the clock's error stops growing, and begins at boot: no program keeps
 // the time (NTP_PHASE_LIMIT in include/linux/timex.h).
 const MaxClockError = 16 * time.Second
 

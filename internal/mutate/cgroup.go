@@ -19,7 +19,7 @@ import (
 type Cgroup struct {
 	Dir    string // where it is: /sys/fs/cgroup/memory/kubepods/pod…
 	UID    string // the pod it belongs to
-	Driver string // of our kubelet, as was judged: only its tree is ours. The configuration's goes before it
+	Driver string // of our kubelet, as was evaluated: only its tree is ours. The configuration's goes before it
 	File   FileID // of the directory
 }
 
@@ -94,7 +94,7 @@ func (d *Mutator) podCgroup(cgroup, uid, driver string) (host.CgroupPlace, error
 	return place, nil
 }
 
-// openCgroup opens a cgroup's directory and makes sure that it is the judged one. id is nil where any will do.
+// openCgroup opens a cgroup's directory and makes sure that it is the evaluated one. id is nil where any will do.
 func openCgroup(point, name string, id *FileID) (int, error) {
 	base, err := openBase(point)
 	if err != nil {
@@ -133,7 +133,7 @@ func unpopulatedTree(fd int) ([]string, error) {
 	return names, nil
 }
 
-// removeCgroupChild looks through the whole subtree first: where a process is left, nothing is removed.
+// removeCgroupChild checks the whole subtree first: where a process is left, nothing is removed.
 func removeCgroupChild(r request) error {
 	r.Path = string(r.Name)
 	fd, err := openCgroup(r.Base, r.Path, &r.File)
@@ -153,7 +153,7 @@ func removeCgroupChild(r request) error {
 	return removeTop(fd, r)
 }
 
-// removeTop removes the judged cgroup itself, by the name in its parent.
+// removeTop removes the evaluated cgroup itself, by the name in its parent.
 func removeTop(fd int, r request) error {
 	dropCache(fd, ".", r.ForceEmpty)
 	base, err := openBase(r.Base)
@@ -245,7 +245,7 @@ func readBelow(dir int, name string) ([]byte, error) {
 	return data, nil
 }
 
-// removeOne removes one cgroup below the judged one, by its name in its own parent, however it is called.
+// removeOne removes one cgroup below the evaluated one, by its name in its own parent, however it is called.
 func removeOne(top int, name string, forceEmpty bool) error {
 	dropCache(top, name, forceEmpty)
 	parent, err := openBelow(top, path.Dir(name), unix.O_PATH|unix.O_DIRECTORY, resolveInside)
@@ -260,7 +260,7 @@ func removeOne(top int, name string, forceEmpty bool) error {
 }
 
 // dropCache empties the page cache of a v1 memory cgroup before its removal, so that it does not linger as a dying one
-// until that cache is dropped. It is a kindness: an error changes nothing.
+// until that cache is dropped. An error changes nothing: the removal does not depend on it.
 func dropCache(top int, name string, wanted bool) {
 	if wanted {
 		_ = write(top, path.Join(name, "memory.force_empty"), "0")

@@ -6,12 +6,15 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"os/exec"
 	"sync"
 	"syscall"
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/nodeagent/nodeagent/internal/host/program"
 )
 
 // childName is argv[0] of the agent's own binary when it is to make one change and end.
@@ -19,6 +22,11 @@ const childName = "nodeagent-hand"
 
 // maxAbandoned is how many children may hang in the kernel at once. A process in the D state cannot be killed.
 const maxAbandoned = 3
+
+const (
+	killGrace      = 2 * time.Second // how long a killed child may take to go before it is abandoned
+	maxChildOutput = 64 << 20        // bytes; the longest answer lists a tree
+)
 
 // children starts child processes and gives up on those that hang.
 type children struct {
@@ -84,7 +92,7 @@ type answer struct {
 	Notes   []string `json:"notes,omitempty"` // what else was done or seen
 }
 
-// do has a child make one change. An error means that it was not made, or that nobody can say whether it was.
+// do has a child make one change. An error means that it was not made, or that it is not known whether it was.
 func (d *Mutator) do(ctx context.Context, r request) (answer, error) {
 	input, err := json.Marshal(r)
 	if err != nil {
@@ -137,31 +145,42 @@ func (c *children) run(ctx context.Context, cmd *exec.Cmd) ([]byte, error) {
 	}
 	ctx, cancel := context.WithTimeout(ctx, c.limit)
 	defer cancel()
-	var output, complaint bytes.Buffer
+	output, complaint := program.Buffer{Limit: maxChildOutput}, program.Buffer{Limit: maxChildOutput}
 	cmd.Stdout, cmd.Stderr = &output, &complaint
 	cmd.WaitDelay = time.Second // a grandchild may keep the pipes open
-	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
-	if err := cmd.Start(); err != nil {
-		return nil, err
+	if cmd.Stdin != nil {
+		cmd.Stdin = awaited(ctx, cmd.Stdin)
 	}
-	ended := make(chan error, 1) // so that the waiter of an abandoned child can end too
-	go func() { ended <- cmd.Wait() }()
+	child := &program.Child{Cmd: cmd}
+	child.Start()
 	select {
-	case err := <-ended:
-		return result(output.Bytes(), complaint.Bytes(), err)
+	case <-child.Done():
+		return result(output.Bytes(), complaint.Bytes(), child.Err())
 	case <-ctx.Done():
 	}
-	_ = cmd.Process.Kill() // through its pidfd: the waiter may just have reaped it
-	select {
-	case <-ended:
-	case <-time.After(2 * time.Second):
-		c.abandon(ended)
+	if !child.Kill(killGrace) {
+		c.abandon(child.Done())
 	}
 	return nil, fmt.Errorf("no answer: %w", context.Cause(ctx))
 }
 
+// awaited gives a child its request only while its answer is awaited: its start may have hung.
+func awaited(ctx context.Context, request io.Reader) io.Reader {
+	return readFunc(func(data []byte) (int, error) {
+		if err := ctx.Err(); err != nil {
+			return 0, err
+		}
+		return request.Read(data)
+	})
+}
+
+type readFunc func(data []byte) (int, error)
+
+// Read implements io.Reader.
+func (f readFunc) Read(data []byte) (int, error) { return f(data) }
+
 // abandon counts a child that hangs until it ends after all.
-func (c *children) abandon(ended <-chan error) {
+func (c *children) abandon(ended <-chan struct{}) {
 	c.mu.Lock()
 	c.abandoned++
 	c.mu.Unlock()

@@ -16,7 +16,7 @@ import (
 // RuntimeObject is the identity of a CRI sandbox or container.
 type RuntimeObject struct {
 	ID        string
-	CreatedAt int64 // nanoseconds since the epoch, as the runtime tells it
+	CreatedAt int64 // nanoseconds since the epoch, as the runtime reports it
 }
 
 // stopSlack is what the runtime gets on top of a container's grace before its answer is given up.
@@ -90,7 +90,7 @@ func (d *Mutator) onSandbox(ctx context.Context, s RuntimeObject, limit time.Dur
 	}, change)
 }
 
-// onRuntime makes sure that the object is the judged one and then changes it. The runtime takes any unambiguous
+// onRuntime makes sure that the object is the evaluated one and then changes it. The runtime takes any unambiguous
 // abbreviation of an ID, so that only whole ones are let through.
 func (d *Mutator) onRuntime(ctx context.Context, o RuntimeObject, limit time.Duration,
 	created func(context.Context) (int64, error), change func(context.Context) error) error {

@@ -32,9 +32,9 @@ func (d *Mutator) Thaw(p Process) (bool, error) {
 		return false, err
 	}
 	thawed := false
-	for controllers, name := range cgroups {
-		file, frozen, value := freezerFile(controllers)
-		point := hierarchy(mounts, controllers)
+	for controller, name := range cgroups {
+		file, frozen, value := freezerFile(controller)
+		point := hierarchy(mounts, controller)
 		if file == "" || point == "" {
 			continue
 		}
@@ -89,39 +89,25 @@ func (d *Mutator) ofPod(cgroup, uid string) bool {
 
 // freezerFile returns the file that freezes a cgroup, what it says when frozen, and what thaws it.
 // https://docs.kernel.org/admin-guide/cgroup-v1/freezer-subsystem.html and cgroup-v2.html
-func freezerFile(controllers string) (file string, frozen []string, thaw string) {
+func freezerFile(controller string) (file string, frozen []string, thaw string) {
 	switch {
-	case controllers == "":
+	case controller == "":
 		return "cgroup.freeze", []string{"1"}, "0"
-	case slices.Contains(strings.Split(controllers, ","), "freezer"):
+	case controller == "freezer":
 		return "freezer.state", []string{"FROZEN", "FREEZING"}, "THAWED"
 	}
 	return "", nil, ""
 }
 
-// hierarchy returns where the hierarchy with the given controllers (as in /proc/PID/cgroup) is mounted whole.
-func hierarchy(mounts []mount.Mount, controllers string) string {
+// hierarchy returns where the hierarchy with a controller is mounted whole; that of cgroup v2 has the name "".
+func hierarchy(mounts []mount.Mount, controller string) string {
 	for _, m := range mounts {
-		if m.Root != "/" {
-			continue
-		}
-		if controllers == "" && m.FSType == "cgroup2" {
-			return m.Point
-		}
-		if controllers != "" && m.FSType == "cgroup" && containsAll(m.SuperOptions, strings.Split(controllers, ",")) {
+		if m.Root == "/" && (controller == "" && m.FSType == "cgroup2" ||
+			controller != "" && m.FSType == "cgroup" && slices.Contains(m.SuperOptions, controller)) {
 			return m.Point
 		}
 	}
 	return ""
-}
-
-func containsAll(all, wanted []string) bool {
-	for _, one := range wanted {
-		if !slices.Contains(all, one) {
-			return false
-		}
-	}
-	return true
 }
 
 // KillCgroup kills all processes in the v2 cgroup of a pod and below it, forking ones too (Linux 5.14).

@@ -3,17 +3,14 @@ package mutate
 import (
 	"context"
 	"fmt"
-	"path"
 	"time"
 
-	containers "github.com/containerd/containerd/api/services/containers/v1"
-	leases "github.com/containerd/containerd/api/services/leases/v1"
-	sandbox "github.com/containerd/containerd/api/services/sandbox/v1"
 	tasks "github.com/containerd/containerd/api/services/tasks/v1"
-	"google.golang.org/grpc"
-	"google.golang.org/grpc/codes"
-	"google.golang.org/grpc/credentials/insecure"
-	"google.golang.org/grpc/status"
+	"github.com/containerd/containerd/v2/client"
+	"github.com/containerd/containerd/v2/core/leases"
+	"github.com/containerd/containerd/v2/pkg/namespaces"
+	"github.com/containerd/errdefs"
+	"github.com/containerd/errdefs/pkg/errgrpc"
 	cri "k8s.io/cri-api/pkg/apis/runtime/v1"
 
 	"github.com/nodeagent/nodeagent/internal/host"
@@ -40,40 +37,37 @@ func (d *Mutator) DeleteRuntimeLease(ctx context.Context, l RuntimeLease) error 
 	if socket == "" || d.runtime == nil {
 		return refuse("lease %s: no containerd is configured", l.ID)
 	}
-	connection, err := grpc.NewClient("unix://"+path.Clean("/"+socket),
-		grpc.WithTransportCredentials(insecure.NewCredentials()))
+	c, err := hostcri.ConnectContainerd(socket)
 	if err != nil {
 		return fmt.Errorf("containerd %s: %w", socket, err)
 	}
-	defer connection.Close()
-	ctx, cancel := context.WithTimeout(hostcri.InCRINamespace(ctx), leaseLimit)
+	defer c.Close()
+	ctx, cancel := context.WithTimeout(namespaces.WithNamespace(ctx, hostcri.Namespace), leaseLimit)
 	defer cancel()
-	client := leases.NewLeasesClient(connection)
-	answer, err := client.List(ctx, &leases.ListRequest{})
+	listed, err := c.LeasesService().List(ctx)
 	if err != nil {
 		return fmt.Errorf("leases: %w", err)
 	}
-	there := false
-	for _, lease := range answer.GetLeases() {
-		if lease.GetID() != l.ID {
+	exists := false
+	for _, lease := range listed {
+		if lease.ID != l.ID {
 			continue
 		}
-		there = true
-		if created := lease.GetCreatedAt().AsTime().UnixNano(); created != l.CreatedAt {
-			return changed("lease %s was made at %d instead of %d", l.ID, created, l.CreatedAt)
+		exists = true
+		if created := lease.CreatedAt.UnixNano(); created != l.CreatedAt {
+			return changed("lease %s was created at %d instead of %d", l.ID, created, l.CreatedAt)
 		}
-		if len(lease.GetLabels()) > 0 {
+		if len(lease.Labels) > 0 {
 			return refuse("lease %s carries labels, and the CRI plugin gives none", l.ID)
 		}
 	}
-	if !there {
+	if !exists {
 		return nil
 	}
-	if err := d.sandboxGone(ctx, connection, l.ID); err != nil {
+	if err := d.sandboxGone(ctx, c, l.ID); err != nil {
 		return fmt.Errorf("lease %s: %w", l.ID, err)
 	}
-	if _, err := client.Delete(ctx, &leases.DeleteRequest{ID: l.ID, Sync: false}); err != nil &&
-		status.Code(err) != codes.NotFound {
+	if err := c.LeasesService().Delete(ctx, leases.Lease{ID: l.ID}); err != nil && !errdefs.IsNotFound(err) {
 		return fmt.Errorf("delete lease %s: %w", l.ID, err)
 	}
 	return nil
@@ -81,7 +75,7 @@ func (d *Mutator) DeleteRuntimeLease(ctx context.Context, l RuntimeLease) error 
 
 // sandboxGone makes sure that the runtime has nothing under the ID of a sandbox: not CRI's own, nor what is below CRI
 // and comes to be before it.
-func (d *Mutator) sandboxGone(ctx context.Context, connection grpc.ClientConnInterface, id string) error {
+func (d *Mutator) sandboxGone(ctx context.Context, c *client.Client, id string) error {
 	for _, ask := range []struct {
 		what string
 		get  func() error
@@ -91,25 +85,25 @@ func (d *Mutator) sandboxGone(ctx context.Context, connection grpc.ClientConnInt
 			return err
 		}},
 		{"containerd has a record of the sandbox", func() error {
-			_, err := sandbox.NewStoreClient(connection).Get(ctx, &sandbox.StoreGetRequest{SandboxID: id})
-			if status.Code(err) == codes.Unimplemented {
-				return status.Error(codes.NotFound, "containerd 1.6 keeps none")
+			_, err := c.SandboxStore().Get(ctx, id)
+			if errdefs.IsNotImplemented(err) {
+				return errdefs.ErrNotFound // containerd 1.6 keeps none
 			}
 			return err
 		}},
 		{"containerd has a container of the sandbox", func() error {
-			_, err := containers.NewContainersClient(connection).Get(ctx, &containers.GetContainerRequest{ID: id})
+			_, err := c.ContainerService().Get(ctx, id)
 			return err
 		}},
 		{"containerd has a task of the sandbox", func() error {
-			_, err := tasks.NewTasksClient(connection).Get(ctx, &tasks.GetRequest{ContainerID: id})
+			_, err := c.TaskService().Get(ctx, &tasks.GetRequest{ContainerID: id})
 			return err
 		}},
 	} {
 		switch err := ask.get(); {
 		case err == nil:
 			return fmt.Errorf("%s: %w", ask.what, ErrBusy)
-		case status.Code(err) != codes.NotFound:
+		case !errdefs.IsNotFound(errgrpc.ToNative(err)):
 			return fmt.Errorf("whether %s: %w", ask.what, err)
 		}
 	}

@@ -8,6 +8,7 @@ import (
 
 	containers "github.com/containerd/containerd/api/services/containers/v1"
 	leasesapi "github.com/containerd/containerd/api/services/leases/v1"
+	"github.com/containerd/containerd/v2/pkg/namespaces"
 	"golang.org/x/sys/unix"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/credentials/insecure"
@@ -31,7 +32,7 @@ func TestDeleteRuntimeLease(t *testing.T) {
 	}
 	defer connection.Close()
 	client := leasesapi.NewLeasesClient(connection)
-	ctx := cri.InCRINamespace(t.Context())
+	ctx := namespaces.WithNamespace(t.Context(), cri.Namespace)
 	create := func(id string, labels map[string]string) mutate.RuntimeLease {
 		t.Helper()
 		answer, err := client.Create(ctx, &leasesapi.CreateRequest{ID: id, Labels: labels})

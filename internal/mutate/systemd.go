@@ -14,6 +14,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/nodeagent/nodeagent/internal/host/mount"
+	hostsystemd "github.com/nodeagent/nodeagent/internal/host/systemd"
 )
 
 // unitLimit bounds the stop of an empty unit. kubelet gives it 30 seconds too.
@@ -79,7 +80,7 @@ func ofSystemd(m mount.Mount, mounts []mount.Mount) bool {
 	return own(m) || m.FSType == "cgroup2" && !slices.ContainsFunc(mounts, own)
 }
 
-// emptyEverywhere makes sure that a cgroup is the judged one, and that no process is in it or below it, nor in the
+// emptyEverywhere makes sure that a cgroup is the evaluated one, and that no process is in it or below it, nor in the
 // cgroup of that name in any other hierarchy: a process may have been moved in some of them only.
 func emptyEverywhere(c Cgroup, at cgroupPlace) error {
 	if err := emptyCgroup(at.mount.Point, at.name, &c.File); err != nil {
@@ -113,7 +114,7 @@ func (d *Mutator) dialSystemd(ctx context.Context) (units, error) {
 	if _, err := d.host.Files.List("/run/systemd/system"); err != nil {
 		return nil, nil //nolint:nilnil,nilerr // nothing to ask is an answer
 	}
-	connection, err := systemd.NewSystemdConnectionContext(ctx)
+	connection, err := hostsystemd.Connect(ctx)
 	if err != nil {
 		return nil, err
 	}

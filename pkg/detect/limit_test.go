@@ -26,7 +26,7 @@ func progressOf(t *testing.T, deaf bool, checks ...Check) error {
 		if deaf {
 			<-stuck
 		}
-		progress.Saw(l.Check)
+		progress.Ended(l.Check)
 	})
 	ctx, cancel := context.WithCancel(t.Context())
 	done := make(chan struct{})

@@ -65,16 +65,16 @@ func handmadeContainers(ctx context.Context, scan *Scan) ([]Object, error) {
 	}
 	var objects []Object
 	for _, record := range records {
-		if record.GetLabels()[kindLabel] != "" {
+		if record.Labels[kindLabel] != "" {
 			continue
 		}
 		objects = append(objects, Object{
 			Kind:        Container,
-			ID:          record.GetID(),
-			ContainerID: record.GetID(),
-			Identity: Identity{"id": record.GetID(),
-				"created": strconv.FormatInt(record.GetCreatedAt().AsTime().UnixNano(), 10)},
-			Facts:   facts("image", record.GetImage()),
+			ID:          record.ID,
+			ContainerID: record.ID,
+			Identity: Identity{"id": record.ID,
+				"created": strconv.FormatInt(record.CreatedAt.UnixNano(), 10)},
+			Facts:   facts("image", record.Image),
 			Foreign: "created by hand in containerd's namespace k8s.io: it has no label " + kindLabel,
 		})
 	}

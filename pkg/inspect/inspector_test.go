@@ -11,7 +11,7 @@ import (
 	"testing"
 	"time"
 
-	leases "github.com/containerd/containerd/api/services/leases/v1"
+	"github.com/containerd/containerd/v2/core/leases"
 	"github.com/google/go-cmp/cmp"
 	"golang.org/x/sys/unix"
 	corev1 "k8s.io/api/core/v1"
@@ -163,7 +163,7 @@ func TestStartingPodIsLive(t *testing.T) {
 	hosttest.PrivateNetwork(t)
 	n := newNode(t)
 	furnish(n, dead, newSandbox) // everything is there, and CRI does not list the sandbox yet
-	n.leases = append(n.leases, &leases.Lease{ID: newSandbox})
+	n.leases = append(n.leases, leases.Lease{ID: newSandbox})
 	zero := func(s *Settings) { *s = Settings{HostNamespaces: true, MassOrphaning: 100, Passes: 2} }
 
 	report, _ := n.inspector(zero).Pass(t.Context(), nil)

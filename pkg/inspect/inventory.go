@@ -154,11 +154,7 @@ func (t *Inventory) Confirm(ctx context.Context, scan *Scan, cluster bool) {
 
 // ownPod returns the UID of the pod that the agent runs in.
 func ownPod(scan *Scan) string {
-	data, err := scan.Host.Files.Read("/proc/self/cgroup")
-	if err != nil {
-		return ""
-	}
-	cgroups, err := host.ParseProcCgroups(data)
+	cgroups, err := scan.Host.OwnCgroups()
 	if err != nil {
 		return ""
 	}

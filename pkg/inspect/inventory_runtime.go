@@ -149,11 +149,11 @@ func askContainerd(ctx context.Context, scan *Scan) ContainerdInventory {
 		return c
 	}
 	for _, lease := range leases {
-		c.Known[lease.GetID()] = leaseName
+		c.Known[lease.ID] = leaseName
 	}
 	for _, record := range containers {
-		c.Known[record.GetID()] = "container"
-		if uid := record.GetLabels()[uidLabel]; uid != "" {
+		c.Known[record.ID] = "container"
+		if uid := record.Labels[uidLabel]; uid != "" {
 			c.Pods[uid] = true
 		}
 	}

@@ -10,7 +10,7 @@ import (
 	"strings"
 	"time"
 
-	leasesapi "github.com/containerd/containerd/api/services/leases/v1"
+	leasesapi "github.com/containerd/containerd/v2/core/leases"
 	cri "k8s.io/cri-api/pkg/apis/runtime/v1"
 
 	"github.com/nodeagent/nodeagent/internal/host"
@@ -32,10 +32,10 @@ func listLeases(_ context.Context, scan *Scan) ([]Object, error) {
 	}
 	objects := make([]Object, 0, len(leases))
 	for _, lease := range leases {
-		created := lease.GetCreatedAt().AsTime()
+		created := lease.CreatedAt
 		o := Object{
-			Kind: Lease, ID: lease.GetID(), Foreign: foreignLease(lease),
-			Identity: Identity{"id": lease.GetID(), "created": strconv.FormatInt(created.UnixNano(), 10)},
+			Kind: Lease, ID: lease.ID, Foreign: foreignLease(lease),
+			Identity: Identity{"id": lease.ID, "created": strconv.FormatInt(created.UnixNano(), 10)},
 			Facts:    facts("created", created.UTC().Format(time.RFC3339)),
 		}
 		if o.Foreign == "" {
@@ -47,11 +47,11 @@ func listLeases(_ context.Context, scan *Scan) ([]Object, error) {
 }
 
 // foreignLease returns why a lease does not belong to a sandbox.
-func foreignLease(lease *leasesapi.Lease) string {
-	if !host.IsContainerID(lease.GetID()) {
+func foreignLease(lease leasesapi.Lease) string {
+	if !host.IsContainerID(lease.ID) {
 		return "not a sandbox's: its ID has another format"
 	}
-	for _, label := range slices.Sorted(maps.Keys(lease.GetLabels())) {
+	for _, label := range slices.Sorted(maps.Keys(lease.Labels)) {
 		return fmt.Sprintf("not a sandbox's: it has the label %s, and the CRI plugin sets none", label)
 	}
 	return ""

@@ -10,9 +10,9 @@ import (
 	"testing"
 	"time"
 
-	containers "github.com/containerd/containerd/api/services/containers/v1"
-	leases "github.com/containerd/containerd/api/services/leases/v1"
 	tasks "github.com/containerd/containerd/api/types/task"
+	containers "github.com/containerd/containerd/v2/core/containers"
+	leases "github.com/containerd/containerd/v2/core/leases"
 	"github.com/google/go-cmp/cmp"
 	cri "k8s.io/cri-api/pkg/apis/runtime/v1"
 
@@ -26,7 +26,7 @@ func leaseWorld(t *testing.T) *node {
 	hosttest.PrivateNetwork(t)
 	n := newNode(t)
 	n.attach(dead, deadSandbox)
-	n.leases = append(n.leases, &leases.Lease{ID: deadSandbox})
+	n.leases = append(n.leases, leases.Lease{ID: deadSandbox})
 	return n
 }
 
@@ -66,7 +66,7 @@ func TestLeaseOfASandboxThatIsNotGone(t *testing.T) {
 				Metadata: &cri.PodSandboxMetadata{Uid: dead}})
 		},
 		"containerd's container": func(n *node) {
-			n.records = append(n.records, &containers.Container{ID: deadSandbox,
+			n.records = append(n.records, containers.Container{ID: deadSandbox,
 				Labels: map[string]string{kindLabel: "sandbox"}})
 		},
 		"containerd's record": func(n *node) { n.stored = []string{deadSandbox} },
@@ -77,9 +77,9 @@ func TestLeaseOfASandboxThatIsNotGone(t *testing.T) {
 			n.leases[0].Labels = map[string]string{"containerd.io/gc.expire": "tomorrow"}
 		},
 		"another client's lease": func(n *node) { n.leases[0].Labels = map[string]string{"x": "y"} },
-		"nothing at all":         func(n *node) { n.leases[0].CreatedAt = nil }, // the control
+		"nothing at all":         func(n *node) { n.leases[0].CreatedAt = time.Time{} }, // the control
 		"containerd is not heard": func(n *node) {
-			n.host.Containerd.Containers = func(context.Context) ([]*containers.Container, error) {
+			n.host.Containerd.Containers = func(context.Context) ([]containers.Container, error) {
 				return nil, errors.New("away")
 			}
 		},
@@ -134,7 +134,7 @@ func (n *node) shim(id string) {
 // Leases of other formats are foreign, and one without a pod is only reported.
 func TestLeasesOfOthers(t *testing.T) {
 	n := newNode(t)
-	n.leases = []*leases.Lease{
+	n.leases = []leases.Lease{
 		{ID: "1234-abcd"}, {ID: strings.ToUpper(strings.Repeat("ab", 32))}, {ID: deadSandbox + "0"},
 		{ID: deadSandbox, Labels: map[string]string{"containerd.io/gc.flat": "1"}}, {ID: newSandbox},
 	}
@@ -161,7 +161,7 @@ func TestLeasesOfOthers(t *testing.T) {
 func TestStartingSandboxKeepsItsLease(t *testing.T) {
 	hosttest.PrivateNetwork(t)
 	n := newNode(t)
-	n.leases = append(n.leases, &leases.Lease{ID: newSandbox})
+	n.leases = append(n.leases, leases.Lease{ID: newSandbox})
 	i := n.inspector()
 	never := func(report Report, what string) {
 		t.Helper()

@@ -8,8 +8,8 @@ import (
 	"testing/synctest"
 	"time"
 
-	containers "github.com/containerd/containerd/api/services/containers/v1"
-	leases "github.com/containerd/containerd/api/services/leases/v1"
+	"github.com/containerd/containerd/v2/core/containers"
+	"github.com/containerd/containerd/v2/core/leases"
 	corev1 "k8s.io/api/core/v1"
 	cri "k8s.io/cri-api/pkg/apis/runtime/v1"
 
@@ -44,15 +44,15 @@ func TestPassEndsInTime(t *testing.T) {
 				Sandboxes: hosttest.Hang[[]*cri.PodSandbox], Containers: hosttest.Hang[[]*cri.Container],
 				Process: h.Runtime.Process,
 			}
-			h.Containerd = host.Containerd{Containers: hosttest.Hang[[]*containers.Container],
-				Leases: hosttest.Hang[[]*leases.Lease]}
+			h.Containerd = host.Containerd{Containers: hosttest.Hang[[]containers.Container],
+				Leases: hosttest.Hang[[]leases.Lease]}
 		}, "runtime", "deadline", "", "runtime-heard"},
 		"the runtime's status": {func(h *host.Host, end chan struct{}) {
 			h.Runtime.Status = stubborn[*cri.StatusResponse](end)
 		},
 			"runtime", "the runtime hangs: no answer within", Unknown, "runtime-heard"},
 		"containerd's leases": {func(h *host.Host, end chan struct{}) {
-			h.Containerd.Leases = stubborn[[]*leases.Lease](end)
+			h.Containerd.Leases = stubborn[[]leases.Lease](end)
 		},
 			"containerd", "containerd hangs", Unknown, "runtime-heard"},
 		"kubelet": {func(h *host.Host, end chan struct{}) { h.Kubelet.Pods = stubborn[[]corev1.Pod](end) },
@@ -77,7 +77,7 @@ func TestPassEndsInTime(t *testing.T) {
 		"everything": {func(h *host.Host, end chan struct{}) {
 			h.Runtime.Sandboxes, h.Runtime.Containers = stubborn[[]*cri.PodSandbox](end),
 				stubborn[[]*cri.Container](end)
-			h.Containerd.Leases, h.Kubelet.Pods = stubborn[[]*leases.Lease](end), stubborn[[]corev1.Pod](end)
+			h.Containerd.Leases, h.Kubelet.Pods = stubborn[[]leases.Lease](end), stubborn[[]corev1.Pod](end)
 			h.Cluster.Pods, h.Cluster.Node = stubborn[[]corev1.Pod](end), stubborn[*corev1.Node](end)
 			h.Kubelet.Process = func() (host.Process, error) { <-end; return host.Process{}, context.Canceled }
 		}, "kubelet", "kubelet hangs", "", "kubelet-heard"},

@@ -13,9 +13,9 @@ import (
 	"testing"
 	"time"
 
-	containers "github.com/containerd/containerd/api/services/containers/v1"
-	leases "github.com/containerd/containerd/api/services/leases/v1"
 	tasks "github.com/containerd/containerd/api/types/task"
+	containers "github.com/containerd/containerd/v2/core/containers"
+	leases "github.com/containerd/containerd/v2/core/leases"
 	"github.com/containernetworking/cni/libcni"
 	"golang.org/x/sys/unix"
 	corev1 "k8s.io/api/core/v1"
@@ -43,8 +43,8 @@ type node struct {
 	cluster    []corev1.Pod
 	sandboxes  []*cri.PodSandbox
 	containers []*cri.Container
-	records    []*containers.Container
-	leases     []*leases.Lease
+	records    []containers.Container
+	leases     []leases.Lease
 	tasks      []*tasks.Process
 	stored     []string // IDs of containerd's records of sandboxes
 	working    map[string]float64
@@ -92,8 +92,8 @@ func (n *node) witnesses(h *host.Host) {
 	h.Runtime.Process = func(context.Context) (host.Process, error) { return host.Process{PID: os.Getpid()}, nil }
 	h.Runtime.Sandboxes = call(n, "runtime", func() ([]*cri.PodSandbox, error) { return n.sandboxes, n.runtimeErr })
 	h.Runtime.Containers = call(n, "runtime", func() ([]*cri.Container, error) { return n.containers, n.runtimeErr })
-	h.Containerd.Containers = call(n, "containerd", func() ([]*containers.Container, error) { return n.records, nil })
-	h.Containerd.Leases = call(n, "containerd", func() ([]*leases.Lease, error) { return n.leases, nil })
+	h.Containerd.Containers = call(n, "containerd", func() ([]containers.Container, error) { return n.records, nil })
+	h.Containerd.Leases = call(n, "containerd", func() ([]leases.Lease, error) { return n.leases, nil })
 	h.Containerd.Tasks = call(n, "containerd", func() ([]*tasks.Process, error) { return n.tasks, n.carrierErr })
 	h.Containerd.Sandboxes = call(n, "containerd", func() ([]string, error) { return n.stored, n.carrierErr })
 	h.Cluster.Pods = call(n, "apiserver", func() ([]corev1.Pod, error) { n.requests++; return n.cluster, n.clusterErr })
@@ -142,8 +142,8 @@ func (n *node) sandbox(uid, id string) {
 		State:    cri.ContainerState_CONTAINER_RUNNING,
 		Labels:   map[string]string{uidLabel: uid, namespaceLabel: "default", nameLabel: "pod-" + uid[:8]},
 	})
-	n.leases = append(n.leases, &leases.Lease{ID: id})
-	n.records = append(n.records, &containers.Container{ID: id, Labels: map[string]string{kindLabel: "sandbox",
+	n.leases = append(n.leases, leases.Lease{ID: id})
+	n.records = append(n.records, containers.Container{ID: id, Labels: map[string]string{kindLabel: "sandbox",
 		uidLabel: uid}})
 }
 

@@ -7,7 +7,7 @@ import (
 	"strings"
 	"sync"
 
-	leases "github.com/containerd/containerd/api/services/leases/v1"
+	leases "github.com/containerd/containerd/v2/core/leases"
 	cri "k8s.io/cri-api/pkg/apis/runtime/v1"
 
 	"github.com/nodeagent/nodeagent/internal/host"
@@ -28,7 +28,7 @@ type Scan struct {
 	kubelet     func() (host.Process, error)
 	sandboxes   func() ([]*cri.PodSandbox, error)
 	containers  func() ([]*cri.Container, error)
-	leases      func() ([]*leases.Lease, error)
+	leases      func() ([]leases.Lease, error)
 
 	mu   sync.Mutex        // guards dirs
 	dirs map[string]string // resolved directories of network namespaces
@@ -70,7 +70,7 @@ func newScan(ctx context.Context, h *host.Host, ends deadline) *Scan {
 	s.containers = readOnce(ctx, s, stageRuntime, "the runtime", func(ctx context.Context) ([]*cri.Container, error) {
 		return ask(ctx, "runtime", h.Runtime.Containers)
 	})
-	s.leases = readOnce(ctx, s, stageRuntime, "containerd", func(ctx context.Context) ([]*leases.Lease, error) {
+	s.leases = readOnce(ctx, s, stageRuntime, "containerd", func(ctx context.Context) ([]leases.Lease, error) {
 		return ask(ctx, "containerd", h.Containerd.Leases)
 	})
 	return s

@@ -157,7 +157,7 @@ func leaseGone(ctx context.Context, t Tools, o inspect.Assessment) (bool, error)
 		return false, err
 	}
 	for _, lease := range leases {
-		if lease.GetID() == o.ID {
+		if lease.ID == o.ID {
 			return false, nil
 		}
 	}

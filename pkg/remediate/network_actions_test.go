@@ -9,7 +9,7 @@ import (
 	"strings"
 	"testing"
 
-	leases "github.com/containerd/containerd/api/services/leases/v1"
+	"github.com/containerd/containerd/v2/core/leases"
 	"github.com/google/go-cmp/cmp"
 	"golang.org/x/sys/unix"
 
@@ -210,13 +210,13 @@ func TestNetworkGone(t *testing.T) {
 	}
 	lease := inspect.Assessment{Object: inspect.Object{Kind: inspect.Lease, ID: "x"}}
 	for name, test := range map[string]struct {
-		leases func(context.Context) ([]*leases.Lease, error)
+		leases func(context.Context) ([]leases.Lease, error)
 		gone   bool
 		fails  bool
 	}{
-		"there":          {hosttest.Answer([]*leases.Lease{{ID: "y"}, {ID: "x"}}, nil), false, false},
-		"not there":      {hosttest.Answer([]*leases.Lease{{ID: "y"}}, nil), true, false},
-		"nobody can say": {hosttest.Answer([]*leases.Lease(nil), errors.New("away")), false, true},
+		"there":          {hosttest.Answer([]leases.Lease{{ID: "y"}, {ID: "x"}}, nil), false, false},
+		"not there":      {hosttest.Answer([]leases.Lease{{ID: "y"}}, nil), true, false},
+		"nobody can say": {hosttest.Answer([]leases.Lease(nil), errors.New("away")), false, true},
 		"no containerd":  {nil, false, true},
 	} {
 		tools.Host = &host.Host{Containerd: host.Containerd{Leases: test.leases}}

@@ -1,4 +1,10 @@
 // Package cgroup lists the cgroups of pods, and the hierarchies.
+//
+// Of opencontainers/cgroups the agent uses the parser of /proc/PID/cgroup (internal/host, ProcCgroups). The rest of it
+// does not fit: it reads /sys/fs/cgroup and nothing else (its files must be cgroupfs below that directory, and
+// IsCgroup2UnifiedMode caches what it found there first), while the agent reads below a root that is configured, as for
+// the host's files mounted into a pod; its GetStats reads all files of a cgroup, of which a check wants one number; and
+// RemovePath removes recursively by path, with retries, where the agent removes what it has compared by its inode.
 package cgroup
 
 import (
@@ -84,7 +90,7 @@ type PodCgroup struct {
 func (c PodCgroup) Dir() string { return path.Join(c.Hierarchy.Point, c.Path) }
 
 // Bounds of what is listed of one pod in one hierarchy. Containers may make cgroups of their own below theirs:
-// systemd in a container makes about 100, a node of kind some hundreds. A pod that makes more costs nobody but
+// systemd in a container makes about 100, a node of kind some hundreds. A pod that makes more harms only
 // itself: what is above the bounds is not listed, and its own cgroup says so.
 const (
 	maxCgroupDepth = 32
@@ -148,7 +154,7 @@ type cgroupWalk struct {
 	found []PodCgroup
 }
 
-// below adds the cgroups below one. A cgroup that goes away meanwhile is no error. The number of links tells whether
+// below adds the cgroups below one. A cgroup that goes away meanwhile is no error. The number of links shows whether
 // there are any below (kernfs counts subdirectories), which spares the listing of most.
 func (w *cgroupWalk) below(c PodCgroup) error {
 	if c.Depth > 0 {

@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"io/fs"
 	"path"
-	"slices"
 	"strings"
 
 	"github.com/nodeagent/nodeagent/internal/host"
@@ -19,11 +18,9 @@ func CgroupOf(h *host.Host, pid int, controller string) (CgroupHierarchy, string
 	if err != nil {
 		return CgroupHierarchy{}, "", err
 	}
-	for name, below := range cgroups {
-		if name != "" && slices.Contains(strings.Split(name, ","), controller) {
-			return CgroupHierarchy{Name: name, Point: path.Join(h.Paths.CgroupMount, controller)}, path.Clean(below),
-				nil
-		}
+	if below, ok := cgroups[controller]; ok {
+		v1 := CgroupHierarchy{Name: controller, Point: path.Join(h.Paths.CgroupMount, controller)}
+		return v1, path.Clean(below), nil
 	}
 	below, ok := cgroups[""]
 	if !ok {

@@ -7,8 +7,7 @@ import (
 	"net/netip"
 )
 
-// ConnectTCP makes a connection and gives it up again without a word. The error tells the peer's or the kernel's
-// answer.
+// ConnectTCP makes a connection and closes it without sending anything. The error is the peer's or the kernel's answer.
 func ConnectTCP(ctx context.Context, peer netip.AddrPort) error {
 	conn, err := (&net.Dialer{}).DialContext(ctx, "tcp", peer.String())
 	if err != nil {

@@ -1,4 +1,4 @@
-// Package cri speaks with the container runtime, over CRI and over containerd's own interface.
+// Package cri is the client of the container runtime: of CRI, and of containerd's own interface.
 package cri
 
 import (
@@ -13,9 +13,9 @@ import (
 	"github.com/nodeagent/nodeagent/internal/host/hosterr"
 )
 
-// NewRuntime returns the door to the container runtime that listens on socket. The connection is made when it is first
-// needed and made again when the runtime comes back, so the socket need not exist yet. Every call is bounded by the
-// deadline of its ctx only: callers must set one, because a stopped runtime accepts connections and never answers.
+// NewRuntime returns the client of the container runtime that listens on socket. The connection is made when it is
+// first needed and made again when the runtime comes back, so the socket need not exist yet. Every call is bounded by
+// the deadline of its ctx only: callers must set one, because a stopped runtime accepts connections and never answers.
 func NewRuntime(socket string) (host.Runtime, io.Closer, error) {
 	if err := discover.CheckSocket(socket); err != nil {
 		return host.Runtime{}, nil, err

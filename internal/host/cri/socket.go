@@ -13,6 +13,7 @@ import (
 	"google.golang.org/grpc/connectivity"
 	"google.golang.org/grpc/credentials/insecure"
 	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/proto"
 
 	"github.com/nodeagent/nodeagent/internal/host/discover"
 )
@@ -23,9 +24,9 @@ const maxMessage = 16 << 20
 
 // socketConn is a gRPC connection to a daemon on this machine, made when it is first needed. It differs from a plain
 // grpc.ClientConn in what happens after a failure: the next call dials at once, so that neither a daemon that has come
-// back is called dead for the length of a back-off, nor is an old failure told as a new one. No call waits for a daemon
-// to appear: a missing or dead one is an error at once, and one that accepts but does not answer (SIGSTOP) is an error
-// at the deadline of ctx. Nothing is asked of a server that is not root's, whatever the path of its socket.
+// back is called dead for the length of a back-off, nor is an old failure reported as a new one. No call waits for a
+// daemon to appear: a missing or dead one is an error at once, and one that accepts but does not answer (SIGSTOP) is an
+// error at the deadline of ctx. Nothing is asked of a server that is not root's, whatever the path of its socket.
 type socketConn struct {
 	path string
 
@@ -35,7 +36,7 @@ type socketConn struct {
 }
 
 // dialed is one connection and what became of it. Calls share it: one of them throws it away, and the others must learn
-// why from here, since gRPC tells them only that it was closed.
+// why from here, since gRPC reports only that it was closed.
 type dialed struct {
 	*grpc.ClientConn
 	dialErr error // why the latest dial failed; gRPC flattens it to text
@@ -45,23 +46,28 @@ type dialed struct {
 // Invoke implements grpc.ClientConnInterface. Errors name socket and method, keep the gRPC status, and wrap the error
 // of ctx or of the dial (fs.ErrNotExist, syscall.ECONNREFUSED) where that was the reason.
 func (s *socketConn) Invoke(ctx context.Context, method string, args, reply any, opts ...grpc.CallOption) error {
+	return s.call(ctx, method, func(conn *grpc.ClientConn) error {
+		return conn.Invoke(ctx, method, args, reply, opts...)
+	})
+}
+
+func (s *socketConn) call(ctx context.Context, method string, invoke func(*grpc.ClientConn) error) error {
 	for attempt := 0; ; attempt++ {
 		conn, err := s.open()
 		if err != nil {
 			return &socketError{s.path, method, err, nil}
 		}
-		err = conn.Invoke(ctx, method, args, reply, opts...)
-		if err == nil {
+		if err = invoke(conn.ClientConn); err == nil {
 			return nil
 		}
-		err, cause, stale := s.judge(ctx, conn, err)
+		err, cause, stale := s.classify(ctx, conn, err)
 		if !stale || attempt > 0 || ctx.Err() != nil {
 			return &socketError{s.path, method, err, cause}
 		}
 	}
 }
 
-// NewStream implements grpc.ClientConnInterface; nothing that the agent asks is a stream.
+// NewStream implements grpc.ClientConnInterface; CRI is not asked for streams.
 func (s *socketConn) NewStream(context.Context, *grpc.StreamDesc, string, ...grpc.CallOption) (grpc.ClientStream,
 	error) {
 	return nil, status.Error(codes.Unimplemented, "streams are not used")
@@ -104,6 +110,7 @@ func (s *socketConn) open() (*dialed, error) {
 			MinConnectTimeout: time.Hour,
 		}),
 		grpc.WithDefaultCallOptions(grpc.MaxCallRecvMsgSize(maxMessage), grpc.WaitForReady(false)),
+		grpc.WithStreamInterceptor(boundStream),
 	)
 	if err != nil {
 		return nil, err
@@ -111,6 +118,30 @@ func (s *socketConn) open() (*dialed, error) {
 	next.ClientConn = conn
 	s.current = next
 	return next, nil
+}
+
+// boundStream bounds a stream, as which containerd's client lists containers, like one message.
+func boundStream(ctx context.Context, desc *grpc.StreamDesc, conn *grpc.ClientConn, method string,
+	streamer grpc.Streamer, opts ...grpc.CallOption) (grpc.ClientStream, error) {
+	stream, err := streamer(ctx, desc, conn, method, opts...)
+	return &boundedStream{stream, maxMessage}, err
+}
+
+type boundedStream struct {
+	grpc.ClientStream
+
+	left int // bytes
+}
+
+// RecvMsg implements grpc.ClientStream.
+func (s *boundedStream) RecvMsg(m any) error {
+	err := s.ClientStream.RecvMsg(m)
+	if message, ok := m.(proto.Message); ok && err == nil {
+		if s.left -= proto.Size(message); s.left < 0 {
+			return status.Errorf(codes.ResourceExhausted, "more than %d bytes", maxMessage)
+		}
+	}
+	return err
 }
 
 func (s *socketConn) dial(ctx context.Context, of *dialed) (net.Conn, error) {
@@ -137,12 +168,12 @@ func DialRoots(ctx context.Context, path string) (net.Conn, error) {
 	return conn, nil
 }
 
-// judge throws away a connection that failed, and returns the failure and what it wraps. Of a connection that another
-// call has thrown away, that is the failure of the other call, and not that the connection is closed, which is our
-// own doing. The failure is stale where it tells of a connection made earlier and not of the daemon now: it broke
-// since (the daemon was started again), or was thrown away. Then it is worth to ask once more; everything that is
-// asked here only reads.
-func (s *socketConn) judge(ctx context.Context, conn *dialed, err error) (failure, cause error, stale bool) {
+// classify throws away a connection that failed, and returns the failure and what it wraps. Of a connection that
+// another call has thrown away, that is the failure of the other call, and not that the connection is closed, which is
+// our own doing. The failure is stale where it is about a connection made earlier and not about the daemon now: it
+// broke since (the daemon was started again), or was thrown away. Then the call is worth one retry; all calls made here
+// only read.
+func (s *socketConn) classify(ctx context.Context, conn *dialed, err error) (failure, cause error, stale bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	switch status.Code(err) {

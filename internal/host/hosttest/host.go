@@ -7,9 +7,9 @@ import (
 	"testing"
 	"time"
 
-	containers "github.com/containerd/containerd/api/services/containers/v1"
-	leases "github.com/containerd/containerd/api/services/leases/v1"
 	tasks "github.com/containerd/containerd/api/types/task"
+	"github.com/containerd/containerd/v2/core/containers"
+	"github.com/containerd/containerd/v2/core/leases"
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
 	storagev1 "k8s.io/api/storage/v1"
@@ -126,8 +126,8 @@ func Runtime() host.Runtime {
 // Containerd has nothing in its namespace.
 func Containerd() host.Containerd {
 	return host.Containerd{
-		Containers: Answer([]*containers.Container(nil), nil),
-		Leases:     Answer([]*leases.Lease(nil), nil),
+		Containers: Answer([]containers.Container(nil), nil),
+		Leases:     Answer([]leases.Lease(nil), nil),
 		Tasks:      Answer([]*tasks.Process(nil), nil),
 		Sandboxes:  Answer([]string(nil), nil),
 	}

@@ -11,7 +11,7 @@ import (
 )
 
 // The probes of disks. Each sends a fixed set of commands that only read what a device knows of itself: none of them
-// writes, resets, or spins up a disk that sleeps. ProbeAnswer.Data is what the device said.
+// writes, resets, or spins up a disk that sleeps. ProbeAnswer.Data is what the device answered.
 const (
 	// ProbeNVMeHealth reads the SMART / health information log (page 02h, 512 bytes) of a controller, /dev/nvme0.
 	ProbeNVMeHealth ProbeOp = "nvme-health"
@@ -153,15 +153,15 @@ func multipaths(fd int) ([]byte, error) {
 	})
 }
 
-// eachMapped lists the mapped devices and joins what there is to tell of each.
-func eachMapped(fd int, tell func(device uint64) ([]byte, error)) ([]byte, error) {
+// eachMapped lists the mapped devices and joins what is reported of each.
+func eachMapped(fd int, describe func(device uint64) ([]byte, error)) ([]byte, error) {
 	list, err := deviceMapper(fd, unix.DM_LIST_DEVICES, 0, 0)
 	if err != nil {
 		return nil, err
 	}
 	var out []byte
 	for _, device := range mappedDevices(list) {
-		text, err := tell(device)
+		text, err := describe(device)
 		if errors.Is(err, unix.ENXIO) { // was removed meanwhile
 			continue
 		}

@@ -153,7 +153,7 @@ func ataHealth(fd int) ([]byte, error) {
 	return out, nil
 }
 
-const recoveredError = 0x1 // with it SAT tells of registers though nothing went wrong
+const recoveredError = 0x1 // with it SAT reports registers though nothing went wrong
 
 func grown(data []byte, length int) []byte {
 	return slices.Grow(data, length)[:max(length, len(data))]

@@ -24,7 +24,7 @@ type Prober struct {
 // ErrHung says of a probe that its child did run, and waited for the path all the time that it was given.
 var ErrHung = errors.New("hangs")
 
-// ProbeResult is what became of one probe of several.
+// ProbeResult is the outcome of one probe of several.
 type ProbeResult struct {
 	Answer ProbeAnswer
 	Err    error
@@ -100,7 +100,7 @@ type ProbeAnswer struct {
 	RootBytes  uint64 `json:"rootBytes,omitempty"`
 	FreeInodes uint64 `json:"freeInodes,omitempty"` // f_ffree
 	Inodes     uint64 `json:"inodes,omitempty"`     // f_files; 0 where the filesystem has no fixed number of them
-	Data       []byte `json:"data,omitempty"`       // what a disk said, as it said it: see the probes of disks
+	Data       []byte `json:"data,omitempty"`       // the raw answer of a disk: see the probes of disks
 
 	Values map[string]string `json:"values,omitempty"` // by name; see the probes
 }

@@ -19,12 +19,12 @@ const (
 
 // probeBatch is what one child is asked.
 type probeBatch struct {
-	// how long a path may take before it is said to hang; 0: for ever
+	// how long a path may take before it counts as hung; 0: for ever
 	Patience time.Duration `json:"patience,omitempty"`
 	Requests []wireRequest `json:"requests"`
 }
 
-// wireRequest is a request as it is handed to the child: a path need not be UTF-8.
+// wireRequest is a request as it is passed to the child: a path need not be UTF-8.
 type wireRequest struct {
 	ProbeRequest
 	Path []byte `json:"path"` // instead of the other one
@@ -40,7 +40,7 @@ type probeLine struct {
 }
 
 // serve does all requests and writes each answer as soon as it is there. A path that hangs keeps one thread; the child
-// goes on with the others. Only the child itself can tell that a path hangs: seen from outside it may merely be slow to
+// goes on with the others. Only the child itself can know that a path hangs: seen from outside it may merely be slow to
 // start.
 func (b probeBatch) serve(out io.Writer) error {
 	lines := json.NewEncoder(out)

@@ -9,25 +9,26 @@ import (
 	"time"
 
 	"github.com/nodeagent/nodeagent/internal/host/hosterr"
+	"github.com/nodeagent/nodeagent/internal/host/program"
 )
 
-// errNoAnswer says that a child ended without a word about a request.
+// errNoAnswer says that a child ended without answering a request.
 var errNoAnswer = errors.New("no answer")
 
-// probeOutput takes what a child says, line by line, while others may already read it: a child that hangs never closes
-// its output.
+// probeOutput takes what a child writes, line by line, while others may already read it: a child that hangs never
+// closes its output.
 type probeOutput struct {
 	complete chan struct{} // closed with the last line that is expected
 
 	mu     sync.Mutex // guards what follows
-	buffer boundedBuffer
+	buffer program.Buffer
 	lines  int // still to come
 }
 
 func newProbeOutput(requests int) *probeOutput {
 	return &probeOutput{
 		complete: make(chan struct{}), lines: requests,
-		buffer: boundedBuffer{most: maxProbeOutput + maxProbeLine*requests},
+		buffer: program.Buffer{Limit: maxProbeOutput + maxProbeLine*requests},
 	}
 }
 
@@ -43,14 +44,14 @@ func (o *probeOutput) Write(data []byte) (int, error) {
 	return n, err
 }
 
-// healthy reports whether the child has said all, and that nothing hangs.
+// healthy reports whether the child has answered all requests, and nothing hangs.
 func (o *probeOutput) healthy() bool {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	return o.lines <= 0 && !bytes.Contains(o.buffer.Bytes(), []byte(`"hung":true`))
 }
 
-// parse puts what the child said into the results of the requests. The last line may be cut short where the child was
+// parse puts the child's answers into the results of the requests. The last line may be cut short where the child was
 // killed.
 func (o *probeOutput) parse(results []ProbeResult, requests []ProbeRequest, patience time.Duration,
 	ended <-chan struct{}) error {

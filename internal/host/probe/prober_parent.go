@@ -8,17 +8,18 @@ import (
 	"fmt"
 	"os/exec"
 	"slices"
-	"strings"
 	"sync"
 	"syscall"
 	"time"
+
+	"github.com/nodeagent/nodeagent/internal/host/program"
 )
 
 // ErrTooManyAbandoned says that so many probes hang in the kernel that no further one is started.
 var ErrTooManyAbandoned = errors.New("too many probes hang in the kernel")
 
 const (
-	// maxProbes bounds the children that exist at any time, hung ones included. More would help nobody: one dead disk
+	// maxProbes bounds the children that exist at any time, hung ones included. More would not help: one dead disk
 	// or server is enough to hang them all, and each is a process that people see in state D.
 	maxProbes = 3
 	// probeTimeout bounds a probe whose context has no deadline.
@@ -33,13 +34,13 @@ const (
 
 // NewProber returns a prober whose children are this program itself: main must begin with ProbeMain.
 func NewProber() Prober {
-	p := &prober{slots: make(chan struct{}, maxProbes), program: "/proc/self/exe"}
+	p := &prober{slots: make(chan struct{}, maxProbes), path: "/proc/self/exe"}
 	return Prober{Do: p.do, Batch: p.all}
 }
 
 type prober struct {
-	program string
-	slots   chan struct{} // one taken for each child from its start until it is reaped
+	path  string        // of the program
+	slots chan struct{} // one taken for each child from its start until it is reaped
 
 	mu        sync.Mutex // guards abandoned
 	abandoned int        // children that did not go when killed
@@ -71,10 +72,11 @@ func (p *prober) part(ctx context.Context, patience time.Duration, requests []Pr
 	if err != nil {
 		return failed(requests, err)
 	}
-	go child.run(p) // supervises one child until it is reaped
+	child.Reaped = func() { p.reaped(child) }
+	child.Start()
 	var ended <-chan struct{}
 	select {
-	case <-child.done:
+	case <-child.Done():
 		err = child.failure()
 	case <-child.out.complete: // what is left of it is to end, or to hang
 		ended, err = p.end(child), errNoAnswer
@@ -101,7 +103,7 @@ func (p *prober) take(ctx context.Context, patience time.Duration, requests []Pr
 		}
 		return nil, ctx.Err()
 	}
-	child, err := newProbeChild(p.program, patience, requests)
+	child, err := newProbeChild(p.path, patience, requests)
 	if err != nil {
 		<-p.slots
 		return nil, err
@@ -121,21 +123,18 @@ func failed(requests []ProbeRequest, err error) []ProbeResult {
 // end kills a child that is not needed any more, or has no more time. The channel that it returns is nil when the child
 // went, and otherwise closed when it does.
 func (p *prober) end(child *probeChild) <-chan struct{} {
-	if child.out.healthy() { // it has said all, and ends by itself
+	if child.out.healthy() { // it has answered all, and ends by itself
 		select {
-		case <-child.done:
+		case <-child.Done():
 			return nil
 		case <-time.After(reapGrace):
 		}
 	}
-	child.kill()
-	select {
-	case <-child.done:
+	if child.Kill(reapGrace) {
 		return nil
-	case <-time.After(reapGrace):
-		p.abandon(child)
-		return child.done
 	}
+	p.abandon(child)
+	return child.Done()
 }
 
 // stuck reports whether no child can be started before an abandoned one goes.
@@ -149,9 +148,7 @@ func (p *prober) stuck() bool {
 func (p *prober) abandon(c *probeChild) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	select {
-	case <-c.done: // it went in the very last moment
-	default:
+	if !c.reaped { // it may have gone in the very last moment
 		c.abandoned = true
 		p.abandoned++
 	}
@@ -161,28 +158,24 @@ func (p *prober) abandon(c *probeChild) {
 func (p *prober) reaped(c *probeChild) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
+	c.reaped = true
 	if c.abandoned {
 		p.abandoned--
 	}
-	close(c.done)
 	<-p.slots
 }
 
 // probeChild is one child process.
 type probeChild struct {
-	cmd       *exec.Cmd
-	out       *probeOutput
-	errs      boundedBuffer
-	done      chan struct{} // closed when the child is reaped, or could not be started
-	err       error         // set before done is closed
-	abandoned bool          // guarded by prober.mu
+	*program.Child
 
-	mu     sync.Mutex // guards begun and killed
-	begun  bool
-	killed bool
+	out  *probeOutput
+	errs program.Buffer
+
+	abandoned, reaped bool // guarded by prober.mu
 }
 
-func newProbeChild(program string, patience time.Duration, requests []ProbeRequest) (*probeChild, error) {
+func newProbeChild(path string, patience time.Duration, requests []ProbeRequest) (*probeChild, error) {
 	batch := probeBatch{Patience: patience}
 	for _, r := range requests {
 		batch.Requests = append(batch.Requests, wireRequest{r, []byte(r.Path)})
@@ -191,68 +184,26 @@ func newProbeChild(program string, patience time.Duration, requests []ProbeReque
 	if err != nil {
 		return nil, err
 	}
-	c := &probeChild{done: make(chan struct{}), out: newProbeOutput(len(requests)),
-		errs: boundedBuffer{most: maxProbeLine}}
-	c.cmd = &exec.Cmd{
-		Path: program,
+	c := &probeChild{out: newProbeOutput(len(requests)), errs: program.Buffer{Limit: maxProbeLine}}
+	c.Child = &program.Child{Cmd: &exec.Cmd{
+		Path: path,
 		Args: []string{probeName, string(argument)},
 		// Nothing of our environment; and one thread, no garbage collection, so that a probe is cheap.
 		Env:    []string{"GOMAXPROCS=1", "GOGC=off"},
 		Dir:    "/",
 		Stdout: c.out,
 		Stderr: &c.errs,
-		SysProcAttr: &syscall.SysProcAttr{
-			Setpgid: true,
-			// When the agent dies, so do its probes. The kernel ties this to the thread that started the child; should
-			// that one end early, the probe is killed, which the next look mends.
-			Pdeathsig: syscall.SIGKILL,
-		},
-	}
+		// When the agent dies, so do its probes. The kernel ties this to the thread that started the child; should that
+		// one end early, the probe is killed, and the next run starts another.
+		SysProcAttr: &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL},
+	}}
 	return c, nil
-}
-
-// run starts the child and waits for it. Even the start can hang: it reads the program's file, and its thread waits for
-// that in the kernel. It has a goroutine of its own for this reason.
-func (c *probeChild) run(p *prober) {
-	defer p.reaped(c)
-	if c.err = c.cmd.Start(); c.err != nil {
-		return
-	}
-	c.mu.Lock()
-	c.begun = true
-	if c.killed {
-		_ = c.cmd.Process.Kill() // it has not been waited for, so it is ours
-	}
-	c.mu.Unlock()
-	c.err = c.cmd.Wait()
-}
-
-func (c *probeChild) kill() {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	c.killed = true
-	if c.begun {
-		_ = c.cmd.Process.Kill() // an error means that it is reaped already
-	}
 }
 
 // failure is called after done was closed: why there may be requests without an answer.
 func (c *probeChild) failure() error {
-	if c.err != nil {
-		return fmt.Errorf("%w: %s", c.err, strings.TrimSpace(c.errs.String()))
+	if err := c.Err(); err != nil {
+		return fmt.Errorf("%w: %s", err, bytes.TrimSpace(c.errs.Bytes()))
 	}
 	return errNoAnswer
-}
-
-// boundedBuffer keeps what a child says and refuses more than that.
-type boundedBuffer struct {
-	bytes.Buffer
-	most int
-}
-
-func (b *boundedBuffer) Write(data []byte) (int, error) {
-	if b.Len()+len(data) > b.most {
-		return 0, fmt.Errorf("more than %d bytes of output", b.most)
-	}
-	return b.Buffer.Write(data)
 }

@@ -53,16 +53,15 @@ func read(ctx context.Context, c Command, lines Lines) error {
 		return fmt.Errorf("run %s: %w", c.Path, err)
 	}
 	defer from.Close()
-	p, errs := newProcess(c), &head{limit: MaxOutput}
-	p.cmd.Stdout, p.cmd.Stderr = to, errs
-	p.started = func() { _ = to.Close() } // the program has its own
-	go func() {                           // supervises one program until it is reaped
-		p.run()
-		// Somebody who left its process group may hold the pipe for ever.
-		_ = from.SetReadDeadline(time.Now().Add(pipeGrace))
-	}()
+	p, errs := newChild(c), &head{limit: MaxOutput}
+	p.Cmd.Stdout, p.Cmd.Stderr = to, errs
+	spare := p.Started
+	p.Started = func() { spare(); _ = to.Close() } // the program has its own
+	// A process that left its process group may hold the pipe for ever.
+	p.Reaped = func() { _ = from.SetReadDeadline(time.Now().Add(pipeGrace)) }
+	p.Start()
 	stop := context.AfterFunc(ctx, func() {
-		p.killWait()
+		p.Kill(killGrace)
 		_ = from.Close() // ends the reading, even where the program hangs
 	})
 	defer stop()
@@ -73,17 +72,17 @@ func read(ctx context.Context, c Command, lines Lines) error {
 	select {
 	case <-p.done:
 	case <-time.After(pipeGrace): // it has closed its output and goes on
-		if !p.killWait() {
+		if !p.Kill(killGrace) {
 			return fmt.Errorf("run %s: %w", c.Path, ErrAbandoned)
 		}
 	}
 	switch {
-	case p.cmd.ProcessState != nil && p.cmd.ProcessState.Success() && scanErr == nil:
+	case p.Cmd.ProcessState != nil && p.Cmd.ProcessState.Success() && scanErr == nil:
 		return fmt.Errorf("%s: %w", c.Path, errDone)
 	case scanErr != nil:
 		return fmt.Errorf("read from %s: %w", c.Path, scanErr)
 	}
-	return p.ending(errs)
+	return ending(p, errs)
 }
 
 // split hands over the lines of r until it ends.

@@ -1,5 +1,5 @@
 // Package program runs programs of others for checks: plugins that users configure, and journalctl. Each is one
-// absolute path with its arguments, never a shell; it is run only where nobody but root can change it (see package
+// absolute path with its arguments, never a shell; it is run only where no one but root can change it (see package
 // owned); its output is bounded; and one that hangs, ignores signals or leaves children behind costs only itself: its
 // whole process group is killed, and what even that does not end is abandoned and not started again before the kernel
 // has let it go.
@@ -51,7 +51,7 @@ type Runner struct {
 }
 
 // Run runs the program until it ends, or until ctx does: then it is killed with its process group. An error says that
-// nothing can be told: it could not be started, or does not end.
+// nothing is known: it could not be started, or does not end.
 func (r *Runner) Run(ctx context.Context, c Command) (Outcome, error) {
 	if !filepath.IsAbs(c.Path) {
 		return Outcome{}, fmt.Errorf("run %q: not an absolute path", c.Path)
@@ -60,24 +60,24 @@ func (r *Runner) Run(ctx context.Context, c Command) (Outcome, error) {
 		return Outcome{}, fmt.Errorf("run %s: %w", c.Path, ErrStuck)
 	}
 	out, errs := &head{limit: MaxOutput}, &head{limit: MaxOutput}
-	p := newProcess(c)
-	p.cmd.Stdout, p.cmd.Stderr = out, errs
-	p.reaped = r.end
-	go p.run() // supervises one program until it is reaped, however long that takes
+	p := newChild(c)
+	p.Cmd.Stdout, p.Cmd.Stderr = out, errs
+	p.Reaped = r.end
+	p.Start()
 	timedOut := false
 	select {
 	case <-p.done:
 	case <-ctx.Done():
 		timedOut = true
-		if !p.killWait() {
+		if !p.Kill(killGrace) {
 			return Outcome{TimedOut: true}, fmt.Errorf("run %s: %w", c.Path, ErrAbandoned)
 		}
 	}
-	if p.cmd.ProcessState == nil {
+	if p.Cmd.ProcessState == nil {
 		return Outcome{TimedOut: timedOut}, fmt.Errorf("run %s: %w", c.Path, p.err)
 	}
 	return Outcome{
-		Exit: p.cmd.ProcessState.ExitCode(), State: p.cmd.ProcessState.String(),
+		Exit: p.Cmd.ProcessState.ExitCode(), State: p.Cmd.ProcessState.String(),
 		Stdout: out.bytes(), Stderr: errs.bytes(), TimedOut: timedOut,
 	}, nil
 }

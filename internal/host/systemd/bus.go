@@ -2,6 +2,7 @@ package systemd
 
 import (
 	"bufio"
+	"bytes"
 	"context"
 	"encoding/hex"
 	"errors"
@@ -9,41 +10,115 @@ import (
 	"io"
 	"net"
 	"os"
+	"slices"
 	"strconv"
-	"strings"
+	"sync"
+	"sync/atomic"
 	"time"
+
+	systemd "github.com/coreos/go-systemd/v22/dbus"
+	"github.com/godbus/dbus/v5"
 
 	"github.com/nodeagent/nodeagent/internal/host/hosterr"
 )
 
-// A client of D-Bus for a few questions in a row, without goroutines. The library's connection is not used: it sends
-// the first call right behind BEGIN, to which there is no answer; systemd takes both into the buffer of its handshake
-// when they come together, and then leaves the call there until more comes, which is never (one in three connections,
-// tried with systemd 252). systemd's own clients send BEGIN together with what comes before and wait for the answer
-// to that; so does this one. Nor is its decoder, which panics at a message that is cut off, and takes memory for
-// whatever length is claimed.
+// maxBusBytes bounds what is read from one connection. A unit in a list takes some 300 bytes.
+const maxBusBytes = 16 << 20
 
-const (
-	// maxBusBytes bounds what is read in one connection. A unit in a list takes some 300 bytes.
-	maxBusBytes = 16 << 20
-	// busBatch is how many calls are sent at once.
-	busBatch = 64
-)
-
-// busConn is a connection to a D-Bus peer. One may use it at a time.
-type busConn struct {
-	socket net.Conn
-	left   *io.LimitedReader // of the socket
-	reader *bufio.Reader     // of left
-	serial uint32            // of the latest call
-	forget func() bool       // ends the watch over the context
+// Connect connects go-systemd to systemd itself. Whatever waits for an answer ends with ctx, and so does the
+// connection.
+func Connect(ctx context.Context) (*systemd.Conn, error) {
+	return (&peer{path: realSystemd().private}).connect(ctx)
 }
 
-// busReply is the answer to one call.
-type busReply struct {
-	busMessage
+// peer is systemd itself, or the bus.
+type peer struct {
+	path    string
+	hello   bool // a bus wants to be greeted
+	endless bool // maxBusBytes bound one message, and not all together
 
-	err error // what the peer says that went wrong: busFailure
+	failure atomic.Pointer[error] // why a connection could not be read any more: godbus reports that it was closed
+}
+
+// connect makes the two connections that go-systemd has: one for calls, one for signals.
+func (p *peer) connect(ctx context.Context) (*systemd.Conn, error) {
+	return systemd.NewConnection(func() (*dbus.Conn, error) {
+		return p.dial(ctx, dbus.WithSignalHandler(&signalQueue{defaultSignals: dbus.NewDefaultSignalHandler()}))
+	})
+}
+
+type defaultSignals interface {
+	dbus.SignalHandler
+	dbus.SignalRegistrar
+	dbus.Terminator
+}
+
+// signalQueue closes a channel also where the connection has broken before go-systemd registers it: godbus would not,
+// and go-systemd would wait for it without end.
+type signalQueue struct {
+	defaultSignals
+
+	mu    sync.Mutex // guards ended
+	ended bool
+}
+
+// AddSignal implements dbus.SignalRegistrar.
+func (s *signalQueue) AddSignal(ch chan<- *dbus.Signal) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.ended {
+		close(ch)
+		return
+	}
+	s.defaultSignals.AddSignal(ch)
+}
+
+// Terminate implements dbus.Terminator.
+func (s *signalQueue) Terminate() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.ended = true
+	s.defaultSignals.Terminate()
+}
+
+func (p *peer) dial(ctx context.Context, options ...dbus.ConnOption) (*dbus.Conn, error) {
+	socket, err := (&net.Dialer{}).DialContext(ctx, "unix", p.path)
+	if err != nil {
+		return nil, err // names the path
+	}
+	left := &io.LimitedReader{R: socket, N: maxBusBytes}
+	s := &busSocket{Conn: socket, left: left, reader: bufio.NewReader(left), greeting: true, failure: &p.failure}
+	s.stop = context.AfterFunc(ctx, func() { _ = socket.SetDeadline(time.Unix(1, 0)) })
+	options = append(options, dbus.WithContext(ctx), dbus.WithIncomingInterceptor(func(m *dbus.Message) {
+		if p.endless {
+			left.N = maxBusBytes
+		}
+		dropUnexpected(m)
+	}))
+	conn, err := dbus.NewConn(s, options...)
+	if err != nil {
+		return nil, errors.Join(err, s.Close())
+	}
+	err = conn.Auth([]dbus.Auth{dbus.AuthExternal(strconv.Itoa(os.Getuid()))})
+	if err == nil && p.hello {
+		err = conn.Hello()
+	}
+	if err != nil {
+		return nil, errors.Join(fmt.Errorf("%s: %w", p.path, p.explain(err)), conn.Close())
+	}
+	return conn, nil
+}
+
+// explain returns what the peer answered, by its name on D-Bus, or why the connection broke.
+func (p *peer) explain(err error) error {
+	var answer dbus.Error
+	switch failure := p.failure.Load(); {
+	case errors.As(err, &answer):
+		return busFailure(answer.Name)
+	case err != nil && failure != nil:
+		return *failure
+	}
+	return err
 }
 
 // busFailure is an error that the peer answered with, by its name on D-Bus.
@@ -51,135 +126,65 @@ type busFailure string
 
 func (f busFailure) Error() string { return "answered " + hosterr.Clip(string(f)) }
 
-// dialBus connects to a D-Bus peer. Whatever waits for it ends with ctx.
-func dialBus(ctx context.Context, path string) (*busConn, error) { return dialBusWithin(ctx, path, 0) }
-
-// dialBusWithin is dialBus for a connection on which everything must be done within a time, until its deadline is set
-// anew; 0: as long as ctx.
-func dialBusWithin(ctx context.Context, path string, within time.Duration) (*busConn, error) {
-	socket, err := (&net.Dialer{Timeout: within}).DialContext(ctx, "unix", path)
-	if err != nil {
-		return nil, err // names path
-	}
-	if within > 0 {
-		_ = socket.SetDeadline(time.Now().Add(within)) // of an open socket: it cannot fail
-	}
-	left := &io.LimitedReader{R: socket, N: maxBusBytes}
-	b := &busConn{socket: socket, left: left, reader: bufio.NewReader(left)}
-	b.forget = context.AfterFunc(ctx, func() { _ = socket.SetDeadline(time.Unix(1, 0)) })
-	if err := b.authenticate(); err != nil {
-		return nil, errors.Join(fmt.Errorf("%s: %w", path, err), b.close())
-	}
-	return b, nil
-}
-
-func (b *busConn) close() error {
-	b.forget()
-	return b.socket.Close()
-}
-
-// authenticate tells who we are, which the peer knows already.
-func (b *busConn) authenticate() error {
-	user := hex.EncodeToString([]byte(strconv.Itoa(os.Getuid())))
-	if _, err := io.WriteString(b.socket, "\x00AUTH EXTERNAL "+user+"\r\nBEGIN\r\n"); err != nil {
-		return fmt.Errorf("authenticate: %w", err)
-	}
-	line, err := b.reader.ReadSlice('\n')
-	if err != nil {
-		return fmt.Errorf("authenticate: %w", b.broken(err))
-	}
-	if !strings.HasPrefix(string(line), "OK ") {
-		return fmt.Errorf("authenticate: answered %q", hosterr.Clip(strings.ToValidUTF8(string(line), "?")))
-	}
-	return nil
-}
-
-// ask makes calls and returns the answers in the same order. The error tells that it broke off.
-func (b *busConn) ask(calls ...busCall) ([]busReply, error) {
-	replies := make([]busReply, 0, len(calls))
-	for len(calls) > 0 {
-		batch := calls[:min(len(calls), busBatch)]
-		calls = calls[len(batch):]
-		answers, err := b.batch(batch)
-		if err != nil {
-			return nil, fmt.Errorf("call %s: %w", batch[0].member, err)
-		}
-		replies = append(replies, answers...)
-	}
-	return replies, nil
-}
-
-func (b *busConn) batch(calls []busCall) ([]busReply, error) {
-	first := b.serial + 1
-	var out []byte
-	for _, call := range calls {
-		b.serial++
-		out = call.encode(out, b.serial)
-	}
-	if _, err := b.socket.Write(out); err != nil {
-		return nil, err
-	}
-	replies, missing := make([]busReply, len(calls)), len(calls)
-	for missing > 0 {
-		message, err := b.read()
-		if err != nil {
-			return nil, err
-		}
-		index := message.replyTo - first
-		if index >= uint32(len(replies)) || replies[index].kind != 0 { //nolint:gosec // a batch
-			continue // a signal
-		}
-		switch message.kind {
-		case busMethodReply:
-			replies[index] = busReply{busMessage: message}
-		case busError:
-			replies[index] = busReply{message, busFailure(message.errorName)}
-		default:
-			continue
-		}
-		missing--
-	}
-	return replies, nil
-}
-
-// read reads the next message.
-func (b *busConn) read() (busMessage, error) {
-	head, err := b.reader.Peek(busHead)
-	if err != nil {
-		return busMessage{}, b.broken(err)
-	}
-	size, err := busSize(head)
-	if err != nil {
-		return busMessage{}, err
-	}
-	data := make([]byte, size)
-	if _, err := io.ReadFull(b.reader, data); err != nil {
-		return busMessage{}, b.broken(err)
-	}
-	return parseBusMessage(data)
-}
-
-// broken returns why there is no more.
-func (b *busConn) broken(err error) error {
-	switch {
-	case b.left.N <= 0:
-		return fmt.Errorf("more than %d bytes", maxBusBytes)
-	case errors.Is(err, io.EOF):
-		return io.ErrUnexpectedEOF
-	}
-	return err
-}
-
 // isBusFailure reports whether the peer answered with one of these errors, of D-Bus or of systemd.
 func isBusFailure(err error, names ...string) bool {
 	var failure busFailure
-	if !errors.As(err, &failure) {
-		return false
+	return errors.As(err, &failure) && slices.ContainsFunc(names, func(name string) bool {
+		return string(failure) == busName+".Error."+name || string(failure) == systemdName+"."+name
+	})
+}
+
+// busSocket is what godbus reads from and writes to. It gives it whole messages of a bounded size, and sends BEGIN
+// together with AUTH, as systemd's own clients do. godbus sends BEGIN when it has the answer to AUTH, and its first
+// call right behind it, to which there is no answer: systemd takes both into the buffer of its handshake when they come
+// together, and then leaves the call there until more comes, which is never. That depends on timing: with systemd 252
+// it was one in three connections, and another time none of 60. In this order it cannot happen.
+type busSocket struct {
+	net.Conn
+
+	left     *io.LimitedReader // of Conn
+	reader   *bufio.Reader     // of left
+	message  []byte            // what is left of the latest
+	stop     func() bool       // ends the watch over the context
+	greeting bool              // until BEGIN: godbus reads ahead, and would lose what follows the answer
+	failure  *atomic.Pointer[error]
+}
+
+func (s *busSocket) Read(data []byte) (n int, err error) {
+	switch {
+	case s.greeting:
+		s.message, err = s.reader.ReadSlice('\n')
+	case len(s.message) == 0:
+		s.message, err = readMessage(s.reader)
 	}
-	for _, name := range names {
-		if string(failure) == "org.freedesktop.DBus.Error."+name || string(failure) == systemdName+"."+name {
-			return true
-		}
+	n = copy(data, s.message)
+	s.message = s.message[n:]
+	switch {
+	case err == nil:
+		return n, nil
+	case s.left.N <= 0:
+		err = fmt.Errorf("more than %d bytes", maxBusBytes)
+	case errors.Is(err, io.EOF):
+		err = io.ErrUnexpectedEOF
 	}
-	return false
+	s.failure.CompareAndSwap(nil, &err)
+	return n, err
+}
+
+func (s *busSocket) Write(data []byte) (int, error) {
+	switch {
+	case s.greeting && bytes.HasPrefix(data, []byte("AUTH EXTERNAL")):
+		user := hex.EncodeToString([]byte(strconv.Itoa(os.Getuid())))
+		_, err := io.WriteString(s.Conn, "AUTH EXTERNAL "+user+"\r\nBEGIN\r\n")
+		return len(data), err
+	case s.greeting && string(data) == "BEGIN\r\n":
+		s.greeting = false
+		return len(data), nil
+	}
+	return s.Conn.Write(data)
+}
+
+func (s *busSocket) Close() error {
+	s.stop()
+	return s.Conn.Close()
 }

@@ -1,14 +1,18 @@
-// Package systemd reads units over the bus, and watches them.
+// Package systemd reads units with go-systemd, and watches them. What go-systemd and godbus read and write goes through
+// a socket of this package (bus.go), which bounds it and keeps what they cannot take away from them (message.go).
 package systemd
 
 import (
 	"context"
 	"errors"
 	"fmt"
+	"io/fs"
+	"os"
 	"slices"
 	"strings"
 	"time"
 
+	systemd "github.com/coreos/go-systemd/v22/dbus"
 	"golang.org/x/sys/unix"
 
 	"github.com/nodeagent/nodeagent/internal/host/hosterr"
@@ -18,7 +22,7 @@ import (
 // https://www.freedesktop.org/software/systemd/man/latest/org.freedesktop.systemd1.html
 type Systemd struct {
 	// Units returns the units that have failed and the services that have something running, or wait to be started
-	// again. Where another service manager runs, the error is ErrNotConfigured. One that wraps ErrSystemdSilent tells
+	// again. Where another service manager runs, the error is ErrNotConfigured. One that wraps ErrSystemdSilent says
 	// that systemd itself does not answer.
 	Units func(ctx context.Context) (Units, error)
 }
@@ -51,7 +55,7 @@ type Unit struct {
 	Status int32 `json:"status"` // exit code or signal
 
 	// Of services that run or are to be started again.
-	// NRestarts: by systemd itself since somebody else has started it; since systemd 235
+	// NRestarts: by systemd itself since it was last started in another way; since systemd 235
 	Restarts uint32 `json:"restarts"`
 }
 
@@ -74,16 +78,16 @@ const (
 	maxServices = 1000
 )
 
-// NewSystemd returns the door to the service manager of this machine. A connection lives as long as one call: systemd
+// NewSystemd returns the client of the service manager of this machine. A connection lives as long as one call: systemd
 // sends all its signals to whoever is connected to its own socket, whether wanted or not, and a hundred pods that
 // start make thousands.
-func NewSystemd() Systemd { return realSystemd().door() }
+func NewSystemd() Systemd { return realSystemd().client() }
 
 func realSystemd() systemdPaths {
 	return systemdPaths{"/run/systemd/system", "/run/systemd/private", "/run/dbus/system_bus_socket"}
 }
 
-func (p systemdPaths) door() Systemd {
+func (p systemdPaths) client() Systemd {
 	return Systemd{Units: func(ctx context.Context) (Units, error) {
 		ctx, cancel := context.WithTimeout(ctx, systemdTimeout)
 		defer cancel()
@@ -107,70 +111,59 @@ func (p systemdPaths) units(ctx context.Context) (Units, error) {
 	if err != nil {
 		return Units{}, fmt.Errorf("%s: %w", p.booted, err)
 	}
-	conn, err := p.dial(ctx)
+	to := &peer{path: p.private}
+	if _, err := os.Lstat(p.private); errors.Is(err, fs.ErrNotExist) {
+		to = &peer{path: p.bus, hello: true}
+	}
+	conn, err := to.connect(ctx)
 	if err != nil {
 		return Units{}, err
 	}
-	units, err := systemdAsk{conn}.units()
-	return units, errors.Join(err, conn.close())
+	defer conn.Close()
+	return systemdQuery{ctx, to, conn}.units()
 }
 
-// dial connects to systemd itself, or to the bus.
-func (p systemdPaths) dial(ctx context.Context) (*busConn, error) {
-	conn, err := dialBus(ctx, p.private)
-	if !errors.Is(err, unix.ENOENT) {
-		return conn, err
-	}
-	if conn, err = dialBus(ctx, p.bus); err != nil {
-		return nil, err
-	}
-	hello := busCall{destination: busName, path: "/org/freedesktop/DBus", face: busName, member: "Hello"}
-	if _, err := conn.ask(hello); err != nil {
-		return nil, errors.Join(err, conn.close())
-	}
-	return conn, nil
+// systemdQuery asks over one connection.
+type systemdQuery struct {
+	ctx  context.Context
+	peer *peer
+	conn *systemd.Conn
 }
 
-// systemdAsk asks over one connection.
-type systemdAsk struct{ conn *busConn }
-
-func (a systemdAsk) units() (Units, error) {
-	failed, err := a.list([]string{"failed"}, nil)
+func (q systemdQuery) units() (Units, error) {
+	failed, err := q.list([]string{"failed"}, nil)
 	if err != nil {
 		return Units{}, err
 	}
 	// What waits to be started again is in the state activating. Pods are slices and scopes, which are not listed.
-	running, err := a.list([]string{"active", "activating", "deactivating", "reloading"}, []string{"*.service"})
+	running, err := q.list([]string{"active", "activating", "deactivating", "reloading"}, []string{"*.service"})
 	if err != nil {
 		return Units{}, err
 	}
 	// What has run once is not started again.
-	running = slices.DeleteFunc(running, func(u listedUnit) bool { return u.sub == "exited" })
+	running = slices.DeleteFunc(running, func(u systemd.UnitStatus) bool { return u.SubState == "exited" })
 	if len(running) > maxServices {
 		return Units{}, fmt.Errorf("more than %d services run", maxServices)
 	}
-	slices.SortFunc(failed, func(a, b listedUnit) int { return strings.Compare(a.name, b.name) })
+	slices.SortFunc(failed, func(a, b systemd.UnitStatus) int { return strings.Compare(a.Name, b.Name) })
 	units := Units{Omitted: max(0, len(failed)-maxFailedUnits)}
-	if units.Failed, err = a.describe(failed[:len(failed)-units.Omitted], func(u listedUnit) []string {
-		return append([]string{"Unit.StateChangeTimestamp", "Unit.Transient", "Unit.TriggeredBy"}, u.end()...)
+	if units.Failed, err = q.describe(failed[:len(failed)-units.Omitted], func(u systemd.UnitStatus) []string {
+		return append([]string{"Unit.StateChangeTimestamp", "Unit.Transient", "Unit.TriggeredBy"}, endProperties(u)...)
 	}); err != nil {
 		return Units{}, err
 	}
-	units.Running, err = a.describe(running, func(u listedUnit) []string {
-		if strings.HasPrefix(u.sub, "auto-restart") {
-			return append([]string{"Service.NRestarts"}, u.end()...)
+	units.Running, err = q.describe(running, func(u systemd.UnitStatus) []string {
+		if strings.HasPrefix(u.SubState, "auto-restart") {
+			return append([]string{"Service.NRestarts"}, endProperties(u)...)
 		}
 		return []string{"Service.NRestarts"}
 	})
 	return units, err
 }
 
-// listedUnit is one unit in systemd's list.
-type listedUnit struct{ name, active, sub, path string }
-
-// end names the properties that tell how a unit ended.
-func (u listedUnit) end() []string {
-	kind := u.name[strings.LastIndexByte(u.name, '.')+1:]
+// endProperties names the properties that say how a unit ended.
+func endProperties(u systemd.UnitStatus) []string {
+	kind := u.Name[strings.LastIndexByte(u.Name, '.')+1:]
 	switch kind {
 	case "service":
 		return []string{"Service.Result", "Service.ExecMainCode", "Service.ExecMainStatus"}
@@ -182,92 +175,48 @@ func (u listedUnit) end() []string {
 
 // list lists the loaded units in one of the states whose names match one of the patterns (path.Match); none stands
 // for all.
-func (a systemdAsk) list(states, patterns []string) ([]listedUnit, error) {
-	manager := busCall{destination: systemdName, path: "/org/freedesktop/systemd1", face: systemdName + ".Manager"}
-	manager.member, manager.args = "ListUnitsByPatterns", []any{states, patterns}
-	replies, err := a.conn.ask(manager)
-	if err == nil && isBusFailure(replies[0].err, "UnknownMethod") { // before systemd 230
-		manager.member, manager.args = "ListUnitsFiltered", []any{states}
-		replies, err = a.conn.ask(manager)
-	}
-	if err == nil {
-		err = replies[0].err
+func (q systemdQuery) list(states, patterns []string) ([]systemd.UnitStatus, error) {
+	units, err := q.conn.ListUnitsByPatternsContext(q.ctx, states, patterns)
+	if isBusFailure(q.peer.explain(err), "UnknownMethod") { // before systemd 230
+		units, err = q.conn.ListUnitsFilteredContext(q.ctx, states)
 	}
 	if err != nil {
-		return nil, fmt.Errorf("list units: %w", err)
+		return nil, fmt.Errorf("list units: %w", q.peer.explain(err))
 	}
-	units, err := parseUnits(replies[0].busMessage)
-	if err != nil {
-		return nil, fmt.Errorf("list units: %w", err)
-	}
-	return slices.DeleteFunc(units, func(u listedUnit) bool {
-		return len(patterns) > 0 && !strings.HasSuffix(u.name, ".service")
+	return slices.DeleteFunc(units, func(u systemd.UnitStatus) bool {
+		return len(patterns) > 0 && !strings.HasSuffix(u.Name, ".service")
 	}), nil
 }
 
-// parseUnits parses the answer of ListUnits…: name, description, load state, active state, sub state, followed unit,
-// path, and the ID, type and path of its job.
-func parseUnits(m busMessage) ([]listedUnit, error) {
-	if m.signature != "a(ssssssouso)" {
-		return nil, fmt.Errorf("of type %q", hosterr.Clip(m.signature))
-	}
-	r := m.body
-	var units []listedUnit
-	for end := r.end(8); r.err == nil && r.at < end; {
-		r.align(8)
-		u := listedUnit{name: hosterr.Clip(r.text())}
-		r.text()
-		r.text()
-		u.active, u.sub = hosterr.Clip(r.text()), hosterr.Clip(r.text())
-		r.text()
-		u.path = r.text()
-		r.number()
-		r.text()
-		r.text()
-		units = append(units, u)
-	}
-	return units, r.err
-}
-
-// describe asks properties of units, those that wanted names. Units that are gone meanwhile are left out.
-func (a systemdAsk) describe(listed []listedUnit, wanted func(listedUnit) []string) ([]Unit, error) {
-	var calls []busCall
-	var of []int // index of the unit
-	for i, u := range listed {
-		for _, name := range wanted(u) {
-			kind, property, _ := strings.Cut(name, ".")
-			calls = append(calls, busCall{systemdName, u.path, busName + ".Properties", "Get",
-				[]any{systemdName + "." + kind, property}})
-			of = append(of, i)
-		}
-	}
-	replies, err := a.conn.ask(calls...)
-	if err != nil {
-		return nil, err
-	}
-	units, gone := make([]Unit, len(listed)), make([]bool, len(listed))
-	for i, u := range listed {
-		units[i] = Unit{Name: u.name, Active: u.active, Sub: u.sub}
-	}
-	for i, reply := range replies {
-		property := calls[i].args[1].(string)
-		err := reply.err
-		if err == nil {
-			err = units[of[i]].set(property, reply.busMessage)
-		}
+// describe reads properties of units, those that wanted names. Units that are gone meanwhile are left out.
+func (q systemdQuery) describe(listed []systemd.UnitStatus,
+	wanted func(systemd.UnitStatus) []string) ([]Unit, error) {
+	units := make([]Unit, 0, len(listed))
+	for _, status := range listed {
+		u, err := q.describeUnit(status, wanted(status))
 		switch {
 		case isBusFailure(err, "UnknownObject", "NoSuchUnit"):
-			gone[of[i]] = true
-		case isBusFailure(err, "UnknownProperty", "UnknownInterface"): // an older systemd
 		case err != nil:
-			return nil, fmt.Errorf("unit %s: %s: %w", units[of[i]].Name, property, err)
+			return nil, fmt.Errorf("unit %s: %w", u.Name, err)
+		default:
+			units = append(units, u)
 		}
 	}
-	there := units[:0]
-	for i, unit := range units {
-		if !gone[i] {
-			there = append(there, unit)
+	return units, nil
+}
+
+func (q systemdQuery) describeUnit(status systemd.UnitStatus, properties []string) (Unit, error) {
+	u := Unit{Name: text(status.Name), Active: text(status.ActiveState), Sub: text(status.SubState)}
+	for _, name := range properties {
+		kind, property, _ := strings.Cut(name, ".")
+		answer, err := q.conn.GetUnitTypePropertyContext(q.ctx, status.Name, kind, property)
+		if err == nil {
+			err = u.set(property, answer.Value)
+		}
+		err = q.peer.explain(err)
+		if err != nil && !isBusFailure(err, "UnknownProperty", "UnknownInterface") { // an older systemd
+			return u, fmt.Errorf("%s: %w", property, err)
 		}
 	}
-	return there, nil
+	return u, nil
 }

@@ -1,18 +1,20 @@
 package systemd
 
 import (
-	"bytes"
 	"context"
 	"errors"
 	"fmt"
 	"io/fs"
 	"os"
+	"sync"
 	"time"
+
+	"github.com/godbus/dbus/v5"
 
 	"github.com/nodeagent/nodeagent/internal/host/hosterr"
 )
 
-// Systemd tells of services that fail, on the system's message bus:
+// Systemd reports services that fail on the system's message bus:
 //
 //	PropertiesChanged("org.freedesktop.systemd1.Service", {"Result": "exit-code", …}, [])   of a service, whenever its state changes
 //	JobRemoved(7, "/org/…/job/7", "data.mount", "failed")                                     when something could not be started
@@ -22,10 +24,10 @@ import (
 // agent. Its own socket would send all that, and would make PID 1 write every signal once more.
 
 // WatchSystemd calls changed after a service has failed, is about to be started again after a failure, or works again
-// after one that was told, and after anything could not be started. It ends with ctx and then returns nil. After each
-// call it leaves the bus for a while, a second at first and half a minute while there is always something to tell, so
-// that a service that starts and ends a hundred times a second costs nothing, here or in the bus. Where there is no
-// systemd or no bus, it waits for them.
+// after a failure that was reported, and after anything could not be started. It ends with ctx and then returns nil.
+// After each call it leaves the bus for a while, a second at first and half a minute while there is always something to
+// report, so that a service that starts and ends a hundred times a second costs nothing, here or in the bus. Where
+// there is no systemd or no bus, it waits for them.
 func WatchSystemd(ctx context.Context, changed func()) error {
 	w := systemdWatch{paths: realSystemd(), gap: time.Second, longest: 30 * time.Second, failing: map[string]bool{}}
 	return w.run(ctx, changed)
@@ -33,38 +35,34 @@ func WatchSystemd(ctx context.Context, changed func()) error {
 
 type systemdWatch struct {
 	paths        systemdPaths
-	gap, longest time.Duration   // away from the bus
-	failing      map[string]bool // paths of units on the bus whose failure was told
+	gap, longest time.Duration // between two connections
+
+	mu      sync.Mutex      // guards failing: the reader of the last connection may not have ended yet
+	failing map[string]bool // paths of units on the bus whose failure was reported
 }
 
 // maxFailingUnits bounds what is remembered.
 const maxFailingUnits = 1000
 
-func (w systemdWatch) run(ctx context.Context, changed func()) error {
+func (w *systemdWatch) run(ctx context.Context, changed func()) error {
 	gap := w.gap
-	for away := false; ctx.Err() == nil; away = true {
-		if !w.paths.there() {
+	for again := false; ctx.Err() == nil; again = true {
+		if !w.paths.exist() {
 			rest(ctx, w.longest)
 			continue
 		}
-		conn, err := w.listen(ctx)
-		if err != nil {
-			if ctx.Err() != nil {
-				return nil //nolint:nilerr // asked to end
+		var began time.Time
+		err := w.connection(ctx, func() {
+			began = time.Now()
+			if again {
+				changed() // whatever happened meanwhile
 			}
-			return fmt.Errorf("%s: %w", w.paths.bus, err)
-		}
-		if away {
-			changed() // whatever happened meanwhile
-		}
-		began := time.Now()
-		err = w.next(conn)
-		_ = conn.close()
+		})
 		if ctx.Err() != nil {
 			return nil //nolint:nilerr // asked to end
 		}
 		lasted := time.Since(began)
-		if err != nil && lasted < w.gap {
+		if err != nil && (began.IsZero() || lasted < w.gap) {
 			return fmt.Errorf("%s: %w", w.paths.bus, err)
 		}
 		if lasted > 2*w.longest {
@@ -79,8 +77,8 @@ func (w systemdWatch) run(ctx context.Context, changed func()) error {
 	return nil
 }
 
-// there reports whether systemd and the bus are.
-func (p systemdPaths) there() bool {
+// exist reports whether systemd and the bus do.
+func (p systemdPaths) exist() bool {
 	for _, name := range []string{p.booted, p.bus} {
 		if _, err := os.Lstat(name); errors.Is(err, fs.ErrNotExist) {
 			return false
@@ -96,109 +94,105 @@ func rest(ctx context.Context, d time.Duration) {
 	}
 }
 
-// listen connects to the bus and asks for the signals.
-func (w systemdWatch) listen(ctx context.Context) (*busConn, error) {
-	conn, err := dialBusWithin(ctx, w.paths.bus, systemdTimeout)
+// connection lasts until a signal matters, or until there have been so many that one had better check from time to
+// time. An error says that it could not be made, or broke.
+func (w *systemdWatch) connection(ctx context.Context, made func()) error {
+	ctx, end := context.WithCancel(ctx)
+	defer end()
+	limit := time.AfterFunc(systemdTimeout, end)
+	bus := &peer{path: w.paths.bus, hello: true, endless: true}
+	filter := &signalFilter{watch: w, found: make(chan struct{}, 1)} // the first is enough
+	conn, err := bus.dial(ctx, dbus.WithSignalHandler(filter))
 	if err != nil {
-		return nil, err
+		return err
 	}
-	bus := busCall{destination: busName, path: "/org/freedesktop/DBus", face: busName}
-	call := func(c busCall, member string, args ...any) busCall {
-		c.member, c.args = member, args
-		return c
+	defer conn.Close()
+	if err := subscribe(ctx, conn); err != nil {
+		return bus.explain(err)
 	}
-	calls := []busCall{call(bus, "Hello")}
-	const from = "type='signal',sender='" + systemdName + "',"
-	for _, result := range []string{"failed", "timeout", "dependency"} {
-		calls = append(calls, call(bus, "AddMatch", from+"interface='"+systemdName+
-			".Manager',member='JobRemoved',arg3='"+result+"'"))
+	if !limit.Stop() {
+		return fmt.Errorf("no answer within %s", systemdTimeout)
 	}
-	calls = append(calls,
-		call(bus, "AddMatch", from+"interface='"+busName+".Properties',member='PropertiesChanged',arg0='"+systemdName+
-			".Service'"),
-		call(busCall{destination: systemdName, path: "/org/freedesktop/systemd1", face: systemdName + ".Manager"},
-			"Subscribe"))
-	replies, err := conn.ask(calls...)
-	for _, reply := range replies {
-		err = errors.Join(err, reply.err)
+	made()
+	select {
+	case <-filter.found:
+		return nil
+	case <-conn.Context().Done():
 	}
-	if err == nil {
-		err = conn.socket.SetDeadline(time.Time{})
+	select {
+	case <-filter.found: // before it broke
+		return nil
+	default:
+		return bus.explain(conn.Context().Err())
 	}
-	if err == nil {
-		err = ctx.Err() // it may have set a deadline just before
-	}
-	if err != nil {
-		return nil, errors.Join(err, conn.close())
-	}
-	return conn, nil
 }
 
-// A service that ends well and is started again all the time tells a lot, too.
+// subscribe asks for the signals.
+func subscribe(ctx context.Context, conn *dbus.Conn) error {
+	from := dbus.WithMatchSender(systemdName)
+	var err error
+	for _, result := range []string{"failed", "timeout", "dependency"} {
+		err = errors.Join(err, conn.AddMatchSignalContext(ctx, from, dbus.WithMatchInterface(systemdName+".Manager"),
+			dbus.WithMatchMember("JobRemoved"), dbus.WithMatchArg(3, result)))
+	}
+	return errors.Join(err,
+		conn.AddMatchSignalContext(ctx, from, dbus.WithMatchInterface(busName+".Properties"),
+			dbus.WithMatchMember("PropertiesChanged"), dbus.WithMatchArg(0, systemdName+".Service")),
+		conn.Object(systemdName, "/org/freedesktop/systemd1").CallWithContext(ctx, systemdName+".Manager.Subscribe",
+			dbus.FlagNoAutoStart).Err)
+}
+
+// A service that ends well and is started again all the time matters, too.
 const (
 	loudSignals = 256
 	loudWithin  = 10 * time.Second
 )
 
-// next waits for a signal that matters, or until there are so many that one had better look from time to time.
-func (w systemdWatch) next(conn *busConn) error {
-	for {
-		began := time.Now()
-		for range loudSignals {
-			conn.left.N = maxBusBytes
-			message, err := conn.read()
-			if err != nil {
-				return err
-			}
-			if w.matters(message) {
-				return nil
-			}
-		}
-		if time.Since(began) < loudWithin {
-			return nil
+// signalFilter is given the signals of one connection, one after the other, by godbus.
+type signalFilter struct {
+	watch *systemdWatch
+	found chan struct{} // one that matters
+	began time.Time     // of the latest loudSignals
+	count int
+}
+
+// DeliverSignal implements dbus.SignalHandler.
+func (f *signalFilter) DeliverSignal(_, _ string, signal *dbus.Signal) {
+	if f.count%loudSignals == 0 {
+		f.began = time.Now()
+	}
+	f.count++
+	loud := f.count%loudSignals == 0 && time.Since(f.began) < loudWithin
+	if f.watch.matters(signal) || loud {
+		select {
+		case f.found <- struct{}{}:
+		default:
 		}
 	}
 }
 
-// matters reports whether a signal tells of a failure, or of its end.
-func (w systemdWatch) matters(m busMessage) bool {
-	const signal = 4
+// matters reports whether a signal is about a failure, or about its end.
+func (w *systemdWatch) matters(signal *dbus.Signal) bool {
+	var changed map[string]dbus.Variant
 	switch {
-	case m.kind != signal:
-		return false
-	case m.member == "JobRemoved":
+	case signal.Name == systemdName+".Manager.JobRemoved":
 		return true
-	case m.member != "PropertiesChanged" || m.signature != "sa{sv}as":
-		return false
+	case signal.Name == busName+".Properties.PropertiesChanged" && len(signal.Body) > 1:
+		changed, _ = signal.Body[1].(map[string]dbus.Variant)
 	}
-	result := changedResult(m.body)
+	result, _ := changed["Result"].Value().(string)
+	path := hosterr.Clip(string(signal.Path))
+	w.mu.Lock()
+	defer w.mu.Unlock()
 	switch failed := result != "" && result != "success"; {
 	case failed && len(w.failing) < maxFailingUnits:
-		w.failing[m.path] = true
+		w.failing[path] = true
 		return true
 	case failed:
 		return true
-	case result == "success" && w.failing[m.path]:
-		delete(w.failing, m.path)
+	case result == "success" && w.failing[path]:
+		delete(w.failing, path)
 		return true
 	}
 	return false
-}
-
-// changedResult finds the property Result among those that have changed; empty where it is not there. What the others
-// hold is not parsed: a text of theirs that looks like it costs a look.
-func changedResult(r busReader) string {
-	key := append(make([]byte, 4), "Result\x00"...)
-	r.order.PutUint32(key, uint32(len("Result")))
-	for at := 0; ; at++ {
-		found := bytes.Index(r.data[at:], key)
-		if found < 0 {
-			return ""
-		}
-		at += found
-		value := busReader{data: r.data, order: r.order, at: at + len(key)}
-		if kind, text := value.signature(), value.text(); kind == "s" && value.err == nil {
-			return hosterr.Clip(text)
-		}
-	}
 }

@@ -1,6 +1,7 @@
 package systemd
 
 import (
+	"bytes"
 	"context"
 	"encoding/binary"
 	"net"
@@ -10,49 +11,20 @@ import (
 	"sync/atomic"
 	"testing"
 	"time"
+
+	"github.com/godbus/dbus/v5"
 )
 
-// busSignal makes a signal.
-func busSignal(path, member, signature string, body busWriter) []byte {
-	head := busWriter{'l', 4, 1, 1}
-	head.number(uint32(len(body)))
-	head.number(9)
-	head.number(0)
-	head.field(busFieldPath, "o", path)
-	head.field(busFieldMember, "s", member)
-	head.align(8)
-	head = append(head, busFieldSignature, 1, 'g', 0, byte(len(signature)))
-	head = append(append(head, signature...), 0)
-	binary.LittleEndian.PutUint32(head[12:], uint32(len(head)-busHead))
-	head.align(8)
-	return append(head, body...)
-}
-
-// serviceSignal tells of a service's Result, behind another property.
+// serviceSignal is about a service's Result, beside another property.
 func serviceSignal(unit, result string) []byte {
-	var body busWriter
-	body.text(systemdName + ".Service")
-	body.number(0)
-	body.align(8)
-	at := len(body)
-	for _, p := range [][2]string{{"StatusText", "Result"}, {"Result", result}} {
-		body.align(8)
-		body.text(p[0])
-		body = append(body, 1, 's', 0)
-		body.text(p[1])
-	}
-	binary.LittleEndian.PutUint32(body[at-4:], uint32(len(body)-at))
-	body.number(0)
-	return busSignal("/org/freedesktop/systemd1/unit/"+unit, "PropertiesChanged", "sa{sv}as", body)
+	return signal("/org/freedesktop/systemd1/unit/"+unit, busName+".Properties", "PropertiesChanged",
+		systemdName+".Service", map[string]dbus.Variant{"StatusText": dbus.MakeVariant("Result"),
+			"Result": dbus.MakeVariant(result)}, []string{})
 }
 
 func jobSignal(result string) []byte {
-	var body busWriter
-	body.number(7)
-	body.text("/org/freedesktop/systemd1/job/7")
-	body.text("data.mount")
-	body.text(result)
-	return busSignal("/org/freedesktop/systemd1", "JobRemoved", "uoss", body)
+	return signal("/org/freedesktop/systemd1", systemdName+".Manager", "JobRemoved", uint32(7),
+		dbus.ObjectPath("/org/freedesktop/systemd1/job/7"), "data.mount", result)
 }
 
 // tellingBus is a bus that answers, and then sends signals to each connection in its turn.
@@ -65,7 +37,7 @@ type tellingBus struct {
 	sent      atomic.Int64
 }
 
-func (b *tellingBus) watch() systemdWatch {
+func (b *tellingBus) watch() *systemdWatch {
 	b.t.Helper()
 	dir := b.t.TempDir()
 	p := systemdPaths{booted: dir, bus: filepath.Join(dir, "bus")}
@@ -84,20 +56,14 @@ func (b *tellingBus) watch() systemdWatch {
 			go b.serve(conn, b.signals[min(n, len(b.signals))-1])
 		}
 	}()
-	return systemdWatch{paths: p, gap: 20 * time.Millisecond, longest: 160 * time.Millisecond,
+	return &systemdWatch{paths: p, gap: 20 * time.Millisecond, longest: 160 * time.Millisecond,
 		failing: map[string]bool{}}
 }
 
 // serve answers calls until the watcher has subscribed.
 func (b *tellingBus) serve(conn net.Conn, signals []byte) {
 	defer conn.Close()
-	subscribed := make(chan struct{})
-	go func() {
-		select {
-		case <-subscribed:
-		case <-b.t.Context().Done():
-			return
-		}
+	send := func() {
 		for {
 			n, err := conn.Write(signals)
 			b.sent.Add(int64(n))
@@ -108,41 +74,42 @@ func (b *tellingBus) serve(conn net.Conn, signals []byte) {
 				return
 			}
 		}
-	}()
-	answer := func(call busMessage, _ *busReplying) {
-		if call.member == "Subscribe" {
-			time.AfterFunc(time.Millisecond, func() { close(subscribed) }) // behind the answer
-		}
 	}
-	fakeBus{answer: answer}.serve(conn)
+	fakeBus{called: func(_ net.Conn, call string) {
+		if call == "Subscribe" {
+			time.AfterFunc(time.Millisecond, send)
+		}
+	}}.serve(conn)
 }
 
 func TestSystemdSignals(t *testing.T) {
-	w := systemdWatch{failing: map[string]bool{}}
-	cut := serviceSignal("a", "exit-code")
+	w := &systemdWatch{failing: map[string]bool{}}
+	service := func(unit, result string) *dbus.Signal {
+		return &dbus.Signal{Path: dbus.ObjectPath(unit), Name: busName + ".Properties.PropertiesChanged", Body: []any{
+			systemdName + ".Service", map[string]dbus.Variant{"Result": dbus.MakeVariant(result)}, []string{}}}
+	}
+	odd := func(body ...any) *dbus.Signal {
+		return &dbus.Signal{Path: "/", Name: busName + ".Properties.PropertiesChanged", Body: body}
+	}
 	for _, tt := range []struct {
 		name   string
-		signal []byte
+		signal *dbus.Signal
 		want   bool
 	}{
-		{"a service starts", serviceSignal("a", "success"), false},
-		{"it fails", serviceSignal("a", "exit-code"), true},
-		{"it fails again", serviceSignal("a", "signal"), true},
-		{"another one ends well", serviceSignal("b", "success"), false},
-		{"it works again", serviceSignal("a", "success"), true},
-		{"and goes on", serviceSignal("a", "success"), false},
-		{"a job fails", jobSignal("failed"), true},
-		{"another signal", busSignal("/", "UnitNew", "so", nil), false},
-		{"another body", busSignal("/", "PropertiesChanged", "s", nil), false},
-		{"nothing changed", busSignal("/", "PropertiesChanged", "sa{sv}as", nil), false},
-		{"Result at the very end", busSignal("/", "PropertiesChanged", "sa{sv}as", cut[len(cut)-24:len(cut)-16]),
-			false},
+		{"a service starts", service("a", "success"), false},
+		{"it fails", service("a", "exit-code"), true},
+		{"it fails again", service("a", "signal"), true},
+		{"another one ends well", service("b", "success"), false},
+		{"it works again", service("a", "success"), true},
+		{"and goes on", service("a", "success"), false},
+		{"a job fails", &dbus.Signal{Name: systemdName + ".Manager.JobRemoved"}, true},
+		{"another signal", &dbus.Signal{Name: systemdName + ".Manager.UnitNew"}, false},
+		{"another body", odd("x"), false},
+		{"another type", odd("x", "Result"), false},
+		{"nothing changed", odd("x", map[string]dbus.Variant{}), false},
+		{"Result of another type", odd("x", map[string]dbus.Variant{"Result": dbus.MakeVariant(7)}), false},
 	} {
-		message, err := parseBusMessage(tt.signal)
-		if err != nil {
-			t.Fatal(err)
-		}
-		if got := w.matters(message); got != tt.want {
+		if got := w.matters(tt.signal); got != tt.want {
 			t.Errorf("%s: matters: %t", tt.name, got)
 		}
 	}
@@ -154,49 +121,48 @@ func TestWatchSystemd(t *testing.T) {
 	}}
 	w := bus.watch()
 	ctx, cancel := context.WithCancel(t.Context())
-	told, ended := make(chan int32, 10), make(chan error, 1)
-	go func() { ended <- w.run(ctx, func() { told <- bus.connected.Load() }) }()
-	if first, second := <-told, <-told; first != 1 || second != 2 {
-		t.Errorf("told on connections %d and %d, want 1 and, after being away, 2", first, second)
+	reported, ended := make(chan int32, 10), make(chan error, 1)
+	go func() { ended <- w.run(ctx, func() { reported <- bus.connected.Load() }) }()
+	if first, second := <-reported, <-reported; first != 1 || second != 2 {
+		t.Errorf("reported on connections %d and %d, want 1 and, after being away, 2", first, second)
 	}
 	cancel()
-	if err := <-ended; err != nil || len(told) != 0 {
-		t.Errorf("ended with %v, told %d times more", err, len(told))
+	if err := <-ended; err != nil || len(reported) != 0 {
+		t.Errorf("ended with %v, reported %d times more", err, len(reported))
 	}
 }
 
-// TestWatchSystemdStorm: a service that fails or starts all the time is told seldom, and not read of meanwhile.
+// TestWatchSystemdStorm: a service that fails or starts all the time is reported seldom, and not read of meanwhile.
 func TestWatchSystemdStorm(t *testing.T) {
 	for _, result := range []string{"exit-code", "success"} {
 		t.Run(result, func(t *testing.T) {
 			bus := &tellingBus{t: t, signals: [][]byte{serviceSignal("a", result)}, endless: true}
 			w := bus.watch()
-			var told atomic.Int32
+			var reported atomic.Int32
 			ctx, cancel := context.WithTimeout(t.Context(), time.Second)
 			defer cancel()
-			if err := w.run(ctx, func() { told.Add(1) }); err != nil {
+			if err := w.run(ctx, func() { reported.Add(1) }); err != nil {
 				t.Error(err)
 			}
 			// 20, 40, 80 and 160 ms away, then always 160: nine connections, two calls for each.
-			if n, sent := told.Load(), bus.sent.Load(); n < 3 || n > 20 || sent > 8<<20 {
-				t.Errorf("told %d times in a second, %d bytes sent", n, sent)
+			if n, sent := reported.Load(), bus.sent.Load(); n < 3 || n > 20 || sent > 8<<20 {
+				t.Errorf("reported %d times in a second, %d bytes sent", n, sent)
 			}
-			t.Logf("told %d times, %d connections, %d KiB sent", told.Load(), bus.connected.Load(), bus.sent.Load()>>10)
+			t.Logf("reported %d times, %d connections, %d KiB sent", reported.Load(), bus.connected.Load(),
+				bus.sent.Load()>>10)
 		})
 	}
 }
 
 func TestWatchSystemdBroken(t *testing.T) {
-	garbage := busSignal("/", "JobRemoved", "uoss", nil)
-	garbage[0] = 'x'
-	huge := busSignal("/", "JobRemoved", "uoss", nil)
+	huge := jobSignal("failed")
 	binary.LittleEndian.PutUint32(huge[4:], 1<<31)
 	for name, tt := range map[string]struct {
 		bus  *tellingBus
 		want string
 	}{
-		"garbage": {&tellingBus{signals: [][]byte{garbage}}, "byte order"},
-		"huge":    {&tellingBus{signals: [][]byte{huge}}, "bytes"},
+		"garbage": {&tellingBus{signals: [][]byte{bytes.Repeat([]byte("x"), 100)}}, "byte order"},
+		"huge":    {&tellingBus{signals: [][]byte{huge}}, "a message of"},
 		"cut off": {&tellingBus{signals: [][]byte{jobSignal("failed")[:30]}, closes: true}, "EOF"},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -205,15 +171,13 @@ func TestWatchSystemdBroken(t *testing.T) {
 			w.gap = time.Minute // a bus that breaks off sooner is of no use
 			ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
 			defer cancel()
-			err := w.run(ctx, func() { t.Error("told") })
+			err := w.run(ctx, func() { t.Error("reported") })
 			if err == nil || !strings.Contains(err.Error(), tt.want) || !strings.Contains(err.Error(), w.paths.bus) {
 				t.Errorf("error %v, want %q", err, tt.want)
 			}
 		})
 	}
-	w := fakeBus{answer: func(_ busMessage, out *busReplying) {
-		out.errorName = "org.freedesktop.DBus.Error.AccessDenied"
-	}}.watch(t)
+	w := fakeBus{answer: func(*dbus.Message) []any { return failure("AccessDenied") }}.watch(t)
 	if err := w.run(t.Context(), func() {}); err == nil || !strings.Contains(err.Error(), "AccessDenied") {
 		t.Errorf("refused: %v", err)
 	}
@@ -226,13 +190,13 @@ func TestWatchSystemdBroken(t *testing.T) {
 	w.paths.bus += ".none" // nobody listens, and nobody should
 	ctx, cancel = context.WithTimeout(t.Context(), 50*time.Millisecond)
 	defer cancel()
-	if err := w.run(ctx, func() { t.Error("told") }); err != nil {
+	if err := w.run(ctx, func() { t.Error("reported") }); err != nil {
 		t.Errorf("no bus: %v", err)
 	}
 }
 
-func (f fakeBus) watch(t *testing.T) systemdWatch {
+func (f fakeBus) watch(t *testing.T) *systemdWatch {
 	p := f.listen(t)
 	p.bus = p.private
-	return systemdWatch{paths: p, gap: time.Minute, longest: time.Millisecond, failing: map[string]bool{}}
+	return &systemdWatch{paths: p, gap: time.Minute, longest: time.Millisecond, failing: map[string]bool{}}
 }

@@ -57,8 +57,8 @@ func knownToRuntime(ctx context.Context, h *host.Host, shims []runningShim) (map
 		return nil, fmt.Errorf("list containerd's containers: %w", err)
 	}
 	for _, c := range own {
-		if _, known := ids[c.GetID()]; !known {
-			ids[c.GetID()] = idKnown
+		if _, known := ids[c.ID]; !known {
+			ids[c.ID] = idKnown
 		}
 	}
 	leases, err := h.Containerd.Leases(ctx)
@@ -66,8 +66,8 @@ func knownToRuntime(ctx context.Context, h *host.Host, shims []runningShim) (map
 		return nil, fmt.Errorf("list containerd's leases: %w", err)
 	}
 	for _, l := range leases {
-		if _, known := ids[l.GetID()]; !known {
-			ids[l.GetID()] = idKnown
+		if _, known := ids[l.ID]; !known {
+			ids[l.ID] = idKnown
 		}
 	}
 	return ids, nil

@@ -7,8 +7,8 @@ import (
 	"testing/synctest"
 	"time"
 
-	containers "github.com/containerd/containerd/api/services/containers/v1"
-	leases "github.com/containerd/containerd/api/services/leases/v1"
+	"github.com/containerd/containerd/v2/core/containers"
+	"github.com/containerd/containerd/v2/core/leases"
 	"github.com/google/go-cmp/cmp"
 	"golang.org/x/tools/txtar"
 	cri "k8s.io/cri-api/pkg/apis/runtime/v1"
@@ -25,15 +25,15 @@ import (
 func TestShimLeaksContainerd(t *testing.T) {
 	shims := []runningShim{{shim: shim{id: "a"}}, {shim: shim{id: "b"}}, {shim: shim{id: "c"}}}
 	h := &host.Host{Runtime: hosttest.Runtime(), Containerd: hosttest.Containerd()}
-	h.Containerd.Containers = hosttest.Answer([]*containers.Container{{ID: "a"}}, nil)
-	h.Containerd.Leases = hosttest.Answer([]*leases.Lease{{ID: "b"}}, nil)
+	h.Containerd.Containers = hosttest.Answer([]containers.Container{{ID: "a"}}, nil)
+	h.Containerd.Leases = hosttest.Answer([]leases.Lease{{ID: "b"}}, nil)
 	got, err := knownToRuntime(t.Context(), h, shims)
 	if diff := cmp.Diff(map[string]idState{"a": idKnown, "b": idKnown}, got); diff != "" || err != nil {
 		t.Errorf("error %v (-want +got):\n%s", err, diff)
 	}
 	for _, bend := range []func(){
-		func() { h.Containerd.Leases = hosttest.Hang[[]*leases.Lease] },
-		func() { h.Containerd.Containers = hosttest.Hang[[]*containers.Container] },
+		func() { h.Containerd.Leases = hosttest.Hang[[]leases.Lease] },
+		func() { h.Containerd.Containers = hosttest.Hang[[]containers.Container] },
 	} {
 		bend()
 		ctx, cancel := context.WithTimeout(t.Context(), 10*time.Millisecond)

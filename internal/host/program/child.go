@@ -1,0 +1,133 @@
+package program
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"os/exec"
+	"sync"
+	"syscall"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// Child supervises one child process in a process group of its own: programs of others, and the agent's own binary
+// where it does what may hang in the kernel. Its hooks run in its own goroutine, and may be nil.
+type Child struct {
+	Cmd     *exec.Cmd
+	Before  func() error // may refuse the start
+	Started func()       // after it was started, or could not be
+	Reaped  func()       // before Done is closed
+	Sweep   bool         // when it has ended by itself, what it left in its process group is killed
+
+	done chan struct{}
+	err  error // set before done is closed
+
+	mu     sync.Mutex // guards begun, killed and ended
+	begun  bool
+	killed bool
+	ended  bool // it is about to be reaped: afterwards its number may be another's
+}
+
+// Start returns at once: even the start can hang, because it reads the program's file. It is called once.
+func (c *Child) Start() {
+	c.done = make(chan struct{})
+	if c.Cmd.SysProcAttr == nil {
+		c.Cmd.SysProcAttr = &syscall.SysProcAttr{}
+	}
+	c.Cmd.SysProcAttr.Setpgid = true
+	go c.run() // until it is reaped, however long that takes
+}
+
+// Done is closed when the child is reaped, or could not be started.
+func (c *Child) Done() <-chan struct{} { return c.done }
+
+// Err is valid once Done is closed: why it could not be started, or how it ended, as exec.Cmd.Wait returns it.
+func (c *Child) Err() error { return c.err }
+
+func (c *Child) run() {
+	defer func() {
+		if c.Reaped != nil {
+			c.Reaped()
+		}
+		close(c.done)
+	}()
+	if c.Before != nil {
+		c.err = c.Before()
+	}
+	c.mu.Lock()
+	if c.err == nil && c.killed {
+		c.err = errors.New("killed before it was started")
+	}
+	c.mu.Unlock()
+	if c.err == nil {
+		c.err = c.Cmd.Start()
+	}
+	if c.Started != nil {
+		c.Started()
+	}
+	if c.err != nil {
+		return
+	}
+	pid := c.Cmd.Process.Pid
+	c.mu.Lock()
+	c.begun = true
+	if c.killed {
+		_ = unix.Kill(-pid, unix.SIGKILL) // it has not been reaped, so the group is ours
+	}
+	c.mu.Unlock()
+	for unix.Waitid(unix.P_PID, pid, nil, unix.WEXITED|unix.WNOWAIT, nil) == unix.EINTR {
+	}
+	c.mu.Lock()
+	c.ended = true
+	if c.Sweep || c.killed {
+		_ = unix.Kill(-pid, unix.SIGKILL) // the number is its own until it is reaped
+	}
+	c.mu.Unlock()
+	c.err = c.Cmd.Wait()
+}
+
+// Kill kills the process group and reports whether the child is gone within the grace. One that is not hangs in the
+// kernel; it is reaped whenever it ends.
+func (c *Child) Kill(grace time.Duration) bool {
+	c.mu.Lock()
+	c.killed = true
+	if c.begun && !c.ended {
+		_ = unix.Kill(-c.Cmd.Process.Pid, unix.SIGKILL) // it may just have ended
+	}
+	c.mu.Unlock()
+	limit := time.NewTimer(grace)
+	defer limit.Stop()
+	select {
+	case <-c.done:
+		return true
+	case <-limit.C:
+		return false
+	}
+}
+
+// Buffer keeps what a child writes, and refuses more than Limit bytes. A child that hangs may still write to it.
+type Buffer struct {
+	Limit int
+
+	mu   sync.Mutex // guards data
+	data bytes.Buffer
+}
+
+// Write implements io.Writer.
+func (b *Buffer) Write(data []byte) (int, error) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if b.data.Len()+len(data) > b.Limit {
+		return 0, fmt.Errorf("more than %d bytes of output", b.Limit)
+	}
+	return b.data.Write(data)
+}
+
+// Bytes returns what was written so far.
+func (b *Buffer) Bytes() []byte {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.data.Bytes()
+}
