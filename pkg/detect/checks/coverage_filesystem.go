@@ -54,7 +54,7 @@ func filesystemCoverage() []Coverage {
 				"words in its status, and the node is well",
 		},
 		{
-			Fault: "files of the image store are damaged (structure needs cleaning, invalid readlink)",
+			Fault: "files of the image store are corrupt (structure needs cleaning, invalid readlink)",
 			By:    []string{"ext4-error", "xfs-corruption", "btrfs-error", "filesystem-readonly"},
 		},
 	}

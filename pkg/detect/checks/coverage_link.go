@@ -7,7 +7,7 @@ func linkCoverage() []Coverage {
 			By: []string{"conntrack", "conntrack-full", "conntrack-expectations-full"}},
 		{Fault: "the table of neighbours (ARP, NDP) overflows",
 			By: []string{"neighbour-table", "neighbour-table-full"}},
-		{Fault: "the table of routes in use is full", By: []string{"route-cache-full"}},
+		{Fault: "the route cache is full", By: []string{"route-cache-full"}},
 		{Fault: "a network card has no link, or flaps", By: []string{"link-state", "nic-link-down"}},
 		{Fault: "a link is slower than it was, or in half duplex", By: []string{"link-state"}},
 		{Fault: "a network card damages or drops packets", By: []string{"network-errors"}},

@@ -74,7 +74,7 @@ func taintBits() []taintBit {
 			"a processor reported a hardware error that was not corrected"},
 		{5, "B", "BadPageFound", finding.Warning, "the kernel found a page of its memory in a state that cannot be"},
 		{14, "L", "SoftLockupOccurred", finding.Info,
-			"a processor ran kernel code for more than 20 s without giving way"},
+			"a processor ran kernel code for more than 20 s without rescheduling"},
 		{1, "F", "ModuleForced", finding.Info, "a kernel module was loaded by force"},
 		{3, "R", "ModuleForced", finding.Info, "a kernel module was unloaded by force"},
 	}
