@@ -130,9 +130,7 @@ func (a *agent) loadDeps() (checks.Deps, error) {
 	if deps.KernelLog, err = kernellog.NewKernelLog(settings); err != nil {
 		return deps, err
 	}
-	if err := kernellog.RestoreKernelLog(deps.KernelLog, deps.Sources, deps.State, a.started.Boot); err != nil {
-		a.log.Error("what the kernel said before is read again", "err", err)
-	}
+	kernellog.RestoreKernelLog(deps.KernelLog, deps.Sources, deps.State, a.started.Boot)
 	return deps, nil
 }
 

@@ -1,7 +1,6 @@
 package detect
 
 import (
-	"encoding/json"
 	"errors"
 	"slices"
 	"sync"
@@ -126,9 +125,7 @@ func (w *StateSources) Save(memory StateStore, at finding.Timestamp) {
 		}
 	}
 	w.mu.Unlock()
-	if data, err := json.Marshal(watch); err == nil { // a map of numbers can always be written
-		memory.Save(witnessesKey, data)
-	}
+	Saved[pastWatch]{memory, witnessesKey}.Save(watch)
 }
 
 // fewSpans joins spans until there are few enough.
@@ -146,15 +143,10 @@ func fewSpans(spans []watchSpan) []watchSpan {
 	return spans
 }
 
-// Restore takes over what an earlier run has kept. What cannot be understood is as good as nothing: the kernel's log
-// then speaks for itself.
+// Restore takes over what an earlier run in this boot has saved. Without it the kernel's log alone is the evidence.
 func (w *StateSources) Restore(memory StateStore, boot string) {
-	data, ok := memory.Load(witnessesKey)
+	past, ok := Saved[pastWatch]{memory, witnessesKey}.Load(func(p pastWatch) bool { return p.Boot == boot })
 	if w == nil || !ok {
-		return
-	}
-	var past pastWatch
-	if json.Unmarshal(data, &past) != nil || past.Boot != boot {
 		return
 	}
 	w.mu.Lock()

@@ -1,7 +1,6 @@
 package checkkit
 
 import (
-	"encoding/json"
 	"fmt"
 	"strconv"
 	"time"
@@ -51,24 +50,18 @@ func (m *DaemonState) Load(now finding.Timestamp) {
 		return
 	}
 	m.Lives = daemonLives{Boot: now.Boot}
-	if !m.loaded && m.Memory != nil {
-		var kept daemonLives
-		if data, ok := m.Memory.Load(m.Key); ok && json.Unmarshal(data, &kept) == nil && kept.Boot == now.Boot &&
-			len(kept.Restarts) <= MaxRestarts {
-			m.Lives, m.Lives.Known = kept, false // nobody knows when systemd did what it did meanwhile
-		}
+	usable := func(l daemonLives) bool { return l.Boot == now.Boot && len(l.Restarts) <= MaxRestarts }
+	if kept, ok := m.saved().Load(usable); ok && !m.loaded {
+		m.Lives, m.Lives.Known = kept, false // when systemd did what it did meanwhile is unknown
 	}
 	m.loaded = true
 }
 
 // Save keeps what is known for the next run of the agent in this boot.
-func (m *DaemonState) Save() {
-	if m.Memory == nil {
-		return
-	}
-	if data, err := json.Marshal(m.Lives); err == nil { // numbers and strings: it cannot fail
-		m.Memory.Save(m.Key, data)
-	}
+func (m *DaemonState) Save() { m.saved().Save(m.Lives) }
+
+func (m *DaemonState) saved() detect.Saved[daemonLives] {
+	return detect.Saved[daemonLives]{Store: m.Memory, Key: m.Key}
 }
 
 // Saw takes the running daemon into account, and reports whether it is another one than before.

@@ -190,9 +190,7 @@ func SaveKernelLog(follow *LiveKernelLog, witnesses *detect.StateSources, memory
 	if memory == nil {
 		return
 	}
-	if data, err := follow.Save(at.Boot, last); err == nil { // a map of strings can always be written
-		memory.Save(ID, data)
-	}
+	detect.Saved[saved]{Store: memory, Key: ID}.Save(follow.snapshot(at.Boot, last))
 	witnesses.Save(memory, at)
 }
 
@@ -237,15 +235,10 @@ func KernelLogSource(follow *LiveKernelLog, logger *slog.Logger, watch KernelWat
 }
 
 // RestoreKernelLog takes over what an earlier run of the agent in this boot has saved.
-func RestoreKernelLog(follow *LiveKernelLog, witnesses *detect.StateSources, memory detect.StateStore,
-	boot string) error {
-	if memory == nil {
-		return nil
-	}
+func RestoreKernelLog(follow *LiveKernelLog, witnesses *detect.StateSources, memory detect.StateStore, boot string) {
 	witnesses.Restore(memory, boot)
-	data, ok := memory.Load(ID)
-	if !ok {
-		return nil
+	stored := detect.Saved[saved]{Store: memory, Key: ID}
+	if s, ok := stored.Load(func(s saved) bool { return s.Boot == boot }); ok {
+		follow.restore(s)
 	}
-	return follow.Restore(data, boot)
 }

@@ -49,9 +49,7 @@ func (m *Monitors) addJournals() {
 				j.id += "-" + strconv.Itoa(len(byPath)+1)
 			}
 			byPath[where] = j
-			if was, err := recall(m.doors.Memory, j.id, m.doors.Host.Clock().Boot); err == nil {
-				j.cursor = was.Cursor
-			}
+			j.cursor = m.doors.recall(j.id).Cursor
 			m.sources = append(m.sources, detect.Source{Name: detect.WakeSource(j.id), Run: j.run})
 			m.states = append(m.states, func(boot string, _ bool) { j.save(boot) })
 		}
@@ -65,7 +63,7 @@ func (j *journal) save(boot string) {
 	j.mu.Lock()
 	s := saved{Boot: boot, Cursor: j.cursor}
 	j.mu.Unlock()
-	keep(j.doors.Memory, j.id, s)
+	j.doors.state(j.id).Save(s)
 }
 
 // run follows the journal until ctx ends.

@@ -208,10 +208,7 @@ func (m *Monitors) addLog(f File, id string) (*logMonitor, error) {
 	}
 	l.wake, l.happened = m.wakeCheck, m.doors.Happened
 	l.up = func() time.Duration { return m.doors.Host.Clock().SinceBoot }
-	was, err := recall(m.doors.Memory, id, m.doors.Host.Clock().Boot)
-	if err != nil {
-		m.doors.Log.Error("what was said before may be told again", "err", err)
-	}
+	was := m.doors.recall(id)
 	l.restore(was)
 	m.logs = append(m.logs, l)
 	switch f.Log.Plugin {
@@ -232,7 +229,7 @@ func (m *Monitors) remember(l *logMonitor, place func(*saved)) {
 			return
 		}
 		place(&s)
-		keep(m.doors.Memory, l.id, s)
+		m.doors.state(l.id).Save(s)
 	}
 	m.states = append(m.states, l.save)
 }

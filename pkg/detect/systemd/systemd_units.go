@@ -67,7 +67,8 @@ func DefaultSystemdUnitsSettings() SystemdUnitsSettings {
 
 // SystemdUnits finds units that have failed, and services that are started again and again. Memory may be nil.
 func SystemdUnits(s SystemdUnitsSettings, memory detect.StateStore) detect.Check {
-	look := unitsLook{settings: s, restarts: unitRestarts{memory: memory}}
+	look := unitsLook{settings: s, restarts: unitRestarts{
+		saved: detect.Saved[keptRestarts]{Store: memory, Key: unitRestartsKey}}}
 	return detect.Check{
 		ID:      systemdUnitsID,
 		Domain:  "kubernetes",

@@ -1,7 +1,6 @@
 package systemd
 
 import (
-	"encoding/json"
 	"strings"
 	"time"
 
@@ -12,7 +11,7 @@ import (
 
 // unitRestarts counts how often systemd started services again within unitFlappingWindow.
 type unitRestarts struct {
-	memory detect.StateStore // may be nil
+	saved  detect.Saved[keptRestarts]
 	loaded bool
 	kept   keptRestarts
 }
@@ -77,7 +76,8 @@ func (m *unitRestarts) saw(running []systemd.Unit, now finding.Timestamp) {
 		}
 	}
 	if changed {
-		m.save(now)
+		m.kept.Saved = now.SinceBoot
+		m.saved.Save(m.kept)
 	}
 }
 
@@ -96,38 +96,18 @@ func (m *unitRestarts) load(now finding.Timestamp) {
 		return
 	}
 	m.kept = keptRestarts{Boot: now.Boot, Units: map[string]*restartsOfUnit{}}
-	if !m.loaded && m.memory != nil {
-		var kept keptRestarts
-		data, ok := m.memory.Load(unitRestartsKey)
-		if ok && json.Unmarshal(data, &kept) == nil && kept.Boot == now.Boot && len(kept.Units) <= maxKeptUnits {
-			m.recall(kept, now)
+	// When restarts happened while no agent ran for long is unknown: they do not count.
+	kept, ok := m.saved.Load(func(kept keptRestarts) bool {
+		return kept.Boot == now.Boot && len(kept.Units) <= maxKeptUnits && now.SinceBoot-kept.Saved < unitFlappingWindow
+	})
+	if ok && !m.loaded {
+		for name, unit := range kept.Units {
+			if unit != nil {
+				m.kept.Units[name] = unit
+			}
 		}
 	}
 	m.loaded = true
-}
-
-// recall takes over what was kept. Of what happened while no agent looked for long, nobody knows when it was: it does
-// not count.
-func (m *unitRestarts) recall(kept keptRestarts, now finding.Timestamp) {
-	if now.SinceBoot-kept.Saved >= unitFlappingWindow {
-		return
-	}
-	for name, unit := range kept.Units {
-		if unit != nil {
-			m.kept.Units[name] = unit
-		}
-	}
-}
-
-// save keeps what was counted.
-func (m *unitRestarts) save(now finding.Timestamp) {
-	if m.memory == nil {
-		return
-	}
-	m.kept.Saved = now.SinceBoot
-	if data, err := json.Marshal(m.kept); err == nil { // numbers and strings: it cannot fail
-		m.memory.Save(unitRestartsKey, data)
-	}
 }
 
 // restarting tells whether systemd waits to start it again, or does: auto-restart, auto-restart-queued.
