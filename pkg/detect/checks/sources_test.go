@@ -81,6 +81,5 @@ var withoutSource = []string{
 	"ipv6-duplicate-address", "neighbour-table", "conntrack", "sockets", "tcp", "udp", "softnet",
 	"kubelet-health", "kubelet-pleg", "daemon-impostors", "kubelet-restarts", "kubelet-certificates",
 	"kubelet-sync", "volume-mounts", "probe-storms", "evictions", "node-registration", "kubelet-config",
-	"stuck-pods", "runtime-health", "runtime-deprecations", "runtime-latency", "runtime-restarts", "journald",
-	"systemd-units", "shim-leaks", "csi-registration", "critical-daemonsets",
+	"stuck-pods", "runtime-health", "runtime-deprecations", "runtime-latency", "runtime-restarts", "shim-leaks", "csi-registration", "critical-daemonsets",
 }
