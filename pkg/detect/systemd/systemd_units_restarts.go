@@ -9,26 +9,26 @@ import (
 	"github.com/nodeagent/nodeagent/pkg/finding"
 )
 
-// unitRestarts counts how often systemd started services again within unitFlappingWindow.
+// unitRestarts counts the restarts of services within unitFlappingWindow.
 type unitRestarts struct {
 	saved  detect.Saved[keptRestarts]
 	loaded bool
 	kept   keptRestarts
 }
 
-// keptRestarts is kept over restarts of the agent.
+// keptRestarts is kept across restarts of the agent.
 type keptRestarts struct {
 	Boot  string                     `json:"boot"`
 	Saved time.Duration              `json:"saved"` // since boot
-	Units map[string]*restartsOfUnit `json:"units"` // services that run, and what was counted
+	Units map[string]*restartsOfUnit `json:"units"` // running services, and those with restarts
 }
 
 type restartsOfUnit struct {
-	Total  uint32        `json:"total"` // NRestarts, when it was seen last
+	Total  uint32        `json:"total"` // NRestarts in the last run
 	Events []restartSeen `json:"events,omitempty"`
 }
 
-// restartSeen is what was counted at one look.
+// restartSeen is what one run counted.
 type restartSeen struct {
 	Up    time.Duration `json:"up"` // since boot
 	Count uint32        `json:"count"`
@@ -36,16 +36,16 @@ type restartSeen struct {
 
 const (
 	unitRestartsKey = systemdUnitsID + "/restarts"
-	maxKeptUnits    = 2000 // twice as many as the door tells of
+	maxKeptUnits    = 2000 // twice as many as the client returns
 )
 
-// saw takes the running services into account. Of a service that is seen first nothing is known of the time before.
-func (m *unitRestarts) saw(running []systemd.Unit, now finding.Timestamp) {
+// observe counts the restarts of the running services since the last run. Of a new service no restart is known.
+func (m *unitRestarts) observe(running []systemd.Unit, now finding.Timestamp) {
 	m.load(now)
 	changed := false
-	there := make(map[string]bool, len(running))
+	exists := make(map[string]bool, len(running))
 	for _, u := range running {
-		there[u.Name] = true
+		exists[u.Name] = true
 		old := m.kept.Units[u.Name]
 		if old == nil {
 			if len(m.kept.Units) < maxKeptUnits {
@@ -56,7 +56,7 @@ func (m *unitRestarts) saw(running []systemd.Unit, now finding.Timestamp) {
 		}
 		count := u.Restarts - old.Total
 		if u.Restarts < old.Total {
-			count = 0 // somebody has started it
+			count = 0 // it was started by hand
 		}
 		if u.Restarts == 0 && restarting(u) {
 			count = 1 // before systemd 235
@@ -71,7 +71,7 @@ func (m *unitRestarts) saw(running []systemd.Unit, now finding.Timestamp) {
 		for len(unit.Events) > 0 && now.SinceBoot-unit.Events[0].Up >= unitFlappingWindow {
 			unit.Events = unit.Events[1:]
 		}
-		if !there[name] && len(unit.Events) == 0 {
+		if !exists[name] && len(unit.Events) == 0 {
 			delete(m.kept.Units, name)
 		}
 	}
@@ -81,7 +81,7 @@ func (m *unitRestarts) saw(running []systemd.Unit, now finding.Timestamp) {
 	}
 }
 
-// within is how often the service was started again within the window.
+// within is the number of restarts of a service within the window.
 func (m *unitRestarts) within(name string) (count uint32) {
 	if unit := m.kept.Units[name]; unit != nil {
 		for _, event := range unit.Events {
@@ -110,5 +110,5 @@ func (m *unitRestarts) load(now finding.Timestamp) {
 	m.loaded = true
 }
 
-// restarting tells whether systemd waits to start it again, or does: auto-restart, auto-restart-queued.
+// restarting reports whether systemd is about to restart it: auto-restart, auto-restart-queued.
 func restarting(u systemd.Unit) bool { return strings.HasPrefix(u.Sub, "auto-restart") }
