@@ -141,7 +141,7 @@ func (a *agent) observe(l finding.Observation) {
 	updates := a.tracker.Observe(l)
 	state := a.tracker.State()
 	a.mu.Unlock()
-	a.deps.Sources.Saw(l)
+	a.deps.Sources.Observe(l)
 	a.tell(state, updates)
 	a.saver.enqueue(l.Check, before, state[l.Check], l.At)
 	a.progress.Saw(l.Check)

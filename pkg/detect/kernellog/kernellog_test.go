@@ -154,7 +154,7 @@ func TestKernelLogLeavesToState(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			w := witnessing("md-arrays")
 			for _, l := range test.looks {
-				w.Saw(l)
+				w.Observe(l)
 			}
 			got := kernelFindings(t, New(DefaultSettings(), log, w, nil), 3*time.Minute)
 			if (len(got) == 0) != test.leaves {
@@ -336,7 +336,7 @@ func TestKernelLogGapOverRestarts(t *testing.T) {
 			func(detect.Change) {}); err != nil {
 			t.Fatal(err)
 		}
-		witnesses.Saw(finding.Observation{Check: oomkills.ID, At: finding.Timestamp{Boot: "b", SinceBoot: run.from}})
+		witnesses.Observe(finding.Observation{Check: oomkills.ID, At: finding.Timestamp{Boot: "b", SinceBoot: run.from}})
 		check := New(DefaultSettings(), log, witnesses, memory)
 		if got := kernelFindings(t, check, run.to); (len(got) > 0) != run.told {
 			t.Errorf("%s: %v, want something: %t", run.name, got, run.told)

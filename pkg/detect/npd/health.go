@@ -68,7 +68,7 @@ func (o own) answer(id string) func(context.Context, *host.Host) plugin.Result {
 // lookNow takes one look with an own check: for who looks once and believes at once.
 func (o own) lookNow(ctx context.Context, h *host.Host, id string) plugin.Result {
 	check, _ := o.find(id)
-	l := detect.LookOnce(ctx, h, []detect.Check{check}, nil)[0]
+	l := detect.RunOnce(ctx, h, []detect.Check{check}, nil)[0]
 	for _, f := range l.Findings {
 		if f.Severity == finding.Fatal && !f.BelowRaise {
 			return plugin.Result{Status: plugin.Problem, Message: f.Message}

@@ -245,7 +245,7 @@ func TestFileLog(t *testing.T) {
 	bubble(t, "file", func(t *testing.T, h *host.Host, _ *kmsg) {
 		m := &memory{}
 		w := run(t, []File{file}, DefaultSettings(), Doors{Host: h, Memory: m}, nil, nil)
-		w.tells(t, "raised SourceLost the agent does not hear npd-file: open "+log+
+		w.tells(t, "raised SourceLost the agent receives no events of npd-file: open "+log+
 			": no such file or directory; faults are found at the checks' intervals only")
 		if s := w.status("npd-file"); s != finding.StatusUnknown {
 			t.Errorf("without the file it is %s", s)
@@ -342,13 +342,13 @@ func TestJournal(t *testing.T) {
 		w.tells(t, "raised KubeletStart Started kubelet.service - x.", "raised KubeletStart Started kubelet.service",
 			"raised KubeletStart Started kubelet.service�", "raised KubeletStart Started kubelet.service twice")
 		end <- errors.New("journalctl ended")
-		w.tells(t, "raised SourceLost the agent does not hear npd-journal: journalctl ended; faults are found at the "+
+		w.tells(t, "raised SourceLost the agent receives no events of npd-journal: journalctl ended; faults are found at the "+
 			"checks' intervals only")
 		if c := w.tracker.State()["npd-a"]; c.Err == "" {
 			t.Error("the check claims to know while nobody reads")
 		}
 		time.Sleep(15 * time.Second)
-		w.tells(t, "cleared SourceLost the agent does not hear npd-journal: journalctl ended; faults are found at "+
+		w.tells(t, "cleared SourceLost the agent receives no events of npd-journal: journalctl ended; faults are found at "+
 			"the checks' intervals only")
 		w.stop()
 		w = run(t, files, DefaultSettings(), d, nil, w.tracker.State())
