@@ -12,8 +12,8 @@ import (
 // saved is what a Log leaves for the next run of the agent in the same boot: the kernel keeps only its newest records.
 type saved struct {
 	Boot string        `json:"boot"`
-	Next uint64        `json:"next"` // sequence number of the first record that was not seen
-	Last bool          `json:"last"` // nothing was seen after this was saved
+	Next uint64        `json:"next"` // sequence number of the first record that was not read
+	Last bool          `json:"last"` // no record was read after this was saved
 	Held []savedRecord `json:"held,omitempty"`
 
 	Lost   uint64        `json:"lost,omitempty"`
@@ -31,7 +31,7 @@ type savedRecord struct {
 	Facts    map[string]string `json:"facts,omitempty"`
 }
 
-// Moved reports whether what is held has changed since it was last saved.
+// Moved reports whether what is held has changed since the last save.
 func (l *Log) Moved() bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -61,7 +61,7 @@ func (l *Log) restore(s saved) {
 	if l.seen > 0 {
 		return
 	}
-	l.told, l.lost, l.lostAt = s.Next, s.Lost, s.LostAt
+	l.reported, l.lost, l.lostAt = s.Next, s.Lost, s.LostAt
 	if s.Last {
 		l.complete = s.Next
 	}

@@ -161,7 +161,7 @@ func FuzzDecode(f *testing.F) {
 			}
 			return
 		}
-		m := New([]File{file}, nil, DefaultSettings(), Doors{Host: madeUp()})
+		m := New([]File{file}, nil, DefaultSettings(), Deps{Host: madeUp()})
 		for _, c := range m.Checks() {
 			if c.ID == "" || c.Every <= 0 || c.Run == nil {
 				t.Errorf("%+v", c)

@@ -42,12 +42,12 @@ func healthCheckOf(args []string) string {
 }
 
 // answer returns what stands for a plugin: the own check of an ID answers as health-checker would, without repairing.
-func (o own) answer(id string) func(context.Context, *host.Host) plugin.Result {
+func (o native) answer(id string) func(context.Context, *host.Host) plugin.Result {
 	return func(ctx context.Context, h *host.Host) plugin.Result {
-		if o.believed == nil {
-			return o.lookNow(ctx, h, id)
+		if o.state == nil {
+			return o.runNow(ctx, h, id)
 		}
-		c, ok := o.believed(id)
+		c, ok := o.state(id)
 		if !ok {
 			return plugin.Result{Message: id + " has not looked yet"}
 		}
@@ -65,8 +65,8 @@ func (o own) answer(id string) func(context.Context, *host.Host) plugin.Result {
 	}
 }
 
-// lookNow takes one look with an own check: for who looks once and believes at once.
-func (o own) lookNow(ctx context.Context, h *host.Host, id string) plugin.Result {
+// runNow takes one look with an own check: for who looks once and believes at once.
+func (o native) runNow(ctx context.Context, h *host.Host, id string) plugin.Result {
 	check, _ := o.find(id)
 	l := detect.RunOnce(ctx, h, []detect.Check{check}, nil)[0]
 	for _, f := range l.Findings {

@@ -26,7 +26,7 @@ var errNotRead = errors.New("the log has not been read yet")
 const domain = "node-problem-detector"
 
 // checks returns a check for each condition of the file, and one for its temporary problems.
-func (m *logMonitor) checks(o own) []detect.Check {
+func (m *logMonitor) checks(o native) []detect.Check {
 	var checks []detect.Check
 	for i, c := range m.file.Log.DefaultConditions {
 		if slices.ContainsFunc(m.file.Log.DefaultConditions[:i], func(other types.Condition) bool {
@@ -41,7 +41,7 @@ func (m *logMonitor) checks(o own) []detect.Check {
 		check.Run = func(ctx context.Context, h *host.Host) ([]finding.Finding, error) {
 			m.await(ctx)
 			now := h.Clock()
-			findings, err := m.lookCondition(now, c.Type, state)
+			findings, err := m.runCondition(now, c.Type, state)
 			m.save(now.Boot, false)
 			return findings, err
 		}
@@ -53,7 +53,7 @@ func (m *logMonitor) checks(o own) []detect.Check {
 		check.Run = func(ctx context.Context, h *host.Host) ([]finding.Finding, error) {
 			m.await(ctx)
 			now := h.Clock()
-			findings, err := m.lookMoments(now.SinceBoot)
+			findings, err := m.runMoments(now.SinceBoot)
 			m.save(now.Boot, false)
 			return findings, err
 		}
@@ -111,8 +111,8 @@ func kebab(name string) string {
 	return strings.Trim(strings.ReplaceAll(b.String(), "--", "-"), "-")
 }
 
-// lookCondition tells whether a permanent problem is held.
-func (m *logMonitor) lookCondition(now finding.Timestamp, condition string, state *witness) ([]finding.Finding, error) {
+// runCondition tells whether a permanent problem is held.
+func (m *logMonitor) runCondition(now finding.Timestamp, condition string, state *witness) ([]finding.Finding, error) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	h, known := m.held[condition]
@@ -121,17 +121,17 @@ func (m *logMonitor) lookCondition(now finding.Timestamp, condition string, stat
 		m.moved, known = true, false
 	}
 	if !known {
-		return nil, m.deaf
+		return nil, m.unreadable
 	}
 	return []finding.Finding{{
 		Subject: finding.Subject{Kind: conditionKind, Name: condition}, Severity: finding.Fatal,
 		Reason: h.Reason, Message: h.Message,
 		Facts: map[string]string{"file": m.file.Name, "source": m.file.Log.Source, "count": strconv.Itoa(h.Count)},
-	}}, m.deaf
+	}}, m.unreadable
 }
 
-// lookMoments tells the temporary problems of the last minutes.
-func (m *logMonitor) lookMoments(now time.Duration) ([]finding.Finding, error) {
+// runMoments tells the temporary problems of the last minutes.
+func (m *logMonitor) runMoments(now time.Duration) ([]finding.Finding, error) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	m.moments = slices.DeleteFunc(m.moments, func(o moment) bool { return now-o.heard >= momentHold })
@@ -150,5 +150,5 @@ func (m *logMonitor) lookMoments(now time.Duration) ([]finding.Finding, error) {
 	if len(m.moments) == 0 {
 		m.missed = 0
 	}
-	return findings, m.deaf
+	return findings, m.unreadable
 }

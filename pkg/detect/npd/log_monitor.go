@@ -31,15 +31,15 @@ type logMonitor struct {
 	happened func(reason string, n int)
 	save     func(boot string, always bool) // remembers what is held, where that has changed
 
-	mu      sync.Mutex // guards all below
-	buffer  *Buffer
-	held    map[string]held // permanent problems by condition
-	moments []moment
-	serial  int           // of the newest moment
-	missed  int           // moments that were not kept because too many came at once
-	deaf    error         // why nothing is read; nil when all that there was has been read
-	heard   chan struct{} // closed when it is known whether anything is read
-	moved   bool          // what is held has changed since it was saved
+	mu         sync.Mutex // guards all below
+	buffer     *Buffer
+	held       map[string]held // permanent problems by condition
+	moments    []moment
+	serial     int           // of the newest moment
+	missed     int           // moments that were not kept because too many came at once
+	unreadable error         // why nothing is read; nil when all that there was has been read
+	tried      chan struct{} // closed when it is known whether anything is read
+	moved      bool          // what is held has changed since it was saved
 }
 
 // logRule is a rule ready for use.
@@ -81,8 +81,8 @@ func newLogMonitor(f File, id string, s Settings) (*logMonitor, error) {
 		return nil, err
 	}
 	m := &logMonitor{
-		file: f, id: id, settings: s, times: times, held: map[string]held{}, deaf: errNotRead,
-		heard: make(chan struct{}),
+		file: f, id: id, settings: s, times: times, held: map[string]held{}, unreadable: errNotRead,
+		tried: make(chan struct{}),
 		up:    func() time.Duration { return 0 },
 		wake:  func(string) {}, happened: func(string, int) {}, save: func(string, bool) {},
 	}
@@ -192,15 +192,15 @@ func (m *logMonitor) recovered(r *logRule) {
 	}
 }
 
-// hears notes whether the log is read: nil when all that there was has been read.
-func (m *logMonitor) hears(err error) {
+// setReadable records whether the log is read: nil when all that there was has been read.
+func (m *logMonitor) setReadable(err error) {
 	m.mu.Lock()
-	changed := (m.deaf == nil) != (err == nil)
-	m.deaf = err
+	changed := (m.unreadable == nil) != (err == nil)
+	m.unreadable = err
 	select {
-	case <-m.heard:
+	case <-m.tried:
 	default:
-		close(m.heard)
+		close(m.tried)
 	}
 	m.mu.Unlock()
 	if !changed {
@@ -215,7 +215,7 @@ func (m *logMonitor) hears(err error) {
 // check that has been away for long look blind.
 func (m *logMonitor) await(ctx context.Context) {
 	select {
-	case <-m.heard:
+	case <-m.tried:
 	case <-ctx.Done():
 	}
 }

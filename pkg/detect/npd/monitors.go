@@ -18,8 +18,8 @@ import (
 	"github.com/nodeagent/nodeagent/pkg/finding"
 )
 
-// Doors are what the monitors are given.
-type Doors struct {
+// Deps are what the monitors are given.
+type Deps struct {
 	Host   *host.Host
 	Log    *slog.Logger
 	Memory detect.StateStore // nil: nothing is remembered across restarts
@@ -36,11 +36,11 @@ type Doors struct {
 
 // Monitors are all files that are run.
 type Monitors struct {
-	doors    Doors
+	deps     Deps
 	settings Settings
 	files    []File
 	logs     []*logMonitor
-	kernel   []*kernelEar
+	kernel   []*kernelFeed
 	sources  []detect.Source
 	checks   []detect.Check
 	wordings map[string]Wording
@@ -61,7 +61,7 @@ type Wording struct {
 const relay detect.WakeSource = "npd"
 
 // New makes the monitors of files. A file that cannot be run is told by the check "npd-files".
-func New(files []File, broken []error, s Settings, d Doors) *Monitors {
+func New(files []File, broken []error, s Settings, d Deps) *Monitors {
 	if d.Log == nil {
 		d.Log = slog.New(slog.DiscardHandler)
 	}
@@ -71,7 +71,7 @@ func New(files []File, broken []error, s Settings, d Doors) *Monitors {
 	if d.Follow == nil {
 		d.Follow = program.Follow
 	}
-	m := &Monitors{doors: d, settings: s, files: files, wordings: map[string]Wording{}}
+	m := &Monitors{deps: d, settings: s, files: files, wordings: map[string]Wording{}}
 	ids := map[string]bool{}
 	for _, f := range files {
 		if err := m.add(f, unique(ids, f.Name)); err != nil {
@@ -87,7 +87,7 @@ func New(files []File, broken []error, s Settings, d Doors) *Monitors {
 }
 
 func (m *Monitors) add(f File, id string) error {
-	o := own{m.doors.Own, m.doors.Believed}
+	o := native{m.deps.Own, m.deps.Believed}
 	var checks []detect.Check
 	var source string
 	switch f.Kind {
@@ -186,7 +186,7 @@ func (m *Monitors) relay(ctx context.Context, wake func(detect.Change)) error {
 	m.wake = nil
 	m.mu.Unlock()
 	for _, save := range m.states {
-		save(m.doors.Host.Clock().Boot, true)
+		save(m.deps.Host.Clock().Boot, true)
 	}
 	return nil
 }
@@ -206,9 +206,9 @@ func (m *Monitors) addLog(f File, id string) (*logMonitor, error) {
 	if err != nil {
 		return nil, err
 	}
-	l.wake, l.happened = m.wakeCheck, m.doors.Happened
-	l.up = func() time.Duration { return m.doors.Host.Clock().SinceBoot }
-	was := m.doors.recall(id)
+	l.wake, l.happened = m.wakeCheck, m.deps.Happened
+	l.up = func() time.Duration { return m.deps.Host.Clock().SinceBoot }
+	was := m.deps.recall(id)
 	l.restore(was)
 	m.logs = append(m.logs, l)
 	switch f.Log.Plugin {
@@ -229,7 +229,7 @@ func (m *Monitors) remember(l *logMonitor, place func(*saved)) {
 			return
 		}
 		place(&s)
-		m.doors.state(l.id).Save(s)
+		m.deps.state(l.id).Save(s)
 	}
 	m.states = append(m.states, l.save)
 }

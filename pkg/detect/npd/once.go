@@ -20,7 +20,7 @@ func (m *Monitors) Once() {
 			ids = append(ids, l.checkIDs()...)
 			continue
 		}
-		l.hears(finding.NotApplicable("only the running agent follows %s: see nodeagent status", l.source()))
+		l.setReadable(finding.NotApplicable("only the running agent follows %s: see nodeagent status", l.source()))
 	}
 	var once sync.Once
 	for i, c := range m.checks {
@@ -40,11 +40,11 @@ func (m *Monitors) readKernel(ctx context.Context, h *host.Host) {
 	if h.KernelLog != nil {
 		err = h.KernelLog(ctx, func(r hostkmsg.KernelRecord) {
 			for _, e := range m.kernel {
-				e.hear(r)
+				e.observeRecord(r)
 			}
 		})
 	}
 	for _, e := range m.kernel {
-		e.monitor.hears(err)
+		e.monitor.setReadable(err)
 	}
 }

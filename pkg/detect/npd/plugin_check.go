@@ -36,7 +36,7 @@ func (m *pluginMonitor) checks() []detect.Check {
 		delete(rules, c.Type)
 		check := m.base(conditionID(m.id, c.Type), of)
 		check.Summary = fmt.Sprintf("condition %s of %s", c.Type, m.file.Name)
-		check.Condition = m.own.condition(c)
+		check.Condition = m.native.condition(c)
 		shown := "" // the reason that is told, as long as it holds
 		check.Run = func(ctx context.Context, h *host.Host) ([]finding.Finding, error) {
 			m.run(ctx, h, of)

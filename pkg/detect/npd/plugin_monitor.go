@@ -22,7 +22,7 @@ type pluginMonitor struct {
 	file     File
 	id       string
 	settings Settings
-	own      own
+	native   native
 	rules    []*pluginRule
 	slots    chan struct{} // one taken by each plugin that runs: as many as the file allows at a time
 }
@@ -42,9 +42,9 @@ type pluginRule struct {
 	runs   int
 }
 
-func newPluginMonitor(f File, id string, s Settings, o own) (*pluginMonitor, error) {
+func newPluginMonitor(f File, id string, s Settings, o native) (*pluginMonitor, error) {
 	g := f.Plugin.PluginGlobalConfig
-	m := &pluginMonitor{file: f, id: id, settings: s, own: o, slots: make(chan struct{}, *g.Concurrency)}
+	m := &pluginMonitor{file: f, id: id, settings: s, native: o, slots: make(chan struct{}, *g.Concurrency)}
 	for i, r := range f.Plugin.Rules {
 		rule := &pluginRule{CustomRule: r, index: i, timeout: *g.Timeout, every: *g.InvokeInterval}
 		if r.Timeout != nil && *r.Timeout > 0 && *r.Timeout < rule.timeout {
@@ -65,11 +65,11 @@ func newPluginMonitor(f File, id string, s Settings, o own) (*pluginMonitor, err
 func (m *pluginMonitor) prepare(r *pluginRule) error {
 	switch base := path.Base(r.Path); {
 	case base == "health-checker" && !m.settings.RunHealthChecker:
-		if check, ok := m.own.find(healthCheckOf(r.Args)); ok {
+		if check, ok := m.native.find(healthCheckOf(r.Args)); ok {
 			if check.Condition.Type == r.Condition && r.Type != types.Temp {
 				r.covered = check.ID
 			}
-			r.ask = m.own.answer(check.ID)
+			r.ask = m.native.answer(check.ID)
 			return nil
 		}
 	case base == "log-counter":

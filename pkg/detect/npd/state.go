@@ -17,10 +17,12 @@ type saved struct {
 }
 
 // state is where a log monitor or a journal is saved.
-func (d Doors) state(id string) detect.Saved[saved] { return detect.Saved[saved]{Store: d.Memory, Key: id} }
+func (d Deps) state(id string) detect.Saved[saved] {
+	return detect.Saved[saved]{Store: d.Memory, Key: id}
+}
 
 // recall returns what an earlier run in this boot has saved.
-func (d Doors) recall(id string) saved {
+func (d Deps) recall(id string) saved {
 	boot := d.Host.Clock().Boot
 	was, _ := d.state(id).Load(func(s saved) bool { return s.Boot == boot })
 	return was

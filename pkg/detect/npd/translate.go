@@ -41,23 +41,23 @@ type RuleFate struct {
 
 // Translation is what a set of files becomes.
 type Translation struct {
-	Rules       []RuleFate          `json:"rules"`
-	Files       []string            `json:"files"` // those that are still needed
-	Plugins     []plugin.Settings   `json:"-"`
-	KernelRules []kernellog.OwnRule `json:"-"`
+	Rules       []RuleFate             `json:"rules"`
+	Files       []string               `json:"files"` // those that are still needed
+	Plugins     []plugin.Settings      `json:"-"`
+	KernelRules []kernellog.CustomRule `json:"-"`
 }
 
 // translation is the work on one set of files.
 type translation struct {
 	Translation
-	own   own
-	table []rules.Rule
-	stays map[string]bool
+	native native
+	table  []rules.Rule
+	stays  map[string]bool
 }
 
 // Translate says what files become beside the agent's own checks and rules.
 func Translate(files []File, checks []detect.Check, table []rules.Rule) Translation {
-	t := &translation{own: own{checks: checks}, table: table, stays: map[string]bool{}}
+	t := &translation{native: native{checks: checks}, table: table, stays: map[string]bool{}}
 	t.Rules, t.Files = []RuleFate{}, []string{}
 	for _, f := range files {
 		switch f.Kind {
@@ -93,7 +93,7 @@ func (t *translation) log(f File) {
 		}
 		rule := RuleFate{File: f.Name, Index: i, Reason: r.Reason, Condition: condition}
 		covered := t.rulesFor(r.Reason)
-		_, sameCondition := t.own.byCondition(condition)
+		_, sameCondition := t.native.byCondition(condition)
 		switch {
 		case condition != "" && !hasCondition(f.Log.DefaultConditions, condition):
 			t.add(rule, Dead, "the file has no such condition")
@@ -125,7 +125,7 @@ func (t *translation) rulesFor(reason string) string {
 	for _, r := range t.table {
 		if r.Reason == reason {
 			ids = append(ids, r.ID)
-			if _, ok := t.own.find(r.ConfirmedBy); ok {
+			if _, ok := t.native.find(r.ConfirmedBy); ok {
 				states = append(states, r.ConfirmedBy)
 			}
 		}
@@ -151,7 +151,7 @@ func (t *translation) kernelRule(rule RuleFate, expr string) {
 		t.add(rule, Stays, "a rule of the agent's own looks at one line, and needs a text that is in each")
 		return
 	}
-	own := kernellog.OwnRule{
+	own := kernellog.CustomRule{
 		ID: t.uniqueRule(kebab(rule.Reason)), Reason: rule.Reason, Severity: finding.Warning, Summary: "from " +
 			path.Base(rule.File),
 		Patterns: []string{`^.*(?:` + expr + `)\s*$`},
@@ -167,7 +167,7 @@ func (t *translation) kernelRule(rule RuleFate, expr string) {
 func (t *translation) uniqueRule(id string) string {
 	base := id
 	for n := 2; slices.ContainsFunc(t.table, func(r rules.Rule) bool { return r.ID == id }) ||
-		slices.ContainsFunc(t.KernelRules, func(r kernellog.OwnRule) bool { return r.ID == id }); n++ {
+		slices.ContainsFunc(t.KernelRules, func(r kernellog.CustomRule) bool { return r.ID == id }); n++ {
 		id = fmt.Sprintf("%s-%d", base, n)
 	}
 	return id
@@ -230,7 +230,7 @@ func (t *translation) pluginOf(f File, i int, condition string) plugin.Settings 
 // health translates a call of health-checker.
 func (t *translation) health(rule RuleFate, args []string) {
 	id := healthCheckOf(args)
-	check, ok := t.own.find(id)
+	check, ok := t.native.find(id)
 	if !ok {
 		t.add(rule, Stays, "no check of the agent does what health-checker --component=%s does: it is run",
 			flagOf(args, "component", "kubelet"))

@@ -18,8 +18,8 @@ type entry struct {
 	upKnown bool
 	boot    string // identity of the boot, where the log tells it
 
-	speaker rules.Emitter // the daemon whose word a foreignLine is, where it is known
-	said    []byte        // what it said, without the header of its own log; only with a speaker
+	emitter rules.Emitter // the daemon whose word a foreignLine is, where it is known
+	said    []byte        // what it said, without the header of its own log; only with a emitter
 
 	bare   bool   // neither a time nor anybody's name: it is the kernel's because dmesg -t prints nothing else
 	number int    // of the line that tells it, where that is not the last that was read; 0 otherwise

@@ -99,13 +99,13 @@ func (p *parser) guess(line []byte) entry {
 func ownLog(line []byte) (entry, bool) {
 	line = cutNode(line)
 	if rest, ok := cutKlog(line); ok {
-		return entry{what: foreignLine, speaker: rules.Kubelet, said: rest}, true
+		return entry{what: foreignLine, emitter: rules.Kubelet, said: rest}, true
 	}
 	if rest, ok := cutLogrus(line); ok {
-		return entry{what: foreignLine, speaker: rules.Runtime, said: rest}, true
+		return entry{what: foreignLine, emitter: rules.Runtime, said: rest}, true
 	}
 	if rest, ok := flattenJSON(line); ok {
-		return entry{what: foreignLine, speaker: rules.Kubelet, said: rest}, true
+		return entry{what: foreignLine, emitter: rules.Kubelet, said: rest}, true
 	}
 	return entry{}, false
 }

@@ -75,17 +75,17 @@ func parseJournalJSON(line []byte) entry {
 	fromKernel := transport == "kernel" || transport == "" && string(r.Identifier) == "kernel"
 	if facility := string(r.Facility); !fromKernel || facility != "" && facility != "0" {
 		e.what = foreignLine
-		if s, ok := r.speaker(); ok {
+		if s, ok := r.emitter(); ok {
 			e = e.spoken(s, e.text)
 		}
 	}
 	return e
 }
 
-// speaker returns whose word the record is. journald's own word on it is the unit; the process's name is its own
+// emitter returns whose word the record is. journald's own word on it is the unit; the process's name is its own
 // choice, but counts outside pods; what the writer claims counts where there is nothing else, as in records of early
 // boot, and in those from which somebody removed the rest.
-func (r *journalRecord) speaker() (rules.Emitter, bool) {
+func (r *journalRecord) emitter() (rules.Emitter, bool) {
 	pid := string(r.PID)
 	switch {
 	case r.Container != nil || bytes.Contains(r.Cgroup, []byte("kubepods")):
@@ -93,10 +93,10 @@ func (r *journalRecord) speaker() (rules.Emitter, bool) {
 	case string(r.Unit) == "init.scope" || pid == "1":
 		return rules.Systemd, pid == "1" || r.PID == nil
 	case r.Unit != nil:
-		s, ok := speakerOf(string(r.Unit))
+		s, ok := emitterOf(string(r.Unit))
 		return s, ok && s != rules.Systemd
 	case r.Command != nil:
-		s, ok := speakerOf(string(r.Command))
+		s, ok := emitterOf(string(r.Command))
 		return s, ok && s != rules.Systemd
 	case r.PID != nil:
 		return rules.TheKernel, false
@@ -104,7 +104,7 @@ func (r *journalRecord) speaker() (rules.Emitter, bool) {
 	if pid = string(r.SyslogPID); pid == "" {
 		pid = "1"
 	}
-	return taggedSpeaker(string(r.Identifier), pid)
+	return taggedEmitter(string(r.Identifier), pid)
 }
 
 // trimJSON removes what json-sse and json-seq put before a record.
@@ -153,7 +153,7 @@ func parseJournalShort(line []byte, monotonic bool) (e entry, ok bool) {
 	if at[4] >= 0 {
 		pid = string(rest[at[4]+1 : at[5]-1])
 	}
-	if s, ok := taggedSpeaker(name, pid); ok {
+	if s, ok := taggedEmitter(name, pid); ok {
 		e = e.spoken(s, rest[at[1]:])
 	}
 	return e, true

@@ -77,7 +77,7 @@ func parseRFC5424(at []int, line []byte, facility int) (e entry, ok bool) {
 	if app == "kernel" && facility == 0 {
 		return e.fromKernel(text), true
 	}
-	if s, ok := taggedSpeaker(app, pid); ok {
+	if s, ok := taggedEmitter(app, pid); ok {
 		e = e.spoken(s, text)
 	}
 	return e, true
@@ -97,7 +97,7 @@ func parseShortMonotonic(line []byte) (entry, bool) {
 		return entry{}, false
 	}
 	if at[2] >= 0 {
-		if _, ok := speakerOf(string(line[at[2]:at[3]])); !ok {
+		if _, ok := emitterOf(string(line[at[2]:at[3]])); !ok {
 			return entry{}, false
 		}
 	}

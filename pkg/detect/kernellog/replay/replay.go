@@ -131,10 +131,10 @@ func (s *replaying) line(line []byte, cut bool) error {
 		s.newBoot()
 		return nil
 	case foreignLine:
-		if e.speaker != rules.TheKernel && s.daemons != nil {
+		if e.emitter != rules.TheKernel && s.daemons != nil {
 			s.sum.Daemon++
 			r := s.record(e)
-			r.Text, r.Speaker = e.said, e.speaker
+			r.Text, r.Emitter = e.said, e.emitter
 			return s.observe(s.daemons, r, e, line)
 		}
 		s.sum.Foreign++

@@ -10,10 +10,10 @@ import (
 	"github.com/nodeagent/nodeagent/pkg/finding"
 )
 
-// own is what the agent's own checks know.
-type own struct {
-	checks   []detect.Check
-	believed func(check string) (finding.CheckState, bool)
+// native is what the agent's own checks know.
+type native struct {
+	checks []detect.Check
+	state  func(check string) (finding.CheckState, bool)
 }
 
 // statesBehind names the agent's own check that reads the state behind a condition of node-problem-detector's shipped
@@ -26,7 +26,7 @@ func statesBehind(condition string) string {
 }
 
 // find returns the own check of an ID, if it is enabled.
-func (o own) find(id string) (detect.Check, bool) {
+func (o native) find(id string) (detect.Check, bool) {
 	for _, c := range o.checks {
 		if c.ID == id {
 			return c, true
@@ -36,7 +36,7 @@ func (o own) find(id string) (detect.Check, bool) {
 }
 
 // byCondition returns the own check that makes a condition; sole is false where there are several, or none.
-func (o own) byCondition(name string) (check detect.Check, sole bool) {
+func (o native) byCondition(name string) (check detect.Check, sole bool) {
 	n := 0
 	for _, c := range o.checks {
 		if c.Condition.Type != "" && c.Condition.Type == name {
@@ -49,7 +49,7 @@ func (o own) byCondition(name string) (check detect.Check, sole bool) {
 
 // condition words a condition of a file. Where an own check makes the same one, both are one condition of the Node in
 // either vocabulary, and the worst of both is told.
-func (o own) condition(c types.Condition) finding.Condition {
+func (o native) condition(c types.Condition) finding.Condition {
 	own, _ := o.byCondition(c.Type)
 	return finding.Condition{
 		Type: c.Type, ReadyType: own.Condition.ReadyType,
@@ -60,13 +60,13 @@ func (o own) condition(c types.Condition) finding.Condition {
 
 // witness is an own check that can say that a problem is over. Nil: there is none.
 type witness struct {
-	id       string
-	believed func(check string) (finding.CheckState, bool)
+	id    string
+	state func(check string) (finding.CheckState, bool)
 }
 
 // stateOf returns the witness of a condition.
-func (o own) stateOf(s Settings, condition string) *witness {
-	if !s.ClearByState || o.believed == nil {
+func (o native) stateOf(s Settings, condition string) *witness {
+	if !s.ClearByState || o.state == nil {
 		return nil
 	}
 	check, ok := o.byCondition(condition)
@@ -76,7 +76,7 @@ func (o own) stateOf(s Settings, condition string) *witness {
 	if !ok {
 		return nil
 	}
-	return &witness{check.ID, o.believed}
+	return &witness{check.ID, o.state}
 }
 
 // settled is how long after a log line its state is surely to be seen.
@@ -87,7 +87,7 @@ func (w *witness) refutes(said time.Duration, now finding.Timestamp) bool {
 	if w == nil {
 		return false
 	}
-	c, ok := w.believed(w.id)
+	c, ok := w.state(w.id)
 	return ok && c.Status == finding.StatusHealthy && c.Err == "" && len(c.Raised()) == 0 &&
 		c.Conclusive.Boot == now.Boot && c.Conclusive.SinceBoot >= said+settled
 }
