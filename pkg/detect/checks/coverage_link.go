@@ -1,6 +1,6 @@
 package checks
 
-// linkCoverage is what the node's own network can suffer: cards, routes, and the kernel's tables.
+// linkCoverage is faults of the node's own network: cards, routes, and the kernel's tables.
 func linkCoverage() []Coverage {
 	return []Coverage{
 		{Fault: "the table of tracked connections is full, or loses packets",

@@ -94,7 +94,7 @@ func (e *fileFeed) follow(ctx context.Context, h *host.Host) error {
 	began := e.clock()
 	from := began.Wall.Add(e.monitor.times.start(began.SinceBoot) - began.SinceBoot)
 	if e.at() != (tailfile.FilePlace{}) {
-		// what was written while the agent was away counts, too
+		// what was written while no agent ran counts, too
 		from = began.Wall.Add(e.monitor.times.delay - began.SinceBoot)
 	}
 	return tailfile.FollowFile(ctx, h, e.monitor.file.Log.LogPath, e.at(), func(text []byte, at tailfile.FilePlace) {

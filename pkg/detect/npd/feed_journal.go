@@ -20,7 +20,7 @@ import (
 // journalctl reads systemd's journal, whose files have no other documented reader without cgo.
 const journalctl = "/usr/bin/journalctl"
 
-// journalProof is how long journalctl must have run to be believed to read.
+// journalProof is how long journalctl must have run to count as reading.
 const journalProof = 2 * time.Second
 
 // journal follows one journal for all monitors that read it, with one child.
@@ -95,7 +95,7 @@ func (j *journal) starts(now finding.Timestamp) []time.Time {
 	for _, l := range j.monitors {
 		up := l.times.start(now.SinceBoot)
 		if j.cursor != "" {
-			up = l.times.delay // what was written while the agent was away counts, too
+			up = l.times.delay // what was written while no agent ran counts, too
 		}
 		from = append(from, now.Wall.Add(up-now.SinceBoot))
 	}
@@ -108,7 +108,7 @@ func (j *journal) tell(err error) {
 	}
 }
 
-// command is journalctl for the entries of all monitors from a time on, or after the last one that was seen.
+// command is journalctl for the entries of all monitors from a time on, or after the last one that was read.
 func (j *journal) command(from time.Time) program.Command {
 	j.mu.Lock()
 	cursor := j.cursor
@@ -130,7 +130,7 @@ func sinceArg(from time.Time) string {
 	return fmt.Sprintf("--since=@%d.%06d", from.Unix(), from.Nanosecond()/1000)
 }
 
-// journalCommand returns journalctl for entries of some syslog identifiers. A folder that is not there stands for the
+// journalCommand returns journalctl for entries of some syslog identifiers. A folder that does not exist means the
 // machine's own journal: a node keeps it in /var/log/journal or in /run/log/journal.
 func journalCommand(h *host.Host, folder string, args []string, identifiers map[string]bool) program.Command {
 	args = append([]string{"--output=json", "--output-fields=MESSAGE,SYSLOG_IDENTIFIER", "--all", "--no-pager",

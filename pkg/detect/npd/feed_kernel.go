@@ -15,21 +15,21 @@ import (
 type kernelFeed struct {
 	monitor  *logMonitor
 	from     time.Duration // since boot: what was written before does not count
-	reported uint64        // records before this number were told of by an earlier run; 0 for none
+	reported uint64        // records before this number were reported by an earlier run; 0 for none
 	next     atomic.Uint64 // number of the next record
 }
 
 func (m *Monitors) addKernel(l *logMonitor, was saved) {
 	e := &kernelFeed{monitor: l, reported: was.Next, from: l.times.start(m.deps.Host.Clock().SinceBoot)}
 	if e.reported > 0 {
-		e.from = l.times.delay // what came while the agent was away was never told, however long that was
+		e.from = l.times.delay // what was written while no agent ran was never reported, however long that was
 	}
 	e.next.Store(was.Next)
 	m.kernel = append(m.kernel, e)
 	m.remember(l, func(s *saved) { s.Next = e.next.Load() })
 }
 
-// Kernel makes a watcher of the kernel's log tell the monitors, too: there is one reader for all.
+// Kernel makes a watcher of the kernel's log feed the monitors, too: there is one reader for all.
 func (m *Monitors) Kernel(watch kernellog.KernelWatch) kernellog.KernelWatch {
 	if len(m.kernel) == 0 {
 		return watch
@@ -55,8 +55,8 @@ func (m *Monitors) Kernel(watch kernellog.KernelWatch) kernellog.KernelWatch {
 	}
 }
 
-// observeRecord takes a record. The kernel's dictionary (SUBSYSTEM, DEVICE) is no part of the text; node-problem-detector
-// has it there, so that no pattern matches a record that has one.
+// observeRecord takes a record. The kernel's dictionary (SUBSYSTEM, DEVICE) is no part of the text;
+// node-problem-detector has it there, so that no pattern matches a record that has one.
 func (e *kernelFeed) observeRecord(r hostkmsg.KernelRecord) {
 	next := e.next.Load()
 	again := r.Sequence < next

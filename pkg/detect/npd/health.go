@@ -28,7 +28,7 @@ func flagOf(args []string, name, otherwise string) string {
 	return otherwise
 }
 
-// healthCheckOf returns the own check that looks after what a health-checker with these arguments does; empty for none.
+// healthCheckOf returns the native check that does what a health-checker with these arguments does; empty for none.
 func healthCheckOf(args []string) string {
 	switch flagOf(args, "component", "kubelet") { // the default is health-checker's
 	case "kubelet":
@@ -41,7 +41,7 @@ func healthCheckOf(args []string) string {
 	return ""
 }
 
-// answer returns what stands for a plugin: the own check of an ID answers as health-checker would, without repairing.
+// answer returns what replaces a plugin: the native check of an ID answers as health-checker would, without repairing.
 func (o native) answer(id string) func(context.Context, *host.Host) plugin.Result {
 	return func(ctx context.Context, h *host.Host) plugin.Result {
 		if o.state == nil {
@@ -49,7 +49,7 @@ func (o native) answer(id string) func(context.Context, *host.Host) plugin.Resul
 		}
 		c, ok := o.state(id)
 		if !ok {
-			return plugin.Result{Message: id + " has not looked yet"}
+			return plugin.Result{Message: id + " has not run yet"}
 		}
 		switch c.Status {
 		case finding.StatusHealthy, finding.StatusNotApplicable:
@@ -61,11 +61,11 @@ func (o native) answer(id string) func(context.Context, *host.Host) plugin.Resul
 				}
 			}
 		}
-		return plugin.Result{Message: strings.TrimSuffix(id+" could not tell: "+c.Err, ": ")}
+		return plugin.Result{Message: strings.TrimSuffix(id+" has no result: "+c.Err, ": ")}
 	}
 }
 
-// runNow takes one look with an own check: for who looks once and believes at once.
+// runNow runs a native check once.
 func (o native) runNow(ctx context.Context, h *host.Host, id string) plugin.Result {
 	check, _ := o.find(id)
 	l := detect.RunOnce(ctx, h, []detect.Check{check}, nil)[0]

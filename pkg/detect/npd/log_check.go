@@ -19,10 +19,10 @@ import (
 // conditionKind is the kind of subject of a permanent problem.
 const conditionKind = "condition"
 
-// errNotRead says that a log has not been read yet: that nothing was found there means nothing.
+// errNotRead says that a log has not been read yet: an absence of findings means nothing.
 var errNotRead = errors.New("the log has not been read yet")
 
-// domain groups the checks of all files for people.
+// domain groups the checks of all files.
 const domain = "node-problem-detector"
 
 // checks returns a check for each condition of the file, and one for its temporary problems.
@@ -66,7 +66,7 @@ func (m *logMonitor) base(id string) detect.Check {
 	return detect.Check{
 		ID: id, Domain: domain, Every: time.Minute, Deadline: 5 * time.Second,
 		Wakes:  []detect.Wake{{Source: relay, Named: true}},
-		Advice: "read the lines around it in " + m.source() + "; the rule is in " + m.file.Name,
+		Advice: "Read the surrounding lines in " + m.source() + "; the rule is in " + m.file.Name + ".",
 		Doc: detect.Doc{
 			Reads: []string{m.source()},
 			Why:   "A rule of a system log monitor of node-problem-detector: " + m.file.Name + ".",
@@ -76,7 +76,7 @@ func (m *logMonitor) base(id string) detect.Check {
 	}
 }
 
-// source names the log for people.
+// source names the log for messages.
 func (m *logMonitor) source() string {
 	switch m.file.Log.Plugin {
 	case kmsgPlugin:
@@ -111,7 +111,7 @@ func kebab(name string) string {
 	return strings.Trim(strings.ReplaceAll(b.String(), "--", "-"), "-")
 }
 
-// runCondition tells whether a permanent problem is held.
+// runCondition reports a permanent problem that is held.
 func (m *logMonitor) runCondition(now finding.Timestamp, condition string, state *witness) ([]finding.Finding, error) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -130,7 +130,7 @@ func (m *logMonitor) runCondition(now finding.Timestamp, condition string, state
 	}}, m.unreadable
 }
 
-// runMoments tells the temporary problems of the last minutes.
+// runMoments reports the temporary problems of the last minutes.
 func (m *logMonitor) runMoments(now time.Duration) ([]finding.Finding, error) {
 	m.mu.Lock()
 	defer m.mu.Unlock()

@@ -22,13 +22,13 @@ import (
 type Deps struct {
 	Host   *host.Host
 	Log    *slog.Logger
-	Memory detect.StateStore // nil: nothing is remembered across restarts
+	Memory detect.StateStore // nil: nothing is kept across restarts
 
-	// Own are the agent's own checks, and Believed what is believed of one. Both may be nil.
+	// Own are the agent's own checks, and Believed returns the state of one. Both may be nil.
 	Own      []detect.Check
 	Believed func(check string) (finding.CheckState, bool)
 
-	// Happened counts problems that are not told one by one; it may be nil.
+	// Happened counts problems that are not reported one by one; it may be nil.
 	Happened func(reason string, n int)
 	// Follow runs a program that writes lines without end; program.Follow unless set.
 	Follow func(ctx context.Context, c program.Command, lines program.Lines) error
@@ -45,7 +45,7 @@ type Monitors struct {
 	checks   []detect.Check
 	wordings map[string]Wording
 	stats    []*statsMonitor
-	states   []func(boot string, always bool) // save what is to be remembered
+	states   []func(boot string, always bool) // save what must be saved
 
 	mu   sync.Mutex // guards wake
 	wake func(detect.Change)
@@ -57,10 +57,10 @@ type Wording struct {
 	Condition finding.Condition
 }
 
-// relay is the source through which monitors make their checks look at once.
+// relay is the source through which monitors make their checks run at once.
 const relay detect.WakeSource = "npd"
 
-// New makes the monitors of files. A file that cannot be run is told by the check "npd-files".
+// New makes the monitors of files. A file that cannot be run is reported by the check "npd-files".
 func New(files []File, broken []error, s Settings, d Deps) *Monitors {
 	if d.Log == nil {
 		d.Log = slog.New(slog.DiscardHandler)
@@ -133,7 +133,7 @@ func unique(taken map[string]bool, name string) string {
 // Checks returns the checks of all files.
 func (m *Monitors) Checks() []detect.Check { return m.checks }
 
-// Sources returns what makes them look before their time.
+// Sources returns their sources of wakes.
 func (m *Monitors) Sources() []detect.Source { return m.sources }
 
 // Wordings returns how the findings of checks are worded in events, by check.
@@ -175,12 +175,12 @@ func (m *Monitors) Collectors() []prometheus.Collector {
 	return []prometheus.Collector{collector(m.stats)}
 }
 
-// relay hands on the wakes of monitors while the engine runs, and saves at the end what is to be remembered.
+// relay forwards the wakes of monitors while the engine runs, and saves at the end what must be saved.
 func (m *Monitors) relay(ctx context.Context, wake func(detect.Change)) error {
 	m.mu.Lock()
 	m.wake = wake
 	m.mu.Unlock()
-	wake(detect.Change{}) // what was found before the engine ran
+	wake(detect.Change{}) // for what was found before the engine ran
 	<-ctx.Done()
 	m.mu.Lock()
 	m.wake = nil
@@ -220,8 +220,7 @@ func (m *Monitors) addLog(f File, id string) (*logMonitor, error) {
 	return l, nil
 }
 
-// remember makes the checks of l, and the end of the agent, save what l holds together with the place that it has
-// read to.
+// remember makes the checks of l, and the end of the agent, save what l holds together with its position.
 func (m *Monitors) remember(l *logMonitor, place func(*saved)) {
 	l.save = func(boot string, always bool) {
 		s, moved := l.snapshot(boot)

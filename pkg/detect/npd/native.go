@@ -10,14 +10,14 @@ import (
 	"github.com/nodeagent/nodeagent/pkg/finding"
 )
 
-// native is what the agent's own checks know.
+// native is the agent's own checks.
 type native struct {
 	checks []detect.Check
 	state  func(check string) (finding.CheckState, bool)
 }
 
-// statesBehind names the agent's own check that reads the state behind a condition of node-problem-detector's shipped
-// files, where the two have different names. Where they have the same, that is enough.
+// statesBehind names the agent's native check that reads the state behind a condition of node-problem-detector's
+// shipped files, where the two have different names. Where they have the same, that is enough.
 func statesBehind(condition string) string {
 	if condition == "XfsShutdown" {
 		return "filesystem-readonly"
@@ -25,7 +25,7 @@ func statesBehind(condition string) string {
 	return ""
 }
 
-// find returns the own check of an ID, if it is enabled.
+// find returns the native check of an ID, if it is enabled.
 func (o native) find(id string) (detect.Check, bool) {
 	for _, c := range o.checks {
 		if c.ID == id {
@@ -35,7 +35,7 @@ func (o native) find(id string) (detect.Check, bool) {
 	return detect.Check{}, false
 }
 
-// byCondition returns the own check that makes a condition; sole is false where there are several, or none.
+// byCondition returns the native check that sets a condition; sole is false where there are several, or none.
 func (o native) byCondition(name string) (check detect.Check, sole bool) {
 	n := 0
 	for _, c := range o.checks {
@@ -47,8 +47,8 @@ func (o native) byCondition(name string) (check detect.Check, sole bool) {
 	return check, n == 1
 }
 
-// condition words a condition of a file. Where an own check makes the same one, both are one condition of the Node in
-// either vocabulary, and the worst of both is told.
+// condition returns a condition of a file. Where a native check sets the same one, both are one condition of the Node
+// in either vocabulary, with the worst of both.
 func (o native) condition(c types.Condition) finding.Condition {
 	own, _ := o.byCondition(c.Type)
 	return finding.Condition{
@@ -58,7 +58,7 @@ func (o native) condition(c types.Condition) finding.Condition {
 	}
 }
 
-// witness is an own check that can say that a problem is over. Nil: there is none.
+// witness is a native check that can decide that a problem is over. Nil: there is none.
 type witness struct {
 	id    string
 	state func(check string) (finding.CheckState, bool)
@@ -79,10 +79,10 @@ func (o native) stateOf(s Settings, condition string) *witness {
 	return &witness{check.ID, o.state}
 }
 
-// settled is how long after a log line its state is surely to be seen.
+// settled is how long after a log line its state is certainly visible.
 const settled = 3 * time.Second
 
-// refutes reports whether the witness has looked long enough after a line, and has seen nothing wrong at all.
+// refutes reports whether the witness has run long enough after a line, and found nothing.
 func (w *witness) refutes(said time.Duration, now finding.Timestamp) bool {
 	if w == nil {
 		return false

@@ -37,7 +37,7 @@ func (m *pluginMonitor) checks() []detect.Check {
 		check := m.base(conditionID(m.id, c.Type), of)
 		check.Summary = fmt.Sprintf("condition %s of %s", c.Type, m.file.Name)
 		check.Condition = m.native.condition(c)
-		shown := "" // the reason that is told, as long as it holds
+		shown := "" // the reason that is reported, as long as it holds
 		check.Run = func(ctx context.Context, h *host.Host) ([]finding.Finding, error) {
 			m.run(ctx, h, of)
 			f, err := m.worst(c.Type, of, shown)
@@ -62,8 +62,8 @@ func (m *pluginMonitor) checks() []detect.Check {
 	return checks
 }
 
-// worst tells the problem of a condition: where several rules share it, one that says so is enough, whatever the others
-// say, and the reason that was told stays as long as it holds. What a rule could not tell is an error.
+// worst reports the problem of a condition: where several rules share it, one is enough, and the reported reason stays
+// as long as it holds. An unknown result of a rule is an error.
 func (m *pluginMonitor) worst(condition string, rules []*pluginRule, shown string) (*finding.Finding, error) {
 	var worst *pluginRule
 	var told plugin.Result
@@ -75,7 +75,7 @@ func (m *pluginMonitor) worst(condition string, rules []*pluginRule, shown strin
 			unknown = append(unknown, fmt.Errorf("%s: it has not been run yet", r.Path))
 		case answer.Status == plugin.Unknown:
 			unknown = append(unknown, fmt.Errorf("%s: %s", r.Path, cmp.Or(answer.Message, answer.Stderr,
-				"it could not tell")))
+				"it returned no result")))
 		case answer.Status == plugin.Problem && (worst == nil || r.Reason == shown && worst.Reason != shown):
 			worst, told = r, answer
 		}
@@ -100,7 +100,7 @@ func (m *pluginMonitor) finding(subject finding.Subject, r *pluginRule, answer p
 	return f
 }
 
-// temporary tells the problems of temporary rules: one subject for each rule.
+// temporary reports the problems of temporary rules: one subject for each rule.
 func (m *pluginMonitor) temporary(rules []*pluginRule) ([]finding.Finding, error) {
 	var findings []finding.Finding
 	doubt := map[finding.Subject]error{}
@@ -115,7 +115,8 @@ func (m *pluginMonitor) temporary(rules []*pluginRule) ([]finding.Finding, error
 			doubt[subject] = fmt.Errorf("%s: it has not been run yet", r.Path)
 			continue
 		case answer.Status == plugin.Unknown && !m.settings.UnknownIsProblem:
-			doubt[subject] = fmt.Errorf("%s: %s", r.Path, cmp.Or(answer.Message, answer.Stderr, "it could not tell"))
+			doubt[subject] = fmt.Errorf("%s: %s", r.Path, cmp.Or(answer.Message, answer.Stderr, "it returned no "+
+				"result"))
 			continue
 		case answer.Status == plugin.OK:
 			continue

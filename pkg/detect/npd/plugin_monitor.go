@@ -34,7 +34,7 @@ type pluginRule struct {
 	ask     func(ctx context.Context, h *host.Host) plugin.Result
 	timeout time.Duration
 	every   time.Duration
-	covered string // the own check that tells all that this rule would; empty where the rule is run
+	covered string // the native check that reports all that this rule would; empty where the rule is run
 
 	mu     sync.Mutex // guards all below
 	asked  time.Duration
@@ -61,7 +61,7 @@ func newPluginMonitor(f File, id string, s Settings, o native) (*pluginMonitor, 
 	return m, nil
 }
 
-// prepare decides who answers for a rule: an own check, the agent's own counter of journal entries, or the plugin.
+// prepare decides what answers for a rule: a native check, the agent's own counter of journal entries, or the plugin.
 func (m *pluginMonitor) prepare(r *pluginRule) error {
 	switch base := path.Base(r.Path); {
 	case base == "health-checker" && !m.settings.RunHealthChecker:
@@ -124,7 +124,7 @@ func due(rules []*pluginRule, now time.Duration) []*pluginRule {
 	})
 }
 
-// run asks those of some rules whose time has come, as many at a time as the file allows.
+// run runs those of some rules that are due, as many at a time as the file allows.
 func (m *pluginMonitor) run(ctx context.Context, h *host.Host, rules []*pluginRule) {
 	now := h.Clock().SinceBoot
 	var wg sync.WaitGroup
@@ -140,7 +140,7 @@ func (m *pluginMonitor) run(ctx context.Context, h *host.Host, rules []*pluginRu
 			defer func() { <-m.slots }()
 			answer := r.ask(ctx, h)
 			if ctx.Err() != nil && answer.Status == plugin.Unknown {
-				return // the agent ends, the plugin did nothing wrong
+				return // the agent ends: no fault of the plugin
 			}
 			r.mu.Lock()
 			defer r.mu.Unlock()
@@ -170,11 +170,11 @@ func interval(rules []*pluginRule) time.Duration {
 	return max(every, time.Second)
 }
 
-// deadline is how long a look may take: the plugins of the file wait for each other.
+// deadline is how long a run may take: the plugins of the file wait for each other.
 func (m *pluginMonitor) deadline() time.Duration {
 	var sum, longest time.Duration
 	for _, r := range m.rules {
-		sum += r.timeout + 2*time.Second // what it may take to be killed
+		sum += r.timeout + 2*time.Second // the time to kill it
 		longest = max(longest, r.timeout)
 	}
 	return max(sum/time.Duration(cap(m.slots)), longest) + longest + 5*time.Second
@@ -189,7 +189,7 @@ func (m *pluginMonitor) base(id string, rules []*pluginRule) detect.Check {
 	slices.Sort(reads)
 	return detect.Check{
 		ID: id, Domain: domain, Every: interval(rules), Deadline: m.deadline(),
-		Advice: "the plugin and its message come from " + m.file.Name + "; run it by hand to see more",
+		Advice: "the plugin and its message come from " + m.file.Name + "; run it by hand for details.",
 		Doc: detect.Doc{
 			Reads: slices.Compact(reads),
 			Why:   "A rule of a custom plugin monitor of node-problem-detector: " + m.file.Name + ".",

@@ -26,7 +26,7 @@ const (
 	Plugin  Fate = "plugin"  // it can be written as a plugin of the agent's own configuration
 	Rule    Fate = "rule"    // it can be written as a rule of the agent's own configuration
 	Stays   Fate = "stays"   // the file is run as it is
-	Dead    Fate = "dead"    // it tells nothing, in node-problem-detector neither
+	Dead    Fate = "dead"    // it has no effect, not even in node-problem-detector
 )
 
 // RuleFate is what becomes of one rule, and why.
@@ -55,7 +55,7 @@ type translation struct {
 	stays  map[string]bool
 }
 
-// Translate says what files become beside the agent's own checks and rules.
+// Translate determines what files become beside the agent's own checks and rules.
 func Translate(files []File, checks []detect.Check, table []rules.Rule) Translation {
 	t := &translation{native: native{checks: checks}, table: table, stays: map[string]bool{}}
 	t.Rules, t.Files = []RuleFate{}, []string{}
@@ -75,7 +75,7 @@ func Translate(files []File, checks []detect.Check, table []rules.Rule) Translat
 	return t.Translation
 }
 
-// add tells the fate of a rule.
+// add records the fate of a rule.
 func (t *translation) add(rule RuleFate, fate Fate, why string, args ...any) {
 	rule.Fate, rule.Why = fate, fmt.Sprintf(why, args...)
 	t.Rules = append(t.Rules, rule)
@@ -113,7 +113,7 @@ func (t *translation) log(f File) {
 func (f File) describe() string { return (&logMonitor{file: f}).source() }
 
 // rulesFor names the rules of the kernel's log that find what a reason of node-problem-detector stands for: they have
-// its reasons where it has one. Those that its files word otherwise stand here.
+// its reasons where it has one. Those with other names in its files are here.
 func (t *translation) rulesFor(reason string) string {
 	switch reason {
 	case "DockerHung":
@@ -140,7 +140,7 @@ func (t *translation) rulesFor(reason string) string {
 	return text
 }
 
-// kernelRule writes a temporary problem of the kernel's log in the agent's own words, where that says the same.
+// kernelRule writes a temporary problem of the kernel's log as a rule of the agent, where that is equivalent.
 func (t *translation) kernelRule(rule RuleFate, expr string) {
 	p, err := newPattern(expr)
 	switch {

@@ -66,7 +66,7 @@ func taggedEmitter(name, pid string) (rules.Emitter, bool) {
 	return s, ok
 }
 
-// spoken returns e as the word of a daemon.
+// spoken returns e as a line of a daemon.
 func (e entry) spoken(s rules.Emitter, text []byte) entry {
 	e.what, e.emitter, e.said = foreignLine, s, cutHeader(text)
 	return e

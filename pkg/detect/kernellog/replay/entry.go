@@ -16,9 +16,9 @@ type entry struct {
 	up    time.Duration // since boot; only where upKnown
 	// upKnown is false where the log has wall-clock times or none.
 	upKnown bool
-	boot    string // identity of the boot, where the log tells it
+	boot    string // identity of the boot, where the log contains it
 
-	emitter rules.Emitter // the daemon whose word a foreignLine is, where it is known
+	emitter rules.Emitter // the daemon that wrote a foreignLine, where it is known
 	said    []byte        // what it said, without the header of its own log; only with a emitter
 
 	bare   bool   // neither a time nor anybody's name: it is the kernel's because dmesg -t prints nothing else

@@ -1,8 +1,8 @@
 package checks
 
-// spokenCoverage is of faults that daemons tell of in saved logs (nodeagent replay). The checks named beside the
-// rules find the same on a running node, from its state.
-func spokenCoverage() []Coverage {
+// daemonCoverage is of faults that daemons log (nodeagent replay). The checks named beside the rules find the same on a
+// running node, from its state.
+func daemonCoverage() []Coverage {
 	return []Coverage{
 		{Fault: "in saved logs: kubelet or its unit has failed, was killed, or restarts often",
 			By: []string{"kubelet-start-failed", "kubelet-unit-failed", "kubelet-killed", "kubelet-unit-flapping",
