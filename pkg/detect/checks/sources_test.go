@@ -13,9 +13,9 @@ import (
 var source = regexp.MustCompile(`(?m)^(?:# )?Source: (?:recorded 20\d\d-\d\d-\d\d on \S.+ \d\S*.*|` +
 	`https://\S+ \(.+ \d\S*\))\.?$`)
 
-// TestFixturesHaveSources: what was invented with the check proves nothing of what a kernel, a kubelet or a runtime
+// TestSources: what was invented with the check proves nothing of what a kernel, a kubelet or a runtime
 // writes. Each check has at least one fixture that was recorded, or copied from documentation.
-func TestFixturesHaveSources(t *testing.T) {
+func TestSources(t *testing.T) {
 	for _, check := range Checks(DefaultSettings(), Deps{}) {
 		named := slices.ContainsFunc(filesOf(t, check.ID), hasSource)
 		switch pending := slices.Contains(withoutSource, check.ID); {
@@ -53,7 +53,7 @@ func hasSource(file string) bool {
 	return source.Match(data[:min(len(data), 1000)])
 }
 
-func TestSource(t *testing.T) {
+func TestSourceForm(t *testing.T) {
 	for line, ok := range map[string]bool{
 		"Source: recorded 2026-11-22 on Linux 6.18.44 (x86-64 virtual machine, Debian 12).":                true,
 		"A healthy node.\n\nSource: recorded 2026-11-22 on Linux 6.18.44, kubelet 1.33.1.\n":               true,
