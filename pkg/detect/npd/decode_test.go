@@ -63,7 +63,7 @@ func TestDecode(t *testing.T) {
 	}
 	f = mustDecode(t, "dead.json",
 		`{"plugin": "kmsg", "rules": [{"reason": "R", "type": "permanent", "condition": "C", "pattern": "x"}]}`)
-	if len(f.Notes) != 1 || !strings.Contains(f.Notes[0], `rules[0] (R) tells nothing`) {
+	if len(f.Notes) != 1 || !strings.Contains(f.Notes[0], `rules[0] (R) has no effect`) {
 		t.Errorf("%q", f.Notes)
 	}
 }

@@ -134,7 +134,7 @@ func (m *logMonitor) runCondition(now finding.Timestamp, condition string, state
 func (m *logMonitor) runMoments(now time.Duration) ([]finding.Finding, error) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	m.moments = slices.DeleteFunc(m.moments, func(o moment) bool { return now-o.heard >= momentHold })
+	m.moments = slices.DeleteFunc(m.moments, func(o moment) bool { return now-o.read >= momentHold })
 	var findings []finding.Finding
 	for _, o := range m.moments {
 		findings = append(findings, finding.Finding{

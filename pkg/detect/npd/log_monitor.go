@@ -65,7 +65,7 @@ type moment struct {
 	serial          int
 	reason, message string
 	at              time.Duration // since boot, when it was written
-	heard           time.Duration // and when it was read
+	read            time.Duration // and when it was read
 }
 
 const (

@@ -31,7 +31,7 @@ func (m *pluginMonitor) checks() []detect.Check {
 	for _, c := range m.file.Plugin.DefaultConditions {
 		of := rules[c.Type]
 		if len(of) == 0 {
-			continue // covered by an own check, or a second of the same name, or nobody's
+			continue // covered by a native check, or a second of the same name, or without a rule
 		}
 		delete(rules, c.Type)
 		check := m.base(conditionID(m.id, c.Type), of)
@@ -66,7 +66,7 @@ func (m *pluginMonitor) checks() []detect.Check {
 // as long as it holds. An unknown result of a rule is an error.
 func (m *pluginMonitor) worst(condition string, rules []*pluginRule, shown string) (*finding.Finding, error) {
 	var worst *pluginRule
-	var told plugin.Result
+	var reported plugin.Result
 	var unknown []error
 	for _, r := range rules {
 		answer, _, ok := r.newest()
@@ -77,13 +77,13 @@ func (m *pluginMonitor) worst(condition string, rules []*pluginRule, shown strin
 			unknown = append(unknown, fmt.Errorf("%s: %s", r.Path, cmp.Or(answer.Message, answer.Stderr,
 				"it returned no result")))
 		case answer.Status == plugin.Problem && (worst == nil || r.Reason == shown && worst.Reason != shown):
-			worst, told = r, answer
+			worst, reported = r, answer
 		}
 	}
 	if worst == nil {
 		return nil, errors.Join(unknown...)
 	}
-	f := m.finding(finding.Subject{Kind: conditionKind, Name: condition}, worst, told)
+	f := m.finding(finding.Subject{Kind: conditionKind, Name: condition}, worst, reported)
 	f.Severity = finding.Fatal
 	f.RepublishMessage = *m.file.Plugin.PluginGlobalConfig.EnableMessageChangeBasedConditionUpdate
 	return &f, errors.Join(unknown...)

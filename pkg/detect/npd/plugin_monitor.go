@@ -110,7 +110,7 @@ func (m *pluginMonitor) command(r *pluginRule, h *host.Host) program.Command {
 			return program.Command{Path: name, Args: r.Args, Dir: dir}
 		}
 	}
-	// whose absence is then told
+	// whose absence is then reported
 	return program.Command{Path: filepath.Join(dirs[0], r.Path), Args: r.Args, Dir: dirs[0]}
 }
 

@@ -145,10 +145,10 @@ func (t *translation) kernelRule(rule RuleFate, expr string) {
 	p, err := newPattern(expr)
 	switch {
 	case rule.Condition != "":
-		t.add(rule, Stays, "a rule of the agent's own makes no condition of this name")
+		t.add(rule, Stays, "a rule of the agent cannot set a condition of this name")
 		return
 	case err != nil || !p.lastLine || len(p.literals) == 0:
-		t.add(rule, Stays, "a rule of the agent's own looks at one line, and needs a text that is in each")
+		t.add(rule, Stays, "a rule of the agent matches one line, and needs a text that is in each")
 		return
 	}
 	own := kernellog.CustomRule{
@@ -157,7 +157,7 @@ func (t *translation) kernelRule(rule RuleFate, expr string) {
 		Patterns: []string{`^.*(?:` + expr + `)\s*$`},
 	}
 	if len(own.Problems()) > 0 {
-		t.add(rule, Stays, "it cannot be written as a rule of the agent's own")
+		t.add(rule, Stays, "it cannot be written as a rule of the agent")
 		return
 	}
 	t.KernelRules = append(t.KernelRules, own)
@@ -188,12 +188,12 @@ func (t *translation) plugins(f File) {
 			t.add(rule, Stays, "the agent counts the journal's entries itself; log-counter is not run")
 		default:
 			if !path.IsAbs(r.Path) {
-				t.add(rule, Stays, "its path is relative: %s is looked for beside the file", r.Path)
+				t.add(rule, Stays, "its path is relative: %s is searched beside the file", r.Path)
 				continue
 			}
 			s := t.pluginOf(f, i, condition)
 			if len(s.Problems()) > 0 {
-				t.add(rule, Stays, "its names are not such as a plugin of the agent's own may have")
+				t.add(rule, Stays, "its names are not valid for a plugin of the agent")
 				continue
 			}
 			t.Plugins = append(t.Plugins, s)
@@ -232,7 +232,7 @@ func (t *translation) health(rule RuleFate, args []string) {
 	id := healthCheckOf(args)
 	check, ok := t.native.find(id)
 	if !ok {
-		t.add(rule, Stays, "no check of the agent does what health-checker --component=%s does: it is run",
+		t.add(rule, Stays, "no check of the agent replaces health-checker --component=%s: it is run",
 			flagOf(args, "component", "kubelet"))
 		return
 	}
@@ -241,14 +241,14 @@ func (t *translation) health(rule RuleFate, args []string) {
 		without = append(without, "nothing is restarted")
 	}
 	if patterns := flagOf(args, "log-pattern", ""); patterns != "" {
-		without = append(without, "its log patterns are not looked for")
+		without = append(without, "its log patterns are not used")
 	}
 	note := ""
 	if len(without) > 0 {
 		note = "; " + strings.Join(without, ", ")
 	}
 	if rule.Condition != "" && check.Condition.Type == rule.Condition {
-		t.add(rule, Covered, "check %s makes this condition%s", id, note)
+		t.add(rule, Covered, "check %s sets this condition%s", id, note)
 		return
 	}
 	t.add(rule, Stays, "check %s answers instead of health-checker%s", id, note)

@@ -22,7 +22,7 @@ type entry struct {
 	said    []byte        // what it said, without the header of its own log; only with a emitter
 
 	bare   bool   // neither a time nor anybody's name: it is the kernel's because dmesg -t prints nothing else
-	number int    // of the line that tells it, where that is not the last that was read; 0 otherwise
+	number int    // of the line with the text, where that is not the last that was read; 0 otherwise
 	line   []byte // that line; only with a number
 }
 
@@ -33,7 +33,7 @@ const (
 	badLine      kindOfLine = iota // not of the format
 	kernelLine                     // the kernel's own word
 	foreignLine                    // a program's word
-	silentLine                     // nobody's: headings, dictionaries, the second half of a record
+	silentLine                     // no message: headings, dictionaries, the second half of a record
 	bootBoundary                   // a heading which says that another boot begins
 )
 
