@@ -67,8 +67,8 @@ func lookNow(cmd *cobra.Command, o *options, cfg config.Config, ids []string, ag
 	shown := showProgress(cmd.ErrOrStderr(), len(checks))
 	ctx, cancel := context.WithTimeoutCause(cmd.Context(), lookLimit, fmt.Errorf("no answer within %s", lookLimit))
 	defer cancel()
-	looks := detect.LookOnce(ctx, clients.Host, checks, func(l finding.Observation) {
-		deps.Sources.Saw(l)
+	looks := detect.RunOnce(ctx, clients.Host, checks, func(l finding.Observation) {
+		deps.Sources.Observe(l)
 		shown.done(l.Check)
 	})
 	shown.end()

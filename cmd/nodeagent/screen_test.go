@@ -46,7 +46,7 @@ func TestPlain(t *testing.T) {
 // TestExplain: the name of a check, of a rule and a reason lead to a page, anything else to an error.
 func TestExplain(t *testing.T) {
 	for name, want := range map[string]string{
-		"load":           "Next. The message names the pods",
+		"load":           "Next. Give limits to the pods",
 		"kernel-oops":    "KernelOops",
 		"HighLoad":       "load\n",
 		"KernelDeadlock": "",

@@ -130,9 +130,7 @@ func (a *agent) loadDeps() (checks.Deps, error) {
 	if deps.KernelLog, err = kernellog.NewKernelLog(settings); err != nil {
 		return deps, err
 	}
-	if err := kernellog.RestoreKernelLog(deps.KernelLog, deps.Sources, deps.State, a.started.Boot); err != nil {
-		a.log.Error("what the kernel said before is read again", "err", err)
-	}
+	kernellog.RestoreKernelLog(deps.KernelLog, deps.Sources, deps.State, a.started.Boot)
 	return deps, nil
 }
 
@@ -143,7 +141,7 @@ func (a *agent) observe(l finding.Observation) {
 	updates := a.tracker.Observe(l)
 	state := a.tracker.State()
 	a.mu.Unlock()
-	a.deps.Sources.Saw(l)
+	a.deps.Sources.Observe(l)
 	a.tell(state, updates)
 	a.saver.enqueue(l.Check, before, state[l.Check], l.At)
 	a.progress.Ended(l.Check)

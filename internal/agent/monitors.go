@@ -16,7 +16,7 @@ import (
 // openMonitors makes the monitors of node-problem-detector's files.
 func (a *agent) openMonitors(own []detect.Check) *npd.Monitors {
 	files := a.edition.monitors
-	return npd.New(files.Files, files.Broken, a.cfg.NodeProblemDetector, npd.Doors{
+	return npd.New(files.Files, files.Broken, a.cfg.NodeProblemDetector, npd.Deps{
 		Host: a.clients.Host, Log: a.log, Memory: a.deps.State, Own: own, Believed: a.believed,
 		Happened: func(reason string, n int) { a.meter.Happened(reason, n) },
 	})
@@ -27,7 +27,7 @@ func (a *agent) openMonitors(own []detect.Check) *npd.Monitors {
 func Checks(cfg config.Config, h *host.Host, deps checks.Deps) []detect.Check {
 	own := checks.Checks(cfg.Checks, deps)
 	files := config.ReadMonitors(cfg.NodeProblemDetector)
-	monitors := npd.New(files.Files, files.Broken, cfg.NodeProblemDetector, npd.Doors{Host: h, Own: own})
+	monitors := npd.New(files.Files, files.Broken, cfg.NodeProblemDetector, npd.Deps{Host: h, Own: own})
 	monitors.Once()
 	return slices.Concat(own, monitors.Checks(), plugin.Checks(cfg.Plugins))
 }

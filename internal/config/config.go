@@ -32,9 +32,9 @@ type Config struct {
 	Remediate remediate.Settings `yaml:"remediate"`
 	Report    Report             `yaml:"report"`
 
-	Plugins             []plugin.Settings   `yaml:"plugins"`             // checks of the user, as programs
-	Rules               []kernellog.OwnRule `yaml:"rules"`               // of the user, for the kernel's log
-	NodeProblemDetector npd.Settings        `yaml:"nodeProblemDetector"` // its configuration files, run unchanged
+	Plugins             []plugin.Settings      `yaml:"plugins"`             // checks of the user, as programs
+	Rules               []kernellog.CustomRule `yaml:"rules"`               // of the user, for the kernel's log
+	NodeProblemDetector npd.Settings           `yaml:"nodeProblemDetector"` // its configuration files, run unchanged
 
 	// Set by flags, never by the file.
 	ServiceAccountDir string `yaml:"-"` // credentials of the agent's pod
@@ -85,7 +85,7 @@ func Default() Config {
 			Events:  Events{Enabled: true, Burst: 10, Every: time.Minute},
 			Metrics: Metrics{Enabled: true, Listen: "127.0.0.1:10680"},
 		},
-		Plugins: []plugin.Settings{}, Rules: []kernellog.OwnRule{}, NodeProblemDetector: npd.DefaultSettings(),
+		Plugins: []plugin.Settings{}, Rules: []kernellog.CustomRule{}, NodeProblemDetector: npd.DefaultSettings(),
 	}
 }
 

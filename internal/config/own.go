@@ -28,12 +28,12 @@ func (c Config) ownProblems() []problem {
 }
 
 // joinRules puts the user's rules into the table of the kernel's log.
-func (c Config) joinRules() *kernellog.OwnRuleError {
+func (c Config) joinRules() *kernellog.CustomRuleError {
 	s := checks.SettingsOf[kernellog.Settings](c.Checks, "kernel-log")
 	if s == nil || len(c.Rules) == 0 {
 		return nil
 	}
-	rules, err := kernellog.OwnRules(c.Rules, s.Settings.Table())
-	s.Settings.Own = rules
+	rules, err := kernellog.CustomRules(c.Rules, s.Settings.Table())
+	s.Settings.Custom = rules
 	return err
 }

@@ -4,8 +4,8 @@ import (
 	"github.com/nodeagent/nodeagent/pkg/finding"
 )
 
-// The conditions that several checks share: one is enough for who isolates a node, and every condition makes each
-// write of the Node larger. A check that has one of its own is looked for under that name in the field.
+// The conditions that several checks share: one is enough for whoever isolates a node, and each makes every write of
+// the Node larger. A check has its own condition only where the field knows the fault under that name.
 
 // StorageProblem is the condition of disks, arrays and mounts.
 func StorageProblem() finding.Condition {
@@ -27,7 +27,7 @@ func KernelProblem() finding.Condition {
 func MemoryProblem() finding.Condition {
 	return finding.Condition{
 		Type: "MemoryProblem", ReadyType: "MemoryReady",
-		HealthyReason: "MemoryIsHealthy", HealthyMessage: "Memory can be had",
+		HealthyReason: "MemoryIsHealthy", HealthyMessage: "Memory is available",
 	}
 }
 

@@ -24,7 +24,7 @@ func TestSeverityOfTheUserWins(t *testing.T) {
 	} {
 		check.Severity = severity
 		var got []finding.Severity
-		for _, f := range LookOnce(t.Context(), fakeHost(), []Check{check}, nil)[0].Findings {
+		for _, f := range RunOnce(t.Context(), fakeHost(), []Check{check}, nil)[0].Findings {
 			got = append(got, f.Severity)
 		}
 		if diff := cmp.Diff(want, got); diff != "" {

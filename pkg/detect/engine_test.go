@@ -26,7 +26,7 @@ func fakeHost() *host.Host {
 	}}
 }
 
-// engineFor runs an engine with the checks until the test ends and returns it and the looks that it told.
+// engineFor runs an engine with the checks until the test ends and returns it and its observations.
 func engineFor(t *testing.T, sources []Source, checks ...Check) (*Engine, func() []finding.Observation) {
 	t.Helper()
 	var mu sync.Mutex // guards looks
@@ -58,12 +58,12 @@ func TestEngineLooksAtItsInterval(t *testing.T) {
 		time.Sleep(101 * time.Second)
 		synctest.Wait()
 		if n := n.Load(); n < 10 || n > 11 {
-			t.Errorf("%d looks in 101 s at 10 s", n)
+			t.Errorf("%d runs in 101 s at 10 s", n)
 		}
 	})
 }
 
-// TestWantsWake: a check that wants to be named is woken by changes that name it, or that nobody could tell of.
+// TestWantsWake: a check that wants to be named is woken by changes that name it, or that are not specified.
 func TestWantsWake(t *testing.T) {
 	named := Check{ID: "a", Wakes: []Wake{{Source: WakeKernelLog, Named: true}}}
 	for _, test := range []struct {
@@ -93,17 +93,17 @@ func TestEngineWakes(t *testing.T) {
 		e.Wake(WakeMounts, Change{})
 		synctest.Wait()
 		if n := n.Load(); n != 1 {
-			t.Errorf("woken by what it did not ask for: %d looks", n)
+			t.Errorf("woken by a change that it does not want: %d runs", n)
 		}
 		e.Wake(WakeKernelLog, Change{Text: "EXT4-fs error (device sda1)"})
 		synctest.Wait()
 		if n := n.Load(); n != 2 {
-			t.Errorf("%d looks, want one at once after the wake", n)
+			t.Errorf("%d runs, want one at once after the wake", n)
 		}
 		time.Sleep(2 * time.Second)
 		synctest.Wait()
 		if n := n.Load(); n != 3 {
-			t.Errorf("%d looks, want one more when things have settled", n)
+			t.Errorf("%d runs, want one more after settling", n)
 		}
 		for range 100 { // a storm: 100 messages a second for 10 s
 			e.Wake(WakeKernelLog, Change{Text: "EXT4-fs error"})
@@ -111,7 +111,7 @@ func TestEngineWakes(t *testing.T) {
 		}
 		synctest.Wait()
 		if n := n.Load(); n < 40 || n > 60 {
-			t.Errorf("%d looks in a storm of 10 s, want about five a second", n)
+			t.Errorf("%d runs in a storm of 10 s, want about five a second", n)
 		}
 	})
 }
@@ -132,25 +132,25 @@ func TestEngineAbandonsAHungLook(t *testing.T) {
 		time.Sleep(60 * time.Second)
 		synctest.Wait()
 		if starts.Load() != 1 {
-			t.Errorf("the hung look was started %d times", starts.Load())
+			t.Errorf("the hung run was started %d times", starts.Load())
 		}
 		if healthy.Load() < 5 {
-			t.Errorf("the other check looked only %d times", healthy.Load())
+			t.Errorf("the other check ran only %d times", healthy.Load())
 		}
 		blind := 0
 		for _, l := range looks() {
-			if l.Check == "hung" && l.Err != nil && strings.Contains(l.Err.Error(), "still running") {
+			if l.Check == "hung" && l.Err != nil && strings.Contains(l.Err.Error(), "has not returned") {
 				blind++
 			}
 		}
 		if blind < 3 {
-			t.Errorf("told %d times that it could not tell", blind)
+			t.Errorf("%d observations with an error", blind)
 		}
 	})
 }
 
 func TestEngineSurvivesPanicAndNamesIt(t *testing.T) {
-	looks := LookOnce(t.Context(), fakeHost(), []Check{
+	looks := RunOnce(t.Context(), fakeHost(), []Check{
 		{ID: "bad", Run: func(context.Context, *host.Host) ([]finding.Finding, error) { panic("index out of range") }},
 		{ID: "good", Run: func(context.Context, *host.Host) ([]finding.Finding, error) {
 			return []finding.Finding{{Reason: "R"}}, nil
@@ -164,7 +164,7 @@ func TestEngineSurvivesPanicAndNamesIt(t *testing.T) {
 	}
 }
 
-// A source that ends just when it would be believed is lost, and not heard.
+// A source that ends just when it would count as working is lost.
 func TestEngineLosesASourceThatEndsWhenItIsBelieved(t *testing.T) {
 	for range 100 {
 		synctest.Test(t, func(t *testing.T) {
@@ -175,7 +175,7 @@ func TestEngineLosesASourceThatEndsWhenItIsBelieved(t *testing.T) {
 			time.Sleep(sourceProof + time.Second)
 			synctest.Wait()
 			if told := looks(); len(told) == 0 || len(told[len(told)-1].Findings) != 1 {
-				t.Errorf("told last: %+v, want that the source is lost", told)
+				t.Errorf("last observation: %+v, want the loss of the source", told)
 			}
 		})
 	}
@@ -199,7 +199,7 @@ func TestEngineReportsALostSource(t *testing.T) {
 			got = append(got, len(l.Findings))
 		}
 		if diff := cmp.Diff([]int{1, 0}, got); diff != "" {
-			t.Errorf("findings by look: lost, heard again (-want +got):\n%s", diff)
+			t.Errorf("findings by observation: lost, working again (-want +got):\n%s", diff)
 		}
 	})
 }

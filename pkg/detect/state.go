@@ -2,7 +2,7 @@ package detect
 
 import "encoding/json"
 
-// StateStore keeps a little across restarts of the agent. Load answers false when nothing is kept under key.
+// StateStore keeps small values across restarts of the agent. Load returns false when nothing is kept under key.
 type StateStore interface {
 	Load(key string) ([]byte, bool)
 	Save(key string, value []byte)

@@ -1,7 +1,6 @@
 package detect
 
 import (
-	"encoding/json"
 	"errors"
 	"slices"
 	"sync"
@@ -10,26 +9,26 @@ import (
 	"github.com/nodeagent/nodeagent/pkg/finding"
 )
 
-// StateSources knows which checks can read, on this host, the state that they are for. The kernel's log leaves to
-// them what they can see better, and speaks for itself where they cannot.
+// StateSources knows which checks can read their state on this host. Where one can, it decides about a line of the
+// kernel's log; where it cannot, the line alone is the evidence.
 type StateSources struct {
 	mu     sync.Mutex // guards checks and past
 	checks map[string]witness
 	past   pastWatch
 }
 
-// witness is how the looks of one check went. All times are since boot.
+// witness is how the runs of one check went. All times are since boot.
 type witness struct {
-	counts bool          // it knows only what happened since its first look
-	from   time.Duration // its first look that learnt something; unset before
-	looked bool          // there was such a look
-	absent bool          // it cannot be looked at on this host
-	blind  bool          // the last look learnt nothing
+	counts bool          // it knows only what happened since its first run
+	from   time.Duration // its first run without an error; unset before
+	looked bool          // there was such a run
+	absent bool          // it does not apply to this host
+	blind  bool          // the last run had an error
 	since  time.Duration // when absent or blind began
 }
 
-// pastWatch is when earlier runs of the agent watched, in one boot: for each check that counts the spans of time
-// between its first look and the end of the run. Between two spans nobody counted.
+// pastWatch is when earlier runs of the agent observed, in one boot: for each counter-based check the spans of time
+// between its first run and the end of the agent. Between two spans nothing was counted.
 type pastWatch struct {
 	Boot    string                 `json:"boot"`
 	Watched map[string][]watchSpan `json:"watched"` // in order
@@ -40,16 +39,15 @@ type watchSpan struct {
 	To   time.Duration `json:"to"`
 }
 
-// maxWatchSpans is how many spans of a check are kept. Of more, those are taken for one between which the least time
-// is.
+// maxWatchSpans is how many spans of a check are kept. Beyond, those with the shortest gap between them are joined.
 const maxWatchSpans = 32
 
-// trustBlind is how long a check that learns nothing is still waited for.
+// trustBlind is how long a check with errors still counts as able.
 const trustBlind = 2 * time.Minute
 
-const witnessesKey = "witnesses" // in the agent's memory
+const witnessesKey = "witnesses"
 
-// Enable takes note of the checks that look. One that has not looked yet is believed able.
+// Enable sets the enabled checks. One that has not run yet counts as able.
 func (w *StateSources) Enable(checks []Check) {
 	if w == nil {
 		return
@@ -65,8 +63,8 @@ func (w *StateSources) Enable(checks []Check) {
 	}
 }
 
-// Saw takes note of how a look went.
-func (w *StateSources) Saw(l finding.Observation) {
+// Observe records the result of a run.
+func (w *StateSources) Observe(l finding.Observation) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	before, known := w.checks[l.Check]
@@ -87,8 +85,8 @@ func (w *StateSources) Saw(l finding.Observation) {
 	w.checks[l.Check] = now
 }
 
-// CanConfirm reports whether a check can tell, now, what became of something that the kernel said at a time. Both
-// times are since boot.
+// CanConfirm reports whether a check can decide, now, about a line that the kernel logged at a time. Both times are
+// since boot.
 func (w *StateSources) CanConfirm(check string, at, now time.Duration) bool {
 	if w == nil {
 		return false
@@ -106,7 +104,7 @@ func (p pastWatch) watched(check string, at time.Duration) bool {
 	return slices.ContainsFunc(p.Watched[check], func(s watchSpan) bool { return s.From <= at && at <= s.To })
 }
 
-// Save keeps when checks that count have watched, for the next run of the agent.
+// Save saves when counter-based checks observed, for the next run of the agent.
 func (w *StateSources) Save(memory StateStore, at finding.Timestamp) {
 	if w == nil {
 		return
@@ -126,15 +124,13 @@ func (w *StateSources) Save(memory StateStore, at finding.Timestamp) {
 		}
 	}
 	w.mu.Unlock()
-	if data, err := json.Marshal(watch); err == nil { // a map of numbers can always be written
-		memory.Save(witnessesKey, data)
-	}
+	Saved[pastWatch]{memory, witnessesKey}.Save(watch)
 }
 
-// fewSpans joins spans until there are few enough.
+// fewSpans joins spans until at most maxWatchSpans are left.
 func fewSpans(spans []watchSpan) []watchSpan {
 	for len(spans) > maxWatchSpans {
-		join := 0 // with the one behind it
+		join := 0 // with the next one
 		for i := range len(spans) - 1 {
 			if spans[i+1].From-spans[i].To < spans[join+1].From-spans[join].To {
 				join = i
@@ -146,15 +142,10 @@ func fewSpans(spans []watchSpan) []watchSpan {
 	return spans
 }
 
-// Restore takes over what an earlier run has kept. What cannot be understood is as good as nothing: the kernel's log
-// then speaks for itself.
+// Restore takes over what an earlier run in this boot has saved. Without it the kernel's log alone is the evidence.
 func (w *StateSources) Restore(memory StateStore, boot string) {
-	data, ok := memory.Load(witnessesKey)
+	past, ok := Saved[pastWatch]{memory, witnessesKey}.Load(func(p pastWatch) bool { return p.Boot == boot })
 	if w == nil || !ok {
-		return
-	}
-	var past pastWatch
-	if json.Unmarshal(data, &past) != nil || past.Boot != boot {
 		return
 	}
 	w.mu.Lock()

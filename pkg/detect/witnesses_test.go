@@ -21,29 +21,29 @@ func TestWitnessesThatCount(t *testing.T) {
 		return finding.Observation{Check: check, At: finding.Timestamp{Boot: "a", SinceBoot: up}, Err: err}
 	}
 	first := witnesses()
-	first.Saw(look(9*time.Minute, errors.New("not yet")))
-	first.Saw(look(10*time.Minute, nil))
-	first.Saw(look(20*time.Minute, nil))
+	first.Observe(look(9*time.Minute, errors.New("not yet")))
+	first.Observe(look(10*time.Minute, nil))
+	first.Observe(look(20*time.Minute, nil))
 	memory := mapMemory{}
 	first.Save(memory, finding.Timestamp{Boot: "a", SinceBoot: 21 * time.Minute})
 
 	second := witnesses()
 	second.Restore(memory, "a")
-	second.Saw(look(30*time.Minute, nil))
+	second.Observe(look(30*time.Minute, nil))
 	second.Save(memory, finding.Timestamp{Boot: "a", SinceBoot: 31 * time.Minute})
 	third := witnesses()
 	third.Restore(memory, "a")
-	third.Saw(look(40*time.Minute, nil))
+	third.Observe(look(40*time.Minute, nil))
 	third.Save(memory, finding.Timestamp{Boot: "a", SinceBoot: 41 * time.Minute})
 	fourth := witnesses()
 	fourth.Restore(memory, "a")
 	fourth.Save(memory, finding.Timestamp{Boot: "a", SinceBoot: 42 * time.Minute}) // it has not looked
 	fifth := witnesses()
 	fifth.Restore(memory, "a")
-	fifth.Saw(look(50*time.Minute, nil))
+	fifth.Observe(look(50*time.Minute, nil))
 	rebooted := witnesses()
 	rebooted.Restore(memory, "b")
-	rebooted.Saw(look(30*time.Minute, nil))
+	rebooted.Observe(look(30*time.Minute, nil))
 
 	for name, test := range map[string]struct {
 		w    *StateSources

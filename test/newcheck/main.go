@@ -1,9 +1,10 @@
-// Command newcheck makes a new check that works, to be filled with what it is about:
+// Command newcheck creates a new check that works, to be completed:
 //
 //	go run ./test/newcheck disk-glitter storage      (or: make new-check ID=disk-glitter DOMAIN=storage)
 //
-// It writes the check's file and its fixtures, adds its line to the list of checks and to the known faults, and makes
-// the generated files anew. What cannot be a check is refused before anything is written. Exit status: 0 made, 1 not.
+// It writes the check's file and its fixtures, adds its line to the list of checks and to the known faults, and
+// regenerates the generated files. An invalid check is rejected before anything is written. Exit status: 0 created, 1
+// not.
 package main
 
 import (
@@ -47,7 +48,7 @@ func run(ctx context.Context, root string, args []string) error {
 	return nil
 }
 
-// A change is one file, made or with a line added.
+// A change is one file, created or with a line added.
 type change struct {
 	does string // made, or added a line to
 	name string
@@ -67,7 +68,7 @@ const (
 	schemaFile = "packaging/kubernetes/chart/values.schema.json"
 )
 
-// generate makes anew what is generated from the list of checks.
+// generate regenerates what depends on the list of checks.
 func generate(ctx context.Context, root string) error {
 	if _, err := goTool(ctx, root, "test", "-count=1", "-run", "^TestDocs$", "./cmd/nodeagent", "-update"); err != nil {
 		return fmt.Errorf("%s: %w", checksPage, err)
@@ -87,7 +88,7 @@ func generate(ctx context.Context, root string) error {
 	return nil
 }
 
-// goTool runs the go command and returns what it prints.
+// goTool runs the go command and returns its output.
 func goTool(ctx context.Context, root string, args ...string) ([]byte, error) {
 	cmd := exec.CommandContext(ctx, "go", args...)
 	cmd.Dir, cmd.Stderr = root, os.Stderr

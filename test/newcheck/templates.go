@@ -19,9 +19,9 @@ import (
 
 // CHECKID reads
 //
-//	/sys/kernel/CHECKID/errors    2     TODO: what the kernel shows where, and an example
+//	/sys/kernel/CHECKID/errors    2     TODO: what the kernel shows there, and an example
 //
-// TODO: the document that says so, why this threshold, what looks like the fault and is none.
+// TODO: the link to its documentation.
 
 const LOWERID = "CHECKID"
 
@@ -30,12 +30,12 @@ func CAMEL() detect.Check {
 	return detect.Check{
 		ID: LOWERID, Domain: "SHOWN",
 		Summary: "TODO: what is wrong when this check finds something",
-		Advice:  "TODO: what a person should do next.",
+		Advice:  "TODO: what to do next.",
 		Doc: detect.Doc{
 			Reads:       []string{"/sys/kernel/CHECKID/errors"},
 			Why:         "TODO: why it matters to pods.",
 			Faults:      []detect.Fault{{Reason: "CAMEL", Severity: finding.Warning, When: "TODO: the threshold, and why it is that one"}},
-			FalseAlarms: "TODO: what may look like it and is none.",
+			FalseAlarms: "TODO: what resembles the fault and is none.",
 		},
 		Every: time.Minute,
 		Run: func(_ context.Context, h *host.Host) ([]finding.Finding, error) {
@@ -44,7 +44,7 @@ func CAMEL() detect.Check {
 	}
 }
 
-// readCAMEL returns the findings; nothing at all: healthy for certain; an error: this look has learnt nothing.
+// readCAMEL returns the findings; none and no error: certainly healthy; an error: unknown.
 func readCAMEL(h *host.Host) ([]finding.Finding, error) {
 	count, err := checkkit.ReadNumber(h.Files, "/sys/kernel/CHECKID/errors")
 	if errors.Is(err, fs.ErrNotExist) {
@@ -61,23 +61,24 @@ func readCAMEL(h *host.Host) ([]finding.Finding, error) {
 }
 `
 
-// fixtureTemplates are the three kinds of machines that each check is shown: pkg/detect/checks/fixtures_test.go.
+// fixtureTemplates are the three kinds of fixtures of each check: pkg/detect/checks/fixtures_test.go.
 func fixtureTemplates() map[string]string {
 	return map[string]string{
-		"ok": `TODO: a healthy machine; where the files are from, and which kernel it was.
+		"ok": `A healthy machine.
+Source: TODO, such as: recorded 2026-01-31 on Linux 6.12, or: https://docs.kernel.org/… (Linux 6.12)
 -- want.json --
 {}
 -- sys/kernel/CHECKID/errors --
 0
 `,
-		"bad": `TODO: the fault, recorded from a real machine or taken from the kernel's documents; say which.
+		"bad": `TODO: the fault, recorded from a real machine or copied from the kernel's documentation; see ok.txtar.
 -- want.json --
 {"findings": [{"check": "CHECKID", "subject": {"kind": "node", "name": "fixture"}, "severity": "warning", "reason": "CAMEL",
  "message": "TODO: 2 errors", "facts": {"errors": "2"}}]}
 -- sys/kernel/CHECKID/errors --
 2
 `,
-		"broken": `The file is cut off.
+		"broken": `The file is truncated.
 -- want.json --
 {"error": "read /sys/kernel/CHECKID/errors"}
 -- sys/kernel/CHECKID/errors --
@@ -86,4 +87,4 @@ func fixtureTemplates() map[string]string {
 	}
 }
 
-const coverageTemplate = `{Fault: "TODO: the fault, as people of the field call it (CHECKID)", By: []string{"CHECKID"}},`
+const coverageTemplate = `{Fault: "TODO: the fault, as it is known in the field (CHECKID)", By: []string{"CHECKID"}},`

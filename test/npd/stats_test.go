@@ -113,8 +113,8 @@ func TestSystemStats(t *testing.T) {
 	}
 	h := &host.Host{NodeName: "node", Paths: host.Paths{InitPID: 1}, Files: host.Files{Root: root}, Clock: host.Now,
 		Prober: probe.NewProber()}
-	m := npd.New(files, nil, npd.DefaultSettings(), npd.Doors{Host: h})
-	for _, l := range detect.LookOnce(t.Context(), h, m.Checks(), nil) {
+	m := npd.New(files, nil, npd.DefaultSettings(), npd.Deps{Host: h})
+	for _, l := range detect.RunOnce(t.Context(), h, m.Checks(), nil) {
 		if l.Err != nil {
 			t.Errorf("%s: %v", l.Check, l.Err)
 		}

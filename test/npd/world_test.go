@@ -121,7 +121,7 @@ func we(t *testing.T, file npd.File, settings npd.Settings) *world {
 	t.Helper()
 	h := &host.Host{NodeName: "node", Paths: host.Paths{InitPID: os.Getpid()}, Clock: clock(time.Now())}
 	w := &world{t: t, sink: &sink{}}
-	w.monitors = npd.New([]npd.File{file}, nil, settings, npd.Doors{Host: h})
+	w.monitors = npd.New([]npd.File{file}, nil, settings, npd.Deps{Host: h})
 	wordings := map[string]event.Wording{}
 	for check, v := range w.monitors.Wordings() {
 		wordings[check] = event.Wording{Source: v.Source, Condition: v.Condition}

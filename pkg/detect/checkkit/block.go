@@ -9,9 +9,9 @@ import (
 	"github.com/nodeagent/nodeagent/internal/host"
 )
 
-const MaxDisksLooked = 4096 // a node with more has no use for a line on each
+const MaxDisksLooked = 4096 // beyond, single devices are not reported
 
-// BlockNames lists the whole disks, and what is stacked on disks, in order. It is empty where there is no block device.
+// BlockNames lists the whole disks, and what is stacked on disks, in order. It is empty without block devices.
 func BlockNames(files host.Files) ([]string, error) {
 	names, err := files.List("/sys/block")
 	if errors.Is(err, fs.ErrNotExist) {

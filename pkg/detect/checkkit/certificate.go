@@ -6,7 +6,7 @@ import (
 	"fmt"
 )
 
-// ParseCertificate reads the first certificate of a PEM file. from names where it comes from in errors.
+// ParseCertificate reads the first certificate of a PEM file. name is its source, for errors.
 func ParseCertificate(data []byte, name string) (*x509.Certificate, error) {
 	for block, rest := pem.Decode(data); block != nil; block, rest = pem.Decode(rest) {
 		if block.Type != "CERTIFICATE" {

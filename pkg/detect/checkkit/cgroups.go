@@ -17,8 +17,8 @@ import (
 	"github.com/nodeagent/nodeagent/pkg/finding"
 )
 
-// ControllerHierarchy returns the cgroup hierarchy with a controller. It looks where every distribution mounts them,
-// which is two small reads; the mount table of a node with many pods is megabytes.
+// ControllerHierarchy returns the cgroup hierarchy with a controller. It uses the path where every distribution
+// mounts them, which takes two small reads; the mount table of a node with many pods has megabytes.
 func ControllerHierarchy(h *host.Host, controller string) (cgroup.CgroupHierarchy, error) {
 	mount := h.Paths.CgroupMount
 	if text, err := h.Files.Text(path.Join(mount, "cgroup.controllers")); err == nil &&
@@ -32,12 +32,12 @@ func ControllerHierarchy(h *host.Host, controller string) (cgroup.CgroupHierarch
 	return cgroup.CgroupHierarchy{}, finding.NotApplicable("%s has no cgroup controller %s", mount, controller)
 }
 
-// DeadlineError is the error of a look at cgroups that may not go on.
+// DeadlineError is the error of a scan of cgroups whose deadline has passed.
 func DeadlineError(ctx context.Context, hierarchy cgroup.CgroupHierarchy) error {
 	if ctx.Err() == nil {
 		return nil
 	}
-	return fmt.Errorf("look at the cgroups of %s: %w", hierarchy.Point, ctx.Err())
+	return fmt.Errorf("read the cgroups of %s: %w", hierarchy.Point, ctx.Err())
 }
 
 // WalkSlices calls visit with the cgroups below dir, the root or one above pods: with slices, into which it descends,
@@ -94,7 +94,7 @@ func DaemonCgroups(ctx context.Context, h *host.Host, controller string) ([]Daem
 	var found []DaemonCgroup
 	for _, d := range daemons {
 		hierarchy, own, cgroupErr := cgroup.CgroupOf(h, d.PID, controller)
-		// no such controller, or it ended
+		// no such controller, or it has exited
 		if errors.Is(cgroupErr, hosterr.ErrNotConfigured) || errors.Is(cgroupErr, fs.ErrNotExist) {
 			continue
 		}

@@ -1,7 +1,6 @@
 package checkkit
 
 import (
-	"encoding/json"
 	"fmt"
 	"strconv"
 	"time"
@@ -11,18 +10,18 @@ import (
 	"github.com/nodeagent/nodeagent/pkg/finding"
 )
 
-// kubelet-restarts and runtime-restarts count the lives of one daemon. With the PID the start time is the identity of
-// a process; it is by the kernel's own clock, so that neither a jump of the wall clock nor the time at which the
-// agent looks counts. A reboot begins from zero. Of several restarts between two looks one is seen.
+// kubelet-restarts and runtime-restarts count the processes of one daemon. PID and start time identify a process; the
+// start time is of the kernel's clock, so that neither a jump of the wall clock nor the time of a run matters. A reboot
+// begins from zero. Several restarts between two runs count as one.
 
 const (
 	restartsWindow = 20 * time.Minute
 	restartsRaise  = 5
-	restartsKeep   = 3  // and what was raised is kept down to this
+	restartsKeep   = 3  // a raised finding is kept down to this
 	MaxRestarts    = 64 // remembered
 )
 
-// DaemonState is what is known of a daemon's lives in this boot.
+// DaemonState is the processes of a daemon in this boot.
 type DaemonState struct {
 	Key    string            // in memory
 	Memory detect.StateStore // may be nil
@@ -31,47 +30,41 @@ type DaemonState struct {
 	Lives  daemonLives
 }
 
-// daemonLives is kept over restarts of the agent.
+// daemonLives is kept across restarts of the agent.
 type daemonLives struct {
 	Boot     string   `json:"boot"`
-	PID      int      `json:"pid"`      // of the latest one; 0: none was seen
+	PID      int      `json:"pid"`      // of the latest one; 0: there was none
 	Start    uint64   `json:"start"`    // of the latest one, in clock ticks since boot
 	Restarts []uint64 `json:"restarts"` // starts of all but the first, in the same ticks
 
-	// While it was away systemd has told of restarts, so that the next life is counted already.
+	// Told: systemd reported restarts while it did not run, so that the next process is counted already.
 	Unit  string `json:"unit,omitempty"`  // of the latest one
-	Total uint32 `json:"total,omitempty"` // its NRestarts, when it was seen last
+	Total uint32 `json:"total,omitempty"` // its NRestarts in the last run
 	Known bool   `json:"known,omitempty"` // whether Total is
 	Told  bool   `json:"told,omitempty"`
 }
 
-// Load recalls the lives of this boot.
+// Load restores the processes of this boot.
 func (m *DaemonState) Load(now finding.Timestamp) {
 	if m.loaded && m.Lives.Boot == now.Boot {
 		return
 	}
 	m.Lives = daemonLives{Boot: now.Boot}
-	if !m.loaded && m.Memory != nil {
-		var kept daemonLives
-		if data, ok := m.Memory.Load(m.Key); ok && json.Unmarshal(data, &kept) == nil && kept.Boot == now.Boot &&
-			len(kept.Restarts) <= MaxRestarts {
-			m.Lives, m.Lives.Known = kept, false // nobody knows when systemd did what it did meanwhile
-		}
+	usable := func(l daemonLives) bool { return l.Boot == now.Boot && len(l.Restarts) <= MaxRestarts }
+	if kept, ok := m.saved().Load(usable); ok && !m.loaded {
+		m.Lives, m.Lives.Known = kept, false // when systemd did what it did meanwhile is unknown
 	}
 	m.loaded = true
 }
 
 // Save keeps what is known for the next run of the agent in this boot.
-func (m *DaemonState) Save() {
-	if m.Memory == nil {
-		return
-	}
-	if data, err := json.Marshal(m.Lives); err == nil { // numbers and strings: it cannot fail
-		m.Memory.Save(m.Key, data)
-	}
+func (m *DaemonState) Save() { m.saved().Save(m.Lives) }
+
+func (m *DaemonState) saved() detect.Saved[daemonLives] {
+	return detect.Saved[daemonLives]{Store: m.Memory, Key: m.Key}
 }
 
-// Saw takes the running daemon into account, and reports whether it is another one than before.
+// Saw records the running daemon, and reports whether it is another process than before.
 func (m *DaemonState) Saw(p host.Process) bool {
 	if p.PID == m.Lives.PID && p.StartTime == m.Lives.Start {
 		return false

@@ -10,8 +10,8 @@ import (
 	"github.com/nodeagent/nodeagent/pkg/finding"
 )
 
-// Inconclusive returns err with the doubts in words only: a PartialError inside it would say that all else was looked
-// at.
+// Inconclusive returns err with the doubts in words only: a PartialError inside it would mean that all others were
+// read.
 func Inconclusive(err error, doubts map[finding.Subject]error) error {
 	if len(doubts) == 0 {
 		return err
@@ -19,7 +19,7 @@ func Inconclusive(err error, doubts map[finding.Subject]error) error {
 	return fmt.Errorf("%w; %v", err, finding.Partial(doubts)) //nolint:errorlint // in words only
 }
 
-// ErrorText is the kernel's word where it is one, else the text of the error.
+// ErrorText is the name of an errno, else the text of the error.
 func ErrorText(err error) string {
 	if errno, ok := errors.AsType[syscall.Errno](err); ok {
 		if errno == syscall.EPERM {
@@ -33,7 +33,7 @@ func ErrorText(err error) string {
 	return Sanitize(err.Error(), 200)
 }
 
-// IsTimeout reports whether somebody did not answer in time.
+// IsTimeout reports whether an answer did not arrive in time.
 func IsTimeout(err error) bool {
 	timeout, ok := errors.AsType[interface {
 		error
@@ -42,7 +42,8 @@ func IsTimeout(err error) bool {
 	return errors.Is(err, context.DeadlineExceeded) || ok && timeout.Timeout()
 }
 
-// IsGone reports whether a cgroup, or a file of it, is not there: a read of a cgroup that is being removed says ENODEV.
+// IsGone reports whether a cgroup, or a file of it, does not exist: reading a cgroup that is being removed fails with
+// ENODEV.
 func IsGone(err error) bool {
 	return errors.Is(err, fs.ErrNotExist) || errors.Is(err, syscall.ENODEV)
 }

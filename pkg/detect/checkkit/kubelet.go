@@ -10,7 +10,7 @@ import (
 	"github.com/nodeagent/nodeagent/pkg/finding"
 )
 
-// KubeletNetwork remembers what kubelet was told for as long as its process lives.
+// KubeletNetwork caches kubelet's network configuration as long as its process lives.
 type KubeletNetwork struct {
 	process host.Process
 	network discover.KubeletNetwork
@@ -30,7 +30,8 @@ func (k *KubeletNetwork) Get(h *host.Host) (discover.KubeletNetwork, error) {
 	}
 	network, err := discover.ReadKubeletNetwork(h)
 	if errors.Is(err, hosterr.ErrNotConfigured) {
-		return network, finding.NotApplicable("nothing on this host says what kubelet was told: no process kubelet, " +
+		return network, finding.NotApplicable("no configuration of kubelet was found on this host: no process " +
+			"kubelet, " +
 			"no /var/lib/kubelet/config.yaml, no kubelet.conf.d of K3s (before 1.32 it has none) or RKE2, no " +
 			"arguments of MicroK8s. Where there is a kubelet nevertheless, name a file with its clusterDNS as " +
 			"paths.kubeletConfig")
@@ -53,13 +54,13 @@ func KubeletInstalled(h *host.Host) bool {
 	return err == nil
 }
 
-// ThreadStates says how the threads of a process are, by /proc/PID/task/TID/stat.
+// ThreadStates is the state of the threads of a process, by /proc/PID/task/TID/stat.
 type ThreadStates struct {
 	Main    byte // state of the main thread; 0 when it could not be read
-	Blocked int  // threads in state D: in the kernel, deaf to every signal
+	Blocked int  // threads in state D: in the kernel, not interruptible by signals
 }
 
-// maxThreads bounds how many threads of a hung daemon are looked at.
+// maxThreads bounds the threads of a hung daemon that are read.
 const maxThreads = 2000
 
 // ReadThreadStates reads the states of a daemon that does not answer. A Go program hangs in the kernel with whichever

@@ -3,5 +3,5 @@ package checkkit
 // MaxNameservers is how many servers a resolver of libc uses (MAXNS in resolv.conf(5)); kubelet leaves out the others.
 const MaxNameservers = 3
 
-// MaxReported bounds what kubelet or the runtime say, in bytes, in a message.
+// MaxReported bounds texts of kubelet or the runtime in a message, in bytes.
 const MaxReported = 300

@@ -92,8 +92,8 @@ func ReadCount(files host.Files, name string) (uint64, error) {
 	return value, nil
 }
 
-// ReadLimit reads a limit of a cgroup: a number, or "max" for none, which is false. Cgroup v1 has no word for none: a
-// limit that no machine can reach counts as such.
+// ReadLimit reads a limit of a cgroup: a number, or "max" for none, which is false. Cgroup v1 has a number
+// that no machine can reach instead.
 func ReadLimit(files host.Files, name string) (limit uint64, limited bool, err error) {
 	text, err := files.Text(name)
 	if err != nil || text == "max" {
@@ -105,7 +105,7 @@ func ReadLimit(files host.Files, name string) (limit uint64, limited bool, err e
 	return limit, limit < 1<<60, nil
 }
 
-// SizeText words a number of bytes.
+// SizeText formats a number of bytes.
 func SizeText(bytes uint64) string {
 	switch {
 	case bytes >= 1<<30:
@@ -116,7 +116,7 @@ func SizeText(bytes uint64) string {
 	return fmt.Sprintf("%d KiB", bytes>>10)
 }
 
-// PercentOf returns how many percent of whole part is.
+// PercentOf returns part as a percentage of whole.
 func PercentOf(part, whole uint64) float64 {
 	if whole == 0 {
 		return 0

@@ -21,7 +21,7 @@ func ReadNumber(files host.Files, name string) (int, error) {
 	return int(n), nil
 }
 
-// WholeNumber is a counted number for people.
+// WholeNumber formats a count.
 func WholeNumber(f float64) string { return fmt.Sprintf("%.0f", f) }
 
 // FieldAfter returns the number of a field "key=number".

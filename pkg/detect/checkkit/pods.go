@@ -24,7 +24,7 @@ func PodOfProcess(h *host.Host, pid int) (string, bool) {
 	return "", false
 }
 
-// PodNames turns UIDs into namespace/name where kubelet knows them, sorted.
+// PodNames replaces UIDs by namespace/name where kubelet knows them, sorted.
 func PodNames(ctx context.Context, h *host.Host, uids []string) []string {
 	if len(uids) == 0 {
 		return nil
@@ -37,7 +37,8 @@ func PodNames(ctx context.Context, h *host.Host, uids []string) []string {
 	return uids
 }
 
-// KubeletNames asks kubelet which pods it has: UID to namespace/name. It is empty when kubelet does not answer soon.
+// KubeletNames asks kubelet which pods it has: UID to namespace/name. It is empty when kubelet does not answer within 2
+// seconds.
 func KubeletNames(ctx context.Context, h *host.Host) map[string]string {
 	if h.Kubelet.Pods == nil {
 		return nil

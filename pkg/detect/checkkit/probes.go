@@ -11,16 +11,16 @@ import (
 	"github.com/nodeagent/nodeagent/pkg/finding"
 )
 
-// HungProbes remembers the probes that hang in the kernel and could not be killed, so that there is never more than one
-// for each subject: a second one would only hang beside it.
-type HungProbes map[string]probe.ProbeResult // by what the user calls the subject
+// HungProbes holds the probes that hang in the kernel and could not be killed, so that there is never more than one for
+// each subject.
+type HungProbes map[string]probe.ProbeResult // by subject
 
-// All asks those that do not hang already, as a rule by one child, and returns a result for each key. What hung in an
-// earlier look is returned as it was until the kernel lets its child go.
+// All probes those that do not hang already, mostly in one child, and returns a result for each key. For one that hung
+// in an earlier run it returns that result until its child has exited.
 func (p HungProbes) All(ctx context.Context, h *host.Host, patience time.Duration, keys []string,
 	requests []probe.ProbeRequest) map[string]probe.ProbeResult {
 	for key := range p {
-		p.Hangs(key) // which forgets it where it does not, also when nobody asks for it any more
+		p.Hangs(key) // which forgets one that has exited
 	}
 	results := make(map[string]probe.ProbeResult, len(keys))
 	var askedKeys []string
@@ -42,20 +42,20 @@ func (p HungProbes) All(ctx context.Context, h *host.Host, patience time.Duratio
 }
 
 // ForgetUnmounted deletes doubts about filesystems that were unmounted between the reading of the mount table and the
-// question to them: on a busy node one volume or another always is.
+// probe: that is frequent on a busy node.
 func ForgetUnmounted(h *host.Host, doubts map[finding.Subject]error) {
 	if len(doubts) == 0 {
 		return
 	}
 	mounts, err := mount.Table(h)
 	if err != nil {
-		return // the doubts stand
+		return // the doubts remain
 	}
-	there := make(map[string]bool, len(mounts))
+	mounted := make(map[string]bool, len(mounts))
 	for _, m := range mounts {
-		there[m.Point] = true
+		mounted[m.Point] = true
 	}
-	maps.DeleteFunc(doubts, func(s finding.Subject, _ error) bool { return !there[s.Name] })
+	maps.DeleteFunc(doubts, func(s finding.Subject, _ error) bool { return !mounted[s.Name] })
 }
 
 // Hangs reports whether a probe of the subject is still in the kernel, and forgets one that is not.

@@ -10,7 +10,7 @@ func NodeSubject(h *host.Host) finding.Subject {
 	return finding.Subject{Kind: "node", Name: NodeName(h)}
 }
 
-// NodeName returns the name that people know the machine by.
+// NodeName returns the name of the Node, else the host name.
 func NodeName(h *host.Host) string {
 	if h.NodeName != "" {
 		return h.NodeName

@@ -10,8 +10,8 @@ import (
 	"github.com/nodeagent/nodeagent/internal/host/tailfile"
 )
 
-// SysctlFile returns where a setting is: dots part the names, or slashes, with dots in the names then, whichever
-// comes first. It is empty for what cannot be a name.
+// SysctlFile returns the file of a setting, whose names are separated by dots, or by slashes if a slash comes first. It
+// is empty for an invalid name.
 func SysctlFile(name string) string {
 	parted := strings.IndexAny(name, "./")
 	if parted < 1 || strings.Trim(name, "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_-./:@") != "" {
@@ -22,12 +22,12 @@ func SysctlFile(name string) string {
 	}
 	file := path.Join("/proc/sys", name)
 	if file != "/proc/sys/"+name {
-		return "" // it goes up, or names a folder
+		return "" // it contains .. or names a folder
 	}
 	return file
 }
 
-// SysctlWriter returns the file whose word on a setting is the last, if it is the value that the setting has.
+// SysctlWriter returns the file that sets a setting last, if the setting has that value.
 func SysctlWriter(files host.Files, name, value string) string {
 	writer, word := SysctlWord(files, name)
 	if !slices.Equal(strings.Fields(word), strings.Fields(value)) {
@@ -36,13 +36,13 @@ func SysctlWriter(files host.Files, name, value string) string {
 	return Sanitize(writer, 256)
 }
 
-// SysctlWord returns the last word on a setting in sysctl's files, and whose it is. Patterns for the names of
-// settings are not understood.
+// SysctlWord returns the last value of a setting in sysctl's files, and the file. Patterns for the names of settings
+// are not supported.
 func SysctlWord(files host.Files, name string) (file, word string) {
 	for _, f := range sysctlFiles(files) {
 		data, err := tailfile.Head(files, f, 64<<10)
 		if err != nil {
-			continue // it only helps to find the cause
+			continue // it is only additional information
 		}
 		for line := range strings.Lines(string(data)) {
 			key, set, ok := strings.Cut(strings.TrimSpace(line), "=")
@@ -56,7 +56,7 @@ func SysctlWord(files host.Files, name string) (file, word string) {
 }
 
 // sysctlFiles lists the files in the order in which systemd-sysctl(8) reads them: by name, whichever folder they are
-// in, and a file in an earlier folder in the place of one with the same name in a later one. sysctl(8) reads
+// in, and a file in an earlier folder instead of one with the same name in a later one. sysctl(8) reads
 // sysctl.conf last.
 func sysctlFiles(files host.Files) []string {
 	const most = 256

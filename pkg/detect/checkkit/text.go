@@ -20,8 +20,8 @@ const (
 	MaxName = 80  // bytes of a name from outside
 )
 
-// Sanitize shortens text from outside for a message: valid UTF-8, one line, nothing that a terminal would obey, at
-// most so many bytes.
+// Sanitize shortens text from outside for a message: valid UTF-8, one line, no control characters, at most
+// that number of bytes.
 func Sanitize(text string, most int) string {
 	text = strings.Join(strings.FieldsFunc(strings.ToValidUTF8(text, "\uFFFD"), func(r rune) bool {
 		return unicode.IsSpace(r) || !unicode.IsGraphic(r)
@@ -35,7 +35,7 @@ func Sanitize(text string, most int) string {
 	return text[:most] + "…"
 }
 
-// JoinFirst joins the first names of a list and says how many more there are.
+// JoinFirst joins the first names of a list and the number of the others.
 func JoinFirst(names []string, most int) string {
 	if len(names) <= most {
 		return strings.Join(names, ", ")
@@ -43,12 +43,12 @@ func JoinFirst(names []string, most int) string {
 	return fmt.Sprintf("%s and %d more", strings.Join(names[:most], ", "), len(names)-most)
 }
 
-// AddAffectedPods adds the pods that a fault hits to what a finding says.
+// AddAffectedPods adds the affected pods to a finding.
 func AddAffectedPods(f *finding.Finding, pods []string) {
 	AddPods(f, fmt.Sprintf("; hits %d pods: ", len(pods)), pods)
 }
 
-// AddPods adds pods to what a finding says, after words that tell what they have to do with it.
+// AddPods adds pods to a finding, after words that say how they are related.
 func AddPods(f *finding.Finding, words string, pods []string) {
 	if len(pods) == 0 {
 		return
@@ -57,7 +57,7 @@ func AddPods(f *finding.Finding, words string, pods []string) {
 	f.Message += words + JoinFirst(pods, 5)
 }
 
-// AddNeededFor adds what the node needs a disk for to what a finding says.
+// AddNeededFor adds the paths for which the node needs a disk to a finding.
 func AddNeededFor(f *finding.Finding, paths []string) {
 	if len(paths) == 0 {
 		return

@@ -4,6 +4,5 @@ import (
 	"github.com/nodeagent/nodeagent/pkg/detect"
 )
 
-// KernelWake is the wake of a check that is to look when a rule which it confirms has recognised a record of the
-// kernel's log.
+// KernelWake is the wake of a check that runs when a rule that it confirms has matched a record of the kernel's log.
 func KernelWake() detect.Wake { return detect.Wake{Source: detect.WakeKernelLog, Named: true} }

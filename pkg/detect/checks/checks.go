@@ -34,7 +34,7 @@ import (
 	"github.com/nodeagent/nodeagent/pkg/finding"
 )
 
-// list is THE list: one line for each check, in the order in which people read them. Each knows its ID itself.
+// list is THE list: one line for each check, in the order of the documentation. The ID is in the check.
 func list() []entry {
 	return []entry{
 		// storage
@@ -157,16 +157,16 @@ func list() []entry {
 	}
 }
 
-// Deps are what some checks are given besides the host. The zero value is good: such a check then remembers nothing
-// from one run to the next, or leaves a question open.
+// Deps are what some checks are given besides the host. The zero value is valid: such a check then keeps no
+// state across restarts, or leaves a question open.
 type Deps struct {
 	State      detect.StateStore
 	DaemonSets criticaldaemonsets.DaemonSetLookups
-	KernelLog  *kernellog.LiveKernelLog // fed by a source; nil: each look reads what the kernel has kept
-	Sources    *detect.StateSources     // of all looks; nil: the kernel's log speaks for itself
+	KernelLog  *kernellog.LiveKernelLog // fed by a source; nil: each run reads the existing records
+	Sources    *detect.StateSources     // of all checks; nil: the kernel's log alone is the evidence
 }
 
-// With is the settings of one check with what every check has.
+// With is the settings of one check with those that every check has.
 type With[S any] struct {
 	Common   `yaml:",inline"`
 	Settings S `yaml:",inline"`
@@ -175,11 +175,11 @@ type With[S any] struct {
 // Common is what can be set of every check.
 type Common struct {
 	Enabled  bool             `yaml:"enabled"`
-	Every    time.Duration    `yaml:"every,omitempty"`    // interval between looks; the check's own unless set
+	Every    time.Duration    `yaml:"every,omitempty"`    // interval between runs; the check's own unless set
 	Severity finding.Severity `yaml:"severity,omitempty"` // of all findings; their own unless set
 }
 
-// apply returns the check as the user wants it.
+// apply returns the check with the settings of the user.
 func (c Common) apply(check detect.Check) detect.Check {
 	if c.Every > 0 {
 		check.Every = c.Every

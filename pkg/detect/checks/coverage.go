@@ -4,19 +4,18 @@ import (
 	"slices"
 )
 
-// Coverage tells of one fault that nodes are known to have by which check or kernel log rule it is found, or why it
-// is not looked for.
+// Coverage names the checks and rules that find one known fault of nodes, or says why none does.
 type Coverage struct {
-	Fault string   // as people of the field call it
+	Fault string   // as it is known in the field
 	By    []string // IDs of checks and of kernel log rules
 	Not   string   // why it is left out; empty when it is found
 }
 
-// Known lists all faults that nodes are known to have, by domain.
+// Known lists all known faults of nodes, by domain.
 func Known() []Coverage {
 	return slices.Concat(
 		filesystemCoverage(), blockCoverage(), kernelCoverage(), memoryCoverage(), linkCoverage(),
 		clusterNetworkCoverage(),
-		kubeletCoverage(), serviceCoverage(), spokenCoverage(),
+		kubeletCoverage(), serviceCoverage(), daemonCoverage(),
 	)
 }

@@ -46,12 +46,12 @@ func clusterNetworkCoverage() []Coverage {
 		},
 		{
 			Fault: "egress to the outside is blocked",
-			Not: "which addresses a node must reach is known to its owner only, and the agent calls nobody outside " +
+			Not: "which addresses a node must reach is known to its owner only, and the agent connects to nothing outside " +
 				"of the cluster; a plugin can try them, dns has upstreamName",
 		},
 		{
 			Fault: "maintenance announced by the cloud",
-			Not: "told by the metadata service of each cloud in its own way, which must be polled and is often " +
+			Not: "each cloud's metadata service reports it in its own way, which must be polled and is often " +
 				"closed to pods; the clouds' own termination handlers drain the node, and two that do so would be in " +
 				"each other's way",
 		},

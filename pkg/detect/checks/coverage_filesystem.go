@@ -19,7 +19,7 @@ func filesystemCoverage() []Coverage {
 		{Fault: "XFS cannot get memory to go on", By: []string{"xfs-memory-deadlock"}},
 		{
 			Fault: "XFS free space is fragmented",
-			Not: "only xfs_db tells, which reads the metadata of a mounted filesystem from the disk: costly, and " +
+			Not: "only xfs_db shows it, which reads the metadata of a mounted filesystem from the disk: costly, and " +
 				"what it sees may be half written",
 		},
 		{Fault: "btrfs aborted a transaction and is read-only", By: []string{"filesystem-readonly", "btrfs-readonly"}},
@@ -50,11 +50,11 @@ func filesystemCoverage() []Coverage {
 			By: []string{"fstab-mounts"}},
 		{
 			Fault: "the mount of /etc/hosts into a container is broken",
-			Not: "only a line of the runtime's log tells; the pod it happens to fails to start, with the same " +
+			Not: "only a line of the runtime's log shows it; the pod it happens to fails to start, with the same " +
 				"words in its status, and the node is well",
 		},
 		{
-			Fault: "files of the image store are damaged (structure needs cleaning, invalid readlink)",
+			Fault: "files of the image store are corrupt (structure needs cleaning, invalid readlink)",
 			By:    []string{"ext4-error", "xfs-corruption", "btrfs-error", "filesystem-readonly"},
 		},
 	}

@@ -38,7 +38,7 @@ func kernelCoverage() []Coverage {
 		{
 			Fault: "Entropy low",
 			Not: "since Linux 5.18, and in the stable kernels since May 2022, the pool cannot run empty: " +
-				"entropy_avail always says 256, and nobody waits for it once the generator has begun",
+				"entropy_avail is always 256, and nothing waits for it once the generator has started",
 		},
 		{Fault: "Programs that crash in series", By: []string{"app-crash", "program-dumped-core"}},
 		{
@@ -66,7 +66,7 @@ func kernelCoverage() []Coverage {
 		{Fault: "Hardware watchdog reset the node", By: []string{"hardware-watchdog"}},
 		{
 			Fault: "Hardware watchdog not armed",
-			Not: "off is the default of every distribution, and right where nobody asked for it " +
+			Not: "off is the default of every distribution, and right unless it is configured " +
 				"(RuntimeWatchdogSec of systemd)",
 		},
 		{Fault: "Unknown NMI, IOCK", By: []string{"unknown-nmi"}},

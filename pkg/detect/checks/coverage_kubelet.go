@@ -30,7 +30,8 @@ func kubeletCoverage() []Coverage {
 		{Fault: "a critical DaemonSet has no pod on the node", By: []string{"critical-daemonsets"}},
 		{Fault: "kubelet's configuration has drifted from its file", By: []string{"kubelet-config"}},
 		{Fault: "kubelet's running configuration differs from the fleet's",
-			Not: "kubelet shows it only to who may get nodes/configz, and what is right for the fleet is not known on the node"},
+			Not: "kubelet shows it only to who may get nodes/configz, and what is right for the fleet is not known " +
+				"on the node"},
 		{Fault: "the Node is not registered, or two machines share its name", By: []string{"node-registration"}},
 		{Fault: "the node's lease is not renewed",
 			Not: "the control plane judges it and makes Ready Unknown, which node-registration sees; reading the " +

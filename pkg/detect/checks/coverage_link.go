@@ -1,13 +1,13 @@
 package checks
 
-// linkCoverage is what the node's own network can suffer: cards, routes, and the kernel's tables.
+// linkCoverage is faults of the node's own network: cards, routes, and the kernel's tables.
 func linkCoverage() []Coverage {
 	return []Coverage{
 		{Fault: "the table of tracked connections is full, or loses packets",
 			By: []string{"conntrack", "conntrack-full", "conntrack-expectations-full"}},
 		{Fault: "the table of neighbours (ARP, NDP) overflows",
 			By: []string{"neighbour-table", "neighbour-table-full"}},
-		{Fault: "the table of routes in use is full", By: []string{"route-cache-full"}},
+		{Fault: "the route cache is full", By: []string{"route-cache-full"}},
 		{Fault: "a network card has no link, or flaps", By: []string{"link-state", "nic-link-down"}},
 		{Fault: "a link is slower than it was, or in half duplex", By: []string{"link-state"}},
 		{Fault: "a network card damages or drops packets", By: []string{"network-errors"}},

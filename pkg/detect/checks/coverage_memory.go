@@ -38,7 +38,8 @@ func memoryCoverage() []Coverage {
 			"critical-temperature"}},
 		{Fault: "power supply or UPS failed", By: []string{"sensors"}},
 		{Fault: "PCIe link slower or narrower than it could be", Not: "many devices run so by design: to save power, " +
-			"or in a smaller slot; and the kernel wakes a sleeping device to answer. A link that fails shows in pcie-errors"},
+			"or in a smaller slot; and the kernel wakes a sleeping device to answer. A link that fails shows in " +
+			"pcie-errors"},
 		{Fault: "PCIe access control services on where GPUs talk to each other", Not: "concerns accelerators only"},
 		{Fault: "power limits (RAPL, powercap)", Not: "consumption and limits are metrics, no fault; throttling for " +
 			"heat is found"},

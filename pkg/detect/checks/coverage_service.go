@@ -13,11 +13,11 @@ func serviceCoverage() []Coverage {
 		{Fault: "pod sandboxes cannot be made or are lost", By: []string{"stuck-pods", "kubelet-sync",
 			"runtime-latency"}},
 		{Fault: "shims that have outlived their pod", By: []string{"shim-leaks"}},
-		{Fault: "dead shims that nobody reaps", By: []string{"zombies"}},
+		{Fault: "dead shims that are not reaped", By: []string{"zombies"}},
 		{
 			Fault: "stopped tasks that containerd cannot delete (device or resource busy)",
 			Not: "asking for the state of all tasks makes containerd call each shim, and waits for one that hangs; " +
-				"the pod that is concerned does not end, which stuck-pods tells, and nodeagent inspect names who " +
+				"the affected pod does not end, which stuck-pods reports, and nodeagent inspect names who " +
 				"holds the mount",
 		},
 		{Fault: "the image filesystem is full or read-only", By: []string{"disk-space", "filesystem-readonly",
@@ -35,7 +35,7 @@ func serviceCoverage() []Coverage {
 		{Fault: "records of the kernel's log were lost", By: []string{"kernel-log"}},
 		{
 			Fault: "the agent is blind: it has no right, or a source does not answer",
-			Not: "told without a check of its own: any check that has learnt nothing for five minutes is a finding " +
+			Not: "needs no check: any check with errors for five minutes is a finding " +
 				"of the agent about itself, and its condition becomes Unknown",
 		},
 	}

@@ -21,17 +21,18 @@ import (
 //
 //	-- proc/1/mountinfo --          a file below the root of the machine
 //	-- sys/dev/block/8:0@ --        a symbolic link; its content is the target
-//	-- sys/block/sda! --            is not there any more, with all that is below it
-//	-- doors/kubelet-pods.json --   what kubelet answers: a list of pods; all doors are in fixtureDoors
+//	-- sys/block/sda! --            is removed, with all that is below it
+//	-- doors/kubelet-pods.json --   the answer of kubelet: a list of pods; all doors are in fixtureDoors
 //	-- doors/kubelet-process.json -- the running kubelet, as host.Process
-//	-- doors/paths.json --          where things are, beside the defaults: fields of host.Paths
-//	-- doors/probe.json --          what probes answer, by path; {"hang": true} does not
-//	-- +30s/proc/diskstats --       what has changed 30 seconds later, when the same check looks once more
-//	-- want.json --                 what the last look must see; the first one is that of a fresh check
+//	-- doors/paths.json --          paths other than the defaults: fields of host.Paths
+//	-- doors/probe.json --          the answers of probes, by path; {"hang": true} is none
+//	-- +30s/proc/diskstats --       what has changed 30 seconds later, when the same check runs again
+//	-- want.json --                 the result of the last run; the first one is that of a fresh check
 //
-// The comment above the first file tells what the case is about. It is 2026-11-21 02:00 there, one hour after boot.
+// The comment above the first file describes the case, and has a line "Source: " where it is recorded or copied: see
+// sources_test.go. It is 2026-11-21 02:00 there, one hour after boot.
 
-// conversing are checks whose evidence is not in files: their own tests play the other side, and have the three kinds
+// conversing are checks whose evidence is not in files: their own tests fake the other side, and have the three kinds
 // of cases.
 var conversing = []string{
 	"kubelet-health", "runtime-health", "csi-registration", "critical-daemonsets", "dns", "kube-proxy",
@@ -74,7 +75,7 @@ func fixtureFiles(id, kind string) ([]string, error) {
 	return found, nil
 }
 
-// fresh returns a check that has seen nothing yet.
+// fresh returns a check that has not run yet.
 func fresh(t *testing.T, id string) detect.Check {
 	t.Helper()
 	for _, check := range Checks(DefaultSettings(), Deps{}) {
@@ -86,22 +87,22 @@ func fresh(t *testing.T, id string) detect.Check {
 	return detect.Check{}
 }
 
-// TestDoc: each check tells people what it reads, why, what it finds and what may look like it; and finds nothing else.
+// TestDoc: each check documents what it reads, why, what it finds and false alarms; and it finds nothing else.
 func TestDoc(t *testing.T) {
 	for _, check := range Checks(DefaultSettings(), Deps{}) {
 		t.Run(check.ID, func(t *testing.T) {
 			d := check.Doc
 			if check.Summary == "" || check.Advice == "" || len(d.Reads) == 0 || d.Why == "" || len(d.Faults) == 0 ||
 				d.FalseAlarms == "" {
-				t.Errorf("summary, advice, reads, why, faults and false alarms must be told: %+v", d)
+				t.Errorf("summary, advice, reads, why, faults and false alarms must be set: %+v", d)
 			}
 			if text := fmt.Sprint(check.Summary, check.Advice, d); strings.Contains(text, "TODO") {
 				t.Errorf("not written yet: %s", text)
 			}
 			fatal := false
-			told := map[string]bool{}
+			documented := map[string]bool{}
 			for _, f := range d.Faults {
-				told[f.Reason] = true
+				documented[f.Reason] = true
 				fatal = fatal || f.Severity == finding.Fatal
 				if f.Reason == "" || !f.Severity.Valid() || f.When == "" {
 					t.Errorf("fault %+v", f)
@@ -110,13 +111,13 @@ func TestDoc(t *testing.T) {
 			if fatal != (check.Condition.Type != "") {
 				t.Errorf("can be fatal: %v, condition %q", fatal, check.Condition.Type)
 			}
-			compareReasons(t, check.ID, told)
+			compareReasons(t, check.ID, documented)
 		})
 	}
 }
 
-// compareReasons compares what a check says that it finds with what its cases find.
-func compareReasons(t *testing.T, id string, told map[string]bool) {
+// compareReasons compares the documented reasons of a check with those of its fixtures.
+func compareReasons(t *testing.T, id string, documented map[string]bool) {
 	files, err := fixtureFiles(id, "")
 	if err != nil {
 		t.Fatal(err)
@@ -124,7 +125,7 @@ func compareReasons(t *testing.T, id string, told map[string]bool) {
 	if slices.Contains(conversing, id) || id == kernellog.ID { // the rules have their own lines
 		return
 	}
-	shown := map[string]bool{}
+	found := map[string]bool{}
 	for _, file := range files {
 		archive, err := txtar.ParseFile(file)
 		if err != nil {
@@ -132,10 +133,10 @@ func compareReasons(t *testing.T, id string, told map[string]bool) {
 		}
 		_, _, want := checktest.FixtureHost(t, archive)
 		for _, f := range want.Findings {
-			shown[f.Reason] = true
+			found[f.Reason] = true
 		}
 	}
-	if diff := cmp.Diff(slices.Sorted(maps.Keys(told)), slices.Sorted(maps.Keys(shown))); diff != "" {
-		t.Errorf("reasons (-told +in testdata):\n%s", diff)
+	if diff := cmp.Diff(slices.Sorted(maps.Keys(documented)), slices.Sorted(maps.Keys(found))); diff != "" {
+		t.Errorf("reasons (-documented +in testdata):\n%s", diff)
 	}
 }

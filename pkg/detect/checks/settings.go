@@ -16,11 +16,11 @@ import (
 type Settings struct {
 	ByID map[string]any `yaml:",inline"` // *With[...] of the check's own settings
 
-	Ignored []string `yaml:"-"` // what the configuration says of checks that there are no more, for people
+	Ignored []string `yaml:"-"` // settings of checks that were removed, for messages
 }
 
-// Removed are the checks that an earlier release had, and why they are no longer there. A configuration that names
-// one is still good: what it says of it is ignored.
+// Removed are the checks that an earlier release had, and why they were removed. A configuration that names one is
+// still valid: its settings are ignored.
 func Removed() map[string]string {
 	return map[string]string{
 		"address-overlap": "a node knows only the part of the cluster's ranges that its own pods get",
@@ -28,19 +28,19 @@ func Removed() map[string]string {
 	}
 }
 
-// entry is one line of the list: how a check is configured and made.
+// entry is one line of the list: how a check is configured and built.
 type entry struct {
 	id       string
 	defaults func() any                                         // *With[S]
 	build    func(settings any, deps Deps) (detect.Check, bool) // false where it is switched off
 }
 
-// plain is a check that needs nothing but its settings.
+// plain is a check that needs only its settings.
 func plain[S any](defaults func() S, build func(S) detect.Check) entry {
 	return aided(defaults, func(s S, _ Deps) detect.Check { return build(s) })
 }
 
-// aided is a check that is given more. Its ID is its own word: it is made once to be asked.
+// aided is a check that needs Deps. It is built once to read its ID.
 func aided[S any](defaults func() S, build func(S, Deps) detect.Check) entry {
 	return entry{
 		id:       build(defaults(), Deps{}).ID,
@@ -52,7 +52,7 @@ func aided[S any](defaults func() S, build func(S, Deps) detect.Check) entry {
 	}
 }
 
-// bare is the settings of a check that has none but what every check has.
+// bare is the settings of a check without its own.
 type bare struct{}
 
 func noSettings() bare { return bare{} }
@@ -62,7 +62,7 @@ func simple(build func() detect.Check) entry {
 	return plain(noSettings, func(bare) detect.Check { return build() })
 }
 
-// stateful is one that remembers something.
+// stateful is one that keeps state across restarts.
 func stateful(build func(detect.StateStore) detect.Check) entry {
 	return aided(noSettings, func(_ bare, a Deps) detect.Check { return build(a.State) })
 }
@@ -99,8 +99,8 @@ func SettingsOf[S any](s Settings, id string) *With[S] {
 	return found
 }
 
-// UnmarshalYAML reads settings over those that are there. Each check's are read by the decoder that reads the file,
-// and so as strictly; all mistakes are told at once.
+// UnmarshalYAML reads settings over the existing ones. Each check's are read by the decoder that reads the file, and so
+// as strictly; all mistakes are reported at once.
 func (s *Settings) UnmarshalYAML(unmarshal func(any) error) error {
 	var parts map[yamlKey]yamlValue
 	if err := unmarshal(&parts); err != nil {

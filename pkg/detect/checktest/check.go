@@ -36,13 +36,13 @@ func WriteHostFile(t *testing.T, files host.Files, name, text string) {
 	}
 }
 
-// IsNotApplicable reports whether a check says that there is nothing of its kind.
+// IsNotApplicable reports whether a check does not apply.
 func IsNotApplicable(err error) bool {
 	_, ok := errors.AsType[*finding.NotApplicableError](err)
 	return ok
 }
 
-// Pause waits a moment for something of another process that nothing announces.
+// Pause waits a moment for an effect of another process that cannot be awaited otherwise.
 func Pause(t *testing.T) {
 	t.Helper()
 	select {
@@ -51,7 +51,7 @@ func Pause(t *testing.T) {
 	}
 }
 
-// AwaitError looks until the check's error is as wanted.
+// AwaitError runs the check until its error is as wanted.
 func AwaitError(t *testing.T, check detect.Check, h *host.Host, wanted func(error) bool) {
 	t.Helper()
 	var err error
@@ -80,7 +80,7 @@ func Reasons(found []finding.Finding) []string {
 	return all
 }
 
-// AwaitFindings looks until the check says want.
+// AwaitFindings runs the check until its findings are want.
 func AwaitFindings(t *testing.T, check detect.Check, h *host.Host, want []string) []finding.Finding {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)

@@ -13,14 +13,14 @@ import (
 	"github.com/nodeagent/nodeagent/test/need"
 )
 
-// containerd is a real one in a folder of its own, with its CRI plugin.
+// containerd is a real one in its own folder, with its CRI plugin.
 type containerd struct {
 	Dir    string
 	Socket string
 	Cmd    *exec.Cmd
 }
 
-// StartContainerd starts a containerd of its own, which ends with the test.
+// StartContainerd starts a containerd that ends with the test.
 func StartContainerd(t *testing.T) *containerd {
 	t.Helper()
 	need.Root(t, "runs containerd")
@@ -61,7 +61,7 @@ func (c *containerd) Start(t *testing.T) {
 	t.Cleanup(c.Kill)
 }
 
-// Kill ends it without a word.
+// Kill kills it.
 func (c *containerd) Kill() {
 	_ = c.Cmd.Process.Kill()
 	_ = c.Cmd.Wait()

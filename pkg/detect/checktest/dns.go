@@ -42,7 +42,7 @@ func ServeDNS(t *testing.T, address string) *NameServer {
 				return
 			}
 			if answer := s.answer(data[:n]); answer != nil {
-				_, _ = packets.WriteTo([]byte("\x00\x01noise"), from) // must be passed over
+				_, _ = packets.WriteTo([]byte("\x00\x01noise"), from) // must be ignored
 				_, _ = packets.WriteTo(answer, from)
 			}
 		}
@@ -92,13 +92,13 @@ func (s *NameServer) answer(question []byte) []byte {
 	return data
 }
 
-// DNSHost is a machine whose kubelet is told clusterDNS and a resolver.
+// DNSHost is a machine whose kubelet has clusterDNS and a resolver.
 type DNSHost struct {
 	*host.Host
 	Up time.Duration
 }
 
-// NewDNSHost returns a machine whose kubelet is told the DNS of the cluster and a file with resolvers.
+// NewDNSHost returns a machine whose kubelet has the DNS of the cluster and a file with resolvers.
 func NewDNSHost(t *testing.T, cluster, resolver string) *DNSHost {
 	t.Helper()
 	h := &DNSHost{Host: hosttest.Host(t), Up: time.Hour}

@@ -19,7 +19,7 @@ import (
 	"github.com/nodeagent/nodeagent/internal/host/watch"
 )
 
-// fixtureDoors open what is not in files, by the name below doors/.
+// fixtureDoors fake the clients of what is not in files, by the name below doors/.
 func fixtureDoors() map[string]func(t *testing.T, h *host.Host, file txtar.File) {
 	return map[string]func(t *testing.T, h *host.Host, file txtar.File){
 		"kubelet-pods.json": func(t *testing.T, h *host.Host, file txtar.File) {
@@ -101,7 +101,7 @@ func fixtureDaemons(t *testing.T, h *host.Host, file txtar.File) {
 	h.Runtime.Process = func(context.Context) (host.Process, error) { return process("runtime") }
 }
 
-// fixtureProber answers from a file, by path, and fails the test for any other path: it must not be touched.
+// fixtureProber answers from a file, by path, and fails the test for any other path: it must not be accessed.
 func fixtureProber(t *testing.T, file txtar.File) probe.Prober {
 	t.Helper()
 	var answers map[string]struct {
@@ -114,7 +114,7 @@ func fixtureProber(t *testing.T, file txtar.File) probe.Prober {
 		switch {
 		case !known:
 			t.Errorf("probe of %s", request.Path)
-			return probe.ProbeAnswer{}, errors.New("must not be touched")
+			return probe.ProbeAnswer{}, errors.New("must not be accessed")
 		case answer.Hang:
 			return probe.ProbeAnswer{}, context.DeadlineExceeded
 		}

@@ -26,15 +26,14 @@ import (
 type fixtureWant struct {
 	Findings      []finding.Finding `json:"findings,omitempty"`
 	Marginal      bool              `json:"marginal,omitempty"`      // all findings are
-	NotApplicable bool              `json:"notApplicable,omitempty"` // there is nothing of this kind
-	// subjects of which nothing could be told, as kind/name
+	NotApplicable bool              `json:"notApplicable,omitempty"` // the check does not apply
+	// subjects without a result, as kind/name
 	Unknown []string `json:"unknown,omitempty"`
-	// part of the error when nothing could be told at all
+	// part of the error when there is no result at all
 	Error string `json:"error,omitempty"`
 }
 
-// RunFixture looks with a check that has seen nothing yet at the machine of a file, which is of one kind: ok, bad or
-// broken.
+// RunFixture runs a fresh check on the machine of a file, which is of one kind: ok, bad or broken.
 func RunFixture(t *testing.T, check detect.Check, kind, file string) {
 	t.Helper()
 	archive, err := txtar.ParseFile(file)
@@ -107,7 +106,7 @@ func compareError(t *testing.T, want fixtureWant, err error) {
 	}
 }
 
-// moment is what a machine becomes some time after the first look.
+// moment is what a machine becomes some time after the first run.
 type moment struct {
 	after time.Duration
 	files []txtar.File
@@ -115,8 +114,8 @@ type moment struct {
 
 var laterName = regexp.MustCompile(`^\+([0-9a-z.]+)/(.+)$`)
 
-// FixtureHost returns the machine that an archive stands for, the moments at which it is looked at, and what the last
-// look must see.
+// FixtureHost returns the machine of an archive, the moments at which the check runs, and what the last run must
+// return.
 func FixtureHost(t *testing.T, archive *txtar.Archive) (*host.Host, []moment, fixtureWant) {
 	t.Helper()
 	paths := discover.DefaultPaths()

@@ -23,7 +23,7 @@ import (
 	"github.com/nodeagent/nodeagent/pkg/detect/checkkit"
 )
 
-// kubeletMetricsDoor answers with what kubelet's /metrics and /metrics/probes would say.
+// kubeletMetricsDoor answers with the content of kubelet's /metrics and /metrics/probes.
 func kubeletMetricsDoor(t *testing.T, h *host.Host, file txtar.File) {
 	t.Helper()
 	metrics, err := kubelet.ParseMetrics(bytes.NewReader(file.Data), kubelet.KubeletMetrics())

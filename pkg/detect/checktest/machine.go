@@ -13,7 +13,7 @@ import (
 	"github.com/nodeagent/nodeagent/pkg/finding"
 )
 
-// LoadMachine is a machine whose files a test changes between looks.
+// LoadMachine is a machine whose files a test changes between runs.
 type LoadMachine struct {
 	t    *testing.T
 	Up   time.Duration

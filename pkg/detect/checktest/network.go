@@ -13,11 +13,11 @@ import (
 	"github.com/nodeagent/nodeagent/internal/host/netlink"
 )
 
-// FixtureNetwork answers from a file what the kernel's network stack says:
+// FixtureNetwork answers from a file for the kernel's network stack:
 //
 //	{"routes": ["127.0.0.1"], "ports": {"local": "10.0.0.5", "peer": "10.0.0.9:443", "count": 28000}}
 //
-// There is no route but those that are named. Sockets are counted only where the file says what comes of it.
+// There is no route but those that are named. Sockets are counted only where the file has their number.
 func FixtureNetwork(t *testing.T, h *host.Host, file txtar.File) {
 	var answers struct {
 		Routes []netip.Addr `json:"routes"`

@@ -13,7 +13,7 @@ import (
 	"github.com/nodeagent/nodeagent/internal/host/systemd"
 )
 
-// systemdDoor is what systemd answers; or an error instead, of which "silent" and "not configured" are known.
+// systemdDoor answers for systemd, or with an error, of which "silent" and "not configured" are known.
 func systemdDoor(t *testing.T, h *host.Host, file txtar.File) {
 	t.Helper()
 	var answer struct {

@@ -41,7 +41,7 @@ type node struct {
 	found    set
 }
 
-// newAutomaton builds the table for literals, of which each tells to which rules it belongs. It refuses more than fit.
+// newAutomaton builds the table for literals, each with the rules that it belongs to. It refuses more than fit.
 func newAutomaton(literals map[string]set) (*automaton, error) {
 	trie := []node{{children: map[byte]int{}}}
 	texts := make([]string, 0, len(literals))
@@ -98,7 +98,7 @@ func link(trie []node) (order []int) {
 	return order
 }
 
-// tabulate writes the complete table. Accepting states get the highest numbers, so that one comparison tells them.
+// tabulate writes the complete table. Accepting states get the highest numbers, so that one comparison finds them.
 func tabulate(trie []node, order []int, texts []string) *automaton {
 	a := &automaton{classes: 1}
 	for _, text := range texts {

@@ -1,5 +1,5 @@
-// Package kernellog recognises faults in the kernel's log: matcher, tally and the check kernel-log. The rules are
-// data, in rules; what reads saved logs is in replay.
+// Package kernellog recognises faults in the kernel's log: matcher, tally and the check kernel-log. The rules are data,
+// in rules; saved logs are read by replay.
 package kernellog
 
 import (
@@ -20,21 +20,18 @@ import (
 )
 
 // The kernel's log, /dev/kmsg: one record a read, "priority,sequence,µs since boot,flags;text". A program may write
-// to it, but not with the kernel's facility (priority >> 3 is 0), so that only the kernel's own words count.
+// to it, but not with the kernel's facility (priority >> 3 is 0), so that only the kernel's own lines count.
 // https://www.kernel.org/doc/Documentation/ABI/testing/dev-kmsg
-//
-// Known false alarms: a rule without state behind it (kernel.Rule.ConfirmedBy) keeps its finding until the record
-// expires, although what it speaks of may be over sooner.
 
 // Settings adjust kernel-log.
 type Settings struct {
-	// Programs makes what programs write into the kernel's log count as the kernel's word. For tests: anybody with the
-	// right to write there can then take the node out of service.
+	// Programs makes lines that programs write into the kernel's log count as the kernel's. For tests: whoever may
+	// write there can then take the node out of service.
 	Programs bool `yaml:"programs"`
 	// Rules adjusts rules of the table, by ID.
 	Rules map[string]RuleSettings `yaml:"rules,omitempty"`
-	// Own are the rules of the user, who writes them elsewhere in the configuration.
-	Own []rules.Rule `yaml:"-"`
+	// Custom are the rules of the user, from elsewhere in the configuration.
+	Custom []rules.Rule `yaml:"-"`
 }
 
 // RuleSettings adjust one rule of the table.
@@ -81,7 +78,7 @@ func (s Settings) Table() []rules.Rule {
 		}
 	}
 	table = slices.DeleteFunc(table, func(r rules.Rule) bool { return s.Rules[r.ID].Off })
-	return append(table, s.Own...)
+	return append(table, s.Custom...)
 }
 
 const ID = "kernel-log"
@@ -92,7 +89,7 @@ type LiveKernelLog struct {
 	programs bool
 }
 
-// NewKernelLog returns a log that has heard nothing.
+// NewKernelLog returns an empty log.
 func NewKernelLog(s Settings) (*LiveKernelLog, error) {
 	matcher, err := NewMatcher(s.Table())
 	if err != nil {
@@ -101,36 +98,38 @@ func NewKernelLog(s Settings) (*LiveKernelLog, error) {
 	return &LiveKernelLog{Log: NewLog(matcher), programs: s.Programs}, nil
 }
 
-// hear takes in a record and returns the rule that recognised it.
-func (l *LiveKernelLog) hear(r kmsg.KernelRecord) (*rules.Rule, bool) {
+// observe takes a record and returns the rule that recognised it.
+func (l *LiveKernelLog) observe(r kmsg.KernelRecord) (*rules.Rule, bool) {
 	return l.Observe(LogRecord{
 		Sequence: r.Sequence, Up: r.Up, Text: r.Text,
 		Foreign: r.Fragment || !r.FromKernel() && !l.programs,
 	})
 }
 
-// New reports what the kernel of this boot said of itself, its hardware and its filesystems. What a check can read
-// from state is left to that check, where it can: the record only wakes it. A log that is followed is remembered across
-// restarts; without one, each look reads what the kernel has kept.
-func New(s Settings, follow *LiveKernelLog, witnesses *detect.StateSources, memory detect.StateStore) detect.Check {
+// New reports what the kernel of this boot logged about itself, its hardware and its filesystems. Where a check can
+// read the state, it decides: the record only wakes it. A log that is followed is saved across restarts; without one,
+// each run reads the existing records.
+func New(s Settings, follow *LiveKernelLog, sources *detect.StateSources, memory detect.StateStore) detect.Check {
 	return detect.Check{
 		ID: ID, Domain: "kernel",
 		Summary: "the kernel reported a fault in its log",
-		Advice:  "read the lines around it: dmesg --time-format iso, or journalctl -k; nodeagent replay explains a saved log",
+		Advice: "Read the surrounding lines: `dmesg --time-format iso`, or `journalctl -k`; `nodeagent replay` explains a " +
+			"saved log.",
 		Doc: detect.Doc{
-			Reads: []string{"/dev/kmsg: records of the kernel itself (facility 0), from the oldest that it has kept"},
-			Why: "The kernel says many faults only once, in its log: an oops, a lockup, a machine check, a disk that " +
-				"resets. Where their state can be read, another check does that, raises and clears, and the line " +
-				"only makes it look at once.",
+			Reads: []string{"/dev/kmsg: records of the kernel itself (facility 0), from the oldest that exists"},
+			Why: "The kernel reports many faults only once, in its log: an oops, a lockup, a machine check, a disk " +
+				"reset. Where their state can be read, another check does that, raises and clears, and the line " +
+				"only makes it run at once.",
 			Faults: []detect.Fault{
-				{Reason: "(a rule's)", Severity: finding.Fatal, When: "see the rules of the kernel log; each has its " +
+				{Reason: "(a rule's)", Severity: finding.Fatal, When: "see the rules of the kernel's log; each has " +
+					"its " +
 					"own threshold, severity and expiry"},
 				{Reason: "KernelRecordsLost", Severity: finding.Warning,
 					When: "the kernel dropped records before they could be read, in the last 10 minutes: something " +
 						"may have been missed"},
 			},
-			FalseAlarms: "A rule without state behind it keeps its finding until the record expires, although what " +
-				"it speaks of may be over sooner. What programs write into the kernel's log does not count.",
+			FalseAlarms: "A rule without state behind it keeps its finding until the record expires, although " +
+				"the fault may end sooner. What programs write into the kernel's log does not count.",
 		},
 		Condition: detect.KernelProblem(),
 		Every:     time.Minute, Deadline: 5 * time.Second, RunAfter: true,
@@ -148,7 +147,7 @@ func New(s Settings, follow *LiveKernelLog, witnesses *detect.StateSources, memo
 			}
 			now := h.Clock()
 			findings := log.Findings(now.SinceBoot, func(r *rules.Rule, at time.Duration) bool {
-				return witnesses.CanConfirm(r.ConfirmedBy, at, now.SinceBoot)
+				return sources.CanConfirm(r.ConfirmedBy, at, now.SinceBoot)
 			})
 			for i := range findings {
 				findings[i].Check = ID
@@ -157,14 +156,14 @@ func New(s Settings, follow *LiveKernelLog, witnesses *detect.StateSources, memo
 				}
 			}
 			if follow != nil && log.Moved() {
-				SaveKernelLog(follow, witnesses, memory, now, false)
+				SaveKernelLog(follow, sources, memory, now, false)
 			}
 			return findings, nil
 		},
 	}
 }
 
-// readKernelLog reads what the kernel has kept.
+// readKernelLog reads the existing records.
 func readKernelLog(ctx context.Context, h *host.Host, s Settings) (*LiveKernelLog, error) {
 	if h.KernelLog == nil {
 		return nil, fmt.Errorf("the kernel's log: %w", hosterr.ErrNotConfigured)
@@ -173,35 +172,33 @@ func readKernelLog(ctx context.Context, h *host.Host, s Settings) (*LiveKernelLo
 	if err != nil {
 		return nil, err
 	}
-	return log, kernelLogError(h.KernelLog(ctx, func(r kmsg.KernelRecord) { log.hear(r) }))
+	return log, kernelLogError(h.KernelLog(ctx, func(r kmsg.KernelRecord) { log.observe(r) }))
 }
 
-// kernelLogError tells a host without a kernel log of its own from one whose log cannot be read.
+// kernelLogError distinguishes a host without its own kernel log from one whose log cannot be read.
 func kernelLogError(err error) error {
 	if errors.Is(err, kmsg.ErrNoKernelLog) {
-		return finding.NotApplicable("this host, a container, has no kernel log of its own: %v", err)
+		return finding.NotApplicable("this host, a container, has no kernel log: %v", err)
 	}
 	return err
 }
 
-// SaveKernelLog keeps what the next run of the agent in this boot must know. last says that the agent ends in order.
-func SaveKernelLog(follow *LiveKernelLog, witnesses *detect.StateSources, memory detect.StateStore,
+// SaveKernelLog saves what the next run of the agent in this boot needs. last says that the agent ends in order.
+func SaveKernelLog(follow *LiveKernelLog, sources *detect.StateSources, memory detect.StateStore,
 	at finding.Timestamp, last bool) {
 	if memory == nil {
 		return
 	}
-	if data, err := follow.Save(at.Boot, last); err == nil { // a map of strings can always be written
-		memory.Save(ID, data)
-	}
-	witnesses.Save(memory, at)
+	detect.Saved[saved]{Store: memory, Key: ID}.Save(follow.snapshot(at.Boot, last))
+	sources.Save(memory, at)
 }
 
-// KernelWatch follows the kernel's log from the oldest record that it has kept: see host.WatchKernelLog.
+// KernelWatch follows the kernel's log from the oldest record: see host.WatchKernelLog.
 type KernelWatch func(ctx context.Context, log *slog.Logger, each func(kmsg.KernelRecord), caughtUp func()) error
 
 // KernelLogSource feeds follow with what watch reads, and wakes: checks that asked for a text, the check that
-// confirms the rule which recognised it, and kernel-log itself. lost is told how many records were lost; it may be
-// nil. What the kernel had kept wakes nobody one by one: every check looks at its start.
+// confirms the rule which recognised it, and kernel-log itself. lost receives the number of lost records; it may be
+// nil. Existing records do not wake checks one by one: every check runs at the start.
 func KernelLogSource(follow *LiveKernelLog, logger *slog.Logger, watch KernelWatch,
 	lost func(records uint64)) detect.Source {
 	return detect.Source{Name: detect.WakeKernelLog, Run: func(ctx context.Context, wake func(detect.Change)) error {
@@ -211,9 +208,9 @@ func KernelLogSource(follow *LiveKernelLog, logger *slog.Logger, watch KernelWat
 				if lost != nil {
 					lost(r.Lost)
 				}
-				wake(detect.Change{}) // nobody knows what they said
+				wake(detect.Change{}) // their content is unknown
 			}
-			rule, ok := follow.hear(r)
+			rule, ok := follow.observe(r)
 			if !live || !r.FromKernel() && !follow.programs {
 				return
 			}
@@ -227,7 +224,7 @@ func KernelLogSource(follow *LiveKernelLog, logger *slog.Logger, watch KernelWat
 			follow.CaughtUp()
 			wake(detect.Change{})
 		})
-		follow.Deaf(kernelLogError(err))
+		follow.Unreadable(kernelLogError(err))
 		if errors.Is(err, kmsg.ErrNoKernelLog) {
 			<-ctx.Done() // nothing is lost
 			return nil
@@ -237,15 +234,10 @@ func KernelLogSource(follow *LiveKernelLog, logger *slog.Logger, watch KernelWat
 }
 
 // RestoreKernelLog takes over what an earlier run of the agent in this boot has saved.
-func RestoreKernelLog(follow *LiveKernelLog, witnesses *detect.StateSources, memory detect.StateStore,
-	boot string) error {
-	if memory == nil {
-		return nil
+func RestoreKernelLog(follow *LiveKernelLog, sources *detect.StateSources, memory detect.StateStore, boot string) {
+	sources.Restore(memory, boot)
+	stored := detect.Saved[saved]{Store: memory, Key: ID}
+	if s, ok := stored.Load(func(s saved) bool { return s.Boot == boot }); ok {
+		follow.restore(s)
 	}
-	witnesses.Restore(memory, boot)
-	data, ok := memory.Load(ID)
-	if !ok {
-		return nil
-	}
-	return follow.Restore(data, boot)
 }

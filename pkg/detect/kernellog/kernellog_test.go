@@ -34,7 +34,7 @@ func testLog(t *testing.T) *LiveKernelLog {
 	return log
 }
 
-// witnessing are witnesses of checks with these IDs, all of which can read their state.
+// witnessing are sources of checks with these IDs, all of which can read their state.
 func witnessing(ids ...string) *detect.StateSources {
 	w := &detect.StateSources{}
 	var checks []detect.Check
@@ -154,7 +154,7 @@ func TestKernelLogLeavesToState(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			w := witnessing("md-arrays")
 			for _, l := range test.looks {
-				w.Saw(l)
+				w.Observe(l)
 			}
 			got := kernelFindings(t, New(DefaultSettings(), log, w, nil), 3*time.Minute)
 			if (len(got) == 0) != test.leaves {
@@ -328,21 +328,19 @@ func TestKernelLogGapOverRestarts(t *testing.T) {
 		if run.to < 25*time.Minute {
 			kept = said[:1]
 		}
-		witnesses := &detect.StateSources{}
-		witnesses.Enable([]detect.Check{{ID: oomkills.ID, CounterBased: true}})
+		sources := &detect.StateSources{}
+		sources.Enable([]detect.Check{{ID: oomkills.ID, CounterBased: true}})
 		log := testLog(t)
-		if err := RestoreKernelLog(log, witnesses, memory, "b"); err != nil {
-			t.Fatal(err)
-		}
+		RestoreKernelLog(log, sources, memory, "b")
 		if err := KernelLogSource(log, slog.New(slog.DiscardHandler), kernelSays(kept, nil), nil).Run(t.Context(),
 			func(detect.Change) {}); err != nil {
 			t.Fatal(err)
 		}
-		witnesses.Saw(finding.Observation{Check: oomkills.ID, At: finding.Timestamp{Boot: "b", SinceBoot: run.from}})
-		check := New(DefaultSettings(), log, witnesses, memory)
+		sources.Observe(finding.Observation{Check: oomkills.ID, At: finding.Timestamp{Boot: "b", SinceBoot: run.from}})
+		check := New(DefaultSettings(), log, sources, memory)
 		if got := kernelFindings(t, check, run.to); (len(got) > 0) != run.told {
 			t.Errorf("%s: %v, want something: %t", run.name, got, run.told)
 		}
-		SaveKernelLog(log, witnesses, memory, finding.Timestamp{Boot: "b", SinceBoot: run.to}, true)
+		SaveKernelLog(log, sources, memory, finding.Timestamp{Boot: "b", SinceBoot: run.to}, true)
 	}
 }

@@ -7,8 +7,8 @@ import (
 )
 
 const (
-	minLiteral  = 3  // a shorter one sorts out little
-	maxLiterals = 16 // more cost more than they spare
+	minLiteral  = 3  // a shorter one filters little
+	maxLiterals = 16 // more cost more than they save
 )
 
 // LiteralsOf returns texts of which every match of re contains one, within one line; nil where none are known.

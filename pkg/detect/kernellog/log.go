@@ -16,31 +16,31 @@ import (
 	"github.com/nodeagent/nodeagent/pkg/finding"
 )
 
-// maxHeld bounds what a Log remembers; beyond, the least severe goes first, and among equals what was said longest ago.
+// maxHeld bounds what a Log keeps; beyond, the least severe is dropped first, and among equals the oldest.
 const maxHeld = 512
 
 // lostExpiry is how long the loss of records is reported.
 const lostExpiry = 10 * time.Minute
 
-// Log remembers what the kernel of this boot said, for as long as each rule's record keeps a finding alive. Records
-// come from one source; findings are asked for at any time.
+// Log keeps the matches of this boot, each until its rule expires. Records come from one source; findings can be read
+// at any time.
 type Log struct {
 	mu     sync.Mutex // guards all below
 	tally  *Tally
 	held   map[tallyKey]*held
-	orders map[finding.Severity]*list.List // the same by severity: of *held, what was said longest ago first
-	tried  chan struct{}                   // closed when what the kernel had kept was read, or could not be
-	// why nobody reads the log; nil while somebody does, and absence means something
-	deaf     error
-	seen     uint64        // sequence number after the newest record; 0 before the first
-	told     uint64        // records before this number were told of by an earlier run
-	complete uint64        // the same, where that run ended in order: it saw none after them
-	moved    bool          // what is held has changed since it was last saved
-	lost     uint64        // records that the kernel dropped before they could be read
-	lostAt   time.Duration // when the last of them were
+	orders map[finding.Severity]*list.List // the same by severity: of *held, the oldest first
+	tried  chan struct{}                   // closed when the existing records were read, or could not be
+	// why the log is not read; nil while it is, and the absence of records means something
+	unreadable error
+	seen       uint64        // sequence number after the newest record; 0 before the first
+	reported   uint64        // records before this number were reported by an earlier run
+	complete   uint64        // the same, where that run ended in order: there were none after them
+	moved      bool          // what is held has changed since it was last saved
+	lost       uint64        // records that the kernel dropped before they could be read
+	lostAt     time.Duration // when the last of them were
 }
 
-// held is what is remembered of one rule and subject.
+// held is what is kept of one rule and subject.
 type held struct {
 	key      tallyKey
 	place    *list.Element
@@ -52,22 +52,22 @@ type held struct {
 	facts    map[string]string
 }
 
-// NewLog returns a log that has heard nothing.
+// NewLog returns an empty log.
 func NewLog(m *Matcher) *Log {
 	return &Log{tally: NewTally(m), held: map[tallyKey]*held{}, orders: map[finding.Severity]*list.List{},
 		tried: make(chan struct{})}
 }
 
-// CaughtUp notes that all that the kernel had kept was read: from now on the absence of records means something.
-func (l *Log) CaughtUp() { l.hears(nil) }
+// CaughtUp records that all existing records were read: from now on the absence of records means something.
+func (l *Log) CaughtUp() { l.setReadable(nil) }
 
-// Deaf notes that the log cannot be read, and why.
-func (l *Log) Deaf(why error) { l.hears(why) }
+// Unreadable records why the log cannot be read.
+func (l *Log) Unreadable(why error) { l.setReadable(why) }
 
-func (l *Log) hears(why error) {
+func (l *Log) setReadable(why error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	l.deaf = why
+	l.unreadable = why
 	select {
 	case <-l.tried:
 	default:
@@ -75,7 +75,7 @@ func (l *Log) hears(why error) {
 	}
 }
 
-// Await waits until all that the kernel had kept was read. It returns why the log cannot be read.
+// Await waits until all existing records were read. It returns why the log cannot be read.
 func (l *Log) Await(ctx context.Context) error {
 	select {
 	case <-l.tried:
@@ -84,7 +84,7 @@ func (l *Log) Await(ctx context.Context) error {
 	}
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	return l.deaf
+	return l.unreadable
 }
 
 // LogRecord is one record of the kernel itself. Sequence counts all records of a boot; Up is the time since boot at
@@ -93,12 +93,11 @@ type LogRecord struct {
 	Sequence uint64
 	Up       time.Duration
 	Text     string
-	Foreign  bool // a program wrote it, or nobody knows how the line began: it only counts as seen
+	Foreign  bool // a program wrote it, or the begin of the line is lost: only its number counts
 }
 
-// Observe takes in a record and returns the rule that recognised it. A record that was seen already says nothing: the
-// log may be read again from its beginning at any time. One that an earlier run has told of only counts for
-// thresholds.
+// Observe takes a record and returns the rule that recognised it. A record that was seen already is ignored: the log
+// may be read again from its beginning at any time. One that an earlier run has reported only counts for thresholds.
 func (l *Log) Observe(r LogRecord) (rule *rules.Rule, ok bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -113,7 +112,7 @@ func (l *Log) Observe(r LogRecord) (rule *rules.Rule, ok bool) {
 		return nil, false
 	}
 	m, ok := l.tally.Observe(Record{Text: []byte(r.Text), At: r.Up, Up: r.Up, UpKnown: true})
-	if !ok || r.Sequence < l.told {
+	if !ok || r.Sequence < l.reported {
 		return nil, false
 	}
 	key := tallyKey{m.Rule, m.Subject}
@@ -126,7 +125,7 @@ func (l *Log) Observe(r LogRecord) (rule *rules.Rule, ok bool) {
 	return m.Rule, true
 }
 
-// lose notes that the kernel dropped records before they could be read.
+// lose records that the kernel dropped records before they could be read.
 func (l *Log) lose(records uint64, up time.Duration) {
 	l.lost += records
 	l.lostAt = up
@@ -143,7 +142,7 @@ func (l *Log) hold(key tallyKey, m Match, text string, up time.Duration) {
 		h = &held{key: key, severity: m.Severity, first: up}
 		l.held[key] = h
 		h.place = l.order(h.severity).PushBack(h)
-	case graver(m.Severity, h.severity):
+	case moreSevere(m.Severity, h.severity):
 		l.order(h.severity).Remove(h.place)
 		h.severity = m.Severity
 		h.place = l.order(h.severity).PushBack(h)
@@ -158,7 +157,7 @@ func (l *Log) hold(key tallyKey, m Match, text string, up time.Duration) {
 	}
 }
 
-// order returns what is held of a severity, what was said longest ago first.
+// order returns what is held of a severity, the oldest first.
 func (l *Log) order(s finding.Severity) *list.List {
 	if l.orders[s] == nil {
 		l.orders[s] = list.New()
@@ -174,10 +173,10 @@ func (l *Log) forget(key tallyKey) {
 	}
 }
 
-// makeRoom drops what matters least, unless all that is held is graver than what comes.
+// makeRoom drops what matters least, unless all that is held is more severe than what comes.
 func (l *Log) makeRoom(coming finding.Severity) bool {
 	for _, s := range []finding.Severity{finding.Info, finding.Warning, finding.Fatal} {
-		if graver(s, coming) {
+		if moreSevere(s, coming) {
 			return false
 		}
 		if first := l.order(s).Front(); first != nil {
@@ -188,12 +187,12 @@ func (l *Log) makeRoom(coming finding.Severity) bool {
 	return false
 }
 
-func graver(a, b finding.Severity) bool {
+func moreSevere(a, b finding.Severity) bool {
 	return finding.Compare(finding.Finding{Severity: a}, finding.Finding{Severity: b}) < 0
 }
 
 // Findings returns what is still to be reported, now being the time since boot: one finding for each subject, the
-// gravest. Records that a rule recognised at a time since boot are left to others where leave returns true.
+// most severe. Records that a rule recognised at a time since boot are left to other checks where leave returns true.
 func (l *Log) Findings(now time.Duration, leave func(r *rules.Rule, at time.Duration) bool) []finding.Finding {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -209,7 +208,7 @@ func (l *Log) Findings(now time.Duration, leave func(r *rules.Rule, at time.Dura
 	}
 	var findings []finding.Finding
 	for _, all := range subjects {
-		findings = append(findings, tell(all))
+		findings = append(findings, findingOf(all))
 	}
 	if l.lost > 0 && now-l.lostAt <= lostExpiry {
 		findings = append(findings, finding.Finding{
@@ -223,9 +222,9 @@ func (l *Log) Findings(now time.Duration, leave func(r *rules.Rule, at time.Dura
 	return findings
 }
 
-// tell makes one finding of all that is remembered of one subject: the gravest, naming the others. Of what is equally
-// grave it is what began last: else what only a reboot makes good would hide it.
-func tell(all []*held) finding.Finding {
+// findingOf makes one finding of all that is kept of one subject: the most severe, naming the others. Of equal ones it
+// is the one that began last: else one that only a reboot ends would hide it.
+func findingOf(all []*held) finding.Finding {
 	slices.SortFunc(all, func(a, b *held) int {
 		return cmp.Or(
 			finding.Compare(finding.Finding{Severity: a.severity}, finding.Finding{Severity: b.severity}),

@@ -2,8 +2,6 @@ package kernellog
 
 import (
 	"cmp"
-	"encoding/json"
-	"fmt"
 	"slices"
 	"time"
 
@@ -14,8 +12,8 @@ import (
 // saved is what a Log leaves for the next run of the agent in the same boot: the kernel keeps only its newest records.
 type saved struct {
 	Boot string        `json:"boot"`
-	Next uint64        `json:"next"` // sequence number of the first record that was not seen
-	Last bool          `json:"last"` // nothing was seen after this was saved
+	Next uint64        `json:"next"` // sequence number of the first record that was not read
+	Last bool          `json:"last"` // no record was read after this was saved
 	Held []savedRecord `json:"held,omitempty"`
 
 	Lost   uint64        `json:"lost,omitempty"`
@@ -33,15 +31,15 @@ type savedRecord struct {
 	Facts    map[string]string `json:"facts,omitempty"`
 }
 
-// Moved reports whether what is held has changed since it was last saved.
+// Moved reports whether what is held has changed since the last save.
 func (l *Log) Moved() bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return l.moved
 }
 
-// Save returns what the next run in the boot must know. last says that nothing will be observed any more.
-func (l *Log) Save(boot string, last bool) ([]byte, error) {
+// snapshot returns what the next run in the boot must know. last says that nothing will be observed any more.
+func (l *Log) snapshot(boot string, last bool) saved {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	s := saved{Boot: boot, Next: l.seen, Last: last, Lost: l.lost, LostAt: l.lostAt}
@@ -49,28 +47,21 @@ func (l *Log) Save(boot string, last bool) ([]byte, error) {
 		s.Held = append(s.Held, savedRecord{key.rule.ID, key.subject, h.severity, h.count, h.first, h.last, h.text,
 			h.facts})
 	}
-	// What was said longest ago first: the order in which they were held.
+	// the oldest first: the order in which they were held
 	slices.SortFunc(s.Held, func(a, b savedRecord) int { return cmp.Compare(a.Last, b.Last) })
-	data, err := json.Marshal(s)
-	if err == nil {
-		l.moved = false
-	}
-	return data, err
+	l.moved = false
+	return s
 }
 
-// Restore takes over what an earlier run has saved, before the first record is observed. What it said of another boot
-// is over, and what it said by a rule that is no more is forgotten.
-func (l *Log) Restore(data []byte, boot string) error {
-	var s saved
-	if err := json.Unmarshal(data, &s); err != nil {
-		return fmt.Errorf("saved kernel log: %w", err)
-	}
+// restore takes over what an earlier run in this boot has saved, before the first record is observed. Records of a rule
+// that does not exist any more are dropped.
+func (l *Log) restore(s saved) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if s.Boot != boot || l.seen > 0 {
-		return nil
+	if l.seen > 0 {
+		return
 	}
-	l.told, l.lost, l.lostAt = s.Next, s.Lost, s.LostAt
+	l.reported, l.lost, l.lostAt = s.Next, s.Lost, s.LostAt
 	if s.Last {
 		l.complete = s.Next
 	}
@@ -86,7 +77,6 @@ func (l *Log) Restore(data []byte, boot string) error {
 			h.place = l.order(h.severity).PushBack(h)
 		}
 	}
-	return nil
 }
 
 // rule returns the rule with an ID, or nil.

@@ -8,6 +8,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/nodeagent/nodeagent/pkg/detect/checktest"
 	"github.com/nodeagent/nodeagent/pkg/detect/kernellog/rules"
 	"github.com/nodeagent/nodeagent/pkg/detect/kernellog/rules/rulestest"
 	"github.com/nodeagent/nodeagent/pkg/finding"
@@ -74,14 +75,8 @@ func TestLogTellsTheLatest(t *testing.T) {
 	} {
 		log.Observe(LogRecord{Sequence: uint64(i), Up: said.up, Text: said.text})
 	}
-	saved, err := log.Save("boot", true)
-	if err != nil {
-		t.Fatal(err)
-	}
 	again := NewLog(newTable(t))
-	if err := again.Restore(saved, "boot"); err != nil {
-		t.Fatal(err)
-	}
+	again.restore(log.snapshot("boot", true))
 	for name, l := range map[string]*Log{"first run": log, "next run": again} {
 		got := l.Findings(3*minute, nil)
 		if len(got) != 1 || got[0].Reason != "RCUStall" || !strings.HasSuffix(got[0].Message,
@@ -171,14 +166,11 @@ func TestLogAcrossRuns(t *testing.T) {
 		"another boot":               {true, "c", 45, 70, []string{"Ext4Error 1"}},
 	} {
 		t.Run(name, func(t *testing.T) {
-			data, err := first.Save("b", test.last)
-			if err != nil {
-				t.Fatal(err)
-			}
-			second := NewLog(newTable(t))
-			if err := second.Restore(data, test.boot); err != nil {
-				t.Fatal(err)
-			}
+			store := checktest.StateStore{}
+			saving, restored := &LiveKernelLog{Log: first}, &LiveKernelLog{Log: NewLog(newTable(t))}
+			SaveKernelLog(saving, nil, store, finding.Timestamp{Boot: "b"}, test.last)
+			RestoreKernelLog(restored, nil, store, test.boot)
+			second := restored.Log
 			for range 2 { // a source that is started again reads from the beginning
 				read(second, test.from, test.to)
 			}
@@ -190,8 +182,5 @@ func TestLogAcrossRuns(t *testing.T) {
 				t.Errorf("(-want +got):\n%s", diff)
 			}
 		})
-	}
-	if err := NewLog(newTable(t)).Restore([]byte("{"), "b"); err == nil {
-		t.Error("half a file was taken for a whole one")
 	}
 }

@@ -9,29 +9,28 @@ import (
 	"github.com/nodeagent/nodeagent/pkg/finding"
 )
 
-// maxLiteral is how much of a literal the pre-filter looks for: enough to sort out, and a table that stays small.
+// maxLiteral is how much of a literal the pre-filter uses: enough to filter, and a table that stays small.
 const maxLiteral = 20
 
-// MaxText is how much of a record is looked at: the kernel's own records are shorter (LOG_LINE_MAX).
+// MaxText is how much of a record is matched: the kernel's records are shorter (LOG_LINE_MAX).
 const MaxText = 8 << 10
 
-// notTheKernels recognises the kernel's lines that begin with words which somebody else chose: the packet filter's
-// LOG target puts up to 127 characters of whoever wrote the filter rule before "IN=" (net/netfilter/nf_log_syslog.c);
-// some lines begin with the name of a program, and the kernel names input devices as they call themselves. What such
-// a line seems to say is nobody's word.
+// notTheKernels recognises the kernel's lines that begin with text of another origin: the packet filter's LOG target
+// puts up to 127 characters of the author of the filter rule before "IN=" (net/netfilter/nf_log_syslog.c); some lines
+// begin with the name of a program, and input devices choose their names. Such a line proves nothing.
 var notTheKernels = regexp.MustCompile(`IN=[^ ]* OUT=[^ ]* ` +
 	`|^` + rules.Command +
 	`(?: \(\d+\)(?:: drop_caches: | used greatest stack depth: )|: potentially unexpected fatal signal |` +
 	`: sending ioctl | uses obsolete \(PF_INET,SOCK_PACKET\)|\[\d+\] vsyscall attempted )` +
 	`|^input: .* as /devices/|^process '.*' started with executable stack`)
 
-// programTag is how programs begin the lines that they write to the kernel's log: "systemd[1]: ". Where a format does
-// not tell who wrote a line, this does.
+// programTag is the beginning of lines that programs write to the kernel's log: "systemd[1]: ". It decides where a
+// format does not contain who wrote a line.
 var programTag = regexp.MustCompile(`^[\w.@()-]{1,64}\[\d+\]: `)
 
 // Matcher compares texts with the table. It does not change, and is safe for use by many goroutines.
 type Matcher struct {
-	Rules []compiled // recoveries are entries of their own, after the rules
+	Rules []compiled // recoveries are entries after the rules
 	auto  *automaton
 }
 
@@ -42,16 +41,16 @@ type compiled struct {
 	exclude  *pattern
 }
 
-// Hit is what a text says.
+// Hit is the match of one text.
 type Hit struct {
 	Rule      *rules.Rule
-	Recovered bool // the text says that the fault of this rule and subject is gone
+	Recovered bool // the fault of this rule and subject is gone
 	Pattern   int  // which of the rule's it is
 	Subject   finding.Subject
 	Facts     map[string]string // what the named groups matched; nil when nothing
 }
 
-// NewMatcher makes a table of rules. It refuses a table with a malformed rule, or with two rules of the same ID.
+// NewMatcher compiles a table of rules. It refuses a table with a malformed rule, or with two rules of the same ID.
 func NewMatcher(rules []rules.Rule) (*Matcher, error) {
 	m := &Matcher{}
 	literals := map[string]set{}
@@ -118,11 +117,11 @@ func compile(rule *rules.Rule) (compiled, error) {
 	return c, nil
 }
 
-// Match returns what the kernel's text says. The text is the record's own, without priority, time and caller. A line
-// that says nothing costs no allocation.
+// Match returns the match of a text of the kernel, without priority, time and caller. A line without a match costs no
+// allocation.
 func (m *Matcher) Match(text []byte) (Hit, bool) { return m.MatchOf(rules.TheKernel, text) }
 
-// MatchOf returns what a text of a daemon says.
+// MatchOf returns the match of a text of a daemon.
 func (m *Matcher) MatchOf(speaker rules.Emitter, text []byte) (Hit, bool) {
 	if len(text) > MaxText {
 		text = text[:MaxText]
@@ -139,7 +138,7 @@ func (m *Matcher) MatchOf(speaker rules.Emitter, text []byte) (Hit, bool) {
 		if !c.Rule.EmittedBy(speaker) {
 			continue
 		}
-		// before the patterns: a line that is let pass costs no copy
+		// before the patterns: a line without a literal costs no copy
 		if c.exclude != nil && c.exclude.Regexp().Match(text) {
 			continue
 		}
@@ -160,7 +159,7 @@ func (m *Matcher) MatchOf(speaker rules.Emitter, text []byte) (Hit, bool) {
 	return Hit{}, false
 }
 
-// hit reads the groups of a match. Nothing of it refers to text.
+// hit reads the groups of a match. It keeps no reference to text.
 func (c *compiled) hit(re *regexp.Regexp, text []byte, groups []int) Hit {
 	h := Hit{Rule: c.Rule, Recovered: c.Recovery}
 	var name string
@@ -184,7 +183,7 @@ func (c *compiled) hit(re *regexp.Regexp, text []byte, groups []int) Hit {
 	return h
 }
 
-// subjectOf names what a line speaks of: the pod that a cgroup belongs to, what the pattern named, or the node.
+// subjectOf names the subject of a line: the pod that a cgroup belongs to, what the pattern named, or the node.
 func subjectOf(r *rules.Rule, name string, facts map[string]string) finding.Subject {
 	if cgroup := facts["cgroup"]; cgroup != "" {
 		if uid, container, ok := podOfCgroup(cgroup); ok {

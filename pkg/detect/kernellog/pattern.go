@@ -22,8 +22,8 @@ func newPattern(expr string) (*pattern, error) {
 	return &pattern{expr: expr}, nil
 }
 
-// WhenNeeded is a pattern of the program itself: one that cannot be compiled is found by the tests. Only who replays
-// a log needs most of them, but each child process of the agent would compile them again.
+// WhenNeeded is a pattern of the program itself: one that cannot be compiled is found by the tests. Only a replay
+// of a log needs most of them, but each child process of the agent would compile them.
 func WhenNeeded(expr string) *pattern { return &pattern{expr: expr} }
 
 // Regexp compiles the pattern when it is needed first. It must be valid: see Rule.Problem.

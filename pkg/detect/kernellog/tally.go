@@ -11,26 +11,26 @@ import (
 // Record is one message of the kernel.
 type Record struct {
 	Text    []byte        // without priority, time and caller
-	Speaker rules.Emitter // whose word it is; the zero value is the kernel
-	// At orders records and measures between them; records without a time have the At of the record before.
+	Emitter rules.Emitter // who wrote it; the zero value is the kernel
+	// At orders records and measures the time between them; a record without a time has the At of the record before.
 	At time.Duration
 	// Up is the time since boot, where it is known.
 	Up      time.Duration
 	UpKnown bool
 }
 
-// Match is what one record says, in the light of those before it.
+// Match is the match of one record, considering those before it.
 type Match struct {
 	Hit
-	Severity finding.Severity // the rule's, or its grave one
+	Severity finding.Severity // the rule's, or EscalateSeverity
 	Raised   bool             // enough of them have come for a finding
-	Again    bool             // another line of a report that was told of already
+	Again    bool             // another line of a report that has begun
 }
 
 const (
-	// maxSubjects bounds what is counted at a time; beyond, the subject that was new longest ago is forgotten.
+	// maxSubjects bounds what is counted at a time; beyond, the oldest subject is forgotten.
 	maxSubjects = 1024
-	// A report is one as long as its lines follow each other closely: in time, and where lines have none, in number.
+	// Lines belong to one report as long as they follow each other closely: in time, and without times, in number.
 	reportGap   = 2 * time.Second
 	reportLines = 200
 )
@@ -50,7 +50,7 @@ type tallyKey struct {
 	subject finding.Subject
 }
 
-// tallied holds when one rule matched for one subject, as far back as its rates ask.
+// tallied holds when one rule matched for one subject, as far back as its rates need.
 type tallied struct {
 	key   tallyKey
 	times []time.Duration
@@ -63,7 +63,7 @@ type report struct {
 	line  int
 }
 
-// NewTally returns a tally that has seen nothing.
+// NewTally returns an empty tally.
 func NewTally(m *Matcher) *Tally {
 	t := &Tally{matcher: m}
 	t.Reset()
@@ -75,10 +75,10 @@ func (t *Tally) Reset() {
 	t.counts, t.oldest, t.reports = map[tallyKey]*list.Element{}, list.New(), map[string]*report{}
 }
 
-// Observe returns what a record says; ok is false when it says nothing.
+// Observe returns the match of a record; ok is false when there is none.
 func (t *Tally) Observe(r Record) (m Match, ok bool) {
 	t.line++
-	hit, ok := t.matcher.MatchOf(r.Speaker, r.Text)
+	hit, ok := t.matcher.MatchOf(r.Emitter, r.Text)
 	if !ok {
 		return Match{}, false
 	}
@@ -100,8 +100,8 @@ func (t *Tally) Observe(r Record) (m Match, ok bool) {
 	return m, true
 }
 
-// continues reports whether a line belongs to the report that is open, and if so makes it speak of what the report
-// does: lines of the same rule and subject do, and followers do.
+// continues reports whether a line belongs to the report that is open, and if so gives it the match of
+// that report: lines of the same rule and subject do, and continuations do.
 func (t *Tally) continues(m *Match, r Record) bool {
 	open := t.reports[m.Rule.Report]
 	if m.Rule.Report == "" || open == nil || r.At-open.at > reportGap || r.At < open.at ||
@@ -111,11 +111,11 @@ func (t *Tally) continues(m *Match, r Record) bool {
 	first := open.first
 	same := m.Rule == first.Rule && (m.Subject == first.Subject || m.Subject.Kind == rules.NodeKind ||
 		m.Subject.Name == first.Facts["from"])
-	if !m.Rule.Continuation && (!same || m.Rule.Report == "oom") { // an OOM report begins anew with each first line
+	if !m.Rule.Continuation && (!same || m.Rule.Report == "oom") { // each first line begins a new OOM report
 		return false
 	}
 	if m.Rule.Escalate.Count > 0 && !m.Rule.Aggregate && m.Pattern == first.Pattern && m.Subject == first.Subject {
-		return false // what is counted may come many times a second
+		return false // counted lines may come many times a second
 	}
 	if pid, before := m.Facts["pid"], open.first.Facts["pid"]; pid != "" && before != "" && pid != before {
 		return false // of another victim: its own report was not printed
@@ -134,7 +134,7 @@ func (t *Tally) continues(m *Match, r Record) bool {
 	return true
 }
 
-// count notes a match and returns whether there have been enough for a finding, and of which severity it is.
+// count counts a match and returns whether there have been enough for a finding, and its severity.
 func (t *Tally) count(hit Hit, at time.Duration) (raised bool, severity finding.Severity) {
 	rule := hit.Rule
 	keep := max(rule.Raise.Count, rule.Escalate.Count)
@@ -146,7 +146,7 @@ func (t *Tally) count(hit Hit, at time.Duration) (raised bool, severity finding.
 		key.subject = hit.Subject
 	}
 	c := t.tallied(key)
-	if n := len(c.times); n > 0 && at < c.times[n-1] { // time went back: what was counted is of another clock
+	if n := len(c.times); n > 0 && at < c.times[n-1] { // time went back: the counts are of another clock
 		c.times = c.times[:0]
 	}
 	if len(c.times) == keep {

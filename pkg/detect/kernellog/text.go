@@ -7,11 +7,11 @@ import (
 	"github.com/nodeagent/nodeagent/internal/host"
 )
 
-// maxPrinted bounds what is shown of a text that somebody else wrote.
+// maxPrinted bounds what is shown of a text from outside.
 const maxPrinted = 1024
 
-// Printable returns text as one line of valid UTF-8 without control characters, and not longer than is useful to
-// people.
+// Printable returns text as one line of valid UTF-8 without control characters, of a length that is
+// useful to readers.
 func Printable(text []byte) string { return PrintableUpTo(text, maxPrinted) }
 
 // PrintableUpTo is Printable with a limit in bytes.
@@ -35,7 +35,7 @@ func PrintableUpTo(text []byte, limit int) string {
 
 // podOfCgroup returns the pod, and the container where there is one, of a cgroup as the kernel's log names it: from
 // the root of the hierarchy, whatever the kubelet's own root, for both of its drivers. In a kubepods tree below
-// another pod the outer pod is meant: it is the one that this node knows.
+// another pod it is the outer pod, which this node knows.
 func podOfCgroup(name string) (uid, container string, ok bool) {
 	name = path.Clean(strings.TrimSpace(name))
 	if !strings.HasPrefix(name, "/") {

@@ -38,7 +38,7 @@ func newBuffer(size int, patterns []*pattern) *Buffer {
 	return b
 }
 
-// Push takes in a line.
+// Push adds a line.
 func (b *Buffer) Push(line string) {
 	may := b.may[b.next]
 	for i, p := range b.patterns {

@@ -53,7 +53,7 @@ func (f *File) decodeLog() error {
 	}
 	for i, r := range c.Rules {
 		if r.Type != types.Temp && !hasCondition(c.DefaultConditions, r.Condition) {
-			f.Notes = append(f.Notes, fmt.Sprintf("rules[%d] (%s) tells nothing: the file has no condition %q", i,
+			f.Notes = append(f.Notes, fmt.Sprintf("rules[%d] (%s) has no effect: the file has no condition %q", i,
 				r.Reason, r.Condition))
 		}
 	}

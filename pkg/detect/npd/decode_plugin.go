@@ -43,7 +43,7 @@ func (f *File) decodePlugin() error {
 }
 
 // problem fills in the defaults and returns what is wrong with c, or nil. The defaults are node-problem-detector's
-// own; its validation is not used, because it looks at files and refuses all for one.
+// own; its validation is not used, because it accesses files and rejects all for one.
 func (c *PluginConfig) problem() error {
 	if len(c.Rules) > maxRules {
 		return problem{fmt.Sprintf("%d rules: at most %d are possible", len(c.Rules), maxRules), steps("rules")}

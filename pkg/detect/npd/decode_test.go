@@ -63,7 +63,7 @@ func TestDecode(t *testing.T) {
 	}
 	f = mustDecode(t, "dead.json",
 		`{"plugin": "kmsg", "rules": [{"reason": "R", "type": "permanent", "condition": "C", "pattern": "x"}]}`)
-	if len(f.Notes) != 1 || !strings.Contains(f.Notes[0], `rules[0] (R) tells nothing`) {
+	if len(f.Notes) != 1 || !strings.Contains(f.Notes[0], `rules[0] (R) has no effect`) {
 		t.Errorf("%q", f.Notes)
 	}
 }
@@ -161,7 +161,7 @@ func FuzzDecode(f *testing.F) {
 			}
 			return
 		}
-		m := New([]File{file}, nil, DefaultSettings(), Doors{Host: madeUp()})
+		m := New([]File{file}, nil, DefaultSettings(), Deps{Host: madeUp()})
 		for _, c := range m.Checks() {
 			if c.ID == "" || c.Every <= 0 || c.Run == nil {
 				t.Errorf("%+v", c)

@@ -53,8 +53,8 @@ func (t translator) translate(text string, now time.Time) (at time.Time, message
 	return at, messages[len(messages)-1], true
 }
 
-// fileEar feeds a log monitor with the lines of a file.
-type fileEar struct {
+// fileFeed feeds a log monitor with the lines of a file.
+type fileFeed struct {
 	monitor    *logMonitor
 	translator translator
 	clock      func() finding.Timestamp
@@ -68,45 +68,45 @@ func (m *Monitors) addFile(l *logMonitor, was saved) error {
 	if err != nil {
 		return err
 	}
-	e := &fileEar{monitor: l, translator: t, clock: m.doors.Host.Clock, place: was.Place}
+	e := &fileFeed{monitor: l, translator: t, clock: m.deps.Host.Clock, place: was.Place}
 	m.remember(l, func(s *saved) { s.Place = e.at() })
 	m.sources = append(m.sources, detect.Source{Name: detect.WakeSource(l.id),
 		Run: func(ctx context.Context, _ func(detect.Change)) error {
-			err := e.follow(ctx, m.doors.Host)
+			err := e.follow(ctx, m.deps.Host)
 			if err != nil && ctx.Err() == nil {
-				l.hears(err)
+				l.setReadable(err)
 			}
 			return err
 		}})
 	return nil
 }
 
-func (e *fileEar) at() tailfile.FilePosition {
+func (e *fileFeed) at() tailfile.FilePosition {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	return e.place
 }
 
-func (e *fileEar) follow(ctx context.Context, h *host.Host) error {
+func (e *fileFeed) follow(ctx context.Context, h *host.Host) error {
 	if e.monitor.file.Log.LogPath == "" {
 		return errors.New("the monitor has no path of a log")
 	}
 	began := e.clock()
 	from := began.Wall.Add(e.monitor.times.start(began.SinceBoot) - began.SinceBoot)
 	if e.at() != (tailfile.FilePosition{}) {
-		// what was written while the agent was away counts, too
+		// what was written while no agent ran counts, too
 		from = began.Wall.Add(e.monitor.times.delay - began.SinceBoot)
 	}
 	return tailfile.FollowFile(ctx, h, e.monitor.file.Log.LogPath, e.at(), func(text []byte, at tailfile.FilePosition) {
-		e.hear(string(text), from)
+		e.observeRecord(string(text), from)
 		e.mu.Lock()
 		e.place = at
 		e.mu.Unlock()
-	}, func() { e.monitor.hears(nil) })
+	}, func() { e.monitor.setReadable(nil) })
 }
 
-// hear takes in a line. What is malformed or was written before the time from does not count.
-func (e *fileEar) hear(text string, from time.Time) {
+// observeRecord takes a line. What is malformed or was written before the time from does not count.
+func (e *fileFeed) observeRecord(text string, from time.Time) {
 	if e.monitor.skips(text) {
 		return
 	}

@@ -20,7 +20,7 @@ import (
 // journalctl reads systemd's journal, whose files have no other documented reader without cgo.
 const journalctl = "/usr/bin/journalctl"
 
-// journalProof is how long journalctl must have run to be believed to read.
+// journalProof is how long journalctl must have run to count as reading.
 const journalProof = 2 * time.Second
 
 // journal follows one journal for all monitors that read it, with one child.
@@ -28,7 +28,7 @@ type journal struct {
 	id       string
 	path     string // of a folder; empty: the machine's own
 	monitors []*logMonitor
-	doors    Doors
+	deps     Deps
 
 	mu     sync.Mutex // guards cursor
 	cursor string     // of the newest entry
@@ -44,14 +44,12 @@ func (m *Monitors) addJournals() {
 		where := l.file.Log.LogPath
 		j := byPath[where]
 		if j == nil {
-			j = &journal{id: "npd-journal", path: where, doors: m.doors}
+			j = &journal{id: "npd-journal", path: where, deps: m.deps}
 			if len(byPath) > 0 {
 				j.id += "-" + strconv.Itoa(len(byPath)+1)
 			}
 			byPath[where] = j
-			if was, err := recall(m.doors.Memory, j.id, m.doors.Host.Clock().Boot); err == nil {
-				j.cursor = was.Cursor
-			}
+			j.cursor = m.deps.recall(j.id).Cursor
 			m.sources = append(m.sources, detect.Source{Name: detect.WakeSource(j.id), Run: j.run})
 			m.states = append(m.states, func(boot string, _ bool) { j.save(boot) })
 		}
@@ -65,25 +63,25 @@ func (j *journal) save(boot string) {
 	j.mu.Lock()
 	s := saved{Boot: boot, Cursor: j.cursor}
 	j.mu.Unlock()
-	keep(j.doors.Memory, j.id, s)
+	j.deps.state(j.id).Save(s)
 }
 
 // run follows the journal until ctx ends.
 func (j *journal) run(ctx context.Context, _ func(detect.Change)) error {
 	proof := time.AfterFunc(journalProof, func() { j.tell(nil) })
 	defer proof.Stop()
-	now := j.doors.Host.Clock()
+	now := j.deps.Host.Clock()
 	from := j.starts(now)
 	malformed := 0
-	err := j.doors.Follow(ctx, j.command(slices.MinFunc(from, time.Time.Compare)), program.Lines{
+	err := j.deps.Follow(ctx, j.command(slices.MinFunc(from, time.Time.Compare)), program.Lines{
 		Each: func(text []byte) {
-			if !j.hear(text, from) {
+			if !j.observeRecord(text, from) {
 				if malformed++; malformed == 1 {
-					j.doors.Log.Warn("journal entry skipped", "source", j.id)
+					j.deps.Log.Warn("journal entry skipped", "source", j.id)
 				}
 			}
 		},
-		Skipped: func() { j.doors.Log.Warn("journal entry skipped: too long", "source", j.id) },
+		Skipped: func() { j.deps.Log.Warn("journal entry skipped: too long", "source", j.id) },
 	})
 	if err != nil && ctx.Err() == nil {
 		j.tell(err)
@@ -97,7 +95,7 @@ func (j *journal) starts(now finding.Timestamp) []time.Time {
 	for _, l := range j.monitors {
 		up := l.times.start(now.SinceBoot)
 		if j.cursor != "" {
-			up = l.times.delay // what was written while the agent was away counts, too
+			up = l.times.delay // what was written while no agent ran counts, too
 		}
 		from = append(from, now.Wall.Add(up-now.SinceBoot))
 	}
@@ -106,11 +104,11 @@ func (j *journal) starts(now finding.Timestamp) []time.Time {
 
 func (j *journal) tell(err error) {
 	for _, l := range j.monitors {
-		l.hears(err)
+		l.setReadable(err)
 	}
 }
 
-// command is journalctl for the entries of all monitors from a time on, or after the last one that was seen.
+// command is journalctl for the entries of all monitors from a time on, or after the last one that was read.
 func (j *journal) command(from time.Time) program.Command {
 	j.mu.Lock()
 	cursor := j.cursor
@@ -125,14 +123,14 @@ func (j *journal) command(from time.Time) program.Command {
 	for _, l := range j.monitors {
 		identifiers[l.file.Log.PluginConfig["source"]] = true
 	}
-	return journalCommand(j.doors.Host, j.path, args, identifiers)
+	return journalCommand(j.deps.Host, j.path, args, identifiers)
 }
 
 func sinceArg(from time.Time) string {
 	return fmt.Sprintf("--since=@%d.%06d", from.Unix(), from.Nanosecond()/1000)
 }
 
-// journalCommand returns journalctl for entries of some syslog identifiers. A folder that is not there stands for the
+// journalCommand returns journalctl for entries of some syslog identifiers. A folder that does not exist means the
 // machine's own journal: a node keeps it in /var/log/journal or in /run/log/journal.
 func journalCommand(h *host.Host, folder string, args []string, identifiers map[string]bool) program.Command {
 	args = append([]string{"--output=json", "--output-fields=MESSAGE,SYSLOG_IDENTIFIER", "--all", "--no-pager",
@@ -209,13 +207,13 @@ func parseEntry(text []byte) (e entry, at time.Time, err error) {
 	return e, time.UnixMicro(us), nil
 }
 
-// hear takes in an entry and reports whether it could be read.
-func (j *journal) hear(text []byte, from []time.Time) bool {
+// observeRecord takes an entry and reports whether it could be read.
+func (j *journal) observeRecord(text []byte, from []time.Time) bool {
 	e, at, err := parseEntry(text)
 	if err != nil {
 		return false
 	}
-	now := j.doors.Host.Clock()
+	now := j.deps.Host.Clock()
 	message := strings.TrimSpace(string(e.Message))
 	for i, l := range j.monitors {
 		if l.file.Log.PluginConfig["source"] == string(e.Identifier) && !at.Before(from[i]) && !l.skips(message) {

@@ -11,25 +11,25 @@ import (
 	"github.com/nodeagent/nodeagent/pkg/detect/kernellog"
 )
 
-// kernelEar feeds a log monitor with records of /dev/kmsg.
-type kernelEar struct {
-	monitor *logMonitor
-	from    time.Duration // since boot: what was written before does not count
-	told    uint64        // records before this number were told of by an earlier run; 0 for none
-	next    atomic.Uint64 // number of the next record
+// kernelFeed feeds a log monitor with records of /dev/kmsg.
+type kernelFeed struct {
+	monitor  *logMonitor
+	from     time.Duration // since boot: what was written before does not count
+	reported uint64        // records before this number were reported by an earlier run; 0 for none
+	next     atomic.Uint64 // number of the next record
 }
 
 func (m *Monitors) addKernel(l *logMonitor, was saved) {
-	e := &kernelEar{monitor: l, told: was.Next, from: l.times.start(m.doors.Host.Clock().SinceBoot)}
-	if e.told > 0 {
-		e.from = l.times.delay // what came while the agent was away was never told, however long that was
+	e := &kernelFeed{monitor: l, reported: was.Next, from: l.times.start(m.deps.Host.Clock().SinceBoot)}
+	if e.reported > 0 {
+		e.from = l.times.delay // what was written while no agent ran was never reported, however long that was
 	}
 	e.next.Store(was.Next)
 	m.kernel = append(m.kernel, e)
 	m.remember(l, func(s *saved) { s.Next = e.next.Load() })
 }
 
-// Kernel makes a watcher of the kernel's log tell the monitors, too: there is one reader for all.
+// Kernel makes a watcher of the kernel's log feed the monitors, too: there is one reader for all.
 func (m *Monitors) Kernel(watch kernellog.KernelWatch) kernellog.KernelWatch {
 	if len(m.kernel) == 0 {
 		return watch
@@ -37,30 +37,30 @@ func (m *Monitors) Kernel(watch kernellog.KernelWatch) kernellog.KernelWatch {
 	return func(ctx context.Context, log *slog.Logger, each func(hostkmsg.KernelRecord), caughtUp func()) error {
 		err := watch(ctx, log, func(r hostkmsg.KernelRecord) {
 			for _, e := range m.kernel {
-				e.hear(r)
+				e.observeRecord(r)
 			}
 			each(r)
 		}, func() {
 			for _, e := range m.kernel {
-				e.monitor.hears(nil)
+				e.monitor.setReadable(nil)
 			}
 			caughtUp()
 		})
 		if err != nil && ctx.Err() == nil {
 			for _, e := range m.kernel {
-				e.monitor.hears(err)
+				e.monitor.setReadable(err)
 			}
 		}
 		return err
 	}
 }
 
-// hear takes in a record. The kernel's dictionary (SUBSYSTEM, DEVICE) is no part of the text; node-problem-detector
-// has it there, so that no pattern matches a record that has one.
-func (e *kernelEar) hear(r hostkmsg.KernelRecord) {
+// observeRecord takes a record. The kernel's dictionary (SUBSYSTEM, DEVICE) is no part of the text;
+// node-problem-detector has it there, so that no pattern matches a record that has one.
+func (e *kernelFeed) observeRecord(r hostkmsg.KernelRecord) {
 	next := e.next.Load()
 	again := r.Sequence < next
-	if again && r.Sequence >= e.told {
+	if again && r.Sequence >= e.reported {
 		return // the log is read again from its beginning
 	}
 	if !again {

@@ -11,18 +11,18 @@ import (
 	"github.com/nodeagent/nodeagent/pkg/finding"
 )
 
-// filesCheck tells of files that cannot be run. The others are run.
+// filesCheck reports files that cannot be run. The others are run.
 func filesCheck(broken []error) detect.Check {
 	return detect.Check{
 		ID: "npd-files", Domain: domain, Every: time.Minute,
 		Summary: "a configuration file of node-problem-detector cannot be run",
-		Advice: "correct the file, see nodeagent config from-npd FILE, then nodeagent reload; or leave it out of " +
+		Advice: "Correct the file (see `nodeagent config from-npd FILE`), then run `nodeagent reload`; or remove it from " +
 			"nodeProblemDetector.files",
 		Doc: detect.Doc{
 			Reads: []string{"the files that nodeProblemDetector.files names, at the start and at each reload"},
-			Why:   "What such a file looks for is not looked for: the others go on.",
+			Why:   "The faults that such a file describes are not detected; the other files are run.",
 			Faults: []detect.Fault{{Reason: "MonitorFileInvalid", Severity: finding.Warning,
-				When: "a file is no JSON, of no known monitor, or asks for what cannot be"}},
+				When: "a file is not JSON, of an unknown monitor, or invalid"}},
 		},
 		Run: func(context.Context, *host.Host) ([]finding.Finding, error) {
 			var findings []finding.Finding

@@ -28,7 +28,7 @@ func flagOf(args []string, name, otherwise string) string {
 	return otherwise
 }
 
-// healthCheckOf returns the own check that looks after what a health-checker with these arguments does; empty for none.
+// healthCheckOf returns the native check that does what a health-checker with these arguments does; empty for none.
 func healthCheckOf(args []string) string {
 	switch flagOf(args, "component", "kubelet") { // the default is health-checker's
 	case "kubelet":
@@ -41,15 +41,15 @@ func healthCheckOf(args []string) string {
 	return ""
 }
 
-// answer returns what stands for a plugin: the own check of an ID answers as health-checker would, without repairing.
-func (o own) answer(id string) func(context.Context, *host.Host) plugin.Result {
+// answer returns what replaces a plugin: the native check of an ID answers as health-checker would, without repairing.
+func (o native) answer(id string) func(context.Context, *host.Host) plugin.Result {
 	return func(ctx context.Context, h *host.Host) plugin.Result {
-		if o.believed == nil {
-			return o.lookNow(ctx, h, id)
+		if o.state == nil {
+			return o.runNow(ctx, h, id)
 		}
-		c, ok := o.believed(id)
+		c, ok := o.state(id)
 		if !ok {
-			return plugin.Result{Message: id + " has not looked yet"}
+			return plugin.Result{Message: id + " has not run yet"}
 		}
 		switch c.Status {
 		case finding.StatusHealthy, finding.StatusNotApplicable:
@@ -61,14 +61,14 @@ func (o own) answer(id string) func(context.Context, *host.Host) plugin.Result {
 				}
 			}
 		}
-		return plugin.Result{Message: strings.TrimSuffix(id+" could not tell: "+c.Err, ": ")}
+		return plugin.Result{Message: strings.TrimSuffix(id+" has no result: "+c.Err, ": ")}
 	}
 }
 
-// lookNow takes one look with an own check: for who looks once and believes at once.
-func (o own) lookNow(ctx context.Context, h *host.Host, id string) plugin.Result {
+// runNow runs a native check once.
+func (o native) runNow(ctx context.Context, h *host.Host, id string) plugin.Result {
 	check, _ := o.find(id)
-	l := detect.LookOnce(ctx, h, []detect.Check{check}, nil)[0]
+	l := detect.RunOnce(ctx, h, []detect.Check{check}, nil)[0]
 	for _, f := range l.Findings {
 		if f.Severity == finding.Fatal && !f.BelowRaise {
 			return plugin.Result{Status: plugin.Problem, Message: f.Message}

@@ -19,14 +19,14 @@ import (
 // conditionKind is the kind of subject of a permanent problem.
 const conditionKind = "condition"
 
-// errNotRead says that a log has not been read yet: that nothing was found there means nothing.
+// errNotRead says that a log has not been read yet: an absence of findings means nothing.
 var errNotRead = errors.New("the log has not been read yet")
 
-// domain groups the checks of all files for people.
+// domain groups the checks of all files.
 const domain = "node-problem-detector"
 
 // checks returns a check for each condition of the file, and one for its temporary problems.
-func (m *logMonitor) checks(o own) []detect.Check {
+func (m *logMonitor) checks(o native) []detect.Check {
 	var checks []detect.Check
 	for i, c := range m.file.Log.DefaultConditions {
 		if slices.ContainsFunc(m.file.Log.DefaultConditions[:i], func(other types.Condition) bool {
@@ -41,7 +41,7 @@ func (m *logMonitor) checks(o own) []detect.Check {
 		check.Run = func(ctx context.Context, h *host.Host) ([]finding.Finding, error) {
 			m.await(ctx)
 			now := h.Clock()
-			findings, err := m.lookCondition(now, c.Type, state)
+			findings, err := m.runCondition(now, c.Type, state)
 			m.save(now.Boot, false)
 			return findings, err
 		}
@@ -53,7 +53,7 @@ func (m *logMonitor) checks(o own) []detect.Check {
 		check.Run = func(ctx context.Context, h *host.Host) ([]finding.Finding, error) {
 			m.await(ctx)
 			now := h.Clock()
-			findings, err := m.lookMoments(now.SinceBoot)
+			findings, err := m.runMoments(now.SinceBoot)
 			m.save(now.Boot, false)
 			return findings, err
 		}
@@ -66,7 +66,7 @@ func (m *logMonitor) base(id string) detect.Check {
 	return detect.Check{
 		ID: id, Domain: domain, Every: time.Minute, Deadline: 5 * time.Second,
 		Wakes:  []detect.Wake{{Source: relay, Named: true}},
-		Advice: "read the lines around it in " + m.source() + "; the rule is in " + m.file.Name,
+		Advice: "Read the surrounding lines in " + m.source() + "; the rule is in " + m.file.Name + ".",
 		Doc: detect.Doc{
 			Reads: []string{m.source()},
 			Why:   "A rule of a system log monitor of node-problem-detector: " + m.file.Name + ".",
@@ -76,7 +76,7 @@ func (m *logMonitor) base(id string) detect.Check {
 	}
 }
 
-// source names the log for people.
+// source names the log for messages.
 func (m *logMonitor) source() string {
 	switch m.file.Log.Plugin {
 	case kmsgPlugin:
@@ -111,8 +111,8 @@ func kebab(name string) string {
 	return strings.Trim(strings.ReplaceAll(b.String(), "--", "-"), "-")
 }
 
-// lookCondition tells whether a permanent problem is held.
-func (m *logMonitor) lookCondition(now finding.Timestamp, condition string, state *witness) ([]finding.Finding, error) {
+// runCondition reports a permanent problem that is held.
+func (m *logMonitor) runCondition(now finding.Timestamp, condition string, state *witness) ([]finding.Finding, error) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	h, known := m.held[condition]
@@ -121,20 +121,20 @@ func (m *logMonitor) lookCondition(now finding.Timestamp, condition string, stat
 		m.moved, known = true, false
 	}
 	if !known {
-		return nil, m.deaf
+		return nil, m.unreadable
 	}
 	return []finding.Finding{{
 		Subject: finding.Subject{Kind: conditionKind, Name: condition}, Severity: finding.Fatal,
 		Reason: h.Reason, Message: h.Message,
 		Facts: map[string]string{"file": m.file.Name, "source": m.file.Log.Source, "count": strconv.Itoa(h.Count)},
-	}}, m.deaf
+	}}, m.unreadable
 }
 
-// lookMoments tells the temporary problems of the last minutes.
-func (m *logMonitor) lookMoments(now time.Duration) ([]finding.Finding, error) {
+// runMoments reports the temporary problems of the last minutes.
+func (m *logMonitor) runMoments(now time.Duration) ([]finding.Finding, error) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	m.moments = slices.DeleteFunc(m.moments, func(o moment) bool { return now-o.heard >= momentHold })
+	m.moments = slices.DeleteFunc(m.moments, func(o moment) bool { return now-o.read >= momentHold })
 	var findings []finding.Finding
 	for _, o := range m.moments {
 		findings = append(findings, finding.Finding{
@@ -150,5 +150,5 @@ func (m *logMonitor) lookMoments(now time.Duration) ([]finding.Finding, error) {
 	if len(m.moments) == 0 {
 		m.missed = 0
 	}
-	return findings, m.deaf
+	return findings, m.unreadable
 }

@@ -15,7 +15,7 @@ import (
 type line struct {
 	text string
 	at   time.Duration // since boot, when it was written
-	// context marks a line that was told of before: it only stands before the lines that follow.
+	// context marks a line that was reported before: it is only the context of the lines that follow.
 	context bool
 }
 
@@ -29,17 +29,17 @@ type logMonitor struct {
 	up       func() time.Duration // since boot
 	wake     func(check string)
 	happened func(reason string, n int)
-	save     func(boot string, always bool) // remembers what is held, where that has changed
+	save     func(boot string, always bool) // saves what is held, if that has changed
 
-	mu      sync.Mutex // guards all below
-	buffer  *Buffer
-	held    map[string]held // permanent problems by condition
-	moments []moment
-	serial  int           // of the newest moment
-	missed  int           // moments that were not kept because too many came at once
-	deaf    error         // why nothing is read; nil when all that there was has been read
-	heard   chan struct{} // closed when it is known whether anything is read
-	moved   bool          // what is held has changed since it was saved
+	mu         sync.Mutex // guards all below
+	buffer     *Buffer
+	held       map[string]held // permanent problems by condition
+	moments    []moment
+	serial     int           // of the newest moment
+	missed     int           // moments that were dropped because there were too many
+	unreadable error         // why nothing is read; nil when all existing lines were read
+	tried      chan struct{} // closed when it is known whether anything is read
+	moved      bool          // what is held has changed since it was saved
 }
 
 // logRule is a rule ready for use.
@@ -55,7 +55,7 @@ type held struct {
 	Reason  string        `json:"reason"`
 	Message string        `json:"message"`
 	Since   time.Duration `json:"since"` // since boot, of the line that began it
-	Last    time.Duration `json:"last"`  // and of the last one that said so
+	Last    time.Duration `json:"last"`  // and of the last one
 	Count   int           `json:"count"`
 	Expiry  time.Duration `json:"expiry"`
 }
@@ -65,7 +65,7 @@ type moment struct {
 	serial          int
 	reason, message string
 	at              time.Duration // since boot, when it was written
-	heard           time.Duration // and when it was read
+	read            time.Duration // and when it was read
 }
 
 const (
@@ -81,8 +81,8 @@ func newLogMonitor(f File, id string, s Settings) (*logMonitor, error) {
 		return nil, err
 	}
 	m := &logMonitor{
-		file: f, id: id, settings: s, times: times, held: map[string]held{}, deaf: errNotRead,
-		heard: make(chan struct{}),
+		file: f, id: id, settings: s, times: times, held: map[string]held{}, unreadable: errNotRead,
+		tried: make(chan struct{}),
 		up:    func() time.Duration { return 0 },
 		wake:  func(string) {}, happened: func(string, int) {}, save: func(string, bool) {},
 	}
@@ -121,7 +121,7 @@ func (m *logMonitor) skips(text string) bool {
 	return false
 }
 
-// observe takes in a line that counts.
+// observe takes a line that counts.
 func (m *logMonitor) observe(l line) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -150,10 +150,10 @@ func (m *logMonitor) matched(r *logRule, text string, at time.Duration) {
 		return
 	}
 	if !hasCondition(m.file.Log.DefaultConditions, r.Condition) {
-		return // nobody would be told
+		return // there is no condition to report it
 	}
 	h, known := m.held[r.Condition]
-	if !known || h.Reason != r.Reason { // the newest reason speaks, as with node-problem-detector
+	if !known || h.Reason != r.Reason { // the newest reason wins, as with node-problem-detector
 		h = held{Reason: r.Reason, Message: message, Since: at}
 	}
 	h.Last, h.Expiry = at, r.expiry
@@ -164,7 +164,7 @@ func (m *logMonitor) matched(r *logRule, text string, at time.Duration) {
 	}
 }
 
-// message words what matched (systemlogmonitor: generateMessage), on one line.
+// message formats the match (systemlogmonitor: generateMessage), on one line.
 func message(text, suffix string) string {
 	if suffix != "" {
 		text += "; " + suffix
@@ -192,15 +192,15 @@ func (m *logMonitor) recovered(r *logRule) {
 	}
 }
 
-// hears notes whether the log is read: nil when all that there was has been read.
-func (m *logMonitor) hears(err error) {
+// setReadable records whether the log is read: nil when all existing lines were read.
+func (m *logMonitor) setReadable(err error) {
 	m.mu.Lock()
-	changed := (m.deaf == nil) != (err == nil)
-	m.deaf = err
+	changed := (m.unreadable == nil) != (err == nil)
+	m.unreadable = err
 	select {
-	case <-m.heard:
+	case <-m.tried:
 	default:
-		close(m.heard)
+		close(m.tried)
 	}
 	m.mu.Unlock()
 	if !changed {
@@ -211,11 +211,11 @@ func (m *logMonitor) hears(err error) {
 	}
 }
 
-// await waits until it is known whether the log is read: what comes after the first look of a check would else make a
-// check that has been away for long look blind.
+// await waits until it is known whether the log is read: otherwise the first run of a
+// check would have an error.
 func (m *logMonitor) await(ctx context.Context) {
 	select {
-	case <-m.heard:
+	case <-m.tried:
 	case <-ctx.Done():
 	}
 }

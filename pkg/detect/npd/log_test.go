@@ -42,14 +42,14 @@ func TestKernelLog(t *testing.T) {
 	files := []File{mustDecode(t, "/etc/npd/kernel.json", kernelMonitor)}
 
 	bubble(t, "healthy is proven", func(t *testing.T, h *host.Host, k *kmsg) {
-		w := run(t, files, DefaultSettings(), Doors{Host: h}, nil, nil) // nobody reads the log
+		w := run(t, files, DefaultSettings(), Deps{Host: h}, nil, nil) // nobody reads the log
 		time.Sleep(10 * time.Second)
 		w.tells(t)
 		if s := w.status(deadlock); s != finding.StatusUnknown {
 			t.Errorf("unread it is %s", s)
 		}
 		w.stop()
-		w = run(t, files, DefaultSettings(), Doors{Host: h}, k, nil)
+		w = run(t, files, DefaultSettings(), Deps{Host: h}, k, nil)
 		w.tells(t)
 		if s := w.status(deadlock); s != finding.StatusHealthy {
 			t.Errorf("read it is %s", s)
@@ -58,7 +58,7 @@ func TestKernelLog(t *testing.T) {
 	})
 
 	bubble(t, "permanent and temporary", func(t *testing.T, h *host.Host, k *kmsg) {
-		w := run(t, files, DefaultSettings(), Doors{Host: h}, k, nil)
+		w := run(t, files, DefaultSettings(), Deps{Host: h}, k, nil)
 		w.tells(t)
 		k.says("nothing")
 		w.tells(t)
@@ -80,7 +80,7 @@ func TestKernelLog(t *testing.T) {
 	})
 
 	bubble(t, "expiry", func(t *testing.T, h *host.Host, k *kmsg) {
-		w := run(t, files, DefaultSettings(), Doors{Host: h}, k, nil)
+		w := run(t, files, DefaultSettings(), Deps{Host: h}, k, nil)
 		k.says(hungLine)
 		w.tells(t, hungTold)
 		time.Sleep(59 * time.Minute)
@@ -100,19 +100,19 @@ func TestKernelLog(t *testing.T) {
 		k.says(hungLine)
 		time.Sleep(6 * time.Minute)
 		k.says(oomLine)
-		w := run(t, files, DefaultSettings(), Doors{Host: h}, k, nil)
+		w := run(t, files, DefaultSettings(), Deps{Host: h}, k, nil)
 		w.tells(t, "raised OOMKilling "+oomLine)
 		w.stop()
 	})
 
 	bubble(t, "programs", func(t *testing.T, h *host.Host, k *kmsg) {
-		w := run(t, files, DefaultSettings(), Doors{Host: h}, k, nil)
+		w := run(t, files, DefaultSettings(), Deps{Host: h}, k, nil)
 		k.record(hostkmsg.KernelRecord{Text: oomLine, Facility: 1})
 		w.tells(t, "raised OOMKilling "+oomLine)
 		w.stop()
 		s := DefaultSettings()
 		s.KernelOnly = true
-		w = run(t, files, s, Doors{Host: h}, &kmsg{up: k.up}, nil)
+		w = run(t, files, s, Deps{Host: h}, &kmsg{up: k.up}, nil)
 		k.record(hostkmsg.KernelRecord{Text: oomLine, Facility: 1})
 		w.tells(t)
 		w.stop()
@@ -125,7 +125,7 @@ func TestRestart(t *testing.T) {
 	for _, orderly := range []bool{true, false} {
 		bubble(t, fmt.Sprintf("orderly %v", orderly), func(t *testing.T, h *host.Host, k *kmsg) {
 			m := &memory{}
-			w := run(t, files, DefaultSettings(), Doors{Host: h, Memory: m}, k, nil)
+			w := run(t, files, DefaultSettings(), Deps{Host: h, Memory: m}, k, nil)
 			k.says(hungLine)
 			k.says(oomLine)
 			w.tells(t, hungTold, "raised OOMKilling "+oomLine)
@@ -138,7 +138,7 @@ func TestRestart(t *testing.T) {
 			time.Sleep(time.Hour / 2) // longer than the lookback
 			k.says("nothing")
 
-			w = run(t, files, DefaultSettings(), Doors{Host: h, Memory: m}, k, w.tracker.State())
+			w = run(t, files, DefaultSettings(), Deps{Host: h, Memory: m}, k, w.tracker.State())
 			w.tells(t, "raised FilesystemIsReadOnly "+roLine)
 			if s := w.status(deadlock); s != finding.StatusFaulty {
 				t.Errorf("it is %s", s)
@@ -148,13 +148,13 @@ func TestRestart(t *testing.T) {
 	}
 	bubble(t, "another boot", func(t *testing.T, h *host.Host, k *kmsg) {
 		m := &memory{}
-		w := run(t, files, DefaultSettings(), Doors{Host: h, Memory: m}, k, nil)
+		w := run(t, files, DefaultSettings(), Deps{Host: h, Memory: m}, k, nil)
 		k.says(hungLine)
 		w.tells(t, hungTold)
 		w.stop()
 		clock := h.Clock
 		h.Clock = func() finding.Timestamp { s := clock(); s.Boot = "next"; return s }
-		w = run(t, files, DefaultSettings(), Doors{Host: h, Memory: m}, &kmsg{up: k.up}, w.tracker.State())
+		w = run(t, files, DefaultSettings(), Deps{Host: h, Memory: m}, &kmsg{up: k.up}, w.tracker.State())
 		w.tells(t, hungClear)
 		w.stop()
 	})
@@ -168,7 +168,7 @@ func TestOwnState(t *testing.T) {
 	bubble(t, "state", func(t *testing.T, h *host.Host, k *kmsg) {
 		var believed atomic.Pointer[finding.CheckState]
 		believed.Store(&finding.CheckState{Status: finding.StatusUnknown})
-		d := Doors{Host: h, Own: own, Believed: func(string) (finding.CheckState, bool) {
+		d := Deps{Host: h, Own: own, Believed: func(string) (finding.CheckState, bool) {
 			return *believed.Load(), true
 		}}
 		w := run(t, files, DefaultSettings(), d, k, nil)
@@ -211,7 +211,7 @@ func TestStorm(t *testing.T) {
 	files := []File{mustDecode(t, "/etc/npd/kernel.json", kernelMonitor)}
 	bubble(t, "storm", func(t *testing.T, h *host.Host, k *kmsg) {
 		counted := 0
-		w := run(t, files, DefaultSettings(), Doors{Host: h, Happened: func(_ string, n int) { counted += n }}, k, nil)
+		w := run(t, files, DefaultSettings(), Deps{Host: h, Happened: func(_ string, n int) { counted += n }}, k, nil)
 		w.tells(t)
 		for range 20_000 {
 			k.says(oomLine)
@@ -244,8 +244,8 @@ func TestFileLog(t *testing.T) {
 	}
 	bubble(t, "file", func(t *testing.T, h *host.Host, _ *kmsg) {
 		m := &memory{}
-		w := run(t, []File{file}, DefaultSettings(), Doors{Host: h, Memory: m}, nil, nil)
-		w.tells(t, "raised SourceLost the agent does not hear npd-file: open "+log+
+		w := run(t, []File{file}, DefaultSettings(), Deps{Host: h, Memory: m}, nil, nil)
+		w.tells(t, "raised SourceLost the agent receives no events of npd-file: open "+log+
 			": no such file or directory; faults are found at the checks' intervals only")
 		if s := w.status("npd-file"); s != finding.StatusUnknown {
 			t.Errorf("without the file it is %s", s)
@@ -257,7 +257,7 @@ func TestFileLog(t *testing.T) {
 		m = &memory{}
 		add("host kernel: bad 1", "host kernel: bad audit: x", "garbage", "host user: bad 3", "host kernel: one",
 			"host kernel: two")
-		w = run(t, []File{file}, DefaultSettings(), Doors{Host: h, Memory: m}, nil, nil)
+		w = run(t, []File{file}, DefaultSettings(), Deps{Host: h, Memory: m}, nil, nil)
 		w.tells(t, "raised Bad bad 1", "raised Two one two")
 		if s := w.status("npd-file"); s != finding.StatusHealthy {
 			t.Errorf("with the file it is %s", s)
@@ -265,7 +265,7 @@ func TestFileLog(t *testing.T) {
 		w.stop()
 		add("host kernel: bad while away")
 		time.Sleep(time.Hour)
-		w = run(t, []File{file}, DefaultSettings(), Doors{Host: h, Memory: m}, nil, w.tracker.State())
+		w = run(t, []File{file}, DefaultSettings(), Deps{Host: h, Memory: m}, nil, w.tracker.State())
 		w.tells(t, "raised Bad bad while away")
 		w.stop()
 	})
@@ -310,7 +310,7 @@ func TestJournal(t *testing.T) {
 		var commands []string
 		var each func([]byte)
 		end := make(chan error)
-		d := Doors{Host: h, Memory: m, Follow: func(ctx context.Context, c program.Command, lines program.Lines) error {
+		d := Deps{Host: h, Memory: m, Follow: func(ctx context.Context, c program.Command, lines program.Lines) error {
 			commands, each = append(commands, strings.Join(append([]string{c.Path}, c.Args...), " ")), lines.Each
 			select {
 			case <-ctx.Done():
@@ -342,13 +342,13 @@ func TestJournal(t *testing.T) {
 		w.tells(t, "raised KubeletStart Started kubelet.service - x.", "raised KubeletStart Started kubelet.service",
 			"raised KubeletStart Started kubelet.service�", "raised KubeletStart Started kubelet.service twice")
 		end <- errors.New("journalctl ended")
-		w.tells(t, "raised SourceLost the agent does not hear npd-journal: journalctl ended; faults are found at the "+
+		w.tells(t, "raised SourceLost the agent receives no events of npd-journal: journalctl ended; faults are found at the "+
 			"checks' intervals only")
 		if c := w.tracker.State()["npd-a"]; c.Err == "" {
 			t.Error("the check claims to know while nobody reads")
 		}
 		time.Sleep(15 * time.Second)
-		w.tells(t, "cleared SourceLost the agent does not hear npd-journal: journalctl ended; faults are found at "+
+		w.tells(t, "cleared SourceLost the agent receives no events of npd-journal: journalctl ended; faults are found at "+
 			"the checks' intervals only")
 		w.stop()
 		w = run(t, files, DefaultSettings(), d, nil, w.tracker.State())
@@ -388,11 +388,11 @@ func FuzzObserve(f *testing.F) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		m.hears(nil)
+		m.setReadable(nil)
 		for line1 := range strings.SplitSeq(text, "\n") {
 			m.observe(line{text: line1, at: time.Second})
 		}
-		for _, c := range m.checks(own{}) {
+		for _, c := range m.checks(native{}) {
 			findings, err := c.Run(t.Context(), madeUp())
 			for _, finding := range findings {
 				finding.Check = c.ID

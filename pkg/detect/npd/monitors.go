@@ -18,17 +18,17 @@ import (
 	"github.com/nodeagent/nodeagent/pkg/finding"
 )
 
-// Doors are what the monitors are given.
-type Doors struct {
+// Deps are what the monitors are given.
+type Deps struct {
 	Host   *host.Host
 	Log    *slog.Logger
-	Memory detect.StateStore // nil: nothing is remembered across restarts
+	Memory detect.StateStore // nil: nothing is kept across restarts
 
-	// Own are the agent's own checks, and Believed what is believed of one. Both may be nil.
+	// Own are the agent's own checks, and Believed returns the state of one. Both may be nil.
 	Own      []detect.Check
 	Believed func(check string) (finding.CheckState, bool)
 
-	// Happened counts problems that are not told one by one; it may be nil.
+	// Happened counts problems that are not reported one by one; it may be nil.
 	Happened func(reason string, n int)
 	// Follow runs a program that writes lines without end; program.Follow unless set.
 	Follow func(ctx context.Context, c program.Command, lines program.Lines) error
@@ -36,16 +36,16 @@ type Doors struct {
 
 // Monitors are all files that are run.
 type Monitors struct {
-	doors    Doors
+	deps     Deps
 	settings Settings
 	files    []File
 	logs     []*logMonitor
-	kernel   []*kernelEar
+	kernel   []*kernelFeed
 	sources  []detect.Source
 	checks   []detect.Check
 	wordings map[string]Wording
 	stats    []*statsMonitor
-	states   []func(boot string, always bool) // save what is to be remembered
+	states   []func(boot string, always bool) // save what must be saved
 
 	mu   sync.Mutex // guards wake
 	wake func(detect.Change)
@@ -57,11 +57,11 @@ type Wording struct {
 	Condition finding.Condition
 }
 
-// relay is the source through which monitors make their checks look at once.
+// relay is the source through which monitors make their checks run at once.
 const relay detect.WakeSource = "npd"
 
-// New makes the monitors of files. A file that cannot be run is told by the check "npd-files".
-func New(files []File, broken []error, s Settings, d Doors) *Monitors {
+// New makes the monitors of files. A file that cannot be run is reported by the check "npd-files".
+func New(files []File, broken []error, s Settings, d Deps) *Monitors {
 	if d.Log == nil {
 		d.Log = slog.New(slog.DiscardHandler)
 	}
@@ -71,7 +71,7 @@ func New(files []File, broken []error, s Settings, d Doors) *Monitors {
 	if d.Follow == nil {
 		d.Follow = program.Follow
 	}
-	m := &Monitors{doors: d, settings: s, files: files, wordings: map[string]Wording{}}
+	m := &Monitors{deps: d, settings: s, files: files, wordings: map[string]Wording{}}
 	ids := map[string]bool{}
 	for _, f := range files {
 		if err := m.add(f, unique(ids, f.Name)); err != nil {
@@ -87,7 +87,7 @@ func New(files []File, broken []error, s Settings, d Doors) *Monitors {
 }
 
 func (m *Monitors) add(f File, id string) error {
-	o := own{m.doors.Own, m.doors.Believed}
+	o := native{m.deps.Own, m.deps.Believed}
 	var checks []detect.Check
 	var source string
 	switch f.Kind {
@@ -133,7 +133,7 @@ func unique(taken map[string]bool, name string) string {
 // Checks returns the checks of all files.
 func (m *Monitors) Checks() []detect.Check { return m.checks }
 
-// Sources returns what makes them look before their time.
+// Sources returns their sources of wakes.
 func (m *Monitors) Sources() []detect.Source { return m.sources }
 
 // Wordings returns how the findings of checks are worded in events, by check.
@@ -175,18 +175,18 @@ func (m *Monitors) Collectors() []prometheus.Collector {
 	return []prometheus.Collector{collector(m.stats)}
 }
 
-// relay hands on the wakes of monitors while the engine runs, and saves at the end what is to be remembered.
+// relay forwards the wakes of monitors while the engine runs, and saves at the end what must be saved.
 func (m *Monitors) relay(ctx context.Context, wake func(detect.Change)) error {
 	m.mu.Lock()
 	m.wake = wake
 	m.mu.Unlock()
-	wake(detect.Change{}) // what was found before the engine ran
+	wake(detect.Change{}) // for what was found before the engine ran
 	<-ctx.Done()
 	m.mu.Lock()
 	m.wake = nil
 	m.mu.Unlock()
 	for _, save := range m.states {
-		save(m.doors.Host.Clock().Boot, true)
+		save(m.deps.Host.Clock().Boot, true)
 	}
 	return nil
 }
@@ -206,12 +206,9 @@ func (m *Monitors) addLog(f File, id string) (*logMonitor, error) {
 	if err != nil {
 		return nil, err
 	}
-	l.wake, l.happened = m.wakeCheck, m.doors.Happened
-	l.up = func() time.Duration { return m.doors.Host.Clock().SinceBoot }
-	was, err := recall(m.doors.Memory, id, m.doors.Host.Clock().Boot)
-	if err != nil {
-		m.doors.Log.Error("what was said before may be told again", "err", err)
-	}
+	l.wake, l.happened = m.wakeCheck, m.deps.Happened
+	l.up = func() time.Duration { return m.deps.Host.Clock().SinceBoot }
+	was := m.deps.recall(id)
 	l.restore(was)
 	m.logs = append(m.logs, l)
 	switch f.Log.Plugin {
@@ -223,8 +220,7 @@ func (m *Monitors) addLog(f File, id string) (*logMonitor, error) {
 	return l, nil
 }
 
-// remember makes the checks of l, and the end of the agent, save what l holds together with the place that it has
-// read to.
+// remember makes the checks of l, and the end of the agent, save what l holds together with its position.
 func (m *Monitors) remember(l *logMonitor, place func(*saved)) {
 	l.save = func(boot string, always bool) {
 		s, moved := l.snapshot(boot)
@@ -232,7 +228,7 @@ func (m *Monitors) remember(l *logMonitor, place func(*saved)) {
 			return
 		}
 		place(&s)
-		keep(m.doors.Memory, l.id, s)
+		m.deps.state(l.id).Save(s)
 	}
 	m.states = append(m.states, l.save)
 }

@@ -1,6 +1,6 @@
 // Package npd runs the configuration files of node-problem-detector unchanged: system log monitors, custom plugin
-// monitors and system stats monitors. The schema is that of its own modules; the running code is the agent's. It
-// refuses to end anything because of a file: one that is broken costs only itself, and is told with its place.
+// monitors and system stats monitors. The schema is that of its own modules; the running code is the agent's. A
+// broken file affects only itself, and is reported with its position.
 package npd
 
 import (
@@ -35,7 +35,7 @@ type File struct {
 	Log    *LogConfig
 	Plugin *PluginConfig
 	Stats  *statstypes.SystemStatsConfig
-	Notes  []string // what is odd about it and does no harm
+	Notes  []string // harmless peculiarities
 
 	data []byte
 }
@@ -51,7 +51,7 @@ type LogConfig struct {
 	EnableMetricsReporting *bool             `json:"metricsReporting,omitempty"`
 }
 
-// LogRule is one rule of a system log monitor, with what the agent understands beside it. node-problem-detector ignores
+// LogRule is one rule of a system log monitor, with additional keys of the agent. node-problem-detector ignores
 // keys that it does not know, so that a file with them still runs there.
 type LogRule struct {
 	logtypes.Rule
@@ -72,9 +72,9 @@ type PluginConfig struct {
 // maxRules bounds what one file may ask for.
 const maxRules = 500
 
-// Decode reads a configuration file; name stands in errors, which are worded name:line:column: what. It understands
-// what node-problem-detector does, keys in any case, and a comma too many before a closing bracket, which one of its
-// own shipped files has.
+// Decode reads a configuration file; name is for errors, of the form name:line:column: text. It understands
+// what node-problem-detector does, keys in any case, and a trailing comma before a closing bracket, which one of its
+// shipped files has.
 func Decode(name string, data []byte) (File, error) {
 	f := File{Name: name, data: data}
 	var top map[string]json.RawMessage
@@ -103,7 +103,7 @@ func Decode(name string, data []byte) (File, error) {
 	return f, err
 }
 
-// kindOf tells by its keys what a file is for: node-problem-detector is told by a flag.
+// kindOf determines by its keys what a file is for: node-problem-detector has a flag for it.
 func kindOf(top map[string]json.RawMessage) (Kind, error) {
 	has := func(key string) (json.RawMessage, bool) {
 		for k, v := range top {
@@ -156,7 +156,7 @@ func (p problem) Error() string { return p.what }
 // steps is a path in a file.
 func steps(path ...any) []any { return path }
 
-// at words a problem with the place that it speaks of.
+// at formats a problem with its position.
 func (f *File) at(err error) error {
 	p, ok := errors.AsType[problem](err)
 	if !ok {
@@ -165,7 +165,7 @@ func (f *File) at(err error) error {
 	return f.place(locate(f.data, p.path), words(p.path)+p.what)
 }
 
-// words is a path for people: "rules[2].pattern: ".
+// words is a path for messages: "rules[2].pattern: ".
 func words(steps []any) string {
 	var b strings.Builder
 	for _, step := range steps {
@@ -185,7 +185,7 @@ func words(steps []any) string {
 	return b.String()
 }
 
-// syntax words what the decoder did not like.
+// syntax formats an error of the decoder.
 func (f *File) syntax(err error) error {
 	if e, ok := errors.AsType[*json.SyntaxError](err); ok {
 		return f.place(e.Offset-1, e.Error())

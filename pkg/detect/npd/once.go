@@ -11,8 +11,8 @@ import (
 	"github.com/nodeagent/nodeagent/pkg/finding"
 )
 
-// Once makes the checks fit for one look without a running agent: monitors of the kernel's log read what the kernel has
-// kept, and those that only somebody who follows a log can answer for say so.
+// Once prepares the checks for one run without a daemon: monitors of the kernel's log read the existing records, and
+// those that need a daemon that follows a log do not apply.
 func (m *Monitors) Once() {
 	var ids []string
 	for _, l := range m.logs {
@@ -20,7 +20,7 @@ func (m *Monitors) Once() {
 			ids = append(ids, l.checkIDs()...)
 			continue
 		}
-		l.hears(finding.NotApplicable("only the running agent follows %s: see nodeagent status", l.source()))
+		l.setReadable(finding.NotApplicable("only the running agent follows %s: see nodeagent status", l.source()))
 	}
 	var once sync.Once
 	for i, c := range m.checks {
@@ -34,17 +34,17 @@ func (m *Monitors) Once() {
 	}
 }
 
-// readKernel tells the monitors what the kernel has kept.
+// readKernel passes the existing records to the monitors.
 func (m *Monitors) readKernel(ctx context.Context, h *host.Host) {
 	err := error(hosterr.ErrNotConfigured)
 	if h.KernelLog != nil {
 		err = h.KernelLog(ctx, func(r hostkmsg.KernelRecord) {
 			for _, e := range m.kernel {
-				e.hear(r)
+				e.observeRecord(r)
 			}
 		})
 	}
 	for _, e := range m.kernel {
-		e.monitor.hears(err)
+		e.monitor.setReadable(err)
 	}
 }

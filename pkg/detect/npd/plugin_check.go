@@ -31,13 +31,13 @@ func (m *pluginMonitor) checks() []detect.Check {
 	for _, c := range m.file.Plugin.DefaultConditions {
 		of := rules[c.Type]
 		if len(of) == 0 {
-			continue // covered by an own check, or a second of the same name, or nobody's
+			continue // covered by a native check, or a second of the same name, or without a rule
 		}
 		delete(rules, c.Type)
 		check := m.base(conditionID(m.id, c.Type), of)
 		check.Summary = fmt.Sprintf("condition %s of %s", c.Type, m.file.Name)
-		check.Condition = m.own.condition(c)
-		shown := "" // the reason that is told, as long as it holds
+		check.Condition = m.native.condition(c)
+		shown := "" // the reason that is reported, as long as it holds
 		check.Run = func(ctx context.Context, h *host.Host) ([]finding.Finding, error) {
 			m.run(ctx, h, of)
 			f, err := m.worst(c.Type, of, shown)
@@ -62,11 +62,11 @@ func (m *pluginMonitor) checks() []detect.Check {
 	return checks
 }
 
-// worst tells the problem of a condition: where several rules share it, one that says so is enough, whatever the others
-// say, and the reason that was told stays as long as it holds. What a rule could not tell is an error.
+// worst reports the problem of a condition: where several rules share it, one is enough, and the reported reason stays
+// as long as it holds. An unknown result of a rule is an error.
 func (m *pluginMonitor) worst(condition string, rules []*pluginRule, shown string) (*finding.Finding, error) {
 	var worst *pluginRule
-	var told plugin.Result
+	var reported plugin.Result
 	var unknown []error
 	for _, r := range rules {
 		answer, _, ok := r.newest()
@@ -75,15 +75,15 @@ func (m *pluginMonitor) worst(condition string, rules []*pluginRule, shown strin
 			unknown = append(unknown, fmt.Errorf("%s: it has not been run yet", r.Path))
 		case answer.Status == plugin.Unknown:
 			unknown = append(unknown, fmt.Errorf("%s: %s", r.Path, cmp.Or(answer.Message, answer.Stderr,
-				"it could not tell")))
+				"it returned no result")))
 		case answer.Status == plugin.Problem && (worst == nil || r.Reason == shown && worst.Reason != shown):
-			worst, told = r, answer
+			worst, reported = r, answer
 		}
 	}
 	if worst == nil {
 		return nil, errors.Join(unknown...)
 	}
-	f := m.finding(finding.Subject{Kind: conditionKind, Name: condition}, worst, told)
+	f := m.finding(finding.Subject{Kind: conditionKind, Name: condition}, worst, reported)
 	f.Severity = finding.Fatal
 	f.RepublishMessage = *m.file.Plugin.PluginGlobalConfig.EnableMessageChangeBasedConditionUpdate
 	return &f, errors.Join(unknown...)
@@ -100,7 +100,7 @@ func (m *pluginMonitor) finding(subject finding.Subject, r *pluginRule, answer p
 	return f
 }
 
-// temporary tells the problems of temporary rules: one subject for each rule.
+// temporary reports the problems of temporary rules: one subject for each rule.
 func (m *pluginMonitor) temporary(rules []*pluginRule) ([]finding.Finding, error) {
 	var findings []finding.Finding
 	doubt := map[finding.Subject]error{}
@@ -115,7 +115,8 @@ func (m *pluginMonitor) temporary(rules []*pluginRule) ([]finding.Finding, error
 			doubt[subject] = fmt.Errorf("%s: it has not been run yet", r.Path)
 			continue
 		case answer.Status == plugin.Unknown && !m.settings.UnknownIsProblem:
-			doubt[subject] = fmt.Errorf("%s: %s", r.Path, cmp.Or(answer.Message, answer.Stderr, "it could not tell"))
+			doubt[subject] = fmt.Errorf("%s: %s", r.Path, cmp.Or(answer.Message, answer.Stderr, "it returned no "+
+				"result"))
 			continue
 		case answer.Status == plugin.OK:
 			continue

@@ -22,7 +22,7 @@ type pluginMonitor struct {
 	file     File
 	id       string
 	settings Settings
-	own      own
+	native   native
 	rules    []*pluginRule
 	slots    chan struct{} // one taken by each plugin that runs: as many as the file allows at a time
 }
@@ -34,7 +34,7 @@ type pluginRule struct {
 	ask     func(ctx context.Context, h *host.Host) plugin.Result
 	timeout time.Duration
 	every   time.Duration
-	covered string // the own check that tells all that this rule would; empty where the rule is run
+	covered string // the native check that reports all that this rule would; empty where the rule is run
 
 	mu     sync.Mutex // guards all below
 	asked  time.Duration
@@ -42,9 +42,9 @@ type pluginRule struct {
 	runs   int
 }
 
-func newPluginMonitor(f File, id string, s Settings, o own) (*pluginMonitor, error) {
+func newPluginMonitor(f File, id string, s Settings, o native) (*pluginMonitor, error) {
 	g := f.Plugin.PluginGlobalConfig
-	m := &pluginMonitor{file: f, id: id, settings: s, own: o, slots: make(chan struct{}, *g.Concurrency)}
+	m := &pluginMonitor{file: f, id: id, settings: s, native: o, slots: make(chan struct{}, *g.Concurrency)}
 	for i, r := range f.Plugin.Rules {
 		rule := &pluginRule{CustomRule: r, index: i, timeout: *g.Timeout, every: *g.InvokeInterval}
 		if r.Timeout != nil && *r.Timeout > 0 && *r.Timeout < rule.timeout {
@@ -61,15 +61,15 @@ func newPluginMonitor(f File, id string, s Settings, o own) (*pluginMonitor, err
 	return m, nil
 }
 
-// prepare decides who answers for a rule: an own check, the agent's own counter of journal entries, or the plugin.
+// prepare decides what answers for a rule: a native check, the agent's own counter of journal entries, or the plugin.
 func (m *pluginMonitor) prepare(r *pluginRule) error {
 	switch base := path.Base(r.Path); {
 	case base == "health-checker" && !m.settings.RunHealthChecker:
-		if check, ok := m.own.find(healthCheckOf(r.Args)); ok {
+		if check, ok := m.native.find(healthCheckOf(r.Args)); ok {
 			if check.Condition.Type == r.Condition && r.Type != types.Temp {
 				r.covered = check.ID
 			}
-			r.ask = m.own.answer(check.ID)
+			r.ask = m.native.answer(check.ID)
 			return nil
 		}
 	case base == "log-counter":
@@ -110,7 +110,7 @@ func (m *pluginMonitor) command(r *pluginRule, h *host.Host) program.Command {
 			return program.Command{Path: name, Args: r.Args, Dir: dir}
 		}
 	}
-	// whose absence is then told
+	// whose absence is then reported
 	return program.Command{Path: filepath.Join(dirs[0], r.Path), Args: r.Args, Dir: dirs[0]}
 }
 
@@ -124,7 +124,7 @@ func due(rules []*pluginRule, now time.Duration) []*pluginRule {
 	})
 }
 
-// run asks those of some rules whose time has come, as many at a time as the file allows.
+// run runs those of some rules that are due, as many at a time as the file allows.
 func (m *pluginMonitor) run(ctx context.Context, h *host.Host, rules []*pluginRule) {
 	now := h.Clock().SinceBoot
 	var wg sync.WaitGroup
@@ -140,7 +140,7 @@ func (m *pluginMonitor) run(ctx context.Context, h *host.Host, rules []*pluginRu
 			defer func() { <-m.slots }()
 			answer := r.ask(ctx, h)
 			if ctx.Err() != nil && answer.Status == plugin.Unknown {
-				return // the agent ends, the plugin did nothing wrong
+				return // the agent ends: no fault of the plugin
 			}
 			r.mu.Lock()
 			defer r.mu.Unlock()
@@ -170,11 +170,11 @@ func interval(rules []*pluginRule) time.Duration {
 	return max(every, time.Second)
 }
 
-// deadline is how long a look may take: the plugins of the file wait for each other.
+// deadline is how long a run may take: the plugins of the file wait for each other.
 func (m *pluginMonitor) deadline() time.Duration {
 	var sum, longest time.Duration
 	for _, r := range m.rules {
-		sum += r.timeout + 2*time.Second // what it may take to be killed
+		sum += r.timeout + 2*time.Second // the time to kill it
 		longest = max(longest, r.timeout)
 	}
 	return max(sum/time.Duration(cap(m.slots)), longest) + longest + 5*time.Second
@@ -189,7 +189,7 @@ func (m *pluginMonitor) base(id string, rules []*pluginRule) detect.Check {
 	slices.Sort(reads)
 	return detect.Check{
 		ID: id, Domain: domain, Every: interval(rules), Deadline: m.deadline(),
-		Advice: "the plugin and its message come from " + m.file.Name + "; run it by hand to see more",
+		Advice: "the plugin and its message come from " + m.file.Name + "; run it by hand for details.",
 		Doc: detect.Doc{
 			Reads: slices.Compact(reads),
 			Why:   "A rule of a custom plugin monitor of node-problem-detector: " + m.file.Name + ".",

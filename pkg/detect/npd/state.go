@@ -1,9 +1,6 @@
 package npd
 
 import (
-	"encoding/json"
-	"fmt"
-
 	"github.com/nodeagent/nodeagent/internal/host/tailfile"
 	"github.com/nodeagent/nodeagent/pkg/detect"
 )
@@ -19,33 +16,16 @@ type saved struct {
 	Cursor string                `json:"cursor,omitempty"`
 }
 
-// keep saves s if there is a memory.
-func keep(memory detect.StateStore, id string, s saved) {
-	if memory == nil {
-		return
-	}
-	if data, err := json.Marshal(s); err == nil { // maps of strings and numbers can always be written
-		memory.Save(id, data)
-	}
+// state is where a log monitor or a journal is saved.
+func (d Deps) state(id string) detect.Saved[saved] {
+	return detect.Saved[saved]{Store: d.Memory, Key: id}
 }
 
-// recall returns what an earlier run in this boot has left. What was said in another boot is over.
-func recall(memory detect.StateStore, id, boot string) (saved, error) {
-	var s saved
-	if memory == nil {
-		return s, nil
-	}
-	data, ok := memory.Load(id)
-	if !ok {
-		return s, nil
-	}
-	if err := json.Unmarshal(data, &s); err != nil {
-		return saved{}, fmt.Errorf("memory of %s: %w", id, err)
-	}
-	if s.Boot != boot {
-		return saved{}, nil
-	}
-	return s, nil
+// recall returns what an earlier run in this boot has saved.
+func (d Deps) recall(id string) saved {
+	boot := d.Host.Clock().Boot
+	was, _ := d.state(id).Load(func(s saved) bool { return s.Boot == boot })
+	return was
 }
 
 // restore takes over what an earlier run has held. Conditions that the file has no more are dropped.

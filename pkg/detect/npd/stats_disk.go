@@ -144,10 +144,10 @@ func ioSamples(name string, s blockdevice.IOStats) []sample {
 	return samples
 }
 
-// spacePatience is how long one disk may take to tell its space.
+// spacePatience is how long one disk may take to return its space.
 const spacePatience = 2 * time.Second
 
-// sampleSpace asks for the space of disks, in a child: one that hangs costs only itself.
+// sampleSpace asks for the space of disks, in a child: one that hangs affects only itself.
 func sampleSpace(ctx context.Context, h *host.Host, disks []mount.Mount) ([]sample, error) {
 	const most = 64 // each is asked within the deadline of the check
 	disks = disks[:min(len(disks), most)]

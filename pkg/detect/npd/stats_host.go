@@ -17,7 +17,7 @@ import (
 	"github.com/nodeagent/nodeagent/internal/host"
 )
 
-// sampleHost tells how long the machine has been up.
+// sampleHost samples how long the machine has been up.
 func sampleHost(_ context.Context, h *host.Host, _ *previous) ([]sample, error) {
 	kernel, err := h.Files.Text("/proc/sys/kernel/osrelease")
 	if err != nil {

@@ -26,7 +26,7 @@ const (
 	Plugin  Fate = "plugin"  // it can be written as a plugin of the agent's own configuration
 	Rule    Fate = "rule"    // it can be written as a rule of the agent's own configuration
 	Stays   Fate = "stays"   // the file is run as it is
-	Dead    Fate = "dead"    // it tells nothing, in node-problem-detector neither
+	Dead    Fate = "dead"    // it has no effect, not even in node-problem-detector
 )
 
 // RuleFate is what becomes of one rule, and why.
@@ -41,23 +41,23 @@ type RuleFate struct {
 
 // Translation is what a set of files becomes.
 type Translation struct {
-	Rules       []RuleFate          `json:"rules"`
-	Files       []string            `json:"files"` // those that are still needed
-	Plugins     []plugin.Settings   `json:"-"`
-	KernelRules []kernellog.OwnRule `json:"-"`
+	Rules       []RuleFate             `json:"rules"`
+	Files       []string               `json:"files"` // those that are still needed
+	Plugins     []plugin.Settings      `json:"-"`
+	KernelRules []kernellog.CustomRule `json:"-"`
 }
 
 // translation is the work on one set of files.
 type translation struct {
 	Translation
-	own   own
-	table []rules.Rule
-	stays map[string]bool
+	native native
+	table  []rules.Rule
+	stays  map[string]bool
 }
 
-// Translate says what files become beside the agent's own checks and rules.
+// Translate determines what files become beside the agent's own checks and rules.
 func Translate(files []File, checks []detect.Check, table []rules.Rule) Translation {
-	t := &translation{own: own{checks: checks}, table: table, stays: map[string]bool{}}
+	t := &translation{native: native{checks: checks}, table: table, stays: map[string]bool{}}
 	t.Rules, t.Files = []RuleFate{}, []string{}
 	for _, f := range files {
 		switch f.Kind {
@@ -75,7 +75,7 @@ func Translate(files []File, checks []detect.Check, table []rules.Rule) Translat
 	return t.Translation
 }
 
-// add tells the fate of a rule.
+// add records the fate of a rule.
 func (t *translation) add(rule RuleFate, fate Fate, why string, args ...any) {
 	rule.Fate, rule.Why = fate, fmt.Sprintf(why, args...)
 	t.Rules = append(t.Rules, rule)
@@ -93,7 +93,7 @@ func (t *translation) log(f File) {
 		}
 		rule := RuleFate{File: f.Name, Index: i, Reason: r.Reason, Condition: condition}
 		covered := t.rulesFor(r.Reason)
-		_, sameCondition := t.own.byCondition(condition)
+		_, sameCondition := t.native.byCondition(condition)
 		switch {
 		case condition != "" && !hasCondition(f.Log.DefaultConditions, condition):
 			t.add(rule, Dead, "the file has no such condition")
@@ -113,7 +113,7 @@ func (t *translation) log(f File) {
 func (f File) describe() string { return (&logMonitor{file: f}).source() }
 
 // rulesFor names the rules of the kernel's log that find what a reason of node-problem-detector stands for: they have
-// its reasons where it has one. Those that its files word otherwise stand here.
+// its reasons where it has one. Those with other names in its files are here.
 func (t *translation) rulesFor(reason string) string {
 	switch reason {
 	case "DockerHung":
@@ -125,7 +125,7 @@ func (t *translation) rulesFor(reason string) string {
 	for _, r := range t.table {
 		if r.Reason == reason {
 			ids = append(ids, r.ID)
-			if _, ok := t.own.find(r.ConfirmedBy); ok {
+			if _, ok := t.native.find(r.ConfirmedBy); ok {
 				states = append(states, r.ConfirmedBy)
 			}
 		}
@@ -140,24 +140,24 @@ func (t *translation) rulesFor(reason string) string {
 	return text
 }
 
-// kernelRule writes a temporary problem of the kernel's log in the agent's own words, where that says the same.
+// kernelRule writes a temporary problem of the kernel's log as a rule of the agent, where that is equivalent.
 func (t *translation) kernelRule(rule RuleFate, expr string) {
 	p, err := newPattern(expr)
 	switch {
 	case rule.Condition != "":
-		t.add(rule, Stays, "a rule of the agent's own makes no condition of this name")
+		t.add(rule, Stays, "a rule of the agent cannot set a condition of this name")
 		return
 	case err != nil || !p.lastLine || len(p.literals) == 0:
-		t.add(rule, Stays, "a rule of the agent's own looks at one line, and needs a text that is in each")
+		t.add(rule, Stays, "a rule of the agent matches one line, and needs a text that is in each")
 		return
 	}
-	own := kernellog.OwnRule{
+	own := kernellog.CustomRule{
 		ID: t.uniqueRule(kebab(rule.Reason)), Reason: rule.Reason, Severity: finding.Warning, Summary: "from " +
 			path.Base(rule.File),
 		Patterns: []string{`^.*(?:` + expr + `)\s*$`},
 	}
 	if len(own.Problems()) > 0 {
-		t.add(rule, Stays, "it cannot be written as a rule of the agent's own")
+		t.add(rule, Stays, "it cannot be written as a rule of the agent")
 		return
 	}
 	t.KernelRules = append(t.KernelRules, own)
@@ -167,7 +167,7 @@ func (t *translation) kernelRule(rule RuleFate, expr string) {
 func (t *translation) uniqueRule(id string) string {
 	base := id
 	for n := 2; slices.ContainsFunc(t.table, func(r rules.Rule) bool { return r.ID == id }) ||
-		slices.ContainsFunc(t.KernelRules, func(r kernellog.OwnRule) bool { return r.ID == id }); n++ {
+		slices.ContainsFunc(t.KernelRules, func(r kernellog.CustomRule) bool { return r.ID == id }); n++ {
 		id = fmt.Sprintf("%s-%d", base, n)
 	}
 	return id
@@ -188,12 +188,12 @@ func (t *translation) plugins(f File) {
 			t.add(rule, Stays, "the agent counts the journal's entries itself; log-counter is not run")
 		default:
 			if !path.IsAbs(r.Path) {
-				t.add(rule, Stays, "its path is relative: %s is looked for beside the file", r.Path)
+				t.add(rule, Stays, "its path is relative: %s is searched beside the file", r.Path)
 				continue
 			}
 			s := t.pluginOf(f, i, condition)
 			if len(s.Problems()) > 0 {
-				t.add(rule, Stays, "its names are not such as a plugin of the agent's own may have")
+				t.add(rule, Stays, "its names are not valid for a plugin of the agent")
 				continue
 			}
 			t.Plugins = append(t.Plugins, s)
@@ -230,9 +230,9 @@ func (t *translation) pluginOf(f File, i int, condition string) plugin.Settings 
 // health translates a call of health-checker.
 func (t *translation) health(rule RuleFate, args []string) {
 	id := healthCheckOf(args)
-	check, ok := t.own.find(id)
+	check, ok := t.native.find(id)
 	if !ok {
-		t.add(rule, Stays, "no check of the agent does what health-checker --component=%s does: it is run",
+		t.add(rule, Stays, "no check of the agent replaces health-checker --component=%s: it is run",
 			flagOf(args, "component", "kubelet"))
 		return
 	}
@@ -241,14 +241,14 @@ func (t *translation) health(rule RuleFate, args []string) {
 		without = append(without, "nothing is restarted")
 	}
 	if patterns := flagOf(args, "log-pattern", ""); patterns != "" {
-		without = append(without, "its log patterns are not looked for")
+		without = append(without, "its log patterns are not used")
 	}
 	note := ""
 	if len(without) > 0 {
 		note = "; " + strings.Join(without, ", ")
 	}
 	if rule.Condition != "" && check.Condition.Type == rule.Condition {
-		t.add(rule, Covered, "check %s makes this condition%s", id, note)
+		t.add(rule, Covered, "check %s sets this condition%s", id, note)
 		return
 	}
 	t.add(rule, Stays, "check %s answers instead of health-checker%s", id, note)

@@ -97,7 +97,7 @@ type world struct {
 }
 
 // run starts the monitors. state is what an earlier run believed.
-func run(t *testing.T, files []File, s Settings, d Doors, k *kmsg, state finding.State) *world {
+func run(t *testing.T, files []File, s Settings, d Deps, k *kmsg, state finding.State) *world {
 	t.Helper()
 	w := &world{Monitors: New(files, nil, s, d), tracker: finding.NewTracker(nil, state)}
 	sources := w.Sources()

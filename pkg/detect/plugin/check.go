@@ -12,7 +12,7 @@ import (
 	"github.com/nodeagent/nodeagent/pkg/finding"
 )
 
-// domain groups the checks of users for people.
+// domain groups the checks of users.
 const domain = "plugins"
 
 // Checks returns the checks that users write.
@@ -33,14 +33,14 @@ func (s Settings) check() detect.Check {
 	c := detect.Check{
 		ID: "plugin-" + s.Name, Domain: domain,
 		Summary: cmp.Or(s.Summary, "the plugin "+s.Path+" reports a problem"),
-		Advice:  cmp.Or(s.Advice, "run "+s.Path+" by hand to see more"),
-		Every:   cmp.Or(s.Every, defaultEvery), Deadline: timeout + 3*time.Second, // what it may take to be killed
+		Advice:  cmp.Or(s.Advice, "Run "+s.Path+" by hand for details."),
+		Every:   cmp.Or(s.Every, defaultEvery), Deadline: timeout + 3*time.Second, // the time to kill it
 		Policy: finding.Policy{Raise: finding.Hold{Looks: s.Runs}},
 		Doc: detect.Doc{
 			Reads: []string{s.Path},
 			Why:   "A check of the user: plugins in the configuration.",
 			Faults: []detect.Fault{{Reason: s.Reason, Severity: s.severity(),
-				When: "the plugin ends with exit code 1"}},
+				When: "the plugin exits with code 1"}},
 		},
 	}
 	if s.Condition != nil {
@@ -50,7 +50,7 @@ func (s Settings) check() detect.Check {
 		}
 	}
 	c.Run = func(ctx context.Context, h *host.Host) ([]finding.Finding, error) {
-		return s.look(p.Run(ctx), h.NodeName)
+		return s.findings(p.Run(ctx), h.NodeName)
 	}
 	return c
 }
@@ -62,13 +62,13 @@ func (s Settings) severity() finding.Severity {
 	return cmp.Or(s.Severity, finding.Warning)
 }
 
-// look words an answer.
-func (s Settings) look(r Result, node string) ([]finding.Finding, error) {
+// findings converts the result of a run.
+func (s Settings) findings(r Result, node string) ([]finding.Finding, error) {
 	switch r.Status {
 	case OK:
 		return nil, nil
 	case Unknown:
-		return nil, errors.New(cmp.Or(r.Message, r.Stderr, "the plugin could not tell"))
+		return nil, errors.New(cmp.Or(r.Message, r.Stderr, "the plugin returned no result"))
 	}
 	f := finding.Finding{
 		Subject: finding.Subject{Kind: "node", Name: node}, Severity: s.severity(), Reason: s.Reason,

@@ -1,6 +1,6 @@
-// Package plugin runs checks that users write as programs, by the contract of node-problem-detector: exit code 0 says
-// that all is well, 1 that there is a problem, anything else that the program could not tell; the beginning of what
-// it prints is the message. A plugin that hangs, or leaves children behind, costs only itself.
+// Package plugin runs checks that users write as programs, by the contract of node-problem-detector: exit code 0 means
+// healthy, 1 a problem, any other an unknown state; the beginning of its output is the message. A plugin that hangs, or
+// leaves children behind, affects only itself.
 package plugin
 
 import (
@@ -12,7 +12,7 @@ import (
 	"github.com/nodeagent/nodeagent/internal/host/program"
 )
 
-// Status is what a plugin says.
+// Status is the result of a plugin.
 type Status int
 
 // The statuses.
@@ -22,16 +22,16 @@ const (
 	Problem
 )
 
-// Result is one answer of a plugin.
+// Result is the result of one run of a plugin.
 type Result struct {
 	Status  Status
-	Message string // what it printed, bounded; of one that was killed or could not be started, why
+	Message string // its output, bounded; the reason where it was killed or could not be started
 	Stderr  string // bounded
 }
 
-// Plugin is a program with what it is run by.
+// Plugin is a program with the way to run it.
 type Plugin struct {
-	Name      string // as messages call it
+	Name      string // in messages
 	Command   program.Command
 	Timeout   time.Duration
 	MaxOutput int // of the message, in bytes; not above program.MaxOutput
@@ -62,7 +62,7 @@ func (p *Plugin) Run(ctx context.Context) Result {
 	return r
 }
 
-// text cuts what a program has written, and makes it valid UTF-8 on one line.
+// text truncates the output of a program, and makes it valid UTF-8 on one line.
 func text(s string, limit int) string {
 	s = strings.ToValidUTF8(s[:min(len(s), max(limit, 0))], "\uFFFD")
 	return strings.Map(func(r rune) rune {

@@ -20,16 +20,16 @@ type Settings struct {
 	Every time.Duration `yaml:"every,omitempty"` // a minute unless set
 	// 10 seconds unless set; then the program is killed with its children
 	Timeout   time.Duration `yaml:"timeout,omitempty"`
-	MaxOutput int           `yaml:"maxOutput,omitempty"` // bytes of its output that are told; 512 unless set
+	MaxOutput int           `yaml:"maxOutput,omitempty"` // bytes of its output in the message; 512 unless set
 
 	Reason   string           `yaml:"reason"`             // CamelCase
 	Severity finding.Severity `yaml:"severity,omitempty"` // warning unless set
 	Summary  string           `yaml:"summary,omitempty"`  // what is wrong when it finds something
-	Advice   string           `yaml:"advice,omitempty"`   // what a person should do next
-	// how many in a row must say so before it is believed; 1 unless set
+	Advice   string           `yaml:"advice,omitempty"`   // what to do next
+	// consecutive runs with a problem that raise a finding; 1 unless set
 	Runs int `yaml:"runs,omitempty"`
 
-	// Condition is the condition of the Node that it makes; its severity is then fatal.
+	// Condition is the condition of the Node that it sets; its severity is then fatal.
 	Condition *Condition `yaml:"condition,omitempty"`
 }
 
@@ -78,7 +78,7 @@ func (s Settings) Problems() map[string]string {
 			problems["condition"] = fmt.Sprintf("type %q must be one word in CamelCase", s.Condition.Type)
 		}
 		if s.Severity != "" && s.Severity != finding.Fatal {
-			problems["severity"] = "only fatal findings make a condition"
+			problems["severity"] = "only fatal findings set a condition"
 		}
 	}
 	return problems

@@ -23,38 +23,33 @@ import (
 //	/proc/PID/limits         Max open files            1048576              1048576              files
 //	/proc/PID/fd             its size is the number of descriptors since Linux 6.2; before, its entries are counted
 //
-// the last two of kubelet and the runtime only.
+// the last two of kubelet and the runtime only. Root may exceed fs.file-max.
 //
 // https://docs.kernel.org/admin-guide/sysctl/fs.html#file-max-file-nr, proc_pid_limits(5), proc_pid_fd(5)
-//
-// Where fs.file-max is reached, open fails in every program that is not root's: 80 % is a warning, 95 % fatal, as the
-// kernel's own line about it. systemd raises the limit to 2^63-1, which is none. Kubelet or the runtime at their own
-// limit is a warning: whether they still answer is for kubelet-health and runtime-health to tell, which ask them.
-//
-// Known false alarms: none known; a cache of many open files, as databases have it, counts against the limit all the
-// same.
 
 const fileHandlesID = "file-handles"
 
-// FileHandles finds nodes, kubelets and runtimes that have nearly as many files open as they may.
+// FileHandles finds nodes, kubelets and runtimes that are close to their limit of open files.
 func FileHandles(s UsageSettings) detect.Check {
 	memory := usageState{}
 	return detect.Check{
 		ID: fileHandlesID, Domain: "kernel",
-		Summary: "the node, kubelet or the runtime has nearly as many files open as it may",
-		Advice: "Find who has most: for p in /proc/[0-9]*; do echo $(ls $p/fd | wc -l) $p $(cat $p/comm); done | " +
-			"sort -n | tail. Restart what leaks, or raise the limit that the message names: sysctl fs.file-max, " +
-			"LimitNOFILE= in the unit.",
+		Summary: "the node, kubelet or the runtime is close to its limit of open files",
+		Advice: "Find the processes with the most open files: `for p in /proc/[0-9]*; do echo $(ls $p/fd | wc -l) $p " +
+			"$(cat $p/comm); done | sort -n | tail`. Restart the one that leaks, or raise the limit that the message " +
+			"names: sysctl fs.file-max, LimitNOFILE= in the unit.",
 		Doc: detect.Doc{
 			Reads: []string{"/proc/sys/fs/file-nr",
 				"/proc/PID/limits and the size of /proc/PID/fd, of kubelet and the runtime"},
 			Why: "Without a free file handle no program can open a file, a pipe or a connection: \"too many open " +
-				"files in system\". A kubelet or runtime without a free descriptor accepts no request and starts no container.",
+				"files in system\". A kubelet or runtime without a free descriptor accepts no request and starts no " +
+				"container.",
 			Faults: []detect.Fault{
 				{Reason: "FileHandlesNearLimit", Severity: finding.Fatal, When: "open files are 80 % of fs.file-max " +
 					"(warning), or 95 % (fatal: pods cannot open files)"},
 				{Reason: "DescriptorsNearLimit", Severity: finding.Warning,
-					When: "kubelet or the runtime has 80 % of the descriptors that its own limit allows"},
+					When: "kubelet or the runtime uses 80 % of its own limit of descriptors; kubelet-health and " +
+						"runtime-health report whether it still answers"},
 			},
 			FalseAlarms: "None known. Where fs.file-max is 2^63-1, as systemd sets it, there is no limit.",
 		},
@@ -73,7 +68,7 @@ func FileHandles(s UsageSettings) detect.Check {
 				subject := finding.Subject{Kind: "process", Name: checkkit.Sanitize(d.Comm, 64)}
 				u, err := descriptors(h.Files, d.PID)
 				switch {
-				case errors.Is(err, fs.ErrNotExist) || errors.Is(err, syscall.ESRCH): // it ended meanwhile
+				case errors.Is(err, fs.ErrNotExist) || errors.Is(err, syscall.ESRCH): // it has exited
 				case err != nil:
 					doubts[subject] = err
 				default:
@@ -102,7 +97,7 @@ func nodeFileHandles(h *host.Host, s UsageSettings, memory usageState) ([]findin
 		return nil, fmt.Errorf("read %s: %w", file, err)
 	}
 	subject := checkkit.NodeSubject(h)
-	severity, marginal, ok := memory.judge(s, subject, u, true)
+	severity, marginal, ok := memory.evaluate(s, subject, u, true)
 	if !ok {
 		return nil, nil
 	}
@@ -130,7 +125,7 @@ func parseFileNr(text string) (usage, error) {
 
 func descriptorFinding(s UsageSettings, memory usageState, subject finding.Subject, d discover.Daemon,
 	u usage) []finding.Finding {
-	severity, marginal, ok := memory.judge(s, subject, u, false)
+	severity, marginal, ok := memory.evaluate(s, subject, u, false)
 	if !ok {
 		return nil
 	}
@@ -160,7 +155,7 @@ func descriptors(files host.Files, pid int) (usage, error) {
 	if err != nil {
 		return usage{}, err
 	}
-	if stat.Size > 0 && files.Root == "" { // of a directory that is not proc's the size is another thing
+	if stat.Size > 0 && files.Root == "" { // the size of a directory outside procfs means something else
 		u.used = stat.Size
 		return u, nil
 	}

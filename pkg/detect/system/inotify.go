@@ -12,43 +12,40 @@ import (
 	"github.com/nodeagent/nodeagent/pkg/finding"
 )
 
-// inotify takes an inotify instance and a watch, and gives them back at once (inotify_init1 and inotify_add_watch on
-// /); where one is refused it reads
+// inotify creates an inotify instance and a watch on /, and closes them at once; where the kernel refuses one it reads
 //
 //	/proc/sys/fs/inotify/{max_user_instances,max_user_watches}    128
 //
 // https://man7.org/linux/man-pages/man7/inotify.7.html
 //
-// The kernel counts instances and watches for each user and shows the counts nowhere: to add up the descriptors and
-// fdinfo of all processes would cost more than all other checks together. To try proves what counts: that root, which
-// kubelet, the runtime and most containers are (the limit is shared by all of them), gets none any more. That another
-// user is at its limit, and how near the limit is, is not seen.
-//
-// Known false alarms: none; the kernel's refusal is the fault itself.
+// The kernel counts both for each user and shows the counts nowhere: adding up the descriptors and fdinfo of all
+// processes would cost more than all other checks together. Root's limit is shared by kubelet, the runtime and most
+// containers.
 
 const inotifyID = "inotify"
 
-// Inotify finds nodes on which root cannot watch files any more.
+// Inotify finds nodes on which root cannot create inotify instances or watches.
 func Inotify() detect.Check {
 	return detect.Check{
 		ID: inotifyID, Domain: "kernel",
-		Summary: "root has used up its inotify instances or watches",
+		Summary: "root has reached its limit of inotify instances or watches",
 		Advice: "Raise fs.inotify.max_user_instances (8192 is usual on large nodes) or fs.inotify.max_user_watches " +
-			"(524288) with sysctl and a file in /etc/sysctl.d. Who holds most: find /proc/*/fd -lname " +
-			"anon_inode:inotify 2>/dev/null | cut -d/ -f3 | sort | uniq -c | sort -n | tail.",
+			"(524288) with sysctl and a file in /etc/sysctl.d. List the processes with the most instances: `find " +
+			"/proc/*/fd -lname anon_inode:inotify 2>/dev/null | cut -d/ -f3 | sort | uniq -c | sort -n | tail`.",
 		Doc: detect.Doc{
-			Reads: []string{"inotify_init1(2) and inotify_add_watch(2), given back at once",
+			Reads: []string{"inotify_init1(2) and inotify_add_watch(2), closed at once",
 				"/proc/sys/fs/inotify/{max_user_instances,max_user_watches}"},
 			Why: "Kubelet, the runtime, kubectl logs -f and many programs in pods watch files. Without an instance " +
 				"they fail with \"too many open files\", without a watch with \"no space left on device\"; a kubelet " +
 				"that restarts then does not come up.",
 			Faults: []detect.Fault{
 				{Reason: "InotifyInstancesExhausted", Severity: finding.Warning,
-					When: "the kernel refuses root another instance; what runs goes on, what starts may fail"},
+					When: "the kernel refuses root another instance: running programs are not affected, starting " +
+						"ones may fail"},
 				{Reason: "InotifyWatchesExhausted", Severity: finding.Warning,
 					When: "the kernel refuses root another watch"},
 			},
-			FalseAlarms: "None. Not seen: other users at their own limit, and how near a limit is.",
+			FalseAlarms: "None. Not detected: other users at their own limit, and how close a limit is.",
 		},
 		Every: 5 * time.Minute,
 		Run: func(_ context.Context, h *host.Host) ([]finding.Finding, error) {
@@ -73,12 +70,12 @@ func Inotify() detect.Check {
 func inotifyFinding(h *host.Host, reason, what, limit string) ([]finding.Finding, error) {
 	value, err := h.Files.Text("/proc/sys/fs/inotify/" + limit)
 	if err != nil {
-		value = "unknown" // the refusal is proof enough
+		value = "unknown" // the refusal alone is the fault
 	}
 	value = checkkit.Sanitize(value, 32)
 	return []finding.Finding{{
 		Check: inotifyID, Subject: checkkit.NodeSubject(h), Severity: finding.Warning, Reason: reason,
-		Message: fmt.Sprintf("root gets no further inotify %s: fs.inotify.%s is %s", what, limit, value),
+		Message: fmt.Sprintf("root cannot create another inotify %s: fs.inotify.%s is %s", what, limit, value),
 		Facts:   map[string]string{"limit": value},
 	}}, nil
 }

@@ -17,24 +17,20 @@ import (
 // kernel-modules reads
 //
 //	/proc/modules                          overlay 151552 12 - Live 0x0000000000000000        what is loaded
-//	/sys/module/NAME                       is there for built-in modules too, where they have a parameter or a version
+//	/sys/module/NAME                       exists for built-in modules too, where they have a parameter or a version
 //	/lib/modules/RELEASE/modules.builtin   kernel/fs/overlayfs/overlay.ko       all that are built in
 //
 // the last two only for modules that are not loaded. https://man7.org/linux/man-pages/man5/proc_modules.5.html
 //
-// Which modules a node needs depends on its network, its storage and its runtime; nothing is wanted unless the
+// Which modules a node needs depends on its network, its storage and its runtime; none is wanted unless the
 // configuration names it. Names are compared with "-" as "_", as the kernel does.
-//
-// Known false alarms, and what is done: modules that are built in are there. A module that the kernel loads when it
-// is first used (most of them) may be absent until then: do not name it.
 
 // KernelModulesSettings are the settings of kernel-modules.
 type KernelModulesSettings struct {
-	Modules []string `yaml:"modules"` // these must be there, loaded or built in
+	Modules []string `yaml:"modules"` // must be loaded or built in
 }
 
-// DefaultKernelModulesSettings returns the settings that are used unless the configuration says otherwise: nothing is
-// wanted.
+// DefaultKernelModulesSettings returns the settings that are used unless the configuration says otherwise: no module.
 func DefaultKernelModulesSettings() KernelModulesSettings { return KernelModulesSettings{} }
 
 const kernelModulesID = "kernel-modules"
@@ -43,17 +39,19 @@ const kernelModulesID = "kernel-modules"
 func KernelModules(s KernelModulesSettings) detect.Check {
 	return detect.Check{
 		ID: kernelModulesID, Domain: "kernel",
-		Summary: "a kernel module that the configuration names is not there",
-		Advice: "modprobe NAME loads it, and its error tells why it does not; a file in /etc/modules-load.d loads it " +
-			"at each boot. After an update of the kernel without its modules, reboot.",
+		Summary: "a kernel module that the configuration names is neither loaded nor built in",
+		Advice: "Load it with `modprobe NAME`, whose error shows why it cannot be loaded; a file in /etc/modules-load.d " +
+			"loads it at each boot. After an update of the kernel without its modules, reboot.",
 		Doc: detect.Doc{
 			Reads: []string{"/proc/modules", "/sys/module/NAME and /lib/modules/RELEASE/modules.builtin, for " +
 				"those that are not loaded"},
 			Why: "Without its module a network, a filesystem or a device of pods does not work, often with " +
-				"an error that does not name it.",
+				"an error that does not name the module.",
 			Faults: []detect.Fault{{Reason: "KernelModuleMissing", Severity: finding.Warning,
-				When: "a module of the setting modules is neither loaded nor built in; the list is empty unless you fill it"}},
-			FalseAlarms: "Modules that the kernel loads at their first use may be absent until then.",
+				When: "a module of the setting modules is neither loaded nor built in; the list is empty by default"}},
+			FalseAlarms: "Modules that the kernel loads at their first use, most of them, may be absent until then: " +
+				"do " +
+				"not name these.",
 		},
 		Every: 10 * time.Minute,
 		Run: func(_ context.Context, h *host.Host) ([]finding.Finding, error) {
@@ -76,11 +74,11 @@ func missingModules(h *host.Host, wanted []string) ([]finding.Finding, error) {
 		if loaded[module] {
 			continue
 		}
-		there, err := builtIn(h.Files, module)
+		builtIn, err := isBuiltIn(h.Files, module)
 		if err != nil {
 			return nil, err
 		}
-		if !there {
+		if !builtIn {
 			findings = append(findings, finding.Finding{
 				Check: kernelModulesID, Subject: finding.Subject{Kind: "kernel-module", Name: module},
 				Severity: finding.Warning, Reason: "KernelModuleMissing",
@@ -112,9 +110,9 @@ func loadedModules(files host.Files) (map[string]bool, error) {
 	return loaded, nil
 }
 
-// builtIn reports whether a module that is not loaded is a part of the kernel itself. A loaded one that is on its way
-// out has a folder too, but is in /proc/modules.
-func builtIn(files host.Files, module string) (bool, error) {
+// isBuiltIn reports whether a module that is not loaded is part of the kernel itself. One that is being unloaded has a
+// folder too, but is in /proc/modules.
+func isBuiltIn(files host.Files, module string) (bool, error) {
 	_, err := files.Stat("/sys/module/" + module)
 	if err == nil || !errors.Is(err, fs.ErrNotExist) {
 		return err == nil, err

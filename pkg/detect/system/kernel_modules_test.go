@@ -59,7 +59,12 @@ func TestKernelModules(t *testing.T) {
 	}
 }
 
-// The real kernel, loaded or built in: ext4 is one or the other here.
+func TestKernelModulesRecorded(t *testing.T) {
+	checktest.RunFixture(t, KernelModules(KernelModulesSettings{Modules: []string{"nf-conntrack", "overlay"}}), "ok",
+		"testdata/kernel-modules/ok-built-in.txtar")
+}
+
+// The real kernel has no such module, loaded or built in.
 func TestRealKernelModules(t *testing.T) {
 	h := &host.Host{Clock: host.Now}
 	findings, err := missingModules(h, []string{"no_such_module"})

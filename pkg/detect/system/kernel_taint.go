@@ -17,48 +17,41 @@ import (
 //
 //	/proc/sys/kernel/tainted    4224     a sum of bits, here O (4096) and D (128)
 //
-// A bit that is set stays so until the next boot: the file tells that something happened in this boot even where the
-// kernel's log has long lost the lines, but neither when nor what exactly.
-//
 // https://docs.kernel.org/admin-guide/tainted-kernels.html
 //
-// For this reason no bit is fatal here. D may stem from a driver that failed once at boot, weeks ago, on a node that
-// has served well since; the line of an oops, which tells when, is judged by itself (rule kernel-oops). M is also set
-// by the i915 driver on early silicon; the lines of a machine check are judged by themselves. And what the state
-// shows need not be what the line said: a bad rss counter sets no bit at all.
-//
-// Known false alarms, and what is done: the bits of a normal distribution (proprietary, out-of-tree, unsigned, staging
-// and live-patched modules, firmware and ACPI workarounds, S which any tool that writes an MSR sets, U, X, T, J, and W,
-// which every third long-running node has) are no findings; they are told among the facts.
+// A bit stays set until the next boot: it shows that something happened in this boot even where the kernel's log has
+// lost the lines, but neither when nor what. So no bit is fatal; the lines of an oops or a machine check are evaluated
+// on their own (rules kernel-oops, machine-check-…). Nor does each such line set a bit: a bad rss counter sets none.
 
 const kernelTaintID = "kernel-taint"
 
-// KernelTaint finds kernels that had a grave error since they were booted.
+// KernelTaint finds kernels that had a severe error since boot.
 func KernelTaint() detect.Check {
 	return detect.Check{
 		ID: kernelTaintID, Domain: "kernel",
-		Summary: "the kernel had an error in this boot after which it says that it cannot be trusted fully",
-		Advice: "Look for what it was: journalctl -k -b | grep -E 'Oops|BUG|Hardware Error|soft lockup'. Nothing but " +
-			"a reboot clears it: drain the node and reboot it when it suits; after a machine check have the hardware " +
-			"tested first.",
+		Summary: "the kernel marked itself as tainted after a severe error in this boot",
+		Advice: "Find the cause: `journalctl -k -b | grep -E 'Oops|BUG|Hardware Error|soft lockup'`. Only a reboot " +
+			"clears it: drain the node and reboot it at a convenient time; after a machine check test the hardware " +
+			"first.",
 		Doc: detect.Doc{
 			Reads: []string{"/proc/sys/kernel/tainted"},
-			Why: "After an oops locks may be held for ever and memory may be wrong; after a bad page or a machine " +
-				"check data may be. Pods fail in odd ways that no restart mends. The kernel's own watch for hung " +
+			Why: "After an oops locks may stay held and memory may be inconsistent; after a bad page or a machine " +
+				"check " +
+				"data may be corrupt. Pods fail in ways that no restart repairs. The kernel's own detection of hung " +
 				"tasks stops at an oops.",
 			Faults: taintFaults(),
-			FalseAlarms: "Bits of a normal distribution (P, O, E, C, K, A, I, S, U, X, T, J) and W, a warning, are " +
-				"no findings. D may come from a driver that failed at boot on a node that serves well: it is a " +
-				"warning, never fatal. M is also set by i915 on early silicon.",
+			FalseAlarms: "Bits that are set on healthy distributions (P, O, E, C, K, A, I, S, U, X, T, J) and W, a " +
+				"warning, are only among the facts. D may come from a driver that failed at boot on a node that has " +
+				"worked well since: it is a warning, never fatal. M is also set by i915 on early silicon.",
 		},
 		Every: time.Minute,
 		Run: func(_ context.Context, h *host.Host) ([]finding.Finding, error) {
-			return lookAtTaint(h)
+			return readTaint(h)
 		},
 	}
 }
 
-// taintBit is one bit that is worth telling, the gravest first in taintBits.
+// taintBit is one bit that is reported, the most severe first in taintBits.
 type taintBit struct {
 	number   int
 	letter   string
@@ -72,9 +65,9 @@ func taintBits() []taintBit {
 		{7, "D", "KernelDied", finding.Warning, "the kernel had an oops or hit a BUG"},
 		{4, "M", "MachineCheckOccurred", finding.Warning,
 			"a processor reported a hardware error that was not corrected"},
-		{5, "B", "BadPageFound", finding.Warning, "the kernel found a page of its memory in a state that cannot be"},
+		{5, "B", "BadPageFound", finding.Warning, "the kernel found a page of its memory in an impossible state"},
 		{14, "L", "SoftLockupOccurred", finding.Info,
-			"a processor ran kernel code for more than 20 s without giving way"},
+			"a processor ran kernel code for more than 20 s without rescheduling"},
 		{1, "F", "ModuleForced", finding.Info, "a kernel module was loaded by force"},
 		{3, "R", "ModuleForced", finding.Info, "a kernel module was unloaded by force"},
 	}
@@ -91,7 +84,7 @@ func taintFaults() []detect.Fault {
 	return faults
 }
 
-func lookAtTaint(h *host.Host) ([]finding.Finding, error) {
+func readTaint(h *host.Host) ([]finding.Finding, error) {
 	const file = "/proc/sys/kernel/tainted"
 	text, err := h.Files.Text(file)
 	if err != nil {

@@ -13,26 +13,21 @@ import (
 
 // last-panic reads the names of, and the beginning of dumps in,
 //
-//	/sys/fs/pstore/dmesg-*                   what the kernel said last, kept by firmware, ERST or reserved memory; begins with
-//	                                         "Panic#1 Part1" (or "Oops#1 Part1", which is no panic)
+//	/sys/fs/pstore/dmesg-*                   the end of the kernel's log, kept by firmware, ERST or reserved memory; begins
+//	                                         with "Panic#1 Part1" (or "Oops#1 Part1", which is no panic)
 //	/var/lib/systemd/pstore/*/…/dmesg*       the same, where systemd-pstore has moved it
 //	/var/crash/*/vmcore*, vmcore-dmesg.txt   what kdump wrote, in a folder for each crash
 //
 // https://docs.kernel.org/admin-guide/pstore-blk.html, https://docs.kernel.org/admin-guide/kdump/kdump.html,
 // systemd-pstore.service(8)
 //
-// A dump of the day before this boot is one of the boot before: a warning for the first day of this boot, and
-// information until the third. It goes when the file goes. When a dump was written is judged once, at the first look,
-// so that a clock that is set later does not make it older or newer.
-//
-// Known false alarms, and what is done: dumps of an oops after which the machine went on, crash reports of programs
-// (files in /var/crash itself, as apport writes them), and dumps of earlier boots that nobody removed are none.
-// /var/crash on another machine is not looked at.
+// When a dump was written is evaluated once, at the first run, so that a clock that is set later does not make it older
+// or newer. Files in /var/crash itself are reports of programs (apport); a /var/crash on another machine is not read.
 
 const lastPanicID = "last-panic"
 
-// panicToldFor is how long after boot a panic is told.
-const panicToldFor = 72 * time.Hour
+// panicTTL is how long after boot a panic is reported.
+const panicTTL = 72 * time.Hour
 
 // LastPanic finds nodes whose kernel panicked before this boot.
 func LastPanic() detect.Check {
@@ -40,22 +35,23 @@ func LastPanic() detect.Check {
 	return detect.Check{
 		ID: lastPanicID, Domain: "kernel",
 		Summary: "the kernel panicked before this boot",
-		Advice: "Read the dump that the message names (crash vmlinux vmcore, or the text itself): its last lines " +
-			"tell why. Keep it elsewhere, then remove it: the firmware has room for few. After hardware errors have " +
-			"the machine tested; otherwise look for a newer kernel.",
+		Advice: "Read the dump that the message names (`crash vmlinux vmcore`, or the text file): its last lines show the " +
+			"cause. Copy it elsewhere, then remove it: the firmware stores only a few. After hardware errors test " +
+			"the " +
+			"machine; otherwise update the kernel.",
 		Doc: detect.Doc{
 			Reads: []string{"/sys/fs/pstore/dmesg-*", "/var/lib/systemd/pstore",
 				"/var/crash, where it is on a disk of the node"},
-			Why: "All pods of the node were killed without notice, and a kernel that panicked once for a reason " +
-				"that is still there will do it again.",
+			Why: "All pods of the node were killed without notice, and as long as the cause exists the kernel will " +
+				"panic again.",
 			Faults: []detect.Fault{
 				{Reason: "KernelPanicBefore", Severity: finding.Warning, When: "a dump of a panic was written in the " +
 					"day before this boot; a warning for 24 hours after boot, information until 72"},
 			},
-			FalseAlarms: "Dumps of an oops, crash reports of programs, and dumps of earlier boots are not told.",
+			FalseAlarms: "Dumps of an oops, crash reports of programs, and dumps of earlier boots are not reported.",
 		},
 		Every: time.Hour,
-		Run:   m.look,
+		Run:   m.run,
 	}
 }
 
@@ -67,12 +63,12 @@ type panicState struct {
 // panicDump is one dump.
 type panicDump struct {
 	isPanic, ofLastBoot bool
-	why                 string // what the kernel said, where the dump has it in plain text
+	why                 string // the kernel's message, where the dump has it in plain text
 }
 
-func (m *panicState) look(_ context.Context, h *host.Host) ([]finding.Finding, error) {
+func (m *panicState) run(_ context.Context, h *host.Host) ([]finding.Finding, error) {
 	up := h.Clock().SinceBoot
-	if up > panicToldFor {
+	if up > panicTTL {
 		return nil, nil
 	}
 	files, err := dumpFiles(h)
@@ -80,7 +76,7 @@ func (m *panicState) look(_ context.Context, h *host.Host) ([]finding.Finding, e
 		return nil, err
 	}
 	known := make(map[string]panicDump, len(files))
-	told, why := "", ""
+	chosen, why := "", ""
 	for _, f := range files {
 		dump, old := m.known[f]
 		if !old {
@@ -89,17 +85,18 @@ func (m *panicState) look(_ context.Context, h *host.Host) ([]finding.Finding, e
 			}
 		}
 		known[f] = dump
-		if dump.isPanic && dump.ofLastBoot && (told == "" || why == "" && dump.why != "") {
-			told, why = f, dump.why
+		if dump.isPanic && dump.ofLastBoot && (chosen == "" || why == "" && dump.why != "") {
+			chosen, why = f, dump.why
 		}
 	}
 	m.known = known
-	if told == "" {
+	if chosen == "" {
 		return nil, nil
 	}
 	f := finding.Finding{
 		Check: lastPanicID, Subject: checkkit.NodeSubject(h), Severity: finding.Warning, Reason: "KernelPanicBefore",
-		Message: "the kernel panicked before this boot", Facts: map[string]string{"dump": checkkit.Sanitize(told, 256)},
+		Message: "the kernel panicked before this " +
+			"boot", Facts: map[string]string{"dump": checkkit.Sanitize(chosen, 256)},
 	}
 	if up > checkkit.BootFactTTL {
 		f.Severity = finding.Info

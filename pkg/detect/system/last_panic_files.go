@@ -21,11 +21,11 @@ const (
 	pstoreDir   = "/sys/fs/pstore"
 	pstoreMoved = "/var/lib/systemd/pstore"
 	crashDir    = "/var/crash"
-	maxDumps    = 256       // looked at, of each place
+	maxDumps    = 256       // inspected, of each location
 	dumpHead    = 128 << 10 // of a dump of text; a record of pstore is smaller, and a log of kdump ends with the panic
 )
 
-// dumpFiles lists what may be the dump of a panic. A place that is not there has none.
+// dumpFiles lists what may be the dump of a panic. A location that does not exist has none.
 func dumpFiles(h *host.Host) ([]string, error) {
 	var found []string
 	names, err := listOrNone(h.Files, pstoreDir)
@@ -47,8 +47,8 @@ func dumpFiles(h *host.Host) ([]string, error) {
 	return found, nil
 }
 
-// dumpsBelow looks into the folders of one place, two levels deep, if it is on a disk of the node: a listing of a
-// dead server's folder would hang.
+// dumpsBelow lists dumps in the folders of one location, two levels deep, if it is on a disk of the node: listing a
+// folder of a dead server would hang.
 func dumpsBelow(h *host.Host, dir string) ([]string, error) {
 	local, err := onLocalDisk(h, dir)
 	if err != nil || !local {
@@ -122,7 +122,7 @@ func readDump(h *host.Host, file string) (panicDump, error) {
 	const before, slack = 24 * time.Hour, 10 * time.Minute
 	stat, err := h.Files.Stat(file)
 	if errors.Is(err, fs.ErrNotExist) {
-		return panicDump{}, nil // moved away meanwhile
+		return panicDump{}, nil // moved meanwhile
 	}
 	if err != nil {
 		return panicDump{}, err
@@ -131,7 +131,7 @@ func readDump(h *host.Host, file string) (panicDump, error) {
 	dump := panicDump{ofLastBoot: age >= -slack && age <= before}
 	text := strings.Contains(path.Base(file), "dmesg")
 	if !dump.ofLastBoot || !text {
-		dump.isPanic = !text // what kdump writes is of a panic; its name is all that is looked at
+		dump.isPanic = !text // kdump writes only after a panic: the name is enough
 		return dump, nil
 	}
 	data, err := readDumpText(h.Files, file)
@@ -142,7 +142,7 @@ func readDump(h *host.Host, file string) (panicDump, error) {
 		return panicDump{}, fmt.Errorf("dump of a panic: %w", err)
 	}
 	dump.isPanic, dump.why = panicIn(data)
-	// What pstore could not unpack says nothing in plain text; kdump's log is of a panic in any case.
+	// A record that pstore could not decompress has no plain text; kdump's log is of a panic in any case.
 	dump.isPanic = dump.isPanic || strings.HasPrefix(file, crashDir)
 	return dump, nil
 }
@@ -156,16 +156,16 @@ func readDumpText(files host.Files, file string) ([]byte, error) {
 	return data, err
 }
 
-// panicIn looks for what the kernel says when it panics, in a log with or without time stamps:
+// panicIn finds the message of a panic in a log with or without time stamps:
 //
 //	Panic#2 Part1
 //	<0>[  123.456789] Kernel panic - not syncing: Fatal exception in interrupt
 func panicIn(data []byte) (isPanic bool, why string) {
-	const words = "Kernel panic - not syncing"
+	const message = "Kernel panic - not syncing"
 	isPanic = bytes.HasPrefix(data, []byte("Panic#"))
 	for line := range bytes.Lines(data) {
-		prefix, rest, found := bytes.Cut(line, []byte(words))
-		// Before the kernel's own words there is nothing but level and time; a program's name may be anything.
+		prefix, rest, found := bytes.Cut(line, []byte(message))
+		// Only level and time precede the kernel's message; a program's name may be anything.
 		if !found || len(bytes.Trim(prefix, "<>[]()0123456789. \tT,C")) > 0 {
 			continue
 		}

@@ -34,6 +34,10 @@ var panicBoot = time.Date(2026, 11, 21, 1, 0, 0, 0, time.UTC)
 const panicText = "Panic#1 Part1\n<4>[  120.1] Call Trace:\n<0>[  123.456789] Kernel panic - not syncing: Fatal " +
 	"exception in interrupt\n<0>[  124.0] ---[ end Kernel panic - not syncing: x ]---\n"
 
+func TestLastPanicRecorded(t *testing.T) {
+	checktest.RunFixture(t, LastPanic(), "ok", "testdata/last-panic/ok-none.txtar")
+}
+
 func TestLastPanic(t *testing.T) {
 	justBefore := panicBoot.Add(-2 * time.Minute)
 	for name, test := range map[string]struct {

@@ -19,18 +19,13 @@ import (
 
 // pids-limits reads, of pods with their containers, and of slices and services, in cgroup v1 and v2,
 //
-//	pids.max       4096              or max: processes and threads that may be here and below
+//	pids.max       4096              or max: processes and threads that are allowed here and below
 //	pids.current   112
-//	pids.events    max 3             how often a fork failed for it: counted where the program is that wanted to fork
+//	pids.events    max 3             the number of failed forks: counted in the cgroup of the program that forked
 //	pids.events.local                the same since Linux 6.11, in v2: counted where the limit is (pids.events: also above)
 //
 // https://docs.kernel.org/admin-guide/cgroup-v2.html#pid. Kubelet limits pods by podPidsLimit, systemd services by
-// TasksMax.
-//
-// The kernel's log has one line for each cgroup, at the first time only; the counts tell all. A fork that failed is
-// told for 10 minutes; 95 % of the limit is told, gone below 90 %.
-//
-// Known false alarms: a program that keeps a full pool of threads on purpose.
+// TasksMax. The kernel logs only the first failure of each cgroup.
 
 const (
 	pidsLimitsID   = "pids-limits"
@@ -45,62 +40,62 @@ func PIDsLimits() detect.Check {
 	c := &pidsCheck{}
 	return detect.Check{
 		ID: pidsLimitsID, Domain: "cpu",
-		Summary: "a pod or service has as many processes and threads as it may, and cannot start others",
-		Advice: "Look for a leak: `kubectl exec POD -- ps -eLf`, or `systemd-cgls`. A pod that needs more: " +
-			"podPidsLimit in kubelet's configuration. A service: TasksMax in its unit.",
+		Summary: "a pod or service has reached its limit of processes and threads, or is close to it",
+		Advice: "Check for a leak: `kubectl exec POD -- ps -eLf`, or `systemd-cgls`. If it needs more, raise podPidsLimit " +
+			"in kubelet's configuration, or TasksMax in the unit of a service.",
 		Doc: detect.Doc{
 			Reads: []string{"pids.max, pids.current and pids.events of pods, containers, slices and services in " +
 				"/sys/fs/cgroup"},
-			Why: "Programs that cannot start a thread crash or hang; probes by exec fail, and so does kubectl exec.",
+			Why: "Programs that cannot start a thread crash or hang; exec probes and kubectl exec fail.",
 			Faults: []detect.Fault{
 				{Reason: "PIDsLimitReached", Severity: finding.Warning,
-					When: "a process or thread could not be started since the last look; for 10 minutes"},
+					When: "a process or thread could not be started within the last 10 minutes"},
 				{Reason: "PIDsNearLimit", Severity: finding.Warning,
-					When: "95 % of the limit are there; gone below 90 %"},
+					When: "95 % of the limit are in use; cleared below 90 %"},
 			},
-			FalseAlarms: "Programs with a full pool of threads on purpose.",
+			FalseAlarms: "Programs that keep a full pool of threads by design.",
 		},
 		CounterBased: true,
 		Every:        5 * time.Minute, Deadline: 10 * time.Second,
 		Wakes: []detect.Wake{checkkit.KernelWake()},
-		Run:   c.look,
+		Run:   c.run,
 	}
 }
 
-// pidsCheck remembers what was counted.
+// pidsCheck keeps the counts of the run before.
 type pidsCheck struct {
-	seen   bool
+	began  bool              // there was a run before
 	failed map[string]uint64 // by cgroup; those that are zero are left out
-	told   map[finding.Subject]*checkkit.RecentCount
+	recent map[finding.Subject]*checkkit.RecentCount
 }
 
-// pidsGroup is what one look sees of a pod or service.
+// pidsGroup is the state of a pod or service.
 type pidsGroup struct {
-	failed         uint64 // since the last look
+	failed         uint64 // since the last run
 	current, limit uint64 // of the fullest cgroup of it
 }
 
-func (c *pidsCheck) look(ctx context.Context, h *host.Host) ([]finding.Finding, error) {
+func (c *pidsCheck) run(ctx context.Context, h *host.Host) ([]finding.Finding, error) {
 	hierarchy, err := checkkit.ControllerHierarchy(h, "pids")
 	if err != nil {
 		return nil, err
 	}
-	s := pidsScan{files: h.Files, root: hierarchy.Point, before: c.failed, first: !c.seen,
+	s := pidsScan{files: h.Files, root: hierarchy.Point, before: c.failed, first: !c.began,
 		failed: make(map[string]uint64), groups: make(map[finding.Subject]pidsGroup),
 		doubts: make(map[finding.Subject]error)}
 	if err := s.all(ctx, h, hierarchy); err != nil {
 		return nil, err
 	}
-	c.seen, c.failed = true, s.failed
+	c.began, c.failed = true, s.failed
 	now := h.Clock().SinceBoot
-	return c.judge(ctx, h, s, now), finding.Partial(s.doubts)
+	return c.evaluate(ctx, h, s, now), finding.Partial(s.doubts)
 }
 
-func (c *pidsCheck) judge(ctx context.Context, h *host.Host, s pidsScan, now time.Duration) []finding.Finding {
+func (c *pidsCheck) evaluate(ctx context.Context, h *host.Host, s pidsScan, now time.Duration) []finding.Finding {
 	next := make(map[finding.Subject]*checkkit.RecentCount)
 	var findings []finding.Finding
 	for subject, g := range s.groups {
-		t := c.told[subject]
+		t := c.recent[subject]
 		if t == nil {
 			t = &checkkit.RecentCount{}
 		}
@@ -117,20 +112,20 @@ func (c *pidsCheck) judge(ctx context.Context, h *host.Host, s pidsScan, now tim
 		f := finding.Finding{
 			Check: pidsLimitsID, Subject: subject, Severity: finding.Warning, Reason: "PIDsNearLimit",
 			BelowRaise: !reached && share < pidsLimitsAt,
-			Message:    fmt.Sprintf("%d of %d processes and threads are there", g.current, g.limit),
+			Message:    fmt.Sprintf("%d of %d processes and threads are in use", g.current, g.limit),
 			Facts: map[string]string{"current": strconv.FormatUint(g.current, 10),
 				"limit": strconv.FormatUint(g.limit, 10)},
 		}
 		if reached {
 			f.Reason, f.Facts["failed"] = "PIDsLimitReached", strconv.FormatUint(t.Count, 10)
-			f.Message = fmt.Sprintf("%d starts of a process or thread failed lately", t.Count)
+			f.Message = fmt.Sprintf("%d processes or threads could not be started within 10 minutes", t.Count)
 			if g.limit > 0 {
-				f.Message += fmt.Sprintf("; %d of %d are there", g.current, g.limit)
+				f.Message += fmt.Sprintf("; %d of %d are in use", g.current, g.limit)
 			}
 		}
 		findings = append(findings, f)
 	}
-	c.told = next
+	c.recent = next
 	namePods(ctx, h, findings)
 	slices.SortFunc(findings, finding.Compare)
 	return findings
@@ -155,7 +150,7 @@ func namePods(ctx context.Context, h *host.Host, findings []finding.Finding) {
 	}
 }
 
-// pidsScan is one look at all cgroups.
+// pidsScan is one scan of all cgroups.
 type pidsScan struct {
 	files  host.Files
 	root   string
@@ -193,7 +188,7 @@ func (s *pidsScan) all(ctx context.Context, h *host.Host, hierarchy cgroup.Cgrou
 	return nil
 }
 
-// add reads one cgroup. One that goes away meanwhile is none.
+// add reads one cgroup. One that is removed meanwhile is ignored.
 func (s *pidsScan) add(subject finding.Subject, name string) {
 	dir := path.Join(s.root, name)
 	events, err := checkkit.ReadCounts(s.files, path.Join(dir, "pids.events.local"))
@@ -211,7 +206,7 @@ func (s *pidsScan) add(subject finding.Subject, name string) {
 		}
 		if before := s.before[name]; !s.first && failed != before {
 			if failed < before {
-				before = 0 // a cgroup that was made anew
+				before = 0 // the cgroup was created again
 			}
 			g.failed = max(g.failed, failed-before)
 		}

@@ -16,33 +16,28 @@ import (
 	"github.com/nodeagent/nodeagent/pkg/finding"
 )
 
-// sysctls reads /proc/sys/<name> of what is wanted, and only where one has another value
+// sysctls reads /proc/sys/<name> of each wanted setting, and where the value differs
 //
 //	/etc/sysctl.conf, /etc/sysctl.d/*.conf, /run/sysctl.d, /usr/local/lib/sysctl.d, /usr/lib/sysctl.d, /lib/sysctl.d
 //	net.ipv4.ip_forward = 0
 //
-// to say who most likely wrote it. https://man7.org/linux/man-pages/man5/sysctl.d.5.html
+// to name the file that most likely set it. https://man7.org/linux/man-pages/man5/sysctl.d.5.html
 //
-// Wanted is what the configuration names, and what Kubernetes cannot do without, each only where it matters:
+// Wanted are the settings of the configuration, and those that Kubernetes needs, each only where it matters:
 //
-//	net.ipv4.ip_forward=1                  where a network of pods is configured (a file in the CNI folder): the kernel drops
-//	                                       what is to leave a pod otherwise
-//	net.bridge.bridge-nf-call-iptables=1   where the network is the bridge cni0: Services of pods on the same node fail otherwise
+//	net.ipv4.ip_forward=1                  where a pod network is configured (a file in the CNI folder)
+//	net.bridge.bridge-nf-call-iptables=1   where the network is the bridge cni0
 //	vm.overcommit_memory not 2, vm.panic_on_oom=0, kernel.panic_on_oops=1
-//	                                       where kubelet runs, which sets them at its start: somebody changed them since
+//	                                       where kubelet runs, which sets them at its start
 //
 // https://kubernetes.io/docs/setup/production-environment/container-runtimes/,
-// pkg/kubelet/cm/container_manager_linux.go
-//
-// Nothing of it is fatal: some networks (Cilium with eBPF routing) do without forwarding.
-//
-// Known false alarms, and what is done: a value that is wanted otherwise on purpose can be set in want, which goes
-// before what is built in; kubernetes: false leaves all built-in ones out.
+// pkg/kubelet/cm/container_manager_linux.go. None is fatal: some networks (Cilium with eBPF routing) do not need
+// forwarding.
 
 // SysctlsSettings are the settings of sysctls.
 type SysctlsSettings struct {
-	Want       map[string]string `yaml:"want"`       // by name, as sysctl(8) has it; blanks are as good as tabs
-	Kubernetes bool              `yaml:"kubernetes"` // what Kubernetes cannot do without, too
+	Want       map[string]string `yaml:"want"`       // by name, as in sysctl(8); blanks and tabs are equal
+	Kubernetes bool              `yaml:"kubernetes"` // also those that Kubernetes needs
 }
 
 // DefaultSysctlsSettings returns the settings that are used unless the configuration says otherwise.
@@ -50,28 +45,31 @@ func DefaultSysctlsSettings() SysctlsSettings { return SysctlsSettings{Kubernete
 
 const sysctlsID = "sysctls"
 
-// Sysctls finds kernel settings that have drifted from what is wanted.
+// Sysctls finds kernel settings that differ from what is wanted.
 func Sysctls(s SysctlsSettings) detect.Check {
 	return detect.Check{
 		ID: sysctlsID, Domain: "kernel",
 		Summary: "a kernel setting is not what Kubernetes needs, or what the configuration wants",
-		Advice: "sysctl -w NAME=VALUE sets it now; a file in /etc/sysctl.d that sorts behind the one that the " +
-			"message names keeps it. systemd-networkd and VPN clients set forwarding too. What kubelet set comes " +
-			"back when it is restarted.",
+		Advice: "`sysctl -w NAME=VALUE` sets it now; a file in /etc/sysctl.d that sorts after the one that the message " +
+			"names makes it permanent. systemd-networkd and VPN clients set forwarding too. Kubelet sets its own " +
+			"settings again when it is restarted.",
 		Doc: detect.Doc{
-			Reads: []string{"/proc/sys/<name> of what is wanted", "/etc/cni/net.d, /sys/class/net/cni0: whether it " +
-				"matters here", "sysctl.conf(5) and sysctl.d(5), where one has drifted"},
+			Reads: []string{"/proc/sys/<name> of each wanted setting", "/etc/cni/net.d, /sys/class/net/cni0: " +
+				"whether it " +
+				"matters on this node", "sysctl.conf(5) and sysctl.d(5), where a value differs"},
 			Why: "Without forwarding no packet leaves a pod for another node; without bridge-nf-call-iptables pods " +
 				"do not reach Services on their own node; a machine that panics when memory is short takes all pods " +
-				"with it. A restart of systemd-sysctl or of a network tool sets them back, often weeks after the " +
-				"node was made.",
+				"with it. A restart of systemd-sysctl or of a network tool resets them, often weeks after the node " +
+				"was set up.",
 			Faults: []detect.Fault{
 				{Reason: "SysctlDrift", Severity: finding.Warning,
 					When: "a wanted setting has another value, or does not exist"},
 				{Reason: "KubeletSysctlDrift", Severity: finding.Info,
-					When: "what kubelet set at its start was changed since; a warning where pods suffer from it"},
+					When: "a setting that kubelet sets at its start was changed since; a warning where pods suffer " +
+						"from it"},
 			},
-			FalseAlarms: "Networks that forward without the kernel's routing. Set want, or kubernetes: false.",
+			FalseAlarms: "Networks that forward without the kernel's routing. Set want, which takes precedence, or " +
+				"kubernetes: false.",
 		},
 		Every: 5 * time.Minute,
 		Run: func(_ context.Context, h *host.Host) ([]finding.Finding, error) {
@@ -80,15 +78,15 @@ func Sysctls(s SysctlsSettings) detect.Check {
 				return nil, err
 			}
 			if len(wanted) == 0 {
-				return nil, finding.NotApplicable("no pods' network, no kubelet, and nothing named in the " +
+				return nil, finding.NotApplicable("no pod network, no kubelet, and no setting in the " +
 					"configuration")
 			}
-			return lookAtSysctls(h, wanted)
+			return compareSysctls(h, wanted)
 		},
 	}
 }
 
-// wantedSysctl is one setting with what it ought to be.
+// wantedSysctl is one setting with the value that it should have.
 type wantedSysctl struct {
 	name, value string
 	not         bool // any value but this one
@@ -97,7 +95,7 @@ type wantedSysctl struct {
 	why         string
 }
 
-// wantedSysctls adds what matters on this node to what the configuration names.
+// wantedSysctls adds the settings that matter on this node to those of the configuration.
 func wantedSysctls(h *host.Host, s SysctlsSettings) ([]wantedSysctl, error) {
 	var wanted []wantedSysctl
 	for _, name := range slices.Sorted(maps.Keys(s.Want)) {
@@ -124,7 +122,7 @@ func kubernetesSysctls(h *host.Host) ([]wantedSysctl, error) {
 	}
 	if network {
 		wanted = append(wanted, wantedSysctl{name: "net.ipv4.ip_forward", value: "1", reason: "SysctlDrift",
-			severity: finding.Warning, why: "nothing leaves a pod otherwise"})
+			severity: finding.Warning, why: "the kernel drops packets that leave a pod otherwise"})
 	}
 	const bridge = "net.bridge.bridge-nf-call-iptables"
 	_, errCNI := h.Files.Stat("/sys/class/net/cni0")
@@ -137,20 +135,20 @@ func kubernetesSysctls(h *host.Host) ([]wantedSysctl, error) {
 		return wanted, nil
 	}
 	if _, err := h.Kubelet.Process(); err != nil {
-		return wanted, nil //nolint:nilerr // that kubelet is not there is for others to tell
+		return wanted, nil //nolint:nilerr // that kubelet does not run is reported by other checks
 	}
 	const set = "kubelet set it at its start; "
 	return append(wanted,
 		wantedSysctl{"vm.overcommit_memory", "2", true, "KubeletSysctlDrift", finding.Warning, set +
-			"programs get no memory although there is some"},
+			"allocations fail although memory is free"},
 		wantedSysctl{"vm.panic_on_oom", "0", false, "KubeletSysctlDrift", finding.Warning, set +
-			"one pod without memory takes the node down"},
+			"one pod that runs out of memory takes the node down"},
 		wantedSysctl{"kernel.panic_on_oops", "1", false, "KubeletSysctlDrift", finding.Info, set +
-			"the node goes on after an error of the kernel"},
+			"the node continues to run after an error of the kernel"},
 	), nil
 }
 
-// podNetwork reports whether a network of pods is configured: a CNI configuration that is more than the loopback
+// podNetwork reports whether a pod network is configured: a CNI configuration that is more than the loopback
 // device.
 func podNetwork(h *host.Host) (bool, error) {
 	names, err := h.Files.List(h.Paths.CNIConfDir)
@@ -166,7 +164,7 @@ func podNetwork(h *host.Host) (bool, error) {
 	}), nil
 }
 
-func lookAtSysctls(h *host.Host, wanted []wantedSysctl) ([]finding.Finding, error) {
+func compareSysctls(h *host.Host, wanted []wantedSysctl) ([]finding.Finding, error) {
 	doubts := make(map[finding.Subject]error)
 	var findings []finding.Finding
 	for _, w := range wanted {

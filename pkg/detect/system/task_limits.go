@@ -19,34 +19,28 @@ import (
 //	/sys/fs/cgroup/…/pids.{current,max}                    88, "max" for no limit
 //
 // the last of kubelet's and the runtime's cgroup and those above it, of kubepods, and of each pod. Every thread takes
-// a PID. The runtime's cgroup also holds all shims, some ten threads a pod, and a service has at most 15 % of the
-// PIDs unless its unit says TasksMax=infinity.
+// a PID. The runtime's cgroup also holds all shims, some ten threads a pod, and a service may use at most 15 % of the
+// PIDs unless its unit has TasksMax=infinity.
 //
 // https://docs.kernel.org/admin-guide/sysctl/kernel.html#pid-max,
 // https://docs.kernel.org/admin-guide/cgroup-v2.html#pid, https://kubernetes.io/docs/concepts/policy/pid-limiting/
-//
-// The smallest limit counts, in threads. At 80 % a person has time to act; at 95 % the next burst of pods fails to
-// fork, so that the node cannot serve new ones: fatal where the limit is the node's, kubepods', kubelet's or the
-// runtime's. A pod at its own limit is the pod's trouble.
-//
-// Known false alarms, and what is done: a pod that is meant to run at its limit (a fixed pool of threads) is a
-// warning of its own subject; raise podPidsLimit. Short bursts do not last the minute that the policy asks for.
 
 const taskLimitsID = "task-limits"
 
-// TaskLimits finds nodes, services and pods that have nearly as many tasks as they may.
+// TaskLimits finds nodes, services and pods that are close to their limit of tasks.
 func TaskLimits(s UsageSettings) detect.Check {
 	memory := usageState{}
 	return detect.Check{
 		ID: taskLimitsID, Domain: "kernel",
-		Summary: "the node, the runtime or a pod has nearly as many processes and threads as it may",
-		Advice: "Find who has most: ps -eLo pid,comm | sort | uniq -c | sort -n. Restart what leaks threads, or " +
-			"raise the limit that the message names: sysctl kernel.pid_max or kernel.threads-max, TasksMax=infinity " +
+		Summary: "the node, the runtime or a pod is close to its limit of processes and threads",
+		Advice: "Find the processes with the most threads: `ps -eLo pid,comm | sort | uniq -c | sort -n`. Restart the one " +
+			"that leaks, or raise the limit that the message names: sysctl kernel.pid_max or kernel.threads-max, " +
+			"TasksMax=infinity " +
 			"in the unit of the runtime, podPidsLimit of kubelet.",
 		Doc: detect.Doc{
 			Reads: []string{"/proc/loadavg", "/proc/sys/kernel/{pid_max,threads-max}",
 				"pids.current and pids.max of kubelet's, the runtime's, kubepods' and the pods' cgroups"},
-			Why: "Where no PID is left, fork fails with \"resource temporarily unavailable\": containers do not " +
+			Why: "When no PID is left, fork fails with \"resource temporarily unavailable\": containers do not " +
 				"start, exec probes fail, and programs written in Go, kubelet and containerd among them, crash.",
 			Faults: []detect.Fault{
 				{Reason: "TasksNearLimit", Severity: finding.Fatal, When: "the node's tasks are 80 % of the smaller " +
@@ -56,16 +50,18 @@ func TaskLimits(s UsageSettings) detect.Check {
 				{Reason: "PodTasksNearLimit", Severity: finding.Warning,
 					When: "the same for a pod; a pod's own limit is never fatal to the node"},
 			},
-			FalseAlarms: "A pod that runs at its limit by design; bursts shorter than a minute are not told.",
+			FalseAlarms: "A pod that runs at its limit by design: raise podPidsLimit. Bursts shorter than a minute " +
+				"are not " +
+				"reported.",
 		},
 		Condition: detect.KernelProblem(),
 		Every:     time.Minute,
 		Policy:    finding.Policy{Raise: finding.Hold{Looks: 2, For: time.Minute}, Clear: finding.Hold{Looks: 2}},
 		Run: func(ctx context.Context, h *host.Host) ([]finding.Finding, error) {
-			seen, err := readTaskLimits(ctx, h)
+			limits, err := readTaskLimits(ctx, h)
 			var findings []finding.Finding
-			for _, l := range seen {
-				severity, marginal, ok := memory.judge(s, l.subject, l.usage, l.reason != "PodTasksNearLimit")
+			for _, l := range limits {
+				severity, marginal, ok := memory.evaluate(s, l.subject, l.usage, l.reason != "PodTasksNearLimit")
 				if !ok {
 					continue
 				}
@@ -85,7 +81,7 @@ func TaskLimits(s UsageSettings) detect.Check {
 type taskLimit struct {
 	subject finding.Subject
 	reason  string
-	what    string // whose limit it is, for people
+	what    string // whose limit it is, for messages
 	usage   usage
 }
 

@@ -16,7 +16,7 @@ import (
 	"github.com/nodeagent/nodeagent/pkg/finding"
 )
 
-// readTaskLimits returns all limits that could be read, and which could not.
+// readTaskLimits returns the limits that could be read, and an error for the others.
 func readTaskLimits(ctx context.Context, h *host.Host) ([]taskLimit, error) {
 	node, err := nodeTaskLimit(h)
 	if err != nil {
@@ -55,7 +55,7 @@ func readTaskLimits(ctx context.Context, h *host.Host) ([]taskLimit, error) {
 		add(finding.Subject{Kind: rules.PodKind, Name: p.UID, UID: p.UID}, "PodTasksNearLimit", "", p.Dir())
 	}
 	if notFound != nil {
-		return limits, notFound // whose cgroups may be any
+		return limits, notFound // their cgroups are unknown
 	}
 	return limits, finding.Partial(doubts)
 }

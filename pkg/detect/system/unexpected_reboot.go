@@ -19,76 +19,72 @@ import (
 // unexpected-reboot reads the end of
 //
 //	/var/log/wtmp    records of 384 bytes (400 on arm64): ut_type 2, BOOT_TIME, at each boot;
-//	                 ut_type 1, RUN_LVL, of the user "shutdown", at each orderly end
+//	                 ut_type 1, RUN_LVL, of the user "shutdown", at each orderly shutdown
 //
-// https://man7.org/linux/man-pages/man5/utmp.5.html; systemd writes them (systemd-update-utmp), and last -x reads them.
+// https://man7.org/linux/man-pages/man5/utmp.5.html; systemd writes them (systemd-update-utmp), `last -x` shows them.
 //
-// Two boots in a row without a shutdown between them prove that the machine went down without an orderly end, if this
-// system writes shutdown records at all, which an earlier one proves. That the boot ID has changed proves nothing,
-// nor that the agent was not stopped in an orderly way: it may have been killed by itself. Where the file cannot
-// prove anything (rotated a while ago, no persistent /var, systemd built without utmp, as in the newest
-// distributions) the check does not apply. For the same reason a crash before the oldest record is not told.
-//
-// Known false alarms, and what is done: reboot -f, kexec -e and a virtual machine that its owner switched off are
-// orderly to their owner and look like a crash; it is a warning, for the first day of a boot. A clock that was wrong
-// at boot makes the record look like one of another boot: nothing is said then.
+// Two consecutive boots without a shutdown between them prove that the machine went down without an orderly shutdown,
+// if this system writes shutdown records at all, which an earlier one proves. A changed boot ID proves nothing, nor
+// does an agent that was not stopped in order: it alone may have been killed. Where the file cannot prove anything
+// (rotated a while ago, no persistent /var, systemd built without utmp, as in the newest distributions) the check does
+// not apply.
 
 const unexpectedRebootID = "unexpected-reboot"
 
-// UnexpectedReboot finds nodes that went down without being shut down.
+// UnexpectedReboot finds nodes that went down without an orderly shutdown.
 func UnexpectedReboot() detect.Check {
 	m := &rebootState{}
 	return detect.Check{
 		ID: unexpectedRebootID, Domain: "kernel",
-		Summary: "the node went down without being shut down: a crash, a reset or a loss of power",
-		Advice: "Look for its last words: journalctl -b -1 -n 100, /sys/fs/pstore, /var/crash, the serial console " +
-			"and the log of the management controller (ipmitool sel list). Nothing in any of them points to power, " +
-			"or to the host of a virtual machine.",
+		Summary: "the node went down without an orderly shutdown: a crash, a reset or a loss of power",
+		Advice: "Check the last messages before it went down: `journalctl -b -1 -n 100`, /sys/fs/pstore, /var/crash, the " +
+			"serial console and the log of the management controller (`ipmitool sel list`). If none of them shows a " +
+			"cause, suspect the power supply, or the host of a virtual machine.",
 		Doc: detect.Doc{
 			Reads: []string{"/var/log/wtmp"},
-			Why: "All pods of the node were killed without notice, and what they had not written is lost. A " +
-				"machine that does so twice will do it again.",
+			Why: "All pods of the node were killed without notice, and what they had not written is lost. A machine " +
+				"that crashed twice will crash again.",
 			Faults: []detect.Fault{
 				{Reason: "UnexpectedReboot", Severity: finding.Warning,
-					When: "the login records show two boots without a shutdown between them; told for the first 24 " +
-						"hours after boot"},
+					When: "the login records show two boots without a shutdown between them; reported in the first " +
+						"24 hours after boot"},
 			},
-			FalseAlarms: "reboot -f, kexec -e, and a virtual machine that was switched off. Does not apply where the " +
-				"records cannot prove it.",
+			FalseAlarms: "`reboot -f`, `kexec -e`, and a virtual machine that was switched off. Does not apply where " +
+				"the records cannot prove it, or the clock was wrong at boot.",
 		},
 		Every: time.Hour,
 		Run: func(_ context.Context, h *host.Host) ([]finding.Finding, error) {
-			return m.look(h)
+			return m.run(h)
 		},
 	}
 }
 
-// rebootState keeps the verdict on this boot: no later look knows better, least of all after a jump of the clock.
+// rebootState keeps the result of this boot: no later run knows more, least of all after a jump of the clock.
 type rebootState struct {
 	decided  bool
 	findings []finding.Finding
 	err      error
 }
 
-func (m *rebootState) look(h *host.Host) ([]finding.Finding, error) {
+func (m *rebootState) run(h *host.Host) ([]finding.Finding, error) {
 	if h.Clock().SinceBoot > checkkit.BootFactTTL {
 		return nil, nil
 	}
 	if m.decided {
 		return append([]finding.Finding(nil), m.findings...), m.err
 	}
-	findings, err := lookAtReboots(h)
+	findings, err := checkReboots(h)
 	if _, notApplicable := errors.AsType[*finding.NotApplicableError](err); err == nil || notApplicable {
 		m.decided, m.findings, m.err = true, findings, err
 	}
 	return append([]finding.Finding(nil), findings...), err
 }
 
-func lookAtReboots(h *host.Host) ([]finding.Finding, error) {
+func checkReboots(h *host.Host) ([]finding.Finding, error) {
 	const file, most = "/var/log/wtmp", 4 << 20
 	data, size, err := tailfile.Tail(h.Files, file, most)
 	if errors.Is(err, fs.ErrNotExist) || err == nil && size == 0 {
-		return nil, finding.NotApplicable("there are no login records, which would tell of shutdowns")
+		return nil, finding.NotApplicable("there are no login records, which would show shutdowns")
 	}
 	if err != nil {
 		return nil, err
@@ -97,11 +93,11 @@ func lookAtReboots(h *host.Host) ([]finding.Finding, error) {
 	if err != nil {
 		return nil, fmt.Errorf("read %s: %w", file, err)
 	}
-	return judgeReboots(h, records)
+	return evaluateReboots(h, records)
 }
 
-// judgeReboots looks at what is before the record of this boot. Records are those of boots and shutdowns only.
-func judgeReboots(h *host.Host, records []wtmp.Login) ([]finding.Finding, error) {
+// evaluateReboots inspects the record before that of this boot. Records are those of boots and shutdowns only.
+func evaluateReboots(h *host.Host, records []wtmp.Login) ([]finding.Finding, error) {
 	// between the kernel's start and the record of it, and for a clock that was set since
 	const slack = 15 * time.Minute
 	isBoot := func(r wtmp.Login) bool { return !r.Shutdown }
@@ -124,7 +120,7 @@ func judgeReboots(h *host.Host, records []wtmp.Login) ([]finding.Finding, error)
 	return []finding.Finding{{
 		Check: unexpectedRebootID, Subject: checkkit.NodeSubject(h), Severity: finding.Warning,
 		Reason: "UnexpectedReboot",
-		Message: fmt.Sprintf("the machine, up since %s, was booted again at %s without having been shut down", up,
+		Message: fmt.Sprintf("the machine, up since %s, was booted again at %s without an orderly shutdown", up,
 			down),
 		Facts: map[string]string{"previousBoot": up, "boot": down},
 	}}, nil

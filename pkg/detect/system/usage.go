@@ -7,18 +7,18 @@ import (
 	"github.com/nodeagent/nodeagent/pkg/finding"
 )
 
-// UsageSettings are the thresholds of what can be used up. A finding that was raised, and its gravity, are kept until
-// the value is ten points lower.
+// UsageSettings are the thresholds of limits. A finding that was raised, and its severity, are kept until the value is
+// ten points lower.
 type UsageSettings struct {
 	WarnPercent  float64 `yaml:"warnPercent"`
 	FatalPercent float64 `yaml:"fatalPercent"` // nothing is fatal where it is 0
 }
 
 // DefaultUsageSettings returns the settings that are used unless the configuration says otherwise: at 80 % there is
-// time to act; at 95 % the next burst of pods fails.
+// time to act, at 95 % the next burst of pods fails.
 func DefaultUsageSettings() UsageSettings { return UsageSettings{WarnPercent: 80, FatalPercent: 95} }
 
-// keepPoints is by how much a value must be below a threshold before what it raised is given up.
+// keepPoints is by how much a value must be below a threshold before its finding is cleared.
 const keepPoints = 10
 
 // usage is how much of something is used.
@@ -32,13 +32,13 @@ func (u usage) String() string {
 	return fmt.Sprintf("%d of %d (%.0f %%)", u.used, u.limit, u.percent())
 }
 
-// usageState remembers which subjects were fatal when they were last judged, so that their gravity does not flap.
-// Only what the node needs can be fatal, and that is little.
+// usageState keeps which subjects were fatal when they were last evaluated, so that their severity does not flap. Only
+// what the node needs can be fatal: they are few.
 type usageState map[finding.Subject]bool
 
-// judge returns what a usage means for a subject; ok is false where it means nothing. mayBeFatal is whether the node
-// needs it.
-func (m usageState) judge(s UsageSettings, subject finding.Subject, u usage,
+// evaluate returns the severity of a usage; ok is false below all thresholds. mayBeFatal is set where the node needs
+// the subject.
+func (m usageState) evaluate(s UsageSettings, subject finding.Subject, u usage,
 	mayBeFatal bool) (severity finding.Severity, marginal, ok bool) {
 	percent := u.percent()
 	fatalAt := s.FatalPercent

@@ -17,18 +17,14 @@ import (
 
 // zombies reads, through the shared table of processes,
 //
-//	/proc/PID/stat    300 (sh) Z 299 …       state Z: it has ended, and its parent (the second number behind the name) has not asked how
+//	/proc/PID/stat    300 (sh) Z 299 …       state Z: it has exited, and its parent (the second number behind the name) has not
+//	                                         waited for it
 //
 // https://man7.org/linux/man-pages/man5/proc_pid_stat.5.html
 //
-// A zombie costs nothing but its PID; but a parent that leaves them makes more until no PID is left, for its pod or
-// for the node, and nobody can start anything. So they are counted for each parent, which is the one to mend, and 100
-// of one parent for 5 minutes are told: a busy shell or a CI runner has some tens for seconds. A parent that hangs
-// itself in the kernel is the most common cause on the side of the node: hung-tasks tells of it.
-//
-// Known false alarms, and what is done: a process whose main thread has ended while others run shows state Z too (it
-// has more than one thread, and is not counted); short-lived zombies of a parent that reaps in batches do not last 5
-// minutes.
+// Zombies are counted for each parent, which is at fault. On the side of the node a parent that hangs in the kernel is
+// the most common cause: hung-tasks reports it. A process whose main thread has exited while others run shows state Z
+// too: it has more than one thread.
 
 // ZombiesSettings are the settings of zombies. A finding that was raised is kept until the number is below three
 // quarters.
@@ -43,32 +39,35 @@ const zombiesID = "zombies"
 
 // Zombies finds processes that do not reap their children.
 func Zombies(s ZombiesSettings) detect.Check {
-	memory := &zombieState{}
+	state := &zombieState{}
 	return detect.Check{
 		ID: zombiesID, Domain: "kernel",
-		Summary: "a process does not reap its children: dead processes pile up and take PIDs",
-		Advice: "The parent is at fault: restart its pod or service, its zombies go with it. In a pod, run an init " +
-			"(tini, or shareProcessNamespace) as PID 1. Where the parent itself is in state D or stopped (ps -o " +
-			"stat,wchan PID), mend that first.",
+		Summary: "a process does not reap its children: zombies accumulate and use up PIDs",
+		Advice: "Restart the pod or service of the parent: its zombies disappear with it. In a pod, run an init " +
+			"(tini, or " +
+			"shareProcessNamespace) as PID 1. Where the parent itself is in state D or stopped (`ps -o stat,wchan " +
+			"PID`), resolve that first.",
 		Doc: detect.Doc{
 			Reads: []string{"/proc/PID/stat, shared with all checks"},
-			Why: "Each zombie keeps a PID. When the pod's or the node's are used up nothing can be started any " +
-				"more, not even a probe or a shell.",
+			Why: "Each zombie keeps a PID. When those of the pod or the node are used up, no process can be started, " +
+				"not even a probe or a shell.",
 			Faults: []detect.Fault{
-				{Reason: "ZombieProcesses", Severity: finding.Warning, When: "a process has 100 dead children or " +
-					"more that it has not reaped, for 5 minutes; fewer are normal in a busy shell"},
+				{Reason: "ZombieProcesses", Severity: finding.Warning, When: "a process has at least 100 zombie " +
+					"children for 5 minutes; a busy shell or CI runner has some tens for seconds"},
 			},
-			FalseAlarms: "A process whose main thread ended before the others is no zombie and is not counted.",
+			FalseAlarms: "A process whose main thread ended before the others is no zombie and is not counted; " +
+				"those of a " +
+				"parent that reaps in batches do not last 5 minutes.",
 		},
 		Every:  time.Minute,
 		Policy: finding.Policy{Raise: finding.Hold{Looks: 3, For: 5 * time.Minute}},
 		Run: func(ctx context.Context, h *host.Host) ([]finding.Finding, error) {
-			return memory.look(ctx, h, s)
+			return state.run(ctx, h, s)
 		},
 	}
 }
 
-// zombieState is what one look leaves for the next.
+// zombieState is kept between runs.
 type zombieState struct {
 	first map[tasks.TaskID]zombieParent // as they were when they first had too many
 }
@@ -80,7 +79,7 @@ type zombieParent struct {
 	at    time.Duration
 }
 
-func (m *zombieState) look(ctx context.Context, h *host.Host, s ZombiesSettings) ([]finding.Finding, error) {
+func (m *zombieState) run(ctx context.Context, h *host.Host, s ZombiesSettings) ([]finding.Finding, error) {
 	table, err := h.ProcessTable(ctx, 30*time.Second)
 	if err != nil {
 		return nil, err
@@ -102,14 +101,14 @@ func (m *zombieState) look(ctx context.Context, h *host.Host, s ZombiesSettings)
 	var findings []finding.Finding
 	for _, name := range slices.Sorted(maps.Keys(groups)) {
 		if len(findings) == 20 {
-			break // a node on which more programs forget their children is told of by task-limits
+			break // task-limits reports a node on which more programs do not reap theirs
 		}
 		findings = append(findings, m.finding(ctx, h, name, groups[name], s))
 	}
 	return findings, nil
 }
 
-// zombieParents returns the processes with at least so many zombies, that with most first.
+// zombieParents returns the processes with at least that number of zombies, that with the most first.
 func zombieParents(table []host.ProcStat, least float64) []zombieParent {
 	counts := make(map[int]int)
 	for _, p := range table {
@@ -127,7 +126,7 @@ func zombieParents(table []host.ProcStat, least float64) []zombieParent {
 	return parents
 }
 
-// finding tells of all parents of one name, which most often are one program in many pods.
+// finding reports all parents of one name, which mostly are one program in many pods.
 func (m *zombieState) finding(ctx context.Context, h *host.Host, name string, parents []zombieParent,
 	s ZombiesSettings) finding.Finding {
 	total, before, since := 0, 0, h.Clock().SinceBoot
@@ -144,7 +143,7 @@ func (m *zombieState) finding(ctx context.Context, h *host.Host, name string, pa
 	f := finding.Finding{
 		Check: zombiesID, Subject: finding.Subject{Kind: "process", Name: name}, Severity: finding.Warning,
 		Reason: "ZombieProcesses",
-		Message: fmt.Sprintf("%s (PID %s) has %d dead children that it does not reap", name,
+		Message: fmt.Sprintf("%s (PID %s) has %d zombie children that it does not reap", name,
 			checkkit.JoinFirst(pids, 3), total),
 		Facts:      map[string]string{"zombies": strconv.Itoa(total), "pids": checkkit.JoinFirst(pids, 20)},
 		BelowRaise: parents[0].count < s.PerParent,

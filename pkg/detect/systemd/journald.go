@@ -1,4 +1,4 @@
-// Package systemd finds faults of systemd and its daemons: units that failed, a journal that nobody writes.
+// Package systemd finds faults of systemd and its daemons: failed units, a journal that is not written.
 package systemd
 
 import (
@@ -33,64 +33,61 @@ import (
 // src/libsystemd/sd-journal/journal-file.c,
 // https://www.freedesktop.org/software/systemd/man/latest/systemd-journald.service.html.
 //
-// Whoever logs to a journald that does not read waits as soon as the socket's buffer is full, and that is almost
-// every service: kubelet and the runtime too. Not closed is normal for the boot after a crash of the machine
-// (unexpected-reboot tells of those): only what was renamed later than ten minutes after boot counts, for a day. Then
-// journald itself was killed, by its watchdog or for want of memory, or its disk damages files.
-//
-// Known false alarms, and what is done: files of users (user-1000@…) are opened when the user comes, long after the
-// boot that followed a crash: they are not counted. A jump of the wall clock may make an old file look new: it is
-// information. That journald does not run or is restarted again and again is told by systemd-units, that it hangs on
-// a disk by hung-tasks, and a full or read-only disk below it by disk-space and filesystem-readonly.
+// A file that was not closed is normal in the boot after a crash of the machine (see unexpected-reboot), and files of
+// users (user-1000@…) are opened at their login. Later ones of the system mean that journald was killed, by its
+// watchdog or because memory ran out, or that its disk corrupts files. A jump of the wall clock may make an old file
+// look new.
 
 const (
 	journaldID      = "journald"
 	journaldSocket  = "/run/systemd/journal/stdout"
 	journalSettled  = 10 * time.Minute // after boot
-	journalDisposed = 24 * time.Hour   // is told of so long
+	journalDisposed = 24 * time.Hour   // how long it is reported
 	journalEvery    = 10 * time.Minute // between lists
 	journalPatience = 4 * time.Second  // with the disk of the logs
 )
 
-// Journald finds a journald that does not take what the node logs, or has lost some of it.
+// Journald finds a journald that does not accept messages, or has lost some.
 func Journald() detect.Check {
-	j := &journaldLook{program: discover.Program{Comm: "systemd-journal"}} // the kernel keeps 15 bytes of it
+	j := &journaldState{program: discover.Program{Comm: "systemd-journal"}} // the kernel keeps 15 bytes of it
 	return detect.Check{
 		ID:      journaldID,
 		Domain:  "kubernetes",
 		Summary: "the node's log daemon is stopped, or has lost messages",
-		Advice: "`systemctl status systemd-journald` and `journalctl -u systemd-journald -n 30`; `journalctl " +
+		Advice: "Check `systemctl status systemd-journald` and `journalctl -u systemd-journald -n 30`; `journalctl " +
 			"--verify` names damaged files. `systemctl restart systemd-journald` is safe: services keep their " +
 			"connections.",
 		Doc: detect.Doc{
 			Reads: []string{"/proc/PID/stat of systemd-journald", "/etc/machine-id",
 				"names in /var/log/journal and /run/log/journal (in a child process)"},
-			Why: "Services that log wait for journald, kubelet and the runtime among them; and what is lost cannot " +
-				"be looked at on a bad day.",
+			Why: "Services that log, kubelet and the runtime among them, block as soon as the buffer of the socket " +
+				"is " +
+				"full; and lost messages are missing when a fault is investigated.",
 			Faults: []detect.Fault{
 				{Reason: "JournaldStopped", Severity: finding.Warning, When: "its process is in state T, seen twice: " +
 					"a signal or a debugger stopped it"},
-				{Reason: "JournalDamaged", Severity: finding.Info, When: "journald gave up a file of the system " +
-					"within the last 24 hours, later than 10 minutes after boot"},
+				{Reason: "JournalDamaged", Severity: finding.Info, When: "journald renamed a file of the system " +
+					"as damaged or not closed within the last 24 hours, later than 10 minutes after boot"},
 			},
-			FalseAlarms: "Files given up at boot, after a crash of the machine, and those of users do not count.",
+			FalseAlarms: "Files renamed at boot, after a crash of the machine, and those of users do not count. " +
+				"systemd-units reports a journald that does not run, hung-tasks one that hangs on a disk.",
 		},
 		Every:    30 * time.Second,
 		Deadline: 10 * time.Second,
 		Policy:   finding.Policy{Raise: finding.Hold{Looks: 2}},
-		Run:      j.look,
+		Run:      j.run,
 	}
 }
 
-type journaldLook struct {
+type journaldState struct {
 	program discover.Program
 
 	listed  finding.Timestamp // when the files were listed
-	damaged []time.Time       // what was found, by name
-	listErr error             // why nothing could be
+	damaged []time.Time       // when files were renamed
+	listErr error
 }
 
-func (j *journaldLook) look(ctx context.Context, h *host.Host) ([]finding.Finding, error) {
+func (j *journaldState) run(ctx context.Context, h *host.Host) ([]finding.Finding, error) {
 	if _, err := h.Files.Stat(journaldSocket); errors.Is(err, fs.ErrNotExist) {
 		return nil, finding.NotApplicable("systemd-journald has not run since boot")
 	} else if err != nil {
@@ -113,7 +110,7 @@ func (j *journaldLook) look(ctx context.Context, h *host.Host) ([]finding.Findin
 	if err := j.list(ctx, h); err != nil {
 		return found, finding.Partial(map[finding.Subject]error{journalSubject(): err})
 	}
-	return append(found, j.judge(h.Clock())...), nil
+	return append(found, j.evaluate(h.Clock())...), nil
 }
 
 func journalSubject() finding.Subject { return finding.Subject{Kind: "journal", Name: "system"} }
@@ -122,15 +119,14 @@ func stoppedJournald(pid int) finding.Finding {
 	return finding.Finding{
 		Check: journaldID, Subject: finding.Subject{Kind: "unit", Name: "systemd-journald.service"},
 		Severity: finding.Warning, Reason: "JournaldStopped",
-		Message: fmt.Sprintf("systemd-journald (PID %d) is stopped by a signal or a debugger: services that log will "+
-			"wait for it; `kill -CONT %d` lets it go on", pid, pid),
+		Message: fmt.Sprintf("systemd-journald (PID %d) is stopped by a signal or a debugger: services that log "+
+			"block; resume it with `kill -CONT %d`", pid, pid),
 		Facts: map[string]string{"pid": strconv.Itoa(pid)},
 	}
 }
 
-// list lists the files that journald gave up, every ten minutes: not more often either where the disk hangs, each
-// time with a child.
-func (j *journaldLook) list(ctx context.Context, h *host.Host) error {
+// list lists the files that journald renamed, every ten minutes: each time takes a child process, which may hang.
+func (j *journaldState) list(ctx context.Context, h *host.Host) error {
 	now := h.Clock()
 	if j.listed.Boot == now.Boot && now.Since(j.listed) < journalEvery {
 		return j.listErr
@@ -151,7 +147,7 @@ func listDamaged(ctx context.Context, h *host.Host) ([]time.Time, error) {
 		return nil, fmt.Errorf("read /etc/machine-id: %w", err)
 	}
 	if machine == "" || strings.ContainsAny(machine, "/.") || len(machine) > 64 {
-		return nil, fmt.Errorf("/etc/machine-id: %q is none", checkkit.Sanitize(machine, 64))
+		return nil, fmt.Errorf("/etc/machine-id: %q is no machine ID", checkkit.Sanitize(machine, 64))
 	}
 	var damaged []time.Time
 	for _, dir := range []string{"/var/log/journal", "/run/log/journal"} {
@@ -171,7 +167,7 @@ func listDamaged(ctx context.Context, h *host.Host) ([]time.Time, error) {
 	return damaged, nil
 }
 
-// disposedAt returns when journald gave a file of the system up, by its name.
+// disposedAt returns when journald renamed a file of the system, by its name.
 func disposedAt(name string) (time.Time, bool) {
 	name, ok := strings.CutSuffix(name, ".journal~")
 	name, system := strings.CutPrefix(name, "system@")
@@ -183,8 +179,8 @@ func disposedAt(name string) (time.Time, bool) {
 	return time.UnixMicro(micros), err == nil
 }
 
-// judge tells of files that were given up while the machine ran.
-func (j *journaldLook) judge(now finding.Timestamp) []finding.Finding {
+// evaluate reports files that were renamed while the machine ran.
+func (j *journaldState) evaluate(now finding.Timestamp) []finding.Finding {
 	booted := now.Wall.Add(-now.SinceBoot)
 	count, last := 0, time.Time{}
 	for _, at := range j.damaged {
@@ -200,7 +196,7 @@ func (j *journaldLook) judge(now finding.Timestamp) []finding.Finding {
 	}
 	return []finding.Finding{{
 		Check: journaldID, Subject: journalSubject(), Severity: finding.Info, Reason: "JournalDamaged",
-		Message: fmt.Sprintf("journald gave up %d files of its own within %.0f hours, damaged or not closed, the "+
+		Message: fmt.Sprintf("journald renamed %d of its files within %.0f hours as damaged or not closed, the "+
 			"last one at %s: messages may be missing",
 			count, journalDisposed.Hours(), last.UTC().Format(time.RFC3339)),
 		Facts: map[string]string{"files": strconv.Itoa(count), "last": last.UTC().Format(time.RFC3339)},

@@ -26,12 +26,12 @@ func silentSystemd(err error) finding.Finding {
 		Check: systemdUnitsID, Subject: systemdSubject(), Severity: finding.Warning, Reason: systemdSilent,
 		Message: "systemd does not answer (" + checkkit.Sanitize(err.Error(), 300) +
 			"): see `journalctl _PID=1 -n 50` for a crash (\"freezing execution\"), and whether " +
-			"PID 1 hangs in state D; as long as it does not, no service is started or stopped",
+			"PID 1 hangs in state D; until it answers, no service is started or stopped",
 	}
 }
 
-// judge says what is wrong. A unit is in one of the lists only.
-func (l *unitsLook) judge(units systemd.Units, now finding.Timestamp) []finding.Finding {
+// evaluate returns the findings. A unit is in one of the lists only.
+func (l *unitsState) evaluate(units systemd.Units, now finding.Timestamp) []finding.Finding {
 	var found []finding.Finding
 	for _, u := range units.Failed {
 		if !matchesUnit(l.settings.Ignore, u.Name) {
@@ -50,7 +50,7 @@ func (l *unitsLook) judge(units systemd.Units, now finding.Timestamp) []finding.
 	if units.Omitted > 0 {
 		found = append(found, finding.Finding{
 			Check: systemdUnitsID, Subject: systemdSubject(), Severity: finding.Warning, Reason: systemdManyFailed,
-			Message: fmt.Sprintf("%d units have failed, more than are told one by one: see `systemctl --failed`",
+			Message: fmt.Sprintf("%d units have failed, more than are reported one by one: see `systemctl --failed`",
 				len(units.Failed)+units.Omitted),
 			Facts: map[string]string{"failed": strconv.Itoa(len(units.Failed) + units.Omitted)},
 		})
@@ -58,7 +58,7 @@ func (l *unitsLook) judge(units systemd.Units, now finding.Timestamp) []finding.
 	return found
 }
 
-func (l *unitsLook) failed(u systemd.Unit, now finding.Timestamp) finding.Finding {
+func (l *unitsState) failed(u systemd.Unit, now finding.Timestamp) finding.Finding {
 	severity, aside := l.weigh(u)
 	facts := map[string]string{"result": checkkit.Sanitize(u.Result, 50)}
 	if !u.Since.IsZero() && u.Since.Before(now.Wall) {
@@ -71,12 +71,12 @@ func (l *unitsLook) failed(u systemd.Unit, now finding.Timestamp) finding.Findin
 	}
 }
 
-func (l *unitsLook) flapping(u systemd.Unit, count uint32) finding.Finding {
+func (l *unitsState) flapping(u systemd.Unit, count uint32) finding.Finding {
 	severity, aside := l.weigh(u)
-	text := fmt.Sprintf("systemd has started %s again %d times in %.0f minutes", unitName(u), count,
+	text := fmt.Sprintf("systemd has restarted %s %d times in %.0f minutes", unitName(u), count,
 		unitFlappingWindow.Minutes())
 	if count < unitFlappingRestarts && restarting(u) {
-		text = "systemd is about to start " + unitName(u) + " again"
+		text = "systemd is about to restart " + unitName(u)
 	}
 	if restarting(u) {
 		text += ": " + howItEnded(u)
@@ -95,10 +95,10 @@ func unitSubject(u systemd.Unit) finding.Subject {
 
 func unitName(u systemd.Unit) string { return checkkit.Sanitize(u.Name, 100) }
 
-// weigh says how grave it is when this unit is not well, and what people should know of that.
-func (l *unitsLook) weigh(u systemd.Unit) (finding.Severity, string) {
-	if judge := judgeOfUnit(u.Name); judge != "" {
-		return finding.Warning, "; whether the node suffers from it is told by " + judge
+// weigh returns the severity of a fault of this unit, and a remark for the message.
+func (l *unitsState) weigh(u systemd.Unit) (finding.Severity, string) {
+	if check := checkOfUnit(u.Name); check != "" {
+		return finding.Warning, "; " + check + " reports whether the node is affected"
 	}
 	if matchesUnit(l.settings.Critical, u.Name) {
 		return finding.Warning, ""
@@ -109,7 +109,7 @@ func (l *unitsLook) weigh(u systemd.Unit) (finding.Severity, string) {
 	return finding.Warning, ""
 }
 
-// minorUnit says why nobody suffers when this unit is not well; empty where that is not so.
+// minorUnit says why a fault of this unit does not matter to the node; empty where it does.
 func minorUnit(u systemd.Unit) string {
 	base, instance, _ := strings.Cut(u.Name, "@")
 	switch {
@@ -117,19 +117,19 @@ func minorUnit(u systemd.Unit) string {
 		return "a job of a timer, which will start it again"
 	case instance != "" && slices.Contains([]string{"getty", "serial-getty", "console-getty", "container-getty",
 		"autovt"}, base), u.Name == "console-getty.service":
-		return "a console for people"
+		return "a login console"
 	case instance != "" && (base == "user" || base == "user-runtime-dir"), strings.HasPrefix(u.Name, "session-"):
-		return "it belongs to somebody's login"
+		return "part of a login session"
 	case strings.HasSuffix(base, "-wait-online.service") || strings.HasSuffix(base, "-wait-online"):
-		return "it only waits at boot; the network itself is judged by the checks of the network"
+		return "it only waits at boot; the network itself is evaluated by the checks of the network"
 	case u.Transient:
-		return "a program made it while it ran, and has not asked for its end"
+		return "a transient unit that a program created"
 	}
 	return ""
 }
 
-// judgeOfUnit names the check that tells whether the node suffers from the absence of a unit.
-func judgeOfUnit(name string) string {
+// checkOfUnit names the check that reports whether the node suffers from the absence of a unit.
+func checkOfUnit(name string) string {
 	base, _, _ := strings.Cut(strings.TrimSuffix(name, ".service"), "@")
 	if base == name {
 		return ""
@@ -156,7 +156,7 @@ func matchesUnit(patterns []string, name string) bool {
 	})
 }
 
-// howItEnded says in words why a unit is not there: Result of systemd.service(5), then CLD_… of sigaction(2).
+// howItEnded words the end of a unit: Result of systemd.service(5), then CLD_… of sigaction(2).
 func howItEnded(u systemd.Unit) string {
 	const exited, killed, dumped = 1, 2, 3
 	switch {
@@ -167,17 +167,17 @@ func howItEnded(u systemd.Unit) string {
 	case u.Result == "watchdog":
 		return "it did not report to systemd's watchdog in time"
 	case u.Result == "start-limit-hit":
-		return "it was started too often in too short a time"
+		return "it was started too often in a short time"
 	case u.Result == "resources":
 		return "systemd could not prepare its start"
 	case u.Result == "dependency":
 		return "a unit that it needs has failed"
 	case u.Code == exited:
-		return fmt.Sprintf("its main process ended with exit code %d", u.Status)
+		return fmt.Sprintf("its main process exited with code %d", u.Status)
 	case u.Code == killed:
 		return fmt.Sprintf("its main process was killed by signal %d", u.Status)
 	case u.Code == dumped:
 		return fmt.Sprintf("its main process crashed with signal %d", u.Status)
 	}
-	return cmp.Or(checkkit.Sanitize(u.Result, 50), "systemd does not say why")
+	return cmp.Or(checkkit.Sanitize(u.Result, 50), "systemd gives no reason")
 }

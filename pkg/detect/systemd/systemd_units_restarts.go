@@ -1,7 +1,6 @@
 package systemd
 
 import (
-	"encoding/json"
 	"strings"
 	"time"
 
@@ -10,26 +9,26 @@ import (
 	"github.com/nodeagent/nodeagent/pkg/finding"
 )
 
-// unitRestarts counts how often systemd started services again within unitFlappingWindow.
+// unitRestarts counts the restarts of services within unitFlappingWindow.
 type unitRestarts struct {
-	memory detect.StateStore // may be nil
+	saved  detect.Saved[keptRestarts]
 	loaded bool
 	kept   keptRestarts
 }
 
-// keptRestarts is kept over restarts of the agent.
+// keptRestarts is kept across restarts of the agent.
 type keptRestarts struct {
 	Boot  string                     `json:"boot"`
 	Saved time.Duration              `json:"saved"` // since boot
-	Units map[string]*restartsOfUnit `json:"units"` // services that run, and what was counted
+	Units map[string]*restartsOfUnit `json:"units"` // running services, and those with restarts
 }
 
 type restartsOfUnit struct {
-	Total  uint32        `json:"total"` // NRestarts, when it was seen last
+	Total  uint32        `json:"total"` // NRestarts in the last run
 	Events []restartSeen `json:"events,omitempty"`
 }
 
-// restartSeen is what was counted at one look.
+// restartSeen is what one run counted.
 type restartSeen struct {
 	Up    time.Duration `json:"up"` // since boot
 	Count uint32        `json:"count"`
@@ -37,16 +36,16 @@ type restartSeen struct {
 
 const (
 	unitRestartsKey = systemdUnitsID + "/restarts"
-	maxKeptUnits    = 2000 // twice as many as the door tells of
+	maxKeptUnits    = 2000 // twice as many as the client returns
 )
 
-// saw takes the running services into account. Of a service that is seen first nothing is known of the time before.
-func (m *unitRestarts) saw(running []systemd.Unit, now finding.Timestamp) {
+// observe counts the restarts of the running services since the last run. Of a new service no restart is known.
+func (m *unitRestarts) observe(running []systemd.Unit, now finding.Timestamp) {
 	m.load(now)
 	changed := false
-	there := make(map[string]bool, len(running))
+	exists := make(map[string]bool, len(running))
 	for _, u := range running {
-		there[u.Name] = true
+		exists[u.Name] = true
 		old := m.kept.Units[u.Name]
 		if old == nil {
 			if len(m.kept.Units) < maxKeptUnits {
@@ -57,7 +56,7 @@ func (m *unitRestarts) saw(running []systemd.Unit, now finding.Timestamp) {
 		}
 		count := u.Restarts - old.Total
 		if u.Restarts < old.Total {
-			count = 0 // somebody has started it
+			count = 0 // it was started by hand
 		}
 		if u.Restarts == 0 && restarting(u) {
 			count = 1 // before systemd 235
@@ -72,16 +71,17 @@ func (m *unitRestarts) saw(running []systemd.Unit, now finding.Timestamp) {
 		for len(unit.Events) > 0 && now.SinceBoot-unit.Events[0].Up >= unitFlappingWindow {
 			unit.Events = unit.Events[1:]
 		}
-		if !there[name] && len(unit.Events) == 0 {
+		if !exists[name] && len(unit.Events) == 0 {
 			delete(m.kept.Units, name)
 		}
 	}
 	if changed {
-		m.save(now)
+		m.kept.Saved = now.SinceBoot
+		m.saved.Save(m.kept)
 	}
 }
 
-// within is how often the service was started again within the window.
+// within is the number of restarts of a service within the window.
 func (m *unitRestarts) within(name string) (count uint32) {
 	if unit := m.kept.Units[name]; unit != nil {
 		for _, event := range unit.Events {
@@ -96,39 +96,19 @@ func (m *unitRestarts) load(now finding.Timestamp) {
 		return
 	}
 	m.kept = keptRestarts{Boot: now.Boot, Units: map[string]*restartsOfUnit{}}
-	if !m.loaded && m.memory != nil {
-		var kept keptRestarts
-		data, ok := m.memory.Load(unitRestartsKey)
-		if ok && json.Unmarshal(data, &kept) == nil && kept.Boot == now.Boot && len(kept.Units) <= maxKeptUnits {
-			m.recall(kept, now)
+	// When restarts happened while no agent ran for long is unknown: they do not count.
+	kept, ok := m.saved.Load(func(kept keptRestarts) bool {
+		return kept.Boot == now.Boot && len(kept.Units) <= maxKeptUnits && now.SinceBoot-kept.Saved < unitFlappingWindow
+	})
+	if ok && !m.loaded {
+		for name, unit := range kept.Units {
+			if unit != nil {
+				m.kept.Units[name] = unit
+			}
 		}
 	}
 	m.loaded = true
 }
 
-// recall takes over what was kept. Of what happened while no agent looked for long, nobody knows when it was: it does
-// not count.
-func (m *unitRestarts) recall(kept keptRestarts, now finding.Timestamp) {
-	if now.SinceBoot-kept.Saved >= unitFlappingWindow {
-		return
-	}
-	for name, unit := range kept.Units {
-		if unit != nil {
-			m.kept.Units[name] = unit
-		}
-	}
-}
-
-// save keeps what was counted.
-func (m *unitRestarts) save(now finding.Timestamp) {
-	if m.memory == nil {
-		return
-	}
-	m.kept.Saved = now.SinceBoot
-	if data, err := json.Marshal(m.kept); err == nil { // numbers and strings: it cannot fail
-		m.memory.Save(unitRestartsKey, data)
-	}
-}
-
-// restarting tells whether systemd waits to start it again, or does: auto-restart, auto-restart-queued.
+// restarting reports whether systemd is about to restart it: auto-restart, auto-restart-queued.
 func restarting(u systemd.Unit) bool { return strings.HasPrefix(u.Sub, "auto-restart") }

@@ -177,7 +177,7 @@ func healthyDaemons(t testing.TB) (said []entry) {
 		"healthy-lab.containerd2.log.txt"} {
 		p := parser{format: Auto}
 		for _, line := range corpus(t, name) {
-			if e := p.parse([]byte(line)); e.speaker != rules.TheKernel {
+			if e := p.parse([]byte(line)); e.emitter != rules.TheKernel {
 				said = append(said, e)
 			}
 		}
@@ -191,7 +191,7 @@ func BenchmarkBenignDaemons(b *testing.B) {
 	b.ReportAllocs()
 	i := 0
 	for b.Loop() {
-		m.MatchOf(lines[i].speaker, lines[i].said)
+		m.MatchOf(lines[i].emitter, lines[i].said)
 		if i++; i == len(lines) {
 			i = 0
 		}

@@ -16,13 +16,13 @@ type entry struct {
 	up    time.Duration // since boot; only where upKnown
 	// upKnown is false where the log has wall-clock times or none.
 	upKnown bool
-	boot    string // identity of the boot, where the log tells it
+	boot    string // identity of the boot, where the log contains it
 
-	speaker rules.Emitter // the daemon whose word a foreignLine is, where it is known
-	said    []byte        // what it said, without the header of its own log; only with a speaker
+	emitter rules.Emitter // the daemon that wrote a foreignLine, where it is known
+	said    []byte        // what it said, without the header of its own log; only with a emitter
 
 	bare   bool   // neither a time nor anybody's name: it is the kernel's because dmesg -t prints nothing else
-	number int    // of the line that tells it, where that is not the last that was read; 0 otherwise
+	number int    // of the line with the text, where that is not the last that was read; 0 otherwise
 	line   []byte // that line; only with a number
 }
 
@@ -33,7 +33,7 @@ const (
 	badLine      kindOfLine = iota // not of the format
 	kernelLine                     // the kernel's own word
 	foreignLine                    // a program's word
-	silentLine                     // nobody's: headings, dictionaries, the second half of a record
+	silentLine                     // no message: headings, dictionaries, the second half of a record
 	bootBoundary                   // a heading which says that another boot begins
 )
 

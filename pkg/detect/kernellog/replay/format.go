@@ -12,7 +12,7 @@ import (
 // Format is a form in which kernel logs are saved.
 type Format string
 
-// The formats. Auto takes each line for what it looks like: no line of one can be taken for one of another.
+// The formats. Auto detects the format of each line: no line of one is valid in another.
 const (
 	Auto    Format = "auto"
 	Dmesg   Format = "dmesg"   // dmesg, with any kind of time or none; the console
@@ -99,13 +99,13 @@ func (p *parser) guess(line []byte) entry {
 func ownLog(line []byte) (entry, bool) {
 	line = cutNode(line)
 	if rest, ok := cutKlog(line); ok {
-		return entry{what: foreignLine, speaker: rules.Kubelet, said: rest}, true
+		return entry{what: foreignLine, emitter: rules.Kubelet, said: rest}, true
 	}
 	if rest, ok := cutLogrus(line); ok {
-		return entry{what: foreignLine, speaker: rules.Runtime, said: rest}, true
+		return entry{what: foreignLine, emitter: rules.Runtime, said: rest}, true
 	}
 	if rest, ok := flattenJSON(line); ok {
-		return entry{what: foreignLine, speaker: rules.Kubelet, said: rest}, true
+		return entry{what: foreignLine, emitter: rules.Kubelet, said: rest}, true
 	}
 	return entry{}, false
 }

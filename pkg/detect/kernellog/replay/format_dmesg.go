@@ -41,7 +41,7 @@ func parseDmesg(line []byte) entry {
 	return e
 }
 
-// login is what a serial console shows before the kernel's line when somebody could log in there.
+// login is what a serial console shows before the kernel's line when it offers a login.
 var login = kernellog.WhenNeeded(`^[\w.-]{1,64} login: (\[ *\d{1,10}\.\d{6}\])`)
 
 func cutLogin(line []byte) []byte {

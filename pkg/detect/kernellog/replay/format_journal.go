@@ -10,8 +10,8 @@ import (
 	"github.com/nodeagent/nodeagent/pkg/detect/kernellog/rules"
 )
 
-// journalRecord is what matters of a line of journalctl -o json. Fields that begin with an underscore are journald's
-// own word; the others are what the writer claims. https://systemd.io/JOURNAL_EXPORT_FORMATS/#journal-json-format
+// journalRecord is what matters of a line of journalctl -o json. Fields that begin with an underscore are set
+// by journald; the others by the writer. https://systemd.io/JOURNAL_EXPORT_FORMATS/#journal-json-format
 type journalRecord struct {
 	Transport  journalField `json:"_TRANSPORT"`
 	Identifier journalField `json:"SYSLOG_IDENTIFIER"`
@@ -22,10 +22,10 @@ type journalRecord struct {
 	Command    journalField `json:"_COMM"`
 	PID        journalField `json:"_PID"`
 	SyslogPID  journalField `json:"SYSLOG_PID"`
-	Container  journalField `json:"CONTAINER_ID"` // what a container said, passed on by dockerd or podman
+	Container  journalField `json:"CONTAINER_ID"` // the output of a container, passed on by dockerd or podman
 	Boot       journalField `json:"_BOOT_ID"`
 	Realtime   journalField `json:"__REALTIME_TIMESTAMP"`        // µs since 1970
-	Monotonic  journalField `json:"__MONOTONIC_TIMESTAMP"`       // µs since boot, when journald heard it
+	Monotonic  journalField `json:"__MONOTONIC_TIMESTAMP"`       // µs since boot, when journald received it
 	Source     journalField `json:"_SOURCE_MONOTONIC_TIMESTAMP"` // µs since boot, the kernel's own
 }
 
@@ -75,17 +75,17 @@ func parseJournalJSON(line []byte) entry {
 	fromKernel := transport == "kernel" || transport == "" && string(r.Identifier) == "kernel"
 	if facility := string(r.Facility); !fromKernel || facility != "" && facility != "0" {
 		e.what = foreignLine
-		if s, ok := r.speaker(); ok {
+		if s, ok := r.emitter(); ok {
 			e = e.spoken(s, e.text)
 		}
 	}
 	return e
 }
 
-// speaker returns whose word the record is. journald's own word on it is the unit; the process's name is its own
-// choice, but counts outside pods; what the writer claims counts where there is nothing else, as in records of early
-// boot, and in those from which somebody removed the rest.
-func (r *journalRecord) speaker() (rules.Emitter, bool) {
+// emitter returns who wrote the record. journald sets the unit; the process chooses its name, which counts outside
+// pods; the field of the writer counts where there is nothing else, as in records of early boot, and in those from
+// which the rest was removed.
+func (r *journalRecord) emitter() (rules.Emitter, bool) {
 	pid := string(r.PID)
 	switch {
 	case r.Container != nil || bytes.Contains(r.Cgroup, []byte("kubepods")):
@@ -93,10 +93,10 @@ func (r *journalRecord) speaker() (rules.Emitter, bool) {
 	case string(r.Unit) == "init.scope" || pid == "1":
 		return rules.Systemd, pid == "1" || r.PID == nil
 	case r.Unit != nil:
-		s, ok := speakerOf(string(r.Unit))
+		s, ok := emitterOf(string(r.Unit))
 		return s, ok && s != rules.Systemd
 	case r.Command != nil:
-		s, ok := speakerOf(string(r.Command))
+		s, ok := emitterOf(string(r.Command))
 		return s, ok && s != rules.Systemd
 	case r.PID != nil:
 		return rules.TheKernel, false
@@ -104,7 +104,7 @@ func (r *journalRecord) speaker() (rules.Emitter, bool) {
 	if pid = string(r.SyslogPID); pid == "" {
 		pid = "1"
 	}
-	return taggedSpeaker(string(r.Identifier), pid)
+	return taggedEmitter(string(r.Identifier), pid)
 }
 
 // trimJSON removes what json-sse and json-seq put before a record.
@@ -153,13 +153,13 @@ func parseJournalShort(line []byte, monotonic bool) (e entry, ok bool) {
 	if at[4] >= 0 {
 		pid = string(rest[at[4]+1 : at[5]-1])
 	}
-	if s, ok := taggedSpeaker(name, pid); ok {
+	if s, ok := taggedEmitter(name, pid); ok {
 		e = e.spoken(s, rest[at[1]:])
 	}
 	return e, true
 }
 
-// fromKernel returns e as the kernel's word; before it may stand the kernel's own time, or what root wrote into its
+// fromKernel returns e as a line of the kernel; before it may stand the kernel's own time, or what root wrote into its
 // log.
 func (e entry) fromKernel(text []byte) entry {
 	e.what, e.text = kernelLine, text

@@ -26,8 +26,8 @@ type object struct {
 	line   []byte
 }
 
-// pretty takes a line of such a record; ok is false when it is none. The record is told at its last line, as what its
-// message's line says.
+// pretty takes a line of such a record; ok is false when it is none. The record is returned at its last line, with the
+// number of its message's line.
 func (p *parser) pretty(line []byte) (e entry, ok bool) {
 	trimmed, o := bytes.TrimSpace(line), &p.object
 	if o.text == nil {
@@ -93,7 +93,7 @@ func prettyRecord(text []byte) entry {
 	return e
 }
 
-// cutDocker returns what a container said, of a line of Docker's own log files.
+// cutDocker returns the output of a container, of a line of Docker's log files.
 //
 //	{"log":"text\n","stream":"stdout","time":"2023-11-21T01:02:03.123456789Z"}
 func cutDocker(line []byte) (text []byte, ok bool) {

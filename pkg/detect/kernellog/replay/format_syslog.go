@@ -17,7 +17,7 @@ var rfc5424 = kernellog.WhenNeeded(
 var containerLine = kernellog.WhenNeeded(
 	`^\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{7,9}(?:Z|[+-]\d\d:\d\d) (?:std(?:out|err) [FP] )?`)
 
-// cutContainer removes the time that a container runtime put before what a container said, where that is itself a
+// cutContainer removes the time that a container runtime put before the output of a container, where that is itself a
 // line of a log.
 func cutContainer(line []byte) []byte {
 	if len(line) < 30 || line[4] != '-' || line[10] != 'T' {
@@ -64,7 +64,7 @@ func cutSyslogPriority(line []byte) (rest []byte, facility int, ok bool) {
 	return rest, int(n >> 3), true
 }
 
-// parseRFC5424 reads a line in which at are the places of time, program and number.
+// parseRFC5424 reads a line in which at are the positions of time, program and number.
 func parseRFC5424(at []int, line []byte, facility int) (e entry, ok bool) {
 	if at == nil {
 		return entry{}, false
@@ -77,14 +77,14 @@ func parseRFC5424(at []int, line []byte, facility int) (e entry, ok bool) {
 	if app == "kernel" && facility == 0 {
 		return e.fromKernel(text), true
 	}
-	if s, ok := taggedSpeaker(app, pid); ok {
+	if s, ok := taggedEmitter(app, pid); ok {
 		e = e.spoken(s, text)
 	}
 	return e, true
 }
 
-// monotonic is how journalctl -o short-monotonic begins a line. A line of dmesg looks like it, but the kernel begins no
-// sentence with a word and its own name, or that of a daemon and its number.
+// monotonic is how journalctl -o short-monotonic begins a line. A line of dmesg is similar, but the kernel begins no
+// line with a word and its own name, or that of a daemon and its number.
 var monotonic = kernellog.WhenNeeded(
 	`^\[ *\d{1,10}\.\d{6}\] [\w.-]{1,255} (?:kernel: |([\w.@()-]{1,64})\[(\d{1,10})\]: )`)
 
@@ -97,7 +97,7 @@ func parseShortMonotonic(line []byte) (entry, bool) {
 		return entry{}, false
 	}
 	if at[2] >= 0 {
-		if _, ok := speakerOf(string(line[at[2]:at[3]])); !ok {
+		if _, ok := emitterOf(string(line[at[2]:at[3]])); !ok {
 			return entry{}, false
 		}
 	}

@@ -65,8 +65,8 @@ func (p *parser) unread(line []byte) bool {
 // syslogTime is a time before the kernel's name, in whatever form.
 var syslogTime = kernellog.WhenNeeded(`^.{0,40}\d\d:\d\d:\d\d\S* .{0,80}kernel:`)
 
-// oddSyslog reports whether a line is the kernel's in a form of syslog that is not known. Taken for the kernel's own
-// words it would match no rule, and a log full of faults would be called good.
+// oddSyslog reports whether a line is the kernel's in a form of syslog that is not known. Taken as a line of the
+// kernel it would match no rule, and a log full of faults would pass as healthy.
 func oddSyslog(line []byte) bool {
 	return bytes.Contains(line[:min(len(line), 160)], []byte("kernel:")) && syslogTime.Regexp().Match(line)
 }

@@ -1,4 +1,4 @@
-// Package replay reads saved logs in all formats that people send, and says which rules they match.
+// Package replay reads saved logs in all common formats, and reports which rules they match.
 package replay
 
 import (
@@ -20,11 +20,11 @@ const maxLine = 64 << 10
 // maxQuoted is how much is shown of a line that is not of the format.
 const maxQuoted = 100
 
-// Replay is how a saved log is read. The zero value reads any format and believes the kernel only.
+// Replay is how a saved log is read. The zero value reads any format and trusts the kernel only.
 type Replay struct {
 	Format   Format             // empty: Auto
-	Programs bool               // also take for the kernel's word what programs wrote into its log; for tests
-	Daemons  *kernellog.Matcher // of what daemons say; nil: they are not listened to
+	Programs bool               // lines of programs in the kernel's log count as the kernel's; for tests
+	Daemons  *kernellog.Matcher // for lines of daemons; nil: these are ignored
 }
 
 // Found is a match in a saved log.
@@ -32,15 +32,15 @@ type Found struct {
 	kernellog.Match
 	Number int    // of the line, from 1
 	Line   string // as it stands in the log, printable; at most 8 KiB
-	Text   string // the kernel's, or the daemon's, own words in it
+	Text   string // the text of the kernel or the daemon in it
 }
 
-// Summary tells how much of a log could be read, and what was in it.
+// Summary is how much of a log could be read, and what was in it.
 type Summary struct {
 	Lines   int // read
-	Kernel  int // that are the kernel's own word
-	Daemon  int // that are those of a daemon which is listened to
-	Foreign int // that are somebody else's
+	Kernel  int // of the kernel itself
+	Daemon  int // of a daemon
+	Foreign int // of other programs
 	Bad     int // that are not of the format
 	Cut     int // that were longer than 64 KiB
 	Bare    int // of the kernel's, those with neither a time nor a name: dmesg -t prints them so, and so is any text
@@ -59,7 +59,7 @@ func (s Summary) Understood() bool { return s.Bad == 0 || s.Kernel+s.Daemon+s.Fo
 // Problems reports whether something was raised that is more than information.
 func (s Summary) Problems() bool { return s.Counts[finding.Warning]+s.Counts[finding.Fatal] > 0 }
 
-// Read reads a log to its end and hands every match to emit, in the order of the lines. Recoveries are handed to it,
+// Read reads a log to its end and passes every match to emit, in the order of the lines, recoveries
 // too. Its memory is bounded, whatever the log. An error is that of reading or of emit.
 func (o Replay) Read(m *kernellog.Matcher, r io.Reader, emit func(Found) error) (Summary, error) {
 	if o.Format == "" {
@@ -103,7 +103,7 @@ type replaying struct {
 	Replay
 	parser  parser
 	tally   *kernellog.Tally
-	daemons *kernellog.Tally // nil: they are not listened to
+	daemons *kernellog.Tally // nil: they are ignored
 	emit    func(Found) error
 	sum     Summary
 
@@ -131,10 +131,10 @@ func (s *replaying) line(line []byte, cut bool) error {
 		s.newBoot()
 		return nil
 	case foreignLine:
-		if e.speaker != rules.TheKernel && s.daemons != nil {
+		if e.emitter != rules.TheKernel && s.daemons != nil {
 			s.sum.Daemon++
 			r := s.record(e)
-			r.Text, r.Speaker = e.said, e.speaker
+			r.Text, r.Emitter = e.said, e.emitter
 			return s.observe(s.daemons, r, e, line)
 		}
 		s.sum.Foreign++
@@ -152,7 +152,7 @@ func (s *replaying) line(line []byte, cut bool) error {
 	return s.observe(s.tally, s.record(e), e, line)
 }
 
-// observe counts a record and hands on what it says.
+// observe counts a record and passes on its match.
 func (s *replaying) observe(tally *kernellog.Tally, r kernellog.Record, e entry, line []byte) error {
 	m, ok := tally.Observe(r)
 	if !ok {
@@ -197,7 +197,7 @@ func (s *replaying) record(e entry) kernellog.Record {
 	return r
 }
 
-// startsUp recognises lines that the kernel only writes in its first seconds: of a boot whose first line is not in
+// startsUp recognises lines that the kernel writes only in its first seconds: of a boot whose first line is not in
 // the log.
 func startsUp(text []byte) bool {
 	for _, start := range []string{"Command line: ", "ACPI: PCI Root Bridge ", "pci_bus 0000:00: root bus resource ",

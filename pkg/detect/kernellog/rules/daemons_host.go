@@ -6,13 +6,13 @@ import (
 	"github.com/nodeagent/nodeagent/pkg/finding"
 )
 
-// deviceDaemonRules recognise what smartd, multipathd, mdadm, iscsid, udevd, mcelog and rasdaemon say.
+// deviceDaemonRules match what smartd, multipathd, mdadm, iscsid, udevd, mcelog and rasdaemon log.
 func deviceDaemonRules() []Rule {
 	const disk = `^Device: /dev/(?P<subject>[\w/-]{1,64})(?: \[[^\]]{1,40}\])*, `
 	return []Rule{{
 		ID: "smartd-failing", Reason: "DiskFailing", Domain: Storage, Severity: finding.Warning,
 		Emitters: []Emitter{Smartd},
-		Summary:  "a disk says of itself that it will fail",
+		Summary:  "a disk's self-assessment (SMART) predicts its failure",
 		Literals: []string{"FAILED SMART self-check", "SMART Failure", "Failed SMART usage Attribute", "Failed SMART",
 			"Critical Warning (0x", "FAILED SMART"},
 		Patterns: []string{disk +
@@ -36,7 +36,7 @@ func deviceDaemonRules() []Rule {
 	}, {
 		ID: "smartd-errors", Reason: "DiskErrorsLogged", Domain: Storage, Severity: finding.Info,
 		Emitters: []Emitter{Smartd},
-		Summary:  "the log of errors that a disk keeps grew",
+		Summary:  "the error log of a disk has new entries",
 		Literals: []string{"rror count increased from", "Error Log entries increased from",
 			"new Self-Test Log error at ", " SMART Prefailure Attribute: ", " SMART Usage Attribute: "},
 		// sectors moved, errors, sectors unreadable
@@ -46,7 +46,7 @@ func deviceDaemonRules() []Rule {
 	}, {
 		ID: "smartd-unreachable", Reason: "DiskNotAnswering", Domain: Storage, Severity: finding.Warning,
 		Emitters: []Emitter{Smartd},
-		Summary:  "a disk does not tell its health any more: it hangs, or it is gone",
+		Summary:  "the health of a disk can no longer be read: it hangs, or it was removed",
 		Literals: []string{"failed to read SMART", "open() ", "Read SMART Self-Test Log Failed",
 			"Read SMART Error Log Failed", "Read NVMe SMART"},
 		Patterns: []string{disk +
@@ -82,7 +82,7 @@ func deviceDaemonRules() []Rule {
 	}, {
 		ID: "iscsid-connection", Reason: "ISCSIConnectionLost", Domain: Storage, Severity: finding.Warning,
 		Emitters: []Emitter{ISCSI},
-		Summary:  "the connection to an iSCSI disk broke",
+		Summary:  "the connection to an iSCSI disk was lost",
 		Literals: []string{"Kernel reported iSCSI connection ", "cannot make connection to ", "onnect to ", "ogin "},
 		Patterns: []string{`^(?:iscsid: )?Kernel reported iSCSI connection (?P<subject>\d+:\d+) error \(`,
 			`^(?:iscsid: )?cannot make connection to (?P<subject2>\S{1,128}):`,
@@ -93,7 +93,7 @@ func deviceDaemonRules() []Rule {
 			Pattern: `^(?:iscsid: )?connection(?P<subject>\d+:\d+) is operational after recovery`},
 	}, {
 		ID: "udev-stuck", Reason: "UdevStuck", Domain: System, Severity: finding.Warning, Emitters: []Emitter{Udev},
-		Summary: "a device does not answer while it is set up, or its driver hangs",
+		Summary: "a device does not respond while udev sets it up, or its driver hangs",
 		Literals: []string{" timeout; kill it", "is taking a long time", " terminated by signal 9", "pawned process ",
 			" processing SEQNUM="},
 		Patterns: []string{`^(?:\S{1,200}: )?[Ww]orker (?:process )?\[\d+\] (?:\S{1,255} )?(?:.* )?(?:timeout; kill it|is taking a long time|terminated by signal 9)`, `^(?:\S{1,200}: )?Spawned process .{1,200} (?:timed out|is taking longer)`, `^(?P<subject>\S{1,200}): Worker \[\d+\] processing SEQNUM=\d+ (?:is taking a long time|killed)`},
@@ -126,15 +126,15 @@ func deviceDaemonRules() []Rule {
 	}}
 }
 
-// uplink are network devices of the machine itself: those of pods lose their carrier whenever one ends.
+// uplink matches network devices of the machine itself: those of pods lose their carrier whenever one ends.
 const uplink = `(?:en[ospx]\w{1,13}|eth\d{1,3}|em\d{1,2}|p\d{1,2}p\d{1,2}\w{0,4}|ib\w{1,12}|bond\d{1,3}|team\d{1,3})`
 
-// hostDaemonRules recognise what daemons of time and network say.
+// hostDaemonRules match what daemons of time and network log.
 func hostDaemonRules() []Rule {
 	return []Rule{{
 		ID: "time-unsynchronised", Reason: "ClockUnsynchronised", Domain: System, Severity: finding.Warning,
 		Emitters: []Emitter{TimeDaemon},
-		Summary:  "the time daemon has no server that it can believe",
+		Summary:  "the time daemon has no server that it can synchronise to",
 		Literals: []string{"Can't synchronise: ", "synchronization lost", "no server",
 			"no server suitable for synchronization"},
 		Patterns: []string{`^Can't synchronise: no (?:majority|selectable sources|reachable sources)`,
@@ -144,7 +144,7 @@ func hostDaemonRules() []Rule {
 	}, {
 		ID: "time-server-silent", Reason: "ClockUnsynchronised", Domain: System, Severity: finding.Warning,
 		Emitters: []Emitter{TimeDaemon},
-		Summary:  "the servers of the time daemon do not answer",
+		Summary:  "the time daemon's servers do not answer",
 		Literals: []string{"Timed out waiting for reply from "},
 		Patterns: []string{`^Timed out waiting for reply from (?P<server>\S{1,255})`},
 		Kind:     NodeKind, Raise: Rate{5, hour}, Expiry: hour, ConfirmedBy: "time-sync",
@@ -153,7 +153,7 @@ func hostDaemonRules() []Rule {
 			Pattern: `^(?:Initial clock synchronization|Synchronized to time server|Contacted time server )`},
 	}, {
 		ID: "time-jump", Reason: "ClockOffset", Domain: System, Severity: finding.Info, Emitters: []Emitter{TimeDaemon},
-		Summary:  "the clock was wrong by a second or more, or jumped",
+		Summary:  "the clock was off by a second or more, or was stepped",
 		Literals: []string{"System clock wrong by ", "time jump detected", "clock was stepped by ", "time reset "},
 		Patterns: []string{`^System clock wrong by -?(?:[1-9]\d*)\.\d+ seconds`,
 			`^(?:Forward|Backward) time jump detected`, `^System clock was stepped by -?[1-9]\d*\.\d+ seconds`,
@@ -191,7 +191,7 @@ func hostDaemonRules() []Rule {
 	}, {
 		ID: "network-address-lost", Reason: "AddressLost", Domain: Network, Severity: finding.Warning,
 		Emitters: []Emitter{NetworkManager},
-		Summary:  "a network card lost its address, or cannot be given one",
+		Summary:  "a network card lost its address, or none can be assigned to it",
 		Literals: []string{"lease lost", "Could not set ", ": Failed", "lease expired", "dhcp4 (", "dhcp6 (",
 			" -> failed"},
 		Patterns: []string{

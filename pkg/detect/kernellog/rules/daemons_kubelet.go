@@ -6,18 +6,17 @@ import (
 	"github.com/nodeagent/nodeagent/pkg/finding"
 )
 
-// kubeletRules recognise what kubelet says of itself and of its ways to the runtime and the apiserver. Messages
-// became structured in 1.21: `Skipping pod synchronization` with err="…". A kubelet that starts says much that is
-// wrong only when it goes on being said: "PLEG … has yet to be successful", "node not found", "may not have completed
-// yet".
+// kubeletRules match what kubelet logs about itself and its connections to the runtime and the apiserver. Messages
+// became structured in 1.21: `Skipping pod synchronization` with err="…". Some lines are normal while kubelet starts
+// and a fault only if they continue: "PLEG … has yet to be successful", "node not found", "may not have completed yet".
 func kubeletRules() []Rule {
-	speakers := []Emitter{Kubelet}
-	const neverYet = `active 2562047h47m` // since the beginning of time: until 1.13, of a kubelet that has just started
+	emitters := []Emitter{Kubelet}
+	const neverYet = `active 2562047h47m` // a zero time: until 1.13, of a kubelet that has just started
 	return []Rule{{
 		ID: "kubelet-pleg-silent", Reason: "PLEGUnhealthy", Domain: Kubernetes, Severity: finding.Warning,
-		Emitters: speakers,
+		Emitters: emitters,
 		// pkg/kubelet/pleg/generic.go
-		Summary:  "kubelet has not heard from the runtime for minutes what its containers do",
+		Summary:  "kubelet has not been able to list the runtime's containers for minutes (PLEG)",
 		Literals: []string{"pleg was last seen active"},
 		Patterns: []string{quoted +
 			`(?:[Ss]kipping pod synchronization|Node became not ready|PLEG is not healthy).*pleg was last seen active (?P<since>\S+) ago`},
@@ -25,8 +24,8 @@ func kubeletRules() []Rule {
 		Kind:    NodeKind, Expiry: hour, ConfirmedBy: "kubelet-pleg",
 	}, {
 		ID: "kubelet-runtime-down", Reason: "RuntimeNotAnswering", Domain: Kubernetes, Severity: finding.Warning,
-		Emitters: speakers,
-		Summary:  "kubelet does not reach the container runtime",
+		Emitters: emitters,
+		Summary:  "kubelet cannot reach the container runtime",
 		Literals: []string{
 			"ontainer runtime is down", "ontainer runtime not ready", "ontainer runtime sanity check failed",
 			"untime service failed", "mage service failed",
@@ -42,33 +41,32 @@ func kubeletRules() []Rule {
 			quoted +
 				`(?:command failed"? err="failed to run Kubelet: )?validate service connection: .*(?:connection refused|no such file|Unimplemented|DeadlineExceeded)`,
 		},
-		Exclude: `^"?(?:PullImage|ExecSync|Exec) |` + neverYet, // a registry's, a container's
+		Exclude: `^"?(?:PullImage|ExecSync|Exec) |` + neverYet, // the registry or the container is the cause
 		Kind:    NodeKind, Report: "runtime-down", Expiry: hour, ConfirmedBy: "runtime-health",
 	}, {
 		ID: "kubelet-runtime-slow", Reason: "RuntimeOperationsFail", Domain: Kubernetes, Severity: finding.Warning,
-		Emitters: speakers,
-		Summary:  "calls of the container runtime do not come back in time",
+		Emitters: emitters,
+		Summary:  "calls to the container runtime time out",
 		Literals: []string{"ontainer garbage collection failed", "untime service failed", "mage service failed"},
 		Patterns: []string{quoted +
 			`Container garbage collection failed"?.*(?:DeadlineExceeded|context deadline exceeded)`, quoted +
 			`(?P<call>\w+) (?:\S.{0,400} )?from (?:runtime|image) service failed"?.*(?:DeadlineExceeded|context deadline exceeded|operation timeout)`},
-		Exclude: `^"?(?:ExecSync|Exec|PullImage) `, // a probe that is late, a registry that is slow
+		Exclude: `^"?(?:ExecSync|Exec|PullImage) `, // a late probe, a slow registry
 		Kind:    NodeKind, Raise: Rate{3, 10 * time.Minute}, Expiry: hour, ConfirmedBy: "kubelet-sync",
 	}, {
 		ID: "kubelet-network-not-ready", Reason: "NetworkNotReady", Domain: Kubernetes, Severity: finding.Warning,
-		Emitters: speakers,
-		Summary:  "the network for pods is not ready: new pods cannot start",
+		Emitters: emitters,
+		Summary:  "the pod network is not ready: new pods cannot start",
 		Literals: []string{"untime network not ready", "NetworkPluginNotReady", "etwork is not ready",
 			"nable to update cni config"},
-		// While a node joins, it takes a while until the network's own pod has written its configuration: said every
-		// 5 s.
+		// When a node joins, this is logged every 5 s until the network's own pod has written its configuration.
 		Patterns: []string{quoted + `(?:Container runtime network not ready|[Uu]nable to update cni config)`, quoted +
 			`Error syncing pod,? .*(?:network is not ready|NetworkPluginNotReady)`},
 		Kind: NodeKind, Raise: Rate{10, 2 * time.Minute}, Expiry: hour, ConfirmedBy: "runtime-health",
 	}, {
 		ID: "kubelet-not-ready", Reason: "NodeNotReady", Domain: Kubernetes, Severity: finding.Warning,
-		Emitters: speakers,
-		Summary:  "kubelet itself calls the node not ready",
+		Emitters: emitters,
+		Summary:  "kubelet reports the node as not ready",
 		Literals: []string{"ode became not ready", "NodeNotReady"},
 		Patterns: []string{quoted +
 			`(?:Node became not ready|Recording NodeNotReady event message|Recording event message for node".*event="NodeNotReady")`},
@@ -81,8 +79,8 @@ func kubeletRules() []Rule {
 		},
 	}, {
 		ID: "kubelet-pressure", Reason: "NodeUnderPressure", Domain: Kubernetes, Severity: finding.Warning,
-		Emitters: speakers,
-		Summary:  "kubelet calls the node short of memory, disk or PIDs",
+		Emitters: emitters,
+		Summary:  "kubelet reports that the node is short of memory, disk or PIDs",
 		Literals: []string{"NodeHasDiskPressure", "NodeHasInsufficient"},
 		Patterns: []string{quoted + `Recording (?P<event>NodeHasDiskPressure|NodeHasInsufficient\w+) event message`,
 			quoted +
@@ -95,8 +93,8 @@ func kubeletRules() []Rule {
 		},
 	}, {
 		ID: "kubelet-apiserver", Reason: "ApiserverRequestsFail", Domain: Kubernetes, Severity: finding.Warning,
-		Emitters: speakers,
-		Summary:  "kubelet cannot tell the apiserver that the node lives",
+		Emitters: emitters,
+		Summary:  "kubelet cannot renew the node's lease or update its status",
 		Literals: []string{
 			"rror updating node status", "nable to update node status", "ailed to update lease",
 			"ailed to update node lease", "ailed to ensure lease exists", "ailed to ensure node lease exists",
@@ -109,7 +107,7 @@ func kubeletRules() []Rule {
 		Kind:    NodeKind, Raise: Rate{3, 5 * time.Minute}, Expiry: hour, ConfirmedBy: "kubelet-sync",
 	}, {
 		ID: "kubelet-not-registered", Reason: "NodeNotRegistered", Domain: Kubernetes, Severity: finding.Warning,
-		Emitters: speakers,
+		Emitters: emitters,
 		Summary:  "kubelet cannot register the node",
 		Literals: []string{"nable to register node"},
 		Patterns: []string{quoted + `Unable to register node\b`},
@@ -118,15 +116,15 @@ func kubeletRules() []Rule {
 			`Successfully registered node`},
 	}, {
 		ID: "kubelet-node-unknown", Reason: "NodeNotRegistered", Domain: Kubernetes, Severity: finding.Warning,
-		Emitters: speakers,
-		Summary:  "the apiserver does not know this node",
+		Emitters: emitters,
+		Summary:  "the apiserver has no Node object of this name",
 		Literals: []string{"rror getting node", "rror getting the current node", "node \""},
-		// Said ten times a second until a new node is registered.
+		// Logged ten times a second until a new node is registered.
 		Patterns: []string{quoted + `Error getting (?:the current )?node\b.* not found`, `^node "[^"]+" not found$`},
 		Kind:     NodeKind, Raise: Rate{300, 10 * time.Minute}, Expiry: hour, ConfirmedBy: "node-registration",
 	}, {
 		ID: "kubelet-certificate-expired", Reason: "KubeletCertificateExpired", Domain: Kubernetes,
-		Severity: finding.Warning, Emitters: speakers,
+		Severity: finding.Warning, Emitters: emitters,
 		Summary: "a certificate between kubelet and apiserver has expired",
 		Literals: []string{"client certificate has expired", "existing bootstrap client",
 			"o valid client certificate is found", "client certificate is expired",
@@ -136,13 +134,14 @@ func kubeletRules() []Rule {
 			quoted + `[Pp]art of the existing bootstrap client certificate.* is expired`,
 			`^.*x509: certificate has expired or is not yet valid`,
 		},
-		Exclude: `(?i)pull(?:ing)? image|pullimage|imagepull|back-off|webhook|probe`, // a registry's, a pod's
+		// the registry or the pod is the cause
+		Exclude: `(?i)pull(?:ing)? image|pullimage|imagepull|back-off|webhook|probe`,
 		Kind:    NodeKind, Expiry: hour, ConfirmedBy: "kubelet-certificates",
 	}, {
-		// While a node joins, its first request waits for somebody, or a controller, to approve it.
+		// When a node joins, its first request waits until a person or a controller approves it.
 		ID: "kubelet-certificate-waits", Reason: "KubeletCertificatePending", Domain: Kubernetes,
-		Severity: finding.Warning, Emitters: speakers,
-		Summary: "kubelet does not get a new certificate: nobody approves or signs its request",
+		Severity: finding.Warning, Emitters: emitters,
+		Summary: "kubelet does not get a new certificate: its signing request is not approved or not signed",
 		Literals: []string{"requesting a signed certificate", "certificate request was not",
 			"no serving certificate available"},
 		Patterns: []string{`^.*Failed while requesting a signed certificate from the`,
@@ -150,9 +149,9 @@ func kubeletRules() []Rule {
 				`http: TLS handshake error from \S+: no serving certificate available`},
 		Kind: NodeKind, Raise: Rate{5, hour}, Expiry: hour, ConfirmedBy: "kubelet-certificates",
 	}, {
-		// The node of a control plane says so for a minute or two until its own apiserver runs.
+		// On a control plane node this is normal for a minute or two, until its own apiserver runs.
 		ID: "kubelet-apiserver-calls", Reason: "ApiserverRequestsFail", Domain: Kubernetes, Severity: finding.Warning,
-		Emitters: speakers,
+		Emitters: emitters,
 		Summary:  "kubelet's requests to the apiserver fail",
 		Literals: []string{"ailed to list *", "ailed to watch *", "nable to write event", "erver rejected event"},
 		Patterns: []string{
@@ -163,8 +162,8 @@ func kubeletRules() []Rule {
 		Kind: NodeKind, Raise: Rate{100, 10 * time.Minute}, Expiry: hour, ConfirmedBy: "apiserver-reachability",
 	}, {
 		ID: "kubelet-start-failed", Reason: "KubeletNotRunning", Domain: Kubernetes, Severity: finding.Warning,
-		Emitters: speakers,
-		Summary:  "kubelet could not start, or ended",
+		Emitters: emitters,
+		Summary:  "kubelet failed to start, or exited",
 		Literals: []string{"ommand failed", "ailed to run Kubelet", "ailed to run kubelet",
 			"ailed to start ContainerManager", "ailed to start container manager", "ailed to start cAdvisor",
 			"ailed to load kubelet config", "ailed to load Kubelet config", "nable to load bootstrap",

@@ -6,24 +6,24 @@ import (
 	"github.com/nodeagent/nodeagent/pkg/finding"
 )
 
-// kubeletPodRules recognise what kubelet says of pods, volumes and images that it cannot handle. It tries again, at
-// most every two minutes: what is said three times in ten minutes does not pass by itself.
+// kubeletPodRules match operations on pods, volumes and images that fail. Kubelet retries them with a backoff of at
+// most two minutes: three failures in ten minutes are not transient.
 func kubeletPodRules() []Rule {
-	speakers := []Emitter{Kubelet}
+	emitters := []Emitter{Kubelet}
 	lasting := Rate{3, 10 * time.Minute}
 	const operation = `^(?:Operation for .+? failed\. .*?(?:Error: )?)?"?`
 	return []Rule{{
 		ID: "kubelet-image-gc", Reason: "ImageGCFailing", Domain: Kubernetes, Severity: finding.Warning,
-		Emitters: speakers,
-		Summary:  "kubelet cannot free space by removing images",
+		Emitters: emitters,
+		Summary:  "kubelet's image garbage collection does not free enough space",
 		Literals: []string{"mage garbage collection failed multiple times",
 			"garbage collect required amount of images"},
 		Patterns: []string{quoted + `Image garbage collection failed multiple times in a row`, quoted +
 			`.*[Ff]ailed to garbage collect required amount of images`},
 		Kind: NodeKind, Report: "image-gc", Expiry: hour, ConfirmedBy: "evictions",
 	}, {
-		ID: "kubelet-evicts", Reason: "PodsEvicted", Domain: Kubernetes, Severity: finding.Warning, Emitters: speakers,
-		Summary: "kubelet ends pods because the node is short of memory, disk or PIDs",
+		ID: "kubelet-evicts", Reason: "PodsEvicted", Domain: Kubernetes, Severity: finding.Warning, Emitters: emitters,
+		Summary: "kubelet evicts pods because the node is short of memory, disk or PIDs",
 		Literals: []string{"must evict pod(s) to reclaim", "is evicted successfully", "thresholds have been met",
 			"unable to evict any pods from", "pods evicted, waiting", "pods ranked for eviction"},
 		Patterns: []string{
@@ -33,16 +33,16 @@ func kubeletPodRules() []Rule {
 		Kind: NodeKind, Report: "eviction", Expiry: hour, ConfirmedBy: "evictions",
 	}, {
 		ID: "kubelet-eviction-threshold", Reason: "EvictionThresholdMet", Domain: Kubernetes, Severity: finding.Warning,
-		Emitters: speakers,
-		Summary:  "the node is so short of a resource that kubelet looks for what it can free",
+		Emitters: emitters,
+		Summary:  "a resource of the node is so short that kubelet tries to reclaim it",
 		Literals: []string{"viction manager: attempting to reclaim"},
 		Patterns: []string{quoted +
 			`[Ee]viction manager: attempting to reclaim"?(?: resourceName=)?"? ?(?P<resource>[\w.-]+)`},
 		Kind: NodeKind, Report: "eviction", Expiry: hour, ConfirmedBy: "evictions",
 	}, {
 		ID: "kubelet-volume-mount", Reason: "VolumeMountsFail", Domain: Kubernetes, Severity: finding.Warning,
-		Emitters: speakers,
-		Summary:  "a volume cannot be mounted, its pods cannot start",
+		Emitters: emitters,
+		Summary:  "a volume cannot be mounted: the pods that use it cannot start",
 		Literals: []string{
 			"MountVolume.", "VolumeSubpath", "MapVolume.", "VerifyControllerAttachedVolume failed",
 			"nable to mount volumes for pod", "nable to attach or mount volumes", "AttachVolume.",
@@ -53,13 +53,13 @@ func kubeletPodRules() []Rule {
 				`(?:Operation )?VerifyControllerAttachedVolume failed for volume \\?"(?P<subject2>[^"\\]{1,256})`,
 			quoted + `Unable to (?:attach or )?mount volumes for pod\b`,
 		},
-		// After a restart kubelet has not read again yet what configuration a pod wants.
+		// After a restart kubelet has not yet read the configuration that a pod uses.
 		Exclude: `not registered|failed to sync (?:secret|configmap) cache`,
 		Kind:    "volume", Raise: lasting, Expiry: hour, ConfirmedBy: "volume-mounts",
 	}, {
 		ID: "kubelet-volume-unmount", Reason: "VolumeUnmountsFail", Domain: Kubernetes, Severity: finding.Warning,
-		Emitters: speakers,
-		Summary:  "a volume cannot be unmounted, its pods cannot end",
+		Emitters: emitters,
+		Summary:  "a volume cannot be unmounted: the pods that use it cannot terminate",
 		Literals: []string{"UnmountVolume.", "UnmountDevice failed", "UnmapVolume.",
 			"Timed out waiting for unmount of "},
 		Patterns: []string{operation +
@@ -68,15 +68,15 @@ func kubeletPodRules() []Rule {
 		Kind: "volume", Raise: lasting, Expiry: hour, ConfirmedBy: "volume-mounts",
 	}, {
 		ID: "kubelet-csi-missing", Reason: "CSIDriverNotRegistered", Domain: Kubernetes, Severity: finding.Warning,
-		Emitters: speakers,
-		Summary:  "volumes of a CSI driver are wanted that is not registered on the node",
+		Emitters: emitters,
+		Summary:  "pods use volumes of a CSI driver that is not registered on the node",
 		Literals: []string{"not found in the list of registered CSI drivers"},
 		Patterns: []string{`^.*driver name (?P<subject>[\w.-]{1,128}) not found in the list of registered CSI drivers`},
 		Kind:     "csi-driver", Raise: lasting, Expiry: hour, ConfirmedBy: "csi-registration",
 	}, {
 		ID: "kubelet-orphaned-pod", Reason: "OrphanedPodVolumes", Domain: Kubernetes, Severity: finding.Warning,
-		Emitters: speakers,
-		Summary:  "volumes of a pod that is gone are still there, and kubelet does not remove them",
+		Emitters: emitters,
+		Summary:  "volumes of a deleted pod still exist, and kubelet does not remove them",
 		Literals: []string{"rphaned pod "},
 		Patterns: []string{
 			`^(?:"There were many similar errors\. Turn up verbosity to see them\." err="|Orphan pod: )?[Oo]rphaned pod \\?"(?P<subject>[0-9a-f-]{36}|[0-9a-f]{32})\\?" found, but `,
@@ -86,8 +86,8 @@ func kubeletPodRules() []Rule {
 		Kind: PodKind, Raise: lasting, Expiry: hour,
 	}, {
 		ID: "kubelet-sandbox-failed", Reason: "PodSandboxesFail", Domain: Kubernetes, Severity: finding.Warning,
-		Emitters: speakers,
-		Summary:  "the runtime cannot make sandboxes, no pod can start",
+		Emitters: emitters,
+		Summary:  "the runtime cannot create sandboxes: no pod can start",
 		Literals: []string{"CreatePodSandbox", "RunPodSandbox from runtime service failed",
 			"ailed to create sandbox for pod", "CreatePodSandboxError"},
 		Patterns: []string{quoted +
@@ -95,20 +95,20 @@ func kubeletPodRules() []Rule {
 		Kind: NodeKind, Raise: lasting, Expiry: hour, ConfirmedBy: "stuck-pods",
 	}, {
 		ID: "kubelet-pod-kill-failed", Reason: "PodsStuckTerminating", Domain: Kubernetes, Severity: finding.Warning,
-		Emitters: speakers,
-		Summary:  "containers or sandboxes of pods that end cannot be stopped",
+		Emitters: emitters,
+		Summary:  "containers or sandboxes of terminating pods cannot be stopped",
 		Literals: []string{"KillContainer", "KillPodSandbox", "ontainer termination failed", "rror killing pod",
 			"ill container failed", "illPodWithSyncResult failed", "KillPod failed", "ailed to kill ",
 			"ailed to stop container"},
 		Patterns: []string{quoted +
 			`(?:Error syncing pod\b.*|[Ee]rror killing pod: |\[)?(?:failed to|Failed to) \\?"?Kill(?:Container|PodSandbox)\b`, quoted + `(?:Container termination failed with gracePeriod|Kill container failed|killPodWithSyncResult failed|KillPod failed|Failed to (?:kill|stop) container"|Failed to kill process from cgroup|Attempt failed to kill all unwanted process from cgroup)`, quoted + `Error syncing pod\b.*with Kill(?:Container|PodSandbox)Error`},
-		// A container that is gone already cannot be stopped, and need not be.
+		// A container that does not exist any more need not be stopped.
 		Exclude: `No such container|NotFound|not found`,
 		Kind:    NodeKind, Raise: lasting, Expiry: hour, ConfirmedBy: "stuck-pods",
 	}, {
 		ID: "kubelet-probes-fail", Reason: "ProbeStorm", Domain: Kubernetes, Severity: finding.Warning,
-		Emitters: speakers,
-		Summary:  "many probes of pods fail at once",
+		Emitters: emitters,
+		Summary:  "many probes of pods fail at the same time",
 		Literals: []string{"Probe failed", "probe for \""},
 		Patterns: []string{`^"Probe failed" probeType=`, `^(?:Readiness|Liveness|Startup) probe for ".{1,300}" failed`},
 		Kind:     NodeKind, Raise: Rate{30, time.Minute}, Expiry: hour, ConfirmedBy: "probe-storms",

@@ -6,14 +6,15 @@ import (
 	"github.com/nodeagent/nodeagent/pkg/finding"
 )
 
-// runtimeRules recognise what containerd, CRI-O and dockerd say. "shim disconnected" is the normal end of a container.
+// runtimeRules match what containerd, CRI-O and dockerd log. "shim disconnected" is the normal end of a container.
 func runtimeRules() []Rule {
-	speakers := []Emitter{Runtime}
+	emitters := []Emitter{Runtime}
 	lasting := Rate{3, 10 * time.Minute}
 	return []Rule{{
 		ID: "runtime-name-reserved", Reason: "SandboxNameReserved", Domain: Kubernetes, Severity: finding.Warning,
 		Emitters: []Emitter{Runtime, Kubelet},
-		Summary: "the runtime still works on a sandbox or container, and refuses to make it again: disk or runtime " +
+		Summary: "the runtime is still busy with a sandbox or container and refuses to create it again: disk or " +
+			"runtime " +
 			"are too slow, or hang",
 		Literals: []string{"ailed to reserve sandbox name", "ailed to reserve container name", "name is reserved"},
 		Patterns: []string{
@@ -25,7 +26,7 @@ func runtimeRules() []Rule {
 	}, {
 		ID: "runtime-network-setup", Reason: "PodNetworkSetupFails", Domain: Kubernetes, Severity: finding.Warning,
 		Emitters: []Emitter{Runtime, Kubelet},
-		Summary:  "the network plugin cannot connect pods",
+		Summary:  "the network plugin cannot connect pods to the network",
 		Literals: []string{"ailed to setup network for sandbox", "ailed to set up sandbox container",
 			"ailed to destroy network for sandbox", "adding pod to CNI network", "rror adding ", "rror deleting "},
 		Patterns: []string{
@@ -38,20 +39,20 @@ func runtimeRules() []Rule {
 		Kind: NodeKind, Raise: lasting, Expiry: hour, ConfirmedBy: "stuck-pods",
 	}, {
 		ID: "runtime-sandbox-failed", Reason: "PodSandboxesFail", Domain: Kubernetes, Severity: finding.Warning,
-		Emitters: speakers,
-		Summary:  "the runtime cannot make sandboxes, no pod can start",
+		Emitters: emitters,
+		Summary:  "the runtime cannot create sandboxes: no pod can start",
 		Literals: []string{`msg="RunPodSandbox for`},
 		Patterns: []string{`^level=error msg="RunPodSandbox for .* failed, error"`},
 		Kind:     NodeKind, Raise: lasting, Expiry: hour, ConfirmedBy: "stuck-pods",
 	}, {
 		ID: "runtime-shim-failed", Reason: "RuntimeShimFailed", Domain: Kubernetes, Severity: finding.Warning,
-		Emitters: speakers,
-		Summary:  "the process between runtime and container failed, or could not be cleaned up",
+		Emitters: emitters,
+		Summary:  "a shim (the process between runtime and container) failed, or could not be cleaned up",
 		Literals: []string{
 			"failed to clean up after shim disconnected", "failed to delete dead shim", "failed to start shim",
 			"failed to handle container TaskExit event", "failed to load shim", "failed to delete shim",
 			"failed to handle sandbox TaskExit", "ailed to handle event", "ailed to handle backOff event",
-			// those of clean up and sandbox exit are containerd 2's
+			// clean up and sandbox exit: containerd 2
 			"failed to shutdown shim", "failed to clean up shim", "failed to handle sandbox exit event",
 			"device or resource busy",
 		},
@@ -60,8 +61,8 @@ func runtimeRules() []Rule {
 		Kind: NodeKind, Raise: lasting, Expiry: hour, ConfirmedBy: "runtime-health",
 	}, {
 		ID: "runtime-slow", Reason: "RuntimeOperationsFail", Domain: Kubernetes, Severity: finding.Warning,
-		Emitters: speakers,
-		Summary:  "calls of the container runtime do not come back in time",
+		Emitters: emitters,
+		Summary:  "calls to the container runtime time out",
 		Literals: []string{"context deadline exceeded", "DeadlineExceeded", "context canceled",
 			"waiting for response from boltdb open"},
 		Patterns: []string{
@@ -74,10 +75,10 @@ func runtimeRules() []Rule {
 		Exclude: `msg="(?:Pull|Exec)`,
 		Kind:    NodeKind, Raise: lasting, Expiry: hour, ConfirmedBy: "runtime-health",
 	}, {
-		// Said once at each start, and while the network's own pod writes its configuration.
+		// Logged once at each start, and until the network's own pod has written its configuration.
 		ID: "runtime-cni-missing", Reason: "NetworkNotReady", Domain: Kubernetes, Severity: finding.Warning,
-		Emitters: speakers,
-		Summary:  "the runtime finds no usable configuration of the network for pods",
+		Emitters: emitters,
+		Summary:  "the runtime finds no usable CNI configuration",
 		Literals: []string{"reload cni configuration", "cni plugin not initialized", "o network config found in",
 			"No networks found in"},
 		Patterns: []string{logrus +
@@ -86,8 +87,8 @@ func runtimeRules() []Rule {
 		Kind:    NodeKind, Raise: Rate{10, 10 * time.Minute}, Expiry: hour, ConfirmedBy: "cni-config",
 	}, {
 		ID: "runtime-failed", Reason: "RuntimeNotRunning", Domain: Kubernetes, Severity: finding.Warning,
-		Emitters: speakers,
-		Summary:  "the container runtime could not start, or ended",
+		Emitters: emitters,
+		Summary:  "the container runtime failed to start, or exited",
 		Literals: []string{"level=fatal msg=", "failed to start daemon", "Error starting daemon", "containerd: ",
 			"failed to start containerd"},
 		Patterns: []string{`^level=fatal msg=".`, `^containerd: .*(?:failed|permission denied|error|timeout)`,
@@ -96,7 +97,7 @@ func runtimeRules() []Rule {
 	}, {
 		ID: "image-store-corrupt", Reason: "ImageStoreCorrupt", Domain: Kubernetes, Severity: finding.Warning,
 		Emitters: []Emitter{Runtime, Kubelet},
-		Summary:  "files of the image store are damaged",
+		Summary:  "files of the image store are corrupt",
 		Literals: []string{
 			"failed to register layer: rename", "readlink /var/lib/docker/overlay2", ": structure needs cleaning",
 			"layer does not exist", "failed to extract layer", "unexpected commit digest", "content digest sha256:",
@@ -113,13 +114,13 @@ func runtimeRules() []Rule {
 	}}
 }
 
-// sharedRules recognise what more than one daemon says: the words of the system under them.
+// sharedRules match errors of the system that several daemons log.
 func sharedRules() []Rule {
 	daemons := []Emitter{Kubelet, Runtime}
 	return []Rule{{
 		ID: "daemon-no-addresses", Reason: "PodAddressesExhausted", Domain: Network, Severity: finding.Warning,
 		Emitters: daemons,
-		Summary:  "no address is left for pods",
+		Summary:  "no address is left to assign to pods",
 		Literals: []string{"no IP addresses available in range set", "failed to assign an IP address to container",
 			"failed to allocate for range"},
 		Patterns: []string{`^.*(?:no IP addresses available in range set|failed to assign an IP address to container|failed to allocate for range \d+: no)`},
@@ -127,7 +128,7 @@ func sharedRules() []Rule {
 	}, {
 		ID: "daemon-fork-failed", Reason: "ForkFailed", Domain: CPU, Severity: finding.Warning,
 		Emitters: append(daemons, Systemd),
-		Summary:  "no process or thread can be started any more: a limit of PIDs is reached",
+		Summary:  "no new process or thread can be started: a limit of PIDs is reached",
 		Literals: []string{"resource temporarily unavailable", "failed to create new OS thread", "newosproc",
 			"ailed to fork", "ailed to spawn", "ailed to run '", "pthread_create failed"},
 		Patterns: []string{
@@ -140,7 +141,7 @@ func sharedRules() []Rule {
 	}, {
 		ID: "daemon-descriptors", Reason: "DescriptorsExhausted", Domain: CPU, Severity: finding.Warning,
 		Emitters: append(daemons, Systemd),
-		Summary:  "a daemon cannot open files, sockets or watches any more",
+		Summary:  "a daemon cannot open any more files, sockets or watches",
 		Literals: []string{"too many open files", "Too many open files", "inotify"},
 		Patterns: []string{`^.*: [Tt]oo many open files`,
 			`^.*inotify[ _](?:add[ _]watch|init)\w*\b.*: no space left on device`},
@@ -148,7 +149,7 @@ func sharedRules() []Rule {
 	}, {
 		ID: "daemon-disk-full", Reason: "DiskFull", Domain: Storage, Severity: finding.Warning,
 		Emitters: append(daemons, Systemd, Journald, Auditd),
-		Summary:  "a daemon could not write: its disk, or a limit of cgroups, is full",
+		Summary:  "a daemon could not write: its disk is full, or the limit of cgroups is reached",
 		Literals: []string{
 			"no space left on device", "No space left on device", "low on disk space for logging",
 			"no space left on logging partition", "disk quota exceeded", "suspending logging due to",
@@ -178,7 +179,7 @@ func sharedRules() []Rule {
 		Kind: NodeKind, Expiry: hour,
 	}, {
 		ID: "daemon-panic", Reason: "DaemonPanicked", Domain: Kubernetes, Severity: finding.Warning, Emitters: daemons,
-		Summary: "kubelet or the runtime crashed, or part of it",
+		Summary: "kubelet or the runtime, or a part of it, crashed",
 		Literals: []string{"panic: ", "fatal error: ", "bserved a panic", "SIGSEGV: segmentation violation",
 			"level=panic msg="},
 		Patterns: []string{`^(?:panic|fatal error): .`, quoted + `Observed a panic`,
@@ -193,7 +194,7 @@ func sharedRules() []Rule {
 		Patterns: []string{`^.*error mounting \\*"/\S+/etc-hosts\\*" to rootfs at \\*"/etc/hosts`},
 		Kind:     NodeKind, Expiry: hour,
 	}, {
-		// The command of a container that does not exist is its author's affair.
+		// A command that does not exist in the container is a mistake of its author.
 		ID: "oci-create-failed", Reason: "OCICreateFailed", Domain: Kubernetes, Severity: finding.Info,
 		Emitters: daemons,
 		Summary:  "the runtime could not start a container",

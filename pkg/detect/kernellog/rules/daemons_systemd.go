@@ -10,18 +10,18 @@ const (
 	// nodeUnits are the units without which a node serves no pods.
 	kubeletUnit = `(?:kubelet|k3s|k3s-agent|rke2-server|rke2-agent|snap\.microk8s\.daemon-kubelite)\.service`
 	runtimeUnit = `(?:containerd|docker|crio|cri-docker)\.service`
-	// systemUnit are those that the rest of the machine needs.
+	// systemUnit are units that the rest of the machine needs.
 	systemUnit = `(?:systemd-(?:journald|udevd|networkd|logind|resolved|timesyncd|machined)|dbus(?:-broker)?|NetworkManager|chronyd?|ntpd?|multipathd|iscsid|auditd|polkit|sshd?|node-?problem-?detector|nodeagent)\.service`
 	// oneUnit is a unit as systemd names it at the beginning of a line.
 	oneUnit = `[\w:@.\\-]{1,255}\.(?:service|mount|socket|slice|scope|swap|device|automount|path|timer)`
 )
 
-// notOurUnits are units of users' sessions and of containers, and runs of programs: their fate is their owners'.
+// notOurUnits matches units of user sessions and containers, and transient units: their failures concern their owners.
 const notOurUnits = `^(?:Unit )?(?:session-\S+\.scope|user@\d+\.service|user-\S+\.slice|run-\S+|var-lib-\S+\.mount|cri-containerd-\S+|crio-\S+|docker-[0-9a-f]{12,64}\.scope|libpod-\S+|libcontainer\S*|app-\S+)`
 
-// systemdRules recognise what PID 1 says. Until 234 units "entered failed state".
+// systemdRules match what PID 1 logs. Until 234 units "entered failed state".
 func systemdRules() []Rule {
-	speakers := []Emitter{Systemd}
+	emitters := []Emitter{Systemd}
 	failed := func(unit string) []string {
 		return []string{
 			`^(?P<subject>` + unit + `): Failed with result '(?P<result>[\w-]+)'`,
@@ -55,15 +55,15 @@ func systemdRules() []Rule {
 	often := Rate{5, 20 * time.Minute}
 	oom := []string{": A process of this unit has been killed by the OOM killer"}
 	return []Rule{{
-		ID: "systemd-dead", Reason: "SystemdDead", Domain: System, Severity: finding.Fatal, Emitters: speakers,
-		Summary:  "PID 1 crashed: nothing can be started or stopped on the node until it is restarted",
+		ID: "systemd-dead", Reason: "SystemdDead", Domain: System, Severity: finding.Fatal, Emitters: emitters,
+		Summary:  "PID 1 crashed: no service can be started or stopped until the node is rebooted",
 		Literals: []string{"reezing execution", ", freezing", "Caught <"},
 		Patterns: []string{`^(?:Freezing execution|.{1,80}, freezing(?:\.|$))`,
 			`^Caught <(?:SEGV|ABRT|BUS|ILL|FPE|QUIT|SYS)>`},
 		Kind: NodeKind, Report: "systemd-dead", Expiry: UntilBoot,
 	}, {
 		ID: "kubelet-unit-failed", Reason: "KubeletNotRunning", Domain: Kubernetes, Severity: finding.Warning,
-		Emitters: speakers,
+		Emitters: emitters,
 		Summary:  "kubelet's unit failed",
 		Literals: append([]string{"Failed to start kubelet", "Failed to start Kubernetes",
 			"Failed to start Lightweight Kubernetes", "Failed to start Rancher Kubernetes"}, failedWords...),
@@ -72,23 +72,23 @@ func systemdRules() []Rule {
 		Kind: "unit", Report: "kubelet-unit", Expiry: hour, ConfirmedBy: "kubelet-health",
 	}, {
 		ID: "kubelet-unit-flapping", Reason: "KubeletRestartsOften", Domain: Kubernetes, Severity: finding.Warning,
-		Emitters: speakers,
-		Summary:  "kubelet ends again and again", Literals: flappingWords, Patterns: flapping(kubeletUnit),
+		Emitters: emitters,
+		Summary:  "kubelet exits repeatedly", Literals: flappingWords, Patterns: flapping(kubeletUnit),
 		Kind: "unit", Expiry: hour, ConfirmedBy: "kubelet-restarts",
 	}, {
 		ID: "kubelet-restarted", Reason: "KubeletRestartsOften", Domain: Kubernetes, Severity: finding.Warning,
-		Emitters: speakers,
-		Summary:  "kubelet ends again and again", Literals: restartedWords, Patterns: restarted(kubeletUnit),
+		Emitters: emitters,
+		Summary:  "kubelet exits repeatedly", Literals: restartedWords, Patterns: restarted(kubeletUnit),
 		Kind: "unit", Raise: often, Expiry: hour, ConfirmedBy: "kubelet-restarts",
 	}, {
 		ID: "kubelet-killed", Reason: "KubeletNotRunning", Domain: Kubernetes, Severity: finding.Warning,
-		Emitters: speakers,
-		Summary:  "kubelet was killed, crashed, or ended with an error", Literals: endedWords,
+		Emitters: emitters,
+		Summary:  "kubelet was killed, crashed, or exited with an error", Literals: endedWords,
 		Patterns: ended(kubeletUnit),
 		Kind:     "unit", Report: "kubelet-unit", Expiry: hour, ConfirmedBy: "kubelet-health",
 	}, {
 		ID: "runtime-unit-failed", Reason: "RuntimeNotRunning", Domain: Kubernetes, Severity: finding.Warning,
-		Emitters: speakers,
+		Emitters: emitters,
 		Summary:  "the container runtime's unit failed",
 		Literals: append([]string{"Failed to start containerd", "Failed to start Docker", "Failed to start docker",
 			"Failed to start Container Runtime Interface", "Failed to start crio"}, failedWords...),
@@ -97,25 +97,25 @@ func systemdRules() []Rule {
 		Kind: "unit", Report: "runtime-unit", Expiry: hour, ConfirmedBy: "runtime-health",
 	}, {
 		ID: "runtime-unit-flapping", Reason: "RuntimeRestartsOften", Domain: Kubernetes, Severity: finding.Warning,
-		Emitters: speakers,
-		Summary:  "the container runtime ends again and again", Literals: flappingWords,
+		Emitters: emitters,
+		Summary:  "the container runtime exits repeatedly", Literals: flappingWords,
 		Patterns: flapping(runtimeUnit),
 		Kind:     "unit", Expiry: hour, ConfirmedBy: "runtime-health",
 	}, {
 		ID: "runtime-restarted", Reason: "RuntimeRestartsOften", Domain: Kubernetes, Severity: finding.Warning,
-		Emitters: speakers,
-		Summary:  "the container runtime ends again and again", Literals: restartedWords,
+		Emitters: emitters,
+		Summary:  "the container runtime exits repeatedly", Literals: restartedWords,
 		Patterns: restarted(runtimeUnit),
 		Kind:     "unit", Raise: often, Expiry: hour, ConfirmedBy: "runtime-health",
 	}, {
 		ID: "runtime-killed", Reason: "RuntimeNotRunning", Domain: Kubernetes, Severity: finding.Warning,
-		Emitters: speakers,
-		Summary:  "the container runtime was killed, crashed, or ended with an error", Literals: endedWords,
+		Emitters: emitters,
+		Summary:  "the container runtime was killed, crashed, or exited with an error", Literals: endedWords,
 		Patterns: ended(runtimeUnit),
 		Kind:     "unit", Report: "runtime-unit", Expiry: hour, ConfirmedBy: "runtime-health",
 	}, {
-		ID: "unit-hung", Reason: "SystemdUnitHung", Domain: System, Severity: finding.Warning, Emitters: speakers,
-		Summary:  "a service does not give its sign of life, or does not end when it is killed: it hangs in the kernel",
+		ID: "unit-hung", Reason: "SystemdUnitHung", Domain: System, Severity: finding.Warning, Emitters: emitters,
+		Summary:  "a service missed its watchdog, or does not exit when it is killed: it hangs in the kernel",
 		Literals: []string{"atchdog timeout", "rocesses still around after", " still around after "},
 		Patterns: []string{`^(?P<subject>` + oneUnit + `):? [Ww]atchdog timeout(?: \(limit|!)`, `^(?P<subject2>` +
 			oneUnit + `): Processes still around after (?:final )?SIGKILL`, `^(?P<subject3>` + oneUnit +
@@ -124,25 +124,25 @@ func systemdRules() []Rule {
 		Kind:    "unit", Expiry: hour,
 	}, {
 		ID: "unit-flapping", Reason: "SystemdUnitFlapping", Domain: System, Severity: finding.Warning,
-		Emitters: speakers,
-		Summary:  "a service ends again and again", Literals: flappingWords, Patterns: flapping(oneUnit),
+		Emitters: emitters,
+		Summary:  "a service exits repeatedly", Literals: flappingWords, Patterns: flapping(oneUnit),
 		Exclude: notOurUnits,
 		Kind:    "unit", Expiry: hour,
 	}, {
 		ID: "unit-restarted", Reason: "SystemdUnitFlapping", Domain: System, Severity: finding.Warning,
-		Emitters: speakers,
-		Summary:  "a service ends again and again", Literals: restartedWords, Patterns: restarted(oneUnit),
+		Emitters: emitters,
+		Summary:  "a service exits repeatedly", Literals: restartedWords, Patterns: restarted(oneUnit),
 		Exclude: notOurUnits,
 		Kind:    "unit", Raise: often, Expiry: hour,
 	}, {
 		ID: "container-unit-oom", Reason: "ContainerOOMKilled", Domain: Memory, Severity: finding.Info,
-		Emitters: speakers,
+		Emitters: emitters,
 		Summary:  "a container reached its memory limit and the kernel killed one of its processes", Literals: oom,
 		Patterns: []string{`^(?P<subject>(?:cri-containerd-|crio-|docker-[0-9a-f]|libpod-|kubepods)\S{0,250}): A process of this unit has been killed by the OOM killer`},
 		Kind:     "unit", Report: "unit-oom", Expiry: 10 * time.Minute, ConfirmedBy: "oom-kills",
 	}, {
-		ID: "unit-oom", Reason: "OOMKilling", Domain: Memory, Severity: finding.Warning, Emitters: speakers,
-		Summary:  "the kernel killed a process of a service for want of memory",
+		ID: "unit-oom", Reason: "OOMKilling", Domain: Memory, Severity: finding.Warning, Emitters: emitters,
+		Summary:  "the kernel killed a process of a service because memory ran out",
 		Literals: append([]string{"Failed with result 'oom-kill'"}, oom...),
 		Patterns: []string{`^(?P<subject>` + oneUnit +
 			`): (?:A process of this unit has been killed by the OOM killer|Failed with result 'oom-kill')`},
@@ -150,13 +150,13 @@ func systemdRules() []Rule {
 		Kind:    "unit", Report: "unit-oom", Expiry: hour, ConfirmedBy: "oom-kills",
 	}, {
 		ID: "system-unit-failed", Reason: "SystemdUnitFailed", Domain: System, Severity: finding.Warning,
-		Emitters: speakers,
+		Emitters: emitters,
 		Summary:  "a service that the machine needs failed",
 		Literals: append([]string{"ain process exited, code="}, failedWords...), Patterns: append(failed(systemUnit),
 			ended(systemUnit)...),
 		Kind: "unit", Report: "system-unit", Expiry: hour,
 	}, {
-		ID: "mount-failed", Reason: "FstabMountMissing", Domain: Storage, Severity: finding.Warning, Emitters: speakers,
+		ID: "mount-failed", Reason: "FstabMountMissing", Domain: Storage, Severity: finding.Warning, Emitters: emitters,
 		Summary: "a filesystem could not be mounted, or its disk did not appear",
 		Literals: []string{"Failed to mount ", "Timed out waiting for device ", "Dependency failed for /",
 			"Dependency failed for Local", "Dependency failed for Remote", "Failed with result '",
@@ -170,14 +170,14 @@ func systemdRules() []Rule {
 		Exclude: `^(?:run-|var-lib-kubelet-|var-lib-docker-|var-lib-containerd-)`,
 		Kind:    "mount", Report: "mount", Expiry: hour, ConfirmedBy: "fstab-mounts",
 	}, {
-		ID: "emergency-mode", Reason: "EmergencyMode", Domain: System, Severity: finding.Warning, Emitters: speakers,
-		Summary:  "the machine could not start in full and waits for somebody at its console",
+		ID: "emergency-mode", Reason: "EmergencyMode", Domain: System, Severity: finding.Warning, Emitters: emitters,
+		Summary:  "the machine could not boot completely and waits in emergency mode for input at its console",
 		Literals: []string{"Emergency Shell", "Emergency Mode"},
 		Patterns: []string{`^(?:Started|Starting|Reached target) (?:emergency\.\w+ - )?Emergency (?:Shell|Mode)`},
 		Kind:     NodeKind, Report: "emergency", Expiry: hour,
 	}, {
-		// Some unit of somebody's fails on every second machine; it is worth knowing, no more.
-		ID: "unit-failed", Reason: "SystemdUnitFailed", Domain: System, Severity: finding.Info, Emitters: speakers,
+		// Some unit fails on every second machine: only information.
+		ID: "unit-failed", Reason: "SystemdUnitFailed", Domain: System, Severity: finding.Info, Emitters: emitters,
 		Summary: "a unit failed",
 		Literals: append([]string{"Failed to start ", "ain process exited, code=", "Failed to listen on ",
 			"Failed at step ", "ontrol process exited, ", "operation timed out", "' timed out", "stop-",
@@ -194,12 +194,12 @@ func systemdRules() []Rule {
 	}}
 }
 
-// journalRules recognise what journald and systemd-oomd say.
+// journalRules match what journald and systemd-oomd log.
 func journalRules() []Rule {
 	return []Rule{{
 		ID: "journal-corrupted", Reason: "JournalCorrupted", Domain: System, Severity: finding.Info,
 		Emitters: []Emitter{Journald},
-		Summary:  "a file of the journal was not closed in order: the machine went down hard, or its disk is damaged",
+		Summary:  "a journal file was not closed cleanly: the machine lost power or crashed, or its disk is damaged",
 		Literals: []string{"corrupted or uncleanly shut down, renaming", "Journal file corrupted"},
 		Patterns: []string{`^File (?P<subject>/\S{1,255}) corrupted or uncleanly shut down, renaming and replacing`,
 			`^(?P<subject>/\S{1,255}): Journal file corrupted, rotating`},
@@ -216,13 +216,13 @@ func journalRules() []Rule {
 	}, {
 		ID: "journal-lost", Reason: "JournalMessagesLost", Domain: System, Severity: finding.Info,
 		Emitters: []Emitter{Journald},
-		Summary:  "messages came faster than journald takes them, and some were dropped",
+		Summary:  "messages arrived faster than journald accepts them, and some were dropped",
 		Literals: []string{"Suppressed ", "Missed ", "Forwarding to syslog missed "},
 		Patterns: []string{`^Suppressed \d+ messages from (?P<subject>\S+)`, `^Missed \d+ kernel messages`,
 			`^Forwarding to syslog missed \d+ messages`},
-		Kind: "unit", Raise: Rate{5, 10 * time.Minute}, Expiry: hour, // a burst, as of a boot, is nothing
+		Kind: "unit", Raise: Rate{5, 10 * time.Minute}, Expiry: hour, // a burst, as at boot, is normal
 	}, {
-		// Unlike the kernel's own lines, for every signal that leaves a core. What crashed names itself.
+		// Unlike the kernel's lines, for each signal that dumps core. The program chooses its name.
 		ID: "program-dumped-core", Reason: "AppCrash", Domain: CPU, Severity: finding.Info,
 		Emitters: []Emitter{Coredump},
 		Summary:  "a program crashed; many in a short time point to bad memory, a bad library or a crash loop",
@@ -233,7 +233,7 @@ func journalRules() []Rule {
 		Expiry: 10 * time.Minute,
 	}, {
 		ID: "oomd-killed", Reason: "OOMKilling", Domain: Memory, Severity: finding.Warning, Emitters: []Emitter{Oomd},
-		Summary:  "systemd-oomd killed a cgroup because memory was short",
+		Summary:  "systemd-oomd killed the processes of a cgroup because memory was short",
 		Literals: []string{"Killed /", "emory pressure for /", "emory used ("},
 		Patterns: []string{`^Killed (?P<subject>/\S{1,255}) due to (?:memory|swap)`,
 			`^(?:Memory pressure for (?P<subject2>/\S{1,255}) is \S+ > |Memory used \()`},

@@ -1,15 +1,15 @@
 package rules
 
-// Emitter is a daemon of the host whose words are believed, or a family of them that say the same.
+// Emitter is a daemon of the host whose log lines are trusted, or a family of daemons with the same lines.
 type Emitter string
 
-// The speakers.
+// The emitters.
 const (
 	TheKernel Emitter = ""
 
 	Kubelet        Emitter = "kubelet" // and what contains it: k3s, RKE2, MicroK8s
 	Runtime        Emitter = "runtime" // containerd, dockerd, CRI-O
-	Systemd        Emitter = "systemd" // PID 1 only: what a user's own manager says is that user's affair
+	Systemd        Emitter = "systemd" // PID 1 only, not the manager of a user
 	Journald       Emitter = "journald"
 	Oomd           Emitter = "oomd"
 	Udev           Emitter = "udev"

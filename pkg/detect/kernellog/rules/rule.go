@@ -1,7 +1,7 @@
-// Package rules is what the kernel and daemons say of faults: one table of rules, each anchored to the words of the
-// kernel and tried against lines that it must and must not match (testdata/rules). It is pure: records and their time
-// are passed in. It believes nothing that a program wrote into the log, or that a program's name, a device's product
-// string or a packet filter's prefix says.
+// Package rules holds the table of rules for log lines of the kernel and of daemons that report faults. Each rule is
+// anchored to the text of the kernel and tested with lines that it must and must not match (rulestest). It is pure. No
+// rule trusts text that a program wrote into the log, the name of a program, the product string of a device or the
+// prefix of a packet filter's log line.
 package rules
 
 import (
@@ -14,7 +14,7 @@ import (
 	"github.com/nodeagent/nodeagent/pkg/finding"
 )
 
-// Domain groups rules for people.
+// Domain groups rules for users.
 type Domain string
 
 // The domains.
@@ -29,16 +29,16 @@ const (
 	System     Domain = "system"
 )
 
-// UntilBoot is the expiry of what only a reboot can make good again.
+// UntilBoot is the expiry of faults that only a reboot repairs.
 const UntilBoot time.Duration = 0
 
-// Rule recognises one fault by what the kernel says of it.
+// Rule recognises one fault by its log lines.
 type Rule struct {
 	ID       string // kebab-case, permanent
 	Reason   string // CamelCase, permanent; node-problem-detector's where it has one for the same fault
 	Domain   Domain
 	Severity finding.Severity
-	Summary  string // what a line of this rule means, for people
+	Summary  string // what a line of this rule means, for users
 
 	// Literals are the pre-filter: a line is only compared with the patterns when it contains one of them.
 	Literals []string
@@ -49,35 +49,35 @@ type Rule struct {
 	// Exclude is RE2 and may match anywhere: lines that are no fault although a pattern matches.
 	Exclude string
 
-	// Speakers are the daemons whose word it must be; empty: the kernel's.
+	// Emitters are the daemons whose lines the rule applies to; empty: the kernel.
 	Emitters []Emitter
 
 	// Named is set where the kernel's own line begins with "name[pid]: ", as the lines of programs do.
 	Named bool
 
-	Kind string // of the subject; a rule without a subject group speaks of the node
+	Kind string // of the subject; a rule without a subject group is about the node
 
 	// Raise is how often the rule must match for one subject before there is a finding; the zero Rate means once.
 	Raise Rate
-	// Grave is how often it must match for one subject to be of the severity GraveSeverity.
+	// Escalate is how often it must match for one subject to have EscalateSeverity.
 	Escalate         Rate
 	EscalateSeverity finding.Severity
-	// Together makes the rates count the matches of all subjects: the third processor that locks up makes it grave.
+	// Aggregate makes the rates count the matches of all subjects: the third processor that locks up escalates.
 	Aggregate bool
-	// Settled is how long after boot the rule begins to hold: before, the same words are part of a normal start.
+	// BootGrace is how long after boot the rule begins to apply: before, its lines are part of a normal boot.
 	BootGrace time.Duration
 
-	// Report names the kind of report that the line belongs to: lines of one report are one occurrence. A Follower
-	// continues the report that is open, and speaks of its subject; alone it stands for itself.
+	// Report names the kind of report that the line belongs to: lines of one report are one occurrence. A Continuation
+	// belongs to the open report and its subject; without an open report it is an occurrence of its own.
 	Report       string
 	Continuation bool
 
-	// Recovery recognises the kernel's word that the fault of the same subject is gone.
+	// Recovery recognises the line that reports the end of the fault of the same subject.
 	Recovery Recovery
 	// Expiry is how long the record alone keeps a finding alive; UntilBoot: as long as the kernel runs.
 	Expiry time.Duration
-	// ConfirmedBy is the ID of the check that reads the state behind the line: it raises and clears where it is there,
-	// and the line only wakes it. Empty where there is only the line.
+	// ConfirmedBy is the ID of the check that reads the state behind the line: where it can, it raises and clears, and
+	// the line only wakes it. Empty where the line is the only evidence.
 	ConfirmedBy string
 }
 
@@ -87,14 +87,14 @@ type Rate struct {
 	Within time.Duration
 }
 
-// Recovery recognises lines which say that a fault is gone; the zero value recognises nothing. Its pattern names the
-// subject as the rule's patterns do.
+// Recovery recognises lines that report the end of a fault; the zero value recognises none. Its pattern has the subject
+// groups of the rule's patterns.
 type Recovery struct {
 	Literals []string
 	Pattern  string
 }
 
-// NodeKind is the kind of subject of rules that speak of the whole machine.
+// NodeKind is the kind of subject of rules about the whole machine.
 const NodeKind = "node"
 
 // PodKind is the kind of subject of lines that lead to a pod; its name is the pod's UID as the node uses it.
@@ -119,12 +119,12 @@ func (r Rule) Problem() error {
 	case len(r.Patterns) == 0 || len(r.Literals) == 0:
 		return fmt.Errorf("rule %s: patterns and literals must be set", r.ID)
 	case r.Escalate.Count > 0 && !r.EscalateSeverity.Valid():
-		return fmt.Errorf("rule %s: unknown grave severity %q", r.ID, r.EscalateSeverity)
+		return fmt.Errorf("rule %s: unknown severity of Escalate: %q", r.ID, r.EscalateSeverity)
 	case r.Continuation && r.Report == "":
-		return fmt.Errorf("rule %s: a follower needs a report", r.ID)
+		return fmt.Errorf("rule %s: a continuation needs a report", r.ID)
 	}
 	if i := slices.IndexFunc(r.Literals, func(l string) bool { return len(l) < 3 }); i >= 0 {
-		return fmt.Errorf("rule %s: literal %q is too short to sort out anything", r.ID, r.Literals[i])
+		return fmt.Errorf("rule %s: literal %q is too short to be a filter", r.ID, r.Literals[i])
 	}
 	for _, p := range append(slices.Clone(r.Patterns), r.Recovery.Pattern) {
 		if p != "" && !strings.HasPrefix(p, "^") {
@@ -134,10 +134,10 @@ func (r Rule) Problem() error {
 	return nil
 }
 
-// EmittedBy reports whether a rule is about words of speaker.
-func (r *Rule) EmittedBy(speaker Emitter) bool {
+// EmittedBy reports whether a rule applies to lines of emitter.
+func (r *Rule) EmittedBy(emitter Emitter) bool {
 	if len(r.Emitters) == 0 {
-		return speaker == TheKernel
+		return emitter == TheKernel
 	}
-	return slices.Contains(r.Emitters, speaker)
+	return slices.Contains(r.Emitters, emitter)
 }

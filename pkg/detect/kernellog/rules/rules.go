@@ -4,8 +4,8 @@ import (
 	"slices"
 )
 
-// Kernel returns the table, in the order in which rules are tried: the first that matches a line has it. User crashes
-// come first because their lines begin with a name that the program chose.
+// Kernel returns the rules for the kernel's log, in the order in which they are tried: the first match wins. Crashes of
+// programs come first because their lines begin with a name that the program chose.
 func Kernel() []Rule {
 	return slices.Concat(
 		crashRules(),

@@ -6,14 +6,14 @@ import (
 	"github.com/nodeagent/nodeagent/pkg/finding"
 )
 
-// noDisk are block devices whose errors say nothing of the node: floppies, optical drives without a disc, files that
-// somebody attached, memory.
+// noDisk matches block devices whose errors are no fault of the node: floppies, optical drives without a disc, loop
+// devices, RAM disks.
 const noDisk = `(?:fd\d+|sr\d+|scd\d+|loop\d+(?:p\d+)?|ram\d+|zram\d+)`
 
-// Which rules name a state that confirms them (ConfirmedBy): only those whose fault the state shows for as long as it
-// is there. Errors of single I/Os, timeouts and resets leave no state behind: a disk whose SMART says that it is
-// healthy had them all the same, and a disk that was removed altogether has no state at all. There the record stands
-// for itself until it expires, and the checks of disks are woken by the text (nvme-health, disk-health, md-arrays).
+// ConfirmedBy is set only for faults that the state shows as long as they exist. Errors of single I/Os, timeouts and
+// resets leave no state behind: a disk that SMART calls healthy had them nevertheless, and a removed disk has no state
+// at all. There the record alone is the evidence until it expires, and it wakes the checks of disks (nvme-health,
+// disk-health, md-arrays).
 
 // blockRules: block/blk-mq.c blk_print_req_error, block/blk-core.c, fs/buffer.c. The prefix "blk_update_request: " was
 // dropped in 5.16, "print_req_error: " was its name from 4.15 to 5.3.
@@ -21,20 +21,20 @@ func blockRules() []Rule {
 	const request = `^(?:blk_update_request: |print_req_error: |end_request: )?`
 	return []Rule{{
 		ID: "disk-medium-error", Reason: "DiskMediumError", Domain: Storage, Severity: finding.Warning,
-		Summary:  "a disk cannot read or write some of its blocks any more",
+		Summary:  "a disk can no longer read or write some of its blocks",
 		Literals: []string{"critical medium error, dev "},
 		Patterns: []string{request + `critical medium error, dev (?P<subject>[^\s,]+), sector (?P<sector>\d+)`},
 		Exclude:  `error, dev ` + noDisk + `,`,
 		Kind:     "device", Expiry: 24 * time.Hour,
 	}, {
 		ID: "block-io-error", Reason: "BlockIOError", Domain: Storage, Severity: finding.Warning,
-		Summary:  "reads or writes of a disk fail",
+		Summary:  "reads from a disk, or writes to it, fail",
 		Literals: []string{" error, dev "},
 		Patterns: []string{request +
 			`(?P<class>I/O|critical (?:target|space allocation|nexus)|timeout|protection|integrity|(?:recoverable )?transport|device offline|duration limit exceeded|reservation conflict|zone (?:open|active) resources exceeded|invalid) error, dev (?P<subject>[^\s,]+), sector (?P<sector>\d+)`},
-		// A device that cannot discard or zero says so once with "critical target error" (until 5.2 the flags end
-		// with the number of what it was to do); nbd devices without a server fail the first read that looks for
-		// partitions.
+		// A device that cannot discard or zero reports so once with "critical target error" (until 5.2 the flags end
+		// with the number of the operation); nbd devices without a server fail the first read of the
+		// partition table.
 		Exclude: `error, dev ` + noDisk +
 			`,|critical target error, .* flags (?:[0-9a-f]*0)?[3579]$|critical target error, .*\((?:DISCARD|WRITE_ZEROES|WRITE_SAME|SECURE_ERASE)\)|error, dev nbd\d+, sector 0\b`,
 		Kind: "device", Expiry: time.Hour,
@@ -53,7 +53,7 @@ func blockRules() []Rule {
 	}, {
 		// The name before the text is that of the program, since 5.12; the device is in the second line of the record.
 		ID: "beyond-end-of-device", Reason: "AccessBeyondEndOfDevice", Domain: Storage, Severity: finding.Warning,
-		Summary:  "a filesystem asked for blocks that its disk does not have: it is damaged, or the disk shrank",
+		Summary:  "a filesystem accessed blocks beyond the end of its disk: it is damaged, or the disk shrank",
 		Literals: []string{"attempt to access beyond end of device", ": rw="},
 		Patterns: []string{
 			// the second line, in records of their own
@@ -69,14 +69,14 @@ func scsiRules() []Rule {
 	const device = `^(?:sd|scsi|st|ses|sg) (?P<subject0>\d+:\d+:\d+:\d+): (?:\[(?P<subject>\w+)\] )?(?:tag#\d+ )?`
 	return []Rule{{
 		ID: "scsi-medium-error", Reason: "SCSIMediumError", Domain: Storage, Severity: finding.Warning,
-		Summary:  "a disk says that it cannot read some of its blocks, or that it is broken",
+		Summary:  "a disk reports that it cannot read some of its blocks, or that it is defective",
 		Literals: []string{"Sense Key : ", "Add. Sense: "},
 		Patterns: []string{device +
 			`(?:Sense Key : (?P<sense>Medium Error|Hardware Error)|Add\. Sense: (?:Unrecovered read error|Write error|Peripheral device write fault|Internal target failure|Logical unit failure|Id CRC or ECC error|Failure prediction threshold exceeded|Hardware impending failure))`},
 		Kind: "device", Report: "scsi-sense", Expiry: 24 * time.Hour,
 	}, {
 		ID: "scsi-device-offline", Reason: "DiskOffline", Domain: Storage, Severity: finding.Warning,
-		Summary: "the kernel gave up a disk: every access to it fails",
+		Summary: "the kernel took a disk offline: every access to it fails",
 		Literals: []string{"rejecting I/O to offline device", "Device offlined - not ready", "Offlining disk!",
 			"killing request"},
 		Patterns: []string{device +
@@ -90,7 +90,7 @@ func scsiRules() []Rule {
 		Kind:     "device", Expiry: time.Hour,
 	}, {
 		ID: "scsi-command-failed", Reason: "SCSICommandFailed", Domain: Storage, Severity: finding.Warning,
-		Summary: "a disk or the way to it does not answer",
+		Summary: "a disk, or the path to it, does not respond",
 		Literals: []string{"Result: hostbyte=", "timing out command, waited", "Sense Key : Aborted Command",
 			"attempting task abort!", "attempting device reset!", "attempting target reset!", "attempting host reset!",
 			"attempting bus reset!", "RESET ISSUED nexus", "Abort command issued nexus", ": resetting ",
@@ -105,7 +105,7 @@ func scsiRules() []Rule {
 				`)\]-[0-9a-f]+:\d+: (?:(?:DEVICE|TARGET|BUS|ADAPTER) RESET ISSUED|Abort command issued) nexus`,
 			`^(?:hpsa|smartpqi) (?P<subject>` + pciAddress +
 				`): (?:scsi \S+ resetting (?:logical|physical) |resetting scsi \S+)`,
-			// What the storage of Hyper-V answers to reads and writes; it refuses other commands of every boot.
+			// Hyper-V's storage to reads and writes; other commands it refuses at every boot.
 			`^hv_storvsc (?P<subject>\S+): tag#\d+ cmd 0x(?:28|2a|35|88|8a|8f) status: scsi 0x`,
 		},
 		Kind: "device", Report: "scsi-sense", Expiry: time.Hour,
@@ -121,7 +121,7 @@ func scsiRules() []Rule {
 		Patterns: []string{
 			`^(?:megaraid_sas|hpsa|smartpqi|aacraid) (?P<subject>` + pciAddress +
 				`): (?:.*FW in FAULT state|Controller lockup detected|controller is offline|controller offline: |Adapter health - |resetting fusion adapter|Controller in crit error|no heartbeat detected|\[ *\d+\]waiting for \d+ commands to complete)`,
-			// What the firmware of megaraid controllers tells: number, time, what it is about, how grave it is.
+			// An event of the firmware of a megaraid controller: number, time, class, severity.
 			`^megaraid_sas (?P<subject>` + pciAddress +
 				`): \d+ \([^)]{1,40}/0x[0-9a-f]+/(?:(?:CRIT|FATAL|DEAD)\) - |WARN\) - Predictive failure)`,
 			`^qla2xxx \[(?P<subject>` + pciAddress + `)\]-[0-9a-f]+:\d+: Performing ISP error recovery`,
@@ -138,7 +138,7 @@ func ataRules() []Rule {
 	const port = `^(?P<subject>ata\d+(?:\.\d+)?): `
 	return []Rule{{
 		ID: "ata-device-disabled", Reason: "ATADeviceDisabled", Domain: Storage, Severity: finding.Warning,
-		Summary:  "the kernel gave up a SATA disk",
+		Summary:  "the kernel disabled a SATA disk",
 		Literals: []string{": disable device", ": disabled", "giving up"},
 		Patterns: []string{port +
 			`(?:disable device|disabled$|reset failed, giving up|EH pending after \d+ tries, giving up)`},
@@ -147,7 +147,7 @@ func ataRules() []Rule {
 			`(?:configured for |SATA link up )`},
 	}, {
 		ID: "ata-error", Reason: "ATAError", Domain: Storage, Severity: finding.Warning,
-		Summary: "commands to a SATA disk fail: the disk, its cable or its power",
+		Summary: "commands to a SATA disk fail: the disk, its cable or its power supply is faulty",
 		Literals: []string{
 			": exception Emask ", ": failed command: ", ": NCQ disabled due to excessive errors", ": qc timeout ",
 			": COMRESET failed", ": status: { ", ": error: { ", ": SError: { ",
@@ -161,15 +161,15 @@ func ataRules() []Rule {
 	}}
 }
 
-// nvmeRules: drivers/nvme/host/{pci,core,multipath,fc,tcp}.c. The text of a timeout is another one in nearly every
-// kernel.
+// nvmeRules: drivers/nvme/host/{pci,core,multipath,fc,tcp}.c. The text of a timeout differs in nearly every kernel
+// version.
 func nvmeRules() []Rule {
-	// Until 4.5, and in enterprise kernels of that time, the PCI device speaks.
+	// Until 4.5, and in enterprise kernels of that time, it is a message of the PCI device.
 	const controller = `^nvme (?P<subject>nvme\d+|` + pciAddress + `): `
 	const nvmeHead = `^(?:block |nvme )?(?P<subject>nvme\S+): `
 	return []Rule{{
 		ID: "nvme-disabled", Reason: "NVMeDisabled", Domain: Storage, Severity: finding.Warning,
-		Summary: "the kernel gave up an NVMe disk: every access to it fails",
+		Summary: "the kernel disabled an NVMe disk: every access to it fails",
 		Literals: []string{
 			": Disabling device after reset failure", ": Removing after probe failure", ": Device not ready; aborting ",
 			": failed to mark controller ",
@@ -182,7 +182,7 @@ func nvmeRules() []Rule {
 			`\d+/\d+/\d+ default/read/poll queues`},
 	}, {
 		ID: "nvme-controller-down", Reason: "NVMeControllerDown", Domain: Storage, Severity: finding.Warning,
-		Summary: "an NVMe disk stopped answering and is being reset",
+		Summary: "an NVMe disk stopped responding and is being reset",
 		Literals: []string{": controller is down; will reset", "persistent internal error",
 			": frozen state error detected", ": IO queues lost", "have a faulty power saving mode"},
 		Patterns: []string{controller +
@@ -190,7 +190,7 @@ func nvmeRules() []Rule {
 		Kind: "device", Expiry: 24 * time.Hour,
 	}, {
 		ID: "nvme-timeout", Reason: "NVMeTimeout", Domain: Storage, Severity: finding.Warning,
-		Summary:  "an NVMe disk does not answer some commands in time",
+		Summary:  "commands to an NVMe disk time out",
 		Literals: []string{"timeout, ", ": timeout cid 0x", ": queue ", " QID ", ": Abort status: 0x"},
 		Patterns: []string{
 			controller +
@@ -204,20 +204,20 @@ func nvmeRules() []Rule {
 		Kind: "device", Expiry: time.Hour,
 	}, {
 		ID: "nvme-media-error", Reason: "NVMeMediaError", Domain: Storage, Severity: finding.Warning,
-		Summary:  "an NVMe disk cannot read or write some of its blocks any more",
+		Summary:  "an NVMe disk can no longer read or write some of its blocks",
 		Literals: []string{"(sct 0x"},
 		Patterns: []string{`^(?P<subject>nvme\d+(?:c\d+)?n\d+): [A-Z][\w /]*\(0x[0-9a-f]+\)(?: @ LBA (?P<lba>\d+), \d+ blocks)?, .*\(sct 0x(?:2 / sc 0x[0-9a-f]+|0 / sc 0x6)\)`},
 		Kind:     "device", Expiry: 24 * time.Hour,
 	}, {
-		// Of the generic status codes only those that say that it is the disk's fault: others refuse what it cannot do.
+		// Of the generic status codes only those that blame the disk: the others reject what it does not support.
 		ID: "nvme-command-failed", Reason: "NVMeCommandFailed", Domain: Storage, Severity: finding.Warning,
-		Summary:  "commands to an NVMe disk fail: the disk, or the way to it",
+		Summary:  "commands to an NVMe disk fail: the disk, or the path to it, is faulty",
 		Literals: []string{"(sct 0x"},
 		Patterns: []string{`^(?P<subject>nvme\d+(?:c\d+)?n\d+): [A-Z][\w /]*\(0x[0-9a-f]+\)(?: @ LBA \d+, \d+ blocks)?, .*\(sct 0x(?:3 / sc 0x[0-9a-f]+|0 / sc 0x(?:4|5|8|82))\)`},
 		Kind:     "device", Expiry: time.Hour,
 	}, {
 		ID: "nvme-no-path", Reason: "NVMeNoPath", Domain: Storage, Severity: finding.Warning,
-		Summary:  "no path to an NVMe namespace serves, and I/O waits for one",
+		Summary:  "no path to an NVMe namespace is usable, and I/O waits for one",
 		Literals: []string{" - requeuing I/O"},
 		Patterns: []string{nvmeHead + `no (?:available |usable )?path(?: available)? - requeuing I/O`},
 		Kind:     "device", Expiry: time.Hour, ConfirmedBy: "multipath",
@@ -229,7 +229,7 @@ func nvmeRules() []Rule {
 		Kind:     "device", Expiry: time.Hour,
 	}, {
 		ID: "nvme-keepalive", Reason: "NVMeConnectionLost", Domain: Storage, Severity: finding.Warning,
-		Summary: "the connection to an NVMe disk over the network broke",
+		Summary: "the network connection to an NVMe disk was lost",
 		Literals: []string{"nvme_keep_alive_end_io error", ": keep-alive failed", ": failed to connect queue",
 			": starting error recovery", ": Failed reconnect attempt ", ": Reconnecting in ",
 			": Removing controller...", ": NVME-FC{"},

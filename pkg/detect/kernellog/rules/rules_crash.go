@@ -16,7 +16,7 @@ const (
 	netdev = `[^\s/:]{1,15}`
 )
 
-// crashRules recognise user programs that crashed. Their lines begin with the program's name, so they are tried before
+// crashRules match crashes of user programs. Their lines begin with the program's name, so they are tried before
 // every other rule: a program called "NMI: IOCK error" is a program.
 //
 //	arch/x86/mm/fault.c show_signal_msg, arch/x86/kernel/traps.c show_signal, arch/arm64/kernel/traps.c
@@ -38,25 +38,25 @@ func crashRules() []Rule {
 	}}
 }
 
-// limitRules recognise limits of the machine or of a cgroup that were reached.
+// limitRules match limits of the machine or of a cgroup that were reached.
 func limitRules() []Rule {
 	return []Rule{{
 		ID: "file-max-reached", Reason: "FileHandlesExhausted", Domain: CPU, Severity: finding.Fatal,
-		Summary:  "no program on the node can open a file any more: fs.file-max is reached", // fs/file_table.c
+		Summary:  "no program on the node can open another file: fs.file-max is reached", // fs/file_table.c
 		Literals: []string{"VFS: file-max limit"},
 		Patterns: []string{`^VFS: file-max limit (?P<limit>\d+) reached`},
 		Kind:     NodeKind, Expiry: 10 * time.Minute, ConfirmedBy: "file-handles",
 	}, {
 		ID: "pids-limit", Reason: "PIDsLimitReached", Domain: CPU, Severity: finding.Warning,
 		// kernel/cgroup/pids.c
-		Summary:  "a cgroup reached its limit of processes and threads, its programs cannot start others",
+		Summary:  "a cgroup reached its limit of processes and threads: its programs cannot start new ones",
 		Literals: []string{"cgroup: fork rejected by pids controller"},
 		Patterns: []string{`^cgroup: fork rejected by pids controller in (?P<cgroup>/.*)`},
 		Kind:     "cgroup", Expiry: 10 * time.Minute, ConfirmedBy: "pids-limits",
 	}, {
 		ID: "audit-backlog", Reason: "AuditBacklogExceeded", Domain: CPU, Severity: finding.Warning,
 		// kernel/audit.c
-		Summary:  "audit records are produced faster than they are read; programs are slowed down or records lost",
+		Summary:  "audit records are produced faster than they are read: programs are slowed down, or records are lost",
 		Literals: []string{"audit: audit_backlog=", "audit: backlog limit exceeded"},
 		Patterns: []string{`^audit: audit_backlog=\d+ > audit_backlog_limit=\d+`, `^audit: backlog limit exceeded$`},
 		Kind:     NodeKind, Expiry: 10 * time.Minute,

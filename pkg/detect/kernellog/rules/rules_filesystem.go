@@ -16,7 +16,7 @@ func ext4Rules() []Rule {
 	)
 	return []Rule{{
 		ID: "ext4-readonly", Reason: "FilesystemIsReadOnly", Domain: Storage, Severity: finding.Fatal,
-		Summary:  "an ext4 filesystem stopped taking writes after an error",
+		Summary:  "an ext4 filesystem became read-only after an error",
 		Literals: []string{"emounting filesystem read-only"},
 		Patterns: []string{message + `(?:error: )?[Rr]emounting filesystem read-only`},
 		Kind:     "filesystem", Expiry: UntilBoot, ConfirmedBy: "filesystem-readonly",
@@ -28,7 +28,7 @@ func ext4Rules() []Rule {
 		Kind:     "filesystem", Expiry: UntilBoot, ConfirmedBy: "filesystem-readonly",
 	}, {
 		ID: "journal-aborted", Reason: "JournalAborted", Domain: Storage, Severity: finding.Fatal,
-		Summary:  "the journal of a filesystem failed; the filesystem stops taking writes",
+		Summary:  "the journal of a filesystem was aborted: the filesystem accepts no more writes",
 		Literals: []string{"Aborting journal on device ", "Detected aborted journal"},
 		Patterns: []string{
 			`^Aborting journal on device (?P<subject>\S+?)(?:-\d+)?\.$`,
@@ -37,34 +37,34 @@ func ext4Rules() []Rule {
 		Kind: "filesystem", Report: "journal", Expiry: UntilBoot, ConfirmedBy: "filesystem-readonly",
 	}, {
 		ID: "ext4-error", Reason: "Ext4Error", Domain: Storage, Severity: finding.Warning,
-		Summary:  "an ext4 filesystem found itself damaged",
+		Summary:  "an ext4 filesystem detected corruption",
 		Literals: []string{"-fs error (device "},
 		Patterns: []string{failure},
 		Kind:     "filesystem", Expiry: 24 * time.Hour, ConfirmedBy: "filesystem-readonly",
 	}, {
 		ID: "ext4-warning", Reason: "Ext4Warning", Domain: Storage, Severity: finding.Warning,
-		Summary:  "an ext4 filesystem could not do something",
+		Summary:  "an operation of an ext4 filesystem failed",
 		Literals: []string{"-fs warning (device "},
 		Patterns: []string{`^EXT[234]-fs warning \(device (?P<subject>[^)\s]+)\)`},
 		Exclude:  `ext4_multi_mount_protect:\d+: MMP interval|ext4_resize_fs:\d+: `,
 		Kind:     "filesystem", Expiry: time.Hour,
 	}, {
 		ID: "ext4-recorded-errors", Reason: "Ext4ErrorsRecorded", Domain: Storage, Severity: finding.Warning,
-		Summary:  "an ext4 filesystem remembers errors, maybe from before this boot: it wants e2fsck",
+		Summary:  "an ext4 filesystem has recorded errors, possibly before this boot: run e2fsck",
 		Literals: []string{": error count since last fsck: ", "mounting fs with errors, running e2fsck"},
 		Patterns: []string{message + `error count since last fsck: (?P<count>\d+)`, message +
 			`(?:warning: )?mounting fs with errors, running e2fsck is recommended`},
-		Kind: "filesystem", Expiry: 25 * time.Hour, ConfirmedBy: "filesystem-readonly", // told again every 24 hours
+		Kind: "filesystem", Expiry: 25 * time.Hour, ConfirmedBy: "filesystem-readonly", // logged again every 24 hours
 	}, {
 		ID: "superblock-write-error", Reason: "SuperblockWriteError", Domain: Storage, Severity: finding.Warning,
-		Summary:  "the most important block of a filesystem could not be written: the disk is failing or gone",
+		Summary:  "the superblock of a filesystem could not be written: the disk is failing, or was removed",
 		Literals: []string{"I/O error while writing superblock", "previous I/O error to superblock detected"},
 		Patterns: []string{message +
 			`(?:I/O error while writing superblock|previous I/O error to superblock detected)`},
 		Kind: "filesystem", Expiry: 24 * time.Hour,
 	}, {
 		ID: "ext4-data-loss", Reason: "Ext4DataLoss", Domain: Storage, Severity: finding.Warning,
-		Summary: "data that programs had written did not reach the disk, or the filesystem's own tables are damaged",
+		Summary: "data that programs wrote did not reach the disk, or the filesystem's metadata is damaged",
 		Literals: []string{"This should not happen!! Data will be lost", "Delayed block allocation failed for inode",
 			"group descriptors corrupted!", "potential data loss!", "ext4_check_descriptors: ", ": jbd2_start: ",
 			"nvalid superblock checksum", "can't read group descriptor", "corrupt root inode", "get root inode failed",
@@ -90,7 +90,7 @@ func ext4Rules() []Rule {
 	}}
 }
 
-// xfsRules: fs/xfs/{xfs_fsops,xfs_log,xfs_error,xfs_buf}.c. Every kernel has its own words for a shutdown; until 5.15
+// xfsRules: fs/xfs/{xfs_fsops,xfs_log,xfs_error,xfs_buf}.c. The text of a shutdown differs between kernels: until 5.15
 // "xfs_do_force_shutdown(0x8) called from …" came first, since 5.19 "Filesystem has been shut down due to log error
 // (0x2)." too. A shutdown can be read from the filesystem; damage and I/O errors that it survives are in the log
 // only.
@@ -106,7 +106,7 @@ func xfsRules() []Rule {
 		Kind: "filesystem", Report: "xfs-shutdown", Expiry: UntilBoot, ConfirmedBy: "filesystem-readonly",
 	}, {
 		ID: "xfs-corruption", Reason: "XfsCorruption", Domain: Storage, Severity: finding.Warning,
-		Summary:  "an XFS filesystem found itself damaged: it wants xfs_repair",
+		Summary:  "an XFS filesystem detected corruption: run xfs_repair",
 		Literals: []string{"XFS (", "XFS: Internal error", "XFS: Assertion failed"},
 		Patterns: []string{`^XFS: (?:Internal error |Assertion failed: )`, message +
 			`(?:Metadata (?:corruption|CRC error) detected at |Corruption detected\. |Corruption warning: |Internal error |Unmount and run xfs_repair|Corruption of in-memory data|xfs_\w+: (?:[Bb]ad |detected corrupt |daddr 0x[0-9a-f]+ out of range)|Uncorrected metadata errors detected|First \d+ bytes of corrupted metadata buffer|Bad inode |Bad [\w ]{3,40} magic!|log record CRC mismatch|corrupt dinode |Allocated a known in-use inode |Access to block zero in inode )`},
@@ -120,7 +120,7 @@ func xfsRules() []Rule {
 		Kind: "filesystem", Report: "xfs-io-error", Expiry: 24 * time.Hour,
 	}, {
 		ID: "xfs-memory-deadlock", Reason: "XfsMemoryDeadlock", Domain: Storage, Severity: finding.Warning,
-		Summary:  "XFS waits for memory that may only become free when XFS goes on", // fs/xfs/kmem.c, until 6.8
+		Summary:  "XFS waits for memory that may not be freed before XFS continues", // fs/xfs/kmem.c, until 6.8
 		Literals: []string{"possible memory allocation deadlock"},
 		Patterns: []string{`^XFS: (?P<subject>` + Command + `)\(\d+\) possible memory allocation deadlock`},
 		Kind:     "process", Expiry: 30 * time.Minute,
@@ -128,13 +128,13 @@ func xfsRules() []Rule {
 }
 
 // btrfsRules: fs/btrfs/{messages,disk-io,inode,volumes}.c. Since 5.18 a state such as " state EA" follows the device.
-// Some of what btrfs-error recognises is counted in sysfs, since 5.14 (btrfs-errors reads that); the log tells all,
-// of every kernel.
+// Some of what btrfs-error recognises is counted in sysfs, since 5.14 (btrfs-errors reads that); the log has all
+// of it, of every kernel.
 func btrfsRules() []Rule {
 	const device = `\(device (?P<subject>[^)\s:]+):?(?: state \w+)?\)`
 	return []Rule{{
 		ID: "btrfs-readonly", Reason: "BtrfsReadOnly", Domain: Storage, Severity: finding.Fatal,
-		Summary:  "a btrfs filesystem aborted a transaction and stopped taking writes",
+		Summary:  "a btrfs filesystem aborted a transaction and became read-only",
 		Literals: []string{"BTRFS: error (device ", "forced readonly", "ransaction aborted (error "},
 		Patterns: []string{
 			`^BTRFS: error ` + device + ` in `,
@@ -146,7 +146,7 @@ func btrfsRules() []Rule {
 		Kind:    "filesystem", Report: "btrfs-readonly", Expiry: UntilBoot, ConfirmedBy: "filesystem-readonly",
 	}, {
 		ID: "btrfs-error", Reason: "BtrfsError", Domain: Storage, Severity: finding.Warning,
-		Summary:  "a btrfs filesystem read data that was not what it had written, or could not reach its disk",
+		Summary:  "a btrfs filesystem read data that does not match its checksum, or could not access its disk",
 		Literals: []string{"BTRFS error (device ", "BTRFS critical (device ", "BTRFS warning (device "},
 		Patterns: []string{
 			`^BTRFS (?:error|critical|warning) ` + device +

@@ -6,26 +6,27 @@ import (
 	"github.com/nodeagent/nodeagent/pkg/finding"
 )
 
-// machineCheckRules recognise what processors and memory controllers report themselves. Bit 61 of a bank's status says
-// whether the error was corrected, bit 60 whether it is enabled: they are in the first of its 16 hexadecimal digits.
+// machineCheckRules match errors that processors and memory controllers report. Bit 61 of a bank's status is set for an
+// uncorrected error, bit 60 for an enabled one: they are in the first of its 16 hexadecimal digits.
 //
-//	arch/x86/kernel/cpu/mce/core.c print_mce, drivers/edac/mce_amd.c, drivers/edac/edac_mc.c edac_ce_error, edac_ue_error
+//	arch/x86/kernel/cpu/mce/core.c print_mce, drivers/edac/mce_amd.c,
+//	drivers/edac/edac_mc.c edac_ce_error, edac_ue_error
 func machineCheckRules() []Rule {
-	// What is not enabled (bit 60) did not stop the processor: firmware left it in the bank before the boot, or it
-	// was met where nobody needed the data. Where the processor's state was lost (bit 57) and this is no exception,
-	// it stopped the boot before: the bank kept it over the reset, and the kernel reads it when it starts.
+	// An error that is not enabled (bit 60) did not stop the processor: the firmware left it in the bank before the
+	// boot, or nothing needed the data. Where the processor's context was lost (bit 57) without an exception, the error
+	// ended the previous boot: the bank keeps it across the reset, and the kernel reads it when it starts.
 	const machineCheck = `^(?:(?:mce: )?\[Hardware Error\]|EDAC \w+ MC\d+): CPU (?P<subject>\d+): Machine Check(?: Exception| Event)?: [0-9a-f]+ Bank (?P<bank>\d+): `
-	// What the decoder of AMD's processors makes of it: which of the flags are set.
+	// The text of the decoder for AMD processors: the flags that are set.
 	const amdStatus = `^(?:mce: )?\[Hardware Error\]: CPU:(?P<subject>\d+) \([0-9a-f:]+\) MC(?P<bank>\d+)_STATUS\[`
 	return []Rule{{
 		ID: "machine-check-before", Reason: "MachineCheckUncorrected", Domain: Hardware, Severity: finding.Warning,
-		Summary:  "a processor met an error that it could not correct, which ended the boot before",
+		Summary:  "a processor reported an uncorrected error that ended the previous boot",
 		Literals: []string{"Machine Check: ", "Machine Check Event: "},
 		Patterns: []string{`^(?:mce: )?\[Hardware Error\]: CPU (?P<subject>\d+): Machine Check(?: Event)?: [0-9a-f]+ Bank (?P<bank>\d+): (?P<status>[37bfBF][2367abefABEF][0-9a-fA-F]{14})`},
 		Kind:     "cpu", Report: "mce", Expiry: 24 * time.Hour,
 	}, {
 		ID: "machine-check-uncorrected", Reason: "MachineCheckUncorrected", Domain: Hardware, Severity: finding.Fatal,
-		Summary: "a processor met an error that it could not correct",
+		Summary: "a processor reported an error that it could not correct",
 		Literals: []string{"Machine Check", "Hardware Error]: Uncorrected", "Hardware Error]: System Fatal error",
 			"Processor context corrupt", "Machine check: ", "_STATUS["},
 		Patterns: []string{
@@ -37,7 +38,7 @@ func machineCheckRules() []Rule {
 		Kind: "cpu", Report: "mce", Expiry: UntilBoot,
 	}, {
 		ID: "machine-check-corrected", Reason: "MachineCheckCorrected", Domain: Hardware, Severity: finding.Info,
-		Summary: "a processor met an error and corrected it; many mean that it is about to fail",
+		Summary: "a processor corrected an error; many of them mean that it is about to fail",
 		Literals: []string{"Machine Check", "Hardware Error]: Corrected error", "Hardware Error]: Deferred error",
 			"Machine check events logged", "CMCI storm detected", "_STATUS["},
 		Patterns: []string{
@@ -50,7 +51,7 @@ func machineCheckRules() []Rule {
 		Expiry: 24 * time.Hour,
 	}, {
 		ID: "edac-uncorrected", Reason: "MemoryUncorrectedError", Domain: Hardware, Severity: finding.Fatal,
-		Summary:  "a memory module returned data that could not be corrected: it must be replaced",
+		Summary:  "a memory module returned data that could not be corrected: replace it",
 		Literals: []string{" UE ", ": UE: "},
 		Patterns: []string{
 			`^EDAC (?:\w+ )?MC(?P<controller>\d+): (?P<count>\d+ )?UE .*?\bon (?P<subject>[^(]+?) \(`,
@@ -59,20 +60,21 @@ func machineCheckRules() []Rule {
 		Kind: "memory-module", Expiry: UntilBoot, ConfirmedBy: "edac",
 	}, {
 		ID: "edac-corrected", Reason: "MemoryReadError", Domain: Hardware, Severity: finding.Info,
-		Summary:  "a memory module returned wrong data that could be corrected; many mean that it is about to fail",
+		Summary: "a memory module returned wrong data that was corrected; many such errors mean that it is about " +
+			"to fail",
 		Literals: []string{" CE ", ": CE: ", "HANDLING MCE MEMORY ERROR"},
 		Patterns: []string{
 			`^EDAC (?:\w+ )?MC(?P<controller>\d+): (?P<count>\d+ )?CE .*?\bon (?P<subject>[^(]+?) \(`,
 			`^EDAC (?:DEVICE|PCI)\d+: CE: (?:\S+ )?instance: \S+ block: (?P<subject2>\S+) `,
-			`^EDAC \w+ MC\d+: HANDLING MCE MEMORY ERROR`, // what it was follows
+			`^EDAC \w+ MC\d+: HANDLING MCE MEMORY ERROR`, // the details follow
 		},
 		Kind: "memory-module", Escalate: Rate{100, 24 * time.Hour}, EscalateSeverity: finding.Warning,
 		Expiry: 24 * time.Hour, ConfirmedBy: "edac",
 	}}
 }
 
-// firmwareErrorRules recognise what the firmware reports: drivers/acpi/apei/{ghes,bert}.c,
-// drivers/firmware/efi/cper.c. What it kept from the boot before follows "BERT:" and is no fault of this boot.
+// firmwareErrorRules match what the firmware reports: drivers/acpi/apei/{ghes,bert}.c, drivers/firmware/efi/cper.c.
+// Records of the previous boot follow "BERT:" and are no fault of this boot.
 func firmwareErrorRules() []Rule {
 	severity := func(word string) []string {
 		return []string{`^(?:\{\d+\})?\[Hardware Error\]:\s+event severity: ` + word + `\s*$`}
@@ -80,13 +82,13 @@ func firmwareErrorRules() []Rule {
 	literals := []string{"event severity: "}
 	return []Rule{{
 		ID: "last-boot-hardware-error", Reason: "LastBootHardwareError", Domain: Hardware, Severity: finding.Warning,
-		Summary:  "the firmware kept a hardware error that ended the boot before",
+		Summary:  "the firmware recorded a hardware error that ended the previous boot",
 		Literals: []string{"BERT: "},
 		Patterns: []string{`^BERT: (?:Error records from previous boot|Total records found)`},
 		Kind:     NodeKind, Report: "bert", Expiry: 24 * time.Hour,
 	}, {
 		ID: "cper-reported", Reason: "CperHardwareErrorReported", Domain: Hardware, Severity: finding.Info,
-		Summary:  "the firmware reports a hardware error; the lines that follow say how grave it is",
+		Summary:  "the firmware reports a hardware error; the lines that follow contain its severity",
 		Literals: []string{"Hardware error from APEI"},
 		Patterns: []string{`^(?:\{\d+\})?\[Hardware Error\]: Hardware error from APEI Generic Hardware Error Source: (?P<source>\d+)`},
 		Kind:     NodeKind, Expiry: time.Hour,
@@ -96,7 +98,7 @@ func firmwareErrorRules() []Rule {
 		Kind: NodeKind, Report: "bert", Continuation: true, Expiry: UntilBoot,
 	}, {
 		ID: "cper-recoverable", Reason: "CperHardwareErrorRecoverable", Domain: Hardware, Severity: finding.Warning,
-		Summary: "the firmware reports a hardware error that can be recovered from", Literals: literals,
+		Summary: "the firmware reports a recoverable hardware error", Literals: literals,
 		Patterns: severity("recoverable"),
 		Kind:     NodeKind, Report: "bert", Continuation: true, Expiry: 24 * time.Hour,
 	}, {
@@ -109,10 +111,9 @@ func firmwareErrorRules() []Rule {
 }
 
 // pcieRules: drivers/pci/pcie/{aer,dpc,err}.c, drivers/pci/hotplug/pciehp_hpc.c, drivers/iommu. "Uncorrected" became
-// "Uncorrectable" in 6.13. Fatal errors are not always counted: behind a dead link the kernel cannot read what it
-// was. So their lines stand for themselves, until the kernel says that the link was recovered. The port above tells
-// of an error first and names the device that it is from, the device tells the rest, and what is recovered is the
-// port.
+// "Uncorrectable" in 6.13. Fatal errors are not always counted: behind a dead link the kernel cannot read them. So
+// their lines alone are the evidence, until the kernel logs that the link was recovered. The port above logs an error
+// first and names the device that it is from, then the device logs the details; what is recovered is the port.
 func pcieRules() []Rule {
 	words := func(severity string) []string {
 		const device = `^(?:[\w-]+ )?(?P<subject>` + pciAddress + `): `
@@ -132,18 +133,18 @@ func pcieRules() []Rule {
 			pciAddress + `): (?:AER: )?[Dd]evice recovery successful`},
 	}, {
 		ID: "pcie-uncorrected", Reason: "PCIeUncorrectedError", Domain: Hardware, Severity: finding.Warning,
-		Summary:  "a PCIe transfer was lost; the device goes on",
+		Summary:  "a PCIe transfer was lost; the device continues to work",
 		Literals: literals, Patterns: words(`Uncorrect(?:ed|able) \(Non-Fatal\)`),
 		Kind: "device", Report: "aer", Expiry: 24 * time.Hour, ConfirmedBy: "pcie-errors",
 	}, {
 		ID: "pcie-corrected", Reason: "PCIeCorrectedError", Domain: Hardware, Severity: finding.Info,
-		Summary:  "a PCIe transfer had to be repeated; many mean a bad slot, riser or cable",
+		Summary:  "a PCIe transfer had to be repeated; many of them point to a bad slot, riser or cable",
 		Literals: literals, Patterns: words(`Correct(?:ed|able)`),
 		Kind: "device", Report: "aer", Escalate: Rate{60, time.Minute}, EscalateSeverity: finding.Warning,
 		Expiry: time.Hour, ConfirmedBy: "pcie-errors",
 	}, {
 		ID: "pcie-recovery-failed", Reason: "PCIeRecoveryFailed", Domain: Hardware, Severity: finding.Warning,
-		Summary: "a PCIe device did not come back after an error",
+		Summary: "a PCIe device did not recover from an error",
 		Literals: []string{"evice recovery failed", "device reset failed", "DPC: ", "AER: can't recover",
 			"config space inaccessible)", "device inaccessible"},
 		Patterns: []string{
@@ -157,7 +158,7 @@ func pcieRules() []Rule {
 		Kind: "device", Expiry: 24 * time.Hour,
 	}, {
 		ID: "pcie-surprise-removal", Reason: "PCIeLinkDown", Domain: Hardware, Severity: finding.Warning,
-		Summary:  "a PCIe device went away without being asked to",
+		Summary:  "a PCIe device disappeared unexpectedly (surprise removal)",
 		Literals: []string{": Slot("},
 		Patterns: []string{`^(?:pcieport (?P<subject>` + pciAddress + `): pciehp|pciehp (?P<subject2>` + pciAddress +
 			`):pcie\d+): Slot\([^)]*\): (?:Link Down|Card not present|Power fault)`},
@@ -166,7 +167,7 @@ func pcieRules() []Rule {
 			`): pciehp|pciehp (?P<subject2>` + pciAddress + `):pcie\d+): Slot\([^)]*\): (?:Link Up|Card present)`},
 	}, {
 		ID: "iommu-fault", Reason: "IOMMUFault", Domain: Hardware, Severity: finding.Warning,
-		Summary:  "a device touched memory that it must not touch: a broken device or driver",
+		Summary:  "a device accessed memory that it may not access: the device or its driver is faulty",
 		Literals: []string{"DMAR: [", "IO_PAGE_FAULT ", "arm-smmu"},
 		Patterns: []string{
 			`^DMAR: \[[^\]]{1,60}\] (?:Request device|PASID \S+ Request device) \[(?P<subject>[0-9a-f:.]+)\] .*fault`,
@@ -179,11 +180,11 @@ func pcieRules() []Rule {
 }
 
 // temperatureRules: drivers/thermal/intel/therm_throt.c, drivers/thermal/thermal_core.c, kernel/reboot.c. A critical
-// temperature is over, as state, before anyone can read it: the machine goes down.
+// temperature cannot be read as state: the machine shuts down before.
 func temperatureRules() []Rule {
 	return []Rule{{
 		ID: "cpu-throttled", Reason: "CPUThrottled", Domain: Hardware, Severity: finding.Warning,
-		Summary:  "a processor is too hot and runs slower",
+		Summary:  "a processor is too hot and is throttled",
 		Literals: []string{"cpu clock throttled", "cpu clock is throttled", "CPU clock throttled"},
 		Patterns: []string{`^(?:mce: |thermal: )?CPU(?P<subject>\d+): (?:Core|Package) temperature (?:is )?above threshold, (?:cpu|CPU) clock (?:is )?throttled`},
 		Kind:     "cpu", Expiry: 10 * time.Minute, ConfirmedBy: "thermal",
@@ -191,7 +192,7 @@ func temperatureRules() []Rule {
 			Pattern: `^(?:mce: |thermal: )?CPU(?P<subject>\d+): (?:Core|Package) temperature/speed normal`},
 	}, {
 		ID: "critical-temperature", Reason: "CriticalTemperature", Domain: Hardware, Severity: finding.Fatal,
-		Summary:  "the machine is so hot that it shuts down",
+		Summary:  "the machine reached its critical temperature and shuts down",
 		Literals: []string{"ritical temperature reached", "HARDWARE PROTECTION shutdown"},
 		Patterns: []string{
 			`^thermal (?P<subject>thermal_zone\d+): (?:[\w.-]+: )?critical temperature reached`,

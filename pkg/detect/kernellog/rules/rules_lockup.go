@@ -6,20 +6,21 @@ import (
 	"github.com/nodeagent/nodeagent/pkg/finding"
 )
 
-// lockupRules recognise processors and tasks that do not get on.
+// lockupRules match processors and tasks that make no progress.
 //
-//	kernel/watchdog.c, kernel/hung_task.c, kernel/rcu/tree_stall.h, kernel/rcu/tree_exp.h, kernel/workqueue.c, kernel/smp.c
+//	kernel/watchdog.c, kernel/hung_task.c, kernel/rcu/tree_stall.h, kernel/rcu/tree_exp.h, kernel/workqueue.c,
+//	kernel/smp.c
 func lockupRules() []Rule {
 	return []Rule{{
 		ID: "soft-lockup", Reason: "SoftLockup", Domain: CPU, Severity: finding.Warning,
-		Summary:  "a processor ran kernel code for more than 20 s without giving way",
+		Summary:  "a processor ran kernel code for more than 20 s without rescheduling",
 		Literals: []string{"BUG: soft lockup - CPU#"},
 		Patterns: []string{`^(?:NMI )?(?:watchdog: )?BUG: soft lockup - CPU#(?P<subject>\d+) stuck for (?P<seconds>\d+)s! \[(?P<process>.*):(?P<pid>\d+)\]`},
 		Kind:     "cpu", Escalate: Rate{3, 10 * time.Minute}, EscalateSeverity: finding.Fatal, Aggregate: true,
 		Expiry: 30 * time.Minute,
 	}, {
 		ID: "hard-lockup", Reason: "HardLockup", Domain: CPU, Severity: finding.Fatal,
-		Summary:  "a processor does not even answer interrupts",
+		Summary:  "a processor does not respond to interrupts",
 		Literals: []string{"hard LOCKUP on ", "Hard LOCKUP", "self-detected hard LOCKUP"},
 		Patterns: []string{
 			`^(?:NMI )?(?:watchdog: )?(?:CPU\d+: )?Watchdog detected hard LOCKUP on cpu (?P<subject>\d+)`,
@@ -28,9 +29,10 @@ func lockupRules() []Rule {
 		},
 		Kind: "cpu", Expiry: time.Hour,
 	}, {
-		// A program can call itself containerd, and hang itself on a filesystem of its own: the name decides nothing.
+		// A program can call itself containerd and block on its own FUSE filesystem: the name decides nothing.
 		ID: "task-hung", Reason: "TaskHung", Domain: CPU, Severity: finding.Warning,
-		Summary: "a task has waited in the kernel for minutes and cannot be killed: a dead disk, a dead server or a deadlock",
+		Summary: "a task has been blocked in the kernel for minutes and cannot be killed: a dead disk, a dead " +
+			"server or a deadlock",
 		Literals: []string{" blocked for more than ", " blocked in I/O wait for more than ", " blocked on a",
 			"Future hung task reports are suppressed"},
 		Patterns: []string{`^INFO: task (?P<subject>` + Command +
@@ -43,7 +45,7 @@ func lockupRules() []Rule {
 		Kind: "process", Expiry: 10 * time.Minute, ConfirmedBy: "hung-tasks",
 	}, {
 		ID: "rcu-stall", Reason: "RCUStall", Domain: CPU, Severity: finding.Warning,
-		Summary: "the kernel waits for a processor or task that does not come along; memory cannot be given back meanwhile",
+		Summary: "a processor or task blocks RCU grace periods; the kernel cannot free memory meanwhile",
 		Literals: []string{"self-detected stall", "detected stall", "detected expedited stall", "kthread starved for",
 			"kthread timer wakeup didn't happen", "OOM is now expected behavior"},
 		Patterns: []string{
@@ -55,25 +57,25 @@ func lockupRules() []Rule {
 		Aggregate: true, Expiry: 30 * time.Minute,
 	}, {
 		ID: "workqueue-lockup", Reason: "WorkqueueLockup", Domain: CPU, Severity: finding.Warning,
-		Summary:  "work that the kernel put off is not done",
+		Summary:  "deferred work of the kernel (a workqueue) makes no progress",
 		Literals: []string{"BUG: workqueue lockup"},
 		Patterns: []string{`^BUG: workqueue lockup - pool`},
 		Kind:     NodeKind, Expiry: 30 * time.Minute,
 	}, {
 		ID: "csd-lock-stuck", Reason: "CSDLockStuck", Domain: CPU, Severity: finding.Warning,
-		Summary:  "a processor does not answer the others",
+		Summary:  "a processor does not respond to requests of other processors",
 		Literals: []string{"non-responsive CSD lock"},
 		Patterns: []string{`^(?:smp: )?csd: (?:Detected|Continued) non-responsive CSD lock \(#\d+\) on CPU#\d+, waiting \d+ ns for CPU#(?P<subject>\d+)`},
 		Kind:     "cpu", Expiry: 30 * time.Minute,
 	}, {
 		ID: "realtime-throttled", Reason: "RealtimeThrottled", Domain: CPU, Severity: finding.Warning,
-		Summary:  "a real-time task took a whole processor; the kernel says so once per boot",
+		Summary:  "a real-time task used a whole processor; the kernel logs it once per boot",
 		Literals: []string{"sched: RT throttling activated", "sched: DL replenish lagged"},
 		Patterns: []string{`^sched: (?:RT throttling activated|DL replenish lagged too much)`},
 		Kind:     NodeKind, Expiry: time.Hour,
 	}, {
 		ID: "unknown-nmi", Reason: "UnknownNMI", Domain: Hardware, Severity: finding.Warning,
-		Summary: "the hardware signalled an error without saying which", // arch/x86/kernel/nmi.c
+		Summary: "the hardware raised an NMI of unknown reason", // arch/x86/kernel/nmi.c
 		Literals: []string{"NMI received for unknown reason", "NMI: IOCK error", "NMI: PCI system error",
 			"Dazed and confused, but ", "Do you have a strange power saving mode"},
 		Patterns: []string{
@@ -89,7 +91,7 @@ func lockupRules() []Rule {
 func clockRules() []Rule {
 	return []Rule{{
 		ID: "clocksource-unstable", Reason: "ClocksourceUnstable", Domain: CPU, Severity: finding.Warning,
-		Summary: "the kernel gave up a clock because it runs wrong; reading the time becomes slow",
+		Summary: "the kernel marked a clock source as unstable; reading the time becomes slow",
 		Literals: []string{"as unstable because", "Marking TSC unstable due to ", "TSC warp between CPUs",
 			"TSC found unstable after boot", "ns, attempt ", "excessive read-back delay", " skewed "},
 		Patterns: []string{

@@ -6,11 +6,11 @@ import (
 	"github.com/nodeagent/nodeagent/pkg/finding"
 )
 
-// oomRules recognise kills for want of memory. A report has several lines: since 5.0 "oom-kill:" tells whose limit it
-// was and in which cgroup the victim is, and "Killed process" follows; before, "Task in … killed as a result of limit
-// of …" told the cgroups, and the two lines "Kill process" and "Killed process" followed. A container that reaches
-// its own limit is its owner's affair; a node without memory is the node's. The kernel counts each kill too, and in
-// cgroup v2 for each cgroup: the check oom-kills tells all of them there, and applies nowhere else.
+// oomRules match kills of the OOM killer. A report has several lines: since 5.0 "oom-kill:" names the cgroup whose
+// limit was reached and that of the victim, and "Killed process" follows; before, "Task in … killed as a result of
+// limit of …" named the cgroups, and the two lines "Kill process" and "Killed process" followed. A container that
+// reaches its own limit is a matter of its owner, a node that runs out of memory one of the node. The kernel counts
+// each kill too, and in cgroup v2 for each cgroup: there, and nowhere else, the check oom-kills reports all of them.
 //
 //	mm/oom_kill.c dump_oom_victim, __oom_kill_process; mm/memcontrol.c
 func oomRules() []Rule {
@@ -18,7 +18,7 @@ func oomRules() []Rule {
 	return []Rule{{
 		// The program named is the one that asked for memory, not the one that is killed.
 		ID: "oom-report", Reason: "OOMReport", Domain: Memory, Severity: finding.Info,
-		Summary:  "the kernel looks for a process to kill for want of memory; the lines that follow say whose limit it was",
+		Summary:  "the kernel selects a process to kill because memory ran out; the lines that follow name the limit",
 		Literals: []string{" invoked oom-killer: gfp_mask="},
 		Patterns: []string{`^` + Command + ` invoked oom-killer: gfp_mask=0x[0-9a-f]+`},
 		Kind:     NodeKind, Expiry: 10 * time.Minute, ConfirmedBy: "oom-kills",
@@ -62,14 +62,15 @@ func oomRules() []Rule {
 		Kind: "process", Report: "oom", Continuation: true, Expiry: 10 * time.Minute, ConfirmedBy: "oom-kills",
 	}, {
 		ID: "oom-victim", Reason: "OOMKilling", Domain: Memory, Severity: finding.Warning,
-		Summary:  "the kernel killed a process for want of memory; the line does not say whose limit it was (kernels before 5.3)",
+		Summary: "the kernel killed a process because memory ran out; the line does not name the limit (kernels " +
+			"before 5.3)",
 		Literals: []string{"Killed process "},
 		Patterns: []string{`^Killed process ` + victim + `,? (?:UID \d+,? )?total-vm:\d+kB`},
 		Kind:     "process", Report: "oom", Continuation: true, Expiry: 10 * time.Minute, ConfirmedBy: "oom-kills",
 	}, {
 		ID: "oom-stuck", Reason: "OOMStuck", Domain: Memory, Severity: finding.Warning,
-		// no state tells
-		Summary:  "the kernel cannot kill for want of memory: nothing may be killed, or what was killed does not end",
+		// no state shows it
+		Summary:  "the OOM killer makes no progress: no process may be killed, or the killed process does not exit",
 		Literals: []string{"Out of memory and no killable processes", "oom_reaper: unable to reap"},
 		Patterns: []string{`^Out of memory and no killable processes\.\.\.`,
 			`^oom_reaper: unable to reap pid:(?P<pid>\d+) \((?P<subject>` + Command + `)\)`},
@@ -77,17 +78,17 @@ func oomRules() []Rule {
 	}}
 }
 
-// memoryRules recognise allocations that failed and pages that went bad. mm/page_alloc.c, mm/vmalloc.c,
+// memoryRules match failed allocations and corrupt pages. mm/page_alloc.c, mm/vmalloc.c,
 // mm/memory-failure.c
 //
-// No state tells of a failed allocation: it may fail for lack of memory that is over a moment later, or for a limit
-// of its own. Nor does any tell of a page that could not be taken out of use, beside those that were. A page of a
-// process that stays in a larger one, and a page that is found damaged once more, are said to have failed too; the
-// process dies, the node goes on.
+// No state shows a failed allocation: memory may be short for a moment only, or the allocation has a limit of its own.
+// Nor does any state show the pages that could not be taken out of use apart from those that were. The kernel also logs
+// a failure for a page that remains part of a huge page, and for one that is found corrupt again: the process dies, the
+// node continues to work.
 func memoryRules() []Rule {
 	return []Rule{{
 		ID: "page-allocation-failure", Reason: "PageAllocationFailure", Domain: Memory, Severity: finding.Warning,
-		Summary: "the kernel found no memory of the kind that it needed: too little is free, or it is in too small pieces",
+		Summary: "the kernel could not allocate memory: too little is free, or free memory is too fragmented",
 		Literals: []string{": page allocation failure", ": page allocation stalls for ", "vmalloc: allocation failure",
 			"vmalloc error: size", "SLUB: Unable to allocate memory on ", "percpu: allocation failed, size=",
 			"vmap allocation for size "},
@@ -101,7 +102,7 @@ func memoryRules() []Rule {
 		Kind: "process", Expiry: 30 * time.Minute,
 	}, {
 		ID: "memory-failure-unrecovered", Reason: "MemoryFailureUnrecovered", Domain: Memory, Severity: finding.Fatal,
-		Summary:  "a page of memory is damaged and the kernel could not take it out of use",
+		Summary:  "a page of memory is corrupt, and the kernel could not take it out of use",
 		Literals: []string{"Memory failure: 0x", "Memory error not recovered"},
 		Patterns: []string{
 			`^Memory failure: (?P<page>0x[0-9a-f]+): recovery action for [^:]+: (?:Failed|Ignored)`,
@@ -111,7 +112,7 @@ func memoryRules() []Rule {
 		Kind:    NodeKind, Report: "poison", Expiry: UntilBoot,
 	}, {
 		ID: "memory-failure", Reason: "MemoryFailure", Domain: Memory, Severity: finding.Warning,
-		Summary: "a page of memory is damaged; the kernel took it out of use",
+		Summary: "a page of memory is corrupt; the kernel took it out of use",
 		Literals: []string{"Memory failure: 0x", "due to hardware memory corruption",
 			"Uncorrected hardware memory error in user-access", "Soft-offlining pfn: ", "oft offline: 0x"},
 		Patterns: []string{
@@ -124,7 +125,7 @@ func memoryRules() []Rule {
 		Kind: NodeKind, Report: "poison", Expiry: UntilBoot, ConfirmedBy: "memory-corrupted",
 	}, {
 		ID: "swap-io-error", Reason: "SwapIOError", Domain: Memory, Severity: finding.Warning,
-		Summary:  "the device that memory is swapped to fails", // mm/page_io.c
+		Summary:  "reads from the swap device, or writes to it, fail", // mm/page_io.c
 		Literals: []string{"on swap-device ("},
 		Patterns: []string{`^(?:Read|Write)-error on swap-device \((?P<subject>\d+:\d+):\d+\)`},
 		Kind:     "device", Expiry: time.Hour,

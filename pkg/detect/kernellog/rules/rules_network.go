@@ -6,58 +6,59 @@ import (
 	"github.com/nodeagent/nodeagent/pkg/finding"
 )
 
-// networkTableRules recognise tables of the network stack that are full. Some of them can be filled inside a pod's own
-// network namespace: the line alone is never more than a warning.
+// networkTableRules match full tables of the network stack. A pod can fill some of them in its own network namespace:
+// the line alone is never more than a warning.
 //
 //	net/netfilter/nf_conntrack_core.c, net/core/neighbour.c, net/core/dst.c, net/ipv4/tcp.c, net/ipv4/tcp_input.c,
 //	net/core/dev.c, net/ipv6/addrconf.c
 func networkTableRules() []Rule {
 	return []Rule{{
 		ID: "conntrack-full", Reason: "ConntrackFull", Domain: Network, Severity: finding.Warning,
-		Summary:  "the table of tracked connections is full: new connections are dropped",
+		Summary:  "the connection tracking table is full: packets of new connections are dropped",
 		Literals: []string{"table full"},
 		Patterns: []string{`^(?:nf_conntrack: |ip_conntrack: ){1,2}table full(?: in netns \d+)?(?:, dropping packet|$)`},
 		Kind:     NodeKind, Expiry: 5 * time.Minute, ConfirmedBy: "conntrack",
 	}, {
 		ID: "conntrack-expectations-full", Reason: "ConntrackExpectationsFull", Domain: Network,
 		Severity: finding.Warning,
-		Summary:  "the table of connections that helpers (FTP, SIP) expect is full: those connections fail",
+		Summary:  "the table of expected connections (helpers for FTP, SIP) is full: such connections fail",
 		Literals: []string{"expectation table full"},
 		Patterns: []string{`^(?:nf_conntrack: |ip_conntrack: ){1,2}expectation table full`},
 		Kind:     NodeKind, Expiry: 5 * time.Minute,
 	}, {
 		ID: "neighbour-table-full", Reason: "NeighbourTableFull", Domain: Network, Severity: finding.Warning,
-		Summary:  "the table of neighbours (ARP, NDP) is full: new peers cannot be reached",
+		Summary:  "the neighbour table (ARP, NDP) is full: new peers cannot be reached",
 		Literals: []string{"neighbor table overflow", "Neighbour table overflow"},
 		Patterns: []string{`^(?:neighbour: |(?:arp|ndisc)_cache: )?(?P<subject>\w+): neighbor table overflow!`,
 			`^(?:neighbour: |ipv4: )?Neighbour table overflow`},
 		Kind: "neighbour-table", Expiry: 5 * time.Minute, ConfirmedBy: "neighbour-table",
 	}, {
 		ID: "route-cache-full", Reason: "RouteCacheFull", Domain: Network, Severity: finding.Warning,
-		Summary:  "the table of routes in use is full",
+		Summary:  "the route cache is full",
 		Literals: []string{"Route cache is full", "dst cache overflow"},
 		Patterns: []string{`^(?:IPv[46]: |ipv6: |dst: |dst_alloc: )*(?:Route cache is full: consider increasing sysctl|dst cache overflow)`},
 		Kind:     NodeKind, Expiry: 5 * time.Minute,
 	}, {
 		ID: "tcp-memory", Reason: "TCPMemoryExhausted", Domain: Network, Severity: finding.Warning,
-		Summary: "TCP has used up the memory, or the closed sockets, that it is allowed: connections are cut",
+		Summary: "TCP reached its limit of memory or of orphaned sockets: connections are reset",
 		Literals: []string{"TCP: out of memory -- consider", "TCP: too many orphaned sockets",
 			"TCP: too many of orphaned sockets"},
 		Patterns: []string{`^TCP: (?:out of memory -- consider tuning tcp_mem|too many (?:of )?orphaned sockets)`},
-		// The memory may be free again, and the counter of what was cut is that of a pod's namespace: only the line
-		// is sure.
+		// The memory may be free again, and the counter of resets belongs to a pod's namespace: only the line is
+		// certain.
 		Kind: NodeKind, Report: "tcp-memory", Expiry: 10 * time.Minute,
 	}, {
 		ID: "syn-flood", Reason: "SYNFlooding", Domain: Network, Severity: finding.Warning,
-		Summary:  "a listening socket gets more connections than its program accepts: an attack, or a slow program",
+		Summary: "a listening socket receives more connections than its program accepts: a SYN flood, or a slow " +
+			"program",
 		Literals: []string{"ossible SYN flooding on port "},
 		Patterns: []string{`^(?:TCP: )?(?:\w+: )?[Pp]ossible SYN flooding on port (?:\[[0-9a-fA-F:.]*\]:|[0-9.]+:)?(?P<subject>\d+)\. `},
 		Kind:     "port", Expiry: 10 * time.Minute, // no state names the port
 	}, {
 		ID: "unregister-netdevice", Reason: "UnregisterNetDevice", Domain: Network, Severity: finding.Warning,
-		Summary:  "a network device that was removed is still in use by the kernel: pods may neither start nor end",
+		Summary:  "a removed network device is still referenced in the kernel: pods may neither start nor terminate",
 		Literals: []string{"unregister_netdevice: waiting for "},
-		// Once or twice is a device that takes its time: the kernel says it every 10 seconds.
+		// Once or twice is a device that is released late: the kernel logs it every 10 seconds.
 		Patterns: []string{`^unregister_netdevice: waiting for (?P<subject>\S+) to become free\. Usage count = (?P<references>-?\d+)`},
 		Kind:     "network-device", Raise: Rate{3, 20 * time.Minute}, Expiry: 30 * time.Minute,
 	}, {
@@ -70,15 +71,14 @@ func networkTableRules() []Rule {
 	}}
 }
 
-// linkRules: net/sched/sch_generic.c dev_watchdog, drivers/net. Until 6.7 the watchdog's line began with its own
-// name, since then it is a message of the device. Links go down and up while a machine starts.
+// linkRules: net/sched/sch_generic.c dev_watchdog, drivers/net. Until 6.7 the line of the watchdog began with its
+// name, since then with that of the device. Links go down and up while a machine starts.
 func linkRules() []Rule {
-	// What netdev_printk puts before a text: driver, bus address and name, or the name alone; some drivers add theirs
-	// again.
+	// The prefix of netdev_printk: driver, bus address and name, or the name alone; some drivers repeat theirs.
 	const device = `^(?:[\w-]+ \S*[^\s:] )?(?P<subject>` + netdev + `)(?: \([a-z ]+\))?: (?:[\w-]+: ` + netdev + ` )?`
 	return []Rule{{
 		ID: "nic-tx-timeout", Reason: "NICTxTimeout", Domain: Network, Severity: finding.Warning,
-		Summary:  "a network card does not send any more and is being reset",
+		Summary:  "a network card stopped transmitting and is being reset",
 		Literals: []string{"NETDEV WATCHDOG: "},
 		Patterns: []string{
 			`^NETDEV WATCHDOG: (?P<subject>` + netdev +
@@ -87,9 +87,9 @@ func linkRules() []Rule {
 		},
 		Kind: "network-device", Report: "tx-timeout", Expiry: time.Hour, ConfirmedBy: "network-errors",
 	}, {
-		// What drivers find by themselves raises no counter; what they say after the watchdog belongs to that.
+		// A hang that a driver detects itself raises no counter; its lines after the watchdog's belong to that report.
 		ID: "nic-hang", Reason: "NICHang", Domain: Network, Severity: finding.Warning,
-		Summary: "the driver of a network card found it hanging and resets it",
+		Summary: "the driver of a network card detected a hang and resets the card",
 		Literals: []string{
 			"tx_timeout recovery level", "tx_timeout: VSI", "Reset adapter", "wasn't completed on time",
 			"TX hasn't completed", "rigger reset is on", "_stop_block timed out", "_cond == ", "Timeout on tx queue",
@@ -111,7 +111,7 @@ func linkRules() []Rule {
 		Kind: "network-device", Report: "tx-timeout", Continuation: true, Expiry: time.Hour,
 	}, {
 		ID: "nic-hardware-error", Reason: "NICHardwareError", Domain: Network, Severity: finding.Warning,
-		Summary: "a network card, its module or its cable reports an error",
+		Summary: "a network card, its transceiver or its cable reports an error",
 		Literals: []string{": Fatal error ", "ealth issue observed", "health recovery ", "High temperature on sensors",
 			"Will cause a leak of a command resource", "firmware internal error", "Internal error detected",
 			"Error (timeout: ", "Firmware not responding", "Firmware reports adapter error", "Abandoning msg {",

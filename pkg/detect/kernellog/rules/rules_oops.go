@@ -6,14 +6,14 @@ import (
 	"github.com/nodeagent/nodeagent/pkg/finding"
 )
 
-// dieFlags is how die() ends its line: "[#1] PREEMPT SMP NOPTI". Nothing follows, so that no program's name can pass
-// for it.
+// dieFlags is how die() ends its line: "[#1] PREEMPT SMP NOPTI". Nothing follows, so that no program's name can
+// imitate it.
 const dieFlags = ` \[#\d+\](?: +[A-Z][A-Z_]*)*\s*$`
 
 func panicRules() []Rule {
 	return []Rule{{
 		ID: "kernel-panic", Reason: "KernelPanic", Domain: CPU, Severity: finding.Fatal,
-		Summary:  "the kernel stopped", // kernel/panic.c; seen in saved logs, pstore and serial consoles
+		Summary:  "the kernel panicked", // kernel/panic.c; seen in saved logs, pstore and serial consoles
 		Literals: []string{"Kernel panic - not syncing", "Trigger a crash"},
 		Patterns: []string{`^(?:---\[ end )?Kernel panic - not syncing(?:: (?P<why>.*)|$)`,
 			`^sysrq: (?:SysRq : )?Trigger a crash$`},
@@ -21,16 +21,17 @@ func panicRules() []Rule {
 	}}
 }
 
-// oopsRules recognise errors in the kernel itself. The words changed: "unable to handle kernel paging request" became
+// oopsRules match errors in the kernel itself. The texts changed: "unable to handle kernel paging request" became
 // "unable to handle page fault for address" in 5.1, "general protection fault" got a reason in 5.5, and since 6.9 the
 // line of die() begins with "Oops: ".
 //
-//	arch/x86/mm/fault.c, arch/x86/kernel/{traps,dumpstack}.c, arch/arm64/{mm/fault,kernel/traps}.c, lib/bug.c, kernel/exit.c
+//	arch/x86/mm/fault.c, arch/x86/kernel/{traps,dumpstack}.c, arch/arm64/{mm/fault,kernel/traps}.c, lib/bug.c,
+//	kernel/exit.c
 func oopsRules() []Rule {
 	return []Rule{{
 		ID: "kernel-oops", Reason: "KernelOops", Domain: CPU, Severity: finding.Fatal,
-		Summary: "the kernel killed one of its own paths in the middle of its work; locks may be held for ever and " +
-			"memory may be wrong until the next boot",
+		Summary: "the kernel crashed in one of its tasks and killed it; locks may stay held and " +
+			"memory may be inconsistent until the next boot",
 		Literals: []string{
 			"kernel NULL pointer dereference", "BUG: unable to handle ", "ernel BUG at ", " [#",
 			"Unable to handle kernel ",
@@ -71,7 +72,7 @@ func oopsRules() []Rule {
 		Kind: NodeKind, Report: "oops", Expiry: UntilBoot,
 	}, {
 		ID: "kernel-memory-corruption", Reason: "KernelMemoryCorruption", Domain: CPU, Severity: finding.Warning,
-		Summary: "the kernel found its own data wrong: bad memory or an error in a driver",
+		Summary: "the kernel detected corruption of its own data: bad memory, or an error in a driver",
 		Literals: []string{
 			"BUG: Bad page ", "BUG: Bad rss-counter state", "BUG: non-zero ", "list_add corruption",
 			"list_del corruption",
@@ -92,7 +93,7 @@ func oopsRules() []Rule {
 		Kind: NodeKind, Report: "oops", Expiry: UntilBoot,
 	}, {
 		ID: "kernel-bug", Reason: "KernelBug", Domain: CPU, Severity: finding.Warning,
-		Summary: "the kernel broke one of its own rules of locking or scheduling",
+		Summary: "the kernel violated its own rules of locking or scheduling",
 		Literals: []string{
 			"BUG: scheduling while atomic", "BUG: sleeping function called", "BUG: spinlock ", "BUG: rwlock ",
 			"BUG: workqueue leaked",
@@ -110,7 +111,7 @@ func oopsRules() []Rule {
 	}, {
 		ID: "kernel-warning", Reason: "KernelWarning", Domain: CPU, Severity: finding.Info,
 		// kernel/panic.c __warn; new words in 6.19
-		Summary: "something that its authors thought impossible happened in the kernel; it went on",
+		Summary: "the kernel met a condition that its authors consider impossible (WARN), and continued",
 		Literals: []string{"WARNING: CPU: ", ", CPU#", "WARNING: possible ", "WARNING: suspicious RCU usage",
 			"WARNING: inconsistent lock state", "WARNING: bad unlock balance", "WARNING: held lock freed"},
 		Patterns: []string{

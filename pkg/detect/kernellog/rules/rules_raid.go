@@ -10,15 +10,15 @@ import (
 const fewerThan = `(?:0 out of [1-9]\d?|1 out of (?:[2-9]|\d\d)|2 out of (?:[3-9]|\d\d)|3 out of (?:[4-9]|\d\d)|4 out of (?:[5-9]|\d\d)|5 out of (?:[6-9]|\d\d)|6 out of (?:[7-9]|\d\d)|7 out of (?:[89]|\d\d)|8 out of (?:9|\d\d)|` +
 	`9 out of \d\d|1[0-4] out of (?:1[5-9]|2\d)|10 out of 1[1-4]|11 out of 1[2-4]|12 out of 1[34]|13 out of 14|1[5-9] out of 2\d|15 out of 1[6-9]|16 out of 1[7-9]|17 out of 1[89]|18 out of 19|20 out of 2[1-4]|21 out of 2[2-4]|22 out of 2[34]|23 out of 24)`
 
-// raidRules: drivers/md/{md,raid0,raid1,raid10,raid5}.c, drivers/md/bcache, drivers/block/drbd. raid0 forgets the
+// raidRules: drivers/md/{md,raid0,raid1,raid10,raid5}.c, drivers/md/bcache, drivers/block/drbd. raid0 omits the
 // colon.
 func raidRules() []Rule {
 	const array = `^md/(?:raid\d*|linear|multipath):?(?P<subject>md[\w-]+|[^\s:]+): `
 	return []Rule{{
-		// An array that could not be started is often taken away again, so that there is no state. Which arrays the
-		// node cannot do without is known to md-arrays.
+		// An array that could not be started is often removed again, so that there is no state. The check md-arrays
+		// knows which arrays the node depends on.
 		ID: "md-array-failed", Reason: "RAIDFailed", Domain: Storage, Severity: finding.Warning,
-		Summary: "a RAID array lost more disks than it can do without",
+		Summary: "a RAID array lost more disks than its redundancy allows",
 		Literals: []string{
 			"Cannot continue operation (", "not enough operational devices", "failing array",
 			"cannot start dirty degraded array", "not enough operational mirrors", "too few disks (",
@@ -27,12 +27,12 @@ func raidRules() []Rule {
 		Patterns: []string{array +
 			`(?:Cannot continue operation \(|not enough operational (?:devices|mirrors)|Disk failure on (?P<disk>\S+) detected, failing array|cannot start dirty degraded array|too few disks \(\d+ of \d+\))`, `^md: pers->run\(\) failed`},
 		Kind: "raid-array", Expiry: UntilBoot,
-		// A degraded start is a match of the next rule; what every start says comes after it.
+		// A degraded start matches the next rule; the line that every start logs comes after it.
 		Recovery: Recovery{Literals: []string{" active with ", "detected capacity change from 0 to "},
 			Pattern: `^(?:md/(?:raid\d*|linear|multipath):?(?P<subject>md[\w-]+|[^\s:]+): (?:raid level \d+ )?active with \d+ out of \d+ |(?P<subject2>md[\w-]+): detected capacity change from 0 to [1-9])`},
 	}, {
 		ID: "md-disk-failed", Reason: "RAIDDiskFailed", Domain: Storage, Severity: finding.Warning,
-		Summary: "a RAID array lost a disk and goes on without it",
+		Summary: "a RAID array lost a disk and continues without it",
 		Literals: []string{": Disk failure on ", ": Operation continuing on ", "failing device ",
 			"md: kicking non-fresh ", " active with "},
 		Patterns: []string{
@@ -44,7 +44,7 @@ func raidRules() []Rule {
 		Kind: "raid-array", Report: "md", Expiry: UntilBoot, ConfirmedBy: "md-arrays",
 	}, {
 		ID: "md-read-error", Reason: "RAIDReadError", Domain: Storage, Severity: finding.Warning,
-		Summary: "a RAID array could not read, and could not mend, some of its blocks",
+		Summary: "a RAID array could neither read nor repair some of its blocks",
 		Literals: []string{"unrecoverable I/O read error", "read error NOT corrected", "read error not correctable",
 			"read error on replacement device", "read correction write failed", "unrecoverable I/O error",
 			"md: super_written gets error"},
@@ -53,7 +53,7 @@ func raidRules() []Rule {
 		Kind: "raid-array", Expiry: 24 * time.Hour,
 	}, {
 		ID: "md-read-corrected", Reason: "RAIDReadCorrected", Domain: Storage, Severity: finding.Info,
-		Summary: "a RAID array could not read some blocks of a disk and took them from another; the disk may be " +
+		Summary: "a RAID array could not read some blocks of a disk and read them from another; the disk may be " +
 			"about to fail",
 		Literals: []string{": read error corrected (", ": redirecting sector "},
 		Patterns: []string{array +
@@ -62,7 +62,7 @@ func raidRules() []Rule {
 		Expiry: 24 * time.Hour,
 	}, {
 		ID: "bcache-error", Reason: "BcacheError", Domain: Storage, Severity: finding.Warning,
-		Summary:  "a cached disk or its cache fails",
+		Summary:  "a bcache device or its cache disk fails",
 		Literals: []string{"bcache: "},
 		Patterns: []string{`^bcache: (?:\S+\(\) )?(?:.*: )?(?:IO error on|too many IO errors|stop \S+: too many IO errors|error on \S+: .*disabling caching|I/O disabled on cached dev|.*[Jj]ournal io error)`},
 		Kind:     NodeKind, Expiry: 24 * time.Hour,
@@ -91,7 +91,7 @@ func mapperRules() []Rule {
 			Pattern: `^device-mapper: multipath: (?:\d+:\d+: )?Reinstating path (?P<subject>\S+?)\.?$`},
 	}, {
 		ID: "multipath-no-path", Reason: "MultipathNoPath", Domain: Storage, Severity: finding.Warning,
-		Summary:  "no path to a disk is left and what waited for one fails",
+		Summary:  "no path to a disk is left: queued I/O fails",
 		Literals: []string{"queue_if_no_path timeout on "},
 		Patterns: []string{`^device-mapper: multipath: (?:\d+:\d+: )?queue_if_no_path timeout on (?P<subject>\S+), failing queued IO`},
 		Kind:     "device", Expiry: 24 * time.Hour,
@@ -118,7 +118,7 @@ func mapperRules() []Rule {
 		Kind:     "thin-pool", Expiry: 24 * time.Hour, ConfirmedBy: "thin-pools",
 	}, {
 		ID: "device-mapper-error", Reason: "DeviceMapperError", Domain: Storage, Severity: finding.Warning,
-		Summary: "the device mapper found data damaged, or lost a mirror or a snapshot",
+		Summary: "the device mapper detected corrupt data, or lost a mirror or a snapshot",
 		Literals: []string{
 			"device-mapper: verity: ", "device-mapper: integrity: ", "device-mapper: snapshots: ",
 			"device-mapper: raid1: ", "device-mapper: raid: Failed", "device-mapper: crypt: ",
@@ -142,7 +142,7 @@ func mapperRules() []Rule {
 func remoteBlockRules() []Rule {
 	return []Rule{{
 		ID: "iscsi-connection", Reason: "ISCSIConnectionLost", Domain: Storage, Severity: finding.Warning,
-		Summary:  "the connection to an iSCSI disk broke",
+		Summary:  "the connection to an iSCSI disk was lost",
 		Literals: []string{": detected conn error (", "session recovery timed out after", ": ping timeout of "},
 		Patterns: []string{
 			`^ ?(?:iscsi )?(?P<subject>connection\d+:\d+): (?:detected conn error \(\d+\)|ping timeout of \d+ secs expired)`,
@@ -151,7 +151,7 @@ func remoteBlockRules() []Rule {
 		Kind: "connection", Expiry: time.Hour,
 	}, {
 		ID: "fc-port-lost", Reason: "FCPortLost", Domain: Storage, Severity: finding.Warning,
-		Summary: "a Fibre Channel port went away",
+		Summary: "a Fibre Channel port was lost",
 		Literals: []string{": blocked FC remote port time out: ", ": LOOP DOWN detected", " Link Down Event ",
 			"0203 Devloss timeout on "},
 		Patterns: []string{
@@ -162,7 +162,7 @@ func remoteBlockRules() []Rule {
 		Kind: "port", BootGrace: 2 * time.Minute, Expiry: time.Hour,
 	}, {
 		ID: "nbd-connection", Reason: "NBDConnectionLost", Domain: Storage, Severity: finding.Warning,
-		Summary:  "the server of a network block device does not answer",
+		Summary:  "the server of a network block device does not respond",
 		Literals: []string{"block nbd"},
 		Patterns: []string{`^block (?P<subject>nbd\d+): (?:Connection timed out|Dead connection, failed to find a fallback|Possible stuck request)`},
 		Kind:     "device", Expiry: time.Hour,

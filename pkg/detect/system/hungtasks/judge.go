@@ -17,19 +17,19 @@ import (
 	"github.com/nodeagent/nodeagent/pkg/finding"
 )
 
-// hungGroup is all hung tasks of one name, as the kernel's line about them names its subject.
+// hungGroup is all hung tasks of one name, which is the subject of the kernel's log line too.
 type hungGroup struct {
 	name, reason string
 	tasks        []*blockedTask
 	pods         map[string]bool // UIDs
 }
 
-// maxHungGroups bounds how many names are told of.
+// maxHungGroups bounds the number of names that are reported.
 const maxHungGroups = 20
 
-// hungFindings makes one finding for each name, that which has waited longest first.
+// hungFindings makes one finding for each name, that which has been blocked longest first.
 func hungFindings(ctx context.Context, h *host.Host, hung []*blockedTask, now time.Duration) []finding.Finding {
-	daemons, _ := discover.Daemons(ctx, h) // they only make the reason more exact
+	daemons, _ := discover.Daemons(ctx, h) // they only make the reason more specific
 	slices.SortFunc(hung, func(a, b *blockedTask) int {
 		return cmp.Or(cmp.Compare(a.since, b.since), cmp.Compare(a.ID.Tid, b.ID.Tid))
 	})
@@ -54,12 +54,12 @@ func hungFindings(ctx context.Context, h *host.Host, hung []*blockedTask, now ti
 	for _, g := range order {
 		findings = append(findings, g.finding(ctx, h, now))
 	}
-	tellSuspended(findings, h.Files)
+	addSuspended(findings, h.Files)
 	return findings
 }
 
-// explain finds out whose a task is. A name proves nothing: any program can call itself runc, so that only
-// those outside of pods count.
+// explain finds the owner of a task. A name proves nothing: any program can call itself runc, so that only those
+// outside pods count.
 func (g *hungGroup) explain(h *host.Host, t *blockedTask, daemons []discover.Daemon) {
 	for _, d := range daemons {
 		switch {
@@ -96,7 +96,7 @@ func (g *hungGroup) finding(ctx context.Context, h *host.Host, now time.Duration
 	f := finding.Finding{
 		Check: hungTasksID, Subject: finding.Subject{Kind: "process", Name: g.name}, Severity: finding.Warning,
 		Reason: g.reason,
-		Message: fmt.Sprintf("%s waited in the kernel without running for at least %s: %s", what,
+		Message: fmt.Sprintf("%s been blocked in the kernel for at least %s: %s", what,
 			waited.Round(time.Second), checkkit.JoinFirst(places, 3)),
 		Facts: map[string]string{
 			"tasks": strconv.Itoa(len(g.tasks)), "tids": checkkit.JoinFirst(ids, 20),

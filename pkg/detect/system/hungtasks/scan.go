@@ -20,15 +20,15 @@ import (
 // blockedTask is a task in state D.
 type blockedTask struct {
 	tasks.Task
-	switches uint64        // how often it gave up a processor so far: it runs before each of them
+	switches uint64        // context switches so far: it runs before each of them
 	first    uint64        // the same at since
-	since    time.Duration // uptime of the first look that saw it in the wait that it is in
+	since    time.Duration // uptime of the first run that found it in its present wait
 }
 
 // pfKthread is the flag of kernel threads in /proc/PID/stat.
 const pfKthread = 0x00200000
 
-// stillBlocked returns the tasks that are in state D now, with the time since when that is known.
+// stillBlocked returns the tasks that are in state D now, with the time since when they are.
 func stillBlocked(ctx context.Context, h *host.Host, before map[tasks.TaskID]*blockedTask,
 	ignore []string) (map[tasks.TaskID]*blockedTask, error) {
 	inStateD, err := tasksInD(ctx, h)
@@ -45,12 +45,12 @@ func stillBlocked(ctx context.Context, h *host.Host, before map[tasks.TaskID]*bl
 		}
 		status, err := readTaskStatus(h.Files, t.pid, t.stat.PID)
 		if errors.Is(err, fs.ErrNotExist) || errors.Is(err, syscall.ESRCH) {
-			continue // it ended meanwhile
+			continue // it has exited
 		}
 		if err != nil {
 			return nil, err
 		}
-		// A kernel thread that was made but not started yet has never run.
+		// A kernel thread that was created but not started yet has never run.
 		if !status.blocked || status.switches == 0 || freezer.Frozen(h, t.pid, t.stat) {
 			continue
 		}
@@ -104,14 +104,14 @@ func tasksInD(ctx context.Context, h *host.Host) ([]threadStat, error) {
 	return found, err
 }
 
-// waitsForVfork knows parents whose vfork child has not called exec yet: they wait in state D by design. Where such a
-// child is hung itself, it is found by itself. The function was renamed in 5.10 and in 4.2; wait_for_vfork_done is
+// waitsForVfork recognises parents whose vfork child has not called exec yet: they wait in state D by design. A child
+// that is hung is found on its own. The function was renamed in 5.10 and in 4.2; wait_for_vfork_done is
 // mostly inlined.
 func waitsForVfork(wchan string) bool {
 	return slices.Contains([]string{"kernel_clone", "_do_fork", "do_fork", "wait_for_vfork_done"}, wchan)
 }
 
-// taskStatus is what proc_pid_status(5) tells of one task.
+// taskStatus is the part of proc_pid_status(5) that is used.
 type taskStatus struct {
 	blocked  bool // in state D
 	switches uint64

@@ -14,16 +14,16 @@ import (
 //	/sys/block/dm-3/dm/suspended   1     lvm and multipath suspend a device for milliseconds, while they change its table
 //	/sys/block/dm-3/dm/name        vg0-data
 //
-// A tool that died in between leaves it so for ever. What is held back is not in flight, so that no count of I/O
-// shows it. It is looked for only when tasks hang.
+// A tool that died in between leaves it suspended. What is held back is not in flight, so that no count of I/O shows
+// it. It is read only when tasks hang.
 //
 // https://www.kernel.org/doc/Documentation/ABI/testing/sysfs-block-dm
 
 // maxSuspended bounds how many are named.
 const maxSuspended = 5
 
-// suspendedDevices returns the names of mapped devices that are suspended. What cannot be read is left out: it would
-// only make a finding more exact.
+// suspendedDevices returns the names of mapped devices that are suspended. What cannot be read is left out: it only
+// makes a finding more specific.
 func suspendedDevices(files host.Files) []string {
 	names, err := checkkit.BlockNames(files)
 	if err != nil {
@@ -47,8 +47,8 @@ func suspendedDevices(files host.Files) []string {
 	return suspended
 }
 
-// tellSuspended names suspended devices as a possible cause of what hangs.
-func tellSuspended(findings []finding.Finding, files host.Files) {
+// addSuspended names suspended devices as a possible cause.
+func addSuspended(findings []finding.Finding, files host.Files) {
 	if len(findings) == 0 {
 		return
 	}

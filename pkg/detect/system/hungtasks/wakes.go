@@ -13,14 +13,13 @@ import (
 )
 
 // A task that waits for an I/O which it submitted itself (O_DIRECT, a flush, a passthrough command) is woken by the
-// kernel twice in each period of its watch for hung tasks, finds the I/O still missing and waits on. It is done for
-// no other purpose than that the watch leaves it alone ("prevent hang_check timer from firing at us during very long
-// I/O"):
+// kernel twice in each period of its detection of hung tasks, and waits again. The only purpose is that the detection
+// ignores it ("prevent hang_check timer from firing at us during very long I/O"):
 //
-//	/proc/sys/kernel/hung_task_timeout_secs   120     0: the watch is off, nobody is woken
+//	/proc/sys/kernel/hung_task_timeout_secs   120     0: the detection is off, no task is woken
 //	/proc/PID/task/TID/wchan                  submit_bio_wait, blk_io_schedule, blk_execute_rq, blk_wait_io
 //
-// So the kernel never tells of such a task, and its context switches grow by one a minute. It is hung all the same.
+// So the kernel never reports such a task, and its context switches grow by one a minute. It is hung nevertheless.
 //
 // https://git.kernel.org/pub/scm/linux/kernel/git/torvalds/linux.git/tree/block/bio.c (submit_bio_wait),
 // https://git.kernel.org/pub/scm/linux/kernel/git/torvalds/linux.git/tree/block/blk-core.c (blk_io_schedule)
@@ -30,7 +29,7 @@ func wakingWaits() []string {
 	return []string{"submit_bio_wait", "blk_io_schedule", "blk_execute_rq", "blk_wait_io"}
 }
 
-// kernelWakes knows how often the kernel wakes such tasks. It is read once in a look, when it is needed.
+// kernelWakes is how often the kernel wakes such tasks. It is read once in a run, when it is needed.
 type kernelWakes struct {
 	known bool
 	every time.Duration // 0: never
@@ -43,7 +42,7 @@ func (k *kernelWakes) read(files host.Files) error {
 	const file = "/proc/sys/kernel/hung_task_timeout_secs"
 	text, err := files.Text(file)
 	if errors.Is(err, fs.ErrNotExist) {
-		k.known = true // built without the watch
+		k.known = true // built without the detection
 		return nil
 	}
 	if err != nil {
@@ -57,10 +56,10 @@ func (k *kernelWakes) read(files host.Files) error {
 	return nil
 }
 
-// continues reports whether a task that is in state D has been so since old was first seen: it did not run at all, or
-// no more often than the kernel woke it. Only then the second costs to read a file.
+// continues reports whether a task that is in state D has been so since old was first read: it did not run at all,
+// or not more often than the kernel woke it. Only the latter costs reading a file.
 func (k *kernelWakes) continues(files host.Files, old, now *blockedTask) (bool, error) {
-	const mostWakes = 1000 // in hours; more is work
+	const mostWakes = 1000 // in hours; more means that it works
 	switch ran := now.switches - old.first; {
 	case now.switches == old.switches:
 		return true, nil

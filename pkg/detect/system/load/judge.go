@@ -12,17 +12,17 @@ import (
 	"github.com/nodeagent/nodeagent/pkg/finding"
 )
 
-// loadFault is one resource that is short. The order of the constants is that of gravity: what blocks everything first.
+// loadFault is one resource that is short. They are ordered by severity: what blocks everything first.
 type loadFault struct {
 	reason   string
 	text     string
-	marginal bool // only keeps what was raised
+	marginal bool // keeps a raised finding, but raises none
 }
 
 // perCPU is a load average for each processor.
 func (l LoadSeen) perCPU(load float64) float64 { return load / float64(max(l.CPUs, 1)) }
 
-// unusual reports whether it is worth to look at tasks, which costs some milliseconds for a thousand of them. Blocked
+// unusual reports whether tasks are worth a scan, which takes some milliseconds for a thousand of them. Blocked
 // tasks are part of the load, so that many of them show as load that is not runnable.
 func (l LoadSeen) unusual(s Settings) bool {
 	return l.perCPU(l.Load5) >= s.LoadPerCPU*checkkit.ClearRatio ||
@@ -34,17 +34,17 @@ func (l LoadSeen) unusual(s Settings) bool {
 		l.Load1-float64(l.Runnable) >= float64(s.BlockedTasks)*checkkit.ClearRatio/2
 }
 
-// judge returns what is wrong, the gravest first; marginal faults come last.
-func (l LoadSeen) judge(s Settings) []loadFault {
+// evaluate returns the faults, the most severe first; marginal faults come last.
+func (l LoadSeen) evaluate(s Settings) []loadFault {
 	var faults []loadFault
 	add := func(value, threshold float64, reason, format string, args ...any) {
-		if threshold > 0 && value >= threshold*checkkit.ClearRatio {
-			faults = append(faults, loadFault{reason, fmt.Sprintf(format, args...), value < threshold})
+		if found, belowRaise := checkkit.Reaches(value, threshold); found {
+			faults = append(faults, loadFault{reason, fmt.Sprintf(format, args...), belowRaise})
 		}
 	}
 	add(l.Memory.Full60, s.MemoryPressure, "MemoryPressureStall",
 		"all tasks waited for memory in %.0f %% of the last minute", l.Memory.Full60)
-	// Where no earlier scan could tell which tasks are blocked for long, the load of five minutes must show them.
+	// Without an earlier scan to compare with, the load of five minutes must show that tasks are blocked for long.
 	blocked := max(l.BlockedLong, min(l.Blocked, int(l.Load5/0.8)))
 	add(float64(blocked), float64(s.BlockedTasks), "BlockedTasks", "%d tasks are blocked in the kernel", l.Blocked)
 	// Little work that waits for I/O all the time is no fault of the node.
@@ -54,7 +54,7 @@ func (l LoadSeen) judge(s Settings) []loadFault {
 	}
 	add(l.perCPU(l.Load5), s.LoadPerCPU, "HighLoad", "load is %.1f for each of %d CPUs over 5 minutes",
 		l.perCPU(l.Load5), l.CPUs)
-	// Tasks that only their own limit holds back are no fault of the node.
+	// Tasks that wait only for their own CPU limit are no fault of the node.
 	if l.perCPU(l.Load5) >= 1 {
 		add(l.CPU.Some60, s.CPUPressure, "CPUPressure", "tasks waited for a CPU in %.0f %% of the last minute",
 			l.CPU.Some60)
@@ -71,8 +71,8 @@ func (l LoadSeen) judge(s Settings) []loadFault {
 	return faults
 }
 
-// isFatal reports whether the node cannot serve pods, by the longest windows there are. What was fatal stays so until
-// it is well below.
+// isFatal reports whether the node cannot serve pods, by the longest windows available. A fatal finding stays fatal
+// until well below the threshold.
 func (l LoadSeen) isFatal(s Settings, was bool) bool {
 	share := 1.0
 	if was {
@@ -82,7 +82,7 @@ func (l LoadSeen) isFatal(s Settings, was bool) bool {
 		s.FatalMemoryStalls > 0 && l.Memory.Full300 >= s.FatalMemoryStalls*share
 }
 
-// loadFinding words the faults: the gravest names the finding, all are told.
+// loadFinding reports all faults in one finding; the most severe gives its reason.
 func loadFinding(h *host.Host, l LoadSeen, faults []loadFault, fatal bool, c tasks.LoadCauses) finding.Finding {
 	texts := make([]string, 0, len(faults))
 	for _, f := range faults {
@@ -127,7 +127,7 @@ func (l LoadSeen) facts(c tasks.LoadCauses) map[string]string {
 		facts["blockedIn"] = checkkit.JoinFirst(c.Blocked, 10)
 	}
 	if c.Cut {
-		facts["tasksCut"] = "true" // more tasks than are looked at
+		facts["tasksCut"] = "true" // more tasks than a scan covers
 	}
 	return facts
 }

@@ -19,7 +19,7 @@ func TestBlockedTasksMustShowInTheLoad(t *testing.T) {
 		{"the load is of others", LoadSeen{CPUs: 64, Load5: 48, Blocked: 1}, false},
 	} {
 		found := false
-		for _, f := range test.seen.judge(s) {
+		for _, f := range test.seen.evaluate(s) {
 			found = found || f.reason == "BlockedTasks"
 		}
 		if found != test.want {

@@ -18,21 +18,15 @@ import (
 //	                          full avg10=0.00 avg60=0.00 avg300=0.00 total=0
 //	/sys/devices/system/cpu/online    0-1
 //
-// and, only when these are unusual, /proc/PID/task/TID/{stat,wchan} and /proc/PID/cgroup to say who causes it. The
-// load of Linux counts tasks that run, wait for a processor, or are blocked in the kernel (state D). Pressure is the
-// share of time in which some, or all (full), tasks waited for the resource; a kernel without it, or booted without
-// psi=1, has no such files, which is fine.
+// and, only when these are unusual, /proc/PID/task/TID/{stat,wchan} and /proc/PID/cgroup to name the cause. The load of
+// Linux counts tasks that run, wait for a processor, or are blocked in the kernel (state D). A kernel without pressure
+// stall information, or booted without psi=1, has no such files, which is fine.
 //
 // https://docs.kernel.org/accounting/psi.html, proc_loadavg(5), proc_pid_stat(5).
 //
-// The windows are long ones (load5, avg60), so that a burst is no fault and a single look has something to say; the
-// policy then asks for a minute on top. The Prometheus node mixin warns at a load of 2 per processor for 15 minutes; by
-// Little's law a task then waits as long as it runs, which batch nodes do all day, so that this check begins at 4.
-//
-// Known false alarms, and what is done: pods throttled by their own CPU limit count as CPU pressure (so the load must
-// show it too); one backup on an idle machine is 90 % I/O pressure (same); tasks that the freezer of cgroup v1 holds
-// show state D on purpose but are no load (their cgroup's freezer.state is read). Blocked tasks that another agent's
-// probes leave behind count: they tell of the same dead server.
+// The windows are long ones (load5, avg60), so that a burst is no fault and a single run has a result; the policy adds
+// a minute. The Prometheus node mixin warns at a load of 2 per processor for 15 minutes, which batch nodes have all
+// day; this check begins at 4. Blocked tasks that another agent's probes leave behind count: the same server is dead.
 
 // Settings are the thresholds of load. A finding that was raised is kept until the value is below three quarters of
 // them.
@@ -49,7 +43,7 @@ type Settings struct {
 
 // DefaultSettings returns the settings that are used unless the configuration says otherwise. Fatal is only what
 // makes kubelet itself unable to serve: at 20 tasks for each processor over a quarter of an hour it gets one
-// twentieth of one; and at 60 % memory stalls over five minutes the node does little but reclaim.
+// twentieth of one, and at 60 % memory stalls over five minutes the node does little but reclaim.
 func DefaultSettings() Settings {
 	return Settings{
 		LoadPerCPU: 4, CPUPressure: 80, MemoryPressure: 20, IOPressure: 50, BlockedTasks: 10,
@@ -59,19 +53,20 @@ func DefaultSettings() Settings {
 
 const loadID = "load"
 
-// New finds nodes that have more to do than they can, and says who causes it.
+// New finds overloaded nodes, and names the cause.
 func New(s Settings) detect.Check {
-	memory := &loadState{}
+	state := &loadState{}
 	return detect.Check{
 		ID:      loadID,
 		Domain:  "cpu",
 		Summary: "the node is overloaded: too much work for its processors, memory or disks",
-		Advice: "The message names the pods and services that cause it. Give them limits or move them. Tasks blocked " +
-			"in the kernel wait for the disk or server that their wait channel tells: more processors do not help there.",
+		Advice: "Give limits to the pods and services that the message names, or move them. Tasks blocked in the " +
+			"kernel " +
+			"wait for the disk or server that their wait channel indicates: more processors do not help there.",
 		Doc: detect.Doc{
 			Reads: []string{"/proc/loadavg", "/proc/pressure/{cpu,memory,io}", "/sys/devices/system/cpu/online",
 				"/proc/PID/{stat,cgroup} and wchan, only when these are unusual"},
-			Why: "kubelet and the runtime wait like everybody else: pods start late, probes time out, and healthy " +
+			Why: "kubelet and the runtime have to wait too: pods start late, probes time out, and healthy " +
 				"pods are restarted.",
 			Faults: []detect.Fault{
 				{Reason: "MemoryPressureStall", Severity: finding.Fatal, When: "all tasks waited for memory in 20 % " +
@@ -97,19 +92,19 @@ func New(s Settings) detect.Check {
 		Policy: finding.Policy{Raise: finding.Hold{Looks: 3, For: time.Minute},
 			Clear: finding.Hold{Looks: 3, For: time.Minute}},
 		Run: func(ctx context.Context, h *host.Host) ([]finding.Finding, error) {
-			return memory.look(ctx, h, s)
+			return state.run(ctx, h, s)
 		},
 	}
 }
 
-// loadState is what one look leaves for the next.
+// loadState is kept between runs.
 type loadState struct {
 	scan  tasks.TaskScan // the last one
-	fatal bool           // the last look said fatal: kept until well below the threshold
+	fatal bool           // the last finding was fatal, which is kept until well below the threshold
 }
 
-// look reads the cheap numbers, looks at tasks only if those are unusual, and judges.
-func (m *loadState) look(ctx context.Context, h *host.Host, s Settings) ([]finding.Finding, error) {
+// run reads the cheap numbers, and scans tasks only if those are unusual.
+func (m *loadState) run(ctx context.Context, h *host.Host, s Settings) ([]finding.Finding, error) {
 	seen, err := readLoad(h.Files)
 	if err != nil {
 		return nil, err
@@ -122,7 +117,7 @@ func (m *loadState) look(ctx context.Context, h *host.Host, s Settings) ([]findi
 		return nil, err
 	}
 	seen.Blocked, seen.BlockedLong = len(m.scan.Blocked), m.scan.BlockedLong()
-	faults := seen.judge(s)
+	faults := seen.evaluate(s)
 	if len(faults) == 0 {
 		m.fatal = false
 		return nil, nil

@@ -12,7 +12,7 @@ import (
 	"github.com/nodeagent/nodeagent/pkg/detect/checkkit"
 )
 
-// LoadSeen is all that one look at the load shows.
+// LoadSeen is what one run reads.
 type LoadSeen struct {
 	CPUs                 int
 	Load1, Load5, Load15 float64
@@ -84,7 +84,7 @@ func ParseLoadavg(text string, seen *LoadSeen) error {
 }
 
 // parsePressure parses the lines "some avg10=0.24 avg60=0.72 avg300=1.73 total=155743588" and "full …". The cpu file
-// has no second one before Linux 5.13. What is not known is skipped.
+// has no second one before Linux 5.13. Other lines are skipped.
 func parsePressure(text string) (pressure, error) {
 	p := pressure{}
 	for line := range strings.Lines(text) {

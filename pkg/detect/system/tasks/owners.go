@@ -9,10 +9,10 @@ import (
 	"github.com/nodeagent/nodeagent/pkg/detect/checkkit"
 )
 
-// ownerNames finds out whom processes belong to.
+// ownerNames finds the owners of processes.
 type ownerNames struct {
 	host *host.Host
-	pods map[string]string // UID to what people call the pod
+	pods map[string]string // UID to the name of the pod
 }
 
 // of returns the owner of a process: "pod <uid>", a service such as "system.slice/kubelet.service", or its own name.
@@ -28,12 +28,12 @@ func (o ownerNames) of(pid int) string {
 	}
 	stat, err := o.host.ProcStat(pid)
 	if err != nil {
-		return "a process that ended"
+		return "an exited process"
 	}
 	return "process " + stat.Comm
 }
 
-// name asks kubelet for the names of the pods seen so far; without it they keep their UIDs.
+// name asks kubelet for the names of the pods so far; without an answer they keep their UIDs.
 func (o ownerNames) name(ctx context.Context) {
 	if len(o.pods) == 0 {
 		return
@@ -44,7 +44,7 @@ func (o ownerNames) name(ctx context.Context) {
 	}
 }
 
-// replace puts names in the place of UIDs.
+// replace replaces UIDs by names.
 func (o ownerNames) replace(text string) string {
 	for uid, name := range o.pods {
 		text = strings.ReplaceAll(text, "pod "+uid, name)

@@ -1,4 +1,4 @@
-// Package tasks scans the tasks of the machine, and says which are blocked, where, and whom they belong to.
+// Package tasks scans the tasks of the machine: which are blocked, where, and who owns them.
 package tasks
 
 import (
@@ -15,7 +15,7 @@ import (
 )
 
 const (
-	// scanEvery is the least time between two scans: while the node is overloaded, the agent shall not add to it.
+	// scanEvery is the least time between two scans: the agent must not add to the load of an overloaded node.
 	scanEvery = 25 * time.Second
 	// MaxTasks bounds a scan; some 10 µs each.
 	MaxTasks = 30_000
@@ -42,7 +42,7 @@ type TaskScan struct {
 	delta    map[int]float64   // by PID: processors used since the scan before; nil for a first scan
 	runnable []Task
 	Blocked  []Task
-	since    map[TaskID]time.Duration // blocked tasks: uptime of the first scan that saw them so
+	since    map[TaskID]time.Duration // blocked tasks: uptime of the first scan that found them so
 	Freezers map[string]bool          // state files of cgroups: all in them is frozen
 	cut      bool                     // there are more tasks than maxTasks
 }
@@ -62,11 +62,11 @@ func (before TaskScan) Renew(ctx context.Context, h *host.Host) (TaskScan, error
 	left := MaxTasks
 	for _, pid := range pids {
 		if ctx.Err() != nil {
-			return TaskScan{}, fmt.Errorf("look at the threads of %d processes: %w", len(pids), ctx.Err())
+			return TaskScan{}, fmt.Errorf("scan the threads of %d processes: %w", len(pids), ctx.Err())
 		}
 		leader, err := h.ProcStat(pid)
 		if err != nil {
-			continue // it ended meanwhile
+			continue // it has exited
 		}
 		scan.ticks[TaskID{pid, leader.StartTime}] = leader.CPUTicks
 		if left <= 0 {
@@ -85,7 +85,7 @@ func (before TaskScan) Renew(ctx context.Context, h *host.Host) (TaskScan, error
 	return scan, nil
 }
 
-// addTasks adds the threads of a process that run or are blocked, and returns how many threads it looked at. Blocked
+// addTasks adds the threads of a process that run or are blocked, and returns the number of its threads. Blocked
 // programs of many threads, as those in Go and Java, rarely have their main thread blocked.
 func (s *TaskScan) addTasks(h *host.Host, pid int, leader host.ProcStat) int {
 	tids, err := h.TIDs(pid)
@@ -113,7 +113,7 @@ func (s *TaskScan) add(h *host.Host, pid int, stat host.ProcStat) {
 	}
 }
 
-// WaitChannel returns the kernel function that a task waits in, or "?" where the kernel does not tell.
+// WaitChannel returns the kernel function that a task waits in, or "?" where the kernel does not show it.
 func WaitChannel(files host.Files, pid, tid int) string {
 	wchan, err := files.Text(fmt.Sprintf("/proc/%d/task/%d/wchan", pid, tid))
 	if err != nil || wchan == "" || wchan == "0" {
@@ -123,8 +123,8 @@ func WaitChannel(files host.Files, pid, tid int) string {
 }
 
 // Frozen reports whether a task in state D was frozen on purpose. Before Linux 6.1 it has a flag; since then it is
-// frozen wherever it slept, and neither flags nor wait channel tell (a frozen "sleep" waits in hrtimer_nanosleep), so
-// that the freezer of cgroup v1 must be asked. Tasks that cgroup v2 froze show state S. Neither kind counts as load.
+// frozen wherever it slept, and neither flags nor wait channel show it (a frozen "sleep" waits in hrtimer_nanosleep),
+// so that the freezer of cgroup v1 must be read. Tasks that cgroup v2 froze show state S. Neither kind counts as load.
 func (s *TaskScan) Frozen(h *host.Host, pid int, stat host.ProcStat) bool {
 	const pfFrozen = 0x00010000
 	if stat.Flags&pfFrozen != 0 {
@@ -152,7 +152,7 @@ func cpuSince(before, now TaskScan) map[int]float64 {
 	for id, ticks := range now.ticks {
 		const hertz = 100 // USER_HZ
 		if used := float64(ticks-min(before.ticks[id], ticks)) / hertz / elapsed; used >= 0.01 {
-			// What began since counts whole: it used all of it meanwhile.
+			// A process that started since then used all of it meanwhile.
 			delta[id.Tid] = used
 		}
 	}
@@ -170,17 +170,17 @@ func (s TaskScan) BlockedLong() int {
 	return long
 }
 
-// LoadCauses says who causes the load, most first.
+// LoadCauses names the causes of the load, the largest first.
 type LoadCauses struct {
-	CPU     []string // "default/web 1.8 CPUs", or on a first look "default/web 3 runnable"
+	CPU     []string // "default/web 1.8 CPUs", or in a first run "default/web 3 runnable"
 	Blocked []string // "3 in rpc_wait_bit_killable (default/app: stat)"
 	Cut     bool
 }
 
-// MaxOwners bounds of how many processes the owner is looked up.
+// MaxOwners bounds the number of processes whose owner is looked up.
 const MaxOwners = 200
 
-// Causes adds up by owner: a pod, else a service or other cgroup.
+// Causes sums by owner: a pod, else a service or other cgroup.
 func (s TaskScan) Causes(ctx context.Context, h *host.Host) LoadCauses {
 	owners := ownerNames{host: h, pods: make(map[string]string)}
 	amount, unit := make(map[string]float64), "%s %.1f CPUs"
@@ -212,7 +212,7 @@ func (s TaskScan) Causes(ctx context.Context, h *host.Host) LoadCauses {
 	return c
 }
 
-// serviceOf returns the cgroup of a process that people know it by, of whichever hierarchy has one.
+// serviceOf returns the cgroup that names the service of a process, of whichever hierarchy has one.
 func serviceOf(cgroups map[string]string) string {
 	for _, controllers := range []string{"name=systemd", "", "cpu,cpuacct", "cpu"} {
 		if name := cgroups[controllers]; name != "" && name != "/" {

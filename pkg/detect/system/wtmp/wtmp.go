@@ -9,13 +9,13 @@ import (
 	"time"
 )
 
-// Login is a record of /var/log/wtmp that tells of a boot or of a shutdown.
+// Login is a record of a boot or a shutdown in /var/log/wtmp.
 type Login struct {
 	At       time.Time
 	Shutdown bool
 }
 
-// WtmpLayout is struct utmp, which glibc made differently for each kind of machine. The type is at 0, 2 bytes; the
+// WtmpLayout is struct utmp, which differs between architectures. The type is at 0, 2 bytes; the
 // user at 44, 32 bytes.
 type WtmpLayout struct {
 	Size   int
@@ -26,7 +26,7 @@ type WtmpLayout struct {
 // WtmpLayouts are the layouts of struct utmp (utmp(5)) by architecture, the one of 64-bit x86 first.
 func WtmpLayouts() []WtmpLayout {
 	return []WtmpLayout{
-		{Size: 384, Time: 340},               // amd64, ppc64le: 32 bits, as on the machines of old
+		{Size: 384, Time: 340},               // amd64, ppc64le: 32 bits
 		{Size: 400, Time: 344, Time64: true}, // arm64
 	}
 }
@@ -37,8 +37,8 @@ const (
 	wtmpMostType = 9
 )
 
-// ParseLogins parses the end of a file of the given size. Of the two layouts that is taken which makes all records
-// ones that exist.
+// ParseLogins parses the end of a file of the given size. It uses the layout with which all records are
+// valid.
 func ParseLogins(data []byte, size int64) ([]Login, error) {
 	for _, l := range WtmpLayouts() {
 		if size%int64(l.Size) != 0 {
@@ -49,7 +49,7 @@ func ParseLogins(data []byte, size int64) ([]Login, error) {
 			return records, nil
 		}
 	}
-	return nil, errors.New("not made of login records")
+	return nil, errors.New("no login records")
 }
 
 func (l WtmpLayout) parse(data []byte) ([]Login, error) {
@@ -57,7 +57,7 @@ func (l WtmpLayout) parse(data []byte) ([]Login, error) {
 	for ; len(data) >= l.Size; data = data[l.Size:] {
 		kind := binary.LittleEndian.Uint16(data)
 		if kind > wtmpMostType {
-			return nil, fmt.Errorf("no record is of type %d", kind)
+			return nil, fmt.Errorf("unknown record type %d", kind)
 		}
 		user, _, _ := bytes.Cut(data[44:44+32], []byte{0})
 		shutdown := kind == WtmpRunLevel && string(user) == "shutdown"

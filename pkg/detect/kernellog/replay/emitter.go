@@ -9,9 +9,9 @@ import (
 	"github.com/nodeagent/nodeagent/pkg/detect/kernellog/rules"
 )
 
-// speakerOf returns the speaker that a program or unit of the given name is. Of systemd only PID 1 counts, which the
+// emitterOf returns the emitter that a program or unit of the given name is. Of systemd only PID 1 counts, which the
 // caller must know.
-func speakerOf(name string) (rules.Emitter, bool) {
+func emitterOf(name string) (rules.Emitter, bool) {
 	name = strings.TrimSuffix(name, ".service")
 	name = strings.TrimPrefix(name, "snap.")
 	if instance, _, ok := strings.Cut(name, "@"); ok && instance == "systemd-coredump" {
@@ -57,18 +57,18 @@ func speakerOf(name string) (rules.Emitter, bool) {
 	return rules.TheKernel, false
 }
 
-// taggedSpeaker returns the speaker of a line "name[pid]: text" of a syslog, and systemd only where it is PID 1.
-func taggedSpeaker(name, pid string) (rules.Emitter, bool) {
-	s, ok := speakerOf(name)
+// taggedEmitter returns the emitter of a line "name[pid]: text" of a syslog, and systemd only where it is PID 1.
+func taggedEmitter(name, pid string) (rules.Emitter, bool) {
+	s, ok := emitterOf(name)
 	if s == rules.Systemd && pid != "1" && pid != "" { // some syslog daemons write no number
 		return rules.TheKernel, false
 	}
 	return s, ok
 }
 
-// spoken returns e as the word of a daemon.
+// spoken returns e as a line of a daemon.
 func (e entry) spoken(s rules.Emitter, text []byte) entry {
-	e.what, e.speaker, e.said = foreignLine, s, cutHeader(text)
+	e.what, e.emitter, e.said = foreignLine, s, cutHeader(text)
 	return e
 }
 
@@ -82,7 +82,7 @@ func (e entry) tagged(text []byte) (entry, bool) {
 	if !ok || !digits(pid) {
 		return e, false
 	}
-	s, ok := taggedSpeaker(string(name), string(pid))
+	s, ok := taggedEmitter(string(name), string(pid))
 	if !ok {
 		return e, false
 	}

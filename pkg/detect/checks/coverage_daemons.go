@@ -1,8 +1,8 @@
 package checks
 
-// spokenCoverage is of faults that daemons tell of in saved logs (nodeagent replay). The checks named beside the
-// rules find the same on a running node, from its state.
-func spokenCoverage() []Coverage {
+// daemonCoverage is of faults that daemons log (nodeagent replay). The checks named beside the rules find the same on a
+// running node, from its state.
+func daemonCoverage() []Coverage {
 	return []Coverage{
 		{Fault: "in saved logs: kubelet or its unit has failed, was killed, or restarts often",
 			By: []string{"kubelet-start-failed", "kubelet-unit-failed", "kubelet-killed", "kubelet-unit-flapping",
@@ -25,7 +25,7 @@ func spokenCoverage() []Coverage {
 			"runtime-sandbox-failed", "runtime-name-reserved", "oci-create-failed", "etc-hosts-mount", "stuck-pods"}},
 		{Fault: "in saved logs: pods that end cannot be stopped", By: []string{"kubelet-pod-kill-failed",
 			"stuck-pods"}},
-		{Fault: "in saved logs: the network plugin cannot connect pods, or has no address left for them",
+		{Fault: "in saved logs: the network plugin cannot connect pods to the network, or has no address left for them",
 			By: []string{"kubelet-network-not-ready", "runtime-network-setup", "runtime-cni-missing",
 				"daemon-no-addresses", "cni-config"}},
 		{Fault: "in saved logs: many probes fail at once", By: []string{"kubelet-probes-fail", "probe-storms"}},
@@ -33,7 +33,7 @@ func spokenCoverage() []Coverage {
 			By: []string{"kubelet-runtime-down", "kubelet-runtime-slow", "runtime-slow", "runtime-failed",
 				"runtime-shim-failed", "runtime-unit-failed", "runtime-unit-flapping", "runtime-restarted",
 				"runtime-killed", "runtime-health"}},
-		{Fault: "in saved logs: files of the image store are damaged", By: []string{"image-store-corrupt"}},
+		{Fault: "in saved logs: files of the image store are corrupt", By: []string{"image-store-corrupt"}},
 		{Fault: "in saved logs: a daemon cannot fork, open files, or write", By: []string{"daemon-fork-failed",
 			"daemon-descriptors", "daemon-disk-full", "daemon-readonly", "daemon-io-error", "task-limits",
 			"file-handles", "disk-space", "filesystem-readonly"}},

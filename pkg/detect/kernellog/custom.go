@@ -13,12 +13,12 @@ import (
 	"github.com/nodeagent/nodeagent/pkg/finding"
 )
 
-// OwnRule is a rule that a user writes: see Rule, of which it is the part that there is a reason to set.
-type OwnRule struct {
+// CustomRule is a rule of a user: the fields of Rule that a user has a reason to set.
+type CustomRule struct {
 	ID       string           `yaml:"id"`
 	Reason   string           `yaml:"reason"`
 	Severity finding.Severity `yaml:"severity"`
-	Summary  string           `yaml:"summary"` // what a line means, for people
+	Summary  string           `yaml:"summary"` // what a line means, for users
 	Kind     string           `yaml:"kind,omitempty"`
 
 	// RE2, from the beginning of the kernel's text; the group "subject" names the subject
@@ -26,10 +26,10 @@ type OwnRule struct {
 	Literals []string `yaml:"literals,omitempty"` // one of them is in every line; derived from the patterns unless set
 	Exclude  string   `yaml:"exclude,omitempty"`  // RE2, anywhere: no fault although a pattern matches
 
-	Raise     OwnRate       `yaml:"raise,omitempty"`     // how often before there is a finding; once unless set
+	Raise     CustomRate    `yaml:"raise,omitempty"`     // the rate that raises a finding; once unless set
 	Expiry    time.Duration `yaml:"expiry,omitempty"`    // how long a line keeps the finding; an hour unless set
 	UntilBoot bool          `yaml:"untilBoot,omitempty"` // as long as the kernel runs instead
-	Recovery  string        `yaml:"recovery,omitempty"`  // RE2, as patterns: the kernel says that it is over
+	Recovery  string        `yaml:"recovery,omitempty"`  // RE2, as patterns: the fault is over
 	// ID of the check that reads the state behind the line and is woken by it
 	Confirms string `yaml:"confirmedBy,omitempty"`
 
@@ -37,8 +37,8 @@ type OwnRule struct {
 	Ignores []string `yaml:"ignores,omitempty"` // lines that it must not
 }
 
-// OwnRate is a number of lines within a time.
-type OwnRate struct {
+// CustomRate is a number of lines within a time.
+type CustomRate struct {
 	Count  int           `yaml:"count,omitempty"`
 	Within time.Duration `yaml:"within,omitempty"`
 }
@@ -46,12 +46,12 @@ type OwnRate struct {
 const (
 	ownDomain rules.Domain = "own"
 	ownExpiry              = time.Hour
-	// maxOwnRules bounds the rules of one user: the table has room for so many beside its own.
-	maxOwnRules = 64
+	// maxCustomRules bounds the rules of one user: the automaton has room for that many beside the built-in ones.
+	maxCustomRules = 64
 )
 
 // Rule returns the rule.
-func (o OwnRule) Rule() rules.Rule {
+func (o CustomRule) Rule() rules.Rule {
 	r := rules.Rule{
 		ID: o.ID, Reason: o.Reason, Severity: o.Severity, Summary: o.Summary, Domain: ownDomain,
 		Kind:     cmp.Or(o.Kind, rules.NodeKind),
@@ -88,7 +88,7 @@ func literalsOfAll(patterns []string) []string {
 }
 
 // Problems returns what is wrong with o, by key.
-func (o OwnRule) Problems() map[string]string {
+func (o CustomRule) Problems() map[string]string {
 	problems := map[string]string{}
 	for key, expr := range o.expressions() {
 		if _, err := regexp.Compile(expr); err != nil {
@@ -117,7 +117,7 @@ func (o OwnRule) Problems() map[string]string {
 }
 
 // expressions returns all regular expressions, by key.
-func (o OwnRule) expressions() map[string]string {
+func (o CustomRule) expressions() map[string]string {
 	all := map[string]string{}
 	for i, p := range o.Patterns {
 		all[fmt.Sprintf("patterns.%d", i)] = p
@@ -131,8 +131,8 @@ func (o OwnRule) expressions() map[string]string {
 	return all
 }
 
-// lineProblems tries the lines that stand beside the rule.
-func (o OwnRule) lineProblems() map[string]string {
+// lineProblems tests the rule with its example lines.
+func (o CustomRule) lineProblems() map[string]string {
 	rule := o.Rule()
 	switch {
 	case len(rule.Patterns) == 0:
@@ -161,31 +161,31 @@ func (o OwnRule) lineProblems() map[string]string {
 	return problems
 }
 
-// OwnRules returns the rules of a user as they stand in the table, behind its own: a line is the first rule's that
-// matches. The error names the position of the rule that cannot be, and why.
-func OwnRules(own []OwnRule, table []rules.Rule) ([]rules.Rule, *OwnRuleError) {
-	if len(own) > maxOwnRules {
-		return nil, &OwnRuleError{maxOwnRules, "id", fmt.Sprintf("at most %d rules are possible", maxOwnRules)}
+// CustomRules returns the rules of a user for the table, after the built-in ones: the first match wins. The error names
+// the position of the invalid rule, and the reason.
+func CustomRules(own []CustomRule, table []rules.Rule) ([]rules.Rule, *CustomRuleError) {
+	if len(own) > maxCustomRules {
+		return nil, &CustomRuleError{maxCustomRules, "id", fmt.Sprintf("at most %d rules are possible", maxCustomRules)}
 	}
 	var added []rules.Rule
 	for i, o := range own {
 		if slices.ContainsFunc(table, func(r rules.Rule) bool { return r.ID == o.ID }) {
-			return nil, &OwnRuleError{i, "id", "the agent has a rule of this name: checks.kernel-log.rules." + o.ID +
+			return nil, &CustomRuleError{i, "id", "the agent has a rule of this name: checks.kernel-log.rules." + o.ID +
 				" adjusts it"}
 		}
 		if slices.ContainsFunc(added, func(r rules.Rule) bool { return r.ID == o.ID }) {
-			return nil, &OwnRuleError{i, "id", "there are two rules of this name"}
+			return nil, &CustomRuleError{i, "id", "there are two rules of this name"}
 		}
 		added = append(added, o.Rule())
 	}
 	m, err := NewMatcher(slices.Concat(table, added))
 	if err != nil {
-		return nil, &OwnRuleError{0, "id", err.Error()}
+		return nil, &CustomRuleError{0, "id", err.Error()}
 	}
 	for i, o := range own {
 		for n, line := range o.Matches {
 			if hit, ok := m.Match([]byte(line)); ok && hit.Rule.ID != o.ID {
-				return nil, &OwnRuleError{i, fmt.Sprintf("matches.%d", n),
+				return nil, &CustomRuleError{i, fmt.Sprintf("matches.%d", n),
 					fmt.Sprintf("the rule %s has this line already", hit.Rule.ID)}
 			}
 		}
@@ -193,8 +193,8 @@ func OwnRules(own []OwnRule, table []rules.Rule) ([]rules.Rule, *OwnRuleError) {
 	return added, nil
 }
 
-// OwnRuleError says which rule of a user cannot be.
-type OwnRuleError struct {
+// CustomRuleError names the invalid rule of a user.
+type CustomRuleError struct {
 	Index int
 	Key   string // of the rule
 	What  string
