@@ -43,7 +43,7 @@ const (
 
 // Conntrack finds a full table of tracked connections.
 func Conntrack() detect.Check {
-	c := &conntrackCheck{recent: netWindow{span: time.Minute}, rates: netWindow{span: 5 * time.Minute}}
+	c := &conntrackCheck{recent: counterWindow{Span: time.Minute}, rates: counterWindow{Span: 5 * time.Minute}}
 	return detect.Check{
 		ID: conntrackID, Domain: "network",
 		Summary: "the table of tracked connections is full or nearly so, or loses packets",
@@ -81,8 +81,8 @@ func Conntrack() detect.Check {
 }
 
 type conntrackCheck struct {
-	recent netWindow // what is dropped now
-	rates  netWindow
+	recent counterWindow // what is dropped now
+	rates  counterWindow
 }
 
 func (c *conntrackCheck) look(h *host.Host) ([]finding.Finding, error) {
@@ -103,8 +103,8 @@ func (c *conntrackCheck) look(h *host.Host) ([]finding.Finding, error) {
 	}
 	up := h.Clock().SinceBoot
 	// Each window needs a map of its own: what was reset is deleted from it.
-	c.recent.add(up, map[string]uint64{"drop": stat.Sum["drop"], "early": stat.Sum["early_drop"]})
-	c.rates.add(up, map[string]uint64{"clash": stat.Sum["insert_failed"]})
+	c.recent.Add(up, map[string]uint64{"drop": stat.Sum["drop"], "early": stat.Sum["early_drop"]})
+	c.rates.Add(up, map[string]uint64{"clash": stat.Sum["insert_failed"]})
 	f, found := c.judge(count, limit)
 	if !found {
 		return nil, nil
@@ -122,14 +122,14 @@ func (c *conntrackCheck) judge(count, limit uint64) (finding.Finding, bool) {
 	if limit > 0 {
 		share = float64(count) / float64(limit)
 	}
-	dropped, _, _ := c.recent.rise("drop")
-	early, _, _ := c.recent.rise("early")
-	clash, marginal, clashes := c.rates.judgeRate(netRate{key: "clash", least: conntrackClashes,
-		text: "packets were lost because their connections clashed with others"}, errorLeast)
+	dropped, _, _ := c.recent.Rise("drop")
+	early, _, _ := c.recent.Rise("early")
+	clash, clashes := rateRule{key: "clash", least: conntrackClashes,
+		text: "packets were lost because their connections clashed with others"}.exceeds(&c.rates, rateLeast)
 	var texts []string
 	if share >= conntrackClear {
 		texts = append(texts, fmt.Sprintf("%d of %d connections are tracked (%s %%)", count, limit,
-			netNumber(100*share)))
+			formatRate(100*share)))
 	}
 	switch {
 	case share >= conntrackFull && dropped > 0:
@@ -141,12 +141,12 @@ func (c *conntrackCheck) judge(count, limit uint64) (finding.Finding, bool) {
 	case share >= conntrackClear && (share >= conntrackNear || !clashes):
 		f.Reason, f.BelowRaise = "ConntrackNearlyFull", share < conntrackNear
 	case clashes:
-		f.Reason, f.BelowRaise = "ConntrackInsertFailed", marginal
+		f.Reason, f.BelowRaise = "ConntrackInsertFailed", clash.belowRaise
 	default:
 		return f, false
 	}
 	if clashes {
-		texts = append(texts, clash)
+		texts = append(texts, clash.text)
 	}
 	f.Message = strings.Join(texts, "; ")
 	return f, true

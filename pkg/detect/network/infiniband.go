@@ -45,7 +45,7 @@ const fabricDir = "/sys/class/infiniband"
 // Infiniband finds ports of RDMA cards that are down, flap or damage packets. Memory may be nil: then what was active
 // before the agent started is not known.
 func Infiniband(memory detect.StateStore) detect.Check {
-	c := &fabricCheck{past: loadLinkPast(memory, "infiniband/ports"), window: netWindow{span: flapWindow}}
+	c := &fabricCheck{past: loadLinkPast(memory, "infiniband/ports"), window: counterWindow{Span: flapWindow}}
 	return detect.Check{
 		ID: infinibandID, Domain: "network",
 		Summary: "a port of an InfiniBand or EFA card is down, flaps or damages packets",
@@ -77,7 +77,7 @@ func Infiniband(memory detect.StateStore) detect.Check {
 
 type fabricCheck struct {
 	past   linkHistory
-	window netWindow
+	window counterWindow
 }
 
 func (c *fabricCheck) look(ctx context.Context, h *host.Host) ([]finding.Finding, error) {
@@ -106,7 +106,7 @@ func (c *fabricCheck) look(ctx context.Context, h *host.Host) ([]finding.Finding
 			}
 		}
 	}
-	c.window.add(h.Clock().SinceBoot, counters)
+	c.window.Add(h.Clock().SinceBoot, counters)
 	var findings []finding.Finding
 	for _, name := range slices.Sorted(maps.Keys(ports)) {
 		f, found, err := c.judge(name, ports[name])
@@ -151,8 +151,8 @@ func readFabric(ctx context.Context, h *host.Host) (map[string]map[string]string
 }
 
 // portRates are the counters of one port that matter; over ten minutes.
-func portRates(port string) []netRate {
-	return []netRate{
+func portRates(port string) []rateRule {
+	return []rateRule{
 		{key: port + "/symbol_error", least: 20.0 / 600, reason: "PortErrors", text: "symbol errors"},
 		{key: port + "/port_rcv_errors", least: 0.1, reason: "PortErrors", text: "receive errors"},
 		{key: port + "/local_link_integrity_errors", least: 0.1, reason: "PortErrors", text: "link integrity errors"},
@@ -190,23 +190,12 @@ func (c *fabricCheck) judge(name string, port map[string]string) (finding.Findin
 		return f, true, nil
 	}
 	const flaps = 3
-	if n, in, _ := c.window.rise(name + "/link_downed"); n >= flaps-1 {
+	if n, in, _ := c.window.Rise(name + "/link_downed"); n >= flaps-1 {
 		f.Reason, f.BelowRaise = "PortFlapping", n < flaps
 		f.Message = fmt.Sprintf("port %s lost its link %d times within %s", name, n, in.Round(time.Second))
 		return f, true, nil
 	}
-	faults := orderFaults(c.window.judgeRates(portRates(name)))
-	if len(faults) == 0 {
-		return f, false, nil
-	}
-	f.Reason, f.BelowRaise = faults[0].reason, faults[0].marginal
-	if faults[0].info {
-		f.Severity = finding.Info
-	}
-	var texts []string
-	for _, fault := range faults {
-		texts = append(texts, fault.text)
-	}
-	f.Message = "port " + name + ": " + strings.Join(texts, "; ")
-	return f, true, nil
+	f.Message = "port " + name + ": "
+	f, found := merge(f, exceeded(&c.window, rateLeast, portRates(name)))
+	return f, found, nil
 }

@@ -60,7 +60,7 @@ const (
 // but from this boot's counters.
 func LinkState(s LinkStateSettings, memory detect.StateStore) detect.Check {
 	c := &linkCheck{settings: s, past: loadLinkPast(memory, "link-state/links"), speeds: map[string]linkSpeed{},
-		flaps: netWindow{span: flapWindow}}
+		flaps: counterWindow{Span: flapWindow}}
 	return detect.Check{
 		ID: linkStateID, Domain: "network",
 		Summary: "a network card lost its link, flaps, or is slower than it was",
@@ -103,7 +103,7 @@ type linkCheck struct {
 
 	past   linkHistory
 	speeds map[string]linkSpeed
-	flaps  netWindow
+	flaps  counterWindow
 }
 
 // link is what is known of one card that is an uplink.
@@ -178,7 +178,7 @@ func (c *linkCheck) count(links []link, up time.Duration) {
 	for _, l := range links {
 		values[l.name] = l.downs
 	}
-	c.flaps.add(up, values)
+	c.flaps.Add(up, values)
 }
 
 // judge returns the gravest that is wrong with one link.
@@ -187,7 +187,7 @@ func (c *linkCheck) judge(files host.Files, l link, othersWork bool, up time.Dur
 		Check: linkStateID, Subject: finding.Subject{Kind: kindNetDevice, Name: l.name}, Severity: finding.Warning,
 		Facts: map[string]string{"operstate": l.oper, "carrierDownCount": strconv.FormatUint(l.downs, 10)},
 	}
-	losses, in, _ := c.flaps.rise(l.name)
+	losses, in, _ := c.flaps.Rise(l.name)
 	switch known := l.ups > 0 || c.past.Links[l.name]; {
 	case l.adminUp && l.oper == "down" && l.bond == "" && known:
 		f.Reason, f.Message = "LinkDown", l.name+" has no carrier"

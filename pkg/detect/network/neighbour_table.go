@@ -34,12 +34,12 @@ import (
 
 const (
 	neighbourTableID = "neighbour-table"
-	neighbourNear    = 0.9 // of gc_thresh3; kept above keepShare of it
+	neighbourNear    = 0.9 // of gc_thresh3
 )
 
 // NeighbourTable finds full tables of neighbours.
 func NeighbourTable() detect.Check {
-	c := &neighbourCheck{window: netWindow{span: 5 * time.Minute}}
+	c := &neighbourCheck{window: counterWindow{Span: 5 * time.Minute}}
 	return detect.Check{
 		ID: neighbourTableID, Domain: "network",
 		Summary: "the table of neighbours (ARP, NDP) is full or nearly so: new peers cannot be reached",
@@ -71,7 +71,7 @@ func NeighbourTable() detect.Check {
 }
 
 type neighbourCheck struct {
-	window netWindow
+	window counterWindow
 }
 
 // neighbourTables are the tables by the name that the kernel's log gives them, with the family of their settings.
@@ -103,7 +103,7 @@ func (c *neighbourCheck) look(files host.Files, up time.Duration) ([]finding.Fin
 		return nil, finding.NotApplicable("the kernel counts neighbours in its first network namespace, and this " +
 			"host, a container, has another one")
 	}
-	c.window.add(up, counters)
+	c.window.Add(up, counters)
 	var findings []finding.Finding
 	for _, table := range neighbourTables {
 		if limit, known := limits[table[0]]; known {
@@ -122,17 +122,18 @@ func (c *neighbourCheck) judge(table string, entries, limit uint64) (finding.Fin
 		Facts: map[string]string{"entries": strconv.FormatUint(entries, 10), "gcThresh3": strconv.FormatUint(limit,
 			10)},
 	}
-	fulls, in, _ := c.window.rise(table + ".fulls")
-	forced, _, _ := c.window.rise(table + ".forced")
+	fulls, in, _ := c.window.Rise(table + ".fulls")
+	forced, _, _ := c.window.Rise(table + ".forced")
 	share := float64(entries) / float64(max(limit, 1))
+	near, belowRaise := checkkit.Reaches(share, neighbourNear)
 	switch {
 	case fulls > 0:
 		f.Reason = "NeighbourTableFull"
 		f.Message = fmt.Sprintf("%s refused %d new neighbours within %s; its limit is %d", table, fulls,
 			in.Round(time.Second), limit)
 		f.Facts["refused"] = strconv.FormatUint(fulls, 10)
-	case forced > 0 && share >= neighbourNear*checkkit.ClearRatio && share <= 1:
-		f.Reason, f.BelowRaise = "NeighbourTableNearlyFull", share < neighbourNear
+	case forced > 0 && near && share <= 1:
+		f.Reason, f.BelowRaise = "NeighbourTableNearlyFull", belowRaise
 		f.Message = fmt.Sprintf("%s holds %d of %d neighbours, and had to drop some %d times", table, entries, limit,
 			forced)
 	default:

@@ -36,8 +36,6 @@ import (
 
 const (
 	networkErrorsID = "network-errors"
-	// errorLeast is how long counters must have been watched before a rate is told.
-	errorLeast = 4 * time.Minute
 	// timeoutFor is how long a timeout of a queue is told.
 	timeoutFor = 30 * time.Minute
 	maxQueues  = 4096
@@ -45,7 +43,7 @@ const (
 
 // NetworkErrors finds cards that damage, lose or do not send packets.
 func NetworkErrors() detect.Check {
-	c := &errorsCheck{rates: netWindow{span: 5 * time.Minute}, timeouts: netWindow{span: timeoutFor}}
+	c := &errorsCheck{rates: counterWindow{Span: 5 * time.Minute}, timeouts: counterWindow{Span: timeoutFor}}
 	return detect.Check{
 		ID: networkErrorsID, Domain: "network",
 		Summary: "a network card damages or drops packets, or stopped sending",
@@ -82,13 +80,13 @@ func NetworkErrors() detect.Check {
 }
 
 type errorsCheck struct {
-	rates    netWindow
-	timeouts netWindow
+	rates    counterWindow
+	timeouts counterWindow
 }
 
 // errorRules are the judgements of one card; keys are those of parseNetDev.
-func errorRules(card string) []netRate {
-	return []netRate{
+func errorRules(card string) []rateRule {
+	return []rateRule{
 		{key: card + ".rxErrors", of: card + ".rxPackets", least: 1, share: 0.01, reason: "ReceiveErrors",
 			text: "received packets were damaged"},
 		{key: card + ".txErrors", of: card + ".txPackets", least: 1, share: 0.01, reason: "TransmitErrors",
@@ -117,7 +115,7 @@ func (c *errorsCheck) look(files host.Files, up time.Duration) ([]finding.Findin
 	if err != nil {
 		return nil, fmt.Errorf("read /proc/net/dev: %w", err)
 	}
-	c.rates.add(up, counters)
+	c.rates.Add(up, counters)
 	doubts := c.addTimeouts(files, cards, up)
 	var findings []finding.Finding
 	for _, card := range cards {
@@ -140,7 +138,7 @@ func (c *errorsCheck) addTimeouts(files host.Files, cards []netCard, up time.Dur
 		values[card.name] = sum
 		queues += n
 	}
-	c.timeouts.add(up, values)
+	c.timeouts.Add(up, values)
 	return doubts
 }
 
@@ -166,29 +164,20 @@ func txTimeouts(files host.Files, card netCard, most int) (sum uint64, queues in
 }
 
 func (c *errorsCheck) judge(files host.Files, card netCard) (finding.Finding, bool) {
-	var faults []netFault
-	if n, in, ok := c.timeouts.rise(card.name); ok && n > 0 {
-		faults = append(faults, netFault{reason: "NICTxTimeout",
+	var faults []networkFault
+	if n, in, ok := c.timeouts.Rise(card.name); ok && n > 0 {
+		faults = append(faults, networkFault{reason: "NICTxTimeout",
 			text: fmt.Sprintf("queues did not send %d times within %s", n, in.Round(time.Second))})
 	}
-	for _, r := range errorRules(card.name) {
-		if text, marginal, found := c.rates.judgeRate(r, errorLeast); found {
-			faults = append(faults, netFault{reason: r.reason, text: text, marginal: marginal})
-		}
-	}
-	if len(faults) == 0 {
-		return finding.Finding{}, false
-	}
-	var texts []string
-	for _, f := range orderFaults(faults) {
-		texts = append(texts, f.text)
-	}
-	return finding.Finding{
+	faults = append(faults, exceeded(&c.rates, rateLeast, errorRules(card.name))...)
+	f, found := merge(finding.Finding{
 		Check: networkErrorsID, Subject: finding.Subject{Kind: kindNetDevice, Name: card.name},
-		Severity: finding.Warning,
-		Reason:   faults[0].reason, BelowRaise: faults[0].marginal,
-		Message: card.name + ": " + strings.Join(texts, "; "), Facts: errorFacts(files, card),
-	}, true
+		Message: card.name + ": ",
+	}, faults)
+	if found {
+		f.Facts = errorFacts(files, card)
+	}
+	return f, found
 }
 
 // errorFacts tells which errors a card counted since it was made. Not every driver counts them all.

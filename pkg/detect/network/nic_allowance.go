@@ -40,7 +40,7 @@ const (
 
 // NICAllowance finds cloud instances whose network is held back.
 func NICAllowance() detect.Check {
-	c := &allowanceCheck{window: netWindow{span: 15 * time.Minute}}
+	c := &allowanceCheck{window: counterWindow{Span: 15 * time.Minute}}
 	return detect.Check{
 		ID: allowanceID, Domain: "network",
 		Summary: "the cloud holds back or drops packets: the instance used up its network allowance",
@@ -69,7 +69,7 @@ func NICAllowance() detect.Check {
 }
 
 type allowanceCheck struct {
-	window netWindow
+	window counterWindow
 }
 
 func (c *allowanceCheck) look(ctx context.Context, h *host.Host) ([]finding.Finding, error) {
@@ -93,7 +93,7 @@ func (c *allowanceCheck) look(ctx context.Context, h *host.Host) ([]finding.Find
 			return nil, fmt.Errorf("counter %s: %w", checkkit.Sanitize(key, checkkit.MaxName), err)
 		}
 	}
-	c.window.add(h.Clock().SinceBoot, counters)
+	c.window.Add(h.Clock().SinceBoot, counters)
 	var findings []finding.Finding
 	for _, name := range names {
 		if f, ok := c.judge(name); ok {
@@ -123,7 +123,7 @@ func cardsOf(files host.Files, driver string) ([]string, error) {
 }
 
 func (c *allowanceCheck) judge(name string) (finding.Finding, bool) {
-	rules := []netRate{
+	rules := []rateRule{
 		{key: "conntrack", least: 1.0 / 60, reason: "ConnectionAllowanceExceeded",
 			text: "packets were dropped since no further connection is tracked"},
 		{key: "linklocal", least: 1.0 / 60, reason: "LinkLocalAllowanceExceeded",
@@ -135,22 +135,10 @@ func (c *allowanceCheck) judge(name string) (finding.Finding, bool) {
 		{key: "bw_out", least: 10, reason: "BandwidthAllowanceExceeded", text: "packets to be sent were held back by " +
 			"the limit of bandwidth"},
 	}
-	var faults []netFault
-	for _, r := range rules {
-		r.key = name + "/" + r.key + "_allowance_exceeded"
-		if text, marginal, found := c.window.judgeRate(r, 9*time.Minute); found {
-			faults = append(faults, netFault{reason: r.reason, text: text, marginal: marginal})
-		}
+	for i := range rules {
+		rules[i].key = name + "/" + rules[i].key + "_allowance_exceeded"
 	}
-	if len(faults) == 0 {
-		return finding.Finding{}, false
-	}
-	var texts []string
-	for _, f := range orderFaults(faults) {
-		texts = append(texts, f.text)
-	}
-	return finding.Finding{
-		Check: allowanceID, Subject: finding.Subject{Kind: kindNetDevice, Name: name}, Severity: finding.Warning,
-		Reason: faults[0].reason, BelowRaise: faults[0].marginal, Message: name + ": " + strings.Join(texts, "; "),
-	}, true
+	return merge(finding.Finding{
+		Check: allowanceID, Subject: finding.Subject{Kind: kindNetDevice, Name: name}, Message: name + ": ",
+	}, exceeded(&c.window, 9*time.Minute, rules))
 }

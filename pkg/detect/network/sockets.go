@@ -37,7 +37,7 @@ import (
 
 const (
 	socketsID = "sockets"
-	// socketsNear is the share of a limit that is a fault; what was raised is kept above keepShare of it.
+	// socketsNear is the share of a limit that is a fault.
 	socketsNear = 0.9
 	// portsNominate is the share of the local ports from which on it is worth to count.
 	portsNominate = 0.6
@@ -92,7 +92,7 @@ func (c *socketsCheck) look(ctx context.Context, h *host.Host) ([]finding.Findin
 	if err != nil {
 		return nil, err
 	}
-	faults, facts := []netFault{}, map[string]string{}
+	faults, facts := []networkFault{}, map[string]string{}
 	for _, l := range socketLimits() {
 		limit, ok, err := readFieldOf(h.Files, l.file, l.column)
 		if err != nil {
@@ -103,9 +103,10 @@ func (c *socketsCheck) look(ctx context.Context, h *host.Host) ([]finding.Findin
 			continue
 		}
 		facts[l.key], facts[l.file] = strconv.FormatUint(now, 10), strconv.FormatUint(limit, 10)
-		if share := float64(now) / float64(limit); share >= socketsNear*checkkit.ClearRatio {
-			text := fmt.Sprintf("%s: %d of %d (%s %%)", l.text, now, limit, netNumber(100*share))
-			faults = append(faults, netFault{reason: l.reason, text: text, info: l.info, marginal: share < socketsNear})
+		share := float64(now) / float64(limit)
+		if found, belowRaise := checkkit.Reaches(share, socketsNear); found {
+			text := fmt.Sprintf("%s: %d of %d (%s %%)", l.text, now, limit, formatRate(100*share))
+			faults = append(faults, networkFault{reason: l.reason, text: text, info: l.info, belowRaise: belowRaise})
 		}
 	}
 	fault, found, err := c.ports(ctx, h, seen)
@@ -115,7 +116,7 @@ func (c *socketsCheck) look(ctx context.Context, h *host.Host) ([]finding.Findin
 	if found {
 		faults = append(faults, fault)
 	}
-	return netFinding(socketsID, h, faults, facts), nil
+	return mergeForNode(socketsID, h, faults, facts), nil
 }
 
 // socketLimit is one number of sockstat with the file that holds its limit.
@@ -159,38 +160,36 @@ func readFieldOf(files host.Files, name string, column int) (limit uint64, ok bo
 }
 
 // ports judges the local ports, if there may be a lack of them.
-func (c *socketsCheck) ports(ctx context.Context, h *host.Host, seen map[string]uint64) (netFault, bool, error) {
+func (c *socketsCheck) ports(ctx context.Context, h *host.Host, seen map[string]uint64) (networkFault, bool, error) {
 	first, _, err := readFieldOf(h.Files, "ip_local_port_range", 0)
 	if err != nil {
-		return netFault{}, false, err
+		return networkFault{}, false, err
 	}
 	last, known, err := readFieldOf(h.Files, "ip_local_port_range", 1)
 	if err != nil {
-		return netFault{}, false, err
+		return networkFault{}, false, err
 	}
 	if !known || first > last || last > 1<<16-1 || h.Network.BusiestPorts == nil {
-		return netFault{}, false, nil
+		return networkFault{}, false, nil
 	}
 	size := float64(last - first + 1)
 	if float64(seen["TCP.inuse"]+seen["TCP6.inuse"]+seen["TCP.tw"]) < portsNominate*size {
 		c.counted, c.busiest = 0, netlink.PortUse{}
-		return netFault{}, false, nil
+		return networkFault{}, false, nil
 	}
 	if up := h.Clock().SinceBoot; c.counted == 0 || up-c.counted >= portsEvery {
 		if c.busiest, err = h.Network.BusiestPorts(ctx, uint16(first), uint16(last)); err != nil { //nolint:gosec // bounded above
-			return netFault{}, false, err
+			return networkFault{}, false, err
 		}
 		c.counted = up
 	}
 	share := float64(c.busiest.Count) / size
-	if share < socketsNear*checkkit.ClearRatio {
-		return netFault{}, false, nil
-	}
-	return netFault{
-		reason: "LocalPortsExhausted", marginal: share < socketsNear,
+	found, belowRaise := checkkit.Reaches(share, socketsNear)
+	return networkFault{
+		reason: "LocalPortsExhausted", belowRaise: belowRaise,
 		text: fmt.Sprintf("local ports from %s to %s: %d of %d (%s %%)", c.busiest.Local, c.busiest.Peer,
-			c.busiest.Count, uint64(size), netNumber(100*share)),
-	}, true, nil
+			c.busiest.Count, uint64(size), formatRate(100*share)),
+	}, found, nil
 }
 
 // readSockstat returns numbers as "TCP.orphan". A kernel without IPv6 has no sockstat6.

@@ -31,14 +31,14 @@ import (
 const softnetID = "softnet"
 
 const (
-	softnetDrops   = 1.0 // in one second, over five minutes, all processors together; half of it keeps what was raised
+	softnetDrops   = 1.0 // in one second, over five minutes, all processors together
 	softnetSqueeze = 100.0
 	maxProcessors  = 8192
 )
 
 // Softnet finds processors that cannot keep up with the packets that come.
 func Softnet() detect.Check {
-	c := &softnetCheck{window: netWindow{span: 5 * time.Minute}}
+	c := &softnetCheck{window: counterWindow{Span: 5 * time.Minute}}
 	return detect.Check{
 		ID: softnetID, Domain: "network",
 		Summary: "processors cannot keep up with packets: they are dropped before any program sees them",
@@ -64,7 +64,7 @@ func Softnet() detect.Check {
 }
 
 type softnetCheck struct {
-	window netWindow
+	window counterWindow
 }
 
 func (c *softnetCheck) look(h *host.Host) ([]finding.Finding, error) {
@@ -76,34 +76,35 @@ func (c *softnetCheck) look(h *host.Host) ([]finding.Finding, error) {
 	if err != nil {
 		return nil, fmt.Errorf("read /proc/net/softnet_stat: %w", err)
 	}
-	c.window.add(h.Clock().SinceBoot, counters)
+	c.window.Add(h.Clock().SinceBoot, counters)
 	drops, squeeze := 0.0, 0.0
 	var dropping, squeezed []string
 	for _, cpu := range cpus {
-		if by, rate, ok := c.window.fast("dropped"+cpu, errorLeast); ok && by > 0 {
+		if by, rate, ok := c.window.Rate("dropped"+cpu, rateLeast); ok && by > 0 {
 			drops += rate
 			dropping = append(dropping, cpu)
 		}
-		if _, rate, ok := c.window.fast("squeezed"+cpu, errorLeast); ok && rate >= softnetSqueeze/2 {
+		_, rate, _ := c.window.Rate("squeezed"+cpu, rateLeast)
+		if found, _ := reachesRate(rate, softnetSqueeze); found {
 			squeeze = max(squeeze, rate)
 			squeezed = append(squeezed, cpu)
 		}
 	}
-	var faults []netFault
-	if drops >= softnetDrops/2 {
-		faults = append(faults, netFault{
-			reason: "BacklogDrops", marginal: drops < softnetDrops,
-			text: fmt.Sprintf("%s/s packets were dropped by CPU %s", netNumber(drops), checkkit.JoinFirst(dropping, 5)),
+	var faults []networkFault
+	if found, belowRaise := reachesRate(drops, softnetDrops); found {
+		faults = append(faults, networkFault{
+			reason: "BacklogDrops", belowRaise: belowRaise,
+			text: fmt.Sprintf("%s/s packets were dropped by CPU %s", formatRate(drops), checkkit.JoinFirst(dropping, 5)),
 		})
 	}
 	if len(squeezed) > 0 {
-		faults = append(faults, netFault{
-			reason: "BacklogSqueezed", info: true, marginal: squeeze < softnetSqueeze,
+		faults = append(faults, networkFault{
+			reason: "BacklogSqueezed", info: true, belowRaise: squeeze < softnetSqueeze,
 			text: fmt.Sprintf("CPU %s ran out of budget for packets up to %s times in a second",
-				checkkit.JoinFirst(squeezed, 5), netNumber(squeeze)),
+				checkkit.JoinFirst(squeezed, 5), formatRate(squeeze)),
 		})
 	}
-	return netFinding(softnetID, h, faults, map[string]string{"dropping": checkkit.JoinFirst(dropping, 20),
+	return mergeForNode(softnetID, h, faults, map[string]string{"dropping": checkkit.JoinFirst(dropping, 20),
 		"squeezed": checkkit.JoinFirst(squeezed, 20)}), nil
 }
 

@@ -41,7 +41,7 @@ const tcpID = "tcp"
 
 // TCP finds connections that suffer.
 func TCP() detect.Check {
-	c := &countersCheck{window: netWindow{span: 5 * time.Minute}}
+	c := &countersCheck{window: counterWindow{Span: 5 * time.Minute}}
 	return detect.Check{
 		ID: tcpID, Domain: "network",
 		Summary: "TCP of the node suffers: packets are lost, connections are not accepted, or memory is short",
@@ -90,21 +90,21 @@ func TCP() detect.Check {
 				return nil, fmt.Errorf("read /proc/net/snmp: no RetransSegs")
 			}
 			faults := c.judge(counters, tcpRules(), h.Clock().SinceBoot)
-			faults = slices.DeleteFunc(faults, func(f netFault) bool { // the one counts the other, too
-				return f.reason == "ListenDrops" && slices.ContainsFunc(faults, func(f netFault) bool {
+			faults = slices.DeleteFunc(faults, func(f networkFault) bool { // the one counts the other, too
+				return f.reason == "ListenDrops" && slices.ContainsFunc(faults, func(f networkFault) bool {
 					return f.reason == "ListenOverflows"
 				})
 			})
-			return netFinding(tcpID, h, faults, c.facts(tcpRules())), nil
+			return mergeForNode(tcpID, h, faults, c.facts(tcpRules())), nil
 		},
 	}
 }
 
-// once is a rate that one event in five minutes reaches.
-const once = 1.0 / 301
+// oncePerWindow is a rate that one event in five minutes reaches.
+const oncePerWindow = 1.0 / 301
 
-func tcpRules() []netRate {
-	return []netRate{
+func tcpRules() []rateRule {
+	return []rateRule{
 		{key: "Tcp.RetransSegs", of: "Tcp.OutSegs", least: 2, share: 0.05, reason: "TCPRetransmitsHigh",
 			text: "segments were sent again"},
 		{key: "TcpExt.ListenOverflows", least: 0.2, reason: "ListenOverflows",
@@ -113,9 +113,9 @@ func tcpRules() []netRate {
 			text: "connections to listening sockets were dropped"},
 		{key: "TcpExt.TCPReqQFullDrop", least: 0.2, reason: "SYNQueueFull",
 			text: "connections were dropped since too many are half open"},
-		{key: "TcpExt.TCPAbortOnMemory", least: once, reason: "TCPAbortedForMemory",
+		{key: "TcpExt.TCPAbortOnMemory", least: oncePerWindow, reason: "TCPAbortedForMemory",
 			text: "connections were cut for want of memory"},
-		{key: "TcpExt.TCPMemoryPressures", least: once, reason: "TCPMemoryPressure",
+		{key: "TcpExt.TCPMemoryPressures", least: oncePerWindow, reason: "TCPMemoryPressure",
 			text: "times TCP came under memory pressure"},
 		{key: "TcpExt.RcvPruned", least: 1, reason: "ReceiveQueuesPruned",
 			text: "packets were dropped since their sockets are full"},
@@ -130,11 +130,11 @@ func tcpRules() []netRate {
 
 // countersCheck judges counters of the whole node by their rates.
 type countersCheck struct {
-	window netWindow
+	window counterWindow
 }
 
 // judge takes in what the rules speak of.
-func (c *countersCheck) judge(counters map[string]uint64, rules []netRate, up time.Duration) []netFault {
+func (c *countersCheck) judge(counters map[string]uint64, rules []rateRule, up time.Duration) []networkFault {
 	values := map[string]uint64{}
 	for _, r := range rules {
 		for _, key := range []string{r.key, r.of} {
@@ -143,15 +143,15 @@ func (c *countersCheck) judge(counters map[string]uint64, rules []netRate, up ti
 			}
 		}
 	}
-	c.window.add(up, values)
-	return c.window.judgeRates(rules)
+	c.window.Add(up, values)
+	return exceeded(&c.window, rateLeast, rules)
 }
 
 // facts are the rises of the counters that rules speak of, within the window.
-func (c *countersCheck) facts(rules []netRate) map[string]string {
+func (c *countersCheck) facts(rules []rateRule) map[string]string {
 	facts := map[string]string{}
 	for _, r := range rules {
-		if by, _, ok := c.window.rise(r.key); ok && by > 0 {
+		if by, _, ok := c.window.Rise(r.key); ok && by > 0 {
 			facts[r.key] = strconv.FormatUint(by, 10)
 		}
 	}

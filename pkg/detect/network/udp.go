@@ -32,7 +32,7 @@ const udpID = "udp"
 
 // UDP finds datagrams that are lost within the node.
 func UDP() detect.Check {
-	c := &countersCheck{window: netWindow{span: 5 * time.Minute}}
+	c := &countersCheck{window: counterWindow{Span: 5 * time.Minute}}
 	return detect.Check{
 		ID: udpID, Domain: "network",
 		Summary: "the node loses UDP datagrams: programs do not read them in time, or buffers are too small",
@@ -62,19 +62,19 @@ func UDP() detect.Check {
 			if err != nil {
 				return nil, err
 			}
-			return netFinding(udpID, h, c.judge(counters, udpRules(), h.Clock().SinceBoot), c.facts(udpRules())), nil
+			return mergeForNode(udpID, h, c.judge(counters, udpRules(), h.Clock().SinceBoot), c.facts(udpRules())), nil
 		},
 	}
 }
 
-func udpRules() []netRate {
-	return []netRate{
+func udpRules() []rateRule {
+	return []rateRule{
 		{key: "Udp.RcvbufErrors", of: "Udp.InDatagrams", least: 1, share: 0.001, reason: "UDPReceiveBufferErrors",
 			text: "datagrams were not read in time"},
 		{key: "Udp.SndbufErrors", of: "Udp.OutDatagrams", least: 1, share: 0.001, reason: "UDPSendBufferErrors",
 			text: "datagrams did not fit into the send buffer"},
 		{key: "Udp.InCsumErrors", least: 1, reason: "UDPChecksumErrors", text: "datagrams came damaged"},
-		{key: "Udp.MemErrors", least: once, reason: "UDPMemoryExhausted",
+		{key: "Udp.MemErrors", least: oncePerWindow, reason: "UDPMemoryExhausted",
 			text: "datagrams were dropped for want of memory"},
 	}
 }
