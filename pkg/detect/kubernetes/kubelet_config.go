@@ -6,7 +6,6 @@ import (
 	"context"
 	"crypto/sha256"
 	"encoding/hex"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -41,7 +40,7 @@ const (
 
 // KubeletConfig finds that kubelet's configuration was changed and kubelet was not restarted. Memory may be nil.
 func KubeletConfig(memory detect.StateStore) detect.Check {
-	m := &configState{memory: memory}
+	m := &configState{saved: detect.Saved[configRead]{Store: memory, Key: kubeletConfigKey}}
 	return detect.Check{
 		ID:      kubeletConfigID,
 		Domain:  "kubernetes",
@@ -67,9 +66,8 @@ func KubeletConfig(memory detect.StateStore) detect.Check {
 
 // configState is what kubelet read when it started, as far as is known.
 type configState struct {
-	memory detect.StateStore
-
-	read configRead
+	saved detect.Saved[configRead]
+	read  configRead
 }
 
 type configRead struct {
@@ -100,16 +98,12 @@ func (m *configState) look(_ context.Context, h *host.Host) ([]finding.Finding, 
 	}
 	now := configRead{Boot: h.Clock().Boot, PID: process.PID, Start: process.StartTime,
 		Sum: hex.EncodeToString(sum.Sum(nil))}
-	if m.read.PID == 0 && m.memory != nil {
-		if data, ok := m.memory.Load(kubeletConfigKey); ok && json.Unmarshal(data, &m.read) != nil {
-			m.read = configRead{}
-		}
+	if m.read.PID == 0 {
+		m.read, _ = m.saved.Load(func(read configRead) bool { return read.Boot == now.Boot })
 	}
 	if m.read.Boot != now.Boot || m.read.PID != now.PID || m.read.Start != now.Start {
 		m.read = now
-		if data, err := json.Marshal(now); err == nil && m.memory != nil {
-			m.memory.Save(kubeletConfigKey, data)
-		}
+		m.saved.Save(now)
 	}
 	if m.read.Sum == now.Sum {
 		return nil, nil

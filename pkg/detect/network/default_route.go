@@ -37,7 +37,8 @@ const (
 // DefaultRoute finds nodes that lost their way out. Memory may be nil: then what was there before the agent started
 // is not known.
 func DefaultRoute(memory detect.StateStore) detect.Check {
-	c := &routeCheck{past: loadRoutePast(memory)}
+	c := &routeCheck{saved: detect.Saved[routeHistory]{Store: memory, Key: routeHistoryKey}}
+	c.history = loadRouteHistory(c.saved)
 	return detect.Check{
 		ID: defaultRouteID, Domain: "network",
 		Summary: "the node lost its default route, or it changed",
@@ -72,7 +73,8 @@ func DefaultRoute(memory detect.StateStore) detect.Check {
 }
 
 type routeCheck struct {
-	past routeHistory
+	saved   detect.Saved[routeHistory]
+	history routeHistory
 }
 
 func (c *routeCheck) look(h *host.Host) ([]finding.Finding, error) {
@@ -81,7 +83,8 @@ func (c *routeCheck) look(h *host.Host) ([]finding.Finding, error) {
 		return nil, err
 	}
 	now := h.Clock()
-	families := []*routeFamily{&c.past.IPv4, &c.past.IPv6}
+	families := []*routeFamily{&c.history.IPv4, &c.history.IPv6}
+	changed := false
 	for i, routes := range [][]netRoute{four, six} {
 		other := false
 		if len(routes) == 0 && families[i].Way != "" {
@@ -89,11 +92,11 @@ func (c *routeCheck) look(h *host.Host) ([]finding.Finding, error) {
 				return nil, err
 			}
 		}
-		if families[i].saw(routes, i == 0, other, now) {
-			c.past.changed = true
-		}
+		changed = families[i].add(routes, i == 0, other, now) || changed
 	}
-	c.past.save()
+	if changed {
+		c.saved.Save(c.history)
+	}
 	f, found := c.judge(len(four) > 0 || families[0].other, len(six) > 0 || families[1].other, now)
 	if !found {
 		return nil, nil
@@ -131,7 +134,7 @@ func noRoute(err error) bool {
 }
 
 func (c *routeCheck) judge(have4, have6 bool, now finding.Timestamp) (finding.Finding, bool) {
-	p := &c.past
+	p := &c.history
 	lost4, lost6 := !have4 && p.IPv4.Way != "", !have6 && p.IPv6.Way != ""
 	was := strings.Join(nonEmpty(p.IPv4.Way, p.IPv6.Way), " and ")
 	switch {

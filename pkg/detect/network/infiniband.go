@@ -45,7 +45,7 @@ const fabricDir = "/sys/class/infiniband"
 // Infiniband finds ports of RDMA cards that are down, flap or damage packets. Memory may be nil: then what was active
 // before the agent started is not known.
 func Infiniband(memory detect.StateStore) detect.Check {
-	c := &fabricCheck{past: loadLinkPast(memory, "infiniband/ports"), window: counterWindow{Span: flapWindow}}
+	c := &fabricCheck{history: loadLinkHistory(memory, "infiniband/ports"), window: counterWindow{Span: flapWindow}}
 	return detect.Check{
 		ID: infinibandID, Domain: "network",
 		Summary: "a port of an InfiniBand or EFA card is down, flaps or damages packets",
@@ -76,8 +76,8 @@ func Infiniband(memory detect.StateStore) detect.Check {
 }
 
 type fabricCheck struct {
-	past   linkHistory
-	window counterWindow
+	history linkHistory
+	window  counterWindow
 }
 
 func (c *fabricCheck) look(ctx context.Context, h *host.Host) ([]finding.Finding, error) {
@@ -118,7 +118,7 @@ func (c *fabricCheck) look(ctx context.Context, h *host.Host) ([]finding.Finding
 			findings = append(findings, f)
 		}
 	}
-	c.past.save()
+	c.history.save()
 	return findings, finding.Partial(doubts)
 }
 
@@ -178,10 +178,10 @@ func (c *fabricCheck) judge(name string, port map[string]string) (finding.Findin
 		return f, false, fmt.Errorf("state of port %s: %q", name, checkkit.Sanitize(port["state"], checkkit.MaxName))
 	}
 	if state == "ACTIVE" {
-		c.past.saw(name)
+		c.history.add(name)
 	}
 	disabled := strings.HasSuffix(port["phys_state"], "Disabled")
-	if state != "ACTIVE" && !disabled && port["link_layer"] != "Ethernet" && c.past.Links[name] {
+	if state != "ACTIVE" && !disabled && port["link_layer"] != "Ethernet" && c.history.Links[name] {
 		f.Reason, f.Message = "PortDown", fmt.Sprintf("port %s is %s, its link %s", name,
 			checkkit.Sanitize(state, checkkit.MaxName), checkkit.Sanitize(port["phys_state"], checkkit.MaxName))
 		if state == "INIT" {

@@ -59,7 +59,7 @@ const (
 // LinkState finds cards that lost their link. Memory may be nil: then what was up before the agent started is not known
 // but from this boot's counters.
 func LinkState(s LinkStateSettings, memory detect.StateStore) detect.Check {
-	c := &linkCheck{settings: s, past: loadLinkPast(memory, "link-state/links"), speeds: map[string]linkSpeed{},
+	c := &linkCheck{settings: s, history: loadLinkHistory(memory, "link-state/links"), speeds: map[string]linkSpeed{},
 		flaps: counterWindow{Span: flapWindow}}
 	return detect.Check{
 		ID: linkStateID, Domain: "network",
@@ -101,9 +101,9 @@ func LinkState(s LinkStateSettings, memory detect.StateStore) detect.Check {
 type linkCheck struct {
 	settings LinkStateSettings
 
-	past   linkHistory
-	speeds map[string]linkSpeed
-	flaps  counterWindow
+	history linkHistory
+	speeds  map[string]linkSpeed
+	flaps   counterWindow
 }
 
 // link is what is known of one card that is an uplink.
@@ -126,13 +126,13 @@ func (c *linkCheck) look(files host.Files, up time.Duration) ([]finding.Finding,
 	var findings []finding.Finding
 	for _, l := range links {
 		if l.works() {
-			c.past.saw(l.name)
+			c.history.add(l.name)
 		}
 		if f, ok := c.judge(files, l, anyWorks(cards), up); ok {
 			findings = append(findings, f)
 		}
 	}
-	c.past.save()
+	c.history.save()
 	return findings, finding.Partial(doubts)
 }
 
@@ -188,7 +188,7 @@ func (c *linkCheck) judge(files host.Files, l link, othersWork bool, up time.Dur
 		Facts: map[string]string{"operstate": l.oper, "carrierDownCount": strconv.FormatUint(l.downs, 10)},
 	}
 	losses, in, _ := c.flaps.Rise(l.name)
-	switch known := l.ups > 0 || c.past.Links[l.name]; {
+	switch known := l.ups > 0 || c.history.Links[l.name]; {
 	case l.adminUp && l.oper == "down" && l.bond == "" && known:
 		f.Reason, f.Message = "LinkDown", l.name+" has no carrier"
 		if carriesDefault(files, l.name) {

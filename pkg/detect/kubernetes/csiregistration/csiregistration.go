@@ -61,7 +61,7 @@ func DefaultSettings() Settings {
 // New finds CSI drivers that ought to serve this node and do not. Memory may be nil: then drivers that were
 // here before are remembered only as long as the agent runs.
 func New(s Settings, memory detect.StateStore) detect.Check {
-	c := &csiCheck{settings: s, past: loadPast(memory), answers: map[string]csiAnswer{}}
+	c := &csiCheck{settings: s, history: loadHistory(memory), answers: map[string]csiAnswer{}}
 	c.csiNode.seldom = 10*time.Minute + rand.N(5*time.Minute) // #nosec G404 -- spreads load over time, no secret
 	c.csiNode.longest = s.Reread
 	return detect.Check{
@@ -108,7 +108,7 @@ func New(s Settings, memory detect.StateStore) detect.Check {
 // csiCheck is what the check remembers between looks.
 type csiCheck struct {
 	settings Settings
-	past     csiHistory
+	history  csiHistory
 	answers  map[string]csiAnswer // by socket path
 	pods     csiPods
 	csiNode  csiNodeCache
@@ -135,10 +135,10 @@ func (c *csiCheck) run(ctx context.Context, h *host.Host) ([]finding.Finding, er
 	drivers := c.expect(h, sockets, now)
 	registered, csiNodeErr := c.csiNode.refresh(ctx, h, now, drivers)
 	if csiNodeErr == nil {
-		c.past.registered(registered, drivers)
+		c.history.registered(registered, drivers)
 		// A first read may tell of drivers that nothing here tells of.
 		drivers = c.expect(h, sockets, now)
-		c.past.forget(registered, drivers, c.settings.Remember, now.SinceBoot)
+		c.history.forget(registered, drivers, c.settings.Remember, now.SinceBoot)
 	}
 	if err := errors.Join(podsErr, csiNodeErr); len(drivers) == 0 {
 		if err != nil {

@@ -42,7 +42,7 @@ func (c *csiCheck) expect(h *host.Host, sockets []kubelet.PluginSocket, now find
 	for _, name := range c.settings.Drivers {
 		e.driver(name, "the configuration lists it").Fatal = true
 	}
-	for _, name := range slices.Sorted(maps.Keys(c.past.Drivers)) {
+	for _, name := range slices.Sorted(maps.Keys(c.history.Drivers)) {
 		e.driver(name, "it was in the node's CSINode before")
 	}
 	for name, pods := range c.pods.usedBy {
@@ -83,7 +83,7 @@ func (c *csiCheck) attach(e csiExpectation, sockets []kubelet.PluginSocket) {
 		if a.InfoErr == nil {
 			continue
 		}
-		name, remembered := c.past.nameOfSocket(socket.Path)
+		name, remembered := c.history.nameOfSocket(socket.Path)
 		if !remembered {
 			name = strings.TrimSuffix(path.Base(socket.Path), "-reg.sock")
 		}
@@ -114,7 +114,7 @@ func (c *csiCheck) nameOf(pod csiPod) string {
 			return a.Info.Name
 		}
 	}
-	for name, d := range c.past.Drivers {
+	for name, d := range c.history.Drivers {
 		if d.Folder == pod.Driver {
 			return name
 		}

@@ -100,5 +100,5 @@ func TestDefaultRouteRemembers(t *testing.T) {
 	}
 	n.sees(c, "info DefaultRouteMissing")
 	n.sees(DefaultRoute(memory), "info DefaultRouteMissing")
-	n.sees(DefaultRoute(keeper{routePastKey: []byte("{")}), "info DefaultRouteMissing")
+	n.sees(DefaultRoute(keeper{routeHistoryKey: []byte("{")}), "info DefaultRouteMissing")
 }

@@ -1,7 +1,6 @@
 package csiregistration
 
 import (
-	"encoding/json"
 	"time"
 
 	"github.com/nodeagent/nodeagent/internal/host/kubelet"
@@ -9,15 +8,15 @@ import (
 )
 
 const (
-	csiPastKey    = "csi-registration/drivers"
-	csiPastDriver = 256 // drivers remembered at most
+	historyKey    = "csi-registration/drivers"
+	maxRemembered = 256 // drivers remembered at most
 )
 
 // csiHistory is what is remembered of the drivers that were once in this node's CSINode.
 type csiHistory struct {
 	Drivers map[string]pastDriver `json:"drivers"`
-	memory  detect.StateStore
-	looked  time.Duration // since boot, when CSINode was last read; 0 for never
+	saved   detect.Saved[csiHistory]
+	read    time.Duration // since boot, when CSINode was last read; 0 for never
 }
 
 type pastDriver struct {
@@ -26,22 +25,11 @@ type pastDriver struct {
 	Folder string        `json:"folder,omitempty"` // its folder in <kubelet root>/plugins
 }
 
-// loadPast reads what an earlier agent remembered. What is malformed is forgotten.
-func loadPast(memory detect.StateStore) csiHistory {
-	p := csiHistory{Drivers: map[string]pastDriver{}, memory: memory}
-	if memory == nil {
-		return p
-	}
-	data, ok := memory.Load(csiPastKey)
-	if !ok {
-		return p
-	}
-	var kept csiHistory
-	if json.Unmarshal(data, &kept) != nil {
-		return p
-	}
+func loadHistory(store detect.StateStore) csiHistory {
+	p := csiHistory{Drivers: map[string]pastDriver{}, saved: detect.Saved[csiHistory]{Store: store, Key: historyKey}}
+	kept, _ := p.saved.Load(func(csiHistory) bool { return true })
 	for name, d := range kept.Drivers {
-		if kubelet.IsCSIDriverName(name) && len(p.Drivers) < csiPastDriver {
+		if kubelet.IsCSIDriverName(name) && len(p.Drivers) < maxRemembered {
 			p.Drivers[name] = d
 		}
 	}
@@ -53,7 +41,7 @@ func (p *csiHistory) registered(nodeIDs map[string]string, drivers []csiDriver) 
 	changed := false
 	for name := range nodeIDs {
 		old, known := p.Drivers[name]
-		if !kubelet.IsCSIDriverName(name) || !known && len(p.Drivers) >= csiPastDriver {
+		if !kubelet.IsCSIDriverName(name) || !known && len(p.Drivers) >= maxRemembered {
 			continue
 		}
 		d := old
@@ -67,17 +55,19 @@ func (p *csiHistory) registered(nodeIDs map[string]string, drivers []csiDriver) 
 			p.Drivers[name], changed = d, true
 		}
 	}
-	p.save(changed)
+	if changed {
+		p.saved.Save(*p)
+	}
 }
 
 // forget drops drivers that have not been in CSINode for long, and that nothing else on the node asks for.
 func (p *csiHistory) forget(nodeIDs map[string]string, drivers []csiDriver, after, up time.Duration) {
 	changed := false
 	var passed time.Duration
-	if p.looked > 0 {
-		passed = min(max(up-p.looked, 0), 10*time.Minute) // looks that were missed are no proof
+	if p.read > 0 {
+		passed = min(max(up-p.read, 0), 10*time.Minute) // looks that were missed are no proof
 	}
-	p.looked = up
+	p.read = up
 	for name, d := range p.Drivers {
 		if _, there := nodeIDs[name]; !there {
 			before := d.Absent
@@ -94,7 +84,9 @@ func (p *csiHistory) forget(nodeIDs map[string]string, drivers []csiDriver, afte
 			changed = true
 		}
 	}
-	p.save(changed)
+	if changed {
+		p.saved.Save(*p)
+	}
 }
 
 // nameOfSocket returns the driver whose registration socket this was.
@@ -105,13 +97,4 @@ func (p *csiHistory) nameOfSocket(socket string) (string, bool) {
 		}
 	}
 	return "", false
-}
-
-func (p *csiHistory) save(changed bool) {
-	if !changed || p.memory == nil {
-		return
-	}
-	if data, err := json.Marshal(p); err == nil { // a map of strings and numbers: it cannot fail
-		p.memory.Save(csiPastKey, data)
-	}
 }

@@ -3,7 +3,6 @@ package network
 import (
 	"encoding/binary"
 	"encoding/hex"
-	"encoding/json"
 	"net/netip"
 	"time"
 
@@ -12,15 +11,12 @@ import (
 	"github.com/nodeagent/nodeagent/pkg/finding"
 )
 
-const routePastKey = "default-route/ways"
+const routeHistoryKey = "default-route/ways"
 
 // routeHistory is what is remembered of the node's ways out. It survives a restart of the agent, and of the node.
 type routeHistory struct {
 	IPv4 routeFamily `json:"ipv4"`
 	IPv6 routeFamily `json:"ipv6"`
-
-	memory  detect.StateStore
-	changed bool
 }
 
 // routeFamily is one family's way out.
@@ -35,22 +31,15 @@ type routeFamily struct {
 	other     bool          // there is none, but another way out
 }
 
-// loadRoutePast reads what an earlier agent remembered. What is malformed is forgotten.
-func loadRoutePast(memory detect.StateStore) routeHistory {
-	p := routeHistory{memory: memory}
-	if memory == nil {
-		return p
-	}
-	if data, ok := memory.Load(routePastKey); ok && json.Unmarshal(data, &p) != nil {
-		return routeHistory{memory: memory}
-	}
-	p.IPv4.Way, p.IPv6.Way = checkkit.Sanitize(p.IPv4.Way, checkkit.MaxName),
-		checkkit.Sanitize(p.IPv6.Way, checkkit.MaxName)
-	return p
+func loadRouteHistory(saved detect.Saved[routeHistory]) routeHistory {
+	h, _ := saved.Load(func(routeHistory) bool { return true })
+	h.IPv4.Way = checkkit.Sanitize(h.IPv4.Way, checkkit.MaxName)
+	h.IPv6.Way = checkkit.Sanitize(h.IPv6.Way, checkkit.MaxName)
+	return h
 }
 
-// saw takes in what is there now, and reports whether something is to be remembered.
-func (f *routeFamily) saw(routes []netRoute, ipv4, other bool, now finding.Timestamp) (changed bool) {
+// add records the routes of now, and reports whether something is to be saved.
+func (f *routeFamily) add(routes []netRoute, ipv4, other bool, now finding.Timestamp) (changed bool) {
 	since := now.SinceBoot - f.looked
 	first := f.looked == 0
 	f.looked, f.other = now.SinceBoot, other
@@ -95,14 +84,4 @@ func wayOf(r netRoute, ipv4 bool) string {
 	var gateway [4]byte
 	binary.NativeEndian.PutUint32(gateway[:], binary.BigEndian.Uint32(raw))
 	return "via " + netip.AddrFrom4(gateway).String() + " " + device
-}
-
-func (p *routeHistory) save() {
-	if !p.changed || p.memory == nil {
-		return
-	}
-	if data, err := json.Marshal(p); err == nil { // strings and numbers: it cannot fail
-		p.memory.Save(routePastKey, data)
-		p.changed = false
-	}
 }
