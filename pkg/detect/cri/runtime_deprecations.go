@@ -55,18 +55,18 @@ func RuntimeDeprecations() detect.Check {
 		Every:    time.Hour,
 		Deadline: 10 * time.Second,
 		Policy:   finding.Policy{BlindAfter: 3 * time.Hour},
-		Run:      lookAtDeprecations,
+		Run:      observeDeprecations,
 	}
 }
 
-func lookAtDeprecations(ctx context.Context, h *host.Host) ([]finding.Finding, error) {
+func observeDeprecations(ctx context.Context, h *host.Host) ([]finding.Finding, error) {
 	if h.Runtime.Status == nil {
 		return nil, finding.NotApplicable("no container runtime is configured on this host")
 	}
 	ctx, cancel := context.WithTimeout(ctx, 5*time.Second)
 	defer cancel()
 	answer, err := h.Runtime.Status(ctx)
-	if err != nil && h.NodeName == "" && nobodyServes(ctx, h) {
+	if err != nil && h.NodeName == "" && noSocket(ctx, h) {
 		return nil, finding.NotApplicable("no container runtime serves %s on this host", h.Paths.CRISocket)
 	}
 	if err != nil {
@@ -85,8 +85,8 @@ func lookAtDeprecations(ctx context.Context, h *host.Host) ([]finding.Finding, e
 	return []finding.Finding{deprecated(h, conditions[i].GetMessage())}, nil
 }
 
-// nobodyServes reports that the runtime has no socket, so that there is none.
-func nobodyServes(ctx context.Context, h *host.Host) bool {
+// noSocket reports that the runtime has no socket, so that there is none.
+func noSocket(ctx context.Context, h *host.Host) bool {
 	return h.Plugins.Connect != nil && errors.Is(h.Plugins.Connect(ctx, h.Paths.CRISocket), fs.ErrNotExist)
 }
 

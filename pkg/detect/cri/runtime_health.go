@@ -85,17 +85,17 @@ func RuntimeHealth(s RuntimeHealthSettings) detect.Check {
 		Deadline: 2*s.Timeout + 5*time.Second,
 		Policy:   finding.Policy{Raise: finding.Hold{Looks: 2, For: 30 * time.Second}},
 		Run: func(ctx context.Context, h *host.Host) ([]finding.Finding, error) {
-			seen, err := lookAtRuntime(ctx, h, s)
+			seen, err := observeRuntime(ctx, h, s)
 			if err != nil {
 				return nil, err
 			}
-			return judgeRuntime(seen, s)
+			return evaluateRuntime(seen, s)
 		},
 	}
 }
 
-// runtimeSeen is all that one look at the runtime shows.
-type runtimeSeen struct {
+// observation is all that one look at the runtime shows.
+type observation struct {
 	Socket     string
 	Version    *cri.VersionResponse
 	VersionErr error
@@ -108,8 +108,8 @@ type runtimeSeen struct {
 	Threads    checkkit.ThreadStates
 }
 
-func lookAtRuntime(ctx context.Context, h *host.Host, s RuntimeHealthSettings) (runtimeSeen, error) {
-	seen := runtimeSeen{Socket: h.Paths.CRISocket, ProcessErr: hosterr.ErrNotConfigured}
+func observeRuntime(ctx context.Context, h *host.Host, s RuntimeHealthSettings) (observation, error) {
+	seen := observation{Socket: h.Paths.CRISocket, ProcessErr: hosterr.ErrNotConfigured}
 	if h.Runtime.Version == nil || h.Runtime.Status == nil || seen.Socket == "" {
 		return seen, finding.NotApplicable("no container runtime is configured on this host")
 	}
@@ -136,11 +136,11 @@ func lookAtRuntime(ctx context.Context, h *host.Host, s RuntimeHealthSettings) (
 		// ours to ask, or to have closed: that says nothing of the runtime
 		return seen, fmt.Errorf("ask the container runtime: %w", err)
 	}
-	return seen, lookAtSilence(ctx, h, &seen)
+	return seen, explainSilence(ctx, h, &seen)
 }
 
-// lookAtSilence finds out why a call failed: the socket and the process behind it.
-func lookAtSilence(ctx context.Context, h *host.Host, seen *runtimeSeen) error {
+// explainSilence finds out why a call failed: the socket and the process behind it.
+func explainSilence(ctx context.Context, h *host.Host, seen *observation) error {
 	call, cancel := context.WithTimeout(ctx, 2*time.Second)
 	defer cancel()
 	seen.ConnectErr = hosterr.ErrNotConfigured
@@ -171,15 +171,15 @@ func timed(ctx context.Context, limit time.Duration, call func(context.Context) 
 	return time.Since(began), err
 }
 
-func (seen runtimeSeen) callErr() error { return errors.Join(seen.VersionErr, seen.StatusErr) }
+func (seen observation) callErr() error { return errors.Join(seen.VersionErr, seen.StatusErr) }
 
 // networkSubject is what NetworkReady is about.
 func networkSubject() finding.Subject {
 	return finding.Subject{Kind: "runtime-condition", Name: "NetworkReady"}
 }
 
-// judgeRuntime says what is wrong with what was seen. While the runtime is silent, nothing is known of the network.
-func judgeRuntime(seen runtimeSeen, s RuntimeHealthSettings) ([]finding.Finding, error) {
+// evaluateRuntime says what is wrong with what was seen. While the runtime is silent, nothing is known of the network.
+func evaluateRuntime(seen observation, s RuntimeHealthSettings) ([]finding.Finding, error) {
 	if err := seen.callErr(); err != nil {
 		return []finding.Finding{seen.silent()}, finding.Partial(map[finding.Subject]error{networkSubject(): err})
 	}
@@ -205,7 +205,7 @@ func judgeRuntime(seen runtimeSeen, s RuntimeHealthSettings) ([]finding.Finding,
 }
 
 // silent says why the runtime did not answer.
-func (seen runtimeSeen) silent() finding.Finding {
+func (seen observation) silent() finding.Finding {
 	err := checkkit.Sanitize(seen.callErr().Error(), 500)
 	state := seen.Threads.Main
 	why := errors.Join(seen.ConnectErr, seen.callErr()) // either may carry the kernel's word
@@ -234,14 +234,14 @@ func (seen runtimeSeen) silent() finding.Finding {
 	}
 }
 
-func (seen runtimeSeen) daemon() string {
+func (seen observation) daemon() string {
 	if seen.ProcessErr != nil {
 		return "at " + seen.Socket
 	}
 	return fmt.Sprintf("%s (pid %d)", checkkit.Sanitize(seen.Process.Comm, 32), seen.Process.PID)
 }
 
-func (seen runtimeSeen) found(severity finding.Severity, reason, format string, args ...any) finding.Finding {
+func (seen observation) found(severity finding.Severity, reason, format string, args ...any) finding.Finding {
 	facts := map[string]string{"socket": seen.Socket,
 		"latencyMilliseconds": strconv.FormatInt(seen.Latency.Milliseconds(), 10)}
 	if seen.Version != nil {

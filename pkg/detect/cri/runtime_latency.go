@@ -87,7 +87,7 @@ func RuntimeLatency() detect.Check {
 		Every:    time.Minute,
 		Deadline: 10 * time.Second,
 		Policy:   finding.Policy{Clear: finding.Hold{Looks: 2}},
-		Run:      m.look,
+		Run:      m.observe,
 	}
 }
 
@@ -95,14 +95,14 @@ type latencyState struct {
 	meter checkkit.KubeletMeter
 }
 
-func (m *latencyState) look(ctx context.Context, h *host.Host) ([]finding.Finding, error) {
+func (m *latencyState) observe(ctx context.Context, h *host.Host) ([]finding.Finding, error) {
 	grown, _, err := m.meter.Read(ctx, h, latencyKey, "kubelet_runtime_operations_duration_seconds_bucket")
 	if err != nil || grown == nil {
 		return nil, err
 	}
 	var found []finding.Finding
 	for _, calls := range []runtimeCalls{runtimeQuestions(), runtimeWork()} {
-		found = append(found, calls.judge(grown, m.meter.Span())...)
+		found = append(found, calls.evaluate(grown, m.meter.Span())...)
 	}
 	return found, nil
 }
@@ -128,7 +128,7 @@ func latencyKey(_ string, s kubelet.Sample) string {
 }
 
 // judge tells of the operation of which most calls were late, and names the others.
-func (c runtimeCalls) judge(grown map[string]float64, minutes time.Duration) []finding.Finding {
+func (c runtimeCalls) evaluate(grown map[string]float64, minutes time.Duration) []finding.Finding {
 	worst, most := "", 0.0
 	var late []string
 	for _, operation := range c.operations {

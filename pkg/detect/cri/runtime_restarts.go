@@ -62,7 +62,7 @@ func RuntimeRestarts(memory detect.StateStore) detect.Check {
 		},
 		Every:    20 * time.Second,
 		Deadline: 10 * time.Second,
-		Run:      r.look,
+		Run:      r.observe,
 	}
 }
 
@@ -72,7 +72,7 @@ type runtimeRestarts struct {
 	comm   string // of the latest one
 }
 
-func (r *runtimeRestarts) look(ctx context.Context, h *host.Host) ([]finding.Finding, error) {
+func (r *runtimeRestarts) observe(ctx context.Context, h *host.Host) ([]finding.Finding, error) {
 	if h.Runtime.Process == nil {
 		return nil, finding.NotApplicable("no container runtime is configured on this host")
 	}

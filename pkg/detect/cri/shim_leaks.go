@@ -44,12 +44,12 @@ const (
 	maxShimLeaks = 50 // told one by one
 	maxShimIDs   = 128
 
-	shimLeakPatience = 5 * time.Second // with the runtime
+	shimLeakTimeout = 5 * time.Second // with the runtime
 )
 
 // ShimLeaks finds shims whose container the runtime does not know any more.
 func ShimLeaks() detect.Check {
-	s := &shimLook{known: map[tasks.TaskID]shim{}}
+	s := &shimLeaks{known: map[tasks.TaskID]shim{}}
 	return detect.Check{
 		ID:      shimLeaksID,
 		Domain:  "kubernetes",
@@ -77,7 +77,7 @@ func ShimLeaks() detect.Check {
 		Every:    5 * time.Minute,
 		Deadline: 10 * time.Second,
 		Policy:   finding.Policy{Raise: finding.Hold{Looks: 2, For: shimLeakHold}, BlindAfter: 30 * time.Minute},
-		Run:      s.look,
+		Run:      s.observe,
 	}
 }
 
@@ -87,11 +87,11 @@ type shim struct {
 	runc bool
 }
 
-type shimLook struct {
+type shimLeaks struct {
 	known map[tasks.TaskID]shim
 }
 
-func (s *shimLook) look(ctx context.Context, h *host.Host) ([]finding.Finding, error) {
+func (s *shimLeaks) observe(ctx context.Context, h *host.Host) ([]finding.Finding, error) {
 	if h.Runtime.Sandboxes == nil || h.Runtime.Containers == nil {
 		return nil, finding.NotApplicable("no container runtime is configured on this host")
 	}
@@ -103,7 +103,7 @@ func (s *shimLook) look(ctx context.Context, h *host.Host) ([]finding.Finding, e
 	if err != nil || len(shims) == 0 {
 		return nil, err
 	}
-	ask, cancel := context.WithTimeout(ctx, shimLeakPatience)
+	ask, cancel := context.WithTimeout(ctx, shimLeakTimeout)
 	defer cancel()
 	ids, err := knownToRuntime(ask, h, shims)
 	if err != nil {
@@ -136,7 +136,7 @@ type runningShim struct {
 }
 
 // shims returns the shims of Kubernetes, by age.
-func (s *shimLook) shims(h *host.Host, table []host.ProcStat) ([]runningShim, error) {
+func (s *shimLeaks) shims(h *host.Host, table []host.ProcStat) ([]runningShim, error) {
 	var found []runningShim
 	known := make(map[tasks.TaskID]shim)
 	now := h.Clock().SinceBoot

@@ -58,7 +58,7 @@ func DaemonImpostors() detect.Check {
 		Every: time.Minute,
 		Run: func(ctx context.Context, h *host.Host) ([]finding.Finding, error) {
 			impostors, err := discover.Impostors(ctx, h)
-			return tellImpostors(impostors), err
+			return impostorFindings(impostors), err
 		},
 	}
 }
@@ -66,8 +66,8 @@ func DaemonImpostors() detect.Check {
 // maxImpostors bounds the findings: a user may start as many processes as he likes, and more than one user.
 const maxImpostors = 20
 
-// tellImpostors makes one finding for each user and name, however many processes there are.
-func tellImpostors(impostors []discover.Impostor) []finding.Finding {
+// impostorFindings makes one finding for each user and name, however many processes there are.
+func impostorFindings(impostors []discover.Impostor) []finding.Finding {
 	more := map[string]int{}
 	var findings []finding.Finding
 	for _, i := range impostors {

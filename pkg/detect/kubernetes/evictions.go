@@ -43,7 +43,7 @@ import (
 const (
 	evictionsID     = "evictions"
 	evictionsWindow = 30 * time.Minute
-	imageGCPatience = 15 * time.Minute
+	imageGCGrace    = 15 * time.Minute
 )
 
 // Evictions finds that kubelet evicts pods, or soon will.
@@ -75,7 +75,7 @@ func Evictions() detect.Check {
 		Every:    5 * time.Minute,
 		Deadline: 10 * time.Second,
 		Policy:   finding.Policy{BlindAfter: 30 * time.Minute},
-		Run:      m.look,
+		Run:      m.observe,
 	}
 }
 
@@ -84,7 +84,7 @@ type evictionState struct {
 	gcFull finding.Timestamp // since when the image disk has been above its threshold
 }
 
-func (m *evictionState) look(ctx context.Context, h *host.Host) ([]finding.Finding, error) {
+func (m *evictionState) observe(ctx context.Context, h *host.Host) ([]finding.Finding, error) {
 	grown, _, err := m.meter.Read(ctx, h, func(_ string, s kubelet.Sample) string {
 		return s.Label("eviction_signal")
 	}, "kubelet_evictions")
@@ -107,12 +107,12 @@ func (m *evictionState) look(ctx context.Context, h *host.Host) ([]finding.Findi
 			unknown[signalSubject(signal)] = fmt.Errorf("%s: %w", disk.path, disk.err)
 			continue
 		}
-		judgeDisk(found, signal, disk.path, config.Hard[signal], disk.answer)
+		evaluateDisk(found, signal, disk.path, config.Hard[signal], disk.answer)
 		if signal == "imagefs.available" {
-			m.judgeImages(found, h.Clock(), disk.path, config.ImageGCHighPercent, disk.answer)
+			m.evaluateImages(found, h.Clock(), disk.path, config.ImageGCHighPercent, disk.answer)
 		}
 	}
-	judgeEvicted(found, grown, m.meter.Span())
+	evaluateEvicted(found, grown, m.meter.Span())
 	return slices.SortedFunc(maps.Values(found), finding.Compare), finding.Partial(unknown)
 }
 
@@ -158,8 +158,8 @@ func signalSubject(signal string) finding.Subject {
 	return finding.Subject{Kind: "eviction-signal", Name: checkkit.Sanitize(signal, 60)}
 }
 
-// judgeDisk holds what is free against a threshold, "10%" or a quantity; one that says neither is kubelet's to refuse.
-func judgeDisk(found map[string]finding.Finding, signal, path, threshold string, answer probe.ProbeAnswer) {
+// evaluateDisk holds what is free against a threshold, "10%" or a quantity; one that says neither is kubelet's to refuse.
+func evaluateDisk(found map[string]finding.Finding, signal, path, threshold string, answer probe.ProbeAnswer) {
 	limit := thresholdBytes(threshold, answer.TotalBytes)
 	if limit <= 0 {
 		return
@@ -186,8 +186,8 @@ func judgeDisk(found map[string]finding.Finding, signal, path, threshold string,
 	found[signal] = f
 }
 
-// judgeImages tells that collecting images does not help.
-func (m *evictionState) judgeImages(found map[string]finding.Finding, now finding.Timestamp, path string, high int,
+// evaluateImages tells that collecting images does not help.
+func (m *evictionState) evaluateImages(found map[string]finding.Finding, now finding.Timestamp, path string, high int,
 	answer probe.ProbeAnswer) {
 	used := 100 - int(answer.FreeBytes*100/answer.TotalBytes) // as kubelet reckons
 	if high <= 0 || high >= 100 || used < high {
@@ -197,7 +197,7 @@ func (m *evictionState) judgeImages(found map[string]finding.Finding, now findin
 	if m.gcFull.Boot != now.Boot {
 		m.gcFull = now
 	}
-	if now.Since(m.gcFull) < imageGCPatience {
+	if now.Since(m.gcFull) < imageGCGrace {
 		return
 	}
 	found["image-gc"] = finding.Finding{
@@ -211,8 +211,8 @@ func (m *evictionState) judgeImages(found map[string]finding.Finding, now findin
 	}
 }
 
-// judgeEvicted tells which signals made kubelet evict pods. A threshold that is met still is the graver news.
-func judgeEvicted(found map[string]finding.Finding, grown map[string]float64, minutes time.Duration) {
+// evaluateEvicted tells which signals made kubelet evict pods. A threshold that is met still is the graver news.
+func evaluateEvicted(found map[string]finding.Finding, grown map[string]float64, minutes time.Duration) {
 	for signal, count := range grown {
 		if count <= 0 {
 			continue

@@ -81,7 +81,7 @@ func KubeletCertificates() detect.Check {
 		Every:     10 * time.Minute,
 		Deadline:  10 * time.Second,
 		Policy:    finding.Policy{Raise: finding.Hold{Looks: 2}, BlindAfter: time.Hour},
-		Run:       m.look,
+		Run:       m.observe,
 	}
 }
 
@@ -91,7 +91,7 @@ type servingState struct {
 	found *x509.Certificate // nil: it has none
 }
 
-func (m *servingState) look(ctx context.Context, h *host.Host) ([]finding.Finding, error) {
+func (m *servingState) observe(ctx context.Context, h *host.Host) ([]finding.Finding, error) {
 	now, unsure := h.Clock(), ""
 	if h.TimeClock == nil {
 		unsure = "it is not known whether the clock is right"
@@ -103,7 +103,7 @@ func (m *servingState) look(ctx context.Context, h *host.Host) ([]finding.Findin
 	client, clientErr := clientCertificate(h)
 	switch {
 	case client != nil:
-		found = append(found, judgeCertificate(clientSubject(), client, now.Wall, unsure)...)
+		found = append(found, evaluateCertificate(clientSubject(), client, now.Wall, unsure)...)
 	case clientErr != nil:
 		unknown[clientSubject()] = clientErr
 	}
@@ -123,7 +123,7 @@ func (m *servingState) look(ctx context.Context, h *host.Host) ([]finding.Findin
 	case err != nil:
 		unknown[servingSubject()] = err
 	default:
-		found = append(found, judgeCertificate(servingSubject(), serving, now.Wall, unsure)...)
+		found = append(found, evaluateCertificate(servingSubject(), serving, now.Wall, unsure)...)
 	}
 	return found, finding.Partial(unknown)
 }
@@ -142,7 +142,7 @@ func (m *servingState) serving(ctx context.Context, h *host.Host, now finding.Ti
 	if h.Kubelet.ServingCertificate == nil {
 		return nil, hosterr.ErrNotConfigured
 	}
-	good := m.found != nil && len(judgeCertificate(servingSubject(), m.found, now.Wall, "")) == 0
+	good := m.found != nil && len(evaluateCertificate(servingSubject(), m.found, now.Wall, "")) == 0
 	if good && m.asked.Boot == now.Boot && now.Since(m.asked) < servingEvery {
 		return m.found, nil
 	}

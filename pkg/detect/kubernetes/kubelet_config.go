@@ -60,7 +60,7 @@ func KubeletConfig(memory detect.StateStore) detect.Check {
 		Every:    10 * time.Minute,
 		Deadline: 5 * time.Second,
 		Policy:   finding.Policy{Raise: finding.Hold{Looks: 2, For: kubeletConfigHold}, BlindAfter: time.Hour},
-		Run:      m.look,
+		Run:      m.observe,
 	}
 }
 
@@ -77,7 +77,7 @@ type configRead struct {
 	Sum   string `json:"sum"`
 }
 
-func (m *configState) look(_ context.Context, h *host.Host) ([]finding.Finding, error) {
+func (m *configState) observe(_ context.Context, h *host.Host) ([]finding.Finding, error) {
 	process, names, err := discover.KubeletConfigFiles(h)
 	switch {
 	case err != nil:

@@ -43,14 +43,14 @@ import (
 // must have taken over 10 s, which is where the monitoring mixin of Kubernetes alerts (KubeletPlegDurationHigh).
 
 const (
-	plegID        = "kubelet-pleg"
-	plegThreshold = 3 * time.Minute  // kubelet's own
-	plegEvented   = 10 * time.Minute // where the runtime sends events
-	plegSlowAge   = time.Minute
-	plegWindow    = 5 * time.Minute
-	plegSlowShare = 0.01 // of the relists took more than 10 s
-	plegSlowLeast = 3
-	plegPatience  = 8 * time.Second // for the metrics
+	plegID         = "kubelet-pleg"
+	plegThreshold  = 3 * time.Minute  // kubelet's own
+	plegEvented    = 10 * time.Minute // where the runtime sends events
+	plegSlowAge    = time.Minute
+	plegWindow     = 5 * time.Minute
+	plegSlowShare  = 0.01 // of the relists took more than 10 s
+	plegSlowLeast  = 3
+	metricsTimeout = 8 * time.Second // for the metrics
 )
 
 // KubeletPLEG finds a kubelet that cannot see its containers any more.
@@ -84,7 +84,7 @@ func KubeletPLEG() detect.Check {
 		Every:     time.Minute,
 		Deadline:  20 * time.Second,
 		Policy:    finding.Policy{Raise: finding.Hold{Looks: 2}},
-		Run:       m.look,
+		Run:       m.observe,
 	}
 }
 
@@ -96,14 +96,14 @@ type plegState struct {
 	age   time.Duration // of mark when it was first seen
 }
 
-func (m *plegState) look(ctx context.Context, h *host.Host) ([]finding.Finding, error) {
-	asking, cancel := context.WithTimeout(ctx, plegPatience)
+func (m *plegState) observe(ctx context.Context, h *host.Host) ([]finding.Finding, error) {
+	asking, cancel := context.WithTimeout(ctx, metricsTimeout)
 	defer cancel()
 	grown, scrape, err := m.meter.Read(asking, h, func(_ string, s kubelet.Sample) string {
 		return s.Label("le")
 	}, "kubelet_pleg_relist_duration_seconds_bucket")
 	if errors.Is(err, context.DeadlineExceeded) && h.Cluster.Node != nil {
-		return plegOfNode(ctx, h, err)
+		return plegFromNode(ctx, h, err)
 	}
 	if err != nil {
 		return nil, err
@@ -121,12 +121,12 @@ func (m *plegState) look(ctx context.Context, h *host.Host) ([]finding.Finding, 
 		last := max(seen, epoch) // 0 before the first success
 		m.track(seen, time.Duration(float64(scrape.At.Wall.UnixNano())-last*1e9), scrape.At)
 	}
-	return plegJudge(scrape.At.Since(m.first)+m.age, events > 0, grown), nil
+	return evaluatePLEG(scrape.At.Since(m.first)+m.age, events > 0, grown), nil
 }
 
-// plegOfNode takes kubelet's own word from the Node. It is the only word that counts: without it nothing is learnt,
+// plegFromNode takes kubelet's own word from the Node. It is the only word that counts: without it nothing is learnt,
 // since metrics may be slow for other reasons.
-func plegOfNode(ctx context.Context, h *host.Host, slow error) ([]finding.Finding, error) {
+func plegFromNode(ctx context.Context, h *host.Host, slow error) ([]finding.Finding, error) {
 	node, err := h.Cluster.Node(ctx)
 	if err != nil {
 		return nil, errors.Join(slow, err)
@@ -158,7 +158,7 @@ func (m *plegState) track(mark float64, age time.Duration, at finding.Timestamp)
 	m.mark, m.first, m.age = mark, at, min(max(age, 0), between)
 }
 
-func plegJudge(age time.Duration, evented bool, grown map[string]float64) []finding.Finding {
+func evaluatePLEG(age time.Duration, evented bool, grown map[string]float64) []finding.Finding {
 	threshold := plegThreshold
 	if evented {
 		threshold = plegEvented

@@ -52,7 +52,7 @@ func KubeletRestarts(memory detect.StateStore) detect.Check {
 		},
 		Every:    20 * time.Second,
 		Deadline: 5 * time.Second,
-		Run:      m.look,
+		Run:      m.observe,
 	}
 }
 
@@ -61,7 +61,7 @@ type kubeletRestarts struct {
 	lives checkkit.DaemonState
 }
 
-func (m *kubeletRestarts) look(_ context.Context, h *host.Host) ([]finding.Finding, error) {
+func (m *kubeletRestarts) observe(_ context.Context, h *host.Host) ([]finding.Finding, error) {
 	if h.Kubelet.Process == nil {
 		return nil, finding.NotApplicable("no kubelet is configured on this host")
 	}

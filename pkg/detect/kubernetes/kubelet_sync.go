@@ -69,7 +69,7 @@ func KubeletSync() detect.Check {
 		Every:    time.Minute,
 		Deadline: 10 * time.Second,
 		Policy:   finding.Policy{Clear: finding.Hold{Looks: 2}},
-		Run:      m.look,
+		Run:      m.observe,
 	}
 }
 
@@ -77,7 +77,7 @@ type syncState struct {
 	meter checkkit.KubeletMeter
 }
 
-func (m *syncState) look(ctx context.Context, h *host.Host) ([]finding.Finding, error) {
+func (m *syncState) observe(ctx context.Context, h *host.Host) ([]finding.Finding, error) {
 	grown, _, err := m.meter.Read(ctx, h, syncKey, "rest_client_requests_total", "kubelet_runtime_operations_total",
 		"kubelet_runtime_operations_errors_total",
 		"kubelet_pod_worker_start_duration_seconds_bucket", "kubelet_pod_start_sli_duration_seconds_bucket")
@@ -85,12 +85,12 @@ func (m *syncState) look(ctx context.Context, h *host.Host) ([]finding.Finding, 
 		return nil, err
 	}
 	minutes := m.meter.Span()
-	found := slices.Concat(judgeRequests(grown, minutes), judgeOperations(h, grown, minutes),
+	found := slices.Concat(evaluateRequests(grown, minutes), evaluateOperations(h, grown, minutes),
 		lateStarts{checkkit.KubeletSubject(), "worker", "10", "PodWorkersStartLate",
-			"waited more than 10 s for kubelet to begin with them: kubelet is short of CPU or blocked"}.judge(grown,
+			"waited more than 10 s for kubelet to begin with them: kubelet is short of CPU or blocked"}.evaluate(grown,
 			minutes),
 		lateStarts{checkkit.NodeSubject(h), "start", "60", "PodsStartSlowly",
-			"took more than a minute to start, image pulls not counted"}.judge(grown, minutes))
+			"took more than a minute to start, image pulls not counted"}.evaluate(grown, minutes))
 	return found, nil
 }
 
@@ -125,7 +125,7 @@ func nodeOperations() []string {
 		"list_containers", "list_podsandbox", "list_images", "status", "version", "image_fs_info"}
 }
 
-func judgeRequests(grown map[string]float64, minutes time.Duration) []finding.Finding {
+func evaluateRequests(grown map[string]float64, minutes time.Duration) []finding.Finding {
 	bad, codes := 0.0, []string{}
 	for key, count := range grown {
 		if code, ok := strings.CutPrefix(key, "request bad "); ok && count > 0 {
@@ -148,8 +148,8 @@ func judgeRequests(grown map[string]float64, minutes time.Duration) []finding.Fi
 	}}
 }
 
-// judgeOperations tells of the operation that fails most.
-func judgeOperations(h *host.Host, grown map[string]float64, minutes time.Duration) []finding.Finding {
+// evaluateOperations tells of the operation that fails most.
+func evaluateOperations(h *host.Host, grown map[string]float64, minutes time.Duration) []finding.Finding {
 	worst, bad := "", 0.0
 	for _, operation := range nodeOperations() {
 		if failed := grown["failed "+operation]; failed > bad && failed >= syncLeast/2 &&
@@ -178,7 +178,7 @@ type lateStarts struct {
 	reason, text  string
 }
 
-func (l lateStarts) judge(grown map[string]float64, minutes time.Duration) []finding.Finding {
+func (l lateStarts) evaluate(grown map[string]float64, minutes time.Duration) []finding.Finding {
 	within, known := grown[l.histogram+" "+l.le]
 	all := grown[l.histogram+" +Inf"]
 	slow := all - within

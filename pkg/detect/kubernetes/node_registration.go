@@ -77,7 +77,7 @@ func NodeRegistration() detect.Check {
 		Every:    10 * time.Minute,
 		Deadline: 20 * time.Second,
 		Policy:   finding.Policy{Raise: finding.Hold{Looks: 2}, BlindAfter: 2 * time.Hour},
-		Run:      m.look,
+		Run:      m.observe,
 	}
 }
 
@@ -88,7 +88,7 @@ type registrationState struct {
 	kubelet host.Process
 }
 
-func (m *registrationState) look(ctx context.Context, h *host.Host) ([]finding.Finding, error) {
+func (m *registrationState) observe(ctx context.Context, h *host.Host) ([]finding.Finding, error) {
 	if h.NodeName == "" || h.Cluster.Node == nil {
 		return nil, finding.NotApplicable("this machine is no node of a cluster")
 	}
@@ -114,7 +114,7 @@ func (m *registrationState) look(ctx context.Context, h *host.Host) ([]finding.F
 	case err != nil:
 		return nil, err
 	}
-	found, err := judgeNode(h, node, settled)
+	found, err := evaluateNode(h, node, settled)
 	if len(found) == 0 && err == nil && settled {
 		m.asked, m.kubelet, m.wait = now, process, registrationEvery+rand.N(registrationEvery/4)
 	}
@@ -138,8 +138,8 @@ func kubeletAge(h *host.Host, now finding.Timestamp) (host.Process, time.Duratio
 	return process, process.Age(now.SinceBoot), nil
 }
 
-// judgeNode holds the Node against this machine.
-func judgeNode(h *host.Host, node *corev1.Node, settled bool) ([]finding.Finding, error) {
+// evaluateNode holds the Node against this machine.
+func evaluateNode(h *host.Host, node *corev1.Node, settled bool) ([]finding.Finding, error) {
 	machine, boot, err := machineIdentity(h.Files)
 	if err != nil {
 		return nil, fmt.Errorf("identity of this machine: %w", err)
@@ -157,10 +157,10 @@ func judgeNode(h *host.Host, node *corev1.Node, settled bool) ([]finding.Finding
 				"machine with a copy of this disk does (%s)", h.NodeName, checkkit.Sanitize(info.BootID, 64), boot,
 			addressesOf(node)))
 	}
-	return append(found, judgeConditions(node)...), nil
+	return append(found, evaluateConditions(node)...), nil
 }
 
-func judgeConditions(node *corev1.Node) []finding.Finding {
+func evaluateConditions(node *corev1.Node) []finding.Finding {
 	var found []finding.Finding
 	for _, c := range node.Status.Conditions {
 		said := fmt.Sprintf("%s: %s", checkkit.Sanitize(c.Reason, 100),

@@ -66,7 +66,7 @@ func ProbeStorms() detect.Check {
 		},
 		Every:    time.Minute,
 		Deadline: 10 * time.Second,
-		Run:      m.look,
+		Run:      m.observe,
 	}
 }
 
@@ -77,7 +77,7 @@ type stormState struct {
 	failed map[string]time.Duration // UIDs of pods to when they failed first, by the time since boot
 }
 
-func (m *stormState) look(ctx context.Context, h *host.Host) ([]finding.Finding, error) {
+func (m *stormState) observe(ctx context.Context, h *host.Host) ([]finding.Finding, error) {
 	grown, scrape, err := m.meter.Read(ctx, h, probeKey, "prober_probe_total")
 	if err != nil {
 		return nil, err

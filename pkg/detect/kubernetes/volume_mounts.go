@@ -70,7 +70,7 @@ func VolumeMounts() detect.Check {
 		},
 		Every:    time.Minute,
 		Deadline: 10 * time.Second,
-		Run:      m.look,
+		Run:      m.observe,
 	}
 }
 
@@ -78,7 +78,7 @@ type volumeState struct {
 	meter checkkit.KubeletMeter
 }
 
-func (m *volumeState) look(ctx context.Context, h *host.Host) ([]finding.Finding, error) {
+func (m *volumeState) observe(ctx context.Context, h *host.Host) ([]finding.Finding, error) {
 	grown, _, err := m.meter.Read(ctx, h, volumeKey, "storage_operation_duration_seconds_count",
 		"csi_operations_seconds_count")
 	if err != nil || grown == nil {

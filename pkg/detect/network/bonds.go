@@ -67,11 +67,11 @@ func Bonds() detect.Check {
 		Wakes: []detect.Wake{{Source: detect.WakeLinks}, checkkit.KernelWake()},
 		Policy: finding.Policy{Raise: finding.Hold{Looks: 2, For: 5 * time.Second},
 			Clear: finding.Hold{Looks: 2, For: 5 * time.Second}},
-		Run: lookAtBonds,
+		Run: observeBonds,
 	}
 }
 
-func lookAtBonds(_ context.Context, h *host.Host) ([]finding.Finding, error) {
+func observeBonds(_ context.Context, h *host.Host) ([]finding.Finding, error) {
 	names, err := h.Files.List("/proc/net/bonding")
 	if errors.Is(err, fs.ErrNotExist) || err == nil && len(names) == 0 {
 		return nil, finding.NoneLeft("no bond of network cards")
@@ -88,7 +88,7 @@ func lookAtBonds(_ context.Context, h *host.Host) ([]finding.Finding, error) {
 		return nil, err
 	}
 	var findings []finding.Finding
-	doubts := map[finding.Subject]error{}
+	unknown := map[finding.Subject]error{}
 	for _, name := range names {
 		b, err := readBond(h.Files, name)
 		if errors.Is(err, fs.ErrNotExist) {
@@ -96,15 +96,15 @@ func lookAtBonds(_ context.Context, h *host.Host) ([]finding.Finding, error) {
 		}
 		subject := finding.Subject{Kind: kindNetDevice, Name: name}
 		if err != nil {
-			doubts[subject] = err
+			unknown[subject] = err
 			continue
 		}
-		if f, ok := b.judge(anyWorks(cards)); ok {
+		if f, ok := b.evaluate(anyWorks(cards)); ok {
 			f.Check, f.Subject = bondsID, subject
 			findings = append(findings, f)
 		}
 	}
-	return findings, finding.Partial(doubts)
+	return findings, finding.Partial(unknown)
 }
 
 func readBond(files host.Files, name string) (bond, error) {
@@ -118,7 +118,7 @@ func readBond(files host.Files, name string) (bond, error) {
 		return bond{}, fmt.Errorf("read %s: %w", file, err)
 	}
 	b.name = name
-	device := netCard{name: name, dir: sysClassNet + "/" + name}
+	device := networkCard{name: name, dir: sysClassNet + "/" + name}
 	err = device.read(files)
 	b.adminUp = device.adminUp
 	return b, err
@@ -183,7 +183,7 @@ func parseBond(text string) (bond, error) {
 }
 
 // judge returns the gravest that is wrong with a bond.
-func (b bond) judge(othersWork bool) (finding.Finding, bool) {
+func (b bond) evaluate(othersWork bool) (finding.Finding, bool) {
 	if !b.adminUp || len(b.members) == 0 {
 		return finding.Finding{}, false
 	}

@@ -62,11 +62,11 @@ func CNIMTU() detect.Check {
 		},
 		Every:  5 * time.Minute,
 		Policy: finding.Policy{Raise: finding.Hold{Looks: 2, For: 3 * time.Minute}},
-		Run:    lookAtMTU,
+		Run:    observeMTU,
 	}
 }
 
-func lookAtMTU(_ context.Context, h *host.Host) ([]finding.Finding, error) {
+func observeMTU(_ context.Context, h *host.Host) ([]finding.Finding, error) {
 	layout, err := network.ReadLayout(h)
 	if err != nil {
 		return nil, err

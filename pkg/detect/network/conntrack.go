@@ -75,7 +75,7 @@ func Conntrack() detect.Check {
 		Policy: finding.Policy{Raise: finding.Hold{Looks: 2, For: 20 * time.Second},
 			Clear: finding.Hold{Looks: 2, For: 30 * time.Second}},
 		Run: func(_ context.Context, h *host.Host) ([]finding.Finding, error) {
-			return c.look(h)
+			return c.observe(h)
 		},
 	}
 }
@@ -85,7 +85,7 @@ type conntrackCheck struct {
 	rates  counterWindow
 }
 
-func (c *conntrackCheck) look(h *host.Host) ([]finding.Finding, error) {
+func (c *conntrackCheck) observe(h *host.Host) ([]finding.Finding, error) {
 	count, err := checkkit.ReadCount(h.Files, "/proc/sys/net/netfilter/nf_conntrack_count")
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil, finding.NotApplicable("connections are not tracked")
@@ -105,7 +105,7 @@ func (c *conntrackCheck) look(h *host.Host) ([]finding.Finding, error) {
 	// Each window needs a map of its own: what was reset is deleted from it.
 	c.recent.Add(up, map[string]uint64{"drop": stat.Sum["drop"], "early": stat.Sum["early_drop"]})
 	c.rates.Add(up, map[string]uint64{"clash": stat.Sum["insert_failed"]})
-	f, found := c.judge(count, limit)
+	f, found := c.evaluate(count, limit)
 	if !found {
 		return nil, nil
 	}
@@ -113,7 +113,7 @@ func (c *conntrackCheck) look(h *host.Host) ([]finding.Finding, error) {
 	return []finding.Finding{f}, nil
 }
 
-func (c *conntrackCheck) judge(count, limit uint64) (finding.Finding, bool) {
+func (c *conntrackCheck) evaluate(count, limit uint64) (finding.Finding, bool) {
 	f := finding.Finding{
 		Severity: finding.Warning,
 		Facts:    map[string]string{"count": strconv.FormatUint(count, 10), "max": strconv.FormatUint(limit, 10)},

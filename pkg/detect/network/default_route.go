@@ -67,7 +67,7 @@ func DefaultRoute(memory detect.StateStore) detect.Check {
 		Wakes:  []detect.Wake{{Source: detect.WakeLinks}},
 		Policy: finding.Policy{Raise: finding.Hold{Looks: 2, For: 20 * time.Second}},
 		Run: func(_ context.Context, h *host.Host) ([]finding.Finding, error) {
-			return c.look(h)
+			return c.observe(h)
 		},
 	}
 }
@@ -77,7 +77,7 @@ type routeCheck struct {
 	history routeHistory
 }
 
-func (c *routeCheck) look(h *host.Host) ([]finding.Finding, error) {
+func (c *routeCheck) observe(h *host.Host) ([]finding.Finding, error) {
 	four, six, err := readDefaultRoutes(h.Files)
 	if err != nil {
 		return nil, err
@@ -85,7 +85,7 @@ func (c *routeCheck) look(h *host.Host) ([]finding.Finding, error) {
 	now := h.Clock()
 	families := []*routeFamily{&c.history.IPv4, &c.history.IPv6}
 	changed := false
-	for i, routes := range [][]netRoute{four, six} {
+	for i, routes := range [][]defaultRoute{four, six} {
 		other := false
 		if len(routes) == 0 && families[i].Way != "" {
 			if other, err = otherWay(h.Network, i == 0); err != nil {
@@ -97,7 +97,7 @@ func (c *routeCheck) look(h *host.Host) ([]finding.Finding, error) {
 	if changed {
 		c.saved.Save(c.history)
 	}
-	f, found := c.judge(len(four) > 0 || families[0].other, len(six) > 0 || families[1].other, now)
+	f, found := c.evaluate(len(four) > 0 || families[0].other, len(six) > 0 || families[1].other, now)
 	if !found {
 		return nil, nil
 	}
@@ -133,7 +133,7 @@ func noRoute(err error) bool {
 	return false
 }
 
-func (c *routeCheck) judge(have4, have6 bool, now finding.Timestamp) (finding.Finding, bool) {
+func (c *routeCheck) evaluate(have4, have6 bool, now finding.Timestamp) (finding.Finding, bool) {
 	p := &c.history
 	lost4, lost6 := !have4 && p.IPv4.Way != "", !have6 && p.IPv6.Way != ""
 	was := strings.Join(nonEmpty(p.IPv4.Way, p.IPv6.Way), " and ")

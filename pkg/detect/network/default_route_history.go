@@ -39,7 +39,7 @@ func loadRouteHistory(saved detect.Saved[routeHistory]) routeHistory {
 }
 
 // add records the routes of now, and reports whether something is to be saved.
-func (f *routeFamily) add(routes []netRoute, ipv4, other bool, now finding.Timestamp) (changed bool) {
+func (f *routeFamily) add(routes []defaultRoute, ipv4, other bool, now finding.Timestamp) (changed bool) {
 	since := now.SinceBoot - f.looked
 	first := f.looked == 0
 	f.looked, f.other = now.SinceBoot, other
@@ -71,7 +71,7 @@ func (f *routeFamily) add(routes []netRoute, ipv4, other bool, now finding.Times
 
 // wayOf renders a route for people. Gateways of IPv6 are link-local and change with the router's card: they say
 // nothing.
-func wayOf(r netRoute, ipv4 bool) string {
+func wayOf(r defaultRoute, ipv4 bool) string {
 	device := "dev " + checkkit.Sanitize(r.device, checkkit.MaxName)
 	if !ipv4 {
 		return "IPv6 " + device

@@ -71,7 +71,7 @@ func Infiniband(memory detect.StateStore) detect.Check {
 		Wakes: []detect.Wake{{Source: detect.WakeLinks}},
 		Policy: finding.Policy{Raise: finding.Hold{Looks: 2, For: 30 * time.Second},
 			Clear: finding.Hold{Looks: 2, For: 30 * time.Second}},
-		Run: c.look,
+		Run: c.observe,
 	}
 }
 
@@ -80,7 +80,7 @@ type fabricCheck struct {
 	window  counterWindow
 }
 
-func (c *fabricCheck) look(ctx context.Context, h *host.Host) ([]finding.Finding, error) {
+func (c *fabricCheck) observe(ctx context.Context, h *host.Host) ([]finding.Finding, error) {
 	names, err := h.Files.List(fabricDir)
 	if errors.Is(err, fs.ErrNotExist) || err == nil && len(names) == 0 {
 		return nil, finding.NotApplicable("no InfiniBand or EFA card")
@@ -92,14 +92,14 @@ func (c *fabricCheck) look(ctx context.Context, h *host.Host) ([]finding.Finding
 	if err != nil {
 		return nil, err
 	}
-	counters, doubts := map[string]uint64{}, map[finding.Subject]error{}
+	counters, unknown := map[string]uint64{}, map[finding.Subject]error{}
 	for name, port := range ports {
 		for key, text := range port {
 			if _, named, _ := strings.Cut(text, ":"); named != "" || key == "link_layer" {
 				continue // a state
 			}
-			if n, err := netCount(text, 10); err != nil {
-				doubts[portSubject(name)] = fmt.Errorf("read %s of port %s: %w",
+			if n, err := parseCount(text, 10); err != nil {
+				unknown[portSubject(name)] = fmt.Errorf("read %s of port %s: %w",
 					checkkit.Sanitize(key, checkkit.MaxName), name, err)
 			} else {
 				counters[name+"/"+key] = n
@@ -109,17 +109,17 @@ func (c *fabricCheck) look(ctx context.Context, h *host.Host) ([]finding.Finding
 	c.window.Add(h.Clock().SinceBoot, counters)
 	var findings []finding.Finding
 	for _, name := range slices.Sorted(maps.Keys(ports)) {
-		f, found, err := c.judge(name, ports[name])
+		f, found, err := c.evaluate(name, ports[name])
 		if err != nil {
-			doubts[portSubject(name)] = err
+			unknown[portSubject(name)] = err
 		}
 		if found {
-			delete(doubts, portSubject(name)) // what is known is enough
+			delete(unknown, portSubject(name)) // what is known is enough
 			findings = append(findings, f)
 		}
 	}
 	c.history.save()
-	return findings, finding.Partial(doubts)
+	return findings, finding.Partial(unknown)
 }
 
 func portSubject(name string) finding.Subject {
@@ -167,7 +167,7 @@ func portRates(port string) []rateRule {
 	}
 }
 
-func (c *fabricCheck) judge(name string, port map[string]string) (finding.Finding, bool, error) {
+func (c *fabricCheck) evaluate(name string, port map[string]string) (finding.Finding, bool, error) {
 	f := finding.Finding{Check: infinibandID, Subject: portSubject(name), Severity: finding.Warning,
 		Facts: map[string]string{}}
 	for _, key := range []string{"state", "phys_state", "link_layer"} {

@@ -90,7 +90,7 @@ func duplicateAddresses(text string) (map[string][]string, error) {
 		if err != nil || len(raw) != 16 {
 			return nil, fmt.Errorf("line %q: bad address", checkkit.Sanitize(line, checkkit.MaxName))
 		}
-		flags, err := netCount(fields[4], 16)
+		flags, err := parseCount(fields[4], 16)
 		if err != nil {
 			return nil, fmt.Errorf("line %q: %w", checkkit.Sanitize(line, checkkit.MaxName), err)
 		}

@@ -93,7 +93,7 @@ func LinkState(s LinkStateSettings, memory detect.StateStore) detect.Check {
 		Policy: finding.Policy{Raise: finding.Hold{Looks: 2, For: 10 * time.Second},
 			Clear: finding.Hold{Looks: 2, For: 10 * time.Second}},
 		Run: func(_ context.Context, h *host.Host) ([]finding.Finding, error) {
-			return c.look(h.Files, h.Clock().SinceBoot)
+			return c.observe(h.Files, h.Clock().SinceBoot)
 		},
 	}
 }
@@ -108,18 +108,18 @@ type linkCheck struct {
 
 // link is what is known of one card that is an uplink.
 type link struct {
-	netCard
+	networkCard
 	downs, ups uint64 // losses and gains of carrier since the device was made
 	bond       string // that it is a member of
 }
 
-func (c *linkCheck) look(files host.Files, up time.Duration) ([]finding.Finding, error) {
+func (c *linkCheck) observe(files host.Files, up time.Duration) ([]finding.Finding, error) {
 	cards, err := networkCards(files)
 	if err != nil {
 		return nil, err
 	}
-	links, doubts := c.links(files, cards)
-	if len(links) == 0 && len(doubts) == 0 {
+	links, unknown := c.links(files, cards)
+	if len(links) == 0 && len(unknown) == 0 {
 		return nil, finding.NotApplicable("no Ethernet port of a card")
 	}
 	c.count(links, up)
@@ -128,30 +128,30 @@ func (c *linkCheck) look(files host.Files, up time.Duration) ([]finding.Finding,
 		if l.works() {
 			c.history.add(l.name)
 		}
-		if f, ok := c.judge(files, l, anyWorks(cards), up); ok {
+		if f, ok := c.evaluate(files, l, anyWorks(cards), up); ok {
 			findings = append(findings, f)
 		}
 	}
 	c.history.save()
-	return findings, finding.Partial(doubts)
+	return findings, finding.Partial(unknown)
 }
 
 // links reads what else is to be known of the cards that are uplinks.
-func (c *linkCheck) links(files host.Files, cards []netCard) (links []link, doubts map[finding.Subject]error) {
-	doubts = map[finding.Subject]error{}
+func (c *linkCheck) links(files host.Files, cards []networkCard) (links []link, unknown map[finding.Subject]error) {
+	unknown = map[finding.Subject]error{}
 	for _, card := range cards {
 		if !card.uplink(files) || slices.Contains(c.settings.Ignore, card.name) {
 			continue
 		}
-		l := link{netCard: card}
+		l := link{networkCard: card}
 		l.bond, _ = card.bonded(files)
 		if err := l.readCounts(files); err != nil {
-			doubts[finding.Subject{Kind: kindNetDevice, Name: card.name}] = err
+			unknown[finding.Subject{Kind: kindNetDevice, Name: card.name}] = err
 			continue
 		}
 		links = append(links, l)
 	}
-	return links, doubts
+	return links, unknown
 }
 
 // readCounts reads the changes of carrier; kernels before 4.16 only have the sum of both kinds.
@@ -182,7 +182,7 @@ func (c *linkCheck) count(links []link, up time.Duration) {
 }
 
 // judge returns the gravest that is wrong with one link.
-func (c *linkCheck) judge(files host.Files, l link, othersWork bool, up time.Duration) (finding.Finding, bool) {
+func (c *linkCheck) evaluate(files host.Files, l link, othersWork bool, up time.Duration) (finding.Finding, bool) {
 	f := finding.Finding{
 		Check: linkStateID, Subject: finding.Subject{Kind: kindNetDevice, Name: l.name}, Severity: finding.Warning,
 		Facts: map[string]string{"operstate": l.oper, "carrierDownCount": strconv.FormatUint(l.downs, 10)},
@@ -206,14 +206,14 @@ func (c *linkCheck) judge(files host.Files, l link, othersWork bool, up time.Dur
 		f.Facts["flaps"] = strconv.FormatUint(losses, 10)
 		return f, true
 	}
-	return c.judgeSpeed(files, l, f, up)
+	return c.evaluateSpeed(files, l, f, up)
 }
 
 // carriesDefault reports whether a default route goes through a device. It is for the message only: that routes
 // cannot be read is told by the check default-route.
 func carriesDefault(files host.Files, device string) bool {
 	four, six, err := readDefaultRoutes(files)
-	return err == nil && slices.ContainsFunc(slices.Concat(four, six), func(r netRoute) bool {
+	return err == nil && slices.ContainsFunc(slices.Concat(four, six), func(r defaultRoute) bool {
 		return r.device == device
 	})
 }
@@ -226,7 +226,7 @@ type linkSpeed struct {
 	read      time.Duration // since boot
 }
 
-func (c *linkCheck) judgeSpeed(files host.Files, l link, f finding.Finding, up time.Duration) (finding.Finding, bool) {
+func (c *linkCheck) evaluateSpeed(files host.Files, l link, f finding.Finding, up time.Duration) (finding.Finding, bool) {
 	speed, known := c.speeds[l.name]
 	if changes := l.downs + l.ups; !known || speed.changes != changes || up-speed.read >= speedEvery {
 		if !l.works() || len(c.speeds) >= maxCards && !known {

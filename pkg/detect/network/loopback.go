@@ -46,15 +46,15 @@ func Loopback() detect.Check {
 		Every:     30 * time.Second, Deadline: 5 * time.Second,
 		Wakes:  []detect.Wake{{Source: detect.WakeLinks}},
 		Policy: finding.Policy{Raise: finding.Hold{Looks: 2, For: 10 * time.Second}},
-		Run:    lookAtLoopback,
+		Run:    observeLoopback,
 	}
 }
 
-func lookAtLoopback(_ context.Context, h *host.Host) ([]finding.Finding, error) {
+func observeLoopback(_ context.Context, h *host.Host) ([]finding.Finding, error) {
 	if _, err := h.Files.List(sysClassNet); err != nil {
 		return nil, err
 	}
-	lo := netCard{name: "lo", dir: sysClassNet + "/lo"}
+	lo := networkCard{name: "lo", dir: sysClassNet + "/lo"}
 	found := func(reason, message string) ([]finding.Finding, error) {
 		return []finding.Finding{{
 			Check: loopbackID, Subject: finding.Subject{Kind: kindNetDevice, Name: lo.name}, Severity: finding.Fatal,

@@ -65,7 +65,7 @@ func NeighbourTable() detect.Check {
 		Wakes:  []detect.Wake{checkkit.KernelWake()},
 		Policy: finding.Policy{Clear: finding.Hold{Looks: 2, For: time.Minute}},
 		Run: func(_ context.Context, h *host.Host) ([]finding.Finding, error) {
-			return c.look(h.Files, h.Clock().SinceBoot)
+			return c.observe(h.Files, h.Clock().SinceBoot)
 		},
 	}
 }
@@ -77,9 +77,9 @@ type neighbourCheck struct {
 // neighbourTables are the tables by the name that the kernel's log gives them, with the family of their settings.
 var neighbourTables = [][2]string{{"arp_cache", "ipv4"}, {"ndisc_cache", "ipv6"}}
 
-func (c *neighbourCheck) look(files host.Files, up time.Duration) ([]finding.Finding, error) {
+func (c *neighbourCheck) observe(files host.Files, up time.Duration) ([]finding.Finding, error) {
 	counters, entries, limits := map[string]uint64{}, map[string]uint64{}, map[string]uint64{}
-	doubts, absent := map[finding.Subject]error{}, 0
+	unknown, absent := map[finding.Subject]error{}, 0
 	for _, table := range neighbourTables {
 		name, family := table[0], table[1]
 		p, err := readPerCPU(files, "/proc/net/stat/"+name)
@@ -93,7 +93,7 @@ func (c *neighbourCheck) look(files host.Files, up time.Duration) ([]finding.Fin
 			limits[name], err = checkkit.ReadCount(files, "/proc/sys/net/"+family+"/neigh/default/gc_thresh3")
 		}
 		if err != nil {
-			doubts[finding.Subject{Kind: neighbourTableID, Name: name}] = err
+			unknown[finding.Subject{Kind: neighbourTableID, Name: name}] = err
 			continue
 		}
 		entries[name] = p.Entries
@@ -107,15 +107,15 @@ func (c *neighbourCheck) look(files host.Files, up time.Duration) ([]finding.Fin
 	var findings []finding.Finding
 	for _, table := range neighbourTables {
 		if limit, known := limits[table[0]]; known {
-			if f, ok := c.judge(table[0], entries[table[0]], limit); ok {
+			if f, ok := c.evaluate(table[0], entries[table[0]], limit); ok {
 				findings = append(findings, f)
 			}
 		}
 	}
-	return findings, finding.Partial(doubts)
+	return findings, finding.Partial(unknown)
 }
 
-func (c *neighbourCheck) judge(table string, entries, limit uint64) (finding.Finding, bool) {
+func (c *neighbourCheck) evaluate(table string, entries, limit uint64) (finding.Finding, bool) {
 	f := finding.Finding{
 		Check: neighbourTableID, Subject: finding.Subject{Kind: neighbourTableID, Name: table},
 		Severity: finding.Warning,

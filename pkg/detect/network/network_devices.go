@@ -35,8 +35,8 @@ const (
 	kindNetDevice = "network-device"
 )
 
-// netCard is one network device that is not made by software.
-type netCard struct {
+// networkCard is one network device that is not made by software.
+type networkCard struct {
 	name    string
 	dir     string // below /sys/class/net
 	target  string // where the link points to
@@ -45,7 +45,7 @@ type netCard struct {
 }
 
 // works reports whether packets can go through.
-func (c netCard) works() bool { return c.adminUp && (c.oper == operUp || c.oper == operUnknown) }
+func (c networkCard) works() bool { return c.adminUp && (c.oper == operUp || c.oper == operUnknown) }
 
 // virtualFunction reports whether a device is a virtual function of a card, of which there can be hundreds, most of
 // them idle: the card itself tells of the port.
@@ -55,13 +55,13 @@ func virtualFunction(files host.Files, dir string) bool {
 }
 
 // networkCards lists the devices that are neither made by software nor virtual functions, by name.
-func networkCards(files host.Files) ([]netCard, error) {
+func networkCards(files host.Files) ([]networkCard, error) {
 	names, err := files.List(sysClassNet)
 	if err != nil {
 		return nil, err
 	}
 	slices.Sort(names)
-	var cards []netCard
+	var cards []networkCard
 	for _, name := range names {
 		dir := sysClassNet + "/" + name
 		target, err := files.Link(dir)
@@ -77,7 +77,7 @@ func networkCards(files host.Files) ([]netCard, error) {
 		if len(cards) >= maxCards {
 			return nil, fmt.Errorf("list %s: more than %d cards", sysClassNet, maxCards)
 		}
-		card := netCard{name: name, dir: dir, target: target}
+		card := networkCard{name: name, dir: dir, target: target}
 		if err := card.read(files); errors.Is(err, fs.ErrNotExist) || errors.Is(err, syscall.EINVAL) {
 			continue // it went meanwhile: moved to a pod, or unplugged
 		} else if err != nil {
@@ -88,7 +88,7 @@ func networkCards(files host.Files) ([]netCard, error) {
 	return cards, nil
 }
 
-func (c *netCard) read(files host.Files) error {
+func (c *networkCard) read(files host.Files) error {
 	text, err := files.Text(c.dir + "/flags")
 	if err != nil {
 		return err
@@ -113,7 +113,7 @@ var representor = regexp.MustCompile(`^(c\d+)?pf\d+(vf|sf)\d+$`)
 // uplink reports whether a card is one that connects the node to a network: an Ethernet port, not what stands for a
 // virtual function in a switching card, not a gadget on USB (the service processor of many servers shows itself as
 // such), and not a child of another device (IPoIB).
-func (c netCard) uplink(files host.Files) bool {
+func (c networkCard) uplink(files host.Files) bool {
 	kind, err := checkkit.ReadCount(files, c.dir+"/type")
 	if err != nil || kind != arphrdEther || strings.Contains(c.target, "/usb") {
 		return false
@@ -127,7 +127,7 @@ func (c netCard) uplink(files host.Files) bool {
 }
 
 // bonded returns the bond that a card is a member of.
-func (c netCard) bonded(files host.Files) (bond string, ok bool) {
+func (c networkCard) bonded(files host.Files) (bond string, ok bool) {
 	if _, err := files.Stat(c.dir + "/bonding_slave"); err != nil {
 		return "", false
 	}
@@ -136,4 +136,4 @@ func (c netCard) bonded(files host.Files) (bond string, ok bool) {
 }
 
 // anyWorks reports whether the node has any card left through which packets can go.
-func anyWorks(cards []netCard) bool { return slices.ContainsFunc(cards, netCard.works) }
+func anyWorks(cards []networkCard) bool { return slices.ContainsFunc(cards, networkCard.works) }

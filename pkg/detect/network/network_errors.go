@@ -74,7 +74,7 @@ func NetworkErrors() detect.Check {
 		Wakes:  []detect.Wake{checkkit.KernelWake()},
 		Policy: finding.Policy{Clear: finding.Hold{Looks: 2, For: 2 * time.Minute}},
 		Run: func(_ context.Context, h *host.Host) ([]finding.Finding, error) {
-			return c.look(h.Files, h.Clock().SinceBoot)
+			return c.observe(h.Files, h.Clock().SinceBoot)
 		},
 	}
 }
@@ -98,12 +98,12 @@ func errorRules(card string) []rateRule {
 	}
 }
 
-func (c *errorsCheck) look(files host.Files, up time.Duration) ([]finding.Finding, error) {
+func (c *errorsCheck) observe(files host.Files, up time.Duration) ([]finding.Finding, error) {
 	cards, err := networkCards(files)
 	if err != nil {
 		return nil, err
 	}
-	cards = slices.DeleteFunc(cards, func(card netCard) bool { return !card.adminUp })
+	cards = slices.DeleteFunc(cards, func(card networkCard) bool { return !card.adminUp })
 	if len(cards) == 0 {
 		return nil, finding.NotApplicable("no network card is switched on")
 	}
@@ -116,33 +116,33 @@ func (c *errorsCheck) look(files host.Files, up time.Duration) ([]finding.Findin
 		return nil, fmt.Errorf("read /proc/net/dev: %w", err)
 	}
 	c.rates.Add(up, counters)
-	doubts := c.addTimeouts(files, cards, up)
+	unknown := c.addTimeouts(files, cards, up)
 	var findings []finding.Finding
 	for _, card := range cards {
-		if f, ok := c.judge(files, card); ok {
+		if f, ok := c.evaluate(files, card); ok {
 			findings = append(findings, f)
 		}
 	}
-	return findings, finding.Partial(doubts)
+	return findings, finding.Partial(unknown)
 }
 
 // addTimeouts sums up the timeouts of each card's queues.
-func (c *errorsCheck) addTimeouts(files host.Files, cards []netCard, up time.Duration) map[finding.Subject]error {
-	values, doubts, queues := map[string]uint64{}, map[finding.Subject]error{}, 0
+func (c *errorsCheck) addTimeouts(files host.Files, cards []networkCard, up time.Duration) map[finding.Subject]error {
+	values, unknown, queues := map[string]uint64{}, map[finding.Subject]error{}, 0
 	for _, card := range cards {
 		sum, n, err := txTimeouts(files, card, maxQueues-queues)
 		if err != nil {
-			doubts[finding.Subject{Kind: kindNetDevice, Name: card.name}] = err
+			unknown[finding.Subject{Kind: kindNetDevice, Name: card.name}] = err
 			continue
 		}
 		values[card.name] = sum
 		queues += n
 	}
 	c.timeouts.Add(up, values)
-	return doubts
+	return unknown
 }
 
-func txTimeouts(files host.Files, card netCard, most int) (sum uint64, queues int, err error) {
+func txTimeouts(files host.Files, card networkCard, most int) (sum uint64, queues int, err error) {
 	names, err := files.List(card.dir + "/queues")
 	if err != nil {
 		return 0, 0, err
@@ -163,7 +163,7 @@ func txTimeouts(files host.Files, card netCard, most int) (sum uint64, queues in
 	return sum, queues, nil
 }
 
-func (c *errorsCheck) judge(files host.Files, card netCard) (finding.Finding, bool) {
+func (c *errorsCheck) evaluate(files host.Files, card networkCard) (finding.Finding, bool) {
 	var faults []networkFault
 	if n, in, ok := c.timeouts.Rise(card.name); ok && n > 0 {
 		faults = append(faults, networkFault{reason: "NICTxTimeout",
@@ -181,7 +181,7 @@ func (c *errorsCheck) judge(files host.Files, card netCard) (finding.Finding, bo
 }
 
 // errorFacts tells which errors a card counted since it was made. Not every driver counts them all.
-func errorFacts(files host.Files, card netCard) map[string]string {
+func errorFacts(files host.Files, card networkCard) map[string]string {
 	facts := map[string]string{}
 	for fact, file := range map[string]string{
 		"rxCRCErrors": "rx_crc_errors", "rxFrameErrors": "rx_frame_errors", "rxLengthErrors": "rx_length_errors",
@@ -197,7 +197,7 @@ func errorFacts(files host.Files, card netCard) map[string]string {
 }
 
 // parseNetDev reads the counters of some devices: "eth0.rxErrors".
-func parseNetDev(text string, cards []netCard) (map[string]uint64, error) {
+func parseNetDev(text string, cards []networkCard) (map[string]uint64, error) {
 	wanted := map[string]bool{}
 	for _, card := range cards {
 		wanted[card.name] = true
@@ -214,7 +214,7 @@ func parseNetDev(text string, cards []netCard) (map[string]uint64, error) {
 		}
 		for key, column := range map[string]int{"rxPackets": 1, "rxErrors": 2, "rxDrops": 3, "txPackets": 9,
 			"txErrors": 10, "txDrops": 11} {
-			value, err := netCount(fields[column], 10)
+			value, err := parseCount(fields[column], 10)
 			if err != nil {
 				return nil, fmt.Errorf("line %q: %w", checkkit.Sanitize(line, checkkit.MaxName), err)
 			}

@@ -64,7 +64,7 @@ func NICAllowance() detect.Check {
 		},
 		Every: 5 * time.Minute, Deadline: 20 * time.Second,
 		Policy: finding.Policy{Clear: finding.Hold{Looks: 2, For: 5 * time.Minute}},
-		Run:    c.look,
+		Run:    c.observe,
 	}
 }
 
@@ -72,7 +72,7 @@ type allowanceCheck struct {
 	window counterWindow
 }
 
-func (c *allowanceCheck) look(ctx context.Context, h *host.Host) ([]finding.Finding, error) {
+func (c *allowanceCheck) observe(ctx context.Context, h *host.Host) ([]finding.Finding, error) {
 	names, err := cardsOf(h.Files, allowanceDriver)
 	if err != nil {
 		return nil, err
@@ -89,14 +89,14 @@ func (c *allowanceCheck) look(ctx context.Context, h *host.Host) ([]finding.Find
 	}
 	counters := map[string]uint64{}
 	for key, text := range answer.Values {
-		if counters[key], err = netCount(text, 10); err != nil {
+		if counters[key], err = parseCount(text, 10); err != nil {
 			return nil, fmt.Errorf("counter %s: %w", checkkit.Sanitize(key, checkkit.MaxName), err)
 		}
 	}
 	c.window.Add(h.Clock().SinceBoot, counters)
 	var findings []finding.Finding
 	for _, name := range names {
-		if f, ok := c.judge(name); ok {
+		if f, ok := c.evaluate(name); ok {
 			findings = append(findings, f)
 		}
 	}
@@ -122,7 +122,7 @@ func cardsOf(files host.Files, driver string) ([]string, error) {
 	return slices.Clip(names), nil
 }
 
-func (c *allowanceCheck) judge(name string) (finding.Finding, bool) {
+func (c *allowanceCheck) evaluate(name string) (finding.Finding, bool) {
 	rules := []rateRule{
 		{key: "conntrack", least: 1.0 / 60, reason: "ConnectionAllowanceExceeded",
 			text: "packets were dropped since no further connection is tracked"},

@@ -78,7 +78,7 @@ func Sockets() detect.Check {
 		Wakes: []detect.Wake{{Source: detect.WakeKernelLog, Match: "TCP: out of memory"},
 			{Source: detect.WakeKernelLog, Match: "orphaned sockets"}},
 		Policy: finding.Policy{Clear: finding.Hold{Looks: 2, For: time.Minute}},
-		Run:    c.look,
+		Run:    c.observe,
 	}
 }
 
@@ -87,7 +87,7 @@ type socketsCheck struct {
 	counted time.Duration // since boot, when busiest was found; 0 for never
 }
 
-func (c *socketsCheck) look(ctx context.Context, h *host.Host) ([]finding.Finding, error) {
+func (c *socketsCheck) observe(ctx context.Context, h *host.Host) ([]finding.Finding, error) {
 	seen, err := readSockstat(h.Files)
 	if err != nil {
 		return nil, err
@@ -153,7 +153,7 @@ func readFieldOf(files host.Files, name string, column int) (limit uint64, ok bo
 		return 0, false, fmt.Errorf("read %s%s: %q: want %d numbers", sysctlIPv4, name,
 			checkkit.Sanitize(text, checkkit.MaxName), column+1)
 	}
-	if limit, err = netCount(fields[column], 10); err != nil {
+	if limit, err = parseCount(fields[column], 10); err != nil {
 		return 0, false, fmt.Errorf("read %s%s: %w", sysctlIPv4, name, err)
 	}
 	return limit, true, nil
@@ -222,7 +222,7 @@ func parseSockstat(text string, into map[string]uint64) error {
 			return fmt.Errorf("line %q: want names and values", checkkit.Sanitize(line, checkkit.MaxName))
 		}
 		for i := 0; i < len(fields); i += 2 {
-			value, err := netCount(fields[i+1], 10)
+			value, err := parseCount(fields[i+1], 10)
 			if err != nil {
 				return fmt.Errorf("line %q: %w", checkkit.Sanitize(line, checkkit.MaxName), err)
 			}

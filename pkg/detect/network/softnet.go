@@ -58,7 +58,7 @@ func Softnet() detect.Check {
 		Every: time.Minute, Deadline: 5 * time.Second,
 		Policy: finding.Policy{Clear: finding.Hold{Looks: 2, For: 2 * time.Minute}},
 		Run: func(_ context.Context, h *host.Host) ([]finding.Finding, error) {
-			return c.look(h)
+			return c.observe(h)
 		},
 	}
 }
@@ -67,7 +67,7 @@ type softnetCheck struct {
 	window counterWindow
 }
 
-func (c *softnetCheck) look(h *host.Host) ([]finding.Finding, error) {
+func (c *softnetCheck) observe(h *host.Host) ([]finding.Finding, error) {
 	data, err := h.Files.Read("/proc/net/softnet_stat")
 	if err != nil {
 		return nil, err
@@ -118,14 +118,14 @@ func parseSoftnet(text string) (counters map[string]uint64, cpus []string, err e
 		}
 		cpu := strconv.Itoa(len(cpus))
 		if len(fields) > 12 {
-			number, err := netCount(fields[12], 16)
+			number, err := parseCount(fields[12], 16)
 			if err != nil {
 				return nil, nil, fmt.Errorf("line %q: %w", checkkit.Sanitize(line, checkkit.MaxName), err)
 			}
 			cpu = strconv.FormatUint(number, 10)
 		}
 		for i, key := range []string{"dropped", "squeezed"} {
-			value, err := netCount(fields[1+i], 16)
+			value, err := parseCount(fields[1+i], 16)
 			if err != nil {
 				return nil, nil, fmt.Errorf("line %q: %w", checkkit.Sanitize(line, checkkit.MaxName), err)
 			}

@@ -89,7 +89,7 @@ func TCP() detect.Check {
 			if _, ok := counters["Tcp.RetransSegs"]; !ok {
 				return nil, fmt.Errorf("read /proc/net/snmp: no RetransSegs")
 			}
-			faults := c.judge(counters, tcpRules(), h.Clock().SinceBoot)
+			faults := c.evaluate(counters, tcpRules(), h.Clock().SinceBoot)
 			faults = slices.DeleteFunc(faults, func(f networkFault) bool { // the one counts the other, too
 				return f.reason == "ListenDrops" && slices.ContainsFunc(faults, func(f networkFault) bool {
 					return f.reason == "ListenOverflows"
@@ -134,7 +134,7 @@ type countersCheck struct {
 }
 
 // judge takes in what the rules speak of.
-func (c *countersCheck) judge(counters map[string]uint64, rules []rateRule, up time.Duration) []networkFault {
+func (c *countersCheck) evaluate(counters map[string]uint64, rules []rateRule, up time.Duration) []networkFault {
 	values := map[string]uint64{}
 	for _, r := range rules {
 		for _, key := range []string{r.key, r.of} {

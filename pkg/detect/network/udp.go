@@ -62,7 +62,7 @@ func UDP() detect.Check {
 			if err != nil {
 				return nil, err
 			}
-			return mergeForNode(udpID, h, c.judge(counters, udpRules(), h.Clock().SinceBoot), c.facts(udpRules())), nil
+			return mergeForNode(udpID, h, c.evaluate(counters, udpRules(), h.Clock().SinceBoot), c.facts(udpRules())), nil
 		},
 	}
 }
@@ -104,7 +104,7 @@ func readUDP(files host.Files) (map[string]uint64, error) {
 		if !ok {
 			continue
 		}
-		value, err := netCount(fields[1], 10)
+		value, err := parseCount(fields[1], 10)
 		if err != nil {
 			return nil, fmt.Errorf("read /proc/net/snmp6: line %q: %w", checkkit.Sanitize(line, checkkit.MaxName), err)
 		}

@@ -138,8 +138,8 @@ type daemonSetCheck struct {
 	settings  Settings
 	lookups   DaemonSetLookups
 	sets      []appsv1.DaemonSet // as last heard
-	heard     bool
-	silence   silence
+	listed    bool
+	refusal   refusal
 	node      nodeCache
 	confirmed map[string]confirmation // by namespace/name: DaemonSets whose pod seems to be missing
 	rollouts  map[string]rollout      // by namespace/name
@@ -154,70 +154,70 @@ func (c *daemonSetCheck) run(ctx context.Context, h *host.Host) ([]finding.Findi
 		return nil, fmt.Errorf("pods of kubelet: %w", err)
 	}
 	now := h.Clock()
-	setsErr := c.hear(ctx, h, now)
+	setsErr := c.refreshSets(ctx, h, now)
 	critical, err := criticalSets(c.settings, c.sets, pods)
 	if err != nil {
 		return nil, err
 	}
 	var found []finding.Finding
-	doubts := map[finding.Subject]error{}
+	unknown := map[finding.Subject]error{}
 	for _, seen := range critical {
 		c.complete(ctx, h, &seen, setsErr, now)
-		f, err := judgeDaemonSet(seen, c.settings, now.Wall)
+		f, err := evaluateDaemonSet(seen, c.settings, now.Wall)
 		if err == nil && f != nil && !f.BelowRaise {
 			err = booting(h, c.node.node, c.settings.BootGrace, now)
 		}
 		if err != nil {
-			doubts[seen.subject()] = err
+			unknown[seen.subject()] = err
 		} else if f != nil {
 			found = append(found, *f)
 		}
 	}
 	c.forget(critical)
 	switch {
-	case setsErr != nil && !mayNotList(setsErr) && !c.heard:
-		return found, checkkit.Inconclusive(fmt.Errorf("which DaemonSets are critical: %w", setsErr), doubts)
-	case len(critical) == 0 && setsErr != nil && !c.heard:
+	case setsErr != nil && !cannotList(setsErr) && !c.listed:
+		return found, checkkit.Inconclusive(fmt.Errorf("which DaemonSets are critical: %w", setsErr), unknown)
+	case len(critical) == 0 && setsErr != nil && !c.listed:
 		return nil, finding.NotApplicable("DaemonSets may not be listed, the configuration names none and no "+
 			"critical pod is here: %v", setsErr)
 	}
-	return found, finding.Partial(doubts)
+	return found, finding.Partial(unknown)
 }
 
-// mayNotList reports whether this agent can never list DaemonSets, whatever the weather.
-func mayNotList(err error) bool {
+// cannotList reports whether this agent can never list DaemonSets, whatever the weather.
+func cannotList(err error) bool {
 	return apierrors.IsForbidden(err) || errors.Is(err, hosterr.ErrNotConfigured)
 }
 
 // silence keeps the agent from asking again at each look for what it was refused.
-type silence struct {
+type refusal struct {
 	asked finding.Timestamp
 	wait  time.Duration
 	err   error
 }
 
 // hear reads the DaemonSets from the door. When it cannot, what was heard last stands.
-func (c *daemonSetCheck) hear(ctx context.Context, h *host.Host, now finding.Timestamp) error {
+func (c *daemonSetCheck) refreshSets(ctx context.Context, h *host.Host, now finding.Timestamp) error {
 	if h.Cluster.DaemonSets == nil {
 		return fmt.Errorf("DaemonSets: %w", hosterr.ErrNotConfigured)
 	}
-	if c.silence.err != nil && now.Since(c.silence.asked) < c.silence.wait {
-		return c.silence.err
+	if c.refusal.err != nil && now.Since(c.refusal.asked) < c.refusal.wait {
+		return c.refusal.err
 	}
 	sets, err := h.Cluster.DaemonSets(ctx)
 	switch {
 	case apierrors.IsForbidden(err):
-		c.silence = silence{asked: now, wait: c.node.seldom, err: err}
+		c.refusal = refusal{asked: now, wait: c.node.seldom, err: err}
 	case err != nil:
-		c.silence = silence{asked: now, wait: min(max(2*c.silence.wait, daemonSetFirst), daemonSetLongest), err: err}
+		c.refusal = refusal{asked: now, wait: min(max(2*c.refusal.wait, daemonSetFirst), daemonSetLongest), err: err}
 	default:
-		c.silence, c.sets, c.heard = silence{}, sets, true
+		c.refusal, c.sets, c.listed = refusal{}, sets, true
 	}
 	return err
 }
 
 // forget drops what is remembered of DaemonSets that are no longer critical, or are gone.
-func (c *daemonSetCheck) forget(critical []daemonSetSeen) {
+func (c *daemonSetCheck) forget(critical []daemonSetState) {
 	there := map[string]bool{}
 	for _, seen := range critical {
 		there[seen.Name] = true

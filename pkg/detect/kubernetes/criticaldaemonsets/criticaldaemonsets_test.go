@@ -392,7 +392,7 @@ func TestPlace(t *testing.T) {
 			set := &appsv1.DaemonSet{Spec: appsv1.DaemonSetSpec{Template: corev1.PodTemplateSpec{Spec: tt.spec}}}
 			node := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "node-1", Labels: tt.labels},
 				Spec: corev1.NodeSpec{Taints: tt.taints}}
-			if got := place(set, node); got.Here != tt.want {
+			if got := placementOn(set, node); got.Here != tt.want {
 				t.Errorf("got %+v, want %t", got, tt.want)
 			}
 		})

@@ -112,7 +112,7 @@ type csiCheck struct {
 	answers  map[string]csiAnswer // by socket path
 	pods     csiPods
 	csiNode  csiNodeCache
-	uneasy   bool // the last look found something or could not tell
+	faulty   bool // the last look found something or could not tell
 }
 
 func (c *csiCheck) run(ctx context.Context, h *host.Host) ([]finding.Finding, error) {
@@ -127,7 +127,7 @@ func (c *csiCheck) run(ctx context.Context, h *host.Host) ([]finding.Finding, er
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return nil, err
 	}
-	podsErr := c.pods.refresh(ctx, h, now, c.uneasy)
+	podsErr := c.pods.refresh(ctx, h, now, c.faulty)
 	c.ask(ctx, h, sockets, now)
 	if err := ctx.Err(); err != nil {
 		return nil, err
@@ -148,24 +148,24 @@ func (c *csiCheck) run(ctx context.Context, h *host.Host) ([]finding.Finding, er
 	}
 
 	var found []finding.Finding
-	doubts := map[finding.Subject]error{}
+	unknown := map[finding.Subject]error{}
 	for i := range drivers {
 		d := &drivers[i]
 		d.NodeID, d.RegistrationErr = registered[d.Name], csiNodeErr
 		c.explain(ctx, h, d)
-		f, err := judgeCSIDriver(*d, c.settings)
+		f, err := evaluateCSIDriver(*d, c.settings)
 		if err != nil {
-			doubts[d.subject()] = err
+			unknown[d.subject()] = err
 		} else if f != nil {
 			found = append(found, *f)
 		}
 	}
-	c.uneasy = len(found)+len(doubts) > 0
+	c.faulty = len(found)+len(unknown) > 0
 	if podsErr != nil {
 		// Without kubelet's pods nobody knows which drivers ought to be here.
-		return found, checkkit.Inconclusive(podsErr, doubts)
+		return found, checkkit.Inconclusive(podsErr, unknown)
 	}
-	return found, finding.Partial(doubts)
+	return found, finding.Partial(unknown)
 }
 
 // explain asks a driver that kubelet seems to have rejected what kubelet asks it before it accepts it.

@@ -366,7 +366,7 @@ func TestCSIRegistrationSideBySide(t *testing.T) {
 	var asked atomic.Int32
 	all, getInfo := make(chan struct{}), n.host.Plugins.GetInfo
 	n.host.Plugins.GetInfo = func(ctx context.Context, socket string) (kubelet.PluginInfo, error) {
-		if asked.Add(1) == csiSideBySide {
+		if asked.Add(1) == maxParallel {
 			close(all)
 		}
 		select {

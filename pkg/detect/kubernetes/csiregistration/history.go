@@ -14,19 +14,19 @@ const (
 
 // csiHistory is what is remembered of the drivers that were once in this node's CSINode.
 type csiHistory struct {
-	Drivers map[string]pastDriver `json:"drivers"`
+	Drivers map[string]rememberedDriver `json:"drivers"`
 	saved   detect.Saved[csiHistory]
 	read    time.Duration // since boot, when CSINode was last read; 0 for never
 }
 
-type pastDriver struct {
+type rememberedDriver struct {
 	Absent time.Duration `json:"absent,omitempty"` // for how long it has been seen not to be in CSINode
 	Socket string        `json:"socket,omitempty"` // its registration socket
 	Folder string        `json:"folder,omitempty"` // its folder in <kubelet root>/plugins
 }
 
 func loadHistory(store detect.StateStore) csiHistory {
-	p := csiHistory{Drivers: map[string]pastDriver{}, saved: detect.Saved[csiHistory]{Store: store, Key: historyKey}}
+	p := csiHistory{Drivers: map[string]rememberedDriver{}, saved: detect.Saved[csiHistory]{Store: store, Key: historyKey}}
 	kept, _ := p.saved.Load(func(csiHistory) bool { return true })
 	for name, d := range kept.Drivers {
 		if kubelet.IsCSIDriverName(name) && len(p.Drivers) < maxRemembered {

@@ -41,7 +41,7 @@ func (c *csiNodeCache) refresh(ctx context.Context, h *host.Host, now finding.Ti
 	if h.Cluster.CSINode == nil {
 		return nil, fmt.Errorf("CSINode: %w", hosterr.ErrNotConfigured)
 	}
-	seen := csiTraces(drivers)
+	seen := localState(drivers)
 	if c.due(now, seen, drivers) {
 		object, err := h.Cluster.CSINode(ctx)
 		c.read, c.seen, c.err, c.nodeIDs = now, seen, nil, map[string]string{}
@@ -94,8 +94,8 @@ func (c *csiNodeCache) lacks(drivers []csiDriver) bool {
 	return false
 }
 
-// csiTraces sums up what is seen locally and may have made kubelet change CSINode.
-func csiTraces(drivers []csiDriver) string {
+// localState sums up what is seen locally and may have made kubelet change CSINode.
+func localState(drivers []csiDriver) string {
 	var text strings.Builder
 	for _, d := range drivers {
 		fmt.Fprintf(&text, "%s %s %d %t\n", d.Name, d.Socket, d.Changed, d.InfoErr == nil)

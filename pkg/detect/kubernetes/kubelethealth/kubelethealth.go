@@ -84,17 +84,17 @@ func New(s Settings) detect.Check {
 		Deadline: s.Timeout + 3*time.Second,
 		Policy:   finding.Policy{Raise: finding.Hold{Looks: 2, For: 20 * time.Second}},
 		Run: func(ctx context.Context, h *host.Host) ([]finding.Finding, error) {
-			seen, err := lookAtKubelet(ctx, h, s, owners)
+			seen, err := observeKubelet(ctx, h, s, owners)
 			if err != nil {
 				return nil, err
 			}
-			return judgeKubelet(seen, s)
+			return evaluateKubelet(seen, s)
 		},
 	}
 }
 
-// kubeletSeen is all that one look at kubelet shows.
-type kubeletSeen struct {
+// observation is all that one look at kubelet shows.
+type observation struct {
 	URL        string
 	Process    host.Process
 	ProcessErr error // wraps fs.ErrNotExist: no kubelet runs
@@ -106,8 +106,8 @@ type kubeletSeen struct {
 	Impostor   bool // a process that is not kubelet holds the healthz port; proven
 }
 
-func lookAtKubelet(ctx context.Context, h *host.Host, s Settings, owners *portOwner) (kubeletSeen, error) {
-	seen := kubeletSeen{URL: h.Paths.KubeletHealthz, ProcessErr: hosterr.ErrNotConfigured}
+func observeKubelet(ctx context.Context, h *host.Host, s Settings, owners *portOwner) (observation, error) {
+	seen := observation{URL: h.Paths.KubeletHealthz, ProcessErr: hosterr.ErrNotConfigured}
 	if h.Kubelet.Healthz == nil {
 		return seen, finding.NotApplicable("no kubelet is configured on this host")
 	}
@@ -138,7 +138,7 @@ func lookAtKubelet(ctx context.Context, h *host.Host, s Settings, owners *portOw
 }
 
 // absent reports whether nothing at all speaks for a kubelet that runs.
-func absent(seen kubeletSeen) bool {
+func absent(seen observation) bool {
 	return errors.Is(seen.ProcessErr, fs.ErrNotExist) && seen.HealthzErr != nil
 }
 
@@ -149,8 +149,8 @@ func answered(err error) bool {
 		!errors.Is(err, syscall.ECONNREFUSED)
 }
 
-// judgeKubelet says what is wrong with what was seen.
-func judgeKubelet(seen kubeletSeen, s Settings) ([]finding.Finding, error) {
+// evaluateKubelet says what is wrong with what was seen.
+func evaluateKubelet(seen observation, s Settings) ([]finding.Finding, error) {
 	gone := errors.Is(seen.ProcessErr, fs.ErrNotExist) || seen.Threads.Main == 'Z'
 	refused := errors.Is(seen.HealthzErr, syscall.ECONNREFUSED)
 	ms := seen.Latency.Round(time.Millisecond)
@@ -170,7 +170,7 @@ func judgeKubelet(seen kubeletSeen, s Settings) ([]finding.Finding, error) {
 		return found, err
 	case answered(seen.HealthzErr):
 		return seen.fatal("KubeletHealthzFailed", "kubelet says that it is not healthy: %s: look at its log",
-			checkkit.Sanitize(tell(seen), 500))
+			checkkit.Sanitize(healthzAnswer(seen), 500))
 	case gone:
 		return seen.fatal("KubeletNotRunning", "no kubelet process runs: start it with `systemctl start kubelet` and "+
 			"read why it ended in `journalctl -u kubelet`")
@@ -196,14 +196,14 @@ func judgeKubelet(seen kubeletSeen, s Settings) ([]finding.Finding, error) {
 }
 
 // tell returns what kubelet answered.
-func tell(seen kubeletSeen) string {
+func healthzAnswer(seen observation) string {
 	if seen.Body == "" {
 		return seen.HealthzErr.Error()
 	}
 	return fmt.Sprintf("%v: %s", seen.HealthzErr, seen.Body)
 }
 
-func (seen kubeletSeen) fatal(reason, format string, args ...any) ([]finding.Finding, error) {
+func (seen observation) fatal(reason, format string, args ...any) ([]finding.Finding, error) {
 	facts := map[string]string{"url": seen.URL, "latencyMilliseconds": strconv.FormatInt(seen.Latency.Milliseconds(),
 		10)}
 	if seen.ProcessErr == nil {

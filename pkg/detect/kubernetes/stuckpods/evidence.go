@@ -31,8 +31,8 @@ type podEvidence struct {
 	cgroups map[string][]cgroup.PodCgroup // by pod UID
 }
 
-// runtimePatience is how long the runtime has for all answers together.
-const runtimePatience = 5 * time.Second
+// runtimeTimeout is how long the runtime has for all answers together.
+const runtimeTimeout = 5 * time.Second
 
 // stage says where a late pod is stuck.
 func (e *podEvidence) stage(ctx context.Context, p podstate.Pod) podstate.PodStage {
@@ -56,7 +56,7 @@ func (e *podEvidence) ask(ctx context.Context) error {
 		e.askErr = fmt.Errorf("container runtime: %w", hosterr.ErrNotConfigured)
 		return e.askErr
 	}
-	ctx, cancel := context.WithTimeout(ctx, runtimePatience)
+	ctx, cancel := context.WithTimeout(ctx, runtimeTimeout)
 	defer cancel()
 	if e.sandboxes, e.askErr = r.Sandboxes(ctx); e.askErr != nil {
 		return e.askErr

@@ -18,7 +18,7 @@ import (
 func (e *podEvidence) startStage(ctx context.Context, p podstate.Pod) podstate.PodStage {
 	c, waits := podstate.WaitingContainer(p.Pod)
 	if waits {
-		if stage := saidStage(c); stage.Stage != "" {
+		if stage := waitingStage(c); stage.Stage != "" {
 			return stage
 		}
 	}
@@ -60,9 +60,9 @@ func (e *podEvidence) startStage(ctx context.Context, p podstate.Pod) podstate.P
 	return podstate.PodStage{Stage: "sandbox", Text: text}
 }
 
-// saidStage is the stage where kubelet itself names it:
+// waitingStage is the stage where kubelet itself names it:
 // https://github.com/kubernetes/kubernetes/blob/master/pkg/kubelet/images/types.go and pkg/kubelet/kuberuntime.
-func saidStage(c corev1.ContainerStatus) podstate.PodStage {
+func waitingStage(c corev1.ContainerStatus) podstate.PodStage {
 	said := fmt.Sprintf("container %s: %s: %s", c.Name, c.State.Waiting.Reason,
 		checkkit.Sanitize(c.State.Waiting.Message, checkkit.MaxReported))
 	switch c.State.Waiting.Reason {

@@ -92,7 +92,7 @@ func New(s Settings) detect.Check {
 		},
 		Every:    2 * time.Minute,
 		Deadline: 15 * time.Second,
-		Run:      func(ctx context.Context, h *host.Host) ([]finding.Finding, error) { return m.look(ctx, h, s) },
+		Run:      func(ctx context.Context, h *host.Host) ([]finding.Finding, error) { return m.observe(ctx, h, s) },
 	}
 }
 
@@ -102,7 +102,7 @@ type stuckState struct {
 	pods   map[string]podClock // by UID
 }
 
-func (m *stuckState) look(ctx context.Context, h *host.Host, s Settings) ([]finding.Finding, error) {
+func (m *stuckState) observe(ctx context.Context, h *host.Host, s Settings) ([]finding.Finding, error) {
 	if h.Kubelet.Pods == nil {
 		return nil, finding.NotApplicable("no kubelet is configured on this host")
 	}
@@ -124,5 +124,5 @@ func (m *stuckState) look(ctx context.Context, h *host.Host, s Settings) ([]find
 			stuck = append(stuck, p)
 		}
 	}
-	return tellStuck(h, stuck, s), nil
+	return stuckFindings(h, stuck, s), nil
 }

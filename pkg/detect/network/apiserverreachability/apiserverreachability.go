@@ -35,7 +35,7 @@ const (
 
 	apiserverOwnAnswer = 2 * time.Minute // how old the agent's own last answer may be
 	// how old data from there may be: six renewals of the Lease, two pings of HTTP/2
-	apiserverHeard        = time.Minute
+	apiserverRecent       = time.Minute
 	apiserverAskEvery     = 5 * time.Minute // while all is well and the kernel cannot be asked
 	apiserverResolveEvery = 10 * time.Minute
 	serviceTryEvery       = 5 * time.Minute
@@ -93,6 +93,6 @@ func New(s Settings) detect.Check {
 		Every:    time.Minute,
 		Deadline: 4*s.Timeout + time.Second,
 		Policy:   finding.Policy{Raise: finding.Hold{Looks: 3, For: 2 * time.Minute}},
-		Run:      c.look,
+		Run:      c.observe,
 	}
 }

@@ -220,7 +220,7 @@ func TestAPIServerMoved(t *testing.T) {
 	h.Cluster.Reach = func(context.Context) (int, error) { return 0, errors.New("no such host") }
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel() // the name is not resolved
-	_, _ = c.look(ctx, h)
+	_, _ = c.observe(ctx, h)
 	if len(c.addresses) > 0 {
 		t.Errorf("listens to %v for %s", c.addresses, c.endpoint)
 	}

@@ -49,7 +49,7 @@ func New() detect.Check {
 		Policy: finding.Policy{
 			Raise: finding.Hold{Looks: 3, For: 2 * time.Minute},
 		},
-		Run: lookAtCNIConfig,
+		Run: observeCNIConfig,
 	}
 }
 
@@ -78,7 +78,7 @@ func cniConfigDoc() detect.Doc {
 	}
 }
 
-func lookAtCNIConfig(ctx context.Context, h *host.Host) ([]finding.Finding, error) {
+func observeCNIConfig(ctx context.Context, h *host.Host) ([]finding.Finding, error) {
 	seen, err := readCNIConfig(h)
 	if err != nil {
 		return nil, err
@@ -87,5 +87,5 @@ func lookAtCNIConfig(ctx context.Context, h *host.Host) ([]finding.Finding, erro
 		return nil, nil
 	}
 	ready, known := networkReady(ctx, h)
-	return judgeCNIConfig(h, seen, ready, known)
+	return evaluateCNIConfig(h, seen, ready, known)
 }

@@ -74,7 +74,7 @@ func New(s Settings) detect.Check {
 			Raise: finding.Hold{Looks: 3, For: 2 * time.Minute},
 			Clear: finding.Hold{Looks: 2, For: time.Minute},
 		},
-		Run: func(ctx context.Context, h *host.Host) ([]finding.Finding, error) { return c.look(ctx, h) },
+		Run: func(ctx context.Context, h *host.Host) ([]finding.Finding, error) { return c.observe(ctx, h) },
 	}
 }
 

@@ -76,6 +76,6 @@ func New(s Settings) detect.Check {
 		Every:    time.Minute,
 		Deadline: 3*s.Timeout + 2*time.Second,
 		Policy:   finding.Policy{Raise: finding.Hold{Looks: 3, For: 2 * time.Minute}},
-		Run:      c.look,
+		Run:      c.observe,
 	}
 }

@@ -90,6 +90,6 @@ func New() detect.Check {
 		Every:    5 * time.Minute,
 		Deadline: 10 * time.Second,
 		Policy:   finding.Policy{Raise: finding.Hold{Looks: 2, For: 3 * time.Minute}},
-		Run:      func(ctx context.Context, h *host.Host) ([]finding.Finding, error) { return c.look(ctx, h) },
+		Run:      func(ctx context.Context, h *host.Host) ([]finding.Finding, error) { return c.observe(ctx, h) },
 	}
 }

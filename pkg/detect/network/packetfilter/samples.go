@@ -14,8 +14,8 @@ import (
 	"github.com/nodeagent/nodeagent/pkg/detect/checkkit"
 )
 
-// judgedSample is a packet with the reason to give when it is dropped.
-type judgedSample struct {
+// requiredPacket is a packet with the reason to give when it is dropped.
+type requiredPacket struct {
 	packetSample
 	reason string
 }
@@ -26,18 +26,18 @@ const (
 )
 
 // samples are the packets that this node must let through.
-func (c *packetFilterCheck) samples(h *host.Host, pods []corev1.Pod, kubeletPort uint16) []judgedSample {
+func (c *packetFilterCheck) samples(h *host.Host, pods []corev1.Pod, kubeletPort uint16) []requiredPacket {
 	const tcp, udp = 6, 17
-	node, unjudged := nodeFamily(h, pods), podsPassBy(h)
+	node, bypassed := nodeFamily(h, pods), bypassesNetfilter(h)
 	servers := c.nameServers(h)
-	var samples []judgedSample
+	var samples []requiredPacket
 	for _, family := range []string{ipv4, ipv6} {
 		add := func(reason string, s packetSample) {
 			s.family = family
 			if family == ipv6 {
 				s.what = "IPv6 " + s.what
 			}
-			samples = append(samples, judgedSample{s, reason})
+			samples = append(samples, requiredPacket{s, reason})
 		}
 		if node == family {
 			add("NodeTrafficDropped", packetSample{hook: "output", protocol: tcp,
@@ -46,7 +46,7 @@ func (c *packetFilterCheck) samples(h *host.Host, pods []corev1.Pod, kubeletPort
 				what: "connections to kubelet's port " + strconv.Itoa(int(kubeletPort))})
 		}
 		pod, device, certain := podBehind(h, pods, family)
-		if certain && !unjudged {
+		if certain && !bypassed {
 			add("PodTrafficDropped", packetSample{hook: "forward", source: pod, in: device, protocol: tcp,
 				what: "connections of pods"})
 			add("PodTrafficDropped", packetSample{hook: "forward", destination: pod, out: device, protocol: tcp,
@@ -95,8 +95,8 @@ func nodeFamily(h *host.Host, pods []corev1.Pod) string {
 		}
 	}
 	if h.Network.RouteDevice != nil {
-		_, err4 := h.Network.RouteDevice(elsewhere(ipv4))
-		_, err6 := h.Network.RouteDevice(elsewhere(ipv6))
+		_, err4 := h.Network.RouteDevice(outsideAddress(ipv4))
+		_, err6 := h.Network.RouteDevice(outsideAddress(ipv6))
 		if errors.Is(err4, syscall.ENETUNREACH) && err6 == nil {
 			return ipv6
 		}
@@ -105,16 +105,16 @@ func nodeFamily(h *host.Host, pods []corev1.Pod) string {
 }
 
 // elsewhere is an address to which only the default route leads: it is for documentation (RFC 5737, RFC 3849).
-func elsewhere(family string) netip.Addr {
+func outsideAddress(family string) netip.Addr {
 	if family == ipv6 {
 		return netip.AddrFrom16([16]byte{0x20, 0x01, 0x0d, 0xb8})
 	}
 	return netip.AddrFrom4([4]byte{192, 0, 2, 1})
 }
 
-// podsPassBy reports whether this node has devices by which packets of pods pass the packet filter: Cilium's, those of
+// bypassesNetfilter reports whether this node has devices by which packets of pods pass the packet filter: Cilium's, those of
 // Calico's eBPF data plane, and Open vSwitch.
-func podsPassBy(h *host.Host) bool {
+func bypassesNetfilter(h *host.Host) bool {
 	names, err := h.Files.List("/sys/class/net")
 	return err == nil && slices.ContainsFunc([]string{"cilium_host", "bpfout.cali", "ovs-system"},
 		func(name string) bool { return slices.Contains(names, name) })
@@ -138,7 +138,7 @@ func podBehind(h *host.Host, pods []corev1.Pod, family string) (pod netip.Addr, 
 	if h.Network.RouteDevice == nil {
 		return addresses[0], "", true
 	}
-	uplink, _ := h.Network.RouteDevice(elsewhere(family)) // empty: no default route
+	uplink, _ := h.Network.RouteDevice(outsideAddress(family)) // empty: no default route
 	for _, address := range addresses[:min(len(addresses), maxPodsAsked)] {
 		if device, err := h.Network.RouteDevice(address); err == nil && device != uplink && device != "lo" &&
 			!aboveAnother(h, device) {

@@ -21,17 +21,17 @@ type packetSample struct {
 	what        string // for people
 }
 
-// answer is whether a rule applies to a sample.
-type answer int
+// match is whether a rule applies to a sample.
+type match int
 
 const (
-	no answer = iota
-	maybe
-	yes
+	matchNo match = iota
+	matchMaybe
+	matchYes
 )
 
 // least is the least certain of two answers: both must hold.
-func (a answer) and(b answer) answer { return min(a, b) }
+func (a match) and(b match) match { return min(a, b) }
 
 // packetDrop is the rule that certainly drops a sample.
 type packetDrop struct {
@@ -72,7 +72,7 @@ func findDrop(filter packetfilter.PacketFilter, sample packetSample) *packetDrop
 			continue
 		}
 		walk := packetWalk{sample: sample, chains: chains}
-		if ended := walk.chain(base, yes, 0); !ended && !walk.passed && base.Policy == "drop" {
+		if ended := walk.chain(base, matchYes, 0); !ended && !walk.passed && base.Policy == "drop" {
 			walk.drop = &packetDrop{chain: base, rule: "policy DROP"}
 		}
 		if walk.drop != nil {
@@ -95,7 +95,7 @@ func chainKey(c *packetfilter.PacketChain) string {
 }
 
 // chain walks one chain, which the sample reaches certainly or maybe, and reports whether its way certainly ends there.
-func (w *packetWalk) chain(c *packetfilter.PacketChain, reached answer, depth int) (ended bool) {
+func (w *packetWalk) chain(c *packetfilter.PacketChain, reached match, depth int) (ended bool) {
 	if depth > maxWalkDepth {
 		w.passed = true
 		return false
@@ -110,34 +110,34 @@ func (w *packetWalk) chain(c *packetfilter.PacketChain, reached answer, depth in
 		}
 		certain := w.applies(rule) // given that it comes here
 		applies := reached.and(certain)
-		if applies == no {
+		if applies == matchNo {
 			continue
 		}
 		switch rule.Verdict {
 		case "accept":
 			w.passed = true
-			if applies == yes {
+			if applies == matchYes {
 				return true
 			}
 		case "drop", "reject":
-			if applies == yes && !w.passed {
+			if applies == matchYes && !w.passed {
 				w.drop = &packetDrop{chain: c, rule: rule.String(), count: rule.Packets}
 				return true
 			}
 		case "return":
-			if certain == yes {
+			if certain == matchYes {
 				return false
 			}
-			reached = maybe
+			reached = matchMaybe
 		case "jump", "goto":
 			if w.jump(c, rule.Target, applies, depth) {
 				return true
 			}
 			if rule.Verdict == "goto" {
-				if certain == yes {
+				if certain == matchYes {
 					return false
 				}
-				reached = maybe
+				reached = matchMaybe
 			}
 		default:
 			if slices.Contains([]string{"QUEUE", "NFQUEUE", "TPROXY"}, rule.Target) {
@@ -149,7 +149,7 @@ func (w *packetWalk) chain(c *packetfilter.PacketChain, reached answer, depth in
 }
 
 // jump walks the chain that a rule of c leads to. One that was not read belongs to somebody, or is gone meanwhile.
-func (w *packetWalk) jump(c *packetfilter.PacketChain, name string, reached answer, depth int) (ended bool) {
+func (w *packetWalk) jump(c *packetfilter.PacketChain, name string, reached match, depth int) (ended bool) {
 	target := w.chains[chainKey(&packetfilter.PacketChain{Family: c.Family, Table: c.Table, Name: name})]
 	if target == nil {
 		w.passed = true
@@ -159,21 +159,21 @@ func (w *packetWalk) jump(c *packetfilter.PacketChain, name string, reached answ
 }
 
 // applies tells whether a rule applies to the sample.
-func (w *packetWalk) applies(r packetfilter.PacketRule) answer {
+func (w *packetWalk) applies(r packetfilter.PacketRule) match {
 	s := w.sample
-	result := yes
+	result := matchYes
 	if r.NotNew || r.Translated || r.Family != "" && r.Family != s.family ||
 		r.Mark == (packetfilter.PacketMark{Value: 0x4000, Mask: 0x4000}) {
-		return no // the mark is kube-proxy's, for what it will masquerade
+		return matchNo // the mark is kube-proxy's, for what it will masquerade
 	}
 	if len(r.Matches) > 0 || r.Mark != (packetfilter.PacketMark{}) {
-		result = maybe
+		result = matchMaybe
 	}
 	result = result.and(within(r.Source, s.source)).and(within(r.Destination, s.destination))
 	result = result.and(throughInterface(r.In, s.in)).and(throughInterface(r.Out, s.out))
 	if r.Protocol != 0 && r.Protocol != s.protocol || len(r.Protocols) > 0 &&
 		!slices.Contains(r.Protocols, s.protocol) {
-		return no
+		return matchNo
 	}
 	if r.Port != (packetfilter.PortRange{}) {
 		result = result.and(toPort([]packetfilter.PortRange{r.Port}, s.port))
@@ -182,44 +182,44 @@ func (w *packetWalk) applies(r packetfilter.PacketRule) answer {
 }
 
 // toPort tells whether a port, 0 for any, is in one of some ranges; none: any.
-func toPort(ranges []packetfilter.PortRange, port uint16) answer {
+func toPort(ranges []packetfilter.PortRange, port uint16) match {
 	switch {
 	case len(ranges) == 0 || slices.ContainsFunc(ranges, func(r packetfilter.PortRange) bool {
 		return port != 0 && r.From <= port && port <= r.To
 	}):
-		return yes
+		return matchYes
 	case port == 0:
-		return maybe
+		return matchMaybe
 	}
-	return no
+	return matchNo
 }
 
 // within tells whether an address is in a prefix.
-func within(prefix netip.Prefix, address netip.Addr) answer {
+func within(prefix netip.Prefix, address netip.Addr) match {
 	switch {
 	case !prefix.IsValid() || prefix.Bits() == 0:
-		return yes
+		return matchYes
 	case !address.IsValid():
-		return maybe
+		return matchMaybe
 	case prefix.Contains(address):
-		return yes
+		return matchYes
 	}
-	return no
+	return matchNo
 }
 
 // throughInterface tells whether a packet of pods or of the cluster goes through an interface; where it is not known
 // which it goes through, not the loopback device nor the bridges of Docker and libvirt, whose containers are no pods.
-func throughInterface(name, known string) answer {
+func throughInterface(name, known string) match {
 	begin, open := strings.CutSuffix(name, "+")
 	switch {
 	case name == "":
-		return yes
+		return matchYes
 	case known != "" && (name == known || open && strings.HasPrefix(known, begin)):
-		return yes
+		return matchYes
 	case known != "" || name == "lo" || isOtherBridge(name):
-		return no
+		return matchNo
 	}
-	return maybe
+	return matchMaybe
 }
 
 // isOtherBridge knows docker0, Docker's own networks (br- and 12 hexadecimal digits) and libvirt's (virbr0).

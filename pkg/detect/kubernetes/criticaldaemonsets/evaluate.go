@@ -14,11 +14,11 @@ import (
 	"github.com/nodeagent/nodeagent/pkg/finding"
 )
 
-// judgeDaemonSet says what is wrong with a critical DaemonSet on this node, or that this cannot be told (yet).
-func judgeDaemonSet(d daemonSetSeen, s Settings, now time.Time) (*finding.Finding, error) {
+// evaluateDaemonSet says what is wrong with a critical DaemonSet on this node, or that this cannot be told (yet).
+func evaluateDaemonSet(d daemonSetState, s Settings, now time.Time) (*finding.Finding, error) {
 	pod := bestPod(d.Pods)
 	if pod == nil {
-		return judgeMissing(d, s, now)
+		return evaluateMissing(d, s, now)
 	}
 	if d.Placed.Err == nil && !d.Placed.Here {
 		return nil, nil // a pod that is no longer wanted: nothing depends on it
@@ -26,7 +26,7 @@ func judgeDaemonSet(d daemonSetSeen, s Settings, now time.Time) (*finding.Findin
 	looping := loopingContainer(pod, now)
 	switch {
 	case podReady(pod) && looping == "":
-		return judgeRevision(d, s, pod), nil
+		return evaluateRevision(d, s, pod), nil
 	case podReady(pod):
 		f := d.found(finding.Fatal, "DaemonSetPodCrashLooping",
 			"pod %s is ready for now, but crashes again and again: %s", pod.Name, looping)
@@ -51,8 +51,8 @@ func judgeDaemonSet(d daemonSetSeen, s Settings, now time.Time) (*finding.Findin
 	}
 }
 
-// judgeMissing says what it means that a critical DaemonSet has no pod here.
-func judgeMissing(d daemonSetSeen, s Settings, now time.Time) (*finding.Finding, error) {
+// evaluateMissing says what it means that a critical DaemonSet has no pod here.
+func evaluateMissing(d daemonSetState, s Settings, now time.Time) (*finding.Finding, error) {
 	switch {
 	case d.Placed.Err != nil:
 		return nil, fmt.Errorf("it has no pod here, and whether it ought to could not be told: %w", d.Placed.Err)
@@ -61,7 +61,7 @@ func judgeMissing(d daemonSetSeen, s Settings, now time.Time) (*finding.Finding,
 	case d.Set == nil && d.SetsErr == nil:
 		return d.found(finding.Warning, "DaemonSetNotFound", "the configuration lists it, but there is no such "+
 			"DaemonSet: correct the configuration or create it"), nil
-	case d.Set == nil && !mayNotList(d.SetsErr):
+	case d.Set == nil && !cannotList(d.SetsErr):
 		return nil, fmt.Errorf("it has no pod here, and whether it ought to could not be told: %w", d.SetsErr)
 	case d.Set == nil:
 		return d.found(finding.Fatal, "DaemonSetPodMissing", "no pod of it is on this node: look at the DaemonSet's "+
@@ -81,8 +81,8 @@ func judgeMissing(d daemonSetSeen, s Settings, now time.Time) (*finding.Finding,
 	}
 }
 
-// judgeRevision says whether a pod that is well is of an old revision that nobody replaces.
-func judgeRevision(d daemonSetSeen, s Settings, pod *corev1.Pod) *finding.Finding {
+// evaluateRevision says whether a pod that is well is of an old revision that nobody replaces.
+func evaluateRevision(d daemonSetState, s Settings, pod *corev1.Pod) *finding.Finding {
 	if d.Newest == nil {
 		return nil
 	}
@@ -178,7 +178,7 @@ func loopingContainer(pod *corev1.Pod, now time.Time) string {
 	return ""
 }
 
-func (d daemonSetSeen) found(severity finding.Severity, reason, format string, args ...any) *finding.Finding {
+func (d daemonSetState) found(severity finding.Severity, reason, format string, args ...any) *finding.Finding {
 	return &finding.Finding{
 		Check: daemonSetCheckID, Subject: d.subject(), Severity: severity, Reason: reason,
 		Message: fmt.Sprintf("critical DaemonSet %s: %s", d.Name, fmt.Sprintf(format, args...)),

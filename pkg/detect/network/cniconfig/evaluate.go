@@ -33,8 +33,8 @@ func networkReady(ctx context.Context, h *host.Host) (ready, known bool) {
 	return false, false
 }
 
-// judgeCNIConfig says what follows from the configuration and from what the runtime says.
-func judgeCNIConfig(h *host.Host, seen cniSeen, ready, known bool) ([]finding.Finding, error) {
+// evaluateCNIConfig says what follows from the configuration and from what the runtime says.
+func evaluateCNIConfig(h *host.Host, seen cniConfig, ready, known bool) ([]finding.Finding, error) {
 	name := seen.file
 	if name == "" {
 		name = h.Paths.CNIConfDir

@@ -31,8 +31,8 @@ type dnsHistory struct {
 	tcpErr   error
 }
 
-// dnsSeen is what one server said in one look.
-type dnsSeen struct {
+// serverResult is what one server said in one look.
+type serverResult struct {
 	Server  dnsServer
 	Answer  dns.DNSAnswer
 	Err     error // over UDP
@@ -49,15 +49,15 @@ type dnsCheck struct {
 	servers map[dnsServer]*dnsHistory
 }
 
-func (c *dnsCheck) look(ctx context.Context, h *host.Host) ([]finding.Finding, error) {
+func (c *dnsCheck) observe(ctx context.Context, h *host.Host) ([]finding.Finding, error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	network, err := c.kubelet.Get(h)
 	if err != nil {
 		return nil, err
 	}
-	servers, doubts := dnsServers(h.Files, network)
-	if len(servers) == 0 && len(doubts) == 0 {
+	servers, unknown := dnsServers(h.Files, network)
+	if len(servers) == 0 && len(unknown) == 0 {
 		return nil, finding.NotApplicable("kubelet is told no name server for pods")
 	}
 	now := h.Clock().SinceBoot
@@ -65,12 +65,12 @@ func (c *dnsCheck) look(ctx context.Context, h *host.Host) ([]finding.Finding, e
 	if ctx.Err() != nil {
 		return nil, fmt.Errorf("ask the name servers of pods: %w", ctx.Err())
 	}
-	return c.judge(seen, network), finding.Partial(doubts)
+	return c.evaluate(seen, network), finding.Partial(unknown)
 }
 
 // dnsServers lists whom pods ask. What is no address is kubelet's own fault to tell: it refuses to start.
 func dnsServers(files host.Files, network discover.KubeletNetwork) (servers []dnsServer,
-	doubts map[finding.Subject]error) {
+	unknown map[finding.Subject]error) {
 	for _, text := range network.ClusterDNS[:min(len(network.ClusterDNS), checkkit.MaxNameservers)] {
 		if address, err := netip.ParseAddr(strings.TrimSpace(text)); err == nil {
 			servers = append(servers, dnsServer{Address: address})
@@ -118,7 +118,7 @@ func parseNameservers(text string) []netip.Addr {
 }
 
 // ask asks all servers side by side, so that a silent one costs its own time only.
-func (c *dnsCheck) ask(ctx context.Context, servers []dnsServer, domain string, now time.Duration) []dnsSeen {
+func (c *dnsCheck) ask(ctx context.Context, servers []dnsServer, domain string, now time.Duration) []serverResult {
 	for server := range c.servers {
 		if !slices.Contains(servers, server) {
 			delete(c.servers, server)
@@ -129,7 +129,7 @@ func (c *dnsCheck) ask(ctx context.Context, servers []dnsServer, domain string, 
 			c.servers[server] = &dnsHistory{}
 		}
 	}
-	seen := make([]dnsSeen, len(servers))
+	seen := make([]serverResult, len(servers))
 	checkkit.Parallel(len(servers), len(servers), func(i int) {
 		seen[i] = c.askOne(ctx, servers[i], c.servers[servers[i]], domain, now)
 	})
@@ -138,8 +138,8 @@ func (c *dnsCheck) ask(ctx context.Context, servers []dnsServer, domain string, 
 
 // askOne asks one server. Only it touches past.
 func (c *dnsCheck) askOne(ctx context.Context, server dnsServer, past *dnsHistory, domain string,
-	now time.Duration) dnsSeen {
-	seen := dnsSeen{Server: server}
+	now time.Duration) serverResult {
+	seen := serverResult{Server: server}
 	question := c.question(server, domain)
 	for range 2 {
 		if seen.Answer, seen.Err = c.try(ctx, question); seen.Err == nil || !checkkit.IsTimeout(seen.Err) {

@@ -12,8 +12,8 @@ import (
 	"github.com/nodeagent/nodeagent/pkg/finding"
 )
 
-// judgeReach says what is wrong with the answer of the apiserver, or nil.
-func judgeReach(endpoint string, status int, err error) *finding.Finding {
+// evaluateReach says what is wrong with the answer of the apiserver, or nil.
+func evaluateReach(endpoint string, status int, err error) *finding.Finding {
 	fault := func(reason, format string, args ...any) *finding.Finding {
 		return &finding.Finding{
 			Check: apiserverID, Subject: finding.Subject{Kind: "apiserver", Name: endpoint}, Severity: finding.Warning,

@@ -20,9 +20,9 @@ func readCertificate(files host.Files, name string) (*x509.Certificate, error) {
 	return checkkit.ParseCertificate(data, name)
 }
 
-// judgeCertificate says what is wrong with the time of a certificate. Unsure is why the clock is in doubt, empty
+// evaluateCertificate says what is wrong with the time of a certificate. Unsure is why the clock is in doubt, empty
 // where it is not.
-func judgeCertificate(subject finding.Subject, c *x509.Certificate, now time.Time, unsure string) []finding.Finding {
+func evaluateCertificate(subject finding.Subject, c *x509.Certificate, now time.Time, unsure string) []finding.Finding {
 	left := c.NotAfter.Sub(now)
 	f := finding.Finding{
 		Check: certificatesID, Subject: subject, Severity: finding.Warning,

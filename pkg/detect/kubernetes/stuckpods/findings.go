@@ -12,8 +12,8 @@ import (
 	"github.com/nodeagent/nodeagent/pkg/finding"
 )
 
-// tellStuck words what was found: the pods that have been stuck for longest one by one, and stages that many are in.
-func tellStuck(h *host.Host, stuck []podstate.Pod, s Settings) []finding.Finding {
+// stuckFindings words what was found: the pods that have been stuck for longest one by one, and stages that many are in.
+func stuckFindings(h *host.Host, stuck []podstate.Pod, s Settings) []finding.Finding {
 	found := manyStuck(h, stuck, s.Many)
 	for _, p := range stuck[:min(len(stuck), maxStuckPods)] {
 		f := finding.Finding{

@@ -26,7 +26,7 @@ type packetFilterCheck struct {
 	kubelet checkkit.KubeletNetwork
 }
 
-func (c *packetFilterCheck) look(ctx context.Context, h *host.Host) ([]finding.Finding, error) {
+func (c *packetFilterCheck) observe(ctx context.Context, h *host.Host) ([]finding.Finding, error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if !checkkit.KubeletInstalled(h) {
@@ -75,7 +75,7 @@ func kubeletPort(h *host.Host) uint16 {
 	return uint16(port)
 }
 
-func (d *packetDrop) finding(sample judgedSample) finding.Finding {
+func (d *packetDrop) finding(sample requiredPacket) finding.Finding {
 	name := strings.Join([]string{"nft", d.chain.Family, checkkit.Sanitize(d.chain.Table, 64),
 		checkkit.Sanitize(d.chain.Name, 64)}, " ")
 	facts := map[string]string{"rule": checkkit.Sanitize(d.rule, 200), "hook": sample.hook}

@@ -13,8 +13,8 @@ import (
 )
 
 const (
-	csiAskEvery   = time.Minute // GetInfo of a plugin that is well: registrars write a log line for each
-	csiSideBySide = 4           // plugins that are spoken to at a time
+	csiAskEvery = time.Minute // GetInfo of a plugin that is well: registrars write a log line for each
+	maxParallel = 4           // plugins that are spoken to at a time
 )
 
 // csiAnswer is what a plugin said through its sockets.
@@ -28,7 +28,9 @@ type csiAnswer struct {
 }
 
 // well reports whether nothing that the plugin said is wrong.
-func (a csiAnswer) well() bool { return a.InfoErr == nil && a.ProbeErr == nil && (a.Ready || !a.csi()) }
+func (a csiAnswer) healthy() bool {
+	return a.InfoErr == nil && a.ProbeErr == nil && (a.Ready || !a.csi())
+}
 
 // csi reports whether the plugin says that it is a CSI driver.
 func (a csiAnswer) csi() bool { return a.InfoErr == nil && a.Info.Type == registration.CSIPlugin }
@@ -36,7 +38,7 @@ func (a csiAnswer) csi() bool { return a.InfoErr == nil && a.Info.Type == regist
 // ask speaks to all plugins, some at a time, so that one that never answers costs its own time only.
 func (c *csiCheck) ask(ctx context.Context, h *host.Host, sockets []kubelet.PluginSocket, now finding.Timestamp) {
 	answers := make([]csiAnswer, len(sockets))
-	checkkit.Parallel(csiSideBySide, len(sockets), func(i int) {
+	checkkit.Parallel(maxParallel, len(sockets), func(i int) {
 		answers[i] = c.askOne(ctx, h, sockets[i], c.answers[sockets[i].Path], now)
 	})
 	clear(c.answers)
@@ -51,7 +53,7 @@ func (c *csiCheck) askOne(ctx context.Context, h *host.Host, socket kubelet.Plug
 	ctx, cancel := context.WithTimeout(ctx, c.settings.Timeout)
 	defer cancel()
 	answer := last
-	if last.Socket != socket || !last.well() || now.Since(last.Asked) >= csiAskEvery {
+	if last.Socket != socket || !last.healthy() || now.Since(last.Asked) >= csiAskEvery {
 		answer = csiAnswer{Socket: socket, Asked: now}
 		answer.Info, answer.InfoErr = h.Plugins.GetInfo(ctx, socket.Path)
 	} else {

@@ -17,19 +17,19 @@ type proxyHealth struct {
 	NodeEligible *bool   `json:"nodeEligible"` // of /healthz only
 }
 
-func (seen proxySeen) health() (proxyHealth, bool) {
+func (seen observation) health() (proxyHealth, bool) {
 	var health proxyHealth
 	err := json.Unmarshal([]byte(seen.body), &health)
 	return health, err == nil && health.LastUpdated != nil
 }
 
 // isProxy reports whether it was a kube-proxy that answered.
-func (seen proxySeen) isProxy() bool {
+func (seen observation) isProxy() bool {
 	_, ok := seen.health()
 	return seen.err == nil && ok
 }
 
-func (seen proxySeen) judge() []finding.Finding {
+func (seen observation) evaluate() []finding.Finding {
 	health, known := seen.health()
 	draining := health.NodeEligible != nil && !*health.NodeEligible
 	switch {

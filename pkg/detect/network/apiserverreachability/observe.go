@@ -35,7 +35,7 @@ type apiserverCheck struct {
 	serviceErr      error
 }
 
-func (c *apiserverCheck) look(ctx context.Context, h *host.Host) ([]finding.Finding, error) {
+func (c *apiserverCheck) observe(ctx context.Context, h *host.Host) ([]finding.Finding, error) {
 	if h.Cluster.Endpoint == nil || h.Cluster.Reach == nil {
 		return nil, finding.NotApplicable("no Kubernetes on this host")
 	}
@@ -84,7 +84,7 @@ func (c *apiserverCheck) askEndpoint(ctx context.Context, h *host.Host, now time
 	}
 	c.resolve(ctx, now)
 	ago, heard, err := network.TCPHeard(h, c.addresses)
-	if err == nil && heard && ago < apiserverHeard {
+	if err == nil && heard && ago < apiserverRecent {
 		c.fault = nil
 		return nil
 	}
@@ -99,7 +99,7 @@ func (c *apiserverCheck) askEndpoint(ctx context.Context, h *host.Host, now time
 		return fmt.Errorf("ask the apiserver at %s: %w", c.endpoint, ctx.Err())
 	}
 	c.asked = now
-	c.fault = judgeReach(c.endpoint, status, err)
+	c.fault = evaluateReach(c.endpoint, status, err)
 	return nil
 }
 

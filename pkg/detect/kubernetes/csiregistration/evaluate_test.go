@@ -24,7 +24,7 @@ func TestCSIStartGrace(t *testing.T) {
 		"a year in the future":      {-365 * 24 * time.Hour, false},
 	} {
 		d := csiDriver{Name: fakeName, Kind: csiDriverKind, Pods: []csiPod{{Name: "kube-system/csi-node", Up: test.up}}}
-		f, err := judgeCSIDriver(d, s)
+		f, err := evaluateCSIDriver(d, s)
 		if grace := err != nil && strings.Contains(err.Error(), "is starting"); grace != test.grace ||
 			(f == nil) != test.grace {
 			t.Errorf("%s: %+v, %v", name, f, err)
@@ -36,7 +36,7 @@ func TestCSIStartGrace(t *testing.T) {
 func TestCSISocketHasJustGone(t *testing.T) {
 	d := csiDriver{Name: fakeName, Kind: csiDriverKind, Socket: "/r/s.sock", InfoErr: fmt.Errorf("connect: %w",
 		fs.ErrNotExist)}
-	f, err := judgeCSIDriver(d, testCSISettings())
+	f, err := evaluateCSIDriver(d, testCSISettings())
 	if f != nil || err == nil || !strings.Contains(err.Error(), "has just gone") {
 		t.Errorf("%+v, %v", f, err)
 	}

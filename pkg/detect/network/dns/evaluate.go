@@ -13,8 +13,8 @@ import (
 )
 
 // judge says what is wrong with what the servers said.
-func (c *dnsCheck) judge(seen []dnsSeen, network discover.KubeletNetwork) []finding.Finding {
-	alone := c.cutOff(seen)
+func (c *dnsCheck) evaluate(seen []serverResult, network discover.KubeletNetwork) []finding.Finding {
+	alone := c.isolated(seen)
 	var found []finding.Finding
 	for _, s := range seen {
 		reason, message := s.fault(c.settings, network)
@@ -38,9 +38,9 @@ func (c *dnsCheck) judge(seen []dnsSeen, network discover.KubeletNetwork) []find
 	return found
 }
 
-// cutOff reports whether no server at all is heard, of the cluster or of the node: what they have in common is this
+// isolated reports whether no server at all is heard, of the cluster or of the node: what they have in common is this
 // node. A refusal is an answer of somebody on the way, and silence begins to count when the last of them fell silent.
-func (c *dnsCheck) cutOff(seen []dnsSeen) bool {
+func (c *dnsCheck) isolated(seen []serverResult) bool {
 	kinds := map[bool]bool{}
 	for _, s := range seen {
 		if s.Server.Upstream && s.Server.Address.IsLoopback() {
@@ -55,13 +55,13 @@ func (c *dnsCheck) cutOff(seen []dnsSeen) bool {
 }
 
 // onThisNode reports whether the server is this node's own: NodeLocal DNSCache listens on a link-local address.
-func (s dnsSeen) onThisNode() bool {
+func (s serverResult) onThisNode() bool {
 	return !s.Server.Upstream && (s.Server.Address.IsLinkLocalUnicast() || s.Server.Address.IsLoopback())
 }
 
 // fault names what is wrong with one server; no reason: nothing.
-func (s dnsSeen) fault(settings Settings, network discover.KubeletNetwork) (reason, message string) {
-	who := s.who(network)
+func (s serverResult) fault(settings Settings, network discover.KubeletNetwork) (reason, message string) {
+	who := s.describe(network)
 	switch {
 	case s.Server.Upstream && s.Server.Address.IsLoopback():
 		return "DNSResolverOnLoopback", fmt.Sprintf("%s is told to pods with dnsPolicy Default, for which that "+
@@ -99,21 +99,21 @@ func (s dnsSeen) fault(settings Settings, network discover.KubeletNetwork) (reas
 	return "", ""
 }
 
-func (s dnsSeen) name(settings Settings, network discover.KubeletNetwork) string {
+func (s serverResult) name(settings Settings, network discover.KubeletNetwork) string {
 	if s.Server.Upstream {
 		return checkkit.Sanitize(settings.UpstreamName, 100)
 	}
 	return "kubernetes.default.svc." + checkkit.Sanitize(network.ClusterDomain, 100)
 }
 
-func (s dnsSeen) who(network discover.KubeletNetwork) string {
+func (s serverResult) describe(network discover.KubeletNetwork) string {
 	if s.Server.Upstream {
 		return fmt.Sprintf("the resolver %s of %s", s.Server.Address, checkkit.Sanitize(network.ResolvConf, 200))
 	}
 	return fmt.Sprintf("the cluster's name server %s", s.Server.Address)
 }
 
-func (s dnsSeen) facts() map[string]string {
+func (s serverResult) facts() map[string]string {
 	facts := map[string]string{"role": "cluster", "silentSeconds": strconv.Itoa(int(s.Silence.Seconds()))}
 	if s.Server.Upstream {
 		facts["role"] = "resolver"

@@ -41,8 +41,8 @@ type csiDriver struct {
 
 func (d csiDriver) subject() finding.Subject { return finding.Subject{Kind: d.Kind, Name: d.Name} }
 
-// judgeCSIDriver says what is wrong with a driver, or that this cannot be told.
-func judgeCSIDriver(d csiDriver, s Settings) (*finding.Finding, error) {
+// evaluateCSIDriver says what is wrong with a driver, or that this cannot be told.
+func evaluateCSIDriver(d csiDriver, s Settings) (*finding.Finding, error) {
 	f, err := d.wrong()
 	if err != nil || f == nil {
 		return nil, err

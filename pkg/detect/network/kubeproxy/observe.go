@@ -24,9 +24,9 @@ import (
 )
 
 const (
-	// proxyAbsentFor is how long it is believed that no kube-proxy belongs here: to find out costs a scan of all
+	// absentRecheck is how long it is believed that no kube-proxy belongs here: to find out costs a scan of all
 	// processes.
-	proxyAbsentFor  = 5 * time.Minute
+	absentRecheck   = 5 * time.Minute
 	maxProxyHealthz = 64 << 10 // bytes
 )
 
@@ -37,8 +37,8 @@ type kubeProxyCheck struct {
 	absent  time.Duration // uptime when it was found that none belongs here; 0: one does, or it is not known
 }
 
-// proxySeen is what one look shows.
-type proxySeen struct {
+// observation is what one look shows.
+type observation struct {
 	process host.Process
 	runs    bool
 	url     string
@@ -47,13 +47,13 @@ type proxySeen struct {
 	err     error
 }
 
-func (c *kubeProxyCheck) look(ctx context.Context, h *host.Host) ([]finding.Finding, error) {
+func (c *kubeProxyCheck) observe(ctx context.Context, h *host.Host) ([]finding.Finding, error) {
 	now := h.Clock().SinceBoot
-	if c.absent != 0 && now-c.absent < proxyAbsentFor {
+	if c.absent != 0 && now-c.absent < absentRecheck {
 		return nil, errNoKubeProxy()
 	}
 	c.absent = 0
-	seen := proxySeen{}
+	seen := observation{}
 	process, err := c.program.Find(h)
 	switch {
 	case err == nil:
@@ -70,22 +70,22 @@ func (c *kubeProxyCheck) look(ctx context.Context, h *host.Host) ([]finding.Find
 	}
 	switch {
 	case seen.isProxy():
-		return seen.judge(), nil
+		return seen.evaluate(), nil
 	case seen.runs && listens:
-		return seen.judge(), nil
+		return seen.evaluate(), nil
 	case seen.runs:
 		return nil, finding.NotApplicable("kube-proxy (pid %d) serves no health on port %d: set the port of this check",
 			seen.process.PID, c.settings.Port)
 	}
-	return c.judgeAbsent(ctx, h, now)
+	return c.evaluateAbsent(ctx, h, now)
 }
 
 func errNoKubeProxy() error {
 	return finding.NotApplicable("no kube-proxy runs here and no pod of it is on this node")
 }
 
-// judgeAbsent decides whether a kube-proxy that is not there should be.
-func (c *kubeProxyCheck) judgeAbsent(ctx context.Context, h *host.Host, now time.Duration) ([]finding.Finding, error) {
+// evaluateAbsent decides whether a kube-proxy that is not there should be.
+func (c *kubeProxyCheck) evaluateAbsent(ctx context.Context, h *host.Host, now time.Duration) ([]finding.Finding, error) {
 	if h.Kubelet.Pods == nil || !checkkit.KubeletInstalled(h) {
 		c.absent = now
 		return nil, errNoKubeProxy()
@@ -125,7 +125,7 @@ func waitingBecause(pod *corev1.Pod) string {
 }
 
 // address is where the health server is asked, and whether somebody listens there.
-func (c *kubeProxyCheck) address(h *host.Host, seen proxySeen) (address string, listens bool) {
+func (c *kubeProxyCheck) address(h *host.Host, seen observation) (address string, listens bool) {
 	port := c.settings.Port
 	local := net.JoinHostPort("127.0.0.1", strconv.Itoa(port))
 	if !seen.runs {
@@ -202,7 +202,7 @@ func listeningAddress(data []byte, port int) (netip.Addr, bool) {
 }
 
 // ask asks /livez, and /healthz where that is not known.
-func (c *kubeProxyCheck) ask(ctx context.Context, seen *proxySeen, address string) {
+func (c *kubeProxyCheck) ask(ctx context.Context, seen *observation, address string) {
 	ctx, cancel := context.WithTimeout(ctx, c.settings.Timeout)
 	defer cancel()
 	for _, path := range []string{"/livez", "/healthz"} {
@@ -223,15 +223,15 @@ func proxyFinding(reason, message string) finding.Finding {
 	}
 }
 
-func (seen proxySeen) who() string {
+func (seen observation) describe() string {
 	if !seen.runs {
 		return "kube-proxy"
 	}
 	return fmt.Sprintf("kube-proxy (pid %d)", seen.process.PID)
 }
 
-func (seen proxySeen) fault(reason, format string, args ...any) []finding.Finding {
-	f := proxyFinding(reason, seen.who()+" "+fmt.Sprintf(format, args...))
+func (seen observation) fault(reason, format string, args ...any) []finding.Finding {
+	f := proxyFinding(reason, seen.describe()+" "+fmt.Sprintf(format, args...))
 	f.Facts["url"] = seen.url
 	if seen.status != 0 {
 		f.Facts["status"] = strconv.Itoa(seen.status)

@@ -71,7 +71,7 @@ type confirmation struct {
 }
 
 // complete adds to what is seen of a DaemonSet all that must be asked for.
-func (c *daemonSetCheck) complete(ctx context.Context, h *host.Host, seen *daemonSetSeen, setsErr error,
+func (c *daemonSetCheck) complete(ctx context.Context, h *host.Host, seen *daemonSetState, setsErr error,
 	now finding.Timestamp) {
 	seen.SetsErr = setsErr
 	if seen.Set == nil {
@@ -80,7 +80,7 @@ func (c *daemonSetCheck) complete(ctx context.Context, h *host.Host, seen *daemo
 		return
 	}
 	missing := bestPod(seen.Pods) == nil
-	seen.Placed = c.placed(ctx, h, seen.Set, now, missing)
+	seen.Placed = c.placement(ctx, h, seen.Set, now, missing)
 	if seen.Placed.Err != nil || !seen.Placed.Here {
 		return
 	}
@@ -98,17 +98,17 @@ func (c *daemonSetCheck) complete(ctx context.Context, h *host.Host, seen *daemo
 		seen.Placed = placement{Why: "it has been deleted"}
 	case last.set != nil:
 		seen.Set = last.set
-		seen.Placed = c.placed(ctx, h, last.set, now, missing)
+		seen.Placed = c.placement(ctx, h, last.set, now, missing)
 	}
 }
 
-func (c *daemonSetCheck) placed(ctx context.Context, h *host.Host, set *appsv1.DaemonSet, now finding.Timestamp,
+func (c *daemonSetCheck) placement(ctx context.Context, h *host.Host, set *appsv1.DaemonSet, now finding.Timestamp,
 	missing bool) placement {
 	node, err := c.node.get(ctx, h, now, false)
 	if node == nil {
 		return placement{Err: err}
 	}
-	p := place(set, node)
+	p := placementOn(set, node)
 	if !p.Here || !missing {
 		return p
 	}
@@ -116,7 +116,7 @@ func (c *daemonSetCheck) placed(ctx context.Context, h *host.Host, set *appsv1.D
 	if node, err = c.node.get(ctx, h, now, true); err != nil {
 		return placement{Err: err}
 	}
-	return place(set, node)
+	return placementOn(set, node)
 }
 
 // confirm asks the apiserver about a DaemonSet whose pod seems to be missing, with growing distance.
@@ -172,7 +172,7 @@ type rollout struct {
 
 // follow finds the newest revision of a DaemonSet, only while not all of its pods have it, and how long that has
 // stood still.
-func (c *daemonSetCheck) follow(ctx context.Context, h *host.Host, seen *daemonSetSeen, now finding.Timestamp) {
+func (c *daemonSetCheck) follow(ctx context.Context, h *host.Host, seen *daemonSetState, now finding.Timestamp) {
 	set := seen.Set
 	kind := set.Spec.UpdateStrategy.Type
 	done := set.Status.UpdatedNumberScheduled >= set.Status.DesiredNumberScheduled &&

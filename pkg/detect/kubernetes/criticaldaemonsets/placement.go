@@ -19,7 +19,7 @@ type placement struct {
 }
 
 // place decides as the DaemonSet controller does (pkg/controller/daemon: NodeShouldRunDaemonPod).
-func place(set *appsv1.DaemonSet, node *corev1.Node) placement {
+func placementOn(set *appsv1.DaemonSet, node *corev1.Node) placement {
 	pod := &corev1.Pod{ObjectMeta: set.Spec.Template.ObjectMeta, Spec: set.Spec.Template.Spec}
 	if pod.Spec.NodeName != "" && pod.Spec.NodeName != node.Name {
 		return placement{Why: "it is for node " + pod.Spec.NodeName}
