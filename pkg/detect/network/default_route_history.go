@@ -13,22 +13,22 @@ import (
 
 const routeHistoryKey = "default-route/ways"
 
-// routeHistory is what is remembered of the node's ways out. It survives a restart of the agent, and of the node.
+// routeHistory is the default routes that the node had. It survives a restart of the agent, and of the node.
 type routeHistory struct {
 	IPv4 routeFamily `json:"ipv4"`
 	IPv6 routeFamily `json:"ipv6"`
 }
 
-// routeFamily is one family's way out.
+// routeFamily is the default route of one family.
 type routeFamily struct {
-	Way    string        `json:"way,omitempty"`    // the best default route, as last seen; empty: there was never one
+	Way    string        `json:"way,omitempty"`    // the best default route, as last seen; empty: never seen
 	Absent time.Duration `json:"absent,omitempty"` // for how long it has been seen to be absent, in all
 
 	Before    string        `json:"-"` // what it was before it changed
 	boot      string        // of the change
 	changedAt time.Duration // since boot
-	looked    time.Duration // since boot, when it was last looked for; 0 for never
-	other     bool          // there is none, but another way out
+	observed  time.Duration // since boot, of the last run; 0 for none
+	other     bool          // there is none, but another route out
 }
 
 func loadRouteHistory(saved detect.Saved[routeHistory]) routeHistory {
@@ -40,17 +40,17 @@ func loadRouteHistory(saved detect.Saved[routeHistory]) routeHistory {
 
 // add records the routes of now, and reports whether something is to be saved.
 func (f *routeFamily) add(routes []defaultRoute, ipv4, other bool, now finding.Timestamp) (changed bool) {
-	since := now.SinceBoot - f.looked
-	first := f.looked == 0
-	f.looked, f.other = now.SinceBoot, other
+	since := now.SinceBoot - f.observed
+	first := f.observed == 0
+	f.observed, f.other = now.SinceBoot, other
 	if len(routes) == 0 {
 		if f.Way == "" || other || first {
 			return false
 		}
 		before := f.Absent
-		f.Absent += min(max(since, 0), 10*time.Minute) // looks that were missed are no proof
+		f.Absent += min(max(since, 0), 10*time.Minute) // runs that did not happen prove nothing
 		if f.Absent >= routeForget {
-			*f = routeFamily{looked: f.looked}
+			*f = routeFamily{observed: f.observed}
 			return true
 		}
 		return before.Truncate(time.Hour) != f.Absent.Truncate(time.Hour)
@@ -69,7 +69,7 @@ func (f *routeFamily) add(routes []defaultRoute, ipv4, other bool, now finding.T
 	return true
 }
 
-// wayOf renders a route for people. Gateways of IPv6 are link-local and change with the router's card: they say
+// wayOf renders a route for people. Gateways of IPv6 are link-local and change with the router's card: they mean
 // nothing.
 func wayOf(r defaultRoute, ipv4 bool) string {
 	device := "dev " + checkkit.Sanitize(r.device, checkkit.MaxName)
@@ -80,7 +80,7 @@ func wayOf(r defaultRoute, ipv4 bool) string {
 	if err != nil || len(raw) != 4 || r.gateway == "00000000" {
 		return device
 	}
-	// The kernel prints the number as this machine holds it, although it is in network byte order.
+	// The kernel prints the number in the byte order of the machine, although it is stored in network byte order.
 	var gateway [4]byte
 	binary.NativeEndian.PutUint32(gateway[:], binary.BigEndian.Uint32(raw))
 	return "via " + netip.AddrFrom4(gateway).String() + " " + device

@@ -18,29 +18,22 @@ import (
 
 // link-state reads for each card (see network_devices.go)
 //
-//	flags               0x1003      IFF_UP (1): somebody switched it on
+//	flags               0x1003      IFF_UP (1): administratively up
 //	operstate           up, down, unknown, dormant …: RFC 2863, with IFF_UP "down" means that there is no carrier
-//	carrier_up_count    2           since the device was made; Linux 4.16
+//	carrier_up_count    2           since the device was created; Linux 4.16
 //	carrier_down_count  1
 //	speed, duplex       25000, full in Mbit/s; only when the carrier changed, since these ask the card under the RTNL lock
 //
 // https://www.kernel.org/doc/Documentation/ABI/testing/sysfs-class-net,
 // https://docs.kernel.org/networking/operstates.html
 //
-// A link is missed when it is switched on, has no carrier, and had one before: in this boot, or as far as the agent
-// remembers. A node whose every card is without carrier is cut off. Three losses of carrier in ten minutes are more
-// than a switch that restarts or a cable that is moved causes, and what a bad transceiver or cable makes of it.
-//
-// Known false alarms, and what is done: NetworkManager and systemd-networkd switch ports on that nobody ever plugged
-// (a carrier must have been there); dummy, docker0, bridges, tunnels, veth, IPoIB children, virtual functions and
-// what stands for them in switching cards have states of their own (only Ethernet ports of cards count); service
-// processors show a card on USB that comes and goes (left out). Members of a bond are told by the check bonds. Links
-// go down and up while a machine starts: the first two minutes do not count as flaps. A cable that was pulled for
-// good stays reported until the port is switched off (ip link set X down), or ignored by configuration.
+// NetworkManager and systemd-networkd set ports up that were never plugged in, so a carrier must have been there
+// before: in this boot, or in the agent's saved history. Links go down and up while a machine starts: the first two
+// minutes do not count as flaps.
 
 // LinkStateSettings adjust link-state.
 type LinkStateSettings struct {
-	Flaps  int      `yaml:"flaps"`  // losses of carrier within ten minutes that make a link flapping
+	Flaps  int      `yaml:"flaps"`  // losses of carrier within ten minutes
 	Ignore []string `yaml:"ignore"` // devices that may be without carrier
 }
 
@@ -49,43 +42,42 @@ func DefaultLinkStateSettings() LinkStateSettings { return LinkStateSettings{Fla
 
 const (
 	linkStateID = "link-state"
-	// linksStarted is when links are believed to have settled after boot.
+	// linksStarted is how long after boot links may still be coming up.
 	linksStarted = 2 * time.Minute
 	flapWindow   = 10 * time.Minute
-	// speedEvery is how often speeds are read anew although no carrier changed.
+	// speedEvery is how often speeds are read again although no carrier changed.
 	speedEvery = 6 * time.Hour
 )
 
-// LinkState finds cards that lost their link. Memory may be nil: then what was up before the agent started is not known
-// but from this boot's counters.
-func LinkState(s LinkStateSettings, memory detect.StateStore) detect.Check {
-	c := &linkCheck{settings: s, history: loadLinkHistory(memory, "link-state/links"), speeds: map[string]linkSpeed{},
+// LinkState finds cards that lost their link. The store may be nil: then links that were up before the agent started
+// are not known but from this boot's counters.
+func LinkState(s LinkStateSettings, store detect.StateStore) detect.Check {
+	c := &linkCheck{settings: s, history: loadLinkHistory(store, "link-state/links"), speeds: map[string]linkSpeed{},
 		flaps: counterWindow{Span: flapWindow}}
 	return detect.Check{
 		ID: linkStateID, Domain: "network",
 		Summary: "a network card lost its link, flaps, or is slower than it was",
-		Advice: "Look at `ip -s link show dev X` and `ethtool X`, then at the cable, the transceiver (`ethtool -m " +
-			"X`) and the switch's port. A port that is not meant to be used is switched off with `ip link set X " +
-			"down`, or named under ignore.",
+		Advice: "Check `ip -s link show dev X` and `ethtool X`, then the cable, the transceiver (`ethtool -m X`) " +
+			"and the switch port. Set a port that is not in use down with `ip link set X down`, or list it under " +
+			"ignore.",
 		Doc: detect.Doc{
 			Reads: []string{"/sys/class/net/X/{flags,operstate,type,carrier_up_count,carrier_down_count}",
 				"/sys/class/net/X/{speed,duplex} after a change of carrier"},
-			Why: "Without a link the node cannot be reached; one that flaps loses packets each time, and a slow " +
-				"one makes every transfer of its pods slow.",
+			Why: "Without a link the node cannot be reached. A link that flaps loses packets each time, and a slow " +
+				"one slows every transfer of its pods.",
 			Faults: []detect.Fault{
-				{Reason: "LinkDown", Severity: finding.Fatal, When: "a card that is switched on, and had a carrier " +
-					"before, has none for 10 s; fatal when no card of the node has one, since it is cut off then, " +
-					"else a warning"},
-				{Reason: "LinkFlapping", Severity: finding.Warning, When: "3 losses of carrier within 10 minutes; a " +
-					"restart of a switch causes one or two"},
-				{Reason: "LinkSpeedReduced", Severity: finding.Info, When: "the link came back slower than it was: a " +
-					"bad cable or transceiver is negotiated down"},
-				{Reason: "LinkHalfDuplex", Severity: finding.Info, When: "the two ends did not agree: above 10 " +
-					"Mbit/s nobody wants half duplex"},
+				{Reason: "LinkDown", Severity: finding.Fatal, When: "a card that is up, and had a carrier before, " +
+					"has none for 10 s; fatal if no card of the node has one, else a warning"},
+				{Reason: "LinkFlapping", Severity: finding.Warning, When: "3 losses of carrier within 10 minutes; " +
+					"the restart of a switch causes one or two"},
+				{Reason: "LinkSpeedReduced", Severity: finding.Info, When: "the link is slower than it was: with a " +
+					"bad cable or transceiver a lower speed is negotiated"},
+				{Reason: "LinkHalfDuplex", Severity: finding.Info,
+					When: "half duplex above 10 Mbit/s: autonegotiation failed"},
 			},
-			FalseAlarms: "Ports that never had a carrier, virtual devices and functions, IPoIB, and cards on USB do " +
-				"not count. Members of a bond are told by bonds. A cable that was pulled for good is told until its " +
-				"port is switched off.",
+			FalseAlarms: "Ports that never had a carrier, virtual devices and functions, IPoIB, and cards on USB " +
+				"(service processors) are ignored. Members of a bond are covered by bonds. A cable that was removed " +
+				"permanently is reported until its port is set down or listed under ignore.",
 		},
 		Condition: detect.NetworkProblem(),
 		Every:     20 * time.Second, Deadline: 8 * time.Second,
@@ -106,7 +98,7 @@ type linkCheck struct {
 	flaps   counterWindow
 }
 
-// link is what is known of one card that is an uplink.
+// link is one card that is an uplink.
 type link struct {
 	networkCard
 	downs, ups uint64 // losses and gains of carrier since the device was made
@@ -136,7 +128,7 @@ func (c *linkCheck) observe(files host.Files, up time.Duration) ([]finding.Findi
 	return findings, finding.Partial(unknown)
 }
 
-// links reads what else is to be known of the cards that are uplinks.
+// links reads the carrier counters of the cards that are uplinks.
 func (c *linkCheck) links(files host.Files, cards []networkCard) (links []link, unknown map[finding.Subject]error) {
 	unknown = map[finding.Subject]error{}
 	for _, card := range cards {
@@ -169,7 +161,7 @@ func (l *link) readCounts(files host.Files) (err error) {
 	return err
 }
 
-// count takes the losses of carrier into the window, once the machine has started.
+// count records the losses of carrier, once the machine has started.
 func (c *linkCheck) count(links []link, up time.Duration) {
 	if up < linksStarted {
 		return
@@ -181,7 +173,7 @@ func (c *linkCheck) count(links []link, up time.Duration) {
 	c.flaps.Add(up, values)
 }
 
-// judge returns the gravest that is wrong with one link.
+// evaluate returns the most severe fault of one link.
 func (c *linkCheck) evaluate(files host.Files, l link, othersWork bool, up time.Duration) (finding.Finding, bool) {
 	f := finding.Finding{
 		Check: linkStateID, Subject: finding.Subject{Kind: kindNetDevice, Name: l.name}, Severity: finding.Warning,
@@ -209,8 +201,8 @@ func (c *linkCheck) evaluate(files host.Files, l link, othersWork bool, up time.
 	return c.evaluateSpeed(files, l, f, up)
 }
 
-// carriesDefault reports whether a default route goes through a device. It is for the message only: that routes
-// cannot be read is told by the check default-route.
+// carriesDefault reports whether a default route goes through a device. It is for the message only: the check
+// default-route reports routes that cannot be read.
 func carriesDefault(files host.Files, device string) bool {
 	four, six, err := readDefaultRoutes(files)
 	return err == nil && slices.ContainsFunc(slices.Concat(four, six), func(r defaultRoute) bool {
@@ -218,7 +210,7 @@ func carriesDefault(files host.Files, device string) bool {
 	})
 }
 
-// linkSpeed is what a link had at its best, and what it has. Zero stands for unknown.
+// linkSpeed is the best speed of a link, and its speed now. Zero is unknown.
 type linkSpeed struct {
 	best, now uint64 // Mbit/s
 	half      bool
@@ -226,7 +218,8 @@ type linkSpeed struct {
 	read      time.Duration // since boot
 }
 
-func (c *linkCheck) evaluateSpeed(files host.Files, l link, f finding.Finding, up time.Duration) (finding.Finding, bool) {
+func (c *linkCheck) evaluateSpeed(files host.Files, l link, f finding.Finding, up time.Duration) (finding.Finding,
+	bool) {
 	speed, known := c.speeds[l.name]
 	if changes := l.downs + l.ups; !known || speed.changes != changes || up-speed.read >= speedEvery {
 		if !l.works() || len(c.speeds) >= maxCards && !known {
@@ -251,7 +244,7 @@ func (c *linkCheck) evaluateSpeed(files host.Files, l link, f finding.Finding, u
 	return f, true
 }
 
-// readSpeed returns 0 where the card does not tell: EINVAL without a link, -1 for virtual machines' cards.
+// readSpeed returns 0 where the card does not report it: EINVAL without a link, -1 for virtual machines' cards.
 func readSpeed(files host.Files, dir string) (speed uint64, half bool) {
 	speed, err := checkkit.ReadCount(files, dir+"/speed")
 	if err != nil {

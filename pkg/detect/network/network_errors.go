@@ -20,23 +20,18 @@ import (
 //	 face |bytes    packets errs drop fifo frame compressed multicast|bytes    packets errs drop fifo colls carrier compressed
 //	  eth0: 22101956   53011    0    0    0     0          0         0  5341902   37113    0    0    0     0       0          0
 //
-// (received drop includes what the card missed for want of buffers, frame includes checksum errors), and
-// /sys/class/net/X/queues/tx-N/tx_timeout, how often the watchdog found that a queue did not send. When a card's
-// errors are unusual, its /sys/class/net/X/statistics tell which they are.
+// (received drop includes packets that the card missed because it had no buffer, frame includes checksum errors), and
+// /sys/class/net/X/queues/tx-N/tx_timeout, how often the watchdog found that a queue did not send. When a card has
+// errors, its /sys/class/net/X/statistics show which they are.
 //
 // https://docs.kernel.org/networking/statistics.html,
 // https://www.kernel.org/doc/Documentation/ABI/testing/sysfs-class-net-queues
 //
-// The Prometheus node mixin warns at 1 % of packets over an hour; TCP is slow at a tenth of that. Here it is 1 % over
-// five minutes, and at least one in a second, so that a quiet card with an error now and then says nothing.
-//
-// Known false alarms, and what is done: frames of protocols that the node does not speak (LLDP, spanning tree) count
-// as dropped when received, about one in a second: drops must be ten in a second. A card that is overrun in a burst
-// drops for a moment: the rate is that of five minutes.
+// The Prometheus node mixin warns at 1 % of packets over an hour; TCP is slow at a tenth of that.
 
 const (
 	networkErrorsID = "network-errors"
-	// timeoutFor is how long a timeout of a queue is told.
+	// timeoutFor is how long a timeout of a queue is reported.
 	timeoutFor = 30 * time.Minute
 	maxQueues  = 4096
 )
@@ -47,27 +42,29 @@ func NetworkErrors() detect.Check {
 	return detect.Check{
 		ID: networkErrorsID, Domain: "network",
 		Summary: "a network card damages or drops packets, or stopped sending",
-		Advice: "`ethtool -S X` and `ip -s -s link show dev X` tell which errors they are. Checksum and frame " +
-			"errors: cable, transceiver, switch port. Missed and fifo: the card is overrun; `ethtool -g X` shows its " +
-			"rings. Timeouts: firmware and driver; `dmesg` names the queue.",
+		Advice: "Find the kind of error with `ethtool -S X` and `ip -s -s link show dev X`. For checksum and frame " +
+			"errors check the cable, the transceiver and the switch port. For missed and fifo errors the card is " +
+			"overrun: enlarge its rings (`ethtool -g X`). For timeouts update firmware and driver; `dmesg` names " +
+			"the queue.",
 		Doc: detect.Doc{
 			Reads: []string{"/proc/net/dev", "/sys/class/net/X/queues/tx-*/tx_timeout",
 				"/sys/class/net/X/statistics/* of a card with errors"},
-			Why: "A percent of lost packets makes every connection of every pod slow; a card that stopped sending " +
-				"cuts all of them for seconds.",
+			Why: "One percent of lost packets slows every connection of every pod; a card that stopped sending " +
+				"interrupts all of them for seconds.",
 			Faults: []detect.Fault{
 				{Reason: "NICTxTimeout", Severity: finding.Warning, When: "the kernel's watchdog found a queue that " +
-					"did not send for 5 s, within 30 minutes; the card is reset then"},
+					"did not send for 5 s, within 30 minutes; it then resets the card"},
 				{Reason: "ReceiveErrors", Severity: finding.Warning, When: "1 % of received packets are damaged, and " +
-					"at least one in a second, over 5 minutes"},
+					"at least one per second, over 5 minutes"},
 				{Reason: "TransmitErrors", Severity: finding.Warning, When: "1 % of sent packets fail, and at least " +
-					"one in a second, over 5 minutes"},
+					"one per second, over 5 minutes"},
 				{Reason: "ReceiveDrops", Severity: finding.Warning, When: "1 % of received packets are dropped, and " +
-					"at least ten in a second, over 5 minutes"},
+					"at least ten per second, over 5 minutes"},
 				{Reason: "TransmitDrops", Severity: finding.Warning, When: "1 % of sent packets are dropped, and at " +
-					"least ten in a second, over 5 minutes"},
+					"least ten per second, over 5 minutes"},
 			},
-			FalseAlarms: "Frames that nobody on the node wants count as dropped; they are fewer than ten in a second.",
+			FalseAlarms: "Frames of protocols that the node does not speak (LLDP, spanning tree) count as dropped, " +
+				"about one per second: below the threshold.",
 		},
 		CounterBased: true,
 		Every:        time.Minute, Deadline: 8 * time.Second,
@@ -84,7 +81,7 @@ type errorsCheck struct {
 	timeouts counterWindow
 }
 
-// errorRules are the judgements of one card; keys are those of parseNetDev.
+// errorRules are the rules for one card; keys are those of parseNetDev.
 func errorRules(card string) []rateRule {
 	return []rateRule{
 		{key: card + ".rxErrors", of: card + ".rxPackets", least: 1, share: 0.01, reason: "ReceiveErrors",
@@ -105,7 +102,7 @@ func (c *errorsCheck) observe(files host.Files, up time.Duration) ([]finding.Fin
 	}
 	cards = slices.DeleteFunc(cards, func(card networkCard) bool { return !card.adminUp })
 	if len(cards) == 0 {
-		return nil, finding.NotApplicable("no network card is switched on")
+		return nil, finding.NotApplicable("no network card is up")
 	}
 	data, err := files.Read("/proc/net/dev")
 	if err != nil {
@@ -126,7 +123,7 @@ func (c *errorsCheck) observe(files host.Files, up time.Duration) ([]finding.Fin
 	return findings, finding.Partial(unknown)
 }
 
-// addTimeouts sums up the timeouts of each card's queues.
+// addTimeouts adds up the timeouts of each card's queues.
 func (c *errorsCheck) addTimeouts(files host.Files, cards []networkCard, up time.Duration) map[finding.Subject]error {
 	values, unknown, queues := map[string]uint64{}, map[finding.Subject]error{}, 0
 	for _, card := range cards {
@@ -180,7 +177,7 @@ func (c *errorsCheck) evaluate(files host.Files, card networkCard) (finding.Find
 	return f, found
 }
 
-// errorFacts tells which errors a card counted since it was made. Not every driver counts them all.
+// errorFacts returns the errors that a card counted since it was created. Not every driver counts them all.
 func errorFacts(files host.Files, card networkCard) map[string]string {
 	facts := map[string]string{}
 	for fact, file := range map[string]string{

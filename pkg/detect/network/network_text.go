@@ -9,7 +9,7 @@ import (
 	"github.com/nodeagent/nodeagent/pkg/detect/checkkit"
 )
 
-// How the kernel writes its counters of the network.
+// Formats of the kernel's network counters.
 
 // parseCount parses one number of the kernel in the given base.
 func parseCount(text string, base int) (uint64, error) {

@@ -24,55 +24,53 @@ import (
 // where mem (pages), alloc and orphan are of all network namespaces together, inuse and tw of the node's own, and the
 // limits in /proc/sys/net/ipv4: tcp_mem and udp_mem (three numbers of pages: below the first no pressure, the third
 // is the limit), tcp_max_orphans, tcp_max_tw_buckets, ip_local_port_range (32768 60999). tcp_mem, udp_mem and
-// tcp_max_orphans are there in the machine's first network namespace only.
+// tcp_max_orphans exist in the machine's initial network namespace only.
 //
 // https://docs.kernel.org/networking/ip-sysctl.html, proc_pid_net(5)
 //
-// A connection to a service needs a local port of its own, but for another service the same one can be used again. So
-// the ports of the range are short when almost all of them go to one peer. Only where the node has nearly as many
-// connections as ports are its sockets counted, by sock_diag(7), and at most once in five minutes.
-//
-// Known false alarms, and what is done: a full table of TIME_WAIT costs nothing but safety against old packets (worth
-// knowing only); a node with many connections to many peers (they are counted by peer).
+// A local port can be used for several peers at once, so the ports of the range run out when almost all of them go to
+// one peer. The sockets are counted by sock_diag(7) only where the node has nearly as many connections as ports, and at
+// most once in five minutes.
 
 const (
 	socketsID = "sockets"
 	// socketsNear is the share of a limit that is a fault.
 	socketsNear = 0.9
-	// portsNominate is the share of the local ports from which on it is worth to count.
+	// portsNominate is the share of the local ports above which sockets are counted.
 	portsNominate = 0.6
 	portsEvery    = 5 * time.Minute
 	sysctlIPv4    = "/proc/sys/net/ipv4/"
 )
 
-// Sockets finds memory and ports of sockets that run out.
+// Sockets finds nodes that run out of socket memory or local ports.
 func Sockets() detect.Check {
 	c := &socketsCheck{}
 	return detect.Check{
 		ID: socketsID, Domain: "network",
-		Summary: "memory of sockets, orphaned sockets or local ports run out",
-		Advice: "`ss -s` and `cat /proc/net/sockstat` show the numbers, `ss -tan | awk '{print $5}' | sort | uniq -c " +
-			"| sort -rn | head` the peers. Raise net.ipv4.tcp_mem, tcp_max_orphans or ip_local_port_range, or let " +
-			"the program that opens so many connections keep them.",
+		Summary: "socket memory, orphaned sockets or local ports run out",
+		Advice: "Check the numbers with `ss -s` and `cat /proc/net/sockstat`, and the peers with `ss -tan | awk " +
+			"'{print $5}' | sort | uniq -c | sort -rn | head`. Raise net.ipv4.tcp_mem, tcp_max_orphans or " +
+			"ip_local_port_range, or make the program that opens so many connections reuse them.",
 		Doc: detect.Doc{
 			Reads: []string{"/proc/net/{sockstat,sockstat6}",
 				"/proc/sys/net/ipv4/{tcp_mem,udp_mem,tcp_max_orphans,tcp_max_tw_buckets,ip_local_port_range}",
-				"the table of TCP sockets (sock_diag), only where the node has many"},
-			Why: "At its limit TCP cuts connections and drops packets of all pods; without a free port no " +
-				"connection to that peer can be made from the node.",
+				"the table of TCP sockets (sock_diag), only if the node has many"},
+			Why: "At its memory limit TCP aborts connections and drops packets of all pods; without a free port the " +
+				"node cannot connect to that peer.",
 			Faults: []detect.Fault{
 				{Reason: "TCPMemoryExhausted", Severity: finding.Warning,
 					When: "TCP uses 90 % of tcp_mem's limit, in all network namespaces together"},
 				{Reason: "UDPMemoryExhausted", Severity: finding.Warning, When: "UDP uses 90 % of udp_mem's limit"},
-				{Reason: "OrphanedSockets", Severity: finding.Warning, When: "90 % of tcp_max_orphans connections " +
-					"were closed by their programs and still have data to send"},
+				{Reason: "OrphanedSockets", Severity: finding.Warning, When: "90 % of tcp_max_orphans: connections " +
+					"that their programs closed and that still have data to send"},
 				{Reason: "LocalPortsExhausted", Severity: finding.Warning,
 					When: "90 % of the local ports are in use to one peer"},
 				{Reason: "TimeWaitFull", Severity: finding.Info, When: "90 % of tcp_max_tw_buckets connections are " +
-					"in TIME_WAIT; above, they are closed at once"},
+					"in TIME_WAIT; above the limit they are closed at once, which loses only protection against old " +
+					"packets"},
 			},
-			FalseAlarms: "Ports are counted by peer, since for another peer they can be used again. Those of pods " +
-				"with a network of their own are not seen.",
+			FalseAlarms: "Ports are counted per peer, since they can be reused for another peer. Pods with their own " +
+				"network namespace are not checked.",
 		},
 		Every: time.Minute, Deadline: 10 * time.Second,
 		Wakes: []detect.Wake{{Source: detect.WakeKernelLog, Match: "TCP: out of memory"},
@@ -88,7 +86,7 @@ type socketsCheck struct {
 }
 
 func (c *socketsCheck) observe(ctx context.Context, h *host.Host) ([]finding.Finding, error) {
-	seen, err := readSockstat(h.Files)
+	usage, err := readSockstat(h.Files)
 	if err != nil {
 		return nil, err
 	}
@@ -98,7 +96,7 @@ func (c *socketsCheck) observe(ctx context.Context, h *host.Host) ([]finding.Fin
 		if err != nil {
 			return nil, err
 		}
-		now, known := seen[l.key]
+		now, known := usage[l.key]
 		if !ok || !known || limit == 0 {
 			continue
 		}
@@ -109,7 +107,7 @@ func (c *socketsCheck) observe(ctx context.Context, h *host.Host) ([]finding.Fin
 			faults = append(faults, networkFault{reason: l.reason, text: text, info: l.info, belowRaise: belowRaise})
 		}
 	}
-	fault, found, err := c.ports(ctx, h, seen)
+	fault, found, err := c.ports(ctx, h, usage)
 	if err != nil {
 		return nil, err
 	}
@@ -159,8 +157,8 @@ func readFieldOf(files host.Files, name string, column int) (limit uint64, ok bo
 	return limit, true, nil
 }
 
-// ports judges the local ports, if there may be a lack of them.
-func (c *socketsCheck) ports(ctx context.Context, h *host.Host, seen map[string]uint64) (networkFault, bool, error) {
+// ports evaluates the local ports, if they may run out.
+func (c *socketsCheck) ports(ctx context.Context, h *host.Host, usage map[string]uint64) (networkFault, bool, error) {
 	first, _, err := readFieldOf(h.Files, "ip_local_port_range", 0)
 	if err != nil {
 		return networkFault{}, false, err
@@ -173,7 +171,7 @@ func (c *socketsCheck) ports(ctx context.Context, h *host.Host, seen map[string]
 		return networkFault{}, false, nil
 	}
 	size := float64(last - first + 1)
-	if float64(seen["TCP.inuse"]+seen["TCP6.inuse"]+seen["TCP.tw"]) < portsNominate*size {
+	if float64(usage["TCP.inuse"]+usage["TCP6.inuse"]+usage["TCP.tw"]) < portsNominate*size {
 		c.counted, c.busiest = 0, netlink.PortUse{}
 		return networkFault{}, false, nil
 	}
@@ -194,7 +192,7 @@ func (c *socketsCheck) ports(ctx context.Context, h *host.Host, seen map[string]
 
 // readSockstat returns numbers as "TCP.orphan". A kernel without IPv6 has no sockstat6.
 func readSockstat(files host.Files) (map[string]uint64, error) {
-	seen := map[string]uint64{}
+	usage := map[string]uint64{}
 	for _, name := range []string{"/proc/net/sockstat", "/proc/net/sockstat6"} {
 		data, err := files.Read(name)
 		if errors.Is(err, fs.ErrNotExist) && strings.HasSuffix(name, "6") {
@@ -203,14 +201,14 @@ func readSockstat(files host.Files) (map[string]uint64, error) {
 		if err != nil {
 			return nil, err
 		}
-		if err := parseSockstat(string(data), seen); err != nil {
+		if err := parseSockstat(string(data), usage); err != nil {
 			return nil, fmt.Errorf("read %s: %w", name, err)
 		}
 	}
-	if _, ok := seen["TCP.inuse"]; !ok {
+	if _, ok := usage["TCP.inuse"]; !ok {
 		return nil, fmt.Errorf("read /proc/net/sockstat: no TCP")
 	}
-	return seen, nil
+	return usage, nil
 }
 
 // parseSockstat parses lines of a protocol and any number of names with values.

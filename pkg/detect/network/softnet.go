@@ -20,40 +20,38 @@ import (
 //	00194bbf 000000e5 00000000 00000000 00000000 00000000 00000000 00000000 00000000 00000000 00000000 00000000 00000000 …
 //	processed dropped time_squeeze … the 13th is the processor's number (Linux 5.10)
 //
-// dropped: the processor's backlog (net.core.netdev_max_backlog) was full; veth devices, that is all pods' packets,
-// and packets that are steered between processors go through it. time_squeeze: it had more packets than its budget,
-// the rest waited. https://docs.kernel.org/networking/scaling.html,
+// dropped: the processor's backlog (net.core.netdev_max_backlog) was full; packets of veth devices, that is of all
+// pods, and packets that are steered between processors go through it. time_squeeze: it had more packets than its
+// budget, and the rest waited. https://docs.kernel.org/networking/scaling.html,
 // https://docs.kernel.org/admin-guide/sysctl/net.html, net/core/net-procfs.c
-//
-// Known false alarms: a busy processor is squeezed now and then, which costs nothing but a moment: it must be a hundred
-// times in a second, and is only worth knowing.
 
 const softnetID = "softnet"
 
 const (
-	softnetDrops   = 1.0 // in one second, over five minutes, all processors together
+	softnetDrops   = 1.0 // per second, over five minutes, all processors together
 	softnetSqueeze = 100.0
 	maxProcessors  = 8192
 )
 
-// Softnet finds processors that cannot keep up with the packets that come.
+// Softnet finds processors that cannot keep up with received packets.
 func Softnet() detect.Check {
 	c := &softnetCheck{window: counterWindow{Span: 5 * time.Minute}}
 	return detect.Check{
 		ID: softnetID, Domain: "network",
-		Summary: "processors cannot keep up with packets: they are dropped before any program sees them",
-		Advice: "The facts name the processors. Spread the card's interrupts (`/proc/interrupts`, irqbalance) and " +
-			"its queues (`ethtool -l X`, RPS), raise net.core.netdev_max_backlog (drops) or net.core.netdev_budget (squeezes).",
+		Summary: "processors cannot keep up with received packets: some are dropped before any program sees them",
+		Advice: "The facts name the processors. Distribute the card's interrupts (`cat /proc/interrupts`, " +
+			"irqbalance) and its queues (`ethtool -l X`, RPS). For drops raise net.core.netdev_max_backlog, for " +
+			"squeezes net.core.netdev_budget.",
 		Doc: detect.Doc{
 			Reads: []string{"/proc/net/softnet_stat"},
-			Why:   "All packets from and to pods go through these queues; what is dropped there is counted nowhere else.",
+			Why:   "All packets from and to pods go through these queues; drops there are counted nowhere else.",
 			Faults: []detect.Fault{
 				{Reason: "BacklogDrops", Severity: finding.Warning,
-					When: "one packet in a second is dropped, over 5 minutes"},
-				{Reason: "BacklogSqueezed", Severity: finding.Info, When: "one processor runs out of its budget 100 " +
-					"times in a second, over 5 minutes"},
+					When: "one packet per second is dropped, over 5 minutes"},
+				{Reason: "BacklogSqueezed", Severity: finding.Info, When: "one processor exhausts its budget 100 " +
+					"times per second, over 5 minutes"},
 			},
-			FalseAlarms: "Being squeezed now and then is normal on a busy node.",
+			FalseAlarms: "Occasional squeezes are normal on a busy node and only delay packets.",
 		},
 		Every: time.Minute, Deadline: 5 * time.Second,
 		Policy: finding.Policy{Clear: finding.Hold{Looks: 2, For: 2 * time.Minute}},
@@ -94,13 +92,14 @@ func (c *softnetCheck) observe(h *host.Host) ([]finding.Finding, error) {
 	if found, belowRaise := reachesRate(drops, softnetDrops); found {
 		faults = append(faults, networkFault{
 			reason: "BacklogDrops", belowRaise: belowRaise,
-			text: fmt.Sprintf("%s/s packets were dropped by CPU %s", formatRate(drops), checkkit.JoinFirst(dropping, 5)),
+			text: fmt.Sprintf("%s/s packets were dropped by CPU %s", formatRate(drops),
+				checkkit.JoinFirst(dropping, 5)),
 		})
 	}
 	if len(squeezed) > 0 {
 		faults = append(faults, networkFault{
 			reason: "BacklogSqueezed", info: true, belowRaise: squeeze < softnetSqueeze,
-			text: fmt.Sprintf("CPU %s ran out of budget for packets up to %s times in a second",
+			text: fmt.Sprintf("CPU %s exhausted the budget for packets up to %s times per second",
 				checkkit.JoinFirst(squeezed, 5), formatRate(squeeze)),
 		})
 	}

@@ -12,7 +12,7 @@ import (
 	"github.com/nodeagent/nodeagent/pkg/finding"
 )
 
-// evaluateReach says what is wrong with the answer of the apiserver, or nil.
+// evaluateReach returns the fault that the apiserver's answer shows, or nil.
 func evaluateReach(endpoint string, status int, err error) *finding.Finding {
 	fault := func(reason, format string, args ...any) *finding.Finding {
 		return &finding.Finding{
@@ -26,15 +26,17 @@ func evaluateReach(endpoint string, status int, err error) *finding.Finding {
 			return nil
 		}
 		return fault("APIServerFailing",
-			"answers /livez with status %d: it, or the load balancer before it, is not well", status)
+			"answers /livez with status %d: it, or the load balancer in front of it, is not healthy", status)
 	}
 	if _, ok := errors.AsType[*net.DNSError](err); ok {
 		return fault("APIServerNameUnknown", "cannot be resolved by this node: %s", checkkit.Sanitize(err.Error(), 200))
 	}
 	if _, ok := errors.AsType[*tls.CertificateVerificationError](err); ok {
-		return fault("APIServerCertificateInvalid", "shows a certificate that kubelet's kubeconfig does not trust: %s",
+		return fault("APIServerCertificateInvalid",
+			"presents a certificate that kubelet's kubeconfig does not trust: %s",
 			checkkit.Sanitize(err.Error(), 300))
 	}
 	return fault("APIServerUnreachable",
-		"cannot be reached from this node: %s; try from another node whose fault it is", checkkit.ErrorText(err))
+		"cannot be reached from this node: %s; try from another node to find out which side is at fault",
+		checkkit.ErrorText(err))
 }

@@ -18,7 +18,7 @@ import (
 	"github.com/nodeagent/nodeagent/pkg/finding"
 )
 
-// apiserverCheck is what is known from one look to the next. All times are since boot; zero: never.
+// apiserverCheck is the state between runs. All times are since boot; zero: never.
 type apiserverCheck struct {
 	settings Settings
 
@@ -26,7 +26,7 @@ type apiserverCheck struct {
 	endpoint  string           // host:port
 	addresses []netip.AddrPort // of it
 	resolved  time.Duration
-	asked     time.Duration // when /livez was last asked
+	asked     time.Duration // of the last GET /livez
 	fault     *finding.Finding
 
 	service         netip.Addr // of kubernetes.default; not valid: not known
@@ -41,7 +41,7 @@ func (c *apiserverCheck) observe(ctx context.Context, h *host.Host) ([]finding.F
 	}
 	endpoint, err := h.Cluster.Endpoint()
 	if errors.Is(err, hosterr.ErrNotConfigured) {
-		return nil, finding.NotApplicable("nothing on this host says where the apiserver is")
+		return nil, finding.NotApplicable("nothing on this host names the apiserver")
 	}
 	if err != nil {
 		return nil, fmt.Errorf("where the apiserver is: %w", err)
@@ -67,14 +67,14 @@ func (c *apiserverCheck) observe(ctx context.Context, h *host.Host) ([]finding.F
 	}
 	return []finding.Finding{{
 		Check: apiserverID, Subject: service, Severity: finding.Warning, Reason: "APIServerServiceUnreachable",
-		Message: fmt.Sprintf("the apiserver answers at %s, but its service address %s leads nowhere on this node "+
-			"(%s): look at kube-proxy or the network plugin", c.endpoint, c.serviceAddress(),
+		Message: fmt.Sprintf("the apiserver answers at %s, but its service address %s is unreachable on this node "+
+			"(%s): check kube-proxy or the network plugin", c.endpoint, c.serviceAddress(),
 			checkkit.ErrorText(c.serviceErr)),
 		Facts: map[string]string{"address": c.serviceAddress().String(), "endpoint": c.endpoint},
 	}}, nil
 }
 
-// askEndpoint asks the cheapest witness that knows, and keeps what is wrong.
+// askEndpoint asks the cheapest source that knows, and keeps the fault.
 func (c *apiserverCheck) askEndpoint(ctx context.Context, h *host.Host, now time.Duration) error {
 	if h.Cluster.Answered != nil {
 		if ago, ever := h.Cluster.Answered(); ever && ago < apiserverOwnAnswer {
@@ -83,12 +83,12 @@ func (c *apiserverCheck) askEndpoint(ctx context.Context, h *host.Host, now time
 		}
 	}
 	c.resolve(ctx, now)
-	ago, heard, err := network.TCPHeard(h, c.addresses)
-	if err == nil && heard && ago < apiserverRecent {
+	ago, received, err := network.TCPHeard(h, c.addresses)
+	if err == nil && received && ago < apiserverRecent {
 		c.fault = nil
 		return nil
 	}
-	blind := err != nil || len(c.addresses) == 0 // no connection is no proof then
+	blind := err != nil || len(c.addresses) == 0 // then the absence of a connection proves nothing
 	if blind && c.fault == nil && c.asked != 0 && now-c.asked < apiserverAskEvery {
 		return nil // it answered then
 	}
@@ -103,7 +103,7 @@ func (c *apiserverCheck) askEndpoint(ctx context.Context, h *host.Host, now time
 	return nil
 }
 
-// resolve keeps the addresses of the endpoint. What cannot be resolved leaves those that are known.
+// resolve keeps the addresses of the endpoint. If it cannot be resolved, the known ones stay.
 func (c *apiserverCheck) resolve(ctx context.Context, now time.Duration) {
 	if c.resolved != 0 && now-c.resolved < apiserverResolveEvery {
 		return
@@ -131,7 +131,7 @@ const maxDNSNames = 64
 
 func (c *apiserverCheck) serviceAddress() netip.AddrPort { return netip.AddrPortFrom(c.service, 443) }
 
-// tryService makes a connection to the service address every few minutes, and at every look while it fails.
+// tryService connects to the service address every few minutes, and at every run while it fails.
 func (c *apiserverCheck) tryService(ctx context.Context, h *host.Host, now time.Duration) {
 	if c.serviceErr == nil && c.serviceTried != 0 && now-c.serviceTried < serviceTryEvery {
 		return
@@ -146,8 +146,7 @@ func (c *apiserverCheck) tryService(ctx context.Context, h *host.Host, now time.
 	c.serviceErr = cri.ConnectTCP(call, c.serviceAddress())
 }
 
-// findService asks the cluster's name server for the address of the service. Whether that one is well is the matter of
-// another check.
+// findService asks the cluster's name server for the address of the service. The check dns covers that server.
 func (c *apiserverCheck) findService(ctx context.Context, h *host.Host, now time.Duration) {
 	every := serviceResolveEvery
 	if !c.service.IsValid() {

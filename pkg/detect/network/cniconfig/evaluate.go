@@ -13,8 +13,7 @@ import (
 	"github.com/nodeagent/nodeagent/pkg/finding"
 )
 
-// networkReady asks the runtime whether it has a network. Not known is an answer too: whether the runtime is well is
-// the matter of another check.
+// networkReady asks the runtime whether it has a network. It may not be known: runtime-health checks the runtime.
 func networkReady(ctx context.Context, h *host.Host) (ready, known bool) {
 	if h.Runtime.Status == nil {
 		return false, false
@@ -33,13 +32,13 @@ func networkReady(ctx context.Context, h *host.Host) (ready, known bool) {
 	return false, false
 }
 
-// evaluateCNIConfig says what follows from the configuration and from what the runtime says.
+// evaluateCNIConfig evaluates the configuration together with the runtime's condition.
 func evaluateCNIConfig(h *host.Host, seen cniConfig, ready, known bool) ([]finding.Finding, error) {
 	name := seen.file
 	if name == "" {
 		name = h.Paths.CNIConfDir
 		if known && ready {
-			return nil, fmt.Errorf("%s, but the runtime says that its network is ready: it is told another "+
+			return nil, fmt.Errorf("%s, but the runtime reports that its network is ready: it uses another "+
 				"directory: set paths.cniConfDir", seen.problem)
 		}
 		if !known && !checkkit.KubeletInstalled(h) {
@@ -53,10 +52,11 @@ func evaluateCNIConfig(h *host.Host, seen cniConfig, ready, known bool) ([]findi
 	switch {
 	case known && !ready:
 		f.Severity = finding.Fatal
-		f.Message += "; the runtime says that the pod network is not ready: no pod can be started"
+		f.Message += "; the runtime reports that the pod network is not ready: no pod can start"
 		f.Facts["networkReady"] = "false"
 	case known:
-		f.Message += "; the runtime goes on with what it has loaded, but new pods may fail now or after its restart"
+		f.Message += "; the runtime continues with the configuration that it has loaded, but new pods may fail now " +
+			"or after its restart"
 		f.Facts["networkReady"] = "true"
 	}
 	if seen.network != "" {

@@ -18,12 +18,12 @@ const (
 	maxCNIFiles   = 1000
 	maxCNIPlugins = 100     // of one configuration
 	maxCNIFile    = 1 << 20 // bytes
-	maxCNILinks   = 8       // symbolic links one after the other
+	maxCNILinks   = 8       // chained symbolic links
 )
 
-// cniConfig is what the runtime would load, and what is wrong with it; no reason: nothing.
+// cniConfig is the configuration that the runtime would load, and its fault; no reason: none.
 type cniConfig struct {
-	file    string // empty where there is none
+	file    string // empty if there is none
 	network string
 	plugins []string
 	reason  string
@@ -68,7 +68,7 @@ func readCNIConfig(h *host.Host) (cniConfig, error) {
 
 var errIsDirectory = errors.New("is a directory")
 
-// readCNIFile reads one file; what is wrong with its content is in the answer.
+// readCNIFile reads one file; a fault of its content is in the result.
 func readCNIFile(h *host.Host, file string) (cniConfig, error) {
 	stat, err := followed(h.Files, file)
 	if err != nil {
@@ -151,7 +151,7 @@ func addCNIPluginFiles(files host.Files, list *libcni.NetworkConfigList, dir str
 	return nil
 }
 
-// withBinaries adds what is wrong with the plugins' programs.
+// withBinaries adds faults of the plugins' programs.
 func (c cniConfig) withBinaries(h *host.Host) cniConfig {
 	var missing, broken []string
 	for _, plugin := range c.plugins {
@@ -179,10 +179,10 @@ func (c cniConfig) withBinaries(h *host.Host) cniConfig {
 	return c
 }
 
-// cniBinary returns what is wrong with the program of a plugin: "" for nothing, "missing", or words.
+// cniBinary returns the fault of a plugin's program: "" for none, "missing", or a text.
 func cniBinary(h *host.Host, plugin string) string {
 	if plugin == "" || strings.ContainsRune(plugin, '/') {
-		return "has a name that is none"
+		return "has an invalid name"
 	}
 	for _, dir := range h.Paths.CNIBinDirs {
 		stat, err := followed(h.Files, path.Join(dir, plugin))
@@ -190,7 +190,7 @@ func cniBinary(h *host.Host, plugin string) string {
 		case err != nil || stat.IsDir():
 			continue
 		case !stat.IsFile():
-			return "is no file"
+			return "is not a file"
 		case stat.Mode&0o111 == 0:
 			return "is not executable"
 		case stat.Size == 0:
@@ -201,7 +201,7 @@ func cniBinary(h *host.Host, plugin string) string {
 	return "missing"
 }
 
-// followed looks at what a file is, symbolic links followed by their text.
+// followed returns the status of a file, with symbolic links followed by their text.
 func followed(files host.Files, name string) (host.FileStat, error) {
 	for range maxCNILinks {
 		stat, err := files.Stat(name)

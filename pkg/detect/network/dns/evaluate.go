@@ -12,7 +12,7 @@ import (
 	"github.com/nodeagent/nodeagent/pkg/finding"
 )
 
-// judge says what is wrong with what the servers said.
+// evaluate returns the faults of the servers.
 func (c *dnsCheck) evaluate(seen []serverResult, network discover.KubeletNetwork) []finding.Finding {
 	alone := c.isolated(seen)
 	var found []finding.Finding
@@ -38,13 +38,13 @@ func (c *dnsCheck) evaluate(seen []serverResult, network discover.KubeletNetwork
 	return found
 }
 
-// isolated reports whether no server at all is heard, of the cluster or of the node: what they have in common is this
-// node. A refusal is an answer of somebody on the way, and silence begins to count when the last of them fell silent.
+// isolated reports whether no server answers, neither of the cluster nor of the node: what they have in common is this
+// node. A refusal is an answer of some host on the way, and the silence counts from when the last of them fell silent.
 func (c *dnsCheck) isolated(seen []serverResult) bool {
 	kinds := map[bool]bool{}
 	for _, s := range seen {
 		if s.Server.Upstream && s.Server.Address.IsLoopback() {
-			continue // a stub on this machine: it answers what it has kept
+			continue // a stub on this machine: it answers from its cache
 		}
 		if s.Err == nil || s.TCP || errors.Is(s.Err, syscall.ECONNREFUSED) || s.Silence < c.settings.FatalAfter {
 			return false
@@ -59,37 +59,39 @@ func (s serverResult) onThisNode() bool {
 	return !s.Server.Upstream && (s.Server.Address.IsLinkLocalUnicast() || s.Server.Address.IsLoopback())
 }
 
-// fault names what is wrong with one server; no reason: nothing.
+// fault names the fault of one server; no reason: none.
 func (s serverResult) fault(settings Settings, network discover.KubeletNetwork) (reason, message string) {
 	who := s.describe(network)
 	switch {
 	case s.Server.Upstream && s.Server.Address.IsLoopback():
-		return "DNSResolverOnLoopback", fmt.Sprintf("%s is told to pods with dnsPolicy Default, for which that "+
-			"address is themselves: point kubelet's resolvConf to a file with the real servers (with "+
+		return "DNSResolverOnLoopback", fmt.Sprintf("%s is used by pods with dnsPolicy Default, for which that "+
+			"address is the pod itself: point kubelet's resolvConf to a file with the real servers (with "+
 			"systemd-resolved: /run/systemd/resolve/resolv.conf)", who)
 	case s.Err != nil && s.TCP:
 		return "DNSOverUDPFailing", fmt.Sprintf("%s answers over TCP, but not over UDP: %s", who,
 			checkkit.ErrorText(s.Err))
 	case s.Err != nil && errors.Is(s.Err, syscall.ECONNREFUSED):
-		return "DNSPortRefused", fmt.Sprintf("%s: nobody is behind the address: its service has no ready pod, or its "+
-			"process has ended", who)
+		return "DNSPortRefused", fmt.Sprintf("%s: no process listens behind the address: its service has no ready "+
+			"pod, or its process has exited", who)
 	case s.Err != nil && checkkit.IsTimeout(s.Err):
-		return "DNSNotAnswering", fmt.Sprintf("%s does not answer: two tries of %s; look whether other nodes hear it",
-			who, settings.Timeout)
+		return "DNSNotAnswering",
+			fmt.Sprintf("%s does not answer two attempts of %s; check whether it answers other nodes",
+				who, settings.Timeout)
 	case s.Err != nil && isErrno(s.Err):
 		return "DNSUnreachable", fmt.Sprintf("%s cannot be reached from this node: %s", who, checkkit.ErrorText(s.Err))
 	case s.Err != nil:
-		return "DNSServerFailing", fmt.Sprintf("%s sent an answer that is malformed: %s", who,
+		return "DNSServerFailing", fmt.Sprintf("%s sent a malformed answer: %s", who,
 			checkkit.ErrorText(s.Err))
 	}
 	must := !s.Server.Upstream && network.ClusterDomain != "" || s.Server.Upstream && settings.UpstreamName != ""
 	switch {
 	case must && s.Answer.RCode == "NXDOMAIN":
-		return "DNSNameMissing", fmt.Sprintf("%s does not know %s: it is not this cluster's server, or clusterDomain "+
-			"is another one", who, s.name(settings, network))
+		return "DNSNameMissing",
+			fmt.Sprintf("%s does not know %s: it belongs to another cluster, or clusterDomain is wrong", who,
+				s.name(settings, network))
 	case (must || !s.Server.Upstream) && !slices.Contains([]string{"NOERROR", "NXDOMAIN"}, s.Answer.RCode):
 		return "DNSServerFailing",
-			fmt.Sprintf("%s answers %s when asked for %s: it runs, but has nothing to answer from", who, s.Answer.RCode,
+			fmt.Sprintf("%s answers %s to a query for %s: it runs, but cannot resolve", who, s.Answer.RCode,
 				s.name(settings, network))
 	case s.TCPErr != nil:
 		return "DNSOverTCPFailing",
@@ -124,7 +126,7 @@ func (s serverResult) facts() map[string]string {
 	return facts
 }
 
-// isErrno reports whether the kernel refused.
+// isErrno reports whether the kernel refused to send.
 func isErrno(err error) bool {
 	_, ok := errors.AsType[syscall.Errno](err)
 	return ok

@@ -35,8 +35,9 @@ func TestDNSCutOff(t *testing.T) {
 			"DNSPortRefused warning"}},
 		{"both refuse", []serverResult{refused(cluster), refused(resolver)}, []string{a + "DNSPortRefused warning", r +
 			"DNSPortRefused warning"}},
-		{"there are only the cluster's servers", []serverResult{cluster, other}, []string{a + "DNSNotAnswering warning", b +
-			"DNSNotAnswering warning"}},
+		{"there are only the cluster's servers", []serverResult{cluster, other}, []string{a + "DNSNotAnswering warning",
+			b +
+				"DNSNotAnswering warning"}},
 		{"there are only the node's resolvers", []serverResult{resolver}, []string{r + "DNSNotAnswering warning"}},
 	} {
 		t.Run(test.name, func(t *testing.T) {

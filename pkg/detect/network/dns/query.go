@@ -18,25 +18,25 @@ import (
 	"github.com/nodeagent/nodeagent/pkg/finding"
 )
 
-// dnsServer is one server that pods are told.
+// dnsServer is one server that pods use.
 type dnsServer struct {
 	Address  netip.Addr
 	Upstream bool // of the node's resolvConf, not of the cluster
 }
 
-// dnsHistory is what is known of a server from earlier looks. Times are since boot.
+// dnsHistory is the state of a server between runs. Times are since boot.
 type dnsHistory struct {
-	silent   time.Duration // since when it has not answered; 0: it has
+	silent   time.Duration // since when it has not answered; 0: it does
 	tcpAsked time.Duration
 	tcpErr   error
 }
 
-// serverResult is what one server said in one look.
+// serverResult is the outcome of one server's queries in one run.
 type serverResult struct {
 	Server  dnsServer
 	Answer  dns.DNSAnswer
 	Err     error // over UDP
-	TCPErr  error // nil also where it was not asked
+	TCPErr  error // nil also if it was not queried
 	TCP     bool  // an answer over TCP is known
 	Silence time.Duration
 }
@@ -44,7 +44,7 @@ type serverResult struct {
 type dnsCheck struct {
 	settings Settings
 
-	mu      sync.Mutex // guards what follows; held during a look, of which there is one at a time
+	mu      sync.Mutex // guards what follows; held during a run, of which there is one at a time
 	kubelet checkkit.KubeletNetwork
 	servers map[dnsServer]*dnsHistory
 }
@@ -58,17 +58,17 @@ func (c *dnsCheck) observe(ctx context.Context, h *host.Host) ([]finding.Finding
 	}
 	servers, unknown := dnsServers(h.Files, network)
 	if len(servers) == 0 && len(unknown) == 0 {
-		return nil, finding.NotApplicable("kubelet is told no name server for pods")
+		return nil, finding.NotApplicable("kubelet has no name server for pods")
 	}
 	now := h.Clock().SinceBoot
-	seen := c.ask(ctx, servers, network.ClusterDomain, now)
+	seen := c.query(ctx, servers, network.ClusterDomain, now)
 	if ctx.Err() != nil {
-		return nil, fmt.Errorf("ask the name servers of pods: %w", ctx.Err())
+		return nil, fmt.Errorf("query the name servers of pods: %w", ctx.Err())
 	}
 	return c.evaluate(seen, network), finding.Partial(unknown)
 }
 
-// dnsServers lists whom pods ask. What is no address is kubelet's own fault to tell: it refuses to start.
+// dnsServers lists the servers of pods. A malformed address is left to kubelet, which refuses to start with it.
 func dnsServers(files host.Files, network discover.KubeletNetwork) (servers []dnsServer,
 	unknown map[finding.Subject]error) {
 	for _, text := range network.ClusterDNS[:min(len(network.ClusterDNS), checkkit.MaxNameservers)] {
@@ -89,8 +89,8 @@ func dnsServers(files host.Files, network discover.KubeletNetwork) (servers []dn
 	return servers, nil
 }
 
-// upstreamServers reads the resolvers that kubelet gives pods with dnsPolicy Default. Only a file that kubelet was
-// told by name must be there.
+// upstreamServers reads the resolvers that kubelet gives pods with dnsPolicy Default. Only a file that kubelet's
+// configuration names must exist.
 func upstreamServers(files host.Files, network discover.KubeletNetwork) ([]netip.Addr, error) {
 	if network.ResolvConf == "" {
 		return nil, nil
@@ -102,7 +102,7 @@ func upstreamServers(files host.Files, network discover.KubeletNetwork) ([]netip
 	return parseNameservers(string(data)), err
 }
 
-// parseNameservers reads the first servers of a resolv.conf(5). Lines that are malformed are passed over, as libc does.
+// parseNameservers reads the first servers of a resolv.conf(5). Malformed lines are skipped, as libc does.
 func parseNameservers(text string) []netip.Addr {
 	var servers []netip.Addr
 	for line := range strings.Lines(text) {
@@ -117,8 +117,8 @@ func parseNameservers(text string) []netip.Addr {
 	return servers
 }
 
-// ask asks all servers side by side, so that a silent one costs its own time only.
-func (c *dnsCheck) ask(ctx context.Context, servers []dnsServer, domain string, now time.Duration) []serverResult {
+// query queries all servers in parallel, so that a silent one costs its own time only.
+func (c *dnsCheck) query(ctx context.Context, servers []dnsServer, domain string, now time.Duration) []serverResult {
 	for server := range c.servers {
 		if !slices.Contains(servers, server) {
 			delete(c.servers, server)
@@ -131,40 +131,40 @@ func (c *dnsCheck) ask(ctx context.Context, servers []dnsServer, domain string, 
 	}
 	seen := make([]serverResult, len(servers))
 	checkkit.Parallel(len(servers), len(servers), func(i int) {
-		seen[i] = c.askOne(ctx, servers[i], c.servers[servers[i]], domain, now)
+		seen[i] = c.queryOne(ctx, servers[i], c.servers[servers[i]], domain, now)
 	})
 	return seen
 }
 
-// askOne asks one server. Only it touches past.
-func (c *dnsCheck) askOne(ctx context.Context, server dnsServer, past *dnsHistory, domain string,
+// queryOne queries one server. Only it changes its history.
+func (c *dnsCheck) queryOne(ctx context.Context, server dnsServer, history *dnsHistory, domain string,
 	now time.Duration) serverResult {
 	seen := serverResult{Server: server}
-	question := c.question(server, domain)
+	query := c.newQuery(server, domain)
 	for range 2 {
-		if seen.Answer, seen.Err = c.try(ctx, question); seen.Err == nil || !checkkit.IsTimeout(seen.Err) {
+		if seen.Answer, seen.Err = c.try(ctx, query); seen.Err == nil || !checkkit.IsTimeout(seen.Err) {
 			break
 		}
 	}
-	if !server.Upstream && (seen.Err != nil || past.tcpErr != nil || past.tcpAsked == 0 ||
-		now-past.tcpAsked >= dnsTCPEvery) {
-		question.Protocol = "tcp"
-		_, past.tcpErr = c.try(ctx, question)
-		past.tcpAsked = now
+	if !server.Upstream && (seen.Err != nil || history.tcpErr != nil || history.tcpAsked == 0 ||
+		now-history.tcpAsked >= dnsTCPEvery) {
+		query.Protocol = "tcp"
+		_, history.tcpErr = c.try(ctx, query)
+		history.tcpAsked = now
 	}
-	seen.TCP, seen.TCPErr = past.tcpAsked != 0 && past.tcpErr == nil, past.tcpErr
+	seen.TCP, seen.TCPErr = history.tcpAsked != 0 && history.tcpErr == nil, history.tcpErr
 	if seen.Err == nil || seen.TCP {
-		past.silent = 0
+		history.silent = 0
 		return seen
 	}
-	if past.silent == 0 {
-		past.silent = now
+	if history.silent == 0 {
+		history.silent = now
 	}
-	seen.Silence = now - past.silent
+	seen.Silence = now - history.silent
 	return seen
 }
 
-func (c *dnsCheck) question(server dnsServer, domain string) dns.DNSQuestion {
+func (c *dnsCheck) newQuery(server dnsServer, domain string) dns.DNSQuestion {
 	q := dns.DNSQuestion{
 		Server: netip.AddrPortFrom(server.Address, 53), Protocol: "udp", Name: "localhost",
 		IPv6: server.Address.Is6() && !server.Address.Is4In6(),
@@ -178,8 +178,8 @@ func (c *dnsCheck) question(server dnsServer, domain string) dns.DNSQuestion {
 	return q
 }
 
-func (c *dnsCheck) try(ctx context.Context, question dns.DNSQuestion) (dns.DNSAnswer, error) {
+func (c *dnsCheck) try(ctx context.Context, query dns.DNSQuestion) (dns.DNSAnswer, error) {
 	ctx, cancel := context.WithTimeout(ctx, c.settings.Timeout)
 	defer cancel()
-	return dns.AskDNS(ctx, question)
+	return dns.AskDNS(ctx, query)
 }

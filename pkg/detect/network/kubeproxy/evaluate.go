@@ -10,7 +10,7 @@ import (
 	"github.com/nodeagent/nodeagent/pkg/finding"
 )
 
-// proxyHealth is what kube-proxy says of itself.
+// proxyHealth is the body of kube-proxy's health answer.
 type proxyHealth struct {
 	LastUpdated  *string `json:"lastUpdated"`
 	CurrentTime  string  `json:"currentTime"`
@@ -23,7 +23,7 @@ func (seen observation) health() (proxyHealth, bool) {
 	return health, err == nil && health.LastUpdated != nil
 }
 
-// isProxy reports whether it was a kube-proxy that answered.
+// isProxy reports whether a kube-proxy answered.
 func (seen observation) isProxy() bool {
 	_, ok := seen.health()
 	return seen.err == nil && ok
@@ -38,17 +38,18 @@ func (seen observation) evaluate() []finding.Finding {
 	case seen.status == http.StatusOK:
 		return nil
 	case draining && strings.HasSuffix(seen.url, "/healthz"):
-		return nil // which of both it is cannot be told, and the node is being removed anyway
+		return nil // 503 has two causes here, and the node is being removed anyway
 	case known && seen.status == http.StatusServiceUnavailable:
-		return seen.fault("KubeProxyNotSyncing", "has not brought the services up to date%s: read its log, and look "+
-			"who holds /run/xtables.lock",
+		return seen.fault("KubeProxyNotSyncing", "has not updated the services%s: read its log, and check which "+
+			"process holds /run/xtables.lock",
 			health.age())
 	}
 	return seen.fault("KubeProxyNotAnswering", "answers %s with status %d: %s", seen.url, seen.status,
 		checkkit.Sanitize(seen.body, 200))
 }
 
-// age words how long ago the last update was. Both times are kube-proxy's own, with Go's monotonic reading behind them.
+// age renders how long ago the last update was. Both times are kube-proxy's own, with Go's monotonic reading behind
+// them.
 func (p proxyHealth) age() string {
 	last, now, ok := p.times()
 	if !ok || now.Before(last) || last.IsZero() {

@@ -24,8 +24,7 @@ import (
 )
 
 const (
-	// absentRecheck is how long it is believed that no kube-proxy belongs here: to find out costs a scan of all
-	// processes.
+	// absentRecheck is how long it is assumed that no kube-proxy belongs here: a check costs a scan of all processes.
 	absentRecheck   = 5 * time.Minute
 	maxProxyHealthz = 64 << 10 // bytes
 )
@@ -34,10 +33,10 @@ type kubeProxyCheck struct {
 	settings Settings
 
 	program discover.Program
-	absent  time.Duration // uptime when it was found that none belongs here; 0: one does, or it is not known
+	absent  time.Duration // time since boot when it was found that none belongs here; 0: one does, or it is not known
 }
 
-// observation is what one look shows.
+// observation is what one run reads.
 type observation struct {
 	process host.Process
 	runs    bool
@@ -84,8 +83,9 @@ func errNoKubeProxy() error {
 	return finding.NotApplicable("no kube-proxy runs here and no pod of it is on this node")
 }
 
-// evaluateAbsent decides whether a kube-proxy that is not there should be.
-func (c *kubeProxyCheck) evaluateAbsent(ctx context.Context, h *host.Host, now time.Duration) ([]finding.Finding, error) {
+// evaluateAbsent decides whether an absent kube-proxy should run.
+func (c *kubeProxyCheck) evaluateAbsent(ctx context.Context, h *host.Host, now time.Duration) ([]finding.Finding,
+	error) {
 	if h.Kubelet.Pods == nil || !checkkit.KubeletInstalled(h) {
 		c.absent = now
 		return nil, errNoKubeProxy()
@@ -101,19 +101,20 @@ func (c *kubeProxyCheck) evaluateAbsent(ctx context.Context, h *host.Host, now t
 	}
 	pod := &pods[i]
 	f := proxyFinding("KubeProxyNotRunning",
-		fmt.Sprintf("pod %s/%s is on this node, but no kube-proxy runs%s: look at its log",
+		fmt.Sprintf("pod %s/%s is on this node, but no kube-proxy runs%s: read its log",
 			pod.Namespace, pod.Name, waitingBecause(pod)))
 	f.Facts["pods"] = pod.Namespace + "/" + pod.Name
 	return []finding.Finding{f}, nil
 }
 
-// isKubeProxyPod knows the pod by its container, which all distributions call so, and that it is meant to run.
+// isKubeProxyPod recognizes the pod by its container, which has this name in all distributions, and that it is meant to
+// run.
 func isKubeProxyPod(pod corev1.Pod) bool {
 	return pod.Spec.HostNetwork && pod.DeletionTimestamp == nil && pod.Status.Phase != corev1.PodSucceeded &&
 		slices.ContainsFunc(pod.Spec.Containers, func(c corev1.Container) bool { return c.Name == "kube-proxy" })
 }
 
-// waitingBecause words why the container of the pod does not run, where kubelet tells.
+// waitingBecause renders why a container of the pod does not run, if kubelet reports it.
 func waitingBecause(pod *corev1.Pod) string {
 	for _, status := range slices.Concat(pod.Status.InitContainerStatuses, pod.Status.ContainerStatuses) {
 		if w := status.State.Waiting; w != nil && w.Reason != "" {
@@ -124,7 +125,7 @@ func waitingBecause(pod *corev1.Pod) string {
 	return ""
 }
 
-// address is where the health server is asked, and whether somebody listens there.
+// address returns the address of the health server, and whether a process listens there.
 func (c *kubeProxyCheck) address(h *host.Host, seen observation) (address string, listens bool) {
 	port := c.settings.Port
 	local := net.JoinHostPort("127.0.0.1", strconv.Itoa(port))
@@ -165,7 +166,7 @@ func healthzFlag(args []string) (string, bool) {
 	return "", false
 }
 
-// dialable is where somebody can be reached from this machine who listens on an address.
+// dialable returns the address at which this machine reaches a process that listens on ip.
 func dialable(ip netip.Addr) netip.Addr {
 	switch ip {
 	case netip.IPv4Unspecified():
@@ -176,9 +177,9 @@ func dialable(ip netip.Addr) netip.Addr {
 	return ip
 }
 
-// listeningAddress finds who listens on a port in /proc/net/tcp or tcp6; parseListeners tells of their format.
-// Addresses are groups of four bytes in the byte order of the machine, which is little-endian wherever Kubernetes
-// runs but on s390x.
+// listeningAddress finds the address that is listened on for a port in /proc/net/tcp or tcp6 (see parseListeners).
+// Addresses are groups of four bytes in the byte order of the machine, which is little-endian wherever Kubernetes runs
+// except s390x.
 func listeningAddress(data []byte, port int) (netip.Addr, bool) {
 	for line := range strings.Lines(string(data)) {
 		fields := strings.Fields(line)
@@ -201,7 +202,7 @@ func listeningAddress(data []byte, port int) (netip.Addr, bool) {
 	return netip.Addr{}, false
 }
 
-// ask asks /livez, and /healthz where that is not known.
+// ask queries /livez, and /healthz where that does not exist.
 func (c *kubeProxyCheck) ask(ctx context.Context, seen *observation, address string) {
 	ctx, cancel := context.WithTimeout(ctx, c.settings.Timeout)
 	defer cancel()

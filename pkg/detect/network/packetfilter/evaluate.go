@@ -22,7 +22,7 @@ import (
 )
 
 type packetFilterCheck struct {
-	mu      sync.Mutex // guards kubelet; held during a look, of which there is one at a time
+	mu      sync.Mutex // guards kubelet; held during a run, of which there is one at a time
 	kubelet checkkit.KubeletNetwork
 }
 
@@ -82,7 +82,7 @@ func (d *packetDrop) finding(sample requiredPacket) finding.Finding {
 	if d.count > 0 {
 		facts["packets"] = strconv.FormatUint(d.count, 10)
 	}
-	message := fmt.Sprintf("%s drops new %s: %s, and no rule before lets them through", name, sample.what,
+	message := fmt.Sprintf("%s drops new %s: %s, and no earlier rule accepts them", name, sample.what,
 		facts["rule"])
 	if d.translated && sample.hook == "forward" {
 		message += " (those to services and host ports, whose address is translated, may pass)"
@@ -93,7 +93,7 @@ func (d *packetDrop) finding(sample requiredPacket) finding.Finding {
 	}
 }
 
-// notRead names what is not known of a node where somebody uses iptables-legacy: its rules may drop anything.
+// notRead returns what is unknown on a node that uses iptables-legacy: its rules may drop anything.
 func notRead(filter packetfilter.PacketFilter) map[finding.Subject]error {
 	if len(filter.Legacy) == 0 {
 		return nil

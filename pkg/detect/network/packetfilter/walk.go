@@ -8,13 +8,13 @@ import (
 	"github.com/nodeagent/nodeagent/internal/host/packetfilter"
 )
 
-// packetSample is a packet that begins a connection and that the node must let through, to where it was sent by whom
-// it was sent: no translation of addresses has changed it. What is not said of it may be anything.
+// packetSample is a packet that opens a connection and that the node must let through, with its original addresses: no
+// translation has changed them. Zero fields may be anything.
 type packetSample struct {
 	hook        string
 	family      string     // ip or ip6
 	in, out     string     // names of devices; empty: not known
-	source      netip.Addr // not valid: anybody
+	source      netip.Addr // not valid: any
 	destination netip.Addr
 	protocol    uint8
 	port        uint16 // 0: any
@@ -30,20 +30,20 @@ const (
 	matchYes
 )
 
-// least is the least certain of two answers: both must hold.
+// and returns the less certain of two: both must hold.
 func (a match) and(b match) match { return min(a, b) }
 
 // packetDrop is the rule that certainly drops a sample.
 type packetDrop struct {
 	chain *packetfilter.PacketChain
-	rule  string // as iptables words it, or the policy
-	count uint64 // packets that it has met
+	rule  string // as iptables prints it, or the policy
+	count uint64 // packets that it has matched
 	// translated is whether translated connections were accepted before: those to services and host ports.
 	translated bool
 }
 
-// packetWalk follows a sample through the chains of one hook. What is not understood may be true or not; a drop is
-// certain only where nothing before it may have let the sample go.
+// packetWalk follows a sample through the chains of one hook. What is not understood may match or not; a drop is
+// certain only if no earlier rule may have accepted the sample.
 type packetWalk struct {
 	sample packetSample
 	chains map[string]*packetfilter.PacketChain
@@ -59,8 +59,8 @@ const (
 	maxWalkDepth = 32
 )
 
-// findDrop walks a sample through all base chains of its hook. They are independent of each other: one that accepts
-// ends itself only, one that drops ends all.
+// findDrop walks a sample through all base chains of its hook. They are independent: an accept ends only its own base
+// chain, a drop ends all.
 func findDrop(filter packetfilter.PacketFilter, sample packetSample) *packetDrop {
 	chains := map[string]*packetfilter.PacketChain{}
 	for i := range filter.Chains {
@@ -94,7 +94,7 @@ func chainKey(c *packetfilter.PacketChain) string {
 	return strings.Join([]string{c.Family, c.Table, c.Name}, "\x00")
 }
 
-// chain walks one chain, which the sample reaches certainly or maybe, and reports whether its way certainly ends there.
+// chain walks one chain, which the sample reaches certainly or maybe, and reports whether it certainly ends there.
 func (w *packetWalk) chain(c *packetfilter.PacketChain, reached match, depth int) (ended bool) {
 	if depth > maxWalkDepth {
 		w.passed = true
@@ -102,7 +102,7 @@ func (w *packetWalk) chain(c *packetfilter.PacketChain, reached match, depth int
 	}
 	for _, rule := range c.Rules {
 		if w.steps++; w.steps > maxWalkSteps {
-			w.passed = true // too many to say anything
+			w.passed = true // too many: nothing is certain
 			return false
 		}
 		if rule.Translated && rule.Verdict == "accept" {
@@ -148,7 +148,7 @@ func (w *packetWalk) chain(c *packetfilter.PacketChain, reached match, depth int
 	return false
 }
 
-// jump walks the chain that a rule of c leads to. One that was not read belongs to somebody, or is gone meanwhile.
+// jump walks the chain that a rule of c leads to. A chain that was not read may accept.
 func (w *packetWalk) jump(c *packetfilter.PacketChain, name string, reached match, depth int) (ended bool) {
 	target := w.chains[chainKey(&packetfilter.PacketChain{Family: c.Family, Table: c.Table, Name: name})]
 	if target == nil {
@@ -158,7 +158,7 @@ func (w *packetWalk) jump(c *packetfilter.PacketChain, name string, reached matc
 	return w.chain(target, reached, depth+1)
 }
 
-// applies tells whether a rule applies to the sample.
+// applies returns whether a rule applies to the sample.
 func (w *packetWalk) applies(r packetfilter.PacketRule) match {
 	s := w.sample
 	result := matchYes
@@ -181,7 +181,7 @@ func (w *packetWalk) applies(r packetfilter.PacketRule) match {
 	return result.and(toPort(r.Ports, s.port))
 }
 
-// toPort tells whether a port, 0 for any, is in one of some ranges; none: any.
+// toPort returns whether a port, 0 for any, is in one of some ranges; none: any.
 func toPort(ranges []packetfilter.PortRange, port uint16) match {
 	switch {
 	case len(ranges) == 0 || slices.ContainsFunc(ranges, func(r packetfilter.PortRange) bool {
@@ -194,7 +194,7 @@ func toPort(ranges []packetfilter.PortRange, port uint16) match {
 	return matchNo
 }
 
-// within tells whether an address is in a prefix.
+// within returns whether an address is in a prefix.
 func within(prefix netip.Prefix, address netip.Addr) match {
 	switch {
 	case !prefix.IsValid() || prefix.Bits() == 0:
@@ -207,8 +207,8 @@ func within(prefix netip.Prefix, address netip.Addr) match {
 	return matchNo
 }
 
-// throughInterface tells whether a packet of pods or of the cluster goes through an interface; where it is not known
-// which it goes through, not the loopback device nor the bridges of Docker and libvirt, whose containers are no pods.
+// throughInterface returns whether a packet of pods or of the cluster goes through an interface; where its interface is
+// not known, not the loopback device nor the bridges of Docker and libvirt, whose containers are no pods.
 func throughInterface(name, known string) match {
 	begin, open := strings.CutSuffix(name, "+")
 	switch {
@@ -222,7 +222,7 @@ func throughInterface(name, known string) match {
 	return matchMaybe
 }
 
-// isOtherBridge knows docker0, Docker's own networks (br- and 12 hexadecimal digits) and libvirt's (virbr0).
+// isOtherBridge recognizes docker0, Docker's own networks (br- and 12 hexadecimal digits) and libvirt's (virbr0).
 func isOtherBridge(name string) bool {
 	if network, ok := strings.CutPrefix(name, "br-"); ok {
 		return len(network) == 12 && strings.Trim(network, "0123456789abcdef") == ""
