@@ -20,8 +20,7 @@ func readCertificate(files host.Files, name string) (*x509.Certificate, error) {
 	return checkkit.ParseCertificate(data, name)
 }
 
-// evaluateCertificate says what is wrong with the time of a certificate. Unsure is why the clock is in doubt, empty
-// where it is not.
+// evaluateCertificate checks the validity of a certificate. Unsure is why the clock may be wrong, empty if it is right.
 func evaluateCertificate(subject finding.Subject, c *x509.Certificate, now time.Time, unsure string) []finding.Finding {
 	left := c.NotAfter.Sub(now)
 	f := finding.Finding{
@@ -40,7 +39,7 @@ func evaluateCertificate(subject finding.Subject, c *x509.Certificate, now time.
 		f.Reason = "KubeletCertificateExpired"
 		f.Message = fmt.Sprintf("%s has expired at %s", what, f.Facts["notAfter"])
 		if subject == clientSubject() {
-			f.Message += ": the apiserver does not know this node any more"
+			f.Message += ": the apiserver no longer accepts this node"
 			if unsure == "" {
 				f.Severity = finding.Fatal
 			}

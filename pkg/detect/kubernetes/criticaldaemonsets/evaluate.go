@@ -14,7 +14,7 @@ import (
 	"github.com/nodeagent/nodeagent/pkg/finding"
 )
 
-// evaluateDaemonSet says what is wrong with a critical DaemonSet on this node, or that this cannot be told (yet).
+// evaluateDaemonSet returns the fault of a critical DaemonSet on this node, or why it is not known (yet).
 func evaluateDaemonSet(d daemonSetState, s Settings, now time.Time) (*finding.Finding, error) {
 	pod := bestPod(d.Pods)
 	if pod == nil {
@@ -33,55 +33,54 @@ func evaluateDaemonSet(d daemonSetState, s Settings, now time.Time) (*finding.Fi
 		f.BelowRaise = true // between two crashes a pod may be ready
 		return f, nil
 	case looping != "":
-		return d.found(finding.Fatal, "DaemonSetPodCrashLooping", "pod %s crashes again and again: %s: look at "+
-			"`kubectl -n %s logs --previous %[1]s`",
+		return d.found(finding.Fatal, "DaemonSetPodCrashLooping", "pod %s crashes again and again: %s: read `kubectl "+
+			"-n %s logs --previous %[1]s`",
 			pod.Name, looping, pod.Namespace), nil
 	case now.Sub(pod.CreationTimestamp.Time) < s.ReadyGrace && now.Sub(pod.CreationTimestamp.Time) > -s.ReadyGrace:
 		return nil, fmt.Errorf("pod %s is starting", pod.Name)
 	case pod.DeletionTimestamp != nil && now.Sub(pod.DeletionTimestamp.Time) < s.ReadyGrace:
 		return nil, fmt.Errorf("pod %s is being replaced", pod.Name)
 	case pod.DeletionTimestamp != nil:
-		return d.found(finding.Fatal, "DaemonSetPodNotReady", "pod %s has not ended since it was told to at %s: look "+
-			"at kubelet's log for what holds it",
+		return d.found(finding.Fatal, "DaemonSetPodNotReady", "pod %s has not terminated since its deletion was due "+
+			"at %s: read kubelet's log for the reason",
 			pod.Name, pod.DeletionTimestamp.UTC().Format(time.RFC3339)), nil
 	default:
-		return d.found(finding.Fatal, "DaemonSetPodNotReady", "pod %s is not ready: %s: look at `kubectl -n %s "+
-			"describe pod %[1]s`",
+		return d.found(finding.Fatal, "DaemonSetPodNotReady",
+			"pod %s is not ready: %s: see `kubectl -n %s describe pod %[1]s`",
 			pod.Name, whyNotReady(pod), pod.Namespace), nil
 	}
 }
 
-// evaluateMissing says what it means that a critical DaemonSet has no pod here.
+// evaluateMissing evaluates that a critical DaemonSet has no pod here.
 func evaluateMissing(d daemonSetState, s Settings, now time.Time) (*finding.Finding, error) {
 	switch {
 	case d.Placed.Err != nil:
-		return nil, fmt.Errorf("it has no pod here, and whether it ought to could not be told: %w", d.Placed.Err)
+		return nil, fmt.Errorf("it has no pod here, and whether it should is unknown: %w", d.Placed.Err)
 	case !d.Placed.Here:
 		return nil, nil
 	case d.Set == nil && d.SetsErr == nil:
 		return d.found(finding.Warning, "DaemonSetNotFound", "the configuration lists it, but there is no such "+
 			"DaemonSet: correct the configuration or create it"), nil
 	case d.Set == nil && !cannotList(d.SetsErr):
-		return nil, fmt.Errorf("it has no pod here, and whether it ought to could not be told: %w", d.SetsErr)
+		return nil, fmt.Errorf("it has no pod here, and whether it should is unknown: %w", d.SetsErr)
 	case d.Set == nil:
-		return d.found(finding.Fatal, "DaemonSetPodMissing", "no pod of it is on this node: look at the DaemonSet's "+
+		return d.found(finding.Fatal, "DaemonSetPodMissing", "no pod of it is on this node: check the DaemonSet's "+
 			"status and events"), nil
 	case now.Sub(d.Set.CreationTimestamp.Time).Abs() < s.ReadyGrace, d.Set.Status.ObservedGeneration < d.Set.Generation:
-		return nil, errors.New("it has just been made or changed")
+		return nil, errors.New("it has just been created or changed")
 	case len(d.Pending) > 0:
 		pod := &d.Pending[0]
-		return d.found(finding.Fatal, "DaemonSetPodNotScheduled", "pod %s for this node is not scheduled: %s: make "+
-			"room or correct what keeps it away",
+		return d.found(finding.Fatal, "DaemonSetPodNotScheduled", "pod %s for this node is not scheduled: %s: free "+
+			"resources or correct what prevents it",
 			pod.Name, condition(pod, corev1.PodScheduled)), nil
 	default:
 		return d.found(finding.Fatal, "DaemonSetPodMissing", "%s", strings.TrimSuffix("no pod of it is on this node "+
 			d.Open, " ")+
-			": look at the DaemonSet's events: its controller may be down, or a quota or an admission webhook "+
-			"refuses the pod"), nil
+			": check the DaemonSet's events: its controller may be down, or a quota or an admission webhook rejects the pod"), nil
 	}
 }
 
-// evaluateRevision says whether a pod that is well is of an old revision that nobody replaces.
+// evaluateRevision checks whether a healthy pod is of an old revision that is not being replaced.
 func evaluateRevision(d daemonSetState, s Settings, pod *corev1.Pod) *finding.Finding {
 	if d.Newest == nil {
 		return nil
@@ -92,13 +91,13 @@ func evaluateRevision(d daemonSetState, s Settings, pod *corev1.Pod) *finding.Fi
 		return nil
 	}
 	f := d.found(finding.Warning, "DaemonSetRevisionStuck", "pod %s is of revision %s, not %s, and the rollout has "+
-		"stood still for %s: look at the DaemonSet's pods on other nodes (%d are unavailable), then delete this one",
+		"made no progress for %s: check the DaemonSet's pods on other nodes (%d are unavailable), then delete this one",
 		pod.Name, have, want, d.Still.Round(time.Minute), d.Set.Status.NumberUnavailable)
 	f.Facts["revision"], f.Facts["newestRevision"] = have, want
 	return f
 }
 
-// bestPod returns the pod that serves best: not ended, ready, not about to end, the newest.
+// bestPod returns the pod in the best state: not finished, ready, not terminating, the newest.
 func bestPod(pods []corev1.Pod) *corev1.Pod {
 	rank := func(p *corev1.Pod) int {
 		switch {
@@ -131,7 +130,7 @@ func podReady(pod *corev1.Pod) bool {
 	})
 }
 
-// condition says in words what a pod's condition tells.
+// condition renders a pod's condition.
 func condition(pod *corev1.Pod, kind corev1.PodConditionType) string {
 	for _, c := range pod.Status.Conditions {
 		if c.Type == kind && (c.Reason != "" || c.Message != "") {
@@ -152,7 +151,7 @@ func whyNotReady(pod *corev1.Pod) string {
 }
 
 const (
-	loopRestarts = 3                // so many restarts make a loop …
+	loopRestarts = 3                // this many restarts make a loop …
 	loopWindow   = 10 * time.Minute // … when the last end is not older than this; kubelet's longest back-off is 5 min
 )
 

@@ -35,7 +35,7 @@ func TestCriticalDaemonSetsLimits(t *testing.T) {
 		{name: "the controller has not seen the change", arrange: func(n *daemonNode) {
 			n.pods = nil
 			n.edit(func(s *appsv1.DaemonSet) { s.Generation = 2 })
-		}, err: "daemonset/kube-system/proxy: it has just been made or changed"},
+		}, err: "daemonset/kube-system/proxy: it has just been created or changed"},
 		{name: "a pod that ended well serves nobody", arrange: func(n *daemonNode) {
 			n.pods[0].Status.Phase = corev1.PodSucceeded
 		}, want: []string{subject + "DaemonSetPodMissing"}},

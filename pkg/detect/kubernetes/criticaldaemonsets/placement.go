@@ -11,14 +11,14 @@ import (
 	"k8s.io/klog/v2"
 )
 
-// placement says whether a DaemonSet ought to have a pod on this node.
+// placement is whether a DaemonSet should have a pod on this node.
 type placement struct {
 	Here bool
 	Why  string // why not
-	Err  error  // it could not be told
+	Err  error  // it is not known
 }
 
-// place decides as the DaemonSet controller does (pkg/controller/daemon: NodeShouldRunDaemonPod).
+// placementOn decides as the DaemonSet controller does (pkg/controller/daemon: NodeShouldRunDaemonPod).
 func placementOn(set *appsv1.DaemonSet, node *corev1.Node) placement {
 	pod := &corev1.Pod{ObjectMeta: set.Spec.Template.ObjectMeta, Spec: set.Spec.Template.Spec}
 	if pod.Spec.NodeName != "" && pod.Spec.NodeName != node.Name {

@@ -17,23 +17,23 @@ import (
 	"github.com/nodeagent/nodeagent/pkg/finding"
 )
 
-// The distances of requests while a pod seems to be missing.
+// The intervals of requests while a pod seems to be missing.
 const (
 	daemonSetFirst   = 30 * time.Second
 	daemonSetLongest = 5 * time.Minute
 )
 
-// nodeCache keeps the Node between looks.
+// nodeCache keeps the Node between runs.
 type nodeCache struct {
-	seldom time.Duration // between reads while all is well
+	seldom time.Duration // between reads without a fault
 	read   finding.Timestamp
 	wait   time.Duration
 	node   *corev1.Node
 	err    error
 }
 
-// get returns the Node, not older than seldom, or than a growing distance while something is wrong or it cannot be
-// read. What was read last then stands for as long as nothing is wrong.
+// get returns the Node, not older than seldom, or than a growing interval during a fault or while it cannot be read.
+// Without a fault the last Node is then used.
 func (c *nodeCache) get(ctx context.Context, h *host.Host, now finding.Timestamp, wrong bool) (*corev1.Node, error) {
 	if h.Cluster.Node == nil {
 		return nil, fmt.Errorf("node: %w", hosterr.ErrNotConfigured)
@@ -59,7 +59,7 @@ func (c *nodeCache) get(ctx context.Context, h *host.Host, now finding.Timestamp
 	return node, nil
 }
 
-// confirmation is what the apiserver last said of a DaemonSet whose pod seems to be missing.
+// confirmation is the apiserver's last answer about a DaemonSet whose pod seems to be missing.
 type confirmation struct {
 	asked   finding.Timestamp
 	wait    time.Duration
@@ -70,12 +70,12 @@ type confirmation struct {
 	err     error
 }
 
-// complete adds to what is seen of a DaemonSet all that must be asked for.
+// complete adds to the state of a DaemonSet all that needs a request.
 func (c *daemonSetCheck) complete(ctx context.Context, h *host.Host, seen *daemonSetState, setsErr error,
 	now finding.Timestamp) {
 	seen.SetsErr = setsErr
 	if seen.Set == nil {
-		// Only the configuration says that it belongs here; it counts where nobody else may be asked.
+		// Only the configuration says that it belongs here; it counts where the apiserver may not be asked.
 		seen.Placed = placement{Here: true}
 		return
 	}
@@ -112,14 +112,14 @@ func (c *daemonSetCheck) placement(ctx context.Context, h *host.Host, set *appsv
 	if !p.Here || !missing {
 		return p
 	}
-	// It ought to be here and is not: the Node may have changed.
+	// It should be here and is not: the Node may have changed.
 	if node, err = c.node.get(ctx, h, now, true); err != nil {
 		return placement{Err: err}
 	}
 	return placementOn(set, node)
 }
 
-// confirm asks the apiserver about a DaemonSet whose pod seems to be missing, with growing distance.
+// confirm asks the apiserver about a DaemonSet whose pod seems to be missing, at growing intervals.
 func (c *daemonSetCheck) confirm(ctx context.Context, h *host.Host, set *appsv1.DaemonSet,
 	now finding.Timestamp) confirmation {
 	name := set.Namespace + "/" + set.Name
@@ -144,7 +144,8 @@ func (c *daemonSetCheck) confirm(ctx context.Context, h *host.Host, set *appsv1.
 	return next
 }
 
-// unscheduled returns the pods of a DaemonSet that are meant for this node and not scheduled yet, or why that is open.
+// unscheduled returns the pods of a DaemonSet that are meant for this node and not scheduled yet, or why they are not
+// known.
 func (c *daemonSetCheck) unscheduled(ctx context.Context, h *host.Host, set *appsv1.DaemonSet) ([]corev1.Pod, string) {
 	if c.lookups.Unscheduled == nil {
 		return nil, "or it is not scheduled yet"
@@ -155,23 +156,23 @@ func (c *daemonSetCheck) unscheduled(ctx context.Context, h *host.Host, set *app
 	}
 	pods, err := c.lookups.Unscheduled(ctx, set.Namespace, selector.String())
 	if err != nil {
-		return nil, checkkit.Sanitize(fmt.Sprintf("or it is not scheduled yet, which could not be asked: %v", err), 300)
+		return nil, checkkit.Sanitize(fmt.Sprintf("or it is not scheduled yet, which is unknown: %v", err), 300)
 	}
 	return slices.DeleteFunc(slices.Clone(pods), func(pod corev1.Pod) bool {
 		return !metav1.IsControlledBy(&pod, set) || !meantFor(&pod, h.NodeName)
 	}), ""
 }
 
-// rollout is how far an update of a DaemonSet had come when it last moved.
+// rollout is the progress of an update of a DaemonSet when it last advanced.
 type rollout struct {
 	generation int64
 	updated    int32
 	moved      finding.Timestamp
-	watched    bool // it was seen to begin or to move; else it may have stood still before the agent looked
+	watched    bool // its begin or an advance was observed; else it may have stopped before the agent's first run
 }
 
-// follow finds the newest revision of a DaemonSet, only while not all of its pods have it, and how long that has
-// stood still.
+// follow finds the newest revision of a DaemonSet, only while not all of its pods have it, and for how long that has
+// made no progress.
 func (c *daemonSetCheck) follow(ctx context.Context, h *host.Host, seen *daemonSetState, now finding.Timestamp) {
 	set := seen.Set
 	kind := set.Spec.UpdateStrategy.Type
@@ -189,12 +190,12 @@ func (c *daemonSetCheck) follow(ctx context.Context, h *host.Host, seen *daemonS
 	}
 	revisions, err := h.Cluster.ControllerRevisions(ctx, set.Namespace)
 	if err != nil {
-		return // the pod is there and can be judged; only its revision is not known
+		return // the pod can be evaluated; only its revision is not known
 	}
 	seen.Newest = newestRevision(set, revisions)
 	seen.Still = now.Since(last.moved)
 	if seen.Newest != nil && !last.watched && set.Status.NumberUnavailable == 0 {
-		// Nothing holds it back, and it was not seen to move: it has stood still since it began.
+		// Nothing holds it back, and no advance was observed: it has stopped since it began.
 		seen.Still = max(seen.Still, now.Wall.Sub(seen.Newest.CreationTimestamp.Time))
 	}
 }

@@ -15,19 +15,19 @@ import (
 	"github.com/nodeagent/nodeagent/pkg/finding"
 )
 
-// daemonSetState is all that one look shows of a critical DaemonSet.
+// daemonSetState is what one run reads of a critical DaemonSet.
 type daemonSetState struct {
 	Name    string            // namespace/name
 	Because string            // why it is critical
 	Listed  bool              // the configuration lists it
-	Set     *appsv1.DaemonSet // nil when only pods or the configuration tell of it
+	Set     *appsv1.DaemonSet // nil if only pods or the configuration name it
 	Pods    []corev1.Pod      // its pods on this node
 	SetsErr error             // why DaemonSets could not be listed now
-	Placed  placement         // whether it ought to have a pod here
+	Placed  placement         // whether it should have a pod here
 	Pending []corev1.Pod      // its pods for this node that are not scheduled
-	Open    string            // what could not be found out of a missing pod
+	Open    string            // what is unknown of a missing pod
 	Newest  *appsv1.ControllerRevision
-	Still   time.Duration // how long its rollout has stood still
+	Still   time.Duration // for how long its rollout has made no progress
 }
 
 func (d daemonSetState) subject() finding.Subject {

@@ -13,29 +13,29 @@ import (
 )
 
 const (
-	csiAskEvery = time.Minute // GetInfo of a plugin that is well: registrars write a log line for each
-	maxParallel = 4           // plugins that are spoken to at a time
+	csiAskEvery = time.Minute // GetInfo of a healthy plugin: registrars write a log line for each
+	maxParallel = 4           // plugins that are called at a time
 )
 
-// csiAnswer is what a plugin said through its sockets.
+// csiAnswer is the answers of a plugin on its sockets.
 type csiAnswer struct {
 	Socket   kubelet.PluginSocket
-	Asked    finding.Timestamp // when GetInfo was last asked
+	Asked    finding.Timestamp // of the last GetInfo
 	Info     kubelet.PluginInfo
 	InfoErr  error
 	Ready    bool
 	ProbeErr error
 }
 
-// well reports whether nothing that the plugin said is wrong.
+// healthy reports whether none of the answers is a fault.
 func (a csiAnswer) healthy() bool {
 	return a.InfoErr == nil && a.ProbeErr == nil && (a.Ready || !a.csi())
 }
 
-// csi reports whether the plugin says that it is a CSI driver.
+// csi reports whether the plugin is a CSI driver by its answer.
 func (a csiAnswer) csi() bool { return a.InfoErr == nil && a.Info.Type == registration.CSIPlugin }
 
-// ask speaks to all plugins, some at a time, so that one that never answers costs its own time only.
+// ask calls all plugins, some at a time, so that one that never answers costs its own time only.
 func (c *csiCheck) ask(ctx context.Context, h *host.Host, sockets []kubelet.PluginSocket, now finding.Timestamp) {
 	answers := make([]csiAnswer, len(sockets))
 	checkkit.Parallel(maxParallel, len(sockets), func(i int) {
@@ -47,7 +47,7 @@ func (c *csiCheck) ask(ctx context.Context, h *host.Host, sockets []kubelet.Plug
 	}
 }
 
-// askOne speaks to one plugin, given what it said last time.
+// askOne calls one plugin, given its last answer.
 func (c *csiCheck) askOne(ctx context.Context, h *host.Host, socket kubelet.PluginSocket, last csiAnswer,
 	now finding.Timestamp) csiAnswer {
 	ctx, cancel := context.WithTimeout(ctx, c.settings.Timeout)

@@ -16,17 +16,17 @@ import (
 	"github.com/nodeagent/nodeagent/pkg/finding"
 )
 
-// csiDriver is all that one look shows of a driver that ought to be here.
+// csiDriver is what one run reads of a driver that should be here.
 type csiDriver struct {
 	Name    string
 	Kind    string   // of the subject: csi-driver, or plugin-socket where the driver's name is not known
-	Because []string // why it ought to be here
-	Fatal   bool     // lacking it keeps pods from this node
+	Because []string // why it should be here
+	Fatal   bool     // without it pods cannot run on this node
 	Pods    []csiPod // that run it here
 	UsedBy  []string // pods with volumes of it, as namespace/name
 
 	Socket   string // registration socket; empty when there is none
-	Changed  int64  // when it was made
+	Changed  int64  // when it was created
 	Info     kubelet.PluginInfo
 	InfoErr  error
 	Endpoint string
@@ -35,15 +35,15 @@ type csiDriver struct {
 
 	NodeID          string // in CSINode; empty when the driver is not in it
 	RegistrationErr error  // CSINode could not be read
-	OwnNodeID       string // what the driver itself says, asked when it is not in CSINode
+	OwnNodeID       string // what the driver itself reports, read if it is not in CSINode
 	OwnNodeIDErr    error
 }
 
 func (d csiDriver) subject() finding.Subject { return finding.Subject{Kind: d.Kind, Name: d.Name} }
 
-// evaluateCSIDriver says what is wrong with a driver, or that this cannot be told.
+// evaluateCSIDriver returns the fault of a driver, or why it is not known.
 func evaluateCSIDriver(d csiDriver, s Settings) (*finding.Finding, error) {
-	f, err := d.wrong()
+	f, err := d.fault()
 	if err != nil || f == nil {
 		return nil, err
 	}
@@ -54,40 +54,40 @@ func evaluateCSIDriver(d csiDriver, s Settings) (*finding.Finding, error) {
 	return f, nil
 }
 
-// wrong goes the way of a registration and stops at the first step that fails.
-func (d csiDriver) wrong() (*finding.Finding, error) {
+// fault follows the steps of a registration and stops at the first that fails.
+func (d csiDriver) fault() (*finding.Finding, error) {
 	switch {
 	case d.Socket == "" && len(d.Pods) == 0:
 		return d.found("CSIDriverPodMissing", "it has no registration socket and none of its pods runs on this node: "+
-			"look at the driver's DaemonSet; if the driver was removed on purpose, this will be forgotten when no pod uses it"), nil
+			"check the driver's DaemonSet; if the driver was removed on purpose, this finding clears when no pod uses it"), nil
 	case d.Socket == "":
 		return d.found("CSISocketMissing", "it has no socket in kubelet's plugin registry although its pod %s is "+
-			"here: look at the log of the registrar container",
+			"here: read the log of the registrar container",
 			d.Pods[0].Name), nil
 	case stale(d.InfoErr):
-		return d.found("CSISocketStale", "nobody listens on its registration socket %s: its registrar has died; "+
+		return d.found("CSISocketStale", "no process listens on its registration socket %s: its registrar has died; "+
 			"delete the driver's pod so that it starts again, or delete the socket if the driver was removed on purpose", d.Socket), nil
 	case errors.Is(d.InfoErr, fs.ErrNotExist):
 		return nil, fmt.Errorf("registration socket has just gone: %w", d.InfoErr)
 	case d.InfoErr != nil:
 		//nolint:nilerr // the error is the finding
-		return d.found("CSIGetInfoFailed", "its registration socket %s does not say who it registers: %s: look at "+
-			"the log of the registrar container",
+		return d.found("CSIGetInfoFailed", "its registration socket %s does not answer GetInfo: %s: read the log of "+
+			"the registrar container",
 			d.Socket, checkkit.Sanitize(d.InfoErr.Error(), 300)), nil
 	case errors.Is(d.ProbeErr, kubelet.ErrOutside), errors.Is(d.ProbeErr, syscall.EXDEV):
-		return d.unregistered(fmt.Errorf("the driver cannot be asked: %w", d.ProbeErr))
+		return d.unregistered(fmt.Errorf("the driver cannot be reached: %w", d.ProbeErr))
 	case d.ProbeErr != nil:
 		//nolint:nilerr // the error is the finding
-		return d.found("CSIDriverNotReady", "it does not say whether it is ready: %s: look at the log of the driver",
+		return d.found("CSIDriverNotReady", "it does not answer Probe: %s: read the log of the driver",
 			checkkit.Sanitize(d.ProbeErr.Error(), 300)), nil
 	case !d.Ready:
-		return d.found("CSIDriverNotReady", "it says that it is not ready: look at the log of the driver"), nil
+		return d.found("CSIDriverNotReady", "it reports that it is not ready: read the log of the driver"), nil
 	default:
 		return d.unregistered(nil)
 	}
 }
 
-// unregistered looks at CSINode, the last step. Doubt is what could not be told of the steps before.
+// unregistered checks CSINode, the last step. Doubt is what is unknown of the steps before.
 func (d csiDriver) unregistered(doubt error) (*finding.Finding, error) {
 	switch {
 	case d.RegistrationErr != nil:
@@ -99,8 +99,8 @@ func (d csiDriver) unregistered(doubt error) (*finding.Finding, error) {
 		d.rejection()), nil
 }
 
-// rejection is why kubelet did not accept the driver, as far as can be known from outside of kubelet: it tells the
-// registrar only, which then ends, and writes its log.
+// rejection is why kubelet did not accept the driver, as far as it can be known from outside of kubelet: it tells only
+// the registrar, which then exits, and its log.
 func (d csiDriver) rejection() string {
 	if why := unsupported(d.Info.Versions); why != "" {
 		return why
@@ -132,7 +132,7 @@ func unsupported(versions []string) string {
 // starting returns the driver's pod that has just started, if one has. One that restarts again and again gets no grace.
 func (d csiDriver) starting(grace time.Duration) (csiPod, bool) {
 	i := slices.IndexFunc(d.Pods, func(p csiPod) bool {
-		// Much in the future is no young pod but a clock that is wrong.
+		// A start far in the future is no young pod but a wrong clock.
 		return p.Up < grace && p.Up > -10*time.Minute && p.Restarts < 3
 	})
 	if i < 0 {

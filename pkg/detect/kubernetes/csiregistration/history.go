@@ -9,10 +9,10 @@ import (
 
 const (
 	historyKey    = "csi-registration/drivers"
-	maxRemembered = 256 // drivers remembered at most
+	maxRemembered = 256 // drivers
 )
 
-// csiHistory is what is remembered of the drivers that were once in this node's CSINode.
+// csiHistory is the drivers that were once in this node's CSINode.
 type csiHistory struct {
 	Drivers map[string]rememberedDriver `json:"drivers"`
 	saved   detect.Saved[csiHistory]
@@ -20,13 +20,14 @@ type csiHistory struct {
 }
 
 type rememberedDriver struct {
-	Absent time.Duration `json:"absent,omitempty"` // for how long it has been seen not to be in CSINode
+	Absent time.Duration `json:"absent,omitempty"` // for how long it has been missing in CSINode
 	Socket string        `json:"socket,omitempty"` // its registration socket
 	Folder string        `json:"folder,omitempty"` // its folder in <kubelet root>/plugins
 }
 
 func loadHistory(store detect.StateStore) csiHistory {
-	p := csiHistory{Drivers: map[string]rememberedDriver{}, saved: detect.Saved[csiHistory]{Store: store, Key: historyKey}}
+	p := csiHistory{Drivers: map[string]rememberedDriver{}, saved: detect.Saved[csiHistory]{Store: store,
+		Key: historyKey}}
 	kept, _ := p.saved.Load(func(csiHistory) bool { return true })
 	for name, d := range kept.Drivers {
 		if kubelet.IsCSIDriverName(name) && len(p.Drivers) < maxRemembered {
@@ -36,7 +37,7 @@ func loadHistory(store detect.StateStore) csiHistory {
 	return p
 }
 
-// registered remembers the drivers that CSINode lists.
+// registered adds the drivers that CSINode lists.
 func (p *csiHistory) registered(nodeIDs map[string]string, drivers []csiDriver) {
 	changed := false
 	for name := range nodeIDs {
@@ -60,12 +61,12 @@ func (p *csiHistory) registered(nodeIDs map[string]string, drivers []csiDriver) 
 	}
 }
 
-// forget drops drivers that have not been in CSINode for long, and that nothing else on the node asks for.
+// forget drops drivers that have not been in CSINode for long, and that nothing else on the node needs.
 func (p *csiHistory) forget(nodeIDs map[string]string, drivers []csiDriver, after, up time.Duration) {
 	changed := false
 	var passed time.Duration
 	if p.read > 0 {
-		passed = min(max(up-p.read, 0), 10*time.Minute) // looks that were missed are no proof
+		passed = min(max(up-p.read, 0), 10*time.Minute) // runs that did not happen prove nothing
 	}
 	p.read = up
 	for name, d := range p.Drivers {

@@ -235,7 +235,8 @@ func TestParseListeners(t *testing.T) {
 func FuzzParseListeners(f *testing.F) {
 	f.Add(
 		[]byte(
-			"head\n   0: 0100007F:2808 00000000:0000 0A 00000000:00000000 00:00000000 00000000     0        0 24342 1\n"))
+			"head\n   0: 0100007F:2808 00000000:0000 0A 00000000:00000000 00:00000000 00000000     0        0 24342 " +
+				"1\n"))
 	f.Fuzz(func(t *testing.T, data []byte) {
 		if got, err := parseListeners(data, 10248); err != nil && got != nil {
 			t.Errorf("both %v and %v", got, err)

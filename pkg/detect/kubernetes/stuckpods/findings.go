@@ -12,7 +12,7 @@ import (
 	"github.com/nodeagent/nodeagent/pkg/finding"
 )
 
-// stuckFindings words what was found: the pods that have been stuck for longest one by one, and stages that many are in.
+// stuckFindings reports the pods that have been stuck for longest individually, and a stage that many are in once.
 func stuckFindings(h *host.Host, stuck []podstate.Pod, s Settings) []finding.Finding {
 	found := manyStuck(h, stuck, s.Many)
 	for _, p := range stuck[:min(len(stuck), maxStuckPods)] {
@@ -47,7 +47,7 @@ func stuckFindings(h *host.Host, stuck []podstate.Pod, s Settings) []finding.Fin
 	return found
 }
 
-// manyStuck tells once of the stage that most pods are in.
+// manyStuck reports the stage that most pods are in.
 func manyStuck(h *host.Host, stuck []podstate.Pod, many int) []finding.Finding {
 	names := map[string][]string{}
 	for _, p := range stuck {
@@ -73,7 +73,7 @@ func manyStuck(h *host.Host, stuck []podstate.Pod, many int) []finding.Finding {
 	return []finding.Finding{{
 		Check: stuckPodsID, Subject: checkkit.NodeSubject(h), Severity: finding.Warning, Reason: "ManyPodsStuck",
 		Message: fmt.Sprintf(
-			"%d pods are stuck in the same stage (%s): the cause is most likely the node's, not theirs: %s", len(pods),
+			"%d pods are stuck in the same stage (%s): the cause is most likely the node, not the pods: %s", len(pods),
 			worst, checkkit.JoinFirst(pods, 5)),
 		Facts: map[string]string{"stage": worst, "count": strconv.Itoa(len(pods)),
 			"pods": checkkit.JoinFirst(pods, 50)},

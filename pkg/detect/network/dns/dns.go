@@ -79,7 +79,7 @@ func dnsDoc() detect.Doc {
 		Reads: []string{
 			"kubelet's configuration: clusterDNS, clusterDomain, resolvConf", "the nameserver lines of resolvConf",
 			"one DNS query per minute to each of these servers, and one over TCP every 5 minutes to those of the " +
-			"cluster",
+				"cluster",
 		},
 		Why: "Nearly every request of a pod begins with a name. A failed resolver appears as slow or failing " +
 			"applications, and CoreDNS forwards to the resolvers of the node that it runs on.",
