@@ -12,8 +12,7 @@ import (
 	"github.com/nodeagent/nodeagent/pkg/finding"
 )
 
-// The checks that read kubelet's metrics share one scrape a minute (host.Kubelet.Scrape). Counters are judged by how
-// they moved within a window, so that a first look says nothing of them.
+// The checks that read kubelet's metrics share one scrape a minute (host.Kubelet.Scrape).
 
 // KubeletProblem is the condition of what makes kubelet unable to serve pods.
 func KubeletProblem() finding.Condition {
@@ -28,8 +27,7 @@ func KubeletSubject() finding.Subject { return finding.Subject{Kind: "kubelet", 
 
 const metricsRefused = "the agent has no right to read kubelet's metrics: it needs get on nodes/metrics"
 
-// scrapeKubelet asks for kubelet's metrics. A kubelet that does not answer is kubelet-health's finding: nothing is
-// learnt here.
+// scrapeKubelet reads kubelet's metrics. That kubelet does not answer is a finding of kubelet-health, here an error.
 func scrapeKubelet(ctx context.Context, h *host.Host) (*kubelet.Scrape, error) {
 	if h.Kubelet.Scrape == nil {
 		return nil, finding.NotApplicable("no kubelet is configured on this host")
@@ -46,31 +44,25 @@ func scrapeKubelet(ctx context.Context, h *host.Host) (*kubelet.Scrape, error) {
 	return scrape, nil
 }
 
-// KubeletMeter counts how counters of kubelet moved within a window of time.
+// KubeletMeter measures by how much counters of kubelet rise within a window of time.
 type KubeletMeter struct {
-	Window time.Duration
-	Tells  bool                // that the agent has no right to read them: one check is enough for that
-	Points []kubeletMeterPoint // of one life of kubelet, the oldest first
+	Window           time.Duration
+	ReportsForbidden bool // that the agent may not read them: one check is enough for that
+
+	window Window[float64] // of one kubelet process
+	at     finding.Timestamp
+	epoch  float64 // when kubelet started, by its own clock
 }
 
-type kubeletMeterPoint struct {
-	At     finding.Timestamp
-	epoch  float64 // when kubelet started, by its own word
-	Values map[string]float64
-}
-
-// maxPoints bounds the memory of one kubeletMeter.
-const maxPoints = 64
-
-// Read takes one scrape into account. A nil map means that there is nothing to say yet: this is the first scrape, or
-// the first one of a new kubelet. Pick returns under which key a sample is counted, empty for none.
+// Read adds one scrape. The returned map is nil as long as no rise is known: this is the first scrape, or the first one
+// of a new kubelet. Pick returns the key under which a sample is counted, empty for none.
 func (m *KubeletMeter) Read(ctx context.Context, h *host.Host, pick func(name string, s kubelet.Sample) string,
 	names ...string) (map[string]float64, *kubelet.Scrape, error) {
 	scrape, err := scrapeKubelet(ctx, h)
 	if err != nil {
-		// Whoever could read them before has lost something.
-		if errors.Is(err, hosterr.ErrForbidden) && !m.Tells && len(m.Points) == 0 {
-			err = finding.NotApplicable("%s; kubelet-pleg tells so", metricsRefused)
+		// Where they could be read before, a right was taken away: that is an error of each check.
+		if errors.Is(err, hosterr.ErrForbidden) && !m.ReportsForbidden && len(m.window.samples) == 0 {
+			err = finding.NotApplicable("%s; kubelet-pleg reports it", metricsRefused)
 		}
 		return nil, nil, err
 	}
@@ -83,64 +75,42 @@ func (m *KubeletMeter) Read(ctx context.Context, h *host.Host, pick func(name st
 		}
 	}
 	epoch, _ := scrape.Metrics.Gauge("process_start_time_seconds")
-	m.add(kubeletMeterPoint{At: scrape.At, epoch: epoch, Values: values})
-	return m.delta(), scrape, nil
+	m.add(scrape.At, epoch, values)
+	return m.rises(), scrape, nil
 }
 
-// add keeps a point, and what is needed of the ones before.
-func (m *KubeletMeter) add(p kubeletMeterPoint) {
-	if n := len(m.Points); n > 0 {
-		last := m.Points[n-1]
-		if last.At == p.At {
-			return // the same scrape once more
-		}
-		if last.At.Boot != p.At.Boot || last.epoch != p.epoch || backwards(last.Values, p.Values) {
-			m.Points = nil
-		}
+func (m *KubeletMeter) add(at finding.Timestamp, epoch float64, values map[string]float64) {
+	if len(m.window.samples) > 0 && m.at == at {
+		return // the same scrape again
 	}
-	m.Points = append(m.Points, p)
-	// The oldest point kept is the last one that is at least a window old.
-	for len(m.Points) > 2 && (len(m.Points) > maxPoints || p.At.Since(m.Points[1].At) >= m.Window) {
-		m.Points = m.Points[1:]
+	if m.at.Boot != at.Boot || m.epoch != epoch {
+		m.window.Reset()
 	}
+	m.window.Span, m.window.OneProcess, m.at, m.epoch = m.Window, true, at, epoch
+	m.window.Add(at.SinceBoot, values)
 }
 
-// backwards reports whether a counter became smaller: another kubelet counts. A series that is gone proves nothing,
-// since kubelet drops those of pods that are gone.
-func backwards(before, now map[string]float64) bool {
-	for key, old := range before {
-		if value, still := now[key]; still && value < old {
-			return true
-		}
-	}
-	return false
-}
-
-// delta is how much each counter grew between the first and the last point.
-func (m *KubeletMeter) delta() map[string]float64 {
-	if len(m.Points) < 2 {
+func (m *KubeletMeter) rises() map[string]float64 {
+	if len(m.window.samples) < 2 {
 		return nil
 	}
-	first, last := m.Points[0], m.Points[len(m.Points)-1]
-	grown := make(map[string]float64)
-	for key, value := range last.Values {
-		grown[key] = value - first.Values[key]
+	rises := make(map[string]float64)
+	for key := range m.window.Newest() {
+		rises[key], _, _ = m.window.Rise(key)
 	}
-	return grown
+	return rises
 }
 
-// over is the time between the first and the last point.
-func (m *KubeletMeter) over() time.Duration {
-	if len(m.Points) < 2 {
-		return 0
-	}
-	return m.Points[len(m.Points)-1].At.Since(m.Points[0].At)
-}
+// Oldest returns the counters at the begin of the window.
+func (m *KubeletMeter) Oldest() map[string]float64 { return m.window.Oldest() }
 
-// Span is the time between the first and the last point for people.
+// LastInterval returns the time between the two newest scrapes, 0 where there is one at most.
+func (m *KubeletMeter) LastInterval() time.Duration { return m.window.LastInterval() }
+
+// Span returns the time that the rises cover, rounded for a message.
 func (m *KubeletMeter) Span() time.Duration {
-	if over := m.over(); over < 2*time.Minute {
-		return over.Round(time.Second)
+	if elapsed := m.window.Elapsed(); elapsed < 2*time.Minute {
+		return elapsed.Round(time.Second)
 	}
-	return m.over().Round(time.Minute)
+	return m.window.Elapsed().Round(time.Minute)
 }

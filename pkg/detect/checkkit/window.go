@@ -74,6 +74,30 @@ func (w *Window[V]) Elapsed() time.Duration {
 	return w.samples[len(w.samples)-1].at - w.samples[0].at
 }
 
+// LastInterval is the time between the two newest samples, 0 where there is one at most.
+func (w *Window[V]) LastInterval() time.Duration {
+	if n := len(w.samples); n > 1 {
+		return w.samples[n-1].at - w.samples[n-2].at
+	}
+	return 0
+}
+
+// Oldest returns the counters of the oldest sample, nil where there is none.
+func (w *Window[V]) Oldest() map[string]V {
+	if len(w.samples) == 0 {
+		return nil
+	}
+	return w.samples[0].values
+}
+
+// Newest returns the counters of the newest sample, nil where there is none.
+func (w *Window[V]) Newest() map[string]V {
+	if len(w.samples) == 0 {
+		return nil
+	}
+	return w.samples[len(w.samples)-1].values
+}
+
 // Rise returns by how much a counter rose within the span, and in which time. It is false when that is not known: after
 // the first sample, or after a reset.
 func (w *Window[V]) Rise(key string) (by V, in time.Duration, ok bool) {

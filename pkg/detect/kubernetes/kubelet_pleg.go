@@ -53,7 +53,7 @@ const (
 
 // KubeletPLEG finds a kubelet that can no longer list its containers.
 func KubeletPLEG() detect.Check {
-	m := &plegState{meter: checkkit.KubeletMeter{Window: plegWindow, Tells: true}}
+	m := &plegState{meter: checkkit.KubeletMeter{Window: plegWindow, ReportsForbidden: true}}
 	return detect.Check{
 		ID:      plegID,
 		Domain:  "kubernetes",
@@ -149,8 +149,8 @@ func (m *plegState) track(mark float64, age time.Duration, at finding.Timestamp)
 		return
 	}
 	between := at.SinceBoot
-	if m.first.Boot == at.Boot && len(m.meter.Points) > 1 {
-		between = m.meter.Points[len(m.meter.Points)-1].At.Since(m.meter.Points[len(m.meter.Points)-2].At)
+	if interval := m.meter.LastInterval(); m.first.Boot == at.Boot && interval > 0 {
+		between = interval
 	}
 	m.mark, m.first, m.age = mark, at, min(max(age, 0), between)
 }
