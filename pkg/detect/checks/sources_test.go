@@ -1,0 +1,88 @@
+package checks
+
+import (
+	"os"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"testing"
+)
+
+// source is the line of a fixture that says where its content comes from: the machine that it was recorded on, or the
+// document that it was copied from. It is in the comment of a txtar archive, or at the head of another file.
+var source = regexp.MustCompile(`(?m)^(?:# )?Source: (?:recorded 20\d\d-\d\d-\d\d on \S.+ \d\S*.*|` +
+	`https://\S+ \(.+ \d\S*\))\.?$`)
+
+// TestFixturesHaveSources: what was invented with the check proves nothing of what a kernel, a kubelet or a runtime
+// writes. Each check has at least one fixture that was recorded, or copied from documentation.
+func TestFixturesHaveSources(t *testing.T) {
+	for _, check := range Checks(DefaultSettings(), Deps{}) {
+		named := slices.ContainsFunc(filesOf(t, check.ID), hasSource)
+		switch pending := slices.Contains(withoutSource, check.ID); {
+		case !named && !pending:
+			t.Errorf("%s: no file of testdata/%s has a line %s", check.ID, check.ID, source)
+		case named && pending:
+			t.Errorf("%s has a source: remove it from the list", check.ID)
+		}
+	}
+}
+
+// filesOf returns the files below testdata/<check ID>, which is beside the check.
+func filesOf(t *testing.T, id string) (files []string) {
+	t.Helper()
+	for _, pattern := range []string{"*", "*/*"} {
+		for _, below := range []string{"*", "*/*"} {
+			found, err := filepath.Glob(filepath.Join("..", pattern, "testdata", id, below))
+			if err != nil {
+				t.Fatal(err)
+			}
+			files = append(files, found...)
+		}
+	}
+	return files
+}
+
+func hasSource(file string) bool {
+	data, err := os.ReadFile(file)
+	if err != nil {
+		return false // a folder
+	}
+	if i := regexp.MustCompile(`(?m)^-- `).FindIndex(data); i != nil && filepath.Ext(file) == ".txtar" {
+		data = data[:i[0]]
+	}
+	return source.Match(data[:min(len(data), 1000)])
+}
+
+func TestSource(t *testing.T) {
+	for line, ok := range map[string]bool{
+		"Source: recorded 2026-11-22 on Linux 6.18.44 (x86-64 virtual machine, Debian 12).":                true,
+		"A healthy node.\n\nSource: recorded 2026-11-22 on Linux 6.18.44, kubelet 1.33.1.\n":               true,
+		"# Source: https://docs.kernel.org/admin-guide/cgroup-v2.html#memory-interface-files (Linux 6.1).": true,
+		"Source: https://kubernetes.io/docs/reference/instrumentation/metrics/ (Kubernetes 1.33)":          true,
+		"Source: https://kubernetes.io/docs/reference/instrumentation/metrics/":                            false,
+		"Source: recorded on a machine.": false,
+		"Source: invented.":              false,
+	} {
+		if source.MatchString(line) != ok {
+			t.Errorf("%s: want %v", line, ok)
+		}
+	}
+}
+
+// withoutSource are checks whose fixtures have no source yet.
+var withoutSource = []string{
+	"filesystem-readonly", "disk-space", "hung-mounts", "fuse-congestion", "btrfs-errors", "zfs-pools",
+	"fstab-mounts", "io-hang", "disk-saturation", "scsi-device-state", "md-arrays", "multipath", "thin-pools",
+	"nvme-health", "disk-health", "ebs-limits", "load", "oom-kills", "memory-available", "memory-fragmentation",
+	"system-cgroups", "pids-limits", "slab-leak", "dying-cgroups", "hugepages", "swap", "kernel-log", "edac",
+	"memory-corrupted", "pcie-errors", "thermal", "sensors", "cpu-steal", "cpu-throttling", "cpu-frequency",
+	"cpus-offline", "kernel-taint", "hung-tasks", "zombies", "task-limits", "file-handles", "inotify",
+	"clock-source", "time-sync", "last-panic", "unexpected-reboot", "kernel-modules", "sysctls",
+	"hardware-watchdog", "dns", "cni-config", "kube-proxy", "packet-filter", "cni-mtu", "apiserver-reachability",
+	"link-state", "bonds", "network-errors", "nic-allowance", "infiniband", "loopback", "default-route",
+	"ipv6-duplicate-address", "neighbour-table", "conntrack", "sockets", "tcp", "udp", "softnet",
+	"kubelet-health", "kubelet-pleg", "daemon-impostors", "kubelet-restarts", "kubelet-certificates",
+	"kubelet-sync", "volume-mounts", "probe-storms", "evictions", "node-registration", "kubelet-config",
+	"stuck-pods", "runtime-health", "runtime-deprecations", "runtime-latency", "runtime-restarts", "journald",
+	"systemd-units", "shim-leaks", "csi-registration", "critical-daemonsets",
+}
