@@ -2,6 +2,7 @@ package cri
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -159,5 +160,19 @@ func TestRuntimeHealthNotApplicable(t *testing.T) {
 	_, err := RuntimeHealth(DefaultRuntimeHealthSettings()).Run(t.Context(), h)
 	if _, ok := errors.AsType[*finding.NotApplicableError](err); !ok {
 		t.Errorf("got %v, want not applicable", err)
+	}
+}
+
+// A recorded runtime is healthy.
+func TestRecordedRuntime(t *testing.T) {
+	files := checktest.Recorded(t, "testdata/runtime-health/ok-recorded.txtar")
+	o := observation{Version: &cri.VersionResponse{}, Status: &cri.StatusResponse{}}
+	if err := errors.Join(json.Unmarshal(files["version.json"], o.Version),
+		json.Unmarshal(files["status.json"], o.Status)); err != nil {
+		t.Fatal(err)
+	}
+	found, err := evaluateRuntime(o, DefaultRuntimeHealthSettings())
+	if found != nil || err != nil || o.Version.GetRuntimeName() != "containerd" {
+		t.Errorf("%s: %v, %v", o.Version.GetRuntimeName(), found, err)
 	}
 }

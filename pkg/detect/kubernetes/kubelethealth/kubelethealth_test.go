@@ -243,3 +243,15 @@ func FuzzParseListeners(f *testing.F) {
 		}
 	})
 }
+
+// A recorded kubelet is healthy, and holds its healthz port.
+func TestRecordedKubelet(t *testing.T) {
+	files := checktest.Recorded(t, "testdata/kubelet-health/ok-recorded.txtar")
+	if inodes, err := parseListeners(files["tcp"], 10248); err != nil || len(inodes) != 1 {
+		t.Errorf("listeners %v, %v", inodes, err)
+	}
+	found, err := evaluateKubelet(observation{Body: string(files["healthz"]), Latency: time.Millisecond}, DefaultSettings())
+	if found != nil || err != nil {
+		t.Errorf("%v, %v", found, err)
+	}
+}
