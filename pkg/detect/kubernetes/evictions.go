@@ -168,7 +168,7 @@ func evaluateDisk(found map[string]finding.Finding, signal, path, threshold stri
 		Check: evictionsID, Subject: signalSubject(signal), Severity: finding.Warning, Reason: "EvictionThresholdMet",
 		Message: fmt.Sprintf("%s of %s are free on the filesystem of %s, less than kubelet's threshold of %s: it "+
 			"evicts pods and reports DiskPressure",
-			evictionBytes(free), evictionBytes(float64(answer.TotalBytes)), path, threshold),
+			checkkit.SizeText(answer.FreeBytes), checkkit.SizeText(answer.TotalBytes), path, threshold),
 		Facts: map[string]string{"freeBytes": checkkit.WholeNumber(free),
 			"totalBytes": checkkit.WholeNumber(float64(answer.TotalBytes)), "threshold": threshold, "path": path},
 	}
@@ -178,7 +178,7 @@ func evaluateDisk(found map[string]finding.Finding, signal, path, threshold stri
 		f.Severity, f.Reason = finding.Info, "EvictionThresholdNear"
 		f.Message = fmt.Sprintf(
 			"%s of %s are free on the filesystem of %s; below %s kubelet evicts pods and takes no new ones",
-			evictionBytes(free), evictionBytes(float64(answer.TotalBytes)), path, threshold)
+			checkkit.SizeText(answer.FreeBytes), checkkit.SizeText(answer.TotalBytes), path, threshold)
 	default:
 		return
 	}
@@ -245,14 +245,4 @@ func thresholdBytes(threshold string, total uint64) float64 {
 		return 0
 	}
 	return quantity.AsApproximateFloat64()
-}
-
-// evictionBytes is a number of bytes for people.
-func evictionBytes(bytes float64) string {
-	units := []string{"B", "KiB", "MiB", "GiB", "TiB", "PiB"}
-	i := 0
-	for bytes >= 1024 && i < len(units)-1 {
-		bytes, i = bytes/1024, i+1
-	}
-	return fmt.Sprintf("%.1f %s", bytes, units[i])
 }

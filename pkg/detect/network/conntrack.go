@@ -71,9 +71,7 @@ func Conntrack() detect.Check {
 		Wakes: []detect.Wake{checkkit.KernelWake()},
 		Policy: finding.Policy{Raise: finding.Hold{Looks: 2, For: 20 * time.Second},
 			Clear: finding.Hold{Looks: 2, For: 30 * time.Second}},
-		Run: func(_ context.Context, h *host.Host) ([]finding.Finding, error) {
-			return c.observe(h)
-		},
+		Run: c.observe,
 	}
 }
 
@@ -82,7 +80,7 @@ type conntrackCheck struct {
 	rates  counterWindow
 }
 
-func (c *conntrackCheck) observe(h *host.Host) ([]finding.Finding, error) {
+func (c *conntrackCheck) observe(_ context.Context, h *host.Host) ([]finding.Finding, error) {
 	count, err := checkkit.ReadCount(h.Files, "/proc/sys/net/netfilter/nf_conntrack_count")
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil, finding.NotApplicable("the kernel does not track connections")

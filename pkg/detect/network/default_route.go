@@ -1,11 +1,12 @@
 package network
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"net/netip"
-	"strings"
+	"slices"
 	"syscall"
 	"time"
 
@@ -64,9 +65,7 @@ func DefaultRoute(store detect.StateStore) detect.Check {
 		Every:     time.Minute, Deadline: 8 * time.Second,
 		Wakes:  []detect.Wake{{Source: detect.WakeLinks}},
 		Policy: finding.Policy{Raise: finding.Hold{Looks: 2, For: 20 * time.Second}},
-		Run: func(_ context.Context, h *host.Host) ([]finding.Finding, error) {
-			return c.observe(h)
-		},
+		Run:    c.observe,
 	}
 }
 
@@ -75,7 +74,7 @@ type routeCheck struct {
 	history routeHistory
 }
 
-func (c *routeCheck) observe(h *host.Host) ([]finding.Finding, error) {
+func (c *routeCheck) observe(_ context.Context, h *host.Host) ([]finding.Finding, error) {
 	four, six, err := readDefaultRoutes(h.Files)
 	if err != nil {
 		return nil, err
@@ -122,19 +121,18 @@ func otherRoute(network host.Network, ipv4 bool) (bool, error) {
 // noRoute reports whether the kernel has no usable route: none at all, or one that refuses (unreachable,
 // prohibit, blackhole), or no source address to use it with.
 func noRoute(err error) bool {
-	for _, errno := range []error{syscall.ENETUNREACH, syscall.EHOSTUNREACH, syscall.EACCES, syscall.EINVAL,
-		syscall.EADDRNOTAVAIL, syscall.ENETDOWN, syscall.EAFNOSUPPORT} {
-		if errors.Is(err, errno) {
-			return true
-		}
-	}
-	return false
+	errnos := []syscall.Errno{syscall.ENETUNREACH, syscall.EHOSTUNREACH, syscall.EACCES, syscall.EINVAL,
+		syscall.EADDRNOTAVAIL, syscall.ENETDOWN, syscall.EAFNOSUPPORT}
+	return slices.ContainsFunc(errnos, func(errno syscall.Errno) bool { return errors.Is(err, errno) })
 }
 
 func (c *routeCheck) evaluate(have4, have6 bool, now finding.Timestamp) (finding.Finding, bool) {
 	p := &c.history
 	lost4, lost6 := !have4 && p.IPv4.Way != "", !have6 && p.IPv6.Way != ""
-	was := strings.Join(nonEmpty(p.IPv4.Way, p.IPv6.Way), " and ")
+	was := cmp.Or(p.IPv4.Way, p.IPv6.Way)
+	if p.IPv4.Way != "" && p.IPv6.Way != "" {
+		was += " and " + p.IPv6.Way
+	}
 	switch {
 	case !have4 && !have6 && (lost4 || lost6):
 		return finding.Finding{
@@ -167,13 +165,4 @@ func (c *routeCheck) evaluate(have4, have6 bool, now finding.Timestamp) (finding
 		}
 	}
 	return finding.Finding{}, false
-}
-
-func nonEmpty(texts ...string) (some []string) {
-	for _, text := range texts {
-		if text != "" {
-			some = append(some, text)
-		}
-	}
-	return some
 }

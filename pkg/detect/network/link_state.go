@@ -84,9 +84,7 @@ func LinkState(s LinkStateSettings, store detect.StateStore) detect.Check {
 		Wakes: []detect.Wake{{Source: detect.WakeLinks}, checkkit.KernelWake()},
 		Policy: finding.Policy{Raise: finding.Hold{Looks: 2, For: 10 * time.Second},
 			Clear: finding.Hold{Looks: 2, For: 10 * time.Second}},
-		Run: func(_ context.Context, h *host.Host) ([]finding.Finding, error) {
-			return c.observe(h.Files, h.Clock().SinceBoot)
-		},
+		Run: c.observe,
 	}
 }
 
@@ -105,7 +103,8 @@ type link struct {
 	bond       string // that it is a member of
 }
 
-func (c *linkCheck) observe(files host.Files, up time.Duration) ([]finding.Finding, error) {
+func (c *linkCheck) observe(_ context.Context, h *host.Host) ([]finding.Finding, error) {
+	files, up := h.Files, h.Clock().SinceBoot
 	cards, err := networkCards(files)
 	if err != nil {
 		return nil, err

@@ -63,9 +63,7 @@ func NeighbourTable() detect.Check {
 		Every:        time.Minute, Deadline: 5 * time.Second,
 		Wakes:  []detect.Wake{checkkit.KernelWake()},
 		Policy: finding.Policy{Clear: finding.Hold{Looks: 2, For: time.Minute}},
-		Run: func(_ context.Context, h *host.Host) ([]finding.Finding, error) {
-			return c.observe(h.Files, h.Clock().SinceBoot)
-		},
+		Run:    c.observe,
 	}
 }
 
@@ -76,7 +74,8 @@ type neighbourCheck struct {
 // neighbourTables are the tables by their name in the kernel's log, with the family of their settings.
 var neighbourTables = [][2]string{{"arp_cache", "ipv4"}, {"ndisc_cache", "ipv6"}}
 
-func (c *neighbourCheck) observe(files host.Files, up time.Duration) ([]finding.Finding, error) {
+func (c *neighbourCheck) observe(_ context.Context, h *host.Host) ([]finding.Finding, error) {
+	files, up := h.Files, h.Clock().SinceBoot
 	counters, entries, limits := map[string]uint64{}, map[string]uint64{}, map[string]uint64{}
 	unknown, absent := map[finding.Subject]error{}, 0
 	for _, table := range neighbourTables {

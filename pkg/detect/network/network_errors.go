@@ -70,9 +70,7 @@ func NetworkErrors() detect.Check {
 		Every:        time.Minute, Deadline: 8 * time.Second,
 		Wakes:  []detect.Wake{checkkit.KernelWake()},
 		Policy: finding.Policy{Clear: finding.Hold{Looks: 2, For: 2 * time.Minute}},
-		Run: func(_ context.Context, h *host.Host) ([]finding.Finding, error) {
-			return c.observe(h.Files, h.Clock().SinceBoot)
-		},
+		Run:    c.observe,
 	}
 }
 
@@ -95,7 +93,8 @@ func errorRules(card string) []rateRule {
 	}
 }
 
-func (c *errorsCheck) observe(files host.Files, up time.Duration) ([]finding.Finding, error) {
+func (c *errorsCheck) observe(_ context.Context, h *host.Host) ([]finding.Finding, error) {
+	files, up := h.Files, h.Clock().SinceBoot
 	cards, err := networkCards(files)
 	if err != nil {
 		return nil, err

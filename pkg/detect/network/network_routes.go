@@ -1,6 +1,7 @@
 package network
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -82,15 +83,7 @@ func defaultRoutes6(text string) ([]defaultRoute, error) {
 }
 
 func bestFirst(routes []defaultRoute) []defaultRoute {
-	slices.SortStableFunc(routes, func(a, b defaultRoute) int {
-		switch {
-		case a.metric < b.metric:
-			return -1
-		case a.metric > b.metric:
-			return 1
-		}
-		return 0
-	})
+	slices.SortStableFunc(routes, func(a, b defaultRoute) int { return cmp.Compare(a.metric, b.metric) })
 	return routes
 }
 

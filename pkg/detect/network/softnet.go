@@ -55,9 +55,7 @@ func Softnet() detect.Check {
 		},
 		Every: time.Minute, Deadline: 5 * time.Second,
 		Policy: finding.Policy{Clear: finding.Hold{Looks: 2, For: 2 * time.Minute}},
-		Run: func(_ context.Context, h *host.Host) ([]finding.Finding, error) {
-			return c.observe(h)
-		},
+		Run:    c.observe,
 	}
 }
 
@@ -65,7 +63,7 @@ type softnetCheck struct {
 	window counterWindow
 }
 
-func (c *softnetCheck) observe(h *host.Host) ([]finding.Finding, error) {
+func (c *softnetCheck) observe(_ context.Context, h *host.Host) ([]finding.Finding, error) {
 	data, err := h.Files.Read("/proc/net/softnet_stat")
 	if err != nil {
 		return nil, err

@@ -2,10 +2,8 @@
 package dns
 
 import (
-	"context"
 	"time"
 
-	"github.com/nodeagent/nodeagent/internal/host"
 	"github.com/nodeagent/nodeagent/pkg/detect"
 	"github.com/nodeagent/nodeagent/pkg/finding"
 )
@@ -70,7 +68,7 @@ func New(s Settings) detect.Check {
 			Raise: finding.Hold{Looks: 3, For: 2 * time.Minute},
 			Clear: finding.Hold{Looks: 2, For: time.Minute},
 		},
-		Run: func(ctx context.Context, h *host.Host) ([]finding.Finding, error) { return c.observe(ctx, h) },
+		Run: c.observe,
 	}
 }
 

@@ -2,10 +2,8 @@
 package packetfilter
 
 import (
-	"context"
 	"time"
 
-	"github.com/nodeagent/nodeagent/internal/host"
 	"github.com/nodeagent/nodeagent/pkg/detect"
 	"github.com/nodeagent/nodeagent/pkg/finding"
 )
@@ -86,6 +84,6 @@ func New() detect.Check {
 		Every:    5 * time.Minute,
 		Deadline: 10 * time.Second,
 		Policy:   finding.Policy{Raise: finding.Hold{Looks: 2, For: 3 * time.Minute}},
-		Run:      func(ctx context.Context, h *host.Host) ([]finding.Finding, error) { return c.observe(ctx, h) },
+		Run:      c.observe,
 	}
 }
