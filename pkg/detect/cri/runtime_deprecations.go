@@ -42,7 +42,7 @@ func RuntimeDeprecations() detect.Check {
 			"the images or, for cgroup-v1, boot the node with cgroup v2.",
 		Doc: detect.Doc{
 			Reads: []string{"CRI Status over the runtime's socket"},
-			Why:   "After an upgrade containerd does not start with such a configuration, and such images cannot be pulled.",
+			Why:   "After an upgrade containerd rejects such a configuration, and such images cannot be pulled.",
 			Faults: []detect.Fault{
 				{Reason: "RuntimeFeatureDeprecated", Severity: finding.Info,
 					When: "containerd's condition ContainerdHasNoDeprecationWarnings is false"},

@@ -36,7 +36,7 @@ func criStatus(runtime, network bool) *cri.StatusResponse {
 	}}}
 }
 
-func TestJudgeRuntime(t *testing.T) {
+func TestEvaluateRuntime(t *testing.T) {
 	late := fmt.Errorf("version: %w", status.Error(codes.DeadlineExceeded, "context deadline exceeded"))
 	away := status.Error(codes.Unavailable, "connection error")
 	const socket = "container-runtime//run/c.sock="

@@ -34,7 +34,7 @@ const impostorsID = "daemon-impostors"
 func DaemonImpostors() detect.Check {
 	return detect.Check{
 		ID: impostorsID, Domain: "kubelet",
-		Summary: "a process has the name of kubelet or the runtime but does not belong to root: the agent does not trust it",
+		Summary: "a process has the name of kubelet or the runtime but is not root's: the agent does not trust it",
 		Advice: "Find the program and its owner with `ls -l /proc/PID/exe` and `cat /proc/PID/status " +
 			"/proc/PID/cgroup`. Only root has a reason to run a program of this name: find out who started it " +
 			"(`loginctl`, the pod of its cgroup) and stop it. If it is the node's kubelet after all, set " +

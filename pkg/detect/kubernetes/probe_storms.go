@@ -52,7 +52,7 @@ func ProbeStorms() detect.Check {
 			"restart containers and add load.",
 		Doc: detect.Doc{
 			Reads: []string{"https://127.0.0.1:10250/metrics/probes", "https://127.0.0.1:10250/pods, in a storm"},
-			Why:   "Pods are removed from their services or restarted, all at once, although their programs are healthy.",
+			Why:   "Pods are removed from their services or restarted, all at once, although their programs work.",
 			Faults: []detect.Fault{
 				{Reason: "ProbeStorm", Severity: finding.Warning, When: "5 pods of 3 owners, and a third of those " +
 					"with probes, fail probes within 3 minutes that they did not fail before; cleared below half of " +

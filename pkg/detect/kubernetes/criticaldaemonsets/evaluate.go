@@ -76,7 +76,8 @@ func evaluateMissing(d daemonSetState, s Settings, now time.Time) (*finding.Find
 	default:
 		return d.found(finding.Fatal, "DaemonSetPodMissing", "%s", strings.TrimSuffix("no pod of it is on this node "+
 			d.Open, " ")+
-			": check the DaemonSet's events: its controller may be down, or a quota or an admission webhook rejects the pod"), nil
+			": check the DaemonSet's events: its controller may be down, or a quota or an admission webhook rejects "+
+			"the pod"), nil
 	}
 }
 

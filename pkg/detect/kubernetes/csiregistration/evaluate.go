@@ -59,14 +59,15 @@ func (d csiDriver) fault() (*finding.Finding, error) {
 	switch {
 	case d.Socket == "" && len(d.Pods) == 0:
 		return d.found("CSIDriverPodMissing", "it has no registration socket and none of its pods runs on this node: "+
-			"check the driver's DaemonSet; if the driver was removed on purpose, this finding clears when no pod uses it"), nil
+			"check the driver's DaemonSet; if the driver was removed on purpose, this clears when no pod uses it"), nil
 	case d.Socket == "":
 		return d.found("CSISocketMissing", "it has no socket in kubelet's plugin registry although its pod %s is "+
 			"here: read the log of the registrar container",
 			d.Pods[0].Name), nil
 	case stale(d.InfoErr):
 		return d.found("CSISocketStale", "no process listens on its registration socket %s: its registrar has died; "+
-			"delete the driver's pod so that it starts again, or delete the socket if the driver was removed on purpose", d.Socket), nil
+			"delete the driver's pod so that it starts again, or delete the socket if the driver was removed on purpose",
+			d.Socket), nil
 	case errors.Is(d.InfoErr, fs.ErrNotExist):
 		return nil, fmt.Errorf("registration socket has just gone: %w", d.InfoErr)
 	case d.InfoErr != nil:

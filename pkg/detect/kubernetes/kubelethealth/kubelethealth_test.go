@@ -27,7 +27,7 @@ import (
 	"github.com/nodeagent/nodeagent/test/need"
 )
 
-func TestJudgeKubelet(t *testing.T) {
+func TestEvaluateKubelet(t *testing.T) {
 	refused := &url.Error{Op: "Get", Err: syscall.ECONNREFUSED}
 	timeout := &url.Error{Op: "Get", Err: context.DeadlineExceeded}
 	gone := fmt.Errorf("find kubelet: %w", fs.ErrNotExist)
