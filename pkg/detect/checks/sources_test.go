@@ -78,7 +78,7 @@ var withoutSource = []string{
 	"memory-corrupted", "pcie-errors", "thermal", "sensors", "cpu-steal", "cpu-throttling", "cpu-frequency",
 	"cpus-offline", "kernel-taint", "hung-tasks", "zombies", "task-limits", "file-handles", "inotify",
 	"clock-source", "time-sync", "last-panic", "unexpected-reboot", "kernel-modules", "sysctls",
-	"hardware-watchdog", "dns", "kube-proxy", "packet-filter", "infiniband", "kubelet-pleg", "kubelet-sync",
+	"hardware-watchdog", "dns", "kube-proxy", "infiniband", "kubelet-pleg", "kubelet-sync",
 	"volume-mounts", "probe-storms", "evictions", "node-registration", "stuck-pods", "runtime-latency", "journald",
 	"systemd-units", "csi-registration", "critical-daemonsets",
 }
